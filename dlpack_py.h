@@ -1,0 +1,3598 @@
+/* dlpack_py.h - implement the DLPack Python protocol in a C or C++ extension
+ * Version 0.1.0, for DLPack 1.0 and newer, CPython 3.9 and newer, C99 and C++11
+ * Copyright (c) 2026 the dlpack_py authors
+ * SPDX-License-Identifier: MIT
+ * The full licence stands at the end of this file.
+ * Documentation: README.md beside this file; the clause ids (P1, K4, ...) name
+ * the rules of the protocol that a piece of code serves.
+ */
+
+/* Synopsis
+ *
+ *   static PyObject *                                     // a producer: __dlpack__
+ *   thing_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+ *   {
+ *       Thing *thing = (Thing *)self;
+ *       DLTensor t = dlpack_py_cpu(thing->values, DLPACK_PY_FLOAT64, 1, &thing->length, NULL);
+ *       return dlpack_py_produce(self, &t, 0, args, nargs, kwnames);
+ *   }
+ *
+ *   static PyMethodDef thing_methods[] = {
+ *       DLPACK_PY_METHODS(thing_dlpack, dlpack_py_cpu_device),
+ *       {NULL, NULL, 0, NULL}
+ *   };
+ *
+ *   static PyObject *                                     // a consumer
+ *   sum(PyObject *module, PyObject *obj)
+ *   {
+ *       static const int64_t any_length[1] = {-1};
+ *       dlpack_py_want want = {0};
+ *       dlpack_py_view v;
+ *       const double *values;
+ *       double total = 0.0;
+ *       int64_t i;
+ *       (void)module;
+ *       want.dtype = DLPACK_PY_FLOAT64;
+ *       want.ndim = 1;
+ *       want.shape = any_length;
+ *       want.order = 'C';
+ *       if (dlpack_py_consume(obj, &want, &v) < 0)
+ *           return NULL;
+ *       values = (const double *)dlpack_py_data(&v);
+ *       for (i = 0; i < v.tensor.shape[0]; i++)
+ *           total += values[i];
+ *       dlpack_py_release(&v);
+ *       return PyFloat_FromDouble(total);
+ *   }
+ *
+ * Nothing is linked but Python. Every call of layer 2 needs an attached thread
+ * state, except dlpack_py_release, dlpack_py_move, dlpack_py_wrap and every
+ * deleter, which may run on any thread at any time. Layer 1 needs no Python.
+ */
+
+/* Contents
+ *
+ *   0.1 Switches
+ *   0.2 Includes
+ *   0.3 Differences of compilers and dlpack.h
+ *   1.1 Errors as code and text
+ *   1.2 Dtypes
+ *   1.3 Devices
+ *   1.4 Sizes, strides and validation
+ *   1.5 Order
+ *   1.6 Extent and overlap
+ *   1.7 Strided copy
+ *   1.8 Stream arguments and the device table
+ *   1.9 Requirements
+ *   2.1 The one-call functions
+ *   2.2 Differences of Pythons
+ *   2.3 Exceptions
+ *   2.4 State and the end of an interpreter
+ *   2.5 Managed tensors and their deleters
+ *   2.6 Capsules and their destructors
+ *   2.7 Requests
+ *   2.8 Producing
+ *   2.9 Calling __dlpack__
+ *   2.10 Taking a capsule
+ *   2.11 Consuming
+ */
+
+/* ---- 0.1 Switches ------------------------------------------------------- */
+
+/* All are optional. Define them before the include, the same in every file of
+ * one extension; other extensions in the process may choose otherwise.
+ *
+ * DLPACK_PY_NO_PYTHON      leaves only layer 1, which needs no Python.h.
+ * DLPACK_PY_MALLOC(size), DLPACK_PY_FREE(pointer)
+ *                          memory of managed tensors, shapes and copies. Called
+ *                          on any thread, with no interpreter: never PyMem_*.
+ * DLPACK_PY_EXIT_WAIT      how long the end of an interpreter waits for deleters
+ *                          that are running on other threads, in seconds.
+ * DLPACK_PY_PLAIN          1 turns the fast paths off; for tests.
+ */
+#ifndef DLPACK_PY_EXIT_WAIT
+#  define DLPACK_PY_EXIT_WAIT 10
+#endif
+#ifndef DLPACK_PY_PLAIN
+#  define DLPACK_PY_PLAIN 0
+#endif
+
+#if defined(DLPACK_PY_VERSION) && DLPACK_PY_VERSION != 0x000100
+#  error "two versions of dlpack_py.h meet here: put the newer one first on the include path"
+#endif
+
+/* ---- 0.2 Includes ------------------------------------------------------- */
+
+#if !defined(DLPACK_PY_NO_PYTHON) && !defined(DLPACK_PY_PROTOCOL_LAYER)
+#  include <Python.h> /* first: it sets feature macros for the C library */
+#endif
+
+/* What C++ would call old-style is what C has. */
+#if defined(__cplusplus) && defined(__GNUC__)
+#  pragma GCC diagnostic push
+#  pragma GCC diagnostic ignored "-Wold-style-cast"
+#  pragma GCC diagnostic ignored "-Wzero-as-null-pointer-constant"
+#endif
+
+#ifndef DLPACK_PY_TENSOR_LAYER
+#define DLPACK_PY_TENSOR_LAYER
+
+#define DLPACK_PY_VERSION 0x000100 /* 0.1.0: a byte for each part */
+#define DLPACK_PY_VERSION_STRING "0.1.0"
+
+#ifndef DLPACK_DLPACK_H_ /* dlpack.h was not included yet, from wherever it is */
+#  if defined(__has_include)
+#    if __has_include(<dlpack/dlpack.h>)
+#      include <dlpack/dlpack.h>
+#    else
+#      include "dlpack.h"
+#    endif
+#  else
+#    include <dlpack/dlpack.h>
+#  endif
+#endif
+#if !defined(DLPACK_MAJOR_VERSION) || DLPACK_MAJOR_VERSION != 1
+#  error "dlpack_py.h needs dlpack.h 1.0 or a newer 1.x, and found another: look for an old copy on the include path"
+#endif
+
+#include <inttypes.h> /* PRId64: extents in messages */
+#include <stdarg.h>   /* messages */
+#include <stddef.h>   /* size_t, NULL */
+#include <stdio.h>    /* vsnprintf: messages */
+#include <stdlib.h>   /* malloc, free */
+#include <string.h>   /* memcpy, memcmp, strcmp */
+
+#ifndef DLPACK_PY_MALLOC
+#  define DLPACK_PY_MALLOC(size) malloc(size)
+#  define DLPACK_PY_FREE(pointer) free(pointer)
+#endif
+
+/* ---- 0.3 Differences of compilers and dlpack.h -------------------------- */
+
+/* What this header speaks, whatever the dlpack.h it was compiled with. */
+#define DLPACK_PY_PROTOCOL_MAJOR 1
+#define DLPACK_PY_PROTOCOL_MINOR 3
+
+/* The flags of DLManagedTensorVersioned. dlpack.h gives them as unsigned long,
+ * whose complement loses bits where long has 32; 1.0 lacks the last. */
+#define DLPACK_PY_READ_ONLY ((uint64_t)1)
+#define DLPACK_PY_IS_COPIED ((uint64_t)2)
+#define DLPACK_PY_IS_SUBBYTE_TYPE_PADDED ((uint64_t)4)
+
+#define DLPACK_PY_MAX_NDIM 64 /* NumPy's maximum (D8) */
+
+/* GCC and clang check formats and overflow; others do without or by hand. */
+#ifndef DLPACK_PY_IMPL_HAS_GNU_BUILTINS
+#  if defined(__clang__) || (defined(__GNUC__) && __GNUC__ >= 5)
+#    define DLPACK_PY_IMPL_HAS_GNU_BUILTINS 1
+#  else
+#    define DLPACK_PY_IMPL_HAS_GNU_BUILTINS 0
+#  endif
+#endif
+#if DLPACK_PY_IMPL_HAS_GNU_BUILTINS
+#  define DLPACK_PY_IMPL_PRINTF(text, first) __attribute__((format(printf, text, first), cold))
+#else
+#  define DLPACK_PY_IMPL_PRINTF(text, first)
+#endif
+
+#if !defined(__cplusplus) && DLPACK_MINOR_VERSION < 2 /* 1.0 and 1.1 name this struct for C++ only */
+typedef struct DLManagedTensorVersioned DLManagedTensorVersioned;
+#endif
+
+/* The enums of dlpack.h stand in structs that cross libraries (-fshort-enums). */
+typedef char dlpack_py_impl_enum_has_4_bytes[sizeof(DLDeviceType) == 4 ? 1 : -1];
+typedef char dlpack_py_impl_device_has_8_bytes[sizeof(DLDevice) == 8 ? 1 : -1];
+typedef char dlpack_py_impl_dtype_has_4_bytes[sizeof(DLDataType) == 4 ? 1 : -1];
+
+/* a * b and a + b in *out; -1 where they leave int64_t. */
+static inline int
+dlpack_py_impl_multiply(int64_t a, int64_t b, int64_t *out)
+{
+#if DLPACK_PY_IMPL_HAS_GNU_BUILTINS
+    return __builtin_mul_overflow(a, b, out) ? -1 : 0;
+#else
+    if ((a > 0 && b > 0 && a > INT64_MAX / b) || (a > 0 && b < 0 && b < INT64_MIN / a) ||
+        (a < 0 && b > 0 && a < INT64_MIN / b) || (a < 0 && b < 0 && a < INT64_MAX / b))
+        return -1;
+    *out = a * b;
+    return 0;
+#endif
+}
+
+static inline int
+dlpack_py_impl_add(int64_t a, int64_t b, int64_t *out)
+{
+#if DLPACK_PY_IMPL_HAS_GNU_BUILTINS
+    return __builtin_add_overflow(a, b, out) ? -1 : 0;
+#else
+    if ((b > 0 && a > INT64_MAX - b) || (b < 0 && a < INT64_MIN - b))
+        return -1;
+    *out = a + b;
+    return 0;
+#endif
+}
+
+/* dlpack.h has no const: what it points to is not written through it here. */
+static inline void *
+dlpack_py_impl_unconst(const void *pointer)
+{
+    return (void *)(uintptr_t)pointer;
+}
+
+/* ---- 1.1 Errors as code and text ---------------------------------------- */
+
+/* Which Python exception an error of layer 1 becomes. */
+#define DLPACK_PY_BUFFER_ERROR 1
+#define DLPACK_PY_VALUE_ERROR 2
+#define DLPACK_PY_TYPE_ERROR 3
+#define DLPACK_PY_MEMORY_ERROR 4
+#define DLPACK_PY_RUNTIME_ERROR 5
+
+/* Filled by a function that returned -1; untouched otherwise. */
+typedef struct dlpack_py_error {
+    int32_t code;    /* DLPACK_PY_..._ERROR */
+    int32_t curable; /* 1: a copy of the data would do */
+    char text[248];  /* the value that came and what was wanted */
+} dlpack_py_error;
+
+/* Fills *error, which may be NULL; returns -1, so that it can be returned. */
+static inline int DLPACK_PY_IMPL_PRINTF(3, 4)
+dlpack_py_impl_fail(dlpack_py_error *error, int32_t code, const char *format, ...)
+{
+    va_list values;
+    if (error != NULL) {
+        error->code = code;
+        error->curable = 0;
+        va_start(values, format);
+        vsnprintf(error->text, sizeof(error->text), format, values);
+        va_end(values);
+    }
+    return -1;
+}
+
+static inline int
+dlpack_py_impl_curable(dlpack_py_error *error)
+{
+    if (error != NULL)
+        error->curable = 1;
+    return -1;
+}
+
+/* ---- 1.2 Dtypes --------------------------------------------------------- */
+
+/* A dtype as one integer, never 0: for tables, comparison and switch. The codes
+ * are the specification's, written out so that all exist with any dlpack.h. */
+#define DLPACK_PY_DTYPE(code, bits, lanes) ((code) * 0x1000000u + (bits) * 0x10000u + (lanes))
+
+#define DLPACK_PY_BOOL DLPACK_PY_DTYPE(6u, 8u, 1u)
+#define DLPACK_PY_INT8 DLPACK_PY_DTYPE(0u, 8u, 1u)
+#define DLPACK_PY_INT16 DLPACK_PY_DTYPE(0u, 16u, 1u)
+#define DLPACK_PY_INT32 DLPACK_PY_DTYPE(0u, 32u, 1u)
+#define DLPACK_PY_INT64 DLPACK_PY_DTYPE(0u, 64u, 1u)
+#define DLPACK_PY_UINT8 DLPACK_PY_DTYPE(1u, 8u, 1u)
+#define DLPACK_PY_UINT16 DLPACK_PY_DTYPE(1u, 16u, 1u)
+#define DLPACK_PY_UINT32 DLPACK_PY_DTYPE(1u, 32u, 1u)
+#define DLPACK_PY_UINT64 DLPACK_PY_DTYPE(1u, 64u, 1u)
+#define DLPACK_PY_FLOAT16 DLPACK_PY_DTYPE(2u, 16u, 1u)
+#define DLPACK_PY_FLOAT32 DLPACK_PY_DTYPE(2u, 32u, 1u)
+#define DLPACK_PY_FLOAT64 DLPACK_PY_DTYPE(2u, 64u, 1u)
+#define DLPACK_PY_BFLOAT16 DLPACK_PY_DTYPE(4u, 16u, 1u)
+#define DLPACK_PY_COMPLEX32 DLPACK_PY_DTYPE(5u, 32u, 1u)
+#define DLPACK_PY_COMPLEX64 DLPACK_PY_DTYPE(5u, 64u, 1u)
+#define DLPACK_PY_COMPLEX128 DLPACK_PY_DTYPE(5u, 128u, 1u)
+#define DLPACK_PY_FLOAT8_E3M4 DLPACK_PY_DTYPE(7u, 8u, 1u)
+#define DLPACK_PY_FLOAT8_E4M3 DLPACK_PY_DTYPE(8u, 8u, 1u)
+#define DLPACK_PY_FLOAT8_E4M3B11FNUZ DLPACK_PY_DTYPE(9u, 8u, 1u)
+#define DLPACK_PY_FLOAT8_E4M3FN DLPACK_PY_DTYPE(10u, 8u, 1u)
+#define DLPACK_PY_FLOAT8_E4M3FNUZ DLPACK_PY_DTYPE(11u, 8u, 1u)
+#define DLPACK_PY_FLOAT8_E5M2 DLPACK_PY_DTYPE(12u, 8u, 1u)
+#define DLPACK_PY_FLOAT8_E5M2FNUZ DLPACK_PY_DTYPE(13u, 8u, 1u)
+#define DLPACK_PY_FLOAT8_E8M0FNU DLPACK_PY_DTYPE(14u, 8u, 1u)
+#define DLPACK_PY_FLOAT6_E2M3FN DLPACK_PY_DTYPE(15u, 6u, 1u)
+#define DLPACK_PY_FLOAT6_E3M2FN DLPACK_PY_DTYPE(16u, 6u, 1u)
+#define DLPACK_PY_FLOAT4_E2M1FN DLPACK_PY_DTYPE(17u, 4u, 1u)
+#define DLPACK_PY_BCOMPLEX32 DLPACK_PY_DTYPE(18u, 32u, 1u)
+#define DLPACK_PY_OPAQUE_HANDLE64 DLPACK_PY_DTYPE(3u, 64u, 1u)
+
+#define DLPACK_PY_TEXT_SIZE 48 /* holds every dtype and device as text */
+
+static inline uint32_t
+dlpack_py_dtype_pack(DLDataType dtype)
+{
+    return DLPACK_PY_DTYPE((uint32_t)dtype.code, (uint32_t)dtype.bits, (uint32_t)dtype.lanes);
+}
+
+static inline DLDataType
+dlpack_py_dtype_unpack(uint32_t dtype)
+{
+    DLDataType out;
+    out.code = (uint8_t)(dtype >> 24);
+    out.bits = (uint8_t)(dtype >> 16 & 0xff);
+    out.lanes = (uint16_t)(dtype & 0xffff);
+    return out;
+}
+
+/* The tensor's dtype, to compare with or switch over DLPACK_PY_FLOAT32 ... */
+static inline uint32_t
+dlpack_py_dtype(const DLTensor *t)
+{
+    return dlpack_py_dtype_pack(t->dtype);
+}
+
+/* A name for each code; bits is the only width that it may have, 0 for any. */
+typedef struct dlpack_py_impl_dtype_name {
+    const char *name;
+    uint8_t code, bits;
+} dlpack_py_impl_dtype_name;
+
+#define DLPACK_PY_IMPL_DTYPE_NAMES 19
+
+static inline const dlpack_py_impl_dtype_name *
+dlpack_py_impl_dtype_names(void)
+{
+    static const dlpack_py_impl_dtype_name names[DLPACK_PY_IMPL_DTYPE_NAMES] = {
+        {"int", 0, 0},
+        {"uint", 1, 0},
+        {"float", 2, 0},
+        {"handle", 3, 0},
+        {"bfloat", 4, 0},
+        {"complex", 5, 0},
+        {"bool", 6, 8},
+        {"float8_e3m4", 7, 8},
+        {"float8_e4m3", 8, 8},
+        {"float8_e4m3b11fnuz", 9, 8},
+        {"float8_e4m3fn", 10, 8},
+        {"float8_e4m3fnuz", 11, 8},
+        {"float8_e5m2", 12, 8},
+        {"float8_e5m2fnuz", 13, 8},
+        {"float8_e8m0fnu", 14, 8},
+        {"float6_e2m3fn", 15, 6},
+        {"float6_e3m2fn", 16, 6},
+        {"float4_e2m1fn", 17, 4},
+        {"bcomplex", 18, 0},
+    };
+    return names;
+}
+
+/* Is the dtype one that the specification allows, or of a code that came after
+ * it (C8)? Returns 0, or -1 with BufferError. */
+static inline int
+dlpack_py_check_dtype(DLDataType dtype, dlpack_py_error *error)
+{
+    int only_bits = 0;
+    if (dtype.code < DLPACK_PY_IMPL_DTYPE_NAMES)
+        only_bits = dlpack_py_impl_dtype_names()[dtype.code].bits;
+    if (dtype.lanes == 0)
+        return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
+                                   "dtype (%d, %d, 0) has no lanes, it must have 1 or more", dtype.code, dtype.bits);
+    if (dtype.bits == 0 || (only_bits != 0 && dtype.bits != only_bits))
+        return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR, "dtype code %d has %d bits, it must have %s%d",
+                                   dtype.code, dtype.bits, only_bits == 0 ? "at least " : "",
+                                   only_bits == 0 ? 1 : only_bits);
+    if ((dtype.code == 5 || dtype.code == 18) && dtype.bits % 2 != 0)
+        return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
+                                   "dtype complex has %d bits, its two halves need an even number", dtype.bits);
+    return 0;
+}
+
+/* A dtype as text: "float32", "float8_e4m3fn", "float32x4" for four lanes;
+ * "dtype(200, 8, 1)" for what has no name. Returns text. */
+static inline const char *
+dlpack_py_dtype_text(uint32_t dtype, char text[DLPACK_PY_TEXT_SIZE])
+{
+    const DLDataType d = dlpack_py_dtype_unpack(dtype);
+    const dlpack_py_impl_dtype_name *known;
+    char bits[4] = "", lanes[8] = "";
+
+    if (d.code >= DLPACK_PY_IMPL_DTYPE_NAMES || dlpack_py_check_dtype(d, NULL) < 0) {
+        snprintf(text, DLPACK_PY_TEXT_SIZE, "dtype(%d, %d, %d)", d.code, d.bits, d.lanes);
+        return text;
+    }
+    known = &dlpack_py_impl_dtype_names()[d.code];
+    if (known->bits == 0)
+        snprintf(bits, sizeof(bits), "%d", d.bits);
+    if (d.lanes != 1)
+        snprintf(lanes, sizeof(lanes), "x%d", d.lanes);
+    snprintf(text, DLPACK_PY_TEXT_SIZE, "%s%s%s", known->name, bits, lanes);
+    return text;
+}
+
+/* Reads a decimal without sign or leading zero, from 1 to highest; moves *text
+ * behind it. Returns 0 where there is none. */
+static inline uint32_t
+dlpack_py_impl_parse_number(const char **text, uint32_t highest)
+{
+    uint32_t number = 0;
+    if (**text == '0')
+        return 0;
+    for (; **text >= '0' && **text <= '9'; ++*text) {
+        const uint32_t units = (uint32_t)(**text - '0');
+        if (number > (highest - units) / 10)
+            return 0;
+        number = number * 10 + units;
+    }
+    return number;
+}
+
+/* The dtype that text names, as dlpack_py_dtype_text writes it; 0 if none. */
+static inline uint32_t
+dlpack_py_dtype_parse(const char *text)
+{
+    int i;
+    for (i = 0; i < DLPACK_PY_IMPL_DTYPE_NAMES; i++) {
+        const dlpack_py_impl_dtype_name *known = &dlpack_py_impl_dtype_names()[i];
+        const size_t length = strlen(known->name);
+        const char *rest = text + length;
+        uint32_t bits = known->bits, lanes = 1, dtype;
+
+        if (strncmp(text, known->name, length) != 0)
+            continue;
+        if (bits == 0)
+            bits = dlpack_py_impl_parse_number(&rest, 255);
+        if (*rest == 'x') {
+            rest++;
+            lanes = dlpack_py_impl_parse_number(&rest, 65535);
+            if (lanes == 1)
+                continue;
+        }
+        dtype = DLPACK_PY_DTYPE((uint32_t)known->code, bits, lanes);
+        if (*rest == '\0' && dlpack_py_check_dtype(dlpack_py_dtype_unpack(dtype), NULL) == 0)
+            return dtype;
+    }
+    return 0;
+}
+
+/* Bits from one element to the next. Sub-byte elements are packed, unless flags
+ * say that each lane has its own byte (D6). */
+static inline uint32_t
+dlpack_py_item_bits(DLDataType dtype, uint64_t flags)
+{
+    const uint32_t bits = dtype.bits < 8 && (flags & DLPACK_PY_IS_SUBBYTE_TYPE_PADDED) != 0 ? 8u : dtype.bits;
+    return bits * dtype.lanes;
+}
+
+/* Bytes of a single element: the next whole number for packed sub-byte types. */
+static inline size_t
+dlpack_py_itemsize(DLDataType dtype, uint64_t flags)
+{
+    return (dlpack_py_item_bits(dtype, flags) + 7) / 8;
+}
+
+/* ---- 1.3 Devices -------------------------------------------------------- */
+
+typedef struct dlpack_py_impl_device_name {
+    const char *name;
+    int32_t type;
+} dlpack_py_impl_device_name;
+
+#define DLPACK_PY_IMPL_DEVICE_NAMES 16
+
+static inline const dlpack_py_impl_device_name *
+dlpack_py_impl_device_names(void)
+{
+    static const dlpack_py_impl_device_name names[DLPACK_PY_IMPL_DEVICE_NAMES] = {
+        {"cpu", 1},     {"cuda", 2},     {"cuda_host", 3},  {"opencl", 4},   {"vulkan", 7},        {"metal", 8},
+        {"vpi", 9},     {"rocm", 10},    {"rocm_host", 11}, {"ext_dev", 12}, {"cuda_managed", 13}, {"oneapi", 14},
+        {"webgpu", 15}, {"hexagon", 16}, {"maia", 17},      {"trn", 18},
+    };
+    return names;
+}
+
+static inline DLDevice
+dlpack_py_device_make(int32_t type, int32_t id)
+{
+    DLDevice device;
+    device.device_type = (DLDeviceType)type;
+    device.device_id = id;
+    return device;
+}
+
+/* Can the host read the memory? CPU, and pinned or managed by CUDA or ROCm. */
+static inline int
+dlpack_py_is_cpu_readable(DLDevice device)
+{
+    const int32_t type = (int32_t)device.device_type;
+    return type == 1 || type == 3 || type == 11 || type == 13;
+}
+
+/* Is data an address, so that an offset can be added to it? An OpenCL, Vulkan or
+ * Metal handle is not. */
+static inline int
+dlpack_py_impl_has_address(DLDevice device)
+{
+    const int32_t type = (int32_t)device.device_type;
+    return dlpack_py_is_cpu_readable(device) || type == 2 || type == 10;
+}
+
+/* The name of a device type, NULL for one that came after this header. */
+static inline const char *
+dlpack_py_impl_device_name_of(int32_t type)
+{
+    int i;
+    for (i = 0; i < DLPACK_PY_IMPL_DEVICE_NAMES; i++) {
+        if (dlpack_py_impl_device_names()[i].type == type)
+            return dlpack_py_impl_device_names()[i].name;
+    }
+    return NULL;
+}
+
+/* A device as text: "cpu", "cuda:1"; "device(99, 0)" for what has no name. The
+ * host has no numbers: "cpu:1" is written only for what wrongly has one (D9). */
+static inline const char *
+dlpack_py_device_text(DLDevice device, char text[DLPACK_PY_TEXT_SIZE])
+{
+    const char *name = dlpack_py_impl_device_name_of((int32_t)device.device_type);
+    if (name == NULL)
+        snprintf(text, DLPACK_PY_TEXT_SIZE, "device(%" PRId32 ", %" PRId32 ")", (int32_t)device.device_type,
+                 device.device_id);
+    else if (device.device_id == 0 && dlpack_py_is_cpu_readable(device))
+        snprintf(text, DLPACK_PY_TEXT_SIZE, "%s", name);
+    else
+        snprintf(text, DLPACK_PY_TEXT_SIZE, "%s:%" PRId32, name, device.device_id);
+    return text;
+}
+
+/* The device that text names: "cpu", "cuda" (its number is then 0), "cuda:1".
+ * Returns 0, or -1 with ValueError. */
+static inline int
+dlpack_py_device_parse(const char *text, DLDevice *device, dlpack_py_error *error)
+{
+    int i;
+    for (i = 0; i < DLPACK_PY_IMPL_DEVICE_NAMES; i++) {
+        const dlpack_py_impl_device_name *known = &dlpack_py_impl_device_names()[i];
+        const size_t length = strlen(known->name);
+        const char *rest = text + length;
+        uint32_t id = 0;
+
+        if (strncmp(text, known->name, length) != 0)
+            continue;
+        if (rest[0] == ':' && rest[1] == '0') {
+            rest += 2;
+        }
+        else if (rest[0] == ':') {
+            rest++;
+            id = dlpack_py_impl_parse_number(&rest, INT32_MAX);
+            if (id == 0)
+                continue;
+        }
+        if (*rest != '\0')
+            continue;
+        *device = dlpack_py_device_make(known->type, (int32_t)id);
+        return 0;
+    }
+    return dlpack_py_impl_fail(error, DLPACK_PY_VALUE_ERROR,
+                               "device is '%.60s', a name such as 'cpu' or 'cuda:1' was wanted", text);
+}
+
+/* ---- 1.4 Sizes, strides and validation ---------------------------------- */
+
+/* Describe memory that the CPU can read; nothing is checked or copied.
+ *
+ * data      the first element, whatever the signs of the strides
+ * dtype     DLPACK_PY_FLOAT32 ...
+ * shape     ndim extents, strides: ndim steps in elements, or NULL for row-major;
+ *           both are pointed to, and must live as long as the result is used
+ */
+static inline DLTensor
+dlpack_py_cpu(void *data, uint32_t dtype, int32_t ndim, const int64_t *shape, const int64_t *strides)
+{
+    DLTensor t;
+    t.data = data;
+    t.device = dlpack_py_device_make(kDLCPU, 0);
+    t.ndim = ndim;
+    t.dtype = dlpack_py_dtype_unpack(dtype);
+    t.shape = (int64_t *)dlpack_py_impl_unconst(shape);
+    t.strides = (int64_t *)dlpack_py_impl_unconst(strides);
+    t.byte_offset = 0;
+    return t;
+}
+
+/* The address of the first element: data + byte_offset (D1). NULL stays NULL. */
+static inline void *
+dlpack_py_first(const DLTensor *t)
+{
+    return t->data == NULL ? NULL : (void *)((uintptr_t)t->data + (uintptr_t)t->byte_offset);
+}
+
+static inline int
+dlpack_py_is_empty(const DLTensor *t)
+{
+    int32_t i;
+    for (i = 0; i < t->ndim; i++) {
+        if (t->shape[i] == 0)
+            return 1;
+    }
+    return 0;
+}
+
+/* The number of elements of a validated tensor; 1 for rank 0 (D3). */
+static inline int64_t
+dlpack_py_size(const DLTensor *t)
+{
+    uint64_t size = 1; /* wraps on the way to 0 where a later extent is 0 */
+    int32_t i;
+    for (i = 0; i < t->ndim; i++)
+        size *= (uint64_t)t->shape[i];
+    return (int64_t)size;
+}
+
+/* Whole bytes that hold n >= 0 elements side by side; -1 where that leaves int64_t. */
+static inline int
+dlpack_py_impl_bytes(int64_t n, DLDataType dtype, uint64_t flags, int64_t *bytes)
+{
+    const int64_t bits = dlpack_py_item_bits(dtype, flags);
+    if (bits % 8 == 0)
+        return dlpack_py_impl_multiply(n, bits / 8, bytes);
+    /* Eight elements fill as many bytes as one has bits. */
+    if (dlpack_py_impl_multiply(n / 8, bits, bytes) < 0)
+        return -1;
+    return dlpack_py_impl_add(*bytes, (n % 8 * bits + 7) / 8, bytes);
+}
+
+/* Bytes that a compact copy of a validated tensor takes; packed sub-byte types
+ * are rounded up once, for the whole (D6). */
+static inline int64_t
+dlpack_py_nbytes(const DLTensor *t, uint64_t flags)
+{
+    int64_t bytes = 0;
+    (void)dlpack_py_impl_bytes(dlpack_py_size(t), t->dtype, flags, &bytes);
+    return bytes;
+}
+
+/* Compact strides in elements for a shape.
+ *
+ * order     'F': first index fastest; anything else: last
+ * strides   out, ndim of them
+ *
+ * An extent of 0 counts as 1, and what would leave int64_t stays as it is: both
+ * only where there are no elements, whose strides carry no meaning (D5).
+ */
+static inline void
+dlpack_py_strides(int32_t ndim, const int64_t *shape, char order, int64_t *strides)
+{
+    int64_t step = 1, next;
+    int32_t k;
+    for (k = 0; k < ndim; k++) {
+        const int32_t i = order == 'F' ? k : ndim - 1 - k;
+        strides[i] = step;
+        if (shape[i] > 1 && dlpack_py_impl_multiply(step, shape[i], &next) == 0)
+            step = next;
+    }
+}
+
+/* The tensor's strides, or those that NULL stands for, written to room (D4). */
+static inline const int64_t *
+dlpack_py_impl_strides(const DLTensor *t, int64_t room[DLPACK_PY_MAX_NDIM])
+{
+    if (t->strides != NULL)
+        return t->strides;
+    dlpack_py_strides(t->ndim, t->shape, 'C', room);
+    return room;
+}
+
+/* How far the elements of a tensor reach, in bytes from the first one.
+ *
+ * flags     DLPACK_FLAG_BITMASK_*: padded sub-byte types
+ * lowest    out: 0 or below, where strides are negative
+ * highest   out: one past the last byte; both are 0 without elements
+ *
+ * Returns 0; -1 where the extent leaves int64_t, never for a validated tensor.
+ */
+static inline int
+dlpack_py_extent(const DLTensor *t, uint64_t flags, int64_t *lowest, int64_t *highest)
+{
+    int64_t below = 0, above = 1, reach; /* in elements; below counts downwards */
+    int32_t i;
+
+    *lowest = *highest = 0;
+    if (dlpack_py_is_empty(t))
+        return 0;
+    if (t->strides == NULL)
+        return dlpack_py_impl_bytes(dlpack_py_size(t), t->dtype, flags, highest);
+    for (i = 0; i < t->ndim; i++) {
+        const int64_t stride = t->strides[i];
+        int64_t *side = stride < 0 ? &below : &above;
+        if (t->shape[i] == 1)
+            continue;
+        if (stride == INT64_MIN ||
+            dlpack_py_impl_multiply(t->shape[i] - 1, stride < 0 ? -stride : stride, &reach) < 0 ||
+            dlpack_py_impl_add(*side, reach, side) < 0)
+            return -1;
+    }
+    if (dlpack_py_impl_bytes(below, t->dtype, flags, lowest) < 0 ||
+        dlpack_py_impl_bytes(above, t->dtype, flags, highest) < 0)
+        return -1;
+    *lowest = -*lowest;
+    return 0;
+}
+
+/* Rank, extents and the number of elements (D8). */
+static inline int
+dlpack_py_impl_check_shape(const DLTensor *t, dlpack_py_error *error)
+{
+    int64_t size = 1;
+    int32_t i;
+
+    if (t->ndim < 0 || t->ndim > DLPACK_PY_MAX_NDIM)
+        return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR, "ndim is %" PRId32 ", it must be from 0 to %d",
+                                   t->ndim, DLPACK_PY_MAX_NDIM);
+    if (t->ndim > 0 && t->shape == NULL)
+        return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR, "shape is NULL, ndim is %" PRId32, t->ndim);
+    for (i = 0; i < t->ndim; i++) {
+        if (t->shape[i] < 0)
+            return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
+                                       "shape[%" PRId32 "] is %" PRId64 ", it must not be negative", i, t->shape[i]);
+    }
+    if (dlpack_py_is_empty(t))
+        return 0;
+    for (i = 0; i < t->ndim; i++) {
+        if (dlpack_py_impl_multiply(size, t->shape[i], &size) < 0)
+            return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
+                                       "shape has 2^63 elements or more, at shape[%" PRId32 "] = %" PRId64, i,
+                                       t->shape[i]);
+    }
+    return 0;
+}
+
+/* The dimension with the longest stride, for a message. */
+static inline int32_t
+dlpack_py_impl_longest(const DLTensor *t)
+{
+    int32_t i, longest = 0;
+    for (i = 1; i < t->ndim; i++) { /* magnitudes below 0, where INT64_MIN has one */
+        const int64_t a = t->strides[i] < 0 ? t->strides[i] : -t->strides[i];
+        const int64_t b = t->strides[longest] < 0 ? t->strides[longest] : -t->strides[longest];
+        if (t->shape[longest] == 1 || (t->shape[i] != 1 && a < b))
+            longest = i;
+    }
+    return longest;
+}
+
+/* The memory that the elements take (D8). */
+static inline int
+dlpack_py_impl_check_memory(const DLTensor *t, uint64_t flags, dlpack_py_error *error)
+{
+    const uint64_t base = (uint64_t)(uintptr_t)t->data;
+    int64_t bytes, lowest, highest;
+
+    if (dlpack_py_is_empty(t))
+        return 0;
+    if (t->data == NULL)
+        return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR, "data is NULL, the tensor has %" PRId64 " elements",
+                                   dlpack_py_size(t));
+    if (dlpack_py_impl_bytes(dlpack_py_size(t), t->dtype, flags, &bytes) < 0)
+        return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR, "%" PRId64 " elements take 2^63 bytes or more",
+                                   dlpack_py_size(t));
+    if (dlpack_py_extent(t, flags, &lowest, &highest) < 0)
+        return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
+                                   "strides reach 2^63 bytes or further, the longest is strides[%" PRId32
+                                   "] = %" PRId64,
+                                   dlpack_py_impl_longest(t), t->strides[dlpack_py_impl_longest(t)]);
+    if (!dlpack_py_impl_has_address(t->device))
+        return 0;
+    if (t->byte_offset > UINTPTR_MAX - base)
+        return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
+                                   "byte_offset is %" PRIu64 ", added to data it leaves the address range",
+                                   t->byte_offset);
+    if ((uint64_t)-lowest > base + t->byte_offset || (uint64_t)highest > UINTPTR_MAX - (base + t->byte_offset))
+        return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
+                                   "strides reach from byte %" PRId64 " to %" PRId64 ", which leaves the address range",
+                                   lowest, highest);
+    return 0;
+}
+
+/* Is the tensor plainly in order? One pass over shape and strides for the dtypes in
+ * daily use; what it does not pass, dlpack_py_validate judges. Saves 180 of the 250
+ * instructions that (3, 4) takes there. */
+static inline int
+dlpack_py_impl_is_plain(const DLTensor *t)
+{
+#if DLPACK_PY_IMPL_HAS_GNU_BUILTINS && !DLPACK_PY_PLAIN
+    const uint64_t first = (uint64_t)(uintptr_t)t->data + t->byte_offset;
+    const int64_t itemsize = t->dtype.bits / 8;
+    int64_t size = 1, below = 0, above = 1, reach; /* in elements, as in dlpack_py_extent */
+    int32_t i;
+
+    if (t->dtype.code > 2 || t->dtype.lanes != 1 || t->dtype.bits % 8 != 0 || itemsize == 0 || t->data == NULL ||
+        first < t->byte_offset || first > UINTPTR_MAX || t->ndim > DLPACK_PY_MAX_NDIM ||
+        (t->ndim > 0 && t->shape == NULL))
+        return 0;
+    for (i = 0; i < t->ndim; i++) {
+        if (t->shape[i] <= 0 || __builtin_mul_overflow(size, t->shape[i], &size))
+            return 0;
+        if (t->strides == NULL)
+            above = size;
+        else if (t->strides[i] == INT64_MIN || __builtin_mul_overflow(t->shape[i] - 1, t->strides[i], &reach) ||
+                 (reach < 0 ? __builtin_sub_overflow(below, reach, &below)
+                            : __builtin_add_overflow(above, reach, &above)))
+            return 0;
+    }
+    return t->ndim >= 0 && !__builtin_mul_overflow(size, itemsize, &size) &&
+           !__builtin_mul_overflow(below, itemsize, &below) && !__builtin_mul_overflow(above, itemsize, &above) &&
+           (uint64_t)below <= first && (uint64_t)above <= UINTPTR_MAX - first;
+#else
+    (void)t;
+    return 0;
+#endif
+}
+
+/* Is the tensor one that can be worked on? All of clause D8, before anything is
+ * read; the functions below expect it.
+ *
+ * flags   DLPACK_FLAG_BITMASK_*: padded sub-byte types
+ * error   out, on failure; may be NULL
+ *
+ * Returns 0, or -1 with BufferError. Needs no thread state.
+ */
+static inline int
+dlpack_py_validate(const DLTensor *t, uint64_t flags, dlpack_py_error *error)
+{
+    if (dlpack_py_impl_is_plain(t))
+        return 0;
+    if (dlpack_py_check_dtype(t->dtype, error) < 0 || dlpack_py_impl_check_shape(t, error) < 0)
+        return -1;
+    return dlpack_py_impl_check_memory(t, flags, error);
+}
+
+/* ---- 1.5 Order ---------------------------------------------------------- */
+
+/* Compact, in order of ever larger strides, whichever dimension they are of? */
+static inline int
+dlpack_py_impl_is_permuted(const DLTensor *t, const int64_t *strides)
+{
+    uint64_t left = 0, step = 1; /* left: one bit for each dimension to be placed */
+    int32_t i, found;
+
+    for (i = 0; i < t->ndim; i++)
+        left |= (uint64_t)(t->shape[i] != 1) << i;
+    while (left != 0) {
+        for (found = -1, i = 0; i < t->ndim && found < 0; i++) {
+            if ((left >> i & 1) != 0 && strides[i] > 0 && (uint64_t)strides[i] == step)
+                found = i;
+        }
+        if (found < 0)
+            return 0;
+        left &= ~((uint64_t)1 << found);
+        step *= (uint64_t)t->shape[found];
+    }
+    return 1;
+}
+
+/* Is the tensor compact in the given order?
+ *
+ * order   'C': last index fastest; 'F': first; 'A': either; 'K': in any order of
+ *         the dimensions, as a transposed array is
+ *
+ * Returns 1 or 0, cannot fail. Strides count elements; those of dimensions of
+ * size 1, and all of a tensor without elements, do not matter (D5); NULL is
+ * row-major (D4). t has been validated. Needs no thread state.
+ */
+static inline int
+dlpack_py_is_contiguous(const DLTensor *t, char order)
+{
+    int64_t row_major[DLPACK_PY_MAX_NDIM];
+    const int64_t *strides = dlpack_py_impl_strides(t, row_major);
+    uint64_t step = 1; /* wraps where there are no elements */
+    int32_t k;
+
+    if (order == 'A')
+        return dlpack_py_is_contiguous(t, 'C') || dlpack_py_is_contiguous(t, 'F');
+    if (order == 'K')
+        return dlpack_py_is_empty(t) || dlpack_py_impl_is_permuted(t, strides);
+    for (k = 0; k < t->ndim; k++) {
+        const int32_t i = order == 'F' ? k : t->ndim - 1 - k;
+        if (t->shape[i] == 1)
+            continue;
+        if ((uint64_t)strides[i] != step)
+            return dlpack_py_is_empty(t);
+        step *= (uint64_t)t->shape[i];
+    }
+    return 1;
+}
+
+/* ---- 1.6 Extent and overlap --------------------------------------------- */
+
+/* sum(step[k] * x[k]) == goal with 0 <= x[k] <= limit[k]: is there such an x?
+ * Both questions of overlap are this one. step > 0, sorted, no two the same. */
+typedef struct dlpack_py_impl_sum {
+    int count;
+    int effort; /* how many more values may be tried */
+    int64_t step[2 * DLPACK_PY_MAX_NDIM + 2];
+    int64_t limit[2 * DLPACK_PY_MAX_NDIM + 2];
+    int64_t most[2 * DLPACK_PY_MAX_NDIM + 2];    /* of the sum up to k */
+    int64_t divisor[2 * DLPACK_PY_MAX_NDIM + 2]; /* greatest common one up to k */
+} dlpack_py_impl_sum;
+
+/* Adds the term step * [0, limit]; -1 where it leaves int64_t. */
+static inline int
+dlpack_py_impl_sum_term(dlpack_py_impl_sum *sum, int64_t step, int64_t limit)
+{
+    int k = sum->count;
+    if (limit == 0)
+        return 0;
+    while (k > 0 && sum->step[k - 1] > step) /* kept sorted, smallest first */
+        k--;
+    if (k > 0 && sum->step[k - 1] == step)
+        return dlpack_py_impl_add(sum->limit[k - 1], limit, &sum->limit[k - 1]);
+    memmove(&sum->step[k + 1], &sum->step[k], (size_t)(sum->count - k) * sizeof(sum->step[0]));
+    memmove(&sum->limit[k + 1], &sum->limit[k], (size_t)(sum->count - k) * sizeof(sum->limit[0]));
+    sum->step[k] = step;
+    sum->limit[k] = limit;
+    sum->count++;
+    return 0;
+}
+
+/* Is goal reached with the first n terms? 1 or 0; 1 too when the effort is spent. */
+static inline int
+dlpack_py_impl_sum_search(dlpack_py_impl_sum *sum, int n, int64_t goal)
+{
+    int64_t x, rest, first;
+    if (goal == 0)
+        return 1;
+    if (n == 0 || goal < 0 || goal > sum->most[n - 1] || goal % sum->divisor[n - 1] != 0)
+        return 0;
+    /* The largest step takes as much as leaves a rest that the others can make. */
+    rest = n > 1 ? sum->most[n - 2] : 0;
+    x = goal / sum->step[n - 1] < sum->limit[n - 1] ? goal / sum->step[n - 1] : sum->limit[n - 1];
+    first = goal > rest ? (goal - rest - 1) / sum->step[n - 1] + 1 : 0;
+    for (; x >= first; x--) {
+        if (sum->effort-- <= 0 || dlpack_py_impl_sum_search(sum, n - 1, goal - x * sum->step[n - 1]))
+            return 1;
+    }
+    return 0;
+}
+
+/* The same with all terms; what leaves int64_t counts as reached. */
+static inline int
+dlpack_py_impl_sum_reaches(dlpack_py_impl_sum *sum, int64_t goal)
+{
+    int64_t most = 0, divisor = 0, a, b, rest;
+    int k;
+    for (k = 0; k < sum->count; k++) {
+        if (dlpack_py_impl_multiply(sum->step[k], sum->limit[k], &a) < 0 || dlpack_py_impl_add(most, a, &most) < 0)
+            return 1;
+        for (a = divisor, b = sum->step[k]; b != 0; b = rest) {
+            rest = a % b;
+            a = b;
+        }
+        divisor = a;
+        sum->most[k] = most;
+        sum->divisor[k] = divisor;
+    }
+    sum->effort = 100000;
+    return dlpack_py_impl_sum_search(sum, sum->count, goal);
+}
+
+/* Do two elements of the tensor share memory?
+ *
+ * Returns 1 or 0. Exact, but for shapes and strides made to be hard: there the
+ * search gives up after 100,000 steps and answers 1. t has been validated.
+ */
+static inline int
+dlpack_py_overlaps_itself(const DLTensor *t)
+{
+    int64_t steps[DLPACK_PY_MAX_NDIM], reaches[DLPACK_PY_MAX_NDIM], below = 0, through;
+    dlpack_py_impl_sum sum;
+    int32_t i, k, n = 0;
+
+    if (t->strides == NULL || dlpack_py_is_empty(t))
+        return 0;
+    for (i = 0; i < t->ndim; i++) { /* dimensions that count, smallest step first */
+        int64_t step;
+        if (t->shape[i] == 1)
+            continue;
+        step = t->strides[i] < 0 ? -t->strides[i] : t->strides[i];
+        if (step == 0)
+            return 1;
+        for (k = n++; k > 0 && steps[k - 1] > step; k--) {
+            steps[k] = steps[k - 1];
+            reaches[k] = reaches[k - 1];
+        }
+        steps[k] = step;
+        reaches[k] = t->shape[i] - 1;
+    }
+    /* Two elements coincide when a step of 1...reach in dimension k, the largest
+     * in which they differ, is made up for by the dimensions below it. */
+    for (k = 0; k < n; k++) {
+        if (dlpack_py_impl_add(below, steps[k] * reaches[k], &through) < 0)
+            return 1;
+        if (steps[k] <= below) { /* else they cannot reach that far: the usual case */
+            sum.count = 0;
+            for (i = 0; i < k; i++) { /* from -reach to reach, moved up to begin at 0 */
+                if (reaches[i] > INT64_MAX / 2 || dlpack_py_impl_sum_term(&sum, steps[i], 2 * reaches[i]) < 0)
+                    return 1;
+            }
+            if (dlpack_py_impl_sum_term(&sum, steps[k], reaches[k] - 1) < 0 ||
+                dlpack_py_impl_sum_reaches(&sum, through))
+                return 1;
+        }
+        below = through;
+    }
+    return 0;
+}
+
+/* Adds the bytes of a tensor, from its lowest one, to a sum. */
+static inline int
+dlpack_py_impl_sum_tensor(dlpack_py_impl_sum *sum, const DLTensor *t, int64_t itemsize)
+{
+    int64_t row_major[DLPACK_PY_MAX_NDIM], step;
+    const int64_t *strides = dlpack_py_impl_strides(t, row_major);
+    int32_t i;
+    for (i = 0; i < t->ndim; i++) {
+        if (t->shape[i] == 1 || strides[i] == 0)
+            continue;
+        if (dlpack_py_impl_multiply(strides[i] < 0 ? -strides[i] : strides[i], itemsize, &step) < 0 ||
+            dlpack_py_impl_sum_term(sum, step, t->shape[i] - 1) < 0)
+            return -1;
+    }
+    return dlpack_py_impl_sum_term(sum, 1, itemsize - 1);
+}
+
+/* Do two tensors share memory?
+ *
+ * flags_a, flags_b   DLPACK_FLAG_BITMASK_*: padded sub-byte types
+ *
+ * Returns 1 or 0. Exact for elements of whole bytes, but for shapes and strides
+ * made to be hard, as above; packed sub-byte types overlap where their extents do.
+ * Both have been validated and have addresses on one device.
+ */
+static inline int
+dlpack_py_overlap(const DLTensor *a, uint64_t flags_a, const DLTensor *b, uint64_t flags_b)
+{
+    int64_t lowest_a, highest_a, lowest_b, highest_b;
+    uint64_t from_a, from_b, to_a, to_b;
+    dlpack_py_impl_sum sum;
+
+    if (dlpack_py_is_empty(a) || dlpack_py_is_empty(b))
+        return 0;
+    if (dlpack_py_extent(a, flags_a, &lowest_a, &highest_a) < 0 ||
+        dlpack_py_extent(b, flags_b, &lowest_b, &highest_b) < 0)
+        return 1;
+    to_a = from_a = (uint64_t)(uintptr_t)dlpack_py_first(a);
+    to_b = from_b = (uint64_t)(uintptr_t)dlpack_py_first(b);
+    from_a -= (uint64_t)-lowest_a;
+    from_b -= (uint64_t)-lowest_b;
+    to_a += (uint64_t)highest_a;
+    to_b += (uint64_t)highest_b;
+    if (to_a <= from_b || to_b <= from_a)
+        return 0;
+    if (dlpack_py_item_bits(a->dtype, flags_a) % 8 != 0 || dlpack_py_item_bits(b->dtype, flags_b) % 8 != 0)
+        return 1;
+    /* from_a + (offset in a) == to_b - 1 - (offset in b, counted from its end) */
+    if (to_b - from_a > INT64_MAX)
+        return 1;
+    sum.count = 0;
+    if (dlpack_py_impl_sum_tensor(&sum, a, (int64_t)dlpack_py_itemsize(a->dtype, flags_a)) < 0 ||
+        dlpack_py_impl_sum_tensor(&sum, b, (int64_t)dlpack_py_itemsize(b->dtype, flags_b)) < 0)
+        return 1;
+    return dlpack_py_impl_sum_reaches(&sum, (int64_t)(to_b - 1 - from_a));
+}
+
+/* ---- 1.7 Strided copy --------------------------------------------------- */
+
+/* Copies bits of a packed sub-byte type, lowest bit first (D6). Offsets in bits. */
+static inline void
+dlpack_py_impl_copy_bits(char *to, int64_t to_bit, const char *from, int64_t from_bit, int64_t count)
+{
+    for (; count > 0; count--, to_bit++, from_bit++) {
+        const int64_t to_byte = to_bit >> 3, from_byte = from_bit >> 3; /* rounds down, below 0 too */
+        const unsigned bit = (unsigned)(unsigned char)from[from_byte] >> (from_bit & 7) & 1u;
+        const unsigned kept = (unsigned)(unsigned char)to[to_byte] & ~(1u << (to_bit & 7));
+        to[to_byte] = (char)(unsigned char)(kept | bit << (to_bit & 7));
+    }
+}
+
+/* Copy the elements of src to dst, whatever their strides.
+ *
+ * dst, src   of one dtype and shape, on memory that the CPU can read, validated;
+ *            they share no memory
+ * flags      DLPACK_FLAG_BITMASK_* of both: padded sub-byte types
+ *
+ * Returns 0, or -1 with BufferError when dtype or shape differ; then nothing is
+ * written. Needs no thread state, allocates nothing.
+ */
+static inline int
+dlpack_py_copy(const DLTensor *dst, const DLTensor *src, uint64_t flags, dlpack_py_error *error)
+{
+    const int64_t bits = dlpack_py_item_bits(src->dtype, flags);
+    int64_t room_to[DLPACK_PY_MAX_NDIM], room_from[DLPACK_PY_MAX_NDIM], index[DLPACK_PY_MAX_NDIM] = {0};
+    const int64_t *step_to, *step_from;
+    int64_t to = 0, from = 0, row, run = 1, k; /* offsets in elements; run: elements moved at once */
+    const char *first_from;
+    char *first_to;
+    int32_t i;
+
+    if (dlpack_py_dtype(dst) != dlpack_py_dtype(src) || dst->ndim != src->ndim ||
+        (src->ndim > 0 && memcmp(dst->shape, src->shape, (size_t)src->ndim * sizeof(int64_t)) != 0))
+        return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
+                                   "a copy needs source and destination of one dtype and shape");
+    if (dlpack_py_is_empty(src))
+        return 0;
+    first_to = (char *)dlpack_py_first(dst);
+    first_from = (const char *)dlpack_py_first(src);
+    step_to = dlpack_py_impl_strides(dst, room_to);
+    step_from = dlpack_py_impl_strides(src, room_from);
+    /* Inner dimensions that are compact on both sides move as one run. */
+    for (i = src->ndim; i > 0; i--) {
+        if (src->shape[i - 1] != 1 && (step_to[i - 1] != run || step_from[i - 1] != run))
+            break;
+        run *= src->shape[i - 1];
+    }
+    row = i > 0 ? src->shape[--i] : 1; /* the innermost loop */
+    for (;;) {
+        for (k = 0; k < row; k++) {
+            const int64_t at = k == 0 ? to : to + k * step_to[i], out_of = k == 0 ? from : from + k * step_from[i];
+            if (bits % 8 == 0)
+                memcpy(first_to + at * (bits / 8), first_from + out_of * (bits / 8), (size_t)(run * (bits / 8)));
+            else
+                dlpack_py_impl_copy_bits(first_to, at * bits, first_from, out_of * bits, run * bits);
+        }
+        /* The next row: count up as an odometer does. */
+        for (k = i - 1; k >= 0; k--) {
+            if (++index[k] < src->shape[k]) {
+                to += step_to[k];
+                from += step_from[k];
+                break;
+            }
+            to -= (src->shape[k] - 1) * step_to[k];
+            from -= (src->shape[k] - 1) * step_from[k];
+            index[k] = 0;
+        }
+        if (k < 0)
+            return 0;
+    }
+}
+
+/* ---- 1.8 Stream arguments and the device table -------------------------- */
+
+#define DLPACK_PY_STREAM_NONE 0    /* None, or not given */
+#define DLPACK_PY_STREAM_NO_SYNC 1 /* -1: do not synchronize */
+#define DLPACK_PY_STREAM_HANDLE 2  /* an integer from 0 to the pointer's width */
+
+/* The argument stream of __dlpack__ (S1). */
+typedef struct dlpack_py_stream {
+    int32_t kind;     /* DLPACK_PY_STREAM_... */
+    uintptr_t handle; /* of DLPACK_PY_STREAM_HANDLE */
+} dlpack_py_stream;
+
+/* May a consumer ask for this stream with data on this device? The rules of P6,
+ * S2 and S3; other devices take any handle. Returns 0, or -1 with ValueError. */
+static inline int
+dlpack_py_check_stream(DLDevice device, const dlpack_py_stream *stream, dlpack_py_error *error)
+{
+    const int32_t type = (int32_t)device.device_type;
+    const char *wanted = NULL;
+    char name[DLPACK_PY_TEXT_SIZE];
+
+    if (stream->kind != DLPACK_PY_STREAM_HANDLE)
+        return 0;
+    if (type == 1 || type == 3 || type == 11)
+        wanted = "None (or -1)";
+    else if ((type == 2 || type == 13) && stream->handle == 0)
+        wanted = "1 (legacy default), 2 (per-thread default) or a handle";
+    else if (type == 10 && (stream->handle == 1 || stream->handle == 2))
+        wanted = "0 (default) or a handle";
+    if (wanted == NULL)
+        return 0;
+    return dlpack_py_impl_fail(error, DLPACK_PY_VALUE_ERROR, "stream is %" PRIuPTR " for data on %s, %s was wanted",
+                               stream->handle, dlpack_py_device_text(device, name), wanted);
+}
+
+/* The functions through which the layers above use the runtime of a device. */
+typedef struct dlpack_py_device {
+    /* As dlpack_py_copy: src on the device, dst compact memory of the host, ready on return. */
+    int (*copy_to_host)(void *context, const DLTensor *dst, const DLTensor *src, uint64_t flags,
+                        dlpack_py_error *error);
+    void *context; /* for the functions, NULL where they need none */
+} dlpack_py_device;
+
+static inline int
+dlpack_py_impl_copy_on_cpu(void *context, const DLTensor *dst, const DLTensor *src, uint64_t flags,
+                           dlpack_py_error *error)
+{
+    (void)context;
+    return dlpack_py_copy(dst, src, flags, error);
+}
+
+/* The table of the CPU, and of memory that it can read. */
+static inline const dlpack_py_device *
+dlpack_py_cpu_table(void)
+{
+    static const dlpack_py_device cpu = {dlpack_py_impl_copy_on_cpu, NULL};
+    return &cpu;
+}
+
+/* ---- 1.9 Requirements --------------------------------------------------- */
+
+#define DLPACK_PY_ANY_DEVICE (-1)
+#define DLPACK_PY_SCALAR (-1)
+
+/* What a caller of dlpack_py_consume takes. All zero takes any CPU array; a field
+ * added at the end of the struct breaks nobody. */
+typedef struct dlpack_py_want {
+    uint32_t dtype;         /* DLPACK_PY_FLOAT32...; 0: any */
+    const uint32_t *dtypes; /* or any of these, ended by 0 */
+    int32_t ndim;           /* this rank, or the lower end of a range; DLPACK_PY_SCALAR for rank 0; 0: any */
+    int32_t max_ndim;       /* upper end of the range; 0: ndim itself (ndim 0 with max_ndim n: 0...n) */
+    const int64_t *shape;   /* ndim extents, -1 free, with a fixed rank only; NULL: any */
+    char order;             /* as dlpack_py_is_contiguous: 'C', 'F', 'A', 'K'; 0: any strides */
+    char writable;          /* refuses read-only, unsaid, and memory that overlaps itself */
+    int32_t device;         /* a DLDeviceType; 0: what the CPU can read; DLPACK_PY_ANY_DEVICE */
+    size_t alignment;       /* of the first element, in bytes; 0: that of its numbers; 1: any */
+    uint32_t options;       /* of the following */
+} dlpack_py_want;
+
+#define DLPACK_PY_COPY_IF_NEEDED 1u     /* where a copy would do, make one rather than refuse */
+#define DLPACK_PY_LEGACY_IS_WRITABLE 2u /* take what cannot say read-only as writable (C7) */
+#define DLPACK_PY_OVERLAP_IS_FINE 4u    /* writable takes memory that overlaps itself */
+#define DLPACK_PY_BUFFER_TOO 8u         /* an object without __dlpack__ may offer the buffer protocol (C6) */
+#define DLPACK_PY_NOTHING_PENDING 16u   /* pinned and managed memory is ready to be read as it is (C5) */
+
+/* May memory be written? The third answer comes from legacy capsules (C7). */
+#define DLPACK_PY_WRITABLE 0
+#define DLPACK_PY_READONLY 1
+#define DLPACK_PY_READONLY_UNSAID 2
+
+static inline int
+dlpack_py_impl_wants_dtype(const dlpack_py_want *want, uint32_t dtype)
+{
+    const uint32_t *other;
+    if (want->dtype == 0 && (want->dtypes == NULL || want->dtypes[0] == 0))
+        return 1;
+    if (want->dtype == dtype)
+        return 1;
+    for (other = want->dtypes; other != NULL && *other != 0; other++) {
+        if (*other == dtype)
+            return 1;
+    }
+    return 0;
+}
+
+/* What dtype was asked for, as text for a message. */
+static inline const char *
+dlpack_py_impl_wanted_dtypes(const dlpack_py_want *want, char *text, size_t size)
+{
+    char name[DLPACK_PY_TEXT_SIZE];
+    const uint32_t *other;
+    size_t length = 0;
+
+    text[0] = '\0';
+    if (want->dtype != 0)
+        length = (size_t)snprintf(text, size, "%s", dlpack_py_dtype_text(want->dtype, name));
+    for (other = want->dtypes; other != NULL && *other != 0; other++) {
+        if (length + DLPACK_PY_TEXT_SIZE + 8 > size) {
+            snprintf(text + length, size - length, " or ...");
+            break;
+        }
+        length += (size_t)snprintf(text + length, size - length, "%s%s", length > 0 ? " or " : "",
+                                   dlpack_py_dtype_text(*other, name));
+    }
+    return text;
+}
+
+static inline int
+dlpack_py_impl_check_rank(const DLTensor *t, const dlpack_py_want *want, dlpack_py_error *error)
+{
+    const int32_t lowest = want->ndim < 0 ? 0 : want->ndim;
+    const int32_t highest = want->max_ndim != 0 ? want->max_ndim : lowest;
+    int32_t i;
+
+    if (want->ndim == 0 && want->max_ndim == 0)
+        return 0;
+    if (t->ndim < lowest || t->ndim > highest) {
+        if (lowest == highest)
+            return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR, "ndim is %" PRId32 ", %" PRId32 " was asked for",
+                                       t->ndim, lowest);
+        return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
+                                   "ndim is %" PRId32 ", %" PRId32 " to %" PRId32 " was asked for", t->ndim, lowest,
+                                   highest);
+    }
+    for (i = 0; want->shape != NULL && i < t->ndim; i++) {
+        if (want->shape[i] != -1 && want->shape[i] != t->shape[i])
+            return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
+                                       "shape[%" PRId32 "] is %" PRId64 ", %" PRId64 " was asked for", i, t->shape[i],
+                                       want->shape[i]);
+    }
+    return 0;
+}
+
+/* The alignment of one number: a complex has two, lanes have many. */
+static inline size_t
+dlpack_py_impl_number_alignment(DLDataType dtype)
+{
+    const size_t bits = dtype.code == 5 || dtype.code == 18 ? dtype.bits / 2u : dtype.bits;
+    return bits % 8 == 0 && (bits & (bits - 1)) == 0 ? bits / 8 : 1;
+}
+
+/* Does a tensor meet what was asked for? What a copy would mend comes last, and
+ * is marked so in the error.
+ *
+ * t          has been validated
+ * readonly   DLPACK_PY_WRITABLE, DLPACK_PY_READONLY or DLPACK_PY_READONLY_UNSAID
+ * want       what is asked for; NULL: {0}
+ *
+ * Returns 0, or -1 with BufferError that names what came and what was wanted (C9).
+ * Needs no thread state.
+ */
+static inline int
+dlpack_py_meets(const DLTensor *t, int readonly, const dlpack_py_want *want, dlpack_py_error *error)
+{
+    static const dlpack_py_want nothing = {0, NULL, 0, 0, NULL, 0, 0, 0, 0, 0};
+    char came[DLPACK_PY_TEXT_SIZE], wanted[120];
+    size_t alignment;
+
+    if (want == NULL)
+        want = &nothing;
+    if (want->device == 0 ? !dlpack_py_is_cpu_readable(t->device)
+                          : want->device != DLPACK_PY_ANY_DEVICE && want->device != (int32_t)t->device.device_type) {
+        const char *name =
+            want->device == 0 ? "memory that the CPU can read" : dlpack_py_impl_device_name_of(want->device);
+        if (name == NULL)
+            snprintf(wanted, sizeof(wanted), "device type %" PRId32, want->device);
+        return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR, "device is %s, %s was asked for",
+                                   dlpack_py_device_text(t->device, came), name != NULL ? name : wanted);
+    }
+    if (!dlpack_py_impl_wants_dtype(want, dlpack_py_dtype(t)))
+        return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR, "dtype is %s, %s was asked for",
+                                   dlpack_py_dtype_text(dlpack_py_dtype(t), came),
+                                   dlpack_py_impl_wanted_dtypes(want, wanted, sizeof(wanted)));
+    if (dlpack_py_impl_check_rank(t, want, error) < 0)
+        return -1;
+
+    if (want->order != 0 && !dlpack_py_is_contiguous(t, want->order)) {
+        dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR, "strides are not compact, order '%c' was asked for",
+                            want->order);
+        return dlpack_py_impl_curable(error);
+    }
+    alignment = want->alignment != 0 ? want->alignment : dlpack_py_impl_number_alignment(t->dtype);
+    if (alignment > 1 && !dlpack_py_is_empty(t) && dlpack_py_impl_has_address(t->device) &&
+        (uintptr_t)dlpack_py_first(t) % alignment != 0) {
+        dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
+                            "data is at %p, which is no multiple of the %lu bytes that were asked for",
+                            dlpack_py_first(t), (unsigned long)alignment);
+        return dlpack_py_impl_curable(error);
+    }
+    if (readonly == DLPACK_PY_READONLY_UNSAID && (want->options & DLPACK_PY_LEGACY_IS_WRITABLE) != 0)
+        readonly = DLPACK_PY_WRITABLE;
+    if (want->writable && readonly != DLPACK_PY_WRITABLE) {
+        dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR, "data is read-only, writable memory was asked for%s",
+                            readonly == DLPACK_PY_READONLY
+                                ? ""
+                                : " (a legacy capsule cannot say: "
+                                  "the option DLPACK_PY_LEGACY_IS_WRITABLE takes it as writable)");
+        return dlpack_py_impl_curable(error);
+    }
+    if (want->writable && (want->options & DLPACK_PY_OVERLAP_IS_FINE) == 0 && dlpack_py_overlaps_itself(t)) {
+        dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
+                            "data overlaps itself (strides repeat elements), writable memory was asked for");
+        return dlpack_py_impl_curable(error);
+    }
+    return 0;
+}
+
+#endif /* DLPACK_PY_TENSOR_LAYER */
+
+#if !defined(DLPACK_PY_NO_PYTHON) && !defined(DLPACK_PY_PROTOCOL_LAYER)
+#define DLPACK_PY_PROTOCOL_LAYER
+
+#if PY_VERSION_HEX < 0x03090000
+#  error "dlpack_py.h needs Python 3.9 or newer"
+#endif
+#if defined(Py_LIMITED_API) && (Py_LIMITED_API + 0 < 0x030C0000 || PY_VERSION_HEX < 0x030C0000)
+#  error "dlpack_py.h needs Py_LIMITED_API 0x030C0000 or newer, built with Python 3.12 or newer, for vectorcalls"
+#endif
+
+/* ---- 2.1 The one-call functions ----------------------------------------- */
+
+/* What is cached for one interpreter; see 2.4. */
+typedef struct dlpack_py_state dlpack_py_state;
+
+/* A tensor that was consumed: read it, then release it once.
+ *
+ * May be moved (dlpack_py_move), not copied: tensor.strides may point into it.
+ * In an object it is released by tp_clear and tp_dealloc, and tp_traverse calls
+ * dlpack_py_traverse. Only dlpack_py_release may run without a thread state. */
+typedef struct dlpack_py_view {
+    DLTensor tensor;  /* strides are never NULL where ndim > 0 (C10); add byte_offset, or use dlpack_py_data */
+    uint64_t flags;   /* DLPACK_FLAG_BITMASK_* as they came, unknown ones too (C8); 0 from a legacy capsule */
+    int32_t readonly; /* DLPACK_PY_WRITABLE (0): may be written; else DLPACK_PY_READONLY or ..._UNSAID (C7) */
+    int32_t form;     /* DLPACK_PY_VERSIONED or DLPACK_PY_LEGACY: what managed is; 0: nothing to release */
+    void *managed;    /* the managed tensor, owned */
+    int64_t strides[DLPACK_PY_MAX_NDIM]; /* for a producer that gave NULL (D4) */
+} dlpack_py_view;
+
+#define DLPACK_PY_VERSIONED 1 /* DLManagedTensorVersioned */
+#define DLPACK_PY_LEGACY 2    /* DLManagedTensor */
+
+/* dlpack_py_produce: answer a call of __dlpack__.
+ *
+ * owner   what keeps the data alive: held until the deleter has run (P9)
+ * t       what is exported; struct, shape and strides are copied, data is not.
+ *         On memory that the CPU can read, with nothing pending on it.
+ * flags   DLPACK_FLAG_BITMASK_* that describe the data; 0 for none
+ * args, nargs, kwnames   as METH_FASTCALL | METH_KEYWORDS gives them
+ *
+ * Returns a new capsule, or NULL with TypeError or ValueError (malformed
+ * request: P1, P4, P6), BufferError (cannot be met: D8, P3, P5, P7) or
+ * MemoryError; then nothing is kept. The deleter needs no thread state (K5).
+ */
+static inline PyObject *
+dlpack_py_produce(PyObject *owner, const DLTensor *t, uint64_t flags, PyObject *const *args, Py_ssize_t nargs,
+                  PyObject *kwnames);
+
+/* The same with a state at hand, which saves looking it up. */
+static inline PyObject *
+dlpack_py_produce_with(dlpack_py_state *state, PyObject *owner, const DLTensor *t, uint64_t flags,
+                       PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames);
+
+/* The same from four objects, each of which may be NULL for "not given": for
+ * Cython, pybind11, METH_VARARGS and generated code. */
+static inline PyObject *
+dlpack_py_produce_args(PyObject *owner, const DLTensor *t, uint64_t flags, PyObject *stream, PyObject *max_version,
+                       PyObject *dl_device, PyObject *copy);
+
+/* Answer a call of __dlpack_device__ from the DLTensor that __dlpack__ exports
+ * (P8). Returns a new tuple of two ints, or NULL with MemoryError. */
+static inline PyObject *
+dlpack_py_produce_device(const DLTensor *t);
+
+/* __dlpack_device__ for a type whose data is always CPU memory, METH_NOARGS. */
+static inline PyObject *
+dlpack_py_cpu_device(PyObject *self, PyObject *unused);
+
+/* The two entries of a PyMethodDef table. dlpack has METH_FASTCALL's signature
+ * with keywords, device that of METH_NOARGS. */
+#define DLPACK_PY_METHODS(dlpack, device)                                                                  \
+    {"__dlpack__", (PyCFunction)(void (*)(void))(dlpack), METH_FASTCALL | METH_KEYWORDS,                   \
+     PyDoc_STR("__dlpack__($self, /, *, stream=None, max_version=None, dl_device=None, copy=None)\n--\n\n" \
+               "Export the data as a DLPack capsule.")},                                                   \
+    {                                                                                                      \
+        "__dlpack_device__", (device), METH_NOARGS,                                                        \
+            PyDoc_STR("__dlpack_device__($self, /)\n--\n\nThe DLPack device (type, id) of the data.")      \
+    }
+
+/* dlpack_py_wrap: a managed tensor over memory whose owner is no Python object.
+ *
+ * t         what is exported; struct, shape and strides are copied, data is not
+ * flags     DLPACK_FLAG_BITMASK_* that describe the data
+ * context   handed to free_fn once, when the consumer lets go, on any thread, with
+ *           or without an interpreter; free_fn may be NULL
+ *
+ * Returns a managed tensor, the caller's until its deleter is called or
+ * dlpack_py_capsule_steal takes it; NULL when there is no memory or t is malformed
+ * (dlpack_py_validate says how), and context stays the caller's. Needs no thread
+ * state and sets no exception.
+ */
+static inline DLManagedTensorVersioned *
+dlpack_py_wrap(const DLTensor *t, uint64_t flags, void *context, void (*free_fn)(void *context));
+
+/* dlpack_py_consume: take the tensor that obj offers, if it is as wanted.
+ *
+ * obj     has __dlpack__, or is a capsule of either form (C6)
+ * want    what to insist on; NULL: any tensor that the CPU can read
+ * v       out: on success the caller's, until one dlpack_py_release(v)
+ *
+ * Returns 0, or -1 with BufferError naming what was wanted and what came (C9),
+ * AttributeError (no __dlpack__), TypeError (it returns no DLPack capsule: C6),
+ * ValueError (a capsule that was consumed before: K4) or the producer's own
+ * exception. After -1 there is nothing to release; a capsule that was not taken
+ * frees itself (K1).
+ */
+static inline int
+dlpack_py_consume(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v);
+
+/* The same with a state at hand, which saves looking it up. */
+static inline int
+dlpack_py_consume_with(dlpack_py_state *state, PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v);
+
+/* dlpack_py_from_dlpack: the first half of a library's from_dlpack(x, /, *,
+ * device=None, copy=None), from the call's arguments to a view; the second half
+ * puts the view into an array of the library's.
+ *
+ * args, nargs, kwnames   as METH_FASTCALL | METH_KEYWORDS gives them
+ * want, v                as for dlpack_py_consume
+ *
+ * Returns as dlpack_py_consume does, and -1 with TypeError or ValueError for
+ * malformed arguments. device is a tuple (type, id) or text such as "cpu" (C3).
+ */
+static inline int
+dlpack_py_from_dlpack(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, const dlpack_py_want *want,
+                      dlpack_py_view *v);
+
+/* The same from objects; device and copy may be NULL for "not given". */
+static inline int
+dlpack_py_from_dlpack_args(PyObject *x, PyObject *device, PyObject *copy, const dlpack_py_want *want,
+                           dlpack_py_view *v);
+
+/* The first element: tensor.data + tensor.byte_offset (D1). */
+static inline void *
+dlpack_py_data(const dlpack_py_view *v)
+{
+    return dlpack_py_first(&v->tensor);
+}
+
+/* Let go of a view: calls the producer's deleter. A second call does nothing.
+ * Any thread, with or without a thread state; an exception in flight is kept. */
+static inline void
+dlpack_py_release(dlpack_py_view *v);
+
+/* Move a view: afterwards from holds nothing, and to is to be released. */
+static inline void
+dlpack_py_move(dlpack_py_view *to, dlpack_py_view *from);
+
+/* Does obj offer a tensor at all, as PyObject_CheckBuffer asks for buffers? 1 or
+ * 0, no exception. The offer may still be refused. */
+static inline int
+dlpack_py_check(PyObject *obj);
+
+/* ---- 2.2 Differences of Pythons ----------------------------------------- */
+
+/* Private functions of CPython that save time; without them it is slower. */
+#ifndef DLPACK_PY_IMPL_HAS_TYPE_LOOKUP
+#  if defined(Py_LIMITED_API) || defined(PYPY_VERSION) || DLPACK_PY_PLAIN
+#    define DLPACK_PY_IMPL_HAS_TYPE_LOOKUP 0
+#  else
+#    define DLPACK_PY_IMPL_HAS_TYPE_LOOKUP 1
+#  endif
+#endif
+
+/* Critical sections guard a capsule where there is no GIL. */
+#ifdef Py_GIL_DISABLED
+#  define DLPACK_PY_IMPL_LOCK(object) Py_BEGIN_CRITICAL_SECTION(object)
+#  define DLPACK_PY_IMPL_UNLOCK() Py_END_CRITICAL_SECTION()
+#else
+#  define DLPACK_PY_IMPL_LOCK(object) {
+#  define DLPACK_PY_IMPL_UNLOCK() }
+#endif
+
+/* C99 and C++11 have no atomics in common. All are sequentially consistent. */
+typedef intptr_t dlpack_py_impl_word;
+#if defined(__GNUC__)
+#  define DLPACK_PY_IMPL_LOAD(word) __atomic_load_n(word, __ATOMIC_SEQ_CST)
+#  define DLPACK_PY_IMPL_STORE(word, value) __atomic_store_n(word, value, __ATOMIC_SEQ_CST)
+#  define DLPACK_PY_IMPL_SWAP(word, value) __atomic_exchange_n(word, value, __ATOMIC_SEQ_CST)
+#  define DLPACK_PY_IMPL_ADD(word, value) __atomic_fetch_add(word, value, __ATOMIC_SEQ_CST)
+#  define DLPACK_PY_IMPL_OR(word, value) __atomic_fetch_or(word, value, __ATOMIC_SEQ_CST)
+#elif defined(_MSC_VER) && defined(_WIN64)
+#  include <intrin.h>
+#  define DLPACK_PY_IMPL_LOAD(word) _InterlockedOr64((volatile __int64 *)(word), 0)
+#  define DLPACK_PY_IMPL_STORE(word, value) ((void)_InterlockedExchange64((volatile __int64 *)(word), value))
+#  define DLPACK_PY_IMPL_SWAP(word, value) _InterlockedExchange64((volatile __int64 *)(word), value)
+#  define DLPACK_PY_IMPL_ADD(word, value) _InterlockedExchangeAdd64((volatile __int64 *)(word), value)
+#  define DLPACK_PY_IMPL_OR(word, value) _InterlockedOr64((volatile __int64 *)(word), value)
+#elif defined(_MSC_VER)
+#  include <intrin.h>
+#  define DLPACK_PY_IMPL_LOAD(word) _InterlockedOr((volatile long *)(word), 0)
+#  define DLPACK_PY_IMPL_STORE(word, value) ((void)_InterlockedExchange((volatile long *)(word), value))
+#  define DLPACK_PY_IMPL_SWAP(word, value) _InterlockedExchange((volatile long *)(word), value)
+#  define DLPACK_PY_IMPL_ADD(word, value) _InterlockedExchangeAdd((volatile long *)(word), value)
+#  define DLPACK_PY_IMPL_OR(word, value) _InterlockedOr((volatile long *)(word), value)
+#else
+#  error "dlpack_py.h needs the atomic built-ins of GCC, clang or MSVC"
+#endif
+
+/* The process, to notice a fork that Python was not told of. */
+#ifdef _WIN32
+#  define DLPACK_PY_IMPL_PROCESS() 0L
+#else
+#  include <unistd.h>
+#  define DLPACK_PY_IMPL_PROCESS() ((long)getpid())
+#endif
+
+/* Takes the exception in flight, normalized; NULL if there is none. */
+static inline PyObject *
+dlpack_py_impl_take_exception(void)
+{
+#if PY_VERSION_HEX >= 0x030C0000
+    return PyErr_GetRaisedException();
+#else
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    if (type == NULL)
+        return NULL;
+    PyErr_NormalizeException(&type, &value, &traceback);
+    if (traceback != NULL)
+        (void)PyException_SetTraceback(value, traceback);
+    Py_DECREF(type);
+    Py_XDECREF(traceback);
+    return value;
+#endif
+}
+
+/* Puts one back, in place of any other; steals it. */
+static inline void
+dlpack_py_impl_put_exception(PyObject *exception)
+{
+#if PY_VERSION_HEX >= 0x030C0000
+    PyErr_SetRaisedException(exception);
+#else
+    PyObject *type = (PyObject *)Py_TYPE(exception);
+    Py_INCREF(type);
+    PyErr_Restore(type, exception, PyException_GetTraceback(exception));
+#endif
+}
+
+/* The thread state that this thread is attached with, NULL if none. Any thread,
+ * also without an interpreter; PyGILState_Check would answer for no more than the
+ * main interpreter. */
+static inline PyThreadState *
+dlpack_py_impl_thread_state(void)
+{
+#if defined(Py_LIMITED_API)
+    PyThreadState *current = PyThreadState_Swap(NULL);
+    if (current != NULL)
+        (void)PyThreadState_Swap(current);
+    return current;
+#elif PY_VERSION_HEX >= 0x030D0000
+    return PyThreadState_GetUnchecked();
+#elif PY_VERSION_HEX >= 0x030C0000
+    return _PyThreadState_UncheckedGet();
+#else
+    /* Before 3.12 this is the state that holds the GIL, whichever thread's it is.
+     * A thread's own is known to PyGILState, but for those of subinterpreters. */
+    PyThreadState *holder = _PyThreadState_UncheckedGet(), *own = PyGILState_GetThisThreadState();
+    if (holder == NULL || holder == own)
+        return holder;
+    return own != NULL && holder->thread_id == PyThread_get_thread_ident() ? holder : NULL;
+#endif
+}
+
+/* Is the process's main interpreter ending? Any thread. */
+static inline int
+dlpack_py_impl_is_finalizing(void)
+{
+#if PY_VERSION_HEX >= 0x030D0000 && (!defined(Py_LIMITED_API) || Py_LIMITED_API + 0 >= 0x030D0000)
+    return Py_IsFinalizing();
+#elif defined(Py_LIMITED_API)
+    return !Py_IsInitialized();
+#else
+    return !Py_IsInitialized() || _Py_IsFinalizing();
+#endif
+}
+
+#if !DLPACK_PY_IMPL_HAS_TYPE_LOOKUP
+/* What CPython's type lookup does, by public means: a new reference, or NULL with
+ * or without an exception. */
+static inline PyObject *
+dlpack_py_impl_type_lookup(PyTypeObject *type, PyObject *name)
+{
+    PyObject *bases = PyObject_GetAttrString((PyObject *)type, "__mro__"), *found = NULL;
+    Py_ssize_t i, count = bases == NULL ? 0 : PyTuple_Size(bases);
+    for (i = 0; i < count && found == NULL && !PyErr_Occurred(); i++) {
+        PyObject *names = PyObject_GetAttrString(PyTuple_GetItem(bases, i), "__dict__");
+        if (names == NULL)
+            break;
+        found = PyObject_GetItem(names, name);
+        if (found == NULL && PyErr_ExceptionMatches(PyExc_KeyError))
+            PyErr_Clear();
+        Py_DECREF(names);
+    }
+    Py_XDECREF(bases);
+    return found;
+}
+#else
+static inline PyObject *
+dlpack_py_impl_type_lookup(PyTypeObject *type, PyObject *name)
+{
+#  if PY_VERSION_HEX >= 0x030D0000
+    return _PyType_LookupRef(type, name);
+#  else
+    PyObject *found = _PyType_Lookup(type, name);
+    Py_XINCREF(found);
+    return found;
+#  endif
+}
+#endif
+
+/* ---- 2.3 Exceptions ----------------------------------------------------- */
+
+/* Raises what layer 1 reported; returns -1. */
+static inline int
+dlpack_py_raise(const dlpack_py_error *error)
+{
+    PyObject *type = PyExc_BufferError, *text;
+    switch (error->code) {
+    case DLPACK_PY_VALUE_ERROR: type = PyExc_ValueError; break;
+    case DLPACK_PY_TYPE_ERROR: type = PyExc_TypeError; break;
+    case DLPACK_PY_MEMORY_ERROR: type = PyExc_MemoryError; break;
+    case DLPACK_PY_RUNTIME_ERROR: type = PyExc_RuntimeError; break;
+    default: break;
+    }
+    /* A name from outside may be no UTF-8, or have been cut within a character. */
+    text = PyUnicode_DecodeUTF8(error->text, (Py_ssize_t)strlen(error->text), "replace");
+    if (text != NULL)
+        PyErr_SetObject(type, text);
+    Py_XDECREF(text);
+    return -1;
+}
+
+/* Before and after foreign code runs with an exception in flight (K2): what was
+ * in flight is so again, and what the foreign code left is reported. */
+static inline PyObject *
+dlpack_py_impl_shelve_exception(void)
+{
+    return PyErr_Occurred() ? dlpack_py_impl_take_exception() : NULL;
+}
+
+static inline void
+dlpack_py_impl_unshelve_exception(PyObject *shelved)
+{
+    if (PyErr_Occurred())
+        PyErr_WriteUnraisable(NULL);
+    if (shelved != NULL)
+        dlpack_py_impl_put_exception(shelved);
+}
+
+static inline void
+dlpack_py_impl_decref(PyObject *object)
+{
+    PyObject *shelved = dlpack_py_impl_shelve_exception();
+    Py_DECREF(object);
+    dlpack_py_impl_unshelve_exception(shelved);
+}
+
+/* ---- 2.4 State and the end of an interpreter ---------------------------- */
+
+/* A record for each source file and interpreter: what is cached there, and how a
+ * deleter, which may run on any thread at any time (K5), learns whether it may
+ * still touch the interpreter. Nothing is shared between files, so that versions
+ * and builds never meet (G2).
+ *
+ * Open: a deleter drops its owner, attached to the interpreter for it if need be.
+ * Closing, from the interpreter's exit callbacks on: only a thread that is attached
+ * does; the others leak the owner. Gone, after modules were torn down: all leak. */
+struct dlpack_py_state {
+    dlpack_py_impl_word references; /* of exports, callbacks and the interpreter's dictionary */
+    dlpack_py_impl_word deleters;   /* bit 0: closing; above it, how many are attaching */
+    dlpack_py_impl_word gone;
+    dlpack_py_impl_word forks; /* how often this process is a forked child */
+    long process;
+    PyInterpreterState *interpreter;
+    PyObject *dlpack;      /* "__dlpack__" */
+    PyObject *keywords[8]; /* names passed to it, by DLPACK_PY_IMPL_PASS_... */
+    PyObject *version;     /* its max_version */
+    PyObject *cpu;         /* (1, 0) */
+};
+
+#define DLPACK_PY_IMPL_PASS_VERSION 1u
+#define DLPACK_PY_IMPL_PASS_DEVICE 2u
+#define DLPACK_PY_IMPL_PASS_COPY 4u
+
+#define DLPACK_PY_IMPL_STATE_NAME "dlpack_py.state"
+
+/* What the file itself remembers: the first interpreter's record. */
+typedef struct dlpack_py_impl_file {
+    dlpack_py_impl_word lock; /* for writing the other two */
+    dlpack_py_impl_word interpreter;
+    dlpack_py_impl_word state;
+} dlpack_py_impl_file;
+
+static inline dlpack_py_impl_file *
+dlpack_py_impl_this_file(void)
+{
+    static dlpack_py_impl_file file;
+    return &file;
+}
+
+/* Remembers the state, if it is the first; forgets it, once it is closing. */
+static inline void
+dlpack_py_impl_file_update(dlpack_py_state *state)
+{
+    dlpack_py_impl_file *file = dlpack_py_impl_this_file();
+    while (DLPACK_PY_IMPL_SWAP(&file->lock, 1) != 0)
+        continue; /* held for the few lines below, which call nothing */
+    if ((DLPACK_PY_IMPL_LOAD(&state->deleters) & 1) != 0) {
+        if (DLPACK_PY_IMPL_LOAD(&file->state) == (dlpack_py_impl_word)state) {
+            DLPACK_PY_IMPL_STORE(&file->interpreter, 0);
+            DLPACK_PY_IMPL_STORE(&file->state, 0);
+        }
+    }
+    else if (DLPACK_PY_IMPL_LOAD(&file->interpreter) == 0) {
+        DLPACK_PY_IMPL_STORE(&file->state, (dlpack_py_impl_word)state);
+        DLPACK_PY_IMPL_STORE(&file->interpreter, (dlpack_py_impl_word)state->interpreter);
+    }
+    DLPACK_PY_IMPL_STORE(&file->lock, 0);
+}
+
+/* Drops a reference to the record; any thread. */
+static inline void
+dlpack_py_impl_state_release(dlpack_py_state *state)
+{
+    if (DLPACK_PY_IMPL_ADD(&state->references, -1) == 1)
+        DLPACK_PY_FREE(state);
+}
+
+static inline void
+dlpack_py_impl_state_clear(dlpack_py_state *state)
+{
+    unsigned i;
+    Py_CLEAR(state->dlpack);
+    Py_CLEAR(state->version);
+    Py_CLEAR(state->cpu);
+    for (i = 0; i < 8; i++)
+        Py_CLEAR(state->keywords[i]);
+}
+
+/* Gone: the destructor of the capsule in the interpreter's dictionary, which runs
+ * after module teardown, and so also where the exit callback was never run. */
+static inline void
+dlpack_py_impl_state_destructor(PyObject *capsule)
+{
+    dlpack_py_state *state = (dlpack_py_state *)PyCapsule_GetPointer(capsule, DLPACK_PY_IMPL_STATE_NAME);
+    (void)DLPACK_PY_IMPL_OR(&state->deleters, 1);
+    DLPACK_PY_IMPL_STORE(&state->gone, 1);
+    dlpack_py_impl_file_update(state);
+    dlpack_py_impl_state_clear(state);
+    dlpack_py_impl_state_release(state);
+}
+
+/* Closing: lets go of the GIL until the deleters that are attaching are through,
+ * or until DLPACK_PY_EXIT_WAIT is over, so that it never hangs. */
+static inline void
+dlpack_py_impl_state_close(dlpack_py_state *state)
+{
+    int waits = DLPACK_PY_EXIT_WAIT * 1000;
+    PyThread_type_lock timer;
+
+    (void)DLPACK_PY_IMPL_OR(&state->deleters, 1);
+    dlpack_py_impl_file_update(state);
+    timer = PyThread_allocate_lock(); /* nobody releases it: waiting for it is a portable sleep */
+    if (timer != NULL) {
+        (void)PyThread_acquire_lock(timer, WAIT_LOCK);
+        Py_BEGIN_ALLOW_THREADS
+        while (DLPACK_PY_IMPL_LOAD(&state->deleters) > 1 && state->process == DLPACK_PY_IMPL_PROCESS() && waits-- > 0)
+            (void)PyThread_acquire_lock_timed(timer, 1000, 0);
+        Py_END_ALLOW_THREADS
+        PyThread_release_lock(timer);
+        PyThread_free_lock(timer);
+    }
+}
+
+/* In a forked child no other thread is left: none is attaching, none has a lock. */
+static inline PyObject *
+dlpack_py_impl_after_fork(PyObject *self, PyObject *unused)
+{
+    dlpack_py_state *state = (dlpack_py_state *)PyCapsule_GetPointer(self, DLPACK_PY_IMPL_STATE_NAME);
+    (void)unused;
+    state->process = DLPACK_PY_IMPL_PROCESS();
+    (void)DLPACK_PY_IMPL_ADD(&state->forks, 1);
+    DLPACK_PY_IMPL_STORE(&state->deleters, DLPACK_PY_IMPL_LOAD(&state->deleters) & 1);
+    DLPACK_PY_IMPL_STORE(&dlpack_py_impl_this_file()->lock, 0);
+    Py_RETURN_NONE;
+}
+
+static inline void
+dlpack_py_impl_callback_destructor(PyObject *capsule)
+{
+    dlpack_py_impl_state_release((dlpack_py_state *)PyCapsule_GetPointer(capsule, DLPACK_PY_IMPL_STATE_NAME));
+}
+
+/* Hands a callback that refers to the record to module.function, as its argument
+ * or by keyword. */
+static inline int
+dlpack_py_impl_register(dlpack_py_state *state, PyMethodDef *callback, const char *module_name, const char *function,
+                        const char *keyword)
+{
+    PyObject *capsule, *method, *module, *registrar = NULL, *positional, *named, *result = NULL;
+
+    capsule = PyCapsule_New(state, DLPACK_PY_IMPL_STATE_NAME, dlpack_py_impl_callback_destructor);
+    if (capsule == NULL)
+        return -1;
+    (void)DLPACK_PY_IMPL_ADD(&state->references, 1);
+    method = PyCFunction_NewEx(callback, capsule, NULL);
+    Py_DECREF(capsule);
+    if (method == NULL)
+        return -1;
+    module = PyImport_ImportModule(module_name);
+    if (module != NULL)
+        registrar = PyObject_GetAttrString(module, function);
+    positional = keyword == NULL ? Py_BuildValue("(O)", method) : PyTuple_New(0);
+    named = keyword == NULL ? PyDict_New() : Py_BuildValue("{sO}", keyword, method);
+    if (registrar != NULL && positional != NULL && named != NULL)
+        result = PyObject_Call(registrar, positional, named);
+    Py_DECREF(method);
+    Py_XDECREF(module);
+    Py_XDECREF(registrar);
+    Py_XDECREF(positional);
+    Py_XDECREF(named);
+    Py_XDECREF(result);
+    return result == NULL ? -1 : 0;
+}
+
+/* PyUnstable_AtExit would come too late: its callbacks run after modules are gone. */
+static inline PyObject *
+dlpack_py_impl_at_exit(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    dlpack_py_impl_state_close((dlpack_py_state *)PyCapsule_GetPointer(self, DLPACK_PY_IMPL_STATE_NAME));
+    Py_RETURN_NONE;
+}
+
+static inline int
+dlpack_py_impl_register_exit(dlpack_py_state *state)
+{
+    static PyMethodDef callback = {"dlpack_py_at_exit", dlpack_py_impl_at_exit, METH_NOARGS, NULL};
+    return dlpack_py_impl_register(state, &callback, "atexit", "register", NULL);
+}
+
+static inline int
+dlpack_py_impl_register_fork(dlpack_py_state *state)
+{
+#ifdef _WIN32
+    (void)state;
+    return 0;
+#else
+    static PyMethodDef callback = {"dlpack_py_after_fork", dlpack_py_impl_after_fork, METH_NOARGS, NULL};
+    return dlpack_py_impl_register(state, &callback, "os", "register_at_fork", "after_in_child");
+#endif
+}
+
+/* Names, and tuples of names, that calls would else make anew. */
+static inline int
+dlpack_py_impl_state_fill(dlpack_py_state *state)
+{
+    static const char *const names[3] = {"max_version", "dl_device", "copy"};
+    unsigned pass, i;
+
+    state->dlpack = PyUnicode_InternFromString("__dlpack__");
+    state->version = Py_BuildValue("(ii)", DLPACK_PY_PROTOCOL_MAJOR, DLPACK_PY_PROTOCOL_MINOR);
+    state->cpu = Py_BuildValue("(ii)", 1, 0);
+    if (state->dlpack == NULL || state->version == NULL || state->cpu == NULL)
+        return -1;
+    for (pass = 1; pass < 8; pass++) {
+        PyObject *list = PyList_New(0);
+        for (i = 0; i < 3 && list != NULL; i++) {
+            PyObject *name = (pass >> i & 1) == 0 ? NULL : PyUnicode_InternFromString(names[i]);
+            if ((pass >> i & 1) != 0 && (name == NULL || PyList_Append(list, name) < 0))
+                Py_CLEAR(list);
+            Py_XDECREF(name);
+        }
+        state->keywords[pass] = list == NULL ? NULL : PyList_AsTuple(list);
+        Py_XDECREF(list);
+        if (state->keywords[pass] == NULL)
+            return -1;
+    }
+    return 0;
+}
+
+/* A new record, with its callbacks registered, in a new capsule. */
+static inline PyObject *
+dlpack_py_impl_state_new(PyInterpreterState *interpreter)
+{
+    dlpack_py_state *state = (dlpack_py_state *)DLPACK_PY_MALLOC(sizeof(*state));
+    PyObject *capsule;
+
+    if (state == NULL)
+        return PyErr_NoMemory();
+    memset(state, 0, sizeof(*state));
+    state->references = 1;
+    state->process = DLPACK_PY_IMPL_PROCESS();
+    state->interpreter = interpreter;
+    capsule = PyCapsule_New(state, DLPACK_PY_IMPL_STATE_NAME, dlpack_py_impl_state_destructor);
+    if (capsule == NULL) {
+        dlpack_py_impl_state_release(state);
+        return NULL;
+    }
+    if (dlpack_py_impl_state_fill(state) < 0) {
+        Py_DECREF(capsule);
+        return NULL;
+    }
+    if (dlpack_py_impl_register_exit(state) < 0 || dlpack_py_impl_register_fork(state) < 0) {
+        if (!dlpack_py_impl_is_finalizing()) {
+            Py_DECREF(capsule);
+            return NULL;
+        }
+        PyErr_Clear(); /* nothing can be imported any more: closing from the start */
+        (void)DLPACK_PY_IMPL_OR(&state->deleters, 1);
+    }
+    return capsule;
+}
+
+/* The record by way of the interpreter's dictionary, made where there is none. */
+static inline dlpack_py_state *
+dlpack_py_impl_state_find(PyInterpreterState *interpreter)
+{
+    PyObject *names = PyInterpreterState_GetDict(interpreter), *key, *capsule, *made; /* names is borrowed */
+    dlpack_py_state *state = NULL;
+
+    if (names == NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "dlpack_py: the interpreter has no dictionary for its state");
+        return NULL;
+    }
+    key = PyUnicode_FromFormat("dlpack_py.%x.%p", DLPACK_PY_VERSION, (void *)dlpack_py_impl_this_file());
+    if (key == NULL)
+        return NULL;
+    capsule = PyDict_GetItemWithError(names, key);
+    Py_XINCREF(capsule);
+    if (capsule == NULL && !PyErr_Occurred()) {
+        made = dlpack_py_impl_state_new(interpreter);
+        if (made != NULL) /* another thread may have been first: its record it is */
+            capsule = PyObject_CallMethod(names, "setdefault", "OO", key, made);
+        Py_XDECREF(made);
+    }
+    Py_DECREF(key);
+    if (capsule == NULL)
+        return NULL;
+    state = (dlpack_py_state *)PyCapsule_GetPointer(capsule, DLPACK_PY_IMPL_STATE_NAME);
+    Py_DECREF(capsule);
+    if (state != NULL)
+        dlpack_py_impl_file_update(state);
+    return state;
+}
+
+/* The state of this source file in the current interpreter.
+ *
+ * Returns a borrowed pointer, good as long as the interpreter is, to be kept in a
+ * module, a type or an object of it; NULL with MemoryError or RuntimeError.
+ */
+static inline dlpack_py_state *
+dlpack_py_state_get(void)
+{
+    PyInterpreterState *interpreter = PyInterpreterState_Get();
+#if !DLPACK_PY_PLAIN
+    dlpack_py_impl_file *file = dlpack_py_impl_this_file();
+    dlpack_py_impl_word state;
+    if (DLPACK_PY_IMPL_LOAD(&file->interpreter) == (dlpack_py_impl_word)interpreter) {
+        state = DLPACK_PY_IMPL_LOAD(&file->state);
+        /* Still ours: then it was all along, for a closing one does not come back. */
+        if (DLPACK_PY_IMPL_LOAD(&file->interpreter) == (dlpack_py_impl_word)interpreter)
+            return (dlpack_py_state *)state;
+    }
+#endif
+    return dlpack_py_impl_state_find(interpreter);
+}
+
+/* Drops an owner on a thread that is not attached to its interpreter. */
+static inline void
+dlpack_py_impl_drop_attaching(dlpack_py_state *state, PyObject *owner, PyThreadState *elsewhere)
+{
+    PyThreadState *own, *made = NULL;
+
+    if (elsewhere != NULL) /* attached to another interpreter */
+        (void)PyEval_SaveThread();
+    own = PyGILState_GetThisThreadState();
+    if (own == NULL || PyThreadState_GetInterpreter(own) != state->interpreter)
+        own = made = PyThreadState_New(state->interpreter);
+    if (own != NULL) {
+        PyEval_RestoreThread(own);
+        dlpack_py_impl_decref(owner);
+        if (made != NULL)
+            PyThreadState_Clear(made);
+        (void)PyEval_SaveThread();
+        if (made != NULL)
+            PyThreadState_Delete(made);
+    }
+    if (elsewhere != NULL)
+        PyEval_RestoreThread(elsewhere);
+}
+
+/* What a deleter does with its owner, on any thread at any time (K5). */
+static inline void
+dlpack_py_impl_drop(dlpack_py_state *state, PyObject *owner)
+{
+    PyThreadState *current = dlpack_py_impl_thread_state();
+    dlpack_py_impl_word forks;
+
+    if (current != NULL && PyThreadState_GetInterpreter(current) == state->interpreter) {
+        if (!DLPACK_PY_IMPL_LOAD(&state->gone)) /* else its address has come back */
+            dlpack_py_impl_decref(owner);
+        return;
+    }
+    (void)DLPACK_PY_IMPL_ADD(&state->references, 1); /* an embedded tensor's goes with its owner */
+    forks = DLPACK_PY_IMPL_LOAD(&state->forks);
+    /* Counted before closing is looked at, and until detached again: the end of the
+     * interpreter waits for who came before it, and who came after it leaks. */
+    if ((DLPACK_PY_IMPL_ADD(&state->deleters, 2) & 1) == 0 && !dlpack_py_impl_is_finalizing())
+        dlpack_py_impl_drop_attaching(state, owner, current);
+    if (DLPACK_PY_IMPL_LOAD(&state->forks) == forks) /* else the owner forked, and the child begins at 0 */
+        (void)DLPACK_PY_IMPL_ADD(&state->deleters, -2);
+    dlpack_py_impl_state_release(state);
+}
+
+/* ---- 2.5 Managed tensors and their deleters ----------------------------- */
+
+/* What is exported: the managed tensor, its owner, its shape and strides and, if
+ * it is a copy, its data, in one allocation. */
+typedef struct dlpack_py_impl_export {
+    union {
+        DLManagedTensorVersioned versioned;
+        DLManagedTensor legacy;
+    } managed;
+    PyObject *owner; /* with state: a reference to drop */
+    dlpack_py_state *state;
+    void *context; /* with free_fn: what to hand to it */
+    void (*free_fn)(void *context);
+    /* int64_t shape[ndim], strides[ndim], then data */
+} dlpack_py_impl_export;
+
+static inline void
+dlpack_py_impl_export_free(dlpack_py_impl_export *e)
+{
+    if (e->owner != NULL)
+        dlpack_py_impl_drop(e->state, e->owner);
+    if (e->state != NULL)
+        dlpack_py_impl_state_release(e->state);
+    if (e->free_fn != NULL)
+        e->free_fn(e->context);
+    DLPACK_PY_FREE(e);
+}
+
+static inline void
+dlpack_py_impl_delete_versioned(DLManagedTensorVersioned *managed)
+{
+    dlpack_py_impl_export_free((dlpack_py_impl_export *)managed->manager_ctx);
+}
+
+static inline void
+dlpack_py_impl_delete_legacy(DLManagedTensor *managed)
+{
+    dlpack_py_impl_export_free((dlpack_py_impl_export *)managed->manager_ctx);
+}
+
+/* The flags that an export in place has from its memory. IS_COPIED speaks of the
+ * export that the memory came with (P4), unknown ones of what nobody here knows. */
+static inline uint64_t
+dlpack_py_impl_lasting(uint64_t flags)
+{
+    return flags & (DLPACK_PY_READ_ONLY | DLPACK_PY_IS_SUBBYTE_TYPE_PADDED);
+}
+
+static inline void
+dlpack_py_impl_fill_versioned(DLManagedTensorVersioned *managed, void *context, uint64_t flags,
+                              void (*deleter)(DLManagedTensorVersioned *))
+{
+    managed->version.major = DLPACK_PY_PROTOCOL_MAJOR;
+    managed->version.minor = DLPACK_PY_PROTOCOL_MINOR;
+    managed->manager_ctx = context; /* never NULL: Paddle calls no deleter then (K8) */
+    managed->deleter = deleter;
+    managed->flags = flags;
+}
+
+/* The tensor as it is exported: data is the first element wherever there are
+ * addresses, since some consumers ignore byte_offset (D1), and NULL without
+ * elements (D3). */
+static inline void
+dlpack_py_impl_fold_offset(DLTensor *t)
+{
+    if (dlpack_py_impl_has_address(t->device)) {
+        t->data = dlpack_py_is_empty(t) ? NULL : dlpack_py_first(t);
+        t->byte_offset = 0;
+    }
+}
+
+/* A managed tensor over the memory of t, or over new memory for a copy of it.
+ *
+ * order   0: the memory of t, as it is. 'C' or 'F': new memory for a compact copy,
+ *         on the CPU, aligned to 64 bytes (D2) or, where that does not do, to alignment;
+ *         the caller fills it
+ * form    DLPACK_PY_VERSIONED or DLPACK_PY_LEGACY
+ *
+ * Returns NULL where there is no memory, without an exception. Owner and context
+ * are for the caller to put in. t has been validated. Needs no thread state.
+ */
+static inline dlpack_py_impl_export *
+dlpack_py_impl_export_new(const DLTensor *t, uint64_t flags, int32_t form, char order, size_t alignment)
+{
+    const size_t extents = (size_t)t->ndim * sizeof(int64_t);
+    const size_t head = sizeof(dlpack_py_impl_export) + 2 * extents;
+    const int64_t bytes = order != 0 ? dlpack_py_nbytes(t, flags) : 0;
+    dlpack_py_impl_export *e;
+    DLTensor *out;
+    size_t slack = 0;
+
+    if (order != 0)
+        slack = alignment == 0 || 64 % alignment == 0 ? 64 : alignment;
+    if (slack > PTRDIFF_MAX - head || (uint64_t)bytes > (uint64_t)PTRDIFF_MAX - head - slack)
+        return NULL;
+    e = (dlpack_py_impl_export *)DLPACK_PY_MALLOC(head + slack + (size_t)bytes);
+    if (e == NULL)
+        return NULL;
+    e->owner = NULL;
+    e->state = NULL;
+    e->context = NULL;
+    e->free_fn = NULL;
+    if (form == DLPACK_PY_VERSIONED) {
+        dlpack_py_impl_fill_versioned(&e->managed.versioned, e, flags, dlpack_py_impl_delete_versioned);
+        out = &e->managed.versioned.dl_tensor;
+    }
+    else {
+        e->managed.legacy.manager_ctx = e;
+        e->managed.legacy.deleter = dlpack_py_impl_delete_legacy;
+        out = &e->managed.legacy.dl_tensor;
+    }
+    *out = *t;
+    out->shape = out->strides = NULL;
+    if (t->ndim > 0) {
+        out->shape = (int64_t *)(void *)(e + 1);
+        out->strides = out->shape + t->ndim;
+        memcpy(out->shape, t->shape, extents);
+        if (order == 0 && t->strides != NULL)
+            memcpy(out->strides, t->strides, extents);
+        else /* never NULL (D4) */
+            dlpack_py_strides(t->ndim, t->shape, order, out->strides);
+    }
+    if (order != 0) {
+        const uintptr_t end = (uintptr_t)e + head;
+        out->data = (char *)e + head + (slack - end % slack) % slack;
+        out->byte_offset = 0;
+        out->device = dlpack_py_device_make(kDLCPU, 0);
+    }
+    dlpack_py_impl_fold_offset(out);
+    return e;
+}
+
+static inline DLTensor *
+dlpack_py_impl_export_tensor(dlpack_py_impl_export *e, int32_t form)
+{
+    return form == DLPACK_PY_VERSIONED ? &e->managed.versioned.dl_tensor : &e->managed.legacy.dl_tensor;
+}
+
+/* A compact copy of t in new memory, which belongs to nobody else and may be
+ * written (P4). Returns NULL with *error filled. Needs no thread state. */
+static inline dlpack_py_impl_export *
+dlpack_py_impl_export_copy(const DLTensor *t, uint64_t flags, int32_t form, char order, size_t alignment,
+                           const dlpack_py_device *device, dlpack_py_error *error)
+{
+    const uint64_t kept = flags & DLPACK_PY_IS_SUBBYTE_TYPE_PADDED;
+    dlpack_py_impl_export *e = dlpack_py_impl_export_new(t, kept | DLPACK_PY_IS_COPIED, form, order, alignment);
+
+    if (e == NULL) {
+        dlpack_py_impl_fail(error, DLPACK_PY_MEMORY_ERROR, "no memory for a copy of %" PRId64 " bytes",
+                            dlpack_py_nbytes(t, flags));
+        return NULL;
+    }
+    if (device->copy_to_host(device->context, dlpack_py_impl_export_tensor(e, form), t, kept, error) < 0) {
+        dlpack_py_impl_export_free(e);
+        return NULL;
+    }
+    return e;
+}
+
+static inline DLManagedTensorVersioned *
+dlpack_py_wrap(const DLTensor *t, uint64_t flags, void *context, void (*free_fn)(void *context))
+{
+    dlpack_py_impl_export *e;
+    if (dlpack_py_validate(t, flags, NULL) < 0)
+        return NULL;
+    e = dlpack_py_impl_export_new(t, flags, DLPACK_PY_VERSIONED, 0, 0);
+    if (e == NULL)
+        return NULL;
+    e->context = context;
+    e->free_fn = free_fn;
+    return &e->managed.versioned;
+}
+
+/* Managed tensors of both forms as part of the author's own object: an export then
+ * allocates nothing but its capsule. The object must not change shape, strides,
+ * memory or flags while an export of it lives. */
+typedef struct dlpack_py_embedded {
+    DLManagedTensorVersioned versioned;
+    DLManagedTensor legacy;
+    PyObject *owner; /* borrowed: the object that this is part of */
+    dlpack_py_state *state;
+} dlpack_py_embedded;
+
+static inline void
+dlpack_py_impl_delete_embedded(DLManagedTensorVersioned *managed)
+{
+    dlpack_py_embedded *e = (dlpack_py_embedded *)managed->manager_ctx;
+    dlpack_py_impl_drop(e->state, e->owner); /* last: e may go with its owner */
+}
+
+static inline void
+dlpack_py_impl_delete_embedded_legacy(DLManagedTensor *managed)
+{
+    dlpack_py_embedded *e = (dlpack_py_embedded *)managed->manager_ctx;
+    dlpack_py_impl_drop(e->state, e->owner);
+}
+
+/* Fill the managed tensors in the author's object, as it is made.
+ *
+ * e       in the object, until dlpack_py_embed_clear(e)
+ * owner   the object itself; borrowed now, held by each export
+ * t       shape and strides are pointed to: they live in the object too, and
+ *         strides are given
+ * flags   DLPACK_FLAG_BITMASK_* that describe the data
+ *
+ * Returns 0, or -1 with BufferError (D8), ValueError (no strides) or MemoryError;
+ * then there is nothing to clear.
+ */
+static inline int
+dlpack_py_embed(dlpack_py_embedded *e, PyObject *owner, const DLTensor *t, uint64_t flags)
+{
+    dlpack_py_error error;
+
+    e->state = NULL;
+    if (dlpack_py_validate(t, flags, &error) < 0)
+        return dlpack_py_raise(&error);
+    if (t->ndim > 0 && t->strides == NULL) {
+        PyErr_SetString(PyExc_ValueError, "strides is NULL, an embedded tensor points to strides in its object");
+        return -1;
+    }
+    e->state = dlpack_py_state_get();
+    if (e->state == NULL)
+        return -1;
+    (void)DLPACK_PY_IMPL_ADD(&e->state->references, 1);
+    e->owner = owner;
+    dlpack_py_impl_fill_versioned(&e->versioned, e, dlpack_py_impl_lasting(flags), dlpack_py_impl_delete_embedded);
+    e->versioned.dl_tensor = *t;
+    dlpack_py_impl_fold_offset(&e->versioned.dl_tensor);
+    e->legacy.manager_ctx = e;
+    e->legacy.deleter = dlpack_py_impl_delete_embedded_legacy;
+    e->legacy.dl_tensor = e->versioned.dl_tensor;
+    return 0;
+}
+
+/* For the object's tp_dealloc; zeroed memory that was never filled is fine. */
+static inline void
+dlpack_py_embed_clear(dlpack_py_embedded *e)
+{
+    if (e->state != NULL)
+        dlpack_py_impl_state_release(e->state);
+    e->state = NULL;
+}
+
+/* ---- 2.6 Capsules and their destructors --------------------------------- */
+
+/* Calls the deleter, if there is one (K3). */
+static inline void
+dlpack_py_impl_call_deleter(void *managed, int32_t form)
+{
+    if (form == DLPACK_PY_VERSIONED) {
+        DLManagedTensorVersioned *versioned = (DLManagedTensorVersioned *)managed;
+        if (versioned->deleter != NULL)
+            versioned->deleter(versioned);
+    }
+    else {
+        DLManagedTensor *legacy = (DLManagedTensor *)managed;
+        if (legacy->deleter != NULL)
+            legacy->deleter(legacy);
+    }
+}
+
+/* The owner of what this file exported for a Python object; NULL for all else. */
+static inline PyObject *
+dlpack_py_impl_owner(const void *managed, int32_t form)
+{
+    const DLManagedTensorVersioned *versioned = (const DLManagedTensorVersioned *)managed;
+    const DLManagedTensor *legacy = (const DLManagedTensor *)managed;
+
+    if (form == DLPACK_PY_VERSIONED ? versioned->deleter == dlpack_py_impl_delete_versioned
+                                    : legacy->deleter == dlpack_py_impl_delete_legacy)
+        return ((const dlpack_py_impl_export *)(form == DLPACK_PY_VERSIONED ? versioned->manager_ctx
+                                                                            : legacy->manager_ctx))
+            ->owner;
+    if (form == DLPACK_PY_VERSIONED && versioned->deleter == dlpack_py_impl_delete_embedded)
+        return ((const dlpack_py_embedded *)versioned->manager_ctx)->owner;
+    if (form == DLPACK_PY_LEGACY && legacy->deleter == dlpack_py_impl_delete_embedded_legacy)
+        return ((const dlpack_py_embedded *)legacy->manager_ctx)->owner;
+    return NULL;
+}
+
+/* The same on any thread. Deleters of others may run Python code: where this thread
+ * may see an exception, that is kept. Ours keep it themselves. */
+static inline void
+dlpack_py_impl_delete(void *managed, int32_t form)
+{
+    PyObject *shelved;
+    if (dlpack_py_impl_owner(managed, form) != NULL || dlpack_py_impl_thread_state() == NULL) {
+        dlpack_py_impl_call_deleter(managed, form);
+        return;
+    }
+    shelved = dlpack_py_impl_shelve_exception();
+    dlpack_py_impl_call_deleter(managed, form);
+    dlpack_py_impl_unshelve_exception(shelved);
+}
+
+/* What unconsumed capsules are called, and consumed ones. */
+static inline const char *
+dlpack_py_impl_capsule_name(int32_t form)
+{
+    return form == DLPACK_PY_VERSIONED ? "dltensor_versioned" : "dltensor";
+}
+
+static inline const char *
+dlpack_py_impl_used_name(int32_t form)
+{
+    return form == DLPACK_PY_VERSIONED ? "used_dltensor_versioned" : "used_dltensor";
+}
+
+/* An unconsumed capsule that dies takes its tensor with it (K1). */
+static inline void
+dlpack_py_impl_capsule_destructor(PyObject *capsule, int32_t form)
+{
+    const char *name = dlpack_py_impl_capsule_name(form);
+    if (PyCapsule_IsValid(capsule, name))
+        dlpack_py_impl_delete(PyCapsule_GetPointer(capsule, name), form);
+}
+
+static inline void
+dlpack_py_impl_destroy_versioned(PyObject *capsule)
+{
+    dlpack_py_impl_capsule_destructor(capsule, DLPACK_PY_VERSIONED);
+}
+
+static inline void
+dlpack_py_impl_destroy_legacy(PyObject *capsule)
+{
+    dlpack_py_impl_capsule_destructor(capsule, DLPACK_PY_LEGACY);
+}
+
+/* A new capsule, unconsumed; on failure the tensor is deleted. */
+static inline PyObject *
+dlpack_py_impl_capsule_new(void *managed, int32_t form)
+{
+    PyObject *capsule =
+        PyCapsule_New(managed, dlpack_py_impl_capsule_name(form),
+                      form == DLPACK_PY_VERSIONED ? dlpack_py_impl_destroy_versioned : dlpack_py_impl_destroy_legacy);
+    if (capsule == NULL)
+        dlpack_py_impl_delete(managed, form);
+    return capsule;
+}
+
+/* Put a managed tensor into a new capsule, which owns it from now on; steals it,
+ * also when it returns NULL with MemoryError. */
+static inline PyObject *
+dlpack_py_capsule_steal(DLManagedTensorVersioned *managed)
+{
+    return dlpack_py_impl_capsule_new(managed, DLPACK_PY_VERSIONED);
+}
+
+/* The same for the legacy form. */
+static inline PyObject *
+dlpack_py_capsule_legacy_steal(DLManagedTensor *managed)
+{
+    return dlpack_py_impl_capsule_new(managed, DLPACK_PY_LEGACY);
+}
+
+/* ---- 2.7 Requests ------------------------------------------------------- */
+
+#define DLPACK_PY_COPY_AS_NEEDED 0 /* None */
+#define DLPACK_PY_COPY_ALWAYS 1    /* True */
+#define DLPACK_PY_COPY_NEVER 2     /* False */
+
+/* The arguments of __dlpack__, or what a consumer asks for. All zero is a call
+ * without arguments. */
+typedef struct dlpack_py_request {
+    dlpack_py_stream stream;
+    DLPackVersion max_version; /* 0.0: not given */
+    int32_t has_device;        /* device was given */
+    DLDevice device;
+    int32_t copy; /* DLPACK_PY_COPY_... */
+} dlpack_py_request;
+
+/* An integer is whatever has __index__. Returns 0, 1 where the object is none, -1
+ * with an exception. What leaves int64_t is cut off at its ends. */
+static inline int
+dlpack_py_impl_integer(PyObject *object, int64_t *value)
+{
+    PyObject *integer = NULL;
+    int overflow;
+    if (!PyLong_CheckExact(object)) {
+        object = integer = PyNumber_Index(object);
+        if (integer == NULL) {
+            if (!PyErr_ExceptionMatches(PyExc_TypeError))
+                return -1;
+            PyErr_Clear();
+            return 1;
+        }
+    }
+    *value = PyLong_AsLongLongAndOverflow(object, &overflow);
+    if (overflow != 0)
+        *value = overflow < 0 ? INT64_MIN : INT64_MAX;
+    Py_XDECREF(integer);
+    return 0;
+}
+
+/* A 2-tuple of integers. Returns 0, or -1 with TypeError. */
+static inline int
+dlpack_py_impl_pair(const char *what, PyObject *object, int64_t *first, int64_t *second)
+{
+    *first = *second = 0;
+    if (PyTuple_Check(object) && PyTuple_Size(object) == 2) {
+        int failed = dlpack_py_impl_integer(PyTuple_GetItem(object, 0), first);
+        if (failed == 0)
+            failed = dlpack_py_impl_integer(PyTuple_GetItem(object, 1), second);
+        if (failed <= 0)
+            return failed;
+    }
+    PyErr_Format(PyExc_TypeError, "%s is %R, None or a tuple of two integers was wanted", what, object);
+    return -1;
+}
+
+static inline int32_t
+dlpack_py_impl_clip(int64_t value)
+{
+    if (value > INT32_MAX)
+        return INT32_MAX;
+    return value < INT32_MIN ? INT32_MIN : (int32_t)value;
+}
+
+/* A handle has the pointer's full width (S7). */
+static inline int
+dlpack_py_impl_parse_stream(PyObject *object, dlpack_py_stream *stream)
+{
+    PyObject *integer = PyNumber_Index(object);
+    unsigned long long handle;
+
+    if (integer == NULL) {
+        if (PyErr_ExceptionMatches(PyExc_TypeError))
+            PyErr_Format(PyExc_TypeError, "stream is %R, None or an integer was wanted", object);
+        return -1;
+    }
+    handle = PyLong_AsUnsignedLongLong(integer);
+    stream->kind = DLPACK_PY_STREAM_HANDLE;
+    stream->handle = (uintptr_t)handle;
+    if (PyErr_Occurred() || handle > UINTPTR_MAX) { /* below 0, or too wide */
+        PyErr_Clear();
+        stream->kind = DLPACK_PY_STREAM_NO_SYNC;
+        if (PyLong_AsLong(integer) != -1 || PyErr_Occurred())
+            PyErr_Format(PyExc_ValueError, "stream is %R, None, -1 or a handle of a pointer's width was wanted",
+                         object);
+    }
+    Py_DECREF(integer);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+static inline int
+dlpack_py_impl_parse_version(PyObject *object, DLPackVersion *version)
+{
+    int64_t major, minor;
+    if (dlpack_py_impl_pair("max_version", object, &major, &minor) < 0)
+        return -1;
+    version->major = major < 0 ? 0 : (uint32_t)dlpack_py_impl_clip(major);
+    version->minor = minor < 0 ? 0 : (uint32_t)dlpack_py_impl_clip(minor);
+    return 0;
+}
+
+static inline int
+dlpack_py_impl_parse_copy(PyObject *object, int32_t *copy)
+{
+    if (object == Py_True)
+        *copy = DLPACK_PY_COPY_ALWAYS;
+    else if (object == Py_False)
+        *copy = DLPACK_PY_COPY_NEVER;
+    else if (object != Py_None) {
+        PyErr_Format(PyExc_TypeError, "copy is %R, None, True or False was wanted", object);
+        return -1;
+    }
+    return 0;
+}
+
+/* Understand a request from four objects, each of which may be NULL or None for
+ * "not given". Returns 0, or -1 with TypeError (P1, P2, P4, P5). */
+static inline int
+dlpack_py_parse_request_args(PyObject *stream, PyObject *max_version, PyObject *dl_device, PyObject *copy,
+                             dlpack_py_request *request)
+{
+    int64_t type, id;
+
+    memset(request, 0, sizeof(*request));
+    if (max_version != NULL && max_version != Py_None &&
+        dlpack_py_impl_parse_version(max_version, &request->max_version) < 0)
+        return -1;
+    if (stream != NULL && stream != Py_None && dlpack_py_impl_parse_stream(stream, &request->stream) < 0)
+        return -1;
+    if (dl_device != NULL && dl_device != Py_None) {
+        if (dlpack_py_impl_pair("dl_device", dl_device, &type, &id) < 0)
+            return -1;
+        request->has_device = 1;
+        request->device = dlpack_py_device_make(dlpack_py_impl_clip(type), dlpack_py_impl_clip(id));
+    }
+    return copy == NULL ? 0 : dlpack_py_impl_parse_copy(copy, &request->copy);
+}
+
+typedef struct dlpack_py_impl_keyword {
+    const char *name;
+    Py_ssize_t length;
+} dlpack_py_impl_keyword;
+
+/* Sorts the keyword arguments of a call by names, of which there are count, into
+ * out. By value: names need not be interned (P1). */
+static inline int
+dlpack_py_impl_match_keywords(const char *function, const dlpack_py_impl_keyword *names, int count,
+                              PyObject *const *values, PyObject *kwnames, PyObject **out)
+{
+    const Py_ssize_t given = kwnames == NULL ? 0 : PyTuple_Size(kwnames);
+    Py_ssize_t i, length;
+    int k;
+
+    for (i = 0; i < given; i++) {
+        PyObject *name = PyTuple_GetItem(kwnames, i);
+        const char *text = PyUnicode_AsUTF8AndSize(name, &length);
+        for (k = 0; k < count; k++) {
+            if (text != NULL && length == names[k].length && memcmp(text, names[k].name, (size_t)length) == 0)
+                break;
+        }
+        if (k == count) { /* replaces the error of a name that has no UTF-8 */
+            PyErr_Format(PyExc_TypeError, "%s() got an unexpected keyword argument '%U'", function, name);
+            return -1;
+        }
+        out[k] = values[i];
+    }
+    return 0;
+}
+
+/* Understand a request from the arguments of a METH_FASTCALL | METH_KEYWORDS
+ * method. Returns 0, or -1 with TypeError. */
+static inline int
+dlpack_py_parse_request(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, dlpack_py_request *request)
+{
+    static const dlpack_py_impl_keyword names[4] = {{"stream", 6}, {"max_version", 11}, {"dl_device", 9}, {"copy", 4}};
+    PyObject *values[4] = {NULL, NULL, NULL, NULL};
+
+    if (nargs != 0) {
+        PyErr_Format(PyExc_TypeError, "__dlpack__() takes no positional arguments, %zd were given", nargs);
+        return -1;
+    }
+    if (dlpack_py_impl_match_keywords("__dlpack__", names, 4, args, kwnames, values) < 0)
+        return -1;
+    return dlpack_py_parse_request_args(values[0], values[1], values[2], values[3], request);
+}
+
+/* ---- 2.8 Producing ------------------------------------------------------ */
+
+/* What is exported, by whom and how. Zero what is not needed. */
+typedef struct dlpack_py_offer {
+    PyObject *owner;        /* keeps the data alive; held until the deleter has run */
+    const DLTensor *tensor; /* on memory that the CPU can read, with nothing pending */
+    uint64_t flags;         /* DLPACK_FLAG_BITMASK_* that describe the data */
+    uint32_t options;       /* DLPACK_PY_OFFER_... */
+    /* Asked before anything is exported: -1 with an exception, BufferError as a rule,
+     * where the data's bytes are not its values, or the like (P7). May be NULL. */
+    int (*veto)(PyObject *owner, const dlpack_py_request *request);
+    dlpack_py_embedded *embedded;   /* exported in place without an allocation; NULL: allocate */
+    dlpack_py_state *state;         /* NULL: looked up */
+    const dlpack_py_device *device; /* how copies are made; NULL: dlpack_py_copy */
+} dlpack_py_offer;
+
+#define DLPACK_PY_OFFER_UNSAID 1u          /* imported from a legacy capsule: may be so exported again (C7) */
+#define DLPACK_PY_OFFER_REFUSE_NEGATIVE 2u /* a negative stride is BufferError: PyTorch ends the process (D11) */
+#define DLPACK_PY_OFFER_COPY_NEGATIVE 4u   /* a negative stride asks for a copy */
+
+/* What is done with a request. */
+typedef struct dlpack_py_plan {
+    int32_t form;    /* DLPACK_PY_VERSIONED or DLPACK_PY_LEGACY */
+    int32_t copy;    /* 1: a copy, 0: in place */
+    DLDevice device; /* what the capsule says */
+    uint64_t flags;  /* likewise */
+} dlpack_py_plan;
+
+static inline int
+dlpack_py_impl_has_negative_stride(const DLTensor *t)
+{
+    int32_t i;
+    for (i = 0; t->strides != NULL && i < t->ndim; i++) {
+        if (t->strides[i] < 0 && t->shape[i] > 1)
+            return !dlpack_py_is_empty(t);
+    }
+    return 0;
+}
+
+static inline int
+dlpack_py_impl_same_device(DLDevice a, DLDevice b)
+{
+    return a.device_type == b.device_type && a.device_id == b.device_id;
+}
+
+/* Device and stream of a request (P5, P6): where the capsule will say the data is. */
+static inline int
+dlpack_py_impl_plan_device(const DLTensor *t, const dlpack_py_request *request, DLDevice *device,
+                           dlpack_py_error *error)
+{
+    char came[DLPACK_PY_TEXT_SIZE], wanted[DLPACK_PY_TEXT_SIZE];
+
+    if (!dlpack_py_is_cpu_readable(t->device))
+        return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
+                                   "device is %s, memory that the CPU can read was to be exported",
+                                   dlpack_py_device_text(t->device, came));
+    *device = t->device;
+    if (request->has_device && !dlpack_py_impl_same_device(request->device, t->device)) {
+        if (!dlpack_py_impl_same_device(request->device, dlpack_py_device_make(kDLCPU, 0)))
+            return dlpack_py_impl_fail(
+                error, DLPACK_PY_BUFFER_ERROR, "dl_device is %s, the data is on %s and goes there or to cpu",
+                dlpack_py_device_text(request->device, wanted), dlpack_py_device_text(t->device, came));
+        *device = request->device; /* pinned and managed memory, as the host's that was asked for */
+    }
+    return dlpack_py_check_stream(*device, &request->stream, error);
+}
+
+/* Decide how a request is met: in place or by a copy, in which form.
+ *
+ * t, flags, options   as in dlpack_py_offer; t has been validated
+ * plan                out
+ *
+ * Returns 0, or -1 with BufferError (P3, P4, P5, P7) or ValueError (P6). Needs no
+ * thread state, and looks at no data.
+ */
+static inline int
+dlpack_py_decide(const DLTensor *t, uint64_t flags, uint32_t options, const dlpack_py_request *request,
+                 dlpack_py_plan *plan, dlpack_py_error *error)
+{
+    const int negative = (options & (DLPACK_PY_OFFER_REFUSE_NEGATIVE | DLPACK_PY_OFFER_COPY_NEGATIVE)) != 0 &&
+                         dlpack_py_impl_has_negative_stride(t);
+
+    plan->form = request->max_version.major < 1 ? DLPACK_PY_LEGACY : DLPACK_PY_VERSIONED;
+    plan->copy = request->copy == DLPACK_PY_COPY_ALWAYS;
+    plan->flags = dlpack_py_impl_lasting(flags);
+    if (dlpack_py_impl_plan_device(t, request, &plan->device, error) < 0)
+        return -1;
+    if (negative && !plan->copy) {
+        if ((options & DLPACK_PY_OFFER_COPY_NEGATIVE) == 0)
+            return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
+                                       "a stride is negative, which is not exported; copy=True would be");
+        if (request->copy == DLPACK_PY_COPY_NEVER)
+            return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
+                                       "a stride is negative, which is exported as a copy only, and copy is False");
+        plan->copy = 1;
+    }
+    if (plan->copy)
+        plan->device = dlpack_py_device_make(kDLCPU, 0);
+    if (plan->form == DLPACK_PY_LEGACY) {
+        if ((flags & DLPACK_PY_READ_ONLY) != 0 && !plan->copy && (options & DLPACK_PY_OFFER_UNSAID) == 0)
+            return dlpack_py_impl_fail(
+                error, DLPACK_PY_BUFFER_ERROR,
+                "data is read-only, which a legacy capsule cannot say: ask with max_version=(1, 0)");
+        if ((flags & DLPACK_PY_IS_SUBBYTE_TYPE_PADDED) != 0)
+            return dlpack_py_impl_fail(
+                error, DLPACK_PY_BUFFER_ERROR,
+                "sub-byte data is padded, which a legacy capsule cannot say: ask with max_version=(1, 0)");
+    }
+    return 0;
+}
+
+/* An export in place, which holds the owner. */
+static inline PyObject *
+dlpack_py_impl_answer_in_place(const dlpack_py_offer *offer, const dlpack_py_plan *plan)
+{
+    dlpack_py_state *state = offer->state != NULL ? offer->state : dlpack_py_state_get();
+    dlpack_py_impl_export *e;
+
+    if (state == NULL)
+        return NULL;
+    e = dlpack_py_impl_export_new(offer->tensor, plan->flags, plan->form, 0, 0);
+    if (e == NULL)
+        return PyErr_NoMemory();
+    dlpack_py_impl_export_tensor(e, plan->form)->device = plan->device;
+    Py_INCREF(offer->owner);
+    e->owner = offer->owner;
+    (void)DLPACK_PY_IMPL_ADD(&state->references, 1);
+    e->state = state;
+    return dlpack_py_impl_capsule_new(&e->managed, plan->form);
+}
+
+/* The same with the managed tensors in the owner, which saves the allocation. */
+static inline PyObject *
+dlpack_py_impl_answer_embedded(dlpack_py_embedded *e, const dlpack_py_plan *plan)
+{
+    Py_INCREF(e->owner);
+    if (plan->form == DLPACK_PY_VERSIONED)
+        return dlpack_py_impl_capsule_new(&e->versioned, DLPACK_PY_VERSIONED);
+    return dlpack_py_impl_capsule_new(&e->legacy, DLPACK_PY_LEGACY);
+}
+
+static inline PyObject *
+dlpack_py_impl_answer_copy(const dlpack_py_offer *offer, const dlpack_py_plan *plan)
+{
+    const dlpack_py_device *device = offer->device != NULL ? offer->device : dlpack_py_cpu_table();
+    dlpack_py_error error;
+    dlpack_py_impl_export *e =
+        dlpack_py_impl_export_copy(offer->tensor, offer->flags, plan->form, 'C', 0, device, &error);
+    if (e == NULL) {
+        (void)dlpack_py_raise(&error);
+        return NULL;
+    }
+    return dlpack_py_impl_capsule_new(&e->managed, plan->form);
+}
+
+/* Answer a request that was understood: what dlpack_py_produce does after parsing.
+ * Returns as it does. */
+static inline PyObject *
+dlpack_py_answer(const dlpack_py_offer *offer, const dlpack_py_request *request)
+{
+    dlpack_py_error error;
+    dlpack_py_plan plan;
+
+    if (offer->veto != NULL && offer->veto(offer->owner, request) < 0) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_BufferError, "the data cannot be exported in its present state");
+        return NULL;
+    }
+    if ((offer->embedded == NULL && dlpack_py_validate(offer->tensor, offer->flags, &error) < 0) ||
+        dlpack_py_decide(offer->tensor, offer->flags, offer->options, request, &plan, &error) < 0) {
+        (void)dlpack_py_raise(&error);
+        return NULL;
+    }
+    if (plan.copy)
+        return dlpack_py_impl_answer_copy(offer, &plan);
+    if (offer->embedded != NULL && dlpack_py_impl_same_device(plan.device, offer->tensor->device))
+        return dlpack_py_impl_answer_embedded(offer->embedded, &plan);
+    return dlpack_py_impl_answer_in_place(offer, &plan);
+}
+
+/* Answer a call of __dlpack__ with all that an offer can say. */
+static inline PyObject *
+dlpack_py_produce_offer(const dlpack_py_offer *offer, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    dlpack_py_request request;
+    if (dlpack_py_parse_request(args, nargs, kwnames, &request) < 0)
+        return NULL;
+    return dlpack_py_answer(offer, &request);
+}
+
+/* An offer of what most objects have. */
+static inline dlpack_py_offer
+dlpack_py_offer_make(PyObject *owner, const DLTensor *t, uint64_t flags)
+{
+    dlpack_py_offer offer;
+    memset(&offer, 0, sizeof(offer));
+    offer.owner = owner;
+    offer.tensor = t;
+    offer.flags = flags;
+    return offer;
+}
+
+/* An offer of the managed tensors in the author's object. */
+static inline dlpack_py_offer
+dlpack_py_offer_embedded(dlpack_py_embedded *e)
+{
+    dlpack_py_offer offer = dlpack_py_offer_make(e->owner, &e->versioned.dl_tensor, e->versioned.flags);
+    offer.embedded = e;
+    offer.state = e->state;
+    return offer;
+}
+
+/* An offer of what was consumed, by the object that holds the view: read-only and
+ * padded stay said (C7). t is the view's tensor or one that looks into it. */
+static inline dlpack_py_offer
+dlpack_py_offer_view(PyObject *owner, const DLTensor *t, const dlpack_py_view *v)
+{
+    dlpack_py_offer offer = dlpack_py_offer_make(owner, t, v->flags);
+    if (v->readonly != DLPACK_PY_WRITABLE)
+        offer.flags |= DLPACK_PY_READ_ONLY;
+    if (v->readonly == DLPACK_PY_READONLY_UNSAID)
+        offer.options |= DLPACK_PY_OFFER_UNSAID;
+    return offer;
+}
+
+static inline PyObject *
+dlpack_py_produce_with(dlpack_py_state *state, PyObject *owner, const DLTensor *t, uint64_t flags,
+                       PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    dlpack_py_offer offer = dlpack_py_offer_make(owner, t, flags);
+    offer.state = state;
+    return dlpack_py_produce_offer(&offer, args, nargs, kwnames);
+}
+
+static inline PyObject *
+dlpack_py_produce(PyObject *owner, const DLTensor *t, uint64_t flags, PyObject *const *args, Py_ssize_t nargs,
+                  PyObject *kwnames)
+{
+    return dlpack_py_produce_with(NULL, owner, t, flags, args, nargs, kwnames);
+}
+
+static inline PyObject *
+dlpack_py_produce_args(PyObject *owner, const DLTensor *t, uint64_t flags, PyObject *stream, PyObject *max_version,
+                       PyObject *dl_device, PyObject *copy)
+{
+    dlpack_py_offer offer = dlpack_py_offer_make(owner, t, flags);
+    dlpack_py_request request;
+    if (dlpack_py_parse_request_args(stream, max_version, dl_device, copy, &request) < 0)
+        return NULL;
+    return dlpack_py_answer(&offer, &request);
+}
+
+static inline PyObject *
+dlpack_py_impl_device_tuple(DLDevice device)
+{
+    dlpack_py_state *state;
+    if (!dlpack_py_impl_same_device(device, dlpack_py_device_make(kDLCPU, 0)))
+        return Py_BuildValue("(ii)", (int)device.device_type, (int)device.device_id);
+    state = dlpack_py_state_get();
+    if (state != NULL)
+        Py_INCREF(state->cpu);
+    return state == NULL ? NULL : state->cpu;
+}
+
+static inline PyObject *
+dlpack_py_produce_device(const DLTensor *t)
+{
+    return dlpack_py_impl_device_tuple(t->device);
+}
+
+static inline PyObject *
+dlpack_py_cpu_device(PyObject *self, PyObject *unused)
+{
+    (void)self;
+    (void)unused;
+    return dlpack_py_impl_device_tuple(dlpack_py_device_make(kDLCPU, 0));
+}
+
+/* ---- 2.9 Calling __dlpack__ --------------------------------------------- */
+
+/* Finds a method as Python finds special ones, on the type; where the type has
+ * none, on the instance (C6: proxies).
+ *
+ * unbound   out: 1 where obj is to be passed as the first argument
+ *
+ * Returns a new reference; NULL with AttributeError or the error of a descriptor.
+ */
+static inline PyObject *
+dlpack_py_impl_find_method(PyObject *obj, PyObject *name, int *unbound)
+{
+    PyTypeObject *type = Py_TYPE(obj);
+    PyObject *found = dlpack_py_impl_type_lookup(type, name), *bound;
+    descrgetfunc get;
+#if !DLPACK_PY_IMPL_HAS_TYPE_LOOKUP
+    void *slot;
+#endif
+
+    *unbound = 0;
+    if (found == NULL)
+        return PyErr_Occurred() ? NULL : PyObject_GetAttr(obj, name);
+#if DLPACK_PY_IMPL_HAS_TYPE_LOOKUP
+    if (PyType_HasFeature(Py_TYPE(found), Py_TPFLAGS_METHOD_DESCRIPTOR)) {
+        *unbound = 1; /* saves the bound method */
+        return found;
+    }
+    get = Py_TYPE(found)->tp_descr_get;
+#else
+    slot = PyType_GetSlot(Py_TYPE(found), Py_tp_descr_get);
+    memcpy(&get, &slot, sizeof(get)); /* ISO C has no cast from an object's pointer to a function's */
+#endif
+    if (get == NULL)
+        return found;
+    bound = get(found, obj, (PyObject *)type);
+    Py_DECREF(found);
+    return bound;
+}
+
+/* One call of __dlpack__, with the keywords of pass (C4: none that is not needed). */
+static inline PyObject *
+dlpack_py_impl_call(dlpack_py_state *state, PyObject *obj, PyObject *method, int unbound, unsigned pass,
+                    const dlpack_py_request *request)
+{
+    PyObject *stack[4], *device = NULL, *capsule;
+    size_t n = 1;
+
+    stack[0] = obj;
+    if ((pass & DLPACK_PY_IMPL_PASS_VERSION) != 0)
+        stack[n++] = state->version;
+    if ((pass & DLPACK_PY_IMPL_PASS_DEVICE) != 0) {
+        device = dlpack_py_impl_device_tuple(request->device);
+        if (device == NULL)
+            return NULL;
+        stack[n++] = device;
+    }
+    if ((pass & DLPACK_PY_IMPL_PASS_COPY) != 0)
+        stack[n++] = request->copy == DLPACK_PY_COPY_ALWAYS ? Py_True : Py_False;
+    capsule = unbound ? PyObject_Vectorcall(method, stack, 1, state->keywords[pass])
+                      : PyObject_Vectorcall(method, stack + 1, PY_VECTORCALL_ARGUMENTS_OFFSET, state->keywords[pass]);
+    Py_XDECREF(device);
+    return capsule;
+}
+
+/* Which of the keywords that were passed does this TypeError refuse (C1)? Python,
+ * Cython, PyArg_Parse..., pybind11 and nanobind word it differently. 0: it speaks
+ * of something else. */
+static inline unsigned
+dlpack_py_impl_refused(PyObject *exception, unsigned passed)
+{
+    static const char *const all[] = {"no keyword argument", "incompatible function arguments"};
+    static const char *const one[] = {"unexpected keyword", "invalid keyword", "not supported", "unsupported"};
+    PyObject *string = PyObject_Str(exception);
+    const char *text = string == NULL ? NULL : PyUnicode_AsUTF8AndSize(string, NULL);
+    unsigned refused = 0;
+    size_t i;
+
+    if (text == NULL)
+        PyErr_Clear();
+    for (i = 0; text != NULL && i < sizeof(all) / sizeof(all[0]); i++) {
+        if (strstr(text, all[i]) != NULL)
+            refused = passed;
+    }
+    if (text != NULL && strstr(text, "takes at most") != NULL && strstr(text, "keyword argument") != NULL)
+        refused = passed;
+    for (i = 0; text != NULL && i < sizeof(one) / sizeof(one[0]); i++) {
+        if (strstr(text, one[i]) == NULL)
+            continue;
+        if (strstr(text, "max_version") != NULL)
+            refused |= passed; /* older than all of them */
+        if (strstr(text, "dl_device") != NULL)
+            refused |= passed & DLPACK_PY_IMPL_PASS_DEVICE;
+        if (strstr(text, "copy") != NULL)
+            refused |= passed & DLPACK_PY_IMPL_PASS_COPY;
+    }
+    Py_XDECREF(string);
+    return refused;
+}
+
+/* Puts an earlier exception at the end of another's chain of contexts, unless it is
+ * in it already. */
+static inline void
+dlpack_py_impl_add_context(PyObject *exception, PyObject *earlier)
+{
+    PyObject *context;
+    Py_INCREF(exception);
+    while (exception != earlier && (context = PyException_GetContext(exception)) != NULL) {
+        Py_DECREF(exception);
+        exception = context;
+    }
+    if (exception != earlier) {
+        Py_INCREF(earlier);
+        PyException_SetContext(exception, earlier); /* steals */
+    }
+    Py_DECREF(exception);
+}
+
+/* Calls __dlpack__ with what is needed, and again without the keywords that the
+ * producer's signature refuses (C1, C3).
+ *
+ * passed   out: the keywords that it took
+ *
+ * Returns what the producer did, or NULL with its exception, or with BufferError
+ * where copy=False was refused: nobody can promise it then.
+ */
+static inline PyObject *
+dlpack_py_impl_ask(dlpack_py_state *state, PyObject *obj, PyObject *method, int unbound,
+                   const dlpack_py_request *request, unsigned *passed)
+{
+    PyObject *capsule, *refusal, *first = NULL;
+    unsigned refused = 0;
+
+    *passed = DLPACK_PY_IMPL_PASS_VERSION | (request->has_device ? DLPACK_PY_IMPL_PASS_DEVICE : 0u) |
+              (request->copy != DLPACK_PY_COPY_AS_NEEDED ? DLPACK_PY_IMPL_PASS_COPY : 0u);
+    for (;;) {
+        capsule = dlpack_py_impl_call(state, obj, method, unbound, *passed, request);
+        if (capsule != NULL || *passed == 0 || !PyErr_ExceptionMatches(PyExc_TypeError))
+            break;
+        refusal = dlpack_py_impl_take_exception();
+        refused = dlpack_py_impl_refused(refusal, *passed);
+        if (refused == 0) {
+            dlpack_py_impl_put_exception(refusal);
+            break;
+        }
+        if (first == NULL)
+            first = refusal;
+        else
+            Py_DECREF(refusal);
+        if ((refused & DLPACK_PY_IMPL_PASS_COPY) != 0 && request->copy == DLPACK_PY_COPY_NEVER) {
+            PyErr_SetString(PyExc_BufferError,
+                            "copy is False, and the producer's __dlpack__ does not know the keyword: "
+                            "it cannot promise not to copy");
+            break;
+        }
+        *passed &= ~refused;
+    }
+    if (capsule == NULL && first != NULL) {
+        PyObject *last = dlpack_py_impl_take_exception();
+        dlpack_py_impl_add_context(last, first);
+        dlpack_py_impl_put_exception(last);
+    }
+    Py_XDECREF(first);
+    return capsule;
+}
+
+/* ---- 2.10 Taking a capsule ---------------------------------------------- */
+
+static inline void
+dlpack_py_impl_view_clear(dlpack_py_view *v)
+{
+    v->managed = NULL;
+    v->form = 0;
+}
+
+/* Describes a tensor in v and checks it against want, before it is taken.
+ *
+ * copy   out: 1 where it does not meet want, a copy would, and may be made
+ */
+static inline int
+dlpack_py_impl_view_fill(dlpack_py_view *v, const DLTensor *t, uint64_t flags, int32_t readonly,
+                         const dlpack_py_want *want, int *copy, dlpack_py_error *error)
+{
+    *copy = 0;
+    if (dlpack_py_validate(t, flags, error) < 0)
+        return -1;
+    if (dlpack_py_meets(t, readonly, want, error) < 0) {
+        if (want == NULL || (want->options & DLPACK_PY_COPY_IF_NEEDED) == 0 || !error->curable)
+            return -1;
+        *copy = 1;
+    }
+    v->tensor = *t;
+    if (t->ndim > 0)
+        v->tensor.strides = (int64_t *)dlpack_py_impl_unconst(dlpack_py_impl_strides(t, v->strides));
+    v->flags = flags;
+    v->readonly = readonly;
+    return 0;
+}
+
+/* Which form does a capsule have? 0 with *error filled, where it is none to take. */
+static inline int32_t
+dlpack_py_impl_capsule_form(const char *name, dlpack_py_error *error)
+{
+    int32_t form;
+    for (form = DLPACK_PY_VERSIONED; name != NULL && form <= DLPACK_PY_LEGACY; form++) {
+        const char *unconsumed = dlpack_py_impl_capsule_name(form);
+        if (name == unconsumed || strcmp(name, unconsumed) == 0) /* by value: the first saves the call (K1) */
+            return form;
+        if (strcmp(name, dlpack_py_impl_used_name(form)) == 0) {
+            dlpack_py_impl_fail(error, DLPACK_PY_VALUE_ERROR, "the capsule is named '%s': it was consumed already",
+                                name);
+            return 0;
+        }
+    }
+    dlpack_py_impl_fail(error, DLPACK_PY_TYPE_ERROR,
+                        "the capsule is named '%.60s', 'dltensor_versioned' or 'dltensor' was wanted",
+                        name == NULL ? "NULL" : name);
+    return 0;
+}
+
+/* Takes what a capsule holds, if it is as wanted: v->managed says whether. Runs no
+ * Python code, so that nobody comes between the check of the name and its change. */
+static inline int
+dlpack_py_impl_take_locked(PyObject *capsule, const dlpack_py_want *want, dlpack_py_view *v, int *copy,
+                           dlpack_py_error *error)
+{
+    const char *name = PyCapsule_GetName(capsule);
+    const int32_t form = dlpack_py_impl_capsule_form(name, error);
+    void *managed;
+    int known = 0;
+
+    if (form == 0)
+        return -1;
+    managed = PyCapsule_GetPointer(capsule, name);
+    if (form == DLPACK_PY_VERSIONED) {
+        const DLManagedTensorVersioned *m = (const DLManagedTensorVersioned *)managed;
+        if (m->version.major == DLPACK_PY_PROTOCOL_MAJOR) {
+            if (dlpack_py_impl_view_fill(v, &m->dl_tensor, m->flags,
+                                         (m->flags & DLPACK_PY_READ_ONLY) != 0 ? DLPACK_PY_READONLY
+                                                                               : DLPACK_PY_WRITABLE,
+                                         want, copy, error) < 0)
+                return -1;
+            known = 1;
+        }
+        else { /* the one refusal that consumes: nothing but the deleter is where it was (K6) */
+            dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
+                                "the capsule has DLPack version %" PRIu32 ".%" PRIu32 ", major version %d was wanted",
+                                m->version.major, m->version.minor, DLPACK_PY_PROTOCOL_MAJOR);
+        }
+    }
+    else {
+        const int writable = want != NULL && (want->options & DLPACK_PY_LEGACY_IS_WRITABLE) != 0;
+        if (dlpack_py_impl_view_fill(v, &((const DLManagedTensor *)managed)->dl_tensor, 0,
+                                     writable ? DLPACK_PY_WRITABLE : DLPACK_PY_READONLY_UNSAID, want, copy, error) < 0)
+            return -1;
+        known = 1;
+    }
+    /* Commit point (K4): from here on the tensor is ours; nothing below may fail. */
+    (void)PyCapsule_SetName(capsule, dlpack_py_impl_used_name(form));
+    v->managed = managed;
+    v->form = form;
+    return known ? 0 : -1;
+}
+
+/* The same with exceptions, and with the capsule to ourselves. */
+static inline int
+dlpack_py_impl_take(PyObject *capsule, const dlpack_py_want *want, dlpack_py_view *v, int *copy)
+{
+    dlpack_py_error error;
+    int failed;
+
+    dlpack_py_impl_view_clear(v);
+    if (!PyCapsule_CheckExact(capsule)) {
+        PyErr_Format(PyExc_TypeError, "__dlpack__ returned %R, a capsule was wanted", capsule);
+        return -1;
+    }
+    DLPACK_PY_IMPL_LOCK(capsule);
+    failed = dlpack_py_impl_take_locked(capsule, want, v, copy, &error);
+    DLPACK_PY_IMPL_UNLOCK();
+    if (failed == 0)
+        return 0;
+    dlpack_py_release(v);
+    return dlpack_py_raise(&error);
+}
+
+static inline void
+dlpack_py_release(dlpack_py_view *v)
+{
+    void *managed = v->managed;
+    const int32_t form = v->form;
+    dlpack_py_impl_view_clear(v);
+    if (managed != NULL)
+        dlpack_py_impl_delete(managed, form);
+}
+
+static inline void
+dlpack_py_move(dlpack_py_view *to, dlpack_py_view *from)
+{
+    *to = *from;
+    if (from->tensor.strides == from->strides)
+        to->tensor.strides = to->strides;
+    dlpack_py_impl_view_clear(from);
+}
+
+/* For the tp_traverse of an object that holds a view: visits the owner, where this
+ * file exported it, so that a cycle through both can be collected. The object's
+ * tp_clear then releases the view. */
+static inline int
+dlpack_py_traverse(const dlpack_py_view *v, visitproc visit, void *arg)
+{
+    PyObject *owner = v->managed == NULL ? NULL : dlpack_py_impl_owner(v->managed, v->form);
+    return owner == NULL ? 0 : visit(owner, arg);
+}
+
+/* ---- 2.11 Consuming ----------------------------------------------------- */
+
+/* Puts a compact copy, which may be written, in the place of what a view holds. */
+static inline int
+dlpack_py_impl_view_copy(dlpack_py_view *v, const dlpack_py_want *want)
+{
+    const char order = want != NULL && want->order == 'F' ? 'F' : 'C';
+    dlpack_py_impl_export *e;
+    dlpack_py_error error;
+    char name[DLPACK_PY_TEXT_SIZE];
+
+    if (!dlpack_py_is_cpu_readable(v->tensor.device) ||
+        (want != NULL && want->device > 0 && want->device != (int32_t)kDLCPU)) {
+        dlpack_py_impl_fail(&error, DLPACK_PY_BUFFER_ERROR, "device is %s, a copy is made from and to the CPU only",
+                            dlpack_py_device_text(v->tensor.device, name));
+        return dlpack_py_raise(&error);
+    }
+    e = dlpack_py_impl_export_copy(&v->tensor, v->flags, DLPACK_PY_VERSIONED, order, want != NULL ? want->alignment : 0,
+                                   dlpack_py_cpu_table(), &error);
+    if (e == NULL)
+        return dlpack_py_raise(&error);
+    dlpack_py_release(v);
+    v->managed = &e->managed.versioned;
+    v->form = DLPACK_PY_VERSIONED;
+    v->tensor = e->managed.versioned.dl_tensor;
+    v->flags = e->managed.versioned.flags;
+    v->readonly = DLPACK_PY_WRITABLE;
+    return 0;
+}
+
+/* One round: ask, take, drop the capsule. */
+static inline int
+dlpack_py_impl_fetch(dlpack_py_state *state, PyObject *obj, PyObject *method, int unbound,
+                     const dlpack_py_request *request, const dlpack_py_want *want, dlpack_py_view *v, int *copy)
+{
+    unsigned passed;
+    PyObject *capsule = dlpack_py_impl_ask(state, obj, method, unbound, request, &passed);
+    int failed;
+
+    if (capsule == NULL)
+        return -1;
+    failed = dlpack_py_impl_take(capsule, want, v, copy);
+    dlpack_py_impl_decref(capsule);
+    if (request->copy == DLPACK_PY_COPY_ALWAYS && (passed & DLPACK_PY_IMPL_PASS_COPY) == 0)
+        *copy = 1; /* the producer does not know how: we do (C3) */
+    return failed;
+}
+
+/* Pinned and managed memory came to a consumer on the CPU, and nobody told the
+ * producer that the host will read: it is let go and asked for as the CPU's (C5). */
+static inline int
+dlpack_py_impl_fetch_for_host(dlpack_py_state *state, PyObject *obj, PyObject *method, int unbound,
+                              const dlpack_py_request *request, const dlpack_py_want *want, dlpack_py_view *v,
+                              int *copy)
+{
+    dlpack_py_request again = *request;
+    char name[DLPACK_PY_TEXT_SIZE];
+
+    dlpack_py_device_text(v->tensor.device, name);
+    dlpack_py_release(v);
+    again.has_device = 1;
+    again.device = dlpack_py_device_make(kDLCPU, 0);
+    if (method != NULL && dlpack_py_impl_fetch(state, obj, method, unbound, &again, want, v, copy) < 0)
+        return -1;
+    if (v->managed != NULL && v->tensor.device.device_type == kDLCPU)
+        return 0;
+    dlpack_py_release(v);
+    PyErr_Format(PyExc_BufferError,
+                 "device is %s, and the producer does not hand it over as the CPU's: work may be pending on it "
+                 "(the option DLPACK_PY_NOTHING_PENDING takes it as it is)",
+                 name);
+    return -1;
+}
+
+/* The data has to be where it was asked for, whether the producer knew dl_device or
+ * not (C3). */
+static inline int
+dlpack_py_impl_check_device(const dlpack_py_view *v, const dlpack_py_request *request)
+{
+    char came[DLPACK_PY_TEXT_SIZE], wanted[DLPACK_PY_TEXT_SIZE];
+    if (!request->has_device || dlpack_py_impl_same_device(v->tensor.device, request->device) ||
+        (v->tensor.device.device_type == request->device.device_type && dlpack_py_is_cpu_readable(request->device)))
+        return 0; /* the host's memory has no numbers, whatever some say (D9) */
+    PyErr_Format(PyExc_BufferError, "device is %s, %s was asked for", dlpack_py_device_text(v->tensor.device, came),
+                 dlpack_py_device_text(request->device, wanted));
+    return -1;
+}
+
+/* The dtype of a buffer's format; 0 where it has none, or not the machine's byte
+ * order (D10). */
+static inline uint32_t
+dlpack_py_impl_buffer_dtype(const char *format, Py_ssize_t itemsize)
+{
+    const uint16_t one = 1;
+    const int little = *(const unsigned char *)&one == 1;
+    uint32_t code;
+
+    if (format == NULL)
+        format = "B";
+    if (*format == '@' || *format == '=' || (*format == '<' && (little || itemsize == 1)) ||
+        ((*format == '>' || *format == '!') && (!little || itemsize == 1)))
+        format++;
+    if (format[0] == 'Z' && format[1] != '\0') { /* complex, as NumPy writes it */
+        format++;
+        code = strchr("fd", *format) != NULL ? 5u : 255u;
+    }
+    else if (*format == '?')
+        code = 6;
+    else if (*format != '\0' && strchr("bhilqn", *format) != NULL)
+        code = 0;
+    else if (*format != '\0' && strchr("BHILQNc", *format) != NULL)
+        code = 1;
+    else if (*format != '\0' && strchr("efd", *format) != NULL)
+        code = 2;
+    else if (*format != '\0' && strchr("FD", *format) != NULL) /* complex, as Python 3.14 writes it */
+        code = 5;
+    else
+        code = 255;
+    if (code == 255 || format[1] != '\0' || itemsize < 1 || itemsize > 16)
+        return 0;
+    return DLPACK_PY_DTYPE(code, (uint32_t)itemsize * 8u, 1u);
+}
+
+/* Describes a buffer; shape and strides are written to dims. */
+static inline int
+dlpack_py_impl_buffer_tensor(const Py_buffer *buffer, int64_t *dims, DLTensor *t)
+{
+    const uint32_t dtype = dlpack_py_impl_buffer_dtype(buffer->format, buffer->itemsize);
+    int i;
+
+    if (dtype == 0) {
+        PyErr_Format(PyExc_BufferError, "the buffer's format is '%s' with %zd bytes, DLPack has no such dtype",
+                     buffer->format == NULL ? "B" : buffer->format, buffer->itemsize);
+        return -1;
+    }
+    for (i = 0; i < buffer->ndim; i++) { /* 64 at most: memoryview sees to it */
+        dims[i] = buffer->shape[i];
+        dims[DLPACK_PY_MAX_NDIM + i] = buffer->strides[i] / buffer->itemsize;
+        if (buffer->strides[i] % buffer->itemsize != 0 && buffer->shape[i] > 1) {
+            PyErr_Format(PyExc_BufferError,
+                         "the buffer's strides[%d] is %zd bytes, no multiple of the %zd of an element", i,
+                         buffer->strides[i], buffer->itemsize);
+            return -1;
+        }
+    }
+    *t = dlpack_py_cpu(buffer->buf, dtype, buffer->ndim, dims, dims + DLPACK_PY_MAX_NDIM);
+    return 0;
+}
+
+/* Takes what the buffer protocol offers. The memoryview that holds the buffer is
+ * the owner, so that it is let go as any other owner is, on any thread. */
+static inline int
+dlpack_py_impl_consume_buffer(dlpack_py_state *state, PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v,
+                              int *copy)
+{
+    int64_t dims[2 * DLPACK_PY_MAX_NDIM];
+    PyObject *memory = PyMemoryView_FromObject(obj);
+    dlpack_py_impl_export *e = NULL;
+    dlpack_py_error error;
+    uint64_t flags;
+    Py_buffer buffer;
+    DLTensor t;
+
+    if (memory == NULL)
+        return -1;
+    if (PyObject_GetBuffer(memory, &buffer, PyBUF_RECORDS_RO) < 0) {
+        Py_DECREF(memory);
+        return -1;
+    }
+    flags = buffer.readonly ? DLPACK_PY_READ_ONLY : 0;
+    if (dlpack_py_impl_buffer_tensor(&buffer, dims, &t) == 0) {
+        if (dlpack_py_validate(&t, flags, &error) < 0)
+            (void)dlpack_py_raise(&error);
+        else if ((e = dlpack_py_impl_export_new(&t, flags, DLPACK_PY_VERSIONED, 0, 0)) == NULL)
+            (void)PyErr_NoMemory();
+    }
+    PyBuffer_Release(&buffer);
+    if (e == NULL) {
+        Py_DECREF(memory);
+        return -1;
+    }
+    e->owner = memory;
+    e->state = state;
+    (void)DLPACK_PY_IMPL_ADD(&state->references, 1);
+    if (dlpack_py_impl_view_fill(v, &e->managed.versioned.dl_tensor, flags, buffer.readonly ? DLPACK_PY_READONLY : 0,
+                                 want, copy, &error) < 0) {
+        dlpack_py_impl_export_free(e);
+        return dlpack_py_raise(&error);
+    }
+    v->managed = &e->managed.versioned;
+    v->form = DLPACK_PY_VERSIONED;
+    return 0;
+}
+
+/* Whatever obj is: a capsule, an object with __dlpack__, or one with a buffer. */
+static inline int
+dlpack_py_impl_obtain(dlpack_py_state *state, PyObject *obj, const dlpack_py_request *request,
+                      const dlpack_py_want *want, dlpack_py_view *v, int *copy)
+{
+    PyObject *method = NULL;
+    int unbound = 0, failed;
+
+    if (PyCapsule_CheckExact(obj)) {
+        failed = dlpack_py_impl_take(obj, want, v, copy);
+        if (request->copy == DLPACK_PY_COPY_ALWAYS)
+            *copy = 1;
+    }
+    else {
+        if (state == NULL && (state = dlpack_py_state_get()) == NULL)
+            return -1;
+        method = dlpack_py_impl_find_method(obj, state->dlpack, &unbound);
+        if (method == NULL) {
+            if (want == NULL || (want->options & DLPACK_PY_BUFFER_TOO) == 0 || !PyObject_CheckBuffer(obj) ||
+                !PyErr_ExceptionMatches(PyExc_AttributeError))
+                return -1;
+            PyErr_Clear();
+            failed = dlpack_py_impl_consume_buffer(state, obj, want, v, copy);
+            if (request->copy == DLPACK_PY_COPY_ALWAYS)
+                *copy = 1;
+            return failed;
+        }
+        failed = dlpack_py_impl_fetch(state, obj, method, unbound, request, want, v, copy);
+    }
+    if (failed == 0 && (want == NULL || want->device == 0) && v->tensor.device.device_type != kDLCPU &&
+        (want == NULL || (want->options & DLPACK_PY_NOTHING_PENDING) == 0))
+        failed = dlpack_py_impl_fetch_for_host(state, obj, method, unbound, request, want, v, copy);
+    Py_XDECREF(method);
+    return failed;
+}
+
+/* Take the tensor that obj offers, on a device or as a copy if asked for.
+ *
+ * state     NULL: looked up
+ * request   has_device with device, and copy, are honoured (C3); the rest is not
+ *           looked at
+ *
+ * Otherwise as dlpack_py_consume.
+ */
+static inline int
+dlpack_py_consume_request(dlpack_py_state *state, PyObject *obj, const dlpack_py_request *request,
+                          const dlpack_py_want *want, dlpack_py_view *v)
+{
+    int copy = 0;
+
+    dlpack_py_impl_view_clear(v);
+    if (dlpack_py_impl_obtain(state, obj, request, want, v, &copy) < 0)
+        return -1;
+    if (dlpack_py_impl_check_device(v, request) == 0) {
+        if (!copy)
+            return 0;
+        if (request->copy != DLPACK_PY_COPY_NEVER) {
+            if (dlpack_py_impl_view_copy(v, want) == 0)
+                return 0;
+        }
+        else {
+            dlpack_py_error error;
+            (void)dlpack_py_meets(&v->tensor, v->readonly, want, &error); /* what a copy was to mend */
+            (void)dlpack_py_raise(&error);
+        }
+    }
+    dlpack_py_release(v);
+    return -1;
+}
+
+static inline int
+dlpack_py_consume_with(dlpack_py_state *state, PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
+{
+    dlpack_py_request request;
+    memset(&request, 0, sizeof(request));
+    return dlpack_py_consume_request(state, obj, &request, want, v);
+}
+
+static inline int
+dlpack_py_consume(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
+{
+    return dlpack_py_consume_with(NULL, obj, want, v);
+}
+
+/* device= of from_dlpack: None, a tuple (type, id) or text (C3). */
+static inline int
+dlpack_py_impl_parse_device(PyObject *object, dlpack_py_request *request)
+{
+    Py_ssize_t length = 0;
+    const char *text;
+    int64_t type, id;
+
+    if (object == NULL || object == Py_None)
+        return 0;
+    request->has_device = 1;
+    if (!PyUnicode_Check(object)) {
+        if (dlpack_py_impl_pair("device", object, &type, &id) < 0)
+            return -1;
+        request->device = dlpack_py_device_make(dlpack_py_impl_clip(type), dlpack_py_impl_clip(id));
+        return 0;
+    }
+    text = PyUnicode_AsUTF8AndSize(object, &length);
+    if (text != NULL && strlen(text) == (size_t)length && dlpack_py_device_parse(text, &request->device, NULL) == 0)
+        return 0;
+    PyErr_Format(PyExc_ValueError, "device is %R, a name such as 'cpu' or 'cuda:1' was wanted", object);
+    return -1;
+}
+
+static inline int
+dlpack_py_from_dlpack_args(PyObject *x, PyObject *device, PyObject *copy, const dlpack_py_want *want, dlpack_py_view *v)
+{
+    dlpack_py_request request;
+
+    dlpack_py_impl_view_clear(v);
+    if (dlpack_py_parse_request_args(NULL, NULL, NULL, copy, &request) < 0 ||
+        dlpack_py_impl_parse_device(device, &request) < 0)
+        return -1;
+    return dlpack_py_consume_request(NULL, x, &request, want, v);
+}
+
+static inline int
+dlpack_py_from_dlpack(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, const dlpack_py_want *want,
+                      dlpack_py_view *v)
+{
+    static const dlpack_py_impl_keyword names[2] = {{"device", 6}, {"copy", 4}};
+    PyObject *values[2] = {NULL, NULL};
+
+    dlpack_py_impl_view_clear(v);
+    if (nargs != 1) {
+        PyErr_Format(PyExc_TypeError, "from_dlpack() takes one positional argument, %zd were given", nargs);
+        return -1;
+    }
+    if (dlpack_py_impl_match_keywords("from_dlpack", names, 2, args + nargs, kwnames, values) < 0)
+        return -1;
+    return dlpack_py_from_dlpack_args(args[0], values[0], values[1], want, v);
+}
+
+static inline int
+dlpack_py_check(PyObject *obj)
+{
+    dlpack_py_error error;
+    dlpack_py_state *state;
+    PyObject *method;
+    int unbound, offered;
+
+    if (PyCapsule_CheckExact(obj))
+        return dlpack_py_impl_capsule_form(PyCapsule_GetName(obj), &error) != 0;
+    state = dlpack_py_state_get();
+    method = state == NULL ? NULL : dlpack_py_impl_find_method(obj, state->dlpack, &unbound);
+    if (method == NULL)
+        PyErr_Clear();
+    offered = method != NULL && method != Py_None;
+    Py_XDECREF(method);
+    return offered;
+}
+
+#endif /* DLPACK_PY_PROTOCOL_LAYER */
+
+#if defined(__cplusplus) && defined(__GNUC__)
+#  pragma GCC diagnostic pop
+#endif
+
+/* Licence (MIT)
+ *
+ * Permission is hereby granted, free of charge, to any person obtaining a copy of
+ * this software and associated documentation files (the "Software"), to deal in
+ * the Software without restriction, including without limitation the rights to
+ * use, copy, modify, merge, publish, distribute, sublicense, and/or sell copies of
+ * the Software, and to permit persons to whom the Software is furnished to do so,
+ * subject to the following conditions:
+ *
+ * The above copyright notice and this permission notice shall be included in all
+ * copies or substantial portions of the Software.
+ *
+ * THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR
+ * IMPLIED, INCLUDING BUT NOT LIMITED TO THE WARRANTIES OF MERCHANTABILITY, FITNESS
+ * FOR A PARTICULAR PURPOSE AND NONINFRINGEMENT. IN NO EVENT SHALL THE AUTHORS OR
+ * COPYRIGHT HOLDERS BE LIABLE FOR ANY CLAIM, DAMAGES OR OTHER LIABILITY, WHETHER
+ * IN AN ACTION OF CONTRACT, TORT OR OTHERWISE, ARISING FROM, OUT OF OR IN
+ * CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN THE SOFTWARE.
+ */
