@@ -1,0 +1,74 @@
+# A thin front: CMake builds, ctest and pytest test.
+#
+#   make demo          our arrays and NumPy's, both ways, without a copy
+#   make test          everything but PyTorch
+#   make test-peers    NumPy and PyTorch
+#   make dev           leaves .venv/bin/python able to import the example modules
+#   make format, make lint, make clean
+#
+# PYTHON=python3.12 names the interpreter that .venv is made of; CMAKE_ARGS and PYTEST_ARGS are passed on.
+
+PYTHON ?= python3
+VENV ?= .venv
+TAG := $(shell $(PYTHON) -c 'import platform, sys; print(sys.implementation.name + "-" + platform.python_version() + sys.abiflags)')
+ifeq ($(TAG),)
+  $(error $(PYTHON) does not run: name another interpreter with PYTHON=)
+endif
+BUILD ?= build/$(TAG)
+
+MODULES := $(abspath $(BUILD))/python
+RUN := DLPACK_PY_BUILD_DIR=$(MODULES) PYTHONPATH=$(MODULES) $(VENV)/bin/python
+C_FILES = $(wildcard *.h examples/*/*.c tests/*/*.c tests/*/*.h tests/*/*.cpp)
+export PATH := $(abspath $(VENV))/bin:$(PATH)
+
+.PHONY: demo test test-peers build dev format lint clean
+
+demo: dev
+	$(RUN) examples/demo.py
+
+test: dev
+	cd $(BUILD) && ctest --output-on-failure
+	$(RUN) -m pytest $(PYTEST_ARGS)
+
+test-peers: dev $(VENV)/$(TAG)-peers
+	$(RUN) -m pytest tests/peers $(PYTEST_ARGS)
+
+build: $(VENV)/$(TAG)-dev $(VENV)/$(TAG)-cmake $(VENV)/$(TAG)-ninja
+	cmake -S . -B $(BUILD) -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DPython_EXECUTABLE=$(abspath $(VENV))/bin/python $(CMAKE_ARGS)
+	cmake --build $(BUILD)
+
+dev: build
+	echo $(MODULES) > "$$($(VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/dlpack_py.pth"
+
+format: $(VENV)/$(TAG)-lint
+	$(VENV)/bin/clang-format -i $(C_FILES)
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+lint: $(VENV)/$(TAG)-lint
+	$(VENV)/bin/clang-format --dry-run -Werror $(C_FILES)
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+
+clean:
+	rm -rf $(VENV) build
+
+# An empty file in $(VENV) says what is in place there. Of another interpreter than $(PYTHON), it is made anew.
+$(VENV)/$(TAG):
+	$(PYTHON) -m venv --clear $(VENV)
+	touch $@
+
+PIP_INSTALL = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --only-binary=:all:
+
+$(VENV)/$(TAG)-%: requirements/%.txt | $(VENV)/$(TAG)
+	$(PIP_INSTALL) -r $<
+	touch $@
+
+# CMake and ninja only where the machine has none that runs and is new enough.
+$(VENV)/$(TAG)-cmake: requirements/cmake.txt | $(VENV)/$(TAG)
+	echo 'cmake_minimum_required(VERSION 3.18)' | cmake -P /dev/stdin || $(PIP_INSTALL) -r $<
+	touch $@
+
+$(VENV)/$(TAG)-ninja: requirements/ninja.txt | $(VENV)/$(TAG)
+	ninja --version || $(PIP_INSTALL) -r $<
+	touch $@
