@@ -1387,11 +1387,12 @@ dlpack_py_meets(const DLTensor *t, int readonly, const dlpack_py_want *want, dlp
 /* What is cached for one interpreter; see 2.4. */
 typedef struct dlpack_py_state dlpack_py_state;
 
-/* A tensor that was consumed: read it, then release it once.
+/* A tensor that was consumed: read it, then release it once. All zero is a view of
+ * nothing, with nothing to release.
  *
  * May be moved (dlpack_py_move), not copied: tensor.strides may point into it.
- * In an object it is released by tp_clear and tp_dealloc, and tp_traverse calls
- * dlpack_py_traverse. Only dlpack_py_release may run without a thread state. */
+ * In an object, tp_traverse calls dlpack_py_traverse, and tp_dealloc releases;
+ * tp_clear only where nobody else can look into the data by then. */
 typedef struct dlpack_py_view {
     DLTensor tensor;  /* strides are never NULL where ndim > 0 (C10); add byte_offset, or use dlpack_py_data */
     uint64_t flags;   /* DLPACK_FLAG_BITMASK_* as they came, unknown ones too (C8); 0 from a legacy capsule */
@@ -3084,17 +3085,17 @@ dlpack_py_impl_view_clear(dlpack_py_view *v)
 
 /* Describes a tensor in v and checks it against want, before it is taken.
  *
- * copy   out: 1 where it does not meet want, a copy would, and may be made
+ * copy   1 where a copy will be made of it in any case; set to 1 where it does not
+ *        meet want, a copy would, and may be made
  */
 static inline int
 dlpack_py_impl_view_fill(dlpack_py_view *v, const DLTensor *t, uint64_t flags, int32_t readonly,
                          const dlpack_py_want *want, int *copy, dlpack_py_error *error)
 {
-    *copy = 0;
     if (dlpack_py_validate(t, flags, error) < 0)
         return -1;
     if (dlpack_py_meets(t, readonly, want, error) < 0) {
-        if (want == NULL || (want->options & DLPACK_PY_COPY_IF_NEEDED) == 0 || !error->curable)
+        if (!error->curable || (!*copy && (want == NULL || (want->options & DLPACK_PY_COPY_IF_NEEDED) == 0)))
             return -1;
         *copy = 1;
     }
@@ -3212,8 +3213,7 @@ dlpack_py_move(dlpack_py_view *to, dlpack_py_view *from)
 }
 
 /* For the tp_traverse of an object that holds a view: visits the owner, where this
- * file exported it, so that a cycle through both can be collected. The object's
- * tp_clear then releases the view. */
+ * file exported it, so that a cycle through both can be collected. */
 static inline int
 dlpack_py_traverse(const dlpack_py_view *v, visitproc visit, void *arg)
 {
@@ -3262,10 +3262,10 @@ dlpack_py_impl_fetch(dlpack_py_state *state, PyObject *obj, PyObject *method, in
 
     if (capsule == NULL)
         return -1;
+    /* Where the producer does not know how, we copy (C3). */
+    *copy = request->copy == DLPACK_PY_COPY_ALWAYS && (passed & DLPACK_PY_IMPL_PASS_COPY) == 0;
     failed = dlpack_py_impl_take(capsule, want, v, copy);
     dlpack_py_impl_decref(capsule);
-    if (request->copy == DLPACK_PY_COPY_ALWAYS && (passed & DLPACK_PY_IMPL_PASS_COPY) == 0)
-        *copy = 1; /* the producer does not know how: we do (C3) */
     return failed;
 }
 
@@ -3423,10 +3423,9 @@ dlpack_py_impl_obtain(dlpack_py_state *state, PyObject *obj, const dlpack_py_req
     PyObject *method = NULL;
     int unbound = 0, failed;
 
+    *copy = request->copy == DLPACK_PY_COPY_ALWAYS;
     if (PyCapsule_CheckExact(obj)) {
         failed = dlpack_py_impl_take(obj, want, v, copy);
-        if (request->copy == DLPACK_PY_COPY_ALWAYS)
-            *copy = 1;
     }
     else {
         if (state == NULL && (state = dlpack_py_state_get()) == NULL)
@@ -3437,10 +3436,7 @@ dlpack_py_impl_obtain(dlpack_py_state *state, PyObject *obj, const dlpack_py_req
                 !PyErr_ExceptionMatches(PyExc_AttributeError))
                 return -1;
             PyErr_Clear();
-            failed = dlpack_py_impl_consume_buffer(state, obj, want, v, copy);
-            if (request->copy == DLPACK_PY_COPY_ALWAYS)
-                *copy = 1;
-            return failed;
+            return dlpack_py_impl_consume_buffer(state, obj, want, v, copy);
         }
         failed = dlpack_py_impl_fetch(state, obj, method, unbound, request, want, v, copy);
     }
