@@ -2690,9 +2690,10 @@ dlpack_py_impl_plan_device(const DLTensor *t, const dlpack_py_request *request, 
     *device = t->device;
     if (request->has_device && !dlpack_py_impl_same_device(request->device, t->device)) {
         if (!dlpack_py_impl_same_device(request->device, dlpack_py_device_make(kDLCPU, 0)))
-            return dlpack_py_impl_fail(
-                error, DLPACK_PY_BUFFER_ERROR, "dl_device is %s, the data is on %s and goes there or to cpu",
-                dlpack_py_device_text(request->device, wanted), dlpack_py_device_text(t->device, came));
+            return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR, "dl_device is %s, the data is on %s%s",
+                                       dlpack_py_device_text(request->device, wanted),
+                                       dlpack_py_device_text(t->device, came),
+                                       t->device.device_type == kDLCPU ? "" : " and goes there or to cpu");
         *device = request->device; /* pinned and managed memory, as the host's that was asked for */
     }
     return dlpack_py_check_stream(*device, &request->stream, error);

@@ -1,0 +1,822 @@
+"""dlarray as an array: what it does apart from trading with others."""
+
+import cmath
+import gc
+import itertools
+import math
+import pickle
+import subprocess
+import sys
+import weakref
+
+import dlarray
+import dltensor
+import numpy
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
+SIGNED = {name: (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for name, bits in BITS.items()}
+UNSIGNED = {"u" + name: (0, 2**bits - 1) for name, bits in BITS.items()}
+INTEGERS = {**SIGNED, **UNSIGNED}
+FLOATS = {"float32": 4, "float64": 8}
+COMPLEX = {"complex64": 8, "complex128": 16}
+DTYPES = ["bool", *INTEGERS, *FLOATS, *COMPLEX]
+ITEMSIZE = {"bool": 1, **{n: int(n.lstrip("uint")) // 8 for n in INTEGERS}, **FLOATS, **COMPLEX}
+
+# Values that each dtype holds exactly, its extremes among them.
+VALUES = {
+    "bool": [False, True],
+    **{name: [low, high, 0, 1, 100] for name, (low, high) in INTEGERS.items()},
+    "float32": [0.0, -1.5, 2.0**127, 2.0**-149, math.inf, -math.inf],
+    "float64": [0.0, -1.5, sys.float_info.max, 5e-324, math.inf, -math.inf],
+    "complex64": [0j, 1.5 - 2.5j, complex(math.inf, -(2.0**127))],
+    "complex128": [0j, 1.5 - 2.5j, complex(math.inf, -sys.float_info.max)],
+}
+
+thorough = settings(deadline=None, max_examples=400)
+
+
+class Derived(dlarray.Array):
+    """Has a __dict__, as every class written in Python."""
+
+
+def flat(values):
+    """The elements of nested lists, in order."""
+    return [v for item in values for v in flat(item)] if isinstance(values, list) else [values]
+
+
+def distances(array):
+    """How far each element is from the first, in row-major order."""
+    steps = [[i * stride for i in range(extent)] for extent, stride in zip(array.shape, array.strides)]
+    return [sum(choice) for choice in itertools.product(*steps)]
+
+
+# ---- Elements ----
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_an_array_gives_back_the_values_it_was_made_of(dtype):
+    """D7"""
+    values = dlarray.array(VALUES[dtype], dtype).tolist()
+    assert values == VALUES[dtype]
+    assert [type(v) for v in values] == [type(v) for v in VALUES[dtype]]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_assigning_an_element_changes_it_and_no_other(dtype):
+    for value in VALUES[dtype]:
+        a = dlarray.zeros(3, dtype)
+        a[1] = value
+        assert a[1] == value and type(a[1]) is type(value)
+        assert a[0] == a[2] == 0
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_zeros_are_zero_and_of_their_dtype(dtype):
+    a = dlarray.zeros((2, 3), dtype)
+    assert a.tolist() == [[0, 0, 0], [0, 0, 0]]
+    assert (a.dtype, a.itemsize, a.nbytes) == (dtype, ITEMSIZE[dtype], 6 * ITEMSIZE[dtype])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+def test_nan_stays_nan(dtype):
+    assert cmath.isnan(dlarray.array([math.nan], dtype)[0])
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_an_integer_that_does_not_fit_is_overflow_error_and_changes_nothing(dtype):
+    a = dlarray.array([1, 1], dtype)
+    low, high = INTEGERS[dtype]
+    for value in (low - 1, high + 1, 2**70, -(2**70)):
+        with pytest.raises(OverflowError):
+            a[:] = value
+    assert a.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+def test_a_finite_number_that_would_become_infinite_is_overflow_error(dtype):
+    a = dlarray.array([1], dtype)
+    for value in (1e39, -1e300) + ((complex(0, 1e39),) if dtype == "complex64" else ()):
+        with pytest.raises(OverflowError, match="too large"):
+            a[0] = value
+    with pytest.raises(OverflowError):
+        a[0] = 10**400
+    assert a.tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value"),
+    [
+        ("int32", 1.0),
+        ("int32", "1"),
+        ("uint8", None),
+        ("float64", "1"),
+        ("float64", 1j),
+        ("complex64", "1"),
+        ("bool", "yes"),
+        ("bool", None),
+    ],
+)
+def test_a_value_of_another_kind_is_type_error(dtype, value):
+    with pytest.raises(TypeError):
+        dlarray.zeros(1, dtype)[0] = value
+
+
+def test_another_array_is_no_element():
+    for dtype in DTYPES:
+        with pytest.raises(TypeError):
+            dlarray.zeros(2, dtype)[:] = dlarray.zeros(2, dtype)
+
+
+def test_any_number_is_a_bool_by_its_truth():
+    assert dlarray.array([0, 2, 0.0, 0.5, 0j, 1j, False, True], "bool").tolist() == [False, True] * 4
+
+
+# ---- Making ----
+
+
+def test_the_attributes_describe_the_array():
+    a = dlarray.zeros((2, 3, 4), "float32")
+    assert (a.shape, a.strides, a.ndim) == ((2, 3, 4), (12, 4, 1), 3)
+    assert (a.size, a.itemsize, a.nbytes, a.dtype) == (24, 4, 96, "float32")
+    assert (a.device, a.readonly, a.owner) == ((1, 0), False, None)
+    for name in ("shape", "dtype", "readonly", "owner", "data_ptr"):
+        with pytest.raises(AttributeError):
+            setattr(a, name, None)
+
+
+@pytest.mark.parametrize("make", [dlarray.empty, dlarray.zeros])
+def test_new_arrays_take_a_shape_as_int_tuple_or_list(make):
+    assert make(3).shape == make((3,)).shape == make([3]).shape == make(shape=(3,), dtype="int8").shape == (3,)
+    assert make(()).shape == () and make(()).size == 1
+    assert make((1,) * 64).ndim == 64
+    assert make(3).dtype == "float64"
+
+
+def test_new_memory_is_aligned_to_64_bytes():
+    """D2"""
+    arrays = [dlarray.zeros(n, "uint8") for n in range(1, 200)] + [dlarray.empty(n, "int8") for n in range(1, 200)]
+    assert {a.data_ptr % 64 for a in arrays} == {0}
+
+
+def test_without_elements_there_is_no_memory():
+    """D3"""
+    for shape in [(0,), (3, 0), (0, 3), (2**62, 0), (2**62, 4, 0)]:
+        a = dlarray.empty(shape, "complex128")
+        assert (a.shape, a.size, a.nbytes, a.data_ptr) == (shape, 0, 0, 0)
+
+
+@pytest.mark.parametrize("make", [dlarray.empty, dlarray.zeros])
+@pytest.mark.parametrize(
+    "shape",
+    [-1, (2, -1), (0, -1), 2**63, (2**31, 2**32), (2**62, 2**62), 2**60, (2**59, 2), (1,) * 65],
+)
+def test_a_shape_that_no_array_has_is_value_error(make, shape):
+    """D8"""
+    with pytest.raises(ValueError):
+        make(shape, "complex128")
+
+
+def test_more_memory_than_there_is_raises_memory_error():
+    for shape in [2**63 - 1, 2**63 - 64, 2**55]:
+        with pytest.raises(MemoryError):
+            dlarray.empty(shape, "uint8")
+
+
+@pytest.mark.parametrize("shape", [None, 1.5, "ab", (1, 1.5), object()])
+def test_a_shape_of_another_kind_is_type_error(shape):
+    with pytest.raises(TypeError):
+        dlarray.zeros(shape)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int7", "float32x2", "float 32", "", "Float32", "bool8"])
+def test_a_dtype_outside_of_the_array_api_is_value_error(dtype):
+    for make in (dlarray.zeros, dlarray.empty, dlarray.array):
+        with pytest.raises(ValueError, match=f"dtype is '{dtype}'"):
+            make([], dtype)
+    with pytest.raises(ValueError):
+        dlarray.arange(3, dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_arange_counts_as_range_does(dtype):
+    for limits in [(5,), (2, 5), (0, 9, 2), (9, 0, -3), (0,), (5, 2)]:
+        if dtype == "bool":
+            assert dlarray.arange(*limits, dtype=dtype).tolist() == [v != 0 for v in range(*limits)]
+        else:
+            a = dlarray.arange(*limits, dtype=dtype)
+            assert (a.tolist(), a.dtype) == (list(range(*limits)), dtype)
+    assert dlarray.arange(3).dtype == "int64"
+
+
+def test_arange_refuses_what_range_refuses_and_what_does_not_fit():
+    for arguments in [(), (1.5,), ("3",), (0, 3, 0.5), (1, 2, 3, 4)]:
+        with pytest.raises(TypeError):
+            dlarray.arange(*arguments)
+    with pytest.raises(ValueError):
+        dlarray.arange(0, 3, 0)
+    with pytest.raises(OverflowError):
+        dlarray.arange(200, dtype="int8")
+    assert dlarray.arange(2**64 - 2, 2**64, dtype="uint64").tolist() == [2**64 - 2, 2**64 - 1]
+
+
+def test_nested_lists_and_tuples_become_dimensions():
+    a = dlarray.array([[1, 2, 3], (4, 5, 6)], "int16")
+    assert (a.shape, a.tolist()) == ((2, 3), [[1, 2, 3], [4, 5, 6]])
+    assert dlarray.array(7, "int16").shape == ()
+    assert dlarray.array([[], []]).shape == (2, 0)
+    deepest = 5
+    for _ in range(64):
+        deepest = [deepest]
+    assert dlarray.array(deepest).shape == (1,) * 64
+    with pytest.raises(ValueError, match="64"):
+        dlarray.array([deepest])
+
+
+@pytest.mark.parametrize("values", [[[1], [1, 2]], [[1], 1], [1, [1]], [[1, 2], [1]], [[], [1]], [[[1]], [[1, 2]]]])
+def test_lists_of_different_lengths_are_value_error(values):
+    with pytest.raises(ValueError, match="one shape"):
+        dlarray.array(values)
+
+
+def test_a_list_that_contains_itself_is_value_error():
+    endless = []
+    endless.append(endless)
+    with pytest.raises(ValueError):
+        dlarray.array(endless)
+
+
+def test_a_list_that_shrinks_while_it_is_read_is_an_error_and_no_crash():
+    class Shrinking:
+        def __index__(self):
+            values.clear()
+            return 1
+
+    values = [Shrinking(), 2, 3]
+    with pytest.raises(IndexError):
+        dlarray.array(values, "int8")
+
+
+# ---- Indexing ----
+
+
+def look(values, shape, key):
+    """What nested lists of that shape hold at a key, and the shape of it."""
+    named = sum(item is not None and item is not Ellipsis for item in key)
+    rest = (slice(None),) * (len(shape) - named)
+    if Ellipsis in key:
+        at = key.index(Ellipsis)
+        return walk(values, shape, key[:at] + rest + key[at + 1 :])
+    return walk(values, shape, key + rest)
+
+
+def walk(values, shape, key):
+    if not key:
+        return values, ()
+    if key[0] is None:
+        inner, inner_shape = walk(values, shape, key[1:])
+        return [inner], (1, *inner_shape)
+    if isinstance(key[0], slice):
+        chosen = [walk(v, shape[1:], key[1:])[0] for v in values[key[0]]]
+        inner_shape = walk(dlarray.zeros(shape[1:]).tolist(), shape[1:], key[1:])[1]
+        return chosen, (len(range(shape[0])[key[0]]), *inner_shape)
+    return walk(values[key[0]], shape[1:], key[1:])
+
+
+@st.composite
+def shapes_and_keys(draw):
+    shape = tuple(draw(st.lists(st.integers(1, 4), max_size=4)))
+    bound = st.one_of(st.none(), st.integers(-6, 6), st.sampled_from([2**63, -(2**63)]))
+    step = st.one_of(st.none(), st.integers(-4, 4).filter(bool), st.sampled_from([2**62, -(2**62)]))
+    items = [draw(st.integers(-n, n - 1) | st.builds(slice, bound, bound, step)) for n in shape]
+    first, last = sorted(draw(st.tuples(st.integers(0, len(shape)), st.integers(0, len(shape)))))
+    if draw(st.booleans()):
+        items[first:last] = [Ellipsis]
+    elif draw(st.booleans()):
+        del items[first:]
+    for _ in range(draw(st.integers(0, 2))):
+        items.insert(draw(st.integers(0, len(items))), None)
+    return shape, tuple(items)
+
+
+@thorough
+@given(shapes_and_keys())
+def test_a_key_looks_at_what_it_would_in_nested_lists(shape_and_key):
+    shape, key = shape_and_key
+    size = math.prod(shape)
+    a = dlarray.arange(size).reshape(shape)
+    found = a[key]
+    values, expected_shape = look(a.tolist(), shape, key)
+    if len(key) == len(shape) and all(isinstance(item, int) for item in key):
+        assert type(found) is int and found == values
+    else:
+        assert (found.tolist(), found.shape) == (values, expected_shape)
+        assert found.owner is a.owner
+
+
+@thorough
+@given(shapes_and_keys())
+def test_assigning_to_a_key_changes_what_it_looks_at_and_nothing_else(shape_and_key):
+    shape, key = shape_and_key
+    a = dlarray.arange(math.prod(shape)).reshape(shape)
+    touched = set(flat(look(a.tolist(), shape, key)[0]))
+    a[key] = -1
+    assert flat(a.tolist()) == [-1 if v in touched else v for v in range(math.prod(shape))]
+
+
+def test_one_int_for_each_dimension_gives_a_value_and_anything_else_a_view():
+    a = dlarray.array([[1, 2], [3, 4]], "int8")
+    assert a[1, 0] == 3 and type(a[1, 0]) is int
+    for key in [(1, 0, ...), (..., 1, 0), (1, 0, None)]:
+        assert isinstance(a[key], dlarray.Array)
+    scalar = dlarray.array(5, "int8")
+    assert scalar[()] == 5 and type(scalar[()]) is int
+    assert isinstance(scalar[...], dlarray.Array) and scalar[...].shape == ()
+
+
+def test_a_view_begins_where_its_first_element_is():
+    """D1"""
+    a = dlarray.zeros((4, 5), "int16")
+    assert a[1:, 2:].data_ptr == a.data_ptr + (5 + 2) * 2
+    assert (a[::-1].data_ptr, a[::-1].strides) == (a.data_ptr + 3 * 5 * 2, (-5, 1))
+    assert (a[:, ::-2].data_ptr, a[:, ::-2].strides) == (a.data_ptr + 4 * 2, (5, -2))
+    assert a[None, 1].strides[1:] == (1,) and a[None, 1].shape == (1, 5)
+
+
+def test_a_view_sees_writes_to_its_owner_and_the_other_way_round():
+    a = dlarray.zeros((3, 3), "int32")
+    column = a[:, 1]
+    column[:] = 5
+    a[2, 1] = 7
+    assert a.tolist() == [[0, 5, 0], [0, 5, 0], [0, 7, 0]]
+    assert column.tolist() == [5, 5, 7]
+
+
+def test_a_view_of_a_view_looks_into_the_first_array():
+    a = dlarray.zeros((3, 3))
+    view = a[1:][:, ::-1].transpose()[None].reshape(1, 3, 2)
+    assert view.owner is a and a[0].owner is a and a.owner is None
+
+
+@pytest.mark.parametrize("key", [3, -4, (0, 2), (0, 0, 0), (..., ...), 2**70, (slice(None), -3), (None, 3)])
+def test_an_index_outside_of_the_array_is_index_error(key):
+    a = dlarray.zeros((3, 2))
+    with pytest.raises(IndexError):
+        a[key]
+    with pytest.raises(IndexError):
+        a[key] = 1
+    assert a.tolist() == [[0, 0]] * 3
+
+
+@pytest.mark.parametrize("key", ["0", 1.0, [0], slice("a", None), (0, "x")])
+def test_an_index_of_another_kind_is_type_error(key):
+    with pytest.raises(TypeError):
+        dlarray.zeros((3, 2))[key]
+
+
+def test_a_slice_with_step_0_is_value_error():
+    with pytest.raises(ValueError):
+        dlarray.zeros(3)[::0]
+
+
+def test_a_view_has_at_most_64_dimensions():
+    """D8"""
+    a = dlarray.zeros(2)
+    assert a[(None,) * 63].ndim == 64
+    with pytest.raises(ValueError, match="64"):
+        a[(None,) * 64]
+
+
+def test_elements_cannot_be_deleted():
+    with pytest.raises(TypeError):
+        del dlarray.zeros(3)[0]
+
+
+def test_an_array_without_elements_can_be_sliced_and_reshaped():
+    """D3, D5"""
+    a = dlarray.zeros((3, 0, 2))
+    assert a[1].shape == (0, 2) and a[::-2].shape == (2, 0, 2) and a[..., 1].shape == (3, 0)
+    assert a.transpose().shape == (2, 0, 3) and a.reshape(0, 7).shape == (0, 7) and a.reshape(-1).shape == (0,)
+    assert a.broadcast_to((4, 3, 0, 2)).shape == (4, 3, 0, 2)
+    assert a.tolist() == [[], [], []] and a.copy().shape == (3, 0, 2)
+    a[:] = 1
+    huge = dlarray.zeros((5, 2**62, 0))
+    assert huge[::4].shape == (2, 2**62, 0) and huge[-1].shape == (2**62, 0)
+
+
+# ---- Other shapes ----
+
+
+def test_transpose_reverses_the_axes_or_takes_them_by_number():
+    a = dlarray.arange(24).reshape(2, 3, 4)
+    assert (a.transpose().shape, a.transpose().strides) == ((4, 3, 2), (1, 4, 12))
+    for axes in itertools.permutations(range(3)):
+        for b in (a.transpose(*axes), a.transpose(axes), a.transpose(*[axis - 3 for axis in axes])):
+            assert b.shape == tuple(a.shape[i] for i in axes)
+            assert b.strides == tuple(a.strides[i] for i in axes)
+            assert b.data_ptr == a.data_ptr
+    assert dlarray.zeros(()).transpose().shape == ()
+
+
+@pytest.mark.parametrize("axes", [(0,), (0, 1, 2), (0, 0), (0, 2), (0, -3), (0, -2), ((),), (0, 2**40)])
+def test_axes_that_are_no_permutation_are_value_error(axes):
+    with pytest.raises(ValueError):
+        dlarray.zeros((2, 3)).transpose(*axes)
+
+
+def test_reshape_works_out_one_extent():
+    a = dlarray.arange(12)
+    assert a.reshape(3, -1).shape == a.reshape((3, -1)).shape == a.reshape([-1, 4]).shape == (3, 4)
+    assert a.reshape(-1).shape == (12,) and a[:1].reshape(()).shape == () and a[0:0].reshape(5, -1).shape == (5, 0)
+
+
+@pytest.mark.parametrize("shape", [(5,), (-1, 5), (-1, -1), (-2, -6), (0, -1), (12, 0), (2**62, 2**62), (7, -1), ()])
+def test_a_shape_for_another_number_of_elements_is_value_error(shape):
+    with pytest.raises(ValueError):
+        dlarray.arange(12).reshape(*shape)
+
+
+def strides_for(array, shape):
+    """The strides with which shape shows the same elements in the same order, or None."""
+    offsets = dict(zip(itertools.product(*map(range, shape)), distances(array)))
+    unit = [tuple(int(i == axis) for i in range(len(shape))) for axis in range(len(shape))]
+    strides = [offsets[unit[axis]] if extent > 1 else 0 for axis, extent in enumerate(shape)]
+    right = all(sum(i * s for i, s in zip(index, strides)) == offset for index, offset in offsets.items())
+    return strides if right else None
+
+
+@st.composite
+def views_and_shapes(draw):
+    extents = draw(st.lists(st.sampled_from([1, 2, 2, 3, 4]), min_size=1, max_size=4))
+    a = dlarray.arange(math.prod(extents) * 2 ** len(extents)).reshape([2 * extent for extent in extents])
+    pieces = st.sampled_from([slice(None, None, 2), slice(None, None, -2)])
+    a = a[tuple(draw(st.one_of(st.just(slice(0, extent)), pieces)) for extent in extents)]
+    a = a.transpose(draw(st.permutations(range(len(extents)))))
+    if draw(st.booleans()):
+        a = a.broadcast_to((draw(st.integers(1, 3)), *a.shape))
+    left, shape = a.size, []
+    while left > 1:
+        extent = draw(st.sampled_from([n for n in range(1, left + 1) if left % n == 0]))
+        shape.append(extent)
+        left //= extent
+        if len(shape) > 8:
+            shape.append(left)
+            break
+    return a, draw(st.permutations(shape))
+
+
+@thorough
+@given(views_and_shapes())
+def test_reshape_is_a_view_exactly_when_strides_for_it_exist(view_and_shape):
+    a, shape = view_and_shape
+    expected = strides_for(a, shape)
+    if expected is None:
+        with pytest.raises(ValueError, match="copy"):
+            a.reshape(shape)
+        assert flat(a.copy().reshape(shape).tolist()) == flat(a.tolist())
+    else:
+        b = a.reshape(shape)
+        assert b.data_ptr == a.data_ptr and b.shape == tuple(shape)
+        assert [s for s, n in zip(b.strides, shape) if n > 1] == [s for s, n in zip(expected, shape) if n > 1]
+
+
+def test_broadcast_to_repeats_what_has_one_element():
+    a = dlarray.arange(3, dtype="int8").reshape(3, 1)
+    b = a.broadcast_to((2, 3, 4))
+    assert (b.shape, b.strides, b.data_ptr, b.owner) == ((2, 3, 4), (0, 1, 0), a.data_ptr, a.owner)
+    assert b.tolist() == [[[0] * 4, [1] * 4, [2] * 4]] * 2
+    assert dlarray.array(5).broadcast_to(2).tolist() == [5, 5]
+    assert a.broadcast_to((3, 0)).shape == (3, 0) and a.broadcast_to([3, 1]).shape == (3, 1)
+
+
+def test_writing_to_a_repeated_element_shows_everywhere():
+    a = dlarray.arange(2, dtype="int8")
+    b = a.broadcast_to((3, 2))
+    b[0, 1] = 9
+    assert b.tolist() == [[0, 9]] * 3 and a.tolist() == [0, 9]
+
+
+@pytest.mark.parametrize("shape", [(), 2, (3, 3), (2,), (2, 3, 4), (2, -1), (-1, 2, 3), (2**62, 2, 3), (0, 3)])
+def test_a_shape_that_an_array_does_not_repeat_to_is_value_error(shape):
+    with pytest.raises(ValueError):
+        dlarray.zeros((2, 3)).broadcast_to(shape)
+
+
+# ---- Copies, repr ----
+
+
+def test_a_copy_is_compact_and_of_its_own_memory():
+    a = dlarray.arange(12).reshape(3, 4)[::-1, ::2].transpose()
+    b = a.copy()
+    assert (b.tolist(), b.shape, b.strides, b.dtype) == (a.tolist(), (2, 3), (3, 1), "int64")
+    assert b.owner is None and b.data_ptr % 64 == 0
+    b[:] = 0
+    assert a.tolist() != b.tolist()
+
+
+def test_a_copy_of_read_only_elements_may_be_written():
+    a = dlarray.zeros(2)
+    a.setflags(writeable=False)
+    b = a.copy()
+    b[0] = 1
+    assert (a.tolist(), b.tolist(), b.readonly) == ([0, 0], [1, 0], False)
+
+
+def test_repr_says_what_makes_the_array():
+    a = dlarray.array([[1, 2], [3, 4]], "int8")
+    assert repr(a) == "dlarray.Array([[1, 2], [3, 4]], dtype='int8')"
+    assert repr(dlarray.array(1.5)) == "dlarray.Array(1.5, dtype='float64')"
+    assert repr(dlarray.zeros((101,))) == "<dlarray.Array of shape (101,), dtype 'float64'>"
+    assert repr(dlarray.zeros((2**40, 0))) == f"<dlarray.Array of shape ({2**40}, 0), dtype 'float64'>"
+    assert repr(Derived(a)).startswith("Derived([[1, 2]")
+
+
+# ---- Read-only ----
+
+
+def test_what_is_read_only_cannot_be_assigned():
+    a = dlarray.zeros(3)
+    a.setflags(writeable=False)
+    for key in (0, slice(None), ..., 99):
+        with pytest.raises(ValueError, match="read-only"):
+            a[key] = 1
+    assert a.readonly and a.tolist() == [0, 0, 0]
+    a.setflags(writeable=True)
+    a[0] = 1
+    assert not a.readonly and a.tolist() == [1, 0, 0]
+
+
+def test_views_of_what_is_read_only_are_too():
+    a = dlarray.zeros((2, 3))
+    a.setflags(writeable=False)
+    views = [a[0], a[::-1], a.transpose(), a.reshape(6), a.broadcast_to((4, 2, 3))]
+    assert all(view.readonly for view in views)
+    views[0].setflags(writeable=True)
+    views[0][0] = 1
+    assert a.readonly and a.tolist() == [[1, 0, 0], [0, 0, 0]]
+
+
+def test_flags_are_given_by_name():
+    for arguments in [(), (False,)]:
+        with pytest.raises(TypeError):
+            dlarray.zeros(1).setflags(*arguments)
+    with pytest.raises(TypeError):
+        dlarray.zeros(1).setflags(write=False)
+
+
+def test_what_came_read_only_cannot_be_made_writeable():
+    """C7"""
+    a = dlarray.zeros(3)
+    a.setflags(writeable=False)
+    b = dlarray.from_dlpack(a)
+    a.setflags(writeable=True)
+    for array in (b, b[1:], b.reshape(3, 1), Derived(b)):
+        assert array.readonly
+        with pytest.raises(ValueError, match="read-only"):
+            array.setflags(writeable=True)
+        with pytest.raises(ValueError, match="read-only"):
+            array[...] = 1
+    assert not dlarray.from_dlpack(b, copy=True).readonly and not b.copy().readonly
+
+
+def test_what_a_legacy_capsule_brought_is_read_only_and_goes_on_as_legacy():
+    """C7"""
+    a = dlarray.from_dlpack(dlarray.arange(3).__dlpack__())
+    assert a.readonly
+    with pytest.raises(ValueError):
+        a.setflags(writeable=True)
+    again = dlarray.from_dlpack(a[1:].__dlpack__())
+    assert again.tolist() == [1, 2] and again.readonly
+    assert dlarray.from_dlpack(a.__dlpack__(max_version=(1, 0))).readonly
+    a.setflags(writeable=False)  # now it is said
+    with pytest.raises(BufferError, match="read-only"):
+        a.__dlpack__()
+
+
+# ---- Importing ----
+
+
+def test_array_of_a_source_is_a_view_of_it():
+    a = dlarray.arange(6, dtype="float32").reshape(2, 3)
+    b = dlarray.Array(a[:, ::-1])
+    assert (b.shape, b.strides, b.dtype, b.data_ptr) == ((2, 3), (3, -1), "float32", a.data_ptr + 8)
+    b[0, 0] = 9
+    assert a[0, 2] == 9
+    assert b.owner is None and type(b) is dlarray.Array
+    for arguments, names in [((), {}), ((a, a), {}), ((), {"source": a})]:
+        with pytest.raises(TypeError):
+            dlarray.Array(*arguments, **names)
+    with pytest.raises(AttributeError):
+        dlarray.Array([1, 2])
+
+
+def test_elements_that_are_not_aligned_are_refused():
+    """C9, D2"""
+    unaligned = numpy.zeros(17, "uint8")[1:].view("float64")
+    assert unaligned.ctypes.data % 8 != 0
+    with pytest.raises(BufferError, match="multiple of the 8 bytes"):
+        dlarray.from_dlpack(unaligned)
+    assert dlarray.from_dlpack(unaligned, copy=True).tolist() == [0, 0]
+
+
+def test_a_dtype_without_a_python_value_is_refused():
+    """C9"""
+    source = numpy.zeros(3, "float16")
+    before = sys.getrefcount(source)
+    with pytest.raises(BufferError, match="dtype is float16, bool or int8"):
+        dlarray.from_dlpack(source)
+    assert sys.getrefcount(source) == before
+
+
+def test_odd_strides_of_one_element_are_kept_and_harmless():
+    """D5"""
+    a = dlarray.array([[1, 2, 3]], "int8").transpose()[:, :, None][::3]
+    b = dlarray.from_dlpack(a)
+    assert (b.shape, b.strides) == (a.shape, a.strides) == ((1, 1, 1), (1, 3, 0))
+    assert b.tolist() == [[[1]]] and b.reshape(1).tolist() == [1] and b[-1, 0, 0] == 1
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides"),
+    [
+        ((3, 0), (2**63 - 1, -(2**63))),
+        ((3, 3, 0), (-(2**63), 2**62, 1)),
+        ((0, 3), (1, 2**63 - 1)),
+        ((1, 3), (2**63 - 1, 1)),
+        ((3, 1), (1, -(2**63))),
+        ((1, 1), (-(2**63), 2**63 - 1)),
+    ],
+)
+def test_strides_without_a_meaning_do_no_harm(shape, strides):
+    """D3, D5: of extents of 1, and of no elements, whatever the address and the offset."""
+    size = math.prod(shape)
+    anywhere = {"data": 2**64 - 8, "byte_offset": 2**64 - 1} if size == 0 else {}
+    a = dlarray.from_dlpack(dltensor.Producer(shape=shape, strides=strides, **anywhere))
+    elements = [float(n) for n in range(size)]
+    assert (a.shape, a.size, flat(a.tolist())) == (shape, size, elements)
+    for key in itertools.product([slice(None), slice(None, None, -1), slice(None, None, 2**62)], repeat=len(shape)):
+        values, expected_shape = look(a.tolist(), shape, key)
+        assert (a[key].tolist(), a[key].shape) == (values, expected_shape)
+    assert a[(None, ..., slice(None, None, 2))].reshape(-1).ndim == 1
+    assert flat(a.transpose().copy().reshape(-1).tolist()) == flat(a.reshape(-1).tolist()) == elements
+    assert a.broadcast_to((2, *shape)).size == 2 * size
+    a[...] = 7
+    assert flat(a.tolist()) == [7.0] * size
+    assert dlarray.from_dlpack(a).shape == shape
+
+
+def test_strides_that_reach_far_are_only_looked_at():
+    """D8: no memory is like this, but the tensor is well-formed."""
+    a = dlarray.from_dlpack(dltensor.Producer(shape=(2, 2), strides=(2**62 - 2, 2**62), dtype="uint8"))
+    assert a.transpose().strides == (2**62, 2**62 - 2) and a[:, ::-1].strides == (2**62 - 2, -(2**62))
+    assert a[0].reshape(2, 1).shape == (2, 1)
+    with pytest.raises(ValueError, match="copy"):
+        a.reshape(4)
+
+
+# ---- Derived classes ----
+
+
+def test_views_and_copies_are_of_the_derived_class_and_have_a_dict_of_their_own():
+    a = Derived(dlarray.arange(6))
+    a.name = "a"
+    for b in (a[1:], a[...], a.transpose(), a.reshape(2, 3), a.broadcast_to((2, 6)), a.copy()):
+        assert type(b) is Derived and not hasattr(b, "name")
+    assert type(dlarray.from_dlpack(a)) is dlarray.Array
+    assert (a[1:].owner is a, a.copy().owner) == (True, None)
+
+
+def test_a_derived_class_may_have_slots_and_arguments_of_its_own():
+    class Named(dlarray.Array):
+        __slots__ = ("name",)
+
+        def __new__(cls, source, name):
+            self = super().__new__(cls, source)
+            self.name = name
+            return self
+
+    a = Named(dlarray.arange(3), "a")
+    assert (a.name, a.tolist(), a[1]) == ("a", [0, 1, 2], 1)
+    assert not hasattr(a, "__dict__")
+
+
+# ---- Lifetime ----
+
+
+def test_a_view_holds_its_owner_and_lets_go_of_it():
+    a = Derived(dlarray.arange(6))
+    before = sys.getrefcount(a)
+    views = [a[1:], a[1:][1:], a.transpose(), a.reshape(2, 3)]
+    assert sys.getrefcount(a) == before + 4
+    views.append(dlarray.from_dlpack(views[0]))  # an export holds the view that was exported
+    assert sys.getrefcount(a) == before + 4
+    del views[:]
+    assert sys.getrefcount(a) == before
+
+
+def test_the_memory_lives_as_long_as_the_last_array_over_it():
+    """P9"""
+    a = Derived(dlarray.arange(6))
+    gone = weakref.ref(a)
+    last = dlarray.from_dlpack(dlarray.from_dlpack(a[1:])[::2])[1:]
+    del a
+    assert gone() is not None and last.tolist() == [3, 5]
+    del last
+    gc.collect()
+    assert gone() is None
+
+
+def test_failures_leave_no_reference_behind():
+    a = dlarray.arange(6).reshape(2, 3).transpose()
+    before = sys.getrefcount(a)
+    for call in [
+        lambda: a[9],
+        lambda: a["x"],
+        lambda: a.reshape(6),
+        lambda: a.reshape(5),
+        lambda: a.transpose(0),
+        lambda: a.broadcast_to(7),
+        lambda: a.__setitem__(0, "x"),
+        lambda: a[(None,) * 70],
+        lambda: dlarray.from_dlpack(a, device="cuda:0"),
+        lambda: dlarray.from_dlpack(a, copy=1),
+    ]:
+        with pytest.raises((IndexError, TypeError, ValueError, BufferError)):
+            call()
+    assert sys.getrefcount(a) == before
+
+
+def test_arrays_take_weak_references():
+    a = dlarray.zeros(1)
+    called = []
+    reference = weakref.ref(a, called.append)
+    assert reference() is a
+    del a
+    gc.collect()
+    assert called == [reference] and reference() is None
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_a_cycle_through_an_import_is_collected(legacy):
+    """An array that holds an import of itself."""
+    a = Derived(dlarray.arange(3))
+    a.itself = dlarray.from_dlpack(a.__dlpack__() if legacy else a)
+    a.view = a.itself[1:]
+    gone = weakref.ref(a)
+    del a
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_cycle_through_a_view_is_collected():
+    a = Derived(dlarray.arange(3))
+    a.view = a[1:]
+    gone = weakref.ref(a.view)
+    del a
+    gc.collect()
+    assert gone() is None
+
+
+def test_the_collector_leaves_alone_what_is_in_use():
+    a = Derived(dlarray.arange(3))
+    a.itself = dlarray.from_dlpack(a)
+    last = a.itself
+    del a
+    gc.collect()
+    assert last.tolist() == [0, 1, 2]
+
+
+def test_a_long_chain_of_imports_is_freed_without_recursion():
+    code = """if True:
+        import dlarray
+        a = dlarray.arange(3)
+        for _ in range(50_000):
+            a = dlarray.from_dlpack(a)
+        assert a.tolist() == [0, 1, 2]
+        del a
+        print("freed")
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert (done.stdout, done.returncode) == ("freed\n", 0), done.stderr
+
+
+def test_arrays_are_neither_pickled_nor_made_of_nothing():
+    with pytest.raises(TypeError):
+        pickle.dumps(dlarray.zeros(1))
+    with pytest.raises(TypeError):
+        object.__new__(dlarray.Array)
+
+
+# ---- Documentation ----
+
+
+def test_everything_has_a_docstring():
+    names = [name for name in dir(dlarray) if not name.startswith("__")]
+    assert names == ["Array", "arange", "array", "empty", "from_dlpack", "zeros"]
+    documented = [dlarray, dlarray.Array, *(getattr(dlarray, name) for name in names)]
+    members = [name for name in vars(dlarray.Array) if not name.startswith("__") or "dlpack" in name]
+    assert len(members) == 19
+    documented += [getattr(dlarray.Array, name) for name in members]
+    assert [thing for thing in documented if not thing.__doc__] == []

@@ -1,0 +1,144 @@
+"""The header compiles without a warning: compilers x standards x interpreters x versions of dlpack.h.
+
+DLPACK_PY_MATRIX=all runs the large matrix; otherwise each of them is there once.
+"""
+
+import itertools
+import os
+import re
+import subprocess
+import sys
+
+import machine
+import pytest
+
+USES_ALL = machine.ROOT / "tests" / "build" / "uses_all.c"
+STANDARDS = machine.C_STANDARDS + machine.CXX_STANDARDS
+
+
+def combinations():
+    dimensions = list(machine.compilers()), STANDARDS, list(machine.pythons()), list(machine.dlpack_headers())
+    if os.environ.get("DLPACK_PY_MATRIX") == "all":
+        # The interpreters' headers and dlpack.h know nothing of each other.
+        compilers, standards, pythons, dlpacks = dimensions
+        yield from itertools.product(compilers, standards, pythons, dlpacks[-1:])
+        yield from itertools.product(compilers, standards, pythons[-1:], dlpacks[:-1])
+    else:
+        yield from itertools.islice(zip(*map(itertools.cycle, dimensions)), max(map(len, dimensions)))
+
+
+def missing():
+    for family in machine.COMPILERS:
+        if not any(name.startswith(family) for name in machine.compilers()):
+            yield f"{family}: none on the path"
+    for version in machine.PYTHONS:
+        if version not in machine.pythons():
+            yield f"CPython {version}: none with headers on the path"
+    for version in machine.DLPACKS:
+        if version not in machine.dlpack_headers():
+            yield f"dlpack.h {version}: get it with `tests/build/machine.py fetch`"
+
+
+def build_module(folder, source, *flags, **where):
+    """Builds and runs uses_all, in the interpreter that runs the tests."""
+    done = machine.compile_c(source, *flags, "-shared", "-o", str(folder / "uses_all.so"), **where)
+    assert done.returncode == 0, done.stderr
+
+
+def run_module(folder, python=sys.executable):
+    done = subprocess.run([python, "-c", "import uses_all; uses_all.run()"], capture_output=True, text=True, cwd=folder)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "compiler, standard, python, dlpack",
+    [pytest.param(*names, id="/".join(names)) for names in combinations()]
+    + [pytest.param(*4 * [None], marks=pytest.mark.skip(reason=what), id=what.split(":")[0]) for what in missing()],
+)
+def test_no_warning_in_any_combination(tmp_path, compiler, standard, python, dlpack):
+    source = USES_ALL.with_suffix(".cpp" if standard in machine.CXX_STANDARDS else ".c")
+    commands = machine.compilers()[compiler]
+    if source.suffix == ".cpp" and commands[1] is None:
+        pytest.skip(f"{compiler} comes without a C++ compiler")
+    where = {"dlpack": machine.dlpack_headers()[dlpack], "python": machine.pythons()[python][1], "compiler": commands}
+    done = machine.compile_c(source, f"-std={standard}", "-c", "-o", str(tmp_path / "o"), **where)
+    if done.returncode != 0:
+        alone = tmp_path / f"alone{source.suffix}"
+        alone.write_text("#include <Python.h>\n")
+        if machine.compile_c(alone, f"-std={standard}", "-fsyntax-only", **where).returncode != 0:
+            pytest.skip(f"Python.h of {python} does not compile as {standard} with {compiler}")
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+
+
+@pytest.mark.parametrize("suffix", [".c", ".cpp"])
+def test_every_function_works_as_c_and_as_cpp(tmp_path, suffix):
+    if suffix == ".cpp" and list(machine.compilers().values())[-1][1] is None:
+        pytest.skip("no C++ compiler")
+    build_module(tmp_path, USES_ALL.with_suffix(suffix))
+    run_module(tmp_path)
+
+
+def test_uses_all_does_use_every_function():
+    header = (machine.ROOT / "dlpack_py.h").read_text()
+    public = set(re.findall(r"^(dlpack_py_(?!impl_)\w+)\(", header, re.MULTILINE))
+    used = set(re.findall(r"\bdlpack_py_\w+(?=\()", USES_ALL.read_text()))
+    assert len(public) > 50 and public - used == set()
+
+
+def capabilities():
+    return re.findall(r"^#ifndef (DLPACK_PY_IMPL_HAS_\w+)", (machine.ROOT / "dlpack_py.h").read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("switch", ["DLPACK_PY_PLAIN=1", *(f"{name}=0" for name in capabilities())])
+def test_every_function_works_without(tmp_path, switch):
+    build_module(tmp_path, USES_ALL, f"-D{switch}")
+    run_module(tmp_path)
+
+
+@pytest.mark.parametrize("built_for", ["3.12", "3.13"])
+def test_every_function_works_under_the_limited_api(tmp_path, built_for):
+    if built_for not in machine.pythons():
+        pytest.skip(f"CPython {built_for}: none with headers on the path")
+    build_module(tmp_path, USES_ALL, "-DPy_LIMITED_API=0x030C0000", python=machine.pythons()[built_for][1])
+    for version in ("3.12", "3.13"):
+        if version in machine.pythons():
+            run_module(tmp_path, machine.pythons()[version][0])
+
+
+@pytest.mark.parametrize("standard", machine.C_STANDARDS)
+def test_the_tensor_layer_needs_no_python(tmp_path, standard):
+    program = tmp_path / "program"
+    done = machine.compile_c(USES_ALL, "-DDLPACK_PY_NO_PYTHON", f"-std={standard}", "-o", str(program), python=None)
+    assert done.returncode == 0, done.stderr
+    assert subprocess.run([program]).returncode == 0
+
+
+TENSOR_TESTS = sorted(path for path in (machine.ROOT / "tests" / "tensor").glob("*.c") if path.stem != "tensor_lib")
+
+
+@pytest.mark.parametrize("source", TENSOR_TESTS, ids=lambda path: path.stem)
+def test_the_tensor_layer_is_right_in_32_bits(tmp_path, source):
+    empty = tmp_path / "empty.c"
+    empty.write_text("int main(void) { return 0; }")
+    program = tmp_path / "program"
+    if machine.compile_c(empty, "-m32", "-o", str(program), python=None).returncode != 0:
+        pytest.skip("the compiler makes no 32-bit programs here")
+    done = machine.compile_c(source, "-m32", "-o", str(program), python=None)
+    assert done.returncode == 0, done.stderr
+    done = subprocess.run([program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_an_older_dlpack_h_is_refused_by_name(tmp_path):
+    old = tmp_path / "dlpack" / "dlpack.h"
+    old.parent.mkdir()
+    old.write_text("#define DLPACK_DLPACK_H_\n#define DLPACK_VERSION 80\n")
+    done = machine.compile_c(USES_ALL, "-fsyntax-only", dlpack=str(tmp_path))
+    assert done.returncode != 0
+    assert "dlpack_py.h needs dlpack.h 1.0 or a newer 1.x, and found another" in done.stderr
+
+
+def test_short_enums_are_refused_by_name():
+    done = machine.compile_c(USES_ALL, "-fshort-enums", "-fsyntax-only")
+    assert done.returncode != 0
+    assert "dlpack_py_impl_enum_has_4_bytes" in done.stderr

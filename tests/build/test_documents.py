@@ -1,0 +1,55 @@
+"""What is written beside the header says what the header says."""
+
+import re
+
+import machine
+import pytest
+
+HEADER = (machine.ROOT / "dlpack_py.h").read_text()
+VERSION = re.search(r'define DLPACK_PY_VERSION_STRING "(.*?)"', HEADER)[1]
+
+
+@pytest.fixture
+def added_lines():
+    """What the extension in examples/minimal got for DLPack: its marked regions, with a blank line between two."""
+    text = (machine.ROOT / "examples" / "minimal" / "image.c").read_text()
+    regions = re.findall(r"^ */\* dlpack: begin \*/\n(.*?)^ */\* dlpack: end \*/$", text, re.DOTALL | re.MULTILINE)
+    assert len(regions) > 1
+    return "\n\n".join(region.strip("\n") for region in regions) + "\n"
+
+
+def test_the_code_in_the_readme_is_the_example(added_lines):
+    readme = (machine.ROOT / "README.md").read_text()
+    section = re.split(r"^#+ .*examples/minimal.*$", readme, flags=re.MULTILINE)[1]
+    assert re.search(r"^```c\n(.*?)^```$", section, re.DOTALL | re.MULTILINE)[1] == added_lines
+
+
+def test_the_example_adds_at_most_thirty_lines(added_lines):
+    code = re.sub(r"/\*.*?\*/", "", added_lines, flags=re.DOTALL)
+    lines = [line for line in code.splitlines() if line.strip()]
+    assert 0 < len(lines) <= 30
+    assert max(map(len, lines)) <= 120
+
+
+def test_the_changelog_begins_with_the_version_of_the_header():
+    releases = re.findall(r"^## (\d+\.\d+\.\d+)", (machine.ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert releases[0] == VERSION
+
+
+def test_the_version_of_the_header_is_the_same_as_number_and_text():
+    number = int(re.search(r"define DLPACK_PY_VERSION (0x\w+)", HEADER)[1], 16)
+    assert ".".join(str(number >> shift & 255) for shift in (16, 8, 0)) == VERSION
+    assert f"* Version {VERSION}," in HEADER
+    assert f"DLPACK_PY_VERSION != 0x{number:06x}" in HEADER
+
+
+def test_the_licence_in_the_header_is_that_of_the_project():
+    def words(text):
+        return re.sub(r"[\s*]+", " ", text[text.index("Permission is hereby granted") :]).strip(" /")
+
+    assert words(HEADER) == words((machine.ROOT / "LICENSE").read_text())
+    assert "SPDX-License-Identifier: MIT" in HEADER
+
+
+def test_no_line_is_longer_than_120_columns():
+    assert [line for line in HEADER.splitlines() if len(line) > 120] == []

@@ -1,0 +1,157 @@
+"""The header can be copied into anybody's tree: what it defines, and how often and with whom it is included."""
+
+import re
+import subprocess
+import sys
+
+import machine
+import pytest
+
+HEADER = machine.ROOT / "dlpack_py.h"
+TEXT = HEADER.read_text()
+
+needs_cxx = pytest.mark.skipif(list(machine.compilers().values())[-1][1] is None, reason="no C++ compiler")
+both_languages = pytest.mark.parametrize("suffix", [".c", pytest.param(".cpp", marks=needs_cxx)])
+
+
+def compile_text(folder, text, *flags, suffix=".c", **where):
+    source = folder / f"source{suffix}"
+    source.write_text(text)
+    return machine.compile_c(source, *flags, "-c", "-o", str(folder / "source.o"), **where)
+
+
+INCLUDE = '#include "dlpack_py.h"'
+WITHOUT, WITH = "#define DLPACK_PY_NO_PYTHON", "#undef DLPACK_PY_NO_PYTHON"
+
+
+@both_languages
+@pytest.mark.parametrize(
+    "lines",
+    [
+        pytest.param([INCLUDE, INCLUDE], id="twice"),
+        pytest.param([WITHOUT, INCLUDE, WITH, INCLUDE], id="without Python, then with it"),
+        pytest.param([INCLUDE, WITHOUT, INCLUDE], id="with Python, then without"),
+        pytest.param(["#include <dlpack/dlpack.h>", INCLUDE], id="after dlpack.h"),
+    ],
+)
+def test_any_order_of_includes_gives_both_layers(tmp_path, suffix, lines):
+    # The pedantry of style is answered inside the header.
+    flags = ["-Wold-style-cast", "-Wzero-as-null-pointer-constant"] if suffix == ".cpp" else []
+    use = ["int use(PyObject *x);", "int use(PyObject *x) { return dlpack_py_check(x); }"]
+    done = compile_text(tmp_path, "\n".join([*lines, *use]), *flags, suffix=suffix)
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+
+
+@needs_cxx
+def test_style_warnings_of_cpp_are_as_before_behind_the_header(tmp_path):
+    text = '#include "dlpack_py.h"\n#include "dlpack_py.h"\nlong f(double d);\nlong f(double d) { return (long)d; }\n'
+    done = compile_text(tmp_path, text, "-Wold-style-cast", suffix=".cpp")
+    assert "old-style" in done.stderr
+    assert compile_text(tmp_path, text, suffix=".cpp").returncode == 0
+
+
+def test_two_versions_in_one_file_are_refused_by_name(tmp_path):
+    (tmp_path / "other.h").write_text(TEXT.replace("0x000100", "0x000200"))
+    done = compile_text(tmp_path, '#include "dlpack_py.h"\n#include "other.h"\n')
+    assert done.returncode != 0
+    assert "two versions of dlpack_py.h meet here" in done.stderr
+
+
+@needs_cxx
+def test_a_c_and_a_cpp_file_of_one_module_share_arrays(tmp_path):
+    """G2: each has its own state and deleters, and takes what the other made."""
+    first = tmp_path / "pair.c"
+    first.write_text("""
+        #include "dlpack_py.h"
+        PyObject *produce(PyObject *self, PyObject *unused);
+        static PyObject *consume(PyObject *self, PyObject *x)
+        {
+            dlpack_py_view v;
+            PyObject *value;
+            (void)self;
+            if (dlpack_py_consume(x, NULL, &v) < 0)
+                return NULL;
+            value = PyLong_FromLong(*(const signed char *)dlpack_py_data(&v));
+            dlpack_py_release(&v);
+            return value;
+        }
+        static PyMethodDef functions[] = {
+            {"produce", produce, METH_NOARGS, NULL}, {"consume", consume, METH_O, NULL}, {NULL, NULL, 0, NULL}};
+        static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "pair", NULL, 0, functions, NULL, NULL, NULL, NULL};
+        PyMODINIT_FUNC PyInit_pair(void) { return PyModuleDef_Init(&module); }
+    """)
+    second = tmp_path / "other.cpp"
+    second.write_text("""
+        #include "dlpack_py.h"
+        extern "C" PyObject *produce(PyObject *self, PyObject *unused);
+        PyObject *produce(PyObject *self, PyObject *)
+        {
+            static signed char seven = 7;
+            const DLTensor t = dlpack_py_cpu(&seven, DLPACK_PY_INT8, 0, nullptr, nullptr);
+            return dlpack_py_produce(self, &t, 0, nullptr, 0, nullptr);
+        }
+    """)
+    objects = []
+    for source in (first, second):
+        objects.append(str(source.with_suffix(".o")))
+        done = machine.compile_c(source, "-c", "-o", objects[-1])
+        assert done.returncode == 0, done.stderr
+    cxx = list(machine.compilers().values())[-1][1]
+    subprocess.run([cxx, "-shared", *objects, "-o", str(tmp_path / "pair.so")], check=True)
+    code = "import pair; assert pair.consume(pair.produce()) == 7"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+@both_languages
+def test_including_it_leaves_nothing_in_the_object_file(tmp_path, suffix):
+    assert compile_text(tmp_path, '#include "dlpack_py.h"\n', suffix=suffix).returncode == 0
+    symbols = subprocess.run(["nm", str(tmp_path / "source.o")], capture_output=True, text=True, check=True)
+    assert "dlpack_py" not in symbols.stdout
+    assert not re.search(r"^\w+ [A-TV-Z] ", symbols.stdout, re.MULTILINE)
+
+
+def test_every_macro_it_leaves_defined_has_its_prefix(tmp_path):
+    (tmp_path / "source.c").write_text('#include "dlpack_py.h"\n')
+    listing = machine.compile_c(tmp_path / "source.c", "-E", "-dD").stdout
+    here, left = False, set()
+    for line in listing.splitlines():
+        marker = re.match(r'# \d+ "(.*?)"', line)
+        if marker:
+            here = marker[1].endswith("/dlpack_py.h")
+        change = re.match(r"#(define|undef) (\w+)", line)
+        if here and change:
+            (left.add if change[1] == "define" else left.discard)(change[2])
+    assert len(left) > 50
+    assert [name for name in left if not name.startswith("DLPACK_PY_")] == []
+
+
+def test_every_name_it_defines_has_its_prefix():
+    names = re.findall(r"^(\w+)\(", TEXT, re.MULTILINE)
+    names += re.findall(r"^} (\w+);", TEXT, re.MULTILINE)
+    names += re.findall(r"^(?:typedef )?(?:struct|union|enum) (\w+)", TEXT, re.MULTILINE)
+    assert len(names) > 100
+    assert [name for name in names if not name.startswith("dlpack_py_")] == []
+
+
+def test_every_function_is_static_inline():
+    functions = re.findall(r"^(.*)\n\w+\(", TEXT, re.MULTILINE)
+    assert len(functions) > 100
+    assert [result for result in functions if not result.startswith("static inline ")] == []
+
+
+def test_the_contents_are_the_banners():
+    contents = re.search(r"/\* Contents\n(.*?)\*/", TEXT, re.DOTALL)[1]
+    listed = re.findall(r"^ \* +(\d+\.\d+ .*)$", contents, re.MULTILINE)
+    banners = re.findall(r"^/\* ---- (.*?) -+ \*/$", TEXT, re.MULTILINE)
+    assert len(banners) > 15 and listed == banners
+    assert {len(line) for line in TEXT.splitlines() if line.startswith("/* ---- ")} == {79}
+
+
+def test_the_synopsis_compiles(tmp_path):
+    comment = re.search(r"/\* Synopsis\n(.*?)\*/", TEXT, re.DOTALL)[1]
+    code = re.findall(r"^ \*   (.*)$", comment, re.MULTILINE)
+    thing = "typedef struct Thing { PyObject_HEAD double *values; int64_t length; } Thing;"
+    use = "PyMethodDef *use(PyCFunction *f); PyMethodDef *use(PyCFunction *f) { *f = sum; return thing_methods; }"
+    done = compile_text(tmp_path, "\n".join(['#include "dlpack_py.h"', thing, *code, use]))
+    assert len(code) > 20 and done.returncode == 0, done.stderr

@@ -1,0 +1,116 @@
+"""Somebody else's project builds an extension with the header: copied, as a subdirectory, installed, with meson."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import machine
+import pytest
+
+HERE = machine.ROOT / "tests" / "build"
+ENVIRONMENT = {**os.environ, "PATH": os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])}
+
+
+def run(*command, **options):
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, env=ENVIRONMENT, **options)
+    assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture
+def project(tmp_path):
+    """A copy of a project below projects/, and a folder to build it in."""
+
+    def copy(name):
+        folder = tmp_path / name
+        shutil.copytree(HERE / "projects" / name, folder)
+        shutil.copy(HERE / "uses_all.c", folder)
+        return folder, tmp_path / "build"
+
+    return copy
+
+
+def configure(source, build, *options):
+    return run("cmake", "-S", source, "-B", build, "-G", "Ninja", f"-DPython_EXECUTABLE={sys.executable}", *options)
+
+
+def check_module(folder):
+    run(sys.executable, "-c", "import uses_all; uses_all.run()", cwd=folder)
+
+
+@pytest.fixture(scope="session")
+def installed(tmp_path_factory):
+    """The prefix of an installation."""
+    build, prefix = tmp_path_factory.mktemp("install"), tmp_path_factory.mktemp("prefix")
+    configure(machine.ROOT, build, "-DDLPACK_PY_TESTS=OFF", "-DDLPACK_PY_EXAMPLES=OFF")
+    run("cmake", "--install", build, "--prefix", prefix)
+    return prefix
+
+
+def test_a_copy_of_the_header_is_all_it_takes(tmp_path):
+    shutil.copy(machine.ROOT / "dlpack_py.h", tmp_path)
+    shutil.copy(HERE / "uses_all.c", tmp_path)
+    compiler = list(machine.compilers().values())[-1][0]
+    include = ["-I", list(machine.dlpack_headers().values())[-1], "-I", machine.python_include()]
+    run(compiler, "-shared", "-fPIC", *include, "uses_all.c", "-o", "uses_all.so", cwd=tmp_path)
+    check_module(tmp_path)
+
+
+def test_a_subdirectory_gives_the_target_and_nothing_else(project):
+    source, build = project("subdirectory")
+    (source / "third_party").mkdir()
+    (source / "third_party" / "dlpack_py").symlink_to(machine.ROOT)
+    configure(source, build)
+    run("cmake", "--build", build)
+    check_module(build)
+    cache = (build / "CMakeCache.txt").read_text()
+    for option in ("TESTS", "EXAMPLES", "INSTALL"):
+        assert f"DLPACK_PY_{option}:BOOL=OFF" in cache
+    assert "CMAKE_BUILD_TYPE:STRING=\n" in cache
+    assert not (build / "install_manifest.txt").exists() and list(build.rglob("*.so")) == list(build.glob("*.so"))
+
+
+def test_an_installed_package_is_found(project, installed):
+    source, build = project("package")
+    configure(source, build, f"-DCMAKE_PREFIX_PATH={installed}")
+    run("cmake", "--build", build)
+    check_module(build)
+
+
+def test_an_installed_package_is_refused_where_the_major_version_differs(project, installed):
+    source, build = project("package")
+    listfile = source / "CMakeLists.txt"
+    listfile.write_text(listfile.read_text().replace("dlpack_py 0.1", "dlpack_py 1.0"))
+    with pytest.raises(AssertionError, match="dlpack_py"):
+        configure(source, build, f"-DCMAKE_PREFIX_PATH={installed}")
+
+
+def test_dlpack_include_dir_comes_before_what_else_could_be_found(project, installed, tmp_path):
+    source, build = project("package")
+    (tmp_path / "old" / "dlpack").mkdir(parents=True)
+    (tmp_path / "old" / "dlpack" / "dlpack.h").write_text("#define DLPACK_DLPACK_H_\n")
+    configure(source, build, f"-DCMAKE_PREFIX_PATH={installed}", f"-DDLPACK_INCLUDE_DIR={tmp_path / 'old'}")
+    with pytest.raises(AssertionError, match="needs dlpack.h 1.0"):
+        run("cmake", "--build", build)
+
+
+def test_meson_finds_the_installed_package(project, installed):
+    source, build = project("meson")
+    include = list(machine.dlpack_headers().values())[-1]
+    paths = [f"--pkg-config-path={installed / 'share' / 'pkgconfig'}", f"--cmake-prefix-path={installed}"]
+    meson = [sys.executable, "-m", "mesonbuild.mesonmain"]
+    run(*meson, "setup", source, build, *paths, f"-Dc_args=-I{include}")
+    run(*meson, "compile", "-C", build)
+    check_module(build)
+
+
+def test_pkg_config_knows_the_installed_header(installed):
+    if machine.output("pkg-config", "--version") is None:
+        pytest.skip("no pkg-config")
+    path = {**os.environ, "PKG_CONFIG_PATH": str(installed / "share" / "pkgconfig")}
+    ask = ["pkg-config", "--cflags", "dlpack_py >= 0.1"]
+    answer = subprocess.run(ask, env=path, capture_output=True, text=True, check=True).stdout
+    folder = re.search(r"-I(\S+)", answer)[1]
+    assert os.path.samefile(folder, installed / "include")

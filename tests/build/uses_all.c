@@ -1,0 +1,257 @@
+/* Uses every function of dlpack_py.h, so that a compiler sees them all: as C, as C++ and in each build flavour. As a
+ * module, run() exports six numbers in each way and takes them back; with DLPACK_PY_NO_PYTHON it is a program that does
+ * what the tensor layer can. */
+#include "dlpack_py.h"
+
+/* A function made of checks returns 0, or the line of the first that failed. */
+#define CHECK(condition)     \
+    do {                     \
+        if (!(condition))    \
+            return __LINE__; \
+    } while (0)
+
+static const int64_t shape[2] = {2, 3}, columns[2] = {1, 2};
+
+static int
+use_tensor_layer(void)
+{
+    double values[6] = {0, 1, 2, 3, 4, 5}, compact[6];
+    const DLTensor t = dlpack_py_cpu(values, DLPACK_PY_FLOAT64, 2, shape, columns);
+    const DLTensor to = dlpack_py_cpu(compact, DLPACK_PY_FLOAT64, 2, shape, NULL);
+    char text[DLPACK_PY_TEXT_SIZE];
+    int64_t strides[2], lowest, highest;
+    dlpack_py_stream stream = {DLPACK_PY_STREAM_NO_SYNC, 0};
+    dlpack_py_want want = {0, NULL, 0, 0, NULL, 0, 0, 0, 0, 0};
+    dlpack_py_error error;
+    DLDevice device;
+
+    CHECK(dlpack_py_validate(&t, 0, &error) == 0);
+    CHECK(dlpack_py_first(&t) == values);
+    CHECK(!dlpack_py_is_empty(&t));
+    CHECK(dlpack_py_size(&t) == 6);
+    CHECK(dlpack_py_nbytes(&t, 0) == 48);
+    CHECK(dlpack_py_itemsize(t.dtype, 0) == 8);
+    CHECK(dlpack_py_item_bits(t.dtype, 0) == 64);
+
+    CHECK(dlpack_py_dtype(&t) == DLPACK_PY_FLOAT64);
+    CHECK(dlpack_py_dtype_pack(dlpack_py_dtype_unpack(DLPACK_PY_BFLOAT16)) == DLPACK_PY_BFLOAT16);
+    CHECK(dlpack_py_check_dtype(t.dtype, &error) == 0);
+    CHECK(dlpack_py_dtype_parse(dlpack_py_dtype_text(DLPACK_PY_FLOAT8_E4M3FN, text)) == DLPACK_PY_FLOAT8_E4M3FN);
+    CHECK(dlpack_py_is_cpu_readable(dlpack_py_device_make(kDLCPU, 0)));
+    CHECK(dlpack_py_device_parse(dlpack_py_device_text(t.device, text), &device, &error) == 0);
+    CHECK(dlpack_py_check_stream(device, &stream, &error) == 0);
+
+    CHECK(dlpack_py_is_contiguous(&t, 'F') && !dlpack_py_is_contiguous(&t, 'C'));
+    dlpack_py_strides(2, shape, 'F', strides);
+    CHECK(memcmp(strides, columns, sizeof(strides)) == 0);
+    CHECK(dlpack_py_extent(&t, 0, &lowest, &highest) == 0 && lowest == 0 && highest == 48);
+    CHECK(!dlpack_py_overlaps_itself(&t) && !dlpack_py_overlap(&t, 0, &to, 0));
+    CHECK(dlpack_py_copy(&to, &t, 0, &error) == 0 && compact[1] >= 2 && compact[1] <= 2);
+    CHECK(dlpack_py_cpu_table()->copy_to_host(NULL, &to, &t, 0, &error) == 0);
+    CHECK(dlpack_py_meets(&t, DLPACK_PY_WRITABLE, &want, &error) == 0);
+    want.order = 'C';
+    CHECK(dlpack_py_meets(&t, DLPACK_PY_WRITABLE, &want, &error) < 0 && error.code == DLPACK_PY_BUFFER_ERROR);
+    return 0;
+}
+
+#ifdef DLPACK_PY_NO_PYTHON
+
+int
+main(void)
+{
+    return use_tensor_layer() != 0;
+}
+
+#else
+
+typedef struct Numbers {
+    PyObject_HEAD
+    double values[6];
+    int64_t shape[2], strides[2];
+    dlpack_py_embedded embedded;
+} Numbers;
+
+static DLTensor
+describe(PyObject *self)
+{
+    return dlpack_py_cpu(((Numbers *)self)->values, DLPACK_PY_FLOAT64, 2, shape, columns);
+}
+
+static PyObject *
+numbers_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    const DLTensor t = describe(self);
+    return dlpack_py_produce(self, &t, 0, args, nargs, kwnames);
+}
+
+static PyObject *
+numbers_device(PyObject *self, PyObject *unused)
+{
+    const DLTensor t = describe(self);
+    PyObject *device = dlpack_py_produce_device(&t), *same = dlpack_py_cpu_device(self, unused);
+    Py_XDECREF(same);
+    return device;
+}
+
+static PyMethodDef numbers_methods[] = {
+    DLPACK_PY_METHODS(numbers_dlpack, numbers_device),
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot numbers_slots[] = {
+    {Py_tp_methods, numbers_methods},
+    {0, NULL},
+};
+
+static PyType_Spec numbers_spec = {"uses_all.Numbers", sizeof(Numbers), 0, Py_TPFLAGS_DEFAULT, numbers_slots};
+
+static int
+visit(PyObject *object, void *expected)
+{
+    return object == (PyObject *)expected;
+}
+
+/* What x offers is the memory of owner; x is stolen, so that a capsule goes as well. */
+static int
+check_taken(PyObject *x, PyObject *owner)
+{
+    dlpack_py_view first, v;
+    CHECK(x != NULL);
+    CHECK(dlpack_py_check(x));
+    CHECK(dlpack_py_consume(x, NULL, &first) == 0);
+    Py_DECREF(x);
+    dlpack_py_move(&v, &first);
+    CHECK(dlpack_py_data(&v) == ((Numbers *)owner)->values);
+    (void)dlpack_py_traverse(&v, visit, owner);
+    dlpack_py_release(&v);
+    return 0;
+}
+
+static int
+use_consumer(PyObject *owner)
+{
+    dlpack_py_request request;
+    dlpack_py_view v;
+
+    CHECK(dlpack_py_consume_with(dlpack_py_state_get(), owner, NULL, &v) == 0);
+    dlpack_py_release(&v);
+    CHECK(dlpack_py_from_dlpack(&owner, 1, NULL, NULL, &v) == 0);
+    dlpack_py_release(&v);
+    CHECK(dlpack_py_from_dlpack_args(owner, NULL, Py_True, NULL, &v) == 0);
+    dlpack_py_release(&v);
+    CHECK(dlpack_py_parse_request_args(NULL, NULL, NULL, Py_False, &request) == 0);
+    CHECK(dlpack_py_consume_request(NULL, owner, &request, NULL, &v) == 0);
+    CHECK(dlpack_py_data(&v) == ((Numbers *)owner)->values);
+    dlpack_py_release(&v);
+    return 0;
+}
+
+static int
+use_producer(PyObject *owner)
+{
+    const DLTensor t = describe(owner);
+    dlpack_py_state *state = dlpack_py_state_get();
+    dlpack_py_request request;
+    dlpack_py_offer offer;
+    dlpack_py_plan plan;
+    dlpack_py_error error;
+    dlpack_py_view v;
+    int line;
+
+    Py_INCREF(owner);
+    line = check_taken(owner, owner);
+    CHECK(line == 0);
+    line = check_taken(dlpack_py_produce_with(state, owner, &t, 0, NULL, 0, NULL), owner);
+    CHECK(line == 0);
+    line = check_taken(dlpack_py_produce_args(owner, &t, 0, NULL, NULL, NULL, NULL), owner);
+    CHECK(line == 0);
+    line = check_taken(dlpack_py_capsule_steal(dlpack_py_wrap(&t, 0, NULL, NULL)), owner);
+    CHECK(line == 0);
+
+    CHECK(dlpack_py_parse_request(NULL, 0, NULL, &request) == 0);
+    CHECK(dlpack_py_decide(&t, 0, 0, &request, &plan, &error) == 0 && plan.form == DLPACK_PY_LEGACY && !plan.copy);
+    offer = dlpack_py_offer_make(owner, &t, 0);
+    line = check_taken(dlpack_py_answer(&offer, &request), owner);
+    CHECK(line == 0);
+    CHECK(dlpack_py_consume(owner, NULL, &v) == 0);
+    offer = dlpack_py_offer_view(owner, &v.tensor, &v);
+    line = check_taken(dlpack_py_produce_offer(&offer, NULL, 0, NULL), owner);
+    CHECK(line == 0);
+    dlpack_py_release(&v);
+    return 0;
+}
+
+static int
+use_embedded(Numbers *owner)
+{
+    dlpack_py_embedded *e = &owner->embedded;
+    dlpack_py_offer offer;
+    DLTensor t;
+    int line;
+
+    memcpy(owner->shape, shape, sizeof(shape));
+    memcpy(owner->strides, columns, sizeof(columns));
+    t = dlpack_py_cpu(owner->values, DLPACK_PY_FLOAT64, 2, owner->shape, owner->strides);
+    CHECK(dlpack_py_embed(e, (PyObject *)owner, &t, 0) == 0);
+    offer = dlpack_py_offer_embedded(e);
+    line = check_taken(dlpack_py_produce_offer(&offer, NULL, 0, NULL), (PyObject *)owner);
+    CHECK(line == 0);
+    Py_INCREF((PyObject *)owner); /* as an export would have */
+    line = check_taken(dlpack_py_capsule_legacy_steal(&e->legacy), (PyObject *)owner);
+    CHECK(line == 0);
+    dlpack_py_embed_clear(e);
+    return 0;
+}
+
+/* Raises RuntimeError with the line of a check that failed. */
+static PyObject *
+run(PyObject *module, PyObject *unused)
+{
+    PyObject *type = PyType_FromSpec(&numbers_spec), *owner;
+    dlpack_py_error error;
+    int line;
+    (void)module;
+    (void)unused;
+
+    owner = type == NULL ? NULL : PyObject_CallObject(type, NULL);
+    if (owner == NULL)
+        return NULL;
+    line = use_tensor_layer();
+    if (line == 0)
+        line = use_consumer(owner);
+    if (line == 0)
+        line = use_producer(owner);
+    if (line == 0)
+        line = use_embedded((Numbers *)owner);
+    if (line == 0 && Py_REFCNT(owner) != 1)
+        line = __LINE__;
+    Py_DECREF(owner);
+    Py_DECREF(type);
+    if (line == 0)
+        Py_RETURN_NONE;
+    if (PyErr_Occurred())
+        return NULL;
+    error.code = DLPACK_PY_RUNTIME_ERROR;
+    snprintf(error.text, sizeof(error.text), "the check in line %d failed", line);
+    (void)dlpack_py_raise(&error);
+    return NULL;
+}
+
+static PyMethodDef functions[] = {
+    {"run", run, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyModuleDef_Slot slots[] = {{0, NULL}};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, "uses_all", NULL, 0, functions, slots, NULL, NULL, NULL,
+};
+
+PyMODINIT_FUNC
+PyInit_uses_all(void)
+{
+    return PyModuleDef_Init(&definition);
+}
+
+#endif

@@ -1,0 +1,364 @@
+/* The consumer's half of the header, as seen from Python: consume(obj, want) with any want gives a View, which tells
+ * all of its fields. CalledFromC gives producers the signatures that C code has. */
+
+#include "dlpack_py.h"
+#include <structmember.h> /* T_OBJECT: PyMemberDef */
+
+/* ---- A want from a dict ------------------------------------------------- */
+
+typedef struct {
+    dlpack_py_want want;
+    uint32_t       dtypes[8];
+    int64_t        shape[DLPACK_PY_MAX_NDIM];
+} Want;
+
+static int
+parse_dtype(PyObject *object, uint32_t *dtype)
+{
+    const char *text = PyUnicode_AsUTF8(object);
+    if (text == NULL)
+        return -1;
+    *dtype = dlpack_py_dtype_parse(text);
+    if (*dtype != 0)
+        return 0;
+    PyErr_Format(PyExc_ValueError, "no dtype: %R", object);
+    return -1;
+}
+
+/* The integer that names holds under name; 0 where it has none. */
+static long
+integer(PyObject *names, const char *name)
+{
+    PyObject *object = PyDict_GetItemString(names, name);
+    return object == NULL ? 0 : PyLong_AsLong(object);
+}
+
+static int
+parse_want(PyObject *names, Want *out)
+{
+    PyObject *object;
+    Py_ssize_t i;
+
+    memset(out, 0, sizeof(*out));
+    if ((object = PyDict_GetItemString(names, "dtype")) != NULL && parse_dtype(object, &out->want.dtype) < 0)
+        return -1;
+    if ((object = PyDict_GetItemString(names, "dtypes")) != NULL) {
+        for (i = 0; i < PyTuple_Size(object); i++) {
+            if (parse_dtype(PyTuple_GetItem(object, i), &out->dtypes[i]) < 0)
+                return -1;
+        }
+        out->want.dtypes = out->dtypes;
+    }
+    if ((object = PyDict_GetItemString(names, "shape")) != NULL) {
+        for (i = 0; i < PyTuple_Size(object); i++)
+            out->shape[i] = PyLong_AsLongLong(PyTuple_GetItem(object, i));
+        out->want.shape = out->shape;
+    }
+    if ((object = PyDict_GetItemString(names, "order")) != NULL)
+        out->want.order = (char)PyUnicode_ReadChar(object, 0);
+    out->want.ndim = (int32_t)integer(names, "ndim");
+    out->want.max_ndim = (int32_t)integer(names, "max_ndim");
+    out->want.writable = (char)integer(names, "writable");
+    out->want.device = (int32_t)integer(names, "device");
+    out->want.alignment = (size_t)integer(names, "alignment");
+    out->want.options = (uint32_t)integer(names, "options");
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+/* ---- View ---------------------------------------------------------------- */
+
+typedef struct {
+    PyObject_HEAD
+    dlpack_py_view view;
+} View;
+
+static PyTypeObject view_type;
+
+static View *
+view_new(void)
+{
+    View *self = PyObject_New(View, &view_type);
+    if (self != NULL)
+        memset(&self->view, 0, sizeof(self->view));
+    return self;
+}
+
+static void
+view_dealloc(PyObject *self)
+{
+    dlpack_py_release(&((View *)self)->view);
+    PyObject_Free(self);
+}
+
+static PyObject *
+view_release(PyObject *self, PyObject *Py_UNUSED(unused))
+{
+    dlpack_py_release(&((View *)self)->view);
+    Py_RETURN_NONE;
+}
+
+/* Without a thread state, as a consumer does that works without the GIL. */
+static PyObject *
+view_release_detached(PyObject *self, PyObject *Py_UNUSED(unused))
+{
+    dlpack_py_view *view = &((View *)self)->view;
+    Py_BEGIN_ALLOW_THREADS
+    dlpack_py_release(view);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+/* Raises the exception, and releases the view while it is in flight. */
+static PyObject *
+view_release_raising(PyObject *self, PyObject *exception)
+{
+    PyErr_SetObject((PyObject *)Py_TYPE(exception), exception);
+    dlpack_py_release(&((View *)self)->view);
+    return NULL;
+}
+
+static PyObject *
+view_move(PyObject *self, PyObject *Py_UNUSED(unused))
+{
+    View *moved = view_new();
+    if (moved == NULL)
+        return NULL;
+    dlpack_py_move(&moved->view, &((View *)self)->view);
+    return (PyObject *)moved;
+}
+
+static PyObject *
+view_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    dlpack_py_view *view = &((View *)self)->view;
+    const dlpack_py_offer offer = dlpack_py_offer_view(self, &view->tensor, view);
+    return dlpack_py_produce_offer(&offer, args, nargs, kwnames);
+}
+
+static PyObject *
+view_device(PyObject *self, PyObject *Py_UNUSED(unused))
+{
+    return dlpack_py_produce_device(&((View *)self)->view.tensor);
+}
+
+static PyMethodDef view_methods[] = {
+    DLPACK_PY_METHODS(view_dlpack, view_device),
+    {"release", view_release, METH_NOARGS, NULL},
+    {"release_detached", view_release_detached, METH_NOARGS, NULL},
+    {"release_raising", view_release_raising, METH_O, NULL},
+    {"move", view_move, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyObject *
+tuple_of(const int64_t *extents, int32_t ndim)
+{
+    PyObject *tuple;
+    int32_t i;
+    if (extents == NULL && ndim > 0)
+        Py_RETURN_NONE;
+    tuple = PyTuple_New(ndim);
+    for (i = 0; tuple != NULL && i < ndim; i++)
+        PyTuple_SetItem(tuple, i, PyLong_FromLongLong(extents[i]));
+    return tuple;
+}
+
+static PyObject *
+view_getattr(PyObject *self, PyObject *name)
+{
+    const dlpack_py_view *view = &((View *)self)->view;
+    const DLTensor *t = &view->tensor;
+
+    if (PyUnicode_CompareWithASCIIString(name, "data") == 0)
+        return PyLong_FromVoidPtr(dlpack_py_data(view));
+    if (PyUnicode_CompareWithASCIIString(name, "byte_offset") == 0)
+        return PyLong_FromUnsignedLongLong(t->byte_offset);
+    if (PyUnicode_CompareWithASCIIString(name, "shape") == 0)
+        return tuple_of(t->shape, t->ndim);
+    if (PyUnicode_CompareWithASCIIString(name, "strides") == 0)
+        return tuple_of(t->strides, t->ndim);
+    if (PyUnicode_CompareWithASCIIString(name, "ndim") == 0)
+        return PyLong_FromLong(t->ndim);
+    if (PyUnicode_CompareWithASCIIString(name, "dtype") == 0)
+        return Py_BuildValue("(iii)", t->dtype.code, t->dtype.bits, t->dtype.lanes);
+    if (PyUnicode_CompareWithASCIIString(name, "device") == 0)
+        return Py_BuildValue("(ii)", (int)t->device.device_type, (int)t->device.device_id);
+    if (PyUnicode_CompareWithASCIIString(name, "flags") == 0)
+        return PyLong_FromUnsignedLongLong(view->flags);
+    if (PyUnicode_CompareWithASCIIString(name, "readonly") == 0)
+        return PyLong_FromLong(view->readonly);
+    if (PyUnicode_CompareWithASCIIString(name, "form") == 0)
+        return PyLong_FromLong(view->form);
+    if (PyUnicode_CompareWithASCIIString(name, "held") == 0)
+        return PyBool_FromLong(view->managed != NULL);
+    return PyObject_GenericGetAttr(self, name);
+}
+
+static PyTypeObject view_type = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "consumer_probe.View",
+    .tp_basicsize = sizeof(View),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_dealloc = view_dealloc,
+    .tp_methods = view_methods,
+    .tp_getattro = view_getattr,
+};
+
+/* ---- Functions ----------------------------------------------------------- */
+
+/* consume(obj, want=None, /, *, device, copy, with_state=False) */
+static PyObject *
+probe_consume(PyObject *Py_UNUSED(module), PyObject *args, PyObject *names)
+{
+    static char *keywords[] = {"", "", "device", "copy", "with_state", NULL};
+    PyObject *obj, *wanted = NULL, *device = NULL, *copy = NULL;
+    int with_state = 0, failed;
+    View *self;
+    Want want;
+
+    if (!PyArg_ParseTupleAndKeywords(args, names, "O|O!$OOp", keywords, &obj, &PyDict_Type, &wanted, &device, &copy,
+                                     &with_state))
+        return NULL;
+    if (wanted != NULL && parse_want(wanted, &want) < 0)
+        return NULL;
+    self = view_new();
+    if (self == NULL)
+        return NULL;
+    if (device != NULL || copy != NULL)
+        failed = dlpack_py_from_dlpack_args(obj, device, copy, wanted == NULL ? NULL : &want.want, &self->view);
+    else if (with_state)
+        failed = dlpack_py_consume_with(dlpack_py_state_get(), obj, wanted == NULL ? NULL : &want.want, &self->view);
+    else
+        failed = dlpack_py_consume(obj, wanted == NULL ? NULL : &want.want, &self->view);
+    if (failed == 0)
+        return (PyObject *)self;
+    if (self->view.managed != NULL) /* after -1 there is nothing to release */
+        PyErr_SetString(PyExc_SystemError, "dlpack_py_consume failed, and left something in the view");
+    Py_DECREF(self);
+    return NULL;
+}
+
+/* from_dlpack(x, /, *, device=None, copy=None): the call's arguments are the header's to understand. */
+static PyObject *
+probe_from_dlpack(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    View *self = view_new();
+    if (self != NULL && dlpack_py_from_dlpack(args, nargs, kwnames, NULL, &self->view) < 0)
+        Py_CLEAR(self);
+    return (PyObject *)self;
+}
+
+static PyObject *
+probe_check(PyObject *Py_UNUSED(module), PyObject *obj)
+{
+    return PyBool_FromLong(dlpack_py_check(obj));
+}
+
+static PyMethodDef functions[] = {
+    {"consume", (PyCFunction)(void (*)(void))probe_consume, METH_VARARGS | METH_KEYWORDS, NULL},
+    {"from_dlpack", (PyCFunction)(void (*)(void))probe_from_dlpack, METH_FASTCALL | METH_KEYWORDS, NULL},
+    {"check", probe_check, METH_O, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+/* ---- CalledFromC ---------------------------------------------------------- */
+
+/* CalledFromC(answer): methods for the __dlpack__ of a subclass that return answer(). */
+typedef struct {
+    PyObject_HEAD
+    PyObject *answer;
+} CalledFromC;
+
+static PyObject *
+c_noargs(PyObject *self, PyObject *Py_UNUSED(unused))
+{
+    return PyObject_CallNoArgs(((CalledFromC *)self)->answer);
+}
+
+static PyObject *
+c_varargs(PyObject *self, PyObject *args)
+{
+    return PyArg_ParseTuple(args, "") ? c_noargs(self, NULL) : NULL;
+}
+
+static PyObject *
+c_stream(PyObject *self, PyObject *args, PyObject *names)
+{
+    static char *keywords[] = {"stream", NULL};
+    PyObject *stream = NULL;
+    return PyArg_ParseTupleAndKeywords(args, names, "|O", keywords, &stream) ? c_noargs(self, NULL) : NULL;
+}
+
+static PyObject *
+c_no_keyword(PyObject *self, PyObject *args, PyObject *names)
+{
+    static char *keywords[] = {NULL};
+    return PyArg_ParseTupleAndKeywords(args, names, "", keywords) ? c_noargs(self, NULL) : NULL;
+}
+
+static PyMethodDef c_methods[] = {
+    {"noargs", c_noargs, METH_NOARGS, NULL},
+    {"varargs", c_varargs, METH_VARARGS, NULL},
+    {"stream", (PyCFunction)(void (*)(void))c_stream, METH_VARARGS | METH_KEYWORDS, NULL},
+    {"no_keyword", (PyCFunction)(void (*)(void))c_no_keyword, METH_VARARGS | METH_KEYWORDS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef c_members[] = {
+    {"answer", T_OBJECT, offsetof(CalledFromC, answer), 0, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static void
+c_dealloc(PyObject *self)
+{
+    Py_XDECREF(((CalledFromC *)self)->answer);
+    Py_TYPE(self)->tp_free(self);
+}
+
+static PyTypeObject c_type = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "consumer_probe.CalledFromC",
+    .tp_basicsize = sizeof(CalledFromC),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+    .tp_dealloc = c_dealloc,
+    .tp_methods = c_methods,
+    .tp_members = c_members,
+    .tp_new = PyType_GenericNew,
+};
+
+/* ---- The module ----------------------------------------------------------- */
+
+static struct PyModuleDef module = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "consumer_probe",
+    .m_size = -1,
+    .m_methods = functions,
+};
+
+PyMODINIT_FUNC
+PyInit_consumer_probe(void)
+{
+    PyObject *self;
+
+    if (PyType_Ready(&view_type) < 0 || PyType_Ready(&c_type) < 0)
+        return NULL;
+    self = PyModule_Create(&module);
+    if (self == NULL)
+        return NULL;
+    Py_INCREF(&c_type);
+    if (PyModule_AddObject(self, "CalledFromC", (PyObject *)&c_type) < 0 ||
+        PyModule_AddIntMacro(self, DLPACK_PY_COPY_IF_NEEDED) < 0 ||
+        PyModule_AddIntMacro(self, DLPACK_PY_LEGACY_IS_WRITABLE) < 0 ||
+        PyModule_AddIntMacro(self, DLPACK_PY_OVERLAP_IS_FINE) < 0 ||
+        PyModule_AddIntMacro(self, DLPACK_PY_BUFFER_TOO) < 0 ||
+        PyModule_AddIntMacro(self, DLPACK_PY_NOTHING_PENDING) < 0 ||
+        PyModule_AddIntMacro(self, DLPACK_PY_ANY_DEVICE) < 0 || PyModule_AddIntMacro(self, DLPACK_PY_SCALAR) < 0 ||
+        PyModule_AddIntMacro(self, DLPACK_PY_WRITABLE) < 0 || PyModule_AddIntMacro(self, DLPACK_PY_READONLY) < 0 ||
+        PyModule_AddIntMacro(self, DLPACK_PY_READONLY_UNSAID) < 0 ||
+        PyModule_AddIntMacro(self, DLPACK_PY_VERSIONED) < 0 || PyModule_AddIntMacro(self, DLPACK_PY_LEGACY) < 0) {
+        Py_DECREF(self);
+        return NULL;
+    }
+    return self;
+}

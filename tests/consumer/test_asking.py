@@ -1,0 +1,643 @@
+"""How a consumer calls __dlpack__: which method, with which keywords, and when again (C1, C3, C4, C5, C6)."""
+
+import sys
+
+import dltensor
+import pytest
+from consumer_probe import (
+    DLPACK_PY_ANY_DEVICE,
+    DLPACK_PY_BUFFER_TOO,
+    DLPACK_PY_NOTHING_PENDING,
+    CalledFromC,
+    check,
+    consume,
+    from_dlpack,
+)
+from dltensor import CPU, CUDA, CUDA_HOST, CUDA_MANAGED, LEGACY, ROCM_HOST, VERSIONED, Made, Producer
+
+VERSION = {"max_version": (1, 3)}
+both_forms = pytest.mark.parametrize("form", [VERSIONED, LEGACY])
+
+
+class Scripted:
+    """Answers each call of __dlpack__ by the next of its answers: raised, called, or returned."""
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+        self.calls = []
+
+    def __dlpack__(self, **keywords):
+        self.calls.append(keywords)
+        answer = self.answers.pop(0)
+        try:
+            if isinstance(answer, BaseException):
+                raise answer
+            return answer() if callable(answer) else answer
+        finally:
+            del answer  # no cycle of exception, traceback and frame
+
+
+# ---- Keywords: C1, C3, C4 ----
+
+
+def test_a_cpu_consumer_passes_max_version_and_nothing_else_and_does_not_ask_for_the_device_C4():
+    producer = Producer()
+    consume(producer)
+    assert producer.calls == [VERSION]
+
+
+def test_with_a_state_at_hand_the_same_is_asked_C4():
+    producer = Producer()
+    consume(producer, with_state=True)
+    assert producer.calls == [VERSION]
+
+
+@pytest.mark.parametrize("device", [None, CPU, "cpu"])
+@pytest.mark.parametrize("copy", [None, True, False])
+def test_copy_and_dl_device_are_passed_only_when_asked_for_C3(device, copy):
+    producer = Producer()
+    from_dlpack(producer, device=device, copy=copy)
+    wanted = dict(VERSION)
+    if device is not None:
+        wanted["dl_device"] = CPU
+    if copy is not None:
+        wanted["copy"] = copy
+    assert producer.calls == [wanted]
+
+
+def old_python(make):
+    class Old:
+        def __dlpack__(self, stream=None):
+            return make()
+
+    return Old()
+
+
+def older_python(make):
+    class Old:
+        def __dlpack__(self):
+            return make()
+
+    return Old()
+
+
+def called_from_c(method):
+    def old(make):
+        producer = type("Old", (CalledFromC,), {"__dlpack__": getattr(CalledFromC, method)})()
+        producer.answer = make
+        return producer
+
+    old.__name__ = "c_" + method
+    return old
+
+
+OLD_PRODUCERS = [old_python, older_python, *map(called_from_c, ["noargs", "varargs", "stream", "no_keyword"])]
+
+
+@pytest.mark.parametrize("old", OLD_PRODUCERS, ids=lambda old: old.__name__)
+def test_a_producer_whose_signature_lacks_max_version_is_called_without_it_C1(old):
+    made = Made(LEGACY)
+    view = consume(old(made.capsule))
+    assert view.data == made.address
+    view.release()
+    assert made.deleted == 1
+
+
+PYBIND11 = """__dlpack__(): incompatible function arguments. The following argument types are supported:
+    1. (self: image.Image) -> capsule
+
+Invoked with: <image.Image object at 0x7f0000000000>; kwargs: max_version=(1, 3)"""
+
+REFUSALS = [
+    "Old.__dlpack__() got an unexpected keyword argument 'max_version'",  # Python, Cython, PyArg_ from 3.13 on
+    "__dlpack__() got an unexpected keyword argument 'max_version'. Did you mean 'version'?",
+    "'max_version' is an invalid keyword argument for __dlpack__()",  # PyArg_ before 3.13
+    "__dlpack__() takes no keyword arguments",  # METH_NOARGS, Cython
+    "this function takes no keyword arguments",
+    "__dlpack__() takes at most 0 keyword arguments (1 given)",
+    "__dlpack__(): keyword max_version is not supported",
+    "unsupported keyword: max_version",
+    PYBIND11,
+    PYBIND11.replace("image.Image) -> capsule", "image.Image, stream: object | None = None) -> object"),  # nanobind
+]
+
+
+@pytest.mark.parametrize("text", REFUSALS)
+def test_a_refusal_of_the_keyword_is_known_by_its_text_C1(text):
+    made = Made(LEGACY)
+    producer = Scripted(TypeError(text), made.capsule)
+    assert consume(producer).data == made.address
+    assert producer.calls == [VERSION, {}]
+
+
+def test_a_refusal_that_carries_a_traceback_is_one_too_C1():
+    def refuse():  # Cython's keyword errors come with the line of the def
+        raise TypeError("__dlpack__() got an unexpected keyword argument 'max_version'")
+
+    producer = Scripted(refuse, Made(LEGACY).capsule)
+    consume(producer)
+    assert producer.calls == [VERSION, {}]
+
+
+OTHER_TYPE_ERRORS = [
+    "",
+    "boom",
+    "max_version must be a tuple",
+    "__dlpack__() missing 1 required positional argument: 'max_version'",
+    "unsupported operand type(s) for +: 'int' and 'str'",
+    "sort() got an unexpected keyword argument 'order'",
+    "'order' is an invalid keyword argument for sort()",
+    "sort() takes at most 2 arguments (3 given)",
+    "expected at most 1 argument, got 2",
+    "'NoneType' object is not callable",
+]
+
+
+@pytest.mark.parametrize("text", OTHER_TYPE_ERRORS)
+def test_any_other_type_error_is_passed_on_after_one_call_C1(text):
+    error = TypeError(text)
+    producer = Scripted(error)
+    with pytest.raises(TypeError) as raised:
+        consume(producer)
+    assert raised.value is error
+    assert error.__context__ is None
+    assert producer.calls == [VERSION]
+
+
+def test_a_type_error_that_has_no_text_is_passed_on_C1():
+    class Unprintable(TypeError):
+        def __str__(self):
+            raise ValueError("no text")
+
+    error = Unprintable()
+    with pytest.raises(Unprintable) as raised:
+        consume(Scripted(error))
+    assert raised.value is error
+
+
+@pytest.mark.parametrize("error", [BufferError, ValueError, RuntimeError, MemoryError, KeyboardInterrupt, AttributeError])
+def test_an_error_of_the_producers_own_is_passed_on_after_one_call_C1(error):
+    raised = error("max_version is an unexpected keyword argument")
+    producer = Scripted(raised)
+    with pytest.raises(error) as caught:
+        consume(producer)
+    assert caught.value is raised
+    assert producer.calls == [VERSION]
+
+
+@pytest.mark.parametrize("second", [TypeError("still boom"), BufferError("not now"), ValueError("boom")])
+def test_when_the_second_call_fails_too_the_first_error_is_its_context_C1(second):
+    first = TypeError(REFUSALS[0])
+    producer = Scripted(first, second)
+    with pytest.raises(type(second)) as raised:
+        consume(producer)
+    assert raised.value is second
+    assert raised.value.__context__ is first
+    assert producer.calls == [VERSION, {}]
+
+
+def test_one_error_raised_by_both_calls_is_not_its_own_context_C1():
+    error = TypeError(REFUSALS[3])
+    with pytest.raises(TypeError) as raised:
+        consume(Scripted(error, error))
+    assert raised.value is error
+    assert error.__context__ is None
+
+
+def test_a_second_error_that_has_a_context_keeps_it_C1():
+    first = TypeError(REFUSALS[0])
+
+    def fail():
+        try:
+            raise KeyError("cause")
+        except KeyError:
+            raise BufferError("not now")  # noqa: B904
+
+    with pytest.raises(BufferError) as raised:
+        consume(Scripted(first, fail))
+    chain = [raised.value]
+    while chain[-1].__context__ is not None:
+        chain.append(chain[-1].__context__)
+    assert [type(error) for error in chain] == [BufferError, KeyError, TypeError]
+
+
+def test_no_trace_of_the_refusal_is_left_after_success_C1():
+    class Refusal(TypeError):
+        pass
+
+    producer = Scripted(Refusal(REFUSALS[0]), Made(LEGACY).capsule)
+    view = consume(producer)
+    assert sys.exc_info() == (None, None, None)
+    assert view.held
+
+
+def test_the_producers_refcount_is_what_it_was_after_a_refusal_and_after_a_failure_C1():
+    producer = old_python(Made(LEGACY).capsule)
+    before = sys.getrefcount(producer)
+    consume(producer).release()
+    assert sys.getrefcount(producer) == before
+
+    failing = Scripted(TypeError(REFUSALS[0]), BufferError("not now"))
+    before = sys.getrefcount(failing)
+    with pytest.raises(BufferError):
+        consume(failing)
+    assert sys.getrefcount(failing) == before
+
+
+class NoCopy(Producer):
+    def __dlpack__(self, *, stream=None, max_version=None, dl_device=None):
+        return super().__dlpack__(max_version=max_version)
+
+
+class NoDevice(Producer):
+    def __dlpack__(self, *, stream=None, max_version=None, copy=None):
+        return super().__dlpack__(max_version=max_version)
+
+
+class NoKeyword(Producer):
+    def __dlpack__(self, stream=None):
+        return super().__dlpack__()
+
+
+@pytest.mark.parametrize("kind", [NoCopy, NoKeyword])
+def test_the_consumer_makes_the_copy_that_the_producer_does_not_know_of_C3(kind):
+    producer = kind()
+    view = from_dlpack(producer, copy=True)
+    assert view.data != producer.made[0].memory
+    assert dltensor.values(view.data, view.dtype, view.shape, view.strides) == [0.0, 1.0, 2.0]
+    assert view.readonly == 0
+    assert view.data % 64 == 0
+    assert producer.deleted == [1]
+
+
+@pytest.mark.parametrize("kind", [NoCopy, NoKeyword])
+def test_nobody_can_promise_copy_false_for_a_producer_that_does_not_know_it_C3(kind):
+    producer = kind()
+    before = sys.getrefcount(producer)
+    with pytest.raises(BufferError, match="copy is False"):
+        from_dlpack(producer, copy=False)
+    assert producer.made == []
+    assert sys.getrefcount(producer) == before
+
+
+@pytest.mark.parametrize("kind", [NoDevice, NoKeyword])
+def test_a_producer_that_does_not_know_dl_device_is_fine_where_the_data_is_there_C3(kind):
+    producer = kind()
+    assert from_dlpack(producer, device="cpu").data == producer.made[0].address
+
+
+@pytest.mark.parametrize("kind", [NoDevice, NoKeyword])
+@pytest.mark.parametrize("there, asked", [(CPU, CUDA), (CUDA, CPU), (CUDA, (2, 1))])
+def test_a_producer_that_does_not_know_dl_device_is_refused_where_the_data_is_elsewhere_C3(kind, there, asked):
+    producer = kind(device=there)
+    with pytest.raises(BufferError, match="device is"):
+        consume(producer, {"device": DLPACK_PY_ANY_DEVICE}, device=asked)
+    assert producer.deleted == [1]
+
+
+def test_a_copy_that_the_producer_made_is_not_made_again_C3():
+    producer = Producer(flags=dltensor.IS_COPIED)
+    view = from_dlpack(producer, copy=True)
+    assert view.data == producer.made[0].address
+    assert view.flags == dltensor.IS_COPIED
+
+
+def test_a_raw_capsule_is_copied_by_the_consumer_C3():
+    made = Made()
+    view = from_dlpack(made.capsule(), copy=True)
+    assert view.data != ctypes_address(made)
+    assert dltensor.values(view.data, view.dtype, view.shape, view.strides) == [0.0, 1.0, 2.0]
+    assert made.deleted == 1
+
+
+def ctypes_address(made):
+    return dltensor.ctypes.addressof(made.memory)
+
+
+# ---- The arguments of from_dlpack: C3 ----
+
+
+@pytest.mark.parametrize(
+    "device, error",
+    [
+        ("gpu", ValueError),
+        ("cpu:-1", ValueError),
+        ("cuda:", ValueError),
+        ("cuda:99999999999", ValueError),
+        ("CPU", ValueError),
+        ("", ValueError),
+        ("cpu\0", ValueError),
+        ("\ud800", ValueError),
+        ("x" + "é" * 100, ValueError),
+        (1, TypeError),
+        ([1, 0], TypeError),
+        ((1,), TypeError),
+        ((1, 0, 0), TypeError),
+        ((1, None), TypeError),
+        ((1.0, 0), TypeError),
+        (b"cpu", TypeError),
+        (object(), TypeError),
+    ],
+    ids=ascii,
+)
+def test_a_malformed_device_is_refused_before_the_producer_is_called_C3(device, error):
+    producer = Producer()
+    with pytest.raises(error, match="device is"):
+        from_dlpack(producer, device=device)
+    assert producer.calls == []
+
+
+@pytest.mark.parametrize("copy", [0, 1, "yes", 1.0, [], object()], ids=repr)
+def test_a_copy_that_is_not_none_true_or_false_is_refused_before_the_producer_is_called_C3(copy):
+    producer = Producer()
+    with pytest.raises(TypeError, match="copy is "):
+        from_dlpack(producer, copy=copy)
+    assert producer.calls == []
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: from_dlpack(),
+        lambda x: from_dlpack(x, x),
+        lambda x: from_dlpack(x=x),
+        lambda x: from_dlpack(x, dl_device=(1, 0)),
+        lambda x: from_dlpack(x, **{"\ud800": 1}),
+        lambda x: from_dlpack(x, **{"copy\0": True}),
+    ],
+)
+def test_from_dlpack_takes_one_positional_argument_and_two_keywords_C3(call):
+    producer = Producer()
+    with pytest.raises(TypeError):
+        call(producer)
+    assert producer.calls == []
+
+
+def test_the_device_may_be_made_of_whatever_has_index_C3():
+    class Index:
+        def __init__(self, value):
+            self.value = value
+
+        def __index__(self):
+            return self.value
+
+    producer = Producer()
+    from_dlpack(producer, device=(Index(1), Index(0)))
+    assert producer.calls == [{**VERSION, "dl_device": CPU}]
+    assert [type(x) for x in producer.calls[0]["dl_device"]] == [int, int]
+
+
+def test_a_device_with_a_number_is_passed_as_it_was_asked_for_C3():
+    producer = Producer(device=(2, 1))
+    view = consume(producer, {"device": DLPACK_PY_ANY_DEVICE}, device="cuda:1")
+    assert producer.calls == [{**VERSION, "dl_device": (2, 1)}]
+    assert view.device == (2, 1)
+
+
+# ---- Devices: C5 ----
+
+HOST_READABLE = pytest.mark.parametrize("device", [CUDA_HOST, ROCM_HOST, CUDA_MANAGED], ids=["pinned", "rocm", "managed"])
+
+
+@pytest.mark.parametrize("device, name", [(CUDA, "cuda:0"), ((2, 3), "cuda:3"), ((10, 0), "rocm:0"), ((99, 1), "99")])
+def test_a_device_that_the_cpu_cannot_read_is_refused_by_name_C5(device, name):
+    producer = Producer(device=device)
+    with pytest.raises(BufferError, match=name):
+        consume(producer)
+    assert producer.calls == [VERSION]
+    assert producer.deleted == [1]
+
+
+@HOST_READABLE
+def test_pinned_and_managed_memory_is_let_go_and_asked_for_as_the_cpus_C5(device):
+    producer = Producer(device=device, answers=[{}, {"device": CPU}])
+    view = consume(producer)
+    assert producer.calls == [VERSION, {**VERSION, "dl_device": CPU}]
+    assert producer.deleted == [1, 0]
+    assert (view.data, view.device) == (producer.made[1].address, CPU)
+    view.release()
+    assert producer.deleted == [1, 1]
+
+
+@HOST_READABLE
+def test_the_cpu_being_asked_for_at_once_nothing_is_asked_twice_C5(device):
+    producer = Producer(device=device, answers=[{"device": CPU}])
+    from_dlpack(producer, device="cpu")
+    assert producer.calls == [{**VERSION, "dl_device": CPU}]
+
+
+@HOST_READABLE
+@pytest.mark.parametrize("kind", [Producer, NoDevice, NoKeyword])
+def test_memory_that_stays_pinned_when_asked_for_as_the_cpus_is_refused_C5(device, kind):
+    producer = kind(device=device)
+    with pytest.raises(BufferError, match="device is .*NOTHING_PENDING"):
+        consume(producer)
+    assert set(producer.deleted) == {1}
+
+
+@HOST_READABLE
+def test_the_producers_refusal_to_hand_pinned_memory_over_is_passed_on_C5(device):
+    made, refusal = Made(device=device), BufferError("not now")
+    with pytest.raises(BufferError) as raised:
+        consume(Scripted(made.capsule, refusal))
+    assert raised.value is refusal
+    assert made.deleted == 1
+
+
+@HOST_READABLE
+@both_forms
+def test_a_raw_capsule_of_pinned_memory_has_nobody_to_ask_again_C5(device, form):
+    made = Made(form, device=device)
+    capsule = made.capsule()
+    with pytest.raises(BufferError, match="NOTHING_PENDING"):
+        consume(capsule)
+    del capsule
+    assert made.deleted == 1
+
+
+@HOST_READABLE
+@pytest.mark.parametrize("want", [{"options": DLPACK_PY_NOTHING_PENDING}, {"device": DLPACK_PY_ANY_DEVICE}])
+def test_pinned_memory_is_taken_as_it_is_where_the_caller_says_so_C5(device, want):
+    producer = Producer(device=device)
+    assert consume(producer, want).device == device
+    assert producer.calls == [VERSION]
+
+
+@HOST_READABLE
+def test_a_device_type_that_was_wanted_is_taken_as_it_is_C5(device):
+    assert consume(Producer(device=device), {"device": device[0]}).device == device
+
+
+@HOST_READABLE
+def test_a_copy_of_pinned_memory_is_made_of_what_came_as_the_cpus_C5(device):
+    made = [Made(device=device), Made(device=CPU)]
+    refusal = TypeError("__dlpack__() got an unexpected keyword argument 'copy'")
+    producer = Scripted(refusal, made[0].capsule, refusal, made[1].capsule)
+    view = from_dlpack(producer, copy=True)
+    assert view.device == CPU
+    assert dltensor.values(view.data, view.dtype, view.shape, view.strides) == [0.0, 1.0, 2.0]
+    assert [m.deleted for m in made] == [1, 1]
+
+
+# ---- Looking the method up: C6 ----
+
+
+def test_the_types_method_comes_before_the_instances_C6():
+    producer = Producer()
+    producer.__dlpack__ = lambda **keywords: pytest.fail("the instance's was called")
+    consume(producer)
+    assert producer.calls == [VERSION]
+
+
+def test_an_instances_method_counts_where_the_type_has_none_C6():
+    class Empty:
+        pass
+
+    proxy, made = Empty(), Made()
+    proxy.__dlpack__ = lambda **keywords: made.capsule()
+    assert consume(proxy).data == made.address
+    assert check(proxy)
+
+
+class Proxy:
+    def __init__(self, target):
+        self.target = target
+
+    def __getattr__(self, name):
+        return getattr(self.target, name)
+
+
+def test_a_proxy_with_getattr_counts_C6():
+    producer = Producer()
+    assert consume(Proxy(producer)).data == producer.made[0].address
+    assert check(Proxy(producer))
+
+
+@pytest.mark.parametrize("wrap", [staticmethod, classmethod, property])
+def test_descriptors_are_called_as_python_does_C6(wrap):
+    made = Made()
+
+    class Described:
+        @wrap
+        def __dlpack__(*args, **keywords):
+            if wrap is property:
+                return lambda **keywords: made.capsule()
+            assert args == {staticmethod: (), classmethod: (Described,)}[wrap]
+            return made.capsule()
+
+    assert consume(Described()).data == made.address
+
+
+def test_a_slot_of_the_type_is_called_C6():
+    made = Made()
+
+    class Slotted:
+        __slots__ = ("__dlpack__",)
+
+    slotted = Slotted()
+    slotted.__dlpack__ = lambda **keywords: made.capsule()
+    assert consume(slotted).data == made.address
+
+
+def test_a_callable_attribute_of_the_type_is_called_without_the_object_C6():
+    made = Made()
+
+    class Callable:
+        def __call__(self, **keywords):
+            return made.capsule()
+
+    called = type("Called", (), {"__dlpack__": Callable()})()
+    assert consume(called).data == made.address
+
+
+@pytest.mark.parametrize("thing", [object(), None, 3, "text", b"bytes", [1.0], memoryview(b"x")], ids=lambda x: type(x).__name__)
+def test_an_object_without_the_method_is_an_attribute_error_C6(thing):
+    before = sys.getrefcount(thing)
+    with pytest.raises(AttributeError, match="__dlpack__"):
+        consume(thing)
+    assert sys.getrefcount(thing) == before
+    assert not check(thing)
+
+
+@pytest.mark.parametrize("error", [AttributeError, RuntimeError, KeyboardInterrupt])
+@pytest.mark.parametrize("how", ["property", "getattr", "descriptor"])
+def test_an_error_while_looking_up_is_passed_on_C6(error, how):
+    raised = error("no")
+
+    def fail(*args):
+        raise raised
+
+    body = {
+        "property": {"__dlpack__": property(fail)},
+        "getattr": {"__getattr__": fail},
+        "descriptor": {"__dlpack__": type("Descriptor", (), {"__get__": fail})()},
+    }[how]
+    thing = type("Thing", (), body)()
+    with pytest.raises(error) as caught:
+        consume(thing)
+    assert caught.value is raised
+    assert check(thing) is False  # answers no, whatever went wrong
+
+
+@pytest.mark.parametrize("value", [None, 3, "text", NotImplemented], ids=repr)
+def test_a_method_that_is_not_callable_is_a_type_error_C6(value):
+    thing = type("Thing", (), {"__dlpack__": value})()
+    with pytest.raises(TypeError, match="not callable"):
+        consume(thing)
+
+
+def test_a_method_set_to_none_offers_nothing_C6():
+    assert not check(type("Thing", (), {"__dlpack__": None})())
+
+
+@pytest.mark.parametrize("answer", [None, 3, "text", object(), (1, 0), memoryview(b"abc")], ids=lambda x: type(x).__name__)
+def test_an_answer_that_is_no_capsule_is_a_type_error_that_shows_it_C6(answer):
+    producer = Scripted(answer)
+    with pytest.raises(TypeError, match="capsule was wanted") as raised:
+        consume(producer)
+    assert repr(answer) in str(raised.value)
+    assert producer.calls == [VERSION]
+
+
+def test_an_answer_that_is_no_capsule_is_let_go_C6():
+    answer = object()
+    before = sys.getrefcount(answer)
+    with pytest.raises(TypeError):
+        consume(Scripted(answer))
+    assert sys.getrefcount(answer) == before
+
+
+@both_forms
+@pytest.mark.parametrize("name", ["DLTENSOR", "dltensor_versioned2", "dltensor ", "", "arrow_array", b"\xff\xfe", "é" * 200, None])
+def test_a_capsule_of_a_foreign_name_is_a_type_error_and_stays_as_it_is_C6(name, form):
+    made = Made(form)
+    capsule = made.capsule(name)
+    for offered in (capsule, Scripted(capsule)):
+        with pytest.raises(TypeError, match="capsule is named"):
+            consume(offered)
+        assert not check(capsule)
+    if isinstance(name, str):
+        assert dltensor.name(capsule) == name
+    dltensor.rename(capsule, form)
+    assert consume(capsule).data == made.address
+
+
+@both_forms
+def test_a_raw_capsule_is_accepted_C6(form):
+    made = Made(form)
+    capsule = made.capsule()
+    assert check(capsule)
+    view = consume(capsule)
+    assert view.data == made.address
+    assert dltensor.name(capsule) == "used_" + form
+    assert not check(capsule)
+    del capsule
+    assert made.deleted == 0
+    view.release()
+    assert made.deleted == 1
+
+
+def test_check_says_whether_an_object_offers_arrays_and_calls_nothing_C6():
+    producer = Producer()
+    assert check(producer)
+    assert producer.calls == []

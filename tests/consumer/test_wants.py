@@ -1,0 +1,428 @@
+"""What a caller of dlpack_py_consume may insist on, what it may let pass, and what is made of the rest (C5, C6, C7, C9)."""
+
+import array
+import ctypes
+import sys
+
+import dltensor
+import pytest
+from consumer_probe import (
+    DLPACK_PY_ANY_DEVICE,
+    DLPACK_PY_BUFFER_TOO,
+    DLPACK_PY_COPY_IF_NEEDED,
+    DLPACK_PY_LEGACY_IS_WRITABLE,
+    DLPACK_PY_OVERLAP_IS_FINE,
+    DLPACK_PY_READONLY,
+    DLPACK_PY_READONLY_UNSAID,
+    DLPACK_PY_SCALAR,
+    DLPACK_PY_VERSIONED,
+    DLPACK_PY_WRITABLE,
+    check,
+    consume,
+    from_dlpack,
+)
+from dltensor import FORMS, IS_COPIED, LEGACY, PADDED, READ_ONLY, VERSIONED, Made, Producer
+
+both_forms = pytest.mark.parametrize("form", FORMS)
+
+UNALIGNED = {"byte_offset": 4}
+MATRIX = {"shape": (2, 3)}
+TRANSPOSED = {"shape": (3, 2), "strides": (1, 3)}
+
+
+def values(view):
+    return dltensor.values(view.data, view.dtype, view.shape, view.strides)
+
+
+# ---- Requirements: C9 ----
+
+# what came, what was wanted, how the error names both
+MISFITS = {
+    "dtype": ({}, {"dtype": "int32"}, "dtype is float64, int32 was asked for"),
+    "dtypes": ({}, {"dtypes": ("int32", "float32")}, "dtype is float64, int32 or float32 was asked for"),
+    "dtype and dtypes": ({}, {"dtype": "bool", "dtypes": ("int8",)}, "dtype is float64, bool or int8 was asked for"),
+    "lanes": ({"dtype": (2, 32, 4)}, {"dtype": "float32"}, "dtype is float32x4, float32 was asked for"),
+    "rank": ({}, {"ndim": 2}, "ndim is 1, 2 was asked for"),
+    "scalar": ({}, {"ndim": DLPACK_PY_SCALAR}, "ndim is 1, 0 was asked for"),
+    "no scalar": ({"shape": ()}, {"ndim": 1}, "ndim is 0, 1 was asked for"),
+    "rank below a range": ({}, {"ndim": 2, "max_ndim": 4}, "ndim is 1, 2 to 4 was asked for"),
+    "rank above a range": (MATRIX, {"max_ndim": 1}, "ndim is 2, 0 to 1 was asked for"),
+    "shape": (MATRIX, {"ndim": 2, "shape": (-1, 4)}, r"shape\[1\] is 3, 4 was asked for"),
+    "no elements": ({}, {"ndim": 1, "shape": (0,)}, r"shape\[0\] is 3, 0 was asked for"),
+    "order C": (TRANSPOSED, {"order": "C"}, "strides are not compact, order 'C' was asked for"),
+    "order F": (MATRIX, {"order": "F"}, "strides are not compact, order 'F' was asked for"),
+    "order A": ({"strides": (2,)}, {"order": "A"}, "order 'A' was asked for"),
+    "order K": ({**MATRIX, "strides": (4, 1)}, {"order": "K"}, "order 'K' was asked for"),
+    "device": ({"device": (2, 1)}, {}, "device is cuda:1, memory that the CPU can read was asked for"),
+    "device of a type": ({}, {"device": 2}, "device is cpu, cuda was asked for"),
+    "device of an unknown type": ({}, {"device": 99}, "device is cpu, .*99.* was asked for"),
+    "alignment": (UNALIGNED, {}, "no multiple of the 8 bytes that were asked for"),
+    "more alignment": ({"byte_offset": 32}, {"alignment": 64}, "no multiple of the 64 bytes that were asked for"),
+}
+
+
+@both_forms
+@pytest.mark.parametrize("came, want, text", MISFITS.values(), ids=MISFITS)
+def test_a_misfit_is_refused_by_what_was_wanted_and_what_came_C9(form, came, want, text):
+    producer = Producer(form, **came)
+    before = sys.getrefcount(producer)
+    with pytest.raises(BufferError, match=text):
+        consume(producer, want)
+    assert len(producer.calls) == 1
+    assert producer.deleted == [1]
+    assert sys.getrefcount(producer) == before
+
+
+FITS = {
+    "dtype": ({}, {"dtype": "float64"}),
+    "one of the dtypes": ({}, {"dtypes": ("int32", "float64")}),
+    "dtype beside dtypes": ({}, {"dtype": "float64", "dtypes": ("int8",)}),
+    "lanes": ({"dtype": (2, 32, 4)}, {"dtype": "float32x4"}),
+    "rank": (MATRIX, {"ndim": 2}),
+    "scalar": ({"shape": ()}, {"ndim": DLPACK_PY_SCALAR}),
+    "range from 0": ({"shape": ()}, {"max_ndim": 2}),
+    "range from scalar": (MATRIX, {"ndim": DLPACK_PY_SCALAR, "max_ndim": 2}),
+    "range": (MATRIX, {"ndim": 1, "max_ndim": 2}),
+    "shape": (MATRIX, {"ndim": 2, "shape": (-1, 3)}),
+    "order C": (MATRIX, {"order": "C"}),
+    "order F": (TRANSPOSED, {"order": "F"}),
+    "order A of rows": (MATRIX, {"order": "A"}),
+    "order A of columns": (TRANSPOSED, {"order": "A"}),
+    "order K": ({"shape": (3, 2, 4), "strides": (4, 12, 1)}, {"order": "K"}),
+    "order of what has one element in a row": ({"shape": (3, 1), "strides": (1, 77)}, {"order": "C"}),
+    "alignment of half a complex": ({"dtype": "complex128", "byte_offset": 8}, {}),
+    "no alignment": (UNALIGNED, {"alignment": 1}),
+    "much alignment": ({}, {"alignment": 64}),
+    "device": ({"device": (2, 0)}, {"device": 2}),
+    "any device": ({"device": (10, 3)}, {"device": DLPACK_PY_ANY_DEVICE}),
+}
+
+
+@both_forms
+@pytest.mark.parametrize("came, want", FITS.values(), ids=FITS)
+def test_what_fits_is_taken_as_it_is_C9(form, came, want):
+    producer = Producer(form, **came)
+    view = consume(producer, want)
+    assert view.data == producer.made[0].address + came.get("byte_offset", 0)
+    assert view.strides == came.get("strides", dltensor.compact(view.shape))
+
+
+# ---- Writable memory: C7, C9 ----
+
+
+def test_writable_memory_is_what_says_nothing_else_C7():
+    view = consume(Producer(), {"writable": 1})
+    assert view.readonly == DLPACK_PY_WRITABLE
+
+
+def test_read_only_memory_says_so_and_is_refused_to_who_will_write_C7():
+    producer = Producer(flags=READ_ONLY)
+    assert consume(producer).readonly == DLPACK_PY_READONLY
+    with pytest.raises(BufferError, match="data is read-only, writable memory was asked for$"):
+        consume(producer, {"writable": 1})
+    assert producer.deleted == [1, 1]
+
+
+def test_read_only_memory_stays_so_whatever_the_option_C7():
+    with pytest.raises(BufferError, match="read-only"):
+        consume(Producer(flags=READ_ONLY), {"writable": 1, "options": DLPACK_PY_LEGACY_IS_WRITABLE})
+
+
+def test_a_legacy_capsule_cannot_say_and_the_error_tells_of_the_opt_in_C7():
+    producer = Producer(LEGACY)
+    assert consume(producer).readonly == DLPACK_PY_READONLY_UNSAID
+    with pytest.raises(BufferError, match="read-only.*DLPACK_PY_LEGACY_IS_WRITABLE"):
+        consume(producer, {"writable": 1})
+
+
+def test_a_legacy_capsule_is_writable_for_who_opts_in_C7():
+    view = consume(Producer(LEGACY), {"writable": 1, "options": DLPACK_PY_LEGACY_IS_WRITABLE})
+    assert view.readonly == DLPACK_PY_WRITABLE
+    assert dltensor.read(view.__dlpack__(max_version=(1, 0))).flags == 0
+    assert dltensor.read(view.__dlpack__()).form == LEGACY
+
+
+def test_unsaid_is_exported_again_in_legacy_form_and_flagged_in_the_other_C7():
+    view = consume(Producer(LEGACY))
+    assert dltensor.read(view.__dlpack__()).data == view.data
+    assert dltensor.read(view.__dlpack__(max_version=(1, 0))).flags == READ_ONLY
+
+
+def test_read_only_is_exported_again_in_the_versioned_form_alone_C7():
+    view = consume(Producer(flags=READ_ONLY))
+    with pytest.raises(BufferError, match="read-only"):
+        view.__dlpack__()
+    assert dltensor.read(view.__dlpack__(max_version=(1, 0))).flags == READ_ONLY
+
+
+def test_padded_stays_said_on_export_C7():
+    view = consume(Producer(dtype=(17, 4, 1), flags=PADDED), {"alignment": 1})
+    with pytest.raises(BufferError, match="padded"):
+        view.__dlpack__()
+    assert dltensor.read(view.__dlpack__(max_version=(1, 0))).flags == PADDED
+
+
+OVERLAPPING = {"broadcast": {"strides": (0,)}, "windows": {"shape": (4, 3), "strides": (1, 1)}}
+
+
+@both_forms
+@pytest.mark.parametrize("came", OVERLAPPING.values(), ids=OVERLAPPING)
+def test_memory_that_overlaps_itself_is_refused_to_who_will_write_unless_that_is_fine_C9(form, came):
+    options = DLPACK_PY_LEGACY_IS_WRITABLE
+    with pytest.raises(BufferError, match="overlaps itself.*writable memory was asked for"):
+        consume(Producer(form, **came), {"writable": 1, "options": options})
+    consume(Producer(form, **came), {"writable": 1, "options": options | DLPACK_PY_OVERLAP_IS_FINE})
+    consume(Producer(form, **came))
+
+
+# ---- A copy where one is needed ----
+
+CURABLE = {
+    "order C": (TRANSPOSED, {"order": "C"}),
+    "order F": (MATRIX, {"order": "F"}),
+    "order A": ({"strides": (2,)}, {"order": "A"}),
+    "order K": ({**MATRIX, "strides": (4, 1)}, {"order": "K"}),
+    "alignment": ({"dtype": "int32", "byte_offset": 6}, {}),
+    "64 bytes": ({"byte_offset": 32}, {"alignment": 64}),
+    "4096 bytes": ({"byte_offset": 8}, {"alignment": 4096}),
+    "48 bytes": ({"byte_offset": 8}, {"alignment": 48}),
+    "read-only": ({"flags": READ_ONLY}, {"writable": 1}),
+    "broadcast": ({"strides": (0,)}, {"writable": 1}),
+    "negative": ({"strides": (-1,), "byte_offset": 16}, {"order": "C"}),
+    "everything": ({**TRANSPOSED, "flags": READ_ONLY, "byte_offset": 8}, {"order": "F", "writable": 1, "alignment": 128}),
+}
+
+
+@pytest.mark.parametrize("came, want", CURABLE.values(), ids=CURABLE)
+def test_what_a_copy_would_mend_is_copied_where_the_caller_says_so_C9(came, want):
+    producer = Producer(**came)
+    plain = consume(producer, {"alignment": 1})
+    wanted, wish = values(plain), {**want, "options": DLPACK_PY_COPY_IF_NEEDED}
+    struct = producer.made[0].bytes()
+    with pytest.raises(BufferError):
+        consume(producer, want)
+
+    view = consume(producer, wish)
+    assert producer.deleted == [0, 1, 1]
+    assert values(view) == wanted
+    assert view.data != plain.data
+    assert view.data % max(want.get("alignment", 64), 1) == 0
+    assert (view.readonly, view.flags, view.form) == (DLPACK_PY_WRITABLE, IS_COPIED, DLPACK_PY_VERSIONED)
+    in_order = dltensor.compact(view.shape[::-1])[::-1] if want.get("order") == "F" else dltensor.compact(view.shape)
+    assert view.strides == in_order
+    ctypes.memset(view.data, 0x55, 8)
+    assert values(plain) == wanted
+    assert producer.made[0].bytes() == struct
+
+
+def test_a_legacy_tensor_is_copied_for_who_will_write_C7():
+    producer = Producer(LEGACY)
+    view = consume(producer, {"writable": 1, "options": DLPACK_PY_COPY_IF_NEEDED})
+    assert (values(view), view.readonly) == ([0.0, 1.0, 2.0], DLPACK_PY_WRITABLE)
+    assert producer.deleted == [1]
+
+
+def test_null_strides_and_a_copy_go_together_D4():
+    view = consume(Producer(**MATRIX, strides=None), {"order": "F", "options": DLPACK_PY_COPY_IF_NEEDED})
+    assert (values(view), view.strides) == ([[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]], (1, 2))
+
+
+@pytest.mark.parametrize("came, want", FITS.values(), ids=FITS)
+def test_nothing_is_copied_where_nothing_has_to_be_C9(came, want):
+    producer = Producer(**came)
+    view = consume(producer, {**want, "options": DLPACK_PY_COPY_IF_NEEDED})
+    assert view.data == producer.made[0].address + came.get("byte_offset", 0)
+    assert producer.deleted == [0]
+
+
+INCURABLE = ["dtype", "lanes", "rank", "shape", "device", "device of a type"]
+
+
+@pytest.mark.parametrize("came, want, text", [MISFITS[name] for name in INCURABLE], ids=INCURABLE)
+def test_what_a_copy_would_not_mend_is_refused_C9(came, want, text):
+    producer = Producer(**came)
+    with pytest.raises(BufferError, match=text):
+        consume(producer, {**want, "options": DLPACK_PY_COPY_IF_NEEDED})
+    assert producer.deleted == [1]
+
+
+def test_a_copy_that_is_needed_is_refused_where_copy_is_false_P4():
+    producer = Producer(**TRANSPOSED)
+    with pytest.raises(BufferError, match="order 'C' was asked for"):
+        consume(producer, {"order": "C", "options": DLPACK_PY_COPY_IF_NEEDED}, copy=False)
+    assert producer.deleted == [1]
+
+
+def test_what_is_on_another_device_is_not_copied_C5():
+    producer = Producer(**TRANSPOSED, device=(2, 0))
+    want = {"device": DLPACK_PY_ANY_DEVICE, "order": "C", "options": DLPACK_PY_COPY_IF_NEEDED}
+    with pytest.raises(BufferError, match="device is cuda:0"):
+        consume(producer, want)
+    assert producer.deleted == [1]
+
+
+@pytest.mark.parametrize("flags, packed", [(0, b"\x21\x03"), (PADDED, b"\x01\x02\x03")])
+def test_sub_byte_elements_are_copied_as_they_are_stored_D6(flags, packed):
+    stored = ctypes.create_string_buffer(b"\x21\x43\x65" if flags == 0 else b"\x01\x02\x03")
+    producer = Producer(dtype=(17, 4, 1), data=ctypes.addressof(stored), flags=flags | READ_ONLY)
+    view = consume(producer, {"writable": 1, "options": DLPACK_PY_COPY_IF_NEEDED})
+    copied = bytearray(ctypes.string_at(view.data, len(packed)))
+    if flags == 0:
+        copied[1] &= 0x0F  # the half that no element has
+    assert copied == packed
+    assert view.flags == flags | IS_COPIED
+
+
+def test_a_copy_that_memory_does_not_suffice_for_is_a_memory_error_and_lets_go_P7():
+    producer = Producer(shape=(2**33, 2**25), strides=(0, 0))
+    with pytest.raises(MemoryError, match="2305843009213693952 bytes"):
+        consume(producer, {"order": "C", "options": DLPACK_PY_COPY_IF_NEEDED})
+    assert producer.deleted == [1]
+
+
+# ---- The buffer protocol: C6 ----
+
+BUFFERS = {
+    **{f"array {code}": (array.array(code, [1, 2, 3]), [1, 2, 3]) for code in "bBhHiIlLqQfd"},
+    "bytes": (b"\x01\x02\x03", [1, 2, 3]),
+    "bytearray": (bytearray(b"\x01\x02\x03"), [1, 2, 3]),
+    "matrix": (memoryview(bytes(range(6))).cast("B", (2, 3)), [[0, 1, 2], [3, 4, 5]]),
+    "steps": (memoryview(bytes(range(6)))[1::2], [1, 3, 5]),
+    "backwards": (memoryview(array.array("i", [1, 2, 3]))[::-1], [3, 2, 1]),
+    "scalar": (memoryview(b"\x07").cast("B", ()), 7),
+    "bools": (memoryview(b"\x01\x00").cast("?"), [True, False]),
+    "characters": (memoryview(b"ab").cast("c"), [97, 98]),
+    "empty": (b"", []),
+    "ctypes": ((ctypes.c_int16 * 2 * 3)((1, 2), (3, 4), (5, 6)), [[1, 2], [3, 4], [5, 6]]),
+    "native order": ((ctypes.c_double.__ctype_le__ if sys.byteorder == "little" else ctypes.c_double.__ctype_be__)(1.5), 1.5),
+}
+
+
+@pytest.mark.parametrize("thing, wanted", BUFFERS.values(), ids=BUFFERS)
+def test_buffers_are_taken_where_the_caller_allows_it_C6(thing, wanted):
+    with pytest.raises(AttributeError, match="__dlpack__"):
+        consume(thing)
+    before = sys.getrefcount(thing)
+    view = consume(thing, {"options": DLPACK_PY_BUFFER_TOO})
+    memory = memoryview(thing)
+    assert values(view) == wanted
+    assert view.shape == memory.shape
+    assert view.strides == tuple(stride // memory.itemsize for stride in memory.strides)
+    assert view.readonly == (DLPACK_PY_READONLY if memory.readonly else DLPACK_PY_WRITABLE)
+    assert view.device == (1, 0)
+    del memory, view
+    assert sys.getrefcount(thing) == before
+    assert not check(thing)
+
+
+def test_a_buffer_is_shared_and_held_until_the_view_is_released_C6():
+    thing = bytearray(b"\x01\x02\x03")
+    view = consume(thing, {"options": DLPACK_PY_BUFFER_TOO, "writable": 1})
+    thing[1] = 9
+    assert values(view) == [1, 9, 3]
+    ctypes.memset(view.data, 7, 1)
+    assert thing[0] == 7
+    with pytest.raises(BufferError):  # exports exist
+        thing.append(1)
+    view.release_detached()
+    thing.append(1)
+
+
+def test_a_read_only_buffer_is_refused_to_who_will_write_C7():
+    with pytest.raises(BufferError, match="read-only"):
+        consume(b"abc", {"options": DLPACK_PY_BUFFER_TOO, "writable": 1})
+    view = consume(b"abc", {"options": DLPACK_PY_BUFFER_TOO | DLPACK_PY_COPY_IF_NEEDED, "writable": 1})
+    assert values(view) == [97, 98, 99]
+
+
+@pytest.mark.parametrize(
+    "thing, text",
+    [
+        (memoryview(bytearray(8)).cast("P"), "'P'"),
+        (array.array("u", "ab"), "format is '[uw]'"),
+        (type("Pair", (ctypes.Structure,), {"_fields_": [("a", ctypes.c_int), ("b", ctypes.c_int)]})(), "format is 'T{"),
+        (ctypes.c_longdouble(1.0) if ctypes.sizeof(ctypes.c_longdouble) > 8 else (ctypes.c_void_p * 1)(), "format is "),
+        (ctypes.c_int32.__ctype_be__(1) if sys.byteorder == "little" else ctypes.c_int32.__ctype_le__(1), "format is '[><]"),
+    ],
+    ids=["pointers", "text", "structs", "long double", "foreign byte order"],
+)
+def test_a_buffer_whose_elements_have_no_dtype_is_refused_by_its_format_D10(thing, text):
+    before = sys.getrefcount(thing)
+    with pytest.raises(BufferError, match=text):
+        consume(thing, {"options": DLPACK_PY_BUFFER_TOO})
+    assert sys.getrefcount(thing) == before
+
+
+def test_a_buffer_that_does_not_fit_is_let_go_C9():
+    thing = bytearray(3)
+    with pytest.raises(BufferError, match="dtype is uint8, float32 was asked for"):
+        consume(thing, {"options": DLPACK_PY_BUFFER_TOO, "dtype": "float32"})
+    thing.append(1)
+
+
+def test_dlpack_comes_before_the_buffer_protocol_C6():
+    made = Made()
+
+    class Both(bytearray):
+        def __dlpack__(self, **keywords):
+            return made.capsule()
+
+    assert consume(Both(3), {"options": DLPACK_PY_BUFFER_TOO}).data == made.address
+
+    class Refusing(bytearray):
+        def __dlpack__(self, **keywords):
+            raise BufferError("not now")
+
+    with pytest.raises(BufferError, match="not now"):
+        consume(Refusing(3), {"options": DLPACK_PY_BUFFER_TOO})
+
+
+def test_what_offers_neither_is_an_attribute_error_C6():
+    with pytest.raises(AttributeError, match="__dlpack__"):
+        consume(object(), {"options": DLPACK_PY_BUFFER_TOO})
+
+
+def test_a_buffer_is_copied_on_request_C3():
+    thing = bytearray(b"\x01\x02\x03")
+    view = consume(thing, {"options": DLPACK_PY_BUFFER_TOO}, copy=True)
+    assert (values(view), view.flags) == ([1, 2, 3], IS_COPIED)
+    thing.append(1)
+
+
+def test_a_buffer_that_fits_is_not_copied_where_copy_is_false_C3():
+    thing = bytearray(b"\x01\x02\x03")
+    view = consume(thing, {"options": DLPACK_PY_BUFFER_TOO}, copy=False, device="cpu")
+    thing[0] = 9
+    assert values(view) == [9, 2, 3]
+    with pytest.raises(BufferError, match="device is cpu, cuda:0 was asked for"):
+        consume(thing, {"options": DLPACK_PY_BUFFER_TOO}, device="cuda")
+
+
+# ---- Copies on request: C3, P4 ----
+
+
+@both_forms
+@pytest.mark.parametrize("came", [{}, TRANSPOSED, {"strides": (0,)}, {"strides": (-1,), "byte_offset": 16}, {"shape": ()}])
+def test_a_copy_that_the_consumer_makes_has_the_same_elements_and_shares_nothing_C3(form, came):
+    made = Made(form, **came)
+    capsule = made.capsule()
+    wanted = values(consume(Made(form, **came).capsule()))
+    view = from_dlpack(capsule, copy=True)
+    assert values(view) == wanted
+    assert view.strides == dltensor.compact(view.shape)
+    assert view.data % 64 == 0
+    assert (view.readonly, view.flags, view.form) == (DLPACK_PY_WRITABLE, IS_COPIED, DLPACK_PY_VERSIONED)
+    assert made.deleted == 1
+
+
+def test_a_copy_without_elements_has_no_data_D3():
+    view = from_dlpack(Made(shape=(2, 0, 3), data=1).capsule(), copy=True)
+    assert (view.shape, view.data) == ((2, 0, 3), 0)
+
+
+def test_a_state_at_hand_changes_nothing_C9():
+    with pytest.raises(BufferError, match="dtype is float64, int32 was asked for"):
+        consume(Producer(), {"dtype": "int32"}, with_state=True)
+    view = consume(bytearray(b"ab"), {"options": DLPACK_PY_BUFFER_TOO}, with_state=True)
+    assert values(view) == [97, 98]
+    assert consume(Producer(VERSIONED), with_state=True).form == DLPACK_PY_VERSIONED

@@ -1,0 +1,328 @@
+"""DLPack's structs in ctypes, written from the specification: the tests' own producer and consumer.
+
+read() and take() look at capsules as a foreign consumer does; Made is a managed tensor with whatever is wanted in it,
+and Producer an object that offers one. Nothing here uses the header under test.
+"""
+
+import ctypes
+import math
+import struct
+from types import SimpleNamespace
+
+LEGACY, VERSIONED = FORMS = "dltensor", "dltensor_versioned"  # what unconsumed capsules are called
+
+READ_ONLY, IS_COPIED, PADDED = 1, 2, 4
+
+CPU, CUDA, CUDA_HOST, ROCM_HOST, CUDA_MANAGED = (1, 0), (2, 0), (3, 0), (11, 0), (13, 0)
+
+# All dtypes of the array API, and float16, as (code, bits, lanes).
+DTYPES = {
+    "bool": (6, 8, 1),
+    **{f"int{bits}": (0, bits, 1) for bits in (8, 16, 32, 64)},
+    **{f"uint{bits}": (1, bits, 1) for bits in (8, 16, 32, 64)},
+    **{f"float{bits}": (2, bits, 1) for bits in (16, 32, 64)},
+    **{f"complex{bits}": (5, bits, 1) for bits in (64, 128)},
+}
+ARRAY_API_DTYPES = [name for name in DTYPES if name != "float16"]
+
+
+class Device(ctypes.Structure):
+    _fields_ = [("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32)]
+
+
+class DataType(ctypes.Structure):
+    _fields_ = [("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16)]
+
+
+class Tensor(ctypes.Structure):
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("device", Device),
+        ("ndim", ctypes.c_int32),
+        ("dtype", DataType),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    ]
+
+
+class LegacyManaged(ctypes.Structure):
+    _fields_ = [("dl_tensor", Tensor), ("manager_ctx", ctypes.c_void_p), ("deleter", ctypes.c_void_p)]
+
+
+class VersionedManaged(ctypes.Structure):
+    _fields_ = [
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("manager_ctx", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+        ("flags", ctypes.c_uint64),
+        ("dl_tensor", Tensor),
+    ]
+
+
+MANAGED = {LEGACY: LegacyManaged, VERSIONED: VersionedManaged}
+
+
+def _python(result, name, *arguments):
+    """A function of CPython's, with a prototype of our own: those of ctypes.pythonapi are everybody's."""
+    return ctypes.PYFUNCTYPE(result, *arguments)((name, ctypes.pythonapi))
+
+
+# Capsules are passed by address where they may be dying.
+_new = _python(ctypes.py_object, "PyCapsule_New", ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+_name = _python(ctypes.c_void_p, "PyCapsule_GetName", ctypes.py_object)
+_pointer = _python(ctypes.c_void_p, "PyCapsule_GetPointer", ctypes.py_object, ctypes.c_void_p)
+_set_name = _python(ctypes.c_int, "PyCapsule_SetName", ctypes.py_object, ctypes.c_char_p)
+_dying_is_valid = _python(ctypes.c_int, "PyCapsule_IsValid", ctypes.c_void_p, ctypes.c_char_p)
+_dying_pointer = _python(ctypes.c_void_p, "PyCapsule_GetPointer", ctypes.c_void_p, ctypes.c_char_p)
+
+_DELETER = ctypes.CFUNCTYPE(None, ctypes.c_void_p)  # attaches by itself, from whatever thread
+_DESTRUCTOR = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
+
+_libc = ctypes.CDLL(None)
+_names = {}  # a capsule's name lives as long as the process
+
+
+def _static(name):
+    return None if name is None else _names.setdefault(name, name if isinstance(name, bytes) else name.encode())
+
+
+def _item(dtype):
+    """How the struct module writes a dtype of DTYPES, and in how many numbers."""
+    code, bits, lanes = dtype
+    letter = {6: {8: "?"}, 0: dict(zip((8, 16, 32, 64), "bhiq")), 1: dict(zip((8, 16, 32, 64), "BHIQ"))}
+    letter.update({2: dict(zip((16, 32, 64), "efd")), 5: {64: "ff", 128: "dd"}})
+    assert lanes == 1, dtype
+    return "=" + letter[code][bits]
+
+
+def compact(shape):
+    """Row-major strides in elements."""
+    return tuple(math.prod(max(extent, 1) for extent in shape[i + 1 :]) for i in range(len(shape)))
+
+
+def values(address, dtype, shape, strides):
+    """The elements from memory, as nested lists; strides in elements."""
+    if 0 in shape:  # no address to look at
+        return [values(address, dtype, shape[1:], strides[1:]) for _ in range(shape[0])] if shape[0] else []
+    if shape:
+        step = strides[0] * struct.calcsize(_item(dtype))
+        return [values(address + i * step, dtype, shape[1:], strides[1:]) for i in range(shape[0])]
+    numbers = struct.unpack(_item(dtype), ctypes.string_at(address, struct.calcsize(_item(dtype))))
+    return complex(*numbers) if len(numbers) == 2 else numbers[0]
+
+
+def name(capsule):
+    address = _name(capsule)
+    return None if address is None else ctypes.string_at(address).decode(errors="replace")
+
+
+def rename(capsule, new):
+    _set_name(capsule, _static(new))
+
+
+def address(capsule):
+    """Of what the capsule holds."""
+    return _pointer(capsule, _name(capsule))
+
+
+def read(capsule):
+    """What an unconsumed capsule says, without taking it."""
+    return _read(name(capsule), address(capsule))
+
+
+def _read(form, where):
+    managed = MANAGED[form].from_address(where)
+    t = managed.dl_tensor
+    return SimpleNamespace(
+        form=form,
+        version=(managed.major, managed.minor) if form == VERSIONED else None,
+        flags=managed.flags if form == VERSIONED else None,
+        manager_ctx=managed.manager_ctx,
+        deleter=managed.deleter,
+        data=t.data,
+        byte_offset=t.byte_offset,
+        device=(t.device.device_type, t.device.device_id),
+        ndim=t.ndim,
+        dtype=(t.dtype.code, t.dtype.bits, t.dtype.lanes),
+        shape=tuple(t.shape[: t.ndim]) if t.shape else None,
+        strides=tuple(t.strides[: t.ndim]) if t.strides else None,
+    )
+
+
+class Taken:
+    """A tensor that was taken out of its capsule, the way that consumers do (K4)."""
+
+    def __init__(self, capsule):
+        form = name(capsule)
+        self.says = read(capsule)
+        self._address = address(capsule)
+        rename(capsule, "used_" + form)
+
+    def values(self):
+        says = self.says
+        return values((says.data or 0) + says.byte_offset, says.dtype, says.shape or (), says.strides or ())
+
+    def delete(self):
+        _DELETER(self.says.deleter)(self._address)
+
+    def delete_on_a_foreign_thread(self):
+        """On a thread that Python never saw."""
+        thread = ctypes.c_ulong()
+        start = ctypes.c_void_p(self.says.deleter)
+        assert _libc.pthread_create(ctypes.byref(thread), None, start, ctypes.c_void_p(self._address)) == 0
+        assert _libc.pthread_join(thread, None) == 0
+
+
+_by_address = {}  # never forgotten: a second call of a deleter is to be counted, not to crash
+
+
+@_DELETER
+def _delete(where):
+    made = _by_address[where]
+    made.deleted += 1
+    if made.deleted == 1:
+        ctypes.memset(ctypes.addressof(made.managed.dl_tensor), 0xA5, ctypes.sizeof(Tensor))  # whoever looks, stumbles
+    if made.on_delete is not None:
+        made.on_delete()
+
+
+def _destructor(form):
+    encoded = _static(form)
+
+    @_DESTRUCTOR
+    def destroy(capsule):
+        if _dying_is_valid(capsule, encoded):
+            where = _dying_pointer(capsule, encoded)
+            deleter = MANAGED[form].from_address(where).deleter
+            if deleter:
+                _DELETER(deleter)(where)
+
+    return destroy
+
+
+_destructors = {form: _destructor(form) for form in FORMS}
+_unset = object()
+
+
+class Made:
+    """A managed tensor made by hand. What is not given is that of three float64 on the CPU: 0.0, 1.0, 2.0.
+
+    shape, strides     None for NULL; ndim where shape does not tell
+    data               an address; None for NULL
+    deleter            False for NULL
+    on_delete          called by the deleter
+
+    deleted            how often the deleter was called
+    memory             the default data, 64 float64 that count up
+    """
+
+    def __init__(
+        self,
+        form=VERSIONED,
+        *,
+        shape=(3,),
+        strides=_unset,
+        ndim=_unset,
+        dtype="float64",
+        data=_unset,
+        byte_offset=0,
+        device=CPU,
+        flags=0,
+        version=(1, 3),
+        deleter=True,
+        on_delete=None,
+    ):
+        self.form = form
+        self.deleted = 0
+        self.on_delete = on_delete
+        self.managed = MANAGED[form]()
+        room = (ctypes.c_double * 72)()
+        first = -ctypes.addressof(room) % 64
+        self.memory = (ctypes.c_double * 64).from_buffer(room, first)
+        self.memory[:] = range(64)
+
+        if strides is _unset:
+            strides = compact(shape) if shape is not None else None
+        self._extents = [None if x is None else (ctypes.c_int64 * max(len(x), 1))(*x) for x in (shape, strides)]
+
+        t = self.managed.dl_tensor
+        t.data = ctypes.addressof(self.memory) if data is _unset else data
+        t.byte_offset = byte_offset
+        t.device = Device(*device)
+        t.dtype = DataType(*DTYPES.get(dtype, dtype))
+        t.ndim = len(shape) if ndim is _unset else ndim
+        t.shape, t.strides = self._extents
+        self.managed.manager_ctx = 1
+        self.managed.deleter = ctypes.cast(_delete, ctypes.c_void_p) if deleter else None
+        if form == VERSIONED:
+            self.managed.major, self.managed.minor = version
+            self.managed.flags = flags
+        _by_address[ctypes.addressof(self.managed)] = self
+
+    @property
+    def address(self):
+        return self.managed.dl_tensor.data
+
+    def bytes(self):
+        """The struct, shape and strides as they lie in memory."""
+        return [bytes(part) for part in (self.managed, *self._extents) if part is not None]
+
+    def capsule(self, name=_unset):
+        """A new capsule, whose destructor does as K1 says; name: other than the form's.
+
+        It must not die while an exception is in flight, with which ctypes cannot work: keep it in a variable.
+        """
+        name = self.form if name is _unset else name
+        destroy = ctypes.cast(_destructors[self.form], ctypes.c_void_p)
+        return _new(ctypes.addressof(self.managed), _static(name), destroy)
+
+    def poison(self):
+        """Makes all of the tensor unreadable, but for version and deleter (K6)."""
+        ctypes.memset(ctypes.addressof(self.managed.dl_tensor), 0xA5, ctypes.sizeof(Tensor))
+        return self
+
+
+class Offer:
+    """An object that offers one managed tensor, once; it knows nothing of copies and devices."""
+
+    def __init__(self, made):
+        self.made = made
+
+    def __dlpack__(self, *, stream=None, max_version=None):
+        return self.made.capsule()
+
+
+class Producer:
+    """An object that offers what Made makes of the fields.
+
+    form       None: as max_version asks
+    answers    fields for each call in turn, over the others; the last stays
+
+    calls      the keywords of each call of __dlpack__
+    made       what it answered with
+    """
+
+    def __init__(self, form=None, answers=({},), **fields):
+        self.form = form
+        self.fields = fields
+        self.answers = list(answers)
+        self.calls = []
+        self.made = []
+
+    def __dlpack__(self, **keywords):
+        self.calls.append(keywords)
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        asked = keywords.get("max_version") or (0, 0)
+        form = self.form or (VERSIONED if asked[0] >= 1 else LEGACY)
+        self.made.append(Made(**{"form": form, **self.fields, **answer}))
+        return self.made[-1].capsule()
+
+    def __dlpack_device__(self):
+        raise AssertionError("a consumer on the CPU need not ask for the device (C4)")
+
+    @property
+    def deleted(self):
+        """How often each deleter was called."""
+        return [made.deleted for made in self.made]

@@ -1,0 +1,30 @@
+"""Each scenario runs in a process of its own: it ends interpreters, and may crash, hang or lose a thread."""
+
+import sys
+import sysconfig
+import textwrap
+
+import pytest
+from lifetime.children import PRELUDE, run
+
+PROBES = ["probe", "probe_plain"]
+if sys.version_info >= (3, 12) and not sysconfig.get_config_var("Py_GIL_DISABLED"):
+    PROBES.append("probe_limited")
+
+
+@pytest.fixture(params=PROBES)
+def child(request):
+    """Runs a script, in which `probe` is the module probe in one of its builds; what it prints is compared."""
+
+    def run_script(script, **expected):
+        prelude = PRELUDE.replace("PROBE", request.param)
+        prelude += f"PRELUDE = {prelude!r}\n"
+        python = [sys.executable, "-W", "ignore", "-X", "faulthandler"]
+        run([*python, "-c", prelude + textwrap.dedent(script), "TURN"], **expected)
+
+    return run_script
+
+
+@pytest.fixture(params=[False, True] if sys.version_info >= (3, 12) else [False], ids="own_gil={}".format)
+def own_gil(request):
+    return request.param

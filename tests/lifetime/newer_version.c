@@ -1,0 +1,21 @@
+/* Compiled with a copy of the header that says it is 0.2.0, and whose record has grown at its head. */
+#include "one_file.h"
+
+#if DLPACK_PY_VERSION != 0x000200
+#  error "the include path does not begin with the copy that says it is 0.2.0"
+#endif
+
+static PyMethodDef functions[] = {
+    {"export", file_export, METH_O, NULL},
+    {"state", file_state, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyModuleDef_Slot slots[] = {{0, NULL}};
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "newer_version", NULL, 0, functions, slots, NULL, NULL, NULL};
+
+PyMODINIT_FUNC
+PyInit_newer_version(void)
+{
+    return PyModuleDef_Init(&module);
+}

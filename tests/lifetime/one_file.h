@@ -1,0 +1,29 @@
+/* What a file that uses the header can do for the tests, once for each file: each has a record of its own. */
+#include <Python.h>
+
+#include "drop.h"
+
+static inline PyObject *
+file_export(PyObject *module, PyObject *owner)
+{
+    static double value;
+    static const int64_t shape[1] = {1};
+    const DLTensor t = dlpack_py_cpu(&value, DLPACK_PY_FLOAT64, 1, shape, NULL);
+    PyObject *capsule = dlpack_py_produce_args(owner, &t, 0, NULL, NULL, NULL, NULL), *tensor;
+
+    (void)module;
+    if (capsule == NULL)
+        return NULL;
+    tensor = PyLong_FromSize_t(tensor_take(capsule));
+    Py_DECREF(capsule);
+    return tensor;
+}
+
+static inline PyObject *
+file_state(PyObject *module, PyObject *unused)
+{
+    dlpack_py_state *state = dlpack_py_state_get();
+    (void)module;
+    (void)unused;
+    return state == NULL ? NULL : PyLong_FromVoidPtr(state);
+}

@@ -1,0 +1,722 @@
+/* Tensors of each kind that we export, threads that drop them at a chosen time, and a look at what is left when the
+ * process ends. Compiled three times: as it is, without the fast paths, and under the limited API. */
+#include <Python.h>
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static atomic_long blocks; /* that the header has allocated, of all interpreters */
+static atomic_int exit_wait = 10;
+
+static void *
+counted_malloc(size_t size)
+{
+    void *pointer = malloc(size);
+    if (pointer != NULL)
+        atomic_fetch_add(&blocks, 1);
+    return pointer;
+}
+
+static void
+counted_free(void *pointer)
+{
+    if (pointer != NULL)
+        atomic_fetch_sub(&blocks, 1);
+    free(pointer);
+}
+
+#define DLPACK_PY_MALLOC(size) counted_malloc(size)
+#define DLPACK_PY_FREE(pointer) counted_free(pointer)
+#define DLPACK_PY_EXIT_WAIT exit_wait
+#include "dlpack_py.h"
+
+#include "drop.h"
+
+#ifndef PROBE_INIT
+#  define PROBE_INIT PyInit_probe
+#endif
+
+/* What a child process exits with when something is wrong that Python cannot tell. */
+#define EXIT_THREAD_ENDED 71 /* a thread was ended while it was in a deleter */
+#define EXIT_THREAD_HANGS 72
+#define EXIT_NOT_SETTLED 73
+
+/* Slots hold functions as object pointers, which ISO C converts by way of an integer only. */
+#define SLOT(function) ((void *)(intptr_t)(function))
+
+static void
+stop(int status, const char *text)
+{
+    if (write(2, text, strlen(text)) < 0)
+        status++;
+    _exit(status);
+}
+
+static void
+pause_for(double seconds)
+{
+    if (seconds > 0)
+        usleep((useconds_t)(seconds * 1e6));
+}
+
+/* ---- An owner: an array of one element --------------------------------- */
+
+typedef struct array {
+    PyObject_HEAD
+    dlpack_py_embedded tensors;
+    double             value;
+    int64_t            shape[1], strides[1];
+} array;
+
+static atomic_int holds;       /* a thread keeps the GIL to itself */
+static atomic_long trespasses; /* owners that died on another thread meanwhile */
+static pthread_t holder;
+
+static PyObject *
+array_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    allocfunc alloc = (allocfunc)(intptr_t)PyType_GetSlot(type, Py_tp_alloc);
+    array *self = (array *)alloc(type, 0);
+    DLTensor t;
+
+    (void)args;
+    (void)kwargs;
+    if (self == NULL)
+        return NULL;
+    self->shape[0] = self->strides[0] = 1;
+    t = dlpack_py_cpu(&self->value, DLPACK_PY_FLOAT64, 1, self->shape, self->strides);
+    if (dlpack_py_embed(&self->tensors, (PyObject *)self, &t, 0) < 0)
+        Py_CLEAR(self);
+    return (PyObject *)self;
+}
+
+static void
+array_dealloc(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    freefunc release = (freefunc)(intptr_t)PyType_GetSlot(type, Py_tp_free);
+
+    if (atomic_load(&holds) && !pthread_equal(holder, pthread_self()))
+        atomic_fetch_add(&trespasses, 1);
+    dlpack_py_embed_clear(&((array *)self)->tensors);
+    release(self);
+    Py_DECREF(type);
+}
+
+static PyObject *
+array_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    const dlpack_py_offer offer = dlpack_py_offer_embedded(&((array *)self)->tensors);
+    return dlpack_py_produce_offer(&offer, args, nargs, kwnames);
+}
+
+static PyMethodDef array_methods[] = {
+    DLPACK_PY_METHODS(array_dlpack, dlpack_py_cpu_device),
+    {NULL, NULL, 0, NULL},
+};
+static PyType_Slot array_slots[] = {
+    {Py_tp_new, SLOT(array_new)},
+    {Py_tp_dealloc, SLOT(array_dealloc)},
+    {Py_tp_methods, array_methods},
+    {0, NULL},
+};
+static PyType_Spec array_spec = {"probe.Array", sizeof(array), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, array_slots};
+
+/* ---- A consumer --------------------------------------------------------- */
+
+typedef struct consumer {
+    PyObject_HEAD
+    dlpack_py_view view;
+} consumer;
+
+static PyObject *
+consumer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    allocfunc alloc = (allocfunc)(intptr_t)PyType_GetSlot(type, Py_tp_alloc);
+    consumer *self;
+    PyObject *source;
+
+    (void)kwargs;
+    if (!PyArg_ParseTuple(args, "O", &source))
+        return NULL;
+    self = (consumer *)alloc(type, 0);
+    if (self != NULL && dlpack_py_consume(source, NULL, &self->view) < 0)
+        Py_CLEAR(self);
+    return (PyObject *)self;
+}
+
+static void
+consumer_dealloc(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    freefunc release = (freefunc)(intptr_t)PyType_GetSlot(type, Py_tp_free);
+
+    dlpack_py_release(&((consumer *)self)->view);
+    release(self);
+    Py_DECREF(type);
+}
+
+static PyType_Slot consumer_slots[] = {
+    {Py_tp_new, SLOT(consumer_new)},
+    {Py_tp_dealloc, SLOT(consumer_dealloc)},
+    {0, NULL},
+};
+static PyType_Spec consumer_spec = {"probe.Consumer", sizeof(consumer), 0, Py_TPFLAGS_DEFAULT, consumer_slots};
+
+/* ---- Tensors ------------------------------------------------------------ */
+
+static const char *const forms[] = {"versioned", "legacy", "embedded", "embedded legacy", NULL};
+
+static int
+find(const char *name, const char *const *names)
+{
+    int i;
+    for (i = 0; names[i] != NULL; i++) {
+        if (strcmp(name, names[i]) == 0)
+            return i;
+    }
+    PyErr_SetString(PyExc_ValueError, name);
+    return -1;
+}
+
+/* capsule(owner, form="versioned"): what owner's __dlpack__ would return. An embedded form needs an Array. */
+static PyObject *
+make_capsule(PyObject *module, PyObject *args)
+{
+    static double value;
+    static const int64_t shape[1] = {1};
+    const DLTensor t = dlpack_py_cpu(&value, DLPACK_PY_FLOAT64, 1, shape, NULL);
+    dlpack_py_offer offer;
+    dlpack_py_request request;
+    const char *form = "versioned";
+    PyObject *owner;
+    int which;
+
+    (void)module;
+    if (!PyArg_ParseTuple(args, "O|s", &owner, &form) || (which = find(form, forms)) < 0)
+        return NULL;
+    offer = which < 2 ? dlpack_py_offer_make(owner, &t, 0) : dlpack_py_offer_embedded(&((array *)owner)->tensors);
+    memset(&request, 0, sizeof(request));
+    request.max_version.major = which % 2 == 0;
+    return dlpack_py_answer(&offer, &request);
+}
+
+static PyObject *
+take(PyObject *module, PyObject *capsule)
+{
+    const uintptr_t tensor = tensor_take(capsule);
+    (void)module;
+    return tensor == 0 ? NULL : PyLong_FromSize_t(tensor);
+}
+
+static PyObject *
+export(PyObject *module, PyObject *args)
+{
+    PyObject *capsule = make_capsule(module, args), *tensor;
+    if (capsule == NULL)
+        return NULL;
+    tensor = take(module, capsule);
+    Py_DECREF(capsule);
+    return tensor;
+}
+
+static atomic_long freed;
+
+static void
+count_freed(void *context)
+{
+    (void)context;
+    atomic_fetch_add(&freed, 1);
+}
+
+/* A tensor whose owner is no Python object. */
+static PyObject *
+wrap(PyObject *module, PyObject *unused)
+{
+    static double value;
+    static const int64_t shape[1] = {1};
+    const DLTensor t = dlpack_py_cpu(&value, DLPACK_PY_FLOAT64, 1, shape, NULL);
+    (void)module;
+    (void)unused;
+    return PyLong_FromVoidPtr(dlpack_py_wrap(&t, 0, &value, count_freed));
+}
+
+static void
+rude_deleter(DLManagedTensorVersioned *managed)
+{
+    PyErr_SetString(PyExc_RuntimeError, "left behind by a deleter");
+    free(managed);
+}
+
+/* A capsule of another library, whose deleter leaves an exception behind. */
+static PyObject *
+rude_capsule(PyObject *module, PyObject *unused)
+{
+    DLManagedTensorVersioned *managed = (DLManagedTensorVersioned *)calloc(1, sizeof(*managed));
+    (void)module;
+    (void)unused;
+    if (managed == NULL)
+        return PyErr_NoMemory();
+    managed->version.major = 1;
+    managed->dl_tensor.device.device_type = kDLCPU;
+    managed->dl_tensor.dtype = dlpack_py_dtype_unpack(DLPACK_PY_INT8);
+    managed->dl_tensor.data = managed;
+    managed->deleter = rude_deleter;
+    return dlpack_py_capsule_steal(managed);
+}
+
+static int
+tensor_convert(PyObject *object, void *out)
+{
+    const size_t tensor = PyLong_AsSize_t(object);
+    *(uintptr_t *)out = tensor;
+    return !PyErr_Occurred();
+}
+
+/* A C array of the tensors in a Python list, which is emptied. */
+static uintptr_t *
+tensors_convert(PyObject *list, size_t *count)
+{
+    const Py_ssize_t size = PyList_Size(list);
+    uintptr_t *tensors;
+    Py_ssize_t i;
+
+    if (size < 0)
+        return NULL;
+    tensors = (uintptr_t *)malloc((size_t)size * sizeof(*tensors) + 1);
+    for (i = 0; i < size && tensors != NULL; i++) {
+        if (!tensor_convert(PyList_GetItem(list, i), &tensors[i])) {
+            free(tensors);
+            return NULL;
+        }
+    }
+    *count = (size_t)size;
+    if (PyList_SetSlice(list, 0, size, NULL) < 0)
+        return NULL;
+    return tensors;
+}
+
+static PyObject *
+drop(PyObject *module, PyObject *number)
+{
+    uintptr_t tensor;
+    (void)module;
+    if (!tensor_convert(number, &tensor))
+        return NULL;
+    tensor_drop(tensor);
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+drop_detached(PyObject *module, PyObject *number)
+{
+    uintptr_t tensor;
+    (void)module;
+    if (!tensor_convert(number, &tensor))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    tensor_drop(tensor);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+drop_while_raising(PyObject *module, PyObject *number)
+{
+    uintptr_t tensor;
+    (void)module;
+    if (!tensor_convert(number, &tensor))
+        return NULL;
+    PyErr_SetString(PyExc_ValueError, "in flight");
+    tensor_drop(tensor);
+    return NULL;
+}
+
+static PyObject *
+drop_detached_while_raising(PyObject *module, PyObject *number)
+{
+    uintptr_t tensor;
+    (void)module;
+    if (!tensor_convert(number, &tensor))
+        return NULL;
+    PyErr_SetString(PyExc_ValueError, "in flight");
+    Py_BEGIN_ALLOW_THREADS
+    tensor_drop(tensor);
+    Py_END_ALLOW_THREADS
+    return NULL;
+}
+
+/* The same with an object, the only item of a list. */
+static PyObject *
+pop_while_raising(PyObject *module, PyObject *list)
+{
+    PyObject *object = PyList_GetItem(list, 0);
+    (void)module;
+    if (object == NULL)
+        return NULL;
+    Py_INCREF(object);
+    if (PyList_SetSlice(list, 0, 1, NULL) < 0)
+        return NULL;
+    PyErr_SetString(PyExc_ValueError, "in flight");
+    Py_DECREF(object);
+    return NULL;
+}
+
+/* ---- Threads that are not Python's ------------------------------------- */
+
+/* What a thread has had to do with Python when it begins to drop. */
+static const char *const pasts[] = {
+    "none",   /* nothing */
+    "former", /* PyGILState_Ensure and Release */
+    "kept",   /* PyGILState_Ensure, and released the GIL */
+    "inside", /* a thread state of the interpreter that started it, until it has dropped all */
+    NULL,
+};
+
+typedef struct thread {
+    struct thread      *next;
+    pthread_t           id;
+    PyInterpreterState *interpreter;
+    uintptr_t          *tensors;
+    size_t              count;
+    double              pause;
+    long                process; /* a forked child has none of its parent's threads */
+    int                 past;
+    atomic_int          ready, done;
+} thread;
+
+static thread *threads;
+static atomic_long begun, ended; /* drops on threads */
+
+static void
+thread_was_ended(void *unused)
+{
+    (void)unused;
+    stop(EXIT_THREAD_ENDED, "a thread was ended inside of a deleter\n");
+}
+
+static PyThreadState *
+thread_enter(thread *self)
+{
+    if (self->past == 1)
+        PyGILState_Release(PyGILState_Ensure());
+    else if (self->past == 2) {
+        (void)PyGILState_Ensure();
+        (void)PyEval_SaveThread();
+    }
+    return self->past == 3 ? PyThreadState_New(self->interpreter) : NULL;
+}
+
+static void
+thread_drop(thread *self, PyThreadState *inside)
+{
+    size_t i;
+    for (i = 0; i < self->count; i++) {
+        pause_for(self->pause);
+        atomic_fetch_add(&begun, 1);
+        tensor_drop(self->tensors[i]);
+        atomic_fetch_add(&ended, 1);
+    }
+    if (inside != NULL) {
+        PyEval_RestoreThread(inside);
+        PyThreadState_Clear(inside);
+        (void)PyEval_SaveThread();
+        PyThreadState_Delete(inside);
+    }
+}
+
+static void *
+thread_main(void *arg)
+{
+    thread *self = (thread *)arg;
+    PyThreadState *const inside = thread_enter(self);
+
+    atomic_store(&self->ready, 1);
+    pthread_cleanup_push(thread_was_ended, NULL);
+    thread_drop(self, inside);
+    pthread_cleanup_pop(0);
+    free(self->tensors);
+    atomic_store(&self->done, 1);
+    return NULL;
+}
+
+static thread *
+thread_start(uintptr_t *tensors, size_t count, int past, double pause)
+{
+    thread *self = (thread *)calloc(1, sizeof(*self));
+    if (self == NULL)
+        return NULL;
+    self->interpreter = past == 3 ? PyInterpreterState_Get() : NULL;
+    self->tensors = tensors;
+    self->count = count;
+    self->past = past;
+    self->pause = pause;
+    self->process = (long)getpid();
+    if (pthread_create(&self->id, NULL, thread_main, self) != 0) {
+        free(self);
+        return NULL;
+    }
+    return self;
+}
+
+static void
+thread_join(thread *self, double seconds)
+{
+    if (self->process == (long)getpid()) {
+        for (; seconds > 0 && !atomic_load(&self->done); seconds -= 0.001)
+            pause_for(0.001);
+        if (!atomic_load(&self->done))
+            stop(EXIT_THREAD_HANGS, "a thread hangs in a deleter\n");
+        pthread_join(self->id, NULL);
+    }
+    free(self);
+}
+
+/* start(tensors, past="none", pause=0): drop them one by one, with a pause before each. */
+static PyObject *
+start(PyObject *module, PyObject *args)
+{
+    const char *past = "none";
+    PyObject *list;
+    double pause = 0;
+    uintptr_t *tensors;
+    size_t count;
+    thread *self;
+    int which;
+
+    (void)module;
+    if (!PyArg_ParseTuple(args, "O|sd", &list, &past, &pause) || (which = find(past, pasts)) < 0 ||
+        (tensors = tensors_convert(list, &count)) == NULL)
+        return NULL;
+    self = thread_start(tensors, count, which, pause);
+    if (self == NULL)
+        return PyErr_NoMemory();
+    self->next = threads;
+    threads = self;
+    Py_BEGIN_ALLOW_THREADS
+    while (!atomic_load(&self->ready))
+        sched_yield();
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+static void
+join_all(void)
+{
+    while (threads != NULL) {
+        thread *first = threads;
+        threads = first->next;
+        thread_join(first, 20);
+    }
+}
+
+static PyObject *
+join(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    Py_BEGIN_ALLOW_THREADS
+    join_all();
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+/* hold(drops, seconds): keep the GIL until so many drops have begun on threads, and for a time after. */
+static PyObject *
+hold(PyObject *module, PyObject *args)
+{
+    long drops;
+    double seconds, limit = 10;
+
+    (void)module;
+    if (!PyArg_ParseTuple(args, "ld", &drops, &seconds))
+        return NULL;
+    holder = pthread_self();
+    atomic_store(&holds, 1);
+    for (; atomic_load(&begun) < drops && limit > 0; limit -= 0.0001)
+        pause_for(0.0001);
+    pause_for(seconds);
+    atomic_store(&holds, 0);
+    Py_RETURN_NONE;
+}
+
+/* ---- After the interpreter --------------------------------------------- */
+
+static uintptr_t *late[2]; /* what is dropped when the last interpreter is gone, and when the process exits */
+static size_t late_count[2];
+static long blocks_allowed = -1, freed_expected;
+
+static void
+drop_late(int when)
+{
+    const size_t count = late_count[when], here = count - count / 2;
+    uintptr_t *tensors = late[when], *rest = (uintptr_t *)malloc(count * sizeof(*rest) + 1);
+    thread *other;
+    size_t i;
+
+    late_count[when] = 0;
+    if (count == 0 || rest == NULL) {
+        free(rest);
+        return;
+    }
+    for (i = 0; i < here; i++) /* half of them here, the others on a thread */
+        tensor_drop(tensors[i]);
+    memcpy(rest, tensors + here, (count - here) * sizeof(*rest));
+    free(tensors);
+    other = thread_start(rest, count - here, 0, 0);
+    if (other != NULL)
+        thread_join(other, 20);
+}
+
+static void
+at_gone(void)
+{
+    drop_late(0);
+}
+
+static void
+at_exit(void)
+{
+    char text[80];
+    drop_late(1);
+    if (blocks_allowed < 0)
+        return;
+    join_all();
+    if (atomic_load(&blocks) > blocks_allowed || atomic_load(&freed) != freed_expected) {
+        snprintf(text, sizeof(text), "%ld blocks are left, free_fn was called %ld times\n", atomic_load(&blocks),
+                 atomic_load(&freed));
+        stop(EXIT_NOT_SETTLED, text);
+    }
+}
+
+/* later(tensors, when): drop them when the interpreter is "gone", or at the process's "exit". */
+static PyObject *
+later(PyObject *module, PyObject *args)
+{
+    static const char *const whens[] = {"gone", "exit", NULL};
+    const char *name;
+    PyObject *list;
+    int when;
+
+    (void)module;
+    if (!PyArg_ParseTuple(args, "Os", &list, &name) || (when = find(name, whens)) < 0)
+        return NULL;
+    late[when] = tensors_convert(list, &late_count[when]);
+    if (late[when] == NULL || (when == 0 && Py_AtExit(at_gone) < 0))
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+/* settle(blocks=0, freed=0): at the process's exit see to it that all threads are done, that no more memory is left,
+ * and how many wrapped tensors were freed. */
+static PyObject *
+settle(PyObject *module, PyObject *args)
+{
+    blocks_allowed = freed_expected = 0;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "|ll", &blocks_allowed, &freed_expected))
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+/* ---- The rest ----------------------------------------------------------- */
+
+static PyObject *
+counts(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    return Py_BuildValue("{s:l,s:l,s:l,s:l,s:l}", "blocks", atomic_load(&blocks), "begun", atomic_load(&begun),
+                         "ended", atomic_load(&ended), "trespasses", atomic_load(&trespasses), "freed",
+                         atomic_load(&freed));
+}
+
+static PyObject *
+state(PyObject *module, PyObject *unused)
+{
+    dlpack_py_state *found = dlpack_py_state_get();
+    (void)module;
+    (void)unused;
+    return found == NULL ? NULL : PyLong_FromVoidPtr(found);
+}
+
+static PyObject *
+set_exit_wait(PyObject *module, PyObject *seconds)
+{
+    (void)module;
+    atomic_store(&exit_wait, (int)PyLong_AsLong(seconds));
+    if (PyErr_Occurred())
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+/* A fork that Python is not told of. */
+static PyObject *
+fork_unseen(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    return PyLong_FromLong((long)fork());
+}
+
+static PyMethodDef functions[] = {
+    {"capsule", make_capsule, METH_VARARGS, NULL},
+    {"counts", counts, METH_NOARGS, NULL},
+    {"drop", drop, METH_O, NULL},
+    {"drop_detached", drop_detached, METH_O, NULL},
+    {"drop_detached_while_raising", drop_detached_while_raising, METH_O, NULL},
+    {"drop_while_raising", drop_while_raising, METH_O, NULL},
+    {"export", export, METH_VARARGS, NULL},
+    {"fork_unseen", fork_unseen, METH_NOARGS, NULL},
+    {"hold", hold, METH_VARARGS, NULL},
+    {"join", join, METH_NOARGS, NULL},
+    {"later", later, METH_VARARGS, NULL},
+    {"pop_while_raising", pop_while_raising, METH_O, NULL},
+    {"rude_capsule", rude_capsule, METH_NOARGS, NULL},
+    {"set_exit_wait", set_exit_wait, METH_O, NULL},
+    {"settle", settle, METH_VARARGS, NULL},
+    {"start", start, METH_VARARGS, NULL},
+    {"state", state, METH_NOARGS, NULL},
+    {"take", take, METH_O, NULL},
+    {"wrap", wrap, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static int
+fill(PyObject *module)
+{
+    static atomic_int known;
+    PyObject *type;
+
+    if (!atomic_exchange(&known, 1) && atexit(at_exit) != 0)
+        return -1;
+    type = PyType_FromSpec(&array_spec);
+    if (type == NULL || PyModule_AddObject(module, "Array", type) < 0)
+        return -1;
+    type = PyType_FromSpec(&consumer_spec);
+    if (type == NULL || PyModule_AddObject(module, "Consumer", type) < 0)
+        return -1;
+    return 0;
+}
+
+static PyModuleDef_Slot slots[] = {
+    {Py_mod_exec, SLOT(fill)},
+#if PY_VERSION_HEX >= 0x030C0000
+    {Py_mod_multiple_interpreters, Py_MOD_PER_INTERPRETER_GIL_SUPPORTED},
+#endif
+#if PY_VERSION_HEX >= 0x030D0000 && !defined(Py_LIMITED_API)
+    {Py_mod_gil, Py_MOD_GIL_NOT_USED},
+#endif
+    {0, NULL},
+};
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "probe", NULL, 0, functions, slots, NULL, NULL, NULL};
+
+PyMODINIT_FUNC PROBE_INIT(void);
+PyMODINIT_FUNC
+PROBE_INIT(void)
+{
+    return PyModuleDef_Init(&module);
+}

@@ -1,0 +1,157 @@
+"""Deleters while the main interpreter ends and after it is gone (K5)."""
+
+import time
+
+import pytest
+from lifetime.children import RACE
+
+
+@pytest.mark.parametrize("forms", ["['versioned', 'legacy']", "EMBEDDED"])
+def test_threads_that_drop_while_the_interpreter_ends_are_neither_ended_nor_stuck_K5(child, forms):
+    child(
+        f"""
+        probe.settle({int(forms == "EMBEDDED")})  # an owner that leaks keeps the record if it has the tensor
+        for past in PASTS:
+            probe.start(exports(forms={forms} * 40), past, 0.0001)
+        time.sleep(0.0005 * (turn % 20))
+        """,
+        times=RACE,
+    )
+
+
+def test_the_end_waits_for_an_owner_s_finalizer_on_another_thread_K5(child):
+    child(
+        """
+        probe.settle()
+        for past in PASTS:
+            for form in FORMS:
+                slow = Slow()
+                probe.start([export(slow, form)], past)
+                wait_for(lambda: slow.entered)
+        """,
+        out="finalizer ends\n" * 12,
+    )
+
+
+@pytest.mark.parametrize("past", ["none", "former", "kept"])
+def test_the_end_lets_go_of_the_gil_for_a_deleter_that_waits_for_it_K5(child, past):
+    child(
+        f"""
+        probe.settle()
+        sys.setswitchinterval(100)
+        for tensor in exports(partial(say, "owner died")):
+            probe.start([tensor], {past!r}, 0.05)
+        probe.hold(4, 0.005)
+        """,
+        out="owner died\n" * 4,
+    )
+
+
+def test_the_end_waits_no_longer_than_it_was_told_to_K5(child):
+    begin = time.monotonic()
+    child(
+        """
+        def hang(sleep=time.sleep):
+            entered.append(1)
+            sleep(1000)
+        probe.set_exit_wait(1)
+        entered = []
+        for tensor in exports(hang):
+            probe.start([tensor])
+        wait_for(lambda: len(entered) == 4)
+        """,
+        limit=30,
+    )
+    assert 1 <= time.monotonic() - begin < 8
+
+
+@pytest.mark.parametrize("place", ["holder.kept", "__main__.kept", "builtins.kept", "sys.kept"])
+def test_an_array_in_a_module_at_the_end_dies_and_its_owner_s_finalizer_runs_K5(child, place):
+    child(
+        f"""
+        import builtins, types, __main__
+        sys.modules["holder"] = holder = types.ModuleType("holder")
+        probe.settle()
+        owner_dies = partial(say, "owner died")
+        {place} = [probe.Consumer(capsule(owner_dies, form)) for form in FORMS]
+        {place} += [capsule(owner_dies, form) for form in FORMS]
+        """,
+        out="owner died\n" * 8,
+    )
+
+
+def test_an_array_that_dies_later_than_all_modules_does_no_harm_K5(child):
+    child("""
+        # The interpreter lets go of what is registered here when it clears itself.
+        for form in FORMS:
+            os.register_at_fork(before=partial(id, capsule(partial(len, ""), form)))
+            os.register_at_fork(before=partial(id, probe.Consumer(capsule(partial(len, ""), form))))
+        probe.settle(1)
+    """)
+
+
+def test_a_callback_registered_before_ours_may_drop_on_threads_which_leaks_the_owners_K5(child):
+    child(
+        """
+        import atexit
+        tensors, died = [], []
+        @atexit.register  # and so called when ours is through
+        def late():
+            for past in PASTS:
+                probe.start(tensors.pop(), past)
+            probe.join()
+            say(f"on threads: {len(died)}")
+            for tensor in tensors.pop():
+                probe.drop(tensor)
+            say(f"attached: {len(died)}")
+        for i in range(4):
+            tensors.append(exports(partial(died.append, i)))
+        probe.settle(1)
+        """,
+        out="on threads: 0\nattached: 4\n",
+    )
+
+
+def test_what_is_used_first_in_an_exit_callback_works_K5(child):
+    child(
+        """
+        import atexit
+        @atexit.register
+        def late():
+            died = []
+            for past in PASTS:
+                probe.start(exports(partial(died.append, 1)), past)
+            probe.join()
+            say(str(len(died)))
+            probe.settle()
+        """,
+        out="12\n",
+    )
+
+
+def test_what_is_used_first_in_an_exit_callback_may_die_after_the_interpreter_K5(child):
+    child("""
+        import atexit
+        @atexit.register
+        def late():
+            probe.later(exports(partial(say, "owner died")), "gone")
+            probe.later(exports(partial(say, "owner died")), "exit")
+            probe.settle(1)
+    """)
+
+
+@pytest.mark.parametrize("when", ["gone", "exit"])
+@pytest.mark.parametrize("forms", ["['versioned', 'legacy']", "EMBEDDED"])
+def test_a_deleter_leaks_the_owner_and_frees_its_own_memory_when_the_interpreter_is_gone_K5(child, forms, when):
+    child(f"""
+        probe.settle({int(forms == "EMBEDDED")})
+        probe.later(exports(partial(say, "owner died"), {forms} * 5), {when!r})
+    """)
+
+
+@pytest.mark.parametrize("when", ["gone", "exit"])
+def test_a_tensor_of_nobody_is_freed_when_the_interpreter_is_gone_K5(child, when):
+    child(f"""
+        probe.settle(0, 10)
+        probe.later([probe.wrap() for i in range(10)], {when!r})
+    """)

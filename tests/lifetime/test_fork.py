@@ -1,0 +1,143 @@
+"""Forks of each kind, with deleters in flight (K5)."""
+
+import os
+
+import pytest
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+
+IN_FLIGHT = """
+def in_flight(seconds):
+    for past in PASTS:
+        for form in FORMS:
+            slow = Slow(seconds)
+            probe.start([export(slow, form)], past)
+            wait_for(lambda: slow.entered)
+
+def wait_for_child(child):
+    "It ends well, and well before the limit of waiting for deleters."
+    begin = time.monotonic()
+    assert os.waitpid(child, 0)[1] == 0
+    assert time.monotonic() - begin < 5
+"""
+
+
+def test_a_forked_child_does_not_wait_for_the_deleters_of_its_parent_K5(child):
+    child(
+        IN_FLIGHT
+        + """
+in_flight(0.5)
+child = os.fork()
+if child != 0:
+    wait_for_child(child)
+for past in PASTS:
+    probe.start(exports(partial(say, "child" if child == 0 else "parent")), past)
+    probe.join()
+""",
+        out="child\n" * 12 + "finalizer ends\n" * 12 + "parent\n" * 12,
+        sort=True,
+    )
+
+
+def test_a_forked_child_waits_for_deleters_of_its_own_K5(child):
+    child(
+        IN_FLIGHT
+        + """
+probe.drop(export())
+child = os.fork()
+if child == 0:
+    in_flight(0.1)
+else:
+    wait_for_child(child)
+    say("child ended")
+probe.settle()
+""",
+        out="finalizer ends\n" * 12 + "child ended\n",
+    )
+
+
+def test_a_fork_that_python_was_not_told_of_does_not_wait_for_the_deleters_of_its_parent_K5(child):
+    child(
+        IN_FLIGHT
+        + """
+import atexit
+in_flight(0.5)
+child = probe.fork_unseen()
+if child == 0:
+    for tensor in exports(partial(say, "child")):
+        probe.drop(tensor)
+    atexit._run_exitfuncs()
+    os._exit(0)
+wait_for_child(child)
+""",
+        out="child\n" * 4 + "finalizer ends\n" * 12,
+        sort=True,
+    )
+
+
+@pytest.mark.parametrize("cleared", [False, True])
+def test_a_child_of_multiprocessing_drops_on_threads_and_ends_K5(child, cleared):
+    child(
+        IN_FLIGHT
+        + f"""
+import atexit, multiprocessing
+def work():
+    if {cleared}:
+        atexit._clear()
+    for past in PASTS:
+        probe.start(exports(partial(say, "child")), past)
+        probe.join()
+in_flight(0.5)
+process = multiprocessing.get_context("fork").Process(target=work)
+process.start()
+begin = time.monotonic()
+process.join()
+assert process.exitcode == 0 and time.monotonic() - begin < 5
+""",
+        out="child\n" * 12 + "finalizer ends\n" * 12,
+        sort=True,
+    )
+
+
+def test_without_its_exit_callback_the_record_still_learns_that_the_interpreter_is_gone_K5(child):
+    child("""
+        import atexit
+        probe.later(exports(partial(say, "owner died")), "gone")
+        probe.later(exports(partial(say, "owner died")), "exit")
+        atexit._clear()
+        probe.settle(1)
+    """)
+
+
+def test_an_owner_that_forks_in_a_deleter_leaves_the_count_right_in_both_processes_K5(child):
+    """The child begins to count at 0; were it to fall below, its end would not wait for the deleter that follows."""
+    child(
+        IN_FLIGHT
+        + """
+for form in FORMS:
+    children = []
+    probe.drop_detached(export(lambda: children.append(os.fork()), form))
+    child = children.pop()
+    if child == 0:
+        break
+    wait_for_child(child)
+slow = Slow()
+probe.start([export(slow)])
+wait_for(lambda: slow.entered)
+""",
+        out="finalizer ends\n" * 5,
+    )
+
+
+def test_an_owner_that_forks_in_a_deleter_on_a_foreign_thread_lets_both_processes_end_K5(child):
+    child(
+        IN_FLIGHT
+        + """
+for past in PASTS:
+    for form in FORMS:
+        children = []
+        probe.start([export(lambda: children.append(os.fork()), form)], past)
+        probe.join()
+        wait_for_child(children.pop())
+"""
+    )

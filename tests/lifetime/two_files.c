@@ -1,0 +1,24 @@
+/* A module of two files that both use the header. */
+#include "one_file.h"
+
+PyObject *
+two_files_other_export(PyObject *module, PyObject *owner);
+PyObject *
+two_files_other_state(PyObject *module, PyObject *unused);
+
+static PyMethodDef functions[] = {
+    {"export", file_export, METH_O, NULL},
+    {"other_export", two_files_other_export, METH_O, NULL},
+    {"other_state", two_files_other_state, METH_NOARGS, NULL},
+    {"state", file_state, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyModuleDef_Slot slots[] = {{0, NULL}};
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "two_files", NULL, 0, functions, slots, NULL, NULL, NULL};
+
+PyMODINIT_FUNC
+PyInit_two_files(void)
+{
+    return PyModuleDef_Init(&module);
+}

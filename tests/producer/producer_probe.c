@@ -1,0 +1,227 @@
+/* What the header has for producers beyond the arrays of the examples: a Thing exports any tensor over memory that the
+ * caller keeps, by each of the ways in; wrap and steal make capsules of what no Python object owns. */
+
+#include "dlpack_py.h"
+
+/* ---- Thing ---------------------------------------------------------------- */
+
+typedef struct {
+    PyObject_HEAD
+    DLTensor tensor;
+    int64_t shape[DLPACK_PY_MAX_NDIM], strides[DLPACK_PY_MAX_NDIM];
+    uint64_t flags;
+    uint32_t options;
+    PyObject *veto;              /* veto(max_version, copy) raises, or returns whether to go on; NULL: no veto */
+    dlpack_py_embedded embedded; /* filled if is_embedded */
+    int is_embedded;
+} Thing;
+
+static int
+parse_extents(PyObject *tuple, int64_t *extents)
+{
+    Py_ssize_t i;
+    for (i = 0; i < PyTuple_Size(tuple) && i < DLPACK_PY_MAX_NDIM; i++)
+        extents[i] = PyLong_AsLongLong(PyTuple_GetItem(tuple, i));
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+/* Thing(data, shape, strides=None, *, dtype, device, byte_offset, flags, options, veto, embedded): data is an address,
+ * without strides they are NULL. */
+static int
+thing_init(PyObject *op, PyObject *args, PyObject *names)
+{
+    static char *keywords[] = {"",      "",        "strides", "dtype",    "device", "byte_offset",
+                               "flags", "options", "veto",    "embedded", NULL};
+    Thing *self = (Thing *)op;
+    unsigned long long data, byte_offset = 0, flags = 0;
+    unsigned int options = 0;
+    int code = 2, bits = 64, lanes = 1, type = 1, id = 0;
+    PyObject *shape, *strides = Py_None, *veto = NULL;
+    DLTensor *t = &self->tensor;
+
+    if (!PyArg_ParseTupleAndKeywords(args, names, "KO!|O$(iii)(ii)KKIOp", keywords, &data, &PyTuple_Type, &shape,
+                                     &strides, &code, &bits, &lanes, &type, &id, &byte_offset, &flags, &options, &veto,
+                                     &self->is_embedded))
+        return -1;
+    if (parse_extents(shape, self->shape) < 0 ||
+        (strides != Py_None && parse_extents(strides, self->strides) < 0))
+        return -1;
+    t->data = (void *)(uintptr_t)data;
+    t->device = dlpack_py_device_make(type, id);
+    t->ndim = (int32_t)PyTuple_Size(shape);
+    t->dtype.code = (uint8_t)code;
+    t->dtype.bits = (uint8_t)bits;
+    t->dtype.lanes = (uint16_t)lanes;
+    t->shape = self->shape;
+    t->strides = strides == Py_None ? NULL : self->strides;
+    t->byte_offset = byte_offset;
+    self->flags = flags;
+    self->options = options;
+    Py_XINCREF(veto);
+    self->veto = veto;
+    return self->is_embedded ? dlpack_py_embed(&self->embedded, op, t, flags) : 0;
+}
+
+static void
+thing_dealloc(PyObject *op)
+{
+    Thing *self = (Thing *)op;
+    Py_XDECREF(self->veto);
+    dlpack_py_embed_clear(&self->embedded);
+    Py_TYPE(op)->tp_free(op);
+}
+
+static int
+thing_veto(PyObject *owner, const dlpack_py_request *request)
+{
+    PyObject *go_on = PyObject_CallFunction(((Thing *)owner)->veto, "(II)i", request->max_version.major,
+                                            request->max_version.minor, request->copy);
+    const int yes = go_on == NULL ? 0 : PyObject_IsTrue(go_on);
+    Py_XDECREF(go_on);
+    return yes > 0 ? 0 : -1;
+}
+
+/* All that an offer can say. */
+static PyObject *
+thing_dlpack(PyObject *op, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    Thing *self = (Thing *)op;
+    dlpack_py_offer offer = self->is_embedded ? dlpack_py_offer_embedded(&self->embedded)
+                                              : dlpack_py_offer_make(op, &self->tensor, self->flags);
+    offer.options = self->options;
+    if (self->veto != NULL)
+        offer.veto = thing_veto;
+    return dlpack_py_produce_offer(&offer, args, nargs, kwnames);
+}
+
+static PyObject *
+thing_device(PyObject *op, PyObject *Py_UNUSED(unused))
+{
+    return dlpack_py_produce_device(&((Thing *)op)->tensor);
+}
+
+static PyObject *
+thing_produce(PyObject *op, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    Thing *self = (Thing *)op;
+    return dlpack_py_produce(op, &self->tensor, self->flags, args, nargs, kwnames);
+}
+
+static PyObject *
+thing_produce_with(PyObject *op, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    Thing *self = (Thing *)op;
+    return dlpack_py_produce_with(dlpack_py_state_get(), op, &self->tensor, self->flags, args, nargs, kwnames);
+}
+
+static PyObject *
+thing_produce_args(PyObject *op, PyObject *args, PyObject *names)
+{
+    static char *keywords[] = {"stream", "max_version", "dl_device", "copy", NULL};
+    PyObject *stream = NULL, *max_version = NULL, *dl_device = NULL, *copy = NULL;
+    Thing *self = (Thing *)op;
+
+    if (!PyArg_ParseTupleAndKeywords(args, names, "|$OOOO", keywords, &stream, &max_version, &dl_device, &copy))
+        return NULL;
+    return dlpack_py_produce_args(op, &self->tensor, self->flags, stream, max_version, dl_device, copy);
+}
+
+static PyMethodDef thing_methods[] = {
+    DLPACK_PY_METHODS(thing_dlpack, thing_device),
+    {"produce", (PyCFunction)(void (*)(void))thing_produce, METH_FASTCALL | METH_KEYWORDS, NULL},
+    {"produce_with", (PyCFunction)(void (*)(void))thing_produce_with, METH_FASTCALL | METH_KEYWORDS, NULL},
+    {"produce_args", (PyCFunction)(void (*)(void))thing_produce_args, METH_VARARGS | METH_KEYWORDS, NULL},
+    {"cpu_device", dlpack_py_cpu_device, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyTypeObject thing_type = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "producer_probe.Thing",
+    .tp_basicsize = sizeof(Thing),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+    .tp_new = PyType_GenericNew,
+    .tp_init = thing_init,
+    .tp_dealloc = thing_dealloc,
+    .tp_methods = thing_methods,
+};
+
+/* ---- Functions ------------------------------------------------------------- */
+
+static void
+call_and_drop(void *context)
+{
+    PyGILState_STATE state = PyGILState_Ensure();
+    PyObject *callable = (PyObject *)context, *result = PyObject_CallFunctionObjArgs(callable, NULL);
+    if (result == NULL)
+        PyErr_WriteUnraisable(callable);
+    Py_XDECREF(result);
+    Py_DECREF(callable);
+    PyGILState_Release(state);
+}
+
+/* wrap(thing, free=None): the thing's memory, of which free is told when it is let go. None if it is malformed. */
+static PyObject *
+probe_wrap(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    DLManagedTensorVersioned *managed;
+    PyObject *object, *callable = NULL;
+    const Thing *thing;
+
+    if (!PyArg_ParseTuple(args, "O!|O", &thing_type, &object, &callable))
+        return NULL;
+    thing = (const Thing *)object;
+    managed = dlpack_py_wrap(&thing->tensor, thing->flags, callable, callable == NULL ? NULL : call_and_drop);
+    if (managed == NULL)
+        Py_RETURN_NONE;
+    Py_XINCREF(callable);
+    return dlpack_py_capsule_steal(managed);
+}
+
+/* steal(address), steal_legacy(address): a capsule of the header's around a managed tensor of the caller's. */
+static PyObject *
+probe_steal(PyObject *Py_UNUSED(module), PyObject *address)
+{
+    return dlpack_py_capsule_steal((DLManagedTensorVersioned *)PyLong_AsVoidPtr(address));
+}
+
+static PyObject *
+probe_steal_legacy(PyObject *Py_UNUSED(module), PyObject *address)
+{
+    return dlpack_py_capsule_legacy_steal((DLManagedTensor *)PyLong_AsVoidPtr(address));
+}
+
+static PyMethodDef functions[] = {
+    {"wrap", probe_wrap, METH_VARARGS, NULL},
+    {"steal", probe_steal, METH_O, NULL},
+    {"steal_legacy", probe_steal_legacy, METH_O, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef module = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "producer_probe",
+    .m_size = -1,
+    .m_methods = functions,
+};
+
+PyMODINIT_FUNC
+PyInit_producer_probe(void)
+{
+    PyObject *self;
+
+    if (PyType_Ready(&thing_type) < 0)
+        return NULL;
+    self = PyModule_Create(&module);
+    if (self == NULL)
+        return NULL;
+    Py_INCREF(&thing_type);
+    if (PyModule_AddObject(self, "Thing", (PyObject *)&thing_type) < 0 ||
+        PyModule_AddIntMacro(self, DLPACK_PY_OFFER_UNSAID) < 0 ||
+        PyModule_AddIntMacro(self, DLPACK_PY_OFFER_REFUSE_NEGATIVE) < 0 ||
+        PyModule_AddIntMacro(self, DLPACK_PY_OFFER_COPY_NEGATIVE) < 0) {
+        Py_DECREF(self);
+        return NULL;
+    }
+    return self;
+}

@@ -1,0 +1,464 @@
+"""Producers beyond arrays: each way into the header, vetoes, embedded tensors, other devices, wrapped memory (P, K, D)."""
+
+import ctypes
+import gc
+import sys
+import weakref
+
+import dltensor
+import pytest
+from dltensor import CPU, CUDA_HOST, CUDA_MANAGED, FORMS, IS_COPIED, LEGACY, PADDED, READ_ONLY, ROCM_HOST, VERSIONED, Made, Taken
+from producer_probe import (
+    DLPACK_PY_OFFER_COPY_NEGATIVE,
+    DLPACK_PY_OFFER_REFUSE_NEGATIVE,
+    DLPACK_PY_OFFER_UNSAID,
+    Thing,
+    steal,
+    steal_legacy,
+    wrap,
+)
+
+ASK = {LEGACY: {}, VERSIONED: {"max_version": (1, 0)}}
+both_forms = pytest.mark.parametrize("form", FORMS)
+allocated_or_embedded = pytest.mark.parametrize("embedded", [False, True], ids=["allocated", "embedded"])
+
+memory = (ctypes.c_double * 16)(*range(16))
+address = ctypes.addressof(memory)
+
+
+class Owner(Thing):
+    """One that may be referred to weakly."""
+
+
+def thing(shape=(3,), strides=None, data=address, **fields):
+    if strides is None and fields.get("embedded"):
+        strides = dltensor.compact(shape)
+    return Owner(data, shape, strides, **fields)
+
+
+# ---- The ways in ----
+
+WAYS = ["__dlpack__", "produce", "produce_with", "produce_args"]
+
+
+@both_forms
+@pytest.mark.parametrize("way", WAYS)
+def test_each_way_in_exports_the_same_P2(form, way):
+    owner = thing((2, 3), (1, 2))
+    before = sys.getrefcount(owner)
+    capsule = getattr(owner, way)(stream=-1, dl_device=CPU, copy=False, **ASK[form])
+    says = dltensor.read(capsule)
+    assert (says.form, says.data, says.shape, says.strides) == (form, address, (2, 3), (1, 2))
+    assert sys.getrefcount(owner) == before + 1
+    del capsule
+    assert sys.getrefcount(owner) == before
+    copied = dltensor.read(getattr(owner, way)(copy=True, **ASK[form]))
+    assert copied.strides == (3, 1)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_arguments_that_are_none_or_absent_are_the_same_P1(way):
+    call = getattr(thing(), way)
+    absent = dltensor.read(call())
+    none = dltensor.read(call(stream=None, max_version=None, dl_device=None, copy=None))
+    assert (absent.form, absent.data) == (none.form, none.data) == (LEGACY, address)
+
+
+BAD_REQUESTS = [
+    ({"stream": 5}, ValueError, "stream is 5"),
+    ({"stream": -2}, ValueError, "stream is -2"),
+    ({"stream": 1.0}, TypeError, "stream is 1.0"),
+    ({"max_version": [1, 0]}, TypeError, r"max_version is \[1, 0\]"),
+    ({"dl_device": "cpu"}, TypeError, "dl_device is 'cpu'"),
+    ({"dl_device": (2, 1)}, BufferError, "dl_device is cuda:1"),
+    ({"copy": 1}, TypeError, "copy is 1"),
+]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("keywords, error, text", BAD_REQUESTS)
+def test_each_way_in_refuses_by_the_same_text_P1(way, keywords, error, text):
+    owner = thing()
+    before = sys.getrefcount(owner)
+    with pytest.raises(error, match=text):
+        getattr(owner, way)(**keywords)
+    assert sys.getrefcount(owner) == before
+
+
+def test_the_device_of_a_type_that_is_always_on_the_cpu_P8():
+    assert thing().cpu_device() == CPU
+    assert [type(x) for x in thing().cpu_device()] == [int, int]
+
+
+# ---- What cannot be described: D8, P7 ----
+
+MALFORMED = {
+    "a negative extent": ({"shape": (3, -1)}, r"shape\[1\] is -1"),
+    "no data": ({"data": 0}, "data is NULL"),
+    "too many elements": ({"shape": (2**62, 4)}, r"shape\[1\] = 4"),
+    "an offset that wraps": ({"byte_offset": 2**64 - 1}, "byte_offset is 18446744073709551615"),
+    "strides that reach too far": ({"shape": (3,), "strides": (2**62,)}, "strides reach"),
+    "no lanes": ({"dtype": (2, 64, 0)}, r"dtype \(2, 64, 0\)"),
+    "a bool of 16 bits": ({"dtype": (6, 16, 1)}, "dtype code 6 has 16 bits"),
+    "a complex of odd width": ({"dtype": (5, 65, 1)}, "65 bits"),
+}
+
+
+@both_forms
+@pytest.mark.parametrize("copy", [None, True, False])
+@pytest.mark.parametrize("fields, text", MALFORMED.values(), ids=MALFORMED)
+def test_what_is_malformed_is_not_exported_D8(form, copy, fields, text):
+    owner = thing(**fields)
+    before = sys.getrefcount(owner)
+    for way in WAYS:
+        with pytest.raises(BufferError, match=text):
+            getattr(owner, way)(copy=copy, **ASK[form])
+    assert sys.getrefcount(owner) == before
+
+
+@pytest.mark.parametrize("fields, text", MALFORMED.values(), ids=MALFORMED)
+def test_what_is_malformed_is_not_embedded_nor_wrapped_D8(fields, text):
+    with pytest.raises(BufferError, match=text):
+        thing(embedded=True, **fields)
+    assert wrap(thing(**fields)) is None
+
+
+def test_an_embedded_tensor_needs_its_strides_D4():
+    with pytest.raises(ValueError, match="strides is NULL"):
+        Thing(address, (3,), embedded=True)
+
+
+@both_forms
+def test_strides_that_are_null_are_filled_in_D4(form):
+    assert dltensor.read(thing((2, 3)).__dlpack__(**ASK[form])).strides == (3, 1)
+
+
+@both_forms
+@allocated_or_embedded
+def test_byte_offset_is_folded_into_data_and_no_elements_have_no_data_D1_D3(form, embedded):
+    says = dltensor.read(thing(byte_offset=16, embedded=embedded).__dlpack__(**ASK[form]))
+    assert (says.data, says.byte_offset) == (address + 16, 0)
+    says = dltensor.read(thing((0, 3), byte_offset=16, embedded=embedded).__dlpack__(**ASK[form]))
+    assert (says.data, says.byte_offset) == (None, 0)
+
+
+@both_forms
+@pytest.mark.parametrize("dtype", [(0, 4, 1), (3, 64, 1), (4, 16, 1), (9, 8, 1), (16, 6, 1), (17, 4, 1), (18, 32, 1), (200, 8, 1)])
+def test_dtypes_of_any_code_are_exported_and_copied_D6(form, dtype):
+    for copy in (None, True):
+        assert dltensor.read(thing(dtype=dtype).__dlpack__(copy=copy, **ASK[form])).dtype == dtype
+
+
+# ---- Flags: P3, P4, C8 ----
+
+
+@allocated_or_embedded
+@pytest.mark.parametrize("flag, word", [(READ_ONLY, "read-only"), (PADDED, "padded")])
+def test_what_the_legacy_form_cannot_say_is_a_buffer_error_in_it_P3(embedded, flag, word):
+    owner = thing(dtype=(17, 4, 1), flags=flag, embedded=embedded)
+    before = sys.getrefcount(owner)
+    assert dltensor.read(owner.__dlpack__(max_version=(1, 0))).flags == flag
+    for copy in (None, False):
+        with pytest.raises(BufferError, match=word):
+            owner.__dlpack__(copy=copy)
+    assert sys.getrefcount(owner) == before
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_copy_of_padded_data_is_padded_and_one_of_read_only_data_writeable_P4(way):
+    padded = thing(dtype=(17, 4, 1), flags=PADDED | READ_ONLY)
+    call = getattr(padded, way)
+    assert dltensor.read(call(max_version=(1, 0), copy=True)).flags == PADDED | IS_COPIED
+    with pytest.raises(BufferError, match="padded"):
+        call(copy=True)
+    readonly = getattr(thing(flags=READ_ONLY), way)
+    assert dltensor.read(readonly(copy=True)).form == LEGACY
+
+
+@allocated_or_embedded
+@pytest.mark.parametrize("flags", [IS_COPIED, 2**3, 2**63, 2**64 - 1])
+def test_an_export_in_place_carries_neither_copied_nor_unknown_flags_P4_C8(embedded, flags):
+    owner = thing(flags=flags, embedded=embedded)
+    assert dltensor.read(owner.__dlpack__(max_version=(1, 0))).flags == flags & (READ_ONLY | PADDED)
+
+
+def test_unsaid_data_goes_out_in_the_legacy_form_too_C7():
+    owner = thing(flags=READ_ONLY, options=DLPACK_PY_OFFER_UNSAID)
+    assert dltensor.read(owner.__dlpack__()).data == address
+    assert dltensor.read(owner.__dlpack__(max_version=(1, 0))).flags == READ_ONLY
+
+
+# ---- Negative strides: D11 ----
+
+BACKWARDS = {"data": address + 16, "strides": (-1,)}
+
+
+@both_forms
+def test_a_negative_stride_goes_out_as_it_is_D11(form):
+    says = dltensor.read(thing(**BACKWARDS).__dlpack__(**ASK[form]))
+    assert (says.data, says.strides) == (address + 16, (-1,))
+
+
+@both_forms
+def test_a_negative_stride_is_refused_by_name_where_the_author_says_so_D11(form):
+    owner = thing(**BACKWARDS, options=DLPACK_PY_OFFER_REFUSE_NEGATIVE)
+    for copy in (None, False):
+        with pytest.raises(BufferError, match="negative"):
+            owner.__dlpack__(copy=copy, **ASK[form])
+    taken = Taken(owner.__dlpack__(copy=True, **ASK[form]))
+    assert taken.values() == [2.0, 1.0, 0.0]
+    taken.delete()
+
+
+@both_forms
+def test_a_negative_stride_is_copied_where_the_author_says_so_D11(form):
+    owner = thing(**BACKWARDS, options=DLPACK_PY_OFFER_COPY_NEGATIVE)
+    for copy in (None, True):
+        taken = Taken(owner.__dlpack__(copy=copy, **ASK[form]))
+        assert (taken.values(), taken.says.strides) == ([2.0, 1.0, 0.0], (1,))
+        assert taken.says.flags == (IS_COPIED if form == VERSIONED else None)
+        taken.delete()
+    with pytest.raises(BufferError, match="negative.*copy is False"):
+        owner.__dlpack__(copy=False, **ASK[form])
+
+
+@both_forms
+@pytest.mark.parametrize("option", [DLPACK_PY_OFFER_REFUSE_NEGATIVE, DLPACK_PY_OFFER_COPY_NEGATIVE])
+@pytest.mark.parametrize("shape, strides", [((3,), (1,)), ((3,), (0,)), ((1, 3), (-5, 1)), ((0, 3), (-1, -1)), ((), ())])
+def test_strides_that_lead_nowhere_below_are_not_negative_D5(form, option, shape, strides):
+    says = dltensor.read(thing(shape, strides, options=option).__dlpack__(**ASK[form]))
+    assert (says.strides or ()) == strides
+    assert says.flags in (None, 0)
+
+
+# ---- Pinned and managed memory: P5, P6, D9 ----
+
+HOST_READABLE = pytest.mark.parametrize("device", [CUDA_HOST, ROCM_HOST, CUDA_MANAGED], ids=["pinned", "rocm", "managed"])
+
+
+@HOST_READABLE
+@both_forms
+@allocated_or_embedded
+def test_host_readable_memory_goes_out_as_it_is_and_as_the_cpus_where_asked_for_P5(device, form, embedded):
+    owner = thing(device=device, embedded=embedded)
+    assert owner.__dlpack_device__() == device
+    for dl_device, wanted in [(None, device), (device, device), (CPU, CPU)]:
+        before = sys.getrefcount(owner)
+        for copy in (None, False):
+            capsule = owner.__dlpack__(dl_device=dl_device, copy=copy, **ASK[form])
+            says = dltensor.read(capsule)
+            assert (says.data, says.device) == (address, wanted)
+            assert sys.getrefcount(owner) == before + 1
+            del capsule
+        assert sys.getrefcount(owner) == before
+        copied = Taken(owner.__dlpack__(dl_device=dl_device, copy=True, **ASK[form]))
+        assert (copied.says.device, copied.values()) == (CPU, [0.0, 1.0, 2.0])
+        copied.delete()
+
+
+@HOST_READABLE
+def test_any_other_device_is_a_buffer_error_P5(device):
+    for asked in [(2, 0), (1, 1), (device[0], 1), (99, 0)]:
+        with pytest.raises(BufferError, match="dl_device is "):
+            thing(device=device).__dlpack__(dl_device=asked)
+
+
+@pytest.mark.parametrize("device", [(2, 0), (8, 0), (10, 1), (99, 0)])
+def test_what_the_cpu_cannot_read_is_refused_by_the_name_of_its_device_P7(device):
+    owner = thing(device=device)
+    assert owner.__dlpack_device__() == device
+    with pytest.raises(BufferError, match="device is "):
+        owner.__dlpack__()
+
+
+@pytest.mark.parametrize("device", [CUDA_HOST, ROCM_HOST])
+def test_pinned_memory_takes_no_stream_P6(device):
+    for dl_device in (None, CPU):
+        thing(device=device).__dlpack__(stream=-1, dl_device=dl_device)
+        with pytest.raises(ValueError, match="stream is 5"):
+            thing(device=device).__dlpack__(stream=5, dl_device=dl_device)
+
+
+def test_managed_memory_takes_a_stream_unless_it_is_asked_for_as_the_cpus_P6():
+    owner = thing(device=CUDA_MANAGED)
+    owner.__dlpack__(stream=2**63 + 8)
+    with pytest.raises(ValueError, match="stream is 0"):
+        owner.__dlpack__(stream=0)
+    with pytest.raises(ValueError, match=str(2**63 + 8)):
+        owner.__dlpack__(stream=2**63 + 8, dl_device=CPU)
+
+
+# ---- The veto: P7 ----
+
+
+@both_forms
+@allocated_or_embedded
+def test_a_veto_is_asked_with_the_request_and_refuses_by_its_own_exception_P7(form, embedded):
+    asked, error = [], BufferError("the values are not what the bytes say")
+
+    def veto(max_version, copy):
+        asked.append((max_version, copy))
+        raise error
+
+    owner = thing(veto=veto, embedded=embedded)
+    before = sys.getrefcount(owner)
+    for copy, code in [(None, 0), (True, 1), (False, 2)]:
+        with pytest.raises(BufferError) as raised:
+            owner.__dlpack__(copy=copy, **ASK[form])
+        assert raised.value is error
+        assert asked.pop() == ((1, 0) if form == VERSIONED else (0, 0), code)
+        del raised
+    error.__traceback__ = None
+    assert sys.getrefcount(owner) == before
+
+
+def test_a_veto_without_an_exception_is_a_buffer_error_P7():
+    with pytest.raises(BufferError, match="exported"):
+        thing(veto=lambda *request: False).__dlpack__()
+
+
+def test_without_a_veto_all_goes_on_and_a_bad_request_is_not_put_to_it_P7():
+    asked = []
+    owner = thing(veto=lambda *request: asked.append(request) or True)
+    owner.__dlpack__()
+    with pytest.raises(TypeError):
+        owner.__dlpack__(copy=1)
+    assert len(asked) == 1
+
+
+# ---- Embedded tensors: K1, K7, P9 ----
+
+
+@both_forms
+def test_an_embedded_tensor_is_exported_in_place_and_holds_its_object_K7(form):
+    owner = thing((2, 3), embedded=True)
+    gone, before = weakref.ref(owner), sys.getrefcount(owner)
+    first, second = (owner.__dlpack__(**ASK[form]) for _ in range(2))
+    assert dltensor.address(first) == dltensor.address(second)
+    assert sys.getrefcount(owner) == before + 2
+    taken = Taken(first)
+    del owner, first
+    gc.collect()
+    assert taken.values() == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
+    del second
+    assert gone() is not None
+    taken.delete()
+    assert gone() is None
+
+
+def test_an_embedded_tensor_goes_out_in_both_forms_at_once_K7():
+    owner = thing(embedded=True)
+    taken = [Taken(owner.__dlpack__(**ASK[form])) for form in FORMS]
+    gone = weakref.ref(owner)
+    del owner
+    assert [one.values() for one in taken] == [[0.0, 1.0, 2.0]] * 2
+    taken.pop().delete()
+    taken.pop().delete_on_a_foreign_thread()
+    assert gone() is None
+
+
+@both_forms
+def test_a_copy_of_an_embedded_tensor_holds_nothing_of_its_object_P4(form):
+    owner = thing(embedded=True)
+    gone = weakref.ref(owner)
+    taken = Taken(owner.__dlpack__(copy=True, **ASK[form]))
+    del owner
+    assert gone() is None
+    assert taken.values() == [0.0, 1.0, 2.0]
+    taken.delete()
+
+
+def test_an_embedded_tensor_that_was_never_exported_dies_quietly_K1():
+    owner = thing(embedded=True)
+    gone = weakref.ref(owner)
+    del owner
+    assert gone() is None
+
+
+# ---- Memory without an object: wrap and steal ----
+
+
+def test_wrapped_memory_is_let_go_once_when_the_capsule_dies_K1():
+    freed = []
+    capsule = wrap(thing((2, 3), (1, 2), flags=READ_ONLY), lambda: freed.append(1))
+    says = dltensor.read(capsule)
+    assert (says.data, says.shape, says.strides, says.flags, says.version) == (address, (2, 3), (1, 2), READ_ONLY, (1, 3))
+    assert says.manager_ctx
+    assert freed == []
+    del capsule
+    assert freed == [1]
+
+
+def test_wrapped_memory_is_let_go_by_its_consumer_on_any_thread_K5():
+    freed = []
+    taken = Taken(wrap(thing(), lambda: freed.append(1)))
+    assert taken.values() == [0.0, 1.0, 2.0]
+    taken.delete_on_a_foreign_thread()
+    assert freed == [1]
+
+
+def test_memory_that_nobody_is_told_of_may_be_wrapped_K3():
+    taken = Taken(wrap(thing()))
+    assert taken.values() == [0.0, 1.0, 2.0]
+    assert taken.says.manager_ctx
+    taken.delete()
+
+
+def test_what_is_wrapped_may_say_that_it_was_copied_P4():
+    assert dltensor.read(wrap(thing(flags=IS_COPIED))).flags == IS_COPIED
+
+
+STEAL = {VERSIONED: steal, LEGACY: steal_legacy}
+
+
+@both_forms
+def test_a_stolen_tensor_is_deleted_once_with_its_capsule_K1(form):
+    made = Made(form)
+    capsule = STEAL[form](ctypes.addressof(made.managed))
+    assert dltensor.name(capsule) == form
+    assert made.deleted == 0
+    del capsule
+    assert made.deleted == 1
+
+
+@both_forms
+def test_a_stolen_tensor_that_was_consumed_is_not_deleted_by_its_capsule_K1(form):
+    made = Made(form)
+    taken = Taken(STEAL[form](ctypes.addressof(made.managed)))
+    assert made.deleted == 0
+    taken.delete()
+    assert made.deleted == 1
+
+
+@both_forms
+def test_a_capsule_calls_no_null_deleter_K3(form):
+    made = Made(form, deleter=False)
+    STEAL[form](ctypes.addressof(made.managed))
+    assert made.deleted == 0
+
+
+@both_forms
+def test_a_capsule_whose_deleter_runs_python_code_keeps_the_exception_in_flight_K2(form, monkeypatch):
+    reported = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda what: reported.append(type(what.exc_value)))
+    error = KeyError("in flight")
+
+    def fail(error):
+        raise error
+
+    for on_delete, wanted in [(lambda: None, []), (lambda: fail(ZeroDivisionError()), [ZeroDivisionError])]:
+        made = Made(form, on_delete=on_delete)
+        with pytest.raises(KeyError) as raised:
+            _ = (STEAL[form](ctypes.addressof(made.managed)), fail(error))
+        assert raised.value is error
+        assert error.__context__ is None
+        assert made.deleted == 1
+        assert reported == wanted
+
+
+@both_forms
+@pytest.mark.parametrize("version", [(1, 0), (2, 0), (0, 0)])
+def test_a_capsule_deletes_what_it_holds_whatever_the_version_K1(form, version):
+    made = Made(form, version=version).poison()
+    STEAL[form](ctypes.addressof(made.managed))
+    assert made.deleted == 1

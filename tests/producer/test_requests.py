@@ -1,0 +1,255 @@
+"""The arguments of __dlpack__: which are understood, and what is said of the others (P1, P2, P4, P5, P6)."""
+
+import enum
+import inspect
+import itertools
+import sys
+
+import dltensor
+import numpy
+import pytest
+from adapter import library
+from dltensor import CPU, LEGACY, VERSIONED
+
+KEYWORDS = {"stream": -1, "max_version": (1, 0), "dl_device": CPU, "copy": True}
+
+
+class Number(enum.IntEnum):
+    MINUS_ONE = -1
+    ZERO = 0
+    ONE = 1
+
+
+class Index:
+    def __init__(self, value):
+        self.value = value
+
+    def __index__(self):
+        if isinstance(self.value, Exception):
+            raise self.value
+        return self.value
+
+
+def array():
+    return library.array([1.0, 2.0, 3.0], "float64")
+
+
+def refuses(error, text, **keywords):
+    """The call fails as it should, and leaves nothing behind."""
+    a = array()
+    before = sys.getrefcount(a)
+    with pytest.raises(error) as raised:
+        a.__dlpack__(**keywords)
+    assert type(raised.value) is error
+    assert text in str(raised.value) or not library.names_values
+    assert sys.getrefcount(a) == before
+    assert library.values(a) == [1.0, 2.0, 3.0]
+
+
+# ---- Keywords: P1 ----
+
+
+def fresh(name):
+    """An equal string that is not interned, as those of C callers and f(**d) are."""
+    made = "".join(list(name))
+    assert made is not name
+    return made
+
+
+@pytest.mark.parametrize("names", [names for n in range(5) for names in itertools.permutations(KEYWORDS, n)])
+def test_keywords_are_matched_by_value_in_any_order_and_number_P1(names):
+    a = array()
+    for name in (str, fresh):
+        capsule = a.__dlpack__(**{name(n): KEYWORDS[n] for n in names})
+        says = dltensor.read(capsule)
+        assert says.form == (VERSIONED if "max_version" in names else LEGACY)
+        assert (says.data != library.pointer(a)) == ("copy" in names)
+
+
+def test_keywords_that_are_none_are_as_good_as_not_given_P1():
+    a = array()
+    says = dltensor.read(a.__dlpack__(**dict.fromkeys(KEYWORDS)))
+    assert (says.form, says.data) == (LEGACY, library.pointer(a))
+
+
+@pytest.mark.parametrize("name", ["cop", "copyy", "Copy", "", "device", "version", "copy\0", "copy\0x", "k" * 1000, "é"])
+def test_any_other_keyword_is_a_type_error_that_names_it_P1(name):
+    refuses(TypeError, name, **{name: None})
+
+
+def test_a_keyword_without_utf_8_is_a_type_error_P1():
+    with pytest.raises(TypeError):
+        array().__dlpack__(**{"\ud800": None})
+
+
+@pytest.mark.parametrize("args", [(None,), (1,), ((1, 0),), (None,) * 4])
+def test_positional_arguments_are_a_type_error_P1(args):
+    a = array()
+    before = sys.getrefcount(a)
+    for keywords in ({}, {"max_version": (1, 0)}):
+        with pytest.raises(TypeError, match="positional"):
+            a.__dlpack__(*args, **keywords)
+    assert sys.getrefcount(a) == before
+
+
+def test_the_methods_have_signatures_and_documentation_P1():
+    of_dlpack = inspect.signature(library.Array.__dlpack__).parameters
+    assert list(of_dlpack) == ["self", "stream", "max_version", "dl_device", "copy"]
+    assert all(p.kind is p.KEYWORD_ONLY and p.default is None for name, p in of_dlpack.items() if name != "self")
+    assert list(inspect.signature(library.Array.__dlpack_device__).parameters) == ["self"]
+    assert library.Array.__dlpack__.__doc__ and library.Array.__dlpack_device__.__doc__
+
+
+@pytest.mark.parametrize("args, keywords", [((None,), {}), ((), {"stream": None})])
+def test_dlpack_device_takes_no_arguments_P8(args, keywords):
+    with pytest.raises(TypeError, match="argument"):
+        array().__dlpack_device__(*args, **keywords)
+
+
+# ---- max_version: P2 ----
+
+
+@pytest.mark.parametrize(
+    "max_version", [None, (0, 0), (0, 8), (0, 2**70), (-1, 3), (-(2**31), 0), (-(2**64), 0), (Number.ZERO, Number.ONE)]
+)
+def test_a_major_version_below_1_gives_the_legacy_form_P2(max_version):
+    assert dltensor.read(array().__dlpack__(max_version=max_version)).form == LEGACY
+
+
+@pytest.mark.parametrize(
+    "max_version",
+    [
+        (1, 0),
+        (1, 3),
+        (1, -1),
+        (1, 2**70),
+        (2, 0),
+        (10, 10),
+        (100, 3),
+        (2**31, 0),
+        (2**32, 0),
+        (2**63, 0),
+        (2**64, 0),
+        (2**70, 2**70),
+        (True, False),
+        (Number.ONE, Number.ZERO),
+        (numpy.int8(1), numpy.uint64(0)),
+        (Index(1), Index(0)),
+        type("Version", (tuple,), {})((1, 0)),
+    ],
+)
+def test_any_other_gives_the_versioned_form_with_the_librarys_own_version_P2(max_version):
+    says = dltensor.read(array().__dlpack__(max_version=max_version))
+    assert (says.form, says.version) == (VERSIONED, library.version)
+
+
+NO_PAIRS = [1, 1.0, "1.0", (), (1,), (1, 0, 0), [1, 0], {1: 0}, (1.0, 0), (1, 0.0), (None, 0), (1, None), ("1", "0"), object()]
+
+
+@pytest.mark.parametrize("max_version", NO_PAIRS, ids=lambda value: type(value).__name__)
+def test_what_is_no_pair_of_integers_is_a_type_error_that_shows_it_P2(max_version):
+    refuses(TypeError, f"max_version is {max_version!r}", max_version=max_version)
+
+
+@pytest.mark.parametrize("name", ["max_version", "dl_device"])
+def test_an_index_that_raises_is_heard_P2_P5(name):
+    for pair in [(Index(ValueError("no")), 0), (1, Index(ValueError("no")))]:
+        refuses(ValueError, "no", **{name: pair})
+    refuses(TypeError, name, **{name: (Index(TypeError("no")), 0)})
+
+
+# ---- copy: P4 ----
+
+
+@pytest.mark.parametrize("copy", [0, 1, "True", 1.0, [], (), Index(1), numpy.bool_(True), numpy.array([1, 2])], ids=repr)
+def test_a_copy_that_is_not_none_true_or_false_is_a_type_error_that_shows_it_P4(copy):
+    refuses(TypeError, f"copy is {copy!r}", copy=copy)
+
+
+# ---- dl_device: P5 ----
+
+
+@pytest.mark.parametrize("device", [None, CPU, (Number.ONE, Number.ZERO), (numpy.int32(1), Index(0)), (True, False)])
+@pytest.mark.parametrize("copy", [None, False])
+def test_the_tensors_own_device_is_exported_in_place_P5(device, copy):
+    a = array()
+    says = dltensor.read(a.__dlpack__(dl_device=device, copy=copy))
+    assert (says.data, says.device) == (library.pointer(a), CPU)
+
+
+def test_another_device_is_a_buffer_error_that_names_it_P5():
+    for device, name in [
+        ((2, 0), "cuda:0"),
+        ((2, 3), "cuda:3"),
+        ((3, 0), "cuda_host"),
+        ((10, 0), "rocm:0"),
+        ((13, 0), "cuda_managed"),
+        ((1, 1), "cpu:1"),
+        ((1, -1), "cpu:-1"),
+        ((0, 0), "device(0, 0)"),
+        ((99, 7), "device(99, 7)"),
+        ((-1, 0), "device(-1, 0)"),
+        ((2**31 - 1, 0), "device(2147483647, 0)"),
+        ((2**32 + 1, 0), "device("),
+        ((2**64 + 1, 0), "device("),
+        ((1, 2**32), "cpu:"),
+        ((1, 2**64), "cpu:"),
+        ((-(2**64), 0), "device("),
+    ]:
+        for copy in (None, True, False):
+            refuses(BufferError, f"dl_device is {name}", dl_device=device, copy=copy)
+
+
+@pytest.mark.parametrize("device", NO_PAIRS, ids=lambda value: type(value).__name__)
+def test_a_device_that_is_no_pair_of_integers_is_a_type_error_that_shows_it_P5(device):
+    refuses(TypeError, f"dl_device is {device!r}", dl_device=device)
+
+
+# ---- stream: P6 ----
+
+anywhere = pytest.mark.parametrize("more", [{}, {"dl_device": CPU}, {"copy": True}, {"max_version": (1, 0)}], ids=str)
+
+
+@anywhere
+@pytest.mark.parametrize("stream", [None, -1, Number.MINUS_ONE, numpy.int64(-1), Index(-1)], ids=repr)
+def test_on_the_cpu_no_stream_and_no_synchronization_are_accepted_P6(stream, more):
+    a = array()
+    assert dltensor.read(a.__dlpack__(stream=stream, **more)).shape == (3,)
+
+
+@anywhere
+@pytest.mark.parametrize(
+    "stream", [0, 1, 2, 3, -2, 2**31, 2**32 - 1, 2**63 - 1, 2**63 + 8, 2**64 - 1, 2**64, 2**70, -(2**63), -(2**70), True]
+)
+def test_on_the_cpu_any_other_integer_is_a_value_error_that_shows_it_P6(stream, more):
+    refuses(ValueError, "stream is {}".format(int(stream)), stream=stream, **more)
+
+
+@anywhere
+@pytest.mark.parametrize("stream", [1.0, -1.0, "1", "", b"", [], (), object(), 1j], ids=lambda value: type(value).__name__)
+def test_what_is_no_integer_is_a_type_error_that_shows_it_P6(stream, more):
+    refuses(TypeError, f"stream is {stream!r}", stream=stream, **more)
+
+
+def test_a_stream_whose_index_raises_is_heard_P6():
+    refuses(ZeroDivisionError, "no", stream=Index(ZeroDivisionError("no")))
+
+
+# ---- All of them ----
+
+
+@pytest.mark.parametrize("copy", [True, False])
+@pytest.mark.parametrize("max_version", [(1, 0), (0, 8), "junk"], ids=str)
+def test_no_reference_to_an_argument_is_kept_P1(max_version, copy):
+    stream, major, device = object(), Index(1), Index(0)
+    for keywords in (
+        {"max_version": (major, 0), "dl_device": (1, device), "copy": copy},
+        {"max_version": max_version, "dl_device": (major, device), "stream": stream},
+    ):
+        values = [stream, major, device, *keywords.values()]
+        before = [sys.getrefcount(value) for value in values if type(value) is not bool]
+        try:
+            array().__dlpack__(**keywords)
+        except TypeError:
+            pass
+        assert [sys.getrefcount(value) for value in values if type(value) is not bool] == before

@@ -1,0 +1,105 @@
+/* Arithmetic, addresses, 64 dimensions and none: what test_brute_force.py leaves. */
+#include "check.h"
+
+#define BIG ((int64_t)1 << 62)
+#define BYTE DLPACK_PY_UINT8
+
+static uint64_t
+magnitude(int64_t a)
+{
+    return a < 0 ? 0 - (uint64_t)a : (uint64_t)a;
+}
+
+static void
+arithmetic_that_leaves_int64_is_seen_D8(void)
+{
+    static const int64_t edges[] = {0, 1, 2, 254, 3037000499, 3037000500, BIG - 1, BIG, INT64_MAX - 1, INT64_MAX};
+    int i, k;
+    for (i = 0; i < 2 * COUNT(edges); i++) {
+        for (k = 0; k < 2 * COUNT(edges); k++) {
+            const int64_t a = i % 2 ? ~edges[i / 2] : edges[i / 2], b = k % 2 ? ~edges[k / 2] : edges[k / 2];
+            const uint64_t most = (uint64_t)INT64_MAX + ((a < 0) != (b < 0) ? 1 : 0);
+            const int product_fits = a == 0 || magnitude(b) <= most / magnitude(a);
+            const int sum_fits = (a < 0) != (b < 0) || magnitude(a) + magnitude(b) - (a < 0 ? 1 : 0) <= INT64_MAX;
+            int64_t out = 0;
+            CHECK_NUMBER(dlpack_py_impl_multiply(a, b, &out), product_fits ? 0 : -1);
+            CHECK(!product_fits || (uint64_t)out == (uint64_t)a * (uint64_t)b);
+            CHECK_NUMBER(dlpack_py_impl_add(a, b, &out), sum_fits ? 0 : -1);
+            CHECK(!sum_fits || (uint64_t)out == (uint64_t)a + (uint64_t)b);
+        }
+    }
+}
+
+static void
+the_first_element_is_at_data_and_byte_offset_D1(void)
+{
+    char bytes[16];
+    const int64_t shape[1] = {4};
+    DLTensor t = dlpack_py_cpu(bytes, BYTE, 1, shape, NULL);
+    CHECK(t.byte_offset == 0 && t.device.device_type == kDLCPU && t.device.device_id == 0 && t.ndim == 1);
+    CHECK(t.shape == shape && t.strides == NULL);
+    CHECK(dlpack_py_first(&t) == bytes);
+    t.byte_offset = 5;
+    CHECK(dlpack_py_first(&t) == bytes + 5);
+    t.byte_offset = (uint64_t)UINTPTR_MAX - (uintptr_t)bytes + 1; /* address 0 again, or the first that has no name */
+    CHECK_NUMBER(dlpack_py_validate(&t, 0, NULL), -1);
+    t.data = NULL;
+    CHECK(dlpack_py_first(&t) == NULL);
+}
+
+static void
+strides_that_would_leave_int64_stay_as_they_are_D8(void)
+{
+    static const int64_t shape[4] = {BIG, 0, BIG, 4};
+    int64_t strides[4];
+    dlpack_py_strides(4, shape, 'C', strides);
+    CHECK(strides[3] == 1 && strides[2] == 4 && strides[1] == 4 && strides[0] == 4);
+    dlpack_py_strides(4, shape, 'F', strides);
+    CHECK(strides[0] == 1 && strides[1] == BIG && strides[2] == BIG && strides[3] == BIG);
+}
+
+static void
+sixty_four_dimensions_have_an_order_D8(void)
+{
+    int64_t shape[64] = {0}, strides[64] = {0}, turn;
+    DLTensor t = dlpack_py_cpu(NULL, BYTE, 64, shape, strides);
+    int i;
+    for (i = 0; i < 64; i++)
+        shape[i] = i % 2 ? 2 : 1;
+    dlpack_py_strides(64, shape, 'C', strides);
+    CHECK(dlpack_py_is_contiguous(&t, 'C') && !dlpack_py_is_contiguous(&t, 'F') && dlpack_py_is_contiguous(&t, 'K'));
+    CHECK(!dlpack_py_overlaps_itself(&t));
+    dlpack_py_strides(64, shape, 'F', strides);
+    CHECK(!dlpack_py_is_contiguous(&t, 'C') && dlpack_py_is_contiguous(&t, 'F') && dlpack_py_is_contiguous(&t, 'A'));
+    turn = strides[63];
+    strides[63] = strides[1];
+    strides[1] = turn;
+    CHECK(!dlpack_py_is_contiguous(&t, 'A') && dlpack_py_is_contiguous(&t, 'K'));
+    strides[1]++;
+    CHECK(!dlpack_py_is_contiguous(&t, 'K'));
+    CHECK(dlpack_py_is_empty(&t) == 0 && dlpack_py_size(&t) == (int64_t)1 << 32);
+}
+
+static void
+tensors_without_elements_share_nothing_whatever_they_point_to_D3(void)
+{
+    static const int64_t none[2] = {BIG, 0}, strides[2] = {INT64_MIN, -5}, one[2] = {1, 1};
+    char byte = 0;
+    DLTensor empty = dlpack_py_cpu(&byte, BYTE, 2, none, strides);
+    const DLTensor t = dlpack_py_cpu(&byte, BYTE, 2, one, NULL);
+    empty.byte_offset = UINT64_MAX; /* would wrap */
+    CHECK(!dlpack_py_overlap(&empty, 0, &t, 0) && !dlpack_py_overlap(&t, 0, &empty, 0));
+    CHECK(!dlpack_py_overlaps_itself(&empty) && dlpack_py_is_contiguous(&empty, 'C'));
+    CHECK(dlpack_py_is_contiguous(&empty, 'F') && dlpack_py_is_contiguous(&empty, 'K'));
+}
+
+int
+main(void)
+{
+    arithmetic_that_leaves_int64_is_seen_D8();
+    the_first_element_is_at_data_and_byte_offset_D1();
+    strides_that_would_leave_int64_stay_as_they_are_D8();
+    sixty_four_dimensions_have_an_order_D8();
+    tensors_without_elements_share_nothing_whatever_they_point_to_D3();
+    return check_failures != 0;
+}

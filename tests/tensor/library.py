@@ -1,0 +1,113 @@
+"""tensor_lib.c by way of ctypes: the functions of the tensor layer, and DLPack's structs."""
+
+import ctypes
+import os
+from pathlib import Path
+
+NUMBERS = ctypes.POINTER(ctypes.c_int64)
+ADDRESS_MAX = 2 ** (8 * ctypes.sizeof(ctypes.c_void_p)) - 1
+PADDED = 4  # DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED
+
+
+class Device(ctypes.Structure):
+    _fields_ = [("type", ctypes.c_int32), ("id", ctypes.c_int32)]
+
+
+class DType(ctypes.Structure):
+    _fields_ = [("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16)]
+
+
+class Tensor(ctypes.Structure):
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("device", Device),
+        ("ndim", ctypes.c_int32),
+        ("dtype", DType),
+        ("shape", NUMBERS),
+        ("strides", NUMBERS),
+        ("byte_offset", ctypes.c_uint64),
+    ]
+
+
+class Stream(ctypes.Structure):
+    _fields_ = [("kind", ctypes.c_int32), ("handle", ctypes.c_size_t)]
+
+
+class Error(ctypes.Structure):
+    _fields_ = [("code", ctypes.c_int32), ("curable", ctypes.c_int32), ("text", ctypes.c_char * 248)]
+
+
+def numbers(values):
+    """An array of int64_t; an integer is taken as the address of one, None as NULL."""
+    if isinstance(values, int):
+        return ctypes.cast(values, NUMBERS)
+    return values if values is None else (ctypes.c_int64 * len(values))(*values)
+
+
+def tensor(dtype, shape, strides, data=0, byte_offset=0, device=(1, 0), ndim=None):
+    """A DLTensor, on the CPU unless said otherwise, whose first element is at data + byte_offset."""
+    ndim = len(shape) if ndim is None else ndim
+    return Tensor(data, device, ndim, dtype, numbers(shape), numbers(strides), byte_offset)
+
+
+def error_of(function, *arguments):
+    """What function(*arguments, error) reports: None, or code, text and whether a copy would mend it."""
+    error = Error(0, 0, b"no error")
+    result = function(*arguments, error)
+    assert function(*arguments, None) == result  # the struct may be NULL
+    if result == 0:
+        assert (error.code, error.curable, error.text) == (0, 0, b"no error")
+        return None
+    assert result == -1
+    return ["BufferError", "ValueError"][error.code - 1], error.text.decode(), bool(error.curable)
+
+
+def load():
+    folder = Path(os.environ["DLPACK_PY_BUILD_DIR"])
+    (path,) = [path for path in folder.glob("*tensor_lib.*") if path.suffix in (".so", ".dylib", ".dll")]
+    lib = ctypes.CDLL(str(path))
+    t, device, stream, error = (ctypes.POINTER(struct) for struct in (Tensor, Device, Stream, Error))
+    integer, text, order, flags = ctypes.c_int, ctypes.c_char_p, ctypes.c_char, ctypes.c_uint64
+    i32, u32, size = ctypes.c_int32, ctypes.c_uint32, ctypes.c_size_t
+    for name, result, *arguments in [
+        ("check_dtype", integer, DType, error),
+        ("dtype_text", text, u32, text),
+        ("dtype_parse", u32, text),
+        ("device_text", text, Device, text),
+        ("device_parse", integer, text, device, error),
+        ("size", ctypes.c_int64, t),
+        ("nbytes", ctypes.c_int64, t, flags),
+        ("itemsize", size, DType, flags),
+        ("strides", None, i32, NUMBERS, order, NUMBERS),
+        ("extent", integer, t, flags, NUMBERS, NUMBERS),
+        ("validate", integer, t, flags, error),
+        ("is_contiguous", integer, t, order),
+        ("overlaps_itself", integer, t),
+        ("overlap", integer, t, flags, t, flags),
+        ("copy", integer, t, t, flags, error),
+        ("check_stream", integer, Device, stream, error),
+        (
+            "meets",
+            integer,
+            t,
+            integer,
+            u32,
+            ctypes.POINTER(u32),
+            i32,
+            i32,
+            NUMBERS,
+            order,
+            integer,
+            i32,
+            size,
+            u32,
+            error,
+        ),
+    ]:
+        function = getattr(lib, "tensor_" + name)
+        function.restype, function.argtypes = result, arguments
+        setattr(lib, name, function)
+    return lib
+
+
+lib = load()

@@ -1,0 +1,292 @@
+"""The tensor layer against answers found in the plainest way: by a look at every element, every byte and every bit."""
+
+import ctypes
+import itertools
+import math
+import random
+
+import pytest
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+from tensor.library import ADDRESS_MAX, PADDED, lib, tensor
+
+INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+
+quick = settings(max_examples=300, derandomize=True, deadline=None)
+
+# ---- What is right, said in the plainest way ----
+
+
+def item_bits(dtype, flags):
+    _, bits, lanes = dtype
+    return (8 if bits < 8 and flags & PADDED else bits) * lanes
+
+
+def row_major(shape):
+    return [math.prod(extent or 1 for extent in shape[i + 1 :]) for i in range(len(shape))]
+
+
+def offsets(shape, strides):
+    """Where the elements are, in elements from the first one, last index fastest."""
+    if 0 in shape:
+        return []
+    strides = row_major(shape) if strides is None else strides
+    indices = itertools.product(*map(range, shape))
+    return [sum(i * step for i, step in zip(index, strides)) for index in indices]
+
+
+def turned(shape, strides, order):
+    """The same tensor with its dimensions in another order."""
+    strides = row_major(shape) if strides is None else strides
+    return [shape[i] for i in order], [strides[i] for i in order]
+
+
+def reach(dtype, flags, shape, strides):
+    """The bytes [lowest, highest) that the elements touch, counted from the first one."""
+    bits = item_bits(dtype, flags)
+    places = [place * bits for place in offsets(shape, strides)]
+    return (min(places) // 8, -(-(max(places) + bits) // 8)) if places else (0, 0)
+
+
+def touched(dtype, flags, shape, strides):
+    size = item_bits(dtype, flags) // 8
+    return {place * size + byte for place in offsets(shape, strides) for byte in range(size)}
+
+
+def extent_of(t, flags):
+    lowest, highest = ctypes.c_int64(7), ctypes.c_int64(7)
+    result = lib.extent(t, flags, lowest, highest)
+    return (lowest.value, highest.value) if result == 0 else result
+
+
+# ---- Tensors to ask about ----
+
+whole_dtypes = [(0, 8, 1), (2, 16, 1), (2, 16, 3), (2, 32, 1), (5, 128, 1), (17, 4, 2), (0, 24, 1)]
+packed_dtypes = [(17, 4, 1), (15, 6, 1), (17, 4, 3), (0, 12, 1), (1, 1, 1), (15, 6, 5)]
+dtypes = st.sampled_from(whole_dtypes + packed_dtypes)
+flags = st.sampled_from([0, PADDED, 2**64 - 1, 2**64 - 1 - PADDED])  # unknown ones say nothing (C8)
+shapes = st.lists(st.sampled_from([2, 3, 1, 2, 3, 1, 4, 5, 0]), max_size=4)
+odd = st.sampled_from([INT64_MIN, INT64_MAX, -1, 0, 1, 77])
+
+
+@st.composite
+def apart(draw, shape):
+    """Strides of elements that share nothing: dimensions in any order, compact or with gaps and of either sign."""
+    strides, step = [0] * len(shape), 1
+    gaps, signs = draw(st.sampled_from([([0], [1]), ([0, 1, 3], [1, -1])]))
+    for i in draw(st.permutations(range(len(shape)))):
+        step += draw(st.sampled_from(gaps))
+        strides[i] = draw(odd) if shape[i] == 1 else step * draw(st.sampled_from(signs))
+        step *= shape[i] or 1
+    return strides
+
+
+def any_strides(shape):
+    """Also those that repeat elements, or interleave them."""
+    free = [odd if extent == 1 else st.integers(-9, 9) for extent in shape]
+    return st.one_of(st.tuples(*free), apart(shape), st.none())
+
+
+@st.composite
+def layouts(draw):
+    shape = draw(shapes)
+    return draw(dtypes), draw(flags), shape, draw(any_strides(shape))
+
+
+# ---- Tests ----
+
+
+@quick
+@given(dtypes, flags, st.one_of(shapes, st.tuples(st.integers(0, INT64_MAX // 16))))
+def test_sizes_in_elements_and_bytes_D6(dtype, flags, shape):
+    t, bits = tensor(dtype, shape, None), item_bits(dtype, flags)
+    assert lib.size(t) == math.prod(shape)
+    assert lib.itemsize(t.dtype, flags) == -(-bits // 8)
+    assert lib.nbytes(t, flags) == -(-math.prod(shape) * bits // 8)
+
+
+@quick
+@given(shapes)
+def test_strides_of_a_shape_put_its_elements_side_by_side_D5(shape):
+    filled = [extent or 1 for extent in shape]
+    numbers = ctypes.c_int64 * len(shape)
+    for order, dimensions in [(b"C", range(len(shape))), (b"F", range(len(shape))[::-1])]:
+        strides = numbers()
+        lib.strides(len(shape), numbers(*shape), order, strides)
+        assert offsets(*turned(filled, strides, dimensions)) == list(range(math.prod(filled)))
+        assert lib.is_contiguous(tensor((0, 8, 1), shape, strides), order)
+
+
+@quick
+@given(layouts())
+def test_extent_is_that_of_the_bytes_that_are_touched_D5_D6(layout):
+    dtype, flags, shape, strides = layout
+    assert extent_of(tensor(dtype, shape, strides), flags) == reach(dtype, flags, shape, strides)
+
+
+@quick
+@given(layouts())
+def test_a_tensor_is_contiguous_when_its_elements_lie_side_by_side_in_order_D5(layout):
+    _, _, shape, strides = layout
+    t, n, ndim = tensor((2, 32, 1), shape, strides), math.prod(shape), len(shape)
+    c = offsets(shape, strides) == list(range(n))
+    f = offsets(*turned(shape, strides, range(ndim)[::-1])) == list(range(n))
+    k = any(offsets(*turned(shape, strides, order)) == list(range(n)) for order in itertools.permutations(range(ndim)))
+    event(f"{c=} {f=} {k=}")
+    assert [lib.is_contiguous(t, order) for order in (b"C", b"F", b"A", b"K")] == [c, f, c or f, k]
+
+
+@quick
+@given(layouts())
+def test_a_tensor_overlaps_itself_when_two_elements_have_one_place_C9(layout):
+    dtype, _, shape, strides = layout
+    places = offsets(shape, strides)
+    event(f"overlaps: {len(set(places)) < len(places)}")
+    assert lib.overlaps_itself(tensor(dtype, shape, strides)) == (len(set(places)) < len(places))
+
+
+@settings(quick, max_examples=1000)
+@given(layouts(), layouts(), st.integers(-60, 60), st.integers(0, 99))
+def test_two_tensors_overlap_when_they_touch_one_byte_C9(one, other, distance, byte_offset):
+    base = 2**30
+    a = tensor(one[0], *one[2:], data=base)
+    b = tensor(other[0], *other[2:], data=base + distance - byte_offset, byte_offset=byte_offset)
+    if all(item_bits(dtype, flags) % 8 == 0 for dtype, flags, _, _ in (one, other)):
+        expected = not touched(*one).isdisjoint(byte + distance for byte in touched(*other))
+    else:  # packed elements share bytes: extents are compared
+        (from_a, to_a), (from_b, to_b) = reach(*one), reach(*other)
+        expected = (
+            math.prod(one[2]) * math.prod(other[2]) != 0 and from_a < to_b + distance and from_b + distance < to_a
+        )
+    event(f"overlap: {expected}")
+    assert lib.overlap(a, one[1], b, other[1]) == expected
+    assert lib.overlap(b, other[1], a, one[1]) == expected
+
+
+class Memory:
+    """Random bytes around the extent of a tensor: more of them than it may touch."""
+
+    MARGIN = 16
+
+    def __init__(self, seed, dtype, flags, shape, strides, byte_offset):
+        lowest, highest = reach(dtype, flags, shape, strides)
+        size = highest - lowest + 2 * self.MARGIN
+        self.buffer = ctypes.create_string_buffer(random.Random(seed).randbytes(size), size)
+        self.first = self.MARGIN - lowest
+        data = ctypes.addressof(self.buffer) + self.first - byte_offset
+        self.tensor = tensor(dtype, shape, strides, data, byte_offset)
+        self.places = [8 * self.first + place * item_bits(dtype, flags) for place in offsets(shape, strides)]
+
+    def bits(self):
+        return int.from_bytes(self.buffer.raw, "little")
+
+
+@settings(quick, max_examples=1000)
+@given(layouts(), st.data(), st.integers(0, 2**32), st.integers(0, 5))
+def test_a_copy_moves_each_element_and_not_one_bit_more_D1_D6(layout, data, seed, byte_offset):
+    dtype, flags, shape, strides = layout
+    src = Memory(seed, dtype, flags, shape, strides, byte_offset)
+    dst = Memory(~seed, dtype, flags, shape, data.draw(st.one_of(st.none(), apart(shape))), 5 - byte_offset)
+    before, expected, mask = src.bits(), dst.bits(), 2 ** item_bits(dtype, flags) - 1
+    for out_of, to in zip(src.places, dst.places):
+        expected = expected & ~(mask << to) | (before >> out_of & mask) << to
+    assert lib.copy(dst.tensor, src.tensor, flags, None) == 0
+    assert dst.bits() == expected
+    assert src.bits() == before
+
+
+edges = [0, 1, 2, 3, 2**31, 2**61, 2**62 - 1, 2**62, 2**62 + 1, INT64_MAX - 1, INT64_MAX]
+extents = st.sampled_from([*edges, 1, 2, 3, -1, INT64_MIN])
+steps = st.sampled_from([*edges, *(-edge for edge in edges), INT64_MIN])
+addresses = st.sampled_from(
+    [0, 1, 8, 4096, ADDRESS_MAX // 4, ADDRESS_MAX // 2, ADDRESS_MAX - 4096, ADDRESS_MAX - 2, ADDRESS_MAX]
+)
+
+
+def is_valid(dtype, flags, shape, strides, data, byte_offset):
+    """D8 in numbers that do not overflow."""
+    if any(extent < 0 for extent in shape):
+        return False
+    if 0 in shape:
+        return True
+    bits = item_bits(dtype, flags)
+    if data == 0 or math.prod(shape) > INT64_MAX or -(-math.prod(shape) * bits // 8) > INT64_MAX:
+        return False
+    steps = [(extent - 1) * step for extent, step in zip(shape, row_major(shape) if strides is None else strides)]
+    below, above = -sum(step for step in steps if step < 0), 1 + sum(step for step in steps if step > 0)
+    lowest, highest = -(-below * bits // 8), -(-above * bits // 8)
+    if max(below, above, lowest, highest) > INT64_MAX:
+        return False
+    return lowest <= data + byte_offset and data + byte_offset + highest <= ADDRESS_MAX
+
+
+@settings(quick, max_examples=1000)
+@given(dtypes, flags, st.data(), addresses, addresses, addresses)
+def test_validate_takes_what_can_be_reached_with_numbers_that_fit_D8(dtype, flags, data, address, offset, elsewhere):
+    shape = data.draw(st.lists(extents, max_size=3))
+    strides = data.draw(st.one_of(st.none(), st.tuples(*[steps] * len(shape))))
+    t, valid = tensor(dtype, shape, strides, address, offset), is_valid(dtype, flags, shape, strides, address, offset)
+    event(f"{valid=}")
+    assert lib.validate(t, flags, None) == (0 if valid else -1)
+    if not valid:
+        return
+    # Nothing below may overflow, which a build with sanitizers sees; of the answers, those that are known.
+    places = offsets(shape, strides) if math.prod(shape) <= 100 else None
+    if places is not None:
+        assert extent_of(t, flags) == reach(dtype, flags, shape, strides)
+        assert lib.is_contiguous(t, b"C") == (places == list(range(len(places))))
+        assert lib.overlaps_itself(t) >= (len(set(places)) < len(places))
+    one = tensor((0, 8, 1), [1], None, elsewhere)
+    assert lib.is_contiguous(t, b"K") <= (not lib.overlaps_itself(t))
+    if is_valid((0, 8, 1), 0, [1], None, elsewhere, 0):
+        assert lib.overlap(t, flags, one, 0) == lib.overlap(one, 0, t, flags)
+
+
+def distinct_sums(n):
+    """Steps of which no two selections have the same sum, though hardly one is above the sum of those below it."""
+    u = [0, 1]
+    for k in range(1, n):
+        u.append(2 * u[k] - u[k - round(math.sqrt(2 * k))])
+    return [u[n] - x for x in u[:n]]
+
+
+def test_overlap_is_exact_where_strides_interleave_and_assumed_where_the_search_grows_without_end_C9():
+    steps = distinct_sums(7)
+    assert steps == [44, 43, 42, 40, 37, 31, 20]
+    assert not lib.overlaps_itself(tensor((2, 32, 1), 7 * [2], steps))
+    assert lib.overlaps_itself(tensor((2, 32, 1), 7 * [2], [43, *steps[1:]]))
+    assert lib.overlaps_itself(tensor((2, 32, 1), 7 * [2], [7, 44, *steps[2:]]))  # 7 + 37
+    assert lib.overlaps_itself(tensor((2, 32, 1), 40 * [2], distinct_sums(40)))  # it does not
+
+
+def test_overlap_at_the_ends_of_the_address_range_does_not_overflow_C9():
+    byte, far = (0, 8, 1), ADDRESS_MAX // 4 + 2
+    ends = tensor(byte, [2], [far], 4096)
+    for place, shared in [
+        (4096, True),
+        (4097, False),
+        (4095 + far, False),
+        (4096 + far, True),
+        (ADDRESS_MAX - 1, False),
+    ]:
+        for one in (tensor(byte, [1], None, place), tensor(byte, [1], None, place - 8, 8)):
+            assert lib.overlap(ends, 0, one, 0) == lib.overlap(one, 0, ends, 0) == shared
+            assert lib.overlap(one, 0, one, 0)
+    assert lib.overlap(ends, 0, tensor(byte, [2], [-far], 4096 + far), 0)
+    assert lib.overlaps_itself(tensor(byte, [2, 2], [2**62 + 5, -(2**62) - 1]))  # beyond int64_t: assumed
+
+
+@pytest.mark.parametrize("padding", [0, 64])
+def test_channels_tiles_and_lines_of_one_image_are_told_apart_C9(padding):
+    """Layouts of real use: large, interleaved, and still answered exactly."""
+    height, width, data, byte = 1080, 1920, 2**30, (1, 8, 1)
+    line = 3 * width + padding
+    channels = [tensor(byte, [height, width], [line, 3], data + i) for i in range(3)]
+    columns = [tensor(byte, [height, width // 2, 3], [line, 6, 1], data + 3 * i) for i in range(2)]
+    lines = [tensor(byte, [height // 2, 3 * width], [-2 * line, 1], data + i * line) for i in (height - 2, height - 1)]
+    for parts in (channels, columns, lines):
+        for a, b in itertools.combinations_with_replacement(parts, 2):
+            assert lib.overlap(a, 0, b, 0) == (a is b)
+        assert not any(map(lib.overlaps_itself, parts))
+    assert lib.overlap(channels[0], 0, columns[0], 0)
+    assert lib.overlap(columns[1], 0, lines[0], 0)
