@@ -3084,21 +3084,62 @@ dlpack_py_impl_view_clear(dlpack_py_view *v)
     v->form = 0;
 }
 
-/* Describes a tensor in v and checks it against want, before it is taken.
- *
- * copy   1 where a copy will be made of it in any case; set to 1 where it does not
- *        meet want, a copy would, and may be made
- */
+/* On what terms a tensor is taken, and what is still to be done with it. */
+typedef struct dlpack_py_impl_terms {
+    const dlpack_py_want *want; /* NULL: anything */
+    const dlpack_py_request *request;
+    int can_ask; /* the producer can be asked for the data as the CPU's */
+    int ask;     /* out: do so, this is not ready to be read */
+    int copy;    /* a copy will be made in any case; out: is to be made */
+} dlpack_py_impl_terms;
+
+static inline int
+dlpack_py_impl_terms_allow(const dlpack_py_impl_terms *terms, uint32_t option)
+{
+    return terms->want != NULL && (terms->want->options & option) != 0;
+}
+
+/* Is the data where it has to be? Pinned and managed memory came to a consumer on the
+ * CPU without its producer being told that the host will read: work may be pending,
+ * and it is to be asked for as the CPU's (C5). Else it has to be where it was asked
+ * for, whether the producer knew dl_device or not (C3). */
+static inline int
+dlpack_py_impl_check_place(const DLTensor *t, dlpack_py_impl_terms *terms, dlpack_py_error *error)
+{
+    const dlpack_py_request *request = terms->request;
+    char came[DLPACK_PY_TEXT_SIZE], wanted[DLPACK_PY_TEXT_SIZE];
+
+    if (t->device.device_type != kDLCPU && dlpack_py_is_cpu_readable(t->device) &&
+        (terms->want == NULL || terms->want->device == 0) &&
+        !dlpack_py_impl_terms_allow(terms, DLPACK_PY_NOTHING_PENDING)) {
+        terms->ask = terms->can_ask;
+        if (terms->ask)
+            return 0;
+        return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
+                                   "device is %s, and nobody hands it over as the CPU's: work may be pending on it "
+                                   "(the option DLPACK_PY_NOTHING_PENDING takes it as it is)",
+                                   dlpack_py_device_text(t->device, came));
+    }
+    if (!request->has_device || dlpack_py_impl_same_device(t->device, request->device) ||
+        (t->device.device_type == request->device.device_type && dlpack_py_is_cpu_readable(t->device)))
+        return 0; /* the host's memory has no numbers, whatever some say (D9) */
+    return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR, "device is %s, %s was asked for",
+                               dlpack_py_device_text(t->device, came), dlpack_py_device_text(request->device, wanted));
+}
+
+/* Describes a tensor in v, if it is right and meets the terms: before it is taken, for
+ * what is refused stays whose it was (K4). */
 static inline int
 dlpack_py_impl_view_fill(dlpack_py_view *v, const DLTensor *t, uint64_t flags, int32_t readonly,
-                         const dlpack_py_want *want, int *copy, dlpack_py_error *error)
+                         dlpack_py_impl_terms *terms, dlpack_py_error *error)
 {
-    if (dlpack_py_validate(t, flags, error) < 0)
+    if (dlpack_py_validate(t, flags, error) < 0 || dlpack_py_impl_check_place(t, terms, error) < 0)
         return -1;
-    if (dlpack_py_meets(t, readonly, want, error) < 0) {
-        if (!error->curable || (!*copy && (want == NULL || (want->options & DLPACK_PY_COPY_IF_NEEDED) == 0)))
+    if (dlpack_py_meets(t, readonly, terms->want, error) < 0) {
+        if (!error->curable || !(terms->copy || (dlpack_py_impl_terms_allow(terms, DLPACK_PY_COPY_IF_NEEDED) &&
+                                                 terms->request->copy != DLPACK_PY_COPY_NEVER)))
             return -1;
-        *copy = 1;
+        terms->copy = 1;
     }
     v->tensor = *t;
     if (t->ndim > 0)
@@ -3129,53 +3170,63 @@ dlpack_py_impl_capsule_form(const char *name, dlpack_py_error *error)
     return 0;
 }
 
-/* Takes what a capsule holds, if it is as wanted: v->managed says whether. Runs no
+static inline int
+dlpack_py_impl_fill_versioned_view(dlpack_py_view *v, const DLManagedTensorVersioned *m, dlpack_py_impl_terms *terms,
+                                   dlpack_py_error *error)
+{
+    const int32_t readonly = (m->flags & DLPACK_PY_READ_ONLY) != 0 ? DLPACK_PY_READONLY : DLPACK_PY_WRITABLE;
+    return dlpack_py_impl_view_fill(v, &m->dl_tensor, m->flags, readonly, terms, error);
+}
+
+static inline int
+dlpack_py_impl_fill_legacy_view(dlpack_py_view *v, const DLManagedTensor *m, dlpack_py_impl_terms *terms,
+                                dlpack_py_error *error)
+{
+    const int32_t readonly = dlpack_py_impl_terms_allow(terms, DLPACK_PY_LEGACY_IS_WRITABLE)
+                                 ? DLPACK_PY_WRITABLE
+                                 : DLPACK_PY_READONLY_UNSAID;
+    return dlpack_py_impl_view_fill(v, &m->dl_tensor, 0, readonly, terms, error);
+}
+
+/* Takes what a capsule holds, if it meets the terms: v->managed says whether. Runs no
  * Python code, so that nobody comes between the check of the name and its change. */
 static inline int
-dlpack_py_impl_take_locked(PyObject *capsule, const dlpack_py_want *want, dlpack_py_view *v, int *copy,
-                           dlpack_py_error *error)
+dlpack_py_impl_take_locked(PyObject *capsule, dlpack_py_impl_terms *terms, dlpack_py_view *v, dlpack_py_error *error)
 {
     const char *name = PyCapsule_GetName(capsule);
     const int32_t form = dlpack_py_impl_capsule_form(name, error);
+    const DLManagedTensorVersioned *versioned;
     void *managed;
-    int known = 0;
+    int result = 0;
 
     if (form == 0)
         return -1;
     managed = PyCapsule_GetPointer(capsule, name);
-    if (form == DLPACK_PY_VERSIONED) {
-        const DLManagedTensorVersioned *m = (const DLManagedTensorVersioned *)managed;
-        if (m->version.major == DLPACK_PY_PROTOCOL_MAJOR) {
-            if (dlpack_py_impl_view_fill(v, &m->dl_tensor, m->flags,
-                                         (m->flags & DLPACK_PY_READ_ONLY) != 0 ? DLPACK_PY_READONLY
-                                                                               : DLPACK_PY_WRITABLE,
-                                         want, copy, error) < 0)
-                return -1;
-            known = 1;
-        }
-        else { /* the one refusal that consumes: nothing but the deleter is where it was (K6) */
+    versioned = (const DLManagedTensorVersioned *)managed;
+    if (form == DLPACK_PY_LEGACY) {
+        if (dlpack_py_impl_fill_legacy_view(v, (const DLManagedTensor *)managed, terms, error) < 0)
+            return -1;
+    }
+    else if (versioned->version.major == DLPACK_PY_PROTOCOL_MAJOR) {
+        if (dlpack_py_impl_fill_versioned_view(v, versioned, terms, error) < 0)
+            return -1;
+    }
+    else { /* the one refusal that consumes: nothing but the deleter is known to be there (K6) */
+        result =
             dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
                                 "the capsule has DLPack version %" PRIu32 ".%" PRIu32 ", major version %d was wanted",
-                                m->version.major, m->version.minor, DLPACK_PY_PROTOCOL_MAJOR);
-        }
-    }
-    else {
-        const int writable = want != NULL && (want->options & DLPACK_PY_LEGACY_IS_WRITABLE) != 0;
-        if (dlpack_py_impl_view_fill(v, &((const DLManagedTensor *)managed)->dl_tensor, 0,
-                                     writable ? DLPACK_PY_WRITABLE : DLPACK_PY_READONLY_UNSAID, want, copy, error) < 0)
-            return -1;
-        known = 1;
+                                versioned->version.major, versioned->version.minor, DLPACK_PY_PROTOCOL_MAJOR);
     }
     /* Commit point (K4): from here on the tensor is ours; nothing below may fail. */
     (void)PyCapsule_SetName(capsule, dlpack_py_impl_used_name(form));
     v->managed = managed;
     v->form = form;
-    return known ? 0 : -1;
+    return result;
 }
 
 /* The same with exceptions, and with the capsule to ourselves. */
 static inline int
-dlpack_py_impl_take(PyObject *capsule, const dlpack_py_want *want, dlpack_py_view *v, int *copy)
+dlpack_py_impl_take(PyObject *capsule, dlpack_py_impl_terms *terms, dlpack_py_view *v)
 {
     dlpack_py_error error;
     int failed;
@@ -3186,7 +3237,7 @@ dlpack_py_impl_take(PyObject *capsule, const dlpack_py_want *want, dlpack_py_vie
         return -1;
     }
     DLPACK_PY_IMPL_LOCK(capsule);
-    failed = dlpack_py_impl_take_locked(capsule, want, v, copy, &error);
+    failed = dlpack_py_impl_take_locked(capsule, terms, v, &error);
     DLPACK_PY_IMPL_UNLOCK();
     if (failed == 0)
         return 0;
@@ -3254,60 +3305,39 @@ dlpack_py_impl_view_copy(dlpack_py_view *v, const dlpack_py_want *want)
 
 /* One round: ask, take, drop the capsule. */
 static inline int
-dlpack_py_impl_fetch(dlpack_py_state *state, PyObject *obj, PyObject *method, int unbound,
-                     const dlpack_py_request *request, const dlpack_py_want *want, dlpack_py_view *v, int *copy)
+dlpack_py_impl_fetch(dlpack_py_state *state, PyObject *obj, PyObject *method, int unbound, dlpack_py_impl_terms *terms,
+                     dlpack_py_view *v)
 {
     unsigned passed;
-    PyObject *capsule = dlpack_py_impl_ask(state, obj, method, unbound, request, &passed);
+    PyObject *capsule = dlpack_py_impl_ask(state, obj, method, unbound, terms->request, &passed);
     int failed;
 
     if (capsule == NULL)
         return -1;
     /* Where the producer does not know how, we copy (C3). */
-    *copy = request->copy == DLPACK_PY_COPY_ALWAYS && (passed & DLPACK_PY_IMPL_PASS_COPY) == 0;
-    failed = dlpack_py_impl_take(capsule, want, v, copy);
+    terms->copy = terms->request->copy == DLPACK_PY_COPY_ALWAYS && (passed & DLPACK_PY_IMPL_PASS_COPY) == 0;
+    failed = dlpack_py_impl_take(capsule, terms, v);
     dlpack_py_impl_decref(capsule);
     return failed;
 }
 
-/* Pinned and managed memory came to a consumer on the CPU, and nobody told the
- * producer that the host will read: it is let go and asked for as the CPU's (C5). */
+/* A second round for what was not ready: let go of it, and ask for it as the CPU's. */
 static inline int
 dlpack_py_impl_fetch_for_host(dlpack_py_state *state, PyObject *obj, PyObject *method, int unbound,
-                              const dlpack_py_request *request, const dlpack_py_want *want, dlpack_py_view *v,
-                              int *copy)
+                              dlpack_py_impl_terms *terms, dlpack_py_view *v)
 {
-    dlpack_py_request again = *request;
-    char name[DLPACK_PY_TEXT_SIZE];
+    dlpack_py_request request = *terms->request;
+    dlpack_py_impl_terms again = *terms;
+    int failed;
 
-    dlpack_py_device_text(v->tensor.device, name);
     dlpack_py_release(v);
-    again.has_device = 1;
-    again.device = dlpack_py_device_make(kDLCPU, 0);
-    if (method != NULL && dlpack_py_impl_fetch(state, obj, method, unbound, &again, want, v, copy) < 0)
-        return -1;
-    if (v->managed != NULL && v->tensor.device.device_type == kDLCPU)
-        return 0;
-    dlpack_py_release(v);
-    PyErr_Format(PyExc_BufferError,
-                 "device is %s, and the producer does not hand it over as the CPU's: work may be pending on it "
-                 "(the option DLPACK_PY_NOTHING_PENDING takes it as it is)",
-                 name);
-    return -1;
-}
-
-/* The data has to be where it was asked for, whether the producer knew dl_device or
- * not (C3). */
-static inline int
-dlpack_py_impl_check_device(const dlpack_py_view *v, const dlpack_py_request *request)
-{
-    char came[DLPACK_PY_TEXT_SIZE], wanted[DLPACK_PY_TEXT_SIZE];
-    if (!request->has_device || dlpack_py_impl_same_device(v->tensor.device, request->device) ||
-        (v->tensor.device.device_type == request->device.device_type && dlpack_py_is_cpu_readable(request->device)))
-        return 0; /* the host's memory has no numbers, whatever some say (D9) */
-    PyErr_Format(PyExc_BufferError, "device is %s, %s was asked for", dlpack_py_device_text(v->tensor.device, came),
-                 dlpack_py_device_text(request->device, wanted));
-    return -1;
+    request.has_device = 1;
+    request.device = dlpack_py_device_make(kDLCPU, 0);
+    again.request = &request;
+    again.can_ask = again.ask = 0;
+    failed = dlpack_py_impl_fetch(state, obj, method, unbound, &again, v);
+    terms->copy = again.copy;
+    return failed;
 }
 
 /* The dtype of a buffer's format; 0 where it has none, or not the machine's byte
@@ -3374,8 +3404,7 @@ dlpack_py_impl_buffer_tensor(const Py_buffer *buffer, int64_t *dims, DLTensor *t
 /* Takes what the buffer protocol offers. The memoryview that holds the buffer is
  * the owner, so that it is let go as any other owner is, on any thread. */
 static inline int
-dlpack_py_impl_consume_buffer(dlpack_py_state *state, PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v,
-                              int *copy)
+dlpack_py_impl_consume_buffer(dlpack_py_state *state, PyObject *obj, dlpack_py_impl_terms *terms, dlpack_py_view *v)
 {
     int64_t dims[2 * DLPACK_PY_MAX_NDIM];
     PyObject *memory = PyMemoryView_FromObject(obj);
@@ -3406,8 +3435,7 @@ dlpack_py_impl_consume_buffer(dlpack_py_state *state, PyObject *obj, const dlpac
     e->owner = memory;
     e->state = state;
     (void)DLPACK_PY_IMPL_ADD(&state->references, 1);
-    if (dlpack_py_impl_view_fill(v, &e->managed.versioned.dl_tensor, flags, buffer.readonly ? DLPACK_PY_READONLY : 0,
-                                 want, copy, &error) < 0) {
+    if (dlpack_py_impl_fill_versioned_view(v, &e->managed.versioned, terms, &error) < 0) {
         dlpack_py_impl_export_free(e);
         return dlpack_py_raise(&error);
     }
@@ -3418,33 +3446,28 @@ dlpack_py_impl_consume_buffer(dlpack_py_state *state, PyObject *obj, const dlpac
 
 /* Whatever obj is: a capsule, an object with __dlpack__, or one with a buffer. */
 static inline int
-dlpack_py_impl_obtain(dlpack_py_state *state, PyObject *obj, const dlpack_py_request *request,
-                      const dlpack_py_want *want, dlpack_py_view *v, int *copy)
+dlpack_py_impl_obtain(dlpack_py_state *state, PyObject *obj, dlpack_py_impl_terms *terms, dlpack_py_view *v)
 {
-    PyObject *method = NULL;
-    int unbound = 0, failed;
+    PyObject *method;
+    int unbound, failed;
 
-    *copy = request->copy == DLPACK_PY_COPY_ALWAYS;
-    if (PyCapsule_CheckExact(obj)) {
-        failed = dlpack_py_impl_take(obj, want, v, copy);
-    }
-    else {
-        if (state == NULL && (state = dlpack_py_state_get()) == NULL)
+    if (PyCapsule_CheckExact(obj))
+        return dlpack_py_impl_take(obj, terms, v);
+    if (state == NULL && (state = dlpack_py_state_get()) == NULL)
+        return -1;
+    method = dlpack_py_impl_find_method(obj, state->dlpack, &unbound);
+    if (method == NULL) {
+        if (!dlpack_py_impl_terms_allow(terms, DLPACK_PY_BUFFER_TOO) || !PyObject_CheckBuffer(obj) ||
+            !PyErr_ExceptionMatches(PyExc_AttributeError))
             return -1;
-        method = dlpack_py_impl_find_method(obj, state->dlpack, &unbound);
-        if (method == NULL) {
-            if (want == NULL || (want->options & DLPACK_PY_BUFFER_TOO) == 0 || !PyObject_CheckBuffer(obj) ||
-                !PyErr_ExceptionMatches(PyExc_AttributeError))
-                return -1;
-            PyErr_Clear();
-            return dlpack_py_impl_consume_buffer(state, obj, want, v, copy);
-        }
-        failed = dlpack_py_impl_fetch(state, obj, method, unbound, request, want, v, copy);
+        PyErr_Clear();
+        return dlpack_py_impl_consume_buffer(state, obj, terms, v);
     }
-    if (failed == 0 && (want == NULL || want->device == 0) && v->tensor.device.device_type != kDLCPU &&
-        (want == NULL || (want->options & DLPACK_PY_NOTHING_PENDING) == 0))
-        failed = dlpack_py_impl_fetch_for_host(state, obj, method, unbound, request, want, v, copy);
-    Py_XDECREF(method);
+    terms->can_ask = 1;
+    failed = dlpack_py_impl_fetch(state, obj, method, unbound, terms, v);
+    if (failed == 0 && terms->ask)
+        failed = dlpack_py_impl_fetch_for_host(state, obj, method, unbound, terms, v);
+    Py_DECREF(method);
     return failed;
 }
 
@@ -3460,24 +3483,17 @@ static inline int
 dlpack_py_consume_request(dlpack_py_state *state, PyObject *obj, const dlpack_py_request *request,
                           const dlpack_py_want *want, dlpack_py_view *v)
 {
-    int copy = 0;
+    dlpack_py_impl_terms terms;
 
+    memset(&terms, 0, sizeof(terms));
+    terms.want = want;
+    terms.request = request;
+    terms.copy = request->copy == DLPACK_PY_COPY_ALWAYS;
     dlpack_py_impl_view_clear(v);
-    if (dlpack_py_impl_obtain(state, obj, request, want, v, &copy) < 0)
+    if (dlpack_py_impl_obtain(state, obj, &terms, v) < 0)
         return -1;
-    if (dlpack_py_impl_check_device(v, request) == 0) {
-        if (!copy)
-            return 0;
-        if (request->copy != DLPACK_PY_COPY_NEVER) {
-            if (dlpack_py_impl_view_copy(v, want) == 0)
-                return 0;
-        }
-        else {
-            dlpack_py_error error;
-            (void)dlpack_py_meets(&v->tensor, v->readonly, want, &error); /* what a copy was to mend */
-            (void)dlpack_py_raise(&error);
-        }
-    }
+    if (!terms.copy || dlpack_py_impl_view_copy(v, want) == 0)
+        return 0;
     dlpack_py_release(v);
     return -1;
 }

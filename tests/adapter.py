@@ -5,6 +5,7 @@ common to array libraries: indexing, item assignment, transpose(), weak referenc
 """
 
 import os
+import sys
 from types import SimpleNamespace
 
 
@@ -24,6 +25,7 @@ def dlarray_library():
         strides=lambda a: a.strides,  # in elements
         dtype=lambda a: a.dtype,
         readonly=lambda a: a.readonly,
+        references=sys.getrefcount,  # to compare with itself
         set_readonly=lambda a: a.setflags(writeable=False),
         set_writeable=lambda a: a.setflags(writeable=True),
         broadcast_to=lambda a, shape: a.broadcast_to(shape),
@@ -47,6 +49,7 @@ def numpy_library():
         strides=lambda a: tuple(stride // a.itemsize for stride in a.strides),
         dtype=lambda a: a.dtype.name,
         readonly=lambda a: not a.flags.writeable,
+        references=sys.getrefcount,
         set_readonly=lambda a: a.setflags(write=False),
         set_writeable=lambda a: a.setflags(write=True),
         broadcast_to=numpy.broadcast_to,
@@ -55,6 +58,7 @@ def numpy_library():
 
 
 def torch_library():
+    """For tests/peers: many tests of clauses make negative strides, at which PyTorch ends the process (D11)."""
     import torch
 
     return SimpleNamespace(
@@ -70,6 +74,7 @@ def torch_library():
         strides=lambda a: a.stride(),
         dtype=lambda a: str(a.dtype).replace("torch.", ""),
         readonly=lambda a: False,  # it knows no such thing
+        references=lambda a: a._use_count(),  # all of these are one for Python
         broadcast_to=lambda a, shape: a.expand(shape),
         as_class=lambda kind, a: a.as_subclass(kind),
     )

@@ -7,6 +7,7 @@ import math
 import pickle
 import subprocess
 import sys
+import tracemalloc
 import weakref
 
 import dlarray
@@ -35,7 +36,7 @@ VALUES = {
     "complex128": [0j, 1.5 - 2.5j, complex(math.inf, -sys.float_info.max)],
 }
 
-thorough = settings(deadline=None, max_examples=400)
+thorough = settings(deadline=None, max_examples=200)
 
 
 class Derived(dlarray.Array):
@@ -482,6 +483,13 @@ def test_reshape_is_a_view_exactly_when_strides_for_it_exist(view_and_shape):
         assert [s for s, n in zip(b.strides, shape) if n > 1] == [s for s, n in zip(expected, shape) if n > 1]
 
 
+def test_extents_of_1_do_not_stand_in_the_way_of_reshape():
+    """D5"""
+    a = dlarray.arange(24).reshape(4, 6)[:, ::2]
+    for b in (a, a[:, None], a[None, :, :, None], a[:, None, None]):
+        assert b.reshape(12).strides == (2,) and b.reshape(2, 2, 1, 3).strides[:2] == (12, 6)
+
+
 def test_broadcast_to_repeats_what_has_one_element():
     a = dlarray.arange(3, dtype="int8").reshape(3, 1)
     b = a.broadcast_to((2, 3, 4))
@@ -589,7 +597,7 @@ def test_what_a_legacy_capsule_brought_is_read_only_and_goes_on_as_legacy():
         a.setflags(writeable=True)
     again = dlarray.from_dlpack(a[1:].__dlpack__())
     assert again.tolist() == [1, 2] and again.readonly
-    assert dlarray.from_dlpack(a.__dlpack__(max_version=(1, 0))).readonly
+    assert dlarray.from_dlpack(a).readonly and dlarray.from_dlpack(a[1:]).readonly  # said in the versioned form
     a.setflags(writeable=False)  # now it is said
     with pytest.raises(BufferError, match="read-only"):
         a.__dlpack__()
@@ -638,6 +646,14 @@ def test_odd_strides_of_one_element_are_kept_and_harmless():
     assert b.tolist() == [[[1]]] and b.reshape(1).tolist() == [1] and b[-1, 0, 0] == 1
 
 
+def test_the_offset_of_what_is_imported_is_part_of_the_address():
+    """D1"""
+    made = dltensor.Made(shape=(2, 2), strides=(-2, 1), byte_offset=16)
+    a = dlarray.from_dlpack(dltensor.Offer(made))
+    assert a.data_ptr == made.address + 16 and a.tolist() == [[2, 3], [0, 1]]
+    assert a[1].data_ptr == made.address
+
+
 @pytest.mark.parametrize(
     ("shape", "strides"),
     [
@@ -656,6 +672,7 @@ def test_strides_without_a_meaning_do_no_harm(shape, strides):
     a = dlarray.from_dlpack(dltensor.Producer(shape=shape, strides=strides, **anywhere))
     elements = [float(n) for n in range(size)]
     assert (a.shape, a.size, flat(a.tolist())) == (shape, size, elements)
+    assert (a.data_ptr == 0) == (size == 0)
     for key in itertools.product([slice(None), slice(None, None, -1), slice(None, None, 2**62)], repeat=len(shape)):
         values, expected_shape = look(a.tolist(), shape, key)
         assert (a[key].tolist(), a[key].shape) == (values, expected_shape)
@@ -728,9 +745,8 @@ def test_the_memory_lives_as_long_as_the_last_array_over_it():
     assert gone() is None
 
 
-def test_failures_leave_no_reference_behind():
-    a = dlarray.arange(6).reshape(2, 3).transpose()
-    before = sys.getrefcount(a)
+def fail_in_all_ways(a):
+    """a: of shape (3, 2) and transposed."""
     for call in [
         lambda: a[9],
         lambda: a["x"],
@@ -742,10 +758,60 @@ def test_failures_leave_no_reference_behind():
         lambda: a[(None,) * 70],
         lambda: dlarray.from_dlpack(a, device="cuda:0"),
         lambda: dlarray.from_dlpack(a, copy=1),
+        lambda: dlarray.array([[0.5, 1.5], [2.5]]),
+        lambda: dlarray.array([0.5, "x"]),
+        lambda: dlarray.array([300], "int8"),
+        lambda: dlarray.arange(300, dtype="int8"),
+        lambda: dlarray.zeros(-1),
+        lambda: dlarray.zeros(("x",)),
     ]:
-        with pytest.raises((IndexError, TypeError, ValueError, BufferError)):
+        try:
             call()
+        except (IndexError, TypeError, ValueError, OverflowError, BufferError):
+            continue
+        raise AssertionError("did not fail")
+
+
+def succeed_in_all_ways(a):
+    views = [a[1:], a[1], a[..., None], a.transpose(), a.reshape(3, 1, 2), a.broadcast_to((2, 3, 2)), a.copy()]
+    views += [dlarray.Array(a), dlarray.from_dlpack(a), dlarray.from_dlpack(a, copy=True), Derived(a[1:])]
+    views += [dlarray.from_dlpack(a.__dlpack__()), dlarray.zeros((3, 2)), dlarray.arange(1000)]
+    for view in views:
+        repr(view)
+        view.tolist()
+        a[0, 0] = 1.5
+        dlarray.array(view.tolist(), view.dtype)
+
+
+def test_failures_leave_no_reference_behind():
+    a = dlarray.arange(6).reshape(2, 3).transpose()
+    before = sys.getrefcount(a)
+    fail_in_all_ways(a)
     assert sys.getrefcount(a) == before
+
+
+def test_nothing_is_left_of_arrays_that_are_gone():
+    def use():
+        a = dlarray.array([[0.5, 1e9, 2e9], [3e9, 4e9, 5e9]]).transpose()
+        succeed_in_all_ways(a)
+        fail_in_all_ways(a)
+
+    def used():
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0], sys.getrefcount(dlarray.Array)
+
+    tracemalloc.start()
+    try:
+        for _ in range(3):
+            use()
+        before, references = used()
+        for _ in range(50):
+            use()
+        after, references_after = used()
+    finally:
+        tracemalloc.stop()
+    assert after - before < 50 * 20  # no single object a round
+    assert references_after == references
 
 
 def test_arrays_take_weak_references():

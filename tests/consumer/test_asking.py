@@ -451,8 +451,19 @@ def test_a_raw_capsule_of_pinned_memory_has_nobody_to_ask_again_C5(device, form)
     capsule = made.capsule()
     with pytest.raises(BufferError, match="NOTHING_PENDING"):
         consume(capsule)
+    assert (dltensor.name(capsule), made.deleted) == (form, 0)
     del capsule
     assert made.deleted == 1
+
+
+@both_forms
+@pytest.mark.parametrize("device", [CUDA, (2, 1), CUDA_HOST])
+def test_a_raw_capsule_from_elsewhere_than_was_asked_for_stays_as_it_was_C3_K4(form, device):
+    made = Made(form)
+    capsule = made.capsule()
+    with pytest.raises(BufferError, match="device is cpu"):
+        consume(capsule, device=device)
+    assert (dltensor.name(capsule), made.deleted) == (form, 0)
 
 
 @HOST_READABLE

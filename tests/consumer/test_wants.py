@@ -253,6 +253,14 @@ def test_a_copy_that_is_needed_is_refused_where_copy_is_false_P4():
     assert producer.deleted == [1]
 
 
+def test_a_raw_capsule_that_needs_a_copy_stays_as_it_was_where_copy_is_false_K4():
+    made = Made(**TRANSPOSED)
+    capsule = made.capsule()
+    with pytest.raises(BufferError, match="order 'C' was asked for"):
+        consume(capsule, {"order": "C", "options": DLPACK_PY_COPY_IF_NEEDED}, copy=False)
+    assert (dltensor.name(capsule), made.deleted) == (VERSIONED, 0)
+
+
 def test_what_is_on_another_device_is_not_copied_C5():
     producer = Producer(**TRANSPOSED, device=(2, 0))
     want = {"device": DLPACK_PY_ANY_DEVICE, "order": "C", "options": DLPACK_PY_COPY_IF_NEEDED}

@@ -131,11 +131,12 @@ def test_a_rank_outside_of_0_to_64_is_refused_before_anything_is_read_D8(ndim):
     assert refusal(FLOAT32, UNREADABLE, UNREADABLE, UNREADABLE, ndim=ndim) == text
 
 
-def test_a_null_shape_is_for_scalars_only_D3_D8():
-    assert refusal(shape=None, strides=UNREADABLE, data=UNREADABLE, ndim=1) == "shape is NULL, ndim is 1"
-    assert refusal(shape=None, strides=UNREADABLE, data=UNREADABLE, ndim=64) == "shape is NULL, ndim is 64"
+@pytest.mark.parametrize("dtype", [FLOAT32, BOOL])
+def test_a_null_shape_is_for_scalars_only_D3_D8(dtype):
+    assert refusal(dtype, None, UNREADABLE, UNREADABLE, ndim=1) == "shape is NULL, ndim is 1"
+    assert refusal(dtype, None, UNREADABLE, UNREADABLE, ndim=64) == "shape is NULL, ndim is 64"
     for shape, strides in itertools.product([None, UNREADABLE], repeat=2):
-        assert refusal(shape=shape, strides=strides, data=UNREADABLE, ndim=0) is None
+        assert refusal(dtype, shape, strides, UNREADABLE, ndim=0) is None
 
 
 @pytest.mark.parametrize("shape", [(2, 3, -1), (0, 3, -1), (2, 3, INT64_MIN)])
