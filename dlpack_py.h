@@ -1033,7 +1033,8 @@ dlpack_py_impl_sum_tensor(dlpack_py_impl_sum *sum, const DLTensor *t, int64_t it
  * flags_a, flags_b   DLPACK_FLAG_BITMASK_*: padded sub-byte types
  *
  * Returns 1 or 0. Exact for elements of whole bytes, but for shapes and strides
- * made to be hard, as above; packed sub-byte types overlap where their extents do.
+ * made to be hard, as above, and reaches near 2^63 bytes, where it answers 1;
+ * packed sub-byte types overlap where their extents do.
  * Both have been validated and have addresses on one device.
  */
 static inline int
@@ -1348,8 +1349,8 @@ dlpack_py_meets(const DLTensor *t, int readonly, const dlpack_py_want *want, dlp
     if (alignment > 1 && !dlpack_py_is_empty(t) && dlpack_py_impl_has_address(t->device) &&
         (uintptr_t)dlpack_py_first(t) % alignment != 0) {
         dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
-                            "data is at %p, which is no multiple of the %lu bytes that were asked for",
-                            dlpack_py_first(t), (unsigned long)alignment);
+                            "data is at 0x%" PRIxPTR ", which is no multiple of the %lu bytes that were asked for",
+                            (uintptr_t)dlpack_py_first(t), (unsigned long)alignment);
         return dlpack_py_impl_curable(error);
     }
     if (readonly == DLPACK_PY_READONLY_UNSAID && (want->options & DLPACK_PY_LEGACY_IS_WRITABLE) != 0)

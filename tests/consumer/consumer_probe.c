@@ -124,6 +124,7 @@ view_move(PyObject *self, PyObject *Py_UNUSED(unused))
     if (moved == NULL)
         return NULL;
     dlpack_py_move(&moved->view, &((View *)self)->view);
+    memset(((View *)self)->view.strides, 0x55, sizeof(moved->view.strides)); /* nobody's any more */
     return (PyObject *)moved;
 }
 

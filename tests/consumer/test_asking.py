@@ -445,6 +445,14 @@ def test_the_producers_refusal_to_hand_pinned_memory_over_is_passed_on_C5(device
 
 
 @HOST_READABLE
+def test_what_was_asked_for_by_another_device_does_not_come_as_the_cpus_C5(device):
+    producer = Producer(device=device, answers=[{}, {"device": CPU}])
+    with pytest.raises(BufferError, match="device is "):
+        consume(producer, device=device)
+    assert set(producer.deleted) == {1}
+
+
+@HOST_READABLE
 @both_forms
 def test_a_raw_capsule_of_pinned_memory_has_nobody_to_ask_again_C5(device, form):
     made = Made(form, device=device)

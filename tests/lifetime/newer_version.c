@@ -11,7 +11,7 @@ static PyMethodDef functions[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static PyModuleDef_Slot slots[] = {{0, NULL}};
+static PyModuleDef_Slot slots[] = ONE_FILE_SLOTS;
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "newer_version", NULL, 0, functions, slots, NULL, NULL, NULL};
 
 PyMODINIT_FUNC

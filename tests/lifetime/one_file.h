@@ -27,3 +27,9 @@ file_state(PyObject *module, PyObject *unused)
     (void)unused;
     return state == NULL ? NULL : PyLong_FromVoidPtr(state);
 }
+
+#if PY_VERSION_HEX >= 0x030D0000
+#  define ONE_FILE_SLOTS {{Py_mod_gil, Py_MOD_GIL_NOT_USED}, {0, NULL}}
+#else
+#  define ONE_FILE_SLOTS {{0, NULL}}
+#endif

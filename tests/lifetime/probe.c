@@ -389,6 +389,7 @@ typedef struct thread {
 } thread;
 
 static thread *threads;
+static pthread_mutex_t threads_lock = PTHREAD_MUTEX_INITIALIZER;
 static atomic_long begun, ended; /* drops on threads */
 
 static void
@@ -494,8 +495,10 @@ start(PyObject *module, PyObject *args)
     self = thread_start(tensors, count, which, pause);
     if (self == NULL)
         return PyErr_NoMemory();
+    pthread_mutex_lock(&threads_lock);
     self->next = threads;
     threads = self;
+    pthread_mutex_unlock(&threads_lock);
     Py_BEGIN_ALLOW_THREADS
     while (!atomic_load(&self->ready))
         sched_yield();
@@ -506,9 +509,13 @@ start(PyObject *module, PyObject *args)
 static void
 join_all(void)
 {
-    while (threads != NULL) {
-        thread *first = threads;
-        threads = first->next;
+    thread *first, *next;
+    pthread_mutex_lock(&threads_lock);
+    first = threads;
+    threads = NULL;
+    pthread_mutex_unlock(&threads_lock);
+    for (; first != NULL; first = next) {
+        next = first->next;
         thread_join(first, 20);
     }
 }

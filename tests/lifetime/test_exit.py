@@ -140,6 +140,59 @@ def test_what_is_used_first_in_an_exit_callback_may_die_after_the_interpreter_K5
     """)
 
 
+# Calls a function while modules are torn down: what it needs it has at hand.
+LATE = """
+class Late:
+    def __init__(self, function, *args):
+        self.function, self.args = function, args
+    def __del__(self):
+        self.function(*self.args)
+"""
+
+
+def test_what_is_used_first_while_modules_are_torn_down_leaks_on_threads_only_K5(child):
+    child(
+        LATE
+        + """
+def late(owners, capsule, take, drop, start, join):
+    for owner, form in owners[:2]:
+        drop(take(capsule(owner, form)))
+    start([take(capsule(owner, form)) for owner, form in owners[2:]])
+    join()
+    owners.clear()
+owners = [(Owner(partial(say, where)), form) for where in ("attached", "on a thread") for form in FORMS[:2]]
+probe.settle()
+sys.late = Late(late, owners, probe.capsule, probe.take, probe.drop, probe.start, probe.join)
+""",
+        out="attached\n" * 2,
+    )
+
+
+def test_without_its_exit_callback_a_deleter_on_a_thread_sees_that_the_interpreter_ends_K5(child):
+    child(
+        LATE
+        + """
+import atexit
+def late(tensors, start, join):
+    start(tensors)
+    join()
+probe.settle(1)
+sys.late = Late(late, exports(partial(say, "owner died")), probe.start, probe.join)
+atexit._clear()
+"""
+    )
+
+
+def test_without_its_exit_callback_the_record_still_learns_that_the_interpreter_is_gone_K5(child):
+    child("""
+        import atexit
+        probe.later(exports(partial(say, "owner died")), "gone")
+        probe.later(exports(partial(say, "owner died")), "exit")
+        atexit._clear()
+        probe.settle(1)
+    """)
+
+
 @pytest.mark.parametrize("when", ["gone", "exit"])
 @pytest.mark.parametrize("forms", ["['versioned', 'legacy']", "EMBEDDED"])
 def test_a_deleter_leaks_the_owner_and_frees_its_own_memory_when_the_interpreter_is_gone_K5(child, forms, when):

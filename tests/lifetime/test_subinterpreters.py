@@ -99,6 +99,16 @@ def test_a_tensor_may_outlive_its_subinterpreter_K5(child, own_gil):
     """)
 
 
+def test_without_its_exit_callback_the_record_still_learns_that_the_subinterpreter_is_gone_K5(child, own_gil):
+    child(f"""
+        read, write = os.pipe()
+        inside({SEND!r}.format(write=write) + "; import atexit; atexit._clear()", {own_gil})
+        probe.start(eval(os.read(read, 1000)))
+        probe.join()
+        probe.settle(1)
+    """)
+
+
 def test_a_capsule_may_outlive_its_subinterpreter_K5(child):
     child("""
         for form in FORMS:

@@ -14,7 +14,7 @@ static PyMethodDef functions[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static PyModuleDef_Slot slots[] = {{0, NULL}};
+static PyModuleDef_Slot slots[] = ONE_FILE_SLOTS;
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "two_files", NULL, 0, functions, slots, NULL, NULL, NULL};
 
 PyMODINIT_FUNC

@@ -99,7 +99,8 @@ def test_strides_are_given_for_row_major_arrays_and_for_those_without_elements_D
 
 @both_forms
 def test_a_scalar_has_rank_0_and_one_element_D3(form):
-    says = dltensor.read(library.array(7, "int32").__dlpack__(**ASK[form]))
+    capsule = library.array(7, "int32").__dlpack__(**ASK[form])
+    says = dltensor.read(capsule)
     assert (says.ndim, dltensor.values(says.data, says.dtype, (), ())) == (0, 7)
 
 

@@ -52,11 +52,11 @@ def tensor(dtype, shape, strides, data=0, byte_offset=0, device=(1, 0), ndim=Non
 
 def error_of(function, *arguments):
     """What function(*arguments, error) reports: None, or code, text and whether a copy would mend it."""
-    error = Error(0, 0, b"no error")
+    error = Error(7, 7, b"no error")
     result = function(*arguments, error)
     assert function(*arguments, None) == result  # the struct may be NULL
     if result == 0:
-        assert (error.code, error.curable, error.text) == (0, 0, b"no error")
+        assert (error.code, error.curable, error.text) == (7, 7, b"no error")
         return None
     assert result == -1
     return ["BufferError", "ValueError"][error.code - 1], error.text.decode(), bool(error.curable)

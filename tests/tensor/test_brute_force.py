@@ -12,7 +12,7 @@ from tensor.library import ADDRESS_MAX, PADDED, lib, tensor
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
-quick = settings(max_examples=300, derandomize=True, deadline=None)
+quick = settings(max_examples=250, derandomize=True, deadline=None)
 
 # ---- What is right, said in the plainest way ----
 
@@ -145,7 +145,7 @@ def test_a_tensor_overlaps_itself_when_two_elements_have_one_place_C9(layout):
     assert lib.overlaps_itself(tensor(dtype, shape, strides)) == (len(set(places)) < len(places))
 
 
-@settings(quick, max_examples=1000)
+@settings(quick, max_examples=500)
 @given(layouts(), layouts(), st.integers(-60, 60), st.integers(0, 99))
 def test_two_tensors_overlap_when_they_touch_one_byte_C9(one, other, distance, byte_offset):
     base = 2**30
@@ -181,7 +181,7 @@ class Memory:
         return int.from_bytes(self.buffer.raw, "little")
 
 
-@settings(quick, max_examples=1000)
+@settings(quick, max_examples=500)
 @given(layouts(), st.data(), st.integers(0, 2**32), st.integers(0, 5))
 def test_a_copy_moves_each_element_and_not_one_bit_more_D1_D6(layout, data, seed, byte_offset):
     dtype, flags, shape, strides = layout
@@ -220,7 +220,7 @@ def is_valid(dtype, flags, shape, strides, data, byte_offset):
     return lowest <= data + byte_offset and data + byte_offset + highest <= ADDRESS_MAX
 
 
-@settings(quick, max_examples=1000)
+@settings(quick, max_examples=500)
 @given(dtypes, flags, st.data(), addresses, addresses, addresses)
 def test_validate_takes_what_can_be_reached_with_numbers_that_fit_D8(dtype, flags, data, address, offset, elsewhere):
     shape = data.draw(st.lists(extents, max_size=3))
