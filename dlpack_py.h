@@ -3113,7 +3113,7 @@ dlpack_py_impl_check_place(const DLTensor *t, dlpack_py_impl_terms *terms, dlpac
     if (t->device.device_type != kDLCPU && dlpack_py_is_cpu_readable(t->device) &&
         (terms->want == NULL || terms->want->device == 0) &&
         !dlpack_py_impl_terms_allow(terms, DLPACK_PY_NOTHING_PENDING)) {
-        terms->ask = terms->can_ask;
+        terms->ask = terms->can_ask && (!request->has_device || request->device.device_type == kDLCPU);
         if (terms->ask)
             return 0;
         return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,

@@ -27,7 +27,8 @@ def run_pytest(*arguments, asan):
             **os.environ,
             # The sanitizer has to be first, and looks for the exceptions of C++ when it starts.
             "LD_PRELOAD": " ".join(map(library, ["libasan.so", "libstdc++.so"])),
-            "ASAN_OPTIONS": f"log_path={logs}/log:abort_on_error=1:exitcode=0:allocator_may_return_null=1:{asan}",
+            "ASAN_OPTIONS": f"log_path={logs}/log:abort_on_error=1:exitcode=0:allocator_may_return_null=1:{asan}:"
+            "stack_trace_format='    #%n %F %L (%m)'",
             "UBSAN_OPTIONS": f"log_path={logs}/log:abort_on_error=1:print_stacktrace=1",
             "PYTHONMALLOC": "malloc",
             "PYTHONPATH": str(modules),
@@ -45,10 +46,11 @@ def run_pytest(*arguments, asan):
     return complaints
 
 
-# Whole stacks, which tell whose a Python object is, take long; the tensor layer makes none.
+# Whole stacks, which tell whose a Python object is, are slow: they are for the tests that come to each way out.
+whole = ["tests/consumer", "tests/producer"]
 complaints = [
-    *run_pytest("--ignore=tests/build", "--ignore=tests/tensor", asan="fast_unwind_on_malloc=0:malloc_context_size=8"),
-    *run_pytest("tests/tensor", asan="fast_unwind_on_malloc=1"),
+    *run_pytest(*whole, asan="fast_unwind_on_malloc=0:malloc_context_size=8"),
+    *run_pytest("--ignore=tests/build", *(f"--ignore={folder}" for folder in whole), asan="fast_unwind_on_malloc=1"),
 ]
 print("\n".join(complaints))
 print(f"sanitizers: {len(complaints)} complaints")

@@ -8,8 +8,8 @@
 
 typedef struct {
     dlpack_py_want want;
-    uint32_t       dtypes[8];
-    int64_t        shape[DLPACK_PY_MAX_NDIM];
+    uint32_t dtypes[8];
+    int64_t shape[DLPACK_PY_MAX_NDIM];
 } Want;
 
 static int
@@ -196,8 +196,7 @@ view_getattr(PyObject *self, PyObject *name)
 }
 
 static PyTypeObject view_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "consumer_probe.View",
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "consumer_probe.View",
     .tp_basicsize = sizeof(View),
     .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_dealloc = view_dealloc,
@@ -318,8 +317,7 @@ c_dealloc(PyObject *self)
 }
 
 static PyTypeObject c_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "consumer_probe.CalledFromC",
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "consumer_probe.CalledFromC",
     .tp_basicsize = sizeof(CalledFromC),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
     .tp_dealloc = c_dealloc,

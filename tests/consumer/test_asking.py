@@ -175,7 +175,9 @@ def test_a_type_error_that_has_no_text_is_passed_on_C1():
     assert raised.value is error
 
 
-@pytest.mark.parametrize("error", [BufferError, ValueError, RuntimeError, MemoryError, KeyboardInterrupt, AttributeError])
+@pytest.mark.parametrize(
+    "error", [BufferError, ValueError, RuntimeError, MemoryError, KeyboardInterrupt, AttributeError]
+)
 def test_an_error_of_the_producers_own_is_passed_on_after_one_call_C1(error):
     raised = error("max_version is an unexpected keyword argument")
     producer = Scripted(raised)
@@ -396,7 +398,9 @@ def test_a_device_with_a_number_is_passed_as_it_was_asked_for_C3():
 
 # ---- Devices: C5 ----
 
-HOST_READABLE = pytest.mark.parametrize("device", [CUDA_HOST, ROCM_HOST, CUDA_MANAGED], ids=["pinned", "rocm", "managed"])
+HOST_READABLE = pytest.mark.parametrize(
+    "device", [CUDA_HOST, ROCM_HOST, CUDA_MANAGED], ids=["pinned", "rocm", "managed"]
+)
 
 
 @pytest.mark.parametrize("device, name", [(CUDA, "cuda:0"), ((2, 3), "cuda:3"), ((10, 0), "rocm:0"), ((99, 1), "99")])
@@ -569,7 +573,9 @@ def test_a_callable_attribute_of_the_type_is_called_without_the_object_C6():
     assert consume(called).data == made.address
 
 
-@pytest.mark.parametrize("thing", [object(), None, 3, "text", b"bytes", [1.0], memoryview(b"x")], ids=lambda x: type(x).__name__)
+@pytest.mark.parametrize(
+    "thing", [object(), None, 3, "text", b"bytes", [1.0], memoryview(b"x")], ids=lambda x: type(x).__name__
+)
 def test_an_object_without_the_method_is_an_attribute_error_C6(thing):
     before = sys.getrefcount(thing)
     with pytest.raises(AttributeError, match="__dlpack__"):
@@ -609,7 +615,9 @@ def test_a_method_set_to_none_offers_nothing_C6():
     assert not check(type("Thing", (), {"__dlpack__": None})())
 
 
-@pytest.mark.parametrize("answer", [None, 3, "text", object(), (1, 0), memoryview(b"abc")], ids=lambda x: type(x).__name__)
+@pytest.mark.parametrize(
+    "answer", [None, 3, "text", object(), (1, 0), memoryview(b"abc")], ids=lambda x: type(x).__name__
+)
 def test_an_answer_that_is_no_capsule_is_a_type_error_that_shows_it_C6(answer):
     producer = Scripted(answer)
     with pytest.raises(TypeError, match="capsule was wanted") as raised:
@@ -627,7 +635,9 @@ def test_an_answer_that_is_no_capsule_is_let_go_C6():
 
 
 @both_forms
-@pytest.mark.parametrize("name", ["DLTENSOR", "dltensor_versioned2", "dltensor ", "", "arrow_array", b"\xff\xfe", "é" * 200, None])
+@pytest.mark.parametrize(
+    "name", ["DLTENSOR", "dltensor_versioned2", "dltensor ", "", "arrow_array", b"\xff\xfe", "é" * 200, None]
+)
 def test_a_capsule_of_a_foreign_name_is_a_type_error_and_stays_as_it_is_C6(name, form):
     made = Made(form)
     capsule = made.capsule(name)

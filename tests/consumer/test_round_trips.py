@@ -56,7 +56,13 @@ def test_an_import_has_the_elements_that_lie_there_D1_D5_D7(layout, dtype, form,
 
 
 @quick
-@given(layouts(), st.sampled_from(ARRAY_API_DTYPES), st.sampled_from(FORMS), st.sampled_from([None, True, False]), st.integers(0, 250))
+@given(
+    layouts(),
+    st.sampled_from(ARRAY_API_DTYPES),
+    st.sampled_from(FORMS),
+    st.sampled_from([None, True, False]),
+    st.integers(0, 250),
+)
 def test_what_comes_in_goes_out_the_same_P4_D4(layout, dtype, form, copy, seed):
     shape, strides = layout
     memory, middle = memory_of(dtype, seed)
@@ -106,7 +112,9 @@ extents = st.integers(-(2**63), 2**63 - 1) | st.integers(-2, 5)
     st.integers(0, 2**64 - 1),
     st.sampled_from([None, 8, 2**64 - 8]),
 )
-def test_whatever_a_capsule_says_it_is_taken_or_refused_and_deleted_once_K4_D8(form, dims, dtype, byte_offset, flags, data):
+def test_whatever_a_capsule_says_it_is_taken_or_refused_and_deleted_once_K4_D8(
+    form, dims, dtype, byte_offset, flags, data
+):
     fields = {} if data is None else {"data": data}
     shape, strides = (tuple(part) for part in zip(*dims)) if dims else ((), ())
     made = Made(form, shape=shape, strides=strides, dtype=dtype, byte_offset=byte_offset, flags=flags, **fields)

@@ -258,7 +258,10 @@ MALFORMED = {
     "no data for a scalar": ({"shape": (), "data": None}, "data is NULL, the tensor has 1 element"),
     "no data but an offset": ({"data": None, "byte_offset": 64}, "data is NULL"),
     "too many elements": ({"shape": (2**32, 2**31)}, r"shape\[1\] = 2147483648"),
-    "many too many elements": ({"shape": (INT64_MAX, INT64_MAX), "strides": (0, 0)}, r"shape\[1\] = 9223372036854775807"),
+    "many too many elements": (
+        {"shape": (INT64_MAX, INT64_MAX), "strides": (0, 0)},
+        r"shape\[1\] = 9223372036854775807",
+    ),
     "too many bytes": ({"shape": (2**60,), "strides": (0,)}, "1152921504606846976 elements"),
     "an offset that wraps": ({"byte_offset": 2**64 - 1}, "byte_offset is 18446744073709551615"),
     "an extent that leaves the address range": ({"data": 2**64 - 16}, "strides reach from byte 0 to 24"),
@@ -340,7 +343,9 @@ def test_given_strides_are_kept_where_they_carry_no_meaning_too_D5(form):
 
 
 @both_forms
-@pytest.mark.parametrize("stride, offset, wanted", [(0, 8, [1.0] * 3), (-1, 16, [2.0, 1.0, 0.0]), (-20, 400, [50, 30, 10])])
+@pytest.mark.parametrize(
+    "stride, offset, wanted", [(0, 8, [1.0] * 3), (-1, 16, [2.0, 1.0, 0.0]), (-20, 400, [50, 30, 10])]
+)
 def test_zero_and_negative_strides_are_legal_and_data_is_the_first_element_D5(form, stride, offset, wanted):
     view = consume(Made(form, strides=(stride,), byte_offset=offset).capsule())
     assert (view.strides, values(view)) == ((stride,), wanted)

@@ -189,7 +189,10 @@ CURABLE = {
     "read-only": ({"flags": READ_ONLY}, {"writable": 1}),
     "broadcast": ({"strides": (0,)}, {"writable": 1}),
     "negative": ({"strides": (-1,), "byte_offset": 16}, {"order": "C"}),
-    "everything": ({**TRANSPOSED, "flags": READ_ONLY, "byte_offset": 8}, {"order": "F", "writable": 1, "alignment": 128}),
+    "everything": (
+        {**TRANSPOSED, "flags": READ_ONLY, "byte_offset": 8},
+        {"order": "F", "writable": 1, "alignment": 128},
+    ),
 }
 
 
@@ -302,7 +305,10 @@ BUFFERS = {
     "characters": (memoryview(b"ab").cast("c"), [97, 98]),
     "empty": (b"", []),
     "ctypes": ((ctypes.c_int16 * 2 * 3)((1, 2), (3, 4), (5, 6)), [[1, 2], [3, 4], [5, 6]]),
-    "native order": ((ctypes.c_double.__ctype_le__ if sys.byteorder == "little" else ctypes.c_double.__ctype_be__)(1.5), 1.5),
+    "native order": (
+        (ctypes.c_double.__ctype_le__ if sys.byteorder == "little" else ctypes.c_double.__ctype_be__)(1.5),
+        1.5,
+    ),
 }
 
 
@@ -348,9 +354,15 @@ def test_a_read_only_buffer_is_refused_to_who_will_write_C7():
     [
         (memoryview(bytearray(8)).cast("P"), "'P'"),
         (array.array("u", "ab"), "format is '[uw]'"),
-        (type("Pair", (ctypes.Structure,), {"_fields_": [("a", ctypes.c_int), ("b", ctypes.c_int)]})(), "format is 'T{"),
+        (
+            type("Pair", (ctypes.Structure,), {"_fields_": [("a", ctypes.c_int), ("b", ctypes.c_int)]})(),
+            "format is 'T{",
+        ),
         (ctypes.c_longdouble(1.0) if ctypes.sizeof(ctypes.c_longdouble) > 8 else (ctypes.c_void_p * 1)(), "format is "),
-        (ctypes.c_int32.__ctype_be__(1) if sys.byteorder == "little" else ctypes.c_int32.__ctype_le__(1), "format is '[><]"),
+        (
+            ctypes.c_int32.__ctype_be__(1) if sys.byteorder == "little" else ctypes.c_int32.__ctype_le__(1),
+            "format is '[><]",
+        ),
     ],
     ids=["pointers", "text", "structs", "long double", "foreign byte order"],
 )
@@ -410,7 +422,9 @@ def test_a_buffer_that_fits_is_not_copied_where_copy_is_false_C3():
 
 
 @both_forms
-@pytest.mark.parametrize("came", [{}, TRANSPOSED, {"strides": (0,)}, {"strides": (-1,), "byte_offset": 16}, {"shape": ()}])
+@pytest.mark.parametrize(
+    "came", [{}, TRANSPOSED, {"strides": (0,)}, {"strides": (-1,), "byte_offset": 16}, {"shape": ()}]
+)
 def test_a_copy_that_the_consumer_makes_has_the_same_elements_and_shares_nothing_C3(form, came):
     made = Made(form, **came)
     capsule = made.capsule()

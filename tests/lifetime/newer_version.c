@@ -12,7 +12,8 @@ static PyMethodDef functions[] = {
 };
 
 static PyModuleDef_Slot slots[] = ONE_FILE_SLOTS;
-static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "newer_version", NULL, 0, functions, slots, NULL, NULL, NULL};
+static struct PyModuleDef module = {
+    PyModuleDef_HEAD_INIT, "newer_version", NULL, 0, functions, slots, NULL, NULL, NULL};
 
 PyMODINIT_FUNC
 PyInit_newer_version(void)

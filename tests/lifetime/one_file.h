@@ -29,7 +29,18 @@ file_state(PyObject *module, PyObject *unused)
 }
 
 #if PY_VERSION_HEX >= 0x030D0000
-#  define ONE_FILE_SLOTS {{Py_mod_gil, Py_MOD_GIL_NOT_USED}, {0, NULL}}
+#  define ONE_FILE_SLOTS                   \
+    {                                      \
+        {Py_mod_gil, Py_MOD_GIL_NOT_USED}, \
+        {                                  \
+            0, NULL                        \
+        }                                  \
+    }
 #else
-#  define ONE_FILE_SLOTS {{0, NULL}}
+#  define ONE_FILE_SLOTS \
+    {                    \
+        {                \
+            0, NULL      \
+        }                \
+    }
 #endif

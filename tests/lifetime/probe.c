@@ -67,8 +67,8 @@ pause_for(double seconds)
 typedef struct array {
     PyObject_HEAD
     dlpack_py_embedded tensors;
-    double             value;
-    int64_t            shape[1], strides[1];
+    double value;
+    int64_t shape[1], strides[1];
 } array;
 
 static atomic_int holds;       /* a thread keeps the GIL to itself */
@@ -123,7 +123,8 @@ static PyType_Slot array_slots[] = {
     {Py_tp_methods, array_methods},
     {0, NULL},
 };
-static PyType_Spec array_spec = {"probe.Array", sizeof(array), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, array_slots};
+static PyType_Spec array_spec = {"probe.Array", sizeof(array), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+                                 array_slots};
 
 /* ---- A consumer --------------------------------------------------------- */
 
@@ -377,15 +378,15 @@ static const char *const pasts[] = {
 };
 
 typedef struct thread {
-    struct thread      *next;
-    pthread_t           id;
+    struct thread *next;
+    pthread_t id;
     PyInterpreterState *interpreter;
-    uintptr_t          *tensors;
-    size_t              count;
-    double              pause;
-    long                process; /* a forked child has none of its parent's threads */
-    int                 past;
-    atomic_int          ready, done;
+    uintptr_t *tensors;
+    size_t count;
+    double pause;
+    long process; /* a forked child has none of its parent's threads */
+    int past;
+    atomic_int ready, done;
 } thread;
 
 static thread *threads;
@@ -636,9 +637,8 @@ counts(PyObject *module, PyObject *unused)
 {
     (void)module;
     (void)unused;
-    return Py_BuildValue("{s:l,s:l,s:l,s:l,s:l}", "blocks", atomic_load(&blocks), "begun", atomic_load(&begun),
-                         "ended", atomic_load(&ended), "trespasses", atomic_load(&trespasses), "freed",
-                         atomic_load(&freed));
+    return Py_BuildValue("{s:l,s:l,s:l,s:l,s:l}", "blocks", atomic_load(&blocks), "begun", atomic_load(&begun), "ended",
+                         atomic_load(&ended), "trespasses", atomic_load(&trespasses), "freed", atomic_load(&freed));
 }
 
 static PyObject *
@@ -721,7 +721,8 @@ static PyModuleDef_Slot slots[] = {
 };
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "probe", NULL, 0, functions, slots, NULL, NULL, NULL};
 
-PyMODINIT_FUNC PROBE_INIT(void);
+PyMODINIT_FUNC
+PROBE_INIT(void);
 PyMODINIT_FUNC
 PROBE_INIT(void)
 {

@@ -128,7 +128,8 @@ def test_a_deleter_in_a_subinterpreter_drops_an_owner_of_the_main_one_there_K5(c
         for drop in "drop", "drop_detached":
             inside(f"for tensor in {{exports(owner_dies)}}: probe.{{drop}}(tensor)", {own_gil})
         assert died == [True] * 8
-    """)
+    """
+    )
 
 
 def test_a_deleter_in_the_main_interpreter_drops_an_owner_of_a_subinterpreter_there_K2_K5(child, own_gil):

@@ -23,7 +23,8 @@ def test_a_deleter_on_a_foreign_thread_drops_the_owner_there_and_then_K5(child):
 
 
 def test_a_deleter_on_an_attached_thread_drops_the_owner_before_it_returns_K5(child):
-    child("""
+    child(
+        """
         for tensor in exports(partial(say, "owner died")):
             say("deleter")
             probe.drop(tensor)

@@ -43,8 +43,7 @@ thing_init(PyObject *op, PyObject *args, PyObject *names)
                                      &strides, &code, &bits, &lanes, &type, &id, &byte_offset, &flags, &options, &veto,
                                      &self->is_embedded))
         return -1;
-    if (parse_extents(shape, self->shape) < 0 ||
-        (strides != Py_None && parse_extents(strides, self->strides) < 0))
+    if (parse_extents(shape, self->shape) < 0 || (strides != Py_None && parse_extents(strides, self->strides) < 0))
         return -1;
     t->data = (void *)(uintptr_t)data;
     t->device = dlpack_py_device_make(type, id);
@@ -136,8 +135,7 @@ static PyMethodDef thing_methods[] = {
 };
 
 static PyTypeObject thing_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "producer_probe.Thing",
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "producer_probe.Thing",
     .tp_basicsize = sizeof(Thing),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
     .tp_new = PyType_GenericNew,

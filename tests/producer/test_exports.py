@@ -181,7 +181,9 @@ def test_read_only_data_says_so_P3():
         assert says.flags == READ_ONLY
 
 
-@pytest.mark.parametrize("keywords", [{}, {"max_version": (0, 8)}, {"max_version": None}, {"copy": False}, {"dl_device": CPU}])
+@pytest.mark.parametrize(
+    "keywords", [{}, {"max_version": (0, 8)}, {"max_version": None}, {"copy": False}, {"dl_device": CPU}]
+)
 def test_read_only_data_in_the_form_that_cannot_say_so_is_a_buffer_error_P3(keywords):
     a = readonly_vector()
     before = sys.getrefcount(a)

@@ -7,7 +7,20 @@ import weakref
 
 import dltensor
 import pytest
-from dltensor import CPU, CUDA_HOST, CUDA_MANAGED, FORMS, IS_COPIED, LEGACY, PADDED, READ_ONLY, ROCM_HOST, VERSIONED, Made, Taken
+from dltensor import (
+    CPU,
+    CUDA_HOST,
+    CUDA_MANAGED,
+    FORMS,
+    IS_COPIED,
+    LEGACY,
+    PADDED,
+    READ_ONLY,
+    ROCM_HOST,
+    VERSIONED,
+    Made,
+    Taken,
+)
 from producer_probe import (
     DLPACK_PY_OFFER_COPY_NEGATIVE,
     DLPACK_PY_OFFER_REFUSE_NEGATIVE,
@@ -143,7 +156,9 @@ def test_byte_offset_is_folded_into_data_and_no_elements_have_no_data_D1_D3(form
 
 
 @both_forms
-@pytest.mark.parametrize("dtype", [(0, 4, 1), (3, 64, 1), (4, 16, 1), (9, 8, 1), (16, 6, 1), (17, 4, 1), (18, 32, 1), (200, 8, 1)])
+@pytest.mark.parametrize(
+    "dtype", [(0, 4, 1), (3, 64, 1), (4, 16, 1), (9, 8, 1), (16, 6, 1), (17, 4, 1), (18, 32, 1), (200, 8, 1)]
+)
 def test_dtypes_of_any_code_are_exported_and_copied_D6(form, dtype):
     for copy in (None, True):
         assert dltensor.read(thing(dtype=dtype).__dlpack__(copy=copy, **ASK[form])).dtype == dtype
@@ -224,7 +239,9 @@ def test_a_negative_stride_is_copied_where_the_author_says_so_D11(form):
 
 @both_forms
 @pytest.mark.parametrize("option", [DLPACK_PY_OFFER_REFUSE_NEGATIVE, DLPACK_PY_OFFER_COPY_NEGATIVE])
-@pytest.mark.parametrize("shape, strides", [((3,), (1,)), ((3,), (0,)), ((1, 3), (-5, 1)), ((0, 3), (-1, -1)), ((), ())])
+@pytest.mark.parametrize(
+    "shape, strides", [((3,), (1,)), ((3,), (0,)), ((1, 3), (-5, 1)), ((0, 3), (-1, -1)), ((), ())]
+)
 def test_strides_that_lead_nowhere_below_are_not_negative_D5(form, option, shape, strides):
     says = dltensor.read(thing(shape, strides, options=option).__dlpack__(**ASK[form]))
     assert (says.strides or ()) == strides
@@ -233,7 +250,9 @@ def test_strides_that_lead_nowhere_below_are_not_negative_D5(form, option, shape
 
 # ---- Pinned and managed memory: P5, P6, D9 ----
 
-HOST_READABLE = pytest.mark.parametrize("device", [CUDA_HOST, ROCM_HOST, CUDA_MANAGED], ids=["pinned", "rocm", "managed"])
+HOST_READABLE = pytest.mark.parametrize(
+    "device", [CUDA_HOST, ROCM_HOST, CUDA_MANAGED], ids=["pinned", "rocm", "managed"]
+)
 
 
 @HOST_READABLE
@@ -382,7 +401,13 @@ def test_wrapped_memory_is_let_go_once_when_the_capsule_dies_K1():
     freed = []
     capsule = wrap(thing((2, 3), (1, 2), flags=READ_ONLY), lambda: freed.append(1))
     says = dltensor.read(capsule)
-    assert (says.data, says.shape, says.strides, says.flags, says.version) == (address, (2, 3), (1, 2), READ_ONLY, (1, 3))
+    assert (says.data, says.shape, says.strides, says.flags, says.version) == (
+        address,
+        (2, 3),
+        (1, 2),
+        READ_ONLY,
+        (1, 3),
+    )
     assert says.manager_ctx
     assert freed == []
     del capsule

@@ -68,7 +68,9 @@ def test_a_consumed_capsule_does_nothing_when_it_dies_K1(form):
 
 
 @both_forms
-@pytest.mark.parametrize("name", ["used_dltensor", "used_dltensor_versioned", "dltensor_versione", "dltensors", "", None])
+@pytest.mark.parametrize(
+    "name", ["used_dltensor", "used_dltensor_versioned", "dltensor_versione", "dltensors", "", None]
+)
 def test_a_capsule_of_any_other_name_does_nothing_when_it_dies_K1(form, name):
     a = vector()
     before = sys.getrefcount(a)
@@ -164,7 +166,9 @@ def test_an_owners_end_may_use_the_library_K2(form):
 
 
 @both_forms
-@pytest.mark.parametrize("view", [lambda a: a, lambda a: a[::-1][1:], lambda a: a[None]], ids=["whole", "part", "reshaped"])
+@pytest.mark.parametrize(
+    "view", [lambda a: a, lambda a: a[::-1][1:], lambda a: a[None]], ids=["whole", "part", "reshaped"]
+)
 @pytest.mark.parametrize("order", [["array", "capsule"], ["capsule", "array"]])
 def test_the_memory_lives_until_the_deleter_ran_whatever_dies_first_P9(form, view, order):
     whole = vector()

@@ -72,7 +72,9 @@ def test_keywords_that_are_none_are_as_good_as_not_given_P1():
     assert (says.form, says.data) == (LEGACY, library.pointer(a))
 
 
-@pytest.mark.parametrize("name", ["cop", "copyy", "Copy", "", "device", "version", "copy\0", "copy\0x", "k" * 1000, "é"])
+@pytest.mark.parametrize(
+    "name", ["cop", "copyy", "Copy", "", "device", "version", "copy\0", "copy\0x", "k" * 1000, "é"]
+)
 def test_any_other_keyword_is_a_type_error_that_names_it_P1(name):
     refuses(TypeError, name, **{name: None})
 
@@ -143,7 +145,22 @@ def test_any_other_gives_the_versioned_form_with_the_librarys_own_version_P2(max
     assert (says.form, says.version) == (VERSIONED, library.version)
 
 
-NO_PAIRS = [1, 1.0, "1.0", (), (1,), (1, 0, 0), [1, 0], {1: 0}, (1.0, 0), (1, 0.0), (None, 0), (1, None), ("1", "0"), object()]
+NO_PAIRS = [
+    1,
+    1.0,
+    "1.0",
+    (),
+    (1,),
+    (1, 0, 0),
+    [1, 0],
+    {1: 0},
+    (1.0, 0),
+    (1, 0.0),
+    (None, 0),
+    (1, None),
+    ("1", "0"),
+    object(),
+]
 
 
 @pytest.mark.parametrize("max_version", NO_PAIRS, ids=lambda value: type(value).__name__)
@@ -161,7 +178,9 @@ def test_an_index_that_raises_is_heard_P2_P5(name):
 # ---- copy: P4 ----
 
 
-@pytest.mark.parametrize("copy", [0, 1, "True", 1.0, [], (), Index(1), numpy.bool_(True), numpy.array([1, 2])], ids=repr)
+@pytest.mark.parametrize(
+    "copy", [0, 1, "True", 1.0, [], (), Index(1), numpy.bool_(True), numpy.array([1, 2])], ids=repr
+)
 def test_a_copy_that_is_not_none_true_or_false_is_a_type_error_that_shows_it_P4(copy):
     refuses(TypeError, f"copy is {copy!r}", copy=copy)
 
@@ -219,14 +238,17 @@ def test_on_the_cpu_no_stream_and_no_synchronization_are_accepted_P6(stream, mor
 
 @anywhere
 @pytest.mark.parametrize(
-    "stream", [0, 1, 2, 3, -2, 2**31, 2**32 - 1, 2**63 - 1, 2**63 + 8, 2**64 - 1, 2**64, 2**70, -(2**63), -(2**70), True]
+    "stream",
+    [0, 1, 2, 3, -2, 2**31, 2**32 - 1, 2**63 - 1, 2**63 + 8, 2**64 - 1, 2**64, 2**70, -(2**63), -(2**70), True],
 )
 def test_on_the_cpu_any_other_integer_is_a_value_error_that_shows_it_P6(stream, more):
     refuses(ValueError, "stream is {}".format(int(stream)), stream=stream, **more)
 
 
 @anywhere
-@pytest.mark.parametrize("stream", [1.0, -1.0, "1", "", b"", [], (), object(), 1j], ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize(
+    "stream", [1.0, -1.0, "1", "", b"", [], (), object(), 1j], ids=lambda value: type(value).__name__
+)
 def test_what_is_no_integer_is_a_type_error_that_shows_it_P6(stream, more):
     refuses(TypeError, f"stream is {stream!r}", stream=stream, **more)
 
