@@ -7,6 +7,7 @@ and Producer an object that offers one. Nothing here uses the header under test.
 import ctypes
 import math
 import struct
+import weakref
 from types import SimpleNamespace
 
 LEGACY, VERSIONED = FORMS = "dltensor", "dltensor_versioned"  # what unconsumed capsules are called
@@ -175,13 +176,15 @@ class Taken:
         assert _libc.pthread_join(thread, None) == 0
 
 
-_by_address = {}  # never forgotten: a second call of a deleter is to be counted, not to crash
+_by_address = weakref.WeakValueDictionary()
+_not_deleted = set()  # keeps them alive
 
 
 @_DELETER
 def _delete(where):
     made = _by_address[where]
     made.deleted += 1
+    _not_deleted.discard(made)
     if made.deleted == 1:
         ctypes.memset(ctypes.addressof(made.managed.dl_tensor), 0xA5, ctypes.sizeof(Tensor))  # whoever looks, stumbles
     if made.on_delete is not None:
@@ -260,6 +263,7 @@ class Made:
             self.managed.major, self.managed.minor = version
             self.managed.flags = flags
         _by_address[ctypes.addressof(self.managed)] = self
+        _not_deleted.add(self)
 
     @property
     def address(self):
@@ -292,6 +296,19 @@ class Offer:
 
     def __dlpack__(self, *, stream=None, max_version=None):
         return self.made.capsule()
+
+
+class Kept:
+    """An object that offers one capsule, again and again."""
+
+    def __init__(self, capsule):
+        self.capsule = capsule
+
+    def __dlpack__(self, **keywords):
+        return self.capsule
+
+    def __dlpack_device__(self):
+        return CPU
 
 
 class Producer:

@@ -1,5 +1,6 @@
 """Somebody else's project builds an extension with the header: copied, as a subdirectory, installed, with meson."""
 
+import contextlib
 import os
 import re
 import shutil
@@ -40,13 +41,16 @@ def check_module(folder):
     run(sys.executable, "-c", "import uses_all; uses_all.run()", cwd=folder)
 
 
+def install(source, build, prefix):
+    configure(source, build, "-DDLPACK_PY_TESTS=OFF", "-DDLPACK_PY_EXAMPLES=OFF")
+    run("cmake", "--install", build, "--prefix", prefix)
+    return prefix
+
+
 @pytest.fixture(scope="session")
 def installed(tmp_path_factory):
     """The prefix of an installation."""
-    build, prefix = tmp_path_factory.mktemp("install"), tmp_path_factory.mktemp("prefix")
-    configure(machine.ROOT, build, "-DDLPACK_PY_TESTS=OFF", "-DDLPACK_PY_EXAMPLES=OFF")
-    run("cmake", "--install", build, "--prefix", prefix)
-    return prefix
+    return install(machine.ROOT, tmp_path_factory.mktemp("install"), tmp_path_factory.mktemp("prefix"))
 
 
 def test_a_copy_of_the_header_is_all_it_takes(tmp_path):
@@ -79,12 +83,19 @@ def test_an_installed_package_is_found(project, installed):
     check_module(build)
 
 
-def test_an_installed_package_is_refused_where_the_major_version_differs(project, installed):
+@pytest.mark.parametrize("wanted, found", [("0.1", False), ("1.1", True), ("2.0", False)])
+def test_an_installed_package_serves_those_who_want_its_major_version(project, tmp_path, wanted, found):
+    later = tmp_path / "later"
+    shutil.copytree(machine.ROOT / "cmake", later / "cmake")
+    shutil.copy(machine.ROOT / "CMakeLists.txt", later)
+    (later / "dlpack_py.h").write_text('#define DLPACK_PY_VERSION_STRING "1.2.0"\n')
+    prefix = install(later, tmp_path / "install", tmp_path / "prefix")
+
     source, build = project("package")
     listfile = source / "CMakeLists.txt"
-    listfile.write_text(listfile.read_text().replace("dlpack_py 0.1", "dlpack_py 1.0"))
-    with pytest.raises(AssertionError, match="dlpack_py"):
-        configure(source, build, f"-DCMAKE_PREFIX_PATH={installed}")
+    listfile.write_text(listfile.read_text().replace("dlpack_py 0.1", f"dlpack_py {wanted}"))
+    with contextlib.nullcontext() if found else pytest.raises(AssertionError, match="version: 1.2.0"):
+        configure(source, build, f"-DCMAKE_PREFIX_PATH={prefix}")
 
 
 def test_dlpack_include_dir_comes_before_what_else_could_be_found(project, installed, tmp_path):

@@ -6,7 +6,6 @@ import dltensor
 import pytest
 from consumer_probe import (
     DLPACK_PY_ANY_DEVICE,
-    DLPACK_PY_BUFFER_TOO,
     DLPACK_PY_NOTHING_PENDING,
     CalledFromC,
     check,

@@ -5,7 +5,7 @@ import sys
 import dltensor
 import pytest
 from adapter import library
-from dltensor import ARRAY_API_DTYPES, CPU, FORMS, LEGACY, READ_ONLY, VERSIONED, Made, Offer, Producer
+from dltensor import ARRAY_API_DTYPES, CPU, FORMS, LEGACY, READ_ONLY, VERSIONED, Kept, Made, Offer, Producer
 
 both_forms = pytest.mark.parametrize("form", FORMS)
 
@@ -170,10 +170,9 @@ def test_an_old_producer_is_asked_without_the_keywords_C1():
 def test_a_used_capsule_is_refused_and_left_alone_K4(form):
     made = Made(form)
     capsule = made.capsule()
-    thing = type("Thing", (), {"__dlpack__": lambda self, **keywords: capsule})()
-    a = library.from_dlpack(thing)
+    a = library.from_dlpack(Kept(capsule))
     with pytest.raises(ValueError):
-        library.from_dlpack(thing)
+        library.from_dlpack(Kept(capsule))
     assert (made.deleted, library.values(a)) == (0, [0.0, 1.0, 2.0])
     del a
     assert made.deleted == 1
@@ -240,7 +239,7 @@ def test_an_object_without_the_method_is_an_attribute_error_C6(thing, error):
 @pytest.mark.parametrize("answer", [None, 3, object()], ids=lambda value: type(value).__name__)
 def test_an_answer_that_is_no_capsule_is_a_type_error_C6(answer):
     with pytest.raises(TypeError):
-        library.from_dlpack(type("Thing", (), {"__dlpack__": lambda self, **keywords: answer})())
+        library.from_dlpack(Kept(answer))
 
 
 def test_the_error_of_the_producer_is_passed_on_C1():

@@ -1,4 +1,4 @@
-"""What a caller of dlpack_py_consume may insist on, what it may let pass, and what is made of the rest (C5, C6, C7, C9)."""
+"""What a caller of dlpack_py_consume insists on, what it lets pass, what is made of the rest (C5, C6, C7, C9)."""
 
 import array
 import ctypes

@@ -77,8 +77,7 @@ def run(command, out="", times=1, sort=False, limit=60):
         done = subprocess.run(
             [part.replace("TURN", str(turn)) for part in command],
             env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            capture_output=True,
             timeout=limit,
             text=True,
         )

@@ -166,7 +166,8 @@ def test_two_interpreters_drop_at_once_what_the_main_one_owns_K5(child, own_gil)
         import threading
         probe.settle()
         died = []
-        script = f"for tensor in {{exports(partial(died.append, 1), FORMS * 50)}}: probe.drop(tensor); probe.drop(export())"
+        tensors = exports(partial(died.append, 1), FORMS * 50)
+        script = f"for tensor in {{tensors}}: probe.drop(tensor); probe.drop(export())"
         thread = threading.Thread(target=inside, args=[script, {own_gil}])
         thread.start()
         count = 0

@@ -120,7 +120,7 @@ def test_negative_steps_are_shared_D5_D11(source, target, key, dtype):
     assert target.values(b) == source.values(a)
 
 
-@with_peers
+@with_peers_by_keywords
 @pytest.mark.parametrize("shape", [(2, 6), (3, 1, 6)])
 def test_repeated_elements_are_shared_D5(source, target, shape):
     a = source.broadcast_to(vector(source, "float32"), shape)
@@ -253,17 +253,16 @@ def test_a_capsule_is_consumed_once_K4(source, target):
     a = vector(source, "float64")
     before = source.references(a)
     capsule = a.__dlpack__()
-    kept = type("Kept", (), {"__dlpack__": lambda self, **_: capsule, "__dlpack_device__": lambda self: (1, 0)})()
+    kept = dltensor.Kept(capsule)
     b = target.from_dlpack(kept)
     with pytest.raises((ValueError, RuntimeError)):
         target.from_dlpack(kept)
     assert is_shared(source, a, target, b)
-    del capsule, b
-    gc.collect()
+    del capsule, kept, b
     assert source.references(a) == before
 
 
-@with_peers
+@with_peers_by_keywords
 def test_a_chain_there_and_back_keeps_the_first_array_to_the_last_P9(source, target):
     a = b = vector(source, "float64")
     gone, wanted = weakref.ref(a), source.values(a)
@@ -343,7 +342,7 @@ def test_the_device_may_be_a_tuple_for_dlarray_C3(source):
 def test_another_device_is_refused_by_the_peer_C3_C5():
     a = numpy.arange(3)
     before = sys.getrefcount(a)
-    with pytest.raises(BufferError):
+    with pytest.raises((BufferError, ValueError)):  # the latter from NumPy before 2.3
         dlarray.from_dlpack(a, device="cuda:0")
     assert sys.getrefcount(a) == before
 

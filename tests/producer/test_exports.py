@@ -272,6 +272,15 @@ def test_nothing_is_copied_unless_that_was_asked_for_P4(form, make):
         assert says.flags in (None, 0, READ_ONLY)
 
 
+@both_forms
+def test_a_copy_that_memory_does_not_suffice_for_is_a_memory_error_P7(form):
+    a = library.broadcast_to(vector(1), (2**40, 2**10))
+    before = sys.getrefcount(a)
+    with pytest.raises(MemoryError):
+        a.__dlpack__(copy=True, **ASK[form])
+    assert sys.getrefcount(a) == before
+
+
 def test_copied_memory_that_is_exported_again_in_place_does_not_say_so_P4():
     a = library.from_dlpack(vector(), copy=True)
     assert dltensor.read(a.__dlpack__(max_version=(1, 0))).flags == 0

@@ -1,4 +1,4 @@
-"""Producers beyond arrays: each way into the header, vetoes, embedded tensors, other devices, wrapped memory (P, K, D)."""
+"""Producers beyond arrays: each way into the header, vetoes, embedding, other devices, wrapped memory (P, K, D)."""
 
 import ctypes
 import gc

@@ -242,7 +242,7 @@ def test_on_the_cpu_no_stream_and_no_synchronization_are_accepted_P6(stream, mor
     [0, 1, 2, 3, -2, 2**31, 2**32 - 1, 2**63 - 1, 2**63 + 8, 2**64 - 1, 2**64, 2**70, -(2**63), -(2**70), True],
 )
 def test_on_the_cpu_any_other_integer_is_a_value_error_that_shows_it_P6(stream, more):
-    refuses(ValueError, "stream is {}".format(int(stream)), stream=stream, **more)
+    refuses(ValueError, f"stream is {int(stream)}", stream=stream, **more)
 
 
 @anywhere
