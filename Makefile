@@ -21,9 +21,10 @@ RUN := DLPACK_PY_BUILD_DIR=$(MODULES) PYTHONPATH=$(MODULES) $(VENV)/bin/python
 C_FILES = $(wildcard *.h examples/*/*.c tests/*/*.c tests/*/*.h tests/*/*.cpp)
 export PATH := $(abspath $(VENV))/bin:$(PATH)
 
-.PHONY: demo test test-peers build dev format lint clean
+.PHONY: demo test test-peers configure build dev format lint clean
 
-demo: dev
+demo: configure
+	cmake --build $(BUILD) --target dlarray image
 	$(RUN) examples/demo.py
 
 test: dev
@@ -33,8 +34,10 @@ test: dev
 test-peers: dev $(VENV)/$(TAG)-peers
 	$(RUN) -m pytest tests/peers $(PYTEST_ARGS)
 
-build: $(VENV)/$(TAG)-dev $(VENV)/$(TAG)-cmake $(VENV)/$(TAG)-ninja
+configure: $(VENV)/$(TAG)-dev $(VENV)/$(TAG)-cmake $(VENV)/$(TAG)-ninja
 	cmake -S . -B $(BUILD) -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DPython_EXECUTABLE=$(abspath $(VENV))/bin/python $(CMAKE_ARGS)
+
+build: configure
 	cmake --build $(BUILD)
 
 dev: build

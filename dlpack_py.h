@@ -3,8 +3,8 @@
  * Copyright (c) 2026 the dlpack_py authors
  * SPDX-License-Identifier: MIT
  * The full licence stands at the end of this file.
- * Documentation: README.md beside this file; the clause ids (P1, K4, ...) name
- * the rules of the protocol that a piece of code serves.
+ * The clause ids (P1, K4, ...) name the rules of the protocol that a piece of code
+ * serves: docs/protocol.md of the project lists them.
  */
 
 /* Synopsis
@@ -112,6 +112,9 @@
 #  pragma GCC diagnostic push
 #  pragma GCC diagnostic ignored "-Wold-style-cast"
 #  pragma GCC diagnostic ignored "-Wzero-as-null-pointer-constant"
+#  ifndef __clang__
+#    pragma GCC diagnostic ignored "-Wuseless-cast"
+#  endif
 #endif
 
 #ifndef DLPACK_PY_TENSOR_LAYER
@@ -121,18 +124,17 @@
 #define DLPACK_PY_VERSION_STRING "0.1.0"
 
 #ifndef DLPACK_DLPACK_H_ /* dlpack.h was not included yet, from wherever it is */
-#  if defined(__has_include)
-#    if __has_include(<dlpack/dlpack.h>)
-#      include <dlpack/dlpack.h>
-#    else
-#      include "dlpack.h"
-#    endif
-#  else
+#  if !defined(__has_include)
 #    include <dlpack/dlpack.h>
+#  elif __has_include("dlpack.h") /* beside this file, before the system's, which may be old */
+#    include "dlpack.h"
+#  else
+#    include "dlpack/dlpack.h"
 #  endif
 #endif
 #if !defined(DLPACK_MAJOR_VERSION) || DLPACK_MAJOR_VERSION != 1
-#  error "dlpack_py.h needs dlpack.h 1.0 or a newer 1.x, and found another: look for an old copy on the include path"
+#  error \
+    "dlpack_py.h needs dlpack.h 1.0 or a newer 1.x, and found another: look for an old copy on the include path, or get one: pip install apache-tvm-ffi"
 #endif
 
 #include <inttypes.h> /* PRId64: extents in messages */
@@ -155,9 +157,9 @@
 
 /* The flags of DLManagedTensorVersioned. dlpack.h gives them as unsigned long,
  * whose complement loses bits where long has 32; 1.0 lacks the last. */
-#define DLPACK_PY_READ_ONLY ((uint64_t)1)
-#define DLPACK_PY_IS_COPIED ((uint64_t)2)
-#define DLPACK_PY_IS_SUBBYTE_TYPE_PADDED ((uint64_t)4)
+#define DLPACK_PY_FLAG_READ_ONLY ((uint64_t)1)
+#define DLPACK_PY_FLAG_IS_COPIED ((uint64_t)2)
+#define DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED ((uint64_t)4)
 
 #define DLPACK_PY_MAX_NDIM 64 /* NumPy's maximum (D8) */
 
@@ -447,7 +449,7 @@ dlpack_py_dtype_parse(const char *text)
 static inline uint32_t
 dlpack_py_item_bits(DLDataType dtype, uint64_t flags)
 {
-    const uint32_t bits = dtype.bits < 8 && (flags & DLPACK_PY_IS_SUBBYTE_TYPE_PADDED) != 0 ? 8u : dtype.bits;
+    const uint32_t bits = dtype.bits < 8 && (flags & DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED) != 0 ? 8u : dtype.bits;
     return bits * dtype.lanes;
 }
 
@@ -672,7 +674,7 @@ dlpack_py_impl_strides(const DLTensor *t, int64_t room[DLPACK_PY_MAX_NDIM])
 
 /* How far the elements of a tensor reach, in bytes from the first one.
  *
- * flags     DLPACK_FLAG_BITMASK_*: padded sub-byte types
+ * flags     DLPACK_PY_FLAG_*: padded sub-byte types
  * lowest    out: 0 or below, where strides are negative
  * highest   out: one past the last byte; both are 0 without elements
  *
@@ -819,7 +821,7 @@ dlpack_py_impl_is_plain(const DLTensor *t)
 /* Is the tensor one that can be worked on? All of clause D8, before anything is
  * read; the functions below expect it.
  *
- * flags   DLPACK_FLAG_BITMASK_*: padded sub-byte types
+ * flags   DLPACK_PY_FLAG_*: padded sub-byte types
  * error   out, on failure; may be NULL
  *
  * Returns 0, or -1 with BufferError. Needs no thread state.
@@ -1030,7 +1032,7 @@ dlpack_py_impl_sum_tensor(dlpack_py_impl_sum *sum, const DLTensor *t, int64_t it
 
 /* Do two tensors share memory?
  *
- * flags_a, flags_b   DLPACK_FLAG_BITMASK_*: padded sub-byte types
+ * flags_a, flags_b   DLPACK_PY_FLAG_*: padded sub-byte types
  *
  * Returns 1 or 0. Exact for elements of whole bytes, but for shapes and strides
  * made to be hard, as above, and reaches near 2^63 bytes, where it answers 1;
@@ -1087,7 +1089,7 @@ dlpack_py_impl_copy_bits(char *to, int64_t to_bit, const char *from, int64_t fro
  *
  * dst, src   of one dtype and shape, on memory that the CPU can read, validated;
  *            they share no memory
- * flags      DLPACK_FLAG_BITMASK_* of both: padded sub-byte types
+ * flags      DLPACK_PY_FLAG_* of both: padded sub-byte types
  *
  * Returns 0, or -1 with BufferError when dtype or shape differ; then nothing is
  * written. Needs no thread state, allocates nothing.
@@ -1396,7 +1398,7 @@ typedef struct dlpack_py_state dlpack_py_state;
  * tp_clear only where nobody else can look into the data by then. */
 typedef struct dlpack_py_view {
     DLTensor tensor;  /* strides are never NULL where ndim > 0 (C10); add byte_offset, or use dlpack_py_data */
-    uint64_t flags;   /* DLPACK_FLAG_BITMASK_* as they came, unknown ones too (C8); 0 from a legacy capsule */
+    uint64_t flags;   /* DLPACK_PY_FLAG_* as they came, unknown ones too (C8); 0 from a legacy capsule */
     int32_t readonly; /* DLPACK_PY_WRITABLE (0): may be written; else DLPACK_PY_READONLY or ..._UNSAID (C7) */
     int32_t form;     /* DLPACK_PY_VERSIONED or DLPACK_PY_LEGACY: what managed is; 0: nothing to release */
     void *managed;    /* the managed tensor, owned */
@@ -1411,7 +1413,8 @@ typedef struct dlpack_py_view {
  * owner   what keeps the data alive: held until the deleter has run (P9)
  * t       what is exported; struct, shape and strides are copied, data is not.
  *         On memory that the CPU can read, with nothing pending on it.
- * flags   DLPACK_FLAG_BITMASK_* that describe the data; 0 for none
+ * flags   DLPACK_PY_FLAG_* that describe the data (dlpack.h's DLPACK_FLAG_BITMASK_*); 0
+ *         for none
  * args, nargs, kwnames   as METH_FASTCALL | METH_KEYWORDS gives them
  *
  * Returns a new capsule, or NULL with TypeError or ValueError (malformed
@@ -1456,7 +1459,7 @@ dlpack_py_cpu_device(PyObject *self, PyObject *unused);
 /* dlpack_py_wrap: a managed tensor over memory whose owner is no Python object.
  *
  * t         what is exported; struct, shape and strides are copied, data is not
- * flags     DLPACK_FLAG_BITMASK_* that describe the data
+ * flags     DLPACK_PY_FLAG_* that describe the data
  * context   handed to free_fn once, when the consumer lets go, on any thread, with
  *           or without an interpreter; free_fn may be NULL
  *
@@ -2136,7 +2139,7 @@ dlpack_py_impl_delete_legacy(DLManagedTensor *managed)
 static inline uint64_t
 dlpack_py_impl_lasting(uint64_t flags)
 {
-    return flags & (DLPACK_PY_READ_ONLY | DLPACK_PY_IS_SUBBYTE_TYPE_PADDED);
+    return flags & (DLPACK_PY_FLAG_READ_ONLY | DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED);
 }
 
 static inline void
@@ -2235,8 +2238,8 @@ static inline dlpack_py_impl_export *
 dlpack_py_impl_export_copy(const DLTensor *t, uint64_t flags, int32_t form, char order, size_t alignment,
                            const dlpack_py_device *device, dlpack_py_error *error)
 {
-    const uint64_t kept = flags & DLPACK_PY_IS_SUBBYTE_TYPE_PADDED;
-    dlpack_py_impl_export *e = dlpack_py_impl_export_new(t, kept | DLPACK_PY_IS_COPIED, form, order, alignment);
+    const uint64_t kept = flags & DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED;
+    dlpack_py_impl_export *e = dlpack_py_impl_export_new(t, kept | DLPACK_PY_FLAG_IS_COPIED, form, order, alignment);
 
     if (e == NULL) {
         dlpack_py_impl_fail(error, DLPACK_PY_MEMORY_ERROR, "no memory for a copy of %" PRId64 " bytes",
@@ -2294,7 +2297,7 @@ dlpack_py_impl_delete_embedded_legacy(DLManagedTensor *managed)
  * owner   the object itself; borrowed now, held by each export
  * t       shape and strides are pointed to: they live in the object too, and
  *         strides are given
- * flags   DLPACK_FLAG_BITMASK_* that describe the data
+ * flags   DLPACK_PY_FLAG_* that describe the data
  *
  * Returns 0, or -1 with BufferError (D8), ValueError (no strides) or MemoryError;
  * then there is nothing to clear.
@@ -2638,7 +2641,7 @@ dlpack_py_parse_request(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnam
 typedef struct dlpack_py_offer {
     PyObject *owner;        /* keeps the data alive; held until the deleter has run */
     const DLTensor *tensor; /* on memory that the CPU can read, with nothing pending */
-    uint64_t flags;         /* DLPACK_FLAG_BITMASK_* that describe the data */
+    uint64_t flags;         /* DLPACK_PY_FLAG_* that describe the data */
     uint32_t options;       /* DLPACK_PY_OFFER_... */
     /* Asked before anything is exported: -1 with an exception, BufferError as a rule,
      * where the data's bytes are not its values, or the like (P7). May be NULL. */
@@ -2732,11 +2735,11 @@ dlpack_py_decide(const DLTensor *t, uint64_t flags, uint32_t options, const dlpa
     if (plan->copy)
         plan->device = dlpack_py_device_make(kDLCPU, 0);
     if (plan->form == DLPACK_PY_LEGACY) {
-        if ((flags & DLPACK_PY_READ_ONLY) != 0 && !plan->copy && (options & DLPACK_PY_OFFER_UNSAID) == 0)
+        if ((flags & DLPACK_PY_FLAG_READ_ONLY) != 0 && !plan->copy && (options & DLPACK_PY_OFFER_UNSAID) == 0)
             return dlpack_py_impl_fail(
                 error, DLPACK_PY_BUFFER_ERROR,
                 "data is read-only, which a legacy capsule cannot say: ask with max_version=(1, 0)");
-        if ((flags & DLPACK_PY_IS_SUBBYTE_TYPE_PADDED) != 0)
+        if ((flags & DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED) != 0)
             return dlpack_py_impl_fail(
                 error, DLPACK_PY_BUFFER_ERROR,
                 "sub-byte data is padded, which a legacy capsule cannot say: ask with max_version=(1, 0)");
@@ -2852,7 +2855,7 @@ dlpack_py_offer_view(PyObject *owner, const DLTensor *t, const dlpack_py_view *v
 {
     dlpack_py_offer offer = dlpack_py_offer_make(owner, t, v->flags);
     if (v->readonly != DLPACK_PY_WRITABLE)
-        offer.flags |= DLPACK_PY_READ_ONLY;
+        offer.flags |= DLPACK_PY_FLAG_READ_ONLY;
     if (v->readonly == DLPACK_PY_READONLY_UNSAID)
         offer.options |= DLPACK_PY_OFFER_UNSAID;
     return offer;
@@ -3175,7 +3178,7 @@ static inline int
 dlpack_py_impl_fill_versioned_view(dlpack_py_view *v, const DLManagedTensorVersioned *m, dlpack_py_impl_terms *terms,
                                    dlpack_py_error *error)
 {
-    const int32_t readonly = (m->flags & DLPACK_PY_READ_ONLY) != 0 ? DLPACK_PY_READONLY : DLPACK_PY_WRITABLE;
+    const int32_t readonly = (m->flags & DLPACK_PY_FLAG_READ_ONLY) != 0 ? DLPACK_PY_READONLY : DLPACK_PY_WRITABLE;
     return dlpack_py_impl_view_fill(v, &m->dl_tensor, m->flags, readonly, terms, error);
 }
 
@@ -3421,7 +3424,7 @@ dlpack_py_impl_consume_buffer(dlpack_py_state *state, PyObject *obj, dlpack_py_i
         Py_DECREF(memory);
         return -1;
     }
-    flags = buffer.readonly ? DLPACK_PY_READ_ONLY : 0;
+    flags = buffer.readonly ? DLPACK_PY_FLAG_READ_ONLY : 0;
     if (dlpack_py_impl_buffer_tensor(&buffer, dims, &t) == 0) {
         if (dlpack_py_validate(&t, flags, &error) < 0)
             (void)dlpack_py_raise(&error);

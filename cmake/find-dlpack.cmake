@@ -16,14 +16,20 @@ function(dlpack_py_find_dlpack result)
       endif()
     endif()
   endif()
-  if(NOT dir AND Python_EXECUTABLE)
+  set(python ${Python_EXECUTABLE} ${Python3_EXECUTABLE})
+  if(NOT dir AND python)
     # Found, not imported: its compiled part need not load.
+    list(GET python 0 python)
     execute_process(
-      COMMAND ${Python_EXECUTABLE} -c "import importlib.util as u; print(u.find_spec('tvm_ffi').submodule_search_locations[0])"
+      COMMAND ${python} -c "import importlib.util as u; print(u.find_spec('tvm_ffi').submodule_search_locations[0])"
       OUTPUT_VARIABLE package OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
     if(package)
       set(dir "${package}/include")
     endif()
+  endif()
+  if(NOT dir)
+    message(NOTICE "dlpack_py: found no dlpack.h, which then has to be on the include path. Set DLPACK_INCLUDE_DIR, or "
+            "install the Python package apache-tvm-ffi and call find_package(Python) before.")
   endif()
   set(${result} "${dir}" PARENT_SCOPE)
 endfunction()

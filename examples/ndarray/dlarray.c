@@ -823,7 +823,7 @@ array_dlpack(PyObject *op, PyObject *const *args, Py_ssize_t nargs, PyObject *kw
     dlpack_py_offer offer = dlpack_py_offer_view(op, &self->tensor, &array_root(self)->source);
 
     if (self->readonly == DLPACK_PY_READONLY) { /* by setflags, if the source does not say so itself */
-        offer.flags |= DLPACK_PY_READ_ONLY;
+        offer.flags |= DLPACK_PY_FLAG_READ_ONLY;
         offer.options &= ~DLPACK_PY_OFFER_UNSAID;
     }
     return dlpack_py_produce_offer(&offer, args, nargs, kwnames);
