@@ -133,8 +133,7 @@
 #  endif
 #endif
 #if !defined(DLPACK_MAJOR_VERSION) || DLPACK_MAJOR_VERSION != 1
-#  error \
-    "dlpack_py.h needs dlpack.h 1.0 or a newer 1.x, and found another: look for an old copy on the include path, or get one: pip install apache-tvm-ffi"
+#  error "dlpack_py.h needs dlpack.h 1.0 or a newer 1.x, and found another: apache-tvm-ffi from pip has the newest"
 #endif
 
 #include <inttypes.h> /* PRId64: extents in messages */
