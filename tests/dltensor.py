@@ -24,6 +24,8 @@ DTYPES = {
     **{f"float{bits}": (2, bits, 1) for bits in (16, 32, 64)},
     **{f"complex{bits}": (5, bits, 1) for bits in (64, 128)},
 }
+# How the struct module writes their elements.
+FORMATS = dict(zip(DTYPES.values(), "? b h i q B H I Q e f d ff dd".split()))
 ARRAY_API_DTYPES = [name for name in DTYPES if name != "float16"]
 
 
@@ -89,15 +91,6 @@ def _static(name):
     return None if name is None else _names.setdefault(name, name if isinstance(name, bytes) else name.encode())
 
 
-def _item(dtype):
-    """How the struct module writes a dtype of DTYPES, and in how many numbers."""
-    code, bits, lanes = dtype
-    letter = {6: {8: "?"}, 0: dict(zip((8, 16, 32, 64), "bhiq")), 1: dict(zip((8, 16, 32, 64), "BHIQ"))}
-    letter.update({2: dict(zip((16, 32, 64), "efd")), 5: {64: "ff", 128: "dd"}})
-    assert lanes == 1, dtype
-    return "=" + letter[code][bits]
-
-
 def compact(shape):
     """Row-major strides in elements."""
     return tuple(math.prod(max(extent, 1) for extent in shape[i + 1 :]) for i in range(len(shape)))
@@ -107,10 +100,11 @@ def values(address, dtype, shape, strides):
     """The elements from memory, as nested lists; strides in elements."""
     if 0 in shape:  # no address to look at
         return [values(address, dtype, shape[1:], strides[1:]) for _ in range(shape[0])] if shape[0] else []
+    item = struct.Struct("=" + FORMATS[dtype])
     if shape:
-        step = strides[0] * struct.calcsize(_item(dtype))
+        step = strides[0] * item.size
         return [values(address + i * step, dtype, shape[1:], strides[1:]) for i in range(shape[0])]
-    numbers = struct.unpack(_item(dtype), ctypes.string_at(address, struct.calcsize(_item(dtype))))
+    numbers = item.unpack(ctypes.string_at(address, item.size))
     return complex(*numbers) if len(numbers) == 2 else numbers[0]
 
 
@@ -166,6 +160,7 @@ class Taken:
         return values((says.data or 0) + says.byte_offset, says.dtype, says.shape or (), says.strides or ())
 
     def delete(self):
+        """Not attached to the interpreter, as ctypes calls what is foreign."""
         _DELETER(self.says.deleter)(self._address)
 
     def delete_on_a_foreign_thread(self):
@@ -218,6 +213,7 @@ class Made:
     on_delete          called by the deleter
 
     deleted            how often the deleter was called
+    address            data
     memory             the default data, 64 float64 that count up
     """
 
@@ -251,7 +247,7 @@ class Made:
         self._extents = [None if x is None else (ctypes.c_int64 * max(len(x), 1))(*x) for x in (shape, strides)]
 
         t = self.managed.dl_tensor
-        t.data = ctypes.addressof(self.memory) if data is _unset else data
+        t.data = self.address = ctypes.addressof(self.memory) if data is _unset else data
         t.byte_offset = byte_offset
         t.device = Device(*device)
         t.dtype = DataType(*DTYPES.get(dtype, dtype))
@@ -264,10 +260,6 @@ class Made:
             self.managed.flags = flags
         _by_address[ctypes.addressof(self.managed)] = self
         _not_deleted.add(self)
-
-    @property
-    def address(self):
-        return self.managed.dl_tensor.data
 
     def bytes(self):
         """The struct, shape and strides as they lie in memory."""

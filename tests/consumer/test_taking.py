@@ -412,7 +412,7 @@ def test_copied_memory_that_is_exported_again_in_place_does_not_say_so_P4():
 
 @both_forms
 @raw_or_offered
-def test_ten_thousand_rounds_leave_nothing_behind_K4(form, offered):
+def test_thousands_of_rounds_leave_nothing_behind_K4(form, offered):
     made = []
     for _ in range(100):
         producer = Producer(form)

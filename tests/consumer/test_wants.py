@@ -5,6 +5,7 @@ import ctypes
 import sys
 
 import dltensor
+import numpy
 import pytest
 from consumer_probe import (
     DLPACK_PY_ANY_DEVICE,
@@ -353,7 +354,7 @@ def test_a_read_only_buffer_is_refused_to_who_will_write_C7():
     "thing, text",
     [
         (memoryview(bytearray(8)).cast("P"), "'P'"),
-        (array.array("u", "ab"), "format is '[uw]'"),
+        (array.array("w" if sys.version_info >= (3, 13) else "u", "ab"), "format is '[uw]'"),
         (
             type("Pair", (ctypes.Structure,), {"_fields_": [("a", ctypes.c_int), ("b", ctypes.c_int)]})(),
             "format is 'T{",
@@ -371,6 +372,28 @@ def test_a_buffer_whose_elements_have_no_dtype_is_refused_by_its_format_D10(thin
     with pytest.raises(BufferError, match=text):
         consume(thing, {"options": DLPACK_PY_BUFFER_TOO})
     assert sys.getrefcount(thing) == before
+
+
+@pytest.mark.parametrize("dtype", dltensor.DTYPES)
+def test_buffers_of_every_dtype_are_taken_D7(dtype):
+    numbers = numpy.array([0, 1, 1], dtype)
+    view = consume(memoryview(numbers)[::-1], {"options": DLPACK_PY_BUFFER_TOO})
+    assert (view.dtype, view.strides) == (dltensor.DTYPES[dtype], (-1,))
+    assert values(view) == [1, 1, 0]
+
+
+def test_a_buffer_of_foreign_byte_order_is_refused_unless_its_elements_are_bytes_D10():
+    swapped = numpy.array([1, 2], "i4").byteswap().view(numpy.dtype("i4").newbyteorder())
+    with pytest.raises(BufferError, match="format is '[><]i'"):
+        consume(memoryview(swapped), {"options": DLPACK_PY_BUFFER_TOO})
+    assert values(consume(memoryview(numpy.array([1, 2], ">i1")), {"options": DLPACK_PY_BUFFER_TOO})) == [1, 2]
+
+
+def test_a_buffer_whose_strides_are_no_multiple_of_its_items_is_refused_unless_it_has_one_P7():
+    column = numpy.zeros(3, [("a", "i4"), ("b", "i1")])["a"]
+    with pytest.raises(BufferError, match=r"strides\[0\] is 5 bytes, no multiple of the 4"):
+        consume(memoryview(column), {"options": DLPACK_PY_BUFFER_TOO})
+    assert values(consume(memoryview(column[:1]), {"options": DLPACK_PY_BUFFER_TOO})) == [0]
 
 
 def test_a_buffer_that_does_not_fit_is_let_go_C9():

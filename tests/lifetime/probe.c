@@ -50,8 +50,8 @@ counted_free(void *pointer)
 static void
 stop(int status, const char *text)
 {
-    if (write(2, text, strlen(text)) < 0)
-        status++;
+    const ssize_t written = write(2, text, strlen(text));
+    (void)written;
     _exit(status);
 }
 
@@ -213,17 +213,6 @@ take(PyObject *module, PyObject *capsule)
     return tensor == 0 ? NULL : PyLong_FromSize_t(tensor);
 }
 
-static PyObject *
-export(PyObject *module, PyObject *args)
-{
-    PyObject *capsule = make_capsule(module, args), *tensor;
-    if (capsule == NULL)
-        return NULL;
-    tensor = take(module, capsule);
-    Py_DECREF(capsule);
-    return tensor;
-}
-
 static atomic_long freed;
 
 static void
@@ -269,17 +258,9 @@ rude_capsule(PyObject *module, PyObject *unused)
     return dlpack_py_capsule_steal(managed);
 }
 
-static int
-tensor_convert(PyObject *object, void *out)
-{
-    const size_t tensor = PyLong_AsSize_t(object);
-    *(uintptr_t *)out = tensor;
-    return !PyErr_Occurred();
-}
-
 /* A C array of the tensors in a Python list, which is emptied. */
 static uintptr_t *
-tensors_convert(PyObject *list, size_t *count)
+tensors_take(PyObject *list, size_t *count)
 {
     const Py_ssize_t size = PyList_Size(list);
     uintptr_t *tensors;
@@ -288,69 +269,64 @@ tensors_convert(PyObject *list, size_t *count)
     if (size < 0)
         return NULL;
     tensors = (uintptr_t *)malloc((size_t)size * sizeof(*tensors) + 1);
-    for (i = 0; i < size && tensors != NULL; i++) {
-        if (!tensor_convert(PyList_GetItem(list, i), &tensors[i])) {
-            free(tensors);
-            return NULL;
-        }
+    for (i = 0; i < size && tensors != NULL; i++)
+        tensors[i] = PyLong_AsSize_t(PyList_GetItem(list, i));
+    if (PyErr_Occurred() || PyList_SetSlice(list, 0, size, NULL) < 0) {
+        free(tensors);
+        return NULL;
     }
     *count = (size_t)size;
-    if (PyList_SetSlice(list, 0, size, NULL) < 0)
-        return NULL;
     return tensors;
+}
+
+/* Calls a deleter on this thread, without the GIL where that is asked for. */
+static PyObject *
+drop_here(PyObject *number, int detached, int raising)
+{
+    const uintptr_t tensor = PyLong_AsSize_t(number);
+    if (PyErr_Occurred())
+        return NULL;
+    if (raising)
+        PyErr_SetString(PyExc_ValueError, "in flight");
+    if (detached) {
+        Py_BEGIN_ALLOW_THREADS
+        tensor_drop(tensor);
+        Py_END_ALLOW_THREADS
+    }
+    else
+        tensor_drop(tensor);
+    return raising ? NULL : PyLong_FromLong(0);
 }
 
 static PyObject *
 drop(PyObject *module, PyObject *number)
 {
-    uintptr_t tensor;
     (void)module;
-    if (!tensor_convert(number, &tensor))
-        return NULL;
-    tensor_drop(tensor);
-    Py_RETURN_NONE;
+    return drop_here(number, 0, 0);
 }
 
 static PyObject *
 drop_detached(PyObject *module, PyObject *number)
 {
-    uintptr_t tensor;
     (void)module;
-    if (!tensor_convert(number, &tensor))
-        return NULL;
-    Py_BEGIN_ALLOW_THREADS
-    tensor_drop(tensor);
-    Py_END_ALLOW_THREADS
-    Py_RETURN_NONE;
+    return drop_here(number, 1, 0);
 }
 
 static PyObject *
 drop_while_raising(PyObject *module, PyObject *number)
 {
-    uintptr_t tensor;
     (void)module;
-    if (!tensor_convert(number, &tensor))
-        return NULL;
-    PyErr_SetString(PyExc_ValueError, "in flight");
-    tensor_drop(tensor);
-    return NULL;
+    return drop_here(number, 0, 1);
 }
 
 static PyObject *
 drop_detached_while_raising(PyObject *module, PyObject *number)
 {
-    uintptr_t tensor;
     (void)module;
-    if (!tensor_convert(number, &tensor))
-        return NULL;
-    PyErr_SetString(PyExc_ValueError, "in flight");
-    Py_BEGIN_ALLOW_THREADS
-    tensor_drop(tensor);
-    Py_END_ALLOW_THREADS
-    return NULL;
+    return drop_here(number, 1, 1);
 }
 
-/* The same with an object, the only item of a list. */
+/* Drops an object, the only item of a list, with an exception in flight. */
 static PyObject *
 pop_while_raising(PyObject *module, PyObject *list)
 {
@@ -491,7 +467,7 @@ start(PyObject *module, PyObject *args)
 
     (void)module;
     if (!PyArg_ParseTuple(args, "O|sd", &list, &past, &pause) || (which = find(past, pasts)) < 0 ||
-        (tensors = tensors_convert(list, &count)) == NULL)
+        (tensors = tensors_take(list, &count)) == NULL)
         return NULL;
     self = thread_start(tensors, count, which, pause);
     if (self == NULL)
@@ -612,7 +588,7 @@ later(PyObject *module, PyObject *args)
     (void)module;
     if (!PyArg_ParseTuple(args, "Os", &list, &name) || (when = find(name, whens)) < 0)
         return NULL;
-    late[when] = tensors_convert(list, &late_count[when]);
+    late[when] = tensors_take(list, &late_count[when]);
     if (late[when] == NULL || (when == 0 && Py_AtExit(at_gone) < 0))
         return NULL;
     Py_RETURN_NONE;
@@ -676,7 +652,6 @@ static PyMethodDef functions[] = {
     {"drop_detached", drop_detached, METH_O, NULL},
     {"drop_detached_while_raising", drop_detached_while_raising, METH_O, NULL},
     {"drop_while_raising", drop_while_raising, METH_O, NULL},
-    {"export", export, METH_VARARGS, NULL},
     {"fork_unseen", fork_unseen, METH_NOARGS, NULL},
     {"hold", hold, METH_VARARGS, NULL},
     {"join", join, METH_NOARGS, NULL},

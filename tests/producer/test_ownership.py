@@ -321,7 +321,7 @@ def test_a_cycle_through_an_import_is_collected_P9():
 
 
 @both_forms
-def test_ten_thousand_rounds_leave_nothing_behind_K1_K4(form):
+def test_thousands_of_rounds_leave_nothing_behind_K1_K4(form):
     a = vector()
     before = sys.getrefcount(a)
     blocks = []
