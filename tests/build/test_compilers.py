@@ -117,13 +117,18 @@ TENSOR_TESTS = sorted(path for path in (machine.ROOT / "tests" / "tensor").glob(
 
 
 @pytest.mark.parametrize("source", TENSOR_TESTS, ids=lambda path: path.stem)
-def test_the_tensor_layer_is_right_in_32_bits(tmp_path, source):
-    empty = tmp_path / "empty.c"
+@pytest.mark.parametrize("flavour", ["-m32", "C++", "-DDLPACK_PY_PLAIN=1", *(f"-D{name}=0" for name in capabilities())])
+def test_the_tensor_layer_is_right_in_each_flavour(tmp_path, source, flavour):
+    includes_it = tmp_path / ("source.cpp" if flavour == "C++" else "source.c")
+    includes_it.write_text(f'#include "{source}"\n')
+    flags = [] if flavour == "C++" else [flavour]
+    if flavour == "C++" and list(machine.compilers().values())[-1][1] is None:
+        pytest.skip("no C++ compiler")
+    empty, program = tmp_path / "empty.c", str(tmp_path / "program")
     empty.write_text("int main(void) { return 0; }")
-    program = tmp_path / "program"
-    if machine.compile_c(empty, "-m32", "-o", str(program), python=None).returncode != 0:
+    if flavour == "-m32" and machine.compile_c(empty, *flags, "-o", program, python=None).returncode != 0:
         pytest.skip("the compiler makes no 32-bit programs here")
-    done = machine.compile_c(source, "-m32", "-o", str(program), python=None)
+    done = machine.compile_c(includes_it, *flags, "-o", program, python=None)
     assert done.returncode == 0, done.stderr
     done = subprocess.run([program], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

