@@ -46,8 +46,9 @@
  *   }
  *
  * Nothing is linked but Python. Every call of layer 2 needs an attached thread
- * state, except dlpack_py_release, dlpack_py_move, dlpack_py_wrap and every
- * deleter, which may run on any thread at any time. Layer 1 needs no Python.
+ * state, but those that say otherwise: dlpack_py_release, dlpack_py_move,
+ * dlpack_py_wrap, dlpack_py_allocate and every deleter may run on any thread at any
+ * time. Layer 1 needs no Python.
  */
 
 /* Contents
@@ -72,9 +73,12 @@
  *   2.6 Capsules and their destructors
  *   2.7 Requests
  *   2.8 Producing
- *   2.9 Calling __dlpack__
- *   2.10 Taking a capsule
- *   2.11 Consuming
+ *   2.9 What types offer
+ *   2.10 Calling __dlpack__
+ *   2.11 Taking a tensor
+ *   2.12 Consuming
+ *   2.13 Results like an argument
+ *   2.14 The exchange table of a type
  */
 
 /* ---- 0.1 Switches ------------------------------------------------------- */
@@ -143,6 +147,9 @@
 #include <stdlib.h>   /* malloc, free */
 #include <string.h>   /* memcpy, memcmp, strcmp */
 
+#if defined(DLPACK_PY_MALLOC) != defined(DLPACK_PY_FREE)
+#  error "define both of DLPACK_PY_MALLOC and DLPACK_PY_FREE, or neither"
+#endif
 #ifndef DLPACK_PY_MALLOC
 #  define DLPACK_PY_MALLOC(size) malloc(size)
 #  define DLPACK_PY_FREE(pointer) free(pointer)
@@ -174,6 +181,11 @@
 #  define DLPACK_PY_IMPL_PRINTF(text, first) __attribute__((format(printf, text, first), cold))
 #else
 #  define DLPACK_PY_IMPL_PRINTF(text, first)
+#endif
+
+/* The C exchange API came with dlpack.h 1.3. */
+#ifndef DLPACK_PY_HAS_EXCHANGE_API
+#  define DLPACK_PY_HAS_EXCHANGE_API (DLPACK_MINOR_VERSION >= 3)
 #endif
 
 #if !defined(__cplusplus) && DLPACK_MINOR_VERSION < 2 /* 1.0 and 1.1 name this struct for C++ only */
@@ -257,6 +269,19 @@ dlpack_py_impl_curable(dlpack_py_error *error)
     if (error != NULL)
         error->curable = 1;
     return -1;
+}
+
+/* The name of that exception. */
+static inline const char *
+dlpack_py_impl_error_kind(int32_t code)
+{
+    switch (code) {
+    case DLPACK_PY_VALUE_ERROR: return "ValueError";
+    case DLPACK_PY_TYPE_ERROR: return "TypeError";
+    case DLPACK_PY_MEMORY_ERROR: return "MemoryError";
+    case DLPACK_PY_RUNTIME_ERROR: return "RuntimeError";
+    default: return "BufferError";
+    }
 }
 
 /* ---- 1.2 Dtypes --------------------------------------------------------- */
@@ -494,6 +519,15 @@ dlpack_py_is_cpu_readable(DLDevice device)
 {
     const int32_t type = (int32_t)device.device_type;
     return type == 1 || type == 3 || type == 11 || type == 13;
+}
+
+/* A device as it is said: the host's memory has no numbers (D9). */
+static inline DLDevice
+dlpack_py_impl_device_said(DLDevice device)
+{
+    if (dlpack_py_is_cpu_readable(device))
+        device.device_id = 0;
+    return device;
 }
 
 /* Is data an address, so that an offset can be added to it? An OpenCL, Vulkan or
@@ -1126,6 +1160,8 @@ dlpack_py_copy(const DLTensor *dst, const DLTensor *src, uint64_t flags, dlpack_
             const int64_t at = k == 0 ? to : to + k * step_to[i], out_of = k == 0 ? from : from + k * step_from[i];
             if (bits % 8 == 0)
                 memcpy(first_to + at * (bits / 8), first_from + out_of * (bits / 8), (size_t)(run * (bits / 8)));
+            else if ((at * bits % 8 | out_of * bits % 8 | run * bits % 8) == 0) /* whole bytes */
+                memcpy(first_to + at * bits / 8, first_from + out_of * bits / 8, (size_t)(run * bits / 8));
             else
                 dlpack_py_impl_copy_bits(first_to, at * bits, first_from, out_of * bits, run * bits);
         }
@@ -1224,7 +1260,7 @@ typedef struct dlpack_py_want {
     uint32_t options;       /* of the following */
 } dlpack_py_want;
 
-#define DLPACK_PY_COPY_IF_NEEDED 1u     /* where a copy would do, make one rather than refuse */
+#define DLPACK_PY_COPY_IF_NEEDED 1u     /* where a copy would do, make one rather than refuse: writes stay in it */
 #define DLPACK_PY_LEGACY_IS_WRITABLE 2u /* take what cannot say read-only as writable (C7) */
 #define DLPACK_PY_OVERLAP_IS_FINE 4u    /* writable takes memory that overlaps itself */
 #define DLPACK_PY_BUFFER_TOO 8u         /* an object without __dlpack__ may offer the buffer protocol (C6) */
@@ -1289,7 +1325,7 @@ dlpack_py_impl_check_rank(const DLTensor *t, const dlpack_py_want *want, dlpack_
                                    "ndim is %" PRId32 ", %" PRId32 " to %" PRId32 " was asked for", t->ndim, lowest,
                                    highest);
     }
-    for (i = 0; want->shape != NULL && i < t->ndim; i++) {
+    for (i = 0; want->shape != NULL && lowest == highest && i < t->ndim; i++) {
         if (want->shape[i] != -1 && want->shape[i] != t->shape[i])
             return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
                                        "shape[%" PRId32 "] is %" PRId64 ", %" PRId64 " was asked for", i, t->shape[i],
@@ -1347,8 +1383,8 @@ dlpack_py_meets(const DLTensor *t, int readonly, const dlpack_py_want *want, dlp
         return dlpack_py_impl_curable(error);
     }
     alignment = want->alignment != 0 ? want->alignment : dlpack_py_impl_number_alignment(t->dtype);
-    if (alignment > 1 && !dlpack_py_is_empty(t) && dlpack_py_impl_has_address(t->device) &&
-        (uintptr_t)dlpack_py_first(t) % alignment != 0) {
+    if (alignment > 1 && (uintptr_t)dlpack_py_first(t) % alignment != 0 && !dlpack_py_is_empty(t) &&
+        dlpack_py_impl_has_address(t->device)) {
         dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
                             "data is at 0x%" PRIxPTR ", which is no multiple of the %lu bytes that were asked for",
                             (uintptr_t)dlpack_py_first(t), (unsigned long)alignment);
@@ -1411,7 +1447,9 @@ typedef struct dlpack_py_view {
  *
  * owner   what keeps the data alive: held until the deleter has run (P9)
  * t       what is exported; struct, shape and strides are copied, data is not.
- *         On memory that the CPU can read, with nothing pending on it.
+ *         On memory that the CPU can read, with nothing pending on it. Arguments may be
+ *         objects whose __index__ runs Python code: where that could move the memory,
+ *         parse first (dlpack_py_parse_request), describe, then call dlpack_py_answer.
  * flags   DLPACK_PY_FLAG_* that describe the data (dlpack.h's DLPACK_FLAG_BITMASK_*); 0
  *         for none
  * args, nargs, kwnames   as METH_FASTCALL | METH_KEYWORDS gives them
@@ -1436,7 +1474,7 @@ dlpack_py_produce_args(PyObject *owner, const DLTensor *t, uint64_t flags, PyObj
                        PyObject *dl_device, PyObject *copy);
 
 /* Answer a call of __dlpack_device__ from the DLTensor that __dlpack__ exports
- * (P8). Returns a new tuple of two ints, or NULL with MemoryError. */
+ * (P8). Returns a new reference to a tuple of two ints, or NULL with an exception. */
 static inline PyObject *
 dlpack_py_produce_device(const DLTensor *t);
 
@@ -1444,10 +1482,16 @@ dlpack_py_produce_device(const DLTensor *t);
 static inline PyObject *
 dlpack_py_cpu_device(PyObject *self, PyObject *unused);
 
+#ifdef __cplusplus
+#  define DLPACK_PY_IMPL_METHOD(function) reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)(void)>(function))
+#else
+#  define DLPACK_PY_IMPL_METHOD(function) ((PyCFunction)(void (*)(void))(function))
+#endif
+
 /* The two entries of a PyMethodDef table. dlpack has METH_FASTCALL's signature
  * with keywords, device that of METH_NOARGS. */
 #define DLPACK_PY_METHODS(dlpack, device)                                                                  \
-    {"__dlpack__", (PyCFunction)(void (*)(void))(dlpack), METH_FASTCALL | METH_KEYWORDS,                   \
+    {"__dlpack__", DLPACK_PY_IMPL_METHOD(dlpack), METH_FASTCALL | METH_KEYWORDS,                           \
      PyDoc_STR("__dlpack__($self, /, *, stream=None, max_version=None, dl_device=None, copy=None)\n--\n\n" \
                "Export the data as a DLPack capsule.")},                                                   \
     {                                                                                                      \
@@ -1489,6 +1533,21 @@ dlpack_py_consume(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v);
 static inline int
 dlpack_py_consume_with(dlpack_py_state *state, PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v);
 
+/* dlpack_py_borrow: as dlpack_py_consume, for the length of a call.
+ *
+ * What the view shows is good until Python code may run or obj may go, whichever is
+ * first; then release it. Where the type has an exchange table nothing is allocated
+ * and no reference taken; otherwise this is dlpack_py_consume. A borrowed tensor
+ * cannot say whether it is read-only (X3), and is DLPACK_PY_READONLY_UNSAID: who
+ * wants it writable is given an owned one.
+ */
+static inline int
+dlpack_py_borrow(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v);
+
+/* The same with a state at hand, which saves looking it up. */
+static inline int
+dlpack_py_borrow_with(dlpack_py_state *state, PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v);
+
 /* dlpack_py_from_dlpack: the first half of a library's from_dlpack(x, /, *,
  * device=None, copy=None), from the call's arguments to a view; the second half
  * puts the view into an array of the library's.
@@ -1508,6 +1567,29 @@ static inline int
 dlpack_py_from_dlpack_args(PyObject *x, PyObject *device, PyObject *copy, const dlpack_py_want *want,
                            dlpack_py_view *v);
 
+/* dlpack_py_allocate_like: memory for a result, from the library that an argument is of.
+ *
+ * like        an argument; its type's exchange table allocates, or else dlpack_py_allocate
+ * prototype   its rank, shape, dtype and device are looked at
+ * v           out: the caller's, as of dlpack_py_consume; on any device
+ *
+ * Returns 0, or -1 with BufferError, MemoryError or what the library reported.
+ */
+static inline int
+dlpack_py_allocate_like(PyObject *like, const DLTensor *prototype, dlpack_py_view *v);
+
+/* dlpack_py_return_like_steal: a result as an array of the library that an argument is of.
+ *
+ * like   an argument; its type's exchange table makes the array, or else the from_dlpack
+ *        of its array namespace, of the module of its type, or of the package of that
+ * v      what the array shows; taken over, also when this fails
+ *
+ * Returns a new reference; NULL with ValueError (a borrowed view), TypeError (no such
+ * from_dlpack), MemoryError, or the library's exception.
+ */
+static inline PyObject *
+dlpack_py_return_like_steal(PyObject *like, dlpack_py_view *v);
+
 /* The first element: tensor.data + tensor.byte_offset (D1). */
 static inline void *
 dlpack_py_data(const dlpack_py_view *v)
@@ -1516,7 +1598,9 @@ dlpack_py_data(const dlpack_py_view *v)
 }
 
 /* Let go of a view: calls the producer's deleter. A second call does nothing.
- * Any thread, with or without a thread state; an exception in flight is kept. */
+ * Any thread, with or without a thread state; an exception in flight is kept.
+ * Without one it may wait for the GIL: hold no lock then that an attached thread
+ * may wait for. */
 static inline void
 dlpack_py_release(dlpack_py_view *v);
 
@@ -1525,7 +1609,8 @@ static inline void
 dlpack_py_move(dlpack_py_view *to, dlpack_py_view *from);
 
 /* Does obj offer a tensor at all, as PyObject_CheckBuffer asks for buffers? 1 or
- * 0, no exception. The offer may still be refused. */
+ * 0, no exception: what looking for it raised, but for AttributeError, is reported as
+ * unraisable, and one in flight is kept. The offer may still be refused. */
 static inline int
 dlpack_py_check(PyObject *obj);
 
@@ -1537,6 +1622,16 @@ dlpack_py_check(PyObject *obj);
 #    define DLPACK_PY_IMPL_HAS_TYPE_LOOKUP 0
 #  else
 #    define DLPACK_PY_IMPL_HAS_TYPE_LOOKUP 1
+#  endif
+#endif
+
+/* What was learnt of a type is kept for as long as its version tag stays, where an
+ * interpreter has one GIL to guard that. */
+#ifndef DLPACK_PY_IMPL_HAS_TYPE_SLOTS
+#  ifdef Py_GIL_DISABLED
+#    define DLPACK_PY_IMPL_HAS_TYPE_SLOTS 0
+#  else
+#    define DLPACK_PY_IMPL_HAS_TYPE_SLOTS DLPACK_PY_IMPL_HAS_TYPE_LOOKUP
 #  endif
 #endif
 
@@ -1633,11 +1728,14 @@ dlpack_py_impl_thread_state(void)
     return _PyThreadState_UncheckedGet();
 #else
     /* Before 3.12 this is the state that holds the GIL, whichever thread's it is.
-     * A thread's own is known to PyGILState, but for those of subinterpreters. */
+     * A thread's own is known to PyGILState, but for those of subinterpreters: where
+     * there are any, the holder is looked at, which may end meanwhile. */
     PyThreadState *holder = _PyThreadState_UncheckedGet(), *own = PyGILState_GetThisThreadState();
     if (holder == NULL || holder == own)
         return holder;
-    return own != NULL && holder->thread_id == PyThread_get_thread_ident() ? holder : NULL;
+    if (own == NULL || PyInterpreterState_Head() == PyInterpreterState_Main())
+        return NULL;
+    return holder->thread_id == PyThread_get_thread_ident() ? holder : NULL;
 #endif
 }
 
@@ -1688,6 +1786,39 @@ dlpack_py_impl_type_lookup(PyTypeObject *type, PyObject *name)
 }
 #endif
 
+/* Sets an attribute of a type, of a static one too. */
+static inline int
+dlpack_py_impl_type_set(PyTypeObject *type, PyObject *name, PyObject *value)
+{
+    int failed;
+#ifdef Py_LIMITED_API
+    failed = PyObject_SetAttr((PyObject *)type, name, value); /* all are heap types */
+#else
+    if (PyType_HasFeature(type, Py_TPFLAGS_HEAPTYPE)) {
+        failed = PyObject_SetAttr((PyObject *)type, name, value);
+    }
+    else {
+        failed = PyDict_SetItem(type->tp_dict, name, value);
+        PyType_Modified(type);
+    }
+#endif
+    return failed;
+}
+
+#if DLPACK_PY_IMPL_HAS_TYPE_SLOTS
+/* Changes whenever the type or a base of it does, and is given to no other type; 0
+ * where there is none. */
+static inline unsigned int
+dlpack_py_impl_type_tag(PyTypeObject *type)
+{
+#  if PY_VERSION_HEX < 0x030E0000
+    if (!PyType_HasFeature(type, Py_TPFLAGS_VALID_VERSION_TAG))
+        return 0;
+#  endif
+    return type->tp_version_tag;
+}
+#endif
+
 /* ---- 2.3 Exceptions ----------------------------------------------------- */
 
 /* Raises what layer 1 reported; returns -1. */
@@ -1710,32 +1841,80 @@ dlpack_py_raise(const dlpack_py_error *error)
     return -1;
 }
 
-/* Before and after foreign code runs with an exception in flight (K2): what was
- * in flight is so again, and what the foreign code left is reported. */
-static inline PyObject *
+/* An exception in flight, set aside as it is: to normalize it would run code (K2). */
+typedef struct dlpack_py_impl_shelf {
+    PyObject *type, *value, *traceback;
+} dlpack_py_impl_shelf;
+
+/* Before and after foreign code runs: what was in flight is so again, and what the
+ * foreign code left is reported. */
+static inline dlpack_py_impl_shelf
 dlpack_py_impl_shelve_exception(void)
 {
-    return PyErr_Occurred() ? dlpack_py_impl_take_exception() : NULL;
+    dlpack_py_impl_shelf shelf = {NULL, NULL, NULL};
+#if PY_VERSION_HEX >= 0x030C0000
+    if (PyErr_Occurred())
+        shelf.value = PyErr_GetRaisedException();
+#else
+    PyErr_Fetch(&shelf.type, &shelf.value, &shelf.traceback);
+#endif
+    return shelf;
 }
 
 static inline void
-dlpack_py_impl_unshelve_exception(PyObject *shelved)
+dlpack_py_impl_unshelve_exception(dlpack_py_impl_shelf shelf)
 {
     if (PyErr_Occurred())
         PyErr_WriteUnraisable(NULL);
-    if (shelved != NULL)
-        dlpack_py_impl_put_exception(shelved);
+#if PY_VERSION_HEX >= 0x030C0000
+    if (shelf.value != NULL)
+        PyErr_SetRaisedException(shelf.value);
+#else
+    PyErr_Restore(shelf.type, shelf.value, shelf.traceback);
+#endif
 }
 
+/* Raises with a text that shows a value: as its repr() or, where that fails, its type. */
+static inline void
+dlpack_py_impl_refuse_value(PyObject *exception, const char *format, PyObject *value)
+{
+    PyObject *text = PyObject_Repr(value);
+    if (text == NULL) {
+        PyErr_Clear();
+        text = PyObject_Repr((PyObject *)Py_TYPE(value));
+    }
+    if (text != NULL)
+        PyErr_Format(exception, format, text);
+    Py_XDECREF(text);
+}
+
+/* Drops a reference, and keeps the exception in flight. */
 static inline void
 dlpack_py_impl_decref(PyObject *object)
 {
-    PyObject *shelved = dlpack_py_impl_shelve_exception();
+    dlpack_py_impl_shelf shelved;
+#ifndef Py_GIL_DISABLED
+    if (Py_REFCNT(object) > 1) { /* no code will run: saves looking for exceptions */
+        Py_DECREF(object);
+        return;
+    }
+#endif
+    shelved = dlpack_py_impl_shelve_exception();
     Py_DECREF(object);
     dlpack_py_impl_unshelve_exception(shelved);
 }
 
 /* ---- 2.4 State and the end of an interpreter ---------------------------- */
+
+/* What was learnt of a type. */
+typedef struct dlpack_py_impl_type {
+    PyTypeObject *type; /* borrowed, to compare with */
+    unsigned int tag;   /* its version as this was learnt; 0: not to be kept */
+    PyObject *method;   /* its __dlpack__, if that takes the object as an argument; borrowed from the type */
+    const void *table;  /* its DLPackExchangeAPI, if there is one to be used */
+} dlpack_py_impl_type;
+
+#define DLPACK_PY_IMPL_TYPES 16
 
 /* A record for each source file and interpreter: what is cached there, and how a
  * deleter, which may run on any thread at any time (K5), learns whether it may
@@ -1753,9 +1932,14 @@ struct dlpack_py_state {
     long process;
     PyInterpreterState *interpreter;
     PyObject *dlpack;      /* "__dlpack__" */
+    PyObject *exchange;    /* "__dlpack_c_exchange_api__" */
+    PyObject *own_types;   /* a dict: address of a dlpack_py_exchange to a weak reference to its type; None to 2.13's */
     PyObject *keywords[8]; /* names passed to it, by DLPACK_PY_IMPL_PASS_... */
     PyObject *version;     /* its max_version */
     PyObject *cpu;         /* (1, 0) */
+#if DLPACK_PY_IMPL_HAS_TYPE_SLOTS
+    dlpack_py_impl_type types[DLPACK_PY_IMPL_TYPES];
+#endif
 };
 
 #define DLPACK_PY_IMPL_PASS_VERSION 1u
@@ -1811,6 +1995,8 @@ dlpack_py_impl_state_clear(dlpack_py_state *state)
 {
     unsigned i;
     Py_CLEAR(state->dlpack);
+    Py_CLEAR(state->exchange);
+    Py_CLEAR(state->own_types);
     Py_CLEAR(state->version);
     Py_CLEAR(state->cpu);
     for (i = 0; i < 8; i++)
@@ -1835,7 +2021,7 @@ dlpack_py_impl_state_destructor(PyObject *capsule)
 static inline void
 dlpack_py_impl_state_close(dlpack_py_state *state)
 {
-    int waits = DLPACK_PY_EXIT_WAIT * 1000;
+    int waits = (DLPACK_PY_EXIT_WAIT) * 1000;
     PyThread_type_lock timer;
 
     (void)DLPACK_PY_IMPL_OR(&state->deleters, 1);
@@ -1919,16 +2105,17 @@ dlpack_py_impl_register_exit(dlpack_py_state *state)
     return dlpack_py_impl_register(state, &callback, "atexit", "register", NULL);
 }
 
+/* Where there is no such function, nothing forks. */
 static inline int
 dlpack_py_impl_register_fork(dlpack_py_state *state)
 {
-#ifdef _WIN32
-    (void)state;
-    return 0;
-#else
     static PyMethodDef callback = {"dlpack_py_after_fork", dlpack_py_impl_after_fork, METH_NOARGS, NULL};
-    return dlpack_py_impl_register(state, &callback, "os", "register_at_fork", "after_in_child");
-#endif
+    PyObject *os = PyImport_ImportModule("os");
+    const int forks = os != NULL && PyObject_HasAttrString(os, "register_at_fork");
+    Py_XDECREF(os);
+    if (os == NULL)
+        return -1;
+    return forks ? dlpack_py_impl_register(state, &callback, "os", "register_at_fork", "after_in_child") : 0;
 }
 
 /* Names, and tuples of names, that calls would else make anew. */
@@ -1939,9 +2126,12 @@ dlpack_py_impl_state_fill(dlpack_py_state *state)
     unsigned pass, i;
 
     state->dlpack = PyUnicode_InternFromString("__dlpack__");
+    state->exchange = PyUnicode_InternFromString("__dlpack_c_exchange_api__");
+    state->own_types = PyDict_New();
     state->version = Py_BuildValue("(ii)", DLPACK_PY_PROTOCOL_MAJOR, DLPACK_PY_PROTOCOL_MINOR);
     state->cpu = Py_BuildValue("(ii)", 1, 0);
-    if (state->dlpack == NULL || state->version == NULL || state->cpu == NULL)
+    if (state->dlpack == NULL || state->exchange == NULL || state->own_types == NULL || state->version == NULL ||
+        state->cpu == NULL)
         return -1;
     for (pass = 1; pass < 8; pass++) {
         PyObject *list = PyList_New(0);
@@ -1981,7 +2171,7 @@ dlpack_py_impl_state_new(PyInterpreterState *interpreter)
         Py_DECREF(capsule);
         return NULL;
     }
-    if (dlpack_py_impl_register_exit(state) < 0 || dlpack_py_impl_register_fork(state) < 0) {
+    if (dlpack_py_impl_register_fork(state) < 0 || dlpack_py_impl_register_exit(state) < 0) {
         if (!dlpack_py_impl_is_finalizing()) {
             Py_DECREF(capsule);
             return NULL;
@@ -2134,11 +2324,12 @@ dlpack_py_impl_delete_legacy(DLManagedTensor *managed)
 }
 
 /* The flags that an export in place has from its memory. IS_COPIED speaks of the
- * export that the memory came with (P4), unknown ones of what nobody here knows. */
+ * export that the memory came with (P4), unknown ones of what nobody here knows, and
+ * padded says nothing of whole bytes (D6). */
 static inline uint64_t
-dlpack_py_impl_lasting(uint64_t flags)
+dlpack_py_impl_lasting(const DLTensor *t, uint64_t flags)
 {
-    return flags & (DLPACK_PY_FLAG_READ_ONLY | DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED);
+    return flags & (DLPACK_PY_FLAG_READ_ONLY | (t->dtype.bits < 8 ? DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED : 0));
 }
 
 static inline void
@@ -2158,6 +2349,7 @@ dlpack_py_impl_fill_versioned(DLManagedTensorVersioned *managed, void *context, 
 static inline void
 dlpack_py_impl_fold_offset(DLTensor *t)
 {
+    t->device = dlpack_py_impl_device_said(t->device);
     if (dlpack_py_impl_has_address(t->device)) {
         t->data = dlpack_py_is_empty(t) ? NULL : dlpack_py_first(t);
         t->byte_offset = 0;
@@ -2239,17 +2431,54 @@ dlpack_py_impl_export_copy(const DLTensor *t, uint64_t flags, int32_t form, char
 {
     const uint64_t kept = flags & DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED;
     dlpack_py_impl_export *e = dlpack_py_impl_export_new(t, kept | DLPACK_PY_FLAG_IS_COPIED, form, order, alignment);
+    DLTensor *out;
 
     if (e == NULL) {
         dlpack_py_impl_fail(error, DLPACK_PY_MEMORY_ERROR, "no memory for a copy of %" PRId64 " bytes",
                             dlpack_py_nbytes(t, flags));
         return NULL;
     }
-    if (device->copy_to_host(device->context, dlpack_py_impl_export_tensor(e, form), t, kept, error) < 0) {
+    out = dlpack_py_impl_export_tensor(e, form);
+    if (dlpack_py_item_bits(t->dtype, kept) % 8 != 0 && out->data != NULL) /* bits behind the last element */
+        ((char *)out->data)[dlpack_py_nbytes(t, kept) - 1] = 0;
+    dlpack_py_impl_fail(error, DLPACK_PY_RUNTIME_ERROR, "the copy to the host failed without a reason");
+    if (device->copy_to_host(device->context, out, t, kept, error) < 0) {
         dlpack_py_impl_export_free(e);
         return NULL;
     }
     return e;
+}
+
+/* New memory of the CPU's for a tensor.
+ *
+ * prototype   its rank, shape, dtype and device are looked at
+ *
+ * Returns a managed tensor, row-major, writable and aligned to 64 bytes, the caller's
+ * until its deleter is called; NULL with BufferError or MemoryError in *error. Needs
+ * no thread state.
+ */
+static inline DLManagedTensorVersioned *
+dlpack_py_allocate(const DLTensor *prototype, dlpack_py_error *error)
+{
+    dlpack_py_impl_export *e;
+    DLTensor t = *prototype;
+    char name[DLPACK_PY_TEXT_SIZE];
+
+    t.data = &t; /* not NULL, to be valid */
+    t.strides = NULL;
+    t.byte_offset = 0;
+    if ((int32_t)t.device.device_type != (int32_t)kDLCPU) {
+        dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR, "device is %s, memory is allocated on the CPU only",
+                            dlpack_py_device_text(t.device, name));
+        return NULL;
+    }
+    if (dlpack_py_validate(&t, 0, error) < 0)
+        return NULL;
+    e = dlpack_py_impl_export_new(&t, 0, DLPACK_PY_VERSIONED, 'C', 0);
+    if (e != NULL)
+        return &e->managed.versioned;
+    dlpack_py_impl_fail(error, DLPACK_PY_MEMORY_ERROR, "no memory for %" PRId64 " bytes", dlpack_py_nbytes(&t, 0));
+    return NULL;
 }
 
 static inline DLManagedTensorVersioned *
@@ -2318,7 +2547,7 @@ dlpack_py_embed(dlpack_py_embedded *e, PyObject *owner, const DLTensor *t, uint6
         return -1;
     (void)DLPACK_PY_IMPL_ADD(&e->state->references, 1);
     e->owner = owner;
-    dlpack_py_impl_fill_versioned(&e->versioned, e, dlpack_py_impl_lasting(flags), dlpack_py_impl_delete_embedded);
+    dlpack_py_impl_fill_versioned(&e->versioned, e, dlpack_py_impl_lasting(t, flags), dlpack_py_impl_delete_embedded);
     e->versioned.dl_tensor = *t;
     dlpack_py_impl_fold_offset(&e->versioned.dl_tensor);
     e->legacy.manager_ctx = e;
@@ -2378,7 +2607,7 @@ dlpack_py_impl_owner(const void *managed, int32_t form)
 static inline void
 dlpack_py_impl_delete(void *managed, int32_t form)
 {
-    PyObject *shelved;
+    dlpack_py_impl_shelf shelved;
     if (dlpack_py_impl_owner(managed, form) != NULL || dlpack_py_impl_thread_state() == NULL) {
         dlpack_py_impl_call_deleter(managed, form);
         return;
@@ -2405,8 +2634,8 @@ dlpack_py_impl_used_name(int32_t form)
 static inline void
 dlpack_py_impl_capsule_destructor(PyObject *capsule, int32_t form)
 {
-    const char *name = dlpack_py_impl_capsule_name(form);
-    if (PyCapsule_IsValid(capsule, name))
+    const char *name = PyCapsule_GetName(capsule), *unconsumed = dlpack_py_impl_capsule_name(form);
+    if (name == unconsumed || (name != NULL && strcmp(name, unconsumed) == 0)) /* the first saves the call */
         dlpack_py_impl_delete(PyCapsule_GetPointer(capsule, name), form);
 }
 
@@ -2426,7 +2655,13 @@ dlpack_py_impl_destroy_legacy(PyObject *capsule)
 static inline PyObject *
 dlpack_py_impl_capsule_new(void *managed, int32_t form)
 {
-    PyObject *capsule =
+    PyObject *capsule;
+    if (managed == NULL) {
+        PyErr_SetString(PyExc_BufferError,
+                        "there is no managed tensor: it is malformed, or there was no memory for it");
+        return NULL;
+    }
+    capsule =
         PyCapsule_New(managed, dlpack_py_impl_capsule_name(form),
                       form == DLPACK_PY_VERSIONED ? dlpack_py_impl_destroy_versioned : dlpack_py_impl_destroy_legacy);
     if (capsule == NULL)
@@ -2435,7 +2670,8 @@ dlpack_py_impl_capsule_new(void *managed, int32_t form)
 }
 
 /* Put a managed tensor into a new capsule, which owns it from now on; steals it,
- * also when it returns NULL with MemoryError. */
+ * also when it returns NULL with MemoryError. NULL, as dlpack_py_wrap may return it, is
+ * BufferError. */
 static inline PyObject *
 dlpack_py_capsule_steal(DLManagedTensorVersioned *managed)
 {
@@ -2488,9 +2724,9 @@ dlpack_py_impl_integer(PyObject *object, int64_t *value)
     return 0;
 }
 
-/* A 2-tuple of integers. Returns 0, or -1 with TypeError. */
+/* A 2-tuple of integers. Returns 0, or -1 with TypeError of the format given. */
 static inline int
-dlpack_py_impl_pair(const char *what, PyObject *object, int64_t *first, int64_t *second)
+dlpack_py_impl_pair(const char *format, PyObject *object, int64_t *first, int64_t *second)
 {
     *first = *second = 0;
     if (PyTuple_Check(object) && PyTuple_Size(object) == 2) {
@@ -2500,7 +2736,7 @@ dlpack_py_impl_pair(const char *what, PyObject *object, int64_t *first, int64_t 
         if (failed <= 0)
             return failed;
     }
-    PyErr_Format(PyExc_TypeError, "%s is %R, None or a tuple of two integers was wanted", what, object);
+    dlpack_py_impl_refuse_value(PyExc_TypeError, format, object);
     return -1;
 }
 
@@ -2521,7 +2757,7 @@ dlpack_py_impl_parse_stream(PyObject *object, dlpack_py_stream *stream)
 
     if (integer == NULL) {
         if (PyErr_ExceptionMatches(PyExc_TypeError))
-            PyErr_Format(PyExc_TypeError, "stream is %R, None or an integer was wanted", object);
+            dlpack_py_impl_refuse_value(PyExc_TypeError, "stream is %U, None or an integer was wanted", object);
         return -1;
     }
     handle = PyLong_AsUnsignedLongLong(integer);
@@ -2531,8 +2767,8 @@ dlpack_py_impl_parse_stream(PyObject *object, dlpack_py_stream *stream)
         PyErr_Clear();
         stream->kind = DLPACK_PY_STREAM_NO_SYNC;
         if (PyLong_AsLong(integer) != -1 || PyErr_Occurred())
-            PyErr_Format(PyExc_ValueError, "stream is %R, None, -1 or a handle of a pointer's width was wanted",
-                         object);
+            dlpack_py_impl_refuse_value(PyExc_ValueError,
+                                        "stream is %U, None, -1 or a handle of a pointer's width was wanted", object);
     }
     Py_DECREF(integer);
     return PyErr_Occurred() ? -1 : 0;
@@ -2542,7 +2778,8 @@ static inline int
 dlpack_py_impl_parse_version(PyObject *object, DLPackVersion *version)
 {
     int64_t major, minor;
-    if (dlpack_py_impl_pair("max_version", object, &major, &minor) < 0)
+    if (dlpack_py_impl_pair("max_version is %U, None or a tuple of two integers was wanted", object, &major, &minor) <
+        0)
         return -1;
     version->major = major < 0 ? 0 : (uint32_t)dlpack_py_impl_clip(major);
     version->minor = minor < 0 ? 0 : (uint32_t)dlpack_py_impl_clip(minor);
@@ -2557,7 +2794,7 @@ dlpack_py_impl_parse_copy(PyObject *object, int32_t *copy)
     else if (object == Py_False)
         *copy = DLPACK_PY_COPY_NEVER;
     else if (object != Py_None) {
-        PyErr_Format(PyExc_TypeError, "copy is %R, None, True or False was wanted", object);
+        dlpack_py_impl_refuse_value(PyExc_TypeError, "copy is %U, None, True or False was wanted", object);
         return -1;
     }
     return 0;
@@ -2578,7 +2815,8 @@ dlpack_py_parse_request_args(PyObject *stream, PyObject *max_version, PyObject *
     if (stream != NULL && stream != Py_None && dlpack_py_impl_parse_stream(stream, &request->stream) < 0)
         return -1;
     if (dl_device != NULL && dl_device != Py_None) {
-        if (dlpack_py_impl_pair("dl_device", dl_device, &type, &id) < 0)
+        if (dlpack_py_impl_pair("dl_device is %U, None or a tuple of two integers was wanted", dl_device, &type, &id) <
+            0)
             return -1;
         request->has_device = 1;
         request->device = dlpack_py_device_make(dlpack_py_impl_clip(type), dlpack_py_impl_clip(id));
@@ -2686,12 +2924,12 @@ dlpack_py_impl_plan_device(const DLTensor *t, const dlpack_py_request *request, 
 {
     char came[DLPACK_PY_TEXT_SIZE], wanted[DLPACK_PY_TEXT_SIZE];
 
+    *device = dlpack_py_impl_device_said(t->device);
     if (!dlpack_py_is_cpu_readable(t->device))
         return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
                                    "device is %s, memory that the CPU can read was to be exported",
                                    dlpack_py_device_text(t->device, came));
-    *device = t->device;
-    if (request->has_device && !dlpack_py_impl_same_device(request->device, t->device)) {
+    if (request->has_device && !dlpack_py_impl_same_device(request->device, *device)) {
         if (!dlpack_py_impl_same_device(request->device, dlpack_py_device_make(kDLCPU, 0)))
             return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR, "dl_device is %s, the data is on %s%s",
                                        dlpack_py_device_text(request->device, wanted),
@@ -2716,10 +2954,11 @@ dlpack_py_decide(const DLTensor *t, uint64_t flags, uint32_t options, const dlpa
 {
     const int negative = (options & (DLPACK_PY_OFFER_REFUSE_NEGATIVE | DLPACK_PY_OFFER_COPY_NEGATIVE)) != 0 &&
                          dlpack_py_impl_has_negative_stride(t);
+    char name[DLPACK_PY_TEXT_SIZE];
 
     plan->form = request->max_version.major < 1 ? DLPACK_PY_LEGACY : DLPACK_PY_VERSIONED;
     plan->copy = request->copy == DLPACK_PY_COPY_ALWAYS;
-    plan->flags = dlpack_py_impl_lasting(flags);
+    plan->flags = dlpack_py_impl_lasting(t, flags);
     if (dlpack_py_impl_plan_device(t, request, &plan->device, error) < 0)
         return -1;
     if (negative && !plan->copy) {
@@ -2731,14 +2970,16 @@ dlpack_py_decide(const DLTensor *t, uint64_t flags, uint32_t options, const dlpa
                                        "a stride is negative, which is exported as a copy only, and copy is False");
         plan->copy = 1;
     }
-    if (plan->copy)
-        plan->device = dlpack_py_device_make(kDLCPU, 0);
+    if (plan->copy && (int32_t)plan->device.device_type != (int32_t)kDLCPU) /* the capsule would not say so (P8) */
+        return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
+                                   "a copy of data on %s is made on the CPU: ask with dl_device=(1, 0)",
+                                   dlpack_py_device_text(plan->device, name));
     if (plan->form == DLPACK_PY_LEGACY) {
         if ((flags & DLPACK_PY_FLAG_READ_ONLY) != 0 && !plan->copy && (options & DLPACK_PY_OFFER_UNSAID) == 0)
             return dlpack_py_impl_fail(
                 error, DLPACK_PY_BUFFER_ERROR,
                 "data is read-only, which a legacy capsule cannot say: ask with max_version=(1, 0)");
-        if ((flags & DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED) != 0)
+        if ((plan->flags & DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED) != 0)
             return dlpack_py_impl_fail(
                 error, DLPACK_PY_BUFFER_ERROR,
                 "sub-byte data is padded, which a legacy capsule cannot say: ask with max_version=(1, 0)");
@@ -2746,8 +2987,8 @@ dlpack_py_decide(const DLTensor *t, uint64_t flags, uint32_t options, const dlpa
     return 0;
 }
 
-/* An export in place, which holds the owner. */
-static inline PyObject *
+/* A managed tensor for an export in place, which holds the owner. */
+static inline void *
 dlpack_py_impl_answer_in_place(const dlpack_py_offer *offer, const dlpack_py_plan *plan)
 {
     dlpack_py_state *state = offer->state != NULL ? offer->state : dlpack_py_state_get();
@@ -2763,31 +3004,58 @@ dlpack_py_impl_answer_in_place(const dlpack_py_offer *offer, const dlpack_py_pla
     e->owner = offer->owner;
     (void)DLPACK_PY_IMPL_ADD(&state->references, 1);
     e->state = state;
-    return dlpack_py_impl_capsule_new(&e->managed, plan->form);
+    return &e->managed;
 }
 
 /* The same with the managed tensors in the owner, which saves the allocation. */
-static inline PyObject *
+static inline void *
 dlpack_py_impl_answer_embedded(dlpack_py_embedded *e, const dlpack_py_plan *plan)
 {
     Py_INCREF(e->owner);
-    if (plan->form == DLPACK_PY_VERSIONED)
-        return dlpack_py_impl_capsule_new(&e->versioned, DLPACK_PY_VERSIONED);
-    return dlpack_py_impl_capsule_new(&e->legacy, DLPACK_PY_LEGACY);
+    return plan->form == DLPACK_PY_VERSIONED ? (void *)&e->versioned : (void *)&e->legacy;
 }
 
-static inline PyObject *
+static inline void *
 dlpack_py_impl_answer_copy(const dlpack_py_offer *offer, const dlpack_py_plan *plan)
 {
     const dlpack_py_device *device = offer->device != NULL ? offer->device : dlpack_py_cpu_table();
     dlpack_py_error error;
     dlpack_py_impl_export *e =
         dlpack_py_impl_export_copy(offer->tensor, offer->flags, plan->form, 'C', 0, device, &error);
-    if (e == NULL) {
-        (void)dlpack_py_raise(&error);
-        return NULL;
+    if (e != NULL)
+        return &e->managed;
+    (void)dlpack_py_raise(&error);
+    return NULL;
+}
+
+/* May this be exported, and how? Returns 0, or -1 with an exception. */
+static inline int
+dlpack_py_impl_plan(const dlpack_py_offer *offer, const dlpack_py_request *request, dlpack_py_plan *plan)
+{
+    dlpack_py_error error;
+
+    if (offer->veto != NULL && offer->veto(offer->owner, request) < 0) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_BufferError, "the data cannot be exported in its present state");
+        return -1;
     }
-    return dlpack_py_impl_capsule_new(&e->managed, plan->form);
+    if ((offer->embedded == NULL && dlpack_py_validate(offer->tensor, offer->flags, &error) < 0) ||
+        dlpack_py_decide(offer->tensor, offer->flags, offer->options, request, plan, &error) < 0)
+        return dlpack_py_raise(&error);
+    return 0;
+}
+
+/* Export what is offered, as it was planned. Returns a managed tensor of the plan's
+ * form, the caller's; NULL with MemoryError, BufferError or RuntimeError. */
+static inline void *
+dlpack_py_impl_export_offer(const dlpack_py_offer *offer, const dlpack_py_plan *plan)
+{
+    if (plan->copy)
+        return dlpack_py_impl_answer_copy(offer, plan);
+    if (offer->embedded != NULL &&
+        dlpack_py_impl_same_device(plan->device, offer->embedded->versioned.dl_tensor.device))
+        return dlpack_py_impl_answer_embedded(offer->embedded, plan);
+    return dlpack_py_impl_answer_in_place(offer, plan);
 }
 
 /* Answer a request that was understood: what dlpack_py_produce does after parsing.
@@ -2795,24 +3063,13 @@ dlpack_py_impl_answer_copy(const dlpack_py_offer *offer, const dlpack_py_plan *p
 static inline PyObject *
 dlpack_py_answer(const dlpack_py_offer *offer, const dlpack_py_request *request)
 {
-    dlpack_py_error error;
     dlpack_py_plan plan;
+    void *managed;
 
-    if (offer->veto != NULL && offer->veto(offer->owner, request) < 0) {
-        if (!PyErr_Occurred())
-            PyErr_SetString(PyExc_BufferError, "the data cannot be exported in its present state");
+    if (dlpack_py_impl_plan(offer, request, &plan) < 0)
         return NULL;
-    }
-    if ((offer->embedded == NULL && dlpack_py_validate(offer->tensor, offer->flags, &error) < 0) ||
-        dlpack_py_decide(offer->tensor, offer->flags, offer->options, request, &plan, &error) < 0) {
-        (void)dlpack_py_raise(&error);
-        return NULL;
-    }
-    if (plan.copy)
-        return dlpack_py_impl_answer_copy(offer, &plan);
-    if (offer->embedded != NULL && dlpack_py_impl_same_device(plan.device, offer->tensor->device))
-        return dlpack_py_impl_answer_embedded(offer->embedded, &plan);
-    return dlpack_py_impl_answer_in_place(offer, &plan);
+    managed = dlpack_py_impl_export_offer(offer, &plan);
+    return managed == NULL ? NULL : dlpack_py_impl_capsule_new(managed, plan.form);
 }
 
 /* Answer a call of __dlpack__ with all that an offer can say. */
@@ -2902,7 +3159,7 @@ dlpack_py_impl_device_tuple(DLDevice device)
 static inline PyObject *
 dlpack_py_produce_device(const DLTensor *t)
 {
-    return dlpack_py_impl_device_tuple(t->device);
+    return dlpack_py_impl_device_tuple(dlpack_py_impl_device_said(t->device));
 }
 
 static inline PyObject *
@@ -2913,7 +3170,7 @@ dlpack_py_cpu_device(PyObject *self, PyObject *unused)
     return dlpack_py_impl_device_tuple(dlpack_py_device_make(kDLCPU, 0));
 }
 
-/* ---- 2.9 Calling __dlpack__ --------------------------------------------- */
+/* ---- 2.9 What types offer ----------------------------------------------- */
 
 /* Finds a method as Python finds special ones, on the type; where the type has
  * none, on the instance (C6: proxies).
@@ -2933,6 +3190,8 @@ dlpack_py_impl_find_method(PyObject *obj, PyObject *name, int *unbound)
 #endif
 
     *unbound = 0;
+    if (found == NULL && !PyErr_Occurred() && PyType_Check(obj)) /* its attributes are for its instances */
+        dlpack_py_impl_refuse_value(PyExc_AttributeError, "%U has no __dlpack__, its instances may have", obj);
     if (found == NULL)
         return PyErr_Occurred() ? NULL : PyObject_GetAttr(obj, name);
 #if DLPACK_PY_IMPL_HAS_TYPE_LOOKUP
@@ -2951,6 +3210,145 @@ dlpack_py_impl_find_method(PyObject *obj, PyObject *name, int *unbound)
     Py_DECREF(found);
     return bound;
 }
+
+#if DLPACK_PY_HAS_EXCHANGE_API
+#define DLPACK_PY_IMPL_EXCHANGE_NAME "dlpack_exchange_api"
+
+/* The allocator in every table that this file makes, by which they are known. Whoever
+ * calls it may have no thread state (X5). */
+static inline int
+dlpack_py_impl_table_allocate(DLTensor *prototype, DLManagedTensorVersioned **out, void *context,
+                              void (*set_error)(void *context, const char *kind, const char *message))
+{
+    dlpack_py_error error;
+
+    if (out != NULL)
+        *out = NULL;
+    if (out == NULL || prototype == NULL)
+        dlpack_py_impl_fail(&error, DLPACK_PY_VALUE_ERROR, "%s is NULL", out == NULL ? "out" : "prototype");
+    else
+        *out = dlpack_py_allocate(prototype, &error);
+    if (out != NULL && *out != NULL)
+        return 0;
+    if (set_error != NULL)
+        set_error(context, dlpack_py_impl_error_kind(error.code), error.text);
+    return -1;
+}
+
+/* The table of our major version, or the newest before that in the chain, if it has
+ * all functions that it must have (X2). */
+static inline const DLPackExchangeAPI *
+dlpack_py_impl_usable_table(const DLPackExchangeAPIHeader *header)
+{
+    const DLPackExchangeAPI *table;
+
+    while (header != NULL && header->version.major > DLPACK_PY_PROTOCOL_MAJOR) {
+        const DLPackExchangeAPIHeader *older = header->prev_api;
+        header =
+            older == NULL || older->version.major >= header->version.major ? NULL : older; /* ends, whatever comes */
+    }
+    if (header == NULL || header->version.major != DLPACK_PY_PROTOCOL_MAJOR)
+        return NULL;
+    table = (const DLPackExchangeAPI *)(const void *)header;
+    if (table->managed_tensor_allocator == NULL || table->managed_tensor_from_py_object_no_sync == NULL ||
+        table->managed_tensor_to_py_object_no_sync == NULL || table->current_work_stream == NULL)
+        return NULL;
+    return table;
+}
+
+/* Does a class override __dlpack__ that is derived from the one which has the table?
+ * Then its author changed what an export means (X2). */
+static inline int
+dlpack_py_impl_is_overridden(dlpack_py_state *state, PyTypeObject *type)
+{
+    PyObject *bases = PyObject_GetAttrString((PyObject *)type, "__mro__"), *names;
+    Py_ssize_t i, count = bases == NULL ? 0 : PyTuple_Size(bases);
+    int has_table = 0, has_method = 0;
+
+    for (i = 0; i < count && has_table == 0 && has_method == 0; i++) {
+        names = PyObject_GetAttrString(PyTuple_GetItem(bases, i), "__dict__");
+        has_table = names == NULL ? -1 : PySequence_Contains(names, state->exchange);
+        has_method = names == NULL ? -1 : PySequence_Contains(names, state->dlpack);
+        Py_XDECREF(names);
+    }
+    Py_XDECREF(bases);
+    PyErr_Clear();
+    return has_table != 1;
+}
+#endif
+
+/* The exchange table of a type that is to be used, NULL if there is none. Looked for on
+ * the type, never on the instance (X1); all but a capsule counts as absent. */
+static inline const void *
+dlpack_py_impl_find_table(dlpack_py_state *state, PyTypeObject *type)
+{
+#if DLPACK_PY_HAS_EXCHANGE_API
+    PyObject *capsule = dlpack_py_impl_type_lookup(type, state->exchange);
+    const void *table = NULL;
+
+    if (capsule == NULL) {
+        PyErr_Clear();
+        return NULL;
+    }
+    if (PyCapsule_IsValid(capsule, DLPACK_PY_IMPL_EXCHANGE_NAME) && !dlpack_py_impl_is_overridden(state, type))
+        table = dlpack_py_impl_usable_table(
+            (const DLPackExchangeAPIHeader *)PyCapsule_GetPointer(capsule, DLPACK_PY_IMPL_EXCHANGE_NAME));
+    Py_DECREF(capsule);
+    return table;
+#else
+    (void)state;
+    (void)type;
+    return NULL;
+#endif
+}
+
+#if DLPACK_PY_IMPL_HAS_TYPE_SLOTS
+/* Where what was learnt of a type is kept. */
+static inline dlpack_py_impl_type *
+dlpack_py_impl_type_slot(dlpack_py_state *state, PyTypeObject *type)
+{
+    const uintptr_t address = (uintptr_t)type;
+    return &state->types[(address >> 4 ^ address >> 8 ^ address >> 12) % DLPACK_PY_IMPL_TYPES];
+}
+
+/* Learns anew. */
+static inline void
+dlpack_py_impl_type_learn(dlpack_py_state *state, PyTypeObject *type, dlpack_py_impl_type *out)
+{
+    PyObject *method = dlpack_py_impl_type_lookup(type, state->dlpack);
+
+    out->type = type;
+    out->tag = dlpack_py_impl_type_tag(type);
+    out->method = NULL;
+    if (method != NULL && PyType_HasFeature(Py_TYPE(method), Py_TPFLAGS_METHOD_DESCRIPTOR))
+        out->method = method; /* the type has it for as long as its tag stays */
+    Py_XDECREF(method);
+    out->table = dlpack_py_impl_find_table(state, type);
+    if (out->tag != 0 && out->tag == dlpack_py_impl_type_tag(type))
+        *dlpack_py_impl_type_slot(state, type) = *out;
+    else /* none, or a metaclass's attributes were code that changed the type */
+        out->tag = 0, out->method = NULL;
+}
+#endif
+
+/* What a type offers, remembered where that is possible. */
+static inline void
+dlpack_py_impl_type_get(dlpack_py_state *state, PyTypeObject *type, dlpack_py_impl_type *out)
+{
+#if DLPACK_PY_IMPL_HAS_TYPE_SLOTS
+    const dlpack_py_impl_type *known = dlpack_py_impl_type_slot(state, type);
+    if (known->type == type && known->tag == dlpack_py_impl_type_tag(type) && known->tag != 0)
+        *out = *known;
+    else
+        dlpack_py_impl_type_learn(state, type, out);
+#else
+    memset(out, 0, sizeof(*out));
+    out->type = type;
+    out->table = dlpack_py_impl_find_table(state, type);
+#endif
+}
+
+/* ---- 2.10 Calling __dlpack__ -------------------------------------------- */
 
 /* One call of __dlpack__, with the keywords of pass (C4: none that is not needed). */
 static inline PyObject *
@@ -3018,12 +3416,13 @@ static inline void
 dlpack_py_impl_add_context(PyObject *exception, PyObject *earlier)
 {
     PyObject *context;
+    int left = 1000; /* a chain may be a ring */
     Py_INCREF(exception);
-    while (exception != earlier && (context = PyException_GetContext(exception)) != NULL) {
+    while (exception != earlier && --left > 0 && (context = PyException_GetContext(exception)) != NULL) {
         Py_DECREF(exception);
         exception = context;
     }
-    if (exception != earlier) {
+    if (exception != earlier && left > 0) {
         Py_INCREF(earlier);
         PyException_SetContext(exception, earlier); /* steals */
     }
@@ -3033,41 +3432,42 @@ dlpack_py_impl_add_context(PyObject *exception, PyObject *earlier)
 /* Calls __dlpack__ with what is needed, and again without the keywords that the
  * producer's signature refuses (C1, C3).
  *
- * passed   out: the keywords that it took
+ * refused   in and out: keywords that it does not know
  *
  * Returns what the producer did, or NULL with its exception, or with BufferError
  * where copy=False was refused: nobody can promise it then.
  */
 static inline PyObject *
 dlpack_py_impl_ask(dlpack_py_state *state, PyObject *obj, PyObject *method, int unbound,
-                   const dlpack_py_request *request, unsigned *passed)
+                   const dlpack_py_request *request, unsigned *refused)
 {
-    PyObject *capsule, *refusal, *first = NULL;
-    unsigned refused = 0;
+    const unsigned needed = DLPACK_PY_IMPL_PASS_VERSION | (request->has_device ? DLPACK_PY_IMPL_PASS_DEVICE : 0u) |
+                            (request->copy != DLPACK_PY_COPY_AS_NEEDED ? DLPACK_PY_IMPL_PASS_COPY : 0u);
+    PyObject *capsule = NULL, *refusal, *first = NULL;
+    unsigned named;
 
-    *passed = DLPACK_PY_IMPL_PASS_VERSION | (request->has_device ? DLPACK_PY_IMPL_PASS_DEVICE : 0u) |
-              (request->copy != DLPACK_PY_COPY_AS_NEEDED ? DLPACK_PY_IMPL_PASS_COPY : 0u);
     for (;;) {
-        capsule = dlpack_py_impl_call(state, obj, method, unbound, *passed, request);
-        if (capsule != NULL || *passed == 0 || !PyErr_ExceptionMatches(PyExc_TypeError))
-            break;
-        refusal = dlpack_py_impl_take_exception();
-        refused = dlpack_py_impl_refused(refusal, *passed);
-        if (refused == 0) {
-            dlpack_py_impl_put_exception(refusal);
-            break;
-        }
-        if (first == NULL)
-            first = refusal;
-        else
-            Py_DECREF(refusal);
-        if ((refused & DLPACK_PY_IMPL_PASS_COPY) != 0 && request->copy == DLPACK_PY_COPY_NEVER) {
+        const unsigned pass = needed & ~*refused;
+        if (request->copy == DLPACK_PY_COPY_NEVER && (*refused & DLPACK_PY_IMPL_PASS_COPY) != 0) {
             PyErr_SetString(PyExc_BufferError,
                             "copy is False, and the producer's __dlpack__ does not know the keyword: "
                             "it cannot promise not to copy");
             break;
         }
-        *passed &= ~refused;
+        capsule = dlpack_py_impl_call(state, obj, method, unbound, pass, request);
+        if (capsule != NULL || pass == 0 || !PyErr_ExceptionMatches(PyExc_TypeError))
+            break;
+        refusal = dlpack_py_impl_take_exception();
+        named = dlpack_py_impl_refused(refusal, pass);
+        if (named == 0) {
+            dlpack_py_impl_put_exception(refusal);
+            break;
+        }
+        *refused |= named;
+        if (first == NULL)
+            first = refusal;
+        else
+            Py_DECREF(refusal);
     }
     if (capsule == NULL && first != NULL) {
         PyObject *last = dlpack_py_impl_take_exception();
@@ -3078,7 +3478,7 @@ dlpack_py_impl_ask(dlpack_py_state *state, PyObject *obj, PyObject *method, int 
     return capsule;
 }
 
-/* ---- 2.10 Taking a capsule ---------------------------------------------- */
+/* ---- 2.11 Taking a tensor ----------------------------------------------- */
 
 static inline void
 dlpack_py_impl_view_clear(dlpack_py_view *v)
@@ -3091,10 +3491,24 @@ dlpack_py_impl_view_clear(dlpack_py_view *v)
 typedef struct dlpack_py_impl_terms {
     const dlpack_py_want *want; /* NULL: anything */
     const dlpack_py_request *request;
-    int can_ask; /* the producer can be asked for the data as the CPU's */
-    int ask;     /* out: do so, this is not ready to be read */
-    int copy;    /* a copy will be made in any case; out: is to be made */
+    int can_ask;                 /* the producer can be asked for the data as the CPU's */
+    int ask;                     /* out: do so, this is not ready to be read */
+    unsigned refused;            /* DLPACK_PY_IMPL_PASS_...: keywords that its __dlpack__ does not know */
+    int copy;                    /* a copy will be made in any case; out: is to be made */
+    int ours;                    /* exported by this file, which validated it: saves doing so again */
+    dlpack_py_impl_export *made; /* out: that copy */
 } dlpack_py_impl_terms;
+
+/* Those of a caller who asks for nothing but what want says. */
+static inline dlpack_py_impl_terms
+dlpack_py_impl_terms_of(const dlpack_py_want *want, const dlpack_py_request *request)
+{
+    dlpack_py_impl_terms terms;
+    memset(&terms, 0, sizeof(terms));
+    terms.want = want;
+    terms.request = request;
+    return terms;
+}
 
 static inline int
 dlpack_py_impl_terms_allow(const dlpack_py_impl_terms *terms, uint32_t option)
@@ -3102,32 +3516,51 @@ dlpack_py_impl_terms_allow(const dlpack_py_impl_terms *terms, uint32_t option)
     return terms->want != NULL && (terms->want->options & option) != 0;
 }
 
-/* Is the data where it has to be? Pinned and managed memory came to a consumer on the
- * CPU without its producer being told that the host will read: work may be pending,
- * and it is to be asked for as the CPU's (C5). Else it has to be where it was asked
- * for, whether the producer knew dl_device or not (C3). */
+/* Pinned and managed memory came, of whose producer nobody asked it for the host to
+ * read: work may be pending on it. It is to be asked for as the CPU's (C5). */
 static inline int
-dlpack_py_impl_check_place(const DLTensor *t, dlpack_py_impl_terms *terms, dlpack_py_error *error)
+dlpack_py_impl_check_pending(const DLTensor *t, dlpack_py_impl_terms *terms, dlpack_py_error *error)
+{
+    const int host_reads = terms->copy || terms->want == NULL || terms->want->device == 0;
+    char came[DLPACK_PY_TEXT_SIZE];
+
+    if (t->device.device_type == kDLCPU || !dlpack_py_is_cpu_readable(t->device) || !host_reads ||
+        dlpack_py_impl_terms_allow(terms, DLPACK_PY_NOTHING_PENDING))
+        return 0;
+    terms->ask = terms->can_ask && !terms->request->has_device;
+    if (terms->ask)
+        return 0;
+    return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
+                               "device is %s, and nobody hands it over as the CPU's: work may be pending on it "
+                               "(the option DLPACK_PY_NOTHING_PENDING takes it as it is)",
+                               dlpack_py_device_text(t->device, came));
+}
+
+/* Is the data where it was asked for, whether the producer knew dl_device or not (C3)?
+ * A copy is made from and to the CPU. */
+static inline int
+dlpack_py_impl_check_place(const DLTensor *t, const dlpack_py_impl_terms *terms, dlpack_py_error *error)
 {
     const dlpack_py_request *request = terms->request;
-    char came[DLPACK_PY_TEXT_SIZE], wanted[DLPACK_PY_TEXT_SIZE];
+    const int32_t came = (int32_t)t->device.device_type;
+    const int32_t asked = request->has_device ? (int32_t)request->device.device_type : came;
+    const int32_t wanted = terms->want != NULL && terms->want->device > 0 ? terms->want->device : (int32_t)kDLCPU;
+    char text[DLPACK_PY_TEXT_SIZE], other[DLPACK_PY_TEXT_SIZE];
 
-    if (t->device.device_type != kDLCPU && dlpack_py_is_cpu_readable(t->device) &&
-        (terms->want == NULL || terms->want->device == 0) &&
-        !dlpack_py_impl_terms_allow(terms, DLPACK_PY_NOTHING_PENDING)) {
-        terms->ask = terms->can_ask && (!request->has_device || request->device.device_type == kDLCPU);
-        if (terms->ask)
+    if (terms->copy) {
+        if (dlpack_py_is_cpu_readable(t->device) && wanted == (int32_t)kDLCPU &&
+            (!request->has_device || asked == (int32_t)kDLCPU))
             return 0;
-        return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
-                                   "device is %s, and nobody hands it over as the CPU's: work may be pending on it "
-                                   "(the option DLPACK_PY_NOTHING_PENDING takes it as it is)",
-                                   dlpack_py_device_text(t->device, came));
+        return dlpack_py_impl_fail(
+            error, DLPACK_PY_BUFFER_ERROR, "device is %s, %s was asked for: a copy is made from and to the CPU only",
+            dlpack_py_device_text(t->device, text),
+            dlpack_py_device_text(request->has_device ? request->device : dlpack_py_device_make(wanted, 0), other));
     }
-    if (!request->has_device || dlpack_py_impl_same_device(t->device, request->device) ||
-        (t->device.device_type == request->device.device_type && dlpack_py_is_cpu_readable(t->device)))
+    if (came == asked && (dlpack_py_is_cpu_readable(t->device) || !request->has_device ||
+                          t->device.device_id == request->device.device_id))
         return 0; /* the host's memory has no numbers, whatever some say (D9) */
     return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR, "device is %s, %s was asked for",
-                               dlpack_py_device_text(t->device, came), dlpack_py_device_text(request->device, wanted));
+                               dlpack_py_device_text(t->device, text), dlpack_py_device_text(request->device, other));
 }
 
 /* Describes a tensor in v, if it is right and meets the terms: before it is taken, for
@@ -3136,7 +3569,7 @@ static inline int
 dlpack_py_impl_view_fill(dlpack_py_view *v, const DLTensor *t, uint64_t flags, int32_t readonly,
                          dlpack_py_impl_terms *terms, dlpack_py_error *error)
 {
-    if (dlpack_py_validate(t, flags, error) < 0 || dlpack_py_impl_check_place(t, terms, error) < 0)
+    if (!terms->ours && dlpack_py_validate(t, flags, error) < 0)
         return -1;
     if (dlpack_py_meets(t, readonly, terms->want, error) < 0) {
         if (!error->curable || !(terms->copy || (dlpack_py_impl_terms_allow(terms, DLPACK_PY_COPY_IF_NEEDED) &&
@@ -3144,6 +3577,9 @@ dlpack_py_impl_view_fill(dlpack_py_view *v, const DLTensor *t, uint64_t flags, i
             return -1;
         terms->copy = 1;
     }
+    if (dlpack_py_impl_check_pending(t, terms, error) < 0 ||
+        (!terms->ask && dlpack_py_impl_check_place(t, terms, error) < 0))
+        return -1;
     v->tensor = *t;
     if (t->ndim > 0)
         v->tensor.strides = (int64_t *)dlpack_py_impl_unconst(dlpack_py_impl_strides(t, v->strides));
@@ -3173,22 +3609,75 @@ dlpack_py_impl_capsule_form(const char *name, dlpack_py_error *error)
     return 0;
 }
 
+/* Of a major version that we do not know: nothing but the deleter is known to be there (K6). */
 static inline int
-dlpack_py_impl_fill_versioned_view(dlpack_py_view *v, const DLManagedTensorVersioned *m, dlpack_py_impl_terms *terms,
-                                   dlpack_py_error *error)
+dlpack_py_impl_is_unknown(const void *managed, int32_t form)
 {
-    const int32_t readonly = (m->flags & DLPACK_PY_FLAG_READ_ONLY) != 0 ? DLPACK_PY_READONLY : DLPACK_PY_WRITABLE;
-    return dlpack_py_impl_view_fill(v, &m->dl_tensor, m->flags, readonly, terms, error);
+    return form == DLPACK_PY_VERSIONED &&
+           ((const DLManagedTensorVersioned *)managed)->version.major != DLPACK_PY_PROTOCOL_MAJOR;
 }
 
+/* Describes in v what a managed tensor of either form holds, if it meets the terms. */
 static inline int
-dlpack_py_impl_fill_legacy_view(dlpack_py_view *v, const DLManagedTensor *m, dlpack_py_impl_terms *terms,
-                                dlpack_py_error *error)
+dlpack_py_impl_view_managed(dlpack_py_view *v, const void *managed, int32_t form, dlpack_py_impl_terms *terms,
+                            dlpack_py_error *error)
 {
-    const int32_t readonly = dlpack_py_impl_terms_allow(terms, DLPACK_PY_LEGACY_IS_WRITABLE)
-                                 ? DLPACK_PY_WRITABLE
-                                 : DLPACK_PY_READONLY_UNSAID;
-    return dlpack_py_impl_view_fill(v, &m->dl_tensor, 0, readonly, terms, error);
+    const DLManagedTensorVersioned *versioned = (const DLManagedTensorVersioned *)managed;
+    const DLTensor *t = &versioned->dl_tensor;
+    uint64_t flags = 0;
+    int32_t readonly;
+
+    if (form == DLPACK_PY_LEGACY) {
+        t = &((const DLManagedTensor *)managed)->dl_tensor;
+        readonly = dlpack_py_impl_terms_allow(terms, DLPACK_PY_LEGACY_IS_WRITABLE) ? DLPACK_PY_WRITABLE
+                                                                                   : DLPACK_PY_READONLY_UNSAID;
+    }
+    else if (dlpack_py_impl_is_unknown(managed, form)) {
+        return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
+                                   "the tensor has DLPack version %" PRIu32 ".%" PRIu32 ", major version %d was wanted",
+                                   versioned->version.major, versioned->version.minor, DLPACK_PY_PROTOCOL_MAJOR);
+    }
+    else {
+        flags = versioned->flags;
+        readonly = (flags & DLPACK_PY_FLAG_READ_ONLY) != 0 ? DLPACK_PY_READONLY : DLPACK_PY_WRITABLE;
+    }
+    return dlpack_py_impl_view_fill(v, t, flags, readonly, terms, error);
+}
+
+/* The same, and makes the copy that the terms ask for. All that can fail is done then. */
+static inline int
+dlpack_py_impl_examine(dlpack_py_view *v, const void *managed, int32_t form, dlpack_py_impl_terms *terms,
+                       dlpack_py_error *error)
+{
+    const dlpack_py_want *want = terms->want;
+    const char order = want != NULL && want->order == 'F' ? 'F' : 'C';
+
+    terms->ours = !DLPACK_PY_PLAIN && dlpack_py_impl_owner(managed, form) != NULL;
+    if (dlpack_py_impl_view_managed(v, managed, form, terms, error) < 0)
+        return -1;
+    if (!terms->copy || terms->ask)
+        return 0;
+    terms->made = dlpack_py_impl_export_copy(&v->tensor, v->flags, DLPACK_PY_VERSIONED, order,
+                                             want != NULL ? want->alignment : 0, dlpack_py_cpu_table(), error);
+    return terms->made == NULL ? -1 : 0;
+}
+
+/* Where a copy was made: lets go of what v holds, and v shows the copy. */
+static inline void
+dlpack_py_impl_view_exchange(dlpack_py_view *v, dlpack_py_impl_terms *terms)
+{
+    void *managed = v->managed;
+    const int32_t form = v->form;
+
+    if (terms->made == NULL)
+        return;
+    v->managed = &terms->made->managed.versioned;
+    v->form = DLPACK_PY_VERSIONED;
+    v->tensor = terms->made->managed.versioned.dl_tensor;
+    v->flags = terms->made->managed.versioned.flags;
+    v->readonly = DLPACK_PY_WRITABLE;
+    terms->made = NULL;
+    dlpack_py_impl_delete(managed, form); /* last: whose code it is may look at the view */
 }
 
 /* Takes what a capsule holds, if it meets the terms: v->managed says whether. Runs no
@@ -3198,33 +3687,20 @@ dlpack_py_impl_take_locked(PyObject *capsule, dlpack_py_impl_terms *terms, dlpac
 {
     const char *name = PyCapsule_GetName(capsule);
     const int32_t form = dlpack_py_impl_capsule_form(name, error);
-    const DLManagedTensorVersioned *versioned;
     void *managed;
-    int result = 0;
+    int failed;
 
     if (form == 0)
         return -1;
     managed = PyCapsule_GetPointer(capsule, name);
-    versioned = (const DLManagedTensorVersioned *)managed;
-    if (form == DLPACK_PY_LEGACY) {
-        if (dlpack_py_impl_fill_legacy_view(v, (const DLManagedTensor *)managed, terms, error) < 0)
-            return -1;
-    }
-    else if (versioned->version.major == DLPACK_PY_PROTOCOL_MAJOR) {
-        if (dlpack_py_impl_fill_versioned_view(v, versioned, terms, error) < 0)
-            return -1;
-    }
-    else { /* the one refusal that consumes: nothing but the deleter is known to be there (K6) */
-        result =
-            dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
-                                "the capsule has DLPack version %" PRIu32 ".%" PRIu32 ", major version %d was wanted",
-                                versioned->version.major, versioned->version.minor, DLPACK_PY_PROTOCOL_MAJOR);
-    }
+    failed = dlpack_py_impl_examine(v, managed, form, terms, error);
+    if (failed && !dlpack_py_impl_is_unknown(managed, form)) /* which is the one refusal that consumes */
+        return -1;
     /* Commit point (K4): from here on the tensor is ours; nothing below may fail. */
     (void)PyCapsule_SetName(capsule, dlpack_py_impl_used_name(form));
     v->managed = managed;
     v->form = form;
-    return result;
+    return failed;
 }
 
 /* The same with exceptions, and with the capsule to ourselves. */
@@ -3236,16 +3712,46 @@ dlpack_py_impl_take(PyObject *capsule, dlpack_py_impl_terms *terms, dlpack_py_vi
 
     dlpack_py_impl_view_clear(v);
     if (!PyCapsule_CheckExact(capsule)) {
-        PyErr_Format(PyExc_TypeError, "__dlpack__ returned %R, a capsule was wanted", capsule);
+        dlpack_py_impl_refuse_value(PyExc_TypeError, "__dlpack__ returned %U, a capsule was wanted", capsule);
         return -1;
     }
     DLPACK_PY_IMPL_LOCK(capsule);
     failed = dlpack_py_impl_take_locked(capsule, terms, v, &error);
     DLPACK_PY_IMPL_UNLOCK();
-    if (failed == 0)
+    if (failed == 0) {
+        dlpack_py_impl_view_exchange(v, terms);
         return 0;
+    }
     dlpack_py_release(v);
     return dlpack_py_raise(&error);
+}
+
+/* Takes a versioned managed tensor that is ours already: what does not meet the terms
+ * is deleted. */
+static inline int
+dlpack_py_impl_take_managed(DLManagedTensorVersioned *managed, dlpack_py_impl_terms *terms, dlpack_py_view *v)
+{
+    dlpack_py_error error;
+
+    dlpack_py_impl_view_clear(v);
+    if (dlpack_py_impl_examine(v, managed, DLPACK_PY_VERSIONED, terms, &error) < 0) {
+        dlpack_py_impl_delete(managed, DLPACK_PY_VERSIONED);
+        return dlpack_py_raise(&error);
+    }
+    v->managed = managed;
+    v->form = DLPACK_PY_VERSIONED;
+    dlpack_py_impl_view_exchange(v, terms);
+    return 0;
+}
+
+/* The same, of a table's or our own making: nobody is left to be asked for it otherwise. */
+static inline int
+dlpack_py_impl_take_wanted(DLManagedTensorVersioned *managed, const dlpack_py_want *want, dlpack_py_view *v)
+{
+    dlpack_py_request request;
+    dlpack_py_impl_terms terms = dlpack_py_impl_terms_of(want, &request);
+    memset(&request, 0, sizeof(request));
+    return dlpack_py_impl_take_managed(managed, &terms, v);
 }
 
 static inline void
@@ -3261,6 +3767,8 @@ dlpack_py_release(dlpack_py_view *v)
 static inline void
 dlpack_py_move(dlpack_py_view *to, dlpack_py_view *from)
 {
+    if (to == from)
+        return;
     *to = *from;
     if (from->tensor.strides == from->strides)
         to->tensor.strides = to->strides;
@@ -3276,49 +3784,20 @@ dlpack_py_traverse(const dlpack_py_view *v, visitproc visit, void *arg)
     return owner == NULL ? 0 : visit(owner, arg);
 }
 
-/* ---- 2.11 Consuming ----------------------------------------------------- */
-
-/* Puts a compact copy, which may be written, in the place of what a view holds. */
-static inline int
-dlpack_py_impl_view_copy(dlpack_py_view *v, const dlpack_py_want *want)
-{
-    const char order = want != NULL && want->order == 'F' ? 'F' : 'C';
-    dlpack_py_impl_export *e;
-    dlpack_py_error error;
-    char name[DLPACK_PY_TEXT_SIZE];
-
-    if (!dlpack_py_is_cpu_readable(v->tensor.device) ||
-        (want != NULL && want->device > 0 && want->device != (int32_t)kDLCPU)) {
-        dlpack_py_impl_fail(&error, DLPACK_PY_BUFFER_ERROR, "device is %s, a copy is made from and to the CPU only",
-                            dlpack_py_device_text(v->tensor.device, name));
-        return dlpack_py_raise(&error);
-    }
-    e = dlpack_py_impl_export_copy(&v->tensor, v->flags, DLPACK_PY_VERSIONED, order, want != NULL ? want->alignment : 0,
-                                   dlpack_py_cpu_table(), &error);
-    if (e == NULL)
-        return dlpack_py_raise(&error);
-    dlpack_py_release(v);
-    v->managed = &e->managed.versioned;
-    v->form = DLPACK_PY_VERSIONED;
-    v->tensor = e->managed.versioned.dl_tensor;
-    v->flags = e->managed.versioned.flags;
-    v->readonly = DLPACK_PY_WRITABLE;
-    return 0;
-}
+/* ---- 2.12 Consuming ----------------------------------------------------- */
 
 /* One round: ask, take, drop the capsule. */
 static inline int
 dlpack_py_impl_fetch(dlpack_py_state *state, PyObject *obj, PyObject *method, int unbound, dlpack_py_impl_terms *terms,
                      dlpack_py_view *v)
 {
-    unsigned passed;
-    PyObject *capsule = dlpack_py_impl_ask(state, obj, method, unbound, terms->request, &passed);
+    PyObject *capsule = dlpack_py_impl_ask(state, obj, method, unbound, terms->request, &terms->refused);
     int failed;
 
     if (capsule == NULL)
         return -1;
     /* Where the producer does not know how, we copy (C3). */
-    terms->copy = terms->request->copy == DLPACK_PY_COPY_ALWAYS && (passed & DLPACK_PY_IMPL_PASS_COPY) == 0;
+    terms->copy = terms->request->copy == DLPACK_PY_COPY_ALWAYS && (terms->refused & DLPACK_PY_IMPL_PASS_COPY) != 0;
     failed = dlpack_py_impl_take(capsule, terms, v);
     dlpack_py_impl_decref(capsule);
     return failed;
@@ -3330,18 +3809,61 @@ dlpack_py_impl_fetch_for_host(dlpack_py_state *state, PyObject *obj, PyObject *m
                               dlpack_py_impl_terms *terms, dlpack_py_view *v)
 {
     dlpack_py_request request = *terms->request;
-    dlpack_py_impl_terms again = *terms;
-    int failed;
 
     dlpack_py_release(v);
     request.has_device = 1;
     request.device = dlpack_py_device_make(kDLCPU, 0);
-    again.request = &request;
-    again.can_ask = again.ask = 0;
-    failed = dlpack_py_impl_fetch(state, obj, method, unbound, &again, v);
-    terms->copy = again.copy;
-    return failed;
+    terms->request = &request;
+    terms->can_ask = terms->ask = 0;
+    return dlpack_py_impl_fetch(state, obj, method, unbound, terms, v);
 }
+
+#if DLPACK_PY_HAS_EXCHANGE_API
+/* What is not the CPU's, for a table synchronizes nothing (X4); and complex numbers of
+ * another library's, for PyTorch's gives lazily conjugated ones as they lie in memory
+ * (X9). Then __dlpack__ is asked. */
+static inline int
+dlpack_py_impl_table_may_mislead(const DLPackExchangeAPI *table, const DLTensor *t)
+{
+    return (int32_t)t->device.device_type != (int32_t)kDLCPU ||
+           ((t->dtype.code == 5 || t->dtype.code == 18) &&
+            table->managed_tensor_allocator != dlpack_py_impl_table_allocate);
+}
+
+/* 0 from a function of a table, and no exception? Else there will be one; returns -1. */
+static inline int
+dlpack_py_impl_check_table_call(int returned, const char *function)
+{
+    if (returned == 0 && !PyErr_Occurred())
+        return 0;
+    if (!PyErr_Occurred())
+        PyErr_Format(PyExc_RuntimeError, "the producer's exchange table: %s failed without an exception", function);
+    return -1;
+}
+
+/* Takes an owned tensor by the table of its type. Returns 0, -1 with an exception, or 1
+ * where the table cannot say what has to be known. */
+static inline int
+dlpack_py_impl_fetch_by_table(const DLPackExchangeAPI *table, PyObject *obj, dlpack_py_impl_terms *terms,
+                              dlpack_py_view *v)
+{
+    static const char *const function = "managed_tensor_from_py_object_no_sync";
+    DLManagedTensorVersioned *managed = NULL; /* some leave it unset (X8) */
+    const int returned = table->managed_tensor_from_py_object_no_sync(obj, &managed);
+
+    if (dlpack_py_impl_check_table_call(returned != 0 || managed == NULL, function) < 0) {
+        if (returned == 0 && managed != NULL)
+            dlpack_py_impl_delete(managed, DLPACK_PY_VERSIONED);
+        return -1;
+    }
+    if (!dlpack_py_impl_is_unknown(managed, DLPACK_PY_VERSIONED) &&
+        dlpack_py_impl_table_may_mislead(table, &managed->dl_tensor)) {
+        dlpack_py_impl_delete(managed, DLPACK_PY_VERSIONED);
+        return 1;
+    }
+    return dlpack_py_impl_take_managed(managed, terms, v);
+}
+#endif
 
 /* The dtype of a buffer's format; 0 where it has none, or not the machine's byte
  * order (D10). */
@@ -3438,27 +3960,21 @@ dlpack_py_impl_consume_buffer(dlpack_py_state *state, PyObject *obj, dlpack_py_i
     e->owner = memory;
     e->state = state;
     (void)DLPACK_PY_IMPL_ADD(&state->references, 1);
-    if (dlpack_py_impl_fill_versioned_view(v, &e->managed.versioned, terms, &error) < 0) {
-        dlpack_py_impl_export_free(e);
-        return dlpack_py_raise(&error);
-    }
-    v->managed = &e->managed.versioned;
-    v->form = DLPACK_PY_VERSIONED;
-    return 0;
+    return dlpack_py_impl_take_managed(&e->managed.versioned, terms, v);
 }
 
-/* Whatever obj is: a capsule, an object with __dlpack__, or one with a buffer. */
+/* Takes what __dlpack__ offers, or the buffer protocol where that is allowed. */
 static inline int
-dlpack_py_impl_obtain(dlpack_py_state *state, PyObject *obj, dlpack_py_impl_terms *terms, dlpack_py_view *v)
+dlpack_py_impl_obtain_by_method(dlpack_py_state *state, PyObject *obj, const dlpack_py_impl_type *type,
+                                dlpack_py_impl_terms *terms, dlpack_py_view *v)
 {
-    PyObject *method;
-    int unbound, failed;
+    PyObject *method = type->method;
+    int unbound = 1, failed;
 
-    if (PyCapsule_CheckExact(obj))
-        return dlpack_py_impl_take(obj, terms, v);
-    if (state == NULL && (state = dlpack_py_state_get()) == NULL)
-        return -1;
-    method = dlpack_py_impl_find_method(obj, state->dlpack, &unbound);
+    if (method != NULL)
+        Py_INCREF(method);
+    else
+        method = dlpack_py_impl_find_method(obj, state->dlpack, &unbound);
     if (method == NULL) {
         if (!dlpack_py_impl_terms_allow(terms, DLPACK_PY_BUFFER_TOO) || !PyObject_CheckBuffer(obj) ||
             !PyErr_ExceptionMatches(PyExc_AttributeError))
@@ -3474,6 +3990,29 @@ dlpack_py_impl_obtain(dlpack_py_state *state, PyObject *obj, dlpack_py_impl_term
     return failed;
 }
 
+/* Whatever obj is: a capsule, of a type with an exchange table, or one that has
+ * __dlpack__. A table knows nothing of devices and copies that are asked for. */
+static inline int
+dlpack_py_impl_obtain(dlpack_py_state *state, PyObject *obj, dlpack_py_impl_terms *terms, dlpack_py_view *v)
+{
+    dlpack_py_impl_type type;
+
+    if (PyCapsule_CheckExact(obj))
+        return dlpack_py_impl_take(obj, terms, v);
+    if (state == NULL && (state = dlpack_py_state_get()) == NULL)
+        return -1;
+    dlpack_py_impl_type_get(state, Py_TYPE(obj), &type);
+#if DLPACK_PY_HAS_EXCHANGE_API
+    if (type.table != NULL && !terms->request->has_device && terms->request->copy == DLPACK_PY_COPY_AS_NEEDED) {
+        const int result = dlpack_py_impl_fetch_by_table((const DLPackExchangeAPI *)type.table, obj, terms, v);
+        if (result <= 0)
+            return result;
+        dlpack_py_impl_type_get(state, Py_TYPE(obj), &type); /* foreign code ran */
+    }
+#endif
+    return dlpack_py_impl_obtain_by_method(state, obj, &type, terms, v);
+}
+
 /* Take the tensor that obj offers, on a device or as a copy if asked for.
  *
  * state     NULL: looked up
@@ -3486,19 +4025,11 @@ static inline int
 dlpack_py_consume_request(dlpack_py_state *state, PyObject *obj, const dlpack_py_request *request,
                           const dlpack_py_want *want, dlpack_py_view *v)
 {
-    dlpack_py_impl_terms terms;
+    dlpack_py_impl_terms terms = dlpack_py_impl_terms_of(want, request);
 
-    memset(&terms, 0, sizeof(terms));
-    terms.want = want;
-    terms.request = request;
     terms.copy = request->copy == DLPACK_PY_COPY_ALWAYS;
     dlpack_py_impl_view_clear(v);
-    if (dlpack_py_impl_obtain(state, obj, &terms, v) < 0)
-        return -1;
-    if (!terms.copy || dlpack_py_impl_view_copy(v, want) == 0)
-        return 0;
-    dlpack_py_release(v);
-    return -1;
+    return dlpack_py_impl_obtain(state, obj, &terms, v);
 }
 
 static inline int
@@ -3515,6 +4046,56 @@ dlpack_py_consume(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
     return dlpack_py_consume_with(NULL, obj, want, v);
 }
 
+#if DLPACK_PY_HAS_EXCHANGE_API
+/* Borrows by the table of a type. Returns 1, or 0 where the tensor is to be consumed:
+ * a borrowed one cannot say read-only or padded (X3), and does not meet each wish. */
+static inline int
+dlpack_py_impl_borrow_by_table(const DLPackExchangeAPI *table, PyObject *obj, const dlpack_py_want *want,
+                               dlpack_py_view *v)
+{
+    dlpack_py_request request;
+    dlpack_py_impl_terms terms = dlpack_py_impl_terms_of(want, &request);
+    dlpack_py_error error;
+    DLTensor t;
+
+    if (table->dltensor_from_py_object_no_sync == NULL || (want != NULL && want->writable))
+        return 0;
+    memset(&t, 0, sizeof(t)); /* what is left unset is no tensor (X8) */
+    if (table->dltensor_from_py_object_no_sync(obj, &t) != 0 || PyErr_Occurred()) {
+        PyErr_Clear(); /* the same cause, if it is one, refuses the owned form */
+        return 0;
+    }
+    if (dlpack_py_impl_table_may_mislead(table, &t) || t.dtype.bits < 8)
+        return 0;
+    memset(&request, 0, sizeof(request));
+    return dlpack_py_impl_view_fill(v, &t, 0, DLPACK_PY_READONLY_UNSAID, &terms, &error) == 0 && !terms.copy;
+}
+#endif
+
+static inline int
+dlpack_py_borrow_with(dlpack_py_state *state, PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
+{
+#if DLPACK_PY_HAS_EXCHANGE_API
+    dlpack_py_impl_type type;
+
+    if (!PyCapsule_CheckExact(obj)) {
+        if (state == NULL && (state = dlpack_py_state_get()) == NULL)
+            return -1;
+        dlpack_py_impl_type_get(state, Py_TYPE(obj), &type);
+        dlpack_py_impl_view_clear(v);
+        if (type.table != NULL && dlpack_py_impl_borrow_by_table((const DLPackExchangeAPI *)type.table, obj, want, v))
+            return 0;
+    }
+#endif
+    return dlpack_py_consume_with(state, obj, want, v);
+}
+
+static inline int
+dlpack_py_borrow(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
+{
+    return dlpack_py_borrow_with(NULL, obj, want, v);
+}
+
 /* device= of from_dlpack: None, a tuple (type, id) or text (C3). */
 static inline int
 dlpack_py_impl_parse_device(PyObject *object, dlpack_py_request *request)
@@ -3527,7 +4108,8 @@ dlpack_py_impl_parse_device(PyObject *object, dlpack_py_request *request)
         return 0;
     request->has_device = 1;
     if (!PyUnicode_Check(object)) {
-        if (dlpack_py_impl_pair("device", object, &type, &id) < 0)
+        if (dlpack_py_impl_pair("device is %U, None, a tuple of two integers or a name was wanted", object, &type,
+                                &id) < 0)
             return -1;
         request->device = dlpack_py_device_make(dlpack_py_impl_clip(type), dlpack_py_impl_clip(id));
         return 0;
@@ -3535,7 +4117,7 @@ dlpack_py_impl_parse_device(PyObject *object, dlpack_py_request *request)
     text = PyUnicode_AsUTF8AndSize(object, &length);
     if (text != NULL && strlen(text) == (size_t)length && dlpack_py_device_parse(text, &request->device, NULL) == 0)
         return 0;
-    PyErr_Format(PyExc_ValueError, "device is %R, a name such as 'cpu' or 'cuda:1' was wanted", object);
+    dlpack_py_impl_refuse_value(PyExc_ValueError, "device is %U, a name such as 'cpu' or 'cuda:1' was wanted", object);
     return -1;
 }
 
@@ -3573,19 +4155,516 @@ dlpack_py_check(PyObject *obj)
 {
     dlpack_py_error error;
     dlpack_py_state *state;
+    dlpack_py_impl_shelf shelved;
     PyObject *method;
     int unbound, offered;
 
     if (PyCapsule_CheckExact(obj))
         return dlpack_py_impl_capsule_form(PyCapsule_GetName(obj), &error) != 0;
+    shelved = dlpack_py_impl_shelve_exception();
     state = dlpack_py_state_get();
     method = state == NULL ? NULL : dlpack_py_impl_find_method(obj, state->dlpack, &unbound);
-    if (method == NULL)
+    if (method == NULL && PyErr_ExceptionMatches(PyExc_AttributeError))
         PyErr_Clear();
     offered = method != NULL && method != Py_None;
+    dlpack_py_impl_unshelve_exception(shelved);
     Py_XDECREF(method);
     return offered;
 }
+
+/* ---- 2.13 Results like an argument -------------------------------------- */
+
+#if DLPACK_PY_HAS_EXCHANGE_API
+/* SetError of a table's allocator. It may come without a thread state: the first report
+ * is kept, and raised when the allocator has returned. */
+static inline void
+dlpack_py_impl_note_error(void *context, const char *kind, const char *message)
+{
+    dlpack_py_error *error = (dlpack_py_error *)context;
+    int32_t code = DLPACK_PY_RUNTIME_ERROR;
+
+    if (error->code != 0)
+        return;
+    while (kind != NULL && code > 0 && strcmp(kind, dlpack_py_impl_error_kind(code)) != 0)
+        code--;
+    dlpack_py_impl_fail(error, code > 0 ? code : DLPACK_PY_RUNTIME_ERROR, "%s",
+                        message != NULL ? message : "the allocator of the exchange table failed");
+}
+
+/* Asks a table for memory; NULL with an exception. */
+static inline DLManagedTensorVersioned *
+dlpack_py_impl_allocate_by_table(const DLPackExchangeAPI *table, const DLTensor *prototype)
+{
+    DLManagedTensorVersioned *managed = NULL;
+    DLTensor t = *prototype;
+    dlpack_py_error error;
+
+    error.code = 0;
+    if (table->managed_tensor_allocator(&t, &managed, &error, dlpack_py_impl_note_error) == 0 && managed != NULL)
+        return managed;
+    if (!PyErr_Occurred()) { /* as it should be */
+        dlpack_py_impl_note_error(&error, NULL, NULL);
+        (void)dlpack_py_raise(&error);
+    }
+    return NULL;
+}
+#endif
+
+static inline int
+dlpack_py_allocate_like(PyObject *like, const DLTensor *prototype, dlpack_py_view *v)
+{
+    static const dlpack_py_want anywhere = {0, NULL, 0, 0, NULL, 0, 0, DLPACK_PY_ANY_DEVICE, 1, 0};
+    dlpack_py_state *state = dlpack_py_state_get();
+    DLManagedTensorVersioned *managed;
+    dlpack_py_impl_type type;
+    dlpack_py_error error;
+
+    dlpack_py_impl_view_clear(v);
+    if (state == NULL)
+        return -1;
+    dlpack_py_impl_type_get(state, Py_TYPE(like), &type);
+#if DLPACK_PY_HAS_EXCHANGE_API
+    if (type.table != NULL) {
+        managed = dlpack_py_impl_allocate_by_table((const DLPackExchangeAPI *)type.table, prototype);
+        return managed == NULL ? -1 : dlpack_py_impl_take_wanted(managed, &anywhere, v);
+    }
+#endif
+    managed = dlpack_py_allocate(prototype, &error);
+    return managed == NULL ? dlpack_py_raise(&error) : dlpack_py_impl_take_wanted(managed, &anywhere, v);
+}
+
+/* An object that holds a view and has the two methods: what a from_dlpack takes. */
+typedef struct dlpack_py_impl_carrier {
+    PyObject_HEAD
+    dlpack_py_view view;
+} dlpack_py_impl_carrier;
+
+static inline dlpack_py_view *
+dlpack_py_impl_carried(PyObject *carrier)
+{
+    return &((dlpack_py_impl_carrier *)(void *)carrier)->view;
+}
+
+static inline PyObject *
+dlpack_py_impl_carrier_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    const dlpack_py_view *v = dlpack_py_impl_carried(self);
+    dlpack_py_offer offer = dlpack_py_offer_view(self, &v->tensor, v);
+    return dlpack_py_produce_offer(&offer, args, nargs, kwnames);
+}
+
+static inline PyObject *
+dlpack_py_impl_carrier_device(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    return dlpack_py_produce_device(&dlpack_py_impl_carried(self)->tensor);
+}
+
+static inline void
+dlpack_py_impl_carrier_dealloc(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    dlpack_py_release(dlpack_py_impl_carried(self));
+    PyObject_Free(self);
+    Py_DECREF(type);
+}
+
+static inline PyObject *
+dlpack_py_impl_carrier_type_new(void)
+{
+    static PyMethodDef methods[] = {
+        DLPACK_PY_METHODS(dlpack_py_impl_carrier_dlpack, dlpack_py_impl_carrier_device),
+        {NULL, NULL, 0, NULL},
+    };
+    PyType_Slot slots[3];
+    PyType_Spec spec;
+    void (*const dealloc)(PyObject *) = dlpack_py_impl_carrier_dealloc;
+
+    memset(slots, 0, sizeof(slots));
+    slots[0].slot = Py_tp_dealloc;
+    memcpy(&slots[0].pfunc, &dealloc, sizeof(dealloc)); /* ISO C has no such cast */
+    slots[1].slot = Py_tp_methods;
+    slots[1].pfunc = methods;
+    memset(&spec, 0, sizeof(spec));
+    spec.name = "dlpack_py.carrier";
+    spec.basicsize = (int)sizeof(dlpack_py_impl_carrier);
+    spec.flags = Py_TPFLAGS_DEFAULT;
+    spec.slots = slots;
+    return PyType_FromSpec(&spec);
+}
+
+/* Puts a view into a new carrier; takes it over, also when it fails. */
+static inline PyObject *
+dlpack_py_impl_carrier_steal(dlpack_py_state *state, dlpack_py_view *v)
+{
+    PyObject *type = PyDict_GetItemWithError(state->own_types, Py_None), *made, *carrier = NULL;
+
+    Py_XINCREF(type);
+    if (type == NULL && !PyErr_Occurred()) {
+        made = dlpack_py_impl_carrier_type_new();
+        if (made != NULL) /* another thread may have been first */
+            type = PyObject_CallMethod(state->own_types, "setdefault", "OO", Py_None, made);
+        Py_XDECREF(made);
+    }
+    if (type != NULL)
+        carrier = (PyObject *)PyObject_New(dlpack_py_impl_carrier, (PyTypeObject *)type);
+    Py_XDECREF(type);
+    if (carrier != NULL)
+        dlpack_py_move(dlpack_py_impl_carried(carrier), v);
+    else
+        dlpack_py_release(v);
+    return carrier;
+}
+
+/* The from_dlpack of the library that obj comes from: of its array namespace, or else of
+ * the module of its type, or of the package around that. A new reference, or NULL with
+ * an exception. */
+static inline PyObject *
+dlpack_py_impl_find_from_dlpack(PyObject *obj)
+{
+    PyObject *type = (PyObject *)Py_TYPE(obj), *module, *found = NULL, *name;
+    Py_ssize_t dot = 1;
+
+    if (PyObject_HasAttrString(type, "__array_namespace__")) {
+        module = PyObject_CallMethod(obj, "__array_namespace__", NULL);
+        found = module == NULL ? NULL : PyObject_GetAttrString(module, "from_dlpack");
+        Py_XDECREF(module);
+        return found;
+    }
+    name = PyObject_GetAttrString(type, "__module__");
+    while (name != NULL && found == NULL && PyUnicode_Check(name) && dot > 0) {
+        PyObject *whole = name;
+        module = PyImport_Import(whole);
+        found = module == NULL ? NULL : PyObject_GetAttrString(module, "from_dlpack");
+        Py_XDECREF(module);
+        dot = PyUnicode_FindChar(whole, '.', 0, PyUnicode_GetLength(whole), -1);
+        if (found == NULL && !PyErr_ExceptionMatches(PyExc_AttributeError) &&
+            !PyErr_ExceptionMatches(PyExc_ImportError))
+            break;
+        PyErr_Clear();
+        name = dot > 0 ? PyUnicode_Substring(whole, 0, dot) : NULL;
+        Py_DECREF(whole);
+    }
+    Py_XDECREF(name);
+    if (found == NULL && !PyErr_Occurred())
+        dlpack_py_impl_refuse_value(
+            PyExc_TypeError, "no %U can be made: its library has neither an exchange table nor a from_dlpack", type);
+    return found;
+}
+
+/* A view that was moved here, as what a managed tensor over it has to free. */
+static inline void
+dlpack_py_impl_free_view(void *context)
+{
+    dlpack_py_release((dlpack_py_view *)context);
+    DLPACK_PY_FREE(context);
+}
+
+/* What a view holds, as a versioned managed tensor that shows what the view shows. Takes
+ * the view over, also when it returns NULL with MemoryError. */
+static inline DLManagedTensorVersioned *
+dlpack_py_impl_view_managed_steal(dlpack_py_view *v)
+{
+    DLManagedTensorVersioned *managed = (DLManagedTensorVersioned *)v->managed;
+    const uint64_t readonly = v->readonly != DLPACK_PY_WRITABLE ? DLPACK_PY_FLAG_READ_ONLY : 0;
+    dlpack_py_view *moved;
+
+    if (v->form == DLPACK_PY_VERSIONED && memcmp(&managed->dl_tensor, &v->tensor, sizeof(v->tensor)) == 0) {
+        dlpack_py_impl_view_clear(v);
+        return managed;
+    }
+    moved = (dlpack_py_view *)DLPACK_PY_MALLOC(sizeof(*moved));
+    if (moved != NULL) {
+        dlpack_py_move(moved, v);
+        managed = dlpack_py_wrap(&moved->tensor, dlpack_py_impl_lasting(&moved->tensor, moved->flags) | readonly, moved,
+                                 dlpack_py_impl_free_view);
+        if (managed != NULL)
+            return managed;
+        dlpack_py_impl_free_view(moved);
+    }
+    dlpack_py_release(v);
+    (void)PyErr_NoMemory();
+    return NULL;
+}
+
+#if DLPACK_PY_HAS_EXCHANGE_API
+static inline PyObject *
+dlpack_py_impl_return_by_table(const DLPackExchangeAPI *table, dlpack_py_view *v)
+{
+    DLManagedTensorVersioned *managed = dlpack_py_impl_view_managed_steal(v);
+    void *out = NULL;
+    int failed;
+
+    if (managed == NULL)
+        return NULL;
+    failed = table->managed_tensor_to_py_object_no_sync(managed, &out) != 0;
+    if (dlpack_py_impl_check_table_call(failed || out == NULL, "managed_tensor_to_py_object_no_sync") == 0)
+        return (PyObject *)out;
+    if (!failed)
+        Py_XDECREF((PyObject *)out);
+    return NULL;
+}
+#endif
+
+static inline PyObject *
+dlpack_py_return_like_steal(PyObject *like, dlpack_py_view *v)
+{
+    dlpack_py_state *state = dlpack_py_state_get();
+    PyObject *from_dlpack, *carrier, *made = NULL;
+    dlpack_py_impl_type type;
+
+    if (v->managed == NULL)
+        PyErr_SetString(PyExc_ValueError, "the view owns nothing, a borrowed tensor cannot be returned");
+    if (state == NULL || v->managed == NULL) {
+        dlpack_py_release(v);
+        return NULL;
+    }
+    dlpack_py_impl_type_get(state, Py_TYPE(like), &type);
+#if DLPACK_PY_HAS_EXCHANGE_API
+    if (type.table != NULL)
+        return dlpack_py_impl_return_by_table((const DLPackExchangeAPI *)type.table, v);
+#endif
+    carrier = dlpack_py_impl_carrier_steal(state, v);
+    from_dlpack = carrier == NULL ? NULL : dlpack_py_impl_find_from_dlpack(like);
+    if (from_dlpack != NULL)
+        made = PyObject_CallFunctionObjArgs(from_dlpack, carrier, NULL);
+    Py_XDECREF(from_dlpack);
+    Py_XDECREF(carrier);
+    return made;
+}
+
+/* ---- 2.14 The exchange table of a type ---------------------------------- */
+
+#if DLPACK_PY_HAS_EXCHANGE_API
+/* What DLPACK_PY_EXCHANGE_API defines. */
+typedef struct dlpack_py_exchange {
+    DLPackExchangeAPI api; /* first: what the capsule on the type points to */
+    int (*offer)(PyObject *self, dlpack_py_offer *offer);
+    PyObject *(*make_steal)(PyTypeObject *type, dlpack_py_view *v);
+    const dlpack_py_want *want;
+} dlpack_py_exchange;
+
+/* The exchange table of a type, from what its author has for __dlpack__ and from_dlpack
+ * already. To be written at file scope, with a semicolon.
+ *
+ * name         of a static dlpack_py_exchange, for dlpack_py_exchange_add
+ * offer        int (PyObject *self, dlpack_py_offer *offer): fills in what is not zero;
+ *              0, or -1 with an exception. The tensor, its shape and its strides are not
+ *              on the stack, but live as long as self: a borrower reads them.
+ * make_steal   PyObject *(PyTypeObject *type, dlpack_py_view *v): a new object of the type
+ *              that holds the view, which it takes over, also when it fails
+ * want         const dlpack_py_want *: what make_steal can use; NULL: any CPU tensor
+ */
+#define DLPACK_PY_EXCHANGE_API(name, offer, make_steal, want)                                              \
+    static int name##_from_object(void *object, DLManagedTensorVersioned **out);                           \
+    static int name##_borrow(void *object, DLTensor *out);                                                 \
+    static int name##_to_object(DLManagedTensorVersioned *managed, void **out);                            \
+    static const dlpack_py_exchange name = {{{{DLPACK_PY_PROTOCOL_MAJOR, DLPACK_PY_PROTOCOL_MINOR}, NULL}, \
+                                             dlpack_py_impl_table_allocate,                                \
+                                             name##_from_object,                                           \
+                                             name##_to_object,                                             \
+                                             name##_borrow,                                                \
+                                             dlpack_py_impl_table_stream},                                 \
+                                            (offer),                                                       \
+                                            (make_steal),                                                  \
+                                            (want)};                                                       \
+    static int name##_from_object(void *object, DLManagedTensorVersioned **out)                            \
+    {                                                                                                      \
+        return dlpack_py_impl_table_from_object(&name, (PyObject *)object, out);                           \
+    }                                                                                                      \
+    static int name##_borrow(void *object, DLTensor *out)                                                  \
+    {                                                                                                      \
+        return dlpack_py_impl_table_borrow(&name, (PyObject *)object, out);                                \
+    }                                                                                                      \
+    static int name##_to_object(DLManagedTensorVersioned *managed, void **out)                             \
+    {                                                                                                      \
+        return dlpack_py_impl_table_to_object(&name, managed, out);                                        \
+    }                                                                                                      \
+    struct dlpack_py_impl_semicolon
+
+/* Raises for an out parameter that is NULL (X6). */
+static inline int
+dlpack_py_impl_check_out(const void *out)
+{
+    if (out == NULL)
+        PyErr_SetString(PyExc_ValueError, "out is NULL, a place for the result was wanted");
+    return out == NULL ? -1 : 0;
+}
+
+/* The work of this library's producers on the CPU is done when a call returns: there is
+ * no stream (X4). */
+static inline int
+dlpack_py_impl_table_stream(DLDeviceType type, int32_t id, void **out)
+{
+    char name[DLPACK_PY_TEXT_SIZE];
+
+    if (dlpack_py_impl_check_out(out) < 0)
+        return -1;
+    *out = NULL;
+    if (dlpack_py_is_cpu_readable(dlpack_py_device_make((int32_t)type, id)))
+        return 0;
+    PyErr_Format(PyExc_BufferError,
+                 "device is %s, objects with this exchange table are in memory that the CPU can read",
+                 dlpack_py_device_text(dlpack_py_device_make((int32_t)type, id), name));
+    return -1;
+}
+
+/* Is an object of another type than the table's (X7), or of a class derived from it that
+ * exports in its own way? Raises. */
+static inline int
+dlpack_py_impl_refuse_object(const dlpack_py_exchange *x, dlpack_py_state *state, PyTypeObject *type)
+{
+    PyObject *capsule = dlpack_py_impl_type_lookup(type, state->exchange);
+    const int derived = capsule != NULL && PyCapsule_IsValid(capsule, DLPACK_PY_IMPL_EXCHANGE_NAME) &&
+                        PyCapsule_GetPointer(capsule, DLPACK_PY_IMPL_EXCHANGE_NAME) == (const void *)&x->api;
+
+    PyErr_Clear();
+    Py_XDECREF(capsule);
+    if (derived)
+        dlpack_py_impl_refuse_value(
+            PyExc_BufferError, "%U overrides __dlpack__: its objects are exported by that alone", (PyObject *)type);
+    else
+        dlpack_py_impl_refuse_value(PyExc_TypeError, "%U is not the type that this exchange table belongs to",
+                                    (PyObject *)type);
+    return -1;
+}
+
+/* What the author offers of an object, and how it is exported. */
+static inline int
+dlpack_py_impl_table_offer(const dlpack_py_exchange *x, PyObject *object, dlpack_py_offer *offer, dlpack_py_plan *plan)
+{
+    dlpack_py_state *state = dlpack_py_state_get();
+    dlpack_py_request request;
+    dlpack_py_impl_type type;
+
+    if (state == NULL)
+        return -1;
+    if (object == NULL) {
+        PyErr_SetString(PyExc_TypeError, "the object is NULL");
+        return -1;
+    }
+    dlpack_py_impl_type_get(state, Py_TYPE(object), &type);
+    if (type.table != (const void *)&x->api)
+        return dlpack_py_impl_refuse_object(x, state, Py_TYPE(object));
+    memset(offer, 0, sizeof(*offer));
+    offer->owner = object;
+    offer->state = state;
+    if (x->offer(object, offer) < 0)
+        return -1;
+    memset(&request, 0, sizeof(request));
+    request.max_version.major = DLPACK_PY_PROTOCOL_MAJOR;
+    request.max_version.minor = DLPACK_PY_PROTOCOL_MINOR;
+    return dlpack_py_impl_plan(offer, &request, plan);
+}
+
+/* managed_tensor_from_py_object_no_sync */
+static inline int
+dlpack_py_impl_table_from_object(const dlpack_py_exchange *x, PyObject *object, DLManagedTensorVersioned **out)
+{
+    dlpack_py_offer offer;
+    dlpack_py_plan plan;
+
+    if (dlpack_py_impl_check_out(out) < 0)
+        return -1;
+    *out = NULL;
+    if (dlpack_py_impl_table_offer(x, object, &offer, &plan) < 0)
+        return -1;
+    *out = (DLManagedTensorVersioned *)dlpack_py_impl_export_offer(&offer, &plan);
+    return *out == NULL ? -1 : 0;
+}
+
+/* dltensor_from_py_object_no_sync: what a bare DLTensor cannot say is refused (X3). */
+static inline int
+dlpack_py_impl_table_borrow(const dlpack_py_exchange *x, PyObject *object, DLTensor *out)
+{
+    dlpack_py_offer offer;
+    dlpack_py_plan plan;
+
+    if (dlpack_py_impl_check_out(out) < 0 || dlpack_py_impl_table_offer(x, object, &offer, &plan) < 0)
+        return -1;
+    if (plan.copy || plan.flags != 0 || (offer.tensor->ndim > 0 && offer.tensor->strides == NULL)) {
+        PyErr_Format(PyExc_BufferError, "the data %s, which a borrowed tensor cannot be: ask for an owned one",
+                     plan.copy                                      ? "is exported as a copy only"
+                     : (plan.flags & DLPACK_PY_FLAG_READ_ONLY) != 0 ? "is read-only"
+                     : plan.flags != 0                              ? "is padded"
+                                                                    : "has no strides in its object");
+        return -1;
+    }
+    *out = *offer.tensor;
+    dlpack_py_impl_fold_offset(out);
+    return 0;
+}
+
+/* The type of the interpreter that a table was put on; a new reference. */
+static inline PyObject *
+dlpack_py_impl_table_type(const dlpack_py_exchange *x)
+{
+    dlpack_py_state *state = dlpack_py_state_get();
+    PyObject *key = state == NULL ? NULL : PyLong_FromVoidPtr(dlpack_py_impl_unconst(x));
+    PyObject *reference = key == NULL ? NULL : PyDict_GetItemWithError(state->own_types, key);
+    PyObject *type = reference == NULL ? NULL : PyObject_CallFunctionObjArgs(reference, NULL);
+
+    Py_XDECREF(key);
+    if (type == Py_None)
+        Py_CLEAR(type);
+    if (type == NULL && !PyErr_Occurred())
+        PyErr_SetString(PyExc_RuntimeError, "this interpreter has no type with this exchange table any more");
+    return type;
+}
+
+/* managed_tensor_to_py_object_no_sync */
+static inline int
+dlpack_py_impl_table_to_object(const dlpack_py_exchange *x, DLManagedTensorVersioned *managed, void **out)
+{
+    PyObject *type;
+    dlpack_py_view v;
+
+    if (managed == NULL) {
+        PyErr_SetString(PyExc_ValueError, "the managed tensor is NULL");
+        (void)(out != NULL && (*out = NULL) == NULL);
+        return -1;
+    }
+    if (dlpack_py_impl_check_out(out) < 0) {
+        dlpack_py_impl_delete(managed, DLPACK_PY_VERSIONED);
+        return -1;
+    }
+    *out = NULL;
+    type = dlpack_py_impl_table_type(x);
+    if (type == NULL) {
+        dlpack_py_impl_delete(managed, DLPACK_PY_VERSIONED);
+        return -1;
+    }
+    if (dlpack_py_impl_take_wanted(managed, x->want, &v) == 0)
+        *out = x->make_steal((PyTypeObject *)type, &v);
+    Py_DECREF(type);
+    return *out == NULL ? -1 : 0;
+}
+
+/* Put an exchange table on a type, as the type is made; a static one is ready by then.
+ *
+ * Returns 0, or -1 with an exception. The table's objects are of the type that it was
+ * put on last in an interpreter, which is not kept alive by that.
+ */
+static inline int
+dlpack_py_exchange_add(PyTypeObject *type, const dlpack_py_exchange *exchange)
+{
+    dlpack_py_state *state = dlpack_py_state_get();
+    PyObject *capsule, *key, *reference;
+    int failed = -1;
+
+    if (state == NULL)
+        return -1;
+    capsule = PyCapsule_New(dlpack_py_impl_unconst(&exchange->api), DLPACK_PY_IMPL_EXCHANGE_NAME, NULL);
+    key = PyLong_FromVoidPtr(dlpack_py_impl_unconst(exchange));
+    reference = PyWeakref_NewRef((PyObject *)type, NULL);
+    if (capsule != NULL && key != NULL && reference != NULL && PyDict_SetItem(state->own_types, key, reference) == 0)
+        failed = dlpack_py_impl_type_set(type, state->exchange, capsule);
+    Py_XDECREF(capsule);
+    Py_XDECREF(key);
+    Py_XDECREF(reference);
+    return failed;
+}
+#endif
 
 #endif /* DLPACK_PY_PROTOCOL_LAYER */
 

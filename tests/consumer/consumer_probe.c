@@ -108,11 +108,14 @@ view_release_detached(PyObject *self, PyObject *Py_UNUSED(unused))
     Py_RETURN_NONE;
 }
 
-/* Raises the exception, and releases the view while it is in flight. */
+/* Raises the exception, which may be a class, and releases the view while it is in flight. */
 static PyObject *
 view_release_raising(PyObject *self, PyObject *exception)
 {
-    PyErr_SetObject((PyObject *)Py_TYPE(exception), exception);
+    if (PyType_Check(exception))
+        PyErr_SetNone(exception); /* before 3.12 no instance is made */
+    else
+        PyErr_SetObject((PyObject *)Py_TYPE(exception), exception);
     dlpack_py_release(&((View *)self)->view);
     return NULL;
 }
@@ -254,10 +257,23 @@ probe_check(PyObject *Py_UNUSED(module), PyObject *obj)
     return PyBool_FromLong(dlpack_py_check(obj));
 }
 
+/* check_in_flight(obj, exception): asks as check does while the exception is in flight, and raises that. */
+static PyObject *
+probe_check_in_flight(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *obj, *exception;
+    if (!PyArg_ParseTuple(args, "OO", &obj, &exception))
+        return NULL;
+    PyErr_SetObject((PyObject *)Py_TYPE(exception), exception);
+    (void)dlpack_py_check(obj);
+    return NULL;
+}
+
 static PyMethodDef functions[] = {
     {"consume", (PyCFunction)(void (*)(void))probe_consume, METH_VARARGS | METH_KEYWORDS, NULL},
     {"from_dlpack", (PyCFunction)(void (*)(void))probe_from_dlpack, METH_FASTCALL | METH_KEYWORDS, NULL},
     {"check", probe_check, METH_O, NULL},
+    {"check_in_flight", probe_check_in_flight, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

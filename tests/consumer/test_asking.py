@@ -6,9 +6,11 @@ import dltensor
 import pytest
 from consumer_probe import (
     DLPACK_PY_ANY_DEVICE,
+    DLPACK_PY_COPY_IF_NEEDED,
     DLPACK_PY_NOTHING_PENDING,
     CalledFromC,
     check,
+    check_in_flight,
     consume,
     from_dlpack,
 )
@@ -490,11 +492,70 @@ def test_a_device_type_that_was_wanted_is_taken_as_it_is_C5(device):
 def test_a_copy_of_pinned_memory_is_made_of_what_came_as_the_cpus_C5(device):
     made = [Made(device=device), Made(device=CPU)]
     refusal = TypeError("__dlpack__() got an unexpected keyword argument 'copy'")
-    producer = Scripted(refusal, made[0].capsule, refusal, made[1].capsule)
+    producer = Scripted(refusal, made[0].capsule, made[1].capsule)  # the keyword is not tried again
     view = from_dlpack(producer, copy=True)
     assert view.device == CPU
     assert dltensor.values(view.data, view.dtype, view.shape, view.strides) == [0.0, 1.0, 2.0]
     assert [m.deleted for m in made] == [1, 1]
+
+
+@HOST_READABLE
+def test_a_copy_is_not_made_of_what_may_be_pending_C5(device):
+    made = [Made(device=device, shape=(2, 2), strides=(1, 2)), Made(device=CPU, shape=(2, 2), strides=(1, 2))]
+    producer = Scripted(made[0].capsule, made[1].capsule)
+    want = {"device": DLPACK_PY_ANY_DEVICE, "order": "C", "options": DLPACK_PY_COPY_IF_NEEDED}
+    view = consume(producer, want)
+    assert [call.get("dl_device") for call in producer.calls] == [None, CPU]
+    assert (view.device, view.strides, [m.deleted for m in made]) == (CPU, (2, 1), [1, 1])
+
+
+@HOST_READABLE
+def test_a_copy_is_not_left_where_another_device_was_asked_for_C3(device):
+    refusal = TypeError("__dlpack__() got an unexpected keyword argument 'copy'")
+    made = Made(device=device)
+    with pytest.raises(BufferError, match="a copy is made from and to the CPU only"):
+        consume(
+            Scripted(refusal, made.capsule),
+            {"device": DLPACK_PY_ANY_DEVICE, "options": DLPACK_PY_NOTHING_PENDING},
+            device=device,
+            copy=True,
+        )
+    assert made.deleted == 1
+
+
+@HOST_READABLE
+def test_pinned_memory_for_which_the_cpu_was_asked_is_refused_after_one_call_C5(device):
+    producer = Producer(device=device)
+    with pytest.raises(BufferError, match="NOTHING_PENDING"):
+        consume(producer, device="cpu")
+    assert producer.calls == [{**VERSION, "dl_device": CPU}]
+
+
+@both_forms
+@pytest.mark.parametrize(
+    "device, want, copy",
+    [
+        (CUDA, {"device": DLPACK_PY_ANY_DEVICE, "order": "C", "options": DLPACK_PY_COPY_IF_NEEDED}, None),
+        (CUDA, {"device": DLPACK_PY_ANY_DEVICE}, True),
+        (CUDA_HOST, {"device": CUDA_HOST[0]}, True),
+        (CUDA_HOST, {"device": CUDA_HOST[0], "options": DLPACK_PY_NOTHING_PENDING}, True),
+    ],
+)
+def test_a_raw_capsule_of_which_no_copy_can_be_made_stays_as_it_was_K4(form, device, want, copy):
+    made = Made(form, device=device, shape=(2, 2), strides=(1, 2))
+    capsule = made.capsule()
+    with pytest.raises(BufferError, match="device is "):
+        consume(capsule, want, copy=copy)
+    assert (dltensor.name(capsule), made.deleted) == (form, 0)
+
+
+@both_forms
+def test_a_raw_capsule_for_whose_copy_there_is_no_memory_stays_as_it_was_K4(form):
+    made = Made(form, shape=(2**59,), strides=(0,))
+    capsule = made.capsule()
+    with pytest.raises(MemoryError):
+        consume(capsule, copy=True)
+    assert (dltensor.name(capsule), made.deleted) == (form, 0)
 
 
 # ---- Looking the method up: C6 ----
@@ -515,6 +576,12 @@ def test_an_instances_method_counts_where_the_type_has_none_C6():
     proxy.__dlpack__ = lambda **keywords: made.capsule()
     assert consume(proxy).data == made.address
     assert check(proxy)
+
+
+def test_a_class_offers_nothing_though_its_instances_do_C6():
+    assert not check(Producer)
+    with pytest.raises(AttributeError, match="Producer.*its instances may have"):
+        consume(Producer)
 
 
 class Proxy:
@@ -665,3 +732,30 @@ def test_check_says_whether_an_object_offers_arrays_and_calls_nothing_C6():
     producer = Producer()
     assert check(producer)
     assert producer.calls == []
+
+
+def test_errors_whose_contexts_are_a_ring_are_raised_all_the_same_C1():
+    class Ring:
+        def __dlpack__(self, **keywords):
+            if keywords:
+                raise TypeError("unexpected keyword argument 'max_version'")
+            one, other = ValueError("one"), ValueError("other")
+            one.__context__, other.__context__ = other, one
+            raise one
+
+    with pytest.raises(ValueError, match="one"):
+        consume(Ring())
+
+
+def test_what_check_meets_is_reported_and_an_exception_in_flight_is_kept_C6(monkeypatch):
+    seen = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: seen.append(unraisable.exc_type))
+
+    class Bad:
+        def __getattr__(self, name):
+            raise KeyboardInterrupt
+
+    assert not check(Bad())
+    assert seen == [KeyboardInterrupt]
+    with pytest.raises(KeyError, match="in flight"):
+        check_in_flight(object(), KeyError("in flight"))

@@ -2,6 +2,8 @@
 
 import array
 import ctypes
+import os
+import subprocess
 import sys
 
 import dltensor
@@ -84,6 +86,7 @@ FITS = {
     "range from 0": ({"shape": ()}, {"max_ndim": 2}),
     "range from scalar": (MATRIX, {"ndim": DLPACK_PY_SCALAR, "max_ndim": 2}),
     "range": (MATRIX, {"ndim": 1, "max_ndim": 2}),
+    "shape with a range": (MATRIX, {"ndim": 1, "max_ndim": 2, "shape": (7,)}),  # which is not looked at
     "shape": (MATRIX, {"ndim": 2, "shape": (-1, 3)}),
     "order C": (MATRIX, {"order": "C"}),
     "order F": (TRANSPOSED, {"order": "F"}),
@@ -471,3 +474,14 @@ def test_a_state_at_hand_changes_nothing_C9():
     view = consume(bytearray(b"ab"), {"options": DLPACK_PY_BUFFER_TOO}, with_state=True)
     assert values(view) == [97, 98]
     assert consume(Producer(VERSIONED), with_state=True).form == DLPACK_PY_VERSIONED
+
+
+def test_a_copy_of_packed_elements_ends_in_zeros_and_not_in_what_the_memory_held_before_D6():
+    script = """
+import ctypes, consumer_probe, dltensor
+view = consumer_probe.consume(dltensor.Made(dtype=(17, 4, 1), shape=(3,)).capsule(), copy=True)
+print(hex(ctypes.string_at(view.data, 2)[1] >> 4))
+"""
+    environment = {**os.environ, "MALLOC_PERTURB_": "90", "PYTHONPATH": os.pathsep.join(sys.path)}  # glibc's
+    out = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert out.stdout == "0x0\n"

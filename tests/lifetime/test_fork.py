@@ -154,3 +154,14 @@ for past in PASTS:
         wait_for_child(children.pop())
 """
     )
+
+
+def test_where_python_cannot_tell_of_forks_arrays_are_exported_all_the_same_K5(child):
+    child(
+        """
+del os.register_at_fork
+for form in FORMS:
+    capsule(partial(say, "owner ends"), form)
+""",
+        out="owner ends\n" * 4,
+    )

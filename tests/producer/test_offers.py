@@ -194,7 +194,25 @@ def test_a_copy_of_padded_data_is_padded_and_one_of_read_only_data_writeable_P4(
 @pytest.mark.parametrize("flags", [IS_COPIED, 2**3, 2**63, 2**64 - 1])
 def test_an_export_in_place_carries_neither_copied_nor_unknown_flags_P4_C8(embedded, flags):
     owner = thing(flags=flags, embedded=embedded)
-    assert dltensor.read(owner.__dlpack__(max_version=(1, 0))).flags == flags & (READ_ONLY | PADDED)
+    assert dltensor.read(owner.__dlpack__(max_version=(1, 0))).flags == flags & READ_ONLY
+
+
+@allocated_or_embedded
+def test_padded_says_nothing_of_whole_bytes_D6_P3(embedded):
+    owner = thing(flags=PADDED, embedded=embedded)
+    assert dltensor.read(owner.__dlpack__()).form == LEGACY
+    assert dltensor.read(owner.__dlpack__(max_version=(1, 0))).flags == 0
+
+
+@allocated_or_embedded
+@pytest.mark.parametrize("kind", [1, 3, 11, 13])
+def test_the_hosts_memory_goes_out_without_a_number_whatever_its_owner_says_D9(embedded, kind):
+    owner = thing(device=(kind, 3), embedded=embedded)
+    assert owner.__dlpack_device__() == (kind, 0)
+    for asked in (None, (kind, 0)):
+        assert dltensor.read(owner.__dlpack__(dl_device=asked)).device == (kind, 0)
+    with pytest.raises(BufferError, match="dl_device is "):
+        owner.__dlpack__(dl_device=(kind, 3))
 
 
 def test_unsaid_data_goes_out_in_the_legacy_form_too_C7():
@@ -270,9 +288,18 @@ def test_host_readable_memory_goes_out_as_it_is_and_as_the_cpus_where_asked_for_
             assert sys.getrefcount(owner) == before + 1
             del capsule
         assert sys.getrefcount(owner) == before
-        copied = Taken(owner.__dlpack__(dl_device=dl_device, copy=True, **ASK[form]))
-        assert (copied.says.device, copied.values()) == (CPU, [0.0, 1.0, 2.0])
-        copied.delete()
+    copied = Taken(owner.__dlpack__(dl_device=CPU, copy=True, **ASK[form]))
+    assert (copied.says.device, copied.values()) == (CPU, [0.0, 1.0, 2.0])
+    copied.delete()
+
+
+@HOST_READABLE
+@both_forms
+def test_a_copy_that_would_be_elsewhere_than_the_device_method_says_is_refused_P8(device, form):
+    owner = thing(device=device)
+    for dl_device in (None, device):
+        with pytest.raises(BufferError, match=r"a copy of data on .* ask with dl_device=\(1, 0\)"):
+            owner.__dlpack__(dl_device=dl_device, copy=True, **ASK[form])
 
 
 @HOST_READABLE
@@ -434,6 +461,12 @@ def test_what_is_wrapped_may_say_that_it_was_copied_P4():
 
 
 STEAL = {VERSIONED: steal, LEGACY: steal_legacy}
+
+
+@both_forms
+def test_no_managed_tensor_gives_no_capsule(form):
+    with pytest.raises(BufferError, match="there is no managed tensor"):
+        STEAL[form](0)
 
 
 @both_forms

@@ -275,3 +275,14 @@ def test_no_reference_to_an_argument_is_kept_P1(max_version, copy):
         except TypeError:
             pass
         assert [sys.getrefcount(value) for value in values if type(value) is not bool] == before
+
+
+class Unprintable:
+    def __repr__(self):
+        raise KeyError("repr")
+
+
+@pytest.mark.parametrize("keyword", ["stream", "max_version", "dl_device", "copy"])
+@pytest.mark.parametrize("value", [Unprintable(), [10**5000], (10**5000, "1")], ids=["raises", "long", "longer"])
+def test_a_value_that_cannot_be_shown_is_a_type_error_all_the_same_P1(keyword, value):
+    refuses(TypeError, f"{keyword} is ", **{keyword: value})
