@@ -2,9 +2,11 @@
  * SPDX-License-Identifier: MIT
  *
  * What the author of an array library has to bring together: memory of its own or
- * imported, views that look into it, read-only memory, derived classes, the garbage
+ * imported, views that look into it, read-only memory, elements that Python has no
+ * values for, some of them smaller than a byte, derived classes, the garbage
  * collector. dlpack_py.h is called to describe tensors and to copy them, to import
- * (array_import and its two callers) and to export (section 6).
+ * (array_import and its callers) and to export (section 6); beside it stands the
+ * older way to share memory, Python's buffers (section 7).
  *
  * Shape, strides and memory of an array never change, so that they are read without
  * a lock. Whoever writes elements while others read them has to agree with them
@@ -16,8 +18,9 @@
  *   4 Indexing
  *   5 Other shapes
  *   6 DLPack
- *   7 Values and copies
- *   8 The module
+ *   7 Buffers
+ *   8 Values and copies
+ *   9 The module
  */
 #include <Python.h>
 #include <structmember.h> /* T_PYSSIZET */
@@ -33,21 +36,83 @@
 /* ISO C has no cast from a function's pointer to an object's. */
 #define SLOT(function) ((void *)(uintptr_t)(function))
 
+#if PY_VERSION_HEX < 0x030B0000 /* where float16 had private functions only */
+#  define PyFloat_Pack2(number, bytes, le) _PyFloat_Pack2(number, (unsigned char *)(bytes), le)
+#  define PyFloat_Unpack2(bytes, le) _PyFloat_Unpack2((const unsigned char *)(bytes), le)
+#endif
+
 /* ---- 1 Elements --------------------------------------------------------- */
 
-/* The dtypes of the array API. Others are refused: no Python value says what their
- * elements are. */
+/* The dtypes that there are: first those that buffers and Python have values for,
+ * then those that are stored only, to be moved, viewed and handed on. */
 static const uint32_t dtypes[] = {
-    DLPACK_PY_BOOL,       DLPACK_PY_INT8,
-    DLPACK_PY_INT16,      DLPACK_PY_INT32,
-    DLPACK_PY_INT64,      DLPACK_PY_UINT8,
-    DLPACK_PY_UINT16,     DLPACK_PY_UINT32,
-    DLPACK_PY_UINT64,     DLPACK_PY_FLOAT32,
-    DLPACK_PY_FLOAT64,    DLPACK_PY_COMPLEX64,
-    DLPACK_PY_COMPLEX128, 0,
+    DLPACK_PY_BOOL,
+    DLPACK_PY_INT8,
+    DLPACK_PY_INT16,
+    DLPACK_PY_INT32,
+    DLPACK_PY_INT64,
+    DLPACK_PY_UINT8,
+    DLPACK_PY_UINT16,
+    DLPACK_PY_UINT32,
+    DLPACK_PY_UINT64,
+    DLPACK_PY_FLOAT16,
+    DLPACK_PY_FLOAT32,
+    DLPACK_PY_FLOAT64,
+    DLPACK_PY_COMPLEX64,
+    DLPACK_PY_COMPLEX128,
+
+    DLPACK_PY_BFLOAT16,
+    DLPACK_PY_FLOAT8_E3M4,
+    DLPACK_PY_FLOAT8_E4M3,
+    DLPACK_PY_FLOAT8_E4M3B11FNUZ,
+    DLPACK_PY_FLOAT8_E4M3FN,
+    DLPACK_PY_FLOAT8_E4M3FNUZ,
+    DLPACK_PY_FLOAT8_E5M2,
+    DLPACK_PY_FLOAT8_E5M2FNUZ,
+    DLPACK_PY_FLOAT8_E8M0FNU,
+    DLPACK_PY_FLOAT6_E2M3FN,
+    DLPACK_PY_FLOAT6_E3M2FN,
+    DLPACK_PY_FLOAT4_E2M1FN,
+    0,
 };
 
-/* One element of any of them. */
+/* What the struct module calls elements with values, complex ones as NumPy does;
+ * NULL for what is stored only. */
+static const char *
+element_format(uint32_t dtype)
+{
+    switch (dtype) {
+    case DLPACK_PY_BOOL: return "?";
+    case DLPACK_PY_INT8: return "b";
+    case DLPACK_PY_INT16: return "h";
+    case DLPACK_PY_INT32: return "i";
+    case DLPACK_PY_INT64: return "q";
+    case DLPACK_PY_UINT8: return "B";
+    case DLPACK_PY_UINT16: return "H";
+    case DLPACK_PY_UINT32: return "I";
+    case DLPACK_PY_UINT64: return "Q";
+    case DLPACK_PY_FLOAT16: return "e";
+    case DLPACK_PY_FLOAT32: return "f";
+    case DLPACK_PY_FLOAT64: return "d";
+    case DLPACK_PY_COMPLEX64: return "Zf";
+    case DLPACK_PY_COMPLEX128: return "Zd";
+    default: return NULL;
+    }
+}
+
+/* Have elements of this dtype values? Returns 0, or -1 with TypeError. */
+static int
+check_values(uint32_t dtype)
+{
+    char text[DLPACK_PY_TEXT_SIZE];
+    if (element_format(dtype) != NULL)
+        return 0;
+    PyErr_Format(PyExc_TypeError, "elements of %s are only stored, they cannot be read or written as values",
+                 dlpack_py_dtype_text(dtype, text));
+    return -1;
+}
+
+/* One element with a value. */
 typedef union Element {
     int8_t i8;
     int16_t i16;
@@ -61,7 +126,7 @@ typedef union Element {
     double f64[2];
 } Element;
 
-/* The address of an element, by its distance from the first. */
+/* The address of an element with a value, by its distance from the first. */
 static char *
 element_at(const DLTensor *t, int64_t distance)
 {
@@ -83,10 +148,11 @@ read_element(const DLTensor *t, int64_t distance)
     case DLPACK_PY_UINT16: return PyLong_FromUnsignedLong(e.u16);
     case DLPACK_PY_UINT32: return PyLong_FromUnsignedLong(e.u32);
     case DLPACK_PY_UINT64: return PyLong_FromUnsignedLongLong(e.u64);
+    case DLPACK_PY_FLOAT16: return PyFloat_FromDouble(PyFloat_Unpack2((const char *)&e, PY_LITTLE_ENDIAN));
     case DLPACK_PY_FLOAT32: return PyFloat_FromDouble((double)e.f32[0]);
     case DLPACK_PY_FLOAT64: return PyFloat_FromDouble(e.f64[0]);
     case DLPACK_PY_COMPLEX64: return PyComplex_FromDoubles((double)e.f32[0], (double)e.f32[1]);
-    default: return PyComplex_FromDoubles(e.f64[0], e.f64[1]); /* complex128, the last of dtypes */
+    default: return PyComplex_FromDoubles(e.f64[0], e.f64[1]); /* complex128 */
     }
 }
 
@@ -163,6 +229,7 @@ parse_element(PyObject *value, uint32_t dtype, Element *e)
     case DLPACK_PY_UINT16: e->u16 = (uint16_t)parse_unsigned(value, UINT16_MAX); break;
     case DLPACK_PY_UINT32: e->u32 = (uint32_t)parse_unsigned(value, UINT32_MAX); break;
     case DLPACK_PY_UINT64: e->u64 = parse_unsigned(value, UINT64_MAX); break;
+    case DLPACK_PY_FLOAT16: (void)PyFloat_Pack2(PyFloat_AsDouble(value), (char *)e, PY_LITTLE_ENDIAN); break;
     case DLPACK_PY_FLOAT32: e->f32[0] = narrow(PyFloat_AsDouble(value)); break;
     case DLPACK_PY_FLOAT64: e->f64[0] = PyFloat_AsDouble(value); break;
     case DLPACK_PY_COMPLEX64:
@@ -187,23 +254,28 @@ typedef struct Array {
     void *memory;          /* the array's own, else NULL */
     dlpack_py_view source; /* what was imported; else all zero, which says writable */
     int readonly;          /* DLPACK_PY_WRITABLE, ..._READONLY or, from a legacy capsule, ..._READONLY_UNSAID */
+    uint64_t padded;       /* DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED if the memory came so, else 0 */
     PyObject *weakrefs;
 } Array;
 
 /* What an array takes from others: any layout, aligned as its elements need. */
 static const dlpack_py_want importable = {.dtypes = dtypes};
 
-/* A new array that shows what t does, and does not hold the memory yet. Strides that
- * are NULL, or of no elements (D5), become row-major. */
+/* A new array that shows what t does, and does not hold the memory yet. Without
+ * elements there is no data (D3); strides that are NULL, or of no elements (D5),
+ * become row-major. */
 static Array *
-array_new(PyTypeObject *type, const DLTensor *t)
+array_new(PyTypeObject *type, const DLTensor *t, uint64_t padded)
 {
     const size_t size = (size_t)t->ndim * sizeof(int64_t);
     Array *self = (Array *)type->tp_alloc(type, 0);
 
     if (self == NULL)
         return NULL;
+    self->padded = padded;
     self->tensor = *t;
+    if (dlpack_py_is_empty(t))
+        self->tensor.data = NULL;
     self->tensor.shape = self->tensor.strides = NULL;
     if (t->ndim == 0)
         return self;
@@ -224,10 +296,10 @@ array_new(PyTypeObject *type, const DLTensor *t)
 
 /* Can there be such an array? Returns 0, or -1 with ValueError. */
 static int
-check_size(const DLTensor *t)
+check_size(const DLTensor *t, uint64_t padded)
 {
     dlpack_py_error error;
-    if (dlpack_py_validate(t, 0, &error) == 0)
+    if (dlpack_py_validate(t, padded, &error) == 0)
         return 0;
     PyErr_SetString(PyExc_ValueError, error.text);
     return -1;
@@ -235,7 +307,7 @@ check_size(const DLTensor *t)
 
 /* A new array with row-major memory of its own: zeros, or whatever is there. */
 static Array *
-array_allocate(PyTypeObject *type, int32_t ndim, const int64_t *shape, uint32_t dtype, int zeroed)
+array_allocate(PyTypeObject *type, int32_t ndim, const int64_t *shape, uint32_t dtype, uint64_t padded, int zeroed)
 {
     Element anywhere; /* data must not be NULL to be valid */
     DLTensor t = dlpack_py_cpu(&anywhere, dtype, ndim, shape, NULL);
@@ -243,19 +315,18 @@ array_allocate(PyTypeObject *type, int32_t ndim, const int64_t *shape, uint32_t 
     Array *self;
     size_t size;
 
-    if (check_size(&t) < 0)
+    if (check_size(&t, padded) < 0)
         return NULL;
-    if (dlpack_py_nbytes(&t, 0) > PY_SSIZE_T_MAX - ALIGNMENT)
+    if (dlpack_py_nbytes(&t, padded) > PY_SSIZE_T_MAX - ALIGNMENT)
         return (Array *)PyErr_NoMemory();
-    size = (size_t)dlpack_py_nbytes(&t, 0);
-    t.data = NULL;
+    size = (size_t)dlpack_py_nbytes(&t, padded);
     if (size > 0) {
         memory = zeroed ? PyMem_RawCalloc(1, size + ALIGNMENT) : PyMem_RawMalloc(size + ALIGNMENT);
         if (memory == NULL)
             return (Array *)PyErr_NoMemory();
         t.data = (char *)memory + (ALIGNMENT - (uintptr_t)memory % ALIGNMENT);
     }
-    self = array_new(type, &t);
+    self = array_new(type, &t, padded);
     if (self == NULL)
         PyMem_RawFree(memory);
     else
@@ -270,9 +341,9 @@ array_import(PyTypeObject *type, dlpack_py_view *v)
     DLTensor t = v->tensor;
     Array *self;
 
-    t.data = dlpack_py_is_empty(&t) ? NULL : dlpack_py_data(v);
+    t.data = dlpack_py_data(v);
     t.byte_offset = 0;
-    self = array_new(type, &t);
+    self = array_new(type, &t, v->flags & DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED);
     if (self == NULL) {
         dlpack_py_release(v);
         return NULL;
@@ -308,7 +379,7 @@ array_root(const Array *self)
 static PyObject *
 array_view(Array *self, const DLTensor *t)
 {
-    Array *view = array_new(Py_TYPE(self), t);
+    Array *view = array_new(Py_TYPE(self), t, self->padded);
     if (view == NULL)
         return NULL;
     view->owner = self->owner != NULL ? self->owner : self;
@@ -409,7 +480,8 @@ array_get_itemsize(PyObject *op, void *Py_UNUSED(closure))
 static PyObject *
 array_get_nbytes(PyObject *op, void *Py_UNUSED(closure))
 {
-    return PyLong_FromLongLong(dlpack_py_nbytes(&((const Array *)op)->tensor, 0));
+    const Array *self = (const Array *)op;
+    return PyLong_FromLongLong(dlpack_py_nbytes(&self->tensor, self->padded));
 }
 
 static PyObject *
@@ -465,8 +537,9 @@ static PyGetSetDef array_attributes[] = {
     {"dtype", array_get_dtype, NULL, PyDoc_STR("The type of the elements, as text."), NULL},
     {"ndim", array_get_ndim, NULL, PyDoc_STR("The rank: how many dimensions there are."), NULL},
     {"size", array_get_size, NULL, PyDoc_STR("How many elements there are."), NULL},
-    {"itemsize", array_get_itemsize, NULL, PyDoc_STR("The bytes of one element."), NULL},
-    {"nbytes", array_get_nbytes, NULL, PyDoc_STR("The bytes that a copy takes."), NULL},
+    {"itemsize", array_get_itemsize, NULL,
+     PyDoc_STR("The bytes of one element: 1 where it has fewer than 8 bits, though they lie side by side."), NULL},
+    {"nbytes", array_get_nbytes, NULL, PyDoc_STR("The bytes that a copy takes: those of all bits, rounded up."), NULL},
     {"device", array_get_device, NULL, PyDoc_STR("The DLPack device, as a tuple (type, id)."), NULL},
     {"data_ptr", array_get_data_ptr, NULL, PyDoc_STR("The address of the first element; 0 where there is none."), NULL},
     {"readonly", array_get_readonly, NULL, PyDoc_STR("Whether elements cannot be assigned."), NULL},
@@ -479,7 +552,8 @@ static PyGetSetDef array_attributes[] = {
 
 /* A view in the making: a tensor with room for its shape and strides. */
 typedef struct Layout {
-    DLTensor tensor;
+    DLTensor tensor; /* begins where its source does, until layout_settle */
+    int64_t first;   /* how many elements further its first one is */
     int64_t shape[DLPACK_PY_MAX_NDIM];
     int64_t strides[DLPACK_PY_MAX_NDIM];
 } Layout;
@@ -489,6 +563,7 @@ static void
 layout_begin(Layout *l, const DLTensor *t)
 {
     l->tensor = *t;
+    l->first = 0;
     l->tensor.ndim = 0;
     l->tensor.shape = l->shape;
     l->tensor.strides = l->strides;
@@ -511,7 +586,26 @@ static void
 layout_move(Layout *l, const DLTensor *t, int32_t axis, int64_t index)
 {
     if (!dlpack_py_is_empty(t)) /* another axis may have none */
-        l->tensor.data = element_at(&l->tensor, index * t->strides[axis]);
+        l->first += index * t->strides[axis];
+}
+
+/* Has the view begin with its first element. Returns 0, or -1 with ValueError where
+ * that begins in the middle of a byte: DLPack can describe no such tensor. */
+static int
+layout_settle(Layout *l, uint64_t padded)
+{
+    const int64_t bits = dlpack_py_item_bits(l->tensor.dtype, padded);
+    const int64_t rest = l->first % 8 * bits; /* of eight elements, which fill as many bytes as one has bits */
+
+    if (dlpack_py_is_empty(&l->tensor))
+        return 0;
+    if (rest % 8 != 0) {
+        PyErr_Format(PyExc_ValueError, "the view would begin with element %lld, in the middle of a byte",
+                     (long long)l->first);
+        return -1;
+    }
+    l->tensor.data = (char *)l->tensor.data + l->first / 8 * bits + rest / 8;
+    return 0;
 }
 
 static int
@@ -598,7 +692,7 @@ layout_follow(Layout *l, const DLTensor *t, PyObject *items)
     return l->tensor.ndim == 0 && ellipses == 0;
 }
 
-/* What self[key] looks at. Returns as layout_follow does. */
+/* What self[key] looks at. Returns as layout_follow does; an element has a value. */
 static int
 array_follow(const Array *self, PyObject *key, Layout *l)
 {
@@ -611,6 +705,9 @@ array_follow(const Array *self, PyObject *key, Layout *l)
     single = layout_follow(l, &self->tensor, items);
     if (items != key)
         Py_DECREF(items);
+    if (single < 0 || (single && check_values(dlpack_py_dtype(&self->tensor)) < 0) ||
+        layout_settle(l, self->padded) < 0)
+        return -1;
     return single;
 }
 
@@ -646,7 +743,7 @@ array_assign(PyObject *op, PyObject *key, PyObject *value)
         PyErr_SetString(PyExc_ValueError, "the array is read-only");
         return -1;
     }
-    if (parse_element(value, dtype, &e) < 0 || array_follow(self, key, &l) < 0)
+    if (check_values(dtype) < 0 || parse_element(value, dtype, &e) < 0 || array_follow(self, key, &l) < 0)
         return -1;
     repeated = dlpack_py_cpu(&e, dtype, l.tensor.ndim, l.shape, nowhere);
     return dlpack_py_copy(&l.tensor, &repeated, 0, NULL);
@@ -811,7 +908,7 @@ array_broadcast_to(PyObject *op, PyObject *arg)
         PyErr_Format(PyExc_ValueError, "the array does not repeat to the shape %R", arg);
         return NULL;
     }
-    return check_size(&l.tensor) < 0 ? NULL : array_view((Array *)op, &l.tensor);
+    return check_size(&l.tensor, ((const Array *)op)->padded) < 0 ? NULL : array_view((Array *)op, &l.tensor);
 }
 
 /* ---- 6 DLPack ----------------------------------------------------------- */
@@ -822,6 +919,7 @@ array_dlpack(PyObject *op, PyObject *const *args, Py_ssize_t nargs, PyObject *kw
     const Array *self = (const Array *)op;
     dlpack_py_offer offer = dlpack_py_offer_view(op, &self->tensor, &array_root(self)->source);
 
+    offer.flags |= self->padded;                /* of a copy, which has no source */
     if (self->readonly == DLPACK_PY_READONLY) { /* by setflags, if the source does not say so itself */
         offer.flags |= DLPACK_PY_FLAG_READ_ONLY;
         offer.options &= ~DLPACK_PY_OFFER_UNSAID;
@@ -835,7 +933,152 @@ array_dlpack_device(PyObject *op, PyObject *Py_UNUSED(unused))
     return dlpack_py_produce_device(&((const Array *)op)->tensor);
 }
 
-/* ---- 7 Values and copies ------------------------------------------------ */
+/* ---- 7 Buffers ---------------------------------------------------------- */
+
+static int
+asks_for(int flags, int request)
+{
+    return (flags & request) == request;
+}
+
+/* Are the elements in the order that a request insists on? That of C, where it has
+ * no use for strides. */
+static int
+is_in_order(const DLTensor *t, int flags)
+{
+    if ((!asks_for(flags, PyBUF_STRIDES) || asks_for(flags, PyBUF_C_CONTIGUOUS)) && !dlpack_py_is_contiguous(t, 'C'))
+        return 0;
+    if (asks_for(flags, PyBUF_F_CONTIGUOUS) && !dlpack_py_is_contiguous(t, 'F'))
+        return 0;
+    return !asks_for(flags, PyBUF_ANY_CONTIGUOUS) || dlpack_py_is_contiguous(t, 'A');
+}
+
+/* Can there be the buffer that is asked for? Returns 0, or -1 with BufferError. */
+static int
+check_buffer(const Array *self, int flags)
+{
+    const DLTensor *t = &self->tensor;
+    char text[DLPACK_PY_TEXT_SIZE];
+
+    if (element_format(dlpack_py_dtype(t)) == NULL)
+        PyErr_Format(PyExc_BufferError, "no buffer has elements of %s, DLPack has",
+                     dlpack_py_dtype_text(dlpack_py_dtype(t), text));
+    else if (asks_for(flags, PyBUF_WRITABLE) && self->readonly != DLPACK_PY_WRITABLE)
+        PyErr_SetString(PyExc_BufferError, "the array is read-only, a writable buffer was asked for");
+    else if (!is_in_order(t, flags))
+        PyErr_SetString(PyExc_BufferError, "the array is not compact in the order that was asked for");
+    else if ((uint64_t)dlpack_py_nbytes(t, 0) > (uint64_t)PY_SSIZE_T_MAX)
+        PyErr_SetString(PyExc_BufferError, "the array has more bytes than a buffer can count");
+    else
+        return 0;
+    return -1;
+}
+
+/* Shape, then strides in bytes, which live until array_releasebuffer. Returns NULL
+ * with MemoryError. */
+static Py_ssize_t *
+buffer_extents(const DLTensor *t)
+{
+    const Py_ssize_t itemsize = (Py_ssize_t)dlpack_py_itemsize(t->dtype, 0);
+    const int empty = dlpack_py_is_empty(t);
+    Py_ssize_t *shape = PyMem_New(Py_ssize_t, 2 * (size_t)t->ndim);
+    int32_t i;
+
+    if (shape == NULL)
+        return (Py_ssize_t *)PyErr_NoMemory();
+    for (i = 0; i < t->ndim; i++) {
+        const int counts = t->shape[i] > 1 && !empty; /* else the stride has no meaning, and may be huge (D5) */
+        shape[i] = (Py_ssize_t)t->shape[i];
+        shape[t->ndim + i] = counts ? (Py_ssize_t)t->strides[i] * itemsize : itemsize;
+    }
+    return shape;
+}
+
+static int
+array_getbuffer(PyObject *op, Py_buffer *buffer, int flags)
+{
+    const Array *self = (const Array *)op;
+    const DLTensor *t = &self->tensor;
+    Py_ssize_t *extents = check_buffer(self, flags) < 0 ? NULL : buffer_extents(t);
+
+    buffer->obj = NULL;
+    if (extents == NULL)
+        return -1;
+    buffer->buf = t->data != NULL ? t->data : op; /* of no bytes: some take NULL for a failure */
+    buffer->len = (Py_ssize_t)dlpack_py_nbytes(t, 0);
+    buffer->itemsize = (Py_ssize_t)dlpack_py_itemsize(t->dtype, 0);
+    buffer->readonly = self->readonly != DLPACK_PY_WRITABLE;
+    buffer->format = asks_for(flags, PyBUF_FORMAT) ? (char *)element_format(dlpack_py_dtype(t)) : NULL;
+    buffer->ndim = asks_for(flags, PyBUF_ND) ? t->ndim : 1;
+    buffer->shape = asks_for(flags, PyBUF_ND) && t->ndim > 0 ? extents : NULL;
+    buffer->strides = asks_for(flags, PyBUF_STRIDES) && t->ndim > 0 ? extents + t->ndim : NULL;
+    buffer->suboffsets = NULL;
+    buffer->internal = extents;
+    buffer->obj = op; /* holds the array as long as the buffer is out */
+    Py_INCREF(op);
+    return 0;
+}
+
+static void
+array_releasebuffer(PyObject *Py_UNUSED(op), Py_buffer *buffer)
+{
+    PyMem_Free(buffer->internal);
+}
+
+/* How many elements are meant in some bytes: count, or with -1 as many as there are.
+ * Returns -1 with ValueError. */
+static Py_ssize_t
+count_elements(Py_ssize_t bytes, uint32_t dtype, Py_ssize_t count)
+{
+    const Py_ssize_t bits = dlpack_py_item_bits(dlpack_py_dtype_unpack(dtype), 0);
+    const Py_ssize_t most = bytes / bits * 8 + bytes % bits * 8 / bits; /* eight fill as many bytes as one has bits */
+    char text[DLPACK_PY_TEXT_SIZE];
+
+    if (count >= 0 && count <= most)
+        return count;
+    if (count < 0 && bytes % bits * 8 % bits == 0)
+        return most;
+    PyErr_Format(PyExc_ValueError, "%zd bytes hold %zd elements of %s%s", bytes, most,
+                 dlpack_py_dtype_text(dtype, text), count < 0 ? " and a part of one" : ", fewer than count");
+    return -1;
+}
+
+/* A new array over what a memoryview holds. The memoryview exports it, and it is
+ * imported at once: from there on it is as any import, checked, read-only if the
+ * buffer is, and let go on any thread. */
+static PyObject *
+array_from_memory(PyTypeObject *type, PyObject *memory, uint32_t dtype, Py_ssize_t count, Py_ssize_t offset)
+{
+    static const dlpack_py_request versioned = {.max_version = {DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION}};
+    const Py_buffer *buffer = PyMemoryView_GET_BUFFER(memory);
+    dlpack_py_offer offer;
+    dlpack_py_view v;
+    PyObject *capsule;
+    int64_t length;
+    DLTensor t;
+    int failed;
+
+    if (!PyBuffer_IsContiguous(buffer, 'C')) {
+        PyErr_SetString(PyExc_BufferError, "the buffer is not compact");
+        return NULL;
+    }
+    if (offset < 0 || offset > buffer->len) {
+        PyErr_Format(PyExc_ValueError, "offset is %zd, the buffer has %zd bytes", offset, buffer->len);
+        return NULL;
+    }
+    length = count_elements(buffer->len - offset, dtype, count);
+    if (length < 0)
+        return NULL;
+    t = dlpack_py_cpu(buffer->buf, dtype, 1, &length, NULL);
+    t.byte_offset = (uint64_t)offset;
+    offer = dlpack_py_offer_make(memory, &t, buffer->readonly ? DLPACK_PY_FLAG_READ_ONLY : 0);
+    capsule = dlpack_py_answer(&offer, &versioned);
+    failed = capsule == NULL ? -1 : dlpack_py_consume(capsule, &importable, &v);
+    Py_XDECREF(capsule);
+    return failed < 0 ? NULL : (PyObject *)array_import(type, &v);
+}
+
+/* ---- 8 Values and copies ------------------------------------------------ */
 
 /* The elements from an axis on, as nested lists. */
 static PyObject *
@@ -860,26 +1103,29 @@ list_elements(const DLTensor *t, int32_t axis, int64_t distance)
 static PyObject *
 array_tolist(PyObject *op, PyObject *Py_UNUSED(unused))
 {
-    return list_elements(&((const Array *)op)->tensor, 0, 0);
+    const DLTensor *t = &((const Array *)op)->tensor;
+    return check_values(dlpack_py_dtype(t)) < 0 ? NULL : list_elements(t, 0, 0);
 }
 
 static PyObject *
 array_copy(PyObject *op, PyObject *Py_UNUSED(unused))
 {
     const DLTensor *t = &((const Array *)op)->tensor;
-    Array *copy = array_allocate(Py_TYPE(op), t->ndim, t->shape, dlpack_py_dtype(t), 0);
+    const uint64_t padded = ((const Array *)op)->padded;
+    Array *copy = array_allocate(Py_TYPE(op), t->ndim, t->shape, dlpack_py_dtype(t), padded, 0);
 
     if (copy != NULL)
-        (void)dlpack_py_copy(&copy->tensor, t, 0, NULL); /* fails for other shapes and dtypes only */
+        (void)dlpack_py_copy(&copy->tensor, t, padded, NULL); /* fails for other shapes and dtypes only */
     return (PyObject *)copy;
 }
 
-/* Few elements are written out; of many, or none, the shape. */
+/* Few elements are written out; of many, or none, or without values, the shape. */
 static PyObject *
 array_repr(PyObject *op)
 {
     const DLTensor *t = &((const Array *)op)->tensor;
-    const int few = dlpack_py_size(t) > 0 && dlpack_py_size(t) <= 100;
+    const int valued = element_format(dlpack_py_dtype(t)) != NULL;
+    const int few = valued && dlpack_py_size(t) > 0 && dlpack_py_size(t) <= 100;
     PyObject *content = few ? list_elements(t, 0, 0) : tuple_of(t->shape, t->ndim), *text;
     char dtype[DLPACK_PY_TEXT_SIZE];
 
@@ -907,7 +1153,8 @@ static PyMethodDef array_methods[] = {
          "broadcast_to($self, shape, /)\n--\n\nA view that repeats what has one element until it has the shape.\n\n"
          "It may be written if the array may: what it repeats changes everywhere.")},
     {"setflags", (PyCFunction)(void (*)(void))array_setflags, METH_VARARGS | METH_KEYWORDS,
-     PyDoc_STR("setflags($self, /, *, writeable)\n--\n\nMake this array, not its views, read-only or writeable.\n\n"
+     PyDoc_STR("setflags($self, /, *, writeable)\n--\n\nMake this array read-only or writeable.\n\n"
+               "Its views stay as they are, and so do exports and buffers that are out.\n"
                "ValueError for memory that came as read-only.")},
     {NULL, NULL, 0, NULL},
 };
@@ -926,6 +1173,8 @@ static PyType_Slot array_slots[] = {
     {Py_tp_repr, SLOT(array_repr)},
     {Py_mp_subscript, SLOT(array_subscript)},
     {Py_mp_ass_subscript, SLOT(array_assign)},
+    {Py_bf_getbuffer, SLOT(array_getbuffer)},
+    {Py_bf_releasebuffer, SLOT(array_releasebuffer)},
     {Py_tp_methods, array_methods},
     {Py_tp_members, array_members},
     {Py_tp_getset, array_attributes},
@@ -936,7 +1185,7 @@ static PyType_Spec array_spec = {
     "dlarray.Array", sizeof(Array), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, array_slots,
 };
 
-/* ---- 8 The module ------------------------------------------------------- */
+/* ---- 9 The module ------------------------------------------------------- */
 
 typedef struct ModuleState {
     PyTypeObject *array_type;
@@ -985,7 +1234,7 @@ new_array(PyObject *module, PyObject *args, PyObject *kwargs, const char *format
         return NULL;
     dtype = parse_dtype(text);
     ndim = dtype == 0 ? -1 : parse_numbers(shape, extents);
-    return ndim < 0 ? NULL : (PyObject *)array_allocate(array_type(module), ndim, extents, dtype, zeroed);
+    return ndim < 0 ? NULL : (PyObject *)array_allocate(array_type(module), ndim, extents, dtype, 0, zeroed);
 }
 
 static PyObject *
@@ -1064,8 +1313,8 @@ static PyObject *
 array_from_values(PyTypeObject *type, PyObject *values, uint32_t dtype)
 {
     int64_t shape[DLPACK_PY_MAX_NDIM];
-    const int32_t ndim = nested_shape(values, 0, shape);
-    Array *self = ndim < 0 ? NULL : array_allocate(type, ndim, shape, dtype, 0);
+    const int32_t ndim = check_values(dtype) < 0 ? -1 : nested_shape(values, 0, shape);
+    Array *self = ndim < 0 ? NULL : array_allocate(type, ndim, shape, dtype, 0, 0);
 
     if (self != NULL && fill_elements(&self->tensor, 0, 0, values) < 0)
         Py_CLEAR(self);
@@ -1107,6 +1356,26 @@ arange(PyObject *module, PyObject *args, PyObject *kwargs)
     return self;
 }
 
+static PyObject *
+frombuffer(PyObject *module, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"buffer", "dtype", "count", "offset", NULL};
+    Py_ssize_t count = -1, offset = 0;
+    const char *text = "uint8";
+    PyObject *exporter, *memory, *self;
+    uint32_t dtype;
+
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|snn:frombuffer", names, &exporter, &text, &count, &offset))
+        return NULL;
+    dtype = parse_dtype(text);
+    memory = dtype == 0 ? NULL : PyMemoryView_FromObject(exporter);
+    if (memory == NULL)
+        return NULL;
+    self = array_from_memory(array_type(module), memory, dtype, count, offset);
+    Py_DECREF(memory);
+    return self;
+}
+
 static PyMethodDef module_methods[] = {
     {"from_dlpack", (PyCFunction)(void (*)(void))from_dlpack, METH_FASTCALL | METH_KEYWORDS,
      PyDoc_STR("from_dlpack($module, x, /, *, device=None, copy=None)\n--\n\n"
@@ -1114,12 +1383,18 @@ static PyMethodDef module_methods[] = {
     {"empty", (PyCFunction)(void (*)(void))empty, METH_VARARGS | METH_KEYWORDS,
      PyDoc_STR("empty($module, /, shape, dtype='float64')\n--\n\nAn array whose elements may be anything.")},
     {"zeros", (PyCFunction)(void (*)(void))zeros, METH_VARARGS | METH_KEYWORDS,
-     PyDoc_STR("zeros($module, /, shape, dtype='float64')\n--\n\nAn array of zeros.")},
+     PyDoc_STR("zeros($module, /, shape, dtype='float64')\n--\n\nAn array in which all bits are 0.\n\n"
+               "Those are zeros, but for 'float8_e8m0fnu', which has none.")},
     {"array", (PyCFunction)(void (*)(void))array, METH_VARARGS | METH_KEYWORDS,
      PyDoc_STR("array($module, /, values, dtype='float64')\n--\n\n"
                "An array of the values in nested lists or tuples, or of the one value.")},
     {"arange", (PyCFunction)(void (*)(void))arange, METH_VARARGS | METH_KEYWORDS,
      PyDoc_STR("arange(start=0, stop, step=1, /, *, dtype='int64')\n\nAn array of the integers that range() counts.")},
+    {"frombuffer", (PyCFunction)(void (*)(void))frombuffer, METH_VARARGS | METH_KEYWORDS,
+     PyDoc_STR("frombuffer($module, /, buffer, dtype='uint8', count=-1, offset=0)\n--\n\n"
+               "A one-dimensional array over the bytes of a buffer, whatever it says they are.\n\n"
+               "count elements, or as many as there are; the first is offset bytes behind the\n"
+               "buffer's beginning. Read-only if the buffer is.")},
     {NULL, NULL, 0, NULL},
 };
 
