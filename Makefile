@@ -48,10 +48,11 @@ format: $(VENV)/$(TAG)-lint
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
-lint: $(VENV)/$(TAG)-lint
+lint: $(VENV)/$(TAG)-lint $(VENV)/$(TAG)-dev
 	$(VENV)/bin/clang-format --dry-run -Werror $(C_FILES)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
+	MYPYPATH=examples/ndarray $(VENV)/bin/mypy --strict --cache-dir=$(BUILD)/mypy examples/ndarray/dlarray.pyi tests/array/typed_use.py
 
 clean:
 	rm -rf $(VENV) build
