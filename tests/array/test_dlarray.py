@@ -772,6 +772,13 @@ def fail_in_all_ways(a):
         lambda: dlarray.arange(300, dtype="int8"),
         lambda: dlarray.zeros(-1),
         lambda: dlarray.zeros(("x",)),
+        lambda: dlarray.frombuffer(a),
+        lambda: dlarray.frombuffer(a.copy(), "int64", 99),
+        lambda: dlarray.frombuffer(a.copy(), "int64", 1, 3),
+        lambda: dlarray.frombuffer("text"),
+        lambda: memoryview(dlarray.zeros(3, "bfloat16")),
+        lambda: dlarray.zeros(3, "bfloat16").tolist(),
+        lambda: dlarray.zeros((3, 3), "float4_e2m1fn")[1],
     ]:
         try:
             call()
@@ -784,8 +791,10 @@ def succeed_in_all_ways(a):
     views = [a[1:], a[1], a[..., None], a.transpose(), a.reshape(3, 1, 2), a.broadcast_to((2, 3, 2)), a.copy()]
     views += [dlarray.Array(a), dlarray.from_dlpack(a), dlarray.from_dlpack(a, copy=True), Derived(a[1:])]
     views += [dlarray.from_dlpack(a.__dlpack__()), dlarray.zeros((3, 2)), dlarray.arange(1000)]
+    views += [dlarray.frombuffer(a.copy(), "float64", 2, 8), dlarray.frombuffer(bytes(a))]
     for view in views:
         repr(view)
+        bytes(view)
         view.tolist()
         a[0, 0] = 1.5
         dlarray.array(view.tolist(), view.dtype)
