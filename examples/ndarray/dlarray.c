@@ -43,8 +43,8 @@
 
 /* ---- 1 Elements --------------------------------------------------------- */
 
-/* The dtypes that there are: first those that buffers and Python have values for,
- * then those that are stored only, to be moved, viewed and handed on. */
+/* The dtypes that there are: first those whose elements are Python values, then those
+ * that are stored only: to be viewed, copied and handed on. */
 static const uint32_t dtypes[] = {
     DLPACK_PY_BOOL,
     DLPACK_PY_INT8,
@@ -692,7 +692,8 @@ layout_follow(Layout *l, const DLTensor *t, PyObject *items)
     return l->tensor.ndim == 0 && ellipses == 0;
 }
 
-/* What self[key] looks at. Returns as layout_follow does; an element has a value. */
+/* What self[key] looks at. Returns as layout_follow does, 1 for an element with a
+ * value only: others are TypeError. */
 static int
 array_follow(const Array *self, PyObject *key, Layout *l)
 {
@@ -961,7 +962,7 @@ check_buffer(const Array *self, int flags)
     char text[DLPACK_PY_TEXT_SIZE];
 
     if (element_format(dlpack_py_dtype(t)) == NULL)
-        PyErr_Format(PyExc_BufferError, "no buffer has elements of %s, DLPack has",
+        PyErr_Format(PyExc_BufferError, "buffers have no format for elements of %s, DLPack takes them",
                      dlpack_py_dtype_text(dlpack_py_dtype(t), text));
     else if (asks_for(flags, PyBUF_WRITABLE) && self->readonly != DLPACK_PY_WRITABLE)
         PyErr_SetString(PyExc_BufferError, "the array is read-only, a writable buffer was asked for");
