@@ -71,7 +71,8 @@ def trade() -> None:
     capsule = a.__dlpack__(max_version=(1, 0), dl_device=a.__dlpack_device__(), copy=None)
     for source in (a, capsule, Producer(), numpy.zeros(3)):
         dlarray.from_dlpack(source, device="cpu", copy=True)
-    dlarray.Array(numpy.from_dlpack(a))
+    dlarray.Array(a)
+    numpy.from_dlpack(a)
     assert_type(memoryview(a), "memoryview[int]")
     numpy.asarray(a)
     bytes(a)
