@@ -77,8 +77,8 @@ static const uint32_t dtypes[] = {
 };
 
 /* What the struct module calls elements with values, complex ones as NumPy does;
- * NULL for what is stored only. */
-static const char *
+ * NULL for what is stored only. Not const, as Py_buffer has it. */
+static char *
 element_format(uint32_t dtype)
 {
     switch (dtype) {
@@ -1009,7 +1009,7 @@ array_getbuffer(PyObject *op, Py_buffer *buffer, int flags)
     buffer->len = (Py_ssize_t)dlpack_py_nbytes(t, 0);
     buffer->itemsize = (Py_ssize_t)dlpack_py_itemsize(t->dtype, 0);
     buffer->readonly = self->readonly != DLPACK_PY_WRITABLE;
-    buffer->format = asks_for(flags, PyBUF_FORMAT) ? (char *)element_format(dlpack_py_dtype(t)) : NULL;
+    buffer->format = asks_for(flags, PyBUF_FORMAT) ? element_format(dlpack_py_dtype(t)) : NULL;
     buffer->ndim = asks_for(flags, PyBUF_ND) ? t->ndim : 1;
     buffer->shape = asks_for(flags, PyBUF_ND) && t->ndim > 0 ? extents : NULL;
     buffer->strides = asks_for(flags, PyBUF_STRIDES) && t->ndim > 0 ? extents + t->ndim : NULL;
@@ -1031,7 +1031,7 @@ array_releasebuffer(PyObject *Py_UNUSED(op), Py_buffer *buffer)
 static Py_ssize_t
 count_elements(Py_ssize_t bytes, uint32_t dtype, Py_ssize_t count)
 {
-    const Py_ssize_t bits = dlpack_py_item_bits(dlpack_py_dtype_unpack(dtype), 0);
+    const Py_ssize_t bits = (Py_ssize_t)dlpack_py_item_bits(dlpack_py_dtype_unpack(dtype), 0);
     const Py_ssize_t most = bytes / bits * 8 + bytes % bits * 8 / bits; /* eight fill as many bytes as one has bits */
     char text[DLPACK_PY_TEXT_SIZE];
 
