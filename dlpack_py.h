@@ -4548,9 +4548,9 @@ dlpack_py_impl_table_offer(const dlpack_py_exchange *x, PyObject *object, dlpack
         return dlpack_py_impl_refuse_object(x, state, Py_TYPE(object));
     memset(offer, 0, sizeof(*offer));
     offer->owner = object;
-    offer->state = state;
     if (x->offer(object, offer) < 0)
         return -1;
+    offer->state = state; /* whatever the author put there */
     memset(&request, 0, sizeof(request));
     request.max_version.major = DLPACK_PY_PROTOCOL_MAJOR;
     request.max_version.minor = DLPACK_PY_PROTOCOL_MINOR;

@@ -335,7 +335,7 @@ array_allocate(PyTypeObject *type, int32_t ndim, const int64_t *shape, uint32_t 
 }
 
 /* A new array over what was consumed; takes the view, also when it fails. */
-static Array *
+static PyObject *
 array_import(PyTypeObject *type, dlpack_py_view *v)
 {
     DLTensor t = v->tensor;
@@ -350,7 +350,7 @@ array_import(PyTypeObject *type, dlpack_py_view *v)
     }
     dlpack_py_move(&self->source, v);
     self->readonly = self->source.readonly;
-    return self;
+    return (PyObject *)self;
 }
 
 /* Array(source) */
@@ -364,7 +364,7 @@ array_from_source(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O:Array", names, &source) ||
         dlpack_py_consume(source, &importable, &v) < 0)
         return NULL;
-    return (PyObject *)array_import(type, &v);
+    return array_import(type, &v);
 }
 
 /* The array that holds the memory which self looks into. */
@@ -914,18 +914,26 @@ array_broadcast_to(PyObject *op, PyObject *arg)
 
 /* ---- 6 DLPack ----------------------------------------------------------- */
 
+/* What is exported, by whichever way. */
+static int
+array_offer(PyObject *op, dlpack_py_offer *offer)
+{
+    const Array *self = (const Array *)op;
+
+    *offer = dlpack_py_offer_view(op, &self->tensor, &array_root(self)->source);
+    offer->flags |= self->padded;               /* of a copy, which has no source */
+    if (self->readonly == DLPACK_PY_READONLY) { /* by setflags, if the source does not say so itself */
+        offer->flags |= DLPACK_PY_FLAG_READ_ONLY;
+        offer->options &= ~DLPACK_PY_OFFER_UNSAID;
+    }
+    return 0;
+}
+
 static PyObject *
 array_dlpack(PyObject *op, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
-    const Array *self = (const Array *)op;
-    dlpack_py_offer offer = dlpack_py_offer_view(op, &self->tensor, &array_root(self)->source);
-
-    offer.flags |= self->padded;                /* of a copy, which has no source */
-    if (self->readonly == DLPACK_PY_READONLY) { /* by setflags, if the source does not say so itself */
-        offer.flags |= DLPACK_PY_FLAG_READ_ONLY;
-        offer.options &= ~DLPACK_PY_OFFER_UNSAID;
-    }
-    return dlpack_py_produce_offer(&offer, args, nargs, kwnames);
+    dlpack_py_offer offer;
+    return array_offer(op, &offer) < 0 ? NULL : dlpack_py_produce_offer(&offer, args, nargs, kwnames);
 }
 
 static PyObject *
@@ -933,6 +941,10 @@ array_dlpack_device(PyObject *op, PyObject *Py_UNUSED(unused))
 {
     return dlpack_py_produce_device(&((const Array *)op)->tensor);
 }
+
+#if DLPACK_PY_HAS_EXCHANGE_API
+DLPACK_PY_EXCHANGE_API(array_exchange, array_offer, array_import, &importable);
+#endif
 
 /* ---- 7 Buffers ---------------------------------------------------------- */
 
@@ -1204,7 +1216,7 @@ from_dlpack(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObject 
     dlpack_py_view v;
     if (dlpack_py_from_dlpack(args, nargs, kwnames, &importable, &v) < 0)
         return NULL;
-    return (PyObject *)array_import(array_type(module), &v);
+    return array_import(array_type(module), &v);
 }
 
 /* The dtype that text names; 0 with ValueError. */
@@ -1404,7 +1416,13 @@ module_exec(PyObject *module)
 {
     ModuleState *state = (ModuleState *)PyModule_GetState(module);
     state->array_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &array_spec, NULL);
-    return state->array_type == NULL ? -1 : PyModule_AddType(module, state->array_type);
+    if (state->array_type == NULL)
+        return -1;
+#if DLPACK_PY_HAS_EXCHANGE_API
+    if (dlpack_py_exchange_add(state->array_type, &array_exchange) < 0)
+        return -1;
+#endif
+    return PyModule_AddType(module, state->array_type);
 }
 
 static int

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol, SupportsComplex, SupportsFloat, SupportsIndex, overload
+from typing import Any, ClassVar, Literal, Protocol, SupportsComplex, SupportsFloat, SupportsIndex, overload
 
 from typing_extensions import Buffer, CapsuleType, Self, TypeAlias, disjoint_base
 
@@ -106,6 +106,7 @@ class Array:
         copy: bool | None = None,
     ) -> CapsuleType: ...
     def __dlpack_device__(self) -> tuple[int, int]: ...
+    __dlpack_c_exchange_api__: ClassVar[CapsuleType]
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def __release_buffer__(self, buffer: memoryview, /) -> None: ...
 

@@ -284,5 +284,5 @@ class Unprintable:
 
 @pytest.mark.parametrize("keyword", ["stream", "max_version", "dl_device", "copy"])
 @pytest.mark.parametrize("value", [Unprintable(), [10**5000], (10**5000, "1")], ids=["raises", "long", "longer"])
-def test_a_value_that_cannot_be_shown_is_a_type_error_all_the_same_P1(keyword, value):
+def test_a_value_that_cannot_be_shown_is_a_type_error_P1(keyword, value):
     refuses(TypeError, f"{keyword} is ", **{keyword: value})

@@ -1,0 +1,527 @@
+/* The exchange API from both ends: Holder has a table of the header's; table() makes tables of a stranger's, whose
+ * functions do what Python callables say; borrow, allocate_like and return_like are the header's. */
+
+#include "dlpack_py.h"
+
+#if DLPACK_PY_HAS_EXCHANGE_API
+
+/* ---- Holder --------------------------------------------------------------- */
+
+/* Holder(source, *, flags=0, options=0, veto=None, null_strides=False): a view, offered with more flags and options. */
+typedef struct {
+    PyObject_HEAD
+    dlpack_py_view view;
+    DLTensor tensor; /* the view's, or the same without strides */
+    uint64_t flags;
+    uint32_t options;
+    PyObject *veto; /* called before anything is exported; NULL: none */
+} Holder;
+
+static PyTypeObject holder_type;
+
+static PyObject *
+holder_make_steal(PyTypeObject *type, dlpack_py_view *v)
+{
+    Holder *self = (Holder *)type->tp_alloc(type, 0);
+    if (self == NULL) {
+        dlpack_py_release(v);
+        return NULL;
+    }
+    dlpack_py_move(&self->view, v);
+    self->tensor = self->view.tensor;
+    return (PyObject *)self;
+}
+
+static PyObject *
+holder_new(PyTypeObject *type, PyObject *args, PyObject *names)
+{
+    static char *keywords[] = {"", "flags", "options", "veto", "null_strides", NULL};
+    unsigned long long flags = 0;
+    unsigned int options = 0;
+    PyObject *source, *veto = NULL;
+    int null_strides = 0;
+    dlpack_py_view v;
+    Holder *self;
+
+    if (!PyArg_ParseTupleAndKeywords(args, names, "O|$KIOp", keywords, &source, &flags, &options, &veto,
+                                     &null_strides) ||
+        dlpack_py_consume(source, NULL, &v) < 0)
+        return NULL;
+    self = (Holder *)holder_make_steal(type, &v);
+    if (self == NULL)
+        return NULL;
+    self->flags = flags;
+    self->options = options;
+    Py_XINCREF(veto);
+    self->veto = veto;
+    if (null_strides)
+        self->tensor.strides = NULL;
+    return (PyObject *)self;
+}
+
+static void
+holder_dealloc(PyObject *op)
+{
+    dlpack_py_release(&((Holder *)op)->view);
+    Py_XDECREF(((Holder *)op)->veto);
+    Py_TYPE(op)->tp_free(op);
+}
+
+static int
+holder_veto(PyObject *op, const dlpack_py_request *request)
+{
+    PyObject *result = PyObject_CallFunction(((Holder *)op)->veto, "II", request->max_version.major, request->copy);
+    Py_XDECREF(result);
+    return result == NULL ? -1 : 0;
+}
+
+static int
+holder_offer(PyObject *op, dlpack_py_offer *offer)
+{
+    Holder *self = (Holder *)op;
+    *offer = dlpack_py_offer_view(op, &self->tensor, &self->view);
+    offer->flags |= self->flags;
+    offer->options |= self->options;
+    if (self->veto != NULL)
+        offer->veto = holder_veto;
+    return 0;
+}
+
+static const dlpack_py_want holdable = {.device = DLPACK_PY_ANY_DEVICE, .max_ndim = 4};
+
+DLPACK_PY_EXCHANGE_API(holder_exchange, holder_offer, holder_make_steal, &holdable);
+
+static PyObject *
+holder_dlpack(PyObject *op, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    dlpack_py_offer offer;
+    return holder_offer(op, &offer) < 0 ? NULL : dlpack_py_produce_offer(&offer, args, nargs, kwnames);
+}
+
+static PyObject *
+holder_device(PyObject *op, PyObject *Py_UNUSED(unused))
+{
+    return dlpack_py_produce_device(&((Holder *)op)->tensor);
+}
+
+static PyMethodDef holder_methods[] = {DLPACK_PY_METHODS(holder_dlpack, holder_device), {NULL, NULL, 0, NULL}};
+
+static PyTypeObject holder_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "exchange_probe.Holder",
+    .tp_basicsize = sizeof(Holder),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+    .tp_new = holder_new,
+    .tp_dealloc = holder_dealloc,
+    .tp_methods = holder_methods,
+};
+
+/* ---- Tables of a stranger's ----------------------------------------------- */
+
+/* What a callable answers becomes what a function returns:
+ *
+ *   an address (int)   0, and *out is it
+ *   None               0, and *out is left as it was
+ *   False              -1, without an exception
+ *   ()                 0, with an exception
+ *   raised             -1, with an exception
+ */
+static int
+answer(PyObject *result, void **out)
+{
+    int returned = 0;
+    if (result == NULL)
+        return -1;
+    if (result == Py_False)
+        returned = -1;
+    else if (PyTuple_Check(result))
+        PyErr_SetString(PyExc_KeyError, "beside success");
+    else if (result != Py_None)
+        *out = PyLong_AsVoidPtr(result);
+    Py_DECREF(result);
+    return returned;
+}
+
+static int
+foreign_owned(void *object, DLManagedTensorVersioned **out)
+{
+    void *address = *out;
+    const int returned = answer(PyObject_CallMethod((PyObject *)object, "owned", NULL), &address);
+    *out = (DLManagedTensorVersioned *)address;
+    return returned;
+}
+
+static int
+foreign_borrowed(void *object, DLTensor *out)
+{
+    void *address = NULL;
+    const int returned = answer(PyObject_CallMethod((PyObject *)object, "borrowed", NULL), &address);
+    if (address != NULL)
+        *out = *(DLTensor *)address;
+    return returned;
+}
+
+static PyObject *hooks; /* a dict: "allocate", "make" */
+
+/* allocate(ndim, shape, report) may call report(kind, message). */
+typedef struct {
+    void *context;
+    void (*set_error)(void *, const char *, const char *);
+} Report;
+
+static PyObject *
+report_call(PyObject *capsule, PyObject *args)
+{
+    const Report *report = (const Report *)PyCapsule_GetPointer(capsule, "report");
+    const char *kind, *message;
+    if (!PyArg_ParseTuple(args, "zz", &kind, &message))
+        return NULL;
+    report->set_error(report->context, kind, message);
+    Py_RETURN_NONE;
+}
+
+static int
+foreign_allocate(DLTensor *prototype, DLManagedTensorVersioned **out, void *context,
+                 void (*set_error)(void *, const char *, const char *))
+{
+    static PyMethodDef method = {"report", report_call, METH_VARARGS, NULL};
+    Report report = {context, set_error};
+    PyObject *capsule = PyCapsule_New(&report, "report", NULL), *call = PyCFunction_New(&method, capsule);
+    void *address = *out;
+    const int returned = answer(PyObject_CallFunction(PyDict_GetItemString(hooks, "allocate"), "iLO", prototype->ndim,
+                                                      (long long)prototype->shape[0], call),
+                                &address);
+    Py_DECREF(capsule);
+    Py_DECREF(call);
+    *out = (DLManagedTensorVersioned *)address;
+    return returned;
+}
+
+/* make(address of the managed tensor) answers with the address of an object, of which a reference is taken. */
+static int
+foreign_make(DLManagedTensorVersioned *managed, void **out)
+{
+    const int returned =
+        answer(PyObject_CallFunction(PyDict_GetItemString(hooks, "make"), "N", PyLong_FromVoidPtr(managed)), out);
+    Py_XINCREF((PyObject *)*out);
+    return returned;
+}
+
+static int
+foreign_stream(DLDeviceType Py_UNUSED(type), int32_t Py_UNUSED(id), void **Py_UNUSED(out))
+{
+    PyErr_SetString(PyExc_SystemError, "a consumer on the CPU does not ask for a stream (X4)");
+    return -1;
+}
+
+/* table(*, major=1, prev=None, without=None, name="dlpack_exchange_api"): a capsule; prev is one, without names a
+ * function that is NULL. */
+static PyObject *
+probe_table(PyObject *Py_UNUSED(module), PyObject *args, PyObject *names)
+{
+    static char *keywords[] = {"major", "prev", "without", "name", NULL};
+    DLPackExchangeAPI *table = (DLPackExchangeAPI *)calloc(1, sizeof(*table)); /* lives as long as the process */
+    const char *without = "", *name = "dlpack_exchange_api";
+    unsigned int major = 1;
+    PyObject *prev = NULL;
+
+    if (!PyArg_ParseTupleAndKeywords(args, names, "|$IOss", keywords, &major, &prev, &without, &name))
+        return NULL;
+    table->header.version.major = major;
+    table->header.version.minor = 3;
+    if (prev != NULL)
+        table->header.prev_api = (DLPackExchangeAPIHeader *)PyCapsule_GetPointer(prev, "dlpack_exchange_api");
+    if (strcmp(without, "allocator") != 0)
+        table->managed_tensor_allocator = foreign_allocate;
+    if (strcmp(without, "owned") != 0)
+        table->managed_tensor_from_py_object_no_sync = foreign_owned;
+    if (strcmp(without, "make") != 0)
+        table->managed_tensor_to_py_object_no_sync = foreign_make;
+    if (strcmp(without, "borrowed") != 0)
+        table->dltensor_from_py_object_no_sync = foreign_borrowed;
+    if (strcmp(without, "stream") != 0)
+        table->current_work_stream = foreign_stream;
+    return PyCapsule_New(table, strcmp(name, "dlpack_exchange_api") == 0 ? "dlpack_exchange_api" : "dlpack_other_api",
+                         NULL);
+}
+
+/* set_previous(capsule, previous): after the fact, so that a chain may be a ring. */
+static PyObject *
+probe_set_previous(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *capsule, *previous;
+    if (!PyArg_ParseTuple(args, "OO", &capsule, &previous))
+        return NULL;
+    ((DLPackExchangeAPI *)PyCapsule_GetPointer(capsule, "dlpack_exchange_api"))->header.prev_api =
+        (DLPackExchangeAPIHeader *)PyCapsule_GetPointer(previous, "dlpack_exchange_api");
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+probe_hook(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *name, *function;
+    if (!PyArg_ParseTuple(args, "OO", &name, &function) || PyDict_SetItem(hooks, name, function) < 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+/* ---- A table's functions, called as a stranger does ------------------------ */
+
+static const DLPackExchangeAPI *
+table_of(PyObject *capsule)
+{
+    return (const DLPackExchangeAPI *)PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
+}
+
+static PyObject *
+describe(const DLTensor *t)
+{
+    PyObject *shape = PyTuple_New(t->ndim), *strides = PyTuple_New(t->strides == NULL ? 0 : t->ndim);
+    int32_t i;
+    for (i = 0; i < t->ndim; i++) {
+        PyTuple_SET_ITEM(shape, i, PyLong_FromLongLong(t->shape[i]));
+        if (t->strides != NULL)
+            PyTuple_SET_ITEM(strides, i, PyLong_FromLongLong(t->strides[i]));
+    }
+    return Py_BuildValue("NNN", PyLong_FromVoidPtr((char *)t->data + t->byte_offset), shape, strides);
+}
+
+/* call_owned(table, object, out=True): a capsule; *out was garbage, and is NULL after a failure. */
+static PyObject *
+probe_call_owned(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    DLManagedTensorVersioned *managed = (DLManagedTensorVersioned *)1;
+    PyObject *capsule, *object;
+    int out = 1;
+
+    if (!PyArg_ParseTuple(args, "OO|p", &capsule, &object, &out))
+        return NULL;
+    if (table_of(capsule)->managed_tensor_from_py_object_no_sync(object == Py_None ? NULL : object,
+                                                                 out ? &managed : NULL) == 0)
+        return dlpack_py_capsule_steal(managed);
+    if (out && managed != NULL)
+        PyErr_SetString(PyExc_SystemError, "*out is not NULL after a failure");
+    return NULL;
+}
+
+/* call_borrowed(table, object, out=True): (data, shape, strides). */
+static PyObject *
+probe_call_borrowed(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *capsule, *object;
+    DLTensor t;
+    int out = 1;
+
+    if (!PyArg_ParseTuple(args, "OO|p", &capsule, &object, &out) ||
+        table_of(capsule)->dltensor_from_py_object_no_sync(object == Py_None ? NULL : object, out ? &t : NULL) != 0)
+        return NULL;
+    return describe(&t);
+}
+
+/* call_make(table, address of a managed tensor, out=True): what became of it. */
+static PyObject *
+probe_call_make(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *capsule, *address;
+    void *object = &capsule;
+    int out = 1;
+
+    if (!PyArg_ParseTuple(args, "OO|p", &capsule, &address, &out))
+        return NULL;
+    if (table_of(capsule)->managed_tensor_to_py_object_no_sync((DLManagedTensorVersioned *)PyLong_AsVoidPtr(address),
+                                                               out ? &object : NULL) == 0)
+        return (PyObject *)object;
+    if (out && object != NULL)
+        PyErr_SetString(PyExc_SystemError, "*out is not NULL after a failure");
+    return NULL;
+}
+
+static PyObject *
+probe_call_stream(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *capsule;
+    void *stream = &capsule;
+    int type, id, out = 1;
+
+    if (!PyArg_ParseTuple(args, "Oii|p", &capsule, &type, &id, &out) ||
+        table_of(capsule)->current_work_stream((DLDeviceType)type, id, out ? &stream : NULL) != 0)
+        return NULL;
+    return PyLong_FromVoidPtr(stream);
+}
+
+typedef struct {
+    int calls;
+    char kind[32], message[200];
+} Reported;
+
+static void
+note(void *context, const char *kind, const char *message)
+{
+    Reported *reported = (Reported *)context;
+    reported->calls++;
+    snprintf(reported->kind, sizeof(reported->kind), "%s", kind);
+    snprintf(reported->message, sizeof(reported->message), "%s", message);
+}
+
+/* call_allocate(table, shape or None, device type=1, bits=32, out=True, report=True), without the GIL: a capsule, or
+ * (calls of SetError, kind, message). */
+static PyObject *
+probe_call_allocate(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *capsule, *extents;
+    int64_t shape[8];
+    int type = 1, bits = 32, out = 1, report = 1, returned, i;
+    Reported reported = {0, "", ""};
+    DLManagedTensorVersioned *managed = (DLManagedTensorVersioned *)1;
+    const DLPackExchangeAPI *table;
+    DLTensor t;
+
+    if (!PyArg_ParseTuple(args, "OO|iipp", &capsule, &extents, &type, &bits, &out, &report))
+        return NULL;
+    memset(&t, 0xa5, sizeof(t)); /* "only the dtype, ndim, shape, and device fields are used" */
+    t.ndim = extents == Py_None ? 0 : (int)PyTuple_Size(extents);
+    t.shape = shape;
+    t.dtype = dlpack_py_dtype_unpack(DLPACK_PY_DTYPE(2u, (uint32_t)bits, 1u));
+    t.device = dlpack_py_device_make(type, 0);
+    for (i = 0; i < t.ndim; i++)
+        shape[i] = PyLong_AsLongLong(PyTuple_GetItem(extents, i));
+    table = table_of(capsule);
+    Py_BEGIN_ALLOW_THREADS
+    returned = table->managed_tensor_allocator(extents == Py_None ? NULL : &t, out ? &managed : NULL, &reported,
+                                               report ? note : NULL);
+    Py_END_ALLOW_THREADS
+    if (returned == 0 && reported.calls == 0)
+        return dlpack_py_capsule_steal(managed);
+    if (out && managed != NULL)
+        PyErr_SetString(PyExc_SystemError, "*out is not NULL after a failure");
+    return PyErr_Occurred() ? NULL : Py_BuildValue("iss", reported.calls, reported.kind, reported.message);
+}
+
+/* ---- The header's consumer ------------------------------------------------- */
+
+/* borrow(obj, *, writable=False, order="", dtype="", options=0, state=False): (data, shape, strides, readonly, owned). */
+static PyObject *
+probe_borrow(PyObject *Py_UNUSED(module), PyObject *args, PyObject *names)
+{
+    static char *keywords[] = {"", "writable", "order", "dtype", "options", "state", NULL};
+    const char *order = "", *dtype = "";
+    unsigned int options = 0;
+    int writable = 0, state = 0, failed;
+    dlpack_py_want want = {0};
+    dlpack_py_view v;
+    PyObject *obj, *result;
+
+    if (!PyArg_ParseTupleAndKeywords(args, names, "O|$pssIp", keywords, &obj, &writable, &order, &dtype, &options,
+                                     &state))
+        return NULL;
+    want.writable = (char)writable;
+    want.order = order[0];
+    want.dtype = dtype[0] == '\0' ? 0 : dlpack_py_dtype_parse(dtype);
+    want.options = options;
+    failed = state ? dlpack_py_borrow_with(dlpack_py_state_get(), obj, &want, &v) : dlpack_py_borrow(obj, &want, &v);
+    if (failed < 0)
+        return NULL;
+    result = Py_BuildValue("NiO", describe(&v.tensor), v.readonly, v.managed != NULL ? Py_True : Py_False);
+    dlpack_py_release(&v);
+    return result;
+}
+
+/* allocate_like(like, shape, dtype="float64", device=1): a Holder. */
+static PyObject *
+probe_allocate_like(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    const char *dtype = "float64";
+    int64_t shape[8];
+    PyObject *like, *extents;
+    dlpack_py_view v;
+    DLTensor t;
+    int i, device = 1;
+
+    if (!PyArg_ParseTuple(args, "OO!|si", &like, &PyTuple_Type, &extents, &dtype, &device))
+        return NULL;
+    for (i = 0; i < PyTuple_Size(extents); i++)
+        shape[i] = PyLong_AsLongLong(PyTuple_GetItem(extents, i));
+    t = dlpack_py_cpu(NULL, dlpack_py_dtype_parse(dtype), (int32_t)PyTuple_Size(extents), shape, NULL);
+    t.device = dlpack_py_device_make(device, 0);
+    if (dlpack_py_allocate_like(like, &t, &v) < 0)
+        return NULL;
+    return holder_make_steal(&holder_type, &v);
+}
+
+/* return_like(like, holder, *, change=False): what the holder held, which holds nothing any more; change: the view shows
+ * one element less than its managed tensor. */
+static PyObject *
+probe_return_like(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *like, *holder, *result;
+    static int64_t less[DLPACK_PY_MAX_NDIM];
+    dlpack_py_view *v;
+    int change = 0;
+
+    if (!PyArg_ParseTuple(args, "OO!|p", &like, &holder_type, &holder, &change))
+        return NULL;
+    v = &((Holder *)holder)->view;
+    if (change) {
+        memcpy(less, v->tensor.shape, (size_t)v->tensor.ndim * sizeof(int64_t));
+        less[0]--;
+        v->tensor.shape = less;
+    }
+    result = dlpack_py_return_like_steal(like, v);
+    if (v->managed != NULL)
+        PyErr_SetString(PyExc_SystemError, "the view was not taken over");
+    return result;
+}
+
+/* return_borrowed_like(like, obj) */
+static PyObject *
+probe_return_borrowed_like(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *like, *obj;
+    dlpack_py_view v;
+    if (!PyArg_ParseTuple(args, "OO", &like, &obj) || dlpack_py_borrow(obj, NULL, &v) < 0)
+        return NULL;
+    return dlpack_py_return_like_steal(like, &v);
+}
+
+#define KEYWORDS(function) ((PyCFunction)(void (*)(void))(function))
+
+static PyMethodDef functions[] = {
+    {"table", KEYWORDS(probe_table), METH_VARARGS | METH_KEYWORDS, NULL},
+    {"set_previous", probe_set_previous, METH_VARARGS, NULL},
+    {"hook", probe_hook, METH_VARARGS, NULL},
+    {"call_owned", probe_call_owned, METH_VARARGS, NULL},
+    {"call_borrowed", probe_call_borrowed, METH_VARARGS, NULL},
+    {"call_make", probe_call_make, METH_VARARGS, NULL},
+    {"call_stream", probe_call_stream, METH_VARARGS, NULL},
+    {"call_allocate", probe_call_allocate, METH_VARARGS, NULL},
+    {"borrow", KEYWORDS(probe_borrow), METH_VARARGS | METH_KEYWORDS, NULL},
+    {"allocate_like", probe_allocate_like, METH_VARARGS, NULL},
+    {"return_like", probe_return_like, METH_VARARGS, NULL},
+    {"return_borrowed_like", probe_return_borrowed_like, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+#else
+static PyMethodDef functions[] = {{NULL, NULL, 0, NULL}};
+#endif
+
+static struct PyModuleDef module_def = {
+    PyModuleDef_HEAD_INIT, "exchange_probe", NULL, -1, functions, NULL, NULL, NULL, NULL,
+};
+
+PyMODINIT_FUNC
+PyInit_exchange_probe(void)
+{
+    PyObject *module = PyModule_Create(&module_def);
+#if DLPACK_PY_HAS_EXCHANGE_API
+    hooks = PyDict_New();
+    Py_INCREF(&holder_type);
+    if (module == NULL || hooks == NULL || PyType_Ready(&holder_type) < 0 ||
+        dlpack_py_exchange_add(&holder_type, &holder_exchange) < 0 ||
+        PyModule_AddObject(module, "Holder", (PyObject *)&holder_type) < 0 ||
+        PyModule_AddIntConstant(module, "COPY_NEGATIVE", DLPACK_PY_OFFER_COPY_NEGATIVE) < 0 ||
+        PyModule_AddIntConstant(module, "REFUSE_NEGATIVE", DLPACK_PY_OFFER_REFUSE_NEGATIVE) < 0 ||
+        PyModule_AddIntConstant(module, "COPY_IF_NEEDED", DLPACK_PY_COPY_IF_NEEDED) < 0)
+        return NULL;
+#endif
+    return module;
+}

@@ -1,0 +1,592 @@
+"""How the header's consumer uses the exchange tables of others: found, preferred, left alone (X1 to X4, X8, X9)."""
+
+import ctypes
+import gc
+import sys
+
+import dlarray
+import dltensor
+import pytest
+from consumer_probe import consume
+from dltensor import CPU, CUDA, CUDA_HOST, FORMS, PADDED, READ_ONLY, VERSIONED, Made
+from exchange_probe import (
+    COPY_IF_NEEDED,
+    Holder,
+    allocate_like,
+    borrow,
+    hook,
+    return_borrowed_like,
+    return_like,
+    set_previous,
+    table,
+)
+
+ATTRIBUTE = "__dlpack_c_exchange_api__"
+VERSION = {"max_version": (1, 3)}
+UNSAID = 2  # DLPACK_PY_READONLY_UNSAID
+
+
+class Library:
+    """What an array of another library does; calls are counted. owned and borrowed answer as table() says."""
+
+    def __init__(self, owned=(), borrowed=(), method=(), **fields):
+        self.fields = fields
+        self.answers = {"owned": list(owned), "borrowed": list(borrowed)}
+        self.method = list(method)
+        self.calls = []
+        self.made = []
+
+    def make(self, form=VERSIONED):
+        self.made.append(Made(form, **self.fields))
+        return self.made[-1]
+
+    def answer(self, which, default):
+        self.calls.append(which)
+        answer = self.answers[which].pop(0) if self.answers[which] else default()
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    def owned(self):
+        return self.answer("owned", lambda: ctypes.addressof(self.make().managed))
+
+    def borrowed(self):
+        return self.answer("borrowed", lambda: ctypes.addressof(self.make().managed.dl_tensor))
+
+    def __dlpack__(self, **keywords):
+        self.calls.append(keywords)
+        return (self.method.pop(0) if self.method else self.make()).capsule()
+
+    @property
+    def deleted(self):
+        return [made.deleted for made in self.made]
+
+
+def library(capsule=None, **attributes):
+    """A class with a table of its own."""
+    return type("Array", (Library,), {ATTRIBUTE: table() if capsule is None else capsule, **attributes})
+
+
+def data(view):
+    return (view.data, view.shape, view.strides)
+
+
+# ---- Preferred, owned: X2, X3 ----
+
+
+def test_the_table_is_preferred_and_the_method_not_called_X2():
+    a = library()()
+    view = consume(a)
+    assert a.calls == ["owned"]
+    assert data(view) == (a.made[0].address, (3,), (1,))
+    assert (view.form, view.readonly, a.deleted) == (1, 0, [0])
+    view.release()
+    assert a.deleted == [1]
+
+
+@pytest.mark.parametrize("flags, readonly", [(0, 0), (READ_ONLY, 1), (2**63, 0)])
+def test_flags_come_by_the_table_as_by_the_capsule_C7_C8(flags, readonly):
+    view = consume(library()(flags=flags))
+    assert (view.flags, view.readonly) == (flags, readonly)
+
+
+def test_what_is_not_as_wanted_is_deleted_once_C9():
+    a = library()()
+    with pytest.raises(BufferError, match="dtype is float64, int32 was asked for"):
+        consume(a, {"dtype": "int32"})
+    assert (a.calls, a.deleted) == (["owned"], [1])
+
+
+def test_a_copy_that_is_needed_is_made_of_what_the_table_gives_C9():
+    a = library()(shape=(2, 2), strides=(1, 2))
+    view = consume(a, {"order": "C", "options": COPY_IF_NEEDED})
+    assert (view.strides, view.readonly, a.calls, a.deleted) == ((2, 1), 0, ["owned"], [1])
+
+
+@pytest.mark.parametrize("keywords", [{"copy": True}, {"copy": False}, {"device": CPU}])
+def test_what_a_table_cannot_be_asked_for_is_asked_of_the_method_C3(keywords):
+    a = library()()
+    consume(a, **keywords)
+    (call,) = a.calls
+    assert call.keys() == VERSION.keys() | {"dl_device" if name == "device" else name for name in keywords}
+
+
+# ---- Found, and not: X1, X2 ----
+
+LEFT_ALONE = {
+    "a newer major": lambda: table(major=2),
+    "major 0": lambda: table(major=0),
+    "a chain that does not come to ours": lambda: table(major=4, prev=table(major=2)),
+    "a chain that jumps over ours": lambda: table(major=2, prev=table(major=0)),
+    "no allocator": lambda: table(without="allocator"),
+    "no owned": lambda: table(without="owned"),
+    "no make": lambda: table(without="make"),
+    "no stream": lambda: table(without="stream"),
+    "ours in the chain lacks a function": lambda: table(major=2, prev=table(without="owned")),
+    "another name": lambda: table(name="dlpack_other_api"),
+    "an integer, as older code has": lambda: dltensor.address(table()),
+    "None": lambda: None,
+    "a property": lambda: property(lambda self: table()),
+    "text": lambda: "dlpack_exchange_api",
+}
+
+
+@pytest.mark.parametrize("capsule", LEFT_ALONE.values(), ids=LEFT_ALONE)
+@pytest.mark.parametrize("ask", [consume, borrow])
+def test_a_table_that_is_of_no_use_counts_as_absent_X2(ask, capsule):
+    a = type("Array", (Library,), {ATTRIBUTE: capsule()})()
+    ask(a)
+    assert a.calls == [VERSION]
+
+
+@pytest.mark.parametrize("majors", [(2,), (9, 4, 2)])
+def test_the_chain_is_walked_to_our_major_version_X2(majors):
+    capsule = table()
+    for major in reversed(majors):
+        capsule = table(major=major, prev=capsule)
+    a = library(capsule)()
+    consume(a)
+    assert a.calls == ["owned"]
+
+
+def test_a_chain_that_is_a_ring_counts_as_absent_X2():
+    one, other = table(major=2), table(major=3)
+    set_previous(one, other)
+    set_previous(other, one)
+    for capsule in (one, other):
+        a = library(capsule)()
+        consume(a)
+        assert a.calls == [VERSION]
+
+
+def test_only_the_type_is_asked_never_the_instance_X1():
+    a = Library()
+    setattr(a, ATTRIBUTE, table())
+    consume(a)
+    assert a.calls == [VERSION]
+
+    class Proxy:
+        def __init__(self, target):
+            self.target = target
+
+        def __getattr__(self, name):
+            return getattr(self.target, name)
+
+    a = library()()
+    consume(Proxy(a))
+    assert a.calls == [VERSION]
+
+
+def test_a_subclass_that_changes_nothing_inherits_the_table_X7():
+    a = type("Parameter", (library(),), {})()
+    consume(a)
+    assert a.calls == ["owned"]
+
+
+def test_a_subclass_that_overrides_the_method_is_asked_by_it_X2():
+    def dlpack(self, **keywords):
+        self.calls.append("overridden")
+        return self.make().capsule()
+
+    a = type("Other", (type("Between", (library(),), {"__dlpack__": dlpack}),), {})()
+    for ask in (consume, borrow):
+        ask(a)
+    assert a.calls == ["overridden"] * 2
+
+
+def test_a_subclass_may_set_the_attribute_to_none_X2():
+    a = type("Plain", (library(),), {ATTRIBUTE: None})()
+    consume(a)
+    assert a.calls == [VERSION]
+
+
+def test_a_metaclass_that_raises_leaves_the_method_X2():
+    class Meta(type):
+        def __getattribute__(cls, name):
+            if name in ("__mro__", "__dict__"):
+                raise RuntimeError(name)
+            return super().__getattribute__(name)
+
+    a = Meta("Array", (Library,), {ATTRIBUTE: table()})()
+    consume(a)
+    assert a.calls == [VERSION]
+
+
+# ---- Remembered for a type: X2 ----
+
+
+def test_a_table_may_be_added_and_taken_away_later_X2():
+    kind = type("Array", (Library,), {})
+    a = kind()
+    consume(a)
+    setattr(kind, ATTRIBUTE, table())
+    consume(a)
+    delattr(kind, ATTRIBUTE)
+    consume(a)
+    assert a.calls == [VERSION, "owned", VERSION]
+
+
+def test_a_change_of_a_base_is_seen_X2():
+    base = type("Base", (Library,), {})
+    a = type("Derived", (base,), {})()
+    consume(a)
+    setattr(base, ATTRIBUTE, table())
+    consume(a)
+    base.__dlpack__ = lambda self, **keywords: self.make().capsule()
+    consume(a)
+    assert a.calls == [VERSION, "owned", "owned"]  # one class has both
+    a = type("Derived", (base,), {"__dlpack__": Library.__dlpack__})()
+    consume(a)
+    assert a.calls == [VERSION]
+
+
+def test_a_method_that_is_replaced_is_the_one_that_is_called_C6():
+    kind = type("Array", (Library,), {})
+    a = kind()
+    for answer in ("first", "second", "third"):
+
+        def dlpack(self, answer=answer, **keywords):
+            self.calls.append(answer)
+            return self.make().capsule()
+
+        kind.__dlpack__ = dlpack
+        consume(a)
+        consume(a)
+    assert a.calls == ["first"] * 2 + ["second"] * 2 + ["third"] * 2
+
+
+def test_a_method_that_replaces_itself_is_called_to_its_end_C6():
+    kind = type("Array", (Library,), {})
+
+    def dlpack(self, **keywords):
+        del kind.__dlpack__
+        gc.collect()
+        self.calls.append("replaced")
+        return self.make().capsule()
+
+    kind.__dlpack__ = dlpack
+    del dlpack
+    a = kind()
+    consume(a)
+    consume(a)
+    assert a.calls == ["replaced", VERSION]
+
+
+def test_many_types_are_told_apart_X2():
+    kinds = [type(f"Array{i}", (Library,), {ATTRIBUTE: table()} if i % 2 else {}) for i in range(200)]
+    for _ in range(3):
+        for i, kind in enumerate(kinds):
+            a = kind()
+            consume(a)
+            assert a.calls == (["owned"] if i % 2 else [VERSION])
+
+
+def test_a_type_in_the_place_of_one_that_died_is_told_apart_X2():
+    for i in range(300):
+        kind = type("Array", (Library,), {ATTRIBUTE: table()} if i % 2 else {})
+        a = kind()
+        consume(a)
+        assert a.calls == (["owned"] if i % 2 else [VERSION])
+        del kind, a
+        gc.collect(0 if i % 50 else 2)
+
+
+# ---- What a table cannot say: X4, X9 ----
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "complex128", (18, 32, 1)])
+@pytest.mark.parametrize("ask, way", [(consume, "owned"), (borrow, "borrowed")])
+def test_complex_numbers_of_another_library_are_asked_of_the_method_X9(ask, way, dtype):
+    a = library()(dtype=dtype)
+    ask(a)
+    assert a.calls == ([way, "owned", VERSION] if ask is borrow else ["owned", VERSION])
+    assert a.deleted[-2] == 1  # what the table gave
+
+
+def test_complex_numbers_of_our_own_come_by_the_table_X9():
+    class Array(dlarray.Array):
+        pass
+
+    a = dlarray.array([1j], "complex64")
+    assert consume(Array(a)).dtype == dltensor.DTYPES["complex64"]
+
+
+@pytest.mark.parametrize("ask", [consume, borrow])
+def test_memory_that_is_not_the_cpus_is_asked_of_the_method_X4_C5(ask):
+    a = library()(device=CUDA_HOST, method=[Made(device=CUDA_HOST), Made(device=CPU)])
+    ask(a)
+    assert a.calls[-2:] == [VERSION, {**VERSION, "dl_device": CPU}]
+    a = library()(device=CUDA)
+    with pytest.raises(BufferError, match="device is cuda:0"):
+        ask(a)
+    assert a.calls[-1] == VERSION
+
+
+# ---- Failures: X8 ----
+
+FAILURES = {
+    "raises": (ZeroDivisionError("in the table"), ZeroDivisionError, "in the table"),
+    "fails silently": (False, RuntimeError, "managed_tensor_from_py_object_no_sync failed without an exception"),
+    "leaves out unset": (None, RuntimeError, "managed_tensor_from_py_object_no_sync failed without an exception"),
+    "succeeds with an exception and nothing": ((), KeyError, "beside success"),
+}
+
+
+@pytest.mark.parametrize("answer, error, text", FAILURES.values(), ids=FAILURES)
+def test_a_failing_function_is_an_exception_and_the_method_is_not_asked_X8(answer, error, text):
+    a = library()(owned=[answer])
+    before = sys.getrefcount(a)
+    with pytest.raises(error, match=text) as raised:
+        consume(a)
+    raised.value.__traceback__ = None  # frames hold it
+    del raised
+    assert a.calls == ["owned"]
+    assert sys.getrefcount(a) == before
+
+
+@pytest.mark.parametrize(
+    "fields, text",
+    [
+        ({"version": (2, 0)}, "major version 1 was wanted"),
+        ({"shape": (-1,)}, "must not be negative"),
+        ({"data": None}, "data is NULL"),
+        ({"dtype": (0, 0, 1)}, "bits"),
+    ],
+)
+def test_what_a_table_returns_is_validated_and_deleted_once_X8(fields, text):
+    a = library()(**fields)
+    with pytest.raises(BufferError, match=text):
+        consume(a)
+    assert (a.calls, a.deleted) == (["owned"], [1])
+
+
+# ---- Borrowed: X3 ----
+
+
+def test_a_borrowed_tensor_comes_without_an_owned_one_X3():
+    a = library()()
+    assert borrow(a) == ((a.made[0].address, (3,), (1,)), UNSAID, False)
+    assert borrow(a, state=True, dtype="float64", order="C")[2] is False
+    assert (a.calls, a.deleted) == (["borrowed"] * 2, [0, 0])
+
+
+def test_null_strides_of_a_borrowed_tensor_are_filled_in_D4():
+    assert borrow(library()(shape=(2, 3), strides=None))[0][1:] == ((2, 3), (3, 1))
+
+
+def test_who_will_write_is_given_an_owned_tensor_X3():
+    a = library()()
+    assert borrow(a, writable=True)[1:] == (0, True)
+    assert (a.calls, a.deleted) == (["owned"], [1])
+    with pytest.raises(BufferError, match="read-only"):
+        borrow(library()(flags=READ_ONLY), writable=True)
+
+
+def test_packed_elements_may_be_padded_and_are_not_borrowed_X3():
+    a = library()(dtype=(17, 4, 1), flags=PADDED)
+    assert borrow(a)[2] is True
+    assert a.calls == ["borrowed", "owned"]
+
+
+@pytest.mark.parametrize("answer", [BufferError("read-only"), RuntimeError("dtype"), False, (), None], ids=repr)
+def test_what_is_not_lent_is_asked_for_to_own_X3(answer):
+    a = library()(borrowed=[answer])
+    assert borrow(a)[2] is True
+    assert a.calls == ["borrowed", "owned"]
+
+
+def test_a_table_need_not_lend_X3():
+    a = library(table(without="borrowed"))()
+    assert borrow(a)[2] is True
+    assert a.calls == ["owned"]
+
+
+def test_what_is_lent_and_not_as_wanted_is_refused_or_copied_as_what_is_owned_C9():
+    a = library()(shape=(2, 2), strides=(1, 2))
+    with pytest.raises(BufferError, match="strides are not compact"):
+        borrow(a, order="C")
+    (_, _, strides), readonly, owned = borrow(a, order="C", options=COPY_IF_NEEDED)
+    assert (strides, readonly, owned) == ((2, 1), 0, True)
+    assert a.deleted.count(1) == 2
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_whoever_has_no_table_is_consumed_C6(form):
+    producer = dltensor.Producer(form)
+    assert borrow(producer)[2] is True
+    assert producer.deleted == [1]
+    capsule = Made(form).capsule()
+    assert borrow(capsule)[2] is True
+    assert dltensor.name(capsule) == "used_" + form
+    with pytest.raises(AttributeError):
+        borrow(object())
+
+
+def test_arrays_of_ours_are_lent_unless_they_are_read_only_X3():
+    a = dlarray.arange(3)
+    before = sys.getrefcount(a)
+    assert borrow(a) == ((a.data_ptr, (3,), (1,)), UNSAID, False)
+    a.setflags(writeable=False)
+    assert borrow(a)[1:] == (1, True)
+    assert sys.getrefcount(a) == before
+
+
+# ---- Memory and results like an argument ----
+
+
+def test_memory_comes_from_the_allocator_of_the_arguments_table():
+    made = Made(shape=(5,))
+    asked = []
+    hook("allocate", lambda ndim, extent, report: asked.append((ndim, extent)) or ctypes.addressof(made.managed))
+    holder = allocate_like(library()(), (5,))
+    assert asked == [(1, 5)]
+    assert dltensor.read(holder.__dlpack__()).data == made.address
+    del holder
+    assert made.deleted == 1
+
+
+@pytest.mark.parametrize("like", [1, None, dlarray.arange(3), dltensor.Producer()], ids=lambda x: type(x).__name__)
+def test_memory_without_a_table_is_of_our_own_D2(like):
+    says = dltensor.read(allocate_like(like, (2, 3), "float32").__dlpack__())
+    assert (says.shape, says.strides, says.dtype, says.data % 64) == ((2, 3), (3, 1), (2, 32, 1), 0)
+    with pytest.raises(BufferError, match="cuda"):
+        allocate_like(like, (2, 3), "float32", 2)
+
+
+REPORTS = {
+    "a kind": ([("MemoryError", "no more")], False, MemoryError, "no more"),
+    "the first counts": ([("BufferError", "first"), ("ValueError", "second")], False, BufferError, "first"),
+    "an unknown kind": ([("Whatever", "odd")], False, RuntimeError, "odd"),
+    "NULL": ([(None, None)], False, RuntimeError, "the allocator of the exchange table failed"),
+    "no report": ([], False, RuntimeError, "the allocator of the exchange table failed"),
+    "out left unset": ([], None, RuntimeError, "the allocator of the exchange table failed"),
+    "success and a report": ([("ValueError", "odd")], None, ValueError, "odd"),
+}
+
+
+@pytest.mark.parametrize("reports, result, error, text", REPORTS.values(), ids=REPORTS)
+def test_what_an_allocator_reports_is_raised_X5(reports, result, error, text):
+    def allocate(ndim, extent, report):
+        for kind, message in reports:
+            report(kind, message)
+        return result
+
+    hook("allocate", allocate)
+    with pytest.raises(error, match=text):
+        allocate_like(library()(), (5,))
+
+
+def test_an_allocator_that_raises_instead_is_heard_X5():
+    def allocate(ndim, extent, report):
+        raise ZeroDivisionError("instead")
+
+    hook("allocate", allocate)
+    with pytest.raises(ZeroDivisionError, match="instead"):
+        allocate_like(library()(), (5,))
+
+
+def test_a_result_is_made_by_the_arguments_table():
+    taken, results = [], []
+
+    def make(address):
+        taken.append(address)
+        results.append(object())
+        return id(results[-1])
+
+    hook("make", make)
+    made = Made()
+    assert return_like(library()(), Holder(made.capsule())) is results[0]
+    assert taken == [ctypes.addressof(made.managed)]  # as it is: no wrapper
+
+
+def test_what_a_table_does_not_make_is_its_own_to_delete_X6():
+    def make(address):
+        dltensor._DELETER(made.managed.deleter)(address)
+        raise ZeroDivisionError("in the table")
+
+    hook("make", make)
+    made = Made()
+    with pytest.raises(ZeroDivisionError):
+        return_like(library()(), Holder(made.capsule()))
+    assert made.deleted == 1
+    hook("make", lambda address: False)
+    with pytest.raises(RuntimeError, match="managed_tensor_to_py_object_no_sync failed without an exception"):
+        return_like(library()(), Holder(Made().capsule()))
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("change", [False, True], ids=["as it came", "changed"])
+def test_a_result_is_an_array_of_ours_for_an_array_of_ours(form, change):
+    made = Made(form)
+    result = return_like(dlarray.arange(1), Holder(made.capsule()), change)
+    assert type(result) is dlarray.Array
+    assert (result.data_ptr, result.shape, made.deleted) == (made.address, (2 if change else 3,), 0)
+    assert result.readonly == (form != VERSIONED)
+    del result
+    assert made.deleted == 1
+
+
+def test_a_result_is_made_by_the_array_namespace_of_the_argument():
+    numpy = pytest.importorskip("numpy", "2.1")
+    made = Made(shape=(2, 2))
+    result = return_like(numpy.zeros(1), Holder(made.capsule()))
+    assert type(result) is numpy.ndarray
+    assert result.__array_interface__["data"][0] == made.address
+    assert result.flags.writeable
+    result[0, 0] = 7.0
+    assert made.memory[0] == 7.0
+    del result
+    gc.collect()
+    assert made.deleted == 1
+    readonly = Made(flags=READ_ONLY)
+    assert not return_like(numpy.zeros(1), Holder(readonly.capsule())).flags.writeable
+
+
+def test_a_result_is_made_by_from_dlpack_of_the_module_or_its_package(tmp_path, monkeypatch):
+    package = tmp_path / "some_arrays"
+    (package / "core").mkdir(parents=True)
+    (package / "__init__.py").write_text("def from_dlpack(x):\n    return ('package', x.__dlpack_device__())\n")
+    (package / "core" / "__init__.py").write_text("class Array:\n    pass\n")
+    (package / "own.py").write_text("class Array:\n    pass\ndef from_dlpack(x):\n    return ('module', x)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    import some_arrays.core
+    import some_arrays.own
+
+    made = Made()
+    assert return_like(some_arrays.core.Array(), Holder(made.capsule())) == ("package", CPU)
+    assert made.deleted == 1  # nobody took it
+    which, carrier = return_like(some_arrays.own.Array(), Holder(Made().capsule()))
+    assert which == "module"
+    assert dltensor.read(carrier.__dlpack__()).form == dltensor.LEGACY
+    assert consume(carrier).shape == (3,)
+
+
+class Nowhere:
+    pass
+
+
+Nowhere.__module__ = "a.module.that.does.not.exist"
+
+
+@pytest.mark.parametrize("like", [1, object(), Nowhere()], ids=lambda like: type(like).__name__)
+def test_a_library_without_from_dlpack_is_a_type_error_that_names_the_type(like):
+    made = Made()
+    with pytest.raises(TypeError, match=f"no .*{type(like).__name__}.* can be made"):
+        return_like(like, Holder(made.capsule()))
+    assert made.deleted == 1
+
+
+def test_what_a_from_dlpack_raises_is_passed_on(monkeypatch):
+    class Array:
+        def __array_namespace__(self):
+            raise ZeroDivisionError("no namespace")
+
+    made = Made()
+    with pytest.raises(ZeroDivisionError):
+        return_like(Array(), Holder(made.capsule()))
+    assert made.deleted == 1
+
+
+def test_a_borrowed_tensor_is_not_returned():
+    with pytest.raises(ValueError, match="owns nothing"):
+        return_borrowed_like(dlarray.arange(1), dlarray.arange(3))
