@@ -1,4 +1,4 @@
-"""Columns of pandas, as far as they offer NumPy's or Arrow's memory: numbers without a copy, the rest refused (P, K, C).
+"""Columns of pandas that offer NumPy's or Arrow's memory: numbers without a copy, the rest refused (P, K, C).
 
 A Series has no __dlpack__ of its own. NumPy's memory comes from to_numpy(), read-only since pandas 3; Arrow's from
 pyarrow.array(series.array), always read-only.

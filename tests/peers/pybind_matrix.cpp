@@ -1,0 +1,221 @@
+/* pybind_matrix - a class written with pybind11 that speaks DLPack
+ * SPDX-License-Identifier: MIT
+ *
+ * pybind11 has no DLPack of its own. What stands between it and dlpack_py.h is the
+ * first section: it knows nothing of the class, so that it can be copied as it is.
+ */
+#include <pybind11/pybind11.h>
+
+#include "dlpack_py.h"
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace py = pybind11;
+
+/* ---- DLPack for pybind11 ------------------------------------------------ */
+
+/* What CPython calls a new reference or NULL with an exception, as pybind11 has it. */
+static py::object
+checked(PyObject *result)
+{
+    if (result == nullptr)
+        throw py::error_already_set();
+    return py::reinterpret_steal<py::object>(result);
+}
+
+/* A tensor that was consumed, held until the end of a scope or of an object. Neither
+ * moving it nor its end needs the GIL. */
+class TensorView {
+  public:
+    TensorView() = default;
+
+    TensorView(const py::object &source, const dlpack_py_want &want)
+    {
+        if (dlpack_py_consume(source.ptr(), &want, &view_) < 0)
+            throw py::error_already_set();
+    }
+
+    /* As a library's from_dlpack(source, device=None, copy=None) does. */
+    TensorView(const py::object &source, const py::object &device, const py::object &copy, const dlpack_py_want &want)
+    {
+        if (dlpack_py_from_dlpack_args(source.ptr(), device.ptr(), copy.ptr(), &want, &view_) < 0)
+            throw py::error_already_set();
+    }
+
+    TensorView(TensorView &&other) noexcept
+    {
+        dlpack_py_move(&view_, &other.view_);
+    }
+    TensorView(const TensorView &) = delete;
+    TensorView &operator=(TensorView &&) = delete;
+    TensorView &operator=(const TensorView &) = delete;
+    ~TensorView()
+    {
+        dlpack_py_release(&view_);
+    }
+
+    const DLTensor &tensor() const
+    {
+        return view_.tensor;
+    }
+    void *data() const
+    {
+        return dlpack_py_data(&view_);
+    }
+    bool readonly() const
+    {
+        return view_.readonly != DLPACK_PY_WRITABLE;
+    }
+
+  private:
+    dlpack_py_view view_ = {};
+};
+
+/* Gives a class the methods __dlpack__ and __dlpack_device__. It has tensor(), which
+ * may point into the object, and readonly(). */
+template <typename Class, typename... Options>
+static void
+def_dlpack(py::class_<Class, Options...> &type)
+{
+    type.def(
+        "__dlpack__",
+        [](const py::object &self, const py::object &stream, const py::object &max_version, const py::object &dl_device,
+           const py::object &copy) {
+            const Class &exported = self.cast<const Class &>();
+            const DLTensor t = exported.tensor();
+            return checked(dlpack_py_produce_args(self.ptr(), &t, exported.readonly() ? DLPACK_PY_FLAG_READ_ONLY : 0,
+                                                  stream.ptr(), max_version.ptr(), dl_device.ptr(), copy.ptr()));
+        },
+        py::kw_only(), py::arg("stream") = py::none(), py::arg("max_version") = py::none(),
+        py::arg("dl_device") = py::none(), py::arg("copy") = py::none());
+    type.def("__dlpack_device__", [](const Class &self) {
+        const DLTensor t = self.tensor();
+        return checked(dlpack_py_produce_device(&t));
+    });
+}
+
+/* ---- The class ---------------------------------------------------------- */
+
+/* A matrix of float64, in memory of its own or in what it was made from. */
+class Matrix {
+  public:
+    Matrix(int64_t rows, int64_t columns) : own_(count(rows, columns)), layout_{rows, columns, columns, 1}
+    {
+        data_ = own_.data();
+    }
+
+    explicit Matrix(TensorView &&source)
+        : source_(std::move(source)), layout_{source_.tensor().shape[0], source_.tensor().shape[1],
+                                              source_.tensor().strides[0], source_.tensor().strides[1]},
+          data_(static_cast<double *>(source_.data()))
+    {
+    }
+
+    DLTensor tensor() const
+    {
+        return dlpack_py_cpu(data_, DLPACK_PY_FLOAT64, 2, layout_, layout_ + 2);
+    }
+    bool readonly() const
+    {
+        return source_.readonly();
+    }
+
+    double &at(std::pair<int64_t, int64_t> index) const
+    {
+        if (index.first < 0 || index.first >= layout_[0] || index.second < 0 || index.second >= layout_[1])
+            throw py::index_error("the index is outside of the matrix");
+        return data_[index.first * layout_[2] + index.second * layout_[3]];
+    }
+
+    void set(std::pair<int64_t, int64_t> index, double value)
+    {
+        if (readonly())
+            throw py::value_error("the matrix is read-only");
+        at(index) = value;
+    }
+
+    std::pair<int64_t, int64_t> shape() const
+    {
+        return {layout_[0], layout_[1]};
+    }
+    uintptr_t address() const
+    {
+        return reinterpret_cast<uintptr_t>(data_);
+    }
+
+  private:
+    static std::size_t count(int64_t rows, int64_t columns)
+    {
+        if (rows < 0 || columns < 0 || (columns > 0 && rows > PTRDIFF_MAX / 8 / columns))
+            throw py::value_error("there is no matrix of this shape");
+        return static_cast<std::size_t>(rows * columns);
+    }
+
+    TensorView source_;
+    std::vector<double> own_;
+    int64_t layout_[4]; /* shape, then strides */
+    double *data_;
+};
+
+static std::unique_ptr<Matrix>
+from_dlpack(const py::object &source, const py::object &device, const py::object &copy)
+{
+    dlpack_py_want want = {};
+    want.dtype = DLPACK_PY_FLOAT64;
+    want.ndim = 2;
+    return std::unique_ptr<Matrix>(new Matrix(TensorView(source, device, copy, want)));
+}
+
+/* ---- Functions over any library's arrays -------------------------------- */
+
+static void
+scale(const py::object &array, double factor)
+{
+    dlpack_py_want want = {};
+    want.dtype = DLPACK_PY_FLOAT64;
+    want.order = 'K'; /* compact, in whatever order */
+    want.writable = 1;
+    const TensorView view(array, want);
+    double *values = static_cast<double *>(view.data());
+    const int64_t size = dlpack_py_size(&view.tensor());
+
+    const py::gil_scoped_release others_may_run;
+    for (int64_t i = 0; i < size; i++)
+        values[i] *= factor;
+}
+
+static double
+trace(const py::object &array)
+{
+    dlpack_py_want want = {};
+    want.dtype = DLPACK_PY_FLOAT64;
+    want.ndim = 2;
+    const TensorView view(array, want);
+    const int64_t *shape = view.tensor().shape, *strides = view.tensor().strides;
+    const double *values = static_cast<const double *>(view.data());
+    double sum = 0.0;
+
+    for (int64_t i = 0; i < shape[0] && i < shape[1]; i++)
+        sum += values[i * (strides[0] + strides[1])];
+    return sum;
+}
+
+PYBIND11_MODULE(pybind_matrix, module)
+{
+    py::class_<Matrix> matrix(module, "Matrix");
+    matrix.def(py::init<int64_t, int64_t>(), py::arg("rows"), py::arg("columns"))
+        .def_static("from_dlpack", from_dlpack, py::arg("x"), py::pos_only(), py::kw_only(),
+                    py::arg("device") = py::none(), py::arg("copy") = py::none())
+        .def("__getitem__", &Matrix::at)
+        .def("__setitem__", &Matrix::set)
+        .def_property_readonly("shape", &Matrix::shape)
+        .def_property_readonly("address", &Matrix::address)
+        .def_property_readonly("readonly", &Matrix::readonly);
+    def_dlpack(matrix);
+
+    module.def("scale", scale, py::arg("array"), py::arg("factor"), "Multiply any float64 array, in place.");
+    module.def("trace", trace, py::arg("array"), "The sum of the diagonal of any float64 matrix.");
+}
