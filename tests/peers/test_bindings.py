@@ -33,7 +33,7 @@ def build(folder, source, *flags):
     """Compiles for a module, without a warning; the name of the result is that of the source."""
     compilers = [pair for pair in machine.compilers().values() if pair[1] is not None]
     if not compilers:
-        without = pytest.fail if os.environ.get("CI") else pytest.skip
+        without = pytest.fail if os.environ.get("DLPACK_PY_COMPLETE") else pytest.skip
         without("NOT TESTED with pybind11 and nanobind: no C++ compiler here")
     suffix = ".o" if "-c" in flags else sysconfig.get_config_var("EXT_SUFFIX")
     result = folder / (Path(source).stem + suffix)

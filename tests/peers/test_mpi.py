@@ -33,7 +33,7 @@ if importlib.util.find_spec("mpi4py") is None:
 @pytest.fixture(autouse=True)
 def mpiexec():
     if shutil.which("mpiexec") is None:
-        without = pytest.fail if os.environ.get("CI") else pytest.skip
+        without = pytest.fail if os.environ.get("DLPACK_PY_COMPLETE") else pytest.skip
         without("NOT TESTED with MPI: no mpiexec here; Debian's package openmpi-bin has it")
 
 
