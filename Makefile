@@ -3,6 +3,7 @@
 #   make demo          our arrays and NumPy's, both ways, without a copy
 #   make test          everything but PyTorch
 #   make test-peers    NumPy and PyTorch
+#   make instructions  counts those of the commonest calls, with valgrind
 #   make dev           leaves .venv/bin/python able to import the example modules
 #   make format, make lint, make clean
 #
@@ -18,10 +19,10 @@ BUILD ?= build/$(TAG)
 
 MODULES := $(abspath $(BUILD))/python
 RUN := DLPACK_PY_BUILD_DIR=$(MODULES) PYTHONPATH=$(MODULES) $(VENV)/bin/python
-C_FILES = $(wildcard *.h examples/*/*.c tests/*/*.c tests/*/*.h tests/*/*.cpp)
+C_FILES = $(wildcard *.h benchmarks/*.c examples/*/*.c tests/*/*.c tests/*/*.h tests/*/*.cpp)
 export PATH := $(abspath $(VENV))/bin:$(PATH)
 
-.PHONY: demo test test-peers configure build dev format lint clean
+.PHONY: demo test test-peers instructions configure build dev format lint clean
 
 demo: configure
 	cmake --build $(BUILD) --target dlarray image
@@ -33,6 +34,10 @@ test: dev
 
 test-peers: dev $(VENV)/$(TAG)-peers
 	$(RUN) -m pytest tests/peers $(PYTEST_ARGS)
+
+instructions: configure
+	cmake --build $(BUILD) --target calls
+	$(RUN) benchmarks/instructions.py
 
 configure: $(VENV)/$(TAG)-dev $(VENV)/$(TAG)-cmake $(VENV)/$(TAG)-ninja
 	cmake -S . -B $(BUILD) -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DPython_EXECUTABLE=$(abspath $(VENV))/bin/python $(CMAKE_ARGS)

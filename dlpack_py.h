@@ -1852,9 +1852,10 @@ static inline dlpack_py_impl_shelf
 dlpack_py_impl_shelve_exception(void)
 {
     dlpack_py_impl_shelf shelf = {NULL, NULL, NULL};
+    if (!PyErr_Occurred())
+        return shelf;
 #if PY_VERSION_HEX >= 0x030C0000
-    if (PyErr_Occurred())
-        shelf.value = PyErr_GetRaisedException();
+    shelf.value = PyErr_GetRaisedException();
 #else
     PyErr_Fetch(&shelf.type, &shelf.value, &shelf.traceback);
 #endif
@@ -1870,7 +1871,8 @@ dlpack_py_impl_unshelve_exception(dlpack_py_impl_shelf shelf)
     if (shelf.value != NULL)
         PyErr_SetRaisedException(shelf.value);
 #else
-    PyErr_Restore(shelf.type, shelf.value, shelf.traceback);
+    if (shelf.type != NULL)
+        PyErr_Restore(shelf.type, shelf.value, shelf.traceback);
 #endif
 }
 
@@ -1908,10 +1910,11 @@ dlpack_py_impl_decref(PyObject *object)
 
 /* What was learnt of a type. */
 typedef struct dlpack_py_impl_type {
-    PyTypeObject *type; /* borrowed, to compare with */
-    unsigned int tag;   /* its version as this was learnt; 0: not to be kept */
-    PyObject *method;   /* its __dlpack__, if that takes the object as an argument; borrowed from the type */
-    const void *table;  /* its DLPackExchangeAPI, if there is one to be used */
+    PyTypeObject *type;    /* borrowed, to compare with */
+    unsigned int tag;      /* its version as this was learnt; 0: not to be kept */
+    PyObject *method;      /* its __dlpack__, if that takes the object as an argument; borrowed from the type */
+    const void *table;     /* its DLPackExchangeAPI, if there is one to be used */
+    PyObject *from_dlpack; /* that makes an array of its library; a reference of the slot's */
 } dlpack_py_impl_type;
 
 #define DLPACK_PY_IMPL_TYPES 16
@@ -2001,6 +2004,10 @@ dlpack_py_impl_state_clear(dlpack_py_state *state)
     Py_CLEAR(state->cpu);
     for (i = 0; i < 8; i++)
         Py_CLEAR(state->keywords[i]);
+#if DLPACK_PY_IMPL_HAS_TYPE_SLOTS
+    for (i = 0; i < DLPACK_PY_IMPL_TYPES; i++)
+        Py_CLEAR(state->types[i].from_dlpack);
+#endif
 }
 
 /* Gone: the destructor of the capsule in the interpreter's dictionary, which runs
@@ -2701,6 +2708,23 @@ typedef struct dlpack_py_request {
     int32_t copy; /* DLPACK_PY_COPY_... */
 } dlpack_py_request;
 
+/* A call without arguments. */
+static inline const dlpack_py_request *
+dlpack_py_impl_no_request(void)
+{
+    static const dlpack_py_request nothing = {{0, 0}, {0, 0}, 0, {kDLCPU, 0}, 0};
+    return &nothing;
+}
+
+/* The call of one who takes this library's newest version, and whatever there is. */
+static inline const dlpack_py_request *
+dlpack_py_impl_newest_request(void)
+{
+    static const dlpack_py_request newest = {
+        {0, 0}, {DLPACK_PY_PROTOCOL_MAJOR, DLPACK_PY_PROTOCOL_MINOR}, 0, {kDLCPU, 0}, 0};
+    return &newest;
+}
+
 /* An integer is whatever has __index__. Returns 0, 1 where the object is none, -1
  * with an exception. What leaves int64_t is cut off at its ends. */
 static inline int
@@ -2925,6 +2949,8 @@ dlpack_py_impl_plan_device(const DLTensor *t, const dlpack_py_request *request, 
     char came[DLPACK_PY_TEXT_SIZE], wanted[DLPACK_PY_TEXT_SIZE];
 
     *device = dlpack_py_impl_device_said(t->device);
+    if (t->device.device_type == kDLCPU && !request->has_device && request->stream.kind != DLPACK_PY_STREAM_HANDLE)
+        return 0; /* nothing is asked: saves the questions below */
     if (!dlpack_py_is_cpu_readable(t->device))
         return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
                                    "device is %s, memory that the CPU can read was to be exported",
@@ -3235,6 +3261,43 @@ dlpack_py_impl_table_allocate(DLTensor *prototype, DLManagedTensorVersioned **ou
     return -1;
 }
 
+/* What DLPACK_PY_EXCHANGE_API defines (2.14). */
+typedef struct dlpack_py_exchange {
+    DLPackExchangeAPI api; /* first: what the capsule on the type points to */
+    int (*offer)(PyObject *self, dlpack_py_offer *offer);
+    PyObject *(*make_steal)(PyTypeObject *type, dlpack_py_view *v);
+    const dlpack_py_want *want;
+} dlpack_py_exchange;
+
+/* A table as what this file defined it to be; NULL where it is another's. */
+static inline const dlpack_py_exchange *
+dlpack_py_impl_own_exchange(const DLPackExchangeAPI *table)
+{
+    return table->managed_tensor_allocator == dlpack_py_impl_table_allocate
+               ? (const dlpack_py_exchange *)(const void *)table
+               : NULL;
+}
+
+/* What the author of a table offers of an object, and how it is exported. */
+static inline int
+dlpack_py_impl_exchange_plan(const dlpack_py_exchange *x, dlpack_py_state *state, PyObject *object,
+                             dlpack_py_offer *offer, dlpack_py_plan *plan)
+{
+    memset(offer, 0, sizeof(*offer));
+    offer->owner = object;
+    if (x->offer(object, offer) < 0)
+        return -1;
+    offer->state = state; /* whatever the author put there */
+    return dlpack_py_impl_plan(offer, dlpack_py_impl_newest_request(), plan);
+}
+
+/* What a bare DLTensor cannot say is not lent (X3). */
+static inline int
+dlpack_py_impl_may_lend(const dlpack_py_offer *offer, const dlpack_py_plan *plan)
+{
+    return !plan->copy && plan->flags == 0 && (offer->tensor->ndim == 0 || offer->tensor->strides != NULL);
+}
+
 /* The table of our major version, or the newest before that in the chain, if it has
  * all functions that it must have (X2). */
 static inline const DLPackExchangeAPI *
@@ -3308,43 +3371,65 @@ static inline dlpack_py_impl_type *
 dlpack_py_impl_type_slot(dlpack_py_state *state, PyTypeObject *type)
 {
     const uintptr_t address = (uintptr_t)type;
-    return &state->types[(address >> 4 ^ address >> 8 ^ address >> 12) % DLPACK_PY_IMPL_TYPES];
+    return &state->types[(address >> 4 ^ address >> 9) % DLPACK_PY_IMPL_TYPES];
 }
 
 /* Learns anew. */
-static inline void
-dlpack_py_impl_type_learn(dlpack_py_state *state, PyTypeObject *type, dlpack_py_impl_type *out)
+static inline const dlpack_py_impl_type *
+dlpack_py_impl_type_learn(dlpack_py_state *state, PyTypeObject *type, dlpack_py_impl_type *room)
 {
     PyObject *method = dlpack_py_impl_type_lookup(type, state->dlpack);
+    dlpack_py_impl_type *slot;
+    PyObject *former;
 
-    out->type = type;
-    out->tag = dlpack_py_impl_type_tag(type);
-    out->method = NULL;
+    memset(room, 0, sizeof(*room));
+    room->type = type;
+    room->tag = dlpack_py_impl_type_tag(type);
     if (method != NULL && PyType_HasFeature(Py_TYPE(method), Py_TPFLAGS_METHOD_DESCRIPTOR))
-        out->method = method; /* the type has it for as long as its tag stays */
+        room->method = method; /* the type has it for as long as its tag stays */
     Py_XDECREF(method);
-    out->table = dlpack_py_impl_find_table(state, type);
-    if (out->tag != 0 && out->tag == dlpack_py_impl_type_tag(type))
-        *dlpack_py_impl_type_slot(state, type) = *out;
-    else /* none, or a metaclass's attributes were code that changed the type */
-        out->tag = 0, out->method = NULL;
+    room->table = dlpack_py_impl_find_table(state, type);
+    if (room->tag == 0 || room->tag != dlpack_py_impl_type_tag(type)) { /* none, or a metaclass changed the type */
+        room->method = NULL;
+        return room;
+    }
+    slot = dlpack_py_impl_type_slot(state, type);
+    former = slot->from_dlpack;
+    *slot = *room;
+    if (former == NULL)
+        return slot;
+    Py_DECREF(former); /* may run code: what is borrowed is not relied on */
+    room->method = NULL;
+    return room;
+}
+
+/* Remembers the from_dlpack of a type's library. */
+static inline void
+dlpack_py_impl_type_remember(dlpack_py_state *state, PyTypeObject *type, PyObject *from_dlpack)
+{
+    dlpack_py_impl_type *slot = dlpack_py_impl_type_slot(state, type);
+    if (slot->type == type && slot->tag == dlpack_py_impl_type_tag(type) && slot->from_dlpack == NULL) {
+        Py_INCREF(from_dlpack);
+        slot->from_dlpack = from_dlpack;
+    }
 }
 #endif
 
-/* What a type offers, remembered where that is possible. */
-static inline void
-dlpack_py_impl_type_get(dlpack_py_state *state, PyTypeObject *type, dlpack_py_impl_type *out)
+/* What a type offers, remembered where that is possible. Good until other code runs;
+ * room is where it may be put. */
+static inline const dlpack_py_impl_type *
+dlpack_py_impl_type_get(dlpack_py_state *state, PyTypeObject *type, dlpack_py_impl_type *room)
 {
 #if DLPACK_PY_IMPL_HAS_TYPE_SLOTS
     const dlpack_py_impl_type *known = dlpack_py_impl_type_slot(state, type);
-    if (known->type == type && known->tag == dlpack_py_impl_type_tag(type) && known->tag != 0)
-        *out = *known;
-    else
-        dlpack_py_impl_type_learn(state, type, out);
+    if (known->type == type && known->tag == dlpack_py_impl_type_tag(type))
+        return known;
+    return dlpack_py_impl_type_learn(state, type, room);
 #else
-    memset(out, 0, sizeof(*out));
-    out->type = type;
-    out->table = dlpack_py_impl_find_table(state, type);
+    memset(room, 0, sizeof(*room));
+    room->type = type;
+    room->table = dlpack_py_impl_find_table(state, type);
+    return room;
 #endif
 }
 
@@ -3577,9 +3662,11 @@ dlpack_py_impl_view_fill(dlpack_py_view *v, const DLTensor *t, uint64_t flags, i
             return -1;
         terms->copy = 1;
     }
-    if (dlpack_py_impl_check_pending(t, terms, error) < 0 ||
-        (!terms->ask && dlpack_py_impl_check_place(t, terms, error) < 0))
-        return -1;
+    if (t->device.device_type != kDLCPU || terms->copy || terms->request->has_device) {
+        if (dlpack_py_impl_check_pending(t, terms, error) < 0 ||
+            (!terms->ask && dlpack_py_impl_check_place(t, terms, error) < 0))
+            return -1;
+    }
     v->tensor = *t;
     if (t->ndim > 0)
         v->tensor.strides = (int64_t *)dlpack_py_impl_unconst(dlpack_py_impl_strides(t, v->strides));
@@ -3748,9 +3835,7 @@ dlpack_py_impl_take_managed(DLManagedTensorVersioned *managed, dlpack_py_impl_te
 static inline int
 dlpack_py_impl_take_wanted(DLManagedTensorVersioned *managed, const dlpack_py_want *want, dlpack_py_view *v)
 {
-    dlpack_py_request request;
-    dlpack_py_impl_terms terms = dlpack_py_impl_terms_of(want, &request);
-    memset(&request, 0, sizeof(request));
+    dlpack_py_impl_terms terms = dlpack_py_impl_terms_of(want, dlpack_py_impl_no_request());
     return dlpack_py_impl_take_managed(managed, &terms, v);
 }
 
@@ -3823,11 +3908,9 @@ dlpack_py_impl_fetch_for_host(dlpack_py_state *state, PyObject *obj, PyObject *m
  * another library's, for PyTorch's gives lazily conjugated ones as they lie in memory
  * (X9). Then __dlpack__ is asked. */
 static inline int
-dlpack_py_impl_table_may_mislead(const DLPackExchangeAPI *table, const DLTensor *t)
+dlpack_py_impl_table_may_mislead(const DLTensor *t)
 {
-    return (int32_t)t->device.device_type != (int32_t)kDLCPU ||
-           ((t->dtype.code == 5 || t->dtype.code == 18) &&
-            table->managed_tensor_allocator != dlpack_py_impl_table_allocate);
+    return t->device.device_type != kDLCPU || t->dtype.code == 5 || t->dtype.code == 18;
 }
 
 /* 0 from a function of a table, and no exception? Else there will be one; returns -1. */
@@ -3841,23 +3924,44 @@ dlpack_py_impl_check_table_call(int returned, const char *function)
     return -1;
 }
 
+/* The same for a table of this file's: saves looking up what is known. */
+static inline int
+dlpack_py_impl_fetch_own(dlpack_py_state *state, const dlpack_py_exchange *x, PyObject *obj,
+                         dlpack_py_impl_terms *terms, dlpack_py_view *v)
+{
+    dlpack_py_offer offer;
+    dlpack_py_plan plan;
+    void *managed;
+
+    if (dlpack_py_impl_exchange_plan(x, state, obj, &offer, &plan) < 0)
+        return -1;
+    if (plan.device.device_type != kDLCPU)
+        return 1;
+    managed = dlpack_py_impl_export_offer(&offer, &plan);
+    return managed == NULL ? -1 : dlpack_py_impl_take_managed((DLManagedTensorVersioned *)managed, terms, v);
+}
+
 /* Takes an owned tensor by the table of its type. Returns 0, -1 with an exception, or 1
  * where the table cannot say what has to be known. */
 static inline int
-dlpack_py_impl_fetch_by_table(const DLPackExchangeAPI *table, PyObject *obj, dlpack_py_impl_terms *terms,
-                              dlpack_py_view *v)
+dlpack_py_impl_fetch_by_table(dlpack_py_state *state, const DLPackExchangeAPI *table, PyObject *obj,
+                              dlpack_py_impl_terms *terms, dlpack_py_view *v)
 {
     static const char *const function = "managed_tensor_from_py_object_no_sync";
+    const dlpack_py_exchange *own = dlpack_py_impl_own_exchange(table);
     DLManagedTensorVersioned *managed = NULL; /* some leave it unset (X8) */
-    const int returned = table->managed_tensor_from_py_object_no_sync(obj, &managed);
+    int returned;
 
+    if (own != NULL)
+        return dlpack_py_impl_fetch_own(state, own, obj, terms, v);
+    returned = table->managed_tensor_from_py_object_no_sync(obj, &managed);
     if (dlpack_py_impl_check_table_call(returned != 0 || managed == NULL, function) < 0) {
         if (returned == 0 && managed != NULL)
             dlpack_py_impl_delete(managed, DLPACK_PY_VERSIONED);
         return -1;
     }
     if (!dlpack_py_impl_is_unknown(managed, DLPACK_PY_VERSIONED) &&
-        dlpack_py_impl_table_may_mislead(table, &managed->dl_tensor)) {
+        dlpack_py_impl_table_may_mislead(&managed->dl_tensor)) {
         dlpack_py_impl_delete(managed, DLPACK_PY_VERSIONED);
         return 1;
     }
@@ -3995,22 +4099,23 @@ dlpack_py_impl_obtain_by_method(dlpack_py_state *state, PyObject *obj, const dlp
 static inline int
 dlpack_py_impl_obtain(dlpack_py_state *state, PyObject *obj, dlpack_py_impl_terms *terms, dlpack_py_view *v)
 {
-    dlpack_py_impl_type type;
+    dlpack_py_impl_type room;
+    const dlpack_py_impl_type *type;
 
     if (PyCapsule_CheckExact(obj))
         return dlpack_py_impl_take(obj, terms, v);
     if (state == NULL && (state = dlpack_py_state_get()) == NULL)
         return -1;
-    dlpack_py_impl_type_get(state, Py_TYPE(obj), &type);
+    type = dlpack_py_impl_type_get(state, Py_TYPE(obj), &room);
 #if DLPACK_PY_HAS_EXCHANGE_API
-    if (type.table != NULL && !terms->request->has_device && terms->request->copy == DLPACK_PY_COPY_AS_NEEDED) {
-        const int result = dlpack_py_impl_fetch_by_table((const DLPackExchangeAPI *)type.table, obj, terms, v);
+    if (type->table != NULL && !terms->request->has_device && terms->request->copy == DLPACK_PY_COPY_AS_NEEDED) {
+        const int result = dlpack_py_impl_fetch_by_table(state, (const DLPackExchangeAPI *)type->table, obj, terms, v);
         if (result <= 0)
             return result;
-        dlpack_py_impl_type_get(state, Py_TYPE(obj), &type); /* foreign code ran */
+        type = dlpack_py_impl_type_get(state, Py_TYPE(obj), &room); /* foreign code ran */
     }
 #endif
-    return dlpack_py_impl_obtain_by_method(state, obj, &type, terms, v);
+    return dlpack_py_impl_obtain_by_method(state, obj, type, terms, v);
 }
 
 /* Take the tensor that obj offers, on a device or as a copy if asked for.
@@ -4035,9 +4140,7 @@ dlpack_py_consume_request(dlpack_py_state *state, PyObject *obj, const dlpack_py
 static inline int
 dlpack_py_consume_with(dlpack_py_state *state, PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
-    dlpack_py_request request;
-    memset(&request, 0, sizeof(request));
-    return dlpack_py_consume_request(state, obj, &request, want, v);
+    return dlpack_py_consume_request(state, obj, dlpack_py_impl_no_request(), want, v);
 }
 
 static inline int
@@ -4047,27 +4150,47 @@ dlpack_py_consume(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 }
 
 #if DLPACK_PY_HAS_EXCHANGE_API
+/* Borrows by a table of this file's: saves looking up what is known. Returns 1 or 0. */
+static inline int
+dlpack_py_impl_lend_own(dlpack_py_state *state, const dlpack_py_exchange *x, PyObject *obj, DLTensor *t)
+{
+    dlpack_py_offer offer;
+    dlpack_py_plan plan;
+
+    if (dlpack_py_impl_exchange_plan(x, state, obj, &offer, &plan) < 0 || !dlpack_py_impl_may_lend(&offer, &plan))
+        return 0;
+    *t = *offer.tensor;
+    return t->device.device_type == kDLCPU;
+}
+
+/* Borrows by another's. */
+static inline int
+dlpack_py_impl_lend(const DLPackExchangeAPI *table, PyObject *obj, DLTensor *t)
+{
+    memset(t, 0, sizeof(*t)); /* what is left unset is no tensor (X8) */
+    return table->dltensor_from_py_object_no_sync != NULL && table->dltensor_from_py_object_no_sync(obj, t) == 0 &&
+           !PyErr_Occurred() && !dlpack_py_impl_table_may_mislead(t) && t->dtype.bits >= 8;
+}
+
 /* Borrows by the table of a type. Returns 1, or 0 where the tensor is to be consumed:
  * a borrowed one cannot say read-only or padded (X3), and does not meet each wish. */
 static inline int
-dlpack_py_impl_borrow_by_table(const DLPackExchangeAPI *table, PyObject *obj, const dlpack_py_want *want,
-                               dlpack_py_view *v)
+dlpack_py_impl_borrow_by_table(dlpack_py_state *state, const DLPackExchangeAPI *table, PyObject *obj,
+                               const dlpack_py_want *want, dlpack_py_view *v)
 {
-    dlpack_py_request request;
-    dlpack_py_impl_terms terms = dlpack_py_impl_terms_of(want, &request);
+    const dlpack_py_exchange *own = dlpack_py_impl_own_exchange(table);
+    dlpack_py_impl_terms terms;
     dlpack_py_error error;
     DLTensor t;
 
-    if (table->dltensor_from_py_object_no_sync == NULL || (want != NULL && want->writable))
+    if (want != NULL && want->writable)
         return 0;
-    memset(&t, 0, sizeof(t)); /* what is left unset is no tensor (X8) */
-    if (table->dltensor_from_py_object_no_sync(obj, &t) != 0 || PyErr_Occurred()) {
-        PyErr_Clear(); /* the same cause, if it is one, refuses the owned form */
+    if (!(own != NULL ? dlpack_py_impl_lend_own(state, own, obj, &t) : dlpack_py_impl_lend(table, obj, &t))) {
+        PyErr_Clear(); /* what refused it, refuses the owned form too */
         return 0;
     }
-    if (dlpack_py_impl_table_may_mislead(table, &t) || t.dtype.bits < 8)
-        return 0;
-    memset(&request, 0, sizeof(request));
+    terms = dlpack_py_impl_terms_of(want, dlpack_py_impl_no_request());
+    terms.ours = own != NULL && !DLPACK_PY_PLAIN;
     return dlpack_py_impl_view_fill(v, &t, 0, DLPACK_PY_READONLY_UNSAID, &terms, &error) == 0 && !terms.copy;
 }
 #endif
@@ -4076,14 +4199,15 @@ static inline int
 dlpack_py_borrow_with(dlpack_py_state *state, PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
 #if DLPACK_PY_HAS_EXCHANGE_API
-    dlpack_py_impl_type type;
+    dlpack_py_impl_type room;
+    const void *table;
 
     if (!PyCapsule_CheckExact(obj)) {
         if (state == NULL && (state = dlpack_py_state_get()) == NULL)
             return -1;
-        dlpack_py_impl_type_get(state, Py_TYPE(obj), &type);
+        table = dlpack_py_impl_type_get(state, Py_TYPE(obj), &room)->table;
         dlpack_py_impl_view_clear(v);
-        if (type.table != NULL && dlpack_py_impl_borrow_by_table((const DLPackExchangeAPI *)type.table, obj, want, v))
+        if (table != NULL && dlpack_py_impl_borrow_by_table(state, (const DLPackExchangeAPI *)table, obj, want, v))
             return 0;
     }
 #endif
@@ -4216,19 +4340,21 @@ dlpack_py_allocate_like(PyObject *like, const DLTensor *prototype, dlpack_py_vie
     static const dlpack_py_want anywhere = {0, NULL, 0, 0, NULL, 0, 0, DLPACK_PY_ANY_DEVICE, 1, 0};
     dlpack_py_state *state = dlpack_py_state_get();
     DLManagedTensorVersioned *managed;
-    dlpack_py_impl_type type;
+    dlpack_py_impl_type room;
     dlpack_py_error error;
+    const void *table;
 
     dlpack_py_impl_view_clear(v);
     if (state == NULL)
         return -1;
-    dlpack_py_impl_type_get(state, Py_TYPE(like), &type);
+    table = dlpack_py_impl_type_get(state, Py_TYPE(like), &room)->table;
 #if DLPACK_PY_HAS_EXCHANGE_API
-    if (type.table != NULL) {
-        managed = dlpack_py_impl_allocate_by_table((const DLPackExchangeAPI *)type.table, prototype);
+    if (table != NULL) {
+        managed = dlpack_py_impl_allocate_by_table((const DLPackExchangeAPI *)table, prototype);
         return managed == NULL ? -1 : dlpack_py_impl_take_wanted(managed, &anywhere, v);
     }
 #endif
+    (void)table; /* without the exchange API there is none */
     managed = dlpack_py_allocate(prototype, &error);
     return managed == NULL ? dlpack_py_raise(&error) : dlpack_py_impl_take_wanted(managed, &anywhere, v);
 }
@@ -4406,12 +4532,32 @@ dlpack_py_impl_return_by_table(const DLPackExchangeAPI *table, dlpack_py_view *v
 }
 #endif
 
+/* The same, remembered for the type where that is possible. */
+static inline PyObject *
+dlpack_py_impl_get_from_dlpack(dlpack_py_state *state, PyObject *obj)
+{
+    dlpack_py_impl_type room;
+    PyObject *found = dlpack_py_impl_type_get(state, Py_TYPE(obj), &room)->from_dlpack;
+
+    if (found != NULL) {
+        Py_INCREF(found);
+        return found;
+    }
+    found = dlpack_py_impl_find_from_dlpack(obj);
+#if DLPACK_PY_IMPL_HAS_TYPE_SLOTS
+    if (found != NULL)
+        dlpack_py_impl_type_remember(state, Py_TYPE(obj), found);
+#endif
+    return found;
+}
+
 static inline PyObject *
 dlpack_py_return_like_steal(PyObject *like, dlpack_py_view *v)
 {
     dlpack_py_state *state = dlpack_py_state_get();
     PyObject *from_dlpack, *carrier, *made = NULL;
-    dlpack_py_impl_type type;
+    dlpack_py_impl_type room;
+    const void *table;
 
     if (v->managed == NULL)
         PyErr_SetString(PyExc_ValueError, "the view owns nothing, a borrowed tensor cannot be returned");
@@ -4419,13 +4565,14 @@ dlpack_py_return_like_steal(PyObject *like, dlpack_py_view *v)
         dlpack_py_release(v);
         return NULL;
     }
-    dlpack_py_impl_type_get(state, Py_TYPE(like), &type);
+    table = dlpack_py_impl_type_get(state, Py_TYPE(like), &room)->table;
 #if DLPACK_PY_HAS_EXCHANGE_API
-    if (type.table != NULL)
-        return dlpack_py_impl_return_by_table((const DLPackExchangeAPI *)type.table, v);
+    if (table != NULL)
+        return dlpack_py_impl_return_by_table((const DLPackExchangeAPI *)table, v);
 #endif
+    (void)table; /* without the exchange API there is none */
     carrier = dlpack_py_impl_carrier_steal(state, v);
-    from_dlpack = carrier == NULL ? NULL : dlpack_py_impl_find_from_dlpack(like);
+    from_dlpack = carrier == NULL ? NULL : dlpack_py_impl_get_from_dlpack(state, like);
     if (from_dlpack != NULL)
         made = PyObject_CallFunctionObjArgs(from_dlpack, carrier, NULL);
     Py_XDECREF(from_dlpack);
@@ -4436,14 +4583,6 @@ dlpack_py_return_like_steal(PyObject *like, dlpack_py_view *v)
 /* ---- 2.14 The exchange table of a type ---------------------------------- */
 
 #if DLPACK_PY_HAS_EXCHANGE_API
-/* What DLPACK_PY_EXCHANGE_API defines. */
-typedef struct dlpack_py_exchange {
-    DLPackExchangeAPI api; /* first: what the capsule on the type points to */
-    int (*offer)(PyObject *self, dlpack_py_offer *offer);
-    PyObject *(*make_steal)(PyTypeObject *type, dlpack_py_view *v);
-    const dlpack_py_want *want;
-} dlpack_py_exchange;
-
 /* The exchange table of a type, from what its author has for __dlpack__ and from_dlpack
  * already. To be written at file scope, with a semicolon.
  *
@@ -4534,8 +4673,7 @@ static inline int
 dlpack_py_impl_table_offer(const dlpack_py_exchange *x, PyObject *object, dlpack_py_offer *offer, dlpack_py_plan *plan)
 {
     dlpack_py_state *state = dlpack_py_state_get();
-    dlpack_py_request request;
-    dlpack_py_impl_type type;
+    dlpack_py_impl_type room;
 
     if (state == NULL)
         return -1;
@@ -4543,18 +4681,9 @@ dlpack_py_impl_table_offer(const dlpack_py_exchange *x, PyObject *object, dlpack
         PyErr_SetString(PyExc_TypeError, "the object is NULL");
         return -1;
     }
-    dlpack_py_impl_type_get(state, Py_TYPE(object), &type);
-    if (type.table != (const void *)&x->api)
+    if (dlpack_py_impl_type_get(state, Py_TYPE(object), &room)->table != (const void *)&x->api)
         return dlpack_py_impl_refuse_object(x, state, Py_TYPE(object));
-    memset(offer, 0, sizeof(*offer));
-    offer->owner = object;
-    if (x->offer(object, offer) < 0)
-        return -1;
-    offer->state = state; /* whatever the author put there */
-    memset(&request, 0, sizeof(request));
-    request.max_version.major = DLPACK_PY_PROTOCOL_MAJOR;
-    request.max_version.minor = DLPACK_PY_PROTOCOL_MINOR;
-    return dlpack_py_impl_plan(offer, &request, plan);
+    return dlpack_py_impl_exchange_plan(x, state, object, offer, plan);
 }
 
 /* managed_tensor_from_py_object_no_sync */
@@ -4582,7 +4711,7 @@ dlpack_py_impl_table_borrow(const dlpack_py_exchange *x, PyObject *object, DLTen
 
     if (dlpack_py_impl_check_out(out) < 0 || dlpack_py_impl_table_offer(x, object, &offer, &plan) < 0)
         return -1;
-    if (plan.copy || plan.flags != 0 || (offer.tensor->ndim > 0 && offer.tensor->strides == NULL)) {
+    if (!dlpack_py_impl_may_lend(&offer, &plan)) {
         PyErr_Format(PyExc_BufferError, "the data %s, which a borrowed tensor cannot be: ask for an owned one",
                      plan.copy                                      ? "is exported as a copy only"
                      : (plan.flags & DLPACK_PY_FLAG_READ_ONLY) != 0 ? "is read-only"
