@@ -1,8 +1,8 @@
 # A thin front: CMake builds, ctest and pytest test.
 #
 #   make demo          our arrays and NumPy's, both ways, without a copy
-#   make test          everything but PyTorch
-#   make test-peers    NumPy and PyTorch
+#   make test          everything that needs no other array library than NumPy
+#   make test-peers    all array libraries that run here, and docs/peers.md, which says what they do
 #   make instructions  counts those of the commonest calls, with valgrind
 #   make dev           leaves .venv/bin/python able to import the example modules
 #   make format, make lint, make clean
@@ -18,7 +18,8 @@ endif
 BUILD ?= build/$(TAG)
 
 MODULES := $(abspath $(BUILD))/python
-RUN := DLPACK_PY_BUILD_DIR=$(MODULES) PYTHONPATH=$(MODULES) $(VENV)/bin/python
+WITH_MODULES := DLPACK_PY_BUILD_DIR=$(MODULES) PYTHONPATH=$(MODULES)
+RUN := $(WITH_MODULES) $(VENV)/bin/python
 C_FILES = $(wildcard *.h benchmarks/*.c examples/*/*.c tests/*/*.c tests/*/*.h tests/*/*.cpp)
 export PATH := $(abspath $(VENV))/bin:$(PATH)
 
@@ -32,8 +33,19 @@ test: dev
 	cd $(BUILD) && ctest --output-on-failure
 	$(RUN) -m pytest $(PYTEST_ARGS)
 
-test-peers: dev $(VENV)/$(TAG)-peers
-	$(RUN) -m pytest tests/peers $(PYTEST_ARGS)
+# Each in an environment of its own, as their dependencies clash with what others need; the rest is in $(VENV).
+APART := tensorflow paddle mlx
+
+test-peers: dev $(VENV)/$(TAG)-peers $(APART:%=$(BUILD)/venv-%/installed)
+	rm -rf $(BUILD)/peers
+	failed=0; \
+	for peer in $(APART); do \
+	    $(WITH_MODULES) $(BUILD)/venv-$$peer/bin/python -m pytest tests/peers/test_table.py tests/peers/test_libraries.py \
+	        -k $$peer $(PYTEST_ARGS) || failed=1; \
+	done; \
+	$(RUN) -m pytest tests/peers $(PYTEST_ARGS) || failed=1; \
+	PYTHONPATH=tests $(VENV)/bin/python tests/peers/table.py $(BUILD)/peers docs/peers.md || failed=1; \
+	exit $$failed
 
 instructions: configure
 	cmake --build $(BUILD) --target calls
@@ -67,7 +79,13 @@ $(VENV)/$(TAG):
 	$(PYTHON) -m venv --clear $(VENV)
 	touch $@
 
-PIP_INSTALL = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --only-binary=:all:
+PIP = -m pip install --quiet --disable-pip-version-check --only-binary=:all:
+PIP_INSTALL = $(VENV)/bin/python $(PIP)
+
+$(BUILD)/venv-%/installed: requirements/peers-%.txt
+	$(PYTHON) -m venv --clear $(@D)
+	$(@D)/bin/python $(PIP) -r $<
+	touch $@
 
 $(VENV)/$(TAG)-%: requirements/%.txt | $(VENV)/$(TAG)
 	$(PIP_INSTALL) -r $<

@@ -1,0 +1,306 @@
+"""Trades one peer's arrays with dlarray: `trades.py PEER [CELL ...]` prints each cell's name, and what happened.
+
+A cell is "DIRECTION: ROW". What happened is a kind and, for some kinds, words:
+
+traded             the same memory, values, shape, strides and dtype; what one side writes, the other sees
+traded, writable   the same, but for the read-only flag, which was lost; "traded, read-only" likewise;
+                   "traded, not copied": copy=True was asked for
+copied             the same, elsewhere; "copied as DTYPE": with the values of the other dtype
+unreadable         it was taken, but the library cannot read it, in these words
+refused by NAME    with an exception, whose words these are
+none               the side that gives has no such array, or its type no table
+WRONG              anything else
+
+A peer may end the process: run() starts it anew after the cell at which that happened.
+"""
+
+import ctypes
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+
+import dltensor
+import peers
+
+# ---- What is traded ----
+
+
+def vector(lib, dtype="float32", n=6):
+    kind = {"b": bool, "f": float, "c": complex}.get(dtype[0], int)
+    return lib.array([kind(i * 7 % 5) for i in range(n)], dtype)
+
+
+def matrix(lib, dtype="float32"):
+    return lib.array([[float(10 * i + j) for j in range(4)] for i in range(3)], dtype)
+
+
+def stored(lib, dtype):
+    """Four elements of a dtype that not every library knows."""
+    if lib.name in ("dlarray", "tvm_ffi"):  # which make no arrays of values of such dtypes
+        return lib.from_dlpack(dltensor.Producer(dtype=peers.STORAGE[dtype], shape=(4,)))
+    return lib.array([0.5, 1.0, 2.0, 4.0], dtype)
+
+
+def extent_of_1(lib):
+    """An extent of 1 with a stride that no compact array has there."""
+    if lib.name == "dlarray":
+        return lib.from_dlpack(dltensor.Producer(dtype="float32", shape=(1, 3), strides=(77, 1)))
+    return lib.transpose(matrix(lib)[1:2, :])
+
+
+def nested(rank):
+    return 7.0 if rank == 0 else [nested(rank - 1)]
+
+
+def writable(lib):
+    a = vector(lib)
+    lib.write(a)
+    return a
+
+
+def readonly(lib):
+    a = vector(lib)
+    if not lib.readonly(a):
+        lib.set_readonly(a)
+    return a
+
+
+def content(lib, a, dtype):
+    """To be compared. Of dtypes that are only stored, the bytes."""
+    if dtype not in peers.STORAGE:
+        return lib.values(a)
+    _, bits, lanes = peers.STORAGE[dtype]
+    return ctypes.string_at(lib.pointer(a), (math.prod(lib.shape(a)) * bits * lanes + 7) // 8)
+
+
+def steps(lib, a):
+    """The strides that carry a meaning (D5)."""
+    return [stride for extent, stride in zip(lib.shape(a), lib.strides(a)) if extent > 1]
+
+
+# ---- What happens ----
+
+
+def words(error):
+    text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    text = re.sub(r" \(at /.*", "", re.sub(r"0x[0-9a-f]+", "0x…", text))
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def who(source, target, a, error):
+    """Whose words these are: the source's, if it says the same without the target."""
+    for keywords in (
+        {"max_version": max_version, **more}
+        for max_version in (None, (1, 3))
+        for more in ({}, {"copy": True}, {"copy": False}, {"dl_device": dltensor.CPU}, {"stream": None})
+    ):
+        try:
+            a.__dlpack__(**{keyword: value for keyword, value in keywords.items() if value is not None})
+        except Exception as own:
+            if words(own) == words(error):
+                return source.name
+    return target.name
+
+
+def compare(source, a, target, b):
+    """Is b what a is? Returns the kind."""
+    dtype = source.dtype(a)
+    if target.shape(b) != source.shape(a):
+        return "WRONG", f"shape is {target.shape(b)}, not {source.shape(a)}"
+    try:
+        values = content(target, b, dtype)
+    except Exception as error:
+        return "unreadable", words(error)
+    if values != content(source, a, dtype):
+        return "WRONG", "other values"
+    moved = 0 not in source.shape(a) and source.pointer(a) != target.pointer(b)
+    if target.dtype(b) != dtype:
+        return f"copied as {target.dtype(b)}" if moved else "WRONG", None
+    if moved or 0 in source.shape(a):
+        return "copied" if moved else "traded", None
+    if steps(source, a) != steps(target, b):
+        return "WRONG", f"strides are {target.strides(b)}, not {source.strides(a)}"
+    if dtype in peers.STORAGE or 0 in steps(source, a):  # PyTorch writes no element of which there are several
+        return "traded", None
+    for lib, array in ((source, a), (target, b)):
+        if not lib.readonly(array):
+            lib.write(array)
+            if content(source, a, dtype) != content(target, b, dtype):
+                return "WRONG", f"what {lib.name} writes is not seen"
+    return "traded", None
+
+
+def taken(source, target, a, **keywords):
+    """What target makes of a, and None; or None, and who refused it with what words."""
+    try:
+        return target.from_dlpack(a, **keywords), None
+    except Exception as error:
+        return None, (f"refused by {who(source, target, a, error)}", words(error))
+
+
+def trade(source, target, a, **keywords):
+    b, refused = taken(source, target, a, **keywords)
+    return refused or compare(source, a, target, b)
+
+
+def trade_dtype(source, target, a, dtype):
+    if source.dtype(a) != dtype:
+        return "none", None  # it took that for another
+    return trade(source, target, a)
+
+
+def trade_strided(source, target, a):
+    if source.strides(a) == dltensor.compact(source.shape(a)):
+        return "none", None  # it made a compact one
+    return trade(source, target, a)
+
+
+def trade_flagged(source, target, a):
+    """Does it stay what it is, read-only or not?"""
+    b, refused = taken(source, target, a)
+    kind = refused or compare(source, a, target, b)
+    if kind[0] == "traded" and target.readonly(b) != source.readonly(a):
+        return "traded, " + ("read-only" if target.readonly(b) else "writable"), None
+    return kind
+
+
+def trade_copy(source, target, a):
+    kind = trade(source, target, a, copy=True)
+    return ("traded, not copied", None) if kind[0] == "traded" else kind
+
+
+def trade_back(source, target, a):
+    """There and back: compared with what went out."""
+    b, refused = taken(source, target, a)
+    if refused:
+        return refused
+    c, refused = taken(target, source, b)
+    return refused or compare(source, a, source, c)
+
+
+# ---- The exchange API: X ----
+
+TABLE = "__dlpack_c_exchange_api__"
+
+
+class ExchangeTable(ctypes.Structure):
+    _fields_ = [
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("prev_api", ctypes.c_void_p),
+        ("managed_tensor_allocator", ctypes.c_void_p),
+        ("managed_tensor_from_py_object_no_sync", ctypes.c_void_p),
+        ("managed_tensor_to_py_object_no_sync", ctypes.c_void_p),
+        ("dltensor_from_py_object_no_sync", ctypes.c_void_p),
+        ("current_work_stream", ctypes.c_void_p),
+    ]
+
+
+FROM_PY_OBJECT = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+
+
+@contextmanager
+def counted(kind):
+    """How often the functions of a type's table that export are called meanwhile. The table may be constant memory."""
+    start, calls, kept = dltensor.address(getattr(kind, TABLE)), [], []
+    table = ExchangeTable.from_buffer_copy(ctypes.string_at(start, ctypes.sizeof(ExchangeTable)))
+
+    def counting(address):
+        function = FROM_PY_OBJECT(address)
+        kept.append(FROM_PY_OBJECT(lambda *arguments: (calls.append(function), function(*arguments))[1]))
+        return ctypes.cast(kept[-1], ctypes.c_void_p).value
+
+    with open("/proc/self/mem", "r+b", buffering=0) as memory:
+        for field in ("managed_tensor_from_py_object_no_sync", "dltensor_from_py_object_no_sync"):
+            memory.seek(start + getattr(ExchangeTable, field).offset)
+            memory.write(ctypes.c_void_p(counting(getattr(table, field))))
+        yield calls
+        memory.seek(start)
+        memory.write(table)
+
+
+def trade_by_table(source, target, a):
+    """By the table of the source's type, or by __dlpack__?"""
+    if not hasattr(type(a), TABLE):
+        return "none", None
+    with counted(type(a)) as calls:
+        kind = trade(source, target, a)
+    return ("used" if calls else "not used", None) if kind[0] == "traded" else kind
+
+
+# ---- All cells ----
+
+
+def dtype_row(make, dtype):
+    return lambda lib: make(lib, dtype), lambda source, target, a: trade_dtype(source, target, a, dtype)
+
+
+# What makes the array, and what is done with it.
+ROWS = {
+    **{dtype: dtype_row(vector, dtype) for dtype in dltensor.ARRAY_API_DTYPES},
+    **{dtype: dtype_row(stored, dtype) for dtype in peers.STORAGE},
+    "C order": (matrix, trade),
+    "F order": (lambda lib: lib.transpose(matrix(lib)), trade_strided),
+    "a slice": (lambda lib: vector(lib)[2:5], trade),
+    "steps": (lambda lib: matrix(lib)[::2, ::2], trade_strided),
+    "negative steps": (lambda lib: matrix(lib)[::-1, :], trade_strided),
+    "broadcast": (lambda lib: lib.broadcast_to(vector(lib), (2, 6)), trade_strided),
+    "odd stride of an extent of 1": (extent_of_1, trade_strided),
+    **{f"rank {n}": (lambda lib, n=n: lib.array(nested(n), "float32"), trade) for n in (0, 8, 32, 64)},
+    "empty vector": (lambda lib: lib.array([], "float32"), trade),
+    "empty matrix": (lambda lib: lib.array([[], [], []], "float32"), trade),
+    "writable": (writable, trade_flagged),
+    "read-only": (readonly, trade_flagged),
+    "copy=True": (vector, trade_copy),
+    "copy=False": (vector, lambda source, target, a: trade(source, target, a, copy=False)),
+    "device=": (vector, lambda source, target, a: trade(source, target, a, device=target.device)),
+    "there and back": (vector, trade_back),
+    "exchange API": (vector, trade_by_table),
+}
+DIRECTIONS = ("to dlarray", "from dlarray")
+CELLS = [f"{direction}: {row}" for direction in DIRECTIONS for row in ROWS]
+
+
+def happens(peer, cell):
+    direction, _, row = cell.partition(": ")
+    source, target = (peer, peers.ours()) if direction == "to dlarray" else (peers.ours(), peer)
+    make, cell = ROWS[row]
+    try:
+        a = source.make(make) if hasattr(source, "make") else make(source)
+    except Exception:
+        return "none", None
+    return cell(source, target, a)
+
+
+def main(name, cells):
+    peer = peers.PEERS[name][0]()
+    for cell in cells:
+        print(cell, flush=True)
+        print(json.dumps(happens(peer, cell)), flush=True)
+
+
+def run(name):
+    """What happens in each cell, by name."""
+    outcomes = {}
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": os.pathsep.join(sys.path)}
+    while len(outcomes) < len(CELLS):
+        command = [sys.executable, __file__, name, *(cell for cell in CELLS if cell not in outcomes)]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment)
+        lines = done.stdout.splitlines()
+        outcomes.update(zip(lines[0::2], map(json.loads, lines[1::2])))
+        if done.returncode >= 0 and len(outcomes) < len(CELLS):
+            raise RuntimeError(done.stderr)
+        if done.returncode < 0:
+            said = re.findall(r"what\(\): *(.*)", done.stderr)
+            ended = signal.Signals(-done.returncode).name
+            outcomes[lines[-1]] = ["ends the process", ": ".join([ended, *said[:1]])]
+    return outcomes
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:] or CELLS)
