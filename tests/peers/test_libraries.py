@@ -25,6 +25,14 @@ def of(name):
     return lambda test: installed(pytest.mark.parametrize("lib", [name], indirect=True)(test))
 
 
+@pytest.fixture
+def exporting(lib):
+    """A library that exports what it has imported."""
+    if lib.name == "numpy" and peers.version("numpy").startswith("2.0."):
+        pytest.skip("NumPy before 2.1 takes all as read-only, and will not export that in the legacy form")
+    return lib
+
+
 def ours(n=16):
     return dlarray.arange(n, dtype="int32")
 
@@ -67,11 +75,11 @@ def test_the_deleter_of_each_library_is_called_once_K4(lib):
     assert counted.calls == [(counted.address,)]
 
 
-def test_a_capsule_of_each_library_that_is_refused_or_dropped_lets_go_once_K1(lib):
+def test_a_capsule_of_each_library_that_is_refused_or_dropped_lets_go_once_K1(exporting):
     """Of our memory, that we may count: a library's destructor need not call what stands in the struct."""
     a = ours()
-    before, held = sys.getrefcount(a), lib.name not in COPIES
-    capsule = lib.from_dlpack(a).__dlpack__(**getattr(lib, "export", {}))
+    before, held = sys.getrefcount(a), exporting.name not in COPIES
+    capsule = exporting.from_dlpack(a).__dlpack__(**getattr(exporting, "export", {}))
     with pytest.raises(BufferError):
         dlarray.from_dlpack(capsule, device="cuda:0")
     gc.collect()
@@ -98,11 +106,11 @@ def test_the_array_of_each_library_outlives_its_import_P9(lib):
     assert lib.values(a) == wanted
 
 
-def test_a_chain_through_each_library_lets_go_once_in_either_order_P9(lib):
+def test_a_chain_through_each_library_lets_go_once_in_either_order_P9(exporting):
     a = ours()
-    before, held = sys.getrefcount(a), lib.name not in COPIES
+    before, held = sys.getrefcount(a), exporting.name not in COPIES
     for intermediate_first in (True, False):
-        b = lib.from_dlpack(a)
+        b = exporting.from_dlpack(a)
         c = dlarray.from_dlpack(b)
         assert c.tolist() == a.tolist()
         assert (c.data_ptr == a.data_ptr) == held
