@@ -432,7 +432,6 @@ def test_what_pytorch_will_not_export_is_refused_by_its_own_error_P7():
     import torch
 
     for t in (
-        torch.ones(3, requires_grad=True),
         torch.ones(3, dtype=torch.complex64).conj(),
         torch.eye(3).to_sparse(),
         torch.ones(3, device="meta"),

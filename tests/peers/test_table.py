@@ -26,7 +26,7 @@ UNLIKE = {
             "float8_e3m4, float8_e4m3, float8_e4m3b11fnuz, float6_*, float4_e2m1fn": "none",
             "float4_e2m1fnx2": "refused by dlarray: BufferError",
             "negative steps, read-only": "none",
-            "exchange API": "not used",
+            "exchange API": "used",
         },
         "from dlarray": {
             "float8_e3m4, float8_e4m3, float8_e4m3b11fnuz, float6_*, float4_*": "refused by torch: BufferError",
@@ -90,7 +90,7 @@ UNLIKE = {
             "uint16, uint32, uint64, float[468]_*": "none",
             "float8_e4m3fn, float8_e5m2": "traded",
             "rank 32, rank 64, read-only": "none",
-            "exchange API": "not used",
+            "exchange API": "used",
         },
         "from dlarray": {
             "float[468]_*": "refused by paddle: NotImplementedError",

@@ -206,7 +206,10 @@ FROM_PY_OBJECT = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_
 
 @contextmanager
 def counted(kind):
-    """How often the functions of a type's table that export are called meanwhile. The table may be constant memory."""
+    """Meanwhile, counts the calls of the functions of a type's table that export, where these succeed.
+
+    The table may lie in constant memory.
+    """
     start, calls, kept = dltensor.address(getattr(kind, TABLE)), [], []
     table = ExchangeTable.from_buffer_copy(ctypes.string_at(start, ctypes.sizeof(ExchangeTable)))
 
