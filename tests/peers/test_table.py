@@ -12,7 +12,7 @@ import trades
 
 # By peer and direction, what is not traded: rows as patterns, of which the last that fits counts; the exception's type
 # behind the colon. "none": the side that gives has no such array.
-ALL = {"copy=True": "copied", "exchange API": "none"}
+ALL = {"to dlarray": {"exchange API": "none"}, "from dlarray": {"exchange API": "not used"}}
 STORED = "bfloat16, float[468]_*"
 LACKING = {"float4_e2m1fnx2": "none"}  # in dlarray
 LEGACY = "refused by dlarray: BufferError"  # asked for a legacy capsule, which cannot say read-only (P3)
@@ -114,7 +114,7 @@ UNLIKE = {
             "empty*": "traded",
             "negative steps, copy=False": "refused by mlx: ValueError",
             "device=": "refused by mlx: TypeError",
-            "exchange API": "none",
+            "exchange API": "not used",
         },
     },
     "tvm_ffi": {
@@ -123,7 +123,11 @@ UNLIKE = {
             "read-only": "none",
             "copy=True": "refused by tvm_ffi: BufferError",
         },
-        "from dlarray": {"read-only": LEGACY, "copy=*, device=": "refused by tvm_ffi: TypeError"},
+        "from dlarray": {
+            "read-only": "traded, writable",
+            "copy=*, device=": "refused by tvm_ffi: TypeError",
+            "exchange API": "used",
+        },
     },
     "array_api_strict": {
         "to dlarray": {"float16": "none", STORED: "none"},
@@ -137,8 +141,8 @@ UNLIKE = {
 
 def expected(peer, direction):
     """By row."""
-    kinds = dict.fromkeys(trades.ROWS, "traded")
-    for patterns in (ALL, UNLIKE[peer][direction], LACKING if direction == "from dlarray" else {}):
+    kinds = {**dict.fromkeys(trades.ROWS, "traded"), "copy=True": "copied"}
+    for patterns in (ALL[direction], UNLIKE[peer][direction], LACKING if direction == "from dlarray" else {}):
         for alternatives, kind in patterns.items():
             for pattern in alternatives.split(", "):
                 fitting = fnmatch.filter(trades.ROWS, pattern)

@@ -9,6 +9,8 @@ copied             the same, elsewhere; "copied as DTYPE": with the values of th
 unreadable         it was taken, but the library cannot read it, in these words
 refused by NAME    with an exception, whose words these are
 none               the side that gives has no such array, or its type no table
+used, not used     the table, of the exchange API
+ends the process   by a signal, after these words
 WRONG              anything else
 
 A peer may end the process: run() starts it anew after the cell at which that happened.
@@ -233,7 +235,7 @@ def trade_by_table(source, target, a):
         return "none", None
     with counted(type(a)) as calls:
         kind = trade(source, target, a)
-    return ("used" if calls else "not used", None) if kind[0] == "traded" else kind
+    return ("used" if calls else "not used", None) if kind[0] in ("traded", "copied") else kind
 
 
 # ---- All cells ----
