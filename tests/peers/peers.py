@@ -5,7 +5,7 @@ What an adapter has beside the fields there:
 array          as there; fails for a dtype that the library lacks
 transpose, broadcast_to
 make           called with a function of the adapter that makes an array: hands over what this library makes of it
-write          makes every element 1, where the library can write at all
+write          makes every element the value, where the library can write at all
 device         what from_dlpack takes for the CPU
 export         the keywords of __dlpack__, where it warns without
 """
@@ -37,8 +37,8 @@ STORAGE = {
 NAMES = {dtype: name for name, dtype in {**STORAGE, **dltensor.DTYPES}.items()}
 
 
-def fill(a):
-    a[...] = 1
+def fill(a, value):
+    a[...] = value
 
 
 def ours():
@@ -147,7 +147,7 @@ def pyarrow_tensor():
         strides=lambda a: tuple(stride // a.to_numpy().itemsize for stride in a.strides),
         dtype=lambda a: a.to_numpy().dtype.name,
         readonly=lambda a: not a.is_mutable,
-        write=lambda a: fill(a.to_numpy()),
+        write=lambda a, value: fill(a.to_numpy(), value),
         export={"max_version": (1, 3)},
         from_dlpack=pyarrow.Tensor.from_dlpack,
         device=dltensor.CPU,
@@ -167,7 +167,7 @@ def tvm_ffi():
         strides=lambda a: tuple(a.strides),
         dtype=lambda a: NAMES[dltensor.read(a.__dlpack__()).dtype],  # its own has no name for complex ones
         readonly=lambda a: False,  # it knows no such thing
-        write=lambda a: fill(numpy.from_dlpack(a)),
+        write=lambda a, value: fill(numpy.from_dlpack(a), value),
         from_dlpack=tvm_ffi.from_dlpack,
         device=tvm_ffi.device("cpu"),
     )
@@ -189,7 +189,7 @@ def array_api_strict():
         set_readonly=lambda a: numpy.asarray(a).setflags(write=False),
         transpose=lambda a: a.T,
         broadcast_to=strict.broadcast_to,
-        write=lambda a: a.__setitem__(..., strict.ones((), dtype=a.dtype)),
+        write=lambda a, value: fill(a, strict.asarray(value, dtype=a.dtype)),
         from_dlpack=strict.from_dlpack,
         device=strict.Device("CPU_DEVICE"),
     )
@@ -229,7 +229,7 @@ def paddle():
         readonly=lambda a: False,  # it knows no such thing
         transpose=lambda a: a.T,
         broadcast_to=lambda a, shape: paddle.as_strided(a, shape, (0, 1)),  # its own copies
-        write=lambda a: a.fill_(1),
+        write=lambda a, value: a.fill_(value),
         from_dlpack=paddle.from_dlpack,
         device=paddle.CPUPlace(),
     )
