@@ -49,7 +49,7 @@ def run_pytest(*arguments, asan):
 # Whole stacks, which tell whose a Python object is, are slow: they are for the tests that come to each way out, but
 # not for those with examples by the hundred.
 many = "tests/consumer/test_round_trips.py"
-whole = ["tests/consumer", "tests/producer"]
+whole = ["tests/consumer", "tests/exchange_api", "tests/producer"]
 others = [
     str(path) for path in Path("tests").glob("[a-z]*/") if path.is_dir() and str(path) not in [*whole, "tests/build"]
 ]

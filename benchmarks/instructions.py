@@ -9,6 +9,7 @@ import glob
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -83,6 +84,8 @@ def run():
 
 
 def count():
+    if shutil.which("valgrind") is None:
+        sys.exit("valgrind is needed, and is not there")
     with tempfile.TemporaryDirectory() as folder:
         loop = "dlpack_py_benchmark_loop"
         valgrind = ["valgrind", "--tool=callgrind", f"--toggle-collect={loop}", f"--dump-after={loop}"]

@@ -9,8 +9,10 @@ import dlarray
 import dltensor
 import peers
 import pytest
+import trades
 
 COPIES = {"mlx"}  # what it imports on the CPU
+NO_FROM_DLPACK = {"pyarrow.Array", "pyarrow.Tensor", "tensorflow"}  # beside their types
 KEEPS = {"paddle": 1}  # for good, of two imports of the same memory that live at once
 
 
@@ -329,3 +331,95 @@ def test_parameters_and_tensors_of_torch_with_a_gradient_come_in_by_its_table_X9
         with pytest.raises(BufferError, match="grad"):
             a.__dlpack__()
         assert dlarray.from_dlpack(a).data_ptr == a.data_ptr()
+
+
+# ---- The exchange API: what comes and goes by a table ----
+
+
+@of("torch")
+def test_a_tensor_of_torch_is_borrowed_and_owned_by_its_table_once_each_X3(lib):
+    import torch
+    from exchange_probe import borrow
+
+    class Sub(torch.Tensor):
+        pass
+
+    for a in (theirs(lib), torch.nn.Parameter(torch.ones(3)), torch.ones(3).as_subclass(Sub), torch.ones(2, 3).T):
+        with trades.counted(torch.Tensor) as calls:
+            (data, shape, strides), readonly, owned = borrow(a)
+            assert (len(calls), owned) == (1, False)
+            assert (data, shape, strides) == (a.data_ptr(), tuple(a.shape), a.stride())
+            before = a._use_count()
+            b = dlarray.from_dlpack(a)
+            assert len(calls) == 2
+        assert (b.data_ptr, a._use_count()) == (a.data_ptr(), before + 1)
+        del b
+        assert a._use_count() == before
+
+
+@of("torch")
+def test_a_lazily_conjugated_tensor_of_torch_is_not_borrowed_X9(lib):
+    import torch
+    from exchange_probe import borrow
+
+    with pytest.raises(BufferError, match="conjugate"):
+        borrow(torch.tensor([1 + 2j]).conj())
+    a = torch.tensor([1 + 2j])
+    with trades.counted(torch.Tensor):
+        assert borrow(a)[2] is True  # by __dlpack__
+
+
+@of("torch")
+def test_memory_and_results_like_a_tensor_of_torch_are_torchs(lib):
+    import torch
+    from exchange_probe import Holder, allocate_like, return_like
+
+    with trades.counted(torch.Tensor):
+        result = return_like(torch.ones(1), allocate_like(torch.ones(1), (2, 3), "float32"))
+    assert type(result) is torch.Tensor
+    assert (tuple(result.shape), result.dtype, result.is_contiguous()) == ((2, 3), torch.float32, True)
+    ours = dlarray.array([1.0, 2.0], "float64")
+    result = return_like(torch.ones(1), Holder(ours))
+    assert result.data_ptr() == ours.data_ptr
+
+
+@of("tvm_ffi")
+def test_tvm_ffi_takes_and_returns_our_arrays_by_their_table_alone_X1_X6(lib, monkeypatch):
+    import tvm_ffi.testing
+
+    a = dlarray.array([[1, 2, 3], [4, 5, 6]], "int64")
+    before = sys.getrefcount(a)
+    for name in ("__dlpack__", "__dlpack_device__"):
+        monkeypatch.setattr(dlarray.Array, name, lambda self, **keywords: pytest.fail("it was called"))
+    with trades.counted(dlarray.Array) as calls:
+        b = tvm_ffi.from_dlpack(a)
+        assert len(calls) == 1
+        c = tvm_ffi.testing.echo(a)
+        assert len(calls) == 2
+    assert sys.getrefcount(a) == before + 2
+    assert (tuple(b.shape), type(c), c.tolist(), c.data_ptr) == ((2, 3), dlarray.Array, a.tolist(), a.data_ptr)
+    del b, c
+    assert sys.getrefcount(a) == before
+
+
+@of("tvm_ffi")
+def test_tvm_ffi_is_refused_by_the_table_and_asks_a_class_that_exports_in_its_own_way_X2(lib):
+    class Own(dlarray.Array):
+        def __dlpack__(self, **keywords):
+            return dlarray.array([7], "int64").__dlpack__(**keywords)
+
+    assert lib.values(lib.from_dlpack(Own(dlarray.arange(3)))) == [7]
+
+
+def test_a_result_is_an_array_of_the_arguments_library(lib):
+    from exchange_probe import Holder, allocate_like, return_like
+
+    like, a = theirs(lib), dlarray.array([1.0, 2.0, 3.0], "float32")
+    if lib.name in NO_FROM_DLPACK:
+        with pytest.raises(TypeError, match="neither an exchange table nor a from_dlpack"):
+            return_like(like, Holder(a))
+        return
+    result = return_like(like, Holder(a))
+    assert type(result) is type(like)
+    assert lib.values(result) == [1.0, 2.0, 3.0]
+    assert lib.values(return_like(like, allocate_like(like, (0,), "float32"))) == []
