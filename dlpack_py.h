@@ -1536,7 +1536,8 @@ dlpack_py_consume_with(dlpack_py_state *state, PyObject *obj, const dlpack_py_wa
 /* dlpack_py_borrow: as dlpack_py_consume, for the length of a call.
  *
  * What the view shows is good until Python code may run or obj may go, whichever is
- * first; then release it. Where the type has an exchange table nothing is allocated
+ * first; then release it. Borrowing may itself run code: of several arguments, consume
+ * all but the last. Where the type has an exchange table nothing is allocated
  * and no reference taken; otherwise this is dlpack_py_consume. A borrowed tensor
  * cannot say whether it is read-only (X3), and is DLPACK_PY_READONLY_UNSAID: who
  * wants it writable is given an owned one.
@@ -1626,9 +1627,9 @@ dlpack_py_check(PyObject *obj);
 #endif
 
 /* What was learnt of a type is kept for as long as its version tag stays, where an
- * interpreter has one GIL to guard that. */
+ * interpreter has one GIL to guard that. Before 3.11 tags are given out anew. */
 #ifndef DLPACK_PY_IMPL_HAS_TYPE_SLOTS
-#  ifdef Py_GIL_DISABLED
+#  if defined(Py_GIL_DISABLED) || PY_VERSION_HEX < 0x030B0000
 #    define DLPACK_PY_IMPL_HAS_TYPE_SLOTS 0
 #  else
 #    define DLPACK_PY_IMPL_HAS_TYPE_SLOTS DLPACK_PY_IMPL_HAS_TYPE_LOOKUP
@@ -1786,7 +1787,7 @@ dlpack_py_impl_type_lookup(PyTypeObject *type, PyObject *name)
 }
 #endif
 
-/* Sets an attribute of a type, of a static one too. */
+/* Sets an attribute of a type, of a static or immutable one too. */
 static inline int
 dlpack_py_impl_type_set(PyTypeObject *type, PyObject *name, PyObject *value)
 {
@@ -1794,7 +1795,11 @@ dlpack_py_impl_type_set(PyTypeObject *type, PyObject *name, PyObject *value)
 #ifdef Py_LIMITED_API
     failed = PyObject_SetAttr((PyObject *)type, name, value); /* all are heap types */
 #else
-    if (PyType_HasFeature(type, Py_TPFLAGS_HEAPTYPE)) {
+    int is_mutable = PyType_HasFeature(type, Py_TPFLAGS_HEAPTYPE);
+#  ifdef Py_TPFLAGS_IMMUTABLETYPE
+    is_mutable = is_mutable && !PyType_HasFeature(type, Py_TPFLAGS_IMMUTABLETYPE);
+#  endif
+    if (is_mutable) {
         failed = PyObject_SetAttr((PyObject *)type, name, value);
     }
     else {
@@ -1805,13 +1810,28 @@ dlpack_py_impl_type_set(PyTypeObject *type, PyObject *name, PyObject *value)
     return failed;
 }
 
+/* A new reference; NULL with or without an exception. */
+static inline PyObject *
+dlpack_py_impl_dict_get(PyObject *dict, PyObject *key)
+{
+#ifdef Py_GIL_DISABLED
+    PyObject *found;
+    (void)PyDict_GetItemRef(dict, key, &found);
+    return found;
+#else
+    PyObject *found = PyDict_GetItemWithError(dict, key);
+    Py_XINCREF(found);
+    return found;
+#endif
+}
+
 #if DLPACK_PY_IMPL_HAS_TYPE_SLOTS
 /* Changes whenever the type or a base of it does, and is given to no other type; 0
  * where there is none. */
 static inline unsigned int
 dlpack_py_impl_type_tag(PyTypeObject *type)
 {
-#  if PY_VERSION_HEX < 0x030E0000
+#  if PY_VERSION_HEX < 0x030D0000 /* from then on the tag alone says it */
     if (!PyType_HasFeature(type, Py_TPFLAGS_VALID_VERSION_TAG))
         return 0;
 #  endif
@@ -1876,11 +1896,14 @@ dlpack_py_impl_unshelve_exception(dlpack_py_impl_shelf shelf)
 #endif
 }
 
-/* Raises with a text that shows a value: as its repr() or, where that fails, its type. */
+/* Raises, in place of any other, with a text that shows a value: as its repr() or,
+ * where that fails, its type. */
 static inline void
 dlpack_py_impl_refuse_value(PyObject *exception, const char *format, PyObject *value)
 {
-    PyObject *text = PyObject_Repr(value);
+    PyObject *text;
+    PyErr_Clear();
+    text = PyObject_Repr(value);
     if (text == NULL) {
         PyErr_Clear();
         text = PyObject_Repr((PyObject *)Py_TYPE(value));
@@ -1910,11 +1933,11 @@ dlpack_py_impl_decref(PyObject *object)
 
 /* What was learnt of a type. */
 typedef struct dlpack_py_impl_type {
-    PyTypeObject *type;    /* borrowed, to compare with */
-    unsigned int tag;      /* its version as this was learnt; 0: not to be kept */
-    PyObject *method;      /* its __dlpack__, if that takes the object as an argument; borrowed from the type */
-    const void *table;     /* its DLPackExchangeAPI, if there is one to be used */
-    PyObject *from_dlpack; /* that makes an array of its library; a reference of the slot's */
+    PyTypeObject *type; /* borrowed, to compare with */
+    unsigned int tag;   /* its version as this was learnt; 0: not to be kept */
+    PyObject *method;   /* its __dlpack__, if that takes the object as an argument; borrowed from the type */
+    const void *table;  /* its DLPackExchangeAPI, if there is one to be used */
+    int own;            /* 1: that is a dlpack_py_exchange of this file, and put on this type or a base of it */
 } dlpack_py_impl_type;
 
 #define DLPACK_PY_IMPL_TYPES 16
@@ -1936,7 +1959,8 @@ struct dlpack_py_state {
     PyInterpreterState *interpreter;
     PyObject *dlpack;      /* "__dlpack__" */
     PyObject *exchange;    /* "__dlpack_c_exchange_api__" */
-    PyObject *own_types;   /* a dict: address of a dlpack_py_exchange to a weak reference to its type; None to 2.13's */
+    PyObject *on_demand;   /* a dict: address of a dlpack_py_exchange to weak references to its types (2.14);
+                              None to the carriers' type (2.13) */
     PyObject *keywords[8]; /* names passed to it, by DLPACK_PY_IMPL_PASS_... */
     PyObject *version;     /* its max_version */
     PyObject *cpu;         /* (1, 0) */
@@ -1999,15 +2023,11 @@ dlpack_py_impl_state_clear(dlpack_py_state *state)
     unsigned i;
     Py_CLEAR(state->dlpack);
     Py_CLEAR(state->exchange);
-    Py_CLEAR(state->own_types);
+    Py_CLEAR(state->on_demand);
     Py_CLEAR(state->version);
     Py_CLEAR(state->cpu);
     for (i = 0; i < 8; i++)
         Py_CLEAR(state->keywords[i]);
-#if DLPACK_PY_IMPL_HAS_TYPE_SLOTS
-    for (i = 0; i < DLPACK_PY_IMPL_TYPES; i++)
-        Py_CLEAR(state->types[i].from_dlpack);
-#endif
 }
 
 /* Gone: the destructor of the capsule in the interpreter's dictionary, which runs
@@ -2134,10 +2154,10 @@ dlpack_py_impl_state_fill(dlpack_py_state *state)
 
     state->dlpack = PyUnicode_InternFromString("__dlpack__");
     state->exchange = PyUnicode_InternFromString("__dlpack_c_exchange_api__");
-    state->own_types = PyDict_New();
+    state->on_demand = PyDict_New();
     state->version = Py_BuildValue("(ii)", DLPACK_PY_PROTOCOL_MAJOR, DLPACK_PY_PROTOCOL_MINOR);
     state->cpu = Py_BuildValue("(ii)", 1, 0);
-    if (state->dlpack == NULL || state->exchange == NULL || state->own_types == NULL || state->version == NULL ||
+    if (state->dlpack == NULL || state->exchange == NULL || state->on_demand == NULL || state->version == NULL ||
         state->cpu == NULL)
         return -1;
     for (pass = 1; pass < 8; pass++) {
@@ -2179,11 +2199,11 @@ dlpack_py_impl_state_new(PyInterpreterState *interpreter)
         return NULL;
     }
     if (dlpack_py_impl_register_fork(state) < 0 || dlpack_py_impl_register_exit(state) < 0) {
-        if (!dlpack_py_impl_is_finalizing()) {
+        if (PyErr_ExceptionMatches(PyExc_MemoryError) || !PyErr_ExceptionMatches(PyExc_Exception)) {
             Py_DECREF(capsule);
             return NULL;
         }
-        PyErr_Clear(); /* nothing can be imported any more: closing from the start */
+        PyErr_Clear(); /* an interpreter that ends imports nothing any more: closing from the start */
         (void)DLPACK_PY_IMPL_OR(&state->deleters, 1);
     }
     return capsule;
@@ -2224,7 +2244,8 @@ dlpack_py_impl_state_find(PyInterpreterState *interpreter)
 /* The state of this source file in the current interpreter.
  *
  * Returns a borrowed pointer, good as long as the interpreter is, to be kept in a
- * module, a type or an object of it; NULL with MemoryError or RuntimeError.
+ * module, a type or an object of it; NULL with MemoryError or RuntimeError, or
+ * what an interrupt raised.
  */
 static inline dlpack_py_state *
 dlpack_py_state_get(void)
@@ -2471,7 +2492,7 @@ dlpack_py_allocate(const DLTensor *prototype, dlpack_py_error *error)
     DLTensor t = *prototype;
     char name[DLPACK_PY_TEXT_SIZE];
 
-    t.data = &t; /* not NULL, to be valid */
+    t.data = (void *)(uintptr_t)64; /* anywhere but NULL, to be valid */
     t.strides = NULL;
     t.byte_offset = 0;
     if ((int32_t)t.device.device_type != (int32_t)kDLCPU) {
@@ -3065,7 +3086,8 @@ dlpack_py_impl_plan(const dlpack_py_offer *offer, const dlpack_py_request *reque
             PyErr_SetString(PyExc_BufferError, "the data cannot be exported in its present state");
         return -1;
     }
-    if ((offer->embedded == NULL && dlpack_py_validate(offer->tensor, offer->flags, &error) < 0) ||
+    if (((offer->embedded == NULL || offer->tensor != &offer->embedded->versioned.dl_tensor) &&
+         dlpack_py_validate(offer->tensor, offer->flags, &error) < 0) ||
         dlpack_py_decide(offer->tensor, offer->flags, offer->options, request, plan, &error) < 0)
         return dlpack_py_raise(&error);
     return 0;
@@ -3078,8 +3100,9 @@ dlpack_py_impl_export_offer(const dlpack_py_offer *offer, const dlpack_py_plan *
 {
     if (plan->copy)
         return dlpack_py_impl_answer_copy(offer, plan);
-    if (offer->embedded != NULL &&
-        dlpack_py_impl_same_device(plan->device, offer->embedded->versioned.dl_tensor.device))
+    if (offer->embedded != NULL && offer->tensor == &offer->embedded->versioned.dl_tensor &&
+        plan->flags == offer->embedded->versioned.flags &&
+        dlpack_py_impl_same_device(plan->device, offer->tensor->device)) /* else the author changed the offer */
         return dlpack_py_impl_answer_embedded(offer->embedded, plan);
     return dlpack_py_impl_answer_in_place(offer, plan);
 }
@@ -3240,8 +3263,8 @@ dlpack_py_impl_find_method(PyObject *obj, PyObject *name, int *unbound)
 #if DLPACK_PY_HAS_EXCHANGE_API
 #define DLPACK_PY_IMPL_EXCHANGE_NAME "dlpack_exchange_api"
 
-/* The allocator in every table that this file makes, by which they are known. Whoever
- * calls it may have no thread state (X5). */
+/* The allocator in every table that this file makes. Whoever calls it may have no
+ * thread state (X5). */
 static inline int
 dlpack_py_impl_table_allocate(DLTensor *prototype, DLManagedTensorVersioned **out, void *context,
                               void (*set_error)(void *context, const char *kind, const char *message))
@@ -3269,13 +3292,34 @@ typedef struct dlpack_py_exchange {
     const dlpack_py_want *want;
 } dlpack_py_exchange;
 
-/* A table as what this file defined it to be; NULL where it is another's. */
-static inline const dlpack_py_exchange *
-dlpack_py_impl_own_exchange(const DLPackExchangeAPI *table)
+/* The weak references to types that a table of this file's was put on in the
+ * interpreter, the last one last: a list, a new reference; NULL, with or without an
+ * exception, where it is another's table. */
+static inline PyObject *
+dlpack_py_impl_own_types(dlpack_py_state *state, const void *table)
 {
-    return table->managed_tensor_allocator == dlpack_py_impl_table_allocate
-               ? (const dlpack_py_exchange *)(const void *)table
-               : NULL;
+    PyObject *key = PyLong_FromVoidPtr(dlpack_py_impl_unconst(table));
+    PyObject *types = key == NULL ? NULL : dlpack_py_impl_dict_get(state->on_demand, key);
+    Py_XDECREF(key);
+    return types;
+}
+
+/* Is the table this file's, and the type one of those that it was put on, or derived
+ * from one (X7)? Any class may carry the capsule of another. -1 with an exception. */
+static inline int
+dlpack_py_impl_is_own(dlpack_py_state *state, PyTypeObject *type, const void *table)
+{
+    PyObject *types = dlpack_py_impl_own_types(state, table), *owner;
+    Py_ssize_t i;
+    int own = 0;
+
+    for (i = 0; types != NULL && i < PyList_Size(types) && own == 0; i++) {
+        owner = PyObject_CallFunctionObjArgs(PyList_GetItem(types, i), NULL); /* None if it is dead */
+        own = owner == NULL ? -1 : owner != Py_None && PyType_IsSubtype(type, (PyTypeObject *)owner);
+        Py_XDECREF(owner);
+    }
+    Py_XDECREF(types);
+    return PyErr_Occurred() ? -1 : own;
 }
 
 /* What the author of a table offers of an object, and how it is exported. */
@@ -3320,13 +3364,13 @@ dlpack_py_impl_usable_table(const DLPackExchangeAPIHeader *header)
 }
 
 /* Does a class override __dlpack__ that is derived from the one which has the table?
- * Then its author changed what an export means (X2). */
+ * Then its author changed what an export means (X2). -1 with an exception. */
 static inline int
 dlpack_py_impl_is_overridden(dlpack_py_state *state, PyTypeObject *type)
 {
     PyObject *bases = PyObject_GetAttrString((PyObject *)type, "__mro__"), *names;
-    Py_ssize_t i, count = bases == NULL ? 0 : PyTuple_Size(bases);
-    int has_table = 0, has_method = 0;
+    Py_ssize_t i, count = bases == NULL ? -1 : PyTuple_Size(bases);
+    int has_table = count < 0 ? -1 : 0, has_method = 0;
 
     for (i = 0; i < count && has_table == 0 && has_method == 0; i++) {
         names = PyObject_GetAttrString(PyTuple_GetItem(bases, i), "__dict__");
@@ -3335,34 +3379,37 @@ dlpack_py_impl_is_overridden(dlpack_py_state *state, PyTypeObject *type)
         Py_XDECREF(names);
     }
     Py_XDECREF(bases);
-    PyErr_Clear();
-    return has_table != 1;
+    return has_table < 0 || has_method < 0 ? -1 : !has_table;
 }
 #endif
 
-/* The exchange table of a type that is to be used, NULL if there is none. Looked for on
- * the type, never on the instance (X1); all but a capsule counts as absent. */
-static inline const void *
-dlpack_py_impl_find_table(dlpack_py_state *state, PyTypeObject *type)
+/* The exchange table of a type that is to be used, if there is one. Looked for on the
+ * type, never on the instance (X1); all but a capsule counts as absent, and so does what
+ * cannot be looked at now. Returns -1 in that case, without an exception, else 0. */
+static inline int
+dlpack_py_impl_find_table(dlpack_py_state *state, PyTypeObject *type, dlpack_py_impl_type *room)
 {
 #if DLPACK_PY_HAS_EXCHANGE_API
     PyObject *capsule = dlpack_py_impl_type_lookup(type, state->exchange);
-    const void *table = NULL;
+    const void *table;
 
-    if (capsule == NULL) {
-        PyErr_Clear();
-        return NULL;
+    if (capsule != NULL && PyCapsule_IsValid(capsule, DLPACK_PY_IMPL_EXCHANGE_NAME) &&
+        dlpack_py_impl_is_overridden(state, type) == 0) {
+        table = PyCapsule_GetPointer(capsule, DLPACK_PY_IMPL_EXCHANGE_NAME);
+        room->own = dlpack_py_impl_is_own(state, type, table);
+        if (room->own >= 0)
+            room->table = dlpack_py_impl_usable_table((const DLPackExchangeAPIHeader *)table);
     }
-    if (PyCapsule_IsValid(capsule, DLPACK_PY_IMPL_EXCHANGE_NAME) && !dlpack_py_impl_is_overridden(state, type))
-        table = dlpack_py_impl_usable_table(
-            (const DLPackExchangeAPIHeader *)PyCapsule_GetPointer(capsule, DLPACK_PY_IMPL_EXCHANGE_NAME));
-    Py_DECREF(capsule);
-    return table;
+    Py_XDECREF(capsule);
 #else
     (void)state;
     (void)type;
-    return NULL;
+    (void)room;
 #endif
+    if (!PyErr_Occurred())
+        return 0;
+    PyErr_Clear();
+    return -1;
 }
 
 #if DLPACK_PY_IMPL_HAS_TYPE_SLOTS
@@ -3380,7 +3427,7 @@ dlpack_py_impl_type_learn(dlpack_py_state *state, PyTypeObject *type, dlpack_py_
 {
     PyObject *method = dlpack_py_impl_type_lookup(type, state->dlpack);
     dlpack_py_impl_type *slot;
-    PyObject *former;
+    int failed;
 
     memset(room, 0, sizeof(*room));
     room->type = type;
@@ -3388,31 +3435,16 @@ dlpack_py_impl_type_learn(dlpack_py_state *state, PyTypeObject *type, dlpack_py_
     if (method != NULL && PyType_HasFeature(Py_TYPE(method), Py_TPFLAGS_METHOD_DESCRIPTOR))
         room->method = method; /* the type has it for as long as its tag stays */
     Py_XDECREF(method);
-    room->table = dlpack_py_impl_find_table(state, type);
-    if (room->tag == 0 || room->tag != dlpack_py_impl_type_tag(type)) { /* none, or a metaclass changed the type */
+    failed = dlpack_py_impl_find_table(state, type, room);
+    if (failed || room->tag == 0 || room->tag != dlpack_py_impl_type_tag(type)) { /* a metaclass's code changed it */
         room->method = NULL;
         return room;
     }
     slot = dlpack_py_impl_type_slot(state, type);
-    former = slot->from_dlpack;
     *slot = *room;
-    if (former == NULL)
-        return slot;
-    Py_DECREF(former); /* may run code: what is borrowed is not relied on */
-    room->method = NULL;
-    return room;
+    return slot;
 }
 
-/* Remembers the from_dlpack of a type's library. */
-static inline void
-dlpack_py_impl_type_remember(dlpack_py_state *state, PyTypeObject *type, PyObject *from_dlpack)
-{
-    dlpack_py_impl_type *slot = dlpack_py_impl_type_slot(state, type);
-    if (slot->type == type && slot->tag == dlpack_py_impl_type_tag(type) && slot->from_dlpack == NULL) {
-        Py_INCREF(from_dlpack);
-        slot->from_dlpack = from_dlpack;
-    }
-}
 #endif
 
 /* What a type offers, remembered where that is possible. Good until other code runs;
@@ -3428,7 +3460,7 @@ dlpack_py_impl_type_get(dlpack_py_state *state, PyTypeObject *type, dlpack_py_im
 #else
     memset(room, 0, sizeof(*room));
     room->type = type;
-    room->table = dlpack_py_impl_find_table(state, type);
+    (void)dlpack_py_impl_find_table(state, type, room);
     return room;
 #endif
 }
@@ -3944,17 +3976,13 @@ dlpack_py_impl_fetch_own(dlpack_py_state *state, const dlpack_py_exchange *x, Py
 /* Takes an owned tensor by the table of its type. Returns 0, -1 with an exception, or 1
  * where the table cannot say what has to be known. */
 static inline int
-dlpack_py_impl_fetch_by_table(dlpack_py_state *state, const DLPackExchangeAPI *table, PyObject *obj,
-                              dlpack_py_impl_terms *terms, dlpack_py_view *v)
+dlpack_py_impl_fetch_by_table(const DLPackExchangeAPI *table, PyObject *obj, dlpack_py_impl_terms *terms,
+                              dlpack_py_view *v)
 {
     static const char *const function = "managed_tensor_from_py_object_no_sync";
-    const dlpack_py_exchange *own = dlpack_py_impl_own_exchange(table);
     DLManagedTensorVersioned *managed = NULL; /* some leave it unset (X8) */
-    int returned;
+    const int returned = table->managed_tensor_from_py_object_no_sync(obj, &managed);
 
-    if (own != NULL)
-        return dlpack_py_impl_fetch_own(state, own, obj, terms, v);
-    returned = table->managed_tensor_from_py_object_no_sync(obj, &managed);
     if (dlpack_py_impl_check_table_call(returned != 0 || managed == NULL, function) < 0) {
         if (returned == 0 && managed != NULL)
             dlpack_py_impl_delete(managed, DLPACK_PY_VERSIONED);
@@ -4109,7 +4137,9 @@ dlpack_py_impl_obtain(dlpack_py_state *state, PyObject *obj, dlpack_py_impl_term
     type = dlpack_py_impl_type_get(state, Py_TYPE(obj), &room);
 #if DLPACK_PY_HAS_EXCHANGE_API
     if (type->table != NULL && !terms->request->has_device && terms->request->copy == DLPACK_PY_COPY_AS_NEEDED) {
-        const int result = dlpack_py_impl_fetch_by_table(state, (const DLPackExchangeAPI *)type->table, obj, terms, v);
+        const int result = type->own
+                               ? dlpack_py_impl_fetch_own(state, (const dlpack_py_exchange *)type->table, obj, terms, v)
+                               : dlpack_py_impl_fetch_by_table((const DLPackExchangeAPI *)type->table, obj, terms, v);
         if (result <= 0)
             return result;
         type = dlpack_py_impl_type_get(state, Py_TYPE(obj), &room); /* foreign code ran */
@@ -4172,25 +4202,29 @@ dlpack_py_impl_lend(const DLPackExchangeAPI *table, PyObject *obj, DLTensor *t)
            !PyErr_Occurred() && !dlpack_py_impl_table_may_mislead(t) && t->dtype.bits >= 8;
 }
 
-/* Borrows by the table of a type. Returns 1, or 0 where the tensor is to be consumed:
- * a borrowed one cannot say read-only or padded (X3), and does not meet each wish. */
+/* Borrows by the table of a type. Returns 1; 0 where the tensor is to be consumed, for a
+ * borrowed one cannot say read-only or padded (X3), and does not meet each wish; or -1
+ * with an exception that is no error of the tensor's, KeyboardInterrupt or the like. */
 static inline int
-dlpack_py_impl_borrow_by_table(dlpack_py_state *state, const DLPackExchangeAPI *table, PyObject *obj,
+dlpack_py_impl_borrow_by_table(dlpack_py_state *state, const dlpack_py_impl_type *type, PyObject *obj,
                                const dlpack_py_want *want, dlpack_py_view *v)
 {
-    const dlpack_py_exchange *own = dlpack_py_impl_own_exchange(table);
+    const int own = type->own;
     dlpack_py_impl_terms terms;
     dlpack_py_error error;
     DLTensor t;
 
     if (want != NULL && want->writable)
         return 0;
-    if (!(own != NULL ? dlpack_py_impl_lend_own(state, own, obj, &t) : dlpack_py_impl_lend(table, obj, &t))) {
-        PyErr_Clear(); /* what refused it, refuses the owned form too */
+    if (!(own ? dlpack_py_impl_lend_own(state, (const dlpack_py_exchange *)type->table, obj, &t)
+              : dlpack_py_impl_lend((const DLPackExchangeAPI *)type->table, obj, &t))) {
+        if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception))
+            return -1;
+        PyErr_Clear(); /* if it refuses the owned form too, that is what will be said */
         return 0;
     }
     terms = dlpack_py_impl_terms_of(want, dlpack_py_impl_no_request());
-    terms.ours = own != NULL && !DLPACK_PY_PLAIN;
+    terms.ours = own && !DLPACK_PY_PLAIN;
     return dlpack_py_impl_view_fill(v, &t, 0, DLPACK_PY_READONLY_UNSAID, &terms, &error) == 0 && !terms.copy;
 }
 #endif
@@ -4199,16 +4233,18 @@ static inline int
 dlpack_py_borrow_with(dlpack_py_state *state, PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
 #if DLPACK_PY_HAS_EXCHANGE_API
+    const dlpack_py_impl_type *type;
     dlpack_py_impl_type room;
-    const void *table;
+    int borrowed;
 
+    dlpack_py_impl_view_clear(v);
     if (!PyCapsule_CheckExact(obj)) {
         if (state == NULL && (state = dlpack_py_state_get()) == NULL)
             return -1;
-        table = dlpack_py_impl_type_get(state, Py_TYPE(obj), &room)->table;
-        dlpack_py_impl_view_clear(v);
-        if (table != NULL && dlpack_py_impl_borrow_by_table(state, (const DLPackExchangeAPI *)table, obj, want, v))
-            return 0;
+        type = dlpack_py_impl_type_get(state, Py_TYPE(obj), &room);
+        borrowed = type->table == NULL ? 0 : dlpack_py_impl_borrow_by_table(state, type, obj, want, v);
+        if (borrowed != 0)
+            return borrowed > 0 ? 0 : -1;
     }
 #endif
     return dlpack_py_consume_with(state, obj, want, v);
@@ -4280,6 +4316,7 @@ dlpack_py_check(PyObject *obj)
     dlpack_py_error error;
     dlpack_py_state *state;
     dlpack_py_impl_shelf shelved;
+    dlpack_py_impl_type room;
     PyObject *method;
     int unbound, offered;
 
@@ -4287,6 +4324,10 @@ dlpack_py_check(PyObject *obj)
         return dlpack_py_impl_capsule_form(PyCapsule_GetName(obj), &error) != 0;
     shelved = dlpack_py_impl_shelve_exception();
     state = dlpack_py_state_get();
+    if (state != NULL && dlpack_py_impl_type_get(state, Py_TYPE(obj), &room)->table != NULL) {
+        dlpack_py_impl_unshelve_exception(shelved);
+        return 1;
+    }
     method = state == NULL ? NULL : dlpack_py_impl_find_method(obj, state->dlpack, &unbound);
     if (method == NULL && PyErr_ExceptionMatches(PyExc_AttributeError))
         PyErr_Clear();
@@ -4324,13 +4365,32 @@ dlpack_py_impl_allocate_by_table(const DLPackExchangeAPI *table, const DLTensor 
     dlpack_py_error error;
 
     error.code = 0;
-    if (table->managed_tensor_allocator(&t, &managed, &error, dlpack_py_impl_note_error) == 0 && managed != NULL)
-        return managed;
+    if (table->managed_tensor_allocator(&t, &managed, &error, dlpack_py_impl_note_error) == 0 && managed != NULL) {
+        if (!PyErr_Occurred())
+            return managed;
+        dlpack_py_impl_delete(managed, DLPACK_PY_VERSIONED);
+    }
     if (!PyErr_Occurred()) { /* as it should be */
         dlpack_py_impl_note_error(&error, NULL, NULL);
         (void)dlpack_py_raise(&error);
     }
     return NULL;
+}
+#endif
+
+#if DLPACK_PY_HAS_EXCHANGE_API
+/* Is what an allocator gave what it was asked for, and to be written? Else lets go of it. */
+static inline int
+dlpack_py_impl_check_allocated(const DLTensor *prototype, dlpack_py_view *v)
+{
+    const DLTensor *t = &v->tensor;
+    if (t->ndim == prototype->ndim && dlpack_py_dtype(t) == dlpack_py_dtype(prototype) &&
+        t->device.device_type == prototype->device.device_type && v->readonly == DLPACK_PY_WRITABLE &&
+        (t->ndim == 0 || memcmp(t->shape, prototype->shape, (size_t)t->ndim * sizeof(int64_t)) == 0))
+        return 0;
+    dlpack_py_release(v);
+    PyErr_SetString(PyExc_BufferError, "the allocator of the exchange table gave another tensor than it was asked for");
+    return -1;
 }
 #endif
 
@@ -4351,7 +4411,9 @@ dlpack_py_allocate_like(PyObject *like, const DLTensor *prototype, dlpack_py_vie
 #if DLPACK_PY_HAS_EXCHANGE_API
     if (table != NULL) {
         managed = dlpack_py_impl_allocate_by_table((const DLPackExchangeAPI *)table, prototype);
-        return managed == NULL ? -1 : dlpack_py_impl_take_wanted(managed, &anywhere, v);
+        if (managed == NULL || dlpack_py_impl_take_wanted(managed, &anywhere, v) < 0)
+            return -1;
+        return dlpack_py_impl_check_allocated(prototype, v);
     }
 #endif
     (void)table; /* without the exchange API there is none */
@@ -4423,13 +4485,12 @@ dlpack_py_impl_carrier_type_new(void)
 static inline PyObject *
 dlpack_py_impl_carrier_steal(dlpack_py_state *state, dlpack_py_view *v)
 {
-    PyObject *type = PyDict_GetItemWithError(state->own_types, Py_None), *made, *carrier = NULL;
+    PyObject *type = dlpack_py_impl_dict_get(state->on_demand, Py_None), *made, *carrier = NULL;
 
-    Py_XINCREF(type);
     if (type == NULL && !PyErr_Occurred()) {
         made = dlpack_py_impl_carrier_type_new();
         if (made != NULL) /* another thread may have been first */
-            type = PyObject_CallMethod(state->own_types, "setdefault", "OO", Py_None, made);
+            type = PyObject_CallMethod(state->on_demand, "setdefault", "OO", Py_None, made);
         Py_XDECREF(made);
     }
     if (type != NULL)
@@ -4455,6 +4516,9 @@ dlpack_py_impl_find_from_dlpack(PyObject *obj)
         module = PyObject_CallMethod(obj, "__array_namespace__", NULL);
         found = module == NULL ? NULL : PyObject_GetAttrString(module, "from_dlpack");
         Py_XDECREF(module);
+        if (found == NULL && module != NULL && PyErr_ExceptionMatches(PyExc_AttributeError))
+            dlpack_py_impl_refuse_value(PyExc_TypeError, "no %U can be made: its array namespace has no from_dlpack",
+                                        type);
         return found;
     }
     name = PyObject_GetAttrString(type, "__module__");
@@ -4487,17 +4551,24 @@ dlpack_py_impl_free_view(void *context)
 }
 
 /* What a view holds, as a versioned managed tensor that shows what the view shows. Takes
- * the view over, also when it returns NULL with MemoryError. */
+ * the view over, also when it returns NULL with BufferError or MemoryError. */
 static inline DLManagedTensorVersioned *
 dlpack_py_impl_view_managed_steal(dlpack_py_view *v)
 {
     DLManagedTensorVersioned *managed = (DLManagedTensorVersioned *)v->managed;
     const uint64_t readonly = v->readonly != DLPACK_PY_WRITABLE ? DLPACK_PY_FLAG_READ_ONLY : 0;
     dlpack_py_view *moved;
+    dlpack_py_error error;
 
-    if (v->form == DLPACK_PY_VERSIONED && memcmp(&managed->dl_tensor, &v->tensor, sizeof(v->tensor)) == 0) {
+    if (v->form == DLPACK_PY_VERSIONED && (managed->flags & readonly) == readonly &&
+        memcmp(&managed->dl_tensor, &v->tensor, sizeof(v->tensor)) == 0) {
         dlpack_py_impl_view_clear(v);
         return managed;
+    }
+    if (dlpack_py_validate(&v->tensor, v->flags, &error) < 0) { /* what the caller made of it */
+        dlpack_py_release(v);
+        (void)dlpack_py_raise(&error);
+        return NULL;
     }
     moved = (dlpack_py_view *)DLPACK_PY_MALLOC(sizeof(*moved));
     if (moved != NULL) {
@@ -4532,25 +4603,6 @@ dlpack_py_impl_return_by_table(const DLPackExchangeAPI *table, dlpack_py_view *v
 }
 #endif
 
-/* The same, remembered for the type where that is possible. */
-static inline PyObject *
-dlpack_py_impl_get_from_dlpack(dlpack_py_state *state, PyObject *obj)
-{
-    dlpack_py_impl_type room;
-    PyObject *found = dlpack_py_impl_type_get(state, Py_TYPE(obj), &room)->from_dlpack;
-
-    if (found != NULL) {
-        Py_INCREF(found);
-        return found;
-    }
-    found = dlpack_py_impl_find_from_dlpack(obj);
-#if DLPACK_PY_IMPL_HAS_TYPE_SLOTS
-    if (found != NULL)
-        dlpack_py_impl_type_remember(state, Py_TYPE(obj), found);
-#endif
-    return found;
-}
-
 static inline PyObject *
 dlpack_py_return_like_steal(PyObject *like, dlpack_py_view *v)
 {
@@ -4572,7 +4624,7 @@ dlpack_py_return_like_steal(PyObject *like, dlpack_py_view *v)
 #endif
     (void)table; /* without the exchange API there is none */
     carrier = dlpack_py_impl_carrier_steal(state, v);
-    from_dlpack = carrier == NULL ? NULL : dlpack_py_impl_get_from_dlpack(state, like);
+    from_dlpack = carrier == NULL ? NULL : dlpack_py_impl_find_from_dlpack(like);
     if (from_dlpack != NULL)
         made = PyObject_CallFunctionObjArgs(from_dlpack, carrier, NULL);
     Py_XDECREF(from_dlpack);
@@ -4609,11 +4661,11 @@ dlpack_py_return_like_steal(PyObject *like, dlpack_py_view *v)
                                             (want)};                                                       \
     static int name##_from_object(void *object, DLManagedTensorVersioned **out)                            \
     {                                                                                                      \
-        return dlpack_py_impl_table_from_object(&name, (PyObject *)object, out);                           \
+        return dlpack_py_impl_table_from_object(&name, object, out);                                       \
     }                                                                                                      \
     static int name##_borrow(void *object, DLTensor *out)                                                  \
     {                                                                                                      \
-        return dlpack_py_impl_table_borrow(&name, (PyObject *)object, out);                                \
+        return dlpack_py_impl_table_borrow(&name, object, out);                                            \
     }                                                                                                      \
     static int name##_to_object(DLManagedTensorVersioned *managed, void **out)                             \
     {                                                                                                      \
@@ -4653,12 +4705,8 @@ dlpack_py_impl_table_stream(DLDeviceType type, int32_t id, void **out)
 static inline int
 dlpack_py_impl_refuse_object(const dlpack_py_exchange *x, dlpack_py_state *state, PyTypeObject *type)
 {
-    PyObject *capsule = dlpack_py_impl_type_lookup(type, state->exchange);
-    const int derived = capsule != NULL && PyCapsule_IsValid(capsule, DLPACK_PY_IMPL_EXCHANGE_NAME) &&
-                        PyCapsule_GetPointer(capsule, DLPACK_PY_IMPL_EXCHANGE_NAME) == (const void *)&x->api;
+    const int derived = dlpack_py_impl_is_own(state, type, &x->api);
 
-    PyErr_Clear();
-    Py_XDECREF(capsule);
     if (derived)
         dlpack_py_impl_refuse_value(
             PyExc_BufferError, "%U overrides __dlpack__: its objects are exported by that alone", (PyObject *)type);
@@ -4673,6 +4721,7 @@ static inline int
 dlpack_py_impl_table_offer(const dlpack_py_exchange *x, PyObject *object, dlpack_py_offer *offer, dlpack_py_plan *plan)
 {
     dlpack_py_state *state = dlpack_py_state_get();
+    const dlpack_py_impl_type *type;
     dlpack_py_impl_type room;
 
     if (state == NULL)
@@ -4681,14 +4730,15 @@ dlpack_py_impl_table_offer(const dlpack_py_exchange *x, PyObject *object, dlpack
         PyErr_SetString(PyExc_TypeError, "the object is NULL");
         return -1;
     }
-    if (dlpack_py_impl_type_get(state, Py_TYPE(object), &room)->table != (const void *)&x->api)
+    type = dlpack_py_impl_type_get(state, Py_TYPE(object), &room);
+    if (!type->own || type->table != (const void *)&x->api)
         return dlpack_py_impl_refuse_object(x, state, Py_TYPE(object));
     return dlpack_py_impl_exchange_plan(x, state, object, offer, plan);
 }
 
 /* managed_tensor_from_py_object_no_sync */
 static inline int
-dlpack_py_impl_table_from_object(const dlpack_py_exchange *x, PyObject *object, DLManagedTensorVersioned **out)
+dlpack_py_impl_table_from_object(const dlpack_py_exchange *x, void *object, DLManagedTensorVersioned **out)
 {
     dlpack_py_offer offer;
     dlpack_py_plan plan;
@@ -4696,7 +4746,7 @@ dlpack_py_impl_table_from_object(const dlpack_py_exchange *x, PyObject *object, 
     if (dlpack_py_impl_check_out(out) < 0)
         return -1;
     *out = NULL;
-    if (dlpack_py_impl_table_offer(x, object, &offer, &plan) < 0)
+    if (dlpack_py_impl_table_offer(x, (PyObject *)object, &offer, &plan) < 0)
         return -1;
     *out = (DLManagedTensorVersioned *)dlpack_py_impl_export_offer(&offer, &plan);
     return *out == NULL ? -1 : 0;
@@ -4704,12 +4754,12 @@ dlpack_py_impl_table_from_object(const dlpack_py_exchange *x, PyObject *object, 
 
 /* dltensor_from_py_object_no_sync: what a bare DLTensor cannot say is refused (X3). */
 static inline int
-dlpack_py_impl_table_borrow(const dlpack_py_exchange *x, PyObject *object, DLTensor *out)
+dlpack_py_impl_table_borrow(const dlpack_py_exchange *x, void *object, DLTensor *out)
 {
     dlpack_py_offer offer;
     dlpack_py_plan plan;
 
-    if (dlpack_py_impl_check_out(out) < 0 || dlpack_py_impl_table_offer(x, object, &offer, &plan) < 0)
+    if (dlpack_py_impl_check_out(out) < 0 || dlpack_py_impl_table_offer(x, (PyObject *)object, &offer, &plan) < 0)
         return -1;
     if (!dlpack_py_impl_may_lend(&offer, &plan)) {
         PyErr_Format(PyExc_BufferError, "the data %s, which a borrowed tensor cannot be: ask for an owned one",
@@ -4729,15 +4779,17 @@ static inline PyObject *
 dlpack_py_impl_table_type(const dlpack_py_exchange *x)
 {
     dlpack_py_state *state = dlpack_py_state_get();
-    PyObject *key = state == NULL ? NULL : PyLong_FromVoidPtr(dlpack_py_impl_unconst(x));
-    PyObject *reference = key == NULL ? NULL : PyDict_GetItemWithError(state->own_types, key);
-    PyObject *type = reference == NULL ? NULL : PyObject_CallFunctionObjArgs(reference, NULL);
+    PyObject *types = state == NULL ? NULL : dlpack_py_impl_own_types(state, x), *type = NULL;
+    Py_ssize_t i;
 
-    Py_XDECREF(key);
-    if (type == Py_None)
-        Py_CLEAR(type);
+    for (i = types == NULL ? 0 : PyList_Size(types); i > 0 && type == NULL && !PyErr_Occurred(); i--) {
+        type = PyObject_CallFunctionObjArgs(PyList_GetItem(types, i - 1), NULL);
+        if (type == Py_None)
+            Py_CLEAR(type);
+    }
+    Py_XDECREF(types);
     if (type == NULL && !PyErr_Occurred())
-        PyErr_SetString(PyExc_RuntimeError, "this interpreter has no type with this exchange table any more");
+        PyErr_SetString(PyExc_RuntimeError, "this interpreter has no type with this exchange table");
     return type;
 }
 
@@ -4745,20 +4797,17 @@ dlpack_py_impl_table_type(const dlpack_py_exchange *x)
 static inline int
 dlpack_py_impl_table_to_object(const dlpack_py_exchange *x, DLManagedTensorVersioned *managed, void **out)
 {
-    PyObject *type;
+    PyObject *type = NULL;
     dlpack_py_view v;
 
+    if (out != NULL)
+        *out = NULL;
     if (managed == NULL) {
         PyErr_SetString(PyExc_ValueError, "the managed tensor is NULL");
-        (void)(out != NULL && (*out = NULL) == NULL);
         return -1;
     }
-    if (dlpack_py_impl_check_out(out) < 0) {
-        dlpack_py_impl_delete(managed, DLPACK_PY_VERSIONED);
-        return -1;
-    }
-    *out = NULL;
-    type = dlpack_py_impl_table_type(x);
+    if (dlpack_py_impl_check_out(out) == 0)
+        type = dlpack_py_impl_table_type(x);
     if (type == NULL) {
         dlpack_py_impl_delete(managed, DLPACK_PY_VERSIONED);
         return -1;
@@ -4778,7 +4827,7 @@ static inline int
 dlpack_py_exchange_add(PyTypeObject *type, const dlpack_py_exchange *exchange)
 {
     dlpack_py_state *state = dlpack_py_state_get();
-    PyObject *capsule, *key, *reference;
+    PyObject *capsule, *key, *reference, *fresh, *types = NULL;
     int failed = -1;
 
     if (state == NULL)
@@ -4786,11 +4835,16 @@ dlpack_py_exchange_add(PyTypeObject *type, const dlpack_py_exchange *exchange)
     capsule = PyCapsule_New(dlpack_py_impl_unconst(&exchange->api), DLPACK_PY_IMPL_EXCHANGE_NAME, NULL);
     key = PyLong_FromVoidPtr(dlpack_py_impl_unconst(exchange));
     reference = PyWeakref_NewRef((PyObject *)type, NULL);
-    if (capsule != NULL && key != NULL && reference != NULL && PyDict_SetItem(state->own_types, key, reference) == 0)
+    fresh = PyList_New(0);
+    if (capsule != NULL && key != NULL && reference != NULL && fresh != NULL)
+        types = PyObject_CallMethod(state->on_demand, "setdefault", "OO", key, fresh);
+    if (types != NULL && PyList_Append(types, reference) == 0) /* first: the table is asked as soon as it is there */
         failed = dlpack_py_impl_type_set(type, state->exchange, capsule);
     Py_XDECREF(capsule);
     Py_XDECREF(key);
     Py_XDECREF(reference);
+    Py_XDECREF(fresh);
+    Py_XDECREF(types);
     return failed;
 }
 #endif

@@ -309,8 +309,7 @@ check_size(const DLTensor *t, uint64_t padded)
 static Array *
 array_allocate(PyTypeObject *type, int32_t ndim, const int64_t *shape, uint32_t dtype, uint64_t padded, int zeroed)
 {
-    Element anywhere; /* data must not be NULL to be valid */
-    DLTensor t = dlpack_py_cpu(&anywhere, dtype, ndim, shape, NULL);
+    DLTensor t = dlpack_py_cpu((void *)ALIGNMENT, dtype, ndim, shape, NULL); /* anywhere but NULL, to be valid */
     void *memory = NULL;
     Array *self;
     size_t size;

@@ -181,6 +181,65 @@ use_producer(PyObject *owner)
     return 0;
 }
 
+#if DLPACK_PY_HAS_EXCHANGE_API
+static int
+numbers_offer(PyObject *self, dlpack_py_offer *offer)
+{
+    *offer = dlpack_py_offer_embedded(&((Numbers *)self)->embedded);
+    return 0;
+}
+
+static PyObject *
+numbers_make_steal(PyTypeObject *type, dlpack_py_view *v)
+{
+    PyObject *self = PyObject_CallObject((PyObject *)type, NULL);
+    DLTensor t;
+    if (self != NULL) {
+        t = describe(self);
+        (void)dlpack_py_copy(&t, &v->tensor, v->flags, NULL);
+    }
+    dlpack_py_release(v);
+    return self;
+}
+
+DLPACK_PY_EXCHANGE_API(numbers_exchange, numbers_offer, numbers_make_steal, NULL);
+#endif
+
+/* From here on the type has an exchange table. */
+static int
+use_exchange(Numbers *owner)
+{
+    PyObject *like = (PyObject *)owner, *made;
+    const DLTensor t = describe(like);
+    DLManagedTensorVersioned *managed;
+    dlpack_py_error error;
+    dlpack_py_view v;
+
+#if DLPACK_PY_HAS_EXCHANGE_API
+    CHECK(dlpack_py_exchange_add(Py_TYPE(like), &numbers_exchange) == 0);
+    CHECK(numbers_exchange.api.managed_tensor_from_py_object_no_sync(owner, &managed) == 0);
+    managed->deleter(managed);
+#endif
+    CHECK(dlpack_py_borrow(like, NULL, &v) == 0 && dlpack_py_data(&v) == owner->values);
+    dlpack_py_release(&v);
+    CHECK(dlpack_py_borrow_with(dlpack_py_state_get(), like, NULL, &v) == 0 && dlpack_py_data(&v) == owner->values);
+    dlpack_py_release(&v);
+    managed = dlpack_py_allocate(&t, &error);
+    CHECK(managed != NULL);
+    managed->deleter(managed);
+    CHECK(dlpack_py_allocate_like(like, &t, &v) == 0);
+    CHECK(dlpack_py_copy(&v.tensor, &t, 0, &error) == 0);
+    made = dlpack_py_return_like_steal(like, &v);
+#if DLPACK_PY_HAS_EXCHANGE_API
+    CHECK(made != NULL && memcmp(((Numbers *)made)->values, owner->values, sizeof(owner->values)) == 0);
+    Py_DECREF(made);
+#else
+    CHECK(made == NULL && PyErr_ExceptionMatches(PyExc_TypeError)); /* this module has no from_dlpack */
+    PyErr_Clear();
+#endif
+    return 0;
+}
+
 static int
 use_embedded(Numbers *owner)
 {
@@ -198,6 +257,8 @@ use_embedded(Numbers *owner)
     CHECK(line == 0);
     Py_INCREF((PyObject *)owner); /* as an export would have */
     line = check_taken(dlpack_py_capsule_legacy_steal(&e->legacy), (PyObject *)owner);
+    CHECK(line == 0);
+    line = use_exchange(owner);
     CHECK(line == 0);
     dlpack_py_embed_clear(e);
     return 0;

@@ -213,25 +213,28 @@ foreign_stream(DLDeviceType Py_UNUSED(type), int32_t Py_UNUSED(id), void **Py_UN
     return -1;
 }
 
-/* table(*, major=1, prev=None, without=None, name="dlpack_exchange_api"): a capsule; prev is one, without names a
- * function that is NULL. */
+/* table(*, major=1, prev=None, without=None, name="dlpack_exchange_api", allocator_of=None): a capsule; prev is one,
+ * without names a function that is NULL, and of the table allocator_of the allocator is taken over. */
 static PyObject *
 probe_table(PyObject *Py_UNUSED(module), PyObject *args, PyObject *names)
 {
-    static char *keywords[] = {"major", "prev", "without", "name", NULL};
+    static char *keywords[] = {"major", "prev", "without", "name", "allocator_of", NULL};
     DLPackExchangeAPI *table = (DLPackExchangeAPI *)calloc(1, sizeof(*table)); /* lives as long as the process */
     const char *without = "", *name = "dlpack_exchange_api";
     unsigned int major = 1;
-    PyObject *prev = NULL;
+    PyObject *prev = NULL, *other = NULL;
 
-    if (!PyArg_ParseTupleAndKeywords(args, names, "|$IOss", keywords, &major, &prev, &without, &name))
+    if (!PyArg_ParseTupleAndKeywords(args, names, "|$IOssO", keywords, &major, &prev, &without, &name, &other))
         return NULL;
     table->header.version.major = major;
     table->header.version.minor = 3;
     if (prev != NULL)
         table->header.prev_api = (DLPackExchangeAPIHeader *)PyCapsule_GetPointer(prev, "dlpack_exchange_api");
     if (strcmp(without, "allocator") != 0)
-        table->managed_tensor_allocator = foreign_allocate;
+        table->managed_tensor_allocator =
+            other == NULL ? foreign_allocate
+                          : ((const DLPackExchangeAPI *)PyCapsule_GetPointer(other, "dlpack_exchange_api"))
+                                ->managed_tensor_allocator;
     if (strcmp(without, "owned") != 0)
         table->managed_tensor_from_py_object_no_sync = foreign_owned;
     if (strcmp(without, "make") != 0)
@@ -448,17 +451,17 @@ probe_allocate_like(PyObject *Py_UNUSED(module), PyObject *args)
     return holder_make_steal(&holder_type, &v);
 }
 
-/* return_like(like, holder, *, change=False): what the holder held, which holds nothing any more; change: the view shows
- * one element less than its managed tensor. */
+/* return_like(like, holder, change=False, readonly=False): what the holder held, which holds nothing any more; change:
+ * the view shows one element less than its managed tensor; readonly: it says so, and its tensor does not. */
 static PyObject *
 probe_return_like(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *like, *holder, *result;
     static int64_t less[DLPACK_PY_MAX_NDIM];
     dlpack_py_view *v;
-    int change = 0;
+    int change = 0, readonly = 0;
 
-    if (!PyArg_ParseTuple(args, "OO!|p", &like, &holder_type, &holder, &change))
+    if (!PyArg_ParseTuple(args, "OO!|pp", &like, &holder_type, &holder, &change, &readonly))
         return NULL;
     v = &((Holder *)holder)->view;
     if (change) {
@@ -466,6 +469,8 @@ probe_return_like(PyObject *Py_UNUSED(module), PyObject *args)
         less[0]--;
         v->tensor.shape = less;
     }
+    if (readonly)
+        v->readonly = DLPACK_PY_READONLY;
     result = dlpack_py_return_like_steal(like, v);
     if (v->managed != NULL)
         PyErr_SetString(PyExc_SystemError, "the view was not taken over");
@@ -483,6 +488,35 @@ probe_return_borrowed_like(PyObject *Py_UNUSED(module), PyObject *args)
     return dlpack_py_return_like_steal(like, &v);
 }
 
+/* remembers(obj): is what the type offers found where it was kept, the second time? */
+static PyObject *
+probe_remembers(PyObject *Py_UNUSED(module), PyObject *obj)
+{
+    dlpack_py_state *state = dlpack_py_state_get();
+    dlpack_py_impl_type room;
+
+    (void)dlpack_py_impl_type_get(state, Py_TYPE(obj), &room);
+    return PyBool_FromLong(dlpack_py_impl_type_get(state, Py_TYPE(obj), &room) != &room);
+}
+
+/* immutable(): a new type of the heap's, which Python code cannot change, with Holder's table. */
+static PyObject *
+probe_immutable(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
+{
+    static PyType_Slot slots[] = {{0, NULL}};
+    static PyType_Spec spec = {"exchange_probe.Immutable", sizeof(Holder), 0, Py_TPFLAGS_DEFAULT, slots};
+    PyObject *type;
+
+#ifdef Py_TPFLAGS_IMMUTABLETYPE
+    spec.flags |= Py_TPFLAGS_IMMUTABLETYPE;
+#endif
+    type = PyType_FromSpec(&spec);
+    if (type != NULL && (dlpack_py_exchange_add((PyTypeObject *)type, &holder_exchange) < 0 ||
+                         dlpack_py_exchange_add(&holder_type, &holder_exchange) < 0)) /* who makes objects again */
+        Py_CLEAR(type);
+    return type;
+}
+
 #define KEYWORDS(function) ((PyCFunction)(void (*)(void))(function))
 
 static PyMethodDef functions[] = {
@@ -498,6 +532,8 @@ static PyMethodDef functions[] = {
     {"allocate_like", probe_allocate_like, METH_VARARGS, NULL},
     {"return_like", probe_return_like, METH_VARARGS, NULL},
     {"return_borrowed_like", probe_return_borrowed_like, METH_VARARGS, NULL},
+    {"remembers", probe_remembers, METH_O, NULL},
+    {"immutable", probe_immutable, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 #else

@@ -3,11 +3,12 @@
 import ctypes
 import gc
 import sys
+import sysconfig
 
 import dlarray
 import dltensor
 import pytest
-from consumer_probe import consume
+from consumer_probe import check, consume
 from dltensor import CPU, CUDA, CUDA_HOST, FORMS, PADDED, READ_ONLY, VERSIONED, Made
 from exchange_probe import (
     COPY_IF_NEEDED,
@@ -15,6 +16,7 @@ from exchange_probe import (
     allocate_like,
     borrow,
     hook,
+    remembers,
     return_borrowed_like,
     return_like,
     set_previous,
@@ -212,7 +214,65 @@ def test_a_metaclass_that_raises_leaves_the_method_X2():
     assert a.calls == [VERSION]
 
 
+def test_a_metaclass_that_raises_once_is_not_held_against_the_type_X2():
+    class Meta(type):
+        raises = True
+
+        def __getattribute__(cls, name):
+            if name == "__mro__" and Meta.raises:
+                Meta.raises = False
+                raise MemoryError
+            return super().__getattribute__(name)
+
+    a = Meta("Array", (Library,), {ATTRIBUTE: table()})()
+    consume(a)
+    consume(a)
+    assert a.calls == [VERSION, "owned"]
+
+
+def test_a_table_with_an_allocator_of_ours_is_no_table_of_ours_X2():
+    for other in (dlarray.Array, Holder):
+        a = library(table(allocator_of=getattr(other, ATTRIBUTE)))()
+        assert consume(a).shape == (3,)
+        assert borrow(a)[2] is False
+        assert a.calls == ["owned", "borrowed"]
+
+
+def test_a_class_that_has_the_capsule_of_another_is_a_type_error_X7():
+    for capsule in (getattr(dlarray.Array, ATTRIBUTE), getattr(Holder, ATTRIBUTE)):
+        a = library(capsule)()
+        for ask in (consume, borrow):
+            with pytest.raises(TypeError, match="is not the type that this exchange table belongs to"):
+                ask(a)
+        assert a.calls == []
+
+
+def test_an_object_with_a_table_alone_offers_a_tensor_C6():
+    class Array:
+        owned = Library.owned
+        answer = Library.answer
+        make = Library.make
+
+    setattr(Array, ATTRIBUTE, table())
+    a = Array()
+    a.answers, a.calls, a.made, a.fields = {"owned": []}, [], [], {}
+    assert check(a)
+    assert consume(a).shape == (3,)
+    assert not check(Array)
+
+
 # ---- Remembered for a type: X2 ----
+
+
+@pytest.mark.skipif(
+    sys.version_info < (3, 11) or bool(sysconfig.get_config_var("Py_GIL_DISABLED")),
+    reason="before 3.11, and without a GIL, nothing is remembered",
+)
+def test_what_a_type_offers_is_remembered_X2():
+    import numpy
+
+    for a in (Library(), library()(), dlarray.arange(3), Holder(dlarray.arange(3)), numpy.zeros(3)):
+        assert remembers(a)
 
 
 def test_a_table_may_be_added_and_taken_away_later_X2():
@@ -388,6 +448,13 @@ def test_packed_elements_may_be_padded_and_are_not_borrowed_X3():
     assert a.calls == ["borrowed", "owned"]
 
 
+def test_an_interrupt_is_not_swallowed_X3():
+    a = library()(borrowed=[KeyboardInterrupt()])
+    with pytest.raises(KeyboardInterrupt):
+        borrow(a)
+    assert a.calls == ["borrowed"]
+
+
 @pytest.mark.parametrize("answer", [BufferError("read-only"), RuntimeError("dtype"), False, (), None], ids=repr)
 def test_what_is_not_lent_is_asked_for_to_own_X3(answer):
     a = library()(borrowed=[answer])
@@ -443,6 +510,26 @@ def test_memory_comes_from_the_allocator_of_the_arguments_table():
     assert dltensor.read(holder.__dlpack__()).data == made.address
     del holder
     assert made.deleted == 1
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"shape": (4,)}, {"shape": (5, 1)}, {"shape": (5,), "dtype": "int64"}, {"shape": (5,), "flags": READ_ONLY}]
+    + [{"shape": (5,), "device": CUDA_HOST}],
+    ids=str,
+)
+def test_memory_that_is_not_as_it_was_asked_for_is_refused_and_deleted_X8(fields):
+    made = Made(**fields)
+    hook("allocate", lambda ndim, extent, report: ctypes.addressof(made.managed))
+    with pytest.raises(BufferError, match="another tensor than it was asked for"):
+        allocate_like(library()(), (5,))
+    assert made.deleted == 1
+
+
+def test_an_allocator_that_succeeds_with_an_exception_has_failed_X5():
+    hook("allocate", lambda ndim, extent, report: ())
+    with pytest.raises(KeyError, match="beside success"):
+        allocate_like(library()(), (5,))
 
 
 @pytest.mark.parametrize("like", [1, None, dlarray.arange(3), dltensor.Producer()], ids=lambda x: type(x).__name__)
@@ -576,7 +663,30 @@ def test_a_library_without_from_dlpack_is_a_type_error_that_names_the_type(like)
     assert made.deleted == 1
 
 
-def test_what_a_from_dlpack_raises_is_passed_on(monkeypatch):
+def test_one_class_may_stand_for_several_libraries():
+    class Namespace:
+        def __init__(self, name):
+            self.name = name
+
+        def from_dlpack(self, x):
+            return self.name
+
+    class Wrapper:
+        def __init__(self, name):
+            self.namespace = Namespace(name)
+
+        def __array_namespace__(self):
+            return self.namespace
+
+    for name in ("one", "other"):
+        assert return_like(Wrapper(name), Holder(Made().capsule())) == name
+    nothing = Wrapper("none")
+    nothing.namespace = gc
+    with pytest.raises(TypeError, match="Wrapper.* can be made: its array namespace has no from_dlpack"):
+        return_like(nothing, Holder(Made().capsule()))
+
+
+def test_what_a_from_dlpack_raises_is_passed_on():
     class Array:
         def __array_namespace__(self):
             raise ZeroDivisionError("no namespace")
@@ -584,6 +694,19 @@ def test_what_a_from_dlpack_raises_is_passed_on(monkeypatch):
     made = Made()
     with pytest.raises(ZeroDivisionError):
         return_like(Array(), Holder(made.capsule()))
+    assert made.deleted == 1
+
+
+def test_a_result_that_the_author_made_read_only_is_returned_so():
+    made = Made()
+    assert return_like(dlarray.arange(1), Holder(made.capsule()), False, True).readonly
+    assert made.deleted == 1
+
+
+def test_a_result_that_the_author_spoilt_is_a_buffer_error():
+    made = Made(shape=(0,))
+    with pytest.raises(BufferError, match="must not be negative"):
+        return_like(dlarray.arange(1), Holder(made.capsule()), True)
     assert made.deleted == 1
 
 

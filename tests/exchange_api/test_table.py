@@ -22,6 +22,7 @@ from exchange_probe import (
     call_make,
     call_owned,
     call_stream,
+    immutable,
 )
 
 ATTRIBUTE = "__dlpack_c_exchange_api__"
@@ -44,6 +45,11 @@ def matrix():
 @pytest.mark.parametrize("kind", [dlarray.Array, Holder], ids=["heap type", "static type"])
 def test_the_table_is_a_capsule_of_its_name_in_the_types_own_attributes_X1(kind):
     assert dltensor.name(vars(kind)[ATTRIBUTE]) == "dlpack_exchange_api"
+
+
+def test_a_type_that_python_code_cannot_change_may_have_a_table_X1():
+    kind = immutable()
+    assert dltensor.address(table(kind)) == dltensor.address(HOLDER)
 
 
 @pytest.mark.parametrize("capsule", [ARRAY, HOLDER], ids=["heap type", "static type"])
@@ -129,6 +135,16 @@ def test_the_veto_is_asked_on_each_way_P7(call, error):
     assert raised.value is error
     assert asked == [(1, 0)]
     assert sys.getrefcount(holder) == before
+
+
+@pytest.mark.parametrize("call", [call_owned, call_borrowed])
+def test_a_class_that_has_the_capsule_of_another_is_not_taken_for_it_X7(call):
+    class Thief:
+        pass
+
+    setattr(Thief, ATTRIBUTE, ARRAY)
+    with pytest.raises(TypeError, match="Thief.* is not the type that this exchange table belongs to"):
+        call(ARRAY, Thief())
 
 
 # ---- Subclasses: X2, X7 ----

@@ -9,7 +9,7 @@ typedef struct {
     PyObject_HEAD
     DLTensor tensor;
     int64_t shape[DLPACK_PY_MAX_NDIM], strides[DLPACK_PY_MAX_NDIM];
-    uint64_t flags;
+    uint64_t flags, later; /* later: by freeze() */
     uint32_t options;
     PyObject *veto;              /* veto(max_version, copy) raises, or returns whether to go on; NULL: no veto */
     dlpack_py_embedded embedded; /* filled if is_embedded */
@@ -88,9 +88,18 @@ thing_dlpack(PyObject *op, PyObject *const *args, Py_ssize_t nargs, PyObject *kw
     dlpack_py_offer offer = self->is_embedded ? dlpack_py_offer_embedded(&self->embedded)
                                               : dlpack_py_offer_make(op, &self->tensor, self->flags);
     offer.options = self->options;
+    offer.flags |= self->later;
     if (self->veto != NULL)
         offer.veto = thing_veto;
     return dlpack_py_produce_offer(&offer, args, nargs, kwnames);
+}
+
+/* freeze(): read-only from now on, whatever was embedded. */
+static PyObject *
+thing_freeze(PyObject *op, PyObject *Py_UNUSED(unused))
+{
+    ((Thing *)op)->later = DLPACK_PY_FLAG_READ_ONLY;
+    Py_RETURN_NONE;
 }
 
 static PyObject *
@@ -127,6 +136,7 @@ thing_produce_args(PyObject *op, PyObject *args, PyObject *names)
 
 static PyMethodDef thing_methods[] = {
     DLPACK_PY_METHODS(thing_dlpack, thing_device),
+    {"freeze", thing_freeze, METH_NOARGS, NULL},
     {"produce", (PyCFunction)(void (*)(void))thing_produce, METH_FASTCALL | METH_KEYWORDS, NULL},
     {"produce_with", (PyCFunction)(void (*)(void))thing_produce_with, METH_FASTCALL | METH_KEYWORDS, NULL},
     {"produce_args", (PyCFunction)(void (*)(void))thing_produce_args, METH_VARARGS | METH_KEYWORDS, NULL},

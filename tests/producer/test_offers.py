@@ -198,6 +198,20 @@ def test_an_export_in_place_carries_neither_copied_nor_unknown_flags_P4_C8(embed
 
 
 @allocated_or_embedded
+def test_what_an_offer_says_beyond_what_was_embedded_is_said_P3(embedded):
+    owner = thing(embedded=embedded)
+    assert dltensor.read(owner.__dlpack__(max_version=(1, 0))).flags == 0
+    owner.freeze()
+    before = sys.getrefcount(owner)
+    capsule = owner.__dlpack__(max_version=(1, 0))
+    assert (dltensor.read(capsule).flags, sys.getrefcount(owner)) == (READ_ONLY, before + 1)
+    del capsule
+    assert sys.getrefcount(owner) == before
+    with pytest.raises(BufferError, match="read-only"):
+        owner.__dlpack__()
+
+
+@allocated_or_embedded
 def test_padded_says_nothing_of_whole_bytes_D6_P3(embedded):
     owner = thing(flags=PADDED, embedded=embedded)
     assert dltensor.read(owner.__dlpack__()).form == LEGACY
