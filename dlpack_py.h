@@ -3612,7 +3612,7 @@ typedef struct dlpack_py_impl_terms {
     int ask;                     /* out: do so, this is not ready to be read */
     unsigned refused;            /* DLPACK_PY_IMPL_PASS_...: keywords that its __dlpack__ does not know */
     int copy;                    /* a copy will be made in any case; out: is to be made */
-    int ours;                    /* exported by this file, which validated it: saves doing so again */
+    int ours;                    /* exported by this file just now, which validated it: saves doing so again */
     dlpack_py_impl_export *made; /* out: that copy */
 } dlpack_py_impl_terms;
 
@@ -3771,7 +3771,6 @@ dlpack_py_impl_examine(dlpack_py_view *v, const void *managed, int32_t form, dlp
     const dlpack_py_want *want = terms->want;
     const char order = want != NULL && want->order == 'F' ? 'F' : 'C';
 
-    terms->ours = !DLPACK_PY_PLAIN && dlpack_py_impl_owner(managed, form) != NULL;
     if (dlpack_py_impl_view_managed(v, managed, form, terms, error) < 0)
         return -1;
     if (!terms->copy || terms->ask)
@@ -3970,7 +3969,10 @@ dlpack_py_impl_fetch_own(dlpack_py_state *state, const dlpack_py_exchange *x, Py
     if (plan.device.device_type != kDLCPU)
         return 1;
     managed = dlpack_py_impl_export_offer(&offer, &plan);
-    return managed == NULL ? -1 : dlpack_py_impl_take_managed((DLManagedTensorVersioned *)managed, terms, v);
+    if (managed == NULL)
+        return -1;
+    terms->ours = !DLPACK_PY_PLAIN; /* a capsule's may have been changed by a consumer before us */
+    return dlpack_py_impl_take_managed((DLManagedTensorVersioned *)managed, terms, v);
 }
 
 /* Takes an owned tensor by the table of its type. Returns 0, -1 with an exception, or 1

@@ -17,20 +17,20 @@ import tempfile
 
 # what is called: (aim, limit)
 CALLS = {
-    "f(own), borrowed by its exchange table": (240, 520),
-    "f(own, own, own), borrowed": (450, 1390),
+    "f(own), borrowed by its exchange table": (240, 575),
+    "f(own, own, own), borrowed": (450, 1585),
     "f(own), owned by its exchange table": (240, 725),
-    "f(own without a table), capsule": (640, 1505),
-    "the same without a state at hand": (740, 1550),
-    "f(numpy), capsule": (1200, 1790),
-    "f(torch), borrowed by its exchange table": (830, 1085),
-    "f(torch), owned by its exchange table": (1070, 1470),
+    "f(own without a table), capsule": (640, 1660),
+    "the same without a state at hand": (740, 1700),
+    "f(numpy), capsule": (1200, 1830),
+    "f(torch), borrowed by its exchange table": (830, 1110),
+    "f(torch), owned by its exchange table": (1070, 1460),
     "return own object": (380, 465),
-    "return to NumPy": (2300, 4570),
-    "return to torch by its exchange table": (3800, 7125),
-    "__dlpack__(), embedded, capsule dropped": (560, 605),
-    "__dlpack__(max_version=(1, 3)), embedded": (620, 865),
-    "__dlpack__(), allocated": (560, 995),
+    "return to NumPy": (2300, 12150),
+    "return to torch by its exchange table": (3800, 7205),
+    "__dlpack__(), embedded, capsule dropped": (560, 640),
+    "__dlpack__(max_version=(1, 3)), embedded": (620, 900),
+    "__dlpack__(), allocated": (560, 1030),
     "__dlpack_device__()": (250, 130),
 }
 
