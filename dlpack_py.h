@@ -3527,23 +3527,33 @@ dlpack_py_impl_refused(PyObject *exception, unsigned passed)
     return refused;
 }
 
-/* Puts an earlier exception at the end of another's chain of contexts, unless it is
- * in it already. */
+/* Follows a chain of contexts to its end, or to one exception. Returns a borrowed
+ * reference; NULL where the chain is a ring. */
+static inline PyObject *
+dlpack_py_impl_follow_contexts(PyObject *exception, const PyObject *until)
+{
+    int left = 1000;
+    while (exception != until && --left > 0) {
+        PyObject *context = PyException_GetContext(exception);
+        if (context == NULL)
+            return exception;
+        Py_DECREF(context); /* the exception before it holds it */
+        exception = context;
+    }
+    return left > 0 ? exception : NULL;
+}
+
+/* Puts an earlier exception at the end of another's chain of contexts, unless one of
+ * them is in the other's chain already: a ring would come of it. */
 static inline void
 dlpack_py_impl_add_context(PyObject *exception, PyObject *earlier)
 {
-    PyObject *context;
-    int left = 1000; /* a chain may be a ring */
-    Py_INCREF(exception);
-    while (exception != earlier && --left > 0 && (context = PyException_GetContext(exception)) != NULL) {
-        Py_DECREF(exception);
-        exception = context;
-    }
-    if (exception != earlier && left > 0) {
+    PyObject *last = dlpack_py_impl_follow_contexts(exception, NULL);
+    PyObject *met = last == NULL ? NULL : dlpack_py_impl_follow_contexts(earlier, last);
+    if (met != NULL && met != last) {
         Py_INCREF(earlier);
-        PyException_SetContext(exception, earlier); /* steals */
+        PyException_SetContext(last, earlier); /* steals */
     }
-    Py_DECREF(exception);
 }
 
 /* Calls __dlpack__ with what is needed, and again without the keywords that the
