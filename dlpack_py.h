@@ -1536,7 +1536,8 @@ dlpack_py_consume_with(dlpack_py_state *state, PyObject *obj, const dlpack_py_wa
 /* dlpack_py_borrow: as dlpack_py_consume, for the length of a call.
  *
  * What the view shows is good until Python code may run or obj may go, whichever is
- * first; then release it. Borrowing may itself run code: of several arguments, consume
+ * first; then release it. Without a GIL other threads run Python code at any time: there
+ * it is for memory that stays where it is while obj lives. Borrowing may itself run code: of several arguments, consume
  * all but the last. Where the type has an exchange table nothing is allocated
  * and no reference taken; otherwise this is dlpack_py_consume. A borrowed tensor
  * cannot say whether it is read-only (X3), and is DLPACK_PY_READONLY_UNSAID: who
@@ -1598,7 +1599,8 @@ dlpack_py_data(const dlpack_py_view *v)
     return dlpack_py_first(&v->tensor);
 }
 
-/* Let go of a view: calls the producer's deleter. A second call does nothing.
+/* Let go of a view: calls the producer's deleter. A second call does nothing, after the
+ * first; of two at once, as of any two uses of a view, the caller keeps one waiting.
  * Any thread, with or without a thread state; an exception in flight is kept.
  * Without one it may wait for the GIL: hold no lock then that an attached thread
  * may wait for. */
@@ -1671,9 +1673,9 @@ typedef intptr_t dlpack_py_impl_word;
 #  error "dlpack_py.h needs the atomic built-ins of GCC, clang or MSVC"
 #endif
 
-/* The process, to notice a fork that Python was not told of. */
+/* The process, to notice a fork that Python was not told of; never 0. */
 #ifdef _WIN32
-#  define DLPACK_PY_IMPL_PROCESS() 0L
+#  define DLPACK_PY_IMPL_PROCESS() 1L
 #else
 #  include <unistd.h>
 #  define DLPACK_PY_IMPL_PROCESS() ((long)getpid())
@@ -1959,7 +1961,7 @@ struct dlpack_py_state {
     PyInterpreterState *interpreter;
     PyObject *dlpack;      /* "__dlpack__" */
     PyObject *exchange;    /* "__dlpack_c_exchange_api__" */
-    PyObject *on_demand;   /* a dict: address of a dlpack_py_exchange to weak references to its types (2.14);
+    PyObject *on_demand;   /* a dict: address of a dlpack_py_exchange to a tuple of weak references to its types (2.14);
                               None to the carriers' type (2.13) */
     PyObject *keywords[8]; /* names passed to it, by DLPACK_PY_IMPL_PASS_... */
     PyObject *version;     /* its max_version */
@@ -1977,7 +1979,7 @@ struct dlpack_py_state {
 
 /* What the file itself remembers: the first interpreter's record. */
 typedef struct dlpack_py_impl_file {
-    dlpack_py_impl_word lock; /* for writing the other two */
+    dlpack_py_impl_word lock; /* for writing the other two: the process that has it, or 0 */
     dlpack_py_impl_word interpreter;
     dlpack_py_impl_word state;
 } dlpack_py_impl_file;
@@ -1994,8 +1996,9 @@ static inline void
 dlpack_py_impl_file_update(dlpack_py_state *state)
 {
     dlpack_py_impl_file *file = dlpack_py_impl_this_file();
-    while (DLPACK_PY_IMPL_SWAP(&file->lock, 1) != 0)
-        continue; /* held for the few lines below, which call nothing */
+    const dlpack_py_impl_word process = (dlpack_py_impl_word)DLPACK_PY_IMPL_PROCESS();
+    while (DLPACK_PY_IMPL_SWAP(&file->lock, process) == process)
+        continue; /* held for the few lines below, which call nothing; a parent's as we were forked, by nobody */
     if ((DLPACK_PY_IMPL_LOAD(&state->deleters) & 1) != 0) {
         if (DLPACK_PY_IMPL_LOAD(&file->state) == (dlpack_py_impl_word)state) {
             DLPACK_PY_IMPL_STORE(&file->interpreter, 0);
@@ -2211,7 +2214,7 @@ dlpack_py_impl_state_new(PyInterpreterState *interpreter)
 
 /* The record by way of the interpreter's dictionary, made where there is none. */
 static inline dlpack_py_state *
-dlpack_py_impl_state_find(PyInterpreterState *interpreter)
+dlpack_py_impl_state_find_locked(PyInterpreterState *interpreter)
 {
     PyObject *names = PyInterpreterState_GetDict(interpreter), *key, *capsule, *made; /* names is borrowed */
     dlpack_py_state *state = NULL;
@@ -2223,8 +2226,7 @@ dlpack_py_impl_state_find(PyInterpreterState *interpreter)
     key = PyUnicode_FromFormat("dlpack_py.%x.%p", DLPACK_PY_VERSION, (void *)dlpack_py_impl_this_file());
     if (key == NULL)
         return NULL;
-    capsule = PyDict_GetItemWithError(names, key);
-    Py_XINCREF(capsule);
+    capsule = dlpack_py_impl_dict_get(names, key);
     if (capsule == NULL && !PyErr_Occurred()) {
         made = dlpack_py_impl_state_new(interpreter);
         if (made != NULL) /* another thread may have been first: its record it is */
@@ -2238,6 +2240,19 @@ dlpack_py_impl_state_find(PyInterpreterState *interpreter)
     Py_DECREF(capsule);
     if (state != NULL)
         dlpack_py_impl_file_update(state);
+    return state;
+}
+
+/* Without a GIL, neither the interpreter's dictionary nor atexit nor os guard what they
+ * make at first use (3.13): all files and versions of this header meet at one lock. One
+ * that lets go where a thread waits, for finalizers may come back here. */
+static inline dlpack_py_state *
+dlpack_py_impl_state_find(PyInterpreterState *interpreter)
+{
+    dlpack_py_state *state;
+    DLPACK_PY_IMPL_LOCK((PyObject *)&PyCapsule_Type);
+    state = dlpack_py_impl_state_find_locked(interpreter);
+    DLPACK_PY_IMPL_UNLOCK();
     return state;
 }
 
@@ -3313,8 +3328,8 @@ dlpack_py_impl_is_own(dlpack_py_state *state, PyTypeObject *type, const void *ta
     Py_ssize_t i;
     int own = 0;
 
-    for (i = 0; types != NULL && i < PyList_Size(types) && own == 0; i++) {
-        owner = PyObject_CallFunctionObjArgs(PyList_GetItem(types, i), NULL); /* None if it is dead */
+    for (i = 0; types != NULL && i < PyTuple_Size(types) && own == 0; i++) {
+        owner = PyObject_CallFunctionObjArgs(PyTuple_GetItem(types, i), NULL); /* None if it is dead */
         own = owner == NULL ? -1 : owner != Py_None && PyType_IsSubtype(type, (PyTypeObject *)owner);
         Py_XDECREF(owner);
     }
@@ -4332,8 +4347,12 @@ dlpack_py_check(PyObject *obj)
     PyObject *method;
     int unbound, offered;
 
-    if (PyCapsule_CheckExact(obj))
-        return dlpack_py_impl_capsule_form(PyCapsule_GetName(obj), &error) != 0;
+    if (PyCapsule_CheckExact(obj)) {
+        DLPACK_PY_IMPL_LOCK(obj); /* its name changes as it is taken */
+        offered = dlpack_py_impl_capsule_form(PyCapsule_GetName(obj), &error) != 0;
+        DLPACK_PY_IMPL_UNLOCK();
+        return offered;
+    }
     shelved = dlpack_py_impl_shelve_exception();
     state = dlpack_py_state_get();
     if (state != NULL && dlpack_py_impl_type_get(state, Py_TYPE(obj), &room)->table != NULL) {
@@ -4794,8 +4813,8 @@ dlpack_py_impl_table_type(const dlpack_py_exchange *x)
     PyObject *types = state == NULL ? NULL : dlpack_py_impl_own_types(state, x), *type = NULL;
     Py_ssize_t i;
 
-    for (i = types == NULL ? 0 : PyList_Size(types); i > 0 && type == NULL && !PyErr_Occurred(); i--) {
-        type = PyObject_CallFunctionObjArgs(PyList_GetItem(types, i - 1), NULL);
+    for (i = types == NULL ? 0 : PyTuple_Size(types); i > 0 && type == NULL && !PyErr_Occurred(); i--) {
+        type = PyObject_CallFunctionObjArgs(PyTuple_GetItem(types, i - 1), NULL);
         if (type == Py_None)
             Py_CLEAR(type);
     }
@@ -4830,6 +4849,50 @@ dlpack_py_impl_table_to_object(const dlpack_py_exchange *x, DLManagedTensorVersi
     return *out == NULL ? -1 : 0;
 }
 
+/* The weak references of a tuple (NULL: none) whose types live, and one to type; a new
+ * tuple. */
+static inline PyObject *
+dlpack_py_impl_types_with(PyObject *types, PyTypeObject *type)
+{
+    PyObject *list = PyList_New(0), *reference = PyWeakref_NewRef((PyObject *)type, NULL), *result = NULL, *owner;
+    const Py_ssize_t count = types == NULL ? 0 : PyTuple_Size(types);
+    int failed = list == NULL || reference == NULL;
+    Py_ssize_t i;
+
+    for (i = 0; i < count && !failed; i++) {
+        owner = PyObject_CallFunctionObjArgs(PyTuple_GetItem(types, i), NULL);
+        failed = owner == NULL || (owner != Py_None && PyList_Append(list, PyTuple_GetItem(types, i)) < 0);
+        Py_XDECREF(owner);
+    }
+    if (!failed && PyList_Append(list, reference) == 0)
+        result = PyList_AsTuple(list);
+    Py_XDECREF(list);
+    Py_XDECREF(reference);
+    return result;
+}
+
+/* Remembers that a type has a table. */
+static inline int
+dlpack_py_impl_own_add(dlpack_py_state *state, const void *table, PyTypeObject *type)
+{
+    PyObject *key = PyLong_FromVoidPtr(dlpack_py_impl_unconst(table)), *known, *types = NULL;
+    int failed = -1;
+
+    if (key == NULL)
+        return -1;
+    DLPACK_PY_IMPL_LOCK(state->on_demand);
+    known = dlpack_py_impl_dict_get(state->on_demand, key);
+    if (known != NULL || !PyErr_Occurred())
+        types = dlpack_py_impl_types_with(known, type);
+    if (types != NULL)
+        failed = PyDict_SetItem(state->on_demand, key, types);
+    Py_XDECREF(known);
+    DLPACK_PY_IMPL_UNLOCK();
+    Py_DECREF(key);
+    Py_XDECREF(types);
+    return failed;
+}
+
 /* Put an exchange table on a type, as the type is made; a static one is ready by then.
  *
  * Returns 0, or -1 with an exception. The table's objects are of the type that it was
@@ -4839,24 +4902,17 @@ static inline int
 dlpack_py_exchange_add(PyTypeObject *type, const dlpack_py_exchange *exchange)
 {
     dlpack_py_state *state = dlpack_py_state_get();
-    PyObject *capsule, *key, *reference, *fresh, *types = NULL;
+    PyObject *capsule;
     int failed = -1;
 
     if (state == NULL)
         return -1;
     capsule = PyCapsule_New(dlpack_py_impl_unconst(&exchange->api), DLPACK_PY_IMPL_EXCHANGE_NAME, NULL);
-    key = PyLong_FromVoidPtr(dlpack_py_impl_unconst(exchange));
-    reference = PyWeakref_NewRef((PyObject *)type, NULL);
-    fresh = PyList_New(0);
-    if (capsule != NULL && key != NULL && reference != NULL && fresh != NULL)
-        types = PyObject_CallMethod(state->on_demand, "setdefault", "OO", key, fresh);
-    if (types != NULL && PyList_Append(types, reference) == 0) /* first: the table is asked as soon as it is there */
+    if (capsule == NULL)
+        return -1;
+    if (dlpack_py_impl_own_add(state, &exchange->api, type) == 0) /* first: it is asked as soon as it is there */
         failed = dlpack_py_impl_type_set(type, state->exchange, capsule);
-    Py_XDECREF(capsule);
-    Py_XDECREF(key);
-    Py_XDECREF(reference);
-    Py_XDECREF(fresh);
-    Py_XDECREF(types);
+    Py_DECREF(capsule);
     return failed;
 }
 #endif
