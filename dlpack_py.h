@@ -3400,7 +3400,8 @@ dlpack_py_impl_is_overridden(dlpack_py_state *state, PyTypeObject *type)
 
 /* The exchange table of a type that is to be used, if there is one. Looked for on the
  * type, never on the instance (X1); all but a capsule counts as absent, and so does what
- * cannot be looked at now. Returns -1 in that case, without an exception, else 0. */
+ * cannot be looked at now. Returns -1 in that case, with an exception only where that is
+ * no error (KeyboardInterrupt), else 0. */
 static inline int
 dlpack_py_impl_find_table(dlpack_py_state *state, PyTypeObject *type, dlpack_py_impl_type *room)
 {
@@ -3410,10 +3411,11 @@ dlpack_py_impl_find_table(dlpack_py_state *state, PyTypeObject *type, dlpack_py_
 
     if (capsule != NULL && PyCapsule_IsValid(capsule, DLPACK_PY_IMPL_EXCHANGE_NAME) &&
         dlpack_py_impl_is_overridden(state, type) == 0) {
-        table = PyCapsule_GetPointer(capsule, DLPACK_PY_IMPL_EXCHANGE_NAME);
-        room->own = dlpack_py_impl_is_own(state, type, table);
+        table = dlpack_py_impl_usable_table(
+            (const DLPackExchangeAPIHeader *)PyCapsule_GetPointer(capsule, DLPACK_PY_IMPL_EXCHANGE_NAME));
+        room->own = table == NULL ? 0 : dlpack_py_impl_is_own(state, type, table);
         if (room->own >= 0)
-            room->table = dlpack_py_impl_usable_table((const DLPackExchangeAPIHeader *)table);
+            room->table = table;
     }
     Py_XDECREF(capsule);
 #else
@@ -3423,7 +3425,8 @@ dlpack_py_impl_find_table(dlpack_py_state *state, PyTypeObject *type, dlpack_py_
 #endif
     if (!PyErr_Occurred())
         return 0;
-    PyErr_Clear();
+    if (PyErr_ExceptionMatches(PyExc_Exception))
+        PyErr_Clear();
     return -1;
 }
 
@@ -3451,6 +3454,8 @@ dlpack_py_impl_type_learn(dlpack_py_state *state, PyTypeObject *type, dlpack_py_
         room->method = method; /* the type has it for as long as its tag stays */
     Py_XDECREF(method);
     failed = dlpack_py_impl_find_table(state, type, room);
+    if (failed && PyErr_Occurred())
+        return NULL;
     if (failed || room->tag == 0 || room->tag != dlpack_py_impl_type_tag(type)) { /* a metaclass's code changed it */
         room->method = NULL;
         return room;
@@ -3463,7 +3468,7 @@ dlpack_py_impl_type_learn(dlpack_py_state *state, PyTypeObject *type, dlpack_py_
 #endif
 
 /* What a type offers, remembered where that is possible. Good until other code runs;
- * room is where it may be put. */
+ * room is where it may be put. NULL where an interrupt came as a metaclass was asked. */
 static inline const dlpack_py_impl_type *
 dlpack_py_impl_type_get(dlpack_py_state *state, PyTypeObject *type, dlpack_py_impl_type *room)
 {
@@ -3475,8 +3480,7 @@ dlpack_py_impl_type_get(dlpack_py_state *state, PyTypeObject *type, dlpack_py_im
 #else
     memset(room, 0, sizeof(*room));
     room->type = type;
-    (void)dlpack_py_impl_find_table(state, type, room);
-    return room;
+    return dlpack_py_impl_find_table(state, type, room) < 0 && PyErr_Occurred() ? NULL : room;
 #endif
 }
 
@@ -4162,6 +4166,8 @@ dlpack_py_impl_obtain(dlpack_py_state *state, PyObject *obj, dlpack_py_impl_term
     if (state == NULL && (state = dlpack_py_state_get()) == NULL)
         return -1;
     type = dlpack_py_impl_type_get(state, Py_TYPE(obj), &room);
+    if (type == NULL)
+        return -1;
 #if DLPACK_PY_HAS_EXCHANGE_API
     if (type->table != NULL && !terms->request->has_device && terms->request->copy == DLPACK_PY_COPY_AS_NEEDED) {
         const int result = type->own
@@ -4170,6 +4176,8 @@ dlpack_py_impl_obtain(dlpack_py_state *state, PyObject *obj, dlpack_py_impl_term
         if (result <= 0)
             return result;
         type = dlpack_py_impl_type_get(state, Py_TYPE(obj), &room); /* foreign code ran */
+        if (type == NULL)
+            return -1;
     }
 #endif
     return dlpack_py_impl_obtain_by_method(state, obj, type, terms, v);
@@ -4269,6 +4277,8 @@ dlpack_py_borrow_with(dlpack_py_state *state, PyObject *obj, const dlpack_py_wan
         if (state == NULL && (state = dlpack_py_state_get()) == NULL)
             return -1;
         type = dlpack_py_impl_type_get(state, Py_TYPE(obj), &room);
+        if (type == NULL)
+            return -1;
         borrowed = type->table == NULL ? 0 : dlpack_py_impl_borrow_by_table(state, type, obj, want, v);
         if (borrowed != 0)
             return borrowed > 0 ? 0 : -1;
@@ -4344,7 +4354,8 @@ dlpack_py_check(PyObject *obj)
     dlpack_py_state *state;
     dlpack_py_impl_shelf shelved;
     dlpack_py_impl_type room;
-    PyObject *method;
+    const dlpack_py_impl_type *type;
+    PyObject *method = NULL;
     int unbound, offered;
 
     if (PyCapsule_CheckExact(obj)) {
@@ -4355,14 +4366,14 @@ dlpack_py_check(PyObject *obj)
     }
     shelved = dlpack_py_impl_shelve_exception();
     state = dlpack_py_state_get();
-    if (state != NULL && dlpack_py_impl_type_get(state, Py_TYPE(obj), &room)->table != NULL) {
-        dlpack_py_impl_unshelve_exception(shelved);
-        return 1;
+    type = state == NULL ? NULL : dlpack_py_impl_type_get(state, Py_TYPE(obj), &room);
+    offered = type != NULL && type->table != NULL;
+    if (type != NULL && !offered) {
+        method = dlpack_py_impl_find_method(obj, state->dlpack, &unbound);
+        if (method == NULL && PyErr_ExceptionMatches(PyExc_AttributeError))
+            PyErr_Clear();
+        offered = method != NULL && method != Py_None;
     }
-    method = state == NULL ? NULL : dlpack_py_impl_find_method(obj, state->dlpack, &unbound);
-    if (method == NULL && PyErr_ExceptionMatches(PyExc_AttributeError))
-        PyErr_Clear();
-    offered = method != NULL && method != Py_None;
     dlpack_py_impl_unshelve_exception(shelved);
     Py_XDECREF(method);
     return offered;
@@ -4392,9 +4403,21 @@ static inline DLManagedTensorVersioned *
 dlpack_py_impl_allocate_by_table(const DLPackExchangeAPI *table, const DLTensor *prototype)
 {
     DLManagedTensorVersioned *managed = NULL;
+    int64_t shape[DLPACK_PY_MAX_NDIM]; /* its own: it may write to it */
     DLTensor t = *prototype;
     dlpack_py_error error;
 
+    if (t.ndim < 0 || t.ndim > DLPACK_PY_MAX_NDIM || (t.ndim > 0 && t.shape == NULL)) {
+        PyErr_Format(PyExc_BufferError, "the prototype has ndim %d and %s shape, 0 to %d with one was wanted",
+                     (int)t.ndim, t.shape == NULL ? "no" : "a", DLPACK_PY_MAX_NDIM);
+        return NULL;
+    }
+    if (t.ndim > 0)
+        memcpy(shape, t.shape, (size_t)t.ndim * sizeof(int64_t));
+    t.shape = shape;
+    t.strides = NULL;
+    t.data = NULL;
+    t.byte_offset = 0;
     error.code = 0;
     if (table->managed_tensor_allocator(&t, &managed, &error, dlpack_py_impl_note_error) == 0 && managed != NULL) {
         if (!PyErr_Occurred())
@@ -4432,22 +4455,21 @@ dlpack_py_allocate_like(PyObject *like, const DLTensor *prototype, dlpack_py_vie
     dlpack_py_state *state = dlpack_py_state_get();
     DLManagedTensorVersioned *managed;
     dlpack_py_impl_type room;
+    const dlpack_py_impl_type *type;
     dlpack_py_error error;
-    const void *table;
 
     dlpack_py_impl_view_clear(v);
-    if (state == NULL)
+    type = state == NULL ? NULL : dlpack_py_impl_type_get(state, Py_TYPE(like), &room);
+    if (type == NULL)
         return -1;
-    table = dlpack_py_impl_type_get(state, Py_TYPE(like), &room)->table;
 #if DLPACK_PY_HAS_EXCHANGE_API
-    if (table != NULL) {
-        managed = dlpack_py_impl_allocate_by_table((const DLPackExchangeAPI *)table, prototype);
+    if (type->table != NULL) {
+        managed = dlpack_py_impl_allocate_by_table((const DLPackExchangeAPI *)type->table, prototype);
         if (managed == NULL || dlpack_py_impl_take_wanted(managed, &anywhere, v) < 0)
             return -1;
         return dlpack_py_impl_check_allocated(prototype, v);
     }
 #endif
-    (void)table; /* without the exchange API there is none */
     managed = dlpack_py_allocate(prototype, &error);
     return managed == NULL ? dlpack_py_raise(&error) : dlpack_py_impl_take_wanted(managed, &anywhere, v);
 }
@@ -4639,21 +4661,21 @@ dlpack_py_return_like_steal(PyObject *like, dlpack_py_view *v)
 {
     dlpack_py_state *state = dlpack_py_state_get();
     PyObject *from_dlpack, *carrier, *made = NULL;
+    const dlpack_py_impl_type *type = NULL;
     dlpack_py_impl_type room;
-    const void *table;
 
     if (v->managed == NULL)
         PyErr_SetString(PyExc_ValueError, "the view owns nothing, a borrowed tensor cannot be returned");
-    if (state == NULL || v->managed == NULL) {
+    else if (state != NULL)
+        type = dlpack_py_impl_type_get(state, Py_TYPE(like), &room);
+    if (type == NULL) {
         dlpack_py_release(v);
         return NULL;
     }
-    table = dlpack_py_impl_type_get(state, Py_TYPE(like), &room)->table;
 #if DLPACK_PY_HAS_EXCHANGE_API
-    if (table != NULL)
-        return dlpack_py_impl_return_by_table((const DLPackExchangeAPI *)table, v);
+    if (type->table != NULL)
+        return dlpack_py_impl_return_by_table((const DLPackExchangeAPI *)type->table, v);
 #endif
-    (void)table; /* without the exchange API there is none */
     carrier = dlpack_py_impl_carrier_steal(state, v);
     from_dlpack = carrier == NULL ? NULL : dlpack_py_impl_find_from_dlpack(like);
     if (from_dlpack != NULL)
@@ -4762,6 +4784,8 @@ dlpack_py_impl_table_offer(const dlpack_py_exchange *x, PyObject *object, dlpack
         return -1;
     }
     type = dlpack_py_impl_type_get(state, Py_TYPE(object), &room);
+    if (type == NULL)
+        return -1;
     if (!type->own || type->table != (const void *)&x->api)
         return dlpack_py_impl_refuse_object(x, state, Py_TYPE(object));
     return dlpack_py_impl_exchange_plan(x, state, object, offer, plan);
