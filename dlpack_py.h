@@ -1915,6 +1915,14 @@ dlpack_py_impl_refuse_value(PyObject *exception, const char *format, PyObject *v
     Py_XDECREF(text);
 }
 
+/* Is the exception in flight one that nobody may take for an answer: no memory, or no
+ * error at all (KeyboardInterrupt)? */
+static inline int
+dlpack_py_impl_is_fatal(void)
+{
+    return PyErr_ExceptionMatches(PyExc_MemoryError) || !PyErr_ExceptionMatches(PyExc_Exception);
+}
+
 /* Drops a reference, and keeps the exception in flight. */
 static inline void
 dlpack_py_impl_decref(PyObject *object)
@@ -1956,12 +1964,12 @@ struct dlpack_py_state {
     dlpack_py_impl_word references; /* of exports, callbacks and the interpreter's dictionary */
     dlpack_py_impl_word deleters;   /* bit 0: closing; above it, how many are attaching */
     dlpack_py_impl_word gone;
-    dlpack_py_impl_word forks; /* how often this process is a forked child */
-    long process;
+    dlpack_py_impl_word forks;   /* how often this process is a forked child */
+    dlpack_py_impl_word process; /* that counts the deleters */
     PyInterpreterState *interpreter;
     PyObject *dlpack;      /* "__dlpack__" */
     PyObject *exchange;    /* "__dlpack_c_exchange_api__" */
-    PyObject *on_demand;   /* a dict: address of a dlpack_py_exchange to a tuple of weak references to its types (2.14);
+    PyObject *on_demand;   /* a dict: address of a dlpack_py_exchange to weak references to its types (2.14);
                               None to the carriers' type (2.13) */
     PyObject *keywords[8]; /* names passed to it, by DLPACK_PY_IMPL_PASS_... */
     PyObject *version;     /* its max_version */
@@ -1991,14 +1999,27 @@ dlpack_py_impl_this_file(void)
     return &file;
 }
 
+static inline void
+dlpack_py_impl_file_lock(void)
+{
+    dlpack_py_impl_word *lock = &dlpack_py_impl_this_file()->lock;
+    const dlpack_py_impl_word process = (dlpack_py_impl_word)DLPACK_PY_IMPL_PROCESS();
+    while (DLPACK_PY_IMPL_SWAP(lock, process) == process)
+        continue; /* held for a few lines, which call nothing; a parent's as we were forked, by nobody */
+}
+
+static inline void
+dlpack_py_impl_file_unlock(void)
+{
+    DLPACK_PY_IMPL_STORE(&dlpack_py_impl_this_file()->lock, 0);
+}
+
 /* Remembers the state, if it is the first; forgets it, once it is closing. */
 static inline void
 dlpack_py_impl_file_update(dlpack_py_state *state)
 {
     dlpack_py_impl_file *file = dlpack_py_impl_this_file();
-    const dlpack_py_impl_word process = (dlpack_py_impl_word)DLPACK_PY_IMPL_PROCESS();
-    while (DLPACK_PY_IMPL_SWAP(&file->lock, process) == process)
-        continue; /* held for the few lines below, which call nothing; a parent's as we were forked, by nobody */
+    dlpack_py_impl_file_lock();
     if ((DLPACK_PY_IMPL_LOAD(&state->deleters) & 1) != 0) {
         if (DLPACK_PY_IMPL_LOAD(&file->state) == (dlpack_py_impl_word)state) {
             DLPACK_PY_IMPL_STORE(&file->interpreter, 0);
@@ -2009,7 +2030,24 @@ dlpack_py_impl_file_update(dlpack_py_state *state)
         DLPACK_PY_IMPL_STORE(&file->state, (dlpack_py_impl_word)state);
         DLPACK_PY_IMPL_STORE(&file->interpreter, (dlpack_py_impl_word)state->interpreter);
     }
-    DLPACK_PY_IMPL_STORE(&file->lock, 0);
+    dlpack_py_impl_file_unlock();
+}
+
+/* In a forked child no other thread is left, and so none is attaching. Noticed before
+ * anything is counted there, whether or not Python was told of the fork. */
+static inline void
+dlpack_py_impl_notice_fork(dlpack_py_state *state)
+{
+    const dlpack_py_impl_word process = (dlpack_py_impl_word)DLPACK_PY_IMPL_PROCESS();
+    if (DLPACK_PY_IMPL_LOAD(&state->process) == process)
+        return;
+    dlpack_py_impl_file_lock();
+    if (DLPACK_PY_IMPL_LOAD(&state->process) != process) { /* else another thread of the child was first */
+        (void)DLPACK_PY_IMPL_ADD(&state->forks, 1);
+        DLPACK_PY_IMPL_STORE(&state->deleters, DLPACK_PY_IMPL_LOAD(&state->deleters) & 1);
+        DLPACK_PY_IMPL_STORE(&state->process, process);
+    }
+    dlpack_py_impl_file_unlock();
 }
 
 /* Drops a reference to the record; any thread. */
@@ -2054,13 +2092,14 @@ dlpack_py_impl_state_close(dlpack_py_state *state)
     int waits = (DLPACK_PY_EXIT_WAIT) * 1000;
     PyThread_type_lock timer;
 
+    dlpack_py_impl_notice_fork(state);
     (void)DLPACK_PY_IMPL_OR(&state->deleters, 1);
     dlpack_py_impl_file_update(state);
     timer = PyThread_allocate_lock(); /* nobody releases it: waiting for it is a portable sleep */
     if (timer != NULL) {
         (void)PyThread_acquire_lock(timer, WAIT_LOCK);
         Py_BEGIN_ALLOW_THREADS
-        while (DLPACK_PY_IMPL_LOAD(&state->deleters) > 1 && state->process == DLPACK_PY_IMPL_PROCESS() && waits-- > 0)
+        while (DLPACK_PY_IMPL_LOAD(&state->deleters) > 1 && waits-- > 0)
             (void)PyThread_acquire_lock_timed(timer, 1000, 0);
         Py_END_ALLOW_THREADS
         PyThread_release_lock(timer);
@@ -2068,16 +2107,12 @@ dlpack_py_impl_state_close(dlpack_py_state *state)
     }
 }
 
-/* In a forked child no other thread is left: none is attaching, none has a lock. */
 static inline PyObject *
 dlpack_py_impl_after_fork(PyObject *self, PyObject *unused)
 {
     dlpack_py_state *state = (dlpack_py_state *)PyCapsule_GetPointer(self, DLPACK_PY_IMPL_STATE_NAME);
     (void)unused;
-    state->process = DLPACK_PY_IMPL_PROCESS();
-    (void)DLPACK_PY_IMPL_ADD(&state->forks, 1);
-    DLPACK_PY_IMPL_STORE(&state->deleters, DLPACK_PY_IMPL_LOAD(&state->deleters) & 1);
-    DLPACK_PY_IMPL_STORE(&dlpack_py_impl_this_file()->lock, 0);
+    dlpack_py_impl_notice_fork(state);
     Py_RETURN_NONE;
 }
 
@@ -2190,7 +2225,7 @@ dlpack_py_impl_state_new(PyInterpreterState *interpreter)
         return PyErr_NoMemory();
     memset(state, 0, sizeof(*state));
     state->references = 1;
-    state->process = DLPACK_PY_IMPL_PROCESS();
+    state->process = (dlpack_py_impl_word)DLPACK_PY_IMPL_PROCESS();
     state->interpreter = interpreter;
     capsule = PyCapsule_New(state, DLPACK_PY_IMPL_STATE_NAME, dlpack_py_impl_state_destructor);
     if (capsule == NULL) {
@@ -2202,7 +2237,7 @@ dlpack_py_impl_state_new(PyInterpreterState *interpreter)
         return NULL;
     }
     if (dlpack_py_impl_register_fork(state) < 0 || dlpack_py_impl_register_exit(state) < 0) {
-        if (PyErr_ExceptionMatches(PyExc_MemoryError) || !PyErr_ExceptionMatches(PyExc_Exception)) {
+        if (dlpack_py_impl_is_fatal()) {
             Py_DECREF(capsule);
             return NULL;
         }
@@ -2316,11 +2351,13 @@ dlpack_py_impl_drop(dlpack_py_state *state, PyObject *owner)
         return;
     }
     (void)DLPACK_PY_IMPL_ADD(&state->references, 1); /* an embedded tensor's goes with its owner */
+    dlpack_py_impl_notice_fork(state);
     forks = DLPACK_PY_IMPL_LOAD(&state->forks);
     /* Counted before closing is looked at, and until detached again: the end of the
      * interpreter waits for who came before it, and who came after it leaks. */
     if ((DLPACK_PY_IMPL_ADD(&state->deleters, 2) & 1) == 0 && !dlpack_py_impl_is_finalizing())
         dlpack_py_impl_drop_attaching(state, owner, current);
+    dlpack_py_impl_notice_fork(state);
     if (DLPACK_PY_IMPL_LOAD(&state->forks) == forks) /* else the owner forked, and the child begins at 0 */
         (void)DLPACK_PY_IMPL_ADD(&state->deleters, -2);
     dlpack_py_impl_state_release(state);
@@ -3308,14 +3345,16 @@ typedef struct dlpack_py_exchange {
 } dlpack_py_exchange;
 
 /* The weak references to types that a table of this file's was put on in the
- * interpreter, the last one last: a list, a new reference; NULL, with or without an
+ * interpreter, the last one last: a tuple, a new reference; NULL, with or without an
  * exception, where it is another's table. */
 static inline PyObject *
 dlpack_py_impl_own_types(dlpack_py_state *state, const void *table)
 {
     PyObject *key = PyLong_FromVoidPtr(dlpack_py_impl_unconst(table));
-    PyObject *types = key == NULL ? NULL : dlpack_py_impl_dict_get(state->on_demand, key);
+    PyObject *list = key == NULL ? NULL : dlpack_py_impl_dict_get(state->on_demand, key);
+    PyObject *types = list == NULL ? NULL : PySequence_Tuple(list);
     Py_XDECREF(key);
+    Py_XDECREF(list);
     return types;
 }
 
@@ -3512,8 +3551,8 @@ dlpack_py_impl_call(dlpack_py_state *state, PyObject *obj, PyObject *method, int
 }
 
 /* Which of the keywords that were passed does this TypeError refuse (C1)? Python,
- * Cython, PyArg_Parse..., pybind11 and nanobind word it differently. 0: it speaks
- * of something else. */
+ * Cython, PyArg_Parse..., pybind11 and nanobind word it differently. 0, with or
+ * without an exception: it speaks of something else. */
 static inline unsigned
 dlpack_py_impl_refused(PyObject *exception, unsigned passed)
 {
@@ -3524,7 +3563,7 @@ dlpack_py_impl_refused(PyObject *exception, unsigned passed)
     unsigned refused = 0;
     size_t i;
 
-    if (text == NULL)
+    if (text == NULL && !dlpack_py_impl_is_fatal())
         PyErr_Clear();
     for (i = 0; text != NULL && i < sizeof(all) / sizeof(all[0]); i++) {
         if (strstr(text, all[i]) != NULL)
@@ -3606,7 +3645,10 @@ dlpack_py_impl_ask(dlpack_py_state *state, PyObject *obj, PyObject *method, int 
         refusal = dlpack_py_impl_take_exception();
         named = dlpack_py_impl_refused(refusal, pass);
         if (named == 0) {
-            dlpack_py_impl_put_exception(refusal);
+            if (PyErr_Occurred())
+                Py_DECREF(refusal);
+            else
+                dlpack_py_impl_put_exception(refusal);
             break;
         }
         *refused |= named;
@@ -4873,47 +4915,29 @@ dlpack_py_impl_table_to_object(const dlpack_py_exchange *x, DLManagedTensorVersi
     return *out == NULL ? -1 : 0;
 }
 
-/* The weak references of a tuple (NULL: none) whose types live, and one to type; a new
- * tuple. */
-static inline PyObject *
-dlpack_py_impl_types_with(PyObject *types, PyTypeObject *type)
-{
-    PyObject *list = PyList_New(0), *reference = PyWeakref_NewRef((PyObject *)type, NULL), *result = NULL, *owner;
-    const Py_ssize_t count = types == NULL ? 0 : PyTuple_Size(types);
-    int failed = list == NULL || reference == NULL;
-    Py_ssize_t i;
-
-    for (i = 0; i < count && !failed; i++) {
-        owner = PyObject_CallFunctionObjArgs(PyTuple_GetItem(types, i), NULL);
-        failed = owner == NULL || (owner != Py_None && PyList_Append(list, PyTuple_GetItem(types, i)) < 0);
-        Py_XDECREF(owner);
-    }
-    if (!failed && PyList_Append(list, reference) == 0)
-        result = PyList_AsTuple(list);
-    Py_XDECREF(list);
-    Py_XDECREF(reference);
-    return result;
-}
-
-/* Remembers that a type has a table. */
+/* Remembers that a type has a table, for as long as the type lives: its weak reference
+ * takes itself out of the list. Each step is one of the list's or the dictionary's own, so
+ * that types may come and go on several threads. */
 static inline int
 dlpack_py_impl_own_add(dlpack_py_state *state, const void *table, PyTypeObject *type)
 {
-    PyObject *key = PyLong_FromVoidPtr(dlpack_py_impl_unconst(table)), *known, *types = NULL;
+    PyObject *key = PyLong_FromVoidPtr(dlpack_py_impl_unconst(table)), *fresh = PyList_New(0);
+    PyObject *types = NULL, *removed = NULL, *reference = NULL;
     int failed = -1;
 
-    if (key == NULL)
-        return -1;
-    DLPACK_PY_IMPL_LOCK(state->on_demand);
-    known = dlpack_py_impl_dict_get(state->on_demand, key);
-    if (known != NULL || !PyErr_Occurred())
-        types = dlpack_py_impl_types_with(known, type);
+    if (key != NULL && fresh != NULL)
+        types = PyObject_CallMethod(state->on_demand, "setdefault", "OO", key, fresh);
     if (types != NULL)
-        failed = PyDict_SetItem(state->on_demand, key, types);
-    Py_XDECREF(known);
-    DLPACK_PY_IMPL_UNLOCK();
-    Py_DECREF(key);
+        removed = PyObject_GetAttrString(types, "remove");
+    if (removed != NULL)
+        reference = PyWeakref_NewRef((PyObject *)type, removed);
+    if (reference != NULL)
+        failed = PyList_Append(types, reference);
+    Py_XDECREF(key);
+    Py_XDECREF(fresh);
     Py_XDECREF(types);
+    Py_XDECREF(removed);
+    Py_XDECREF(reference);
     return failed;
 }
 
