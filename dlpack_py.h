@@ -2577,7 +2577,9 @@ dlpack_py_wrap(const DLTensor *t, uint64_t flags, void *context, void (*free_fn)
 
 /* Managed tensors of both forms as part of the author's own object: an export then
  * allocates nothing but its capsule. The object must not change shape, strides,
- * memory or flags while an export of it lives. */
+ * memory or flags while an export of it lives. All exports share struct, shape and
+ * strides: a consumer that writes to them, as it may to what it alone was given, changes
+ * the others and later ones, unchecked. Known ones only read; else do not embed. */
 typedef struct dlpack_py_embedded {
     DLManagedTensorVersioned versioned;
     DLManagedTensor legacy;
