@@ -2295,7 +2295,8 @@ dlpack_py_impl_state_find(PyInterpreterState *interpreter)
  *
  * Returns a borrowed pointer, good as long as the interpreter is, to be kept in a
  * module, a type or an object of it; NULL with MemoryError or RuntimeError, or
- * what an interrupt raised.
+ * what an interrupt raised. Called as a module is made, it learns of the end of a
+ * subinterpreter even if exports come first in an exit callback.
  */
 static inline dlpack_py_state *
 dlpack_py_state_get(void)
