@@ -648,8 +648,9 @@ def test_an_object_without_the_method_is_an_attribute_error_C6(thing):
 
 @pytest.mark.parametrize("error", [AttributeError, RuntimeError, KeyboardInterrupt])
 @pytest.mark.parametrize("how", ["property", "getattr", "descriptor"])
-def test_an_error_while_looking_up_is_passed_on_C6(error, how):
-    raised = error("no")
+def test_an_error_while_looking_up_is_passed_on_C6(error, how, monkeypatch):
+    raised, unraisable = error("no"), []
+    monkeypatch.setattr(sys, "unraisablehook", lambda what: unraisable.append(what.exc_value))
 
     def fail(*args):
         raise raised
@@ -664,6 +665,7 @@ def test_an_error_while_looking_up_is_passed_on_C6(error, how):
         consume(thing)
     assert caught.value is raised
     assert check(thing) is False  # answers no, whatever went wrong
+    assert unraisable == ([] if error is AttributeError else [raised])
 
 
 @pytest.mark.parametrize("value", [None, 3, "text", NotImplemented], ids=repr)
