@@ -1,0 +1,943 @@
+/* A stranger to dlpack_py.h: a producer and a consumer written from dlpack.h alone, so that nothing here can share a
+ * mistake with the header. A Managed is a tensor between pages that nobody may touch, which its deleter makes
+ * unreadable as well: who looks too far or too late crashes. A Taken is what a consumer in C reads. */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <structmember.h> /* T_INT, T_OBJECT_EX: PyMemberDef */
+
+#include <dlpack/dlpack.h>
+
+#include <stdint.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+typedef struct DLManagedTensorVersioned Versioned; /* 1.0 and 1.1 have it without a typedef */
+typedef DLManagedTensor Legacy;
+
+#define FUNCTION(function) ((PyCFunction)(void (*)(void))(function))
+
+static size_t page; /* bytes of one */
+
+/* ---- What tensors say ------------------------------------------------------- */
+
+static PyObject *
+extents(const int64_t *numbers, int32_t count)
+{
+    PyObject *tuple;
+    int32_t i;
+    if (numbers == NULL)
+        Py_RETURN_NONE;
+    tuple = PyTuple_New(count);
+    for (i = 0; i < count; i++)
+        PyTuple_SET_ITEM(tuple, i, PyLong_FromLongLong(numbers[i]));
+    return tuple;
+}
+
+/* A dict of what a DLTensor says. */
+static PyObject *
+describe(const DLTensor *t)
+{
+    const int32_t count = t->ndim < 0 || t->ndim > 64 ? 0 : t->ndim;
+    return Py_BuildValue("{sN s(ii) si s(iii) sN sN sK}", "data", PyLong_FromVoidPtr(t->data), "device",
+                         (int)t->device.device_type, (int)t->device.device_id, "ndim", (int)t->ndim, "dtype",
+                         (int)t->dtype.code, (int)t->dtype.bits, (int)t->dtype.lanes, "shape", extents(t->shape, count),
+                         "strides", extents(t->strides, count), "byte_offset", (unsigned long long)t->byte_offset);
+}
+
+/* The same of a managed tensor, one of the two; flags and version are None where there are none. */
+static PyObject *
+describe_managed(const Versioned *versioned, const Legacy *legacy)
+{
+    PyObject *says = describe(versioned != NULL ? &versioned->dl_tensor : &legacy->dl_tensor);
+    PyObject *flags = versioned == NULL ? Py_BuildValue("") : PyLong_FromUnsignedLongLong(versioned->flags);
+    PyObject *version = versioned == NULL ? Py_BuildValue("")
+                                          : Py_BuildValue("(II)", versioned->version.major, versioned->version.minor);
+    PyDict_SetItemString(says, "flags", flags);
+    PyDict_SetItemString(says, "version", version);
+    Py_DECREF(flags);
+    Py_DECREF(version);
+    return says;
+}
+
+/* ---- Managed --------------------------------------------------------------- */
+
+/* Pages, each part at the end of its own and before one that cannot be read: the Managed's address, the struct, shape,
+ * strides, values. */
+typedef struct {
+    PyObject_HEAD
+    char *pages;
+    size_t size;
+    int32_t rank; /* extents that there are */
+    int versioned;
+    int handed;  /* somebody has it: the deleter drops a reference */
+    int deleted; /* how often its deleter was called */
+    void *struct_;
+    DLTensor *tensor;
+    char *values;
+    PyObject *on_delete;
+} Managed;
+
+static PyTypeObject managed_type;
+
+/* Puts bytes at the end of the next page, and a page that cannot be read behind it. */
+static char *
+place(char **next, const void *bytes, size_t size, size_t slack)
+{
+    const size_t room = (size + slack + page - 1) / page * page;
+    char *at = *next + room - size - slack;
+
+    if (room == 0 || mprotect(*next, room, PROT_READ | PROT_WRITE) != 0)
+        return *next; /* nothing to place: what cannot be read will do */
+    *next += room + page;
+    if (bytes != NULL)
+        memcpy(at, bytes, size);
+    return at;
+}
+
+/* Any thread. What is looked for was put before the struct, where it stays readable. */
+static void
+delete_managed(void *managed)
+{
+    char *first = (char *)((uintptr_t)managed / page * page) - 2 * page;
+    PyGILState_STATE state = PyGILState_Ensure();
+    PyObject *error_type, *error, *traceback, *result;
+    Managed *self;
+
+    memcpy(&self, first + page - sizeof(self), sizeof(self));
+    PyErr_Fetch(&error_type, &error, &traceback);
+    if (self->deleted++ == 0 && self->handed) {
+        (void)mprotect(self->pages + page, self->size - page, PROT_NONE);
+        if (self->on_delete != NULL) {
+            result = PyObject_CallFunctionObjArgs(self->on_delete, NULL);
+            if (result == NULL)
+                PyErr_WriteUnraisable(self->on_delete);
+            Py_XDECREF(result);
+        }
+        Py_DECREF(self);
+    }
+    PyErr_Restore(error_type, error, traceback);
+    PyGILState_Release(state);
+}
+
+static void
+delete_versioned(Versioned *managed)
+{
+    delete_managed(managed);
+}
+
+static void
+delete_legacy(Legacy *managed)
+{
+    delete_managed(managed);
+}
+
+/* int64_t of a tuple; NULL for None. */
+static int64_t *
+parse_extents(PyObject *tuple, char **next)
+{
+    const size_t count = tuple == Py_None ? 0 : (size_t)PyTuple_Size(tuple);
+    char *at;
+    size_t i;
+
+    if (tuple == Py_None || PyErr_Occurred())
+        return NULL;
+    at = place(next, NULL, count * sizeof(int64_t), 0);
+    for (i = 0; i < count; i++)
+        ((int64_t *)(void *)at)[i] = PyLong_AsLongLong(PyTuple_GetItem(tuple, (Py_ssize_t)i));
+    return (int64_t *)(void *)at;
+}
+
+/* Managed(versioned=True, *, values, misalign, shape, strides, ndim, dtype, data, byte_offset, device, flags, version,
+ * deleter, on_delete): values are bytes, misalign how many to leave behind them; None for NULL; data is an address. */
+static PyObject *
+managed_new(PyTypeObject *type, PyObject *args, PyObject *names)
+{
+    static char *keywords[] = {"versioned",   "values", "misalign", "shape",   "strides", "ndim",      "dtype", "data",
+                               "byte_offset", "device", "flags",    "version", "deleter", "on_delete", NULL};
+    PyObject *shape = NULL, *strides = Py_None, *ndim = Py_None, *data = Py_None, *on_delete = NULL;
+    unsigned long long byte_offset = 0, flags = 0;
+    unsigned int major = 1, minor = 3;
+    int versioned = 1, misalign = 0, deleter = 1, code = 2, bits = 64, lanes = 1, device = 1, id = 0;
+    const char *values = "";
+    Py_ssize_t size = 0;
+    Managed *self;
+    DLTensor *t;
+    char *next;
+
+    if (!PyArg_ParseTupleAndKeywords(args, names, "|p$y#iOOO(iii)OK(ii)K(II)pO", keywords, &versioned, &values, &size,
+                                     &misalign, &shape, &strides, &ndim, &code, &bits, &lanes, &data, &byte_offset,
+                                     &device, &id, &flags, &major, &minor, &deleter, &on_delete))
+        return NULL;
+    self = (Managed *)type->tp_alloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    self->versioned = versioned;
+    self->size = 16 * page + (size_t)size;
+    self->pages = (char *)mmap(NULL, self->size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (self->pages == (char *)MAP_FAILED) {
+        Py_DECREF(self);
+        return PyErr_NoMemory();
+    }
+    next = self->pages;
+    (void)place(&next, &self, sizeof(self), 0);
+    self->struct_ = place(&next, NULL, versioned ? sizeof(Versioned) : sizeof(Legacy), 0);
+    if (versioned) {
+        Versioned *managed = (Versioned *)self->struct_;
+        managed->version.major = major;
+        managed->version.minor = minor;
+        managed->manager_ctx = self;
+        managed->deleter = deleter ? delete_versioned : NULL;
+        managed->flags = flags;
+        t = &managed->dl_tensor;
+    }
+    else {
+        Legacy *managed = (Legacy *)self->struct_;
+        managed->manager_ctx = self;
+        managed->deleter = deleter ? delete_legacy : NULL;
+        t = &managed->dl_tensor;
+    }
+    self->tensor = t;
+    t->shape = shape == NULL ? NULL : parse_extents(shape, &next);
+    t->strides = parse_extents(strides, &next);
+    self->values = place(&next, values, (size_t)size, (size_t)misalign);
+    t->data = data == Py_None ? self->values : PyLong_AsVoidPtr(data);
+    self->rank = shape == NULL || shape == Py_None ? 0 : (int32_t)PyTuple_Size(shape);
+    t->ndim = ndim != Py_None ? (int32_t)PyLong_AsLong(ndim) : self->rank;
+    t->dtype.code = (uint8_t)code;
+    t->dtype.bits = (uint8_t)bits;
+    t->dtype.lanes = (uint16_t)lanes;
+    t->device.device_type = (DLDeviceType)device;
+    t->device.device_id = id;
+    t->byte_offset = byte_offset;
+    Py_XINCREF(on_delete);
+    self->on_delete = on_delete;
+    if (PyErr_Occurred())
+        Py_CLEAR(self);
+    return (PyObject *)self;
+}
+
+static void
+managed_dealloc(PyObject *op)
+{
+    Managed *self = (Managed *)op;
+    if (self->pages != NULL)
+        (void)munmap(self->pages, self->size);
+    Py_XDECREF(self->on_delete);
+    Py_TYPE(op)->tp_free(op);
+}
+
+static void *
+hand_over(Managed *self)
+{
+    const int has_deleter =
+        self->versioned ? ((Versioned *)self->struct_)->deleter != NULL : ((Legacy *)self->struct_)->deleter != NULL;
+    if (has_deleter && !self->handed) {
+        self->handed = 1;
+        Py_INCREF(self);
+    }
+    return self->struct_;
+}
+
+static void
+delete_if_named(PyObject *capsule)
+{
+    if (PyCapsule_IsValid(capsule, "dltensor_versioned")) {
+        Versioned *managed = (Versioned *)PyCapsule_GetPointer(capsule, "dltensor_versioned");
+        if (managed->deleter != NULL)
+            managed->deleter(managed);
+    }
+    else if (PyCapsule_IsValid(capsule, "dltensor")) {
+        Legacy *managed = (Legacy *)PyCapsule_GetPointer(capsule, "dltensor");
+        if (managed->deleter != NULL)
+            managed->deleter(managed);
+    }
+}
+
+/* The context is called with the name that the capsule died by. */
+static void
+call_and_delete(PyObject *capsule)
+{
+    PyObject *called = (PyObject *)PyCapsule_GetContext(capsule), *error_type, *error, *traceback, *result;
+
+    PyErr_Fetch(&error_type, &error, &traceback);
+    result = PyObject_CallFunction(called, "y", PyCapsule_GetName(capsule));
+    if (result == NULL)
+        PyErr_WriteUnraisable(called);
+    Py_XDECREF(result);
+    Py_DECREF(called);
+    PyErr_Restore(error_type, error, traceback);
+    delete_if_named(capsule);
+}
+
+static PyObject *static_names; /* a dict of bytes: names of capsules live as long as the process */
+
+/* capsule(name=None, *, on_destroy=None, destructor=True): name are bytes, None the right one; on_destroy is in the
+ * capsule's context, which is else some address. */
+static PyObject *
+managed_capsule(PyObject *op, PyObject *args, PyObject *names)
+{
+    static char *keywords[] = {"name", "on_destroy", "destructor", NULL};
+    Managed *self = (Managed *)op;
+    const char *name = self->versioned ? "dltensor_versioned" : "dltensor";
+    PyObject *wanted = Py_None, *on_destroy = NULL, *capsule;
+    int destructor = 1;
+
+    if (!PyArg_ParseTupleAndKeywords(args, names, "|O$Op", keywords, &wanted, &on_destroy, &destructor))
+        return NULL;
+    if (wanted != Py_None) {
+        wanted = PyObject_CallMethod(static_names, "setdefault", "OO", wanted, wanted);
+        name = wanted == NULL ? NULL : PyBytes_AsString(wanted);
+        Py_XDECREF(wanted);
+        if (name == NULL)
+            return NULL;
+    }
+    capsule = PyCapsule_New(self->struct_, name,
+                            !destructor ? NULL : (on_destroy != NULL ? call_and_delete : delete_if_named));
+    if (capsule == NULL)
+        return NULL;
+    Py_XINCREF(on_destroy);
+    (void)PyCapsule_SetContext(capsule, on_destroy != NULL ? (void *)on_destroy : (void *)&page);
+    (void)hand_over(self);
+    return capsule;
+}
+
+/* hand_over(): the struct's address, for a function of a table; its deleter is due then. */
+static PyObject *
+managed_hand_over(PyObject *op, PyObject *Py_UNUSED(unused))
+{
+    return PyLong_FromVoidPtr(hand_over((Managed *)op));
+}
+
+/* poke(offset, byte): into the struct, but for what nobody can check: a deleter or a context that is none, pointers to
+ * other extents than NULL, a rank that there are no extents for. */
+static PyObject *
+managed_poke(PyObject *op, PyObject *args)
+{
+    Managed *self = (Managed *)op;
+    DLTensor *t = self->tensor, was = *t;
+    unsigned char *bytes = (unsigned char *)self->struct_, deleter[2 * sizeof(void *)], byte;
+    const size_t size = self->versioned ? sizeof(Versioned) : sizeof(Legacy);
+    const size_t from = self->versioned ? offsetof(Versioned, manager_ctx) : offsetof(Legacy, manager_ctx);
+    Py_ssize_t offset;
+
+    if (!PyArg_ParseTuple(args, "nb", &offset, &byte))
+        return NULL;
+    memcpy(deleter, bytes + from, sizeof(deleter)); /* and the context before it */
+    bytes[(size_t)offset % size] = byte;
+    memcpy(bytes + from, deleter, sizeof(deleter));
+    if (t->shape != was.shape)
+        t->shape = NULL;
+    if (t->strides != was.strides)
+        t->strides = NULL;
+    if (t->ndim > self->rank && t->ndim <= 64)
+        t->ndim = was.ndim;
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+managed_says(PyObject *op, void *Py_UNUSED(closure))
+{
+    const Managed *self = (const Managed *)op;
+    return self->versioned ? describe_managed((const Versioned *)self->struct_, NULL)
+                           : describe_managed(NULL, (const Legacy *)self->struct_);
+}
+
+static PyObject *
+managed_address(PyObject *op, void *Py_UNUSED(closure))
+{
+    return PyLong_FromVoidPtr(((Managed *)op)->values);
+}
+
+static PyObject *
+managed_tensor(PyObject *op, void *Py_UNUSED(closure))
+{
+    return PyLong_FromVoidPtr(((Managed *)op)->tensor);
+}
+
+static PyMethodDef managed_methods[] = {
+    {"capsule", FUNCTION(managed_capsule), METH_VARARGS | METH_KEYWORDS, NULL},
+    {"hand_over", managed_hand_over, METH_NOARGS, NULL},
+    {"poke", managed_poke, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef managed_attributes[] = {
+    {"says", managed_says, NULL, NULL, NULL},
+    {"address", managed_address, NULL, NULL, NULL}, /* of the values */
+    {"tensor", managed_tensor, NULL, NULL, NULL},   /* the DLTensor's */
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyMemberDef managed_members[] = {
+    {"deleted", T_INT, offsetof(Managed, deleted), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyTypeObject managed_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "stranger.Managed",
+    .tp_basicsize = sizeof(Managed),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_new = managed_new,
+    .tp_dealloc = managed_dealloc,
+    .tp_methods = managed_methods,
+    .tp_getset = managed_attributes,
+    .tp_members = managed_members,
+};
+
+/* ---- Taken ------------------------------------------------------------------ */
+
+typedef struct {
+    PyObject_HEAD
+    Versioned *versioned; /* one of the two, until it is deleted */
+    Legacy *legacy;
+    PyObject *says; /* as it was taken */
+} Taken;
+
+static PyTypeObject taken_type;
+
+/* The elements in row-major order, each as its bytes; packed ones as one byte. */
+static PyObject *
+read_elements(const DLTensor *t, int padded)
+{
+    const int64_t bits = (t->dtype.bits < 8 && padded ? 8 : t->dtype.bits) * t->dtype.lanes;
+    int64_t index[64] = {0}, compact[64], step = 1, at;
+    PyObject *list = PyList_New(0), *element;
+    int32_t i;
+
+    for (i = t->ndim - 1; i >= 0; i--) {
+        if (t->shape[i] == 0)
+            return list;
+        compact[i] = step;
+        step *= t->shape[i];
+    }
+    for (;;) {
+        const char *first = (const char *)t->data + t->byte_offset;
+        for (i = 0, at = 0; i < t->ndim; i++)
+            at += index[i] * (t->strides != NULL ? t->strides[i] : compact[i]);
+        if (bits % 8 == 0) {
+            element = PyBytes_FromStringAndSize(first + at * bits / 8, (Py_ssize_t)(bits / 8));
+        }
+        else {
+            char byte = 0;
+            int64_t k;
+            for (k = 0; k < bits; k++) { /* the lowest bit first */
+                const int64_t bit = at * bits + k, whole = (bit - ((bit % 8 + 8) % 8)) / 8;
+                byte = (char)(byte | (((unsigned char)first[whole] >> (bit - whole * 8) & 1) << k));
+            }
+            element = PyBytes_FromStringAndSize(&byte, 1);
+        }
+        (void)PyList_Append(list, element);
+        Py_XDECREF(element);
+        for (i = t->ndim - 1; i >= 0 && ++index[i] == t->shape[i]; i--)
+            index[i] = 0;
+        if (i < 0)
+            return list;
+    }
+}
+
+/* Whole: strides are given, the device is the CPU, the context is there, as the protocol wants them of producers. */
+static int
+check_export(const DLTensor *t, const void *context)
+{
+    if (context == NULL)
+        PyErr_SetString(PyExc_AssertionError, "manager_ctx is NULL (K8)");
+    else if (t->ndim > 0 && (t->shape == NULL || t->strides == NULL))
+        PyErr_SetString(PyExc_AssertionError, "shape or strides are NULL (D4)");
+    else if (t->byte_offset != 0)
+        PyErr_SetString(PyExc_AssertionError, "byte_offset is not 0 (D1)");
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+static PyObject *
+taken_new(Versioned *versioned, Legacy *legacy)
+{
+    Taken *self = PyObject_New(Taken, &taken_type);
+    const DLTensor *t = versioned != NULL ? &versioned->dl_tensor : &legacy->dl_tensor;
+
+    if (self == NULL)
+        return NULL;
+    self->versioned = versioned;
+    self->legacy = legacy;
+    self->says = describe_managed(versioned, legacy);
+    if (check_export(t, versioned != NULL ? versioned->manager_ctx : legacy->manager_ctx) < 0)
+        Py_CLEAR(self);
+    return (PyObject *)self;
+}
+
+static void
+taken_let_go(Taken *self)
+{
+    Versioned *versioned = self->versioned;
+    Legacy *legacy = self->legacy;
+    self->versioned = NULL;
+    self->legacy = NULL;
+    if (versioned != NULL && versioned->deleter != NULL)
+        versioned->deleter(versioned);
+    if (legacy != NULL && legacy->deleter != NULL)
+        legacy->deleter(legacy);
+}
+
+static void
+taken_dealloc(PyObject *op)
+{
+    taken_let_go((Taken *)op);
+    Py_DECREF(((Taken *)op)->says);
+    PyObject_Free(op);
+}
+
+/* delete(attached=True) */
+static PyObject *
+taken_delete(PyObject *op, PyObject *args)
+{
+    int attached = 1;
+    if (!PyArg_ParseTuple(args, "|p", &attached))
+        return NULL;
+    if (attached) {
+        taken_let_go((Taken *)op);
+    }
+    else {
+        Py_BEGIN_ALLOW_THREADS
+        taken_let_go((Taken *)op);
+        Py_END_ALLOW_THREADS
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+taken_elements(PyObject *op, PyObject *Py_UNUSED(unused))
+{
+    const Taken *self = (const Taken *)op;
+    if (self->versioned != NULL)
+        return read_elements(&self->versioned->dl_tensor, (self->versioned->flags & 4) != 0);
+    return read_elements(&self->legacy->dl_tensor, 0);
+}
+
+/* changed(extent): as a consumer may do to what is its own, the first extent is another, in a new capsule. */
+static PyObject *
+taken_changed(PyObject *op, PyObject *extent)
+{
+    Taken *self = (Taken *)op;
+    Versioned *versioned = self->versioned;
+    Legacy *legacy = self->legacy;
+    const int64_t number = PyLong_AsLongLong(extent);
+
+    self->versioned = NULL;
+    self->legacy = NULL;
+    if (versioned != NULL) {
+        versioned->dl_tensor.shape[0] = number;
+        return PyCapsule_New(versioned, "dltensor_versioned", delete_if_named);
+    }
+    legacy->dl_tensor.shape[0] = number;
+    return PyCapsule_New(legacy, "dltensor", delete_if_named);
+}
+
+static PyMethodDef taken_methods[] = {
+    {"delete", taken_delete, METH_VARARGS, NULL},
+    {"elements", taken_elements, METH_NOARGS, NULL},
+    {"changed", taken_changed, METH_O, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef taken_members[] = {
+    {"says", T_OBJECT_EX, offsetof(Taken, says), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyTypeObject taken_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "stranger.Taken",
+    .tp_basicsize = sizeof(Taken),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_dealloc = taken_dealloc,
+    .tp_methods = taken_methods,
+    .tp_members = taken_members,
+};
+
+/* take(obj, **keywords): calls __dlpack__ with them, or takes a capsule. */
+static PyObject *
+take(PyObject *Py_UNUSED(module), PyObject *args, PyObject *keywords)
+{
+    PyObject *obj, *method, *none, *capsule, *taken = NULL;
+
+    if (!PyArg_ParseTuple(args, "O", &obj))
+        return NULL;
+    if (PyCapsule_CheckExact(obj)) {
+        Py_INCREF(obj);
+        capsule = obj;
+    }
+    else {
+        method = PyObject_GetAttrString(obj, "__dlpack__");
+        none = PyTuple_New(0);
+        capsule = method == NULL ? NULL : PyObject_Call(method, none, keywords);
+        Py_XDECREF(method);
+        Py_XDECREF(none);
+    }
+    if (capsule == NULL)
+        return NULL;
+    if (PyCapsule_IsValid(capsule, "dltensor_versioned")) {
+        Versioned *managed = (Versioned *)PyCapsule_GetPointer(capsule, "dltensor_versioned");
+        if (managed->version.major != 1)
+            PyErr_SetString(PyExc_BufferError, "another major version");
+        else if (PyCapsule_SetName(capsule, "used_dltensor_versioned") == 0)
+            taken = taken_new(managed, NULL);
+    }
+    else if (PyCapsule_IsValid(capsule, "dltensor")) {
+        Legacy *managed = (Legacy *)PyCapsule_GetPointer(capsule, "dltensor");
+        if (PyCapsule_SetName(capsule, "used_dltensor") == 0)
+            taken = taken_new(NULL, managed);
+    }
+    else {
+        PyErr_SetString(PyExc_TypeError, "no capsule of DLPack's");
+    }
+    Py_DECREF(capsule);
+    return taken;
+}
+
+/* name(capsule): bytes. */
+static PyObject *
+name(PyObject *Py_UNUSED(module), PyObject *capsule)
+{
+    return PyBytes_FromString(PyCapsule_GetName(capsule));
+}
+
+/* ---- Exchange tables --------------------------------------------------------- */
+
+#if DLPACK_MINOR_VERSION >= 3
+
+/* An exception, or NULL: the functions below that succeed leave it in flight. */
+static PyObject *beside;
+
+static PyObject *
+beside_success(PyObject *Py_UNUSED(module), PyObject *exception)
+{
+    Py_INCREF(exception);
+    Py_XSETREF(beside, exception);
+    Py_RETURN_NONE;
+}
+
+static int
+succeed(void)
+{
+    if (beside != NULL && beside != Py_None)
+        PyErr_SetObject((PyObject *)Py_TYPE(beside), beside);
+    return 0;
+}
+
+/* What the functions of our own table give: obj.managed. */
+static Managed *
+managed_of(void *object)
+{
+    Managed *managed = (Managed *)PyObject_GetAttrString((PyObject *)object, "managed");
+    Py_XDECREF(managed); /* the object keeps it */
+    return managed;
+}
+
+static int
+own_from_object(void *object, Versioned **out)
+{
+    Managed *managed = managed_of(object);
+    if (managed != NULL)
+        *out = (Versioned *)hand_over(managed);
+    return managed != NULL ? succeed() : -1;
+}
+
+static int
+own_borrow(void *object, DLTensor *out)
+{
+    Managed *managed = managed_of(object);
+    if (managed != NULL)
+        *out = *managed->tensor;
+    return managed != NULL ? succeed() : -1;
+}
+
+/* The object is a Taken. */
+static int
+own_to_object(Versioned *managed, void **out)
+{
+    *out = taken_new(managed, NULL);
+    return *out != NULL ? succeed() : -1;
+}
+
+/* Zeros, in a Managed. */
+static int
+own_allocate(DLTensor *prototype, Versioned **out, void *context,
+             void (*set_error)(void *context, const char *kind, const char *message))
+{
+    PyGILState_STATE state = PyGILState_Ensure();
+    PyObject *strides = PyTuple_New(prototype->ndim), *args, *names, *managed = NULL, *zeros;
+    int64_t step = 1;
+    int32_t i;
+
+    for (i = prototype->ndim - 1; i >= 0; i--) {
+        PyTuple_SET_ITEM(strides, i, PyLong_FromLongLong(step));
+        step *= prototype->shape[i];
+    }
+    zeros = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(step * prototype->dtype.bits / 8));
+    memset(PyBytes_AsString(zeros), 0, (size_t)PyBytes_Size(zeros));
+    args = Py_BuildValue("(i)", 1);
+    names = Py_BuildValue("{sN sN sN s(iii)}", "values", zeros, "shape", extents(prototype->shape, prototype->ndim),
+                          "strides", strides, "dtype", (int)prototype->dtype.code, (int)prototype->dtype.bits,
+                          (int)prototype->dtype.lanes);
+    managed = managed_new(&managed_type, args, names);
+    Py_DECREF(args);
+    Py_DECREF(names);
+    if (managed != NULL) {
+        *out = (Versioned *)hand_over((Managed *)managed);
+        Py_DECREF(managed);
+        (void)succeed();
+    }
+    else {
+        PyErr_Clear();
+        set_error(context, "MemoryError", "no memory of the stranger's");
+    }
+    PyGILState_Release(state);
+    return managed != NULL ? 0 : -1;
+}
+
+static int
+own_stream(DLDeviceType Py_UNUSED(type), int32_t Py_UNUSED(id), void **out)
+{
+    *out = NULL;
+    return 0;
+}
+
+static DLPackExchangeAPI own_table = {
+    {{1, 3}, NULL}, own_allocate, own_from_object, own_to_object, own_borrow, own_stream,
+};
+
+/* table(): a capsule of a table whose functions give obj.managed, and make a Taken. */
+static PyObject *
+table(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
+{
+    return PyCapsule_New(&own_table, "dlpack_exchange_api", NULL);
+}
+
+/* The table that a type has, as any consumer finds it. */
+static const DLPackExchangeAPI *
+table_of(PyTypeObject *type)
+{
+    PyObject *capsule = PyObject_GetAttrString((PyObject *)type, "__dlpack_c_exchange_api__");
+    const DLPackExchangeAPI *found =
+        capsule == NULL ? NULL : (const DLPackExchangeAPI *)PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
+    Py_XDECREF(capsule);
+    if (found != NULL && found->header.version.major != 1) {
+        PyErr_SetString(PyExc_BufferError, "another major version");
+        return NULL;
+    }
+    return found;
+}
+
+/* take_by_table(obj): a Taken. */
+static PyObject *
+take_by_table(PyObject *Py_UNUSED(module), PyObject *obj)
+{
+    const DLPackExchangeAPI *found = table_of(Py_TYPE(obj));
+    Versioned *managed = NULL;
+    if (found == NULL || found->managed_tensor_from_py_object_no_sync(obj, &managed) != 0)
+        return NULL;
+    return taken_new(managed, NULL);
+}
+
+/* borrow_by_table(obj): (what it says, its elements). */
+static PyObject *
+borrow_by_table(PyObject *Py_UNUSED(module), PyObject *obj)
+{
+    const DLPackExchangeAPI *found = table_of(Py_TYPE(obj));
+    DLTensor t;
+    if (found == NULL || found->dltensor_from_py_object_no_sync(obj, &t) != 0 || check_export(&t, &t) < 0)
+        return NULL;
+    return Py_BuildValue("NN", describe(&t), read_elements(&t, 0));
+}
+
+/* make_by_table(type, managed): an object of the type. */
+static PyObject *
+make_by_table(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    const DLPackExchangeAPI *found;
+    PyObject *type, *managed;
+    void *made = NULL;
+
+    if (!PyArg_ParseTuple(args, "OO!", &type, &managed_type, &managed) ||
+        (found = table_of((PyTypeObject *)type)) == NULL ||
+        found->managed_tensor_to_py_object_no_sync((Versioned *)hand_over((Managed *)managed), &made) != 0)
+        return NULL;
+    return (PyObject *)made;
+}
+
+static void
+raise_reported(void *Py_UNUSED(context), const char *kind, const char *message)
+{
+    PyGILState_STATE state = PyGILState_Ensure();
+    PyErr_Format(PyExc_RuntimeError, "%s: %s", kind, message);
+    PyGILState_Release(state);
+}
+
+/* allocate_by_table(type, shape, dtype): a Taken. */
+static PyObject *
+allocate_by_table(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    const DLPackExchangeAPI *found;
+    Versioned *managed = NULL;
+    PyObject *type, *shape;
+    int64_t numbers[64];
+    int code, bits, lanes;
+    DLTensor prototype;
+    int32_t i;
+
+    memset(&prototype, 0, sizeof(prototype));
+    if (!PyArg_ParseTuple(args, "OO!(iii)", &type, &PyTuple_Type, &shape, &code, &bits, &lanes) ||
+        (found = table_of((PyTypeObject *)type)) == NULL)
+        return NULL;
+    prototype.device.device_type = kDLCPU;
+    prototype.ndim = (int32_t)PyTuple_Size(shape);
+    prototype.shape = numbers;
+    for (i = 0; i < prototype.ndim; i++)
+        numbers[i] = PyLong_AsLongLong(PyTuple_GetItem(shape, i));
+    prototype.dtype.code = (uint8_t)code;
+    prototype.dtype.bits = (uint8_t)bits;
+    prototype.dtype.lanes = (uint16_t)lanes;
+    if (found->managed_tensor_allocator(&prototype, &managed, NULL, raise_reported) != 0)
+        return NULL;
+    return taken_new(managed, NULL);
+}
+#endif
+
+/* ---- Calling conventions ------------------------------------------------------ */
+
+static PyObject *answer; /* called by all of these for what they return */
+
+static PyObject *
+answer_is(PyObject *Py_UNUSED(module), PyObject *callable)
+{
+    Py_INCREF(callable);
+    Py_XSETREF(answer, callable);
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+by_noargs_or_o(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(other))
+{
+    return PyObject_CallNoArgs(answer);
+}
+
+static PyObject *
+by_keywords(PyObject *self, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(names))
+{
+    return by_noargs_or_o(self, NULL);
+}
+
+static PyObject *
+by_fastcall(PyObject *self, PyObject *const *Py_UNUSED(args), Py_ssize_t Py_UNUSED(nargs))
+{
+    return by_noargs_or_o(self, NULL);
+}
+
+static PyObject *
+by_fastcall_keywords(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *Py_UNUSED(names))
+{
+    return by_fastcall(self, args, nargs);
+}
+
+static PyObject *
+by_method(PyObject *self, PyTypeObject *Py_UNUSED(type), PyObject *const *args, size_t nargs,
+          PyObject *Py_UNUSED(names))
+{
+    return by_fastcall(self, args, (Py_ssize_t)nargs);
+}
+
+/* Against the rules of C functions: nothing and no exception, or something and one. */
+static PyObject *
+by_nothing(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(names))
+{
+    return NULL;
+}
+
+static PyObject *
+by_both(PyObject *self, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(names))
+{
+    PyObject *capsule = by_noargs_or_o(self, NULL);
+    PyErr_SetString(PyExc_KeyError, "beside a result");
+    return capsule;
+}
+
+static PyMethodDef convention_methods[] = {
+    {"noargs", by_noargs_or_o, METH_NOARGS, NULL},
+    {"o", by_noargs_or_o, METH_O, NULL},
+    {"varargs", by_noargs_or_o, METH_VARARGS, NULL},
+    {"keywords", FUNCTION(by_keywords), METH_VARARGS | METH_KEYWORDS, NULL},
+    {"fastcall", FUNCTION(by_fastcall), METH_FASTCALL, NULL},
+    {"fastcall_keywords", FUNCTION(by_fastcall_keywords), METH_FASTCALL | METH_KEYWORDS, NULL},
+    {"method", FUNCTION(by_method), METH_METHOD | METH_FASTCALL | METH_KEYWORDS, NULL},
+    {"of_class", FUNCTION(by_keywords), METH_VARARGS | METH_KEYWORDS | METH_CLASS, NULL},
+    {"of_nobody", FUNCTION(by_fastcall_keywords), METH_FASTCALL | METH_KEYWORDS | METH_STATIC, NULL},
+    {"nothing", FUNCTION(by_nothing), METH_VARARGS | METH_KEYWORDS, NULL},
+    {"both", FUNCTION(by_both), METH_VARARGS | METH_KEYWORDS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot convention_slots[] = {{Py_tp_methods, convention_methods}, {0, NULL}};
+
+/* METH_METHOD is for types of the heap. */
+static PyType_Spec convention_spec = {
+    "stranger.Conventions", sizeof(PyObject), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, convention_slots,
+};
+
+/* call(obj, names, values): obj.__dlpack__ by vectorcall, with names as they are: the same one twice, or not interned.
+ * What comes back is taken. */
+static PyObject *
+call(PyObject *module, PyObject *args)
+{
+    PyObject *obj, *names, *values, *method, *capsule, *one, *nothing, *taken;
+
+    if (!PyArg_ParseTuple(args, "OO!O!", &obj, &PyTuple_Type, &names, &PyTuple_Type, &values) ||
+        (method = PyObject_GetAttrString(obj, "__dlpack__")) == NULL)
+        return NULL;
+    capsule = PyObject_Vectorcall(method, &PyTuple_GET_ITEM(values, 0), 0, names);
+    Py_DECREF(method);
+    if (capsule == NULL)
+        return NULL;
+    one = PyTuple_Pack(1, capsule);
+    nothing = PyDict_New();
+    taken = take(module, one, nothing);
+    Py_DECREF(capsule);
+    Py_DECREF(one);
+    Py_DECREF(nothing);
+    return taken;
+}
+
+/* ---- The module ---------------------------------------------------------------- */
+
+static PyMethodDef functions[] = {
+    {"take", FUNCTION(take), METH_VARARGS | METH_KEYWORDS, NULL},
+    {"name", name, METH_O, NULL},
+    {"call", call, METH_VARARGS, NULL},
+    {"answer_is", answer_is, METH_O, NULL},
+#if DLPACK_MINOR_VERSION >= 3
+    {"table", table, METH_NOARGS, NULL},
+    {"beside_success", beside_success, METH_O, NULL},
+    {"take_by_table", take_by_table, METH_O, NULL},
+    {"borrow_by_table", borrow_by_table, METH_O, NULL},
+    {"make_by_table", make_by_table, METH_VARARGS, NULL},
+    {"allocate_by_table", allocate_by_table, METH_VARARGS, NULL},
+#endif
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef module_def = {
+    PyModuleDef_HEAD_INIT, "stranger", NULL, -1, functions, NULL, NULL, NULL, NULL,
+};
+
+PyMODINIT_FUNC
+PyInit_stranger(void)
+{
+    PyObject *module = PyModule_Create(&module_def), *conventions = PyType_FromSpec(&convention_spec);
+
+    page = (size_t)sysconf(_SC_PAGESIZE);
+    static_names = PyDict_New();
+    Py_INCREF(&managed_type);
+    if (module == NULL || static_names == NULL || conventions == NULL || PyType_Ready(&managed_type) < 0 ||
+        PyType_Ready(&taken_type) < 0 || PyModule_AddObject(module, "Managed", (PyObject *)&managed_type) < 0 ||
+        PyModule_AddObject(module, "Conventions", conventions) < 0)
+        return NULL;
+    return module;
+}

@@ -1,0 +1,379 @@
+"""Capsules that a stranger made, in memory that nobody can read beside the tensor or after its deleter (K, D, C)."""
+
+import gc
+import sys
+
+import dlarray
+import pytest
+import stranger
+from consumer_probe import DLPACK_PY_ANY_DEVICE, consume
+from exchange_probe import COPY_IF_NEEDED, borrow
+from hostile.model import Offer, is_valid, kept, some_hundred
+from hypothesis import given
+from hypothesis import strategies as st
+from producer_probe import Thing, wrap
+from stranger import Managed
+
+ANY = {"device": DLPACK_PY_ANY_DEVICE, "alignment": 1}
+VALUES = bytes(range(24))  # three elements of 8 bytes
+NAMES = {True: b"dltensor_versioned", False: b"dltensor"}
+
+both_forms = pytest.mark.parametrize("versioned", [True, False], ids=["versioned", "legacy"])
+raw_or_offered = pytest.mark.parametrize("offered", [False, True], ids=["raw", "offered"])
+
+
+def three(versioned=True, **fields):
+    return Managed(versioned, **{"values": VALUES, "shape": (3,), "strides": (1,), "dtype": (1, 64, 1), **fields})
+
+
+def offer(capsule, offered):
+    return Offer(lambda **keywords: capsule) if offered else capsule
+
+
+def take_back(made):
+    """Ends what nobody took."""
+    stranger.take(made.capsule()).delete()
+    assert made.deleted == 1
+
+
+# ---- What a tensor says: D8 ----
+
+edges = st.sampled_from(
+    [0, 1, -1, 2, 3, 2**31, -(2**31), 2**32 - 1, 2**32, 2**59, 2**60, 2**61, 2**62, -(2**62), 2**63 - 1, -(2**63)]
+)
+int64 = edges | st.integers(-3, 5) | st.integers(-(2**63), 2**63 - 1)
+uint64 = st.sampled_from([0, 1, 8, 2**32, 2**62, 2**63 - 1, 2**63, 2**64 - 25, 2**64 - 9, 2**64 - 8, 2**64 - 1])
+plain = st.sampled_from([(0, 8, 1), (1, 64, 1), (2, 64, 1), (2, 16, 4), (5, 128, 1), (17, 4, 1), (15, 6, 3), (0, 3, 1)])
+dtypes = plain | plain | st.tuples(st.integers(0, 255), st.integers(0, 255), st.integers(0, 65535))
+devices = st.sampled_from([(1, 0), (1, 0), (1, -1), (2, 3), (4, 0), (7, 0), (99, -5), (-1, 0), (2**31 - 1, 2**31 - 1)])
+fields_of_tensors = st.fixed_dictionaries(
+    {"dims": st.lists(st.tuples(int64 | st.integers(0, 3), int64), max_size=5), "dtype": dtypes},
+    optional={
+        "data": uint64,
+        "byte_offset": uint64 | st.integers(0, 64),
+        "device": devices,
+        "null": st.sampled_from(["shape", "strides", "shape strides"]),
+        "ndim": st.sampled_from([-(2**31), -1, 65, 2**31 - 1]),
+        "flags": st.sampled_from([0, 4, 2**64 - 1]),
+    },
+)
+
+
+def split(fields):
+    dims, null = fields.pop("dims"), fields.pop("null", "")
+    fields["shape"], fields["strides"] = (tuple(part) for part in zip(*dims)) if dims else ((), ())
+    fields.update({name: None for name in null.split()})
+    return fields
+
+
+@some_hundred
+@given(fields_of_tensors, st.booleans())
+def test_a_capsule_is_taken_exactly_when_its_tensor_is_sound_D8_K4(fields, versioned):
+    made = Managed(versioned, values=VALUES, **{"ndim": len(fields["dims"]), **split(dict(fields))})
+    says = made.says
+    sound = is_valid(says)
+    capsule = made.capsule()
+    try:
+        view = consume(capsule, ANY)
+    except BufferError as error:
+        assert not sound, error
+        assert stranger.name(capsule) == NAMES[versioned]
+        assert made.says == says
+    else:
+        assert sound, says
+        assert (view.shape, view.dtype, view.device) == (says["shape"] or (), says["dtype"], says["device"])
+        if says["strides"]:
+            assert view.strides == says["strides"]
+        assert made.deleted == 0
+        view.release()
+        assert made.deleted == 1
+    del capsule
+    assert made.deleted == 1
+
+
+@some_hundred
+@given(fields_of_tensors)
+def test_a_tensor_is_exported_exactly_when_it_is_sound_D8_P7(fields):
+    fields = split({name: value for name, value in fields.items() if name not in ("ndim", "device")})
+    shape, strides = fields.pop("shape") or (), fields.pop("strides")
+    strides = strides if shape else None
+    says = {"ndim": len(shape), "shape": shape, "strides": strides, "device": (1, 0), "byte_offset": 0, "data": 2**40}
+    says.update(fields)
+    flags = fields.pop("flags", 0) & 4  # read-only has tests of its own
+    fields.pop("data", None)
+    thing = Thing(says["data"], shape, strides, flags=flags, **fields)
+    if not is_valid({**says, "flags": flags}):
+        with pytest.raises(BufferError):
+            thing.__dlpack__(max_version=(1, 0))
+        assert wrap(thing) is None
+        return
+    for capsule in (thing.__dlpack__(max_version=(1, 0)), wrap(thing)):
+        taken = stranger.take(capsule).says
+        assert taken["data"] == (0 if 0 in shape else says["data"] + says["byte_offset"])
+        assert (taken["shape"] or (), taken["dtype"]) == (shape, says["dtype"])
+        if strides is not None and shape:
+            assert taken["strides"] == strides
+
+
+# ---- Memory that goes with the deleter: K4, K6 ----
+
+ENDINGS = {
+    "released": lambda source: consume(source).release(),
+    "released without a thread state": lambda source: consume(source).release_detached(),
+    "copied": lambda source: consume(source, copy=True).release(),
+    "copied where needed": lambda source: consume(source, {"order": "F", "options": COPY_IF_NEEDED}).release(),
+    "borrowed": lambda source: borrow(source),
+    "an array": lambda source: dlarray.from_dlpack(source),
+    "an array, and views of it": lambda source: dlarray.from_dlpack(source)[::-1][1:],
+    "a copied array": lambda source: dlarray.from_dlpack(source, copy=True),
+    "handed on": lambda source: stranger.take(dlarray.from_dlpack(source), max_version=(1, 0)).delete(),
+    "handed on without a thread state": lambda source: stranger.take(dlarray.from_dlpack(source)).delete(False),
+    "refused by dtype": lambda source: pytest.raises(BufferError, consume, source, {"dtype": "int8"}),
+    "refused by rank": lambda source: pytest.raises(BufferError, consume, source, {"ndim": 7}),
+    "refused by device": lambda source: pytest.raises(BufferError, consume, source, {"device": 2}),
+    "refused by place": lambda source: pytest.raises(BufferError, consume, source, device="cuda:1"),
+}
+
+
+@both_forms
+@raw_or_offered
+@pytest.mark.parametrize("null", [False, True], ids=["strides", "NULL"])
+@pytest.mark.parametrize("end", ENDINGS.values(), ids=ENDINGS)
+def test_nobody_looks_at_a_tensor_after_its_deleter_K4(end, null, offered, versioned):
+    made = three(versioned, **({"strides": None} if null else {}))
+    capsule = made.capsule()
+    source = offer(capsule, offered)
+    end(source)
+    del capsule, source
+    if made.deleted != 1:
+        gc.collect()
+    assert made.deleted == 1
+
+
+@raw_or_offered
+@pytest.mark.parametrize("deleter", [True, False], ids=["deleter", "NULL"])
+@pytest.mark.parametrize("version", [(0, 0), (0, 9), (2, 0), (2**32 - 1, 0)])
+def test_of_an_unknown_major_version_nothing_is_read_once_it_is_deleted_K6(version, deleter, offered):
+    made = three(version=version, deleter=deleter, shape=None, strides=None, ndim=2**31 - 1, data=0, dtype=(9, 9, 9))
+    capsule = made.capsule()
+    with pytest.raises(BufferError, match=r"version {}\.{}\b".format(*version)):
+        consume(offer(capsule, offered))
+    assert stranger.name(capsule) == b"used_dltensor_versioned"
+    del capsule
+    assert made.deleted == deleter
+
+
+@both_forms
+@raw_or_offered
+@pytest.mark.parametrize("end", ENDINGS.values(), ids=ENDINGS)
+def test_a_null_deleter_is_nowhere_called_K3(end, offered, versioned):
+    made = three(versioned, deleter=False)
+    end(offer(made.capsule(), offered))
+    assert made.deleted == 0
+    assert stranger.take(made.capsule()).elements()  # its memory is there
+
+
+@both_forms
+def test_pinned_memory_that_was_let_go_is_not_looked_at_while_it_is_asked_for_again_C5(versioned):
+    answers = [three(versioned, device=(3, 0)), three(versioned)]
+    order = []
+
+    def answer(**keywords):
+        order.append([made.deleted for made in answers])
+        return answers[len(order) - 1].capsule()
+
+    view = consume(Offer(answer))
+    assert order == [[0, 0], [1, 0]]
+    assert view.data == answers[1].address
+    view.release()
+    assert [made.deleted for made in answers] == [1, 1]
+
+
+# ---- Misaligned data: D2, C9 ----
+
+
+@both_forms
+@pytest.mark.parametrize("misalign", range(1, 8))
+def test_misaligned_elements_are_refused_by_address_or_copied_C9(misalign, versioned):
+    made = three(versioned, misalign=misalign)
+    capsule = made.capsule()
+    with pytest.raises(BufferError, match=f"data is at 0x{made.address:x}, which is no multiple of the 8 bytes"):
+        consume(capsule)
+    assert stranger.name(capsule) == NAMES[versioned]
+    array = dlarray.from_dlpack(capsule, copy=True)
+    assert made.deleted == 1
+    assert [n.to_bytes(8, "little") for n in array.tolist()] == [VALUES[i : i + 8] for i in (0, 8, 16)]
+    assert array.data_ptr % 64 == 0
+
+
+# ---- Names: K1, C6 ----
+
+ODD_NAMES = [
+    b"",
+    b" ",
+    b"dltensor\xff",
+    b"dltensor_",
+    b"dltensor_versione",
+    b"dltensor_versioned_",
+    b"dltensor_versioned\n",
+    b"DLTENSOR_VERSIONED",
+    b"used_",
+    b"used_dltensor_versioned_",
+    b"used_used_dltensor",
+    b"%s%s%n%p%U",
+    "…".encode() * 30,
+    b"\xe2\x80" * 40,
+    b"a" * 100_000,
+]
+
+
+@both_forms
+@raw_or_offered
+@pytest.mark.parametrize("name", ODD_NAMES, ids=lambda name: ascii(name[:20]))
+def test_a_name_that_is_not_dlpacks_is_a_type_error_that_shows_what_can_be_shown_C6(name, offered, versioned):
+    made = three(versioned)
+    capsule = made.capsule(name)
+    with kept(capsule), pytest.raises(TypeError, match="the capsule is named '") as raised:
+        consume(offer(capsule, offered))
+    assert f"'{name[:60].decode(errors='replace')}'" in str(raised.value)
+    assert stranger.name(capsule) == name
+    del capsule
+    take_back(made)
+
+
+# ---- Destructors and contexts: K1, K2 ----
+
+
+@both_forms
+@pytest.mark.parametrize("offered", [False, True], ids=["raw", "offered"])
+def test_a_foreign_destructor_is_left_to_run_and_finds_the_name_of_what_happened_K1(offered, versioned):
+    names = []
+    made = three(versioned)
+    capsule = made.capsule(on_destroy=names.append)
+    view = consume(offer(capsule, offered))
+    del capsule
+    gc.collect()
+    assert (names, made.deleted) == ([b"used_" + NAMES[versioned]], 0)
+    view.release()
+    refused = three(versioned)
+    capsule = refused.capsule(on_destroy=names.append)
+    with pytest.raises(BufferError):
+        consume(offer(capsule, offered), {"dtype": "int8"})
+    del capsule
+    assert (names[1:], refused.deleted) == ([NAMES[versioned]], 1)
+
+
+@both_forms
+def test_a_capsule_without_a_destructor_is_taken_as_any_other_K4(versioned):
+    made = three(versioned)
+    consume(made.capsule(destructor=False)).release()
+    assert made.deleted == 1
+
+
+def meddle(seen):
+    """What foreign code may do when it is called: collect, use the library, raise."""
+
+    def run(*args):
+        gc.collect()
+        inner = three()
+        array = dlarray.from_dlpack(inner.capsule())
+        stranger.take(array).delete()
+        with pytest.raises(TypeError):
+            consume(object, {"ndim": 3}, copy="junk")
+        del array
+        seen.append(inner.deleted)
+        raise LookupError("in foreign code")
+
+    return run
+
+
+@both_forms
+@pytest.mark.parametrize("want", [{}, {"dtype": "int8"}], ids=["taken", "refused"])
+@pytest.mark.parametrize("where", ["deleter", "destructor", "both"])
+def test_destructors_and_deleters_may_use_the_library_and_fail_K2(where, want, versioned, monkeypatch):
+    seen, reported = [], []
+    monkeypatch.setattr(sys, "unraisablehook", lambda what: reported.append(type(what.exc_value)))
+    run = meddle(seen)
+    made = three(versioned, **({"on_delete": run} if where != "destructor" else {}))
+    source = Offer(lambda **keywords: made.capsule(**({"on_destroy": run} if where != "deleter" else {})))
+    with kept(source):
+        if want:
+            with pytest.raises(BufferError, match="dtype is uint64, int8 was asked for") as raised:
+                consume(source, want)
+            assert raised.value.__context__ is None
+            del raised
+        else:
+            consume(source, want).release()
+    assert made.deleted == 1
+    assert seen == [1] * (2 if where == "both" else 1)
+    assert reported == [LookupError] * len(seen)
+
+
+@both_forms
+def test_an_exception_in_flight_outlives_a_deleter_that_uses_the_library_K2(versioned, monkeypatch):
+    monkeypatch.setattr(sys, "unraisablehook", lambda what: None)
+    seen, error = [], KeyError("in flight")
+    made = three(versioned, on_delete=meddle(seen))
+    with pytest.raises(KeyError) as raised:
+        consume(made.capsule()).release_raising(error)
+    assert raised.value is error
+    assert (error.__context__, seen, made.deleted) == (None, [1], 1)
+
+
+@both_forms
+def test_a_deleter_that_lets_go_of_the_array_it_belongs_to_runs_once_K4(versioned):
+    holder = []
+    made = three(versioned, on_delete=holder.clear)
+    holder.append(dlarray.from_dlpack(made.capsule()))
+    holder[0].__dlpack__()
+    del holder[0]
+    assert made.deleted == 1
+
+
+# ---- What was ours, and was changed since: D8 ----
+
+
+@both_forms
+@pytest.mark.parametrize("extent", [-1, -(2**63), 2**63 - 1, 2**62])
+def test_an_export_of_ours_that_its_consumer_changed_is_checked_as_any_other_D8(extent, versioned):
+    array = dlarray.arange(6).reshape(2, 3)
+    ask = {"max_version": (1, 0)} if versioned else {}
+    with kept(array):
+        capsule = stranger.take(array, **ask).changed(extent)
+        for refused in (consume, dlarray.from_dlpack):
+            with pytest.raises(BufferError, match=r"shape\[0\] is -|shape has 2\^63|2\^63 bytes"):
+                refused(capsule)
+        del capsule
+
+
+# ---- At the edge of the stack: K4 ----
+
+
+@both_forms
+def test_where_the_stack_ends_each_tensor_is_deleted_once_all_the_same_K4(versioned):
+    made = []
+
+    def answer(**keywords):
+        made.append(three(versioned))
+        return made[-1].capsule()
+
+    source, outcomes = Offer(answer), set()
+
+    def at_depth(depth):
+        if depth > 0:
+            return at_depth(depth - 1)
+        return consume(source, copy=True if depth % 2 else None)
+
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(250)
+    try:
+        for depth in range(150, 250):
+            try:
+                at_depth(depth).release()
+                outcomes.add("taken")
+            except RecursionError:
+                outcomes.add("refused")
+    finally:
+        sys.setrecursionlimit(limit)
+    assert outcomes == {"taken", "refused"}
+    assert {m.deleted for m in made} == {1}
