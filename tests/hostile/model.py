@@ -7,8 +7,14 @@ import math
 import os
 import sys
 
+import dlarray
 import pytest
+import stranger
+from consumer_probe import DLPACK_PY_ANY_DEVICE, consume
+from exchange_probe import COPY_IF_NEEDED, borrow
 from hypothesis import settings
+from hypothesis import strategies as st
+from stranger import Managed
 
 HAVE_ADDRESSES = (1, 2, 3, 10, 11, 13)  # device types
 ONLY_BITS = {6: 8, **dict.fromkeys(range(7, 15), 8), 15: 6, 16: 6, 17: 4}
@@ -91,3 +97,62 @@ class Offer:
 
     def __dlpack__(self, **keywords):
         return self.answer(**keywords)
+
+
+# ---- Tensors ----
+
+ANY = {"device": DLPACK_PY_ANY_DEVICE, "alignment": 1}
+VALUES = bytes(range(24))  # three elements of 8 bytes
+
+
+def three(versioned=True, **fields):
+    return Managed(versioned, **{"values": VALUES, "shape": (3,), "strides": (1,), "dtype": (1, 64, 1), **fields})
+
+
+# Fields that Managed takes, of tensors of any kind.
+edges = st.sampled_from(
+    [0, 1, -1, 2, 3, 2**31, -(2**31), 2**32 - 1, 2**32, 2**59, 2**60, 2**61, 2**62, -(2**62), 2**63 - 1, -(2**63)]
+)
+int64 = edges | st.integers(-3, 5) | st.integers(-(2**63), 2**63 - 1)
+uint64 = st.sampled_from([0, 1, 8, 2**32, 2**62, 2**63 - 1, 2**63, 2**64 - 25, 2**64 - 9, 2**64 - 8, 2**64 - 1])
+plain = st.sampled_from([(0, 8, 1), (1, 64, 1), (2, 64, 1), (2, 16, 4), (5, 128, 1), (17, 4, 1), (15, 6, 3), (0, 3, 1)])
+dtypes = plain | plain | st.tuples(st.integers(0, 255), st.integers(0, 255), st.integers(0, 65535))
+devices = st.sampled_from([(1, 0), (1, 0), (1, -1), (2, 3), (4, 0), (7, 0), (99, -5), (-1, 0), (2**31 - 1, 2**31 - 1)])
+fields_of_tensors = st.fixed_dictionaries(
+    {"dims": st.lists(st.tuples(int64 | st.integers(0, 3), int64), max_size=5), "dtype": dtypes},
+    optional={
+        "data": uint64,
+        "byte_offset": uint64 | st.integers(0, 64),
+        "device": devices,
+        "null": st.sampled_from(["shape", "strides", "shape strides"]),
+        "ndim": st.sampled_from([-(2**31), -1, 65, 2**31 - 1]),
+        "flags": st.sampled_from([0, 4, 2**64 - 1]),
+    },
+)
+
+
+def split(fields):
+    dims, null = fields.pop("dims"), fields.pop("null", "")
+    fields["shape"], fields["strides"] = (tuple(part) for part in zip(*dims)) if dims else ((), ())
+    fields.update({name: None for name in null.split()})
+    return fields
+
+
+# ---- Ways in which a tensor goes ----
+
+ENDINGS = {
+    "released": lambda source: consume(source).release(),
+    "released without a thread state": lambda source: consume(source).release_detached(),
+    "copied": lambda source: consume(source, copy=True).release(),
+    "copied where needed": lambda source: consume(source, {"alignment": 4096, "options": COPY_IF_NEEDED}).release(),
+    "borrowed": lambda source: borrow(source),
+    "an array": lambda source: dlarray.from_dlpack(source),
+    "an array, and views of it": lambda source: dlarray.from_dlpack(source)[::-1][1:],
+    "a copied array": lambda source: dlarray.from_dlpack(source, copy=True),
+    "handed on": lambda source: stranger.take(dlarray.from_dlpack(source), max_version=(1, 0)).delete(),
+    "handed on without a thread state": lambda source: stranger.take(dlarray.from_dlpack(source)).delete(False),
+    "refused by dtype": lambda source: pytest.raises(BufferError, consume, source, {"dtype": "int8"}),
+    "refused by rank": lambda source: pytest.raises(BufferError, consume, source, {"ndim": 7}),
+    "refused by device": lambda source: pytest.raises(BufferError, consume, source, {"device": 2}),
+    "refused by place": lambda source: pytest.raises(BufferError, consume, source, device="cuda:1"),
+}

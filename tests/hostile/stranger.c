@@ -8,7 +8,10 @@
 
 #include <dlpack/dlpack.h>
 
+#include <pthread.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -227,10 +230,16 @@ managed_dealloc(PyObject *op)
     Py_TYPE(op)->tp_free(op);
 }
 
+/* The struct, whose deleter is due then; NULL with an exception once it was deleted. */
 static void *
 hand_over(Managed *self)
 {
-    const int has_deleter =
+    int has_deleter;
+    if (self->deleted) {
+        PyErr_SetString(PyExc_ReferenceError, "the stranger's tensor is gone");
+        return NULL;
+    }
+    has_deleter =
         self->versioned ? ((Versioned *)self->struct_)->deleter != NULL : ((Legacy *)self->struct_)->deleter != NULL;
     if (has_deleter && !self->handed) {
         self->handed = 1;
@@ -272,6 +281,19 @@ call_and_delete(PyObject *capsule)
 
 static PyObject *static_names; /* a dict of bytes: names of capsules live as long as the process */
 
+/* Of bytes, or NULL for None. */
+static int
+static_name(PyObject *wanted, const char **name)
+{
+    *name = NULL;
+    if (wanted == Py_None)
+        return 0;
+    wanted = PyObject_CallMethod(static_names, "setdefault", "OO", wanted, wanted);
+    *name = wanted == NULL ? NULL : PyBytes_AsString(wanted);
+    Py_XDECREF(wanted);
+    return *name == NULL ? -1 : 0;
+}
+
 /* capsule(name=None, *, on_destroy=None, destructor=True): name are bytes, None the right one; on_destroy is in the
  * capsule's context, which is else some address. */
 static PyObject *
@@ -285,28 +307,23 @@ managed_capsule(PyObject *op, PyObject *args, PyObject *names)
 
     if (!PyArg_ParseTupleAndKeywords(args, names, "|O$Op", keywords, &wanted, &on_destroy, &destructor))
         return NULL;
-    if (wanted != Py_None) {
-        wanted = PyObject_CallMethod(static_names, "setdefault", "OO", wanted, wanted);
-        name = wanted == NULL ? NULL : PyBytes_AsString(wanted);
-        Py_XDECREF(wanted);
-        if (name == NULL)
-            return NULL;
-    }
+    if ((wanted != Py_None && static_name(wanted, &name) < 0) || hand_over(self) == NULL)
+        return NULL;
     capsule = PyCapsule_New(self->struct_, name,
                             !destructor ? NULL : (on_destroy != NULL ? call_and_delete : delete_if_named));
     if (capsule == NULL)
         return NULL;
     Py_XINCREF(on_destroy);
     (void)PyCapsule_SetContext(capsule, on_destroy != NULL ? (void *)on_destroy : (void *)&page);
-    (void)hand_over(self);
     return capsule;
 }
 
-/* hand_over(): the struct's address, for a function of a table; its deleter is due then. */
+/* hand_over(): the struct's address, for a function of a table. */
 static PyObject *
 managed_hand_over(PyObject *op, PyObject *Py_UNUSED(unused))
 {
-    return PyLong_FromVoidPtr(hand_over((Managed *)op));
+    void *address = hand_over((Managed *)op);
+    return address == NULL ? NULL : PyLong_FromVoidPtr(address);
 }
 
 /* poke(offset, byte): into the struct, but for what nobody can check: a deleter or a context that is none, pointers to
@@ -604,23 +621,31 @@ name(PyObject *Py_UNUSED(module), PyObject *capsule)
 
 #if DLPACK_MINOR_VERSION >= 3
 
-/* An exception, or NULL: the functions below that succeed leave it in flight. */
+/* What the functions of our own table return when their work is done, and leave in flight: an exception, or NULL. */
+static int returned;
 static PyObject *beside;
 
+/* outcome(returned=0, exception=None) */
 static PyObject *
-beside_success(PyObject *Py_UNUSED(module), PyObject *exception)
+set_outcome(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    Py_INCREF(exception);
+    PyObject *exception = NULL;
+    returned = 0;
+    if (!PyArg_ParseTuple(args, "|iO", &returned, &exception))
+        return NULL;
+    if (exception == Py_None)
+        exception = NULL;
+    Py_XINCREF(exception);
     Py_XSETREF(beside, exception);
     Py_RETURN_NONE;
 }
 
 static int
-succeed(void)
+outcome(void)
 {
-    if (beside != NULL && beside != Py_None)
+    if (beside != NULL)
         PyErr_SetObject((PyObject *)Py_TYPE(beside), beside);
-    return 0;
+    return returned;
 }
 
 /* What the functions of our own table give: obj.managed. */
@@ -629,6 +654,10 @@ managed_of(void *object)
 {
     Managed *managed = (Managed *)PyObject_GetAttrString((PyObject *)object, "managed");
     Py_XDECREF(managed); /* the object keeps it */
+    if (managed != NULL && (Py_TYPE(managed) != &managed_type || managed->deleted)) {
+        PyErr_SetString(PyExc_ReferenceError, "the stranger's tensor is gone");
+        return NULL;
+    }
     return managed;
 }
 
@@ -636,9 +665,12 @@ static int
 own_from_object(void *object, Versioned **out)
 {
     Managed *managed = managed_of(object);
-    if (managed != NULL)
-        *out = (Versioned *)hand_over(managed);
-    return managed != NULL ? succeed() : -1;
+    *out = managed == NULL ? NULL : (Versioned *)hand_over(managed);
+    if (*out == NULL)
+        return -1;
+    if (returned != 0)
+        delete_managed(*out); /* and leaves the pointer where it is */
+    return outcome();
 }
 
 static int
@@ -647,24 +679,38 @@ own_borrow(void *object, DLTensor *out)
     Managed *managed = managed_of(object);
     if (managed != NULL)
         *out = *managed->tensor;
-    return managed != NULL ? succeed() : -1;
+    return managed != NULL ? outcome() : -1;
 }
 
-/* The object is a Taken. */
+/* The object is a Taken; one that is gone where this fails. */
 static int
 own_to_object(Versioned *managed, void **out)
 {
     *out = taken_new(managed, NULL);
-    return *out != NULL ? succeed() : -1;
+    if (*out == NULL)
+        return -1;
+    if (returned != 0)
+        Py_DECREF((PyObject *)*out);
+    return outcome();
 }
 
-/* Zeros, in a Managed. */
-static int
-own_allocate(DLTensor *prototype, Versioned **out, void *context,
-             void (*set_error)(void *context, const char *kind, const char *message))
+static PyObject *allocator = Py_None;
+
+/* allocator_is(callable): called with the address of a prototype, for a Managed; None: zeros. What it raises is
+ * reported: Exception(kind, message), both bytes. */
+static PyObject *
+allocator_is(PyObject *Py_UNUSED(module), PyObject *callable)
 {
-    PyGILState_STATE state = PyGILState_Ensure();
-    PyObject *strides = PyTuple_New(prototype->ndim), *args, *names, *managed = NULL, *zeros;
+    Py_INCREF(callable);
+    Py_SETREF(allocator, callable);
+    Py_RETURN_NONE;
+}
+
+/* Zeros. */
+static PyObject *
+allocate_zeros(const DLTensor *prototype)
+{
+    PyObject *strides = PyTuple_New(prototype->ndim), *zeros, *args, *names, *managed;
     int64_t step = 1;
     int32_t i;
 
@@ -681,17 +727,41 @@ own_allocate(DLTensor *prototype, Versioned **out, void *context,
     managed = managed_new(&managed_type, args, names);
     Py_DECREF(args);
     Py_DECREF(names);
+    return managed;
+}
+
+static int
+own_allocate(DLTensor *prototype, Versioned **out, void *context,
+             void (*set_error)(void *context, const char *kind, const char *message))
+{
+    PyGILState_STATE state = PyGILState_Ensure();
+    PyObject *managed = allocator == Py_None ? allocate_zeros(prototype)
+                                             : PyObject_CallFunction(allocator, "N", PyLong_FromVoidPtr(prototype));
+    PyObject *error_type, *error, *traceback, *said;
+    const char *kind = "RuntimeError", *message = "the allocator raised something else";
+    int result = -1;
+
     if (managed != NULL) {
         *out = (Versioned *)hand_over((Managed *)managed);
+        if (returned != 0)
+            delete_managed(*out);
+        result = outcome();
         Py_DECREF(managed);
-        (void)succeed();
     }
     else {
-        PyErr_Clear();
-        set_error(context, "MemoryError", "no memory of the stranger's");
+        PyErr_Fetch(&error_type, &error, &traceback);
+        PyErr_NormalizeException(&error_type, &error, &traceback);
+        said = PyObject_GetAttrString(error, "args");
+        if (!PyArg_ParseTuple(said, "yy", &kind, &message))
+            PyErr_Clear();
+        set_error(context, kind, message);
+        Py_DECREF(said);
+        Py_DECREF(error_type);
+        Py_DECREF(error);
+        Py_XDECREF(traceback);
     }
     PyGILState_Release(state);
-    return managed != NULL ? 0 : -1;
+    return result;
 }
 
 static int
@@ -701,15 +771,44 @@ own_stream(DLDeviceType Py_UNUSED(type), int32_t Py_UNUSED(id), void **out)
     return 0;
 }
 
-static DLPackExchangeAPI own_table = {
-    {{1, 3}, NULL}, own_allocate, own_from_object, own_to_object, own_borrow, own_stream,
-};
-
-/* table(): a capsule of a table whose functions give obj.managed, and make a Taken. */
+/* table(name=b"dlpack_exchange_api", minor=3): a capsule of a table whose functions give obj.managed, and make a
+ * Taken; name may be None. */
 static PyObject *
-table(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
+table(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    return PyCapsule_New(&own_table, "dlpack_exchange_api", NULL);
+    DLPackExchangeAPI *made = (DLPackExchangeAPI *)calloc(1, sizeof(*made)); /* lives as long as the process */
+    const char *called = "dlpack_exchange_api";
+    PyObject *wanted = NULL;
+
+    made->header.version.major = 1;
+    made->header.version.minor = 3;
+    made->managed_tensor_allocator = own_allocate;
+    made->managed_tensor_from_py_object_no_sync = own_from_object;
+    made->managed_tensor_to_py_object_no_sync = own_to_object;
+    made->dltensor_from_py_object_no_sync = own_borrow;
+    made->current_work_stream = own_stream;
+    if (!PyArg_ParseTuple(args, "|OI", &wanted, &made->header.version.minor) ||
+        (wanted != NULL && static_name(wanted, &called) < 0))
+        return NULL;
+    return PyCapsule_New(made, called, NULL);
+}
+
+/* header(major, previous=None): a capsule of a header behind which nobody may look; previous is a capsule. */
+static PyObject *
+header(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    char *next = (char *)mmap(NULL, 2 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    DLPackExchangeAPIHeader made;
+    PyObject *previous = NULL;
+
+    memset(&made, 0, sizeof(made));
+    if (next == (char *)MAP_FAILED)
+        return PyErr_NoMemory();
+    if (!PyArg_ParseTuple(args, "I|O", &made.version.major, &previous))
+        return NULL;
+    if (previous != NULL)
+        made.prev_api = (DLPackExchangeAPIHeader *)PyCapsule_GetPointer(previous, "dlpack_exchange_api");
+    return PyCapsule_New(place(&next, &made, sizeof(made), 0), "dlpack_exchange_api", NULL);
 }
 
 /* The table that a type has, as any consumer finds it. */
@@ -755,50 +854,62 @@ make_by_table(PyObject *Py_UNUSED(module), PyObject *args)
 {
     const DLPackExchangeAPI *found;
     PyObject *type, *managed;
-    void *made = NULL;
+    void *made = NULL, *struct_;
 
     if (!PyArg_ParseTuple(args, "OO!", &type, &managed_type, &managed) ||
-        (found = table_of((PyTypeObject *)type)) == NULL ||
-        found->managed_tensor_to_py_object_no_sync((Versioned *)hand_over((Managed *)managed), &made) != 0)
+        (found = table_of((PyTypeObject *)type)) == NULL || (struct_ = hand_over((Managed *)managed)) == NULL ||
+        found->managed_tensor_to_py_object_no_sync((Versioned *)struct_, &made) != 0)
         return NULL;
     return (PyObject *)made;
 }
 
+static struct {
+    char kind[32], message[200];
+} reported;
+
 static void
-raise_reported(void *Py_UNUSED(context), const char *kind, const char *message)
+report(void *Py_UNUSED(context), const char *kind, const char *message)
 {
-    PyGILState_STATE state = PyGILState_Ensure();
-    PyErr_Format(PyExc_RuntimeError, "%s: %s", kind, message);
-    PyGILState_Release(state);
+    (void)snprintf(reported.kind, sizeof(reported.kind), "%s", kind);
+    (void)snprintf(reported.message, sizeof(reported.message), "%s", message);
 }
 
-/* allocate_by_table(type, shape, dtype): a Taken. */
+typedef struct {
+    const DLPackExchangeAPI *table;
+    DLTensor *prototype;
+    Versioned *managed;
+    int returned;
+} Allocation;
+
+/* On a thread that Python never saw. */
+static void *
+allocate(void *argument)
+{
+    Allocation *a = (Allocation *)argument;
+    a->returned = a->table->managed_tensor_allocator(a->prototype, &a->managed, NULL, report);
+    return NULL;
+}
+
+/* allocate_by_table(type, prototype): a Taken; the prototype is a Managed. */
 static PyObject *
 allocate_by_table(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    const DLPackExchangeAPI *found;
-    Versioned *managed = NULL;
-    PyObject *type, *shape;
-    int64_t numbers[64];
-    int code, bits, lanes;
-    DLTensor prototype;
-    int32_t i;
+    Allocation a = {NULL, NULL, NULL, -1};
+    PyObject *type, *prototype;
+    pthread_t thread;
 
-    memset(&prototype, 0, sizeof(prototype));
-    if (!PyArg_ParseTuple(args, "OO!(iii)", &type, &PyTuple_Type, &shape, &code, &bits, &lanes) ||
-        (found = table_of((PyTypeObject *)type)) == NULL)
+    if (!PyArg_ParseTuple(args, "OO!", &type, &managed_type, &prototype) ||
+        (a.table = table_of((PyTypeObject *)type)) == NULL)
         return NULL;
-    prototype.device.device_type = kDLCPU;
-    prototype.ndim = (int32_t)PyTuple_Size(shape);
-    prototype.shape = numbers;
-    for (i = 0; i < prototype.ndim; i++)
-        numbers[i] = PyLong_AsLongLong(PyTuple_GetItem(shape, i));
-    prototype.dtype.code = (uint8_t)code;
-    prototype.dtype.bits = (uint8_t)bits;
-    prototype.dtype.lanes = (uint16_t)lanes;
-    if (found->managed_tensor_allocator(&prototype, &managed, NULL, raise_reported) != 0)
-        return NULL;
-    return taken_new(managed, NULL);
+    a.prototype = ((Managed *)prototype)->tensor;
+    Py_BEGIN_ALLOW_THREADS
+    if (pthread_create(&thread, NULL, allocate, &a) == 0)
+        (void)pthread_join(thread, NULL);
+    Py_END_ALLOW_THREADS
+    if (a.returned == 0)
+        return taken_new(a.managed, NULL);
+    PyErr_Format(PyExc_RuntimeError, "%s: %s", reported.kind, reported.message);
+    return NULL;
 }
 #endif
 
@@ -913,8 +1024,10 @@ static PyMethodDef functions[] = {
     {"call", call, METH_VARARGS, NULL},
     {"answer_is", answer_is, METH_O, NULL},
 #if DLPACK_MINOR_VERSION >= 3
-    {"table", table, METH_NOARGS, NULL},
-    {"beside_success", beside_success, METH_O, NULL},
+    {"table", table, METH_VARARGS, NULL},
+    {"header", header, METH_VARARGS, NULL},
+    {"outcome", set_outcome, METH_VARARGS, NULL},
+    {"allocator_is", allocator_is, METH_O, NULL},
     {"take_by_table", take_by_table, METH_O, NULL},
     {"borrow_by_table", borrow_by_table, METH_O, NULL},
     {"make_by_table", make_by_table, METH_VARARGS, NULL},

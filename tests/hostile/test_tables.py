@@ -1,0 +1,576 @@
+"""Exchange tables whose functions and attributes keep to nothing (X1 to X8), and ours in the hands of a stranger."""
+
+import gc
+
+import dlarray
+import dltensor
+import pytest
+import stranger
+from consumer_probe import check, consume
+from exchange_probe import Holder, allocate_like, borrow, call_make, return_like
+from hostile.model import (
+    ANY,
+    ENDINGS,
+    VALUES,
+    Offer,
+    failure,
+    fields_of_tensors,
+    is_valid,
+    kept,
+    some_hundred,
+    split,
+    three,
+)
+from hypothesis import assume, given
+from stranger import Managed
+
+ATTRIBUTE = "__dlpack_c_exchange_api__"
+
+
+@pytest.fixture(autouse=True)
+def fair():
+    """Each test begins, and leaves it, with a table that does its work."""
+    yield
+    stranger.outcome()
+    stranger.allocator_is(None)
+
+
+class Array:
+    """Of a library that has a table; its method answers with another tensor."""
+
+    def __init__(self, managed=None, other=None):
+        self.managed = managed
+        self.other = other
+
+    def __dlpack__(self, **keywords):
+        return self.other.capsule()
+
+
+setattr(Array, ATTRIBUTE, stranger.table())
+
+
+def library(attribute, kind=Array, **attributes):
+    """Arrays of a class that has something else for its table."""
+    return type("Array", (kind,), {ATTRIBUTE: attribute, **attributes})
+
+
+def misleads(says):
+    """Of this the table's word is not taken (X4, X9)."""
+    return says["device"][0] != 1 or says["dtype"][0] in (5, 18)
+
+
+# ---- The attribute: X1, X2 ----
+
+
+def raising(error):
+    def fail(*args):
+        raise error
+
+    return fail
+
+
+class Descriptor:
+    __get__ = raising(KeyboardInterrupt())
+
+
+JUNK = {
+    "0": 0,
+    "-1": -1,
+    "the address of a table, as older code has": dltensor.address(stranger.table()),
+    "2**64": 2**64,
+    "2**1000": 2**1000,
+    "True": True,
+    "a float": 1.5,
+    "text": "dlpack_exchange_api",
+    "bytes": b"\0" * 64,
+    "a class": Array,
+    "a function": lambda self: stranger.table(),
+    "a tuple of it": (stranger.table(),),
+    "a capsule without a name": stranger.table(None),
+    "a capsule of no name": stranger.table(b""),
+    "a capsule of a longer name": stranger.table(b"dlpack_exchange_api_"),
+    "a capsule of a shorter name": stranger.table(b"dlpack_exchange_ap"),
+    "a capsule of the name in capitals": stranger.table(b"DLPACK_EXCHANGE_API"),
+    "a capsule of bytes": stranger.table(b"dlpack_exchange_api\xff"),
+    "a tensor's capsule": three().capsule(destructor=False),
+    "a consumed capsule": three().capsule(b"used_dltensor_versioned", destructor=False),
+    "a property that raises": property(raising(LookupError())),
+    "a property that interrupts": property(raising(KeyboardInterrupt())),
+    "a descriptor that interrupts": Descriptor(),
+    "a header of a newer major": stranger.header(2),
+    "a header of the newest major": stranger.header(2**32 - 1),
+    "a header of no major": stranger.header(0),
+    "a header of no major before a table": stranger.header(0, stranger.table()),
+    "a newer one before one of no major": stranger.header(2, stranger.header(0, stranger.table())),
+    "a newer one before an equal one": stranger.header(2, stranger.header(2, stranger.table())),
+    "a newer one before one that is newer yet": stranger.header(2, stranger.header(3, stranger.table())),
+}
+
+
+@pytest.mark.parametrize("junk", JUNK.values(), ids=JUNK)
+def test_what_is_no_table_of_ours_counts_as_absent_whoever_looks_X2(junk):
+    a = library(junk)(other=three())
+    with kept(a):
+        for ask in (consume, borrow):
+            ask(a)
+            assert a.other.deleted == 1
+            a.other = three()
+        assert check(a)
+        holder = allocate_like(a, (5,))
+        assert stranger.take(holder).says["shape"] == (5,)
+        with pytest.raises(TypeError, match="no .*Array.* can be made"):
+            return_like(a, holder)
+    assert a.managed is None
+
+
+@pytest.mark.parametrize(
+    "capsule",
+    [
+        stranger.table(b"dlpack_exchange_api", 0),
+        stranger.table(b"dlpack_exchange_api", 99),
+        stranger.table(b"dlpack_exchange_api", 2**32 - 1),
+        stranger.header(2, stranger.table()),
+        stranger.header(2**32 - 1, stranger.header(3, stranger.header(2, stranger.table()))),
+    ],
+    ids=["1.0", "1.99", "1.4294967295", "2", "2**32-1, 3, 2"],
+)
+def test_of_newer_tables_only_the_header_is_read_and_of_ours_each_minor_is_used_X2(capsule):
+    a = library(capsule)(three())
+    assert borrow(a)[2] is False
+    view = consume(a)
+    assert (view.data, a.managed.deleted) == (a.managed.address, 0)
+    view.release()
+    assert a.managed.deleted == 1
+
+
+@pytest.mark.xfail(strict=True, reason="a subclass of ours with a newer table is refused as one that overrides")
+def test_a_newer_table_before_ours_is_a_way_to_ours_X2_X7():
+    a = dlarray.arange(3)
+    kind = library(stranger.header(2, getattr(dlarray.Array, ATTRIBUTE)), dlarray.Array)
+    assert consume(kind(a)).data == a.data_ptr
+    assert borrow(kind(a))[2] is False
+
+
+def test_what_a_metaclass_has_is_not_the_types_X1():
+    class Meta(type):
+        pass
+
+    setattr(Meta, ATTRIBUTE, stranger.table())
+    a = Meta("Kind", (Offer,), {})(lambda **keywords: made.capsule())
+    made = three()
+    consume(a).release()
+    assert made.deleted == 1
+
+
+class OtherTable(type):
+    """Tells another attribute than the type has."""
+
+    def __getattribute__(cls, name):
+        return raising(KeyboardInterrupt())() if name == ATTRIBUTE else super().__getattribute__(name)
+
+
+def test_the_type_itself_is_looked_at_and_not_what_its_metaclass_tells_X1():
+    a = OtherTable("Kind", (Array,), {ATTRIBUTE: stranger.table()})(three())
+    consume(a).release()
+    assert a.managed.deleted == 1
+
+
+@pytest.mark.parametrize("bases", [None, 3, (), (3,), (object,), [Array]], ids=str)
+def test_of_a_type_that_lies_about_its_bases_the_method_is_asked_X2(bases):
+    class Meta(type):
+        @property
+        def __mro__(cls):
+            return bases
+
+    kind = Meta("Kind", (Array,), {ATTRIBUTE: stranger.table()})
+    for ask in (consume, borrow):
+        a = kind(three(), three())
+        ask(a)
+        assert (a.managed.deleted, a.other.deleted) == (0, 1)
+
+
+@pytest.mark.xfail(strict=True, reason="KeyboardInterrupt is taken for no table")
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_an_interrupt_while_a_type_is_looked_at_reaches_the_caller_X2(error):
+    class Meta(type):
+        interrupted = False
+
+        def __getattribute__(cls, name):
+            if name == "__mro__" and not Meta.interrupted:
+                Meta.interrupted = True
+                raise error
+            return super().__getattribute__(name)
+
+    a = Meta("Kind", (Array,), {ATTRIBUTE: stranger.table()})(three(), three())
+    with pytest.raises(error):
+        consume(a)
+    assert (a.managed.deleted, a.other.deleted) == (0, 0)
+
+
+# ---- What goes with the deleter: X8 ----
+
+
+@pytest.mark.parametrize("end", ENDINGS.values(), ids=ENDINGS)
+@pytest.mark.parametrize("null", [False, True], ids=["strides", "NULL"])
+@pytest.mark.parametrize("deleter", [True, False], ids=["deleter", "no deleter"])
+def test_nobody_looks_at_what_a_table_gave_after_its_deleter_X8_K3_K4(end, null, deleter):
+    mades = [three(deleter=deleter, **({"strides": None} if null else {})) for _ in range(2)]
+    a = Array(*mades)
+    with kept(a):
+        end(a)
+        gc.collect()
+        by_table, by_method = [made.deleted for made in mades]
+        if deleter:
+            is_lent = end is ENDINGS["borrowed"]  # and nobody's to delete
+            assert by_table + by_method == (0 if is_lent else 1)
+        else:
+            assert by_table + by_method == 0
+            assert [made.says["shape"] for made in mades] == [(3,), (3,)]  # it is all there
+
+
+@pytest.mark.parametrize("version", [(0, 0), (0, 9), (2, 0), (2**32 - 1, 0)])
+def test_of_an_unknown_major_version_from_a_table_nothing_is_read_once_it_is_deleted_K6(version):
+    a = Array(three(version=version, shape=None, strides=None, ndim=2**31 - 1, data=0, dtype=(9, 9, 9)))
+    with kept(a), pytest.raises(BufferError, match=r"version {}\.{}\b".format(*version)):
+        consume(a)
+    assert a.managed.deleted == 1
+
+
+@pytest.mark.parametrize("fields", [{"dtype": (5, 64, 1)}, {"device": (7, 0)}, {"device": (3, 0)}], ids=str)
+def test_what_is_asked_of_the_method_instead_is_let_go_before_and_not_read_again_X4_X9(fields):
+    def answer(**keywords):
+        order.append(a.managed.deleted)
+        return made.capsule()
+
+    made, order = three(**{**fields, "device": (1, 0)}), []
+    a = library(stranger.table(), __dlpack__=lambda self, **keywords: answer(**keywords))(three(**fields))
+    with kept(a):
+        view = consume(a)
+        assert (view.data, order, made.deleted) == (made.address, [1], 0)
+        view.release()
+    assert made.deleted == 1
+
+
+# ---- What a table gives: X8 ----
+
+
+@some_hundred
+@given(fields_of_tensors)
+def test_what_a_table_gives_is_taken_exactly_when_it_is_sound_X8_D8(fields):
+    ndim = {"ndim": len(fields["dims"])}
+    fields = split(dict(fields))
+    a = Array(*[Managed(values=VALUES, **{**ndim, **fields}) for _ in range(2)])
+    says = a.managed.says
+    sound, by_method = is_valid(says), misleads(says)
+    source = a.other if by_method else a.managed
+    try:
+        view = consume(a, ANY)
+    except BufferError as error:
+        assert not is_valid(source.says if by_method and source.deleted == 0 else says), error
+    else:
+        assert sound, says
+        assert (view.shape, view.dtype, view.device) == (says["shape"] or (), says["dtype"], says["device"])
+        assert (a.managed.deleted, a.other.deleted) == (by_method, 0)
+        view.release()
+    assert (a.managed.deleted, a.other.deleted) == (1, by_method)
+
+
+@some_hundred
+@given(fields_of_tensors)
+def test_what_a_table_lends_is_looked_at_exactly_when_it_is_sound_X3_X8(fields):
+    ndim = {"ndim": len(fields["dims"])}
+    fields = split(dict(fields))
+    a = Array(*[Managed(values=VALUES, **{**ndim, **fields}) for _ in range(2)])
+    says = a.managed.says
+    sound = is_valid({**says, "flags": 0})
+    try:
+        (data, shape, strides), readonly, owned = borrow(a)
+    except BufferError:
+        assert not sound or misleads(says) or (says["data"] + says["byte_offset"]) % 2
+        owned = True
+    else:
+        assert sound
+        assert shape == (says["shape"] or ())
+        if not owned:
+            assert (data - says["byte_offset"] - says["data"]) % 2**64 == 0
+            assert (strides, readonly) == (says["strides"] or strides, 2)
+            assert not misleads(says) and says["dtype"][1] >= 8
+    assert a.managed.deleted == owned
+    assert a.other.deleted == (owned and misleads(says))
+
+
+# ---- What a function returns: X6, X8 ----
+
+OUTCOMES = {
+    "-1 and no exception": ((-1,), RuntimeError),
+    "-1 and an exception": ((-1, LookupError("in the table")), LookupError),
+    "1 and no exception": ((1,), RuntimeError),
+    "-2**31 and an exception": ((-(2**31), LookupError("in the table")), LookupError),
+    "0 and an exception": ((0, LookupError("beside success")), LookupError),
+    "0 and an interrupt": ((0, KeyboardInterrupt("beside success")), KeyboardInterrupt),
+    "-1 and an interrupt": ((-1, KeyboardInterrupt("in the table")), KeyboardInterrupt),
+}
+outcomes = pytest.mark.parametrize("outcome, error", OUTCOMES.values(), ids=OUTCOMES)
+
+
+def check_failure(raised, outcome):
+    """The table's own exception, or one that says that there was none."""
+    if len(outcome) == 2:
+        assert raised is outcome[1]
+        assert raised.__context__ is None
+        raised.__traceback__ = None
+    else:
+        assert "failed" in str(raised)
+
+
+@outcomes
+def test_an_owned_tensor_of_a_function_that_fails_is_not_looked_at_and_of_one_that_raises_deleted_X8(outcome, error):
+    seen = []
+    a = Array(three(on_delete=lambda: seen.append(consume(three().capsule()).shape)), three())
+    with kept(a, *outcome[1:]):
+        stranger.outcome(*outcome)
+        raised = failure(error, consume, a)
+        stranger.outcome()
+        check_failure(raised, outcome)
+        del raised
+    assert (a.managed.deleted, a.other.deleted) == (1, 0)
+
+
+@outcomes
+def test_a_lent_tensor_of_a_function_that_fails_is_not_looked_at_X3_X8(outcome, error):
+    a = Array(three(), three())
+    with kept(a, *outcome[1:]):
+        stranger.outcome(*outcome)
+        raised = failure(error, borrow, a)
+        check_failure(raised, outcome)
+        del raised
+        stranger.outcome()
+    assert a.managed.deleted == (error is not KeyboardInterrupt)  # after which nothing more is asked
+    assert a.other.deleted == 0
+
+
+@outcomes
+def test_memory_of_an_allocator_that_fails_is_not_looked_at_and_of_one_that_raises_deleted_X5_X8(outcome, error):
+    made = Managed(values=bytes(40), shape=(5,), strides=(1,))
+    stranger.allocator_is(lambda prototype: made)
+    stranger.outcome(*outcome)
+    raised = failure(error, allocate_like, Array(), (5,))
+    check_failure(raised, outcome)
+    assert made.deleted == 1
+
+
+@outcomes
+def test_an_object_of_a_function_that_fails_is_not_looked_at_and_of_one_that_raises_let_go_X6_X8(outcome, error):
+    made = three()
+    holder = Holder(made.capsule())
+    stranger.outcome(*outcome)
+    raised = failure(error, return_like, Array(), holder)
+    check_failure(raised, outcome)
+    assert made.deleted == 1
+
+
+# ---- Functions that re-enter, change what is asked, and raise: X8 ----
+
+
+class Acting(Array):
+    """The table's functions act before they give."""
+
+    def __init__(self, act, managed, other=None):
+        self.act, self.given = act, managed
+        self.other = other
+
+    @property
+    def managed(self):
+        self.act(self)
+        return self.given
+
+
+def test_a_table_whose_functions_re_enter_the_consumer_gives_each_call_its_own_X8():
+    mades = [three() for _ in range(30)]
+
+    def act(a):
+        inner = mades.index(a.given) + 1
+        if inner < len(mades) and not mades[inner].deleted:
+            view = consume(Acting(act, mades[inner]))
+            assert (view.data, a.given.deleted) == (mades[inner].address, 0)
+            assert borrow(Array(three()))[2] is False
+
+    for ask in (borrow, consume):
+        ask(Acting(act, mades[0]))
+    assert {made.deleted for made in mades} == {1}
+
+
+@pytest.mark.parametrize("ask", [consume, borrow])
+def test_a_table_that_takes_itself_away_while_it_is_asked_is_asked_to_the_end_X2_X8(ask):
+    def act(a):
+        if ATTRIBUTE in vars(kind):
+            delattr(kind, ATTRIBUTE)
+            del kind.__dlpack__
+            for i in range(300):  # and what is remembered of the type is overwritten
+                consume(type("Other", (Array,), {ATTRIBUTE: stranger.table()})(three()))
+            gc.collect()
+
+    kind = type("Kind", (Acting,), {ATTRIBUTE: stranger.table(), "__dlpack__": Array.__dlpack__})
+    a = kind(act, three())
+    with kept(a, kind):
+        view = ask(a)
+        del view
+    if ask is consume:
+        assert a.given.deleted == 1
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, RecursionError, MemoryError, BufferError])
+def test_what_a_function_raises_reaches_the_caller_as_it_is_X8(error):
+    raised = error("in the table")
+    a = Acting(raising(raised), three(), three())
+    with kept(a):
+        for ask in (consume, borrow):
+            assert failure(error, ask, a) is raised
+            assert raised.__context__ is None
+    assert (a.given.deleted, a.other.deleted) == (0, 0)
+
+
+def test_a_subclass_that_vetoes_is_asked_and_its_table_not_X2():
+    def veto(self, **keywords):
+        raise BufferError("never")
+
+    vetoes = type("Vetoes", (library(stranger.table()),), {"__dlpack__": veto})
+    for kind in (vetoes, type("Below", (vetoes,), {})):
+        a = kind(three())
+        with kept(a):
+            for ask in (consume, borrow):
+                with pytest.raises(BufferError, match="^never$"):
+                    ask(a)
+        assert a.managed.deleted == 0
+
+
+# ---- Allocators: X5, X8 ----
+
+
+def five(**fields):
+    return Managed(**{"values": bytes(40), "shape": (5,), "strides": (1,), **fields})
+
+
+@pytest.mark.xfail(strict=True, reason="what an allocator writes into the prototype is taken for what was asked")
+def test_an_allocator_that_changes_the_prototype_changes_nothing_X8():
+    def allocate(prototype):
+        t = dltensor.Tensor.from_address(prototype)
+        assert (t.ndim, t.shape[0], t.dtype.code, t.dtype.bits) == (1, 5, 2, 64)
+        t.shape[0] = 1
+        t.ndim = 1
+        t.dtype.bits = 8
+        return made
+
+    made = five(shape=(1,))
+    stranger.allocator_is(allocate)
+    with pytest.raises(BufferError, match="another tensor than it was asked for"):
+        allocate_like(Array(), (5,))
+    assert made.deleted == 1
+
+
+@some_hundred
+@given(fields_of_tensors)
+def test_memory_is_used_exactly_when_it_is_what_was_asked_for_X8(fields):
+    ndim = {"ndim": len(fields["dims"])}
+    made = Managed(values=bytes(40), **{**ndim, **split(dict(fields))})
+    stranger.allocator_is(lambda prototype: made)
+    with pytest.raises(BufferError):  # five float64 are too many for chance
+        allocate_like(Array(), (5,))
+    stranger.allocator_is(None)
+    assert made.deleted == 1
+
+
+@pytest.mark.parametrize("fields", [{}, {"strides": None}, {"byte_offset": 8, "values": bytes(48)}, {"deleter": False}])
+def test_memory_that_is_what_was_asked_for_is_used_whatever_else_is_odd_X8(fields):
+    made = five(**fields)
+    stranger.allocator_is(lambda prototype: made)
+    holder = allocate_like(Array(), (5,))
+    taken = stranger.take(holder, max_version=(1, 0))
+    assert taken.says["data"] == made.address + fields.get("byte_offset", 0)
+    assert taken.elements() == [bytes(8)] * 5
+    del taken, holder
+    assert made.deleted == fields.get("deleter", True)
+
+
+REPORTS = [
+    (b"BufferError", b"", BufferError),
+    (b"BufferError", b"%s%n%d%*p", BufferError),
+    (b"MemoryError", b"\xff\xfe", MemoryError),
+    (b"ValueError", "…".encode() * 10_000, ValueError),
+    (b"TypeError", b"\xe2\x80" * 10_000, TypeError),
+    (b"", b"no kind", RuntimeError),
+    (b"KeyboardInterrupt", b"no kind of ours", RuntimeError),
+    (b"Buffer", b"no kind of ours", RuntimeError),
+    (b"BufferErrors", b"no kind of ours", RuntimeError),
+    (b"\xff" * 10_000, b"no kind of ours", RuntimeError),
+]
+
+
+@pytest.mark.parametrize("kind, message, error", REPORTS, ids=[f"{kind[:20]}, {text[:9]}" for kind, text, _ in REPORTS])
+def test_whatever_bytes_are_reported_are_an_exception_with_what_can_be_shown_X5(kind, message, error):
+    stranger.allocator_is(raising(Exception(kind, message)))
+    raised = failure(error, allocate_like, Array(), (5,))
+    assert type(raised) is error
+    assert str(raised)[:40] == message[:120].decode(errors="replace")[:40]
+
+
+# ---- Our table in a stranger's hands: X3, X5, X6 ----
+
+
+@some_hundred
+@given(fields_of_tensors)
+def test_our_allocator_gives_what_a_prototype_says_or_reports_and_looks_at_nothing_else_X5_D8(fields):
+    ndim = {"ndim": len(fields["dims"])}
+    fields = {"data": 1, **split(dict(fields))}
+    prototype = Managed(values=VALUES, **{**ndim, **fields})
+    says = prototype.says
+    asked = {**says, "data": 2**20, "strides": None, "byte_offset": 0, "flags": 0}
+    sound = is_valid(asked) and says["device"][0] == 1
+    size = 1
+    for extent in says["shape"] or ():
+        size *= extent
+    size *= says["dtype"][1] * says["dtype"][2]
+    assume(not sound or not 2**27 < size < 2**55)  # there, or not there, without doubt
+    try:
+        taken = stranger.allocate_by_table(dlarray.Array, prototype)
+    except RuntimeError as error:
+        assert str(error).startswith("MemoryError: " if sound else "BufferError: ")
+        assert not sound or size >= 2**55
+    else:
+        assert sound, says
+        got = taken.says
+        assert (got["shape"] or (), got["dtype"], got["flags"]) == (says["shape"] or (), says["dtype"], 0)
+        assert got["data"] % 64 == 0
+        assert (got["data"] == 0) == (0 in got["shape"] if got["shape"] else False)
+    assert prototype.says == says
+
+
+@some_hundred
+@given(fields_of_tensors)
+def test_our_table_makes_an_object_of_what_is_sound_and_deletes_the_rest_X6(fields):
+    ndim = {"ndim": len(fields["dims"])}
+    made = Managed(values=VALUES, **{**ndim, **split(dict(fields))})
+    says = made.says
+    try:
+        holder = stranger.make_by_table(Holder, made)
+    except BufferError as error:
+        unaligned = (says["data"] + says["byte_offset"]) % 64 and "multiple" in str(error)
+        assert not is_valid(says) or says["ndim"] > 4 or unaligned, error
+    else:
+        assert is_valid(says)
+        assert made.deleted == 0
+        del holder
+    assert made.deleted == 1
+
+
+def test_an_export_of_ours_that_was_changed_is_no_object_of_ours_D8_X6():
+    array = dlarray.arange(6).reshape(2, 3)
+    table = getattr(dlarray.Array, ATTRIBUTE)
+    with kept(array):
+        for extent in (-1, 2**62):
+            capsule = stranger.take_by_table(array).changed(extent)
+            address = dltensor.address(capsule)
+            dltensor.rename(capsule, "used_dltensor_versioned")
+            with pytest.raises(BufferError, match="must not be negative|2\\^63"):
+                call_make(table, address)
+            del capsule
