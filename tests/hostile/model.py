@@ -118,24 +118,34 @@ uint64 = st.sampled_from([0, 1, 8, 2**32, 2**62, 2**63 - 1, 2**63, 2**64 - 25, 2
 plain = st.sampled_from([(0, 8, 1), (1, 64, 1), (2, 64, 1), (2, 16, 4), (5, 128, 1), (17, 4, 1), (15, 6, 3), (0, 3, 1)])
 dtypes = plain | plain | st.tuples(st.integers(0, 255), st.integers(0, 255), st.integers(0, 65535))
 devices = st.sampled_from([(1, 0), (1, 0), (1, -1), (2, 3), (4, 0), (7, 0), (99, -5), (-1, 0), (2**31 - 1, 2**31 - 1)])
-fields_of_tensors = st.fixed_dictionaries(
+null = st.sampled_from(["shape", "strides", "shape strides"])
+flags = st.sampled_from([0, 4, 2**64 - 1])
+tame = st.fixed_dictionaries(
+    {"dims": st.lists(st.tuples(st.integers(0, 40).map(lambda n: n // 10), st.integers(-9, 9)), max_size=5)},
+    optional={"dtype": plain, "byte_offset": st.integers(0, 24), "null": null, "flags": flags},
+)
+wild = st.fixed_dictionaries(
     {"dims": st.lists(st.tuples(int64 | st.integers(0, 3), int64), max_size=5), "dtype": dtypes},
     optional={
         "data": uint64,
         "byte_offset": uint64 | st.integers(0, 64),
         "device": devices,
-        "null": st.sampled_from(["shape", "strides", "shape strides"]),
+        "null": null,
         "ndim": st.sampled_from([-(2**31), -1, 65, 2**31 - 1]),
-        "flags": st.sampled_from([0, 4, 2**64 - 1]),
+        "flags": flags,
     },
 )
 
 
-def split(fields):
-    dims, null = fields.pop("dims"), fields.pop("null", "")
-    fields["shape"], fields["strides"] = (tuple(part) for part in zip(*dims)) if dims else ((), ())
-    fields.update({name: None for name in null.split()})
+def split(drawn):
+    fields = {"dtype": (1, 64, 1), "ndim": len(drawn["dims"]), **drawn}
+    fields["shape"], fields["strides"] = (tuple(part) for part in zip(*drawn["dims"])) if drawn["dims"] else ((), ())
+    fields.update({name: None for name in fields.pop("null", "").split()})
+    del fields["dims"]
     return fields
+
+
+fields_of_tensors = (tame | wild).map(split)
 
 
 # ---- Ways in which a tensor goes ----

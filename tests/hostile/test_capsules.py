@@ -7,7 +7,7 @@ import dlarray
 import pytest
 import stranger
 from consumer_probe import consume
-from hostile.model import ANY, ENDINGS, VALUES, Offer, fields_of_tensors, is_valid, kept, some_hundred, split, three
+from hostile.model import ANY, ENDINGS, VALUES, Offer, fields_of_tensors, is_valid, kept, some_hundred, three
 from hypothesis import given
 from hypothesis import strategies as st
 from producer_probe import Thing, wrap
@@ -35,7 +35,7 @@ def take_back(made):
 @some_hundred
 @given(fields_of_tensors, st.booleans())
 def test_a_capsule_is_taken_exactly_when_its_tensor_is_sound_D8_K4(fields, versioned):
-    made = Managed(versioned, values=VALUES, **{"ndim": len(fields["dims"]), **split(dict(fields))})
+    made = Managed(versioned, values=VALUES, **fields)
     says = made.says
     sound = is_valid(says)
     capsule = made.capsule()
@@ -60,7 +60,7 @@ def test_a_capsule_is_taken_exactly_when_its_tensor_is_sound_D8_K4(fields, versi
 @some_hundred
 @given(fields_of_tensors)
 def test_a_tensor_is_exported_exactly_when_it_is_sound_D8_P7(fields):
-    fields = split({name: value for name, value in fields.items() if name not in ("ndim", "device")})
+    fields = {name: value for name, value in fields.items() if name not in ("ndim", "device")}
     shape, strides = fields.pop("shape") or (), fields.pop("strides")
     strides = strides if shape else None
     says = {"ndim": len(shape), "shape": shape, "strides": strides, "device": (1, 0), "byte_offset": 0, "data": 2**40}
