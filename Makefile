@@ -3,6 +3,7 @@
 #   make demo          our arrays and NumPy's, both ways, without a copy
 #   make test          everything that needs no other array library than NumPy
 #   make test-peers    all array libraries that run here, and docs/peers.md, which says what they do
+#   make test-hostile  those of hostile producers, consumers and tables, with ten times as many examples
 #   make instructions  counts those of the commonest calls, with valgrind
 #   make dev           leaves .venv/bin/python able to import the example modules
 #   make format, make lint, make clean
@@ -23,7 +24,7 @@ RUN := $(WITH_MODULES) $(VENV)/bin/python
 C_FILES = $(wildcard *.h benchmarks/*.c examples/*/*.c tests/*/*.c tests/*/*.h tests/*/*.cpp)
 export PATH := $(abspath $(VENV))/bin:$(PATH)
 
-.PHONY: demo test test-peers instructions configure build dev format lint clean
+.PHONY: demo test test-hostile test-peers instructions configure build dev format lint clean
 
 demo: configure
 	cmake --build $(BUILD) --target dlarray image
@@ -32,6 +33,9 @@ demo: configure
 test: dev
 	cd $(BUILD) && ctest --output-on-failure
 	$(RUN) -m pytest $(PYTEST_ARGS)
+
+test-hostile: dev
+	DLPACK_PY_REPEAT=10 $(RUN) -m pytest tests/hostile $(PYTEST_ARGS)
 
 # Each in an environment of its own, as their dependencies clash with what others need; the rest is in $(VENV).
 APART := tensorflow paddle mlx

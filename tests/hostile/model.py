@@ -11,6 +11,7 @@ import dlarray
 import pytest
 import stranger
 from consumer_probe import DLPACK_PY_ANY_DEVICE, consume
+from dltensor import compact
 from exchange_probe import COPY_IF_NEEDED, borrow
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -23,10 +24,6 @@ BELOW = 2**63
 
 def is_dtype(code, bits, lanes):
     return lanes > 0 and bits > 0 and bits == ONLY_BITS.get(code, bits) and (code not in (5, 18) or bits % 2 == 0)
-
-
-def compact(shape):
-    return [math.prod(shape[i + 1 :]) for i in range(len(shape))]
 
 
 def reach(shape, strides):
@@ -97,6 +94,23 @@ class Offer:
 
     def __dlpack__(self, **keywords):
         return self.answer(**keywords)
+
+
+ATTRIBUTE = "__dlpack_c_exchange_api__"
+
+
+class Array:
+    """Of a library that has a table; its method answers with another tensor."""
+
+    def __init__(self, managed=None, other=None):
+        self.managed = managed
+        self.other = other
+
+    def __dlpack__(self, **keywords):
+        return self.other.capsule()
+
+
+setattr(Array, ATTRIBUTE, stranger.table())
 
 
 # ---- Tensors ----

@@ -413,12 +413,12 @@ typedef struct {
 
 static PyTypeObject taken_type;
 
-/* The elements in row-major order, each as its bytes; packed ones as one byte. */
+/* The elements in row-major order, each as its bits in as many bytes as they need. */
 static PyObject *
 read_elements(const DLTensor *t, int padded)
 {
     const int64_t bits = (t->dtype.bits < 8 && padded ? 8 : t->dtype.bits) * t->dtype.lanes;
-    int64_t index[64] = {0}, compact[64], step = 1, at;
+    int64_t index[64] = {0}, compact[64], step = 1, at, k;
     PyObject *list = PyList_New(0), *element;
     int32_t i;
 
@@ -429,20 +429,17 @@ read_elements(const DLTensor *t, int padded)
         step *= t->shape[i];
     }
     for (;;) {
-        const char *first = (const char *)t->data + t->byte_offset;
+        const unsigned char *first = (const unsigned char *)t->data + t->byte_offset;
+        char *bytes;
         for (i = 0, at = 0; i < t->ndim; i++)
             at += index[i] * (t->strides != NULL ? t->strides[i] : compact[i]);
-        if (bits % 8 == 0) {
-            element = PyBytes_FromStringAndSize(first + at * bits / 8, (Py_ssize_t)(bits / 8));
-        }
-        else {
-            char byte = 0;
-            int64_t k;
-            for (k = 0; k < bits; k++) { /* the lowest bit first */
-                const int64_t bit = at * bits + k, whole = (bit - ((bit % 8 + 8) % 8)) / 8;
-                byte = (char)(byte | (((unsigned char)first[whole] >> (bit - whole * 8) & 1) << k));
-            }
-            element = PyBytes_FromStringAndSize(&byte, 1);
+        element = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)((bits + 7) / 8));
+        bytes = PyBytes_AsString(element);
+        memset(bytes, 0, (size_t)PyBytes_Size(element));
+        for (k = 0; k < bits; k++) { /* the lowest bit first */
+            const int64_t bit = at * bits + k, place_in_byte = (bit % 8 + 8) % 8;
+            if (first[(bit - place_in_byte) / 8] >> place_in_byte & 1)
+                bytes[k / 8] = (char)(bytes[k / 8] | 1 << k % 8);
         }
         (void)PyList_Append(list, element);
         Py_XDECREF(element);

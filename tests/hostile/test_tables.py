@@ -11,8 +11,10 @@ from consumer_probe import check, consume
 from exchange_probe import Holder, allocate_like, borrow, call_make, return_like
 from hostile.model import (
     ANY,
+    ATTRIBUTE,
     ENDINGS,
     VALUES,
+    Array,
     Offer,
     failure,
     fields_of_tensors,
@@ -24,8 +26,6 @@ from hostile.model import (
 from hypothesis import assume, given
 from stranger import Managed
 
-ATTRIBUTE = "__dlpack_c_exchange_api__"
-
 
 @pytest.fixture(autouse=True)
 def fair():
@@ -33,20 +33,6 @@ def fair():
     yield
     stranger.outcome()
     stranger.allocator_is(None)
-
-
-class Array:
-    """Of a library that has a table; its method answers with another tensor."""
-
-    def __init__(self, managed=None, other=None):
-        self.managed = managed
-        self.other = other
-
-    def __dlpack__(self, **keywords):
-        return self.other.capsule()
-
-
-setattr(Array, ATTRIBUTE, stranger.table())
 
 
 def library(attribute, kind=Array, **attributes):
