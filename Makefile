@@ -2,8 +2,8 @@
 #
 #   make demo          our arrays and NumPy's, both ways, without a copy
 #   make test          everything that needs no other array library than NumPy
+#   make test-hostile  hostile producers, consumers and tables again, with ten times as many examples
 #   make test-peers    all array libraries that run here, and docs/peers.md, which says what they do
-#   make test-hostile  those of hostile producers, consumers and tables, with ten times as many examples
 #   make instructions  counts those of the commonest calls, with valgrind
 #   make dev           leaves .venv/bin/python able to import the example modules
 #   make format, make lint, make clean

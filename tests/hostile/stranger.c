@@ -546,10 +546,30 @@ taken_changed(PyObject *op, PyObject *extent)
     return PyCapsule_New(legacy, "dltensor", delete_if_named);
 }
 
+/* scribble(): over all that is the consumer's, which is all but the context and the deleter. */
+static PyObject *
+taken_scribble(PyObject *op, PyObject *Py_UNUSED(unused))
+{
+    Taken *self = (Taken *)op;
+    DLTensor *t = self->versioned != NULL ? &self->versioned->dl_tensor : &self->legacy->dl_tensor;
+
+    if (t->ndim > 0) {
+        memset(t->shape, 0xa5, (size_t)t->ndim * sizeof(int64_t));
+        memset(t->strides, 0xa5, (size_t)t->ndim * sizeof(int64_t));
+    }
+    memset(t, 0xa5, sizeof(*t));
+    if (self->versioned != NULL) {
+        memset(&self->versioned->version, 0xa5, sizeof(self->versioned->version));
+        memset(&self->versioned->flags, 0xa5, sizeof(self->versioned->flags));
+    }
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef taken_methods[] = {
     {"delete", taken_delete, METH_VARARGS, NULL},
     {"elements", taken_elements, METH_NOARGS, NULL},
     {"changed", taken_changed, METH_O, NULL},
+    {"scribble", taken_scribble, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 
@@ -605,6 +625,19 @@ take(PyObject *Py_UNUSED(module), PyObject *args, PyObject *keywords)
     }
     Py_DECREF(capsule);
     return taken;
+}
+
+/* strip(capsule, name): takes away its destructor, and gives it the name, which may be None. */
+static PyObject *
+strip(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *capsule, *wanted;
+    const char *given;
+
+    if (!PyArg_ParseTuple(args, "OO", &capsule, &wanted) || static_name(wanted, &given) < 0 ||
+        PyCapsule_SetDestructor(capsule, NULL) < 0 || PyCapsule_SetName(capsule, given) < 0)
+        return NULL;
+    Py_RETURN_NONE;
 }
 
 /* name(capsule): bytes. */
@@ -1018,6 +1051,7 @@ call(PyObject *module, PyObject *args)
 static PyMethodDef functions[] = {
     {"take", FUNCTION(take), METH_VARARGS | METH_KEYWORDS, NULL},
     {"name", name, METH_O, NULL},
+    {"strip", strip, METH_VARARGS, NULL},
     {"call", call, METH_VARARGS, NULL},
     {"answer_is", answer_is, METH_O, NULL},
 #if DLPACK_MINOR_VERSION >= 3

@@ -1,0 +1,107 @@
+"""Consumers that do to our exports whatever they please (K1, K4, K7, P9)."""
+
+import gc
+
+import dlarray
+import pytest
+import stranger
+from consumer_probe import consume
+from exchange_probe import Holder
+from hostile.model import kept, three
+from producer_probe import Thing, wrap
+from stranger import Managed
+
+NEW, OLD = {"max_version": (1, 0)}, {}
+MEMORY = Managed(values=bytes(range(48)))
+
+
+def thing(**fields):
+    return Thing(MEMORY.address, (2, 3), (3, 1), **fields)
+
+
+def array():
+    return dlarray.arange(6).reshape(2, 3)
+
+
+# An object, and a consumer's way to what it offers.
+WAYS = {
+    "an array": (array, lambda a: stranger.take(a, **NEW)),
+    "an array, the legacy form": (array, lambda a: stranger.take(a, **OLD)),
+    "an array by its table": (array, stranger.take_by_table),
+    "a copy": (array, lambda a: stranger.take(a, copy=True, **NEW)),
+    "a copy, the legacy form": (array, lambda a: stranger.take(a, copy=True, **OLD)),
+    "an object": (thing, lambda a: stranger.take(a, **NEW)),
+    "an object, the legacy form": (thing, lambda a: stranger.take(a, **OLD)),
+    "memory without an object": (thing, lambda a: stranger.take(wrap(a))),
+    "a view": (lambda: consume(array()), lambda a: stranger.take(a, **NEW)),
+    "a view by its table": (lambda: Holder(array()), stranger.take_by_table),
+}
+ways = pytest.mark.parametrize("make, take", WAYS.values(), ids=WAYS)
+
+
+@ways
+@pytest.mark.parametrize("attached", [True, False])
+def test_a_consumer_may_write_over_all_but_the_context_and_the_deleter_K7_P9(make, take, attached):
+    source = make()
+    with kept(source):
+        first, second = take(source), take(source)
+        wanted, says = first.elements(), first.says
+        first.scribble()
+        assert second.elements() == wanted  # it has another struct, shape and strides
+        first.delete(attached)
+        third = take(source)
+        assert third.elements() == wanted
+        assert {**third.says, "data": 0} == {**says, "data": 0}
+        second.scribble()
+        third.scribble()
+        del first, second, third
+
+
+@pytest.mark.xfail(strict=True, reason="what is embedded is exported again as a consumer left it")
+@pytest.mark.parametrize("ask", [NEW, OLD], ids=["versioned", "legacy"])
+def test_an_embedded_tensor_that_a_consumer_changed_is_not_exported_so_again_A10(ask):
+    source = thing(embedded=True)
+    with kept(source):
+        wanted = stranger.take(source, **ask).elements()
+        capsule = stranger.take(source, **ask).changed(2**40)
+        del capsule
+        says = stranger.take(source, **ask).says
+        assert says["shape"] == (2, 3)
+        assert stranger.take(source, **ask).elements() == wanted
+
+
+@pytest.mark.parametrize("name", [None, b"", b"used_dltensor", b"used_dltensor_versioned", b"numpy_dltensor", b"\xff"])
+@pytest.mark.parametrize("ask", [NEW, OLD], ids=["versioned", "legacy"])
+def test_a_consumer_may_take_the_destructor_away_and_give_the_capsule_any_name_K1_K4(ask, name):
+    source = array()
+    with kept(source):
+        capsule = source.__dlpack__(**ask)
+        taken = stranger.take(capsule)
+        stranger.strip(capsule, name)
+        with pytest.raises((ValueError, TypeError), match="consumed already|the capsule is named"):
+            consume(capsule)
+        del capsule
+        gc.collect()
+        assert taken.elements()
+        taken.delete()
+
+
+@pytest.mark.parametrize("ask", [NEW, OLD], ids=["versioned", "legacy"])
+def test_what_was_changed_and_is_let_go_unconsumed_is_let_go_K1(ask):
+    source = array()
+    with kept(source):
+        capsule = stranger.take(source, **ask).changed(-(2**63))
+        del capsule
+
+
+@pytest.mark.parametrize("ask", [NEW, OLD], ids=["versioned", "legacy"])
+def test_a_tensor_that_goes_through_many_hands_is_deleted_by_the_last_K4(ask):
+    made = three(ask is NEW)
+    source = dlarray.from_dlpack(made.capsule())
+    for _ in range(200):
+        taken = stranger.take(source, **ask)
+        source = dlarray.from_dlpack(taken.changed(3))
+        del taken
+    assert (source.tolist(), made.deleted) == (dlarray.from_dlpack(three().capsule()).tolist(), 0)
+    del source
+    assert made.deleted == 1
