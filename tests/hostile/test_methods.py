@@ -387,8 +387,9 @@ def test_a_method_that_re_enters_the_consumer_gets_what_is_due_to_each_call_K4()
     def answer(**keywords):
         made.append(three())
         capsule = made[-1].capsule()
-        if len(made) < 20:
+        if len(made) % 7 == 0:
             gc.collect()
+        if len(made) < 20:
             assert consume(source).shape == (3,)
             dlarray.from_dlpack(source)
         return capsule

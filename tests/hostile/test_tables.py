@@ -8,6 +8,7 @@ import dltensor
 import pytest
 import stranger
 from consumer_probe import check, consume
+from dltensor import PADDED, READ_ONLY
 from exchange_probe import Holder, allocate_like, borrow, call_make, return_like
 from hostile.model import (
     ANY,
@@ -352,6 +353,19 @@ def test_an_object_of_a_function_that_fails_is_not_looked_at_and_of_one_that_rai
     stranger.outcome(*outcome)
     raised = failure(error, return_like, Array(), holder)
     check_failure(raised, outcome)
+    assert made.deleted == 1
+
+
+@pytest.mark.parametrize("flags", [0, READ_ONLY, PADDED, READ_ONLY | PADDED, 2**40], ids=bin)
+@pytest.mark.parametrize("change", [False, True], ids=["as it came", "changed"])
+def test_a_result_says_what_its_memory_is_to_the_table_that_it_goes_to_X6_C7(change, flags):
+    made = Managed(values=b"\x07\x08\x09", shape=(3,), strides=(1,), dtype=(17, 4, 1), flags=flags)
+    taken = return_like(Array(), Holder(made.capsule()), change)
+    assert taken.says["flags"] & (READ_ONLY | PADDED) == flags & (READ_ONLY | PADDED)
+    wanted = [b"\x07", b"\x08", b"\x09"] if flags & PADDED else [b"\x07", b"\x00", b"\x08"]
+    assert taken.elements() == wanted[: 2 if change else 3]
+    assert made.deleted == 0
+    del taken
     assert made.deleted == 1
 
 
