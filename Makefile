@@ -4,6 +4,8 @@
 #   make test          everything that needs no other array library than NumPy
 #   make test-hostile  hostile producers, consumers and tables again, with ten times as many examples
 #   make test-peers    all array libraries that run here, and docs/peers.md, which says what they do
+#   make test-interpreters, make test-long
+#                      threads, forks and ends of interpreters 10 times over; each exchange a million times
 #   make instructions  counts those of the commonest calls, with valgrind
 #   make dev           leaves .venv/bin/python able to import the example modules
 #   make format, make lint, make clean
@@ -24,7 +26,7 @@ RUN := $(WITH_MODULES) $(VENV)/bin/python
 C_FILES = $(wildcard *.h benchmarks/*.c examples/*/*.c tests/*/*.c tests/*/*.h tests/*/*.cpp)
 export PATH := $(abspath $(VENV))/bin:$(PATH)
 
-.PHONY: demo test test-hostile test-peers instructions configure build dev format lint clean
+.PHONY: demo test test-hostile test-peers test-interpreters test-long instructions configure build dev format lint clean
 
 demo: configure
 	cmake --build $(BUILD) --target dlarray image
@@ -36,6 +38,13 @@ test: dev
 
 test-hostile: dev
 	DLPACK_PY_REPEAT=10 $(RUN) -m pytest tests/hostile $(PYTEST_ARGS)
+
+# What threads, forks and ends of interpreters do is a matter of timing.
+test-interpreters: dev
+	DLPACK_PY_REPEAT=$${DLPACK_PY_REPEAT:-10} $(RUN) -m pytest tests/lifetime --ignore=tests/lifetime/test_long_runs.py $(PYTEST_ARGS)
+
+test-long: dev
+	DLPACK_PY_ROUNDS=$${DLPACK_PY_ROUNDS:-1000000} $(RUN) -m pytest tests/lifetime/test_long_runs.py $(PYTEST_ARGS)
 
 # Each in an environment of its own, as their dependencies clash with what others need; the rest is in $(VENV).
 APART := tensorflow paddle mlx

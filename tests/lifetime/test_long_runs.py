@@ -1,0 +1,302 @@
+"""Each exchange very many times: no memory and no references are left behind (K, C, P, X).
+
+DLPACK_PY_ROUNDS says how many times. References are counted where Python can tell of all: in a debug build.
+"""
+
+import ctypes
+import gc
+import os
+import sys
+
+import consumer_probe
+import dlarray
+import echo
+import exchange_probe
+import numpy
+import probe
+import producer_probe
+import pytest
+
+ROUNDS = int(os.environ.get("DLPACK_PY_ROUNDS", "10000"))
+INTERPRETERS = ROUNDS // 5000 + 10
+WARM_UP = 500
+
+
+class Mallinfo(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_size_t) for name in "arena ordblks smblks hblks hblkhd u fsm uordblks f keep".split()]
+
+
+# Of glibc; elsewhere the memory of the process has to tell.
+mallinfo = getattr(ctypes.CDLL(None), "mallinfo2", None)
+if mallinfo is not None:
+    mallinfo.restype = Mallinfo
+
+
+def allocated():
+    info = Mallinfo() if mallinfo is None else mallinfo()
+    return info.uordblks + info.hblkhd
+
+
+def resident():
+    try:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
+    except OSError:
+        return 0
+
+
+# What may grow by how much, however many rounds there are: what others do meanwhile, and what measuring takes.
+GROWTH = {
+    "blocks": (sys.getallocatedblocks, 50),
+    "bytes allocated": (allocated, 32 << 10),
+    "bytes resident": (resident, 2 << 20),
+    "references": (getattr(sys, "gettotalrefcount", int), 50),
+}
+# The allocators of sanitizers keep what was freed, and look for leaks themselves.
+if os.environ.get("PYTHONMALLOC") == "malloc":
+    GROWTH.clear()
+
+
+def measure():
+    gc.collect()
+    return [function() for function, _ in GROWTH.values()]
+
+
+def grown(function, rounds):
+    """What grows too much in so many calls, each time that they are made: {name: by how much}."""
+    for _ in range(WARM_UP):
+        function()
+    for _ in range(3):  # what Python does now and then grows once
+        before = measure()
+        for _ in range(rounds):
+            function()
+        by = {name: now - then for name, then, now in zip(GROWTH, before, measure())}
+        too_much = {name: growth for name, growth in by.items() if growth > GROWTH[name][1]}
+        if not too_much:
+            break
+    return too_much
+
+
+class Method:
+    """An array whose type has no exchange table."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack__(self, **options):
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+
+class Old(Method):
+    """One that knows no max_version: each call is made twice."""
+
+    def __dlpack__(self, stream=None):
+        return self.array.__dlpack__()
+
+
+class Failing(Method):
+    def __dlpack__(self, **options):
+        raise KeyError("not now")
+
+
+class Namespace(Method):
+    """One that finds its from_dlpack by its array namespace."""
+
+    def __array_namespace__(self):
+        return dlarray
+
+
+def refused(error, function, *arguments, **options):
+    def call():
+        try:
+            function(*arguments, **options)
+        except error:
+            return
+        pytest.fail(f"no {error.__name__}")
+
+    return call
+
+
+def used(capsule):
+    consumer_probe.consume(capsule)
+    return capsule
+
+
+ARRAY = dlarray.arange(12, dtype="float64").reshape(3, 4)
+READ_ONLY = dlarray.arange(12)
+READ_ONLY.setflags(writeable=False)
+STEPS = dlarray.arange(12)[::2]
+BYTES = bytearray(64)
+MATRIX = numpy.arange(12.0).reshape(3, 4)
+TABLE = dlarray.Array.__dlpack_c_exchange_api__
+METHOD, OLD, NAMESPACE = Method(ARRAY), Old(ARRAY), Namespace(ARRAY)
+THING = producer_probe.Thing(ARRAY.data_ptr, (3, 4))
+
+consume = consumer_probe.consume
+
+PRODUCING = {
+    "legacy": lambda: ARRAY.__dlpack__(),
+    "versioned": lambda: ARRAY.__dlpack__(max_version=(1, 0)),
+    "of strides": lambda: STEPS.__dlpack__(max_version=(1, 0)),
+    "copied": lambda: ARRAY.__dlpack__(max_version=(1, 0), copy=True),
+    "device": lambda: ARRAY.__dlpack_device__(),
+    "embedded": lambda: probe.capsule(probe.Array(), "embedded"),
+    "embedded legacy": lambda: probe.capsule(probe.Array(), "embedded legacy"),
+    "wrapped": lambda: producer_probe.wrap(THING, gc.isenabled),
+    "produced with a state": lambda: THING.produce_with(max_version=(1, 0)),
+    "produced from objects": lambda: THING.produce_args(max_version=(1, 0)),
+    "refused stream": refused(ValueError, ARRAY.__dlpack__, stream=-2),
+    "refused device": refused(BufferError, ARRAY.__dlpack__, dl_device=(2, 0)),
+    "refused version": refused(TypeError, ARRAY.__dlpack__, max_version="1.0"),
+    "refused keyword": refused(TypeError, ARRAY.__dlpack__, versions=(1, 0)),
+    "refused read-only": refused(BufferError, READ_ONLY.__dlpack__),
+}
+
+CONSUMING = {
+    "by table": lambda: dlarray.from_dlpack(ARRAY),
+    "by method": lambda: consume(METHOD),
+    "by an old method": lambda: consume(OLD),
+    "with a state": lambda: consume(ARRAY, with_state=True),
+    "legacy capsule": lambda: consume(ARRAY.__dlpack__()),
+    "versioned capsule": lambda: consume(ARRAY.__dlpack__(max_version=(1, 0))),
+    "read-only": lambda: consume(READ_ONLY),
+    "of strides": lambda: consume(STEPS),
+    "copied": lambda: dlarray.from_dlpack(ARRAY, copy=True),
+    "copied by its producer": lambda: consume(METHOD, copy=True),
+    "copied as needed": lambda: consume(STEPS, {"order": "C", "options": consumer_probe.DLPACK_PY_COPY_IF_NEEDED}),
+    "from a buffer": lambda: consume(BYTES, {"options": consumer_probe.DLPACK_PY_BUFFER_TOO}),
+    "as a buffer": lambda: memoryview(ARRAY),
+    "released detached": lambda: consume(ARRAY).release_detached(),
+    "released while raising": refused(KeyError, lambda: consume(ARRAY).release_raising(KeyError)),
+    "moved": lambda: consume(ARRAY).move(),
+    "borrowed by table": lambda: exchange_probe.borrow(ARRAY),
+    "borrowed by method": lambda: exchange_probe.borrow(METHOD),
+    "borrowed to be written": lambda: exchange_probe.borrow(ARRAY, writable=True),
+    "checked": lambda: consumer_probe.check(ARRAY) and consumer_probe.check(METHOD) and consumer_probe.check(None),
+    "new types": lambda: consume(type("Sub", (dlarray.Array,), {})(ARRAY)),
+    "refused dtype": refused(BufferError, consume, ARRAY, {"dtype": "int8"}),
+    "refused dtype by method": refused(BufferError, consume, METHOD, {"dtype": "int8"}),
+    "refused order": refused(BufferError, consume, STEPS, {"order": "C"}),
+    "refused writing": refused(BufferError, consume, READ_ONLY, {"writable": 1}),
+    "refused borrowing": refused(BufferError, exchange_probe.borrow, ARRAY, dtype="int8"),
+    "refused capsule": lambda: refused(BufferError, consume, ARRAY.__dlpack__(), {"dtype": "int8"})(),
+    "refused for it was consumed": refused(ValueError, consume, used(ARRAY.__dlpack__())),
+    "refused for it is no array": refused(AttributeError, consume, None),
+    "refused for it makes no capsule": refused(TypeError, consume, type("No", (), {"__dlpack__": lambda self: 1})()),
+    "refused by its producer": refused(KeyError, consume, Failing(ARRAY)),
+    "refused device": refused(TypeError, dlarray.from_dlpack, ARRAY, device=1.5),
+}
+
+TABLES = {
+    "owned": lambda: exchange_probe.call_owned(TABLE, ARRAY),
+    "borrowed": lambda: exchange_probe.call_borrowed(TABLE, ARRAY),
+    "made": lambda: exchange_probe.call_make(TABLE, probe.take(probe.capsule(dlarray))),
+    "allocated": lambda: exchange_probe.call_allocate(TABLE, (3, 4)),
+    "stream": lambda: exchange_probe.call_stream(TABLE, 1, 0),
+    "there and back": lambda: echo.echo(ARRAY),
+    "memory like an argument": lambda: exchange_probe.allocate_like(ARRAY, (3, 4)),
+    "memory like one without a table": lambda: exchange_probe.allocate_like(METHOD, (3, 4)),
+    "a result like an argument": lambda: exchange_probe.return_like(ARRAY, exchange_probe.allocate_like(ARRAY, (3, 4))),
+    "a result by the namespace": lambda: exchange_probe.return_like(
+        NAMESPACE, exchange_probe.allocate_like(NAMESPACE, (3, 4))
+    ),
+    "refused owned": refused(TypeError, exchange_probe.call_owned, TABLE, METHOD),
+    "refused borrowed": refused(BufferError, exchange_probe.call_borrowed, TABLE, READ_ONLY),
+    "refused allocation": lambda: exchange_probe.call_allocate(TABLE, (1 << 60,)),
+    "refused result": refused(ValueError, exchange_probe.return_borrowed_like, ARRAY, ARRAY),
+}
+
+
+# Compiled for release, it leaves references uncounted.
+NUMPY = {
+    "from NumPy": lambda: dlarray.from_dlpack(MATRIX),
+    "from NumPy by its capsule": lambda: consume(MATRIX.__dlpack__()),
+    "from NumPy, copied": lambda: dlarray.from_dlpack(MATRIX, copy=True),
+    "from NumPy, refused": refused(BufferError, consume, MATRIX, {"dtype": "int8"}),
+    "to NumPy": lambda: numpy.from_dlpack(ARRAY),
+    "to NumPy as a buffer": lambda: numpy.asarray(memoryview(ARRAY)),
+    "a result for NumPy": lambda: exchange_probe.return_like(MATRIX, exchange_probe.allocate_like(MATRIX, (3, 4))),
+}
+
+FORMS = ["versioned", "legacy", "embedded", "embedded legacy"]
+
+
+def each_form(use):
+    return lambda: [use(probe.capsule(probe.Array(), form)) for form in FORMS]
+
+
+DELETERS = {
+    "attached": each_form(lambda capsule: probe.drop(probe.take(capsule))),
+    "detached": each_form(lambda capsule: probe.drop_detached(probe.take(capsule))),
+    "of a consumer": each_form(probe.Consumer),
+    "of a capsule": each_form(id),
+}
+
+
+def cases(**kinds):
+    return [pytest.param(named[name], id=f"{kind}: {name}") for kind, named in kinds.items() for name in named]
+
+
+@pytest.mark.parametrize("exchange", cases(produce=PRODUCING, consume=CONSUMING, table=TABLES, deleters=DELETERS))
+def test_an_exchange_leaves_nothing_behind(exchange):
+    assert grown(exchange, ROUNDS) == {}
+
+
+@pytest.mark.parametrize("exchange", cases(numpy=NUMPY))
+def test_an_exchange_with_numpy_leaves_nothing_behind(exchange):
+    assert grown(exchange, ROUNDS).keys() <= {"references"}
+
+
+@pytest.mark.parametrize("past", ["none", "former"])
+def test_deleters_on_foreign_threads_leave_nothing_behind_K5(past):
+    def drop_100():
+        probe.start([probe.take(probe.capsule(probe.Array(), form)) for form in FORMS * 25], past)
+        probe.join()
+
+    assert grown(drop_100, ROUNDS // 100) == {}
+
+
+@pytest.mark.skipif(not GROWTH, reason="a sanitizer looks for leaks")
+def test_what_is_left_behind_is_noticed():
+    kept = []
+    names = {"blocks", "references"} if hasattr(sys, "gettotalrefcount") else {"blocks"}
+    assert grown(lambda: kept.append(probe.Array()), 1000).keys() >= names
+    assert "bytes allocated" in grown(probe.wrap, 1000) or mallinfo is None
+
+
+def test_interpreters_that_come_and_go_leave_nothing_behind_G1(child, own_gil):
+    """From 3.12 on CPython leaves much of its own behind, beside which ours would not be seen."""
+    child(
+        f"""
+        import gc
+        counters = [lambda: probe.counts()["blocks"]]
+        if sys.version_info < (3, 12):
+            counters += [sys.getallocatedblocks, getattr(sys, "gettotalrefcount", int)]
+        def count():
+            gc.collect()
+            return [function() for function in counters]
+        def come_and_go(times):
+            for i in range(times):
+                inside('''if 1:
+                    import dlarray, echo
+                    a = dlarray.arange(3)
+                    kept = [a, dlarray.from_dlpack(a), echo.echo(a), dlarray.from_dlpack(probe.capsule(object()))]
+                    kept += [probe.Consumer(probe.capsule(probe.Array(), form)) for form in FORMS]
+                    for tensor in exports() + [probe.wrap()]:
+                        probe.drop(tensor)
+                    for past in PASTS:
+                        probe.start(exports(), past)
+                        probe.join()
+                ''', {own_gil})
+        come_and_go(5)
+        before = count()
+        come_and_go({INTERPRETERS})
+        grown = [now - then for then, now in zip(before, count())]
+        assert grown[0] == 0 and max(grown) < 50, grown
+        probe.settle(0, {INTERPRETERS + 5})
+        """,
+        limit=300,
+    )
