@@ -3,7 +3,7 @@
 
 #include "drop.h"
 
-static PyThreadState *outer; /* of the thread that is in run() */
+static _Thread_local PyThreadState *outer; /* of the thread, which is in run() */
 
 /* run(script, own_gil=False): in a new interpreter, which has ended when this returns. */
 static PyObject *

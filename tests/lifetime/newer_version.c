@@ -11,12 +11,8 @@ static PyMethodDef functions[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static PyModuleDef_Slot slots[] = ONE_FILE_SLOTS;
-static struct PyModuleDef module = {
-    PyModuleDef_HEAD_INIT, "newer_version", NULL, 0, functions, slots, NULL, NULL, NULL};
-
 PyMODINIT_FUNC
 PyInit_newer_version(void)
 {
-    return PyModuleDef_Init(&module);
+    return file_module("newer_version", functions);
 }

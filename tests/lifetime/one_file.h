@@ -28,19 +28,20 @@ file_state(PyObject *module, PyObject *unused)
     return state == NULL ? NULL : PyLong_FromVoidPtr(state);
 }
 
-#if PY_VERSION_HEX >= 0x030D0000
-#  define ONE_FILE_SLOTS                   \
-    {                                      \
-        {Py_mod_gil, Py_MOD_GIL_NOT_USED}, \
-        {                                  \
-            0, NULL                        \
-        }                                  \
-    }
-#else
-#  define ONE_FILE_SLOTS \
-    {                    \
-        {                \
-            0, NULL      \
-        }                \
-    }
+static inline PyObject *
+file_module(const char *name, PyMethodDef *functions)
+{
+    static PyModuleDef_Slot slots[] = {
+#if PY_VERSION_HEX >= 0x030C0000
+        {Py_mod_multiple_interpreters, Py_MOD_PER_INTERPRETER_GIL_SUPPORTED},
 #endif
+#if PY_VERSION_HEX >= 0x030D0000
+        {Py_mod_gil, Py_MOD_GIL_NOT_USED},
+#endif
+        {0, NULL},
+    };
+    static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, NULL, NULL, 0, NULL, slots, NULL, NULL, NULL};
+    module.m_name = name;
+    module.m_methods = functions;
+    return PyModuleDef_Init(&module);
+}

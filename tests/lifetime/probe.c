@@ -213,6 +213,18 @@ take(PyObject *module, PyObject *capsule)
     return tensor == 0 ? NULL : PyLong_FromSize_t(tensor);
 }
 
+/* give(tensor): a capsule around it again. */
+static PyObject *
+give(PyObject *module, PyObject *number)
+{
+    const uintptr_t tensor = PyLong_AsSize_t(number);
+    (void)module;
+    if (PyErr_Occurred())
+        return NULL;
+    return (tensor & 1) != 0 ? dlpack_py_capsule_legacy_steal((DLManagedTensor *)(tensor - 1))
+                             : dlpack_py_capsule_steal((DLManagedTensorVersioned *)tensor);
+}
+
 static atomic_long freed;
 
 static void
@@ -638,13 +650,25 @@ set_exit_wait(PyObject *module, PyObject *seconds)
     Py_RETURN_NONE;
 }
 
-/* A fork that Python is not told of. */
+/* fork_unseen(locked=False): a fork that Python is not told of; locked: while another thread writes what this file
+ * remembers. */
 static PyObject *
-fork_unseen(PyObject *module, PyObject *unused)
+fork_unseen(PyObject *module, PyObject *args)
 {
+    dlpack_py_impl_word *lock = &dlpack_py_impl_this_file()->lock;
+    const long parent = (long)getpid();
+    int locked = 0;
+    long child;
+
     (void)module;
-    (void)unused;
-    return PyLong_FromLong((long)fork());
+    if (!PyArg_ParseTuple(args, "|p", &locked))
+        return NULL;
+    if (locked)
+        DLPACK_PY_IMPL_STORE(lock, parent);
+    child = (long)fork();
+    if (locked && child != 0)
+        DLPACK_PY_IMPL_STORE(lock, 0);
+    return PyLong_FromLong(child);
 }
 
 static PyMethodDef functions[] = {
@@ -654,7 +678,8 @@ static PyMethodDef functions[] = {
     {"drop_detached", drop_detached, METH_O, NULL},
     {"drop_detached_while_raising", drop_detached_while_raising, METH_O, NULL},
     {"drop_while_raising", drop_while_raising, METH_O, NULL},
-    {"fork_unseen", fork_unseen, METH_NOARGS, NULL},
+    {"fork_unseen", fork_unseen, METH_VARARGS, NULL},
+    {"give", give, METH_O, NULL},
     {"hold", hold, METH_VARARGS, NULL},
     {"join", join, METH_NOARGS, NULL},
     {"later", later, METH_VARARGS, NULL},

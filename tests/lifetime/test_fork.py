@@ -76,6 +76,41 @@ wait_for_child(child)
     )
 
 
+def test_a_fork_that_python_was_not_told_of_may_leave_a_lock_behind_G1_K5(child):
+    """Only a thread of an interpreter with a GIL of its own, or without one, can have it meanwhile."""
+    child(
+        IN_FLIGHT
+        + """
+import atexit
+tensor = export(partial(say, "owner died"))
+child = probe.fork_unseen(True)
+if child != 0:
+    wait_for_child(child)
+probe.drop(tensor)
+atexit._run_exitfuncs()
+probe.drop(export(partial(say, "later owner died")))
+os._exit(0)
+""",
+        out="owner died\nlater owner died\n" * 2,
+    )
+
+
+def test_a_fork_that_python_was_not_told_of_waits_for_deleters_of_its_own_K5(child):
+    child(
+        IN_FLIGHT
+        + """
+probe.drop(export())
+child = probe.fork_unseen()
+if child == 0:
+    in_flight(0.1)
+else:
+    wait_for_child(child)
+    say("child ended")
+""",
+        out="finalizer ends\n" * 12 + "child ended\n",
+    )
+
+
 @pytest.mark.parametrize("cleared", [False, True])
 def test_a_child_of_multiprocessing_drops_on_threads_and_ends_K5(child, cleared):
     child(
@@ -96,6 +131,38 @@ process.join()
 assert process.exitcode == 0 and time.monotonic() - begin < 5
 """,
         out="child\n" * 12 + "finalizer ends\n" * 12,
+        sort=True,
+    )
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_new_process_of_multiprocessing_drops_on_threads_and_at_its_end_K5(child, method):
+    """A forked one ends at once, one of its own waits for deleters."""
+    ends = method == "spawn"
+    child(
+        IN_FLIGHT
+        + f"""
+import multiprocessing
+work = PRELUDE + '''
+for past in PASTS:
+    probe.start(exports(partial(say, "child")), past)
+    probe.join()
+sys.kept = [probe.Consumer(capsule(partial(say, "at the end"), form)) for form in FORMS]
+slow = Slow({0.1 if ends else 100})
+probe.start([export(slow)])
+wait_for(lambda: slow.entered)
+'''
+context = multiprocessing.get_context({method!r})
+context.set_forkserver_preload(["probe"])
+in_flight(0.1)
+processes = [context.Process(target=exec, args=(work, {{}})) for i in range(2)]
+for process in processes:
+    process.start()
+for process in processes:
+    process.join()
+    assert process.exitcode == 0
+""",
+        out="at the end\n" * 8 * ends + "child\n" * 24 + "finalizer ends\n" * (12 + 2 * ends),
         sort=True,
     )
 

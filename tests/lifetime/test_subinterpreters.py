@@ -110,6 +110,50 @@ def test_without_its_exit_callback_the_record_still_learns_that_the_subinterpret
     """)
 
 
+def test_an_array_may_outlive_the_subinterpreter_that_its_memory_is_of_K5(child, own_gil):
+    child(f"""
+        import dlarray
+        read, write = os.pipe()
+        arrays = []
+        for i in range(3):
+            inside({SEND!r}.format(write=write), {own_gil})
+            tensors = eval(os.read(read, 1000))
+            arrays += [probe.Consumer(probe.give(tensor)) for tensor in tensors[:2]]
+            arrays += [dlarray.from_dlpack(probe.give(tensor)) for tensor in tensors[2:]]
+        assert [a.tolist() for a in arrays if isinstance(a, dlarray.Array)] == [[0.0]] * 6
+        views = [dlarray.from_dlpack(a) for a in arrays if isinstance(a, dlarray.Array)]
+        del arrays[::2]
+        probe.settle(7)  # the main one's record, and two of each that ended, which embedding owners keep
+    """)
+
+
+def test_an_array_of_a_subinterpreter_dies_with_it_and_with_it_what_the_main_one_owns_K5(child, own_gil):
+    child(
+        f"""
+        probe.settle()
+        died, here = [], interpreters.current()
+        def owner_dies():
+            died.append(interpreters.current() == here)
+        inside(f'''if 1:
+            import dlarray
+            versioned, legacy, embedded, embedded_legacy = map(probe.give, {{exports(owner_dies)}})
+            sys.kept = [probe.Consumer(versioned), dlarray.from_dlpack(legacy), embedded]
+            kept = probe.Consumer(embedded_legacy)
+        ''', {own_gil})
+        assert died == [True] * 4
+        """
+    )
+
+
+def test_an_array_object_may_outlive_its_subinterpreter_K5(child):
+    child("""
+        import dlarray
+        for make in "probe.Consumer(capsule(partial(say, 'owner died')))", "dlarray.arange(3)":
+            inside(f"import dlarray; interpreters.keep({make})")
+            interpreters.let_go()
+    """)
+
+
 def test_a_capsule_may_outlive_its_subinterpreter_K5(child):
     child("""
         for form in FORMS:
@@ -178,3 +222,118 @@ def test_two_interpreters_drop_at_once_what_the_main_one_owns_K5(child, own_gil)
         thread.join()
         assert len(died) == 200 + count
     """)
+
+
+# Two interpreters start at once: each runs a script when both are there.
+TOGETHER = """
+import threading
+def together(scripts, own_gil):
+    ready, go = os.pipe(), os.pipe()
+    wait = f"import os; os.write({ready[1]}, b'.'); os.read({go[0]}, 1)\\n" + PRELUDE
+    failed = []
+    def work(script):
+        try:
+            interpreters.run(wait + script, own_gil)
+        except RuntimeError:
+            failed.append(script)
+    threads = [threading.Thread(target=work, args=[script]) for script in scripts]
+    for thread in threads:
+        thread.start()
+    there = 0
+    while there < len(scripts):
+        there += len(os.read(ready[0], 100))
+    os.write(go[1], b"." * len(scripts))
+    for thread in threads:
+        thread.join()
+    assert not failed
+"""
+
+EXCHANGE = """
+import dlarray, echo, two_files
+for i in range(100):
+    a = dlarray.arange(i + 1)
+    others = [dlarray.from_dlpack(a), echo.echo(a), dlarray.from_dlpack(a.__dlpack__()), dlarray.Array(probe.give(
+        probe.take(a.__dlpack__(max_version=(1, 0)))))]
+    for other in others:
+        assert type(other) is dlarray.Array and other.data_ptr == a.data_ptr and len(other.tolist()) == i + 1
+    died = []
+    kept = [probe.Consumer(capsule(partial(died.append, 1), form)) for form in FORMS]
+    for tensor in exports(partial(died.append, 1)):
+        probe.drop_detached(tensor)
+    del kept
+    assert len(died) == 8
+    probe.drop(two_files.other_export(a))
+    try:
+        dlarray.from_dlpack(a, device="cuda")
+        raise SystemExit("not refused")
+    except BufferError:
+        pass
+died = []
+for past in PASTS:
+    probe.start(exports(partial(died.append, 1)), past)
+wait_for(lambda: len(died) == 12)
+"""
+
+
+def test_two_interpreters_import_the_module_and_exchange_at_once_G1_X6(child, own_gil):
+    child(
+        TOGETHER
+        + f"""
+probe.settle(1)
+together([{EXCHANGE!r}] * 2, {own_gil})  # neither has a record before
+inside({EXCHANGE!r}, {own_gil})
+probe.drop(export())
+together([{EXCHANGE!r}] * 3, {own_gil})
+assert probe.counts()["blocks"] == 1
+""",
+        times=RACE,
+    )
+
+
+def test_two_interpreters_trade_their_tensors_at_once_K5_G1(child, own_gil):
+    """Each takes what the other exported, and drops it while the other runs."""
+    script = """
+import dlarray
+died = []
+for i in range(30):
+    os.write({write}, (repr(exports(partial(died.append, 1))) + chr(10)).encode())
+    text = b""
+    while not text.endswith(b"]" + bytes([10])):
+        text += os.read({read}, 1)
+    tensors = eval(text)
+    arrays = [dlarray.from_dlpack(probe.give(tensor)) for tensor in tensors[:2]]
+    arrays += [probe.Consumer(probe.give(tensors[2]))]
+    probe.drop_detached(tensors[3])
+    del arrays
+    time.sleep(0)
+os.write({write}, b"x")
+os.read({read}, 1)
+wait_for(lambda: len(died) == 120)
+"""
+    child(
+        TOGETHER
+        + f"""
+pipes = os.pipe(), os.pipe()
+script = {script!r}
+probe.settle()
+together([script.format(read=pipes[0][0], write=pipes[1][1]), script.format(read=pipes[1][0], write=pipes[0][1])],
+         {own_gil})
+""",
+        times=RACE,
+    )
+
+
+@pytest.mark.xfail(strict=True, reason="a deleter attaches to a subinterpreter whose exit callbacks already run")
+def test_what_is_used_first_in_an_exit_callback_of_a_subinterpreter_does_no_harm_as_it_ends_K5(child, own_gil):
+    child(
+        f"""
+        inside('''if 1:
+            import atexit
+            @atexit.register
+            def late():
+                slow = Slow(0.5)
+                probe.start([export(slow)])
+                time.sleep(0.1)
+        ''', {own_gil})
+        """
+    )

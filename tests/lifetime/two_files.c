@@ -14,11 +14,8 @@ static PyMethodDef functions[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static PyModuleDef_Slot slots[] = ONE_FILE_SLOTS;
-static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "two_files", NULL, 0, functions, slots, NULL, NULL, NULL};
-
 PyMODINIT_FUNC
 PyInit_two_files(void)
 {
-    return PyModuleDef_Init(&module);
+    return file_module("two_files", functions);
 }
