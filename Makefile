@@ -64,7 +64,7 @@ instructions: configure
 	cmake --build $(BUILD) --target calls
 	$(RUN) benchmarks/instructions.py
 
-configure: $(VENV)/$(TAG)-dev $(VENV)/$(TAG)-cmake $(VENV)/$(TAG)-ninja
+configure: $(VENV)/$(TAG)-dev $(VENV)/$(TAG)-dlpack $(VENV)/$(TAG)-cmake $(VENV)/$(TAG)-ninja
 	cmake -S . -B $(BUILD) -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DPython_EXECUTABLE=$(abspath $(VENV))/bin/python $(CMAKE_ARGS)
 
 build: configure
@@ -101,8 +101,14 @@ $(BUILD)/venv-%/installed: requirements/peers-%.txt
 	touch $@
 
 $(VENV)/$(TAG)-%: requirements/%.txt | $(VENV)/$(TAG)
-	$(PIP_INSTALL) -r $<
+	$(PIP_INSTALL) $(PIP_ARGS) -r $<
 	touch $@
+
+# Nobody has packed dlpack.h for the free-threaded 3.13. What is for the other 3.13 has it, and is not imported.
+ifneq ($(and $(findstring cpython-3.13,$(TAG)),$(filter %t %td,$(TAG))),)
+$(VENV)/$(TAG)-dlpack: PIP_ARGS = --no-deps --python-version 3.13 --implementation cp --abi cp313 \
+    --target "$$($(VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
+endif
 
 # CMake and ninja only where the machine has none that runs and is new enough.
 $(VENV)/$(TAG)-cmake: requirements/cmake.txt | $(VENV)/$(TAG)

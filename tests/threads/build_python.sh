@@ -1,0 +1,96 @@
+#!/usr/bin/env bash
+# build_python.sh KIND prints the path of a free-threaded CPython 3.13, and builds it where that has not been done before.
+#
+#   free-threaded   as released
+#   debug           with the assertions and the count of references of a debug build
+#   tsan            with ThreadSanitizer, by clang
+#
+# They stay in ${XDG_CACHE_HOME:-~/.cache}/dlpack_py. The source is the tarball that DLPACK_PY_PYTHON_SOURCE names or, on a
+# Debian, comes by apt from the mirror that the machine uses; what the machine has installed stays as it is.
+# What makes it impossible is said on stderr, with exit status 77; a build that fails is another failure.
+set -euo pipefail
+
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/dlpack_py
+kind=${1:-free-threaded}
+configure=(-q --disable-gil --disable-test-modules --with-ensurepip=no)
+case $kind in
+    free-threaded) ;;
+    debug) configure+=(--with-pydebug) ;;
+    tsan)
+        CC=$(compgen -c clang | grep -Ex 'clang(-[0-9]+)?' | sort -Vr | head -n 1) || true
+        configure+=(--with-thread-sanitizer "CC=$CC" "CXX=${CC/clang/clang++}" "OPT=-DNDEBUG -g -fwrapv -O1")
+        ;;
+    *) echo "build_python.sh: there is no kind '$kind'" >&2 && exit 2 ;;
+esac
+
+impossible() {
+    echo "no $kind CPython 3.13: $1" >&2
+    exit 77
+}
+
+# An apt world of its own in folder $1, with the sources of trixie. Nothing in it is ever installed.
+apt_world() {
+    local uri
+    uri=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Label: Debian' 2> /dev/null | head -n 1)
+    [ -n "$uri" ] || impossible "apt knows no Debian mirror; DLPACK_PY_PYTHON_SOURCE can name a tarball"
+    mkdir -p "$1"/{parts,state/lists/partial,cache/archives/partial}
+    touch "$1/status"
+    printf '%s\n' 'Types: deb-src' "URIs: $uri" 'Suites: trixie' 'Components: main' 'Check-Valid-Until: no' \
+        'Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg' > "$1/parts/trixie.sources"
+    cat > "$1/apt.conf" << END
+Dir::Etc::sourcelist "/dev/null";
+Dir::Etc::sourceparts "$1/parts";
+Dir::State "$1/state";
+Dir::State::status "$1/status";
+Dir::Cache "$1/cache";
+APT::Sandbox::User "$(id -un)";
+END
+    export APT_CONFIG=$1/apt.conf
+}
+
+# Prints the path of the source, fetched once for all kinds.
+source_tarball() (
+    if [ -n "${DLPACK_PY_PYTHON_SOURCE:-}" ]; then
+        realpath "$DLPACK_PY_PYTHON_SOURCE"
+        return
+    fi
+    kept=$(ls "$cache"/python3.13_*.orig.tar.xz 2> /dev/null | tail -n 1)
+    if [ -z "$kept" ]; then
+        command -v apt-get > /dev/null || impossible "no apt-get here; DLPACK_PY_PYTHON_SOURCE can name a tarball"
+        world=$(mktemp -d)
+        trap 'rm -rf "$world"' EXIT
+        apt_world "$world"
+        cd "$world"
+        { apt-get update -qq && apt-get source -qq --download-only --tar-only python3.13/trixie; } > log 2>&1 ||
+            impossible "apt brings no source: $(tail -n 1 log)"
+        mv python3.13_*.orig.tar.xz "$cache"
+        kept=$(ls "$cache"/python3.13_*.orig.tar.xz)
+    fi
+    echo "$kept"
+)
+
+prefix=$cache/python3.13-$kind
+if [ ! -x "$prefix/bin/python3.13" ]; then
+    [ "$kind" != tsan ] || [ -n "$CC" ] || impossible "no clang here"
+    for needed in make xz "${CC:-cc}"; do
+        command -v "$needed" > /dev/null || impossible "no $needed here"
+    done
+    mkdir -p "$cache"
+    tarball=$(source_tarball)
+    work=$(mktemp -d "$cache/$kind.XXXXXX")
+    trap 'rm -rf "$work"' EXIT
+    echo "building a $kind CPython of $(basename "$tarball")" >&2
+    mkdir "$work/source" "$work/build"
+    tar -xf "$tarball" -C "$work/source" --strip-components 1
+    {
+        cd "$work/build"
+        ../source/configure --prefix="$prefix" "${configure[@]}"
+        make -s -j2
+        # Compiled when first imported, not all three times here.
+        make -s install DESTDIR="$work/root" COMPILEALL_OPTS='-x .'
+        "$work/root$prefix/bin/python3.13" -c 'import _ctypes, _ssl, zlib'
+    } > "$cache/$kind.log" 2>&1 || { tail -n 20 "$cache/$kind.log" >&2 && echo "see $cache/$kind.log" >&2 && exit 1; }
+    rm -rf "$prefix"
+    mv "$work/root$prefix" "$prefix"
+fi
+echo "$prefix/bin/python3.13"

@@ -1,0 +1,403 @@
+/* Things that export and import in each way, and functions that many threads call at once: so that they begin as one,
+ * each can wait for the others without a thread state. */
+#include <Python.h>
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+static atomic_long blocks; /* that the header has allocated */
+
+static void *
+counted_malloc(size_t size)
+{
+    void *pointer = malloc(size);
+    if (pointer != NULL)
+        atomic_fetch_add(&blocks, 1);
+    return pointer;
+}
+
+static void
+counted_free(void *pointer)
+{
+    if (pointer != NULL)
+        atomic_fetch_sub(&blocks, 1);
+    free(pointer);
+}
+
+#define DLPACK_PY_MALLOC(size) counted_malloc(size)
+#define DLPACK_PY_FREE(pointer) counted_free(pointer)
+#include "dlpack_py.h"
+
+/* Slots hold functions as object pointers, which ISO C converts by way of an integer only. */
+#define SLOT(function) ((void *)(intptr_t)(function))
+
+/* ---- Waiting for each other ---------------------------------------------- */
+
+/* Returns when as many threads as count, or another time as many, have come here. */
+static void
+wait_for_all(atomic_int *arrived, int count)
+{
+    const int ticket = atomic_fetch_add(arrived, 1), last = ticket - ticket % count + count;
+    while (atomic_load(arrived) < last)
+        sched_yield();
+}
+
+/* meet(count): always the same. */
+static PyObject *
+meet(PyObject *Py_UNUSED(module), PyObject *number)
+{
+    static atomic_int arrived;
+    const int count = (int)PyLong_AsLong(number);
+    if (PyErr_Occurred())
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    wait_for_all(&arrived, count);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+/* state(): the address of the record. */
+static PyObject *
+state(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
+{
+    dlpack_py_state *found = dlpack_py_state_get();
+    return found == NULL ? NULL : PyLong_FromVoidPtr(found);
+}
+
+static PyObject *
+count_blocks(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
+{
+    return PyLong_FromLong(atomic_load(&blocks));
+}
+
+/* ---- Things --------------------------------------------------------------- */
+
+/* A type, new_type(), of which Thing() has four numbers, and exports them in place, and Thing(source) shows
+ * what it has imported. */
+typedef struct {
+    PyObject_HEAD
+    dlpack_py_embedded tensors;
+    double numbers[4];
+    int64_t shape[1], strides[1];
+    dlpack_py_view view;
+} Thing;
+
+static Thing *
+thing_alloc(PyTypeObject *type)
+{
+    allocfunc alloc = (allocfunc)(intptr_t)PyType_GetSlot(type, Py_tp_alloc);
+    return (Thing *)alloc(type, 0);
+}
+
+static PyObject *
+thing_make_steal(PyTypeObject *type, dlpack_py_view *v)
+{
+    Thing *self = thing_alloc(type);
+    if (self == NULL)
+        dlpack_py_release(v);
+    else
+        dlpack_py_move(&self->view, v);
+    return (PyObject *)self;
+}
+
+static PyObject *
+thing_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
+{
+    PyObject *source = NULL;
+    dlpack_py_view v;
+    Thing *self;
+    DLTensor t;
+    int i;
+
+    if (!PyArg_ParseTuple(args, "|O", &source))
+        return NULL;
+    if (source != NULL)
+        return dlpack_py_consume(source, NULL, &v) < 0 ? NULL : thing_make_steal(type, &v);
+    self = thing_alloc(type);
+    if (self == NULL)
+        return NULL;
+    for (i = 0; i < 4; i++)
+        self->numbers[i] = i;
+    self->shape[0] = 4;
+    self->strides[0] = 1;
+    t = dlpack_py_cpu(self->numbers, DLPACK_PY_FLOAT64, 1, self->shape, self->strides);
+    if (dlpack_py_embed(&self->tensors, (PyObject *)self, &t, 0) < 0)
+        Py_CLEAR(self);
+    return (PyObject *)self;
+}
+
+static void
+thing_dealloc(PyObject *op)
+{
+    PyTypeObject *type = Py_TYPE(op);
+    freefunc release = (freefunc)(intptr_t)PyType_GetSlot(type, Py_tp_free);
+
+    dlpack_py_embed_clear(&((Thing *)op)->tensors);
+    dlpack_py_release(&((Thing *)op)->view);
+    release(op);
+    Py_DECREF(type);
+}
+
+static int
+thing_offer(PyObject *op, dlpack_py_offer *offer)
+{
+    Thing *self = (Thing *)op;
+    *offer = self->view.managed != NULL ? dlpack_py_offer_view(op, &self->view.tensor, &self->view)
+                                        : dlpack_py_offer_embedded(&self->tensors);
+    return 0;
+}
+
+static PyObject *
+thing_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    dlpack_py_offer offer;
+    return thing_offer(self, &offer) < 0 ? NULL : dlpack_py_produce_offer(&offer, args, nargs, kwnames);
+}
+
+static PyMethodDef thing_methods[] = {
+    DLPACK_PY_METHODS(thing_dlpack, dlpack_py_cpu_device),
+    {NULL, NULL, 0, NULL},
+};
+static PyType_Slot thing_slots[] = {
+    {Py_tp_new, SLOT(thing_new)},
+    {Py_tp_dealloc, SLOT(thing_dealloc)},
+    {Py_tp_methods, thing_methods},
+    {0, NULL},
+};
+static PyType_Spec thing_spec = {"race_probe.Thing", sizeof(Thing), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+                                 thing_slots};
+
+#if DLPACK_PY_HAS_EXCHANGE_API
+DLPACK_PY_EXCHANGE_API(thing_exchange, thing_offer, thing_make_steal, NULL);
+#endif
+
+/* new_type(): another one, with the same table. */
+static PyObject *
+new_type(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
+{
+    PyObject *type = PyType_FromSpec(&thing_spec);
+#if DLPACK_PY_HAS_EXCHANGE_API
+    if (type != NULL && dlpack_py_exchange_add((PyTypeObject *)type, &thing_exchange) < 0)
+        Py_CLEAR(type);
+#endif
+    return type;
+}
+
+/* ---- Consumers ------------------------------------------------------------ */
+
+static const int64_t four[1] = {4};
+static const dlpack_py_want four_numbers = {.dtype = DLPACK_PY_FLOAT64, .ndim = 1, .shape = four};
+
+static double
+add_up(const dlpack_py_view *v)
+{
+    const double *numbers = (const double *)dlpack_py_data(v);
+    double total = 0;
+    int64_t i;
+    for (i = 0; i < v->tensor.shape[0]; i++)
+        total += numbers[i * v->tensor.strides[0]];
+    return total;
+}
+
+static PyObject *
+borrow(PyObject *Py_UNUSED(module), PyObject *obj)
+{
+    dlpack_py_view v;
+    double total;
+    if (dlpack_py_borrow(obj, &four_numbers, &v) < 0)
+        return NULL;
+    total = add_up(&v);
+    dlpack_py_release(&v);
+    return PyFloat_FromDouble(total);
+}
+
+/* consume(obj), consume_detached(obj): the latter lets go of it without a thread state. */
+static PyObject *
+consume_here(PyObject *obj, int detached)
+{
+    dlpack_py_view v;
+    double total;
+    if (dlpack_py_consume(obj, &four_numbers, &v) < 0)
+        return NULL;
+    total = add_up(&v);
+    if (detached) {
+        Py_BEGIN_ALLOW_THREADS
+        dlpack_py_release(&v);
+        Py_END_ALLOW_THREADS
+    }
+    else
+        dlpack_py_release(&v);
+    return PyFloat_FromDouble(total);
+}
+
+static PyObject *
+consume(PyObject *Py_UNUSED(module), PyObject *obj)
+{
+    return consume_here(obj, 0);
+}
+
+static PyObject *
+consume_detached(PyObject *Py_UNUSED(module), PyObject *obj)
+{
+    return consume_here(obj, 1);
+}
+
+/* consume_integers(obj): refused by whoever has float64. */
+static PyObject *
+consume_integers(PyObject *Py_UNUSED(module), PyObject *obj)
+{
+    static const dlpack_py_want integers = {.dtype = DLPACK_PY_INT32};
+    dlpack_py_view v;
+    if (dlpack_py_consume(obj, &integers, &v) < 0)
+        return NULL;
+    dlpack_py_release(&v);
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+check(PyObject *Py_UNUSED(module), PyObject *obj)
+{
+    return PyBool_FromLong(dlpack_py_check(obj));
+}
+
+/* return_like(like, obj): what obj shows, as one of like's. */
+static PyObject *
+return_like(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *like, *obj;
+    dlpack_py_view v;
+    if (!PyArg_ParseTuple(args, "OO", &like, &obj) || dlpack_py_consume(obj, NULL, &v) < 0)
+        return NULL;
+    return dlpack_py_return_like_steal(like, &v);
+}
+
+/* allocate_like(like): four numbers in memory of like's library, and let go of; their sum. */
+static PyObject *
+allocate_like(PyObject *Py_UNUSED(module), PyObject *like)
+{
+    const DLTensor prototype = dlpack_py_cpu(NULL, DLPACK_PY_FLOAT64, 1, four, NULL);
+    dlpack_py_view v;
+    double total;
+    int i;
+
+    if (dlpack_py_allocate_like(like, &prototype, &v) < 0)
+        return NULL;
+    for (i = 0; i < 4; i++)
+        ((double *)dlpack_py_data(&v))[i] = i;
+    total = add_up(&v);
+    dlpack_py_release(&v);
+    return PyFloat_FromDouble(total);
+}
+
+/* writable_buffer(obj): is what a writable buffer was asked for, and given, said to be read-only? */
+static PyObject *
+writable_buffer(PyObject *Py_UNUSED(module), PyObject *obj)
+{
+    Py_buffer buffer;
+    int readonly;
+    if (PyObject_GetBuffer(obj, &buffer, PyBUF_WRITABLE) < 0)
+        return NULL;
+    readonly = buffer.readonly;
+    PyBuffer_Release(&buffer);
+    return PyBool_FromLong(readonly);
+}
+
+/* ---- Threads that are not Python's ---------------------------------------- */
+
+typedef struct {
+    pthread_t id;
+    dlpack_py_view view;
+    atomic_int *arrived;
+    int count, attached;
+} Worker;
+
+static void *
+release_at_once(void *arg)
+{
+    Worker *self = (Worker *)arg;
+    wait_for_all(self->arrived, self->count);
+    if (self->attached) {
+        const PyGILState_STATE before = PyGILState_Ensure();
+        dlpack_py_release(&self->view);
+        PyGILState_Release(before);
+    }
+    else
+        dlpack_py_release(&self->view);
+    return NULL;
+}
+
+/* release_on_threads(sources, attached=0): consumes each and empties the list; then threads let go of them, all at once:
+ * the first so many attached. */
+static PyObject *
+release_on_threads(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    enum { MOST = 16 };
+    Worker workers[MOST];
+    atomic_int arrived = 0;
+    int i, started, count = 0, attached = 0;
+    PyObject *list;
+
+    if (!PyArg_ParseTuple(args, "O!|i", &PyList_Type, &list, &attached))
+        return NULL;
+    for (; count < MOST && count < PyList_Size(list); count++) {
+        if (dlpack_py_consume(PyList_GetItem(list, count), &four_numbers, &workers[count].view) < 0)
+            return NULL;
+        workers[count].attached = count < attached;
+    }
+    if (PyList_SetSlice(list, 0, PyList_Size(list), NULL) < 0)
+        return NULL;
+    for (i = 0; i < count; i++) {
+        workers[i].arrived = &arrived;
+        workers[i].count = count;
+    }
+    for (started = 0; started < count; started++) {
+        if (pthread_create(&workers[started].id, NULL, release_at_once, &workers[started]) != 0)
+            Py_FatalError("no thread"); /* those that wait already would do so for ever */
+    }
+    Py_BEGIN_ALLOW_THREADS
+    for (i = 0; i < started; i++)
+        pthread_join(workers[i].id, NULL);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+/* ---- The module ----------------------------------------------------------- */
+
+static PyMethodDef functions[] = {
+    {"allocate_like", allocate_like, METH_O, NULL},
+    {"blocks", count_blocks, METH_NOARGS, NULL},
+    {"borrow", borrow, METH_O, NULL},
+    {"check", check, METH_O, NULL},
+    {"consume", consume, METH_O, NULL},
+    {"consume_detached", consume_detached, METH_O, NULL},
+    {"consume_integers", consume_integers, METH_O, NULL},
+    {"meet", meet, METH_O, NULL},
+    {"new_type", new_type, METH_NOARGS, NULL},
+    {"release_on_threads", release_on_threads, METH_VARARGS, NULL},
+    {"return_like", return_like, METH_VARARGS, NULL},
+    {"state", state, METH_NOARGS, NULL},
+    {"writable_buffer", writable_buffer, METH_O, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyModuleDef_Slot slots[] = {
+#ifdef Py_mod_multiple_interpreters
+    {Py_mod_multiple_interpreters, Py_MOD_PER_INTERPRETER_GIL_SUPPORTED},
+#endif
+#ifdef Py_mod_gil
+    {Py_mod_gil, Py_MOD_GIL_NOT_USED},
+#endif
+    {0, NULL},
+};
+
+static struct PyModuleDef module_def = {
+    PyModuleDef_HEAD_INIT, "race_probe", NULL, 0, functions, slots, NULL, NULL, NULL,
+};
+
+PyMODINIT_FUNC
+PyInit_race_probe(void)
+{
+    return PyModuleDef_Init(&module_def);
+}
