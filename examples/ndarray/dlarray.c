@@ -9,8 +9,8 @@
  * older way to share memory, Python's buffers (section 7).
  *
  * Shape, strides and memory of an array never change, so that they are read without
- * a lock. Whoever writes elements while others read them has to agree with them
- * about it, as with other libraries.
+ * a lock; whether it is read-only may (array_readonly). Whoever writes elements while
+ * others read them has to agree with them about it, as with other libraries.
  *
  *   1 Elements
  *   2 Arrays, and how they are made
@@ -32,6 +32,12 @@
 #include <string.h> /* memcpy */
 
 #define ALIGNMENT 64 /* of memory of our own: some consumers copy what has less */
+
+/* What guards an object where there is no GIL came with Python 3.13. */
+#ifndef Py_BEGIN_CRITICAL_SECTION
+#  define Py_BEGIN_CRITICAL_SECTION(object) {
+#  define Py_END_CRITICAL_SECTION() }
+#endif
 
 /* ISO C has no cast from a function's pointer to an object's. */
 #define SLOT(function) ((void *)(uintptr_t)(function))
@@ -373,6 +379,17 @@ array_root(const Array *self)
     return self->owner != NULL ? self->owner : self;
 }
 
+/* Asked once for each answer that depends on it: setflags may come in between. */
+static int
+array_readonly(Array *self)
+{
+    int readonly;
+    Py_BEGIN_CRITICAL_SECTION(self);
+    readonly = self->readonly;
+    Py_END_CRITICAL_SECTION();
+    return readonly;
+}
+
 /* A new array that looks into the memory of self, as t says. It has the class of
  * self, whose __new__ and __init__ are not called. */
 static PyObject *
@@ -383,7 +400,7 @@ array_view(Array *self, const DLTensor *t)
         return NULL;
     view->owner = self->owner != NULL ? self->owner : self;
     Py_INCREF(view->owner);
-    view->readonly = self->readonly;
+    view->readonly = array_readonly(self);
     return (PyObject *)view;
 }
 
@@ -498,7 +515,7 @@ array_get_data_ptr(PyObject *op, void *Py_UNUSED(closure))
 static PyObject *
 array_get_readonly(PyObject *op, void *Py_UNUSED(closure))
 {
-    return PyBool_FromLong(((const Array *)op)->readonly != DLPACK_PY_WRITABLE);
+    return PyBool_FromLong(array_readonly((Array *)op) != DLPACK_PY_WRITABLE);
 }
 
 static PyObject *
@@ -519,14 +536,13 @@ array_setflags(PyObject *op, PyObject *args, PyObject *kwargs)
 
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$p:setflags", names, &writeable))
         return NULL;
-    if (!writeable)
-        self->readonly = DLPACK_PY_READONLY;
-    else if (array_root(self)->source.readonly == DLPACK_PY_WRITABLE)
-        self->readonly = DLPACK_PY_WRITABLE;
-    else {
+    if (writeable && array_root(self)->source.readonly != DLPACK_PY_WRITABLE) {
         PyErr_SetString(PyExc_ValueError, "the memory came as read-only, it cannot be made writeable");
         return NULL;
     }
+    Py_BEGIN_CRITICAL_SECTION(self);
+    self->readonly = writeable ? DLPACK_PY_WRITABLE : DLPACK_PY_READONLY;
+    Py_END_CRITICAL_SECTION();
     Py_RETURN_NONE;
 }
 
@@ -729,7 +745,7 @@ static int
 array_assign(PyObject *op, PyObject *key, PyObject *value)
 {
     static const int64_t nowhere[DLPACK_PY_MAX_NDIM] = {0};
-    const Array *self = (const Array *)op;
+    Array *self = (Array *)op;
     const uint32_t dtype = dlpack_py_dtype(&self->tensor);
     DLTensor repeated;
     Element e;
@@ -739,12 +755,12 @@ array_assign(PyObject *op, PyObject *key, PyObject *value)
         PyErr_SetString(PyExc_TypeError, "elements of an array cannot be deleted");
         return -1;
     }
-    if (self->readonly != DLPACK_PY_WRITABLE) {
+    if (check_values(dtype) < 0 || parse_element(value, dtype, &e) < 0 || array_follow(self, key, &l) < 0)
+        return -1;
+    if (array_readonly(self) != DLPACK_PY_WRITABLE) { /* last: the code of value and key may have made it so */
         PyErr_SetString(PyExc_ValueError, "the array is read-only");
         return -1;
     }
-    if (check_values(dtype) < 0 || parse_element(value, dtype, &e) < 0 || array_follow(self, key, &l) < 0)
-        return -1;
     repeated = dlpack_py_cpu(&e, dtype, l.tensor.ndim, l.shape, nowhere);
     return dlpack_py_copy(&l.tensor, &repeated, 0, NULL);
 }
@@ -917,11 +933,11 @@ array_broadcast_to(PyObject *op, PyObject *arg)
 static int
 array_offer(PyObject *op, dlpack_py_offer *offer)
 {
-    const Array *self = (const Array *)op;
+    Array *self = (Array *)op;
 
     *offer = dlpack_py_offer_view(op, &self->tensor, &array_root(self)->source);
-    offer->flags |= self->padded;               /* of a copy, which has no source */
-    if (self->readonly == DLPACK_PY_READONLY) { /* by setflags, if the source does not say so itself */
+    offer->flags |= self->padded;                      /* of a copy, which has no source */
+    if (array_readonly(self) == DLPACK_PY_READONLY) { /* by setflags, if the source does not say so itself */
         offer->flags |= DLPACK_PY_FLAG_READ_ONLY;
         offer->options &= ~DLPACK_PY_OFFER_UNSAID;
     }
@@ -967,15 +983,14 @@ is_in_order(const DLTensor *t, int flags)
 
 /* Can there be the buffer that is asked for? Returns 0, or -1 with BufferError. */
 static int
-check_buffer(const Array *self, int flags)
+check_buffer(const DLTensor *t, int readonly, int flags)
 {
-    const DLTensor *t = &self->tensor;
     char text[DLPACK_PY_TEXT_SIZE];
 
     if (element_format(dlpack_py_dtype(t)) == NULL)
         PyErr_Format(PyExc_BufferError, "buffers have no format for elements of %s, DLPack takes them",
                      dlpack_py_dtype_text(dlpack_py_dtype(t), text));
-    else if (asks_for(flags, PyBUF_WRITABLE) && self->readonly != DLPACK_PY_WRITABLE)
+    else if (asks_for(flags, PyBUF_WRITABLE) && readonly)
         PyErr_SetString(PyExc_BufferError, "the array is read-only, a writable buffer was asked for");
     else if (!is_in_order(t, flags))
         PyErr_SetString(PyExc_BufferError, "the array is not compact in the order that was asked for");
@@ -1009,9 +1024,9 @@ buffer_extents(const DLTensor *t)
 static int
 array_getbuffer(PyObject *op, Py_buffer *buffer, int flags)
 {
-    const Array *self = (const Array *)op;
-    const DLTensor *t = &self->tensor;
-    Py_ssize_t *extents = check_buffer(self, flags) < 0 ? NULL : buffer_extents(t);
+    const DLTensor *t = &((const Array *)op)->tensor;
+    const int readonly = array_readonly((Array *)op) != DLPACK_PY_WRITABLE;
+    Py_ssize_t *extents = check_buffer(t, readonly, flags) < 0 ? NULL : buffer_extents(t);
 
     buffer->obj = NULL;
     if (extents == NULL)
@@ -1019,7 +1034,7 @@ array_getbuffer(PyObject *op, Py_buffer *buffer, int flags)
     buffer->buf = t->data != NULL ? t->data : op; /* of no bytes: some take NULL for a failure */
     buffer->len = (Py_ssize_t)dlpack_py_nbytes(t, 0);
     buffer->itemsize = (Py_ssize_t)dlpack_py_itemsize(t->dtype, 0);
-    buffer->readonly = self->readonly != DLPACK_PY_WRITABLE;
+    buffer->readonly = readonly;
     buffer->format = asks_for(flags, PyBUF_FORMAT) ? element_format(dlpack_py_dtype(t)) : NULL;
     buffer->ndim = asks_for(flags, PyBUF_ND) ? t->ndim : 1;
     buffer->shape = asks_for(flags, PyBUF_ND) && t->ndim > 0 ? extents : NULL;

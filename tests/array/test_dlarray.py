@@ -579,6 +579,19 @@ def test_flags_are_given_by_name():
         dlarray.zeros(1).setflags(write=False)
 
 
+def test_an_array_that_a_value_s_own_code_makes_read_only_is_not_written():
+    a = dlarray.zeros(3)
+
+    class Value:
+        def __float__(self):
+            a.setflags(writeable=False)
+            return 1.0
+
+    with pytest.raises(ValueError, match="read-only"):
+        a[0] = Value()
+    assert a.tolist() == [0, 0, 0]
+
+
 def test_what_came_read_only_cannot_be_made_writeable():
     """C7"""
     a = dlarray.zeros(3)

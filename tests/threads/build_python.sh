@@ -15,7 +15,7 @@ kind=${1:-free-threaded}
 configure=(-q --disable-gil --disable-test-modules --with-ensurepip=no)
 case $kind in
     free-threaded) ;;
-    debug) configure+=(--with-pydebug) ;;
+    debug) debug=d configure+=(--with-pydebug) ;;
     tsan)
         CC=$(compgen -c clang | grep -Ex 'clang(-[0-9]+)?' | sort -Vr | head -n 1) || true
         configure+=(--with-thread-sanitizer "CC=$CC" "CXX=${CC/clang/clang++}" "OPT=-DNDEBUG -g -fwrapv -O1")
@@ -70,8 +70,10 @@ source_tarball() (
 )
 
 prefix=$cache/python3.13-$kind
-if [ ! -x "$prefix/bin/python3.13" ]; then
+if [ ! -x "$prefix/bin/python3.13t" ]; then
     [ "$kind" != tsan ] || [ -n "$CC" ] || impossible "no clang here"
+    [ "$kind" != tsan ] || echo 'int main(void) { return 0; }' | "$CC" -fsanitize=thread -x c -o /dev/null - ||
+        impossible "$CC comes without ThreadSanitizer"
     for needed in make xz "${CC:-cc}"; do
         command -v "$needed" > /dev/null || impossible "no $needed here"
     done
@@ -82,15 +84,12 @@ if [ ! -x "$prefix/bin/python3.13" ]; then
     echo "building a $kind CPython of $(basename "$tarball")" >&2
     mkdir "$work/source" "$work/build"
     tar -xf "$tarball" -C "$work/source" --strip-components 1
-    {
-        cd "$work/build"
-        ../source/configure --prefix="$prefix" "${configure[@]}"
-        make -s -j2
-        # Compiled when first imported, not all three times here.
-        make -s install DESTDIR="$work/root" COMPILEALL_OPTS='-x .'
-        "$work/root$prefix/bin/python3.13" -c 'import _ctypes, _ssl, zlib'
-    } > "$cache/$kind.log" 2>&1 || { tail -n 20 "$cache/$kind.log" >&2 && echo "see $cache/$kind.log" >&2 && exit 1; }
+    if ! build > "$cache/$kind.log" 2>&1; then
+        tail -n 20 "$cache/$kind.log" >&2
+        echo "the $kind CPython 3.13 does not build: $cache/$kind.log" >&2
+        exit 1
+    fi
     rm -rf "$prefix"
     mv "$work/root$prefix" "$prefix"
 fi
-echo "$prefix/bin/python3.13"
+echo "$python"
