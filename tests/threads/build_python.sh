@@ -69,8 +69,18 @@ source_tarball() (
     echo "$kept"
 )
 
+# In folder $work. The library is not compiled all at once, three times: compileall gets to do that with its --help.
+build() {
+    cd "$work/build" &&
+        ../source/configure --prefix="$prefix" "${configure[@]}" &&
+        make -s -j2 &&
+        make -s install DESTDIR="$work/root" COMPILEALL_OPTS=--help &&
+        TSAN_OPTIONS=report_bugs=0 "$work/root$python" -c 'import _ctypes, _ssl, zlib'
+}
+
 prefix=$cache/python3.13-$kind
-if [ ! -x "$prefix/bin/python3.13t" ]; then
+python=$prefix/bin/python3.13t${debug:-}
+if [ ! -x "$python" ]; then
     [ "$kind" != tsan ] || [ -n "$CC" ] || impossible "no clang here"
     [ "$kind" != tsan ] || echo 'int main(void) { return 0; }' | "$CC" -fsanitize=thread -x c -o /dev/null - ||
         impossible "$CC comes without ThreadSanitizer"
