@@ -4,6 +4,7 @@
 #   make test          everything that needs no other array library than NumPy
 #   make test-hostile  hostile producers, consumers and tables again, with ten times as many examples
 #   make test-threads  what threads do, also without a GIL and under ThreadSanitizer
+#   make test-faults   what happens when a call or an allocation fails; part of make test
 #   make test-peers    all array libraries that run here, and docs/peers.md, which says what they do
 #   make test-interpreters, make test-long
 #                      threads, forks and ends of interpreters 10 times over; each exchange a million times
@@ -27,7 +28,7 @@ RUN := $(WITH_MODULES) $(VENV)/bin/python
 C_FILES = $(wildcard *.h benchmarks/*.c examples/*/*.c tests/*/*.c tests/*/*.h tests/*/*.cpp)
 export PATH := $(abspath $(VENV))/bin:$(PATH)
 
-.PHONY: demo test test-hostile test-peers test-interpreters test-long test-threads instructions configure build dev format lint clean
+.PHONY: demo test test-hostile test-peers test-interpreters test-long test-threads test-faults instructions configure build dev format lint clean
 
 demo: configure
 	cmake --build $(BUILD) --target dlarray image
@@ -50,6 +51,9 @@ test-long: dev
 test-threads: dev
 	$(RUN) -m pytest tests/threads tests/lifetime/test_threads.py $(PYTEST_ARGS)
 	$(VENV)/bin/python tests/threads/free_threaded.py
+
+test-faults: dev
+	$(RUN) -m pytest tests/faults $(PYTEST_ARGS)
 
 # Each in an environment of its own, as their dependencies clash with what others need; the rest is in $(VENV).
 APART := tensorflow paddle mlx

@@ -25,11 +25,20 @@ parse_dtype(PyObject *object, uint32_t *dtype)
     return -1;
 }
 
+/* What names holds under name; NULL where it has none, or with an exception. */
+static PyObject *
+item(PyObject *names, const char *name)
+{
+    PyObject *key = PyUnicode_FromString(name), *object = key == NULL ? NULL : PyDict_GetItemWithError(names, key);
+    Py_XDECREF(key);
+    return object;
+}
+
 /* The integer that names holds under name; 0 where it has none. */
 static long
 integer(PyObject *names, const char *name)
 {
-    PyObject *object = PyDict_GetItemString(names, name);
+    PyObject *object = item(names, name);
     return object == NULL ? 0 : PyLong_AsLong(object);
 }
 
@@ -40,21 +49,21 @@ parse_want(PyObject *names, Want *out)
     Py_ssize_t i;
 
     memset(out, 0, sizeof(*out));
-    if ((object = PyDict_GetItemString(names, "dtype")) != NULL && parse_dtype(object, &out->want.dtype) < 0)
+    if ((object = item(names, "dtype")) != NULL && parse_dtype(object, &out->want.dtype) < 0)
         return -1;
-    if ((object = PyDict_GetItemString(names, "dtypes")) != NULL) {
+    if ((object = item(names, "dtypes")) != NULL) {
         for (i = 0; i < PyTuple_Size(object); i++) {
             if (parse_dtype(PyTuple_GetItem(object, i), &out->dtypes[i]) < 0)
                 return -1;
         }
         out->want.dtypes = out->dtypes;
     }
-    if ((object = PyDict_GetItemString(names, "shape")) != NULL) {
+    if ((object = item(names, "shape")) != NULL) {
         for (i = 0; i < PyTuple_Size(object); i++)
             out->shape[i] = PyLong_AsLongLong(PyTuple_GetItem(object, i));
         out->want.shape = out->shape;
     }
-    if ((object = PyDict_GetItemString(names, "order")) != NULL)
+    if ((object = item(names, "order")) != NULL)
         out->want.order = (char)PyUnicode_ReadChar(object, 0);
     out->want.ndim = (int32_t)integer(names, "ndim");
     out->want.max_ndim = (int32_t)integer(names, "max_ndim");
@@ -229,8 +238,11 @@ probe_consume(PyObject *Py_UNUSED(module), PyObject *args, PyObject *names)
         return NULL;
     if (device != NULL || copy != NULL)
         failed = dlpack_py_from_dlpack_args(obj, device, copy, wanted == NULL ? NULL : &want.want, &self->view);
-    else if (with_state)
-        failed = dlpack_py_consume_with(dlpack_py_state_get(), obj, wanted == NULL ? NULL : &want.want, &self->view);
+    else if (with_state) {
+        dlpack_py_state *state = dlpack_py_state_get();
+        failed =
+            state == NULL || dlpack_py_consume_with(state, obj, wanted == NULL ? NULL : &want.want, &self->view) < 0;
+    }
     else
         failed = dlpack_py_consume(obj, wanted == NULL ? NULL : &want.want, &self->view);
     if (failed == 0)

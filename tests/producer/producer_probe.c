@@ -119,7 +119,10 @@ static PyObject *
 thing_produce_with(PyObject *op, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
     Thing *self = (Thing *)op;
-    return dlpack_py_produce_with(dlpack_py_state_get(), op, &self->tensor, self->flags, args, nargs, kwnames);
+    dlpack_py_state *state = dlpack_py_state_get();
+    if (state == NULL)
+        return NULL;
+    return dlpack_py_produce_with(state, op, &self->tensor, self->flags, args, nargs, kwnames);
 }
 
 static PyObject *

@@ -1,0 +1,256 @@
+/* Makes one call fail that an operation makes, or all from that one on. The calls are those of points.h, in all files
+ * of this module, or those of Python's allocators; the header's own allocator belongs to both.
+ *
+ * The module holds other test modules too, which are compiled with points.h: those of the folders beside this one. */
+
+#include <string.h>
+
+#define CALLS 1
+#define MEMORY 2
+
+/* The operation that runs, or ran last. */
+static struct {
+    int kind; /* CALLS or MEMORY, 0 when it is over */
+    long first;
+    int onward;
+    PyObject *exception;    /* what calls raise */
+    long count;             /* of what could fail, so far */
+    const char *failed;     /* the first that did, NULL if none */
+    int line;               /* of the header; 0 in Python */
+    const char *trespasser; /* a call that was made with an exception in flight */
+    int unraisable;         /* exceptions that were reported as such */
+} now;
+
+static int
+fails(int kind, const char *name, int line)
+{
+    if (now.kind != kind || ++now.count < now.first || (now.count > now.first && !now.onward))
+        return 0;
+    if (now.failed == NULL) {
+        now.failed = name;
+        now.line = line;
+    }
+    return 1;
+}
+
+int
+point_fails(point *here)
+{
+    const int failed = fails(CALLS, here->name, here->line);
+    here->failures += failed;
+    return failed;
+}
+
+int
+point_raises(point *here)
+{
+    if (now.kind != 0 && now.trespasser == NULL && PyErr_Occurred())
+        now.trespasser = here->name;
+    if (!point_fails(here))
+        return 0;
+    PyErr_Format(now.exception, "%s was made to fail", here->name);
+    return 1;
+}
+
+int
+point_has_no_memory(point *here)
+{
+    return point_fails(here) || fails(MEMORY, here->name, here->line);
+}
+
+void
+point_unraisable(void)
+{
+    now.unraisable++;
+    PyErr_Clear();
+}
+
+/* ---- Blocks of memory ----------------------------------------------------- */
+
+static long header_blocks, python_blocks; /* allocated and not freed; Python's since it was hooked */
+
+static void *
+counted(long *blocks, void *pointer)
+{
+    if (pointer != NULL)
+        (void)__atomic_fetch_add(blocks, 1, __ATOMIC_RELAXED);
+    return pointer;
+}
+
+void *
+point_malloc(size_t size)
+{
+    return counted(&header_blocks, malloc(size));
+}
+
+void
+point_free(void *pointer)
+{
+    if (pointer != NULL)
+        (void)__atomic_fetch_sub(&header_blocks, 1, __ATOMIC_RELAXED);
+    free(pointer);
+}
+
+static const char *const domain_names[] = {"PyMem_RawMalloc", "PyMem_Malloc", "PyObject_Malloc"};
+static PyMemAllocatorEx domains[3]; /* as they were before */
+static int hooked;
+
+static int
+domain_fails(const PyMemAllocatorEx *domain)
+{
+    return fails(MEMORY, domain_names[domain - domains], 0);
+}
+
+static void *
+domain_malloc(void *context, size_t size)
+{
+    PyMemAllocatorEx *domain = (PyMemAllocatorEx *)context;
+    return domain_fails(domain) ? NULL : counted(&python_blocks, domain->malloc(domain->ctx, size));
+}
+
+static void *
+domain_calloc(void *context, size_t count, size_t size)
+{
+    PyMemAllocatorEx *domain = (PyMemAllocatorEx *)context;
+    return domain_fails(domain) ? NULL : counted(&python_blocks, domain->calloc(domain->ctx, count, size));
+}
+
+static void *
+domain_realloc(void *context, void *pointer, size_t size)
+{
+    PyMemAllocatorEx *domain = (PyMemAllocatorEx *)context;
+    if (domain_fails(domain))
+        return NULL;
+    if (pointer == NULL)
+        return counted(&python_blocks, domain->realloc(domain->ctx, NULL, size));
+    return domain->realloc(domain->ctx, pointer, size);
+}
+
+static void
+domain_free(void *context, void *pointer)
+{
+    PyMemAllocatorEx *domain = (PyMemAllocatorEx *)context;
+    if (pointer != NULL)
+        (void)__atomic_fetch_sub(&python_blocks, 1, __ATOMIC_RELAXED);
+    domain->free(domain->ctx, pointer);
+}
+
+/* hook(on): Python's allocators. */
+static PyObject *
+hook(PyObject *Py_UNUSED(module), PyObject *on)
+{
+    int i;
+    for (i = 0; i < 3 && hooked != (on == Py_True); i++) {
+        PyMemAllocatorEx hook = {&domains[i], domain_malloc, domain_calloc, domain_realloc, domain_free};
+        if (on == Py_True)
+            PyMem_GetAllocator((PyMemAllocatorDomain)i, &domains[i]);
+        PyMem_SetAllocator((PyMemAllocatorDomain)i, on == Py_True ? &hook : &domains[i]);
+    }
+    hooked = on == Py_True;
+    Py_RETURN_NONE;
+}
+
+/* blocks(): the header's and Python's. */
+static PyObject *
+blocks(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
+{
+    return Py_BuildValue("(ll)", header_blocks, python_blocks);
+}
+
+/* ---- Operations ------------------------------------------------------------ */
+
+/* run(operation, kind, first, onward, exception): (result or exception, was it raised, what failed, its line, what was
+ * called with an exception in flight, how many were reported as unraisable). */
+static PyObject *
+run(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *operation, *result;
+    int kind, raised;
+
+    memset(&now, 0, sizeof(now));
+    if (!PyArg_ParseTuple(args, "OiliO", &operation, &kind, &now.first, &now.onward, &now.exception))
+        return NULL;
+    now.kind = kind;
+    result = PyObject_CallNoArgs(operation);
+    now.kind = 0;
+    raised = result == NULL;
+    if (raised)
+        result = dlpack_py_impl_take_exception();
+    return Py_BuildValue("(NNzizi)", result, PyBool_FromLong(raised), now.failed, now.line, now.trespasser,
+                         now.unraisable);
+}
+
+/* drop([object], exception): its last reference, while the exception is in flight, which is raised then. */
+static PyObject *
+drop(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *list, *exception, *object;
+
+    if (!PyArg_ParseTuple(args, "OO", &list, &exception))
+        return NULL;
+    object = PyList_GetItem(list, 0);
+    Py_XINCREF(object);
+    if (object == NULL || PyList_SetSlice(list, 0, 1, NULL) < 0) {
+        Py_XDECREF(object);
+        return NULL;
+    }
+    PyErr_SetObject((PyObject *)Py_TYPE(exception), exception);
+    Py_DECREF(object);
+    return NULL;
+}
+
+/* use(): of the header by this file, which nothing else here uses. */
+static PyObject *
+use(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
+{
+    if (dlpack_py_state_get() == NULL)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+/* forget(): the next use by this file is the first in the interpreter. */
+static PyObject *
+forget(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
+{
+    PyObject *names = PyInterpreterState_GetDict(PyInterpreterState_Get());
+    PyObject *key = PyUnicode_FromFormat("dlpack_py.%x.%p", DLPACK_PY_VERSION, (void *)dlpack_py_impl_this_file());
+    const int failed = key == NULL || PyDict_DelItem(names, key) < 0;
+    Py_XDECREF(key);
+    if (failed && !PyErr_ExceptionMatches(PyExc_KeyError))
+        return NULL;
+    PyErr_Clear();
+    Py_RETURN_NONE;
+}
+
+extern point __start_fault_points[] __attribute__((visibility("hidden")));
+extern point __stop_fault_points[] __attribute__((visibility("hidden")));
+
+/* points(): a list of (name, line, how often it was made to fail), one for each point and file. */
+static PyObject *
+points(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
+{
+    PyObject *list = PyList_New(0), *item;
+    const point *p;
+    for (p = __start_fault_points; list != NULL && p < __stop_fault_points; p++) {
+        item = Py_BuildValue("(sii)", p->name, p->line, p->failures);
+        if (item == NULL || PyList_Append(list, item) < 0)
+            Py_CLEAR(list);
+        Py_XDECREF(item);
+    }
+    return list;
+}
+
+static PyMethodDef functions[] = {
+    {"hook", hook, METH_O, NULL},          {"blocks", blocks, METH_NOARGS, NULL},
+    {"run", run, METH_VARARGS, NULL},      {"drop", drop, METH_VARARGS, NULL},
+    {"use", use, METH_NOARGS, NULL},       {"forget", forget, METH_NOARGS, NULL},
+    {"points", points, METH_NOARGS, NULL}, {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "faults", NULL, -1, functions, NULL, NULL, NULL, NULL};
+
+PyMODINIT_FUNC
+PyInit_faults(void)
+{
+    return PyModule_Create(&module);
+}

@@ -1,0 +1,98 @@
+/* Comes before all else in a source file, and has dlpack_py.h included: each call in the header's text that can fail is
+ * a point, and fails when faults.c says so. Calls in the file's own text are left alone. */
+
+#include <Python.h>
+
+#include <stdlib.h>
+
+/* One for each call, however often that was inlined; all lie side by side in a section. */
+typedef struct point {
+    const char *name;
+    int line; /* of the header */
+    int failures;
+} point;
+
+int
+point_fails(point *here); /* without an exception */
+int
+point_raises(point *here); /* with one */
+int
+point_has_no_memory(point *here); /* as an allocator does */
+void *
+point_malloc(size_t size);
+void
+point_free(void *pointer);
+void
+point_unraisable(void);
+
+#define AT_POINT(name, decide)                                                                  \
+    __extension__({                                                                             \
+        static point here __attribute__((section("fault_points"), used)) = {name, __LINE__, 0}; \
+        decide(&here);                                                                          \
+    })
+#define FAILS(function, failure, arguments) (AT_POINT(#function, point_fails) ? failure : function arguments)
+#define RAISES(function, failure, arguments) (AT_POINT(#function, point_raises) ? failure : function arguments)
+
+#define PyInterpreterState_GetDict(...) FAILS(PyInterpreterState_GetDict, NULL, (__VA_ARGS__))
+#define PyObject_HasAttrString(...) FAILS(PyObject_HasAttrString, 0, (__VA_ARGS__))
+#define PyThreadState_New(...) FAILS(PyThreadState_New, NULL, (__VA_ARGS__))
+#define PyThread_allocate_lock() FAILS(PyThread_allocate_lock, NULL, ())
+
+/* PyCMethod_New and _PyObject_New are what PyCFunction_NewEx and PyObject_New call. */
+#define Py_BuildValue(...) RAISES(Py_BuildValue, NULL, (__VA_ARGS__))
+#define PyCapsule_New(...) RAISES(PyCapsule_New, NULL, (__VA_ARGS__))
+#define PyCMethod_New(...) RAISES(PyCMethod_New, NULL, (__VA_ARGS__))
+#define PyDict_GetItemWithError(...) RAISES(PyDict_GetItemWithError, NULL, (__VA_ARGS__))
+#define PyDict_New(...) RAISES(PyDict_New, NULL, (__VA_ARGS__))
+#define PyDict_SetItem(...) RAISES(PyDict_SetItem, -1, (__VA_ARGS__))
+#define PyImport_Import(...) RAISES(PyImport_Import, NULL, (__VA_ARGS__))
+#define PyImport_ImportModule(...) RAISES(PyImport_ImportModule, NULL, (__VA_ARGS__))
+#define PyList_Append(...) RAISES(PyList_Append, -1, (__VA_ARGS__))
+#define PyList_AsTuple(...) RAISES(PyList_AsTuple, NULL, (__VA_ARGS__))
+#define PyList_New(...) RAISES(PyList_New, NULL, (__VA_ARGS__))
+#define PyLong_FromVoidPtr(...) RAISES(PyLong_FromVoidPtr, NULL, (__VA_ARGS__))
+#define PyMemoryView_FromObject(...) RAISES(PyMemoryView_FromObject, NULL, (__VA_ARGS__))
+#define PyNumber_Index(...) RAISES(PyNumber_Index, NULL, (__VA_ARGS__))
+#define PyObject_Call(...) RAISES(PyObject_Call, NULL, (__VA_ARGS__))
+#define PyObject_CallFunctionObjArgs(...) RAISES(PyObject_CallFunctionObjArgs, NULL, (__VA_ARGS__))
+#define PyObject_CallMethod(...) RAISES(PyObject_CallMethod, NULL, (__VA_ARGS__))
+#define PyObject_GetAttr(...) RAISES(PyObject_GetAttr, NULL, (__VA_ARGS__))
+#define PyObject_GetAttrString(...) RAISES(PyObject_GetAttrString, NULL, (__VA_ARGS__))
+#define PyObject_GetBuffer(...) RAISES(PyObject_GetBuffer, -1, (__VA_ARGS__))
+#define PyObject_GetItem(...) RAISES(PyObject_GetItem, NULL, (__VA_ARGS__))
+#define _PyObject_New(...) RAISES(_PyObject_New, NULL, (__VA_ARGS__))
+#define PyObject_Repr(...) RAISES(PyObject_Repr, NULL, (__VA_ARGS__))
+#define PyObject_SetAttr(...) RAISES(PyObject_SetAttr, -1, (__VA_ARGS__))
+#define PyObject_Str(...) RAISES(PyObject_Str, NULL, (__VA_ARGS__))
+#define PyObject_Vectorcall(...) RAISES(PyObject_Vectorcall, NULL, (__VA_ARGS__))
+#define PySequence_Contains(...) RAISES(PySequence_Contains, -1, (__VA_ARGS__))
+#define PyTuple_New(...) RAISES(PyTuple_New, NULL, (__VA_ARGS__))
+#define PyType_FromSpec(...) RAISES(PyType_FromSpec, NULL, (__VA_ARGS__))
+#define PyUnicode_DecodeUTF8(...) RAISES(PyUnicode_DecodeUTF8, NULL, (__VA_ARGS__))
+#define PyUnicode_FromFormat(...) RAISES(PyUnicode_FromFormat, NULL, (__VA_ARGS__))
+#define PyUnicode_InternFromString(...) RAISES(PyUnicode_InternFromString, NULL, (__VA_ARGS__))
+#define PyUnicode_Substring(...) RAISES(PyUnicode_Substring, NULL, (__VA_ARGS__))
+#define PyWeakref_NewRef(...) RAISES(PyWeakref_NewRef, NULL, (__VA_ARGS__))
+
+/* Text that is all ASCII is UTF-8 as it lies there. */
+#define PyUnicode_AsUTF8AndSize(text, size)                         \
+    (PyUnicode_IS_ASCII(text) ? PyUnicode_AsUTF8AndSize(text, size) \
+                              : RAISES(PyUnicode_AsUTF8AndSize, NULL, (text, size)))
+
+#define PyErr_WriteUnraisable(where) ((void)(where), point_unraisable())
+#define DLPACK_PY_MALLOC(size) (AT_POINT("DLPACK_PY_MALLOC", point_has_no_memory) ? NULL : point_malloc(size))
+#define DLPACK_PY_FREE(pointer) point_free(pointer)
+
+#define inline __attribute__((used)) inline /* no function is left out for want of a caller */
+#ifdef FAULTS_LIMITED                       /* the ways that the header goes under the limited API */
+#  define Py_LIMITED_API 0x030C0000
+#endif
+#include "dlpack_py.h"
+#undef inline
+#undef Py_LIMITED_API
+
+#undef FAILS
+#undef RAISES
+#undef PyErr_WriteUnraisable
+#define FAILS(function, failure, arguments) function arguments
+#define RAISES(function, failure, arguments) function arguments
