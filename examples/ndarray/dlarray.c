@@ -936,7 +936,7 @@ array_offer(PyObject *op, dlpack_py_offer *offer)
     Array *self = (Array *)op;
 
     *offer = dlpack_py_offer_view(op, &self->tensor, &array_root(self)->source);
-    offer->flags |= self->padded;                      /* of a copy, which has no source */
+    offer->flags |= self->padded;                     /* of a copy, which has no source */
     if (array_readonly(self) == DLPACK_PY_READONLY) { /* by setflags, if the source does not say so itself */
         offer->flags |= DLPACK_PY_FLAG_READ_ONLY;
         offer->options &= ~DLPACK_PY_OFFER_UNSAID;

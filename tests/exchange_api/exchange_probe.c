@@ -219,13 +219,24 @@ static PyObject *
 probe_table(PyObject *Py_UNUSED(module), PyObject *args, PyObject *names)
 {
     static char *keywords[] = {"major", "prev", "without", "name", "allocator_of", NULL};
-    DLPackExchangeAPI *table = (DLPackExchangeAPI *)calloc(1, sizeof(*table)); /* lives as long as the process */
+    static struct Kept { /* a table lives as long as the process */
+        DLPackExchangeAPI table;
+        struct Kept *others;
+    } *all;
+    struct Kept *kept;
+    DLPackExchangeAPI *table;
     const char *without = "", *name = "dlpack_exchange_api";
     unsigned int major = 1;
     PyObject *prev = NULL, *other = NULL;
 
     if (!PyArg_ParseTupleAndKeywords(args, names, "|$IOssO", keywords, &major, &prev, &without, &name, &other))
         return NULL;
+    kept = (struct Kept *)calloc(1, sizeof(*kept));
+    if (kept == NULL)
+        return PyErr_NoMemory();
+    kept->others = all;
+    all = kept;
+    table = &kept->table;
     table->header.version.major = major;
     table->header.version.minor = 3;
     if (prev != NULL)

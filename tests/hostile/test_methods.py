@@ -262,7 +262,6 @@ OTHERS = {
     "no UTF-8": TypeError("\ud800 " + REFUSAL),
     "no text": TypeError(None, 3, object),
     "not a text": type("Odd", (TypeError,), {"__str__": lambda self: 3})(),
-    "interrupted": unprintable(KeyboardInterrupt()),
     "endless": unprintable(RecursionError()),
     "after a NUL": TypeError("no\0 " + REFUSAL),
     "another word": TypeError("unexpected keyword argument 'max_versio'"),
@@ -274,6 +273,12 @@ OTHERS = {
 def test_a_type_error_that_names_no_keyword_is_passed_on_whatever_its_text_C1(error):
     assert failure(TypeError, consume, raising(error)) is error
     assert error.__context__ is None
+    assert sys.exc_info() == (None, None, None)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), MemoryError()], ids=repr)
+def test_what_is_no_answer_comes_through_where_a_text_is_asked_for_C1(error):
+    assert failure(type(error), consume, raising(unprintable(error))) is error
     assert sys.exc_info() == (None, None, None)
 
 

@@ -1,4 +1,4 @@
-"""Runs the tests of threads on Pythons without a GIL, which build_python.sh makes: as released, and under ThreadSanitizer.
+"""Runs the tests of threads on Pythons without a GIL, which build_python.sh makes: as it is, and for ThreadSanitizer.
 
 Fails when a test does, and on any race that is reported. Says at the end what ran, and what could not and why.
 """
@@ -19,7 +19,7 @@ IMPOSSIBLE = 77  # of build_python.sh, which has said why
 
 def python(kind):
     """The path of an interpreter, or what its building said and whether that is a failure."""
-    done = subprocess.run([HERE / "build_python.sh", kind], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    done = subprocess.run([HERE / "build_python.sh", kind], capture_output=True, text=True)
     if done.returncode == 0:
         return done.stdout.strip(), None
     outcome = "skipped" if done.returncode == IMPOSSIBLE else "failed"
