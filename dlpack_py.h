@@ -3442,8 +3442,8 @@ dlpack_py_impl_is_overridden(dlpack_py_state *state, PyTypeObject *type)
 
 /* The exchange table of a type that is to be used, if there is one. Looked for on the
  * type, never on the instance (X1); all but a capsule counts as absent, and so does what
- * cannot be looked at now. Returns -1 in that case, with an exception only where that is
- * no error (KeyboardInterrupt), else 0. */
+ * cannot be looked at now. Returns -1 in that case, with an exception only where
+ * that is no answer (MemoryError, KeyboardInterrupt), else 0. */
 static inline int
 dlpack_py_impl_find_table(dlpack_py_state *state, PyTypeObject *type, dlpack_py_impl_type *room)
 {
@@ -3467,7 +3467,7 @@ dlpack_py_impl_find_table(dlpack_py_state *state, PyTypeObject *type, dlpack_py_
 #endif
     if (!PyErr_Occurred())
         return 0;
-    if (PyErr_ExceptionMatches(PyExc_Exception))
+    if (!dlpack_py_impl_is_fatal())
         PyErr_Clear();
     return -1;
 }
