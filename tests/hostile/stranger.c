@@ -71,7 +71,6 @@ typedef struct {
     PyObject_HEAD
     char *pages;
     size_t size;
-    int32_t rank; /* extents that there are */
     int versioned;
     int handed;  /* somebody has it: the deleter drops a reference */
     int deleted; /* how often its deleter was called */
@@ -205,8 +204,9 @@ managed_new(PyTypeObject *type, PyObject *args, PyObject *names)
     t->strides = parse_extents(strides, &next);
     self->values = place(&next, values, (size_t)size, (size_t)misalign);
     t->data = data == Py_None ? self->values : PyLong_AsVoidPtr(data);
-    self->rank = shape == NULL || shape == Py_None ? 0 : (int32_t)PyTuple_Size(shape);
-    t->ndim = ndim != Py_None ? (int32_t)PyLong_AsLong(ndim) : self->rank;
+    t->ndim = shape == NULL || shape == Py_None ? 0 : (int32_t)PyTuple_Size(shape);
+    if (ndim != Py_None)
+        t->ndim = (int32_t)PyLong_AsLong(ndim);
     t->dtype.code = (uint8_t)code;
     t->dtype.bits = (uint8_t)bits;
     t->dtype.lanes = (uint16_t)lanes;
@@ -318,40 +318,6 @@ managed_capsule(PyObject *op, PyObject *args, PyObject *names)
     return capsule;
 }
 
-/* hand_over(): the struct's address, for a function of a table. */
-static PyObject *
-managed_hand_over(PyObject *op, PyObject *Py_UNUSED(unused))
-{
-    void *address = hand_over((Managed *)op);
-    return address == NULL ? NULL : PyLong_FromVoidPtr(address);
-}
-
-/* poke(offset, byte): into the struct, but for what nobody can check: a deleter or a context that is none, pointers to
- * other extents than NULL, a rank that there are no extents for. */
-static PyObject *
-managed_poke(PyObject *op, PyObject *args)
-{
-    Managed *self = (Managed *)op;
-    DLTensor *t = self->tensor, was = *t;
-    unsigned char *bytes = (unsigned char *)self->struct_, deleter[2 * sizeof(void *)], byte;
-    const size_t size = self->versioned ? sizeof(Versioned) : sizeof(Legacy);
-    const size_t from = self->versioned ? offsetof(Versioned, manager_ctx) : offsetof(Legacy, manager_ctx);
-    Py_ssize_t offset;
-
-    if (!PyArg_ParseTuple(args, "nb", &offset, &byte))
-        return NULL;
-    memcpy(deleter, bytes + from, sizeof(deleter)); /* and the context before it */
-    bytes[(size_t)offset % size] = byte;
-    memcpy(bytes + from, deleter, sizeof(deleter));
-    if (t->shape != was.shape)
-        t->shape = NULL;
-    if (t->strides != was.strides)
-        t->strides = NULL;
-    if (t->ndim > self->rank && t->ndim <= 64)
-        t->ndim = was.ndim;
-    Py_RETURN_NONE;
-}
-
 static PyObject *
 managed_says(PyObject *op, void *Py_UNUSED(closure))
 {
@@ -366,23 +332,14 @@ managed_address(PyObject *op, void *Py_UNUSED(closure))
     return PyLong_FromVoidPtr(((Managed *)op)->values);
 }
 
-static PyObject *
-managed_tensor(PyObject *op, void *Py_UNUSED(closure))
-{
-    return PyLong_FromVoidPtr(((Managed *)op)->tensor);
-}
-
 static PyMethodDef managed_methods[] = {
     {"capsule", FUNCTION(managed_capsule), METH_VARARGS | METH_KEYWORDS, NULL},
-    {"hand_over", managed_hand_over, METH_NOARGS, NULL},
-    {"poke", managed_poke, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 
 static PyGetSetDef managed_attributes[] = {
     {"says", managed_says, NULL, NULL, NULL},
     {"address", managed_address, NULL, NULL, NULL}, /* of the values */
-    {"tensor", managed_tensor, NULL, NULL, NULL},   /* the DLTensor's */
     {NULL, NULL, NULL, NULL, NULL},
 };
 
@@ -724,10 +681,10 @@ own_to_object(Versioned *managed, void **out)
     return outcome();
 }
 
-static PyObject *allocator = Py_None;
+static PyObject *allocator = Py_None; /* which fails */
 
-/* allocator_is(callable): called with the address of a prototype, for a Managed; None: zeros. What it raises is
- * reported: Exception(kind, message), both bytes. */
+/* allocator_is(callable): called with the address of a prototype, for a Managed. What it raises is reported:
+ * Exception(kind, message), both bytes. */
 static PyObject *
 allocator_is(PyObject *Py_UNUSED(module), PyObject *callable)
 {
@@ -736,37 +693,12 @@ allocator_is(PyObject *Py_UNUSED(module), PyObject *callable)
     Py_RETURN_NONE;
 }
 
-/* Zeros. */
-static PyObject *
-allocate_zeros(const DLTensor *prototype)
-{
-    PyObject *strides = PyTuple_New(prototype->ndim), *zeros, *args, *names, *managed;
-    int64_t step = 1;
-    int32_t i;
-
-    for (i = prototype->ndim - 1; i >= 0; i--) {
-        PyTuple_SET_ITEM(strides, i, PyLong_FromLongLong(step));
-        step *= prototype->shape[i];
-    }
-    zeros = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(step * prototype->dtype.bits / 8));
-    memset(PyBytes_AsString(zeros), 0, (size_t)PyBytes_Size(zeros));
-    args = Py_BuildValue("(i)", 1);
-    names = Py_BuildValue("{sN sN sN s(iii)}", "values", zeros, "shape", extents(prototype->shape, prototype->ndim),
-                          "strides", strides, "dtype", (int)prototype->dtype.code, (int)prototype->dtype.bits,
-                          (int)prototype->dtype.lanes);
-    managed = managed_new(&managed_type, args, names);
-    Py_DECREF(args);
-    Py_DECREF(names);
-    return managed;
-}
-
 static int
 own_allocate(DLTensor *prototype, Versioned **out, void *context,
              void (*set_error)(void *context, const char *kind, const char *message))
 {
     PyGILState_STATE state = PyGILState_Ensure();
-    PyObject *managed = allocator == Py_None ? allocate_zeros(prototype)
-                                             : PyObject_CallFunction(allocator, "N", PyLong_FromVoidPtr(prototype));
+    PyObject *managed = PyObject_CallFunction(allocator, "N", PyLong_FromVoidPtr(prototype));
     PyObject *error_type, *error, *traceback, *said;
     const char *kind = "RuntimeError", *message = "the allocator raised something else";
     int result = -1;
@@ -893,30 +825,29 @@ make_by_table(PyObject *Py_UNUSED(module), PyObject *args)
     return (PyObject *)made;
 }
 
-static struct {
-    char kind[32], message[200];
-} reported;
-
-static void
-report(void *Py_UNUSED(context), const char *kind, const char *message)
-{
-    (void)snprintf(reported.kind, sizeof(reported.kind), "%s", kind);
-    (void)snprintf(reported.message, sizeof(reported.message), "%s", message);
-}
-
 typedef struct {
     const DLPackExchangeAPI *table;
     DLTensor *prototype;
     Versioned *managed;
-    int returned;
+    int returned, reports;
+    char kind[32], message[200];
 } Allocation;
+
+static void
+report(void *context, const char *kind, const char *message)
+{
+    Allocation *a = (Allocation *)context;
+    a->reports++;
+    (void)snprintf(a->kind, sizeof(a->kind), "%s", kind);
+    (void)snprintf(a->message, sizeof(a->message), "%s", message);
+}
 
 /* On a thread that Python never saw. */
 static void *
 allocate(void *argument)
 {
     Allocation *a = (Allocation *)argument;
-    a->returned = a->table->managed_tensor_allocator(a->prototype, &a->managed, NULL, report);
+    a->returned = a->table->managed_tensor_allocator(a->prototype, &a->managed, a, report);
     return NULL;
 }
 
@@ -924,7 +855,7 @@ allocate(void *argument)
 static PyObject *
 allocate_by_table(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    Allocation a = {NULL, NULL, NULL, -1};
+    Allocation a = {.returned = -1};
     PyObject *type, *prototype;
     pthread_t thread;
 
@@ -936,9 +867,12 @@ allocate_by_table(PyObject *Py_UNUSED(module), PyObject *args)
     if (pthread_create(&thread, NULL, allocate, &a) == 0)
         (void)pthread_join(thread, NULL);
     Py_END_ALLOW_THREADS
-    if (a.returned == 0)
+    if (a.returned == 0 && a.reports == 0 && a.managed != NULL)
         return taken_new(a.managed, NULL);
-    PyErr_Format(PyExc_RuntimeError, "%s: %s", reported.kind, reported.message);
+    if (a.returned != 0 && a.reports == 1 && a.managed == NULL)
+        PyErr_Format(PyExc_RuntimeError, "%s: %s", a.kind, a.message);
+    else
+        PyErr_Format(PyExc_AssertionError, "returned %d, and reported %d times (X5)", a.returned, a.reports);
     return NULL;
 }
 #endif
