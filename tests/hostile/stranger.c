@@ -11,7 +11,6 @@
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -733,44 +732,51 @@ own_stream(DLDeviceType Py_UNUSED(type), int32_t Py_UNUSED(id), void **out)
     return 0;
 }
 
+/* Puts bytes where they stay as long as the process, and a page that cannot be read behind them. */
+static void *
+keep(const void *bytes, size_t size)
+{
+    char *next = (char *)mmap(NULL, 2 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (next == (char *)MAP_FAILED) {
+        (void)PyErr_NoMemory();
+        return NULL;
+    }
+    return place(&next, bytes, size, 0);
+}
+
 /* table(name=b"dlpack_exchange_api", minor=3): a capsule of a table whose functions give obj.managed, and make a
  * Taken; name may be None. */
 static PyObject *
 table(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    DLPackExchangeAPI *made = (DLPackExchangeAPI *)calloc(1, sizeof(*made)); /* lives as long as the process */
+    DLPackExchangeAPI made = {
+        {{1, 3}, NULL}, own_allocate, own_from_object, own_to_object, own_borrow, own_stream,
+    };
     const char *called = "dlpack_exchange_api";
     PyObject *wanted = NULL;
+    void *kept;
 
-    made->header.version.major = 1;
-    made->header.version.minor = 3;
-    made->managed_tensor_allocator = own_allocate;
-    made->managed_tensor_from_py_object_no_sync = own_from_object;
-    made->managed_tensor_to_py_object_no_sync = own_to_object;
-    made->dltensor_from_py_object_no_sync = own_borrow;
-    made->current_work_stream = own_stream;
-    if (!PyArg_ParseTuple(args, "|OI", &wanted, &made->header.version.minor) ||
+    if (!PyArg_ParseTuple(args, "|OI", &wanted, &made.header.version.minor) ||
         (wanted != NULL && static_name(wanted, &called) < 0))
         return NULL;
-    return PyCapsule_New(made, called, NULL);
+    kept = keep(&made, sizeof(made));
+    return kept == NULL ? NULL : PyCapsule_New(kept, called, NULL);
 }
 
 /* header(major, previous=None): a capsule of a header behind which nobody may look; previous is a capsule. */
 static PyObject *
 header(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    char *next = (char *)mmap(NULL, 2 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    DLPackExchangeAPIHeader made;
+    DLPackExchangeAPIHeader made = {{1, 3}, NULL};
     PyObject *previous = NULL;
+    void *kept;
 
-    memset(&made, 0, sizeof(made));
-    if (next == (char *)MAP_FAILED)
-        return PyErr_NoMemory();
     if (!PyArg_ParseTuple(args, "I|O", &made.version.major, &previous))
         return NULL;
     if (previous != NULL)
         made.prev_api = (DLPackExchangeAPIHeader *)PyCapsule_GetPointer(previous, "dlpack_exchange_api");
-    return PyCapsule_New(place(&next, &made, sizeof(made), 0), "dlpack_exchange_api", NULL);
+    kept = keep(&made, sizeof(made));
+    return kept == NULL ? NULL : PyCapsule_New(kept, "dlpack_exchange_api", NULL);
 }
 
 /* The table that a type has, as any consumer finds it. */
