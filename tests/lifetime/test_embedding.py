@@ -51,3 +51,15 @@ probe.settle(1)
 def test_a_tensor_dies_between_two_interpreters_K5(host):
     make = "probe.later(exports(partial(say, 'owner died')), 'gone')"
     host(make, make, make + "\nprobe.settle(3)")
+
+
+def test_the_exchange_table_of_a_type_works_in_each_interpreter_of_a_process_in_turn_X6_G1(host):
+    """It is static, and its type another one each time."""
+    work = """
+import dlarray, echo
+a = dlarray.arange(3)
+kept = [echo.echo(a), dlarray.from_dlpack(a), dlarray.from_dlpack(a.__dlpack__()), dlarray.from_dlpack(capsule())]
+assert all(type(b) is dlarray.Array for b in kept)
+assert [b.data_ptr == a.data_ptr for b in kept] == [True] * 3 + [False]
+"""
+    host(*[work] * 5)

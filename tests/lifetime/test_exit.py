@@ -204,3 +204,19 @@ def test_a_tensor_of_nobody_is_freed_when_the_interpreter_is_gone_K5(child, when
         probe.settle(0, 10)
         probe.later([probe.wrap() for i in range(10)], {when!r})
     """)
+
+
+@pytest.mark.parametrize("place", ["main", "deleter"])
+def test_a_process_that_stops_in_the_midst_of_deleters_stops_K5(child, place):
+    child(
+        f"""
+        for past in PASTS:
+            probe.start(exports(forms=FORMS * 50), past, 0.0001)
+        time.sleep(0.0005 * (turn % 20))
+        if {place!r} == "deleter":
+            probe.start([export(partial(os._exit, 0))])
+            time.sleep(1000)
+        os._exit(0)
+        """,
+        times=RACE,
+    )
