@@ -323,17 +323,21 @@ together([script.format(read=pipes[0][0], write=pipes[1][1]), script.format(read
     )
 
 
-@pytest.mark.xfail(strict=True, reason="a deleter attaches to a subinterpreter whose exit callbacks already run")
-def test_what_is_used_first_in_an_exit_callback_of_a_subinterpreter_does_no_harm_as_it_ends_K5(child, own_gil):
+def test_what_comes_first_in_an_exit_callback_of_a_subinterpreter_works_where_the_state_was_made_before_K5(child, own_gil):
     child(
         f"""
+        probe.settle()
         inside('''if 1:
             import atexit
-            @atexit.register
+            probe.state()
+            @atexit.register  # and so called before ours
             def late():
-                slow = Slow(0.5)
-                probe.start([export(slow)])
-                time.sleep(0.1)
+                for past in PASTS:
+                    for form in FORMS:
+                        slow = Slow()
+                        probe.start([export(slow, form)], past)
+                        wait_for(lambda: slow.entered)
         ''', {own_gil})
-        """
+        """,
+        out="finalizer ends\n" * 12,
     )
