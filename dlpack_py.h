@@ -3432,7 +3432,7 @@ dlpack_py_impl_is_overridden(dlpack_py_state *state, PyTypeObject *type)
     for (i = 0; i < count && has_table == 0 && has_method == 0; i++) {
         names = PyObject_GetAttrString(PyTuple_GetItem(bases, i), "__dict__");
         has_table = names == NULL ? -1 : PySequence_Contains(names, state->exchange);
-        has_method = names == NULL ? -1 : PySequence_Contains(names, state->dlpack);
+        has_method = has_table < 0 ? -1 : PySequence_Contains(names, state->dlpack);
         Py_XDECREF(names);
     }
     Py_XDECREF(bases);
