@@ -323,7 +323,7 @@ together([script.format(read=pipes[0][0], write=pipes[1][1]), script.format(read
     )
 
 
-def test_what_comes_first_in_an_exit_callback_of_a_subinterpreter_works_where_the_state_was_made_before_K5(child, own_gil):
+def test_what_comes_first_in_an_exit_callback_of_a_subinterpreter_works_with_an_older_state_K5(child, own_gil):
     child(
         f"""
         probe.settle()
