@@ -4620,14 +4620,14 @@ dlpack_py_impl_find_from_dlpack(PyObject *obj)
         return found;
     }
     name = PyObject_GetAttrString(type, "__module__");
-    while (name != NULL && found == NULL && PyUnicode_Check(name) && dot > 0) {
+    while (name != NULL && PyUnicode_Check(name) && dot > 0) {
         PyObject *whole = name;
         module = PyImport_Import(whole);
         found = module == NULL ? NULL : PyObject_GetAttrString(module, "from_dlpack");
         Py_XDECREF(module);
         dot = PyUnicode_FindChar(whole, '.', 0, PyUnicode_GetLength(whole), -1);
-        if (found == NULL && !PyErr_ExceptionMatches(PyExc_AttributeError) &&
-            !PyErr_ExceptionMatches(PyExc_ImportError))
+        if (found != NULL ||
+            (!PyErr_ExceptionMatches(PyExc_AttributeError) && !PyErr_ExceptionMatches(PyExc_ImportError)))
             break;
         PyErr_Clear();
         name = dot > 0 ? PyUnicode_Substring(whole, 0, dot) : NULL;
@@ -4805,6 +4805,8 @@ dlpack_py_impl_refuse_object(const dlpack_py_exchange *x, dlpack_py_state *state
 {
     const int derived = dlpack_py_impl_is_own(state, type, &x->api);
 
+    if (derived < 0)
+        return -1;
     if (derived)
         dlpack_py_impl_refuse_value(
             PyExc_BufferError, "%U overrides __dlpack__: its objects are exported by that alone", (PyObject *)type);
