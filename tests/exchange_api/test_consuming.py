@@ -230,7 +230,7 @@ def test_a_metaclass_that_raises_once_is_not_held_against_the_type_X2(error):
     with pytest.raises(error) if error is MemoryError else contextlib.nullcontext():
         consume(a)
     consume(a)
-    assert a.calls == [VERSION, "owned"]
+    assert a.calls == [VERSION, "owned"][error is MemoryError :]
 
 
 def test_a_table_with_an_allocator_of_ours_is_no_table_of_ours_X2():
