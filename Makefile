@@ -26,6 +26,7 @@ MODULES := $(abspath $(BUILD))/python
 WITH_MODULES := DLPACK_PY_BUILD_DIR=$(MODULES) PYTHONPATH=$(MODULES)
 RUN := $(WITH_MODULES) $(VENV)/bin/python
 C_FILES = $(wildcard *.h benchmarks/*.c examples/*/*.c tests/*/*.c tests/*/*.h tests/*/*.cpp)
+SITE_PACKAGES = $$($(VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 export PATH := $(abspath $(VENV))/bin:$(PATH)
 
 .PHONY: demo test test-hostile test-peers test-interpreters test-long test-threads test-faults instructions configure build dev format lint clean
@@ -80,7 +81,7 @@ build: configure
 	cmake --build $(BUILD)
 
 dev: build
-	echo $(MODULES) > "$$($(VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/dlpack_py.pth"
+	echo $(MODULES) > "$(SITE_PACKAGES)/dlpack_py.pth"
 
 format: $(VENV)/$(TAG)-lint
 	$(VENV)/bin/clang-format -i $(C_FILES)
@@ -110,13 +111,16 @@ $(BUILD)/venv-%/installed: requirements/peers-%.txt
 	touch $@
 
 $(VENV)/$(TAG)-%: requirements/%.txt | $(VENV)/$(TAG)
-	$(PIP_INSTALL) $(PIP_ARGS) -r $<
+	$(PIP_INSTALL) -r $<
 	touch $@
 
-# Nobody has packed dlpack.h for the free-threaded 3.13. What is for the other 3.13 has it, and is not imported.
+# Nobody packs dlpack.h for the free-threaded 3.13. The files for the other one have it: nothing is to import them, and so
+# they are not said to be installed.
 ifneq ($(and $(findstring cpython-3.13,$(TAG)),$(filter %t %td,$(TAG))),)
-$(VENV)/$(TAG)-dlpack: PIP_ARGS = --no-deps --python-version 3.13 --implementation cp --abi cp313 \
-    --target "$$($(VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
+$(VENV)/$(TAG)-dlpack: requirements/dlpack.txt | $(VENV)/$(TAG)
+	$(PIP_INSTALL) --no-deps --python-version 3.13 --implementation cp --abi cp313 --target "$(SITE_PACKAGES)" -r $<
+	rm -r "$(SITE_PACKAGES)"/apache_tvm_ffi-*.dist-info
+	touch $@
 endif
 
 # CMake and ninja only where the machine has none that runs and is new enough.

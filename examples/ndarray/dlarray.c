@@ -740,6 +740,15 @@ array_subscript(PyObject *op, PyObject *key)
     return single ? read_element(&l.tensor, 0) : array_view(self, &l.tensor);
 }
 
+static int
+check_writeable(Array *self)
+{
+    if (array_readonly(self) == DLPACK_PY_WRITABLE)
+        return 0;
+    PyErr_SetString(PyExc_ValueError, "the array is read-only");
+    return -1;
+}
+
 /* self[key] = value: all elements that the key looks at become the value. */
 static int
 array_assign(PyObject *op, PyObject *key, PyObject *value)
@@ -755,12 +764,9 @@ array_assign(PyObject *op, PyObject *key, PyObject *value)
         PyErr_SetString(PyExc_TypeError, "elements of an array cannot be deleted");
         return -1;
     }
-    if (check_values(dtype) < 0 || parse_element(value, dtype, &e) < 0 || array_follow(self, key, &l) < 0)
+    if (check_writeable(self) < 0 || check_values(dtype) < 0 || parse_element(value, dtype, &e) < 0 ||
+        array_follow(self, key, &l) < 0 || check_writeable(self) < 0) /* again: value and key may have code */
         return -1;
-    if (array_readonly(self) != DLPACK_PY_WRITABLE) { /* last: the code of value and key may have made it so */
-        PyErr_SetString(PyExc_ValueError, "the array is read-only");
-        return -1;
-    }
     repeated = dlpack_py_cpu(&e, dtype, l.tensor.ndim, l.shape, nowhere);
     return dlpack_py_copy(&l.tensor, &repeated, 0, NULL);
 }

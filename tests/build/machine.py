@@ -73,6 +73,11 @@ def pythons():
     return found
 
 
+@functools.cache
+def has_gil(python):
+    return output(python, "-c", "import sysconfig; print(sysconfig.get_config_var('Py_GIL_DISABLED'))") != "1"
+
+
 def python_include():
     """The folder of Python.h for the interpreter that runs the tests."""
     return pythons()["{}.{}".format(*sys.version_info)][1]
