@@ -288,15 +288,24 @@ table_of(PyObject *capsule)
 }
 
 static PyObject *
+tuple_of(const int64_t *extents, int32_t ndim)
+{
+    PyObject *tuple = PyTuple_New(ndim), *extent;
+    int32_t i;
+    for (i = 0; tuple != NULL && i < ndim; i++) {
+        extent = PyLong_FromLongLong(extents[i]);
+        if (extent == NULL)
+            Py_CLEAR(tuple);
+        else
+            PyTuple_SET_ITEM(tuple, i, extent);
+    }
+    return tuple;
+}
+
+static PyObject *
 describe(const DLTensor *t)
 {
-    PyObject *shape = PyTuple_New(t->ndim), *strides = PyTuple_New(t->strides == NULL ? 0 : t->ndim);
-    int32_t i;
-    for (i = 0; i < t->ndim; i++) {
-        PyTuple_SET_ITEM(shape, i, PyLong_FromLongLong(t->shape[i]));
-        if (t->strides != NULL)
-            PyTuple_SET_ITEM(strides, i, PyLong_FromLongLong(t->strides[i]));
-    }
+    PyObject *shape = tuple_of(t->shape, t->ndim), *strides = tuple_of(t->strides, t->strides == NULL ? 0 : t->ndim);
     return Py_BuildValue("NNN", PyLong_FromVoidPtr((char *)t->data + t->byte_offset), shape, strides);
 }
 
@@ -432,7 +441,12 @@ probe_borrow(PyObject *Py_UNUSED(module), PyObject *args, PyObject *names)
     want.order = order[0];
     want.dtype = dtype[0] == '\0' ? 0 : dlpack_py_dtype_parse(dtype);
     want.options = options;
-    failed = state ? dlpack_py_borrow_with(dlpack_py_state_get(), obj, &want, &v) : dlpack_py_borrow(obj, &want, &v);
+    if (!state)
+        failed = dlpack_py_borrow(obj, &want, &v);
+    else {
+        dlpack_py_state *kept = dlpack_py_state_get();
+        failed = kept == NULL ? -1 : dlpack_py_borrow_with(kept, obj, &want, &v);
+    }
     if (failed < 0)
         return NULL;
     result = Py_BuildValue("NiO", describe(&v.tensor), v.readonly, v.managed != NULL ? Py_True : Py_False);

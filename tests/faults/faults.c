@@ -34,28 +34,16 @@ fails(int kind, const char *name, int line)
 }
 
 int
-point_fails(point *here)
+point_fails(point *here, enum point_how how)
 {
-    const int failed = fails(CALLS, here->name, here->line);
-    here->failures += failed;
-    return failed;
-}
-
-int
-point_raises(point *here)
-{
-    if (now.kind != 0 && now.trespasser == NULL && PyErr_Occurred())
+    if (how == RUNNING && now.kind != 0 && now.trespasser == NULL && PyErr_Occurred())
         now.trespasser = here->name;
-    if (!point_fails(here))
+    if (!fails(CALLS, here->name, here->line) && !(how == ALLOCATING && fails(MEMORY, here->name, here->line)))
         return 0;
-    PyErr_Format(now.exception, "%s was made to fail", here->name);
+    here->failures++;
+    if (how == RAISING || how == RUNNING)
+        PyErr_Format(now.exception, "%s was made to fail", here->name);
     return 1;
-}
-
-int
-point_has_no_memory(point *here)
-{
-    return point_fails(here) || fails(MEMORY, here->name, here->line);
 }
 
 void

@@ -12,12 +12,12 @@ typedef struct point {
     int failures;
 } point;
 
+/* How a call fails: without an exception; with one; with one, and there must be none before, for the call may run Python
+ * code; as an allocator. */
+enum point_how { SILENT, RAISING, RUNNING, ALLOCATING };
+
 int
-point_fails(point *here); /* without an exception */
-int
-point_raises(point *here); /* with one */
-int
-point_has_no_memory(point *here); /* as an allocator does */
+point_fails(point *here, enum point_how how);
 void *
 point_malloc(size_t size);
 void
@@ -25,13 +25,14 @@ point_free(void *pointer);
 void
 point_unraisable(void);
 
-#define AT_POINT(name, decide)                                                                  \
+#define AT_POINT(name, how)                                                                     \
     __extension__({                                                                             \
         static point here __attribute__((section("fault_points"), used)) = {name, __LINE__, 0}; \
-        decide(&here);                                                                          \
+        point_fails(&here, how);                                                                \
     })
-#define FAILS(function, failure, arguments) (AT_POINT(#function, point_fails) ? failure : function arguments)
-#define RAISES(function, failure, arguments) (AT_POINT(#function, point_raises) ? failure : function arguments)
+#define FAILS(function, failure, arguments) (AT_POINT(#function, SILENT) ? failure : function arguments)
+#define RAISES(function, failure, arguments) (AT_POINT(#function, RAISING) ? failure : function arguments)
+#define RUNS(function, failure, arguments) (AT_POINT(#function, RUNNING) ? failure : function arguments)
 
 #define PyInterpreterState_GetDict(...) FAILS(PyInterpreterState_GetDict, NULL, (__VA_ARGS__))
 #define PyObject_HasAttrString(...) FAILS(PyObject_HasAttrString, 0, (__VA_ARGS__))
@@ -42,30 +43,30 @@ point_unraisable(void);
 #define Py_BuildValue(...) RAISES(Py_BuildValue, NULL, (__VA_ARGS__))
 #define PyCapsule_New(...) RAISES(PyCapsule_New, NULL, (__VA_ARGS__))
 #define PyCMethod_New(...) RAISES(PyCMethod_New, NULL, (__VA_ARGS__))
-#define PyDict_GetItemWithError(...) RAISES(PyDict_GetItemWithError, NULL, (__VA_ARGS__))
+#define PyDict_GetItemWithError(...) RUNS(PyDict_GetItemWithError, NULL, (__VA_ARGS__))
 #define PyDict_New(...) RAISES(PyDict_New, NULL, (__VA_ARGS__))
-#define PyDict_SetItem(...) RAISES(PyDict_SetItem, -1, (__VA_ARGS__))
-#define PyImport_Import(...) RAISES(PyImport_Import, NULL, (__VA_ARGS__))
-#define PyImport_ImportModule(...) RAISES(PyImport_ImportModule, NULL, (__VA_ARGS__))
+#define PyDict_SetItem(...) RUNS(PyDict_SetItem, -1, (__VA_ARGS__))
+#define PyImport_Import(...) RUNS(PyImport_Import, NULL, (__VA_ARGS__))
+#define PyImport_ImportModule(...) RUNS(PyImport_ImportModule, NULL, (__VA_ARGS__))
 #define PyList_Append(...) RAISES(PyList_Append, -1, (__VA_ARGS__))
 #define PyList_AsTuple(...) RAISES(PyList_AsTuple, NULL, (__VA_ARGS__))
 #define PyList_New(...) RAISES(PyList_New, NULL, (__VA_ARGS__))
 #define PyLong_FromVoidPtr(...) RAISES(PyLong_FromVoidPtr, NULL, (__VA_ARGS__))
-#define PyMemoryView_FromObject(...) RAISES(PyMemoryView_FromObject, NULL, (__VA_ARGS__))
-#define PyNumber_Index(...) RAISES(PyNumber_Index, NULL, (__VA_ARGS__))
-#define PyObject_Call(...) RAISES(PyObject_Call, NULL, (__VA_ARGS__))
-#define PyObject_CallFunctionObjArgs(...) RAISES(PyObject_CallFunctionObjArgs, NULL, (__VA_ARGS__))
-#define PyObject_CallMethod(...) RAISES(PyObject_CallMethod, NULL, (__VA_ARGS__))
-#define PyObject_GetAttr(...) RAISES(PyObject_GetAttr, NULL, (__VA_ARGS__))
-#define PyObject_GetAttrString(...) RAISES(PyObject_GetAttrString, NULL, (__VA_ARGS__))
-#define PyObject_GetBuffer(...) RAISES(PyObject_GetBuffer, -1, (__VA_ARGS__))
-#define PyObject_GetItem(...) RAISES(PyObject_GetItem, NULL, (__VA_ARGS__))
+#define PyMemoryView_FromObject(...) RUNS(PyMemoryView_FromObject, NULL, (__VA_ARGS__))
+#define PyNumber_Index(...) RUNS(PyNumber_Index, NULL, (__VA_ARGS__))
+#define PyObject_Call(...) RUNS(PyObject_Call, NULL, (__VA_ARGS__))
+#define PyObject_CallFunctionObjArgs(...) RUNS(PyObject_CallFunctionObjArgs, NULL, (__VA_ARGS__))
+#define PyObject_CallMethod(...) RUNS(PyObject_CallMethod, NULL, (__VA_ARGS__))
+#define PyObject_GetAttr(...) RUNS(PyObject_GetAttr, NULL, (__VA_ARGS__))
+#define PyObject_GetAttrString(...) RUNS(PyObject_GetAttrString, NULL, (__VA_ARGS__))
+#define PyObject_GetBuffer(...) RUNS(PyObject_GetBuffer, -1, (__VA_ARGS__))
+#define PyObject_GetItem(...) RUNS(PyObject_GetItem, NULL, (__VA_ARGS__))
 #define _PyObject_New(...) RAISES(_PyObject_New, NULL, (__VA_ARGS__))
-#define PyObject_Repr(...) RAISES(PyObject_Repr, NULL, (__VA_ARGS__))
-#define PyObject_SetAttr(...) RAISES(PyObject_SetAttr, -1, (__VA_ARGS__))
-#define PyObject_Str(...) RAISES(PyObject_Str, NULL, (__VA_ARGS__))
-#define PyObject_Vectorcall(...) RAISES(PyObject_Vectorcall, NULL, (__VA_ARGS__))
-#define PySequence_Contains(...) RAISES(PySequence_Contains, -1, (__VA_ARGS__))
+#define PyObject_Repr(...) RUNS(PyObject_Repr, NULL, (__VA_ARGS__))
+#define PyObject_SetAttr(...) RUNS(PyObject_SetAttr, -1, (__VA_ARGS__))
+#define PyObject_Str(...) RUNS(PyObject_Str, NULL, (__VA_ARGS__))
+#define PyObject_Vectorcall(...) RUNS(PyObject_Vectorcall, NULL, (__VA_ARGS__))
+#define PySequence_Contains(...) RUNS(PySequence_Contains, -1, (__VA_ARGS__))
 #define PyTuple_New(...) RAISES(PyTuple_New, NULL, (__VA_ARGS__))
 #define PyType_FromSpec(...) RAISES(PyType_FromSpec, NULL, (__VA_ARGS__))
 #define PyUnicode_DecodeUTF8(...) RAISES(PyUnicode_DecodeUTF8, NULL, (__VA_ARGS__))
@@ -80,7 +81,7 @@ point_unraisable(void);
                               : RAISES(PyUnicode_AsUTF8AndSize, NULL, (text, size)))
 
 #define PyErr_WriteUnraisable(where) ((void)(where), point_unraisable())
-#define DLPACK_PY_MALLOC(size) (AT_POINT("DLPACK_PY_MALLOC", point_has_no_memory) ? NULL : point_malloc(size))
+#define DLPACK_PY_MALLOC(size) (AT_POINT("DLPACK_PY_MALLOC", ALLOCATING) ? NULL : point_malloc(size))
 #define DLPACK_PY_FREE(pointer) point_free(pointer)
 
 #define inline __attribute__((used)) inline /* no function is left out for want of a caller */
@@ -93,6 +94,8 @@ point_unraisable(void);
 
 #undef FAILS
 #undef RAISES
+#undef RUNS
 #undef PyErr_WriteUnraisable
 #define FAILS(function, failure, arguments) function arguments
 #define RAISES(function, failure, arguments) function arguments
+#define RUNS(function, failure, arguments) function arguments
