@@ -28,7 +28,7 @@ of_a_function()
     return arrays;
 }
 
-// keep(array): where it stays to the end of the process; on_thread(array), to that of this thread.
+// keep(array) and keep_in_function(array): to the end of the process; keep_on_thread(array): to that of this thread.
 PyObject *
 keep_in(std::vector<Array> &arrays, PyObject *object)
 {
