@@ -262,6 +262,18 @@ check(PyObject *Py_UNUSED(module), PyObject *obj)
     return PyBool_FromLong(dlpack_py_check(obj));
 }
 
+/* wait_until_taken(capsule): looks at it again and again. */
+static PyObject *
+wait_until_taken(PyObject *Py_UNUSED(module), PyObject *capsule)
+{
+    while (dlpack_py_check(capsule)) {
+        Py_BEGIN_ALLOW_THREADS
+        sched_yield();
+        Py_END_ALLOW_THREADS
+    }
+    Py_RETURN_NONE;
+}
+
 /* return_like(like, obj): what obj shows, as one of like's. */
 static PyObject *
 return_like(PyObject *Py_UNUSED(module), PyObject *args)
@@ -378,6 +390,7 @@ static PyMethodDef functions[] = {
     {"release_on_threads", release_on_threads, METH_VARARGS, NULL},
     {"return_like", return_like, METH_VARARGS, NULL},
     {"state", state, METH_NOARGS, NULL},
+    {"wait_until_taken", wait_until_taken, METH_O, NULL},
     {"writable_buffer", writable_buffer, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };
