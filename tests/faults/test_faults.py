@@ -58,6 +58,7 @@ def v(request):
         return derived[base]
 
     made.new_to_all = new_to_all
+    sys.modules.setdefault("producer_probe", made.producer)  # where its types say that they are from
     made.thing = lambda shape=(2, 3), strides=(3, 1), **fields: made.producer.Thing(ADDRESS, shape, strides, **fields)
     first = made.consumer.consume(made.thing())
     if "exchange_probe" in HOLD[request.param]:
@@ -66,9 +67,11 @@ def v(request):
     gc.collect()
     gc.freeze()
     gc.disable()
+    report, sys.unraisablehook = sys.unraisablehook, lambda report: None  # nobody keeps what Python has to say
     made.faults.hook(True)
     yield made
     made.faults.hook(False)
+    sys.unraisablehook = report
     gc.enable()
     gc.unfreeze()
 
@@ -77,7 +80,9 @@ def see(value, raised=False):
     """All that matters of a result or an exception, without a reference to it."""
     if raised:
         text = f"{type(value).__name__} ({value})"
-        if text.startswith("SystemError (<function"):  # of Python's, which raised and got no traceback
+        if text == "TypeError ()" or text.startswith(
+            "SystemError (<function"
+        ):  # what older Pythons' functions make of it
             return "MemoryError"
         return text if text.startswith("SystemError") else type(value).__name__
     says = None
@@ -598,7 +603,9 @@ def closing(v):
     return registrar.callbacks[-1], registrar
 
 
-scenario("first use", lambda v: (v.faults.use, Registrar(v)))
+# From 3.13.0 on dict.setdefault() miscounts its items where it has no memory for one more.
+kinds = list(KINDS) if sys.version_info < (3, 13) else ["calls", "interrupted calls"]
+scenario("first use", lambda v: (v.faults.use, Registrar(v)), kinds=kinds)
 scenario("closing", closing, kinds=["calls"])
 
 # ---- The example ----
@@ -636,8 +643,8 @@ for name, operation in ON_ARRAY.items():
 def grows(v, run):
     """Does Python's memory, each time again? Free lists and caches do not count."""
     clear_caches = getattr(sys, "_clear_internal_caches", sys._clear_type_cache)
-    levels = array.array("q", bytes(6 * 8))
-    for i in range(6):
+    levels = array.array("q", bytes(10 * 8))
+    for i in range(10):
         run()
         gc.collect()  # clears free lists
         clear_caches()
@@ -659,7 +666,7 @@ def test_whatever_fails_nothing_is_lost_K2_K4_P7(v, name, kind):
     scenario = SCENARIOS[name]
     plain = attempt(v, scenario, KINDS[kind], 0, False)
     level = 0
-    for onward in (False, True):
+    for onward in (False, True)[: 1 + (kind != "interrupted calls")]:
         for first in itertools.count(1):
             run = partial(attempt, v, scenario, KINDS[kind], first, onward, plain)
             where = run()
