@@ -192,6 +192,32 @@
 typedef struct DLManagedTensorVersioned DLManagedTensorVersioned;
 #endif
 
+/* C99 and C++11 have no atomics in common. All are sequentially consistent. */
+typedef intptr_t dlpack_py_impl_word;
+#if defined(__GNUC__)
+#  define DLPACK_PY_IMPL_LOAD(word) __atomic_load_n(word, __ATOMIC_SEQ_CST)
+#  define DLPACK_PY_IMPL_STORE(word, value) __atomic_store_n(word, value, __ATOMIC_SEQ_CST)
+#  define DLPACK_PY_IMPL_SWAP(word, value) __atomic_exchange_n(word, value, __ATOMIC_SEQ_CST)
+#  define DLPACK_PY_IMPL_ADD(word, value) __atomic_fetch_add(word, value, __ATOMIC_SEQ_CST)
+#  define DLPACK_PY_IMPL_OR(word, value) __atomic_fetch_or(word, value, __ATOMIC_SEQ_CST)
+#elif defined(_MSC_VER) && defined(_WIN64)
+#  include <intrin.h>
+#  define DLPACK_PY_IMPL_LOAD(word) _InterlockedOr64((volatile __int64 *)(word), 0)
+#  define DLPACK_PY_IMPL_STORE(word, value) ((void)_InterlockedExchange64((volatile __int64 *)(word), value))
+#  define DLPACK_PY_IMPL_SWAP(word, value) _InterlockedExchange64((volatile __int64 *)(word), value)
+#  define DLPACK_PY_IMPL_ADD(word, value) _InterlockedExchangeAdd64((volatile __int64 *)(word), value)
+#  define DLPACK_PY_IMPL_OR(word, value) _InterlockedOr64((volatile __int64 *)(word), value)
+#elif defined(_MSC_VER)
+#  include <intrin.h>
+#  define DLPACK_PY_IMPL_LOAD(word) _InterlockedOr((volatile long *)(word), 0)
+#  define DLPACK_PY_IMPL_STORE(word, value) ((void)_InterlockedExchange((volatile long *)(word), value))
+#  define DLPACK_PY_IMPL_SWAP(word, value) _InterlockedExchange((volatile long *)(word), value)
+#  define DLPACK_PY_IMPL_ADD(word, value) _InterlockedExchangeAdd((volatile long *)(word), value)
+#  define DLPACK_PY_IMPL_OR(word, value) _InterlockedOr((volatile long *)(word), value)
+#else
+#  error "dlpack_py.h needs the atomic built-ins of GCC, clang or MSVC"
+#endif
+
 /* The enums of dlpack.h stand in structs that cross libraries (-fshort-enums). */
 typedef char dlpack_py_impl_enum_has_4_bytes[sizeof(DLDeviceType) == 4 ? 1 : -1];
 typedef char dlpack_py_impl_device_has_8_bytes[sizeof(DLDevice) == 8 ? 1 : -1];
@@ -1181,7 +1207,7 @@ dlpack_py_copy(const DLTensor *dst, const DLTensor *src, uint64_t flags, dlpack_
     }
 }
 
-/* ---- 1.8 Stream arguments and the device table -------------------------- */
+/* ---- 1.8 Stream arguments ----------------------------------------------- */
 
 #define DLPACK_PY_STREAM_NONE 0    /* None, or not given */
 #define DLPACK_PY_STREAM_NO_SYNC 1 /* -1: do not synchronize */
@@ -1216,31 +1242,412 @@ dlpack_py_check_stream(DLDevice device, const dlpack_py_stream *stream, dlpack_p
                                stream->handle, dlpack_py_device_text(device, name), wanted);
 }
 
-/* The functions through which the layers above use the runtime of a device. */
+/* ---- 1.9 Devices and the order of their streams -------------------------- */
+
+/* A stream, of which a device's runtime has the handle. */
+typedef struct dlpack_py_work_stream {
+    uintptr_t handle;
+    int32_t device_id; /* of the device that it is on; DLPACK_PY_CURRENT_DEVICE */
+} dlpack_py_work_stream;
+
+#define DLPACK_PY_CURRENT_DEVICE (-1) /* the one that is current on the calling thread */
+
+#define DLPACK_PY_IMPL_EVENT_DEVICES 32
+
+/* The events that a file keeps: one for each device, and one for its graph captures. All
+ * zero is none. A wait concerns the record before it, so one event does for all streams,
+ * if nobody comes between the two. */
+typedef struct dlpack_py_events {
+    struct {
+        dlpack_py_impl_word lock; /* for the length of a record and a wait */
+        void *event[2];
+    } of[DLPACK_PY_IMPL_EVENT_DEVICES];
+} dlpack_py_events;
+
+/* What tells a kind of devices from another, and the functions of their runtime: all that
+ * the layers above know of them. dlpack_cuda.h and dlpack_rocm.h have such tables; for
+ * other devices one can be filled like theirs.
+ *
+ * Functions that return int return 0, or -1 with *error filled: the runtime's name of the
+ * error and its text, which is not left for the next one to ask for it (S9). None but
+ * synchronize makes the host wait, and none needs a thread state. */
 typedef struct dlpack_py_device {
-    /* As dlpack_py_copy: src on the device, dst compact memory of the host, ready on return. */
-    int (*copy_to_host)(void *context, const DLTensor *dst, const DLTensor *src, uint64_t flags,
-                        dlpack_py_error *error);
-    void *context; /* for the functions, NULL where they need none */
+    int32_t type;             /* its DLDeviceType */
+    int32_t managed_type;     /* likewise of memory that it shares with the host; 0: none */
+    uintptr_t default_stream; /* what stream=None stands for (S2, S3): all blocking streams wait for it */
+    uintptr_t last_relative;  /* handles up to this one mean a stream of the current device */
+    dlpack_py_events *events;
+
+    int (*get_device)(int32_t *id, dlpack_py_error *error);
+    int (*set_device)(int32_t id, dlpack_py_error *error);
+    int (*is_capturing)(uintptr_t stream, int *capturing, dlpack_py_error *error); /* BufferError if it is unusable */
+    int (*get_capture)(uintptr_t stream, uint64_t *id, dlpack_py_error *error);    /* which one, of one that is */
+    int (*is_done)(uintptr_t stream, int *done, dlpack_py_error *error); /* legal while another stream captures */
+    int (*synchronize)(uintptr_t stream, dlpack_py_error *error);
+    int (*event_create)(void **event, dlpack_py_error *error); /* on the current device */
+    void (*event_destroy)(void *event);
+    /* 1 where the event is of another context than the stream, or of none any more. */
+    int (*event_record)(void *event, uintptr_t stream, dlpack_py_error *error);
+    int (*event_is_done)(void *event, int *done, dlpack_py_error *error); /* legal as is_done is */
+    int (*wait)(uintptr_t stream, void *event, dlpack_py_error *error);
+    int (*allocate)(void **data, size_t size, uintptr_t stream, dlpack_py_error *error);
+    void (*free)(void *data, int32_t id);
+    /* Rows of width bytes, pitch bytes apart, to and from any memory, queued on the stream. */
+    int (*copy)(void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width, size_t rows,
+                uintptr_t stream, dlpack_py_error *error);
 } dlpack_py_device;
 
+/* A thread's current device, as something has to be done on others. All -1 at first. */
+typedef struct dlpack_py_impl_visit {
+    int32_t home; /* what was current; -1: nobody asked yet */
+    int32_t here;
+} dlpack_py_impl_visit;
+
+/* Makes a device current. */
 static inline int
-dlpack_py_impl_copy_on_cpu(void *context, const DLTensor *dst, const DLTensor *src, uint64_t flags,
-                           dlpack_py_error *error)
+dlpack_py_impl_visit_device(const dlpack_py_device *device, dlpack_py_impl_visit *visit, int32_t id,
+                            dlpack_py_error *error)
 {
-    (void)context;
-    return dlpack_py_copy(dst, src, flags, error);
+    if (visit->home < 0) {
+        if (device->get_device(&visit->home, error) < 0) {
+            visit->home = -1;
+            return -1;
+        }
+        visit->here = visit->home;
+    }
+    if (id == DLPACK_PY_CURRENT_DEVICE)
+        id = visit->home;
+    if (id != visit->here && device->set_device(id, error) < 0)
+        return -1;
+    visit->here = id;
+    return 0;
 }
 
-/* The table of the CPU, and of memory that it can read. */
-static inline const dlpack_py_device *
-dlpack_py_cpu_table(void)
+/* Makes a stream's handle mean that stream. Most do anyway. */
+static inline int
+dlpack_py_impl_visit_stream(const dlpack_py_device *device, dlpack_py_impl_visit *visit, dlpack_py_work_stream stream,
+                            dlpack_py_error *error)
 {
-    static const dlpack_py_device cpu = {dlpack_py_impl_copy_on_cpu, NULL};
-    return &cpu;
+    return stream.handle > device->last_relative ? 0
+                                                 : dlpack_py_impl_visit_device(device, visit, stream.device_id, error);
 }
 
-/* ---- 1.9 Requirements --------------------------------------------------- */
+/* Makes current what was (S5). Returns failed, or -1; the first error is the one that
+ * counts. */
+static inline int
+dlpack_py_impl_visit_end(const dlpack_py_device *device, const dlpack_py_impl_visit *visit, int failed,
+                         dlpack_py_error *error)
+{
+    dlpack_py_error another;
+    if (visit->here == visit->home)
+        return failed;
+    return device->set_device(visit->home, failed ? &another : error) < 0 ? -1 : failed;
+}
+
+static inline int
+dlpack_py_impl_same_stream(const dlpack_py_device *device, dlpack_py_work_stream a, dlpack_py_work_stream b)
+{
+    return a.handle == b.handle && (a.handle > device->last_relative || a.device_id == b.device_id);
+}
+
+/* A new event on a stream's device. */
+static inline int
+dlpack_py_impl_event_make(const dlpack_py_device *device, dlpack_py_impl_visit *visit, dlpack_py_work_stream stream,
+                          void **event, dlpack_py_error *error)
+{
+    return dlpack_py_impl_visit_device(device, visit, stream.device_id, error) < 0 ? -1
+                                                                                   : device->event_create(event, error);
+}
+
+/* Records the event that is kept, or one that takes its place. */
+static inline int
+dlpack_py_impl_record(const dlpack_py_device *device, dlpack_py_impl_visit *visit, dlpack_py_work_stream stream,
+                      void **event, dlpack_py_error *error)
+{
+    void *fresh;
+    int failed;
+
+    if (*event == NULL && dlpack_py_impl_event_make(device, visit, stream, event, error) < 0)
+        return -1;
+    failed = device->event_record(*event, stream.handle, error);
+    if (failed <= 0)
+        return failed;
+    /* It is of a context that was reset, or the stream is of one that the author made. */
+    if (dlpack_py_impl_event_make(device, visit, stream, &fresh, error) < 0)
+        return -1;
+    failed = device->event_record(fresh, stream.handle, error);
+    device->event_destroy(failed ? fresh : *event);
+    if (failed)
+        return -1;
+    *event = fresh;
+    return 0;
+}
+
+/* Orders by an event: recorded on one stream, waited for on the other. */
+static inline int
+dlpack_py_impl_order_by_event(const dlpack_py_device *device, dlpack_py_impl_visit *visit, dlpack_py_work_stream before,
+                              dlpack_py_work_stream after, int in_capture, dlpack_py_error *error)
+{
+    const int32_t id = before.device_id == DLPACK_PY_CURRENT_DEVICE ? visit->home : before.device_id;
+    const size_t slot = (size_t)(id < 0 ? 0 : id) % DLPACK_PY_IMPL_EVENT_DEVICES;
+    void **event = &device->events->of[slot].event[in_capture != 0];
+    int failed;
+
+    while (DLPACK_PY_IMPL_SWAP(&device->events->of[slot].lock, 1) != 0)
+        continue; /* held for two calls, which do not wait */
+    failed = dlpack_py_impl_record(device, visit, before, event, error) < 0 ||
+             dlpack_py_impl_visit_stream(device, visit, after, error) < 0 ||
+             device->wait(after.handle, *event, error) < 0;
+    DLPACK_PY_IMPL_STORE(&device->events->of[slot].lock, 0);
+    return failed ? -1 : 0;
+}
+
+/* The rules for one pair of streams that are not the same (S6).
+ *
+ * after_captures   in and out: the later one captures a graph
+ */
+static inline int
+dlpack_py_impl_order_two(const dlpack_py_device *device, dlpack_py_impl_visit *visit, dlpack_py_work_stream before,
+                         dlpack_py_work_stream after, int *after_captures, dlpack_py_error *error)
+{
+    uint64_t captures[2];
+    int before_captures = 0, done = 0;
+
+    if (*after_captures && before.handle == device->default_stream)
+        return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
+                                   "the consumer's stream captures a graph, in which it cannot wait for the default "
+                                   "stream: finish that work before the capture, and ask with stream=-1");
+    if (dlpack_py_impl_visit_stream(device, visit, before, error) < 0 ||
+        device->is_capturing(before.handle, &before_captures, error) < 0)
+        return -1;
+    if (*after_captures && !before_captures) { /* what comes from outside would spoil the capture */
+        if (device->is_done(before.handle, &done, error) < 0)
+            return -1;
+        return done ? 0
+                    : dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
+                                          "the consumer's stream captures a graph, in which it cannot wait for work "
+                                          "outside of it: finish that before the capture, or ask with stream=-1");
+    }
+    if (*after_captures) {
+        if (device->get_capture(before.handle, &captures[0], error) < 0 ||
+            dlpack_py_impl_visit_stream(device, visit, after, error) < 0 ||
+            device->get_capture(after.handle, &captures[1], error) < 0)
+            return -1;
+        if (captures[0] != captures[1])
+            return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
+                                       "the streams of producer and consumer capture different graphs: neither can "
+                                       "wait for the other");
+        if (dlpack_py_impl_visit_stream(device, visit, before, error) < 0)
+            return -1;
+    }
+    *after_captures = before_captures; /* it joins */
+    return dlpack_py_impl_order_by_event(device, visit, before, after, before_captures, error);
+}
+
+/* Put what will be queued on a stream after all that was queued on others (S1).
+ *
+ * device   whose streams they are
+ * before   of these streams, count of them
+ * after    of this one
+ *
+ * Returns 0, or -1 with BufferError (a graph capture forbids it) or RuntimeError (the
+ * runtime's own error). The host does not wait, and the current device is what it was.
+ * Nothing is asked of the runtime for streams that are the same (S4). Where a stream of
+ * before captures a graph, the later one joins the capture by this. Needs no thread state,
+ * and may be called on any number of threads.
+ */
+static inline int
+dlpack_py_order(const dlpack_py_device *device, const dlpack_py_work_stream *before, size_t count,
+                dlpack_py_work_stream after, dlpack_py_error *error)
+{
+    dlpack_py_impl_visit visit = {-1, -1};
+    int failed = 0, asked = 0, captures = 0;
+    size_t i;
+
+    for (i = 0; i < count && !failed; i++) {
+        if (dlpack_py_impl_same_stream(device, before[i], after))
+            continue;
+        if (!asked) {
+            asked = 1;
+            failed = dlpack_py_impl_visit_stream(device, &visit, after, error) < 0 ||
+                     device->is_capturing(after.handle, &captures, error) < 0;
+        }
+        if (!failed)
+            failed = dlpack_py_impl_order_two(device, &visit, before[i], after, &captures, error) < 0;
+    }
+    return dlpack_py_impl_visit_end(device, &visit, failed ? -1 : 0, error);
+}
+
+/* Make the host wait until all is done that was queued on streams (S10). Returns 0, or -1
+ * with BufferError where one of them captures a graph, or RuntimeError. Needs no thread
+ * state; who has one lets go of it. */
+static inline int
+dlpack_py_synchronize(const dlpack_py_device *device, const dlpack_py_work_stream *streams, size_t count,
+                      dlpack_py_error *error)
+{
+    dlpack_py_impl_visit visit = {-1, -1};
+    int failed = 0, captures = 0;
+    size_t i;
+
+    for (i = 0; i < count && !failed; i++) {
+        failed = dlpack_py_impl_visit_stream(device, &visit, streams[i], error) < 0 ||
+                 device->is_capturing(streams[i].handle, &captures, error) < 0;
+        if (!failed && captures)
+            failed = dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
+                                         "the producer's stream captures a graph: the host cannot wait for it");
+        if (!failed)
+            failed = device->synchronize(streams[i].handle, error);
+    }
+    return dlpack_py_impl_visit_end(device, &visit, failed ? -1 : 0, error);
+}
+
+/* Give the kept events back to the runtime, while nobody orders streams by them. They
+ * are made again when they are needed. */
+static inline void
+dlpack_py_free_events(const dlpack_py_device *device)
+{
+    int i, k;
+    for (i = 0; i < DLPACK_PY_IMPL_EVENT_DEVICES; i++) {
+        for (k = 0; k < 2; k++) {
+            if (device->events->of[i].event[k] != NULL)
+                device->event_destroy(device->events->of[i].event[k]);
+            device->events->of[i].event[k] = NULL;
+        }
+    }
+}
+
+/* Queues a copy of whole bytes between tensors of one dtype and shape, in rows of what is
+ * compact on both sides. They have elements, and share no memory. */
+static inline int
+dlpack_py_impl_copy_rows(const dlpack_py_device *device, const DLTensor *dst, const DLTensor *src, int64_t size,
+                         uintptr_t stream, dlpack_py_error *error)
+{
+    int64_t room_to[DLPACK_PY_MAX_NDIM], room_from[DLPACK_PY_MAX_NDIM], index[DLPACK_PY_MAX_NDIM] = {0};
+    const int64_t *step_to = dlpack_py_impl_strides(dst, room_to), *step_from = dlpack_py_impl_strides(src, room_from);
+    char *to = (char *)dlpack_py_first(dst);
+    const char *from = (const char *)dlpack_py_first(src);
+    int64_t run = 1, rows = 1, pitch_to = 0, pitch_from = 0, k;
+    int32_t i;
+
+    for (i = src->ndim; i > 0; i--) {
+        if (src->shape[i - 1] != 1 && (step_to[i - 1] != run || step_from[i - 1] != run))
+            break;
+        run *= src->shape[i - 1];
+    }
+    run *= size;
+    /* The next dimension in one call, where its rows lie apart and forwards; a pitch has 31 bits. */
+    if (i > 0 && dlpack_py_impl_multiply(step_to[i - 1], size, &pitch_to) == 0 &&
+        dlpack_py_impl_multiply(step_from[i - 1], size, &pitch_from) == 0 && pitch_to >= run && pitch_from >= run &&
+        pitch_to <= INT32_MAX && pitch_from <= INT32_MAX)
+        rows = src->shape[--i];
+    for (;;) {
+        if (device->copy(to, (size_t)(rows > 1 ? pitch_to : run), from, (size_t)(rows > 1 ? pitch_from : run),
+                         (size_t)run, (size_t)rows, stream, error) < 0)
+            return -1;
+        for (k = i - 1; k >= 0; k--) { /* the others as an odometer counts */
+            if (++index[k] < src->shape[k]) {
+                to += step_to[k] * size;
+                from += step_from[k] * size;
+                break;
+            }
+            to -= (src->shape[k] - 1) * step_to[k] * size;
+            from -= (src->shape[k] - 1) * step_from[k] * size;
+            index[k] = 0;
+        }
+        if (k < 0)
+            return 0;
+    }
+}
+
+/* Queues a copy to compact memory of the device. */
+static inline int
+dlpack_py_impl_copy_on_device(const dlpack_py_device *device, const DLTensor *dst, const DLTensor *src, uint64_t flags,
+                              uintptr_t stream, dlpack_py_error *error)
+{
+    const int64_t bits = dlpack_py_item_bits(src->dtype, flags);
+    const size_t bytes = (size_t)dlpack_py_nbytes(src, flags);
+
+    if (bits % 8 == 0)
+        return dlpack_py_impl_copy_rows(device, dst, src, bits / 8, stream, error);
+    if (!dlpack_py_is_contiguous(src, 'C'))
+        return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
+                                   "elements of %" PRId64 " bits are copied on a device only where they are compact",
+                                   bits);
+    return device->copy(dlpack_py_first(dst), bytes, dlpack_py_first(src), bytes, bytes, 1, stream, error);
+}
+
+/* Copies to the host by way of a stream; ready when this returns. What is scattered comes
+ * with all that lies between, if that is not much more, and is sorted out by the host. */
+static inline int
+dlpack_py_impl_copy_by_stream(const dlpack_py_device *device, const DLTensor *dst, const DLTensor *src, uint64_t flags,
+                              uintptr_t stream, dlpack_py_error *error)
+{
+    const int64_t bits = dlpack_py_item_bits(src->dtype, flags), bytes = dlpack_py_nbytes(src, flags);
+    DLTensor staged = *src;
+    dlpack_py_error another;
+    char *stage = NULL;
+    int64_t lowest, highest;
+    int failed;
+
+    (void)dlpack_py_extent(src, flags, &lowest, &highest); /* src is valid */
+    if (!dlpack_py_is_contiguous(src, 'C') && (bits % 8 != 0 || (highest - lowest) / 4 <= bytes)) {
+        stage = (char *)DLPACK_PY_MALLOC((size_t)(highest - lowest));
+        if (stage == NULL)
+            return dlpack_py_impl_fail(error, DLPACK_PY_MEMORY_ERROR, "no memory for a copy of %" PRId64 " bytes",
+                                       highest - lowest);
+        failed = device->copy(stage, (size_t)(highest - lowest), (const char *)dlpack_py_first(src) + lowest,
+                              (size_t)(highest - lowest), (size_t)(highest - lowest), 1, stream, error);
+    }
+    else
+        failed = dlpack_py_impl_copy_on_device(device, dst, src, flags, stream, error);
+    if (device->synchronize(stream, failed ? &another : error) < 0) /* in any case: the runtime may still write to it */
+        failed = -1;
+    if (stage != NULL && !failed) {
+        staged.data = stage - lowest;
+        staged.byte_offset = 0;
+        failed = dlpack_py_copy(dst, &staged, flags, error);
+    }
+    DLPACK_PY_FREE(stage);
+    return failed;
+}
+
+/* Copy the elements of a tensor on a device to the host, whatever their strides.
+ *
+ * dst      compact row-major memory of the host, of the dtype and shape of src; it is
+ *          ready when this returns
+ * before   streams on which src is still worked on, count of them; the copy is queued on
+ *          the first, or else on the device's default stream
+ *
+ * Returns 0, or -1 with BufferError where a stream captures a graph, MemoryError or
+ * RuntimeError. Needs no thread state; who has one lets go of it.
+ */
+static inline int
+dlpack_py_copy_to_host(const dlpack_py_device *device, const DLTensor *dst, const DLTensor *src, uint64_t flags,
+                       const dlpack_py_work_stream *before, size_t count, dlpack_py_error *error)
+{
+    dlpack_py_impl_visit visit = {-1, -1};
+    dlpack_py_work_stream stream;
+    int failed, captures = 0;
+
+    stream.handle = device->default_stream;
+    stream.device_id = src->device.device_id;
+    if (count > 0)
+        stream = before[0];
+    if (dlpack_py_is_empty(src))
+        return 0;
+    if (count > 1 && dlpack_py_order(device, before + 1, count - 1, stream, error) < 0)
+        return -1;
+    failed = dlpack_py_impl_visit_stream(device, &visit, stream, error) < 0 ||
+             device->is_capturing(stream.handle, &captures, error) < 0;
+    if (!failed && captures)
+        failed = dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
+                                     "the producer's stream captures a graph: the host cannot wait for it");
+    if (!failed)
+        failed = dlpack_py_impl_copy_by_stream(device, dst, src, flags, stream.handle, error);
+    return dlpack_py_impl_visit_end(device, &visit, failed ? -1 : 0, error);
+}
+
+/* ---- 1.10 Requirements -------------------------------------------------- */
 
 #define DLPACK_PY_ANY_DEVICE (-1)
 #define DLPACK_PY_SCALAR (-1)
@@ -1645,32 +2052,6 @@ dlpack_py_check(PyObject *obj);
 #else
 #  define DLPACK_PY_IMPL_LOCK(object) {
 #  define DLPACK_PY_IMPL_UNLOCK() }
-#endif
-
-/* C99 and C++11 have no atomics in common. All are sequentially consistent. */
-typedef intptr_t dlpack_py_impl_word;
-#if defined(__GNUC__)
-#  define DLPACK_PY_IMPL_LOAD(word) __atomic_load_n(word, __ATOMIC_SEQ_CST)
-#  define DLPACK_PY_IMPL_STORE(word, value) __atomic_store_n(word, value, __ATOMIC_SEQ_CST)
-#  define DLPACK_PY_IMPL_SWAP(word, value) __atomic_exchange_n(word, value, __ATOMIC_SEQ_CST)
-#  define DLPACK_PY_IMPL_ADD(word, value) __atomic_fetch_add(word, value, __ATOMIC_SEQ_CST)
-#  define DLPACK_PY_IMPL_OR(word, value) __atomic_fetch_or(word, value, __ATOMIC_SEQ_CST)
-#elif defined(_MSC_VER) && defined(_WIN64)
-#  include <intrin.h>
-#  define DLPACK_PY_IMPL_LOAD(word) _InterlockedOr64((volatile __int64 *)(word), 0)
-#  define DLPACK_PY_IMPL_STORE(word, value) ((void)_InterlockedExchange64((volatile __int64 *)(word), value))
-#  define DLPACK_PY_IMPL_SWAP(word, value) _InterlockedExchange64((volatile __int64 *)(word), value)
-#  define DLPACK_PY_IMPL_ADD(word, value) _InterlockedExchangeAdd64((volatile __int64 *)(word), value)
-#  define DLPACK_PY_IMPL_OR(word, value) _InterlockedOr64((volatile __int64 *)(word), value)
-#elif defined(_MSC_VER)
-#  include <intrin.h>
-#  define DLPACK_PY_IMPL_LOAD(word) _InterlockedOr((volatile long *)(word), 0)
-#  define DLPACK_PY_IMPL_STORE(word, value) ((void)_InterlockedExchange((volatile long *)(word), value))
-#  define DLPACK_PY_IMPL_SWAP(word, value) _InterlockedExchange((volatile long *)(word), value)
-#  define DLPACK_PY_IMPL_ADD(word, value) _InterlockedExchangeAdd((volatile long *)(word), value)
-#  define DLPACK_PY_IMPL_OR(word, value) _InterlockedOr((volatile long *)(word), value)
-#else
-#  error "dlpack_py.h needs the atomic built-ins of GCC, clang or MSVC"
 #endif
 
 /* The process, to notice a fork that Python was not told of; never 0. */
@@ -2504,15 +2885,20 @@ dlpack_py_impl_export_tensor(dlpack_py_impl_export *e, int32_t form)
     return form == DLPACK_PY_VERSIONED ? &e->managed.versioned.dl_tensor : &e->managed.legacy.dl_tensor;
 }
 
-/* A compact copy of t in new memory, which belongs to nobody else and may be
- * written (P4). Returns NULL with *error filled. Needs no thread state. */
+/* A compact copy of t in new memory of the host, which belongs to nobody else and may be
+ * written (P4). Returns NULL with *error filled. Needs no thread state.
+ *
+ * device, pending, count   as in dlpack_py_offer, where the host cannot read t; else NULL
+ */
 static inline dlpack_py_impl_export *
 dlpack_py_impl_export_copy(const DLTensor *t, uint64_t flags, int32_t form, char order, size_t alignment,
-                           const dlpack_py_device *device, dlpack_py_error *error)
+                           const dlpack_py_device *device, const dlpack_py_work_stream *pending, size_t count,
+                           dlpack_py_error *error)
 {
     const uint64_t kept = flags & DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED;
     dlpack_py_impl_export *e = dlpack_py_impl_export_new(t, kept | DLPACK_PY_FLAG_IS_COPIED, form, order, alignment);
     DLTensor *out;
+    int failed;
 
     if (e == NULL) {
         dlpack_py_impl_fail(error, DLPACK_PY_MEMORY_ERROR, "no memory for a copy of %" PRId64 " bytes",
@@ -2522,8 +2908,80 @@ dlpack_py_impl_export_copy(const DLTensor *t, uint64_t flags, int32_t form, char
     out = dlpack_py_impl_export_tensor(e, form);
     if (dlpack_py_item_bits(t->dtype, kept) % 8 != 0 && out->data != NULL) /* bits behind the last element */
         ((char *)out->data)[dlpack_py_nbytes(t, kept) - 1] = 0;
-    dlpack_py_impl_fail(error, DLPACK_PY_RUNTIME_ERROR, "the copy to the host failed without a reason");
-    if (device->copy_to_host(device->context, out, t, kept, error) < 0) {
+    failed = device == NULL ? dlpack_py_copy(out, t, kept, error)
+                            : dlpack_py_copy_to_host(device, out, t, kept, pending, count, error);
+    if (failed) {
+        dlpack_py_impl_export_free(e);
+        return NULL;
+    }
+    return e;
+}
+
+/* What a copy on a device hands to its deleter. */
+typedef struct dlpack_py_impl_device_memory {
+    const dlpack_py_device *device;
+    void *data;
+    int32_t id;
+} dlpack_py_impl_device_memory;
+
+static inline void
+dlpack_py_impl_free_device_memory(void *context)
+{
+    dlpack_py_impl_device_memory *memory = (dlpack_py_impl_device_memory *)context;
+    if (memory->data != NULL)
+        memory->device->free(memory->data, memory->id);
+    DLPACK_PY_FREE(memory);
+}
+
+/* Allocates for out on a stream, and queues the copy there. */
+static inline int
+dlpack_py_impl_fill_on_device(const dlpack_py_device *device, DLTensor *out, const DLTensor *t, uint64_t flags,
+                              dlpack_py_work_stream stream, void **data, dlpack_py_error *error)
+{
+    dlpack_py_impl_visit visit = {-1, -1};
+    int failed, captures = 0;
+
+    failed = dlpack_py_impl_visit_stream(device, &visit, stream, error) < 0 ||
+             device->is_capturing(stream.handle, &captures, error) < 0;
+    if (!failed && captures)
+        failed = dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
+                                     "a stream captures a graph, whose memory a copy would be: copy before it");
+    if (!failed)
+        failed = device->allocate(data, (size_t)dlpack_py_nbytes(t, flags), stream.handle, error);
+    if (!failed) {
+        out->data = *data;
+        failed = dlpack_py_impl_copy_on_device(device, out, t, flags, stream.handle, error);
+    }
+    return dlpack_py_impl_visit_end(device, &visit, failed ? -1 : 0, error);
+}
+
+/* A compact copy of t on its own device, queued on a stream (S8). Otherwise the same. */
+static inline dlpack_py_impl_export *
+dlpack_py_impl_export_device_copy(const DLTensor *t, uint64_t flags, int32_t form, const dlpack_py_device *device,
+                                  dlpack_py_work_stream stream, dlpack_py_error *error)
+{
+    const uint64_t kept = flags & DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED;
+    dlpack_py_impl_device_memory *memory = (dlpack_py_impl_device_memory *)DLPACK_PY_MALLOC(sizeof(*memory));
+    dlpack_py_impl_export *e = NULL;
+    DLTensor compact = *t, *out;
+
+    if (!dlpack_py_is_contiguous(t, 'K')) /* else the order of the dimensions stays */
+        compact.strides = NULL;
+    if (memory != NULL)
+        e = dlpack_py_impl_export_new(&compact, kept | DLPACK_PY_FLAG_IS_COPIED, form, 0, 0);
+    if (e == NULL) {
+        DLPACK_PY_FREE(memory);
+        dlpack_py_impl_fail(error, DLPACK_PY_MEMORY_ERROR, "no memory to describe a copy");
+        return NULL;
+    }
+    memory->device = device;
+    memory->data = NULL;
+    memory->id = t->device.device_id;
+    e->context = memory;
+    e->free_fn = dlpack_py_impl_free_device_memory;
+    out = dlpack_py_impl_export_tensor(e, form);
+    if (!dlpack_py_is_empty(t) &&
+        dlpack_py_impl_fill_on_device(device, out, t, kept, stream, &memory->data, error) < 0) {
         dlpack_py_impl_export_free(e);
         return NULL;
     }
@@ -2977,20 +3435,23 @@ dlpack_py_parse_request(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnam
 /* What is exported, by whom and how. Zero what is not needed. */
 typedef struct dlpack_py_offer {
     PyObject *owner;        /* keeps the data alive; held until the deleter has run */
-    const DLTensor *tensor; /* on memory that the CPU can read, with nothing pending */
+    const DLTensor *tensor; /* on memory that the CPU can read, or of device */
     uint64_t flags;         /* DLPACK_PY_FLAG_* that describe the data */
     uint32_t options;       /* DLPACK_PY_OFFER_... */
     /* Asked before anything is exported: -1 with an exception, BufferError as a rule,
      * where the data's bytes are not its values, or the like (P7). May be NULL. */
     int (*veto)(PyObject *owner, const dlpack_py_request *request);
-    dlpack_py_embedded *embedded;   /* exported in place without an allocation; NULL: allocate */
-    dlpack_py_state *state;         /* NULL: looked up */
-    const dlpack_py_device *device; /* how copies are made; NULL: dlpack_py_copy */
+    dlpack_py_embedded *embedded;         /* exported in place without an allocation; NULL: allocate */
+    dlpack_py_state *state;               /* NULL: looked up */
+    const dlpack_py_device *device;       /* on whose memory the data is, or whose streams work on it; NULL: none */
+    const dlpack_py_work_stream *pending; /* where work on the data may be queued, pending_count of them; they are */
+    size_t pending_count;                 /* ordered before the consumer's, or waited for before the host reads */
 } dlpack_py_offer;
 
 #define DLPACK_PY_OFFER_UNSAID 1u          /* imported from a legacy capsule: may be so exported again (C7) */
 #define DLPACK_PY_OFFER_REFUSE_NEGATIVE 2u /* a negative stride is BufferError: PyTorch ends the process (D11) */
 #define DLPACK_PY_OFFER_COPY_NEGATIVE 4u   /* a negative stride asks for a copy */
+#define DLPACK_PY_OFFER_NONE_IS_NO_SYNC 8u /* stream=None asks for no order on a device, as PyTorch has it */
 
 /* What is done with a request. */
 typedef struct dlpack_py_plan {
@@ -3017,17 +3478,24 @@ dlpack_py_impl_same_device(DLDevice a, DLDevice b)
     return a.device_type == b.device_type && a.device_id == b.device_id;
 }
 
+static inline int
+dlpack_py_impl_is_on(const dlpack_py_device *device, DLDevice where)
+{
+    return device != NULL && (int32_t)where.device_type == device->type;
+}
+
 /* Device and stream of a request (P5, P6): where the capsule will say the data is. */
 static inline int
-dlpack_py_impl_plan_device(const DLTensor *t, const dlpack_py_request *request, DLDevice *device,
+dlpack_py_impl_plan_device(const dlpack_py_offer *offer, const dlpack_py_request *request, DLDevice *device,
                            dlpack_py_error *error)
 {
+    const DLTensor *t = offer->tensor;
     char came[DLPACK_PY_TEXT_SIZE], wanted[DLPACK_PY_TEXT_SIZE];
 
     *device = dlpack_py_impl_device_said(t->device);
     if (t->device.device_type == kDLCPU && !request->has_device && request->stream.kind != DLPACK_PY_STREAM_HANDLE)
         return 0; /* nothing is asked: saves the questions below */
-    if (!dlpack_py_is_cpu_readable(t->device))
+    if (!dlpack_py_is_cpu_readable(t->device) && !dlpack_py_impl_is_on(offer->device, t->device))
         return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
                                    "device is %s, memory that the CPU can read was to be exported",
                                    dlpack_py_device_text(t->device, came));
@@ -3037,47 +3505,63 @@ dlpack_py_impl_plan_device(const DLTensor *t, const dlpack_py_request *request, 
                                        dlpack_py_device_text(request->device, wanted),
                                        dlpack_py_device_text(t->device, came),
                                        t->device.device_type == kDLCPU ? "" : " and goes there or to cpu");
-        *device = request->device; /* pinned and managed memory, as the host's that was asked for */
+        *device = request->device; /* pinned and managed memory, as the host's that was asked for; else a copy */
     }
     return dlpack_py_check_stream(*device, &request->stream, error);
 }
 
-/* Decide how a request is met: in place or by a copy, in which form.
- *
- * t, flags, options   as in dlpack_py_offer; t has been validated
- * plan                out
- *
- * Returns 0, or -1 with BufferError (P3, P4, P5, P7) or ValueError (P6). Needs no
- * thread state, and looks at no data.
- */
+/* Is the copy that a request needs refused by it, or made where nobody asked for it? */
 static inline int
-dlpack_py_decide(const DLTensor *t, uint64_t flags, uint32_t options, const dlpack_py_request *request,
-                 dlpack_py_plan *plan, dlpack_py_error *error)
+dlpack_py_impl_plan_copy(const dlpack_py_offer *offer, const dlpack_py_request *request, dlpack_py_plan *plan,
+                         dlpack_py_error *error)
 {
-    const int negative = (options & (DLPACK_PY_OFFER_REFUSE_NEGATIVE | DLPACK_PY_OFFER_COPY_NEGATIVE)) != 0 &&
+    const DLTensor *t = offer->tensor;
+    const int negative = (offer->options & (DLPACK_PY_OFFER_REFUSE_NEGATIVE | DLPACK_PY_OFFER_COPY_NEGATIVE)) != 0 &&
                          dlpack_py_impl_has_negative_stride(t);
+    const int leaves = !dlpack_py_is_cpu_readable(t->device) && (int32_t)plan->device.device_type == (int32_t)kDLCPU;
+    const char *why = NULL;
     char name[DLPACK_PY_TEXT_SIZE];
 
-    plan->form = request->max_version.major < 1 ? DLPACK_PY_LEGACY : DLPACK_PY_VERSIONED;
     plan->copy = request->copy == DLPACK_PY_COPY_ALWAYS;
-    plan->flags = dlpack_py_impl_lasting(t, flags);
-    if (dlpack_py_impl_plan_device(t, request, &plan->device, error) < 0)
-        return -1;
-    if (negative && !plan->copy) {
-        if ((options & DLPACK_PY_OFFER_COPY_NEGATIVE) == 0)
-            return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
-                                       "a stride is negative, which is not exported; copy=True would be");
-        if (request->copy == DLPACK_PY_COPY_NEVER)
-            return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
-                                       "a stride is negative, which is exported as a copy only, and copy is False");
-        plan->copy = 1;
-    }
-    if (plan->copy && (int32_t)plan->device.device_type != (int32_t)kDLCPU) /* the capsule would not say so (P8) */
+    if (negative && !plan->copy && (offer->options & DLPACK_PY_OFFER_COPY_NEGATIVE) == 0)
+        return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
+                                   "a stride is negative, which is not exported; copy=True would be");
+    if (negative)
+        why = "a stride is negative, which is exported as a copy only";
+    if (leaves)
+        why = "the data is on a device that the CPU cannot read, and goes to the CPU as a copy only";
+    if (why != NULL && request->copy == DLPACK_PY_COPY_NEVER)
+        return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR, "%s, and copy is False", why);
+    plan->copy = plan->copy || why != NULL;
+    if (plan->copy && (int32_t)plan->device.device_type != (int32_t)kDLCPU &&
+        !dlpack_py_impl_is_on(offer->device, plan->device)) /* the capsule would not say so (P8) */
         return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
                                    "a copy of data on %s is made on the CPU: ask with dl_device=(1, 0)",
                                    dlpack_py_device_text(plan->device, name));
+    return 0;
+}
+
+/* Decide how a request is met: in place or by a copy, on which device, in which form.
+ *
+ * offer   its tensor has been validated; tensor, flags, options and device are looked at
+ * plan    out
+ *
+ * Returns 0, or -1 with BufferError (P3, P4, P5, P7) or ValueError (P6). Needs no
+ * thread state, looks at no data and asks no device.
+ */
+static inline int
+dlpack_py_decide(const dlpack_py_offer *offer, const dlpack_py_request *request, dlpack_py_plan *plan,
+                 dlpack_py_error *error)
+{
+    const uint64_t flags = offer->flags;
+
+    plan->form = request->max_version.major < 1 ? DLPACK_PY_LEGACY : DLPACK_PY_VERSIONED;
+    plan->flags = dlpack_py_impl_lasting(offer->tensor, flags);
+    if (dlpack_py_impl_plan_device(offer, request, &plan->device, error) < 0 ||
+        dlpack_py_impl_plan_copy(offer, request, plan, error) < 0)
+        return -1;
     if (plan->form == DLPACK_PY_LEGACY) {
-        if ((flags & DLPACK_PY_FLAG_READ_ONLY) != 0 && !plan->copy && (options & DLPACK_PY_OFFER_UNSAID) == 0)
+        if ((flags & DLPACK_PY_FLAG_READ_ONLY) != 0 && !plan->copy && (offer->options & DLPACK_PY_OFFER_UNSAID) == 0)
             return dlpack_py_impl_fail(
                 error, DLPACK_PY_BUFFER_ERROR,
                 "data is read-only, which a legacy capsule cannot say: ask with max_version=(1, 0)");
@@ -3117,17 +3601,81 @@ dlpack_py_impl_answer_embedded(dlpack_py_embedded *e, const dlpack_py_plan *plan
     return plan->form == DLPACK_PY_VERSIONED ? (void *)&e->versioned : (void *)&e->legacy;
 }
 
-static inline void *
-dlpack_py_impl_answer_copy(const dlpack_py_offer *offer, const dlpack_py_plan *plan)
+/* The stream on which a request's work on a device is to come. */
+static inline dlpack_py_work_stream
+dlpack_py_impl_stream_of(const dlpack_py_offer *offer, const dlpack_py_request *request)
 {
-    const dlpack_py_device *device = offer->device != NULL ? offer->device : dlpack_py_cpu_table();
+    const int managed = (int32_t)offer->tensor->device.device_type == offer->device->managed_type;
+    dlpack_py_work_stream stream;
+    stream.handle =
+        request->stream.kind == DLPACK_PY_STREAM_HANDLE ? request->stream.handle : offer->device->default_stream;
+    stream.device_id = managed ? DLPACK_PY_CURRENT_DEVICE : offer->tensor->device.device_id;
+    return stream;
+}
+
+/* Is no order asked for? */
+static inline int
+dlpack_py_impl_asks_nothing(const dlpack_py_offer *offer, const dlpack_py_request *request)
+{
+    return request->stream.kind == DLPACK_PY_STREAM_NO_SYNC ||
+           (request->stream.kind == DLPACK_PY_STREAM_NONE && (offer->options & DLPACK_PY_OFFER_NONE_IS_NO_SYNC) != 0 &&
+            dlpack_py_impl_is_on(offer->device, offer->tensor->device));
+}
+
+/* A copy to the host makes it wait, other threads with the interpreter do not. */
+static inline void *
+dlpack_py_impl_answer_copy(const dlpack_py_offer *offer, const dlpack_py_request *request, const dlpack_py_plan *plan)
+{
+    const dlpack_py_device *device = dlpack_py_is_cpu_readable(offer->tensor->device) ? NULL : offer->device;
+    dlpack_py_impl_export *e;
+    dlpack_py_work_stream stream;
     dlpack_py_error error;
-    dlpack_py_impl_export *e =
-        dlpack_py_impl_export_copy(offer->tensor, offer->flags, plan->form, 'C', 0, device, &error);
+
+    if (device == NULL) {
+        e = dlpack_py_impl_export_copy(offer->tensor, offer->flags, plan->form, 'C', 0, NULL, NULL, 0, &error);
+    }
+    else if ((int32_t)plan->device.device_type == (int32_t)kDLCPU) {
+        Py_BEGIN_ALLOW_THREADS
+        e = dlpack_py_impl_export_copy(offer->tensor, offer->flags, plan->form, 'C', 0, device, offer->pending,
+                                       offer->pending_count, &error);
+        Py_END_ALLOW_THREADS
+    }
+    else {
+        stream = dlpack_py_impl_stream_of(offer, request);
+        if (dlpack_py_impl_asks_nothing(offer, request) && offer->pending_count > 0)
+            stream = offer->pending[0]; /* on the consumer's it would be too early */
+        e = dlpack_py_impl_export_device_copy(offer->tensor, offer->flags, plan->form, device, stream, &error);
+    }
     if (e != NULL)
         return &e->managed;
     (void)dlpack_py_raise(&error);
     return NULL;
+}
+
+/* Makes the data safe to be used on the consumer's stream (S1), or by the host (S10). */
+static inline int
+dlpack_py_impl_answer_stream(const dlpack_py_offer *offer, const dlpack_py_request *request, const dlpack_py_plan *plan)
+{
+    dlpack_py_error error;
+    int failed;
+
+    if (plan->copy && !dlpack_py_is_cpu_readable(offer->tensor->device) &&
+        (int32_t)plan->device.device_type == (int32_t)kDLCPU)
+        return 0; /* the copy sees to it */
+    if (dlpack_py_is_cpu_readable(plan->device) && request->stream.kind != DLPACK_PY_STREAM_HANDLE) {
+        /* Without a stream it is the host that will read. */
+        if (request->stream.kind == DLPACK_PY_STREAM_NO_SYNC && !request->has_device)
+            return 0;
+        Py_BEGIN_ALLOW_THREADS
+        failed = dlpack_py_synchronize(offer->device, offer->pending, offer->pending_count, &error);
+        Py_END_ALLOW_THREADS
+    }
+    else if (dlpack_py_impl_asks_nothing(offer, request))
+        return 0;
+    else
+        failed = dlpack_py_order(offer->device, offer->pending, offer->pending_count,
+                                 dlpack_py_impl_stream_of(offer, request), &error);
+    return failed ? dlpack_py_raise(&error) : 0;
 }
 
 /* May this be exported, and how? Returns 0, or -1 with an exception. */
@@ -3143,18 +3691,19 @@ dlpack_py_impl_plan(const dlpack_py_offer *offer, const dlpack_py_request *reque
     }
     if (((offer->embedded == NULL || offer->tensor != &offer->embedded->versioned.dl_tensor) &&
          dlpack_py_validate(offer->tensor, offer->flags, &error) < 0) ||
-        dlpack_py_decide(offer->tensor, offer->flags, offer->options, request, plan, &error) < 0)
+        dlpack_py_decide(offer, request, plan, &error) < 0)
         return dlpack_py_raise(&error);
     return 0;
 }
 
-/* Export what is offered, as it was planned. Returns a managed tensor of the plan's
- * form, the caller's; NULL with MemoryError, BufferError or RuntimeError. */
+/* Export what is offered, as it was planned, and ordered after what is pending. Returns a
+ * managed tensor of the plan's form, the caller's; NULL with MemoryError, BufferError or
+ * RuntimeError. */
 static inline void *
-dlpack_py_impl_export_offer(const dlpack_py_offer *offer, const dlpack_py_plan *plan)
+dlpack_py_impl_export_offer(const dlpack_py_offer *offer, const dlpack_py_request *request, const dlpack_py_plan *plan)
 {
     if (plan->copy)
-        return dlpack_py_impl_answer_copy(offer, plan);
+        return dlpack_py_impl_answer_copy(offer, request, plan);
     if (offer->embedded != NULL && offer->tensor == &offer->embedded->versioned.dl_tensor &&
         plan->flags == offer->embedded->versioned.flags &&
         dlpack_py_impl_same_device(plan->device, offer->tensor->device)) /* else the author changed the offer */
@@ -3170,9 +3719,10 @@ dlpack_py_answer(const dlpack_py_offer *offer, const dlpack_py_request *request)
     dlpack_py_plan plan;
     void *managed;
 
-    if (dlpack_py_impl_plan(offer, request, &plan) < 0)
+    if (dlpack_py_impl_plan(offer, request, &plan) < 0 ||
+        (offer->pending_count > 0 && dlpack_py_impl_answer_stream(offer, request, &plan) < 0))
         return NULL;
-    managed = dlpack_py_impl_export_offer(offer, &plan);
+    managed = dlpack_py_impl_export_offer(offer, request, &plan);
     return managed == NULL ? NULL : dlpack_py_impl_capsule_new(managed, plan.form);
 }
 
@@ -3850,7 +4400,7 @@ dlpack_py_impl_examine(dlpack_py_view *v, const void *managed, int32_t form, dlp
     if (!terms->copy || terms->ask)
         return 0;
     terms->made = dlpack_py_impl_export_copy(&v->tensor, v->flags, DLPACK_PY_VERSIONED, order,
-                                             want != NULL ? want->alignment : 0, dlpack_py_cpu_table(), error);
+                                             want != NULL ? want->alignment : 0, NULL, NULL, 0, error);
     return terms->made == NULL ? -1 : 0;
 }
 
@@ -4042,7 +4592,7 @@ dlpack_py_impl_fetch_own(dlpack_py_state *state, const dlpack_py_exchange *x, Py
         return -1;
     if (plan.device.device_type != kDLCPU)
         return 1;
-    managed = dlpack_py_impl_export_offer(&offer, &plan);
+    managed = dlpack_py_impl_export_offer(&offer, dlpack_py_impl_newest_request(), &plan);
     if (managed == NULL)
         return -1;
     terms->ours = !DLPACK_PY_PLAIN; /* a capsule's may have been changed by a consumer before us */
@@ -4850,7 +5400,7 @@ dlpack_py_impl_table_from_object(const dlpack_py_exchange *x, void *object, DLMa
     *out = NULL;
     if (dlpack_py_impl_table_offer(x, (PyObject *)object, &offer, &plan) < 0)
         return -1;
-    *out = (DLManagedTensorVersioned *)dlpack_py_impl_export_offer(&offer, &plan);
+    *out = (DLManagedTensorVersioned *)dlpack_py_impl_export_offer(&offer, dlpack_py_impl_newest_request(), &plan);
     return *out == NULL ? -1 : 0;
 }
 
