@@ -63,8 +63,9 @@
  *   1.5 Order
  *   1.6 Extent and overlap
  *   1.7 Strided copy
- *   1.8 Stream arguments and the device table
- *   1.9 Requirements
+ *   1.8 Stream arguments
+ *   1.9 Devices and the order of their streams
+ *   1.10 Requirements
  *   2.1 The one-call functions
  *   2.2 Differences of Pythons
  *   2.3 Exceptions
@@ -77,8 +78,9 @@
  *   2.10 Calling __dlpack__
  *   2.11 Taking a tensor
  *   2.12 Consuming
- *   2.13 Results like an argument
- *   2.14 The exchange table of a type
+ *   2.13 Consuming on a stream
+ *   2.14 Results like an argument
+ *   2.15 The exchange table of a type
  */
 
 /* ---- 0.1 Switches ------------------------------------------------------- */
@@ -92,6 +94,8 @@
  *                          on any thread, with no interpreter: never PyMem_*.
  * DLPACK_PY_EXIT_WAIT      how long the end of an interpreter waits for deleters
  *                          that are running on other threads, in seconds.
+ * DLPACK_PY_WITH_CUDA, DLPACK_PY_WITH_ROCM
+ *                          include dlpack_cuda.h, dlpack_rocm.h as well.
  * DLPACK_PY_PLAIN          1 turns the fast paths off; for tests.
  */
 #ifndef DLPACK_PY_EXIT_WAIT
@@ -1254,6 +1258,16 @@ typedef struct dlpack_py_work_stream {
 
 #define DLPACK_PY_IMPL_EVENT_DEVICES 32
 
+/* A tensor that was let go of while work of the consumer's is queued, and the event
+ * behind that work (2.13). */
+typedef struct dlpack_py_impl_waiting {
+    struct dlpack_py_impl_waiting *next;
+    void *event;
+    int32_t device_id; /* of the event */
+    int32_t form;
+    void *managed;
+} dlpack_py_impl_waiting;
+
 /* The events that a file keeps: one for each device, and one for its graph captures. All
  * zero is none. A wait concerns the record before it, so one event does for all streams,
  * if nobody comes between the two. */
@@ -1262,6 +1276,8 @@ typedef struct dlpack_py_events {
         dlpack_py_impl_word lock; /* for the length of a record and a wait */
         void *event[2];
     } of[DLPACK_PY_IMPL_EVENT_DEVICES];
+    dlpack_py_impl_word lock; /* for the two lists, a few lines long */
+    dlpack_py_impl_waiting *waiting, *spare;
 } dlpack_py_events;
 
 /* What tells a kind of devices from another, and the functions of their runtime: all that
@@ -1502,17 +1518,24 @@ dlpack_py_synchronize(const dlpack_py_device *device, const dlpack_py_work_strea
 }
 
 /* Give the kept events back to the runtime, while nobody orders streams by them. They
- * are made again when they are needed. */
+ * are made again when they are needed. What waits to be released still does. */
 static inline void
 dlpack_py_free_events(const dlpack_py_device *device)
 {
+    dlpack_py_impl_waiting *one;
     int i, k;
+
     for (i = 0; i < DLPACK_PY_IMPL_EVENT_DEVICES; i++) {
         for (k = 0; k < 2; k++) {
             if (device->events->of[i].event[k] != NULL)
                 device->event_destroy(device->events->of[i].event[k]);
             device->events->of[i].event[k] = NULL;
         }
+    }
+    while ((one = device->events->spare) != NULL) {
+        device->events->spare = one->next;
+        device->event_destroy(one->event);
+        DLPACK_PY_FREE(one);
     }
 }
 
@@ -1845,6 +1868,8 @@ typedef struct dlpack_py_view {
     int32_t form;     /* DLPACK_PY_VERSIONED or DLPACK_PY_LEGACY: what managed is; 0: nothing to release */
     void *managed;    /* the managed tensor, owned */
     int64_t strides[DLPACK_PY_MAX_NDIM]; /* for a producer that gave NULL (D4) */
+    int32_t work_known;                  /* 1: work is the stream that the producer works on (2.13) */
+    dlpack_py_work_stream work;
 } dlpack_py_view;
 
 #define DLPACK_PY_VERSIONED 1 /* DLManagedTensorVersioned */
@@ -2348,13 +2373,14 @@ struct dlpack_py_state {
     dlpack_py_impl_word forks;   /* how often this process is a forked child */
     dlpack_py_impl_word process; /* that counts the deleters */
     PyInterpreterState *interpreter;
-    PyObject *dlpack;      /* "__dlpack__" */
-    PyObject *exchange;    /* "__dlpack_c_exchange_api__" */
-    PyObject *on_demand;   /* a dict: address of a dlpack_py_exchange to weak references to its types (2.14);
-                              None to the carriers' type (2.13) */
-    PyObject *keywords[8]; /* names passed to it, by DLPACK_PY_IMPL_PASS_... */
-    PyObject *version;     /* its max_version */
-    PyObject *cpu;         /* (1, 0) */
+    PyObject *dlpack;        /* "__dlpack__" */
+    PyObject *dlpack_device; /* "__dlpack_device__" */
+    PyObject *exchange;      /* "__dlpack_c_exchange_api__" */
+    PyObject *on_demand;     /* a dict: address of a dlpack_py_exchange to weak references to its types (2.15);
+                              None to the carriers' type (2.14) */
+    PyObject *keywords[16];  /* names passed to it, by DLPACK_PY_IMPL_PASS_... */
+    PyObject *version;       /* its max_version */
+    PyObject *cpu;           /* (1, 0) */
 #if DLPACK_PY_IMPL_HAS_TYPE_SLOTS
     dlpack_py_impl_type types[DLPACK_PY_IMPL_TYPES];
 #endif
@@ -2363,6 +2389,7 @@ struct dlpack_py_state {
 #define DLPACK_PY_IMPL_PASS_VERSION 1u
 #define DLPACK_PY_IMPL_PASS_DEVICE 2u
 #define DLPACK_PY_IMPL_PASS_COPY 4u
+#define DLPACK_PY_IMPL_PASS_STREAM 8u
 
 #define DLPACK_PY_IMPL_STATE_NAME "dlpack_py.state"
 
@@ -2444,11 +2471,12 @@ dlpack_py_impl_state_clear(dlpack_py_state *state)
 {
     unsigned i;
     Py_CLEAR(state->dlpack);
+    Py_CLEAR(state->dlpack_device);
     Py_CLEAR(state->exchange);
     Py_CLEAR(state->on_demand);
     Py_CLEAR(state->version);
     Py_CLEAR(state->cpu);
-    for (i = 0; i < 8; i++)
+    for (i = 0; i < 16; i++)
         Py_CLEAR(state->keywords[i]);
 }
 
@@ -2568,20 +2596,21 @@ dlpack_py_impl_register_fork(dlpack_py_state *state)
 static inline int
 dlpack_py_impl_state_fill(dlpack_py_state *state)
 {
-    static const char *const names[3] = {"max_version", "dl_device", "copy"};
+    static const char *const names[4] = {"max_version", "dl_device", "copy", "stream"};
     unsigned pass, i;
 
     state->dlpack = PyUnicode_InternFromString("__dlpack__");
+    state->dlpack_device = PyUnicode_InternFromString("__dlpack_device__");
     state->exchange = PyUnicode_InternFromString("__dlpack_c_exchange_api__");
     state->on_demand = PyDict_New();
     state->version = Py_BuildValue("(ii)", DLPACK_PY_PROTOCOL_MAJOR, DLPACK_PY_PROTOCOL_MINOR);
     state->cpu = Py_BuildValue("(ii)", 1, 0);
-    if (state->dlpack == NULL || state->exchange == NULL || state->on_demand == NULL || state->version == NULL ||
-        state->cpu == NULL)
+    if (state->dlpack == NULL || state->dlpack_device == NULL || state->exchange == NULL || state->on_demand == NULL ||
+        state->version == NULL || state->cpu == NULL)
         return -1;
-    for (pass = 1; pass < 8; pass++) {
+    for (pass = 1; pass < 16; pass++) {
         PyObject *list = PyList_New(0);
-        for (i = 0; i < 3 && list != NULL; i++) {
+        for (i = 0; i < 4 && list != NULL; i++) {
             PyObject *name = (pass >> i & 1) == 0 ? NULL : PyUnicode_InternFromString(names[i]);
             if ((pass >> i & 1) != 0 && (name == NULL || PyList_Append(list, name) < 0))
                 Py_CLEAR(list);
@@ -4083,7 +4112,7 @@ static inline PyObject *
 dlpack_py_impl_call(dlpack_py_state *state, PyObject *obj, PyObject *method, int unbound, unsigned pass,
                     const dlpack_py_request *request)
 {
-    PyObject *stack[4], *device = NULL, *capsule;
+    PyObject *stack[5], *device = NULL, *stream = NULL, *capsule;
     size_t n = 1;
 
     stack[0] = obj;
@@ -4097,15 +4126,25 @@ dlpack_py_impl_call(dlpack_py_state *state, PyObject *obj, PyObject *method, int
     }
     if ((pass & DLPACK_PY_IMPL_PASS_COPY) != 0)
         stack[n++] = request->copy == DLPACK_PY_COPY_ALWAYS ? Py_True : Py_False;
+    if ((pass & DLPACK_PY_IMPL_PASS_STREAM) != 0) {
+        stream = PyLong_FromUnsignedLongLong(request->stream.handle);
+        if (stream == NULL) {
+            Py_XDECREF(device);
+            return NULL;
+        }
+        stack[n++] = stream;
+    }
     capsule = unbound ? PyObject_Vectorcall(method, stack, 1, state->keywords[pass])
                       : PyObject_Vectorcall(method, stack + 1, PY_VECTORCALL_ARGUMENTS_OFFSET, state->keywords[pass]);
     Py_XDECREF(device);
+    Py_XDECREF(stream);
     return capsule;
 }
 
 /* Which of the keywords that were passed does this TypeError refuse (C1)? Python,
  * Cython, PyArg_Parse..., pybind11 and nanobind word it differently. 0, with or
- * without an exception: it speaks of something else. */
+ * without an exception: it speaks of something else. A stream is not one of them: it was
+ * in the first version, and the call without it would mean another one. */
 static inline unsigned
 dlpack_py_impl_refused(PyObject *exception, unsigned passed)
 {
@@ -4135,7 +4174,7 @@ dlpack_py_impl_refused(PyObject *exception, unsigned passed)
             refused |= passed & DLPACK_PY_IMPL_PASS_COPY;
     }
     Py_XDECREF(string);
-    return refused;
+    return refused & ~DLPACK_PY_IMPL_PASS_STREAM;
 }
 
 /* Follows a chain of contexts to its end, or to one exception. Returns a borrowed
@@ -4180,6 +4219,7 @@ dlpack_py_impl_ask(dlpack_py_state *state, PyObject *obj, PyObject *method, int 
                    const dlpack_py_request *request, unsigned *refused)
 {
     const unsigned needed = DLPACK_PY_IMPL_PASS_VERSION | (request->has_device ? DLPACK_PY_IMPL_PASS_DEVICE : 0u) |
+                            (request->stream.kind == DLPACK_PY_STREAM_HANDLE ? DLPACK_PY_IMPL_PASS_STREAM : 0u) |
                             (request->copy != DLPACK_PY_COPY_AS_NEEDED ? DLPACK_PY_IMPL_PASS_COPY : 0u);
     PyObject *capsule = NULL, *refusal, *first = NULL;
     unsigned named;
@@ -4226,18 +4266,21 @@ dlpack_py_impl_view_clear(dlpack_py_view *v)
 {
     v->managed = NULL;
     v->form = 0;
+    v->work_known = 0;
 }
 
 /* On what terms a tensor is taken, and what is still to be done with it. */
 typedef struct dlpack_py_impl_terms {
     const dlpack_py_want *want; /* NULL: anything */
     const dlpack_py_request *request;
-    int can_ask;                 /* the producer can be asked for the data as the CPU's */
-    int ask;                     /* out: do so, this is not ready to be read */
-    unsigned refused;            /* DLPACK_PY_IMPL_PASS_...: keywords that its __dlpack__ does not know */
-    int copy;                    /* a copy will be made in any case; out: is to be made */
-    int ours;                    /* exported by this file just now, which validated it: saves doing so again */
-    dlpack_py_impl_export *made; /* out: that copy */
+    int can_ask;                    /* the producer can be asked for the data as the CPU's */
+    int ask;                        /* out: do so, this is not ready to be read */
+    unsigned refused;               /* DLPACK_PY_IMPL_PASS_...: keywords that its __dlpack__ does not know */
+    int copy;                       /* a copy will be made in any case; out: is to be made */
+    int ours;                       /* exported by this file just now, which validated it: saves doing so again */
+    dlpack_py_impl_export *made;    /* out: that copy */
+    const dlpack_py_device *device; /* of the consumer's stream, that of request; NULL: it has none */
+    const DLDevice *announced;      /* what the producer's __dlpack_device__ said; NULL: not asked */
 } dlpack_py_impl_terms;
 
 /* Those of a caller who asks for nothing but what want says. */
@@ -4304,6 +4347,20 @@ dlpack_py_impl_check_place(const DLTensor *t, const dlpack_py_impl_terms *terms,
                                dlpack_py_device_text(t->device, text), dlpack_py_device_text(request->device, other));
 }
 
+/* Is the tensor on the device that its producer named before? What was passed to it
+ * depended on that (C4). */
+static inline int
+dlpack_py_impl_check_announced(const DLTensor *t, const DLDevice *announced, dlpack_py_error *error)
+{
+    const DLDevice came = dlpack_py_impl_device_said(t->device), said = dlpack_py_impl_device_said(*announced);
+    char came_text[DLPACK_PY_TEXT_SIZE], said_text[DLPACK_PY_TEXT_SIZE];
+
+    if (came.device_type == said.device_type && came.device_id == said.device_id)
+        return 0;
+    return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR, "device is %s, and __dlpack_device__ said %s",
+                               dlpack_py_device_text(came, came_text), dlpack_py_device_text(said, said_text));
+}
+
 /* Describes a tensor in v, if it is right and meets the terms: before it is taken, for
  * what is refused stays whose it was (K4). */
 static inline int
@@ -4311,6 +4368,8 @@ dlpack_py_impl_view_fill(dlpack_py_view *v, const DLTensor *t, uint64_t flags, i
                          dlpack_py_impl_terms *terms, dlpack_py_error *error)
 {
     if (!terms->ours && dlpack_py_validate(t, flags, error) < 0)
+        return -1;
+    if (terms->announced != NULL && dlpack_py_impl_check_announced(t, terms->announced, error) < 0)
         return -1;
     if (dlpack_py_meets(t, readonly, terms->want, error) < 0) {
         if (!error->curable || !(terms->copy || (dlpack_py_impl_terms_allow(terms, DLPACK_PY_COPY_IF_NEEDED) &&
@@ -4558,14 +4617,75 @@ dlpack_py_impl_fetch_for_host(dlpack_py_state *state, PyObject *obj, PyObject *m
     return dlpack_py_impl_fetch(state, obj, method, unbound, terms, v);
 }
 
-#if DLPACK_PY_HAS_EXCHANGE_API
-/* What is not the CPU's, for a table synchronizes nothing (X4); and complex numbers of
- * another library's, for PyTorch's gives lazily conjugated ones as they lie in memory
- * (X9). Then __dlpack__ is asked. */
+/* What __dlpack_device__ says. A number that is none, as some answer for the host, is 0. */
 static inline int
-dlpack_py_impl_table_may_mislead(const DLTensor *t)
+dlpack_py_impl_ask_device(dlpack_py_state *state, PyObject *obj, DLDevice *device)
 {
-    return t->device.device_type != kDLCPU || t->dtype.code == 5 || t->dtype.code == 18;
+    int unbound, failed = 1;
+    int64_t type = 0, id = 0;
+    PyObject *method = dlpack_py_impl_find_method(obj, state->dlpack_device, &unbound), *said;
+
+    if (method == NULL)
+        return -1;
+    said = unbound ? PyObject_CallFunctionObjArgs(method, obj, NULL) : PyObject_CallFunctionObjArgs(method, NULL);
+    Py_DECREF(method);
+    if (said == NULL)
+        return -1;
+    if (PyTuple_Check(said) && PyTuple_Size(said) == 2) {
+        failed = dlpack_py_impl_integer(PyTuple_GetItem(said, 0), &type);
+        if (failed == 0 && PyTuple_GetItem(said, 1) != Py_None)
+            failed = dlpack_py_impl_integer(PyTuple_GetItem(said, 1), &id);
+    }
+    if (failed > 0)
+        dlpack_py_impl_refuse_value(PyExc_TypeError,
+                                    "__dlpack_device__ returned %U, a tuple of two integers was wanted", said);
+    Py_DECREF(said);
+    *device = dlpack_py_device_make(dlpack_py_impl_clip(type), dlpack_py_impl_clip(id));
+    return failed ? -1 : 0;
+}
+
+/* A round for a consumer with a stream: asks where the data is, passes the stream only
+ * where it belongs, with the data's device current (C4, S2, S3). */
+static inline int
+dlpack_py_impl_fetch_on(dlpack_py_state *state, PyObject *obj, PyObject *method, int unbound,
+                        dlpack_py_impl_terms *terms, dlpack_py_view *v)
+{
+    const dlpack_py_device *device = terms->device;
+    dlpack_py_request request = *terms->request;
+    dlpack_py_impl_visit visit = {-1, -1};
+    dlpack_py_error error;
+    DLDevice where;
+    int failed = 0;
+
+    if (dlpack_py_impl_ask_device(state, obj, &where) < 0)
+        return -1;
+    if (!dlpack_py_impl_is_on(device, where) && (int32_t)where.device_type != device->managed_type)
+        memset(&request.stream, 0, sizeof(request.stream));
+    if (dlpack_py_impl_is_on(device, where) && dlpack_py_impl_visit_device(device, &visit, where.device_id, &error) < 0)
+        return dlpack_py_raise(&error);
+    terms->request = &request;
+    terms->announced = &where;
+    failed = dlpack_py_impl_fetch(state, obj, method, unbound, terms, v);
+    terms->announced = NULL;
+    terms->request = dlpack_py_impl_no_request(); /* who asks again, asks for the host */
+    if (dlpack_py_impl_visit_end(device, &visit, 0, &error) == 0)
+        return failed;
+    if (failed == 0) {
+        dlpack_py_release(v);
+        (void)dlpack_py_raise(&error);
+    }
+    return -1;
+}
+
+#if DLPACK_PY_HAS_EXCHANGE_API
+/* What is not the CPU's, for a table synchronizes nothing (X4) and only a consumer with a
+ * stream of that device can; and complex numbers of another library's, for PyTorch's gives
+ * lazily conjugated ones as they lie in memory (X9). Then __dlpack__ is asked. */
+static inline int
+dlpack_py_impl_table_may_mislead(const DLTensor *t, const dlpack_py_device *device)
+{
+    return (t->device.device_type != kDLCPU && !dlpack_py_impl_is_on(device, t->device)) || t->dtype.code == 5 ||
+           t->dtype.code == 18;
 }
 
 /* 0 from a function of a table, and no exception? Else there will be one; returns -1. */
@@ -4599,6 +4719,36 @@ dlpack_py_impl_fetch_own(dlpack_py_state *state, const dlpack_py_exchange *x, Py
     return dlpack_py_impl_take_managed((DLManagedTensorVersioned *)managed, terms, v);
 }
 
+/* The stream that a table's objects are worked on (X4). */
+static inline int
+dlpack_py_impl_ask_work(const DLPackExchangeAPI *table, const dlpack_py_device *device, dlpack_py_work_stream *work)
+{
+    void *stream = NULL; /* X8 */
+    const int returned = table->current_work_stream((DLDeviceType)device->type, work->device_id, &stream);
+    work->handle = stream == NULL ? device->default_stream : (uintptr_t)stream;
+    return dlpack_py_impl_check_table_call(returned, "current_work_stream");
+}
+
+/* Puts the consumer's stream after that one, and remembers it for when the tensor is let
+ * go of. */
+static inline int
+dlpack_py_impl_follow_work(const DLPackExchangeAPI *table, const dlpack_py_impl_terms *terms, dlpack_py_view *v)
+{
+    dlpack_py_work_stream own;
+    dlpack_py_error error;
+
+    v->work.device_id = own.device_id = v->tensor.device.device_id;
+    own.handle = terms->request->stream.handle;
+    if (dlpack_py_impl_ask_work(table, terms->device, &v->work) == 0) {
+        v->work_known = 1;
+        if (dlpack_py_order(terms->device, &v->work, 1, own, &error) == 0)
+            return 0;
+        (void)dlpack_py_raise(&error);
+    }
+    dlpack_py_release(v);
+    return -1;
+}
+
 /* Takes an owned tensor by the table of its type. Returns 0, -1 with an exception, or 1
  * where the table cannot say what has to be known. */
 static inline int
@@ -4615,11 +4765,13 @@ dlpack_py_impl_fetch_by_table(const DLPackExchangeAPI *table, PyObject *obj, dlp
         return -1;
     }
     if (!dlpack_py_impl_is_unknown(managed, DLPACK_PY_VERSIONED) &&
-        dlpack_py_impl_table_may_mislead(&managed->dl_tensor)) {
+        dlpack_py_impl_table_may_mislead(&managed->dl_tensor, terms->device)) {
         dlpack_py_impl_delete(managed, DLPACK_PY_VERSIONED);
         return 1;
     }
-    return dlpack_py_impl_take_managed(managed, terms, v);
+    if (dlpack_py_impl_take_managed(managed, terms, v) < 0)
+        return -1;
+    return dlpack_py_impl_is_on(terms->device, v->tensor.device) ? dlpack_py_impl_follow_work(table, terms, v) : 0;
 }
 #endif
 
@@ -4741,7 +4893,8 @@ dlpack_py_impl_obtain_by_method(dlpack_py_state *state, PyObject *obj, const dlp
         return dlpack_py_impl_consume_buffer(state, obj, terms, v);
     }
     terms->can_ask = 1;
-    failed = dlpack_py_impl_fetch(state, obj, method, unbound, terms, v);
+    failed = terms->device == NULL ? dlpack_py_impl_fetch(state, obj, method, unbound, terms, v)
+                                   : dlpack_py_impl_fetch_on(state, obj, method, unbound, terms, v);
     if (failed == 0 && terms->ask)
         failed = dlpack_py_impl_fetch_for_host(state, obj, method, unbound, terms, v);
     Py_DECREF(method);
@@ -4829,7 +4982,7 @@ dlpack_py_impl_lend(const DLPackExchangeAPI *table, PyObject *obj, DLTensor *t)
 {
     memset(t, 0, sizeof(*t)); /* what is left unset is no tensor (X8) */
     return table->dltensor_from_py_object_no_sync != NULL && table->dltensor_from_py_object_no_sync(obj, t) == 0 &&
-           !PyErr_Occurred() && !dlpack_py_impl_table_may_mislead(t) && t->dtype.bits >= 8;
+           !PyErr_Occurred() && !dlpack_py_impl_table_may_mislead(t, NULL) && t->dtype.bits >= 8;
 }
 
 /* Borrows by the table of a type. Returns 1; 0 where the tensor is to be consumed, for a
@@ -4974,7 +5127,205 @@ dlpack_py_check(PyObject *obj)
     return offered;
 }
 
-/* ---- 2.13 Results like an argument -------------------------------------- */
+/* ---- 2.13 Consuming on a stream ----------------------------------------- */
+
+static inline void
+dlpack_py_impl_list_lock(dlpack_py_events *events)
+{
+    while (DLPACK_PY_IMPL_SWAP(&events->lock, 1) != 0)
+        continue; /* held for a few lines, which call nothing */
+}
+
+static inline void
+dlpack_py_impl_list_put(dlpack_py_events *events, dlpack_py_impl_waiting **list, dlpack_py_impl_waiting *one)
+{
+    dlpack_py_impl_list_lock(events);
+    one->next = *list;
+    *list = one;
+    DLPACK_PY_IMPL_STORE(&events->lock, 0);
+}
+
+/* One that waited before, whose event is of the device, or a new one without an event. */
+static inline dlpack_py_impl_waiting *
+dlpack_py_impl_list_spare(dlpack_py_events *events, int32_t device_id)
+{
+    dlpack_py_impl_waiting **link = &events->spare, *one;
+
+    dlpack_py_impl_list_lock(events);
+    while (*link != NULL && (*link)->device_id != device_id)
+        link = &(*link)->next;
+    one = *link;
+    if (one != NULL)
+        *link = one->next;
+    DLPACK_PY_IMPL_STORE(&events->lock, 0);
+    if (one == NULL)
+        one = (dlpack_py_impl_waiting *)DLPACK_PY_MALLOC(sizeof(*one));
+    else
+        return one;
+    if (one != NULL) {
+        one->event = NULL;
+        one->device_id = device_id;
+    }
+    return one;
+}
+
+/* Let go of the tensors whose work is done (dlpack_py_release_on). Later calls of this
+ * file's do it by themselves; who makes none calls this now and then.
+ *
+ * Returns how many are still waiting. The host does not wait. Deleters run here, as by
+ * dlpack_py_release.
+ */
+static inline size_t
+dlpack_py_collect(const dlpack_py_device *device)
+{
+    dlpack_py_events *events = device->events;
+    dlpack_py_impl_waiting *all, *one;
+    dlpack_py_error error;
+    size_t left = 0;
+    int done;
+
+    dlpack_py_impl_list_lock(events);
+    all = events->waiting;
+    events->waiting = NULL;
+    DLPACK_PY_IMPL_STORE(&events->lock, 0);
+    while ((one = all) != NULL) {
+        all = one->next;
+        done = 1; /* where it cannot be known, the context is lost, and the work with it */
+        if (device->event_is_done(one->event, &done, &error) == 0 && !done) {
+            dlpack_py_impl_list_put(events, &events->waiting, one);
+            left++;
+            continue;
+        }
+        dlpack_py_impl_delete(one->managed, one->form);
+        dlpack_py_impl_list_put(events, &events->spare, one);
+    }
+    return left;
+}
+
+/* Puts a tensor on the list, behind the work that is queued on a stream. */
+static inline int
+dlpack_py_impl_release_later(const dlpack_py_device *device, dlpack_py_work_stream stream, dlpack_py_view *v,
+                             dlpack_py_error *error)
+{
+    dlpack_py_impl_visit visit = {-1, -1};
+    dlpack_py_impl_waiting *one = dlpack_py_impl_list_spare(device->events, stream.device_id);
+    int failed, captures = 0;
+
+    if (one == NULL)
+        return dlpack_py_impl_fail(error, DLPACK_PY_MEMORY_ERROR, "no memory to remember a tensor");
+    failed = dlpack_py_impl_visit_stream(device, &visit, stream, error) < 0 ||
+             device->is_capturing(stream.handle, &captures, error) < 0;
+    if (!failed && captures)
+        failed = dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
+                                     "the stream captures a graph, whose work comes later: keep the tensor as long as "
+                                     "the graph");
+    failed = failed || dlpack_py_impl_record(device, &visit, stream, &one->event, error) < 0;
+    failed = dlpack_py_impl_visit_end(device, &visit, failed ? -1 : 0, error) < 0;
+    if (failed && one->event == NULL) {
+        DLPACK_PY_FREE(one);
+        return -1;
+    }
+    if (failed) {
+        dlpack_py_impl_list_put(device->events, &device->events->spare, one);
+        return -1;
+    }
+    one->managed = v->managed;
+    one->form = v->form;
+    dlpack_py_impl_view_clear(v);
+    dlpack_py_impl_list_put(device->events, &device->events->waiting, one);
+    return 0;
+}
+
+/* Let go of a view while work on its tensor is still queued on a stream.
+ *
+ * stream   the consumer's, with the number of its device
+ * v        holds nothing afterwards; when this fails it is the caller's as before, who may
+ *          synchronize and call dlpack_py_release
+ *
+ * Returns 0, or -1 with BufferError (the stream captures a graph), MemoryError or
+ * RuntimeError in *error. Where the producer's own stream is known (its exchange table),
+ * that is ordered after the work, and the deleter called at once; else the deleter waits in
+ * a list for a later call (dlpack_py_collect). The host does not wait. Any thread.
+ */
+static inline int
+dlpack_py_release_on(const dlpack_py_device *device, dlpack_py_work_stream stream, dlpack_py_view *v,
+                     dlpack_py_error *error)
+{
+    (void)dlpack_py_collect(device);
+    if (v->managed == NULL)
+        return 0;
+    if (!v->work_known)
+        return dlpack_py_impl_release_later(device, stream, v, error);
+    if (dlpack_py_order(device, &stream, 1, v->work, error) < 0)
+        return -1;
+    dlpack_py_release(v);
+    return 0;
+}
+
+/* The stream that a library works on at present, by the exchange table of an object's type:
+ * who consumes on that very stream needs no order, and no event (X4).
+ *
+ * work   in: device_id; out: handle
+ *
+ * Returns 1; 0 where the type has no table; or -1 with the library's exception.
+ */
+static inline int
+dlpack_py_current_work(dlpack_py_state *state, PyObject *obj, const dlpack_py_device *device,
+                       dlpack_py_work_stream *work)
+{
+    const dlpack_py_impl_type *type;
+    dlpack_py_impl_type room;
+
+    if (state == NULL && (state = dlpack_py_state_get()) == NULL)
+        return -1;
+    type = dlpack_py_impl_type_get(state, Py_TYPE(obj), &room);
+    if (type == NULL)
+        return -1;
+#if DLPACK_PY_HAS_EXCHANGE_API
+    if (type->table != NULL && !type->own)
+        return dlpack_py_impl_ask_work((const DLPackExchangeAPI *)type->table, device, work) < 0 ? -1 : 1;
+#endif
+    (void)device;
+    (void)work;
+    return 0;
+}
+
+/* Take the tensor that obj offers, to work on it on a stream of the consumer's.
+ *
+ * state    NULL: looked up
+ * device   the table of the stream's runtime
+ * stream   as it crosses the protocol: never 0 on CUDA, never 1 or 2 on ROCm (S2, S3).
+ *          It is ordered after the producer's work, by the producer (__dlpack__) or here
+ *          (the exchange table of its type), and the host does not wait
+ * want     its device is device->type as a rule; NULL: anything there
+ *
+ * Otherwise as dlpack_py_consume, and RuntimeError for what the device's runtime reports. A
+ * raw capsule is taken as it is: whoever asked for it had a stream in mind.
+ */
+static inline int
+dlpack_py_consume_on(dlpack_py_state *state, PyObject *obj, const dlpack_py_device *device, uintptr_t stream,
+                     const dlpack_py_want *want, dlpack_py_view *v)
+{
+    dlpack_py_request request = *dlpack_py_impl_no_request();
+    dlpack_py_impl_terms terms;
+    dlpack_py_want anything;
+    dlpack_py_error error;
+
+    memset(&anything, 0, sizeof(anything));
+    anything.device = device->type;
+    anything.alignment = 1;
+    dlpack_py_impl_view_clear(v);
+    request.stream.kind = DLPACK_PY_STREAM_HANDLE;
+    request.stream.handle = stream;
+    if (dlpack_py_check_stream(dlpack_py_device_make(device->type, 0), &request.stream, &error) < 0)
+        return dlpack_py_raise(&error);
+    (void)dlpack_py_collect(device);
+    terms = dlpack_py_impl_terms_of(want == NULL ? &anything : want, &request);
+    terms.device = device;
+    return dlpack_py_impl_obtain(state, obj, &terms, v);
+}
+
+/* ---- 2.14 Results like an argument -------------------------------------- */
 
 #if DLPACK_PY_HAS_EXCHANGE_API
 /* SetError of a table's allocator. It may come without a thread state: the first report
@@ -5280,7 +5631,7 @@ dlpack_py_return_like_steal(PyObject *like, dlpack_py_view *v)
     return made;
 }
 
-/* ---- 2.14 The exchange table of a type ---------------------------------- */
+/* ---- 2.15 The exchange table of a type ---------------------------------- */
 
 #if DLPACK_PY_HAS_EXCHANGE_API
 /* The exchange table of a type, from what its author has for __dlpack__ and from_dlpack
@@ -5524,6 +5875,13 @@ dlpack_py_exchange_add(PyTypeObject *type, const dlpack_py_exchange *exchange)
 
 #if defined(__cplusplus) && defined(__GNUC__)
 #  pragma GCC diagnostic pop
+#endif
+
+#if defined(DLPACK_PY_WITH_CUDA) && !defined(DLPACK_PY_IMPL_IN_CUDA)
+#  include "dlpack_cuda.h"
+#endif
+#if defined(DLPACK_PY_WITH_ROCM) && !defined(DLPACK_PY_IMPL_IN_ROCM)
+#  include "dlpack_rocm.h"
 #endif
 
 /* Licence (MIT)
