@@ -27,7 +27,6 @@
 
 #include <hip/hip_runtime_api.h>
 #define RUNTIME(name) hip##name
-#define RUNTIME_PREFIX "hip"
 #define RUNTIME_VERSION HIP_VERSION
 #define UNKNOWN_ERROR_NAME "hipErrorUnknown"
 #define ERROR_INVALID_HANDLE hipErrorInvalidHandle
@@ -50,7 +49,6 @@ typedef hipPointerAttribute_t pointer_attributes;
 
 #include <cuda_runtime_api.h>
 #define RUNTIME(name) cuda##name
-#define RUNTIME_PREFIX "cuda"
 #define RUNTIME_VERSION CUDART_VERSION
 #define UNKNOWN_ERROR_NAME "unrecognized error code"
 #define ERROR_INVALID_HANDLE cudaErrorInvalidResourceHandle
@@ -74,11 +72,12 @@ typedef enum RUNTIME(StreamCaptureStatus) capture_status;
 
 #define OK RUNTIME(Success)
 
-/* Handles that name no stream by themselves. The last one stands for NULL in the variants for files that are compiled
- * with per-thread default streams, and is never seen outside. */
-#define LEGACY 1
-#define PER_THREAD 2
-#define NULL_PER_THREAD 3
+/* Handles that mean a stream of the current device. The last one stands for NULL in the variants for files that are
+ * compiled with per-thread default streams, and is not seen outside. */
+static char for_null_per_thread;
+#define LEGACY ((void *)1)
+#define PER_THREAD ((void *)2)
+#define NULL_PER_THREAD ((void *)&for_null_per_thread)
 
 static const struct {
     result code;
@@ -116,6 +115,7 @@ static const struct {
 
 enum { MAX_STREAMS = 256, MAX_MEMORY = 1 << 30 };
 enum { NEVER_WRITTEN = 0xCD, FREED = 0xDD };
+enum { ON_DEVICE, PINNED, MANAGED };
 
 struct moment {
     unsigned at[MAX_STREAMS];
@@ -142,7 +142,7 @@ struct capture {
 
 struct stream {
     struct object object;
-    int index; /* in world.streams and in moments */
+    int index;  /* in world.streams and in moments */
     int thread; /* whose per-thread default stream it is, or 0 */
     bool legacy, blocking, held, running, ended;
     unsigned done;
@@ -162,7 +162,7 @@ struct event {
 
 struct memory {
     struct object object;
-    enum { ON_DEVICE, PINNED, MANAGED } type;
+    int type; /* ON_DEVICE, PINNED or MANAGED */
     char *data;
     size_t size;
     struct capture *capture; /* that allocates it, or NULL */
@@ -197,6 +197,30 @@ struct texts {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+
+static pthread_mutex_t *
+take(pthread_mutex_t *mutex)
+{
+    pthread_mutex_lock(mutex);
+    return mutex;
+}
+
+static void
+give(pthread_mutex_t **mutex)
+{
+    pthread_mutex_unlock(*mutex);
+}
+
+/* Holds the lock to the end of the block. */
+#define WITH_LOCK() pthread_mutex_t *locked __attribute__((cleanup(give), unused)) = take(&lock)
+
+/* Returns from the function with the error, if there is one. */
+#define TRY(work)               \
+    do {                        \
+        result error_ = (work); \
+        if (error_ != OK)       \
+            return error_;      \
+    } while (0)
 
 static struct {
     unsigned generation; /* how many resets there were */
@@ -293,7 +317,7 @@ complain(const char *format, ...)
 
 #define REFUSE(error, ...) (complain(__VA_ARGS__), (result)(error))
 
-/* What begins each function of the runtime, inside of the lock: the text is its name and arguments. */
+/* What begins each function of the runtime: the text is its name and arguments. */
 static result
 begin_call(const char *format, ...)
 {
@@ -321,7 +345,7 @@ begin_call(const char *format, ...)
     return OK;
 }
 
-/* What ends each, and unlocks. */
+/* What ends it. */
 static result
 end_call(result error)
 {
@@ -334,7 +358,6 @@ end_call(result error)
         *text = with_error;
     }
     me()->call = 0;
-    pthread_mutex_unlock(&lock);
     return error;
 }
 
@@ -408,13 +431,10 @@ name_of(const char *kind, const void *handle)
 static const char *
 name_stream(const void *handle)
 {
-    switch ((uintptr_t)handle) {
-    case 0:
-    case NULL_PER_THREAD: return "default";
-    case LEGACY: return "legacy";
-    case PER_THREAD: return "per-thread";
-    default: return name_of(STREAM, handle);
-    }
+    return handle == NULL || handle == NULL_PER_THREAD ? "default"
+           : handle == LEGACY                          ? "legacy"
+           : handle == PER_THREAD                      ? "per-thread"
+                                                       : name_of(STREAM, handle);
 }
 
 static const char *
@@ -544,9 +564,9 @@ default_stream(int device, int thread)
 static result
 get_stream(const void *handle, struct stream **stream)
 {
-    uintptr_t value = (uintptr_t)handle;
-    if (value <= NULL_PER_THREAD && (value != LEGACY || HAS_LEGACY_HANDLE)) {
-        *stream = default_stream(me()->device, value == PER_THREAD || value == NULL_PER_THREAD ? me()->number : 0);
+    bool per_thread = handle == PER_THREAD || handle == NULL_PER_THREAD;
+    if (per_thread || handle == NULL || (handle == LEGACY && HAS_LEGACY_HANDLE)) {
+        *stream = default_stream(me()->device, per_thread ? me()->number : 0);
         return *stream != NULL ? OK : REFUSE(ERROR_OUT_OF_MEMORY, "more streams than are simulated");
     }
     *stream = (struct stream *)find(STREAM, handle);
@@ -571,7 +591,7 @@ wait_on_host(const struct moment *moment)
 {
     struct timespec deadline;
     clock_gettime(CLOCK_REALTIME, &deadline);
-    deadline.tv_sec += 2;
+    deadline.tv_sec += 1;
     while (!is_reached(moment)) {
         if (pthread_cond_timedwait(&changed, &lock, &deadline) != ETIMEDOUT)
             continue;
@@ -581,7 +601,7 @@ wait_on_host(const struct moment *moment)
         if (held)
             complain("blocks the host behind a held stream");
         let_go_of_all();
-        deadline.tv_sec += 2;
+        deadline.tv_sec += 1;
     }
     merge(&world.host, moment);
 }
@@ -664,17 +684,15 @@ check_watching(struct stream *stream)
         stream->capture->spoiled = true;
         return REFUSE(RUNTIME(ErrorStreamCaptureUnsupported), "%s captures", describe(stream));
     }
-    result error = check_unsafe();
-    return error != OK ? error : touch(stream);
+    TRY(check_unsafe());
+    return touch(stream);
 }
 
 static result
 begin_capture(stream_handle handle, capture_mode mode)
 {
     struct stream *stream;
-    result error = get_stream(handle, &stream);
-    if (error != OK)
-        return error;
+    TRY(get_stream(handle, &stream));
     if (stream->legacy)
         return REFUSE(RUNTIME(ErrorStreamCaptureUnsupported), "the legacy stream cannot capture");
     if (stream->capture != NULL)
@@ -692,9 +710,7 @@ end_capture(stream_handle handle, graph_handle *graph)
 {
     *graph = NULL;
     struct stream *stream;
-    result error = get_stream(handle, &stream);
-    if (error != OK)
-        return error;
+    TRY(get_stream(handle, &stream));
     struct capture *capture = stream->capture;
     if (capture == NULL)
         return REFUSE(RUNTIME(ErrorIllegalState), "%s does not capture", describe(stream));
@@ -705,7 +721,7 @@ end_capture(stream_handle handle, graph_handle *graph)
     if (capture->mode != RUNTIME(StreamCaptureModeRelaxed) && capture->thread != me()->number)
         return REFUSE(RUNTIME(ErrorStreamCaptureWrongThread), "the capture was begun by another thread");
 
-    error = capture->spoiled ? RUNTIME(ErrorStreamCaptureInvalidated) : OK;
+    result error = capture->spoiled ? RUNTIME(ErrorStreamCaptureInvalidated) : OK;
     for (int i = 0; i < world.stream_count; i++) {
         struct stream *other = world.streams[i];
         if (other->capture != capture)
@@ -727,13 +743,11 @@ static result
 capture_info(stream_handle handle, capture_status *status, unsigned long long *id)
 {
     struct stream *stream;
-    result error = get_stream(handle, &stream);
-    if (error != OK)
-        return error;
+    TRY(get_stream(handle, &stream));
     if (legacy_is_captured(stream, false))
         return RUNTIME(ErrorStreamCaptureImplicit);
     const struct capture *capture = stream->capture;
-    *status = capture == NULL      ? RUNTIME(StreamCaptureStatusNone)
+    *status = capture == NULL    ? RUNTIME(StreamCaptureStatusNone)
               : capture->spoiled ? RUNTIME(StreamCaptureStatusInvalidated)
                                  : RUNTIME(StreamCaptureStatusActive);
     if (capture != NULL && id != NULL)
@@ -816,10 +830,9 @@ static result
 enqueue_on(const void *handle, struct item what)
 {
     struct stream *stream;
-    result error = get_stream(handle, &stream);
-    if (error == OK)
-        error = touch(stream);
-    return error != OK ? error : enqueue(stream, what);
+    TRY(get_stream(handle, &stream));
+    TRY(touch(stream));
+    return enqueue(stream, what);
 }
 
 static void
@@ -842,10 +855,9 @@ run_expect(const struct item *item)
         i++;
     if (i == item->width)
         return;
-    pthread_mutex_lock(&lock);
+    WITH_LOCK();
     complain("%s reads %d at byte %zu of %s, not %d", describe(item->stream), (unsigned char)item->from[i], i,
              name_memory(item->from), item->value);
-    pthread_mutex_unlock(&lock);
 }
 
 static void
@@ -870,17 +882,14 @@ set_device(int device)
 static result
 synchronize_device(void)
 {
-    result error = check_unsafe();
     for (int i = 0; i < world.stream_count; i++) {
-        struct stream *stream = world.streams[i];
-        if (stream->object.device == me()->device && stream->capture != NULL)
-            error = check_watching(stream);
+        if (world.streams[i]->object.device == me()->device && world.streams[i]->capture != NULL)
+            return check_watching(world.streams[i]);
     }
-    if (error == OK) {
-        struct moment all = all_of_device(me()->device);
-        wait_on_host(&all);
-    }
-    return error;
+    TRY(check_unsafe());
+    struct moment all = all_of_device(me()->device);
+    wait_on_host(&all);
+    return OK;
 }
 
 static void
@@ -894,8 +903,8 @@ end_stream(struct stream *stream)
 static result
 reset_device(void)
 {
-    result error = synchronize_device();
-    for (struct object *object = world.objects; error == OK && object != NULL; object = object->next) {
+    TRY(synchronize_device());
+    for (struct object *object = world.objects; object != NULL; object = object->next) {
         if (object->device != me()->device || !object->live)
             continue;
         object->live = false;
@@ -904,7 +913,7 @@ reset_device(void)
         if (object->kind == MEMORY)
             memset(((struct memory *)object)->data, FREED, ((struct memory *)object)->size);
     }
-    return error;
+    return OK;
 }
 
 static result
@@ -921,25 +930,21 @@ static result
 destroy_stream(stream_handle handle)
 {
     struct stream *stream;
-    result error = get_stream(handle, &stream);
-    if (error == OK && stream->object.kind != STREAM)
-        error = REFUSE(ERROR_INVALID_HANDLE, "a default stream is nobody's to destroy");
-    if (error == OK && stream->capture != NULL)
-        error = check_watching(stream);
-    if (error == OK)
-        end_stream(stream);
-    return error;
+    TRY(get_stream(handle, &stream));
+    if (stream->object.kind != STREAM)
+        return REFUSE(ERROR_INVALID_HANDLE, "a default stream is nobody's to destroy");
+    if (stream->capture != NULL)
+        return check_watching(stream);
+    end_stream(stream);
+    return OK;
 }
 
 static result
 query_stream(stream_handle handle)
 {
     struct stream *stream;
-    result error = get_stream(handle, &stream);
-    if (error == OK)
-        error = check_watching(stream);
-    if (error != OK)
-        return error;
+    TRY(get_stream(handle, &stream));
+    TRY(check_watching(stream));
     if (!is_reached(&stream->after))
         return RUNTIME(ErrorNotReady);
     merge(&world.host, &stream->after);
@@ -950,11 +955,8 @@ static result
 synchronize_stream(stream_handle handle)
 {
     struct stream *stream;
-    result error = get_stream(handle, &stream);
-    if (error == OK)
-        error = check_watching(stream);
-    if (error != OK)
-        return error;
+    TRY(get_stream(handle, &stream));
+    TRY(check_watching(stream));
     struct moment now = stream->after;
     wait_on_host(&now);
     return OK;
@@ -965,15 +967,11 @@ wait_for_event(stream_handle stream_handle_, event_handle handle, unsigned flags
 {
     struct stream *stream;
     struct event *event;
-    result error = get_stream(stream_handle_, &stream);
-    if (error == OK)
-        error = get_event(handle, &event);
-    if (error == OK && flags != 0)
-        error = REFUSE(RUNTIME(ErrorInvalidValue), "flags that are not simulated");
-    if (error == OK)
-        error = touch(stream);
-    if (error != OK)
-        return error;
+    TRY(get_stream(stream_handle_, &stream));
+    TRY(get_event(handle, &event));
+    if (flags != 0)
+        return REFUSE(RUNTIME(ErrorInvalidValue), "flags that are not simulated");
+    TRY(touch(stream));
 
     struct capture *capture = stream->capture;
     if (!event->recorded) {
@@ -1022,10 +1020,9 @@ static result
 destroy_event(event_handle handle)
 {
     struct event *event;
-    result error = get_event(handle, &event);
-    if (error == OK)
-        event->object.live = false;
-    return error;
+    TRY(get_event(handle, &event));
+    event->object.live = false;
+    return OK;
 }
 
 static result
@@ -1033,16 +1030,12 @@ record_event(event_handle handle, stream_handle stream_handle_)
 {
     struct stream *stream;
     struct event *event;
-    result error = get_event(handle, &event);
-    if (error == OK)
-        error = get_stream(stream_handle_, &stream);
-    if (error == OK && event->object.device != stream->object.device)
-        error = REFUSE(ERROR_INVALID_HANDLE, "the event is of device %d, the stream of device %d", event->object.device,
-                       stream->object.device);
-    if (error == OK)
-        error = touch(stream);
-    if (error != OK)
-        return error;
+    TRY(get_event(handle, &event));
+    TRY(get_stream(stream_handle_, &stream));
+    if (event->object.device != stream->object.device)
+        return REFUSE(ERROR_INVALID_HANDLE, "the event is of device %d, the stream of device %d", event->object.device,
+                      stream->object.device);
+    TRY(touch(stream));
     event->recorded = true;
     event->capture = stream->capture;
     event->after = stream->capture != NULL ? stream->captured : stream->after;
@@ -1053,21 +1046,19 @@ record_event(event_handle handle, stream_handle stream_handle_)
 static result
 get_watched_event(event_handle handle, struct event **event)
 {
-    result error = get_event(handle, event);
-    if (error == OK && (*event)->capture != NULL) {
+    TRY(get_event(handle, event));
+    if ((*event)->capture != NULL) {
         (*event)->capture->spoiled = true;
         return REFUSE(RUNTIME(ErrorCapturedEvent), "the event was recorded in a capture");
     }
-    return error != OK ? error : check_unsafe();
+    return check_unsafe();
 }
 
 static result
 query_event(event_handle handle)
 {
     struct event *event;
-    result error = get_watched_event(handle, &event);
-    if (error != OK)
-        return error;
+    TRY(get_watched_event(handle, &event));
     if (!is_reached(&event->after))
         return RUNTIME(ErrorNotReady);
     merge(&world.host, &event->after);
@@ -1078,9 +1069,7 @@ static result
 synchronize_event(event_handle handle)
 {
     struct event *event;
-    result error = get_watched_event(handle, &event);
-    if (error != OK)
-        return error;
+    TRY(get_watched_event(handle, &event));
     struct moment now = event->after;
     wait_on_host(&now);
     return OK;
@@ -1111,8 +1100,8 @@ static result
 allocate_memory(void **pointer, size_t size, int type)
 {
     struct memory *memory;
-    result error = check_unsafe();
-    return error != OK ? error : new_memory(pointer, size, type, me()->device, &memory);
+    TRY(check_unsafe());
+    return new_memory(pointer, size, type, me()->device, &memory);
 }
 
 static result
@@ -1132,13 +1121,10 @@ free_memory(void *pointer, bool pinned)
     struct memory *memory;
     if (pointer == NULL)
         return OK;
-    result error = get_allocated(pointer, &memory);
-    if (error == OK && (memory->type == PINNED) != pinned)
-        error = REFUSE(RUNTIME(ErrorInvalidValue), "memory %d is not of this kind", memory->object.number);
-    if (error == OK)
-        error = check_unsafe();
-    if (error != OK)
-        return error;
+    TRY(get_allocated(pointer, &memory));
+    if ((memory->type == PINNED) != pinned)
+        return REFUSE(RUNTIME(ErrorInvalidValue), "memory %d is not of this kind", memory->object.number);
+    TRY(check_unsafe());
     memory->object.live = false;
     struct moment idle = all_of_device(memory->object.device);
     wait_on_host(&idle);
@@ -1156,13 +1142,11 @@ allocate_async(void **pointer, size_t size, stream_handle handle)
 {
     struct stream *stream;
     struct memory *memory;
-    result error = get_stream(handle, &stream);
-    if (error == OK)
-        error = touch(stream);
-    if (error == OK)
-        error = new_memory(pointer, size, ON_DEVICE, stream->object.device, &memory);
-    if (error != OK || memory == NULL)
-        return error;
+    TRY(get_stream(handle, &stream));
+    TRY(touch(stream));
+    TRY(new_memory(pointer, size, ON_DEVICE, stream->object.device, &memory));
+    if (memory == NULL)
+        return OK;
     memory->capture = stream->capture;
     return enqueue(stream, (struct item){.to = memory->data});
 }
@@ -1174,19 +1158,13 @@ free_async(void *pointer, stream_handle handle)
     struct memory *memory;
     if (pointer == NULL)
         return OK;
-    result error = get_stream(handle, &stream);
-    if (error == OK)
-        error = get_allocated(pointer, &memory);
-    if (error == OK)
-        error = touch(stream);
-    if (error == OK && memory->capture != stream->capture)
-        error = REFUSE(RUNTIME(ErrorInvalidValue), "memory %d is of another capture, or of none",
-                       memory->object.number);
-    if (error != OK)
-        return error;
+    TRY(get_stream(handle, &stream));
+    TRY(get_allocated(pointer, &memory));
+    TRY(touch(stream));
+    if (memory->capture != stream->capture)
+        return REFUSE(RUNTIME(ErrorInvalidValue), "memory %d is of another capture, or of none", memory->object.number);
     memory->object.live = false;
-    return enqueue(stream,
-                   (struct item){.run = run_fill, .to = memory->data, .value = FREED, .width = memory->size});
+    return enqueue(stream, (struct item){.run = run_fill, .to = memory->data, .value = FREED, .width = memory->size});
 }
 
 static result
@@ -1212,10 +1190,8 @@ check_copy(const struct item *copy, copy_kind kind)
     bool known = kind != RUNTIME(MemcpyDefault);
     bool to_device = kind == RUNTIME(MemcpyHostToDevice) || kind == RUNTIME(MemcpyDeviceToDevice);
     bool from_device = kind == RUNTIME(MemcpyDeviceToHost) || kind == RUNTIME(MemcpyDeviceToDevice);
-    result error = check_range(copy->to, (copy->height - 1) * copy->to_pitch + copy->width, known, to_device);
-    if (error == OK)
-        error = check_range(copy->from, (copy->height - 1) * copy->from_pitch + copy->width, known, from_device);
-    return error;
+    TRY(check_range(copy->to, (copy->height - 1) * copy->to_pitch + copy->width, known, to_device));
+    return check_range(copy->from, (copy->height - 1) * copy->from_pitch + copy->width, known, from_device);
 }
 
 static result
@@ -1226,28 +1202,27 @@ copy_rows(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t
     copy.width = width;
     copy.height = height;
     if (width == 0 || height == 0)
-        copy.run = NULL, copy.to = NULL, copy.from = NULL;
-    result error = copy.run != NULL ? check_copy(&copy, kind) : OK;
-    return error != OK ? error : enqueue_on(handle, copy);
+        return enqueue_on(handle, (struct item){.run = NULL});
+    TRY(check_copy(&copy, kind));
+    return enqueue_on(handle, copy);
 }
 
 static result
 copy_and_wait(void *to, const void *from, size_t size, copy_kind kind)
 {
     struct stream *stream;
-    result error = get_stream(NULL, &stream);
-    if (error == OK)
-        error = check_watching(stream);
-    if (error == OK)
-        error = copy_rows(to, size, from, size, size, 1, kind, NULL);
-    return error != OK ? error : synchronize_stream(NULL);
+    TRY(get_stream(NULL, &stream));
+    TRY(check_watching(stream));
+    TRY(copy_rows(to, size, from, size, size, 1, kind, NULL));
+    return synchronize_stream(NULL);
 }
 
 static result
 get_attributes(pointer_attributes *attributes, const void *pointer)
 {
     static const enum RUNTIME(MemoryType) types[] = {
-        RUNTIME(MemoryTypeDevice), RUNTIME(MemoryTypeHost),
+        RUNTIME(MemoryTypeDevice),
+        RUNTIME(MemoryTypeHost),
 #if defined(__HIP_PLATFORM_AMD__) && HIP_VERSION_MAJOR < 6
         RUNTIME(MemoryTypeDevice), /* and isManaged */
 #else
@@ -1281,28 +1256,28 @@ get_attributes(pointer_attributes *attributes, const void *pointer)
 /* ---- The runtime's functions ------------------------------------------------------------------------------------- */
 
 /* A function of the runtime: its name, its parameters, how it is logged, and what does the work. */
-#define FUNCTION(name, parameters, logged, work)                                                                       \
-    result RUNTIME(name) parameters                                                                                    \
-    {                                                                                                                  \
-        PERFORM(logged, work);                                                                                         \
+#define FUNCTION(name, parameters, logged, work) \
+    result RUNTIME(name) parameters              \
+    {                                            \
+        PERFORM(logged, work);                   \
     }
 
 /* The same, and its variant for files that are compiled with per-thread default streams. */
-#define STREAM_FUNCTION(name, parameters, logged, work)                                                                \
-    FUNCTION(name, parameters, logged, work)                                                                           \
-    result PER_THREAD_VARIANT(name) parameters                                                                         \
-    {                                                                                                                  \
-        stream = stream != NULL ? stream : (stream_handle)NULL_PER_THREAD;                                             \
-        PERFORM(logged, work);                                                                                         \
+#define STREAM_FUNCTION(name, parameters, logged, work)                    \
+    FUNCTION(name, parameters, logged, work)                               \
+    result PER_THREAD_VARIANT(name) parameters                             \
+    {                                                                      \
+        stream = stream != NULL ? stream : (stream_handle)NULL_PER_THREAD; \
+        PERFORM(logged, work);                                             \
     }
 
-#define PERFORM(logged, work)                                                                                          \
-    pthread_mutex_lock(&lock);                                                                                         \
-    result error = begin_call logged;                                                                                  \
-    if (error == OK)                                                                                                   \
-        error = (work);                                                                                                \
-    if (error != OK)                                                                                                   \
-        me()->last = error;                                                                                            \
+#define PERFORM(logged, work)         \
+    WITH_LOCK();                      \
+    result error = begin_call logged; \
+    if (error == OK)                  \
+        error = (work);               \
+    if (error != OK)                  \
+        me()->last = error;           \
     return end_call(error)
 
 FUNCTION(GetDeviceCount, (int *count), ("GetDeviceCount()"), (*count = world.devices, OK))
@@ -1313,7 +1288,7 @@ FUNCTION(DeviceReset, (void), ("DeviceReset()"), reset_device())
 FUNCTION(DriverGetVersion, (int *version), ("DriverGetVersion()"), (*version = RUNTIME_VERSION, OK))
 FUNCTION(RuntimeGetVersion, (int *version), ("RuntimeGetVersion()"), (*version = RUNTIME_VERSION, OK))
 
-FUNCTION(StreamCreateWithFlags, (stream_handle *stream, unsigned flags),
+FUNCTION(StreamCreateWithFlags, (stream_handle * stream, unsigned flags),
          ("StreamCreateWithFlags(stream %d, %u)", next_number(STREAM), flags), create_stream(stream, flags))
 FUNCTION(StreamDestroy, (stream_handle stream), ("StreamDestroy(%s)", name_stream(stream)), destroy_stream(stream))
 STREAM_FUNCTION(StreamQuery, (stream_handle stream), ("StreamQuery(%s)", name_stream(stream)), query_stream(stream))
@@ -1323,7 +1298,7 @@ STREAM_FUNCTION(StreamWaitEvent, (stream_handle stream, event_handle event, unsi
                 ("StreamWaitEvent(%s, %s)", name_stream(stream), name_of(EVENT, event)),
                 wait_for_event(stream, event, flags))
 
-FUNCTION(EventCreateWithFlags, (event_handle *event, unsigned flags),
+FUNCTION(EventCreateWithFlags, (event_handle * event, unsigned flags),
          ("EventCreateWithFlags(event %d, %u)", next_number(EVENT), flags), create_event(event))
 FUNCTION(EventDestroy, (event_handle event), ("EventDestroy(%s)", name_of(EVENT, event)), destroy_event(event))
 FUNCTION(EventQuery, (event_handle event), ("EventQuery(%s)", name_of(EVENT, event)), query_event(event))
@@ -1344,9 +1319,9 @@ STREAM_FUNCTION(StreamIsCapturing, (stream_handle stream, capture_status *status
 
 /* The spellings of StreamGetCaptureInfo. CUDA 12 and 13 make the plain one a longer one, 12 by a macro. Of a capture
  * under way only state and number are simulated. */
-#define CAPTURE_INFO(name, parameters, others)                                                                         \
-    STREAM_FUNCTION(name, parameters, ("StreamGetCaptureInfo(%s)", name_stream(stream)),                               \
-                    others ? REFUSE(RUNTIME(ErrorInvalidValue), "the nodes of a capture are not simulated")            \
+#define CAPTURE_INFO(name, parameters, others)                                                              \
+    STREAM_FUNCTION(name, parameters, ("StreamGetCaptureInfo(%s)", name_stream(stream)),                    \
+                    others ? REFUSE(RUNTIME(ErrorInvalidValue), "the nodes of a capture are not simulated") \
                            : capture_info(stream, status, id))
 #define NODES graph_handle *graph, const RUNTIME(GraphNode_t) * *nodes
 #if defined(__HIP_PLATFORM_AMD__) || CUDART_VERSION < 12000
@@ -1414,7 +1389,7 @@ STREAM_FUNCTION(LaunchHostFunc, (stream_handle stream, host_function function, v
 static result
 read_error(const char *logged, bool forget)
 {
-    pthread_mutex_lock(&lock);
+    WITH_LOCK();
     append(&world.calls, logged);
     me()->call = world.calls.emptied + world.calls.count;
     result last = me()->last;
@@ -1497,67 +1472,57 @@ simulated_reset(int devices)
 void
 simulated_delay(unsigned most)
 {
-    pthread_mutex_lock(&lock);
+    WITH_LOCK();
     world.delay = most;
-    pthread_mutex_unlock(&lock);
 }
 
 void
 simulated_hold(void *handle)
 {
+    WITH_LOCK();
     struct stream *stream;
-    pthread_mutex_lock(&lock);
     if (get_stream(handle, &stream) == OK) {
         stream->held = true;
         while (stream->running)
             pthread_cond_wait(&changed, &lock);
     }
-    pthread_mutex_unlock(&lock);
 }
 
 void
 simulated_let_go(void *handle)
 {
+    WITH_LOCK();
     struct stream *stream;
-    pthread_mutex_lock(&lock);
     if (get_stream(handle, &stream) == OK)
         stream->held = false;
     pthread_cond_broadcast(&changed);
-    pthread_mutex_unlock(&lock);
 }
 
 void
 simulated_settle(void)
 {
-    pthread_mutex_lock(&lock);
+    WITH_LOCK();
     for (int i = 0; i < world.stream_count; i++) {
         if (world.streams[i]->running || can_run(world.streams[i])) {
             pthread_cond_wait(&changed, &lock);
             i = -1;
         }
     }
-    pthread_mutex_unlock(&lock);
 }
 
 size_t
 simulated_pending(void *handle)
 {
+    WITH_LOCK();
     struct stream *stream;
-    size_t pending = 0;
-    pthread_mutex_lock(&lock);
-    if (get_stream(handle, &stream) == OK)
-        pending = stream->after.at[stream->index] - stream->done;
-    pthread_mutex_unlock(&lock);
-    return pending;
+    return get_stream(handle, &stream) == OK ? stream->after.at[stream->index] - stream->done : 0;
 }
 
 static int
 launch(const void *handle, struct item what)
 {
-    pthread_mutex_lock(&lock);
-    result error = enqueue_on(handle, what);
-    pthread_mutex_unlock(&lock);
-    return (int)error;
+    WITH_LOCK();
+    return (int)enqueue_on(handle, what);
 }
 
 int
@@ -1582,116 +1547,93 @@ simulated_expect(void *stream, const void *memory, int value, size_t bytes)
 int
 simulated_host_may_read(const void *pointer)
 {
-    pthread_mutex_lock(&lock);
+    WITH_LOCK();
     const struct memory *memory = memory_at(pointer);
-    int may = memory == NULL || memory->writer == NULL || memory->written <= world.host.at[memory->writer->index];
-    pthread_mutex_unlock(&lock);
-    return may;
+    return memory == NULL || memory->writer == NULL || memory->written <= world.host.at[memory->writer->index];
 }
 
 void
 simulated_fail(const char *function, int nth, int times, int error)
 {
-    pthread_mutex_lock(&lock);
+    WITH_LOCK();
     memset(&world.fail, 0, sizeof(world.fail));
     if (function != NULL)
         snprintf(world.fail.function, sizeof(world.fail.function), "%s", function);
     world.fail.nth = nth;
     world.fail.times = times;
     world.fail.error = (result)error;
-    pthread_mutex_unlock(&lock);
 }
 
 int
 simulated_failed(void)
 {
-    pthread_mutex_lock(&lock);
-    int failed = world.fail.failed;
-    pthread_mutex_unlock(&lock);
-    return failed;
+    WITH_LOCK();
+    return world.fail.failed;
 }
 
 void
 simulated_unknown_memory_is_error(int yes)
 {
-    pthread_mutex_lock(&lock);
+    WITH_LOCK();
     world.unknown_memory_is_error = yes != 0;
-    pthread_mutex_unlock(&lock);
 }
 
 void
 simulated_mark(void)
 {
-    pthread_mutex_lock(&lock);
+    WITH_LOCK();
     empty(&world.calls);
-    pthread_mutex_unlock(&lock);
 }
 
 void
 simulated_forgive(void)
 {
-    pthread_mutex_lock(&lock);
+    WITH_LOCK();
     empty(&world.violations);
-    pthread_mutex_unlock(&lock);
-}
-
-static size_t
-count_of(const struct texts *texts)
-{
-    pthread_mutex_lock(&lock);
-    size_t count = texts->count;
-    pthread_mutex_unlock(&lock);
-    return count;
-}
-
-static const char *
-text_of(const struct texts *texts, size_t index)
-{
-    pthread_mutex_lock(&lock);
-    const char *text = index < texts->count ? texts->text[index] : NULL;
-    pthread_mutex_unlock(&lock);
-    return text;
 }
 
 size_t
 simulated_calls(void)
 {
-    return count_of(&world.calls);
+    WITH_LOCK();
+    return world.calls.count;
 }
 
 const char *
 simulated_call(size_t index)
 {
-    return text_of(&world.calls, index);
+    WITH_LOCK();
+    return index < world.calls.count ? world.calls.text[index] : NULL;
 }
 
 size_t
 simulated_violations(void)
 {
-    return count_of(&world.violations);
+    WITH_LOCK();
+    return world.violations.count;
 }
 
 const char *
 simulated_violation(size_t index)
 {
-    return text_of(&world.violations, index);
+    WITH_LOCK();
+    return index < world.violations.count ? world.violations.text[index] : NULL;
 }
 
 void
 simulated_begin(void)
 {
-    pthread_mutex_lock(&lock);
+    WITH_LOCK();
     struct thread *thread = me();
     thread->begin_device = thread->device;
     thread->begin_mode = thread->mode;
     thread->begin_last = thread->last;
-    pthread_mutex_unlock(&lock);
 }
 
 void
 simulated_end(void)
 {
-    pthread_mutex_lock(&lock);
+    WITH_LOCK();
     const struct thread *thread = me();
     if (thread->device != thread->begin_device)
         complain("the current device was %d, and is %d", thread->begin_device, thread->device);
@@ -1699,7 +1641,6 @@ simulated_end(void)
         complain("the thread's capture mode was %d, and is %d", (int)thread->begin_mode, (int)thread->mode);
     if (thread->last != thread->begin_last)
         complain("the last error was %d, and is %d", (int)thread->begin_last, (int)thread->last);
-    pthread_mutex_unlock(&lock);
 }
 
 /* The live object of this kind that so many newer ones precede; and how many there are, to the last. */
@@ -1718,20 +1659,17 @@ live(const char *kind, size_t index, size_t *count)
 size_t
 simulated_live(const char *kind)
 {
+    WITH_LOCK();
     size_t count;
-    pthread_mutex_lock(&lock);
     live(kind, 0, &count);
-    pthread_mutex_unlock(&lock);
     return count;
 }
 
 const char *
 simulated_live_name(const char *kind, size_t index)
 {
+    WITH_LOCK();
     size_t count;
-    pthread_mutex_lock(&lock);
     const struct object *object = live(kind, index, &count);
-    const char *text = object != NULL ? name("%s %d", kind, object->number) : NULL;
-    pthread_mutex_unlock(&lock);
-    return text;
+    return object != NULL ? name("%s %d", kind, object->number) : NULL;
 }
