@@ -1436,6 +1436,10 @@ dlpack_py_impl_order_two(const dlpack_py_device *device, dlpack_py_impl_visit *v
     if (dlpack_py_impl_visit_stream(device, visit, before, error) < 0 ||
         device->is_capturing(before.handle, &before_captures, error) < 0)
         return -1;
+    if (before_captures && after.handle == device->default_stream)
+        return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
+                                   "the producer's stream captures a graph, which the default stream cannot join: ask "
+                                   "with another stream, or with stream=-1");
     if (*after_captures && !before_captures) { /* what comes from outside would spoil the capture */
         if (device->is_done(before.handle, &done, error) < 0)
             return -1;
