@@ -1246,7 +1246,7 @@ dlpack_py_check_stream(DLDevice device, const dlpack_py_stream *stream, dlpack_p
                                stream->handle, dlpack_py_device_text(device, name), wanted);
 }
 
-/* ---- 1.9 Devices and the order of their streams -------------------------- */
+/* ---- 1.9 Devices and the order of their streams ------------------------- */
 
 /* A stream, of which a device's runtime has the handle. */
 typedef struct dlpack_py_work_stream {
@@ -2381,7 +2381,7 @@ struct dlpack_py_state {
     PyObject *dlpack_device; /* "__dlpack_device__" */
     PyObject *exchange;      /* "__dlpack_c_exchange_api__" */
     PyObject *on_demand;     /* a dict: address of a dlpack_py_exchange to weak references to its types (2.15);
-                              None to the carriers' type (2.14) */
+                                None to the carriers' type (2.14) */
     PyObject *keywords[16];  /* names passed to it, by DLPACK_PY_IMPL_PASS_... */
     PyObject *version;       /* its max_version */
     PyObject *cpu;           /* (1, 0) */
@@ -3922,7 +3922,7 @@ dlpack_py_impl_table_allocate(DLTensor *prototype, DLManagedTensorVersioned **ou
     return -1;
 }
 
-/* What DLPACK_PY_EXCHANGE_API defines (2.14). */
+/* What DLPACK_PY_EXCHANGE_API defines (2.15). */
 typedef struct dlpack_py_exchange {
     DLPackExchangeAPI api; /* first: what the capsule on the type points to */
     int (*offer)(PyObject *self, dlpack_py_offer *offer);
