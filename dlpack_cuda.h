@@ -131,8 +131,8 @@ dlpack_cuda_impl_get_capture(uintptr_t stream, uint64_t *id, dlpack_py_error *er
     return dlpack_cuda_impl_check(returned, "cudaStreamGetCaptureInfo", error);
 }
 
-/* A query is legal on this thread while another stream captures, until the mode is put
- * back. */
+/* A query or a wait of the host is legal on this thread while another captures, until the
+ * mode is put back. */
 static inline int
 dlpack_cuda_impl_exchange_mode(enum cudaStreamCaptureMode *mode, dlpack_py_error *error)
 {
@@ -152,37 +152,48 @@ dlpack_cuda_impl_check_query(cudaError_t status, const char *call, int *done, dl
 }
 
 static inline int
+dlpack_cuda_impl_restore_mode(enum cudaStreamCaptureMode *mode, int failed, dlpack_py_error *error)
+{
+    dlpack_py_error another;
+    return dlpack_cuda_impl_exchange_mode(mode, failed ? &another : error) < 0 ? -1 : failed;
+}
+
+static inline int
 dlpack_cuda_impl_is_done(uintptr_t stream, int *done, dlpack_py_error *error)
 {
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-    dlpack_py_error another;
     int failed;
 
     if (dlpack_cuda_impl_exchange_mode(&mode, error) < 0)
         return -1;
     failed =
         dlpack_cuda_impl_check_query(cudaStreamQuery(dlpack_cuda_impl_handle(stream)), "cudaStreamQuery", done, error);
-    return dlpack_cuda_impl_exchange_mode(&mode, failed ? &another : error) < 0 ? -1 : failed;
+    return dlpack_cuda_impl_restore_mode(&mode, failed, error);
 }
 
 static inline int
 dlpack_cuda_impl_event_is_done(void *event, int *done, dlpack_py_error *error)
 {
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-    dlpack_py_error another;
     int failed;
 
     if (dlpack_cuda_impl_exchange_mode(&mode, error) < 0)
         return -1;
     failed = dlpack_cuda_impl_check_query(cudaEventQuery((cudaEvent_t)event), "cudaEventQuery", done, error);
-    return dlpack_cuda_impl_exchange_mode(&mode, failed ? &another : error) < 0 ? -1 : failed;
+    return dlpack_cuda_impl_restore_mode(&mode, failed, error);
 }
 
 static inline int
 dlpack_cuda_impl_synchronize(uintptr_t stream, dlpack_py_error *error)
 {
-    return dlpack_cuda_impl_check(cudaStreamSynchronize(dlpack_cuda_impl_handle(stream)), "cudaStreamSynchronize",
-                                  error);
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    int failed;
+
+    if (dlpack_cuda_impl_exchange_mode(&mode, error) < 0)
+        return -1;
+    failed =
+        dlpack_cuda_impl_check(cudaStreamSynchronize(dlpack_cuda_impl_handle(stream)), "cudaStreamSynchronize", error);
+    return dlpack_cuda_impl_restore_mode(&mode, failed, error);
 }
 
 static inline int
@@ -238,23 +249,21 @@ dlpack_cuda_impl_copy(void *dst, size_t dst_pitch, const void *src, size_t src_p
         error);
 }
 
-/* In the order of the legacy default stream, which makes nobody wait; where a capture
- * forbids that, without an order: by then nobody may use the memory any more. */
+static inline int
+dlpack_cuda_impl_free_async(void *data, uintptr_t stream, dlpack_py_error *error)
+{
+    return dlpack_cuda_impl_check(cudaFreeAsync(data, dlpack_cuda_impl_handle(stream)), "cudaFreeAsync", error);
+}
+
 static inline void
-dlpack_cuda_impl_free(void *data, int32_t id)
+dlpack_cuda_impl_free_now(void *data)
 {
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     dlpack_py_error error;
-    int32_t current = id;
 
-    (void)dlpack_cuda_impl_exchange_mode(&mode, &error);
-    (void)dlpack_cuda_impl_get_device(&current, &error);
-    if (current != id)
-        (void)dlpack_cuda_impl_set_device(id, &error);
-    if (dlpack_cuda_impl_check(cudaFreeAsync(data, cudaStreamLegacy), "cudaFreeAsync", &error) < 0)
-        (void)dlpack_cuda_impl_check(cudaFree(data), "cudaFree", &error);
-    if (current != id)
-        (void)dlpack_cuda_impl_set_device(current, &error);
+    if (dlpack_cuda_impl_exchange_mode(&mode, &error) < 0)
+        return;
+    (void)dlpack_cuda_impl_check(cudaFree(data), "cudaFree", &error);
     (void)dlpack_cuda_impl_exchange_mode(&mode, &error);
 }
 
@@ -282,7 +291,8 @@ dlpack_cuda_device(void)
         dlpack_cuda_impl_event_is_done,
         dlpack_cuda_impl_wait,
         dlpack_cuda_impl_allocate,
-        dlpack_cuda_impl_free,
+        dlpack_cuda_impl_free_async,
+        dlpack_cuda_impl_free_now,
         dlpack_cuda_impl_copy,
     };
     return &cuda;

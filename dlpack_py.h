@@ -1299,15 +1299,16 @@ typedef struct dlpack_py_device {
     int (*is_capturing)(uintptr_t stream, int *capturing, dlpack_py_error *error); /* BufferError if it is unusable */
     int (*get_capture)(uintptr_t stream, uint64_t *id, dlpack_py_error *error);    /* which one, of one that is */
     int (*is_done)(uintptr_t stream, int *done, dlpack_py_error *error); /* legal while another stream captures */
-    int (*synchronize)(uintptr_t stream, dlpack_py_error *error);
-    int (*event_create)(void **event, dlpack_py_error *error); /* on the current device */
+    int (*synchronize)(uintptr_t stream, dlpack_py_error *error);        /* likewise */
+    int (*event_create)(void **event, dlpack_py_error *error);           /* on the current device */
     void (*event_destroy)(void *event);
     /* 1 where the event is of another context than the stream, or of none any more. */
     int (*event_record)(void *event, uintptr_t stream, dlpack_py_error *error);
     int (*event_is_done)(void *event, int *done, dlpack_py_error *error); /* legal as is_done is */
     int (*wait)(uintptr_t stream, void *event, dlpack_py_error *error);
     int (*allocate)(void **data, size_t size, uintptr_t stream, dlpack_py_error *error);
-    void (*free)(void *data, int32_t id);
+    int (*free_async)(void *data, uintptr_t stream, dlpack_py_error *error); /* behind what is queued there */
+    void (*free_now)(void *data);                                            /* legal as is_done is */
     /* Rows of width bytes, pitch bytes apart, to and from any memory, queued on the stream. */
     int (*copy)(void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width, size_t rows,
                 uintptr_t stream, dlpack_py_error *error);
@@ -1380,7 +1381,7 @@ static inline int
 dlpack_py_impl_record(const dlpack_py_device *device, dlpack_py_impl_visit *visit, dlpack_py_work_stream stream,
                       void **event, dlpack_py_error *error)
 {
-    void *fresh;
+    void *fresh = NULL;
     int failed;
 
     if (*event == NULL && dlpack_py_impl_event_make(device, visit, stream, event, error) < 0)
@@ -1399,16 +1400,32 @@ dlpack_py_impl_record(const dlpack_py_device *device, dlpack_py_impl_visit *visi
     return 0;
 }
 
+/* Gives a stream of the current device that device's number. */
+static inline int
+dlpack_py_impl_name_device(const dlpack_py_device *device, dlpack_py_impl_visit *visit, dlpack_py_work_stream *stream,
+                           dlpack_py_error *error)
+{
+    if (stream->device_id != DLPACK_PY_CURRENT_DEVICE)
+        return 0;
+    if (visit->home < 0 && dlpack_py_impl_visit_device(device, visit, DLPACK_PY_CURRENT_DEVICE, error) < 0)
+        return -1;
+    stream->device_id = visit->home;
+    return 0;
+}
+
 /* Orders by an event: recorded on one stream, waited for on the other. */
 static inline int
 dlpack_py_impl_order_by_event(const dlpack_py_device *device, dlpack_py_impl_visit *visit, dlpack_py_work_stream before,
                               dlpack_py_work_stream after, int in_capture, dlpack_py_error *error)
 {
-    const int32_t id = before.device_id == DLPACK_PY_CURRENT_DEVICE ? visit->home : before.device_id;
-    const size_t slot = (size_t)(id < 0 ? 0 : id) % DLPACK_PY_IMPL_EVENT_DEVICES;
-    void **event = &device->events->of[slot].event[in_capture != 0];
+    size_t slot;
+    void **event;
     int failed;
 
+    if (dlpack_py_impl_name_device(device, visit, &before, error) < 0)
+        return -1;
+    slot = (size_t)before.device_id % DLPACK_PY_IMPL_EVENT_DEVICES;
+    event = &device->events->of[slot].event[in_capture != 0];
     while (DLPACK_PY_IMPL_SWAP(&device->events->of[slot].lock, 1) != 0)
         continue; /* held for two calls, which do not wait */
     failed = dlpack_py_impl_record(device, visit, before, event, error) < 0 ||
@@ -2954,36 +2971,72 @@ dlpack_py_impl_export_copy(const DLTensor *t, uint64_t flags, int32_t form, char
 typedef struct dlpack_py_impl_device_memory {
     const dlpack_py_device *device;
     void *data;
+    void *event; /* behind the copy; NULL: it is done */
     int32_t id;
 } dlpack_py_impl_device_memory;
+
+/* Frees behind the copy, without waiting. On the default stream, where what most consumers
+ * have queued comes before it; while a capture forbids that, on the thread's; or else at
+ * once if the copy is done, and if not the memory leaks. */
+static inline void
+dlpack_py_impl_free_behind(const dlpack_py_impl_device_memory *memory)
+{
+    const dlpack_py_device *device = memory->device;
+    const uintptr_t streams[2] = {device->default_stream, device->last_relative};
+    dlpack_py_impl_visit visit = {-1, -1};
+    dlpack_py_error error;
+    int i, freed = 0, captures, done = 1;
+
+    if (dlpack_py_impl_visit_device(device, &visit, memory->id, &error) < 0)
+        return;
+    for (i = 0; i < 2 && !freed; i++)
+        freed = device->is_capturing(streams[i], &captures, &error) == 0 && !captures &&
+                (memory->event == NULL || device->wait(streams[i], memory->event, &error) == 0) &&
+                device->free_async(memory->data, streams[i], &error) == 0;
+    if (!freed && (memory->event == NULL || device->event_is_done(memory->event, &done, &error) == 0) && done)
+        device->free_now(memory->data);
+    (void)dlpack_py_impl_visit_end(device, &visit, 0, &error);
+}
 
 static inline void
 dlpack_py_impl_free_device_memory(void *context)
 {
     dlpack_py_impl_device_memory *memory = (dlpack_py_impl_device_memory *)context;
     if (memory->data != NULL)
-        memory->device->free(memory->data, memory->id);
+        dlpack_py_impl_free_behind(memory);
+    if (memory->event != NULL)
+        memory->device->event_destroy(memory->event);
     DLPACK_PY_FREE(memory);
 }
 
-/* Allocates for out on a stream, and queues the copy there. */
+/* Allocates for out on a stream, and queues the copy there. When that fails, what was
+ * queued is done. */
 static inline int
-dlpack_py_impl_fill_on_device(const dlpack_py_device *device, DLTensor *out, const DLTensor *t, uint64_t flags,
-                              dlpack_py_work_stream stream, void **data, dlpack_py_error *error)
+dlpack_py_impl_fill_on_device(dlpack_py_impl_device_memory *memory, DLTensor *out, const DLTensor *t, uint64_t flags,
+                              dlpack_py_work_stream stream, dlpack_py_error *error)
 {
+    const dlpack_py_device *device = memory->device;
     dlpack_py_impl_visit visit = {-1, -1};
+    dlpack_py_error another;
     int failed, captures = 0;
 
-    failed = dlpack_py_impl_visit_stream(device, &visit, stream, error) < 0 ||
+    failed = dlpack_py_impl_visit_device(device, &visit, memory->id, error) < 0 ||
              device->is_capturing(stream.handle, &captures, error) < 0;
     if (!failed && captures)
         failed = dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
                                      "a stream captures a graph, whose memory a copy would be: copy before it");
-    if (!failed)
-        failed = device->allocate(data, (size_t)dlpack_py_nbytes(t, flags), stream.handle, error);
+    failed = failed || device->event_create(&memory->event, error) < 0 ||
+             device->allocate(&memory->data, (size_t)dlpack_py_nbytes(t, flags), stream.handle, error) < 0;
     if (!failed) {
-        out->data = *data;
-        failed = dlpack_py_impl_copy_on_device(device, out, t, flags, stream.handle, error);
+        out->data = memory->data;
+        failed = dlpack_py_impl_copy_on_device(device, out, t, flags, stream.handle, error) < 0 ||
+                 device->event_record(memory->event, stream.handle, error) != 0;
+        if (failed)
+            (void)device->synchronize(stream.handle, &another);
+    }
+    if (failed && memory->event != NULL) {
+        device->event_destroy(memory->event);
+        memory->event = NULL;
     }
     return dlpack_py_impl_visit_end(device, &visit, failed ? -1 : 0, error);
 }
@@ -3009,12 +3062,12 @@ dlpack_py_impl_export_device_copy(const DLTensor *t, uint64_t flags, int32_t for
     }
     memory->device = device;
     memory->data = NULL;
+    memory->event = NULL;
     memory->id = t->device.device_id;
     e->context = memory;
     e->free_fn = dlpack_py_impl_free_device_memory;
     out = dlpack_py_impl_export_tensor(e, form);
-    if (!dlpack_py_is_empty(t) &&
-        dlpack_py_impl_fill_on_device(device, out, t, kept, stream, &memory->data, error) < 0) {
+    if (!dlpack_py_is_empty(t) && dlpack_py_impl_fill_on_device(memory, out, t, kept, stream, error) < 0) {
         dlpack_py_impl_export_free(e);
         return NULL;
     }
@@ -3697,7 +3750,8 @@ dlpack_py_impl_answer_stream(const dlpack_py_offer *offer, const dlpack_py_reque
         return 0; /* the copy sees to it */
     if (dlpack_py_is_cpu_readable(plan->device) && request->stream.kind != DLPACK_PY_STREAM_HANDLE) {
         /* Without a stream it is the host that will read. */
-        if (request->stream.kind == DLPACK_PY_STREAM_NO_SYNC && !request->has_device)
+        if (request->stream.kind == DLPACK_PY_STREAM_NO_SYNC &&
+            !(request->has_device && (int32_t)plan->device.device_type == (int32_t)kDLCPU))
             return 0;
         Py_BEGIN_ALLOW_THREADS
         failed = dlpack_py_synchronize(offer->device, offer->pending, offer->pending_count, &error);
@@ -5208,31 +5262,24 @@ dlpack_py_collect(const dlpack_py_device *device)
 
 /* Puts a tensor on the list, behind the work that is queued on a stream. */
 static inline int
-dlpack_py_impl_release_later(const dlpack_py_device *device, dlpack_py_work_stream stream, dlpack_py_view *v,
-                             dlpack_py_error *error)
+dlpack_py_impl_release_later(const dlpack_py_device *device, dlpack_py_impl_visit *visit, dlpack_py_work_stream stream,
+                             dlpack_py_view *v, dlpack_py_error *error)
 {
-    dlpack_py_impl_visit visit = {-1, -1};
-    dlpack_py_impl_waiting *one = dlpack_py_impl_list_spare(device->events, stream.device_id);
-    int failed, captures = 0;
+    dlpack_py_impl_waiting *one = NULL;
+    int failed;
 
-    if (one == NULL)
-        return dlpack_py_impl_fail(error, DLPACK_PY_MEMORY_ERROR, "no memory to remember a tensor");
-    failed = dlpack_py_impl_visit_stream(device, &visit, stream, error) < 0 ||
-             device->is_capturing(stream.handle, &captures, error) < 0;
-    if (!failed && captures)
-        failed = dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
-                                     "the stream captures a graph, whose work comes later: keep the tensor as long as "
-                                     "the graph");
-    failed = failed || dlpack_py_impl_record(device, &visit, stream, &one->event, error) < 0;
-    failed = dlpack_py_impl_visit_end(device, &visit, failed ? -1 : 0, error) < 0;
-    if (failed && one->event == NULL) {
+    failed = dlpack_py_impl_name_device(device, visit, &stream, error);
+    if (!failed) {
+        one = dlpack_py_impl_list_spare(device->events, stream.device_id);
+        failed = one == NULL ? dlpack_py_impl_fail(error, DLPACK_PY_MEMORY_ERROR, "no memory to remember a tensor")
+                             : dlpack_py_impl_record(device, visit, stream, &one->event, error);
+    }
+    if (failed && one != NULL && one->event == NULL)
         DLPACK_PY_FREE(one);
-        return -1;
-    }
-    if (failed) {
+    else if (failed && one != NULL)
         dlpack_py_impl_list_put(device->events, &device->events->spare, one);
+    if (failed)
         return -1;
-    }
     one->managed = v->managed;
     one->form = v->form;
     dlpack_py_impl_view_clear(v);
@@ -5255,14 +5302,26 @@ static inline int
 dlpack_py_release_on(const dlpack_py_device *device, dlpack_py_work_stream stream, dlpack_py_view *v,
                      dlpack_py_error *error)
 {
+    dlpack_py_impl_visit visit = {-1, -1};
+    int failed, captures = 0;
+
     (void)dlpack_py_collect(device);
     if (v->managed == NULL)
         return 0;
-    if (!v->work_known)
-        return dlpack_py_impl_release_later(device, stream, v, error);
-    if (dlpack_py_order(device, &stream, 1, v->work, error) < 0)
-        return -1;
-    dlpack_py_release(v);
+    if (!v->work_known || !dlpack_py_impl_same_stream(device, stream, v->work)) {
+        failed = dlpack_py_impl_visit_stream(device, &visit, stream, error) < 0 ||
+                 device->is_capturing(stream.handle, &captures, error) < 0;
+        if (!failed && captures)
+            failed = dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
+                                         "the stream captures a graph, whose work comes later: keep the tensor as long "
+                                         "as the graph");
+        if (!failed && !v->work_known)
+            failed = dlpack_py_impl_release_later(device, &visit, stream, v, error);
+        if (dlpack_py_impl_visit_end(device, &visit, failed ? -1 : 0, error) < 0 ||
+            (v->work_known && dlpack_py_order(device, &stream, 1, v->work, error) < 0))
+            return -1;
+    }
+    dlpack_py_release(v); /* nothing is left of one on the list */
     return 0;
 }
 

@@ -127,8 +127,8 @@ dlpack_rocm_impl_get_capture(uintptr_t stream, uint64_t *id, dlpack_py_error *er
     return dlpack_rocm_impl_check(returned, "hipStreamGetCaptureInfo", error);
 }
 
-/* A query is legal on this thread while another stream captures, until the mode is put
- * back. */
+/* A query or a wait of the host is legal on this thread while another captures, until the
+ * mode is put back. */
 static inline int
 dlpack_rocm_impl_exchange_mode(hipStreamCaptureMode *mode, dlpack_py_error *error)
 {
@@ -148,36 +148,48 @@ dlpack_rocm_impl_check_query(hipError_t status, const char *call, int *done, dlp
 }
 
 static inline int
+dlpack_rocm_impl_restore_mode(hipStreamCaptureMode *mode, int failed, dlpack_py_error *error)
+{
+    dlpack_py_error another;
+    return dlpack_rocm_impl_exchange_mode(mode, failed ? &another : error) < 0 ? -1 : failed;
+}
+
+static inline int
 dlpack_rocm_impl_is_done(uintptr_t stream, int *done, dlpack_py_error *error)
 {
     hipStreamCaptureMode mode = hipStreamCaptureModeRelaxed;
-    dlpack_py_error another;
     int failed;
 
     if (dlpack_rocm_impl_exchange_mode(&mode, error) < 0)
         return -1;
     failed =
         dlpack_rocm_impl_check_query(hipStreamQuery(dlpack_rocm_impl_handle(stream)), "hipStreamQuery", done, error);
-    return dlpack_rocm_impl_exchange_mode(&mode, failed ? &another : error) < 0 ? -1 : failed;
+    return dlpack_rocm_impl_restore_mode(&mode, failed, error);
 }
 
 static inline int
 dlpack_rocm_impl_event_is_done(void *event, int *done, dlpack_py_error *error)
 {
     hipStreamCaptureMode mode = hipStreamCaptureModeRelaxed;
-    dlpack_py_error another;
     int failed;
 
     if (dlpack_rocm_impl_exchange_mode(&mode, error) < 0)
         return -1;
     failed = dlpack_rocm_impl_check_query(hipEventQuery((hipEvent_t)event), "hipEventQuery", done, error);
-    return dlpack_rocm_impl_exchange_mode(&mode, failed ? &another : error) < 0 ? -1 : failed;
+    return dlpack_rocm_impl_restore_mode(&mode, failed, error);
 }
 
 static inline int
 dlpack_rocm_impl_synchronize(uintptr_t stream, dlpack_py_error *error)
 {
-    return dlpack_rocm_impl_check(hipStreamSynchronize(dlpack_rocm_impl_handle(stream)), "hipStreamSynchronize", error);
+    hipStreamCaptureMode mode = hipStreamCaptureModeRelaxed;
+    int failed;
+
+    if (dlpack_rocm_impl_exchange_mode(&mode, error) < 0)
+        return -1;
+    failed =
+        dlpack_rocm_impl_check(hipStreamSynchronize(dlpack_rocm_impl_handle(stream)), "hipStreamSynchronize", error);
+    return dlpack_rocm_impl_restore_mode(&mode, failed, error);
 }
 
 static inline int
@@ -232,23 +244,21 @@ dlpack_rocm_impl_copy(void *dst, size_t dst_pitch, const void *src, size_t src_p
         error);
 }
 
-/* In the order of the legacy default stream, which makes nobody wait; where a capture
- * forbids that, without an order: by then nobody may use the memory any more. */
+static inline int
+dlpack_rocm_impl_free_async(void *data, uintptr_t stream, dlpack_py_error *error)
+{
+    return dlpack_rocm_impl_check(hipFreeAsync(data, dlpack_rocm_impl_handle(stream)), "hipFreeAsync", error);
+}
+
 static inline void
-dlpack_rocm_impl_free(void *data, int32_t id)
+dlpack_rocm_impl_free_now(void *data)
 {
     hipStreamCaptureMode mode = hipStreamCaptureModeRelaxed;
     dlpack_py_error error;
-    int32_t current = id;
 
-    (void)dlpack_rocm_impl_exchange_mode(&mode, &error);
-    (void)dlpack_rocm_impl_get_device(&current, &error);
-    if (current != id)
-        (void)dlpack_rocm_impl_set_device(id, &error);
-    if (dlpack_rocm_impl_check(hipFreeAsync(data, NULL), "hipFreeAsync", &error) < 0)
-        (void)dlpack_rocm_impl_check(hipFree(data), "hipFree", &error);
-    if (current != id)
-        (void)dlpack_rocm_impl_set_device(current, &error);
+    if (dlpack_rocm_impl_exchange_mode(&mode, &error) < 0)
+        return;
+    (void)dlpack_rocm_impl_check(hipFree(data), "hipFree", &error);
     (void)dlpack_rocm_impl_exchange_mode(&mode, &error);
 }
 
@@ -276,7 +286,8 @@ dlpack_rocm_device(void)
         dlpack_rocm_impl_event_is_done,
         dlpack_rocm_impl_wait,
         dlpack_rocm_impl_allocate,
-        dlpack_rocm_impl_free,
+        dlpack_rocm_impl_free_async,
+        dlpack_rocm_impl_free_now,
         dlpack_rocm_impl_copy,
     };
     return &rocm;

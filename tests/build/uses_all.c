@@ -109,10 +109,18 @@ own_allocate(void **data, size_t size, uintptr_t stream, dlpack_py_error *error)
     return *data == NULL ? dlpack_py_impl_fail(error, DLPACK_PY_MEMORY_ERROR, "no memory") : 0;
 }
 
-static void
-own_free(void *data, int32_t id)
+static int
+own_free_async(void *data, uintptr_t stream, dlpack_py_error *error)
 {
-    (void)id;
+    (void)stream;
+    (void)error;
+    DLPACK_PY_FREE(data);
+    return 0;
+}
+
+static void
+own_free_now(void *data)
+{
     DLPACK_PY_FREE(data);
 }
 
@@ -150,7 +158,8 @@ own_device(void)
         own_event_is_done,
         own_wait,
         own_allocate,
-        own_free,
+        own_free_async,
+        own_free_now,
         own_copy,
     };
     return &device;
