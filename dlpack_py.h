@@ -1644,7 +1644,8 @@ dlpack_py_impl_copy_by_stream(const dlpack_py_device *device, const DLTensor *ds
     }
     else
         failed = dlpack_py_impl_copy_on_device(device, dst, src, flags, stream, error);
-    if (device->synchronize(stream, failed ? &another : error) < 0) /* in any case: the runtime may still write to it */
+    /* In any case, for the runtime may still write to it. This fails where the context is lost, and all copies with it. */
+    if (device->synchronize(stream, failed ? &another : error) < 0)
         failed = -1;
     if (stage != NULL && !failed) {
         staged.data = stage - lowest;
