@@ -1,0 +1,31 @@
+"""Every test of streams runs on the simulated runtime of each platform, and leaves nothing behind there."""
+
+import gc
+import importlib.util
+
+import pytest
+from streams.simulation import Platform, Simulation
+
+
+@pytest.fixture(params=["cuda", "rocm"])
+def platform(request):
+    if importlib.util.find_spec(f"{request.param}_probe") is None:
+        pytest.skip(f"{request.param}: the headers of its runtime were not found when the tests were built")
+    return Platform(request.param)
+
+
+@pytest.fixture
+def sim(platform):
+    """A machine without a past. What a driver would object to, and what is left over, fails the test."""
+    sim = Simulation(platform)
+    yield sim
+    gc.collect()
+    sim.control("settle")
+    assert (platform.probe.collect(), platform.other.collect()) == (0, 0)
+    platform.probe.free_events()
+    platform.other.free_events()
+    left = {kind: sim.live(kind) for kind in ("event", "memory", "graph")}
+    violations = sim.violations()
+    sim.reset()
+    assert violations == []
+    assert left == {"event": 0, "memory": 0, "graph": 0}

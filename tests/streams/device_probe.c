@@ -1,0 +1,578 @@
+/* Both ends of an exchange on a device, each with streams of its own: Array is a producer, consume() makes Views, and
+ * table() is an exchange table of a stranger's. One source, compiled against either platform's simulated runtime, twice
+ * for each: two extensions that share nothing but the runtime. */
+
+#if defined(__HIP_PLATFORM_AMD__)
+#include "dlpack_rocm.h"
+#define RUNTIME(name) hip##name
+#define DLPACK(name) dlpack_rocm_##name
+#define MALLOC_PINNED(pointer, size) hipHostMalloc(pointer, size, hipHostMallocDefault)
+#define FREE_PINNED(pointer) hipHostFree(pointer)
+enum { CPU = 1, DEVICE = 10, PINNED = 11, MANAGED = 0 /* has no type of its own */ };
+#else
+#include "dlpack_cuda.h"
+#define RUNTIME(name) cuda##name
+#define DLPACK(name) dlpack_cuda_##name
+#define MALLOC_PINNED(pointer, size) cudaMallocHost(pointer, size)
+#define FREE_PINNED(pointer) cudaFreeHost(pointer)
+enum { CPU = 1, DEVICE = 2, PINNED = 3, MANAGED = 13 };
+#endif
+
+#include <structmember.h> /* T_PYSSIZET: PyMemberDef */
+
+typedef RUNTIME(Stream_t) stream_handle;
+typedef RUNTIME(Error_t) status;
+
+/* ISO C has no cast from a function's pointer to an object's. */
+#define SLOT(function) ((void *)(uintptr_t)(function))
+#define KEYWORDS(function) ((PyCFunction)(void (*)(void))(function))
+
+enum { MAX_RANK = 4, MAX_STREAMS = 4 };
+
+static stream_handle
+as_stream(PyObject *number)
+{
+    return (stream_handle)PyLong_AsVoidPtr(number);
+}
+
+/* ---- Array --------------------------------------------------------------- */
+
+typedef struct {
+    PyObject_HEAD
+    DLTensor tensor;
+    int64_t shape[MAX_RANK], strides[MAX_RANK];
+    void *memory;
+    Py_ssize_t size;
+    int type, device;
+    stream_handle home; /* in whose order memory of the device comes and goes */
+    int plain;          /* exported by dlpack_cuda_produce */
+    uint64_t flags;
+    uint32_t options;
+    PyObject *veto; /* called before anything is exported; NULL: none */
+    size_t pending_count;
+    dlpack_py_work_stream pending[MAX_STREAMS];
+} Array;
+
+/* Memory is of the device that is current meanwhile. */
+static status
+array_allocate(Array *self)
+{
+    const size_t size = (size_t)self->size;
+
+    if (self->type == DEVICE)
+        return RUNTIME(MallocAsync)(&self->memory, size, self->home);
+    if (self->type == PINNED)
+        return MALLOC_PINNED(&self->memory, size);
+    if (self->type == MANAGED)
+        return RUNTIME(MallocManaged)(&self->memory, size, RUNTIME(MemAttachGlobal));
+    self->memory = malloc(size);
+    return RUNTIME(Success);
+}
+
+static status
+array_free(Array *self)
+{
+    if (self->type == DEVICE)
+        return RUNTIME(FreeAsync)(self->memory, self->home);
+    if (self->type == PINNED)
+        return FREE_PINNED(self->memory);
+    if (self->type == MANAGED)
+        return RUNTIME(Free)(self->memory);
+    free(self->memory);
+    return RUNTIME(Success);
+}
+
+/* Calls with the array's device current. */
+static status
+array_on_its_device(Array *self, status (*function)(Array *))
+{
+    int current = 0;
+    status result = RUNTIME(GetDevice)(&current);
+
+    if (result == RUNTIME(Success))
+        result = RUNTIME(SetDevice)(self->device);
+    if (result == RUNTIME(Success))
+        result = function(self);
+    return RUNTIME(SetDevice)(current) == RUNTIME(Success) ? result : RUNTIME(ErrorInvalidDevice);
+}
+
+static int
+parse_extents(PyObject *tuple, int64_t *extents)
+{
+    Py_ssize_t i;
+    for (i = 0; i < PyTuple_Size(tuple) && i < MAX_RANK; i++)
+        extents[i] = PyLong_AsLongLong(PyTuple_GetItem(tuple, i));
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+/* A handle, or a handle and the number of its device. */
+static int
+parse_pending(Array *self, PyObject *item)
+{
+    dlpack_py_work_stream *work = &self->pending[self->pending_count++];
+    PyObject *handle = item;
+
+    work->device_id = self->device;
+    if (PyTuple_Check(item) && !PyArg_ParseTuple(item, "Oi", &handle, &work->device_id))
+        return -1;
+    *work = DLPACK(work_stream)(as_stream(handle), work->device_id);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+static int
+parse_streams(Array *self, PyObject *streams)
+{
+    Py_ssize_t i;
+
+    self->plain = PyLong_Check(streams);
+    if (self->plain) {
+        self->home = as_stream(streams);
+        return PyErr_Occurred() ? -1 : 0;
+    }
+    for (i = 0; i < PyTuple_Size(streams) && i < MAX_STREAMS; i++) {
+        if (parse_pending(self, PyTuple_GetItem(streams, i)) < 0)
+            return -1;
+    }
+    if (self->pending_count > 0 && self->pending[0].device_id == self->device)
+        self->home = (stream_handle)self->pending[0].handle;
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+/* Array(shape, streams=(), *, strides=None, size=0, offset=0, dtype=UINT8, type=DEVICE, device=0, options=0, flags=0,
+ * veto=None): size bytes of memory, those of the shape by default, of which the first element is at offset.
+ *
+ * streams   a handle: exported by dlpack_cuda_produce; a tuple, of handles or (handle, number of the device): by what
+ *           an offer can say */
+static PyObject *
+array_new(PyTypeObject *type, PyObject *args, PyObject *names)
+{
+    static char *keywords[] = {"shape", "streams", "strides", "size",  "offset", "dtype",
+                               "type",  "device",  "options", "flags", "veto",   NULL};
+    PyObject *shape, *streams = NULL, *strides = NULL, *veto = NULL;
+    unsigned int dtype = DLPACK_PY_UINT8;
+    Py_ssize_t offset = 0;
+    Array *self = (Array *)type->tp_alloc(type, 0);
+
+    if (self == NULL)
+        return NULL;
+    self->type = DEVICE;
+    if (!PyArg_ParseTupleAndKeywords(args, names, "O!|O$O!nnIiiIKO", keywords, &PyTuple_Type, &shape, &streams,
+                                     &PyTuple_Type, &strides, &self->size, &offset, &dtype, &self->type, &self->device,
+                                     &self->options, &self->flags, &veto) ||
+        parse_extents(shape, self->shape) < 0 || (strides != NULL && parse_extents(strides, self->strides) < 0) ||
+        (streams != NULL && parse_streams(self, streams) < 0)) {
+        Py_DECREF(self);
+        return NULL;
+    }
+    Py_XINCREF(veto);
+    self->veto = veto;
+    self->tensor = dlpack_py_cpu(NULL, dtype, (int32_t)PyTuple_Size(shape), self->shape,
+                                 strides == NULL ? NULL : self->strides);
+    self->tensor.device = dlpack_py_device_make(self->type, self->device);
+    if (self->size == 0)
+        self->size = (Py_ssize_t)dlpack_py_nbytes(&self->tensor, 0);
+    if (self->size > 0 && array_on_its_device(self, array_allocate) != RUNTIME(Success)) {
+        Py_DECREF(self);
+        return PyErr_NoMemory();
+    }
+    self->tensor.data = self->memory;
+    self->tensor.byte_offset = (uint64_t)offset;
+    return (PyObject *)self;
+}
+
+static void
+array_dealloc(PyObject *op)
+{
+    Array *self = (Array *)op;
+    PyTypeObject *type = Py_TYPE(op);
+
+    if (self->memory != NULL)
+        (void)array_on_its_device(self, array_free);
+    Py_XDECREF(self->veto);
+    type->tp_free(op);
+    Py_DECREF(type);
+}
+
+static int
+array_veto(PyObject *op, const dlpack_py_request *request)
+{
+    PyObject *result = PyObject_CallFunction(((Array *)op)->veto, "i", (int)request->stream.kind);
+    Py_XDECREF(result);
+    return result == NULL ? -1 : 0;
+}
+
+static PyObject *
+array_dlpack(PyObject *op, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    Array *self = (Array *)op;
+    dlpack_py_offer offer;
+
+    if (self->plain)
+        return DLPACK(produce)(op, &self->tensor, self->flags, self->home, args, nargs, kwnames);
+    offer = dlpack_py_offer_make(op, &self->tensor, self->flags);
+    offer.options = self->options;
+    if (self->veto != NULL)
+        offer.veto = array_veto;
+    offer.device = DLPACK(device)();
+    offer.pending = self->pending;
+    offer.pending_count = self->pending_count;
+    return dlpack_py_produce_offer(&offer, args, nargs, kwnames);
+}
+
+static PyObject *
+array_device(PyObject *op, PyObject *Py_UNUSED(unused))
+{
+    return dlpack_py_produce_device(&((Array *)op)->tensor);
+}
+
+static PyMethodDef array_methods[] = {DLPACK_PY_METHODS(array_dlpack, array_device), {NULL, NULL, 0, NULL}};
+
+static PyMemberDef array_members[] = {
+    {"address", T_PYSSIZET, offsetof(Array, memory), READONLY, NULL},
+    {"size", T_PYSSIZET, offsetof(Array, size), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyType_Slot array_slots[] = {
+    {Py_tp_new, SLOT(array_new)},   {Py_tp_dealloc, SLOT(array_dealloc)},
+    {Py_tp_methods, array_methods}, {Py_tp_members, array_members},
+    {0, NULL},
+};
+
+static PyType_Spec array_spec = {"device_probe.Array", sizeof(Array), 0, Py_TPFLAGS_DEFAULT, array_slots};
+
+/* ---- View ---------------------------------------------------------------- */
+
+typedef struct {
+    PyObject_HEAD
+    dlpack_py_view view;
+} View;
+
+static PyObject *
+extents(const int64_t *numbers, int32_t count)
+{
+    PyObject *tuple = PyTuple_New(count);
+    int32_t i;
+    for (i = 0; tuple != NULL && i < count; i++)
+        PyTuple_SetItem(tuple, i, PyLong_FromLongLong(numbers[i]));
+    return tuple;
+}
+
+static PyObject *
+view_shape(PyObject *op, void *Py_UNUSED(unused))
+{
+    const DLTensor *t = &((View *)op)->view.tensor;
+    return extents(t->shape, t->ndim);
+}
+
+static PyObject *
+view_strides(PyObject *op, void *Py_UNUSED(unused))
+{
+    const DLTensor *t = &((View *)op)->view.tensor;
+    return extents(t->strides, t->ndim);
+}
+
+static PyObject *
+view_data(PyObject *op, void *Py_UNUSED(unused))
+{
+    return PyLong_FromVoidPtr(dlpack_py_data(&((View *)op)->view));
+}
+
+static PyObject *
+view_device(PyObject *op, void *Py_UNUSED(unused))
+{
+    const DLDevice device = ((View *)op)->view.tensor.device;
+    return Py_BuildValue("ii", (int)device.device_type, (int)device.device_id);
+}
+
+static PyObject *
+view_flags(PyObject *op, void *Py_UNUSED(unused))
+{
+    return PyLong_FromUnsignedLongLong(((View *)op)->view.flags);
+}
+
+/* The producer's stream, where it is known. */
+static PyObject *
+view_work(PyObject *op, void *Py_UNUSED(unused))
+{
+    const dlpack_py_view *v = &((View *)op)->view;
+    return v->work_known ? Py_BuildValue("Ki", (unsigned long long)v->work.handle, (int)v->work.device_id)
+                         : Py_BuildValue("");
+}
+
+/* Does it hold anything? */
+static PyObject *
+view_holds(PyObject *op, void *Py_UNUSED(unused))
+{
+    return PyBool_FromLong(((View *)op)->view.managed != NULL);
+}
+
+static PyObject *
+view_release(PyObject *op, PyObject *Py_UNUSED(unused))
+{
+    dlpack_py_release(&((View *)op)->view);
+    Py_RETURN_NONE;
+}
+
+/* release_on(stream) */
+static PyObject *
+view_release_on(PyObject *op, PyObject *number)
+{
+    const stream_handle stream = as_stream(number);
+    if (PyErr_Occurred() || DLPACK(release)(&((View *)op)->view, stream) < 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+static void
+view_dealloc(PyObject *op)
+{
+    PyTypeObject *type = Py_TYPE(op);
+    dlpack_py_release(&((View *)op)->view);
+    type->tp_free(op);
+    Py_DECREF(type);
+}
+
+static PyMethodDef view_methods[] = {
+    {"release", view_release, METH_NOARGS, NULL},
+    {"release_on", view_release_on, METH_O, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef view_getset[] = {
+    {"shape", view_shape, NULL, NULL, NULL},
+    {"strides", view_strides, NULL, NULL, NULL},
+    {"data", view_data, NULL, NULL, NULL},
+    {"device", view_device, NULL, NULL, NULL},
+    {"flags", view_flags, NULL, NULL, NULL},
+    {"work", view_work, NULL, NULL, NULL},
+    {"holds", view_holds, NULL, NULL, NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyType_Slot view_slots[] = {
+    {Py_tp_dealloc, SLOT(view_dealloc)},
+    {Py_tp_methods, view_methods},
+    {Py_tp_getset, view_getset},
+    {0, NULL},
+};
+
+static PyType_Spec view_spec = {"device_probe.View", sizeof(View), 0, Py_TPFLAGS_DEFAULT, view_slots};
+
+/* consume(obj, stream, *, by_handle=False, device=DEVICE, dtype=0, options=0): a View; with none of the last three,
+ * of anything on a device. The stream is the runtime's, or, by handle, as it crosses the protocol. */
+static PyObject *
+probe_consume(PyObject *module, PyObject *args, PyObject *names)
+{
+    static char *keywords[] = {"obj", "stream", "by_handle", "device", "dtype", "options", NULL};
+    PyTypeObject *type = *(PyTypeObject **)PyModule_GetState(module);
+    dlpack_py_want want = {.device = DEVICE};
+    const dlpack_py_want *wanted;
+    unsigned int dtype = 0, options = 0;
+    PyObject *obj, *number;
+    int device = DEVICE, by_handle = 0, failed;
+    stream_handle stream;
+    dlpack_py_view v;
+    View *self;
+
+    if (!PyArg_ParseTupleAndKeywords(args, names, "OO|$piII", keywords, &obj, &number, &by_handle, &device, &dtype,
+                                     &options))
+        return NULL;
+    stream = as_stream(number);
+    if (PyErr_Occurred())
+        return NULL;
+    want.device = device;
+    want.dtype = dtype;
+    want.options = options;
+    wanted = device == DEVICE && dtype == 0 && options == 0 ? NULL : &want;
+    failed = by_handle ? dlpack_py_consume_on(NULL, obj, DLPACK(device)(), (uintptr_t)stream, wanted, &v)
+                       : DLPACK(consume)(obj, wanted, stream, &v);
+    if (failed)
+        return NULL;
+    self = (View *)type->tp_alloc(type, 0);
+    if (self == NULL)
+        dlpack_py_release(&v);
+    else
+        dlpack_py_move(&self->view, &v);
+    return (PyObject *)self;
+}
+
+/* collect(): how many tensors still wait to be let go of. */
+static PyObject *
+probe_collect(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
+{
+    return PyLong_FromSize_t(dlpack_py_collect(DLPACK(device)()));
+}
+
+static PyObject *
+probe_free_events(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
+{
+    DLPACK(free_events)();
+    Py_RETURN_NONE;
+}
+
+/* current_work(obj, device id): the handle of the stream that obj's library works on; None: it does not say. */
+static PyObject *
+probe_current_work(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    dlpack_py_work_stream work = {0, 0};
+    PyObject *obj;
+    int id, known;
+
+    if (!PyArg_ParseTuple(args, "Oi", &obj, &id))
+        return NULL;
+    work.device_id = id;
+    known = dlpack_py_current_work(NULL, obj, DLPACK(device)(), &work);
+    if (known < 0)
+        return NULL;
+    return known ? PyLong_FromUnsignedLongLong(work.handle) : Py_BuildValue("");
+}
+
+/* ---- An exchange table of a stranger's ------------------------------------- */
+
+#if DLPACK_PY_HAS_EXCHANGE_API
+
+/* What a callable answers becomes what a function returns: an address, and *out is it; None, and *out is left as it
+ * was; raised, -1. */
+static int
+answer(PyObject *result, void **out)
+{
+    if (result == NULL)
+        return -1;
+    if (result != Py_None)
+        *out = PyLong_AsVoidPtr(result);
+    Py_DECREF(result);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+static int
+foreign_owned(void *object, DLManagedTensorVersioned **out)
+{
+    void *address = NULL;
+    const int failed = answer(PyObject_CallMethod((PyObject *)object, "owned", NULL), &address);
+    *out = (DLManagedTensorVersioned *)address;
+    return failed;
+}
+
+static PyObject *work_function; /* no object is passed: one for all */
+
+static int
+foreign_work(DLDeviceType type, int32_t id, void **out)
+{
+    return answer(PyObject_CallFunction(work_function, "ii", (int)type, (int)id), out);
+}
+
+static int
+foreign_allocate(DLTensor *Py_UNUSED(prototype), DLManagedTensorVersioned **Py_UNUSED(out), void *context,
+                 void (*set_error)(void *, const char *, const char *))
+{
+    set_error(context, "MemoryError", "nobody asks for memory here");
+    return -1;
+}
+
+static int
+foreign_make(DLManagedTensorVersioned *Py_UNUSED(managed), void **Py_UNUSED(out))
+{
+    PyErr_SetString(PyExc_SystemError, "nobody makes objects here");
+    return -1;
+}
+
+/* table(): the capsule of a table whose owned() is the object's method, and whose current_work_stream() is what
+ * work(function) names. */
+static PyObject *
+probe_table(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
+{
+    static DLPackExchangeAPI table = {
+        {{DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION}, NULL}, foreign_allocate, foreign_owned, foreign_make, NULL,
+        foreign_work};
+    return PyCapsule_New(&table, "dlpack_exchange_api", NULL);
+}
+
+static PyObject *
+probe_work(PyObject *Py_UNUSED(module), PyObject *function)
+{
+    Py_XDECREF(work_function);
+    Py_INCREF(function);
+    work_function = function;
+    Py_RETURN_NONE;
+}
+#endif
+
+/* ---- The module ------------------------------------------------------------ */
+
+static PyMethodDef functions[] = {
+    {"consume", KEYWORDS(probe_consume), METH_VARARGS | METH_KEYWORDS, NULL},
+    {"collect", probe_collect, METH_NOARGS, NULL},
+    {"free_events", probe_free_events, METH_NOARGS, NULL},
+    {"current_work", probe_current_work, METH_VARARGS, NULL},
+#if DLPACK_PY_HAS_EXCHANGE_API
+    {"table", probe_table, METH_NOARGS, NULL},
+    {"work", probe_work, METH_O, NULL},
+#endif
+    {NULL, NULL, 0, NULL},
+};
+
+static const struct {
+    const char *name;
+    unsigned int value;
+} constants[] = {
+    {"CPU", CPU},
+    {"DEVICE", DEVICE},
+    {"PINNED", PINNED},
+    {"MANAGED", MANAGED},
+    {"UINT8", DLPACK_PY_UINT8},
+    {"COMPLEX64", DLPACK_PY_COMPLEX64},
+    {"NONE_IS_NO_SYNC", DLPACK_PY_OFFER_NONE_IS_NO_SYNC},
+    {"COPY_NEGATIVE", DLPACK_PY_OFFER_COPY_NEGATIVE},
+    {"COPY_IF_NEEDED", DLPACK_PY_COPY_IF_NEEDED},
+    {"NOTHING_PENDING", DLPACK_PY_NOTHING_PENDING},
+};
+
+static int
+module_exec(PyObject *module)
+{
+    PyObject *array = PyType_FromSpec(&array_spec), **view = (PyObject **)PyModule_GetState(module);
+    size_t i;
+
+    *view = PyType_FromSpec(&view_spec);
+    if (*view == NULL || array == NULL || PyModule_AddObject(module, "Array", array) < 0)
+        return -1;
+    for (i = 0; i < sizeof(constants) / sizeof(constants[0]); i++) {
+        if (PyModule_AddIntConstant(module, constants[i].name, (long)constants[i].value) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+static int
+module_clear(PyObject *module)
+{
+    Py_CLEAR(*(PyObject **)PyModule_GetState(module));
+    return 0;
+}
+
+static PyModuleDef_Slot slots[] = {
+    {Py_mod_exec, SLOT(module_exec)},
+#ifdef Py_mod_multiple_interpreters
+    {Py_mod_multiple_interpreters, Py_MOD_PER_INTERPRETER_GIL_SUPPORTED},
+#endif
+#ifdef Py_mod_gil
+    {Py_mod_gil, Py_MOD_GIL_NOT_USED},
+#endif
+    {0, NULL},
+};
+
+#define TEXT_OF(name) #name
+#define NAME_OF(name) TEXT_OF(name)
+#define INIT_OF(name) PyInit_##name
+#define INIT(name) INIT_OF(name)
+
+static struct PyModuleDef module_def = {
+    PyModuleDef_HEAD_INIT, NAME_OF(MODULE), NULL, sizeof(PyObject *), functions, slots, NULL, module_clear, NULL,
+};
+
+PyMODINIT_FUNC
+INIT(MODULE)(void)
+{
+    return PyModuleDef_Init(&module_def);
+}
