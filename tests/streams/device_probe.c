@@ -148,7 +148,7 @@ array_new(PyTypeObject *type, PyObject *args, PyObject *names)
 {
     static char *keywords[] = {"shape", "streams", "strides", "size",  "offset", "dtype",
                                "type",  "device",  "options", "flags", "veto",   NULL};
-    PyObject *shape, *streams = NULL, *strides = NULL, *veto = NULL;
+    PyObject *shape, *streams = NULL, *strides = Py_None, *veto = NULL;
     unsigned int dtype = DLPACK_PY_UINT8;
     Py_ssize_t offset = 0;
     Array *self = (Array *)type->tp_alloc(type, 0);
@@ -156,10 +156,10 @@ array_new(PyTypeObject *type, PyObject *args, PyObject *names)
     if (self == NULL)
         return NULL;
     self->type = DEVICE;
-    if (!PyArg_ParseTupleAndKeywords(args, names, "O!|O$O!nnIiiIKO", keywords, &PyTuple_Type, &shape, &streams,
-                                     &PyTuple_Type, &strides, &self->size, &offset, &dtype, &self->type, &self->device,
+    if (!PyArg_ParseTupleAndKeywords(args, names, "O!|O$OnnIiiIKO", keywords, &PyTuple_Type, &shape, &streams,
+                                     &strides, &self->size, &offset, &dtype, &self->type, &self->device,
                                      &self->options, &self->flags, &veto) ||
-        parse_extents(shape, self->shape) < 0 || (strides != NULL && parse_extents(strides, self->strides) < 0) ||
+        parse_extents(shape, self->shape) < 0 || (strides != Py_None && parse_extents(strides, self->strides) < 0) ||
         (streams != NULL && parse_streams(self, streams) < 0)) {
         Py_DECREF(self);
         return NULL;
@@ -167,7 +167,7 @@ array_new(PyTypeObject *type, PyObject *args, PyObject *names)
     Py_XINCREF(veto);
     self->veto = veto;
     self->tensor = dlpack_py_cpu(NULL, dtype, (int32_t)PyTuple_Size(shape), self->shape,
-                                 strides == NULL ? NULL : self->strides);
+                                 strides == Py_None ? NULL : self->strides);
     self->tensor.device = dlpack_py_device_make(self->type, self->device);
     if (self->size == 0)
         self->size = (Py_ssize_t)dlpack_py_nbytes(&self->tensor, 0);

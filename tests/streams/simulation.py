@@ -81,6 +81,11 @@ class Simulation:
         """A kernel that reads; what is not as expected is a violation."""
         assert self.control("expect", stream, address, value, size) == 0
 
+    def check(self, stream, address, value, size):
+        """The same, and it is done when this returns: memory that comes and goes in a stream's order may then go."""
+        self.expect(stream, address, value, size)
+        self.synchronize(stream)
+
     @contextlib.contextmanager
     def held(self, stream):
         """Nothing runs on the stream meanwhile, and what blocks the host behind it is a violation."""

@@ -1,0 +1,718 @@
+"""What a producer on a device does with a request: __dlpack__ is called as strangers call it (S1 to S10, P5, P6, D9)."""
+
+import contextlib
+import ctypes
+import threading
+
+import dltensor
+import pytest
+from dltensor import CPU, FORMS, IS_COPIED, READ_ONLY, Taken
+from streams.simulation import RELAXED
+
+VERSION = {"max_version": (1, 3)}
+
+
+class Index:
+    def __init__(self, value):
+        self.value = value
+
+    def __index__(self):
+        return self.value
+
+
+def copied_to_host(sim, stream, memory="memory 1", size=8):
+    """The calls of a copy to the host, by way of a stream."""
+    name = sim.name(stream)
+    return [
+        f"StreamIsCapturing({name})",
+        f"MemcpyAsync(host, {memory}, {size}, {name})",
+        f"StreamSynchronize({name})",
+    ]
+
+
+def ordered(sim, before, after, event="event 1"):
+    """The calls that put one stream after another: those of a hot path."""
+    before, after = sim.name(before), sim.name(after)
+    return [
+        f"StreamIsCapturing({after})",
+        f"StreamIsCapturing({before})",
+        f"EventRecord({event}, {before})",
+        f"StreamWaitEvent({after}, {event})",
+    ]
+
+
+def warm_up(sim, device=0):
+    """The device's event is made by the first that needs it."""
+    producer, consumer = sim.stream(device), sim.stream(device)
+    with sim.on_device(device):
+        sim.platform.probe.Array((1,), producer, device=device).__dlpack__(stream=consumer)
+    sim.calls()
+    return producer, consumer
+
+
+@contextlib.contextmanager
+def refused(sim, text, error=BufferError):
+    """One exception, after which everything is as it was."""
+    with sim.watched(), pytest.raises(error, match=text):
+        yield
+
+
+# ---- The argument: S2, S3, S7, P6 ----
+
+YES, NO, NOT_AN_INTEGER = None, ValueError, TypeError
+ARGUMENTS = {  # on CUDA, on ROCm, for what the host will read
+    "None": (None, YES, YES, YES),
+    "-1": (-1, YES, YES, YES),
+    "0": (0, NO, YES, NO),
+    "1": (1, YES, NO, NO),
+    "2": (2, YES, NO, NO),
+    "3": (3, YES, YES, NO),
+    "2**31": (2**31, YES, YES, NO),
+    "2**32 + 5": (2**32 + 5, YES, YES, NO),
+    "2**63 + 8": (2**63 + 8, YES, YES, NO),
+    "2**64 - 1": (2**64 - 1, YES, YES, NO),
+    "2**64": (2**64, NO, NO, NO),
+    "-2": (-2, NO, NO, NO),
+    "-2**63 - 1": (-(2**63) - 1, NO, NO, NO),
+    "True, an integer": (True, YES, NO, NO),
+    "False": (False, NO, YES, NO),
+    "__index__ gives 1": (Index(1), YES, NO, NO),
+    "__index__ gives -1": (Index(-1), YES, YES, YES),
+    "1.0": (1.0, NOT_AN_INTEGER, NOT_AN_INTEGER, NOT_AN_INTEGER),
+    "text": ("1", NOT_AN_INTEGER, NOT_AN_INTEGER, NOT_AN_INTEGER),
+    "a tuple": ((1,), NOT_AN_INTEGER, NOT_AN_INTEGER, NOT_AN_INTEGER),
+    "an object": (object(), NOT_AN_INTEGER, NOT_AN_INTEGER, NOT_AN_INTEGER),
+}
+
+
+@pytest.mark.parametrize("value, cuda, rocm, host", ARGUMENTS.values(), ids=ARGUMENTS)
+def test_which_streams_are_accepted_S2_S3_S7_P6(sim, platform, value, cuda, rocm, host):
+    probe = platform.probe
+    on_device = cuda if platform.is_cuda else rocm
+    cases = [
+        (probe.DEVICE, {}, on_device),
+        (probe.DEVICE, {"dl_device": (probe.DEVICE, 0)}, on_device),
+        (probe.DEVICE, {"dl_device": CPU}, host),
+        (probe.PINNED, {}, host),
+        (probe.CPU, {}, host),
+    ]
+    if platform.MANAGED:
+        cases += [(probe.MANAGED, {}, on_device), (probe.MANAGED, {"dl_device": CPU}, host)]
+    for kind, keywords, error in cases:
+        array = probe.Array((8,), type=kind)
+        with contextlib.nullcontext() if error is None else refused(sim, "stream is ", error):
+            capsule = array.__dlpack__(stream=value, **keywords)
+            del capsule
+
+
+def test_the_message_names_what_was_wanted_S2_S3(sim, platform):
+    array = platform.probe.Array((8,))
+    wrong, wanted = (0, "1 .legacy default., 2 .per-thread") if platform.is_cuda else (1, "0 .default. or a handle")
+    with pytest.raises(ValueError, match=f"stream is {wrong} for data on {platform.name}:0, {wanted}"):
+        array.__dlpack__(stream=wrong)
+
+
+def test_a_handle_above_2_to_the_63_is_the_same_stream_S7(sim, platform):
+    array = platform.probe.Array((8,), ((2**63 + 8, 1),))
+    with sim.watched():
+        array.__dlpack__(stream=2**63 + 8, **VERSION)
+        assert sim.calls() == []
+    with pytest.raises(RuntimeError, match="StreamIsCapturing"):
+        array.__dlpack__(stream=2**63 + 16, **VERSION)
+    assert len(sim.violations()) == 1  # there is no such stream
+
+
+# ---- The same stream, or none: S4 ----
+
+
+def test_the_same_stream_takes_no_call_S4(sim, platform):
+    stream = sim.stream()
+    pairs = [(stream, stream), (0, None), (0, platform.default), ((stream, stream), stream), ((), stream), ((), None)]
+    if platform.is_cuda:
+        pairs += [(1, None), (1, 1), (2, 2)]
+    for pending, consumer in pairs:
+        for kind in filter(None, (platform.DEVICE, platform.MANAGED)):
+            array = platform.probe.Array((8,), pending, type=kind)
+            if kind == platform.MANAGED and consumer is None:
+                continue  # then it is the host that will read: S10
+            with sim.watched():
+                array.__dlpack__(stream=consumer, **VERSION)
+                assert sim.calls() == []
+
+
+def test_without_a_stream_in_a_file_compiled_so_work_is_on_the_per_thread_stream_S2(sim, platform):
+    if not platform.is_cuda:
+        pytest.skip("a file for HIP is not compiled so: its per-thread stream is named")
+    array = platform.other.Array((8,), 0)
+    sim.calls()
+    array.__dlpack__(stream=2)
+    assert sim.calls() == []
+    array.__dlpack__(stream=1)
+    assert "EventRecord(event 1, per-thread)" in sim.calls()
+
+
+@pytest.mark.parametrize("copy", [None, False])
+def test_minus_one_takes_no_call_S2_S3(sim, platform, copy):
+    for kind in filter(None, (platform.DEVICE, platform.MANAGED, platform.PINNED)):
+        array = platform.probe.Array((8,), sim.stream(), type=kind)
+        with sim.watched():
+            array.__dlpack__(stream=-1, copy=copy, **VERSION)
+            assert sim.calls() == []
+
+
+@pytest.mark.xfail(reason="waits for the stream wherever a device is named", strict=True)
+def test_minus_one_takes_no_call_where_the_own_device_is_named_S2(sim, platform):
+    for kind in filter(None, (platform.DEVICE, platform.MANAGED, platform.PINNED)):
+        array = platform.probe.Array((8,), sim.stream(), type=kind)
+        with sim.watched():
+            array.__dlpack__(stream=-1, dl_device=(kind, 0))
+            assert sim.calls() == []
+
+
+def test_none_takes_no_call_where_the_author_says_so_S2_S3(sim, platform):
+    array = platform.probe.Array((8,), (sim.stream(),), options=platform.probe.NONE_IS_NO_SYNC)
+    with sim.watched():
+        array.__dlpack__()
+        array.__dlpack__(stream=None, **VERSION)
+        assert sim.calls() == []
+        array.__dlpack__(stream=sim.stream())
+        assert "EventRecord(event 1, stream 1)" in sim.calls()
+
+
+# ---- Another stream: S1, S5 ----
+
+
+def test_another_stream_is_ordered_by_one_record_and_one_wait_S1(sim, platform):
+    producer, consumer = sim.stream(), sim.stream()
+    array = platform.probe.Array((8,), producer)
+    with sim.watched():
+        array.__dlpack__(stream=consumer)
+        first, create = ordered(sim, producer, consumer), ["GetDevice()", "EventCreateWithFlags(event 1, 2)"]
+        assert sim.calls() == first[:2] + create + first[2:]
+        for _ in range(3):
+            array.__dlpack__(stream=consumer, **VERSION)
+            assert sim.calls() == ordered(sim, producer, consumer)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_work_of_the_consumer_runs_after_that_of_the_producer_S1(sim, platform, form):
+    keywords = VERSION if form == "dltensor_versioned" else {}
+    for kind in filter(None, (platform.DEVICE, platform.MANAGED)):
+        producer, consumer = sim.stream(), sim.stream()
+        array = platform.probe.Array((8,), producer, type=kind)
+        with sim.held(producer):
+            sim.fill(producer, array.address, 7, 8)
+            capsule = array.__dlpack__(stream=consumer, **keywords)
+            assert dltensor.read(capsule).data == array.address
+            sim.expect(consumer, array.address, 7, 8)
+            sim.control("settle")
+            assert sim.pending(consumer) == 1
+        sim.synchronize(consumer)
+        del capsule
+        with sim.held(consumer):  # what comes later is not waited for, and the next fill is not before the read
+            array.__dlpack__(stream=consumer)
+            sim.control("settle")
+
+
+def test_none_is_the_default_stream_S2_S3(sim, platform):
+    producer, _ = warm_up(sim)
+    array = platform.probe.Array((8,), producer)
+    sim.fill(producer, array.address, 7, 8)
+    for keywords in ({}, {"stream": None}, {"stream": platform.default}):
+        with sim.watched():
+            array.__dlpack__(**keywords)
+            assert sim.calls() == ["GetDevice()", *ordered(sim, producer, platform.default)]
+    sim.check(platform.default, array.address, 7, 8)
+
+
+def test_default_streams_are_those_of_the_data_s_device_S5(sim, platform):
+    producer, consumer = warm_up(sim, device=2)
+    array = platform.probe.Array((8,), producer, device=2)
+    with sim.watched():
+        array.__dlpack__()
+        calls = ordered(sim, producer, platform.default)
+        assert sim.calls() == ["GetDevice()", "SetDevice(2)", *calls, "SetDevice(0)"]
+
+    array = platform.probe.Array((8,), 0, device=2)
+    with sim.watched():
+        array.__dlpack__(stream=consumer)
+        asks, *rest = ordered(sim, platform.default, consumer)
+        assert sim.calls() == [asks, "GetDevice()", "SetDevice(2)", *rest, "SetDevice(0)"]
+
+
+def test_the_event_is_made_on_the_device_of_the_producer_s_stream_S5(sim, platform):
+    producer, consumer = sim.stream(2), sim.stream(1)
+    array = platform.probe.Array((8,), producer, device=2)
+    sim.fill(producer, array.address, 7, 8)
+    with sim.watched():
+        array.__dlpack__(stream=consumer)
+        calls = ordered(sim, producer, consumer)
+        create = ["GetDevice()", "SetDevice(2)", "EventCreateWithFlags(event 1, 2)"]
+        assert sim.calls() == calls[:2] + create + calls[2:] + ["SetDevice(0)"]
+        array.__dlpack__(stream=consumer)
+        assert sim.calls() == calls
+    sim.check(consumer, array.address, 7, 8)
+
+
+def test_each_device_has_one_event_S5(sim, platform):
+    arrays = [platform.probe.Array((8,), sim.stream(device), device=device) for device in range(3)]
+    streams = [sim.stream(device) for device in range(3)]
+    for _ in range(3):
+        for array, stream in zip(arrays, streams):
+            array.__dlpack__(stream=stream)
+    assert sim.live("event") == 3
+
+
+@pytest.mark.xfail(reason="the event of whatever device is current is kept as that of device 0", strict=True)
+def test_managed_memory_has_the_event_of_the_current_device_S5(sim, platform):
+    if not platform.MANAGED:
+        pytest.skip("ROCm has no type for managed memory")
+    managed = platform.probe.Array((8,), sim.stream(1), type=platform.MANAGED, device=1)
+    on_device, consumers = platform.probe.Array((8,), sim.stream()), [sim.stream(0), sim.stream(1)]
+    for turn in range(3):
+        sim.calls()
+        with sim.on_device(1):
+            managed.__dlpack__(stream=consumers[1])
+        on_device.__dlpack__(stream=consumers[0])
+        assert sum("Create" in call for call in sim.calls()) == (0 if turn else 2)
+    assert sim.violations() == []
+
+
+def test_several_streams_are_all_waited_for_S1(sim, platform):
+    producer, consumer = warm_up(sim)
+    streams = [producer, consumer, sim.stream(), sim.stream()]
+    array = platform.probe.Array((8,), tuple(streams))
+    sim.synchronize(producer)  # which the memory comes from
+    sim.fill(streams[2], array.address, 7, 8)
+    with sim.watched():
+        array.__dlpack__(stream=consumer)
+        first, *rest = ordered(sim, producer, consumer)
+        assert sim.calls() == [first, *rest, *ordered(sim, streams[2], consumer)[1:], *ordered(sim, streams[3], consumer)[1:]]
+    sim.check(consumer, array.address, 7, 8)
+
+
+def test_streams_of_several_devices_are_waited_for_S1_S5(sim, platform):
+    streams, consumer = [sim.stream(device) for device in range(3)], sim.stream(1)
+    array = platform.probe.Array((8,), tuple((stream, device) for device, stream in enumerate(streams)))
+    for value, stream in enumerate(streams):
+        sim.synchronize(streams[0])  # which the memory comes from
+        sim.fill(stream, array.address, value, 8)
+        with sim.watched():
+            array.__dlpack__(stream=consumer)
+        sim.check(consumer, array.address, value, 8)
+
+
+def test_a_veto_comes_before_any_call_of_the_runtime_P7(sim, platform):
+    asked = []
+
+    def veto(kind):
+        asked.append(kind)
+        raise BufferError("lazily conjugated")
+
+    array = platform.probe.Array((8,), (sim.stream(),), veto=veto)
+    with refused(sim, "lazily conjugated"):
+        array.__dlpack__(stream=sim.stream())
+    assert asked == [2]
+    assert [call for call in sim.calls() if "Event" in call or "Capturing" in call] == []
+
+
+# ---- The device: P5, P8, D9 ----
+
+
+def test_the_capsule_says_what_dlpack_device_says_P8_D9(sim, platform):
+    for kind, device, says in (
+        (platform.DEVICE, 2, (platform.DEVICE, 2)),
+        (platform.PINNED, 0, (platform.PINNED, 0)),
+        (platform.PINNED, 1, (platform.PINNED, 0)),
+        (platform.MANAGED, 1, (platform.MANAGED, 0)),
+    ):
+        if kind is None:
+            continue
+        array = platform.probe.Array((8,), type=kind, device=device)
+        assert array.__dlpack_device__() == says
+        for keywords in ({}, VERSION, {"dl_device": says}, {"dl_device": says, "copy": False}):
+            assert dltensor.read(array.__dlpack__(**keywords)).device == says
+
+
+def test_no_other_device_is_gone_to_P5(sim, platform):
+    for kind in filter(None, (platform.DEVICE, platform.PINNED, platform.MANAGED)):
+        array = platform.probe.Array((8,), sim.stream(), type=kind)
+        for device in ((platform.DEVICE, 1), (1, 1), (12, 0), (4, 0)):
+            for copy in (None, True, False):
+                with refused(sim, "dl_device is "):
+                    array.__dlpack__(dl_device=device, copy=copy)
+
+
+# ---- As the CPU's: P5, P6, S10 ----
+
+LAYOUTS = {  # shape, strides, offset, the calls that copy
+    "compact": ((2, 3), None, 0, ["MemcpyAsync(host, memory 1, 6, stream 1)"]),
+    "a slice": ((4,), None, 5, ["MemcpyAsync(host, memory 1 + 5, 4, stream 1)"]),
+    "steps of two": ((5,), (2,), 1, ["MemcpyAsync(host, memory 1 + 1, 9, stream 1)"]),
+    "transposed": ((3, 4), (1, 3), 0, ["MemcpyAsync(host, memory 1, 12, stream 1)"]),
+    "backwards": ((6,), (-1,), 5, ["MemcpyAsync(host, memory 1, 6, stream 1)"]),
+    "one element many times": ((3, 2), (0, 0), 7, ["MemcpyAsync(host, memory 1 + 7, 1, stream 1)"]),
+    "rows far apart": ((3, 4), (50, 1), 2, ["Memcpy2DAsync(host, memory 1 + 2, 3 x 4, stream 1)"]),
+    "far apart in three dimensions": (
+        (2, 2, 4),
+        (120, 30, 1),
+        0,
+        [f"Memcpy2DAsync(host, memory 1{plus}, 2 x 4, stream 1)" for plus in ("", " + 120")],
+    ),
+    "far apart and backwards": (
+        (2, 3),
+        (-100, 1),
+        100,
+        [f"MemcpyAsync(host, memory 1{plus}, 3, stream 1)" for plus in (" + 100", "")],
+    ),
+    "a scalar": ((), (), 9, ["MemcpyAsync(host, memory 1 + 9, 1, stream 1)"]),
+}
+
+
+@pytest.mark.parametrize("shape, strides, offset, copies", LAYOUTS.values(), ids=LAYOUTS)
+def test_device_memory_comes_to_the_host_as_a_compact_copy_P5(sim, platform, shape, strides, offset, copies):
+    array = platform.probe.Array(shape, sim.stream(), strides=strides, size=250, offset=offset)
+    ctypes.memmove(array.address, bytes(range(250)), 250)
+    steps = dltensor.compact(shape) if strides is None else strides
+    expected = dltensor.values(array.address + offset, (1, 8, 1), shape, steps)
+    for copy in (None, True):
+        with sim.watched():
+            capsule = array.__dlpack__(dl_device=CPU, copy=copy, **VERSION)
+            assert sim.calls() == ["StreamIsCapturing(stream 1)", *copies, "StreamSynchronize(stream 1)"]
+        taken = Taken(capsule)
+        assert taken.values() == expected
+        assert (taken.says.device, taken.says.flags, taken.says.strides or ()) == (CPU, IS_COPIED, dltensor.compact(shape))
+        taken.delete()
+
+
+@pytest.mark.parametrize("keywords", [{}, {"stream": None}, {"stream": -1}, VERSION, {"copy": True}])
+def test_the_copy_is_ready_when_the_call_returns_P6(sim, platform, keywords):
+    sim.control("delay", 20_000)
+    streams = [sim.stream() for _ in range(3)]
+    for pending, worker in ((streams[0], streams[0]), (tuple(streams), streams[0]), (tuple(streams), streams[2])):
+        array = platform.probe.Array((8,), pending)
+        sim.synchronize(streams[0])  # which the memory comes from
+        sim.fill(worker, array.address, 5, 8)
+        taken = Taken(array.__dlpack__(dl_device=CPU, **keywords))
+        assert taken.values() == [5] * 8
+        taken.delete()
+
+
+def test_of_nobody_s_work_the_copy_is_made_on_the_default_stream_P5(sim, platform):
+    array = platform.probe.Array((8,), device=1)
+    with sim.watched():
+        array.__dlpack__(dl_device=CPU)
+        copied = copied_to_host(sim, platform.default)
+        assert sim.calls() == ["GetDevice()", "SetDevice(1)", *copied, "SetDevice(0)"]
+
+
+def test_nothing_is_copied_of_nothing_P5(sim, platform):
+    array = platform.probe.Array((3, 0), sim.stream())
+    with sim.watched():
+        assert dltensor.read(array.__dlpack__(dl_device=CPU)).device == CPU
+        assert sim.calls() == []
+
+
+def test_copy_false_is_refused_where_the_host_cannot_read_P4_P5(sim, platform):
+    array = platform.probe.Array((8,), sim.stream())
+    with refused(sim, "a device that the CPU cannot read, and goes to the CPU as a copy only, and copy is False"):
+        array.__dlpack__(dl_device=CPU, copy=False)
+
+
+def wait_for(sim, call):
+    """Returns when the last call that was begun is this one."""
+    while sim.control("call", sim._library.simulated_calls() - 1) != call:
+        pass
+
+
+@pytest.mark.parametrize("kind", ["DEVICE", "PINNED"])
+def test_other_threads_run_while_a_call_waits_for_the_device_P6_S10(sim, platform, kind):
+    stream = sim.stream()
+    array = platform.probe.Array((8,), stream, type=getattr(platform, kind))
+    sim.control("hold", stream)
+    sim.fill(stream, array.address, 5, 8)
+
+    def let_go():
+        wait_for(sim, b"StreamSynchronize(stream 1)")
+        sim.control("let_go", stream)
+
+    thread = threading.Thread(target=let_go)
+    thread.start()
+    taken = Taken(array.__dlpack__(dl_device=CPU))  # for a second, if that thread does not get to run
+    thread.join()
+    assert taken.values() == [5] * 8
+    taken.delete()
+
+
+@pytest.mark.parametrize("keywords", [{}, VERSION, {"stream": -1}, {"copy": False}])
+def test_pinned_and_managed_memory_is_the_cpu_s_after_a_wait_P5_S10(sim, platform, keywords):
+    for kind in filter(None, (platform.PINNED, platform.MANAGED)):
+        sim.control("delay", 20_000)
+        streams = [sim.stream(), sim.stream()]
+        array = platform.probe.Array((8,), tuple(streams), type=kind)
+        sim.fill(streams[1], array.address, 5, 8)
+        with sim.watched():
+            capsule = array.__dlpack__(dl_device=CPU, **keywords)
+            names = map(sim.name, streams)
+            assert sim.calls() == [
+                f"{call}({name})" for name in names for call in ("StreamIsCapturing", "StreamSynchronize")
+            ]
+        assert sim.control("host_may_read", array.address)
+        says = dltensor.read(capsule)
+        assert (says.device, says.data, says.flags or 0) == (CPU, array.address, 0)
+        sim.control("delay", 200)
+        del capsule, array
+
+
+def test_pinned_memory_is_waited_for_without_a_stream_S10(sim, platform):
+    stream = sim.stream()
+    array = platform.probe.Array((8,), stream, type=platform.PINNED)
+    sim.fill(stream, array.address, 5, 8)
+    with sim.watched():
+        assert dltensor.read(array.__dlpack__()).device == (platform.PINNED, 0)
+        assert sim.calls() == ["StreamIsCapturing(stream 1)", "StreamSynchronize(stream 1)"]
+    assert sim.control("host_may_read", array.address)
+
+
+def test_a_copy_of_pinned_and_managed_memory_is_the_host_s_P5(sim, platform):
+    for kind in filter(None, (platform.PINNED, platform.MANAGED)):
+        stream = sim.stream()
+        array = platform.probe.Array((8,), stream, type=kind)
+        sim.fill(stream, array.address, 5, 8)
+        with refused(sim, "is made on the CPU: ask with dl_device=.1, 0."):
+            array.__dlpack__(copy=True)
+        taken = Taken(array.__dlpack__(dl_device=CPU, copy=True, **VERSION))
+        assert (taken.values(), taken.says.device, taken.says.flags) == ([5] * 8, CPU, IS_COPIED)
+        assert taken.says.data != array.address
+        taken.delete()
+
+
+def test_memory_of_the_host_that_a_device_works_on_is_waited_for_S10(sim, platform):
+    array = platform.probe.Array((8,), (sim.stream(),), type=platform.probe.CPU)
+    with sim.watched():
+        assert dltensor.read(array.__dlpack__()).device == CPU
+        assert sim.calls() == ["StreamIsCapturing(stream 1)", "StreamSynchronize(stream 1)"]
+        array.__dlpack__(stream=-1)
+        assert sim.calls() == []
+
+
+# ---- A copy on the device: S8, P4 ----
+
+
+@pytest.mark.parametrize("device", [0, 2])
+def test_a_copy_on_the_device_is_made_on_the_consumer_s_stream_S8(sim, platform, device):
+    producer, consumer = warm_up(sim, device)
+    array = platform.probe.Array((8,), producer, device=device, flags=READ_ONLY)
+    with sim.held(producer):
+        sim.fill(producer, array.address, 7, 8)
+        with sim.watched():
+            capsule = array.__dlpack__(stream=consumer, copy=True, **VERSION)
+            name = sim.name(consumer)
+            assert [call for call in sim.calls() if "Event" not in call and "Device" not in call] == [
+                *ordered(sim, producer, consumer)[:2],
+                f"StreamIsCapturing({name})",
+                f"MallocAsync(memory 3, 8, {name})",
+                f"MemcpyAsync(memory 3, memory 2, 8, {name})",
+            ]
+        taken = Taken(capsule)
+        assert (taken.says.device, taken.says.flags) == ((platform.DEVICE, device), IS_COPIED)
+        assert taken.says.data != array.address
+        sim.expect(consumer, taken.says.data, 7, 8)
+        sim.control("settle")
+        assert sim.pending(consumer) == 3
+    sim.synchronize(consumer)
+    with sim.watched():
+        taken.delete()
+        assert not any("Synchronize" in call or call.startswith("Free(") for call in sim.calls())
+
+
+@pytest.mark.parametrize(
+    "shape, strides, offset, copies",
+    [
+        ((5,), (2,), 1, ["Memcpy2DAsync"]),
+        ((3, 4), (50, 1), 0, ["Memcpy2DAsync"]),
+        ((3, 4), (1, 3), 0, 3 * ["Memcpy2DAsync"]),
+        ((3,), (-1,), 2, 3 * ["MemcpyAsync"]),
+        ((2, 0), (1, 1), 0, []),
+    ],
+)
+def test_a_copy_on_the_device_is_compact_P4(sim, platform, shape, strides, offset, copies):
+    producer, consumer = sim.stream(), sim.stream()
+    array = platform.probe.Array(shape, producer, strides=strides, offset=offset, size=250)
+    ctypes.memmove(array.address, bytes(range(250)), 250)
+    taken = Taken(array.__dlpack__(stream=consumer, copy=True, **VERSION))
+    assert [call.split("(")[0] for call in sim.calls() if "Memcpy" in call] == copies
+    sim.synchronize(consumer)
+    assert taken.values() == dltensor.values(array.address + offset, (1, 8, 1), shape, strides)
+    assert sorted(taken.says.strides) == sorted(dltensor.compact(shape if strides != (1, 3) else (4, 3)))
+    taken.delete()
+
+
+def test_a_copy_without_an_order_is_made_on_the_producer_s_stream_S8(sim, platform):
+    producer = sim.stream()
+    array = platform.probe.Array((8,), (producer,), options=platform.probe.NONE_IS_NO_SYNC)
+    for stream in (-1, None):
+        sim.fill(producer, array.address, 7, 8)
+        taken = Taken(array.__dlpack__(stream=stream, copy=True))
+        assert any(call.endswith(", stream 1)") and "MallocAsync" in call for call in sim.calls())
+        sim.expect(producer, taken.says.data, 7, 8)
+        sim.synchronize(producer)
+        taken.delete()
+
+
+@pytest.mark.xfail(reason="it is freed in no order with what copies", strict=True)
+def test_a_copy_that_nobody_takes_is_freed_behind_its_own_copying_S8(sim, platform):
+    producer, consumer = sim.stream(), sim.stream()
+    array = platform.probe.Array((8,), producer)
+    with sim.held(consumer):
+        capsule = array.__dlpack__(stream=consumer, copy=True)
+        del capsule
+    sim.synchronize(consumer)
+    assert sim.violations() == []
+
+
+@pytest.mark.xfail(reason="it is freed on the legacy stream, whoever captures", strict=True)
+@pytest.mark.parametrize("on", ["this thread", "another thread", "a foreign thread"])
+def test_a_deleter_spoils_no_capture_S6(sim, platform, on):
+    consumer, blocking = sim.stream(), sim.stream(flags=0)
+    array = platform.probe.Array((8,), sim.stream())
+    taken = Taken(array.__dlpack__(stream=consumer, copy=True))
+    sim.synchronize(consumer)
+    with sim.capture(blocking):
+        if on == "this thread":
+            with sim.watched():
+                taken.delete()
+        elif on == "another thread":
+            thread = threading.Thread(target=taken.delete)
+            thread.start()
+            thread.join()
+        else:
+            taken.delete_on_a_foreign_thread()
+    assert sim.violations() == []
+
+
+# ---- While graphs are captured: S6 ----
+
+
+def test_a_stream_that_waits_for_a_capturing_one_joins_the_capture_S6(sim, platform):
+    producer, consumer = sim.stream(), sim.stream()
+    array, result = platform.probe.Array((8,), producer), platform.probe.Array((8,), consumer)
+    with sim.capture(producer), sim.watched():
+        sim.fill(producer, array.address, 7, 8)
+        array.__dlpack__(stream=consumer)
+        sim.fill(consumer, result.address, 8, 8)
+        sim.calls()
+        result.__dlpack__(stream=producer)  # back: both are in the same capture
+        assert sim.calls() == [
+            "StreamIsCapturing(stream 1)",
+            "StreamIsCapturing(stream 2)",
+            "StreamGetCaptureInfo(stream 2)",
+            "StreamGetCaptureInfo(stream 1)",
+            "EventRecord(event 1, stream 2)",
+            "StreamWaitEvent(stream 1, event 1)",
+        ]
+
+
+def test_after_a_capture_the_event_of_others_is_as_before_S6(sim, platform):
+    producer, consumer = warm_up(sim)
+    array, result = platform.probe.Array((8,), producer), platform.probe.Array((8,), consumer)
+    with sim.capture(producer):
+        array.__dlpack__(stream=consumer)
+        result.__dlpack__(stream=producer)
+    sim.calls()
+    array.__dlpack__(stream=consumer)
+    assert sim.calls() == ordered(sim, producer, consumer)
+
+
+def test_a_capturing_stream_waits_for_nothing_outside_S6(sim, platform):
+    producer, consumer = sim.stream(), sim.stream()
+    array = platform.probe.Array((8,), producer)
+    with sim.held(producer):
+        sim.fill(producer, array.address, 7, 8)
+        with sim.capture(consumer):
+            for keywords in ({}, {"copy": True}):
+                with refused(sim, "it cannot wait for work outside of it"):
+                    array.__dlpack__(stream=consumer, **keywords)
+            with sim.watched():
+                array.__dlpack__(stream=-1)
+                assert sim.calls() == []
+
+
+def test_what_is_done_needs_no_wait_in_a_capture_S6(sim, platform):
+    producer, consumer = sim.stream(), sim.stream()
+    array = platform.probe.Array((8,), producer)
+    sim.fill(producer, array.address, 7, 8)
+    sim.synchronize(producer)
+    with sim.capture(consumer), sim.watched():
+        array.__dlpack__(stream=consumer)
+        assert sim.calls() == [
+            "StreamIsCapturing(stream 2)",
+            "StreamIsCapturing(stream 1)",
+            f"ThreadExchangeStreamCaptureMode({RELAXED})",
+            "StreamQuery(stream 1)",
+            "ThreadExchangeStreamCaptureMode(0)",
+        ]
+
+
+def test_no_copy_is_made_in_a_capture_S6_S8(sim, platform):
+    producer, consumer = sim.stream(), sim.stream()
+    array = platform.probe.Array((8,), producer)
+    sim.synchronize(producer)
+    with sim.capture(consumer), refused(sim, "whose memory a copy would be: copy before it"):
+        array.__dlpack__(stream=consumer, copy=True)
+
+
+def test_streams_of_different_captures_cannot_be_ordered_S6(sim, platform):
+    producer, consumer = sim.stream(), sim.stream()
+    array = platform.probe.Array((8,), producer)
+    with sim.capture(producer), sim.capture(consumer), refused(sim, "capture different graphs"):
+        array.__dlpack__(stream=consumer)
+
+
+def test_the_default_stream_takes_no_part_in_a_capture_S6(sim, platform):
+    stream = sim.stream()
+    array, on_default = platform.probe.Array((8,), stream), platform.probe.Array((8,), 0)
+    quiet = platform.probe.Array((8,), (stream,), options=platform.probe.NONE_IS_NO_SYNC)
+    with sim.capture(stream):
+        for keywords in ({}, {"stream": platform.default}):
+            with refused(sim, "captures a graph, which the default stream cannot join"):
+                array.__dlpack__(**keywords)
+        with refused(sim, "in which it cannot wait for the default stream"):
+            on_default.__dlpack__(stream=stream)
+        with sim.watched():
+            quiet.__dlpack__()
+            assert sim.calls() == []
+
+
+def test_the_default_stream_is_left_alone_while_a_blocking_one_captures_S6(sim, platform):
+    blocking, producer = sim.stream(flags=0), sim.stream()
+    array, on_default = platform.probe.Array((8,), producer), platform.probe.Array((8,), 0)
+    with sim.capture(blocking):
+        for refuse in (
+            lambda: array.__dlpack__(),
+            lambda: on_default.__dlpack__(stream=producer),
+            lambda: on_default.__dlpack__(dl_device=CPU),
+        ):
+            with refused(sim, f"{platform.runtime}StreamIsCapturing: {platform.runtime}ErrorStreamCaptureImplicit"):
+                refuse()
+
+
+def test_what_captures_does_not_come_to_the_host_S6(sim, platform):
+    stream = sim.stream()
+    for kind in filter(None, (platform.DEVICE, platform.PINNED, platform.MANAGED)):
+        array = platform.probe.Array((8,), stream, type=kind)
+        with sim.capture(stream), refused(sim, "captures a graph: the host cannot wait for it"):
+            array.__dlpack__(dl_device=CPU)
+
+
+def test_a_capture_that_is_spoiled_is_said_to_be_S6(sim, platform):
+    producer, consumer = sim.stream(), sim.stream()
+    array = platform.probe.Array((8,), producer)
+    sim.runtime("StreamBeginCapture", producer, RELAXED)
+    with pytest.raises(AssertionError):
+        sim.runtime("StreamQuery", producer)
+    with refused(sim, "was invalidated before"):
+        array.__dlpack__(stream=consumer)
+    with pytest.raises(AssertionError):
+        sim.runtime("StreamEndCapture", producer, ctypes.byref(ctypes.c_void_p()))
+    assert len(sim.violations()) == 1  # the query
