@@ -1,56 +1,8 @@
 /* The simulated runtime itself: that its work runs late and in order, and that it catches each misuse it is there to
  * catch. Compiled once for each platform, against the platform's own header. */
-#include "../tensor/check.h"
+#include "platform.h"
 
-#include <pthread.h>
-#include <stdio.h>
-#include <string.h>
-
-#if defined(__HIP_PLATFORM_AMD__)
-#include <hip/hip_runtime_api.h>
-#define RUNTIME(name) hip##name
-#define INVALID_HANDLE hipErrorInvalidHandle
-#define OUT_OF_MEMORY hipErrorOutOfMemory
-#define LEGACY ((stream)NULL)
-#define MALLOC_PINNED(pointer, size) HostMalloc(pointer, size, hipHostMallocDefault)
-#define FREE_PINNED HostFree
-#else
-#include <cuda_runtime_api.h>
-#define RUNTIME(name) cuda##name
-#define INVALID_HANDLE cudaErrorInvalidResourceHandle
-#define OUT_OF_MEMORY cudaErrorMemoryAllocation
-#define LEGACY cudaStreamLegacy
-#define MALLOC_PINNED(pointer, size) MallocHost(pointer, size)
-#define FREE_PINNED FreeHost
-#endif
-#include "simulated.h"
-
-#define PER_THREAD ((stream)2)
-#define SUCCEEDS(call) CHECK_NUMBER(RUNTIME(call), RUNTIME(Success))
-#define FAILS(call, error) CHECK_NUMBER(RUNTIME(call), error)
-#define CAUGHT(text) check_caught(text, __func__, __LINE__)
-#define CLEAN() check_caught(NULL, __func__, __LINE__)
 #define CALLS(...) check_calls((const char *[]){__VA_ARGS__, NULL}, __func__, __LINE__)
-
-typedef RUNTIME(Stream_t) stream;
-typedef RUNTIME(Event_t) event;
-typedef RUNTIME(Graph_t) graph;
-typedef enum RUNTIME(StreamCaptureMode) capture_mode;
-typedef enum RUNTIME(StreamCaptureStatus) capture_status;
-
-/* The violations since the last look: none, or one that contains the text. */
-static void
-check_caught(const char *text, const char *test, int line)
-{
-    size_t count = simulated_violations();
-    if (count != (text != NULL) || (text != NULL && strstr(simulated_violation(0), text) == NULL)) {
-        printf("%s, line %d: %zu violations; one with '%s' was to be there\n", test, line, count, text ? text : "");
-        for (size_t i = 0; i < count; i++)
-            printf("    %s\n", simulated_violation(i));
-        check_failures++;
-    }
-    simulated_forgive();
-}
 
 static void
 check_calls(const char *const *wanted, const char *test, int line)
@@ -64,30 +16,6 @@ check_calls(const char *const *wanted, const char *test, int line)
         check_failures++;
     }
     simulated_mark();
-}
-
-static stream
-new_stream(unsigned flags)
-{
-    stream made = NULL;
-    SUCCEEDS(StreamCreateWithFlags(&made, flags));
-    return made;
-}
-
-static event
-new_event(void)
-{
-    event made = NULL;
-    SUCCEEDS(EventCreateWithFlags(&made, RUNTIME(EventDisableTiming)));
-    return made;
-}
-
-static unsigned char *
-new_memory(size_t size)
-{
-    void *made = NULL;
-    SUCCEEDS(Malloc(&made, size));
-    return made;
 }
 
 static void
@@ -947,21 +875,6 @@ a_capture_ends_where_it_was_begun(void)
     end(work, RUNTIME(ErrorStreamCaptureInvalidated));
     FAILS(StreamEndCapture(work, &made), RUNTIME(ErrorIllegalState));
     CAUGHT("stream 2 does not capture");
-}
-
-static unsigned long long
-capture_id(stream of)
-{
-    unsigned long long id = 0;
-    capture_status status;
-#if defined(__HIP_PLATFORM_AMD__) || CUDART_VERSION < 12000
-    SUCCEEDS(StreamGetCaptureInfo(of, &status, &id));
-#elif CUDART_VERSION < 13000
-    SUCCEEDS(StreamGetCaptureInfo(of, &status, &id, NULL, NULL, NULL));
-#else
-    SUCCEEDS(StreamGetCaptureInfo(of, &status, &id, NULL, NULL, NULL, NULL));
-#endif
-    return status == RUNTIME(StreamCaptureStatusActive) ? id : 0;
 }
 
 static void

@@ -1,0 +1,1108 @@
+/* What the first layer asks of a runtime to put streams in order, to wait for them and to copy to the host: each case of
+ * the tables below with its exact list of calls, with each of these calls failing, and with work that runs late.
+ * Compiled for each platform, and for CUDA's per-thread default streams. --table prints the tables as Markdown: that is
+ * a part of docs/streams.md. */
+#include <pthread.h>
+#include <stdlib.h>
+#include <time.h>
+
+/* The header's memory: how much there is, and whether there is any to be had. */
+static int blocks, no_memory;
+
+static void *
+take_block(size_t size)
+{
+    void *block = no_memory ? NULL : malloc(size);
+    blocks += block != NULL;
+    return block;
+}
+
+static void
+give_block(void *block)
+{
+    blocks -= block != NULL;
+    free(block);
+}
+
+#define DLPACK_PY_MALLOC(size) take_block(size)
+#define DLPACK_PY_FREE(pointer) give_block(pointer)
+#include "../tensor/check.h"
+
+#if defined(__HIP_PLATFORM_AMD__)
+#include "dlpack_rocm.h"
+#define PLATFORM(name) dlpack_rocm_##name
+#define BUILD ROCM
+#define DEFAULT_NAME "default"
+#define NULL_NAME "default"
+#else
+#include "dlpack_cuda.h"
+#define PLATFORM(name) dlpack_cuda_##name
+#define DEFAULT_NAME "legacy"
+#if defined(CUDA_API_PER_THREAD_DEFAULT_STREAM)
+#define BUILD CUDA_PER_THREAD
+#define NULL_NAME "per-thread"
+#else
+#define BUILD CUDA
+#define NULL_NAME "legacy"
+#endif
+#endif
+#include "platform.h"
+
+/* ---- The cases ----------------------------------------------------------------------------------------------------- */
+
+enum build { CUDA = 1, CUDA_PER_THREAD = 2, ROCM = 4 };
+enum action { ORDER, SYNCHRONIZE, COPY_TO_HOST };
+enum kind {
+    NOBODY,
+    APART,        /* a stream that is created; the default stream and it do not wait for each other */
+    BLOCKING,     /* one that they do */
+    DEFAULT,      /* as the protocol has it: 1 for CUDA, 0 for ROCm */
+    OF_THREAD,    /* 2 */
+    AUTHORS_NULL, /* in a file of the author's */
+    SAME,         /* as a producer's, of which `device` is the index */
+};
+enum { SPOILED = 9, MOST_BEFORE = 3, MOST_CALLS = 20, BYTES = 64 };
+
+/* A stream of a case: on which device, and the number of the capture that it is in. */
+struct role {
+    enum kind kind;
+    int device; /* -1: the one that is current */
+    int capture;
+};
+
+/* The calls are as the simulation logs them. P is the producer's stream, or P1 to P3; C is the consumer's, B a third one
+ * that captures, D the default stream; E is an event that is kept, and M the data. '*' marks what is done only as an
+ * event is made, which is then kept. */
+struct row {
+    const char *what;
+    int builds; /* 0: all */
+    enum action action;
+    int current; /* device; the data is on that of the first stream */
+    struct role before[MOST_BEFORE], after, third;
+    bool done;        /* the work of the streams before is */
+    int32_t code;     /* the error, or 0 */
+    const char *says; /* part of its text */
+    const char *calls[MOST_CALLS];
+};
+
+static const struct row rows[] = {
+    {.what = "nothing is pending (P is none), or C is -1", .after = {APART}},
+    {.what = "C is P", .before = {{APART}}, .after = {SAME, 0}},
+    {.what = "C is the default stream, P too (also as the author's `NULL`)",
+     .builds = CUDA | ROCM,
+     .before = {{AUTHORS_NULL}},
+     .after = {DEFAULT}},
+    {.what = "CUDA: P is `NULL` in a file for per-thread default streams, C is 2",
+     .builds = CUDA_PER_THREAD,
+     .before = {{AUTHORS_NULL}},
+     .after = {OF_THREAD}},
+    {.what = "C differs",
+     .before = {{APART}},
+     .after = {APART},
+     .calls = {"StreamIsCapturing(C)", "StreamIsCapturing(P)", "*GetDevice()", "*EventCreateWithFlags(E, 2)",
+               "EventRecord(E, P)", "StreamWaitEvent(C, E)"}},
+    {.what = "C differs; another device is current",
+     .before = {{APART, 1}},
+     .after = {APART, 1},
+     .calls = {"StreamIsCapturing(C)", "StreamIsCapturing(P)", "*GetDevice()", "*SetDevice(1)",
+               "*EventCreateWithFlags(E, 2)", "EventRecord(E, P)", "StreamWaitEvent(C, E)", "*SetDevice(0)"}},
+    {.what = "C is on another device (2) than P (1)",
+     .before = {{APART, 1}},
+     .after = {APART, 2},
+     .calls = {"StreamIsCapturing(C)", "StreamIsCapturing(P)", "*GetDevice()", "*SetDevice(1)",
+               "*EventCreateWithFlags(E, 2)", "EventRecord(E, P)", "StreamWaitEvent(C, E)", "*SetDevice(0)"}},
+    {.what = "the data is pinned or managed: P is on the current device",
+     .current = 1,
+     .before = {{APART, -1}},
+     .after = {APART, -1},
+     .calls = {"StreamIsCapturing(C)", "StreamIsCapturing(P)", "GetDevice()", "*EventCreateWithFlags(E, 2)",
+               "EventRecord(E, P)", "StreamWaitEvent(C, E)"}},
+    {.what = "C is the default stream: `None`, CUDA's 1, ROCm's 0",
+     .before = {{APART}},
+     .after = {DEFAULT},
+     .calls = {"GetDevice()", "StreamIsCapturing(C)", "StreamIsCapturing(P)", "*EventCreateWithFlags(E, 2)",
+               "EventRecord(E, P)", "StreamWaitEvent(C, E)"}},
+    {.what = "the same; another device is current",
+     .before = {{APART, 1}},
+     .after = {DEFAULT, 1},
+     .calls = {"GetDevice()", "SetDevice(1)", "StreamIsCapturing(C)", "StreamIsCapturing(P)",
+               "*EventCreateWithFlags(E, 2)", "EventRecord(E, P)", "StreamWaitEvent(C, E)", "SetDevice(0)"}},
+    {.what = "CUDA: C is the thread's default stream: 2",
+     .builds = CUDA | CUDA_PER_THREAD,
+     .before = {{APART}},
+     .after = {OF_THREAD},
+     .calls = {"GetDevice()", "StreamIsCapturing(C)", "StreamIsCapturing(P)", "*EventCreateWithFlags(E, 2)",
+               "EventRecord(E, P)", "StreamWaitEvent(C, E)"}},
+    {.what = "P is the default stream",
+     .before = {{DEFAULT}},
+     .after = {APART},
+     .calls = {"StreamIsCapturing(C)", "GetDevice()", "StreamIsCapturing(P)", "*EventCreateWithFlags(E, 2)",
+               "EventRecord(E, P)", "StreamWaitEvent(C, E)"}},
+    {.what = "the same; another device is current",
+     .before = {{DEFAULT, 1}},
+     .after = {APART, 1},
+     .calls = {"StreamIsCapturing(C)", "GetDevice()", "SetDevice(1)", "StreamIsCapturing(P)",
+               "*EventCreateWithFlags(E, 2)", "EventRecord(E, P)", "StreamWaitEvent(C, E)", "SetDevice(0)"}},
+    {.what = "P is the thread's default stream",
+     .before = {{OF_THREAD}},
+     .after = {APART},
+     .calls = {"StreamIsCapturing(C)", "GetDevice()", "StreamIsCapturing(P)", "*EventCreateWithFlags(E, 2)",
+               "EventRecord(E, P)", "StreamWaitEvent(C, E)"}},
+    {.what = "P is the author's `NULL`, C another default stream: 2, or 1 in a file for per-thread default streams",
+     .builds = CUDA,
+     .before = {{AUTHORS_NULL}},
+     .after = {OF_THREAD},
+     .calls = {"GetDevice()", "StreamIsCapturing(C)", "StreamIsCapturing(P)", "*EventCreateWithFlags(E, 2)",
+               "EventRecord(E, P)", "StreamWaitEvent(C, E)"}},
+    {.builds = CUDA_PER_THREAD,
+     .before = {{AUTHORS_NULL}},
+     .after = {DEFAULT},
+     .calls = {"GetDevice()", "StreamIsCapturing(C)", "StreamIsCapturing(P)", "*EventCreateWithFlags(E, 2)",
+               "EventRecord(E, P)", "StreamWaitEvent(C, E)"}},
+    {.what = "both are default streams, P on device 0, C on 1",
+     .before = {{DEFAULT, 0}},
+     .after = {DEFAULT, 1},
+     .calls = {"GetDevice()", "SetDevice(1)", "StreamIsCapturing(C)", "SetDevice(0)", "StreamIsCapturing(P)",
+               "*EventCreateWithFlags(E, 2)", "EventRecord(E, P)", "SetDevice(1)", "StreamWaitEvent(C, E)",
+               "SetDevice(0)"}},
+    {.what = "two streams are pending",
+     .before = {{APART}, {BLOCKING}},
+     .after = {APART},
+     .calls = {"StreamIsCapturing(C)", "StreamIsCapturing(P1)", "*GetDevice()", "*EventCreateWithFlags(E, 2)",
+               "EventRecord(E, P1)", "StreamWaitEvent(C, E)", "StreamIsCapturing(P2)", "EventRecord(E, P2)",
+               "StreamWaitEvent(C, E)"}},
+    {.what = "three are pending, of which P2 is C",
+     .before = {{APART}, {APART}, {APART}},
+     .after = {SAME, 1},
+     .calls = {"StreamIsCapturing(C)", "StreamIsCapturing(P1)", "*GetDevice()", "*EventCreateWithFlags(E, 2)",
+               "EventRecord(E, P1)", "StreamWaitEvent(C, E)", "StreamIsCapturing(P3)", "EventRecord(E, P3)",
+               "StreamWaitEvent(C, E)"}},
+    {.what = "two are pending, on devices 0 and 1",
+     .before = {{APART}, {APART, 1}},
+     .after = {APART},
+     .calls = {"StreamIsCapturing(C)", "StreamIsCapturing(P1)", "*GetDevice()", "*EventCreateWithFlags(E1, 2)",
+               "EventRecord(E1, P1)", "StreamWaitEvent(C, E1)", "StreamIsCapturing(P2)", "*SetDevice(1)",
+               "*EventCreateWithFlags(E2, 2)", "EventRecord(E2, P2)", "StreamWaitEvent(C, E2)", "*SetDevice(0)"}},
+
+    /* Captures (S6). Also a default stream P is asked whether it captures, which it never does: the question is
+     * answered by an error, and without harm, where a record would spoil what a blocking stream captures. */
+    {.what = "P captures, C does not: it joins the capture",
+     .before = {{APART, 0, 1}},
+     .after = {APART},
+     .calls = {"StreamIsCapturing(C)", "StreamIsCapturing(P)", "*GetDevice()", "*EventCreateWithFlags(E, 2)",
+               "EventRecord(E, P)", "StreamWaitEvent(C, E)"}},
+    {.what = "the same, P on device 1, C on 2",
+     .before = {{BLOCKING, 1, 1}},
+     .after = {BLOCKING, 2},
+     .calls = {"StreamIsCapturing(C)", "StreamIsCapturing(P)", "*GetDevice()", "*SetDevice(1)",
+               "*EventCreateWithFlags(E, 2)", "EventRecord(E, P)", "StreamWaitEvent(C, E)", "*SetDevice(0)"}},
+    {.what = "both are in one capture",
+     .before = {{APART, 0, 1}},
+     .after = {APART, 0, 1},
+     .calls = {"StreamIsCapturing(C)", "StreamIsCapturing(P)", "StreamGetCaptureInfo(P)", "StreamGetCaptureInfo(C)",
+               "*GetDevice()", "*EventCreateWithFlags(E, 2)", "EventRecord(E, P)", "StreamWaitEvent(C, E)"}},
+    {.what = "CUDA: the same, each the thread's default stream, P of device 0, C of 1",
+     .builds = CUDA | CUDA_PER_THREAD,
+     .before = {{OF_THREAD, 0, 1}},
+     .after = {OF_THREAD, 1, 1},
+     .calls = {"GetDevice()", "SetDevice(1)", "StreamIsCapturing(C)", "SetDevice(0)", "StreamIsCapturing(P)",
+               "StreamGetCaptureInfo(P)", "SetDevice(1)", "StreamGetCaptureInfo(C)", "SetDevice(0)",
+               "*EventCreateWithFlags(E, 2)", "EventRecord(E, P)", "SetDevice(1)", "StreamWaitEvent(C, E)",
+               "SetDevice(0)"}},
+    {.what = "two are pending, in one capture: C joins by the first",
+     .before = {{APART, 0, 1}, {APART, 0, 1}},
+     .after = {APART},
+     .calls = {"StreamIsCapturing(C)", "StreamIsCapturing(P1)", "*GetDevice()", "*EventCreateWithFlags(E, 2)",
+               "EventRecord(E, P1)", "StreamWaitEvent(C, E)", "StreamIsCapturing(P2)", "StreamGetCaptureInfo(P2)",
+               "StreamGetCaptureInfo(C)", "EventRecord(E, P2)", "StreamWaitEvent(C, E)"}},
+    {.what = "two are pending, and the second captures",
+     .before = {{APART}, {APART, 0, 1}},
+     .after = {APART},
+     .calls = {"StreamIsCapturing(C)", "StreamIsCapturing(P1)", "*GetDevice()", "*EventCreateWithFlags(E1, 2)",
+               "EventRecord(E1, P1)", "StreamWaitEvent(C, E1)", "StreamIsCapturing(P2)", "*EventCreateWithFlags(E2, 2)",
+               "EventRecord(E2, P2)", "StreamWaitEvent(C, E2)"}},
+    {.what = "both capture, different graphs",
+     .before = {{APART, 0, 1}},
+     .after = {APART, 0, 2},
+     .code = DLPACK_PY_BUFFER_ERROR,
+     .says = "capture different graphs",
+     .calls = {"StreamIsCapturing(C)", "StreamIsCapturing(P)", "StreamGetCaptureInfo(P)", "StreamGetCaptureInfo(C)"}},
+    {.what = "C captures, P does not, and its work is done",
+     .before = {{APART}},
+     .after = {APART, 0, 1},
+     .done = true,
+     .calls = {"StreamIsCapturing(C)", "StreamIsCapturing(P)", "ThreadExchangeStreamCaptureMode(2)", "StreamQuery(P)",
+               "ThreadExchangeStreamCaptureMode(0)"}},
+    {.what = "C captures, P does not, and its work is pending",
+     .before = {{APART}},
+     .after = {APART, 0, 1},
+     .code = DLPACK_PY_BUFFER_ERROR,
+     .says = "finish that before the capture, or ask with stream=-1",
+     .calls = {"StreamIsCapturing(C)", "StreamIsCapturing(P)", "ThreadExchangeStreamCaptureMode(2)",
+               "StreamQuery(P) -> 600", "GetLastError() -> 600", "ThreadExchangeStreamCaptureMode(0)"}},
+    {.what = "C captures, P is the default stream",
+     .before = {{DEFAULT}},
+     .after = {APART, 0, 1},
+     .code = DLPACK_PY_BUFFER_ERROR,
+     .says = "it cannot wait for the default stream",
+     .calls = {"StreamIsCapturing(C)"}},
+    {.what = "P captures, C is the default stream",
+     .before = {{APART, 0, 1}},
+     .after = {DEFAULT},
+     .code = DLPACK_PY_BUFFER_ERROR,
+     .says = "which the default stream cannot join",
+     .calls = {"GetDevice()", "StreamIsCapturing(C)", "StreamIsCapturing(P)"}},
+    {.what = "P captures, C is the default stream, for which P waits",
+     .before = {{BLOCKING, 1, 1}},
+     .after = {DEFAULT, 1},
+     .code = DLPACK_PY_BUFFER_ERROR,
+     .says = "ErrorStreamCaptureImplicit, the legacy stream would depend on a capturing stream",
+     .calls = {"GetDevice()", "SetDevice(1)", "StreamIsCapturing(C) -> 906", "GetLastError() -> 906", "SetDevice(0)"}},
+    {.what = "P is the default stream, for which another stream waits that captures",
+     .before = {{DEFAULT}},
+     .after = {APART},
+     .third = {BLOCKING, 0, 1},
+     .code = DLPACK_PY_BUFFER_ERROR,
+     .says = "ErrorStreamCaptureImplicit, the legacy stream would depend on a capturing stream",
+     .calls = {"StreamIsCapturing(C)", "GetDevice()", "StreamIsCapturing(P) -> 906", "GetLastError() -> 906"}},
+    {.what = "another stream captures, neither P nor C",
+     .before = {{APART}},
+     .after = {BLOCKING},
+     .third = {BLOCKING, 0, 1},
+     .calls = {"StreamIsCapturing(C)", "StreamIsCapturing(P)", "*GetDevice()", "*EventCreateWithFlags(E, 2)",
+               "EventRecord(E, P)", "StreamWaitEvent(C, E)"}},
+    {.what = "the capture of P is spoiled",
+     .before = {{APART, 0, SPOILED}},
+     .after = {APART},
+     .code = DLPACK_PY_BUFFER_ERROR,
+     .says = "was invalidated before",
+     .calls = {"StreamIsCapturing(C)", "StreamIsCapturing(P)"}},
+    {.what = "the capture of C is spoiled",
+     .before = {{APART}},
+     .after = {APART, 0, SPOILED},
+     .code = DLPACK_PY_BUFFER_ERROR,
+     .says = "was invalidated before",
+     .calls = {"StreamIsCapturing(C)"}},
+
+    {.what = "nothing is pending", .action = SYNCHRONIZE},
+    {.what = "work is pending on P",
+     .action = SYNCHRONIZE,
+     .before = {{APART, 1}},
+     .calls = {"StreamIsCapturing(P)", "StreamSynchronize(P)"}},
+    {.what = "P is a default stream; another device is current",
+     .action = SYNCHRONIZE,
+     .before = {{DEFAULT, 1}},
+     .calls = {"GetDevice()", "SetDevice(1)", "StreamIsCapturing(P)", "StreamSynchronize(P)", "SetDevice(0)"}},
+    {.what = "two streams are pending",
+     .action = SYNCHRONIZE,
+     .before = {{APART}, {OF_THREAD, 2}},
+     .calls = {"StreamIsCapturing(P1)", "StreamSynchronize(P1)", "GetDevice()", "SetDevice(2)", "StreamIsCapturing(P2)",
+               "StreamSynchronize(P2)", "SetDevice(0)"}},
+    {.what = "P captures",
+     .action = SYNCHRONIZE,
+     .before = {{APART, 0, 1}},
+     .code = DLPACK_PY_BUFFER_ERROR,
+     .says = "the producer's stream captures a graph: the host cannot wait for it",
+     .calls = {"StreamIsCapturing(P)"}},
+    {.what = "P is the default stream, for which another stream waits that captures",
+     .action = SYNCHRONIZE,
+     .before = {{DEFAULT}},
+     .third = {BLOCKING, 0, 1},
+     .code = DLPACK_PY_BUFFER_ERROR,
+     .says = "ErrorStreamCaptureImplicit, the legacy stream would depend on a capturing stream",
+     .calls = {"GetDevice()", "StreamIsCapturing(P) -> 906", "GetLastError() -> 906"}},
+
+    {.what = "nothing is pending: the default stream of the data's device (here 1)",
+     .action = COPY_TO_HOST,
+     .after = {DEFAULT, 1},
+     .calls = {"GetDevice()", "SetDevice(1)", "StreamIsCapturing(D)", "MemcpyAsync(host, M, 64, D)",
+               "StreamSynchronize(D)", "SetDevice(0)"}},
+    {.what = "work is pending on P",
+     .action = COPY_TO_HOST,
+     .before = {{APART, 1}},
+     .calls = {"StreamIsCapturing(P)", "MemcpyAsync(host, M, 64, P)", "StreamSynchronize(P)"}},
+    {.what = "work is pending on the default stream",
+     .action = COPY_TO_HOST,
+     .before = {{DEFAULT}},
+     .calls = {"GetDevice()", "StreamIsCapturing(P)", "MemcpyAsync(host, M, 64, P)", "StreamSynchronize(P)"}},
+    {.what = "two streams are pending",
+     .action = COPY_TO_HOST,
+     .before = {{APART}, {APART}},
+     .calls = {"StreamIsCapturing(P1)", "StreamIsCapturing(P2)", "*GetDevice()", "*EventCreateWithFlags(E, 2)",
+               "EventRecord(E, P2)", "StreamWaitEvent(P1, E)", "StreamIsCapturing(P1)", "MemcpyAsync(host, M, 64, P1)",
+               "StreamSynchronize(P1)"}},
+    {.what = "P captures",
+     .action = COPY_TO_HOST,
+     .before = {{APART, 0, 1}},
+     .code = DLPACK_PY_BUFFER_ERROR,
+     .says = "the producer's stream captures a graph: the host cannot wait for it",
+     .calls = {"StreamIsCapturing(P)"}},
+};
+
+/* ---- A case on the stage ------------------------------------------------------------------------------------------- */
+
+enum { P1, P2, P3, C, B, ROLES };
+
+struct member {
+    struct role role;
+    stream handle; /* as it is passed; NULL may be a default stream of either kind */
+    int device;
+    char name[16]; /* in the log */
+};
+
+static struct scene {
+    const struct row *row;
+    struct member members[ROLES]; /* those who are not there are NOBODY */
+    size_t count;                 /* of producers */
+    unsigned char *data[MOST_BEFORE];
+    unsigned char on_host[BYTES];
+    char events[2][16]; /* E or E1, E2: what the log calls them */
+} scene;
+
+/* Makes a stream's device current, so that its handle is that stream's. */
+static stream
+go_to(const struct member *member)
+{
+    SUCCEEDS(SetDevice(member->device));
+    return strcmp(member->name, "per-thread") == 0 ? PER_THREAD : member->handle;
+}
+
+static bool
+may_capture(const struct member *member)
+{
+    return member->role.kind == APART || member->role.kind == BLOCKING || member->role.kind == OF_THREAD;
+}
+
+static unsigned long long
+capture_of(const struct member *member)
+{
+    return may_capture(member) ? capture_id(go_to(member)) : 0;
+}
+
+static void
+join(const struct member *from, const struct member *to)
+{
+    const stream joined = go_to(from);
+    event between = new_event();
+    SUCCEEDS(EventRecord(between, joined));
+    SUCCEEDS(StreamWaitEvent(go_to(to), between, 0));
+    SUCCEEDS(EventDestroy(between));
+}
+
+static void
+make_stream(struct member *member)
+{
+    const struct role role = member->role;
+    member->device = role.device < 0 ? scene.row->current : role.device;
+    SUCCEEDS(SetDevice(member->device));
+    if (role.kind == APART || role.kind == BLOCKING) {
+        member->handle = new_stream(role.kind == APART ? RUNTIME(StreamNonBlocking) : 0);
+        snprintf(member->name, sizeof(member->name), "%s", simulated_live_name("stream", 0));
+    }
+    else {
+        member->handle = role.kind == DEFAULT ? LEGACY : role.kind == OF_THREAD ? PER_THREAD : NULL;
+        snprintf(member->name, sizeof(member->name), "%s",
+                 role.kind == DEFAULT     ? DEFAULT_NAME
+                 : role.kind == OF_THREAD ? "per-thread"
+                                          : NULL_NAME);
+    }
+}
+
+/* The first stream of a capture begins it, in the mode that forbids the most. */
+static void
+begin_captures(void)
+{
+    const struct member *first[SPOILED + 1] = {NULL};
+    for (int i = 0; i < ROLES; i++) {
+        const struct member *member = &scene.members[i];
+        const int capture = member->role.kind == NOBODY ? 0 : member->role.capture;
+        if (capture <= 0)
+            continue;
+        if (first[capture] != NULL) {
+            join(first[capture], member);
+            continue;
+        }
+        first[capture] = member;
+        SUCCEEDS(StreamBeginCapture(go_to(member), RUNTIME(StreamCaptureModeGlobal)));
+        if (capture == SPOILED) {
+            FAILS(StreamQuery(member->handle), RUNTIME(ErrorStreamCaptureUnsupported));
+            CAUGHT("captures");
+        }
+    }
+    (void)RUNTIME(GetLastError)();
+}
+
+/* Each stream that captures nothing has late work on data of its own; it stays late where nobody is to wait. */
+static void
+queue_work(void)
+{
+    for (size_t i = 0; i < scene.count; i++) {
+        const struct member *member = &scene.members[i];
+        const bool late = scene.row->action == ORDER && !scene.row->done;
+        const stream work = go_to(member);
+        scene.data[i] = new_memory(BYTES);
+        if (member->role.capture > 0)
+            continue;
+        if (late)
+            simulated_hold(work);
+        simulated_fill(work, scene.data[i], 40 + (int)i, BYTES);
+        if (!late && scene.row->done)
+            SUCCEEDS(StreamSynchronize(work));
+    }
+}
+
+/* In the order that spoils no capture: memory first. */
+static void
+set_scene(const struct row *row)
+{
+    scene.row = row;
+    scene.count = 0;
+    memset(scene.data, 0, sizeof(scene.data));
+    memset(scene.on_host, 0, sizeof(scene.on_host));
+    for (int i = 0; i < ROLES; i++) {
+        struct member *member = &scene.members[i];
+        memset(member, 0, sizeof(*member));
+        member->role = i < MOST_BEFORE ? row->before[i] : i == C ? row->after : row->third;
+        scene.count += i < MOST_BEFORE && member->role.kind != NOBODY;
+        if (member->role.kind == SAME)
+            *member = scene.members[member->role.device];
+        else if (member->role.kind != NOBODY)
+            make_stream(member);
+    }
+    queue_work();
+    if (row->action == COPY_TO_HOST && scene.count == 0) {
+        SUCCEEDS(SetDevice(scene.members[C].device));
+        scene.data[0] = new_memory(BYTES);
+        simulated_fill(LEGACY, scene.data[0], 39, BYTES);
+    }
+    begin_captures();
+    SUCCEEDS(SetDevice(row->current));
+    CLEAN();
+}
+
+static dlpack_py_work_stream
+as_author(const struct member *member)
+{
+    return PLATFORM(work_stream)(member->handle, member->role.device < 0 ? DLPACK_PY_CURRENT_DEVICE : member->device);
+}
+
+static int
+act(dlpack_py_error *error)
+{
+    const struct member *members = scene.members;
+    dlpack_py_work_stream before[MOST_BEFORE];
+    const int64_t shape = BYTES;
+    DLTensor from, to = dlpack_py_cpu(scene.on_host, DLPACK_PY_UINT8, 1, &shape, NULL);
+
+    for (size_t i = 0; i < scene.count; i++)
+        before[i] = as_author(&members[i]);
+    if (scene.row->action == SYNCHRONIZE)
+        return dlpack_py_synchronize(PLATFORM(device)(), before, scene.count, error);
+    if (scene.row->action == COPY_TO_HOST) {
+        const struct member *place = scene.count > 0 ? &members[P1] : &members[C];
+        from = PLATFORM(tensor)(scene.data[scene.count > 0 ? scene.count - 1 : 0], place->device, DLPACK_PY_UINT8, 1,
+                                &shape, NULL);
+        return dlpack_py_copy_to_host(PLATFORM(device)(), &to, &from, 0, before, scene.count, error);
+    }
+    if (scene.count == 1 && members[P1].role.device >= 0)
+        return PLATFORM(order)(members[P1].handle, members[P1].device, members[C].handle, members[C].device, error);
+    return dlpack_py_order(PLATFORM(device)(), before, scene.count, as_author(&members[C]), error);
+}
+
+/* What was asked for is so: the data of each producer is there for the kernel that comes next, or for the host. */
+static void
+check_data(void)
+{
+    const unsigned long long capture = capture_of(&scene.members[C]);
+    for (size_t i = 0; i < scene.count; i++) {
+        if (scene.members[i].role.capture > 0) {
+            CHECK_NUMBER(capture, capture_of(&scene.members[i]));
+            continue;
+        }
+        if (scene.row->action == ORDER && capture == 0)
+            simulated_expect(go_to(&scene.members[C]), scene.data[i], 40 + (int)i, BYTES);
+        if (scene.row->action != ORDER)
+            CHECK(simulated_host_may_read(scene.data[i]));
+    }
+    if (scene.row->action == COPY_TO_HOST)
+        CHECK_NUMBER(scene.on_host[0], 39 + (int)scene.count);
+    simulated_settle();
+}
+
+/* Captures end in a graph, and what was held back comes to its end: nothing has gone wrong. */
+static void
+clear_scene(void)
+{
+    const struct member *origin[SPOILED + 1] = {NULL};
+    for (int i = 0; i < ROLES; i++) {
+        const struct member *member = &scene.members[i];
+        if (member->role.kind != NOBODY && member->role.capture > 0 && origin[member->role.capture] == NULL)
+            origin[member->role.capture] = member;
+    }
+    for (int capture = 1; capture <= SPOILED; capture++) {
+        const struct member *begun = origin[capture];
+        graph made = NULL;
+        if (begun == NULL)
+            continue;
+        for (int i = 0; i < ROLES; i++) {
+            const struct member *member = &scene.members[i];
+            if (member != begun && capture_of(member) != 0 && capture_of(member) == capture_of(begun))
+                join(member, begun);
+        }
+        FAILS(StreamEndCapture(go_to(begun), &made),
+              capture == SPOILED ? RUNTIME(ErrorStreamCaptureInvalidated) : RUNTIME(Success));
+        if (made != NULL)
+            SUCCEEDS(GraphDestroy(made));
+    }
+    for (int i = 0; i < ROLES; i++) {
+        const struct member *member = &scene.members[i];
+        if (member->role.kind != NOBODY)
+            simulated_let_go(go_to(member));
+    }
+    for (int device = 0; device < 3; device++) {
+        SUCCEEDS(SetDevice(device));
+        SUCCEEDS(DeviceSynchronize());
+    }
+    (void)RUNTIME(GetLastError)();
+    CLEAN();
+}
+
+/* ---- The calls ----------------------------------------------------------------------------------------------------- */
+
+/* What the log calls a name of the table; an event is called as it is where it first appears. */
+static const char *
+name_in_log(const char *token, size_t length, const char *log)
+{
+    const int number = length == 2 ? token[1] - '1' : 0;
+    char *kept = scene.events[number];
+    switch (token[0]) {
+    case 'P': return scene.members[number].name;
+    case 'C': return scene.members[C].name;
+    case 'B': return scene.members[B].name;
+    case 'D': return DEFAULT_NAME;
+    case 'M': return strncmp(log, "memory ", 7) == 0 ? "memory" : "none";
+    default:
+        if (kept[0] == '\0')
+            sscanf(log, "%15[event 0-9]", kept);
+        return kept;
+    }
+}
+
+/* Is a line of the log the one of the table? */
+static bool
+is_call(const char *wanted, const char *log)
+{
+    while (*wanted != '\0') {
+        const size_t length = wanted[1] >= '1' && wanted[1] <= '3' ? 2 : 1;
+        const bool token = strchr("PCBDEM", *wanted) != NULL && strchr(",)", wanted[length]) != NULL;
+        const char *name = token ? name_in_log(wanted, length, log) : wanted;
+        const size_t used = token ? strlen(name) : 1;
+        if (strncmp(log, name, used) != 0)
+            return false;
+        log += used;
+        wanted += token ? length : 1;
+        if (token && strcmp(name, "memory") == 0)
+            log += strspn(log, " 0123456789");
+    }
+    return *log == '\0';
+}
+
+static void
+check_calls(bool first, const char *what)
+{
+    size_t at = 0;
+    for (int i = 0; i < MOST_CALLS && scene.row->calls[i] != NULL; i++) {
+        const char *wanted = scene.row->calls[i];
+        if (*wanted == '*' && !first)
+            continue;
+        wanted += *wanted == '*';
+        if (simulated_call(at) == NULL || !is_call(wanted, simulated_call(at)))
+            break;
+        at++;
+    }
+    size_t wanted_count = 0;
+    for (int i = 0; i < MOST_CALLS && scene.row->calls[i] != NULL; i++)
+        wanted_count += first || scene.row->calls[i][0] != '*';
+    if (at == wanted_count && simulated_calls() == at)
+        return;
+    printf("%s, %s: of %zu calls %zu were as they should be. P is %s, C is %s; these were made:\n",
+           scene.row->what ? scene.row->what : "(as above)", what, wanted_count, at, scene.members[P1].name,
+           scene.members[C].name);
+    for (size_t i = 0; i < simulated_calls(); i++)
+        printf("    %s\n", simulated_call(i));
+    check_failures++;
+}
+
+static void
+check_outcome(int outcome, const dlpack_py_error *error)
+{
+    const struct row *row = scene.row;
+    CHECK_NUMBER(outcome, row->code == 0 ? 0 : -1);
+    CHECK_NUMBER(error->code, row->code);
+    if (row->code != 0 && strstr(error->text, row->says) == NULL) {
+        printf("%s: the error is '%s', not '%s'\n", row->what, error->text, row->says);
+        check_failures++;
+    }
+}
+
+/* Nothing is kept from before. */
+static void
+new_machine(void)
+{
+    PLATFORM(free_events)();
+    CHECK_NUMBER(simulated_live("event"), 0);
+    CLEAN();
+    simulated_reset(3);
+    simulated_delay(20);
+    memset(&scene.events, 0, sizeof(scene.events));
+}
+
+static void
+each_case_makes_its_calls_and_no_others(const struct row *row)
+{
+    for (int turn = 0; turn < 2; turn++) { /* the second time all events are there */
+        dlpack_py_error error = {0, 0, ""};
+        set_scene(row);
+        simulated_mark();
+        simulated_begin();
+        const int outcome = act(&error);
+        simulated_end();
+        CLEAN();
+        check_calls(turn == 0, turn == 0 ? "first use" : "later use");
+        check_outcome(outcome, &error);
+        if (outcome == 0)
+            check_data();
+        clear_scene();
+    }
+}
+
+static bool
+is_prefix(const char *text, const char *of)
+{
+    return strncmp(text, of, strlen(text)) == 0;
+}
+
+/* With its nth call failing, or all from there on, a case fails with this error; returns false where it makes no so many
+ * calls. */
+static bool
+fail_once(const struct row *row, int nth, int times, RUNTIME(Error_t) failure, int32_t code)
+{
+    char text[200] = "";
+    dlpack_py_error error = {0, 0, ""};
+    new_machine();
+    set_scene(row);
+    simulated_mark();
+    simulated_begin();
+    simulated_fail(NULL, nth, times, (int)failure);
+    const int outcome = act(&error);
+    const int failed = simulated_failed();
+    simulated_fail(NULL, 0, 0, 0);
+    simulated_end();
+    if (failed == 0) {
+        clear_scene();
+        return false;
+    }
+
+    size_t at = 0;
+    for (int seen = 0; simulated_call(at) != NULL; at++) {
+        seen += !is_prefix("GetLastError", simulated_call(at));
+        if (seen == nth)
+            break;
+    }
+    char call[100];
+    snprintf(call, sizeof(call), "%s", simulated_call(at) != NULL ? simulated_call(at) : "");
+    const bool last = simulated_calls() == at + 2; /* its error is read after it */
+    const bool gives_back_device = last && is_prefix("SetDevice(0)", call);
+    const bool gives_back_mode = is_prefix("ThreadExchangeStreamCaptureMode(0)", call);
+    /* Where the case is an error by itself, giving back the device comes after that; the first error is told. */
+    if (row->code != 0 && gives_back_device)
+        check_outcome(outcome, &error);
+    else {
+        snprintf(text, sizeof(text), RUNTIME_PREFIX "%.*s: %s, %s", (int)strcspn(call, "("), call,
+                 RUNTIME(GetErrorName)(failure), RUNTIME(GetErrorString)(failure));
+        CHECK_NUMBER(outcome, -1);
+        CHECK_NUMBER(error.code, code);
+        if (strcmp(error.text, text) != 0) {
+            printf("%s: the error is '%s', not '%s'\n", row->what, error.text, text);
+            check_failures++;
+        }
+    }
+    if (times != 1) { /* then nothing can be given back */
+        CHECK(RUNTIME(PeekAtLastError)() == RUNTIME(Success));
+        simulated_forgive();
+    }
+    else if (gives_back_device)
+        CAUGHT("the current device was");
+    else if (gives_back_mode)
+        CAUGHT("the thread's capture mode was");
+    else
+        CLEAN();
+
+    capture_mode mode = RUNTIME(StreamCaptureModeGlobal);
+    SUCCEEDS(ThreadExchangeStreamCaptureMode(&mode));
+    SUCCEEDS(SetDevice(row->current));
+    CHECK_NUMBER(blocks, 0);
+    if (row->after.capture != 0 || row->before[0].capture == 0) { /* else C may have joined the capture by now */
+        error.code = 0;
+        check_outcome(act(&error), &error);
+    }
+    clear_scene();
+    return true;
+}
+
+static void
+each_call_of_a_case_may_fail_and_nothing_stays_of_it(const struct row *row)
+{
+    const struct {
+        RUNTIME(Error_t) error;
+        int32_t code;
+    } failures[] = {
+        {RUNTIME(ErrorLaunchFailure), DLPACK_PY_RUNTIME_ERROR},
+        {OUT_OF_MEMORY, DLPACK_PY_MEMORY_ERROR},
+        {RUNTIME(ErrorStreamCaptureUnsupported), DLPACK_PY_BUFFER_ERROR},
+    };
+    int calls = 0;
+    for (int i = 0; i < MOST_CALLS && row->calls[i] != NULL; i++)
+        calls += strstr(row->calls[i], "GetLastError") == NULL;
+    for (int i = 0; i < COUNT(failures); i++) {
+        int nth = 1;
+        while (fail_once(row, nth, 1, failures[i].error, failures[i].code))
+            nth++;
+        CHECK_NUMBER(nth - 1, calls);
+    }
+    for (int nth = 1; nth <= calls; nth++)
+        CHECK(fail_once(row, nth, 0, failures[0].error, failures[0].code));
+}
+
+/* ---- The events ---------------------------------------------------------------------------------------------------- */
+
+static void
+order(stream before, stream after, int device)
+{
+    dlpack_py_error error;
+    if (PLATFORM(order)(before, device, after, device, &error) < 0) {
+        printf("order: %s\n", error.text);
+        check_failures++;
+    }
+}
+
+/* One for each device and one more for its captures, however many streams there are and however often; and none after
+ * they were given back, until the next time. */
+static void
+one_event_is_kept_for_each_device(void)
+{
+    new_machine();
+    for (int device = 0; device < 3; device++) {
+        SUCCEEDS(SetDevice(device));
+        for (int i = 0; i < 10; i++)
+            order(new_stream(0), new_stream(0), device);
+        CHECK_NUMBER(simulated_live("event"), device + 1);
+    }
+    for (int i = 0; i < 2; i++) {
+        graph made = NULL;
+        const struct member producer = {.handle = new_stream(0), .device = 2};
+        const struct member consumer = {.handle = new_stream(0), .device = 2};
+        SUCCEEDS(StreamBeginCapture(producer.handle, RUNTIME(StreamCaptureModeGlobal)));
+        order(producer.handle, consumer.handle, 2);
+        join(&consumer, &producer);
+        SUCCEEDS(StreamEndCapture(producer.handle, &made));
+        SUCCEEDS(GraphDestroy(made));
+        CHECK_NUMBER(simulated_live("event"), 4);
+    }
+    PLATFORM(free_events)();
+    CHECK_NUMBER(simulated_live("event"), 0);
+    order(new_stream(0), new_stream(0), 2);
+    CHECK_NUMBER(simulated_live("event"), 1);
+    CLEAN();
+}
+
+static void
+an_event_of_a_device_that_was_reset_is_replaced(void)
+{
+    new_machine();
+    order(new_stream(0), new_stream(0), 0);
+    SUCCEEDS(DeviceReset());
+    CHECK_NUMBER(simulated_live("event"), 0);
+    unsigned char *data = new_memory(BYTES);
+    stream producer = new_stream(0), consumer = new_stream(0);
+    simulated_hold(producer);
+    simulated_fill(producer, data, 5, BYTES);
+    simulated_begin();
+    order(producer, consumer, 0);
+    simulated_end();
+    /* That they are tried is what a simulation objects to, and a runtime answers. */
+    CHECK_NUMBER(simulated_violations(), 2);
+    CHECK(strstr(simulated_violation(0), "EventRecord(event 1, stream 3): the event was destroyed") != NULL);
+    CHECK(simulated_violations() > 1 &&
+          strstr(simulated_violation(1), "EventDestroy(event 1): the event was destroyed") != NULL);
+    simulated_forgive();
+    CHECK_NUMBER(simulated_live("event"), 1);
+    simulated_mark();
+    order(producer, consumer, 0);
+    CHECK_NUMBER(simulated_calls(), 4); /* by the new one */
+    simulated_expect(consumer, data, 5, BYTES);
+    simulated_settle();
+    CHECK_NUMBER(simulated_pending(consumer), 1);
+    simulated_let_go(producer);
+    SUCCEEDS(StreamSynchronize(consumer));
+    CLEAN();
+}
+
+/* A stream of pinned memory is on the device that is current, whichever that is. */
+static void
+the_current_device_has_the_event_that_it_has_by_its_number(void)
+{
+    dlpack_py_error error;
+    for (int turn = 0; turn < 2; turn++) {
+        new_machine();
+        for (int device = 2; device >= 0; device--) {
+            SUCCEEDS(SetDevice(device));
+            const dlpack_py_work_stream before = PLATFORM(work_stream)(new_stream(0), DLPACK_PY_CURRENT_DEVICE);
+            const dlpack_py_work_stream after =
+                PLATFORM(work_stream)(turn == 0 ? new_stream(0) : LEGACY, DLPACK_PY_CURRENT_DEVICE);
+            CHECK_NUMBER(dlpack_py_order(PLATFORM(device)(), &before, 1, after, &error), 0);
+            order(new_stream(0), new_stream(0), device);
+        }
+        CHECK_NUMBER(simulated_live("event"), 3);
+        CLEAN();
+    }
+}
+
+/* ---- Copies to the host -------------------------------------------------------------------------------------------- */
+
+/* How a tensor comes to the host, and in how many copies. Memory is counted from the first byte of a device's. */
+static void
+strided_tensors_come_to_the_host_as_the_host_would_copy_them(void)
+{
+    enum { MEMORY = 40000 };
+    static const struct {
+        const char *what;
+        uint32_t dtype;
+        uint64_t flags;
+        int64_t offset; /* of the first element, in bytes */
+        int32_t ndim;
+        int64_t shape[4], strides[4];
+        int rows, blocks; /* copies: MemcpyAsync and Memcpy2DAsync */
+    } cases[] = {
+        {"C order", DLPACK_PY_FLOAT32, 0, 0, 2, {6, 5}, {5, 1}, 1, 0},
+        {"F order", DLPACK_PY_FLOAT32, 0, 0, 2, {6, 5}, {1, 6}, 1, 0},
+        {"transposed", DLPACK_PY_INT16, 0, 8, 3, {3, 4, 5}, {1, 15, 3}, 1, 0},
+        {"backwards", DLPACK_PY_FLOAT64, 0, 800, 1, {100}, {-1}, 1, 0},
+        {"backwards in one of two", DLPACK_PY_FLOAT64, 0, 800, 2, {4, 10}, {-10, 1}, 1, 0},
+        {"every second", DLPACK_PY_UINT8, 0, 1, 1, {50}, {2}, 1, 0},
+        {"broadcast", DLPACK_PY_INT32, 0, 16, 2, {7, 3}, {0, 1}, 1, 0},
+        {"one element for all", DLPACK_PY_INT32, 0, 16, 2, {7, 3}, {0, 0}, 1, 0},
+        {"a column of a wide matrix", DLPACK_PY_FLOAT32, 0, 12, 1, {90}, {100}, 0, 1},
+        {"the same backwards", DLPACK_PY_FLOAT32, 0, 36000, 1, {90}, {-100}, 90, 0},
+        {"two columns apart", DLPACK_PY_FLOAT32, 0, 12, 2, {90, 2}, {100, 50}, 0, 90},
+        {"a block of a wide matrix", DLPACK_PY_FLOAT32, 0, 12, 2, {90, 4}, {100, 1}, 0, 1},
+        {"blocks of several", DLPACK_PY_UINT8, 0, 5, 3, {3, 10, 4}, {10000, 100, 1}, 0, 3},
+        {"blocks of several of several", DLPACK_PY_UINT8, 0, 5, 4, {2, 3, 10, 4}, {20000, 5000, 100, 1}, 0, 6},
+        {"rows far apart", DLPACK_PY_COMPLEX64, 0, 0, 2, {2, 10}, {2000, 1}, 0, 1},
+        {"an extent of 1 with any stride", DLPACK_PY_INT32, 0, 0, 3, {1, 4, 1}, {77, 1, -5}, 1, 0},
+        {"a scalar", DLPACK_PY_FLOAT64, 0, 24, 0, {0}, {0}, 1, 0},
+        {"no elements", DLPACK_PY_FLOAT64, 0, 0, 2, {0, 4}, {4, 1}, 0, 0},
+        {"4 bits, compact", DLPACK_PY_FLOAT4_E2M1FN, 0, 0, 2, {3, 5}, {5, 1}, 1, 0},
+        {"4 bits, every third", DLPACK_PY_FLOAT4_E2M1FN, 0, 2, 1, {9}, {3}, 1, 0},
+        {"4 bits, far apart", DLPACK_PY_FLOAT4_E2M1FN, 0, 2, 1, {9}, {301}, 1, 0},
+        {"6 bits, backwards", DLPACK_PY_FLOAT6_E3M2FN, 0, 100, 1, {40}, {-1}, 1, 0},
+        {"4 bits, padded, far apart",
+         DLPACK_PY_FLOAT4_E2M1FN,
+         DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED,
+         2,
+         1,
+         {9},
+         {301},
+         0,
+         1},
+    };
+    unsigned char on_host[4096], wanted[4096];
+    dlpack_py_error error;
+
+    for (int i = 0; i < COUNT(cases); i++) {
+        new_machine();
+        unsigned char *data = new_memory(MEMORY), same[MEMORY];
+        stream work = new_stream(0);
+        for (int k = 0; k < MEMORY; k++)
+            same[k] = (unsigned char)(k % 251 ^ k / 251);
+        SUCCEEDS(MemcpyAsync(data, same, MEMORY, RUNTIME(MemcpyHostToDevice), work));
+        memset(on_host, 0, sizeof(on_host));
+        memset(wanted, 0, sizeof(wanted));
+        DLTensor from = PLATFORM(tensor)(data, 0, cases[i].dtype, cases[i].ndim, cases[i].shape, cases[i].strides);
+        DLTensor as_host = dlpack_py_cpu(same, cases[i].dtype, cases[i].ndim, cases[i].shape, cases[i].strides);
+        from.byte_offset = as_host.byte_offset = (uint64_t)cases[i].offset;
+        const DLTensor to = dlpack_py_cpu(on_host, cases[i].dtype, cases[i].ndim, cases[i].shape, NULL);
+        const DLTensor to_wanted = dlpack_py_cpu(wanted, cases[i].dtype, cases[i].ndim, cases[i].shape, NULL);
+        const dlpack_py_work_stream before = PLATFORM(work_stream)(work, 0);
+
+        CHECK_NUMBER(dlpack_py_validate(&from, cases[i].flags, &error), 0);
+        CHECK_NUMBER(dlpack_py_copy(&to_wanted, &as_host, cases[i].flags, &error), 0);
+        simulated_mark();
+        CHECK_NUMBER(dlpack_py_copy_to_host(PLATFORM(device)(), &to, &from, cases[i].flags, &before, 1, &error), 0);
+        int rows_copied = 0, blocks_copied = 0;
+        for (size_t k = 0; k < simulated_calls(); k++) {
+            rows_copied += is_prefix("MemcpyAsync(", simulated_call(k));
+            blocks_copied += is_prefix("Memcpy2DAsync(", simulated_call(k));
+        }
+        if (memcmp(on_host, wanted, sizeof(wanted)) != 0 || rows_copied != cases[i].rows ||
+            blocks_copied != cases[i].blocks) {
+            printf("%s: %d and %d copies, the bytes %s\n", cases[i].what, rows_copied, blocks_copied,
+                   memcmp(on_host, wanted, sizeof(wanted)) == 0 ? "are right" : "differ");
+            check_failures++;
+        }
+        SUCCEEDS(StreamSynchronize(work));
+        CHECK_NUMBER(blocks, 0);
+        CLEAN();
+    }
+}
+
+/* Also where a copy fails the host waits for those before it, which may still write. */
+static void
+a_copy_that_fails_between_others_leaves_none_under_way(void)
+{
+    new_machine();
+    float on_host[90];
+    const int64_t shape[1] = {90}, strides[1] = {-100}, forwards[1] = {2};
+    stream work = new_stream(0);
+    const DLTensor from = PLATFORM(tensor)(new_memory(36004) + 36000, 0, DLPACK_PY_FLOAT32, 1, shape, strides);
+    const DLTensor every_second = PLATFORM(tensor)(new_memory(720), 0, DLPACK_PY_FLOAT32, 1, shape, forwards);
+    const DLTensor to = dlpack_py_cpu(on_host, DLPACK_PY_FLOAT32, 1, shape, NULL);
+    const dlpack_py_work_stream before = PLATFORM(work_stream)(work, 0);
+    dlpack_py_error error;
+
+    simulated_fail("MemcpyAsync", 50, 1, RUNTIME(ErrorLaunchFailure));
+    CHECK_NUMBER(dlpack_py_copy_to_host(PLATFORM(device)(), &to, &from, 0, &before, 1, &error), -1);
+    CHECK(strstr(error.text, "MemcpyAsync: ") != NULL);
+    CHECK_NUMBER(simulated_failed(), 1);
+    CHECK_NUMBER(simulated_pending(work), 0);
+
+    no_memory = 1;
+    CHECK_NUMBER(dlpack_py_copy_to_host(PLATFORM(device)(), &to, &every_second, 0, &before, 1, &error), -1);
+    CHECK_NUMBER(error.code, DLPACK_PY_MEMORY_ERROR);
+    no_memory = 0;
+    simulated_fail(NULL, 0, 0, 0);
+    CHECK_NUMBER(dlpack_py_copy_to_host(PLATFORM(device)(), &to, &every_second, 0, &before, 1, &error), 0);
+    CHECK_NUMBER(blocks, 0);
+    CLEAN();
+}
+
+/* ---- Threads ------------------------------------------------------------------------------------------------------- */
+
+enum { THREADS = 8, ROUNDS = 25 };
+
+/* The platform's table, but that others have the time to come between a record and its wait. */
+static dlpack_py_device slow;
+
+static int
+record_and_rest(void *kept, uintptr_t work, dlpack_py_error *error)
+{
+    const struct timespec rest = {0, 50000};
+    const int failed = PLATFORM(device)()->event_record(kept, work, error);
+    nanosleep(&rest, NULL);
+    return failed;
+}
+
+static void *
+hand_over_many_times(void *argument)
+{
+    const int device = *(int *)argument % 2;
+    SUCCEEDS(SetDevice(device));
+    stream producer = new_stream(RUNTIME(StreamNonBlocking)), consumer = new_stream(RUNTIME(StreamNonBlocking));
+    const dlpack_py_work_stream before = PLATFORM(work_stream)(producer, device);
+    const dlpack_py_work_stream after = PLATFORM(work_stream)(consumer, device);
+    unsigned char *data = new_memory(BYTES);
+    dlpack_py_error error;
+    for (int i = 0; i < ROUNDS; i++) {
+        simulated_fill(producer, data, i, BYTES);
+        CHECK_NUMBER(dlpack_py_order(&slow, &before, 1, after, &error), 0);
+        simulated_expect(consumer, data, i, BYTES);
+        CHECK_NUMBER(dlpack_py_order(&slow, &after, 1, before, &error), 0);
+    }
+    SUCCEEDS(StreamSynchronize(consumer));
+    CHECK_NUMBER(data[0], ROUNDS - 1);
+    SUCCEEDS(StreamDestroy(producer));
+    SUCCEEDS(StreamDestroy(consumer));
+    return NULL;
+}
+
+static void
+threads_order_at_once(void)
+{
+    pthread_t threads[THREADS];
+    int numbers[THREADS];
+    new_machine();
+    slow = *PLATFORM(device)();
+    slow.event_record = record_and_rest;
+    for (int i = 0; i < THREADS; i++) {
+        numbers[i] = i;
+        pthread_create(&threads[i], NULL, hand_over_many_times, &numbers[i]);
+    }
+    for (int i = 0; i < THREADS; i++)
+        pthread_join(threads[i], NULL);
+    CHECK_NUMBER(simulated_live("stream"), 0);
+    CHECK_NUMBER(simulated_live("event"), 2);
+    CLEAN();
+}
+
+/* ---- The tables as text -------------------------------------------------------------------------------------------- */
+
+static void
+print_calls(const struct row *row)
+{
+    const char *between = "";
+    for (int i = 0; i < MOST_CALLS && row->calls[i] != NULL; i++) {
+        const bool first = row->calls[i][0] == '*';
+        printf("%s%s`%s`%s", between, first ? "*" : "", row->calls[i] + first, first ? "*" : "");
+        between = ", ";
+    }
+    if (row->calls[0] == NULL)
+        printf("none");
+    if (row->code != 0)
+        printf("; then %s", dlpack_py_impl_error_kind(row->code));
+}
+
+static void
+print_tables(void)
+{
+    static const char *const actions[] = {
+        [ORDER] = "The consumer's stream C comes after the producer's P",
+        [SYNCHRONIZE] = "The host waits for the producer's stream P",
+        [COPY_TO_HOST] = "The data M is copied to the host",
+    };
+    for (int i = 0; i < COUNT(rows); i++) {
+        if (i == 0 || rows[i].action != rows[i - 1].action)
+            printf("%s| %s | calls |\n|---|---|\n", i == 0 ? "" : "\n", actions[rows[i].action]);
+        if (rows[i].what == NULL)
+            continue; /* the other build's half of the row above */
+        printf("| %s | ", rows[i].what);
+        print_calls(&rows[i]);
+        printf(" |\n");
+    }
+}
+
+int
+main(int argc, char **argv)
+{
+    if (argc > 1 && strcmp(argv[1], "--table") == 0) {
+        print_tables();
+        return 0;
+    }
+    for (int i = 0; i < COUNT(rows); i++) {
+        if (rows[i].builds != 0 && (rows[i].builds & BUILD) == 0)
+            continue;
+        const int before = check_failures;
+        new_machine();
+        each_case_makes_its_calls_and_no_others(&rows[i]);
+        each_call_of_a_case_may_fail_and_nothing_stays_of_it(&rows[i]);
+        if (check_failures != before)
+            printf("^ row %d: %s\n\n", i, rows[i].what ? rows[i].what : "(as above)");
+    }
+    one_event_is_kept_for_each_device();
+    an_event_of_a_device_that_was_reset_is_replaced();
+    the_current_device_has_the_event_that_it_has_by_its_number();
+    strided_tensors_come_to_the_host_as_the_host_would_copy_them();
+    a_copy_that_fails_between_others_leaves_none_under_way();
+    threads_order_at_once();
+    new_machine();
+    return check_failures != 0;
+}
