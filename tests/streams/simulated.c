@@ -35,8 +35,14 @@
 typedef hipPointerAttribute_t pointer_attributes;
 #if HIP_VERSION_MAJOR < 6
 #define UNKNOWN_MEMORY_IS_ERROR true
+#define TYPE_FIELD memoryType
+#define TYPE_UNKNOWN hipMemoryTypeHost
+#define TYPE_MANAGED hipMemoryTypeDevice /* and isManaged */
 #else
 #define UNKNOWN_MEMORY_IS_ERROR false
+#define TYPE_FIELD type
+#define TYPE_UNKNOWN hipMemoryTypeUnregistered
+#define TYPE_MANAGED hipMemoryTypeManaged
 #endif
 #if defined(hipStreamLegacy)
 #define HAS_LEGACY_HANDLE 1
@@ -44,6 +50,7 @@ typedef hipPointerAttribute_t pointer_attributes;
 #define HAS_LEGACY_HANDLE 0
 #endif
 #define PER_THREAD_VARIANT(name) hip##name##_spt
+#define PER_THREAD_MEMCPY hipMemcpy_spt
 
 #else
 
@@ -55,9 +62,13 @@ typedef hipPointerAttribute_t pointer_attributes;
 #define ERROR_OUT_OF_MEMORY cudaErrorMemoryAllocation
 #define ERROR_NOT_PERMITTED cudaErrorNotPermitted
 typedef struct cudaPointerAttributes pointer_attributes;
-#define UNKNOWN_MEMORY_IS_ERROR (CUDART_VERSION < 11000)
+#define UNKNOWN_MEMORY_IS_ERROR false
+#define TYPE_FIELD type
+#define TYPE_UNKNOWN cudaMemoryTypeUnregistered
+#define TYPE_MANAGED cudaMemoryTypeManaged
 #define HAS_LEGACY_HANDLE 1
 #define PER_THREAD_VARIANT(name) cuda##name##_ptsz
+#define PER_THREAD_MEMCPY cudaMemcpy_ptds
 
 #endif
 
@@ -109,6 +120,7 @@ static const struct {
     ERROR(RUNTIME(ErrorStreamCaptureImplicit), "the legacy stream would depend on a capturing stream"),
     ERROR(RUNTIME(ErrorCapturedEvent), "the event was last recorded in a capturing stream"),
     ERROR(RUNTIME(ErrorStreamCaptureWrongThread), "the capture was begun by another thread"),
+    {RUNTIME(ErrorUnknown), UNKNOWN_ERROR_NAME, "an error that is not simulated"}, /* for all others */
 };
 
 /* ---- The state --------------------------------------------------------------------------------------------------- */
@@ -585,14 +597,24 @@ let_go_of_all(void)
     pthread_cond_broadcast(&changed);
 }
 
-/* Blocks the host until a moment is reached. The lock is open meanwhile. */
-static void
-wait_on_host(const struct moment *moment)
+/* Whether a moment is reached; the host knows it then. */
+static result
+ask_for(const struct moment *moment)
+{
+    if (!is_reached(moment))
+        return RUNTIME(ErrorNotReady);
+    merge(&world.host, moment);
+    return OK;
+}
+
+/* Blocks the host until it is. The lock is open meanwhile. */
+static result
+wait_on_host(struct moment moment)
 {
     struct timespec deadline;
     clock_gettime(CLOCK_REALTIME, &deadline);
     deadline.tv_sec += 1;
-    while (!is_reached(moment)) {
+    while (!is_reached(&moment)) {
         if (pthread_cond_timedwait(&changed, &lock, &deadline) != ETIMEDOUT)
             continue;
         bool held = false;
@@ -603,7 +625,7 @@ wait_on_host(const struct moment *moment)
         let_go_of_all();
         deadline.tv_sec += 1;
     }
-    merge(&world.host, moment);
+    return ask_for(&moment);
 }
 
 /* The moment at which a device is idle. */
@@ -887,9 +909,7 @@ synchronize_device(void)
             return check_watching(world.streams[i]);
     }
     TRY(check_unsafe());
-    struct moment all = all_of_device(me()->device);
-    wait_on_host(&all);
-    return OK;
+    return wait_on_host(all_of_device(me()->device));
 }
 
 static void
@@ -945,10 +965,7 @@ query_stream(stream_handle handle)
     struct stream *stream;
     TRY(get_stream(handle, &stream));
     TRY(check_watching(stream));
-    if (!is_reached(&stream->after))
-        return RUNTIME(ErrorNotReady);
-    merge(&world.host, &stream->after);
-    return OK;
+    return ask_for(&stream->after);
 }
 
 static result
@@ -957,55 +974,53 @@ synchronize_stream(stream_handle handle)
     struct stream *stream;
     TRY(get_stream(handle, &stream));
     TRY(check_watching(stream));
-    struct moment now = stream->after;
-    wait_on_host(&now);
-    return OK;
+    return wait_on_host(stream->after);
 }
 
+/* A wait where one of the two captures, and not both in the same capture. The stream joins the event's capture, or the
+ * wait is refused and spoils the captures of both. */
 static result
-wait_for_event(stream_handle stream_handle_, event_handle handle, unsigned flags)
+wait_across_captures(struct stream *stream, const struct event *event)
 {
-    struct stream *stream;
-    struct event *event;
-    TRY(get_stream(stream_handle_, &stream));
-    TRY(get_event(handle, &event));
-    if (flags != 0)
-        return REFUSE(RUNTIME(ErrorInvalidValue), "flags that are not simulated");
-    TRY(touch(stream));
-
-    struct capture *capture = stream->capture;
-    if (!event->recorded) {
-        complain("the event was never recorded");
-        return OK;
-    }
-    if (capture == NULL && event->capture == NULL) {
-        merge(&stream->after, &event->after);
-        return OK;
-    }
-    if (capture == event->capture) {
-        merge(&stream->captured, &event->after);
-        return OK;
-    }
-
-    /* From here on two captures meet, or what is captured meets what is not. */
-    if (event->capture != NULL && event->capture->spoiled && event->capture->object.live)
+    struct capture *own = stream->capture, *other = event->capture;
+    if (other != NULL && other->object.live && other->spoiled)
         return REFUSE(RUNTIME(ErrorStreamCaptureInvalidated), "the event is of a capture that is spoiled");
-    if (capture == NULL && event->capture->object.live && !stream->legacy) {
-        stream->capture = event->capture;
+    if (own == NULL && other->object.live && !stream->legacy) {
+        stream->capture = other;
         stream->captured = event->after;
         stream->captured.at[stream->index]++; /* also a stream that does no more than this has to be joined */
         return OK;
     }
-    if (capture != NULL)
-        capture->spoiled = true;
-    if (event->capture == NULL)
+    if (own != NULL)
+        own->spoiled = true;
+    if (other == NULL)
         return REFUSE(RUNTIME(ErrorStreamCaptureIsolation), "%s captures, the event is outside", describe(stream));
-    event->capture->spoiled = true;
-    if (!event->capture->object.live)
+    other->spoiled = true;
+    if (!other->object.live)
         return REFUSE(RUNTIME(ErrorCapturedEvent), "the event is of a capture that has ended");
-    if (capture == NULL)
+    if (own == NULL)
         return REFUSE(RUNTIME(ErrorStreamCaptureImplicit), "the legacy stream cannot join a capture");
     return REFUSE(RUNTIME(ErrorStreamCaptureMerge), "the event is of another capture than %s", describe(stream));
+}
+
+static result
+wait_for_event(stream_handle waiting, event_handle awaited, unsigned flags)
+{
+    struct stream *stream;
+    struct event *event;
+    TRY(get_stream(waiting, &stream));
+    TRY(get_event(awaited, &event));
+    if (flags != 0)
+        return REFUSE(RUNTIME(ErrorInvalidValue), "flags that are not simulated");
+    TRY(touch(stream));
+    if (!event->recorded) {
+        complain("the event was never recorded");
+        return OK;
+    }
+    if (stream->capture != event->capture)
+        return wait_across_captures(stream, event);
+    merge(stream->capture != NULL ? &stream->captured : &stream->after, &event->after);
+    return OK;
 }
 
 static result
@@ -1026,12 +1041,12 @@ destroy_event(event_handle handle)
 }
 
 static result
-record_event(event_handle handle, stream_handle stream_handle_)
+record_event(event_handle recorded, stream_handle recording)
 {
     struct stream *stream;
     struct event *event;
-    TRY(get_event(handle, &event));
-    TRY(get_stream(stream_handle_, &stream));
+    TRY(get_event(recorded, &event));
+    TRY(get_stream(recording, &stream));
     if (event->object.device != stream->object.device)
         return REFUSE(ERROR_INVALID_HANDLE, "the event is of device %d, the stream of device %d", event->object.device,
                       stream->object.device);
@@ -1059,10 +1074,7 @@ query_event(event_handle handle)
 {
     struct event *event;
     TRY(get_watched_event(handle, &event));
-    if (!is_reached(&event->after))
-        return RUNTIME(ErrorNotReady);
-    merge(&world.host, &event->after);
-    return OK;
+    return ask_for(&event->after);
 }
 
 static result
@@ -1070,9 +1082,7 @@ synchronize_event(event_handle handle)
 {
     struct event *event;
     TRY(get_watched_event(handle, &event));
-    struct moment now = event->after;
-    wait_on_host(&now);
-    return OK;
+    return wait_on_host(event->after);
 }
 
 /* ---- Memory ------------------------------------------------------------------------------------------------------ */
@@ -1126,8 +1136,7 @@ free_memory(void *pointer, bool pinned)
         return REFUSE(RUNTIME(ErrorInvalidValue), "memory %d is not of this kind", memory->object.number);
     TRY(check_unsafe());
     memory->object.live = false;
-    struct moment idle = all_of_device(memory->object.device);
-    wait_on_host(&idle);
+    wait_on_host(all_of_device(memory->object.device));
     for (int i = 0; i < world.stream_count; i++) {
         if (memory->read.at[i] > world.host.at[i] ||
             (memory->writer == world.streams[i] && memory->written > world.host.at[i]))
@@ -1208,52 +1217,44 @@ copy_rows(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t
 }
 
 static result
-copy_and_wait(void *to, const void *from, size_t size, copy_kind kind)
+copy_and_wait(void *to, const void *from, size_t size, copy_kind kind, stream_handle handle)
 {
     struct stream *stream;
-    TRY(get_stream(NULL, &stream));
+    TRY(get_stream(handle, &stream));
     TRY(check_watching(stream));
-    TRY(copy_rows(to, size, from, size, size, 1, kind, NULL));
-    return synchronize_stream(NULL);
+    TRY(copy_rows(to, size, from, size, size, 1, kind, handle));
+    return synchronize_stream(handle);
 }
 
 static result
 get_attributes(pointer_attributes *attributes, const void *pointer)
 {
-    static const enum RUNTIME(MemoryType) types[] = {
-        RUNTIME(MemoryTypeDevice),
-        RUNTIME(MemoryTypeHost),
-#if defined(__HIP_PLATFORM_AMD__) && HIP_VERSION_MAJOR < 6
-        RUNTIME(MemoryTypeDevice), /* and isManaged */
-#else
-        RUNTIME(MemoryTypeManaged),
-#endif
-    };
+    static const enum RUNTIME(MemoryType) types[] = {RUNTIME(MemoryTypeDevice), RUNTIME(MemoryTypeHost), TYPE_MANAGED};
     const struct memory *memory = memory_at(pointer);
     bool known = memory != NULL && memory->object.live;
-    memset(attributes, 0, sizeof(*attributes));
-    attributes->device = known ? memory->object.device : -2;
     if (!known && world.unknown_memory_is_error)
         return RUNTIME(ErrorInvalidValue);
-    union {
-        const void *from;
-        void *to;
-    } cast = {pointer};
-    attributes->devicePointer = known ? cast.to : NULL;
-    attributes->hostPointer = known && memory->type == ON_DEVICE ? NULL : cast.to;
+    memset(attributes, 0, sizeof(*attributes));
+    attributes->TYPE_FIELD = known ? types[memory->type] : TYPE_UNKNOWN;
+    attributes->device = known ? memory->object.device : -2;
+    attributes->devicePointer = known ? (void *)(uintptr_t)pointer : NULL;
+    attributes->hostPointer = known && memory->type == ON_DEVICE ? NULL : (void *)(uintptr_t)pointer;
 #if defined(__HIP_PLATFORM_AMD__)
     attributes->isManaged = known && memory->type == MANAGED;
-#endif
-#if defined(__HIP_PLATFORM_AMD__) && HIP_VERSION_MAJOR < 6
-    if (known)
-        attributes->memoryType = types[memory->type];
-#else
-    attributes->type = known ? types[memory->type] : RUNTIME(MemoryTypeUnregistered);
 #endif
     return OK;
 }
 
 /* ---- The runtime's functions ------------------------------------------------------------------------------------- */
+
+#define PERFORM(logged, work)         \
+    WITH_LOCK();                      \
+    result error = begin_call logged; \
+    if (error == OK)                  \
+        error = (work);               \
+    if (error != OK)                  \
+        me()->last = error;           \
+    return end_call(error)
 
 /* A function of the runtime: its name, its parameters, how it is logged, and what does the work. */
 #define FUNCTION(name, parameters, logged, work) \
@@ -1270,15 +1271,6 @@ get_attributes(pointer_attributes *attributes, const void *pointer)
         stream = stream != NULL ? stream : (stream_handle)NULL_PER_THREAD; \
         PERFORM(logged, work);                                             \
     }
-
-#define PERFORM(logged, work)         \
-    WITH_LOCK();                      \
-    result error = begin_call logged; \
-    if (error == OK)                  \
-        error = (work);               \
-    if (error != OK)                  \
-        me()->last = error;           \
-    return end_call(error)
 
 FUNCTION(GetDeviceCount, (int *count), ("GetDeviceCount()"), (*count = world.devices, OK))
 FUNCTION(GetDevice, (int *device), ("GetDevice()"), (*device = me()->device, OK))
@@ -1371,7 +1363,13 @@ FUNCTION(PointerGetAttributes, (pointer_attributes * attributes, const void *poi
          ("PointerGetAttributes(%s)", name_memory(pointer)), get_attributes(attributes, pointer))
 
 FUNCTION(Memcpy, (void *to, const void *from, size_t size, copy_kind kind),
-         ("Memcpy(%s, %s, %zu)", name_memory(to), name_memory(from), size), copy_and_wait(to, from, size, kind))
+         ("Memcpy(%s, %s, %zu)", name_memory(to), name_memory(from), size), copy_and_wait(to, from, size, kind, NULL))
+result
+PER_THREAD_MEMCPY(void *to, const void *from, size_t size, copy_kind kind)
+{
+    PERFORM(("Memcpy(%s, %s, %zu)", name_memory(to), name_memory(from), size),
+            copy_and_wait(to, from, size, kind, (stream_handle)NULL_PER_THREAD));
+}
 STREAM_FUNCTION(MemcpyAsync, (void *to, const void *from, size_t size, copy_kind kind, stream_handle stream),
                 ("MemcpyAsync(%s, %s, %zu, %s)", name_memory(to), name_memory(from), size, name_stream(stream)),
                 copy_rows(to, size, from, size, size, 1, kind, stream))
@@ -1410,24 +1408,25 @@ RUNTIME(PeekAtLastError)(void)
     return read_error("PeekAtLastError()", false);
 }
 
+static size_t
+find_error(result error)
+{
+    size_t i = 0;
+    while (i < sizeof(errors) / sizeof(errors[0]) - 1 && errors[i].code != error)
+        i++;
+    return i;
+}
+
 const char *
 RUNTIME(GetErrorName)(result error)
 {
-    for (size_t i = 0; i < sizeof(errors) / sizeof(errors[0]); i++) {
-        if (errors[i].code == error)
-            return errors[i].name;
-    }
-    return UNKNOWN_ERROR_NAME;
+    return errors[find_error(error)].name;
 }
 
 const char *
 RUNTIME(GetErrorString)(result error)
 {
-    for (size_t i = 0; i < sizeof(errors) / sizeof(errors[0]); i++) {
-        if (errors[i].code == error)
-            return errors[i].text;
-    }
-    return "an error that is not simulated";
+    return errors[find_error(error)].text;
 }
 
 /* ---- The controls ------------------------------------------------------------------------------------------------ */
@@ -1440,7 +1439,7 @@ simulated_reset(int devices)
     let_go_of_all();
     for (int i = 0; i < world.stream_count; i++)
         merge(&all, &world.streams[i]->after);
-    wait_on_host(&all);
+    wait_on_host(all);
     for (int i = 0; i < world.stream_count; i++)
         end_stream(world.streams[i]);
     pthread_mutex_unlock(&lock);

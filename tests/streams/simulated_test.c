@@ -204,10 +204,13 @@ per_thread_default_streams_are_of_the_thread_and_its_current_device(void)
 /* What such a file calls; declared only there. */
 cudaError_t
 cudaStreamQuery_ptsz(cudaStream_t handle);
+cudaError_t
+cudaMemcpy_ptds(void *to, const void *from, size_t size, enum cudaMemcpyKind kind);
 
 static void
 null_is_the_per_thread_stream_in_files_compiled_so(void)
 {
+    unsigned char *data = new_memory(8);
     simulated_hold(PER_THREAD);
     simulated_launch(PER_THREAD, gate, NULL, NULL, NULL);
     SUCCEEDS(SetDevice(1));
@@ -218,6 +221,9 @@ null_is_the_per_thread_stream_in_files_compiled_so(void)
     CHECK_NUMBER(cudaStreamQuery_ptsz(cudaStreamPerThread), cudaErrorNotReady);
     CALLS("StreamQuery(per-thread) -> 600");
     simulated_let_go(PER_THREAD);
+    CHECK_NUMBER(cudaMemcpy_ptds(data, data + 4, 4, cudaMemcpyDefault), cudaSuccess);
+    CHECK_NUMBER(simulated_pending(PER_THREAD), 0);
+    CLEAN();
 }
 #endif
 
@@ -381,7 +387,7 @@ errors_have_their_names(void)
     CHECK(strstr(RUNTIME(GetErrorName)(RUNTIME(ErrorStreamCaptureIsolation)), "ErrorStreamCaptureIsolation") != NULL);
     CHECK(
         strcmp(RUNTIME(GetErrorString)(RUNTIME(ErrorStreamCaptureIsolation)), RUNTIME(GetErrorString)(INVALID_HANDLE)));
-    CHECK(RUNTIME(GetErrorName)((RUNTIME(Error_t))12345) != NULL);
+    CHECK(strcmp(RUNTIME(GetErrorName)((RUNTIME(Error_t))12345), RUNTIME(GetErrorName)(INVALID_HANDLE)) != 0);
 }
 
 static void
