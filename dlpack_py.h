@@ -1610,10 +1610,14 @@ dlpack_py_impl_copy_on_device(const dlpack_py_device *device, const DLTensor *ds
 {
     const int64_t bits = dlpack_py_item_bits(src->dtype, flags);
     const size_t bytes = (size_t)dlpack_py_nbytes(src, flags);
+    const int as_one = /* of the same layout */
+        dlpack_py_is_contiguous(src, 'C') ||
+        (src->strides != NULL && dst->strides != NULL && dlpack_py_is_contiguous(src, 'K') &&
+         memcmp(src->strides, dst->strides, (size_t)src->ndim * sizeof(int64_t)) == 0);
 
-    if (bits % 8 == 0)
+    if (!as_one && bits % 8 == 0)
         return dlpack_py_impl_copy_rows(device, dst, src, bits / 8, stream, error);
-    if (!dlpack_py_is_contiguous(src, 'C'))
+    if (!as_one)
         return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
                                    "elements of %" PRId64 " bits are copied on a device only where they are compact",
                                    bits);
