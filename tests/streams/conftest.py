@@ -2,9 +2,18 @@
 
 import gc
 import importlib.util
+import traceback
 
 import pytest
 from streams.simulation import Platform, Simulation
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(call):
+    """What a test that fails has made goes with it, not in the middle of another one."""
+    yield
+    if call.excinfo is not None:
+        traceback.clear_frames(call.excinfo.tb)
 
 
 @pytest.fixture(params=["cuda", "rocm"])

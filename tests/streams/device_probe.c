@@ -156,9 +156,9 @@ array_new(PyTypeObject *type, PyObject *args, PyObject *names)
     if (self == NULL)
         return NULL;
     self->type = DEVICE;
-    if (!PyArg_ParseTupleAndKeywords(args, names, "O!|O$OnnIiiIKO", keywords, &PyTuple_Type, &shape, &streams,
-                                     &strides, &self->size, &offset, &dtype, &self->type, &self->device,
-                                     &self->options, &self->flags, &veto) ||
+    if (!PyArg_ParseTupleAndKeywords(args, names, "O!|O$OnnIiiIKO", keywords, &PyTuple_Type, &shape, &streams, &strides,
+                                     &self->size, &offset, &dtype, &self->type, &self->device, &self->options,
+                                     &self->flags, &veto) ||
         parse_extents(shape, self->shape) < 0 || (strides != Py_None && parse_extents(strides, self->strides) < 0) ||
         (streams != NULL && parse_streams(self, streams) < 0)) {
         Py_DECREF(self);
@@ -234,8 +234,10 @@ static PyMemberDef array_members[] = {
 };
 
 static PyType_Slot array_slots[] = {
-    {Py_tp_new, SLOT(array_new)},   {Py_tp_dealloc, SLOT(array_dealloc)},
-    {Py_tp_methods, array_methods}, {Py_tp_members, array_members},
+    {Py_tp_new, SLOT(array_new)},
+    {Py_tp_dealloc, SLOT(array_dealloc)},
+    {Py_tp_methods, array_methods},
+    {Py_tp_members, array_members},
     {0, NULL},
 };
 
@@ -340,14 +342,10 @@ static PyMethodDef view_methods[] = {
 };
 
 static PyGetSetDef view_getset[] = {
-    {"shape", view_shape, NULL, NULL, NULL},
-    {"strides", view_strides, NULL, NULL, NULL},
-    {"data", view_data, NULL, NULL, NULL},
-    {"device", view_device, NULL, NULL, NULL},
-    {"flags", view_flags, NULL, NULL, NULL},
-    {"work", view_work, NULL, NULL, NULL},
-    {"holds", view_holds, NULL, NULL, NULL},
-    {NULL, NULL, NULL, NULL, NULL},
+    {"shape", view_shape, NULL, NULL, NULL}, {"strides", view_strides, NULL, NULL, NULL},
+    {"data", view_data, NULL, NULL, NULL},   {"device", view_device, NULL, NULL, NULL},
+    {"flags", view_flags, NULL, NULL, NULL}, {"work", view_work, NULL, NULL, NULL},
+    {"holds", view_holds, NULL, NULL, NULL}, {NULL, NULL, NULL, NULL, NULL},
 };
 
 static PyType_Slot view_slots[] = {
@@ -482,9 +480,12 @@ foreign_make(DLManagedTensorVersioned *Py_UNUSED(managed), void **Py_UNUSED(out)
 static PyObject *
 probe_table(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
-    static DLPackExchangeAPI table = {
-        {{DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION}, NULL}, foreign_allocate, foreign_owned, foreign_make, NULL,
-        foreign_work};
+    static DLPackExchangeAPI table = {{{DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION}, NULL},
+                                      foreign_allocate,
+                                      foreign_owned,
+                                      foreign_make,
+                                      NULL,
+                                      foreign_work};
     return PyCapsule_New(&table, "dlpack_exchange_api", NULL);
 }
 
