@@ -144,7 +144,7 @@ dlpack_cuda_impl_exchange_mode(enum cudaStreamCaptureMode *mode, dlpack_py_error
 static inline int
 dlpack_cuda_impl_check_query(cudaError_t status, const char *call, int *done, dlpack_py_error *error)
 {
-    *done = status == cudaSuccess;
+    *done = status != cudaErrorNotReady; /* with its context, all work of it is lost */
     if (status != cudaErrorNotReady)
         return dlpack_cuda_impl_check(status, call, error);
     (void)cudaGetLastError();

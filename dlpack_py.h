@@ -1304,7 +1304,8 @@ typedef struct dlpack_py_device {
     void (*event_destroy)(void *event);
     /* 1 where the event is of another context than the stream, or of none any more. */
     int (*event_record)(void *event, uintptr_t stream, dlpack_py_error *error);
-    int (*event_is_done)(void *event, int *done, dlpack_py_error *error); /* legal as is_done is */
+    /* Legal as is_done is. Done too, besides the error, where the event's context is lost. */
+    int (*event_is_done)(void *event, int *done, dlpack_py_error *error);
     int (*wait)(uintptr_t stream, void *event, dlpack_py_error *error);
     int (*allocate)(void **data, size_t size, uintptr_t stream, dlpack_py_error *error);
     int (*free_async)(void *data, uintptr_t stream, dlpack_py_error *error); /* behind what is queued there */
@@ -5253,8 +5254,9 @@ dlpack_py_collect(const dlpack_py_device *device)
     DLPACK_PY_IMPL_STORE(&events->lock, 0);
     while ((one = all) != NULL) {
         all = one->next;
-        done = 1; /* where it cannot be known, the context is lost, and the work with it */
-        if (device->event_is_done(one->event, &done, &error) == 0 && !done) {
+        done = 0;
+        (void)device->event_is_done(one->event, &done, &error);
+        if (!done) {
             dlpack_py_impl_list_put(events, &events->waiting, one);
             left++;
             continue;

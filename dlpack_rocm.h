@@ -140,7 +140,7 @@ dlpack_rocm_impl_exchange_mode(hipStreamCaptureMode *mode, dlpack_py_error *erro
 static inline int
 dlpack_rocm_impl_check_query(hipError_t status, const char *call, int *done, dlpack_py_error *error)
 {
-    *done = status == hipSuccess;
+    *done = status != hipErrorNotReady; /* with its context, all work of it is lost */
     if (status != hipErrorNotReady)
         return dlpack_rocm_impl_check(status, call, error);
     (void)hipGetLastError();
