@@ -4,6 +4,7 @@
 #   make test          everything that needs no other array library than NumPy
 #   make test-hostile  hostile producers, consumers and tables again, with ten times as many examples
 #   make test-threads  what threads do, also without a GIL and under ThreadSanitizer
+#   make test-streams  the order of work on devices, on simulated ones, also under ThreadSanitizer, ASan and UBSan
 #   make test-faults   what happens when a call or an allocation fails; part of make test
 #   make test-peers    all array libraries that run here, and docs/peers.md, which says what they do
 #   make test-interpreters, make test-long
@@ -29,7 +30,7 @@ C_FILES = $(wildcard *.h benchmarks/*.c examples/*/*.c tests/*/*.c tests/*/*.h t
 SITE_PACKAGES = $$($(VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 export PATH := $(abspath $(VENV))/bin:$(PATH)
 
-.PHONY: demo test test-hostile test-peers test-interpreters test-long test-threads test-faults instructions configure build dev format lint clean
+.PHONY: demo test test-hostile test-peers test-interpreters test-long test-threads test-faults test-streams instructions streams-sanitized configure build dev format lint clean
 
 demo: configure
 	cmake --build $(BUILD) --target dlarray image
@@ -55,6 +56,34 @@ test-threads: dev
 
 test-faults: dev
 	$(RUN) -m pytest tests/faults $(PYTEST_ARGS)
+
+# The sanitized ones have a build of their own. Python is none of theirs: it leaks, and so they look for no leaks here.
+test-streams: dev
+	cd $(BUILD) && ctest --output-on-failure -R '^streams/'
+	$(RUN) -m pytest tests/streams $(PYTEST_ARGS)
+	failed=0; \
+	for sanitizer in thread address; do \
+	    if echo 'int main(void) { return 0; }' | $(CC) -fsanitize=$$sanitizer -x c - -o $(BUILD)/has-$$sanitizer; then \
+	        $(MAKE) streams-sanitized SANITIZER=$$sanitizer || failed=1; \
+	    else \
+	        echo "SKIPPED: $(CC) has no -fsanitize=$$sanitizer"; \
+	    fi; \
+	done; \
+	exit $$failed
+
+SANITIZED = $(BUILD)/$(SANITIZER)
+FLAGS_thread = -fsanitize=thread
+FLAGS_address = -fsanitize=address,undefined -fno-sanitize-recover=undefined
+LIBRARY_thread = libtsan.so
+LIBRARY_address = libasan.so
+streams-sanitized:
+	$(MAKE) configure BUILD=$(SANITIZED) \
+	    CMAKE_ARGS='$(CMAKE_ARGS) -DCMAKE_C_FLAGS="$(FLAGS_$(SANITIZER))"'
+	cmake --build $(SANITIZED) --target streams
+	cd $(SANITIZED) && ctest --output-on-failure -R '^streams/'
+	LD_PRELOAD=$$($(CC) -print-file-name=$(LIBRARY_$(SANITIZER))) ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc \
+	    DLPACK_PY_BUILD_DIR=$(abspath $(SANITIZED))/python PYTHONPATH=$(abspath $(SANITIZED))/python \
+	    $(VENV)/bin/python -m pytest tests/streams $(PYTEST_ARGS)
 
 # Each in an environment of its own, as their dependencies clash with what others need; the rest is in $(VENV).
 APART := tensorflow paddle mlx

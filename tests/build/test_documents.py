@@ -1,6 +1,9 @@
 """What is written beside the header says what the header says."""
 
+import os
 import re
+import subprocess
+from pathlib import Path
 
 import machine
 import pytest
@@ -29,6 +32,19 @@ def test_the_example_adds_at_most_thirty_lines(added_lines):
     lines = [line for line in code.splitlines() if line.strip()]
     assert 0 < len(lines) <= 30
     assert max(map(len, lines)) <= 120
+
+
+HANDSHAKES = sorted(Path(os.environ["DLPACK_PY_BUILD_DIR"]).glob("handshake_*"))
+NO_HANDSHAKE = pytest.mark.skip(reason="headers of CUDA or HIP were not found when the tests were built")
+
+
+@pytest.mark.parametrize(
+    "program", HANDSHAKES or [pytest.param(None, marks=NO_HANDSHAKE)], ids=lambda path: getattr(path, "name", None)
+)
+def test_the_calls_of_each_case_are_those_that_are_tested(program):
+    tables = subprocess.run([program, "--table"], capture_output=True, text=True, check=True).stdout
+    assert tables.count("\n| ") > 40
+    assert (machine.ROOT / "docs" / "streams.md").read_text().endswith(f"\n\n{tables}")
 
 
 def test_the_changelog_begins_with_the_version_of_the_header():
