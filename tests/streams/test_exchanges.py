@@ -389,7 +389,6 @@ def test_a_deleter_frees_a_copy_whatever_fails_S9_S5(sim, platform):
     sim.reset()  # with what was kept
 
 
-@pytest.mark.xfail(reason="what cannot be asked counts as done", strict=True)
 def test_a_tensor_waits_where_it_cannot_be_asked_whether_its_work_is_done_S9(sim, platform):
     one, other = sim.stream(), sim.stream()
     array = platform.probe.Array((8,), one)
