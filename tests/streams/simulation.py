@@ -131,6 +131,10 @@ class Simulation:
         self._library.simulated_mark()
         return calls
 
+    def last_call(self):
+        """It may be under way."""
+        return self.control("call", self._library.simulated_calls() - 1).decode()
+
     def violations(self):
         found = [self.control("violation", i).decode() for i in range(self._library.simulated_violations())]
         self._library.simulated_forgive()
