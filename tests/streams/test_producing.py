@@ -337,7 +337,8 @@ def test_the_capsule_says_what_dlpack_device_says_P8_D9(sim, platform):
 def test_no_other_device_is_gone_to_P5(sim, platform):
     for kind in filter(None, (platform.DEVICE, platform.PINNED, platform.MANAGED)):
         array = platform.probe.Array((8,), sim.stream(), type=kind)
-        for device in ((platform.DEVICE, 1), (1, 1), (12, 0), (4, 0)):
+        others = [(other, 0) for other in (platform.DEVICE, platform.PINNED, 13) if other != kind]
+        for device in (*others, (platform.DEVICE, 1), (1, 1), (4, 0)):
             for copy in (None, True, False):
                 with refused(sim, "dl_device is "):
                     array.__dlpack__(dl_device=device, copy=copy)
