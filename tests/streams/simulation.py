@@ -3,7 +3,6 @@
 import contextlib
 import ctypes
 import importlib
-import os
 
 # Errors of both runtimes, by number; capture modes; flags.
 OUT_OF_MEMORY, LAUNCH_FAILURE = 2, 719
@@ -36,7 +35,7 @@ class Simulation:
 
     def __init__(self, platform):
         self.platform = platform
-        self._library = ctypes.CDLL(os.path.join(os.environ["DLPACK_PY_BUILD_DIR"], f"libsimulated_{platform.name}.so"))
+        self._library = ctypes.CDLL(platform.probe.__file__)  # and what it is linked to
         for function, result in (("call", TEXT), ("violation", TEXT), ("calls", SIZE), ("violations", SIZE)):
             getattr(self._library, f"simulated_{function}").restype = result
         self._library.simulated_pending.restype = SIZE
