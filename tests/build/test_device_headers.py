@@ -1,0 +1,225 @@
+"""dlpack_cuda.h and dlpack_rocm.h compile without a warning with each runtime's headers that the machine has, however
+they are brought in, and say what is missing where there are none.
+
+DLPACK_PY_MATRIX=all runs the large matrix; otherwise each of its dimensions is there once.
+"""
+
+import itertools
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import machine
+import pytest
+
+USES_DEVICE = machine.ROOT / "tests" / "build" / "uses_device.c"
+STANDARDS = machine.C_STANDARDS + machine.CXX_STANDARDS
+HEADERS = {"CUDA": "dlpack_cuda.h", "HIP": "dlpack_rocm.h"}
+RUNTIME_HEADERS = {"CUDA": "cuda_runtime_api.h", "HIP": "hip/hip_runtime_api.h"}
+SWITCHES = {"CUDA": "DLPACK_PY_WITH_CUDA", "HIP": "DLPACK_PY_WITH_ROCM"}
+
+
+def kind(runtime):
+    return runtime.split()[0]
+
+
+# How a file comes to a device header, which dlpack_py.h may precede; uses_device.c includes that one after it.
+WAYS = {
+    "included": lambda runtime: ["-include", HEADERS[kind(runtime)]],
+    "included after": lambda runtime: ["-include", "dlpack_py.h", "-include", HEADERS[kind(runtime)]],
+    "by switch": lambda runtime: [f"-D{SWITCHES[kind(runtime)]}"],
+    "by switch, included": lambda runtime: [f"-D{SWITCHES[kind(runtime)]}", "-include", HEADERS[kind(runtime)]],
+}
+FLAVOURS = {"Python": [], "no Python": ["-DDLPACK_PY_NO_PYTHON"], "plain": ["-DDLPACK_PY_PLAIN=1"]}
+
+
+def runtime_flags(runtime):
+    include = machine.runtimes()[runtime]
+    return [
+        *([] if include == "/usr/include" else ["-isystem", include]),
+        *(["-D__HIP_PLATFORM_AMD__"] if kind(runtime) == "HIP" else []),
+    ]
+
+
+def compile_device(source, runtime, way, flavour, *flags, **where):
+    python = flavour != "no Python"
+    given = [*runtime_flags(runtime), *WAYS[way](runtime), *FLAVOURS[flavour]]
+    return machine.compile_c(source, *given, *flags, python=python, **where)
+
+
+def combinations():
+    """All of the first three; the ways and the flavours take turns, as they know nothing of the others."""
+    dimensions = list(machine.runtimes()), list(machine.compilers()), STANDARDS
+    turns = itertools.cycle(itertools.product(WAYS, FLAVOURS))
+    if os.environ.get("DLPACK_PY_MATRIX") == "all":
+        chosen = itertools.product(*dimensions)
+    else:
+        length = max(map(len, [*dimensions, list(itertools.product(WAYS, FLAVOURS))])) if machine.runtimes() else 0
+        chosen = itertools.islice(zip(*map(itertools.cycle, dimensions)), length)
+    return [(*names, *turn) for names, turn in zip(chosen, turns)]
+
+
+MISSING = [
+    pytest.param(
+        *5 * [None], marks=pytest.mark.skip(reason=f"{name}: get it with `tests/build/machine.py fetch`"), id=name
+    )
+    for name in machine.RUNTIMES
+    if name not in machine.runtimes()
+]
+
+
+@pytest.mark.parametrize(
+    "runtime, compiler, standard, way, flavour",
+    [pytest.param(*names, id="/".join(names)) for names in combinations()] + MISSING,
+)
+def test_no_warning_in_any_combination(tmp_path, runtime, compiler, standard, way, flavour):
+    source = USES_DEVICE.with_suffix(".cpp" if standard in machine.CXX_STANDARDS else ".c")
+    commands = machine.compilers()[compiler]
+    if source.suffix == ".cpp" and commands[1] is None:
+        pytest.skip(f"{compiler} comes without a C++ compiler")
+    flags = f"-std={standard}", "-c", "-o", str(tmp_path / "o")
+    done = compile_device(source, runtime, way, flavour, *flags, compiler=commands)
+    if done.returncode != 0:
+        alone = tmp_path / f"alone{source.suffix}"
+        alone.write_text(f"#include <{RUNTIME_HEADERS[kind(runtime)]}>\n")
+        given = [*runtime_flags(runtime), f"-std={standard}", "-fsyntax-only"]
+        if machine.compile_c(alone, *given, python=None, compiler=commands).returncode != 0:
+            pytest.skip(f"the headers of {runtime} do not compile as {standard} with {compiler}")
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+
+
+def test_uses_device_does_use_every_function():
+    used = set(re.findall(r"DEVICE\((\w+)\)", USES_DEVICE.read_text()))
+    for name in ("cuda", "rocm"):
+        header = (machine.ROOT / f"dlpack_{name}.h").read_text()
+        public = set(re.findall(rf"^dlpack_{name}_(?!impl_)(\w+)\(", header, re.MULTILINE))
+        assert len(public) > 8 and public - used == set()
+
+
+# The vendors' own headers cannot be in one file: they define the same types, and not in the same way.
+def test_both_are_in_one_program_without_a_name_of_theirs_in_it(tmp_path):
+    newest = {kind(runtime): runtime for runtime in machine.runtimes()}
+    if len(newest) < 2:
+        pytest.skip("headers of both CUDA and HIP are not here")
+    for number, runtime in enumerate(newest.values()):
+        flags = "-c", f"-Duse_producer=produce{number}", f"-Duse_consumer=consume{number}"
+        done = compile_device(USES_DEVICE, runtime, "by switch", "Python", *flags, "-o", str(tmp_path / f"{number}.o"))
+        assert done.returncode == 0, done.stderr
+    subprocess.run(["ld", "-r", "0.o", "1.o", "-o", "both.o"], cwd=tmp_path, check=True)
+    symbols = subprocess.run(["nm", "-g", "--defined-only", "both.o"], cwd=tmp_path, capture_output=True, text=True)
+    names = {line.split()[-1] for line in symbols.stdout.splitlines()}
+    assert names == {"produce0", "consume0", "produce1", "consume1"}
+
+
+def families():
+    """Of each family the newest compiler."""
+    return {re.match(r"[a-z]+", name)[0]: commands for name, commands in machine.compilers().items()}
+
+
+@pytest.mark.parametrize("family", machine.COMPILERS)
+@pytest.mark.parametrize("platform", HEADERS)
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("flavour", ["Python", "no Python"])
+def test_without_the_headers_of_the_runtime_one_error_names_them(tmp_path, family, platform, way, flavour):
+    if family not in families():
+        pytest.skip(f"{family}: none on the path")
+    source = tmp_path / "asks.c"
+    source.write_text('#include "dlpack_py.h"\n')
+    flags = *WAYS[way](platform), *FLAVOURS[flavour], "-fsyntax-only"
+    done = machine.compile_c(source, *flags, python=flavour == "Python", compiler=families()[family])
+    if done.returncode == 0:
+        pytest.skip(f"<{RUNTIME_HEADERS[platform]}> is on every include path of this machine")
+    errors = [line for line in done.stderr.splitlines() if "error:" in line]
+    assert len(errors) == 1
+    assert f"no <{RUNTIME_HEADERS[platform]}> on the include path" in errors[0]
+
+
+def test_not_asked_for_nothing_of_a_runtime_is_looked_for(tmp_path):
+    for name in RUNTIME_HEADERS.values():
+        trap = tmp_path / name
+        trap.parent.mkdir(exist_ok=True)
+        trap.write_text("#error this was included\n")
+        assert name not in (machine.ROOT / "dlpack_py.h").read_text()  # and so nobody can have looked for it
+    source = tmp_path / "asks_nothing.c"
+    source.write_text('#include "dlpack_py.h"\n')
+    done = machine.compile_c(source, "-I", str(tmp_path), "-M")
+    assert done.returncode == 0, done.stderr
+    assert "dlpack_py.h" in done.stdout
+    assert re.search(r"dlpack_(cuda|rocm)\.h|runtime_api\.h", done.stdout) is None
+
+
+GUIDE = """
+#include "dlpack_cuda.h"
+
+typedef struct Image {{
+    PyObject_HEAD
+    void *pixels;
+    int64_t shape[3];
+    int32_t device;
+    cudaStream_t stream, upload, compute;
+}} Image;
+
+void launch(void *data, cudaStream_t stream);
+
+{0}
+PyMethodDef methods[] = {{DLPACK_PY_METHODS(image_dlpack, dlpack_py_cpu_device), {{NULL, NULL, 0, NULL}}}};
+
+PyObject *produce(PyObject *self, Image *im, DLTensor t, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames);
+PyObject *consume(PyObject *obj, dlpack_py_want wanted, cudaStream_t stream);
+
+PyObject *produce(PyObject *self, Image *im, DLTensor t, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{{
+{1}
+}}
+
+PyObject *consume(PyObject *obj, dlpack_py_want wanted, cudaStream_t stream)
+{{
+    dlpack_py_view v;
+{2}
+    Py_RETURN_NONE;
+}}
+"""
+
+
+def test_the_code_in_the_guide_to_streams_compiles(tmp_path):
+    cuda = [runtime for runtime in machine.runtimes() if kind(runtime) == "CUDA"]
+    if not cuda:
+        pytest.skip("no headers of CUDA")
+    text = (machine.ROOT / "docs" / "streams.md").read_text()
+    source = tmp_path / "guide.c"
+    source.write_text(GUIDE.format(*re.findall(r"^```c\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)))
+    done = machine.compile_c(source, *runtime_flags(cuda[-1]), "-std=c99", "-fsyntax-only")
+    assert done.returncode == 0, done.stderr
+
+
+def test_without_a_driver_each_call_says_so_and_memory_is_the_hosts(tmp_path):
+    """The library of the real runtime, as far as it comes without a device (S9)."""
+    runtime, library = next(
+        (
+            (name, library)
+            for name, include in machine.runtimes().items()
+            for library in sorted(Path(include).resolve().parent.glob("lib*/libcudart.so"))
+        ),
+        (None, None),
+    )
+    if library is None:
+        pytest.skip("no library of the CUDA runtime beside its headers")
+    program = tmp_path / "program"
+    flags = str(library), f"-Wl,-rpath,{library.parent}", "-o", str(program)
+    done = compile_device(USES_DEVICE, runtime, "included", "no Python", *flags)
+    assert done.returncode == 0, done.stderr
+    done = subprocess.run([program], capture_output=True, text=True)
+    if "order: done" in done.stdout or "cudaErrorInvalidDevice" in done.stdout:
+        pytest.skip("this machine has a driver and a device")
+    error = (
+        "RuntimeError: {}: cudaErrorInsufficientDriver, CUDA driver version is insufficient for CUDA runtime version"
+    )
+    assert done.returncode == 0
+    assert done.stdout.splitlines() == [
+        f"order: {error.format('cudaGetDevice')}",
+        f"synchronize: {error.format('cudaGetDevice')}",
+        f"copy_to_host: {error.format('cudaGetDevice')}",
+        "find_device: done",
+        "on cpu",
+    ]

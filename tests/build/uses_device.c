@@ -1,0 +1,69 @@
+/* Uses every function of dlpack_cuda.h or dlpack_rocm.h, whichever the command line brings in, so that a compiler sees
+ * them all. With DLPACK_PY_NO_PYTHON it is a program that prints what becomes of each on this machine. */
+#include "dlpack_py.h"
+
+#if defined(DLPACK_ROCM_RUNTIME_LAYER)
+#define DEVICE(name) dlpack_rocm_##name
+typedef hipStream_t stream_handle;
+#else
+#define DEVICE(name) dlpack_cuda_##name
+typedef cudaStream_t stream_handle;
+#endif
+
+static float values[6];
+static const int64_t shape[2] = {2, 3};
+
+#ifdef DLPACK_PY_NO_PYTHON
+
+static int
+print(const char *call, int failed, const dlpack_py_error *error)
+{
+    if (failed)
+        printf("%s: %s: %s\n", call, dlpack_py_impl_error_kind(error->code), error->text);
+    else
+        printf("%s: done\n", call);
+    return failed;
+}
+
+int
+main(void)
+{
+    const stream_handle own = NULL;
+    const dlpack_py_work_stream work = DEVICE(work_stream)(own, 0);
+    const DLTensor t = DEVICE(tensor)(values, 0, DLPACK_PY_FLOAT32, 2, shape, NULL);
+    float copied[6];
+    const DLTensor to = dlpack_py_cpu(copied, DLPACK_PY_FLOAT32, 2, shape, NULL);
+    char text[DLPACK_PY_TEXT_SIZE];
+    dlpack_py_error error;
+    DLDevice device;
+
+    if (work.handle != DEVICE(stream)(own))
+        return 1;
+    (void)print("order", DEVICE(order)(own, 0, own, 1, &error), &error);
+    (void)print("synchronize", dlpack_py_synchronize(DEVICE(device)(), &work, 1, &error), &error);
+    (void)print("copy_to_host", dlpack_py_copy_to_host(DEVICE(device)(), &to, &t, 0, &work, 1, &error), &error);
+    if (!print("find_device", DEVICE(find_device)(values, &device, &error), &error))
+        printf("on %s\n", dlpack_py_device_text(device, text));
+    DEVICE(free_events)();
+    return 0;
+}
+
+#else
+
+PyObject *
+use_producer(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    const DLTensor t = DEVICE(tensor)(values, 0, DLPACK_PY_FLOAT32, 2, shape, NULL);
+    return DEVICE(produce)(self, &t, 0, NULL, args, nargs, kwnames);
+}
+
+int
+use_consumer(PyObject *obj)
+{
+    dlpack_py_view v;
+    if (DEVICE(consume)(obj, NULL, NULL, &v) < 0)
+        return -1;
+    return DEVICE(release)(&v, NULL);
+}
+
+#endif

@@ -1,0 +1,1 @@
+#include "uses_device.c"
