@@ -221,6 +221,15 @@ static const struct row rows[] = {
      .calls = {"StreamIsCapturing(C)", "StreamIsCapturing(P1)", "*GetDevice()", "*EventCreateWithFlags(E1, 2)",
                "EventRecord(E1, P1)", "StreamWaitEvent(C, E1)", "StreamIsCapturing(P2)", "*EventCreateWithFlags(E2, 2)",
                "EventRecord(E2, P2)", "StreamWaitEvent(C, E2)"}},
+    {.what = "two are pending, and the first captures: C has joined the capture by then, and has to be joined again",
+     .before = {{APART, 0, 1}, {APART}},
+     .after = {APART},
+     .code = DLPACK_PY_BUFFER_ERROR,
+     .says = "finish that before the capture, or ask with stream=-1",
+     .calls = {"StreamIsCapturing(C)", "StreamIsCapturing(P1)", "*GetDevice()", "*EventCreateWithFlags(E, 2)",
+               "EventRecord(E, P1)", "StreamWaitEvent(C, E)", "StreamIsCapturing(P2)",
+               "ThreadExchangeStreamCaptureMode(2)", "StreamQuery(P2) -> 600", "GetLastError() -> 600",
+               "ThreadExchangeStreamCaptureMode(0)"}},
     {.what = "both capture, different graphs",
      .before = {{APART, 0, 1}},
      .after = {APART, 0, 2},
@@ -999,6 +1008,10 @@ a_copy_that_fails_between_others_leaves_none_under_way(void)
     CHECK_NUMBER(dlpack_py_copy_to_host(PLATFORM(device)(), &to, &every_second, 0, &before, 1, &error), -1);
     CHECK_NUMBER(error.code, DLPACK_PY_MEMORY_ERROR);
     no_memory = 0;
+    simulated_fail("StreamSynchronize", 1, 1, RUNTIME(ErrorLaunchFailure));
+    CHECK_NUMBER(dlpack_py_copy_to_host(PLATFORM(device)(), &to, &every_second, 0, &before, 1, &error), -1);
+    CHECK(strstr(error.text, "StreamSynchronize: ") != NULL);
+    CHECK_NUMBER(blocks, 0);
     simulated_fail(NULL, 0, 0, 0);
     CHECK_NUMBER(dlpack_py_copy_to_host(PLATFORM(device)(), &to, &every_second, 0, &before, 1, &error), 0);
     CHECK_NUMBER(blocks, 0);

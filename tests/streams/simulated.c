@@ -329,7 +329,11 @@ complain(const char *format, ...)
 
 #define REFUSE(error, ...) (complain(__VA_ARGS__), (result)(error))
 
-/* What begins each function of the runtime: the text is its name and arguments. */
+static void
+lose_copies_to_host(void);
+
+/* What begins each function of the runtime: the text is its name and arguments. A wait that is made to fail, or the
+ * exchange before it, is the end of the context. */
 static result
 begin_call(const char *format, ...)
 {
@@ -351,6 +355,8 @@ begin_call(const char *format, ...)
         int past = ++world.fail.seen - world.fail.nth;
         if (past >= 0 && (world.fail.times == 0 || past < world.fail.times)) {
             world.fail.failed++;
+            if (strncmp(text, "StreamSynchronize", 17) == 0 || strncmp(text, "ThreadExchange", 14) == 0)
+                lose_copies_to_host();
             return world.fail.error;
         }
     }
@@ -855,6 +861,21 @@ enqueue_on(const void *handle, struct item what)
     TRY(get_stream(handle, &stream));
     TRY(touch(stream));
     return enqueue(stream, what);
+}
+
+/* Where nobody can wait for a copy any more, it is not to come: the host's memory is given back. */
+static void
+lose_copies_to_host(void)
+{
+    for (int i = 0; i < world.stream_count; i++) {
+        struct stream *stream = world.streams[i];
+        while (stream->running)
+            pthread_cond_wait(&changed, &lock);
+        for (struct item *item = stream->head; item != NULL; item = item->next) {
+            if (item->to != NULL && memory_at(item->to) == NULL)
+                item->run = NULL;
+        }
+    }
 }
 
 static void

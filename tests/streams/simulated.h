@@ -57,7 +57,8 @@ simulated_host_may_read(const void *memory);
 
 /* Of the calls from now on of the function ("EventRecord"; NULL: of any), the nth, counted from 1, and those after it,
  * `times` in all (0: no end to them), do nothing and return the error. Replaces what was set before; nth 0 only
- * ends that. The functions that read errors are never counted. */
+ * ends that. The functions that read errors are never counted. Where it is a wait for a stream that fails, or an exchange
+ * of the capture mode, the context is lost, and copies that are queued never come to the host's memory. */
 void
 simulated_fail(const char *function, int nth, int times, int error);
 

@@ -380,6 +380,21 @@ calls_fail_as_told(void)
 }
 
 static void
+a_wait_that_is_made_to_fail_loses_the_copies_to_the_host(void)
+{
+    stream work = new_stream(0);
+    unsigned char host[8] = {0}, *data = new_memory(8);
+    simulated_fill(work, data, 5, 8);
+    SUCCEEDS(MemcpyAsync(host, data, 8, RUNTIME(MemcpyDefault), work));
+    simulated_fail("StreamSynchronize", 1, 1, RUNTIME(ErrorLaunchFailure));
+    FAILS(StreamSynchronize(work), RUNTIME(ErrorLaunchFailure));
+    SUCCEEDS(StreamSynchronize(work));
+    CHECK_NUMBER(host[0], 0);
+    CHECK_NUMBER(data[0], 5);
+    CLEAN();
+}
+
+static void
 errors_have_their_names(void)
 {
     const char *invalid = RUNTIME(GetErrorName)(INVALID_HANDLE);
@@ -996,6 +1011,7 @@ main(void)
         a_wait_for_an_event_that_was_never_recorded_is_caught,
         the_log_has_every_call_and_the_errors,
         calls_fail_as_told,
+        a_wait_that_is_made_to_fail_loses_the_copies_to_the_host,
         errors_have_their_names,
         what_a_call_leaves_changed_is_caught,
         what_is_alive_is_counted_and_named,
