@@ -103,7 +103,7 @@ instructions: configure
 	cmake --build $(BUILD) --target calls
 	$(RUN) benchmarks/instructions.py
 
-configure: $(VENV)/$(TAG)-dev $(VENV)/$(TAG)-dlpack $(VENV)/$(TAG)-cmake $(VENV)/$(TAG)-ninja
+configure: $(VENV)/$(TAG)-device $(VENV)/$(TAG)-dev $(VENV)/$(TAG)-dlpack $(VENV)/$(TAG)-cmake $(VENV)/$(TAG)-ninja
 	cmake -S . -B $(BUILD) -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DPython_EXECUTABLE=$(abspath $(VENV))/bin/python $(CMAKE_ARGS)
 
 build: configure
@@ -151,6 +151,11 @@ $(VENV)/$(TAG)-dlpack: requirements/dlpack.txt | $(VENV)/$(TAG)
 	rm -r "$(SITE_PACKAGES)"/apache_tvm_ffi-*.dist-info
 	touch $@
 endif
+
+# Not everywhere are there such packages; CMake says what it leaves out then.
+$(VENV)/$(TAG)-device: requirements/device.txt | $(VENV)/$(TAG)
+	$(PIP_INSTALL) -r $< || echo "without requirements/device.txt"
+	touch $@
 
 # CMake and ninja only where the machine has none that runs and is new enough.
 $(VENV)/$(TAG)-cmake: requirements/cmake.txt | $(VENV)/$(TAG)
