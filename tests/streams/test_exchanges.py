@@ -1,6 +1,7 @@
 """Exchanges on a device, from end to end: two extensions and a stranger, each on its own stream, on several threads and
 in several interpreters; and each with every call of the runtime failing in turn (S1 to S9, K5, G1)."""
 
+import contextlib
 import ctypes
 import gc
 import os
@@ -360,16 +361,7 @@ def fail_once(sim, platform, prepare, nth):
     return failed[0] if failed else None, violations
 
 
-WRITES_LATER = pytest.mark.xfail(reason="a copy that cannot be waited for writes to memory that is freed", run=False)
-
-
-@pytest.mark.parametrize(
-    "prepare",
-    [
-        pytest.param(prepare, id=name, marks=WRITES_LATER if name.startswith("copy to the host") else ())
-        for name, prepare in OPERATIONS.items()
-    ],
-)
+@pytest.mark.parametrize("prepare", OPERATIONS.values(), ids=OPERATIONS)
 def test_a_call_that_fails_is_an_exception_and_leaves_nothing_behind_S9_S5(sim, platform, prepare):
     calls = []
     while not calls or calls[-1] is not None:
@@ -377,6 +369,17 @@ def test_a_call_that_fails_is_an_exception_and_leaves_nothing_behind_S9_S5(sim, 
         assert violations == []
         calls.append(failed)
     assert len(calls) > 2
+
+
+@pytest.mark.xfail(reason="where the capture mode cannot be exchanged, nobody waits for the copy", strict=True)
+def test_no_memory_is_freed_that_a_copy_is_not_waited_for_S9(sim, platform):
+    array = platform.probe.Array((8,), sim.stream())
+    with sim.watched(), sim.failing("ThreadExchangeStreamCaptureMode"), contextlib.suppress(RuntimeError):
+        sim.calls()
+        array.__dlpack__(dl_device=CPU)
+    calls = sim.calls()
+    assert any(call.startswith("MemcpyAsync") for call in calls)
+    assert any(call.startswith("StreamSynchronize") for call in calls)
 
 
 def test_a_deleter_frees_a_copy_whatever_fails_S9_S5(sim, platform):
