@@ -8,6 +8,7 @@ import itertools
 import os
 import re
 import subprocess
+import textwrap
 from pathlib import Path
 
 import machine
@@ -188,7 +189,8 @@ def test_the_code_in_the_guide_to_streams_compiles(tmp_path):
         pytest.skip("no headers of CUDA")
     text = (machine.ROOT / "docs" / "streams.md").read_text()
     source = tmp_path / "guide.c"
-    source.write_text(GUIDE.format(*re.findall(r"^```c\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)))
+    method, *bodies = re.findall(r"^```c\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    source.write_text(GUIDE.format(method, *(textwrap.indent(body, "    ") for body in bodies)))
     done = machine.compile_c(source, *runtime_flags(cuda[-1]), "-std=c99", "-fsyntax-only")
     assert done.returncode == 0, done.stderr
 
