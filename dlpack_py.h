@@ -1359,7 +1359,9 @@ dlpack_py_impl_visit_end(const dlpack_py_device *device, const dlpack_py_impl_vi
     dlpack_py_error another;
     if (visit->here == visit->home)
         return failed;
-    return device->set_device(visit->home, failed ? &another : error) < 0 ? -1 : failed;
+    if (device->set_device(visit->home, failed ? &another : error) < 0 && !failed)
+        failed = -1;
+    return failed;
 }
 
 static inline int
@@ -1625,6 +1627,8 @@ dlpack_py_impl_copy_on_device(const dlpack_py_device *device, const DLTensor *ds
     return device->copy(dlpack_py_first(dst), bytes, dlpack_py_first(src), bytes, bytes, 1, stream, error);
 }
 
+#define DLPACK_PY_COPY_UNFINISHED (-2) /* the destination may still be written to: it is to be leaked */
+
 /* Copies to the host by way of a stream; ready when this returns. What is scattered comes
  * with all that lies between, if that is not much more, and is sorted out by the host. */
 static inline int
@@ -1649,9 +1653,9 @@ dlpack_py_impl_copy_by_stream(const dlpack_py_device *device, const DLTensor *ds
     }
     else
         failed = dlpack_py_impl_copy_on_device(device, dst, src, flags, stream, error);
-    /* In any case, for the runtime may still write to it. This fails where the context is lost, and all copies with it. */
+    /* In any case, for the runtime may still write there. Where this fails, nobody knows until when. */
     if (device->synchronize(stream, failed ? &another : error) < 0)
-        failed = -1;
+        return DLPACK_PY_COPY_UNFINISHED;
     if (stage != NULL && !failed) {
         staged.data = stage - lowest;
         staged.byte_offset = 0;
@@ -1669,7 +1673,8 @@ dlpack_py_impl_copy_by_stream(const dlpack_py_device *device, const DLTensor *ds
  *          the first, or else on the device's default stream
  *
  * Returns 0, or -1 with BufferError where a stream captures a graph, MemoryError or
- * RuntimeError. Needs no thread state; who has one lets go of it.
+ * RuntimeError; DLPACK_PY_COPY_UNFINISHED with the error of the wait. Needs no thread
+ * state; who has one lets go of it.
  */
 static inline int
 dlpack_py_copy_to_host(const dlpack_py_device *device, const DLTensor *dst, const DLTensor *src, uint64_t flags,
@@ -1694,7 +1699,7 @@ dlpack_py_copy_to_host(const dlpack_py_device *device, const DLTensor *dst, cons
                                      "the producer's stream captures a graph: the host cannot wait for it");
     if (!failed)
         failed = dlpack_py_impl_copy_by_stream(device, dst, src, flags, stream.handle, error);
-    return dlpack_py_impl_visit_end(device, &visit, failed ? -1 : 0, error);
+    return dlpack_py_impl_visit_end(device, &visit, failed > 0 ? -1 : failed, error);
 }
 
 /* ---- 1.10 Requirements -------------------------------------------------- */
@@ -2966,11 +2971,9 @@ dlpack_py_impl_export_copy(const DLTensor *t, uint64_t flags, int32_t form, char
         ((char *)out->data)[dlpack_py_nbytes(t, kept) - 1] = 0;
     failed = device == NULL ? dlpack_py_copy(out, t, kept, error)
                             : dlpack_py_copy_to_host(device, out, t, kept, pending, count, error);
-    if (failed) {
+    if (failed && failed != DLPACK_PY_COPY_UNFINISHED) /* that leaks */
         dlpack_py_impl_export_free(e);
-        return NULL;
-    }
-    return e;
+    return failed ? NULL : e;
 }
 
 /* What a copy on a device hands to its deleter. */
