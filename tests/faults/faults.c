@@ -187,12 +187,20 @@ drop(PyObject *Py_UNUSED(module), PyObject *args)
     return NULL;
 }
 
-/* use(): of the header by this file, which nothing else here uses. */
+/* use(object, back): this file's own copy of the header, which nothing else here uses, consumes an object; back: and
+ * makes another like it. */
 static PyObject *
-use(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
+use(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    if (dlpack_py_state_get() == NULL)
+    PyObject *object;
+    dlpack_py_view v;
+    int back;
+
+    if (!PyArg_ParseTuple(args, "Op", &object, &back) || dlpack_py_consume(object, NULL, &v) < 0)
         return NULL;
+    if (back)
+        return dlpack_py_return_like_steal(object, &v);
+    dlpack_py_release(&v);
     Py_RETURN_NONE;
 }
 
@@ -231,7 +239,7 @@ points(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 static PyMethodDef functions[] = {
     {"hook", hook, METH_O, NULL},          {"blocks", blocks, METH_NOARGS, NULL},
     {"run", run, METH_VARARGS, NULL},      {"drop", drop, METH_VARARGS, NULL},
-    {"use", use, METH_NOARGS, NULL},       {"forget", forget, METH_NOARGS, NULL},
+    {"use", use, METH_VARARGS, NULL},      {"forget", forget, METH_NOARGS, NULL},
     {"points", points, METH_NOARGS, NULL}, {NULL, NULL, 0, NULL},
 };
 
