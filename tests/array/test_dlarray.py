@@ -839,10 +839,10 @@ def test_nothing_is_left_of_arrays_that_are_gone():
     references = sys.getrefcount(dlarray.Array)
     tracemalloc.start()
     try:
-        grown = [growth() for _ in range(6)]
+        # A leak shows each time; what the interpreter keeps for later, more of it without a GIL, does not.
+        assert any(growth() < 20 * 16 for _ in range(20))
     finally:
         tracemalloc.stop()
-    assert min(grown) < 20 * 16  # a leak shows each time; what the interpreter keeps for later does not
     references_after = sys.getrefcount(dlarray.Array)
     assert references_after == references
 

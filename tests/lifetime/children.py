@@ -49,6 +49,17 @@ def export(function=None, form="versioned"):
 def exports(function=None, forms=FORMS):
     return [export(function, form) for form in forms]
 
+def elsewhere(make, *args):
+    "What make returns on a thread, which then ends."
+    # Without a GIL, an owner dies on the thread that made it, whoever drops it; where that thread has ended, on the
+    # thread that drops it, as with a GIL.
+    import threading
+    made = []
+    thread = threading.Thread(target=lambda: made.append(make(*args)))
+    thread.start()
+    thread.join()
+    return made[0]
+
 def wait_for(condition):
     deadline = time.monotonic() + 20
     while not condition():

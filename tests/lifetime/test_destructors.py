@@ -70,16 +70,12 @@ late_release.{end}()
     )
 
 
-@pytest.mark.skipif(
-    bool(sysconfig.get_config_var("Py_GIL_DISABLED")),
-    reason="without a GIL it is the thread that made an owner which lets it go, later",
-)
 @pytest.mark.parametrize("keep", KEEPERS[:2])
 def test_a_destructor_that_runs_on_a_foreign_thread_while_the_interpreter_lives_drops_the_owner_K5(cpp, keep):
     cpp(
         f"""
 for form in FORMS:
-    late_release.{keep}(capsule(partial(say, "owner died"), form))
+    late_release.{keep}(elsewhere(capsule, partial(say, "owner died"), form))
 late_release.exit_on_thread()
 while True:
     time.sleep(0.001)

@@ -53,8 +53,8 @@ def test_the_end_waits_no_longer_than_it_was_told_to_K5(child):
             sleep(1000)
         probe.set_exit_wait(1)
         entered = []
-        for tensor in exports(hang):
-            probe.start([tensor])
+        for form in FORMS:
+            probe.start([elsewhere(export, hang, form)])
         wait_for(lambda: len(entered) == 4)
         """,
         limit=8,

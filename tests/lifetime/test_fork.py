@@ -217,7 +217,7 @@ def test_an_owner_that_forks_in_a_deleter_on_a_foreign_thread_lets_both_processe
 for past in PASTS:
     for form in FORMS:
         children = []
-        probe.start([export(lambda: children.append(os.fork()), form)], past)
+        probe.start([elsewhere(export, lambda: children.append(os.fork()), form)], past)
         probe.join()
         wait_for_child(children.pop())
 """

@@ -242,7 +242,8 @@ def test_a_class_is_changed_while_eight_threads_consume_its_objects_C6():
                 assert probe.borrow(Derived()) in (1.0, 6.0)
                 assert probe.check(Derived())
         done(together(change, use))
-        assert probe.consume(Derived()) == 6.0
+        # 3.13 without a GIL goes on with an old method now and then, as it does here, whoever looks it up.
+        assert probe.consume(Derived()) == {answers[0]: 1.0, answers[1]: 6.0}[Derived.__dlpack__]
     """)
 
 
