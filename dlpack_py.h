@@ -3994,17 +3994,38 @@ typedef struct dlpack_py_exchange {
 } dlpack_py_exchange;
 
 /* The weak references to types that a table of this file's was put on in the
- * interpreter, the last one last: a tuple, a new reference; NULL, with or without an
+ * interpreter, the last one last: a list, a new reference; NULL, with or without an
  * exception, where it is another's table. */
 static inline PyObject *
 dlpack_py_impl_own_types(dlpack_py_state *state, const void *table)
 {
     PyObject *key = PyLong_FromVoidPtr(dlpack_py_impl_unconst(table));
-    PyObject *list = key == NULL ? NULL : dlpack_py_impl_dict_get(state->on_demand, key);
-    PyObject *types = list == NULL ? NULL : PySequence_Tuple(list);
+    PyObject *types = key == NULL ? NULL : dlpack_py_impl_dict_get(state->on_demand, key);
     Py_XDECREF(key);
-    Py_XDECREF(list);
     return types;
+}
+
+/* The type of the last reference before place *i, which becomes its place; a new reference,
+ * None for a type that died, NULL at the front or with an exception. Backwards none is
+ * missed as others come, or take themselves out: any allocation may collect garbage. */
+static inline PyObject *
+dlpack_py_impl_own_type_before(PyObject *types, Py_ssize_t *i)
+{
+    PyObject *reference = NULL, *type;
+
+    while (reference == NULL && (*i)-- > 0) {
+#ifdef Py_GIL_DISABLED
+        reference = PyList_GetItemRef(types, *i);
+#else
+        reference = PyList_GetItem(types, *i);
+        Py_XINCREF(reference);
+#endif
+        if (reference == NULL) /* it is shorter by now */
+            PyErr_Clear();
+    }
+    type = reference == NULL ? NULL : PyObject_CallFunctionObjArgs(reference, NULL);
+    Py_XDECREF(reference);
+    return type;
 }
 
 /* Is the table this file's, and the type one of those that it was put on, or derived
@@ -4013,13 +4034,12 @@ static inline int
 dlpack_py_impl_is_own(dlpack_py_state *state, PyTypeObject *type, const void *table)
 {
     PyObject *types = dlpack_py_impl_own_types(state, table), *owner;
-    Py_ssize_t i;
+    Py_ssize_t i = types == NULL ? 0 : PyList_Size(types);
     int own = 0;
 
-    for (i = 0; types != NULL && i < PyTuple_Size(types) && own == 0; i++) {
-        owner = PyObject_CallFunctionObjArgs(PyTuple_GetItem(types, i), NULL); /* None if it is dead */
-        own = owner == NULL ? -1 : owner != Py_None && PyType_IsSubtype(type, (PyTypeObject *)owner);
-        Py_XDECREF(owner);
+    while (own == 0 && (owner = dlpack_py_impl_own_type_before(types, &i)) != NULL) {
+        own = owner != Py_None && PyType_IsSubtype(type, (PyTypeObject *)owner);
+        Py_DECREF(owner);
     }
     Py_XDECREF(types);
     return PyErr_Occurred() ? -1 : own;
@@ -5856,13 +5876,10 @@ dlpack_py_impl_table_type(const dlpack_py_exchange *x)
 {
     dlpack_py_state *state = dlpack_py_state_get();
     PyObject *types = state == NULL ? NULL : dlpack_py_impl_own_types(state, x), *type = NULL;
-    Py_ssize_t i;
+    Py_ssize_t i = types == NULL ? 0 : PyList_Size(types);
 
-    for (i = types == NULL ? 0 : PyTuple_Size(types); i > 0 && type == NULL && !PyErr_Occurred(); i--) {
-        type = PyObject_CallFunctionObjArgs(PyTuple_GetItem(types, i - 1), NULL);
-        if (type == Py_None)
-            Py_CLEAR(type);
-    }
+    while (types != NULL && (type = dlpack_py_impl_own_type_before(types, &i)) == Py_None)
+        Py_DECREF(type);
     Py_XDECREF(types);
     if (type == NULL && !PyErr_Occurred())
         PyErr_SetString(PyExc_RuntimeError, "this interpreter has no type with this exchange table");

@@ -88,7 +88,8 @@ def test_an_installed_package_serves_those_who_want_its_major_version(project, t
     later = tmp_path / "later"
     shutil.copytree(machine.ROOT / "cmake", later / "cmake")
     shutil.copy(machine.ROOT / "CMakeLists.txt", later)
-    (later / "dlpack_py.h").write_text('#define DLPACK_PY_VERSION_STRING "1.2.0"\n')
+    for header in machine.ROOT.glob("dlpack_*.h"):
+        (later / header.name).write_text('#define DLPACK_PY_VERSION_STRING "1.2.0"\n')
     prefix = install(later, tmp_path / "install", tmp_path / "prefix")
 
     source, build = project("package")
