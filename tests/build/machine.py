@@ -23,6 +23,7 @@ FETCHED_RUNTIMES = ROOT / "build" / "runtimes"  # "CUDA 11.8"/cuda_runtime_api.h
 COMPILERS = ["clang", "gcc"]
 C_STANDARDS = ["c99", "c11", "c17", "c2x"]
 CXX_STANDARDS = ["c++11", "c++14", "c++17", "c++20", "c++2b"]
+OPTIMIZED = ["c99", "c++17"]  # what only an optimizer notices is looked for as these, to save time
 PYTHONS = ["3.9", "3.10", "3.11", "3.12", "3.13"]
 DLPACKS = ["1.0", "1.1", "1.2", "1.3"]
 
@@ -132,6 +133,11 @@ def compile_c(source, *flags, compiler=None, dlpack=None, python=True, cwd=None)
     if python:
         command += ["-isystem", python_include() if python is True else python]
     return subprocess.run([*command, str(source), *flags], capture_output=True, text=True, cwd=cwd)
+
+
+def how_far(standard, folder):
+    """Flags: how far a compiler goes that is asked for its warnings only."""
+    return ["-c", "-o", str(folder / "o")] if standard in OPTIMIZED else ["-fsyntax-only"]
 
 
 def open_wheel(package, folder):

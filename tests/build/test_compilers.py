@@ -61,7 +61,7 @@ def test_no_warning_in_any_combination(tmp_path, compiler, standard, python, dlp
     if source.suffix == ".cpp" and commands[1] is None:
         pytest.skip(f"{compiler} comes without a C++ compiler")
     where = {"dlpack": machine.dlpack_headers()[dlpack], "python": machine.pythons()[python][1], "compiler": commands}
-    done = machine.compile_c(source, f"-std={standard}", "-c", "-o", str(tmp_path / "o"), **where)
+    done = machine.compile_c(source, f"-std={standard}", *machine.how_far(standard, tmp_path), **where)
     if done.returncode != 0:
         alone = tmp_path / f"alone{source.suffix}"
         alone.write_text("#include <Python.h>\n")

@@ -50,11 +50,17 @@ def compile_device(source, runtime, way, flavour, *flags, **where):
 
 
 def combinations():
-    """All of the first three; the ways and the flavours take turns, as they know nothing of the others."""
+    """Runtimes x standards and compilers x standards; the ways and the flavours take turns, as they know nothing of the
+    others."""
     dimensions = list(machine.runtimes()), list(machine.compilers()), STANDARDS
     turns = itertools.cycle(itertools.product(WAYS, FLAVOURS))
     if os.environ.get("DLPACK_PY_MATRIX") == "all":
-        chosen = itertools.product(*dimensions)
+        runtimes, compilers, standards = dimensions
+        newest = {kind(runtime): runtime for runtime in runtimes}.values()
+        chosen = [
+            *itertools.product(runtimes, compilers[-1:], standards),
+            *itertools.product(newest, compilers[:-1], standards),
+        ]
     else:
         length = max(map(len, [*dimensions, list(itertools.product(WAYS, FLAVOURS))])) if machine.runtimes() else 0
         chosen = itertools.islice(zip(*map(itertools.cycle, dimensions)), length)
@@ -79,7 +85,7 @@ def test_no_warning_in_any_combination(tmp_path, runtime, compiler, standard, wa
     commands = machine.compilers()[compiler]
     if source.suffix == ".cpp" and commands[1] is None:
         pytest.skip(f"{compiler} comes without a C++ compiler")
-    flags = f"-std={standard}", "-c", "-o", str(tmp_path / "o")
+    flags = f"-std={standard}", *machine.how_far(standard, tmp_path)
     done = compile_device(source, runtime, way, flavour, *flags, compiler=commands)
     if done.returncode != 0:
         alone = tmp_path / f"alone{source.suffix}"
