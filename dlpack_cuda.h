@@ -424,7 +424,7 @@ dlpack_cuda_produce(PyObject *owner, const DLTensor *t, uint64_t flags, cudaStre
 
 /* dlpack_cuda_consume: take the tensor that obj offers, to work on it on a stream.
  *
- * want     NULL: anything on a CUDA device; otherwise its device is kDLCUDA as a rule
+ * want     NULL: anything on a CUDA device; a device of 0 is kDLCUDA here
  * stream   the consumer's, on the data's device; it is ordered after the producer's work
  *
  * Returns as dlpack_py_consume, and -1 with RuntimeError for what the runtime reports.

@@ -1690,7 +1690,7 @@ dlpack_py_copy_to_host(const dlpack_py_device *device, const DLTensor *dst, cons
         stream = before[0];
     if (dlpack_py_is_empty(src))
         return 0;
-    if (count > 1 && dlpack_py_order(device, before + 1, count - 1, stream, error) < 0)
+    if (count > 1 && dlpack_py_synchronize(device, before + 1, count - 1, error) < 0) /* joins no capture */
         return -1;
     failed = dlpack_py_impl_visit_stream(device, &visit, stream, error) < 0 ||
              device->is_capturing(stream.handle, &captures, error) < 0;
@@ -1900,8 +1900,6 @@ typedef struct dlpack_py_view {
     int32_t form;     /* DLPACK_PY_VERSIONED or DLPACK_PY_LEGACY: what managed is; 0: nothing to release */
     void *managed;    /* the managed tensor, owned */
     int64_t strides[DLPACK_PY_MAX_NDIM]; /* for a producer that gave NULL (D4) */
-    int32_t work_known;                  /* 1: work is the stream that the producer works on (2.13) */
-    dlpack_py_work_stream work;
 } dlpack_py_view;
 
 #define DLPACK_PY_VERSIONED 1 /* DLManagedTensorVersioned */
@@ -3038,6 +3036,7 @@ dlpack_py_impl_fill_on_device(dlpack_py_impl_device_memory *memory, DLTensor *ou
              device->allocate(&memory->data, (size_t)dlpack_py_nbytes(t, flags), stream.handle, error) < 0;
     if (!failed) {
         out->data = memory->data;
+        out->byte_offset = 0;
         failed = dlpack_py_impl_copy_on_device(device, out, t, flags, stream.handle, error) < 0 ||
                  device->event_record(memory->event, stream.handle, error) != 0;
         if (failed)
@@ -4055,7 +4054,12 @@ dlpack_py_impl_exchange_plan(const dlpack_py_exchange *x, dlpack_py_state *state
     if (x->offer(object, offer) < 0)
         return -1;
     offer->state = state; /* whatever the author put there */
-    return dlpack_py_impl_plan(offer, dlpack_py_impl_newest_request(), plan);
+    if (dlpack_py_impl_plan(offer, dlpack_py_impl_newest_request(), plan) < 0)
+        return -1;
+    if (offer->pending_count == 0 || !dlpack_py_is_cpu_readable(plan->device))
+        return 0;
+    return dlpack_py_impl_answer_stream(offer, dlpack_py_impl_newest_request(),
+                                        plan); /* the host asks no stream (X4) */
 }
 
 /* What a bare DLTensor cannot say is not lent (X3). */
@@ -4353,7 +4357,6 @@ dlpack_py_impl_view_clear(dlpack_py_view *v)
 {
     v->managed = NULL;
     v->form = 0;
-    v->work_known = 0;
 }
 
 /* On what terms a tensor is taken, and what is still to be done with it. */
@@ -4816,19 +4819,17 @@ dlpack_py_impl_ask_work(const DLPackExchangeAPI *table, const dlpack_py_device *
     return dlpack_py_impl_check_table_call(returned, "current_work_stream");
 }
 
-/* Puts the consumer's stream after that one, and remembers it for when the tensor is let
- * go of. */
+/* Puts the consumer's stream after that one. */
 static inline int
 dlpack_py_impl_follow_work(const DLPackExchangeAPI *table, const dlpack_py_impl_terms *terms, dlpack_py_view *v)
 {
-    dlpack_py_work_stream own;
+    dlpack_py_work_stream work, own;
     dlpack_py_error error;
 
-    v->work.device_id = own.device_id = v->tensor.device.device_id;
+    work.device_id = own.device_id = v->tensor.device.device_id;
     own.handle = terms->request->stream.handle;
-    if (dlpack_py_impl_ask_work(table, terms->device, &v->work) == 0) {
-        v->work_known = 1;
-        if (dlpack_py_order(terms->device, &v->work, 1, own, &error) == 0)
+    if (dlpack_py_impl_ask_work(table, terms->device, &work) == 0) {
+        if (dlpack_py_order(terms->device, &work, 1, own, &error) == 0)
             return 0;
         (void)dlpack_py_raise(&error);
     }
@@ -5324,9 +5325,8 @@ dlpack_py_impl_release_later(const dlpack_py_device *device, dlpack_py_impl_visi
  *          synchronize and call dlpack_py_release
  *
  * Returns 0, or -1 with BufferError (the stream captures a graph), MemoryError or
- * RuntimeError in *error. Where the producer's own stream is known (its exchange table),
- * that is ordered after the work, and the deleter called at once; else the deleter waits in
- * a list for a later call (dlpack_py_collect). The host does not wait. Any thread.
+ * RuntimeError in *error. The deleter waits in a list, behind an event, for a later call
+ * (dlpack_py_collect). The host does not wait. Any thread.
  */
 static inline int
 dlpack_py_release_on(const dlpack_py_device *device, dlpack_py_work_stream stream, dlpack_py_view *v,
@@ -5338,21 +5338,15 @@ dlpack_py_release_on(const dlpack_py_device *device, dlpack_py_work_stream strea
     (void)dlpack_py_collect(device);
     if (v->managed == NULL)
         return 0;
-    if (!v->work_known || !dlpack_py_impl_same_stream(device, stream, v->work)) {
-        failed = dlpack_py_impl_visit_stream(device, &visit, stream, error) < 0 ||
-                 device->is_capturing(stream.handle, &captures, error) < 0;
-        if (!failed && captures)
-            failed = dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
-                                         "the stream captures a graph, whose work comes later: keep the tensor as long "
-                                         "as the graph");
-        if (!failed && !v->work_known)
-            failed = dlpack_py_impl_release_later(device, &visit, stream, v, error);
-        if (dlpack_py_impl_visit_end(device, &visit, failed ? -1 : 0, error) < 0 ||
-            (v->work_known && dlpack_py_order(device, &stream, 1, v->work, error) < 0))
-            return -1;
-    }
-    dlpack_py_release(v); /* nothing is left of one on the list */
-    return 0;
+    failed = dlpack_py_impl_visit_stream(device, &visit, stream, error) < 0 ||
+             device->is_capturing(stream.handle, &captures, error) < 0;
+    if (!failed && captures)
+        failed = dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
+                                     "the stream captures a graph, whose work comes later: keep the tensor as long as "
+                                     "the graph");
+    if (!failed)
+        failed = dlpack_py_impl_release_later(device, &visit, stream, v, error);
+    return dlpack_py_impl_visit_end(device, &visit, failed ? -1 : 0, error);
 }
 
 /* The stream that a library works on at present, by the exchange table of an object's type:
@@ -5390,7 +5384,7 @@ dlpack_py_current_work(dlpack_py_state *state, PyObject *obj, const dlpack_py_de
  * stream   as it crosses the protocol: never 0 on CUDA, never 1 or 2 on ROCm (S2, S3).
  *          It is ordered after the producer's work, by the producer (__dlpack__) or here
  *          (the exchange table of its type), and the host does not wait
- * want     its device is device->type as a rule; NULL: anything there
+ * want     a device of 0 is device->type here; NULL: anything there
  *
  * Otherwise as dlpack_py_consume, and RuntimeError for what the device's runtime reports. A
  * raw capsule is taken as it is: whoever asked for it had a stream in mind.
@@ -5401,19 +5395,22 @@ dlpack_py_consume_on(dlpack_py_state *state, PyObject *obj, const dlpack_py_devi
 {
     dlpack_py_request request = *dlpack_py_impl_no_request();
     dlpack_py_impl_terms terms;
-    dlpack_py_want anything;
+    dlpack_py_want there;
     dlpack_py_error error;
 
-    memset(&anything, 0, sizeof(anything));
-    anything.device = device->type;
-    anything.alignment = 1;
+    memset(&there, 0, sizeof(there));
+    there.alignment = 1;
+    if (want != NULL)
+        there = *want;
+    if (there.device == 0)
+        there.device = device->type;
     dlpack_py_impl_view_clear(v);
     request.stream.kind = DLPACK_PY_STREAM_HANDLE;
     request.stream.handle = stream;
     if (dlpack_py_check_stream(dlpack_py_device_make(device->type, 0), &request.stream, &error) < 0)
         return dlpack_py_raise(&error);
     (void)dlpack_py_collect(device);
-    terms = dlpack_py_impl_terms_of(want == NULL ? &anything : want, &request);
+    terms = dlpack_py_impl_terms_of(&there, &request);
     terms.device = device;
     return dlpack_py_impl_obtain(state, obj, &terms, v);
 }

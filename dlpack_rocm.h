@@ -418,7 +418,7 @@ dlpack_rocm_produce(PyObject *owner, const DLTensor *t, uint64_t flags, hipStrea
 
 /* dlpack_rocm_consume: take the tensor that obj offers, to work on it on a stream.
  *
- * want     NULL: anything on a ROCm device; otherwise its device is kDLROCM as a rule
+ * want     NULL: anything on a ROCm device; a device of 0 is kDLROCM here
  * stream   the consumer's, on the data's device; it is ordered after the producer's work
  *
  * Returns as dlpack_py_consume, and -1 with RuntimeError for what the runtime reports.

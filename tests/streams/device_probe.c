@@ -293,15 +293,6 @@ view_flags(PyObject *op, void *Py_UNUSED(unused))
     return PyLong_FromUnsignedLongLong(((View *)op)->view.flags);
 }
 
-/* The producer's stream, where it is known. */
-static PyObject *
-view_work(PyObject *op, void *Py_UNUSED(unused))
-{
-    const dlpack_py_view *v = &((View *)op)->view;
-    return v->work_known ? Py_BuildValue("Ki", (unsigned long long)v->work.handle, (int)v->work.device_id)
-                         : Py_BuildValue("");
-}
-
 /* Does it hold anything? */
 static PyObject *
 view_holds(PyObject *op, void *Py_UNUSED(unused))
@@ -344,8 +335,8 @@ static PyMethodDef view_methods[] = {
 static PyGetSetDef view_getset[] = {
     {"shape", view_shape, NULL, NULL, NULL}, {"strides", view_strides, NULL, NULL, NULL},
     {"data", view_data, NULL, NULL, NULL},   {"device", view_device, NULL, NULL, NULL},
-    {"flags", view_flags, NULL, NULL, NULL}, {"work", view_work, NULL, NULL, NULL},
-    {"holds", view_holds, NULL, NULL, NULL}, {NULL, NULL, NULL, NULL, NULL},
+    {"flags", view_flags, NULL, NULL, NULL}, {"holds", view_holds, NULL, NULL, NULL},
+    {NULL, NULL, NULL, NULL, NULL},
 };
 
 static PyType_Slot view_slots[] = {

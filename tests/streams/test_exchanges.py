@@ -312,13 +312,6 @@ def let_go_of_a_view_behind_the_default_stream(scene):
     return lambda: view.release_on(0)
 
 
-@operation
-def let_go_of_a_view_whose_library_is_known(scene):
-    view = scene.probe.consume(scene.tabled, 0)
-    scene.probe.free_events()
-    return lambda: view.release_on(0)
-
-
 def put_back(sim, failed):
     """What a call that puts something back, and fails, cannot but leave: done here, and no longer a violation."""
     if failed.startswith("SetDevice(0)"):
