@@ -5,6 +5,7 @@
 #   make test-hostile  hostile producers, consumers and tables again, with ten times as many examples
 #   make test-threads  what threads do, also without a GIL and under ThreadSanitizer
 #   make test-streams  the order of work on devices, on simulated ones, also under ThreadSanitizer, ASan and UBSan
+#   make test-gpu      the same on an NVIDIA GPU, with the libraries that work there; says why it skips
 #   make test-faults   what happens when a call or an allocation fails; part of make test
 #   make test-peers    all array libraries that run here, and docs/peers.md, which says what they do
 #   make test-interpreters, make test-long
@@ -26,11 +27,11 @@ BUILD ?= build/$(TAG)
 MODULES := $(abspath $(BUILD))/python
 WITH_MODULES := DLPACK_PY_BUILD_DIR=$(MODULES) PYTHONPATH=$(MODULES)
 RUN := $(WITH_MODULES) $(VENV)/bin/python
-C_FILES = $(wildcard *.h benchmarks/*.c examples/*/*.c tests/*/*.c tests/*/*.h tests/*/*.cpp)
+C_FILES = $(wildcard *.h benchmarks/*.c examples/*/*.c tests/*/*.c tests/*/*.h tests/*/*.cpp tests/*/*.cu)
 SITE_PACKAGES = $$($(VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 export PATH := $(abspath $(VENV))/bin:$(PATH)
 
-.PHONY: demo test test-hostile test-peers test-interpreters test-long test-threads test-faults test-streams instructions streams-sanitized configure build dev format lint clean
+.PHONY: demo test test-hostile test-peers test-interpreters test-long test-threads test-faults test-streams test-gpu instructions streams-sanitized configure build dev format lint clean
 
 demo: configure
 	cmake --build $(BUILD) --target dlarray image
@@ -84,6 +85,23 @@ streams-sanitized:
 	LD_PRELOAD=$$($(CC) -print-file-name=$(LIBRARY_$(SANITIZER))) ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc \
 	    DLPACK_PY_BUILD_DIR=$(abspath $(SANITIZED))/python PYTHONPATH=$(abspath $(SANITIZED))/python \
 	    $(VENV)/bin/python -m pytest tests/streams $(PYTEST_ARGS)
+
+# What needs nvcc has a build of its own. The libraries are for the CUDA that the driver runs, and left out without one.
+GPU = $(BUILD)/gpu
+test-gpu: export PATH := $(PATH):$(or $(CUDA_HOME),/usr/local/cuda)/bin
+test-gpu:
+	$(MAKE) configure BUILD=$(GPU) CMAKE_ARGS='$(CMAKE_ARGS) -DDLPACK_PY_GPU_TESTS=ON'
+	cmake --build $(GPU) --target gpu
+	python=$(VENV)/bin/python; \
+	if cuda=$$($(PYTHON) tests/gpu/driver.py); then \
+	    python=$(BUILD)/venv-cuda$$cuda/bin/python; \
+	    $(MAKE) $(BUILD)/venv-cuda$$cuda/installed || exit 1; \
+	else \
+	    echo "SKIPPED: libraries for GPUs are not installed"; \
+	fi; \
+	DLPACK_PY_BUILD_DIR=$(abspath $(GPU))/python PYTHONPATH=$(abspath $(GPU))/python \
+	    $$python -m pytest -v tests/gpu $(PYTEST_ARGS)
+	$(GPU)/benchmarks/handshake || echo "SKIPPED: benchmarks/handshake.c did not run"
 
 # Each in an environment of its own, as their dependencies clash with what others need; the rest is in $(VENV).
 APART := tensorflow paddle mlx

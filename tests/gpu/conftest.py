@@ -1,0 +1,70 @@
+"""Every test of gpu/ has a GPU to itself, and leaves nothing behind there; without one it is skipped, and says why."""
+
+import functools
+import gc
+import importlib
+import importlib.util
+import os
+from pathlib import Path
+
+import pytest
+from gpu import libraries
+from gpu.device import Gpu
+from gpu.driver import NoGpu, devices_and_version
+
+@functools.cache
+def reason_to_skip():
+    if importlib.util.find_spec("gpu_probe") is None:
+        return "gpu_probe is not built: that is done by `make test-gpu`, where it finds nvcc"
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")  # a queue for each stream: what shares one is in order
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # JAX leaves memory to the others
+    try:
+        devices_and_version()
+    except NoGpu as reason:
+        return str(reason)
+    return None
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if Path(__file__).parent in item.path.parents and (reason := reason_to_skip()):
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@functools.cache
+def open_gpu():
+    return Gpu(importlib.import_module("gpu_probe"), importlib.import_module("gpu_other"))
+
+
+@pytest.fixture
+def gpu():
+    gpu = open_gpu()
+    gpu.forget_calls()
+    yield gpu
+    gpu.settle()
+    gc.collect()
+    gpu.settle()
+    waiting = gpu.probe.collect(), gpu.other.collect()
+    error, device = gpu.last_error(), gpu.device
+    gpu.runtime("SetDevice", 0)
+    gpu.probe.free_events()
+    gpu.other.free_events()
+    assert (waiting, error, device) == ((0, 0), 0, 0)
+
+
+@pytest.fixture
+def two(gpu):
+    if gpu.devices < 2:
+        pytest.skip("this machine has one GPU, not two")
+    return gpu
+
+
+@pytest.fixture(params=libraries.LIBRARIES)
+def library(request, gpu):
+    return libraries.load(request.param, gpu)
+
+
+@pytest.fixture
+def torch(gpu):
+    libraries.load("torch", gpu)
+    return importlib.import_module("torch")

@@ -1,0 +1,221 @@
+"""A GPU from Python: the runtime's functions, kernels that take their time, and what the probe calls."""
+
+import contextlib
+import ctypes
+
+import pytest
+
+# Errors, capture modes, and states of a capture, by number.
+NOT_READY = 600
+UNSUPPORTED, INVALIDATED, MERGE, UNJOINED, ISOLATION, IMPLICIT = 900, 901, 902, 904, 905, 906
+GLOBAL, THREAD_LOCAL, RELAXED = 0, 1, 2
+NONE, ACTIVE, SPOILED = 0, 1, 2
+
+LEGACY, PER_THREAD = 1, 2
+NON_BLOCKING = 1
+SIZE = 1 << 20  # of an array that is filled, in bytes
+LATE = 200_000_000  # how long a kernel takes that others have to wait for, in nanoseconds
+
+POINTER, COUNT, TEXT = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p
+
+
+class Gpu:
+    """The GPUs of this machine. Device 0 is current; streams are made once, by name, and stay."""
+
+    def __init__(self, probe, other):
+        self.probe = probe
+        self.other = other  # another extension, with per-thread default streams
+        self._library = ctypes.CDLL(probe.__file__)  # and what it is linked to
+        self._library.gpu_call.restype = TEXT
+        self._library.gpu_forget_calls.restype = COUNT
+        self._streams = {}
+        count = ctypes.c_int()
+        self.runtime("GetDeviceCount", ctypes.byref(count))
+        self.devices = count.value
+        result = POINTER()
+        self.runtime("MallocHost", ctypes.byref(result), 8)
+        self._result = ctypes.c_uint64.from_address(result.value)
+        self._warm_up()
+
+    def _warm_up(self):
+        """A kernel's first launch may wait for all others."""
+        memory = POINTER()
+        for device in range(self.devices):
+            with self.on_device(device):
+                self.runtime("Malloc", ctypes.byref(memory), 8)
+                self.fill(LEGACY, memory.value, 1, 8)
+                assert self.total(LEGACY, memory.value, 8) == 8
+                self.runtime("Free", memory)
+
+    def call(self, function, *arguments):
+        """The error of a function of the runtime. Integers are handles, addresses or plain numbers: all fit."""
+        converted = [POINTER(x) if isinstance(x, int) else x for x in arguments]
+        return getattr(self._library, "cuda" + function)(*converted)
+
+    def runtime(self, function, *arguments):
+        """The same, which must not fail."""
+        error = self.call(function, *arguments)
+        assert error == 0, f"cuda{function} fails with {error}"
+
+    def last_error(self):
+        return self.call("GetLastError")
+
+    # ---- Streams and their work ----
+
+    def stream(self, name, device=0, flags=NON_BLOCKING):
+        """A stream that is in no order with the default stream, if not told otherwise."""
+        key = name, device, flags
+        if key not in self._streams:
+            handle = POINTER()
+            with self.on_device(device):
+                self.runtime("StreamCreateWithFlags", ctypes.byref(handle), flags)
+            self._streams[key] = handle.value
+        return self._streams[key]
+
+    def event(self):
+        """One without timing, as the header's."""
+        event = POINTER()
+        self.runtime("EventCreateWithFlags", ctypes.byref(event), 2)
+        return event.value
+
+    def fill(self, stream, address, value, size=SIZE, delay=0):
+        """Queues a kernel that writes, after some nanoseconds."""
+        assert self._library.gpu_fill(*map(POINTER, (stream, address, value, size, delay))) == 0
+
+    def fill_late(self, stream, address, value, size=SIZE):
+        self.fill(stream, address, value, size, LATE)
+
+    def sum(self, stream, address, size=SIZE, delay=0):
+        """Queues a kernel that reads; its sum is what answer() waits for."""
+        result = ctypes.addressof(self._result)
+        assert self._library.gpu_sum(*map(POINTER, (stream, address, size, result, delay))) == 0
+
+    def answer(self, stream):
+        self.synchronize(stream)
+        return self._result.value
+
+    def total(self, stream, address, size=SIZE):
+        self.sum(stream, address, size)
+        return self.answer(stream)
+
+    def synchronize(self, stream):
+        self.runtime("StreamSynchronize", stream)
+
+    def settle(self):
+        for device in range(self.devices):
+            with self.on_device(device):
+                self.runtime("DeviceSynchronize")
+
+    def pending(self, stream):
+        """Is work of it under way?"""
+        error = self.call("StreamQuery", stream)
+        assert error in (0, NOT_READY)
+        if error == NOT_READY:
+            self.last_error()
+        return error == NOT_READY
+
+    def array(self, stream, value=0, **fields):
+        """An array of the probe's, filled, on which nothing is pending."""
+        array = self.probe.Array((SIZE,), stream, **fields)
+        with self.on_device(fields.get("device", 0)):
+            self.fill(array_stream(stream), array.address, value)
+            self.synchronize(array_stream(stream))
+        return array
+
+    def pending_in_capture(self, stream):
+        """The same of a stream that does not capture, while another does."""
+        with self.relaxed():
+            return self.pending(stream)
+
+    # ---- Devices and captures ----
+
+    @property
+    def device(self):
+        current = ctypes.c_int()
+        self.runtime("GetDevice", ctypes.byref(current))
+        return current.value
+
+    @contextlib.contextmanager
+    def on_device(self, device):
+        before = self.device
+        self.runtime("SetDevice", device)
+        try:
+            yield
+        finally:
+            self.runtime("SetDevice", before)
+
+    def free_memory(self):
+        free, total = COUNT(), COUNT()
+        self.runtime("MemGetInfo", ctypes.byref(free), ctypes.byref(total))
+        return free.value
+
+    def capturing(self, stream):
+        state = ctypes.c_int()
+        self.runtime("StreamIsCapturing", stream, ctypes.byref(state))
+        return state.value
+
+    @contextlib.contextmanager
+    def capture(self, stream, mode=GLOBAL, ends=0):
+        """A capture, which ends with the error; otherwise its graph is run once, and waited for."""
+        graph, runnable = POINTER(), POINTER()
+        self.runtime("StreamBeginCapture", stream, mode)
+        try:
+            yield
+        finally:
+            error = self.call("StreamEndCapture", stream, ctypes.byref(graph))
+        assert error == ends
+        if error != 0:
+            self.last_error()
+        else:
+            self.runtime("GraphInstantiateWithFlags", ctypes.byref(runnable), graph, ctypes.c_ulonglong(0))
+            self.runtime("GraphLaunch", runnable, stream)
+            self.synchronize(stream)
+            self.runtime("GraphExecDestroy", runnable)
+            self.runtime("GraphDestroy", graph)
+
+    @contextlib.contextmanager
+    def relaxed(self):
+        mode = ctypes.c_int(RELAXED)
+        self.runtime("ThreadExchangeStreamCaptureMode", ctypes.byref(mode))
+        try:
+            yield
+        finally:
+            self.runtime("ThreadExchangeStreamCaptureMode", ctypes.byref(mode))
+
+    # ---- What was done ----
+
+    def calls(self):
+        """The runtime's calls that the probe has made since the last look at them."""
+        found, error = [], ctypes.c_int()
+        while (name := self._library.gpu_call(COUNT(len(found)), ctypes.byref(error))) is not None:
+            found.append(name.decode() + (f" -> {error.value}" if error.value else ""))
+        assert self.forget_calls() == len(found), "too many calls to keep"
+        return found
+
+    def forget_calls(self):
+        """How many they were."""
+        return self._library.gpu_forget_calls()
+
+
+def array_stream(streams):
+    """The first of those that an array is made with."""
+    return streams[0] if isinstance(streams, tuple) else streams
+
+
+class Unordered:
+    """An array of a producer's that asks for no order, whatever its consumer does."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack__(self, **keywords):
+        return self.array.__dlpack__(**{**keywords, "stream": -1})
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+
+def must_differ(total, expected):
+    """Where chance has made right what nothing has ordered, it cannot be told what an order is worth."""
+    if total == expected:
+        pytest.skip("inconclusive: the numbers are right without an order, too")
