@@ -12,6 +12,7 @@ from gpu import libraries
 from gpu.device import Gpu
 from gpu.driver import NoGpu, devices_and_version
 
+
 @functools.cache
 def reason_to_skip():
     if importlib.util.find_spec("gpu_probe") is None:
@@ -40,6 +41,7 @@ def open_gpu():
 def gpu():
     gpu = open_gpu()
     gpu.forget_calls()
+    gpu.last_error()  # of what a library has left
     yield gpu
     gpu.settle()
     gc.collect()

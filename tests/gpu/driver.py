@@ -1,4 +1,4 @@
-"""Is there an NVIDIA GPU, and which CUDA does its driver run? As a program: prints 12 or 13, or says why there is none."""
+"""Is there an NVIDIA GPU, and which CUDA does its driver run? As a program: prints 12 or 13, or says what lacks."""
 
 import ctypes
 import sys

@@ -52,7 +52,8 @@ sum(const unsigned char *memory, size_t size, unsigned long long *result, unsign
 extern "C" int
 gpu_fill(cudaStream_t stream, void *memory, size_t value, size_t size, size_t delay)
 {
-    fill<<<1, THREADS, 0, stream>>>(static_cast<unsigned char *>(memory), static_cast<unsigned char>(value), size, delay);
+    fill<<<1, THREADS, 0, stream>>>(static_cast<unsigned char *>(memory), static_cast<unsigned char>(value), size,
+                                    delay);
     return cudaGetLastError();
 }
 

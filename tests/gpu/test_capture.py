@@ -1,5 +1,5 @@
-"""Exchanges while graphs are captured: each is in the graph, or a BufferError after which the capture goes on (S6). What
-a capture has recorded runs as it ends."""
+"""Exchanges while graphs are captured: each is in the graph, or a BufferError after which the capture goes on (S6).
+What a capture has recorded runs as it ends."""
 
 import contextlib
 import threading

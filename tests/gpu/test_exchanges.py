@@ -1,5 +1,5 @@
-"""Two extensions exchange on a GPU, each on its own stream, while kernels that take their time are under way: a wait that
-is missing gives wrong numbers (S1, S2, S5, S8, S10, P5)."""
+"""Two extensions exchange on a GPU, each on its own stream, while kernels that take their time are under way: a wait
+that is missing gives wrong numbers (S1, S2, S5, S8, S10, P5)."""
 
 import os
 import shutil

@@ -1,5 +1,5 @@
-"""What the handshake takes for granted of the runtime, and the simulated one of tests/streams has as it is here (S1, S5,
-S6, S9). A test that fails here is no error of the header's by itself: look at what rests on it."""
+"""What the handshake takes for granted of the runtime, and the simulated one of tests/streams has as it is here (S1,
+S5, S6, S9). A test that fails here is no error of the header's by itself: look at what rests on it."""
 
 import contextlib
 import ctypes
@@ -154,7 +154,7 @@ def test_a_record_on_the_default_stream_spoils_the_capture_of_a_blocking_one_S6(
         assert gpu.capturing(blocking) == SPOILED
 
 
-def test_memory_that_is_freed_on_the_default_stream_spoils_the_capture_of_a_blocking_one_S6(gpu, other, blocking, memory):
+def test_freeing_on_the_default_stream_spoils_the_capture_of_a_blocking_one_S6(gpu, other, blocking, memory):
     """So a deleter has to use another way then."""
     with gpu.capture(blocking, ends=INVALIDATED):
         with failing(gpu, IMPLICIT) as errors:
