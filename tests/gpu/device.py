@@ -118,6 +118,11 @@ class Gpu:
             self.last_error()
         return error == NOT_READY
 
+    def pending_in_capture(self, stream):
+        """The same of a stream that does not capture, while another does."""
+        with self.relaxed():
+            return self.pending(stream)
+
     def array(self, stream, value=0, **fields):
         """An array of the probe's, filled, on which nothing is pending."""
         array = self.probe.Array((SIZE,), stream, **fields)
@@ -125,11 +130,6 @@ class Gpu:
             self.fill(array_stream(stream), array.address, value)
             self.synchronize(array_stream(stream))
         return array
-
-    def pending_in_capture(self, stream):
-        """The same of a stream that does not capture, while another does."""
-        with self.relaxed():
-            return self.pending(stream)
 
     # ---- Devices and captures ----
 
