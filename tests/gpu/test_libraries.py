@@ -108,11 +108,8 @@ def test_on_torch_s_own_stream_no_call_is_made_X4_S4(gpu, torch):
         gpu.calls()
         view = gpu.probe.consume(tensor, stream)
         assert [call for call in gpu.calls() if "Device" not in call] == []
-        assert view.work == (stream, 0)
         assert gpu.total(stream, view.data) == 7 * SIZE
-        gpu.calls()
         view.release_on(stream)
-        assert gpu.calls() == []
 
 
 def test_torch_s_default_stream_is_the_legacy_one_X4_X8(gpu, torch):
