@@ -698,8 +698,10 @@ ran = set()
 
 def cases():
     for variant, (name, scenario) in itertools.product(sorted(FILES), SCENARIOS.items()):
+        wrong = variant == "faults_plain" and sys.version_info < (3, 10)
+        marks = pytest.mark.xfail(reason="before 3.10 the plain ways bind no method of C's") if wrong else ()
         for kind in scenario.kinds if scenario.needs in HOLD[variant] else []:
-            yield variant, name, kind
+            yield pytest.param(variant, name, kind, marks=marks)
 
 
 @pytest.mark.parametrize("v, name, kind", cases(), indirect=["v"], scope="module")
