@@ -642,7 +642,8 @@ def test_an_object_without_the_method_is_an_attribute_error_C6(thing):
     before = sys.getrefcount(thing)
     with pytest.raises(AttributeError, match="__dlpack__"):
         consume(thing)
-    assert sys.getrefcount(thing) == before
+    if thing is not None:  # of which everybody has references
+        assert sys.getrefcount(thing) == before
     assert not check(thing)
 
 
