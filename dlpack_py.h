@@ -3934,7 +3934,7 @@ dlpack_py_impl_find_method(PyObject *obj, PyObject *name, int *unbound)
     PyTypeObject *type = Py_TYPE(obj);
     PyObject *found = dlpack_py_impl_type_lookup(type, name), *bound;
     descrgetfunc get;
-#if !DLPACK_PY_IMPL_HAS_TYPE_LOOKUP
+#ifdef Py_LIMITED_API
     void *slot;
 #endif
 
@@ -3948,6 +3948,8 @@ dlpack_py_impl_find_method(PyObject *obj, PyObject *name, int *unbound)
         *unbound = 1; /* saves the bound method */
         return found;
     }
+#endif
+#ifndef Py_LIMITED_API
     get = Py_TYPE(found)->tp_descr_get;
 #else
     slot = PyType_GetSlot(Py_TYPE(found), Py_tp_descr_get);

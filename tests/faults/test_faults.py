@@ -698,10 +698,8 @@ ran = set()
 
 def cases():
     for variant, (name, scenario) in itertools.product(sorted(FILES), SCENARIOS.items()):
-        wrong = variant == "faults_plain" and sys.version_info < (3, 10)
-        marks = pytest.mark.xfail(reason="before 3.10 the plain ways bind no method of C's") if wrong else ()
         for kind in scenario.kinds if scenario.needs in HOLD[variant] else []:
-            yield pytest.param(variant, name, kind, marks=marks)
+            yield variant, name, kind
 
 
 @pytest.mark.parametrize("v, name, kind", cases(), indirect=["v"], scope="module")
