@@ -15,6 +15,7 @@ import operator
 import os
 import re
 import sys
+import sysconfig
 import types
 from bisect import bisect
 from collections import Counter
@@ -696,10 +697,17 @@ def grows(v, runs):
 ran = set()
 
 
+WITHOUT_GIL = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
+
+# Its items are then those of a list before it, and are dropped once more. Calls and the header's own memory fail all the
+# same, in the other kinds.
+WITHOUT_LISTS = pytest.mark.skip(reason="PyList_New of 3.13 without a GIL does not survive that there is no memory")
+
+
 def cases():
     for variant, (name, scenario) in itertools.product(sorted(FILES), SCENARIOS.items()):
         for kind in scenario.kinds if scenario.needs in HOLD[variant] else []:
-            yield variant, name, kind
+            yield pytest.param(variant, name, kind, marks=WITHOUT_LISTS if kind == "memory" and WITHOUT_GIL else ())
 
 
 @pytest.mark.parametrize("v, name, kind", cases(), indirect=["v"], scope="module")
@@ -713,7 +721,9 @@ def test_whatever_fails_nothing_is_lost_K2_K4_P7_X6(v, name, kind):
             runs.append(partial(attempt, v, scenario, KINDS[kind], first, onward, plain))
             if runs[-1]() is plain:
                 break
-    if not scenario.leaks and grows(v, runs):
+    # Without a GIL, 3.13 keeps something of each class that goes, whether or not something failed.
+    leaks = scenario.leaks or (WITHOUT_GIL and grows(v, [partial(attempt, v, scenario, KINDS[kind], 0, False, plain)]))
+    if not leaks and grows(v, runs):
         pytest.fail(f"Python's memory grows where this fails: {[run() for run in runs if grows(v, [run])]}")
 
 
