@@ -31,6 +31,11 @@ C_FILES = $(wildcard *.h benchmarks/*.c examples/*/*.c tests/*/*.c tests/*/*.h t
 SITE_PACKAGES = $$($(VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 export PATH := $(abspath $(VENV))/bin:$(PATH)
 
+# Without a GIL it stays so, whatever else is imported.
+ifneq ($(filter %t %td,$(TAG)),)
+  export PYTHON_GIL := 0
+endif
+
 .PHONY: demo test test-hostile test-peers test-interpreters test-long test-threads test-faults test-streams test-gpu instructions streams-sanitized configure build dev format lint clean
 
 demo: configure

@@ -214,7 +214,7 @@ def test_a_process_that_stops_in_the_midst_of_deleters_stops_K5(child, place):
             probe.start(exports(forms=FORMS * 50), past, 0.0001)
         time.sleep(0.0005 * (turn % 20))
         if {place!r} == "deleter":
-            probe.start([export(partial(os._exit, 0))])
+            probe.start([elsewhere(export, partial(os._exit, 0))])
             time.sleep(1000)
         os._exit(0)
         """,
