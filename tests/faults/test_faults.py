@@ -721,7 +721,7 @@ def test_whatever_fails_nothing_is_lost_K2_K4_P7_X6(v, name, kind):
             runs.append(partial(attempt, v, scenario, KINDS[kind], first, onward, plain))
             if runs[-1]() is plain:
                 break
-    # The last run is that in which nothing fails. Without a GIL, 3.13 keeps something of each class that goes even then.
+    # The last run is the one in which nothing fails. Without a GIL, 3.13 keeps something of classes that go even then.
     leaks = scenario.leaks or (WITHOUT_GIL and grows(v, runs[-1:] * len(runs)))
     if not leaks and grows(v, runs):
         pytest.fail(f"Python's memory grows where this fails: {[run() for run in runs if grows(v, [run])]}")
