@@ -24,7 +24,12 @@
  *       if (dlpack_cuda_consume(obj, NULL, stream, &v) < 0)
  *           return NULL;
  *       launch_scale(dlpack_py_data(&v), v.tensor.shape[0], stream);
- *       return dlpack_cuda_release(&v, stream) < 0 ? NULL : Py_NewRef(Py_None);
+ *       if (dlpack_cuda_release(&v, stream) < 0) {            // v is still ours; in a capture keep it with the graph
+ *           (void)cudaStreamSynchronize(stream);
+ *           dlpack_py_release(&v);
+ *           return NULL;
+ *       }
+ *       Py_RETURN_NONE;
  *   }
  */
 

@@ -26,7 +26,12 @@
  *       if (dlpack_rocm_consume(obj, NULL, stream, &v) < 0)
  *           return NULL;
  *       launch_scale(dlpack_py_data(&v), v.tensor.shape[0], stream);
- *       return dlpack_rocm_release(&v, stream) < 0 ? NULL : Py_NewRef(Py_None);
+ *       if (dlpack_rocm_release(&v, stream) < 0) {            // v is still ours; in a capture keep it with the graph
+ *           (void)hipStreamSynchronize(stream);
+ *           dlpack_py_release(&v);
+ *           return NULL;
+ *       }
+ *       Py_RETURN_NONE;
  *   }
  */
 
