@@ -53,6 +53,10 @@
 
 #include <cuda_runtime_api.h>
 
+#if CUDART_VERSION < 11020
+#  error "dlpack_cuda.h needs CUDA 11.2 or newer: cudaMallocAsync, cudaFreeAsync"
+#endif
+
 #if defined(__cplusplus) && defined(__GNUC__)
 #  pragma GCC diagnostic push
 #  pragma GCC diagnostic ignored "-Wold-style-cast"
@@ -63,6 +67,13 @@
 #endif
 
 /* ---- 1 The runtime's functions ------------------------------------------ */
+
+/* cudaErrorStreamCapture...: what a graph capture forbids. */
+static inline int
+dlpack_cuda_impl_is_capture_error(cudaError_t status)
+{
+    return (int)status >= 900 && (int)status <= 908;
+}
 
 /* A failure becomes *error and is read away: the next launch check, of any library in the
  * process, would take it for its own (S9). */
@@ -76,7 +87,7 @@ dlpack_cuda_impl_check(cudaError_t status, const char *call, dlpack_py_error *er
     (void)cudaGetLastError();
     if (status == cudaErrorMemoryAllocation)
         code = DLPACK_PY_MEMORY_ERROR;
-    else if ((int)status >= 900 && (int)status <= 908) /* cudaErrorStreamCapture... */
+    else if (dlpack_cuda_impl_is_capture_error(status))
         code = DLPACK_PY_BUFFER_ERROR;
     return dlpack_py_impl_fail(error, code, "%s: %s, %s", call, cudaGetErrorName(status), cudaGetErrorString(status));
 }
@@ -136,20 +147,21 @@ dlpack_cuda_impl_get_capture(uintptr_t stream, uint64_t *id, dlpack_py_error *er
     return dlpack_cuda_impl_check(returned, "cudaStreamGetCaptureInfo", error);
 }
 
-/* A query or a wait of the host is legal on this thread while another captures, until the
- * mode is put back. */
 static inline int
-dlpack_cuda_impl_exchange_mode(enum cudaStreamCaptureMode *mode, dlpack_py_error *error)
+dlpack_cuda_impl_exchange_capture_mode(int *mode, dlpack_py_error *error)
 {
-    return dlpack_cuda_impl_check(cudaThreadExchangeStreamCaptureMode(mode), "cudaThreadExchangeStreamCaptureMode",
-                                  error);
+    enum cudaStreamCaptureMode exchanged = (enum cudaStreamCaptureMode) * mode;
+    const int failed = dlpack_cuda_impl_check(cudaThreadExchangeStreamCaptureMode(&exchanged),
+                                              "cudaThreadExchangeStreamCaptureMode", error);
+    *mode = (int)exchanged;
+    return failed;
 }
 
 /* cudaErrorNotReady is an answer, and is read away like an error. */
 static inline int
 dlpack_cuda_impl_check_query(cudaError_t status, const char *call, int *done, dlpack_py_error *error)
 {
-    *done = status != cudaErrorNotReady; /* with its context, all work of it is lost */
+    *done = status == cudaSuccess;
     if (status != cudaErrorNotReady)
         return dlpack_cuda_impl_check(status, call, error);
     (void)cudaGetLastError();
@@ -157,48 +169,28 @@ dlpack_cuda_impl_check_query(cudaError_t status, const char *call, int *done, dl
 }
 
 static inline int
-dlpack_cuda_impl_restore_mode(enum cudaStreamCaptureMode *mode, int failed, dlpack_py_error *error)
-{
-    dlpack_py_error another;
-    return dlpack_cuda_impl_exchange_mode(mode, failed ? &another : error) < 0 ? -1 : failed;
-}
-
-static inline int
 dlpack_cuda_impl_is_done(uintptr_t stream, int *done, dlpack_py_error *error)
 {
-    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-    int failed;
-
-    if (dlpack_cuda_impl_exchange_mode(&mode, error) < 0)
-        return -1;
-    failed =
-        dlpack_cuda_impl_check_query(cudaStreamQuery(dlpack_cuda_impl_handle(stream)), "cudaStreamQuery", done, error);
-    return dlpack_cuda_impl_restore_mode(&mode, failed, error);
+    return dlpack_cuda_impl_check_query(cudaStreamQuery(dlpack_cuda_impl_handle(stream)), "cudaStreamQuery", done,
+                                        error);
 }
 
 static inline int
 dlpack_cuda_impl_event_is_done(void *event, int *done, dlpack_py_error *error)
 {
-    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-    int failed;
-
-    if (dlpack_cuda_impl_exchange_mode(&mode, error) < 0)
-        return -1;
-    failed = dlpack_cuda_impl_check_query(cudaEventQuery((cudaEvent_t)event), "cudaEventQuery", done, error);
-    return dlpack_cuda_impl_restore_mode(&mode, failed, error);
+    const cudaError_t status = cudaEventQuery((cudaEvent_t)event);
+    const int failed = dlpack_cuda_impl_check_query(status, "cudaEventQuery", done, error);
+    /* Either the question was wrong (in a capture; in a forked child), or the context is lost. */
+    if (failed && !dlpack_cuda_impl_is_capture_error(status) && status != cudaErrorInitializationError)
+        *done = 1;
+    return failed;
 }
 
 static inline int
 dlpack_cuda_impl_synchronize(uintptr_t stream, dlpack_py_error *error)
 {
-    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-    int failed;
-
-    if (dlpack_cuda_impl_exchange_mode(&mode, error) < 0)
-        return -1;
-    failed =
-        dlpack_cuda_impl_check(cudaStreamSynchronize(dlpack_cuda_impl_handle(stream)), "cudaStreamSynchronize", error);
-    return dlpack_cuda_impl_restore_mode(&mode, failed, error);
+    return dlpack_cuda_impl_check(cudaStreamSynchronize(dlpack_cuda_impl_handle(stream)), "cudaStreamSynchronize",
+                                  error);
 }
 
 static inline int
@@ -260,16 +252,10 @@ dlpack_cuda_impl_free_async(void *data, uintptr_t stream, dlpack_py_error *error
     return dlpack_cuda_impl_check(cudaFreeAsync(data, dlpack_cuda_impl_handle(stream)), "cudaFreeAsync", error);
 }
 
-static inline void
-dlpack_cuda_impl_free_now(void *data)
+static inline int
+dlpack_cuda_impl_free_now(void *data, dlpack_py_error *error)
 {
-    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-    dlpack_py_error error;
-
-    if (dlpack_cuda_impl_exchange_mode(&mode, &error) < 0)
-        return;
-    (void)dlpack_cuda_impl_check(cudaFree(data), "cudaFree", &error);
-    (void)dlpack_cuda_impl_exchange_mode(&mode, &error);
+    return dlpack_cuda_impl_check(cudaFree(data), "cudaFree", error);
 }
 
 /* The table of CUDA, for all of dlpack_py.h that asks for one: dlpack_py_order,
@@ -288,6 +274,7 @@ dlpack_cuda_device(void)
         dlpack_cuda_impl_set_device,
         dlpack_cuda_impl_is_capturing,
         dlpack_cuda_impl_get_capture,
+        dlpack_cuda_impl_exchange_capture_mode,
         dlpack_cuda_impl_is_done,
         dlpack_cuda_impl_synchronize,
         dlpack_cuda_impl_event_create,
@@ -403,10 +390,11 @@ dlpack_cuda_free_events(void)
 
 /* dlpack_cuda_produce: answer a call of __dlpack__ for data of a device.
  *
- * t        on a device (dlpack_cuda_tensor), or pinned or managed memory
- * stream   where work on the data may be queued, on the data's device or, for pinned and
- *          managed memory, the current one. The consumer's stream is ordered after it, and
- *          the host waits only where it will read (P5, S1, S10)
+ * t        on a device (dlpack_cuda_tensor), or pinned or managed memory, which has no number (D9):
+ *          its device_id then is that of the stream's device
+ * stream   where work on the data may be queued, on the data's device. The consumer's stream
+ *          is ordered after it, and the host waits only where it will read (P5, S1, S10):
+ *          other Python threads run meanwhile, and the data has to stay where it is
  *
  * Otherwise as dlpack_py_produce, and RuntimeError for what the runtime reports. For several
  * streams, none, or stream=None without an order: dlpack_py_offer, with
@@ -417,9 +405,7 @@ dlpack_cuda_produce(PyObject *owner, const DLTensor *t, uint64_t flags, cudaStre
                     Py_ssize_t nargs, PyObject *kwnames)
 {
     dlpack_py_offer offer = dlpack_py_offer_make(owner, t, flags);
-    const int on_device = dlpack_py_impl_is_on(dlpack_cuda_device(), t->device);
-    const dlpack_py_work_stream pending =
-        dlpack_cuda_work_stream(stream, on_device ? t->device.device_id : DLPACK_PY_CURRENT_DEVICE);
+    const dlpack_py_work_stream pending = dlpack_cuda_work_stream(stream, t->device.device_id);
 
     offer.device = dlpack_cuda_device();
     offer.pending = &pending;
@@ -430,7 +416,8 @@ dlpack_cuda_produce(PyObject *owner, const DLTensor *t, uint64_t flags, cudaStre
 /* dlpack_cuda_consume: take the tensor that obj offers, to work on it on a stream.
  *
  * want     NULL: anything on a CUDA device; a device of 0 is kDLCUDA here
- * stream   the consumer's, on the data's device; it is ordered after the producer's work
+ * stream   the consumer's, on the data's device; it is ordered after the producer's work.
+ *          NULL is the default stream of that device: make it current to launch there
  *
  * Returns as dlpack_py_consume, and -1 with RuntimeError for what the runtime reports.
  */
@@ -440,8 +427,9 @@ dlpack_cuda_consume(PyObject *obj, const dlpack_py_want *want, cudaStream_t stre
     return dlpack_py_consume_on(NULL, obj, dlpack_cuda_device(), dlpack_cuda_stream(stream), want, v);
 }
 
-/* Let go of a view while work on its tensor is queued on a stream of its device. Returns 0,
- * or -1 with an exception, and v is the caller's as before: see dlpack_py_release_on. */
+/* Let go of a view while work on its tensor is queued on a stream of its device; for
+ * pinned or managed memory, of the current one. Returns 0, or -1 with an exception, and v is
+ * the caller's as before: see dlpack_py_release_on. Needs a thread state, as it raises. */
 static inline int
 dlpack_cuda_release(dlpack_py_view *v, cudaStream_t stream)
 {

@@ -1256,16 +1256,21 @@ typedef struct dlpack_py_work_stream {
 
 #define DLPACK_PY_CURRENT_DEVICE (-1) /* the one that is current on the calling thread */
 
+#define DLPACK_PY_MAX_PENDING 64 /* streams that one can be ordered after at once */
+
 #define DLPACK_PY_IMPL_EVENT_DEVICES 32
+#define DLPACK_PY_IMPL_SPARE_EVENTS 8
 
 /* A tensor that was let go of while work of the consumer's is queued, and the event
  * behind that work (2.13). */
 typedef struct dlpack_py_impl_waiting {
     struct dlpack_py_impl_waiting *next;
     void *event;
-    int32_t device_id; /* of the event */
+    dlpack_py_work_stream stream; /* that the event was recorded on, and is of the device of */
     int32_t form;
+    int32_t done; /* 1: the event came */
     void *managed;
+    void *interpreter; /* of the thread that let go; NULL: it had none */
 } dlpack_py_impl_waiting;
 
 /* The events that a file keeps: one for each device, and one for its graph captures. All
@@ -1276,13 +1281,19 @@ typedef struct dlpack_py_events {
         dlpack_py_impl_word lock; /* for the length of a record and a wait */
         void *event[2];
     } of[DLPACK_PY_IMPL_EVENT_DEVICES];
-    dlpack_py_impl_word lock; /* for the two lists, a few lines long */
-    dlpack_py_impl_waiting *waiting, *spare;
+    dlpack_py_impl_word lock;          /* for what follows: the process that has it, or 0 */
+    dlpack_py_impl_word collecting;    /* 1: a thread takes tensors out of the list of those that wait */
+    dlpack_py_impl_word waiting_count; /* of that list, which is in the order in which they came */
+    dlpack_py_impl_waiting *waiting, *last;
+    dlpack_py_impl_waiting *spare; /* nodes with an event, to be used again */
+    int32_t spare_count;
 } dlpack_py_events;
+
+#define DLPACK_PY_CAPTURE_RELAXED 2 /* as CUDA and HIP number it */
 
 /* What tells a kind of devices from another, and the functions of their runtime: all that
  * the layers above know of them. dlpack_cuda.h and dlpack_rocm.h have such tables; for
- * other devices one can be filled like theirs.
+ * other devices one can be filled like theirs, whole.
  *
  * Functions that return int return 0, or -1 with *error filled: the runtime's name of the
  * error and its text, which is not left for the next one to ask for it (S9). None but
@@ -1291,25 +1302,29 @@ typedef struct dlpack_py_device {
     int32_t type;             /* its DLDeviceType */
     int32_t managed_type;     /* likewise of memory that it shares with the host; 0: none */
     uintptr_t default_stream; /* what stream=None stands for (S2, S3): all blocking streams wait for it */
-    uintptr_t last_relative;  /* handles up to this one mean a stream of the current device */
+    uintptr_t last_relative;  /* the thread's default stream, or the default one; up to it handles mean streams of */
+                              /* the current device */
     dlpack_py_events *events;
 
     int (*get_device)(int32_t *id, dlpack_py_error *error);
     int (*set_device)(int32_t id, dlpack_py_error *error);
     int (*is_capturing)(uintptr_t stream, int *capturing, dlpack_py_error *error); /* BufferError if it is unusable */
     int (*get_capture)(uintptr_t stream, uint64_t *id, dlpack_py_error *error);    /* which one, of one that is */
-    int (*is_done)(uintptr_t stream, int *done, dlpack_py_error *error); /* legal while another stream captures */
-    int (*synchronize)(uintptr_t stream, dlpack_py_error *error);        /* likewise */
-    int (*event_create)(void **event, dlpack_py_error *error);           /* on the current device */
+    /* The calling thread's, for what it was: questions and waits are legal in the mode
+     * DLPACK_PY_CAPTURE_RELAXED while other threads capture. */
+    int (*exchange_capture_mode)(int *mode, dlpack_py_error *error);
+    int (*is_done)(uintptr_t stream, int *done, dlpack_py_error *error);
+    int (*synchronize)(uintptr_t stream, dlpack_py_error *error);
+    int (*event_create)(void **event, dlpack_py_error *error); /* on the current device */
     void (*event_destroy)(void *event);
     /* 1 where the event is of another context than the stream, or of none any more. */
     int (*event_record)(void *event, uintptr_t stream, dlpack_py_error *error);
-    /* Legal as is_done is. Done too, besides the error, where the event's context is lost. */
+    /* Done too, besides the error, where the event's context is lost, and its work with it. */
     int (*event_is_done)(void *event, int *done, dlpack_py_error *error);
     int (*wait)(uintptr_t stream, void *event, dlpack_py_error *error);
     int (*allocate)(void **data, size_t size, uintptr_t stream, dlpack_py_error *error);
     int (*free_async)(void *data, uintptr_t stream, dlpack_py_error *error); /* behind what is queued there */
-    void (*free_now)(void *data);                                            /* legal as is_done is */
+    int (*free_now)(void *data, dlpack_py_error *error);
     /* Rows of width bytes, pitch bytes apart, to and from any memory, queued on the stream. */
     int (*copy)(void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width, size_t rows,
                 uintptr_t stream, dlpack_py_error *error);
@@ -1416,106 +1431,241 @@ dlpack_py_impl_name_device(const dlpack_py_device *device, dlpack_py_impl_visit 
     return 0;
 }
 
+static inline void
+dlpack_py_impl_event_lock(dlpack_py_impl_word *lock)
+{
+    while (DLPACK_PY_IMPL_SWAP(lock, 1) != 0)
+        continue; /* held for two calls, which only queue something */
+}
+
 /* Orders by an event: recorded on one stream, waited for on the other. */
 static inline int
 dlpack_py_impl_order_by_event(const dlpack_py_device *device, dlpack_py_impl_visit *visit, dlpack_py_work_stream before,
                               dlpack_py_work_stream after, int in_capture, dlpack_py_error *error)
 {
+    void **event, *fresh = NULL;
+    dlpack_py_impl_word *lock;
     size_t slot;
-    void **event;
     int failed;
 
     if (dlpack_py_impl_name_device(device, visit, &before, error) < 0)
         return -1;
     slot = (size_t)before.device_id % DLPACK_PY_IMPL_EVENT_DEVICES;
+    lock = &device->events->of[slot].lock;
     event = &device->events->of[slot].event[in_capture != 0];
-    while (DLPACK_PY_IMPL_SWAP(&device->events->of[slot].lock, 1) != 0)
-        continue; /* held for two calls, which do not wait */
-    failed = dlpack_py_impl_record(device, visit, before, event, error) < 0 ||
+    dlpack_py_impl_event_lock(lock);
+    if (*event == NULL) { /* made without the lock: the first one of a device takes its time */
+        DLPACK_PY_IMPL_STORE(lock, 0);
+        if (dlpack_py_impl_event_make(device, visit, before, &fresh, error) < 0)
+            return -1;
+        dlpack_py_impl_event_lock(lock);
+        if (*event == NULL) {
+            *event = fresh;
+            fresh = NULL;
+        }
+    }
+    failed = dlpack_py_impl_visit_stream(device, visit, before, error) < 0 ||
+             dlpack_py_impl_record(device, visit, before, event, error) < 0 ||
              dlpack_py_impl_visit_stream(device, visit, after, error) < 0 ||
              device->wait(after.handle, *event, error) < 0;
-    DLPACK_PY_IMPL_STORE(&device->events->of[slot].lock, 0);
+    DLPACK_PY_IMPL_STORE(lock, 0);
+    if (fresh != NULL) /* another thread was first */
+        device->event_destroy(fresh);
     return failed ? -1 : 0;
 }
 
-/* The rules for one pair of streams that are not the same (S6).
- *
- * after_captures   in and out: the later one captures a graph
- */
-static inline int
-dlpack_py_impl_order_two(const dlpack_py_device *device, dlpack_py_impl_visit *visit, dlpack_py_work_stream before,
-                         dlpack_py_work_stream after, int *after_captures, dlpack_py_error *error)
-{
-    uint64_t captures[2];
-    int before_captures = 0, done = 0;
+/* Which of the streams that are to be ordered capture a graph. All zero at first. */
+typedef struct dlpack_py_impl_captures {
+    uint64_t before; /* bit i: the ith of those before */
+    int after;
+    int asked; /* the later stream was */
+} dlpack_py_impl_captures;
 
-    if (*after_captures && before.handle == device->default_stream)
-        return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
-                                   "the consumer's stream captures a graph, in which it cannot wait for the default "
-                                   "stream: finish that work before the capture, and ask with stream=-1");
-    if (dlpack_py_impl_visit_stream(device, visit, before, error) < 0 ||
-        device->is_capturing(before.handle, &before_captures, error) < 0)
-        return -1;
-    if (before_captures && after.handle == device->default_stream)
-        return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
-                                   "the producer's stream captures a graph, which the default stream cannot join: ask "
-                                   "with another stream, or with stream=-1");
-    if (*after_captures && !before_captures) { /* what comes from outside would spoil the capture */
-        if (device->is_done(before.handle, &done, error) < 0)
+static inline int
+dlpack_py_impl_ask_capture(const dlpack_py_device *device, dlpack_py_impl_visit *visit, dlpack_py_work_stream stream,
+                           int *capturing, dlpack_py_error *error)
+{
+    return dlpack_py_impl_visit_stream(device, visit, stream, error) < 0
+               ? -1
+               : device->is_capturing(stream.handle, capturing, error);
+}
+
+/* Asks those that differ from the later one, and that one if there are any. In a capture
+ * the default stream is not asked: it cannot be waited for there. */
+static inline int
+dlpack_py_impl_ask_captures(const dlpack_py_device *device, dlpack_py_impl_visit *visit,
+                            const dlpack_py_work_stream *before, size_t count, dlpack_py_work_stream after,
+                            dlpack_py_impl_captures *captures, dlpack_py_error *error)
+{
+    size_t i;
+    int one;
+
+    if (count > DLPACK_PY_MAX_PENDING)
+        return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR, "work is pending on %zu streams, at most %d can be",
+                                   count, DLPACK_PY_MAX_PENDING);
+    for (i = 0; i < count; i++) {
+        if (dlpack_py_impl_same_stream(device, before[i], after))
+            continue;
+        if (!captures->asked && dlpack_py_impl_ask_capture(device, visit, after, &captures->after, error) < 0)
             return -1;
-        return done ? 0
-                    : dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
-                                          "the consumer's stream captures a graph, in which it cannot wait for work "
-                                          "outside of it: finish that before the capture, or ask with stream=-1");
+        captures->asked = 1;
+        if (captures->after && before[i].handle == device->default_stream)
+            continue;
+        if (dlpack_py_impl_ask_capture(device, visit, before[i], &one, error) < 0)
+            return -1;
+        captures->before |= (uint64_t)(one != 0) << i;
     }
-    if (*after_captures) {
-        if (device->get_capture(before.handle, &captures[0], error) < 0 ||
-            dlpack_py_impl_visit_stream(device, visit, after, error) < 0 ||
-            device->get_capture(after.handle, &captures[1], error) < 0)
+    return 0;
+}
+
+/* Around what asks or waits. Returns failed, or -1; the first error is the one that counts. */
+static inline int
+dlpack_py_impl_relax(const dlpack_py_device *device, int *mode, dlpack_py_error *error)
+{
+    *mode = DLPACK_PY_CAPTURE_RELAXED;
+    return device->exchange_capture_mode(mode, error);
+}
+
+static inline int
+dlpack_py_impl_unrelax(const dlpack_py_device *device, int *mode, int failed, dlpack_py_error *error)
+{
+    dlpack_py_error another;
+    return device->exchange_capture_mode(mode, failed ? &another : error) < 0 ? -1 : failed;
+}
+
+/* Is a stream's work outside of a capture done, so that one in it has nothing to wait for? */
+static inline int
+dlpack_py_impl_check_outside(const dlpack_py_device *device, dlpack_py_impl_visit *visit, dlpack_py_work_stream stream,
+                             dlpack_py_error *error)
+{
+    int mode, done = 0;
+
+    if (stream.handle == device->default_stream)
+        return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
+                                   "the later stream (a consumer's) captures a graph, in which it cannot wait for the "
+                                   "default stream: finish that work before the capture, and ask with stream=-1");
+    if (dlpack_py_impl_visit_stream(device, visit, stream, error) < 0 ||
+        dlpack_py_impl_relax(device, &mode, error) < 0 ||
+        dlpack_py_impl_unrelax(device, &mode, device->is_done(stream.handle, &done, error), error) < 0)
+        return -1;
+    return done ? 0
+                : dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
+                                      "the later stream (a consumer's) captures a graph, or joins one, in which it "
+                                      "cannot wait for work outside of it: finish that before the capture, or ask "
+                                      "with stream=-1");
+}
+
+/* What is to be ordered in a capture has to be in that one, or be done (S6). Nothing is
+ * queued before this is known, which could not be taken back. */
+static inline int
+dlpack_py_impl_check_captures(const dlpack_py_device *device, dlpack_py_impl_visit *visit,
+                              const dlpack_py_work_stream *before, size_t count, dlpack_py_work_stream after,
+                              const dlpack_py_impl_captures *captures, dlpack_py_error *error)
+{
+    const int compare = captures->after || (captures->before & (captures->before - 1)) != 0;
+    uint64_t first = 0, one;
+    int known = 0;
+    size_t i;
+
+    if (after.handle == device->default_stream)
+        return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
+                                   "the earlier stream (a producer's) captures a graph, which the default stream "
+                                   "cannot join: ask with another stream, or with stream=-1");
+    for (i = 0; i < count; i++) {
+        if (dlpack_py_impl_same_stream(device, before[i], after))
+            continue;
+        if ((captures->before >> i & 1) == 0) {
+            if (dlpack_py_impl_check_outside(device, visit, before[i], error) < 0)
+                return -1;
+            continue;
+        }
+        if (!compare)
+            continue;
+        if (dlpack_py_impl_visit_stream(device, visit, before[i], error) < 0 ||
+            device->get_capture(before[i].handle, &one, error) < 0)
             return -1;
-        if (captures[0] != captures[1])
+        if (!known && captures->after &&
+            (dlpack_py_impl_visit_stream(device, visit, after, error) < 0 ||
+             device->get_capture(after.handle, &first, error) < 0))
+            return -1;
+        if (!known && !captures->after)
+            first = one;
+        known = 1;
+        if (one != first)
             return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
                                        "the streams of producer and consumer capture different graphs: neither can "
                                        "wait for the other");
-        if (dlpack_py_impl_visit_stream(device, visit, before, error) < 0)
+    }
+    return 0;
+}
+
+/* Queues the order that was found to be possible. Streams that are outside of a capture
+ * are done by now. */
+static inline int
+dlpack_py_impl_queue_order(const dlpack_py_device *device, dlpack_py_impl_visit *visit,
+                           const dlpack_py_work_stream *before, size_t count, dlpack_py_work_stream after,
+                           const dlpack_py_impl_captures *captures, dlpack_py_error *error)
+{
+    const int joins = captures->after || captures->before != 0;
+    size_t i;
+
+    for (i = 0; i < count; i++) {
+        const int captured = (int)(captures->before >> i & 1);
+        if (!dlpack_py_impl_same_stream(device, before[i], after) && captured == joins &&
+            dlpack_py_impl_order_by_event(device, visit, before[i], after, captured, error) < 0)
             return -1;
     }
-    *after_captures = before_captures; /* it joins */
-    return dlpack_py_impl_order_by_event(device, visit, before, after, before_captures, error);
+    return 0;
 }
 
 /* Put what will be queued on a stream after all that was queued on others (S1).
  *
  * device   whose streams they are
- * before   of these streams, count of them
+ * before   of these streams, count of them, DLPACK_PY_MAX_PENDING at most
  * after    of this one
  *
- * Returns 0, or -1 with BufferError (a graph capture forbids it) or RuntimeError (the
- * runtime's own error). The host does not wait, and the current device is what it was.
- * Nothing is asked of the runtime for streams that are the same (S4). Where a stream of
- * before captures a graph, the later one joins the capture by this. Needs no thread state,
- * and may be called on any number of threads.
+ * Returns 0, or -1 with BufferError (a graph capture forbids it, and is not spoiled by
+ * having been asked) or RuntimeError (the runtime's own error). The host does not wait,
+ * and the current device is what it was. Nothing is asked of the runtime for streams that
+ * are the same (S4). Where streams of before capture a graph, the later one joins the
+ * capture by this. Needs no thread state, and may be called on any number of threads.
  */
 static inline int
 dlpack_py_order(const dlpack_py_device *device, const dlpack_py_work_stream *before, size_t count,
                 dlpack_py_work_stream after, dlpack_py_error *error)
 {
     dlpack_py_impl_visit visit = {-1, -1};
-    int failed = 0, asked = 0, captures = 0;
-    size_t i;
+    dlpack_py_impl_captures captures = {0, 0, 0};
+    int failed;
 
-    for (i = 0; i < count && !failed; i++) {
-        if (dlpack_py_impl_same_stream(device, before[i], after))
-            continue;
-        if (!asked) {
-            asked = 1;
-            failed = dlpack_py_impl_visit_stream(device, &visit, after, error) < 0 ||
-                     device->is_capturing(after.handle, &captures, error) < 0;
-        }
-        if (!failed)
-            failed = dlpack_py_impl_order_two(device, &visit, before[i], after, &captures, error) < 0;
-    }
+    failed = dlpack_py_impl_ask_captures(device, &visit, before, count, after, &captures, error) < 0 ||
+             ((captures.after || captures.before != 0) &&
+              dlpack_py_impl_check_captures(device, &visit, before, count, after, &captures, error) < 0) ||
+             dlpack_py_impl_queue_order(device, &visit, before, count, after, &captures, error) < 0;
     return dlpack_py_impl_visit_end(device, &visit, failed ? -1 : 0, error);
+}
+
+/* The host waits for a stream that does not capture, whoever else does. */
+static inline int
+dlpack_py_impl_host_wait(const dlpack_py_device *device, uintptr_t stream, dlpack_py_error *error)
+{
+    int mode;
+    if (dlpack_py_impl_relax(device, &mode, error) < 0)
+        return -1;
+    return dlpack_py_impl_unrelax(device, &mode, device->synchronize(stream, error), error);
+}
+
+/* A stream for which the host will wait: no capture (S6). */
+static inline int
+dlpack_py_impl_check_wait(const dlpack_py_device *device, dlpack_py_impl_visit *visit, dlpack_py_work_stream stream,
+                          dlpack_py_error *error)
+{
+    int capturing = 0;
+    if (dlpack_py_impl_ask_capture(device, visit, stream, &capturing, error) < 0)
+        return -1;
+    return capturing ? dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
+                                           "the producer's stream captures a graph: the host cannot wait for it")
+                     : 0;
 }
 
 /* Make the host wait until all is done that was queued on streams (S10). Returns 0, or -1
@@ -1526,72 +1676,92 @@ dlpack_py_synchronize(const dlpack_py_device *device, const dlpack_py_work_strea
                       dlpack_py_error *error)
 {
     dlpack_py_impl_visit visit = {-1, -1};
-    int failed = 0, captures = 0;
+    int failed = 0;
     size_t i;
 
-    for (i = 0; i < count && !failed; i++) {
-        failed = dlpack_py_impl_visit_stream(device, &visit, streams[i], error) < 0 ||
-                 device->is_capturing(streams[i].handle, &captures, error) < 0;
-        if (!failed && captures)
-            failed = dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
-                                         "the producer's stream captures a graph: the host cannot wait for it");
-        if (!failed)
-            failed = device->synchronize(streams[i].handle, error);
-    }
+    for (i = 0; i < count && !failed; i++)
+        failed = dlpack_py_impl_check_wait(device, &visit, streams[i], error) < 0 ||
+                 dlpack_py_impl_host_wait(device, streams[i].handle, error) < 0;
     return dlpack_py_impl_visit_end(device, &visit, failed ? -1 : 0, error);
 }
 
-/* Give the kept events back to the runtime, while nobody orders streams by them. They
- * are made again when they are needed. What waits to be released still does. */
+/* Give the kept events back to the runtime, while nobody orders streams by them, consumes
+ * or lets go. They are made again when they are needed. What waits to be released still
+ * does. */
 static inline void
 dlpack_py_free_events(const dlpack_py_device *device)
 {
+    dlpack_py_events *events = device->events;
     dlpack_py_impl_waiting *one;
     int i, k;
 
     for (i = 0; i < DLPACK_PY_IMPL_EVENT_DEVICES; i++) {
         for (k = 0; k < 2; k++) {
-            if (device->events->of[i].event[k] != NULL)
-                device->event_destroy(device->events->of[i].event[k]);
-            device->events->of[i].event[k] = NULL;
+            if (events->of[i].event[k] != NULL)
+                device->event_destroy(events->of[i].event[k]);
+            events->of[i].event[k] = NULL;
         }
     }
-    while ((one = device->events->spare) != NULL) {
-        device->events->spare = one->next;
+    while ((one = events->spare) != NULL) {
+        events->spare = one->next;
         device->event_destroy(one->event);
         DLPACK_PY_FREE(one);
     }
+    events->spare_count = 0;
 }
 
-/* Queues a copy of whole bytes between tensors of one dtype and shape, in rows of what is
- * compact on both sides. They have elements, and share no memory. */
+/* How a tensor is copied to another of its dtype and shape: in calls for rows of what is
+ * compact on both sides, as many as the outer dimensions have indices. */
+typedef struct dlpack_py_impl_rows {
+    int64_t run, rows;            /* bytes of a row; rows in a call */
+    int64_t pitch_to, pitch_from; /* bytes from one of them to the next */
+    int64_t calls;
+    int32_t outer; /* dimensions */
+} dlpack_py_impl_rows;
+
+static inline dlpack_py_impl_rows
+dlpack_py_impl_rows_of(const DLTensor *t, const int64_t *step_to, const int64_t *step_from, int64_t size)
+{
+    dlpack_py_impl_rows r = {1, 1, 0, 0, 1, 0};
+    int32_t i, k;
+
+    for (i = t->ndim; i > 0; i--) {
+        if (t->shape[i - 1] != 1 && (step_to[i - 1] != r.run || step_from[i - 1] != r.run))
+            break;
+        r.run *= t->shape[i - 1];
+    }
+    r.run *= size;
+    /* The next dimension in one call, where its rows lie apart and forwards; a pitch has 31 bits. */
+    if (i > 0 && dlpack_py_impl_multiply(step_to[i - 1], size, &r.pitch_to) == 0 &&
+        dlpack_py_impl_multiply(step_from[i - 1], size, &r.pitch_from) == 0 && r.pitch_to >= r.run &&
+        r.pitch_from >= r.run && r.pitch_to <= INT32_MAX && r.pitch_from <= INT32_MAX)
+        r.rows = t->shape[--i];
+    if (r.rows == 1)
+        r.pitch_to = r.pitch_from = r.run;
+    for (k = 0; k < i; k++)
+        r.calls *= t->shape[k]; /* no more than there are elements */
+    r.outer = i;
+    return r;
+}
+
+/* Queues a copy of whole bytes between tensors of one dtype and shape. They have elements,
+ * and share no memory. */
 static inline int
 dlpack_py_impl_copy_rows(const dlpack_py_device *device, const DLTensor *dst, const DLTensor *src, int64_t size,
                          uintptr_t stream, dlpack_py_error *error)
 {
     int64_t room_to[DLPACK_PY_MAX_NDIM], room_from[DLPACK_PY_MAX_NDIM], index[DLPACK_PY_MAX_NDIM] = {0};
     const int64_t *step_to = dlpack_py_impl_strides(dst, room_to), *step_from = dlpack_py_impl_strides(src, room_from);
+    const dlpack_py_impl_rows r = dlpack_py_impl_rows_of(src, step_to, step_from, size);
     char *to = (char *)dlpack_py_first(dst);
     const char *from = (const char *)dlpack_py_first(src);
-    int64_t run = 1, rows = 1, pitch_to = 0, pitch_from = 0, k;
-    int32_t i;
+    int64_t k;
 
-    for (i = src->ndim; i > 0; i--) {
-        if (src->shape[i - 1] != 1 && (step_to[i - 1] != run || step_from[i - 1] != run))
-            break;
-        run *= src->shape[i - 1];
-    }
-    run *= size;
-    /* The next dimension in one call, where its rows lie apart and forwards; a pitch has 31 bits. */
-    if (i > 0 && dlpack_py_impl_multiply(step_to[i - 1], size, &pitch_to) == 0 &&
-        dlpack_py_impl_multiply(step_from[i - 1], size, &pitch_from) == 0 && pitch_to >= run && pitch_from >= run &&
-        pitch_to <= INT32_MAX && pitch_from <= INT32_MAX)
-        rows = src->shape[--i];
     for (;;) {
-        if (device->copy(to, (size_t)(rows > 1 ? pitch_to : run), from, (size_t)(rows > 1 ? pitch_from : run),
-                         (size_t)run, (size_t)rows, stream, error) < 0)
+        if (device->copy(to, (size_t)r.pitch_to, from, (size_t)r.pitch_from, (size_t)r.run, (size_t)r.rows, stream,
+                         error) < 0)
             return -1;
-        for (k = i - 1; k >= 0; k--) { /* the others as an odometer counts */
+        for (k = r.outer - 1; k >= 0; k--) { /* the outer dimensions as an odometer counts */
             if (++index[k] < src->shape[k]) {
                 to += step_to[k] * size;
                 from += step_from[k] * size;
@@ -1629,8 +1799,26 @@ dlpack_py_impl_copy_on_device(const dlpack_py_device *device, const DLTensor *ds
 
 #define DLPACK_PY_COPY_UNFINISHED (-2) /* the destination may still be written to: it is to be leaked */
 
-/* Copies to the host by way of a stream; ready when this returns. What is scattered comes
- * with all that lies between, if that is not much more, and is sorted out by the host. */
+#define DLPACK_PY_IMPL_BYTES_OF_A_CALL 65536 /* that are copied in the time that a call takes, about */
+
+/* Is it cheaper to copy all that lies between the elements, too? */
+static inline int
+dlpack_py_impl_is_staged(const DLTensor *dst, const DLTensor *src, int64_t bits, int64_t bytes, int64_t extent)
+{
+    int64_t room_to[DLPACK_PY_MAX_NDIM], room_from[DLPACK_PY_MAX_NDIM];
+    dlpack_py_impl_rows r;
+
+    if (dlpack_py_is_contiguous(src, 'C'))
+        return 0;
+    if (bits % 8 != 0 || extent / 4 <= bytes)
+        return 1;
+    r = dlpack_py_impl_rows_of(src, dlpack_py_impl_strides(dst, room_to), dlpack_py_impl_strides(src, room_from),
+                               bits / 8);
+    return extent / DLPACK_PY_IMPL_BYTES_OF_A_CALL < r.calls - 1;
+}
+
+/* Copies to the host by way of a stream; ready when this returns. What is staged is
+ * sorted out by the host. */
 static inline int
 dlpack_py_impl_copy_by_stream(const dlpack_py_device *device, const DLTensor *dst, const DLTensor *src, uint64_t flags,
                               uintptr_t stream, dlpack_py_error *error)
@@ -1643,7 +1831,7 @@ dlpack_py_impl_copy_by_stream(const dlpack_py_device *device, const DLTensor *ds
     int failed;
 
     (void)dlpack_py_extent(src, flags, &lowest, &highest); /* src is valid */
-    if (!dlpack_py_is_contiguous(src, 'C') && (bits % 8 != 0 || (highest - lowest) / 4 <= bytes)) {
+    if (dlpack_py_impl_is_staged(dst, src, bits, bytes, highest - lowest)) {
         stage = (char *)DLPACK_PY_MALLOC((size_t)(highest - lowest));
         if (stage == NULL)
             return dlpack_py_impl_fail(error, DLPACK_PY_MEMORY_ERROR, "no memory for a copy of %" PRId64 " bytes",
@@ -1654,7 +1842,7 @@ dlpack_py_impl_copy_by_stream(const dlpack_py_device *device, const DLTensor *ds
     else
         failed = dlpack_py_impl_copy_on_device(device, dst, src, flags, stream, error);
     /* In any case, for the runtime may still write there. Where this fails, nobody knows until when. */
-    if (device->synchronize(stream, failed ? &another : error) < 0)
+    if (dlpack_py_impl_host_wait(device, stream, failed ? &another : error) < 0)
         return DLPACK_PY_COPY_UNFINISHED;
     if (stage != NULL && !failed) {
         staged.data = stage - lowest;
@@ -1665,7 +1853,18 @@ dlpack_py_impl_copy_by_stream(const dlpack_py_device *device, const DLTensor *ds
     return failed;
 }
 
-/* Copy the elements of a tensor on a device to the host, whatever their strides.
+/* The default stream of the device that a tensor is on. */
+static inline dlpack_py_work_stream
+dlpack_py_impl_default_of(const dlpack_py_device *device, const DLTensor *t)
+{
+    dlpack_py_work_stream stream;
+    stream.handle = device->default_stream;
+    stream.device_id = t->device.device_id;
+    return stream;
+}
+
+/* Copy the elements of a tensor on a device to the host, whatever their strides. What is
+ * scattered may come with all that lies between.
  *
  * dst      compact row-major memory of the host, of the dtype and shape of src; it is
  *          ready when this returns
@@ -1680,26 +1879,18 @@ static inline int
 dlpack_py_copy_to_host(const dlpack_py_device *device, const DLTensor *dst, const DLTensor *src, uint64_t flags,
                        const dlpack_py_work_stream *before, size_t count, dlpack_py_error *error)
 {
+    const dlpack_py_work_stream stream = count > 0 ? before[0] : dlpack_py_impl_default_of(device, src);
     dlpack_py_impl_visit visit = {-1, -1};
-    dlpack_py_work_stream stream;
-    int failed, captures = 0;
+    int failed;
 
-    stream.handle = device->default_stream;
-    stream.device_id = src->device.device_id;
-    if (count > 0)
-        stream = before[0];
     if (dlpack_py_is_empty(src))
         return 0;
     if (count > 1 && dlpack_py_synchronize(device, before + 1, count - 1, error) < 0) /* joins no capture */
         return -1;
-    failed = dlpack_py_impl_visit_stream(device, &visit, stream, error) < 0 ||
-             device->is_capturing(stream.handle, &captures, error) < 0;
-    if (!failed && captures)
-        failed = dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
-                                     "the producer's stream captures a graph: the host cannot wait for it");
+    failed = dlpack_py_impl_check_wait(device, &visit, stream, error);
     if (!failed)
         failed = dlpack_py_impl_copy_by_stream(device, dst, src, flags, stream.handle, error);
-    return dlpack_py_impl_visit_end(device, &visit, failed > 0 ? -1 : failed, error);
+    return dlpack_py_impl_visit_end(device, &visit, failed, error);
 }
 
 /* ---- 1.10 Requirements -------------------------------------------------- */
@@ -1726,7 +1917,7 @@ typedef struct dlpack_py_want {
 #define DLPACK_PY_LEGACY_IS_WRITABLE 2u /* take what cannot say read-only as writable (C7) */
 #define DLPACK_PY_OVERLAP_IS_FINE 4u    /* writable takes memory that overlaps itself */
 #define DLPACK_PY_BUFFER_TOO 8u         /* an object without __dlpack__ may offer the buffer protocol (C6) */
-#define DLPACK_PY_NOTHING_PENDING 16u   /* pinned and managed memory is ready to be read as it is (C5) */
+#define DLPACK_PY_NOTHING_PENDING 16u   /* all is ready to be used as it is: no wait, no order (C5, S4) */
 
 /* May memory be written? The third answer comes from legacy capsules (C7). */
 #define DLPACK_PY_WRITABLE 0
@@ -2437,19 +2628,20 @@ dlpack_py_impl_this_file(void)
     return &file;
 }
 
+/* Of a file's: held for a few lines, which call nothing. What a parent's thread held as we
+ * were forked, nobody holds. */
 static inline void
-dlpack_py_impl_file_lock(void)
+dlpack_py_impl_lock(dlpack_py_impl_word *lock)
 {
-    dlpack_py_impl_word *lock = &dlpack_py_impl_this_file()->lock;
     const dlpack_py_impl_word process = (dlpack_py_impl_word)DLPACK_PY_IMPL_PROCESS();
     while (DLPACK_PY_IMPL_SWAP(lock, process) == process)
-        continue; /* held for a few lines, which call nothing; a parent's as we were forked, by nobody */
+        continue;
 }
 
 static inline void
-dlpack_py_impl_file_unlock(void)
+dlpack_py_impl_unlock(dlpack_py_impl_word *lock)
 {
-    DLPACK_PY_IMPL_STORE(&dlpack_py_impl_this_file()->lock, 0);
+    DLPACK_PY_IMPL_STORE(lock, 0);
 }
 
 /* Remembers the state, if it is the first; forgets it, once it is closing. */
@@ -2457,7 +2649,7 @@ static inline void
 dlpack_py_impl_file_update(dlpack_py_state *state)
 {
     dlpack_py_impl_file *file = dlpack_py_impl_this_file();
-    dlpack_py_impl_file_lock();
+    dlpack_py_impl_lock(&dlpack_py_impl_this_file()->lock);
     if ((DLPACK_PY_IMPL_LOAD(&state->deleters) & 1) != 0) {
         if (DLPACK_PY_IMPL_LOAD(&file->state) == (dlpack_py_impl_word)state) {
             DLPACK_PY_IMPL_STORE(&file->interpreter, 0);
@@ -2468,7 +2660,7 @@ dlpack_py_impl_file_update(dlpack_py_state *state)
         DLPACK_PY_IMPL_STORE(&file->state, (dlpack_py_impl_word)state);
         DLPACK_PY_IMPL_STORE(&file->interpreter, (dlpack_py_impl_word)state->interpreter);
     }
-    dlpack_py_impl_file_unlock();
+    dlpack_py_impl_unlock(&dlpack_py_impl_this_file()->lock);
 }
 
 /* In a forked child no other thread is left, and so none is attaching. Noticed before
@@ -2479,13 +2671,13 @@ dlpack_py_impl_notice_fork(dlpack_py_state *state)
     const dlpack_py_impl_word process = (dlpack_py_impl_word)DLPACK_PY_IMPL_PROCESS();
     if (DLPACK_PY_IMPL_LOAD(&state->process) == process)
         return;
-    dlpack_py_impl_file_lock();
+    dlpack_py_impl_lock(&dlpack_py_impl_this_file()->lock);
     if (DLPACK_PY_IMPL_LOAD(&state->process) != process) { /* else another thread of the child was first */
         (void)DLPACK_PY_IMPL_ADD(&state->forks, 1);
         DLPACK_PY_IMPL_STORE(&state->deleters, DLPACK_PY_IMPL_LOAD(&state->deleters) & 1);
         DLPACK_PY_IMPL_STORE(&state->process, process);
     }
-    dlpack_py_impl_file_unlock();
+    dlpack_py_impl_unlock(&dlpack_py_impl_this_file()->lock);
 }
 
 /* Drops a reference to the record; any thread. */
@@ -2982,9 +3174,28 @@ typedef struct dlpack_py_impl_device_memory {
     int32_t id;
 } dlpack_py_impl_device_memory;
 
-/* Frees behind the copy, without waiting. On the default stream, where what most consumers
- * have queued comes before it; while a capture forbids that, on the thread's; or else at
- * once if the copy is done, and if not the memory leaks. */
+/* Frees if the copy is done, at once. Returns whether. */
+static inline int
+dlpack_py_impl_free_now(const dlpack_py_impl_device_memory *memory)
+{
+    const dlpack_py_device *device = memory->device;
+    dlpack_py_error error;
+    int mode, done = 1;
+
+    if (dlpack_py_impl_relax(device, &mode, &error) < 0)
+        return 0;
+    if (memory->event != NULL)
+        (void)device->event_is_done(memory->event, &done, &error);
+    if (done)
+        (void)device->free_now(memory->data, &error);
+    (void)dlpack_py_impl_unrelax(device, &mode, 0, &error);
+    return done;
+}
+
+/* Frees behind the copy, without waiting. The stream that it was made on may be gone: so
+ * on the default stream, which comes after what is queued on all but non-blocking ones;
+ * while a capture forbids that, on the thread's; or else at once if the copy is done, and
+ * if not the memory leaks. */
 static inline void
 dlpack_py_impl_free_behind(const dlpack_py_impl_device_memory *memory)
 {
@@ -2992,7 +3203,7 @@ dlpack_py_impl_free_behind(const dlpack_py_impl_device_memory *memory)
     const uintptr_t streams[2] = {device->default_stream, device->last_relative};
     dlpack_py_impl_visit visit = {-1, -1};
     dlpack_py_error error;
-    int i, freed = 0, captures, done = 1;
+    int i, freed = 0, captures;
 
     if (dlpack_py_impl_visit_device(device, &visit, memory->id, &error) < 0)
         return;
@@ -3000,8 +3211,8 @@ dlpack_py_impl_free_behind(const dlpack_py_impl_device_memory *memory)
         freed = device->is_capturing(streams[i], &captures, &error) == 0 && !captures &&
                 (memory->event == NULL || device->wait(streams[i], memory->event, &error) == 0) &&
                 device->free_async(memory->data, streams[i], &error) == 0;
-    if (!freed && (memory->event == NULL || device->event_is_done(memory->event, &done, &error) == 0) && done)
-        device->free_now(memory->data);
+    if (!freed)
+        (void)dlpack_py_impl_free_now(memory);
     (void)dlpack_py_impl_visit_end(device, &visit, 0, &error);
 }
 
@@ -3016,31 +3227,71 @@ dlpack_py_impl_free_device_memory(void *context)
     DLPACK_PY_FREE(memory);
 }
 
+/* The streams of a copy on a device: on which it is made, and those where work on its
+ * source may be queued. Memory that a capture allocates would be the graph's. */
+static inline int
+dlpack_py_impl_check_no_capture(const dlpack_py_device *device, dlpack_py_impl_visit *visit,
+                                const dlpack_py_work_stream *pending, size_t count, dlpack_py_work_stream stream,
+                                dlpack_py_error *error)
+{
+    dlpack_py_impl_captures captures = {0, 0, 1};
+
+    if (dlpack_py_impl_ask_capture(device, visit, stream, &captures.after, error) < 0 ||
+        (!captures.after && dlpack_py_impl_ask_captures(device, visit, pending, count, stream, &captures, error) < 0))
+        return -1;
+    return captures.after || captures.before != 0
+               ? dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
+                                     "a stream captures a graph, whose memory a copy would be: copy before it")
+               : 0;
+}
+
+/* Queues a copy between what is queued on the pending streams by now and what will be: it
+ * is of the data as it is at this moment, and whose memory that is may free it there. */
+static inline int
+dlpack_py_impl_copy_between(dlpack_py_impl_device_memory *memory, dlpack_py_impl_visit *visit, const DLTensor *out,
+                            const DLTensor *t, uint64_t flags, const dlpack_py_work_stream *pending, size_t count,
+                            dlpack_py_work_stream stream, dlpack_py_error *error)
+{
+    static const dlpack_py_impl_captures none = {0, 0, 0};
+    const dlpack_py_device *device = memory->device;
+    size_t i;
+
+    if (dlpack_py_impl_queue_order(device, visit, pending, count, stream, &none, error) < 0 ||
+        dlpack_py_impl_visit_device(device, visit, memory->id, error) < 0 ||
+        dlpack_py_impl_copy_on_device(device, out, t, flags, stream.handle, error) < 0 ||
+        device->event_record(memory->event, stream.handle, error) != 0)
+        return -1;
+    for (i = 0; i < count; i++) {
+        if (!dlpack_py_impl_same_stream(device, pending[i], stream) &&
+            (dlpack_py_impl_visit_stream(device, visit, pending[i], error) < 0 ||
+             device->wait(pending[i].handle, memory->event, error) < 0))
+            return -1;
+    }
+    return 0;
+}
+
 /* Allocates for out on a stream, and queues the copy there. When that fails, what was
  * queued is done. */
 static inline int
 dlpack_py_impl_fill_on_device(dlpack_py_impl_device_memory *memory, DLTensor *out, const DLTensor *t, uint64_t flags,
-                              dlpack_py_work_stream stream, dlpack_py_error *error)
+                              const dlpack_py_work_stream *pending, size_t count, dlpack_py_work_stream stream,
+                              dlpack_py_error *error)
 {
     const dlpack_py_device *device = memory->device;
     dlpack_py_impl_visit visit = {-1, -1};
     dlpack_py_error another;
-    int failed, captures = 0;
+    int failed;
 
-    failed = dlpack_py_impl_visit_device(device, &visit, memory->id, error) < 0 ||
-             device->is_capturing(stream.handle, &captures, error) < 0;
-    if (!failed && captures)
-        failed = dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
-                                     "a stream captures a graph, whose memory a copy would be: copy before it");
-    failed = failed || device->event_create(&memory->event, error) < 0 ||
+    failed = dlpack_py_impl_check_no_capture(device, &visit, pending, count, stream, error) < 0 ||
+             dlpack_py_impl_visit_device(device, &visit, memory->id, error) < 0 ||
+             device->event_create(&memory->event, error) < 0 ||
              device->allocate(&memory->data, (size_t)dlpack_py_nbytes(t, flags), stream.handle, error) < 0;
     if (!failed) {
         out->data = memory->data;
         out->byte_offset = 0;
-        failed = dlpack_py_impl_copy_on_device(device, out, t, flags, stream.handle, error) < 0 ||
-                 device->event_record(memory->event, stream.handle, error) != 0;
-        if (failed)
-            (void)device->synchronize(stream.handle, &another);
+        failed = dlpack_py_impl_copy_between(memory, &visit, out, t, flags, pending, count, stream, error) < 0;
+        if (failed && dlpack_py_impl_visit_device(device, &visit, memory->id, &another) == 0)
+            (void)dlpack_py_impl_host_wait(device, stream.handle, &another);
     }
     if (failed && memory->event != NULL) {
         device->event_destroy(memory->event);
@@ -3049,10 +3300,17 @@ dlpack_py_impl_fill_on_device(dlpack_py_impl_device_memory *memory, DLTensor *ou
     return dlpack_py_impl_visit_end(device, &visit, failed ? -1 : 0, error);
 }
 
-/* A compact copy of t on its own device, queued on a stream (S8). Otherwise the same. */
+/* A compact copy of t on its own device, queued on a stream (S8).
+ *
+ * pending, count   as in dlpack_py_offer: the copy comes after what is queued there, and
+ *                  before what will be
+ *
+ * Otherwise the same.
+ */
 static inline dlpack_py_impl_export *
 dlpack_py_impl_export_device_copy(const DLTensor *t, uint64_t flags, int32_t form, const dlpack_py_device *device,
-                                  dlpack_py_work_stream stream, dlpack_py_error *error)
+                                  const dlpack_py_work_stream *pending, size_t count, dlpack_py_work_stream stream,
+                                  dlpack_py_error *error)
 {
     const uint64_t kept = flags & DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED;
     dlpack_py_impl_device_memory *memory = (dlpack_py_impl_device_memory *)DLPACK_PY_MALLOC(sizeof(*memory));
@@ -3075,7 +3333,8 @@ dlpack_py_impl_export_device_copy(const DLTensor *t, uint64_t flags, int32_t for
     e->context = memory;
     e->free_fn = dlpack_py_impl_free_device_memory;
     out = dlpack_py_impl_export_tensor(e, form);
-    if (!dlpack_py_is_empty(t) && dlpack_py_impl_fill_on_device(memory, out, t, kept, stream, error) < 0) {
+    if (!dlpack_py_is_empty(t) &&
+        dlpack_py_impl_fill_on_device(memory, out, t, kept, pending, count, stream, error) < 0) {
         dlpack_py_impl_export_free(e);
         return NULL;
     }
@@ -3535,11 +3794,14 @@ typedef struct dlpack_py_offer {
     /* Asked before anything is exported: -1 with an exception, BufferError as a rule,
      * where the data's bytes are not its values, or the like (P7). May be NULL. */
     int (*veto)(PyObject *owner, const dlpack_py_request *request);
-    dlpack_py_embedded *embedded;         /* exported in place without an allocation; NULL: allocate */
-    dlpack_py_state *state;               /* NULL: looked up */
-    const dlpack_py_device *device;       /* on whose memory the data is, or whose streams work on it; NULL: none */
-    const dlpack_py_work_stream *pending; /* where work on the data may be queued, pending_count of them; they are */
-    size_t pending_count;                 /* ordered before the consumer's, or waited for before the host reads */
+    dlpack_py_embedded *embedded;   /* exported in place without an allocation; NULL: allocate */
+    dlpack_py_state *state;         /* NULL: looked up */
+    const dlpack_py_device *device; /* on whose memory the data is, or whose streams work on it; NULL: none */
+    /* Where work on the data may be queued: it is done before the consumer's, or before the host reads, for which
+     * other threads run meanwhile; the data stays where it is. With copy=True, what is queued there later comes after
+     * the copy. With none, memory of a device is to be freed by a call that waits for the device. */
+    const dlpack_py_work_stream *pending;
+    size_t pending_count; /* DLPACK_PY_MAX_PENDING at most */
 } dlpack_py_offer;
 
 #define DLPACK_PY_OFFER_UNSAID 1u          /* imported from a legacy capsule: may be so exported again (C7) */
@@ -3716,61 +3978,136 @@ dlpack_py_impl_asks_nothing(const dlpack_py_offer *offer, const dlpack_py_reques
             dlpack_py_impl_is_on(offer->device, offer->tensor->device));
 }
 
-/* A copy to the host makes it wait, other threads with the interpreter do not. */
-static inline void *
-dlpack_py_impl_answer_copy(const dlpack_py_offer *offer, const dlpack_py_request *request, const dlpack_py_plan *plan)
-{
-    const dlpack_py_device *device = dlpack_py_is_cpu_readable(offer->tensor->device) ? NULL : offer->device;
-    dlpack_py_impl_export *e;
-    dlpack_py_work_stream stream;
-    dlpack_py_error error;
-
-    if (device == NULL) {
-        e = dlpack_py_impl_export_copy(offer->tensor, offer->flags, plan->form, 'C', 0, NULL, NULL, 0, &error);
-    }
-    else if ((int32_t)plan->device.device_type == (int32_t)kDLCPU) {
-        Py_BEGIN_ALLOW_THREADS
-        e = dlpack_py_impl_export_copy(offer->tensor, offer->flags, plan->form, 'C', 0, device, offer->pending,
-                                       offer->pending_count, &error);
-        Py_END_ALLOW_THREADS
-    }
-    else {
-        stream = dlpack_py_impl_stream_of(offer, request);
-        if (dlpack_py_impl_asks_nothing(offer, request) && offer->pending_count > 0)
-            stream = offer->pending[0]; /* on the consumer's it would be too early */
-        e = dlpack_py_impl_export_device_copy(offer->tensor, offer->flags, plan->form, device, stream, &error);
-    }
-    if (e != NULL)
-        return &e->managed;
-    (void)dlpack_py_raise(&error);
-    return NULL;
-}
-
-/* Makes the data safe to be used on the consumer's stream (S1), or by the host (S10). */
+/* Makes the data safe to be used on the consumer's stream (S1), or by the host (S10). For
+ * data that is exported as it is, and for what the host copies. */
 static inline int
 dlpack_py_impl_answer_stream(const dlpack_py_offer *offer, const dlpack_py_request *request, const dlpack_py_plan *plan)
 {
+    dlpack_py_work_stream pending[DLPACK_PY_MAX_PENDING], stream;
+    const size_t count = offer->pending_count;
     dlpack_py_error error;
-    int failed;
+    int failed = 0;
 
-    if (plan->copy && !dlpack_py_is_cpu_readable(offer->tensor->device) &&
-        (int32_t)plan->device.device_type == (int32_t)kDLCPU)
-        return 0; /* the copy sees to it */
     if (dlpack_py_is_cpu_readable(plan->device) && request->stream.kind != DLPACK_PY_STREAM_HANDLE) {
         /* Without a stream it is the host that will read. */
         if (request->stream.kind == DLPACK_PY_STREAM_NO_SYNC &&
             !(request->has_device && (int32_t)plan->device.device_type == (int32_t)kDLCPU))
             return 0;
+        memcpy(pending, offer->pending, count * sizeof(*pending)); /* others may change the owner meanwhile */
         Py_BEGIN_ALLOW_THREADS
-        failed = dlpack_py_synchronize(offer->device, offer->pending, offer->pending_count, &error);
+        failed = dlpack_py_synchronize(offer->device, pending, count, &error);
         Py_END_ALLOW_THREADS
     }
     else if (dlpack_py_impl_asks_nothing(offer, request))
         return 0;
-    else
-        failed = dlpack_py_order(offer->device, offer->pending, offer->pending_count,
-                                 dlpack_py_impl_stream_of(offer, request), &error);
+    else {
+        stream = dlpack_py_impl_stream_of(offer, request);
+        if (stream.device_id == DLPACK_PY_CURRENT_DEVICE && stream.handle <= offer->device->last_relative)
+            failed = offer->device->get_device(&stream.device_id, &error); /* or it would never be the producer's */
+        failed = failed || dlpack_py_order(offer->device, offer->pending, count, stream, &error) < 0;
+    }
     return failed ? dlpack_py_raise(&error) : 0;
+}
+
+/* Makes a copy on the device: on the consumer's stream, which comes after the producer's.
+ * Where no order is asked for it would be too early there: on the producer's, or else on
+ * the default one. */
+static inline dlpack_py_impl_export *
+dlpack_py_impl_copy_for_device(const dlpack_py_offer *offer, const dlpack_py_request *request,
+                               const dlpack_py_plan *plan)
+{
+    dlpack_py_work_stream stream = dlpack_py_impl_stream_of(offer, request);
+    dlpack_py_impl_export *e;
+    dlpack_py_error error;
+
+    if (dlpack_py_impl_asks_nothing(offer, request) && offer->pending_count > 0 &&
+        offer->pending[0].device_id == offer->tensor->device.device_id)
+        stream = offer->pending[0];
+    e = dlpack_py_impl_export_device_copy(offer->tensor, offer->flags, plan->form, offer->device, offer->pending,
+                                          offer->pending_count, stream, &error);
+    if (e == NULL)
+        (void)dlpack_py_raise(&error);
+    return e;
+}
+
+/* What is looked at while other threads run, who may change the owner: a tensor's
+ * description, and the streams where work is pending. The data stays. */
+typedef struct dlpack_py_impl_snapshot {
+    DLTensor tensor;
+    int64_t shape[DLPACK_PY_MAX_NDIM], strides[DLPACK_PY_MAX_NDIM];
+    dlpack_py_work_stream pending[DLPACK_PY_MAX_PENDING];
+} dlpack_py_impl_snapshot;
+
+static inline dlpack_py_offer
+dlpack_py_impl_snapshot_take(dlpack_py_impl_snapshot *snapshot, const dlpack_py_offer *offer)
+{
+    const DLTensor *t = offer->tensor;
+    const size_t extents = (size_t)t->ndim * sizeof(int64_t);
+    dlpack_py_offer taken = *offer;
+
+    snapshot->tensor = *t;
+    if (t->ndim > 0) {
+        memcpy(snapshot->shape, t->shape, extents);
+        snapshot->tensor.shape = snapshot->shape;
+    }
+    if (t->ndim > 0 && t->strides != NULL) {
+        memcpy(snapshot->strides, t->strides, extents);
+        snapshot->tensor.strides = snapshot->strides;
+    }
+    if (offer->pending_count > 0)
+        memcpy(snapshot->pending, offer->pending, offer->pending_count * sizeof(*offer->pending));
+    taken.tensor = &snapshot->tensor;
+    taken.pending = snapshot->pending;
+    return taken;
+}
+
+/* Makes a copy on the CPU, for which the host waits where work is pending; other threads
+ * with the interpreter do not. */
+static inline dlpack_py_impl_export *
+dlpack_py_impl_copy_for_host(const dlpack_py_offer *offer, const dlpack_py_request *request, const dlpack_py_plan *plan)
+{
+    const int readable = dlpack_py_is_cpu_readable(offer->tensor->device);
+    dlpack_py_impl_snapshot snapshot;
+    const dlpack_py_offer taken = dlpack_py_impl_snapshot_take(&snapshot, offer);
+    dlpack_py_impl_export *e;
+    dlpack_py_error error;
+
+    if (readable && taken.pending_count > 0 && dlpack_py_impl_answer_stream(&taken, request, plan) < 0)
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    e = dlpack_py_impl_export_copy(taken.tensor, taken.flags, plan->form, 'C', 0, readable ? NULL : taken.device,
+                                   taken.pending, taken.pending_count, &error);
+    Py_END_ALLOW_THREADS
+    if (e == NULL)
+        (void)dlpack_py_raise(&error);
+    return e;
+}
+
+/* The same of data that is the CPU's already, where nothing is pending. */
+static inline dlpack_py_impl_export *
+dlpack_py_impl_copy_at_once(const dlpack_py_offer *offer, const dlpack_py_plan *plan)
+{
+    dlpack_py_error error;
+    dlpack_py_impl_export *e =
+        dlpack_py_impl_export_copy(offer->tensor, offer->flags, plan->form, 'C', 0, NULL, NULL, 0, &error);
+    if (e == NULL)
+        (void)dlpack_py_raise(&error);
+    return e;
+}
+
+/* A copy, which sees to what is pending. */
+static inline void *
+dlpack_py_impl_answer_copy(const dlpack_py_offer *offer, const dlpack_py_request *request, const dlpack_py_plan *plan)
+{
+    dlpack_py_impl_export *e;
+
+    if (dlpack_py_is_cpu_readable(offer->tensor->device) && offer->pending_count == 0)
+        e = dlpack_py_impl_copy_at_once(offer, plan);
+    else if ((int32_t)plan->device.device_type == (int32_t)kDLCPU)
+        e = dlpack_py_impl_copy_for_host(offer, request, plan);
+    else
+        e = dlpack_py_impl_copy_for_device(offer, request, plan);
+    return e == NULL ? NULL : &e->managed;
 }
 
 /* May this be exported, and how? Returns 0, or -1 with an exception. */
@@ -3784,6 +4121,11 @@ dlpack_py_impl_plan(const dlpack_py_offer *offer, const dlpack_py_request *reque
             PyErr_SetString(PyExc_BufferError, "the data cannot be exported in its present state");
         return -1;
     }
+    if (offer->pending_count > 0 && (offer->device == NULL || offer->pending_count > DLPACK_PY_MAX_PENDING)) {
+        PyErr_Format(PyExc_SystemError, "the offer has %zu pending streams, %d were wanted at most, and its device",
+                     offer->pending_count, DLPACK_PY_MAX_PENDING);
+        return -1;
+    }
     if (((offer->embedded == NULL || offer->tensor != &offer->embedded->versioned.dl_tensor) &&
          dlpack_py_validate(offer->tensor, offer->flags, &error) < 0) ||
         dlpack_py_decide(offer, request, plan, &error) < 0)
@@ -3791,9 +4133,9 @@ dlpack_py_impl_plan(const dlpack_py_offer *offer, const dlpack_py_request *reque
     return 0;
 }
 
-/* Export what is offered, as it was planned, and ordered after what is pending. Returns a
- * managed tensor of the plan's form, the caller's; NULL with MemoryError, BufferError or
- * RuntimeError. */
+/* Export what is offered, as it was planned; in place, before what is pending was seen to.
+ * Returns a managed tensor of the plan's form, the caller's; NULL with MemoryError,
+ * BufferError or RuntimeError. */
 static inline void *
 dlpack_py_impl_export_offer(const dlpack_py_offer *offer, const dlpack_py_request *request, const dlpack_py_plan *plan)
 {
@@ -3812,13 +4154,20 @@ static inline PyObject *
 dlpack_py_answer(const dlpack_py_offer *offer, const dlpack_py_request *request)
 {
     dlpack_py_plan plan;
+    PyObject *capsule;
     void *managed;
 
-    if (dlpack_py_impl_plan(offer, request, &plan) < 0 ||
-        (offer->pending_count > 0 && dlpack_py_impl_answer_stream(offer, request, &plan) < 0))
+    if (dlpack_py_impl_plan(offer, request, &plan) < 0)
         return NULL;
     managed = dlpack_py_impl_export_offer(offer, request, &plan);
-    return managed == NULL ? NULL : dlpack_py_impl_capsule_new(managed, plan.form);
+    capsule = managed == NULL ? NULL : dlpack_py_impl_capsule_new(managed, plan.form);
+    /* Last, for an order cannot be taken back: nothing fails after it. */
+    if (capsule != NULL && !plan.copy && offer->pending_count > 0 &&
+        dlpack_py_impl_answer_stream(offer, request, &plan) < 0) {
+        dlpack_py_impl_decref(capsule);
+        return NULL;
+    }
+    return capsule;
 }
 
 /* Answer a call of __dlpack__ with all that an offer can say. */
@@ -3992,6 +4341,7 @@ typedef struct dlpack_py_exchange {
     int (*offer)(PyObject *self, dlpack_py_offer *offer);
     PyObject *(*make_steal)(PyTypeObject *type, dlpack_py_view *v);
     const dlpack_py_want *want;
+    int (*work_stream)(DLDeviceType type, int32_t id, void **out); /* NULL: the CPU's, which has none */
 } dlpack_py_exchange;
 
 /* The weak references to types that a table of this file's was put on in the
@@ -4056,12 +4406,69 @@ dlpack_py_impl_exchange_plan(const dlpack_py_exchange *x, dlpack_py_state *state
     if (x->offer(object, offer) < 0)
         return -1;
     offer->state = state; /* whatever the author put there */
-    if (dlpack_py_impl_plan(offer, dlpack_py_impl_newest_request(), plan) < 0)
-        return -1;
-    if (offer->pending_count == 0 || !dlpack_py_is_cpu_readable(plan->device))
+    return dlpack_py_impl_plan(offer, dlpack_py_impl_newest_request(), plan);
+}
+
+/* 0 from a function of a table, and no exception? Else there will be one; returns -1. */
+static inline int
+dlpack_py_impl_check_table_call(int returned, const char *function)
+{
+    if (returned == 0 && !PyErr_Occurred())
         return 0;
-    return dlpack_py_impl_answer_stream(offer, dlpack_py_impl_newest_request(),
-                                        plan); /* the host asks no stream (X4) */
+    if (!PyErr_Occurred())
+        PyErr_Format(PyExc_RuntimeError, "the producer's exchange table: %s failed without an exception", function);
+    return -1;
+}
+
+/* The stream that a table's objects are worked on (X4). */
+static inline int
+dlpack_py_impl_ask_work(const DLPackExchangeAPI *table, const dlpack_py_device *device, dlpack_py_work_stream *work)
+{
+    void *stream = NULL; /* X8 */
+    const int returned = table->current_work_stream((DLDeviceType)device->type, work->device_id, &stream);
+    work->handle = stream == NULL ? device->default_stream : (uintptr_t)stream;
+    return dlpack_py_impl_check_table_call(returned, "current_work_stream");
+}
+
+/* The request that a table answers (X4): the host asks no stream, and so data that the CPU
+ * can read is waited for; other data comes in the order of the stream that the table names. */
+static inline int
+dlpack_py_impl_exchange_request(const dlpack_py_exchange *x, const dlpack_py_offer *offer, const dlpack_py_plan *plan,
+                                dlpack_py_request *request)
+{
+    dlpack_py_work_stream work = {0, plan->device.device_id};
+
+    *request = *dlpack_py_impl_newest_request();
+    if (dlpack_py_is_cpu_readable(plan->device))
+        return 0;
+    if (dlpack_py_impl_ask_work(&x->api, offer->device, &work) < 0)
+        return -1;
+    request->stream.kind = DLPACK_PY_STREAM_HANDLE;
+    request->stream.handle = work.handle;
+    return 0;
+}
+
+/* Sees to what is pending on data that is exported as it is. */
+static inline int
+dlpack_py_impl_exchange_settle(const dlpack_py_offer *offer, const dlpack_py_request *request,
+                               const dlpack_py_plan *plan)
+{
+    return offer->pending_count == 0 ? 0 : dlpack_py_impl_answer_stream(offer, request, plan);
+}
+
+/* Exports what was planned. */
+static inline void *
+dlpack_py_impl_exchange_export(const dlpack_py_exchange *x, const dlpack_py_offer *offer, const dlpack_py_plan *plan)
+{
+    dlpack_py_request request;
+    void *managed = NULL;
+
+    if (dlpack_py_impl_exchange_request(x, offer, plan, &request) == 0)
+        managed = dlpack_py_impl_export_offer(offer, &request, plan);
+    if (managed == NULL || plan->copy || dlpack_py_impl_exchange_settle(offer, &request, plan) == 0)
+        return managed;
+    dlpack_py_impl_delete(managed, plan->form);
+    return NULL;
 }
 
 /* What a bare DLTensor cannot say is not lent (X3). */
@@ -4220,7 +4627,8 @@ dlpack_py_impl_call(dlpack_py_state *state, PyObject *obj, PyObject *method, int
     if ((pass & DLPACK_PY_IMPL_PASS_COPY) != 0)
         stack[n++] = request->copy == DLPACK_PY_COPY_ALWAYS ? Py_True : Py_False;
     if ((pass & DLPACK_PY_IMPL_PASS_STREAM) != 0) {
-        stream = PyLong_FromUnsignedLongLong(request->stream.handle);
+        stream = request->stream.kind == DLPACK_PY_STREAM_NO_SYNC ? PyLong_FromLong(-1)
+                                                                  : PyLong_FromUnsignedLongLong(request->stream.handle);
         if (stream == NULL) {
             Py_XDECREF(device);
             return NULL;
@@ -4312,7 +4720,7 @@ dlpack_py_impl_ask(dlpack_py_state *state, PyObject *obj, PyObject *method, int 
                    const dlpack_py_request *request, unsigned *refused)
 {
     const unsigned needed = DLPACK_PY_IMPL_PASS_VERSION | (request->has_device ? DLPACK_PY_IMPL_PASS_DEVICE : 0u) |
-                            (request->stream.kind == DLPACK_PY_STREAM_HANDLE ? DLPACK_PY_IMPL_PASS_STREAM : 0u) |
+                            (request->stream.kind != DLPACK_PY_STREAM_NONE ? DLPACK_PY_IMPL_PASS_STREAM : 0u) |
                             (request->copy != DLPACK_PY_COPY_AS_NEEDED ? DLPACK_PY_IMPL_PASS_COPY : 0u);
     PyObject *capsule = NULL, *refusal, *first = NULL;
     unsigned named;
@@ -4700,13 +5108,16 @@ dlpack_py_impl_fetch_for_host(dlpack_py_state *state, PyObject *obj, PyObject *m
                               dlpack_py_impl_terms *terms, dlpack_py_view *v)
 {
     dlpack_py_request request = *terms->request;
+    int failed;
 
     dlpack_py_release(v);
     request.has_device = 1;
     request.device = dlpack_py_device_make(kDLCPU, 0);
     terms->request = &request;
     terms->can_ask = terms->ask = 0;
-    return dlpack_py_impl_fetch(state, obj, method, unbound, terms, v);
+    failed = dlpack_py_impl_fetch(state, obj, method, unbound, terms, v);
+    terms->request = dlpack_py_impl_no_request(); /* the other is gone */
+    return failed;
 }
 
 /* What __dlpack_device__ says. A number that is none, as some answer for the host, is 0. */
@@ -4751,7 +5162,8 @@ dlpack_py_impl_fetch_on(dlpack_py_state *state, PyObject *obj, PyObject *method,
 
     if (dlpack_py_impl_ask_device(state, obj, &where) < 0)
         return -1;
-    if (!dlpack_py_impl_is_on(device, where) && (int32_t)where.device_type != device->managed_type)
+    if (!dlpack_py_impl_is_on(device, where) && (int32_t)where.device_type != device->managed_type &&
+        request.stream.kind == DLPACK_PY_STREAM_HANDLE)
         memset(&request.stream, 0, sizeof(request.stream));
     if (dlpack_py_impl_is_on(device, where) && dlpack_py_impl_visit_device(device, &visit, where.device_id, &error) < 0)
         return dlpack_py_raise(&error);
@@ -4780,17 +5192,6 @@ dlpack_py_impl_table_may_mislead(const DLTensor *t, const dlpack_py_device *devi
            t->dtype.code == 18;
 }
 
-/* 0 from a function of a table, and no exception? Else there will be one; returns -1. */
-static inline int
-dlpack_py_impl_check_table_call(int returned, const char *function)
-{
-    if (returned == 0 && !PyErr_Occurred())
-        return 0;
-    if (!PyErr_Occurred())
-        PyErr_Format(PyExc_RuntimeError, "the producer's exchange table: %s failed without an exception", function);
-    return -1;
-}
-
 /* The same for a table of this file's: saves looking up what is known. */
 static inline int
 dlpack_py_impl_fetch_own(dlpack_py_state *state, const dlpack_py_exchange *x, PyObject *obj,
@@ -4804,21 +5205,11 @@ dlpack_py_impl_fetch_own(dlpack_py_state *state, const dlpack_py_exchange *x, Py
         return -1;
     if (plan.device.device_type != kDLCPU)
         return 1;
-    managed = dlpack_py_impl_export_offer(&offer, dlpack_py_impl_newest_request(), &plan);
+    managed = dlpack_py_impl_exchange_export(x, &offer, &plan);
     if (managed == NULL)
         return -1;
     terms->ours = !DLPACK_PY_PLAIN; /* a capsule's may have been changed by a consumer before us */
     return dlpack_py_impl_take_managed((DLManagedTensorVersioned *)managed, terms, v);
-}
-
-/* The stream that a table's objects are worked on (X4). */
-static inline int
-dlpack_py_impl_ask_work(const DLPackExchangeAPI *table, const dlpack_py_device *device, dlpack_py_work_stream *work)
-{
-    void *stream = NULL; /* X8 */
-    const int returned = table->current_work_stream((DLDeviceType)device->type, work->device_id, &stream);
-    work->handle = stream == NULL ? device->default_stream : (uintptr_t)stream;
-    return dlpack_py_impl_check_table_call(returned, "current_work_stream");
 }
 
 /* Puts the consumer's stream after that one. */
@@ -4828,6 +5219,8 @@ dlpack_py_impl_follow_work(const DLPackExchangeAPI *table, const dlpack_py_impl_
     dlpack_py_work_stream work, own;
     dlpack_py_error error;
 
+    if (terms->request->stream.kind == DLPACK_PY_STREAM_NO_SYNC)
+        return 0;
     work.device_id = own.device_id = v->tensor.device.device_id;
     own.handle = terms->request->stream.handle;
     if (dlpack_py_impl_ask_work(table, terms->device, &work) == 0) {
@@ -4852,7 +5245,10 @@ dlpack_py_impl_fetch_by_table(const DLPackExchangeAPI *table, PyObject *obj, dlp
     if (dlpack_py_impl_check_table_call(returned != 0 || managed == NULL, function) < 0) {
         if (returned == 0 && managed != NULL)
             dlpack_py_impl_delete(managed, DLPACK_PY_VERSIONED);
-        return -1;
+        if (terms->device == NULL || !PyErr_ExceptionMatches(PyExc_BufferError))
+            return -1;
+        PyErr_Clear(); /* a table for the CPU's data only, it may be */
+        return 1;
     }
     if (!dlpack_py_impl_is_unknown(managed, DLPACK_PY_VERSIONED) &&
         dlpack_py_impl_table_may_mislead(&managed->dl_tensor, terms->device)) {
@@ -5024,8 +5420,8 @@ dlpack_py_impl_obtain(dlpack_py_state *state, PyObject *obj, dlpack_py_impl_term
 /* Take the tensor that obj offers, on a device or as a copy if asked for.
  *
  * state     NULL: looked up
- * request   has_device with device, and copy, are honoured (C3); the rest is not
- *           looked at
+ * request   has_device with device, and copy, are honoured (C3); a stream is passed on, for
+ *           which there is dlpack_py_consume_on; the version is not looked at
  *
  * Otherwise as dlpack_py_consume.
  */
@@ -5060,10 +5456,12 @@ dlpack_py_impl_lend_own(dlpack_py_state *state, const dlpack_py_exchange *x, PyO
     dlpack_py_offer offer;
     dlpack_py_plan plan;
 
-    if (dlpack_py_impl_exchange_plan(x, state, obj, &offer, &plan) < 0 || !dlpack_py_impl_may_lend(&offer, &plan))
+    if (dlpack_py_impl_exchange_plan(x, state, obj, &offer, &plan) < 0 || !dlpack_py_impl_may_lend(&offer, &plan) ||
+        plan.device.device_type != kDLCPU ||
+        dlpack_py_impl_exchange_settle(&offer, dlpack_py_impl_newest_request(), &plan) < 0)
         return 0;
     *t = *offer.tensor;
-    return t->device.device_type == kDLCPU;
+    return 1;
 }
 
 /* Borrows by another's. */
@@ -5219,77 +5617,189 @@ dlpack_py_check(PyObject *obj)
 
 /* ---- 2.13 Consuming on a stream ----------------------------------------- */
 
-static inline void
-dlpack_py_impl_list_lock(dlpack_py_events *events)
-{
-    while (DLPACK_PY_IMPL_SWAP(&events->lock, 1) != 0)
-        continue; /* held for a few lines, which call nothing */
-}
-
-static inline void
-dlpack_py_impl_list_put(dlpack_py_events *events, dlpack_py_impl_waiting **list, dlpack_py_impl_waiting *one)
-{
-    dlpack_py_impl_list_lock(events);
-    one->next = *list;
-    *list = one;
-    DLPACK_PY_IMPL_STORE(&events->lock, 0);
-}
-
-/* One that waited before, whose event is of the device, or a new one without an event. */
+/* A node for an event of a device: one that waited before, or a new one without an event;
+ * NULL where there is no memory. */
 static inline dlpack_py_impl_waiting *
 dlpack_py_impl_list_spare(dlpack_py_events *events, int32_t device_id)
 {
     dlpack_py_impl_waiting **link = &events->spare, *one;
 
-    dlpack_py_impl_list_lock(events);
-    while (*link != NULL && (*link)->device_id != device_id)
+    dlpack_py_impl_lock(&events->lock);
+    while (*link != NULL && (*link)->stream.device_id != device_id)
         link = &(*link)->next;
     one = *link;
-    if (one != NULL)
-        *link = one->next;
-    DLPACK_PY_IMPL_STORE(&events->lock, 0);
-    if (one == NULL)
-        one = (dlpack_py_impl_waiting *)DLPACK_PY_MALLOC(sizeof(*one));
-    else
-        return one;
     if (one != NULL) {
-        one->event = NULL;
-        one->device_id = device_id;
+        *link = one->next;
+        events->spare_count--;
     }
+    dlpack_py_impl_unlock(&events->lock);
+    if (one != NULL)
+        return one;
+    one = (dlpack_py_impl_waiting *)DLPACK_PY_MALLOC(sizeof(*one));
+    if (one != NULL)
+        one->event = NULL;
     return one;
 }
 
+/* Keeps a node and its event for the next time, unless there are enough. */
+static inline void
+dlpack_py_impl_list_keep(const dlpack_py_device *device, dlpack_py_impl_waiting *one)
+{
+    dlpack_py_events *events = device->events;
+    int kept;
+
+    dlpack_py_impl_lock(&events->lock);
+    kept = one->event != NULL && events->spare_count < DLPACK_PY_IMPL_SPARE_EVENTS;
+    if (kept) {
+        one->next = events->spare;
+        events->spare = one;
+        events->spare_count++;
+    }
+    dlpack_py_impl_unlock(&events->lock);
+    if (!kept && one->event != NULL)
+        device->event_destroy(one->event);
+    if (!kept)
+        DLPACK_PY_FREE(one);
+}
+
+static inline void
+dlpack_py_impl_list_append(dlpack_py_events *events, dlpack_py_impl_waiting *one)
+{
+    one->next = NULL;
+    dlpack_py_impl_lock(&events->lock);
+    if (events->last == NULL)
+        events->waiting = one;
+    else
+        events->last->next = one;
+    events->last = one;
+    (void)DLPACK_PY_IMPL_ADD(&events->waiting_count, 1);
+    dlpack_py_impl_unlock(&events->lock);
+}
+
+/* The node that waits behind another one, or the first. Others append meanwhile; none but
+ * who is collecting takes one out. */
+static inline dlpack_py_impl_waiting *
+dlpack_py_impl_list_next(dlpack_py_events *events, const dlpack_py_impl_waiting *one)
+{
+    dlpack_py_impl_waiting *next;
+    dlpack_py_impl_lock(&events->lock);
+    next = one == NULL ? events->waiting : one->next;
+    dlpack_py_impl_unlock(&events->lock);
+    return next;
+}
+
+static inline void
+dlpack_py_impl_list_remove(dlpack_py_events *events, dlpack_py_impl_waiting *before, dlpack_py_impl_waiting *one)
+{
+    dlpack_py_impl_lock(&events->lock);
+    if (before == NULL)
+        events->waiting = one->next;
+    else
+        before->next = one->next;
+    if (events->last == one)
+        events->last = before;
+    (void)DLPACK_PY_IMPL_ADD(&events->waiting_count, -1);
+    dlpack_py_impl_unlock(&events->lock);
+}
+
+/* The interpreter that this thread is attached to, or NULL. */
+static inline void *
+dlpack_py_impl_interpreter_here(void)
+{
+    return dlpack_py_impl_thread_state() == NULL ? NULL : PyInterpreterState_Get();
+}
+
+/* A deleter that takes objects of one interpreter apart must not run attached to another
+ * (G1). Without a thread state it attaches by itself, as all do that are called anywhere. */
+static inline int
+dlpack_py_impl_is_collected_here(const dlpack_py_impl_waiting *one, const void *here)
+{
+    return here == NULL || one->interpreter == NULL || one->interpreter == here;
+}
+
+#define DLPACK_PY_IMPL_BUSY_STREAMS 8
+
+/* Asks about what waits, in order: of a stream's up to the first that is not done. */
+static inline void
+dlpack_py_impl_collect_ask(const dlpack_py_device *device, const void *here)
+{
+    dlpack_py_work_stream busy[DLPACK_PY_IMPL_BUSY_STREAMS];
+    dlpack_py_impl_waiting *one;
+    dlpack_py_error error;
+    int mode, done, i, count = 0;
+
+    if (dlpack_py_impl_relax(device, &mode, &error) < 0)
+        return;
+    for (one = dlpack_py_impl_list_next(device->events, NULL); one != NULL && count < DLPACK_PY_IMPL_BUSY_STREAMS;
+         one = dlpack_py_impl_list_next(device->events, one)) {
+        for (i = 0; i < count && !dlpack_py_impl_same_stream(device, busy[i], one->stream); i++)
+            continue;
+        if (i < count || !dlpack_py_impl_is_collected_here(one, here))
+            continue;
+        done = 0;
+        (void)device->event_is_done(one->event, &done, &error);
+        one->done = done;
+        if (!done)
+            busy[count++] = one->stream;
+    }
+    (void)dlpack_py_impl_unrelax(device, &mode, 0, &error);
+}
+
+/* Lets go of what is done. A node is on the list, and so counted, until its deleter has run. */
+static inline void
+dlpack_py_impl_collect_done(const dlpack_py_device *device)
+{
+    dlpack_py_impl_waiting *before = NULL, *one = dlpack_py_impl_list_next(device->events, NULL), *next;
+
+    for (; one != NULL; one = next) {
+        if (one->done)
+            dlpack_py_impl_delete(one->managed, one->form);
+        next = dlpack_py_impl_list_next(device->events, one);
+        if (!one->done) {
+            before = one;
+            continue;
+        }
+        dlpack_py_impl_list_remove(device->events, before, one);
+        dlpack_py_impl_list_keep(device, one);
+    }
+}
+
+/* What dlpack_py_collect does, unless another thread, or a caller of this one, is at it. */
+static inline void
+dlpack_py_impl_collect(const dlpack_py_device *device)
+{
+    dlpack_py_events *events = device->events;
+
+    if (DLPACK_PY_IMPL_LOAD(&events->waiting_count) == 0 || DLPACK_PY_IMPL_SWAP(&events->collecting, 1) != 0)
+        return;
+    dlpack_py_impl_collect_ask(device, dlpack_py_impl_interpreter_here());
+    dlpack_py_impl_collect_done(device);
+    DLPACK_PY_IMPL_STORE(&events->collecting, 0);
+}
+
 /* Let go of the tensors whose work is done (dlpack_py_release_on). Later calls of this
- * file's do it by themselves; who makes none calls this now and then.
+ * file's do it by themselves; who makes none calls this now and then, and after the last
+ * work was waited for, before an interpreter or the process ends: what waits then leaks.
  *
- * Returns how many are still waiting. The host does not wait. Deleters run here, as by
- * dlpack_py_release.
+ * Returns how many are still waiting that may be let go of here: those of the interpreter
+ * that the thread is attached to; without one, all. The host does not wait. Deleters run
+ * here, as by dlpack_py_release.
  */
 static inline size_t
 dlpack_py_collect(const dlpack_py_device *device)
 {
     dlpack_py_events *events = device->events;
-    dlpack_py_impl_waiting *all, *one;
-    dlpack_py_error error;
+    const void *here = dlpack_py_impl_interpreter_here();
+    const dlpack_py_impl_waiting *one;
     size_t left = 0;
-    int done;
 
-    dlpack_py_impl_list_lock(events);
-    all = events->waiting;
-    events->waiting = NULL;
-    DLPACK_PY_IMPL_STORE(&events->lock, 0);
-    while ((one = all) != NULL) {
-        all = one->next;
-        done = 0;
-        (void)device->event_is_done(one->event, &done, &error);
-        if (!done) {
-            dlpack_py_impl_list_put(events, &events->waiting, one);
+    dlpack_py_impl_collect(device);
+    dlpack_py_impl_lock(&events->lock);
+    for (one = events->waiting; one != NULL; one = one->next) {
+        if (dlpack_py_impl_is_collected_here(one, here))
             left++;
-            continue;
-        }
-        dlpack_py_impl_delete(one->managed, one->form);
-        dlpack_py_impl_list_put(events, &events->spare, one);
     }
+    dlpack_py_impl_unlock(&events->lock);
     return left;
 }
 
@@ -5298,25 +5808,24 @@ static inline int
 dlpack_py_impl_release_later(const dlpack_py_device *device, dlpack_py_impl_visit *visit, dlpack_py_work_stream stream,
                              dlpack_py_view *v, dlpack_py_error *error)
 {
-    dlpack_py_impl_waiting *one = NULL;
-    int failed;
+    dlpack_py_impl_waiting *one;
 
-    failed = dlpack_py_impl_name_device(device, visit, &stream, error);
-    if (!failed) {
-        one = dlpack_py_impl_list_spare(device->events, stream.device_id);
-        failed = one == NULL ? dlpack_py_impl_fail(error, DLPACK_PY_MEMORY_ERROR, "no memory to remember a tensor")
-                             : dlpack_py_impl_record(device, visit, stream, &one->event, error);
-    }
-    if (failed && one != NULL && one->event == NULL)
-        DLPACK_PY_FREE(one);
-    else if (failed && one != NULL)
-        dlpack_py_impl_list_put(device->events, &device->events->spare, one);
-    if (failed)
+    if (dlpack_py_impl_name_device(device, visit, &stream, error) < 0)
         return -1;
+    one = dlpack_py_impl_list_spare(device->events, stream.device_id);
+    if (one == NULL)
+        return dlpack_py_impl_fail(error, DLPACK_PY_MEMORY_ERROR, "no memory to remember a tensor");
+    one->stream = stream;
+    if (dlpack_py_impl_record(device, visit, stream, &one->event, error) < 0) {
+        dlpack_py_impl_list_keep(device, one);
+        return -1;
+    }
+    one->done = 0;
     one->managed = v->managed;
     one->form = v->form;
+    one->interpreter = dlpack_py_impl_interpreter_here();
     dlpack_py_impl_view_clear(v);
-    dlpack_py_impl_list_put(device->events, &device->events->waiting, one);
+    dlpack_py_impl_list_append(device->events, one);
     return 0;
 }
 
@@ -5335,20 +5844,21 @@ dlpack_py_release_on(const dlpack_py_device *device, dlpack_py_work_stream strea
                      dlpack_py_error *error)
 {
     dlpack_py_impl_visit visit = {-1, -1};
+    dlpack_py_error another;
     int failed, captures = 0;
 
-    (void)dlpack_py_collect(device);
+    dlpack_py_impl_collect(device);
     if (v->managed == NULL)
         return 0;
-    failed = dlpack_py_impl_visit_stream(device, &visit, stream, error) < 0 ||
-             device->is_capturing(stream.handle, &captures, error) < 0;
+    failed = dlpack_py_impl_ask_capture(device, &visit, stream, &captures, error);
     if (!failed && captures)
         failed = dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
                                      "the stream captures a graph, whose work comes later: keep the tensor as long as "
                                      "the graph");
     if (!failed)
         failed = dlpack_py_impl_release_later(device, &visit, stream, v, error);
-    return dlpack_py_impl_visit_end(device, &visit, failed ? -1 : 0, error);
+    (void)dlpack_py_impl_visit_end(device, &visit, 0, &another); /* v is released or not, whatever comes of this */
+    return failed;
 }
 
 /* The stream that a library works on at present, by the exchange table of an object's type:
@@ -5356,7 +5866,8 @@ dlpack_py_release_on(const dlpack_py_device *device, dlpack_py_work_stream strea
  *
  * work   in: device_id; out: handle
  *
- * Returns 1; 0 where the type has no table; or -1 with the library's exception.
+ * Returns 1; 0 where the type has no table, or one of this file's without a stream; or -1
+ * with the library's exception.
  */
 static inline int
 dlpack_py_current_work(dlpack_py_state *state, PyObject *obj, const dlpack_py_device *device,
@@ -5371,7 +5882,7 @@ dlpack_py_current_work(dlpack_py_state *state, PyObject *obj, const dlpack_py_de
     if (type == NULL)
         return -1;
 #if DLPACK_PY_HAS_EXCHANGE_API
-    if (type->table != NULL && !type->own)
+    if (type->table != NULL && (!type->own || ((const dlpack_py_exchange *)type->table)->work_stream != NULL))
         return dlpack_py_impl_ask_work((const DLPackExchangeAPI *)type->table, device, work) < 0 ? -1 : 1;
 #endif
     (void)device;
@@ -5386,7 +5897,9 @@ dlpack_py_current_work(dlpack_py_state *state, PyObject *obj, const dlpack_py_de
  * stream   as it crosses the protocol: never 0 on CUDA, never 1 or 2 on ROCm (S2, S3).
  *          It is ordered after the producer's work, by the producer (__dlpack__) or here
  *          (the exchange table of its type), and the host does not wait
- * want     a device of 0 is device->type here; NULL: anything there
+ * want     a device of 0 is device->type here; NULL: anything there. With the option
+ *          DLPACK_PY_NOTHING_PENDING no order is asked for: the producer is passed -1, and
+ *          the stream may capture a graph
  *
  * Otherwise as dlpack_py_consume, and RuntimeError for what the device's runtime reports. A
  * raw capsule is taken as it is: whoever asked for it had a stream in mind.
@@ -5411,7 +5924,9 @@ dlpack_py_consume_on(dlpack_py_state *state, PyObject *obj, const dlpack_py_devi
     request.stream.handle = stream;
     if (dlpack_py_check_stream(dlpack_py_device_make(device->type, 0), &request.stream, &error) < 0)
         return dlpack_py_raise(&error);
-    (void)dlpack_py_collect(device);
+    if ((there.options & DLPACK_PY_NOTHING_PENDING) != 0)
+        request.stream.kind = DLPACK_PY_STREAM_NO_SYNC;
+    dlpack_py_impl_collect(device);
     terms = dlpack_py_impl_terms_of(&there, &request);
     terms.device = device;
     return dlpack_py_impl_obtain(state, obj, &terms, v);
@@ -5736,20 +6251,32 @@ dlpack_py_return_like_steal(PyObject *like, dlpack_py_view *v)
  * make_steal   PyObject *(PyTypeObject *type, dlpack_py_view *v): a new object of the type
  *              that holds the view, which it takes over, also when it fails
  * want         const dlpack_py_want *: what make_steal can use; NULL: any CPU tensor
+ *
+ * Objects in memory that the CPU cannot read are for __dlpack__ alone; or else
+ * DLPACK_PY_EXCHANGE_API_ON has one argument more:
+ *
+ * work_stream   int (DLDeviceType type, int32_t id, void **stream): the stream of a device on
+ *               which the calling thread works on such objects, *stream, which is NULL before;
+ *               0, or -1 with an exception. What an offer has pending elsewhere is ordered
+ *               before it as an object is exported (X4).
  */
-#define DLPACK_PY_EXCHANGE_API(name, offer, make_steal, want)                                              \
+#define DLPACK_PY_EXCHANGE_API(name, offer, make_steal, want) \
+    DLPACK_PY_EXCHANGE_API_ON(name, offer, make_steal, want, NULL)
+#define DLPACK_PY_EXCHANGE_API_ON(name, offer, make_steal, want, work_stream)                              \
     static int name##_from_object(void *object, DLManagedTensorVersioned **out);                           \
     static int name##_borrow(void *object, DLTensor *out);                                                 \
     static int name##_to_object(DLManagedTensorVersioned *managed, void **out);                            \
+    static int name##_stream(DLDeviceType type, int32_t id, void **out);                                   \
     static const dlpack_py_exchange name = {{{{DLPACK_PY_PROTOCOL_MAJOR, DLPACK_PY_PROTOCOL_MINOR}, NULL}, \
                                              dlpack_py_impl_table_allocate,                                \
                                              name##_from_object,                                           \
                                              name##_to_object,                                             \
                                              name##_borrow,                                                \
-                                             dlpack_py_impl_table_stream},                                 \
+                                             name##_stream},                                               \
                                             (offer),                                                       \
                                             (make_steal),                                                  \
-                                            (want)};                                                       \
+                                            (want),                                                        \
+                                            (work_stream)};                                                \
     static int name##_from_object(void *object, DLManagedTensorVersioned **out)                            \
     {                                                                                                      \
         return dlpack_py_impl_table_from_object(&name, object, out);                                       \
@@ -5762,6 +6289,10 @@ dlpack_py_return_like_steal(PyObject *like, dlpack_py_view *v)
     {                                                                                                      \
         return dlpack_py_impl_table_to_object(&name, managed, out);                                        \
     }                                                                                                      \
+    static int name##_stream(DLDeviceType type, int32_t id, void **out)                                    \
+    {                                                                                                      \
+        return dlpack_py_impl_table_stream(&name, type, id, out);                                          \
+    }                                                                                                      \
     struct dlpack_py_impl_semicolon
 
 /* Raises for an out parameter that is NULL (X6). */
@@ -5773,10 +6304,10 @@ dlpack_py_impl_check_out(const void *out)
     return out == NULL ? -1 : 0;
 }
 
-/* The work of this library's producers on the CPU is done when a call returns: there is
- * no stream (X4). */
+/* current_work_stream. What the CPU can read is done when a call returns: there is no
+ * stream (X4). */
 static inline int
-dlpack_py_impl_table_stream(DLDeviceType type, int32_t id, void **out)
+dlpack_py_impl_table_stream(const dlpack_py_exchange *x, DLDeviceType type, int32_t id, void **out)
 {
     char name[DLPACK_PY_TEXT_SIZE];
 
@@ -5785,6 +6316,8 @@ dlpack_py_impl_table_stream(DLDeviceType type, int32_t id, void **out)
     *out = NULL;
     if (dlpack_py_is_cpu_readable(dlpack_py_device_make((int32_t)type, id)))
         return 0;
+    if (x->work_stream != NULL)
+        return x->work_stream(type, id, out);
     PyErr_Format(PyExc_BufferError,
                  "device is %s, objects with this exchange table are in memory that the CPU can read",
                  dlpack_py_device_text(dlpack_py_device_make((int32_t)type, id), name));
@@ -5843,7 +6376,7 @@ dlpack_py_impl_table_from_object(const dlpack_py_exchange *x, void *object, DLMa
     *out = NULL;
     if (dlpack_py_impl_table_offer(x, (PyObject *)object, &offer, &plan) < 0)
         return -1;
-    *out = (DLManagedTensorVersioned *)dlpack_py_impl_export_offer(&offer, dlpack_py_impl_newest_request(), &plan);
+    *out = (DLManagedTensorVersioned *)dlpack_py_impl_exchange_export(x, &offer, &plan);
     return *out == NULL ? -1 : 0;
 }
 
@@ -5851,6 +6384,7 @@ dlpack_py_impl_table_from_object(const dlpack_py_exchange *x, void *object, DLMa
 static inline int
 dlpack_py_impl_table_borrow(const dlpack_py_exchange *x, void *object, DLTensor *out)
 {
+    dlpack_py_request request;
     dlpack_py_offer offer;
     dlpack_py_plan plan;
 
@@ -5864,6 +6398,9 @@ dlpack_py_impl_table_borrow(const dlpack_py_exchange *x, void *object, DLTensor 
                                                                     : "has no strides in its object");
         return -1;
     }
+    if (dlpack_py_impl_exchange_request(x, &offer, &plan, &request) < 0 ||
+        dlpack_py_impl_exchange_settle(&offer, &request, &plan) < 0)
+        return -1;
     *out = *offer.tensor;
     dlpack_py_impl_fold_offset(out);
     return 0;

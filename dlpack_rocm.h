@@ -55,6 +55,14 @@
 
 #include <hip/hip_runtime_api.h>
 
+#if HIP_VERSION < 50200000
+#  error "dlpack_rocm.h needs HIP 5.2 or newer: hipMallocAsync, hipStreamIsCapturing"
+#endif
+#if defined(HIP_API_PER_THREAD_DEFAULT_STREAM) && !defined(hipStreamLegacy)
+#  error \
+    "this HIP has no name for the default stream in a file for per-thread default streams: include dlpack_rocm.h in another file"
+#endif
+
 #if defined(__cplusplus) && defined(__GNUC__)
 #  pragma GCC diagnostic push
 #  pragma GCC diagnostic ignored "-Wold-style-cast"
@@ -65,6 +73,13 @@
 #endif
 
 /* ---- 1 The runtime's functions ------------------------------------------ */
+
+/* hipErrorStreamCapture...: what a graph capture forbids. */
+static inline int
+dlpack_rocm_impl_is_capture_error(hipError_t status)
+{
+    return (int)status >= 900 && (int)status <= 908;
+}
 
 /* A failure becomes *error and is read away: the next launch check, of any library in the
  * process, would take it for its own (S9). */
@@ -78,7 +93,7 @@ dlpack_rocm_impl_check(hipError_t status, const char *call, dlpack_py_error *err
     (void)hipGetLastError();
     if (status == hipErrorOutOfMemory)
         code = DLPACK_PY_MEMORY_ERROR;
-    else if ((int)status >= 900 && (int)status <= 908) /* hipErrorStreamCapture... */
+    else if (dlpack_rocm_impl_is_capture_error(status))
         code = DLPACK_PY_BUFFER_ERROR;
     return dlpack_py_impl_fail(error, code, "%s: %s, %s", call, hipGetErrorName(status), hipGetErrorString(status));
 }
@@ -86,6 +101,10 @@ dlpack_rocm_impl_check(hipError_t status, const char *call, dlpack_py_error *err
 static inline hipStream_t
 dlpack_rocm_impl_handle(uintptr_t stream)
 {
+#if defined(HIP_API_PER_THREAD_DEFAULT_STREAM) /* 0 is the thread's */
+    if (stream == 0)
+        return hipStreamLegacy;
+#endif
     return (hipStream_t)stream;
 }
 
@@ -132,20 +151,21 @@ dlpack_rocm_impl_get_capture(uintptr_t stream, uint64_t *id, dlpack_py_error *er
     return dlpack_rocm_impl_check(returned, "hipStreamGetCaptureInfo", error);
 }
 
-/* A query or a wait of the host is legal on this thread while another captures, until the
- * mode is put back. */
 static inline int
-dlpack_rocm_impl_exchange_mode(hipStreamCaptureMode *mode, dlpack_py_error *error)
+dlpack_rocm_impl_exchange_capture_mode(int *mode, dlpack_py_error *error)
 {
-    return dlpack_rocm_impl_check(hipThreadExchangeStreamCaptureMode(mode), "hipThreadExchangeStreamCaptureMode",
-                                  error);
+    hipStreamCaptureMode exchanged = (hipStreamCaptureMode)*mode;
+    const int failed = dlpack_rocm_impl_check(hipThreadExchangeStreamCaptureMode(&exchanged),
+                                              "hipThreadExchangeStreamCaptureMode", error);
+    *mode = (int)exchanged;
+    return failed;
 }
 
 /* hipErrorNotReady is an answer, and is read away like an error. */
 static inline int
 dlpack_rocm_impl_check_query(hipError_t status, const char *call, int *done, dlpack_py_error *error)
 {
-    *done = status != hipErrorNotReady; /* with its context, all work of it is lost */
+    *done = status == hipSuccess;
     if (status != hipErrorNotReady)
         return dlpack_rocm_impl_check(status, call, error);
     (void)hipGetLastError();
@@ -153,48 +173,26 @@ dlpack_rocm_impl_check_query(hipError_t status, const char *call, int *done, dlp
 }
 
 static inline int
-dlpack_rocm_impl_restore_mode(hipStreamCaptureMode *mode, int failed, dlpack_py_error *error)
-{
-    dlpack_py_error another;
-    return dlpack_rocm_impl_exchange_mode(mode, failed ? &another : error) < 0 ? -1 : failed;
-}
-
-static inline int
 dlpack_rocm_impl_is_done(uintptr_t stream, int *done, dlpack_py_error *error)
 {
-    hipStreamCaptureMode mode = hipStreamCaptureModeRelaxed;
-    int failed;
-
-    if (dlpack_rocm_impl_exchange_mode(&mode, error) < 0)
-        return -1;
-    failed =
-        dlpack_rocm_impl_check_query(hipStreamQuery(dlpack_rocm_impl_handle(stream)), "hipStreamQuery", done, error);
-    return dlpack_rocm_impl_restore_mode(&mode, failed, error);
+    return dlpack_rocm_impl_check_query(hipStreamQuery(dlpack_rocm_impl_handle(stream)), "hipStreamQuery", done, error);
 }
 
 static inline int
 dlpack_rocm_impl_event_is_done(void *event, int *done, dlpack_py_error *error)
 {
-    hipStreamCaptureMode mode = hipStreamCaptureModeRelaxed;
-    int failed;
-
-    if (dlpack_rocm_impl_exchange_mode(&mode, error) < 0)
-        return -1;
-    failed = dlpack_rocm_impl_check_query(hipEventQuery((hipEvent_t)event), "hipEventQuery", done, error);
-    return dlpack_rocm_impl_restore_mode(&mode, failed, error);
+    const hipError_t status = hipEventQuery((hipEvent_t)event);
+    const int failed = dlpack_rocm_impl_check_query(status, "hipEventQuery", done, error);
+    /* Either the question was wrong (in a capture; in a forked child), or the context is lost. */
+    if (failed && !dlpack_rocm_impl_is_capture_error(status) && status != hipErrorNotInitialized)
+        *done = 1;
+    return failed;
 }
 
 static inline int
 dlpack_rocm_impl_synchronize(uintptr_t stream, dlpack_py_error *error)
 {
-    hipStreamCaptureMode mode = hipStreamCaptureModeRelaxed;
-    int failed;
-
-    if (dlpack_rocm_impl_exchange_mode(&mode, error) < 0)
-        return -1;
-    failed =
-        dlpack_rocm_impl_check(hipStreamSynchronize(dlpack_rocm_impl_handle(stream)), "hipStreamSynchronize", error);
-    return dlpack_rocm_impl_restore_mode(&mode, failed, error);
+    return dlpack_rocm_impl_check(hipStreamSynchronize(dlpack_rocm_impl_handle(stream)), "hipStreamSynchronize", error);
 }
 
 static inline int
@@ -255,16 +253,10 @@ dlpack_rocm_impl_free_async(void *data, uintptr_t stream, dlpack_py_error *error
     return dlpack_rocm_impl_check(hipFreeAsync(data, dlpack_rocm_impl_handle(stream)), "hipFreeAsync", error);
 }
 
-static inline void
-dlpack_rocm_impl_free_now(void *data)
+static inline int
+dlpack_rocm_impl_free_now(void *data, dlpack_py_error *error)
 {
-    hipStreamCaptureMode mode = hipStreamCaptureModeRelaxed;
-    dlpack_py_error error;
-
-    if (dlpack_rocm_impl_exchange_mode(&mode, &error) < 0)
-        return;
-    (void)dlpack_rocm_impl_check(hipFree(data), "hipFree", &error);
-    (void)dlpack_rocm_impl_exchange_mode(&mode, &error);
+    return dlpack_rocm_impl_check(hipFree(data), "hipFree", error);
 }
 
 /* The table of ROCm, for all of dlpack_py.h that asks for one: dlpack_py_order,
@@ -283,6 +275,7 @@ dlpack_rocm_device(void)
         dlpack_rocm_impl_set_device,
         dlpack_rocm_impl_is_capturing,
         dlpack_rocm_impl_get_capture,
+        dlpack_rocm_impl_exchange_capture_mode,
         dlpack_rocm_impl_is_done,
         dlpack_rocm_impl_synchronize,
         dlpack_rocm_impl_event_create,
@@ -301,10 +294,15 @@ dlpack_rocm_device(void)
 /* ---- 2 Streams and memory ----------------------------------------------- */
 
 /* A stream as it crosses the protocol (S3): the default one is 0, by whatever name. One
- * per thread (2) orders as a producer's, and is refused as a consumer's. */
+ * per thread (2), which is NULL in a file that is compiled for per-thread default streams,
+ * orders as a producer's, and is refused as a consumer's. */
 static inline uintptr_t
 dlpack_rocm_stream(hipStream_t stream)
 {
+#if defined(HIP_API_PER_THREAD_DEFAULT_STREAM)
+    if (stream == NULL)
+        return 2;
+#endif
     return (uintptr_t)stream == 1 ? 0 : (uintptr_t)stream; /* 1: hipStreamLegacy, of newer versions */
 }
 
@@ -397,10 +395,11 @@ dlpack_rocm_free_events(void)
 
 /* dlpack_rocm_produce: answer a call of __dlpack__ for data of a device.
  *
- * t        on a device (dlpack_rocm_tensor), or pinned memory
- * stream   where work on the data may be queued, on the data's device or, for pinned
- *          memory, the current one. The consumer's stream is ordered after it, and
- *          the host waits only where it will read (P5, S1, S10)
+ * t        on a device (dlpack_rocm_tensor), or pinned memory, which has no number (D9):
+ *          its device_id then is that of the stream's device
+ * stream   where work on the data may be queued, on the data's device. The consumer's stream
+ *          is ordered after it, and the host waits only where it will read (P5, S1, S10):
+ *          other Python threads run meanwhile, and the data has to stay where it is
  *
  * Otherwise as dlpack_py_produce, and RuntimeError for what the runtime reports. For several
  * streams, none, or stream=None without an order: dlpack_py_offer, with
@@ -411,9 +410,7 @@ dlpack_rocm_produce(PyObject *owner, const DLTensor *t, uint64_t flags, hipStrea
                     Py_ssize_t nargs, PyObject *kwnames)
 {
     dlpack_py_offer offer = dlpack_py_offer_make(owner, t, flags);
-    const int on_device = dlpack_py_impl_is_on(dlpack_rocm_device(), t->device);
-    const dlpack_py_work_stream pending =
-        dlpack_rocm_work_stream(stream, on_device ? t->device.device_id : DLPACK_PY_CURRENT_DEVICE);
+    const dlpack_py_work_stream pending = dlpack_rocm_work_stream(stream, t->device.device_id);
 
     offer.device = dlpack_rocm_device();
     offer.pending = &pending;
@@ -424,7 +421,8 @@ dlpack_rocm_produce(PyObject *owner, const DLTensor *t, uint64_t flags, hipStrea
 /* dlpack_rocm_consume: take the tensor that obj offers, to work on it on a stream.
  *
  * want     NULL: anything on a ROCm device; a device of 0 is kDLROCM here
- * stream   the consumer's, on the data's device; it is ordered after the producer's work
+ * stream   the consumer's, on the data's device; it is ordered after the producer's work.
+ *          NULL is the default stream of that device: make it current to launch there
  *
  * Returns as dlpack_py_consume, and -1 with RuntimeError for what the runtime reports.
  */
@@ -434,8 +432,9 @@ dlpack_rocm_consume(PyObject *obj, const dlpack_py_want *want, hipStream_t strea
     return dlpack_py_consume_on(NULL, obj, dlpack_rocm_device(), dlpack_rocm_stream(stream), want, v);
 }
 
-/* Let go of a view while work on its tensor is queued on a stream of its device. Returns 0,
- * or -1 with an exception, and v is the caller's as before: see dlpack_py_release_on. */
+/* Let go of a view while work on its tensor is queued on a stream of its device; for
+ * pinned memory, of the current one. Returns 0, or -1 with an exception, and v is
+ * the caller's as before: see dlpack_py_release_on. Needs a thread state, as it raises. */
 static inline int
 dlpack_rocm_release(dlpack_py_view *v, hipStream_t stream)
 {

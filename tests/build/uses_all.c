@@ -64,6 +64,14 @@ own_synchronize(uintptr_t stream, dlpack_py_error *error)
 }
 
 static int
+own_exchange_capture_mode(int *mode, dlpack_py_error *error)
+{
+    (void)error;
+    *mode = DLPACK_PY_CAPTURE_RELAXED;
+    return 0;
+}
+
+static int
 own_event_create(void **event, dlpack_py_error *error)
 {
     *event = DLPACK_PY_MALLOC(1);
@@ -118,10 +126,12 @@ own_free_async(void *data, uintptr_t stream, dlpack_py_error *error)
     return 0;
 }
 
-static void
-own_free_now(void *data)
+static int
+own_free_now(void *data, dlpack_py_error *error)
 {
+    (void)error;
     DLPACK_PY_FREE(data);
+    return 0;
 }
 
 static int
@@ -150,6 +160,7 @@ own_device(void)
         own_set_device,
         own_is_capturing,
         own_get_capture,
+        own_exchange_capture_mode,
         own_is_done,
         own_synchronize,
         own_event_create,
@@ -373,6 +384,17 @@ numbers_make_steal(PyTypeObject *type, dlpack_py_view *v)
 }
 
 DLPACK_PY_EXCHANGE_API(numbers_exchange, numbers_offer, numbers_make_steal, NULL);
+
+static int
+numbers_stream(DLDeviceType type, int32_t id, void **stream)
+{
+    (void)type;
+    (void)id;
+    (void)stream;
+    return 0;
+}
+
+DLPACK_PY_EXCHANGE_API_ON(numbers_on_stream, numbers_offer, numbers_make_steal, NULL, numbers_stream);
 #endif
 
 /* From here on the type has an exchange table. */

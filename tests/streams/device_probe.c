@@ -1,6 +1,14 @@
-/* Both ends of an exchange on a device, each with streams of its own: Array is a producer, consume() makes Views, and
- * table() is an exchange table of a stranger's. One source, compiled against either platform's simulated runtime, twice
- * for each: two extensions that share nothing but the runtime. */
+/* Both ends of an exchange on a device, each with streams of its own: Array is a producer, consume() makes Views,
+ * Exchanged and HostExchanged are Arrays with an exchange table, and table() is one of a stranger's. One source, compiled
+ * against either platform's simulated runtime, twice for each: two extensions that share nothing but the runtime. */
+
+#include <stdlib.h>
+
+/* The header's memory: whether there is any to be had. */
+static int no_memory;
+
+#define DLPACK_PY_MALLOC(size) (no_memory ? NULL : malloc(size))
+#define DLPACK_PY_FREE(pointer) free(pointer)
 
 #if defined(__HIP_PLATFORM_AMD__)
 #include "dlpack_rocm.h"
@@ -27,7 +35,7 @@ typedef RUNTIME(Error_t) status;
 #define SLOT(function) ((void *)(uintptr_t)(function))
 #define KEYWORDS(function) ((PyCFunction)(void (*)(void))(function))
 
-enum { MAX_RANK = 4, MAX_STREAMS = 4 };
+enum { MAX_RANK = 4, MAX_STREAMS = 70 };
 
 static stream_handle
 as_stream(PyObject *number)
@@ -46,6 +54,7 @@ typedef struct {
     int type, device;
     stream_handle home; /* in whose order memory of the device comes and goes */
     int plain;          /* exported by dlpack_cuda_produce */
+    int bare;           /* the offer names no device */
     uint64_t flags;
     uint32_t options;
     PyObject *veto; /* called before anything is exported; NULL: none */
@@ -139,15 +148,15 @@ parse_streams(Array *self, PyObject *streams)
 }
 
 /* Array(shape, streams=(), *, strides=None, size=0, offset=0, dtype=UINT8, type=DEVICE, device=0, options=0, flags=0,
- * veto=None): size bytes of memory, those of the shape by default, of which the first element is at offset.
+ * veto=None, bare=False): size bytes of memory, those of the shape by default, of which the first element is at offset.
  *
  * streams   a handle: exported by dlpack_cuda_produce; a tuple, of handles or (handle, number of the device): by what
  *           an offer can say */
 static PyObject *
 array_new(PyTypeObject *type, PyObject *args, PyObject *names)
 {
-    static char *keywords[] = {"shape", "streams", "strides", "size",  "offset", "dtype",
-                               "type",  "device",  "options", "flags", "veto",   NULL};
+    static char *keywords[] = {"shape",  "streams", "strides", "size", "offset", "dtype", "type",
+                               "device", "options", "flags",   "veto", "bare",   NULL};
     PyObject *shape, *streams = NULL, *strides = Py_None, *veto = NULL;
     unsigned int dtype = DLPACK_PY_UINT8;
     Py_ssize_t offset = 0;
@@ -156,9 +165,9 @@ array_new(PyTypeObject *type, PyObject *args, PyObject *names)
     if (self == NULL)
         return NULL;
     self->type = DEVICE;
-    if (!PyArg_ParseTupleAndKeywords(args, names, "O!|O$OnnIiiIKO", keywords, &PyTuple_Type, &shape, &streams, &strides,
-                                     &self->size, &offset, &dtype, &self->type, &self->device, &self->options,
-                                     &self->flags, &veto) ||
+    if (!PyArg_ParseTupleAndKeywords(args, names, "O!|O$OnnIiiIKOp", keywords, &PyTuple_Type, &shape, &streams,
+                                     &strides, &self->size, &offset, &dtype, &self->type, &self->device, &self->options,
+                                     &self->flags, &veto, &self->bare) ||
         parse_extents(shape, self->shape) < 0 || (strides != Py_None && parse_extents(strides, self->strides) < 0) ||
         (streams != NULL && parse_streams(self, streams) < 0)) {
         Py_DECREF(self);
@@ -201,6 +210,22 @@ array_veto(PyObject *op, const dlpack_py_request *request)
     return result == NULL ? -1 : 0;
 }
 
+static int
+array_offer(PyObject *op, dlpack_py_offer *offer)
+{
+    Array *self = (Array *)op;
+
+    *offer = dlpack_py_offer_make(op, &self->tensor, self->flags);
+    offer->options = self->options;
+    if (self->veto != NULL)
+        offer->veto = array_veto;
+    if (!self->bare)
+        offer->device = DLPACK(device)();
+    offer->pending = self->pending;
+    offer->pending_count = self->pending_count;
+    return 0;
+}
+
 static PyObject *
 array_dlpack(PyObject *op, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
@@ -209,14 +234,17 @@ array_dlpack(PyObject *op, PyObject *const *args, Py_ssize_t nargs, PyObject *kw
 
     if (self->plain)
         return DLPACK(produce)(op, &self->tensor, self->flags, self->home, args, nargs, kwnames);
-    offer = dlpack_py_offer_make(op, &self->tensor, self->flags);
-    offer.options = self->options;
-    if (self->veto != NULL)
-        offer.veto = array_veto;
-    offer.device = DLPACK(device)();
-    offer.pending = self->pending;
-    offer.pending_count = self->pending_count;
+    (void)array_offer(op, &offer);
     return dlpack_py_produce_offer(&offer, args, nargs, kwnames);
+}
+
+/* resize(shape): of the same rank, within the memory. */
+static PyObject *
+array_resize(PyObject *op, PyObject *shape)
+{
+    if (parse_extents(shape, ((Array *)op)->shape) < 0)
+        return NULL;
+    Py_RETURN_NONE;
 }
 
 static PyObject *
@@ -225,7 +253,11 @@ array_device(PyObject *op, PyObject *Py_UNUSED(unused))
     return dlpack_py_produce_device(&((Array *)op)->tensor);
 }
 
-static PyMethodDef array_methods[] = {DLPACK_PY_METHODS(array_dlpack, array_device), {NULL, NULL, 0, NULL}};
+static PyMethodDef array_methods[] = {
+    DLPACK_PY_METHODS(array_dlpack, array_device),
+    {"resize", array_resize, METH_O, NULL},
+    {NULL, NULL, 0, NULL},
+};
 
 static PyMemberDef array_members[] = {
     {"address", T_PYSSIZET, offsetof(Array, memory), READONLY, NULL},
@@ -241,7 +273,8 @@ static PyType_Slot array_slots[] = {
     {0, NULL},
 };
 
-static PyType_Spec array_spec = {"device_probe.Array", sizeof(Array), 0, Py_TPFLAGS_DEFAULT, array_slots};
+static PyType_Spec array_spec = {"device_probe.Array", sizeof(Array), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+                                 array_slots};
 
 /* ---- View ---------------------------------------------------------------- */
 
@@ -386,6 +419,20 @@ probe_consume(PyObject *module, PyObject *args, PyObject *names)
     return (PyObject *)self;
 }
 
+/* borrow(obj): was it lent, rather than consumed? By the host. */
+static PyObject *
+probe_borrow(PyObject *Py_UNUSED(module), PyObject *obj)
+{
+    dlpack_py_view v;
+    int lent;
+
+    if (dlpack_py_borrow(obj, NULL, &v) < 0)
+        return NULL;
+    lent = v.managed == NULL;
+    dlpack_py_release(&v);
+    return PyBool_FromLong(lent);
+}
+
 /* collect(): how many tensors still wait to be let go of. */
 static PyObject *
 probe_collect(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
@@ -415,6 +462,14 @@ probe_current_work(PyObject *Py_UNUSED(module), PyObject *args)
     if (known < 0)
         return NULL;
     return known ? PyLong_FromUnsignedLongLong(work.handle) : Py_BuildValue("");
+}
+
+/* no_memory(bool): for the header. */
+static PyObject *
+probe_no_memory(PyObject *Py_UNUSED(module), PyObject *yes)
+{
+    no_memory = PyObject_IsTrue(yes);
+    Py_RETURN_NONE;
 }
 
 /* ---- An exchange table of a stranger's ------------------------------------- */
@@ -488,15 +543,40 @@ probe_work(PyObject *Py_UNUSED(module), PyObject *function)
     work_function = function;
     Py_RETURN_NONE;
 }
+
+/* ---- Exchange tables of our own -------------------------------------------- */
+
+static PyObject *
+array_make_steal(PyTypeObject *type, dlpack_py_view *v)
+{
+    dlpack_py_release(v);
+    return PyErr_Format(PyExc_SystemError, "nobody makes a %R here", (PyObject *)type);
+}
+
+DLPACK_PY_EXCHANGE_API_ON(exchanged_table, array_offer, array_make_steal, NULL, foreign_work);
+DLPACK_PY_EXCHANGE_API(host_exchanged_table, array_offer, array_make_steal, NULL);
+
+/* A type that is Array's but for its table. */
+static int
+add_exchanged(PyObject *module, PyObject *array, const char *name, const dlpack_py_exchange *table)
+{
+    PyObject *type = PyObject_CallFunction((PyObject *)&PyType_Type, "s(O){}", name, array);
+
+    if (type == NULL || dlpack_py_exchange_add((PyTypeObject *)type, table) < 0)
+        return -1;
+    return PyModule_AddObject(module, name, type);
+}
 #endif
 
 /* ---- The module ------------------------------------------------------------ */
 
 static PyMethodDef functions[] = {
     {"consume", KEYWORDS(probe_consume), METH_VARARGS | METH_KEYWORDS, NULL},
+    {"borrow", probe_borrow, METH_O, NULL},
     {"collect", probe_collect, METH_NOARGS, NULL},
     {"free_events", probe_free_events, METH_NOARGS, NULL},
     {"current_work", probe_current_work, METH_VARARGS, NULL},
+    {"no_memory", probe_no_memory, METH_O, NULL},
 #if DLPACK_PY_HAS_EXCHANGE_API
     {"table", probe_table, METH_NOARGS, NULL},
     {"work", probe_work, METH_O, NULL},
@@ -529,6 +609,11 @@ module_exec(PyObject *module)
     *view = PyType_FromSpec(&view_spec);
     if (*view == NULL || array == NULL || PyModule_AddObject(module, "Array", array) < 0)
         return -1;
+#if DLPACK_PY_HAS_EXCHANGE_API
+    if (add_exchanged(module, array, "Exchanged", &exchanged_table) < 0 ||
+        add_exchanged(module, array, "HostExchanged", &host_exchanged_table) < 0)
+        return -1;
+#endif
     for (i = 0; i < sizeof(constants) / sizeof(constants[0]); i++) {
         if (PyModule_AddIntConstant(module, constants[i].name, (long)constants[i].value) < 0)
             return -1;

@@ -122,6 +122,11 @@ class Simulation:
         self.runtime("StreamEndCapture", stream, ctypes.byref(graph))
         self.runtime("GraphDestroy", graph)
 
+    def captures(self, stream):
+        status = ctypes.c_int()
+        self.runtime("StreamIsCapturing", stream, ctypes.byref(status))
+        return status.value != 0
+
     # ---- What was done ----
 
     def calls(self):

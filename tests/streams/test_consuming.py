@@ -7,6 +7,7 @@ import gc
 import consumer_probe
 import dlarray
 import dltensor
+import exchange_probe
 import numpy
 import pytest
 from dltensor import CPU, FORMS, LEGACY, Made
@@ -98,6 +99,22 @@ def test_the_stream_is_passed_for_managed_memory_C4(sim, platform):
         with sim.watched():
             platform.probe.consume(producer, 3, device=13)
         assert producer.calls == [{**VERSION, "stream": 3}]
+
+
+def test_no_order_is_asked_for_where_nothing_is_pending_C4_S4_S6(sim, platform):
+    own = sim.stream()
+    options = {"options": platform.probe.NOTHING_PENDING}
+    for says in filter(None, (platform.DEVICE, platform.PINNED, platform.MANAGED)):
+        producer = Stranger(sim, (says, 0))
+        with sim.capture(own), sim.watched():
+            view = platform.probe.consume(producer, own, device=says, **options)
+        assert producer.calls == [{**VERSION, "stream": -1}]
+        view.release()
+    on_default = platform.probe.Array((8,), 0)
+    with sim.capture(own), refused(sim, "ask with stream=-1"):
+        platform.probe.consume(on_default, own)
+    with sim.capture(own), sim.watched():
+        platform.probe.consume(on_default, own, **options)
 
 
 def test_no_stream_is_passed_for_memory_of_the_host_C4(sim, platform):
@@ -279,6 +296,15 @@ def test_another_stream_is_ordered_after_the_library_s_X4_S1(sim, platform):
     sim.synchronize(own)
 
 
+def test_no_order_is_made_where_nothing_is_pending_X4_S4(sim, platform):
+    own = sim.stream()
+    array = library(platform, lambda *device: 1 / 0)(sim, (platform.DEVICE, 0))
+    with sim.capture(own), sim.watched():
+        platform.probe.consume(array, own, options=platform.probe.NOTHING_PENDING)
+        assert sim.calls() == []
+    assert array.calls == []
+
+
 def test_a_library_that_names_no_stream_works_on_the_default_one_X4_X8(sim, platform):
     own = sim.stream(1)
     array = library(platform, lambda *device: None)(sim, (platform.DEVICE, 1))
@@ -355,6 +381,122 @@ def test_a_library_s_current_stream_can_be_asked_for_X4(sim, platform):
         platform.probe.current_work(Array(sim, CPU), 0)
 
 
+# ---- By an exchange table of this library's: X2, X4, S10 ----
+
+
+def exchanged(platform, work, *arguments, host=False, **keywords):
+    """An array whose type has a table; work(type, number) is the stream that it names."""
+    platform.probe.work(work)
+    return (platform.probe.HostExchanged if host else platform.probe.Exchanged)((8,), *arguments, **keywords)
+
+
+def test_a_table_s_tensors_come_in_the_order_of_the_stream_that_it_names_X4_S1(sim, platform):
+    one, other, own = sim.stream(), sim.stream(), sim.stream()
+    array = exchanged(platform, lambda *device: one, (one, other))
+    for worker in (one, other):
+        with sim.held(worker):
+            sim.fill(worker, array.address, 7, 8)
+            with sim.watched():
+                view = platform.other.consume(array, own)
+                calls = event_calls(sim)
+            sim.expect(own, view.data, 7, 8)
+            sim.control("settle")
+        sim.synchronize(own)
+        records = [call for call in calls if "Wait" in call]
+        assert [call.split(",")[0] for call in records] == ["StreamWaitEvent(stream 1", "StreamWaitEvent(stream 3"]
+        view.release()
+
+
+def test_on_the_stream_that_a_table_names_no_call_is_made_X4_S4(sim, platform):
+    stream = sim.stream()
+    asked = []
+    array = exchanged(platform, lambda *device: asked.append(device) or stream, (stream,))
+    with sim.watched():
+        view = platform.other.consume(array, stream)
+        assert sim.calls() == []
+    assert set(asked) == {(platform.DEVICE, 0)}
+    assert platform.other.current_work(array, 0) == platform.probe.current_work(array, 0) == stream
+    view.release()
+
+
+def test_one_s_own_arrays_are_asked_by_their_method_X4(sim, platform):
+    stream, own = sim.stream(), sim.stream()
+    array = exchanged(platform, lambda *device: 1 / 0, (stream,))
+    sim.fill(stream, array.address, 7, 8)
+    with sim.watched():
+        view = platform.probe.consume(array, own)
+    sim.check(own, view.data, 7, 8)
+
+
+def test_a_copy_by_a_table_is_made_on_the_stream_that_it_names_X4_S8(sim, platform):
+    work, own = sim.stream(), sim.stream()
+    options = platform.probe.COPY_NEGATIVE
+    array = exchanged(platform, lambda *device: work, (work,), strides=(-1,), size=8, offset=7, options=options)
+    sim.fill(work, array.address, 7, 8)
+    sim.calls()
+    view = platform.other.consume(array, own)
+    assert any("MallocAsync" in call and call.endswith(", stream 1)") for call in sim.calls())
+    sim.check(own, view.data, 7, 8)
+    view.release()
+    sim.synchronize(platform.default)
+
+
+def test_a_stream_that_a_table_cannot_name_is_an_error_X4(sim, platform):
+    array = exchanged(platform, lambda *device: 1 / 0, (sim.stream(),))
+    with refused(sim, "division by zero", ZeroDivisionError):
+        platform.other.consume(array, sim.stream())
+
+
+@pytest.mark.parametrize("host", [False, True])
+def test_what_the_host_may_read_is_waited_for_by_a_table_S10_X4(sim, platform, host):
+    for kind in filter(None, (platform.probe.CPU, platform.PINNED, platform.MANAGED)):
+        stream = sim.stream()
+        array = exchanged(platform, lambda *device: 1 / 0, (stream,), host=host, type=kind, strides=(1,))
+        wanted = {"options": 16} if kind != platform.probe.CPU else {}
+        table = type(array).__dlpack_c_exchange_api__
+        takes = [
+            lambda: consumer_probe.consume(array, wanted),
+            lambda: exchange_probe.borrow(array, **wanted),
+            lambda: exchange_probe.call_borrowed(table, array),
+            lambda: exchange_probe.call_owned(table, array),
+        ]
+        if kind != platform.MANAGED:  # on a stream, that is ordered
+            takes.append(lambda: platform.other.consume(array, sim.stream(), device=kind))
+        for take in takes:
+            sim.control("delay", 20_000)
+            sim.fill(stream, array.address, 5, 8)
+            with sim.watched():
+                taken = take()
+            assert sim.control("host_may_read", array.address)
+            del taken
+
+
+def test_of_one_s_own_type_what_the_host_reads_is_waited_for_S10_X4(sim, platform):
+    stream = sim.stream()
+    array = exchanged(platform, lambda *device: 1 / 0, (stream,), type=platform.probe.CPU, strides=(1,))
+    for take in (lambda: platform.probe.consume(array, 3, device=-1), lambda: platform.probe.borrow(array)):
+        sim.control("delay", 20_000)
+        sim.fill(stream, array.address, 5, 8)
+        with sim.watched():
+            taken = take()
+        assert sim.control("host_may_read", array.address)
+        assert taken is not False
+
+
+def test_a_table_for_the_host_has_nothing_of_a_device_X4(sim, platform):
+    stream, own = sim.stream(), sim.stream()
+    array = exchanged(platform, lambda *device: 1 / 0, (stream,), host=True)
+    with refused(sim, "in memory that the CPU can read"):
+        consumer_probe.consume(array, {"device": -1})
+    sim.fill(stream, array.address, 7, 8)
+    with sim.watched():
+        view = platform.other.consume(array, own)  # by the method
+    sim.check(own, view.data, 7, 8)
+    assert platform.probe.current_work(array, 0) is None
+    with refused(sim, "in memory that the CPU can read"):
+        platform.other.current_work(array, 0)
+
+
 # ---- Letting go: G14 of the streams' pitfalls, S1, S6 ----
 
 
@@ -419,6 +561,74 @@ def test_tensors_go_in_the_order_in_which_their_work_is_done_S1(sim, platform):
         assert platform.probe.collect() == 1
         assert (one.deleted, other.deleted) == ([0], [1])
     sim.synchronize(slow)
+
+
+def test_of_what_waits_behind_a_stream_the_first_is_asked_S1(sim, platform):
+    own, others = sim.stream(), [sim.stream() for _ in range(12)]
+    memory, *memories = [platform.probe.Array((8,), stream) for stream in (own, *others)]
+    producers = [Stranger(sim, (platform.DEVICE, 0)) for _ in range(100)]
+    views = [platform.probe.consume(producer, own) for producer in producers]
+    with sim.held(own):
+        sim.fill(own, memory.address, 7, 8)
+        for view in views:
+            view.release_on(own)
+        sim.calls()
+        assert platform.probe.collect() == 100
+        assert [call.split("(")[0] for call in sim.calls()] == [
+            "ThreadExchangeStreamCaptureMode",
+            "EventQuery",
+            "GetLastError",
+            "ThreadExchangeStreamCaptureMode",
+        ]
+        for stream, other in zip(others, memories):  # and of no more than eight streams
+            sim.control("hold", stream)
+            sim.fill(stream, other.address, 7, 8)
+            view = platform.probe.consume(Stranger(sim, (platform.DEVICE, 0)), stream)
+            view.release_on(stream)
+        sim.calls()
+        assert platform.probe.collect() == 112
+        assert sum("EventQuery" in call for call in sim.calls()) == 8
+        for stream in others:
+            sim.control("let_go", stream)
+    sim.synchronize(own)
+    for stream in others:
+        sim.synchronize(stream)
+    assert platform.probe.collect() == 0
+    assert [producer.deleted for producer in producers] == 100 * [[1]]
+    assert sim.live("event") <= 8  # that are kept
+
+
+def test_what_is_let_go_of_is_counted_until_its_deleter_has_run_S1(sim, platform):
+    own, counts = sim.stream(), []
+    producer = Stranger(sim, (platform.DEVICE, 0), on_delete=lambda: counts.append(platform.probe.collect()))
+    platform.probe.consume(producer, own).release_on(own)
+    sim.synchronize(own)
+    assert platform.probe.collect() == 0
+    assert counts == [1]
+
+
+@pytest.mark.parametrize("error, done", {600: False, 900: False, 907: False, 3: False, 709: True, 719: True}.items())
+def test_a_question_that_fails_is_no_answer_unless_the_context_is_lost_S9(sim, platform, error, done):
+    own = sim.stream()
+    producer = Stranger(sim, (platform.DEVICE, 0))
+    platform.probe.consume(producer, own).release_on(own)
+    with sim.held(own), sim.watched(), sim.failing("EventQuery", error=error):
+        assert platform.probe.collect() == (0 if done else 1)
+    assert producer.deleted == [int(done)]
+    sim.synchronize(own)
+
+
+def test_a_view_is_let_go_of_whatever_becomes_of_the_current_device_S9(sim, platform):
+    producer = Stranger(sim, (platform.DEVICE, 1))
+    own = sim.stream(1)
+    view = platform.probe.consume(producer, own)
+    with sim.failing("SetDevice", nth=2):
+        view.release_on(own)
+    assert not view.holds
+    sim.runtime("SetDevice", 0)
+    sim.synchronize(own)
+    assert platform.probe.collect() == 0
+    assert producer.deleted == [1]
 
 
 def test_the_default_stream_that_is_waited_for_is_the_data_s_device_s_S5(sim, platform):

@@ -135,9 +135,11 @@ def test_the_same_stream_takes_no_call_S4(sim, platform):
             array = platform.probe.Array((8,), pending, type=kind)
             if kind == platform.MANAGED and consumer is None:
                 continue  # then it is the host that will read: S10
+            # Which device the default stream of managed memory's consumer is on, that stream does not say.
+            asks = kind == platform.MANAGED and consumer in (1, 2) and pending != ()
             with sim.watched():
                 array.__dlpack__(stream=consumer, **VERSION)
-                assert sim.calls() == []
+                assert sim.calls() == (["GetDevice()"] if asks else [])
 
 
 def test_without_a_stream_in_a_file_compiled_so_work_is_on_the_per_thread_stream_S2(sim, platform):
@@ -276,6 +278,32 @@ def test_managed_memory_has_the_event_of_the_current_device_S5(sim, platform):
     assert sim.violations() == []
 
 
+@pytest.mark.parametrize("several", [False, True])
+def test_managed_memory_is_ordered_whatever_device_is_current_S5(sim, platform, several):
+    if not platform.MANAGED:
+        pytest.skip("ROCm has no type for managed memory")
+    producer = sim.stream(1)
+    managed = platform.probe.Array((8,), (producer,) if several else producer, type=platform.MANAGED, device=1)
+    sim.fill(producer, managed.address, 7, 8)
+    for current in range(3):
+        with sim.on_device(current):
+            for consumer in (sim.stream(1), sim.stream(current), platform.default):
+                with sim.watched():
+                    managed.__dlpack__(stream=consumer)
+                sim.check(consumer, managed.address, 7, 8)
+
+
+def test_the_default_streams_of_two_devices_are_two_for_managed_memory_S5(sim, platform):
+    if not platform.MANAGED:
+        pytest.skip("ROCm has no type for managed memory")
+    managed = platform.probe.Array((8,), 0, type=platform.MANAGED, device=1)
+    with sim.on_device(1):
+        sim.fill(platform.default, managed.address, 7, 8)
+    with sim.watched():
+        managed.__dlpack__(stream=platform.default)
+    sim.check(platform.default, managed.address, 7, 8)
+
+
 def test_several_streams_are_all_waited_for_S1(sim, platform):
     producer, consumer = warm_up(sim)
     streams = [producer, consumer, sim.stream(), sim.stream()]
@@ -284,11 +312,27 @@ def test_several_streams_are_all_waited_for_S1(sim, platform):
     sim.fill(streams[2], array.address, 7, 8)
     with sim.watched():
         array.__dlpack__(stream=consumer)
-        first, *rest = ordered(sim, producer, consumer)
-        for stream in streams[2:]:
-            rest += ordered(sim, stream, consumer)[1:]
-        assert sim.calls() == [first, *rest]
+        calls = [ordered(sim, stream, consumer) for stream in (producer, *streams[2:])]
+        questions = [call[1] for call in calls]
+        assert sim.calls() == [calls[0][0], *questions, *(x for call in calls for x in call[2:])]
     sim.check(consumer, array.address, 7, 8)
+    sim.synchronize(streams[2])
+
+
+def test_64_streams_can_be_pending_S1(sim, platform):
+    streams = [sim.stream() for _ in range(65)]
+    array = platform.probe.Array((8,), tuple(streams[:64]))
+    sim.synchronize(streams[0])
+    sim.fill(streams[63], array.address, 7, 8)
+    consumer = sim.stream()
+    with sim.watched():
+        array.__dlpack__(stream=consumer)
+        assert sum("EventRecord" in call for call in sim.calls()) == 64
+    sim.check(consumer, array.address, 7, 8)
+    with refused(sim, "has 65 pending streams, 64 were wanted at most", SystemError):
+        platform.probe.Array((8,), tuple(streams)).__dlpack__()
+    with refused(sim, "has 1 pending streams, 64 were wanted at most, and its device", SystemError):
+        platform.probe.Array((8,), tuple(streams[:1]), type=platform.PINNED, bare=True).__dlpack__()
 
 
 def test_streams_of_several_devices_are_waited_for_S1_S5(sim, platform):
@@ -354,17 +398,24 @@ LAYOUTS = {  # shape, strides, offset, the calls that copy
     "backwards": ((6,), (-1,), 5, ["MemcpyAsync(host, memory 1, 6, stream 1)"]),
     "one element many times": ((3, 2), (0, 0), 7, ["MemcpyAsync(host, memory 1 + 7, 1, stream 1)"]),
     "rows far apart": ((3, 4), (50, 1), 2, ["Memcpy2DAsync(host, memory 1 + 2, 3 x 4, stream 1)"]),
-    "far apart in three dimensions": (
+    "somewhat apart in three dimensions": (
         (2, 2, 4),
         (120, 30, 1),
         0,
-        [f"Memcpy2DAsync(host, memory 1{plus}, 2 x 4, stream 1)" for plus in ("", " + 120")],
+        ["MemcpyAsync(host, memory 1, 154, stream 1)"],
+    ),
+    "somewhat apart and backwards": ((2, 3), (-100, 1), 100, ["MemcpyAsync(host, memory 1, 103, stream 1)"]),
+    "far apart in three dimensions": (
+        (2, 2, 4),
+        (90_000, 30, 1),
+        0,
+        [f"Memcpy2DAsync(host, memory 1{plus}, 2 x 4, stream 1)" for plus in ("", " + 90000")],
     ),
     "far apart and backwards": (
         (2, 3),
-        (-100, 1),
-        100,
-        [f"MemcpyAsync(host, memory 1{plus}, 3, stream 1)" for plus in (" + 100", "")],
+        (-90_000, 1),
+        90_000,
+        [f"MemcpyAsync(host, memory 1{plus}, 3, stream 1)" for plus in (" + 90000", "")],
     ),
     "a scalar": ((), (), 9, ["MemcpyAsync(host, memory 1 + 9, 1, stream 1)"]),
 }
@@ -372,8 +423,8 @@ LAYOUTS = {  # shape, strides, offset, the calls that copy
 
 @pytest.mark.parametrize("shape, strides, offset, copies", LAYOUTS.values(), ids=LAYOUTS)
 def test_device_memory_comes_to_the_host_as_a_compact_copy_P5(sim, platform, shape, strides, offset, copies):
-    array = platform.probe.Array(shape, sim.stream(), strides=strides, size=250, offset=offset)
-    ctypes.memmove(array.address, bytes(range(250)), 250)
+    array = platform.probe.Array(shape, sim.stream(), strides=strides, size=100_000, offset=offset)
+    ctypes.memmove(array.address, bytes(range(250)) * 400, 100_000)
     steps = dltensor.compact(shape) if strides is None else strides
     expected = dltensor.values(array.address + offset, (1, 8, 1), shape, steps)
     for copy in (None, True):
@@ -448,6 +499,27 @@ def test_other_threads_run_while_a_call_waits_for_the_device_P6_S10(sim, platfor
     taken.delete()
 
 
+@pytest.mark.parametrize("kind, copy", [("DEVICE", None), ("PINNED", True), ("PINNED", None)])
+def test_what_others_change_during_the_wait_is_not_looked_at_P6_S10(sim, platform, kind, copy):
+    streams = [sim.stream(), sim.stream()]
+    array = platform.probe.Array((8,), tuple(streams), type=getattr(platform, kind), size=64)
+    sim.synchronize(streams[0])
+    sim.control("hold", streams[1])
+    sim.fill(streams[1], array.address, 5, 8)
+
+    def resize():
+        wait_for(sim, "StreamSynchronize(stream 2)")
+        array.resize((64,))
+        sim.control("let_go", streams[1])
+
+    thread = threading.Thread(target=resize)
+    thread.start()
+    taken = Taken(array.__dlpack__(dl_device=CPU, copy=copy))
+    thread.join()
+    assert (taken.says.shape, taken.values()) == ((8,), [5] * 8)
+    taken.delete()
+
+
 @pytest.mark.parametrize("keywords", [{}, VERSION, {"stream": -1}, {"copy": False}])
 def test_pinned_and_managed_memory_is_the_cpu_s_after_a_wait_P5_S10(sim, platform, keywords):
     for kind in filter(None, (platform.PINNED, platform.MANAGED)):
@@ -514,19 +586,25 @@ def test_a_copy_on_the_device_is_made_on_the_consumer_s_stream_S8(sim, platform,
         sim.fill(producer, array.address, 7, 8)
         with sim.watched():
             capsule = array.__dlpack__(stream=consumer, copy=True, **VERSION)
-            name = sim.name(consumer)
-            assert [call for call in sim.calls() if "Event" not in call and "Device" not in call] == [
+            name, before = sim.name(consumer), sim.name(producer)
+            assert sim.calls() == [
                 *ordered(sim, producer, consumer)[:2],
-                f"StreamIsCapturing({name})",
+                "GetDevice()",
+                *([f"SetDevice({device})"] if device else []),
+                "EventCreateWithFlags(event 2, 2)",
                 f"MallocAsync(memory 3, 8, {name})",
+                *ordered(sim, producer, consumer)[2:],
                 f"MemcpyAsync(memory 3, memory 2, 8, {name})",
+                f"EventRecord(event 2, {name})",
+                f"StreamWaitEvent({before}, event 2)",
+                *(["SetDevice(0)"] if device else []),
             ]
         taken = Taken(capsule)
         assert (taken.says.device, taken.says.flags) == ((platform.DEVICE, device), IS_COPIED)
         assert taken.says.data != array.address
         sim.expect(consumer, taken.says.data, 7, 8)
         sim.control("settle")
-        assert sim.pending(consumer) == 3
+        assert sim.pending(consumer)
     sim.synchronize(consumer)
     with sim.watched():
         taken.delete()
@@ -553,6 +631,61 @@ def test_a_copy_on_the_device_is_compact_P4(sim, platform, shape, strides, offse
     assert taken.values() == dltensor.values(array.address + offset, (1, 8, 1), shape, strides)
     assert sorted(taken.says.strides) == sorted(dltensor.compact(shape if strides != (1, 3) else (4, 3)))
     taken.delete()
+
+
+@pytest.mark.parametrize("stream", ["consumer", "none", "no order"])
+def test_what_comes_later_on_the_producer_s_streams_comes_after_the_copy_S8(sim, platform, stream):
+    one, other, consumer = sim.stream(), sim.stream(), sim.stream()
+    asked = {"consumer": consumer, "none": None, "no order": -1}[stream]
+    array = platform.probe.Array((8,), (one, other))
+    where = {"consumer": consumer, "none": platform.default, "no order": one}[stream]
+    with sim.held(where):
+        sim.fill(one, array.address, 7, 8)
+        taken = Taken(array.__dlpack__(stream=asked, copy=True))
+        sim.fill(other, array.address, 8, 8)
+    sim.check(where, taken.says.data, 7, 8)
+    sim.synchronize(other)
+    taken.delete()
+
+
+def test_the_source_of_a_copy_may_go_at_once_S8(sim, platform):
+    producer, consumer = sim.stream(), sim.stream()
+    array = platform.probe.Array((8,), producer)
+    with sim.held(consumer):
+        sim.fill(producer, array.address, 7, 8)
+        taken = Taken(array.__dlpack__(stream=consumer, copy=True))
+        del array  # its memory goes in the order of its own stream
+    sim.check(consumer, taken.says.data, 7, 8)
+    taken.delete()
+
+
+def test_a_copy_without_an_order_comes_after_all_that_is_pending_S8(sim, platform):
+    streams = [sim.stream(), sim.stream(), sim.stream(1)]
+    array = platform.probe.Array((8,), (streams[0], streams[1], (streams[2], 1)))
+    sim.synchronize(streams[0])
+    for worker in streams:
+        with sim.held(worker):
+            sim.fill(worker, array.address, 7, 8)
+            with sim.watched():
+                taken = Taken(array.__dlpack__(stream=-1, copy=True))
+            sim.expect(streams[0], taken.says.data, 7, 8)
+        sim.synchronize(streams[0])
+        taken.delete()
+        sim.synchronize(platform.default)
+
+
+def test_a_copy_without_an_order_is_made_on_the_data_s_device_S5_S8(sim, platform):
+    for elsewhere in (sim.stream(1), platform.default):
+        array = platform.probe.Array((8,), ((elsewhere, 1),))
+        sim.synchronize(platform.default)  # which the memory comes from
+        with sim.on_device(1):
+            sim.fill(elsewhere, array.address, 7, 8)
+        with sim.watched():
+            taken = Taken(array.__dlpack__(stream=-1, copy=True))
+        assert any(f", {platform.default_name})" in call and "MallocAsync" in call for call in sim.calls())
+        sim.check(platform.default, taken.says.data, 7, 8)
+        taken.delete()
+        sim.synchronize(platform.default)
 
 
 def test_a_copy_without_an_order_is_made_on_the_producer_s_stream_S8(sim, platform):
@@ -635,9 +768,8 @@ def test_a_capturing_stream_waits_for_nothing_outside_S6(sim, platform):
     with sim.held(producer):
         sim.fill(producer, array.address, 7, 8)
         with sim.capture(consumer):
-            for keywords in ({}, {"copy": True}):
-                with refused(sim, "it cannot wait for work outside of it"):
-                    array.__dlpack__(stream=consumer, **keywords)
+            with refused(sim, "it cannot wait for work outside of it"):
+                array.__dlpack__(stream=consumer)
             with sim.watched():
                 array.__dlpack__(stream=-1)
                 assert sim.calls() == []
@@ -665,6 +797,46 @@ def test_no_copy_is_made_in_a_capture_S6_S8(sim, platform):
     sim.synchronize(producer)
     with sim.capture(consumer), refused(sim, "whose memory a copy would be: copy before it"):
         array.__dlpack__(stream=consumer, copy=True)
+    with sim.capture(producer):
+        for stream in (consumer, producer, -1):
+            with refused(sim, "whose memory a copy would be: copy before it"):
+                array.__dlpack__(stream=stream, copy=True)
+        assert not sim.captures(consumer)
+
+
+def test_a_stream_that_is_refused_joins_no_capture_S6(sim, platform):
+    one, other, consumer = sim.stream(), sim.stream(), sim.stream()
+    for pending in ((one, other), (other, one)):
+        array = platform.probe.Array((8,), pending)
+        sim.synchronize(pending[0])
+        with sim.held(other):
+            sim.fill(other, array.address, 7, 8)
+            with sim.capture(one):
+                with refused(sim, "or joins one, in which it cannot wait for work outside of it"):
+                    array.__dlpack__(stream=consumer)
+                assert not sim.captures(consumer)
+        sim.synchronize(other)
+        sim.synchronize(one)
+        with sim.capture(one):
+            with sim.watched():
+                array.__dlpack__(stream=consumer)  # what is done needs no wait
+            sim.calls()
+            platform.probe.Array((0,), consumer).__dlpack__(stream=one)  # joins again
+        del array
+
+
+def test_without_memory_no_stream_joins_a_capture_S6_P7(sim, platform):
+    producer, consumer = sim.stream(), sim.stream()
+    array = platform.probe.Array((8,), producer)
+    sim.synchronize(producer)
+    platform.probe.no_memory(True)
+    try:
+        with sim.capture(producer):
+            with refused(sim, None, MemoryError):
+                array.__dlpack__(stream=consumer)
+            assert not sim.captures(consumer)
+    finally:
+        platform.probe.no_memory(False)
 
 
 def test_streams_of_different_captures_cannot_be_ordered_S6(sim, platform):
