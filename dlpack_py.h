@@ -1259,7 +1259,7 @@ typedef struct dlpack_py_work_stream {
 #define DLPACK_PY_MAX_PENDING 64 /* streams that one can be ordered after at once */
 
 #define DLPACK_PY_IMPL_EVENT_DEVICES 32
-#define DLPACK_PY_IMPL_SPARE_EVENTS 8
+#define DLPACK_PY_IMPL_SPARE_EVENTS 64 /* that are kept of tensors that waited */
 
 /* A tensor that was let go of while work of the consumer's is queued, and the event
  * behind that work (2.13). */

@@ -34,15 +34,16 @@ OLDER_DLPACKS = {
     "1.2": ("apache-tvm-ffi==0.1.6", "tvm_ffi/include/dlpack/dlpack.h"),
 }
 
-# Packages of a CUDA runtime's headers, and of those that they include.
-CUDA_PACKAGES = {
+# Packages of a runtime's headers, and of those that they include.
+RUNTIME_PACKAGES = {
     "CUDA 11.8": ["nvidia-cuda-runtime-cu11==11.8.89", "nvidia-cuda-nvcc-cu11==11.8.89"],
     "CUDA 12.0": ["nvidia-cuda-runtime-cu12==12.0.107", "nvidia-cuda-nvcc-cu12==12.0.76"],
     "CUDA 12.9": ["nvidia-cuda-runtime-cu12==12.9.79", "nvidia-cuda-nvcc-cu12==12.9.86"],
     "CUDA 13.5": ["nvidia-cuda-runtime==13.5.37", "nvidia-cuda-crt==13.5.37"],
+    "HIP 7.1": ["triton==3.9.0"],
 }
 HIP_PACKAGE = "libamdhip64-dev"  # of Debian; 5.2 in bookworm
-RUNTIMES = [*CUDA_PACKAGES, "HIP 5.2"]
+RUNTIMES = [*RUNTIME_PACKAGES, "HIP 5.2"]
 
 WARNINGS = "-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Wsign-conversion -Wcast-qual -Werror".split()
 
@@ -161,20 +162,22 @@ def fetch_older_dlpacks():
 
 def extract_headers(wheel, target):
     for name in wheel.namelist():
-        match = re.fullmatch(r"nvidia/(?:cuda_runtime|cuda_nvcc|cu13)/include/(.+[^/])", name)
+        match = re.fullmatch(
+            r"(?:nvidia/(?:cuda_runtime|cuda_nvcc|cu13)|triton/backends/amd)/include/(.+[^/])", name
+        )
         if match:
             (target / match[1]).parent.mkdir(parents=True, exist_ok=True)
             (target / match[1]).write_bytes(wheel.read(name))
 
 
-def fetch_cuda(target, packages):
+def fetch_packages(target, packages):
     with tempfile.TemporaryDirectory() as folder:
         for package in packages:
             with open_wheel(package, folder) as wheel:
                 extract_headers(wheel, target)
 
 
-def fetch_hip(target):
+def fetch_debian_hip(target):
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run(["apt-get", "download", "-qq", HIP_PACKAGE], cwd=folder, check=True)
         subprocess.run(["dpkg", "-x", next(Path(folder).glob("*.deb")), folder], check=True)
@@ -188,7 +191,8 @@ def fetch_runtimes():
         if target.exists():
             continue
         try:
-            fetch_cuda(target, CUDA_PACKAGES[name]) if name in CUDA_PACKAGES else fetch_hip(target)
+            packages = RUNTIME_PACKAGES.get(name)
+            fetch_packages(target, packages) if packages else fetch_debian_hip(target)
         except (OSError, subprocess.CalledProcessError) as error:
             shutil.rmtree(target, ignore_errors=True)
             print(f"not fetched: headers of {name}: {error}")

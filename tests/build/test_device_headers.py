@@ -142,6 +142,50 @@ def test_without_the_headers_of_the_runtime_one_error_names_them(tmp_path, famil
     assert f"no <{RUNTIME_HEADERS[platform]}> on the include path" in errors[0]
 
 
+@pytest.mark.parametrize("runtime", [name for name in machine.runtimes() if kind(name) == "HIP"] or ["HIP"])
+def test_a_file_for_per_thread_streams_has_names_for_both_default_streams_S3(tmp_path, runtime):
+    if runtime not in machine.runtimes():
+        pytest.skip("HIP: get its headers with `tests/build/machine.py fetch`")
+    source = tmp_path / "per_thread.c"
+    source.write_text(
+        textwrap.dedent("""
+        #include "dlpack_rocm.h"
+
+        int main(void)
+        {
+            return dlpack_rocm_stream(NULL) == 2 && dlpack_rocm_stream((hipStream_t)1) == 0 &&
+                   dlpack_rocm_impl_handle(0) == (hipStream_t)1 && dlpack_rocm_impl_handle(2) == (hipStream_t)2 ? 0 : 1;
+        }
+        """)
+    )
+    flags = *runtime_flags(runtime), "-DHIP_API_PER_THREAD_DEFAULT_STREAM", "-DDLPACK_PY_NO_PYTHON"
+    done = machine.compile_c(source, *flags, "-o", str(tmp_path / "program"), python=None)
+    if "#define hipStreamLegacy" in Path(machine.runtimes()[runtime], "hip", "hip_runtime_api.h").read_text():
+        assert done.returncode == 0, done.stderr
+        assert subprocess.run([tmp_path / "program"]).returncode == 0
+    else:
+        errors = [line for line in done.stderr.splitlines() if "error: #error" in line]
+        assert len(errors) == 1 and "include dlpack_rocm.h in another file" in errors[0]
+
+
+OLDER = {
+    "CUDA": ("#define CUDART_VERSION 11010\n", "needs CUDA 11.2 or newer"),
+    "HIP": ("#define HIP_VERSION 50100000\n", "needs HIP 5.2 or newer"),
+}
+
+
+@pytest.mark.parametrize("platform", OLDER)
+def test_a_runtime_that_is_too_old_is_said_to_be(tmp_path, platform):
+    text, says = OLDER[platform]
+    header = tmp_path / RUNTIME_HEADERS[platform]
+    header.parent.mkdir(exist_ok=True)
+    header.write_text(text)
+    source = tmp_path / "asks.c"
+    source.write_text(f'#include "{HEADERS[platform]}"\n')
+    done = machine.compile_c(source, f"-I{tmp_path}", "-fsyntax-only")
+    assert says in next(line for line in done.stderr.splitlines() if "error:" in line)
+
+
 def test_not_asked_for_nothing_of_a_runtime_is_looked_for(tmp_path):
     for name in RUNTIME_HEADERS.values():
         trap = tmp_path / name
