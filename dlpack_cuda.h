@@ -24,11 +24,8 @@
  *       if (dlpack_cuda_consume(obj, NULL, stream, &v) < 0)
  *           return NULL;
  *       launch_scale(dlpack_py_data(&v), v.tensor.shape[0], stream);
- *       if (dlpack_cuda_release(&v, stream) < 0) {            // v is still ours; in a capture keep it with the graph
- *           (void)cudaStreamSynchronize(stream);
- *           dlpack_py_release(&v);
- *           return NULL;
- *       }
+ *       if (dlpack_cuda_release(&v, stream) < 0)               // in a capture: v is still ours
+ *           return keep_as_long_as_the_graph(module, &v);
  *       Py_RETURN_NONE;
  *   }
  */
@@ -150,7 +147,8 @@ dlpack_cuda_impl_get_capture(uintptr_t stream, uint64_t *id, dlpack_py_error *er
 static inline int
 dlpack_cuda_impl_exchange_capture_mode(int *mode, dlpack_py_error *error)
 {
-    enum cudaStreamCaptureMode exchanged = (enum cudaStreamCaptureMode) * mode;
+    const int wanted = *mode;
+    enum cudaStreamCaptureMode exchanged = (enum cudaStreamCaptureMode)wanted;
     const int failed = dlpack_cuda_impl_check(cudaThreadExchangeStreamCaptureMode(&exchanged),
                                               "cudaThreadExchangeStreamCaptureMode", error);
     *mode = (int)exchanged;
@@ -370,7 +368,8 @@ dlpack_cuda_tensor(void *data, int32_t device_id, uint32_t dtype, int32_t ndim, 
     return t;
 }
 
-/* Give the events that this file keeps back to the runtime. */
+/* Give the events that this file keeps back to the runtime, while nobody orders, consumes
+ * or lets go: see dlpack_py_free_events. */
 static inline void
 dlpack_cuda_free_events(void)
 {
@@ -428,16 +427,19 @@ dlpack_cuda_consume(PyObject *obj, const dlpack_py_want *want, cudaStream_t stre
 }
 
 /* Let go of a view while work on its tensor is queued on a stream of its device; for
- * pinned or managed memory, of the current one. Returns 0, or -1 with an exception, and v is
- * the caller's as before: see dlpack_py_release_on. Needs a thread state, as it raises. */
+ * pinned or managed memory, of the current one. What cannot be remembered is waited for. Needs a
+ * thread state.
+ *
+ * Returns 0; -1 with BufferError where the stream captures a graph, or RuntimeError where
+ * the runtime fails: then v is the caller's as before. See dlpack_py_release_on.
+ */
 static inline int
 dlpack_cuda_release(dlpack_py_view *v, cudaStream_t stream)
 {
     const int on_device = dlpack_py_impl_is_on(dlpack_cuda_device(), v->tensor.device);
     const dlpack_py_work_stream work =
         dlpack_cuda_work_stream(stream, on_device ? v->tensor.device.device_id : DLPACK_PY_CURRENT_DEVICE);
-    dlpack_py_error error;
-    return dlpack_py_release_on(dlpack_cuda_device(), work, v, &error) < 0 ? dlpack_py_raise(&error) : 0;
+    return dlpack_py_impl_release_or_wait(dlpack_cuda_device(), work, v);
 }
 
 #endif /* DLPACK_CUDA_PROTOCOL_LAYER */

@@ -1262,15 +1262,15 @@ typedef struct dlpack_py_work_stream {
 #define DLPACK_PY_IMPL_SPARE_EVENTS 64 /* that are kept of tensors that waited */
 
 /* A tensor that was let go of while work of the consumer's is queued, and the event
- * behind that work (2.13). */
+ * behind that work (2.13). Those of a stream and an interpreter are a queue, of which
+ * the first leads to the next queue and to the last of its own. */
 typedef struct dlpack_py_impl_waiting {
-    struct dlpack_py_impl_waiting *next;
+    struct dlpack_py_impl_waiting *next, *last, *next_queue;
     void *event;
     dlpack_py_work_stream stream; /* that the event was recorded on, and is of the device of */
-    int32_t form;
-    int32_t done; /* 1: the event came */
+    int64_t interpreter;          /* in which its deleter may run; -1: any */
     void *managed;
-    void *interpreter; /* of the thread that let go; NULL: it had none */
+    int32_t form;
 } dlpack_py_impl_waiting;
 
 /* The events that a file keeps: one for each device, and one for its graph captures. All
@@ -1282,10 +1282,11 @@ typedef struct dlpack_py_events {
         void *event[2];
     } of[DLPACK_PY_IMPL_EVENT_DEVICES];
     dlpack_py_impl_word lock;          /* for what follows: the process that has it, or 0 */
-    dlpack_py_impl_word collecting;    /* 1: a thread takes tensors out of the list of those that wait */
-    dlpack_py_impl_word waiting_count; /* of that list, which is in the order in which they came */
-    dlpack_py_impl_waiting *waiting, *last;
-    dlpack_py_impl_waiting *spare; /* nodes with an event, to be used again */
+    dlpack_py_impl_word collecting;    /* the process of which a thread takes out what is done, or 0 */
+    dlpack_py_impl_word waiting_count; /* of the queues and of what is done */
+    dlpack_py_impl_waiting *queues;
+    dlpack_py_impl_waiting *done, *done_last; /* whose deleters are yet to run */
+    dlpack_py_impl_waiting *spare;            /* with an event, to be used again */
     int32_t spare_count;
 } dlpack_py_events;
 
@@ -1296,8 +1297,8 @@ typedef struct dlpack_py_events {
  * other devices one can be filled like theirs, whole.
  *
  * Functions that return int return 0, or -1 with *error filled: the runtime's name of the
- * error and its text, which is not left for the next one to ask for it (S9). None but
- * synchronize makes the host wait, and none needs a thread state. */
+ * error and its text, which is not left for the next one to ask for it (S9). None needs a
+ * thread state; none but synchronize, free_now and a copy to the host makes it wait. */
 typedef struct dlpack_py_device {
     int32_t type;             /* its DLDeviceType */
     int32_t managed_type;     /* likewise of memory that it shares with the host; 0: none */
@@ -1365,8 +1366,8 @@ dlpack_py_impl_visit_stream(const dlpack_py_device *device, dlpack_py_impl_visit
                                                  : dlpack_py_impl_visit_device(device, visit, stream.device_id, error);
 }
 
-/* Makes current what was (S5). Returns failed, or -1; the first error is the one that
- * counts. */
+/* Makes current what was (S5), or the runtime does not let us. Returns failed, or -1; the
+ * first error is the one that counts. */
 static inline int
 dlpack_py_impl_visit_end(const dlpack_py_device *device, const dlpack_py_impl_visit *visit, int failed,
                          dlpack_py_error *error)
@@ -1435,7 +1436,7 @@ static inline void
 dlpack_py_impl_event_lock(dlpack_py_impl_word *lock)
 {
     while (DLPACK_PY_IMPL_SWAP(lock, 1) != 0)
-        continue; /* held for two calls, which only queue something */
+        continue; /* held for a record and a wait, which only queue something, as a rule */
 }
 
 /* Orders by an event: recorded on one stream, waited for on the other. */
@@ -1448,7 +1449,8 @@ dlpack_py_impl_order_by_event(const dlpack_py_device *device, dlpack_py_impl_vis
     size_t slot;
     int failed;
 
-    if (dlpack_py_impl_name_device(device, visit, &before, error) < 0)
+    if (dlpack_py_impl_name_device(device, visit, &before, error) < 0 ||
+        dlpack_py_impl_visit_stream(device, visit, before, error) < 0)
         return -1;
     slot = (size_t)before.device_id % DLPACK_PY_IMPL_EVENT_DEVICES;
     lock = &device->events->of[slot].lock;
@@ -1464,8 +1466,7 @@ dlpack_py_impl_order_by_event(const dlpack_py_device *device, dlpack_py_impl_vis
             fresh = NULL;
         }
     }
-    failed = dlpack_py_impl_visit_stream(device, visit, before, error) < 0 ||
-             dlpack_py_impl_record(device, visit, before, event, error) < 0 ||
+    failed = dlpack_py_impl_record(device, visit, before, event, error) < 0 ||
              dlpack_py_impl_visit_stream(device, visit, after, error) < 0 ||
              device->wait(after.handle, *event, error) < 0;
     DLPACK_PY_IMPL_STORE(lock, 0);
@@ -1664,7 +1665,7 @@ dlpack_py_impl_check_wait(const dlpack_py_device *device, dlpack_py_impl_visit *
     if (dlpack_py_impl_ask_capture(device, visit, stream, &capturing, error) < 0)
         return -1;
     return capturing ? dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
-                                           "the producer's stream captures a graph: the host cannot wait for it")
+                                           "the stream (a producer's) captures a graph: the host cannot wait for it")
                      : 0;
 }
 
@@ -1776,49 +1777,74 @@ dlpack_py_impl_copy_rows(const dlpack_py_device *device, const DLTensor *dst, co
     }
 }
 
-/* Queues a copy to compact memory of the device. */
+/* Are both of the same layout, without gaps? */
 static inline int
-dlpack_py_impl_copy_on_device(const dlpack_py_device *device, const DLTensor *dst, const DLTensor *src, uint64_t flags,
-                              uintptr_t stream, dlpack_py_error *error)
+dlpack_py_impl_copies_as_one(const DLTensor *dst, const DLTensor *src)
+{
+    return dlpack_py_is_contiguous(src, 'C') ||
+           (src->strides != NULL && dst->strides != NULL && dlpack_py_is_contiguous(src, 'K') &&
+            memcmp(src->strides, dst->strides, (size_t)src->ndim * sizeof(int64_t)) == 0);
+}
+
+/* Queues a copy to compact memory, of whole bytes where that is not as one. */
+static inline int
+dlpack_py_impl_copy_queued(const dlpack_py_device *device, const DLTensor *dst, const DLTensor *src, uint64_t flags,
+                           uintptr_t stream, dlpack_py_error *error)
+{
+    const size_t bytes = (size_t)dlpack_py_nbytes(src, flags);
+    return dlpack_py_impl_copies_as_one(dst, src)
+               ? device->copy(dlpack_py_first(dst), bytes, dlpack_py_first(src), bytes, bytes, 1, stream, error)
+               : dlpack_py_impl_copy_rows(device, dst, src, dlpack_py_item_bits(src->dtype, flags) / 8, stream, error);
+}
+
+static inline int64_t
+dlpack_py_impl_count_calls(const DLTensor *dst, const DLTensor *src, int64_t size)
+{
+    int64_t room_to[DLPACK_PY_MAX_NDIM], room_from[DLPACK_PY_MAX_NDIM];
+    return dlpack_py_impl_rows_of(src, dlpack_py_impl_strides(dst, room_to), dlpack_py_impl_strides(src, room_from),
+                                  size)
+        .calls;
+}
+
+#define DLPACK_PY_IMPL_MOST_CALLS 4096 /* that a copy on a device queues */
+
+/* What a device's runtime does not copy, or only in calls without number. */
+static inline int
+dlpack_py_impl_check_scattered(const DLTensor *dst, const DLTensor *src, uint64_t flags, dlpack_py_error *error)
 {
     const int64_t bits = dlpack_py_item_bits(src->dtype, flags);
-    const size_t bytes = (size_t)dlpack_py_nbytes(src, flags);
-    const int as_one = /* of the same layout */
-        dlpack_py_is_contiguous(src, 'C') ||
-        (src->strides != NULL && dst->strides != NULL && dlpack_py_is_contiguous(src, 'K') &&
-         memcmp(src->strides, dst->strides, (size_t)src->ndim * sizeof(int64_t)) == 0);
 
-    if (!as_one && bits % 8 == 0)
-        return dlpack_py_impl_copy_rows(device, dst, src, bits / 8, stream, error);
-    if (!as_one)
+    if (dlpack_py_impl_copies_as_one(dst, src))
+        return 0;
+    if (bits % 8 != 0)
         return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
                                    "elements of %" PRId64 " bits are copied on a device only where they are compact",
                                    bits);
-    return device->copy(dlpack_py_first(dst), bytes, dlpack_py_first(src), bytes, bytes, 1, stream, error);
+    if (dlpack_py_impl_count_calls(dst, src, bits / 8) > DLPACK_PY_IMPL_MOST_CALLS)
+        return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
+                                   "a copy on the device would take %" PRId64
+                                   " calls, so scattered is the data, and %d "
+                                   "are made at most: ask with dl_device=(1, 0)",
+                                   dlpack_py_impl_count_calls(dst, src, bits / 8), DLPACK_PY_IMPL_MOST_CALLS);
+    return 0;
 }
 
 #define DLPACK_PY_COPY_UNFINISHED (-2) /* the destination may still be written to: it is to be leaked */
 
-#define DLPACK_PY_IMPL_BYTES_OF_A_CALL 65536 /* that are copied in the time that a call takes, about */
+#define DLPACK_PY_IMPL_BYTES_OF_A_CALL 16384 /* that come to the host in the time that a call takes, about */
 
 /* Is it cheaper to copy all that lies between the elements, too? */
 static inline int
 dlpack_py_impl_is_staged(const DLTensor *dst, const DLTensor *src, int64_t bits, int64_t bytes, int64_t extent)
 {
-    int64_t room_to[DLPACK_PY_MAX_NDIM], room_from[DLPACK_PY_MAX_NDIM];
-    dlpack_py_impl_rows r;
-
     if (dlpack_py_is_contiguous(src, 'C'))
         return 0;
-    if (bits % 8 != 0 || extent / 4 <= bytes)
-        return 1;
-    r = dlpack_py_impl_rows_of(src, dlpack_py_impl_strides(dst, room_to), dlpack_py_impl_strides(src, room_from),
-                               bits / 8);
-    return extent / DLPACK_PY_IMPL_BYTES_OF_A_CALL < r.calls - 1;
+    return bits % 8 != 0 || extent / 4 <= bytes ||
+           extent / DLPACK_PY_IMPL_BYTES_OF_A_CALL < dlpack_py_impl_count_calls(dst, src, bits / 8) - 1;
 }
 
 /* Copies to the host by way of a stream; ready when this returns. What is staged is
- * sorted out by the host. */
+ * sorted out by the host; without the memory for that, it is copied row by row. */
 static inline int
 dlpack_py_impl_copy_by_stream(const dlpack_py_device *device, const DLTensor *dst, const DLTensor *src, uint64_t flags,
                               uintptr_t stream, dlpack_py_error *error)
@@ -1833,14 +1859,15 @@ dlpack_py_impl_copy_by_stream(const dlpack_py_device *device, const DLTensor *ds
     (void)dlpack_py_extent(src, flags, &lowest, &highest); /* src is valid */
     if (dlpack_py_impl_is_staged(dst, src, bits, bytes, highest - lowest)) {
         stage = (char *)DLPACK_PY_MALLOC((size_t)(highest - lowest));
-        if (stage == NULL)
+        if (stage == NULL && bits % 8 != 0)
             return dlpack_py_impl_fail(error, DLPACK_PY_MEMORY_ERROR, "no memory for a copy of %" PRId64 " bytes",
                                        highest - lowest);
+    }
+    if (stage != NULL)
         failed = device->copy(stage, (size_t)(highest - lowest), (const char *)dlpack_py_first(src) + lowest,
                               (size_t)(highest - lowest), (size_t)(highest - lowest), 1, stream, error);
-    }
     else
-        failed = dlpack_py_impl_copy_on_device(device, dst, src, flags, stream, error);
+        failed = dlpack_py_impl_copy_queued(device, dst, src, flags, stream, error);
     /* In any case, for the runtime may still write there. Where this fails, nobody knows until when. */
     if (dlpack_py_impl_host_wait(device, stream, failed ? &another : error) < 0)
         return DLPACK_PY_COPY_UNFINISHED;
@@ -1917,7 +1944,7 @@ typedef struct dlpack_py_want {
 #define DLPACK_PY_LEGACY_IS_WRITABLE 2u /* take what cannot say read-only as writable (C7) */
 #define DLPACK_PY_OVERLAP_IS_FINE 4u    /* writable takes memory that overlaps itself */
 #define DLPACK_PY_BUFFER_TOO 8u         /* an object without __dlpack__ may offer the buffer protocol (C6) */
-#define DLPACK_PY_NOTHING_PENDING 16u   /* all is ready to be used as it is: no wait, no order (C5, S4) */
+#define DLPACK_PY_NOTHING_PENDING 16u   /* what comes is taken as it is; on a stream, no order is asked for (C5, S4) */
 
 /* May memory be written? The third answer comes from legacy capsules (C7). */
 #define DLPACK_PY_WRITABLE 0
@@ -3258,7 +3285,7 @@ dlpack_py_impl_copy_between(dlpack_py_impl_device_memory *memory, dlpack_py_impl
 
     if (dlpack_py_impl_queue_order(device, visit, pending, count, stream, &none, error) < 0 ||
         dlpack_py_impl_visit_device(device, visit, memory->id, error) < 0 ||
-        dlpack_py_impl_copy_on_device(device, out, t, flags, stream.handle, error) < 0 ||
+        dlpack_py_impl_copy_queued(device, out, t, flags, stream.handle, error) < 0 ||
         device->event_record(memory->event, stream.handle, error) != 0)
         return -1;
     for (i = 0; i < count; i++) {
@@ -3270,32 +3297,50 @@ dlpack_py_impl_copy_between(dlpack_py_impl_device_memory *memory, dlpack_py_impl
     return 0;
 }
 
-/* Allocates for out on a stream, and queues the copy there. When that fails, what was
- * queued is done. */
+/* Makes the event of a copy. Where the consumer's stream is on another device, *stream
+ * becomes the default stream of the data's: memory is of its stream's device. Returns 1 in
+ * that case. */
+static inline int
+dlpack_py_impl_copy_event(dlpack_py_impl_device_memory *memory, dlpack_py_impl_visit *visit, const DLTensor *t,
+                          dlpack_py_work_stream *stream, dlpack_py_error *error)
+{
+    const dlpack_py_device *device = memory->device;
+    int failed;
+
+    if (dlpack_py_impl_visit_device(device, visit, memory->id, error) < 0 ||
+        device->event_create(&memory->event, error) < 0)
+        return -1;
+    failed = device->event_record(memory->event, stream->handle, error);
+    if (failed == 1)
+        *stream = dlpack_py_impl_default_of(device, t);
+    return failed;
+}
+
+/* Allocates for out on a stream, and queues the copy there. Where that fails, what was
+ * queued comes before the event still; or memory and event leak, for nobody could tell. */
 static inline int
 dlpack_py_impl_fill_on_device(dlpack_py_impl_device_memory *memory, DLTensor *out, const DLTensor *t, uint64_t flags,
                               const dlpack_py_work_stream *pending, size_t count, dlpack_py_work_stream stream,
                               dlpack_py_error *error)
 {
     const dlpack_py_device *device = memory->device;
+    const dlpack_py_work_stream consumer = stream;
     dlpack_py_impl_visit visit = {-1, -1};
     dlpack_py_error another;
-    int failed;
+    int failed, elsewhere = 0;
 
     failed = dlpack_py_impl_check_no_capture(device, &visit, pending, count, stream, error) < 0 ||
-             dlpack_py_impl_visit_device(device, &visit, memory->id, error) < 0 ||
-             device->event_create(&memory->event, error) < 0 ||
+             (elsewhere = dlpack_py_impl_copy_event(memory, &visit, t, &stream, error)) < 0 ||
+             (elsewhere && dlpack_py_impl_check_no_capture(device, &visit, NULL, 0, stream, error) < 0) ||
              device->allocate(&memory->data, (size_t)dlpack_py_nbytes(t, flags), stream.handle, error) < 0;
     if (!failed) {
         out->data = memory->data;
         out->byte_offset = 0;
-        failed = dlpack_py_impl_copy_between(memory, &visit, out, t, flags, pending, count, stream, error) < 0;
-        if (failed && dlpack_py_impl_visit_device(device, &visit, memory->id, &another) == 0)
-            (void)dlpack_py_impl_host_wait(device, stream.handle, &another);
-    }
-    if (failed && memory->event != NULL) {
-        device->event_destroy(memory->event);
-        memory->event = NULL;
+        failed = dlpack_py_impl_copy_between(memory, &visit, out, t, flags, pending, count, stream, error) < 0 ||
+                 (elsewhere && device->wait(consumer.handle, memory->event, error) < 0);
+        if (failed && (dlpack_py_impl_visit_device(device, &visit, memory->id, &another) < 0 ||
+                       device->event_record(memory->event, stream.handle, &another) != 0))
+            memory->data = memory->event = NULL;
     }
     return dlpack_py_impl_visit_end(device, &visit, failed ? -1 : 0, error);
 }
@@ -3334,7 +3379,8 @@ dlpack_py_impl_export_device_copy(const DLTensor *t, uint64_t flags, int32_t for
     e->free_fn = dlpack_py_impl_free_device_memory;
     out = dlpack_py_impl_export_tensor(e, form);
     if (!dlpack_py_is_empty(t) &&
-        dlpack_py_impl_fill_on_device(memory, out, t, kept, pending, count, stream, error) < 0) {
+        (dlpack_py_impl_check_scattered(out, t, kept, error) < 0 ||
+         dlpack_py_impl_fill_on_device(memory, out, t, kept, pending, count, stream, error) < 0)) {
         dlpack_py_impl_export_free(e);
         return NULL;
     }
@@ -4011,23 +4057,33 @@ dlpack_py_impl_answer_stream(const dlpack_py_offer *offer, const dlpack_py_reque
 
 /* Makes a copy on the device: on the consumer's stream, which comes after the producer's.
  * Where no order is asked for it would be too early there: on the producer's, or else on
- * the default one. */
+ * the default one; and the host waits, for nobody else could. */
 static inline dlpack_py_impl_export *
 dlpack_py_impl_copy_for_device(const dlpack_py_offer *offer, const dlpack_py_request *request,
                                const dlpack_py_plan *plan)
 {
+    const int waits = dlpack_py_impl_asks_nothing(offer, request);
+    const dlpack_py_device *device = offer->device;
     dlpack_py_work_stream stream = dlpack_py_impl_stream_of(offer, request);
     dlpack_py_impl_export *e;
     dlpack_py_error error;
+    int failed = 0;
 
-    if (dlpack_py_impl_asks_nothing(offer, request) && offer->pending_count > 0 &&
-        offer->pending[0].device_id == offer->tensor->device.device_id)
+    if (waits && offer->pending_count > 0 && offer->pending[0].device_id == offer->tensor->device.device_id)
         stream = offer->pending[0];
-    e = dlpack_py_impl_export_device_copy(offer->tensor, offer->flags, plan->form, offer->device, offer->pending,
+    e = dlpack_py_impl_export_device_copy(offer->tensor, offer->flags, plan->form, device, offer->pending,
                                           offer->pending_count, stream, &error);
-    if (e == NULL)
+    if (e != NULL && waits && !dlpack_py_is_empty(dlpack_py_impl_export_tensor(e, plan->form))) {
+        Py_BEGIN_ALLOW_THREADS
+        failed = dlpack_py_synchronize(device, &stream, 1, &error);
+        Py_END_ALLOW_THREADS
+    }
+    if (e == NULL || failed)
         (void)dlpack_py_raise(&error);
-    return e;
+    if (!failed)
+        return e;
+    dlpack_py_impl_delete(&e->managed, plan->form);
+    return NULL;
 }
 
 /* What is looked at while other threads run, who may change the owner: a tensor's
@@ -4064,19 +4120,18 @@ dlpack_py_impl_snapshot_take(dlpack_py_impl_snapshot *snapshot, const dlpack_py_
 /* Makes a copy on the CPU, for which the host waits where work is pending; other threads
  * with the interpreter do not. */
 static inline dlpack_py_impl_export *
-dlpack_py_impl_copy_for_host(const dlpack_py_offer *offer, const dlpack_py_request *request, const dlpack_py_plan *plan)
+dlpack_py_impl_copy_for_host(const dlpack_py_offer *offer, const dlpack_py_plan *plan)
 {
     const int readable = dlpack_py_is_cpu_readable(offer->tensor->device);
     dlpack_py_impl_snapshot snapshot;
     const dlpack_py_offer taken = dlpack_py_impl_snapshot_take(&snapshot, offer);
-    dlpack_py_impl_export *e;
+    dlpack_py_impl_export *e = NULL;
     dlpack_py_error error;
 
-    if (readable && taken.pending_count > 0 && dlpack_py_impl_answer_stream(&taken, request, plan) < 0)
-        return NULL;
     Py_BEGIN_ALLOW_THREADS
-    e = dlpack_py_impl_export_copy(taken.tensor, taken.flags, plan->form, 'C', 0, readable ? NULL : taken.device,
-                                   taken.pending, taken.pending_count, &error);
+    if (!readable || dlpack_py_synchronize(taken.device, taken.pending, taken.pending_count, &error) == 0)
+        e = dlpack_py_impl_export_copy(taken.tensor, taken.flags, plan->form, 'C', 0, readable ? NULL : taken.device,
+                                       taken.pending, taken.pending_count, &error);
     Py_END_ALLOW_THREADS
     if (e == NULL)
         (void)dlpack_py_raise(&error);
@@ -4104,7 +4159,7 @@ dlpack_py_impl_answer_copy(const dlpack_py_offer *offer, const dlpack_py_request
     if (dlpack_py_is_cpu_readable(offer->tensor->device) && offer->pending_count == 0)
         e = dlpack_py_impl_copy_at_once(offer, plan);
     else if ((int32_t)plan->device.device_type == (int32_t)kDLCPU)
-        e = dlpack_py_impl_copy_for_host(offer, request, plan);
+        e = dlpack_py_impl_copy_for_host(offer, plan);
     else
         e = dlpack_py_impl_copy_for_device(offer, request, plan);
     return e == NULL ? NULL : &e->managed;
@@ -4121,9 +4176,13 @@ dlpack_py_impl_plan(const dlpack_py_offer *offer, const dlpack_py_request *reque
             PyErr_SetString(PyExc_BufferError, "the data cannot be exported in its present state");
         return -1;
     }
-    if (offer->pending_count > 0 && (offer->device == NULL || offer->pending_count > DLPACK_PY_MAX_PENDING)) {
-        PyErr_Format(PyExc_SystemError, "the offer has %zu pending streams, %d were wanted at most, and its device",
+    if (offer->pending_count > DLPACK_PY_MAX_PENDING) {
+        PyErr_Format(PyExc_SystemError, "the offer has %zu pending streams, at most %d were wanted",
                      offer->pending_count, DLPACK_PY_MAX_PENDING);
+        return -1;
+    }
+    if (offer->pending_count > 0 && offer->device == NULL) {
+        PyErr_SetString(PyExc_SystemError, "the offer has pending streams, and its device is NULL");
         return -1;
     }
     if (((offer->embedded == NULL || offer->tensor != &offer->embedded->versioned.dl_tensor) &&
@@ -5162,8 +5221,7 @@ dlpack_py_impl_fetch_on(dlpack_py_state *state, PyObject *obj, PyObject *method,
 
     if (dlpack_py_impl_ask_device(state, obj, &where) < 0)
         return -1;
-    if (!dlpack_py_impl_is_on(device, where) && (int32_t)where.device_type != device->managed_type &&
-        request.stream.kind == DLPACK_PY_STREAM_HANDLE)
+    if (!dlpack_py_impl_is_on(device, where) && (int32_t)where.device_type != device->managed_type)
         memset(&request.stream, 0, sizeof(request.stream));
     if (dlpack_py_impl_is_on(device, where) && dlpack_py_impl_visit_device(device, &visit, where.device_id, &error) < 0)
         return dlpack_py_raise(&error);
@@ -5192,7 +5250,19 @@ dlpack_py_impl_table_may_mislead(const DLTensor *t, const dlpack_py_device *devi
            t->dtype.code == 18;
 }
 
-/* The same for a table of this file's: saves looking up what is known. */
+/* After a failure of a table: 1 where the method is to be asked, for it refused what may
+ * be a device's, and is for the CPU's; -1 with the exception otherwise. */
+static inline int
+dlpack_py_impl_ask_method(const dlpack_py_impl_terms *terms)
+{
+    if (terms->device == NULL || !PyErr_ExceptionMatches(PyExc_BufferError))
+        return -1;
+    PyErr_Clear();
+    return 1;
+}
+
+/* Takes an owned tensor by a table of this file's: saves looking up what is known. Returns
+ * 0, -1 with an exception, or 1 where the table cannot say what has to be known. */
 static inline int
 dlpack_py_impl_fetch_own(dlpack_py_state *state, const dlpack_py_exchange *x, PyObject *obj,
                          dlpack_py_impl_terms *terms, dlpack_py_view *v)
@@ -5202,7 +5272,7 @@ dlpack_py_impl_fetch_own(dlpack_py_state *state, const dlpack_py_exchange *x, Py
     void *managed;
 
     if (dlpack_py_impl_exchange_plan(x, state, obj, &offer, &plan) < 0)
-        return -1;
+        return dlpack_py_impl_ask_method(terms);
     if (plan.device.device_type != kDLCPU)
         return 1;
     managed = dlpack_py_impl_exchange_export(x, &offer, &plan);
@@ -5232,8 +5302,7 @@ dlpack_py_impl_follow_work(const DLPackExchangeAPI *table, const dlpack_py_impl_
     return -1;
 }
 
-/* Takes an owned tensor by the table of its type. Returns 0, -1 with an exception, or 1
- * where the table cannot say what has to be known. */
+/* The same by another's. */
 static inline int
 dlpack_py_impl_fetch_by_table(const DLPackExchangeAPI *table, PyObject *obj, dlpack_py_impl_terms *terms,
                               dlpack_py_view *v)
@@ -5245,10 +5314,7 @@ dlpack_py_impl_fetch_by_table(const DLPackExchangeAPI *table, PyObject *obj, dlp
     if (dlpack_py_impl_check_table_call(returned != 0 || managed == NULL, function) < 0) {
         if (returned == 0 && managed != NULL)
             dlpack_py_impl_delete(managed, DLPACK_PY_VERSIONED);
-        if (terms->device == NULL || !PyErr_ExceptionMatches(PyExc_BufferError))
-            return -1;
-        PyErr_Clear(); /* a table for the CPU's data only, it may be */
-        return 1;
+        return dlpack_py_impl_ask_method(terms);
     }
     if (!dlpack_py_impl_is_unknown(managed, DLPACK_PY_VERSIONED) &&
         dlpack_py_impl_table_may_mislead(&managed->dl_tensor, terms->device)) {
@@ -5453,6 +5519,7 @@ dlpack_py_consume(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 static inline int
 dlpack_py_impl_lend_own(dlpack_py_state *state, const dlpack_py_exchange *x, PyObject *obj, DLTensor *t)
 {
+    dlpack_py_error error;
     dlpack_py_offer offer;
     dlpack_py_plan plan;
 
@@ -5460,6 +5527,8 @@ dlpack_py_impl_lend_own(dlpack_py_state *state, const dlpack_py_exchange *x, PyO
         plan.device.device_type != kDLCPU ||
         dlpack_py_impl_exchange_settle(&offer, dlpack_py_impl_newest_request(), &plan) < 0)
         return 0;
+    if (offer.pending_count > 0 && dlpack_py_validate(offer.tensor, offer.flags, &error) < 0)
+        return 0; /* others changed it during the wait */
     *t = *offer.tensor;
     return 1;
 }
@@ -5662,104 +5731,128 @@ dlpack_py_impl_list_keep(const dlpack_py_device *device, dlpack_py_impl_waiting 
         DLPACK_PY_FREE(one);
 }
 
+/* Puts a node behind those of its stream. */
 static inline void
-dlpack_py_impl_list_append(dlpack_py_events *events, dlpack_py_impl_waiting *one)
+dlpack_py_impl_list_append(const dlpack_py_device *device, dlpack_py_impl_waiting *one)
 {
-    one->next = NULL;
+    dlpack_py_events *events = device->events;
+    dlpack_py_impl_waiting **link = &events->queues;
+    const int of_a_thread = /* a handle that is another stream on each thread: in a queue of its own */
+        one->stream.handle <= device->last_relative && one->stream.handle != device->default_stream;
+
+    one->next = one->next_queue = NULL;
+    one->last = one;
     dlpack_py_impl_lock(&events->lock);
-    if (events->last == NULL)
-        events->waiting = one;
-    else
-        events->last->next = one;
-    events->last = one;
+    while (*link != NULL && (of_a_thread || (*link)->interpreter != one->interpreter ||
+                             !dlpack_py_impl_same_stream(device, (*link)->stream, one->stream)))
+        link = &(*link)->next_queue;
+    if (*link == NULL)
+        *link = one;
+    else {
+        (*link)->last->next = one;
+        (*link)->last = one;
+    }
     (void)DLPACK_PY_IMPL_ADD(&events->waiting_count, 1);
     dlpack_py_impl_unlock(&events->lock);
 }
 
-/* The node that waits behind another one, or the first. Others append meanwhile; none but
- * who is collecting takes one out. */
-static inline dlpack_py_impl_waiting *
-dlpack_py_impl_list_next(dlpack_py_events *events, const dlpack_py_impl_waiting *one)
-{
-    dlpack_py_impl_waiting *next;
-    dlpack_py_impl_lock(&events->lock);
-    next = one == NULL ? events->waiting : one->next;
-    dlpack_py_impl_unlock(&events->lock);
-    return next;
-}
-
-static inline void
-dlpack_py_impl_list_remove(dlpack_py_events *events, dlpack_py_impl_waiting *before, dlpack_py_impl_waiting *one)
-{
-    dlpack_py_impl_lock(&events->lock);
-    if (before == NULL)
-        events->waiting = one->next;
-    else
-        before->next = one->next;
-    if (events->last == one)
-        events->last = before;
-    (void)DLPACK_PY_IMPL_ADD(&events->waiting_count, -1);
-    dlpack_py_impl_unlock(&events->lock);
-}
-
-/* The interpreter that this thread is attached to, or NULL. */
-static inline void *
+/* The interpreter that this thread is attached to, or -1. Its address may come again. */
+static inline int64_t
 dlpack_py_impl_interpreter_here(void)
 {
-    return dlpack_py_impl_thread_state() == NULL ? NULL : PyInterpreterState_Get();
+    return dlpack_py_impl_thread_state() == NULL ? -1 : PyInterpreterState_GetID(PyInterpreterState_Get());
 }
 
-/* A deleter that takes objects of one interpreter apart must not run attached to another
- * (G1). Without a thread state it attaches by itself, as all do that are called anywhere. */
+/* Where a tensor is to be let go of: a deleter that takes objects of one interpreter apart
+ * must not run attached to another (G1). Ours finds its own; of a thread without one, it is
+ * the main one's, to which deleters attach by themselves. */
+static inline int64_t
+dlpack_py_impl_interpreter_of(const dlpack_py_view *v)
+{
+    const int64_t here = dlpack_py_impl_interpreter_here();
+    if (dlpack_py_impl_owner(v->managed, v->form) != NULL)
+        return -1;
+    return here == -1 ? 0 : here;
+}
+
 static inline int
-dlpack_py_impl_is_collected_here(const dlpack_py_impl_waiting *one, const void *here)
+dlpack_py_impl_is_collected_here(const dlpack_py_impl_waiting *one, int64_t here)
 {
-    return here == NULL || one->interpreter == NULL || one->interpreter == here;
+    return here == -1 || one->interpreter == -1 || one->interpreter == here;
 }
 
-#define DLPACK_PY_IMPL_BUSY_STREAMS 8
-
-/* Asks about what waits, in order: of a stream's up to the first that is not done. */
-static inline void
-dlpack_py_impl_collect_ask(const dlpack_py_device *device, const void *here)
+/* The first of the next queue from *link on, which becomes its place. Nobody takes nodes
+ * out but who is collecting; others append. */
+static inline dlpack_py_impl_waiting *
+dlpack_py_impl_list_first(dlpack_py_events *events, dlpack_py_impl_waiting ***link, int64_t here)
 {
-    dlpack_py_work_stream busy[DLPACK_PY_IMPL_BUSY_STREAMS];
     dlpack_py_impl_waiting *one;
+
+    dlpack_py_impl_lock(&events->lock);
+    while (**link != NULL && !dlpack_py_impl_is_collected_here(**link, here))
+        *link = &(**link)->next_queue;
+    one = **link;
+    dlpack_py_impl_unlock(&events->lock);
+    return one;
+}
+
+/* Moves the first of a queue to those that are done. */
+static inline void
+dlpack_py_impl_list_move(dlpack_py_events *events, dlpack_py_impl_waiting **link)
+{
+    dlpack_py_impl_waiting *one, *next;
+
+    dlpack_py_impl_lock(&events->lock);
+    one = *link;
+    next = one->next;
+    if (next != NULL) {
+        next->last = one->last;
+        next->next_queue = one->next_queue;
+    }
+    *link = next != NULL ? next : one->next_queue;
+    one->next = NULL;
+    if (events->done == NULL)
+        events->done = one;
+    else
+        events->done_last->next = one;
+    events->done_last = one;
+    dlpack_py_impl_unlock(&events->lock);
+}
+
+/* Asks about what waits: of each stream up to the first that is not done. */
+static inline void
+dlpack_py_impl_collect_ask(const dlpack_py_device *device, int64_t here)
+{
+    dlpack_py_impl_waiting **link = &device->events->queues, *one;
     dlpack_py_error error;
-    int mode, done, i, count = 0;
+    int mode, done;
 
     if (dlpack_py_impl_relax(device, &mode, &error) < 0)
         return;
-    for (one = dlpack_py_impl_list_next(device->events, NULL); one != NULL && count < DLPACK_PY_IMPL_BUSY_STREAMS;
-         one = dlpack_py_impl_list_next(device->events, one)) {
-        for (i = 0; i < count && !dlpack_py_impl_same_stream(device, busy[i], one->stream); i++)
-            continue;
-        if (i < count || !dlpack_py_impl_is_collected_here(one, here))
-            continue;
+    while ((one = dlpack_py_impl_list_first(device->events, &link, here)) != NULL) {
         done = 0;
         (void)device->event_is_done(one->event, &done, &error);
-        one->done = done;
-        if (!done)
-            busy[count++] = one->stream;
+        if (done)
+            dlpack_py_impl_list_move(device->events, link);
+        else
+            link = &one->next_queue;
     }
     (void)dlpack_py_impl_unrelax(device, &mode, 0, &error);
 }
 
-/* Lets go of what is done. A node is on the list, and so counted, until its deleter has run. */
+/* Lets go of what is done, which is counted until its deleter has run. */
 static inline void
 dlpack_py_impl_collect_done(const dlpack_py_device *device)
 {
-    dlpack_py_impl_waiting *before = NULL, *one = dlpack_py_impl_list_next(device->events, NULL), *next;
+    dlpack_py_events *events = device->events;
+    dlpack_py_impl_waiting *one;
 
-    for (; one != NULL; one = next) {
-        if (one->done)
-            dlpack_py_impl_delete(one->managed, one->form);
-        next = dlpack_py_impl_list_next(device->events, one);
-        if (!one->done) {
-            before = one;
-            continue;
-        }
-        dlpack_py_impl_list_remove(device->events, before, one);
+    while ((one = events->done) != NULL) {
+        dlpack_py_impl_delete(one->managed, one->form);
+        dlpack_py_impl_lock(&events->lock);
+        events->done = one->next;
+        (void)DLPACK_PY_IMPL_ADD(&events->waiting_count, -1);
+        dlpack_py_impl_unlock(&events->lock);
         dlpack_py_impl_list_keep(device, one);
     }
 }
@@ -5768,10 +5861,17 @@ dlpack_py_impl_collect_done(const dlpack_py_device *device)
 static inline void
 dlpack_py_impl_collect(const dlpack_py_device *device)
 {
+    const dlpack_py_impl_word process = (dlpack_py_impl_word)DLPACK_PY_IMPL_PROCESS();
     dlpack_py_events *events = device->events;
+    dlpack_py_impl_word before;
 
-    if (DLPACK_PY_IMPL_LOAD(&events->waiting_count) == 0 || DLPACK_PY_IMPL_SWAP(&events->collecting, 1) != 0)
+    if (DLPACK_PY_IMPL_LOAD(&events->waiting_count) == 0)
         return;
+    before = DLPACK_PY_IMPL_SWAP(&events->collecting, process);
+    if (before == process)
+        return;
+    if (before != 0) /* a thread of our parent's was at it: what it had is the parent's to let go of */
+        events->done = NULL;
     dlpack_py_impl_collect_ask(device, dlpack_py_impl_interpreter_here());
     dlpack_py_impl_collect_done(device);
     DLPACK_PY_IMPL_STORE(&events->collecting, 0);
@@ -5789,16 +5889,18 @@ static inline size_t
 dlpack_py_collect(const dlpack_py_device *device)
 {
     dlpack_py_events *events = device->events;
-    const void *here = dlpack_py_impl_interpreter_here();
-    const dlpack_py_impl_waiting *one;
+    const int64_t here = dlpack_py_impl_interpreter_here();
+    const dlpack_py_impl_waiting *queue, *one;
     size_t left = 0;
 
     dlpack_py_impl_collect(device);
     dlpack_py_impl_lock(&events->lock);
-    for (one = events->waiting; one != NULL; one = one->next) {
-        if (dlpack_py_impl_is_collected_here(one, here))
+    for (queue = events->queues; queue != NULL; queue = queue->next_queue) {
+        for (one = queue; one != NULL && dlpack_py_impl_is_collected_here(one, here); one = one->next)
             left++;
     }
+    for (one = events->done; one != NULL && dlpack_py_impl_is_collected_here(one, here); one = one->next)
+        left++;
     dlpack_py_impl_unlock(&events->lock);
     return left;
 }
@@ -5820,24 +5922,25 @@ dlpack_py_impl_release_later(const dlpack_py_device *device, dlpack_py_impl_visi
         dlpack_py_impl_list_keep(device, one);
         return -1;
     }
-    one->done = 0;
     one->managed = v->managed;
     one->form = v->form;
-    one->interpreter = dlpack_py_impl_interpreter_here();
+    one->interpreter = dlpack_py_impl_interpreter_of(v);
     dlpack_py_impl_view_clear(v);
-    dlpack_py_impl_list_append(device->events, one);
+    dlpack_py_impl_list_append(device, one);
     return 0;
 }
 
 /* Let go of a view while work on its tensor is still queued on a stream.
  *
  * stream   the consumer's, with the number of its device
- * v        holds nothing afterwards; when this fails it is the caller's as before, who may
- *          synchronize and call dlpack_py_release
+ * v        holds nothing afterwards; when this fails it is the caller's as before, who,
+ *          where nothing captures, may synchronize and call dlpack_py_release
  *
- * Returns 0, or -1 with BufferError (the stream captures a graph), MemoryError or
- * RuntimeError in *error. The deleter waits in a list, behind an event, for a later call
- * (dlpack_py_collect). The host does not wait. Any thread.
+ * Returns 0, or -1 with BufferError (the stream captures a graph, or is the default one
+ * while another does: keep v as long as the graph), MemoryError or RuntimeError in *error.
+ * The deleter waits in a list, behind an event, for a later call (dlpack_py_collect). The
+ * host does not wait. Any thread. That the runtime does not give the device back, after v
+ * is released, is no failure.
  */
 static inline int
 dlpack_py_release_on(const dlpack_py_device *device, dlpack_py_work_stream stream, dlpack_py_view *v,
@@ -5859,6 +5962,24 @@ dlpack_py_release_on(const dlpack_py_device *device, dlpack_py_work_stream strea
         failed = dlpack_py_impl_release_later(device, &visit, stream, v, error);
     (void)dlpack_py_impl_visit_end(device, &visit, 0, &another); /* v is released or not, whatever comes of this */
     return failed;
+}
+
+/* The same, and raises; where it cannot be remembered the host waits, other threads with
+ * the interpreter do not. In a capture it could not. */
+static inline int
+dlpack_py_impl_release_or_wait(const dlpack_py_device *device, dlpack_py_work_stream stream, dlpack_py_view *v)
+{
+    dlpack_py_error error, another;
+    int failed = dlpack_py_release_on(device, stream, v, &error);
+
+    if (failed && error.code != DLPACK_PY_BUFFER_ERROR) {
+        Py_BEGIN_ALLOW_THREADS
+        failed = dlpack_py_synchronize(device, &stream, 1, &another);
+        Py_END_ALLOW_THREADS
+        if (!failed)
+            dlpack_py_release(v);
+    }
+    return failed ? dlpack_py_raise(&error) : 0;
 }
 
 /* The stream that a library works on at present, by the exchange table of an object's type:
@@ -6246,23 +6367,24 @@ dlpack_py_return_like_steal(PyObject *like, dlpack_py_view *v)
  *
  * name         of a static dlpack_py_exchange, for dlpack_py_exchange_add
  * offer        int (PyObject *self, dlpack_py_offer *offer): fills in what is not zero;
- *              0, or -1 with an exception. The tensor, its shape and its strides are not
- *              on the stack, but live as long as self: a borrower reads them.
+ *              0, or -1 with an exception. The tensor, its shape, its strides and what is
+ *              pending are not on the stack, but live as long as self.
  * make_steal   PyObject *(PyTypeObject *type, dlpack_py_view *v): a new object of the type
  *              that holds the view, which it takes over, also when it fails
  * want         const dlpack_py_want *: what make_steal can use; NULL: any CPU tensor
  *
  * Objects in memory that the CPU cannot read are for __dlpack__ alone; or else
- * DLPACK_PY_EXCHANGE_API_ON has one argument more:
+ * DLPACK_PY_EXCHANGE_API_WITH_STREAM has one argument more:
  *
- * work_stream   int (DLDeviceType type, int32_t id, void **stream): the stream of a device on
- *               which the calling thread works on such objects, *stream, which is NULL before;
- *               0, or -1 with an exception. What an offer has pending elsewhere is ordered
- *               before it as an object is exported (X4).
+ * work_stream   int (DLDeviceType type, int32_t id, void **stream): *stream, which is NULL
+ *               before, is the one of a device on which the calling thread works on such
+ *               objects, as it crosses the protocol; NULL is the default stream. Returns 0, or
+ *               -1 with an exception. What an offer has pending elsewhere is ordered before it
+ *               as an object is exported (X4).
  */
 #define DLPACK_PY_EXCHANGE_API(name, offer, make_steal, want) \
-    DLPACK_PY_EXCHANGE_API_ON(name, offer, make_steal, want, NULL)
-#define DLPACK_PY_EXCHANGE_API_ON(name, offer, make_steal, want, work_stream)                              \
+    DLPACK_PY_EXCHANGE_API_WITH_STREAM(name, offer, make_steal, want, NULL)
+#define DLPACK_PY_EXCHANGE_API_WITH_STREAM(name, offer, make_steal, want, work_stream)                     \
     static int name##_from_object(void *object, DLManagedTensorVersioned **out);                           \
     static int name##_borrow(void *object, DLTensor *out);                                                 \
     static int name##_to_object(DLManagedTensorVersioned *managed, void **out);                            \
@@ -6385,6 +6507,7 @@ static inline int
 dlpack_py_impl_table_borrow(const dlpack_py_exchange *x, void *object, DLTensor *out)
 {
     dlpack_py_request request;
+    dlpack_py_error error;
     dlpack_py_offer offer;
     dlpack_py_plan plan;
 
@@ -6401,6 +6524,8 @@ dlpack_py_impl_table_borrow(const dlpack_py_exchange *x, void *object, DLTensor 
     if (dlpack_py_impl_exchange_request(x, &offer, &plan, &request) < 0 ||
         dlpack_py_impl_exchange_settle(&offer, &request, &plan) < 0)
         return -1;
+    if (offer.pending_count > 0 && dlpack_py_validate(offer.tensor, offer.flags, &error) < 0)
+        return dlpack_py_raise(&error); /* others changed it during the wait */
     *out = *offer.tensor;
     dlpack_py_impl_fold_offset(out);
     return 0;

@@ -26,11 +26,8 @@
  *       if (dlpack_rocm_consume(obj, NULL, stream, &v) < 0)
  *           return NULL;
  *       launch_scale(dlpack_py_data(&v), v.tensor.shape[0], stream);
- *       if (dlpack_rocm_release(&v, stream) < 0) {            // v is still ours; in a capture keep it with the graph
- *           (void)hipStreamSynchronize(stream);
- *           dlpack_py_release(&v);
- *           return NULL;
- *       }
+ *       if (dlpack_rocm_release(&v, stream) < 0)               // in a capture: v is still ours
+ *           return keep_as_long_as_the_graph(module, &v);
  *       Py_RETURN_NONE;
  *   }
  */
@@ -154,7 +151,8 @@ dlpack_rocm_impl_get_capture(uintptr_t stream, uint64_t *id, dlpack_py_error *er
 static inline int
 dlpack_rocm_impl_exchange_capture_mode(int *mode, dlpack_py_error *error)
 {
-    hipStreamCaptureMode exchanged = (hipStreamCaptureMode)*mode;
+    const int wanted = *mode;
+    hipStreamCaptureMode exchanged = (hipStreamCaptureMode)wanted;
     const int failed = dlpack_rocm_impl_check(hipThreadExchangeStreamCaptureMode(&exchanged),
                                               "hipThreadExchangeStreamCaptureMode", error);
     *mode = (int)exchanged;
@@ -375,7 +373,8 @@ dlpack_rocm_tensor(void *data, int32_t device_id, uint32_t dtype, int32_t ndim, 
     return t;
 }
 
-/* Give the events that this file keeps back to the runtime. */
+/* Give the events that this file keeps back to the runtime, while nobody orders, consumes
+ * or lets go: see dlpack_py_free_events. */
 static inline void
 dlpack_rocm_free_events(void)
 {
@@ -433,16 +432,19 @@ dlpack_rocm_consume(PyObject *obj, const dlpack_py_want *want, hipStream_t strea
 }
 
 /* Let go of a view while work on its tensor is queued on a stream of its device; for
- * pinned memory, of the current one. Returns 0, or -1 with an exception, and v is
- * the caller's as before: see dlpack_py_release_on. Needs a thread state, as it raises. */
+ * pinned memory, of the current one. What cannot be remembered is waited for. Needs a
+ * thread state.
+ *
+ * Returns 0; -1 with BufferError where the stream captures a graph, or RuntimeError where
+ * the runtime fails: then v is the caller's as before. See dlpack_py_release_on.
+ */
 static inline int
 dlpack_rocm_release(dlpack_py_view *v, hipStream_t stream)
 {
     const int on_device = dlpack_py_impl_is_on(dlpack_rocm_device(), v->tensor.device);
     const dlpack_py_work_stream work =
         dlpack_rocm_work_stream(stream, on_device ? v->tensor.device.device_id : DLPACK_PY_CURRENT_DEVICE);
-    dlpack_py_error error;
-    return dlpack_py_release_on(dlpack_rocm_device(), work, v, &error) < 0 ? dlpack_py_raise(&error) : 0;
+    return dlpack_py_impl_release_or_wait(dlpack_rocm_device(), work, v);
 }
 
 #endif /* DLPACK_ROCM_PROTOCOL_LAYER */

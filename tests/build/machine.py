@@ -162,9 +162,7 @@ def fetch_older_dlpacks():
 
 def extract_headers(wheel, target):
     for name in wheel.namelist():
-        match = re.fullmatch(
-            r"(?:nvidia/(?:cuda_runtime|cuda_nvcc|cu13)|triton/backends/amd)/include/(.+[^/])", name
-        )
+        match = re.fullmatch(r"(?:nvidia/(?:cuda_runtime|cuda_nvcc|cu13)|triton/backends/amd)/include/(.+[^/])", name)
         if match:
             (target / match[1]).parent.mkdir(parents=True, exist_ok=True)
             (target / match[1]).write_bytes(wheel.read(name))

@@ -394,7 +394,7 @@ numbers_stream(DLDeviceType type, int32_t id, void **stream)
     return 0;
 }
 
-DLPACK_PY_EXCHANGE_API_ON(numbers_on_stream, numbers_offer, numbers_make_steal, NULL, numbers_stream);
+DLPACK_PY_EXCHANGE_API_WITH_STREAM(numbers_on_stream, numbers_offer, numbers_make_steal, NULL, numbers_stream);
 #endif
 
 /* From here on the type has an exchange table. */

@@ -419,6 +419,17 @@ probe_consume(PyObject *module, PyObject *args, PyObject *names)
     return (PyObject *)self;
 }
 
+static char foreign_deleted_in[100];
+
+static void
+foreign_delete(DLManagedTensorVersioned *managed)
+{
+    const size_t at = strlen(foreign_deleted_in);
+    (void)snprintf(foreign_deleted_in + at, sizeof(foreign_deleted_in) - at, "%d ",
+                   (int)PyInterpreterState_GetID(PyInterpreterState_Get()));
+    free(managed);
+}
+
 /* borrow(obj): was it lent, rather than consumed? By the host. */
 static PyObject *
 probe_borrow(PyObject *Py_UNUSED(module), PyObject *obj)
@@ -462,6 +473,28 @@ probe_current_work(PyObject *Py_UNUSED(module), PyObject *args)
     if (known < 0)
         return NULL;
     return known ? PyLong_FromUnsignedLongLong(work.handle) : Py_BuildValue("");
+}
+
+/* foreign(): the capsule of a tensor of nobody's, in plain C. */
+static PyObject *
+probe_foreign(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
+{
+    static char data;
+    static int64_t one = 1;
+    DLManagedTensorVersioned *managed = (DLManagedTensorVersioned *)calloc(1, sizeof(*managed));
+
+    managed->version.major = DLPACK_MAJOR_VERSION;
+    managed->deleter = foreign_delete;
+    managed->dl_tensor = dlpack_py_cpu(&data, DLPACK_PY_UINT8, 1, &one, &one);
+    managed->dl_tensor.device = dlpack_py_device_make(DEVICE, 0);
+    return PyCapsule_New(managed, "dltensor_versioned", NULL);
+}
+
+/* foreign_deleted(): in which interpreters such tensors were, as a string of their numbers. */
+static PyObject *
+probe_foreign_deleted(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
+{
+    return PyUnicode_FromString(foreign_deleted_in);
 }
 
 /* no_memory(bool): for the header. */
@@ -553,7 +586,7 @@ array_make_steal(PyTypeObject *type, dlpack_py_view *v)
     return PyErr_Format(PyExc_SystemError, "nobody makes a %R here", (PyObject *)type);
 }
 
-DLPACK_PY_EXCHANGE_API_ON(exchanged_table, array_offer, array_make_steal, NULL, foreign_work);
+DLPACK_PY_EXCHANGE_API_WITH_STREAM(exchanged_table, array_offer, array_make_steal, NULL, foreign_work);
 DLPACK_PY_EXCHANGE_API(host_exchanged_table, array_offer, array_make_steal, NULL);
 
 /* A type that is Array's but for its table. */
@@ -577,6 +610,8 @@ static PyMethodDef functions[] = {
     {"free_events", probe_free_events, METH_NOARGS, NULL},
     {"current_work", probe_current_work, METH_VARARGS, NULL},
     {"no_memory", probe_no_memory, METH_O, NULL},
+    {"foreign", probe_foreign, METH_NOARGS, NULL},
+    {"foreign_deleted", probe_foreign_deleted, METH_NOARGS, NULL},
 #if DLPACK_PY_HAS_EXCHANGE_API
     {"table", probe_table, METH_NOARGS, NULL},
     {"work", probe_work, METH_O, NULL},

@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import gc
+import threading
 
 import consumer_probe
 import dlarray
@@ -108,8 +109,10 @@ def test_no_order_is_asked_for_where_nothing_is_pending_C4_S4_S6(sim, platform):
         producer = Stranger(sim, (says, 0))
         with sim.capture(own), sim.watched():
             view = platform.probe.consume(producer, own, device=says, **options)
-        assert producer.calls == [{**VERSION, "stream": -1}]
+        # What the host may read is asked for without a stream: NumPy's takes None alone.
+        assert producer.calls == [VERSION if says == platform.PINNED else {**VERSION, "stream": -1}]
         view.release()
+    assert platform.probe.consume(numpy.zeros(3), own, device=-1, **options).device == CPU
     on_default = platform.probe.Array((8,), 0)
     with sim.capture(own), refused(sim, "ask with stream=-1"):
         platform.probe.consume(on_default, own)
@@ -492,6 +495,9 @@ def test_a_table_for_the_host_has_nothing_of_a_device_X4(sim, platform):
     with sim.watched():
         view = platform.other.consume(array, own)  # by the method
     sim.check(own, view.data, 7, 8)
+    with sim.watched():
+        view = platform.probe.consume(array, own)  # and so does the module of the table itself
+    sim.check(own, view.data, 7, 8)
     assert platform.probe.current_work(array, 0) is None
     with refused(sim, "in memory that the CPU can read"):
         platform.other.current_work(array, 0)
@@ -580,14 +586,17 @@ def test_of_what_waits_behind_a_stream_the_first_is_asked_S1(sim, platform):
             "GetLastError",
             "ThreadExchangeStreamCaptureMode",
         ]
-        for stream, other in zip(others, memories):  # and of no more than eight streams
+        for stream, other in zip(others, memories):
             sim.control("hold", stream)
             sim.fill(stream, other.address, 7, 8)
             view = platform.probe.consume(Stranger(sim, (platform.DEVICE, 0)), stream)
             view.release_on(stream)
         sim.calls()
         assert platform.probe.collect() == 112
-        assert sum("EventQuery" in call for call in sim.calls()) == 8
+        assert sum("EventQuery" in call for call in sim.calls()) == 13
+        sim.control("let_go", others[5])
+        sim.synchronize(others[5])
+        assert platform.probe.collect() == 111
         for stream in others:
             sim.control("let_go", stream)
     sim.synchronize(own)
@@ -596,6 +605,34 @@ def test_of_what_waits_behind_a_stream_the_first_is_asked_S1(sim, platform):
     assert platform.probe.collect() == 0
     assert [producer.deleted for producer in producers] == 100 * [[1]]
     assert sim.live("event") == 64  # that are kept
+
+
+def test_the_default_streams_of_threads_wait_for_themselves_alone_S1(sim, platform):
+    if not platform.is_cuda:
+        pytest.skip("ROCm's per-thread streams have no number that crosses the protocol")
+    memory = platform.probe.Array((8,), 2)
+    producer, held, done = Stranger(sim, (platform.DEVICE, 0)), threading.Event(), threading.Event()
+
+    def other():
+        sim.control("hold", 2)
+        view = platform.probe.consume(Stranger(sim, (platform.DEVICE, 0)), 2)
+        sim.fill(2, memory.address, 7, 8)
+        view.release_on(2)
+        held.set()
+        done.wait()
+        sim.control("let_go", 2)
+        sim.synchronize(2)
+
+    sim.synchronize(2)
+    thread = threading.Thread(target=other)
+    thread.start()
+    held.wait()
+    platform.probe.consume(producer, 2).release_on(2)
+    sim.synchronize(2)
+    assert platform.probe.collect() == 1
+    assert producer.deleted == [1]
+    done.set()
+    thread.join()
 
 
 def test_what_is_let_go_of_is_counted_until_its_deleter_has_run_S1(sim, platform):
@@ -726,11 +763,31 @@ def test_nothing_is_let_go_of_without_a_call_S4(sim, platform):
         assert sim.calls() == []
 
 
-def test_what_a_stream_cannot_be_recorded_for_is_still_the_caller_s_S9(sim, platform):
+def test_what_cannot_be_remembered_is_waited_for_S9(sim, platform):
+    own = sim.stream()
+    memory = platform.probe.Array((8,), own)
+    for failing in ("EventRecord", "EventCreateWithFlags", "memory"):
+        platform.probe.collect()
+        platform.probe.free_events()
+        deleted = []
+        producer = Stranger(sim, (platform.DEVICE, 0), on_delete=lambda: deleted.append(sim.pending(own)))
+        view = platform.probe.consume(producer, own)
+        sim.control("delay", 20_000)
+        sim.fill(own, memory.address, 7, 8)
+        platform.probe.no_memory(failing == "memory")
+        with sim.watched(), sim.failing(failing):
+            view.release_on(own)
+        platform.probe.no_memory(False)
+        sim.control("delay", 200)
+        assert deleted == [0] and not view.holds
+
+
+def test_what_cannot_be_remembered_nor_waited_for_is_the_caller_s_S9(sim, platform):
     own = sim.stream()
     producer = Stranger(sim, (platform.DEVICE, 0))
     view = platform.probe.consume(producer, own)
-    with sim.failing("EventRecord"), refused(sim, f"EventRecord: {platform.launch_failure}", RuntimeError):
+    text = f"StreamIsCapturing: {platform.launch_failure}"
+    with sim.failing("StreamIsCapturing", times=2), refused(sim, text, RuntimeError):
         view.release_on(own)
     assert view.holds and producer.deleted == [0]
     view.release_on(own)
