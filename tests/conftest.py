@@ -1,5 +1,6 @@
 """Started by hand, the tests use the modules that `make dev` has built."""
 
+import gc
 import os
 
 # Leaks are looked for in this process: in children, which end in the midst of things, LeakSanitizer itself crashes.
@@ -10,3 +11,9 @@ if "DLPACK_PY_BUILD_DIR" not in os.environ:
     import dlarray
 
     os.environ["DLPACK_PY_BUILD_DIR"] = os.path.dirname(dlarray.__file__)
+
+
+def pytest_collection_finish():
+    """What pytest has made is not looked through each time that a test collects garbage: without a GIL, all of it."""
+    gc.collect()
+    gc.freeze()

@@ -217,14 +217,18 @@ void launch(void *data, cudaStream_t stream);
 PyMethodDef methods[] = {{DLPACK_PY_METHODS(image_dlpack, dlpack_py_cpu_device), {{NULL, NULL, 0, NULL}}}};
 
 PyObject *produce(PyObject *self, Image *im, DLTensor t, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames);
-PyObject *consume(PyObject *obj, dlpack_py_want wanted, cudaStream_t stream);
+typedef struct Graph {{
+    dlpack_py_view kept;
+}} Graph;
+
+PyObject *consume(PyObject *obj, dlpack_py_want wanted, cudaStream_t stream, Graph *graph);
 
 PyObject *produce(PyObject *self, Image *im, DLTensor t, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {{
 {1}
 }}
 
-PyObject *consume(PyObject *obj, dlpack_py_want wanted, cudaStream_t stream)
+PyObject *consume(PyObject *obj, dlpack_py_want wanted, cudaStream_t stream, Graph *graph)
 {{
     dlpack_py_view v;
 {2}

@@ -587,7 +587,23 @@ array_make_steal(PyTypeObject *type, dlpack_py_view *v)
 }
 
 DLPACK_PY_EXCHANGE_API_WITH_STREAM(exchanged_table, array_offer, array_make_steal, NULL, foreign_work);
-DLPACK_PY_EXCHANGE_API(host_exchanged_table, array_offer, array_make_steal, NULL);
+/* For a table of the CPU's data alone: names the device of bare ones only. */
+static int
+array_host_offer(PyObject *op, dlpack_py_offer *offer)
+{
+    Array *self = (Array *)op;
+
+    (void)array_offer(op, offer);
+    if (self->type == DEVICE && !self->bare) {
+        offer->device = NULL;
+        offer->pending_count = 0;
+    }
+    else if (self->type == DEVICE)
+        offer->device = DLPACK(device)();
+    return 0;
+}
+
+DLPACK_PY_EXCHANGE_API(host_exchanged_table, array_host_offer, array_make_steal, NULL);
 
 /* A type that is Array's but for its table. */
 static int

@@ -486,10 +486,11 @@ def test_of_one_s_own_type_what_the_host_reads_is_waited_for_S10_X4(sim, platfor
         assert taken is not False
 
 
-def test_a_table_for_the_host_has_nothing_of_a_device_X4(sim, platform):
+@pytest.mark.parametrize("named", [False, True])
+def test_a_table_for_the_host_has_nothing_of_a_device_X4(sim, platform, named):
     stream, own = sim.stream(), sim.stream()
-    array = exchanged(platform, lambda *device: 1 / 0, (stream,), host=True)
-    with refused(sim, "in memory that the CPU can read"):
+    array = exchanged(platform, lambda *device: 1 / 0, stream, host=True, bare=named)  # by the method it is not bare
+    with refused(sim, "memory that the CPU can read"):
         consumer_probe.consume(array, {"device": -1})
     sim.fill(stream, array.address, 7, 8)
     with sim.watched():
@@ -567,6 +568,28 @@ def test_tensors_go_in_the_order_in_which_their_work_is_done_S1(sim, platform):
         assert platform.probe.collect() == 1
         assert (one.deleted, other.deleted) == ([0], [1])
     sim.synchronize(slow)
+
+
+def test_what_comes_behind_others_that_wait_is_let_go_of_after_them_S1(sim, platform):
+    own, gone = sim.stream(), []
+    memory = platform.probe.Array((8,), own)
+
+    def let_go(number):
+        producer = Stranger(sim, (platform.DEVICE, 0), on_delete=lambda: gone.append(number))
+        platform.probe.consume(producer, own).release_on(own)
+
+    let_go(0)
+    sim.synchronize(own)
+    with sim.held(own):
+        for number in (1, 2, 3):
+            sim.fill(own, memory.address, number, 8)
+            let_go(number)
+        assert (gone, platform.probe.collect()) == ([0], 3)
+        let_go(4)
+        assert platform.probe.collect() == 4
+    sim.synchronize(own)
+    assert platform.probe.collect() == 0
+    assert gone == [0, 1, 2, 3, 4]
 
 
 def test_of_what_waits_behind_a_stream_the_first_is_asked_S1(sim, platform):

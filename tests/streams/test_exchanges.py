@@ -251,6 +251,54 @@ def test_a_stranger_s_deleter_runs_in_the_interpreter_that_let_go_G1(platform, o
     run_alone(script)
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_child_that_is_forked_in_the_midst_of_collecting_collects_K5(platform):
+    script = f"""
+        import os
+        import threading
+        import warnings
+        from dltensor import Made
+        from streams.simulation import Platform, Simulation
+
+        platform = Platform({platform.name!r})
+        sim, probe = Simulation(platform), platform.probe
+        stream, entered, leave = sim.stream(), threading.Event(), threading.Event()
+
+        class Stranger:
+            def __dlpack_device__(self):
+                return (platform.DEVICE, 0)
+
+            def __dlpack__(self, **keywords):
+                self.made = Made(device=(platform.DEVICE, 0), on_delete=self.wait)
+                return self.made.capsule()
+
+            def wait(self):
+                entered.set()
+                leave.wait()
+
+        probe.consume(Stranger(), stream).release_on(stream)
+        sim.synchronize(stream)
+        thread = threading.Thread(target=probe.collect)
+        thread.start()
+        entered.wait()
+        probe.consume(probe.foreign(), stream).release_on(stream)
+        sim.synchronize(stream)
+        assert probe.collect() == 2
+        warnings.simplefilter("ignore")  # 3.12 warns of threads
+        child = os.fork()
+        if child == 0:
+            # What the parent's thread was at is the parent's.
+            os._exit(0 if (probe.collect(), probe.foreign_deleted()) == (0, "0 ") else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        leave.set()
+        thread.join()
+        assert probe.collect() == 0
+        assert probe.foreign_deleted() == "0 "
+        print("done")
+    """
+    run_alone(script)
+
+
 def run_alone(script):
     path = [os.environ["DLPACK_PY_BUILD_DIR"], os.path.dirname(os.path.dirname(__file__)), os.environ.get("PYTHONPATH")]
     done = subprocess.run(

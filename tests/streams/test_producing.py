@@ -690,6 +690,21 @@ def test_a_copy_that_fails_makes_nobody_wait_S8_S9(sim, platform):
         sim.synchronize(platform.default)
 
 
+def test_a_copy_of_which_nobody_knows_when_it_is_made_is_not_freed_S8_S9(sim, platform):
+    producer, consumer = warm_up(sim)
+    array = platform.probe.Array((8,), producer)
+    memory = sim.live("memory")
+    with sim.held(consumer), sim.failing("EventRecord", 3, 2), refused(sim, "EventRecord: ", RuntimeError):
+        array.__dlpack__(stream=consumer, copy=True)
+    sim.synchronize(consumer)
+    sim.synchronize(platform.default)
+    assert sim.live("memory") == memory + 1
+    platform.probe.free_events()
+    assert sim.live("event") == 1
+    del array
+    sim.reset()  # with what was left
+
+
 def test_the_source_of_a_copy_may_go_at_once_S8(sim, platform):
     producer, consumer = sim.stream(), sim.stream()
     array = platform.probe.Array((8,), producer)
