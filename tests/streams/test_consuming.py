@@ -571,25 +571,33 @@ def test_tensors_go_in_the_order_in_which_their_work_is_done_S1(sim, platform):
 
 
 def test_what_comes_behind_others_that_wait_is_let_go_of_after_them_S1(sim, platform):
-    own, gone = sim.stream(), []
-    memory = platform.probe.Array((8,), own)
+    own, one, other, gone = sim.stream(), sim.stream(), sim.stream(), []
+    arrays = [platform.probe.Array((8,), stream) for stream in (one, other)]
 
     def let_go(number):
         producer = Stranger(sim, (platform.DEVICE, 0), on_delete=lambda: gone.append(number))
         platform.probe.consume(producer, own).release_on(own)
 
+    def follow(stream, array):
+        """Puts our stream after late work."""
+        sim.control("hold", stream)
+        sim.fill(stream, array.address, 7, 8)
+        platform.probe.consume(array, own).release()
+
+    follow(one, arrays[0])
     let_go(0)
+    follow(other, arrays[1])
+    let_go(1)
+    let_go(2)
+    assert (gone, platform.probe.collect()) == ([], 3)
+    sim.control("let_go", one)
+    sim.control("settle")
+    assert (platform.probe.collect(), gone) == (2, [0])
+    let_go(3)
+    assert (platform.probe.collect(), gone) == (3, [0])
+    sim.control("let_go", other)
     sim.synchronize(own)
-    with sim.held(own):
-        for number in (1, 2, 3):
-            sim.fill(own, memory.address, number, 8)
-            let_go(number)
-        assert (gone, platform.probe.collect()) == ([0], 3)
-        let_go(4)
-        assert platform.probe.collect() == 4
-    sim.synchronize(own)
-    assert platform.probe.collect() == 0
-    assert gone == [0, 1, 2, 3, 4]
+    assert (platform.probe.collect(), gone) == (0, [0, 1, 2, 3])
 
 
 def test_of_what_waits_behind_a_stream_the_first_is_asked_S1(sim, platform):
