@@ -16,6 +16,16 @@
  *       return dlpack_cuda_produce(self, &t, 0, thing->stream, args, nargs, kwnames);
  *   }
  *
+ *   static PyObject *                                     // __dlpack_device__
+ *   thing_dlpack_device(PyObject *self, PyObject *unused)
+ *   {
+ *       Thing *thing = (Thing *)self;
+ *       DLTensor t = dlpack_cuda_tensor(thing->values, thing->device, DLPACK_PY_FLOAT32, 1, &thing->length, NULL);
+ *       return dlpack_py_produce_device(&t);
+ *   }
+ *
+ *   static PyMethodDef methods[] = {DLPACK_PY_METHODS(thing_dlpack, thing_dlpack_device), {NULL, NULL, 0, NULL}};
+ *
  *   static PyObject *                                     // a consumer
  *   scale(PyObject *module, PyObject *obj)
  *   {
@@ -24,8 +34,11 @@
  *       if (dlpack_cuda_consume(obj, NULL, stream, &v) < 0)
  *           return NULL;
  *       launch_scale(dlpack_py_data(&v), v.tensor.shape[0], stream);
- *       if (dlpack_cuda_release(&v, stream) < 0)               // in a capture: v is still ours
- *           return keep_as_long_as_the_graph(module, &v);
+ *       if (dlpack_cuda_release(&v, stream) < 0) {
+ *           if (v.managed != NULL)                            // in a capture: v is still ours
+ *               keep_as_long_as_the_graph(module, &v);
+ *           return NULL;
+ *       }
  *       Py_RETURN_NONE;
  *   }
  */
@@ -259,7 +272,7 @@ dlpack_cuda_impl_free_now(void *data, dlpack_py_error *error)
 /* The table of CUDA, for all of dlpack_py.h that asks for one: dlpack_py_order,
  * dlpack_py_offer, dlpack_py_consume_on... Its events are those of this source file. */
 static inline const dlpack_py_device *
-dlpack_cuda_device(void)
+dlpack_cuda_runtime(void)
 {
     static dlpack_py_events events;
     static const dlpack_py_device cuda = {
@@ -326,7 +339,7 @@ dlpack_cuda_order(cudaStream_t before, int32_t before_device, cudaStream_t after
                   dlpack_py_error *error)
 {
     const dlpack_py_work_stream first = dlpack_cuda_work_stream(before, before_device);
-    return dlpack_py_order(dlpack_cuda_device(), &first, 1, dlpack_cuda_work_stream(after, after_device), error);
+    return dlpack_py_order(dlpack_cuda_runtime(), &first, 1, dlpack_cuda_work_stream(after, after_device), error);
 }
 
 /* Which device is memory on? Ask once, as an array is made.
@@ -373,7 +386,7 @@ dlpack_cuda_tensor(void *data, int32_t device_id, uint32_t dtype, int32_t ndim, 
 static inline void
 dlpack_cuda_free_events(void)
 {
-    dlpack_py_free_events(dlpack_cuda_device());
+    dlpack_py_free_events(dlpack_cuda_runtime());
 }
 
 #if defined(__cplusplus) && defined(__GNUC__)
@@ -397,7 +410,7 @@ dlpack_cuda_free_events(void)
  *
  * Otherwise as dlpack_py_produce, and RuntimeError for what the runtime reports. For several
  * streams, none, or stream=None without an order: dlpack_py_offer, with
- * dlpack_cuda_device() as its device.
+ * dlpack_cuda_runtime() as its device.
  */
 static inline PyObject *
 dlpack_cuda_produce(PyObject *owner, const DLTensor *t, uint64_t flags, cudaStream_t stream, PyObject *const *args,
@@ -406,7 +419,7 @@ dlpack_cuda_produce(PyObject *owner, const DLTensor *t, uint64_t flags, cudaStre
     dlpack_py_offer offer = dlpack_py_offer_make(owner, t, flags);
     const dlpack_py_work_stream pending = dlpack_cuda_work_stream(stream, t->device.device_id);
 
-    offer.device = dlpack_cuda_device();
+    offer.device = dlpack_cuda_runtime();
     offer.pending = &pending;
     offer.pending_count = 1;
     return dlpack_py_produce_offer(&offer, args, nargs, kwnames);
@@ -415,31 +428,46 @@ dlpack_cuda_produce(PyObject *owner, const DLTensor *t, uint64_t flags, cudaStre
 /* dlpack_cuda_consume: take the tensor that obj offers, to work on it on a stream.
  *
  * want     NULL: anything on a CUDA device; a device of 0 is kDLCUDA here
- * stream   the consumer's, on the data's device; it is ordered after the producer's work.
- *          NULL is the default stream of that device: make it current to launch there
+ * stream   the consumer's, which is ordered after the producer's work: of the data's device,
+ *          as a rule (v->tensor.device.device_id). NULL is the default stream of that device:
+ *          make it current to launch there
  *
  * Returns as dlpack_py_consume, and -1 with RuntimeError for what the runtime reports.
  */
 static inline int
 dlpack_cuda_consume(PyObject *obj, const dlpack_py_want *want, cudaStream_t stream, dlpack_py_view *v)
 {
-    return dlpack_py_consume_on(NULL, obj, dlpack_cuda_device(), dlpack_cuda_stream(stream), want, v);
+    return dlpack_py_consume_on(NULL, obj, dlpack_cuda_runtime(), dlpack_cuda_stream(stream), want, v);
+}
+
+/* Of the current device, for memory that has no number. */
+static inline dlpack_py_work_stream
+dlpack_cuda_impl_stream_at(const dlpack_py_view *v, cudaStream_t stream)
+{
+    const int on_device = dlpack_py_impl_is_on(dlpack_cuda_runtime(), v->tensor.device);
+    return dlpack_cuda_work_stream(stream, on_device ? v->tensor.device.device_id : DLPACK_PY_CURRENT_DEVICE);
 }
 
 /* Let go of a view while work on its tensor is queued on a stream of its device; for
  * pinned or managed memory, of the current one. What cannot be remembered is waited for. Needs a
- * thread state.
+ * thread state. For a stream of another device: dlpack_py_release_on.
  *
- * Returns 0; -1 with BufferError where the stream captures a graph, or RuntimeError where
- * the runtime fails: then v is the caller's as before. See dlpack_py_release_on.
+ * Returns 0; -1 with BufferError where the stream captures a graph, and v is the caller's
+ * as before; -1 with RuntimeError where the runtime fails, and v is released, for no work
+ * of it goes on.
  */
 static inline int
 dlpack_cuda_release(dlpack_py_view *v, cudaStream_t stream)
 {
-    const int on_device = dlpack_py_impl_is_on(dlpack_cuda_device(), v->tensor.device);
-    const dlpack_py_work_stream work =
-        dlpack_cuda_work_stream(stream, on_device ? v->tensor.device.device_id : DLPACK_PY_CURRENT_DEVICE);
-    return dlpack_py_impl_release_or_wait(dlpack_cuda_device(), work, v);
+    return dlpack_py_impl_release_or_wait(dlpack_cuda_runtime(), dlpack_cuda_impl_stream_at(v, stream), v);
+}
+
+/* The same in tp_dealloc: an exception in flight stays, one of ours is told as unraisable,
+ * and where the stream captures a graph the tensor leaks, for the graph will use it. */
+static inline void
+dlpack_cuda_release_unraisable(dlpack_py_view *v, cudaStream_t stream)
+{
+    dlpack_py_impl_release_unraisable(dlpack_cuda_runtime(), dlpack_cuda_impl_stream_at(v, stream), v);
 }
 
 #endif /* DLPACK_CUDA_PROTOCOL_LAYER */

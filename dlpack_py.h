@@ -167,9 +167,9 @@
 
 /* The flags of DLManagedTensorVersioned. dlpack.h gives them as unsigned long,
  * whose complement loses bits where long has 32; 1.0 lacks the last. */
-#define DLPACK_PY_FLAG_READ_ONLY ((uint64_t)1)
-#define DLPACK_PY_FLAG_IS_COPIED ((uint64_t)2)
-#define DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED ((uint64_t)4)
+#define DLPACK_PY_FLAG_READ_ONLY UINT64_C(1)
+#define DLPACK_PY_FLAG_IS_COPIED UINT64_C(2)
+#define DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED UINT64_C(4)
 
 #define DLPACK_PY_MAX_NDIM 64 /* NumPy's maximum (D8) */
 
@@ -5965,7 +5965,8 @@ dlpack_py_release_on(const dlpack_py_device *device, dlpack_py_work_stream strea
 }
 
 /* The same, and raises; where it cannot be remembered the host waits, other threads with
- * the interpreter do not. In a capture it could not. */
+ * the interpreter do not. Where that fails too, the runtime is lost with all work of it.
+ * -1 in that case, and in a capture, where v is still the caller's. */
 static inline int
 dlpack_py_impl_release_or_wait(const dlpack_py_device *device, dlpack_py_work_stream stream, dlpack_py_view *v)
 {
@@ -5976,10 +5977,22 @@ dlpack_py_impl_release_or_wait(const dlpack_py_device *device, dlpack_py_work_st
         Py_BEGIN_ALLOW_THREADS
         failed = dlpack_py_synchronize(device, &stream, 1, &another);
         Py_END_ALLOW_THREADS
-        if (!failed)
+        if (!failed || another.code != DLPACK_PY_BUFFER_ERROR)
             dlpack_py_release(v);
     }
     return failed ? dlpack_py_raise(&error) : 0;
+}
+
+/* The same where nothing may fail: an exception in flight stays, one of ours is told as
+ * unraisable, and in a capture the tensor leaks. */
+static inline void
+dlpack_py_impl_release_unraisable(const dlpack_py_device *device, dlpack_py_work_stream stream, dlpack_py_view *v)
+{
+    const dlpack_py_impl_shelf shelved = dlpack_py_impl_shelve_exception();
+    if (dlpack_py_impl_release_or_wait(device, stream, v) < 0)
+        PyErr_WriteUnraisable(NULL);
+    dlpack_py_impl_view_clear(v);
+    dlpack_py_impl_unshelve_exception(shelved);
 }
 
 /* The stream that a library works on at present, by the exchange table of an object's type:
@@ -6366,21 +6379,25 @@ dlpack_py_return_like_steal(PyObject *like, dlpack_py_view *v)
  * already. To be written at file scope, with a semicolon.
  *
  * name         of a static dlpack_py_exchange, for dlpack_py_exchange_add
- * offer        int (PyObject *self, dlpack_py_offer *offer): fills in what is not zero;
- *              0, or -1 with an exception. The tensor, its shape, its strides and what is
- *              pending are not on the stack, but live as long as self.
+ * offer        int (PyObject *self, dlpack_py_offer *offer): fills in what is not zero, of
+ *              an offer whose owner is self; 0, or -1 with an exception. The tensor, its
+ *              shape, its strides and what is pending are not on the stack, but live as long
+ *              as self. Without strides it cannot be lent (X3): consumers take it, which is
+ *              slower.
  * make_steal   PyObject *(PyTypeObject *type, dlpack_py_view *v): a new object of the type
- *              that holds the view, which it takes over, also when it fails
+ *              that holds the view, which it takes over, also when it fails. Read-only is to
+ *              be said again as it is exported (dlpack_py_offer_view)
  * want         const dlpack_py_want *: what make_steal can use; NULL: any CPU tensor
  *
  * Objects in memory that the CPU cannot read are for __dlpack__ alone; or else
  * DLPACK_PY_EXCHANGE_API_WITH_STREAM has one argument more:
  *
- * work_stream   int (DLDeviceType type, int32_t id, void **stream): *stream, which is NULL
- *               before, is the one of a device on which the calling thread works on such
- *               objects, as it crosses the protocol; NULL is the default stream. Returns 0, or
- *               -1 with an exception. What an offer has pending elsewhere is ordered before it
- *               as an object is exported (X4).
+ * work_stream   int (DLDeviceType type, int32_t id, void **stream): on which stream of device
+ *               id the calling thread works on such objects. 0 with *stream as it crosses the
+ *               protocol, (void *)dlpack_cuda_stream(s); left NULL, the legacy default stream.
+ *               -1 with BufferError for a device that you do not know. Where each object has a
+ *               stream of its own, that is pending in its offer, and is ordered before this
+ *               one as it is exported (X4). make_steal gets what is ordered on this one alone.
  */
 #define DLPACK_PY_EXCHANGE_API(name, offer, make_steal, want) \
     DLPACK_PY_EXCHANGE_API_WITH_STREAM(name, offer, make_steal, want, NULL)
@@ -6441,7 +6458,8 @@ dlpack_py_impl_table_stream(const dlpack_py_exchange *x, DLDeviceType type, int3
     if (x->work_stream != NULL)
         return x->work_stream(type, id, out);
     PyErr_Format(PyExc_BufferError,
-                 "device is %s, objects with this exchange table are in memory that the CPU can read",
+                 "device is %s, and the exchange table of the type is for memory that the CPU can read "
+                 "(DLPACK_PY_EXCHANGE_API_WITH_STREAM makes one for devices)",
                  dlpack_py_device_text(dlpack_py_device_make((int32_t)type, id), name));
     return -1;
 }

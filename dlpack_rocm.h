@@ -18,6 +18,16 @@
  *       return dlpack_rocm_produce(self, &t, 0, thing->stream, args, nargs, kwnames);
  *   }
  *
+ *   static PyObject *                                     // __dlpack_device__
+ *   thing_dlpack_device(PyObject *self, PyObject *unused)
+ *   {
+ *       Thing *thing = (Thing *)self;
+ *       DLTensor t = dlpack_rocm_tensor(thing->values, thing->device, DLPACK_PY_FLOAT32, 1, &thing->length, NULL);
+ *       return dlpack_py_produce_device(&t);
+ *   }
+ *
+ *   static PyMethodDef methods[] = {DLPACK_PY_METHODS(thing_dlpack, thing_dlpack_device), {NULL, NULL, 0, NULL}};
+ *
  *   static PyObject *                                     // a consumer
  *   scale(PyObject *module, PyObject *obj)
  *   {
@@ -26,8 +36,11 @@
  *       if (dlpack_rocm_consume(obj, NULL, stream, &v) < 0)
  *           return NULL;
  *       launch_scale(dlpack_py_data(&v), v.tensor.shape[0], stream);
- *       if (dlpack_rocm_release(&v, stream) < 0)               // in a capture: v is still ours
- *           return keep_as_long_as_the_graph(module, &v);
+ *       if (dlpack_rocm_release(&v, stream) < 0) {
+ *           if (v.managed != NULL)                            // in a capture: v is still ours
+ *               keep_as_long_as_the_graph(module, &v);
+ *           return NULL;
+ *       }
  *       Py_RETURN_NONE;
  *   }
  */
@@ -44,6 +57,12 @@
 #      define DLPACK_ROCM_IMPL_MISSING 1
 #      error "dlpack_rocm.h needs the headers of the HIP runtime: no <hip/hip_runtime_api.h> on the include path"
 #    endif
+#  endif
+#  if !DLPACK_ROCM_IMPL_MISSING && !defined(__HIP__) && !defined(__HIPCC__) && !defined(__HIP_PLATFORM_AMD__) && \
+    !defined(__HIP_PLATFORM_NVIDIA__)
+#    undef DLPACK_ROCM_IMPL_MISSING
+#    define DLPACK_ROCM_IMPL_MISSING 1
+#    error "dlpack_rocm.h: HIP's headers want __HIP_PLATFORM_AMD__ to be defined, where it is not hipcc that compiles"
 #  endif
 #endif
 
@@ -260,7 +279,7 @@ dlpack_rocm_impl_free_now(void *data, dlpack_py_error *error)
 /* The table of ROCm, for all of dlpack_py.h that asks for one: dlpack_py_order,
  * dlpack_py_offer, dlpack_py_consume_on... Its events are those of this source file. */
 static inline const dlpack_py_device *
-dlpack_rocm_device(void)
+dlpack_rocm_runtime(void)
 {
     static dlpack_py_events events;
     static const dlpack_py_device rocm = {
@@ -326,7 +345,7 @@ dlpack_rocm_order(hipStream_t before, int32_t before_device, hipStream_t after, 
                   dlpack_py_error *error)
 {
     const dlpack_py_work_stream first = dlpack_rocm_work_stream(before, before_device);
-    return dlpack_py_order(dlpack_rocm_device(), &first, 1, dlpack_rocm_work_stream(after, after_device), error);
+    return dlpack_py_order(dlpack_rocm_runtime(), &first, 1, dlpack_rocm_work_stream(after, after_device), error);
 }
 
 /* Which device is memory on? Ask once, as an array is made.
@@ -378,7 +397,7 @@ dlpack_rocm_tensor(void *data, int32_t device_id, uint32_t dtype, int32_t ndim, 
 static inline void
 dlpack_rocm_free_events(void)
 {
-    dlpack_py_free_events(dlpack_rocm_device());
+    dlpack_py_free_events(dlpack_rocm_runtime());
 }
 
 #if defined(__cplusplus) && defined(__GNUC__)
@@ -402,7 +421,7 @@ dlpack_rocm_free_events(void)
  *
  * Otherwise as dlpack_py_produce, and RuntimeError for what the runtime reports. For several
  * streams, none, or stream=None without an order: dlpack_py_offer, with
- * dlpack_rocm_device() as its device.
+ * dlpack_rocm_runtime() as its device.
  */
 static inline PyObject *
 dlpack_rocm_produce(PyObject *owner, const DLTensor *t, uint64_t flags, hipStream_t stream, PyObject *const *args,
@@ -411,7 +430,7 @@ dlpack_rocm_produce(PyObject *owner, const DLTensor *t, uint64_t flags, hipStrea
     dlpack_py_offer offer = dlpack_py_offer_make(owner, t, flags);
     const dlpack_py_work_stream pending = dlpack_rocm_work_stream(stream, t->device.device_id);
 
-    offer.device = dlpack_rocm_device();
+    offer.device = dlpack_rocm_runtime();
     offer.pending = &pending;
     offer.pending_count = 1;
     return dlpack_py_produce_offer(&offer, args, nargs, kwnames);
@@ -420,31 +439,46 @@ dlpack_rocm_produce(PyObject *owner, const DLTensor *t, uint64_t flags, hipStrea
 /* dlpack_rocm_consume: take the tensor that obj offers, to work on it on a stream.
  *
  * want     NULL: anything on a ROCm device; a device of 0 is kDLROCM here
- * stream   the consumer's, on the data's device; it is ordered after the producer's work.
- *          NULL is the default stream of that device: make it current to launch there
+ * stream   the consumer's, which is ordered after the producer's work: of the data's device,
+ *          as a rule (v->tensor.device.device_id). NULL is the default stream of that device:
+ *          make it current to launch there
  *
  * Returns as dlpack_py_consume, and -1 with RuntimeError for what the runtime reports.
  */
 static inline int
 dlpack_rocm_consume(PyObject *obj, const dlpack_py_want *want, hipStream_t stream, dlpack_py_view *v)
 {
-    return dlpack_py_consume_on(NULL, obj, dlpack_rocm_device(), dlpack_rocm_stream(stream), want, v);
+    return dlpack_py_consume_on(NULL, obj, dlpack_rocm_runtime(), dlpack_rocm_stream(stream), want, v);
+}
+
+/* Of the current device, for memory that has no number. */
+static inline dlpack_py_work_stream
+dlpack_rocm_impl_stream_at(const dlpack_py_view *v, hipStream_t stream)
+{
+    const int on_device = dlpack_py_impl_is_on(dlpack_rocm_runtime(), v->tensor.device);
+    return dlpack_rocm_work_stream(stream, on_device ? v->tensor.device.device_id : DLPACK_PY_CURRENT_DEVICE);
 }
 
 /* Let go of a view while work on its tensor is queued on a stream of its device; for
  * pinned memory, of the current one. What cannot be remembered is waited for. Needs a
- * thread state.
+ * thread state. For a stream of another device: dlpack_py_release_on.
  *
- * Returns 0; -1 with BufferError where the stream captures a graph, or RuntimeError where
- * the runtime fails: then v is the caller's as before. See dlpack_py_release_on.
+ * Returns 0; -1 with BufferError where the stream captures a graph, and v is the caller's
+ * as before; -1 with RuntimeError where the runtime fails, and v is released, for no work
+ * of it goes on.
  */
 static inline int
 dlpack_rocm_release(dlpack_py_view *v, hipStream_t stream)
 {
-    const int on_device = dlpack_py_impl_is_on(dlpack_rocm_device(), v->tensor.device);
-    const dlpack_py_work_stream work =
-        dlpack_rocm_work_stream(stream, on_device ? v->tensor.device.device_id : DLPACK_PY_CURRENT_DEVICE);
-    return dlpack_py_impl_release_or_wait(dlpack_rocm_device(), work, v);
+    return dlpack_py_impl_release_or_wait(dlpack_rocm_runtime(), dlpack_rocm_impl_stream_at(v, stream), v);
+}
+
+/* The same in tp_dealloc: an exception in flight stays, one of ours is told as unraisable,
+ * and where the stream captures a graph the tensor leaks, for the graph will use it. */
+static inline void
+dlpack_rocm_release_unraisable(dlpack_py_view *v, hipStream_t stream)
+{
+    dlpack_py_impl_release_unraisable(dlpack_rocm_runtime(), dlpack_rocm_impl_stream_at(v, stream), v);
 }
 
 #endif /* DLPACK_ROCM_PROTOCOL_LAYER */

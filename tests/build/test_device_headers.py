@@ -182,8 +182,21 @@ def test_a_runtime_that_is_too_old_is_said_to_be(tmp_path, platform):
     header.write_text(text)
     source = tmp_path / "asks.c"
     source.write_text(f'#include "{HEADERS[platform]}"\n')
-    done = machine.compile_c(source, f"-I{tmp_path}", "-fsyntax-only")
+    done = machine.compile_c(source, f"-I{tmp_path}", "-D__HIP_PLATFORM_AMD__", "-fsyntax-only")
     assert says in next(line for line in done.stderr.splitlines() if "error:" in line)
+
+
+def test_hip_without_a_platform_is_one_error(tmp_path):
+    hip = [runtime for runtime in machine.runtimes() if kind(runtime) == "HIP"]
+    if not hip:
+        pytest.skip("no headers of HIP")
+    source = tmp_path / "asks.c"
+    source.write_text('#include "dlpack_rocm.h"\n')
+    include = machine.runtimes()[hip[-1]]
+    done = machine.compile_c(source, *([] if include == "/usr/include" else ["-isystem", include]), "-fsyntax-only")
+    errors = [line for line in done.stderr.splitlines() if "error:" in line]
+    assert len(errors) == 1
+    assert "want __HIP_PLATFORM_AMD__ to be defined" in errors[0]
 
 
 def test_not_asked_for_nothing_of_a_runtime_is_looked_for(tmp_path):
@@ -206,7 +219,10 @@ GUIDE = """
 typedef struct Image {{
     PyObject_HEAD
     void *pixels;
-    int64_t shape[3];
+    int64_t shape[3], strides[3];
+    DLTensor tensor;
+    dlpack_py_work_stream pending;
+    dlpack_py_view view;
     int32_t device;
     cudaStream_t stream, upload, compute;
 }} Image;
@@ -214,7 +230,11 @@ typedef struct Image {{
 void launch(void *data, cudaStream_t stream);
 
 {0}
-PyMethodDef methods[] = {{DLPACK_PY_METHODS(image_dlpack, dlpack_py_cpu_device), {{NULL, NULL, 0, NULL}}}};
+PyMethodDef methods[] = {{DLPACK_PY_METHODS(image_dlpack, image_dlpack_device), {{NULL, NULL, 0, NULL}}}};
+{2}
+{4}
+void (*const dealloc)(PyObject *) = image_dealloc;
+const dlpack_py_exchange *const table = &image_table;
 
 PyObject *produce(PyObject *self, Image *im, DLTensor t, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames);
 typedef struct Graph {{
@@ -231,7 +251,7 @@ PyObject *produce(PyObject *self, Image *im, DLTensor t, PyObject *const *args, 
 PyObject *consume(PyObject *obj, dlpack_py_want wanted, cudaStream_t stream, Graph *graph)
 {{
     dlpack_py_view v;
-{2}
+{3}
     Py_RETURN_NONE;
 }}
 """
@@ -244,7 +264,7 @@ def test_the_code_in_the_guide_to_streams_compiles(tmp_path):
     text = (machine.ROOT / "docs" / "streams.md").read_text()
     source = tmp_path / "guide.c"
     method, *bodies = re.findall(r"^```c\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
-    source.write_text(GUIDE.format(method, *(textwrap.indent(body, "    ") for body in bodies)))
+    source.write_text(GUIDE.format(method, *bodies))
     done = machine.compile_c(source, *runtime_flags(cuda[-1]), "-std=c99", "-fsyntax-only")
     assert done.returncode == 0, done.stderr
 

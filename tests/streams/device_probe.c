@@ -220,7 +220,7 @@ array_offer(PyObject *op, dlpack_py_offer *offer)
     if (self->veto != NULL)
         offer->veto = array_veto;
     if (!self->bare)
-        offer->device = DLPACK(device)();
+        offer->device = DLPACK(runtime)();
     offer->pending = self->pending;
     offer->pending_count = self->pending_count;
     return 0;
@@ -350,6 +350,18 @@ view_release_on(PyObject *op, PyObject *number)
     Py_RETURN_NONE;
 }
 
+/* release_unraisable(stream): as tp_dealloc does, with a KeyError in flight. */
+static PyObject *
+view_release_unraisable(PyObject *op, PyObject *number)
+{
+    const stream_handle stream = as_stream(number);
+    if (PyErr_Occurred())
+        return NULL;
+    PyErr_SetString(PyExc_KeyError, "in flight");
+    DLPACK(release_unraisable)(&((View *)op)->view, stream);
+    return NULL;
+}
+
 static void
 view_dealloc(PyObject *op)
 {
@@ -362,6 +374,7 @@ view_dealloc(PyObject *op)
 static PyMethodDef view_methods[] = {
     {"release", view_release, METH_NOARGS, NULL},
     {"release_on", view_release_on, METH_O, NULL},
+    {"release_unraisable", view_release_unraisable, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };
 
@@ -407,7 +420,7 @@ probe_consume(PyObject *module, PyObject *args, PyObject *names)
     want.dtype = dtype;
     want.options = options;
     wanted = device == DEVICE && dtype == 0 && options == 0 ? NULL : &want;
-    failed = by_handle ? dlpack_py_consume_on(NULL, obj, DLPACK(device)(), (uintptr_t)stream, wanted, &v)
+    failed = by_handle ? dlpack_py_consume_on(NULL, obj, DLPACK(runtime)(), (uintptr_t)stream, wanted, &v)
                        : DLPACK(consume)(obj, wanted, stream, &v);
     if (failed)
         return NULL;
@@ -448,7 +461,7 @@ probe_borrow(PyObject *Py_UNUSED(module), PyObject *obj)
 static PyObject *
 probe_collect(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
-    return PyLong_FromSize_t(dlpack_py_collect(DLPACK(device)()));
+    return PyLong_FromSize_t(dlpack_py_collect(DLPACK(runtime)()));
 }
 
 static PyObject *
@@ -469,7 +482,7 @@ probe_current_work(PyObject *Py_UNUSED(module), PyObject *args)
     if (!PyArg_ParseTuple(args, "Oi", &obj, &id))
         return NULL;
     work.device_id = id;
-    known = dlpack_py_current_work(NULL, obj, DLPACK(device)(), &work);
+    known = dlpack_py_current_work(NULL, obj, DLPACK(runtime)(), &work);
     if (known < 0)
         return NULL;
     return known ? PyLong_FromUnsignedLongLong(work.handle) : Py_BuildValue("");
@@ -599,7 +612,7 @@ array_host_offer(PyObject *op, dlpack_py_offer *offer)
         offer->pending_count = 0;
     }
     else if (self->type == DEVICE)
-        offer->device = DLPACK(device)();
+        offer->device = DLPACK(runtime)();
     return 0;
 }
 

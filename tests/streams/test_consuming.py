@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import gc
+import sys
 import threading
 
 import consumer_probe
@@ -500,7 +501,7 @@ def test_a_table_for_the_host_has_nothing_of_a_device_X4(sim, platform, named):
         view = platform.probe.consume(array, own)  # and so does the module of the table itself
     sim.check(own, view.data, 7, 8)
     assert platform.probe.current_work(array, 0) is None
-    with refused(sim, "in memory that the CPU can read"):
+    with refused(sim, "is for memory that the CPU can read"):
         platform.other.current_work(array, 0)
 
 
@@ -813,16 +814,44 @@ def test_what_cannot_be_remembered_is_waited_for_S9(sim, platform):
         assert deleted == [0] and not view.holds
 
 
-def test_what_cannot_be_remembered_nor_waited_for_is_the_caller_s_S9(sim, platform):
+def test_where_the_runtime_is_lost_no_work_goes_on_S9(sim, platform):
     own = sim.stream()
     producer = Stranger(sim, (platform.DEVICE, 0))
     view = platform.probe.consume(producer, own)
     text = f"StreamIsCapturing: {platform.launch_failure}"
     with sim.failing("StreamIsCapturing", times=2), refused(sim, text, RuntimeError):
         view.release_on(own)
+    assert not view.holds and producer.deleted == [1]
+
+
+def test_a_capture_that_comes_in_between_leaves_the_view_S6_S9(sim, platform):
+    own = sim.stream()
+    producer = Stranger(sim, (platform.DEVICE, 0))
+    view = platform.probe.consume(producer, own)
+    platform.probe.free_events()
+    with sim.failing("EventCreateWithFlags"), sim.capture(own):
+        with refused(sim, "keep the tensor as long as the graph"):
+            view.release_on(own)
     assert view.holds and producer.deleted == [0]
-    view.release_on(own)
-    assert not view.holds
+
+
+def test_where_nothing_may_fail_exceptions_in_flight_stay_K2_S6(sim, platform, monkeypatch):
+    own, told = sim.stream(), []
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: told.append(unraisable.exc_type))
+    producers = [Stranger(sim, (platform.DEVICE, 0)) for _ in range(3)]
+    done, captured, lost = (platform.probe.consume(producer, own) for producer in producers)
+    with refused(sim, "in flight", KeyError):
+        done.release_unraisable(own)
+    assert (done.holds, told) == (False, [])
+    with sim.capture(own), refused(sim, "in flight", KeyError):
+        captured.release_unraisable(own)
+    assert (captured.holds, told.pop()) == (False, BufferError)
+    with sim.failing("StreamIsCapturing", times=2), refused(sim, "in flight", KeyError):
+        lost.release_unraisable(own)
+    assert (lost.holds, told.pop()) == (False, RuntimeError)
+    sim.synchronize(own)
+    assert platform.probe.collect() == 0
+    assert [producer.deleted for producer in producers] == [[1], [0], [1]]
 
 
 # ---- Consumers on the CPU: C4, C5, S10 ----
