@@ -599,7 +599,9 @@ array_make_steal(PyTypeObject *type, dlpack_py_view *v)
     return PyErr_Format(PyExc_SystemError, "nobody makes a %R here", (PyObject *)type);
 }
 
-DLPACK_PY_EXCHANGE_API_WITH_STREAM(exchanged_table, array_offer, array_make_steal, NULL, foreign_work);
+static const dlpack_py_want on_device = {.device = DEVICE};
+
+DLPACK_PY_EXCHANGE_API_WITH_STREAM(exchanged_table, array_offer, array_make_steal, &on_device, foreign_work);
 /* For a table of the CPU's data alone: names the device of bare ones only. */
 static int
 array_host_offer(PyObject *op, dlpack_py_offer *offer)

@@ -423,6 +423,18 @@ def test_on_the_stream_that_a_table_names_no_call_is_made_X4_S4(sim, platform):
     view.release()
 
 
+def test_a_table_makes_objects_of_what_its_want_names_X6(sim, platform):
+    table = platform.probe.Exchanged.__dlpack_c_exchange_api__
+    for device, error, text in (
+        ((platform.DEVICE, 1), SystemError, "nobody makes a"),
+        (CPU, BufferError, "device is cpu, .* was asked for"),
+    ):
+        made = Made(device=device)
+        with refused(sim, text, error):
+            exchange_probe.call_make(table, ctypes.addressof(made.managed))
+        assert made.deleted == 1
+
+
 def test_one_s_own_arrays_are_asked_by_their_method_X4(sim, platform):
     stream, own = sim.stream(), sim.stream()
     array = exchanged(platform, lambda *device: 1 / 0, (stream,))
