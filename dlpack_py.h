@@ -2828,15 +2828,30 @@ dlpack_py_impl_register_exit(dlpack_py_state *state)
     return dlpack_py_impl_register(state, &callback, "atexit", "register", NULL);
 }
 
+/* 1 or 0; -1 with an exception, which PyObject_HasAttrString loses. */
+static inline int
+dlpack_py_impl_has_attribute(PyObject *object, const char *name)
+{
+    PyObject *found = PyObject_GetAttrString(object, name);
+    if (found != NULL) {
+        Py_DECREF(found);
+        return 1;
+    }
+    if (!PyErr_ExceptionMatches(PyExc_AttributeError))
+        return -1;
+    PyErr_Clear();
+    return 0;
+}
+
 /* Where there is no such function, nothing forks. */
 static inline int
 dlpack_py_impl_register_fork(dlpack_py_state *state)
 {
     static PyMethodDef callback = {"dlpack_py_after_fork", dlpack_py_impl_after_fork, METH_NOARGS, NULL};
     PyObject *os = PyImport_ImportModule("os");
-    const int forks = os != NULL && PyObject_HasAttrString(os, "register_at_fork");
+    const int forks = os == NULL ? -1 : dlpack_py_impl_has_attribute(os, "register_at_fork");
     Py_XDECREF(os);
-    if (os == NULL)
+    if (forks < 0)
         return -1;
     return forks ? dlpack_py_impl_register(state, &callback, "os", "register_at_fork", "after_in_child") : 0;
 }
@@ -6251,8 +6266,11 @@ dlpack_py_impl_find_from_dlpack(PyObject *obj)
 {
     PyObject *type = (PyObject *)Py_TYPE(obj), *module, *found = NULL, *name;
     Py_ssize_t dot = 1;
+    const int has_namespace = dlpack_py_impl_has_attribute(type, "__array_namespace__");
 
-    if (PyObject_HasAttrString(type, "__array_namespace__")) {
+    if (has_namespace < 0)
+        return NULL;
+    if (has_namespace) {
         module = PyObject_CallMethod(obj, "__array_namespace__", NULL);
         found = module == NULL ? NULL : PyObject_GetAttrString(module, "from_dlpack");
         Py_XDECREF(module);

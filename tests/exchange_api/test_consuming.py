@@ -616,6 +616,20 @@ def test_a_result_is_an_array_of_ours_for_an_array_of_ours(form, change):
     assert made.deleted == 1
 
 
+@pytest.mark.parametrize("error", [ValueError, MemoryError, KeyboardInterrupt])
+def test_an_error_as_the_namespace_is_looked_for_is_not_its_absence_P7(error):
+    class Meta(type):
+        def __getattr__(cls, name):
+            if name == "__array_namespace__":
+                raise error("of the metaclass")
+            raise AttributeError(name)
+
+    made = Made()
+    with pytest.raises(error, match="of the metaclass"):
+        return_like(Meta("Array", (), {})(), Holder(made.capsule()))
+    assert made.deleted == 1
+
+
 def test_a_result_is_made_by_the_array_namespace_of_the_argument():
     numpy = pytest.importorskip("numpy", "2.1")
     made = Made(shape=(2, 2))
