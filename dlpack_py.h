@@ -1813,6 +1813,7 @@ static inline int
 dlpack_py_impl_check_scattered(const DLTensor *dst, const DLTensor *src, uint64_t flags, dlpack_py_error *error)
 {
     const int64_t bits = dlpack_py_item_bits(src->dtype, flags);
+    int64_t calls;
 
     if (dlpack_py_impl_copies_as_one(dst, src))
         return 0;
@@ -1820,12 +1821,13 @@ dlpack_py_impl_check_scattered(const DLTensor *dst, const DLTensor *src, uint64_
         return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
                                    "elements of %" PRId64 " bits are copied on a device only where they are compact",
                                    bits);
-    if (dlpack_py_impl_count_calls(dst, src, bits / 8) > DLPACK_PY_IMPL_MOST_CALLS)
+    calls = dlpack_py_impl_count_calls(dst, src, bits / 8);
+    if (calls > DLPACK_PY_IMPL_MOST_CALLS)
         return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
                                    "a copy on the device would take %" PRId64
                                    " calls, so scattered is the data, and %d "
                                    "are made at most: ask with dl_device=(1, 0)",
-                                   dlpack_py_impl_count_calls(dst, src, bits / 8), DLPACK_PY_IMPL_MOST_CALLS);
+                                   calls, DLPACK_PY_IMPL_MOST_CALLS);
     return 0;
 }
 
@@ -2676,7 +2678,7 @@ static inline void
 dlpack_py_impl_file_update(dlpack_py_state *state)
 {
     dlpack_py_impl_file *file = dlpack_py_impl_this_file();
-    dlpack_py_impl_lock(&dlpack_py_impl_this_file()->lock);
+    dlpack_py_impl_lock(&file->lock);
     if ((DLPACK_PY_IMPL_LOAD(&state->deleters) & 1) != 0) {
         if (DLPACK_PY_IMPL_LOAD(&file->state) == (dlpack_py_impl_word)state) {
             DLPACK_PY_IMPL_STORE(&file->interpreter, 0);
@@ -2687,7 +2689,7 @@ dlpack_py_impl_file_update(dlpack_py_state *state)
         DLPACK_PY_IMPL_STORE(&file->state, (dlpack_py_impl_word)state);
         DLPACK_PY_IMPL_STORE(&file->interpreter, (dlpack_py_impl_word)state->interpreter);
     }
-    dlpack_py_impl_unlock(&dlpack_py_impl_this_file()->lock);
+    dlpack_py_impl_unlock(&file->lock);
 }
 
 /* In a forked child no other thread is left, and so none is attaching. Noticed before
@@ -2695,16 +2697,17 @@ dlpack_py_impl_file_update(dlpack_py_state *state)
 static inline void
 dlpack_py_impl_notice_fork(dlpack_py_state *state)
 {
+    dlpack_py_impl_word *lock = &dlpack_py_impl_this_file()->lock;
     const dlpack_py_impl_word process = (dlpack_py_impl_word)DLPACK_PY_IMPL_PROCESS();
     if (DLPACK_PY_IMPL_LOAD(&state->process) == process)
         return;
-    dlpack_py_impl_lock(&dlpack_py_impl_this_file()->lock);
+    dlpack_py_impl_lock(lock);
     if (DLPACK_PY_IMPL_LOAD(&state->process) != process) { /* else another thread of the child was first */
         (void)DLPACK_PY_IMPL_ADD(&state->forks, 1);
         DLPACK_PY_IMPL_STORE(&state->deleters, DLPACK_PY_IMPL_LOAD(&state->deleters) & 1);
         DLPACK_PY_IMPL_STORE(&state->process, process);
     }
-    dlpack_py_impl_unlock(&dlpack_py_impl_this_file()->lock);
+    dlpack_py_impl_unlock(lock);
 }
 
 /* Drops a reference to the record; any thread. */
@@ -3216,8 +3219,8 @@ typedef struct dlpack_py_impl_device_memory {
     int32_t id;
 } dlpack_py_impl_device_memory;
 
-/* Frees if the copy is done, at once. Returns whether. */
-static inline int
+/* Frees at once, if the copy is done. */
+static inline void
 dlpack_py_impl_free_now(const dlpack_py_impl_device_memory *memory)
 {
     const dlpack_py_device *device = memory->device;
@@ -3225,13 +3228,12 @@ dlpack_py_impl_free_now(const dlpack_py_impl_device_memory *memory)
     int mode, done = 1;
 
     if (dlpack_py_impl_relax(device, &mode, &error) < 0)
-        return 0;
+        return;
     if (memory->event != NULL)
         (void)device->event_is_done(memory->event, &done, &error);
     if (done)
         (void)device->free_now(memory->data, &error);
     (void)dlpack_py_impl_unrelax(device, &mode, 0, &error);
-    return done;
 }
 
 /* Frees behind the copy, without waiting. The stream that it was made on may be gone: so
@@ -3254,7 +3256,7 @@ dlpack_py_impl_free_behind(const dlpack_py_impl_device_memory *memory)
                 (memory->event == NULL || device->wait(streams[i], memory->event, &error) == 0) &&
                 device->free_async(memory->data, streams[i], &error) == 0;
     if (!freed)
-        (void)dlpack_py_impl_free_now(memory);
+        dlpack_py_impl_free_now(memory);
     (void)dlpack_py_impl_visit_end(device, &visit, 0, &error);
 }
 
@@ -4039,8 +4041,8 @@ dlpack_py_impl_asks_nothing(const dlpack_py_offer *offer, const dlpack_py_reques
             dlpack_py_impl_is_on(offer->device, offer->tensor->device));
 }
 
-/* Makes the data safe to be used on the consumer's stream (S1), or by the host (S10). For
- * data that is exported as it is, and for what the host copies. */
+/* Makes data that is exported as it is safe to be used on the consumer's stream (S1), or by
+ * the host (S10). */
 static inline int
 dlpack_py_impl_answer_stream(const dlpack_py_offer *offer, const dlpack_py_request *request, const dlpack_py_plan *plan)
 {
@@ -4550,6 +4552,24 @@ static inline int
 dlpack_py_impl_may_lend(const dlpack_py_offer *offer, const dlpack_py_plan *plan)
 {
     return !plan->copy && plan->flags == 0 && (offer->tensor->ndim == 0 || offer->tensor->strides != NULL);
+}
+
+/* Lends what may be. Returns 0, or -1 with an exception. */
+static inline int
+dlpack_py_impl_exchange_lend(const dlpack_py_exchange *x, const dlpack_py_offer *offer, const dlpack_py_plan *plan,
+                             DLTensor *out)
+{
+    const int settled = offer->pending_count == 0 && dlpack_py_is_cpu_readable(plan->device);
+    dlpack_py_request request;
+    dlpack_py_error error;
+
+    if (!settled && (dlpack_py_impl_exchange_request(x, offer, plan, &request) < 0 ||
+                     dlpack_py_impl_exchange_settle(offer, &request, plan) < 0))
+        return -1;
+    if (offer->pending_count > 0 && dlpack_py_validate(offer->tensor, offer->flags, &error) < 0)
+        return dlpack_py_raise(&error); /* others changed it during the wait */
+    *out = *offer->tensor;
+    return 0;
 }
 
 /* The table of our major version, or the newest before that in the chain, if it has
@@ -5534,18 +5554,11 @@ dlpack_py_consume(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 static inline int
 dlpack_py_impl_lend_own(dlpack_py_state *state, const dlpack_py_exchange *x, PyObject *obj, DLTensor *t)
 {
-    dlpack_py_error error;
     dlpack_py_offer offer;
     dlpack_py_plan plan;
 
-    if (dlpack_py_impl_exchange_plan(x, state, obj, &offer, &plan) < 0 || !dlpack_py_impl_may_lend(&offer, &plan) ||
-        plan.device.device_type != kDLCPU ||
-        dlpack_py_impl_exchange_settle(&offer, dlpack_py_impl_newest_request(), &plan) < 0)
-        return 0;
-    if (offer.pending_count > 0 && dlpack_py_validate(offer.tensor, offer.flags, &error) < 0)
-        return 0; /* others changed it during the wait */
-    *t = *offer.tensor;
-    return 1;
+    return dlpack_py_impl_exchange_plan(x, state, obj, &offer, &plan) == 0 && dlpack_py_impl_may_lend(&offer, &plan) &&
+           plan.device.device_type == kDLCPU && dlpack_py_impl_exchange_lend(x, &offer, &plan, t) == 0;
 }
 
 /* Borrows by another's. */
@@ -5876,12 +5889,12 @@ dlpack_py_impl_collect_done(const dlpack_py_device *device)
 static inline void
 dlpack_py_impl_collect(const dlpack_py_device *device)
 {
-    const dlpack_py_impl_word process = (dlpack_py_impl_word)DLPACK_PY_IMPL_PROCESS();
     dlpack_py_events *events = device->events;
-    dlpack_py_impl_word before;
+    dlpack_py_impl_word process, before;
 
-    if (DLPACK_PY_IMPL_LOAD(&events->waiting_count) == 0)
+    if (DLPACK_PY_IMPL_LOAD(&events->waiting_count) == 0) /* saves asking for the process */
         return;
+    process = (dlpack_py_impl_word)DLPACK_PY_IMPL_PROCESS();
     before = DLPACK_PY_IMPL_SWAP(&events->collecting, process);
     if (before == process)
         return;
@@ -6542,8 +6555,6 @@ dlpack_py_impl_table_from_object(const dlpack_py_exchange *x, void *object, DLMa
 static inline int
 dlpack_py_impl_table_borrow(const dlpack_py_exchange *x, void *object, DLTensor *out)
 {
-    dlpack_py_request request;
-    dlpack_py_error error;
     dlpack_py_offer offer;
     dlpack_py_plan plan;
 
@@ -6557,12 +6568,8 @@ dlpack_py_impl_table_borrow(const dlpack_py_exchange *x, void *object, DLTensor 
                                                                     : "has no strides in its object");
         return -1;
     }
-    if (dlpack_py_impl_exchange_request(x, &offer, &plan, &request) < 0 ||
-        dlpack_py_impl_exchange_settle(&offer, &request, &plan) < 0)
+    if (dlpack_py_impl_exchange_lend(x, &offer, &plan, out) < 0)
         return -1;
-    if (offer.pending_count > 0 && dlpack_py_validate(offer.tensor, offer.flags, &error) < 0)
-        return dlpack_py_raise(&error); /* others changed it during the wait */
-    *out = *offer.tensor;
     dlpack_py_impl_fold_offset(out);
     return 0;
 }

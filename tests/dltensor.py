@@ -7,6 +7,7 @@ and Producer an object that offers one. Nothing here uses the header under test.
 import ctypes
 import math
 import struct
+import threading
 import weakref
 from types import SimpleNamespace
 
@@ -146,6 +147,17 @@ def _read(form, where):
     )
 
 
+def run_on(thread, function):
+    """Calls it on "this thread", or on "another thread", which has ended when this returns."""
+    if thread == "this thread":
+        function()
+        return
+    assert thread == "another thread"
+    other = threading.Thread(target=function)
+    other.start()
+    other.join()
+
+
 class Taken:
     """A tensor that was taken out of its capsule, the way that consumers do (K4)."""
 
@@ -162,6 +174,13 @@ class Taken:
     def delete(self):
         """Not attached to the interpreter, as ctypes calls what is foreign."""
         _DELETER(self.says.deleter)(self._address)
+
+    def delete_on(self, thread):
+        """On one of Python's, by run_on(), or on "a foreign thread"."""
+        if thread == "a foreign thread":
+            self.delete_on_a_foreign_thread()
+        else:
+            run_on(thread, self.delete)
 
     def delete_on_a_foreign_thread(self):
         """On a thread that Python never saw."""

@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 
 import pytest
+from streams.simulation import Devices
 
 # Errors, capture modes, and states of a capture, by number.
 NOT_READY = 600
@@ -20,7 +21,7 @@ LATE = 200_000_000  # how long a kernel takes that others have to wait for, in n
 POINTER, COUNT, TEXT = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p
 
 
-class Gpu:
+class Gpu(Devices):
     """The GPUs of this machine. Device 0 is current; streams are made once, by name, and stay."""
 
     def __init__(self, probe, other):
@@ -131,32 +132,12 @@ class Gpu:
             self.synchronize(array_stream(stream))
         return array
 
-    # ---- Devices and captures ----
-
-    @property
-    def device(self):
-        current = ctypes.c_int()
-        self.runtime("GetDevice", ctypes.byref(current))
-        return current.value
-
-    @contextlib.contextmanager
-    def on_device(self, device):
-        before = self.device
-        self.runtime("SetDevice", device)
-        try:
-            yield
-        finally:
-            self.runtime("SetDevice", before)
+    # ---- Memory and captures ----
 
     def free_memory(self):
         free, total = COUNT(), COUNT()
         self.runtime("MemGetInfo", ctypes.byref(free), ctypes.byref(total))
         return free.value
-
-    def capturing(self, stream):
-        state = ctypes.c_int()
-        self.runtime("StreamIsCapturing", stream, ctypes.byref(state))
-        return state.value
 
     @contextlib.contextmanager
     def capture(self, stream, mode=GLOBAL, ends=0):

@@ -2,7 +2,6 @@
 What a capture has recorded runs as it ends."""
 
 import contextlib
-import threading
 
 import pytest
 from dltensor import CPU, Taken
@@ -148,14 +147,7 @@ def test_a_deleter_spoils_no_capture_S6(gpu, streams, on):
     taken = Taken(gpu.array(producer).__dlpack__(stream=consumer, copy=True))
     gpu.synchronize(consumer)
     with gpu.capture(blocking):
-        if on == "this thread":
-            taken.delete()
-        elif on == "another thread":
-            thread = threading.Thread(target=taken.delete)
-            thread.start()
-            thread.join()
-        else:
-            taken.delete_on_a_foreign_thread()
+        taken.delete_on(on)
         assert gpu.capturing(blocking) == ACTIVE
 
 

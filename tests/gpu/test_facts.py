@@ -3,9 +3,9 @@ S5, S6, S9). A test that fails here is no error of the header's by itself: look 
 
 import contextlib
 import ctypes
-import threading
 
 import pytest
+from dltensor import run_on
 from gpu.device import (
     ACTIVE,
     IMPLICIT,
@@ -193,13 +193,9 @@ def test_what_is_unsafe_in_a_capture_spoils_it_outside_of_relaxed_mode_S6(
 
     errors = []
     with gpu.capture(stream, ends=INVALIDATED):
+        run_on(called_on, unsafe)
         if called_on == "this thread":
-            unsafe()
             gpu.last_error()
-        else:
-            thread = threading.Thread(target=unsafe)
-            thread.start()
-            thread.join()
         assert gpu.capturing(stream) == SPOILED
     assert errors == [UNSUPPORTED]
     gpu.runtime("FreeAsync", memory, other)
@@ -221,12 +217,7 @@ def test_the_host_looks_and_waits_in_relaxed_mode_while_another_stream_captures_
     done = []
     gpu.synchronize(other)
     with gpu.capture(stream):
-        if called_on == "this thread":
-            watch()
-        else:
-            thread = threading.Thread(target=watch)
-            thread.start()
-            thread.join()
+        run_on(called_on, watch)
         assert gpu.capturing(stream) == ACTIVE
     assert done == [True]
 

@@ -27,7 +27,32 @@ class Platform:
         self.launch_failure = f"{self.runtime}ErrorLaunchFailure, a kernel failed"
 
 
-class Simulation:
+class Devices:
+    """What both a simulated and a real runtime are asked, by runtime()."""
+
+    @property
+    def device(self):
+        current = ctypes.c_int()
+        self.runtime("GetDevice", ctypes.byref(current))
+        return current.value
+
+    @contextlib.contextmanager
+    def on_device(self, device):
+        before = self.device
+        self.runtime("SetDevice", device)
+        try:
+            yield
+        finally:
+            self.runtime("SetDevice", before)
+
+    def capturing(self, stream):
+        """The state of its capture, by number; 0: none."""
+        state = ctypes.c_int()
+        self.runtime("StreamIsCapturing", stream, ctypes.byref(state))
+        return state.value
+
+
+class Simulation(Devices):
     """A machine of three devices, in which nothing has happened yet.
 
     Streams and memory are handles and addresses. Objects have the names that the log has: "stream 1", "memory 2".
@@ -98,20 +123,7 @@ class Simulation:
     def pending(self, stream):
         return self.control("pending", stream)
 
-    # ---- Devices and captures ----
-
-    @property
-    def device(self):
-        current = ctypes.c_int()
-        self.runtime("GetDevice", ctypes.byref(current))
-        return current.value
-
-    @contextlib.contextmanager
-    def on_device(self, device):
-        before = self.device
-        self.runtime("SetDevice", device)
-        yield
-        self.runtime("SetDevice", before)
+    # ---- Captures ----
 
     @contextlib.contextmanager
     def capture(self, stream, mode=GLOBAL):
@@ -121,11 +133,6 @@ class Simulation:
         yield
         self.runtime("StreamEndCapture", stream, ctypes.byref(graph))
         self.runtime("GraphDestroy", graph)
-
-    def captures(self, stream):
-        status = ctypes.c_int()
-        self.runtime("StreamIsCapturing", stream, ctypes.byref(status))
-        return status.value != 0
 
     # ---- What was done ----
 

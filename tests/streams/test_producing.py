@@ -797,15 +797,8 @@ def test_a_deleter_spoils_no_capture_S6(sim, platform, on):
     taken = Taken(array.__dlpack__(stream=consumer, copy=True))
     sim.synchronize(consumer)
     with sim.capture(blocking):
-        if on == "this thread":
-            with sim.watched():
-                taken.delete()
-        elif on == "another thread":
-            thread = threading.Thread(target=taken.delete)
-            thread.start()
-            thread.join()
-        else:
-            taken.delete_on_a_foreign_thread()
+        with sim.watched():
+            taken.delete_on(on)
     assert sim.violations() == []
 
 
@@ -881,7 +874,7 @@ def test_no_copy_is_made_in_a_capture_S6_S8(sim, platform):
         for stream in (consumer, producer, -1):
             with refused(sim, "whose memory a copy would be: copy before it"):
                 array.__dlpack__(stream=stream, copy=True)
-        assert not sim.captures(consumer)
+        assert not sim.capturing(consumer)
 
 
 def test_a_stream_that_is_refused_joins_no_capture_S6(sim, platform):
@@ -894,7 +887,7 @@ def test_a_stream_that_is_refused_joins_no_capture_S6(sim, platform):
             with sim.capture(one):
                 with refused(sim, "or joins one, in which it cannot wait for work outside of it"):
                     array.__dlpack__(stream=consumer)
-                assert not sim.captures(consumer)
+                assert not sim.capturing(consumer)
         sim.synchronize(other)
         sim.synchronize(one)
         with sim.capture(one):
@@ -914,7 +907,7 @@ def test_without_memory_no_stream_joins_a_capture_S6_P7(sim, platform):
         with sim.capture(producer):
             with refused(sim, None, MemoryError):
                 array.__dlpack__(stream=consumer)
-            assert not sim.captures(consumer)
+            assert not sim.capturing(consumer)
     finally:
         platform.probe.no_memory(False)
 
