@@ -454,7 +454,7 @@ dlpack_cuda_impl_stream_at(const dlpack_py_view *v, cudaStream_t stream)
  *
  * Returns 0; -1 with BufferError where the stream captures a graph, and v is the caller's
  * as before; -1 with RuntimeError where the runtime fails, and v is released, for no work
- * of it goes on.
+ * of it goes on, unless a capture has begun meanwhile: v->managed tells.
  */
 static inline int
 dlpack_cuda_release(dlpack_py_view *v, cudaStream_t stream)

@@ -4554,21 +4554,20 @@ dlpack_py_impl_may_lend(const dlpack_py_offer *offer, const dlpack_py_plan *plan
     return !plan->copy && plan->flags == 0 && (offer->tensor->ndim == 0 || offer->tensor->strides != NULL);
 }
 
-/* Lends what may be. Returns 0, or -1 with an exception. */
+/* Sees to what is pending on data that is lent, and to what others changed meanwhile.
+ * Returns 0, or -1 with an exception. */
 static inline int
-dlpack_py_impl_exchange_lend(const dlpack_py_exchange *x, const dlpack_py_offer *offer, const dlpack_py_plan *plan,
-                             DLTensor *out)
+dlpack_py_impl_exchange_settle_lent(const dlpack_py_exchange *x, const dlpack_py_offer *offer,
+                                    const dlpack_py_plan *plan)
 {
-    const int settled = offer->pending_count == 0 && dlpack_py_is_cpu_readable(plan->device);
     dlpack_py_request request;
     dlpack_py_error error;
 
-    if (!settled && (dlpack_py_impl_exchange_request(x, offer, plan, &request) < 0 ||
-                     dlpack_py_impl_exchange_settle(offer, &request, plan) < 0))
+    if (dlpack_py_impl_exchange_request(x, offer, plan, &request) < 0 ||
+        dlpack_py_impl_exchange_settle(offer, &request, plan) < 0)
         return -1;
     if (offer->pending_count > 0 && dlpack_py_validate(offer->tensor, offer->flags, &error) < 0)
-        return dlpack_py_raise(&error); /* others changed it during the wait */
-    *out = *offer->tensor;
+        return dlpack_py_raise(&error);
     return 0;
 }
 
@@ -5557,8 +5556,12 @@ dlpack_py_impl_lend_own(dlpack_py_state *state, const dlpack_py_exchange *x, PyO
     dlpack_py_offer offer;
     dlpack_py_plan plan;
 
-    return dlpack_py_impl_exchange_plan(x, state, obj, &offer, &plan) == 0 && dlpack_py_impl_may_lend(&offer, &plan) &&
-           plan.device.device_type == kDLCPU && dlpack_py_impl_exchange_lend(x, &offer, &plan, t) == 0;
+    if (dlpack_py_impl_exchange_plan(x, state, obj, &offer, &plan) < 0 || !dlpack_py_impl_may_lend(&offer, &plan) ||
+        plan.device.device_type != kDLCPU ||
+        (offer.pending_count > 0 && dlpack_py_impl_exchange_settle_lent(x, &offer, &plan) < 0))
+        return 0;
+    *t = *offer.tensor;
+    return 1;
 }
 
 /* Borrows by another's. */
@@ -6568,8 +6571,9 @@ dlpack_py_impl_table_borrow(const dlpack_py_exchange *x, void *object, DLTensor 
                                                                     : "has no strides in its object");
         return -1;
     }
-    if (dlpack_py_impl_exchange_lend(x, &offer, &plan, out) < 0)
+    if (dlpack_py_impl_exchange_settle_lent(x, &offer, &plan) < 0)
         return -1;
+    *out = *offer.tensor;
     dlpack_py_impl_fold_offset(out);
     return 0;
 }
