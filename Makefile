@@ -2,15 +2,15 @@
 #
 #   make demo          our arrays and NumPy's, both ways, without a copy
 #   make test          everything that needs no other array library than NumPy
-#   make test-hostile  hostile producers, consumers and tables again, with ten times as many examples
+#   make test-whole    what make test samples: every forced failure, and a thousand examples of what can be any value
 #   make test-threads  what threads do, also without a GIL and under ThreadSanitizer
 #   make test-streams  the order of work on devices, on simulated ones, also under ThreadSanitizer, ASan and UBSan
 #   make test-gpu      the same on an NVIDIA GPU, with the libraries that work there; says why it skips
-#   make test-faults   what happens when a call or an allocation fails; part of make test
 #   make test-peers    all array libraries that run here, and docs/peers.md, which says what they do
 #   make test-interpreters, make test-long
 #                      threads, forks and ends of interpreters 10 times over; each exchange a million times
 #   make instructions  counts those of the commonest calls, with valgrind
+#   make size          lines and functions of dlpack_py.h, size and compile time of the example, and two paths through it
 #   make dev           leaves .venv/bin/python able to import the example modules
 #   make format, make lint, make clean
 #
@@ -18,9 +18,9 @@
 
 PYTHON ?= python3
 VENV ?= .venv
-TAG := $(shell $(PYTHON) -c 'import platform, sys; print(sys.implementation.name + "-" + platform.python_version() + sys.abiflags)')
+TAG := $(shell $(PYTHON) -c 'import platform, sys; print(sys.implementation.name + "-" + platform.python_version() + sys.abiflags)' 2> /dev/null)
 ifeq ($(TAG),)
-  $(error $(PYTHON) does not run: name another interpreter with PYTHON=)
+  $(error MISSING: no Python `$(PYTHON)`: install python3, or name another one, PYTHON=python3.11)
 endif
 BUILD ?= build/$(TAG)
 
@@ -36,7 +36,11 @@ ifneq ($(filter %t %td,$(TAG)),)
   export PYTHON_GIL := 0
 endif
 
-.PHONY: demo test test-hostile test-peers test-interpreters test-long test-threads test-faults test-streams test-gpu instructions streams-sanitized configure build dev format lint clean
+# A worker for each core; the tests of a file stay in one of them.
+PARALLEL := -n auto --dist loadfile --no-loadscope-reorder
+
+.PHONY: demo test test-whole test-peers test-interpreters test-long test-threads test-streams test-gpu instructions size \
+    streams-sanitized check configure build dev format lint clean
 
 demo: configure
 	cmake --build $(BUILD) --target dlarray image
@@ -44,14 +48,16 @@ demo: configure
 
 test: dev
 	cd $(BUILD) && ctest --output-on-failure
-	$(RUN) -m pytest $(PYTEST_ARGS)
+	$(RUN) -m pytest $(PARALLEL) $(PYTEST_ARGS)
 
-test-hostile: dev
-	DLPACK_PY_REPEAT=10 $(RUN) -m pytest tests/hostile $(PYTEST_ARGS)
+# The folders whose tests have examples, or a failure for each call and allocation.
+test-whole: dev
+	DLPACK_PY_EXAMPLES=1000 DLPACK_PY_FAULTS=all \
+	    $(RUN) -m pytest $(PARALLEL) tests/array tests/consumer tests/faults tests/hostile tests/tensor $(PYTEST_ARGS)
 
 # What threads, forks and ends of interpreters do is a matter of timing.
 test-interpreters: dev
-	DLPACK_PY_REPEAT=$${DLPACK_PY_REPEAT:-10} $(RUN) -m pytest tests/lifetime --ignore=tests/lifetime/test_long_runs.py $(PYTEST_ARGS)
+	DLPACK_PY_REPEAT=$${DLPACK_PY_REPEAT:-10} $(RUN) -m pytest $(PARALLEL) tests/lifetime --ignore=tests/lifetime/test_long_runs.py $(PYTEST_ARGS)
 
 test-long: dev
 	DLPACK_PY_ROUNDS=$${DLPACK_PY_ROUNDS:-1000000} $(RUN) -m pytest tests/lifetime/test_long_runs.py $(PYTEST_ARGS)
@@ -59,9 +65,6 @@ test-long: dev
 test-threads: dev
 	$(RUN) -m pytest tests/threads tests/lifetime/test_threads.py $(PYTEST_ARGS)
 	$(VENV)/bin/python tests/threads/free_threaded.py
-
-test-faults: dev
-	$(RUN) -m pytest tests/faults $(PYTEST_ARGS)
 
 # The sanitized ones have a build of their own. Python is none of theirs: it leaks, and so they look for no leaks here.
 test-streams: dev
@@ -126,7 +129,14 @@ instructions: configure
 	cmake --build $(BUILD) --target calls
 	$(RUN) benchmarks/instructions.py
 
-configure: $(VENV)/$(TAG)-device $(VENV)/$(TAG)-dev $(VENV)/$(TAG)-dlpack $(VENV)/$(TAG)-cmake $(VENV)/$(TAG)-ninja
+size: configure
+	$(VENV)/bin/python benchmarks/size.py
+
+# Says what the machine lacks, in one line.
+check:
+	@$(PYTHON) requirements/check.py $(CC)
+
+configure: $(addprefix $(VENV)/$(TAG)-,dev dlpack cmake ninja device)
 	cmake -S . -B $(BUILD) -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DPython_EXECUTABLE=$(abspath $(VENV))/bin/python $(CMAKE_ARGS)
 
 build: configure
@@ -150,12 +160,16 @@ clean:
 	rm -rf $(VENV) build
 
 # An empty file in $(VENV) says what is in place there. Of another interpreter than $(PYTHON), it is made anew.
-$(VENV)/$(TAG):
+$(VENV)/$(TAG): | check
 	$(PYTHON) -m venv --clear $(VENV)
 	touch $@
 
 PIP = -m pip install --quiet --disable-pip-version-check --only-binary=:all:
 PIP_INSTALL = $(VENV)/bin/python $(PIP)
+
+# Of what pip says when it fails, the last line; all of it is in a file.
+PIP_LOG = $(VENV)/pip.log
+PIP_FAILED = { echo "MISSING: pip got nothing for $<, is there a network? $$(tail -n 1 $(PIP_LOG))" >&2; exit 1; }
 
 $(BUILD)/venv-%/installed: requirements/peers-%.txt
 	$(PYTHON) -m venv --clear $(@D)
@@ -163,28 +177,30 @@ $(BUILD)/venv-%/installed: requirements/peers-%.txt
 	touch $@
 
 $(VENV)/$(TAG)-%: requirements/%.txt | $(VENV)/$(TAG)
-	$(PIP_INSTALL) -r $<
+	@$(PIP_INSTALL) -r $< > $(PIP_LOG) 2>&1 || $(PIP_FAILED)
 	touch $@
 
 # Nobody packs dlpack.h for the free-threaded 3.13. The files for the other one have it: nothing is to import them, and so
 # they are not said to be installed.
 ifneq ($(and $(findstring cpython-3.13,$(TAG)),$(filter %t %td,$(TAG))),)
 $(VENV)/$(TAG)-dlpack: requirements/dlpack.txt | $(VENV)/$(TAG)
-	$(PIP_INSTALL) --no-deps --python-version 3.13 --implementation cp --abi cp313 --target "$(SITE_PACKAGES)" -r $<
+	$(PIP_INSTALL) --no-deps --python-version 3.13 --implementation cp --abi cp313 --target "$(SITE_PACKAGES)" -r $< \
+	    > $(PIP_LOG) 2>&1 || $(PIP_FAILED)
 	rm -r "$(SITE_PACKAGES)"/apache_tvm_ffi-*.dist-info
 	touch $@
 endif
 
 # Not everywhere are there such packages; CMake says what it leaves out then.
 $(VENV)/$(TAG)-device: requirements/device.txt | $(VENV)/$(TAG)
-	$(PIP_INSTALL) -r $< || echo "without requirements/device.txt"
+	@$(PIP_INSTALL) -r $< > $(PIP_LOG) 2>&1 || echo "without $<"
 	touch $@
 
 # CMake and ninja only where the machine has none that runs and is new enough.
 $(VENV)/$(TAG)-cmake: requirements/cmake.txt | $(VENV)/$(TAG)
-	echo 'cmake_minimum_required(VERSION 3.18)' | cmake -P /dev/stdin || $(PIP_INSTALL) -r $<
+	@echo 'cmake_minimum_required(VERSION 3.18)' | cmake -P /dev/stdin > $(PIP_LOG) 2>&1 || \
+	    $(PIP_INSTALL) -r $< > $(PIP_LOG) 2>&1 || $(PIP_FAILED)
 	touch $@
 
 $(VENV)/$(TAG)-ninja: requirements/ninja.txt | $(VENV)/$(TAG)
-	ninja --version || $(PIP_INSTALL) -r $<
+	@ninja --version > $(PIP_LOG) 2>&1 || $(PIP_INSTALL) -r $< > $(PIP_LOG) 2>&1 || $(PIP_FAILED)
 	touch $@

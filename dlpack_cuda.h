@@ -44,7 +44,7 @@
  */
 
 #define DLPACK_PY_IMPL_IN_CUDA
-#include "dlpack_py.h"
+#include "dlpack_device.h"
 #undef DLPACK_PY_IMPL_IN_CUDA
 
 #ifndef DLPACK_CUDA_IMPL_MISSING
@@ -269,13 +269,13 @@ dlpack_cuda_impl_free_now(void *data, dlpack_py_error *error)
     return dlpack_cuda_impl_check(cudaFree(data), "cudaFree", error);
 }
 
-/* The table of CUDA, for all of dlpack_py.h that asks for one: dlpack_py_order,
- * dlpack_py_offer, dlpack_py_consume_on... Its events are those of this source file. */
-static inline const dlpack_py_device *
+/* The functions of CUDA, for the functions of dlpack_device.h: dlpack_device_order, dlpack_device_collect, ...
+ * Its events are those of this source file. */
+static inline const dlpack_device_runtime *
 dlpack_cuda_runtime(void)
 {
-    static dlpack_py_events events;
-    static const dlpack_py_device cuda = {
+    static dlpack_device_events events;
+    static const dlpack_device_runtime cuda = {
         2,  /* kDLCUDA */
         13, /* kDLCUDAManaged */
         1,  /* cudaStreamLegacy */
@@ -332,14 +332,14 @@ dlpack_cuda_work_stream(cudaStream_t stream, int32_t device_id)
  * before, before_device   a stream and the number of its device
  * after, after_device     likewise
  *
- * Returns 0, or -1 with *error filled, as dlpack_py_order does.
+ * Returns 0, or -1 with *error filled, as dlpack_device_order does.
  */
 static inline int
 dlpack_cuda_order(cudaStream_t before, int32_t before_device, cudaStream_t after, int32_t after_device,
                   dlpack_py_error *error)
 {
     const dlpack_py_work_stream first = dlpack_cuda_work_stream(before, before_device);
-    return dlpack_py_order(dlpack_cuda_runtime(), &first, 1, dlpack_cuda_work_stream(after, after_device), error);
+    return dlpack_device_order(dlpack_cuda_runtime(), &first, 1, dlpack_cuda_work_stream(after, after_device), error);
 }
 
 /* Which device is memory on? Ask once, as an array is made.
@@ -382,11 +382,11 @@ dlpack_cuda_tensor(void *data, int32_t device_id, uint32_t dtype, int32_t ndim, 
 }
 
 /* Give the events that this file keeps back to the runtime, while nobody orders, consumes
- * or lets go: see dlpack_py_free_events. */
+ * or lets go: see dlpack_device_free_events. */
 static inline void
 dlpack_cuda_free_events(void)
 {
-    dlpack_py_free_events(dlpack_cuda_runtime());
+    dlpack_device_free_events(dlpack_cuda_runtime());
 }
 
 #if defined(__cplusplus) && defined(__GNUC__)
@@ -400,6 +400,14 @@ dlpack_cuda_free_events(void)
 #if defined(DLPACK_PY_PROTOCOL_LAYER) && !defined(DLPACK_CUDA_PROTOCOL_LAYER) && !DLPACK_CUDA_IMPL_MISSING
 #define DLPACK_CUDA_PROTOCOL_LAYER
 
+/* What the device of a dlpack_py_offer is, and dlpack_device_consume takes. */
+static inline const dlpack_py_device *
+dlpack_cuda_operations(void)
+{
+    static const dlpack_py_device cuda = DLPACK_DEVICE_OPERATIONS(2, 13, 1, dlpack_cuda_runtime);
+    return &cuda;
+}
+
 /* dlpack_cuda_produce: answer a call of __dlpack__ for data of a device.
  *
  * t        on a device (dlpack_cuda_tensor), or pinned or managed memory, which has no number (D9):
@@ -410,7 +418,7 @@ dlpack_cuda_free_events(void)
  *
  * Otherwise as dlpack_py_produce, and RuntimeError for what the runtime reports. For several
  * streams, none, or stream=None without an order: dlpack_py_offer, with
- * dlpack_cuda_runtime() as its device.
+ * dlpack_cuda_operations() as its device.
  */
 static inline PyObject *
 dlpack_cuda_produce(PyObject *owner, const DLTensor *t, uint64_t flags, cudaStream_t stream, PyObject *const *args,
@@ -419,7 +427,7 @@ dlpack_cuda_produce(PyObject *owner, const DLTensor *t, uint64_t flags, cudaStre
     dlpack_py_offer offer = dlpack_py_offer_make(owner, t, flags);
     const dlpack_py_work_stream pending = dlpack_cuda_work_stream(stream, t->device.device_id);
 
-    offer.device = dlpack_cuda_runtime();
+    offer.device = dlpack_cuda_operations();
     offer.pending = &pending;
     offer.pending_count = 1;
     return dlpack_py_produce_offer(&offer, args, nargs, kwnames);
@@ -437,20 +445,20 @@ dlpack_cuda_produce(PyObject *owner, const DLTensor *t, uint64_t flags, cudaStre
 static inline int
 dlpack_cuda_consume(PyObject *obj, const dlpack_py_want *want, cudaStream_t stream, dlpack_py_view *v)
 {
-    return dlpack_py_consume_on(NULL, obj, dlpack_cuda_runtime(), dlpack_cuda_stream(stream), want, v);
+    return dlpack_device_consume(NULL, obj, dlpack_cuda_operations(), dlpack_cuda_stream(stream), want, v);
 }
 
 /* Of the current device, for memory that has no number. */
 static inline dlpack_py_work_stream
 dlpack_cuda_impl_stream_at(const dlpack_py_view *v, cudaStream_t stream)
 {
-    const int on_device = dlpack_py_impl_is_on(dlpack_cuda_runtime(), v->tensor.device);
+    const int on_device = dlpack_py_impl_is_on(dlpack_cuda_operations(), v->tensor.device);
     return dlpack_cuda_work_stream(stream, on_device ? v->tensor.device.device_id : DLPACK_PY_CURRENT_DEVICE);
 }
 
 /* Let go of a view while work on its tensor is queued on a stream of its device; for
  * pinned or managed memory, of the current one. What cannot be remembered is waited for. Needs a
- * thread state. For a stream of another device: dlpack_py_release_on.
+ * thread state. For a stream of another device: dlpack_device_release.
  *
  * Returns 0; -1 with BufferError where the stream captures a graph, and v is the caller's
  * as before; -1 with RuntimeError where the runtime fails, and v is released, for no work
@@ -459,7 +467,7 @@ dlpack_cuda_impl_stream_at(const dlpack_py_view *v, cudaStream_t stream)
 static inline int
 dlpack_cuda_release(dlpack_py_view *v, cudaStream_t stream)
 {
-    return dlpack_py_impl_release_or_wait(dlpack_cuda_runtime(), dlpack_cuda_impl_stream_at(v, stream), v);
+    return dlpack_device_impl_release_or_wait(dlpack_cuda_runtime(), dlpack_cuda_impl_stream_at(v, stream), v);
 }
 
 /* The same in tp_dealloc: an exception in flight stays, one of ours is told as unraisable,
@@ -467,7 +475,7 @@ dlpack_cuda_release(dlpack_py_view *v, cudaStream_t stream)
 static inline void
 dlpack_cuda_release_unraisable(dlpack_py_view *v, cudaStream_t stream)
 {
-    dlpack_py_impl_release_unraisable(dlpack_cuda_runtime(), dlpack_cuda_impl_stream_at(v, stream), v);
+    dlpack_device_impl_release_unraisable(dlpack_cuda_runtime(), dlpack_cuda_impl_stream_at(v, stream), v);
 }
 
 #endif /* DLPACK_CUDA_PROTOCOL_LAYER */

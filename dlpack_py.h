@@ -64,7 +64,7 @@
  *   1.6 Extent and overlap
  *   1.7 Strided copy
  *   1.8 Stream arguments
- *   1.9 Devices and the order of their streams
+ *   1.9 Pending work
  *   1.10 Requirements
  *   2.1 The one-call functions
  *   2.2 Differences of Pythons
@@ -78,9 +78,8 @@
  *   2.10 Calling __dlpack__
  *   2.11 Taking a tensor
  *   2.12 Consuming
- *   2.13 Consuming on a stream
- *   2.14 Results like an argument
- *   2.15 The exchange table of a type
+ *   2.13 Results like an argument
+ *   2.14 The exchange table of a type
  */
 
 /* ---- 0.1 Switches ------------------------------------------------------- */
@@ -182,9 +181,16 @@
 #  endif
 #endif
 #if DLPACK_PY_IMPL_HAS_GNU_BUILTINS
-#  define DLPACK_PY_IMPL_PRINTF(text, first) __attribute__((format(printf, text, first), cold))
+#  define DLPACK_PY_IMPL_PRINTF(text, first) __attribute__((format(printf, text, first)))
 #else
 #  define DLPACK_PY_IMPL_PRINTF(text, first)
+#endif
+
+/* What rarely runs: errors, first use, second tries. Not inlined, so that fast paths stay small. */
+#if DLPACK_PY_IMPL_HAS_GNU_BUILTINS
+#  define DLPACK_PY_IMPL_RARE static __attribute__((cold, noinline, unused))
+#else
+#  define DLPACK_PY_IMPL_RARE static inline
 #endif
 
 /* The C exchange API came with dlpack.h 1.3. */
@@ -279,7 +285,7 @@ typedef struct dlpack_py_error {
 } dlpack_py_error;
 
 /* Fills *error, which may be NULL; returns -1, so that it can be returned. */
-static inline int DLPACK_PY_IMPL_PRINTF(3, 4)
+DLPACK_PY_IMPL_RARE int DLPACK_PY_IMPL_PRINTF(3, 4)
 dlpack_py_impl_fail(dlpack_py_error *error, int32_t code, const char *format, ...)
 {
     va_list values;
@@ -302,7 +308,7 @@ dlpack_py_impl_curable(dlpack_py_error *error)
 }
 
 /* The name of that exception. */
-static inline const char *
+DLPACK_PY_IMPL_RARE const char *
 dlpack_py_impl_error_kind(int32_t code)
 {
     switch (code) {
@@ -412,7 +418,7 @@ dlpack_py_impl_dtype_names(void)
 
 /* Is the dtype one that the specification allows, or of a code that came after
  * it (C8)? Returns 0, or -1 with BufferError. */
-static inline int
+DLPACK_PY_IMPL_RARE int
 dlpack_py_check_dtype(DLDataType dtype, dlpack_py_error *error)
 {
     int only_bits = 0;
@@ -455,7 +461,7 @@ dlpack_py_dtype_text(uint32_t dtype, char text[DLPACK_PY_TEXT_SIZE])
 
 /* Reads a decimal without sign or leading zero, from 1 to highest; moves *text
  * behind it. Returns 0 where there is none. */
-static inline uint32_t
+DLPACK_PY_IMPL_RARE uint32_t
 dlpack_py_impl_parse_number(const char **text, uint32_t highest)
 {
     uint32_t number = 0;
@@ -471,7 +477,7 @@ dlpack_py_impl_parse_number(const char **text, uint32_t highest)
 }
 
 /* The dtype that text names, as dlpack_py_dtype_text writes it; 0 if none. */
-static inline uint32_t
+DLPACK_PY_IMPL_RARE uint32_t
 dlpack_py_dtype_parse(const char *text)
 {
     int i;
@@ -570,7 +576,7 @@ dlpack_py_impl_has_address(DLDevice device)
 }
 
 /* The name of a device type, NULL for one that came after this header. */
-static inline const char *
+DLPACK_PY_IMPL_RARE const char *
 dlpack_py_impl_device_name_of(int32_t type)
 {
     int i;
@@ -599,7 +605,7 @@ dlpack_py_device_text(DLDevice device, char text[DLPACK_PY_TEXT_SIZE])
 
 /* The device that text names: "cpu", "cuda" (its number is then 0), "cuda:1".
  * Returns 0, or -1 with ValueError. */
-static inline int
+DLPACK_PY_IMPL_RARE int
 dlpack_py_device_parse(const char *text, DLDevice *device, dlpack_py_error *error)
 {
     int i;
@@ -772,7 +778,7 @@ dlpack_py_extent(const DLTensor *t, uint64_t flags, int64_t *lowest, int64_t *hi
 }
 
 /* Rank, extents and the number of elements (D8). */
-static inline int
+DLPACK_PY_IMPL_RARE int
 dlpack_py_impl_check_shape(const DLTensor *t, dlpack_py_error *error)
 {
     int64_t size = 1;
@@ -799,22 +805,8 @@ dlpack_py_impl_check_shape(const DLTensor *t, dlpack_py_error *error)
     return 0;
 }
 
-/* The dimension with the longest stride, for a message. */
-static inline int32_t
-dlpack_py_impl_longest(const DLTensor *t)
-{
-    int32_t i, longest = 0;
-    for (i = 1; i < t->ndim; i++) { /* magnitudes below 0, where INT64_MIN has one */
-        const int64_t a = t->strides[i] < 0 ? t->strides[i] : -t->strides[i];
-        const int64_t b = t->strides[longest] < 0 ? t->strides[longest] : -t->strides[longest];
-        if (t->shape[longest] == 1 || (t->shape[i] != 1 && a < b))
-            longest = i;
-    }
-    return longest;
-}
-
 /* The memory that the elements take (D8). */
-static inline int
+DLPACK_PY_IMPL_RARE int
 dlpack_py_impl_check_memory(const DLTensor *t, uint64_t flags, dlpack_py_error *error)
 {
     const uint64_t base = (uint64_t)(uintptr_t)t->data;
@@ -829,10 +821,7 @@ dlpack_py_impl_check_memory(const DLTensor *t, uint64_t flags, dlpack_py_error *
         return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR, "%" PRId64 " elements take 2^63 bytes or more",
                                    dlpack_py_size(t));
     if (dlpack_py_extent(t, flags, &lowest, &highest) < 0)
-        return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
-                                   "strides reach 2^63 bytes or further, the longest is strides[%" PRId32
-                                   "] = %" PRId64,
-                                   dlpack_py_impl_longest(t), t->strides[dlpack_py_impl_longest(t)]);
+        return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR, "strides reach 2^63 bytes or further");
     if (!dlpack_py_impl_has_address(t->device))
         return 0;
     if (t->byte_offset > UINTPTR_MAX - base)
@@ -844,6 +833,15 @@ dlpack_py_impl_check_memory(const DLTensor *t, uint64_t flags, dlpack_py_error *
                                    "strides reach from byte %" PRId64 " to %" PRId64 ", which leaves the address range",
                                    lowest, highest);
     return 0;
+}
+
+/* All of clause D8. */
+DLPACK_PY_IMPL_RARE int
+dlpack_py_impl_check_all(const DLTensor *t, uint64_t flags, dlpack_py_error *error)
+{
+    if (dlpack_py_check_dtype(t->dtype, error) < 0 || dlpack_py_impl_check_shape(t, error) < 0)
+        return -1;
+    return dlpack_py_impl_check_memory(t, flags, error);
 }
 
 /* Is the tensor plainly in order? One pass over shape and strides for the dtypes in
@@ -892,11 +890,7 @@ dlpack_py_impl_is_plain(const DLTensor *t)
 static inline int
 dlpack_py_validate(const DLTensor *t, uint64_t flags, dlpack_py_error *error)
 {
-    if (dlpack_py_impl_is_plain(t))
-        return 0;
-    if (dlpack_py_check_dtype(t->dtype, error) < 0 || dlpack_py_impl_check_shape(t, error) < 0)
-        return -1;
-    return dlpack_py_impl_check_memory(t, flags, error);
+    return dlpack_py_impl_is_plain(t) ? 0 : dlpack_py_impl_check_all(t, flags, error);
 }
 
 /* ---- 1.5 Order ---------------------------------------------------------- */
@@ -957,187 +951,148 @@ dlpack_py_is_contiguous(const DLTensor *t, char order)
 
 /* ---- 1.6 Extent and overlap --------------------------------------------- */
 
-/* sum(step[k] * x[k]) == goal with 0 <= x[k] <= limit[k]: is there such an x?
- * Both questions of overlap are this one. step > 0, sorted, no two the same. */
-typedef struct dlpack_py_impl_sum {
-    int count;
-    int effort; /* how many more values may be tried */
-    int64_t step[2 * DLPACK_PY_MAX_NDIM + 2];
-    int64_t limit[2 * DLPACK_PY_MAX_NDIM + 2];
-    int64_t most[2 * DLPACK_PY_MAX_NDIM + 2];    /* of the sum up to k */
-    int64_t divisor[2 * DLPACK_PY_MAX_NDIM + 2]; /* greatest common one up to k */
-} dlpack_py_impl_sum;
+/* A dimension of one tensor, or of two with equal strides: the distance of two elements in it is a multiple of step
+ * from -below * step to above * step. */
+typedef struct dlpack_py_impl_distance {
+    int64_t step; /* > 0 */
+    int64_t below, above;
+} dlpack_py_impl_distance;
 
-/* Adds the term step * [0, limit]; -1 where it leaves int64_t. */
-static inline int
-dlpack_py_impl_sum_term(dlpack_py_impl_sum *sum, int64_t step, int64_t limit)
+/* Inserts a dimension before those of a larger step. */
+DLPACK_PY_IMPL_RARE void
+dlpack_py_impl_add_distance(dlpack_py_impl_distance *sorted, int32_t count, int64_t step, int64_t below, int64_t above)
 {
-    int k = sum->count;
-    if (limit == 0)
-        return 0;
-    while (k > 0 && sum->step[k - 1] > step) /* kept sorted, smallest first */
-        k--;
-    if (k > 0 && sum->step[k - 1] == step)
-        return dlpack_py_impl_add(sum->limit[k - 1], limit, &sum->limit[k - 1]);
-    memmove(&sum->step[k + 1], &sum->step[k], (size_t)(sum->count - k) * sizeof(sum->step[0]));
-    memmove(&sum->limit[k + 1], &sum->limit[k], (size_t)(sum->count - k) * sizeof(sum->limit[0]));
-    sum->step[k] = step;
-    sum->limit[k] = limit;
-    sum->count++;
-    return 0;
+    int32_t k;
+    for (k = count; k > 0 && sorted[k - 1].step > step; k--)
+        sorted[k] = sorted[k - 1];
+    sorted[k].step = step;
+    sorted[k].below = below;
+    sorted[k].above = above;
 }
 
-/* Is goal reached with the first n terms? 1 or 0; 1 too when the effort is spent. */
-static inline int
-dlpack_py_impl_sum_search(dlpack_py_impl_sum *sum, int n, int64_t goal)
+/* Is each step longer than all dimensions of shorter steps together? 0 also where their sum leaves int64_t. */
+DLPACK_PY_IMPL_RARE int
+dlpack_py_impl_is_nested(const dlpack_py_impl_distance *sorted, int32_t count)
 {
-    int64_t x, rest, first;
-    if (goal == 0)
-        return 1;
-    if (n == 0 || goal < 0 || goal > sum->most[n - 1] || goal % sum->divisor[n - 1] != 0)
-        return 0;
-    /* The largest step takes as much as leaves a rest that the others can make. */
-    rest = n > 1 ? sum->most[n - 2] : 0;
-    x = goal / sum->step[n - 1] < sum->limit[n - 1] ? goal / sum->step[n - 1] : sum->limit[n - 1];
-    first = goal > rest ? (goal - rest - 1) / sum->step[n - 1] + 1 : 0;
-    for (; x >= first; x--) {
-        if (sum->effort-- <= 0 || dlpack_py_impl_sum_search(sum, n - 1, goal - x * sum->step[n - 1]))
-            return 1;
+    int64_t reach = 0, longest, next;
+    int32_t k;
+    for (k = 0; k < count; k++) {
+        longest = sorted[k].below > sorted[k].above ? sorted[k].below : sorted[k].above;
+        if (sorted[k].step <= reach)
+            return 0;
+        if (dlpack_py_impl_multiply(sorted[k].step, longest, &next) < 0 || dlpack_py_impl_add(reach, next, &reach) < 0)
+            return 0;
     }
-    return 0;
+    return 1;
 }
 
-/* The same with all terms; what leaves int64_t counts as reached. */
-static inline int
-dlpack_py_impl_sum_reaches(dlpack_py_impl_sum *sum, int64_t goal)
-{
-    int64_t most = 0, divisor = 0, a, b, rest;
-    int k;
-    for (k = 0; k < sum->count; k++) {
-        if (dlpack_py_impl_multiply(sum->step[k], sum->limit[k], &a) < 0 || dlpack_py_impl_add(most, a, &most) < 0)
-            return 1;
-        for (a = divisor, b = sum->step[k]; b != 0; b = rest) {
-            rest = a % b;
-            a = b;
-        }
-        divisor = a;
-        sum->most[k] = most;
-        sum->divisor[k] = divisor;
-    }
-    sum->effort = 100000;
-    return dlpack_py_impl_sum_search(sum, sum->count, goal);
-}
-
-/* Do two elements of the tensor share memory?
+/* May two elements of the tensor share memory?
  *
- * Returns 1 or 0. Exact, but for shapes and strides made to be hard: there the
- * search gives up after 100,000 steps and answers 1. t has been validated.
+ * Returns 0 where each stride is longer than the dimensions of shorter strides reach, as in slices, transposed and
+ * reversed arrays; 1 otherwise: the strides repeat elements, or interleave them in a way that is not looked into.
+ * t has been validated.
  */
-static inline int
+DLPACK_PY_IMPL_RARE int
 dlpack_py_overlaps_itself(const DLTensor *t)
 {
-    int64_t steps[DLPACK_PY_MAX_NDIM], reaches[DLPACK_PY_MAX_NDIM], below = 0, through;
-    dlpack_py_impl_sum sum;
-    int32_t i, k, n = 0;
+    dlpack_py_impl_distance sorted[DLPACK_PY_MAX_NDIM];
+    int32_t i, count = 0;
 
     if (t->strides == NULL || dlpack_py_is_empty(t))
         return 0;
-    for (i = 0; i < t->ndim; i++) { /* dimensions that count, smallest step first */
-        int64_t step;
-        if (t->shape[i] == 1)
-            continue;
-        step = t->strides[i] < 0 ? -t->strides[i] : t->strides[i];
-        if (step == 0)
-            return 1;
-        for (k = n++; k > 0 && steps[k - 1] > step; k--) {
-            steps[k] = steps[k - 1];
-            reaches[k] = reaches[k - 1];
-        }
-        steps[k] = step;
-        reaches[k] = t->shape[i] - 1;
+    for (i = 0; i < t->ndim; i++) {
+        if (t->shape[i] != 1)
+            dlpack_py_impl_add_distance(sorted, count++, t->strides[i] < 0 ? -t->strides[i] : t->strides[i],
+                                        t->shape[i] - 1, t->shape[i] - 1);
     }
-    /* Two elements coincide when a step of 1...reach in dimension k, the largest
-     * in which they differ, is made up for by the dimensions below it. */
-    for (k = 0; k < n; k++) {
-        if (dlpack_py_impl_add(below, steps[k] * reaches[k], &through) < 0)
+    return !dlpack_py_impl_is_nested(sorted, count);
+}
+
+/* Are two elements of size bytes, which lie in nested dimensions, ever closer than size to the distance given? Looks at
+ * the two multiples of the longest step that are near. effort: how many may be looked at; 1 when it is used up. */
+DLPACK_PY_IMPL_RARE int
+dlpack_py_impl_may_meet(const dlpack_py_impl_distance *sorted, int32_t count, int64_t size, int64_t distance,
+                        int32_t *effort)
+{
+    int64_t n, last;
+    if (count == 0)
+        return distance > -size && distance < size;
+    n = distance / sorted[count - 1].step;
+    if (distance < 0 && distance % sorted[count - 1].step != 0)
+        n--; /* rounds down */
+    for (last = n + 1; n <= last; n++) {
+        if (n < -sorted[count - 1].below || n > sorted[count - 1].above)
+            continue;
+        if (--*effort <= 0 ||
+            dlpack_py_impl_may_meet(sorted, count - 1, size, distance - n * sorted[count - 1].step, effort))
             return 1;
-        if (steps[k] <= below) { /* else they cannot reach that far: the usual case */
-            sum.count = 0;
-            for (i = 0; i < k; i++) { /* from -reach to reach, moved up to begin at 0 */
-                if (reaches[i] > INT64_MAX / 2 || dlpack_py_impl_sum_term(&sum, steps[i], 2 * reaches[i]) < 0)
-                    return 1;
-            }
-            if (dlpack_py_impl_sum_term(&sum, steps[k], reaches[k] - 1) < 0 ||
-                dlpack_py_impl_sum_reaches(&sum, through))
-                return 1;
-        }
-        below = through;
     }
     return 0;
 }
 
-/* Adds the bytes of a tensor, from its lowest one, to a sum. */
-static inline int
-dlpack_py_impl_sum_tensor(dlpack_py_impl_sum *sum, const DLTensor *t, int64_t itemsize)
+/* Fills sorted with the dimensions of two tensors of equal strides, in bytes. Returns how many they are; -1 where the
+ * strides differ, or bytes leave int64_t. */
+DLPACK_PY_IMPL_RARE int32_t
+dlpack_py_impl_common_distances(const DLTensor *a, const DLTensor *b, int64_t size, dlpack_py_impl_distance *sorted)
 {
-    int64_t row_major[DLPACK_PY_MAX_NDIM], step;
-    const int64_t *strides = dlpack_py_impl_strides(t, row_major);
-    int32_t i;
-    for (i = 0; i < t->ndim; i++) {
-        if (t->shape[i] == 1 || strides[i] == 0)
+    int64_t room_a[DLPACK_PY_MAX_NDIM], room_b[DLPACK_PY_MAX_NDIM], step;
+    const int64_t *strides_a = dlpack_py_impl_strides(a, room_a), *strides_b = dlpack_py_impl_strides(b, room_b);
+    int32_t i, count = 0;
+
+    if (a->ndim != b->ndim)
+        return -1;
+    for (i = 0; i < a->ndim; i++) {
+        const int64_t stride = a->shape[i] == 1 ? strides_b[i] : strides_a[i];
+        if ((a->shape[i] == 1 && b->shape[i] == 1) || stride == 0)
             continue;
-        if (dlpack_py_impl_multiply(strides[i] < 0 ? -strides[i] : strides[i], itemsize, &step) < 0 ||
-            dlpack_py_impl_sum_term(sum, step, t->shape[i] - 1) < 0)
+        if ((a->shape[i] != 1 && b->shape[i] != 1 && strides_a[i] != strides_b[i]) || stride == INT64_MIN ||
+            dlpack_py_impl_multiply(stride < 0 ? -stride : stride, size, &step) < 0)
             return -1;
+        /* from an element of b to one of a */
+        dlpack_py_impl_add_distance(sorted, count++, step, (stride < 0 ? a : b)->shape[i] - 1,
+                                    (stride < 0 ? b : a)->shape[i] - 1);
     }
-    return dlpack_py_impl_sum_term(sum, 1, itemsize - 1);
+    return count;
 }
 
-/* Do two tensors share memory?
+/* May two tensors share memory?
  *
  * flags_a, flags_b   DLPACK_PY_FLAG_*: padded sub-byte types
  *
- * Returns 1 or 0. Exact for elements of whole bytes, but for shapes and strides
- * made to be hard, as above, and reaches near 2^63 bytes, where it answers 1;
- * packed sub-byte types overlap where their extents do.
- * Both have been validated and have addresses on one device.
+ * Returns 0 where their extents do not meet, and where tensors of equal strides interleave, as a[..., 0] and a[..., 1]
+ * do; 1 otherwise. Both have been validated and have addresses on one device.
  */
-static inline int
+DLPACK_PY_IMPL_RARE int
 dlpack_py_overlap(const DLTensor *a, uint64_t flags_a, const DLTensor *b, uint64_t flags_b)
 {
+    const uint64_t first_a = (uint64_t)(uintptr_t)dlpack_py_first(a), first_b = (uint64_t)(uintptr_t)dlpack_py_first(b);
+    const int64_t size = (int64_t)dlpack_py_itemsize(a->dtype, flags_a);
     int64_t lowest_a, highest_a, lowest_b, highest_b;
-    uint64_t from_a, from_b, to_a, to_b;
-    dlpack_py_impl_sum sum;
+    dlpack_py_impl_distance sorted[DLPACK_PY_MAX_NDIM];
+    int32_t count, effort = 1000;
 
     if (dlpack_py_is_empty(a) || dlpack_py_is_empty(b))
         return 0;
     if (dlpack_py_extent(a, flags_a, &lowest_a, &highest_a) < 0 ||
         dlpack_py_extent(b, flags_b, &lowest_b, &highest_b) < 0)
         return 1;
-    to_a = from_a = (uint64_t)(uintptr_t)dlpack_py_first(a);
-    to_b = from_b = (uint64_t)(uintptr_t)dlpack_py_first(b);
-    from_a -= (uint64_t)-lowest_a;
-    from_b -= (uint64_t)-lowest_b;
-    to_a += (uint64_t)highest_a;
-    to_b += (uint64_t)highest_b;
-    if (to_a <= from_b || to_b <= from_a)
+    if (first_a + (uint64_t)highest_a <= first_b - (uint64_t)-lowest_b ||
+        first_b + (uint64_t)highest_b <= first_a - (uint64_t)-lowest_a)
         return 0;
-    if (dlpack_py_item_bits(a->dtype, flags_a) % 8 != 0 || dlpack_py_item_bits(b->dtype, flags_b) % 8 != 0)
+    if (dlpack_py_item_bits(a->dtype, flags_a) % 8 != 0 || (int64_t)dlpack_py_itemsize(b->dtype, flags_b) != size ||
+        dlpack_py_item_bits(b->dtype, flags_b) % 8 != 0)
         return 1;
-    /* from_a + (offset in a) == to_b - 1 - (offset in b, counted from its end) */
-    if (to_b - from_a > INT64_MAX)
+    count = dlpack_py_impl_common_distances(a, b, size, sorted);
+    if (count < 0 || !dlpack_py_impl_is_nested(sorted, count) ||
+        (first_a < first_b ? first_b - first_a : first_a - first_b) > INT64_MAX)
         return 1;
-    sum.count = 0;
-    if (dlpack_py_impl_sum_tensor(&sum, a, (int64_t)dlpack_py_itemsize(a->dtype, flags_a)) < 0 ||
-        dlpack_py_impl_sum_tensor(&sum, b, (int64_t)dlpack_py_itemsize(b->dtype, flags_b)) < 0)
-        return 1;
-    return dlpack_py_impl_sum_reaches(&sum, (int64_t)(to_b - 1 - from_a));
+    return dlpack_py_impl_may_meet(sorted, count, size, (int64_t)(first_b - first_a), &effort);
 }
 
 /* ---- 1.7 Strided copy --------------------------------------------------- */
 
 /* Copies bits of a packed sub-byte type, lowest bit first (D6). Offsets in bits. */
-static inline void
+DLPACK_PY_IMPL_RARE void
 dlpack_py_impl_copy_bits(char *to, int64_t to_bit, const char *from, int64_t from_bit, int64_t count)
 {
     for (; count > 0; count--, to_bit++, from_bit++) {
@@ -1225,7 +1180,7 @@ typedef struct dlpack_py_stream {
 
 /* May a consumer ask for this stream with data on this device? The rules of P6,
  * S2 and S3; other devices take any handle. Returns 0, or -1 with ValueError. */
-static inline int
+DLPACK_PY_IMPL_RARE int
 dlpack_py_check_stream(DLDevice device, const dlpack_py_stream *stream, dlpack_py_error *error)
 {
     const int32_t type = (int32_t)device.device_type;
@@ -1246,681 +1201,17 @@ dlpack_py_check_stream(DLDevice device, const dlpack_py_stream *stream, dlpack_p
                                stream->handle, dlpack_py_device_text(device, name), wanted);
 }
 
-/* ---- 1.9 Devices and the order of their streams ------------------------- */
+/* ---- 1.9 Pending work --------------------------------------------------- */
 
-/* A stream, of which a device's runtime has the handle. */
+/* A stream of a device, on which work on a tensor may be pending. */
 typedef struct dlpack_py_work_stream {
-    uintptr_t handle;
-    int32_t device_id; /* of the device that it is on; DLPACK_PY_CURRENT_DEVICE */
+    uintptr_t handle;  /* the runtime's handle, as it crosses the protocol (S2, S3) */
+    int32_t device_id; /* the device that the stream is on, or DLPACK_PY_CURRENT_DEVICE */
 } dlpack_py_work_stream;
 
-#define DLPACK_PY_CURRENT_DEVICE (-1) /* the one that is current on the calling thread */
+#define DLPACK_PY_CURRENT_DEVICE (-1) /* the device that is current on the calling thread */
 
-#define DLPACK_PY_MAX_PENDING 64 /* streams that one can be ordered after at once */
-
-#define DLPACK_PY_IMPL_EVENT_DEVICES 32
-#define DLPACK_PY_IMPL_SPARE_EVENTS 64 /* that are kept of tensors that waited */
-
-/* A tensor that was let go of while work of the consumer's is queued, and the event
- * behind that work (2.13). Those of a stream and an interpreter are a queue, of which
- * the first leads to the next queue and to the last of its own. */
-typedef struct dlpack_py_impl_waiting {
-    struct dlpack_py_impl_waiting *next, *last, *next_queue;
-    void *event;
-    dlpack_py_work_stream stream; /* that the event was recorded on, and is of the device of */
-    int64_t interpreter;          /* in which its deleter may run; -1: any */
-    void *managed;
-    int32_t form;
-} dlpack_py_impl_waiting;
-
-/* The events that a file keeps: one for each device, and one for its graph captures. All
- * zero is none. A wait concerns the record before it, so one event does for all streams,
- * if nobody comes between the two. */
-typedef struct dlpack_py_events {
-    struct {
-        dlpack_py_impl_word lock; /* for the length of a record and a wait */
-        void *event[2];
-    } of[DLPACK_PY_IMPL_EVENT_DEVICES];
-    dlpack_py_impl_word lock;          /* for what follows: the process that has it, or 0 */
-    dlpack_py_impl_word collecting;    /* the process of which a thread takes out what is done, or 0 */
-    dlpack_py_impl_word waiting_count; /* of the queues and of what is done */
-    dlpack_py_impl_waiting *queues;
-    dlpack_py_impl_waiting *done, *done_last; /* whose deleters are yet to run */
-    dlpack_py_impl_waiting *spare;            /* with an event, to be used again */
-    int32_t spare_count;
-} dlpack_py_events;
-
-#define DLPACK_PY_CAPTURE_RELAXED 2 /* as CUDA and HIP number it */
-
-/* What tells a kind of devices from another, and the functions of their runtime: all that
- * the layers above know of them. dlpack_cuda.h and dlpack_rocm.h have such tables; for
- * other devices one can be filled like theirs, whole.
- *
- * Functions that return int return 0, or -1 with *error filled: the runtime's name of the
- * error and its text, which is not left for the next one to ask for it (S9). None needs a
- * thread state; none but synchronize, free_now and a copy to the host makes it wait. */
-typedef struct dlpack_py_device {
-    int32_t type;             /* its DLDeviceType */
-    int32_t managed_type;     /* likewise of memory that it shares with the host; 0: none */
-    uintptr_t default_stream; /* what stream=None stands for (S2, S3): all blocking streams wait for it */
-    uintptr_t last_relative;  /* the thread's default stream, or the default one; up to it handles mean streams of */
-                              /* the current device */
-    dlpack_py_events *events;
-
-    int (*get_device)(int32_t *id, dlpack_py_error *error);
-    int (*set_device)(int32_t id, dlpack_py_error *error);
-    int (*is_capturing)(uintptr_t stream, int *capturing, dlpack_py_error *error); /* BufferError if it is unusable */
-    int (*get_capture)(uintptr_t stream, uint64_t *id, dlpack_py_error *error);    /* which one, of one that is */
-    /* The calling thread's, for what it was: questions and waits are legal in the mode
-     * DLPACK_PY_CAPTURE_RELAXED while other threads capture. */
-    int (*exchange_capture_mode)(int *mode, dlpack_py_error *error);
-    int (*is_done)(uintptr_t stream, int *done, dlpack_py_error *error);
-    int (*synchronize)(uintptr_t stream, dlpack_py_error *error);
-    int (*event_create)(void **event, dlpack_py_error *error); /* on the current device */
-    void (*event_destroy)(void *event);
-    /* 1 where the event is of another context than the stream, or of none any more. */
-    int (*event_record)(void *event, uintptr_t stream, dlpack_py_error *error);
-    /* Done too, besides the error, where the event's context is lost, and its work with it. */
-    int (*event_is_done)(void *event, int *done, dlpack_py_error *error);
-    int (*wait)(uintptr_t stream, void *event, dlpack_py_error *error);
-    int (*allocate)(void **data, size_t size, uintptr_t stream, dlpack_py_error *error);
-    int (*free_async)(void *data, uintptr_t stream, dlpack_py_error *error); /* behind what is queued there */
-    int (*free_now)(void *data, dlpack_py_error *error);
-    /* Rows of width bytes, pitch bytes apart, to and from any memory, queued on the stream. */
-    int (*copy)(void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width, size_t rows,
-                uintptr_t stream, dlpack_py_error *error);
-} dlpack_py_device;
-
-/* A thread's current device, as something has to be done on others. All -1 at first. */
-typedef struct dlpack_py_impl_visit {
-    int32_t home; /* what was current; -1: nobody asked yet */
-    int32_t here;
-} dlpack_py_impl_visit;
-
-/* Makes a device current. */
-static inline int
-dlpack_py_impl_visit_device(const dlpack_py_device *device, dlpack_py_impl_visit *visit, int32_t id,
-                            dlpack_py_error *error)
-{
-    if (visit->home < 0) {
-        if (device->get_device(&visit->home, error) < 0) {
-            visit->home = -1;
-            return -1;
-        }
-        visit->here = visit->home;
-    }
-    if (id == DLPACK_PY_CURRENT_DEVICE)
-        id = visit->home;
-    if (id != visit->here && device->set_device(id, error) < 0)
-        return -1;
-    visit->here = id;
-    return 0;
-}
-
-/* Makes a stream's handle mean that stream. Most do anyway. */
-static inline int
-dlpack_py_impl_visit_stream(const dlpack_py_device *device, dlpack_py_impl_visit *visit, dlpack_py_work_stream stream,
-                            dlpack_py_error *error)
-{
-    return stream.handle > device->last_relative ? 0
-                                                 : dlpack_py_impl_visit_device(device, visit, stream.device_id, error);
-}
-
-/* Makes current what was (S5), or the runtime does not let us. Returns failed, or -1; the
- * first error is the one that counts. */
-static inline int
-dlpack_py_impl_visit_end(const dlpack_py_device *device, const dlpack_py_impl_visit *visit, int failed,
-                         dlpack_py_error *error)
-{
-    dlpack_py_error another;
-    if (visit->here == visit->home)
-        return failed;
-    if (device->set_device(visit->home, failed ? &another : error) < 0 && !failed)
-        failed = -1;
-    return failed;
-}
-
-static inline int
-dlpack_py_impl_same_stream(const dlpack_py_device *device, dlpack_py_work_stream a, dlpack_py_work_stream b)
-{
-    return a.handle == b.handle && (a.handle > device->last_relative || a.device_id == b.device_id);
-}
-
-/* A new event on a stream's device. */
-static inline int
-dlpack_py_impl_event_make(const dlpack_py_device *device, dlpack_py_impl_visit *visit, dlpack_py_work_stream stream,
-                          void **event, dlpack_py_error *error)
-{
-    return dlpack_py_impl_visit_device(device, visit, stream.device_id, error) < 0 ? -1
-                                                                                   : device->event_create(event, error);
-}
-
-/* Records the event that is kept, or one that takes its place. */
-static inline int
-dlpack_py_impl_record(const dlpack_py_device *device, dlpack_py_impl_visit *visit, dlpack_py_work_stream stream,
-                      void **event, dlpack_py_error *error)
-{
-    void *fresh = NULL;
-    int failed;
-
-    if (*event == NULL && dlpack_py_impl_event_make(device, visit, stream, event, error) < 0)
-        return -1;
-    failed = device->event_record(*event, stream.handle, error);
-    if (failed <= 0)
-        return failed;
-    /* It is of a context that was reset, or the stream is of one that the author made. */
-    if (dlpack_py_impl_event_make(device, visit, stream, &fresh, error) < 0)
-        return -1;
-    failed = device->event_record(fresh, stream.handle, error);
-    device->event_destroy(failed ? fresh : *event);
-    if (failed)
-        return -1;
-    *event = fresh;
-    return 0;
-}
-
-/* Gives a stream of the current device that device's number. */
-static inline int
-dlpack_py_impl_name_device(const dlpack_py_device *device, dlpack_py_impl_visit *visit, dlpack_py_work_stream *stream,
-                           dlpack_py_error *error)
-{
-    if (stream->device_id != DLPACK_PY_CURRENT_DEVICE)
-        return 0;
-    if (visit->home < 0 && dlpack_py_impl_visit_device(device, visit, DLPACK_PY_CURRENT_DEVICE, error) < 0)
-        return -1;
-    stream->device_id = visit->home;
-    return 0;
-}
-
-static inline void
-dlpack_py_impl_event_lock(dlpack_py_impl_word *lock)
-{
-    while (DLPACK_PY_IMPL_SWAP(lock, 1) != 0)
-        continue; /* held for a record and a wait, which only queue something, as a rule */
-}
-
-/* Orders by an event: recorded on one stream, waited for on the other. */
-static inline int
-dlpack_py_impl_order_by_event(const dlpack_py_device *device, dlpack_py_impl_visit *visit, dlpack_py_work_stream before,
-                              dlpack_py_work_stream after, int in_capture, dlpack_py_error *error)
-{
-    void **event, *fresh = NULL;
-    dlpack_py_impl_word *lock;
-    size_t slot;
-    int failed;
-
-    if (dlpack_py_impl_name_device(device, visit, &before, error) < 0 ||
-        dlpack_py_impl_visit_stream(device, visit, before, error) < 0)
-        return -1;
-    slot = (size_t)before.device_id % DLPACK_PY_IMPL_EVENT_DEVICES;
-    lock = &device->events->of[slot].lock;
-    event = &device->events->of[slot].event[in_capture != 0];
-    dlpack_py_impl_event_lock(lock);
-    if (*event == NULL) { /* made without the lock: the first one of a device takes its time */
-        DLPACK_PY_IMPL_STORE(lock, 0);
-        if (dlpack_py_impl_event_make(device, visit, before, &fresh, error) < 0)
-            return -1;
-        dlpack_py_impl_event_lock(lock);
-        if (*event == NULL) {
-            *event = fresh;
-            fresh = NULL;
-        }
-    }
-    failed = dlpack_py_impl_record(device, visit, before, event, error) < 0 ||
-             dlpack_py_impl_visit_stream(device, visit, after, error) < 0 ||
-             device->wait(after.handle, *event, error) < 0;
-    DLPACK_PY_IMPL_STORE(lock, 0);
-    if (fresh != NULL) /* another thread was first */
-        device->event_destroy(fresh);
-    return failed ? -1 : 0;
-}
-
-/* Which of the streams that are to be ordered capture a graph. All zero at first. */
-typedef struct dlpack_py_impl_captures {
-    uint64_t before; /* bit i: the ith of those before */
-    int after;
-    int asked; /* the later stream was */
-} dlpack_py_impl_captures;
-
-static inline int
-dlpack_py_impl_ask_capture(const dlpack_py_device *device, dlpack_py_impl_visit *visit, dlpack_py_work_stream stream,
-                           int *capturing, dlpack_py_error *error)
-{
-    return dlpack_py_impl_visit_stream(device, visit, stream, error) < 0
-               ? -1
-               : device->is_capturing(stream.handle, capturing, error);
-}
-
-/* Asks those that differ from the later one, and that one if there are any. In a capture
- * the default stream is not asked: it cannot be waited for there. */
-static inline int
-dlpack_py_impl_ask_captures(const dlpack_py_device *device, dlpack_py_impl_visit *visit,
-                            const dlpack_py_work_stream *before, size_t count, dlpack_py_work_stream after,
-                            dlpack_py_impl_captures *captures, dlpack_py_error *error)
-{
-    size_t i;
-    int one;
-
-    if (count > DLPACK_PY_MAX_PENDING)
-        return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR, "work is pending on %zu streams, at most %d can be",
-                                   count, DLPACK_PY_MAX_PENDING);
-    for (i = 0; i < count; i++) {
-        if (dlpack_py_impl_same_stream(device, before[i], after))
-            continue;
-        if (!captures->asked && dlpack_py_impl_ask_capture(device, visit, after, &captures->after, error) < 0)
-            return -1;
-        captures->asked = 1;
-        if (captures->after && before[i].handle == device->default_stream)
-            continue;
-        if (dlpack_py_impl_ask_capture(device, visit, before[i], &one, error) < 0)
-            return -1;
-        captures->before |= (uint64_t)(one != 0) << i;
-    }
-    return 0;
-}
-
-/* Around what asks or waits. Returns failed, or -1; the first error is the one that counts. */
-static inline int
-dlpack_py_impl_relax(const dlpack_py_device *device, int *mode, dlpack_py_error *error)
-{
-    *mode = DLPACK_PY_CAPTURE_RELAXED;
-    return device->exchange_capture_mode(mode, error);
-}
-
-static inline int
-dlpack_py_impl_unrelax(const dlpack_py_device *device, int *mode, int failed, dlpack_py_error *error)
-{
-    dlpack_py_error another;
-    return device->exchange_capture_mode(mode, failed ? &another : error) < 0 ? -1 : failed;
-}
-
-/* Is a stream's work outside of a capture done, so that one in it has nothing to wait for? */
-static inline int
-dlpack_py_impl_check_outside(const dlpack_py_device *device, dlpack_py_impl_visit *visit, dlpack_py_work_stream stream,
-                             dlpack_py_error *error)
-{
-    int mode, done = 0;
-
-    if (stream.handle == device->default_stream)
-        return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
-                                   "the later stream (a consumer's) captures a graph, in which it cannot wait for the "
-                                   "default stream: finish that work before the capture, and ask with stream=-1");
-    if (dlpack_py_impl_visit_stream(device, visit, stream, error) < 0 ||
-        dlpack_py_impl_relax(device, &mode, error) < 0 ||
-        dlpack_py_impl_unrelax(device, &mode, device->is_done(stream.handle, &done, error), error) < 0)
-        return -1;
-    return done ? 0
-                : dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
-                                      "the later stream (a consumer's) captures a graph, or joins one, in which it "
-                                      "cannot wait for work outside of it: finish that before the capture, or ask "
-                                      "with stream=-1");
-}
-
-/* What is to be ordered in a capture has to be in that one, or be done (S6). Nothing is
- * queued before this is known, which could not be taken back. */
-static inline int
-dlpack_py_impl_check_captures(const dlpack_py_device *device, dlpack_py_impl_visit *visit,
-                              const dlpack_py_work_stream *before, size_t count, dlpack_py_work_stream after,
-                              const dlpack_py_impl_captures *captures, dlpack_py_error *error)
-{
-    const int compare = captures->after || (captures->before & (captures->before - 1)) != 0;
-    uint64_t first = 0, one;
-    int known = 0;
-    size_t i;
-
-    if (after.handle == device->default_stream)
-        return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
-                                   "the earlier stream (a producer's) captures a graph, which the default stream "
-                                   "cannot join: ask with another stream, or with stream=-1");
-    for (i = 0; i < count; i++) {
-        if (dlpack_py_impl_same_stream(device, before[i], after))
-            continue;
-        if ((captures->before >> i & 1) == 0) {
-            if (dlpack_py_impl_check_outside(device, visit, before[i], error) < 0)
-                return -1;
-            continue;
-        }
-        if (!compare)
-            continue;
-        if (dlpack_py_impl_visit_stream(device, visit, before[i], error) < 0 ||
-            device->get_capture(before[i].handle, &one, error) < 0)
-            return -1;
-        if (!known && captures->after &&
-            (dlpack_py_impl_visit_stream(device, visit, after, error) < 0 ||
-             device->get_capture(after.handle, &first, error) < 0))
-            return -1;
-        if (!known && !captures->after)
-            first = one;
-        known = 1;
-        if (one != first)
-            return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
-                                       "the streams of producer and consumer capture different graphs: neither can "
-                                       "wait for the other");
-    }
-    return 0;
-}
-
-/* Queues the order that was found to be possible. Streams that are outside of a capture
- * are done by now. */
-static inline int
-dlpack_py_impl_queue_order(const dlpack_py_device *device, dlpack_py_impl_visit *visit,
-                           const dlpack_py_work_stream *before, size_t count, dlpack_py_work_stream after,
-                           const dlpack_py_impl_captures *captures, dlpack_py_error *error)
-{
-    const int joins = captures->after || captures->before != 0;
-    size_t i;
-
-    for (i = 0; i < count; i++) {
-        const int captured = (int)(captures->before >> i & 1);
-        if (!dlpack_py_impl_same_stream(device, before[i], after) && captured == joins &&
-            dlpack_py_impl_order_by_event(device, visit, before[i], after, captured, error) < 0)
-            return -1;
-    }
-    return 0;
-}
-
-/* Put what will be queued on a stream after all that was queued on others (S1).
- *
- * device   whose streams they are
- * before   of these streams, count of them, DLPACK_PY_MAX_PENDING at most
- * after    of this one
- *
- * Returns 0, or -1 with BufferError (a graph capture forbids it, and is not spoiled by
- * having been asked) or RuntimeError (the runtime's own error). The host does not wait,
- * and the current device is what it was. Nothing is asked of the runtime for streams that
- * are the same (S4). Where streams of before capture a graph, the later one joins the
- * capture by this. Needs no thread state, and may be called on any number of threads.
- */
-static inline int
-dlpack_py_order(const dlpack_py_device *device, const dlpack_py_work_stream *before, size_t count,
-                dlpack_py_work_stream after, dlpack_py_error *error)
-{
-    dlpack_py_impl_visit visit = {-1, -1};
-    dlpack_py_impl_captures captures = {0, 0, 0};
-    int failed;
-
-    failed = dlpack_py_impl_ask_captures(device, &visit, before, count, after, &captures, error) < 0 ||
-             ((captures.after || captures.before != 0) &&
-              dlpack_py_impl_check_captures(device, &visit, before, count, after, &captures, error) < 0) ||
-             dlpack_py_impl_queue_order(device, &visit, before, count, after, &captures, error) < 0;
-    return dlpack_py_impl_visit_end(device, &visit, failed ? -1 : 0, error);
-}
-
-/* The host waits for a stream that does not capture, whoever else does. */
-static inline int
-dlpack_py_impl_host_wait(const dlpack_py_device *device, uintptr_t stream, dlpack_py_error *error)
-{
-    int mode;
-    if (dlpack_py_impl_relax(device, &mode, error) < 0)
-        return -1;
-    return dlpack_py_impl_unrelax(device, &mode, device->synchronize(stream, error), error);
-}
-
-/* A stream for which the host will wait: no capture (S6). */
-static inline int
-dlpack_py_impl_check_wait(const dlpack_py_device *device, dlpack_py_impl_visit *visit, dlpack_py_work_stream stream,
-                          dlpack_py_error *error)
-{
-    int capturing = 0;
-    if (dlpack_py_impl_ask_capture(device, visit, stream, &capturing, error) < 0)
-        return -1;
-    return capturing ? dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
-                                           "the stream (a producer's) captures a graph: the host cannot wait for it")
-                     : 0;
-}
-
-/* Make the host wait until all is done that was queued on streams (S10). Returns 0, or -1
- * with BufferError where one of them captures a graph, or RuntimeError. Needs no thread
- * state; who has one lets go of it. */
-static inline int
-dlpack_py_synchronize(const dlpack_py_device *device, const dlpack_py_work_stream *streams, size_t count,
-                      dlpack_py_error *error)
-{
-    dlpack_py_impl_visit visit = {-1, -1};
-    int failed = 0;
-    size_t i;
-
-    for (i = 0; i < count && !failed; i++)
-        failed = dlpack_py_impl_check_wait(device, &visit, streams[i], error) < 0 ||
-                 dlpack_py_impl_host_wait(device, streams[i].handle, error) < 0;
-    return dlpack_py_impl_visit_end(device, &visit, failed ? -1 : 0, error);
-}
-
-/* Give the kept events back to the runtime, while nobody orders streams by them, consumes
- * or lets go. They are made again when they are needed. What waits to be released still
- * does. */
-static inline void
-dlpack_py_free_events(const dlpack_py_device *device)
-{
-    dlpack_py_events *events = device->events;
-    dlpack_py_impl_waiting *one;
-    int i, k;
-
-    for (i = 0; i < DLPACK_PY_IMPL_EVENT_DEVICES; i++) {
-        for (k = 0; k < 2; k++) {
-            if (events->of[i].event[k] != NULL)
-                device->event_destroy(events->of[i].event[k]);
-            events->of[i].event[k] = NULL;
-        }
-    }
-    while ((one = events->spare) != NULL) {
-        events->spare = one->next;
-        device->event_destroy(one->event);
-        DLPACK_PY_FREE(one);
-    }
-    events->spare_count = 0;
-}
-
-/* How a tensor is copied to another of its dtype and shape: in calls for rows of what is
- * compact on both sides, as many as the outer dimensions have indices. */
-typedef struct dlpack_py_impl_rows {
-    int64_t run, rows;            /* bytes of a row; rows in a call */
-    int64_t pitch_to, pitch_from; /* bytes from one of them to the next */
-    int64_t calls;
-    int32_t outer; /* dimensions */
-} dlpack_py_impl_rows;
-
-static inline dlpack_py_impl_rows
-dlpack_py_impl_rows_of(const DLTensor *t, const int64_t *step_to, const int64_t *step_from, int64_t size)
-{
-    dlpack_py_impl_rows r = {1, 1, 0, 0, 1, 0};
-    int32_t i, k;
-
-    for (i = t->ndim; i > 0; i--) {
-        if (t->shape[i - 1] != 1 && (step_to[i - 1] != r.run || step_from[i - 1] != r.run))
-            break;
-        r.run *= t->shape[i - 1];
-    }
-    r.run *= size;
-    /* The next dimension in one call, where its rows lie apart and forwards; a pitch has 31 bits. */
-    if (i > 0 && dlpack_py_impl_multiply(step_to[i - 1], size, &r.pitch_to) == 0 &&
-        dlpack_py_impl_multiply(step_from[i - 1], size, &r.pitch_from) == 0 && r.pitch_to >= r.run &&
-        r.pitch_from >= r.run && r.pitch_to <= INT32_MAX && r.pitch_from <= INT32_MAX)
-        r.rows = t->shape[--i];
-    if (r.rows == 1)
-        r.pitch_to = r.pitch_from = r.run;
-    for (k = 0; k < i; k++)
-        r.calls *= t->shape[k]; /* no more than there are elements */
-    r.outer = i;
-    return r;
-}
-
-/* Queues a copy of whole bytes between tensors of one dtype and shape. They have elements,
- * and share no memory. */
-static inline int
-dlpack_py_impl_copy_rows(const dlpack_py_device *device, const DLTensor *dst, const DLTensor *src, int64_t size,
-                         uintptr_t stream, dlpack_py_error *error)
-{
-    int64_t room_to[DLPACK_PY_MAX_NDIM], room_from[DLPACK_PY_MAX_NDIM], index[DLPACK_PY_MAX_NDIM] = {0};
-    const int64_t *step_to = dlpack_py_impl_strides(dst, room_to), *step_from = dlpack_py_impl_strides(src, room_from);
-    const dlpack_py_impl_rows r = dlpack_py_impl_rows_of(src, step_to, step_from, size);
-    char *to = (char *)dlpack_py_first(dst);
-    const char *from = (const char *)dlpack_py_first(src);
-    int64_t k;
-
-    for (;;) {
-        if (device->copy(to, (size_t)r.pitch_to, from, (size_t)r.pitch_from, (size_t)r.run, (size_t)r.rows, stream,
-                         error) < 0)
-            return -1;
-        for (k = r.outer - 1; k >= 0; k--) { /* the outer dimensions as an odometer counts */
-            if (++index[k] < src->shape[k]) {
-                to += step_to[k] * size;
-                from += step_from[k] * size;
-                break;
-            }
-            to -= (src->shape[k] - 1) * step_to[k] * size;
-            from -= (src->shape[k] - 1) * step_from[k] * size;
-            index[k] = 0;
-        }
-        if (k < 0)
-            return 0;
-    }
-}
-
-/* Are both of the same layout, without gaps? */
-static inline int
-dlpack_py_impl_copies_as_one(const DLTensor *dst, const DLTensor *src)
-{
-    return dlpack_py_is_contiguous(src, 'C') ||
-           (src->strides != NULL && dst->strides != NULL && dlpack_py_is_contiguous(src, 'K') &&
-            memcmp(src->strides, dst->strides, (size_t)src->ndim * sizeof(int64_t)) == 0);
-}
-
-/* Queues a copy to compact memory, of whole bytes where that is not as one. */
-static inline int
-dlpack_py_impl_copy_queued(const dlpack_py_device *device, const DLTensor *dst, const DLTensor *src, uint64_t flags,
-                           uintptr_t stream, dlpack_py_error *error)
-{
-    const size_t bytes = (size_t)dlpack_py_nbytes(src, flags);
-    return dlpack_py_impl_copies_as_one(dst, src)
-               ? device->copy(dlpack_py_first(dst), bytes, dlpack_py_first(src), bytes, bytes, 1, stream, error)
-               : dlpack_py_impl_copy_rows(device, dst, src, dlpack_py_item_bits(src->dtype, flags) / 8, stream, error);
-}
-
-static inline int64_t
-dlpack_py_impl_count_calls(const DLTensor *dst, const DLTensor *src, int64_t size)
-{
-    int64_t room_to[DLPACK_PY_MAX_NDIM], room_from[DLPACK_PY_MAX_NDIM];
-    return dlpack_py_impl_rows_of(src, dlpack_py_impl_strides(dst, room_to), dlpack_py_impl_strides(src, room_from),
-                                  size)
-        .calls;
-}
-
-#define DLPACK_PY_IMPL_MOST_CALLS 4096 /* that a copy on a device queues */
-
-/* What a device's runtime does not copy, or only in calls without number. */
-static inline int
-dlpack_py_impl_check_scattered(const DLTensor *dst, const DLTensor *src, uint64_t flags, dlpack_py_error *error)
-{
-    const int64_t bits = dlpack_py_item_bits(src->dtype, flags);
-    int64_t calls;
-
-    if (dlpack_py_impl_copies_as_one(dst, src))
-        return 0;
-    if (bits % 8 != 0)
-        return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
-                                   "elements of %" PRId64 " bits are copied on a device only where they are compact",
-                                   bits);
-    calls = dlpack_py_impl_count_calls(dst, src, bits / 8);
-    if (calls > DLPACK_PY_IMPL_MOST_CALLS)
-        return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
-                                   "a copy on the device would take %" PRId64
-                                   " calls, so scattered is the data, and %d "
-                                   "are made at most: ask with dl_device=(1, 0)",
-                                   calls, DLPACK_PY_IMPL_MOST_CALLS);
-    return 0;
-}
-
-#define DLPACK_PY_COPY_UNFINISHED (-2) /* the destination may still be written to: it is to be leaked */
-
-#define DLPACK_PY_IMPL_BYTES_OF_A_CALL 16384 /* that come to the host in the time that a call takes, about */
-
-/* Is it cheaper to copy all that lies between the elements, too? */
-static inline int
-dlpack_py_impl_is_staged(const DLTensor *dst, const DLTensor *src, int64_t bits, int64_t bytes, int64_t extent)
-{
-    if (dlpack_py_is_contiguous(src, 'C'))
-        return 0;
-    return bits % 8 != 0 || extent / 4 <= bytes ||
-           extent / DLPACK_PY_IMPL_BYTES_OF_A_CALL < dlpack_py_impl_count_calls(dst, src, bits / 8) - 1;
-}
-
-/* Copies to the host by way of a stream; ready when this returns. What is staged is
- * sorted out by the host; without the memory for that, it is copied row by row. */
-static inline int
-dlpack_py_impl_copy_by_stream(const dlpack_py_device *device, const DLTensor *dst, const DLTensor *src, uint64_t flags,
-                              uintptr_t stream, dlpack_py_error *error)
-{
-    const int64_t bits = dlpack_py_item_bits(src->dtype, flags), bytes = dlpack_py_nbytes(src, flags);
-    DLTensor staged = *src;
-    dlpack_py_error another;
-    char *stage = NULL;
-    int64_t lowest, highest;
-    int failed;
-
-    (void)dlpack_py_extent(src, flags, &lowest, &highest); /* src is valid */
-    if (dlpack_py_impl_is_staged(dst, src, bits, bytes, highest - lowest)) {
-        stage = (char *)DLPACK_PY_MALLOC((size_t)(highest - lowest));
-        if (stage == NULL && bits % 8 != 0)
-            return dlpack_py_impl_fail(error, DLPACK_PY_MEMORY_ERROR, "no memory for a copy of %" PRId64 " bytes",
-                                       highest - lowest);
-    }
-    if (stage != NULL)
-        failed = device->copy(stage, (size_t)(highest - lowest), (const char *)dlpack_py_first(src) + lowest,
-                              (size_t)(highest - lowest), (size_t)(highest - lowest), 1, stream, error);
-    else
-        failed = dlpack_py_impl_copy_queued(device, dst, src, flags, stream, error);
-    /* In any case, for the runtime may still write there. Where this fails, nobody knows until when. */
-    if (dlpack_py_impl_host_wait(device, stream, failed ? &another : error) < 0)
-        return DLPACK_PY_COPY_UNFINISHED;
-    if (stage != NULL && !failed) {
-        staged.data = stage - lowest;
-        staged.byte_offset = 0;
-        failed = dlpack_py_copy(dst, &staged, flags, error);
-    }
-    DLPACK_PY_FREE(stage);
-    return failed;
-}
-
-/* The default stream of the device that a tensor is on. */
-static inline dlpack_py_work_stream
-dlpack_py_impl_default_of(const dlpack_py_device *device, const DLTensor *t)
-{
-    dlpack_py_work_stream stream;
-    stream.handle = device->default_stream;
-    stream.device_id = t->device.device_id;
-    return stream;
-}
-
-/* Copy the elements of a tensor on a device to the host, whatever their strides. What is
- * scattered may come with all that lies between.
- *
- * dst      compact row-major memory of the host, of the dtype and shape of src; it is
- *          ready when this returns
- * before   streams on which src is still worked on, count of them; the copy is queued on
- *          the first, or else on the device's default stream
- *
- * Returns 0, or -1 with BufferError where a stream captures a graph, MemoryError or
- * RuntimeError; DLPACK_PY_COPY_UNFINISHED with the error of the wait. Needs no thread
- * state; who has one lets go of it.
- */
-static inline int
-dlpack_py_copy_to_host(const dlpack_py_device *device, const DLTensor *dst, const DLTensor *src, uint64_t flags,
-                       const dlpack_py_work_stream *before, size_t count, dlpack_py_error *error)
-{
-    const dlpack_py_work_stream stream = count > 0 ? before[0] : dlpack_py_impl_default_of(device, src);
-    dlpack_py_impl_visit visit = {-1, -1};
-    int failed;
-
-    if (dlpack_py_is_empty(src))
-        return 0;
-    if (count > 1 && dlpack_py_synchronize(device, before + 1, count - 1, error) < 0) /* joins no capture */
-        return -1;
-    failed = dlpack_py_impl_check_wait(device, &visit, stream, error);
-    if (!failed)
-        failed = dlpack_py_impl_copy_by_stream(device, dst, src, flags, stream.handle, error);
-    return dlpack_py_impl_visit_end(device, &visit, failed, error);
-}
+#define DLPACK_PY_MAX_PENDING 64 /* pending streams of one tensor, at most */
 
 /* ---- 1.10 Requirements -------------------------------------------------- */
 
@@ -1969,7 +1260,7 @@ dlpack_py_impl_wants_dtype(const dlpack_py_want *want, uint32_t dtype)
 }
 
 /* What dtype was asked for, as text for a message. */
-static inline const char *
+DLPACK_PY_IMPL_RARE const char *
 dlpack_py_impl_wanted_dtypes(const dlpack_py_want *want, char *text, size_t size)
 {
     char name[DLPACK_PY_TEXT_SIZE];
@@ -2144,11 +1435,6 @@ static inline PyObject *
 dlpack_py_produce(PyObject *owner, const DLTensor *t, uint64_t flags, PyObject *const *args, Py_ssize_t nargs,
                   PyObject *kwnames);
 
-/* The same with a state at hand, which saves looking it up. */
-static inline PyObject *
-dlpack_py_produce_with(dlpack_py_state *state, PyObject *owner, const DLTensor *t, uint64_t flags,
-                       PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames);
-
 /* The same from four objects, each of which may be NULL for "not given": for
  * Cython, pybind11, METH_VARARGS and generated code. */
 static inline PyObject *
@@ -2211,10 +1497,6 @@ dlpack_py_wrap(const DLTensor *t, uint64_t flags, void *context, void (*free_fn)
 static inline int
 dlpack_py_consume(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v);
 
-/* The same with a state at hand, which saves looking it up. */
-static inline int
-dlpack_py_consume_with(dlpack_py_state *state, PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v);
-
 /* dlpack_py_borrow: as dlpack_py_consume, for the length of a call.
  *
  * What the view shows is good until Python code may run or obj may go, whichever is
@@ -2227,10 +1509,6 @@ dlpack_py_consume_with(dlpack_py_state *state, PyObject *obj, const dlpack_py_wa
  */
 static inline int
 dlpack_py_borrow(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v);
-
-/* The same with a state at hand, which saves looking it up. */
-static inline int
-dlpack_py_borrow_with(dlpack_py_state *state, PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v);
 
 /* dlpack_py_from_dlpack: the first half of a library's from_dlpack(x, /, *,
  * device=None, copy=None), from the call's arguments to a view; the second half
@@ -2338,7 +1616,7 @@ dlpack_py_check(PyObject *obj);
 #endif
 
 /* Takes the exception in flight, normalized; NULL if there is none. */
-static inline PyObject *
+DLPACK_PY_IMPL_RARE PyObject *
 dlpack_py_impl_take_exception(void)
 {
 #if PY_VERSION_HEX >= 0x030C0000
@@ -2358,7 +1636,7 @@ dlpack_py_impl_take_exception(void)
 }
 
 /* Puts one back, in place of any other; steals it. */
-static inline void
+DLPACK_PY_IMPL_RARE void
 dlpack_py_impl_put_exception(PyObject *exception)
 {
 #if PY_VERSION_HEX >= 0x030C0000
@@ -2500,7 +1778,7 @@ dlpack_py_impl_type_tag(PyTypeObject *type)
 /* ---- 2.3 Exceptions ----------------------------------------------------- */
 
 /* Raises what layer 1 reported; returns -1. */
-static inline int
+DLPACK_PY_IMPL_RARE int
 dlpack_py_raise(const dlpack_py_error *error)
 {
     PyObject *type = PyExc_BufferError, *text;
@@ -2556,7 +1834,7 @@ dlpack_py_impl_unshelve_exception(dlpack_py_impl_shelf shelf)
 
 /* Raises, in place of any other, with a text that shows a value: as its repr() or,
  * where that fails, its type. */
-static inline void
+DLPACK_PY_IMPL_RARE void
 dlpack_py_impl_refuse_value(PyObject *exception, const char *format, PyObject *value)
 {
     PyObject *text;
@@ -2573,7 +1851,7 @@ dlpack_py_impl_refuse_value(PyObject *exception, const char *format, PyObject *v
 
 /* Is the exception in flight one that nobody may take for an answer: no memory, or no
  * error at all (KeyboardInterrupt)? */
-static inline int
+DLPACK_PY_IMPL_RARE int
 dlpack_py_impl_is_fatal(void)
 {
     return PyErr_ExceptionMatches(PyExc_MemoryError) || !PyErr_ExceptionMatches(PyExc_Exception);
@@ -2626,9 +1904,10 @@ struct dlpack_py_state {
     PyObject *dlpack;        /* "__dlpack__" */
     PyObject *dlpack_device; /* "__dlpack_device__" */
     PyObject *exchange;      /* "__dlpack_c_exchange_api__" */
-    PyObject *on_demand;     /* a dict: address of a dlpack_py_exchange to weak references to its types (2.15);
+    PyObject *on_demand;     /* a dict: address of a dlpack_py_exchange to weak references to its types (2.14);
                                 None to the carriers' type (2.14) */
-    PyObject *keywords[16];  /* names passed to it, by DLPACK_PY_IMPL_PASS_... */
+    PyObject *names[4];      /* of its keywords: bit i of DLPACK_PY_IMPL_PASS_... is names[i] */
+    PyObject *only_version;  /* the tuple ("max_version",) */
     PyObject *version;       /* its max_version */
     PyObject *cpu;           /* (1, 0) */
 #if DLPACK_PY_IMPL_HAS_TYPE_SLOTS
@@ -2674,7 +1953,7 @@ dlpack_py_impl_unlock(dlpack_py_impl_word *lock)
 }
 
 /* Remembers the state, if it is the first; forgets it, once it is closing. */
-static inline void
+DLPACK_PY_IMPL_RARE void
 dlpack_py_impl_file_update(dlpack_py_state *state)
 {
     dlpack_py_impl_file *file = dlpack_py_impl_this_file();
@@ -2718,7 +1997,7 @@ dlpack_py_impl_state_release(dlpack_py_state *state)
         DLPACK_PY_FREE(state);
 }
 
-static inline void
+DLPACK_PY_IMPL_RARE void
 dlpack_py_impl_state_clear(dlpack_py_state *state)
 {
     unsigned i;
@@ -2728,13 +2007,14 @@ dlpack_py_impl_state_clear(dlpack_py_state *state)
     Py_CLEAR(state->on_demand);
     Py_CLEAR(state->version);
     Py_CLEAR(state->cpu);
-    for (i = 0; i < 16; i++)
-        Py_CLEAR(state->keywords[i]);
+    Py_CLEAR(state->only_version);
+    for (i = 0; i < 4; i++)
+        Py_CLEAR(state->names[i]);
 }
 
 /* Gone: the destructor of the capsule in the interpreter's dictionary, which runs
  * after module teardown, and so also where the exit callback was never run. */
-static inline void
+DLPACK_PY_IMPL_RARE void
 dlpack_py_impl_state_destructor(PyObject *capsule)
 {
     dlpack_py_state *state = (dlpack_py_state *)PyCapsule_GetPointer(capsule, DLPACK_PY_IMPL_STATE_NAME);
@@ -2747,7 +2027,7 @@ dlpack_py_impl_state_destructor(PyObject *capsule)
 
 /* Closing: lets go of the GIL until the deleters that are attaching are through,
  * or until DLPACK_PY_EXIT_WAIT is over, so that it never hangs. */
-static inline void
+DLPACK_PY_IMPL_RARE void
 dlpack_py_impl_state_close(dlpack_py_state *state)
 {
     int waits = (DLPACK_PY_EXIT_WAIT) * 1000;
@@ -2768,7 +2048,7 @@ dlpack_py_impl_state_close(dlpack_py_state *state)
     }
 }
 
-static inline PyObject *
+DLPACK_PY_IMPL_RARE PyObject *
 dlpack_py_impl_after_fork(PyObject *self, PyObject *unused)
 {
     dlpack_py_state *state = (dlpack_py_state *)PyCapsule_GetPointer(self, DLPACK_PY_IMPL_STATE_NAME);
@@ -2777,7 +2057,7 @@ dlpack_py_impl_after_fork(PyObject *self, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-static inline void
+DLPACK_PY_IMPL_RARE void
 dlpack_py_impl_callback_destructor(PyObject *capsule)
 {
     dlpack_py_impl_state_release((dlpack_py_state *)PyCapsule_GetPointer(capsule, DLPACK_PY_IMPL_STATE_NAME));
@@ -2785,7 +2065,7 @@ dlpack_py_impl_callback_destructor(PyObject *capsule)
 
 /* Hands a callback that refers to the record to module.function, as its argument
  * or by keyword. */
-static inline int
+DLPACK_PY_IMPL_RARE int
 dlpack_py_impl_register(dlpack_py_state *state, PyMethodDef *callback, const char *module_name, const char *function,
                         const char *keyword)
 {
@@ -2816,7 +2096,7 @@ dlpack_py_impl_register(dlpack_py_state *state, PyMethodDef *callback, const cha
 }
 
 /* PyUnstable_AtExit would come too late: its callbacks run after modules are gone. */
-static inline PyObject *
+DLPACK_PY_IMPL_RARE PyObject *
 dlpack_py_impl_at_exit(PyObject *self, PyObject *unused)
 {
     (void)unused;
@@ -2824,7 +2104,7 @@ dlpack_py_impl_at_exit(PyObject *self, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-static inline int
+DLPACK_PY_IMPL_RARE int
 dlpack_py_impl_register_exit(dlpack_py_state *state)
 {
     static PyMethodDef callback = {"dlpack_py_at_exit", dlpack_py_impl_at_exit, METH_NOARGS, NULL};
@@ -2832,7 +2112,7 @@ dlpack_py_impl_register_exit(dlpack_py_state *state)
 }
 
 /* 1 or 0; -1 with an exception, which PyObject_HasAttrString loses. */
-static inline int
+DLPACK_PY_IMPL_RARE int
 dlpack_py_impl_has_attribute(PyObject *object, const char *name)
 {
     PyObject *found = PyObject_GetAttrString(object, name);
@@ -2847,7 +2127,7 @@ dlpack_py_impl_has_attribute(PyObject *object, const char *name)
 }
 
 /* Where there is no such function, nothing forks. */
-static inline int
+DLPACK_PY_IMPL_RARE int
 dlpack_py_impl_register_fork(dlpack_py_state *state)
 {
     static PyMethodDef callback = {"dlpack_py_after_fork", dlpack_py_impl_after_fork, METH_NOARGS, NULL};
@@ -2859,40 +2139,34 @@ dlpack_py_impl_register_fork(dlpack_py_state *state)
     return forks ? dlpack_py_impl_register(state, &callback, "os", "register_at_fork", "after_in_child") : 0;
 }
 
-/* Names, and tuples of names, that calls would else make anew. */
-static inline int
+/* Names and tuples that calls would else make anew. */
+DLPACK_PY_IMPL_RARE int
 dlpack_py_impl_state_fill(dlpack_py_state *state)
 {
     static const char *const names[4] = {"max_version", "dl_device", "copy", "stream"};
-    unsigned pass, i;
+    unsigned i;
 
+    for (i = 0; i < 4; i++) {
+        state->names[i] = PyUnicode_InternFromString(names[i]);
+        if (state->names[i] == NULL)
+            return -1;
+    }
     state->dlpack = PyUnicode_InternFromString("__dlpack__");
     state->dlpack_device = PyUnicode_InternFromString("__dlpack_device__");
     state->exchange = PyUnicode_InternFromString("__dlpack_c_exchange_api__");
     state->on_demand = PyDict_New();
+    state->only_version = Py_BuildValue("(O)", state->names[0]);
     state->version = Py_BuildValue("(ii)", DLPACK_PY_PROTOCOL_MAJOR, DLPACK_PY_PROTOCOL_MINOR);
     state->cpu = Py_BuildValue("(ii)", 1, 0);
-    if (state->dlpack == NULL || state->dlpack_device == NULL || state->exchange == NULL || state->on_demand == NULL ||
-        state->version == NULL || state->cpu == NULL)
-        return -1;
-    for (pass = 1; pass < 16; pass++) {
-        PyObject *list = PyList_New(0);
-        for (i = 0; i < 4 && list != NULL; i++) {
-            PyObject *name = (pass >> i & 1) == 0 ? NULL : PyUnicode_InternFromString(names[i]);
-            if ((pass >> i & 1) != 0 && (name == NULL || PyList_Append(list, name) < 0))
-                Py_CLEAR(list);
-            Py_XDECREF(name);
-        }
-        state->keywords[pass] = list == NULL ? NULL : PyList_AsTuple(list);
-        Py_XDECREF(list);
-        if (state->keywords[pass] == NULL)
-            return -1;
-    }
-    return 0;
+    return state->dlpack == NULL || state->dlpack_device == NULL || state->exchange == NULL ||
+                   state->on_demand == NULL || state->only_version == NULL || state->version == NULL ||
+                   state->cpu == NULL
+               ? -1
+               : 0;
 }
 
 /* A new record, with its callbacks registered, in a new capsule. */
-static inline PyObject *
+DLPACK_PY_IMPL_RARE PyObject *
 dlpack_py_impl_state_new(PyInterpreterState *interpreter)
 {
     dlpack_py_state *state = (dlpack_py_state *)DLPACK_PY_MALLOC(sizeof(*state));
@@ -2925,7 +2199,7 @@ dlpack_py_impl_state_new(PyInterpreterState *interpreter)
 }
 
 /* The record by way of the interpreter's dictionary, made where there is none. */
-static inline dlpack_py_state *
+DLPACK_PY_IMPL_RARE dlpack_py_state *
 dlpack_py_impl_state_find_locked(PyInterpreterState *interpreter)
 {
     PyObject *names = PyInterpreterState_GetDict(interpreter), *key, *capsule, *made; /* names is borrowed */
@@ -2958,7 +2232,7 @@ dlpack_py_impl_state_find_locked(PyInterpreterState *interpreter)
 /* Without a GIL, neither the interpreter's dictionary nor atexit nor os guard what they
  * make at first use (3.13): all files and versions of this header meet at one lock. One
  * that lets go where a thread waits, for finalizers may come back here. */
-static inline dlpack_py_state *
+DLPACK_PY_IMPL_RARE dlpack_py_state *
 dlpack_py_impl_state_find(PyInterpreterState *interpreter)
 {
     dlpack_py_state *state;
@@ -2993,7 +2267,7 @@ dlpack_py_state_get(void)
 }
 
 /* Drops an owner on a thread that is not attached to its interpreter. */
-static inline void
+DLPACK_PY_IMPL_RARE void
 dlpack_py_impl_drop_attaching(dlpack_py_state *state, PyObject *owner, PyThreadState *elsewhere)
 {
     PyThreadState *own, *made = NULL;
@@ -3181,227 +2455,36 @@ dlpack_py_impl_export_tensor(dlpack_py_impl_export *e, int32_t form)
     return form == DLPACK_PY_VERSIONED ? &e->managed.versioned.dl_tensor : &e->managed.legacy.dl_tensor;
 }
 
-/* A compact copy of t in new memory of the host, which belongs to nobody else and may be
- * written (P4). Returns NULL with *error filled. Needs no thread state.
- *
- * device, pending, count   as in dlpack_py_offer, where the host cannot read t; else NULL
- */
-static inline dlpack_py_impl_export *
-dlpack_py_impl_export_copy(const DLTensor *t, uint64_t flags, int32_t form, char order, size_t alignment,
-                           const dlpack_py_device *device, const dlpack_py_work_stream *pending, size_t count,
-                           dlpack_py_error *error)
+/* New memory on the CPU for a compact copy of t (P4), which the caller fills. Returns NULL with MemoryError in
+ * *error. */
+DLPACK_PY_IMPL_RARE dlpack_py_impl_export *
+dlpack_py_impl_copy_new(const DLTensor *t, uint64_t flags, int32_t form, char order, size_t alignment,
+                        dlpack_py_error *error)
 {
     const uint64_t kept = flags & DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED;
     dlpack_py_impl_export *e = dlpack_py_impl_export_new(t, kept | DLPACK_PY_FLAG_IS_COPIED, form, order, alignment);
-    DLTensor *out;
-    int failed;
 
-    if (e == NULL) {
+    if (e == NULL)
         dlpack_py_impl_fail(error, DLPACK_PY_MEMORY_ERROR, "no memory for a copy of %" PRId64 " bytes",
                             dlpack_py_nbytes(t, flags));
-        return NULL;
-    }
-    out = dlpack_py_impl_export_tensor(e, form);
-    if (dlpack_py_item_bits(t->dtype, kept) % 8 != 0 && out->data != NULL) /* bits behind the last element */
-        ((char *)out->data)[dlpack_py_nbytes(t, kept) - 1] = 0;
-    failed = device == NULL ? dlpack_py_copy(out, t, kept, error)
-                            : dlpack_py_copy_to_host(device, out, t, kept, pending, count, error);
-    if (failed && failed != DLPACK_PY_COPY_UNFINISHED) /* that leaks */
-        dlpack_py_impl_export_free(e);
-    return failed ? NULL : e;
+    else if (dlpack_py_item_bits(t->dtype, kept) % 8 != 0 && !dlpack_py_is_empty(t)) /* bits behind the last element */
+        ((char *)dlpack_py_impl_export_tensor(e, form)->data)[dlpack_py_nbytes(t, kept) - 1] = 0;
+    return e;
 }
 
-/* What a copy on a device hands to its deleter. */
-typedef struct dlpack_py_impl_device_memory {
-    const dlpack_py_device *device;
-    void *data;
-    void *event; /* behind the copy; NULL: it is done */
-    int32_t id;
-} dlpack_py_impl_device_memory;
-
-/* Frees at once, if the copy is done. */
-static inline void
-dlpack_py_impl_free_now(const dlpack_py_impl_device_memory *memory)
-{
-    const dlpack_py_device *device = memory->device;
-    dlpack_py_error error;
-    int mode, done = 1;
-
-    if (dlpack_py_impl_relax(device, &mode, &error) < 0)
-        return;
-    if (memory->event != NULL)
-        (void)device->event_is_done(memory->event, &done, &error);
-    if (done)
-        (void)device->free_now(memory->data, &error);
-    (void)dlpack_py_impl_unrelax(device, &mode, 0, &error);
-}
-
-/* Frees behind the copy, without waiting. The stream that it was made on may be gone: so
- * on the default stream, which comes after what is queued on all but non-blocking ones;
- * while a capture forbids that, on the thread's; or else at once if the copy is done, and
- * if not the memory leaks. */
-static inline void
-dlpack_py_impl_free_behind(const dlpack_py_impl_device_memory *memory)
-{
-    const dlpack_py_device *device = memory->device;
-    const uintptr_t streams[2] = {device->default_stream, device->last_relative};
-    dlpack_py_impl_visit visit = {-1, -1};
-    dlpack_py_error error;
-    int i, freed = 0, captures;
-
-    if (dlpack_py_impl_visit_device(device, &visit, memory->id, &error) < 0)
-        return;
-    for (i = 0; i < 2 && !freed; i++)
-        freed = device->is_capturing(streams[i], &captures, &error) == 0 && !captures &&
-                (memory->event == NULL || device->wait(streams[i], memory->event, &error) == 0) &&
-                device->free_async(memory->data, streams[i], &error) == 0;
-    if (!freed)
-        dlpack_py_impl_free_now(memory);
-    (void)dlpack_py_impl_visit_end(device, &visit, 0, &error);
-}
-
-static inline void
-dlpack_py_impl_free_device_memory(void *context)
-{
-    dlpack_py_impl_device_memory *memory = (dlpack_py_impl_device_memory *)context;
-    if (memory->data != NULL)
-        dlpack_py_impl_free_behind(memory);
-    if (memory->event != NULL)
-        memory->device->event_destroy(memory->event);
-    DLPACK_PY_FREE(memory);
-}
-
-/* The streams of a copy on a device: on which it is made, and those where work on its
- * source may be queued. Memory that a capture allocates would be the graph's. */
-static inline int
-dlpack_py_impl_check_no_capture(const dlpack_py_device *device, dlpack_py_impl_visit *visit,
-                                const dlpack_py_work_stream *pending, size_t count, dlpack_py_work_stream stream,
-                                dlpack_py_error *error)
-{
-    dlpack_py_impl_captures captures = {0, 0, 1};
-
-    if (dlpack_py_impl_ask_capture(device, visit, stream, &captures.after, error) < 0 ||
-        (!captures.after && dlpack_py_impl_ask_captures(device, visit, pending, count, stream, &captures, error) < 0))
-        return -1;
-    return captures.after || captures.before != 0
-               ? dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
-                                     "a stream captures a graph, whose memory a copy would be: copy before it")
-               : 0;
-}
-
-/* Queues a copy between what is queued on the pending streams by now and what will be: it
- * is of the data as it is at this moment, and whose memory that is may free it there. */
-static inline int
-dlpack_py_impl_copy_between(dlpack_py_impl_device_memory *memory, dlpack_py_impl_visit *visit, const DLTensor *out,
-                            const DLTensor *t, uint64_t flags, const dlpack_py_work_stream *pending, size_t count,
-                            dlpack_py_work_stream stream, dlpack_py_error *error)
-{
-    static const dlpack_py_impl_captures none = {0, 0, 0};
-    const dlpack_py_device *device = memory->device;
-    size_t i;
-
-    if (dlpack_py_impl_queue_order(device, visit, pending, count, stream, &none, error) < 0 ||
-        dlpack_py_impl_visit_device(device, visit, memory->id, error) < 0 ||
-        dlpack_py_impl_copy_queued(device, out, t, flags, stream.handle, error) < 0 ||
-        device->event_record(memory->event, stream.handle, error) != 0)
-        return -1;
-    for (i = 0; i < count; i++) {
-        if (!dlpack_py_impl_same_stream(device, pending[i], stream) &&
-            (dlpack_py_impl_visit_stream(device, visit, pending[i], error) < 0 ||
-             device->wait(pending[i].handle, memory->event, error) < 0))
-            return -1;
-    }
-    return 0;
-}
-
-/* Makes the event of a copy. Where the consumer's stream is on another device, *stream
- * becomes the default stream of the data's: memory is of its stream's device. Returns 1 in
- * that case. */
-static inline int
-dlpack_py_impl_copy_event(dlpack_py_impl_device_memory *memory, dlpack_py_impl_visit *visit, const DLTensor *t,
-                          dlpack_py_work_stream *stream, dlpack_py_error *error)
-{
-    const dlpack_py_device *device = memory->device;
-    int failed;
-
-    if (dlpack_py_impl_visit_device(device, visit, memory->id, error) < 0 ||
-        device->event_create(&memory->event, error) < 0)
-        return -1;
-    failed = device->event_record(memory->event, stream->handle, error);
-    if (failed == 1)
-        *stream = dlpack_py_impl_default_of(device, t);
-    return failed;
-}
-
-/* Allocates for out on a stream, and queues the copy there. Where that fails, what was
- * queued comes before the event still; or memory and event leak, for nobody could tell. */
-static inline int
-dlpack_py_impl_fill_on_device(dlpack_py_impl_device_memory *memory, DLTensor *out, const DLTensor *t, uint64_t flags,
-                              const dlpack_py_work_stream *pending, size_t count, dlpack_py_work_stream stream,
-                              dlpack_py_error *error)
-{
-    const dlpack_py_device *device = memory->device;
-    const dlpack_py_work_stream consumer = stream;
-    dlpack_py_impl_visit visit = {-1, -1};
-    dlpack_py_error another;
-    int failed, elsewhere = 0;
-
-    failed = dlpack_py_impl_check_no_capture(device, &visit, pending, count, stream, error) < 0 ||
-             (elsewhere = dlpack_py_impl_copy_event(memory, &visit, t, &stream, error)) < 0 ||
-             (elsewhere && dlpack_py_impl_check_no_capture(device, &visit, NULL, 0, stream, error) < 0) ||
-             device->allocate(&memory->data, (size_t)dlpack_py_nbytes(t, flags), stream.handle, error) < 0;
-    if (!failed) {
-        out->data = memory->data;
-        out->byte_offset = 0;
-        failed = dlpack_py_impl_copy_between(memory, &visit, out, t, flags, pending, count, stream, error) < 0 ||
-                 (elsewhere && device->wait(consumer.handle, memory->event, error) < 0);
-        if (failed && (dlpack_py_impl_visit_device(device, &visit, memory->id, &another) < 0 ||
-                       device->event_record(memory->event, stream.handle, &another) != 0))
-            memory->data = memory->event = NULL;
-    }
-    return dlpack_py_impl_visit_end(device, &visit, failed ? -1 : 0, error);
-}
-
-/* A compact copy of t on its own device, queued on a stream (S8).
- *
- * pending, count   as in dlpack_py_offer: the copy comes after what is queued there, and
- *                  before what will be
- *
- * Otherwise the same.
- */
-static inline dlpack_py_impl_export *
-dlpack_py_impl_export_device_copy(const DLTensor *t, uint64_t flags, int32_t form, const dlpack_py_device *device,
-                                  const dlpack_py_work_stream *pending, size_t count, dlpack_py_work_stream stream,
-                                  dlpack_py_error *error)
+/* A compact copy of t, which the CPU can read, in new memory (P4). It may be written, whatever flags say of t.
+ * Returns NULL with *error filled. Needs no thread state. */
+DLPACK_PY_IMPL_RARE dlpack_py_impl_export *
+dlpack_py_impl_export_copy(const DLTensor *t, uint64_t flags, int32_t form, char order, size_t alignment,
+                           dlpack_py_error *error)
 {
     const uint64_t kept = flags & DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED;
-    dlpack_py_impl_device_memory *memory = (dlpack_py_impl_device_memory *)DLPACK_PY_MALLOC(sizeof(*memory));
-    dlpack_py_impl_export *e = NULL;
-    DLTensor compact = *t, *out;
+    dlpack_py_impl_export *e = dlpack_py_impl_copy_new(t, flags, form, order, alignment, error);
 
-    if (!dlpack_py_is_contiguous(t, 'K')) /* else the order of the dimensions stays */
-        compact.strides = NULL;
-    if (memory != NULL)
-        e = dlpack_py_impl_export_new(&compact, kept | DLPACK_PY_FLAG_IS_COPIED, form, 0, 0);
-    if (e == NULL) {
-        DLPACK_PY_FREE(memory);
-        dlpack_py_impl_fail(error, DLPACK_PY_MEMORY_ERROR, "no memory to describe a copy");
-        return NULL;
-    }
-    memory->device = device;
-    memory->data = NULL;
-    memory->event = NULL;
-    memory->id = t->device.device_id;
-    e->context = memory;
-    e->free_fn = dlpack_py_impl_free_device_memory;
-    out = dlpack_py_impl_export_tensor(e, form);
-    if (!dlpack_py_is_empty(t) &&
-        (dlpack_py_impl_check_scattered(out, t, kept, error) < 0 ||
-         dlpack_py_impl_fill_on_device(memory, out, t, kept, pending, count, stream, error) < 0)) {
-        dlpack_py_impl_export_free(e);
-        return NULL;
-    }
-    return e;
+    if (e == NULL || dlpack_py_copy(dlpack_py_impl_export_tensor(e, form), t, kept, error) == 0)
+        return e;
+    dlpack_py_impl_export_free(e);
+    return NULL;
 }
 
 /* New memory of the CPU's for a tensor.
@@ -3848,8 +2931,33 @@ dlpack_py_parse_request(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnam
 
 /* ---- 2.8 Producing ------------------------------------------------------ */
 
+typedef struct dlpack_py_offer dlpack_py_offer;
+typedef struct dlpack_py_plan dlpack_py_plan;
+typedef struct dlpack_py_device dlpack_py_device;
+struct dlpack_device_runtime;
+
+/* What this file asks of a device. dlpack_device.h implements each operation over the functions of a runtime, and
+ * DLPACK_DEVICE_OPERATIONS fills this struct. Operations need a thread state; those that fail set an exception. */
+struct dlpack_py_device {
+    int32_t type;             /* DLDeviceType of its memory */
+    int32_t managed_type;     /* DLDeviceType of memory that it shares with the CPU; 0: none */
+    uintptr_t default_stream; /* what stream=None, and NULL in an exchange table, stand for (S2, S3, X4) */
+    const struct dlpack_device_runtime *(*runtime)(void);
+
+    /* Make data that is exported in place ready: for the stream of the request (S1), or for the host (S10).
+     * Returns 0 or -1. */
+    int (*make_ready)(const dlpack_py_offer *offer, const dlpack_py_request *request, const dlpack_py_plan *plan);
+    /* Make the copy that the plan asks for, behind the work that is pending. Returns an export of the plan's form, or
+     * NULL. */
+    dlpack_py_impl_export *(*copy)(const dlpack_py_offer *offer, const dlpack_py_request *request,
+                                   const dlpack_py_plan *plan);
+    /* Call function(argument) with device id current, and make the device current again that was so before. Returns
+     * what the function returned, or -1. */
+    int (*call_on)(const dlpack_py_device *device, int32_t id, int (*function)(void *argument), void *argument);
+};
+
 /* What is exported, by whom and how. Zero what is not needed. */
-typedef struct dlpack_py_offer {
+struct dlpack_py_offer {
     PyObject *owner;        /* keeps the data alive; held until the deleter has run */
     const DLTensor *tensor; /* on memory that the CPU can read, or of device */
     uint64_t flags;         /* DLPACK_PY_FLAG_* that describe the data */
@@ -3865,7 +2973,7 @@ typedef struct dlpack_py_offer {
      * the copy. With none, memory of a device is to be freed by a call that waits for the device. */
     const dlpack_py_work_stream *pending;
     size_t pending_count; /* DLPACK_PY_MAX_PENDING at most */
-} dlpack_py_offer;
+};
 
 #define DLPACK_PY_OFFER_UNSAID 1u          /* imported from a legacy capsule: may be so exported again (C7) */
 #define DLPACK_PY_OFFER_REFUSE_NEGATIVE 2u /* a negative stride is BufferError: PyTorch ends the process (D11) */
@@ -3873,12 +2981,12 @@ typedef struct dlpack_py_offer {
 #define DLPACK_PY_OFFER_NONE_IS_NO_SYNC 8u /* stream=None asks for no order on a device, as PyTorch has it */
 
 /* What is done with a request. */
-typedef struct dlpack_py_plan {
+struct dlpack_py_plan {
     int32_t form;    /* DLPACK_PY_VERSIONED or DLPACK_PY_LEGACY */
     int32_t copy;    /* 1: a copy, 0: in place */
     DLDevice device; /* what the capsule says */
     uint64_t flags;  /* likewise */
-} dlpack_py_plan;
+};
 
 static inline int
 dlpack_py_impl_has_negative_stride(const DLTensor *t)
@@ -4020,165 +3128,21 @@ dlpack_py_impl_answer_embedded(dlpack_py_embedded *e, const dlpack_py_plan *plan
     return plan->form == DLPACK_PY_VERSIONED ? (void *)&e->versioned : (void *)&e->legacy;
 }
 
-/* The stream on which a request's work on a device is to come. */
-static inline dlpack_py_work_stream
-dlpack_py_impl_stream_of(const dlpack_py_offer *offer, const dlpack_py_request *request)
-{
-    const int managed = (int32_t)offer->tensor->device.device_type == offer->device->managed_type;
-    dlpack_py_work_stream stream;
-    stream.handle =
-        request->stream.kind == DLPACK_PY_STREAM_HANDLE ? request->stream.handle : offer->device->default_stream;
-    stream.device_id = managed ? DLPACK_PY_CURRENT_DEVICE : offer->tensor->device.device_id;
-    return stream;
-}
-
-/* Is no order asked for? */
-static inline int
-dlpack_py_impl_asks_nothing(const dlpack_py_offer *offer, const dlpack_py_request *request)
-{
-    return request->stream.kind == DLPACK_PY_STREAM_NO_SYNC ||
-           (request->stream.kind == DLPACK_PY_STREAM_NONE && (offer->options & DLPACK_PY_OFFER_NONE_IS_NO_SYNC) != 0 &&
-            dlpack_py_impl_is_on(offer->device, offer->tensor->device));
-}
-
-/* Makes data that is exported as it is safe to be used on the consumer's stream (S1), or by
- * the host (S10). */
-static inline int
-dlpack_py_impl_answer_stream(const dlpack_py_offer *offer, const dlpack_py_request *request, const dlpack_py_plan *plan)
-{
-    dlpack_py_work_stream pending[DLPACK_PY_MAX_PENDING], stream;
-    const size_t count = offer->pending_count;
-    dlpack_py_error error;
-    int failed = 0;
-
-    if (dlpack_py_is_cpu_readable(plan->device) && request->stream.kind != DLPACK_PY_STREAM_HANDLE) {
-        /* Without a stream it is the host that will read. */
-        if (request->stream.kind == DLPACK_PY_STREAM_NO_SYNC &&
-            !(request->has_device && (int32_t)plan->device.device_type == (int32_t)kDLCPU))
-            return 0;
-        memcpy(pending, offer->pending, count * sizeof(*pending)); /* others may change the owner meanwhile */
-        Py_BEGIN_ALLOW_THREADS
-        failed = dlpack_py_synchronize(offer->device, pending, count, &error);
-        Py_END_ALLOW_THREADS
-    }
-    else if (dlpack_py_impl_asks_nothing(offer, request))
-        return 0;
-    else {
-        stream = dlpack_py_impl_stream_of(offer, request);
-        if (stream.device_id == DLPACK_PY_CURRENT_DEVICE && stream.handle <= offer->device->last_relative)
-            failed = offer->device->get_device(&stream.device_id, &error); /* or it would never be the producer's */
-        failed = failed || dlpack_py_order(offer->device, offer->pending, count, stream, &error) < 0;
-    }
-    return failed ? dlpack_py_raise(&error) : 0;
-}
-
-/* Makes a copy on the device: on the consumer's stream, which comes after the producer's.
- * Where no order is asked for it would be too early there: on the producer's, or else on
- * the default one; and the host waits, for nobody else could. */
-static inline dlpack_py_impl_export *
-dlpack_py_impl_copy_for_device(const dlpack_py_offer *offer, const dlpack_py_request *request,
-                               const dlpack_py_plan *plan)
-{
-    const int waits = dlpack_py_impl_asks_nothing(offer, request);
-    const dlpack_py_device *device = offer->device;
-    dlpack_py_work_stream stream = dlpack_py_impl_stream_of(offer, request);
-    dlpack_py_impl_export *e;
-    dlpack_py_error error;
-    int failed = 0;
-
-    if (waits && offer->pending_count > 0 && offer->pending[0].device_id == offer->tensor->device.device_id)
-        stream = offer->pending[0];
-    e = dlpack_py_impl_export_device_copy(offer->tensor, offer->flags, plan->form, device, offer->pending,
-                                          offer->pending_count, stream, &error);
-    if (e != NULL && waits && !dlpack_py_is_empty(dlpack_py_impl_export_tensor(e, plan->form))) {
-        Py_BEGIN_ALLOW_THREADS
-        failed = dlpack_py_synchronize(device, &stream, 1, &error);
-        Py_END_ALLOW_THREADS
-    }
-    if (e == NULL || failed)
-        (void)dlpack_py_raise(&error);
-    if (!failed)
-        return e;
-    dlpack_py_impl_delete(&e->managed, plan->form);
-    return NULL;
-}
-
-/* What is looked at while other threads run, who may change the owner: a tensor's
- * description, and the streams where work is pending. The data stays. */
-typedef struct dlpack_py_impl_snapshot {
-    DLTensor tensor;
-    int64_t shape[DLPACK_PY_MAX_NDIM], strides[DLPACK_PY_MAX_NDIM];
-    dlpack_py_work_stream pending[DLPACK_PY_MAX_PENDING];
-} dlpack_py_impl_snapshot;
-
-static inline dlpack_py_offer
-dlpack_py_impl_snapshot_take(dlpack_py_impl_snapshot *snapshot, const dlpack_py_offer *offer)
-{
-    const DLTensor *t = offer->tensor;
-    const size_t extents = (size_t)t->ndim * sizeof(int64_t);
-    dlpack_py_offer taken = *offer;
-
-    snapshot->tensor = *t;
-    if (t->ndim > 0) {
-        memcpy(snapshot->shape, t->shape, extents);
-        snapshot->tensor.shape = snapshot->shape;
-    }
-    if (t->ndim > 0 && t->strides != NULL) {
-        memcpy(snapshot->strides, t->strides, extents);
-        snapshot->tensor.strides = snapshot->strides;
-    }
-    if (offer->pending_count > 0)
-        memcpy(snapshot->pending, offer->pending, offer->pending_count * sizeof(*offer->pending));
-    taken.tensor = &snapshot->tensor;
-    taken.pending = snapshot->pending;
-    return taken;
-}
-
-/* Makes a copy on the CPU, for which the host waits where work is pending; other threads
- * with the interpreter do not. */
-static inline dlpack_py_impl_export *
-dlpack_py_impl_copy_for_host(const dlpack_py_offer *offer, const dlpack_py_plan *plan)
-{
-    const int readable = dlpack_py_is_cpu_readable(offer->tensor->device);
-    dlpack_py_impl_snapshot snapshot;
-    const dlpack_py_offer taken = dlpack_py_impl_snapshot_take(&snapshot, offer);
-    dlpack_py_impl_export *e = NULL;
-    dlpack_py_error error;
-
-    Py_BEGIN_ALLOW_THREADS
-    if (!readable || dlpack_py_synchronize(taken.device, taken.pending, taken.pending_count, &error) == 0)
-        e = dlpack_py_impl_export_copy(taken.tensor, taken.flags, plan->form, 'C', 0, readable ? NULL : taken.device,
-                                       taken.pending, taken.pending_count, &error);
-    Py_END_ALLOW_THREADS
-    if (e == NULL)
-        (void)dlpack_py_raise(&error);
-    return e;
-}
-
-/* The same of data that is the CPU's already, where nothing is pending. */
-static inline dlpack_py_impl_export *
-dlpack_py_impl_copy_at_once(const dlpack_py_offer *offer, const dlpack_py_plan *plan)
-{
-    dlpack_py_error error;
-    dlpack_py_impl_export *e =
-        dlpack_py_impl_export_copy(offer->tensor, offer->flags, plan->form, 'C', 0, NULL, NULL, 0, &error);
-    if (e == NULL)
-        (void)dlpack_py_raise(&error);
-    return e;
-}
-
-/* A copy, which sees to what is pending. */
-static inline void *
+/* A copy, behind the work that is pending. */
+DLPACK_PY_IMPL_RARE void *
 dlpack_py_impl_answer_copy(const dlpack_py_offer *offer, const dlpack_py_request *request, const dlpack_py_plan *plan)
 {
     dlpack_py_impl_export *e;
+    dlpack_py_error error;
 
-    if (dlpack_py_is_cpu_readable(offer->tensor->device) && offer->pending_count == 0)
-        e = dlpack_py_impl_copy_at_once(offer, plan);
-    else if ((int32_t)plan->device.device_type == (int32_t)kDLCPU)
-        e = dlpack_py_impl_copy_for_host(offer, plan);
-    else
-        e = dlpack_py_impl_copy_for_device(offer, request, plan);
+    if (!dlpack_py_is_cpu_readable(offer->tensor->device) || offer->pending_count > 0) {
+        e = offer->device->copy(offer, request, plan);
+    }
+    else {
+        e = dlpack_py_impl_export_copy(offer->tensor, offer->flags, plan->form, 'C', 0, &error);
+        if (e == NULL)
+            (void)dlpack_py_raise(&error);
+    }
     return e == NULL ? NULL : &e->managed;
 }
 
@@ -4239,7 +3203,7 @@ dlpack_py_answer(const dlpack_py_offer *offer, const dlpack_py_request *request)
     capsule = managed == NULL ? NULL : dlpack_py_impl_capsule_new(managed, plan.form);
     /* Last, for an order cannot be taken back: nothing fails after it. */
     if (capsule != NULL && !plan.copy && offer->pending_count > 0 &&
-        dlpack_py_impl_answer_stream(offer, request, &plan) < 0) {
+        offer->device->make_ready(offer, request, &plan) < 0) {
         dlpack_py_impl_decref(capsule);
         return NULL;
     }
@@ -4292,19 +3256,11 @@ dlpack_py_offer_view(PyObject *owner, const DLTensor *t, const dlpack_py_view *v
 }
 
 static inline PyObject *
-dlpack_py_produce_with(dlpack_py_state *state, PyObject *owner, const DLTensor *t, uint64_t flags,
-                       PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
-{
-    dlpack_py_offer offer = dlpack_py_offer_make(owner, t, flags);
-    offer.state = state;
-    return dlpack_py_produce_offer(&offer, args, nargs, kwnames);
-}
-
-static inline PyObject *
 dlpack_py_produce(PyObject *owner, const DLTensor *t, uint64_t flags, PyObject *const *args, Py_ssize_t nargs,
                   PyObject *kwnames)
 {
-    return dlpack_py_produce_with(NULL, owner, t, flags, args, nargs, kwnames);
+    const dlpack_py_offer offer = dlpack_py_offer_make(owner, t, flags);
+    return dlpack_py_produce_offer(&offer, args, nargs, kwnames);
 }
 
 static inline PyObject *
@@ -4411,7 +3367,7 @@ dlpack_py_impl_table_allocate(DLTensor *prototype, DLManagedTensorVersioned **ou
     return -1;
 }
 
-/* What DLPACK_PY_EXCHANGE_API defines (2.15). */
+/* What DLPACK_PY_EXCHANGE_API defines (2.14). */
 typedef struct dlpack_py_exchange {
     DLPackExchangeAPI api; /* first: what the capsule on the type points to */
     int (*offer)(PyObject *self, dlpack_py_offer *offer);
@@ -4423,7 +3379,7 @@ typedef struct dlpack_py_exchange {
 /* The weak references to types that a table of this file's was put on in the
  * interpreter, the last one last: a list, a new reference; NULL, with or without an
  * exception, where it is another's table. */
-static inline PyObject *
+DLPACK_PY_IMPL_RARE PyObject *
 dlpack_py_impl_own_types(dlpack_py_state *state, const void *table)
 {
     PyObject *key = PyLong_FromVoidPtr(dlpack_py_impl_unconst(table));
@@ -4435,7 +3391,7 @@ dlpack_py_impl_own_types(dlpack_py_state *state, const void *table)
 /* The type of the last reference before place *i, which becomes its place; a new reference,
  * None for a type that died, NULL at the front or with an exception. Backwards none is
  * missed as others come, or take themselves out: any allocation may collect garbage. */
-static inline PyObject *
+DLPACK_PY_IMPL_RARE PyObject *
 dlpack_py_impl_own_type_before(PyObject *types, Py_ssize_t *i)
 {
     PyObject *reference = NULL, *type;
@@ -4457,7 +3413,7 @@ dlpack_py_impl_own_type_before(PyObject *types, Py_ssize_t *i)
 
 /* Is the table this file's, and the type one of those that it was put on, or derived
  * from one (X7)? Any class may carry the capsule of another. -1 with an exception. */
-static inline int
+DLPACK_PY_IMPL_RARE int
 dlpack_py_impl_is_own(dlpack_py_state *state, PyTypeObject *type, const void *table)
 {
     PyObject *types = dlpack_py_impl_own_types(state, table), *owner;
@@ -4529,7 +3485,7 @@ static inline int
 dlpack_py_impl_exchange_settle(const dlpack_py_offer *offer, const dlpack_py_request *request,
                                const dlpack_py_plan *plan)
 {
-    return offer->pending_count == 0 ? 0 : dlpack_py_impl_answer_stream(offer, request, plan);
+    return offer->pending_count == 0 ? 0 : offer->device->make_ready(offer, request, plan);
 }
 
 /* Exports what was planned. */
@@ -4573,7 +3529,7 @@ dlpack_py_impl_exchange_settle_lent(const dlpack_py_exchange *x, const dlpack_py
 
 /* The table of our major version, or the newest before that in the chain, if it has
  * all functions that it must have (X2). */
-static inline const DLPackExchangeAPI *
+DLPACK_PY_IMPL_RARE const DLPackExchangeAPI *
 dlpack_py_impl_usable_table(const DLPackExchangeAPIHeader *header)
 {
     const DLPackExchangeAPI *table;
@@ -4594,7 +3550,7 @@ dlpack_py_impl_usable_table(const DLPackExchangeAPIHeader *header)
 
 /* Does a class override __dlpack__ that is derived from the one which has the table?
  * Then its author changed what an export means (X2). -1 with an exception. */
-static inline int
+DLPACK_PY_IMPL_RARE int
 dlpack_py_impl_is_overridden(dlpack_py_state *state, PyTypeObject *type)
 {
     PyObject *bases = PyObject_GetAttrString((PyObject *)type, "__mro__"), *names;
@@ -4616,7 +3572,7 @@ dlpack_py_impl_is_overridden(dlpack_py_state *state, PyTypeObject *type)
  * type, never on the instance (X1); all but a capsule counts as absent, and so does what
  * cannot be looked at now. Returns -1 in that case, with an exception only where
  * that is no answer (MemoryError, KeyboardInterrupt), else 0. */
-static inline int
+DLPACK_PY_IMPL_RARE int
 dlpack_py_impl_find_table(dlpack_py_state *state, PyTypeObject *type, dlpack_py_impl_type *room)
 {
 #if DLPACK_PY_HAS_EXCHANGE_API
@@ -4654,7 +3610,7 @@ dlpack_py_impl_type_slot(dlpack_py_state *state, PyTypeObject *type)
 }
 
 /* Learns anew. */
-static inline const dlpack_py_impl_type *
+DLPACK_PY_IMPL_RARE const dlpack_py_impl_type *
 dlpack_py_impl_type_learn(dlpack_py_state *state, PyTypeObject *type, dlpack_py_impl_type *room)
 {
     PyObject *method = dlpack_py_impl_type_lookup(type, state->dlpack);
@@ -4700,46 +3656,74 @@ dlpack_py_impl_type_get(dlpack_py_state *state, PyTypeObject *type, dlpack_py_im
 
 /* ---- 2.10 Calling __dlpack__ -------------------------------------------- */
 
-/* One call of __dlpack__, with the keywords of pass (C4: none that is not needed). */
-static inline PyObject *
-dlpack_py_impl_call(dlpack_py_state *state, PyObject *obj, PyObject *method, int unbound, unsigned pass,
-                    const dlpack_py_request *request)
+/* A new tuple of the names of the keywords of pass, for a vectorcall. */
+DLPACK_PY_IMPL_RARE PyObject *
+dlpack_py_impl_keyword_names(dlpack_py_state *state, unsigned pass)
 {
-    PyObject *stack[5], *device = NULL, *stream = NULL, *capsule;
+    PyObject *names[4] = {NULL, NULL, NULL, NULL}; /* PyTuple_Pack reads as many as its first argument says */
+    Py_ssize_t n = 0;
+    unsigned i;
+
+    for (i = 0; i < 4; i++) {
+        if ((pass >> i & 1) != 0)
+            names[n++] = state->names[i];
+    }
+    return PyTuple_Pack(n, names[0], names[1], names[2], names[3]);
+}
+
+/* One call of __dlpack__, with the keywords of pass (C4: none that is not needed). */
+DLPACK_PY_IMPL_RARE PyObject *
+dlpack_py_impl_call_with(dlpack_py_state *state, PyObject *obj, PyObject *method, int unbound, unsigned pass,
+                         const dlpack_py_request *request)
+{
+    PyObject *stack[5], *names = dlpack_py_impl_keyword_names(state, pass), *device = NULL, *stream = NULL;
+    PyObject *capsule = NULL;
     size_t n = 1;
+    int failed = names == NULL;
 
     stack[0] = obj;
     if ((pass & DLPACK_PY_IMPL_PASS_VERSION) != 0)
         stack[n++] = state->version;
-    if ((pass & DLPACK_PY_IMPL_PASS_DEVICE) != 0) {
-        device = dlpack_py_impl_device_tuple(request->device);
-        if (device == NULL)
-            return NULL;
-        stack[n++] = device;
+    if ((pass & DLPACK_PY_IMPL_PASS_DEVICE) != 0 && !failed) {
+        stack[n++] = device = dlpack_py_impl_device_tuple(request->device);
+        failed = device == NULL;
     }
     if ((pass & DLPACK_PY_IMPL_PASS_COPY) != 0)
         stack[n++] = request->copy == DLPACK_PY_COPY_ALWAYS ? Py_True : Py_False;
-    if ((pass & DLPACK_PY_IMPL_PASS_STREAM) != 0) {
-        stream = request->stream.kind == DLPACK_PY_STREAM_NO_SYNC ? PyLong_FromLong(-1)
-                                                                  : PyLong_FromUnsignedLongLong(request->stream.handle);
-        if (stream == NULL) {
-            Py_XDECREF(device);
-            return NULL;
-        }
-        stack[n++] = stream;
+    if ((pass & DLPACK_PY_IMPL_PASS_STREAM) != 0 && !failed) {
+        stack[n++] = stream = request->stream.kind == DLPACK_PY_STREAM_NO_SYNC
+                                  ? PyLong_FromLong(-1)
+                                  : PyLong_FromUnsignedLongLong(request->stream.handle);
+        failed = stream == NULL;
     }
-    capsule = unbound ? PyObject_Vectorcall(method, stack, 1, state->keywords[pass])
-                      : PyObject_Vectorcall(method, stack + 1, PY_VECTORCALL_ARGUMENTS_OFFSET, state->keywords[pass]);
+    if (!failed)
+        capsule = unbound ? PyObject_Vectorcall(method, stack, 1, names)
+                          : PyObject_Vectorcall(method, stack + 1, PY_VECTORCALL_ARGUMENTS_OFFSET, names);
+    Py_XDECREF(names);
     Py_XDECREF(device);
     Py_XDECREF(stream);
     return capsule;
+}
+
+/* The call that nearly all consumers make: with max_version alone, or without a keyword. */
+static inline PyObject *
+dlpack_py_impl_call(dlpack_py_state *state, PyObject *obj, PyObject *method, int unbound, unsigned pass,
+                    const dlpack_py_request *request)
+{
+    PyObject *stack[2], *names = pass == 0 ? NULL : state->only_version;
+    if ((pass & ~DLPACK_PY_IMPL_PASS_VERSION) != 0)
+        return dlpack_py_impl_call_with(state, obj, method, unbound, pass, request);
+    stack[0] = obj;
+    stack[1] = state->version;
+    return unbound ? PyObject_Vectorcall(method, stack, 1, names)
+                   : PyObject_Vectorcall(method, stack + 1, PY_VECTORCALL_ARGUMENTS_OFFSET, names);
 }
 
 /* Which of the keywords that were passed does this TypeError refuse (C1)? Python,
  * Cython, PyArg_Parse..., pybind11 and nanobind word it differently. 0, with or
  * without an exception: it speaks of something else. A stream is not one of them: it was
  * in the first version, and the call without it would mean another one. */
-static inline unsigned
+DLPACK_PY_IMPL_RARE unsigned
 dlpack_py_impl_refused(PyObject *exception, unsigned passed)
 {
     static const char *const all[] = {"no keyword argument", "incompatible function arguments"};
@@ -4771,30 +3755,19 @@ dlpack_py_impl_refused(PyObject *exception, unsigned passed)
     return refused & ~DLPACK_PY_IMPL_PASS_STREAM;
 }
 
-/* Follows a chain of contexts to its end, or to one exception. Returns a borrowed
- * reference; NULL where the chain is a ring. */
-static inline PyObject *
-dlpack_py_impl_follow_contexts(PyObject *exception, const PyObject *until)
-{
-    int left = 1000;
-    while (exception != until && --left > 0) {
-        PyObject *context = PyException_GetContext(exception);
-        if (context == NULL)
-            return exception;
-        Py_DECREF(context); /* the exception before it holds it */
-        exception = context;
-    }
-    return left > 0 ? exception : NULL;
-}
-
-/* Puts an earlier exception at the end of another's chain of contexts, unless one of
- * them is in the other's chain already: a ring would come of it. */
-static inline void
+/* Puts an earlier exception at the end of the chain of contexts of another one; leaves it out where the chain is long,
+ * or has it already. */
+DLPACK_PY_IMPL_RARE void
 dlpack_py_impl_add_context(PyObject *exception, PyObject *earlier)
 {
-    PyObject *last = dlpack_py_impl_follow_contexts(exception, NULL);
-    PyObject *met = last == NULL ? NULL : dlpack_py_impl_follow_contexts(earlier, last);
-    if (met != NULL && met != last) {
+    PyObject *last = exception, *next;
+    int left = 100;
+
+    while (last != earlier && --left > 0 && (next = PyException_GetContext(last)) != NULL) {
+        Py_DECREF(next); /* last holds it */
+        last = next;
+    }
+    if (last != earlier && left > 0) {
         Py_INCREF(earlier);
         PyException_SetContext(last, earlier); /* steals */
     }
@@ -4880,10 +3853,7 @@ typedef struct dlpack_py_impl_terms {
 static inline dlpack_py_impl_terms
 dlpack_py_impl_terms_of(const dlpack_py_want *want, const dlpack_py_request *request)
 {
-    dlpack_py_impl_terms terms;
-    memset(&terms, 0, sizeof(terms));
-    terms.want = want;
-    terms.request = request;
+    const dlpack_py_impl_terms terms = {want, request, 0, 0, 0, 0, 0, NULL, NULL, NULL};
     return terms;
 }
 
@@ -4895,7 +3865,7 @@ dlpack_py_impl_terms_allow(const dlpack_py_impl_terms *terms, uint32_t option)
 
 /* Pinned and managed memory came, of whose producer nobody asked it for the host to
  * read: work may be pending on it. It is to be asked for as the CPU's (C5). */
-static inline int
+DLPACK_PY_IMPL_RARE int
 dlpack_py_impl_check_pending(const DLTensor *t, dlpack_py_impl_terms *terms, dlpack_py_error *error)
 {
     const int host_reads = terms->copy || terms->want == NULL || terms->want->device == 0;
@@ -4915,7 +3885,7 @@ dlpack_py_impl_check_pending(const DLTensor *t, dlpack_py_impl_terms *terms, dlp
 
 /* Is the data where it was asked for, whether the producer knew dl_device or not (C3)?
  * A copy is made from and to the CPU. */
-static inline int
+DLPACK_PY_IMPL_RARE int
 dlpack_py_impl_check_place(const DLTensor *t, const dlpack_py_impl_terms *terms, dlpack_py_error *error)
 {
     const dlpack_py_request *request = terms->request;
@@ -4942,7 +3912,7 @@ dlpack_py_impl_check_place(const DLTensor *t, const dlpack_py_impl_terms *terms,
 
 /* Is the tensor on the device that its producer named before? What was passed to it
  * depended on that (C4). */
-static inline int
+DLPACK_PY_IMPL_RARE int
 dlpack_py_impl_check_announced(const DLTensor *t, const DLDevice *announced, dlpack_py_error *error)
 {
     const DLDevice came = dlpack_py_impl_device_said(t->device), said = dlpack_py_impl_device_said(*announced);
@@ -5052,7 +4022,7 @@ dlpack_py_impl_examine(dlpack_py_view *v, const void *managed, int32_t form, dlp
     if (!terms->copy || terms->ask)
         return 0;
     terms->made = dlpack_py_impl_export_copy(&v->tensor, v->flags, DLPACK_PY_VERSIONED, order,
-                                             want != NULL ? want->alignment : 0, NULL, NULL, 0, error);
+                                             want != NULL ? want->alignment : 0, error);
     return terms->made == NULL ? -1 : 0;
 }
 
@@ -5196,7 +4166,7 @@ dlpack_py_impl_fetch(dlpack_py_state *state, PyObject *obj, PyObject *method, in
 }
 
 /* A second round for what was not ready: let go of it, and ask for it as the CPU's. */
-static inline int
+DLPACK_PY_IMPL_RARE int
 dlpack_py_impl_fetch_for_host(dlpack_py_state *state, PyObject *obj, PyObject *method, int unbound,
                               dlpack_py_impl_terms *terms, dlpack_py_view *v)
 {
@@ -5214,7 +4184,7 @@ dlpack_py_impl_fetch_for_host(dlpack_py_state *state, PyObject *obj, PyObject *m
 }
 
 /* What __dlpack_device__ says. A number that is none, as some answer for the host, is 0. */
-static inline int
+DLPACK_PY_IMPL_RARE int
 dlpack_py_impl_ask_device(dlpack_py_state *state, PyObject *obj, DLDevice *device)
 {
     int unbound, failed = 1;
@@ -5240,37 +4210,54 @@ dlpack_py_impl_ask_device(dlpack_py_state *state, PyObject *obj, DLDevice *devic
     return failed ? -1 : 0;
 }
 
+/* The arguments of dlpack_py_impl_fetch, for a call with a device current. */
+typedef struct dlpack_py_impl_fetch_call {
+    dlpack_py_state *state;
+    PyObject *obj, *method;
+    int unbound;
+    dlpack_py_impl_terms *terms;
+    dlpack_py_view *v;
+} dlpack_py_impl_fetch_call;
+
+DLPACK_PY_IMPL_RARE int
+dlpack_py_impl_fetch_called(void *argument)
+{
+    const dlpack_py_impl_fetch_call *call = (const dlpack_py_impl_fetch_call *)argument;
+    return dlpack_py_impl_fetch(call->state, call->obj, call->method, call->unbound, call->terms, call->v);
+}
+
 /* A round for a consumer with a stream: asks where the data is, passes the stream only
  * where it belongs, with the data's device current (C4, S2, S3). */
-static inline int
+DLPACK_PY_IMPL_RARE int
 dlpack_py_impl_fetch_on(dlpack_py_state *state, PyObject *obj, PyObject *method, int unbound,
                         dlpack_py_impl_terms *terms, dlpack_py_view *v)
 {
     const dlpack_py_device *device = terms->device;
     dlpack_py_request request = *terms->request;
-    dlpack_py_impl_visit visit = {-1, -1};
-    dlpack_py_error error;
+    dlpack_py_impl_fetch_call call;
     DLDevice where;
-    int failed = 0;
+    int failed;
 
     if (dlpack_py_impl_ask_device(state, obj, &where) < 0)
         return -1;
     if (!dlpack_py_impl_is_on(device, where) && (int32_t)where.device_type != device->managed_type)
         memset(&request.stream, 0, sizeof(request.stream));
-    if (dlpack_py_impl_is_on(device, where) && dlpack_py_impl_visit_device(device, &visit, where.device_id, &error) < 0)
-        return dlpack_py_raise(&error);
     terms->request = &request;
     terms->announced = &where;
-    failed = dlpack_py_impl_fetch(state, obj, method, unbound, terms, v);
+    call.state = state;
+    call.obj = obj;
+    call.method = method;
+    call.unbound = unbound;
+    call.terms = terms;
+    call.v = v;
+    failed = dlpack_py_impl_is_on(device, where)
+                 ? device->call_on(device, where.device_id, dlpack_py_impl_fetch_called, &call)
+                 : dlpack_py_impl_fetch_called(&call);
     terms->announced = NULL;
-    terms->request = dlpack_py_impl_no_request(); /* who asks again, asks for the host */
-    if (dlpack_py_impl_visit_end(device, &visit, 0, &error) == 0)
-        return failed;
-    if (failed == 0) {
-        dlpack_py_release(v);
-        (void)dlpack_py_raise(&error);
-    }
-    return -1;
+    terms->request = dlpack_py_impl_no_request(); /* a second round asks for the host */
+    if (failed)
+        dlpack_py_release(v); /* taken, and then the device could not be made current again */
+    return failed;
 }
 
 #if DLPACK_PY_HAS_EXCHANGE_API
@@ -5316,22 +4303,27 @@ dlpack_py_impl_fetch_own(dlpack_py_state *state, const dlpack_py_exchange *x, Py
     return dlpack_py_impl_take_managed((DLManagedTensorVersioned *)managed, terms, v);
 }
 
-/* Puts the consumer's stream after that one. */
-static inline int
+/* Orders the consumer's stream after the stream that the table's library works on (X4). */
+DLPACK_PY_IMPL_RARE int
 dlpack_py_impl_follow_work(const DLPackExchangeAPI *table, const dlpack_py_impl_terms *terms, dlpack_py_view *v)
 {
-    dlpack_py_work_stream work, own;
-    dlpack_py_error error;
+    dlpack_py_offer offer;
+    dlpack_py_plan plan;
+    dlpack_py_work_stream work;
 
     if (terms->request->stream.kind == DLPACK_PY_STREAM_NO_SYNC)
         return 0;
-    work.device_id = own.device_id = v->tensor.device.device_id;
-    own.handle = terms->request->stream.handle;
-    if (dlpack_py_impl_ask_work(table, terms->device, &work) == 0) {
-        if (dlpack_py_order(terms->device, &work, 1, own, &error) == 0)
-            return 0;
-        (void)dlpack_py_raise(&error);
-    }
+    work.device_id = v->tensor.device.device_id;
+    memset(&offer, 0, sizeof(offer));
+    offer.tensor = &v->tensor;
+    offer.device = terms->device;
+    offer.pending = &work;
+    offer.pending_count = 1;
+    memset(&plan, 0, sizeof(plan));
+    plan.device = v->tensor.device;
+    if (dlpack_py_impl_ask_work(table, terms->device, &work) == 0 &&
+        terms->device->make_ready(&offer, terms->request, &plan) == 0)
+        return 0;
     dlpack_py_release(v);
     return -1;
 }
@@ -5363,7 +4355,7 @@ dlpack_py_impl_fetch_by_table(const DLPackExchangeAPI *table, PyObject *obj, dlp
 
 /* The dtype of a buffer's format; 0 where it has none, or not the machine's byte
  * order (D10). */
-static inline uint32_t
+DLPACK_PY_IMPL_RARE uint32_t
 dlpack_py_impl_buffer_dtype(const char *format, Py_ssize_t itemsize)
 {
     const uint16_t one = 1;
@@ -5397,7 +4389,7 @@ dlpack_py_impl_buffer_dtype(const char *format, Py_ssize_t itemsize)
 }
 
 /* Describes a buffer; shape and strides are written to dims. */
-static inline int
+DLPACK_PY_IMPL_RARE int
 dlpack_py_impl_buffer_tensor(const Py_buffer *buffer, int64_t *dims, DLTensor *t)
 {
     const uint32_t dtype = dlpack_py_impl_buffer_dtype(buffer->format, buffer->itemsize);
@@ -5424,7 +4416,7 @@ dlpack_py_impl_buffer_tensor(const Py_buffer *buffer, int64_t *dims, DLTensor *t
 
 /* Takes what the buffer protocol offers. The memoryview that holds the buffer is
  * the owner, so that it is let go as any other owner is, on any thread. */
-static inline int
+DLPACK_PY_IMPL_RARE int
 dlpack_py_impl_consume_buffer(dlpack_py_state *state, PyObject *obj, dlpack_py_impl_terms *terms, dlpack_py_view *v)
 {
     int64_t dims[2 * DLPACK_PY_MAX_NDIM];
@@ -5521,7 +4513,7 @@ dlpack_py_impl_obtain(dlpack_py_state *state, PyObject *obj, dlpack_py_impl_term
  *
  * state     NULL: looked up
  * request   has_device with device, and copy, are honoured (C3); a stream is passed on, for
- *           which there is dlpack_py_consume_on; the version is not looked at
+ *           which there is dlpack_device_consume; the version is not looked at
  *
  * Otherwise as dlpack_py_consume.
  */
@@ -5537,15 +4529,9 @@ dlpack_py_consume_request(dlpack_py_state *state, PyObject *obj, const dlpack_py
 }
 
 static inline int
-dlpack_py_consume_with(dlpack_py_state *state, PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
-{
-    return dlpack_py_consume_request(state, obj, dlpack_py_impl_no_request(), want, v);
-}
-
-static inline int
 dlpack_py_consume(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
-    return dlpack_py_consume_with(NULL, obj, want, v);
+    return dlpack_py_consume_request(NULL, obj, dlpack_py_impl_no_request(), want, v);
 }
 
 #if DLPACK_PY_HAS_EXCHANGE_API
@@ -5601,16 +4587,18 @@ dlpack_py_impl_borrow_by_table(dlpack_py_state *state, const dlpack_py_impl_type
 #endif
 
 static inline int
-dlpack_py_borrow_with(dlpack_py_state *state, PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
+dlpack_py_borrow(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
 #if DLPACK_PY_HAS_EXCHANGE_API
     const dlpack_py_impl_type *type;
     dlpack_py_impl_type room;
+    dlpack_py_state *state = NULL;
     int borrowed;
 
     dlpack_py_impl_view_clear(v);
     if (!PyCapsule_CheckExact(obj)) {
-        if (state == NULL && (state = dlpack_py_state_get()) == NULL)
+        state = dlpack_py_state_get();
+        if (state == NULL)
             return -1;
         type = dlpack_py_impl_type_get(state, Py_TYPE(obj), &room);
         if (type == NULL)
@@ -5619,18 +4607,14 @@ dlpack_py_borrow_with(dlpack_py_state *state, PyObject *obj, const dlpack_py_wan
         if (borrowed != 0)
             return borrowed > 0 ? 0 : -1;
     }
+    return dlpack_py_consume_request(state, obj, dlpack_py_impl_no_request(), want, v);
+#else
+    return dlpack_py_consume(obj, want, v);
 #endif
-    return dlpack_py_consume_with(state, obj, want, v);
-}
-
-static inline int
-dlpack_py_borrow(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
-{
-    return dlpack_py_borrow_with(NULL, obj, want, v);
 }
 
 /* device= of from_dlpack: None, a tuple (type, id) or text (C3). */
-static inline int
+DLPACK_PY_IMPL_RARE int
 dlpack_py_impl_parse_device(PyObject *object, dlpack_py_request *request)
 {
     Py_ssize_t length = 0;
@@ -5715,394 +4699,12 @@ dlpack_py_check(PyObject *obj)
     return offered;
 }
 
-/* ---- 2.13 Consuming on a stream ----------------------------------------- */
-
-/* A node for an event of a device: one that waited before, or a new one without an event;
- * NULL where there is no memory. */
-static inline dlpack_py_impl_waiting *
-dlpack_py_impl_list_spare(dlpack_py_events *events, int32_t device_id)
-{
-    dlpack_py_impl_waiting **link = &events->spare, *one;
-
-    dlpack_py_impl_lock(&events->lock);
-    while (*link != NULL && (*link)->stream.device_id != device_id)
-        link = &(*link)->next;
-    one = *link;
-    if (one != NULL) {
-        *link = one->next;
-        events->spare_count--;
-    }
-    dlpack_py_impl_unlock(&events->lock);
-    if (one != NULL)
-        return one;
-    one = (dlpack_py_impl_waiting *)DLPACK_PY_MALLOC(sizeof(*one));
-    if (one != NULL)
-        one->event = NULL;
-    return one;
-}
-
-/* Keeps a node and its event for the next time, unless there are enough. */
-static inline void
-dlpack_py_impl_list_keep(const dlpack_py_device *device, dlpack_py_impl_waiting *one)
-{
-    dlpack_py_events *events = device->events;
-    int kept;
-
-    dlpack_py_impl_lock(&events->lock);
-    kept = one->event != NULL && events->spare_count < DLPACK_PY_IMPL_SPARE_EVENTS;
-    if (kept) {
-        one->next = events->spare;
-        events->spare = one;
-        events->spare_count++;
-    }
-    dlpack_py_impl_unlock(&events->lock);
-    if (!kept && one->event != NULL)
-        device->event_destroy(one->event);
-    if (!kept)
-        DLPACK_PY_FREE(one);
-}
-
-/* Puts a node behind those of its stream. */
-static inline void
-dlpack_py_impl_list_append(const dlpack_py_device *device, dlpack_py_impl_waiting *one)
-{
-    dlpack_py_events *events = device->events;
-    dlpack_py_impl_waiting **link = &events->queues;
-    const int of_a_thread = /* a handle that is another stream on each thread: in a queue of its own */
-        one->stream.handle <= device->last_relative && one->stream.handle != device->default_stream;
-
-    one->next = one->next_queue = NULL;
-    one->last = one;
-    dlpack_py_impl_lock(&events->lock);
-    while (*link != NULL && (of_a_thread || (*link)->interpreter != one->interpreter ||
-                             !dlpack_py_impl_same_stream(device, (*link)->stream, one->stream)))
-        link = &(*link)->next_queue;
-    if (*link == NULL)
-        *link = one;
-    else {
-        (*link)->last->next = one;
-        (*link)->last = one;
-    }
-    (void)DLPACK_PY_IMPL_ADD(&events->waiting_count, 1);
-    dlpack_py_impl_unlock(&events->lock);
-}
-
-/* The interpreter that this thread is attached to, or -1. Its address may come again. */
-static inline int64_t
-dlpack_py_impl_interpreter_here(void)
-{
-    return dlpack_py_impl_thread_state() == NULL ? -1 : PyInterpreterState_GetID(PyInterpreterState_Get());
-}
-
-/* Where a tensor is to be let go of: a deleter that takes objects of one interpreter apart
- * must not run attached to another (G1). Ours finds its own; of a thread without one, it is
- * the main one's, to which deleters attach by themselves. */
-static inline int64_t
-dlpack_py_impl_interpreter_of(const dlpack_py_view *v)
-{
-    const int64_t here = dlpack_py_impl_interpreter_here();
-    if (dlpack_py_impl_owner(v->managed, v->form) != NULL)
-        return -1;
-    return here == -1 ? 0 : here;
-}
-
-static inline int
-dlpack_py_impl_is_collected_here(const dlpack_py_impl_waiting *one, int64_t here)
-{
-    return here == -1 || one->interpreter == -1 || one->interpreter == here;
-}
-
-/* The first of the next queue from *link on, which becomes its place. Nobody takes nodes
- * out but who is collecting; others append. */
-static inline dlpack_py_impl_waiting *
-dlpack_py_impl_list_first(dlpack_py_events *events, dlpack_py_impl_waiting ***link, int64_t here)
-{
-    dlpack_py_impl_waiting *one;
-
-    dlpack_py_impl_lock(&events->lock);
-    while (**link != NULL && !dlpack_py_impl_is_collected_here(**link, here))
-        *link = &(**link)->next_queue;
-    one = **link;
-    dlpack_py_impl_unlock(&events->lock);
-    return one;
-}
-
-/* Moves the first of a queue to those that are done. */
-static inline void
-dlpack_py_impl_list_move(dlpack_py_events *events, dlpack_py_impl_waiting **link)
-{
-    dlpack_py_impl_waiting *one, *next;
-
-    dlpack_py_impl_lock(&events->lock);
-    one = *link;
-    next = one->next;
-    if (next != NULL) {
-        next->last = one->last;
-        next->next_queue = one->next_queue;
-    }
-    *link = next != NULL ? next : one->next_queue;
-    one->next = NULL;
-    if (events->done == NULL)
-        events->done = one;
-    else
-        events->done_last->next = one;
-    events->done_last = one;
-    dlpack_py_impl_unlock(&events->lock);
-}
-
-/* Asks about what waits: of each stream up to the first that is not done. */
-static inline void
-dlpack_py_impl_collect_ask(const dlpack_py_device *device, int64_t here)
-{
-    dlpack_py_impl_waiting **link = &device->events->queues, *one;
-    dlpack_py_error error;
-    int mode, done;
-
-    if (dlpack_py_impl_relax(device, &mode, &error) < 0)
-        return;
-    while ((one = dlpack_py_impl_list_first(device->events, &link, here)) != NULL) {
-        done = 0;
-        (void)device->event_is_done(one->event, &done, &error);
-        if (done)
-            dlpack_py_impl_list_move(device->events, link);
-        else
-            link = &one->next_queue;
-    }
-    (void)dlpack_py_impl_unrelax(device, &mode, 0, &error);
-}
-
-/* Lets go of what is done, which is counted until its deleter has run. */
-static inline void
-dlpack_py_impl_collect_done(const dlpack_py_device *device)
-{
-    dlpack_py_events *events = device->events;
-    dlpack_py_impl_waiting *one;
-
-    while ((one = events->done) != NULL) {
-        dlpack_py_impl_delete(one->managed, one->form);
-        dlpack_py_impl_lock(&events->lock);
-        events->done = one->next;
-        (void)DLPACK_PY_IMPL_ADD(&events->waiting_count, -1);
-        dlpack_py_impl_unlock(&events->lock);
-        dlpack_py_impl_list_keep(device, one);
-    }
-}
-
-/* What dlpack_py_collect does, unless another thread, or a caller of this one, is at it. */
-static inline void
-dlpack_py_impl_collect(const dlpack_py_device *device)
-{
-    dlpack_py_events *events = device->events;
-    dlpack_py_impl_word process, before;
-
-    if (DLPACK_PY_IMPL_LOAD(&events->waiting_count) == 0) /* saves asking for the process */
-        return;
-    process = (dlpack_py_impl_word)DLPACK_PY_IMPL_PROCESS();
-    before = DLPACK_PY_IMPL_SWAP(&events->collecting, process);
-    if (before == process)
-        return;
-    if (before != 0) /* a thread of our parent's was at it: what it had is the parent's to let go of */
-        events->done = NULL;
-    dlpack_py_impl_collect_ask(device, dlpack_py_impl_interpreter_here());
-    dlpack_py_impl_collect_done(device);
-    DLPACK_PY_IMPL_STORE(&events->collecting, 0);
-}
-
-/* Let go of the tensors whose work is done (dlpack_py_release_on). Later calls of this
- * file's do it by themselves; who makes none calls this now and then, and after the last
- * work was waited for, before an interpreter or the process ends: what waits then leaks.
- *
- * Returns how many are still waiting that may be let go of here: those of the interpreter
- * that the thread is attached to; without one, all. The host does not wait. Deleters run
- * here, as by dlpack_py_release.
- */
-static inline size_t
-dlpack_py_collect(const dlpack_py_device *device)
-{
-    dlpack_py_events *events = device->events;
-    const int64_t here = dlpack_py_impl_interpreter_here();
-    const dlpack_py_impl_waiting *queue, *one;
-    size_t left = 0;
-
-    dlpack_py_impl_collect(device);
-    dlpack_py_impl_lock(&events->lock);
-    for (queue = events->queues; queue != NULL; queue = queue->next_queue) {
-        for (one = queue; one != NULL && dlpack_py_impl_is_collected_here(one, here); one = one->next)
-            left++;
-    }
-    for (one = events->done; one != NULL && dlpack_py_impl_is_collected_here(one, here); one = one->next)
-        left++;
-    dlpack_py_impl_unlock(&events->lock);
-    return left;
-}
-
-/* Puts a tensor on the list, behind the work that is queued on a stream. */
-static inline int
-dlpack_py_impl_release_later(const dlpack_py_device *device, dlpack_py_impl_visit *visit, dlpack_py_work_stream stream,
-                             dlpack_py_view *v, dlpack_py_error *error)
-{
-    dlpack_py_impl_waiting *one;
-
-    if (dlpack_py_impl_name_device(device, visit, &stream, error) < 0)
-        return -1;
-    one = dlpack_py_impl_list_spare(device->events, stream.device_id);
-    if (one == NULL)
-        return dlpack_py_impl_fail(error, DLPACK_PY_MEMORY_ERROR, "no memory to remember a tensor");
-    one->stream = stream;
-    if (dlpack_py_impl_record(device, visit, stream, &one->event, error) < 0) {
-        dlpack_py_impl_list_keep(device, one);
-        return -1;
-    }
-    one->managed = v->managed;
-    one->form = v->form;
-    one->interpreter = dlpack_py_impl_interpreter_of(v);
-    dlpack_py_impl_view_clear(v);
-    dlpack_py_impl_list_append(device, one);
-    return 0;
-}
-
-/* Let go of a view while work on its tensor is still queued on a stream.
- *
- * stream   the consumer's, with the number of its device
- * v        holds nothing afterwards; when this fails it is the caller's as before, who,
- *          where nothing captures, may synchronize and call dlpack_py_release
- *
- * Returns 0, or -1 with BufferError (the stream captures a graph, or is the default one
- * while another does: keep v as long as the graph), MemoryError or RuntimeError in *error.
- * The deleter waits in a list, behind an event, for a later call (dlpack_py_collect). The
- * host does not wait. Any thread. That the runtime does not give the device back, after v
- * is released, is no failure.
- */
-static inline int
-dlpack_py_release_on(const dlpack_py_device *device, dlpack_py_work_stream stream, dlpack_py_view *v,
-                     dlpack_py_error *error)
-{
-    dlpack_py_impl_visit visit = {-1, -1};
-    dlpack_py_error another;
-    int failed, captures = 0;
-
-    dlpack_py_impl_collect(device);
-    if (v->managed == NULL)
-        return 0;
-    failed = dlpack_py_impl_ask_capture(device, &visit, stream, &captures, error);
-    if (!failed && captures)
-        failed = dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
-                                     "the stream captures a graph, whose work comes later: keep the tensor as long as "
-                                     "the graph");
-    if (!failed)
-        failed = dlpack_py_impl_release_later(device, &visit, stream, v, error);
-    (void)dlpack_py_impl_visit_end(device, &visit, 0, &another); /* v is released or not, whatever comes of this */
-    return failed;
-}
-
-/* The same, and raises; where it cannot be remembered the host waits, other threads with
- * the interpreter do not. Where that fails too, the runtime is lost with all work of it.
- * -1 in that case, and in a capture, where v is still the caller's. */
-static inline int
-dlpack_py_impl_release_or_wait(const dlpack_py_device *device, dlpack_py_work_stream stream, dlpack_py_view *v)
-{
-    dlpack_py_error error, another;
-    int failed = dlpack_py_release_on(device, stream, v, &error);
-
-    if (failed && error.code != DLPACK_PY_BUFFER_ERROR) {
-        Py_BEGIN_ALLOW_THREADS
-        failed = dlpack_py_synchronize(device, &stream, 1, &another);
-        Py_END_ALLOW_THREADS
-        if (!failed || another.code != DLPACK_PY_BUFFER_ERROR)
-            dlpack_py_release(v);
-    }
-    return failed ? dlpack_py_raise(&error) : 0;
-}
-
-/* The same where nothing may fail: an exception in flight stays, one of ours is told as
- * unraisable, and in a capture the tensor leaks. */
-static inline void
-dlpack_py_impl_release_unraisable(const dlpack_py_device *device, dlpack_py_work_stream stream, dlpack_py_view *v)
-{
-    const dlpack_py_impl_shelf shelved = dlpack_py_impl_shelve_exception();
-    if (dlpack_py_impl_release_or_wait(device, stream, v) < 0)
-        PyErr_WriteUnraisable(NULL);
-    dlpack_py_impl_view_clear(v);
-    dlpack_py_impl_unshelve_exception(shelved);
-}
-
-/* The stream that a library works on at present, by the exchange table of an object's type:
- * who consumes on that very stream needs no order, and no event (X4).
- *
- * work   in: device_id; out: handle
- *
- * Returns 1; 0 where the type has no table, or one of this file's without a stream; or -1
- * with the library's exception.
- */
-static inline int
-dlpack_py_current_work(dlpack_py_state *state, PyObject *obj, const dlpack_py_device *device,
-                       dlpack_py_work_stream *work)
-{
-    const dlpack_py_impl_type *type;
-    dlpack_py_impl_type room;
-
-    if (state == NULL && (state = dlpack_py_state_get()) == NULL)
-        return -1;
-    type = dlpack_py_impl_type_get(state, Py_TYPE(obj), &room);
-    if (type == NULL)
-        return -1;
-#if DLPACK_PY_HAS_EXCHANGE_API
-    if (type->table != NULL && (!type->own || ((const dlpack_py_exchange *)type->table)->work_stream != NULL))
-        return dlpack_py_impl_ask_work((const DLPackExchangeAPI *)type->table, device, work) < 0 ? -1 : 1;
-#endif
-    (void)device;
-    (void)work;
-    return 0;
-}
-
-/* Take the tensor that obj offers, to work on it on a stream of the consumer's.
- *
- * state    NULL: looked up
- * device   the table of the stream's runtime
- * stream   as it crosses the protocol: never 0 on CUDA, never 1 or 2 on ROCm (S2, S3).
- *          It is ordered after the producer's work, by the producer (__dlpack__) or here
- *          (the exchange table of its type), and the host does not wait
- * want     a device of 0 is device->type here; NULL: anything there. With the option
- *          DLPACK_PY_NOTHING_PENDING no order is asked for: the producer is passed -1, and
- *          the stream may capture a graph
- *
- * Otherwise as dlpack_py_consume, and RuntimeError for what the device's runtime reports. A
- * raw capsule is taken as it is: whoever asked for it had a stream in mind.
- */
-static inline int
-dlpack_py_consume_on(dlpack_py_state *state, PyObject *obj, const dlpack_py_device *device, uintptr_t stream,
-                     const dlpack_py_want *want, dlpack_py_view *v)
-{
-    dlpack_py_request request = *dlpack_py_impl_no_request();
-    dlpack_py_impl_terms terms;
-    dlpack_py_want there;
-    dlpack_py_error error;
-
-    memset(&there, 0, sizeof(there));
-    there.alignment = 1;
-    if (want != NULL)
-        there = *want;
-    if (there.device == 0)
-        there.device = device->type;
-    dlpack_py_impl_view_clear(v);
-    request.stream.kind = DLPACK_PY_STREAM_HANDLE;
-    request.stream.handle = stream;
-    if (dlpack_py_check_stream(dlpack_py_device_make(device->type, 0), &request.stream, &error) < 0)
-        return dlpack_py_raise(&error);
-    if ((there.options & DLPACK_PY_NOTHING_PENDING) != 0)
-        request.stream.kind = DLPACK_PY_STREAM_NO_SYNC;
-    dlpack_py_impl_collect(device);
-    terms = dlpack_py_impl_terms_of(&there, &request);
-    terms.device = device;
-    return dlpack_py_impl_obtain(state, obj, &terms, v);
-}
-
-/* ---- 2.14 Results like an argument -------------------------------------- */
+/* ---- 2.13 Results like an argument -------------------------------------- */
 
 #if DLPACK_PY_HAS_EXCHANGE_API
 /* SetError of a table's allocator. It may come without a thread state: the first report
  * is kept, and raised when the allocator has returned. */
-static inline void
+DLPACK_PY_IMPL_RARE void
 dlpack_py_impl_note_error(void *context, const char *kind, const char *message)
 {
     dlpack_py_error *error = (dlpack_py_error *)context;
@@ -6228,7 +4830,7 @@ dlpack_py_impl_carrier_dealloc(PyObject *self)
     Py_DECREF(type);
 }
 
-static inline PyObject *
+DLPACK_PY_IMPL_RARE PyObject *
 dlpack_py_impl_carrier_type_new(void)
 {
     static PyMethodDef methods[] = {
@@ -6277,7 +4879,7 @@ dlpack_py_impl_carrier_steal(dlpack_py_state *state, dlpack_py_view *v)
 /* The from_dlpack of the library that obj comes from: of its array namespace, or else of
  * the module of its type, or of the package around that. A new reference, or NULL with
  * an exception. */
-static inline PyObject *
+DLPACK_PY_IMPL_RARE PyObject *
 dlpack_py_impl_find_from_dlpack(PyObject *obj)
 {
     PyObject *type = (PyObject *)Py_TYPE(obj), *module, *found = NULL, *name;
@@ -6317,7 +4919,7 @@ dlpack_py_impl_find_from_dlpack(PyObject *obj)
 }
 
 /* A view that was moved here, as what a managed tensor over it has to free. */
-static inline void
+DLPACK_PY_IMPL_RARE void
 dlpack_py_impl_free_view(void *context)
 {
     dlpack_py_release((dlpack_py_view *)context);
@@ -6406,7 +5008,7 @@ dlpack_py_return_like_steal(PyObject *like, dlpack_py_view *v)
     return made;
 }
 
-/* ---- 2.15 The exchange table of a type ---------------------------------- */
+/* ---- 2.14 The exchange table of a type ---------------------------------- */
 
 #if DLPACK_PY_HAS_EXCHANGE_API
 /* The exchange table of a type, from what its author has for __dlpack__ and from_dlpack
@@ -6500,7 +5102,7 @@ dlpack_py_impl_table_stream(const dlpack_py_exchange *x, DLDeviceType type, int3
 
 /* Is an object of another type than the table's (X7), or of a class derived from it that
  * exports in its own way? Raises. */
-static inline int
+DLPACK_PY_IMPL_RARE int
 dlpack_py_impl_refuse_object(const dlpack_py_exchange *x, dlpack_py_state *state, PyTypeObject *type)
 {
     const int derived = dlpack_py_impl_is_own(state, type, &x->api);
@@ -6622,7 +5224,7 @@ dlpack_py_impl_table_to_object(const dlpack_py_exchange *x, DLManagedTensorVersi
 /* Remembers that a type has a table, for as long as the type lives: its weak reference
  * takes itself out of the list. Each step is one of the list's or the dictionary's own, so
  * that types may come and go on several threads. */
-static inline int
+DLPACK_PY_IMPL_RARE int
 dlpack_py_impl_own_add(dlpack_py_state *state, const void *table, PyTypeObject *type)
 {
     PyObject *key = PyLong_FromVoidPtr(dlpack_py_impl_unconst(table)), *fresh = PyList_New(0);
@@ -6650,7 +5252,7 @@ dlpack_py_impl_own_add(dlpack_py_state *state, const void *table, PyTypeObject *
  * Returns 0, or -1 with an exception. The table's objects are of the type that it was
  * put on last in an interpreter, which is not kept alive by that.
  */
-static inline int
+DLPACK_PY_IMPL_RARE int
 dlpack_py_exchange_add(PyTypeObject *type, const dlpack_py_exchange *exchange)
 {
     dlpack_py_state *state = dlpack_py_state_get();

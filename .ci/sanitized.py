@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 modules = Path(sys.argv[1]).resolve()
@@ -55,10 +56,10 @@ elsewhere = ["tests/build", "tests/streams"]
 others = [
     str(path) for path in Path("tests").glob("[a-z]*/") if path.is_dir() and str(path) not in [*whole, *elsewhere]
 ]
-complaints = [
-    *run_pytest(*whole, f"--ignore={many}", asan="fast_unwind_on_malloc=0:malloc_context_size=8"),
-    *run_pytest(*sorted(others), many, asan="fast_unwind_on_malloc=1"),
-]
+with ThreadPoolExecutor() as pool:
+    slow = pool.submit(run_pytest, *whole, f"--ignore={many}", asan="fast_unwind_on_malloc=0:malloc_context_size=8")
+    fast = pool.submit(run_pytest, *sorted(others), many, asan="fast_unwind_on_malloc=1")
+    complaints = slow.result() + fast.result()
 print("\n".join(complaints))
 print(f"sanitizers: {len(complaints)} complaints")
 sys.exit(bool(complaints))

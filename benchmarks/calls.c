@@ -1,9 +1,7 @@
 /* The calls that an exchange is made of, to be counted: each function here is as short as an author's can be. The
- * array is float64 (3, 4), row-major, with its managed tensors embedded, and a state at hand. */
+ * array is float64 (3, 4), row-major, with its managed tensors embedded. */
 
 #include "dlpack_py.h"
-
-static dlpack_py_state *state; /* of the one interpreter that is measured */
 
 /* ---- Own and Plain: with an exchange table, and without -------------------- */
 
@@ -56,7 +54,7 @@ own_dlpack(PyObject *op, PyObject *const *args, Py_ssize_t nargs, PyObject *kwna
 static PyObject *
 own_dlpack_allocated(PyObject *op, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
-    return dlpack_py_produce_with(state, op, &((Own *)op)->embedded.versioned.dl_tensor, 0, args, nargs, kwnames);
+    return dlpack_py_produce(op, &((Own *)op)->embedded.versioned.dl_tensor, 0, args, nargs, kwnames);
 }
 
 static PyMethodDef own_methods[] = {
@@ -100,7 +98,7 @@ static PyObject *
 borrow(PyObject *Py_UNUSED(module), PyObject *obj)
 {
     dlpack_py_view v;
-    if (dlpack_py_borrow_with(state, obj, &matrix, &v) < 0)
+    if (dlpack_py_borrow(obj, &matrix, &v) < 0)
         return NULL;
     dlpack_py_release(&v);
     Py_RETURN_NONE;
@@ -108,17 +106,6 @@ borrow(PyObject *Py_UNUSED(module), PyObject *obj)
 
 static PyObject *
 consume(PyObject *Py_UNUSED(module), PyObject *obj)
-{
-    dlpack_py_view v;
-    if (dlpack_py_consume_with(state, obj, &matrix, &v) < 0)
-        return NULL;
-    dlpack_py_release(&v);
-    Py_RETURN_NONE;
-}
-
-/* As most write it: without a state. */
-static PyObject *
-consume_plainly(PyObject *Py_UNUSED(module), PyObject *obj)
 {
     dlpack_py_view v;
     if (dlpack_py_consume(obj, &matrix, &v) < 0)
@@ -135,7 +122,7 @@ borrow_three(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t narg
     Py_ssize_t i;
     int failed = 0;
     for (i = 0; i < nargs && i < 3 && !failed; i++)
-        failed = dlpack_py_borrow_with(state, args[i], &matrix, &v[i]) < 0; /* nothing to release, where it fails */
+        failed = dlpack_py_borrow(args[i], &matrix, &v[i]) < 0; /* nothing to release, where it fails */
     while (i-- > 0)
         dlpack_py_release(&v[i]);
     if (failed)
@@ -193,7 +180,6 @@ repeat(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs, PyO
 static PyMethodDef functions[] = {
     {"borrow", borrow, METH_O, NULL},
     {"consume", consume, METH_O, NULL},
-    {"consume_plainly", consume_plainly, METH_O, NULL},
     {"borrow_three", FASTCALL(borrow_three), METH_FASTCALL, NULL},
     {"make", make, METH_NOARGS, NULL},
     {"make_like", make_like, METH_O, NULL},
@@ -209,10 +195,9 @@ PyMODINIT_FUNC
 PyInit_calls(void)
 {
     PyObject *module = PyModule_Create(&module_def);
-    state = dlpack_py_state_get();
     Py_INCREF(&own_type);
     Py_INCREF(&plain_type);
-    if (module == NULL || state == NULL || PyType_Ready(&own_type) < 0 || PyType_Ready(&plain_type) < 0 ||
+    if (module == NULL || PyType_Ready(&own_type) < 0 || PyType_Ready(&plain_type) < 0 ||
         dlpack_py_exchange_add(&own_type, &own_exchange) < 0 ||
         PyModule_AddObject(module, "Own", (PyObject *)&own_type) < 0 ||
         PyModule_AddObject(module, "Plain", (PyObject *)&plain_type) < 0 ||

@@ -2,6 +2,14 @@
 
 import gc
 import os
+from collections import Counter, defaultdict
+
+import pytest
+
+try:
+    from hypothesis import settings
+except ImportError:  # The environments of single peers and of GPUs have none: no test that runs there has examples.
+    settings = None
 
 # Leaks are looked for in this process: in children, which end in the midst of things, LeakSanitizer itself crashes.
 if "ASAN_OPTIONS" in os.environ:
@@ -12,8 +20,38 @@ if "DLPACK_PY_BUILD_DIR" not in os.environ:
 
     os.environ["DLPACK_PY_BUILD_DIR"] = os.path.dirname(dlarray.__file__)
 
+# Each test has a few examples, the same each time. DLPACK_PY_EXAMPLES=1000 gives it a thousand others.
+EXAMPLES = os.environ.get("DLPACK_PY_EXAMPLES")
+if settings:
+    settings.register_profile(
+        "suite", deadline=None, database=None, derandomize=EXAMPLES is None, max_examples=int(EXAMPLES or "100")
+    )
+    settings.load_profile("suite")
+
 
 def pytest_collection_finish():
-    """What pytest has made is not looked through each time that a test collects garbage: without a GIL, all of it."""
+    freeze()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item, nextitem):
+    """After the last test of a file."""
+    if nextitem is not None and nextitem.path != item.path:
+        freeze()
+
+
+def freeze():
+    """Many tests collect garbage. That looks through all objects but frozen ones: pytest's reports are frozen here."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_terminal_summary(terminalreporter):
+    """One line for each reason to skip. "what is missing: reason" stands in the tests where several share a reason."""
+    missing = defaultdict(Counter)
+    for report in terminalreporter.stats.get("skipped", []):
+        what, _, reason = report.longrepr[2].removeprefix("Skipped: ").rpartition(": ")
+        missing[reason][what] += 1
+    for reason, counts in sorted(missing.items()):
+        names = ", ".join(f"{what} ({count})" for what, count in sorted(counts.items()) if what)
+        terminalreporter.write_line(f"SKIPPED {sum(counts.values())}: {reason}{': ' * bool(names)}{names}")

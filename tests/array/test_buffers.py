@@ -17,7 +17,7 @@ import dlarray
 import dltensor
 import numpy
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 FORMATS = dict(zip(dltensor.DTYPES, "? b h i q B H I Q e f d Zf Zd".split()))
@@ -102,7 +102,6 @@ def views(draw):
 # ---- What is exported ----
 
 
-@settings(deadline=None, max_examples=200)
 @given(views())
 def test_every_request_is_met_or_refused_as_numpy_does_it(a):
     same = as_numpy(a)
@@ -125,7 +124,6 @@ def test_every_request_is_met_or_refused_as_numpy_does_it(a):
             assert ours["ndim"] == (a.ndim if layout & ND else 1)
 
 
-@settings(deadline=None, max_examples=200)
 @given(views())
 def test_memoryview_numpy_and_bytes_see_the_same_elements(a):
     expected = numpy.array(a.tolist(), dtype=a.dtype).reshape(a.shape)
@@ -288,7 +286,6 @@ def test_frombuffer_is_over_the_same_memory():
     assert dlarray.frombuffer(bytes(8)).readonly
 
 
-@settings(deadline=None, max_examples=300)
 @given(
     size=st.integers(0, 40),
     dtype=st.sampled_from(list(FORMATS)),

@@ -14,7 +14,7 @@ import dlarray
 import dltensor
 import numpy
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
@@ -36,8 +36,6 @@ VALUES = {
     "complex64": [0j, 1.5 - 2.5j, complex(math.inf, -(2.0**127))],
     "complex128": [0j, 1.5 - 2.5j, complex(math.inf, -sys.float_info.max)],
 }
-
-thorough = settings(deadline=None, max_examples=200)
 
 
 class Derived(dlarray.Array):
@@ -307,7 +305,6 @@ def shapes_and_keys(draw):
     return shape, tuple(items)
 
 
-@thorough
 @given(shapes_and_keys())
 def test_a_key_looks_at_what_it_would_in_nested_lists(shape_and_key):
     shape, key = shape_and_key
@@ -322,7 +319,6 @@ def test_a_key_looks_at_what_it_would_in_nested_lists(shape_and_key):
         assert found.owner is a.owner
 
 
-@thorough
 @given(shapes_and_keys())
 def test_assigning_to_a_key_changes_what_it_looks_at_and_nothing_else(shape_and_key):
     shape, key = shape_and_key
@@ -473,7 +469,6 @@ def views_and_shapes(draw):
     return a, draw(st.permutations(shape))
 
 
-@thorough
 @given(views_and_shapes())
 def test_reshape_is_a_view_exactly_when_strides_for_it_exist(view_and_shape):
     a, shape = view_and_shape

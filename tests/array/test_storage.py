@@ -11,7 +11,7 @@ import dltensor
 import numpy
 import pytest
 from dltensor import IS_COPIED, LEGACY, PADDED, READ_ONLY, VERSIONED
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 # As (code, bits, lanes).
@@ -31,8 +31,6 @@ STORED = {
 }
 SUB_BYTE = [name for name, (_, bits, _) in STORED.items() if bits < 8]
 ONE_PER_WIDTH = ["bfloat16", "float8_e5m2", "float6_e3m2fn", "float4_e2m1fn"]
-
-thorough = settings(deadline=None, max_examples=300)
 
 
 def pack(codes, bits):
@@ -168,7 +166,6 @@ def shapes_and_keys(draw):
     return shape, tuple(items)
 
 
-@thorough
 @given(st.sampled_from(ONE_PER_WIDTH), st.data())
 def test_a_view_shows_its_elements_or_would_begin_within_a_byte(dtype, data):
     """D1: a tensor begins with a byte. NumPy, on one number for each element, says which they are."""
@@ -188,7 +185,6 @@ def test_a_view_shows_its_elements_or_would_begin_within_a_byte(dtype, data):
         assert view.data_ptr == a.data_ptr + int(chosen.flat[0]) * bits // 8
 
 
-@thorough
 @given(st.sampled_from(ONE_PER_WIDTH), st.data())
 def test_views_of_views_and_other_shapes_show_the_same_elements(dtype, data):
     shape = data.draw(st.lists(st.integers(1, 5), min_size=1, max_size=3))
@@ -233,7 +229,6 @@ def test_strides_that_reach_far_are_only_looked_at():
 # ---- Buffers of them ----
 
 
-@thorough
 @given(st.sampled_from(list(STORED)), st.integers(0, 13), st.integers(-1, 20))
 def test_frombuffer_counts_elements_in_bits(dtype, size, count):
     bits = STORED[dtype][1]
@@ -286,7 +281,6 @@ def test_every_float16_is_the_number_that_numpy_reads():
     numpy.testing.assert_array_equal(numpy.array(a.tolist()), halves.astype("float64"))
 
 
-@thorough
 @given(st.floats(width=64) | st.floats(-1e5, 1e5) | st.floats(-1e-4, 1e-4))
 def test_a_number_becomes_the_float16_that_struct_makes_of_it(number):
     a = dlarray.zeros(1, "float16")

@@ -71,19 +71,25 @@ def compilers():
     return {f"{family}-{major}": pair for (family, major), pair in sorted(found.items())}
 
 
+def installed_pythons(version):
+    """The interpreters of a version, as (command, folder of its headers)."""
+    pyenv = os.environ.get("PYENV_ROOT", os.path.expanduser("~/.pyenv"))
+    tell = "import sys, sysconfig; print('%d.%d ' % sys.version_info[:2] + sysconfig.get_path('include'))"
+    name = f"python{version}"
+    for command in [sys.executable, name, *sorted(glob.glob(f"{pyenv}/versions/{version}.*/bin/{name}"))]:
+        is_version, _, include = (output(command, "-c", tell) or "").partition(" ")
+        if is_version == version:
+            yield command, include
+
+
 @functools.cache
 def pythons():
     """The interpreters that have headers, as {"3.9": (command, folder of Python.h)}."""
     found = {}
-    pyenv = os.environ.get("PYENV_ROOT", os.path.expanduser("~/.pyenv"))
-    tell = "import sys, sysconfig; print('%d.%d' % sys.version_info[:2], sysconfig.get_path('include'))"
     for version in PYTHONS:
-        name = f"python{version}"
-        for command in [sys.executable, name, *sorted(glob.glob(f"{pyenv}/versions/{version}.*/bin/{name}"))]:
-            is_version, _, include = (output(command, "-c", tell) or "").partition(" ")
-            if is_version == version and os.path.exists(os.path.join(include, "Python.h")):
-                found[version] = (command, include)
-                break
+        for command, include in installed_pythons(version):
+            if os.path.exists(os.path.join(include, "Python.h")):
+                found.setdefault(version, (command, include))
     return found
 
 

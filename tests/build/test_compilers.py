@@ -30,18 +30,19 @@ def combinations():
 def missing():
     for family in machine.COMPILERS:
         if not any(name.startswith(family) for name in machine.compilers()):
-            yield f"{family}: none on the path"
+            yield f"{family}: not on this machine"
     for version in machine.PYTHONS:
         if version not in machine.pythons():
-            yield f"CPython {version}: none with headers on the path"
+            yield f"CPython {version} with headers: not on this machine"
     for version in machine.DLPACKS:
         if version not in machine.dlpack_headers():
-            yield f"dlpack.h {version}: get it with `tests/build/machine.py fetch`"
+            yield f"dlpack.h {version}: `tests/build/machine.py fetch` gets it"
 
 
 def build_module(folder, source, *flags, **where):
     """Builds and runs uses_all, in the interpreter that runs the tests."""
-    done = machine.compile_c(source, *flags, "-shared", "-o", str(folder / "uses_all.so"), **where)
+    flags = "-DUSE_DEVICE_LAYER", *flags, "-shared", "-o", str(folder / "uses_all.so")
+    done = machine.compile_c(source, *flags, **where)
     assert done.returncode == 0, done.stderr
 
 
@@ -59,9 +60,10 @@ def test_no_warning_in_any_combination(tmp_path, compiler, standard, python, dlp
     source = USES_ALL.with_suffix(".cpp" if standard in machine.CXX_STANDARDS else ".c")
     commands = machine.compilers()[compiler]
     if source.suffix == ".cpp" and commands[1] is None:
-        pytest.skip(f"{compiler} comes without a C++ compiler")
+        pytest.skip("C++ compiler: not on this machine")
     where = {"dlpack": machine.dlpack_headers()[dlpack], "python": machine.pythons()[python][1], "compiler": commands}
-    done = machine.compile_c(source, f"-std={standard}", *machine.how_far(standard, tmp_path), **where)
+    flags = "-DUSE_DEVICE_LAYER", f"-std={standard}"
+    done = machine.compile_c(source, *flags, *machine.how_far(standard, tmp_path), **where)
     if done.returncode != 0:
         alone = tmp_path / f"alone{source.suffix}"
         alone.write_text("#include <Python.h>\n")
@@ -73,16 +75,20 @@ def test_no_warning_in_any_combination(tmp_path, compiler, standard, python, dlp
 @pytest.mark.parametrize("suffix", [".c", ".cpp"])
 def test_every_function_works_as_c_and_as_cpp(tmp_path, suffix):
     if suffix == ".cpp" and list(machine.compilers().values())[-1][1] is None:
-        pytest.skip("no C++ compiler")
+        pytest.skip("C++ compiler: not on this machine")
     build_module(tmp_path, USES_ALL.with_suffix(suffix))
     run_module(tmp_path)
 
 
-def test_uses_all_does_use_every_function():
-    header = (machine.ROOT / "dlpack_py.h").read_text()
-    public = set(re.findall(r"^(dlpack_py_(?!impl_)\w+)\(", header, re.MULTILINE))
-    used = set(re.findall(r"\bdlpack_py_\w+(?=\()", USES_ALL.read_text()))
-    assert len(public) > 50 and public - used == set()
+@pytest.mark.parametrize("name, count", [("dlpack_py", 50), ("dlpack_device", 8)])
+def test_uses_all_does_use_every_function(name, count):
+    header = (machine.ROOT / f"{name}.h").read_text()
+    public = set(re.findall(rf"^({name}_(?!impl_)\w+)\(", header, re.MULTILINE))
+    text = USES_ALL.read_text()
+    used = set(re.findall(rf"\b{name}_\w+(?=\()", text))
+    if "DLPACK_DEVICE_OPERATIONS" in text:
+        used |= {"dlpack_device_make_ready", "dlpack_device_copy", "dlpack_device_call_on"}
+    assert len(public) > count and public - used == set()
 
 
 def capabilities():
@@ -91,7 +97,7 @@ def capabilities():
 
 @pytest.mark.parametrize("switch", ["DLPACK_PY_PLAIN=1", *(f"{name}=0" for name in capabilities())])
 def test_every_function_works_without(tmp_path, switch):
-    build_module(tmp_path, USES_ALL, f"-D{switch}")
+    build_module(tmp_path, USES_ALL, f"-D{switch}", "-O0")
     run_module(tmp_path)
 
 
@@ -99,7 +105,7 @@ def test_every_function_works_without(tmp_path, switch):
 def test_every_function_works_under_the_limited_api(tmp_path, built_for):
     pythons = {version: found for version, found in machine.pythons().items() if machine.has_gil(found[0])}
     if built_for not in pythons:
-        pytest.skip(f"CPython {built_for}: none with headers and a GIL on the path")
+        pytest.skip(f"CPython {built_for} with headers: not on this machine")
     build_module(tmp_path, USES_ALL, "-DPy_LIMITED_API=0x030C0000", python=pythons[built_for][1])
     for version in ("3.12", "3.13"):
         if version in pythons:
@@ -109,7 +115,8 @@ def test_every_function_works_under_the_limited_api(tmp_path, built_for):
 @pytest.mark.parametrize("standard", machine.C_STANDARDS)
 def test_the_tensor_layer_needs_no_python(tmp_path, standard):
     program = tmp_path / "program"
-    done = machine.compile_c(USES_ALL, "-DDLPACK_PY_NO_PYTHON", f"-std={standard}", "-o", str(program), python=None)
+    flags = "-DUSE_DEVICE_LAYER", "-DDLPACK_PY_NO_PYTHON", f"-std={standard}", "-o", str(program)
+    done = machine.compile_c(USES_ALL, *flags, python=None)
     assert done.returncode == 0, done.stderr
     assert subprocess.run([program]).returncode == 0
 
@@ -124,11 +131,11 @@ def test_the_tensor_layer_is_right_in_each_flavour(tmp_path, source, flavour):
     includes_it.write_text(f'#include "{source}"\n')
     flags = [] if flavour == "C++" else [flavour]
     if flavour == "C++" and list(machine.compilers().values())[-1][1] is None:
-        pytest.skip("no C++ compiler")
+        pytest.skip("C++ compiler: not on this machine")
     empty, program = tmp_path / "empty.c", str(tmp_path / "program")
     empty.write_text("int main(void) { return 0; }")
     if flavour == "-m32" and machine.compile_c(empty, *flags, "-o", program, python=None).returncode != 0:
-        pytest.skip("the compiler makes no 32-bit programs here")
+        pytest.skip("32-bit libraries: not on this machine")
     done = machine.compile_c(includes_it, *flags, "-o", program, python=None)
     assert done.returncode == 0, done.stderr
     done = subprocess.run([program], capture_output=True, text=True)

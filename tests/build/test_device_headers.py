@@ -68,9 +68,7 @@ def combinations():
 
 
 MISSING = [
-    pytest.param(
-        *5 * [None], marks=pytest.mark.skip(reason=f"{name}: get it with `tests/build/machine.py fetch`"), id=name
-    )
+    pytest.param(*5 * [None], marks=pytest.mark.skip(reason=f"{name}: `tests/build/machine.py fetch` gets it"), id=name)
     for name in machine.RUNTIMES
     if name not in machine.runtimes()
 ]
@@ -84,7 +82,7 @@ def test_no_warning_in_any_combination(tmp_path, runtime, compiler, standard, wa
     source = USES_DEVICE.with_suffix(".cpp" if standard in machine.CXX_STANDARDS else ".c")
     commands = machine.compilers()[compiler]
     if source.suffix == ".cpp" and commands[1] is None:
-        pytest.skip(f"{compiler} comes without a C++ compiler")
+        pytest.skip("C++ compiler: not on this machine")
     flags = f"-std={standard}", *machine.how_far(standard, tmp_path)
     done = compile_device(source, runtime, way, flavour, *flags, compiler=commands)
     if done.returncode != 0:
@@ -108,7 +106,7 @@ def test_uses_device_does_use_every_function():
 def test_both_are_in_one_program_without_a_name_of_theirs_in_it(tmp_path):
     newest = {kind(runtime): runtime for runtime in machine.runtimes()}
     if len(newest) < 2:
-        pytest.skip("headers of both CUDA and HIP are not here")
+        pytest.skip("headers of both CUDA and HIP: not on this machine")
     for number, runtime in enumerate(newest.values()):
         flags = "-c", f"-Duse_producer=produce{number}", f"-Duse_consumer=consume{number}"
         done = compile_device(USES_DEVICE, runtime, "by switch", "Python", *flags, "-o", str(tmp_path / f"{number}.o"))
@@ -130,7 +128,7 @@ def families():
 @pytest.mark.parametrize("flavour", ["Python", "no Python"])
 def test_without_the_headers_of_the_runtime_one_error_names_them(tmp_path, family, platform, way, flavour):
     if family not in families():
-        pytest.skip(f"{family}: none on the path")
+        pytest.skip(f"{family}: not on this machine")
     source = tmp_path / "asks.c"
     source.write_text('#include "dlpack_py.h"\n')
     flags = *WAYS[way](platform), *FLAVOURS[flavour], "-fsyntax-only"
@@ -145,7 +143,7 @@ def test_without_the_headers_of_the_runtime_one_error_names_them(tmp_path, famil
 @pytest.mark.parametrize("runtime", [name for name in machine.runtimes() if kind(name) == "HIP"] or ["HIP"])
 def test_a_file_for_per_thread_streams_has_names_for_both_default_streams_S3(tmp_path, runtime):
     if runtime not in machine.runtimes():
-        pytest.skip("HIP: get its headers with `tests/build/machine.py fetch`")
+        pytest.skip("HIP: `tests/build/machine.py fetch` gets it")
     source = tmp_path / "per_thread.c"
     source.write_text(
         textwrap.dedent("""
@@ -189,7 +187,7 @@ def test_a_runtime_that_is_too_old_is_said_to_be(tmp_path, platform):
 def test_hip_without_a_platform_is_one_error(tmp_path):
     hip = [runtime for runtime in machine.runtimes() if kind(runtime) == "HIP"]
     if not hip:
-        pytest.skip("no headers of HIP")
+        pytest.skip("headers of HIP: not on this machine")
     source = tmp_path / "asks.c"
     source.write_text('#include "dlpack_rocm.h"\n')
     include = machine.runtimes()[hip[-1]]
@@ -260,7 +258,7 @@ PyObject *consume(PyObject *obj, dlpack_py_want wanted, cudaStream_t stream, Gra
 def test_the_code_in_the_guide_to_streams_compiles(tmp_path):
     cuda = [runtime for runtime in machine.runtimes() if kind(runtime) == "CUDA"]
     if not cuda:
-        pytest.skip("no headers of CUDA")
+        pytest.skip("headers of CUDA: not on this machine")
     text = (machine.ROOT / "docs" / "streams.md").read_text()
     source = tmp_path / "guide.c"
     method, *bodies = re.findall(r"^```c\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
@@ -280,7 +278,7 @@ def test_without_a_driver_each_call_says_so_and_memory_is_the_hosts(tmp_path):
         (None, None),
     )
     if library is None:
-        pytest.skip("no library of the CUDA runtime beside its headers")
+        pytest.skip("library of the CUDA runtime: not on this machine")
     program = tmp_path / "program"
     flags = str(library), f"-Wl,-rpath,{library.parent}", "-o", str(program)
     done = compile_device(USES_DEVICE, runtime, "included", "no Python", *flags)

@@ -35,7 +35,7 @@ def test_the_example_adds_at_most_thirty_lines(added_lines):
 
 
 HANDSHAKES = sorted(Path(os.environ["DLPACK_PY_BUILD_DIR"]).glob("handshake_*"))
-NO_HANDSHAKE = pytest.mark.skip(reason="headers of CUDA or HIP were not found when the tests were built")
+NO_HANDSHAKE = pytest.mark.skip(reason="headers of CUDA or HIP: not on this machine")
 
 
 @pytest.mark.parametrize(
@@ -68,4 +68,5 @@ def test_the_licence_in_the_header_is_that_of_the_project():
 
 
 def test_no_line_is_longer_than_120_columns():
-    assert [line for line in HEADER.splitlines() if len(line) > 120] == []
+    lines = [line for header in sorted(machine.ROOT.glob("*.h")) for line in header.read_text().splitlines()]
+    assert [line for line in lines if len(line) > 120] == []

@@ -120,7 +120,7 @@ def test_meson_finds_the_installed_package(project, installed):
 
 def test_pkg_config_knows_the_installed_header(installed):
     if machine.output("pkg-config", "--version") is None:
-        pytest.skip("no pkg-config")
+        pytest.skip("pkg-config: not on this machine")
     path = {**os.environ, "PKG_CONFIG_PATH": str(installed / "share" / "pkgconfig")}
     ask = ["pkg-config", "--cflags", "dlpack_py >= 0.1"]
     answer = subprocess.run(ask, env=path, capture_output=True, text=True, check=True).stdout

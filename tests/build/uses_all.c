@@ -1,7 +1,10 @@
-/* Uses every function of dlpack_py.h, so that a compiler sees them all: as C, as C++ and in each build flavour. As a
- * module, run() exports six numbers in each way and takes them back; with DLPACK_PY_NO_PYTHON it is a program that does
- * what the tensor layer can. */
+/* Uses every function of dlpack_py.h, and with USE_DEVICE_LAYER those of dlpack_device.h, so that a compiler sees them all:
+ * as C, as C++ and in each build flavour. As a module, run() exports six numbers in each way and takes them back; with
+ * DLPACK_PY_NO_PYTHON it is a program that does what the tensor layer can. */
 #include "dlpack_py.h"
+#ifdef USE_DEVICE_LAYER
+#include "dlpack_device.h"
+#endif
 
 /* A function made of checks returns 0, or the line of the first that failed. */
 #define CHECK(condition)     \
@@ -11,6 +14,8 @@
     } while (0)
 
 static const int64_t shape[2] = {2, 3}, columns[2] = {1, 2};
+
+#ifdef USE_DEVICE_LAYER
 
 /* A device of the author's own: its memory is the host's, its streams do their work at once. */
 
@@ -67,7 +72,7 @@ static int
 own_exchange_capture_mode(int *mode, dlpack_py_error *error)
 {
     (void)error;
-    *mode = DLPACK_PY_CAPTURE_RELAXED;
+    *mode = DLPACK_DEVICE_CAPTURE_RELAXED;
     return 0;
 }
 
@@ -146,11 +151,11 @@ own_copy(void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t 
     return 0;
 }
 
-static const dlpack_py_device *
+static const dlpack_device_runtime *
 own_device(void)
 {
-    static dlpack_py_events events;
-    static const dlpack_py_device device = {
+    static dlpack_device_events events;
+    static const dlpack_device_runtime device = {
         12,
         0,
         0,
@@ -186,13 +191,23 @@ use_device_table(void)
     dlpack_py_error error;
 
     t.device = dlpack_py_device_make(12, 0);
-    CHECK(dlpack_py_order(own_device(), before, 2, after, &error) == 0);
-    CHECK(dlpack_py_synchronize(own_device(), before, 2, &error) == 0);
-    CHECK(dlpack_py_copy_to_host(own_device(), &to, &t, 0, before, 2, &error) == 0);
+    CHECK(dlpack_device_order(own_device(), before, 2, after, &error) == 0);
+    CHECK(dlpack_device_synchronize(own_device(), before, 2, &error) == 0);
+    CHECK(dlpack_device_copy_to_host(own_device(), &to, &t, 0, before, 2, &error) == 0);
     CHECK(compact[1] >= 2 && compact[1] <= 2);
-    dlpack_py_free_events(own_device());
+    dlpack_device_free_events(own_device());
     return 0;
 }
+
+#else
+
+static int
+use_device_table(void)
+{
+    return 0;
+}
+
+#endif
 
 static int
 use_tensor_layer(void)
@@ -314,7 +329,8 @@ use_consumer(PyObject *owner)
     dlpack_py_request request;
     dlpack_py_view v;
 
-    CHECK(dlpack_py_consume_with(dlpack_py_state_get(), owner, NULL, &v) == 0);
+    CHECK(dlpack_py_state_get() != NULL);
+    CHECK(dlpack_py_consume(owner, NULL, &v) == 0);
     dlpack_py_release(&v);
     CHECK(dlpack_py_from_dlpack(&owner, 1, NULL, NULL, &v) == 0);
     dlpack_py_release(&v);
@@ -331,7 +347,6 @@ static int
 use_producer(PyObject *owner)
 {
     const DLTensor t = describe(owner);
-    dlpack_py_state *state = dlpack_py_state_get();
     dlpack_py_request request;
     dlpack_py_offer offer;
     dlpack_py_plan plan;
@@ -341,8 +356,6 @@ use_producer(PyObject *owner)
 
     Py_INCREF(owner);
     line = check_taken(owner, owner);
-    CHECK(line == 0);
-    line = check_taken(dlpack_py_produce_with(state, owner, &t, 0, NULL, 0, NULL), owner);
     CHECK(line == 0);
     line = check_taken(dlpack_py_produce_args(owner, &t, 0, NULL, NULL, NULL, NULL), owner);
     CHECK(line == 0);
@@ -414,8 +427,6 @@ use_exchange(Numbers *owner)
 #endif
     CHECK(dlpack_py_borrow(like, NULL, &v) == 0 && dlpack_py_data(&v) == owner->values);
     dlpack_py_release(&v);
-    CHECK(dlpack_py_borrow_with(dlpack_py_state_get(), like, NULL, &v) == 0 && dlpack_py_data(&v) == owner->values);
-    dlpack_py_release(&v);
     managed = dlpack_py_allocate(&t, &error);
     CHECK(managed != NULL);
     managed->deleter(managed);
@@ -456,6 +467,15 @@ use_embedded(Numbers *owner)
     return 0;
 }
 
+#ifdef USE_DEVICE_LAYER
+
+static const dlpack_py_device *
+own_operations(void)
+{
+    static const dlpack_py_device device = DLPACK_DEVICE_OPERATIONS(12, 0, 0, own_device);
+    return &device;
+}
+
 static int
 use_device(PyObject *owner)
 {
@@ -470,20 +490,31 @@ use_device(PyObject *owner)
 
     t.device = dlpack_py_device_make(12, 0);
     offer = dlpack_py_offer_make(owner, &t, 0);
-    offer.device = own_device();
+    offer.device = own_operations();
     offer.pending = &pending;
     offer.pending_count = 1;
     CHECK(dlpack_py_parse_request_args(NULL, NULL, NULL, Py_True, &request) == 0);
     capsule = dlpack_py_answer(&offer, &request);
-    CHECK(capsule != NULL && dlpack_py_consume_on(NULL, capsule, own_device(), own.handle, NULL, &v) == 0);
+    CHECK(capsule != NULL && dlpack_device_consume(NULL, capsule, own_operations(), own.handle, NULL, &v) == 0);
     Py_DECREF(capsule);
     CHECK(dlpack_py_data(&v) != ((Numbers *)owner)->values && *((double *)dlpack_py_data(&v) + 5) >= 0);
-    CHECK(dlpack_py_release_on(own_device(), own, &v, &error) == 0 && v.managed == NULL);
-    CHECK(dlpack_py_collect(own_device()) == 0);
-    CHECK(dlpack_py_current_work(NULL, owner, own_device(), &work) == 0);
-    dlpack_py_free_events(own_device());
+    CHECK(dlpack_device_release(own_device(), own, &v, &error) == 0 && v.managed == NULL);
+    CHECK(dlpack_device_collect(own_device()) == 0);
+    CHECK(dlpack_device_current_work(NULL, owner, own_operations(), &work) == 0);
+    dlpack_device_free_events(own_device());
     return 0;
 }
+
+#else
+
+static int
+use_device(PyObject *owner)
+{
+    (void)owner;
+    return 0;
+}
+
+#endif
 
 /* Raises RuntimeError with the line of a check that failed. */
 static PyObject *

@@ -40,8 +40,8 @@ main(void)
     if (work.handle != DEVICE(stream)(own))
         return 1;
     (void)print("order", DEVICE(order)(own, 0, own, 1, &error), &error);
-    (void)print("synchronize", dlpack_py_synchronize(DEVICE(runtime)(), &work, 1, &error), &error);
-    (void)print("copy_to_host", dlpack_py_copy_to_host(DEVICE(runtime)(), &to, &t, 0, &work, 1, &error), &error);
+    (void)print("synchronize", dlpack_device_synchronize(DEVICE(runtime)(), &work, 1, &error), &error);
+    (void)print("copy_to_host", dlpack_device_copy_to_host(DEVICE(runtime)(), &to, &t, 0, &work, 1, &error), &error);
     if (!print("find_device", DEVICE(find_device)(values, &device, &error), &error))
         printf("on %s\n", dlpack_py_device_text(device, text));
     DEVICE(free_events)();
@@ -61,6 +61,8 @@ int
 use_consumer(PyObject *obj)
 {
     dlpack_py_view v;
+    if (DEVICE(operations)()->runtime() != DEVICE(runtime)())
+        return -1;
     if (DEVICE(consume)(obj, NULL, NULL, &v) < 0)
         return -1;
     if (DEVICE(release)(&v, NULL) < 0)

@@ -240,8 +240,9 @@ probe_consume(PyObject *Py_UNUSED(module), PyObject *args, PyObject *names)
         failed = dlpack_py_from_dlpack_args(obj, device, copy, wanted == NULL ? NULL : &want.want, &self->view);
     else if (with_state) {
         dlpack_py_state *state = dlpack_py_state_get();
-        failed =
-            state == NULL || dlpack_py_consume_with(state, obj, wanted == NULL ? NULL : &want.want, &self->view) < 0;
+        dlpack_py_request request;
+        failed = state == NULL || dlpack_py_parse_request_args(NULL, NULL, NULL, NULL, &request) < 0 ||
+                 dlpack_py_consume_request(state, obj, &request, wanted == NULL ? NULL : &want.want, &self->view) < 0;
     }
     else
         failed = dlpack_py_consume(obj, wanted == NULL ? NULL : &want.want, &self->view);

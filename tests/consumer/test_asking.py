@@ -335,7 +335,7 @@ def test_a_raw_capsule_is_copied_by_the_consumer_C3():
         ((1, None), TypeError),
         ((1.0, 0), TypeError),
         (b"cpu", TypeError),
-        (object(), TypeError),
+        (Ellipsis, TypeError),
     ],
     ids=ascii,
 )
@@ -346,7 +346,7 @@ def test_a_malformed_device_is_refused_before_the_producer_is_called_C3(device, 
     assert producer.calls == []
 
 
-@pytest.mark.parametrize("copy", [0, 1, "yes", 1.0, [], object()], ids=repr)
+@pytest.mark.parametrize("copy", [0, 1, "yes", 1.0, [], Ellipsis], ids=repr)
 def test_a_copy_that_is_not_none_true_or_false_is_refused_before_the_producer_is_called_C3(copy):
     producer = Producer()
     with pytest.raises(TypeError, match="copy is "):
@@ -636,7 +636,7 @@ def test_a_callable_attribute_of_the_type_is_called_without_the_object_C6():
 
 
 @pytest.mark.parametrize(
-    "thing", [object(), None, 3, "text", b"bytes", [1.0], memoryview(b"x")], ids=lambda x: type(x).__name__
+    "thing", [object(), None, 10**30, "text", b"bytes", [1.0], memoryview(b"x")], ids=lambda x: type(x).__name__
 )
 def test_an_object_without_the_method_is_an_attribute_error_C6(thing):
     before = sys.getrefcount(thing)

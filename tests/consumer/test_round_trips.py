@@ -7,10 +7,8 @@ import dltensor
 from adapter import library
 from consumer_probe import consume
 from dltensor import ARRAY_API_DTYPES, DTYPES, FORMS, IS_COPIED, LEGACY, READ_ONLY, VERSIONED, Made, Offer, Taken
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-
-quick = settings(deadline=None, derandomize=True, max_examples=200, database=None)
 
 ROOM = 512  # elements on either side of the first
 
@@ -39,7 +37,6 @@ def same(a, b):
     return repr(a) == repr(b)
 
 
-@quick
 @given(layouts(), st.sampled_from(ARRAY_API_DTYPES), st.sampled_from(FORMS), st.integers(0, 250))
 def test_an_import_has_the_elements_that_lie_there_D1_D5_D7(layout, dtype, form, seed):
     shape, strides = layout
@@ -55,7 +52,6 @@ def test_an_import_has_the_elements_that_lie_there_D1_D5_D7(layout, dtype, form,
     del memory
 
 
-@quick
 @given(
     layouts(),
     st.sampled_from(ARRAY_API_DTYPES),
@@ -86,7 +82,6 @@ def test_what_comes_in_goes_out_the_same_P4_D4(layout, dtype, form, copy, seed):
     del memory
 
 
-@quick
 @given(layouts(), st.sampled_from(ARRAY_API_DTYPES), st.integers(0, 250))
 def test_a_copy_has_the_same_elements_C3(layout, dtype, seed):
     shape, strides = layout
@@ -103,7 +98,6 @@ dtypes = st.tuples(st.integers(0, 255), st.integers(0, 255), st.integers(0, 4))
 extents = st.integers(-(2**63), 2**63 - 1) | st.integers(-2, 5)
 
 
-@settings(quick, max_examples=500)
 @given(
     st.sampled_from(FORMS),
     st.lists(st.tuples(extents, extents), max_size=4),

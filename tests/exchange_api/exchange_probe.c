@@ -422,32 +422,25 @@ probe_call_allocate(PyObject *Py_UNUSED(module), PyObject *args)
 
 /* ---- The header's consumer ------------------------------------------------- */
 
-/* borrow(obj, *, writable=False, order="", dtype="", options=0, state=False): (data, shape, strides, readonly, owned). */
+/* borrow(obj, *, writable=False, order="", dtype="", options=0): (data, shape, strides, readonly, owned). */
 static PyObject *
 probe_borrow(PyObject *Py_UNUSED(module), PyObject *args, PyObject *names)
 {
-    static char *keywords[] = {"", "writable", "order", "dtype", "options", "state", NULL};
+    static char *keywords[] = {"", "writable", "order", "dtype", "options", NULL};
     const char *order = "", *dtype = "";
     unsigned int options = 0;
-    int writable = 0, state = 0, failed;
+    int writable = 0;
     dlpack_py_want want = {0};
     dlpack_py_view v;
     PyObject *obj, *result;
 
-    if (!PyArg_ParseTupleAndKeywords(args, names, "O|$pssIp", keywords, &obj, &writable, &order, &dtype, &options,
-                                     &state))
+    if (!PyArg_ParseTupleAndKeywords(args, names, "O|$pssI", keywords, &obj, &writable, &order, &dtype, &options))
         return NULL;
     want.writable = (char)writable;
     want.order = order[0];
     want.dtype = dtype[0] == '\0' ? 0 : dlpack_py_dtype_parse(dtype);
     want.options = options;
-    if (!state)
-        failed = dlpack_py_borrow(obj, &want, &v);
-    else {
-        dlpack_py_state *kept = dlpack_py_state_get();
-        failed = kept == NULL ? -1 : dlpack_py_borrow_with(kept, obj, &want, &v);
-    }
-    if (failed < 0)
+    if (dlpack_py_borrow(obj, &want, &v) < 0)
         return NULL;
     result = Py_BuildValue("NiO", describe(&v.tensor), v.readonly, v.managed != NULL ? Py_True : Py_False);
     dlpack_py_release(&v);

@@ -429,7 +429,7 @@ def test_what_a_table_returns_is_validated_and_deleted_once_X8(fields, text):
 def test_a_borrowed_tensor_comes_without_an_owned_one_X3():
     a = library()()
     assert borrow(a) == ((a.made[0].address, (3,), (1,)), UNSAID, False)
-    assert borrow(a, state=True, dtype="float64", order="C")[2] is False
+    assert borrow(a, dtype="float64", order="C")[2] is False
     assert (a.calls, a.deleted) == (["borrowed"] * 2, [0, 0])
 
 

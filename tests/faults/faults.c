@@ -19,6 +19,7 @@ static struct {
     int line;               /* of the header; 0 in Python */
     const char *trespasser; /* a call that was made with an exception in flight */
     int unraisable;         /* exceptions that were reported as such */
+    unsigned long thread;   /* whose allocations fail: Python has other threads, of pytest-xdist */
 } now;
 
 static int
@@ -86,7 +87,7 @@ static int hooked;
 static int
 domain_fails(const PyMemAllocatorEx *domain)
 {
-    return fails(MEMORY, domain_names[domain - domains], 0);
+    return now.thread == PyThread_get_thread_ident() && fails(MEMORY, domain_names[domain - domains], 0);
 }
 
 static void *
@@ -158,6 +159,7 @@ run(PyObject *Py_UNUSED(module), PyObject *args)
     memset(&now, 0, sizeof(now));
     if (!PyArg_ParseTuple(args, "OiliO", &operation, &kind, &now.first, &now.onward, &now.exception))
         return NULL;
+    now.thread = PyThread_get_thread_ident();
     now.kind = kind;
     result = PyObject_CallNoArgs(operation);
     now.kind = 0;

@@ -16,7 +16,7 @@ from gpu.driver import NoGpu, devices_and_version
 @functools.cache
 def reason_to_skip():
     if importlib.util.find_spec("gpu_probe") is None:
-        return "gpu_probe is not built: that is done by `make test-gpu`, where it finds nvcc"
+        return "GPU: `make test-gpu` builds and runs these"
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")  # a queue for each stream: what shares one is in order
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # JAX leaves memory to the others
     try:

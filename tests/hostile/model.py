@@ -4,7 +4,6 @@ import contextlib
 import gc
 import itertools
 import math
-import os
 import sys
 
 import dlarray
@@ -13,7 +12,6 @@ import stranger
 from consumer_probe import DLPACK_PY_ANY_DEVICE, consume
 from dltensor import compact
 from exchange_probe import COPY_IF_NEEDED, borrow
-from hypothesis import settings
 from hypothesis import strategies as st
 from stranger import Managed
 
@@ -61,11 +59,6 @@ def is_valid(says):
         return True
     first = says["data"] + says["byte_offset"]
     return first < 2**64 and first + lowest >= 0 and first + highest < 2**64
-
-
-# More of them, and others each time, with DLPACK_PY_REPEAT.
-REPEAT = int(os.environ.get("DLPACK_PY_REPEAT", "1"))
-some_hundred = settings(deadline=None, derandomize=REPEAT == 1, max_examples=300 * REPEAT, database=None)
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ import dlarray
 import pytest
 import stranger
 from consumer_probe import consume
-from hostile.model import ANY, ENDINGS, VALUES, Offer, fields_of_tensors, is_valid, kept, some_hundred, three
+from hostile.model import ANY, ENDINGS, VALUES, Offer, fields_of_tensors, is_valid, kept, three
 from hypothesis import given
 from hypothesis import strategies as st
 from producer_probe import Thing, wrap
@@ -32,7 +32,6 @@ def take_back(made):
 # ---- What a tensor says: D8 ----
 
 
-@some_hundred
 @given(fields_of_tensors, st.booleans())
 def test_a_capsule_is_taken_exactly_when_its_tensor_is_sound_D8_K4(fields, versioned):
     made = Managed(versioned, values=VALUES, **fields)
@@ -57,7 +56,6 @@ def test_a_capsule_is_taken_exactly_when_its_tensor_is_sound_D8_K4(fields, versi
     assert made.deleted == 1
 
 
-@some_hundred
 @given(fields_of_tensors)
 def test_a_tensor_is_exported_exactly_when_it_is_sound_D8_P7(fields):
     fields = {name: value for name, value in fields.items() if name not in ("ndim", "device")}

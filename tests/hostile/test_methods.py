@@ -323,13 +323,15 @@ def test_a_text_that_changes_the_type_while_it_is_read_leaves_the_call_whole_C1(
         consume(Kind())
 
 
-def test_no_ring_of_contexts_is_made_C1():
+@pytest.mark.parametrize("length, is_kept", [(0, True), (90, True), (200, False)])
+def test_the_first_error_is_the_last_context_of_the_second_unless_the_chain_is_long_C1(length, is_kept):
     second, first = BufferError("second"), TypeError(REFUSAL)
-    first.__context__ = second
-    chain = [failure(BufferError, consume, raising(first, second))]
-    while chain[-1].__context__ is not None:
-        assert chain[-1].__context__ not in chain
-        chain.append(chain[-1].__context__)
+    last = second
+    for i in range(length):
+        last.__context__ = ValueError(i)
+        last = last.__context__
+    failure(BufferError, consume, raising(first, second))
+    assert last.__context__ is (first if is_kept else None)
 
 
 # ---- What the method answers: C2, C5, C6 ----

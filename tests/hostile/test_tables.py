@@ -21,7 +21,6 @@ from hostile.model import (
     fields_of_tensors,
     is_valid,
     kept,
-    some_hundred,
     three,
 )
 from hypothesis import assume, given
@@ -245,7 +244,6 @@ def test_what_is_asked_of_the_method_instead_is_let_go_before_and_not_read_again
 # ---- What a table gives: X8 ----
 
 
-@some_hundred
 @given(fields_of_tensors)
 def test_what_a_table_gives_is_taken_exactly_when_it_is_sound_X8_D8(fields):
     a = Array(*[Managed(values=VALUES, **fields) for _ in range(2)])
@@ -264,7 +262,6 @@ def test_what_a_table_gives_is_taken_exactly_when_it_is_sound_X8_D8(fields):
     assert (a.managed.deleted, a.other.deleted) == (1, by_method)
 
 
-@some_hundred
 @given(fields_of_tensors)
 def test_what_a_table_lends_is_looked_at_exactly_when_it_is_sound_X3_X8(fields):
     a = Array(*[Managed(values=VALUES, **fields) for _ in range(2)])
@@ -467,7 +464,6 @@ def test_an_allocator_that_changes_the_prototype_changes_nothing_X8():
     assert made.deleted == 1
 
 
-@some_hundred
 @given(fields_of_tensors)
 def test_memory_is_used_exactly_when_it_is_what_was_asked_for_X8(fields):
     made = Managed(values=bytes(40), **fields)
@@ -515,7 +511,6 @@ def test_whatever_bytes_are_reported_are_an_exception_with_what_can_be_shown_X5(
 # ---- Our table in a stranger's hands: X3, X5, X6 ----
 
 
-@some_hundred
 @given(fields_of_tensors)
 def test_our_allocator_gives_what_a_prototype_says_or_reports_and_looks_at_nothing_else_X5_D8(fields):
     prototype = Managed(values=VALUES, **fields)
@@ -541,7 +536,6 @@ def test_our_allocator_gives_what_a_prototype_says_or_reports_and_looks_at_nothi
     assert prototype.says == says
 
 
-@some_hundred
 @given(fields_of_tensors)
 def test_our_table_makes_an_object_of_what_is_sound_and_deletes_the_rest_X6(fields):
     made = Managed(values=VALUES, **fields)

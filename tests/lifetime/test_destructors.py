@@ -14,7 +14,7 @@ KEEPERS = ["keep", "keep_in_function", "keep_on_thread"]
 def folder(tmp_path_factory):
     compilers = [pair for pair in machine.compilers().values() if pair[1] is not None]
     if not compilers:
-        pytest.skip("no C++ compiler here")
+        pytest.skip("C++ compiler: not on this machine")
     folder = tmp_path_factory.mktemp("late_release")
     target = folder / ("late_release" + sysconfig.get_config_var("EXT_SUFFIX"))
     source = Path(__file__).with_name("late_release.cpp")

@@ -7,7 +7,7 @@ from lifetime.children import MODULES, PRELUDE, run
 @pytest.fixture(params=["probe", "probe_plain"])
 def host(request):
     if not (MODULES / "embed_host").exists():
-        pytest.skip("embed_host was not built: there is no Python to link with")
+        pytest.skip("libpython: not on this machine")
 
     def run_scripts(*scripts, **expected):
         prelude = "import sys; sys.argv = ['', '0']\n" + PRELUDE.replace("PROBE", request.param)

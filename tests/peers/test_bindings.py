@@ -20,7 +20,7 @@ import numpy
 import pytest
 from dltensor import ARRAY_API_DTYPES, DTYPES
 
-missing = {"reason": "pybind11 or nanobind is not installed: make test-peers installs them"}
+missing = {"reason": "pybind11 and nanobind: make test-peers installs it"}
 pybind11 = pytest.importorskip("pybind11", exc_type=ModuleNotFoundError, **missing)
 nanobind = pytest.importorskip("nanobind", exc_type=ModuleNotFoundError, **missing)
 

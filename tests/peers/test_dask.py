@@ -10,7 +10,7 @@ import numpy
 import pytest
 from dltensor import ARRAY_API_DTYPES
 
-missing = {"reason": "Dask is not installed: make test-peers installs it", "exc_type": ModuleNotFoundError}
+missing = {"reason": "dask: make test-peers installs it", "exc_type": ModuleNotFoundError}
 dask_array = pytest.importorskip("dask.array", **missing)
 distributed = pytest.importorskip("distributed", **missing)
 

@@ -17,7 +17,7 @@ OLD_NUMPY = numpy.lib.NumpyVersion(numpy.__version__) < "2.1.0"
 needs_keywords = pytest.mark.skipif(OLD_NUMPY, reason="NumPy before 2.1 knows no versioned capsules")
 
 PEERS = ["numpy", "torch"] if importlib.util.find_spec("torch") else ["numpy"]
-needs_torch = pytest.mark.skipif("torch" not in PEERS, reason="PyTorch is not installed: make test-peers installs it")
+needs_torch = pytest.mark.skipif("torch" not in PEERS, reason="torch: make test-peers installs it")
 
 
 def pairs(peers, **marks):

@@ -18,7 +18,7 @@ import pytest
 LIMIT = 30  # seconds
 
 if importlib.util.find_spec("torch") is None:
-    pytest.skip("PyTorch is not installed: make test-peers installs it", allow_module_level=True)
+    pytest.skip("torch: make test-peers installs it", allow_module_level=True)
 
 
 def by_two_processes(scenario):

@@ -23,7 +23,7 @@ def lib(request):
 
 def of(name):
     """Marks a test of one library."""
-    installed = pytest.mark.skipif(name not in peers.installed(), reason=f"{name} is not in this environment")
+    installed = pytest.mark.skipif(name not in peers.installed(), reason=f"{name}: make test-peers installs it")
     return lambda test: installed(pytest.mark.parametrize("lib", [name], indirect=True)(test))
 
 

@@ -27,7 +27,7 @@ OPEN_MPI = {
 }
 
 if importlib.util.find_spec("mpi4py") is None:
-    pytest.skip("mpi4py is not installed: make test-peers installs it", allow_module_level=True)
+    pytest.skip("mpi4py: make test-peers installs it", allow_module_level=True)
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ import numpy
 import pytest
 from dltensor import ARRAY_API_DTYPES
 
-missing = {"reason": "pandas is not installed: make test-peers installs it", "exc_type": ModuleNotFoundError}
+missing = {"reason": "pandas and pyarrow: make test-peers installs it", "exc_type": ModuleNotFoundError}
 pandas = pytest.importorskip("pandas", **missing)
 pyarrow = pytest.importorskip("pyarrow", **missing)
 

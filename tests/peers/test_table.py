@@ -186,7 +186,7 @@ def test_every_peer_has_its_expectations():
     assert list(UNLIKE) == list(peers.PEERS)
 
 
-@pytest.mark.skipif("torch" not in HERE, reason="torch is not in this environment")
+@pytest.mark.skipif("torch" not in HERE, reason="torch: make test-peers installs it")
 def test_the_count_of_the_table_sees_what_tvm_ffi_takes_from_torch_by_it_X3():
     torch, tvm_ffi = peers.torch(), peers.tvm_ffi()
     a = trades.vector(torch)

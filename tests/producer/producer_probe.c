@@ -116,16 +116,6 @@ thing_produce(PyObject *op, PyObject *const *args, Py_ssize_t nargs, PyObject *k
 }
 
 static PyObject *
-thing_produce_with(PyObject *op, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
-{
-    Thing *self = (Thing *)op;
-    dlpack_py_state *state = dlpack_py_state_get();
-    if (state == NULL)
-        return NULL;
-    return dlpack_py_produce_with(state, op, &self->tensor, self->flags, args, nargs, kwnames);
-}
-
-static PyObject *
 thing_produce_args(PyObject *op, PyObject *args, PyObject *names)
 {
     static char *keywords[] = {"stream", "max_version", "dl_device", "copy", NULL};
@@ -141,7 +131,6 @@ static PyMethodDef thing_methods[] = {
     DLPACK_PY_METHODS(thing_dlpack, thing_device),
     {"freeze", thing_freeze, METH_NOARGS, NULL},
     {"produce", (PyCFunction)(void (*)(void))thing_produce, METH_FASTCALL | METH_KEYWORDS, NULL},
-    {"produce_with", (PyCFunction)(void (*)(void))thing_produce_with, METH_FASTCALL | METH_KEYWORDS, NULL},
     {"produce_args", (PyCFunction)(void (*)(void))thing_produce_args, METH_VARARGS | METH_KEYWORDS, NULL},
     {"cpu_device", dlpack_py_cpu_device, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},

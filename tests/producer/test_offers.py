@@ -51,7 +51,7 @@ def thing(shape=(3,), strides=None, data=address, **fields):
 
 # ---- The ways in ----
 
-WAYS = ["__dlpack__", "produce", "produce_with", "produce_args"]
+WAYS = ["__dlpack__", "produce", "produce_args"]
 
 
 @both_forms

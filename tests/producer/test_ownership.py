@@ -333,7 +333,7 @@ def test_thousands_of_rounds_leave_nothing_behind_K1_K4(form):
     a = vector()
     before = sys.getrefcount(a)
     blocks = []
-    for _ in range(3):
+    for _ in range(5):
         for _ in range(1000):
             a.__dlpack__(**ASK[form])
             a.__dlpack__(copy=True, **ASK[form])
@@ -342,4 +342,5 @@ def test_thousands_of_rounds_leave_nothing_behind_K1_K4(form):
         gc.collect()
         blocks.append(sys.getallocatedblocks())
     assert sys.getrefcount(a) == before
-    assert blocks[2] - blocks[1] < 100
+    # Other threads of the process, those of pytest-xdist, allocate now and then: a leak shows each time.
+    assert min(now - then for then, now in zip(blocks, blocks[1:])) < 100

@@ -29,6 +29,9 @@ class Index:
             raise self.value
         return self.value
 
+    def __repr__(self):
+        return f"Index({self.value!r})"
+
 
 def array():
     return library.array([1.0, 2.0, 3.0], "float64")

@@ -18,10 +18,13 @@ def pytest_runtest_makereport(call):
             frame.f_locals  # a look makes it forget what it told when it was looked at before
 
 
-@pytest.fixture(params=["cuda", "rocm"])
+NAMES = {"cuda": "CUDA", "rocm": "HIP"}
+
+
+@pytest.fixture(params=NAMES)
 def platform(request):
     if importlib.util.find_spec(f"{request.param}_probe") is None:
-        pytest.skip(f"{request.param}: the headers of its runtime were not found when the tests were built")
+        pytest.skip(f"headers of {NAMES[request.param]}: not on this machine")
     return Platform(request.param)
 
 

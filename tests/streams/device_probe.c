@@ -220,7 +220,7 @@ array_offer(PyObject *op, dlpack_py_offer *offer)
     if (self->veto != NULL)
         offer->veto = array_veto;
     if (!self->bare)
-        offer->device = DLPACK(runtime)();
+        offer->device = DLPACK(operations)();
     offer->pending = self->pending;
     offer->pending_count = self->pending_count;
     return 0;
@@ -420,7 +420,7 @@ probe_consume(PyObject *module, PyObject *args, PyObject *names)
     want.dtype = dtype;
     want.options = options;
     wanted = device == DEVICE && dtype == 0 && options == 0 ? NULL : &want;
-    failed = by_handle ? dlpack_py_consume_on(NULL, obj, DLPACK(runtime)(), (uintptr_t)stream, wanted, &v)
+    failed = by_handle ? dlpack_device_consume(NULL, obj, DLPACK(operations)(), (uintptr_t)stream, wanted, &v)
                        : DLPACK(consume)(obj, wanted, stream, &v);
     if (failed)
         return NULL;
@@ -461,7 +461,7 @@ probe_borrow(PyObject *Py_UNUSED(module), PyObject *obj)
 static PyObject *
 probe_collect(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
-    return PyLong_FromSize_t(dlpack_py_collect(DLPACK(runtime)()));
+    return PyLong_FromSize_t(dlpack_device_collect(DLPACK(runtime)()));
 }
 
 static PyObject *
@@ -482,7 +482,7 @@ probe_current_work(PyObject *Py_UNUSED(module), PyObject *args)
     if (!PyArg_ParseTuple(args, "Oi", &obj, &id))
         return NULL;
     work.device_id = id;
-    known = dlpack_py_current_work(NULL, obj, DLPACK(runtime)(), &work);
+    known = dlpack_device_current_work(NULL, obj, DLPACK(operations)(), &work);
     if (known < 0)
         return NULL;
     return known ? PyLong_FromUnsignedLongLong(work.handle) : Py_BuildValue("");
@@ -614,7 +614,7 @@ array_host_offer(PyObject *op, dlpack_py_offer *offer)
         offer->pending_count = 0;
     }
     else if (self->type == DEVICE)
-        offer->device = DLPACK(runtime)();
+        offer->device = DLPACK(operations)();
     return 0;
 }
 

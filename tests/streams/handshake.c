@@ -548,16 +548,16 @@ act(dlpack_py_error *error)
     for (size_t i = 0; i < scene.count; i++)
         before[i] = as_author(&members[i]);
     if (scene.row->action == SYNCHRONIZE)
-        return dlpack_py_synchronize(PLATFORM(runtime)(), before, scene.count, error);
+        return dlpack_device_synchronize(PLATFORM(runtime)(), before, scene.count, error);
     if (scene.row->action == COPY_TO_HOST) {
         const struct member *place = scene.count > 0 ? &members[P1] : &members[C];
         from = PLATFORM(tensor)(scene.data[scene.count > 0 ? scene.count - 1 : 0], place->device, DLPACK_PY_UINT8, 1,
                                 &shape, NULL);
-        return dlpack_py_copy_to_host(PLATFORM(runtime)(), &to, &from, 0, before, scene.count, error);
+        return dlpack_device_copy_to_host(PLATFORM(runtime)(), &to, &from, 0, before, scene.count, error);
     }
     if (scene.count == 1 && members[P1].role.device >= 0)
         return PLATFORM(order)(members[P1].handle, members[P1].device, members[C].handle, members[C].device, error);
-    return dlpack_py_order(PLATFORM(runtime)(), before, scene.count, as_author(&members[C]), error);
+    return dlpack_device_order(PLATFORM(runtime)(), before, scene.count, as_author(&members[C]), error);
 }
 
 /* What was asked for is so: the data of each producer is there for the kernel that comes next, or for the host. */
@@ -779,7 +779,7 @@ fail_once(const struct row *row, int nth, int times, RUNTIME(Error_t) failure, i
             copies = copies || is_prefix("MemcpyAsync", simulated_call(i));
         const bool waits = is_prefix("StreamSynchronize", call) || is_prefix("ThreadExchangeStreamCaptureMode", call);
         const bool unfinished = (copies && waits) || (times != 1 && is_prefix("MemcpyAsync", call));
-        CHECK_NUMBER(outcome, unfinished ? DLPACK_PY_COPY_UNFINISHED : -1);
+        CHECK_NUMBER(outcome, unfinished ? DLPACK_DEVICE_COPY_UNFINISHED : -1);
         CHECK_NUMBER(error.code, code);
         if (strcmp(error.text, text) != 0) {
             printf("%s: the error is '%s', not '%s'\n", row->what, error.text, text);
@@ -919,7 +919,7 @@ the_current_device_has_the_event_that_it_has_by_its_number(void)
             const dlpack_py_work_stream before = PLATFORM(work_stream)(new_stream(0), DLPACK_PY_CURRENT_DEVICE);
             const dlpack_py_work_stream after =
                 PLATFORM(work_stream)(turn == 0 ? new_stream(0) : LEGACY, DLPACK_PY_CURRENT_DEVICE);
-            CHECK_NUMBER(dlpack_py_order(PLATFORM(runtime)(), &before, 1, after, &error), 0);
+            CHECK_NUMBER(dlpack_device_order(PLATFORM(runtime)(), &before, 1, after, &error), 0);
             order(new_stream(0), new_stream(0), device);
         }
         CHECK_NUMBER(simulated_live("event"), 3);
@@ -999,7 +999,8 @@ strided_tensors_come_to_the_host_as_the_host_would_copy_them(void)
         CHECK_NUMBER(dlpack_py_validate(&from, cases[i].flags, &error), 0);
         CHECK_NUMBER(dlpack_py_copy(&to_wanted, &as_host, cases[i].flags, &error), 0);
         simulated_mark();
-        CHECK_NUMBER(dlpack_py_copy_to_host(PLATFORM(runtime)(), &to, &from, cases[i].flags, &before, 1, &error), 0);
+        CHECK_NUMBER(dlpack_device_copy_to_host(PLATFORM(runtime)(), &to, &from, cases[i].flags, &before, 1, &error),
+                     0);
         int rows_copied = 0, blocks_copied = 0;
         for (size_t k = 0; k < simulated_calls(); k++) {
             rows_copied += is_prefix("MemcpyAsync(", simulated_call(k));
@@ -1034,24 +1035,25 @@ a_copy_that_fails_between_others_leaves_none_under_way(void)
     dlpack_py_error error;
 
     simulated_fail("MemcpyAsync", 50, 1, RUNTIME(ErrorLaunchFailure));
-    CHECK_NUMBER(dlpack_py_copy_to_host(PLATFORM(runtime)(), &to, &from, 0, &before, 1, &error), -1);
+    CHECK_NUMBER(dlpack_device_copy_to_host(PLATFORM(runtime)(), &to, &from, 0, &before, 1, &error), -1);
     CHECK(strstr(error.text, "MemcpyAsync: ") != NULL);
     CHECK_NUMBER(simulated_failed(), 1);
     CHECK_NUMBER(simulated_pending(work), 0);
 
     no_memory = 1;
-    CHECK_NUMBER(dlpack_py_copy_to_host(PLATFORM(runtime)(), &to, &every_second, 0, &before, 1, &error), 0);
-    CHECK_NUMBER(dlpack_py_copy_to_host(PLATFORM(runtime)(), &to_half_bytes, &half_bytes, 0, &before, 1, &error), -1);
+    CHECK_NUMBER(dlpack_device_copy_to_host(PLATFORM(runtime)(), &to, &every_second, 0, &before, 1, &error), 0);
+    CHECK_NUMBER(dlpack_device_copy_to_host(PLATFORM(runtime)(), &to_half_bytes, &half_bytes, 0, &before, 1, &error),
+                 -1);
     CHECK_NUMBER(error.code, DLPACK_PY_MEMORY_ERROR);
     no_memory = 0;
     simulated_fail("StreamSynchronize", 1, 1, RUNTIME(ErrorLaunchFailure));
-    CHECK_NUMBER(dlpack_py_copy_to_host(PLATFORM(runtime)(), &to, &every_second, 0, &before, 1, &error),
-                 DLPACK_PY_COPY_UNFINISHED);
+    CHECK_NUMBER(dlpack_device_copy_to_host(PLATFORM(runtime)(), &to, &every_second, 0, &before, 1, &error),
+                 DLPACK_DEVICE_COPY_UNFINISHED);
     CHECK(strstr(error.text, "StreamSynchronize: ") != NULL);
     CHECK_NUMBER(blocks, 1); /* which may still be written to, on a device that goes on */
     give_block(last_block);
     simulated_fail(NULL, 0, 0, 0);
-    CHECK_NUMBER(dlpack_py_copy_to_host(PLATFORM(runtime)(), &to, &every_second, 0, &before, 1, &error), 0);
+    CHECK_NUMBER(dlpack_device_copy_to_host(PLATFORM(runtime)(), &to, &every_second, 0, &before, 1, &error), 0);
     CHECK_NUMBER(blocks, 0);
     CLEAN();
 }
@@ -1061,7 +1063,7 @@ a_copy_that_fails_between_others_leaves_none_under_way(void)
 enum { THREADS = 8, ROUNDS = 25 };
 
 /* The platform's table, but that others have the time to come between a record and its wait. */
-static dlpack_py_device slow;
+static dlpack_device_runtime slow;
 
 static int
 record_and_rest(void *kept, uintptr_t work, dlpack_py_error *error)
@@ -1084,9 +1086,9 @@ hand_over_many_times(void *argument)
     dlpack_py_error error;
     for (int i = 0; i < ROUNDS; i++) {
         simulated_fill(producer, data, i, BYTES);
-        CHECK_NUMBER(dlpack_py_order(&slow, &before, 1, after, &error), 0);
+        CHECK_NUMBER(dlpack_device_order(&slow, &before, 1, after, &error), 0);
         simulated_expect(consumer, data, i, BYTES);
-        CHECK_NUMBER(dlpack_py_order(&slow, &after, 1, before, &error), 0);
+        CHECK_NUMBER(dlpack_device_order(&slow, &after, 1, before, &error), 0);
     }
     SUCCEEDS(StreamSynchronize(consumer));
     CHECK_NUMBER(data[0], ROUNDS - 1);

@@ -167,21 +167,20 @@ def test_elements_and_bytes_beyond_int64_are_refused_D8():
 
 
 @pytest.mark.parametrize(
-    ("shape", "strides", "longest"),
+    ("shape", "strides"),
     [
-        ((2, 1), (INT64_MIN, 0), 0),
-        ((1, 2), (INT64_MIN, INT64_MAX), 1),
-        ((2, 1), (INT64_MAX, INT64_MIN), 0),
-        ((3, 1), (-BIG, 0), 0),
-        ((2, 2), (BIG - 1, BIG), 1),
-        ((2, 2), (-BIG, -BIG), 0),
-        ((BIG, 1), (3, 0), 0),
-        ((2, BIG - 1), (2, -3), 1),
+        ((2, 1), (INT64_MIN, 0)),
+        ((1, 2), (INT64_MIN, INT64_MAX)),
+        ((2, 1), (INT64_MAX, INT64_MIN)),
+        ((3, 1), (-BIG, 0)),
+        ((2, 2), (BIG - 1, BIG)),
+        ((2, 2), (-BIG, -BIG)),
+        ((BIG, 1), (3, 0)),
+        ((2, BIG - 1), (2, -3)),
     ],
 )
-def test_strides_that_reach_beyond_int64_are_refused_D8(shape, strides, longest):
-    text = f"strides reach 2^63 bytes or further, the longest is strides[{longest}] = {strides[longest]}"
-    assert refusal(UINT8, shape, strides) == text
+def test_strides_that_reach_beyond_int64_are_refused_D8(shape, strides):
+    assert refusal(UINT8, shape, strides) == "strides reach 2^63 bytes or further"
 
 
 def test_strides_and_offsets_that_leave_the_address_range_are_refused_D8():
