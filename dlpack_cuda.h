@@ -355,7 +355,7 @@ dlpack_cuda_find_device(const void *pointer, DLDevice *device, dlpack_py_error *
     struct cudaPointerAttributes attributes;
     const cudaError_t status = cudaPointerGetAttributes(&attributes, pointer);
 
-    *device = dlpack_py_device_make(1, 0);
+    *device = dlpack_py_impl_device(1, 0);
     if (status == cudaErrorInvalidValue || status == cudaErrorInsufficientDriver || status == cudaErrorNoDevice) {
         (void)cudaGetLastError();
         return 0;
@@ -363,11 +363,11 @@ dlpack_cuda_find_device(const void *pointer, DLDevice *device, dlpack_py_error *
     if (dlpack_cuda_impl_check(status, "cudaPointerGetAttributes", error) < 0)
         return -1;
     if (attributes.type == cudaMemoryTypeDevice)
-        *device = dlpack_py_device_make(2, attributes.device);
+        *device = dlpack_py_impl_device(2, attributes.device);
     else if (attributes.type == cudaMemoryTypeHost)
-        *device = dlpack_py_device_make(3, 0);
+        *device = dlpack_py_impl_device(3, 0);
     else if (attributes.type == cudaMemoryTypeManaged)
-        *device = dlpack_py_device_make(13, 0);
+        *device = dlpack_py_impl_device(13, 0);
     return 0;
 }
 
@@ -377,7 +377,7 @@ dlpack_cuda_tensor(void *data, int32_t device_id, uint32_t dtype, int32_t ndim, 
                    const int64_t *strides)
 {
     DLTensor t = dlpack_py_cpu(data, dtype, ndim, shape, strides);
-    t.device = dlpack_py_device_make(2, device_id);
+    t.device = dlpack_py_impl_device(2, device_id);
     return t;
 }
 
@@ -445,7 +445,7 @@ dlpack_cuda_produce(PyObject *owner, const DLTensor *t, uint64_t flags, cudaStre
 static inline int
 dlpack_cuda_consume(PyObject *obj, const dlpack_py_want *want, cudaStream_t stream, dlpack_py_view *v)
 {
-    return dlpack_device_consume(NULL, obj, dlpack_cuda_operations(), dlpack_cuda_stream(stream), want, v);
+    return dlpack_device_consume(obj, dlpack_cuda_operations(), dlpack_cuda_stream(stream), want, v);
 }
 
 /* Of the current device, for memory that has no number. */

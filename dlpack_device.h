@@ -577,7 +577,7 @@ dlpack_device_impl_copy_queued(const dlpack_device_runtime *device, const DLTens
     const size_t bytes = (size_t)dlpack_py_nbytes(src, flags);
     return dlpack_device_impl_copies_as_one(dst, src)
                ? device->copy(dlpack_py_first(dst), bytes, dlpack_py_first(src), bytes, bytes, 1, stream, error)
-               : dlpack_device_impl_copy_rows(device, dst, src, dlpack_py_item_bits(src->dtype, flags) / 8, stream,
+               : dlpack_device_impl_copy_rows(device, dst, src, dlpack_py_impl_item_bits(src->dtype, flags) / 8, stream,
                                               error);
 }
 
@@ -596,7 +596,7 @@ dlpack_device_impl_count_calls(const DLTensor *dst, const DLTensor *src, int64_t
 static inline int
 dlpack_device_impl_check_scattered(const DLTensor *dst, const DLTensor *src, uint64_t flags, dlpack_py_error *error)
 {
-    const int64_t bits = dlpack_py_item_bits(src->dtype, flags);
+    const int64_t bits = dlpack_py_impl_item_bits(src->dtype, flags);
     int64_t calls;
 
     if (dlpack_device_impl_copies_as_one(dst, src))
@@ -635,14 +635,14 @@ static inline int
 dlpack_device_impl_copy_by_stream(const dlpack_device_runtime *device, const DLTensor *dst, const DLTensor *src,
                                   uint64_t flags, uintptr_t stream, dlpack_py_error *error)
 {
-    const int64_t bits = dlpack_py_item_bits(src->dtype, flags), bytes = dlpack_py_nbytes(src, flags);
+    const int64_t bits = dlpack_py_impl_item_bits(src->dtype, flags), bytes = dlpack_py_nbytes(src, flags);
     DLTensor staged = *src;
     dlpack_py_error another;
     char *stage = NULL;
     int64_t lowest, highest;
     int failed;
 
-    (void)dlpack_py_extent(src, flags, &lowest, &highest); /* src is valid */
+    (void)dlpack_py_impl_extent(src, flags, &lowest, &highest); /* src is valid */
     if (dlpack_device_impl_is_staged(dst, src, bits, bytes, highest - lowest)) {
         stage = (char *)DLPACK_PY_MALLOC((size_t)(highest - lowest));
         if (stage == NULL && bits % 8 != 0)
@@ -898,7 +898,7 @@ dlpack_device_impl_export_device_copy(const DLTensor *t, uint64_t flags, int32_t
     memory->id = t->device.device_id;
     e->context = memory;
     e->free_fn = dlpack_device_impl_free_device_memory;
-    out = dlpack_py_impl_export_tensor(e, form);
+    out = dlpack_py_impl_tensor(&e->managed, form);
     if (!dlpack_py_is_empty(t) &&
         (dlpack_device_impl_check_scattered(out, t, kept, error) < 0 ||
          dlpack_device_impl_fill_on_device(memory, out, t, kept, pending, count, stream, error) < 0)) {
@@ -981,7 +981,7 @@ dlpack_device_impl_copy_for_device(const dlpack_py_offer *offer, const dlpack_py
         stream = offer->pending[0];
     e = dlpack_device_impl_export_device_copy(offer->tensor, offer->flags, plan->form, device, offer->pending,
                                               offer->pending_count, stream, &error);
-    if (e != NULL && waits && !dlpack_py_is_empty(dlpack_py_impl_export_tensor(e, plan->form))) {
+    if (e != NULL && waits && !dlpack_py_is_empty(dlpack_py_impl_tensor(&e->managed, plan->form))) {
         Py_BEGIN_ALLOW_THREADS
         failed = dlpack_device_synchronize(device, &stream, 1, &error);
         Py_END_ALLOW_THREADS
@@ -1036,7 +1036,7 @@ dlpack_device_impl_export_from_device(const dlpack_py_offer *offer, const dlpack
 
     if (e == NULL)
         return NULL;
-    failed = dlpack_device_copy_to_host(runtime, dlpack_py_impl_export_tensor(e, plan->form), offer->tensor, kept,
+    failed = dlpack_device_copy_to_host(runtime, dlpack_py_impl_tensor(&e->managed, plan->form), offer->tensor, kept,
                                         offer->pending, offer->pending_count, error);
     if (failed && failed != DLPACK_DEVICE_COPY_UNFINISHED) /* an unfinished copy leaks: it may still be written to */
         dlpack_py_impl_export_free(e);
@@ -1056,8 +1056,11 @@ dlpack_device_impl_copy_for_host(const dlpack_py_offer *offer, const dlpack_py_p
     Py_BEGIN_ALLOW_THREADS
     if (!dlpack_py_is_cpu_readable(taken.tensor->device))
         e = dlpack_device_impl_export_from_device(&taken, plan, runtime, &error);
-    else if (dlpack_device_synchronize(runtime, taken.pending, taken.pending_count, &error) == 0)
-        e = dlpack_py_impl_export_copy(taken.tensor, taken.flags, plan->form, 'C', 0, &error);
+    else if (dlpack_device_synchronize(runtime, taken.pending, taken.pending_count, &error) == 0) {
+        e = dlpack_py_impl_copy_new(taken.tensor, taken.flags, plan->form, 'C', 0, &error);
+        if (e != NULL)
+            (void)dlpack_py_copy(dlpack_py_impl_tensor(&e->managed, plan->form), taken.tensor, taken.flags, NULL);
+    }
     Py_END_ALLOW_THREADS
     if (e == NULL)
         (void)dlpack_py_raise(&error);
@@ -1073,21 +1076,94 @@ dlpack_device_copy(const dlpack_py_offer *offer, const dlpack_py_request *reques
                : dlpack_device_impl_copy_for_device(offer, request, plan);
 }
 
-/* Call with a device current (S5): what dlpack_py_device.call_on is. */
+/* Asks __dlpack_device__. An id that is no integer, as some libraries answer for the CPU, is 0. */
 static inline int
-dlpack_device_call_on(const dlpack_py_device *device, int32_t id, int (*function)(void *argument), void *argument)
+dlpack_device_impl_ask_device(const dlpack_py_impl_producer *producer, DLDevice *device)
 {
-    const dlpack_device_runtime *runtime = device->runtime();
-    dlpack_device_impl_visit visit = {-1, -1};
-    dlpack_py_error error;
-    int failed;
+    int unbound, failed = 1;
+    int32_t type = 0, id = 0;
+    PyObject *method = dlpack_py_impl_find_method(producer->obj, producer->cache->dlpack_device, &unbound), *said;
 
-    if (dlpack_device_impl_visit_device(runtime, &visit, id, &error) < 0)
+    if (method == NULL)
+        return -1;
+    said = unbound ? PyObject_CallFunctionObjArgs(method, producer->obj, NULL)
+                   : PyObject_CallFunctionObjArgs(method, NULL);
+    Py_DECREF(method);
+    if (said == NULL)
+        return -1;
+    if (PyTuple_Check(said) && PyTuple_Size(said) == 2) {
+        failed = dlpack_py_impl_integer(PyTuple_GetItem(said, 0), &type);
+        if (failed == 0 && PyTuple_GetItem(said, 1) != Py_None)
+            failed = dlpack_py_impl_integer(PyTuple_GetItem(said, 1), &id);
+    }
+    if (failed > 0)
+        dlpack_py_impl_refuse_value(PyExc_TypeError,
+                                    "__dlpack_device__ returned %U, a tuple of two integers was wanted", said);
+    Py_DECREF(said);
+    *device = dlpack_py_impl_device(type, id);
+    return failed ? -1 : 0;
+}
+
+/* Calls __dlpack__ for a consumer with a stream: asks where the data is, passes the stream only where it belongs, and
+ * makes the data's device current for the call (C4, S2, S3, S5). This is dlpack_py_device.fetch. */
+static inline int
+dlpack_device_fetch(dlpack_py_impl_producer *producer, const dlpack_py_impl_terms *terms, dlpack_py_view *v)
+{
+    const dlpack_device_runtime *runtime = terms->device->runtime();
+    dlpack_device_impl_visit visit = {-1, -1};
+    dlpack_py_request request = *terms->request;
+    dlpack_py_impl_terms there = *terms;
+    dlpack_py_error error;
+    DLDevice where;
+    int result, on_device;
+
+    if (dlpack_device_impl_ask_device(producer, &where) < 0)
+        return -1;
+    on_device = dlpack_py_impl_is_on(terms->device, where);
+    if (!on_device && (int32_t)where.device_type != terms->device->managed_type)
+        memset(&request.stream, 0, sizeof(request.stream));
+    there.request = &request;
+    there.announced = &where;
+    if (on_device && dlpack_device_impl_visit_device(runtime, &visit, where.device_id, &error) < 0)
         return dlpack_py_raise(&error);
-    failed = function(argument);
-    if (dlpack_device_impl_visit_end(runtime, &visit, 0, &error) == 0)
-        return failed;
-    return failed ? failed : dlpack_py_raise(&error);
+    result = dlpack_py_impl_fetch(producer, &there, DLPACK_PY_IMPL_CAN_ASK, v);
+    if (on_device && dlpack_device_impl_visit_end(runtime, &visit, 0, &error) < 0 && result >= 0) {
+        dlpack_py_release(v);
+        return dlpack_py_raise(&error);
+    }
+    return result;
+}
+
+/* Orders the consumer's stream after the stream that the library of an exchange table works on (X4). This is
+ * dlpack_py_device.follow. */
+static inline int
+dlpack_device_follow(const void *table, const dlpack_py_impl_terms *terms, dlpack_py_view *v)
+{
+#if DLPACK_PY_HAS_EXCHANGE_API
+    dlpack_py_offer offer;
+    dlpack_py_plan plan;
+    dlpack_py_work_stream work = {0, 0};
+
+    if (terms->request->stream.kind == DLPACK_PY_STREAM_NO_SYNC)
+        return 0;
+    work.device_id = v->tensor.device.device_id;
+    memset(&offer, 0, sizeof(offer));
+    offer.tensor = &v->tensor;
+    offer.device = terms->device;
+    offer.pending = &work;
+    offer.pending_count = 1;
+    memset(&plan, 0, sizeof(plan));
+    plan.device = v->tensor.device;
+    if (dlpack_py_impl_ask_work((const DLPackExchangeAPI *)table, terms->device, &work) == 0 &&
+        dlpack_device_make_ready(&offer, terms->request, &plan) == 0)
+        return 0;
+    dlpack_py_release(v);
+#else
+    (void)table;
+    (void)terms;
+    (void)v;
+#endif
+    return -1;
 }
 
 /* A dlpack_py_device for a runtime, as an initializer of a static.
@@ -1103,7 +1179,8 @@ dlpack_device_call_on(const dlpack_py_device *device, int32_t id, int (*function
         (runtime),                                                            \
         dlpack_device_make_ready,                                             \
         dlpack_device_copy,                                                   \
-        dlpack_device_call_on,                                                \
+        dlpack_device_fetch,                                                  \
+        dlpack_device_follow,                                                 \
     }
 
 /* ---- 6 Letting go behind queued work ------------------------------------ */
@@ -1347,7 +1424,8 @@ dlpack_device_impl_release_later(const dlpack_device_runtime *device, dlpack_dev
     one->managed = v->managed;
     one->form = v->form;
     one->interpreter = dlpack_device_impl_interpreter_of(v);
-    dlpack_py_impl_view_clear(v);
+    v->managed = NULL;
+    v->form = 0;
     dlpack_device_impl_list_append(device, one);
     return 0;
 }
@@ -1411,11 +1489,12 @@ static inline void
 dlpack_device_impl_release_unraisable(const dlpack_device_runtime *device, dlpack_py_work_stream stream,
                                       dlpack_py_view *v)
 {
-    const dlpack_py_impl_shelf shelved = dlpack_py_impl_shelve_exception();
+    const dlpack_py_impl_exception saved = dlpack_py_impl_exception_save();
     if (dlpack_device_impl_release_or_wait(device, stream, v) < 0)
         PyErr_WriteUnraisable(NULL);
-    dlpack_py_impl_view_clear(v);
-    dlpack_py_impl_unshelve_exception(shelved);
+    v->managed = NULL;
+    v->form = 0;
+    dlpack_py_impl_exception_restore(saved);
 }
 
 /* ---- 7 Consuming on a stream -------------------------------------------- */
@@ -1429,16 +1508,13 @@ dlpack_device_impl_release_unraisable(const dlpack_device_runtime *device, dlpac
  * with the library's exception.
  */
 static inline int
-dlpack_device_current_work(dlpack_py_state *state, PyObject *obj, const dlpack_py_device *device,
-                           dlpack_py_work_stream *work)
+dlpack_device_current_work(PyObject *obj, const dlpack_py_device *device, dlpack_py_work_stream *work)
 {
+    dlpack_py_impl_gate *gate = dlpack_py_impl_gate_get();
     const dlpack_py_impl_type *type;
     dlpack_py_impl_type room;
 
-    if (state == NULL && (state = dlpack_py_state_get()) == NULL)
-        return -1;
-    type = dlpack_py_impl_type_get(state, Py_TYPE(obj), &room);
-    if (type == NULL)
+    if (gate == NULL || (type = dlpack_py_impl_type_get(gate, Py_TYPE(obj), &room)) == NULL)
         return -1;
 #if DLPACK_PY_HAS_EXCHANGE_API
     if (type->table != NULL && (!type->own || ((const dlpack_py_exchange *)type->table)->work_stream != NULL))
@@ -1451,7 +1527,6 @@ dlpack_device_current_work(dlpack_py_state *state, PyObject *obj, const dlpack_p
 
 /* Take the tensor that obj offers, to work on it on a stream of the consumer's.
  *
- * state    NULL: looked up
  * device   the operations of the stream's device
  * stream   as it crosses the protocol: never 0 on CUDA, never 1 or 2 on ROCm (S2, S3).
  *          It is ordered after the producer's work, by the producer (__dlpack__) or here
@@ -1464,11 +1539,11 @@ dlpack_device_current_work(dlpack_py_state *state, PyObject *obj, const dlpack_p
  * raw capsule is taken as it is: whoever asked for it had a stream in mind.
  */
 static inline int
-dlpack_device_consume(dlpack_py_state *state, PyObject *obj, const dlpack_py_device *device, uintptr_t stream,
-                      const dlpack_py_want *want, dlpack_py_view *v)
+dlpack_device_consume(PyObject *obj, const dlpack_py_device *device, uintptr_t stream, const dlpack_py_want *want,
+                      dlpack_py_view *v)
 {
     dlpack_py_request request = *dlpack_py_impl_no_request();
-    dlpack_py_impl_terms terms;
+    dlpack_py_impl_terms terms = {NULL, NULL, NULL, NULL};
     dlpack_py_want there;
     dlpack_py_error error;
 
@@ -1478,17 +1553,19 @@ dlpack_device_consume(dlpack_py_state *state, PyObject *obj, const dlpack_py_dev
         there = *want;
     if (there.device == 0)
         there.device = device->type;
-    dlpack_py_impl_view_clear(v);
+    v->managed = NULL;
+    v->form = 0;
     request.stream.kind = DLPACK_PY_STREAM_HANDLE;
     request.stream.handle = stream;
-    if (dlpack_py_check_stream(dlpack_py_device_make(device->type, 0), &request.stream, &error) < 0)
+    if (dlpack_py_impl_check_stream(dlpack_py_impl_device(device->type, 0), &request.stream, &error) < 0)
         return dlpack_py_raise(&error);
     if ((there.options & DLPACK_PY_NOTHING_PENDING) != 0)
         request.stream.kind = DLPACK_PY_STREAM_NO_SYNC;
     dlpack_device_impl_collect(device->runtime());
-    terms = dlpack_py_impl_terms_of(&there, &request);
+    terms.want = &there;
+    terms.request = &request;
     terms.device = device;
-    return dlpack_py_impl_obtain(state, obj, &terms, v);
+    return dlpack_py_impl_obtain(obj, &terms, v);
 }
 
 #endif /* DLPACK_DEVICE_PROTOCOL_LAYER */

@@ -361,7 +361,7 @@ dlpack_rocm_find_device(const void *pointer, DLDevice *device, dlpack_py_error *
     hipPointerAttribute_t attributes;
     const hipError_t status = hipPointerGetAttributes(&attributes, pointer);
 
-    *device = dlpack_py_device_make(1, 0);
+    *device = dlpack_py_impl_device(1, 0);
     if (status == hipErrorInvalidValue || status == hipErrorInsufficientDriver || status == hipErrorNoDevice ||
         status == hipErrorInvalidDevice) {
         (void)hipGetLastError();
@@ -376,9 +376,9 @@ dlpack_rocm_find_device(const void *pointer, DLDevice *device, dlpack_py_error *
 #else
     if (attributes.memoryType == hipMemoryTypeHost && !attributes.isManaged)
 #endif
-        *device = dlpack_py_device_make(11, 0);
+        *device = dlpack_py_impl_device(11, 0);
     else
-        *device = dlpack_py_device_make(10, attributes.device);
+        *device = dlpack_py_impl_device(10, attributes.device);
     return 0;
 }
 
@@ -388,7 +388,7 @@ dlpack_rocm_tensor(void *data, int32_t device_id, uint32_t dtype, int32_t ndim, 
                    const int64_t *strides)
 {
     DLTensor t = dlpack_py_cpu(data, dtype, ndim, shape, strides);
-    t.device = dlpack_py_device_make(10, device_id);
+    t.device = dlpack_py_impl_device(10, device_id);
     return t;
 }
 
@@ -456,7 +456,7 @@ dlpack_rocm_produce(PyObject *owner, const DLTensor *t, uint64_t flags, hipStrea
 static inline int
 dlpack_rocm_consume(PyObject *obj, const dlpack_py_want *want, hipStream_t stream, dlpack_py_view *v)
 {
-    return dlpack_device_consume(NULL, obj, dlpack_rocm_operations(), dlpack_rocm_stream(stream), want, v);
+    return dlpack_device_consume(obj, dlpack_rocm_operations(), dlpack_rocm_stream(stream), want, v);
 }
 
 /* Of the current device, for memory that has no number. */

@@ -32,7 +32,6 @@ own_new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(names
 static void
 own_dealloc(PyObject *op)
 {
-    dlpack_py_embed_clear(&((Own *)op)->embedded);
     Py_TYPE(op)->tp_free(op);
 }
 

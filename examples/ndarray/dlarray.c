@@ -609,7 +609,7 @@ layout_move(Layout *l, const DLTensor *t, int32_t axis, int64_t index)
 static int
 layout_settle(Layout *l, uint64_t padded)
 {
-    const int64_t bits = dlpack_py_item_bits(l->tensor.dtype, padded);
+    const int64_t bits = padded != 0 && l->tensor.dtype.bits < 8 ? 8 : l->tensor.dtype.bits;
     const int64_t rest = l->first % 8 * bits; /* of eight elements, which fill as many bytes as one has bits */
 
     if (dlpack_py_is_empty(&l->tensor))
@@ -1063,7 +1063,7 @@ array_releasebuffer(PyObject *Py_UNUSED(op), Py_buffer *buffer)
 static Py_ssize_t
 count_elements(Py_ssize_t bytes, uint32_t dtype, Py_ssize_t count)
 {
-    const Py_ssize_t bits = (Py_ssize_t)dlpack_py_item_bits(dlpack_py_dtype_unpack(dtype), 0);
+    const Py_ssize_t bits = (Py_ssize_t)dlpack_py_dtype_unpack(dtype).bits;
     const Py_ssize_t most = bytes / bits * 8 + bytes % bits * 8 / bits; /* eight fill as many bytes as one has bits */
     char text[DLPACK_PY_TEXT_SIZE];
 
@@ -1243,11 +1243,11 @@ from_dlpack(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObject 
 static uint32_t
 parse_dtype(const char *text)
 {
-    const uint32_t dtype = dlpack_py_dtype_parse(text);
+    char name[DLPACK_PY_TEXT_SIZE];
     size_t i;
     for (i = 0; dtypes[i] != 0; i++) {
-        if (dtypes[i] == dtype)
-            return dtype;
+        if (strcmp(dlpack_py_dtype_text(dtypes[i], name), text) == 0)
+            return dtypes[i];
     }
     PyErr_Format(PyExc_ValueError, "dtype is '%.40s', a name such as 'float32' was wanted", text);
     return 0;

@@ -3,6 +3,7 @@
 
 #include "dlpack_py.h"
 #include <structmember.h> /* T_OBJECT: PyMemberDef */
+#include "../dtype_of.h"
 
 /* ---- A want from a dict ------------------------------------------------- */
 
@@ -18,7 +19,7 @@ parse_dtype(PyObject *object, uint32_t *dtype)
     const char *text = PyUnicode_AsUTF8(object);
     if (text == NULL)
         return -1;
-    *dtype = dlpack_py_dtype_parse(text);
+    *dtype = dtype_of(text);
     if (*dtype != 0)
         return 0;
     PyErr_Format(PyExc_ValueError, "no dtype: %R", object);
@@ -218,18 +219,18 @@ static PyTypeObject view_type = {
 
 /* ---- Functions ----------------------------------------------------------- */
 
-/* consume(obj, want=None, /, *, device, copy, with_state=False) */
+/* consume(obj, want=None, /, *, device, copy, by_request=False) */
 static PyObject *
 probe_consume(PyObject *Py_UNUSED(module), PyObject *args, PyObject *names)
 {
-    static char *keywords[] = {"", "", "device", "copy", "with_state", NULL};
+    static char *keywords[] = {"", "", "device", "copy", "by_request", NULL};
     PyObject *obj, *wanted = NULL, *device = NULL, *copy = NULL;
-    int with_state = 0, failed;
+    int by_request = 0, failed;
     View *self;
     Want want;
 
     if (!PyArg_ParseTupleAndKeywords(args, names, "O|O!$OOp", keywords, &obj, &PyDict_Type, &wanted, &device, &copy,
-                                     &with_state))
+                                     &by_request))
         return NULL;
     if (wanted != NULL && parse_want(wanted, &want) < 0)
         return NULL;
@@ -238,11 +239,10 @@ probe_consume(PyObject *Py_UNUSED(module), PyObject *args, PyObject *names)
         return NULL;
     if (device != NULL || copy != NULL)
         failed = dlpack_py_from_dlpack_args(obj, device, copy, wanted == NULL ? NULL : &want.want, &self->view);
-    else if (with_state) {
-        dlpack_py_state *state = dlpack_py_state_get();
+    else if (by_request) {
         dlpack_py_request request;
-        failed = state == NULL || dlpack_py_parse_request_args(NULL, NULL, NULL, NULL, &request) < 0 ||
-                 dlpack_py_consume_request(state, obj, &request, wanted == NULL ? NULL : &want.want, &self->view) < 0;
+        failed = dlpack_py_parse_request_args(NULL, NULL, NULL, NULL, &request) < 0 ||
+                 dlpack_py_consume_request(obj, &request, wanted == NULL ? NULL : &want.want, &self->view) < 0;
     }
     else
         failed = dlpack_py_consume(obj, wanted == NULL ? NULL : &want.want, &self->view);

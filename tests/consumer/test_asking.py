@@ -47,9 +47,9 @@ def test_a_cpu_consumer_passes_max_version_and_nothing_else_and_does_not_ask_for
     assert producer.calls == [VERSION]
 
 
-def test_with_a_state_at_hand_the_same_is_asked_C4():
+def test_by_a_request_the_same_is_asked_C4():
     producer = Producer()
-    consume(producer, with_state=True)
+    consume(producer, by_request=True)
     assert producer.calls == [VERSION]
 
 

@@ -468,12 +468,12 @@ def test_a_copy_without_elements_has_no_data_D3():
     assert (view.shape, view.data) == ((2, 0, 3), 0)
 
 
-def test_a_state_at_hand_changes_nothing_C9():
+def test_a_request_changes_nothing_C9():
     with pytest.raises(BufferError, match="dtype is float64, int32 was asked for"):
-        consume(Producer(), {"dtype": "int32"}, with_state=True)
-    view = consume(bytearray(b"ab"), {"options": DLPACK_PY_BUFFER_TOO}, with_state=True)
+        consume(Producer(), {"dtype": "int32"}, by_request=True)
+    view = consume(bytearray(b"ab"), {"options": DLPACK_PY_BUFFER_TOO}, by_request=True)
     assert values(view) == [97, 98]
-    assert consume(Producer(VERSIONED), with_state=True).form == DLPACK_PY_VERSIONED
+    assert consume(Producer(VERSIONED), by_request=True).form == DLPACK_PY_VERSIONED
 
 
 def test_a_copy_of_packed_elements_ends_in_zeros_and_not_in_what_the_memory_held_before_D6():

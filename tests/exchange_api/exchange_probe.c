@@ -2,6 +2,7 @@
  * functions do what Python callables say; borrow, allocate_like and return_like are the header's. */
 
 #include "dlpack_py.h"
+#include "../dtype_of.h"
 
 #if DLPACK_PY_HAS_EXCHANGE_API
 
@@ -321,7 +322,7 @@ probe_call_owned(PyObject *Py_UNUSED(module), PyObject *args)
         return NULL;
     if (table_of(capsule)->managed_tensor_from_py_object_no_sync(object == Py_None ? NULL : object,
                                                                  out ? &managed : NULL) == 0)
-        return dlpack_py_capsule_steal(managed);
+        return dlpack_py_capsule_steal(managed, DLPACK_PY_VERSIONED);
     if (out && managed != NULL)
         PyErr_SetString(PyExc_SystemError, "*out is not NULL after a failure");
     return NULL;
@@ -405,7 +406,7 @@ probe_call_allocate(PyObject *Py_UNUSED(module), PyObject *args)
     t.ndim = extents == Py_None ? 0 : (int)PyTuple_Size(extents);
     t.shape = shape;
     t.dtype = dlpack_py_dtype_unpack(DLPACK_PY_DTYPE(2u, (uint32_t)bits, 1u));
-    t.device = dlpack_py_device_make(type, 0);
+    t.device = dlpack_py_impl_device(type, 0);
     for (i = 0; i < t.ndim; i++)
         shape[i] = PyLong_AsLongLong(PyTuple_GetItem(extents, i));
     table = table_of(capsule);
@@ -414,7 +415,7 @@ probe_call_allocate(PyObject *Py_UNUSED(module), PyObject *args)
                                                report ? note : NULL);
     Py_END_ALLOW_THREADS
     if (returned == 0 && reported.calls == 0)
-        return dlpack_py_capsule_steal(managed);
+        return dlpack_py_capsule_steal(managed, DLPACK_PY_VERSIONED);
     if (out && managed != NULL)
         PyErr_SetString(PyExc_SystemError, "*out is not NULL after a failure");
     return PyErr_Occurred() ? NULL : Py_BuildValue("iss", reported.calls, reported.kind, reported.message);
@@ -438,7 +439,7 @@ probe_borrow(PyObject *Py_UNUSED(module), PyObject *args, PyObject *names)
         return NULL;
     want.writable = (char)writable;
     want.order = order[0];
-    want.dtype = dtype[0] == '\0' ? 0 : dlpack_py_dtype_parse(dtype);
+    want.dtype = dtype[0] == '\0' ? 0 : dtype_of(dtype);
     want.options = options;
     if (dlpack_py_borrow(obj, &want, &v) < 0)
         return NULL;
@@ -462,8 +463,8 @@ probe_allocate_like(PyObject *Py_UNUSED(module), PyObject *args)
         return NULL;
     for (i = 0; i < PyTuple_Size(extents); i++)
         shape[i] = PyLong_AsLongLong(PyTuple_GetItem(extents, i));
-    t = dlpack_py_cpu(NULL, dlpack_py_dtype_parse(dtype), (int32_t)PyTuple_Size(extents), shape, NULL);
-    t.device = dlpack_py_device_make(device, 0);
+    t = dlpack_py_cpu(NULL, dtype_of(dtype), (int32_t)PyTuple_Size(extents), shape, NULL);
+    t.device = dlpack_py_impl_device(device, 0);
     if (dlpack_py_allocate_like(like, &t, &v) < 0)
         return NULL;
     return holder_make_steal(&holder_type, &v);
@@ -510,11 +511,11 @@ probe_return_borrowed_like(PyObject *Py_UNUSED(module), PyObject *args)
 static PyObject *
 probe_remembers(PyObject *Py_UNUSED(module), PyObject *obj)
 {
-    dlpack_py_state *state = dlpack_py_state_get();
+    dlpack_py_impl_gate *gate = dlpack_py_impl_gate_get();
     dlpack_py_impl_type room;
 
-    (void)dlpack_py_impl_type_get(state, Py_TYPE(obj), &room);
-    return PyBool_FromLong(dlpack_py_impl_type_get(state, Py_TYPE(obj), &room) != &room);
+    (void)dlpack_py_impl_type_get(gate, Py_TYPE(obj), &room);
+    return PyBool_FromLong(dlpack_py_impl_type_get(gate, Py_TYPE(obj), &room) != &room);
 }
 
 /* immutable(): a new type of the heap's, which Python code cannot change, with Holder's table. */

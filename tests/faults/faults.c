@@ -66,18 +66,28 @@ counted(long *blocks, void *pointer)
     return pointer;
 }
 
+typedef union point_block {
+    int lasts;
+    char room[16]; /* keeps the alignment of malloc */
+} point_block;
+
 void *
-point_malloc(size_t size)
+point_malloc(size_t size, int lasts)
 {
-    return counted(&header_blocks, malloc(size));
+    point_block *block = (point_block *)malloc(sizeof(*block) + size);
+    if (block == NULL)
+        return NULL;
+    block->lasts = lasts;
+    return lasts ? block + 1 : counted(&header_blocks, block + 1);
 }
 
 void
 point_free(void *pointer)
 {
-    if (pointer != NULL)
+    point_block *block = (point_block *)pointer - 1;
+    if (!block->lasts)
         (void)__atomic_fetch_sub(&header_blocks, 1, __ATOMIC_RELAXED);
-    free(pointer);
+    free(block);
 }
 
 static const char *const domain_names[] = {"PyMem_RawMalloc", "PyMem_Malloc", "PyObject_Malloc"};
@@ -139,7 +149,7 @@ hook(PyObject *Py_UNUSED(module), PyObject *on)
     Py_RETURN_NONE;
 }
 
-/* blocks(): the header's and Python's. */
+/* blocks(): the header's, without the records of types that have a table, which it keeps; and Python's. */
 static PyObject *
 blocks(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
@@ -153,6 +163,7 @@ blocks(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 static PyObject *
 run(PyObject *Py_UNUSED(module), PyObject *args)
 {
+    dlpack_py_impl_exception exception;
     PyObject *operation, *result;
     int kind, raised;
 
@@ -164,8 +175,12 @@ run(PyObject *Py_UNUSED(module), PyObject *args)
     result = PyObject_CallNoArgs(operation);
     now.kind = 0;
     raised = result == NULL;
-    if (raised)
-        result = dlpack_py_impl_take_exception();
+    if (raised) {
+        exception = dlpack_py_impl_exception_save();
+        result = dlpack_py_impl_exception_value(&exception);
+        Py_XINCREF(result);
+        dlpack_py_impl_exception_clear(&exception);
+    }
     return Py_BuildValue("(NNzizi)", result, PyBool_FromLong(raised), now.failed, now.line, now.trespasser,
                          now.unraisable);
 }
@@ -212,8 +227,12 @@ forget(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
     PyObject *names = PyInterpreterState_GetDict(PyInterpreterState_Get());
     PyObject *key = PyUnicode_FromFormat("dlpack_py.%x.%p", DLPACK_PY_VERSION, (void *)dlpack_py_impl_this_file());
+    PyObject *capsule = key == NULL ? NULL : PyDict_GetItem(names, key); /* borrowed */
+    void *gate = capsule == NULL ? NULL : PyCapsule_GetPointer(capsule, PyCapsule_GetName(capsule));
     const int failed = key == NULL || PyDict_DelItem(names, key) < 0;
     Py_XDECREF(key);
+    if (gate != NULL && !failed)
+        point_free(gate); /* the header never does: here no export points to it */
     if (failed && !PyErr_ExceptionMatches(PyExc_KeyError))
         return NULL;
     PyErr_Clear();

@@ -4,6 +4,7 @@
 #include <Python.h>
 
 #include <stdlib.h>
+#include <string.h>
 
 /* One for each call, however often that was inlined; all lie side by side in a section. */
 typedef struct point {
@@ -19,7 +20,7 @@ enum point_how { SILENT, RAISING, RUNNING, ALLOCATING };
 int
 point_fails(point *here, enum point_how how);
 void *
-point_malloc(size_t size);
+point_malloc(size_t size, int lasts);
 void
 point_free(void *pointer);
 void
@@ -81,7 +82,8 @@ point_unraisable(void);
                               : RAISES(PyUnicode_AsUTF8AndSize, NULL, (text, size)))
 
 #define PyErr_WriteUnraisable(where) ((void)(where), point_unraisable())
-#define DLPACK_PY_MALLOC(size) (AT_POINT("DLPACK_PY_MALLOC", ALLOCATING) ? NULL : point_malloc(size))
+#define DLPACK_PY_MALLOC(size) \
+    (AT_POINT("DLPACK_PY_MALLOC", ALLOCATING) ? NULL : point_malloc(size, strcmp(#size, "sizeof(*own)") == 0))
 #define DLPACK_PY_FREE(pointer) point_free(pointer)
 
 #define inline __attribute__((used)) inline /* no function is left out for want of a caller */

@@ -22,10 +22,10 @@ file_export(PyObject *module, PyObject *owner)
 static inline PyObject *
 file_state(PyObject *module, PyObject *unused)
 {
-    dlpack_py_state *state = dlpack_py_state_get();
+    dlpack_py_impl_gate *gate = dlpack_py_impl_gate_get();
     (void)module;
     (void)unused;
-    return state == NULL ? NULL : PyLong_FromVoidPtr(state);
+    return gate == NULL ? NULL : PyLong_FromVoidPtr(gate);
 }
 
 static inline PyObject *

@@ -8,28 +8,9 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-static atomic_long blocks; /* that the header has allocated, of all interpreters */
 static atomic_int exit_wait = 10;
 
-static void *
-counted_malloc(size_t size)
-{
-    void *pointer = malloc(size);
-    if (pointer != NULL)
-        atomic_fetch_add(&blocks, 1);
-    return pointer;
-}
-
-static void
-counted_free(void *pointer)
-{
-    if (pointer != NULL)
-        atomic_fetch_sub(&blocks, 1);
-    free(pointer);
-}
-
-#define DLPACK_PY_MALLOC(size) counted_malloc(size)
-#define DLPACK_PY_FREE(pointer) counted_free(pointer)
+#include "../counted_blocks.h"
 #define DLPACK_PY_EXIT_WAIT exit_wait
 #include "dlpack_py.h"
 
@@ -101,7 +82,6 @@ array_dealloc(PyObject *self)
 
     if (atomic_load(&holds) && !pthread_equal(holder, pthread_self()))
         atomic_fetch_add(&trespasses, 1);
-    dlpack_py_embed_clear(&((array *)self)->tensors);
     release(self);
     Py_DECREF(type);
 }
@@ -221,8 +201,8 @@ give(PyObject *module, PyObject *number)
     (void)module;
     if (PyErr_Occurred())
         return NULL;
-    return (tensor & 1) != 0 ? dlpack_py_capsule_legacy_steal((DLManagedTensor *)(tensor - 1))
-                             : dlpack_py_capsule_steal((DLManagedTensorVersioned *)tensor);
+    return (tensor & 1) != 0 ? dlpack_py_capsule_steal((void *)(tensor - 1), DLPACK_PY_LEGACY)
+                             : dlpack_py_capsule_steal((void *)tensor, DLPACK_PY_VERSIONED);
 }
 
 static atomic_long freed;
@@ -267,7 +247,7 @@ rude_capsule(PyObject *module, PyObject *unused)
     managed->dl_tensor.dtype = dlpack_py_dtype_unpack(DLPACK_PY_INT8);
     managed->dl_tensor.data = managed;
     managed->deleter = rude_deleter;
-    return dlpack_py_capsule_steal(managed);
+    return dlpack_py_capsule_steal(managed, DLPACK_PY_VERSIONED);
 }
 
 /* A C array of the tensors in a Python list, which is emptied. */
@@ -634,7 +614,7 @@ counts(PyObject *module, PyObject *unused)
 static PyObject *
 state(PyObject *module, PyObject *unused)
 {
-    dlpack_py_state *found = dlpack_py_state_get();
+    dlpack_py_impl_gate *found = dlpack_py_impl_gate_get();
     (void)module;
     (void)unused;
     return found == NULL ? NULL : PyLong_FromVoidPtr(found);

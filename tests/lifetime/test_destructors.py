@@ -42,7 +42,7 @@ def test_a_destructor_that_runs_when_the_interpreter_is_gone_leaks_the_owner_K5(
     cpp(f"""
 for form in {forms} * 5:
     late_release.{keep}(capsule(partial(say, "owner died"), form))
-probe.settle({int(forms == "EMBEDDED")})
+probe.settle()
 """)
 
 

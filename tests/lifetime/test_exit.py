@@ -8,7 +8,7 @@ from lifetime.children import RACE
 def test_threads_that_drop_while_the_interpreter_ends_are_neither_ended_nor_stuck_K5(child, forms):
     child(
         f"""
-        probe.settle({int(forms == "EMBEDDED")})  # an owner that leaks keeps the record if it has the tensor
+        probe.settle()
         for past in PASTS:
             probe.start(exports(forms={forms} * 40), past, 0.0001)
         time.sleep(0.0005 * (turn % 20))
@@ -179,7 +179,7 @@ atexit._clear()
     )
 
 
-def test_without_its_exit_callback_the_record_still_learns_that_the_interpreter_is_gone_K5(child):
+def test_without_its_exit_callback_the_gate_still_learns_that_the_interpreter_is_gone_K5(child):
     child("""
         import atexit
         probe.later(exports(partial(say, "owner died")), "gone")
@@ -193,7 +193,7 @@ def test_without_its_exit_callback_the_record_still_learns_that_the_interpreter_
 @pytest.mark.parametrize("forms", ["['versioned', 'legacy']", "EMBEDDED"])
 def test_a_deleter_leaks_the_owner_and_frees_its_own_memory_when_the_interpreter_is_gone_K5(child, forms, when):
     child(f"""
-        probe.settle({int(forms == "EMBEDDED")})
+        probe.settle()
         probe.later(exports(partial(say, "owner died"), {forms} * 5), {when!r})
     """)
 

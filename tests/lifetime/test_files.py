@@ -1,4 +1,4 @@
-"""Several users of the header in one process: each source file has records of its own, whatever its version (G2)."""
+"""Several users of the header in one process: each source file has gates of its own, whatever its version (G2)."""
 
 FILES = """
 import newer_version, two_files
@@ -9,7 +9,7 @@ def all_files(function):
 """
 
 
-def test_files_modules_and_versions_share_no_record_G2(child):
+def test_files_modules_and_versions_share_no_gate_G2(child):
     child(
         FILES
         + """

@@ -160,7 +160,7 @@ CONSUMING = {
     "by table": lambda: dlarray.from_dlpack(ARRAY),
     "by method": lambda: consume(METHOD),
     "by an old method": lambda: consume(OLD),
-    "with a state": lambda: consume(ARRAY, with_state=True),
+    "by a request": lambda: consume(ARRAY, by_request=True),
     "legacy capsule": lambda: consume(ARRAY.__dlpack__()),
     "versioned capsule": lambda: consume(ARRAY.__dlpack__(max_version=(1, 0))),
     "read-only": lambda: consume(READ_ONLY),

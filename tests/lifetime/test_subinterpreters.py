@@ -1,10 +1,10 @@
-"""Subinterpreters, with the main one's GIL and with their own: records, deleters in flight, and what outlives them."""
+"""Subinterpreters, with the main one's GIL and with their own: gates, deleters in flight, and what outlives them."""
 
 import pytest
 from lifetime.children import RACE
 
 
-def test_each_interpreter_has_a_record_of_its_own_G1(child, own_gil):
+def test_each_interpreter_has_a_gate_of_its_own_G1(child, own_gil):
     child(f"""
         probe.settle()
         here = probe.state()
@@ -13,14 +13,14 @@ def test_each_interpreter_has_a_record_of_its_own_G1(child, own_gil):
     """)
 
 
-def test_a_record_is_found_anew_where_an_interpreter_may_have_the_address_of_one_before_G1(child, own_gil):
+def test_a_gate_is_found_where_an_interpreter_may_have_the_address_of_an_earlier_one_G1(child, own_gil):
     child(f"""
         probe.settle()
-        for i in range(10):  # nothing is remembered but of subinterpreters
+        for i in range(10):  # the main interpreter has no gate yet
             inside("probe.drop(export())", {own_gil})
             assert probe.counts()["blocks"] == 0
         probe.drop(export())
-        for i in range(10):  # the main one's record is
+        for i in range(10):  # the main interpreter has a gate, with a cache
             inside("probe.drop(export())", {own_gil})
             assert probe.counts()["blocks"] == 1
     """)
@@ -47,7 +47,7 @@ def test_the_end_of_a_subinterpreter_waits_for_a_deleter_in_flight_K5(child, own
 def test_threads_that_drop_while_a_subinterpreter_ends_do_no_harm_K5(child, forms, own_gil):
     child(
         f"""
-        probe.settle({3 * (forms == "EMBEDDED")})
+        probe.settle()
         for i in range(3):
             inside(f'''if 1:
                 for past in PASTS:
@@ -96,11 +96,11 @@ def test_a_tensor_may_outlive_its_subinterpreter_K5(child, own_gil):
             probe.join()
         # One may have the address that the first had.
         inside(f"probe.drop(export()); [probe.drop(tensor) for tensor in {{orphans()}}]", {own_gil})
-        probe.settle(6)  # the records that embedding owners keep
+        probe.settle()
     """)
 
 
-def test_without_its_exit_callback_the_record_still_learns_that_the_subinterpreter_is_gone_K5(child, own_gil):
+def test_without_its_exit_callback_the_gate_still_learns_that_the_subinterpreter_is_gone_K5(child, own_gil):
     child(f"""
         read, write = os.pipe()
         inside({SEND!r}.format(write=write) + "; import atexit; atexit._clear()", {own_gil})
@@ -123,7 +123,7 @@ def test_an_array_may_outlive_the_subinterpreter_that_its_memory_is_of_K5(child,
         assert [a.tolist() for a in arrays if isinstance(a, dlarray.Array)] == [[0.0]] * 6
         views = [dlarray.from_dlpack(a) for a in arrays if isinstance(a, dlarray.Array)]
         del arrays[::2]
-        probe.settle(7)  # the main one's record, and two of each that ended, which embedding owners keep
+        probe.settle()
     """)
 
 
@@ -280,7 +280,7 @@ def test_two_interpreters_import_the_module_and_exchange_at_once_G1_X6(child, ow
         TOGETHER
         + f"""
 probe.settle(1)
-together([{EXCHANGE!r}] * 2, {own_gil})  # neither has a record before
+together([{EXCHANGE!r}] * 2, {own_gil})  # neither has a gate before
 inside({EXCHANGE!r}, {own_gil})
 probe.drop(export())
 together([{EXCHANGE!r}] * 3, {own_gil})

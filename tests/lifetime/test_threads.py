@@ -17,7 +17,7 @@ def test_a_deleter_on_a_foreign_thread_drops_the_owner_there_and_then_K5(child):
             probe.join()
             assert len(died) == 4 and _thread.get_ident() not in died
             assert interpreters.thread_states() == states + (past == "kept")
-            assert probe.counts()["blocks"] == 1  # the record
+            assert probe.counts()["blocks"] == 1  # the cache
         probe.settle()
     """)
 
@@ -86,7 +86,7 @@ def test_no_owner_is_touched_by_a_python_thread_that_has_not_got_the_gil_K5(chil
     """)
 
 
-def test_many_threads_at_first_use_end_with_one_record_G1(child):
+def test_many_threads_at_first_use_end_with_one_gate_G1(child):
     child("""
         import atexit, threading
         def register(function, atexit_register=atexit.register):
@@ -206,7 +206,7 @@ def test_a_tensor_of_nobody_is_freed_on_any_thread_once_K5(child):
             probe.start([probe.wrap(), probe.wrap()], past)
         probe.join()
         assert probe.counts()["freed"] == 8
-        assert probe.counts()["blocks"] == 0  # nor is there a record
+        assert probe.counts()["blocks"] == 0  # nor is there a gate with a cache
     """)
 
 

@@ -46,7 +46,7 @@ thing_init(PyObject *op, PyObject *args, PyObject *names)
     if (parse_extents(shape, self->shape) < 0 || (strides != Py_None && parse_extents(strides, self->strides) < 0))
         return -1;
     t->data = (void *)(uintptr_t)data;
-    t->device = dlpack_py_device_make(type, id);
+    t->device = dlpack_py_impl_device(type, id);
     t->ndim = (int32_t)PyTuple_Size(shape);
     t->dtype.code = (uint8_t)code;
     t->dtype.bits = (uint8_t)bits;
@@ -66,7 +66,6 @@ thing_dealloc(PyObject *op)
 {
     Thing *self = (Thing *)op;
     Py_XDECREF(self->veto);
-    dlpack_py_embed_clear(&self->embedded);
     Py_TYPE(op)->tp_free(op);
 }
 
@@ -175,20 +174,20 @@ probe_wrap(PyObject *Py_UNUSED(module), PyObject *args)
     if (managed == NULL)
         Py_RETURN_NONE;
     Py_XINCREF(callable);
-    return dlpack_py_capsule_steal(managed);
+    return dlpack_py_capsule_steal(managed, DLPACK_PY_VERSIONED);
 }
 
 /* steal(address), steal_legacy(address): a capsule of the header's around a managed tensor of the caller's. */
 static PyObject *
 probe_steal(PyObject *Py_UNUSED(module), PyObject *address)
 {
-    return dlpack_py_capsule_steal((DLManagedTensorVersioned *)PyLong_AsVoidPtr(address));
+    return dlpack_py_capsule_steal(PyLong_AsVoidPtr(address), DLPACK_PY_VERSIONED);
 }
 
 static PyObject *
 probe_steal_legacy(PyObject *Py_UNUSED(module), PyObject *address)
 {
-    return dlpack_py_capsule_legacy_steal((DLManagedTensor *)PyLong_AsVoidPtr(address));
+    return dlpack_py_capsule_steal(PyLong_AsVoidPtr(address), DLPACK_PY_LEGACY);
 }
 
 static PyMethodDef functions[] = {

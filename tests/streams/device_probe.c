@@ -177,7 +177,7 @@ array_new(PyTypeObject *type, PyObject *args, PyObject *names)
     self->veto = veto;
     self->tensor = dlpack_py_cpu(NULL, dtype, (int32_t)PyTuple_Size(shape), self->shape,
                                  strides == Py_None ? NULL : self->strides);
-    self->tensor.device = dlpack_py_device_make(self->type, self->device);
+    self->tensor.device = dlpack_py_impl_device(self->type, self->device);
     if (self->size == 0)
         self->size = (Py_ssize_t)dlpack_py_nbytes(&self->tensor, 0);
     if (self->size > 0 && array_on_its_device(self, array_allocate) != RUNTIME(Success)) {
@@ -420,7 +420,7 @@ probe_consume(PyObject *module, PyObject *args, PyObject *names)
     want.dtype = dtype;
     want.options = options;
     wanted = device == DEVICE && dtype == 0 && options == 0 ? NULL : &want;
-    failed = by_handle ? dlpack_device_consume(NULL, obj, DLPACK(operations)(), (uintptr_t)stream, wanted, &v)
+    failed = by_handle ? dlpack_device_consume(obj, DLPACK(operations)(), (uintptr_t)stream, wanted, &v)
                        : DLPACK(consume)(obj, wanted, stream, &v);
     if (failed)
         return NULL;
@@ -482,7 +482,7 @@ probe_current_work(PyObject *Py_UNUSED(module), PyObject *args)
     if (!PyArg_ParseTuple(args, "Oi", &obj, &id))
         return NULL;
     work.device_id = id;
-    known = dlpack_device_current_work(NULL, obj, DLPACK(operations)(), &work);
+    known = dlpack_device_current_work(obj, DLPACK(operations)(), &work);
     if (known < 0)
         return NULL;
     return known ? PyLong_FromUnsignedLongLong(work.handle) : Py_BuildValue("");
@@ -499,7 +499,7 @@ probe_foreign(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
     managed->version.major = DLPACK_MAJOR_VERSION;
     managed->deleter = foreign_delete;
     managed->dl_tensor = dlpack_py_cpu(&data, DLPACK_PY_UINT8, 1, &one, &one);
-    managed->dl_tensor.device = dlpack_py_device_make(DEVICE, 0);
+    managed->dl_tensor.device = dlpack_py_impl_device(DEVICE, 0);
     return PyCapsule_New(managed, "dltensor_versioned", NULL);
 }
 

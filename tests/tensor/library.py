@@ -70,22 +70,21 @@ def load():
     integer, text, order, flags = ctypes.c_int, ctypes.c_char_p, ctypes.c_char, ctypes.c_uint64
     i32, u32, size = ctypes.c_int32, ctypes.c_uint32, ctypes.c_size_t
     for name, result, *arguments in [
-        ("check_dtype", integer, DType, error),
+        ("impl_check_dtype", integer, DType, error),
         ("dtype_text", text, u32, text),
-        ("dtype_parse", u32, text),
         ("device_text", text, Device, text),
-        ("device_parse", integer, text, device, error),
+        ("impl_parse_device_text", integer, text, device),
         ("size", ctypes.c_int64, t),
         ("nbytes", ctypes.c_int64, t, flags),
         ("itemsize", size, DType, flags),
         ("strides", None, i32, NUMBERS, order, NUMBERS),
-        ("extent", integer, t, flags, NUMBERS, NUMBERS),
+        ("impl_extent", integer, t, flags, NUMBERS, NUMBERS),
         ("validate", integer, t, flags, error),
         ("is_contiguous", integer, t, order),
         ("overlaps_itself", integer, t),
         ("overlap", integer, t, flags, t, flags),
         ("copy", integer, t, t, flags, error),
-        ("check_stream", integer, Device, stream, error),
+        ("impl_check_stream", integer, Device, stream, error),
         (
             "meets",
             integer,

@@ -7,27 +7,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-static atomic_long blocks; /* that the header has allocated; relaxed, so that counting puts no thread behind another */
-
-static void *
-counted_malloc(size_t size)
-{
-    void *pointer = malloc(size);
-    if (pointer != NULL)
-        atomic_fetch_add_explicit(&blocks, 1, memory_order_relaxed);
-    return pointer;
-}
-
-static void
-counted_free(void *pointer)
-{
-    if (pointer != NULL)
-        atomic_fetch_sub_explicit(&blocks, 1, memory_order_relaxed);
-    free(pointer);
-}
-
-#define DLPACK_PY_MALLOC(size) counted_malloc(size)
-#define DLPACK_PY_FREE(pointer) counted_free(pointer)
+#include "../counted_blocks.h"
 #include "dlpack_py.h"
 
 /* Slots hold functions as object pointers, which ISO C converts by way of an integer only. */
@@ -58,11 +38,11 @@ meet(PyObject *Py_UNUSED(module), PyObject *number)
     Py_RETURN_NONE;
 }
 
-/* state(): the address of the record. */
+/* state(): the address of the gate. */
 static PyObject *
 state(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
-    dlpack_py_state *found = dlpack_py_state_get();
+    dlpack_py_impl_gate *found = dlpack_py_impl_gate_get();
     return found == NULL ? NULL : PyLong_FromVoidPtr(found);
 }
 
@@ -134,7 +114,6 @@ thing_dealloc(PyObject *op)
     PyTypeObject *type = Py_TYPE(op);
     freefunc release = (freefunc)(intptr_t)PyType_GetSlot(type, Py_tp_free);
 
-    dlpack_py_embed_clear(&((Thing *)op)->tensors);
     dlpack_py_release(&((Thing *)op)->view);
     release(op);
     Py_DECREF(type);

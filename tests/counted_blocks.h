@@ -1,0 +1,37 @@
+/* Comes before dlpack_py.h, and counts the blocks that it has allocated and not freed. Gates, one for each interpreter, are
+ * not counted: the header never frees them. Nor are its records of types with a table, which live as long as the
+ * interpreter. */
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+static atomic_long blocks; /* relaxed, so that counting orders no threads */
+
+typedef union counted_block {
+    int lasts;
+    char room[16]; /* keeps the alignment of malloc */
+} counted_block;
+
+static void *
+counted_malloc(size_t size, int lasts)
+{
+    counted_block *block = (counted_block *)malloc(sizeof(*block) + size);
+    if (block == NULL)
+        return NULL;
+    block->lasts = lasts;
+    if (!lasts)
+        atomic_fetch_add_explicit(&blocks, 1, memory_order_relaxed);
+    return block + 1;
+}
+
+static void
+counted_free(void *pointer)
+{
+    counted_block *block = (counted_block *)pointer - 1;
+    if (!block->lasts)
+        atomic_fetch_sub_explicit(&blocks, 1, memory_order_relaxed);
+    free(block);
+}
+
+#define DLPACK_PY_MALLOC(size) counted_malloc(size, strcmp(#size, "sizeof(*gate)") == 0 || strcmp(#size, "sizeof(*own)") == 0)
+#define DLPACK_PY_FREE(pointer) counted_free(pointer)
