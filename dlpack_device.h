@@ -896,13 +896,13 @@ dlpack_device_impl_export_device_copy(const DLTensor *t, uint64_t flags, int32_t
     memory->data = NULL;
     memory->event = NULL;
     memory->id = t->device.device_id;
-    e->context = memory;
-    e->free_fn = dlpack_device_impl_free_device_memory;
+    e->keeper.context = memory;
+    e->keeper.free_fn = dlpack_device_impl_free_device_memory;
     out = dlpack_py_impl_tensor(&e->managed, form);
     if (!dlpack_py_is_empty(t) &&
         (dlpack_device_impl_check_scattered(out, t, kept, error) < 0 ||
          dlpack_device_impl_fill_on_device(memory, out, t, kept, pending, count, stream, error) < 0)) {
-        dlpack_py_impl_export_free(e);
+        dlpack_py_impl_release_keeper(&e->keeper);
         return NULL;
     }
     return e;
@@ -1039,7 +1039,7 @@ dlpack_device_impl_export_from_device(const dlpack_py_offer *offer, const dlpack
     failed = dlpack_device_copy_to_host(runtime, dlpack_py_impl_tensor(&e->managed, plan->form), offer->tensor, kept,
                                         offer->pending, offer->pending_count, error);
     if (failed && failed != DLPACK_DEVICE_COPY_UNFINISHED) /* an unfinished copy leaks: it may still be written to */
-        dlpack_py_impl_export_free(e);
+        dlpack_py_impl_release_keeper(&e->keeper);
     return failed ? NULL : e;
 }
 
@@ -1082,7 +1082,9 @@ dlpack_device_impl_ask_device(const dlpack_py_impl_producer *producer, DLDevice 
 {
     int unbound, failed = 1;
     int32_t type = 0, id = 0;
-    PyObject *method = dlpack_py_impl_find_method(producer->obj, producer->cache->dlpack_device, &unbound), *said;
+    PyObject *method = dlpack_py_impl_find_method(producer->obj, producer->cache->names[DLPACK_PY_IMPL_DLPACK_DEVICE],
+                                                  &unbound),
+             *said;
 
     if (method == NULL)
         return -1;
@@ -1425,7 +1427,6 @@ dlpack_device_impl_release_later(const dlpack_device_runtime *device, dlpack_dev
     one->form = v->form;
     one->interpreter = dlpack_device_impl_interpreter_of(v);
     v->managed = NULL;
-    v->form = 0;
     dlpack_device_impl_list_append(device, one);
     return 0;
 }
@@ -1493,7 +1494,6 @@ dlpack_device_impl_release_unraisable(const dlpack_device_runtime *device, dlpac
     if (dlpack_device_impl_release_or_wait(device, stream, v) < 0)
         PyErr_WriteUnraisable(NULL);
     v->managed = NULL;
-    v->form = 0;
     dlpack_py_impl_exception_restore(saved);
 }
 
@@ -1554,7 +1554,6 @@ dlpack_device_consume(PyObject *obj, const dlpack_py_device *device, uintptr_t s
     if (there.device == 0)
         there.device = device->type;
     v->managed = NULL;
-    v->form = 0;
     request.stream.kind = DLPACK_PY_STREAM_HANDLE;
     request.stream.handle = stream;
     if (dlpack_py_impl_check_stream(dlpack_py_impl_device(device->type, 0), &request.stream, &error) < 0)

@@ -174,9 +174,11 @@
 #if DLPACK_PY_IMPL_HAS_GNU_BUILTINS
 #  define DLPACK_PY_IMPL_PRINTF(text, first) __attribute__((format(printf, text, first)))
 #  define DLPACK_PY_IMPL_RARE static __attribute__((cold, noinline, unused)) /* errors, first uses, second tries */
+#  define DLPACK_PY_IMPL_SHARED static __attribute__((noinline, unused))     /* one copy for all calls in a file */
 #else
 #  define DLPACK_PY_IMPL_PRINTF(text, first)
 #  define DLPACK_PY_IMPL_RARE static inline
+#  define DLPACK_PY_IMPL_SHARED static inline
 #endif
 
 /* The C exchange API came with dlpack.h 1.3. */
@@ -189,8 +191,8 @@ typedef struct DLManagedTensorVersioned DLManagedTensorVersioned;
 #endif
 
 /* What dlpack.h 1.0 lacks. */
-#define DLPACK_PY_IMPL_TRN 18      /* kDLTrn */
-#define DLPACK_PY_IMPL_BCOMPLEX 18 /* kDLBComplex */
+#define DLPACK_PY_IMPL_LAST_DEVICE 18 /* kDLTrn */
+#define DLPACK_PY_IMPL_BCOMPLEX 18    /* kDLBComplex */
 
 /* C99 and C++11 have no atomics in common. All of these are sequentially consistent. */
 typedef intptr_t dlpack_py_impl_word;
@@ -281,6 +283,21 @@ dlpack_py_impl_fail(dlpack_py_error *error, int32_t code, const char *format, ..
     return -1;
 }
 
+/* Fills *error, which may be NULL, with BufferError. Returns -1. */
+DLPACK_PY_IMPL_RARE int DLPACK_PY_IMPL_PRINTF(2, 3)
+dlpack_py_impl_refuse(dlpack_py_error *error, const char *format, ...)
+{
+    va_list values;
+    if (error != NULL) {
+        error->code = DLPACK_PY_BUFFER_ERROR;
+        error->curable = 0;
+        va_start(values, format);
+        vsnprintf(error->text, sizeof(error->text), format, values);
+        va_end(values);
+    }
+    return -1;
+}
+
 /* The name of the exception of an error code. */
 DLPACK_PY_IMPL_RARE const char *
 dlpack_py_impl_error_kind(int32_t code)
@@ -350,53 +367,38 @@ dlpack_py_impl_is_complex(DLDataType dtype)
     return dtype.code == kDLComplex || dtype.code == DLPACK_PY_IMPL_BCOMPLEX;
 }
 
-/* The name of a dtype code; NULL for a code that came after this header. bits is the only width that the code may have;
- * 0 stands for any width. */
+/* The word of a list that stands at a place, from 0; *length is 0 where the list is shorter. */
 DLPACK_PY_IMPL_RARE const char *
-dlpack_py_impl_dtype_name(uint8_t code, uint8_t *bits)
+dlpack_py_impl_word_at(const char *list, int32_t place, int *length)
 {
-    static const char *const names[] = {
-        "int",
-        "uint",
-        "float",
-        "handle",
-        "bfloat",
-        "complex",
-        "bool",
-        "float8_e3m4",
-        "float8_e4m3",
-        "float8_e4m3b11fnuz",
-        "float8_e4m3fn",
-        "float8_e4m3fnuz",
-        "float8_e5m2",
-        "float8_e5m2fnuz",
-        "float8_e8m0fnu",
-        "float6_e2m3fn",
-        "float6_e3m2fn",
-        "float4_e2m1fn",
-        "bcomplex",
-    };
-    static const uint8_t widths[] = {0, 0, 0, 0, 0, 0, 8, 8, 8, 8, 8, 8, 8, 8, 8, 6, 6, 4, 0};
-    const int known = code < sizeof(widths);
-    *bits = known ? widths[code] : 0;
-    return known ? names[code] : NULL;
+    while (place > 0 && *list != '\0')
+        place -= *list++ == ' ';
+    *length = place == 0 ? (int)strcspn(list, " ") : 0;
+    return list;
+}
+
+/* The only width that a dtype code may have, in bits; 0: any. */
+DLPACK_PY_IMPL_RARE int
+dlpack_py_impl_dtype_width(uint8_t code)
+{
+    static const uint8_t widths[] = {0, 0, 0, 0, 0, 0, 8, 8, 8, 8, 8, 8, 8, 8, 8, 6, 6, 4};
+    return code < sizeof(widths) ? widths[code] : 0;
 }
 
 /* Is the dtype one that the specification allows, or of a newer code (C8)? Returns 0, or -1 with BufferError. */
 DLPACK_PY_IMPL_RARE int
 dlpack_py_impl_check_dtype(DLDataType dtype, dlpack_py_error *error)
 {
-    uint8_t bits;
-    (void)dlpack_py_impl_dtype_name(dtype.code, &bits);
+    const int bits = dlpack_py_impl_dtype_width(dtype.code);
     if (dtype.lanes == 0)
-        return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
-                                   "dtype (%d, %d, 0) has no lanes, it must have 1 or more", dtype.code, dtype.bits);
+        return dlpack_py_impl_refuse(error, "dtype (%d, %d, 0) has no lanes, it must have 1 or more", dtype.code,
+                                     dtype.bits);
     if (dtype.bits == 0 || (bits != 0 && dtype.bits != bits))
-        return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR, "dtype code %d has %d bits, it must have %s%d",
-                                   dtype.code, dtype.bits, bits == 0 ? "at least " : "", bits == 0 ? 1 : bits);
+        return dlpack_py_impl_refuse(error, "dtype code %d has %d bits, it must have %s%d", dtype.code, dtype.bits,
+                                     bits == 0 ? "at least " : "", bits == 0 ? 1 : bits);
     if (dlpack_py_impl_is_complex(dtype) && dtype.bits % 2 != 0)
-        return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
-                                   "dtype complex has %d bits, its two halves need an even number", dtype.bits);
+        return dlpack_py_impl_refuse(error, "dtype complex has %d bits, its two halves need an even number",
+                                     dtype.bits);
     return 0;
 }
 
@@ -405,20 +407,23 @@ dlpack_py_impl_check_dtype(DLDataType dtype, dlpack_py_error *error)
 DLPACK_PY_IMPL_RARE const char *
 dlpack_py_dtype_text(uint32_t dtype, char text[DLPACK_PY_TEXT_SIZE])
 {
+    static const char *const names =
+        "int uint float handle bfloat complex bool float8_e3m4 float8_e4m3 float8_e4m3b11fnuz float8_e4m3fn "
+        "float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu float6_e2m3fn float6_e3m2fn float4_e2m1fn bcomplex";
     const DLDataType d = dlpack_py_dtype_unpack(dtype);
     char bits[4] = "", lanes[8] = "";
-    uint8_t width;
-    const char *name = dlpack_py_impl_dtype_name(d.code, &width);
+    int length;
+    const char *name = dlpack_py_impl_word_at(names, d.code, &length);
 
-    if (name == NULL || dlpack_py_impl_check_dtype(d, NULL) < 0) {
+    if (length == 0 || dlpack_py_impl_check_dtype(d, NULL) < 0) {
         snprintf(text, DLPACK_PY_TEXT_SIZE, "dtype(%d, %d, %d)", d.code, d.bits, d.lanes);
         return text;
     }
-    if (width == 0)
+    if (dlpack_py_impl_dtype_width(d.code) == 0)
         snprintf(bits, sizeof(bits), "%d", d.bits);
     if (d.lanes != 1)
         snprintf(lanes, sizeof(lanes), "x%d", d.lanes);
-    snprintf(text, DLPACK_PY_TEXT_SIZE, "%s%s%s", name, bits, lanes);
+    snprintf(text, DLPACK_PY_TEXT_SIZE, "%.*s%s%s", length, name, bits, lanes);
     return text;
 }
 
@@ -467,45 +472,16 @@ dlpack_py_impl_has_address(DLDevice device)
     return type == (int32_t)kDLCUDA || type == (int32_t)kDLROCM || dlpack_py_is_cpu_readable(device);
 }
 
-typedef struct dlpack_py_impl_device_name {
-    const char *name;
-    int32_t type;
-} dlpack_py_impl_device_name;
-
-/* The names of device types, ended by NULL. */
-DLPACK_PY_IMPL_RARE const dlpack_py_impl_device_name *
-dlpack_py_impl_device_names(void)
-{
-    static const dlpack_py_impl_device_name names[] = {
-        {"cpu", kDLCPU},
-        {"cuda", kDLCUDA},
-        {"cuda_host", kDLCUDAHost},
-        {"opencl", kDLOpenCL},
-        {"vulkan", kDLVulkan},
-        {"metal", kDLMetal},
-        {"vpi", kDLVPI},
-        {"rocm", kDLROCM},
-        {"rocm_host", kDLROCMHost},
-        {"ext_dev", kDLExtDev},
-        {"cuda_managed", kDLCUDAManaged},
-        {"oneapi", kDLOneAPI},
-        {"webgpu", kDLWebGPU},
-        {"hexagon", kDLHexagon},
-        {"maia", kDLMAIA},
-        {"trn", DLPACK_PY_IMPL_TRN},
-        {NULL, 0},
-    };
-    return names;
-}
-
-/* The name of a device type; NULL for a type that came after this header. */
+/* The name of a device type; *length is 0 for a type without a name. */
 DLPACK_PY_IMPL_RARE const char *
-dlpack_py_impl_device_name_of(int32_t type)
+dlpack_py_impl_device_name(int32_t type, int *length)
 {
-    const dlpack_py_impl_device_name *known = dlpack_py_impl_device_names();
-    while (known->name != NULL && known->type != type)
-        known++;
-    return known->name;
+    static const char *const names = "- cpu cuda cuda_host opencl - - vulkan metal vpi rocm rocm_host ext_dev "
+                                     "cuda_managed oneapi webgpu hexagon maia trn"; /* by DLDeviceType */
+    const char *name = dlpack_py_impl_word_at(names, type < 0 ? 0 : type, length);
+    if (*name == '-')
+        *length = 0;
+    return name;
 }
 
 /* Writes a device as text: "cpu", "cuda:1"; "device(99, 0)" for a type without a name. Returns text. CPU memory has
@@ -514,13 +490,14 @@ DLPACK_PY_IMPL_RARE const char *
 dlpack_py_device_text(DLDevice device, char text[DLPACK_PY_TEXT_SIZE])
 {
     const int32_t type = (int32_t)device.device_type, id = device.device_id;
-    const char *name = dlpack_py_impl_device_name_of(type);
-    if (name == NULL)
+    int length;
+    const char *name = dlpack_py_impl_device_name(type, &length);
+    if (length == 0)
         snprintf(text, DLPACK_PY_TEXT_SIZE, "device(%" PRId32 ", %" PRId32 ")", type, id);
     else if (id == 0 && dlpack_py_is_cpu_readable(device))
-        snprintf(text, DLPACK_PY_TEXT_SIZE, "%s", name);
+        snprintf(text, DLPACK_PY_TEXT_SIZE, "%.*s", length, name);
     else
-        snprintf(text, DLPACK_PY_TEXT_SIZE, "%s:%" PRId32, name, id);
+        snprintf(text, DLPACK_PY_TEXT_SIZE, "%.*s:%" PRId32, length, name, id);
     return text;
 }
 
@@ -528,23 +505,24 @@ dlpack_py_device_text(DLDevice device, char text[DLPACK_PY_TEXT_SIZE])
 DLPACK_PY_IMPL_RARE int
 dlpack_py_impl_parse_device_text(const char *text, DLDevice *device)
 {
-    const dlpack_py_impl_device_name *known;
-    for (known = dlpack_py_impl_device_names(); known->name != NULL; known++) {
-        const size_t length = strlen(known->name);
-        const char *end = text + length + 1;
+    int32_t type;
+    int length;
+    for (type = kDLCPU; type <= DLPACK_PY_IMPL_LAST_DEVICE; type++) {
+        const char *name = dlpack_py_impl_device_name(type, &length), *rest = text + length;
         int64_t id = 0;
 
-        if (strncmp(text, known->name, length) != 0 || (text[length] != '\0' && text[length] != ':'))
+        if (length == 0 || strncmp(text, name, (size_t)length) != 0 || (*rest != '\0' && *rest != ':'))
             continue;
-        if (text[length] == ':') {
-            if (*end == '\0' || (*end == '0' && end[1] != '\0'))
+        if (*rest == ':') {
+            rest++;
+            if (*rest == '\0' || (*rest == '0' && rest[1] != '\0'))
                 return -1;
-            for (; *end >= '0' && *end <= '9' && id <= INT32_MAX; end++)
-                id = id * 10 + (*end - '0');
-            if (*end != '\0' || id > INT32_MAX)
+            for (; *rest >= '0' && *rest <= '9' && id <= INT32_MAX; rest++)
+                id = id * 10 + (*rest - '0');
+            if (*rest != '\0' || id > INT32_MAX)
                 return -1;
         }
-        *device = dlpack_py_impl_device(known->type, (int32_t)id);
+        *device = dlpack_py_impl_device(type, (int32_t)id);
         return 0;
     }
     return -1;
@@ -697,20 +675,19 @@ dlpack_py_impl_check_shape(const DLTensor *t, dlpack_py_error *error)
     int32_t i;
 
     if (t->ndim < 0 || t->ndim > DLPACK_PY_MAX_NDIM)
-        return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR, "ndim is %" PRId32 ", it must be from 0 to %d",
-                                   t->ndim, DLPACK_PY_MAX_NDIM);
+        return dlpack_py_impl_refuse(error, "ndim is %" PRId32 ", it must be from 0 to %d", t->ndim,
+                                     DLPACK_PY_MAX_NDIM);
     if (t->ndim > 0 && t->shape == NULL)
-        return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR, "shape is NULL, ndim is %" PRId32, t->ndim);
+        return dlpack_py_impl_refuse(error, "shape is NULL, ndim is %" PRId32, t->ndim);
     for (i = 0; i < t->ndim; i++) {
         if (t->shape[i] < 0)
-            return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
-                                       "shape[%" PRId32 "] is %" PRId64 ", it must not be negative", i, t->shape[i]);
+            return dlpack_py_impl_refuse(error, "shape[%" PRId32 "] is %" PRId64 ", it must not be negative", i,
+                                         t->shape[i]);
     }
     for (i = 0; i < t->ndim && !dlpack_py_is_empty(t); i++) {
         if (dlpack_py_impl_multiply(size, t->shape[i], &size) < 0)
-            return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
-                                       "shape has 2^63 elements or more, at shape[%" PRId32 "] = %" PRId64, i,
-                                       t->shape[i]);
+            return dlpack_py_impl_refuse(error, "shape has 2^63 elements or more, at shape[%" PRId32 "] = %" PRId64, i,
+                                         t->shape[i]);
     }
     return 0;
 }
@@ -725,23 +702,20 @@ dlpack_py_impl_check_memory(const DLTensor *t, uint64_t flags, dlpack_py_error *
     if (dlpack_py_is_empty(t))
         return 0;
     if (t->data == NULL)
-        return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR, "data is NULL, the tensor has %" PRId64 " elements",
-                                   dlpack_py_size(t));
+        return dlpack_py_impl_refuse(error, "data is NULL, the tensor has %" PRId64 " elements", dlpack_py_size(t));
     if (dlpack_py_impl_bytes(dlpack_py_size(t), t->dtype, flags, &bytes) < 0)
-        return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR, "%" PRId64 " elements take 2^63 bytes or more",
-                                   dlpack_py_size(t));
+        return dlpack_py_impl_refuse(error, "%" PRId64 " elements take 2^63 bytes or more", dlpack_py_size(t));
     if (dlpack_py_impl_extent(t, flags, &lowest, &highest) < 0)
-        return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR, "strides reach 2^63 bytes or further");
+        return dlpack_py_impl_refuse(error, "strides reach 2^63 bytes or further");
     if (!dlpack_py_impl_has_address(t->device))
         return 0;
     if (t->byte_offset > UINTPTR_MAX - base)
-        return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
-                                   "byte_offset is %" PRIu64 ", added to data it leaves the address range",
-                                   t->byte_offset);
+        return dlpack_py_impl_refuse(error, "byte_offset is %" PRIu64 ", added to data it leaves the address range",
+                                     t->byte_offset);
     if ((uint64_t)-lowest > base + t->byte_offset || (uint64_t)highest > UINTPTR_MAX - (base + t->byte_offset))
-        return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
-                                   "strides reach from byte %" PRId64 " to %" PRId64 ", which leaves the address range",
-                                   lowest, highest);
+        return dlpack_py_impl_refuse(
+            error, "strides reach from byte %" PRId64 " to %" PRId64 ", which leaves the address range", lowest,
+            highest);
     return 0;
 }
 
@@ -1032,8 +1006,7 @@ dlpack_py_copy(const DLTensor *dst, const DLTensor *src, uint64_t flags, dlpack_
 
     if (dlpack_py_dtype(dst) != dlpack_py_dtype(src) || dst->ndim != src->ndim ||
         (src->ndim > 0 && memcmp(dst->shape, src->shape, (size_t)src->ndim * sizeof(int64_t)) != 0))
-        return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
-                                   "a copy needs source and destination of one dtype and shape");
+        return dlpack_py_impl_refuse(error, "a copy needs source and destination of one dtype and shape");
     if (dlpack_py_is_empty(src))
         return 0;
     first_to = (char *)dlpack_py_first(dst);
@@ -1185,20 +1158,24 @@ dlpack_py_impl_refuse_dtype(const DLTensor *t, const dlpack_py_want *want, dlpac
         length += (size_t)snprintf(wanted + length, sizeof(wanted) - length, "%s%s", length > 0 ? " or " : "",
                                    dlpack_py_dtype_text(*other, name));
     }
-    return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR, "dtype is %s, %s was asked for",
-                               dlpack_py_dtype_text(dlpack_py_dtype(t), came), wanted);
+    return dlpack_py_impl_refuse(error, "dtype is %s, %s was asked for", dlpack_py_dtype_text(dlpack_py_dtype(t), came),
+                                 wanted);
 }
 
 /* Refuses the device of a tensor. Returns -1. */
 DLPACK_PY_IMPL_RARE int
 dlpack_py_impl_refuse_device(const DLTensor *t, const dlpack_py_want *want, dlpack_py_error *error)
 {
-    const char *name = want->device == 0 ? "memory that the CPU can read" : dlpack_py_impl_device_name_of(want->device);
-    char came[DLPACK_PY_TEXT_SIZE], wanted[DLPACK_PY_TEXT_SIZE];
+    char came[DLPACK_PY_TEXT_SIZE], wanted[DLPACK_PY_TEXT_SIZE] = "memory that the CPU can read";
+    int length;
+    const char *name = dlpack_py_impl_device_name(want->device, &length);
 
-    snprintf(wanted, sizeof(wanted), "device type %" PRId32, want->device);
-    return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR, "device is %s, %s was asked for",
-                               dlpack_py_device_text(t->device, came), name != NULL ? name : wanted);
+    if (want->device != 0 && length > 0)
+        snprintf(wanted, sizeof(wanted), "%.*s", length, name);
+    else if (want->device != 0)
+        snprintf(wanted, sizeof(wanted), "device type %" PRId32, want->device);
+    return dlpack_py_impl_refuse(error, "device is %s, %s was asked for", dlpack_py_device_text(t->device, came),
+                                 wanted);
 }
 
 /* Checks rank and extents. */
@@ -1213,17 +1190,14 @@ dlpack_py_impl_check_rank(const DLTensor *t, const dlpack_py_want *want, dlpack_
         return 0;
     if (t->ndim < lowest || t->ndim > highest) {
         if (lowest == highest)
-            return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR, "ndim is %" PRId32 ", %" PRId32 " was asked for",
-                                       t->ndim, lowest);
-        return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
-                                   "ndim is %" PRId32 ", %" PRId32 " to %" PRId32 " was asked for", t->ndim, lowest,
-                                   highest);
+            return dlpack_py_impl_refuse(error, "ndim is %" PRId32 ", %" PRId32 " was asked for", t->ndim, lowest);
+        return dlpack_py_impl_refuse(error, "ndim is %" PRId32 ", %" PRId32 " to %" PRId32 " was asked for", t->ndim,
+                                     lowest, highest);
     }
     for (i = 0; want->shape != NULL && lowest == highest && i < t->ndim; i++) {
         if (want->shape[i] != -1 && want->shape[i] != t->shape[i])
-            return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
-                                       "shape[%" PRId32 "] is %" PRId64 ", %" PRId64 " was asked for", i, t->shape[i],
-                                       want->shape[i]);
+            return dlpack_py_impl_refuse(error, "shape[%" PRId32 "] is %" PRId64 ", %" PRId64 " was asked for", i,
+                                         t->shape[i], want->shape[i]);
     }
     return 0;
 }
@@ -1261,23 +1235,21 @@ dlpack_py_meets(const DLTensor *t, int readonly, const dlpack_py_want *want, dlp
     if (readonly == DLPACK_PY_READONLY_UNSAID && (want->options & DLPACK_PY_LEGACY_IS_WRITABLE) != 0)
         readonly = DLPACK_PY_WRITABLE;
     if (want->order != 0 && !dlpack_py_is_contiguous(t, want->order))
-        dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR, "strides are not compact, order '%c' was asked for",
-                            want->order);
+        dlpack_py_impl_refuse(error, "strides are not compact, order '%c' was asked for", want->order);
     else if (alignment > 1 && (uintptr_t)dlpack_py_first(t) % alignment != 0 && !dlpack_py_is_empty(t) &&
              dlpack_py_impl_has_address(t->device))
-        dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
-                            "data is at 0x%" PRIxPTR ", which is no multiple of the %lu bytes that were asked for",
-                            (uintptr_t)dlpack_py_first(t), (unsigned long)alignment);
+        dlpack_py_impl_refuse(error,
+                              "data is at 0x%" PRIxPTR ", which is no multiple of the %lu bytes that were asked for",
+                              (uintptr_t)dlpack_py_first(t), (unsigned long)alignment);
     else if (want->writable && readonly != DLPACK_PY_WRITABLE)
-        dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR, "data is read-only, writable memory was asked for%s",
-                            readonly == DLPACK_PY_READONLY
-                                ? ""
-                                : " (a legacy capsule cannot say: "
-                                  "the option DLPACK_PY_LEGACY_IS_WRITABLE takes it as writable)");
+        dlpack_py_impl_refuse(error, "data is read-only, writable memory was asked for%s",
+                              readonly == DLPACK_PY_READONLY
+                                  ? ""
+                                  : " (a legacy capsule cannot say: "
+                                    "the option DLPACK_PY_LEGACY_IS_WRITABLE takes it as writable)");
     else if (want->writable && want->order == 0 && (want->options & DLPACK_PY_OVERLAP_IS_FINE) == 0 &&
              dlpack_py_overlaps_itself(t)) /* any order is compact */
-        dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
-                            "data overlaps itself (strides repeat elements), writable memory was asked for");
+        dlpack_py_impl_refuse(error, "data overlaps itself (strides repeat elements), writable memory was asked for");
     else
         return 0;
     if (error != NULL)
@@ -1308,8 +1280,8 @@ typedef struct dlpack_py_view {
     DLTensor tensor;  /* strides are never NULL where ndim > 0 (C10); add byte_offset, or use dlpack_py_data */
     uint64_t flags;   /* DLPACK_PY_FLAG_* of the producer, unknown flags too (C8); 0 from a legacy capsule */
     int32_t readonly; /* DLPACK_PY_WRITABLE (0), DLPACK_PY_READONLY or DLPACK_PY_READONLY_UNSAID (C7) */
-    int32_t form;     /* DLPACK_PY_VERSIONED or DLPACK_PY_LEGACY: the type of *managed; 0: nothing to release */
-    void *managed;    /* the managed tensor, owned */
+    int32_t form;     /* DLPACK_PY_VERSIONED or DLPACK_PY_LEGACY: the type of *managed */
+    void *managed;    /* the managed tensor, owned; NULL: nothing to release */
     int64_t strides[DLPACK_PY_MAX_NDIM]; /* for a producer that gave NULL (D4) */
 } dlpack_py_view;
 
@@ -1795,45 +1767,65 @@ static inline dlpack_py_impl_gate *
 dlpack_py_impl_gate_get(void);
 static inline PyObject *
 dlpack_py_impl_device_tuple(DLDevice device);
-static inline void
+DLPACK_PY_IMPL_SHARED void
 dlpack_py_impl_drop(dlpack_py_impl_gate *gate, PyObject *owner);
-static inline PyObject *
-dlpack_py_impl_owner(const void *managed, int32_t form);
 
-/* An export: the managed tensor, its owner, its shape and strides and, for a copy, its data, in one allocation. */
+/* What a deleter of this file releases: manager_ctx of its managed tensors points to it. */
+typedef struct dlpack_py_impl_keeper {
+    PyObject *owner; /* a reference to drop through gate; NULL: none */
+    dlpack_py_impl_gate *gate;
+    void *context; /* passed to free_fn */
+    void (*free_fn)(void *context);
+    void *block; /* to be freed; NULL: embedded in the owner (3.1) */
+} dlpack_py_impl_keeper;
+
+/* An export: a managed tensor with its keeper, its shape and strides and, for a copy, its data, in one allocation. */
 typedef struct dlpack_py_impl_export {
     union {
         DLManagedTensorVersioned versioned;
         DLManagedTensor legacy;
     } managed;
-    PyObject *owner; /* a reference to drop through gate; NULL: none */
-    dlpack_py_impl_gate *gate;
-    void *context; /* passed to free_fn */
-    void (*free_fn)(void *context);
+    dlpack_py_impl_keeper keeper;
     /* int64_t shape[ndim], strides[ndim], then data */
 } dlpack_py_impl_export;
 
 /* Runs on any thread at any time (K5, K7). */
-static inline void
-dlpack_py_impl_export_free(dlpack_py_impl_export *e)
+DLPACK_PY_IMPL_SHARED void
+dlpack_py_impl_release_keeper(const dlpack_py_impl_keeper *keeper)
 {
-    if (e->owner != NULL)
-        dlpack_py_impl_drop(e->gate, e->owner);
-    if (e->free_fn != NULL)
-        e->free_fn(e->context);
-    DLPACK_PY_FREE(e);
+    const dlpack_py_impl_keeper kept = *keeper; /* an embedded keeper may be freed with the owner */
+    if (kept.owner != NULL)
+        dlpack_py_impl_drop(kept.gate, kept.owner);
+    if (kept.free_fn != NULL)
+        kept.free_fn(kept.context);
+    if (kept.block != NULL)
+        DLPACK_PY_FREE(kept.block);
 }
 
 static inline void
 dlpack_py_impl_delete_versioned(DLManagedTensorVersioned *managed)
 {
-    dlpack_py_impl_export_free((dlpack_py_impl_export *)managed->manager_ctx);
+    dlpack_py_impl_release_keeper((const dlpack_py_impl_keeper *)managed->manager_ctx);
 }
 
 static inline void
 dlpack_py_impl_delete_legacy(DLManagedTensor *managed)
 {
-    dlpack_py_impl_export_free((dlpack_py_impl_export *)managed->manager_ctx);
+    dlpack_py_impl_release_keeper((const dlpack_py_impl_keeper *)managed->manager_ctx);
+}
+
+/* The owner of what this file exported for a Python object; NULL for any other managed tensor. */
+static inline PyObject *
+dlpack_py_impl_owner(const void *managed, int32_t form)
+{
+    const DLManagedTensorVersioned *versioned = (const DLManagedTensorVersioned *)managed;
+    const DLManagedTensor *legacy = (const DLManagedTensor *)managed;
+    const int own = form == DLPACK_PY_VERSIONED ? versioned->deleter == dlpack_py_impl_delete_versioned
+                                                : legacy->deleter == dlpack_py_impl_delete_legacy;
+    if (!own)
+        return NULL;
+    return ((const dlpack_py_impl_keeper *)(form == DLPACK_PY_VERSIONED ? versioned->manager_ctx : legacy->manager_ctx))
+        ->owner;
 }
 
 static inline DLTensor *
@@ -1865,7 +1857,7 @@ dlpack_py_impl_fold_offset(DLTensor *t)
  * Returns NULL where there is no memory, without an exception. The caller sets owner and gate, or context and free_fn.
  * Needs no thread state.
  */
-static inline dlpack_py_impl_export *
+DLPACK_PY_IMPL_SHARED dlpack_py_impl_export *
 dlpack_py_impl_export_new(const DLTensor *t, uint64_t flags, int32_t form, char order, size_t alignment)
 {
     const size_t extents = (size_t)t->ndim * sizeof(int64_t), head = sizeof(dlpack_py_impl_export) + 2 * extents;
@@ -1885,20 +1877,18 @@ dlpack_py_impl_export_new(const DLTensor *t, uint64_t flags, int32_t form, char 
     if (form == DLPACK_PY_VERSIONED) {
         e->managed.versioned.version.major = DLPACK_PY_PROTOCOL_MAJOR;
         e->managed.versioned.version.minor = DLPACK_PY_PROTOCOL_MINOR;
-        e->managed.versioned.manager_ctx = e; /* never NULL: Paddle calls no deleter then (K8) */
+        e->managed.versioned.manager_ctx = &e->keeper; /* never NULL: Paddle calls no deleter then (K8) */
         e->managed.versioned.deleter = dlpack_py_impl_delete_versioned;
         e->managed.versioned.flags = flags;
         out = &e->managed.versioned.dl_tensor;
     }
     else {
-        e->managed.legacy.manager_ctx = e;
+        e->managed.legacy.manager_ctx = &e->keeper;
         e->managed.legacy.deleter = dlpack_py_impl_delete_legacy;
         out = &e->managed.legacy.dl_tensor;
     }
-    e->owner = NULL;
-    e->gate = NULL;
-    e->context = NULL;
-    e->free_fn = NULL;
+    memset(&e->keeper, 0, sizeof(e->keeper));
+    e->keeper.block = e;
     *out = *t;
     out->shape = out->strides = NULL;
     if (t->ndim > 0) {
@@ -1954,8 +1944,8 @@ dlpack_py_allocate(const DLTensor *prototype, dlpack_py_error *error)
     t.strides = NULL;
     t.byte_offset = 0;
     if (t.device.device_type != kDLCPU) {
-        dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR, "device is %s, memory is allocated on the CPU only",
-                            dlpack_py_device_text(t.device, name));
+        dlpack_py_impl_refuse(error, "device is %s, memory is allocated on the CPU only",
+                              dlpack_py_device_text(t.device, name));
         return NULL;
     }
     if (dlpack_py_validate(&t, 0, error) < 0)
@@ -1975,14 +1965,14 @@ dlpack_py_wrap(const DLTensor *t, uint64_t flags, void *context, void (*free_fn)
         e = dlpack_py_impl_export_new(t, flags, DLPACK_PY_VERSIONED, 0, 0);
     if (e == NULL)
         return NULL;
-    e->context = context;
-    e->free_fn = free_fn;
+    e->keeper.context = context;
+    e->keeper.free_fn = free_fn;
     return &e->managed.versioned;
 }
 
 /* Calls the deleter, if there is one (K3). Any thread. The deleter of another library may run Python code: where this
  * thread is attached, an exception in flight is kept (K2). Deleters of this file keep it themselves. */
-static inline void
+DLPACK_PY_IMPL_SHARED void
 dlpack_py_impl_delete(void *managed, int32_t form)
 {
     const int guarded = dlpack_py_impl_owner(managed, form) == NULL && dlpack_py_impl_thread_state() != NULL;
@@ -2095,7 +2085,7 @@ struct dlpack_py_plan {
 
 /* Reads an integer: any object with __index__. What leaves int32_t becomes its limit. Returns 0, 1 where the object
  * is no integer, -1 with an exception. */
-static inline int
+DLPACK_PY_IMPL_SHARED int
 dlpack_py_impl_integer(PyObject *object, int32_t *value)
 {
     PyObject *integer = NULL;
@@ -2198,7 +2188,7 @@ typedef struct dlpack_py_impl_keyword {
 
 /* Sorts the keyword arguments of a call into out, in the order of names. Compares by value: the names of a call need
  * not be interned (P1). */
-static inline int
+DLPACK_PY_IMPL_SHARED int
 dlpack_py_impl_match_keywords(const char *function, const dlpack_py_impl_keyword *names, int count,
                               PyObject *const *values, PyObject *kwnames, PyObject **out)
 {
@@ -2224,7 +2214,7 @@ dlpack_py_impl_match_keywords(const char *function, const dlpack_py_impl_keyword
 
 /* Read a request from the arguments of a METH_FASTCALL | METH_KEYWORDS method. Returns 0, or -1 with TypeError or
  * ValueError. */
-static inline int
+DLPACK_PY_IMPL_SHARED int
 dlpack_py_parse_request(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, dlpack_py_request *request)
 {
     static const dlpack_py_impl_keyword names[4] = {{"stream", 6}, {"max_version", 11}, {"dl_device", 9}, {"copy", 4}};
@@ -2265,19 +2255,17 @@ dlpack_py_impl_decide_device(const dlpack_py_offer *offer, const dlpack_py_reque
     char came[DLPACK_PY_TEXT_SIZE], wanted[DLPACK_PY_TEXT_SIZE];
 
     if (!readable && !dlpack_py_impl_is_on(offer->device, t->device))
-        return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
-                                   "device is %s, memory that the CPU can read was to be exported",
-                                   dlpack_py_device_text(t->device, came));
+        return dlpack_py_impl_refuse(error, "device is %s, memory that the CPU can read was to be exported",
+                                     dlpack_py_device_text(t->device, came));
     if (readable)
         plan->device.device_id = 0; /* D9 */
     if (for_cpu)                    /* pinned and managed memory is exported as CPU memory; other memory is copied */
         plan->device = request->device;
     if (request->has_device && (request->device.device_type != plan->device.device_type ||
                                 request->device.device_id != plan->device.device_id))
-        return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR, "dl_device is %s, the data is on %s%s",
-                                   dlpack_py_device_text(request->device, wanted),
-                                   dlpack_py_device_text(t->device, came),
-                                   t->device.device_type == kDLCPU ? "" : " and goes there or to cpu");
+        return dlpack_py_impl_refuse(
+            error, "dl_device is %s, the data is on %s%s", dlpack_py_device_text(request->device, wanted),
+            dlpack_py_device_text(t->device, came), t->device.device_type == kDLCPU ? "" : " and goes there or to cpu");
     if (for_cpu && !readable)
         *why = "the data is on a device that the CPU cannot read, and goes to the CPU as a copy only";
     return dlpack_py_impl_check_stream(plan->device, &request->stream, error);
@@ -2298,8 +2286,7 @@ dlpack_py_impl_decide_negative(const dlpack_py_offer *offer, const dlpack_py_pla
     if ((offer->options & DLPACK_PY_OFFER_COPY_NEGATIVE) != 0)
         *why = "a stride is negative, which is exported as a copy only";
     else if (!plan->copy)
-        return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
-                                   "a stride is negative, which is not exported; copy=True would be");
+        return dlpack_py_impl_refuse(error, "a stride is negative, which is not exported; copy=True would be");
     return 0;
 }
 
@@ -2325,12 +2312,11 @@ dlpack_py_impl_decide(const dlpack_py_offer *offer, const dlpack_py_request *req
     if ((offer->options & negative) != 0 && dlpack_py_impl_decide_negative(offer, plan, &why, error) < 0)
         return -1;
     if (why != NULL && request->copy == DLPACK_PY_COPY_NEVER)
-        return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR, "%s, and copy is False", why);
+        return dlpack_py_impl_refuse(error, "%s, and copy is False", why);
     plan->copy = plan->copy || why != NULL;
     if (plan->copy && plan->device.device_type != kDLCPU && !dlpack_py_impl_is_on(offer->device, plan->device)) /* P8 */
-        return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
-                                   "a copy of data on %s is made on the CPU: ask with dl_device=(1, 0)",
-                                   dlpack_py_device_text(plan->device, name));
+        return dlpack_py_impl_refuse(error, "a copy of data on %s is made on the CPU: ask with dl_device=(1, 0)",
+                                     dlpack_py_device_text(plan->device, name));
     if (plan->form == DLPACK_PY_LEGACY && plan->flags != 0) {
         if ((plan->flags & DLPACK_PY_FLAG_READ_ONLY) != 0 && !plan->copy &&
             (offer->options & DLPACK_PY_OFFER_UNSAID) == 0)
@@ -2339,8 +2325,8 @@ dlpack_py_impl_decide(const dlpack_py_offer *offer, const dlpack_py_request *req
             unsaid = "sub-byte data is padded";
     }
     if (unsaid != NULL)
-        return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
-                                   "%s, which a legacy capsule cannot say: ask with max_version=(1, 0)", unsaid);
+        return dlpack_py_impl_refuse(error, "%s, which a legacy capsule cannot say: ask with max_version=(1, 0)",
+                                     unsaid);
     return 0;
 }
 
@@ -2423,14 +2409,14 @@ dlpack_py_impl_export_offer(const dlpack_py_offer *offer, const dlpack_py_reques
     if (plan->device.device_type != offer->tensor->device.device_type)
         dlpack_py_impl_tensor(&e->managed, plan->form)->device = plan->device;
     Py_INCREF(offer->owner);
-    e->owner = offer->owner;
-    e->gate = gate;
+    e->keeper.owner = offer->owner;
+    e->keeper.gate = gate;
     return &e->managed;
 }
 
 /* Answer a request that has been read: what dlpack_py_produce does after it has read its arguments. Returns as
  * dlpack_py_produce. */
-static inline PyObject *
+DLPACK_PY_IMPL_SHARED PyObject *
 dlpack_py_answer(const dlpack_py_offer *offer, const dlpack_py_request *request)
 {
     dlpack_py_plan plan;
@@ -2528,21 +2514,21 @@ struct dlpack_py_impl_type {
     unsigned int tag;   /* the type's version when this was learnt; 0: not to be kept */
     PyObject *method;   /* its __dlpack__, if that takes the object as an argument; borrowed from the type */
     const void *table;  /* its DLPackExchangeAPI, if there is one to be used */
-    int own;            /* 1: table is a dlpack_py_exchange that this file put on the type or on a base of it */
+    const struct dlpack_py_impl_own *own; /* not NULL: this file put table on the type, or on a base of it (3.4) */
 };
 
 /* What this file caches for an interpreter, from the first use until the interpreter is gone (3.2). */
 #define DLPACK_PY_IMPL_TYPES 16
+#define DLPACK_PY_IMPL_DLPACK 4        /* "__dlpack__" */
+#define DLPACK_PY_IMPL_DLPACK_DEVICE 5 /* "__dlpack_device__" */
+#define DLPACK_PY_IMPL_EXCHANGE 6      /* "__dlpack_c_exchange_api__" */
 typedef struct dlpack_py_impl_cache {
-    PyObject *dlpack;            /* "__dlpack__" */
-    PyObject *dlpack_device;     /* "__dlpack_device__" */
-    PyObject *exchange;          /* "__dlpack_c_exchange_api__" */
-    PyObject *keywords[4];       /* of __dlpack__: bit i of DLPACK_PY_IMPL_PASS_... is keywords[i] */
+    PyObject *names[7];          /* DLPACK_PY_IMPL_DLPACK ...; bit i of DLPACK_PY_IMPL_PASS_... is names[i] */
     PyObject *only_version;      /* the tuple ("max_version",) */
     PyObject *version;           /* the tuple that is passed as max_version */
     PyObject *cpu;               /* the tuple (1, 0) */
     dlpack_py_impl_word carrier; /* PyTypeObject *, made at its first use (3.6) */
-    dlpack_py_impl_word own;     /* dlpack_py_impl_own *: the types with a table of this file (3.5) */
+    dlpack_py_impl_word own;     /* dlpack_py_impl_own *: the types with a table of this file (3.4) */
 #if DLPACK_PY_IMPL_HAS_TYPE_SLOTS
     dlpack_py_impl_type types[DLPACK_PY_IMPL_TYPES];
 #endif
@@ -2593,7 +2579,8 @@ static inline int
 dlpack_py_impl_consume_by_table(const dlpack_py_impl_type *type, PyObject *obj, const dlpack_py_impl_terms *terms,
                                 dlpack_py_view *v);
 DLPACK_PY_IMPL_RARE int
-dlpack_py_impl_consume_buffer(PyObject *obj, const dlpack_py_impl_terms *terms, unsigned known, dlpack_py_view *v);
+dlpack_py_impl_consume_buffer(dlpack_py_impl_gate *gate, PyObject *obj, const dlpack_py_impl_terms *terms,
+                              unsigned known, dlpack_py_view *v);
 
 /* Finds a method as Python finds special methods, on the type; where the type has none, on the instance (C6: proxies).
  * Sets *unbound to 1 where obj is to be passed as the first argument. Returns a new reference; NULL with AttributeError
@@ -2651,7 +2638,7 @@ dlpack_py_impl_call_with(const dlpack_py_impl_producer *producer, unsigned pass,
     stack[0] = producer->obj;
     for (i = 0; i < 4; i++) {
         if ((pass >> i & 1) != 0) {
-            keywords[n++] = producer->cache->keywords[i];
+            keywords[n++] = producer->cache->names[i];
             stack[n] = values[i];
         }
     }
@@ -2797,8 +2784,8 @@ dlpack_py_impl_check_announced(const DLTensor *t, const DLDevice *said, dlpack_p
     if (said->device_type == t->device.device_type &&
         (said->device_id == t->device.device_id || dlpack_py_is_cpu_readable(t->device))) /* D9 */
         return 0;
-    return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR, "device is %s, and __dlpack_device__ said %s",
-                               dlpack_py_device_text(t->device, came_text), dlpack_py_device_text(*said, said_text));
+    return dlpack_py_impl_refuse(error, "device is %s, and __dlpack_device__ said %s",
+                                 dlpack_py_device_text(t->device, came_text), dlpack_py_device_text(*said, said_text));
 }
 
 /* Checks where the data is, for a request that names a device, for a copy, and for memory that is not the CPU's.
@@ -2821,24 +2808,24 @@ dlpack_py_impl_check_place(const DLTensor *t, const dlpack_py_impl_terms *terms,
         (want == NULL || (want->options & DLPACK_PY_NOTHING_PENDING) == 0)) {
         if ((known & DLPACK_PY_IMPL_CAN_ASK) != 0 && !request->has_device)
             return 1;
-        return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
-                                   "device is %s, and nobody hands it over as the CPU's: work may be pending on it "
-                                   "(the option DLPACK_PY_NOTHING_PENDING takes it as it is)",
-                                   dlpack_py_device_text(t->device, came_text));
+        return dlpack_py_impl_refuse(error,
+                                     "device is %s, and nobody hands it over as the CPU's: work may be pending on it "
+                                     "(the option DLPACK_PY_NOTHING_PENDING takes it as it is)",
+                                     dlpack_py_device_text(t->device, came_text));
     }
     if (copies) {
         if (!request->has_device)
             asked = want != NULL && want->device > 0 ? dlpack_py_impl_device(want->device, 0) : cpu;
         if (readable && asked.device_type == kDLCPU && (want == NULL || want->device <= 0 || want->device == kDLCPU))
             return 0;
-        return dlpack_py_impl_fail(
-            error, DLPACK_PY_BUFFER_ERROR, "device is %s, %s was asked for: a copy is made from and to the CPU only",
-            dlpack_py_device_text(t->device, came_text), dlpack_py_device_text(asked, asked_text));
+        return dlpack_py_impl_refuse(error, "device is %s, %s was asked for: a copy is made from and to the CPU only",
+                                     dlpack_py_device_text(t->device, came_text),
+                                     dlpack_py_device_text(asked, asked_text));
     }
     if (came == (int32_t)asked.device_type && (readable || t->device.device_id == asked.device_id)) /* D9 */
         return 0;
-    return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR, "device is %s, %s was asked for",
-                               dlpack_py_device_text(t->device, came_text), dlpack_py_device_text(asked, asked_text));
+    return dlpack_py_impl_refuse(error, "device is %s, %s was asked for", dlpack_py_device_text(t->device, came_text),
+                                 dlpack_py_device_text(asked, asked_text));
 }
 
 /* A major version that this file does not know: only the deleter can be relied on (K6). */
@@ -2858,7 +2845,7 @@ dlpack_py_impl_is_unknown(const void *managed, int32_t form)
  * Returns 0; 1 where the producer is to be asked again for data that the CPU reads (C5), and where a borrowed tensor
  * needs a copy; or -1 with *error filled.
  */
-static inline int
+DLPACK_PY_IMPL_SHARED int
 dlpack_py_impl_examine(const void *managed, int32_t form, const dlpack_py_impl_terms *terms, unsigned known,
                        dlpack_py_view *v, dlpack_py_impl_export **copy, dlpack_py_error *error)
 {
@@ -2878,10 +2865,9 @@ dlpack_py_impl_examine(const void *managed, int32_t form, const dlpack_py_impl_t
         known |= DLPACK_PY_IMPL_MUST_COPY;
     if (form == DLPACK_PY_VERSIONED) {
         if (dlpack_py_impl_is_unknown(managed, form))
-            return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
-                                       "the tensor has DLPack version %" PRIu32 ".%" PRIu32
-                                       ", major version %d was wanted",
-                                       versioned->version.major, versioned->version.minor, DLPACK_PY_PROTOCOL_MAJOR);
+            return dlpack_py_impl_refuse(
+                error, "the tensor has DLPack version %" PRIu32 ".%" PRIu32 ", major version %d was wanted",
+                versioned->version.major, versioned->version.minor, DLPACK_PY_PROTOCOL_MAJOR);
         v->flags = versioned->flags;
         v->readonly = (v->flags & DLPACK_PY_FLAG_READ_ONLY) != 0 ? DLPACK_PY_READONLY : DLPACK_PY_WRITABLE;
     }
@@ -2998,7 +2984,6 @@ dlpack_py_impl_take_managed(DLManagedTensorVersioned *managed, const dlpack_py_i
     dlpack_py_error error;
 
     v->managed = NULL;
-    v->form = 0;
     if (dlpack_py_impl_examine(managed, DLPACK_PY_VERSIONED, terms, known & ~DLPACK_PY_IMPL_CAN_ASK, v, &copy, &error) <
         0) {
         dlpack_py_impl_delete(managed, DLPACK_PY_VERSIONED);
@@ -3041,7 +3026,7 @@ dlpack_py_impl_fetch_for_cpu(dlpack_py_impl_producer *producer, const dlpack_py_
 
 /* Takes a tensor from any object: a capsule, an object whose type has an exchange table, an object with __dlpack__,
  * or a buffer where that is allowed. An exchange table knows neither devices nor copies that are asked for. */
-static inline int
+DLPACK_PY_IMPL_SHARED int
 dlpack_py_impl_obtain(PyObject *obj, const dlpack_py_impl_terms *terms, dlpack_py_view *v)
 {
     const unsigned known = terms->request->copy == DLPACK_PY_COPY_ALWAYS ? DLPACK_PY_IMPL_MUST_COPY : 0u;
@@ -3052,7 +3037,6 @@ dlpack_py_impl_obtain(PyObject *obj, const dlpack_py_impl_terms *terms, dlpack_p
     int result;
 
     v->managed = NULL;
-    v->form = 0;
     if (PyCapsule_CheckExact(obj))
         return dlpack_py_impl_take(obj, terms, known, v);
     gate = dlpack_py_impl_gate_get();
@@ -3073,13 +3057,13 @@ dlpack_py_impl_obtain(PyObject *obj, const dlpack_py_impl_terms *terms, dlpack_p
     if (producer.method != NULL)
         Py_INCREF(producer.method);
     else
-        producer.method = dlpack_py_impl_find_method(obj, gate->cache->dlpack, &producer.unbound);
+        producer.method = dlpack_py_impl_find_method(obj, gate->cache->names[DLPACK_PY_IMPL_DLPACK], &producer.unbound);
     if (producer.method == NULL) {
         if (terms->want == NULL || (terms->want->options & DLPACK_PY_BUFFER_TOO) == 0 ||
             !PyErr_ExceptionMatches(PyExc_AttributeError) || !PyObject_CheckBuffer(obj))
             return -1;
         PyErr_Clear();
-        return dlpack_py_impl_consume_buffer(obj, terms, known, v);
+        return dlpack_py_impl_consume_buffer(gate, obj, terms, known, v);
     }
     result = terms->device == NULL ? dlpack_py_impl_fetch(&producer, terms, DLPACK_PY_IMPL_CAN_ASK, v)
                                    : terms->device->fetch(&producer, terms, v);
@@ -3126,7 +3110,6 @@ dlpack_py_release(dlpack_py_view *v)
     const int32_t form = v->form;
 
     v->managed = NULL;
-    v->form = 0;
     if (managed != NULL)
         dlpack_py_impl_delete(managed, form);
 }
@@ -3140,7 +3123,6 @@ dlpack_py_move(dlpack_py_view *to, dlpack_py_view *from)
     if (from->tensor.strides == from->strides)
         to->tensor.strides = to->strides;
     from->managed = NULL;
-    from->form = 0;
 }
 
 /* For the tp_traverse of an object that holds a view: visits the owner of the tensor, where this file exported it, so
@@ -3180,7 +3162,6 @@ dlpack_py_from_dlpack_args(PyObject *x, PyObject *device, PyObject *copy, const 
     dlpack_py_request request;
 
     v->managed = NULL;
-    v->form = 0;
     if (dlpack_py_parse_request_args(NULL, NULL, NULL, copy, &request) < 0 ||
         (device != NULL && device != Py_None && dlpack_py_impl_parse_device(device, &request) < 0))
         return -1;
@@ -3195,7 +3176,6 @@ dlpack_py_from_dlpack(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames
     PyObject *values[2] = {NULL, NULL};
 
     v->managed = NULL;
-    v->form = 0;
     if (nargs != 1) {
         PyErr_Format(PyExc_TypeError, "from_dlpack() takes one positional argument, %zd were given", nargs);
         return -1;
@@ -3227,7 +3207,7 @@ dlpack_py_check(PyObject *obj)
     type = gate == NULL ? NULL : dlpack_py_impl_type_get(gate, Py_TYPE(obj), &room);
     offered = type != NULL && type->table != NULL;
     if (type != NULL && !offered) {
-        method = dlpack_py_impl_find_method(obj, gate->cache->dlpack, &unbound);
+        method = dlpack_py_impl_find_method(obj, gate->cache->names[DLPACK_PY_IMPL_DLPACK], &unbound);
         if (method == NULL && PyErr_ExceptionMatches(PyExc_AttributeError))
             PyErr_Clear();
         offered = method != NULL && method != Py_None;
@@ -3246,23 +3226,8 @@ dlpack_py_check(PyObject *obj)
 struct dlpack_py_embedded {
     DLManagedTensorVersioned versioned;
     DLManagedTensor legacy;
-    PyObject *owner; /* borrowed: the object that this is part of */
-    dlpack_py_impl_gate *gate;
+    dlpack_py_impl_keeper keeper; /* owner is borrowed: the object that this is part of */
 };
-
-static inline void
-dlpack_py_impl_delete_embedded(DLManagedTensorVersioned *managed)
-{
-    const dlpack_py_embedded *e = (const dlpack_py_embedded *)managed->manager_ctx;
-    dlpack_py_impl_drop(e->gate, e->owner);
-}
-
-static inline void
-dlpack_py_impl_delete_embedded_legacy(DLManagedTensor *managed)
-{
-    const dlpack_py_embedded *e = (const dlpack_py_embedded *)managed->manager_ctx;
-    dlpack_py_impl_drop(e->gate, e->owner);
-}
 
 /* Fill the managed tensors in the author's object, as the object is made.
  *
@@ -3283,18 +3248,19 @@ dlpack_py_embed(dlpack_py_embedded *e, PyObject *owner, const DLTensor *t, uint6
         PyErr_SetString(PyExc_ValueError, "strides is NULL, an embedded tensor points to strides in its object");
         return -1;
     }
-    e->gate = dlpack_py_impl_gate_get();
-    if (e->gate == NULL)
+    memset(&e->keeper, 0, sizeof(e->keeper));
+    e->keeper.gate = dlpack_py_impl_gate_get();
+    if (e->keeper.gate == NULL)
         return -1;
-    e->owner = owner;
+    e->keeper.owner = owner;
     e->versioned.version.major = DLPACK_PY_PROTOCOL_MAJOR;
     e->versioned.version.minor = DLPACK_PY_PROTOCOL_MINOR;
-    e->versioned.manager_ctx = e->legacy.manager_ctx = e;
-    e->versioned.deleter = dlpack_py_impl_delete_embedded;
+    e->versioned.manager_ctx = e->legacy.manager_ctx = &e->keeper;
+    e->versioned.deleter = dlpack_py_impl_delete_versioned;
     e->versioned.flags = dlpack_py_impl_kept_flags(t, flags);
     e->versioned.dl_tensor = *t;
     dlpack_py_impl_fold_offset(&e->versioned.dl_tensor);
-    e->legacy.deleter = dlpack_py_impl_delete_embedded_legacy;
+    e->legacy.deleter = dlpack_py_impl_delete_legacy;
     e->legacy.dl_tensor = e->versioned.dl_tensor;
     return 0;
 }
@@ -3303,7 +3269,7 @@ dlpack_py_embed(dlpack_py_embedded *e, PyObject *owner, const DLTensor *t, uint6
 static inline dlpack_py_offer
 dlpack_py_offer_embedded(dlpack_py_embedded *e)
 {
-    dlpack_py_offer offer = dlpack_py_offer_make(e->owner, &e->versioned.dl_tensor, e->versioned.flags);
+    dlpack_py_offer offer = dlpack_py_offer_make(e->keeper.owner, &e->versioned.dl_tensor, e->versioned.flags);
     offer.embedded = e;
     return offer;
 }
@@ -3323,29 +3289,8 @@ dlpack_py_impl_export_embedded(const dlpack_py_offer *offer, const dlpack_py_pla
     if (!dlpack_py_impl_is_embedded(offer) || plan->flags != e->versioned.flags ||
         plan->device.device_type != device.device_type || plan->device.device_id != device.device_id)
         return NULL; /* the author changed the offer, or the request names another device */
-    Py_INCREF(e->owner);
+    Py_INCREF(e->keeper.owner);
     return plan->form == DLPACK_PY_VERSIONED ? (void *)&e->versioned : (void *)&e->legacy;
-}
-
-/* The owner of what this file exported for a Python object; NULL for any other managed tensor. */
-static inline PyObject *
-dlpack_py_impl_owner(const void *managed, int32_t form)
-{
-    const DLManagedTensorVersioned *versioned = (const DLManagedTensorVersioned *)managed;
-    const DLManagedTensor *legacy = (const DLManagedTensor *)managed;
-
-    if (form == DLPACK_PY_VERSIONED) {
-        if (versioned->deleter == dlpack_py_impl_delete_versioned)
-            return ((const dlpack_py_impl_export *)versioned->manager_ctx)->owner;
-        if (versioned->deleter == dlpack_py_impl_delete_embedded)
-            return ((const dlpack_py_embedded *)versioned->manager_ctx)->owner;
-        return NULL;
-    }
-    if (legacy->deleter == dlpack_py_impl_delete_legacy)
-        return ((const dlpack_py_impl_export *)legacy->manager_ctx)->owner;
-    if (legacy->deleter == dlpack_py_impl_delete_embedded_legacy)
-        return ((const dlpack_py_embedded *)legacy->manager_ctx)->owner;
-    return NULL;
 }
 
 /* ---- 3.2 The end of an interpreter -------------------------------------- */
@@ -3445,7 +3390,7 @@ dlpack_py_impl_drop_elsewhere(dlpack_py_impl_gate *gate, PyObject *owner, PyThre
 }
 
 /* Drops an owner, on any thread at any time (K5). */
-static inline void
+DLPACK_PY_IMPL_SHARED void
 dlpack_py_impl_drop(dlpack_py_impl_gate *gate, PyObject *owner)
 {
     PyThreadState *current = dlpack_py_impl_thread_state();
@@ -3463,6 +3408,10 @@ typedef struct dlpack_py_impl_own {
     PyTypeObject *type;  /* borrowed, valid while reference is alive */
     PyObject *reference; /* a weak reference to it */
     const void *table;
+    /* Functions of 3.5, by pointer: a file that puts no table on a type does not contain them. */
+    int (*consume)(const struct dlpack_py_impl_own *own, PyObject *obj, const dlpack_py_impl_terms *terms,
+                   dlpack_py_view *v);
+    int (*lend)(const struct dlpack_py_impl_own *own, PyObject *obj, DLTensor *t);
     struct dlpack_py_impl_own *next;
 } dlpack_py_impl_own;
 
@@ -3478,14 +3427,11 @@ dlpack_py_impl_cache_free(dlpack_py_impl_cache *cache)
         DLPACK_PY_FREE(own);
     }
     Py_XDECREF((PyObject *)DLPACK_PY_IMPL_LOAD(&cache->carrier));
-    Py_XDECREF(cache->dlpack);
-    Py_XDECREF(cache->dlpack_device);
-    Py_XDECREF(cache->exchange);
+    for (i = 0; i < 7; i++)
+        Py_XDECREF(cache->names[i]);
     Py_XDECREF(cache->only_version);
     Py_XDECREF(cache->version);
     Py_XDECREF(cache->cpu);
-    for (i = 0; i < 4; i++)
-        Py_XDECREF(cache->keywords[i]);
     DLPACK_PY_FREE(cache);
 }
 
@@ -3580,10 +3526,11 @@ dlpack_py_impl_gate_register(dlpack_py_impl_gate *gate)
 DLPACK_PY_IMPL_RARE dlpack_py_impl_gate *
 dlpack_py_impl_gate_new(PyInterpreterState *interpreter)
 {
-    static const char *const keywords[4] = {"max_version", "dl_device", "copy", "stream"};
+    static const char names[7][26] = {
+        "max_version", "dl_device", "copy", "stream", "__dlpack__", "__dlpack_device__", "__dlpack_c_exchange_api__"};
     dlpack_py_impl_gate *gate = (dlpack_py_impl_gate *)DLPACK_PY_MALLOC(sizeof(*gate));
     dlpack_py_impl_cache *cache = gate == NULL ? NULL : (dlpack_py_impl_cache *)DLPACK_PY_MALLOC(sizeof(*cache));
-    int i, made = 0;
+    int i = 0;
 
     if (cache == NULL) {
         if (gate != NULL)
@@ -3596,16 +3543,11 @@ dlpack_py_impl_gate_new(PyInterpreterState *interpreter)
     gate->interpreter = interpreter;
     gate->process = DLPACK_PY_IMPL_PROCESS();
     gate->cache = cache;
-    for (i = 0; i < 4 && (i == 0 || cache->keywords[i - 1] != NULL); i++)
-        cache->keywords[i] = PyUnicode_InternFromString(keywords[i]);
-    if (cache->keywords[3] != NULL)
-        made = (cache->dlpack = PyUnicode_InternFromString("__dlpack__")) != NULL &&
-               (cache->dlpack_device = PyUnicode_InternFromString("__dlpack_device__")) != NULL &&
-               (cache->exchange = PyUnicode_InternFromString("__dlpack_c_exchange_api__")) != NULL &&
-               (cache->only_version = PyTuple_Pack(1, cache->keywords[0])) != NULL &&
-               (cache->version = Py_BuildValue("(ii)", DLPACK_PY_PROTOCOL_MAJOR, DLPACK_PY_PROTOCOL_MINOR)) != NULL &&
-               (cache->cpu = Py_BuildValue("(ii)", (int)kDLCPU, 0)) != NULL;
-    if (made)
+    while (i < 7 && (cache->names[i] = PyUnicode_InternFromString(names[i])) != NULL)
+        i++;
+    if (i == 7 && (cache->only_version = PyTuple_Pack(1, cache->names[0])) != NULL &&
+        (cache->version = Py_BuildValue("(ii)", DLPACK_PY_PROTOCOL_MAJOR, DLPACK_PY_PROTOCOL_MINOR)) != NULL &&
+        (cache->cpu = Py_BuildValue("(ii)", (int)kDLCPU, 0)) != NULL)
         return gate;
     dlpack_py_impl_cache_free(cache);
     DLPACK_PY_FREE(gate);
@@ -3734,8 +3676,8 @@ dlpack_py_impl_is_overridden(dlpack_py_impl_cache *cache, PyTypeObject *type)
 
     for (i = 0; i < count && has_table == 0 && has_method == 0; i++) {
         names = PyObject_GetAttrString(PyTuple_GetItem(bases, i), "__dict__");
-        has_table = names == NULL ? -1 : PySequence_Contains(names, cache->exchange);
-        has_method = has_table < 0 ? -1 : PySequence_Contains(names, cache->dlpack);
+        has_table = names == NULL ? -1 : PySequence_Contains(names, cache->names[DLPACK_PY_IMPL_EXCHANGE]);
+        has_method = has_table < 0 ? -1 : PySequence_Contains(names, cache->names[DLPACK_PY_IMPL_DLPACK]);
         Py_XDECREF(names);
     }
     Py_XDECREF(bases);
@@ -3763,18 +3705,22 @@ dlpack_py_impl_referent(PyObject *reference)
     return referent;
 }
 
-/* Has this file put the table on the type, or on a base of it (X7)? Any class may carry the capsule of another. */
-DLPACK_PY_IMPL_RARE int
-dlpack_py_impl_is_own(dlpack_py_impl_cache *cache, PyTypeObject *type, const void *table)
+/* The record of a table that this file has put on the type, or on a base of it (X7); NULL: none. Any class may carry
+ * the capsule of another. */
+DLPACK_PY_IMPL_RARE const dlpack_py_impl_own *
+dlpack_py_impl_find_own(dlpack_py_impl_cache *cache, PyTypeObject *type, const void *table)
 {
     const dlpack_py_impl_own *own = (const dlpack_py_impl_own *)DLPACK_PY_IMPL_LOAD(&cache->own);
-    PyObject *referent = NULL;
-    for (; own != NULL && referent == NULL; own = own->next) {
-        if (own->table == table && PyType_IsSubtype(type, own->type)) /* else a dead type may have had that address */
-            referent = dlpack_py_impl_referent(own->reference);
+    PyObject *referent;
+    for (; own != NULL; own = own->next) {
+        if (own->table != table || !PyType_IsSubtype(type, own->type))
+            continue;
+        referent = dlpack_py_impl_referent(own->reference);
+        Py_XDECREF(referent);
+        if (referent != NULL) /* else a dead type had that address */
+            return own;
     }
-    Py_XDECREF(referent);
-    return referent != NULL;
+    return NULL;
 }
 #endif
 
@@ -3785,13 +3731,13 @@ DLPACK_PY_IMPL_RARE int
 dlpack_py_impl_find_table(dlpack_py_impl_cache *cache, PyTypeObject *type, dlpack_py_impl_type *room)
 {
 #if DLPACK_PY_HAS_EXCHANGE_API
-    PyObject *capsule = dlpack_py_impl_type_lookup(type, cache->exchange);
+    PyObject *capsule = dlpack_py_impl_type_lookup(type, cache->names[DLPACK_PY_IMPL_EXCHANGE]);
 
     if (capsule != NULL && PyCapsule_IsValid(capsule, DLPACK_PY_IMPL_EXCHANGE_NAME) &&
         dlpack_py_impl_is_overridden(cache, type) == 0) {
         room->table = dlpack_py_impl_usable_table(
             (const DLPackExchangeAPIHeader *)PyCapsule_GetPointer(capsule, DLPACK_PY_IMPL_EXCHANGE_NAME));
-        room->own = room->table != NULL && dlpack_py_impl_is_own(cache, type, room->table);
+        room->own = room->table == NULL ? NULL : dlpack_py_impl_find_own(cache, type, room->table);
     }
     Py_XDECREF(capsule);
 #else
@@ -3812,7 +3758,7 @@ DLPACK_PY_IMPL_RARE const dlpack_py_impl_type *
 dlpack_py_impl_type_learn(dlpack_py_impl_cache *cache, PyTypeObject *type, dlpack_py_impl_type *slot,
                           dlpack_py_impl_type *room)
 {
-    PyObject *method = dlpack_py_impl_type_lookup(type, cache->dlpack);
+    PyObject *method = dlpack_py_impl_type_lookup(type, cache->names[DLPACK_PY_IMPL_DLPACK]);
     int failed;
 
     memset(room, 0, sizeof(*room));
@@ -3930,6 +3876,17 @@ dlpack_py_impl_check_table_call(int returned, const char *function)
     return -1;
 }
 
+/* After a failure of a table. Returns 1 where __dlpack__ is to be asked: a table may refuse data of a device that
+ * __dlpack__ exports. Returns -1 with the exception otherwise. */
+DLPACK_PY_IMPL_RARE int
+dlpack_py_impl_table_failed(const dlpack_py_impl_terms *terms)
+{
+    if (terms->device == NULL || !PyErr_ExceptionMatches(PyExc_BufferError))
+        return -1;
+    PyErr_Clear();
+    return 1;
+}
+
 /* Asks a table for the stream that its objects are worked on (X4). work: device_id is set; handle is out. */
 DLPACK_PY_IMPL_RARE int
 dlpack_py_impl_ask_work(const DLPackExchangeAPI *table, const dlpack_py_device *device, dlpack_py_work_stream *work)
@@ -4045,9 +4002,9 @@ dlpack_py_impl_table_check_object(const dlpack_py_exchange *x, PyObject *object)
     type = dlpack_py_impl_type_get(gate, Py_TYPE(object), &room);
     if (type == NULL)
         return -1;
-    if (type->own && type->table == (const void *)&x->api)
+    if (type->own != NULL && type->table == (const void *)&x->api)
         return 0;
-    if (dlpack_py_impl_is_own(gate->cache, Py_TYPE(object), &x->api))
+    if (dlpack_py_impl_find_own(gate->cache, Py_TYPE(object), &x->api) != NULL)
         return dlpack_py_impl_refuse_value(PyExc_BufferError,
                                            "%U overrides __dlpack__: its objects are exported by that alone",
                                            (PyObject *)Py_TYPE(object));
@@ -4163,6 +4120,38 @@ dlpack_py_impl_table_stream(const dlpack_py_exchange *x, DLDeviceType type, int3
     return -1;
 }
 
+/* Takes an object of a type with a table of this file: dlpack_py_impl_own.consume. Returns 0, -1 with an exception,
+ * or 1 where __dlpack__ is to be asked. */
+static inline int
+dlpack_py_impl_consume_own(const dlpack_py_impl_own *own, PyObject *obj, const dlpack_py_impl_terms *terms,
+                           dlpack_py_view *v)
+{
+    const dlpack_py_exchange *x = (const dlpack_py_exchange *)own->table;
+    DLManagedTensorVersioned *managed = NULL;
+    dlpack_py_offer offer;
+
+    if (dlpack_py_impl_table_offer(x, obj, &offer) == 0) {
+        if (offer.tensor->device.device_type != kDLCPU)
+            return 1;
+        managed = dlpack_py_impl_table_export(x, &offer);
+    }
+    if (managed == NULL)
+        return dlpack_py_impl_table_failed(terms);
+    return dlpack_py_impl_take_managed(managed, terms, DLPACK_PY_PLAIN ? 0 : DLPACK_PY_IMPL_VALID, v);
+}
+
+/* Lends the tensor of such an object: dlpack_py_impl_own.lend. Returns 1, or 0 with or without an exception. */
+static inline int
+dlpack_py_impl_lend_own(const dlpack_py_impl_own *own, PyObject *obj, DLTensor *t)
+{
+    const dlpack_py_exchange *x = (const dlpack_py_exchange *)own->table;
+    dlpack_py_offer offer;
+    const char *why;
+
+    return dlpack_py_impl_table_offer(x, obj, &offer) == 0 && offer.tensor->device.device_type == kDLCPU &&
+           dlpack_py_impl_table_lend(x, &offer, t, &why) == 0;
+}
+
 /* Put an exchange table on a type, as the type is made; a static type has been made ready before. The table's objects
  * are of the type that it was put on last in an interpreter. Does not keep the type alive. Returns 0, or -1 with an
  * exception. */
@@ -4181,7 +4170,7 @@ dlpack_py_exchange_add(PyTypeObject *type, const dlpack_py_exchange *exchange)
     if (reference != NULL)
         capsule = PyCapsule_New(table, DLPACK_PY_IMPL_EXCHANGE_NAME, NULL);
     own = capsule == NULL ? NULL : (dlpack_py_impl_own *)DLPACK_PY_MALLOC(sizeof(*own));
-    if (own == NULL || dlpack_py_impl_type_set(type, gate->cache->exchange, capsule) < 0) {
+    if (own == NULL || dlpack_py_impl_type_set(type, gate->cache->names[DLPACK_PY_IMPL_EXCHANGE], capsule) < 0) {
         if (own != NULL)
             DLPACK_PY_FREE(own);
         else if (capsule != NULL)
@@ -4194,6 +4183,8 @@ dlpack_py_exchange_add(PyTypeObject *type, const dlpack_py_exchange *exchange)
     own->type = type;
     own->reference = reference;
     own->table = table;
+    own->consume = dlpack_py_impl_consume_own;
+    own->lend = dlpack_py_impl_lend_own;
     dlpack_py_impl_lock(lock);
     own->next = (dlpack_py_impl_own *)DLPACK_PY_IMPL_LOAD(&gate->cache->own);
     DLPACK_PY_IMPL_STORE(&gate->cache->own, (dlpack_py_impl_word)own);
@@ -4214,17 +4205,6 @@ dlpack_py_impl_table_may_mislead(const DLTensor *t, const dlpack_py_device *devi
 {
     return (t->device.device_type != kDLCPU && !dlpack_py_impl_is_on(device, t->device)) ||
            dlpack_py_impl_is_complex(t->dtype);
-}
-
-/* After a failure of a table. Returns 1 where __dlpack__ is to be asked: a table may refuse data of a device that
- * __dlpack__ exports. Returns -1 with the exception otherwise. */
-DLPACK_PY_IMPL_RARE int
-dlpack_py_impl_table_failed(const dlpack_py_impl_terms *terms)
-{
-    if (terms->device == NULL || !PyErr_ExceptionMatches(PyExc_BufferError))
-        return -1;
-    PyErr_Clear();
-    return 1;
 }
 
 /* Takes a tensor by the table of another library. */
@@ -4259,20 +4239,9 @@ dlpack_py_impl_consume_by_table(const dlpack_py_impl_type *type, PyObject *obj, 
                                 dlpack_py_view *v)
 {
 #if DLPACK_PY_HAS_EXCHANGE_API
-    const dlpack_py_exchange *own = (const dlpack_py_exchange *)type->table;
-    DLManagedTensorVersioned *managed = NULL;
-    dlpack_py_offer offer;
-
-    if (!type->own)
-        return dlpack_py_impl_consume_by_other((const DLPackExchangeAPI *)type->table, obj, terms, v);
-    if (dlpack_py_impl_table_offer(own, obj, &offer) == 0) {
-        if (offer.tensor->device.device_type != kDLCPU)
-            return 1;
-        managed = dlpack_py_impl_table_export(own, &offer);
-    }
-    if (managed == NULL)
-        return dlpack_py_impl_table_failed(terms);
-    return dlpack_py_impl_take_managed(managed, terms, DLPACK_PY_PLAIN ? 0 : DLPACK_PY_IMPL_VALID, v);
+    if (type->own != NULL)
+        return type->own->consume(type->own, obj, terms, v);
+    return dlpack_py_impl_consume_by_other((const DLPackExchangeAPI *)type->table, obj, terms, v);
 #else
     (void)type;
     (void)obj;
@@ -4290,21 +4259,17 @@ dlpack_py_impl_borrow_by_table(const dlpack_py_impl_type *type, PyObject *obj, c
                                dlpack_py_view *v)
 {
     const DLPackExchangeAPI *table = (const DLPackExchangeAPI *)type->table;
-    const int own = type->own;
+    const dlpack_py_impl_own *own = type->own;
     dlpack_py_impl_terms terms = {NULL, NULL, NULL, NULL};
     dlpack_py_impl_export *copy;
-    const dlpack_py_exchange *x = (const dlpack_py_exchange *)type->table;
-    dlpack_py_offer offer;
     dlpack_py_error error;
-    const char *why;
     DLTensor t;
     int lent = 0;
 
     terms.want = want;
     terms.request = dlpack_py_impl_no_request();
-    if (own) {
-        lent = dlpack_py_impl_table_offer(x, obj, &offer) == 0 && offer.tensor->device.device_type == kDLCPU &&
-               dlpack_py_impl_table_lend(x, &offer, &t, &why) == 0;
+    if (own != NULL) {
+        lent = own->lend(own, obj, &t);
     }
     else if (table->dltensor_from_py_object_no_sync != NULL) {
         memset(&t, 0, sizeof(t)); /* some tables leave fields unset (X8) */
@@ -4312,8 +4277,8 @@ dlpack_py_impl_borrow_by_table(const dlpack_py_impl_type *type, PyObject *obj, c
                !dlpack_py_impl_table_may_mislead(&t, NULL) && t.dtype.bits >= 8; /* fewer bits may be padded (X3) */
     }
     if (lent)
-        return dlpack_py_impl_examine(&t, 0, &terms, own && !DLPACK_PY_PLAIN ? DLPACK_PY_IMPL_VALID : 0, v, &copy,
-                                      &error) == 0
+        return dlpack_py_impl_examine(&t, 0, &terms, own != NULL && !DLPACK_PY_PLAIN ? DLPACK_PY_IMPL_VALID : 0, v,
+                                      &copy, &error) == 0
                    ? 0
                    : 1;
     if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception))
@@ -4333,7 +4298,6 @@ dlpack_py_borrow(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
     int result;
 
     v->managed = NULL;
-    v->form = 0;
     if (!PyCapsule_CheckExact(obj) && (want == NULL || !want->writable)) {
         gate = dlpack_py_impl_gate_get();
         if (gate == NULL || (type = dlpack_py_impl_type_get(gate, Py_TYPE(obj), &room)) == NULL)
@@ -4410,7 +4374,6 @@ dlpack_py_impl_allocate_like(const dlpack_py_impl_type *type, const DLTensor *pr
     dlpack_py_error error;
 
     v->managed = NULL;
-    v->form = 0;
     if (type == NULL)
         return -1;
     if (type->table == NULL) {
@@ -4575,7 +4538,6 @@ dlpack_py_impl_view_managed_steal(dlpack_py_view *v)
     if (v->form == DLPACK_PY_VERSIONED && (managed->flags & readonly) == readonly &&
         memcmp(&managed->dl_tensor, &v->tensor, sizeof(v->tensor)) == 0) {
         v->managed = NULL;
-        v->form = 0;
         return managed;
     }
     if (dlpack_py_validate(&v->tensor, v->flags, &error) < 0) { /* the caller may have changed it */
@@ -4720,7 +4682,8 @@ dlpack_py_impl_buffer_tensor(const Py_buffer *buffer, int64_t *dims, uint64_t fl
 /* Takes the buffer of an object. The memoryview that holds the buffer is the owner of the export, and so is dropped
  * as any other owner, on any thread. */
 DLPACK_PY_IMPL_RARE int
-dlpack_py_impl_consume_buffer(PyObject *obj, const dlpack_py_impl_terms *terms, unsigned known, dlpack_py_view *v)
+dlpack_py_impl_consume_buffer(dlpack_py_impl_gate *gate, PyObject *obj, const dlpack_py_impl_terms *terms,
+                              unsigned known, dlpack_py_view *v)
 {
     int64_t dims[2 * DLPACK_PY_MAX_NDIM];
     PyObject *memory = PyMemoryView_FromObject(obj);
@@ -4740,15 +4703,12 @@ dlpack_py_impl_consume_buffer(PyObject *obj, const dlpack_py_impl_terms *terms, 
         (e = dlpack_py_impl_export_new(&t, flags, DLPACK_PY_VERSIONED, 0, 0)) == NULL)
         (void)PyErr_NoMemory();
     PyBuffer_Release(&buffer);
-    if (e != NULL)
-        e->gate = dlpack_py_impl_gate_get(); /* known: the caller has looked at the type */
-    if (e == NULL || e->gate == NULL) {
-        if (e != NULL)
-            DLPACK_PY_FREE(e);
+    if (e == NULL) {
         Py_DECREF(memory);
         return -1;
     }
-    e->owner = memory;
+    e->keeper.owner = memory;
+    e->keeper.gate = gate;
     return dlpack_py_impl_take_managed(&e->managed.versioned, terms, known, v);
 }
 
