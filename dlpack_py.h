@@ -547,7 +547,9 @@ dlpack_py_cpu(void *data, uint32_t dtype, int32_t ndim, const int64_t *shape, co
     t.device.device_type = kDLCPU;
     t.device.device_id = 0;
     t.ndim = ndim;
-    t.dtype = dlpack_py_dtype_unpack(dtype);
+    t.dtype.code = (uint8_t)(dtype >> 24);
+    t.dtype.bits = (uint8_t)(dtype >> 16 & 0xff);
+    t.dtype.lanes = (uint16_t)(dtype & 0xffff);
     t.shape = (int64_t *)(uintptr_t)shape; /* dlpack.h has no const; nothing is written */
     t.strides = (int64_t *)(uintptr_t)strides;
     t.byte_offset = 0;
@@ -613,7 +615,7 @@ dlpack_py_nbytes(const DLTensor *t, uint64_t flags)
  *
  * An extent of 0 counts as 1: strides of a tensor without elements carry no meaning (D5).
  */
-static inline void
+DLPACK_PY_IMPL_SHARED void
 dlpack_py_strides(int32_t ndim, const int64_t *shape, char order, int64_t *strides)
 {
     uint64_t step = 1;
@@ -770,7 +772,7 @@ dlpack_py_impl_is_plain(const DLTensor *t)
  *
  * Returns 0, or -1 with BufferError. Needs no thread state.
  */
-static inline int
+DLPACK_PY_IMPL_SHARED int
 dlpack_py_validate(const DLTensor *t, uint64_t flags, dlpack_py_error *error)
 {
     return dlpack_py_impl_is_plain(t) ? 0 : dlpack_py_impl_check_all(t, flags, error);
@@ -1131,7 +1133,7 @@ static inline int
 dlpack_py_impl_wants_dtype(const dlpack_py_want *want, uint32_t dtype)
 {
     const uint32_t *other;
-    if (want->dtype == dtype || (want->dtype == 0 && (want->dtypes == NULL || want->dtypes[0] == 0)))
+    if (want->dtype == 0 && (want->dtypes == NULL || want->dtypes[0] == 0))
         return 1;
     for (other = want->dtypes; other != NULL && *other != 0; other++) {
         if (*other == dtype)
@@ -1202,6 +1204,14 @@ dlpack_py_impl_check_rank(const DLTensor *t, const dlpack_py_want *want, dlpack_
     return 0;
 }
 
+/* The alignment of the numbers of a dtype, in bytes: a complex has two numbers, lanes have many. */
+DLPACK_PY_IMPL_RARE size_t
+dlpack_py_impl_number_alignment(DLDataType dtype)
+{
+    const unsigned bits = dlpack_py_impl_is_complex(dtype) ? dtype.bits / 2u : dtype.bits;
+    return bits % 8 == 0 && (bits & (bits - 1)) == 0 ? bits / 8 : 1;
+}
+
 /* Does a tensor meet the requirements (C9)? Requirements that a copy would meet are checked last: the error says
  * curable.
  *
@@ -1216,7 +1226,8 @@ dlpack_py_meets(const DLTensor *t, int readonly, const dlpack_py_want *want, dlp
 {
     static const dlpack_py_want nothing = {0, NULL, 0, 0, NULL, 0, 0, 0, 0, 0};
     const int32_t device = (int32_t)t->device.device_type;
-    const unsigned number = dlpack_py_impl_is_complex(t->dtype) ? t->dtype.bits / 2u : t->dtype.bits; /* bits */
+    const uint32_t dtype = DLPACK_PY_DTYPE((uint32_t)t->dtype.code, (uint32_t)t->dtype.bits, (uint32_t)t->dtype.lanes);
+    const uintptr_t first = (uintptr_t)t->data + (uintptr_t)t->byte_offset;
     size_t alignment;
 
     if (want == NULL)
@@ -1224,23 +1235,22 @@ dlpack_py_meets(const DLTensor *t, int readonly, const dlpack_py_want *want, dlp
     if (want->device == 0 ? device != (int32_t)kDLCPU && !dlpack_py_is_cpu_readable(t->device)
                           : want->device != DLPACK_PY_ANY_DEVICE && want->device != device)
         return dlpack_py_impl_refuse_device(t, want, error);
-    if (!dlpack_py_impl_wants_dtype(want, dlpack_py_dtype(t)))
+    if (want->dtype != dtype && !dlpack_py_impl_wants_dtype(want, dtype))
         return dlpack_py_impl_refuse_dtype(t, want, error);
     if (dlpack_py_impl_check_rank(t, want, error) < 0)
         return -1;
 
     alignment = want->alignment;
-    if (alignment == 0) /* a complex has two numbers, lanes have many */
-        alignment = number % 8 == 0 && (number & (number - 1)) == 0 ? number / 8 : 1;
+    if (alignment == 0)
+        alignment = first % 16 == 0 ? 1 : dlpack_py_impl_number_alignment(t->dtype); /* of any number: 16 at most */
     if (readonly == DLPACK_PY_READONLY_UNSAID && (want->options & DLPACK_PY_LEGACY_IS_WRITABLE) != 0)
         readonly = DLPACK_PY_WRITABLE;
     if (want->order != 0 && !dlpack_py_is_contiguous(t, want->order))
         dlpack_py_impl_refuse(error, "strides are not compact, order '%c' was asked for", want->order);
-    else if (alignment > 1 && (uintptr_t)dlpack_py_first(t) % alignment != 0 && !dlpack_py_is_empty(t) &&
-             dlpack_py_impl_has_address(t->device))
+    else if (alignment > 1 && first % alignment != 0 && !dlpack_py_is_empty(t) && dlpack_py_impl_has_address(t->device))
         dlpack_py_impl_refuse(error,
                               "data is at 0x%" PRIxPTR ", which is no multiple of the %lu bytes that were asked for",
-                              (uintptr_t)dlpack_py_first(t), (unsigned long)alignment);
+                              first, (unsigned long)alignment);
     else if (want->writable && readonly != DLPACK_PY_WRITABLE)
         dlpack_py_impl_refuse(error, "data is read-only, writable memory was asked for%s",
                               readonly == DLPACK_PY_READONLY
@@ -1694,7 +1704,8 @@ dlpack_py_impl_exception_restore(dlpack_py_impl_exception e)
 {
     if (PyErr_Occurred())
         PyErr_WriteUnraisable(NULL);
-    dlpack_py_impl_exception_raise(e);
+    if (e.type != NULL || e.value != NULL)
+        dlpack_py_impl_exception_raise(e);
 }
 
 /* Drops a reference, and keeps the exception in flight. */
@@ -1840,12 +1851,17 @@ dlpack_py_impl_tensor(void *managed, int32_t form)
 static inline void
 dlpack_py_impl_fold_offset(DLTensor *t)
 {
+    int32_t i;
     if (t->device.device_type == kDLCPU || dlpack_py_is_cpu_readable(t->device))
         t->device.device_id = 0;
     else if (!dlpack_py_impl_has_address(t->device))
         return;
-    t->data = dlpack_py_is_empty(t) ? NULL : dlpack_py_first(t);
+    t->data = t->data == NULL ? NULL : (char *)t->data + t->byte_offset;
     t->byte_offset = 0;
+    for (i = 0; i < t->ndim; i++) {
+        if (t->shape[i] == 0)
+            t->data = NULL;
+    }
 }
 
 /* A new export of t, which has been validated.
@@ -2243,6 +2259,20 @@ dlpack_py_impl_is_on(const dlpack_py_device *device, DLDevice where)
     return device != NULL && (int32_t)where.device_type == device->type;
 }
 
+/* Checks the pending streams of an offer. Returns 0, or -1 with SystemError. */
+DLPACK_PY_IMPL_RARE int
+dlpack_py_impl_check_pending(const dlpack_py_offer *offer)
+{
+    if (offer->pending_count <= DLPACK_PY_MAX_PENDING && offer->device != NULL)
+        return 0;
+    if (offer->device == NULL)
+        PyErr_SetString(PyExc_SystemError, "the offer has pending streams, and its device is NULL");
+    else
+        PyErr_Format(PyExc_SystemError, "the offer has %zu pending streams, at most %d were wanted",
+                     offer->pending_count, DLPACK_PY_MAX_PENDING);
+    return -1;
+}
+
 /* Decides the device of an export, and where it needs a copy, for a request that names a device or a stream, and for
  * memory that is not the CPU's (P5, P6). Sets *why where it needs a copy. */
 DLPACK_PY_IMPL_RARE int
@@ -2290,54 +2320,20 @@ dlpack_py_impl_decide_negative(const dlpack_py_offer *offer, const dlpack_py_pla
     return 0;
 }
 
-/* Decides how a request is met: in place or by a copy, on which device, in which form. The tensor of the offer has been
- * validated. Returns 0, or -1 with BufferError (P3, P4, P5, P7) or ValueError (P6). Reads no data, runs no Python
- * code. */
-static inline int
-dlpack_py_impl_decide(const dlpack_py_offer *offer, const dlpack_py_request *request, dlpack_py_plan *plan,
-                      dlpack_py_error *error)
-{
-    const uint32_t negative = DLPACK_PY_OFFER_REFUSE_NEGATIVE | DLPACK_PY_OFFER_COPY_NEGATIVE;
-    const char *why = NULL, *unsaid = NULL;
-    char name[DLPACK_PY_TEXT_SIZE];
-
-    plan->form = request->max_version.major < 1 ? DLPACK_PY_LEGACY : DLPACK_PY_VERSIONED;
-    plan->flags = dlpack_py_impl_kept_flags(offer->tensor, offer->flags);
-    plan->device = offer->tensor->device;
-    plan->copy = request->copy == DLPACK_PY_COPY_ALWAYS;
-    if (plan->device.device_type == kDLCPU && !request->has_device && request->stream.kind != DLPACK_PY_STREAM_HANDLE)
-        plan->device.device_id = 0; /* D9 */
-    else if (dlpack_py_impl_decide_device(offer, request, plan, &why, error) < 0)
-        return -1;
-    if ((offer->options & negative) != 0 && dlpack_py_impl_decide_negative(offer, plan, &why, error) < 0)
-        return -1;
-    if (why != NULL && request->copy == DLPACK_PY_COPY_NEVER)
-        return dlpack_py_impl_refuse(error, "%s, and copy is False", why);
-    plan->copy = plan->copy || why != NULL;
-    if (plan->copy && plan->device.device_type != kDLCPU && !dlpack_py_impl_is_on(offer->device, plan->device)) /* P8 */
-        return dlpack_py_impl_refuse(error, "a copy of data on %s is made on the CPU: ask with dl_device=(1, 0)",
-                                     dlpack_py_device_text(plan->device, name));
-    if (plan->form == DLPACK_PY_LEGACY && plan->flags != 0) {
-        if ((plan->flags & DLPACK_PY_FLAG_READ_ONLY) != 0 && !plan->copy &&
-            (offer->options & DLPACK_PY_OFFER_UNSAID) == 0)
-            unsaid = "data is read-only";
-        else if ((plan->flags & DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED) != 0)
-            unsaid = "sub-byte data is padded";
-    }
-    if (unsaid != NULL)
-        return dlpack_py_impl_refuse(error, "%s, which a legacy capsule cannot say: ask with max_version=(1, 0)",
-                                     unsaid);
-    return 0;
-}
-
 /* Is the tensor of the offer the embedded one, as dlpack_py_embed validated it (3.1)? */
 static inline int
 dlpack_py_impl_is_embedded(const dlpack_py_offer *offer);
 
-/* Checks what an author offers, and decides how the request is met. Returns 0, or -1 with an exception. */
-static inline int
+/* Checks what an author offers, and decides how the request is met: in place or by a copy, on which device, in which
+ * form. Reads no data. Returns 0, or -1 with BufferError (D8, P3, P4, P5, P7), ValueError (P6), SystemError (the
+ * offer makes no sense) or the exception of veto. */
+DLPACK_PY_IMPL_SHARED int
 dlpack_py_impl_plan(const dlpack_py_offer *offer, const dlpack_py_request *request, dlpack_py_plan *plan)
 {
+    const uint32_t negative = DLPACK_PY_OFFER_REFUSE_NEGATIVE | DLPACK_PY_OFFER_COPY_NEGATIVE;
+    const DLTensor *t = offer->tensor;
+    const char *why = NULL, *unsaid = NULL;
+    char name[DLPACK_PY_TEXT_SIZE];
     dlpack_py_error error;
 
     if (offer->veto != NULL && offer->veto(offer->owner, request) < 0) {
@@ -2345,18 +2341,43 @@ dlpack_py_impl_plan(const dlpack_py_offer *offer, const dlpack_py_request *reque
             PyErr_SetString(PyExc_BufferError, "the data cannot be exported in its present state");
         return -1;
     }
-    if (offer->pending_count > DLPACK_PY_MAX_PENDING) {
-        PyErr_Format(PyExc_SystemError, "the offer has %zu pending streams, at most %d were wanted",
-                     offer->pending_count, DLPACK_PY_MAX_PENDING);
+    if (offer->pending_count > 0 && dlpack_py_impl_check_pending(offer) < 0)
         return -1;
-    }
-    if (offer->pending_count > 0 && offer->device == NULL) {
-        PyErr_SetString(PyExc_SystemError, "the offer has pending streams, and its device is NULL");
-        return -1;
-    }
-    if ((!dlpack_py_impl_is_embedded(offer) && dlpack_py_validate(offer->tensor, offer->flags, &error) < 0) ||
-        dlpack_py_impl_decide(offer, request, plan, &error) < 0)
+    if ((offer->embedded == NULL || !dlpack_py_impl_is_embedded(offer)) &&
+        dlpack_py_validate(t, offer->flags, &error) < 0)
         return dlpack_py_raise(&error);
+
+    plan->form = request->max_version.major < 1 ? DLPACK_PY_LEGACY : DLPACK_PY_VERSIONED;
+    plan->flags = dlpack_py_impl_kept_flags(t, offer->flags);
+    plan->device = t->device;
+    plan->copy = request->copy == DLPACK_PY_COPY_ALWAYS;
+    if (t->device.device_type == kDLCPU && !request->has_device && request->stream.kind != DLPACK_PY_STREAM_HANDLE)
+        plan->device.device_id = 0; /* D9 */
+    else if (dlpack_py_impl_decide_device(offer, request, plan, &why, &error) < 0)
+        return dlpack_py_raise(&error);
+    if ((offer->options & negative) != 0 && dlpack_py_impl_decide_negative(offer, plan, &why, &error) < 0)
+        return dlpack_py_raise(&error);
+    if (why != NULL && request->copy == DLPACK_PY_COPY_NEVER) {
+        dlpack_py_impl_refuse(&error, "%s, and copy is False", why);
+        return dlpack_py_raise(&error);
+    }
+    plan->copy = plan->copy || why != NULL;
+    if (plan->copy && plan->device.device_type != kDLCPU && !dlpack_py_impl_is_on(offer->device, plan->device)) {
+        dlpack_py_impl_refuse(&error, "a copy of data on %s is made on the CPU: ask with dl_device=(1, 0)",
+                              dlpack_py_device_text(plan->device, name)); /* P8 */
+        return dlpack_py_raise(&error);
+    }
+    if (plan->form == DLPACK_PY_LEGACY && plan->flags != 0) {
+        if ((plan->flags & DLPACK_PY_FLAG_READ_ONLY) != 0 && !plan->copy &&
+            (offer->options & DLPACK_PY_OFFER_UNSAID) == 0)
+            unsaid = "data is read-only";
+        else if ((plan->flags & DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED) != 0)
+            unsaid = "sub-byte data is padded";
+    }
+    if (unsaid != NULL) {
+        dlpack_py_impl_refuse(&error, "%s, which a legacy capsule cannot say: ask with max_version=(1, 0)", unsaid);
+        return dlpack_py_raise(&error);
+    }
     return 0;
 }
 
@@ -2475,7 +2496,10 @@ dlpack_py_produce(PyObject *owner, const DLTensor *t, uint64_t flags, PyObject *
                   PyObject *kwnames)
 {
     const dlpack_py_offer offer = dlpack_py_offer_make(owner, t, flags);
-    return dlpack_py_produce_offer(&offer, args, nargs, kwnames);
+    dlpack_py_request request;
+    if (dlpack_py_parse_request(args, nargs, kwnames, &request) < 0)
+        return NULL;
+    return dlpack_py_answer(&offer, &request);
 }
 
 static inline PyObject *
@@ -2864,7 +2888,7 @@ dlpack_py_impl_examine(const void *managed, int32_t form, const dlpack_py_impl_t
     if (form == DLPACK_PY_LEGACY && terms->request->copy == DLPACK_PY_COPY_ALWAYS) /* it cannot say IS_COPIED (C3) */
         known |= DLPACK_PY_IMPL_MUST_COPY;
     if (form == DLPACK_PY_VERSIONED) {
-        if (dlpack_py_impl_is_unknown(managed, form))
+        if (versioned->version.major != DLPACK_PY_PROTOCOL_MAJOR)
             return dlpack_py_impl_refuse(
                 error, "the tensor has DLPack version %" PRIu32 ".%" PRIu32 ", major version %d was wanted",
                 versioned->version.major, versioned->version.minor, DLPACK_PY_PROTOCOL_MAJOR);
@@ -2901,14 +2925,13 @@ dlpack_py_impl_examine(const void *managed, int32_t form, const dlpack_py_impl_t
     return *copy == NULL ? -1 : 0;
 }
 
-/* Makes v the owner of a managed tensor that was examined or, where there is a copy, of the copy. Cannot fail. */
-static inline void
-dlpack_py_impl_view_own(dlpack_py_view *v, void *managed, int32_t form, dlpack_py_impl_export *copy)
+/* Makes v the owner of a copy of the tensor that it describes, and deletes that tensor. Cannot fail. */
+DLPACK_PY_IMPL_RARE void
+dlpack_py_impl_view_copy(dlpack_py_view *v, dlpack_py_impl_export *copy)
 {
-    v->managed = managed;
-    v->form = form;
-    if (copy == NULL)
-        return;
+    void *managed = v->managed;
+    const int32_t form = v->form;
+
     (void)dlpack_py_copy(&copy->managed.versioned.dl_tensor, &v->tensor, v->flags, NULL);
     v->managed = &copy->managed.versioned;
     v->form = DLPACK_PY_VERSIONED;
@@ -2967,7 +2990,10 @@ dlpack_py_impl_take(PyObject *capsule, const dlpack_py_impl_terms *terms, unsign
     }
     DLPACK_PY_IMPL_UNLOCK();
     if (result == 0) {
-        dlpack_py_impl_view_own(v, managed, form, copy);
+        v->managed = managed;
+        v->form = form;
+        if (copy != NULL)
+            dlpack_py_impl_view_copy(v, copy);
         return 0;
     }
     if (managed != NULL)
@@ -2989,7 +3015,10 @@ dlpack_py_impl_take_managed(DLManagedTensorVersioned *managed, const dlpack_py_i
         dlpack_py_impl_delete(managed, DLPACK_PY_VERSIONED);
         return dlpack_py_raise(&error);
     }
-    dlpack_py_impl_view_own(v, managed, DLPACK_PY_VERSIONED, copy);
+    v->managed = managed;
+    v->form = DLPACK_PY_VERSIONED;
+    if (copy != NULL)
+        dlpack_py_impl_view_copy(v, copy);
     return 0;
 }
 
@@ -3094,7 +3123,12 @@ dlpack_py_consume_request(PyObject *obj, const dlpack_py_request *request, const
 static inline int
 dlpack_py_consume(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
-    return dlpack_py_consume_request(obj, dlpack_py_impl_no_request(), want, v);
+    dlpack_py_impl_terms terms = {NULL, NULL, NULL, NULL};
+    dlpack_py_request request;
+    memset(&request, 0, sizeof(request));
+    terms.want = want;
+    terms.request = &request;
+    return dlpack_py_impl_obtain(obj, &terms, v);
 }
 
 static inline void *
