@@ -669,13 +669,16 @@ dlpack_py_impl_extent(const DLTensor *t, uint64_t flags, int64_t *lowest, int64_
     return 0;
 }
 
-/* Checks rank, extents and the number of elements (D8). */
+/* Checks all of clause D8. Returns 0, or -1 with *error filled. */
 DLPACK_PY_IMPL_RARE int
-dlpack_py_impl_check_shape(const DLTensor *t, dlpack_py_error *error)
+dlpack_py_impl_check_all(const DLTensor *t, uint64_t flags, dlpack_py_error *error)
 {
-    int64_t size = 1;
+    const uint64_t base = (uint64_t)(uintptr_t)t->data;
+    int64_t size = 1, bytes, lowest, highest;
     int32_t i;
 
+    if (dlpack_py_impl_check_dtype(t->dtype, error) < 0)
+        return -1;
     if (t->ndim < 0 || t->ndim > DLPACK_PY_MAX_NDIM)
         return dlpack_py_impl_refuse(error, "ndim is %" PRId32 ", it must be from 0 to %d", t->ndim,
                                      DLPACK_PY_MAX_NDIM);
@@ -686,27 +689,17 @@ dlpack_py_impl_check_shape(const DLTensor *t, dlpack_py_error *error)
             return dlpack_py_impl_refuse(error, "shape[%" PRId32 "] is %" PRId64 ", it must not be negative", i,
                                          t->shape[i]);
     }
-    for (i = 0; i < t->ndim && !dlpack_py_is_empty(t); i++) {
+    if (dlpack_py_is_empty(t))
+        return 0;
+    for (i = 0; i < t->ndim; i++) {
         if (dlpack_py_impl_multiply(size, t->shape[i], &size) < 0)
             return dlpack_py_impl_refuse(error, "shape has 2^63 elements or more, at shape[%" PRId32 "] = %" PRId64, i,
                                          t->shape[i]);
     }
-    return 0;
-}
-
-/* Checks the memory that the elements take (D8). */
-DLPACK_PY_IMPL_RARE int
-dlpack_py_impl_check_memory(const DLTensor *t, uint64_t flags, dlpack_py_error *error)
-{
-    const uint64_t base = (uint64_t)(uintptr_t)t->data;
-    int64_t bytes, lowest, highest;
-
-    if (dlpack_py_is_empty(t))
-        return 0;
     if (t->data == NULL)
-        return dlpack_py_impl_refuse(error, "data is NULL, the tensor has %" PRId64 " elements", dlpack_py_size(t));
-    if (dlpack_py_impl_bytes(dlpack_py_size(t), t->dtype, flags, &bytes) < 0)
-        return dlpack_py_impl_refuse(error, "%" PRId64 " elements take 2^63 bytes or more", dlpack_py_size(t));
+        return dlpack_py_impl_refuse(error, "data is NULL, the tensor has %" PRId64 " elements", size);
+    if (dlpack_py_impl_bytes(size, t->dtype, flags, &bytes) < 0)
+        return dlpack_py_impl_refuse(error, "%" PRId64 " elements take 2^63 bytes or more", size);
     if (dlpack_py_impl_extent(t, flags, &lowest, &highest) < 0)
         return dlpack_py_impl_refuse(error, "strides reach 2^63 bytes or further");
     if (!dlpack_py_impl_has_address(t->device))
@@ -719,15 +712,6 @@ dlpack_py_impl_check_memory(const DLTensor *t, uint64_t flags, dlpack_py_error *
             error, "strides reach from byte %" PRId64 " to %" PRId64 ", which leaves the address range", lowest,
             highest);
     return 0;
-}
-
-/* Checks all of clause D8. */
-DLPACK_PY_IMPL_RARE int
-dlpack_py_impl_check_all(const DLTensor *t, uint64_t flags, dlpack_py_error *error)
-{
-    if (dlpack_py_impl_check_dtype(t->dtype, error) < 0 || dlpack_py_impl_check_shape(t, error) < 0)
-        return -1;
-    return dlpack_py_impl_check_memory(t, flags, error);
 }
 
 /* Fast path of dlpack_py_validate: is the tensor valid beyond doubt? One pass over shape and strides, for whole-byte
@@ -1129,27 +1113,20 @@ typedef struct dlpack_py_want {
 #define DLPACK_PY_READONLY 1
 #define DLPACK_PY_READONLY_UNSAID 2
 
-static inline int
-dlpack_py_impl_wants_dtype(const dlpack_py_want *want, uint32_t dtype)
-{
-    const uint32_t *other;
-    if (want->dtype == 0 && (want->dtypes == NULL || want->dtypes[0] == 0))
-        return 1;
-    for (other = want->dtypes; other != NULL && *other != 0; other++) {
-        if (*other == dtype)
-            return 1;
-    }
-    return 0;
-}
-
-/* Refuses the dtype of a tensor by a text that lists the dtypes that were asked for. Returns -1. */
+/* Is the dtype of a tensor one of those that were asked for? Returns 0, or -1 with BufferError that lists them. */
 DLPACK_PY_IMPL_RARE int
-dlpack_py_impl_refuse_dtype(const DLTensor *t, const dlpack_py_want *want, dlpack_py_error *error)
+dlpack_py_impl_check_wanted_dtype(const DLTensor *t, const dlpack_py_want *want, dlpack_py_error *error)
 {
     char came[DLPACK_PY_TEXT_SIZE], name[DLPACK_PY_TEXT_SIZE], wanted[120] = "";
     const uint32_t *other;
     size_t length = 0;
 
+    if (want->dtype == 0 && (want->dtypes == NULL || want->dtypes[0] == 0))
+        return 0;
+    for (other = want->dtypes; other != NULL && *other != 0; other++) {
+        if (*other == dlpack_py_dtype(t))
+            return 0;
+    }
     if (want->dtype != 0)
         length = (size_t)snprintf(wanted, sizeof(wanted), "%s", dlpack_py_dtype_text(want->dtype, name));
     for (other = want->dtypes; other != NULL && *other != 0; other++) {
@@ -1235,9 +1212,8 @@ dlpack_py_meets(const DLTensor *t, int readonly, const dlpack_py_want *want, dlp
     if (want->device == 0 ? device != (int32_t)kDLCPU && !dlpack_py_is_cpu_readable(t->device)
                           : want->device != DLPACK_PY_ANY_DEVICE && want->device != device)
         return dlpack_py_impl_refuse_device(t, want, error);
-    if (want->dtype != dtype && !dlpack_py_impl_wants_dtype(want, dtype))
-        return dlpack_py_impl_refuse_dtype(t, want, error);
-    if (dlpack_py_impl_check_rank(t, want, error) < 0)
+    if ((want->dtype != dtype && dlpack_py_impl_check_wanted_dtype(t, want, error) < 0) ||
+        dlpack_py_impl_check_rank(t, want, error) < 0)
         return -1;
 
     alignment = want->alignment;
@@ -1429,7 +1405,7 @@ dlpack_py_consume_request(PyObject *obj, const dlpack_py_request *request, const
  * no reference is taken; otherwise this is dlpack_py_consume. A borrowed tensor cannot say whether it is read-only
  * (X3): it is DLPACK_PY_READONLY_UNSAID, and a writable tensor is consumed.
  */
-static inline int
+DLPACK_PY_IMPL_SHARED int
 dlpack_py_borrow(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v);
 
 /* dlpack_py_from_dlpack: the first half of a library's from_dlpack(x, /, *, device=None, copy=None), from the call's
@@ -1457,7 +1433,7 @@ dlpack_py_from_dlpack_args(PyObject *x, PyObject *device, PyObject *copy, const 
  *
  * Returns 0, or -1 with BufferError, MemoryError or the library's exception.
  */
-static inline int
+DLPACK_PY_IMPL_SHARED int
 dlpack_py_allocate_like(PyObject *like, const DLTensor *prototype, dlpack_py_view *v);
 
 /* dlpack_py_return_like_steal: a result as an array of the library of an argument.
@@ -1469,7 +1445,7 @@ dlpack_py_allocate_like(PyObject *like, const DLTensor *prototype, dlpack_py_vie
  * Returns a new reference; NULL with ValueError (a borrowed view), TypeError (no such from_dlpack), MemoryError, or the
  * library's exception.
  */
-static inline PyObject *
+DLPACK_PY_IMPL_SHARED PyObject *
 dlpack_py_return_like_steal(PyObject *like, dlpack_py_view *v);
 
 /* The address of the first element: tensor.data + tensor.byte_offset (D1). */
@@ -1778,8 +1754,19 @@ static inline dlpack_py_impl_gate *
 dlpack_py_impl_gate_get(void);
 static inline PyObject *
 dlpack_py_impl_device_tuple(DLDevice device);
-DLPACK_PY_IMPL_SHARED void
-dlpack_py_impl_drop(dlpack_py_impl_gate *gate, PyObject *owner);
+DLPACK_PY_IMPL_RARE void
+dlpack_py_impl_drop_elsewhere(dlpack_py_impl_gate *gate, PyObject *owner, PyThreadState *current);
+
+/* What a file keeps for an interpreter, never freed (3.2). */
+struct dlpack_py_impl_gate {
+    PyInterpreterState *interpreter;
+    dlpack_py_impl_word next;           /* dlpack_py_impl_gate *, in the list of this file */
+    dlpack_py_impl_word deleters;       /* bit 0: closing; above it, the count of deleters that are attaching */
+    dlpack_py_impl_word gone;           /* the interpreter's modules have been torn down */
+    dlpack_py_impl_word process;        /* that the count belongs to */
+    int registered;                     /* the exit callback is registered, or is being registered */
+    struct dlpack_py_impl_cache *cache; /* freed when the interpreter is gone */
+};
 
 /* What a deleter of this file releases: manager_ctx of its managed tensors points to it. */
 typedef struct dlpack_py_impl_keeper {
@@ -1805,8 +1792,15 @@ DLPACK_PY_IMPL_SHARED void
 dlpack_py_impl_release_keeper(const dlpack_py_impl_keeper *keeper)
 {
     const dlpack_py_impl_keeper kept = *keeper; /* an embedded keeper may be freed with the owner */
-    if (kept.owner != NULL)
-        dlpack_py_impl_drop(kept.gate, kept.owner);
+    PyThreadState *current;
+
+    if (kept.owner != NULL) {
+        current = dlpack_py_impl_thread_state();
+        if (current == NULL || PyThreadState_GetInterpreter(current) != kept.gate->interpreter)
+            dlpack_py_impl_drop_elsewhere(kept.gate, kept.owner, current);
+        else if (!DLPACK_PY_IMPL_LOAD(&kept.gate->gone)) /* else another interpreter has the same address */
+            dlpack_py_impl_decref(kept.owner);
+    }
     if (kept.free_fn != NULL)
         kept.free_fn(kept.context);
     if (kept.block != NULL)
@@ -2259,20 +2253,6 @@ dlpack_py_impl_is_on(const dlpack_py_device *device, DLDevice where)
     return device != NULL && (int32_t)where.device_type == device->type;
 }
 
-/* Checks the pending streams of an offer. Returns 0, or -1 with SystemError. */
-DLPACK_PY_IMPL_RARE int
-dlpack_py_impl_check_pending(const dlpack_py_offer *offer)
-{
-    if (offer->pending_count <= DLPACK_PY_MAX_PENDING && offer->device != NULL)
-        return 0;
-    if (offer->device == NULL)
-        PyErr_SetString(PyExc_SystemError, "the offer has pending streams, and its device is NULL");
-    else
-        PyErr_Format(PyExc_SystemError, "the offer has %zu pending streams, at most %d were wanted",
-                     offer->pending_count, DLPACK_PY_MAX_PENDING);
-    return -1;
-}
-
 /* Decides the device of an export, and where it needs a copy, for a request that names a device or a stream, and for
  * memory that is not the CPU's (P5, P6). Sets *why where it needs a copy. */
 DLPACK_PY_IMPL_RARE int
@@ -2341,8 +2321,15 @@ dlpack_py_impl_plan(const dlpack_py_offer *offer, const dlpack_py_request *reque
             PyErr_SetString(PyExc_BufferError, "the data cannot be exported in its present state");
         return -1;
     }
-    if (offer->pending_count > 0 && dlpack_py_impl_check_pending(offer) < 0)
+    if (offer->pending_count > 0 && offer->device == NULL) {
+        PyErr_SetString(PyExc_SystemError, "the offer has pending streams, and its device is NULL");
         return -1;
+    }
+    if (offer->pending_count > DLPACK_PY_MAX_PENDING) {
+        PyErr_Format(PyExc_SystemError, "the offer has %zu pending streams, at most %d were wanted",
+                     offer->pending_count, DLPACK_PY_MAX_PENDING);
+        return -1;
+    }
     if ((offer->embedded == NULL || !dlpack_py_impl_is_embedded(offer)) &&
         dlpack_py_validate(t, offer->flags, &error) < 0)
         return dlpack_py_raise(&error);
@@ -2532,13 +2519,27 @@ dlpack_py_cpu_device(PyObject *self, PyObject *unused)
 
 /* ---- 2.5 Consuming ------------------------------------------------------ */
 
+/* A type that dlpack_py_exchange_add has put a table on (3.4). Published once, never changed, freed when the
+ * interpreter is gone. It does not keep the type alive: a type that lives as long as the interpreter dictionary leaks
+ * memory at the end of a subinterpreter (CPython 3.11). */
+typedef struct dlpack_py_impl_own {
+    PyTypeObject *type;  /* borrowed, valid while reference is alive */
+    PyObject *reference; /* a weak reference to it */
+    const void *table;
+    /* Functions of 3.5, by pointer: a file that puts no table on a type does not contain them. */
+    int (*consume)(const struct dlpack_py_impl_own *own, PyObject *obj, const dlpack_py_impl_terms *terms,
+                   dlpack_py_view *v);
+    int (*lend)(const struct dlpack_py_impl_own *own, PyObject *obj, DLTensor *t);
+    struct dlpack_py_impl_own *next;
+} dlpack_py_impl_own;
+
 /* What is learnt of a type (3.3). */
 struct dlpack_py_impl_type {
-    PyTypeObject *type; /* borrowed, to compare with */
-    unsigned int tag;   /* the type's version when this was learnt; 0: not to be kept */
-    PyObject *method;   /* its __dlpack__, if that takes the object as an argument; borrowed from the type */
-    const void *table;  /* its DLPackExchangeAPI, if there is one to be used */
-    const struct dlpack_py_impl_own *own; /* not NULL: this file put table on the type, or on a base of it (3.4) */
+    PyTypeObject *type;            /* borrowed, to compare with */
+    unsigned int tag;              /* the type's version when this was learnt; 0: not to be kept */
+    PyObject *method;              /* its __dlpack__, if that takes the object as an argument; borrowed from the type */
+    const void *table;             /* its DLPackExchangeAPI, if there is one to be used */
+    const dlpack_py_impl_own *own; /* not NULL: this file put table on the type, or on a base of it (3.4) */
 };
 
 /* What this file caches for an interpreter, from the first use until the interpreter is gone (3.2). */
@@ -2557,16 +2558,6 @@ typedef struct dlpack_py_impl_cache {
     dlpack_py_impl_type types[DLPACK_PY_IMPL_TYPES];
 #endif
 } dlpack_py_impl_cache;
-
-struct dlpack_py_impl_gate {
-    PyInterpreterState *interpreter;
-    dlpack_py_impl_word next;     /* dlpack_py_impl_gate *, in the list of this file */
-    dlpack_py_impl_word deleters; /* bit 0: closing; above it, the count of deleters that are attaching */
-    dlpack_py_impl_word gone;     /* the interpreter's modules have been torn down */
-    dlpack_py_impl_word process;  /* that the count belongs to */
-    int registered;               /* the exit callback is registered, or is being registered */
-    dlpack_py_impl_cache *cache;  /* freed when the interpreter is gone */
-};
 
 /* The keywords of __dlpack__. */
 #define DLPACK_PY_IMPL_PASS_VERSION 1u
@@ -2599,9 +2590,11 @@ struct dlpack_py_impl_terms {
 /* The ways besides __dlpack__, which sections 3.3, 3.4 and 3.7 add. */
 static inline const dlpack_py_impl_type *
 dlpack_py_impl_type_get(dlpack_py_impl_gate *gate, PyTypeObject *type, dlpack_py_impl_type *room);
+#if DLPACK_PY_HAS_EXCHANGE_API
 static inline int
-dlpack_py_impl_consume_by_table(const dlpack_py_impl_type *type, PyObject *obj, const dlpack_py_impl_terms *terms,
+dlpack_py_impl_consume_by_other(const void *exchange, PyObject *obj, const dlpack_py_impl_terms *terms,
                                 dlpack_py_view *v);
+#endif
 DLPACK_PY_IMPL_RARE int
 dlpack_py_impl_consume_buffer(dlpack_py_impl_gate *gate, PyObject *obj, const dlpack_py_impl_terms *terms,
                               unsigned known, dlpack_py_view *v);
@@ -2717,24 +2710,6 @@ dlpack_py_impl_refused(PyObject *exception, unsigned passed)
     return refused & ~DLPACK_PY_IMPL_PASS_STREAM;
 }
 
-/* Appends an earlier exception to the chain of contexts of a later one. Leaves it out where the chain is long or
- * contains it. */
-DLPACK_PY_IMPL_RARE void
-dlpack_py_impl_add_context(PyObject *later, PyObject *earlier)
-{
-    PyObject *last = later, *next;
-    int left = 100;
-
-    while (last != earlier && --left > 0 && (next = PyException_GetContext(last)) != NULL) {
-        Py_DECREF(next); /* last holds a reference */
-        last = next;
-    }
-    if (last != earlier && left > 0) {
-        Py_INCREF(earlier);
-        PyException_SetContext(last, earlier); /* steals the reference */
-    }
-}
-
 /* After a call of __dlpack__ with the keywords of pass has failed: calls it again without those that its signature
  * refuses (C1). Returns the producer's answer; NULL with its exception, the first one as the context of the last, or
  * with BufferError where copy=False was refused (C3). */
@@ -2742,8 +2717,9 @@ DLPACK_PY_IMPL_RARE PyObject *
 dlpack_py_impl_call_again(dlpack_py_impl_producer *producer, unsigned pass, const dlpack_py_request *request)
 {
     dlpack_py_impl_exception first = {NULL, NULL, NULL}, last;
-    PyObject *capsule = NULL;
+    PyObject *capsule = NULL, *end, *earlier, *next;
     unsigned refused;
+    int left = 100; /* contexts to be looked at */
 
     while (capsule == NULL && pass != 0 && PyErr_ExceptionMatches(PyExc_TypeError)) {
         last = dlpack_py_impl_exception_save();
@@ -2769,34 +2745,20 @@ dlpack_py_impl_call_again(dlpack_py_impl_producer *producer, unsigned pass, cons
     }
     if (capsule == NULL && first.value != NULL) {
         last = dlpack_py_impl_exception_save();
-        dlpack_py_impl_add_context(dlpack_py_impl_exception_value(&last), dlpack_py_impl_exception_value(&first));
+        end = dlpack_py_impl_exception_value(&last);
+        earlier = dlpack_py_impl_exception_value(&first);
+        while (end != earlier && --left > 0 && (next = PyException_GetContext(end)) != NULL) {
+            Py_DECREF(next); /* end holds a reference */
+            end = next;
+        }
+        if (end != earlier && left > 0) { /* else the chain is long, or contains it */
+            Py_INCREF(earlier);
+            PyException_SetContext(end, earlier); /* steals the reference */
+        }
         dlpack_py_impl_exception_raise(last);
     }
     dlpack_py_impl_exception_clear(&first);
     return capsule;
-}
-
-/* Calls __dlpack__ with the keywords that are needed, and no other (C4). Returns as dlpack_py_impl_call_again. */
-static inline PyObject *
-dlpack_py_impl_ask(dlpack_py_impl_producer *producer, const dlpack_py_request *request)
-{
-    PyObject *stack[2], *capsule;
-    const unsigned pass = (DLPACK_PY_IMPL_PASS_VERSION | (request->has_device ? DLPACK_PY_IMPL_PASS_DEVICE : 0u) |
-                           (request->stream.kind != DLPACK_PY_STREAM_NONE ? DLPACK_PY_IMPL_PASS_STREAM : 0u) |
-                           (request->copy != DLPACK_PY_COPY_AS_NEEDED ? DLPACK_PY_IMPL_PASS_COPY : 0u)) &
-                          ~producer->refused;
-
-    if (pass == DLPACK_PY_IMPL_PASS_VERSION) {
-        stack[0] = producer->obj;
-        stack[1] = producer->cache->version;
-        capsule = producer->unbound ? PyObject_Vectorcall(producer->method, stack, 1, producer->cache->only_version)
-                                    : PyObject_Vectorcall(producer->method, stack + 1, PY_VECTORCALL_ARGUMENTS_OFFSET,
-                                                          producer->cache->only_version);
-    }
-    else {
-        capsule = dlpack_py_impl_call_with(producer, pass, request);
-    }
-    return capsule != NULL ? capsule : dlpack_py_impl_call_again(producer, pass, request);
 }
 
 /* Is the tensor on the device that __dlpack_device__ announced? The keywords of the call depended on that (C4). */
@@ -3022,35 +2984,35 @@ dlpack_py_impl_take_managed(DLManagedTensorVersioned *managed, const dlpack_py_i
     return 0;
 }
 
-/* Calls __dlpack__, and takes the tensor of the capsule. */
+/* Calls __dlpack__ with the keywords that are needed, and no other (C4), and takes the tensor of the capsule. Returns
+ * as dlpack_py_impl_take. */
 static inline int
 dlpack_py_impl_fetch(dlpack_py_impl_producer *producer, const dlpack_py_impl_terms *terms, unsigned known,
                      dlpack_py_view *v)
 {
-    PyObject *capsule = dlpack_py_impl_ask(producer, terms->request);
+    const dlpack_py_request *request = terms->request;
+    const unsigned pass = (DLPACK_PY_IMPL_PASS_VERSION | (request->has_device ? DLPACK_PY_IMPL_PASS_DEVICE : 0u) |
+                           (request->stream.kind != DLPACK_PY_STREAM_NONE ? DLPACK_PY_IMPL_PASS_STREAM : 0u) |
+                           (request->copy != DLPACK_PY_COPY_AS_NEEDED ? DLPACK_PY_IMPL_PASS_COPY : 0u)) &
+                          ~producer->refused;
+    PyObject *stack[2], *capsule;
     int result;
 
-    if (capsule == NULL)
+    stack[0] = producer->obj;
+    stack[1] = producer->cache->version;
+    if (pass != DLPACK_PY_IMPL_PASS_VERSION)
+        capsule = dlpack_py_impl_call_with(producer, pass, request);
+    else
+        capsule = producer->unbound ? PyObject_Vectorcall(producer->method, stack, 1, producer->cache->only_version)
+                                    : PyObject_Vectorcall(producer->method, stack + 1, PY_VECTORCALL_ARGUMENTS_OFFSET,
+                                                          producer->cache->only_version);
+    if (capsule == NULL && (capsule = dlpack_py_impl_call_again(producer, pass, request)) == NULL)
         return -1;
-    if (terms->request->copy == DLPACK_PY_COPY_ALWAYS && (producer->refused & DLPACK_PY_IMPL_PASS_COPY) != 0)
+    if (request->copy == DLPACK_PY_COPY_ALWAYS && (producer->refused & DLPACK_PY_IMPL_PASS_COPY) != 0)
         known |= DLPACK_PY_IMPL_MUST_COPY; /* C3 */
     result = dlpack_py_impl_take(capsule, terms, known, v);
     dlpack_py_impl_decref(capsule);
     return result;
-}
-
-/* Asks a second time, for memory that the CPU reads (C5). */
-DLPACK_PY_IMPL_RARE int
-dlpack_py_impl_fetch_for_cpu(dlpack_py_impl_producer *producer, const dlpack_py_impl_terms *terms, dlpack_py_view *v)
-{
-    dlpack_py_impl_terms for_cpu = *terms;
-    dlpack_py_request request = *terms->request;
-
-    memset(&request.stream, 0, sizeof(request.stream));
-    request.has_device = 1;
-    request.device = dlpack_py_impl_device(kDLCPU, 0);
-    for_cpu.request = &request;
-    return dlpack_py_impl_fetch(producer, &for_cpu, 0, v);
 }
 
 /* Takes a tensor from any object: a capsule, an object whose type has an exchange table, an object with __dlpack__,
@@ -3061,6 +3023,8 @@ dlpack_py_impl_obtain(PyObject *obj, const dlpack_py_impl_terms *terms, dlpack_p
     const unsigned known = terms->request->copy == DLPACK_PY_COPY_ALWAYS ? DLPACK_PY_IMPL_MUST_COPY : 0u;
     dlpack_py_impl_gate *gate;
     dlpack_py_impl_producer producer = {NULL, NULL, NULL, 1, 0};
+    dlpack_py_impl_terms for_cpu = {NULL, NULL, NULL, NULL};
+    dlpack_py_request request;
     const dlpack_py_impl_type *type;
     dlpack_py_impl_type room;
     int result;
@@ -3071,15 +3035,17 @@ dlpack_py_impl_obtain(PyObject *obj, const dlpack_py_impl_terms *terms, dlpack_p
     gate = dlpack_py_impl_gate_get();
     if (gate == NULL || (type = dlpack_py_impl_type_get(gate, Py_TYPE(obj), &room)) == NULL)
         return -1;
-    if (type->table != NULL && !terms->request->has_device && known == 0 &&
-        terms->request->copy == DLPACK_PY_COPY_AS_NEEDED) {
-        result = dlpack_py_impl_consume_by_table(type, obj, terms, v);
+#if DLPACK_PY_HAS_EXCHANGE_API
+    if (type->table != NULL && !terms->request->has_device && terms->request->copy == DLPACK_PY_COPY_AS_NEEDED) {
+        result = type->own != NULL ? type->own->consume(type->own, obj, terms, v)
+                                   : dlpack_py_impl_consume_by_other(type->table, obj, terms, v);
         if (result <= 0)
             return result;
         type = dlpack_py_impl_type_get(gate, Py_TYPE(obj), &room); /* the table may have run code */
         if (type == NULL)
             return -1;
     }
+#endif
     producer.cache = gate->cache;
     producer.obj = obj;
     producer.method = type->method;
@@ -3096,8 +3062,15 @@ dlpack_py_impl_obtain(PyObject *obj, const dlpack_py_impl_terms *terms, dlpack_p
     }
     result = terms->device == NULL ? dlpack_py_impl_fetch(&producer, terms, DLPACK_PY_IMPL_CAN_ASK, v)
                                    : terms->device->fetch(&producer, terms, v);
-    if (result > 0)
-        result = dlpack_py_impl_fetch_for_cpu(&producer, terms, v);
+    if (result > 0) { /* ask a second time, for memory that the CPU reads (C5) */
+        for_cpu.want = terms->want;
+        for_cpu.request = &request;
+        request = *terms->request;
+        memset(&request.stream, 0, sizeof(request.stream));
+        request.has_device = 1;
+        request.device = dlpack_py_impl_device(kDLCPU, 0);
+        result = dlpack_py_impl_fetch(&producer, &for_cpu, 0, v);
+    }
     Py_DECREF(producer.method);
     return result;
 }
@@ -3383,71 +3356,37 @@ dlpack_py_impl_notice_fork(dlpack_py_impl_gate *gate)
     dlpack_py_impl_unlock(&file->lock);
 }
 
-/* Drops an owner on a thread that is not attached to its interpreter. current: the state that the thread is attached
- * with; NULL: none. */
-DLPACK_PY_IMPL_RARE void
-dlpack_py_impl_drop_attaching(dlpack_py_impl_gate *gate, PyObject *owner, PyThreadState *current)
-{
-    PyThreadState *own, *made = NULL;
-
-    if (current != NULL)
-        (void)PyEval_SaveThread();
-    own = PyGILState_GetThisThreadState();
-    if (own == NULL || PyThreadState_GetInterpreter(own) != gate->interpreter)
-        own = made = PyThreadState_New(gate->interpreter);
-    if (own != NULL) {
-        PyEval_RestoreThread(own);
-        dlpack_py_impl_decref(owner);
-        if (made != NULL)
-            PyThreadState_Clear(made);
-        (void)PyEval_SaveThread();
-        if (made != NULL)
-            PyThreadState_Delete(made);
-    }
-    if (current != NULL)
-        PyEval_RestoreThread(current);
-}
-
-/* Drops an owner, or leaks it, on a thread that is not attached to its interpreter. */
+/* Drops an owner, or leaks it, on a thread that is not attached to its interpreter. current: the state that the
+ * thread is attached with; NULL: none. */
 DLPACK_PY_IMPL_RARE void
 dlpack_py_impl_drop_elsewhere(dlpack_py_impl_gate *gate, PyObject *owner, PyThreadState *current)
 {
     const dlpack_py_impl_word process = DLPACK_PY_IMPL_PROCESS();
+    PyThreadState *own, *made = NULL;
 
     dlpack_py_impl_notice_fork(gate);
-    /* The end of the interpreter waits for each deleter that is counted before it closes, until that is detached
-     * again. */
-    if ((DLPACK_PY_IMPL_ADD(&gate->deleters, 2) & 1) == 0 && !dlpack_py_impl_is_finalizing())
-        dlpack_py_impl_drop_attaching(gate, owner, current);
+    /* The end of the interpreter waits for each deleter that is counted before it closes, until that is detached. */
+    if ((DLPACK_PY_IMPL_ADD(&gate->deleters, 2) & 1) == 0 && !dlpack_py_impl_is_finalizing()) {
+        if (current != NULL)
+            (void)PyEval_SaveThread();
+        own = PyGILState_GetThisThreadState();
+        if (own == NULL || PyThreadState_GetInterpreter(own) != gate->interpreter)
+            own = made = PyThreadState_New(gate->interpreter);
+        if (own != NULL) {
+            PyEval_RestoreThread(own);
+            dlpack_py_impl_decref(owner);
+            if (made != NULL)
+                PyThreadState_Clear(made);
+            (void)PyEval_SaveThread();
+            if (made != NULL)
+                PyThreadState_Delete(made);
+        }
+        if (current != NULL)
+            PyEval_RestoreThread(current);
+    }
     if (DLPACK_PY_IMPL_PROCESS() == process) /* else the owner's destructor forked, and this is the child */
         (void)DLPACK_PY_IMPL_ADD(&gate->deleters, -2);
 }
-
-/* Drops an owner, on any thread at any time (K5). */
-DLPACK_PY_IMPL_SHARED void
-dlpack_py_impl_drop(dlpack_py_impl_gate *gate, PyObject *owner)
-{
-    PyThreadState *current = dlpack_py_impl_thread_state();
-
-    if (current == NULL || PyThreadState_GetInterpreter(current) != gate->interpreter)
-        dlpack_py_impl_drop_elsewhere(gate, owner, current);
-    else if (!DLPACK_PY_IMPL_LOAD(&gate->gone)) /* else another interpreter has the same address */
-        dlpack_py_impl_decref(owner);
-}
-
-/* A type that dlpack_py_exchange_add has put a table on (3.4). Published once, never changed, freed when the
- * interpreter is gone. It does not keep the type alive: a type that lives as long as the interpreter dictionary leaks
- * memory at the end of a subinterpreter (CPython 3.11). */
-typedef struct dlpack_py_impl_own {
-    PyTypeObject *type;  /* borrowed, valid while reference is alive */
-    PyObject *reference; /* a weak reference to it */
-    const void *table;
-    /* Functions of 3.5, by pointer: a file that puts no table on a type does not contain them. */
-    int (*consume)(const struct dlpack_py_impl_own *own, PyObject *obj, const dlpack_py_impl_terms *terms,
-                   dlpack_py_view *v);
-    int (*lend)(const struct dlpack_py_impl_own *own, PyObject *obj, DLTensor *t);
-    struct dlpack_py_impl_own *next;
-} dlpack_py_impl_own;
 
 DLPACK_PY_IMPL_RARE void
 dlpack_py_impl_cache_free(dlpack_py_impl_cache *cache)
@@ -3588,22 +3527,24 @@ dlpack_py_impl_gate_new(PyInterpreterState *interpreter)
     return NULL;
 }
 
-/* Finds the gate by the interpreter's dictionary, or makes it. */
+/* Finds the gate by the interpreter's dictionary, or makes it. Without a GIL, neither that dictionary nor atexit
+ * guard what they make at first use (3.13): all files and versions of this header lock the same object. The lock is
+ * let go where a thread waits, because finalizers may come back here. */
 DLPACK_PY_IMPL_RARE dlpack_py_impl_gate *
-dlpack_py_impl_gate_find_locked(PyInterpreterState *interpreter)
+dlpack_py_impl_gate_find(PyInterpreterState *interpreter)
 {
-    PyObject *names = PyInterpreterState_GetDict(interpreter), *key, *capsule, *made = NULL; /* names is borrowed */
-    dlpack_py_impl_gate *gate;
+    PyObject *names, *key = NULL, *capsule = NULL, *made = NULL;
+    dlpack_py_impl_gate *gate = NULL;
 
-    if (names == NULL) {
+    DLPACK_PY_IMPL_LOCK((PyObject *)&PyCapsule_Type);
+    names = PyInterpreterState_GetDict(interpreter); /* borrowed */
+    if (names == NULL)
         PyErr_SetString(PyExc_RuntimeError, "dlpack_py: the interpreter has no dictionary for its state");
-        return NULL;
-    }
-    key = PyUnicode_FromFormat("dlpack_py.%x.%p", DLPACK_PY_VERSION, (void *)dlpack_py_impl_this_file());
-    if (key == NULL)
-        return NULL;
-    capsule = dlpack_py_impl_dict_get(names, key);
-    if (capsule == NULL && !PyErr_Occurred()) {
+    else
+        key = PyUnicode_FromFormat("dlpack_py.%x.%p", DLPACK_PY_VERSION, (void *)dlpack_py_impl_this_file());
+    if (key != NULL)
+        capsule = dlpack_py_impl_dict_get(names, key);
+    if (key != NULL && capsule == NULL && !PyErr_Occurred()) {
         gate = dlpack_py_impl_gate_new(interpreter);
         if (gate != NULL)
             made = PyCapsule_New(gate, DLPACK_PY_IMPL_GATE_NAME, NULL);
@@ -3618,23 +3559,11 @@ dlpack_py_impl_gate_find_locked(PyInterpreterState *interpreter)
         }
         Py_XDECREF(made);
     }
-    Py_DECREF(key);
-    if (capsule == NULL)
-        return NULL;
-    gate = (dlpack_py_impl_gate *)PyCapsule_GetPointer(capsule, DLPACK_PY_IMPL_GATE_NAME);
-    Py_DECREF(capsule); /* the dictionary holds it */
-    return gate == NULL || dlpack_py_impl_gate_register(gate) < 0 ? NULL : gate;
-}
-
-/* Without a GIL, neither the interpreter's dictionary nor atexit guard what they make at first use (3.13). All files
- * and versions of this header lock the same object. The lock is let go where a thread waits, because finalizers may
- * come back here. */
-DLPACK_PY_IMPL_RARE dlpack_py_impl_gate *
-dlpack_py_impl_gate_find(PyInterpreterState *interpreter)
-{
-    dlpack_py_impl_gate *gate;
-    DLPACK_PY_IMPL_LOCK((PyObject *)&PyCapsule_Type);
-    gate = dlpack_py_impl_gate_find_locked(interpreter);
+    gate = capsule == NULL ? NULL : (dlpack_py_impl_gate *)PyCapsule_GetPointer(capsule, DLPACK_PY_IMPL_GATE_NAME);
+    Py_XDECREF(key);
+    Py_XDECREF(capsule); /* the dictionary holds it */
+    if (gate != NULL && dlpack_py_impl_gate_register(gate) < 0)
+        gate = NULL;
     DLPACK_PY_IMPL_UNLOCK();
     return gate;
 }
@@ -4243,9 +4172,10 @@ dlpack_py_impl_table_may_mislead(const DLTensor *t, const dlpack_py_device *devi
 
 /* Takes a tensor by the table of another library. */
 static inline int
-dlpack_py_impl_consume_by_other(const DLPackExchangeAPI *table, PyObject *obj, const dlpack_py_impl_terms *terms,
+dlpack_py_impl_consume_by_other(const void *exchange, PyObject *obj, const dlpack_py_impl_terms *terms,
                                 dlpack_py_view *v)
 {
+    const DLPackExchangeAPI *table = (const DLPackExchangeAPI *)exchange;
     static const char *const function = "managed_tensor_from_py_object_no_sync";
     DLManagedTensorVersioned *managed = NULL; /* some tables leave it unset (X8) */
     const int returned = table->managed_tensor_from_py_object_no_sync(obj, &managed);
@@ -4266,81 +4196,46 @@ dlpack_py_impl_consume_by_other(const DLPackExchangeAPI *table, PyObject *obj, c
 }
 #endif
 
-/* Takes a tensor by the exchange table of its type. Returns 0, -1 with an exception, or 1 where __dlpack__ is to be
- * asked. A table of this file is not called: what it would look up is known. */
-static inline int
-dlpack_py_impl_consume_by_table(const dlpack_py_impl_type *type, PyObject *obj, const dlpack_py_impl_terms *terms,
-                                dlpack_py_view *v)
+DLPACK_PY_IMPL_SHARED int
+dlpack_py_borrow(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
 #if DLPACK_PY_HAS_EXCHANGE_API
-    if (type->own != NULL)
-        return type->own->consume(type->own, obj, terms, v);
-    return dlpack_py_impl_consume_by_other((const DLPackExchangeAPI *)type->table, obj, terms, v);
-#else
-    (void)type;
-    (void)obj;
-    (void)terms;
-    (void)v;
-    return 1;
-#endif
-}
-
-#if DLPACK_PY_HAS_EXCHANGE_API
-/* Borrows by the exchange table of a type. Returns 0; 1 where the tensor is to be consumed; -1 with KeyboardInterrupt
- * or the like. */
-static inline int
-dlpack_py_impl_borrow_by_table(const dlpack_py_impl_type *type, PyObject *obj, const dlpack_py_want *want,
-                               dlpack_py_view *v)
-{
-    const DLPackExchangeAPI *table = (const DLPackExchangeAPI *)type->table;
-    const dlpack_py_impl_own *own = type->own;
     dlpack_py_impl_terms terms = {NULL, NULL, NULL, NULL};
+    const DLPackExchangeAPI *table;
+    const dlpack_py_impl_own *own;
+    const dlpack_py_impl_type *type;
+    dlpack_py_impl_type room;
+    dlpack_py_impl_gate *gate;
     dlpack_py_impl_export *copy;
     dlpack_py_error error;
     DLTensor t;
     int lent = 0;
 
-    terms.want = want;
-    terms.request = dlpack_py_impl_no_request();
+    v->managed = NULL;
+    if (PyCapsule_CheckExact(obj) || (want != NULL && want->writable))
+        return dlpack_py_consume(obj, want, v);
+    gate = dlpack_py_impl_gate_get();
+    if (gate == NULL || (type = dlpack_py_impl_type_get(gate, Py_TYPE(obj), &room)) == NULL)
+        return -1;
+    table = (const DLPackExchangeAPI *)type->table;
+    own = type->own;
     if (own != NULL) {
         lent = own->lend(own, obj, &t);
     }
-    else if (table->dltensor_from_py_object_no_sync != NULL) {
+    else if (table != NULL && table->dltensor_from_py_object_no_sync != NULL) {
         memset(&t, 0, sizeof(t)); /* some tables leave fields unset (X8) */
         lent = table->dltensor_from_py_object_no_sync(obj, &t) == 0 && !PyErr_Occurred() &&
                !dlpack_py_impl_table_may_mislead(&t, NULL) && t.dtype.bits >= 8; /* fewer bits may be padded (X3) */
     }
-    if (lent)
-        return dlpack_py_impl_examine(&t, 0, &terms, own != NULL && !DLPACK_PY_PLAIN ? DLPACK_PY_IMPL_VALID : 0, v,
-                                      &copy, &error) == 0
-                   ? 0
-                   : 1;
-    if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception))
-        return -1;
-    PyErr_Clear(); /* consuming raises it again, if it applies there too */
-    return 1;
-}
-#endif
-
-static inline int
-dlpack_py_borrow(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
-{
-#if DLPACK_PY_HAS_EXCHANGE_API
-    const dlpack_py_impl_type *type;
-    dlpack_py_impl_type room;
-    dlpack_py_impl_gate *gate;
-    int result;
-
-    v->managed = NULL;
-    if (!PyCapsule_CheckExact(obj) && (want == NULL || !want->writable)) {
-        gate = dlpack_py_impl_gate_get();
-        if (gate == NULL || (type = dlpack_py_impl_type_get(gate, Py_TYPE(obj), &room)) == NULL)
+    terms.want = want;
+    terms.request = dlpack_py_impl_no_request();
+    if (lent && dlpack_py_impl_examine(&t, 0, &terms, own != NULL && !DLPACK_PY_PLAIN ? DLPACK_PY_IMPL_VALID : 0, v,
+                                       &copy, &error) == 0)
+        return 0;
+    if (PyErr_Occurred()) {
+        if (!PyErr_ExceptionMatches(PyExc_Exception))
             return -1;
-        if (type->table != NULL) {
-            result = dlpack_py_impl_borrow_by_table(type, obj, want, v);
-            if (result <= 0)
-                return result;
-        }
+        PyErr_Clear(); /* consuming raises it again, if it applies there too */
     }
 #endif
     return dlpack_py_consume(obj, want, v);
@@ -4398,45 +4293,38 @@ dlpack_py_impl_allocate_by_table(const DLPackExchangeAPI *table, const DLTensor 
 }
 #endif
 
-DLPACK_PY_IMPL_RARE int
-dlpack_py_impl_allocate_like(const dlpack_py_impl_type *type, const DLTensor *prototype, dlpack_py_view *v)
+DLPACK_PY_IMPL_SHARED int
+dlpack_py_allocate_like(PyObject *like, const DLTensor *prototype, dlpack_py_view *v)
 {
     static const dlpack_py_want anywhere = {0, NULL, 0, 0, NULL, 0, 0, DLPACK_PY_ANY_DEVICE, 1, 0};
     const dlpack_py_impl_terms terms = {&anywhere, dlpack_py_impl_no_request(), NULL, NULL};
-    const DLTensor *t = &v->tensor;
+    dlpack_py_impl_gate *gate = dlpack_py_impl_gate_get();
     DLManagedTensorVersioned *managed;
+    const dlpack_py_impl_type *type;
+    dlpack_py_impl_type room;
     dlpack_py_error error;
 
     v->managed = NULL;
-    if (type == NULL)
+    if (gate == NULL || (type = dlpack_py_impl_type_get(gate, Py_TYPE(like), &room)) == NULL)
         return -1;
-    if (type->table == NULL) {
-        managed = dlpack_py_allocate(prototype, &error);
-        return managed == NULL ? dlpack_py_raise(&error) : dlpack_py_impl_take_managed(managed, &terms, 0, v);
-    }
 #if DLPACK_PY_HAS_EXCHANGE_API
-    managed = dlpack_py_impl_allocate_by_table((const DLPackExchangeAPI *)type->table, prototype);
-    if (managed == NULL || dlpack_py_impl_take_managed(managed, &terms, 0, v) < 0)
+    if (type->table != NULL) {
+        managed = dlpack_py_impl_allocate_by_table((const DLPackExchangeAPI *)type->table, prototype);
+        if (managed == NULL || dlpack_py_impl_take_managed(managed, &terms, 0, v) < 0)
+            return -1;
+        if (v->tensor.ndim == prototype->ndim && dlpack_py_dtype(&v->tensor) == dlpack_py_dtype(prototype) &&
+            v->tensor.device.device_type == prototype->device.device_type && v->readonly == DLPACK_PY_WRITABLE &&
+            (prototype->ndim == 0 ||
+             memcmp(v->tensor.shape, prototype->shape, (size_t)prototype->ndim * sizeof(int64_t)) == 0))
+            return 0;
+        dlpack_py_release(v);
+        PyErr_SetString(PyExc_BufferError,
+                        "the allocator of the exchange table gave another tensor than it was asked for");
         return -1;
-    if (t->ndim == prototype->ndim && dlpack_py_dtype(t) == dlpack_py_dtype(prototype) &&
-        t->device.device_type == prototype->device.device_type && v->readonly == DLPACK_PY_WRITABLE &&
-        (t->ndim == 0 || memcmp(t->shape, prototype->shape, (size_t)t->ndim * sizeof(int64_t)) == 0))
-        return 0;
-    dlpack_py_release(v);
-    PyErr_SetString(PyExc_BufferError, "the allocator of the exchange table gave another tensor than it was asked for");
-#else
-    (void)t;
+    }
 #endif
-    return -1;
-}
-
-static inline int
-dlpack_py_allocate_like(PyObject *like, const DLTensor *prototype, dlpack_py_view *v)
-{
-    dlpack_py_impl_gate *gate = dlpack_py_impl_gate_get();
-    dlpack_py_impl_type room;
-    return dlpack_py_impl_allocate_like(gate == NULL ? NULL : dlpack_py_impl_type_get(gate, Py_TYPE(like), &room),
-                                        prototype, v);
+    managed = dlpack_py_allocate(prototype, &error);
+    return managed == NULL ? dlpack_py_raise(&error) : dlpack_py_impl_take_managed(managed, &terms, 0, v);
 }
 
 /* An object that owns a view and has the two methods: the argument of a from_dlpack. */
@@ -4593,25 +4481,6 @@ dlpack_py_impl_view_managed_steal(dlpack_py_view *v)
     return NULL;
 }
 
-#if DLPACK_PY_HAS_EXCHANGE_API
-DLPACK_PY_IMPL_RARE PyObject *
-dlpack_py_impl_return_by_table(const DLPackExchangeAPI *table, dlpack_py_view *v)
-{
-    DLManagedTensorVersioned *managed = dlpack_py_impl_view_managed_steal(v);
-    void *out = NULL;
-    int failed;
-
-    if (managed == NULL)
-        return NULL;
-    failed = table->managed_tensor_to_py_object_no_sync(managed, &out) != 0;
-    if (dlpack_py_impl_check_table_call(failed || out == NULL, "managed_tensor_to_py_object_no_sync") == 0)
-        return (PyObject *)out;
-    if (!failed)
-        Py_XDECREF((PyObject *)out);
-    return NULL;
-}
-#endif
-
 /* Passes a view to the from_dlpack of the library of like. */
 DLPACK_PY_IMPL_RARE PyObject *
 dlpack_py_impl_return_by_function(dlpack_py_impl_cache *cache, PyObject *like, dlpack_py_view *v)
@@ -4633,12 +4502,18 @@ dlpack_py_impl_return_by_function(dlpack_py_impl_cache *cache, PyObject *like, d
     return made;
 }
 
-static inline PyObject *
+DLPACK_PY_IMPL_SHARED PyObject *
 dlpack_py_return_like_steal(PyObject *like, dlpack_py_view *v)
 {
     dlpack_py_impl_gate *gate = NULL;
     const dlpack_py_impl_type *type = NULL;
     dlpack_py_impl_type room;
+#if DLPACK_PY_HAS_EXCHANGE_API
+    const DLPackExchangeAPI *table;
+    DLManagedTensorVersioned *managed;
+    void *out = NULL;
+    int failed;
+#endif
 
     if (v->managed == NULL)
         PyErr_SetString(PyExc_ValueError, "the view owns nothing, a borrowed tensor cannot be returned");
@@ -4651,8 +4526,18 @@ dlpack_py_return_like_steal(PyObject *like, dlpack_py_view *v)
         return NULL;
     }
 #if DLPACK_PY_HAS_EXCHANGE_API
-    if (type->table != NULL)
-        return dlpack_py_impl_return_by_table((const DLPackExchangeAPI *)type->table, v);
+    if (type->table != NULL) {
+        table = (const DLPackExchangeAPI *)type->table;
+        managed = dlpack_py_impl_view_managed_steal(v);
+        if (managed == NULL)
+            return NULL;
+        failed = table->managed_tensor_to_py_object_no_sync(managed, &out) != 0;
+        if (dlpack_py_impl_check_table_call(failed || out == NULL, "managed_tensor_to_py_object_no_sync") == 0)
+            return (PyObject *)out;
+        if (!failed)
+            Py_XDECREF((PyObject *)out);
+        return NULL;
+    }
 #endif
     return dlpack_py_impl_return_by_function(gate->cache, like, v);
 }
