@@ -1271,7 +1271,7 @@ static inline int64_t
 dlpack_device_impl_interpreter_of(const dlpack_py_view *v)
 {
     const int64_t here = dlpack_device_impl_interpreter_here();
-    if (dlpack_py_impl_owner(v->managed, v->form) != NULL)
+    if (dlpack_py_impl_find_keeper(v->managed, v->form) != NULL)
         return -1;
     return here == -1 ? 0 : here;
 }

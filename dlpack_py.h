@@ -756,7 +756,7 @@ dlpack_py_impl_is_plain(const DLTensor *t)
  *
  * Returns 0, or -1 with BufferError. Needs no thread state.
  */
-DLPACK_PY_IMPL_SHARED int
+static inline int
 dlpack_py_validate(const DLTensor *t, uint64_t flags, dlpack_py_error *error)
 {
     return dlpack_py_impl_is_plain(t) ? 0 : dlpack_py_impl_check_all(t, flags, error);
@@ -1182,7 +1182,7 @@ dlpack_py_impl_check_rank(const DLTensor *t, const dlpack_py_want *want, dlpack_
 }
 
 /* The alignment of the numbers of a dtype, in bytes: a complex has two numbers, lanes have many. */
-DLPACK_PY_IMPL_RARE size_t
+static inline size_t
 dlpack_py_impl_number_alignment(DLDataType dtype)
 {
     const unsigned bits = dlpack_py_impl_is_complex(dtype) ? dtype.bits / 2u : dtype.bits;
@@ -1488,6 +1488,15 @@ dlpack_py_check(PyObject *obj);
 #  endif
 #endif
 
+/* Of a tuple, without a check. */
+#ifdef Py_LIMITED_API
+#  define DLPACK_PY_IMPL_TUPLE_SIZE(tuple) PyTuple_Size(tuple)
+#  define DLPACK_PY_IMPL_TUPLE_ITEM(tuple, i) PyTuple_GetItem(tuple, i)
+#else
+#  define DLPACK_PY_IMPL_TUPLE_SIZE(tuple) PyTuple_GET_SIZE(tuple)
+#  define DLPACK_PY_IMPL_TUPLE_ITEM(tuple, i) PyTuple_GET_ITEM(tuple, i)
+#endif
+
 /* Without a GIL a critical section guards a capsule. */
 #ifdef Py_GIL_DISABLED
 #  define DLPACK_PY_IMPL_LOCK(object) Py_BEGIN_CRITICAL_SECTION(object)
@@ -1787,24 +1796,30 @@ typedef struct dlpack_py_impl_export {
     /* int64_t shape[ndim], strides[ndim], then data */
 } dlpack_py_impl_export;
 
-/* Runs on any thread at any time (K5, K7). */
-DLPACK_PY_IMPL_SHARED void
+/* Drops an owner, on any thread at any time (K5). */
+static inline void
+dlpack_py_impl_drop(dlpack_py_impl_gate *gate, PyObject *owner)
+{
+    PyThreadState *current = dlpack_py_impl_thread_state();
+
+    if (current == NULL || PyThreadState_GetInterpreter(current) != gate->interpreter)
+        dlpack_py_impl_drop_elsewhere(gate, owner, current);
+    else if (!DLPACK_PY_IMPL_LOAD(&gate->gone)) /* else another interpreter has the same address */
+        dlpack_py_impl_decref(owner);
+}
+
+static inline void
 dlpack_py_impl_release_keeper(const dlpack_py_impl_keeper *keeper)
 {
-    const dlpack_py_impl_keeper kept = *keeper; /* an embedded keeper may be freed with the owner */
-    PyThreadState *current;
-
-    if (kept.owner != NULL) {
-        current = dlpack_py_impl_thread_state();
-        if (current == NULL || PyThreadState_GetInterpreter(current) != kept.gate->interpreter)
-            dlpack_py_impl_drop_elsewhere(kept.gate, kept.owner, current);
-        else if (!DLPACK_PY_IMPL_LOAD(&kept.gate->gone)) /* else another interpreter has the same address */
-            dlpack_py_impl_decref(kept.owner);
+    if (keeper->block == NULL) { /* it may be freed with the owner */
+        dlpack_py_impl_drop(keeper->gate, keeper->owner);
+        return;
     }
-    if (kept.free_fn != NULL)
-        kept.free_fn(kept.context);
-    if (kept.block != NULL)
-        DLPACK_PY_FREE(kept.block);
+    if (keeper->owner != NULL)
+        dlpack_py_impl_drop(keeper->gate, keeper->owner);
+    if (keeper->free_fn != NULL)
+        keeper->free_fn(keeper->context);
+    DLPACK_PY_FREE(keeper->block); /* K7 */
 }
 
 static inline void
@@ -1819,18 +1834,19 @@ dlpack_py_impl_delete_legacy(DLManagedTensor *managed)
     dlpack_py_impl_release_keeper((const dlpack_py_impl_keeper *)managed->manager_ctx);
 }
 
-/* The owner of what this file exported for a Python object; NULL for any other managed tensor. */
-static inline PyObject *
-dlpack_py_impl_owner(const void *managed, int32_t form)
+/* The keeper of what this file exported for a Python object; NULL for any other managed tensor. */
+static inline const dlpack_py_impl_keeper *
+dlpack_py_impl_find_keeper(const void *managed, int32_t form)
 {
     const DLManagedTensorVersioned *versioned = (const DLManagedTensorVersioned *)managed;
     const DLManagedTensor *legacy = (const DLManagedTensor *)managed;
-    const int own = form == DLPACK_PY_VERSIONED ? versioned->deleter == dlpack_py_impl_delete_versioned
-                                                : legacy->deleter == dlpack_py_impl_delete_legacy;
-    if (!own)
-        return NULL;
-    return ((const dlpack_py_impl_keeper *)(form == DLPACK_PY_VERSIONED ? versioned->manager_ctx : legacy->manager_ctx))
-        ->owner;
+    const dlpack_py_impl_keeper *keeper = NULL;
+
+    if (form == DLPACK_PY_VERSIONED && versioned->deleter == dlpack_py_impl_delete_versioned)
+        keeper = (const dlpack_py_impl_keeper *)versioned->manager_ctx;
+    if (form == DLPACK_PY_LEGACY && legacy->deleter == dlpack_py_impl_delete_legacy)
+        keeper = (const dlpack_py_impl_keeper *)legacy->manager_ctx;
+    return keeper != NULL && keeper->owner != NULL ? keeper : NULL;
 }
 
 static inline DLTensor *
@@ -1867,7 +1883,7 @@ dlpack_py_impl_fold_offset(DLTensor *t)
  * Returns NULL where there is no memory, without an exception. The caller sets owner and gate, or context and free_fn.
  * Needs no thread state.
  */
-DLPACK_PY_IMPL_SHARED dlpack_py_impl_export *
+static inline dlpack_py_impl_export *
 dlpack_py_impl_export_new(const DLTensor *t, uint64_t flags, int32_t form, char order, size_t alignment)
 {
     const size_t extents = (size_t)t->ndim * sizeof(int64_t), head = sizeof(dlpack_py_impl_export) + 2 * extents;
@@ -1981,14 +1997,20 @@ dlpack_py_wrap(const DLTensor *t, uint64_t flags, void *context, void (*free_fn)
 }
 
 /* Calls the deleter, if there is one (K3). Any thread. The deleter of another library may run Python code: where this
- * thread is attached, an exception in flight is kept (K2). Deleters of this file keep it themselves. */
-DLPACK_PY_IMPL_SHARED void
+ * thread is attached, an exception in flight is kept (K2). dlpack_py_impl_drop keeps it itself. */
+static inline void
 dlpack_py_impl_delete(void *managed, int32_t form)
 {
-    const int guarded = dlpack_py_impl_owner(managed, form) == NULL && dlpack_py_impl_thread_state() != NULL;
+    const dlpack_py_impl_keeper *keeper = dlpack_py_impl_find_keeper(managed, form);
     dlpack_py_impl_exception saved = {NULL, NULL, NULL};
+    int attached;
 
-    if (guarded)
+    if (keeper != NULL) { /* saves the call of the deleter */
+        dlpack_py_impl_release_keeper(keeper);
+        return;
+    }
+    attached = dlpack_py_impl_thread_state() != NULL;
+    if (attached)
         saved = dlpack_py_impl_exception_save();
     if (form == DLPACK_PY_VERSIONED) {
         DLManagedTensorVersioned *versioned = (DLManagedTensorVersioned *)managed;
@@ -2000,7 +2022,7 @@ dlpack_py_impl_delete(void *managed, int32_t form)
         if (legacy->deleter != NULL)
             legacy->deleter(legacy);
     }
-    if (guarded)
+    if (attached)
         dlpack_py_impl_exception_restore(saved);
 }
 
@@ -2095,7 +2117,7 @@ struct dlpack_py_plan {
 
 /* Reads an integer: any object with __index__. What leaves int32_t becomes its limit. Returns 0, 1 where the object
  * is no integer, -1 with an exception. */
-DLPACK_PY_IMPL_SHARED int
+static inline int
 dlpack_py_impl_integer(PyObject *object, int32_t *value)
 {
     PyObject *integer = NULL;
@@ -2123,10 +2145,10 @@ dlpack_py_impl_integer(PyObject *object, int32_t *value)
 static inline int
 dlpack_py_impl_pair(const char *format, PyObject *object, int32_t pair[2])
 {
-    if (PyTuple_Check(object) && PyTuple_Size(object) == 2) {
-        int failed = dlpack_py_impl_integer(PyTuple_GetItem(object, 0), &pair[0]);
+    if (PyTuple_Check(object) && DLPACK_PY_IMPL_TUPLE_SIZE(object) == 2) {
+        int failed = dlpack_py_impl_integer(DLPACK_PY_IMPL_TUPLE_ITEM(object, 0), &pair[0]);
         if (failed == 0)
-            failed = dlpack_py_impl_integer(PyTuple_GetItem(object, 1), &pair[1]);
+            failed = dlpack_py_impl_integer(DLPACK_PY_IMPL_TUPLE_ITEM(object, 1), &pair[1]);
         if (failed <= 0)
             return failed;
     }
@@ -2198,16 +2220,16 @@ typedef struct dlpack_py_impl_keyword {
 
 /* Sorts the keyword arguments of a call into out, in the order of names. Compares by value: the names of a call need
  * not be interned (P1). */
-DLPACK_PY_IMPL_SHARED int
+static inline int
 dlpack_py_impl_match_keywords(const char *function, const dlpack_py_impl_keyword *names, int count,
                               PyObject *const *values, PyObject *kwnames, PyObject **out)
 {
-    const Py_ssize_t given = kwnames == NULL ? 0 : PyTuple_Size(kwnames);
+    const Py_ssize_t given = kwnames == NULL ? 0 : DLPACK_PY_IMPL_TUPLE_SIZE(kwnames);
     Py_ssize_t i, length;
     int k;
 
     for (i = 0; i < given; i++) {
-        PyObject *name = PyTuple_GetItem(kwnames, i);
+        PyObject *name = DLPACK_PY_IMPL_TUPLE_ITEM(kwnames, i);
         const char *text = PyUnicode_AsUTF8AndSize(name, &length);
         for (k = 0; k < count; k++) {
             if (text != NULL && length == names[k].length && memcmp(text, names[k].name, (size_t)length) == 0)
@@ -2224,7 +2246,7 @@ dlpack_py_impl_match_keywords(const char *function, const dlpack_py_impl_keyword
 
 /* Read a request from the arguments of a METH_FASTCALL | METH_KEYWORDS method. Returns 0, or -1 with TypeError or
  * ValueError. */
-DLPACK_PY_IMPL_SHARED int
+static inline int
 dlpack_py_parse_request(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, dlpack_py_request *request)
 {
     static const dlpack_py_impl_keyword names[4] = {{"stream", 6}, {"max_version", 11}, {"dl_device", 9}, {"copy", 4}};
@@ -2253,32 +2275,18 @@ dlpack_py_impl_is_on(const dlpack_py_device *device, DLDevice where)
     return device != NULL && (int32_t)where.device_type == device->type;
 }
 
-/* Decides the device of an export, and where it needs a copy, for a request that names a device or a stream, and for
- * memory that is not the CPU's (P5, P6). Sets *why where it needs a copy. */
+/* Checks the pending streams of an offer. Returns 0, or -1 with SystemError. */
 DLPACK_PY_IMPL_RARE int
-dlpack_py_impl_decide_device(const dlpack_py_offer *offer, const dlpack_py_request *request, dlpack_py_plan *plan,
-                             const char **why, dlpack_py_error *error)
+dlpack_py_impl_check_pending(const dlpack_py_offer *offer)
 {
-    const DLTensor *t = offer->tensor;
-    const int readable = dlpack_py_is_cpu_readable(t->device);
-    const int for_cpu = request->has_device && request->device.device_type == kDLCPU && request->device.device_id == 0;
-    char came[DLPACK_PY_TEXT_SIZE], wanted[DLPACK_PY_TEXT_SIZE];
-
-    if (!readable && !dlpack_py_impl_is_on(offer->device, t->device))
-        return dlpack_py_impl_refuse(error, "device is %s, memory that the CPU can read was to be exported",
-                                     dlpack_py_device_text(t->device, came));
-    if (readable)
-        plan->device.device_id = 0; /* D9 */
-    if (for_cpu)                    /* pinned and managed memory is exported as CPU memory; other memory is copied */
-        plan->device = request->device;
-    if (request->has_device && (request->device.device_type != plan->device.device_type ||
-                                request->device.device_id != plan->device.device_id))
-        return dlpack_py_impl_refuse(
-            error, "dl_device is %s, the data is on %s%s", dlpack_py_device_text(request->device, wanted),
-            dlpack_py_device_text(t->device, came), t->device.device_type == kDLCPU ? "" : " and goes there or to cpu");
-    if (for_cpu && !readable)
-        *why = "the data is on a device that the CPU cannot read, and goes to the CPU as a copy only";
-    return dlpack_py_impl_check_stream(plan->device, &request->stream, error);
+    if (offer->pending_count <= DLPACK_PY_MAX_PENDING && offer->device != NULL)
+        return 0;
+    if (offer->device == NULL)
+        PyErr_SetString(PyExc_SystemError, "the offer has pending streams, and its device is NULL");
+    else
+        PyErr_Format(PyExc_SystemError, "the offer has %zu pending streams, at most %d were wanted",
+                     offer->pending_count, DLPACK_PY_MAX_PENDING);
+    return -1;
 }
 
 /* Decides whether an export of negative strides needs a copy (D11). Sets *why where it does. */
@@ -2289,6 +2297,8 @@ dlpack_py_impl_decide_negative(const dlpack_py_offer *offer, const dlpack_py_pla
     const DLTensor *t = offer->tensor;
     int32_t i = 0;
 
+    if ((offer->options & (DLPACK_PY_OFFER_REFUSE_NEGATIVE | DLPACK_PY_OFFER_COPY_NEGATIVE)) == 0)
+        return 0;
     while (t->strides != NULL && i < t->ndim && (t->strides[i] >= 0 || t->shape[i] <= 1))
         i++;
     if (t->strides == NULL || i == t->ndim || dlpack_py_is_empty(t))
@@ -2300,6 +2310,54 @@ dlpack_py_impl_decide_negative(const dlpack_py_offer *offer, const dlpack_py_pla
     return 0;
 }
 
+/* Decides how a request is met that names a device or a stream or asks for a copy, or where the data is not in CPU
+ * memory, may have negative strides, or cannot be described by a legacy capsule. Returns 0, or -1 with *error filled.
+ * */
+DLPACK_PY_IMPL_RARE int
+dlpack_py_impl_plan_unusual(const dlpack_py_offer *offer, const dlpack_py_request *request, dlpack_py_plan *plan,
+                            dlpack_py_error *error)
+{
+    const DLTensor *t = offer->tensor;
+    const DLDevice asked = request->device;
+    const int readable = dlpack_py_is_cpu_readable(t->device);
+    const int for_cpu = request->has_device && asked.device_type == kDLCPU && asked.device_id == 0;
+    const char *why = NULL; /* it needs a copy */
+    char came[DLPACK_PY_TEXT_SIZE], wanted[DLPACK_PY_TEXT_SIZE];
+
+    if (!readable && !dlpack_py_impl_is_on(offer->device, t->device))
+        return dlpack_py_impl_refuse(error, "device is %s, memory that the CPU can read was to be exported",
+                                     dlpack_py_device_text(t->device, came));
+    if (readable)
+        plan->device.device_id = 0; /* D9 */
+    if (for_cpu) /* pinned and managed memory is exported as CPU memory; other memory is copied (P5) */
+        plan->device = asked;
+    if (request->has_device &&
+        (asked.device_type != plan->device.device_type || asked.device_id != plan->device.device_id))
+        return dlpack_py_impl_refuse(error, "dl_device is %s, the data is on %s%s",
+                                     dlpack_py_device_text(asked, wanted), dlpack_py_device_text(t->device, came),
+                                     t->device.device_type == kDLCPU ? "" : " and goes there or to cpu");
+    if (dlpack_py_impl_check_stream(plan->device, &request->stream, error) < 0 || /* P6 */
+        dlpack_py_impl_decide_negative(offer, plan, &why, error) < 0)
+        return -1;
+    if (for_cpu && !readable)
+        why = "the data is on a device that the CPU cannot read, and goes to the CPU as a copy only";
+    if (why != NULL && request->copy == DLPACK_PY_COPY_NEVER)
+        return dlpack_py_impl_refuse(error, "%s, and copy is False", why);
+    plan->copy = plan->copy || why != NULL;
+    if (plan->copy && plan->device.device_type != kDLCPU && !dlpack_py_impl_is_on(offer->device, plan->device)) /* P8 */
+        return dlpack_py_impl_refuse(error, "a copy of data on %s is made on the CPU: ask with dl_device=(1, 0)",
+                                     dlpack_py_device_text(plan->device, came));
+    if (plan->form == DLPACK_PY_VERSIONED)
+        return 0;
+    if ((plan->flags & DLPACK_PY_FLAG_READ_ONLY) != 0 && !plan->copy && (offer->options & DLPACK_PY_OFFER_UNSAID) == 0)
+        why = "data is read-only";
+    else
+        why = (plan->flags & DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED) != 0 ? "sub-byte data is padded" : NULL;
+    if (why == NULL)
+        return 0;
+    return dlpack_py_impl_refuse(error, "%s, which a legacy capsule cannot say: ask with max_version=(1, 0)", why);
+}
+
 /* Is the tensor of the offer the embedded one, as dlpack_py_embed validated it (3.1)? */
 static inline int
 dlpack_py_impl_is_embedded(const dlpack_py_offer *offer);
@@ -2307,13 +2365,10 @@ dlpack_py_impl_is_embedded(const dlpack_py_offer *offer);
 /* Checks what an author offers, and decides how the request is met: in place or by a copy, on which device, in which
  * form. Reads no data. Returns 0, or -1 with BufferError (D8, P3, P4, P5, P7), ValueError (P6), SystemError (the
  * offer makes no sense) or the exception of veto. */
-DLPACK_PY_IMPL_SHARED int
+static inline int
 dlpack_py_impl_plan(const dlpack_py_offer *offer, const dlpack_py_request *request, dlpack_py_plan *plan)
 {
-    const uint32_t negative = DLPACK_PY_OFFER_REFUSE_NEGATIVE | DLPACK_PY_OFFER_COPY_NEGATIVE;
     const DLTensor *t = offer->tensor;
-    const char *why = NULL, *unsaid = NULL;
-    char name[DLPACK_PY_TEXT_SIZE];
     dlpack_py_error error;
 
     if (offer->veto != NULL && offer->veto(offer->owner, request) < 0) {
@@ -2321,49 +2376,20 @@ dlpack_py_impl_plan(const dlpack_py_offer *offer, const dlpack_py_request *reque
             PyErr_SetString(PyExc_BufferError, "the data cannot be exported in its present state");
         return -1;
     }
-    if (offer->pending_count > 0 && offer->device == NULL) {
-        PyErr_SetString(PyExc_SystemError, "the offer has pending streams, and its device is NULL");
+    if (offer->pending_count > 0 && dlpack_py_impl_check_pending(offer) < 0)
         return -1;
-    }
-    if (offer->pending_count > DLPACK_PY_MAX_PENDING) {
-        PyErr_Format(PyExc_SystemError, "the offer has %zu pending streams, at most %d were wanted",
-                     offer->pending_count, DLPACK_PY_MAX_PENDING);
-        return -1;
-    }
     if ((offer->embedded == NULL || !dlpack_py_impl_is_embedded(offer)) &&
         dlpack_py_validate(t, offer->flags, &error) < 0)
         return dlpack_py_raise(&error);
-
     plan->form = request->max_version.major < 1 ? DLPACK_PY_LEGACY : DLPACK_PY_VERSIONED;
     plan->flags = dlpack_py_impl_kept_flags(t, offer->flags);
     plan->device = t->device;
     plan->copy = request->copy == DLPACK_PY_COPY_ALWAYS;
-    if (t->device.device_type == kDLCPU && !request->has_device && request->stream.kind != DLPACK_PY_STREAM_HANDLE)
-        plan->device.device_id = 0; /* D9 */
-    else if (dlpack_py_impl_decide_device(offer, request, plan, &why, &error) < 0)
-        return dlpack_py_raise(&error);
-    if ((offer->options & negative) != 0 && dlpack_py_impl_decide_negative(offer, plan, &why, &error) < 0)
-        return dlpack_py_raise(&error);
-    if (why != NULL && request->copy == DLPACK_PY_COPY_NEVER) {
-        dlpack_py_impl_refuse(&error, "%s, and copy is False", why);
-        return dlpack_py_raise(&error);
-    }
-    plan->copy = plan->copy || why != NULL;
-    if (plan->copy && plan->device.device_type != kDLCPU && !dlpack_py_impl_is_on(offer->device, plan->device)) {
-        dlpack_py_impl_refuse(&error, "a copy of data on %s is made on the CPU: ask with dl_device=(1, 0)",
-                              dlpack_py_device_text(plan->device, name)); /* P8 */
-        return dlpack_py_raise(&error);
-    }
-    if (plan->form == DLPACK_PY_LEGACY && plan->flags != 0) {
-        if ((plan->flags & DLPACK_PY_FLAG_READ_ONLY) != 0 && !plan->copy &&
-            (offer->options & DLPACK_PY_OFFER_UNSAID) == 0)
-            unsaid = "data is read-only";
-        else if ((plan->flags & DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED) != 0)
-            unsaid = "sub-byte data is padded";
-    }
-    if (unsaid != NULL) {
-        dlpack_py_impl_refuse(&error, "%s, which a legacy capsule cannot say: ask with max_version=(1, 0)", unsaid);
-        return dlpack_py_raise(&error);
+    if (t->device.device_type != kDLCPU || t->device.device_id != 0 || request->has_device || plan->copy ||
+        request->stream.kind == DLPACK_PY_STREAM_HANDLE || offer->options != 0 ||
+        (plan->form == DLPACK_PY_LEGACY && plan->flags != 0)) {
+        if (dlpack_py_impl_plan_unusual(offer, request, plan, &error) < 0)
+            return dlpack_py_raise(&error);
     }
     return 0;
 }
@@ -2424,7 +2450,7 @@ dlpack_py_impl_export_offer(const dlpack_py_offer *offer, const dlpack_py_reques
 
 /* Answer a request that has been read: what dlpack_py_produce does after it has read its arguments. Returns as
  * dlpack_py_produce. */
-DLPACK_PY_IMPL_SHARED PyObject *
+static inline PyObject *
 dlpack_py_answer(const dlpack_py_offer *offer, const dlpack_py_request *request)
 {
     dlpack_py_plan plan;
@@ -2526,10 +2552,6 @@ typedef struct dlpack_py_impl_own {
     PyTypeObject *type;  /* borrowed, valid while reference is alive */
     PyObject *reference; /* a weak reference to it */
     const void *table;
-    /* Functions of 3.5, by pointer: a file that puts no table on a type does not contain them. */
-    int (*consume)(const struct dlpack_py_impl_own *own, PyObject *obj, const dlpack_py_impl_terms *terms,
-                   dlpack_py_view *v);
-    int (*lend)(const struct dlpack_py_impl_own *own, PyObject *obj, DLTensor *t);
     struct dlpack_py_impl_own *next;
 } dlpack_py_impl_own;
 
@@ -2591,6 +2613,9 @@ struct dlpack_py_impl_terms {
 static inline const dlpack_py_impl_type *
 dlpack_py_impl_type_get(dlpack_py_impl_gate *gate, PyTypeObject *type, dlpack_py_impl_type *room);
 #if DLPACK_PY_HAS_EXCHANGE_API
+static inline int
+dlpack_py_impl_consume_own(const dlpack_py_impl_own *own, PyObject *obj, const dlpack_py_impl_terms *terms,
+                           dlpack_py_view *v);
 static inline int
 dlpack_py_impl_consume_by_other(const void *exchange, PyObject *obj, const dlpack_py_impl_terms *terms,
                                 dlpack_py_view *v);
@@ -2831,7 +2856,7 @@ dlpack_py_impl_is_unknown(const void *managed, int32_t form)
  * Returns 0; 1 where the producer is to be asked again for data that the CPU reads (C5), and where a borrowed tensor
  * needs a copy; or -1 with *error filled.
  */
-DLPACK_PY_IMPL_SHARED int
+static inline int
 dlpack_py_impl_examine(const void *managed, int32_t form, const dlpack_py_impl_terms *terms, unsigned known,
                        dlpack_py_view *v, dlpack_py_impl_export **copy, dlpack_py_error *error)
 {
@@ -3037,7 +3062,7 @@ dlpack_py_impl_obtain(PyObject *obj, const dlpack_py_impl_terms *terms, dlpack_p
         return -1;
 #if DLPACK_PY_HAS_EXCHANGE_API
     if (type->table != NULL && !terms->request->has_device && terms->request->copy == DLPACK_PY_COPY_AS_NEEDED) {
-        result = type->own != NULL ? type->own->consume(type->own, obj, terms, v)
+        result = type->own != NULL ? dlpack_py_impl_consume_own(type->own, obj, terms, v)
                                    : dlpack_py_impl_consume_by_other(type->table, obj, terms, v);
         if (result <= 0)
             return result;
@@ -3137,8 +3162,8 @@ dlpack_py_move(dlpack_py_view *to, dlpack_py_view *from)
 static inline int
 dlpack_py_traverse(const dlpack_py_view *v, visitproc visit, void *arg)
 {
-    PyObject *owner = v->managed == NULL ? NULL : dlpack_py_impl_owner(v->managed, v->form);
-    return owner == NULL ? 0 : visit(owner, arg);
+    const dlpack_py_impl_keeper *keeper = v->managed == NULL ? NULL : dlpack_py_impl_find_keeper(v->managed, v->form);
+    return keeper == NULL ? 0 : visit(keeper->owner, arg);
 }
 
 /* Reads device= of from_dlpack: None, a tuple (type, id) or text (C3). */
@@ -4083,7 +4108,7 @@ dlpack_py_impl_table_stream(const dlpack_py_exchange *x, DLDeviceType type, int3
     return -1;
 }
 
-/* Takes an object of a type with a table of this file: dlpack_py_impl_own.consume. Returns 0, -1 with an exception,
+/* Takes an object of a type with a table of this file. Returns 0, -1 with an exception,
  * or 1 where __dlpack__ is to be asked. */
 static inline int
 dlpack_py_impl_consume_own(const dlpack_py_impl_own *own, PyObject *obj, const dlpack_py_impl_terms *terms,
@@ -4103,7 +4128,7 @@ dlpack_py_impl_consume_own(const dlpack_py_impl_own *own, PyObject *obj, const d
     return dlpack_py_impl_take_managed(managed, terms, DLPACK_PY_PLAIN ? 0 : DLPACK_PY_IMPL_VALID, v);
 }
 
-/* Lends the tensor of such an object: dlpack_py_impl_own.lend. Returns 1, or 0 with or without an exception. */
+/* Lends the tensor of such an object. Returns 1, or 0 with or without an exception. */
 static inline int
 dlpack_py_impl_lend_own(const dlpack_py_impl_own *own, PyObject *obj, DLTensor *t)
 {
@@ -4146,8 +4171,6 @@ dlpack_py_exchange_add(PyTypeObject *type, const dlpack_py_exchange *exchange)
     own->type = type;
     own->reference = reference;
     own->table = table;
-    own->consume = dlpack_py_impl_consume_own;
-    own->lend = dlpack_py_impl_lend_own;
     dlpack_py_impl_lock(lock);
     own->next = (dlpack_py_impl_own *)DLPACK_PY_IMPL_LOAD(&gate->cache->own);
     DLPACK_PY_IMPL_STORE(&gate->cache->own, (dlpack_py_impl_word)own);
@@ -4220,7 +4243,7 @@ dlpack_py_borrow(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
     table = (const DLPackExchangeAPI *)type->table;
     own = type->own;
     if (own != NULL) {
-        lent = own->lend(own, obj, &t);
+        lent = dlpack_py_impl_lend_own(own, obj, &t);
     }
     else if (table != NULL && table->dltensor_from_py_object_no_sync != NULL) {
         memset(&t, 0, sizeof(t)); /* some tables leave fields unset (X8) */
@@ -4648,6 +4671,62 @@ dlpack_py_impl_consume_buffer(dlpack_py_impl_gate *gate, PyObject *obj, const dl
 #if defined(DLPACK_PY_WITH_ROCM) && !defined(DLPACK_PY_IMPL_IN_ROCM)
 #  include "dlpack_rocm.h"
 #endif
+
+/* The clauses that the comments name: what the DLPack specification and the Python array API standard ask for.
+ *
+ * D1   data + byte_offset is the first element. A producer exports byte_offset 0 where data is an address.
+ * D2   No library aligns data to 256 bytes. Memory that this header allocates is aligned to 64.
+ * D3   Rank 0 is one element. Without elements a producer exports data NULL, and a consumer accepts any data.
+ * D4   Strides count elements. A producer fills them; a consumer takes NULL as row-major.
+ * D5   Strides of dimensions of size 1, and of tensors without elements, carry no meaning.
+ * D6   Sub-byte elements are packed, lowest bit first, unless the flag says that each has a byte.
+ * D8   Rank, extents, pointers, sizes and strides are checked before anything is read.
+ * D9   CPU, pinned and managed memory is exported with device id 0; a consumer accepts any id.
+ * D10  Only the machine's byte order can be described.
+ * D11  Negative strides are exported, unless the author has them refused or copied.
+ * P1   The arguments of __dlpack__ are keyword-only, and are matched by value.
+ * P2   max_version 1.0 or newer gets a versioned capsule; none, or an older one, gets a legacy capsule.
+ * P3   Read-only and padded data are flagged; a legacy capsule cannot say so, and is refused.
+ * P4   copy=True copies, copy=False never does, copy=None copies where it must. A copy is compact and writable.
+ * P5   dl_device is the device of the data, or the CPU; another one is BufferError.
+ * P6   CPU memory has no streams: only None and -1 are accepted.
+ * P7   Data that cannot be exported is BufferError, a bad argument TypeError or ValueError.
+ * P8   __dlpack_device__ and the capsule say the same device.
+ * P9   The memory lives until the deleter has run.
+ * K1   A capsule that is not consumed calls the deleter when it is destroyed. Its name says whether it was consumed.
+ * K2   Destructors and deleters keep the exception in flight.
+ * K3   A deleter may be NULL.
+ * K4   A consumer checks everything, renames the capsule, owns the tensor, and calls the deleter once.
+ * K5   A deleter may be called on any thread at any time, also when the interpreter is gone.
+ * K6   A tensor of an unknown major version is deleted, and not read.
+ * K7   A deleter frees its struct, with shape and strides.
+ * K8   manager_ctx is never NULL.
+ * C1   A keyword that the producer's signature refuses is left out of a second call.
+ * C3   copy and dl_device are passed only when asked for. The consumer copies where the producer cannot.
+ * C4   No keyword is passed that is not needed. __dlpack_device__ is asked before a stream is chosen.
+ * C5   An unsupported device is BufferError. Pinned and managed memory is asked for as CPU memory.
+ * C6   __dlpack__ is looked for on the type, then on the instance. A capsule is accepted in place of an object.
+ * C7   Read-only data stays read-only. A legacy capsule cannot say, and counts as read-only.
+ * C8   Unknown flags and dtype codes are kept; impossible dtypes are refused.
+ * C9   Requirements are checked, and the error names the wrong value and what was wanted.
+ * C10  A caller sees one kind of tensor, whichever form it came in.
+ * S1   The producer orders its work before the consumer's stream, without blocking the host.
+ * S2   On CUDA 1 is the legacy default stream, 2 the per-thread default stream, 0 is refused.
+ * S3   On ROCm 0 is the default stream, 1 and 2 are refused.
+ * S4   On the same stream nothing is recorded and nothing waited for.
+ * S7   A stream handle has the pointer's full width.
+ * S10  The host waits for pending work before it reads pinned or managed memory.
+ * X1   The exchange table is a capsule on the type.
+ * X2   A table counts as absent if its major version is not 1, if it lacks a function, or if __dlpack__ is overridden.
+ * X3   A borrowed tensor cannot say read-only or padded.
+ * X4   The functions of a table do not synchronize: the table names the stream to work on.
+ * X5   The allocator of a table reports through SetError, and needs no thread state.
+ * X6   A table's managed_tensor_to_py_object_no_sync steals its argument; NULL arguments are errors.
+ * X7   A table refuses objects of another type, and serves those of derived types.
+ * X8   Results of foreign functions are initialized before the call and validated after it.
+ * X9   PyTorch's table exports lazily conjugated tensors as they lie in memory: __dlpack__ is asked instead.
+ * G2   Copies and versions of this header in one process do not share anything.
+ */
 
 /* Licence (MIT)
  *

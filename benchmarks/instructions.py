@@ -17,20 +17,20 @@ import tempfile
 
 # what is called: (aim, limit)
 CALLS = {
-    "f(own), borrowed by its exchange table": (240, 578),
-    "f(own, own, own), borrowed": (450, 1596),
-    "f(own), owned by its exchange table": (240, 698),
-    "f(own without a table), capsule": (640, 1570),
-    "f(numpy), capsule": (1200, 1799),
+    "f(own), borrowed by its exchange table": (240, 574),
+    "f(own, own, own), borrowed": (450, 1584),
+    "f(own), owned by its exchange table": (240, 693),
+    "f(own without a table), capsule": (640, 1564),
+    "f(numpy), capsule": (1200, 1777),
     "f(torch), borrowed by its exchange table": (830, 1137),
     "f(torch), owned by its exchange table": (1070, 1484),
-    "return own object": (380, 447),
-    "return to NumPy": (2300, 11944),
+    "return own object": (380, 416),
+    "return to NumPy": (2300, 12032),
     "return to torch by its exchange table": (3800, 7205),
-    "__dlpack__(), embedded, capsule dropped": (560, 597),
-    "__dlpack__(max_version=(1, 3)), embedded": (620, 831),
-    "__dlpack__(), allocated": (560, 1013),
-    "__dlpack_device__()": (250, 110),
+    "__dlpack__(), embedded, capsule dropped": (560, 594),
+    "__dlpack__(max_version=(1, 3)), embedded": (620, 814),
+    "__dlpack__(), allocated": (560, 984),
+    "__dlpack_device__()": (250, 106),
 }
 
 

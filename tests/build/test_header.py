@@ -11,6 +11,7 @@ import pytest
 
 TEXTS = {name: (machine.ROOT / f"{name}.h").read_text() for name in ("dlpack_py", "dlpack_device")}
 TEXT = TEXTS["dlpack_py"]
+STATIC = ("static inline ", "DLPACK_PY_IMPL_RARE ", "DLPACK_PY_IMPL_SHARED ")
 each_header = pytest.mark.parametrize("name", TEXTS)
 
 NO_CXX = list(machine.compilers().values())[-1][1] is None
@@ -147,7 +148,7 @@ def test_every_name_it_defines_has_its_prefix(name):
 def test_every_function_is_static_inline(name):
     functions = re.findall(r"^(.*)\n\w+\(", TEXTS[name], re.MULTILINE)
     assert len(functions) > 50
-    assert [result for result in functions if not result.startswith(("static inline ", "DLPACK_PY_IMPL_RARE ", "DLPACK_PY_IMPL_SHARED "))] == []
+    assert [result for result in functions if not result.startswith(STATIC)] == []
 
 
 @each_header

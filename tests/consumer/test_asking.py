@@ -305,6 +305,16 @@ def test_a_copy_that_the_producer_made_is_not_made_again_C3():
     assert view.flags == dltensor.IS_COPIED
 
 
+def test_a_versioned_answer_to_copy_is_trusted_and_a_legacy_one_is_copied_C3():
+    producer = Producer(VERSIONED)
+    assert from_dlpack(producer, copy=True).data == producer.made[0].address  # PyTorch sets no flag
+    producer = Producer(LEGACY)
+    view = from_dlpack(producer, copy=True)
+    assert view.data != producer.made[0].address
+    assert dltensor.values(view.data, view.dtype, view.shape, view.strides) == [0.0, 1.0, 2.0]
+    assert (view.readonly, view.flags, producer.deleted) == (0, dltensor.IS_COPIED, [1])
+
+
 def test_a_raw_capsule_is_copied_by_the_consumer_C3():
     made = Made()
     view = from_dlpack(made.capsule(), copy=True)
