@@ -23,7 +23,7 @@ COMPILER = os.environ.get("CC", "cc")
 # What each figure may not pass: what it is today. MUST is what it is to be at last.
 LIMITS = {"lines": 4749, "functions": 187, "public functions": 48, "private functions with one caller": 59}
 MUST = {
-    "lines": 4749,
+    "lines": 3900,
     "functions": 215,
     "public functions": 48,
     "private functions with one caller": 56,
@@ -132,7 +132,7 @@ def run_path(what, module):
 def main():
     known = functions()
     figures = {
-        "lines": 4749len(HEADER),
+        "lines": len(HEADER),
         "functions": len(known),
         "public functions": sum("_impl_" not in name for name in known),
         "private functions with one caller": with_one_caller(known),
