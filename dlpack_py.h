@@ -283,20 +283,7 @@ dlpack_py_impl_fail(dlpack_py_error *error, int32_t code, const char *format, ..
     return -1;
 }
 
-/* Fills *error, which may be NULL, with BufferError. Returns -1. */
-DLPACK_PY_IMPL_RARE int DLPACK_PY_IMPL_PRINTF(2, 3)
-dlpack_py_impl_refuse(dlpack_py_error *error, const char *format, ...)
-{
-    va_list values;
-    if (error != NULL) {
-        error->code = DLPACK_PY_BUFFER_ERROR;
-        error->curable = 0;
-        va_start(values, format);
-        vsnprintf(error->text, sizeof(error->text), format, values);
-        va_end(values);
-    }
-    return -1;
-}
+#define DLPACK_PY_IMPL_REFUSE(error, ...) dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR, __VA_ARGS__)
 
 /* The name of the exception of an error code. */
 DLPACK_PY_IMPL_RARE const char *
@@ -391,13 +378,13 @@ dlpack_py_impl_check_dtype(DLDataType dtype, dlpack_py_error *error)
 {
     const int bits = dlpack_py_impl_dtype_width(dtype.code);
     if (dtype.lanes == 0)
-        return dlpack_py_impl_refuse(error, "dtype (%d, %d, 0) has no lanes, it must have 1 or more", dtype.code,
+        return DLPACK_PY_IMPL_REFUSE(error, "dtype (%d, %d, 0) has no lanes, it must have 1 or more", dtype.code,
                                      dtype.bits);
     if (dtype.bits == 0 || (bits != 0 && dtype.bits != bits))
-        return dlpack_py_impl_refuse(error, "dtype code %d has %d bits, it must have %s%d", dtype.code, dtype.bits,
+        return DLPACK_PY_IMPL_REFUSE(error, "dtype code %d has %d bits, it must have %s%d", dtype.code, dtype.bits,
                                      bits == 0 ? "at least " : "", bits == 0 ? 1 : bits);
     if (dlpack_py_impl_is_complex(dtype) && dtype.bits % 2 != 0)
-        return dlpack_py_impl_refuse(error, "dtype complex has %d bits, its two halves need an even number",
+        return DLPACK_PY_IMPL_REFUSE(error, "dtype complex has %d bits, its two halves need an even number",
                                      dtype.bits);
     return 0;
 }
@@ -680,35 +667,35 @@ dlpack_py_impl_check_all(const DLTensor *t, uint64_t flags, dlpack_py_error *err
     if (dlpack_py_impl_check_dtype(t->dtype, error) < 0)
         return -1;
     if (t->ndim < 0 || t->ndim > DLPACK_PY_MAX_NDIM)
-        return dlpack_py_impl_refuse(error, "ndim is %" PRId32 ", it must be from 0 to %d", t->ndim,
+        return DLPACK_PY_IMPL_REFUSE(error, "ndim is %" PRId32 ", it must be from 0 to %d", t->ndim,
                                      DLPACK_PY_MAX_NDIM);
     if (t->ndim > 0 && t->shape == NULL)
-        return dlpack_py_impl_refuse(error, "shape is NULL, ndim is %" PRId32, t->ndim);
+        return DLPACK_PY_IMPL_REFUSE(error, "shape is NULL, ndim is %" PRId32, t->ndim);
     for (i = 0; i < t->ndim; i++) {
         if (t->shape[i] < 0)
-            return dlpack_py_impl_refuse(error, "shape[%" PRId32 "] is %" PRId64 ", it must not be negative", i,
+            return DLPACK_PY_IMPL_REFUSE(error, "shape[%" PRId32 "] is %" PRId64 ", it must not be negative", i,
                                          t->shape[i]);
     }
     if (dlpack_py_is_empty(t))
         return 0;
     for (i = 0; i < t->ndim; i++) {
         if (dlpack_py_impl_multiply(size, t->shape[i], &size) < 0)
-            return dlpack_py_impl_refuse(error, "shape has 2^63 elements or more, at shape[%" PRId32 "] = %" PRId64, i,
+            return DLPACK_PY_IMPL_REFUSE(error, "shape has 2^63 elements or more, at shape[%" PRId32 "] = %" PRId64, i,
                                          t->shape[i]);
     }
     if (t->data == NULL)
-        return dlpack_py_impl_refuse(error, "data is NULL, the tensor has %" PRId64 " elements", size);
+        return DLPACK_PY_IMPL_REFUSE(error, "data is NULL, the tensor has %" PRId64 " elements", size);
     if (dlpack_py_impl_bytes(size, t->dtype, flags, &bytes) < 0)
-        return dlpack_py_impl_refuse(error, "%" PRId64 " elements take 2^63 bytes or more", size);
+        return DLPACK_PY_IMPL_REFUSE(error, "%" PRId64 " elements take 2^63 bytes or more", size);
     if (dlpack_py_impl_extent(t, flags, &lowest, &highest) < 0)
-        return dlpack_py_impl_refuse(error, "strides reach 2^63 bytes or further");
+        return DLPACK_PY_IMPL_REFUSE(error, "strides reach 2^63 bytes or further");
     if (!dlpack_py_impl_has_address(t->device))
         return 0;
     if (t->byte_offset > UINTPTR_MAX - base)
-        return dlpack_py_impl_refuse(error, "byte_offset is %" PRIu64 ", added to data it leaves the address range",
+        return DLPACK_PY_IMPL_REFUSE(error, "byte_offset is %" PRIu64 ", added to data it leaves the address range",
                                      t->byte_offset);
     if ((uint64_t)-lowest > base + t->byte_offset || (uint64_t)highest > UINTPTR_MAX - (base + t->byte_offset))
-        return dlpack_py_impl_refuse(
+        return DLPACK_PY_IMPL_REFUSE(
             error, "strides reach from byte %" PRId64 " to %" PRId64 ", which leaves the address range", lowest,
             highest);
     return 0;
@@ -992,7 +979,7 @@ dlpack_py_copy(const DLTensor *dst, const DLTensor *src, uint64_t flags, dlpack_
 
     if (dlpack_py_dtype(dst) != dlpack_py_dtype(src) || dst->ndim != src->ndim ||
         (src->ndim > 0 && memcmp(dst->shape, src->shape, (size_t)src->ndim * sizeof(int64_t)) != 0))
-        return dlpack_py_impl_refuse(error, "a copy needs source and destination of one dtype and shape");
+        return DLPACK_PY_IMPL_REFUSE(error, "a copy needs source and destination of one dtype and shape");
     if (dlpack_py_is_empty(src))
         return 0;
     first_to = (char *)dlpack_py_first(dst);
@@ -1137,7 +1124,7 @@ dlpack_py_impl_check_wanted_dtype(const DLTensor *t, const dlpack_py_want *want,
         length += (size_t)snprintf(wanted + length, sizeof(wanted) - length, "%s%s", length > 0 ? " or " : "",
                                    dlpack_py_dtype_text(*other, name));
     }
-    return dlpack_py_impl_refuse(error, "dtype is %s, %s was asked for", dlpack_py_dtype_text(dlpack_py_dtype(t), came),
+    return DLPACK_PY_IMPL_REFUSE(error, "dtype is %s, %s was asked for", dlpack_py_dtype_text(dlpack_py_dtype(t), came),
                                  wanted);
 }
 
@@ -1153,7 +1140,7 @@ dlpack_py_impl_refuse_device(const DLTensor *t, const dlpack_py_want *want, dlpa
         snprintf(wanted, sizeof(wanted), "%.*s", length, name);
     else if (want->device != 0)
         snprintf(wanted, sizeof(wanted), "device type %" PRId32, want->device);
-    return dlpack_py_impl_refuse(error, "device is %s, %s was asked for", dlpack_py_device_text(t->device, came),
+    return DLPACK_PY_IMPL_REFUSE(error, "device is %s, %s was asked for", dlpack_py_device_text(t->device, came),
                                  wanted);
 }
 
@@ -1169,13 +1156,13 @@ dlpack_py_impl_check_rank(const DLTensor *t, const dlpack_py_want *want, dlpack_
         return 0;
     if (t->ndim < lowest || t->ndim > highest) {
         if (lowest == highest)
-            return dlpack_py_impl_refuse(error, "ndim is %" PRId32 ", %" PRId32 " was asked for", t->ndim, lowest);
-        return dlpack_py_impl_refuse(error, "ndim is %" PRId32 ", %" PRId32 " to %" PRId32 " was asked for", t->ndim,
+            return DLPACK_PY_IMPL_REFUSE(error, "ndim is %" PRId32 ", %" PRId32 " was asked for", t->ndim, lowest);
+        return DLPACK_PY_IMPL_REFUSE(error, "ndim is %" PRId32 ", %" PRId32 " to %" PRId32 " was asked for", t->ndim,
                                      lowest, highest);
     }
     for (i = 0; want->shape != NULL && lowest == highest && i < t->ndim; i++) {
         if (want->shape[i] != -1 && want->shape[i] != t->shape[i])
-            return dlpack_py_impl_refuse(error, "shape[%" PRId32 "] is %" PRId64 ", %" PRId64 " was asked for", i,
+            return DLPACK_PY_IMPL_REFUSE(error, "shape[%" PRId32 "] is %" PRId64 ", %" PRId64 " was asked for", i,
                                          t->shape[i], want->shape[i]);
     }
     return 0;
@@ -1222,20 +1209,20 @@ dlpack_py_meets(const DLTensor *t, int readonly, const dlpack_py_want *want, dlp
     if (readonly == DLPACK_PY_READONLY_UNSAID && (want->options & DLPACK_PY_LEGACY_IS_WRITABLE) != 0)
         readonly = DLPACK_PY_WRITABLE;
     if (want->order != 0 && !dlpack_py_is_contiguous(t, want->order))
-        dlpack_py_impl_refuse(error, "strides are not compact, order '%c' was asked for", want->order);
+        DLPACK_PY_IMPL_REFUSE(error, "strides are not compact, order '%c' was asked for", want->order);
     else if (alignment > 1 && first % alignment != 0 && !dlpack_py_is_empty(t) && dlpack_py_impl_has_address(t->device))
-        dlpack_py_impl_refuse(error,
+        DLPACK_PY_IMPL_REFUSE(error,
                               "data is at 0x%" PRIxPTR ", which is no multiple of the %lu bytes that were asked for",
                               first, (unsigned long)alignment);
     else if (want->writable && readonly != DLPACK_PY_WRITABLE)
-        dlpack_py_impl_refuse(error, "data is read-only, writable memory was asked for%s",
+        DLPACK_PY_IMPL_REFUSE(error, "data is read-only, writable memory was asked for%s",
                               readonly == DLPACK_PY_READONLY
                                   ? ""
                                   : " (a legacy capsule cannot say: "
                                     "the option DLPACK_PY_LEGACY_IS_WRITABLE takes it as writable)");
     else if (want->writable && want->order == 0 && (want->options & DLPACK_PY_OVERLAP_IS_FINE) == 0 &&
              dlpack_py_overlaps_itself(t)) /* any order is compact */
-        dlpack_py_impl_refuse(error, "data overlaps itself (strides repeat elements), writable memory was asked for");
+        DLPACK_PY_IMPL_REFUSE(error, "data overlaps itself (strides repeat elements), writable memory was asked for");
     else
         return 0;
     if (error != NULL)
@@ -1970,7 +1957,7 @@ dlpack_py_allocate(const DLTensor *prototype, dlpack_py_error *error)
     t.strides = NULL;
     t.byte_offset = 0;
     if (t.device.device_type != kDLCPU) {
-        dlpack_py_impl_refuse(error, "device is %s, memory is allocated on the CPU only",
+        DLPACK_PY_IMPL_REFUSE(error, "device is %s, memory is allocated on the CPU only",
                               dlpack_py_device_text(t.device, name));
         return NULL;
     }
@@ -2275,41 +2262,6 @@ dlpack_py_impl_is_on(const dlpack_py_device *device, DLDevice where)
     return device != NULL && (int32_t)where.device_type == device->type;
 }
 
-/* Checks the pending streams of an offer. Returns 0, or -1 with SystemError. */
-DLPACK_PY_IMPL_RARE int
-dlpack_py_impl_check_pending(const dlpack_py_offer *offer)
-{
-    if (offer->pending_count <= DLPACK_PY_MAX_PENDING && offer->device != NULL)
-        return 0;
-    if (offer->device == NULL)
-        PyErr_SetString(PyExc_SystemError, "the offer has pending streams, and its device is NULL");
-    else
-        PyErr_Format(PyExc_SystemError, "the offer has %zu pending streams, at most %d were wanted",
-                     offer->pending_count, DLPACK_PY_MAX_PENDING);
-    return -1;
-}
-
-/* Decides whether an export of negative strides needs a copy (D11). Sets *why where it does. */
-DLPACK_PY_IMPL_RARE int
-dlpack_py_impl_decide_negative(const dlpack_py_offer *offer, const dlpack_py_plan *plan, const char **why,
-                               dlpack_py_error *error)
-{
-    const DLTensor *t = offer->tensor;
-    int32_t i = 0;
-
-    if ((offer->options & (DLPACK_PY_OFFER_REFUSE_NEGATIVE | DLPACK_PY_OFFER_COPY_NEGATIVE)) == 0)
-        return 0;
-    while (t->strides != NULL && i < t->ndim && (t->strides[i] >= 0 || t->shape[i] <= 1))
-        i++;
-    if (t->strides == NULL || i == t->ndim || dlpack_py_is_empty(t))
-        return 0;
-    if ((offer->options & DLPACK_PY_OFFER_COPY_NEGATIVE) != 0)
-        *why = "a stride is negative, which is exported as a copy only";
-    else if (!plan->copy)
-        return dlpack_py_impl_refuse(error, "a stride is negative, which is not exported; copy=True would be");
-    return 0;
-}
-
 /* Decides how a request is met that names a device or a stream or asks for a copy, or where the data is not in CPU
  * memory, may have negative strides, or cannot be described by a legacy capsule. Returns 0, or -1 with *error filled.
  * */
@@ -2321,11 +2273,13 @@ dlpack_py_impl_plan_unusual(const dlpack_py_offer *offer, const dlpack_py_reques
     const DLDevice asked = request->device;
     const int readable = dlpack_py_is_cpu_readable(t->device);
     const int for_cpu = request->has_device && asked.device_type == kDLCPU && asked.device_id == 0;
+    const uint32_t negative = DLPACK_PY_OFFER_REFUSE_NEGATIVE | DLPACK_PY_OFFER_COPY_NEGATIVE;
     const char *why = NULL; /* it needs a copy */
     char came[DLPACK_PY_TEXT_SIZE], wanted[DLPACK_PY_TEXT_SIZE];
+    int32_t i;
 
     if (!readable && !dlpack_py_impl_is_on(offer->device, t->device))
-        return dlpack_py_impl_refuse(error, "device is %s, memory that the CPU can read was to be exported",
+        return DLPACK_PY_IMPL_REFUSE(error, "device is %s, memory that the CPU can read was to be exported",
                                      dlpack_py_device_text(t->device, came));
     if (readable)
         plan->device.device_id = 0; /* D9 */
@@ -2333,19 +2287,26 @@ dlpack_py_impl_plan_unusual(const dlpack_py_offer *offer, const dlpack_py_reques
         plan->device = asked;
     if (request->has_device &&
         (asked.device_type != plan->device.device_type || asked.device_id != plan->device.device_id))
-        return dlpack_py_impl_refuse(error, "dl_device is %s, the data is on %s%s",
+        return DLPACK_PY_IMPL_REFUSE(error, "dl_device is %s, the data is on %s%s",
                                      dlpack_py_device_text(asked, wanted), dlpack_py_device_text(t->device, came),
                                      t->device.device_type == kDLCPU ? "" : " and goes there or to cpu");
-    if (dlpack_py_impl_check_stream(plan->device, &request->stream, error) < 0 || /* P6 */
-        dlpack_py_impl_decide_negative(offer, plan, &why, error) < 0)
+    if (dlpack_py_impl_check_stream(plan->device, &request->stream, error) < 0) /* P6 */
         return -1;
+    for (i = 0; (offer->options & negative) != 0 && t->strides != NULL && i < t->ndim; i++) {
+        if (t->strides[i] >= 0 || t->shape[i] <= 1 || dlpack_py_is_empty(t))
+            continue;
+        if ((offer->options & DLPACK_PY_OFFER_COPY_NEGATIVE) != 0)
+            why = "a stride is negative, which is exported as a copy only"; /* D11 */
+        else if (!plan->copy)
+            return DLPACK_PY_IMPL_REFUSE(error, "a stride is negative, which is not exported; copy=True would be");
+    }
     if (for_cpu && !readable)
         why = "the data is on a device that the CPU cannot read, and goes to the CPU as a copy only";
     if (why != NULL && request->copy == DLPACK_PY_COPY_NEVER)
-        return dlpack_py_impl_refuse(error, "%s, and copy is False", why);
+        return DLPACK_PY_IMPL_REFUSE(error, "%s, and copy is False", why);
     plan->copy = plan->copy || why != NULL;
     if (plan->copy && plan->device.device_type != kDLCPU && !dlpack_py_impl_is_on(offer->device, plan->device)) /* P8 */
-        return dlpack_py_impl_refuse(error, "a copy of data on %s is made on the CPU: ask with dl_device=(1, 0)",
+        return DLPACK_PY_IMPL_REFUSE(error, "a copy of data on %s is made on the CPU: ask with dl_device=(1, 0)",
                                      dlpack_py_device_text(plan->device, came));
     if (plan->form == DLPACK_PY_VERSIONED)
         return 0;
@@ -2355,7 +2316,7 @@ dlpack_py_impl_plan_unusual(const dlpack_py_offer *offer, const dlpack_py_reques
         why = (plan->flags & DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED) != 0 ? "sub-byte data is padded" : NULL;
     if (why == NULL)
         return 0;
-    return dlpack_py_impl_refuse(error, "%s, which a legacy capsule cannot say: ask with max_version=(1, 0)", why);
+    return DLPACK_PY_IMPL_REFUSE(error, "%s, which a legacy capsule cannot say: ask with max_version=(1, 0)", why);
 }
 
 /* Is the tensor of the offer the embedded one, as dlpack_py_embed validated it (3.1)? */
@@ -2376,8 +2337,15 @@ dlpack_py_impl_plan(const dlpack_py_offer *offer, const dlpack_py_request *reque
             PyErr_SetString(PyExc_BufferError, "the data cannot be exported in its present state");
         return -1;
     }
-    if (offer->pending_count > 0 && dlpack_py_impl_check_pending(offer) < 0)
+    if (offer->pending_count > 0 && offer->device == NULL) {
+        PyErr_SetString(PyExc_SystemError, "the offer has pending streams, and its device is NULL");
         return -1;
+    }
+    if (offer->pending_count > DLPACK_PY_MAX_PENDING) {
+        PyErr_Format(PyExc_SystemError, "the offer has %zu pending streams, at most %d were wanted",
+                     offer->pending_count, DLPACK_PY_MAX_PENDING);
+        return -1;
+    }
     if ((offer->embedded == NULL || !dlpack_py_impl_is_embedded(offer)) &&
         dlpack_py_validate(t, offer->flags, &error) < 0)
         return dlpack_py_raise(&error);
@@ -2795,7 +2763,7 @@ dlpack_py_impl_check_announced(const DLTensor *t, const DLDevice *said, dlpack_p
     if (said->device_type == t->device.device_type &&
         (said->device_id == t->device.device_id || dlpack_py_is_cpu_readable(t->device))) /* D9 */
         return 0;
-    return dlpack_py_impl_refuse(error, "device is %s, and __dlpack_device__ said %s",
+    return DLPACK_PY_IMPL_REFUSE(error, "device is %s, and __dlpack_device__ said %s",
                                  dlpack_py_device_text(t->device, came_text), dlpack_py_device_text(*said, said_text));
 }
 
@@ -2819,7 +2787,7 @@ dlpack_py_impl_check_place(const DLTensor *t, const dlpack_py_impl_terms *terms,
         (want == NULL || (want->options & DLPACK_PY_NOTHING_PENDING) == 0)) {
         if ((known & DLPACK_PY_IMPL_CAN_ASK) != 0 && !request->has_device)
             return 1;
-        return dlpack_py_impl_refuse(error,
+        return DLPACK_PY_IMPL_REFUSE(error,
                                      "device is %s, and nobody hands it over as the CPU's: work may be pending on it "
                                      "(the option DLPACK_PY_NOTHING_PENDING takes it as it is)",
                                      dlpack_py_device_text(t->device, came_text));
@@ -2829,13 +2797,13 @@ dlpack_py_impl_check_place(const DLTensor *t, const dlpack_py_impl_terms *terms,
             asked = want != NULL && want->device > 0 ? dlpack_py_impl_device(want->device, 0) : cpu;
         if (readable && asked.device_type == kDLCPU && (want == NULL || want->device <= 0 || want->device == kDLCPU))
             return 0;
-        return dlpack_py_impl_refuse(error, "device is %s, %s was asked for: a copy is made from and to the CPU only",
+        return DLPACK_PY_IMPL_REFUSE(error, "device is %s, %s was asked for: a copy is made from and to the CPU only",
                                      dlpack_py_device_text(t->device, came_text),
                                      dlpack_py_device_text(asked, asked_text));
     }
     if (came == (int32_t)asked.device_type && (readable || t->device.device_id == asked.device_id)) /* D9 */
         return 0;
-    return dlpack_py_impl_refuse(error, "device is %s, %s was asked for", dlpack_py_device_text(t->device, came_text),
+    return DLPACK_PY_IMPL_REFUSE(error, "device is %s, %s was asked for", dlpack_py_device_text(t->device, came_text),
                                  dlpack_py_device_text(asked, asked_text));
 }
 
@@ -2876,7 +2844,7 @@ dlpack_py_impl_examine(const void *managed, int32_t form, const dlpack_py_impl_t
         known |= DLPACK_PY_IMPL_MUST_COPY;
     if (form == DLPACK_PY_VERSIONED) {
         if (versioned->version.major != DLPACK_PY_PROTOCOL_MAJOR)
-            return dlpack_py_impl_refuse(
+            return DLPACK_PY_IMPL_REFUSE(
                 error, "the tensor has DLPack version %" PRIu32 ".%" PRIu32 ", major version %d was wanted",
                 versioned->version.major, versioned->version.minor, DLPACK_PY_PROTOCOL_MAJOR);
         v->flags = versioned->flags;
@@ -4128,18 +4096,6 @@ dlpack_py_impl_consume_own(const dlpack_py_impl_own *own, PyObject *obj, const d
     return dlpack_py_impl_take_managed(managed, terms, DLPACK_PY_PLAIN ? 0 : DLPACK_PY_IMPL_VALID, v);
 }
 
-/* Lends the tensor of such an object. Returns 1, or 0 with or without an exception. */
-static inline int
-dlpack_py_impl_lend_own(const dlpack_py_impl_own *own, PyObject *obj, DLTensor *t)
-{
-    const dlpack_py_exchange *x = (const dlpack_py_exchange *)own->table;
-    dlpack_py_offer offer;
-    const char *why;
-
-    return dlpack_py_impl_table_offer(x, obj, &offer) == 0 && offer.tensor->device.device_type == kDLCPU &&
-           dlpack_py_impl_table_lend(x, &offer, t, &why) == 0;
-}
-
 /* Put an exchange table on a type, as the type is made; a static type has been made ready before. The table's objects
  * are of the type that it was put on last in an interpreter. Does not keep the type alive. Returns 0, or -1 with an
  * exception. */
@@ -4225,8 +4181,11 @@ dlpack_py_borrow(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 #if DLPACK_PY_HAS_EXCHANGE_API
     dlpack_py_impl_terms terms = {NULL, NULL, NULL, NULL};
     const DLPackExchangeAPI *table;
+    const dlpack_py_exchange *x;
     const dlpack_py_impl_own *own;
     const dlpack_py_impl_type *type;
+    dlpack_py_offer offer;
+    const char *why;
     dlpack_py_impl_type room;
     dlpack_py_impl_gate *gate;
     dlpack_py_impl_export *copy;
@@ -4243,7 +4202,9 @@ dlpack_py_borrow(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
     table = (const DLPackExchangeAPI *)type->table;
     own = type->own;
     if (own != NULL) {
-        lent = dlpack_py_impl_lend_own(own, obj, &t);
+        x = (const dlpack_py_exchange *)own->table;
+        lent = dlpack_py_impl_table_offer(x, obj, &offer) == 0 && offer.tensor->device.device_type == kDLCPU &&
+               dlpack_py_impl_table_lend(x, &offer, &t, &why) == 0;
     }
     else if (table != NULL && table->dltensor_from_py_object_no_sync != NULL) {
         memset(&t, 0, sizeof(t)); /* some tables leave fields unset (X8) */
