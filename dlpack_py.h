@@ -862,8 +862,8 @@ dlpack_py_overlaps_itself(const DLTensor *t)
     return !dlpack_py_impl_is_nested(sorted, count);
 }
 
-/* Do two elements of size bytes in nested dimensions come closer than size to a distance? Looks at the two multiples of
- * the longest step that are near. effort: how many multiples may be looked at; returns 1 when none is left. */
+/* Do two elements of size bytes in nested dimensions come closer than size to a distance? Looks at the two multiples
+ * of the longest step that are near. effort: how many multiples may be looked at; returns 1 when none is left. */
 DLPACK_PY_IMPL_RARE int
 dlpack_py_impl_may_meet(const dlpack_py_impl_distance *sorted, int32_t count, int64_t size, int64_t distance,
                         int32_t *effort)
@@ -1284,7 +1284,7 @@ typedef struct dlpack_py_offer {
     uint64_t flags;         /* DLPACK_PY_FLAG_* that describe the data */
     uint32_t options;       /* DLPACK_PY_OFFER_... */
     /* Called before anything is exported. -1 with an exception refuses, as a rule with BufferError (P7). May be NULL.
-     * */
+     */
     int (*veto)(PyObject *owner, const dlpack_py_request *request);
     dlpack_py_embedded *embedded;   /* managed tensors in the owner, exported without an allocation; NULL: allocate */
     const dlpack_py_device *device; /* whose memory the data is in, or whose streams work on it; NULL: none */
@@ -1326,8 +1326,8 @@ dlpack_py_produce_args(PyObject *owner, const DLTensor *t, uint64_t flags, PyObj
 static inline PyObject *
 dlpack_py_produce_offer(const dlpack_py_offer *offer, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames);
 
-/* Answer a call of __dlpack_device__ from the tensor that __dlpack__ exports (P8). Returns a new tuple of two ints, or
- * NULL with an exception. */
+/* Answer a call of __dlpack_device__ from the tensor that __dlpack__ exports (P8). Returns a new tuple of two ints,
+ * or NULL with an exception. */
 static inline PyObject *
 dlpack_py_produce_device(const DLTensor *t);
 
@@ -1439,9 +1439,9 @@ dlpack_py_return_like_steal(PyObject *like, dlpack_py_view *v);
 static inline void *
 dlpack_py_data(const dlpack_py_view *v);
 
-/* Release a view: calls the producer's deleter. A second release does nothing; two threads must not release or use the
- * same view at once. Any thread, with or without a thread state; keeps an exception in flight. Without a thread state
- * it may wait for the GIL: hold no lock then that an attached thread may wait for. */
+/* Release a view: calls the producer's deleter. A second release does nothing; two threads must not release or use
+ * the same view at once. Any thread, with or without a thread state; keeps an exception in flight. Without a thread
+ * state it may wait for the GIL: hold no lock then that an attached thread may wait for. */
 static inline void
 dlpack_py_release(dlpack_py_view *v);
 
@@ -1450,8 +1450,8 @@ static inline void
 dlpack_py_move(dlpack_py_view *to, dlpack_py_view *from);
 
 /* Does obj offer a tensor at all, as PyObject_CheckBuffer asks for buffers? Returns 1 or 0 and sets no exception: an
- * exception in flight is kept; an error of the look-up other than AttributeError is reported as unraisable. The request
- * may still be refused. */
+ * exception in flight is kept; an error of the look-up other than AttributeError is reported as unraisable. The
+ * request may still be refused. */
 static inline int
 dlpack_py_check(PyObject *obj);
 
@@ -1516,9 +1516,9 @@ dlpack_py_impl_thread_state(void)
 #elif PY_VERSION_HEX >= 0x030C0000
     return _PyThreadState_UncheckedGet();
 #else
-    /* Before 3.12 this is the state that holds the GIL, of whichever thread. PyGILState knows a thread's own state, but
-     * not one of a subinterpreter. Where subinterpreters exist, the thread id of the holder is compared; the holder may
-     * end while it is read: a known limit. */
+    /* Before 3.12 this is the state that holds the GIL, of whichever thread. PyGILState knows a thread's own state,
+     * but not one of a subinterpreter. Where subinterpreters exist, the thread id of the holder is compared; the
+     * holder may end while it is read: a known limit. */
     PyThreadState *holder = _PyThreadState_UncheckedGet(), *own = PyGILState_GetThisThreadState();
     if (holder == NULL || holder == own)
         return holder;
@@ -1615,8 +1615,8 @@ dlpack_py_impl_type_tag(PyTypeObject *type)
 }
 #endif
 
-/* An exception that is set aside. Before 3.12 it stays as it was raised, for normalizing it runs Python code (K2); from
- * 3.12 on it is value. */
+/* An exception that is set aside. Before 3.12 it stays as it was raised, for normalizing it runs Python code (K2);
+ * from 3.12 on it is value. */
 typedef struct dlpack_py_impl_exception {
     PyObject *type, *value, *traceback;
 } dlpack_py_impl_exception;
@@ -1922,8 +1922,8 @@ dlpack_py_impl_export_new(const DLTensor *t, uint64_t flags, int32_t form, char 
     return e;
 }
 
-/* A new export of memory for a compact copy of t, which the caller fills. The copy is writable (P4). Returns NULL with
- * MemoryError in *error. Needs no thread state. */
+/* A new export of memory for a compact copy of t, which the caller fills. The copy is writable (P4). Returns NULL
+ * with MemoryError in *error. Needs no thread state. */
 DLPACK_PY_IMPL_RARE dlpack_py_impl_export *
 dlpack_py_impl_copy_new(const DLTensor *t, uint64_t flags, int32_t form, char order, size_t alignment,
                         dlpack_py_error *error)
@@ -2081,8 +2081,8 @@ struct dlpack_py_device {
     uintptr_t default_stream; /* what stream=None, and NULL in an exchange table, stand for (S2, S3, X4) */
     const struct dlpack_device_runtime *(*runtime)(void);
 
-    /* Make data that is exported in place ready: for the stream of the request (S1), or for the CPU (S10). Returns 0 or
-     * -1. */
+    /* Make data that is exported in place ready: for the stream of the request (S1), or for the CPU (S10). Returns 0
+     * or -1. */
     int (*make_ready)(const dlpack_py_offer *offer, const dlpack_py_request *request, const dlpack_py_plan *plan);
     /* Make the copy that the plan asks for, behind the pending work. Returns an export of the plan's form, or NULL. */
     dlpack_py_impl_export *(*copy)(const dlpack_py_offer *offer, const dlpack_py_request *request,
@@ -2248,8 +2248,8 @@ dlpack_py_parse_request(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnam
     return dlpack_py_parse_request_args(values[0], values[1], values[2], values[3], request);
 }
 
-/* The flags of an export in place. IS_COPIED describes another export (P4), unknown flags another producer, and padded
- * says nothing of whole bytes (D6). */
+/* The flags of an export in place. IS_COPIED describes another export (P4), unknown flags another producer, and
+ * padded says nothing of whole bytes (D6). */
 static inline uint64_t
 dlpack_py_impl_kept_flags(const DLTensor *t, uint64_t flags)
 {
@@ -2264,7 +2264,7 @@ dlpack_py_impl_is_on(const dlpack_py_device *device, DLDevice where)
 
 /* Decides how a request is met that names a device or a stream or asks for a copy, or where the data is not in CPU
  * memory, may have negative strides, or cannot be described by a legacy capsule. Returns 0, or -1 with *error filled.
- * */
+ */
 DLPACK_PY_IMPL_RARE int
 dlpack_py_impl_plan_unusual(const dlpack_py_offer *offer, const dlpack_py_request *request, dlpack_py_plan *plan,
                             dlpack_py_error *error)
@@ -2385,7 +2385,7 @@ dlpack_py_impl_export_copy(const dlpack_py_offer *offer, const dlpack_py_request
 }
 
 /* The embedded managed tensor of a plan, with a new reference to its owner (3.1); NULL where the plan is for another.
- * */
+ */
 static inline void *
 dlpack_py_impl_export_embedded(const dlpack_py_offer *offer, const dlpack_py_plan *plan);
 
@@ -2592,9 +2592,9 @@ DLPACK_PY_IMPL_RARE int
 dlpack_py_impl_consume_buffer(dlpack_py_impl_gate *gate, PyObject *obj, const dlpack_py_impl_terms *terms,
                               unsigned known, dlpack_py_view *v);
 
-/* Finds a method as Python finds special methods, on the type; where the type has none, on the instance (C6: proxies).
- * Sets *unbound to 1 where obj is to be passed as the first argument. Returns a new reference; NULL with AttributeError
- * or the error of a descriptor. */
+/* Finds a method as Python finds special methods, on the type; where the type has none, on the instance (C6:
+ * proxies). Sets *unbound to 1 where obj is to be passed as the first argument. Returns a new reference; NULL with
+ * AttributeError or the error of a descriptor. */
 static inline PyObject *
 dlpack_py_impl_find_method(PyObject *obj, PyObject *name, int *unbound)
 {
@@ -3735,8 +3735,8 @@ dlpack_py_impl_type_learn(dlpack_py_impl_cache *cache, PyTypeObject *type, dlpac
 }
 #endif
 
-/* What a type offers, valid until other code runs. room: where it is put if it cannot be remembered. Returns NULL with
- * MemoryError, KeyboardInterrupt or the like. */
+/* What a type offers, valid until other code runs. room: where it is put if it cannot be remembered. Returns NULL
+ * with MemoryError, KeyboardInterrupt or the like. */
 static inline const dlpack_py_impl_type *
 dlpack_py_impl_type_get(dlpack_py_impl_gate *gate, PyTypeObject *type, dlpack_py_impl_type *room)
 {
@@ -4076,8 +4076,8 @@ dlpack_py_impl_table_stream(const dlpack_py_exchange *x, DLDeviceType type, int3
     return -1;
 }
 
-/* Takes an object of a type with a table of this file. Returns 0, -1 with an exception,
- * or 1 where __dlpack__ is to be asked. */
+/* Takes an object of a type with a table of this file. Returns 0, -1 with an exception, or 1 where __dlpack__ is to
+ * be asked. */
 static inline int
 dlpack_py_impl_consume_own(const dlpack_py_impl_own *own, PyObject *obj, const dlpack_py_impl_terms *terms,
                            dlpack_py_view *v)
@@ -4228,8 +4228,8 @@ dlpack_py_borrow(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 /* ---- 3.6 Results like an argument --------------------------------------- */
 
 #if DLPACK_PY_HAS_EXCHANGE_API
-/* SetError of a table's allocator, called perhaps without a thread state: keeps the first report, to be raised when the
- * allocator has returned. */
+/* SetError of a table's allocator, called perhaps without a thread state: keeps the first report, to be raised when
+ * the allocator has returned. */
 DLPACK_PY_IMPL_RARE void
 dlpack_py_impl_note_error(void *context, const char *kind, const char *message)
 {
