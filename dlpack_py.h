@@ -3080,20 +3080,15 @@ static inline int
 dlpack_py_consume_request(PyObject *obj, const dlpack_py_request *request, const dlpack_py_want *want,
                           dlpack_py_view *v)
 {
-    dlpack_py_impl_terms terms = {NULL, NULL, NULL, NULL};
-    terms.want = want;
-    terms.request = request;
+    const dlpack_py_impl_terms terms = {want, request, NULL, NULL};
     return dlpack_py_impl_obtain(obj, &terms, v);
 }
 
 static inline int
 dlpack_py_consume(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
-    dlpack_py_impl_terms terms = {NULL, NULL, NULL, NULL};
-    dlpack_py_request request;
-    memset(&request, 0, sizeof(request));
-    terms.want = want;
-    terms.request = &request;
+    static const dlpack_py_request nothing = {{0, 0}, {0, 0}, 0, {kDLCPU, 0}, 0};
+    const dlpack_py_impl_terms terms = {want, &nothing, NULL, NULL};
     return dlpack_py_impl_obtain(obj, &terms, v);
 }
 
@@ -4179,7 +4174,7 @@ DLPACK_PY_IMPL_SHARED int
 dlpack_py_borrow(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
 #if DLPACK_PY_HAS_EXCHANGE_API
-    dlpack_py_impl_terms terms = {NULL, NULL, NULL, NULL};
+    const dlpack_py_impl_terms terms = {want, dlpack_py_impl_no_request(), NULL, NULL};
     const DLPackExchangeAPI *table;
     const dlpack_py_exchange *x;
     const dlpack_py_impl_own *own;
@@ -4211,8 +4206,6 @@ dlpack_py_borrow(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
         lent = table->dltensor_from_py_object_no_sync(obj, &t) == 0 && !PyErr_Occurred() &&
                !dlpack_py_impl_table_may_mislead(&t, NULL) && t.dtype.bits >= 8; /* fewer bits may be padded (X3) */
     }
-    terms.want = want;
-    terms.request = dlpack_py_impl_no_request();
     if (lent && dlpack_py_impl_examine(&t, 0, &terms, own != NULL && !DLPACK_PY_PLAIN ? DLPACK_PY_IMPL_VALID : 0, v,
                                        &copy, &error) == 0)
         return 0;
