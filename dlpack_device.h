@@ -1136,6 +1136,25 @@ dlpack_device_fetch(dlpack_py_impl_producer *producer, const dlpack_py_impl_term
     return result;
 }
 
+/* Asks an exchange table for the stream that its objects are worked on (X4). This is
+ * dlpack_py_device.get_work_stream. */
+static inline int
+dlpack_device_get_work_stream(const void *table, const dlpack_py_device *device, dlpack_py_work_stream *work)
+{
+#if DLPACK_PY_HAS_EXCHANGE_API
+    const DLPackExchangeAPI *exchange = (const DLPackExchangeAPI *)table;
+    void *stream = NULL; /* some tables leave it unset (X8) */
+    const int returned = exchange->current_work_stream((DLDeviceType)device->type, work->device_id, &stream);
+    work->handle = stream == NULL ? device->default_stream : (uintptr_t)stream;
+    return dlpack_py_impl_check_table_call(returned, "current_work_stream");
+#else
+    (void)table;
+    (void)device;
+    (void)work;
+    return -1;
+#endif
+}
+
 /* Orders the consumer's stream after the stream that the library of an exchange table works on (X4). This is
  * dlpack_py_device.follow. */
 static inline int
@@ -1156,7 +1175,7 @@ dlpack_device_follow(const void *table, const dlpack_py_impl_terms *terms, dlpac
     offer.pending_count = 1;
     memset(&plan, 0, sizeof(plan));
     plan.device = v->tensor.device;
-    if (dlpack_py_impl_ask_work((const DLPackExchangeAPI *)table, terms->device, &work) == 0 &&
+    if (dlpack_device_get_work_stream(table, terms->device, &work) == 0 &&
         dlpack_device_make_ready(&offer, terms->request, &plan) == 0)
         return 0;
     dlpack_py_release(v);
@@ -1183,6 +1202,7 @@ dlpack_device_follow(const void *table, const dlpack_py_impl_terms *terms, dlpac
         dlpack_device_copy,                                                   \
         dlpack_device_fetch,                                                  \
         dlpack_device_follow,                                                 \
+        dlpack_device_get_work_stream,                                        \
     }
 
 /* ---- 6 Letting go behind queued work ------------------------------------ */
@@ -1518,7 +1538,7 @@ dlpack_device_current_work(PyObject *obj, const dlpack_py_device *device, dlpack
         return -1;
 #if DLPACK_PY_HAS_EXCHANGE_API
     if (type->table != NULL && (!type->own || ((const dlpack_py_exchange *)type->table)->work_stream != NULL))
-        return dlpack_py_impl_ask_work((const DLPackExchangeAPI *)type->table, device, work) < 0 ? -1 : 1;
+        return dlpack_device_get_work_stream(type->table, device, work) < 0 ? -1 : 1;
 #endif
     (void)device;
     (void)work;

@@ -495,10 +495,13 @@ dlpack_py_impl_parse_device_text(const char *text, DLDevice *device)
     int32_t type;
     int length;
     for (type = kDLCPU; type <= DLPACK_PY_IMPL_LAST_DEVICE; type++) {
-        const char *name = dlpack_py_impl_device_name(type, &length), *rest = text + length;
+        const char *name = dlpack_py_impl_device_name(type, &length), *rest;
         int64_t id = 0;
 
-        if (length == 0 || strncmp(text, name, (size_t)length) != 0 || (*rest != '\0' && *rest != ':'))
+        if (length == 0 || strncmp(text, name, (size_t)length) != 0)
+            continue;
+        rest = text + length;
+        if (*rest != '\0' && *rest != ':')
             continue;
         if (*rest == ':') {
             rest++;
@@ -868,10 +871,11 @@ DLPACK_PY_IMPL_RARE int
 dlpack_py_impl_may_meet(const dlpack_py_impl_distance *sorted, int32_t count, int64_t size, int64_t distance,
                         int32_t *effort)
 {
-    const dlpack_py_impl_distance *longest = &sorted[count - 1];
+    const dlpack_py_impl_distance *longest;
     int64_t n, last;
     if (count == 0)
         return distance > -size && distance < size;
+    longest = &sorted[count - 1];
     n = distance / longest->step;
     if (distance < 0 && distance % longest->step != 0)
         n--; /* rounds down */
@@ -966,7 +970,7 @@ dlpack_py_impl_copy_bits(char *to, int64_t to_bit, const char *from, int64_t fro
  * Returns 0, or -1 with BufferError where dtype or shape differ; then nothing is written. Needs no thread state,
  * allocates nothing.
  */
-DLPACK_PY_IMPL_RARE int
+DLPACK_PY_IMPL_SHARED int
 dlpack_py_copy(const DLTensor *dst, const DLTensor *src, uint64_t flags, dlpack_py_error *error)
 {
     const int64_t bits = dlpack_py_impl_item_bits(src->dtype, flags);
@@ -1317,12 +1321,13 @@ static inline PyObject *
 dlpack_py_produce(PyObject *owner, const DLTensor *t, uint64_t flags, PyObject *const *args, Py_ssize_t nargs,
                   PyObject *kwnames);
 
-/* The same from four objects, each of which may be NULL for "not given": for Cython, pybind11 and METH_VARARGS. */
+/* As dlpack_py_produce, from four objects, each of which may be NULL for "not given": for Cython, pybind11 and
+ * METH_VARARGS. */
 static inline PyObject *
 dlpack_py_produce_args(PyObject *owner, const DLTensor *t, uint64_t flags, PyObject *stream, PyObject *max_version,
                        PyObject *dl_device, PyObject *copy);
 
-/* The same for all that an offer can say. */
+/* As dlpack_py_produce, for all that an offer can say. */
 static inline PyObject *
 dlpack_py_produce_offer(const dlpack_py_offer *offer, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames);
 
@@ -1378,8 +1383,8 @@ dlpack_py_wrap(const DLTensor *t, uint64_t flags, void *context, void (*free_fn)
 static inline int
 dlpack_py_consume(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v);
 
-/* The same, with a request: has_device with device, and copy, are honoured (C3). A stream is passed on; for streams
- * there is dlpack_device_consume. The version is not looked at. */
+/* As dlpack_py_consume, with a request: has_device with device, and copy, are honoured (C3). A stream is passed on;
+ * for streams there is dlpack_device_consume. The version is not looked at. */
 static inline int
 dlpack_py_consume_request(PyObject *obj, const dlpack_py_request *request, const dlpack_py_want *want,
                           dlpack_py_view *v);
@@ -1407,7 +1412,7 @@ static inline int
 dlpack_py_from_dlpack(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, const dlpack_py_want *want,
                       dlpack_py_view *v);
 
-/* The same from objects; device and copy may be NULL for "not given". */
+/* As dlpack_py_from_dlpack, from objects; device and copy may be NULL for "not given". */
 static inline int
 dlpack_py_from_dlpack_args(PyObject *x, PyObject *device, PyObject *copy, const dlpack_py_want *want,
                            dlpack_py_view *v);
@@ -1751,7 +1756,7 @@ dlpack_py_impl_gate_get(void);
 static inline PyObject *
 dlpack_py_impl_device_tuple(DLDevice device);
 DLPACK_PY_IMPL_RARE void
-dlpack_py_impl_drop_elsewhere(dlpack_py_impl_gate *gate, PyObject *owner, PyThreadState *current);
+dlpack_py_impl_drop_unattached(dlpack_py_impl_gate *gate, PyObject *owner, PyThreadState *current);
 
 /* What a file keeps for an interpreter, never freed (3.2). */
 struct dlpack_py_impl_gate {
@@ -1790,8 +1795,8 @@ dlpack_py_impl_drop(dlpack_py_impl_gate *gate, PyObject *owner)
     PyThreadState *current = dlpack_py_impl_thread_state();
 
     if (current == NULL || PyThreadState_GetInterpreter(current) != gate->interpreter)
-        dlpack_py_impl_drop_elsewhere(gate, owner, current);
-    else if (!DLPACK_PY_IMPL_LOAD(&gate->gone)) /* else another interpreter has the same address */
+        dlpack_py_impl_drop_unattached(gate, owner, current);
+    else if (!DLPACK_PY_IMPL_LOAD(&gate->gone)) /* gone: a new interpreter may have the same address */
         dlpack_py_impl_decref(owner);
 }
 
@@ -1853,7 +1858,7 @@ dlpack_py_impl_fold_offset(DLTensor *t)
         t->device.device_id = 0;
     else if (!dlpack_py_impl_has_address(t->device))
         return;
-    t->data = t->data == NULL ? NULL : (char *)t->data + t->byte_offset;
+    t->data = t->data == NULL ? NULL : (void *)((uintptr_t)t->data + (uintptr_t)t->byte_offset);
     t->byte_offset = 0;
     for (i = 0; i < t->ndim; i++) {
         if (t->shape[i] == 0)
@@ -2038,18 +2043,6 @@ dlpack_py_impl_destroy_legacy(PyObject *capsule)
     dlpack_py_impl_capsule_destructor(capsule, DLPACK_PY_LEGACY);
 }
 
-/* A new capsule that owns the managed tensor. On failure the tensor is deleted. */
-static inline PyObject *
-dlpack_py_impl_capsule_steal(void *managed, int32_t form)
-{
-    PyObject *capsule =
-        PyCapsule_New(managed, DLPACK_PY_IMPL_UNUSED_NAME(form),
-                      form == DLPACK_PY_VERSIONED ? dlpack_py_impl_destroy_versioned : dlpack_py_impl_destroy_legacy);
-    if (capsule == NULL)
-        dlpack_py_impl_delete(managed, form);
-    return capsule;
-}
-
 /* Put a managed tensor into a new capsule, which owns it.
  *
  * managed   a DLManagedTensorVersioned or DLManagedTensor, as form says; stolen, also on failure
@@ -2060,10 +2053,18 @@ dlpack_py_impl_capsule_steal(void *managed, int32_t form)
 static inline PyObject *
 dlpack_py_capsule_steal(void *managed, int32_t form)
 {
-    if (managed != NULL)
-        return dlpack_py_impl_capsule_steal(managed, form);
-    PyErr_SetString(PyExc_BufferError, "there is no managed tensor: it is malformed, or there was no memory for it");
-    return NULL;
+    PyObject *capsule;
+    if (managed == NULL) {
+        PyErr_SetString(PyExc_BufferError,
+                        "there is no managed tensor: it is malformed, or there was no memory for it");
+        return NULL;
+    }
+    capsule =
+        PyCapsule_New(managed, DLPACK_PY_IMPL_UNUSED_NAME(form),
+                      form == DLPACK_PY_VERSIONED ? dlpack_py_impl_destroy_versioned : dlpack_py_impl_destroy_legacy);
+    if (capsule == NULL)
+        dlpack_py_impl_delete(managed, form);
+    return capsule;
 }
 
 /* ---- 2.4 Producing ------------------------------------------------------ */
@@ -2092,6 +2093,9 @@ struct dlpack_py_device {
     /* Order the consumer's stream after the stream of an exchange table, for a view that was taken by it (X4).
      * Returns 0, or -1 and releases v. */
     int (*follow)(const void *table, const dlpack_py_impl_terms *terms, dlpack_py_view *v);
+    /* Ask an exchange table for the stream that its objects are worked on (X4). work: device_id is set; handle is out.
+     * Returns 0 or -1. */
+    int (*get_work_stream)(const void *table, const dlpack_py_device *device, dlpack_py_work_stream *work);
 };
 
 /* How a request is met. */
@@ -2099,7 +2103,7 @@ struct dlpack_py_plan {
     int32_t form;    /* DLPACK_PY_VERSIONED or DLPACK_PY_LEGACY */
     int32_t copy;    /* 1: a copy, 0: in place */
     DLDevice device; /* of the tensor in the capsule */
-    uint64_t flags;  /* likewise */
+    uint64_t flags;  /* of an export in place; a copy takes its flags from the offer */
 };
 
 /* Reads an integer: any object with __index__. What leaves int32_t becomes its limit. Returns 0, 1 where the object
@@ -2266,7 +2270,7 @@ dlpack_py_impl_is_on(const dlpack_py_device *device, DLDevice where)
  * memory, may have negative strides, or cannot be described by a legacy capsule. Returns 0, or -1 with *error filled.
  */
 DLPACK_PY_IMPL_RARE int
-dlpack_py_impl_plan_unusual(const dlpack_py_offer *offer, const dlpack_py_request *request, dlpack_py_plan *plan,
+dlpack_py_impl_plan_general(const dlpack_py_offer *offer, const dlpack_py_request *request, dlpack_py_plan *plan,
                             dlpack_py_error *error)
 {
     const DLTensor *t = offer->tensor;
@@ -2292,16 +2296,16 @@ dlpack_py_impl_plan_unusual(const dlpack_py_offer *offer, const dlpack_py_reques
                                      t->device.device_type == kDLCPU ? "" : " and goes there or to cpu");
     if (dlpack_py_impl_check_stream(plan->device, &request->stream, error) < 0) /* P6 */
         return -1;
+    if (for_cpu && !readable)
+        why = "the data is on a device that the CPU cannot read, and goes to the CPU as a copy only";
     for (i = 0; (offer->options & negative) != 0 && t->strides != NULL && i < t->ndim; i++) {
-        if (t->strides[i] >= 0 || t->shape[i] <= 1 || dlpack_py_is_empty(t))
+        if (t->strides[i] >= 0 || t->shape[i] <= 1 || why != NULL || dlpack_py_is_empty(t))
             continue;
         if ((offer->options & DLPACK_PY_OFFER_COPY_NEGATIVE) != 0)
             why = "a stride is negative, which is exported as a copy only"; /* D11 */
         else if (!plan->copy)
             return DLPACK_PY_IMPL_REFUSE(error, "a stride is negative, which is not exported; copy=True would be");
     }
-    if (for_cpu && !readable)
-        why = "the data is on a device that the CPU cannot read, and goes to the CPU as a copy only";
     if (why != NULL && request->copy == DLPACK_PY_COPY_NEVER)
         return DLPACK_PY_IMPL_REFUSE(error, "%s, and copy is False", why);
     plan->copy = plan->copy || why != NULL;
@@ -2356,7 +2360,7 @@ dlpack_py_impl_plan(const dlpack_py_offer *offer, const dlpack_py_request *reque
     if (t->device.device_type != kDLCPU || t->device.device_id != 0 || request->has_device || plan->copy ||
         request->stream.kind == DLPACK_PY_STREAM_HANDLE || offer->options != 0 ||
         (plan->form == DLPACK_PY_LEGACY && plan->flags != 0)) {
-        if (dlpack_py_impl_plan_unusual(offer, request, plan, &error) < 0)
+        if (dlpack_py_impl_plan_general(offer, request, plan, &error) < 0)
             return dlpack_py_raise(&error);
     }
     return 0;
@@ -2428,7 +2432,7 @@ dlpack_py_answer(const dlpack_py_offer *offer, const dlpack_py_request *request)
     if (dlpack_py_impl_plan(offer, request, &plan) < 0 ||
         (managed = dlpack_py_impl_export_offer(offer, request, &plan)) == NULL)
         return NULL;
-    capsule = dlpack_py_impl_capsule_steal(managed, plan.form);
+    capsule = dlpack_py_capsule_steal(managed, plan.form);
     /* Last, because an order of streams cannot be taken back. */
     if (capsule != NULL && !plan.copy && offer->pending_count > 0 &&
         offer->device->make_ready(offer, request, &plan) < 0) {
@@ -2668,7 +2672,7 @@ dlpack_py_impl_call_with(const dlpack_py_impl_producer *producer, unsigned pass,
  * word it differently. Returns 0, with or without an exception, where it refuses none. stream is never refused: it
  * was in the first version, and a call without it would mean another stream. */
 DLPACK_PY_IMPL_RARE unsigned
-dlpack_py_impl_refused(PyObject *exception, unsigned passed)
+dlpack_py_impl_find_refused(PyObject *exception, unsigned passed)
 {
     static const char *const all[] = {"no keyword argument", "incompatible function arguments"};
     static const char *const one[] = {"unexpected keyword", "invalid keyword", "not supported", "unsupported"};
@@ -2716,7 +2720,7 @@ dlpack_py_impl_call_again(dlpack_py_impl_producer *producer, unsigned pass, cons
 
     while (capsule == NULL && pass != 0 && PyErr_ExceptionMatches(PyExc_TypeError)) {
         last = dlpack_py_impl_exception_save();
-        refused = dlpack_py_impl_refused(last.value, pass);
+        refused = dlpack_py_impl_find_refused(last.value, pass);
         if (refused == 0) {
             if (PyErr_Occurred())
                 dlpack_py_impl_exception_clear(&last);
@@ -2965,8 +2969,7 @@ dlpack_py_impl_take_managed(DLManagedTensorVersioned *managed, const dlpack_py_i
     dlpack_py_error error;
 
     v->managed = NULL;
-    if (dlpack_py_impl_examine(managed, DLPACK_PY_VERSIONED, terms, known & ~DLPACK_PY_IMPL_CAN_ASK, v, &copy, &error) <
-        0) {
+    if (dlpack_py_impl_examine(managed, DLPACK_PY_VERSIONED, terms, known, v, &copy, &error) < 0) {
         dlpack_py_impl_delete(managed, DLPACK_PY_VERSIONED);
         return dlpack_py_raise(&error);
     }
@@ -3095,7 +3098,8 @@ dlpack_py_consume(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 static inline void *
 dlpack_py_data(const dlpack_py_view *v)
 {
-    return v->tensor.data == NULL ? NULL : (char *)v->tensor.data + v->tensor.byte_offset;
+    const DLTensor *t = &v->tensor;
+    return t->data == NULL ? NULL : (void *)((uintptr_t)t->data + (uintptr_t)t->byte_offset);
 }
 
 static inline void
@@ -3207,8 +3211,8 @@ dlpack_py_check(PyObject *obj)
             PyErr_Clear();
         offered = method != NULL && method != Py_None;
     }
-    dlpack_py_impl_exception_restore(saved);
     Py_XDECREF(method);
+    dlpack_py_impl_exception_restore(saved);
     return offered;
 }
 
@@ -3272,7 +3276,7 @@ dlpack_py_offer_embedded(dlpack_py_embedded *e)
 static inline int
 dlpack_py_impl_is_embedded(const dlpack_py_offer *offer)
 {
-    return offer->embedded != NULL && offer->tensor == &offer->embedded->versioned.dl_tensor;
+    return offer->tensor == &offer->embedded->versioned.dl_tensor;
 }
 
 static inline void *
@@ -3300,7 +3304,7 @@ dlpack_py_impl_export_embedded(const dlpack_py_offer *offer, const dlpack_py_pla
 #define DLPACK_PY_IMPL_GATE_NAME "dlpack_py.gate"
 
 typedef struct dlpack_py_impl_file {
-    dlpack_py_impl_word lock;  /* for changing the list, and for resetting a count; the process that holds it, or 0 */
+    dlpack_py_impl_word lock; /* for what is published and reset, here and in caches; the process that holds it, or 0 */
     dlpack_py_impl_word gates; /* dlpack_py_impl_gate *, the first of the list */
 } dlpack_py_impl_file;
 
@@ -3329,7 +3333,7 @@ dlpack_py_impl_unlock(dlpack_py_impl_word *lock)
 
 /* In a forked child no deleter is attaching: its count starts at 0. Called before each use of the count. */
 DLPACK_PY_IMPL_RARE void
-dlpack_py_impl_notice_fork(dlpack_py_impl_gate *gate)
+dlpack_py_impl_reset_after_fork(dlpack_py_impl_gate *gate)
 {
     dlpack_py_impl_file *file = dlpack_py_impl_this_file();
     const dlpack_py_impl_word process = DLPACK_PY_IMPL_PROCESS();
@@ -3347,12 +3351,12 @@ dlpack_py_impl_notice_fork(dlpack_py_impl_gate *gate)
 /* Drops an owner, or leaks it, on a thread that is not attached to its interpreter. current: the state that the
  * thread is attached with; NULL: none. */
 DLPACK_PY_IMPL_RARE void
-dlpack_py_impl_drop_elsewhere(dlpack_py_impl_gate *gate, PyObject *owner, PyThreadState *current)
+dlpack_py_impl_drop_unattached(dlpack_py_impl_gate *gate, PyObject *owner, PyThreadState *current)
 {
     const dlpack_py_impl_word process = DLPACK_PY_IMPL_PROCESS();
     PyThreadState *own, *made = NULL;
 
-    dlpack_py_impl_notice_fork(gate);
+    dlpack_py_impl_reset_after_fork(gate);
     /* The end of the interpreter waits for each deleter that is counted before it closes, until that is detached. */
     if ((DLPACK_PY_IMPL_ADD(&gate->deleters, 2) & 1) == 0 && !dlpack_py_impl_is_finalizing()) {
         if (current != NULL)
@@ -3397,7 +3401,7 @@ dlpack_py_impl_cache_free(dlpack_py_impl_cache *cache)
 }
 
 /* The destructor of the capsule in the interpreter's dictionary. It runs after the modules were torn down, also where
- * the exit callback was never run. A thread without the lock may stand on the gate: its next stays valid. */
+ * the exit callback was never run. A thread without the lock may still read gate->next: it stays valid. */
 DLPACK_PY_IMPL_RARE void
 dlpack_py_impl_gate_gone(PyObject *capsule)
 {
@@ -3428,7 +3432,7 @@ dlpack_py_impl_at_exit(PyObject *self, PyObject *unused)
     int waits = (DLPACK_PY_EXIT_WAIT) * 1000;
 
     (void)unused;
-    dlpack_py_impl_notice_fork(gate);
+    dlpack_py_impl_reset_after_fork(gate);
     (void)DLPACK_PY_IMPL_OR(&gate->deleters, 1);
     if (timer != NULL) {
         (void)PyThread_acquire_lock(timer, WAIT_LOCK);
@@ -3455,7 +3459,7 @@ dlpack_py_impl_gate_register(dlpack_py_impl_gate *gate)
 
     if (gate->registered)
         return 0;
-    gate->registered = 1; /* first: registering runs Python code, which may come here */
+    gate->registered = 1; /* first: registering runs Python code, which may call this function */
     self = PyCapsule_New(gate, DLPACK_PY_IMPL_GATE_NAME, NULL);
     if (self != NULL)
         method = PyCFunction_NewEx(&callback, self, NULL);
@@ -3467,7 +3471,7 @@ dlpack_py_impl_gate_register(dlpack_py_impl_gate *gate)
     Py_XDECREF(method);
     Py_XDECREF(module);
     if (result == NULL) {
-        if (dlpack_py_impl_is_fatal()) {
+        if (dlpack_py_impl_is_fatal() || PyErr_ExceptionMatches(PyExc_RecursionError)) {
             gate->registered = 0;
             return -1;
         }
@@ -3568,8 +3572,8 @@ dlpack_py_impl_gate_get(void)
     return gate != NULL ? gate : dlpack_py_impl_gate_find(interpreter);
 }
 
-/* Prepare this file for the current interpreter, where the module is made. Optional: the first use does it. A
- * subinterpreter whose first use is in an exit callback ends without waiting for deleters on other threads. Returns
+/* Prepare this file for the current interpreter, where the module is made. Optional: the first use does it. An
+ * interpreter whose first use is in an exit callback ends without waiting for deleters on other threads. Returns
  * 0, or -1 with MemoryError or RuntimeError. */
 static inline int
 dlpack_py_init(void)
@@ -3838,23 +3842,13 @@ dlpack_py_impl_table_failed(const dlpack_py_impl_terms *terms)
     return 1;
 }
 
-/* Asks a table for the stream that its objects are worked on (X4). work: device_id is set; handle is out. */
-DLPACK_PY_IMPL_RARE int
-dlpack_py_impl_ask_work(const DLPackExchangeAPI *table, const dlpack_py_device *device, dlpack_py_work_stream *work)
-{
-    void *stream = NULL; /* some tables leave it unset (X8) */
-    const int returned = table->current_work_stream((DLDeviceType)device->type, work->device_id, &stream);
-    work->handle = stream == NULL ? device->default_stream : (uintptr_t)stream;
-    return dlpack_py_impl_check_table_call(returned, "current_work_stream");
-}
-
 /* What the author offers of an object. */
 static inline int
 dlpack_py_impl_table_offer(const dlpack_py_exchange *x, PyObject *object, dlpack_py_offer *offer)
 {
     memset(offer, 0, sizeof(*offer));
     offer->owner = object;
-    return x->offer(object, offer);
+    return dlpack_py_impl_check_table_call(x->offer(object, offer), "offer");
 }
 
 /* Plans the export of an offer by a table. Data on a device is ordered on the table's stream; other data has no
@@ -3872,7 +3866,7 @@ dlpack_py_impl_table_plan(const dlpack_py_exchange *x, const dlpack_py_offer *of
     if (offer->device == NULL || !dlpack_py_impl_is_on(offer->device, plan->device))
         return 0;
     work.device_id = plan->device.device_id;
-    if (dlpack_py_impl_ask_work(&x->api, offer->device, &work) < 0)
+    if (offer->device->get_work_stream(&x->api, offer->device, &work) < 0)
         return -1;
     request->stream.kind = DLPACK_PY_STREAM_HANDLE;
     request->stream.handle = work.handle;
@@ -4126,7 +4120,7 @@ dlpack_py_exchange_add(PyTypeObject *type, const dlpack_py_exchange *exchange)
     own->next = (dlpack_py_impl_own *)DLPACK_PY_IMPL_LOAD(&gate->cache->own);
     DLPACK_PY_IMPL_STORE(&gate->cache->own, (dlpack_py_impl_word)own);
     dlpack_py_impl_unlock(lock);
-    PyType_Modified(type); /* what was learnt of it meanwhile is learnt again */
+    PyType_Modified(type); /* invalidates cached entries for the type */
     return 0;
 }
 #endif
@@ -4134,11 +4128,11 @@ dlpack_py_exchange_add(PyTypeObject *type, const dlpack_py_exchange *exchange)
 /* ---- 3.5 Consuming by an exchange table --------------------------------- */
 
 #if DLPACK_PY_HAS_EXCHANGE_API
-/* Is the answer of a table not to be relied on? A table synchronizes nothing (X4): of memory that is not the CPU's,
+/* Must __dlpack__ be asked instead of a table? A table synchronizes nothing (X4): of memory that is not the CPU's,
  * only a consumer with a stream of that device can use it. PyTorch's table exports lazily conjugated complex tensors
  * as they lie in memory (X9). */
 static inline int
-dlpack_py_impl_table_may_mislead(const DLTensor *t, const dlpack_py_device *device)
+dlpack_py_impl_must_ask_dlpack(const DLTensor *t, const dlpack_py_device *device)
 {
     return (t->device.device_type != kDLCPU && !dlpack_py_impl_is_on(device, t->device)) ||
            dlpack_py_impl_is_complex(t->dtype);
@@ -4160,7 +4154,7 @@ dlpack_py_impl_consume_by_other(const void *exchange, PyObject *obj, const dlpac
         return dlpack_py_impl_table_failed(terms);
     }
     if (!dlpack_py_impl_is_unknown(managed, DLPACK_PY_VERSIONED) &&
-        dlpack_py_impl_table_may_mislead(&managed->dl_tensor, terms->device)) {
+        dlpack_py_impl_must_ask_dlpack(&managed->dl_tensor, terms->device)) {
         dlpack_py_impl_delete(managed, DLPACK_PY_VERSIONED);
         return 1;
     }
@@ -4204,13 +4198,13 @@ dlpack_py_borrow(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
     else if (table != NULL && table->dltensor_from_py_object_no_sync != NULL) {
         memset(&t, 0, sizeof(t)); /* some tables leave fields unset (X8) */
         lent = table->dltensor_from_py_object_no_sync(obj, &t) == 0 && !PyErr_Occurred() &&
-               !dlpack_py_impl_table_may_mislead(&t, NULL) && t.dtype.bits >= 8; /* fewer bits may be padded (X3) */
+               !dlpack_py_impl_must_ask_dlpack(&t, NULL) && t.dtype.bits >= 8; /* fewer bits may be padded (X3) */
     }
     if (lent && dlpack_py_impl_examine(&t, 0, &terms, own != NULL && !DLPACK_PY_PLAIN ? DLPACK_PY_IMPL_VALID : 0, v,
                                        &copy, &error) == 0)
         return 0;
     if (PyErr_Occurred()) {
-        if (!PyErr_ExceptionMatches(PyExc_Exception))
+        if (dlpack_py_impl_is_fatal())
             return -1;
         PyErr_Clear(); /* consuming raises it again, if it applies there too */
     }
@@ -4591,7 +4585,7 @@ dlpack_py_impl_consume_buffer(dlpack_py_impl_gate *gate, PyObject *obj, const dl
     if (memory == NULL)
         return -1;
     if (PyObject_GetBuffer(memory, &buffer, PyBUF_RECORDS_RO) < 0) {
-        Py_DECREF(memory);
+        dlpack_py_impl_decref(memory);
         return -1;
     }
     flags = buffer.readonly ? DLPACK_PY_FLAG_READ_ONLY : 0;
@@ -4600,7 +4594,7 @@ dlpack_py_impl_consume_buffer(dlpack_py_impl_gate *gate, PyObject *obj, const dl
         (void)PyErr_NoMemory();
     PyBuffer_Release(&buffer);
     if (e == NULL) {
-        Py_DECREF(memory);
+        dlpack_py_impl_decref(memory);
         return -1;
     }
     e->keeper.owner = memory;
@@ -4608,10 +4602,21 @@ dlpack_py_impl_consume_buffer(dlpack_py_impl_gate *gate, PyObject *obj, const dl
     return dlpack_py_impl_take_managed(&e->managed.versioned, terms, known, v);
 }
 
+/* The private macros that remain are used by dlpack_device.h, by public macros, or by a second include. */
+#undef DLPACK_PY_IMPL_EXCHANGE
+#undef DLPACK_PY_IMPL_EXCHANGE_NAME
+#undef DLPACK_PY_IMPL_GATE_NAME
+#undef DLPACK_PY_IMPL_LOCK
+#undef DLPACK_PY_IMPL_MUST_COPY
+#undef DLPACK_PY_IMPL_PASS_COPY
+#undef DLPACK_PY_IMPL_PASS_DEVICE
+#undef DLPACK_PY_IMPL_PASS_STREAM
+#undef DLPACK_PY_IMPL_PASS_VERSION
+#undef DLPACK_PY_IMPL_TYPES
+#undef DLPACK_PY_IMPL_UNLOCK
 #undef DLPACK_PY_IMPL_UNUSED_NAME
 #undef DLPACK_PY_IMPL_USED_NAME
-#undef DLPACK_PY_IMPL_GATE_NAME
-#undef DLPACK_PY_IMPL_EXCHANGE_NAME
+#undef DLPACK_PY_IMPL_VALID
 
 #endif /* DLPACK_PY_PROTOCOL_LAYER */
 

@@ -233,3 +233,22 @@ for form in FORMS:
 """,
         out="owner ends\n" * 4,
     )
+
+
+def test_a_first_use_without_room_on_the_stack_is_tried_again_K5(child):
+    child("""
+import atexit, builtins
+real, before = builtins.__import__, atexit._ncallbacks()
+def no_room(name, *rest):
+    if name == "atexit":
+        raise RecursionError
+    return real(name, *rest)
+builtins.__import__ = no_room
+try:
+    probe.state()
+except RecursionError:
+    builtins.__import__ = real
+assert builtins.__import__ is real and atexit._ncallbacks() == before
+probe.state()
+assert atexit._ncallbacks() == before + 1
+""")

@@ -319,6 +319,15 @@ def test_several_streams_are_all_waited_for_S1(sim, platform):
     sim.synchronize(streams[2])
 
 
+def test_negative_strides_that_are_refused_in_place_go_to_the_cpu_as_a_copy_P5_D11(sim, platform):
+    stream = sim.stream()
+    array = platform.probe.Array((3,), (stream,), strides=(-1,), offset=2, options=platform.probe.REFUSE_NEGATIVE)
+    sim.fill(stream, array.address, 7, 3)
+    with refused(sim, "a stride is negative"):
+        array.__dlpack__(stream=stream)
+    assert array.__dlpack__(dl_device=(1, 0)) is not None
+
+
 def test_64_streams_can_be_pending_S1(sim, platform):
     streams = [sim.stream() for _ in range(65)]
     array = platform.probe.Array((8,), tuple(streams[:64]))
