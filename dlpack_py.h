@@ -3848,7 +3848,7 @@ dlpack_py_impl_table_offer(const dlpack_py_exchange *x, PyObject *object, dlpack
 {
     memset(offer, 0, sizeof(*offer));
     offer->owner = object;
-    return dlpack_py_impl_check_table_call(x->offer(object, offer), "offer");
+    return x->offer(object, offer) == 0 ? 0 : dlpack_py_impl_check_table_call(-1, "offer");
 }
 
 /* Plans the export of an offer by a table. Data on a device is ordered on the table's stream; other data has no
