@@ -14,7 +14,7 @@ cache=${XDG_CACHE_HOME:-$HOME/.cache}/dlpack_py
 kind=${1:-free-threaded}
 configure=(-q --disable-gil --disable-test-modules --with-ensurepip=no)
 case $kind in
-    free-threaded) ;;
+    free-threaded) configure+=("OPT=-DNDEBUG -fwrapv -O1") ;;
     debug) debug=d configure+=(--with-pydebug) ;;
     tsan)
         CC=$(compgen -c clang | grep -Ex 'clang(-[0-9]+)?' | sort -Vr | head -n 1) || true
