@@ -1705,18 +1705,14 @@ dlpack_py_impl_decref(PyObject *object)
 DLPACK_PY_IMPL_RARE int
 dlpack_py_raise(const dlpack_py_error *error)
 {
-    PyObject *type = PyExc_BufferError, *text;
-    switch (error->code) {
-    case DLPACK_PY_VALUE_ERROR: type = PyExc_ValueError; break;
-    case DLPACK_PY_TYPE_ERROR: type = PyExc_TypeError; break;
-    case DLPACK_PY_MEMORY_ERROR: type = PyExc_MemoryError; break;
-    case DLPACK_PY_RUNTIME_ERROR: type = PyExc_RuntimeError; break;
-    default: break;
-    }
+    PyObject *const types[] = {PyExc_BufferError, PyExc_ValueError, PyExc_TypeError, PyExc_MemoryError,
+                               PyExc_RuntimeError};
+    const int known = error->code >= DLPACK_PY_BUFFER_ERROR && error->code <= DLPACK_PY_RUNTIME_ERROR;
+    PyObject *text;
     /* A foreign name in the text may be no UTF-8, or may be cut within a character. */
     text = PyUnicode_DecodeUTF8(error->text, (Py_ssize_t)strlen(error->text), "replace");
     if (text != NULL)
-        PyErr_SetObject(type, text);
+        PyErr_SetObject(known ? types[error->code - 1] : PyExc_BufferError, text);
     Py_XDECREF(text);
     return -1;
 }
@@ -4452,33 +4448,14 @@ dlpack_py_impl_view_managed_steal(dlpack_py_view *v)
     return NULL;
 }
 
-/* Passes a view to the from_dlpack of the library of like. */
-DLPACK_PY_IMPL_RARE PyObject *
-dlpack_py_impl_return_by_function(dlpack_py_impl_cache *cache, PyObject *like, dlpack_py_view *v)
-{
-    PyTypeObject *type = dlpack_py_impl_carrier_type(cache);
-    PyObject *carrier = type == NULL ? NULL : (PyObject *)PyObject_New(dlpack_py_impl_carrier, type);
-    PyObject *from_dlpack, *made = NULL;
-
-    if (carrier == NULL) {
-        dlpack_py_release(v);
-        return NULL;
-    }
-    dlpack_py_move(&((dlpack_py_impl_carrier *)(void *)carrier)->view, v);
-    from_dlpack = dlpack_py_impl_find_from_dlpack(like);
-    if (from_dlpack != NULL)
-        made = PyObject_CallFunctionObjArgs(from_dlpack, carrier, NULL);
-    Py_XDECREF(from_dlpack);
-    Py_DECREF(carrier);
-    return made;
-}
-
 DLPACK_PY_IMPL_SHARED PyObject *
 dlpack_py_return_like_steal(PyObject *like, dlpack_py_view *v)
 {
     dlpack_py_impl_gate *gate = NULL;
     const dlpack_py_impl_type *type = NULL;
     dlpack_py_impl_type room;
+    PyObject *carrier = NULL, *from_dlpack, *made = NULL;
+    PyTypeObject *carrier_type;
 #if DLPACK_PY_HAS_EXCHANGE_API
     const DLPackExchangeAPI *table;
     DLManagedTensorVersioned *managed;
@@ -4510,7 +4487,20 @@ dlpack_py_return_like_steal(PyObject *like, dlpack_py_view *v)
         return NULL;
     }
 #endif
-    return dlpack_py_impl_return_by_function(gate->cache, like, v);
+    carrier_type = dlpack_py_impl_carrier_type(gate->cache);
+    if (carrier_type != NULL)
+        carrier = (PyObject *)PyObject_New(dlpack_py_impl_carrier, carrier_type);
+    if (carrier == NULL) {
+        dlpack_py_release(v);
+        return NULL;
+    }
+    dlpack_py_move(&((dlpack_py_impl_carrier *)(void *)carrier)->view, v);
+    from_dlpack = dlpack_py_impl_find_from_dlpack(like);
+    if (from_dlpack != NULL)
+        made = PyObject_CallFunctionObjArgs(from_dlpack, carrier, NULL);
+    Py_XDECREF(from_dlpack);
+    Py_DECREF(carrier);
+    return made;
 }
 
 /* ---- 3.7 The buffer protocol -------------------------------------------- */
