@@ -3302,6 +3302,7 @@ dlpack_py_impl_export_embedded(const dlpack_py_offer *offer, const dlpack_py_pla
 typedef struct dlpack_py_impl_file {
     dlpack_py_impl_word lock; /* for what is published and reset, here and in caches; the process that holds it, or 0 */
     dlpack_py_impl_word gates; /* dlpack_py_impl_gate *, the first of the list */
+    dlpack_py_impl_gate *retired;
 } dlpack_py_impl_file;
 
 static inline dlpack_py_impl_file *
@@ -3413,6 +3414,8 @@ dlpack_py_impl_gate_gone(PyObject *capsule)
         link = &((dlpack_py_impl_gate *)DLPACK_PY_IMPL_LOAD(link))->next;
     if (DLPACK_PY_IMPL_LOAD(link) != 0)
         DLPACK_PY_IMPL_STORE(link, DLPACK_PY_IMPL_LOAD(&gate->next));
+    gate->retired = file->retired;
+    file->retired = gate;
     dlpack_py_impl_unlock(&file->lock);
     gate->cache = NULL;
     dlpack_py_impl_cache_free(cache);

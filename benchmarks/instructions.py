@@ -24,7 +24,7 @@ CALLS = {
     "f(numpy), capsule": (1200, 1777),
     "f(torch), borrowed by its exchange table": (830, 1137),
     "f(torch), owned by its exchange table": (1070, 1484),
-    "return own object": (380, 416),
+    "return own object": (380, 432),
     "return to NumPy": (2300, 12032),
     "return to torch by its exchange table": (3800, 7205),
     "__dlpack__(), embedded, capsule dropped": (560, 594),
