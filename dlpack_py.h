@@ -1758,6 +1758,7 @@ dlpack_py_impl_drop_unattached(dlpack_py_impl_gate *gate, PyObject *owner, PyThr
 struct dlpack_py_impl_gate {
     PyInterpreterState *interpreter;
     dlpack_py_impl_word next;           /* dlpack_py_impl_gate *, in the list of this file */
+    dlpack_py_impl_gate *retired;       /* in the list of gates that are gone, where leak checkers find them */
     dlpack_py_impl_word deleters;       /* bit 0: closing; above it, the count of deleters that are attaching */
     dlpack_py_impl_word gone;           /* the interpreter's modules have been torn down */
     dlpack_py_impl_word process;        /* that the count belongs to */
