@@ -26,7 +26,7 @@ CALLS = {
     "f(torch), owned by its exchange table": (1070, 1484),
     "return own object": (380, 432),
     "return to NumPy": (2300, 12032),
-    "return to torch by its exchange table": (3800, 7205),
+    "return to torch by its exchange table": (3800, 7298),
     "__dlpack__(), embedded, capsule dropped": (560, 594),
     "__dlpack__(max_version=(1, 3)), embedded": (620, 814),
     "__dlpack__(), allocated": (560, 984),
