@@ -1681,8 +1681,7 @@ dlpack_py_impl_exception_restore(dlpack_py_impl_exception e)
 {
     if (PyErr_Occurred())
         PyErr_WriteUnraisable(NULL);
-    if (e.type != NULL || e.value != NULL)
-        dlpack_py_impl_exception_raise(e);
+    dlpack_py_impl_exception_raise(e);
 }
 
 /* Drops a reference, and keeps the exception in flight. */
@@ -2385,8 +2384,7 @@ dlpack_py_impl_export_copy(const dlpack_py_offer *offer, const dlpack_py_request
     return NULL;
 }
 
-/* The embedded managed tensor of a plan, with a new reference to its owner (3.1); NULL where the plan is for another.
- */
+/* The embedded managed tensor of a plan, with a new reference to its owner (3.1); NULL: not the one that is planned. */
 static inline void *
 dlpack_py_impl_export_embedded(const dlpack_py_offer *offer, const dlpack_py_plan *plan);
 
@@ -3087,8 +3085,7 @@ dlpack_py_consume_request(PyObject *obj, const dlpack_py_request *request, const
 static inline int
 dlpack_py_consume(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
-    static const dlpack_py_request nothing = {{0, 0}, {0, 0}, 0, {kDLCPU, 0}, 0};
-    const dlpack_py_impl_terms terms = {want, &nothing, NULL, NULL};
+    const dlpack_py_impl_terms terms = {want, dlpack_py_impl_no_request(), NULL, NULL};
     return dlpack_py_impl_obtain(obj, &terms, v);
 }
 
@@ -3761,8 +3758,7 @@ typedef struct dlpack_py_exchange {
     int (*offer)(PyObject *self, dlpack_py_offer *offer);
     PyObject *(*make_steal)(PyTypeObject *type, dlpack_py_view *v);
     const dlpack_py_want *want;
-    int (*work_stream)(DLDeviceType type, int32_t id,
-                       void **out); /* NULL: objects are in memory that the CPU can read */
+    int (*work_stream)(DLDeviceType type, int32_t id, void **out); /* NULL: for memory that the CPU can read */
 } dlpack_py_exchange;
 
 /* Define the exchange table of a type, at file scope, with a semicolon.
@@ -3779,8 +3775,8 @@ typedef struct dlpack_py_exchange {
  * DLPACK_PY_EXCHANGE_API_WITH_STREAM, with one argument more:
  *
  * work_stream   int (DLDeviceType type, int32_t id, void **stream): the stream of device id on which the calling thread
- *               works on such objects. Returns 0 with *stream as it crosses the protocol, (void
- *               *)dlpack_cuda_stream(s); NULL is the legacy default stream. Returns -1 with BufferError for an
+ *               works on such objects. Returns 0 with *stream as it crosses the protocol, for example
+ *               (void *)dlpack_cuda_stream(s); NULL is the legacy default stream. Returns -1 with BufferError for an
  *               unknown device. Where each object has a stream of its own, that stream is pending in its offer, and
  *               is ordered before this one (X4). make_steal gets tensors that are ordered on this stream.
  */
@@ -3912,8 +3908,8 @@ dlpack_py_impl_table_lend(const dlpack_py_exchange *x, const dlpack_py_offer *of
     if (offer->pending_count > 0) {
         if (offer->device->make_ready(offer, &request, &plan) < 0)
             return -1;
-        if (dlpack_py_validate(t, offer->flags, &error) <
-            0) /* other threads may have changed it while this one waited */
+        /* Other threads may have changed the tensor while this one waited. */
+        if (dlpack_py_validate(t, offer->flags, &error) < 0)
             return dlpack_py_raise(&error);
     }
     *out = *t;

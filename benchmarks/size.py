@@ -21,7 +21,7 @@ EXAMPLE = ROOT / "examples" / "minimal" / "image.c"
 COMPILER = os.environ.get("CC", "cc")
 
 # What each figure may not pass: what it is today. MUST is what it is to be at last.
-LIMITS = {"lines": 4702, "functions": 180, "public functions": 48, "private functions with one caller": 54}
+LIMITS = {"lines": 4698, "functions": 180, "public functions": 48, "private functions with one caller": 54}
 MUST = {
     "lines": 3900,
     "functions": 215,
