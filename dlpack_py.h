@@ -1546,24 +1546,37 @@ dlpack_py_impl_is_finalizing(void)
 #endif
 }
 
+/* The dictionary of the first class in a type's MRO that has one of two names. Returns a new reference, or NULL with or
+ * without an exception. */
+DLPACK_PY_IMPL_RARE PyObject *
+dlpack_py_impl_first_with(PyTypeObject *type, PyObject *name, PyObject *other)
+{
+    PyObject *bases = PyObject_GetAttrString((PyObject *)type, "__mro__"), *names = NULL;
+    Py_ssize_t i, count = bases == NULL ? 0 : PyTuple_Size(bases);
+    int has = 0;
+
+    for (i = 0; i < count && has == 0; i++) {
+        Py_XDECREF(names);
+        names = PyObject_GetAttrString(PyTuple_GetItem(bases, i), "__dict__");
+        has = names == NULL ? -1 : PySequence_Contains(names, name);
+        if (has == 0)
+            has = PySequence_Contains(names, other);
+    }
+    Py_XDECREF(bases);
+    if (has <= 0)
+        Py_CLEAR(names);
+    return names;
+}
+
 /* Looks a name up on a type and its bases, as CPython does for special methods. Returns a new reference, or NULL with
  * or without an exception. */
 static inline PyObject *
 dlpack_py_impl_type_lookup(PyTypeObject *type, PyObject *name)
 {
 #if !DLPACK_PY_IMPL_HAS_TYPE_LOOKUP
-    PyObject *bases = PyObject_GetAttrString((PyObject *)type, "__mro__"), *found = NULL;
-    Py_ssize_t i, count = bases == NULL ? 0 : PyTuple_Size(bases);
-    for (i = 0; i < count && found == NULL && !PyErr_Occurred(); i++) {
-        PyObject *names = PyObject_GetAttrString(PyTuple_GetItem(bases, i), "__dict__");
-        if (names == NULL)
-            break;
-        found = PyObject_GetItem(names, name);
-        if (found == NULL && PyErr_ExceptionMatches(PyExc_KeyError))
-            PyErr_Clear();
-        Py_DECREF(names);
-    }
-    Py_XDECREF(bases);
+    PyObject *names = dlpack_py_impl_first_with(type, name, name);
+    PyObject *found = names == NULL ? NULL : PyObject_GetItem(names, name);
+    Py_XDECREF(names);
     return found;
 #elif PY_VERSION_HEX >= 0x030D0000
     return _PyType_LookupRef(type, name);
@@ -1773,6 +1786,16 @@ typedef struct dlpack_py_impl_keeper {
     void (*free_fn)(void *context);
     void *block; /* to be freed; NULL: embedded in the owner (3.1) */
 } dlpack_py_impl_keeper;
+
+/* Managed tensors of both forms as part of the author's object: an export then allocates nothing but its capsule. The
+ * object must not change shape, strides, memory or flags while an export lives. All exports share struct, shape and
+ * strides: a consumer that writes to them, as it may to a tensor of its own, changes the others and later ones. Embed
+ * only for consumers that read. */
+struct dlpack_py_embedded {
+    DLManagedTensorVersioned versioned;
+    DLManagedTensor legacy;
+    dlpack_py_impl_keeper keeper; /* owner is borrowed: the object that this is part of */
+};
 
 /* An export: a managed tensor with its keeper, its shape and strides and, for a copy, its data, in one allocation. */
 typedef struct dlpack_py_impl_export {
@@ -2319,10 +2342,6 @@ dlpack_py_impl_plan_general(const dlpack_py_offer *offer, const dlpack_py_reques
     return DLPACK_PY_IMPL_REFUSE(error, "%s, which a legacy capsule cannot say: ask with max_version=(1, 0)", why);
 }
 
-/* Is the tensor of the offer the embedded one, as dlpack_py_embed validated it (3.1)? */
-static inline int
-dlpack_py_impl_is_embedded(const dlpack_py_offer *offer);
-
 /* Checks what an author offers, and decides how the request is met: in place or by a copy, on which device, in which
  * form. Reads no data. Returns 0, or -1 with BufferError (D8, P3, P4, P5, P7), ValueError (P6), SystemError (the
  * offer makes no sense) or the exception of veto. */
@@ -2346,7 +2365,7 @@ dlpack_py_impl_plan(const dlpack_py_offer *offer, const dlpack_py_request *reque
                      offer->pending_count, DLPACK_PY_MAX_PENDING);
         return -1;
     }
-    if ((offer->embedded == NULL || !dlpack_py_impl_is_embedded(offer)) &&
+    if ((offer->embedded == NULL || t != &offer->embedded->versioned.dl_tensor) && /* else it was validated (3.1) */
         dlpack_py_validate(t, offer->flags, &error) < 0)
         return dlpack_py_raise(&error);
     plan->form = request->max_version.major < 1 ? DLPACK_PY_LEGACY : DLPACK_PY_VERSIONED;
@@ -2536,13 +2555,17 @@ struct dlpack_py_impl_type {
 #define DLPACK_PY_IMPL_DLPACK 4        /* "__dlpack__" */
 #define DLPACK_PY_IMPL_DLPACK_DEVICE 5 /* "__dlpack_device__" */
 #define DLPACK_PY_IMPL_EXCHANGE 6      /* "__dlpack_c_exchange_api__" */
+#define DLPACK_PY_IMPL_NAMESPACE 7     /* "__array_namespace__" */
+#define DLPACK_PY_IMPL_MODULE 8        /* "__module__" */
+#define DLPACK_PY_IMPL_FROM_DLPACK 9   /* "from_dlpack" */
+#define DLPACK_PY_IMPL_NAMES 10
 typedef struct dlpack_py_impl_cache {
-    PyObject *names[7];          /* DLPACK_PY_IMPL_DLPACK ...; bit i of DLPACK_PY_IMPL_PASS_... is names[i] */
-    PyObject *only_version;      /* the tuple ("max_version",) */
-    PyObject *version;           /* the tuple that is passed as max_version */
-    PyObject *cpu;               /* the tuple (1, 0) */
-    dlpack_py_impl_word carrier; /* PyTypeObject *, made at its first use (3.6) */
-    dlpack_py_impl_word own;     /* dlpack_py_impl_own *: the types with a table of this file (3.4) */
+    PyObject *names[DLPACK_PY_IMPL_NAMES]; /* DLPACK_PY_IMPL_DLPACK ...; bit i of DLPACK_PY_IMPL_PASS_... is names[i] */
+    PyObject *only_version;                /* the tuple ("max_version",) */
+    PyObject *version;                     /* the tuple that is passed as max_version */
+    PyObject *cpu;                         /* the tuple (1, 0) */
+    dlpack_py_impl_word carrier;           /* PyTypeObject *, made at its first use (3.6) */
+    dlpack_py_impl_word own;               /* dlpack_py_impl_own *: the types with a table of this file (3.4) */
 #if DLPACK_PY_IMPL_HAS_TYPE_SLOTS
     dlpack_py_impl_type types[DLPACK_PY_IMPL_TYPES];
 #endif
@@ -2791,19 +2814,14 @@ dlpack_py_impl_check_place(const DLTensor *t, const dlpack_py_impl_terms *terms,
                                      "(the option DLPACK_PY_NOTHING_PENDING takes it as it is)",
                                      dlpack_py_device_text(t->device, came_text));
     }
-    if (copies) {
-        if (!request->has_device)
-            asked = want != NULL && want->device > 0 ? dlpack_py_impl_device(want->device, 0) : cpu;
-        if (readable && asked.device_type == kDLCPU && (want == NULL || want->device <= 0 || want->device == kDLCPU))
-            return 0;
-        return DLPACK_PY_IMPL_REFUSE(error, "device is %s, %s was asked for: a copy is made from and to the CPU only",
-                                     dlpack_py_device_text(t->device, came_text),
-                                     dlpack_py_device_text(asked, asked_text));
-    }
-    if (came == (int32_t)asked.device_type && (readable || t->device.device_id == asked.device_id)) /* D9 */
+    if (copies && !request->has_device)
+        asked = want != NULL && want->device > 0 ? dlpack_py_impl_device(want->device, 0) : cpu;
+    if (copies ? readable && asked.device_type == kDLCPU && (want == NULL || want->device <= (int32_t)kDLCPU)
+               : came == (int32_t)asked.device_type && (readable || t->device.device_id == asked.device_id)) /* D9 */
         return 0;
-    return DLPACK_PY_IMPL_REFUSE(error, "device is %s, %s was asked for", dlpack_py_device_text(t->device, came_text),
-                                 dlpack_py_device_text(asked, asked_text));
+    return DLPACK_PY_IMPL_REFUSE(error, "device is %s, %s was asked for%s", dlpack_py_device_text(t->device, came_text),
+                                 dlpack_py_device_text(asked, asked_text),
+                                 copies ? ": a copy is made from and to the CPU only" : "");
 }
 
 /* A major version that this file does not know: only the deleter can be relied on (K6). */
@@ -3212,16 +3230,6 @@ dlpack_py_check(PyObject *obj)
 
 /* ---- 3.1 Managed tensors in the author's object ------------------------- */
 
-/* Managed tensors of both forms as part of the author's object: an export then allocates nothing but its capsule. The
- * object must not change shape, strides, memory or flags while an export lives. All exports share struct, shape and
- * strides: a consumer that writes to them, as it may to a tensor of its own, changes the others and later ones. Embed
- * only for consumers that read. */
-struct dlpack_py_embedded {
-    DLManagedTensorVersioned versioned;
-    DLManagedTensor legacy;
-    dlpack_py_impl_keeper keeper; /* owner is borrowed: the object that this is part of */
-};
-
 /* Fill the managed tensors in the author's object, as the object is made.
  *
  * owner   the object; borrowed now, held by each export
@@ -3267,19 +3275,13 @@ dlpack_py_offer_embedded(dlpack_py_embedded *e)
     return offer;
 }
 
-static inline int
-dlpack_py_impl_is_embedded(const dlpack_py_offer *offer)
-{
-    return offer->tensor == &offer->embedded->versioned.dl_tensor;
-}
-
 static inline void *
 dlpack_py_impl_export_embedded(const dlpack_py_offer *offer, const dlpack_py_plan *plan)
 {
     dlpack_py_embedded *e = offer->embedded;
     const DLDevice device = e->versioned.dl_tensor.device;
 
-    if (!dlpack_py_impl_is_embedded(offer) || plan->flags != e->versioned.flags ||
+    if (offer->tensor != &e->versioned.dl_tensor || plan->flags != e->versioned.flags ||
         plan->device.device_type != device.device_type || plan->device.device_id != device.device_id)
         return NULL; /* the author changed the offer, or the request names another device */
     Py_INCREF(e->keeper.owner);
@@ -3387,7 +3389,7 @@ dlpack_py_impl_cache_free(dlpack_py_impl_cache *cache)
         DLPACK_PY_FREE(own);
     }
     Py_XDECREF((PyObject *)DLPACK_PY_IMPL_LOAD(&cache->carrier));
-    for (i = 0; i < 7; i++)
+    for (i = 0; i < DLPACK_PY_IMPL_NAMES; i++)
         Py_XDECREF(cache->names[i]);
     Py_XDECREF(cache->only_version);
     Py_XDECREF(cache->version);
@@ -3488,8 +3490,9 @@ dlpack_py_impl_gate_register(dlpack_py_impl_gate *gate)
 DLPACK_PY_IMPL_RARE dlpack_py_impl_gate *
 dlpack_py_impl_gate_new(PyInterpreterState *interpreter)
 {
-    static const char names[7][26] = {
-        "max_version", "dl_device", "copy", "stream", "__dlpack__", "__dlpack_device__", "__dlpack_c_exchange_api__"};
+    static const char names[] = "max_version\0dl_device\0copy\0stream\0__dlpack__\0__dlpack_device__\0"
+                                "__dlpack_c_exchange_api__\0__array_namespace__\0__module__\0from_dlpack";
+    const char *name = names;
     dlpack_py_impl_gate *gate = (dlpack_py_impl_gate *)DLPACK_PY_MALLOC(sizeof(*gate));
     dlpack_py_impl_cache *cache = gate == NULL ? NULL : (dlpack_py_impl_cache *)DLPACK_PY_MALLOC(sizeof(*cache));
     int i = 0;
@@ -3505,9 +3508,9 @@ dlpack_py_impl_gate_new(PyInterpreterState *interpreter)
     gate->interpreter = interpreter;
     gate->process = DLPACK_PY_IMPL_PROCESS();
     gate->cache = cache;
-    while (i < 7 && (cache->names[i] = PyUnicode_InternFromString(names[i])) != NULL)
-        i++;
-    if (i == 7 && (cache->only_version = PyTuple_Pack(1, cache->names[0])) != NULL &&
+    for (; i < DLPACK_PY_IMPL_NAMES && (cache->names[i] = PyUnicode_InternFromString(name)) != NULL; i++)
+        name += strlen(name) + 1;
+    if (i == DLPACK_PY_IMPL_NAMES && (cache->only_version = PyTuple_Pack(1, cache->names[0])) != NULL &&
         (cache->version = Py_BuildValue("(ii)", DLPACK_PY_PROTOCOL_MAJOR, DLPACK_PY_PROTOCOL_MINOR)) != NULL &&
         (cache->cpu = Py_BuildValue("(ii)", (int)kDLCPU, 0)) != NULL)
         return gate;
@@ -3622,18 +3625,11 @@ dlpack_py_impl_usable_table(const DLPackExchangeAPIHeader *header)
 DLPACK_PY_IMPL_RARE int
 dlpack_py_impl_is_overridden(dlpack_py_impl_cache *cache, PyTypeObject *type)
 {
-    PyObject *bases = PyObject_GetAttrString((PyObject *)type, "__mro__"), *names;
-    Py_ssize_t i, count = bases == NULL ? -1 : PyTuple_Size(bases);
-    int has_table = count < 0 ? -1 : 0, has_method = 0;
-
-    for (i = 0; i < count && has_table == 0 && has_method == 0; i++) {
-        names = PyObject_GetAttrString(PyTuple_GetItem(bases, i), "__dict__");
-        has_table = names == NULL ? -1 : PySequence_Contains(names, cache->names[DLPACK_PY_IMPL_EXCHANGE]);
-        has_method = has_table < 0 ? -1 : PySequence_Contains(names, cache->names[DLPACK_PY_IMPL_DLPACK]);
-        Py_XDECREF(names);
-    }
-    Py_XDECREF(bases);
-    return has_table < 0 || has_method < 0 ? -1 : !has_table;
+    PyObject *const table = cache->names[DLPACK_PY_IMPL_EXCHANGE];
+    PyObject *names = dlpack_py_impl_first_with(type, table, cache->names[DLPACK_PY_IMPL_DLPACK]);
+    const int has_table = names == NULL ? -1 : PySequence_Contains(names, table);
+    Py_XDECREF(names);
+    return has_table < 0 ? -1 : !has_table;
 }
 
 /* The referent of a weak reference, a new reference; NULL where it is dead. */
@@ -4366,16 +4362,16 @@ dlpack_py_impl_carrier_type(dlpack_py_impl_cache *cache)
 /* Finds the from_dlpack of the library of obj: of its array namespace, or else of the module of its type, or of the
  * package around that. Returns a new reference, or NULL with an exception. */
 DLPACK_PY_IMPL_RARE PyObject *
-dlpack_py_impl_find_from_dlpack(PyObject *obj)
+dlpack_py_impl_find_from_dlpack(PyObject *const *names, PyObject *obj)
 {
     PyObject *type = (PyObject *)Py_TYPE(obj), *module, *found, *name = NULL;
     Py_ssize_t dot = 1;
 
-    found = PyObject_GetAttrString(type, "__array_namespace__");
+    found = PyObject_GetAttr(type, names[DLPACK_PY_IMPL_NAMESPACE]);
     if (found != NULL) {
         Py_DECREF(found);
-        module = PyObject_CallMethod(obj, "__array_namespace__", NULL);
-        found = module == NULL ? NULL : PyObject_GetAttrString(module, "from_dlpack");
+        module = PyObject_CallMethodObjArgs(obj, names[DLPACK_PY_IMPL_NAMESPACE], NULL);
+        found = module == NULL ? NULL : PyObject_GetAttr(module, names[DLPACK_PY_IMPL_FROM_DLPACK]);
         Py_XDECREF(module);
         if (found == NULL && module != NULL && PyErr_ExceptionMatches(PyExc_AttributeError))
             dlpack_py_impl_refuse_value(PyExc_TypeError, "no %U can be made: its array namespace has no from_dlpack",
@@ -4384,12 +4380,12 @@ dlpack_py_impl_find_from_dlpack(PyObject *obj)
     }
     if (PyErr_ExceptionMatches(PyExc_AttributeError)) {
         PyErr_Clear();
-        name = PyObject_GetAttrString(type, "__module__");
+        name = PyObject_GetAttr(type, names[DLPACK_PY_IMPL_MODULE]);
     }
     while (name != NULL && PyUnicode_Check(name) && dot > 0) {
         PyObject *whole = name;
         module = PyImport_Import(whole);
-        found = module == NULL ? NULL : PyObject_GetAttrString(module, "from_dlpack");
+        found = module == NULL ? NULL : PyObject_GetAttr(module, names[DLPACK_PY_IMPL_FROM_DLPACK]);
         Py_XDECREF(module);
         dot = PyUnicode_FindChar(whole, '.', 0, PyUnicode_GetLength(whole), -1);
         if (found != NULL ||
@@ -4495,7 +4491,7 @@ dlpack_py_return_like_steal(PyObject *like, dlpack_py_view *v)
         return NULL;
     }
     dlpack_py_move(&((dlpack_py_impl_carrier *)(void *)carrier)->view, v);
-    from_dlpack = dlpack_py_impl_find_from_dlpack(like);
+    from_dlpack = dlpack_py_impl_find_from_dlpack(gate->cache->names, like);
     if (from_dlpack != NULL)
         made = PyObject_CallFunctionObjArgs(from_dlpack, carrier, NULL);
     Py_XDECREF(from_dlpack);
@@ -4595,9 +4591,13 @@ dlpack_py_impl_consume_buffer(dlpack_py_impl_gate *gate, PyObject *obj, const dl
 /* The private macros that remain are used by dlpack_device.h, by public macros, or by a second include. */
 #undef DLPACK_PY_IMPL_EXCHANGE
 #undef DLPACK_PY_IMPL_EXCHANGE_NAME
+#undef DLPACK_PY_IMPL_FROM_DLPACK
 #undef DLPACK_PY_IMPL_GATE_NAME
 #undef DLPACK_PY_IMPL_LOCK
+#undef DLPACK_PY_IMPL_MODULE
 #undef DLPACK_PY_IMPL_MUST_COPY
+#undef DLPACK_PY_IMPL_NAMES
+#undef DLPACK_PY_IMPL_NAMESPACE
 #undef DLPACK_PY_IMPL_PASS_COPY
 #undef DLPACK_PY_IMPL_PASS_DEVICE
 #undef DLPACK_PY_IMPL_PASS_STREAM

@@ -57,6 +57,7 @@ point_unraisable(void);
 #define PyObject_Call(...) RUNS(PyObject_Call, NULL, (__VA_ARGS__))
 #define PyObject_CallFunctionObjArgs(...) RUNS(PyObject_CallFunctionObjArgs, NULL, (__VA_ARGS__))
 #define PyObject_CallMethod(...) RUNS(PyObject_CallMethod, NULL, (__VA_ARGS__))
+#define PyObject_CallMethodObjArgs(...) RUNS(PyObject_CallMethodObjArgs, NULL, (__VA_ARGS__))
 #define PyObject_GetAttr(...) RUNS(PyObject_GetAttr, NULL, (__VA_ARGS__))
 #define PyObject_GetAttrString(...) RUNS(PyObject_GetAttrString, NULL, (__VA_ARGS__))
 #define PyObject_GetBuffer(...) RUNS(PyObject_GetBuffer, -1, (__VA_ARGS__))
