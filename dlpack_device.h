@@ -1094,9 +1094,9 @@ dlpack_device_impl_ask_device(const dlpack_py_impl_producer *producer, DLDevice 
     if (said == NULL)
         return -1;
     if (PyTuple_Check(said) && PyTuple_Size(said) == 2) {
-        failed = dlpack_py_impl_integer(PyTuple_GetItem(said, 0), &type);
+        failed = dlpack_py_impl_index(PyTuple_GetItem(said, 0), &type);
         if (failed == 0 && PyTuple_GetItem(said, 1) != Py_None)
-            failed = dlpack_py_impl_integer(PyTuple_GetItem(said, 1), &id);
+            failed = dlpack_py_impl_index(PyTuple_GetItem(said, 1), &id);
     }
     if (failed > 0)
         dlpack_py_impl_refuse_value(PyExc_TypeError,
@@ -1562,15 +1562,13 @@ static inline int
 dlpack_device_consume(PyObject *obj, const dlpack_py_device *device, uintptr_t stream, const dlpack_py_want *want,
                       dlpack_py_view *v)
 {
-    dlpack_py_request request = *dlpack_py_impl_no_request();
-    dlpack_py_impl_terms terms = {NULL, NULL, NULL, NULL};
-    dlpack_py_want there;
+    dlpack_py_want there = want != NULL ? *want : dlpack_py_want_any();
+    dlpack_py_impl_terms terms = dlpack_py_impl_terms_make(&there, NULL);
+    dlpack_py_request request = *terms.request;
     dlpack_py_error error;
 
-    memset(&there, 0, sizeof(there));
-    there.alignment = 1;
-    if (want != NULL)
-        there = *want;
+    if (want == NULL)
+        there.alignment = 1;
     if (there.device == 0)
         there.device = device->type;
     v->managed = NULL;
@@ -1581,7 +1579,6 @@ dlpack_device_consume(PyObject *obj, const dlpack_py_device *device, uintptr_t s
     if ((there.options & DLPACK_PY_NOTHING_PENDING) != 0)
         request.stream.kind = DLPACK_PY_STREAM_NO_SYNC;
     dlpack_device_impl_collect(device->runtime());
-    terms.want = &there;
     terms.request = &request;
     terms.device = device;
     return dlpack_py_impl_obtain(obj, &terms, v);

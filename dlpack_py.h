@@ -260,6 +260,7 @@ dlpack_py_impl_add(int64_t a, int64_t b, int64_t *out)
 #define DLPACK_PY_TYPE_ERROR 3
 #define DLPACK_PY_MEMORY_ERROR 4
 #define DLPACK_PY_RUNTIME_ERROR 5
+#define DLPACK_PY_SYSTEM_ERROR 6
 
 /* Filled by a function that returned -1; untouched otherwise. */
 typedef struct dlpack_py_error {
@@ -289,7 +290,8 @@ dlpack_py_impl_fail(dlpack_py_error *error, int32_t code, const char *format, ..
 DLPACK_PY_IMPL_RARE const char *
 dlpack_py_impl_error_kind(int32_t code)
 {
-    static const char *const kinds[] = {"BufferError", "ValueError", "TypeError", "MemoryError", "RuntimeError"};
+    static const char *const kinds[] = {"BufferError", "ValueError",   "TypeError",
+                                        "MemoryError", "RuntimeError", "SystemError"};
     return kinds[code - 1];
 }
 
@@ -777,7 +779,8 @@ dlpack_py_impl_is_permuted(const DLTensor *t)
 /* Is the tensor compact in the given order?
  *
  * order   'C': last index fastest; 'F': first index fastest; 'A': either; 'K': any order of the dimensions, as a
- *         transposed array has
+ *         transposed array has; 'R': rows, compact as for 'C' but for the stride of the first of two or more
+ *         dimensions, which may be anything: the lines of an image with a pitch
  *
  * Returns 1 or 0. Strides of dimensions of size 1, and all strides of a tensor without elements, do not matter (D5);
  * NULL is row-major (D4). t has been validated. Needs no thread state.
@@ -785,6 +788,7 @@ dlpack_py_impl_is_permuted(const DLTensor *t)
 static inline int
 dlpack_py_is_contiguous(const DLTensor *t, char order)
 {
+    const int32_t count = order == 'R' && t->ndim > 1 ? t->ndim - 1 : t->ndim; /* of dimensions to look at */
     uint64_t step = 1;
     int32_t k, wide = 0; /* dimensions of another size than 1 */
 
@@ -797,7 +801,7 @@ dlpack_py_is_contiguous(const DLTensor *t, char order)
     }
     if (order == 'K')
         return dlpack_py_is_empty(t) || dlpack_py_impl_is_permuted(t);
-    for (k = 0; k < t->ndim; k++) {
+    for (k = 0; k < count; k++) {
         const int32_t i = order == 'F' ? k : t->ndim - 1 - k;
         if (t->shape[i] == 1)
             continue;
@@ -1079,18 +1083,20 @@ typedef struct dlpack_py_work_stream {
 #define DLPACK_PY_ANY_DEVICE (-1)
 #define DLPACK_PY_SCALAR (-1)
 
-/* What a caller of dlpack_py_consume requires. All zero accepts any array that the CPU can read. */
+/* What a caller of dlpack_py_consume requires. All zero accepts any tensor that the CPU can read; dlpack_py_want_any
+ * returns that. Requirements that contradict each other are SystemError at every call. */
 typedef struct dlpack_py_want {
     uint32_t dtype;         /* DLPACK_PY_FLOAT32...; 0: any */
     const uint32_t *dtypes; /* or any of these, ended by 0 */
     int32_t ndim;           /* this rank, or the lower end of a range; DLPACK_PY_SCALAR for rank 0; 0: any */
     int32_t max_ndim;       /* upper end of the range; 0: ndim itself (ndim 0 with max_ndim n: 0 to n) */
-    const int64_t *shape;   /* ndim extents, -1 free, with a fixed rank only; NULL: any */
-    char order;             /* as dlpack_py_is_contiguous: 'C', 'F', 'A', 'K'; 0: any strides */
+    const int64_t *shape;   /* ndim extents, -1 free; needs a fixed rank; NULL: any */
+    char order;             /* as dlpack_py_is_contiguous: 'C', 'F', 'A', 'K', 'R'; 0: any strides */
     char writable;          /* refuse memory that is read-only, may be read-only, or may overlap itself */
     int32_t device;         /* a DLDeviceType; 0: memory that the CPU can read; DLPACK_PY_ANY_DEVICE */
-    size_t alignment;       /* of the first element, in bytes; 0: that of its numbers; 1: any */
+    size_t alignment;       /* of the first element, in bytes, a power of two; 0: that of its numbers; 1: any */
     uint32_t options;       /* DLPACK_PY_COPY_IF_NEEDED ... */
+    const char *name;       /* of the argument, put before messages: "out: dtype is ..."; NULL: none */
 } dlpack_py_want;
 
 #define DLPACK_PY_COPY_IF_NEEDED 1u     /* copy where a copy meets the requirement; writes do not reach the producer */
@@ -1098,11 +1104,92 @@ typedef struct dlpack_py_want {
 #define DLPACK_PY_OVERLAP_IS_FINE 4u    /* writable accepts memory that may overlap itself */
 #define DLPACK_PY_BUFFER_TOO 8u         /* accept the buffer protocol of an object without __dlpack__ (C6) */
 #define DLPACK_PY_NOTHING_PENDING 16u   /* no work is pending on the data; no order of streams is asked for (C5, S4) */
+#define DLPACK_PY_NO_TABLE 32u          /* ask __dlpack__, also where the type has an exchange table (X9) */
 
-/* May memory be written? The third answer comes from legacy capsules (C7). */
+/* May memory be written? The third answer comes from legacy capsules (C7). Bit 0 is DLPACK_PY_FLAG_READ_ONLY in all of
+ * them: an answer that is passed as flags of an export keeps its meaning. */
 #define DLPACK_PY_WRITABLE 0
 #define DLPACK_PY_READONLY 1
-#define DLPACK_PY_READONLY_UNSAID 2
+#define DLPACK_PY_READONLY_UNSAID 0x101
+
+/* No requirements: any tensor that the CPU can read. */
+static inline dlpack_py_want
+dlpack_py_want_any(void)
+{
+    dlpack_py_want want;
+    memset(&want, 0, sizeof(want));
+    return want;
+}
+
+/* Requires the dtype, rank, shape and device type of another tensor: for an argument out= like x. Points to the shape
+ * of t. Memory that the CPU can read may be of any device type. */
+static inline dlpack_py_want
+dlpack_py_want_like(const DLTensor *t)
+{
+    dlpack_py_want want = dlpack_py_want_any();
+    want.dtype = dlpack_py_dtype(t);
+    want.ndim = t->ndim == 0 ? DLPACK_PY_SCALAR : t->ndim;
+    want.shape = t->shape;
+    want.device = dlpack_py_is_cpu_readable(t->device) ? 0 : (int32_t)t->device.device_type;
+    return want;
+}
+
+/* Checks requirements with a range of ranks, and refuses those that make no sense. */
+DLPACK_PY_IMPL_RARE int
+dlpack_py_impl_check_range(const dlpack_py_want *want, dlpack_py_error *error)
+{
+    const char *field, *wish;
+    long value;
+
+    if (want->order != 0 && strchr("CFAKR", want->order) == NULL)
+        return dlpack_py_impl_fail(error, DLPACK_PY_SYSTEM_ERROR,
+                                   "want: order is '%c', 'C', 'F', 'A', 'K' or 'R' was wanted", want->order);
+    if (want->dtype != 0 && (want->dtype & 0xff0000u) == 0) {
+        field = "dtype";
+        wish = "DLPACK_PY_FLOAT32 or the like";
+        value = (long)want->dtype;
+    }
+    else if ((want->alignment & (want->alignment - 1)) != 0) {
+        field = "alignment";
+        wish = "a power of two";
+        value = (long)want->alignment;
+    }
+    else if (want->max_ndim < 0 || (want->max_ndim > 0 && want->max_ndim < want->ndim)) {
+        field = "max_ndim";
+        wish = "ndim or more";
+        value = want->max_ndim;
+    }
+    else if (want->ndim < DLPACK_PY_SCALAR ||
+             (want->shape != NULL && (want->ndim == 0 || (want->max_ndim != 0 && want->max_ndim != want->ndim)))) {
+        field = "ndim";
+        wish = want->shape == NULL ? "a rank" : "a fixed rank for shape";
+        value = want->ndim;
+    }
+    else {
+        return 0;
+    }
+    return dlpack_py_impl_fail(error, DLPACK_PY_SYSTEM_ERROR, "want: %s is %ld, %s was wanted", field, value, wish);
+}
+
+/* Do the requirements make sense (C9)? Returns 0, or -1 with SystemError. */
+static inline int
+dlpack_py_impl_check_want(const dlpack_py_want *want, dlpack_py_error *error)
+{
+    switch (want->order) {
+    case 0:
+    case 'A':
+    case 'C':
+    case 'F':
+    case 'K':
+    case 'R':
+        if (want->max_ndim == 0 && want->ndim >= DLPACK_PY_SCALAR && (want->shape == NULL || want->ndim != 0) &&
+            (want->alignment & (want->alignment - 1)) == 0 && (want->dtype == 0 || (want->dtype & 0xff0000u) != 0))
+            return 0;
+        break;
+    default: break;
+    }
+    return dlpack_py_impl_check_range(want, error);
+}
 
 /* Is the dtype of a tensor one of those that were asked for? Returns 0, or -1 with BufferError that lists them. */
 DLPACK_PY_IMPL_RARE int
@@ -1172,6 +1259,27 @@ dlpack_py_impl_check_rank(const DLTensor *t, const dlpack_py_want *want, dlpack_
     return 0;
 }
 
+/* Refuses the strides of a tensor, and names the first that is wrong. Returns -1. */
+DLPACK_PY_IMPL_RARE int
+dlpack_py_impl_refuse_strides(const DLTensor *t, char order, dlpack_py_error *error)
+{
+    int64_t compact[DLPACK_PY_MAX_NDIM], room[DLPACK_PY_MAX_NDIM];
+    const int64_t *strides = dlpack_py_impl_strides(t, room);
+    int32_t k, i = 0;
+
+    if (order == 'K')
+        return DLPACK_PY_IMPL_REFUSE(error,
+                                     "strides are compact in no order of the dimensions, order 'K' was asked for");
+    dlpack_py_strides(t->ndim, t->shape, order, compact);
+    for (k = 0; k < t->ndim; k++) {
+        i = order == 'F' ? k : t->ndim - 1 - k;
+        if (t->shape[i] != 1 && strides[i] != compact[i])
+            break;
+    }
+    return DLPACK_PY_IMPL_REFUSE(error, "strides[%" PRId32 "] is %" PRId64 ", %" PRId64 " was asked for by order '%c'",
+                                 i, strides[i], compact[i], order);
+}
+
 /* The alignment of the numbers of a dtype, in bytes: a complex has two numbers, lanes have many. */
 static inline size_t
 dlpack_py_impl_number_alignment(DLDataType dtype)
@@ -1180,26 +1288,15 @@ dlpack_py_impl_number_alignment(DLDataType dtype)
     return bits % 8 == 0 && (bits & (bits - 1)) == 0 ? bits / 8 : 1;
 }
 
-/* Does a tensor meet the requirements (C9)? Requirements that a copy would meet are checked last: the error says
- * curable.
- *
- * t          has been validated
- * readonly   DLPACK_PY_WRITABLE, DLPACK_PY_READONLY or DLPACK_PY_READONLY_UNSAID
- * want       the requirements; NULL: {0}
- *
- * Returns 0, or -1 with BufferError that names the wrong value and what was wanted. Needs no thread state.
- */
+/* dlpack_py_meets, for requirements that were checked. */
 static inline int
-dlpack_py_meets(const DLTensor *t, int readonly, const dlpack_py_want *want, dlpack_py_error *error)
+dlpack_py_impl_meets(const DLTensor *t, int readonly, const dlpack_py_want *want, dlpack_py_error *error)
 {
-    static const dlpack_py_want nothing = {0, NULL, 0, 0, NULL, 0, 0, 0, 0, 0};
     const int32_t device = (int32_t)t->device.device_type;
     const uint32_t dtype = DLPACK_PY_DTYPE((uint32_t)t->dtype.code, (uint32_t)t->dtype.bits, (uint32_t)t->dtype.lanes);
     const uintptr_t first = (uintptr_t)t->data + (uintptr_t)t->byte_offset;
     size_t alignment;
 
-    if (want == NULL)
-        want = &nothing;
     if (want->device == 0 ? device != (int32_t)kDLCPU && !dlpack_py_is_cpu_readable(t->device)
                           : want->device != DLPACK_PY_ANY_DEVICE && want->device != device)
         return dlpack_py_impl_refuse_device(t, want, error);
@@ -1213,7 +1310,7 @@ dlpack_py_meets(const DLTensor *t, int readonly, const dlpack_py_want *want, dlp
     if (readonly == DLPACK_PY_READONLY_UNSAID && (want->options & DLPACK_PY_LEGACY_IS_WRITABLE) != 0)
         readonly = DLPACK_PY_WRITABLE;
     if (want->order != 0 && !dlpack_py_is_contiguous(t, want->order))
-        DLPACK_PY_IMPL_REFUSE(error, "strides are not compact, order '%c' was asked for", want->order);
+        dlpack_py_impl_refuse_strides(t, want->order, error);
     else if (alignment > 1 && first % alignment != 0 && !dlpack_py_is_empty(t) && dlpack_py_impl_has_address(t->device))
         DLPACK_PY_IMPL_REFUSE(error,
                               "data is at 0x%" PRIxPTR ", which is no multiple of the %lu bytes that were asked for",
@@ -1224,14 +1321,33 @@ dlpack_py_meets(const DLTensor *t, int readonly, const dlpack_py_want *want, dlp
                                   ? ""
                                   : " (a legacy capsule cannot say: "
                                     "the option DLPACK_PY_LEGACY_IS_WRITABLE takes it as writable)");
-    else if (want->writable && want->order == 0 && (want->options & DLPACK_PY_OVERLAP_IS_FINE) == 0 &&
-             dlpack_py_overlaps_itself(t)) /* any order is compact */
-        DLPACK_PY_IMPL_REFUSE(error, "data overlaps itself (strides repeat elements), writable memory was asked for");
+    else if (want->writable && (want->order == 0 || want->order == 'R') && /* else the tensor is compact */
+             (want->options & DLPACK_PY_OVERLAP_IS_FINE) == 0 && dlpack_py_overlaps_itself(t))
+        DLPACK_PY_IMPL_REFUSE(error, "strides repeat or interleave elements, writable memory was asked for");
     else
         return 0;
     if (error != NULL)
         error->curable = 1;
     return -1;
+}
+
+/* Does a tensor meet the requirements (C9)? Requirements that a copy would meet are checked last: the error says
+ * curable.
+ *
+ * t          has been validated
+ * readonly   DLPACK_PY_WRITABLE, DLPACK_PY_READONLY or DLPACK_PY_READONLY_UNSAID
+ * want       the requirements; NULL: {0}
+ *
+ * Returns 0, or -1 with BufferError that names the wrong value and what was wanted, or with SystemError where the
+ * requirements contradict each other. Needs no thread state.
+ */
+static inline int
+dlpack_py_meets(const DLTensor *t, int readonly, const dlpack_py_want *want, dlpack_py_error *error)
+{
+    const dlpack_py_want any = dlpack_py_want_any();
+    if (want == NULL)
+        want = &any;
+    return dlpack_py_impl_check_want(want, error) < 0 ? -1 : dlpack_py_impl_meets(t, readonly, want, error);
 }
 
 #endif /* DLPACK_PY_TENSOR_LAYER */
@@ -1485,8 +1601,8 @@ dlpack_py_check(PyObject *obj);
 #  define DLPACK_PY_IMPL_TUPLE_SIZE(tuple) PyTuple_Size(tuple)
 #  define DLPACK_PY_IMPL_TUPLE_ITEM(tuple, i) PyTuple_GetItem(tuple, i)
 #else
-#  define DLPACK_PY_IMPL_TUPLE_SIZE(tuple) PyTuple_GET_SIZE(tuple)
-#  define DLPACK_PY_IMPL_TUPLE_ITEM(tuple, i) PyTuple_GET_ITEM(tuple, i)
+#  define DLPACK_PY_IMPL_TUPLE_SIZE(tuple) (((PyVarObject *)(tuple))->ob_size)
+#  define DLPACK_PY_IMPL_TUPLE_ITEM(tuple, i) (((PyTupleObject *)(tuple))->ob_item[i])
 #endif
 
 /* Without a GIL a critical section guards a capsule. */
@@ -1717,9 +1833,9 @@ dlpack_py_impl_decref(PyObject *object)
 DLPACK_PY_IMPL_RARE int
 dlpack_py_raise(const dlpack_py_error *error)
 {
-    PyObject *const types[] = {PyExc_BufferError, PyExc_ValueError, PyExc_TypeError, PyExc_MemoryError,
-                               PyExc_RuntimeError};
-    const int known = error->code >= DLPACK_PY_BUFFER_ERROR && error->code <= DLPACK_PY_RUNTIME_ERROR;
+    PyObject *const types[] = {PyExc_BufferError, PyExc_ValueError,   PyExc_TypeError,
+                               PyExc_MemoryError, PyExc_RuntimeError, PyExc_SystemError};
+    const int known = error->code >= DLPACK_PY_BUFFER_ERROR && error->code <= DLPACK_PY_SYSTEM_ERROR;
     PyObject *text;
     /* A foreign name in the text may be no UTF-8, or may be cut within a character. */
     text = PyUnicode_DecodeUTF8(error->text, (Py_ssize_t)strlen(error->text), "replace");
@@ -1822,15 +1938,13 @@ dlpack_py_impl_drop(dlpack_py_impl_gate *gate, PyObject *owner)
 static inline void
 dlpack_py_impl_release_keeper(const dlpack_py_impl_keeper *keeper)
 {
-    if (keeper->block == NULL) { /* it may be freed with the owner */
-        dlpack_py_impl_drop(keeper->gate, keeper->owner);
-        return;
-    }
-    if (keeper->owner != NULL)
-        dlpack_py_impl_drop(keeper->gate, keeper->owner);
-    if (keeper->free_fn != NULL)
-        keeper->free_fn(keeper->context);
-    DLPACK_PY_FREE(keeper->block); /* K7 */
+    const dlpack_py_impl_keeper k = *keeper; /* an embedded one may be freed with the owner */
+    if (k.owner != NULL)
+        dlpack_py_impl_drop(k.gate, k.owner);
+    if (k.free_fn != NULL)
+        k.free_fn(k.context);
+    if (k.block != NULL)
+        DLPACK_PY_FREE(k.block); /* K7 */
 }
 
 static inline void
@@ -2016,7 +2130,7 @@ dlpack_py_impl_delete(void *managed, int32_t form)
     dlpack_py_impl_exception saved = {NULL, NULL, NULL};
     int attached;
 
-    if (keeper != NULL) { /* saves the call of the deleter */
+    if (keeper != NULL) {
         dlpack_py_impl_release_keeper(keeper);
         return;
     }
@@ -2125,29 +2239,30 @@ struct dlpack_py_plan {
     uint64_t flags;  /* of an export in place; a copy takes its flags from the offer */
 };
 
-/* Reads an integer: any object with __index__. What leaves int32_t becomes its limit. Returns 0, 1 where the object
- * is no integer, -1 with an exception. */
-static inline int
-dlpack_py_impl_integer(PyObject *object, int32_t *value)
+/* Reads an int; what leaves int32_t becomes its limit. */
+static inline int32_t
+dlpack_py_impl_clamp(PyObject *integer)
 {
-    PyObject *integer = NULL;
-    int64_t read;
     int overflow;
-
-    if (!PyLong_CheckExact(object)) {
-        object = integer = PyNumber_Index(object);
-        if (integer == NULL) {
-            if (!PyErr_ExceptionMatches(PyExc_TypeError))
-                return -1;
-            PyErr_Clear();
-            return 1;
-        }
-    }
-    read = PyLong_AsLongLongAndOverflow(object, &overflow);
+    const int64_t value = PyLong_AsLongLongAndOverflow(integer, &overflow);
     if (overflow != 0)
-        read = overflow < 0 ? INT32_MIN : INT32_MAX;
-    *value = read < INT32_MIN ? INT32_MIN : read > INT32_MAX ? INT32_MAX : (int32_t)read;
-    Py_XDECREF(integer);
+        return overflow < 0 ? INT32_MIN : INT32_MAX;
+    return value < INT32_MIN ? INT32_MIN : value > INT32_MAX ? INT32_MAX : (int32_t)value;
+}
+
+/* Reads an object with __index__. Returns 0, 1 where it has none, -1 with an exception. */
+DLPACK_PY_IMPL_RARE int
+dlpack_py_impl_index(PyObject *object, int32_t *value)
+{
+    PyObject *integer = PyNumber_Index(object);
+    if (integer == NULL) {
+        if (!PyErr_ExceptionMatches(PyExc_TypeError))
+            return -1;
+        PyErr_Clear();
+        return 1;
+    }
+    *value = dlpack_py_impl_clamp(integer);
+    Py_DECREF(integer);
     return 0;
 }
 
@@ -2155,13 +2270,16 @@ dlpack_py_impl_integer(PyObject *object, int32_t *value)
 static inline int
 dlpack_py_impl_pair(const char *format, PyObject *object, int32_t pair[2])
 {
-    if (PyTuple_Check(object) && DLPACK_PY_IMPL_TUPLE_SIZE(object) == 2) {
-        int failed = dlpack_py_impl_integer(DLPACK_PY_IMPL_TUPLE_ITEM(object, 0), &pair[0]);
-        if (failed == 0)
-            failed = dlpack_py_impl_integer(DLPACK_PY_IMPL_TUPLE_ITEM(object, 1), &pair[1]);
-        if (failed <= 0)
-            return failed;
+    int failed = !PyTuple_Check(object) || DLPACK_PY_IMPL_TUPLE_SIZE(object) != 2, i;
+    for (i = 0; i < 2 && failed == 0; i++) {
+        PyObject *part = DLPACK_PY_IMPL_TUPLE_ITEM(object, i);
+        if (PyLong_CheckExact(part))
+            pair[i] = dlpack_py_impl_clamp(part);
+        else
+            failed = dlpack_py_impl_index(part, &pair[i]);
     }
+    if (failed <= 0)
+        return failed;
     return dlpack_py_impl_refuse_value(PyExc_TypeError, format, object);
 }
 
@@ -2588,11 +2706,25 @@ struct dlpack_py_impl_producer {
 
 /* What a consumer asks for. Never changed: a step that asks for something else makes its own. */
 struct dlpack_py_impl_terms {
-    const dlpack_py_want *want; /* NULL: any tensor that the CPU can read */
+    const dlpack_py_want *want; /* not NULL; checked */
     const dlpack_py_request *request;
     const dlpack_py_device *device; /* of the consumer's stream, which is in request; NULL: none */
     const DLDevice *announced;      /* the answer of __dlpack_device__; NULL: not asked */
 };
+
+/* Terms with any requirements for NULL, and without arguments for a request of NULL. */
+static inline dlpack_py_impl_terms
+dlpack_py_impl_terms_make(const dlpack_py_want *want, const dlpack_py_request *request)
+{
+    static const dlpack_py_want any = {0, NULL, 0, 0, NULL, 0, 0, 0, 0, 0, NULL};
+    static const dlpack_py_request none = {{0, 0}, {0, 0}, 0, {kDLCPU, 0}, 0};
+    dlpack_py_impl_terms terms;
+    terms.want = want != NULL ? want : &any;
+    terms.request = request != NULL ? request : &none;
+    terms.device = NULL;
+    terms.announced = NULL;
+    return terms;
+}
 
 /* What is known where a tensor is taken. */
 #define DLPACK_PY_IMPL_MUST_COPY 1u /* the producer cannot copy, and copy=True was asked for */
@@ -2805,8 +2937,8 @@ dlpack_py_impl_check_place(const DLTensor *t, const dlpack_py_impl_terms *terms,
 
     /* Pinned or managed memory may have pending device work, which the producer does not wait for unless it is asked
      * for CPU memory. */
-    if (readable && came != (int32_t)kDLCPU && (copies || want == NULL || want->device == 0) &&
-        (want == NULL || (want->options & DLPACK_PY_NOTHING_PENDING) == 0)) {
+    if (readable && came != (int32_t)kDLCPU && (copies || want->device == 0) &&
+        (want->options & DLPACK_PY_NOTHING_PENDING) == 0) {
         if ((known & DLPACK_PY_IMPL_CAN_ASK) != 0 && !request->has_device)
             return 1;
         return DLPACK_PY_IMPL_REFUSE(error,
@@ -2815,8 +2947,8 @@ dlpack_py_impl_check_place(const DLTensor *t, const dlpack_py_impl_terms *terms,
                                      dlpack_py_device_text(t->device, came_text));
     }
     if (copies && !request->has_device)
-        asked = want != NULL && want->device > 0 ? dlpack_py_impl_device(want->device, 0) : cpu;
-    if (copies ? readable && asked.device_type == kDLCPU && (want == NULL || want->device <= (int32_t)kDLCPU)
+        asked = want->device > 0 ? dlpack_py_impl_device(want->device, 0) : cpu;
+    if (copies ? readable && asked.device_type == kDLCPU && want->device <= (int32_t)kDLCPU
                : came == (int32_t)asked.device_type && (readable || t->device.device_id == asked.device_id)) /* D9 */
         return 0;
     return DLPACK_PY_IMPL_REFUSE(error, "device is %s, %s was asked for%s", dlpack_py_device_text(t->device, came_text),
@@ -2849,13 +2981,12 @@ dlpack_py_impl_examine(const void *managed, int32_t form, const dlpack_py_impl_t
     const DLTensor *t =
         form == DLPACK_PY_VERSIONED ? &versioned->dl_tensor : (const DLTensor *)managed; /* first member */
     const dlpack_py_want *want = terms->want;
-    const uint32_t options = want == NULL ? 0 : want->options;
     int result;
 
     *copy = NULL;
     v->flags = 0;
     v->readonly = DLPACK_PY_READONLY_UNSAID; /* C7 */
-    if (form == DLPACK_PY_LEGACY && (options & DLPACK_PY_LEGACY_IS_WRITABLE) != 0)
+    if (form == DLPACK_PY_LEGACY && (want->options & DLPACK_PY_LEGACY_IS_WRITABLE) != 0)
         v->readonly = DLPACK_PY_WRITABLE;
     if (form == DLPACK_PY_LEGACY && terms->request->copy == DLPACK_PY_COPY_ALWAYS) /* it cannot say IS_COPIED (C3) */
         known |= DLPACK_PY_IMPL_MUST_COPY;
@@ -2871,10 +3002,10 @@ dlpack_py_impl_examine(const void *managed, int32_t form, const dlpack_py_impl_t
         return -1;
     if (terms->announced != NULL && dlpack_py_impl_check_announced(t, terms->announced, error) < 0)
         return -1;
-    if (dlpack_py_meets(t, v->readonly, want, error) < 0) {
+    if (dlpack_py_impl_meets(t, v->readonly, want, error) < 0) {
         if (!error->curable ||
             ((known & DLPACK_PY_IMPL_MUST_COPY) == 0 &&
-             ((options & DLPACK_PY_COPY_IF_NEEDED) == 0 || terms->request->copy == DLPACK_PY_COPY_NEVER)))
+             ((want->options & DLPACK_PY_COPY_IF_NEEDED) == 0 || terms->request->copy == DLPACK_PY_COPY_NEVER)))
             return -1;
         known |= DLPACK_PY_IMPL_MUST_COPY;
     }
@@ -2892,8 +3023,8 @@ dlpack_py_impl_examine(const void *managed, int32_t form, const dlpack_py_impl_t
         return 0;
     if (form == 0)
         return 1;
-    *copy = dlpack_py_impl_copy_new(t, v->flags, DLPACK_PY_VERSIONED, want != NULL && want->order == 'F' ? 'F' : 'C',
-                                    want != NULL ? want->alignment : 0, error);
+    *copy = dlpack_py_impl_copy_new(t, v->flags, DLPACK_PY_VERSIONED, want->order == 'F' ? 'F' : 'C', want->alignment,
+                                    error);
     return *copy == NULL ? -1 : 0;
 }
 
@@ -2934,6 +3065,16 @@ dlpack_py_impl_capsule_form(const char *name, dlpack_py_error *error)
     return 0;
 }
 
+/* Raises an error of layer 1, with the name of the argument. Returns -1. */
+DLPACK_PY_IMPL_RARE int
+dlpack_py_impl_raise_for(const dlpack_py_want *want, const dlpack_py_error *error)
+{
+    dlpack_py_error named = *error;
+    if (want->name != NULL)
+        dlpack_py_impl_fail(&named, error->code, "%s: %s", want->name, error->text);
+    return dlpack_py_raise(&named);
+}
+
 /* Takes the tensor of a capsule. Returns as dlpack_py_impl_examine, with an exception. On -1 the capsule keeps its
  * tensor (K4), except for a tensor of an unknown major version (K6). */
 static inline int
@@ -2970,7 +3111,7 @@ dlpack_py_impl_take(PyObject *capsule, const dlpack_py_impl_terms *terms, unsign
     }
     if (managed != NULL)
         dlpack_py_impl_delete(managed, form);
-    return result > 0 ? result : dlpack_py_raise(&error);
+    return result > 0 ? result : dlpack_py_impl_raise_for(terms->want, &error);
 }
 
 /* Takes a versioned managed tensor that this file owns already. On failure it is deleted; -1 with an exception. */
@@ -2984,7 +3125,7 @@ dlpack_py_impl_take_managed(DLManagedTensorVersioned *managed, const dlpack_py_i
     v->managed = NULL;
     if (dlpack_py_impl_examine(managed, DLPACK_PY_VERSIONED, terms, known, v, &copy, &error) < 0) {
         dlpack_py_impl_delete(managed, DLPACK_PY_VERSIONED);
-        return dlpack_py_raise(&error);
+        return dlpack_py_impl_raise_for(terms->want, &error);
     }
     v->managed = managed;
     v->form = DLPACK_PY_VERSIONED;
@@ -3036,16 +3177,20 @@ dlpack_py_impl_obtain(PyObject *obj, const dlpack_py_impl_terms *terms, dlpack_p
     dlpack_py_request request;
     const dlpack_py_impl_type *type;
     dlpack_py_impl_type room;
+    dlpack_py_error error;
     int result;
 
     v->managed = NULL;
+    if (dlpack_py_impl_check_want(terms->want, &error) < 0)
+        return dlpack_py_raise(&error);
     if (PyCapsule_CheckExact(obj))
         return dlpack_py_impl_take(obj, terms, known, v);
     gate = dlpack_py_impl_gate_get();
     if (gate == NULL || (type = dlpack_py_impl_type_get(gate, Py_TYPE(obj), &room)) == NULL)
         return -1;
 #if DLPACK_PY_HAS_EXCHANGE_API
-    if (type->table != NULL && !terms->request->has_device && terms->request->copy == DLPACK_PY_COPY_AS_NEEDED) {
+    if (type->table != NULL && !terms->request->has_device && terms->request->copy == DLPACK_PY_COPY_AS_NEEDED &&
+        (terms->want->options & DLPACK_PY_NO_TABLE) == 0) {
         result = type->own != NULL ? dlpack_py_impl_consume_own(type->own, obj, terms, v)
                                    : dlpack_py_impl_consume_by_other(type->table, obj, terms, v);
         if (result <= 0)
@@ -3063,8 +3208,8 @@ dlpack_py_impl_obtain(PyObject *obj, const dlpack_py_impl_terms *terms, dlpack_p
     else
         producer.method = dlpack_py_impl_find_method(obj, gate->cache->names[DLPACK_PY_IMPL_DLPACK], &producer.unbound);
     if (producer.method == NULL) {
-        if (terms->want == NULL || (terms->want->options & DLPACK_PY_BUFFER_TOO) == 0 ||
-            !PyErr_ExceptionMatches(PyExc_AttributeError) || !PyObject_CheckBuffer(obj))
+        if ((terms->want->options & DLPACK_PY_BUFFER_TOO) == 0 || !PyErr_ExceptionMatches(PyExc_AttributeError) ||
+            !PyObject_CheckBuffer(obj))
             return -1;
         PyErr_Clear();
         return dlpack_py_impl_consume_buffer(gate, obj, terms, known, v);
@@ -3084,26 +3229,18 @@ dlpack_py_impl_obtain(PyObject *obj, const dlpack_py_impl_terms *terms, dlpack_p
     return result;
 }
 
-/* A request without arguments. */
-static inline const dlpack_py_request *
-dlpack_py_impl_no_request(void)
-{
-    static const dlpack_py_request nothing = {{0, 0}, {0, 0}, 0, {kDLCPU, 0}, 0};
-    return &nothing;
-}
-
 static inline int
 dlpack_py_consume_request(PyObject *obj, const dlpack_py_request *request, const dlpack_py_want *want,
                           dlpack_py_view *v)
 {
-    const dlpack_py_impl_terms terms = {want, request, NULL, NULL};
+    const dlpack_py_impl_terms terms = dlpack_py_impl_terms_make(want, request);
     return dlpack_py_impl_obtain(obj, &terms, v);
 }
 
 static inline int
 dlpack_py_consume(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
-    const dlpack_py_impl_terms terms = {want, dlpack_py_impl_no_request(), NULL, NULL};
+    const dlpack_py_impl_terms terms = dlpack_py_impl_terms_make(want, NULL);
     return dlpack_py_impl_obtain(obj, &terms, v);
 }
 
@@ -4006,7 +4143,7 @@ dlpack_py_impl_table_borrow(const dlpack_py_exchange *x, void *object, DLTensor 
 static inline int
 dlpack_py_impl_table_to_object(const dlpack_py_exchange *x, DLManagedTensorVersioned *managed, void **out)
 {
-    const dlpack_py_impl_terms terms = {x->want, dlpack_py_impl_no_request(), NULL, NULL};
+    const dlpack_py_impl_terms terms = dlpack_py_impl_terms_make(x->want, NULL);
     const dlpack_py_impl_own *own;
     PyObject *type = NULL;
     dlpack_py_impl_gate *gate;
@@ -4088,9 +4225,12 @@ dlpack_py_exchange_add(PyTypeObject *type, const dlpack_py_exchange *exchange)
     void *table = (void *)(uintptr_t)&exchange->api;
     PyObject *reference, *capsule = NULL;
     dlpack_py_impl_own *own;
+    dlpack_py_error error;
 
     if (gate == NULL)
         return -1;
+    if (exchange->want != NULL && dlpack_py_impl_check_want(exchange->want, &error) < 0)
+        return dlpack_py_raise(&error);
     reference = PyWeakref_NewRef((PyObject *)type, NULL);
     if (reference != NULL)
         capsule = PyCapsule_New(table, DLPACK_PY_IMPL_EXCHANGE_NAME, NULL);
@@ -4160,7 +4300,7 @@ DLPACK_PY_IMPL_SHARED int
 dlpack_py_borrow(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
 #if DLPACK_PY_HAS_EXCHANGE_API
-    const dlpack_py_impl_terms terms = {want, dlpack_py_impl_no_request(), NULL, NULL};
+    const dlpack_py_impl_terms terms = dlpack_py_impl_terms_make(want, NULL);
     const DLPackExchangeAPI *table;
     const dlpack_py_exchange *x;
     const dlpack_py_impl_own *own;
@@ -4175,7 +4315,8 @@ dlpack_py_borrow(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
     int lent = 0;
 
     v->managed = NULL;
-    if (PyCapsule_CheckExact(obj) || (want != NULL && want->writable))
+    if (PyCapsule_CheckExact(obj) || terms.want->writable || (terms.want->options & DLPACK_PY_NO_TABLE) != 0 ||
+        dlpack_py_impl_check_want(terms.want, &error) < 0) /* consuming raises that */
         return dlpack_py_consume(obj, want, v);
     gate = dlpack_py_impl_gate_get();
     if (gate == NULL || (type = dlpack_py_impl_type_get(gate, Py_TYPE(obj), &room)) == NULL)
@@ -4259,8 +4400,8 @@ dlpack_py_impl_allocate_by_table(const DLPackExchangeAPI *table, const DLTensor 
 DLPACK_PY_IMPL_SHARED int
 dlpack_py_allocate_like(PyObject *like, const DLTensor *prototype, dlpack_py_view *v)
 {
-    static const dlpack_py_want anywhere = {0, NULL, 0, 0, NULL, 0, 0, DLPACK_PY_ANY_DEVICE, 1, 0};
-    const dlpack_py_impl_terms terms = {&anywhere, dlpack_py_impl_no_request(), NULL, NULL};
+    static const dlpack_py_want anywhere = {0, NULL, 0, 0, NULL, 0, 0, DLPACK_PY_ANY_DEVICE, 1, 0, NULL};
+    const dlpack_py_impl_terms terms = dlpack_py_impl_terms_make(&anywhere, NULL);
     dlpack_py_impl_gate *gate = dlpack_py_impl_gate_get();
     DLManagedTensorVersioned *managed;
     const dlpack_py_impl_type *type;

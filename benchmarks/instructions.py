@@ -17,11 +17,11 @@ import tempfile
 
 # what is called: (aim, limit)
 CALLS = {
-    "f(own), borrowed by its exchange table": (240, 574),
-    "f(own, own, own), borrowed": (450, 1584),
-    "f(own), owned by its exchange table": (240, 693),
-    "f(own without a table), capsule": (640, 1564),
-    "f(numpy), capsule": (1200, 1777),
+    "f(own), borrowed by its exchange table": (240, 580),
+    "f(own, own, own), borrowed": (450, 1602),
+    "f(own), owned by its exchange table": (240, 719),
+    "f(own without a table), capsule": (640, 1593),
+    "f(numpy), capsule": (1200, 1798),
     "f(torch), borrowed by its exchange table": (830, 1137),
     "f(torch), owned by its exchange table": (1070, 1484),
     "return own object": (380, 432),

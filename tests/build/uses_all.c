@@ -217,7 +217,7 @@ use_tensor_layer(void)
     const DLTensor to = dlpack_py_cpu(compact, DLPACK_PY_FLOAT64, 2, shape, NULL);
     char text[DLPACK_PY_TEXT_SIZE];
     int64_t strides[2];
-    dlpack_py_want want = {0, NULL, 0, 0, NULL, 0, 0, 0, 0, 0};
+    dlpack_py_want want = dlpack_py_want_any();
     dlpack_py_error error;
 
     CHECK(dlpack_py_validate(&t, 0, &error) == 0);
@@ -240,6 +240,8 @@ use_tensor_layer(void)
     CHECK(dlpack_py_meets(&t, DLPACK_PY_WRITABLE, &want, &error) == 0);
     want.order = 'C';
     CHECK(dlpack_py_meets(&t, DLPACK_PY_WRITABLE, &want, &error) < 0 && error.code == DLPACK_PY_BUFFER_ERROR);
+    want = dlpack_py_want_like(&t);
+    CHECK(dlpack_py_meets(&t, DLPACK_PY_WRITABLE, &want, &error) == 0);
     return 0;
 }
 

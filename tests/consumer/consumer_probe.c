@@ -16,7 +16,11 @@ typedef struct {
 static int
 parse_dtype(PyObject *object, uint32_t *dtype)
 {
-    const char *text = PyUnicode_AsUTF8(object);
+    const char *text = PyLong_Check(object) ? NULL : PyUnicode_AsUTF8(object);
+    if (PyLong_Check(object)) {
+        *dtype = (uint32_t)PyLong_AsUnsignedLong(object);
+        return 0;
+    }
     if (text == NULL)
         return -1;
     *dtype = dtype_of(text);
@@ -72,6 +76,8 @@ parse_want(PyObject *names, Want *out)
     out->want.device = (int32_t)integer(names, "device");
     out->want.alignment = (size_t)integer(names, "alignment");
     out->want.options = (uint32_t)integer(names, "options");
+    if ((object = item(names, "name")) != NULL)
+        out->want.name = PyUnicode_AsUTF8(object);
     return PyErr_Occurred() ? -1 : 0;
 }
 
@@ -219,21 +225,25 @@ static PyTypeObject view_type = {
 
 /* ---- Functions ----------------------------------------------------------- */
 
-/* consume(obj, want=None, /, *, device, copy, by_request=False) */
+/* consume(obj, want=None, /, *, device, copy, by_request=False, like): like is a View whose tensor makes the want */
 static PyObject *
 probe_consume(PyObject *Py_UNUSED(module), PyObject *args, PyObject *names)
 {
-    static char *keywords[] = {"", "", "device", "copy", "by_request", NULL};
-    PyObject *obj, *wanted = NULL, *device = NULL, *copy = NULL;
+    static char *keywords[] = {"", "", "device", "copy", "by_request", "like", NULL};
+    PyObject *obj, *wanted = NULL, *device = NULL, *copy = NULL, *like = NULL;
     int by_request = 0, failed;
     View *self;
     Want want;
 
-    if (!PyArg_ParseTupleAndKeywords(args, names, "O|O!$OOp", keywords, &obj, &PyDict_Type, &wanted, &device, &copy,
-                                     &by_request))
+    if (!PyArg_ParseTupleAndKeywords(args, names, "O|O!$OOpO!", keywords, &obj, &PyDict_Type, &wanted, &device, &copy,
+                                     &by_request, &view_type, &like))
         return NULL;
     if (wanted != NULL && parse_want(wanted, &want) < 0)
         return NULL;
+    if (like != NULL) {
+        want.want = dlpack_py_want_like(&((View *)like)->view.tensor);
+        wanted = like;
+    }
     self = view_new();
     if (self == NULL)
         return NULL;

@@ -123,7 +123,7 @@ def test_whatever_a_capsule_says_it_is_taken_or_refused_and_deleted_once_K4_D8(
     else:
         assert min(shape, default=0) >= 0
         assert (view.shape, view.strides, view.dtype) == (shape, strides, dtype)
-        assert view.readonly == ({VERSIONED: flags & READ_ONLY, LEGACY: 2}[form])
+        assert view.readonly == ({VERSIONED: flags & READ_ONLY, LEGACY: 0x101}[form])
         size = math.prod(shape)
         assert size < 2**63
         if size:

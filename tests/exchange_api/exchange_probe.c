@@ -575,7 +575,8 @@ PyInit_exchange_probe(void)
         PyModule_AddObject(module, "Holder", (PyObject *)&holder_type) < 0 ||
         PyModule_AddIntConstant(module, "COPY_NEGATIVE", DLPACK_PY_OFFER_COPY_NEGATIVE) < 0 ||
         PyModule_AddIntConstant(module, "REFUSE_NEGATIVE", DLPACK_PY_OFFER_REFUSE_NEGATIVE) < 0 ||
-        PyModule_AddIntConstant(module, "COPY_IF_NEEDED", DLPACK_PY_COPY_IF_NEEDED) < 0)
+        PyModule_AddIntConstant(module, "COPY_IF_NEEDED", DLPACK_PY_COPY_IF_NEEDED) < 0 ||
+        PyModule_AddIntConstant(module, "NO_TABLE", DLPACK_PY_NO_TABLE) < 0)
         return NULL;
 #endif
     return module;

@@ -13,6 +13,7 @@ from consumer_probe import check, consume
 from dltensor import CPU, CUDA, CUDA_HOST, FORMS, PADDED, READ_ONLY, VERSIONED, Made
 from exchange_probe import (
     COPY_IF_NEEDED,
+    NO_TABLE,
     Holder,
     allocate_like,
     borrow,
@@ -26,7 +27,7 @@ from exchange_probe import (
 
 ATTRIBUTE = "__dlpack_c_exchange_api__"
 VERSION = {"max_version": (1, 3)}
-UNSAID = 2  # DLPACK_PY_READONLY_UNSAID
+UNSAID = 0x101  # DLPACK_PY_READONLY_UNSAID
 
 
 class Library:
@@ -85,6 +86,16 @@ def test_the_table_is_preferred_and_the_method_not_called_X2():
     assert (view.form, view.readonly, a.deleted) == (1, 0, [0])
     view.release()
     assert a.deleted == [1]
+
+
+@pytest.mark.parametrize("use", [consume, borrow])
+def test_the_method_is_asked_where_no_table_is_wanted_C9(use):
+    a = library()()
+    if use is consume:
+        consume(a, {"options": NO_TABLE})
+    else:
+        borrow(a, options=NO_TABLE)
+    assert a.calls == [VERSION]
 
 
 @pytest.mark.parametrize("flags, readonly", [(0, 0), (READ_ONLY, 1), (2**63, 0)])
@@ -473,7 +484,7 @@ def test_a_table_need_not_lend_X3():
 
 def test_what_is_lent_and_not_as_wanted_is_refused_or_copied_as_what_is_owned_C9():
     a = library()(shape=(2, 2), strides=(1, 2))
-    with pytest.raises(BufferError, match="strides are not compact"):
+    with pytest.raises(BufferError, match="was asked for by order"):
         borrow(a, order="C")
     (_, _, strides), readonly, owned = borrow(a, order="C", options=COPY_IF_NEEDED)
     assert (strides, readonly, owned) == ((2, 1), 0, True)
