@@ -2818,42 +2818,32 @@ dlpack_py_impl_call_with(const dlpack_py_impl_producer *producer, unsigned pass,
     return capsule;
 }
 
-/* Which of the passed keywords does this TypeError refuse (C1)? Python, Cython, PyArg_Parse..., pybind11 and nanobind
- * word it differently. Returns 0, with or without an exception, where it refuses none. stream is never refused: it
- * was in the first version, and a call without it would mean another stream. */
+/* Which of the passed keywords does the text of a TypeError refuse (C1)? Only the words of a signature count: Python,
+ * Cython, PyArg_Parse..., pybind11 and nanobind write them differently. Returns 0, with or without an exception, where
+ * the text refuses no keyword. stream is never refused: a call without it would mean another stream. */
 DLPACK_PY_IMPL_RARE unsigned
 dlpack_py_impl_find_refused(PyObject *exception, unsigned passed)
 {
-    static const char *const all[] = {"no keyword argument", "incompatible function arguments"};
-    static const char *const one[] = {"unexpected keyword", "invalid keyword", "not supported", "unsupported"};
+    static const char *const quoted[] = {"'max_version'", "'dl_device'", "'copy'"}; /* bits 0, 1, 2 */
     PyObject *string = exception == NULL ? NULL : PyObject_Str(exception);
     const char *text = string == NULL ? NULL : PyUnicode_AsUTF8AndSize(string, NULL);
-    unsigned refused = 0;
-    size_t i;
+    unsigned refused = 0, i;
 
     if (text == NULL) {
         if (PyErr_Occurred() && !dlpack_py_impl_is_fatal())
             PyErr_Clear();
-        Py_XDECREF(string);
-        return 0;
     }
-    for (i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
-        if (strstr(text, all[i]) != NULL)
-            refused = passed;
-    }
-    if (strstr(text, "takes at most") != NULL && strstr(text, "keyword argument") != NULL)
+    else if (strstr(text, "no keyword argument") != NULL || strstr(text, "incompatible function arguments") != NULL ||
+             (strstr(text, "takes at most") != NULL && strstr(text, "keyword argument") != NULL)) {
         refused = passed;
-    for (i = 0; i < sizeof(one) / sizeof(one[0]); i++) {
-        if (strstr(text, one[i]) == NULL)
-            continue;
-        if (strstr(text, "max_version") != NULL)
-            refused |= passed; /* the producer is older than all of them */
-        if (strstr(text, "dl_device") != NULL)
-            refused |= passed & DLPACK_PY_IMPL_PASS_DEVICE;
-        if (strstr(text, "copy") != NULL)
-            refused |= passed & DLPACK_PY_IMPL_PASS_COPY;
     }
-    Py_DECREF(string);
+    else if (strstr(text, "unexpected keyword") != NULL || strstr(text, "invalid keyword") != NULL) {
+        for (i = 0; i < 3; i++)
+            refused |= strstr(text, quoted[i]) != NULL ? passed & 1u << i : 0;
+        if ((refused & DLPACK_PY_IMPL_PASS_VERSION) != 0)
+            refused = passed; /* the producer is older than all keywords but stream */
+    }
+    Py_XDECREF(string);
     return refused & ~DLPACK_PY_IMPL_PASS_STREAM;
 }
 

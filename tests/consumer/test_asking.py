@@ -116,8 +116,7 @@ REFUSALS = [
     "__dlpack__() takes no keyword arguments",  # METH_NOARGS, Cython
     "this function takes no keyword arguments",
     "__dlpack__() takes at most 0 keyword arguments (1 given)",
-    "__dlpack__(): keyword max_version is not supported",
-    "unsupported keyword: max_version",
+    "__dlpack__() takes at most 1 keyword argument (3 given)",
     PYBIND11,
     PYBIND11.replace("image.Image) -> capsule", "image.Image, stream: object | None = None) -> object"),  # nanobind
 ]
@@ -151,6 +150,11 @@ OTHER_TYPE_ERRORS = [
     "sort() takes at most 2 arguments (3 given)",
     "expected at most 1 argument, got 2",
     "'NoneType' object is not callable",
+    "copy of a lazily evaluated array is not supported",  # prose about a keyword
+    "max_version is not supported",
+    "a copy is unsupported, 'max_version' or not",
+    "max_version: an unexpected keyword",
+    "__dlpack__() got an unexpected keyword argument 'my_copy'",
 ]
 
 
