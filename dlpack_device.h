@@ -1426,6 +1426,16 @@ dlpack_device_collect(const dlpack_device_runtime *device)
     return left;
 }
 
+/* Empties a view. Returns its managed tensor, which belongs to the caller then. */
+static inline void *
+dlpack_device_impl_detach(dlpack_py_view *v)
+{
+    void *managed = v->managed;
+    v->managed = NULL;
+    dlpack_py_release(v);
+    return managed;
+}
+
 /* Puts a tensor on the list, behind the work that is queued on a stream. */
 static inline int
 dlpack_device_impl_release_later(const dlpack_device_runtime *device, dlpack_device_impl_visit *visit,
@@ -1443,10 +1453,9 @@ dlpack_device_impl_release_later(const dlpack_device_runtime *device, dlpack_dev
         dlpack_device_impl_list_keep(device, one);
         return -1;
     }
-    one->managed = v->managed;
     one->form = v->form;
     one->interpreter = dlpack_device_impl_interpreter_of(v);
-    v->managed = NULL;
+    one->managed = dlpack_device_impl_detach(v);
     dlpack_device_impl_list_append(device, one);
     return 0;
 }
@@ -1513,7 +1522,7 @@ dlpack_device_impl_release_unraisable(const dlpack_device_runtime *device, dlpac
     const dlpack_py_impl_exception saved = dlpack_py_impl_exception_save();
     if (dlpack_device_impl_release_or_wait(device, stream, v) < 0)
         PyErr_WriteUnraisable(NULL);
-    v->managed = NULL;
+    (void)dlpack_device_impl_detach(v);
     dlpack_py_impl_exception_restore(saved);
 }
 
@@ -1571,7 +1580,7 @@ dlpack_device_consume(PyObject *obj, const dlpack_py_device *device, uintptr_t s
         there.alignment = 1;
     if (there.device == 0)
         there.device = device->type;
-    v->managed = NULL;
+    dlpack_py_impl_view_clear(v);
     request.stream.kind = DLPACK_PY_STREAM_HANDLE;
     request.stream.handle = stream;
     if (dlpack_py_impl_check_stream(dlpack_py_impl_device(device->type, 0), &request.stream, &error) < 0)

@@ -859,7 +859,7 @@ dlpack_py_overlaps_itself(const DLTensor *t)
     dlpack_py_impl_distance sorted[DLPACK_PY_MAX_NDIM];
     int32_t i, count = 0;
 
-    if (t->strides == NULL || dlpack_py_is_empty(t))
+    if (dlpack_py_is_contiguous(t, 'C'))
         return 0;
     for (i = 0; i < t->ndim; i++) {
         if (t->shape[i] != 1)
@@ -1162,7 +1162,7 @@ dlpack_py_impl_check_range(const dlpack_py_want *want, dlpack_py_error *error)
     else if (want->ndim < DLPACK_PY_SCALAR ||
              (want->shape != NULL && (want->ndim == 0 || (want->max_ndim != 0 && want->max_ndim != want->ndim)))) {
         field = "ndim";
-        wish = want->shape == NULL ? "a rank" : "a fixed rank for shape";
+        wish = "a rank, and a fixed one for shape,";
         value = want->ndim;
     }
     else {
@@ -1364,18 +1364,21 @@ dlpack_py_meets(const DLTensor *t, int readonly, const dlpack_py_want *want, dlp
 
 /* ---- 2.1 The structs and the one-call functions ------------------------- */
 
-/* A consumed tensor. Read it, then release it once. All zero is an empty view, with nothing to release.
+/* A consumed tensor. Read it, then release it. An empty view has rank 0, data and shape NULL, and nothing to release.
+ * A view is empty when it is all zero, after a failed call, and after its release: releasing it again is harmless.
  *
  * A view can be moved (dlpack_py_move), not copied: tensor.strides may point into it. In an object, tp_traverse calls
  * dlpack_py_traverse and tp_dealloc releases; tp_clear releases only where no other code can look at the data by
  * then. */
 typedef struct dlpack_py_view {
-    DLTensor tensor;  /* strides are never NULL where ndim > 0 (C10); add byte_offset, or use dlpack_py_data */
-    uint64_t flags;   /* DLPACK_PY_FLAG_* of the producer, unknown flags too (C8); 0 from a legacy capsule */
-    int32_t readonly; /* DLPACK_PY_WRITABLE (0), DLPACK_PY_READONLY or DLPACK_PY_READONLY_UNSAID (C7) */
-    int32_t form;     /* DLPACK_PY_VERSIONED or DLPACK_PY_LEGACY: the type of *managed */
-    void *managed;    /* the managed tensor, owned; NULL: nothing to release */
-    int64_t strides[DLPACK_PY_MAX_NDIM]; /* for a producer that gave NULL (D4) */
+    DLTensor tensor;    /* strides are never NULL where ndim > 0 (C10); add byte_offset, or use dlpack_py_data */
+    uint64_t flags;     /* DLPACK_PY_FLAG_* of the producer, unknown flags too (C8); 0 from a legacy capsule */
+    int32_t readonly;   /* DLPACK_PY_WRITABLE (0), DLPACK_PY_READONLY or DLPACK_PY_READONLY_UNSAID (C7) */
+    int32_t overlaps;   /* 1: writing to one element may change others, as dlpack_py_overlaps_itself says */
+    int32_t form;       /* DLPACK_PY_VERSIONED or DLPACK_PY_LEGACY: the type of *managed */
+    void *managed;      /* the managed tensor, owned; NULL: nothing to release */
+    int64_t *allocated; /* strides of a rank above 8 for a producer that gave NULL (D4); NULL: none */
+    int64_t strides[8]; /* the same, up to rank 8 */
 } dlpack_py_view;
 
 #define DLPACK_PY_VERSIONED 1 /* DLManagedTensorVersioned */
@@ -2267,7 +2270,7 @@ dlpack_py_impl_index(PyObject *object, int32_t *value)
 }
 
 /* Reads a 2-tuple of integers. Returns 0, or -1 with TypeError of the given format. */
-static inline int
+DLPACK_PY_IMPL_SHARED int
 dlpack_py_impl_pair(const char *format, PyObject *object, int32_t pair[2])
 {
     int failed = !PyTuple_Check(object) || DLPACK_PY_IMPL_TUPLE_SIZE(object) != 2, i;
@@ -2474,12 +2477,9 @@ dlpack_py_impl_plan(const dlpack_py_offer *offer, const dlpack_py_request *reque
             PyErr_SetString(PyExc_BufferError, "the data cannot be exported in its present state");
         return -1;
     }
-    if (offer->pending_count > 0 && offer->device == NULL) {
-        PyErr_SetString(PyExc_SystemError, "the offer has pending streams, and its device is NULL");
-        return -1;
-    }
-    if (offer->pending_count > DLPACK_PY_MAX_PENDING) {
-        PyErr_Format(PyExc_SystemError, "the offer has %zu pending streams, at most %d were wanted",
+    if (offer->pending_count > (offer->device == NULL ? 0 : DLPACK_PY_MAX_PENDING)) {
+        PyErr_Format(PyExc_SystemError,
+                     "the offer has %zu pending streams, %d at most with a device, 0 without, were wanted",
                      offer->pending_count, DLPACK_PY_MAX_PENDING);
         return -1;
     }
@@ -2726,6 +2726,17 @@ dlpack_py_impl_terms_make(const dlpack_py_want *want, const dlpack_py_request *r
     return terms;
 }
 
+/* Makes a view empty. */
+static inline void
+dlpack_py_impl_view_clear(dlpack_py_view *v)
+{
+    v->tensor.data = NULL;
+    v->tensor.ndim = 0;
+    v->tensor.shape = v->tensor.strides = NULL;
+    v->managed = NULL;
+    v->allocated = NULL;
+}
+
 /* What is known where a tensor is taken. */
 #define DLPACK_PY_IMPL_MUST_COPY 1u /* the producer cannot copy, and copy=True was asked for */
 #define DLPACK_PY_IMPL_CAN_ASK 2u   /* the producer can be asked again for data that the CPU reads */
@@ -2787,8 +2798,7 @@ dlpack_py_impl_find_method(PyObject *obj, PyObject *name, int *unbound)
 DLPACK_PY_IMPL_RARE PyObject *
 dlpack_py_impl_call_with(const dlpack_py_impl_producer *producer, unsigned pass, const dlpack_py_request *request)
 {
-    PyObject *stack[5] = {NULL, NULL, NULL, NULL, NULL}, *keywords[4] = {NULL, NULL, NULL, NULL}, *names;
-    PyObject *capsule = NULL, *values[4];
+    PyObject *keywords[4] = {NULL, NULL, NULL, NULL}, *stack[5], *values[4], *names, *capsule = NULL;
     Py_ssize_t n = 0, i;
 
     values[0] = producer->cache->version;
@@ -2971,13 +2981,14 @@ dlpack_py_impl_examine(const void *managed, int32_t form, const dlpack_py_impl_t
     const DLTensor *t =
         form == DLPACK_PY_VERSIONED ? &versioned->dl_tensor : (const DLTensor *)managed; /* first member */
     const dlpack_py_want *want = terms->want;
+    int64_t *strides = t->strides;
+    int32_t readonly = DLPACK_PY_READONLY_UNSAID; /* C7 */
+    uint64_t flags = 0;
     int result;
 
     *copy = NULL;
-    v->flags = 0;
-    v->readonly = DLPACK_PY_READONLY_UNSAID; /* C7 */
     if (form == DLPACK_PY_LEGACY && (want->options & DLPACK_PY_LEGACY_IS_WRITABLE) != 0)
-        v->readonly = DLPACK_PY_WRITABLE;
+        readonly = DLPACK_PY_WRITABLE;
     if (form == DLPACK_PY_LEGACY && terms->request->copy == DLPACK_PY_COPY_ALWAYS) /* it cannot say IS_COPIED (C3) */
         known |= DLPACK_PY_IMPL_MUST_COPY;
     if (form == DLPACK_PY_VERSIONED) {
@@ -2985,14 +2996,14 @@ dlpack_py_impl_examine(const void *managed, int32_t form, const dlpack_py_impl_t
             return DLPACK_PY_IMPL_REFUSE(
                 error, "the tensor has DLPack version %" PRIu32 ".%" PRIu32 ", major version %d was wanted",
                 versioned->version.major, versioned->version.minor, DLPACK_PY_PROTOCOL_MAJOR);
-        v->flags = versioned->flags;
-        v->readonly = (v->flags & DLPACK_PY_FLAG_READ_ONLY) != 0 ? DLPACK_PY_READONLY : DLPACK_PY_WRITABLE;
+        flags = versioned->flags;
+        readonly = (flags & DLPACK_PY_FLAG_READ_ONLY) != 0 ? DLPACK_PY_READONLY : DLPACK_PY_WRITABLE;
     }
-    if ((known & DLPACK_PY_IMPL_VALID) == 0 && dlpack_py_validate(t, v->flags, error) < 0)
+    if ((known & DLPACK_PY_IMPL_VALID) == 0 && dlpack_py_validate(t, flags, error) < 0)
         return -1;
     if (terms->announced != NULL && dlpack_py_impl_check_announced(t, terms->announced, error) < 0)
         return -1;
-    if (dlpack_py_impl_meets(t, v->readonly, want, error) < 0) {
+    if (dlpack_py_impl_meets(t, readonly, want, error) < 0) {
         if (!error->curable ||
             ((known & DLPACK_PY_IMPL_MUST_COPY) == 0 &&
              ((want->options & DLPACK_PY_COPY_IF_NEEDED) == 0 || terms->request->copy == DLPACK_PY_COPY_NEVER)))
@@ -3004,18 +3015,27 @@ dlpack_py_impl_examine(const void *managed, int32_t form, const dlpack_py_impl_t
         if (result != 0)
             return result;
     }
-    v->tensor = *t;
-    if (t->ndim > 0 && t->strides == NULL) {
-        dlpack_py_strides(t->ndim, t->shape, 'C', v->strides);
-        v->tensor.strides = v->strides;
+    if ((known & DLPACK_PY_IMPL_MUST_COPY) != 0) {
+        if (form == 0)
+            return 1;
+        *copy = dlpack_py_impl_copy_new(t, flags, DLPACK_PY_VERSIONED, want->order == 'F' ? 'F' : 'C', want->alignment,
+                                        error);
+        if (*copy == NULL)
+            return -1;
     }
-    if ((known & DLPACK_PY_IMPL_MUST_COPY) == 0)
-        return 0;
-    if (form == 0)
-        return 1;
-    *copy = dlpack_py_impl_copy_new(t, v->flags, DLPACK_PY_VERSIONED, want->order == 'F' ? 'F' : 'C', want->alignment,
-                                    error);
-    return *copy == NULL ? -1 : 0;
+    else if (t->ndim > 0 && t->strides == NULL) {
+        if (t->ndim > (int32_t)(sizeof(v->strides) / sizeof(v->strides[0])) &&
+            (v->allocated = (int64_t *)DLPACK_PY_MALLOC((size_t)t->ndim * sizeof(int64_t))) == NULL)
+            return dlpack_py_impl_fail(error, DLPACK_PY_MEMORY_ERROR, "no memory for %" PRId32 " strides", t->ndim);
+        strides = v->allocated != NULL ? v->allocated : v->strides;
+        dlpack_py_strides(t->ndim, t->shape, 'C', strides);
+    }
+    v->tensor = *t;
+    v->tensor.strides = strides;
+    v->flags = flags;
+    v->readonly = readonly;
+    v->overlaps = (want->order == 0 || want->order == 'R') && dlpack_py_overlaps_itself(t); /* else t is compact */
+    return 0;
 }
 
 /* Makes v the owner of a copy of the tensor that it describes, and deletes that tensor. Cannot fail. */
@@ -3031,6 +3051,7 @@ dlpack_py_impl_view_copy(dlpack_py_view *v, dlpack_py_impl_export *copy)
     v->tensor = copy->managed.versioned.dl_tensor;
     v->flags = copy->managed.versioned.flags;
     v->readonly = DLPACK_PY_WRITABLE;
+    v->overlaps = 0;
     dlpack_py_impl_delete(managed, form); /* last: a deleter may run code that looks at the view */
 }
 
@@ -3104,7 +3125,8 @@ dlpack_py_impl_take(PyObject *capsule, const dlpack_py_impl_terms *terms, unsign
     return result > 0 ? result : dlpack_py_impl_raise_for(terms->want, &error);
 }
 
-/* Takes a versioned managed tensor that this file owns already. On failure it is deleted; -1 with an exception. */
+/* Takes a versioned managed tensor that this file owns already, into an empty view. On failure it is deleted; -1 with
+ * an exception. */
 static inline int
 dlpack_py_impl_take_managed(DLManagedTensorVersioned *managed, const dlpack_py_impl_terms *terms, unsigned known,
                             dlpack_py_view *v)
@@ -3112,7 +3134,6 @@ dlpack_py_impl_take_managed(DLManagedTensorVersioned *managed, const dlpack_py_i
     dlpack_py_impl_export *copy;
     dlpack_py_error error;
 
-    v->managed = NULL;
     if (dlpack_py_impl_examine(managed, DLPACK_PY_VERSIONED, terms, known, v, &copy, &error) < 0) {
         dlpack_py_impl_delete(managed, DLPACK_PY_VERSIONED);
         return dlpack_py_impl_raise_for(terms->want, &error);
@@ -3170,7 +3191,7 @@ dlpack_py_impl_obtain(PyObject *obj, const dlpack_py_impl_terms *terms, dlpack_p
     dlpack_py_error error;
     int result;
 
-    v->managed = NULL;
+    dlpack_py_impl_view_clear(v);
     if (dlpack_py_impl_check_want(terms->want, &error) < 0)
         return dlpack_py_raise(&error);
     if (PyCapsule_CheckExact(obj))
@@ -3204,16 +3225,18 @@ dlpack_py_impl_obtain(PyObject *obj, const dlpack_py_impl_terms *terms, dlpack_p
         PyErr_Clear();
         return dlpack_py_impl_consume_buffer(gate, obj, terms, known, v);
     }
-    result = terms->device == NULL ? dlpack_py_impl_fetch(&producer, terms, DLPACK_PY_IMPL_CAN_ASK, v)
-                                   : terms->device->fetch(&producer, terms, v);
-    if (result > 0) { /* ask a second time, for memory that the CPU reads (C5) */
-        for_cpu.want = terms->want;
-        for_cpu.request = &request;
-        request = *terms->request;
-        memset(&request.stream, 0, sizeof(request.stream));
-        request.has_device = 1;
-        request.device = dlpack_py_impl_device(kDLCPU, 0);
-        result = dlpack_py_impl_fetch(&producer, &for_cpu, 0, v);
+    result = terms->device == NULL ? 2 : terms->device->fetch(&producer, terms, v);
+    while (result > 0) {
+        if (result == 1) { /* ask a second time, for memory that the CPU reads (C5) */
+            for_cpu.want = terms->want;
+            for_cpu.request = &request;
+            request = *terms->request;
+            memset(&request.stream, 0, sizeof(request.stream));
+            request.has_device = 1;
+            request.device = dlpack_py_impl_device(kDLCPU, 0);
+            terms = &for_cpu;
+        }
+        result = dlpack_py_impl_fetch(&producer, terms, terms == &for_cpu ? 0 : DLPACK_PY_IMPL_CAN_ASK, v);
     }
     Py_DECREF(producer.method);
     return result;
@@ -3245,9 +3268,12 @@ static inline void
 dlpack_py_release(dlpack_py_view *v)
 {
     void *managed = v->managed;
+    int64_t *allocated = v->allocated;
     const int32_t form = v->form;
 
-    v->managed = NULL;
+    dlpack_py_impl_view_clear(v);
+    if (allocated != NULL)
+        DLPACK_PY_FREE(allocated);
     if (managed != NULL)
         dlpack_py_impl_delete(managed, form);
 }
@@ -3260,7 +3286,7 @@ dlpack_py_move(dlpack_py_view *to, dlpack_py_view *from)
     *to = *from;
     if (from->tensor.strides == from->strides)
         to->tensor.strides = to->strides;
-    from->managed = NULL;
+    dlpack_py_impl_view_clear(from);
 }
 
 /* For the tp_traverse of an object that holds a view: visits the owner of the tensor, where this file exported it, so
@@ -3299,7 +3325,7 @@ dlpack_py_from_dlpack_args(PyObject *x, PyObject *device, PyObject *copy, const 
 {
     dlpack_py_request request;
 
-    v->managed = NULL;
+    dlpack_py_impl_view_clear(v);
     if (dlpack_py_parse_request_args(NULL, NULL, NULL, copy, &request) < 0 ||
         (device != NULL && device != Py_None && dlpack_py_impl_parse_device(device, &request) < 0))
         return -1;
@@ -3313,7 +3339,7 @@ dlpack_py_from_dlpack(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames
     static const dlpack_py_impl_keyword names[2] = {{"device", 6}, {"copy", 4}};
     PyObject *values[2] = {NULL, NULL};
 
-    v->managed = NULL;
+    dlpack_py_impl_view_clear(v);
     if (nargs != 1) {
         PyErr_Format(PyExc_TypeError, "from_dlpack() takes one positional argument, %zd were given", nargs);
         return -1;
@@ -4158,6 +4184,7 @@ dlpack_py_impl_table_to_object(const dlpack_py_exchange *x, DLManagedTensorVersi
         dlpack_py_impl_delete(managed, DLPACK_PY_VERSIONED);
         return -1;
     }
+    memset(&v, 0, sizeof(v));
     if (dlpack_py_impl_take_managed(managed, &terms, 0, &v) == 0)
         *out = x->make_steal((PyTypeObject *)type, &v);
     Py_DECREF(type);
@@ -4304,7 +4331,7 @@ dlpack_py_borrow(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
     DLTensor t;
     int lent = 0;
 
-    v->managed = NULL;
+    dlpack_py_impl_view_clear(v);
     if (PyCapsule_CheckExact(obj) || terms.want->writable || (terms.want->options & DLPACK_PY_NO_TABLE) != 0 ||
         dlpack_py_impl_check_want(terms.want, &error) < 0) /* consuming raises that */
         return dlpack_py_consume(obj, want, v);
@@ -4398,7 +4425,7 @@ dlpack_py_allocate_like(PyObject *like, const DLTensor *prototype, dlpack_py_vie
     dlpack_py_impl_type room;
     dlpack_py_error error;
 
-    v->managed = NULL;
+    dlpack_py_impl_view_clear(v);
     if (gate == NULL || (type = dlpack_py_impl_type_get(gate, Py_TYPE(like), &room)) == NULL)
         return -1;
 #if DLPACK_PY_HAS_EXCHANGE_API
@@ -4553,7 +4580,7 @@ dlpack_py_impl_view_managed_steal(dlpack_py_view *v)
 
     if (v->form == DLPACK_PY_VERSIONED && (managed->flags & readonly) == readonly &&
         memcmp(&managed->dl_tensor, &v->tensor, sizeof(v->tensor)) == 0) {
-        v->managed = NULL;
+        dlpack_py_impl_view_clear(v); /* v->allocated is NULL: the strides are those of managed */
         return managed;
     }
     if (dlpack_py_validate(&v->tensor, v->flags, &error) < 0) { /* the caller may have changed it */

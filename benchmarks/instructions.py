@@ -17,9 +17,9 @@ import tempfile
 
 # what is called: (aim, limit)
 CALLS = {
-    "f(own), borrowed by its exchange table": (240, 580),
-    "f(own, own, own), borrowed": (450, 1602),
-    "f(own), owned by its exchange table": (240, 719),
+    "f(own), borrowed by its exchange table": (240, 616),
+    "f(own, own, own), borrowed": (450, 1695),
+    "f(own), owned by its exchange table": (240, 759),
     "f(own without a table), capsule": (640, 1593),
     "f(numpy), capsule": (1200, 1798),
     "f(torch), borrowed by its exchange table": (830, 1137),
@@ -27,8 +27,8 @@ CALLS = {
     "return own object": (380, 432),
     "return to NumPy": (2300, 8497),
     "return to torch by its exchange table": (3800, 7298),
-    "__dlpack__(), embedded, capsule dropped": (560, 594),
-    "__dlpack__(max_version=(1, 3)), embedded": (620, 814),
+    "__dlpack__(), embedded, capsule dropped": (560, 605),
+    "__dlpack__(max_version=(1, 3)), embedded": (620, 831),
     "__dlpack__(), allocated": (560, 984),
     "__dlpack_device__()": (250, 106),
 }

@@ -99,6 +99,14 @@ view_new(void)
     return self;
 }
 
+/* Rank 0, no data and no shape, nothing to release. */
+static int
+is_empty(const dlpack_py_view *view)
+{
+    return view->tensor.ndim == 0 && view->tensor.shape == NULL && dlpack_py_data(view) == NULL &&
+           view->managed == NULL && view->allocated == NULL;
+}
+
 static void
 view_dealloc(PyObject *self)
 {
@@ -211,6 +219,10 @@ view_getattr(PyObject *self, PyObject *name)
         return PyLong_FromLong(view->form);
     if (PyUnicode_CompareWithASCIIString(name, "held") == 0)
         return PyBool_FromLong(view->managed != NULL);
+    if (PyUnicode_CompareWithASCIIString(name, "empty") == 0)
+        return PyBool_FromLong(is_empty(view));
+    if (PyUnicode_CompareWithASCIIString(name, "overlaps") == 0)
+        return PyLong_FromLong(view->overlaps);
     return PyObject_GenericGetAttr(self, name);
 }
 
@@ -247,6 +259,7 @@ probe_consume(PyObject *Py_UNUSED(module), PyObject *args, PyObject *names)
     self = view_new();
     if (self == NULL)
         return NULL;
+    memset(&self->view, 0x55, sizeof(self->view)); /* as on the stack */
     if (device != NULL || copy != NULL)
         failed = dlpack_py_from_dlpack_args(obj, device, copy, wanted == NULL ? NULL : &want.want, &self->view);
     else if (by_request) {
@@ -258,7 +271,7 @@ probe_consume(PyObject *Py_UNUSED(module), PyObject *args, PyObject *names)
         failed = dlpack_py_consume(obj, wanted == NULL ? NULL : &want.want, &self->view);
     if (failed == 0)
         return (PyObject *)self;
-    if (self->view.managed != NULL) /* after -1 there is nothing to release */
+    if (!is_empty(&self->view)) /* after -1 */
         PyErr_SetString(PyExc_SystemError, "dlpack_py_consume failed, and left something in the view");
     Py_DECREF(self);
     return NULL;
@@ -394,6 +407,7 @@ PyInit_consumer_probe(void)
         PyModule_AddIntMacro(self, DLPACK_PY_ANY_DEVICE) < 0 || PyModule_AddIntMacro(self, DLPACK_PY_SCALAR) < 0 ||
         PyModule_AddIntMacro(self, DLPACK_PY_WRITABLE) < 0 || PyModule_AddIntMacro(self, DLPACK_PY_READONLY) < 0 ||
         PyModule_AddIntMacro(self, DLPACK_PY_READONLY_UNSAID) < 0 ||
+        PyModule_AddIntConstant(self, "VIEW_SIZE", sizeof(dlpack_py_view)) < 0 ||
         PyModule_AddIntMacro(self, DLPACK_PY_VERSIONED) < 0 || PyModule_AddIntMacro(self, DLPACK_PY_LEGACY) < 0) {
         Py_DECREF(self);
         return NULL;

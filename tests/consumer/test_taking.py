@@ -3,6 +3,7 @@
 import sys
 import threading
 
+import consumer_probe
 import dltensor
 import pytest
 from consumer_probe import DLPACK_PY_ANY_DEVICE, DLPACK_PY_LEGACY, DLPACK_PY_VERSIONED, consume
@@ -349,6 +350,46 @@ def test_null_strides_are_row_major_and_filled_in_without_a_touch_of_the_produce
     view = consume(made.capsule())
     assert view.strides == dltensor.compact(shape)
     assert made.bytes() == struct
+
+
+@both_forms
+@pytest.mark.parametrize("ndim", [8, 9, 64])
+def test_strides_that_were_filled_in_move_with_the_view_D4(form, ndim):
+    shape = (1,) * (ndim - 1) + (3,)
+    made = Made(form, shape=shape, strides=None)
+    view = consume(made.capsule())
+    moved = view.move()
+    assert (moved.shape, moved.strides) == (shape, dltensor.compact(shape))
+    assert (view.empty, moved.empty) == (True, False)
+    moved.release()
+    assert (moved.empty, made.deleted) == (True, 1)
+
+
+def test_a_view_is_small_C10():
+    assert consumer_probe.VIEW_SIZE <= 200
+
+
+@pytest.mark.parametrize(
+    "shape, strides, overlaps",
+    [
+        ((3,), (1,), 0),
+        ((3,), (-1,), 0),
+        ((3,), (2,), 0),
+        ((3,), (0,), 1),
+        ((1, 3), (0, 1), 0),
+        ((2, 3), None, 0),
+        ((2, 3), (1, 1), 1),
+        ((2, 3), (0, 1), 1),
+        ((3, 2), (1, 3), 0),
+        ((0, 3), (0, 0), 0),
+    ],
+)
+def test_a_view_says_whether_writing_to_an_element_may_change_others_C9(shape, strides, overlaps):
+    made = Made(shape=shape, strides=strides, byte_offset=64)
+    view = consume(made.capsule())
+    assert (view.overlaps, view.readonly) == (overlaps, 0)
+    copy = consume(Made(shape=shape, strides=strides, byte_offset=64).capsule(), copy=True)
+    assert copy.overlaps == 0
 
 
 @both_forms

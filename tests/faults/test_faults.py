@@ -380,6 +380,8 @@ def bound(thing):
     return Bound()
 
 
+NULL_STRIDES = dltensor.Made(shape=(1,) * 9, strides=None, deleter=False)
+
 CONSUMED = {
     "as it is": ({}, lambda thing: thing, {}, {}),
     "of a wish": ({}, lambda thing: thing, {"dtype": "float64", "order": "C", "writable": 1}, {}),
@@ -415,6 +417,7 @@ CONSUMED = {
     "a read-only buffer": ({}, lambda thing: memoryview(b"1234"), {"options": 8}, {}),
     "a buffer of no dtype": ({}, lambda thing: memoryview(bytearray(8)).cast("P"), {"options": 8}, {}),
     "a buffer of another dtype": ({}, lambda thing: bytearray(16), {"options": 8, "dtype": "int32"}, {}),
+    "null strides of many dimensions": ({}, lambda thing: NULL_STRIDES.capsule(), {}, {}),
     "a capsule": ({}, lambda thing: thing.__dlpack__(**NEW), {}, {}),
     "a legacy capsule": ({}, lambda thing: thing.__dlpack__(), {}, {}),
     "a copy of a capsule": ({}, lambda thing: thing.__dlpack__(**NEW), {}, {"copy": True}),
