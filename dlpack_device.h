@@ -660,6 +660,7 @@ dlpack_device_impl_copy_by_stream(const dlpack_device_runtime *device, const DLT
     if (stage != NULL && !failed) {
         staged.data = stage - lowest;
         staged.byte_offset = 0;
+        staged.device = dlpack_py_impl_device(kDLCPU, 0);
         failed = dlpack_py_copy(dst, &staged, flags, error);
     }
     DLPACK_PY_FREE(stage);

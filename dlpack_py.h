@@ -966,16 +966,9 @@ dlpack_py_impl_copy_bits(char *to, int64_t to_bit, const char *from, int64_t fro
     }
 }
 
-/* Copy the elements of src to dst, whatever their strides.
- *
- * dst, src   of equal dtype and shape, in memory that the CPU can read, validated; they share no memory
- * flags      DLPACK_PY_FLAG_* of both: padded sub-byte dtypes
- *
- * Returns 0, or -1 with BufferError where dtype or shape differ; then nothing is written. Needs no thread state,
- * allocates nothing.
- */
-DLPACK_PY_IMPL_SHARED int
-dlpack_py_copy(const DLTensor *dst, const DLTensor *src, uint64_t flags, dlpack_py_error *error)
+/* dlpack_py_copy, for tensors that were checked. */
+DLPACK_PY_IMPL_SHARED void
+dlpack_py_impl_copy(const DLTensor *dst, const DLTensor *src, uint64_t flags)
 {
     const int64_t bits = dlpack_py_impl_item_bits(src->dtype, flags);
     int64_t room_to[DLPACK_PY_MAX_NDIM], room_from[DLPACK_PY_MAX_NDIM], index[DLPACK_PY_MAX_NDIM] = {0};
@@ -985,11 +978,8 @@ dlpack_py_copy(const DLTensor *dst, const DLTensor *src, uint64_t flags, dlpack_
     char *first_to;
     int32_t i;
 
-    if (dlpack_py_dtype(dst) != dlpack_py_dtype(src) || dst->ndim != src->ndim ||
-        (src->ndim > 0 && memcmp(dst->shape, src->shape, (size_t)src->ndim * sizeof(int64_t)) != 0))
-        return DLPACK_PY_IMPL_REFUSE(error, "a copy needs source and destination of one dtype and shape");
     if (dlpack_py_is_empty(src))
-        return 0;
+        return;
     first_to = (char *)dlpack_py_first(dst);
     first_from = (const char *)dlpack_py_first(src);
     step_to = dlpack_py_impl_strides(dst, room_to);
@@ -1023,8 +1013,43 @@ dlpack_py_copy(const DLTensor *dst, const DLTensor *src, uint64_t flags, dlpack_
             index[k] = 0;
         }
         if (k < 0)
-            return 0;
+            return;
     }
+}
+
+/* Copy the elements of src to dst, whatever their strides.
+ *
+ * dst, src   of equal dtype and shape, in memory that the CPU can read, validated; they share no memory
+ * flags      DLPACK_PY_FLAG_* of both: padded sub-byte dtypes
+ *
+ * Returns 0, or -1 with BufferError where dtype or shape differ, or where the CPU cannot read a tensor; then nothing
+ * is written. Needs no thread state, allocates nothing.
+ */
+DLPACK_PY_IMPL_RARE int
+dlpack_py_copy(const DLTensor *dst, const DLTensor *src, uint64_t flags, dlpack_py_error *error)
+{
+    char to[DLPACK_PY_TEXT_SIZE], from[DLPACK_PY_TEXT_SIZE];
+    int32_t i = 0;
+
+    if (!dlpack_py_is_cpu_readable(dst->device) || !dlpack_py_is_cpu_readable(src->device))
+        return DLPACK_PY_IMPL_REFUSE(error, "a copy from %s to %s: memory that the CPU can read was wanted",
+                                     dlpack_py_device_text(src->device, from), dlpack_py_device_text(dst->device, to));
+    if (dlpack_py_dtype(dst) != dlpack_py_dtype(src))
+        return DLPACK_PY_IMPL_REFUSE(error, "a copy from dtype %s to %s: one dtype was wanted",
+                                     dlpack_py_dtype_text(dlpack_py_dtype(src), from),
+                                     dlpack_py_dtype_text(dlpack_py_dtype(dst), to));
+    if (dst->ndim != src->ndim)
+        return DLPACK_PY_IMPL_REFUSE(error, "a copy from ndim %" PRId32 " to %" PRId32 ": one shape was wanted",
+                                     src->ndim, dst->ndim);
+    while (i < src->ndim && dst->shape[i] == src->shape[i])
+        i++;
+    if (i == src->ndim) {
+        dlpack_py_impl_copy(dst, src, flags);
+        return 0;
+    }
+    return DLPACK_PY_IMPL_REFUSE(error,
+                                 "a copy from shape[%" PRId32 "] %" PRId64 " to %" PRId64 ": one shape was wanted", i,
+                                 src->shape[i], dst->shape[i]);
 }
 
 /* ---- 1.6 Streams and requirements --------------------------------------- */
@@ -1280,14 +1305,6 @@ dlpack_py_impl_refuse_strides(const DLTensor *t, char order, dlpack_py_error *er
                                  i, strides[i], compact[i], order);
 }
 
-/* The alignment of the numbers of a dtype, in bytes: a complex has two numbers, lanes have many. */
-static inline size_t
-dlpack_py_impl_number_alignment(DLDataType dtype)
-{
-    const unsigned bits = dlpack_py_impl_is_complex(dtype) ? dtype.bits / 2u : dtype.bits;
-    return bits % 8 == 0 && (bits & (bits - 1)) == 0 ? bits / 8 : 1;
-}
-
 /* dlpack_py_meets, for requirements that were checked. */
 static inline int
 dlpack_py_impl_meets(const DLTensor *t, int readonly, const dlpack_py_want *want, dlpack_py_error *error)
@@ -1296,6 +1313,7 @@ dlpack_py_impl_meets(const DLTensor *t, int readonly, const dlpack_py_want *want
     const uint32_t dtype = DLPACK_PY_DTYPE((uint32_t)t->dtype.code, (uint32_t)t->dtype.bits, (uint32_t)t->dtype.lanes);
     const uintptr_t first = (uintptr_t)t->data + (uintptr_t)t->byte_offset;
     size_t alignment;
+    unsigned bits;
 
     if (want->device == 0 ? device != (int32_t)kDLCPU && !dlpack_py_is_cpu_readable(t->device)
                           : want->device != DLPACK_PY_ANY_DEVICE && want->device != device)
@@ -1305,8 +1323,10 @@ dlpack_py_impl_meets(const DLTensor *t, int readonly, const dlpack_py_want *want
         return -1;
 
     alignment = want->alignment;
-    if (alignment == 0)
-        alignment = first % 16 == 0 ? 1 : dlpack_py_impl_number_alignment(t->dtype); /* of any number: 16 at most */
+    if (alignment == 0 && first % 16 != 0) { /* of a number, 16 at most: a complex has two, lanes are many */
+        bits = dlpack_py_impl_is_complex(t->dtype) ? t->dtype.bits / 2u : t->dtype.bits;
+        alignment = bits % 8 == 0 && (bits & (bits - 1)) == 0 ? bits / 8 : 1;
+    }
     if (readonly == DLPACK_PY_READONLY_UNSAID && (want->options & DLPACK_PY_LEGACY_IS_WRITABLE) != 0)
         readonly = DLPACK_PY_WRITABLE;
     if (want->order != 0 && !dlpack_py_is_contiguous(t, want->order))
@@ -1400,6 +1420,20 @@ typedef struct dlpack_py_request {
 typedef struct dlpack_py_embedded dlpack_py_embedded; /* 3.1 */
 typedef struct dlpack_py_device dlpack_py_device;     /* 2.4 */
 
+/* How many exports of an object live: for an object that can move or free its memory, as bytearray does. Part of the
+ * object, zero at first. */
+typedef struct dlpack_py_exports {
+    dlpack_py_impl_word count; /* changed atomically; read it by dlpack_py_exports_count */
+} dlpack_py_exports;
+
+/* The number of exports that live, copies under way included. Needs no thread state. Refuse to move or free the memory
+ * while it is not 0. Without a GIL, the check and the move need a critical section on the object. */
+static inline size_t
+dlpack_py_exports_count(const dlpack_py_exports *exports)
+{
+    return (size_t)DLPACK_PY_IMPL_LOAD((dlpack_py_impl_word *)(uintptr_t)&exports->count);
+}
+
 /* What a producer exports, and how. Zero what is not needed. */
 typedef struct dlpack_py_offer {
     PyObject *owner;        /* keeps the data alive; each export holds a reference until its deleter has run */
@@ -1409,6 +1443,8 @@ typedef struct dlpack_py_offer {
     /* Called before anything is exported. -1 with an exception refuses, as a rule with BufferError (P7). May be NULL.
      */
     int (*veto)(PyObject *owner, const dlpack_py_request *request);
+    dlpack_py_exports *exports;     /* in the owner, counts its exports; then embedded is not used; NULL: not counted */
+    int32_t is_copy;                /* 1: the tensor is a copy that was made for this request, and is flagged so (P4) */
     dlpack_py_embedded *embedded;   /* managed tensors in the owner, exported without an allocation; NULL: allocate */
     const dlpack_py_device *device; /* whose memory the data is in, or whose streams work on it; NULL: none */
     /* The streams on which work on the data may be queued. It is done before the consumer's work, or before the host
@@ -1423,6 +1459,7 @@ typedef struct dlpack_py_offer {
 #define DLPACK_PY_OFFER_REFUSE_NEGATIVE 2u /* a negative stride is BufferError: PyTorch ends the process (D11) */
 #define DLPACK_PY_OFFER_COPY_NEGATIVE 4u   /* a negative stride requires a copy */
 #define DLPACK_PY_OFFER_NONE_IS_NO_SYNC 8u /* stream=None asks for no order on a device, as in PyTorch */
+#define DLPACK_PY_OFFER_COPY_READ_ONLY 16u /* read-only data requires a copy: PyTorch writes to it all the same */
 
 /* dlpack_py_produce: answer a call of __dlpack__.
  *
@@ -1882,8 +1919,6 @@ static inline dlpack_py_impl_gate *
 dlpack_py_impl_gate_get(void);
 static inline PyObject *
 dlpack_py_impl_device_tuple(DLDevice device);
-DLPACK_PY_IMPL_RARE void
-dlpack_py_impl_drop_unattached(dlpack_py_impl_gate *gate, PyObject *owner, PyThreadState *current);
 
 /* What a file keeps for an interpreter, never freed (3.2). */
 struct dlpack_py_impl_gate {
@@ -1901,7 +1936,8 @@ struct dlpack_py_impl_gate {
 typedef struct dlpack_py_impl_keeper {
     PyObject *owner; /* a reference to drop through gate; NULL: none */
     dlpack_py_impl_gate *gate;
-    void *context; /* passed to free_fn */
+    dlpack_py_exports *exports; /* in the owner, counts this export; NULL: not counted */
+    void *context;              /* passed to free_fn */
     void (*free_fn)(void *context);
     void *block; /* to be freed; NULL: embedded in the owner (3.1) */
 } dlpack_py_impl_keeper;
@@ -1916,6 +1952,8 @@ struct dlpack_py_embedded {
     dlpack_py_impl_keeper keeper; /* owner is borrowed: the object that this is part of */
 };
 
+#define DLPACK_PY_IMPL_LARGE 65536 /* bytes of a copy that takes longer than it takes to let other threads run */
+
 /* An export: a managed tensor with its keeper, its shape and strides and, for a copy, its data, in one allocation. */
 typedef struct dlpack_py_impl_export {
     union {
@@ -1926,16 +1964,31 @@ typedef struct dlpack_py_impl_export {
     /* int64_t shape[ndim], strides[ndim], then data */
 } dlpack_py_impl_export;
 
+/* Drops an owner, on a thread that is attached to its interpreter. */
+static inline void
+dlpack_py_impl_drop_attached(PyObject *owner, dlpack_py_exports *exports)
+{
+    if (exports != NULL)
+        (void)DLPACK_PY_IMPL_ADD(&exports->count, -1);
+    dlpack_py_impl_decref(owner);
+}
+
+/* Drops an owner, or leaks it, on a thread that is not attached to its interpreter. current: the state that the thread
+ * is attached with; NULL: none (3.2). */
+DLPACK_PY_IMPL_RARE void
+dlpack_py_impl_drop_unattached(dlpack_py_impl_gate *gate, PyObject *owner, dlpack_py_exports *exports,
+                               PyThreadState *current);
+
 /* Drops an owner, on any thread at any time (K5). */
 static inline void
-dlpack_py_impl_drop(dlpack_py_impl_gate *gate, PyObject *owner)
+dlpack_py_impl_drop(dlpack_py_impl_gate *gate, PyObject *owner, dlpack_py_exports *exports)
 {
     PyThreadState *current = dlpack_py_impl_thread_state();
 
     if (current == NULL || PyThreadState_GetInterpreter(current) != gate->interpreter)
-        dlpack_py_impl_drop_unattached(gate, owner, current);
+        dlpack_py_impl_drop_unattached(gate, owner, exports, current);
     else if (!DLPACK_PY_IMPL_LOAD(&gate->gone)) /* gone: a new interpreter may have the same address */
-        dlpack_py_impl_decref(owner);
+        dlpack_py_impl_drop_attached(owner, exports);
 }
 
 static inline void
@@ -1943,7 +1996,7 @@ dlpack_py_impl_release_keeper(const dlpack_py_impl_keeper *keeper)
 {
     const dlpack_py_impl_keeper k = *keeper; /* an embedded one may be freed with the owner */
     if (k.owner != NULL)
-        dlpack_py_impl_drop(k.gate, k.owner);
+        dlpack_py_impl_drop(k.gate, k.owner, k.exports);
     if (k.free_fn != NULL)
         k.free_fn(k.context);
     if (k.block != NULL)
@@ -2078,6 +2131,16 @@ dlpack_py_impl_copy_new(const DLTensor *t, uint64_t flags, int32_t form, char or
     else if (bytes > 0) /* packed sub-byte elements may leave bits of the last byte */
         ((char *)dlpack_py_impl_tensor(&e->managed, form)->data)[bytes - 1] = 0;
     return e;
+}
+
+/* dlpack_py_copy, which cannot fail here; other threads run while many bytes are copied. */
+DLPACK_PY_IMPL_RARE void
+dlpack_py_impl_copy_detached(const DLTensor *to, const DLTensor *from, uint64_t flags)
+{
+    PyThreadState *state = dlpack_py_nbytes(from, flags) >= DLPACK_PY_IMPL_LARGE ? PyEval_SaveThread() : NULL;
+    dlpack_py_impl_copy(to, from, flags);
+    if (state != NULL)
+        PyEval_RestoreThread(state);
 }
 
 /* New CPU memory for a tensor.
@@ -2446,6 +2509,11 @@ dlpack_py_impl_plan_general(const dlpack_py_offer *offer, const dlpack_py_reques
         else if (!plan->copy)
             return DLPACK_PY_IMPL_REFUSE(error, "a stride is negative, which is not exported; copy=True would be");
     }
+    if (why == NULL && (offer->options & DLPACK_PY_OFFER_COPY_READ_ONLY) != 0 && !plan->copy &&
+        (plan->flags & DLPACK_PY_FLAG_READ_ONLY) != 0)
+        why = "the data is read-only, which is exported as a copy only";
+    if (offer->is_copy && request->copy == DLPACK_PY_COPY_NEVER)
+        why = "the data is a copy";
     if (why != NULL && request->copy == DLPACK_PY_COPY_NEVER)
         return DLPACK_PY_IMPL_REFUSE(error, "%s, and copy is False", why);
     plan->copy = plan->copy || why != NULL;
@@ -2472,6 +2540,10 @@ dlpack_py_impl_plan(const dlpack_py_offer *offer, const dlpack_py_request *reque
     const DLTensor *t = offer->tensor;
     dlpack_py_error error;
 
+    if (offer->owner == NULL) {
+        PyErr_SetString(PyExc_SystemError, "owner is NULL, the object that keeps the data alive was wanted");
+        return -1;
+    }
     if (offer->veto != NULL && offer->veto(offer->owner, request) < 0) {
         if (!PyErr_Occurred())
             PyErr_SetString(PyExc_BufferError, "the data cannot be exported in its present state");
@@ -2487,12 +2559,12 @@ dlpack_py_impl_plan(const dlpack_py_offer *offer, const dlpack_py_request *reque
         dlpack_py_validate(t, offer->flags, &error) < 0)
         return dlpack_py_raise(&error);
     plan->form = request->max_version.major < 1 ? DLPACK_PY_LEGACY : DLPACK_PY_VERSIONED;
-    plan->flags = dlpack_py_impl_kept_flags(t, offer->flags);
+    plan->flags = dlpack_py_impl_kept_flags(t, offer->flags) | (offer->is_copy ? DLPACK_PY_FLAG_IS_COPIED : 0);
     plan->device = t->device;
-    plan->copy = request->copy == DLPACK_PY_COPY_ALWAYS;
+    plan->copy = request->copy == DLPACK_PY_COPY_ALWAYS && !offer->is_copy;
     if (t->device.device_type != kDLCPU || t->device.device_id != 0 || request->has_device || plan->copy ||
         request->stream.kind == DLPACK_PY_STREAM_HANDLE || offer->options != 0 ||
-        (plan->form == DLPACK_PY_LEGACY && plan->flags != 0)) {
+        (plan->form == DLPACK_PY_LEGACY && plan->flags != 0) || offer->is_copy) {
         if (dlpack_py_impl_plan_general(offer, request, plan, &error) < 0)
             return dlpack_py_raise(&error);
     }
@@ -2504,21 +2576,32 @@ dlpack_py_impl_plan(const dlpack_py_offer *offer, const dlpack_py_request *reque
 DLPACK_PY_IMPL_RARE void *
 dlpack_py_impl_export_copy(const dlpack_py_offer *offer, const dlpack_py_request *request, const dlpack_py_plan *plan)
 {
-    const DLTensor *t = offer->tensor;
+    int64_t strides[DLPACK_PY_MAX_NDIM];
+    DLTensor t = *offer->tensor, *to;
     dlpack_py_impl_export *e;
     dlpack_py_error error;
 
-    if (!dlpack_py_is_cpu_readable(t->device) || offer->pending_count > 0) {
+    if (!dlpack_py_is_cpu_readable(t.device) || offer->pending_count > 0) {
         e = offer->device->copy(offer, request, plan);
         return e == NULL ? NULL : &e->managed;
     }
-    e = dlpack_py_impl_copy_new(t, offer->flags, plan->form, 'C', 0, &error);
-    if (e != NULL) {
-        (void)dlpack_py_copy(dlpack_py_impl_tensor(&e->managed, plan->form), t, offer->flags, NULL);
-        return &e->managed;
+    e = dlpack_py_impl_copy_new(&t, offer->flags, plan->form, 'C', 0, &error);
+    if (e == NULL) {
+        (void)dlpack_py_raise(&error);
+        return NULL;
     }
-    (void)dlpack_py_raise(&error);
-    return NULL;
+    to = dlpack_py_impl_tensor(&e->managed, plan->form);
+    t.shape = to->shape; /* the author's shape and strides may change while other threads run */
+    if (t.strides != NULL)
+        t.strides = (int64_t *)memcpy(strides, t.strides, (size_t)t.ndim * sizeof(int64_t));
+    Py_INCREF(offer->owner);
+    if (offer->exports != NULL)
+        (void)DLPACK_PY_IMPL_ADD(&offer->exports->count, 1);
+    dlpack_py_impl_copy_detached(to, &t, offer->flags);
+    if (offer->exports != NULL)
+        (void)DLPACK_PY_IMPL_ADD(&offer->exports->count, -1);
+    Py_DECREF(offer->owner);
+    return &e->managed;
 }
 
 /* The embedded managed tensor of a plan, with a new reference to its owner (3.1); NULL: not the one that is planned. */
@@ -2549,6 +2632,9 @@ dlpack_py_impl_export_offer(const dlpack_py_offer *offer, const dlpack_py_reques
     Py_INCREF(offer->owner);
     e->keeper.owner = offer->owner;
     e->keeper.gate = gate;
+    e->keeper.exports = offer->exports;
+    if (offer->exports != NULL)
+        (void)DLPACK_PY_IMPL_ADD(&offer->exports->count, 1);
     return &e->managed;
 }
 
@@ -3045,7 +3131,7 @@ dlpack_py_impl_view_copy(dlpack_py_view *v, dlpack_py_impl_export *copy)
     void *managed = v->managed;
     const int32_t form = v->form;
 
-    (void)dlpack_py_copy(&copy->managed.versioned.dl_tensor, &v->tensor, v->flags, NULL);
+    dlpack_py_impl_copy_detached(&copy->managed.versioned.dl_tensor, &v->tensor, v->flags);
     v->managed = &copy->managed.versioned;
     v->form = DLPACK_PY_VERSIONED;
     v->tensor = copy->managed.versioned.dl_tensor;
@@ -3434,7 +3520,7 @@ dlpack_py_impl_export_embedded(const dlpack_py_offer *offer, const dlpack_py_pla
     dlpack_py_embedded *e = offer->embedded;
     const DLDevice device = e->versioned.dl_tensor.device;
 
-    if (offer->tensor != &e->versioned.dl_tensor || plan->flags != e->versioned.flags ||
+    if (offer->tensor != &e->versioned.dl_tensor || offer->exports != NULL || plan->flags != e->versioned.flags ||
         plan->device.device_type != device.device_type || plan->device.device_id != device.device_id)
         return NULL; /* the author changed the offer, or the request names another device */
     Py_INCREF(e->keeper.owner);
@@ -3498,10 +3584,9 @@ dlpack_py_impl_reset_after_fork(dlpack_py_impl_gate *gate)
     dlpack_py_impl_unlock(&file->lock);
 }
 
-/* Drops an owner, or leaks it, on a thread that is not attached to its interpreter. current: the state that the
- * thread is attached with; NULL: none. */
 DLPACK_PY_IMPL_RARE void
-dlpack_py_impl_drop_unattached(dlpack_py_impl_gate *gate, PyObject *owner, PyThreadState *current)
+dlpack_py_impl_drop_unattached(dlpack_py_impl_gate *gate, PyObject *owner, dlpack_py_exports *exports,
+                               PyThreadState *current)
 {
     const dlpack_py_impl_word process = DLPACK_PY_IMPL_PROCESS();
     PyThreadState *own, *made = NULL;
@@ -3516,7 +3601,7 @@ dlpack_py_impl_drop_unattached(dlpack_py_impl_gate *gate, PyObject *owner, PyThr
             own = made = PyThreadState_New(gate->interpreter);
         if (own != NULL) {
             PyEval_RestoreThread(own);
-            dlpack_py_impl_decref(owner);
+            dlpack_py_impl_drop_attached(owner, exports);
             if (made != NULL)
                 PyThreadState_Clear(made);
             (void)PyEval_SaveThread();
@@ -4751,6 +4836,7 @@ dlpack_py_impl_consume_buffer(dlpack_py_impl_gate *gate, PyObject *obj, const dl
 #undef DLPACK_PY_IMPL_EXCHANGE_NAME
 #undef DLPACK_PY_IMPL_FROM_DLPACK
 #undef DLPACK_PY_IMPL_GATE_NAME
+#undef DLPACK_PY_IMPL_LARGE
 #undef DLPACK_PY_IMPL_LOCK
 #undef DLPACK_PY_IMPL_MODULE
 #undef DLPACK_PY_IMPL_MUST_COPY

@@ -27,9 +27,9 @@ CALLS = {
     "return own object": (380, 432),
     "return to NumPy": (2300, 8497),
     "return to torch by its exchange table": (3800, 7298),
-    "__dlpack__(), embedded, capsule dropped": (560, 605),
-    "__dlpack__(max_version=(1, 3)), embedded": (620, 831),
-    "__dlpack__(), allocated": (560, 984),
+    "__dlpack__(), embedded, capsule dropped": (560, 620),
+    "__dlpack__(max_version=(1, 3)), embedded": (620, 847),
+    "__dlpack__(), allocated": (560, 1010),
     "__dlpack_device__()": (250, 106),
 }
 

@@ -342,6 +342,7 @@ static int
 use_producer(PyObject *owner)
 {
     const DLTensor t = describe(owner);
+    dlpack_py_exports exports;
     dlpack_py_request request;
     dlpack_py_offer offer;
     dlpack_py_view v;
@@ -357,8 +358,11 @@ use_producer(PyObject *owner)
 
     CHECK(dlpack_py_parse_request(NULL, 0, NULL, &request) == 0);
     offer = dlpack_py_offer_make(owner, &t, 0);
+    memset(&exports, 0, sizeof(exports));
+    offer.exports = &exports;
     line = check_taken(dlpack_py_answer(&offer, &request), owner);
     CHECK(line == 0);
+    CHECK(dlpack_py_exports_count(&exports) == 0);
     CHECK(dlpack_py_consume(owner, NULL, &v) == 0);
     offer = dlpack_py_offer_view(owner, &v.tensor, &v);
     line = check_taken(dlpack_py_produce_offer(&offer, NULL, 0, NULL), owner);

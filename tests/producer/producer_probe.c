@@ -14,6 +14,8 @@ typedef struct {
     PyObject *veto;              /* veto(max_version, copy) raises, or returns whether to go on; NULL: no veto */
     dlpack_py_embedded embedded; /* filled if is_embedded */
     int is_embedded;
+    dlpack_py_exports exports;
+    int is_counted, is_copy, has_no_owner;
 } Thing;
 
 static int
@@ -25,13 +27,14 @@ parse_extents(PyObject *tuple, int64_t *extents)
     return PyErr_Occurred() ? -1 : 0;
 }
 
-/* Thing(data, shape, strides=None, *, dtype, device, byte_offset, flags, options, veto, embedded): data is an address,
+/* Thing(data, shape, strides=None, *, dtype, device, byte_offset, flags, options, veto, embedded, counted,
+ * is_copy, no_owner): data is an address,
  * without strides they are NULL. */
 static int
 thing_init(PyObject *op, PyObject *args, PyObject *names)
 {
-    static char *keywords[] = {"",      "",        "strides", "dtype",    "device", "byte_offset",
-                               "flags", "options", "veto",    "embedded", NULL};
+    static char *keywords[] = {"",        "",     "strides",  "dtype",   "device",  "byte_offset", "flags",
+                               "options", "veto", "embedded", "counted", "is_copy", "no_owner",    NULL};
     Thing *self = (Thing *)op;
     unsigned long long data, byte_offset = 0, flags = 0;
     unsigned int options = 0;
@@ -39,9 +42,9 @@ thing_init(PyObject *op, PyObject *args, PyObject *names)
     PyObject *shape, *strides = Py_None, *veto = NULL;
     DLTensor *t = &self->tensor;
 
-    if (!PyArg_ParseTupleAndKeywords(args, names, "KO!|O$(iii)(ii)KKIOp", keywords, &data, &PyTuple_Type, &shape,
+    if (!PyArg_ParseTupleAndKeywords(args, names, "KO!|O$(iii)(ii)KKIOpppp", keywords, &data, &PyTuple_Type, &shape,
                                      &strides, &code, &bits, &lanes, &type, &id, &byte_offset, &flags, &options, &veto,
-                                     &self->is_embedded))
+                                     &self->is_embedded, &self->is_counted, &self->is_copy, &self->has_no_owner))
         return -1;
     if (parse_extents(shape, self->shape) < 0 || (strides != Py_None && parse_extents(strides, self->strides) < 0))
         return -1;
@@ -90,6 +93,11 @@ thing_dlpack(PyObject *op, PyObject *const *args, Py_ssize_t nargs, PyObject *kw
     offer.flags |= self->later;
     if (self->veto != NULL)
         offer.veto = thing_veto;
+    if (self->is_counted)
+        offer.exports = &self->exports;
+    offer.is_copy = self->is_copy;
+    if (self->has_no_owner)
+        offer.owner = NULL;
     return dlpack_py_produce_offer(&offer, args, nargs, kwnames);
 }
 
@@ -99,6 +107,13 @@ thing_freeze(PyObject *op, PyObject *Py_UNUSED(unused))
 {
     ((Thing *)op)->later = DLPACK_PY_FLAG_READ_ONLY;
     Py_RETURN_NONE;
+}
+
+/* exports(): how many live. */
+static PyObject *
+thing_exports(PyObject *op, PyObject *Py_UNUSED(unused))
+{
+    return PyLong_FromSize_t(dlpack_py_exports_count(&((Thing *)op)->exports));
 }
 
 static PyObject *
@@ -129,6 +144,7 @@ thing_produce_args(PyObject *op, PyObject *args, PyObject *names)
 static PyMethodDef thing_methods[] = {
     DLPACK_PY_METHODS(thing_dlpack, thing_device),
     {"freeze", thing_freeze, METH_NOARGS, NULL},
+    {"exports", thing_exports, METH_NOARGS, NULL},
     {"produce", (PyCFunction)(void (*)(void))thing_produce, METH_FASTCALL | METH_KEYWORDS, NULL},
     {"produce_args", (PyCFunction)(void (*)(void))thing_produce_args, METH_VARARGS | METH_KEYWORDS, NULL},
     {"cpu_device", dlpack_py_cpu_device, METH_NOARGS, NULL},
@@ -218,7 +234,8 @@ PyInit_producer_probe(void)
     if (PyModule_AddObject(self, "Thing", (PyObject *)&thing_type) < 0 ||
         PyModule_AddIntMacro(self, DLPACK_PY_OFFER_UNSAID) < 0 ||
         PyModule_AddIntMacro(self, DLPACK_PY_OFFER_REFUSE_NEGATIVE) < 0 ||
-        PyModule_AddIntMacro(self, DLPACK_PY_OFFER_COPY_NEGATIVE) < 0) {
+        PyModule_AddIntMacro(self, DLPACK_PY_OFFER_COPY_NEGATIVE) < 0 ||
+        PyModule_AddIntMacro(self, DLPACK_PY_OFFER_COPY_READ_ONLY) < 0) {
         Py_DECREF(self);
         return NULL;
     }

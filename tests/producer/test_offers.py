@@ -3,9 +3,13 @@
 import ctypes
 import gc
 import sys
+import threading
+import time
 import weakref
 
+import consumer_probe
 import dltensor
+import numpy
 import pytest
 from dltensor import (
     CPU,
@@ -23,6 +27,7 @@ from dltensor import (
 )
 from producer_probe import (
     DLPACK_PY_OFFER_COPY_NEGATIVE,
+    DLPACK_PY_OFFER_COPY_READ_ONLY,
     DLPACK_PY_OFFER_REFUSE_NEGATIVE,
     DLPACK_PY_OFFER_UNSAID,
     Thing,
@@ -534,3 +539,134 @@ def test_a_capsule_deletes_what_it_holds_whatever_the_version_K1(form, version):
     made = Made(form, version=version).poison()
     STEAL[form](ctypes.addressof(made.managed))
     assert made.deleted == 1
+
+
+# ---- Counted exports: P9 ----
+
+
+@both_forms
+def test_exports_that_live_are_counted_P9(form):
+    owner = thing(counted=True)
+    capsules = [owner.__dlpack__(**ASK[form]) for _ in range(3)]
+    assert owner.exports() == 3
+    view = consumer_probe.consume(capsules.pop())
+    del capsules
+    assert owner.exports() == 1
+    view.release()
+    assert owner.exports() == 0
+
+
+def test_an_export_that_is_released_on_another_thread_is_counted_down_K5():
+    owner = thing(counted=True)
+    view = consumer_probe.consume(owner)
+    assert owner.exports() == 1
+    view.release_detached()
+    assert owner.exports() == 0
+
+
+def test_an_object_that_counts_exports_is_not_exported_embedded_P9():
+    owner = thing(counted=True, embedded=True)
+    capsule = owner.__dlpack__(max_version=(1, 0))
+    assert owner.exports() == 1
+    del capsule
+    assert owner.exports() == 0
+
+
+@pytest.mark.parametrize("asked", [{"copy": 7}, {"dl_device": (2, 0)}, {"stream": 5}])
+def test_a_refused_request_is_not_counted_P9(asked):
+    owner = thing(counted=True)
+    with pytest.raises((TypeError, ValueError, BufferError)):
+        owner.__dlpack__(**asked)
+    assert owner.exports() == 0
+
+
+# ---- Copies: P4 ----
+
+LARGE = numpy.arange(3000 * 3000, dtype="float64").reshape(3000, 3000)
+
+
+def large(**fields):
+    return Owner(LARGE.ctypes.data, (3000, 3000), (1, 3000), **fields)
+
+
+def ticks_during(call):
+    """How often another thread ran between a tenth and nine tenths of the time of a call."""
+    ticks, done = [], threading.Event()
+
+    def tick():
+        while not done.is_set():
+            ticks.append(time.monotonic())
+            time.sleep(0.0001)
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    start = time.monotonic()
+    result = call()
+    end = time.monotonic()
+    done.set()
+    thread.join()
+    tenth = (end - start) / 10
+    return result, sum(start + tenth < at < end - tenth for at in ticks)
+
+
+@pytest.mark.parametrize("by", ["producer", "consumer"])
+def test_other_threads_run_while_a_large_copy_is_made_P4(by):
+    owner = large()
+    if by == "producer":
+        made, ticks = ticks_during(lambda: owner.__dlpack__(copy=True, max_version=(1, 0)))
+        made = consumer_probe.consume(made)
+    else:
+        made, ticks = ticks_during(lambda: consumer_probe.consume(owner.__dlpack__(max_version=(1, 0)), copy=True))
+    assert ticks > 0
+    assert numpy.array_equal(numpy.from_dlpack(made), LARGE.T)
+
+
+def test_a_large_copy_that_is_being_made_is_counted_P4_P9():
+    owner, counts = large(counted=True), set()
+
+    def call():
+        return owner.__dlpack__(copy=True, max_version=(1, 0))
+
+    watching = threading.Event()
+
+    def watch():
+        while not watching.is_set():
+            counts.add(owner.exports())
+            time.sleep(0.0001)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    capsule = call()
+    watching.set()
+    thread.join()
+    assert counts == {0, 1}
+    assert owner.exports() == 0
+    del capsule
+
+
+@both_forms
+@pytest.mark.parametrize("copy", [None, True])
+def test_a_copy_that_the_author_made_is_exported_in_place_and_says_so_P4(form, copy):
+    says = dltensor.read(thing(is_copy=True).__dlpack__(copy=copy, **ASK[form]))
+    assert (says.data, says.flags) == (address, IS_COPIED if form == VERSIONED else None)
+
+
+def test_a_copy_that_the_author_made_is_refused_where_copy_is_false_P4():
+    with pytest.raises(BufferError, match="the data is a copy, and copy is False"):
+        thing(is_copy=True).__dlpack__(copy=False)
+
+
+@both_forms
+def test_read_only_data_can_be_exported_as_a_copy_only_P3_P4(form):
+    owner = thing(flags=READ_ONLY, options=DLPACK_PY_OFFER_COPY_READ_ONLY)
+    says = dltensor.read(owner.__dlpack__(**ASK[form]))
+    assert says.data != address and says.flags == (IS_COPIED if form == VERSIONED else None)
+    with pytest.raises(BufferError, match="read-only, which is exported as a copy only, and copy is False"):
+        owner.__dlpack__(copy=False, **ASK[form])
+    writable = thing(options=DLPACK_PY_OFFER_COPY_READ_ONLY)
+    assert dltensor.read(writable.__dlpack__(**ASK[form])).data == address
+
+
+def test_an_offer_without_an_owner_is_an_error_P9():
+    with pytest.raises(SystemError, match="owner is NULL"):
+        thing(no_owner=True).__dlpack__()

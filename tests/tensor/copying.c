@@ -29,6 +29,13 @@ another_dtype_or_shape_is_refused_and_nothing_is_written(void)
         {DLPACK_PY_FLOAT32, 2, turned}, {DLPACK_PY_FLOAT32, 1, shape},
         {DLPACK_PY_FLOAT32, 0, NULL},
     };
+    static const char *const texts[] = {
+        "a copy from dtype float32 to int32: one dtype was wanted",
+        "a copy from dtype float32 to float16x2: one dtype was wanted",
+        "a copy from shape[0] 2 to 3: one shape was wanted",
+        "a copy from ndim 2 to 1: one shape was wanted",
+        "a copy from ndim 2 to 0: one shape was wanted",
+    };
     char *from = exactly(24);
     const DLTensor src = dlpack_py_cpu(from, DLPACK_PY_FLOAT32, 2, shape, NULL);
     int i;
@@ -38,10 +45,28 @@ another_dtype_or_shape_is_refused_and_nothing_is_written(void)
         CHECK_NUMBER(dlpack_py_copy(&dst, &src, 0, &error), -1);
         CHECK_NUMBER(error.code, DLPACK_PY_BUFFER_ERROR);
         CHECK_NUMBER(error.curable, 0);
-        CHECK(strcmp(error.text, "a copy needs source and destination of one dtype and shape") == 0);
+        CHECK(strcmp(error.text, texts[i]) == 0);
         CHECK_NUMBER(dlpack_py_copy(&dst, &src, 0, NULL), -1);
     }
     free(from);
+}
+
+static void
+memory_that_the_cpu_cannot_read_is_refused_P7(void)
+{
+    static const int64_t shape[1] = {3};
+    float values[3] = {1, 2, 3};
+    DLTensor cpu = dlpack_py_cpu(values, DLPACK_PY_FLOAT32, 1, shape, NULL), device = cpu;
+    dlpack_py_error error;
+
+    device.data = check_unreadable();
+    device.device.device_type = kDLCUDA;
+    CHECK_NUMBER(dlpack_py_copy(&cpu, &device, 0, &error), -1);
+    CHECK(strcmp(error.text, "a copy from cuda:0 to cpu: memory that the CPU can read was wanted") == 0);
+    CHECK_NUMBER(dlpack_py_copy(&device, &cpu, 0, NULL), -1);
+    device.data = values;
+    device.device.device_type = kDLCUDAHost;
+    CHECK_NUMBER(dlpack_py_copy(&cpu, &device, 0, NULL), 0);
 }
 
 static void
@@ -106,6 +131,7 @@ int
 main(void)
 {
     another_dtype_or_shape_is_refused_and_nothing_is_written();
+    memory_that_the_cpu_cannot_read_is_refused_P7();
     without_elements_nothing_is_touched_D3();
     memory_is_read_and_written_to_its_ends_and_not_beyond_D5();
     sixty_four_dimensions_are_copied_D8();
