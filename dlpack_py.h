@@ -86,6 +86,8 @@
  * DLPACK_PY_EXIT_WAIT      how long the end of an interpreter waits for deleters on other threads, in seconds.
  * DLPACK_PY_WITH_CUDA, DLPACK_PY_WITH_ROCM
  *                          include dlpack_cuda.h, dlpack_rocm.h as well.
+ * DLPACK_PY_OPTIONAL       where layer 2 cannot work (PyPy, CPython before 3.9), leaves it out in place of an #error.
+ *                          DLPACK_PY_AVAILABLE is then 0, and else 1.
  * DLPACK_PY_PLAIN          1 turns the fast paths off; for tests.
  */
 #ifndef DLPACK_PY_EXIT_WAIT
@@ -102,6 +104,11 @@
 /* ---- 0.2 Includes ------------------------------------------------------- */
 
 #if !defined(DLPACK_PY_NO_PYTHON) && !defined(DLPACK_PY_PROTOCOL_LAYER)
+#  include <patchlevel.h> /* PY_VERSION_HEX */
+/* Without this macro, "#" in the formats of PyArg_ParseTuple is an error from 3.10 on, and an int before. */
+#  if !defined(PY_SSIZE_T_CLEAN) && defined(PY_VERSION_HEX) && PY_VERSION_HEX >= 0x030A0000
+#    define PY_SSIZE_T_CLEAN
+#  endif
 #  include <Python.h> /* first: it sets feature macros for the C library */
 #endif
 
@@ -126,8 +133,10 @@
 #    include <dlpack/dlpack.h>
 #  elif __has_include("dlpack.h") /* beside this file: before the system's, which may be old */
 #    include "dlpack.h"
-#  else
+#  elif __has_include("dlpack/dlpack.h")
 #    include "dlpack/dlpack.h"
+#  else
+#    error "dlpack.h is missing: pip install apache-tvm-ffi, and compile with -I$(tvm-ffi-config --dlpack-includedir)"
 #  endif
 #endif
 #if !defined(DLPACK_MAJOR_VERSION) || DLPACK_MAJOR_VERSION != 1
@@ -374,21 +383,37 @@ dlpack_py_impl_dtype_width(uint8_t code)
     return code < sizeof(widths) ? widths[code] : 0;
 }
 
+/* The name of a dtype code, without its bits; *length is 0 for a code without a name. */
+DLPACK_PY_IMPL_RARE const char *
+dlpack_py_impl_dtype_name(uint8_t code, int *length)
+{
+    return dlpack_py_impl_word_at("int uint float handle bfloat complex bool float8_e3m4 float8_e4m3 "
+                                  "float8_e4m3b11fnuz float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz "
+                                  "float8_e8m0fnu float6_e2m3fn float6_e3m2fn float4_e2m1fn bcomplex",
+                                  code, length);
+}
+
 /* Is the dtype one that the specification allows, or of a newer code (C8)? Returns 0, or -1 with BufferError. */
 DLPACK_PY_IMPL_RARE int
 dlpack_py_impl_check_dtype(DLDataType dtype, dlpack_py_error *error)
 {
-    const int bits = dlpack_py_impl_dtype_width(dtype.code);
+    const int only = dlpack_py_impl_dtype_width(dtype.code);
+    int length;
+    const char *name = dlpack_py_impl_dtype_name(dtype.code, &length), *wish = NULL;
+
     if (dtype.lanes == 0)
-        return DLPACK_PY_IMPL_REFUSE(error, "dtype (%d, %d, 0) has no lanes, it must have 1 or more", dtype.code,
-                                     dtype.bits);
-    if (dtype.bits == 0 || (bits != 0 && dtype.bits != bits))
-        return DLPACK_PY_IMPL_REFUSE(error, "dtype code %d has %d bits, it must have %s%d", dtype.code, dtype.bits,
-                                     bits == 0 ? "at least " : "", bits == 0 ? 1 : bits);
-    if (dlpack_py_impl_is_complex(dtype) && dtype.bits % 2 != 0)
-        return DLPACK_PY_IMPL_REFUSE(error, "dtype complex has %d bits, its two halves need an even number",
-                                     dtype.bits);
-    return 0;
+        wish = "at least 1 lane";
+    else if (dtype.bits == 0)
+        wish = "at least 1 bit (DLPACK_PY_FLOAT32 is a dtype, kDLFloat a code)";
+    else if (only != 0 && dtype.bits != only)
+        wish = only == 8 ? "8 bits" : only == 6 ? "6 bits" : "4 bits";
+    else if (dlpack_py_impl_is_complex(dtype) && dtype.bits % 2 != 0)
+        wish = "an even number of bits";
+    if (wish == NULL)
+        return 0;
+    return DLPACK_PY_IMPL_REFUSE(error, "dtype code %d (%.*s) has %d bits and %d lanes, %s was wanted", dtype.code,
+                                 length == 0 ? 7 : length, length == 0 ? "unknown" : name, dtype.bits, dtype.lanes,
+                                 wish);
 }
 
 /* Writes a dtype as text: "float32", "float8_e4m3fn", "float32x4" for four lanes; "dtype(200, 8, 1)" for a dtype
@@ -396,13 +421,10 @@ dlpack_py_impl_check_dtype(DLDataType dtype, dlpack_py_error *error)
 DLPACK_PY_IMPL_RARE const char *
 dlpack_py_dtype_text(uint32_t dtype, char text[DLPACK_PY_TEXT_SIZE])
 {
-    static const char *const names =
-        "int uint float handle bfloat complex bool float8_e3m4 float8_e4m3 float8_e4m3b11fnuz float8_e4m3fn "
-        "float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu float6_e2m3fn float6_e3m2fn float4_e2m1fn bcomplex";
     const DLDataType d = dlpack_py_dtype_unpack(dtype);
     char bits[4] = "", lanes[8] = "";
     int length;
-    const char *name = dlpack_py_impl_word_at(names, d.code, &length);
+    const char *name = dlpack_py_impl_dtype_name(d.code, &length);
 
     if (length == 0 || dlpack_py_impl_check_dtype(d, NULL) < 0) {
         snprintf(text, DLPACK_PY_TEXT_SIZE, "dtype(%d, %d, %d)", d.code, d.bits, d.lanes);
@@ -1372,12 +1394,19 @@ dlpack_py_meets(const DLTensor *t, int readonly, const dlpack_py_want *want, dlp
 
 #endif /* DLPACK_PY_TENSOR_LAYER */
 
-#if !defined(DLPACK_PY_NO_PYTHON) && !defined(DLPACK_PY_PROTOCOL_LAYER)
+#if !defined(DLPACK_PY_NO_PYTHON) && !defined(DLPACK_PY_AVAILABLE)
+#  if !defined(PYPY_VERSION) && PY_VERSION_HEX >= 0x03090000
+#    define DLPACK_PY_AVAILABLE 1
+#  elif defined(DLPACK_PY_OPTIONAL)
+#    define DLPACK_PY_AVAILABLE 0
+#  else
+#    error "dlpack_py.h needs CPython 3.9 or newer; DLPACK_PY_OPTIONAL leaves DLPack out elsewhere"
+#  endif
+#endif
+
+#if !defined(DLPACK_PY_NO_PYTHON) && !defined(DLPACK_PY_PROTOCOL_LAYER) && DLPACK_PY_AVAILABLE
 #define DLPACK_PY_PROTOCOL_LAYER
 
-#if PY_VERSION_HEX < 0x03090000
-#  error "dlpack_py.h needs Python 3.9 or newer"
-#endif
 #if defined(Py_LIMITED_API) && (Py_LIMITED_API + 0 < 0x030C0000 || PY_VERSION_HEX < 0x030C0000)
 #  error "dlpack_py.h needs Py_LIMITED_API 0x030C0000 or newer, built with Python 3.12 or newer, for vectorcalls"
 #endif
@@ -1496,10 +1525,13 @@ dlpack_py_produce_device(const DLTensor *t);
 static inline PyObject *
 dlpack_py_cpu_device(PyObject *self, PyObject *unused);
 
+/* Casts a METH_FASTCALL | METH_KEYWORDS function; one with another signature is an error or a warning. */
+typedef PyObject *(*dlpack_py_impl_method)(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames);
 #ifdef __cplusplus
-#  define DLPACK_PY_IMPL_METHOD(function) reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)(void)>(function))
+#  define DLPACK_PY_IMPL_METHOD(function) \
+    reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)(void)>(static_cast<dlpack_py_impl_method>(function)))
 #else
-#  define DLPACK_PY_IMPL_METHOD(function) ((PyCFunction)(void (*)(void))(function))
+#  define DLPACK_PY_IMPL_METHOD(function) ((PyCFunction)(void (*)(void))(1 ? (function) : (dlpack_py_impl_method)0))
 #endif
 
 /* The two entries of a PyMethodDef table. dlpack: METH_FASTCALL | METH_KEYWORDS; device: METH_NOARGS. */
@@ -1620,7 +1652,7 @@ dlpack_py_check(PyObject *obj);
 
 /* Private functions of CPython that save time. 0 replaces them by public ones. */
 #ifndef DLPACK_PY_IMPL_HAS_TYPE_LOOKUP
-#  if defined(Py_LIMITED_API) || defined(PYPY_VERSION) || DLPACK_PY_PLAIN
+#  if defined(Py_LIMITED_API) || DLPACK_PY_PLAIN
 #    define DLPACK_PY_IMPL_HAS_TYPE_LOOKUP 0
 #  else
 #    define DLPACK_PY_IMPL_HAS_TYPE_LOOKUP 1
@@ -2438,6 +2470,18 @@ dlpack_py_impl_match_keywords(const char *function, const dlpack_py_impl_keyword
     return 0;
 }
 
+/* Raises TypeError for a wrong number of positional arguments, SystemError for one that is no number of arguments.
+ * Returns -1. */
+DLPACK_PY_IMPL_RARE int
+dlpack_py_impl_refuse_nargs(const char *function, Py_ssize_t nargs, int wanted)
+{
+    if (nargs < 0)
+        PyErr_Format(PyExc_SystemError, "%s(): nargs is %zd, PyVectorcall_NARGS(nargs) was wanted", function, nargs);
+    else
+        PyErr_Format(PyExc_TypeError, "%s() takes %d positional arguments, %zd were given", function, wanted, nargs);
+    return -1;
+}
+
 /* Read a request from the arguments of a METH_FASTCALL | METH_KEYWORDS method. Returns 0, or -1 with TypeError or
  * ValueError. */
 static inline int
@@ -2446,11 +2490,8 @@ dlpack_py_parse_request(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnam
     static const dlpack_py_impl_keyword names[4] = {{"stream", 6}, {"max_version", 11}, {"dl_device", 9}, {"copy", 4}};
     PyObject *values[4] = {NULL, NULL, NULL, NULL};
 
-    if (nargs != 0) {
-        PyErr_Format(PyExc_TypeError, "__dlpack__() takes no positional arguments, %zd were given", nargs);
-        return -1;
-    }
-    if (dlpack_py_impl_match_keywords("__dlpack__", names, 4, args, kwnames, values) < 0)
+    if ((nargs != 0 && dlpack_py_impl_refuse_nargs("__dlpack__", nargs, 0) < 0) ||
+        dlpack_py_impl_match_keywords("__dlpack__", names, 4, args, kwnames, values) < 0)
         return -1;
     return dlpack_py_parse_request_args(values[0], values[1], values[2], values[3], request);
 }
@@ -3426,11 +3467,8 @@ dlpack_py_from_dlpack(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames
     PyObject *values[2] = {NULL, NULL};
 
     dlpack_py_impl_view_clear(v);
-    if (nargs != 1) {
-        PyErr_Format(PyExc_TypeError, "from_dlpack() takes one positional argument, %zd were given", nargs);
-        return -1;
-    }
-    if (dlpack_py_impl_match_keywords("from_dlpack", names, 2, args + nargs, kwnames, values) < 0)
+    if ((nargs != 1 && dlpack_py_impl_refuse_nargs("from_dlpack", nargs, 1) < 0) ||
+        dlpack_py_impl_match_keywords("from_dlpack", names, 2, args + nargs, kwnames, values) < 0)
         return -1;
     return dlpack_py_from_dlpack_args(args[0], values[0], values[1], want, v);
 }

@@ -72,6 +72,37 @@ def test_no_warning_in_any_combination(tmp_path, compiler, standard, python, dlp
     assert done.returncode == 0 and done.stderr == "", done.stderr
 
 
+ONLY_CONSUMES = """
+    #include "dlpack_py.h"
+    PyObject *length(PyObject *obj);
+    PyObject *length(PyObject *obj)
+    {
+        dlpack_py_want want = dlpack_py_want_any();
+        dlpack_py_view v;
+        int64_t n;
+        want.ndim = 1;
+        want.order = 'C';
+        if (dlpack_py_consume(obj, &want, &v) < 0)
+            return NULL;
+        n = v.tensor.shape[0];
+        dlpack_py_release(&v);
+        return PyLong_FromLongLong(n);
+    }
+"""
+
+
+@pytest.mark.parametrize("level", ["-O0", "-Og", "-O1", "-Os", "-O3"])
+def test_no_warning_at_any_level_of_optimization(tmp_path, level):
+    """What a compiler finds uninitialized depends on what it inlines; all else is compiled with -O2."""
+    only = tmp_path / "only.c"
+    only.write_text(ONLY_CONSUMES)
+    every = os.environ.get("DLPACK_PY_MATRIX") == "all"
+    for commands in list(machine.compilers().values())[0 if every else -1 :]:
+        for source in (only, USES_ALL):
+            done = machine.compile_c(source, level, "-c", "-o", str(tmp_path / "o"), compiler=commands)
+            assert done.returncode == 0 and done.stderr == "", done.stderr
+
+
 @pytest.mark.parametrize("suffix", [".c", ".cpp"])
 def test_every_function_works_as_c_and_as_cpp(tmp_path, suffix):
     if suffix == ".cpp" and list(machine.compilers().values())[-1][1] is None:

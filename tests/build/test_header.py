@@ -129,7 +129,8 @@ def test_every_macro_it_leaves_defined_has_its_prefix(tmp_path, name):
         if here and change:
             (left.add if change[1] == "define" else left.discard)(change[2])
     assert len(left) > 5
-    assert [macro for macro in left if not macro.startswith(f"{name.upper()}_")] == []
+    others = {"PY_SSIZE_T_CLEAN"}  # which is for Python.h
+    assert [macro for macro in left - others if not macro.startswith(f"{name.upper()}_")] == []
 
 
 @each_header
@@ -177,3 +178,79 @@ def test_the_synopsis_compiles(tmp_path):
     use = "PyMethodDef *use(PyCFunction *f); PyMethodDef *use(PyCFunction *f) { *f = sum; return thing_methods; }"
     done = compile_text(tmp_path, "\n".join(['#include "dlpack_py.h"', thing, *code, use]))
     assert len(code) > 20 and done.returncode == 0, done.stderr
+
+
+MODULE = """
+    static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "made", NULL, 0, functions, NULL, NULL, NULL, NULL};
+    PyMODINIT_FUNC PyInit_made(void);
+    PyMODINIT_FUNC PyInit_made(void) { return PyModuleDef_Init(&module); }
+"""
+
+
+def test_formats_with_a_size_work_where_the_macro_comes_after_the_header(tmp_path):
+    source = tmp_path / "made.c"
+    source.write_text(
+        """
+        #include "dlpack_py.h"
+        #define PY_SSIZE_T_CLEAN
+        #include <Python.h>
+        static PyObject *size(PyObject *self, PyObject *args)
+        {
+            const char *text;
+            Py_ssize_t count;
+            (void)self;
+            return PyArg_ParseTuple(args, "s#", &text, &count) ? PyLong_FromSsize_t(count) : NULL;
+        }
+        static PyMethodDef functions[] = {{"size", size, METH_VARARGS, NULL}, {NULL, NULL, 0, NULL}};
+        """
+        + MODULE
+    )
+    if sys.version_info < (3, 10):
+        pytest.skip("CPython 3.9 reads sizes as int without the macro: the header leaves that to the extension")
+    done = machine.compile_c(source, "-shared", "-o", str(tmp_path / "made.so"))
+    assert done.returncode == 0, done.stderr
+    code = "import made; assert made.size('four') == 4"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_missing_dlpack_h_is_named_with_where_to_get_it(tmp_path):
+    done = compile_text(tmp_path, '#include "dlpack_py.h"\n', dlpack=str(tmp_path))
+    assert done.returncode != 0
+    assert "dlpack.h is missing: pip install apache-tvm-ffi" in done.stderr
+
+
+def test_where_it_cannot_work_the_header_says_so_or_is_left_out(tmp_path):
+    text = '#include "dlpack_py.h"\n#if DLPACK_PY_AVAILABLE\n#error "available"\n#endif\n'
+    text += "uint32_t dtype(const DLTensor *t);\nuint32_t dtype(const DLTensor *t) { return dlpack_py_dtype(t); }\n"
+    done = compile_text(tmp_path, text, '-DPYPY_VERSION="7.3"')
+    assert done.returncode != 0 and "dlpack_py.h needs CPython 3.9 or newer" in done.stderr
+    done = compile_text(tmp_path, text, '-DPYPY_VERSION="7.3"', "-DDLPACK_PY_OPTIONAL")
+    assert done.returncode == 0, done.stderr
+    done = compile_text(tmp_path, text, "-DDLPACK_PY_OPTIONAL")
+    assert done.returncode != 0 and "available" in done.stderr
+
+
+SIGNATURES = {
+    "PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames": True,
+    "PyObject *self, PyObject *args": False,
+    "PyObject *self, PyObject *args, PyObject *kwargs": False,
+    "PyObject *self, PyObject *const *args, int nargs, PyObject *kwnames": False,
+}
+
+
+@pytest.mark.parametrize("suffix", ["c", pytest.param("cpp", marks=needs_cxx)])
+@pytest.mark.parametrize("signature, is_right", SIGNATURES.items())
+def test_a_method_of_another_signature_is_told_by_the_compiler(tmp_path, suffix, signature, is_right):
+    source = tmp_path / f"methods.{suffix}"
+    source.write_text(f"""
+        #include "dlpack_py.h"
+        PyObject *thing_dlpack({signature});
+        extern PyMethodDef methods[3];
+        PyMethodDef methods[3] = {{
+            DLPACK_PY_METHODS(thing_dlpack, dlpack_py_cpu_device),
+            {{NULL, NULL, 0, NULL}},
+        }};
+    """)
+    done = machine.compile_c(source, "-c", "-o", str(tmp_path / "o"))
+    assert (done.returncode == 0 and not done.stderr) == is_right, done.stderr

@@ -129,6 +129,16 @@ thing_produce(PyObject *op, PyObject *const *args, Py_ssize_t nargs, PyObject *k
     return dlpack_py_produce(op, &self->tensor, self->flags, args, nargs, kwnames);
 }
 
+/* produce_flagged(): as from a vectorcallfunc that passes its nargsf on. */
+static PyObject *
+thing_produce_flagged(PyObject *op, PyObject *Py_UNUSED(unused))
+{
+    Thing *self = (Thing *)op;
+    PyObject *args[2] = {NULL, op};
+    return dlpack_py_produce(op, &self->tensor, self->flags, args + 1, (Py_ssize_t)PY_VECTORCALL_ARGUMENTS_OFFSET,
+                             NULL);
+}
+
 static PyObject *
 thing_produce_args(PyObject *op, PyObject *args, PyObject *names)
 {
@@ -146,6 +156,7 @@ static PyMethodDef thing_methods[] = {
     {"freeze", thing_freeze, METH_NOARGS, NULL},
     {"exports", thing_exports, METH_NOARGS, NULL},
     {"produce", (PyCFunction)(void (*)(void))thing_produce, METH_FASTCALL | METH_KEYWORDS, NULL},
+    {"produce_flagged", thing_produce_flagged, METH_NOARGS, NULL},
     {"produce_args", (PyCFunction)(void (*)(void))thing_produce_args, METH_VARARGS | METH_KEYWORDS, NULL},
     {"cpu_device", dlpack_py_cpu_device, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},

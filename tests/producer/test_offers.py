@@ -116,8 +116,8 @@ MALFORMED = {
     "too many elements": ({"shape": (2**62, 4)}, r"shape\[1\] = 4"),
     "an offset that wraps": ({"byte_offset": 2**64 - 1}, "byte_offset is 18446744073709551615"),
     "strides that reach too far": ({"shape": (3,), "strides": (2**62,)}, "strides reach"),
-    "no lanes": ({"dtype": (2, 64, 0)}, r"dtype \(2, 64, 0\)"),
-    "a bool of 16 bits": ({"dtype": (6, 16, 1)}, "dtype code 6 has 16 bits"),
+    "no lanes": ({"dtype": (2, 64, 0)}, "has 64 bits and 0 lanes, at least 1 lane was wanted"),
+    "a bool of 16 bits": ({"dtype": (6, 16, 1)}, r"dtype code 6 \(.*\) has 16 bits"),
     "a complex of odd width": ({"dtype": (5, 65, 1)}, "65 bits"),
 }
 
@@ -670,3 +670,8 @@ def test_read_only_data_can_be_exported_as_a_copy_only_P3_P4(form):
 def test_an_offer_without_an_owner_is_an_error_P9():
     with pytest.raises(SystemError, match="owner is NULL"):
         thing(no_owner=True).__dlpack__()
+
+
+def test_a_number_of_arguments_with_a_flag_is_an_error_P1():
+    with pytest.raises(SystemError, match=r"__dlpack__\(\): nargs is -\d+, PyVectorcall_NARGS\(nargs\) was wanted"):
+        thing().produce_flagged()

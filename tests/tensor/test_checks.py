@@ -94,17 +94,20 @@ def refusal(dtype=FLOAT32, shape=(), strides=None, data=NOWHERE, byte_offset=0, 
     return error and error[1]
 
 
+NO_BITS = "at least 1 bit (DLPACK_PY_FLOAT32 is a dtype, kDLFloat a code) was wanted"
+
+
 @pytest.mark.parametrize(
     ("dtype", "text"),
     [
-        ((2, 32, 0), "dtype (2, 32, 0) has no lanes, it must have 1 or more"),
-        ((2, 0, 1), "dtype code 2 has 0 bits, it must have at least 1"),
-        ((200, 0, 1), "dtype code 200 has 0 bits, it must have at least 1"),
-        ((6, 1, 1), "dtype code 6 has 1 bits, it must have 8"),
-        ((16, 8, 1), "dtype code 16 has 8 bits, it must have 6"),
-        ((17, 8, 1), "dtype code 17 has 8 bits, it must have 4"),
-        ((5, 63, 1), "dtype complex has 63 bits, its two halves need an even number"),
-        ((18, 31, 1), "dtype complex has 31 bits, its two halves need an even number"),
+        ((2, 32, 0), "dtype code 2 (float) has 32 bits and 0 lanes, at least 1 lane was wanted"),
+        ((2, 0, 1), f"dtype code 2 (float) has 0 bits and 1 lanes, {NO_BITS}"),
+        ((200, 0, 1), f"dtype code 200 (unknown) has 0 bits and 1 lanes, {NO_BITS}"),
+        ((6, 1, 1), "dtype code 6 (bool) has 1 bits and 1 lanes, 8 bits was wanted"),
+        ((16, 8, 1), "dtype code 16 (float6_e3m2fn) has 8 bits and 1 lanes, 6 bits was wanted"),
+        ((17, 8, 1), "dtype code 17 (float4_e2m1fn) has 8 bits and 1 lanes, 4 bits was wanted"),
+        ((5, 63, 1), "dtype code 5 (complex) has 63 bits and 1 lanes, an even number of bits was wanted"),
+        ((18, 31, 1), "dtype code 18 (bcomplex) has 31 bits and 1 lanes, an even number of bits was wanted"),
     ],
 )
 def test_what_is_no_dtype_is_refused_before_anything_is_read_C8(dtype, text):
