@@ -424,13 +424,16 @@ static inline PyObject *
 dlpack_cuda_produce(PyObject *owner, const DLTensor *t, uint64_t flags, cudaStream_t stream, PyObject *const *args,
                     Py_ssize_t nargs, PyObject *kwnames)
 {
+    dlpack_py_request request;
     dlpack_py_offer offer = dlpack_py_offer_make(owner, t, flags);
     const dlpack_py_work_stream pending = dlpack_cuda_work_stream(stream, t->device.device_id);
 
     offer.device = dlpack_cuda_operations();
     offer.pending = &pending;
     offer.pending_count = 1;
-    return dlpack_py_produce_offer(&offer, args, nargs, kwnames);
+    if (dlpack_py_parse_request(args, nargs, kwnames, &request) < 0)
+        return NULL;
+    return dlpack_py_answer(&offer, &request);
 }
 
 /* dlpack_cuda_consume: take the tensor that obj offers, to work on it on a stream.

@@ -1465,13 +1465,10 @@ dlpack_py_exports_count(const dlpack_py_exports *exports)
 
 /* What a producer exports, and how. Zero what is not needed. */
 typedef struct dlpack_py_offer {
-    PyObject *owner;        /* keeps the data alive; each export holds a reference until its deleter has run */
-    const DLTensor *tensor; /* in memory that the CPU can read, or of device */
-    uint64_t flags;         /* DLPACK_PY_FLAG_* that describe the data */
-    uint32_t options;       /* DLPACK_PY_OFFER_... */
-    /* Called before anything is exported. -1 with an exception refuses, as a rule with BufferError (P7). May be NULL.
-     */
-    int (*veto)(PyObject *owner, const dlpack_py_request *request);
+    PyObject *owner;                /* keeps the data alive; each export holds a reference until its deleter has run */
+    const DLTensor *tensor;         /* in memory that the CPU can read, or of device */
+    uint64_t flags;                 /* DLPACK_PY_FLAG_* that describe the data */
+    uint32_t options;               /* DLPACK_PY_OFFER_... */
     dlpack_py_exports *exports;     /* in the owner, counts its exports; then embedded is not used; NULL: not counted */
     int32_t is_copy;                /* 1: the tensor is a copy that was made for this request, and is flagged so (P4) */
     dlpack_py_embedded *embedded;   /* managed tensors in the owner, exported without an allocation; NULL: allocate */
@@ -1512,9 +1509,39 @@ static inline PyObject *
 dlpack_py_produce_args(PyObject *owner, const DLTensor *t, uint64_t flags, PyObject *stream, PyObject *max_version,
                        PyObject *dl_device, PyObject *copy);
 
-/* As dlpack_py_produce, for all that an offer can say. */
+/* Describes an object, for all that an offer can say.
+ *
+ * self      the object
+ * request   what a call of __dlpack__ asks for, after its arguments were read; NULL for __dlpack_device__ and for an
+ *           exchange table
+ * offer     out: all zero but for the owner, self. Its tensor, shape, strides and pending streams must live until the
+ *           call that asked returns: in self, not on the stack of this function
+ *
+ * Returns 0, or -1 to refuse, as a rule with BufferError (P7).
+ */
+typedef int (*dlpack_py_describe)(PyObject *self, const dlpack_py_request *request, dlpack_py_offer *offer);
+
+/* dlpack_py_produce_described: as dlpack_py_produce, for an object that a function describes. */
 static inline PyObject *
-dlpack_py_produce_offer(const dlpack_py_offer *offer, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames);
+dlpack_py_produce_described(PyObject *self, dlpack_py_describe describe, PyObject *const *args, Py_ssize_t nargs,
+                            PyObject *kwnames);
+
+/* Answer a call of __dlpack_device__ for an object that a function describes (P8). */
+static inline PyObject *
+dlpack_py_produce_described_device(PyObject *self, dlpack_py_describe describe);
+
+/* Define the two methods for DLPACK_PY_METHODS, name_dlpack and name_dlpack_device, at file scope, with a semicolon. */
+#define DLPACK_PY_DESCRIBED(name, describe)                                                                    \
+    static PyObject *name##_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames) \
+    {                                                                                                          \
+        return dlpack_py_produce_described(self, (describe), args, nargs, kwnames);                            \
+    }                                                                                                          \
+    static PyObject *name##_dlpack_device(PyObject *self, PyObject *unused)                                    \
+    {                                                                                                          \
+        (void)unused;                                                                                          \
+        return dlpack_py_produce_described_device(self, (describe));                                           \
+    }                                                                                                          \
+    struct dlpack_py_impl_semicolon
 
 /* Answer a call of __dlpack_device__ from the tensor that __dlpack__ exports (P8). Returns a new tuple of two ints,
  * or NULL with an exception. */
@@ -2573,8 +2600,8 @@ dlpack_py_impl_plan_general(const dlpack_py_offer *offer, const dlpack_py_reques
 }
 
 /* Checks what an author offers, and decides how the request is met: in place or by a copy, on which device, in which
- * form. Reads no data. Returns 0, or -1 with BufferError (D8, P3, P4, P5, P7), ValueError (P6), SystemError (the
- * offer makes no sense) or the exception of veto. */
+ * form. Reads no data. Returns 0, or -1 with BufferError (D8, P3, P4, P5, P7), ValueError (P6), or SystemError where
+ * the offer makes no sense. */
 static inline int
 dlpack_py_impl_plan(const dlpack_py_offer *offer, const dlpack_py_request *request, dlpack_py_plan *plan)
 {
@@ -2583,11 +2610,6 @@ dlpack_py_impl_plan(const dlpack_py_offer *offer, const dlpack_py_request *reque
 
     if (offer->owner == NULL) {
         PyErr_SetString(PyExc_SystemError, "owner is NULL, the object that keeps the data alive was wanted");
-        return -1;
-    }
-    if (offer->veto != NULL && offer->veto(offer->owner, request) < 0) {
-        if (!PyErr_Occurred())
-            PyErr_SetString(PyExc_BufferError, "the data cannot be exported in its present state");
         return -1;
     }
     if (offer->pending_count > (offer->device == NULL ? 0 : DLPACK_PY_MAX_PENDING)) {
@@ -2701,13 +2723,37 @@ dlpack_py_answer(const dlpack_py_offer *offer, const dlpack_py_request *request)
     return capsule;
 }
 
+/* Asks the author for an offer. Returns 0, or -1 with an exception. */
+static inline int
+dlpack_py_impl_ask_author(PyObject *self, dlpack_py_describe describe, const dlpack_py_request *request,
+                          dlpack_py_offer *offer)
+{
+    memset(offer, 0, sizeof(*offer));
+    offer->owner = self;
+    if (describe(self, request, offer) == 0)
+        return 0;
+    if (!PyErr_Occurred())
+        PyErr_SetString(PyExc_BufferError, "the data cannot be exported in its present state");
+    return -1;
+}
+
 static inline PyObject *
-dlpack_py_produce_offer(const dlpack_py_offer *offer, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+dlpack_py_produce_described(PyObject *self, dlpack_py_describe describe, PyObject *const *args, Py_ssize_t nargs,
+                            PyObject *kwnames)
 {
     dlpack_py_request request;
-    if (dlpack_py_parse_request(args, nargs, kwnames, &request) < 0)
+    dlpack_py_offer offer;
+    if (dlpack_py_parse_request(args, nargs, kwnames, &request) < 0 ||
+        dlpack_py_impl_ask_author(self, describe, &request, &offer) < 0)
         return NULL;
-    return dlpack_py_answer(offer, &request);
+    return dlpack_py_answer(&offer, &request);
+}
+
+static inline PyObject *
+dlpack_py_produce_described_device(PyObject *self, dlpack_py_describe describe)
+{
+    dlpack_py_offer offer;
+    return dlpack_py_impl_ask_author(self, describe, NULL, &offer) < 0 ? NULL : dlpack_py_produce_device(offer.tensor);
 }
 
 /* An offer of a tensor, with all else zero. */
@@ -4027,7 +4073,7 @@ dlpack_py_impl_type_get(dlpack_py_impl_gate *gate, PyTypeObject *type, dlpack_py
 /* What DLPACK_PY_EXCHANGE_API defines. */
 typedef struct dlpack_py_exchange {
     DLPackExchangeAPI api; /* first: the capsule on the type points to it */
-    int (*offer)(PyObject *self, dlpack_py_offer *offer);
+    dlpack_py_describe describe;
     PyObject *(*make_steal)(PyTypeObject *type, dlpack_py_view *v);
     const dlpack_py_want *want;
     int (*work_stream)(DLDeviceType type, int32_t id, void **out); /* NULL: for memory that the CPU can read */
@@ -4036,9 +4082,8 @@ typedef struct dlpack_py_exchange {
 /* Define the exchange table of a type, at file scope, with a semicolon.
  *
  * name         of the static dlpack_py_exchange, for dlpack_py_exchange_add
- * offer        int (PyObject *self, dlpack_py_offer *offer): fills an offer that is zero but for the owner, self.
- *              Returns 0, or -1 with an exception. The tensor, its shape, its strides and its pending streams live as
- *              long as self: not on the stack. Without strides a tensor cannot be borrowed (X3), which is slower.
+ * describe     a dlpack_py_describe, for the data in place. Its tensor, shape and strides live as long as self. Without
+ *              strides a tensor cannot be borrowed (X3), which is slower
  * make_steal   PyObject *(PyTypeObject *type, dlpack_py_view *v): a new object of the type that owns the view; v is
  *              stolen, also on failure. Export it by dlpack_py_offer_view, which keeps it read-only
  * want         const dlpack_py_want *: what make_steal can use; NULL: any tensor that the CPU can read
@@ -4052,9 +4097,9 @@ typedef struct dlpack_py_exchange {
  *               unknown device. Where each object has a stream of its own, that stream is pending in its offer, and
  *               is ordered before this one (X4). make_steal gets tensors that are ordered on this stream.
  */
-#define DLPACK_PY_EXCHANGE_API(name, offer, make_steal, want) \
-    DLPACK_PY_EXCHANGE_API_WITH_STREAM(name, offer, make_steal, want, NULL)
-#define DLPACK_PY_EXCHANGE_API_WITH_STREAM(name, offer, make_steal, want, work_stream)                     \
+#define DLPACK_PY_EXCHANGE_API(name, describe, make_steal, want) \
+    DLPACK_PY_EXCHANGE_API_WITH_STREAM(name, describe, make_steal, want, NULL)
+#define DLPACK_PY_EXCHANGE_API_WITH_STREAM(name, describe, make_steal, want, work_stream)                  \
     static int name##_from_object(void *object, DLManagedTensorVersioned **out);                           \
     static int name##_borrow(void *object, DLTensor *out);                                                 \
     static int name##_to_object(DLManagedTensorVersioned *managed, void **out);                            \
@@ -4065,7 +4110,7 @@ typedef struct dlpack_py_exchange {
                                              name##_to_object,                                             \
                                              name##_borrow,                                                \
                                              name##_stream},                                               \
-                                            (offer),                                                       \
+                                            (describe),                                                    \
                                             (make_steal),                                                  \
                                             (want),                                                        \
                                             (work_stream)};                                                \
@@ -4108,15 +4153,6 @@ dlpack_py_impl_table_failed(const dlpack_py_impl_terms *terms)
         return -1;
     PyErr_Clear();
     return 1;
-}
-
-/* What the author offers of an object. */
-static inline int
-dlpack_py_impl_table_offer(const dlpack_py_exchange *x, PyObject *object, dlpack_py_offer *offer)
-{
-    memset(offer, 0, sizeof(*offer));
-    offer->owner = object;
-    return x->offer(object, offer) == 0 ? 0 : dlpack_py_impl_check_table_call(-1, "offer");
 }
 
 /* Plans the export of an offer by a table. Data on a device is ordered on the table's stream; other data has no
@@ -4253,7 +4289,7 @@ dlpack_py_impl_table_from_object(const dlpack_py_exchange *x, void *object, DLMa
         return -1;
     *out = NULL;
     if (dlpack_py_impl_table_check_object(x, (PyObject *)object) < 0 ||
-        dlpack_py_impl_table_offer(x, (PyObject *)object, &offer) < 0)
+        dlpack_py_impl_ask_author((PyObject *)object, x->describe, NULL, &offer) < 0)
         return -1;
     *out = dlpack_py_impl_table_export(x, &offer);
     return *out == NULL ? -1 : 0;
@@ -4268,7 +4304,7 @@ dlpack_py_impl_table_borrow(const dlpack_py_exchange *x, void *object, DLTensor 
     int result;
 
     if (dlpack_py_impl_check_out(out) < 0 || dlpack_py_impl_table_check_object(x, (PyObject *)object) < 0 ||
-        dlpack_py_impl_table_offer(x, (PyObject *)object, &offer) < 0)
+        dlpack_py_impl_ask_author((PyObject *)object, x->describe, NULL, &offer) < 0)
         return -1;
     result = dlpack_py_impl_table_lend(x, &offer, out, &why);
     if (result > 0)
@@ -4344,7 +4380,7 @@ dlpack_py_impl_consume_own(const dlpack_py_impl_own *own, PyObject *obj, const d
     DLManagedTensorVersioned *managed = NULL;
     dlpack_py_offer offer;
 
-    if (dlpack_py_impl_table_offer(x, obj, &offer) == 0) {
+    if (dlpack_py_impl_ask_author(obj, x->describe, NULL, &offer) == 0) {
         if (offer.tensor->device.device_type != kDLCPU)
             return 1;
         managed = dlpack_py_impl_table_export(x, &offer);
@@ -4465,8 +4501,8 @@ dlpack_py_borrow(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
     own = type->own;
     if (own != NULL) {
         x = (const dlpack_py_exchange *)own->table;
-        lent = dlpack_py_impl_table_offer(x, obj, &offer) == 0 && offer.tensor->device.device_type == kDLCPU &&
-               dlpack_py_impl_table_lend(x, &offer, &t, &why) == 0;
+        lent = dlpack_py_impl_ask_author(obj, x->describe, NULL, &offer) == 0 &&
+               offer.tensor->device.device_type == kDLCPU && dlpack_py_impl_table_lend(x, &offer, &t, &why) == 0;
     }
     else if (table != NULL && table->dltensor_from_py_object_no_sync != NULL) {
         memset(&t, 0, sizeof(t)); /* some tables leave fields unset (X8) */
@@ -4577,19 +4613,26 @@ typedef struct dlpack_py_impl_carrier {
     dlpack_py_view view;
 } dlpack_py_impl_carrier;
 
+static inline int
+dlpack_py_impl_carrier_describe(PyObject *self, const dlpack_py_request *request, dlpack_py_offer *offer)
+{
+    const dlpack_py_view *v = &((dlpack_py_impl_carrier *)(void *)self)->view;
+    (void)request;
+    *offer = dlpack_py_offer_view(self, &v->tensor, v);
+    return 0;
+}
+
 static inline PyObject *
 dlpack_py_impl_carrier_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
-    const dlpack_py_view *v = &((dlpack_py_impl_carrier *)(void *)self)->view;
-    const dlpack_py_offer offer = dlpack_py_offer_view(self, &v->tensor, v);
-    return dlpack_py_produce_offer(&offer, args, nargs, kwnames);
+    return dlpack_py_produce_described(self, dlpack_py_impl_carrier_describe, args, nargs, kwnames);
 }
 
 static inline PyObject *
 dlpack_py_impl_carrier_device(PyObject *self, PyObject *unused)
 {
     (void)unused;
-    return dlpack_py_produce_device(&((dlpack_py_impl_carrier *)(void *)self)->view.tensor);
+    return dlpack_py_produce_described_device(self, dlpack_py_impl_carrier_describe);
 }
 
 static inline void

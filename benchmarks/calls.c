@@ -36,8 +36,9 @@ own_dealloc(PyObject *op)
 }
 
 static int
-own_offer(PyObject *op, dlpack_py_offer *offer)
+own_describe(PyObject *op, const dlpack_py_request *request, dlpack_py_offer *offer)
 {
+    (void)request;
     *offer = dlpack_py_offer_embedded(&((Own *)op)->embedded);
     return 0;
 }
@@ -45,8 +46,7 @@ own_offer(PyObject *op, dlpack_py_offer *offer)
 static PyObject *
 own_dlpack(PyObject *op, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
-    dlpack_py_offer offer = dlpack_py_offer_embedded(&((Own *)op)->embedded);
-    return dlpack_py_produce_offer(&offer, args, nargs, kwnames);
+    return dlpack_py_produce_described(op, own_describe, args, nargs, kwnames);
 }
 
 /* The same without what is embedded: each export is allocated. */
@@ -87,7 +87,7 @@ own_make_steal(PyTypeObject *type, dlpack_py_view *v)
     return own_new(type, NULL, NULL);
 }
 
-DLPACK_PY_EXCHANGE_API(own_exchange, own_offer, own_make_steal, NULL);
+DLPACK_PY_EXCHANGE_API(own_exchange, own_describe, own_make_steal, NULL);
 
 /* ---- Consumers ------------------------------------------------------------- */
 

@@ -937,10 +937,11 @@ array_broadcast_to(PyObject *op, PyObject *arg)
 
 /* What is exported, by whichever way. */
 static int
-array_offer(PyObject *op, dlpack_py_offer *offer)
+array_describe(PyObject *op, const dlpack_py_request *request, dlpack_py_offer *offer)
 {
     Array *self = (Array *)op;
 
+    (void)request;
     *offer = dlpack_py_offer_view(op, &self->tensor, &array_root(self)->source);
     offer->flags |= self->padded;                     /* of a copy, which has no source */
     if (array_readonly(self) == DLPACK_PY_READONLY) { /* by setflags, if the source does not say so itself */
@@ -950,21 +951,10 @@ array_offer(PyObject *op, dlpack_py_offer *offer)
     return 0;
 }
 
-static PyObject *
-array_dlpack(PyObject *op, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
-{
-    dlpack_py_offer offer;
-    return array_offer(op, &offer) < 0 ? NULL : dlpack_py_produce_offer(&offer, args, nargs, kwnames);
-}
-
-static PyObject *
-array_dlpack_device(PyObject *op, PyObject *Py_UNUSED(unused))
-{
-    return dlpack_py_produce_device(&((const Array *)op)->tensor);
-}
+DLPACK_PY_DESCRIBED(array, array_describe);
 
 #if DLPACK_PY_HAS_EXCHANGE_API
-DLPACK_PY_EXCHANGE_API(array_exchange, array_offer, array_import, &importable);
+DLPACK_PY_EXCHANGE_API(array_exchange, array_describe, array_import, &importable);
 #endif
 
 /* ---- 7 Buffers ---------------------------------------------------------- */

@@ -365,20 +365,23 @@ use_producer(PyObject *owner)
     CHECK(dlpack_py_exports_count(&exports) == 0);
     CHECK(dlpack_py_consume(owner, NULL, &v) == 0);
     offer = dlpack_py_offer_view(owner, &v.tensor, &v);
-    line = check_taken(dlpack_py_produce_offer(&offer, NULL, 0, NULL), owner);
+    line = check_taken(dlpack_py_answer(&offer, &request), owner);
     CHECK(line == 0);
     dlpack_py_release(&v);
     return 0;
 }
 
-#if DLPACK_PY_HAS_EXCHANGE_API
 static int
-numbers_offer(PyObject *self, dlpack_py_offer *offer)
+numbers_describe(PyObject *self, const dlpack_py_request *request, dlpack_py_offer *offer)
 {
+    (void)request;
     *offer = dlpack_py_offer_embedded(&((Numbers *)self)->embedded);
     return 0;
 }
 
+DLPACK_PY_DESCRIBED(described, numbers_describe);
+
+#if DLPACK_PY_HAS_EXCHANGE_API
 static PyObject *
 numbers_make_steal(PyTypeObject *type, dlpack_py_view *v)
 {
@@ -392,7 +395,7 @@ numbers_make_steal(PyTypeObject *type, dlpack_py_view *v)
     return self;
 }
 
-DLPACK_PY_EXCHANGE_API(numbers_exchange, numbers_offer, numbers_make_steal, NULL);
+DLPACK_PY_EXCHANGE_API(numbers_exchange, numbers_describe, numbers_make_steal, NULL);
 
 static int
 numbers_stream(DLDeviceType type, int32_t id, void **stream)
@@ -403,7 +406,7 @@ numbers_stream(DLDeviceType type, int32_t id, void **stream)
     return 0;
 }
 
-DLPACK_PY_EXCHANGE_API_WITH_STREAM(numbers_on_stream, numbers_offer, numbers_make_steal, NULL, numbers_stream);
+DLPACK_PY_EXCHANGE_API_WITH_STREAM(numbers_on_stream, numbers_describe, numbers_make_steal, NULL, numbers_stream);
 #endif
 
 /* From here on the type has an exchange table. */
@@ -448,7 +451,7 @@ static int
 use_embedded(Numbers *owner)
 {
     dlpack_py_embedded *e = &owner->embedded;
-    dlpack_py_offer offer;
+    PyObject *device;
     DLTensor t;
     int line;
 
@@ -456,9 +459,18 @@ use_embedded(Numbers *owner)
     memcpy(owner->strides, columns, sizeof(columns));
     t = dlpack_py_cpu(owner->values, DLPACK_PY_FLOAT64, 2, owner->shape, owner->strides);
     CHECK(dlpack_py_embed(e, (PyObject *)owner, &t, 0) == 0);
-    offer = dlpack_py_offer_embedded(e);
-    line = check_taken(dlpack_py_produce_offer(&offer, NULL, 0, NULL), (PyObject *)owner);
+    line =
+        check_taken(dlpack_py_produce_described((PyObject *)owner, numbers_describe, NULL, 0, NULL), (PyObject *)owner);
     CHECK(line == 0);
+    device = dlpack_py_produce_described_device((PyObject *)owner, numbers_describe);
+    CHECK(device != NULL);
+    Py_DECREF(device);
+    device = described_dlpack((PyObject *)owner, NULL, 0, NULL);
+    CHECK(device != NULL);
+    Py_DECREF(device);
+    device = described_dlpack_device((PyObject *)owner, NULL);
+    CHECK(device != NULL);
+    Py_DECREF(device);
     Py_INCREF((PyObject *)owner); /* as an export would have */
     line = check_taken(dlpack_py_capsule_steal(&e->legacy, DLPACK_PY_LEGACY), (PyObject *)owner);
     CHECK(line == 0);

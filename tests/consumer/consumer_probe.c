@@ -155,22 +155,19 @@ view_move(PyObject *self, PyObject *Py_UNUSED(unused))
     return (PyObject *)moved;
 }
 
-static PyObject *
-view_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+static int
+view_describe(PyObject *self, const dlpack_py_request *request, dlpack_py_offer *offer)
 {
     dlpack_py_view *view = &((View *)self)->view;
-    const dlpack_py_offer offer = dlpack_py_offer_view(self, &view->tensor, view);
-    return dlpack_py_produce_offer(&offer, args, nargs, kwnames);
+    (void)request;
+    *offer = dlpack_py_offer_view(self, &view->tensor, view);
+    return 0;
 }
 
-static PyObject *
-view_device(PyObject *self, PyObject *Py_UNUSED(unused))
-{
-    return dlpack_py_produce_device(&((View *)self)->view.tensor);
-}
+DLPACK_PY_DESCRIBED(view, view_describe);
 
 static PyMethodDef view_methods[] = {
-    DLPACK_PY_METHODS(view_dlpack, view_device),
+    DLPACK_PY_METHODS(view_dlpack, view_dlpack_device),
     {"release", view_release, METH_NOARGS, NULL},
     {"release_detached", view_release_detached, METH_NOARGS, NULL},
     {"release_raising", view_release_raising, METH_O, NULL},

@@ -71,32 +71,31 @@ holder_dealloc(PyObject *op)
 static int
 holder_veto(PyObject *op, const dlpack_py_request *request)
 {
-    PyObject *result = PyObject_CallFunction(((Holder *)op)->veto, "II", request->max_version.major, request->copy);
+    PyObject *result =
+        PyObject_CallFunction(((Holder *)op)->veto, "II", request == NULL ? 1 : request->max_version.major,
+                              request == NULL ? DLPACK_PY_COPY_AS_NEEDED : request->copy);
     Py_XDECREF(result);
     return result == NULL ? -1 : 0;
 }
 
 static int
-holder_offer(PyObject *op, dlpack_py_offer *offer)
+holder_describe(PyObject *op, const dlpack_py_request *request, dlpack_py_offer *offer)
 {
     Holder *self = (Holder *)op;
     *offer = dlpack_py_offer_view(op, &self->tensor, &self->view);
     offer->flags |= self->flags;
     offer->options |= self->options;
-    if (self->veto != NULL)
-        offer->veto = holder_veto;
-    return 0;
+    return self->veto == NULL ? 0 : holder_veto(op, request);
 }
 
 static const dlpack_py_want holdable = {.device = DLPACK_PY_ANY_DEVICE, .max_ndim = 4};
 
-DLPACK_PY_EXCHANGE_API(holder_exchange, holder_offer, holder_make_steal, &holdable);
+DLPACK_PY_EXCHANGE_API(holder_exchange, holder_describe, holder_make_steal, &holdable);
 
 static PyObject *
 holder_dlpack(PyObject *op, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
-    dlpack_py_offer offer;
-    return holder_offer(op, &offer) < 0 ? NULL : dlpack_py_produce_offer(&offer, args, nargs, kwnames);
+    return dlpack_py_produce_described(op, holder_describe, args, nargs, kwnames);
 }
 
 static PyObject *

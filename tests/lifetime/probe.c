@@ -86,11 +86,18 @@ array_dealloc(PyObject *self)
     Py_DECREF(type);
 }
 
+static int
+array_describe(PyObject *self, const dlpack_py_request *request, dlpack_py_offer *offer)
+{
+    (void)request;
+    *offer = dlpack_py_offer_embedded(&((array *)self)->tensors);
+    return 0;
+}
+
 static PyObject *
 array_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
-    const dlpack_py_offer offer = dlpack_py_offer_embedded(&((array *)self)->tensors);
-    return dlpack_py_produce_offer(&offer, args, nargs, kwnames);
+    return dlpack_py_produce_described(self, array_describe, args, nargs, kwnames);
 }
 
 static PyMethodDef array_methods[] = {

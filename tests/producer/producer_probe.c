@@ -83,23 +83,23 @@ thing_veto(PyObject *owner, const dlpack_py_request *request)
 }
 
 /* All that an offer can say. */
-static PyObject *
-thing_dlpack(PyObject *op, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+static int
+thing_describe(PyObject *op, const dlpack_py_request *request, dlpack_py_offer *offer)
 {
     Thing *self = (Thing *)op;
-    dlpack_py_offer offer = self->is_embedded ? dlpack_py_offer_embedded(&self->embedded)
-                                              : dlpack_py_offer_make(op, &self->tensor, self->flags);
-    offer.options = self->options;
-    offer.flags |= self->later;
-    if (self->veto != NULL)
-        offer.veto = thing_veto;
+    *offer = self->is_embedded ? dlpack_py_offer_embedded(&self->embedded)
+                               : dlpack_py_offer_make(op, &self->tensor, self->flags);
+    offer->options = self->options;
+    offer->flags |= self->later;
     if (self->is_counted)
-        offer.exports = &self->exports;
-    offer.is_copy = self->is_copy;
+        offer->exports = &self->exports;
+    offer->is_copy = self->is_copy;
     if (self->has_no_owner)
-        offer.owner = NULL;
-    return dlpack_py_produce_offer(&offer, args, nargs, kwnames);
+        offer->owner = NULL;
+    return request == NULL || self->veto == NULL ? 0 : thing_veto(op, request);
 }
+
+DLPACK_PY_DESCRIBED(thing, thing_describe);
 
 /* freeze(): read-only from now on, whatever was embedded. */
 static PyObject *
@@ -114,12 +114,6 @@ static PyObject *
 thing_exports(PyObject *op, PyObject *Py_UNUSED(unused))
 {
     return PyLong_FromSize_t(dlpack_py_exports_count(&((Thing *)op)->exports));
-}
-
-static PyObject *
-thing_device(PyObject *op, PyObject *Py_UNUSED(unused))
-{
-    return dlpack_py_produce_device(&((Thing *)op)->tensor);
 }
 
 static PyObject *
@@ -152,7 +146,7 @@ thing_produce_args(PyObject *op, PyObject *args, PyObject *names)
 }
 
 static PyMethodDef thing_methods[] = {
-    DLPACK_PY_METHODS(thing_dlpack, thing_device),
+    DLPACK_PY_METHODS(thing_dlpack, thing_dlpack_device),
     {"freeze", thing_freeze, METH_NOARGS, NULL},
     {"exports", thing_exports, METH_NOARGS, NULL},
     {"produce", (PyCFunction)(void (*)(void))thing_produce, METH_FASTCALL | METH_KEYWORDS, NULL},

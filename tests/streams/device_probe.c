@@ -205,37 +205,33 @@ array_dealloc(PyObject *op)
 static int
 array_veto(PyObject *op, const dlpack_py_request *request)
 {
-    PyObject *result = PyObject_CallFunction(((Array *)op)->veto, "i", (int)request->stream.kind);
+    PyObject *result = PyObject_CallFunction(((Array *)op)->veto, "i", request == NULL ? 0 : (int)request->stream.kind);
     Py_XDECREF(result);
     return result == NULL ? -1 : 0;
 }
 
 static int
-array_offer(PyObject *op, dlpack_py_offer *offer)
+array_describe(PyObject *op, const dlpack_py_request *request, dlpack_py_offer *offer)
 {
     Array *self = (Array *)op;
 
     *offer = dlpack_py_offer_make(op, &self->tensor, self->flags);
     offer->options = self->options;
-    if (self->veto != NULL)
-        offer->veto = array_veto;
     if (!self->bare)
         offer->device = DLPACK(operations)();
     offer->pending = self->pending;
     offer->pending_count = self->pending_count;
-    return 0;
+    return self->veto == NULL ? 0 : array_veto(op, request);
 }
 
 static PyObject *
 array_dlpack(PyObject *op, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
     Array *self = (Array *)op;
-    dlpack_py_offer offer;
 
     if (self->plain)
         return DLPACK(produce)(op, &self->tensor, self->flags, self->home, args, nargs, kwnames);
-    (void)array_offer(op, &offer);
-    return dlpack_py_produce_offer(&offer, args, nargs, kwnames);
+    return dlpack_py_produce_described(op, array_describe, args, nargs, kwnames);
 }
 
 /* resize(shape): of the same rank, within the memory. */
@@ -601,14 +597,15 @@ array_make_steal(PyTypeObject *type, dlpack_py_view *v)
 
 static const dlpack_py_want on_device = {.device = DEVICE};
 
-DLPACK_PY_EXCHANGE_API_WITH_STREAM(exchanged_table, array_offer, array_make_steal, &on_device, foreign_work);
+DLPACK_PY_EXCHANGE_API_WITH_STREAM(exchanged_table, array_describe, array_make_steal, &on_device, foreign_work);
 /* For a table of the CPU's data alone: names the device of bare ones only. */
 static int
-array_host_offer(PyObject *op, dlpack_py_offer *offer)
+array_host_describe(PyObject *op, const dlpack_py_request *request, dlpack_py_offer *offer)
 {
     Array *self = (Array *)op;
 
-    (void)array_offer(op, offer);
+    if (array_describe(op, request, offer) < 0)
+        return -1;
     if (self->type == DEVICE && !self->bare) {
         offer->device = NULL;
         offer->pending_count = 0;
@@ -618,7 +615,7 @@ array_host_offer(PyObject *op, dlpack_py_offer *offer)
     return 0;
 }
 
-DLPACK_PY_EXCHANGE_API(host_exchanged_table, array_host_offer, array_make_steal, NULL);
+DLPACK_PY_EXCHANGE_API(host_exchanged_table, array_host_describe, array_make_steal, NULL);
 
 /* A type that is Array's but for its table. */
 static int

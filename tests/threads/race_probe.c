@@ -120,9 +120,10 @@ thing_dealloc(PyObject *op)
 }
 
 static int
-thing_offer(PyObject *op, dlpack_py_offer *offer)
+thing_describe(PyObject *op, const dlpack_py_request *request, dlpack_py_offer *offer)
 {
     Thing *self = (Thing *)op;
+    (void)request;
     *offer = self->view.managed != NULL ? dlpack_py_offer_view(op, &self->view.tensor, &self->view)
                                         : dlpack_py_offer_embedded(&self->tensors);
     return 0;
@@ -131,8 +132,7 @@ thing_offer(PyObject *op, dlpack_py_offer *offer)
 static PyObject *
 thing_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
-    dlpack_py_offer offer;
-    return thing_offer(self, &offer) < 0 ? NULL : dlpack_py_produce_offer(&offer, args, nargs, kwnames);
+    return dlpack_py_produce_described(self, thing_describe, args, nargs, kwnames);
 }
 
 static PyMethodDef thing_methods[] = {
@@ -149,7 +149,7 @@ static PyType_Spec thing_spec = {"race_probe.Thing", sizeof(Thing), 0, Py_TPFLAG
                                  thing_slots};
 
 #if DLPACK_PY_HAS_EXCHANGE_API
-DLPACK_PY_EXCHANGE_API(thing_exchange, thing_offer, thing_make_steal, NULL);
+DLPACK_PY_EXCHANGE_API(thing_exchange, thing_describe, thing_make_steal, NULL);
 #endif
 
 /* new_type(): another one, with the same table. */
