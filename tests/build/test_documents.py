@@ -27,6 +27,27 @@ def test_the_code_in_the_readme_is_the_example(added_lines):
     assert re.search(r"^```c\n(.*?)^```$", section, re.DOTALL | re.MULTILINE)[1] == added_lines
 
 
+def test_the_code_for_several_arrays_in_the_readme_compiles(tmp_path):
+    section = (machine.ROOT / "README.md").read_text().split("### Several arrays")[1]
+    code = re.search(r"^```c\n(.*?)^```$", section, re.DOTALL | re.MULTILINE)[1]
+    source = tmp_path / "several.c"
+    source.write_text(
+        '#include "dlpack_py.h"\nPyObject *use(PyObject *x, PyObject *out);\n'
+        f"PyObject *use(PyObject *x, PyObject *out)\n{{\ndlpack_py_view in, to;\n{code}"
+        "dlpack_py_release(&in);\ndlpack_py_release(&to);\nPy_RETURN_NONE;\n}\n"
+    )
+    done = machine.compile_c(source, "-c", "-o", str(tmp_path / "o"))
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+
+
+def test_every_name_of_the_header_in_the_documents_is_there():
+    known = set(re.findall(r"\b(?:dlpack|DLPACK)_\w+", "".join(path.read_text() for path in machine.ROOT.glob("*.h"))))
+    known |= {"DLPACK_INCLUDE_DIR", "DLPACK_PY_EXAMPLES", "DLPACK_PY_TESTS"}  # of CMake
+    for document in (machine.ROOT / "README.md", machine.ROOT / "docs" / "streams.md"):
+        named = set(re.findall(r"\b(?:dlpack|DLPACK)_(?:PY|py|cuda|CUDA|rocm|ROCM|device|DEVICE)_\w+", document.read_text()))
+        assert {name for name in named if name not in known and not name.endswith("_")} == set()
+
+
 def test_the_example_adds_at_most_thirty_lines(added_lines):
     code = re.sub(r"/\*.*?\*/", "", added_lines, flags=re.DOTALL)
     lines = [line for line in code.splitlines() if line.strip()]
