@@ -72,6 +72,7 @@
  *   3.5 Consuming by an exchange table
  *   3.6 Results like an argument
  *   3.7 The buffer protocol
+ *   3.8 A view for C++
  */
 
 /* ---- 0.1 Switches ------------------------------------------------------- */
@@ -4911,6 +4912,60 @@ dlpack_py_impl_consume_buffer(dlpack_py_impl_gate *gate, PyObject *obj, const dl
     e->keeper.gate = gate;
     return dlpack_py_impl_take_managed(&e->managed.versioned, terms, known, v);
 }
+
+/* ---- 3.8 A view for C++ ------------------------------------------------- */
+
+#ifdef __cplusplus
+/* A view that releases itself. It can be moved, not copied:
+ *
+ *     dlpack_py_unique_view v;
+ *     if (dlpack_py_consume(x, &want, v.get()) < 0)
+ *         return nullptr;
+ *     auto values = static_cast<const float *>(v.data());
+ */
+class dlpack_py_unique_view {
+  public:
+    dlpack_py_unique_view() noexcept : view()
+    {
+    }
+    dlpack_py_unique_view(const dlpack_py_unique_view &) = delete;
+    dlpack_py_unique_view(dlpack_py_unique_view &&other) noexcept : view()
+    {
+        dlpack_py_move(&view, &other.view);
+    }
+    dlpack_py_unique_view &operator=(const dlpack_py_unique_view &) = delete;
+    dlpack_py_unique_view &operator=(dlpack_py_unique_view &&other) noexcept
+    {
+        if (this != &other) {
+            dlpack_py_release(&view);
+            dlpack_py_move(&view, &other.view);
+        }
+        return *this;
+    }
+    ~dlpack_py_unique_view()
+    {
+        dlpack_py_release(&view);
+    }
+
+    void *data() const noexcept
+    {
+        return dlpack_py_data(&view);
+    }
+    const dlpack_py_view *operator->() const noexcept
+    {
+        return &view;
+    }
+    /* For functions that fill an empty view: releases the tensor that this one has. */
+    dlpack_py_view *get() noexcept
+    {
+        dlpack_py_release(&view);
+        return &view;
+    }
+
+  private:
+    dlpack_py_view view;
+};
+#endif
 
 /* The private macros that remain are used by dlpack_device.h, by public macros, or by a second include. */
 #undef DLPACK_PY_IMPL_EXCHANGE

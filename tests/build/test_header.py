@@ -254,3 +254,60 @@ def test_a_method_of_another_signature_is_told_by_the_compiler(tmp_path, suffix,
     """)
     done = machine.compile_c(source, "-c", "-o", str(tmp_path / "o"))
     assert (done.returncode == 0 and not done.stderr) == is_right, done.stderr
+
+
+@needs_cxx
+def test_a_view_of_cpp_releases_itself(tmp_path):
+    source = tmp_path / "made.cpp"
+    source.write_text(
+        """
+        #include "dlpack_py.h"
+        #include <utility>
+        #include <stdexcept>
+        static dlpack_py_unique_view take(PyObject *x)
+        {
+            dlpack_py_unique_view v;
+            if (dlpack_py_consume(x, nullptr, v.get()) < 0)
+                throw std::runtime_error("refused");
+            return v;
+        }
+        static PyObject *use(PyObject *, PyObject *x)
+        {
+            try {
+                dlpack_py_unique_view first = take(x), second;
+                second = take(x);
+                second = std::move(first);
+                if (first.data() != nullptr || first->tensor.ndim != 0 || second.data() == nullptr)
+                    return PyErr_Format(PyExc_AssertionError, "a moved view is not empty");
+                if (dlpack_py_consume(x, nullptr, second.get()) < 0) /* again, into the same view */
+                    return nullptr;
+                if (second->tensor.shape[0] == 3)
+                    throw std::runtime_error("three");
+                return PyLong_FromLongLong(second->tensor.shape[0]);
+            }
+            catch (const std::runtime_error &error) {
+                if (PyErr_Occurred() == nullptr)
+                    PyErr_SetString(PyExc_RuntimeError, error.what());
+                return nullptr;
+            }
+        }
+        static PyMethodDef functions[] = {{"use", use, METH_O, nullptr}, {nullptr, nullptr, 0, nullptr}};
+        """
+        + MODULE.replace("NULL", "nullptr")
+    )
+    done = machine.compile_c(source, "-std=c++17", "-shared", "-o", str(tmp_path / "made.so"))
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    (tmp_path / "check.py").write_text("""
+import sys, made, numpy
+
+for array, error in (numpy.zeros(5), None), (numpy.zeros(3), RuntimeError), (numpy.zeros(2, "M8[s]"), Exception):
+    before = sys.getrefcount(array)
+    for _ in range(10):
+        try:
+            assert made.use(array) == 5 and error is None
+        except (error or ()) as raised:
+            assert not isinstance(raised, AssertionError), raised
+    assert sys.getrefcount(array) == before
+""")
+    done = subprocess.run([sys.executable, "check.py"], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr

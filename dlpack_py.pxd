@@ -1,0 +1,69 @@
+# dlpack_py.h for Cython. Put this file where Cython finds it, and write: from dlpack_py cimport *
+# SPDX-License-Identifier: MIT
+#
+# The contract of each function stands in dlpack_py.h.
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+
+cdef extern from "dlpack_py.h":
+    ctypedef struct DLDevice:
+        int device_type
+        int32_t device_id
+
+    ctypedef struct DLDataType:
+        uint8_t code
+        uint8_t bits
+        uint16_t lanes
+
+    ctypedef struct DLTensor:
+        void *data
+        DLDevice device
+        int32_t ndim
+        DLDataType dtype
+        int64_t *shape
+        int64_t *strides
+        uint64_t byte_offset
+
+    ctypedef struct dlpack_py_want:
+        uint32_t dtype
+        const uint32_t *dtypes
+        int32_t ndim
+        int32_t max_ndim
+        const int64_t *shape
+        char order
+        char writable
+        int32_t device
+        size_t alignment
+        uint32_t options
+        const char *name
+
+    ctypedef struct dlpack_py_view:
+        DLTensor tensor
+        uint64_t flags
+        int32_t readonly
+        int32_t overlaps
+
+    const uint32_t DLPACK_PY_BOOL, DLPACK_PY_COMPLEX64, DLPACK_PY_COMPLEX128
+    const uint32_t DLPACK_PY_INT8, DLPACK_PY_INT16, DLPACK_PY_INT32, DLPACK_PY_INT64
+    const uint32_t DLPACK_PY_UINT8, DLPACK_PY_UINT16, DLPACK_PY_UINT32, DLPACK_PY_UINT64
+    const uint32_t DLPACK_PY_FLOAT16, DLPACK_PY_BFLOAT16, DLPACK_PY_FLOAT32, DLPACK_PY_FLOAT64
+    const uint64_t DLPACK_PY_FLAG_READ_ONLY
+    const int32_t DLPACK_PY_SCALAR, DLPACK_PY_WRITABLE
+    const uint32_t DLPACK_PY_COPY_IF_NEEDED, DLPACK_PY_LEGACY_IS_WRITABLE, DLPACK_PY_BUFFER_TOO, DLPACK_PY_NO_TABLE
+
+    # Producing
+    DLTensor dlpack_py_cpu(void *data, uint32_t dtype, int32_t ndim, const int64_t *shape, const int64_t *strides)
+    object dlpack_py_produce_args(object owner, const DLTensor *t, uint64_t flags, object stream, object max_version,
+                                  object dl_device, object copy)
+    object dlpack_py_produce_device(const DLTensor *t)
+
+    # Consuming
+    dlpack_py_want dlpack_py_want_any()
+    dlpack_py_want dlpack_py_want_like(const DLTensor *t)
+    int dlpack_py_consume(object obj, const dlpack_py_want *want, dlpack_py_view *v) except -1
+    int dlpack_py_from_dlpack_args(object x, object device, object copy, const dlpack_py_want *want,
+                                   dlpack_py_view *v) except -1
+    void *dlpack_py_data(const dlpack_py_view *v)
+    void dlpack_py_release(dlpack_py_view *v)
+    void dlpack_py_move(dlpack_py_view *to, dlpack_py_view *source)
+    int dlpack_py_overlap(const DLTensor *a, uint64_t flags_a, const DLTensor *b, uint64_t flags_b)
+    bint dlpack_py_check(object obj)
