@@ -1492,8 +1492,8 @@ typedef struct dlpack_py_offer {
  *
  * owner   keeps the data alive; held until the deleter has run (P9)
  * t       the tensor, in memory that the CPU can read. Struct, shape and strides are copied, data is not. An argument
- *         may be an object whose __index__ runs Python code: where that could move the memory, call
- *         dlpack_py_parse_request first, describe the tensor then, and call dlpack_py_answer.
+ *         may be an object whose __index__ runs Python code, and other threads run while a large copy is made: where
+ *         they could move or free the memory, use dlpack_py_produce_described and count exports.
  * flags   DLPACK_PY_FLAG_* that describe the data; 0: none
  * args, nargs, kwnames   as METH_FASTCALL | METH_KEYWORDS passes them
  *
@@ -2237,9 +2237,10 @@ dlpack_py_allocate(const DLTensor *prototype, dlpack_py_error *error)
 static inline DLManagedTensorVersioned *
 dlpack_py_wrap(const DLTensor *t, uint64_t flags, void *context, void (*free_fn)(void *context))
 {
+    const uint64_t known = DLPACK_PY_FLAG_READ_ONLY | DLPACK_PY_FLAG_IS_COPIED | DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED;
     dlpack_py_impl_export *e = NULL;
     if (dlpack_py_validate(t, flags, NULL) == 0)
-        e = dlpack_py_impl_export_new(t, flags, DLPACK_PY_VERSIONED, 0, 0);
+        e = dlpack_py_impl_export_new(t, flags & known, DLPACK_PY_VERSIONED, 0, 0);
     if (e == NULL)
         return NULL;
     e->keeper.context = context;
@@ -2575,8 +2576,10 @@ dlpack_py_impl_plan_general(const dlpack_py_offer *offer, const dlpack_py_reques
             continue;
         if ((offer->options & DLPACK_PY_OFFER_COPY_NEGATIVE) != 0)
             why = "a stride is negative, which is exported as a copy only"; /* D11 */
-        else if (!plan->copy)
+        else if (request->copy != DLPACK_PY_COPY_ALWAYS)
             return DLPACK_PY_IMPL_REFUSE(error, "a stride is negative, which is not exported; copy=True would be");
+        else
+            plan->copy = 1; /* also of a copy that the author made */
     }
     if (why == NULL && (offer->options & DLPACK_PY_OFFER_COPY_READ_ONLY) != 0 && !plan->copy &&
         (plan->flags & DLPACK_PY_FLAG_READ_ONLY) != 0)
@@ -2645,27 +2648,26 @@ dlpack_py_impl_export_copy(const dlpack_py_offer *offer, const dlpack_py_request
     dlpack_py_impl_export *e;
     dlpack_py_error error;
 
-    if (!dlpack_py_is_cpu_readable(t.device) || offer->pending_count > 0) {
-        e = offer->device->copy(offer, request, plan);
-        return e == NULL ? NULL : &e->managed;
-    }
-    e = dlpack_py_impl_copy_new(&t, offer->flags, plan->form, 'C', 0, &error);
-    if (e == NULL) {
-        (void)dlpack_py_raise(&error);
-        return NULL;
-    }
-    to = dlpack_py_impl_tensor(&e->managed, plan->form);
-    t.shape = to->shape; /* the author's shape and strides may change while other threads run */
-    if (t.strides != NULL)
-        t.strides = (int64_t *)memcpy(strides, t.strides, (size_t)t.ndim * sizeof(int64_t));
-    Py_INCREF(offer->owner);
+    Py_INCREF(offer->owner); /* other threads may run meanwhile */
     if (offer->exports != NULL)
         (void)DLPACK_PY_IMPL_ADD(&offer->exports->count, 1);
-    dlpack_py_impl_copy_detached(to, &t, offer->flags);
+    if (!dlpack_py_is_cpu_readable(t.device) || offer->pending_count > 0) {
+        e = offer->device->copy(offer, request, plan);
+    }
+    else if ((e = dlpack_py_impl_copy_new(&t, offer->flags, plan->form, 'C', 0, &error)) == NULL) {
+        (void)dlpack_py_raise(&error);
+    }
+    else {
+        to = dlpack_py_impl_tensor(&e->managed, plan->form);
+        t.shape = to->shape; /* the author's shape and strides may change */
+        if (t.strides != NULL)
+            t.strides = (int64_t *)memcpy(strides, t.strides, (size_t)t.ndim * sizeof(int64_t));
+        dlpack_py_impl_copy_detached(to, &t, offer->flags);
+    }
     if (offer->exports != NULL)
         (void)DLPACK_PY_IMPL_ADD(&offer->exports->count, -1);
-    Py_DECREF(offer->owner);
-    return &e->managed;
+    dlpack_py_impl_decref(offer->owner);
+    return e == NULL ? NULL : &e->managed;
 }
 
 /* The embedded managed tensor of a plan, with a new reference to its owner (3.1); NULL: not the one that is planned. */
@@ -2731,8 +2733,11 @@ dlpack_py_impl_ask_author(PyObject *self, dlpack_py_describe describe, const dlp
 {
     memset(offer, 0, sizeof(*offer));
     offer->owner = self;
-    if (describe(self, request, offer) == 0)
-        return 0;
+    if (describe(self, request, offer) == 0) {
+        if (offer->tensor != NULL)
+            return 0;
+        PyErr_SetString(PyExc_SystemError, "tensor is NULL, the offer of a tensor was wanted");
+    }
     if (!PyErr_Occurred())
         PyErr_SetString(PyExc_BufferError, "the data cannot be exported in its present state");
     return -1;
@@ -4204,18 +4209,24 @@ dlpack_py_impl_table_lend(const dlpack_py_exchange *x, const dlpack_py_offer *of
     dlpack_py_request request;
     dlpack_py_plan plan;
     dlpack_py_error error;
+    int failed;
 
     if (dlpack_py_impl_table_plan(x, offer, &request, &plan) < 0)
         return -1;
-    *why = plan.copy                                      ? "is exported as a copy only"
-           : (plan.flags & DLPACK_PY_FLAG_READ_ONLY) != 0 ? "is read-only"
-           : plan.flags != 0                              ? "is padded"
-           : t->ndim > 0 && t->strides == NULL            ? "has no strides in its object"
-                                                          : NULL;
+    *why = plan.copy                                                   ? "is exported as a copy only"
+           : (plan.flags & DLPACK_PY_FLAG_READ_ONLY) != 0              ? "is read-only"
+           : (plan.flags & DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED) != 0 ? "is padded"
+           : t->ndim > 0 && t->strides == NULL                         ? "has no strides in its object"
+                                                                       : NULL;
     if (*why != NULL)
         return 1;
     if (offer->pending_count > 0) {
-        if (offer->device->make_ready(offer, &request, &plan) < 0)
+        if (offer->exports != NULL)
+            (void)DLPACK_PY_IMPL_ADD(&offer->exports->count, 1);
+        failed = offer->device->make_ready(offer, &request, &plan);
+        if (offer->exports != NULL)
+            (void)DLPACK_PY_IMPL_ADD(&offer->exports->count, -1);
+        if (failed < 0)
             return -1;
         /* Other threads may have changed the tensor while this one waited. */
         if (dlpack_py_validate(t, offer->flags, &error) < 0)
@@ -4747,7 +4758,8 @@ dlpack_py_impl_view_managed_steal(dlpack_py_view *v)
 
     if (v->form == DLPACK_PY_VERSIONED && (managed->flags & readonly) == readonly &&
         memcmp(&managed->dl_tensor, &v->tensor, sizeof(v->tensor)) == 0) {
-        dlpack_py_impl_view_clear(v); /* v->allocated is NULL: the strides are those of managed */
+        v->managed = NULL;
+        dlpack_py_release(v);
         return managed;
     }
     if (dlpack_py_validate(&v->tensor, v->flags, &error) < 0) { /* the caller may have changed it */
@@ -4919,11 +4931,15 @@ dlpack_py_impl_consume_buffer(dlpack_py_impl_gate *gate, PyObject *obj, const dl
 /* A view that releases itself. It can be moved, not copied:
  *
  *     dlpack_py_unique_view v;
- *     if (dlpack_py_consume(x, &want, v.get()) < 0)
+ *     if (dlpack_py_consume(x, &want, v.reset()) < 0)
  *         return nullptr;
  *     auto values = static_cast<const float *>(v.data());
  */
+#  ifdef __GNUC__ /* its functions are of this module: they never stand in for those of another (G2) */
+class __attribute__((visibility("hidden"))) dlpack_py_unique_view {
+#  else
 class dlpack_py_unique_view {
+#  endif
   public:
     dlpack_py_unique_view() noexcept : view()
     {
@@ -4955,8 +4971,13 @@ class dlpack_py_unique_view {
     {
         return &view;
     }
-    /* For functions that fill an empty view: releases the tensor that this one has. */
+    /* For functions that take the tensor of a view: dlpack_py_return_like_steal, dlpack_py_move. */
     dlpack_py_view *get() noexcept
+    {
+        return &view;
+    }
+    /* For functions that fill an empty view. Releases the tensor that this view has. */
+    dlpack_py_view *reset() noexcept
     {
         dlpack_py_release(&view);
         return &view;

@@ -47,8 +47,10 @@ cdef extern from "dlpack_py.h":
     const uint32_t DLPACK_PY_UINT8, DLPACK_PY_UINT16, DLPACK_PY_UINT32, DLPACK_PY_UINT64
     const uint32_t DLPACK_PY_FLOAT16, DLPACK_PY_BFLOAT16, DLPACK_PY_FLOAT32, DLPACK_PY_FLOAT64
     const uint64_t DLPACK_PY_FLAG_READ_ONLY
-    const int32_t DLPACK_PY_SCALAR, DLPACK_PY_WRITABLE
+    const int32_t DLPACK_PY_SCALAR, DLPACK_PY_ANY_DEVICE
+    const int32_t DLPACK_PY_WRITABLE, DLPACK_PY_READONLY, DLPACK_PY_READONLY_UNSAID
     const uint32_t DLPACK_PY_COPY_IF_NEEDED, DLPACK_PY_LEGACY_IS_WRITABLE, DLPACK_PY_BUFFER_TOO, DLPACK_PY_NO_TABLE
+    const uint32_t DLPACK_PY_OVERLAP_IS_FINE, DLPACK_PY_NOTHING_PENDING
 
     # Producing
     DLTensor dlpack_py_cpu(void *data, uint32_t dtype, int32_t ndim, const int64_t *shape, const int64_t *strides)
@@ -62,8 +64,8 @@ cdef extern from "dlpack_py.h":
     int dlpack_py_consume(object obj, const dlpack_py_want *want, dlpack_py_view *v) except -1
     int dlpack_py_from_dlpack_args(object x, object device, object copy, const dlpack_py_want *want,
                                    dlpack_py_view *v) except -1
-    void *dlpack_py_data(const dlpack_py_view *v)
-    void dlpack_py_release(dlpack_py_view *v)
-    void dlpack_py_move(dlpack_py_view *to, dlpack_py_view *source)
-    int dlpack_py_overlap(const DLTensor *a, uint64_t flags_a, const DLTensor *b, uint64_t flags_b)
+    void *dlpack_py_data(const dlpack_py_view *v) nogil
+    void dlpack_py_release(dlpack_py_view *v) nogil
+    void dlpack_py_move(dlpack_py_view *to, dlpack_py_view *source) nogil
+    int dlpack_py_overlap(const DLTensor *a, uint64_t flags_a, const DLTensor *b, uint64_t flags_b) nogil
     bint dlpack_py_check(object obj)

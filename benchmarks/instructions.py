@@ -23,7 +23,7 @@ CALLS = {
     "f(own without a table), capsule": (640, 1593),
     "f(numpy), capsule": (1200, 1798),
     "f(torch), borrowed by its exchange table": (830, 1137),
-    "f(torch), owned by its exchange table": (1070, 1484),
+    "f(torch), owned by its exchange table": (1070, 1515),
     "return own object": (380, 432),
     "return to NumPy": (2300, 8497),
     "return to torch by its exchange table": (3800, 7298),

@@ -267,7 +267,7 @@ def test_a_view_of_cpp_releases_itself(tmp_path):
         static dlpack_py_unique_view take(PyObject *x)
         {
             dlpack_py_unique_view v;
-            if (dlpack_py_consume(x, nullptr, v.get()) < 0)
+            if (dlpack_py_consume(x, nullptr, v.reset()) < 0)
                 throw std::runtime_error("refused");
             return v;
         }
@@ -279,7 +279,7 @@ def test_a_view_of_cpp_releases_itself(tmp_path):
                 second = std::move(first);
                 if (first.data() != nullptr || first->tensor.ndim != 0 || second.data() == nullptr)
                     return PyErr_Format(PyExc_AssertionError, "a moved view is not empty");
-                if (dlpack_py_consume(x, nullptr, second.get()) < 0) /* again, into the same view */
+                if (dlpack_py_consume(x, nullptr, second.reset()) < 0) /* again, into the same view */
                     return nullptr;
                 if (second->tensor.shape[0] == 3)
                     throw std::runtime_error("three");
