@@ -1457,7 +1457,8 @@ typedef struct dlpack_py_exports {
 } dlpack_py_exports;
 
 /* The number of exports that live, copies under way included. Needs no thread state. Refuse to move or free the memory
- * while it is not 0. Without a GIL, the check and the move need a critical section on the object. */
+ * while it is not 0. Without a GIL, the check and the move need a critical section on the object, as describing and
+ * exporting it has. */
 static inline size_t
 dlpack_py_exports_count(const dlpack_py_exports *exports)
 {
@@ -2749,10 +2750,14 @@ dlpack_py_produce_described(PyObject *self, dlpack_py_describe describe, PyObjec
 {
     dlpack_py_request request;
     dlpack_py_offer offer;
-    if (dlpack_py_parse_request(args, nargs, kwnames, &request) < 0 ||
-        dlpack_py_impl_ask_author(self, describe, &request, &offer) < 0)
+    PyObject *capsule = NULL;
+    if (dlpack_py_parse_request(args, nargs, kwnames, &request) < 0)
         return NULL;
-    return dlpack_py_answer(&offer, &request);
+    DLPACK_PY_IMPL_LOCK(self); /* no other thread moves the memory before the export is counted */
+    if (dlpack_py_impl_ask_author(self, describe, &request, &offer) == 0)
+        capsule = dlpack_py_answer(&offer, &request);
+    DLPACK_PY_IMPL_UNLOCK();
+    return capsule;
 }
 
 static inline PyObject *
@@ -4300,10 +4305,12 @@ dlpack_py_impl_table_from_object(const dlpack_py_exchange *x, void *object, DLMa
     if (dlpack_py_impl_check_out(out) < 0)
         return -1;
     *out = NULL;
-    if (dlpack_py_impl_table_check_object(x, (PyObject *)object) < 0 ||
-        dlpack_py_impl_ask_author((PyObject *)object, x->describe, NULL, &offer) < 0)
+    if (dlpack_py_impl_table_check_object(x, (PyObject *)object) < 0)
         return -1;
-    *out = dlpack_py_impl_table_export(x, &offer);
+    DLPACK_PY_IMPL_LOCK((PyObject *)object); /* as in dlpack_py_produce_described */
+    if (dlpack_py_impl_ask_author((PyObject *)object, x->describe, NULL, &offer) == 0)
+        *out = dlpack_py_impl_table_export(x, &offer);
+    DLPACK_PY_IMPL_UNLOCK();
     return *out == NULL ? -1 : 0;
 }
 
@@ -4391,12 +4398,16 @@ dlpack_py_impl_consume_own(const dlpack_py_impl_own *own, PyObject *obj, const d
     const dlpack_py_exchange *x = (const dlpack_py_exchange *)own->table;
     DLManagedTensorVersioned *managed = NULL;
     dlpack_py_offer offer;
+    int described, on_device;
 
-    if (dlpack_py_impl_ask_author(obj, x->describe, NULL, &offer) == 0) {
-        if (offer.tensor->device.device_type != kDLCPU)
-            return 1;
+    DLPACK_PY_IMPL_LOCK(obj); /* as in dlpack_py_produce_described */
+    described = dlpack_py_impl_ask_author(obj, x->describe, NULL, &offer) == 0;
+    on_device = described && offer.tensor->device.device_type != kDLCPU;
+    if (described && !on_device)
         managed = dlpack_py_impl_table_export(x, &offer);
-    }
+    DLPACK_PY_IMPL_UNLOCK();
+    if (on_device)
+        return 1;
     if (managed == NULL)
         return dlpack_py_impl_table_failed(terms);
     return dlpack_py_impl_take_managed(managed, terms, DLPACK_PY_PLAIN ? 0 : DLPACK_PY_IMPL_VALID, v);

@@ -15,7 +15,7 @@ typedef struct {
     dlpack_py_embedded embedded; /* filled if is_embedded */
     int is_embedded;
     dlpack_py_exports exports;
-    int is_counted, is_copy, has_no_owner;
+    int is_counted, is_copy, has_no_owner, has_no_tensor;
 } Thing;
 
 static int
@@ -28,13 +28,13 @@ parse_extents(PyObject *tuple, int64_t *extents)
 }
 
 /* Thing(data, shape, strides=None, *, dtype, device, byte_offset, flags, options, veto, embedded, counted,
- * is_copy, no_owner): data is an address,
+ * is_copy, no_owner, no_tensor): data is an address,
  * without strides they are NULL. */
 static int
 thing_init(PyObject *op, PyObject *args, PyObject *names)
 {
-    static char *keywords[] = {"",        "",     "strides",  "dtype",   "device",  "byte_offset", "flags",
-                               "options", "veto", "embedded", "counted", "is_copy", "no_owner",    NULL};
+    static char *keywords[] = {"",     "",         "strides", "dtype",   "device",   "byte_offset", "flags", "options",
+                               "veto", "embedded", "counted", "is_copy", "no_owner", "no_tensor",   NULL};
     Thing *self = (Thing *)op;
     unsigned long long data, byte_offset = 0, flags = 0;
     unsigned int options = 0;
@@ -42,9 +42,10 @@ thing_init(PyObject *op, PyObject *args, PyObject *names)
     PyObject *shape, *strides = Py_None, *veto = NULL;
     DLTensor *t = &self->tensor;
 
-    if (!PyArg_ParseTupleAndKeywords(args, names, "KO!|O$(iii)(ii)KKIOpppp", keywords, &data, &PyTuple_Type, &shape,
+    if (!PyArg_ParseTupleAndKeywords(args, names, "KO!|O$(iii)(ii)KKIOppppp", keywords, &data, &PyTuple_Type, &shape,
                                      &strides, &code, &bits, &lanes, &type, &id, &byte_offset, &flags, &options, &veto,
-                                     &self->is_embedded, &self->is_counted, &self->is_copy, &self->has_no_owner))
+                                     &self->is_embedded, &self->is_counted, &self->is_copy, &self->has_no_owner,
+                                     &self->has_no_tensor))
         return -1;
     if (parse_extents(shape, self->shape) < 0 || (strides != Py_None && parse_extents(strides, self->strides) < 0))
         return -1;
@@ -96,6 +97,8 @@ thing_describe(PyObject *op, const dlpack_py_request *request, dlpack_py_offer *
     offer->is_copy = self->is_copy;
     if (self->has_no_owner)
         offer->owner = NULL;
+    if (self->has_no_tensor)
+        offer->tensor = NULL;
     return request == NULL || self->veto == NULL ? 0 : thing_veto(op, request);
 }
 

@@ -675,3 +675,22 @@ def test_an_offer_without_an_owner_is_an_error_P9():
 def test_a_number_of_arguments_with_a_flag_is_an_error_P1():
     with pytest.raises(SystemError, match=r"__dlpack__\(\): nargs is -\d+, PyVectorcall_NARGS\(nargs\) was wanted"):
         thing().produce_flagged()
+
+
+def test_an_offer_without_a_tensor_is_an_error_P7():
+    for ask in (Thing.__dlpack__, Thing.__dlpack_device__):
+        with pytest.raises(SystemError, match="tensor is NULL"):
+            ask(thing(no_tensor=True))
+
+
+def test_a_wrapped_tensor_has_no_flags_that_are_reserved_C8():
+    unsaid = consumer_probe.DLPACK_PY_READONLY_UNSAID
+    assert dltensor.read(wrap(thing(flags=unsaid))).flags == READ_ONLY
+
+
+def test_a_copy_that_the_author_made_is_copied_where_its_strides_are_refused_D11():
+    fields = {"strides": (-1,), "byte_offset": 16, "options": DLPACK_PY_OFFER_REFUSE_NEGATIVE, "is_copy": True}
+    says = dltensor.read(thing(**fields).__dlpack__(copy=True, max_version=(1, 0)))
+    assert (says.strides, says.flags) == ((1,), IS_COPIED)
+    with pytest.raises(BufferError, match="copy=True would be"):
+        thing(**fields).__dlpack__(max_version=(1, 0))
