@@ -1427,16 +1427,6 @@ dlpack_device_collect(const dlpack_device_runtime *device)
     return left;
 }
 
-/* Empties a view. Returns its managed tensor, which belongs to the caller then. */
-static inline void *
-dlpack_device_impl_detach(dlpack_py_view *v)
-{
-    void *managed = v->managed;
-    v->managed = NULL;
-    dlpack_py_release(v);
-    return managed;
-}
-
 /* Puts a tensor on the list, behind the work that is queued on a stream. */
 static inline int
 dlpack_device_impl_release_later(const dlpack_device_runtime *device, dlpack_device_impl_visit *visit,
@@ -1456,7 +1446,7 @@ dlpack_device_impl_release_later(const dlpack_device_runtime *device, dlpack_dev
     }
     one->form = v->form;
     one->interpreter = dlpack_device_impl_interpreter_of(v);
-    one->managed = dlpack_device_impl_detach(v);
+    one->managed = dlpack_py_impl_detach(v);
     dlpack_device_impl_list_append(device, one);
     return 0;
 }
@@ -1523,7 +1513,7 @@ dlpack_device_impl_release_unraisable(const dlpack_device_runtime *device, dlpac
     const dlpack_py_impl_exception saved = dlpack_py_impl_exception_save();
     if (dlpack_device_impl_release_or_wait(device, stream, v) < 0)
         PyErr_WriteUnraisable(NULL);
-    (void)dlpack_device_impl_detach(v);
+    (void)dlpack_py_impl_detach(v);
     dlpack_py_impl_exception_restore(saved);
 }
 

@@ -2025,12 +2025,19 @@ typedef struct dlpack_py_impl_export {
     /* int64_t shape[ndim], strides[ndim], then data */
 } dlpack_py_impl_export;
 
+/* Adds to a count of exports; NULL: there is none. */
+static inline void
+dlpack_py_impl_count(dlpack_py_exports *exports, dlpack_py_impl_word change)
+{
+    if (exports != NULL)
+        (void)DLPACK_PY_IMPL_ADD(&exports->count, change);
+}
+
 /* Drops an owner, on a thread that is attached to its interpreter. */
 static inline void
 dlpack_py_impl_drop_attached(PyObject *owner, dlpack_py_exports *exports)
 {
-    if (exports != NULL)
-        (void)DLPACK_PY_IMPL_ADD(&exports->count, -1);
+    dlpack_py_impl_count(exports, -1);
     dlpack_py_impl_decref(owner);
 }
 
@@ -2650,8 +2657,7 @@ dlpack_py_impl_export_copy(const dlpack_py_offer *offer, const dlpack_py_request
     dlpack_py_error error;
 
     Py_INCREF(offer->owner); /* other threads may run meanwhile */
-    if (offer->exports != NULL)
-        (void)DLPACK_PY_IMPL_ADD(&offer->exports->count, 1);
+    dlpack_py_impl_count(offer->exports, 1);
     if (!dlpack_py_is_cpu_readable(t.device) || offer->pending_count > 0) {
         e = offer->device->copy(offer, request, plan);
     }
@@ -2665,8 +2671,7 @@ dlpack_py_impl_export_copy(const dlpack_py_offer *offer, const dlpack_py_request
             t.strides = (int64_t *)memcpy(strides, t.strides, (size_t)t.ndim * sizeof(int64_t));
         dlpack_py_impl_copy_detached(to, &t, offer->flags);
     }
-    if (offer->exports != NULL)
-        (void)DLPACK_PY_IMPL_ADD(&offer->exports->count, -1);
+    dlpack_py_impl_count(offer->exports, -1);
     dlpack_py_impl_decref(offer->owner);
     return e == NULL ? NULL : &e->managed;
 }
@@ -3218,7 +3223,9 @@ dlpack_py_impl_examine(const void *managed, int32_t form, const dlpack_py_impl_t
     v->tensor.strides = strides;
     v->flags = flags;
     v->readonly = readonly;
-    v->overlaps = (want->order == 0 || want->order == 'R') && dlpack_py_overlaps_itself(t); /* else t is compact */
+    v->overlaps = (want->order == 0 || want->order == 'R') &&                              /* else t is compact */
+                  (!want->writable || (want->options & DLPACK_PY_OVERLAP_IS_FINE) != 0) && /* else it was refused */
+                  dlpack_py_overlaps_itself(t);                                            /* else t is compact */
     return 0;
 }
 
@@ -3460,6 +3467,16 @@ dlpack_py_release(dlpack_py_view *v)
         DLPACK_PY_FREE(allocated);
     if (managed != NULL)
         dlpack_py_impl_delete(managed, form);
+}
+
+/* Empties a view. Returns its managed tensor, which belongs to the caller then. */
+static inline void *
+dlpack_py_impl_detach(dlpack_py_view *v)
+{
+    void *managed = v->managed;
+    v->managed = NULL;
+    dlpack_py_release(v);
+    return managed;
 }
 
 static inline void
@@ -4226,11 +4243,9 @@ dlpack_py_impl_table_lend(const dlpack_py_exchange *x, const dlpack_py_offer *of
     if (*why != NULL)
         return 1;
     if (offer->pending_count > 0) {
-        if (offer->exports != NULL)
-            (void)DLPACK_PY_IMPL_ADD(&offer->exports->count, 1);
+        dlpack_py_impl_count(offer->exports, 1);
         failed = offer->device->make_ready(offer, &request, &plan);
-        if (offer->exports != NULL)
-            (void)DLPACK_PY_IMPL_ADD(&offer->exports->count, -1);
+        dlpack_py_impl_count(offer->exports, -1);
         if (failed < 0)
             return -1;
         /* Other threads may have changed the tensor while this one waited. */
@@ -4769,9 +4784,7 @@ dlpack_py_impl_view_managed_steal(dlpack_py_view *v)
 
     if (v->form == DLPACK_PY_VERSIONED && (managed->flags & readonly) == readonly &&
         memcmp(&managed->dl_tensor, &v->tensor, sizeof(v->tensor)) == 0) {
-        v->managed = NULL;
-        dlpack_py_release(v);
-        return managed;
+        return (DLManagedTensorVersioned *)dlpack_py_impl_detach(v);
     }
     if (dlpack_py_validate(&v->tensor, v->flags, &error) < 0) { /* the caller may have changed it */
         dlpack_py_release(v);

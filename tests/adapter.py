@@ -8,6 +8,12 @@ import os
 import sys
 from types import SimpleNamespace
 
+import numpy
+import pytest
+
+OLD_NUMPY = numpy.lib.NumpyVersion(numpy.__version__) < "2.1.0"
+needs_versioned_numpy = pytest.mark.skipif(OLD_NUMPY, reason="NumPy before 2.1 knows no versioned capsules")
+
 
 def dlarray_library():
     import dlarray

@@ -11,10 +11,8 @@ import dlarray
 import dltensor
 import numpy
 import pytest
+from adapter import needs_versioned_numpy
 from dltensor import ARRAY_API_DTYPES
-
-OLD_NUMPY = numpy.lib.NumpyVersion(numpy.__version__) < "2.1.0"
-needs_keywords = pytest.mark.skipif(OLD_NUMPY, reason="NumPy before 2.1 knows no versioned capsules")
 
 PEERS = ["numpy", "torch"] if importlib.util.find_spec("torch") else ["numpy"]
 needs_torch = pytest.mark.skipif("torch" not in PEERS, reason="torch: make test-peers installs it")
@@ -38,7 +36,7 @@ def target(request):
 
 
 with_peers = pairs(PEERS)
-with_peers_by_keywords = pairs(PEERS, numpy=needs_keywords)
+with_peers_by_keywords = pairs(PEERS, numpy=needs_versioned_numpy)
 with_numpy = pairs(["numpy"])  # PyTorch ends the process when it imports a negative stride (D11)
 
 
@@ -211,7 +209,7 @@ def test_an_import_may_die_on_another_thread_K5(source, target):
     assert source.references(a) == before
 
 
-@pytest.mark.parametrize("keywords", [{}, pytest.param({"max_version": (1, 0)}, marks=needs_keywords)], ids=str)
+@pytest.mark.parametrize("keywords", [{}, pytest.param({"max_version": (1, 0)}, marks=needs_versioned_numpy)], ids=str)
 @with_peers
 def test_a_dropped_capsule_lets_go_of_the_array_K1(source, target, keywords):
     a = vector(source, "float64")
@@ -350,7 +348,7 @@ def test_another_device_is_refused_by_the_peer_C3_C5():
 # ---- Read-only: P3, C7 ----
 
 
-@needs_keywords
+@needs_versioned_numpy
 def test_read_only_arrays_of_dlarray_are_read_only_in_numpy_P3():
     a = dlarray.arange(3)
     a.setflags(writeable=False)
@@ -363,7 +361,7 @@ def test_read_only_arrays_of_dlarray_are_read_only_in_numpy_P3():
     assert numpy.from_dlpack(a, copy=True).flags.writeable
 
 
-@needs_keywords
+@needs_versioned_numpy
 def test_read_only_arrays_of_numpy_are_read_only_in_dlarray_C7():
     a = numpy.arange(3)
     a.flags.writeable = False

@@ -5,13 +5,10 @@ from pathlib import Path
 
 import numpy
 import pytest
+from adapter import needs_versioned_numpy
 from samples import Samples
 
 SOURCE = Path(__file__).resolve().parents[2] / "examples" / "growable" / "samples.c"
-
-needs_versioned = pytest.mark.skipif(
-    numpy.lib.NumpyVersion(numpy.__version__) < "2.1.0", reason="NumPy before 2.1 knows no versioned capsules"
-)
 
 
 def filled(count):
@@ -21,7 +18,7 @@ def filled(count):
     return samples
 
 
-@needs_versioned
+@needs_versioned_numpy
 def test_the_memory_is_shown_without_a_copy():
     samples = filled(8)
     array = numpy.from_dlpack(samples)
@@ -49,7 +46,7 @@ def test_a_copy_leaves_it_free_to_grow_P4():
     del capsule
 
 
-@needs_versioned
+@needs_versioned_numpy
 def test_it_takes_the_memory_of_another_library_and_hands_it_on_C7():
     array = numpy.arange(5.0)
     samples = Samples.from_dlpack(array)

@@ -589,22 +589,36 @@ def large(**fields):
     return Owner(LARGE.ctypes.data, (3000, 3000), (1, 3000), **fields)
 
 
-def ticks_during(call):
-    """How often another thread ran between a tenth and nine tenths of the time of a call."""
-    ticks, done = [], threading.Event()
+def call_while(look, call):
+    """What call() returns; until then another thread calls look() again and again."""
+    done = threading.Event()
 
-    def tick():
+    def watch():
         while not done.is_set():
-            ticks.append(time.monotonic())
+            look()
             time.sleep(0.0001)
 
-    thread = threading.Thread(target=tick)
+    thread = threading.Thread(target=watch)
     thread.start()
-    start = time.monotonic()
-    result = call()
-    end = time.monotonic()
-    done.set()
-    thread.join()
+    try:
+        return call()
+    finally:
+        done.set()
+        thread.join()
+
+
+def ticks_during(call):
+    """What call() returns, and how often another thread ran between a tenth and nine tenths of its time."""
+    ticks, times = [], []
+
+    def timed():
+        times.append(time.monotonic())
+        result = call()
+        times.append(time.monotonic())
+        return result
+
+    result = call_while(lambda: ticks.append(time.monotonic()), timed)
+    start, end = times
     tenth = (end - start) / 10
     return result, sum(start + tenth < at < end - tenth for at in ticks)
 
@@ -623,22 +637,7 @@ def test_other_threads_run_while_a_large_copy_is_made_P4(by):
 
 def test_a_large_copy_that_is_being_made_is_counted_P4_P9():
     owner, counts = large(counted=True), set()
-
-    def call():
-        return owner.__dlpack__(copy=True, max_version=(1, 0))
-
-    watching = threading.Event()
-
-    def watch():
-        while not watching.is_set():
-            counts.add(owner.exports())
-            time.sleep(0.0001)
-
-    thread = threading.Thread(target=watch)
-    thread.start()
-    capsule = call()
-    watching.set()
-    thread.join()
+    capsule = call_while(lambda: counts.add(owner.exports()), lambda: owner.__dlpack__(copy=True, max_version=(1, 0)))
     assert counts == {0, 1}
     assert owner.exports() == 0
     del capsule
