@@ -304,3 +304,15 @@ def test_interpreters_that_come_and_go_leave_nothing_behind_G1(child, own_gil):
         """,
         limit=300,
     )
+
+
+def test_a_result_for_numpy_leaves_no_names_in_the_cache_of_types():
+    """CPython keeps a name by its address: strings between the calls give each new name an address of its own."""
+    result, between = NUMPY["a result for NumPy"], []
+    for _ in range(WARM_UP):
+        result()
+    before = sys.getallocatedblocks()
+    for i in range(1000):
+        result()
+        between.append(f"as long as the names {i:04}")
+    assert sys.getallocatedblocks() - before - len(between) <= 50
