@@ -8,11 +8,13 @@ import os
 import sys
 from types import SimpleNamespace
 
-import numpy
 import pytest
 
-OLD_NUMPY = numpy.lib.NumpyVersion(numpy.__version__) < "2.1.0"
-needs_versioned_numpy = pytest.mark.skipif(OLD_NUMPY, reason="NumPy before 2.1 knows no versioned capsules")
+# The condition is a string: pytest evaluates it in the module of the test, and the environments of some libraries have
+# no NumPy to import here.
+needs_versioned_numpy = pytest.mark.skipif(
+    "numpy.lib.NumpyVersion(numpy.__version__) < '2.1.0'", reason="NumPy before 2.1 knows no versioned capsules"
+)
 
 
 def dlarray_library():
