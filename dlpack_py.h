@@ -274,9 +274,9 @@ dlpack_py_impl_add(int64_t a, int64_t b, int64_t *out)
 
 /* Filled by a function that returned -1; untouched otherwise. */
 typedef struct dlpack_py_error {
-    int32_t code;    /* DLPACK_PY_..._ERROR */
-    int32_t curable; /* 1: a copy of the data would meet the requirement */
-    char text[248];  /* the wrong value and what was wanted */
+    int32_t code;       /* DLPACK_PY_..._ERROR */
+    int32_t copy_helps; /* 1: a copy of the data would meet the requirement */
+    char text[248];     /* the wrong value and what was wanted */
 } dlpack_py_error;
 
 /* Fills *error, which may be NULL. Returns -1. */
@@ -286,7 +286,7 @@ dlpack_py_impl_fail(dlpack_py_error *error, int32_t code, const char *format, ..
     va_list values;
     if (error != NULL) {
         error->code = code;
-        error->curable = 0;
+        error->copy_helps = 0;
         va_start(values, format);
         vsnprintf(error->text, sizeof(error->text), format, values);
         va_end(values);
@@ -643,14 +643,14 @@ dlpack_py_strides(int32_t ndim, const int64_t *shape, char order, int64_t *strid
     }
 }
 
-/* The tensor's strides; where they are NULL, row-major strides written to room (D4). */
+/* The tensor's strides; where they are NULL, row-major strides written to storage (D4). */
 static inline const int64_t *
-dlpack_py_impl_strides(const DLTensor *t, int64_t room[DLPACK_PY_MAX_NDIM])
+dlpack_py_impl_strides(const DLTensor *t, int64_t storage[DLPACK_PY_MAX_NDIM])
 {
     if (t->strides != NULL)
         return t->strides;
-    dlpack_py_strides(t->ndim, t->shape, 'C', room);
-    return room;
+    dlpack_py_strides(t->ndim, t->shape, 'C', storage);
+    return storage;
 }
 
 /* How far the elements of a tensor reach from the first one, in bytes. *lowest is 0, or below where strides are
@@ -919,8 +919,8 @@ dlpack_py_impl_may_meet(const dlpack_py_impl_distance *sorted, int32_t count, in
 DLPACK_PY_IMPL_RARE int32_t
 dlpack_py_impl_common_distances(const DLTensor *a, const DLTensor *b, int64_t size, dlpack_py_impl_distance *sorted)
 {
-    int64_t room_a[DLPACK_PY_MAX_NDIM], room_b[DLPACK_PY_MAX_NDIM], step;
-    const int64_t *strides_a = dlpack_py_impl_strides(a, room_a), *strides_b = dlpack_py_impl_strides(b, room_b);
+    int64_t compact_a[DLPACK_PY_MAX_NDIM], compact_b[DLPACK_PY_MAX_NDIM], step;
+    const int64_t *strides_a = dlpack_py_impl_strides(a, compact_a), *strides_b = dlpack_py_impl_strides(b, compact_b);
     int32_t i, count = 0;
 
     if (a->ndim != b->ndim)
@@ -994,7 +994,7 @@ DLPACK_PY_IMPL_SHARED void
 dlpack_py_impl_copy(const DLTensor *dst, const DLTensor *src, uint64_t flags)
 {
     const int64_t bits = dlpack_py_impl_item_bits(src->dtype, flags);
-    int64_t room_to[DLPACK_PY_MAX_NDIM], room_from[DLPACK_PY_MAX_NDIM], index[DLPACK_PY_MAX_NDIM] = {0};
+    int64_t compact_to[DLPACK_PY_MAX_NDIM], compact_from[DLPACK_PY_MAX_NDIM], index[DLPACK_PY_MAX_NDIM] = {0};
     const int64_t *step_to, *step_from;
     int64_t to = 0, from = 0, row, run = 1, k; /* offsets in elements; run: elements moved at once */
     const char *first_from;
@@ -1005,8 +1005,8 @@ dlpack_py_impl_copy(const DLTensor *dst, const DLTensor *src, uint64_t flags)
         return;
     first_to = (char *)dlpack_py_first(dst);
     first_from = (const char *)dlpack_py_first(src);
-    step_to = dlpack_py_impl_strides(dst, room_to);
-    step_from = dlpack_py_impl_strides(src, room_from);
+    step_to = dlpack_py_impl_strides(dst, compact_to);
+    step_from = dlpack_py_impl_strides(src, compact_from);
     /* Inner dimensions that are compact on both sides move at once. */
     for (i = src->ndim; i > 0; i--) {
         if (src->shape[i - 1] != 1 && (step_to[i - 1] != run || step_from[i - 1] != run))
@@ -1182,20 +1182,24 @@ dlpack_py_want_like(const DLTensor *t)
     return want;
 }
 
-/* Checks requirements with a range of ranks, and refuses those that make no sense. */
+/* Checks requirements with a range of ranks or a list of dtypes, and refuses those that make no sense. */
 DLPACK_PY_IMPL_RARE int
 dlpack_py_impl_check_range(const dlpack_py_want *want, dlpack_py_error *error)
 {
     const char *field, *wish;
+    const uint32_t *list = want->dtypes;
+    uint32_t dtype = want->dtype;
     long value;
 
+    while (list != NULL && *list != 0 && (dtype == 0 || (dtype & 0xff0000u) != 0))
+        dtype = *list++;
     if (want->order != 0 && strchr("CFAKR", want->order) == NULL)
         return dlpack_py_impl_fail(error, DLPACK_PY_SYSTEM_ERROR,
                                    "want: order is '%c', 'C', 'F', 'A', 'K' or 'R' was wanted", want->order);
-    if (want->dtype != 0 && (want->dtype & 0xff0000u) == 0) {
+    if (dtype != 0 && (dtype & 0xff0000u) == 0) {
         field = "dtype";
         wish = "DLPACK_PY_FLOAT32 or the like";
-        value = (long)want->dtype;
+        value = (long)dtype;
     }
     else if ((want->alignment & (want->alignment - 1)) != 0) {
         field = "alignment";
@@ -1230,8 +1234,9 @@ dlpack_py_impl_check_want(const dlpack_py_want *want, dlpack_py_error *error)
     case 'F':
     case 'K':
     case 'R':
-        if (want->max_ndim == 0 && want->ndim >= DLPACK_PY_SCALAR && (want->shape == NULL || want->ndim != 0) &&
-            (want->alignment & (want->alignment - 1)) == 0 && (want->dtype == 0 || (want->dtype & 0xff0000u) != 0))
+        if (want->max_ndim == 0 && want->dtypes == NULL && want->ndim >= DLPACK_PY_SCALAR &&
+            (want->shape == NULL || want->ndim != 0) && (want->alignment & (want->alignment - 1)) == 0 &&
+            (want->dtype == 0 || (want->dtype & 0xff0000u) != 0))
             return 0;
         break;
     default: break;
@@ -1311,8 +1316,8 @@ dlpack_py_impl_check_rank(const DLTensor *t, const dlpack_py_want *want, dlpack_
 DLPACK_PY_IMPL_RARE int
 dlpack_py_impl_refuse_strides(const DLTensor *t, char order, dlpack_py_error *error)
 {
-    int64_t compact[DLPACK_PY_MAX_NDIM], room[DLPACK_PY_MAX_NDIM];
-    const int64_t *strides = dlpack_py_impl_strides(t, room);
+    int64_t compact[DLPACK_PY_MAX_NDIM], storage[DLPACK_PY_MAX_NDIM];
+    const int64_t *strides = dlpack_py_impl_strides(t, storage);
     int32_t k, i = 0;
 
     if (order == 'K')
@@ -1370,12 +1375,12 @@ dlpack_py_impl_meets(const DLTensor *t, int readonly, const dlpack_py_want *want
     else
         return 0;
     if (error != NULL)
-        error->curable = 1;
+        error->copy_helps = 1;
     return -1;
 }
 
 /* Does a tensor meet the requirements (C9)? Requirements that a copy would meet are checked last: the error says
- * curable.
+ * copy_helps.
  *
  * t          has been validated
  * readonly   DLPACK_PY_WRITABLE, DLPACK_PY_READONLY or DLPACK_PY_READONLY_UNSAID
@@ -2933,7 +2938,7 @@ dlpack_py_impl_view_clear(dlpack_py_view *v)
 
 /* The ways besides __dlpack__, which sections 3.3, 3.4 and 3.7 add. */
 static inline const dlpack_py_impl_type *
-dlpack_py_impl_type_get(dlpack_py_impl_gate *gate, PyTypeObject *type, dlpack_py_impl_type *room);
+dlpack_py_impl_type_get(dlpack_py_impl_gate *gate, PyTypeObject *type, dlpack_py_impl_type *storage);
 #if DLPACK_PY_HAS_EXCHANGE_API
 static inline int
 dlpack_py_impl_consume_own(const dlpack_py_impl_own *own, PyObject *obj, const dlpack_py_impl_terms *terms,
@@ -3099,15 +3104,16 @@ dlpack_py_impl_call_again(dlpack_py_impl_producer *producer, unsigned pass, cons
 
 /* Is the tensor on the device that __dlpack_device__ announced? The keywords of the call depended on that (C4). */
 DLPACK_PY_IMPL_RARE int
-dlpack_py_impl_check_announced(const DLTensor *t, const DLDevice *said, dlpack_py_error *error)
+dlpack_py_impl_check_announced(const DLTensor *t, const DLDevice *announced, dlpack_py_error *error)
 {
-    char came_text[DLPACK_PY_TEXT_SIZE], said_text[DLPACK_PY_TEXT_SIZE];
+    char came_text[DLPACK_PY_TEXT_SIZE], announced_text[DLPACK_PY_TEXT_SIZE];
 
-    if (said->device_type == t->device.device_type &&
-        (said->device_id == t->device.device_id || dlpack_py_is_cpu_readable(t->device))) /* D9 */
+    if (announced->device_type == t->device.device_type &&
+        (announced->device_id == t->device.device_id || dlpack_py_is_cpu_readable(t->device))) /* D9 */
         return 0;
     return DLPACK_PY_IMPL_REFUSE(error, "device is %s, and __dlpack_device__ said %s",
-                                 dlpack_py_device_text(t->device, came_text), dlpack_py_device_text(*said, said_text));
+                                 dlpack_py_device_text(t->device, came_text),
+                                 dlpack_py_device_text(*announced, announced_text));
 }
 
 /* Checks where the data is, for a request that names a device, for a copy, and for memory that is not the CPU's.
@@ -3193,7 +3199,7 @@ dlpack_py_impl_examine(const void *managed, int32_t form, const dlpack_py_impl_t
     if (terms->announced != NULL && dlpack_py_impl_check_announced(t, terms->announced, error) < 0)
         return -1;
     if (dlpack_py_impl_meets(t, readonly, want, error) < 0) {
-        if (!error->curable ||
+        if (!error->copy_helps ||
             ((known & DLPACK_PY_IMPL_MUST_COPY) == 0 &&
              ((want->options & DLPACK_PY_COPY_IF_NEEDED) == 0 || terms->request->copy == DLPACK_PY_COPY_NEVER)))
             return -1;
@@ -3378,7 +3384,7 @@ dlpack_py_impl_obtain(PyObject *obj, const dlpack_py_impl_terms *terms, dlpack_p
     dlpack_py_impl_terms for_cpu = {NULL, NULL, NULL, NULL};
     dlpack_py_request request;
     const dlpack_py_impl_type *type;
-    dlpack_py_impl_type room;
+    dlpack_py_impl_type storage;
     dlpack_py_error error;
     int result;
 
@@ -3388,7 +3394,7 @@ dlpack_py_impl_obtain(PyObject *obj, const dlpack_py_impl_terms *terms, dlpack_p
     if (PyCapsule_CheckExact(obj))
         return dlpack_py_impl_take(obj, terms, known, v);
     gate = dlpack_py_impl_gate_get();
-    if (gate == NULL || (type = dlpack_py_impl_type_get(gate, Py_TYPE(obj), &room)) == NULL)
+    if (gate == NULL || (type = dlpack_py_impl_type_get(gate, Py_TYPE(obj), &storage)) == NULL)
         return -1;
 #if DLPACK_PY_HAS_EXCHANGE_API
     if (type->table != NULL && !terms->request->has_device && terms->request->copy == DLPACK_PY_COPY_AS_NEEDED &&
@@ -3397,7 +3403,7 @@ dlpack_py_impl_obtain(PyObject *obj, const dlpack_py_impl_terms *terms, dlpack_p
                                    : dlpack_py_impl_consume_by_other(type->table, obj, terms, v);
         if (result <= 0)
             return result;
-        type = dlpack_py_impl_type_get(gate, Py_TYPE(obj), &room); /* the table may have run code */
+        type = dlpack_py_impl_type_get(gate, Py_TYPE(obj), &storage); /* the table may have run code */
         if (type == NULL)
             return -1;
     }
@@ -3553,7 +3559,7 @@ dlpack_py_check(PyObject *obj)
     dlpack_py_impl_exception saved;
     dlpack_py_impl_gate *gate;
     const dlpack_py_impl_type *type;
-    dlpack_py_impl_type room;
+    dlpack_py_impl_type storage;
     dlpack_py_error error;
     PyObject *method = NULL;
     int unbound, offered;
@@ -3566,7 +3572,7 @@ dlpack_py_check(PyObject *obj)
     }
     saved = dlpack_py_impl_exception_save();
     gate = dlpack_py_impl_gate_get();
-    type = gate == NULL ? NULL : dlpack_py_impl_type_get(gate, Py_TYPE(obj), &room);
+    type = gate == NULL ? NULL : dlpack_py_impl_type_get(gate, Py_TYPE(obj), &storage);
     offered = type != NULL && type->table != NULL;
     if (type != NULL && !offered) {
         method = dlpack_py_impl_find_method(obj, gate->cache->names[DLPACK_PY_IMPL_DLPACK], &unbound);
@@ -4026,22 +4032,22 @@ dlpack_py_impl_find_own(dlpack_py_impl_cache *cache, PyTypeObject *type, const v
  * capsule counts as absent. Returns 0; -1 where the type cannot be looked at now, with an exception only if that must
  * be passed on (MemoryError, KeyboardInterrupt). */
 DLPACK_PY_IMPL_RARE int
-dlpack_py_impl_find_table(dlpack_py_impl_cache *cache, PyTypeObject *type, dlpack_py_impl_type *room)
+dlpack_py_impl_find_table(dlpack_py_impl_cache *cache, PyTypeObject *type, dlpack_py_impl_type *storage)
 {
 #if DLPACK_PY_HAS_EXCHANGE_API
     PyObject *capsule = dlpack_py_impl_type_lookup(type, cache->names[DLPACK_PY_IMPL_EXCHANGE]);
 
     if (capsule != NULL && PyCapsule_IsValid(capsule, DLPACK_PY_IMPL_EXCHANGE_NAME) &&
         dlpack_py_impl_is_overridden(cache, type) == 0) {
-        room->table = dlpack_py_impl_usable_table(
+        storage->table = dlpack_py_impl_usable_table(
             (const DLPackExchangeAPIHeader *)PyCapsule_GetPointer(capsule, DLPACK_PY_IMPL_EXCHANGE_NAME));
-        room->own = room->table == NULL ? NULL : dlpack_py_impl_find_own(cache, type, room->table);
+        storage->own = storage->table == NULL ? NULL : dlpack_py_impl_find_own(cache, type, storage->table);
     }
     Py_XDECREF(capsule);
 #else
     (void)cache;
     (void)type;
-    (void)room;
+    (void)storage;
 #endif
     if (!PyErr_Occurred())
         return 0;
@@ -4051,36 +4057,37 @@ dlpack_py_impl_find_table(dlpack_py_impl_cache *cache, PyTypeObject *type, dlpac
 }
 
 #if DLPACK_PY_IMPL_HAS_TYPE_SLOTS
-/* Learns what a type offers, into slot where it can be kept, or else into room. */
+/* Learns what a type offers, into slot where it can be kept, or else into storage. */
 DLPACK_PY_IMPL_RARE const dlpack_py_impl_type *
 dlpack_py_impl_type_learn(dlpack_py_impl_cache *cache, PyTypeObject *type, dlpack_py_impl_type *slot,
-                          dlpack_py_impl_type *room)
+                          dlpack_py_impl_type *storage)
 {
     PyObject *method = dlpack_py_impl_type_lookup(type, cache->names[DLPACK_PY_IMPL_DLPACK]);
     int failed;
 
-    memset(room, 0, sizeof(*room));
-    room->type = type;
-    room->tag = dlpack_py_impl_type_tag(type);
+    memset(storage, 0, sizeof(*storage));
+    storage->type = type;
+    storage->tag = dlpack_py_impl_type_tag(type);
     if (method != NULL && PyType_HasFeature(Py_TYPE(method), Py_TPFLAGS_METHOD_DESCRIPTOR))
-        room->method = method; /* the type holds it for as long as its tag stays */
+        storage->method = method; /* the type holds it for as long as its tag stays */
     Py_XDECREF(method);
-    failed = dlpack_py_impl_find_table(cache, type, room);
+    failed = dlpack_py_impl_find_table(cache, type, storage);
     if (failed && PyErr_Occurred())
         return NULL;
-    if (failed || room->tag == 0 || room->tag != dlpack_py_impl_type_tag(type)) { /* a metaclass may have changed it */
-        room->method = NULL;
-        return room;
+    if (failed || storage->tag == 0 ||
+        storage->tag != dlpack_py_impl_type_tag(type)) { /* a metaclass may have changed it */
+        storage->method = NULL;
+        return storage;
     }
-    *slot = *room;
+    *slot = *storage;
     return slot;
 }
 #endif
 
-/* What a type offers, valid until other code runs. room: where it is put if it cannot be remembered. Returns NULL
+/* What a type offers, valid until other code runs. storage: where it is put if it cannot be remembered. Returns NULL
  * with MemoryError, KeyboardInterrupt or the like. */
 static inline const dlpack_py_impl_type *
-dlpack_py_impl_type_get(dlpack_py_impl_gate *gate, PyTypeObject *type, dlpack_py_impl_type *room)
+dlpack_py_impl_type_get(dlpack_py_impl_gate *gate, PyTypeObject *type, dlpack_py_impl_type *storage)
 {
 #if DLPACK_PY_IMPL_HAS_TYPE_SLOTS
     const uintptr_t address = (uintptr_t)type;
@@ -4088,10 +4095,10 @@ dlpack_py_impl_type_get(dlpack_py_impl_gate *gate, PyTypeObject *type, dlpack_py
 
     if (slot->type == type && slot->tag == dlpack_py_impl_type_tag(type))
         return slot;
-    return dlpack_py_impl_type_learn(gate->cache, type, slot, room);
+    return dlpack_py_impl_type_learn(gate->cache, type, slot, storage);
 #else
-    memset(room, 0, sizeof(*room));
-    return dlpack_py_impl_find_table(gate->cache, type, room) < 0 && PyErr_Occurred() ? NULL : room;
+    memset(storage, 0, sizeof(*storage));
+    return dlpack_py_impl_find_table(gate->cache, type, storage) < 0 && PyErr_Occurred() ? NULL : storage;
 #endif
 }
 
@@ -4272,7 +4279,7 @@ dlpack_py_impl_table_check_object(const dlpack_py_exchange *x, PyObject *object)
 {
     dlpack_py_impl_gate *gate = dlpack_py_impl_gate_get();
     const dlpack_py_impl_type *type;
-    dlpack_py_impl_type room;
+    dlpack_py_impl_type storage;
 
     if (gate == NULL)
         return -1;
@@ -4280,7 +4287,7 @@ dlpack_py_impl_table_check_object(const dlpack_py_exchange *x, PyObject *object)
         PyErr_SetString(PyExc_TypeError, "the object is NULL");
         return -1;
     }
-    type = dlpack_py_impl_type_get(gate, Py_TYPE(object), &room);
+    type = dlpack_py_impl_type_get(gate, Py_TYPE(object), &storage);
     if (type == NULL)
         return -1;
     if (type->own != NULL && type->table == (const void *)&x->api)
@@ -4521,7 +4528,7 @@ dlpack_py_borrow(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
     const dlpack_py_impl_type *type;
     dlpack_py_offer offer;
     const char *why;
-    dlpack_py_impl_type room;
+    dlpack_py_impl_type storage;
     dlpack_py_impl_gate *gate;
     dlpack_py_impl_export *copy;
     dlpack_py_error error;
@@ -4533,7 +4540,7 @@ dlpack_py_borrow(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
         dlpack_py_impl_check_want(terms.want, &error) < 0) /* consuming raises that */
         return dlpack_py_consume(obj, want, v);
     gate = dlpack_py_impl_gate_get();
-    if (gate == NULL || (type = dlpack_py_impl_type_get(gate, Py_TYPE(obj), &room)) == NULL)
+    if (gate == NULL || (type = dlpack_py_impl_type_get(gate, Py_TYPE(obj), &storage)) == NULL)
         return -1;
     table = (const DLPackExchangeAPI *)type->table;
     own = type->own;
@@ -4619,11 +4626,11 @@ dlpack_py_allocate_like(PyObject *like, const DLTensor *prototype, dlpack_py_vie
     dlpack_py_impl_gate *gate = dlpack_py_impl_gate_get();
     DLManagedTensorVersioned *managed;
     const dlpack_py_impl_type *type;
-    dlpack_py_impl_type room;
+    dlpack_py_impl_type storage;
     dlpack_py_error error;
 
     dlpack_py_impl_view_clear(v);
-    if (gate == NULL || (type = dlpack_py_impl_type_get(gate, Py_TYPE(like), &room)) == NULL)
+    if (gate == NULL || (type = dlpack_py_impl_type_get(gate, Py_TYPE(like), &storage)) == NULL)
         return -1;
 #if DLPACK_PY_HAS_EXCHANGE_API
     if (type->table != NULL) {
@@ -4810,7 +4817,7 @@ dlpack_py_return_like_steal(PyObject *like, dlpack_py_view *v)
 {
     dlpack_py_impl_gate *gate = NULL;
     const dlpack_py_impl_type *type = NULL;
-    dlpack_py_impl_type room;
+    dlpack_py_impl_type storage;
     PyObject *carrier = NULL, *from_dlpack, *made = NULL;
     PyTypeObject *carrier_type;
 #if DLPACK_PY_HAS_EXCHANGE_API
@@ -4825,7 +4832,7 @@ dlpack_py_return_like_steal(PyObject *like, dlpack_py_view *v)
     else
         gate = dlpack_py_impl_gate_get();
     if (gate != NULL)
-        type = dlpack_py_impl_type_get(gate, Py_TYPE(like), &room);
+        type = dlpack_py_impl_type_get(gate, Py_TYPE(like), &storage);
     if (type == NULL) {
         dlpack_py_release(v);
         return NULL;

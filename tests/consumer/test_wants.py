@@ -140,6 +140,7 @@ CONTRADICTIONS = {
     "a small order": ({"order": "c"}, "order is 'c', 'C', 'F', 'A', 'K' or 'R' was wanted"),
     "an unknown order": ({"order": "Q"}, "order is 'Q'"),
     "an odd alignment": ({"alignment": 24}, "alignment is 24, a power of two was wanted"),
+    "a code in a list of dtypes": ({"dtypes": ("int8", 2, "int16")}, "dtype is 2, DLPACK_PY_FLOAT32 or the like was"),
     "a code in place of a dtype": ({"dtype": 2}, "dtype is 2, DLPACK_PY_FLOAT32 or the like was wanted"),
 }
 

@@ -1,11 +1,12 @@
 """Extensions written in C++ trade arrays with dlarray and NumPy: by pybind11, with dlpack_py.h, and by nanobind.
 
-pybind_matrix.cpp shows how a class of pybind11's gets DLPack from the header; nanobind has its own (P, K, C).
+examples/pybind11 gives a class of pybind11 DLPack by the header; nanobind has its own (P, K, C).
 """
 
 import gc
 import importlib.util
 import os
+import re
 import sys
 import sysconfig
 import threading
@@ -25,6 +26,7 @@ pybind11 = pytest.importorskip("pybind11", exc_type=ModuleNotFoundError, **missi
 nanobind = pytest.importorskip("nanobind", exc_type=ModuleNotFoundError, **missing)
 
 HERE = Path(__file__).parent
+PYBIND_SOURCE = machine.ROOT / "examples" / "pybind11" / "matrix.cpp"
 FLAGS = ["-std=c++17", "-O1", "-fvisibility=hidden"]
 NANOBIND = Path(nanobind.include_dir())
 
@@ -52,8 +54,7 @@ def load(name, path):
 @pytest.fixture(scope="module")
 def pybind(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pybind11")
-    built = build(folder, HERE / "pybind_matrix.cpp", "-shared", "-isystem", pybind11.get_include())
-    return load("pybind_matrix", built)
+    return load("matrix", build(folder, PYBIND_SOURCE, "-shared", "-isystem", pybind11.get_include()))
 
 
 @pytest.fixture(scope="module")
@@ -278,6 +279,12 @@ def test_pybind11_a_class_derived_in_python_goes_out_too_C6(pybind, lib):
 
     m = Named(1, 1)
     assert lib.pointer(lib.from_dlpack(m)) == m.address
+
+
+def test_pybind11_dlpack_takes_at_most_100_lines():
+    regions = re.findall(r"// dlpack: begin\n(.*?)// dlpack: end", PYBIND_SOURCE.read_text(), re.DOTALL)
+    lines = [line for line in "".join(regions).splitlines() if line.split("//")[0].strip()]
+    assert 20 < len(lines) <= 100
 
 
 # ---- nanobind, with DLPack of its own ----

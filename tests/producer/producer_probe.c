@@ -214,7 +214,29 @@ probe_steal_legacy(PyObject *Py_UNUSED(module), PyObject *address)
     return dlpack_py_capsule_steal(PyLong_AsVoidPtr(address), DLPACK_PY_LEGACY);
 }
 
+/* export_buffer(object, **keywords of __dlpack__): bytes of an object with the buffer protocol. A memoryview is the owner,
+ * so the object counts each export as a buffer. */
+static PyObject *
+probe_export_buffer(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    PyObject *capsule = NULL, *memory = PyMemoryView_FromObject(args[0]);
+    const Py_buffer *buffer;
+    int64_t length;
+    DLTensor t;
+
+    if (memory == NULL)
+        return NULL;
+    buffer = PyMemoryView_GET_BUFFER(memory);
+    length = buffer->len;
+    t = dlpack_py_cpu(buffer->buf, DLPACK_PY_UINT8, 1, &length, NULL);
+    capsule =
+        dlpack_py_produce(memory, &t, buffer->readonly ? DLPACK_PY_FLAG_READ_ONLY : 0, args + 1, nargs - 1, kwnames);
+    Py_DECREF(memory);
+    return capsule;
+}
+
 static PyMethodDef functions[] = {
+    {"export_buffer", (PyCFunction)(void (*)(void))probe_export_buffer, METH_FASTCALL | METH_KEYWORDS, NULL},
     {"wrap", probe_wrap, METH_VARARGS, NULL},
     {"steal", probe_steal, METH_O, NULL},
     {"steal_legacy", probe_steal_legacy, METH_O, NULL},

@@ -1,9 +1,12 @@
-"""A container that grows and counts its exports: examples/growable (P9, C7)."""
+"""Containers that grow do not move exported memory: examples/growable counts its exports; a type with the buffer
+protocol has a memoryview as the owner (P9, C7)."""
 
 import re
+import threading
 from pathlib import Path
 
 import numpy
+import producer_probe
 import pytest
 from adapter import needs_versioned_numpy
 from samples import Samples
@@ -67,3 +70,44 @@ def test_dlpack_takes_at_most_60_lines():
     regions = re.findall(r"/\* dlpack: begin \*/\n(.*?)/\* dlpack: end \*/", SOURCE.read_text(), re.DOTALL)
     code = re.sub(r"/\*.*?\*/", "", "\n".join(regions), flags=re.DOTALL)
     assert 20 < len([line for line in code.splitlines() if line.strip()]) <= 60
+
+
+class Bits(bytearray):
+    def __dlpack__(self, **keywords):
+        return producer_probe.export_buffer(self, **keywords)
+
+    def __dlpack_device__(self):
+        return 1, 0
+
+
+@needs_versioned_numpy
+def test_with_a_memoryview_as_the_owner_the_object_counts_exports_as_buffers_P9():
+    bits = Bits(b"abc")
+    arrays = [numpy.from_dlpack(bits), numpy.from_dlpack(bits)]
+    arrays[0][1] = ord("X")
+    assert bits == b"aXc"
+    while arrays:
+        for grow in bits.clear, lambda: bits.append(0), lambda: bits.extend(bytes(1000)):
+            with pytest.raises(BufferError):
+                grow()
+        assert arrays.pop().tolist() == list(b"aXc")
+    bits.clear()
+    assert bits == b""
+
+
+def test_a_memoryview_as_the_owner_is_dropped_on_any_thread_and_after_a_refusal_K5_P7():
+    bits = Bits(b"abc")
+    held = [bits.__dlpack__(max_version=(1, 0))]
+    with pytest.raises(BufferError):
+        bits.append(0)
+    thread = threading.Thread(target=held.clear)
+    thread.start()
+    thread.join()
+    bits.append(0)
+    for keywords, error in ({"dl_device": (2, 0)}, BufferError), ({"copy": 1}, TypeError), ({"stream": 7}, ValueError):
+        with pytest.raises(error):
+            bits.__dlpack__(**keywords)
+        bits.append(0)
+    copy = bits.__dlpack__(copy=True)
+    bits.append(0)
+    del copy

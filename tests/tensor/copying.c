@@ -44,7 +44,7 @@ another_dtype_or_shape_is_refused_and_nothing_is_written(void)
         dlpack_py_error error;
         CHECK_NUMBER(dlpack_py_copy(&dst, &src, 0, &error), -1);
         CHECK_NUMBER(error.code, DLPACK_PY_BUFFER_ERROR);
-        CHECK_NUMBER(error.curable, 0);
+        CHECK_NUMBER(error.copy_helps, 0);
         CHECK(strcmp(error.text, texts[i]) == 0);
         CHECK_NUMBER(dlpack_py_copy(&dst, &src, 0, NULL), -1);
     }

@@ -34,7 +34,7 @@ class Stream(ctypes.Structure):
 
 
 class Error(ctypes.Structure):
-    _fields_ = [("code", ctypes.c_int32), ("curable", ctypes.c_int32), ("text", ctypes.c_char * 248)]
+    _fields_ = [("code", ctypes.c_int32), ("copy_helps", ctypes.c_int32), ("text", ctypes.c_char * 248)]
 
 
 def numbers(values):
@@ -56,10 +56,10 @@ def error_of(function, *arguments):
     result = function(*arguments, error)
     assert function(*arguments, None) == result  # the struct may be NULL
     if result == 0:
-        assert (error.code, error.curable, error.text) == (7, 7, b"no error")
+        assert (error.code, error.copy_helps, error.text) == (7, 7, b"no error")
         return None
     assert result == -1
-    return ["BufferError", "ValueError"][error.code - 1], error.text.decode(), bool(error.curable)
+    return ["BufferError", "ValueError"][error.code - 1], error.text.decode(), bool(error.copy_helps)
 
 
 def load():

@@ -1,12 +1,12 @@
-/* pybind_matrix - a class written with pybind11 that speaks DLPack
- * SPDX-License-Identifier: MIT
- *
- * pybind11 has no DLPack of its own. What stands between it and dlpack_py.h is the
- * first section: it knows nothing of the class, so that it can be copied as it is.
- */
+// matrix - a class written with pybind11 that trades its memory by DLPack
+// SPDX-License-Identifier: MIT
+//
+// pybind11 has no DLPack of its own. The first section connects it with dlpack_py.h. That section knows nothing of the
+// class: copy it as it is. All lines for DLPack stand between the marks "dlpack: begin" and "dlpack: end".
 #include <pybind11/pybind11.h>
-
+// dlpack: begin
 #include "dlpack_py.h"
+// dlpack: end
 
 #include <cstdint>
 #include <memory>
@@ -15,9 +15,10 @@
 
 namespace py = pybind11;
 
-/* ---- DLPack for pybind11 ------------------------------------------------ */
+// ---- DLPack for pybind11 ---------------------------------------------------
 
-/* What CPython calls a new reference or NULL with an exception, as pybind11 has it. */
+// dlpack: begin
+// Takes a new reference; throws the exception that is set where it is NULL.
 static py::object
 checked(PyObject *result)
 {
@@ -26,56 +27,18 @@ checked(PyObject *result)
     return py::reinterpret_steal<py::object>(result);
 }
 
-/* A tensor that was consumed, held until the end of a scope or of an object. Neither
- * moving it nor its end needs the GIL. */
-class TensorView {
-  public:
-    TensorView() = default;
+// Takes the tensor of an array of any library. The view releases it. Neither moving a view nor its end needs the GIL.
+static dlpack_py_unique_view
+consume(const py::object &array, const dlpack_py_want &want)
+{
+    dlpack_py_unique_view view;
+    if (dlpack_py_consume(array.ptr(), &want, view.reset()) < 0)
+        throw py::error_already_set();
+    return view;
+}
 
-    TensorView(const py::object &source, const dlpack_py_want &want)
-    {
-        if (dlpack_py_consume(source.ptr(), &want, &view_) < 0)
-            throw py::error_already_set();
-    }
-
-    /* As a library's from_dlpack(source, device=None, copy=None) does. */
-    TensorView(const py::object &source, const py::object &device, const py::object &copy, const dlpack_py_want &want)
-    {
-        if (dlpack_py_from_dlpack_args(source.ptr(), device.ptr(), copy.ptr(), &want, &view_) < 0)
-            throw py::error_already_set();
-    }
-
-    TensorView(TensorView &&other) noexcept
-    {
-        dlpack_py_move(&view_, &other.view_);
-    }
-    TensorView(const TensorView &) = delete;
-    TensorView &operator=(TensorView &&) = delete;
-    TensorView &operator=(const TensorView &) = delete;
-    ~TensorView()
-    {
-        dlpack_py_release(&view_);
-    }
-
-    const DLTensor &tensor() const
-    {
-        return view_.tensor;
-    }
-    void *data() const
-    {
-        return dlpack_py_data(&view_);
-    }
-    bool readonly() const
-    {
-        return view_.readonly != DLPACK_PY_WRITABLE;
-    }
-
-  private:
-    dlpack_py_view view_ = {};
-};
-
-/* Gives a class the methods __dlpack__ and __dlpack_device__. It has tensor(), which
- * may point into the object, and readonly(). */
+// Gives a class the methods __dlpack__ and __dlpack_device__. The class has tensor(), whose result may point into the
+// object, and readonly().
 template <typename Class, typename... Options>
 static void
 def_dlpack(py::class_<Class, Options...> &type)
@@ -96,10 +59,11 @@ def_dlpack(py::class_<Class, Options...> &type)
         return checked(dlpack_py_produce_device(&t));
     });
 }
+// dlpack: end
 
-/* ---- The class ---------------------------------------------------------- */
+// ---- The class -------------------------------------------------------------
 
-/* A matrix of float64, in memory of its own or in what it was made from. */
+// A matrix of float64, in memory of its own or of another library.
 class Matrix {
   public:
     Matrix(int64_t rows, int64_t columns) : own_(count(rows, columns)), layout_{rows, columns, columns, 1}
@@ -107,9 +71,10 @@ class Matrix {
         data_ = own_.data();
     }
 
-    explicit Matrix(TensorView &&source)
-        : source_(std::move(source)), layout_{source_.tensor().shape[0], source_.tensor().shape[1],
-                                              source_.tensor().strides[0], source_.tensor().strides[1]},
+    // dlpack: begin
+    explicit Matrix(dlpack_py_unique_view &&source)
+        : source_(std::move(source)), layout_{source_->tensor.shape[0], source_->tensor.shape[1],
+                                              source_->tensor.strides[0], source_->tensor.strides[1]},
           data_(static_cast<double *>(source_.data()))
     {
     }
@@ -120,8 +85,9 @@ class Matrix {
     }
     bool readonly() const
     {
-        return source_.readonly();
+        return source_->readonly != DLPACK_PY_WRITABLE;
     }
+    // dlpack: end
 
     double &at(std::pair<int64_t, int64_t> index) const
     {
@@ -154,35 +120,41 @@ class Matrix {
         return static_cast<std::size_t>(rows * columns);
     }
 
-    TensorView source_;
+    // dlpack: begin
+    dlpack_py_unique_view source_; // empty: the memory is own_
+    // dlpack: end
     std::vector<double> own_;
-    int64_t layout_[4]; /* shape, then strides */
+    int64_t layout_[4]; // shape, then strides
     double *data_;
 };
 
+// dlpack: begin
 static std::unique_ptr<Matrix>
 from_dlpack(const py::object &source, const py::object &device, const py::object &copy)
 {
-    dlpack_py_want want = {};
+    dlpack_py_unique_view view;
+    dlpack_py_want want = dlpack_py_want_any();
     want.dtype = DLPACK_PY_FLOAT64;
     want.ndim = 2;
-    return std::unique_ptr<Matrix>(new Matrix(TensorView(source, device, copy, want)));
+    if (dlpack_py_from_dlpack_args(source.ptr(), device.ptr(), copy.ptr(), &want, view.reset()) < 0)
+        throw py::error_already_set();
+    return std::unique_ptr<Matrix>(new Matrix(std::move(view)));
 }
 
-/* ---- Functions over any library's arrays -------------------------------- */
+// ---- Functions over the arrays of any library ------------------------------
 
 static void
 scale(const py::object &array, double factor)
 {
-    dlpack_py_want want = {};
+    dlpack_py_want want = dlpack_py_want_any();
     want.dtype = DLPACK_PY_FLOAT64;
-    want.order = 'K'; /* compact, in whatever order */
+    want.order = 'K'; // compact, in any order of the dimensions
     want.writable = 1;
-    const TensorView view(array, want);
+    const dlpack_py_unique_view view = consume(array, want);
     double *values = static_cast<double *>(view.data());
-    const int64_t size = dlpack_py_size(&view.tensor());
+    const int64_t size = dlpack_py_size(&view->tensor);
 
-    const py::gil_scoped_release others_may_run;
+    const py::gil_scoped_release other_threads_run;
     for (int64_t i = 0; i < size; i++)
         values[i] *= factor;
 }
@@ -190,11 +162,11 @@ scale(const py::object &array, double factor)
 static double
 trace(const py::object &array)
 {
-    dlpack_py_want want = {};
+    dlpack_py_want want = dlpack_py_want_any();
     want.dtype = DLPACK_PY_FLOAT64;
     want.ndim = 2;
-    const TensorView view(array, want);
-    const int64_t *shape = view.tensor().shape, *strides = view.tensor().strides;
+    const dlpack_py_unique_view view = consume(array, want);
+    const int64_t *shape = view->tensor.shape, *strides = view->tensor.strides;
     const double *values = static_cast<const double *>(view.data());
     double sum = 0.0;
 
@@ -202,20 +174,22 @@ trace(const py::object &array)
         sum += values[i * (strides[0] + strides[1])];
     return sum;
 }
+// dlpack: end
 
-PYBIND11_MODULE(pybind_matrix, module)
+PYBIND11_MODULE(matrix, module)
 {
-    py::class_<Matrix> matrix(module, "Matrix");
-    matrix.def(py::init<int64_t, int64_t>(), py::arg("rows"), py::arg("columns"))
-        .def_static("from_dlpack", from_dlpack, py::arg("x"), py::pos_only(), py::kw_only(),
-                    py::arg("device") = py::none(), py::arg("copy") = py::none())
+    py::class_<Matrix> type(module, "Matrix");
+    type.def(py::init<int64_t, int64_t>(), py::arg("rows"), py::arg("columns"))
         .def("__getitem__", &Matrix::at)
         .def("__setitem__", &Matrix::set)
         .def_property_readonly("shape", &Matrix::shape)
         .def_property_readonly("address", &Matrix::address)
         .def_property_readonly("readonly", &Matrix::readonly);
-    def_dlpack(matrix);
-
+    // dlpack: begin
+    type.def_static("from_dlpack", from_dlpack, py::arg("x"), py::pos_only(), py::kw_only(),
+                    py::arg("device") = py::none(), py::arg("copy") = py::none());
+    def_dlpack(type);
+    // dlpack: end
     module.def("scale", scale, py::arg("array"), py::arg("factor"), "Multiply any float64 array, in place.");
     module.def("trace", trace, py::arg("array"), "The sum of the diagonal of any float64 matrix.");
 }
