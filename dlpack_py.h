@@ -1828,20 +1828,6 @@ dlpack_py_impl_type_set(PyTypeObject *type, PyObject *name, PyObject *value)
     return PyObject_SetAttr((PyObject *)type, name, value);
 }
 
-/* A new reference; NULL with or without an exception. */
-static inline PyObject *
-dlpack_py_impl_dict_get(PyObject *dict, PyObject *key)
-{
-    PyObject *found;
-#ifdef Py_GIL_DISABLED
-    (void)PyDict_GetItemRef(dict, key, &found);
-#else
-    found = PyDict_GetItemWithError(dict, key);
-    Py_XINCREF(found);
-#endif
-    return found;
-}
-
 #if DLPACK_PY_IMPL_HAS_TYPE_SLOTS
 /* Changes whenever the type or a base changes, and is given to no other type; 0: no tag. */
 static inline unsigned int
@@ -2017,8 +2003,6 @@ struct dlpack_py_embedded {
     DLManagedTensor legacy;
     dlpack_py_impl_keeper keeper; /* owner is borrowed: the object that this is part of */
 };
-
-#define DLPACK_PY_IMPL_LARGE 65536 /* bytes of a copy that takes longer than it takes to let other threads run */
 
 /* An export: a managed tensor with its keeper, its shape and strides and, for a copy, its data, in one allocation. */
 typedef struct dlpack_py_impl_export {
@@ -2206,11 +2190,12 @@ dlpack_py_impl_copy_new(const DLTensor *t, uint64_t flags, int32_t form, char or
     return e;
 }
 
-/* dlpack_py_copy, which cannot fail here; other threads run while many bytes are copied. */
+/* dlpack_py_copy, which cannot fail here. Other threads run during a copy of many bytes: it takes longer than a change
+ * of threads. */
 DLPACK_PY_IMPL_RARE void
 dlpack_py_impl_copy_detached(const DLTensor *to, const DLTensor *from, uint64_t flags)
 {
-    PyThreadState *state = dlpack_py_nbytes(from, flags) >= DLPACK_PY_IMPL_LARGE ? PyEval_SaveThread() : NULL;
+    PyThreadState *state = dlpack_py_nbytes(from, flags) >= 65536 ? PyEval_SaveThread() : NULL;
     dlpack_py_impl_copy(to, from, flags);
     if (state != NULL)
         PyEval_RestoreThread(state);
@@ -3891,7 +3876,8 @@ dlpack_py_impl_gate_find(PyInterpreterState *interpreter)
     else
         key = PyUnicode_FromFormat("dlpack_py.%x.%p", DLPACK_PY_VERSION, (void *)dlpack_py_impl_this_file());
     if (key != NULL)
-        capsule = dlpack_py_impl_dict_get(names, key);
+        capsule = PyDict_GetItemWithError(names, key); /* borrowed: the entry is never removed */
+    Py_XINCREF(capsule);
     if (key != NULL && capsule == NULL && !PyErr_Occurred()) {
         gate = dlpack_py_impl_gate_new(interpreter);
         if (gate != NULL)
@@ -4790,9 +4776,8 @@ dlpack_py_impl_view_managed_steal(dlpack_py_view *v)
     dlpack_py_error error;
 
     if (v->form == DLPACK_PY_VERSIONED && (managed->flags & readonly) == readonly &&
-        memcmp(&managed->dl_tensor, &v->tensor, sizeof(v->tensor)) == 0) {
+        memcmp(&managed->dl_tensor, &v->tensor, sizeof(v->tensor)) == 0)
         return (DLManagedTensorVersioned *)dlpack_py_impl_detach(v);
-    }
     if (dlpack_py_validate(&v->tensor, v->flags, &error) < 0) { /* the caller may have changed it */
         dlpack_py_release(v);
         (void)dlpack_py_raise(&error);
@@ -5024,7 +5009,6 @@ class dlpack_py_unique_view {
 #undef DLPACK_PY_IMPL_EXCHANGE_NAME
 #undef DLPACK_PY_IMPL_FROM_DLPACK
 #undef DLPACK_PY_IMPL_GATE_NAME
-#undef DLPACK_PY_IMPL_LARGE
 #undef DLPACK_PY_IMPL_LOCK
 #undef DLPACK_PY_IMPL_MODULE
 #undef DLPACK_PY_IMPL_MUST_COPY

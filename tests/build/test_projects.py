@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import zipfile
 
 import machine
 import pytest
@@ -60,6 +61,23 @@ def test_a_copy_of_the_header_is_all_it_takes(tmp_path):
     include = ["-I", list(machine.dlpack_headers().values())[-1], "-I", machine.python_include()]
     run(compiler, "-shared", "-fPIC", *include, "uses_all.c", "-o", "uses_all.so", cwd=tmp_path)
     check_module(tmp_path)
+
+
+def test_the_project_of_the_readme_is_whole(tmp_path):
+    """Its two files for setuptools, an extension and the header make a wheel."""
+    readme = (machine.ROOT / "README.md").read_text()
+    for name, language in ("pyproject.toml", "toml"), ("setup.py", "python"):
+        text = re.search(rf"^```{language}\n# {name}\n(.*?)^```$", readme, re.DOTALL | re.MULTILINE)[1]
+        (tmp_path / name).write_text(text)
+    (tmp_path / "third_party").mkdir()
+    shutil.copy(machine.ROOT / "dlpack_py.h", tmp_path / "third_party")
+    shutil.copy(machine.ROOT / "examples" / "minimal" / "image.c", tmp_path)
+    pip = [sys.executable, "-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "--no-index"]
+    run(*pip, "--wheel-dir", tmp_path, tmp_path)
+    with zipfile.ZipFile(next(tmp_path.glob("image-1.0-*.whl"))) as wheel:
+        wheel.extractall(tmp_path / "installed")
+    code = "import image, numpy; assert numpy.from_dlpack(image.Image(2, 3)).shape == (2, 3, 3)"
+    run(sys.executable, "-c", code, cwd=tmp_path / "installed")
 
 
 def test_a_subdirectory_gives_the_target_and_nothing_else(project):
