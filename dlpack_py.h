@@ -44,9 +44,9 @@
  *       return PyFloat_FromDouble(total);
  *   }
  *
- * Nothing is linked but Python. Calls of layers 2 and 3 need an attached thread state. Exceptions: dlpack_py_release,
- * dlpack_py_move, dlpack_py_wrap, dlpack_py_allocate and every deleter may run on any thread at any time. Layer 1 needs
- * no Python.
+ * Only Python is linked. Layer 1 is sections 1.1 to 1.6, layer 2 sections 2.1 to 2.5, layer 3 sections 3.1 to 3.8.
+ * Functions of layers 2 and 3 need an attached thread state; dlpack_py_release, dlpack_py_move, dlpack_py_wrap,
+ * dlpack_py_allocate and every deleter do not, and may run on any thread at any time. Layer 1 needs no Python.
  */
 
 /* Contents
@@ -77,18 +77,18 @@
 
 /* ---- 0.1 Switches ------------------------------------------------------- */
 
-/* All are optional. Define them before the include, the same in every file of one extension; other extensions in the
- * process may choose otherwise.
+/* All switches are optional. Define them before the include, with equal values in every file of an extension. Other
+ * extensions in the process may use other values.
  *
  * DLPACK_PY_NO_PYTHON      leaves only layer 1, which needs no Python.h.
  * DLPACK_PY_MALLOC(size), DLPACK_PY_FREE(pointer)
  *                          memory of managed tensors, shapes and copies. Called on any thread, also without an
- *                          interpreter: never PyMem_*.
+ *                          interpreter: do not use PyMem_*.
  * DLPACK_PY_EXIT_WAIT      how long the end of an interpreter waits for deleters on other threads, in seconds.
  * DLPACK_PY_WITH_CUDA, DLPACK_PY_WITH_ROCM
  *                          include dlpack_cuda.h, dlpack_rocm.h as well.
- * DLPACK_PY_OPTIONAL       where layer 2 cannot work (PyPy, CPython before 3.9), leaves it out in place of an #error.
- *                          DLPACK_PY_AVAILABLE is then 0, and else 1.
+ * DLPACK_PY_OPTIONAL       on PyPy and CPython before 3.9, leaves out layers 2 and 3, without an #error.
+ *                          DLPACK_PY_AVAILABLE is 0 there, and 1 on other Pythons.
  * DLPACK_PY_PLAIN          1 turns the fast paths off; for tests.
  */
 #ifndef DLPACK_PY_EXIT_WAIT
@@ -99,7 +99,7 @@
 #endif
 
 #if defined(DLPACK_PY_VERSION) && DLPACK_PY_VERSION != 0x000100
-#  error "two versions of dlpack_py.h meet here: put the newer one first on the include path"
+#  error "this file includes two versions of dlpack_py.h: put the newer version first on the include path"
 #endif
 
 /* ---- 0.2 Includes ------------------------------------------------------- */
@@ -141,7 +141,7 @@
 #  endif
 #endif
 #if !defined(DLPACK_MAJOR_VERSION) || DLPACK_MAJOR_VERSION != 1
-#  error "dlpack_py.h needs dlpack.h 1.0 or a newer 1.x, and found another: apache-tvm-ffi from pip has the newest"
+#  error "dlpack_py.h needs dlpack.h 1.x, and another dlpack.h was included: pip install apache-tvm-ffi has the newest"
 #endif
 
 #include <inttypes.h> /* PRId64: extents in messages */
@@ -233,7 +233,7 @@ typedef char dlpack_py_impl_enum_has_4_bytes[sizeof(DLDeviceType) == 4 ? 1 : -1]
 typedef char dlpack_py_impl_device_has_8_bytes[sizeof(DLDevice) == 8 ? 1 : -1];
 typedef char dlpack_py_impl_dtype_has_4_bytes[sizeof(DLDataType) == 4 ? 1 : -1];
 
-/* Sets *out to a * b, or returns -1 where that leaves int64_t. */
+/* Sets *out to a * b, or returns -1 where a * b overflows int64_t. */
 static inline int
 dlpack_py_impl_multiply(int64_t a, int64_t b, int64_t *out)
 {
@@ -248,7 +248,7 @@ dlpack_py_impl_multiply(int64_t a, int64_t b, int64_t *out)
 #endif
 }
 
-/* Sets *out to a + b, or returns -1 where that leaves int64_t. */
+/* Sets *out to a + b, or returns -1 where a + b overflows int64_t. */
 static inline int
 dlpack_py_impl_add(int64_t a, int64_t b, int64_t *out)
 {
@@ -394,7 +394,8 @@ dlpack_py_impl_dtype_name(uint8_t code, int *length)
                                   code, length);
 }
 
-/* Is the dtype one that the specification allows, or of a newer code (C8)? Returns 0, or -1 with BufferError. */
+/* Checks that the specification allows the dtype; unknown dtype codes are accepted (C8). Returns 0, or -1 with
+ * BufferError. */
 DLPACK_PY_IMPL_RARE int
 dlpack_py_impl_check_dtype(DLDataType dtype, dlpack_py_error *error)
 {
@@ -405,7 +406,7 @@ dlpack_py_impl_check_dtype(DLDataType dtype, dlpack_py_error *error)
     if (dtype.lanes == 0)
         wish = "at least 1 lane";
     else if (dtype.bits == 0)
-        wish = "at least 1 bit (DLPACK_PY_FLOAT32 is a dtype, kDLFloat a code)";
+        wish = "at least 1 bit (pass a dtype such as DLPACK_PY_FLOAT32, not a code such as kDLFloat)";
     else if (only != 0 && dtype.bits != only)
         wish = only == 8 ? "8 bits" : only == 6 ? "6 bits" : "4 bits";
     else if (dlpack_py_impl_is_complex(dtype) && dtype.bits % 2 != 0)
@@ -476,7 +477,7 @@ dlpack_py_is_cpu_readable(DLDevice device)
     }
 }
 
-/* Is data an address that an offset can be added to? A handle of OpenCL, Vulkan or Metal is none. */
+/* Is data an address, to which an offset can be added? Data of OpenCL, Vulkan or Metal is a handle, not an address. */
 static inline int
 dlpack_py_impl_has_address(DLDevice device)
 {
@@ -601,7 +602,7 @@ dlpack_py_size(const DLTensor *t)
     return (int64_t)size;
 }
 
-/* Sets *bytes to the whole bytes of n >= 0 elements side by side, or returns -1 where they leave int64_t. */
+/* Sets *bytes to the bytes of n >= 0 contiguous elements, rounded up, or returns -1 where they overflow int64_t. */
 static inline int
 dlpack_py_impl_bytes(int64_t n, DLDataType dtype, uint64_t flags, int64_t *bytes)
 {
@@ -801,9 +802,9 @@ dlpack_py_impl_is_permuted(const DLTensor *t)
 
 /* Is the tensor compact in the given order?
  *
- * order   'C': last index fastest; 'F': first index fastest; 'A': either; 'K': any order of the dimensions, as a
- *         transposed array has; 'R': rows, compact as for 'C' but for the stride of the first of two or more
- *         dimensions, which may be anything: the lines of an image with a pitch
+ * order   'C': last index fastest; 'F': first index fastest; 'A': 'C' or 'F'; 'K': any order of the dimensions, as a
+ *         transposed array has; 'R': as 'C', but with two or more dimensions the first stride is not checked: for
+ *         example an image whose rows have a pitch
  *
  * Returns 1 or 0. Strides of dimensions of size 1, and all strides of a tensor without elements, do not matter (D5);
  * NULL is row-major (D4). t has been validated. Needs no thread state.
@@ -837,8 +838,8 @@ dlpack_py_is_contiguous(const DLTensor *t, char order)
 
 /* ---- 1.4 Overlap -------------------------------------------------------- */
 
-/* A dimension of one tensor, or of two with equal strides: the distance of two elements in it is a multiple of step,
- * from -below * step to above * step. */
+/* One dimension of a tensor, or of two tensors with equal strides. The distance between two elements in this dimension
+ * is n * step, where n is from -below to above. */
 typedef struct dlpack_py_impl_distance {
     int64_t step; /* > 0 */
     int64_t below, above;
@@ -856,7 +857,8 @@ dlpack_py_impl_add_distance(dlpack_py_impl_distance *sorted, int32_t count, int6
     sorted[k].above = above;
 }
 
-/* Is each step longer than all dimensions of shorter steps together? 0 also where their sum leaves int64_t. */
+/* Is each step larger than the total length of all dimensions with smaller steps? Returns 1 for yes; 0 for no, and
+ * where the total length overflows int64_t. */
 DLPACK_PY_IMPL_RARE int
 dlpack_py_impl_is_nested(const dlpack_py_impl_distance *sorted, int32_t count)
 {
@@ -873,8 +875,9 @@ dlpack_py_impl_is_nested(const dlpack_py_impl_distance *sorted, int32_t count)
 
 /* May two elements of the tensor share memory?
  *
- * Returns 0 where each stride is longer than the dimensions of shorter strides reach, as in slices, transposed and
- * reversed arrays. Returns 1 otherwise: the strides repeat elements, or interleave them. t has been validated.
+ * Returns 0 where each stride is larger than the total length of all dimensions with smaller strides: for example in
+ * slices, transposed and reversed arrays. Returns 1 otherwise: the strides repeat or interleave elements. t must be
+ * validated.
  */
 DLPACK_PY_IMPL_RARE int
 dlpack_py_overlaps_itself(const DLTensor *t)
@@ -892,8 +895,9 @@ dlpack_py_overlaps_itself(const DLTensor *t)
     return !dlpack_py_impl_is_nested(sorted, count);
 }
 
-/* Do two elements of size bytes in nested dimensions come closer than size to a distance? Looks at the two multiples
- * of the longest step that are near. effort: how many multiples may be looked at; returns 1 when none is left. */
+/* Can an element of tensor a and an element of tensor b share a byte? distance: bytes from the first element of a to
+ * the first element of b; size: bytes of an element; sorted: nested dimensions (dlpack_py_impl_is_nested). Tries the
+ * two multiples of the longest step nearest to distance. effort: how many multiples may be tried; returns 1 at 0. */
 DLPACK_PY_IMPL_RARE int
 dlpack_py_impl_may_meet(const dlpack_py_impl_distance *sorted, int32_t count, int64_t size, int64_t distance,
                         int32_t *effort)
@@ -934,7 +938,7 @@ dlpack_py_impl_common_distances(const DLTensor *a, const DLTensor *b, int64_t si
             return -1;
         if (stride == 0)
             continue;
-        /* from an element of b to one of a */
+        /* n of dlpack_py_impl_distance: the index in a minus the index in b; a negative stride swaps a and b */
         dlpack_py_impl_add_distance(sorted, count++, step, (stride < 0 ? a : b)->shape[i] - 1,
                                     (stride < 0 ? b : a)->shape[i] - 1);
     }
@@ -945,8 +949,9 @@ dlpack_py_impl_common_distances(const DLTensor *a, const DLTensor *b, int64_t si
  *
  * flags_a, flags_b   DLPACK_PY_FLAG_* of each: padded sub-byte dtypes
  *
- * Returns 0 where their extents do not meet, and where tensors of equal strides interleave, as a[..., 0] and a[..., 1]
- * do. Returns 1 otherwise. Both have been validated and have addresses on the same device.
+ * Returns 0 where the memory ranges of a and b are separate, and where a and b have equal strides and interleave
+ * without a common byte, such as x[..., 0] and x[..., 1]. Returns 1 otherwise. a and b must be validated, and their
+ * data must be addresses on one device.
  */
 DLPACK_PY_IMPL_RARE int
 dlpack_py_overlap(const DLTensor *a, uint64_t flags_a, const DLTensor *b, uint64_t flags_b)
@@ -1055,14 +1060,14 @@ dlpack_py_copy(const DLTensor *dst, const DLTensor *src, uint64_t flags, dlpack_
     int32_t i = 0;
 
     if (!dlpack_py_is_cpu_readable(dst->device) || !dlpack_py_is_cpu_readable(src->device))
-        return DLPACK_PY_IMPL_REFUSE(error, "a copy from %s to %s: memory that the CPU can read was wanted",
+        return DLPACK_PY_IMPL_REFUSE(error, "cannot copy from %s to %s, memory that the CPU can read was wanted",
                                      dlpack_py_device_text(src->device, from), dlpack_py_device_text(dst->device, to));
     if (dlpack_py_dtype(dst) != dlpack_py_dtype(src))
-        return DLPACK_PY_IMPL_REFUSE(error, "a copy from dtype %s to %s: one dtype was wanted",
+        return DLPACK_PY_IMPL_REFUSE(error, "cannot copy dtype %s to dtype %s, equal dtypes were wanted",
                                      dlpack_py_dtype_text(dlpack_py_dtype(src), from),
                                      dlpack_py_dtype_text(dlpack_py_dtype(dst), to));
     if (dst->ndim != src->ndim)
-        return DLPACK_PY_IMPL_REFUSE(error, "a copy from ndim %" PRId32 " to %" PRId32 ": one shape was wanted",
+        return DLPACK_PY_IMPL_REFUSE(error, "cannot copy ndim %" PRId32 " to %" PRId32 ", equal shapes were wanted",
                                      src->ndim, dst->ndim);
     while (i < src->ndim && dst->shape[i] == src->shape[i])
         i++;
@@ -1071,8 +1076,8 @@ dlpack_py_copy(const DLTensor *dst, const DLTensor *src, uint64_t flags, dlpack_
         return 0;
     }
     return DLPACK_PY_IMPL_REFUSE(error,
-                                 "a copy from shape[%" PRId32 "] %" PRId64 " to %" PRId64 ": one shape was wanted", i,
-                                 src->shape[i], dst->shape[i]);
+                                 "cannot copy shape[%" PRId32 "] %" PRId64 " to %" PRId64 ", equal shapes were wanted",
+                                 i, src->shape[i], dst->shape[i]);
 }
 
 /* ---- 1.6 Streams and requirements --------------------------------------- */
@@ -1087,8 +1092,8 @@ typedef struct dlpack_py_stream {
     uintptr_t handle; /* of DLPACK_PY_STREAM_HANDLE */
 } dlpack_py_stream;
 
-/* May a consumer ask for this stream with data on this device (P6, S2, S3)? Other devices than those of CUDA and ROCm
- * take any handle. Returns 0, or -1 with ValueError. */
+/* Checks that a consumer may ask for this stream with data on this device (P6, S2, S3). CPU and pinned memory accept no
+ * handle; devices other than CUDA and ROCm accept any handle. Returns 0, or -1 with ValueError. */
 DLPACK_PY_IMPL_RARE int
 dlpack_py_impl_check_stream(DLDevice device, const dlpack_py_stream *stream, dlpack_py_error *error)
 {
@@ -1142,7 +1147,7 @@ typedef struct dlpack_py_want {
     char order;             /* as dlpack_py_is_contiguous: 'C', 'F', 'A', 'K', 'R'; 0: any strides */
     char writable;          /* refuse memory that is read-only, may be read-only, or may overlap itself */
     int32_t device;         /* a DLDeviceType; 0: memory that the CPU can read; DLPACK_PY_ANY_DEVICE */
-    size_t alignment;       /* of the first element, in bytes, a power of two; 0: that of its numbers; 1: any */
+    size_t alignment;       /* of the first element, in bytes, a power of two; 0: the size of a number; 1: any */
     uint32_t options;       /* DLPACK_PY_COPY_IF_NEEDED ... */
     const char *name;       /* of the argument, put before messages: "out: dtype is ..."; NULL: none */
 } dlpack_py_want;
@@ -1151,11 +1156,12 @@ typedef struct dlpack_py_want {
 #define DLPACK_PY_LEGACY_IS_WRITABLE 2u /* accept a legacy capsule, which cannot say read-only, as writable (C7) */
 #define DLPACK_PY_OVERLAP_IS_FINE 4u    /* writable accepts memory that may overlap itself */
 #define DLPACK_PY_BUFFER_TOO 8u         /* accept the buffer protocol of an object without __dlpack__ (C6) */
-#define DLPACK_PY_NOTHING_PENDING 16u   /* no work is pending on the data; no order of streams is asked for (C5, S4) */
+#define DLPACK_PY_NOTHING_PENDING 16u   /* the caller promises: no work is pending; streams are not ordered (C5, S4) */
 #define DLPACK_PY_NO_TABLE 32u          /* ask __dlpack__, also where the type has an exchange table (X9) */
 
-/* May memory be written? The third answer comes from legacy capsules (C7). Bit 0 is DLPACK_PY_FLAG_READ_ONLY in all of
- * them: an answer that is passed as flags of an export keeps its meaning. */
+/* The values of dlpack_py_view.readonly. DLPACK_PY_READONLY_UNSAID: a legacy capsule does not say whether its memory is
+ * writable (C7). Bit 0 of each value is the bit DLPACK_PY_FLAG_READ_ONLY: a value can be passed as flags of an export.
+ */
 #define DLPACK_PY_WRITABLE 0
 #define DLPACK_PY_READONLY 1
 #define DLPACK_PY_READONLY_UNSAID 0x101
@@ -1169,8 +1175,8 @@ dlpack_py_want_any(void)
     return want;
 }
 
-/* Requires the dtype, rank, shape and device type of another tensor: for an argument out= like x. Points to the shape
- * of t. Memory that the CPU can read may be of any device type. */
+/* Returns a want for the dtype, rank, shape and device type of t: for example for out=, where t is the tensor of x.
+ * want.shape points to t->shape. Where the CPU can read t, want accepts all memory that the CPU can read. */
 static inline dlpack_py_want
 dlpack_py_want_like(const DLTensor *t)
 {
@@ -1198,7 +1204,7 @@ dlpack_py_impl_check_range(const dlpack_py_want *want, dlpack_py_error *error)
                                    "want: order is '%c', 'C', 'F', 'A', 'K' or 'R' was wanted", want->order);
     if (dtype != 0 && (dtype & 0xff0000u) == 0) {
         field = "dtype";
-        wish = "DLPACK_PY_FLOAT32 or the like";
+        wish = "a dtype such as DLPACK_PY_FLOAT32";
         value = (long)dtype;
     }
     else if ((want->alignment & (want->alignment - 1)) != 0) {
@@ -1214,7 +1220,7 @@ dlpack_py_impl_check_range(const dlpack_py_want *want, dlpack_py_error *error)
     else if (want->ndim < DLPACK_PY_SCALAR ||
              (want->shape != NULL && (want->ndim == 0 || (want->max_ndim != 0 && want->max_ndim != want->ndim)))) {
         field = "ndim";
-        wish = "a rank, and a fixed one for shape,";
+        wish = "a rank (one fixed rank where shape is set)";
         value = want->ndim;
     }
     else {
@@ -1223,7 +1229,7 @@ dlpack_py_impl_check_range(const dlpack_py_want *want, dlpack_py_error *error)
     return dlpack_py_impl_fail(error, DLPACK_PY_SYSTEM_ERROR, "want: %s is %ld, %s was wanted", field, value, wish);
 }
 
-/* Do the requirements make sense (C9)? Returns 0, or -1 with SystemError. */
+/* Checks that the requirements are valid and consistent (C9). Returns 0, or -1 with SystemError. */
 static inline int
 dlpack_py_impl_check_want(const dlpack_py_want *want, dlpack_py_error *error)
 {
@@ -1244,7 +1250,7 @@ dlpack_py_impl_check_want(const dlpack_py_want *want, dlpack_py_error *error)
     return dlpack_py_impl_check_range(want, error);
 }
 
-/* Is the dtype of a tensor one of those that were asked for? Returns 0, or -1 with BufferError that lists them. */
+/* Checks that want accepts the dtype of a tensor. Returns 0, or -1 with BufferError that lists the wanted dtypes. */
 DLPACK_PY_IMPL_RARE int
 dlpack_py_impl_check_wanted_dtype(const DLTensor *t, const dlpack_py_want *want, dlpack_py_error *error)
 {
@@ -1322,7 +1328,7 @@ dlpack_py_impl_refuse_strides(const DLTensor *t, char order, dlpack_py_error *er
 
     if (order == 'K')
         return DLPACK_PY_IMPL_REFUSE(error,
-                                     "strides are compact in no order of the dimensions, order 'K' was asked for");
+                                     "strides are not compact in any order of the dimensions, order 'K' was asked for");
     dlpack_py_strides(t->ndim, t->shape, order, compact);
     for (k = 0; k < t->ndim; k++) {
         i = order == 'F' ? k : t->ndim - 1 - k;
@@ -1351,7 +1357,7 @@ dlpack_py_impl_meets(const DLTensor *t, int readonly, const dlpack_py_want *want
         return -1;
 
     alignment = want->alignment;
-    if (alignment == 0 && first % 16 != 0) { /* of a number, 16 at most: a complex has two, lanes are many */
+    if (alignment == 0 && first % 16 != 0) { /* the size of one number; complex elements and lanes have several */
         bits = dlpack_py_impl_is_complex(t->dtype) ? t->dtype.bits / 2u : t->dtype.bits;
         alignment = bits % 8 == 0 && (bits & (bits - 1)) == 0 ? bits / 8 : 1;
     }
@@ -1360,18 +1366,17 @@ dlpack_py_impl_meets(const DLTensor *t, int readonly, const dlpack_py_want *want
     if (want->order != 0 && !dlpack_py_is_contiguous(t, want->order))
         dlpack_py_impl_refuse_strides(t, want->order, error);
     else if (alignment > 1 && first % alignment != 0 && !dlpack_py_is_empty(t) && dlpack_py_impl_has_address(t->device))
-        DLPACK_PY_IMPL_REFUSE(error,
-                              "data is at 0x%" PRIxPTR ", which is no multiple of the %lu bytes that were asked for",
-                              first, (unsigned long)alignment);
+        DLPACK_PY_IMPL_REFUSE(error, "data is at address 0x%" PRIxPTR ", alignment to %lu bytes was asked for", first,
+                              (unsigned long)alignment);
     else if (want->writable && readonly != DLPACK_PY_WRITABLE)
         DLPACK_PY_IMPL_REFUSE(error, "data is read-only, writable memory was asked for%s",
                               readonly == DLPACK_PY_READONLY
                                   ? ""
-                                  : " (a legacy capsule cannot say: "
-                                    "the option DLPACK_PY_LEGACY_IS_WRITABLE takes it as writable)");
+                                  : " (a legacy capsule has no read-only flag, and counts as read-only: "
+                                    "the option DLPACK_PY_LEGACY_IS_WRITABLE accepts it as writable)");
     else if (want->writable && (want->order == 0 || want->order == 'R') && /* else the tensor is compact */
              (want->options & DLPACK_PY_OVERLAP_IS_FINE) == 0 && dlpack_py_overlaps_itself(t))
-        DLPACK_PY_IMPL_REFUSE(error, "strides repeat or interleave elements, writable memory was asked for");
+        DLPACK_PY_IMPL_REFUSE(error, "elements may share memory, writable memory without overlap was asked for");
     else
         return 0;
     if (error != NULL)
@@ -1379,8 +1384,8 @@ dlpack_py_impl_meets(const DLTensor *t, int readonly, const dlpack_py_want *want
     return -1;
 }
 
-/* Does a tensor meet the requirements (C9)? Requirements that a copy would meet are checked last: the error says
- * copy_helps.
+/* Checks that a tensor meets the requirements (C9). The requirements that a copy of the data can meet are checked last:
+ * where such a requirement fails, error->copy_helps is 1.
  *
  * t          has been validated
  * readonly   DLPACK_PY_WRITABLE, DLPACK_PY_READONLY or DLPACK_PY_READONLY_UNSAID
@@ -1406,7 +1411,7 @@ dlpack_py_meets(const DLTensor *t, int readonly, const dlpack_py_want *want, dlp
 #  elif defined(DLPACK_PY_OPTIONAL)
 #    define DLPACK_PY_AVAILABLE 0
 #  else
-#    error "dlpack_py.h needs CPython 3.9 or newer; DLPACK_PY_OPTIONAL leaves DLPack out elsewhere"
+#    error "dlpack_py.h needs CPython 3.9 or newer; define DLPACK_PY_OPTIONAL to compile without DLPack elsewhere"
 #  endif
 #endif
 
@@ -1422,9 +1427,9 @@ dlpack_py_meets(const DLTensor *t, int readonly, const dlpack_py_want *want, dlp
 /* A consumed tensor. Read it, then release it. An empty view has rank 0, data and shape NULL, and nothing to release.
  * A view is empty when it is all zero, after a failed call, and after its release: releasing it again is harmless.
  *
- * A view can be moved (dlpack_py_move), not copied: tensor.strides may point into it. In an object, tp_traverse calls
- * dlpack_py_traverse and tp_dealloc releases; tp_clear releases only where no other code can look at the data by
- * then. */
+ * A view can be moved (dlpack_py_move), not copied: tensor.strides may point into the view. For a view in an object,
+ * tp_traverse calls dlpack_py_traverse, and tp_dealloc calls dlpack_py_release. tp_clear may release the view only if
+ * no other code can read the data after tp_clear. */
 typedef struct dlpack_py_view {
     DLTensor tensor;    /* strides are never NULL where ndim > 0 (C10); add byte_offset, or use dlpack_py_data */
     uint64_t flags;     /* DLPACK_PY_FLAG_* of the producer, unknown flags too (C8); 0 from a legacy capsule */
@@ -1432,8 +1437,8 @@ typedef struct dlpack_py_view {
     int32_t overlaps;   /* 1: writing to one element may change others, as dlpack_py_overlaps_itself says */
     int32_t form;       /* DLPACK_PY_VERSIONED or DLPACK_PY_LEGACY: the type of *managed */
     void *managed;      /* the managed tensor, owned; NULL: nothing to release */
-    int64_t *allocated; /* strides of a rank above 8 for a producer that gave NULL (D4); NULL: none */
-    int64_t strides[8]; /* the same, up to rank 8 */
+    int64_t *allocated; /* row-major strides where the producer's are NULL (D4) and the rank is above 8; NULL: none */
+    int64_t strides[8]; /* row-major strides where the producer's are NULL and the rank is 8 or less */
 } dlpack_py_view;
 
 #define DLPACK_PY_VERSIONED 1 /* DLManagedTensorVersioned */
@@ -1461,9 +1466,9 @@ typedef struct dlpack_py_exports {
     dlpack_py_impl_word count; /* changed atomically; read it by dlpack_py_exports_count */
 } dlpack_py_exports;
 
-/* The number of exports that live, copies under way included. Needs no thread state. Refuse to move or free the memory
- * while it is not 0. Without a GIL, the check and the move need a critical section on the object, as describing and
- * exporting it has. */
+/* The number of exports whose deleter has not run, and of copies that are being made. Needs no thread state. While the
+ * number is not 0, refuse to move or free the memory. Without a GIL, do the check and the move in one critical section
+ * on the object: the header calls describe and exports in this critical section too. */
 static inline size_t
 dlpack_py_exports_count(const dlpack_py_exports *exports)
 {
@@ -1480,19 +1485,19 @@ typedef struct dlpack_py_offer {
     int32_t is_copy;                /* 1: the tensor is a copy that was made for this request, and is flagged so (P4) */
     dlpack_py_embedded *embedded;   /* managed tensors in the owner, exported without an allocation; NULL: allocate */
     const dlpack_py_device *device; /* whose memory the data is in, or whose streams work on it; NULL: none */
-    /* The streams on which work on the data may be queued. It is done before the consumer's work, or before the host
-     * reads; other threads run while the host waits, and the data must stay where it is. With copy=True, work queued
-     * later comes after the copy. Without pending streams, device memory must be freed by a call that waits for the
-     * device. */
+    /* The streams on which work on the data may be queued. This work is done before the consumer's work, or before
+     * the host reads. Other threads run while the host waits: they must not move the data. With copy=True, work that is
+     * queued later on these streams runs after the copy. Without pending streams, free device memory only by a call
+     * that waits for the device. */
     const dlpack_py_work_stream *pending;
     size_t pending_count; /* DLPACK_PY_MAX_PENDING at most */
 } dlpack_py_offer;
 
-#define DLPACK_PY_OFFER_UNSAID 1u          /* imported from a legacy capsule: may be exported so again (C7) */
-#define DLPACK_PY_OFFER_REFUSE_NEGATIVE 2u /* a negative stride is BufferError: PyTorch ends the process (D11) */
+#define DLPACK_PY_OFFER_UNSAID 1u          /* the data came from a legacy capsule: a legacy export is allowed (C7) */
+#define DLPACK_PY_OFFER_REFUSE_NEGATIVE 2u /* refuse a negative stride: PyTorch would end the process (D11) */
 #define DLPACK_PY_OFFER_COPY_NEGATIVE 4u   /* a negative stride requires a copy */
-#define DLPACK_PY_OFFER_NONE_IS_NO_SYNC 8u /* stream=None asks for no order on a device, as in PyTorch */
-#define DLPACK_PY_OFFER_COPY_READ_ONLY 16u /* read-only data requires a copy: PyTorch writes to it all the same */
+#define DLPACK_PY_OFFER_NONE_IS_NO_SYNC 8u /* stream=None on a device means -1: order no streams, as in PyTorch */
+#define DLPACK_PY_OFFER_COPY_READ_ONLY 16u /* read-only data requires a copy: PyTorch writes to read-only data */
 
 /* dlpack_py_produce: answer a call of __dlpack__.
  *
@@ -1516,19 +1521,19 @@ static inline PyObject *
 dlpack_py_produce_args(PyObject *owner, const DLTensor *t, uint64_t flags, PyObject *stream, PyObject *max_version,
                        PyObject *dl_device, PyObject *copy);
 
-/* Describes an object, for all that an offer can say.
+/* A function of the author, which fills an offer for an object.
  *
  * self      the object
  * request   what a call of __dlpack__ asks for, after its arguments were read; NULL for __dlpack_device__ and for an
  *           exchange table
- * offer     out: all zero but for the owner, self. Its tensor, shape, strides and pending streams must live until the
- *           call that asked returns: in self, not on the stack of this function
+ * offer     out: at first all zero, except for owner, which is self. The tensor, shape, strides and pending streams of
+ *           the offer must live until the function that called describe returns: store them in self, not on the stack
  *
  * Returns 0, or -1 to refuse, as a rule with BufferError (P7).
  */
 typedef int (*dlpack_py_describe)(PyObject *self, const dlpack_py_request *request, dlpack_py_offer *offer);
 
-/* dlpack_py_produce_described: as dlpack_py_produce, for an object that a function describes. */
+/* dlpack_py_produce_described: as dlpack_py_produce, with a function describe in place of owner, t and flags. */
 static inline PyObject *
 dlpack_py_produce_described(PyObject *self, dlpack_py_describe describe, PyObject *const *args, Py_ssize_t nargs,
                             PyObject *kwnames);
@@ -1605,19 +1610,21 @@ dlpack_py_wrap(const DLTensor *t, uint64_t flags, void *context, void (*free_fn)
 static inline int
 dlpack_py_consume(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v);
 
-/* As dlpack_py_consume, with a request: has_device with device, and copy, are honoured (C3). A stream is passed on;
- * for streams there is dlpack_device_consume. The version is not looked at. */
+/* As dlpack_py_consume, with a request. The view meets request->device, where has_device is 1, and request->copy (C3).
+ * request->stream is only passed to __dlpack__: to order streams, use dlpack_device_consume. request->max_version is
+ * ignored. */
 static inline int
 dlpack_py_consume_request(PyObject *obj, const dlpack_py_request *request, const dlpack_py_want *want,
                           dlpack_py_view *v);
 
 /* dlpack_py_borrow: as dlpack_py_consume, for the length of a call.
  *
- * The view is valid until Python code may run or obj may be freed; release it then. Without a GIL other threads run
- * Python code at any time: there it is for memory that does not move while obj lives. Borrowing may itself run Python
- * code: of several arguments, consume all but the last. Where the type has an exchange table nothing is allocated and
- * no reference is taken; otherwise this is dlpack_py_consume. A borrowed tensor cannot say whether it is read-only
- * (X3): it is DLPACK_PY_READONLY_UNSAID, and a writable tensor is consumed.
+ * Release the view before Python code runs and before obj can be freed. Without a GIL, other threads run Python code at
+ * any time: there, borrow only memory that does not move while obj lives. dlpack_py_borrow may run Python code: of
+ * several arguments, consume the first arguments and borrow only the last. Where the type has an exchange table, the
+ * call allocates nothing and takes no reference; otherwise the call is dlpack_py_consume. A borrowed tensor has no
+ * read-only flag (X3): v->readonly is DLPACK_PY_READONLY_UNSAID. Where want->writable is set, the call is
+ * dlpack_py_consume.
  */
 DLPACK_PY_IMPL_SHARED int
 dlpack_py_borrow(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v);
@@ -1666,19 +1673,20 @@ dlpack_py_return_like_steal(PyObject *like, dlpack_py_view *v);
 static inline void *
 dlpack_py_data(const dlpack_py_view *v);
 
-/* Release a view: calls the producer's deleter. A second release does nothing; two threads must not release or use
- * the same view at once. Any thread, with or without a thread state; keeps an exception in flight. Without a thread
- * state it may wait for the GIL: hold no lock then that an attached thread may wait for. */
+/* Release a view: calls the producer's deleter. A second release does nothing. Two threads must not release or use one
+ * view at the same time. May be called on any thread, with or without a thread state; keeps the current exception. A
+ * call without a thread state may wait for the GIL: the caller must not hold a lock that an attached thread waits for.
+ */
 static inline void
 dlpack_py_release(dlpack_py_view *v);
 
-/* Move a view: afterwards from is empty, and to owns the tensor. */
+/* Move a view: afterwards from is empty, and to owns the tensor. to is empty before, or not initialized. */
 static inline void
 dlpack_py_move(dlpack_py_view *to, dlpack_py_view *from);
 
-/* Does obj offer a tensor at all, as PyObject_CheckBuffer asks for buffers? Returns 1 or 0 and sets no exception: an
- * exception in flight is kept; an error of the look-up other than AttributeError is reported as unraisable. The
- * request may still be refused. */
+/* Does obj offer a tensor, as PyObject_CheckBuffer asks for buffers? Returns 1 or 0. Sets no exception, and keeps the
+ * current exception; an error of the look-up other than AttributeError is reported as unraisable. A request may still
+ * be refused. */
 static inline int
 dlpack_py_check(PyObject *obj);
 
@@ -1693,7 +1701,8 @@ dlpack_py_check(PyObject *obj);
 #  endif
 #endif
 
-/* What was learnt of a type is kept while its version tag stays, where a GIL guards it. Before 3.11 tags are reused. */
+/* Facts about a type are cached while its version tag does not change. Only with a GIL, which guards the cache, and
+ * from 3.11 on, because older Pythons reuse version tags. */
 #ifndef DLPACK_PY_IMPL_HAS_TYPE_SLOTS
 #  if defined(Py_GIL_DISABLED) || PY_VERSION_HEX < 0x030B0000
 #    define DLPACK_PY_IMPL_HAS_TYPE_SLOTS 0
@@ -1743,9 +1752,9 @@ dlpack_py_impl_thread_state(void)
 #elif PY_VERSION_HEX >= 0x030C0000
     return _PyThreadState_UncheckedGet();
 #else
-    /* Before 3.12 this is the state that holds the GIL, of whichever thread. PyGILState knows a thread's own state,
-     * but not one of a subinterpreter. Where subinterpreters exist, the thread id of the holder is compared; the
-     * holder may end while it is read: a known limit. */
+    /* Before 3.12, holder is the state that holds the GIL; it may belong to another thread. PyGILState may not
+     * know the state of this thread in a subinterpreter. Where subinterpreters exist, the thread id of holder is
+     * compared. Known limit: holder may be freed while its thread id is read. */
     PyThreadState *holder = _PyThreadState_UncheckedGet(), *own = PyGILState_GetThisThreadState();
     if (holder == NULL || holder == own)
         return holder;
@@ -1829,7 +1838,7 @@ dlpack_py_impl_type_set(PyTypeObject *type, PyObject *name, PyObject *value)
 }
 
 #if DLPACK_PY_IMPL_HAS_TYPE_SLOTS
-/* Changes whenever the type or a base changes, and is given to no other type; 0: no tag. */
+/* The version tag of a type. Changes when the type or a base changes; no other type gets this tag; 0: no tag. */
 static inline unsigned int
 dlpack_py_impl_type_tag(PyTypeObject *type)
 {
@@ -1841,13 +1850,13 @@ dlpack_py_impl_type_tag(PyTypeObject *type)
 }
 #endif
 
-/* An exception that is set aside. Before 3.12 it stays as it was raised, for normalizing it runs Python code (K2);
- * from 3.12 on it is value. */
+/* A saved exception. Before 3.12 it is not normalized, because normalization runs Python code (K2); from 3.12 on only
+ * value is used. */
 typedef struct dlpack_py_impl_exception {
     PyObject *type, *value, *traceback;
 } dlpack_py_impl_exception;
 
-/* Sets the exception in flight aside; all NULL where there is none. */
+/* Saves the current exception, and clears it; all NULL where there is no exception. */
 static inline dlpack_py_impl_exception
 dlpack_py_impl_exception_save(void)
 {
@@ -1862,7 +1871,7 @@ dlpack_py_impl_exception_save(void)
     return e;
 }
 
-/* Puts an exception back, in place of the one in flight. Does nothing for all NULL. */
+/* Sets a saved exception as the current exception. Does nothing for all NULL. */
 static inline void
 dlpack_py_impl_exception_raise(dlpack_py_impl_exception e)
 {
@@ -1896,7 +1905,8 @@ dlpack_py_impl_exception_clear(dlpack_py_impl_exception *e)
     Py_CLEAR(e->traceback);
 }
 
-/* After foreign code has run: reports the error that it left as unraisable, and puts back what was in flight before. */
+/* After foreign code has run: reports an exception of the foreign code as unraisable, and restores the saved exception.
+ */
 static inline void
 dlpack_py_impl_exception_restore(dlpack_py_impl_exception e)
 {
@@ -1905,7 +1915,7 @@ dlpack_py_impl_exception_restore(dlpack_py_impl_exception e)
     dlpack_py_impl_exception_raise(e);
 }
 
-/* Drops a reference, and keeps the exception in flight. */
+/* Drops a reference, and keeps the current exception. */
 static inline void
 dlpack_py_impl_decref(PyObject *object)
 {
@@ -1937,7 +1947,7 @@ dlpack_py_raise(const dlpack_py_error *error)
     return -1;
 }
 
-/* Raises in place of the exception in flight. %U in format is the repr() of value or, where that fails, of its type.
+/* Raises in place of the current exception. %U in format is the repr() of value or, where that fails, of its type.
  * Returns -1. */
 DLPACK_PY_IMPL_RARE int
 dlpack_py_impl_refuse_value(PyObject *exception, const char *format, PyObject *value)
@@ -1955,7 +1965,7 @@ dlpack_py_impl_refuse_value(PyObject *exception, const char *format, PyObject *v
     return -1;
 }
 
-/* Is the exception in flight one that must be passed on: MemoryError, KeyboardInterrupt and the like? */
+/* Is the current exception one that must be passed on: MemoryError, KeyboardInterrupt and the like? */
 DLPACK_PY_IMPL_RARE int
 dlpack_py_impl_is_fatal(void)
 {
@@ -1964,7 +1974,7 @@ dlpack_py_impl_is_fatal(void)
 
 /* ---- 2.3 Managed tensors and capsules ----------------------------------- */
 
-/* What the path of an export and of an import uses of sections 3.1 to 3.7. */
+/* Declarations for sections 2.3 to 2.5. The two functions are defined in section 3.2. */
 typedef struct dlpack_py_impl_gate dlpack_py_impl_gate;
 typedef struct dlpack_py_impl_type dlpack_py_impl_type;
 static inline dlpack_py_impl_gate *
@@ -1972,14 +1982,14 @@ dlpack_py_impl_gate_get(void);
 static inline PyObject *
 dlpack_py_impl_device_tuple(DLDevice device);
 
-/* What a file keeps for an interpreter, never freed (3.2). */
+/* The state of one source file for one interpreter. Never freed (3.2). */
 struct dlpack_py_impl_gate {
     PyInterpreterState *interpreter;
     dlpack_py_impl_word next;           /* dlpack_py_impl_gate *, in the list of this file */
     dlpack_py_impl_gate *retired;       /* in the list of gates that are gone, where leak checkers find them */
     dlpack_py_impl_word deleters;       /* bit 0: closing; above it, the count of deleters that are attaching */
     dlpack_py_impl_word gone;           /* the interpreter's modules have been torn down */
-    dlpack_py_impl_word process;        /* that the count belongs to */
+    dlpack_py_impl_word process;        /* the id of the process whose threads deleters counts */
     int registered;                     /* the exit callback is registered, or is being registered */
     struct dlpack_py_impl_cache *cache; /* freed when the interpreter is gone */
 };
@@ -1994,10 +2004,10 @@ typedef struct dlpack_py_impl_keeper {
     void *block; /* to be freed; NULL: embedded in the owner (3.1) */
 } dlpack_py_impl_keeper;
 
-/* Managed tensors of both forms as part of the author's object: an export then allocates nothing but its capsule. The
- * object must not change shape, strides, memory or flags while an export lives. All exports share struct, shape and
- * strides: a consumer that writes to them, as it may to a tensor of its own, changes the others and later ones. Embed
- * only for consumers that read. */
+/* Managed tensors of both forms as part of the author's object: an export then allocates only its capsule. The object
+ * must not change shape, strides, memory or flags while an export lives. All exports share one struct, one shape array
+ * and one strides array. A consumer may write to these three, because it owns its managed tensor: the write changes all
+ * other and later exports. Embed only where no consumer writes to struct, shape or strides. */
 struct dlpack_py_embedded {
     DLManagedTensorVersioned versioned;
     DLManagedTensor legacy;
@@ -2114,8 +2124,8 @@ dlpack_py_impl_fold_offset(DLTensor *t)
 
 /* A new export of t, which has been validated.
  *
- * order   0: of the memory of t. 'C' or 'F': of new memory for a compact copy, on the CPU, aligned to 64 bytes (D2) and
- *         to alignment, which the caller fills
+ * order   0: the export uses the memory of t. 'C' or 'F': the export has new CPU memory for a compact copy, aligned to
+ *         64 bytes (D2) and to alignment; the caller fills the memory
  * form    DLPACK_PY_VERSIONED or DLPACK_PY_LEGACY
  *
  * Returns NULL where there is no memory, without an exception. The caller sets owner and gate, or context and free_fn.
@@ -2141,7 +2151,7 @@ dlpack_py_impl_export_new(const DLTensor *t, uint64_t flags, int32_t form, char 
     if (form == DLPACK_PY_VERSIONED) {
         e->managed.versioned.version.major = DLPACK_PY_PROTOCOL_MAJOR;
         e->managed.versioned.version.minor = DLPACK_PY_PROTOCOL_MINOR;
-        e->managed.versioned.manager_ctx = &e->keeper; /* never NULL: Paddle calls no deleter then (K8) */
+        e->managed.versioned.manager_ctx = &e->keeper; /* not NULL: with NULL, Paddle calls no deleter (K8) */
         e->managed.versioned.deleter = dlpack_py_impl_delete_versioned;
         e->managed.versioned.flags = flags;
         out = &e->managed.versioned.dl_tensor;
@@ -2185,7 +2195,7 @@ dlpack_py_impl_copy_new(const DLTensor *t, uint64_t flags, int32_t form, char or
 
     if (e == NULL)
         dlpack_py_impl_fail(error, DLPACK_PY_MEMORY_ERROR, "no memory for a copy of %" PRId64 " bytes", bytes);
-    else if (bytes > 0) /* packed sub-byte elements may leave bits of the last byte */
+    else if (bytes > 0) /* packed sub-byte elements may not fill the last byte */
         ((char *)dlpack_py_impl_tensor(&e->managed, form)->data)[bytes - 1] = 0;
     return e;
 }
@@ -2247,7 +2257,7 @@ dlpack_py_wrap(const DLTensor *t, uint64_t flags, void *context, void (*free_fn)
 }
 
 /* Calls the deleter, if there is one (K3). Any thread. The deleter of another library may run Python code: where this
- * thread is attached, an exception in flight is kept (K2). dlpack_py_impl_drop keeps it itself. */
+ * thread is attached, the current exception is kept (K2). dlpack_py_impl_drop also keeps the current exception. */
 static inline void
 dlpack_py_impl_delete(void *managed, int32_t form)
 {
@@ -2314,7 +2324,7 @@ dlpack_py_capsule_steal(void *managed, int32_t form)
     PyObject *capsule;
     if (managed == NULL) {
         PyErr_SetString(PyExc_BufferError,
-                        "there is no managed tensor: it is malformed, or there was no memory for it");
+                        "the managed tensor is NULL: the tensor was malformed, or there was no memory");
         return NULL;
     }
     capsule =
@@ -2364,7 +2374,7 @@ struct dlpack_py_plan {
     uint64_t flags;  /* of an export in place; a copy takes its flags from the offer */
 };
 
-/* Reads an int; what leaves int32_t becomes its limit. */
+/* Reads an int; a value outside of int32_t becomes INT32_MIN or INT32_MAX. */
 static inline int32_t
 dlpack_py_impl_clamp(PyObject *integer)
 {
@@ -2497,15 +2507,16 @@ dlpack_py_impl_match_keywords(const char *function, const dlpack_py_impl_keyword
     return 0;
 }
 
-/* Raises TypeError for a wrong number of positional arguments, SystemError for one that is no number of arguments.
- * Returns -1. */
+/* Raises TypeError for a wrong number of positional arguments, SystemError for a negative nargs: the caller passed the
+ * flag PY_VECTORCALL_ARGUMENTS_OFFSET. Returns -1. */
 DLPACK_PY_IMPL_RARE int
 dlpack_py_impl_refuse_nargs(const char *function, Py_ssize_t nargs, int wanted)
 {
     if (nargs < 0)
         PyErr_Format(PyExc_SystemError, "%s(): nargs is %zd, PyVectorcall_NARGS(nargs) was wanted", function, nargs);
     else
-        PyErr_Format(PyExc_TypeError, "%s() takes %d positional arguments, %zd were given", function, wanted, nargs);
+        PyErr_Format(PyExc_TypeError, "%s() takes %d positional argument%s (%zd given)", function, wanted,
+                     wanted == 1 ? "" : "s", nargs);
     return -1;
 }
 
@@ -2523,8 +2534,8 @@ dlpack_py_parse_request(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnam
     return dlpack_py_parse_request_args(values[0], values[1], values[2], values[3], request);
 }
 
-/* The flags of an export in place. IS_COPIED describes another export (P4), unknown flags another producer, and
- * padded says nothing of whole bytes (D6). */
+/* The flags of an export in place: READ_ONLY, and for sub-byte dtypes IS_SUBBYTE_TYPE_PADDED (D6). IS_COPIED is
+ * removed, because it describes another export (P4). Unknown flags are removed: they describe another producer. */
 static inline uint64_t
 dlpack_py_impl_kept_flags(const DLTensor *t, uint64_t flags)
 {
@@ -2537,9 +2548,9 @@ dlpack_py_impl_is_on(const dlpack_py_device *device, DLDevice where)
     return device != NULL && (int32_t)where.device_type == device->type;
 }
 
-/* Decides how a request is met that names a device or a stream or asks for a copy, or where the data is not in CPU
- * memory, may have negative strides, or cannot be described by a legacy capsule. Returns 0, or -1 with *error filled.
- */
+/* The part of dlpack_py_impl_plan for these cases: the request names a device or a stream, or asks for a copy; the data
+ * is not in CPU memory; the offer has options or is a copy; a legacy capsule would need flags. Returns 0, or -1 with
+ * *error filled. */
 DLPACK_PY_IMPL_RARE int
 dlpack_py_impl_plan_general(const dlpack_py_offer *offer, const dlpack_py_request *request, dlpack_py_plan *plan,
                             dlpack_py_error *error)
@@ -2549,12 +2560,12 @@ dlpack_py_impl_plan_general(const dlpack_py_offer *offer, const dlpack_py_reques
     const int readable = dlpack_py_is_cpu_readable(t->device);
     const int for_cpu = request->has_device && asked.device_type == kDLCPU && asked.device_id == 0;
     const uint32_t negative = DLPACK_PY_OFFER_REFUSE_NEGATIVE | DLPACK_PY_OFFER_COPY_NEGATIVE;
-    const char *why = NULL; /* it needs a copy */
+    const char *why = NULL; /* the reason why the export must be a copy, or why it is refused */
     char came[DLPACK_PY_TEXT_SIZE], wanted[DLPACK_PY_TEXT_SIZE];
     int32_t i;
 
     if (!readable && !dlpack_py_impl_is_on(offer->device, t->device))
-        return DLPACK_PY_IMPL_REFUSE(error, "device is %s, memory that the CPU can read was to be exported",
+        return DLPACK_PY_IMPL_REFUSE(error, "device is %s, this producer does not export memory of this device",
                                      dlpack_py_device_text(t->device, came));
     if (readable)
         plan->device.device_id = 0; /* D9 */
@@ -2564,26 +2575,26 @@ dlpack_py_impl_plan_general(const dlpack_py_offer *offer, const dlpack_py_reques
         (asked.device_type != plan->device.device_type || asked.device_id != plan->device.device_id))
         return DLPACK_PY_IMPL_REFUSE(error, "dl_device is %s, the data is on %s%s",
                                      dlpack_py_device_text(asked, wanted), dlpack_py_device_text(t->device, came),
-                                     t->device.device_type == kDLCPU ? "" : " and goes there or to cpu");
+                                     t->device.device_type == kDLCPU ? "" : ": only this device or cpu is possible");
     if (dlpack_py_impl_check_stream(plan->device, &request->stream, error) < 0) /* P6 */
         return -1;
     if (for_cpu && !readable)
-        why = "the data is on a device that the CPU cannot read, and goes to the CPU as a copy only";
+        why = "an export from this device to the CPU must be a copy";
     for (i = 0; (offer->options & negative) != 0 && t->strides != NULL && i < t->ndim; i++) {
         if (t->strides[i] >= 0 || t->shape[i] <= 1 || why != NULL || dlpack_py_is_empty(t))
             continue;
         if ((offer->options & DLPACK_PY_OFFER_COPY_NEGATIVE) != 0)
-            why = "a stride is negative, which is exported as a copy only"; /* D11 */
+            why = "this producer exports negative strides only as a copy"; /* D11 */
         else if (request->copy != DLPACK_PY_COPY_ALWAYS)
-            return DLPACK_PY_IMPL_REFUSE(error, "a stride is negative, which is not exported; copy=True would be");
+            return DLPACK_PY_IMPL_REFUSE(error, "negative strides are exported only as a copy: ask with copy=True");
         else
             plan->copy = 1; /* also of a copy that the author made */
     }
     if (why == NULL && (offer->options & DLPACK_PY_OFFER_COPY_READ_ONLY) != 0 && !plan->copy &&
         (plan->flags & DLPACK_PY_FLAG_READ_ONLY) != 0)
-        why = "the data is read-only, which is exported as a copy only";
+        why = "this producer exports read-only data only as a copy";
     if (offer->is_copy && request->copy == DLPACK_PY_COPY_NEVER)
-        why = "the data is a copy";
+        why = "this producer made a copy of the data";
     if (why != NULL && request->copy == DLPACK_PY_COPY_NEVER)
         return DLPACK_PY_IMPL_REFUSE(error, "%s, and copy is False", why);
     plan->copy = plan->copy || why != NULL;
@@ -2598,7 +2609,7 @@ dlpack_py_impl_plan_general(const dlpack_py_offer *offer, const dlpack_py_reques
         why = (plan->flags & DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED) != 0 ? "sub-byte data is padded" : NULL;
     if (why == NULL)
         return 0;
-    return DLPACK_PY_IMPL_REFUSE(error, "%s, which a legacy capsule cannot say: ask with max_version=(1, 0)", why);
+    return DLPACK_PY_IMPL_REFUSE(error, "%s, and a legacy capsule has no flags: ask with max_version=(1, 0)", why);
 }
 
 /* Checks what an author offers, and decides how the request is met: in place or by a copy, on which device, in which
@@ -2616,7 +2627,7 @@ dlpack_py_impl_plan(const dlpack_py_offer *offer, const dlpack_py_request *reque
     }
     if (offer->pending_count > (offer->device == NULL ? 0 : DLPACK_PY_MAX_PENDING)) {
         PyErr_Format(PyExc_SystemError,
-                     "the offer has %zu pending streams, %d at most with a device, 0 without, were wanted",
+                     "the offer has %zu pending streams, at most %d were wanted (0 for an offer without a device)",
                      offer->pending_count, DLPACK_PY_MAX_PENDING);
         return -1;
     }
@@ -2666,12 +2677,12 @@ dlpack_py_impl_export_copy(const dlpack_py_offer *offer, const dlpack_py_request
     return e == NULL ? NULL : &e->managed;
 }
 
-/* The embedded managed tensor of a plan, with a new reference to its owner (3.1); NULL: not the one that is planned. */
+/* The embedded managed tensor of a plan, with a new reference to its owner (3.1); NULL: it does not fit the plan. */
 static inline void *
 dlpack_py_impl_export_embedded(const dlpack_py_offer *offer, const dlpack_py_plan *plan);
 
-/* Exports what is offered, as planned; data in place before dlpack_py_device.make_ready. Returns a managed tensor of
- * the plan's form, owned by the caller, or NULL with MemoryError, BufferError or RuntimeError. */
+/* Exports an offer as planned. For data in place, the caller then calls dlpack_py_device.make_ready. Returns a managed
+ * tensor of the plan's form, owned by the caller, or NULL with MemoryError, BufferError or RuntimeError. */
 static inline void *
 dlpack_py_impl_export_offer(const dlpack_py_offer *offer, const dlpack_py_request *request, const dlpack_py_plan *plan)
 {
@@ -2713,7 +2724,7 @@ dlpack_py_answer(const dlpack_py_offer *offer, const dlpack_py_request *request)
         (managed = dlpack_py_impl_export_offer(offer, request, &plan)) == NULL)
         return NULL;
     capsule = dlpack_py_capsule_steal(managed, plan.form);
-    /* Last, because an order of streams cannot be taken back. */
+    /* Called last, because the order of streams cannot be undone. */
     if (capsule != NULL && !plan.copy && offer->pending_count > 0 &&
         offer->device->make_ready(offer, request, &plan) < 0) {
         dlpack_py_impl_decref(capsule);
@@ -2732,7 +2743,7 @@ dlpack_py_impl_ask_author(PyObject *self, dlpack_py_describe describe, const dlp
     if (describe(self, request, offer) == 0) {
         if (offer->tensor != NULL)
             return 0;
-        PyErr_SetString(PyExc_SystemError, "tensor is NULL, the offer of a tensor was wanted");
+        PyErr_SetString(PyExc_SystemError, "describe returned 0, but offer->tensor is NULL");
     }
     if (!PyErr_Occurred())
         PyErr_SetString(PyExc_BufferError, "the data cannot be exported in its present state");
@@ -2883,7 +2894,7 @@ struct dlpack_py_impl_producer {
     unsigned refused; /* DLPACK_PY_IMPL_PASS_...: keywords that its signature refused */
 };
 
-/* What a consumer asks for. Never changed: a step that asks for something else makes its own. */
+/* What a consumer asks for. Never changed: a step with other values makes a new struct. */
 struct dlpack_py_impl_terms {
     const dlpack_py_want *want; /* not NULL; checked */
     const dlpack_py_request *request;
@@ -2891,7 +2902,7 @@ struct dlpack_py_impl_terms {
     const DLDevice *announced;      /* the answer of __dlpack_device__; NULL: not asked */
 };
 
-/* Terms with any requirements for NULL, and without arguments for a request of NULL. */
+/* Makes terms. want NULL: no requirements. request NULL: a request without arguments. */
 static inline dlpack_py_impl_terms
 dlpack_py_impl_terms_make(const dlpack_py_want *want, const dlpack_py_request *request)
 {
@@ -2916,12 +2927,12 @@ dlpack_py_impl_view_clear(dlpack_py_view *v)
     v->allocated = NULL;
 }
 
-/* What is known where a tensor is taken. */
+/* Bits of the parameter known. */
 #define DLPACK_PY_IMPL_MUST_COPY 1u /* the producer cannot copy, and copy=True was asked for */
 #define DLPACK_PY_IMPL_CAN_ASK 2u   /* the producer can be asked again for data that the CPU reads */
 #define DLPACK_PY_IMPL_VALID 4u     /* the tensor was validated by this file just now */
 
-/* The ways besides __dlpack__, which sections 3.3, 3.4 and 3.7 add. */
+/* Functions of sections 3.3, 3.4, 3.5 and 3.7, which take a tensor without __dlpack__. */
 static inline const dlpack_py_impl_type *
 dlpack_py_impl_type_get(dlpack_py_impl_gate *gate, PyTypeObject *type, dlpack_py_impl_type *storage);
 #if DLPACK_PY_HAS_EXCHANGE_API
@@ -2951,7 +2962,7 @@ dlpack_py_impl_find_method(PyObject *obj, PyObject *name, int *unbound)
 
     *unbound = 0;
     if (found == NULL && !PyErr_Occurred() && PyType_Check(obj)) /* the attributes of a class are for its instances */
-        dlpack_py_impl_refuse_value(PyExc_AttributeError, "%U has no __dlpack__, its instances may have", obj);
+        dlpack_py_impl_refuse_value(PyExc_AttributeError, "%U is a class, an instance with __dlpack__ was wanted", obj);
     if (found == NULL)
         return PyErr_Occurred() ? NULL : PyObject_GetAttr(obj, name);
 #if DLPACK_PY_IMPL_HAS_TYPE_LOOKUP
@@ -3063,9 +3074,8 @@ dlpack_py_impl_call_again(dlpack_py_impl_producer *producer, unsigned pass, cons
         pass &= ~refused;
         producer->refused |= refused;
         if (request->copy == DLPACK_PY_COPY_NEVER && (refused & DLPACK_PY_IMPL_PASS_COPY) != 0)
-            PyErr_SetString(PyExc_BufferError,
-                            "copy is False, and the producer's __dlpack__ does not know the keyword: "
-                            "it cannot promise not to copy");
+            PyErr_SetString(PyExc_BufferError, "copy is False, but the producer's __dlpack__ has no keyword copy: "
+                                               "the producer may make a copy");
         else
             capsule = dlpack_py_impl_call_with(producer, pass, request);
     }
@@ -3087,7 +3097,8 @@ dlpack_py_impl_call_again(dlpack_py_impl_producer *producer, unsigned pass, cons
     return capsule;
 }
 
-/* Is the tensor on the device that __dlpack_device__ announced? The keywords of the call depended on that (C4). */
+/* Checks that the tensor is on the device that __dlpack_device__ returned: the keywords of the call depended on that
+ * device (C4). Returns 0, or -1 with BufferError. */
 DLPACK_PY_IMPL_RARE int
 dlpack_py_impl_check_announced(const DLTensor *t, const DLDevice *announced, dlpack_py_error *error)
 {
@@ -3096,7 +3107,7 @@ dlpack_py_impl_check_announced(const DLTensor *t, const DLDevice *announced, dlp
     if (announced->device_type == t->device.device_type &&
         (announced->device_id == t->device.device_id || dlpack_py_is_cpu_readable(t->device))) /* D9 */
         return 0;
-    return DLPACK_PY_IMPL_REFUSE(error, "device is %s, and __dlpack_device__ said %s",
+    return DLPACK_PY_IMPL_REFUSE(error, "device is %s, but __dlpack_device__ returned %s",
                                  dlpack_py_device_text(t->device, came_text),
                                  dlpack_py_device_text(*announced, announced_text));
 }
@@ -3122,8 +3133,8 @@ dlpack_py_impl_check_place(const DLTensor *t, const dlpack_py_impl_terms *terms,
         if ((known & DLPACK_PY_IMPL_CAN_ASK) != 0 && !request->has_device)
             return 1;
         return DLPACK_PY_IMPL_REFUSE(error,
-                                     "device is %s, and nobody hands it over as the CPU's: work may be pending on it "
-                                     "(the option DLPACK_PY_NOTHING_PENDING takes it as it is)",
+                                     "device is %s, and the data was not exported as CPU memory: device work may be "
+                                     "pending on the data (the option DLPACK_PY_NOTHING_PENDING accepts the data)",
                                      dlpack_py_device_text(t->device, came_text));
     }
     if (copies && !request->has_device)
@@ -3588,7 +3599,7 @@ dlpack_py_embed(dlpack_py_embedded *e, PyObject *owner, const DLTensor *t, uint6
     if (dlpack_py_validate(t, flags, &error) < 0)
         return dlpack_py_raise(&error);
     if (t->ndim > 0 && t->strides == NULL) {
-        PyErr_SetString(PyExc_ValueError, "strides is NULL, an embedded tensor points to strides in its object");
+        PyErr_SetString(PyExc_ValueError, "strides is NULL, dlpack_py_embed needs strides that the object stores");
         return -1;
     }
     memset(&e->keeper, 0, sizeof(e->keeper));
@@ -3632,17 +3643,17 @@ dlpack_py_impl_export_embedded(const dlpack_py_offer *offer, const dlpack_py_pla
 
 /* ---- 3.2 The end of an interpreter -------------------------------------- */
 
-/* Each source file has a gate for each interpreter, made at the first use and never freed: exports point to it. A gate
- * tells a deleter, which may run on any thread at any time (K5), whether the interpreter may still be used.
+/* Each source file has a gate for each interpreter, made at the first use and never freed, because exports point to the
+ * gate. A deleter may run on any thread at any time (K5): the gate tells it whether the interpreter can still be used.
  *
- * Open: a deleter drops its owner, and attaches to the interpreter if need be. Closing, from the interpreter's exit
- * callbacks on: an attached thread drops the owner, any other leaks it. Gone, after the modules were torn down: the
- * owner leaks. The struct of the export is freed in every state. Nothing is shared between files, so that versions
- * and builds never meet (G2). */
+ * Open: a deleter drops its owner; a thread that is not attached attaches first. Closing, from the exit callback on: an
+ * attached thread drops the owner, another thread leaks the owner. Gone, after the modules were destroyed: every thread
+ * leaks the owner. The struct of the export is freed in every state. Files share no data: different versions and builds
+ * of this header do not depend on each other (G2). */
 #define DLPACK_PY_IMPL_GATE_NAME "dlpack_py.gate"
 
 typedef struct dlpack_py_impl_file {
-    dlpack_py_impl_word lock; /* for what is published and reset, here and in caches; the process that holds it, or 0 */
+    dlpack_py_impl_word lock;  /* guards writes to lists, gates and caches; the id of the process that holds it, or 0 */
     dlpack_py_impl_word gates; /* dlpack_py_impl_gate *, the first of the list */
     dlpack_py_impl_gate *retired;
 } dlpack_py_impl_file;
@@ -3670,7 +3681,7 @@ dlpack_py_impl_unlock(dlpack_py_impl_word *lock)
     DLPACK_PY_IMPL_STORE(lock, 0);
 }
 
-/* In a forked child no deleter is attaching: its count starts at 0. Called before each use of the count. */
+/* In a forked child no deleter is attaching: the count is set to 0. Called before each use of the count. */
 DLPACK_PY_IMPL_RARE void
 dlpack_py_impl_reset_after_fork(dlpack_py_impl_gate *gate)
 {
@@ -3695,7 +3706,7 @@ dlpack_py_impl_drop_unattached(dlpack_py_impl_gate *gate, PyObject *owner, dlpac
     PyThreadState *own, *made = NULL;
 
     dlpack_py_impl_reset_after_fork(gate);
-    /* The end of the interpreter waits for each deleter that is counted before it closes, until that is detached. */
+    /* The exit callback waits until each deleter that was counted before the gate closed is detached. */
     if ((DLPACK_PY_IMPL_ADD(&gate->deleters, 2) & 1) == 0 && !dlpack_py_impl_is_finalizing()) {
         if (current != NULL)
             (void)PyEval_SaveThread();
@@ -3860,9 +3871,9 @@ dlpack_py_impl_gate_new(PyInterpreterState *interpreter)
     return NULL;
 }
 
-/* Finds the gate by the interpreter's dictionary, or makes it. Without a GIL, neither that dictionary nor atexit
- * guard what they make at first use (3.13): all files and versions of this header lock the same object. The lock is
- * let go where a thread waits, because finalizers may come back here. */
+/* Finds the gate in the interpreter's dictionary, or makes the gate. Without a GIL, the first use of the dictionary and
+ * of atexit is not safe on two threads at once (3.13): all files and versions of this header lock PyCapsule_Type. A
+ * critical section is right: it is released while a thread waits, and finalizers may call this function. */
 DLPACK_PY_IMPL_RARE dlpack_py_impl_gate *
 dlpack_py_impl_gate_find(PyInterpreterState *interpreter)
 {
@@ -3914,9 +3925,9 @@ dlpack_py_impl_gate_get(void)
     return gate != NULL ? gate : dlpack_py_impl_gate_find(interpreter);
 }
 
-/* Prepare this file for the current interpreter, where the module is made. Optional: the first use does it. An
- * interpreter whose first use is in an exit callback ends without waiting for deleters on other threads. Returns
- * 0, or -1 with MemoryError or RuntimeError. */
+/* Prepare this file for the current interpreter: call it when the module is created. Optional: the first use of the
+ * header prepares the file too. If the first use is in an exit callback, the interpreter ends without waiting for
+ * deleters on other threads. Returns 0, or -1 with MemoryError or RuntimeError. */
 static inline int
 dlpack_py_init(void)
 {
@@ -3950,7 +3961,7 @@ dlpack_py_impl_usable_table(const DLPackExchangeAPIHeader *header)
 
     while (header != NULL && header->version.major > DLPACK_PY_PROTOCOL_MAJOR) {
         const DLPackExchangeAPIHeader *older = header->prev_api;
-        /* versions must fall: a ring ends here */
+        /* stops where the version does not decrease: the chain may be a ring */
         header = older == NULL || older->version.major >= header->version.major ? NULL : older;
     }
     if (header == NULL || header->version.major != DLPACK_PY_PROTOCOL_MAJOR)
@@ -3981,7 +3992,7 @@ dlpack_py_impl_referent(PyObject *reference)
     PyObject *referent = NULL;
 #if PY_VERSION_HEX >= 0x030D0000 && (!defined(Py_LIMITED_API) || Py_LIMITED_API + 0 >= 0x030D0000)
     (void)PyWeakref_GetRef(reference, &referent);
-#elif defined(Py_LIMITED_API) /* its PyWeakref_GetObject is deprecated in 3.13, which has no other function in 3.12 */
+#elif defined(Py_LIMITED_API) /* 3.12 has no PyWeakref_GetRef, and 3.13 deprecates PyWeakref_GetObject */
     referent = PyObject_CallFunctionObjArgs(reference, NULL);
     if (referent == NULL)
         PyErr_Clear();
@@ -4103,20 +4114,20 @@ typedef struct dlpack_py_exchange {
 /* Define the exchange table of a type, at file scope, with a semicolon.
  *
  * name         of the static dlpack_py_exchange, for dlpack_py_exchange_add
- * describe     a dlpack_py_describe, for the data in place. Its tensor, shape and strides live as long as self. Without
- *              strides a tensor cannot be borrowed (X3), which is slower
+ * describe     a dlpack_py_describe that offers the data in place. The tensor, shape and strides of the offer must live
+ *              as long as self. A tensor whose strides are NULL cannot be borrowed (X3): consumers take a slower way
  * make_steal   PyObject *(PyTypeObject *type, dlpack_py_view *v): a new object of the type that owns the view; v is
- *              stolen, also on failure. Export it by dlpack_py_offer_view, which keeps it read-only
+ *              stolen, also on failure. Export the view by dlpack_py_offer_view: read-only data stays read-only
  * want         const dlpack_py_want *: what make_steal can use; NULL: any tensor that the CPU can read
  *
  * Objects in memory that the CPU cannot read are exported by __dlpack__ alone, unless the table is defined by
  * DLPACK_PY_EXCHANGE_API_WITH_STREAM, with one argument more:
  *
  * work_stream   int (DLDeviceType type, int32_t id, void **stream): the stream of device id on which the calling thread
- *               works on such objects. Returns 0 with *stream as it crosses the protocol, for example
- *               (void *)dlpack_cuda_stream(s); NULL is the legacy default stream. Returns -1 with BufferError for an
- *               unknown device. Where each object has a stream of its own, that stream is pending in its offer, and
- *               is ordered before this one (X4). make_steal gets tensors that are ordered on this stream.
+ *               works on such objects. Returns 0 and sets *stream to the value that __dlpack__ takes as stream, for
+ *               example (void *)dlpack_cuda_stream(s); NULL is the legacy default stream. Returns -1 with BufferError
+ *               for an unknown device. Where each object has its own stream, describe puts that stream into pending,
+ *               and the header orders it before *stream (X4). make_steal gets tensors that are ordered on *stream.
  */
 #define DLPACK_PY_EXCHANGE_API(name, describe, make_steal, want) \
     DLPACK_PY_EXCHANGE_API_WITH_STREAM(name, describe, make_steal, want, NULL)
@@ -4280,7 +4291,7 @@ dlpack_py_impl_table_check_object(const dlpack_py_exchange *x, PyObject *object)
         return 0;
     if (dlpack_py_impl_find_own(gate->cache, Py_TYPE(object), &x->api) != NULL)
         return dlpack_py_impl_refuse_value(PyExc_BufferError,
-                                           "%U overrides __dlpack__: its objects are exported by that alone",
+                                           "%U overrides __dlpack__: its objects are exported only by __dlpack__",
                                            (PyObject *)Py_TYPE(object));
     return dlpack_py_impl_refuse_value(PyExc_TypeError, "%U is not the type that this exchange table belongs to",
                                        (PyObject *)Py_TYPE(object));
@@ -4335,13 +4346,13 @@ dlpack_py_impl_table_borrow(const dlpack_py_exchange *x, void *object, DLTensor 
         return -1;
     result = dlpack_py_impl_table_lend(x, &offer, out, &why);
     if (result > 0)
-        PyErr_Format(PyExc_BufferError, "the data %s, which a borrowed tensor cannot be: ask for an owned one", why);
+        PyErr_Format(PyExc_BufferError, "the data %s and cannot be borrowed: ask for a managed tensor", why);
     if (result == 0)
         dlpack_py_impl_fold_offset(out);
     return result == 0 ? 0 : -1;
 }
 
-/* managed_tensor_to_py_object_no_sync. The object is of the type that the table was put on last. */
+/* managed_tensor_to_py_object_no_sync. Makes an object of the type to which the table was added last. */
 static inline int
 dlpack_py_impl_table_to_object(const dlpack_py_exchange *x, DLManagedTensorVersioned *managed, void **out)
 {
@@ -4421,9 +4432,9 @@ dlpack_py_impl_consume_own(const dlpack_py_impl_own *own, PyObject *obj, const d
     return dlpack_py_impl_take_managed(managed, terms, DLPACK_PY_PLAIN ? 0 : DLPACK_PY_IMPL_VALID, v);
 }
 
-/* Put an exchange table on a type, as the type is made; a static type has been made ready before. The table's objects
- * are of the type that it was put on last in an interpreter. Does not keep the type alive. Returns 0, or -1 with an
- * exception. */
+/* Add an exchange table to a type, when the type is created; for a static type, call PyType_Ready before. The table
+ * makes objects of the type to which the table was added last in the interpreter. It does not keep the type alive.
+ * Returns 0, or -1 with an exception. */
 DLPACK_PY_IMPL_RARE int
 dlpack_py_exchange_add(PyTypeObject *type, const dlpack_py_exchange *exchange)
 {
@@ -4467,9 +4478,9 @@ dlpack_py_exchange_add(PyTypeObject *type, const dlpack_py_exchange *exchange)
 /* ---- 3.5 Consuming by an exchange table --------------------------------- */
 
 #if DLPACK_PY_HAS_EXCHANGE_API
-/* Must __dlpack__ be asked instead of a table? A table synchronizes nothing (X4): of memory that is not the CPU's,
- * only a consumer with a stream of that device can use it. PyTorch's table exports lazily conjugated complex tensors
- * as they lie in memory (X9). */
+/* Must the consumer call __dlpack__ instead of a table? A table does not synchronize (X4): only a consumer with a
+ * stream of the device can use a table for device memory. PyTorch's table ignores the lazy conjugation of a complex
+ * tensor and exports the memory as it is (X9). */
 static inline int
 dlpack_py_impl_must_ask_dlpack(const DLTensor *t, const dlpack_py_device *device)
 {
@@ -4523,7 +4534,7 @@ dlpack_py_borrow(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 
     dlpack_py_impl_view_clear(v);
     if (PyCapsule_CheckExact(obj) || terms.want->writable || (terms.want->options & DLPACK_PY_NO_TABLE) != 0 ||
-        dlpack_py_impl_check_want(terms.want, &error) < 0) /* consuming raises that */
+        dlpack_py_impl_check_want(terms.want, &error) < 0) /* dlpack_py_consume raises the error */
         return dlpack_py_consume(obj, want, v);
     gate = dlpack_py_impl_gate_get();
     if (gate == NULL || (type = dlpack_py_impl_type_get(gate, Py_TYPE(obj), &storage)) == NULL)
@@ -4546,7 +4557,7 @@ dlpack_py_borrow(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
     if (PyErr_Occurred()) {
         if (dlpack_py_impl_is_fatal())
             return -1;
-        PyErr_Clear(); /* consuming raises it again, if it applies there too */
+        PyErr_Clear(); /* dlpack_py_consume raises the exception again, where it occurs there too */
     }
 #endif
     return dlpack_py_consume(obj, want, v);
@@ -4580,7 +4591,7 @@ dlpack_py_impl_allocate_by_table(const DLPackExchangeAPI *table, const DLTensor 
     dlpack_py_error error;
 
     if (t.ndim < 0 || t.ndim > DLPACK_PY_MAX_NDIM || (t.ndim > 0 && t.shape == NULL)) {
-        PyErr_Format(PyExc_BufferError, "the prototype has ndim %d and %s shape, 0 to %d with one was wanted",
+        PyErr_Format(PyExc_BufferError, "the prototype has ndim %d and %s shape, ndim 0 to %d and a shape were wanted",
                      (int)t.ndim, t.shape == NULL ? "no" : "a", DLPACK_PY_MAX_NDIM);
         return NULL;
     }
@@ -4629,8 +4640,8 @@ dlpack_py_allocate_like(PyObject *like, const DLTensor *prototype, dlpack_py_vie
              memcmp(v->tensor.shape, prototype->shape, (size_t)prototype->ndim * sizeof(int64_t)) == 0))
             return 0;
         dlpack_py_release(v);
-        PyErr_SetString(PyExc_BufferError,
-                        "the allocator of the exchange table gave another tensor than it was asked for");
+        PyErr_SetString(PyExc_BufferError, "the allocator of the exchange table returned a tensor that is read-only, "
+                                           "or has another dtype, shape or device type than was asked for");
         return -1;
     }
 #endif
@@ -4638,7 +4649,7 @@ dlpack_py_allocate_like(PyObject *like, const DLTensor *prototype, dlpack_py_vie
     return managed == NULL ? dlpack_py_raise(&error) : dlpack_py_impl_take_managed(managed, &terms, 0, v);
 }
 
-/* An object that owns a view and has the two methods: the argument of a from_dlpack. */
+/* An object that owns a view and has __dlpack__ and __dlpack_device__: the argument for from_dlpack. */
 typedef struct dlpack_py_impl_carrier {
     PyObject_HEAD
     dlpack_py_view view;
@@ -4729,8 +4740,8 @@ dlpack_py_impl_find_from_dlpack(PyObject *const *names, PyObject *obj)
         found = module == NULL ? NULL : PyObject_GetAttr(module, names[DLPACK_PY_IMPL_FROM_DLPACK]);
         Py_XDECREF(module);
         if (found == NULL && module != NULL && PyErr_ExceptionMatches(PyExc_AttributeError))
-            dlpack_py_impl_refuse_value(PyExc_TypeError, "no %U can be made: its array namespace has no from_dlpack",
-                                        type);
+            dlpack_py_impl_refuse_value(PyExc_TypeError,
+                                        "cannot make an object of %U: its array namespace has no from_dlpack", type);
         return found;
     }
     if (PyErr_ExceptionMatches(PyExc_AttributeError)) {
@@ -4753,7 +4764,7 @@ dlpack_py_impl_find_from_dlpack(PyObject *const *names, PyObject *obj)
     Py_XDECREF(name);
     if (found == NULL && !PyErr_Occurred())
         dlpack_py_impl_refuse_value(
-            PyExc_TypeError, "no %U can be made: its library has neither an exchange table nor a from_dlpack", type);
+            PyExc_TypeError, "cannot make an object of %U: its library has no exchange table and no from_dlpack", type);
     return found;
 }
 
@@ -4813,7 +4824,7 @@ dlpack_py_return_like_steal(PyObject *like, dlpack_py_view *v)
 #endif
 
     if (v->managed == NULL)
-        PyErr_SetString(PyExc_ValueError, "the view owns nothing, a borrowed tensor cannot be returned");
+        PyErr_SetString(PyExc_ValueError, "the view is empty or borrowed, a view that owns its tensor was wanted");
     else
         gate = dlpack_py_impl_gate_get();
     if (gate != NULL)
@@ -4899,7 +4910,7 @@ dlpack_py_impl_buffer_tensor(const Py_buffer *buffer, int64_t *dims, uint64_t fl
         dims[DLPACK_PY_MAX_NDIM + i] = buffer->strides[i] / buffer->itemsize;
         if (buffer->strides[i] % buffer->itemsize != 0 && buffer->shape[i] > 1) {
             PyErr_Format(PyExc_BufferError,
-                         "the buffer's strides[%d] is %zd bytes, no multiple of the %zd of an element", i,
+                         "the buffer's strides[%d] is %zd bytes, a multiple of %zd (the item size) was wanted", i,
                          buffer->strides[i], buffer->itemsize);
             return -1;
         }
@@ -4951,22 +4962,23 @@ dlpack_py_impl_consume_buffer(dlpack_py_impl_gate *gate, PyObject *obj, const dl
  *         return nullptr;
  *     auto values = static_cast<const float *>(v.data());
  */
-#  ifdef __GNUC__ /* its functions are of this module: they never stand in for those of another (G2) */
-class __attribute__((visibility("hidden"))) dlpack_py_unique_view {
+#  ifdef __GNUC__ /* the functions are of this module: they never stand in for those of another (G2) */
+#    define DLPACK_PY_IMPL_HIDDEN __attribute__((visibility("hidden")))
 #  else
-class dlpack_py_unique_view {
+#    define DLPACK_PY_IMPL_HIDDEN
 #  endif
+class dlpack_py_unique_view {
   public:
-    dlpack_py_unique_view() noexcept : view()
+    DLPACK_PY_IMPL_HIDDEN dlpack_py_unique_view() noexcept : view()
     {
     }
     dlpack_py_unique_view(const dlpack_py_unique_view &) = delete;
-    dlpack_py_unique_view(dlpack_py_unique_view &&other) noexcept : view()
+    DLPACK_PY_IMPL_HIDDEN dlpack_py_unique_view(dlpack_py_unique_view &&other) noexcept : view()
     {
         dlpack_py_move(&view, &other.view);
     }
     dlpack_py_unique_view &operator=(const dlpack_py_unique_view &) = delete;
-    dlpack_py_unique_view &operator=(dlpack_py_unique_view &&other) noexcept
+    DLPACK_PY_IMPL_HIDDEN dlpack_py_unique_view &operator=(dlpack_py_unique_view &&other) noexcept
     {
         if (this != &other) {
             dlpack_py_release(&view);
@@ -4974,26 +4986,26 @@ class dlpack_py_unique_view {
         }
         return *this;
     }
-    ~dlpack_py_unique_view()
+    DLPACK_PY_IMPL_HIDDEN ~dlpack_py_unique_view()
     {
         dlpack_py_release(&view);
     }
 
-    void *data() const noexcept
+    DLPACK_PY_IMPL_HIDDEN void *data() const noexcept
     {
         return dlpack_py_data(&view);
     }
-    const dlpack_py_view *operator->() const noexcept
+    DLPACK_PY_IMPL_HIDDEN const dlpack_py_view *operator->() const noexcept
     {
         return &view;
     }
     /* For functions that take the tensor of a view: dlpack_py_return_like_steal, dlpack_py_move. */
-    dlpack_py_view *get() noexcept
+    DLPACK_PY_IMPL_HIDDEN dlpack_py_view *get() noexcept
     {
         return &view;
     }
     /* For functions that fill an empty view. Releases the tensor that this view has. */
-    dlpack_py_view *reset() noexcept
+    DLPACK_PY_IMPL_HIDDEN dlpack_py_view *reset() noexcept
     {
         dlpack_py_release(&view);
         return &view;
@@ -5009,6 +5021,7 @@ class dlpack_py_unique_view {
 #undef DLPACK_PY_IMPL_EXCHANGE_NAME
 #undef DLPACK_PY_IMPL_FROM_DLPACK
 #undef DLPACK_PY_IMPL_GATE_NAME
+#undef DLPACK_PY_IMPL_HIDDEN
 #undef DLPACK_PY_IMPL_LOCK
 #undef DLPACK_PY_IMPL_MODULE
 #undef DLPACK_PY_IMPL_MUST_COPY
@@ -5040,7 +5053,7 @@ class dlpack_py_unique_view {
 /* The clauses that the comments name: what the DLPack specification and the Python array API standard ask for.
  *
  * D1   data + byte_offset is the first element. A producer exports byte_offset 0 where data is an address.
- * D2   No library aligns data to 256 bytes. Memory that this header allocates is aligned to 64.
+ * D2   Consumers must not expect that data is aligned to 256 bytes. This header aligns its own memory to 64 bytes.
  * D3   Rank 0 is one element. Without elements a producer exports data NULL, and a consumer accepts any data.
  * D4   Strides count elements. A producer fills them; a consumer takes NULL as row-major.
  * D5   Strides of dimensions of size 1, and of tensors without elements, carry no meaning.
@@ -5050,8 +5063,8 @@ class dlpack_py_unique_view {
  * D10  Only the machine's byte order can be described.
  * D11  Negative strides are exported, unless the author has them refused or copied.
  * P1   The arguments of __dlpack__ are keyword-only, and are matched by value.
- * P2   max_version 1.0 or newer gets a versioned capsule; none, or an older one, gets a legacy capsule.
- * P3   Read-only and padded data are flagged; a legacy capsule cannot say so, and is refused.
+ * P2   max_version 1.0 or newer gets a versioned capsule; an older max_version, or None, gets a legacy capsule.
+ * P3   Read-only and padded data are flagged. A request for a legacy capsule, which has no flags, is BufferError.
  * P4   copy=True copies, copy=False never does, copy=None copies where it must. A copy is compact and writable.
  * P5   dl_device is the device of the data, or the CPU; another one is BufferError.
  * P6   CPU memory has no streams: only None and -1 are accepted.
@@ -5059,7 +5072,7 @@ class dlpack_py_unique_view {
  * P8   __dlpack_device__ and the capsule say the same device.
  * P9   The memory lives until the deleter has run.
  * K1   A capsule that is not consumed calls the deleter when it is destroyed. Its name says whether it was consumed.
- * K2   Destructors and deleters keep the exception in flight.
+ * K2   Destructors and deleters keep the current exception.
  * K3   A deleter may be NULL.
  * K4   A consumer checks everything, renames the capsule, owns the tensor, and calls the deleter once.
  * K5   A deleter may be called on any thread at any time, also when the interpreter is gone.
@@ -5071,14 +5084,14 @@ class dlpack_py_unique_view {
  * C4   No keyword is passed that is not needed. __dlpack_device__ is asked before a stream is chosen.
  * C5   An unsupported device is BufferError. Pinned and managed memory is asked for as CPU memory.
  * C6   __dlpack__ is looked for on the type, then on the instance. A capsule is accepted in place of an object.
- * C7   Read-only data stays read-only. A legacy capsule cannot say, and counts as read-only.
+ * C7   Read-only data stays read-only. A legacy capsule has no read-only flag: its data counts as read-only.
  * C8   Unknown flags and dtype codes are kept; impossible dtypes are refused.
  * C9   Requirements are checked, and the error names the wrong value and what was wanted.
- * C10  A caller sees one kind of tensor, whichever form it came in.
+ * C10  A view has the same fields for a versioned and for a legacy capsule.
  * S1   The producer orders its work before the consumer's stream, without blocking the host.
  * S2   On CUDA 1 is the legacy default stream, 2 the per-thread default stream, 0 is refused.
  * S3   On ROCm 0 is the default stream, 1 and 2 are refused.
- * S4   On the same stream nothing is recorded and nothing waited for.
+ * S4   Where producer and consumer use one stream, no event is recorded and no stream waits.
  * S7   A stream handle has the pointer's full width.
  * S10  The host waits for pending work before it reads pinned or managed memory.
  * X1   The exchange table is a capsule on the type.

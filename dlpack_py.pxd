@@ -41,6 +41,20 @@ cdef extern from "dlpack_py.h":
         uint64_t flags
         int32_t readonly
         int32_t overlaps
+        void *managed
+
+    ctypedef struct dlpack_py_request:
+        pass
+
+    ctypedef struct dlpack_py_exports:
+        pass
+
+    ctypedef struct dlpack_py_offer:
+        const DLTensor *tensor
+        uint64_t flags
+        uint32_t options
+        dlpack_py_exports *exports
+        int32_t is_copy
 
     const uint32_t DLPACK_PY_BOOL, DLPACK_PY_COMPLEX64, DLPACK_PY_COMPLEX128
     const uint32_t DLPACK_PY_INT8, DLPACK_PY_INT16, DLPACK_PY_INT32, DLPACK_PY_INT64
@@ -51,12 +65,19 @@ cdef extern from "dlpack_py.h":
     const int32_t DLPACK_PY_WRITABLE, DLPACK_PY_READONLY, DLPACK_PY_READONLY_UNSAID
     const uint32_t DLPACK_PY_COPY_IF_NEEDED, DLPACK_PY_LEGACY_IS_WRITABLE, DLPACK_PY_BUFFER_TOO, DLPACK_PY_NO_TABLE
     const uint32_t DLPACK_PY_OVERLAP_IS_FINE, DLPACK_PY_NOTHING_PENDING
+    const uint32_t DLPACK_PY_OFFER_REFUSE_NEGATIVE, DLPACK_PY_OFFER_COPY_NEGATIVE, DLPACK_PY_OFFER_COPY_READ_ONLY
 
     # Producing
     DLTensor dlpack_py_cpu(void *data, uint32_t dtype, int32_t ndim, const int64_t *shape, const int64_t *strides)
     object dlpack_py_produce_args(object owner, const DLTensor *t, uint64_t flags, object stream, object max_version,
                                   object dl_device, object copy)
     object dlpack_py_produce_device(const DLTensor *t)
+    dlpack_py_offer dlpack_py_offer_make(object owner, const DLTensor *t, uint64_t flags)
+    dlpack_py_offer dlpack_py_offer_view(object owner, const DLTensor *t, const dlpack_py_view *v)
+    int dlpack_py_parse_request_args(object stream, object max_version, object dl_device, object copy,
+                                     dlpack_py_request *request) except -1
+    object dlpack_py_answer(const dlpack_py_offer *offer, const dlpack_py_request *request)
+    size_t dlpack_py_exports_count(const dlpack_py_exports *exports) nogil
 
     # Consuming
     dlpack_py_want dlpack_py_want_any()
@@ -67,5 +88,9 @@ cdef extern from "dlpack_py.h":
     void *dlpack_py_data(const dlpack_py_view *v) nogil
     void dlpack_py_release(dlpack_py_view *v) nogil
     void dlpack_py_move(dlpack_py_view *to, dlpack_py_view *source) nogil
+    int dlpack_py_allocate_like(object like, const DLTensor *prototype, dlpack_py_view *v) except -1
+    object dlpack_py_return_like_steal(object like, dlpack_py_view *v)
+    bint dlpack_py_is_contiguous(const DLTensor *t, char order) nogil
+    int64_t dlpack_py_size(const DLTensor *t) nogil
     int dlpack_py_overlap(const DLTensor *a, uint64_t flags_a, const DLTensor *b, uint64_t flags_b) nogil
     bint dlpack_py_check(object obj)

@@ -157,7 +157,7 @@ static PyMethodDef image_methods[] = {
     {"blur", image_blur, METH_NOARGS, PyDoc_STR("blur($self, /)\n--\n\nBlur the image to both sides, in place.")},
     {"freeze", image_freeze, METH_NOARGS, PyDoc_STR("freeze($self, /)\n--\n\nMake the image read-only, for good.")},
     /* dlpack: begin */
-    DLPACK_PY_METHODS(image_dlpack, dlpack_py_cpu_device), /* into image_methods: __dlpack__ and __dlpack_device__ */
+    DLPACK_PY_METHODS(image_dlpack, dlpack_py_cpu_device), /* two entries of image_methods */
     /* dlpack: end */
     {NULL, NULL, 0, NULL},
 };

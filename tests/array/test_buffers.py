@@ -303,7 +303,7 @@ def test_frombuffer_takes_what_numpy_takes(size, dtype, count, offset):
         return
     alignment = itemsize // 2 if dtype.startswith("complex") else itemsize
     if expected.size and expected.ctypes.data % alignment:
-        with pytest.raises(BufferError, match="multiple"):  # C9: an array is aligned
+        with pytest.raises(BufferError, match="alignment to"):  # C9: an array is aligned
             dlarray.frombuffer(source, dtype, count, offset)
         return
     a = dlarray.frombuffer(source, dtype, count, offset)
@@ -322,7 +322,7 @@ def test_frombuffer_takes_what_numpy_takes(size, dtype, count, offset):
         ({"dtype": "int32", "count": 1, "offset": 5}, ValueError, "3 bytes hold 0 elements of int32, fewer"),
         ({"dtype": "int32", "offset": 2}, ValueError, "6 bytes hold 1 elements of int32 and a part of one"),
         ({"count": 2**63 - 1}, ValueError, "fewer than count"),
-        ({"dtype": "float32", "count": 1, "offset": 2}, BufferError, "multiple of the 4 bytes"),
+        ({"dtype": "float32", "count": 1, "offset": 2}, BufferError, "alignment to 4 bytes"),
         ({"dtype": "text"}, ValueError, "dtype is 'text'"),
         ({"count": 1.5}, TypeError, None),
         ({"count": 2**70}, OverflowError, None),

@@ -179,7 +179,7 @@ def test_an_older_dlpack_h_is_refused_by_name(tmp_path):
     old.write_text("#define DLPACK_DLPACK_H_\n#define DLPACK_VERSION 80\n")
     done = machine.compile_c(USES_ALL, "-fsyntax-only", dlpack=str(tmp_path))
     assert done.returncode != 0
-    assert "dlpack_py.h needs dlpack.h 1.0 or a newer 1.x, and found another" in done.stderr
+    assert "dlpack_py.h needs dlpack.h 1.x, and another dlpack.h was included" in done.stderr
 
 
 def test_short_enums_are_refused_by_name():

@@ -40,6 +40,43 @@ def test_the_code_for_several_arrays_in_the_readme_compiles(tmp_path):
     assert done.returncode == 0 and done.stderr == "", done.stderr
 
 
+def test_the_code_for_a_description_in_the_readme_compiles(tmp_path):
+    readme = (machine.ROOT / "README.md").read_text()
+    code = ""
+    for title in "### Describe an object once", "### Your `from_dlpack`":
+        block = re.search(r"^```c\n(.*?)^```$", readme.split(title)[1], re.DOTALL | re.MULTILINE)[1]
+        code += re.sub(r"^    (DLPACK_PY_METHODS|\{\"from_dlpack\").*$", "", block, flags=re.MULTILINE)
+    source = tmp_path / "described.c"
+    source.write_text(f"""
+        #include "dlpack_py.h"
+        typedef struct {{
+            PyObject_HEAD
+            double *values;
+            int64_t length;
+            int readonly;
+            DLTensor tensor;
+            dlpack_py_exports exports;
+            dlpack_py_view view;
+        }} Samples;
+        {code}
+        PyMethodDef methods[] = {{
+            DLPACK_PY_METHODS(samples_dlpack, samples_dlpack_device),
+            {{"from_dlpack", (PyCFunction)(void (*)(void))samples_from_dlpack, METH_FASTCALL | METH_KEYWORDS, NULL}},
+            {{NULL, NULL, 0, NULL}},
+        }};
+    """)
+    done = machine.compile_c(source, "-std=c99", "-c", "-o", str(tmp_path / "o"))
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+
+
+def test_the_cython_code_in_the_readme_is_the_example():
+    readme = (machine.ROOT / "README.md").read_text()
+    block = re.search(r"^```cython\n(.*?)^```$", readme, re.DOTALL | re.MULTILINE)[1]
+    example = (machine.ROOT / "examples" / "cython" / "wave.pyx").read_text()
+    regions = re.findall(r"# dlpack: begin\n(.*?) *# dlpack: end", example, re.DOTALL)
+    assert block.split() == " ".join(regions).split()
+
+
 def test_every_name_of_the_header_in_the_documents_is_there():
     known = set(re.findall(r"\b(?:dlpack|DLPACK)_\w+", "".join(path.read_text() for path in machine.ROOT.glob("*.h"))))
     known |= {"DLPACK_INCLUDE_DIR", "DLPACK_PY_EXAMPLES", "DLPACK_PY_TESTS"}  # of CMake

@@ -48,6 +48,27 @@ def test_any_order_of_includes_gives_both_layers(tmp_path, suffix, lines):
 
 
 @needs_cxx
+def test_a_class_with_a_view_gives_no_warning_and_no_symbol_of_the_header(tmp_path):
+    """With default visibility, as setuptools compiles (G2)."""
+    text = """
+        #include "dlpack_py.h"
+        #include <utility>
+        struct Field {
+            dlpack_py_unique_view view;
+        };
+        Field *take(Field &&from);
+        Field *take(Field &&from) { return new Field(std::move(from)); }
+    """
+    done = compile_text(tmp_path, text, "-O0", suffix=".cpp")
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    library = tmp_path / "library.so"
+    cxx = list(machine.compilers().values())[-1][1]
+    subprocess.run([cxx, "-shared", str(tmp_path / "source.o"), "-o", str(library)], check=True)
+    symbols = subprocess.run(["nm", "-DC", "--defined-only", library], capture_output=True, text=True, check=True)
+    assert "take" in symbols.stdout and "T dlpack_py_" not in symbols.stdout and "W dlpack_py_" not in symbols.stdout
+
+
+@needs_cxx
 def test_style_warnings_of_cpp_are_as_before_behind_the_header(tmp_path):
     text = '#include "dlpack_py.h"\n#include "dlpack_py.h"\nlong f(double d);\nlong f(double d) { return (long)d; }\n'
     done = compile_text(tmp_path, text, "-Wold-style-cast", suffix=".cpp")
@@ -59,7 +80,7 @@ def test_two_versions_in_one_file_are_refused_by_name(tmp_path):
     (tmp_path / "other.h").write_text(TEXT.replace("0x000100", "0x000200"))
     done = compile_text(tmp_path, '#include "dlpack_py.h"\n#include "other.h"\n')
     assert done.returncode != 0
-    assert "two versions of dlpack_py.h meet here" in done.stderr
+    assert "this file includes two versions of dlpack_py.h" in done.stderr
 
 
 @needs_cxx

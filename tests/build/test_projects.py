@@ -122,7 +122,7 @@ def test_dlpack_include_dir_comes_before_what_else_could_be_found(project, insta
     (tmp_path / "old" / "dlpack").mkdir(parents=True)
     (tmp_path / "old" / "dlpack" / "dlpack.h").write_text("#define DLPACK_DLPACK_H_\n")
     configure(source, build, f"-DCMAKE_PREFIX_PATH={installed}", f"-DDLPACK_INCLUDE_DIR={tmp_path / 'old'}")
-    with pytest.raises(AssertionError, match="needs dlpack.h 1.0"):
+    with pytest.raises(AssertionError, match="needs dlpack.h 1.x"):
         run("cmake", "--build", build)
 
 

@@ -56,15 +56,15 @@ MISFITS = {
     "order C of rows": ({**MATRIX, "strides": (4, 1)}, {"order": "C"}, r"strides\[0\] is 4, 3 was asked for"),
     "order F": (MATRIX, {"order": "F"}, r"strides\[0\] is 3, 1 was asked for by order 'F'"),
     "order A": ({"strides": (2,)}, {"order": "A"}, r"strides\[0\] is 2, 1 was asked for by order 'A'"),
-    "order K": ({**MATRIX, "strides": (4, 1)}, {"order": "K"}, "compact in no order .* order 'K' was asked for"),
+    "order K": ({**MATRIX, "strides": (4, 1)}, {"order": "K"}, "not compact in any order .* order 'K' was asked for"),
     "order R of columns": (TRANSPOSED, {"order": "R"}, r"strides\[1\] is 3, 1 was asked for by order 'R'"),
     "order R of one row": ({"strides": (2,)}, {"order": "R"}, r"strides\[0\] is 2, 1 was asked for by order 'R'"),
     "name of the argument": ({}, {"dtype": "int32", "name": "out"}, "^out: dtype is float64, int32 was asked for$"),
     "device": ({"device": (2, 1)}, {}, "device is cuda:1, memory that the CPU can read was asked for"),
     "device of a type": ({}, {"device": 2}, "device is cpu, cuda was asked for"),
     "device of an unknown type": ({}, {"device": 99}, "device is cpu, .*99.* was asked for"),
-    "alignment": (UNALIGNED, {}, "no multiple of the 8 bytes that were asked for"),
-    "more alignment": ({"byte_offset": 32}, {"alignment": 64}, "no multiple of the 64 bytes that were asked for"),
+    "alignment": (UNALIGNED, {}, "alignment to 8 bytes was asked for"),
+    "more alignment": ({"byte_offset": 32}, {"alignment": 64}, "alignment to 64 bytes was asked for"),
 }
 
 
@@ -121,7 +121,7 @@ def test_what_fits_is_taken_as_it_is_C9(form, came, want):
 def test_writable_rows_do_not_overlap_C9(pitch, overlaps):
     rows = Producer(shape=(2, 3), strides=(pitch, 1), byte_offset=64)
     if overlaps:
-        with pytest.raises(BufferError, match="strides repeat or interleave elements"):
+        with pytest.raises(BufferError, match="elements may share memory"):
             consume(rows, {"order": "R", "writable": 1})
     else:
         assert consume(rows, {"order": "R", "writable": 1}).strides == (pitch, 1)
@@ -130,18 +130,18 @@ def test_writable_rows_do_not_overlap_C9(pitch, overlaps):
 # ---- Requirements that make no sense: C9 ----
 
 CONTRADICTIONS = {
-    "shape without a rank": ({"shape": (1, 2)}, "ndim is 0, a rank, and a fixed one for shape, was wanted"),
-    "shape with a range": ({"ndim": 2, "max_ndim": 3, "shape": (1, 2)}, "ndim is 2, a rank, and a fixed one"),
-    "shape with a range from 0": ({"max_ndim": 3, "shape": (1, 2)}, "ndim is 0, a rank, and a fixed one"),
+    "shape without a rank": ({"shape": (1, 2)}, r"ndim is 0, a rank \(one fixed rank where shape is set\) was wanted"),
+    "shape with a range": ({"ndim": 2, "max_ndim": 3, "shape": (1, 2)}, r"ndim is 2, a rank \(one fixed rank"),
+    "shape with a range from 0": ({"max_ndim": 3, "shape": (1, 2)}, r"ndim is 0, a rank \(one fixed rank"),
     "a range upside down": ({"ndim": 3, "max_ndim": 2}, "max_ndim is 2, ndim or more was wanted"),
     "a negative range": ({"max_ndim": -1}, "max_ndim is -1"),
     "a negative range of scalars": ({"ndim": DLPACK_PY_SCALAR, "max_ndim": -1}, "max_ndim is -1"),
-    "a negative rank": ({"ndim": -2}, "ndim is -2, a rank, and"),
+    "a negative rank": ({"ndim": -2}, r"ndim is -2, a rank \(one"),
     "a small order": ({"order": "c"}, "order is 'c', 'C', 'F', 'A', 'K' or 'R' was wanted"),
     "an unknown order": ({"order": "Q"}, "order is 'Q'"),
     "an odd alignment": ({"alignment": 24}, "alignment is 24, a power of two was wanted"),
-    "a code in a list of dtypes": ({"dtypes": ("int8", 2, "int16")}, "dtype is 2, DLPACK_PY_FLOAT32 or the like was"),
-    "a code in place of a dtype": ({"dtype": 2}, "dtype is 2, DLPACK_PY_FLOAT32 or the like was wanted"),
+    "a code in a list of dtypes": ({"dtypes": ("int8", 2, "int16")}, "dtype is 2, a dtype such as"),
+    "a code in place of a dtype": ({"dtype": 2}, "dtype is 2, a dtype such as DLPACK_PY_FLOAT32 was wanted"),
 }
 
 
@@ -234,7 +234,7 @@ OVERLAPPING = {"broadcast": {"strides": (0,)}, "windows": {"shape": (4, 3), "str
 @pytest.mark.parametrize("came", OVERLAPPING.values(), ids=OVERLAPPING)
 def test_memory_that_overlaps_itself_is_refused_to_who_will_write_unless_that_is_fine_C9(form, came):
     options = DLPACK_PY_LEGACY_IS_WRITABLE
-    with pytest.raises(BufferError, match="repeat or interleave elements, writable memory was asked for"):
+    with pytest.raises(BufferError, match="elements may share memory, writable memory without overlap was asked for"):
         consume(Producer(form, **came), {"writable": 1, "options": options})
     consume(Producer(form, **came), {"writable": 1, "options": options | DLPACK_PY_OVERLAP_IS_FINE})
     consume(Producer(form, **came))
@@ -454,7 +454,7 @@ def test_a_buffer_of_foreign_byte_order_is_refused_unless_its_elements_are_bytes
 
 def test_a_buffer_whose_strides_are_no_multiple_of_its_items_is_refused_unless_it_has_one_P7():
     column = numpy.zeros(3, [("a", "i4"), ("b", "i1")])["a"]
-    with pytest.raises(BufferError, match=r"strides\[0\] is 5 bytes, no multiple of the 4"):
+    with pytest.raises(BufferError, match=r"strides\[0\] is 5 bytes, a multiple of 4"):
         consume(memoryview(column), {"options": DLPACK_PY_BUFFER_TOO})
     assert values(consume(memoryview(column[:1]), {"options": DLPACK_PY_BUFFER_TOO})) == [0]
 

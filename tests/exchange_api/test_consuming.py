@@ -535,7 +535,7 @@ def test_memory_comes_from_the_allocator_of_the_arguments_table():
 def test_memory_that_is_not_as_it_was_asked_for_is_refused_and_deleted_X8(fields):
     made = Made(**fields)
     hook("allocate", lambda ndim, extent, report: ctypes.addressof(made.managed))
-    with pytest.raises(BufferError, match="another tensor than it was asked for"):
+    with pytest.raises(BufferError, match="or has another dtype, shape or device type"):
         allocate_like(library()(), (5,))
     assert made.deleted == 1
 
@@ -686,7 +686,7 @@ Nowhere.__module__ = "a.module.that.does.not.exist"
 @pytest.mark.parametrize("like", [1, object(), Nowhere()], ids=lambda like: type(like).__name__)
 def test_a_library_without_from_dlpack_is_a_type_error_that_names_the_type(like):
     made = Made()
-    with pytest.raises(TypeError, match=f"no .*{type(like).__name__}.* can be made"):
+    with pytest.raises(TypeError, match=f"cannot make an object of .*{type(like).__name__}"):
         return_like(like, Holder(made.capsule()))
     assert made.deleted == 1
 
@@ -710,7 +710,7 @@ def test_one_class_may_stand_for_several_libraries():
         assert return_like(Wrapper(name), Holder(Made().capsule())) == name
     nothing = Wrapper("none")
     nothing.namespace = gc
-    with pytest.raises(TypeError, match="Wrapper.* can be made: its array namespace has no from_dlpack"):
+    with pytest.raises(TypeError, match="Wrapper.*: its array namespace has no from_dlpack"):
         return_like(nothing, Holder(Made().capsule()))
 
 
@@ -739,5 +739,5 @@ def test_a_result_that_the_author_spoilt_is_a_buffer_error():
 
 
 def test_a_borrowed_tensor_is_not_returned():
-    with pytest.raises(ValueError, match="owns nothing"):
+    with pytest.raises(ValueError, match="the view is empty or borrowed"):
         return_borrowed_like(dlarray.arange(1), dlarray.arange(3))

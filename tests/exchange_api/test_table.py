@@ -215,7 +215,7 @@ def test_a_borrowed_tensor_holds_nothing_and_has_strides_X3_D4():
 def test_what_a_borrowed_tensor_cannot_say_is_a_buffer_error_X3():
     a = matrix()
     a.setflags(writeable=False)
-    with pytest.raises(BufferError, match="read-only.*ask for an owned one"):
+    with pytest.raises(BufferError, match="read-only.*ask for a managed tensor"):
         call_borrowed(ARRAY, a)
     padded = Holder(Made(dtype=(17, 4, 1), flags=PADDED).capsule())
     with pytest.raises(BufferError, match="padded"):
@@ -226,7 +226,7 @@ def test_what_a_borrowed_tensor_cannot_say_is_a_buffer_error_X3():
 
 def test_the_options_of_an_offer_hold_by_the_table_too_D11():
     backwards = dlarray.arange(5)[::-1]
-    with pytest.raises(BufferError, match="a stride is negative"):
+    with pytest.raises(BufferError, match="negative strides are exported only as a copy"):
         call_owned(HOLDER, Holder(backwards, options=REFUSE_NEGATIVE))
     copied = Holder(backwards, options=COPY_NEGATIVE)
     assert dltensor.read(call_owned(HOLDER, copied)).strides == (1,)

@@ -144,7 +144,7 @@ def test_pinned_memory_that_was_let_go_is_not_looked_at_while_it_is_asked_for_ag
 def test_misaligned_elements_are_refused_by_address_or_copied_C9(misalign, versioned):
     made = three(versioned, misalign=misalign)
     capsule = made.capsule()
-    with pytest.raises(BufferError, match=f"data is at 0x{made.address:x}, which is no multiple of the 8 bytes"):
+    with pytest.raises(BufferError, match=f"data is at address 0x{made.address:x}, alignment to 8 bytes"):
         consume(capsule)
     assert stranger.name(capsule) == NAMES[versioned]
     array = dlarray.from_dlpack(capsule, copy=True)

@@ -47,7 +47,7 @@ def misleads(says):
 
 def is_misaligned(says, error):
     """As the error says (C9)."""
-    wanted = re.search(r"no multiple of the (\d+) bytes", str(error))
+    wanted = re.search(r"alignment to (\d+) bytes", str(error))
     return wanted is not None and (says["data"] + says["byte_offset"]) % int(wanted[1]) != 0
 
 
@@ -110,7 +110,7 @@ def test_what_is_no_table_of_ours_counts_as_absent_whoever_looks_X2(junk):
         assert check(a)
         holder = allocate_like(a, (5,))
         assert stranger.take(holder).says["shape"] == (5,)
-        with pytest.raises(TypeError, match="no .*Array.* can be made"):
+        with pytest.raises(TypeError, match="cannot make an object of .*Array"):
             return_like(a, holder)
     assert a.managed is None
 
@@ -459,7 +459,7 @@ def test_an_allocator_that_changes_the_prototype_changes_nothing_X8():
 
     made = five(shape=(1,))
     stranger.allocator_is(allocate)
-    with pytest.raises(BufferError, match="another tensor than it was asked for"):
+    with pytest.raises(BufferError, match="or has another dtype, shape or device type"):
         allocate_like(Array(), (5,))
     assert made.deleted == 1
 

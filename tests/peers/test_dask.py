@@ -78,7 +78,7 @@ def test_a_block_from_another_process_is_shared_or_refused_by_its_alignment_C9(c
 
     def take(block):
         if block.ctypes.data % block.itemsize:
-            with pytest.raises(BufferError, match=f"no multiple of the {block.itemsize} bytes"):
+            with pytest.raises(BufferError, match=f"alignment to {block.itemsize} bytes"):
                 dlarray.from_dlpack(block)
             assert dlarray.from_dlpack(block, copy=True).tolist() == block.tolist()
             return "refused"

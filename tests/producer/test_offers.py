@@ -484,7 +484,7 @@ STEAL = {VERSIONED: steal, LEGACY: steal_legacy}
 
 @both_forms
 def test_no_managed_tensor_gives_no_capsule(form):
-    with pytest.raises(BufferError, match="there is no managed tensor"):
+    with pytest.raises(BufferError, match="the managed tensor is NULL"):
         STEAL[form](0)
 
 
@@ -651,7 +651,7 @@ def test_a_copy_that_the_author_made_is_exported_in_place_and_says_so_P4(form, c
 
 
 def test_a_copy_that_the_author_made_is_refused_where_copy_is_false_P4():
-    with pytest.raises(BufferError, match="the data is a copy, and copy is False"):
+    with pytest.raises(BufferError, match="this producer made a copy of the data, and copy is False"):
         thing(is_copy=True).__dlpack__(copy=False)
 
 
@@ -660,7 +660,7 @@ def test_read_only_data_can_be_exported_as_a_copy_only_P3_P4(form):
     owner = thing(flags=READ_ONLY, options=DLPACK_PY_OFFER_COPY_READ_ONLY)
     says = dltensor.read(owner.__dlpack__(**ASK[form]))
     assert says.data != address and says.flags == (IS_COPIED if form == VERSIONED else None)
-    with pytest.raises(BufferError, match="read-only, which is exported as a copy only, and copy is False"):
+    with pytest.raises(BufferError, match="exports read-only data only as a copy, and copy is False"):
         owner.__dlpack__(copy=False, **ASK[form])
     writable = thing(options=DLPACK_PY_OFFER_COPY_READ_ONLY)
     assert dltensor.read(writable.__dlpack__(**ASK[form])).data == address
@@ -691,5 +691,5 @@ def test_a_copy_that_the_author_made_is_copied_where_its_strides_are_refused_D11
     fields = {"strides": (-1,), "byte_offset": 16, "options": DLPACK_PY_OFFER_REFUSE_NEGATIVE, "is_copy": True}
     says = dltensor.read(thing(**fields).__dlpack__(copy=True, max_version=(1, 0)))
     assert (says.strides, says.flags) == ((1,), IS_COPIED)
-    with pytest.raises(BufferError, match="copy=True would be"):
+    with pytest.raises(BufferError, match="ask with copy=True"):
         thing(**fields).__dlpack__(max_version=(1, 0))

@@ -323,7 +323,7 @@ def test_negative_strides_that_are_refused_in_place_go_to_the_cpu_as_a_copy_P5_D
     stream = sim.stream()
     array = platform.probe.Array((3,), (stream,), strides=(-1,), offset=2, options=platform.probe.REFUSE_NEGATIVE)
     sim.fill(stream, array.address, 7, 3)
-    with refused(sim, "a stride is negative"):
+    with refused(sim, "negative strides are exported only as a copy"):
         array.__dlpack__(stream=stream)
     assert array.__dlpack__(dl_device=(1, 0)) is not None
 
@@ -338,9 +338,9 @@ def test_64_streams_can_be_pending_S1(sim, platform):
         array.__dlpack__(stream=consumer)
         assert sum("EventRecord" in call for call in sim.calls()) == 64
     sim.check(consumer, array.address, 7, 8)
-    with refused(sim, "has 65 pending streams, 64 at most with a device", SystemError):
+    with refused(sim, "has 65 pending streams, at most 64 were wanted", SystemError):
         platform.probe.Array((8,), tuple(streams)).__dlpack__()
-    with refused(sim, "has 1 pending streams, 64 at most with a device, 0 without", SystemError):
+    with refused(sim, "has 1 pending streams, .*0 for an offer without a device", SystemError):
         platform.probe.Array((8,), tuple(streams[:1]), type=platform.PINNED, bare=True).__dlpack__()
 
 
@@ -478,7 +478,7 @@ def test_nothing_is_copied_of_nothing_P5(sim, platform):
 
 def test_copy_false_is_refused_where_the_host_cannot_read_P4_P5(sim, platform):
     array = platform.probe.Array((8,), sim.stream())
-    with refused(sim, "a device that the CPU cannot read, and goes to the CPU as a copy only, and copy is False"):
+    with refused(sim, "from this device to the CPU must be a copy, and copy is False"):
         array.__dlpack__(dl_device=CPU, copy=False)
 
 

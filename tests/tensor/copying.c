@@ -30,11 +30,11 @@ another_dtype_or_shape_is_refused_and_nothing_is_written(void)
         {DLPACK_PY_FLOAT32, 0, NULL},
     };
     static const char *const texts[] = {
-        "a copy from dtype float32 to int32: one dtype was wanted",
-        "a copy from dtype float32 to float16x2: one dtype was wanted",
-        "a copy from shape[0] 2 to 3: one shape was wanted",
-        "a copy from ndim 2 to 1: one shape was wanted",
-        "a copy from ndim 2 to 0: one shape was wanted",
+        "cannot copy dtype float32 to dtype int32, equal dtypes were wanted",
+        "cannot copy dtype float32 to dtype float16x2, equal dtypes were wanted",
+        "cannot copy shape[0] 2 to 3, equal shapes were wanted",
+        "cannot copy ndim 2 to 1, equal shapes were wanted",
+        "cannot copy ndim 2 to 0, equal shapes were wanted",
     };
     char *from = exactly(24);
     const DLTensor src = dlpack_py_cpu(from, DLPACK_PY_FLOAT32, 2, shape, NULL);
@@ -62,7 +62,7 @@ memory_that_the_cpu_cannot_read_is_refused_P7(void)
     device.data = check_unreadable();
     device.device.device_type = kDLCUDA;
     CHECK_NUMBER(dlpack_py_copy(&cpu, &device, 0, &error), -1);
-    CHECK(strcmp(error.text, "a copy from cuda:0 to cpu: memory that the CPU can read was wanted") == 0);
+    CHECK(strcmp(error.text, "cannot copy from cuda:0 to cpu, memory that the CPU can read was wanted") == 0);
     CHECK_NUMBER(dlpack_py_copy(&device, &cpu, 0, NULL), -1);
     device.data = values;
     device.device.device_type = kDLCUDAHost;

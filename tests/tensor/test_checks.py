@@ -94,7 +94,7 @@ def refusal(dtype=FLOAT32, shape=(), strides=None, data=NOWHERE, byte_offset=0, 
     return error and error[1]
 
 
-NO_BITS = "at least 1 bit (DLPACK_PY_FLOAT32 is a dtype, kDLFloat a code) was wanted"
+NO_BITS = "at least 1 bit (pass a dtype such as DLPACK_PY_FLOAT32, not a code such as kDLFloat) was wanted"
 
 
 @pytest.mark.parametrize(
@@ -361,7 +361,7 @@ def test_an_order_is_met_or_a_copy_would_mend_it_D5(strides, met):
         expected = dltensor.compact((2, 3)) if order in "CAR" else (1, 2)
         i = next((i for i in ((0, 1) if order == "F" else (1, 0)) if strides and strides[i] != expected[i]), 0)
         if text and order == "K":
-            assert text == "strides are compact in no order of the dimensions, order 'K' was asked for*"
+            assert text == "strides are not compact in any order of the dimensions, order 'K' was asked for*"
         elif text and strides:
             assert text == f"strides[{i}] is {strides[i]}, {expected[i]} was asked for by order '{order}'*"
 
@@ -374,7 +374,7 @@ NATURAL.update({(0, 12, 1): 1, (0, 24, 1): 1, FLOAT4: 1, (17, 4, 8): 1, (4, 16, 
 def test_an_alignment_is_that_of_the_numbers_unless_said_otherwise_C9(dtype):
     for offset, wish in itertools.product(range(32), [0, 1, 2, 8, 16]):
         alignment, address = wish or NATURAL[dtype], 48 * 100 + offset
-        text = f"data is at {address:#x}, which is no multiple of the {alignment} bytes that were asked for*"
+        text = f"data is at address {address:#x}, alignment to {alignment} bytes was asked for*"
         t = tensor(dtype, (), None, address - offset // 2, offset // 2)  # it is their sum that counts (D1)
         assert unmet(t, alignment=wish) == (text if address % alignment else None)
 
@@ -382,12 +382,13 @@ def test_an_alignment_is_that_of_the_numbers_unless_said_otherwise_C9(dtype):
 def test_alignment_is_not_asked_of_no_elements_nor_of_a_handle_D3():
     assert unmet(tensor(FLOAT64, (3, 0), None, NOWHERE + 1), alignment=256) is None
     assert unmet(two_by_three(data=NOWHERE + 1, device=(METAL, 0)), device=METAL, alignment=256) is None
-    assert unmet(two_by_three(data=NOWHERE + 1, device=(ROCM, 0)), device=ROCM).endswith("4 bytes that were asked for*")
+    assert unmet(two_by_three(data=NOWHERE + 1, device=(ROCM, 0)), device=ROCM).endswith("4 bytes was asked for*")
 
 
 def test_writable_refuses_read_only_and_what_cannot_say_C7():
     t, text = two_by_three(), "data is read-only, writable memory was asked for"
-    hint = "a legacy capsule cannot say: the option DLPACK_PY_LEGACY_IS_WRITABLE takes it as writable"
+    hint = "a legacy capsule has no read-only flag, and counts as read-only: "
+    hint += "the option DLPACK_PY_LEGACY_IS_WRITABLE accepts it as writable"
     assert unmet(t, WRITABLE, writable=1) is None
     assert unmet(t, READONLY, writable=1) == f"{text}*"
     assert unmet(t, READONLY, writable=1, options=LEGACY_IS_WRITABLE) == f"{text}*"
@@ -398,7 +399,7 @@ def test_writable_refuses_read_only_and_what_cannot_say_C7():
 @pytest.mark.parametrize("strides", [(0, 1), (1, 1), (2, -1)])
 def test_writable_refuses_memory_that_overlaps_itself_unless_it_is_fine_C9(strides):
     t = two_by_three(strides=strides)
-    text = "strides repeat or interleave elements, writable memory was asked for*"
+    text = "elements may share memory, writable memory without overlap was asked for*"
     assert unmet(t, writable=1) == text
     assert unmet(t, UNSAID, writable=1, options=LEGACY_IS_WRITABLE) == text
     assert unmet(t, writable=1, options=OVERLAP_IS_FINE) is None

@@ -421,7 +421,7 @@ def test_an_array_is_made_read_only_while_others_export_it_C7():
                 assert probe.borrow(a) == 6.0
                 try:
                     dlarray.from_dlpack(a.__dlpack__())
-                except BufferError as error:  # a legacy capsule cannot say so
+                except BufferError as error:  # a legacy capsule has no read-only flag so
                     assert "read-only" in str(error)
                 try:
                     a[4:] = 0.0  # nothing: whoever writes while others read has to agree with them
