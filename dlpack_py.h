@@ -1092,8 +1092,8 @@ typedef struct dlpack_py_stream {
     uintptr_t handle; /* of DLPACK_PY_STREAM_HANDLE */
 } dlpack_py_stream;
 
-/* Checks that a consumer may ask for this stream with data on this device (P6, S2, S3). CPU and pinned memory accept no
- * handle; devices other than CUDA and ROCm accept any handle. Returns 0, or -1 with ValueError. */
+/* Checks that a consumer may ask for this stream with data on this device (P6, S2, S3). CPU memory accepts no handle;
+ * devices other than CUDA and ROCm accept any handle. Returns 0, or -1 with ValueError. */
 DLPACK_PY_IMPL_RARE int
 dlpack_py_impl_check_stream(DLDevice device, const dlpack_py_stream *stream, dlpack_py_error *error)
 {
@@ -1103,15 +1103,15 @@ dlpack_py_impl_check_stream(DLDevice device, const dlpack_py_stream *stream, dlp
     if (stream->kind != DLPACK_PY_STREAM_HANDLE)
         return 0;
     switch ((int32_t)device.device_type) {
-    case kDLCPU:
-    case kDLCUDAHost:
-    case kDLROCMHost: wanted = "None (or -1)"; break;
+    case kDLCPU: wanted = "None (or -1)"; break;
     case kDLCUDA:
+    case kDLCUDAHost:
     case kDLCUDAManaged:
         if (stream->handle == 0)
             wanted = "1 (legacy default), 2 (per-thread default) or a handle";
         break;
     case kDLROCM:
+    case kDLROCMHost:
         if (stream->handle == 1 || stream->handle == 2)
             wanted = "0 (default) or a handle";
         break;
@@ -1131,7 +1131,7 @@ typedef struct dlpack_py_work_stream {
 
 #define DLPACK_PY_CURRENT_DEVICE (-1) /* the device that is current on the calling thread */
 
-#define DLPACK_PY_MAX_PENDING 64 /* pending streams of a tensor, at most */
+#define DLPACK_PY_MAX_PENDING 8 /* pending streams of a tensor, at most */
 
 #define DLPACK_PY_ANY_DEVICE (-1)
 #define DLPACK_PY_SCALAR (-1)
@@ -1486,9 +1486,7 @@ typedef struct dlpack_py_offer {
     dlpack_py_embedded *embedded;   /* managed tensors in the owner, exported without an allocation; NULL: allocate */
     const dlpack_py_device *device; /* whose memory the data is in, or whose streams work on it; NULL: none */
     /* The streams on which work on the data may be queued. This work is done before the consumer's work, or before
-     * the host reads. Other threads run while the host waits: they must not move the data. With copy=True, work that is
-     * queued later on these streams runs after the copy. Without pending streams, free device memory only by a call
-     * that waits for the device. */
+     * the host reads. Other threads run while the host waits: they must not move the data. */
     const dlpack_py_work_stream *pending;
     size_t pending_count; /* DLPACK_PY_MAX_PENDING at most */
 } dlpack_py_offer;
@@ -2353,9 +2351,8 @@ struct dlpack_py_device {
     /* Make data that is exported in place ready: for the stream of the request (S1), or for the CPU (S10). Returns 0
      * or -1. */
     int (*make_ready)(const dlpack_py_offer *offer, const dlpack_py_request *request, const dlpack_py_plan *plan);
-    /* Make the copy that the plan asks for, behind the pending work. Returns an export of the plan's form, or NULL. */
-    dlpack_py_impl_export *(*copy)(const dlpack_py_offer *offer, const dlpack_py_request *request,
-                                   const dlpack_py_plan *plan);
+    /* Make a copy on the CPU, behind the pending work. Returns an export of the plan's form, or NULL. */
+    dlpack_py_impl_export *(*copy)(const dlpack_py_offer *offer, const dlpack_py_plan *plan);
     /* dlpack_py_impl_fetch for a consumer with a stream of this device (C4). */
     int (*fetch)(dlpack_py_impl_producer *producer, const dlpack_py_impl_terms *terms, dlpack_py_view *v);
     /* Order the consumer's stream after the stream of an exchange table, for a view that was taken by it (X4).
@@ -2598,7 +2595,7 @@ dlpack_py_impl_plan_general(const dlpack_py_offer *offer, const dlpack_py_reques
     if (why != NULL && request->copy == DLPACK_PY_COPY_NEVER)
         return DLPACK_PY_IMPL_REFUSE(error, "%s, and copy is False", why);
     plan->copy = plan->copy || why != NULL;
-    if (plan->copy && plan->device.device_type != kDLCPU && !dlpack_py_impl_is_on(offer->device, plan->device)) /* P8 */
+    if (plan->copy && plan->device.device_type != kDLCPU) /* P8 */
         return DLPACK_PY_IMPL_REFUSE(error, "a copy of data on %s is made on the CPU: ask with dl_device=(1, 0)",
                                      dlpack_py_device_text(plan->device, came));
     if (plan->form == DLPACK_PY_VERSIONED)
@@ -2650,7 +2647,7 @@ dlpack_py_impl_plan(const dlpack_py_offer *offer, const dlpack_py_request *reque
 /* Makes the copy of a plan, behind the pending work. Returns a managed tensor of the plan's form, or NULL with an
  * exception. */
 DLPACK_PY_IMPL_RARE void *
-dlpack_py_impl_export_copy(const dlpack_py_offer *offer, const dlpack_py_request *request, const dlpack_py_plan *plan)
+dlpack_py_impl_export_copy(const dlpack_py_offer *offer, const dlpack_py_plan *plan)
 {
     int64_t strides[DLPACK_PY_MAX_NDIM];
     DLTensor t = *offer->tensor, *to;
@@ -2660,7 +2657,7 @@ dlpack_py_impl_export_copy(const dlpack_py_offer *offer, const dlpack_py_request
     Py_INCREF(offer->owner); /* other threads may run meanwhile */
     dlpack_py_impl_count(offer->exports, 1);
     if (!dlpack_py_is_cpu_readable(t.device) || offer->pending_count > 0) {
-        e = offer->device->copy(offer, request, plan);
+        e = offer->device->copy(offer, plan);
     }
     else if ((e = dlpack_py_impl_copy_new(&t, offer->flags, plan->form, 'C', 0, &error)) == NULL) {
         (void)dlpack_py_raise(&error);
@@ -2684,14 +2681,14 @@ dlpack_py_impl_export_embedded(const dlpack_py_offer *offer, const dlpack_py_pla
 /* Exports an offer as planned. For data in place, the caller then calls dlpack_py_device.make_ready. Returns a managed
  * tensor of the plan's form, owned by the caller, or NULL with MemoryError, BufferError or RuntimeError. */
 static inline void *
-dlpack_py_impl_export_offer(const dlpack_py_offer *offer, const dlpack_py_request *request, const dlpack_py_plan *plan)
+dlpack_py_impl_export_offer(const dlpack_py_offer *offer, const dlpack_py_plan *plan)
 {
     dlpack_py_impl_export *e;
     dlpack_py_impl_gate *gate;
     void *embedded;
 
     if (plan->copy)
-        return dlpack_py_impl_export_copy(offer, request, plan);
+        return dlpack_py_impl_export_copy(offer, plan);
     if (offer->embedded != NULL && (embedded = dlpack_py_impl_export_embedded(offer, plan)) != NULL)
         return embedded;
     gate = dlpack_py_impl_gate_get();
@@ -2720,8 +2717,7 @@ dlpack_py_answer(const dlpack_py_offer *offer, const dlpack_py_request *request)
     PyObject *capsule;
     void *managed;
 
-    if (dlpack_py_impl_plan(offer, request, &plan) < 0 ||
-        (managed = dlpack_py_impl_export_offer(offer, request, &plan)) == NULL)
+    if (dlpack_py_impl_plan(offer, request, &plan) < 0 || (managed = dlpack_py_impl_export_offer(offer, &plan)) == NULL)
         return NULL;
     capsule = dlpack_py_capsule_steal(managed, plan.form);
     /* Called last, because the order of streams cannot be undone. */
@@ -3098,14 +3094,15 @@ dlpack_py_impl_call_again(dlpack_py_impl_producer *producer, unsigned pass, cons
 }
 
 /* Checks that the tensor is on the device that __dlpack_device__ returned: the keywords of the call depended on that
- * device (C4). Returns 0, or -1 with BufferError. */
+ * device (C4). Pinned memory may be exported as CPU memory, as PyTorch does. Returns 0, or -1 with BufferError. */
 DLPACK_PY_IMPL_RARE int
 dlpack_py_impl_check_announced(const DLTensor *t, const DLDevice *announced, dlpack_py_error *error)
 {
     char came_text[DLPACK_PY_TEXT_SIZE], announced_text[DLPACK_PY_TEXT_SIZE];
 
-    if (announced->device_type == t->device.device_type &&
-        (announced->device_id == t->device.device_id || dlpack_py_is_cpu_readable(t->device))) /* D9 */
+    if (announced->device_type == t->device.device_type
+            ? announced->device_id == t->device.device_id || dlpack_py_is_cpu_readable(t->device) /* D9 */
+            : t->device.device_type == kDLCPU && dlpack_py_is_cpu_readable(*announced))
         return 0;
     return DLPACK_PY_IMPL_REFUSE(error, "device is %s, but __dlpack_device__ returned %s",
                                  dlpack_py_device_text(t->device, came_text),
@@ -4218,7 +4215,7 @@ dlpack_py_impl_table_export(const dlpack_py_exchange *x, const dlpack_py_offer *
     void *managed = NULL;
 
     if (dlpack_py_impl_table_plan(x, offer, &request, &plan) == 0)
-        managed = dlpack_py_impl_export_offer(offer, &request, &plan);
+        managed = dlpack_py_impl_export_offer(offer, &plan);
     if (managed == NULL || plan.copy || offer->pending_count == 0 ||
         offer->device->make_ready(offer, &request, &plan) == 0)
         return (DLManagedTensorVersioned *)managed;

@@ -1,12 +1,11 @@
-/* dlpack_rocm.h - the ROCm side of dlpack_py.h: streams, copies, what device memory is on
+/* dlpack_rocm.h - ROCm for dlpack_py.h: streams, copies to the host, the device of a pointer
  * Copyright (c) 2026 the dlpack_py authors
  * SPDX-License-Identifier: MIT
  * The full licence stands at the end of dlpack_py.h.
  *
- * Needs the headers and the library of the HIP runtime, 5.2 or newer, and no hipcc; HIP's
- * headers want __HIP_PLATFORM_AMD__ defined. With DLPACK_PY_NO_PYTHON it is for C
- * libraries, without its last section. The same as dlpack_cuda.h, but for what ROCm has
- * otherwise: numbers of streams (S3), and no name for managed memory.
+ * Needs the headers and the library of the HIP runtime, 5.2 or newer, with __HIP_PLATFORM_AMD__ defined. Needs no
+ * hipcc. With DLPACK_PY_NO_PYTHON the file ends after section 2. It is as dlpack_cuda.h, except for the handles of
+ * streams (S3) and for managed memory, which has no DLDeviceType of its own.
  *
  * Synopsis
  *
@@ -37,7 +36,7 @@
  *           return NULL;
  *       launch_scale(dlpack_py_data(&v), v.tensor.shape[0], stream);
  *       if (dlpack_rocm_release(&v, stream) < 0) {
- *           if (v.managed != NULL)                            // in a capture: v is still ours
+ *           if (v.managed != NULL)                            // in a graph capture: v is unchanged
  *               keep_as_long_as_the_graph(module, &v);
  *           return NULL;
  *       }
@@ -90,15 +89,15 @@
 
 /* ---- 1 The runtime's functions ------------------------------------------ */
 
-/* hipErrorStreamCapture...: what a graph capture forbids. */
+/* hipErrorStreamCapture...: errors of a graph capture. */
 static inline int
 dlpack_rocm_impl_is_capture_error(hipError_t status)
 {
     return (int)status >= 900 && (int)status <= 908;
 }
 
-/* A failure becomes *error and is read away: the next launch check, of any library in the
- * process, would take it for its own (S9). */
+/* Turns a failed status into *error, and reads the runtime's last error away: the next check of another library in the
+ * process must not find it (S9). */
 static inline int
 dlpack_rocm_impl_check(hipError_t status, const char *call, dlpack_py_error *error)
 {
@@ -114,6 +113,8 @@ dlpack_rocm_impl_check(hipError_t status, const char *call, dlpack_py_error *err
     return dlpack_py_impl_fail(error, code, "%s: %s, %s", call, hipGetErrorName(status), hipGetErrorString(status));
 }
 
+#define DLPACK_ROCM_IMPL_CALL(function, arguments, error) dlpack_rocm_impl_check(function arguments, #function, error)
+
 static inline hipStream_t
 dlpack_rocm_impl_handle(uintptr_t stream)
 {
@@ -128,7 +129,7 @@ static inline int
 dlpack_rocm_impl_get_device(int32_t *id, dlpack_py_error *error)
 {
     int current = 0;
-    const int failed = dlpack_rocm_impl_check(hipGetDevice(&current), "hipGetDevice", error);
+    const int failed = DLPACK_ROCM_IMPL_CALL(hipGetDevice, (&current), error);
     *id = current;
     return failed;
 }
@@ -136,7 +137,7 @@ dlpack_rocm_impl_get_device(int32_t *id, dlpack_py_error *error)
 static inline int
 dlpack_rocm_impl_set_device(int32_t id, dlpack_py_error *error)
 {
-    return dlpack_rocm_impl_check(hipSetDevice(id), "hipSetDevice", error);
+    return DLPACK_ROCM_IMPL_CALL(hipSetDevice, (id), error);
 }
 
 static inline int
@@ -144,8 +145,7 @@ dlpack_rocm_impl_is_capturing(uintptr_t stream, int *capturing, dlpack_py_error 
 {
     hipStreamCaptureStatus status = hipStreamCaptureStatusNone;
 
-    if (dlpack_rocm_impl_check(hipStreamIsCapturing(dlpack_rocm_impl_handle(stream), &status), "hipStreamIsCapturing",
-                               error) < 0)
+    if (DLPACK_ROCM_IMPL_CALL(hipStreamIsCapturing, (dlpack_rocm_impl_handle(stream), &status), error) < 0)
         return -1;
     *capturing = status != hipStreamCaptureStatusNone;
     return status != hipStreamCaptureStatusInvalidated
@@ -172,13 +172,12 @@ dlpack_rocm_impl_exchange_capture_mode(int *mode, dlpack_py_error *error)
 {
     const int wanted = *mode;
     hipStreamCaptureMode exchanged = (hipStreamCaptureMode)wanted;
-    const int failed = dlpack_rocm_impl_check(hipThreadExchangeStreamCaptureMode(&exchanged),
-                                              "hipThreadExchangeStreamCaptureMode", error);
+    const int failed = DLPACK_ROCM_IMPL_CALL(hipThreadExchangeStreamCaptureMode, (&exchanged), error);
     *mode = (int)exchanged;
     return failed;
 }
 
-/* hipErrorNotReady is an answer, and is read away like an error. */
+/* Reads the status of a query. hipErrorNotReady means "not done"; it is read away like an error. */
 static inline int
 dlpack_rocm_impl_check_query(hipError_t status, const char *call, int *done, dlpack_py_error *error)
 {
@@ -196,28 +195,29 @@ dlpack_rocm_impl_is_done(uintptr_t stream, int *done, dlpack_py_error *error)
 }
 
 static inline int
-dlpack_rocm_impl_event_is_done(void *event, int *done, dlpack_py_error *error)
+dlpack_rocm_impl_event_is_done(void *event)
 {
     const hipError_t status = hipEventQuery((hipEvent_t)event);
-    const int failed = dlpack_rocm_impl_check_query(status, "hipEventQuery", done, error);
-    /* Either the question was wrong (in a capture; in a forked child), or the context is lost. */
-    if (failed && !dlpack_rocm_impl_is_capture_error(status) && status != hipErrorNotInitialized)
-        *done = 1;
-    return failed;
+    dlpack_py_error ignored;
+    int done;
+
+    if (dlpack_rocm_impl_check_query(status, "hipEventQuery", &done, &ignored) == 0)
+        return done;
+    /* The query was not allowed (in a capture, or in a forked child), or else the context is lost. */
+    return !dlpack_rocm_impl_is_capture_error(status) && status != hipErrorNotInitialized;
 }
 
 static inline int
 dlpack_rocm_impl_synchronize(uintptr_t stream, dlpack_py_error *error)
 {
-    return dlpack_rocm_impl_check(hipStreamSynchronize(dlpack_rocm_impl_handle(stream)), "hipStreamSynchronize", error);
+    return DLPACK_ROCM_IMPL_CALL(hipStreamSynchronize, (dlpack_rocm_impl_handle(stream)), error);
 }
 
 static inline int
 dlpack_rocm_impl_event_create(void **event, dlpack_py_error *error)
 {
     hipEvent_t made = NULL;
-    const int failed =
-        dlpack_rocm_impl_check(hipEventCreateWithFlags(&made, hipEventDisableTiming), "hipEventCreateWithFlags", error);
+    const int failed = DLPACK_ROCM_IMPL_CALL(hipEventCreateWithFlags, (&made, hipEventDisableTiming), error);
     if (!failed)
         *event = made;
     return failed;
@@ -233,22 +233,13 @@ dlpack_rocm_impl_event_destroy(void *event)
 static inline int
 dlpack_rocm_impl_event_record(void *event, uintptr_t stream, dlpack_py_error *error)
 {
-    const hipError_t status = hipEventRecord((hipEvent_t)event, dlpack_rocm_impl_handle(stream));
-    const int failed = dlpack_rocm_impl_check(status, "hipEventRecord", error);
-    return status == hipErrorInvalidHandle || status == hipErrorContextIsDestroyed ? 1 : failed;
+    return DLPACK_ROCM_IMPL_CALL(hipEventRecord, ((hipEvent_t)event, dlpack_rocm_impl_handle(stream)), error);
 }
 
 static inline int
 dlpack_rocm_impl_wait(uintptr_t stream, void *event, dlpack_py_error *error)
 {
-    return dlpack_rocm_impl_check(hipStreamWaitEvent(dlpack_rocm_impl_handle(stream), (hipEvent_t)event, 0),
-                                  "hipStreamWaitEvent", error);
-}
-
-static inline int
-dlpack_rocm_impl_allocate(void **data, size_t size, uintptr_t stream, dlpack_py_error *error)
-{
-    return dlpack_rocm_impl_check(hipMallocAsync(data, size, dlpack_rocm_impl_handle(stream)), "hipMallocAsync", error);
+    return DLPACK_ROCM_IMPL_CALL(hipStreamWaitEvent, (dlpack_rocm_impl_handle(stream), (hipEvent_t)event, 0), error);
 }
 
 static inline int
@@ -257,37 +248,20 @@ dlpack_rocm_impl_copy(void *dst, size_t dst_pitch, const void *src, size_t src_p
 {
     const hipStream_t handle = dlpack_rocm_impl_handle(stream);
     if (rows == 1)
-        return dlpack_rocm_impl_check(hipMemcpyAsync(dst, src, width, hipMemcpyDefault, handle), "hipMemcpyAsync",
-                                      error);
-    return dlpack_rocm_impl_check(
-        hipMemcpy2DAsync(dst, dst_pitch, src, src_pitch, width, rows, hipMemcpyDefault, handle), "hipMemcpy2DAsync",
-        error);
+        return DLPACK_ROCM_IMPL_CALL(hipMemcpyAsync, (dst, src, width, hipMemcpyDefault, handle), error);
+    return DLPACK_ROCM_IMPL_CALL(hipMemcpy2DAsync,
+                                 (dst, dst_pitch, src, src_pitch, width, rows, hipMemcpyDefault, handle), error);
 }
 
-static inline int
-dlpack_rocm_impl_free_async(void *data, uintptr_t stream, dlpack_py_error *error)
-{
-    return dlpack_rocm_impl_check(hipFreeAsync(data, dlpack_rocm_impl_handle(stream)), "hipFreeAsync", error);
-}
-
-static inline int
-dlpack_rocm_impl_free_now(void *data, dlpack_py_error *error)
-{
-    return dlpack_rocm_impl_check(hipFree(data), "hipFree", error);
-}
-
-/* The functions of HIP, for the functions of dlpack_device.h: dlpack_device_order, dlpack_device_collect, ...
- * Its events are those of this source file. */
+/* The functions of the runtime, for dlpack_device.h. Each source file has its own list of waiting tensors. */
 static inline const dlpack_device_runtime *
 dlpack_rocm_runtime(void)
 {
-    static dlpack_device_events events;
-    static const dlpack_device_runtime rocm = {
-        10, /* kDLROCM */
-        0,  /* managed memory has no name of its own */
-        0,  /* the default stream */
-        2,  /* hipStreamPerThread */
-        &events,
+    static dlpack_device_list waiting;
+    static const dlpack_device_runtime runtime = {
+        0, /* the default stream */
+        2, /* hipStreamPerThread */
+        &waiting,
         dlpack_rocm_impl_get_device,
         dlpack_rocm_impl_set_device,
         dlpack_rocm_impl_is_capturing,
@@ -300,19 +274,16 @@ dlpack_rocm_runtime(void)
         dlpack_rocm_impl_event_record,
         dlpack_rocm_impl_event_is_done,
         dlpack_rocm_impl_wait,
-        dlpack_rocm_impl_allocate,
-        dlpack_rocm_impl_free_async,
-        dlpack_rocm_impl_free_now,
         dlpack_rocm_impl_copy,
     };
-    return &rocm;
+    return &runtime;
 }
 
 /* ---- 2 Streams and memory ----------------------------------------------- */
 
-/* A stream as it crosses the protocol (S3): the default one is 0, by whatever name. One
- * per thread (2), which is NULL in a file that is compiled for per-thread default streams,
- * orders as a producer's, and is refused as a consumer's. */
+/* The handle of a stream as it crosses the protocol (S3): 0 is the default stream. The per-thread default stream (2;
+ * NULL in a file that is compiled for per-thread default streams) can be a producer's; a consumer with it is refused.
+ * */
 static inline uintptr_t
 dlpack_rocm_stream(hipStream_t stream)
 {
@@ -323,7 +294,7 @@ dlpack_rocm_stream(hipStream_t stream)
     return (uintptr_t)stream == 1 ? 0 : (uintptr_t)stream; /* 1: hipStreamLegacy, of newer versions */
 }
 
-/* The same with the number of the device that it is on. */
+/* A stream with the id of its device, as pending work of an offer. */
 static inline dlpack_py_work_stream
 dlpack_rocm_work_stream(hipStream_t stream, int32_t device_id)
 {
@@ -333,12 +304,12 @@ dlpack_rocm_work_stream(hipStream_t stream, int32_t device_id)
     return work;
 }
 
-/* Put what will be queued on one stream after all that was queued on another.
+/* Order work that will be queued on a stream after all work that is queued on another stream.
  *
- * before, before_device   a stream and the number of its device
- * after, after_device     likewise
+ * before, before_device   the other stream, and the id of its device
+ * after, after_device     the stream that waits, and the id of its device
  *
- * Returns 0, or -1 with *error filled, as dlpack_device_order does.
+ * Returns as dlpack_device_order. A caller that holds the GIL releases it around the call.
  */
 static inline int
 dlpack_rocm_order(hipStream_t before, int32_t before_device, hipStream_t after, int32_t after_device,
@@ -348,10 +319,10 @@ dlpack_rocm_order(hipStream_t before, int32_t before_device, hipStream_t after, 
     return dlpack_device_order(dlpack_rocm_runtime(), &first, 1, dlpack_rocm_work_stream(after, after_device), error);
 }
 
-/* Which device is memory on? Ask once, as an array is made.
+/* Find the device of memory. Ask once, when an array is made. A caller that holds the GIL releases it around the call.
  *
- * device   out: kDLROCM with its number, also for managed memory; kDLROCMHost, which has
- *          none (D9); kDLCPU for what the runtime never saw, and where there is no device
+ * device   out: kDLROCM with an id, also for managed memory; kDLROCMHost with id 0 (D9); kDLCPU for memory
+ *          that the runtime does not know, and where there is no driver
  *
  * Returns 0, or -1 with RuntimeError in *error.
  */
@@ -382,7 +353,7 @@ dlpack_rocm_find_device(const void *pointer, DLDevice *device, dlpack_py_error *
     return 0;
 }
 
-/* Describes memory of a device, as dlpack_py_cpu does the host's. */
+/* Describe memory of a device, as dlpack_py_cpu describes memory of the CPU. */
 static inline DLTensor
 dlpack_rocm_tensor(void *data, int32_t device_id, uint32_t dtype, int32_t ndim, const int64_t *shape,
                    const int64_t *strides)
@@ -390,14 +361,6 @@ dlpack_rocm_tensor(void *data, int32_t device_id, uint32_t dtype, int32_t ndim, 
     DLTensor t = dlpack_py_cpu(data, dtype, ndim, shape, strides);
     t.device = dlpack_py_impl_device(10, device_id);
     return t;
-}
-
-/* Give the events that this file keeps back to the runtime, while nobody orders, consumes
- * or lets go: see dlpack_device_free_events. */
-static inline void
-dlpack_rocm_free_events(void)
-{
-    dlpack_device_free_events(dlpack_rocm_runtime());
 }
 
 #if defined(__cplusplus) && defined(__GNUC__)
@@ -411,7 +374,7 @@ dlpack_rocm_free_events(void)
 #if defined(DLPACK_PY_PROTOCOL_LAYER) && !defined(DLPACK_ROCM_PROTOCOL_LAYER) && !DLPACK_ROCM_IMPL_MISSING
 #define DLPACK_ROCM_PROTOCOL_LAYER
 
-/* What the device of a dlpack_py_offer is, and dlpack_device_consume takes. */
+/* The operations: the device of a dlpack_py_offer, and an argument of dlpack_device_consume. */
 static inline const dlpack_py_device *
 dlpack_rocm_operations(void)
 {
@@ -421,40 +384,30 @@ dlpack_rocm_operations(void)
 
 /* dlpack_rocm_produce: answer a call of __dlpack__ for data of a device.
  *
- * t        on a device (dlpack_rocm_tensor), or pinned memory, which has no number (D9):
- *          its device_id then is that of the stream's device
- * stream   where work on the data may be queued, on the data's device. The consumer's stream
- *          is ordered after it, and the host waits only where it will read (P5, S1, S10):
- *          other Python threads run meanwhile, and the data has to stay where it is
+ * t        on a device (dlpack_rocm_tensor), or pinned or managed memory, whose device_id is the id of the device that
+ *          the stream is on
+ * stream   work on the data may be pending on it. The consumer's stream is ordered after it. The host waits only where
+ *          the CPU will read the data (P5, S1, S10); other threads run meanwhile, and the data must stay where it is
  *
- * Otherwise as dlpack_py_produce, and RuntimeError for what the runtime reports. For several
- * streams, none, or stream=None without an order: dlpack_py_offer, with
- * dlpack_rocm_operations() as its device.
+ * Returns as dlpack_py_produce, and NULL with RuntimeError for an error of the runtime. A copy is made on the CPU only:
+ * copy=True without dl_device=(1, 0) is BufferError. For several pending streams or none, for stream=None without an
+ * order, and for a copy on the device by the author: dlpack_py_answer, with dlpack_rocm_operations() in the offer.
  */
 static inline PyObject *
 dlpack_rocm_produce(PyObject *owner, const DLTensor *t, uint64_t flags, hipStream_t stream, PyObject *const *args,
                     Py_ssize_t nargs, PyObject *kwnames)
 {
-    dlpack_py_request request;
-    dlpack_py_offer offer = dlpack_py_offer_make(owner, t, flags);
-    const dlpack_py_work_stream pending = dlpack_rocm_work_stream(stream, t->device.device_id);
-
-    offer.device = dlpack_rocm_operations();
-    offer.pending = &pending;
-    offer.pending_count = 1;
-    if (dlpack_py_parse_request(args, nargs, kwnames, &request) < 0)
-        return NULL;
-    return dlpack_py_answer(&offer, &request);
+    return dlpack_device_impl_produce(owner, t, flags, dlpack_rocm_operations(),
+                                      dlpack_rocm_work_stream(stream, t->device.device_id), args, nargs, kwnames);
 }
 
-/* dlpack_rocm_consume: take the tensor that obj offers, to work on it on a stream.
+/* dlpack_rocm_consume: take the tensor that obj offers, for work on a stream.
  *
- * want     NULL: anything on a ROCm device; a device of 0 is kDLROCM here
- * stream   the consumer's, which is ordered after the producer's work: of the data's device,
- *          as a rule (v->tensor.device.device_id). NULL is the default stream of that device:
- *          make it current to launch there
+ * want     the requirements, with a device of 0 for kDLROCM; NULL: any tensor on a ROCm device
+ * stream   the consumer's. It is ordered after the producer's work. NULL is the default stream of the data's device:
+ *          make that device (v->tensor.device.device_id) current to launch work
  *
- * Returns as dlpack_py_consume, and -1 with RuntimeError for what the runtime reports.
+ * Returns as dlpack_py_consume, and -1 with RuntimeError for an error of the runtime.
  */
 static inline int
 dlpack_rocm_consume(PyObject *obj, const dlpack_py_want *want, hipStream_t stream, dlpack_py_view *v)
@@ -462,7 +415,7 @@ dlpack_rocm_consume(PyObject *obj, const dlpack_py_want *want, hipStream_t strea
     return dlpack_device_consume(obj, dlpack_rocm_operations(), dlpack_rocm_stream(stream), want, v);
 }
 
-/* Of the current device, for memory that has no number. */
+/* The stream, on the device of a view. Pinned and managed memory have no device id: the current device. */
 static inline dlpack_py_work_stream
 dlpack_rocm_impl_stream_at(const dlpack_py_view *v, hipStream_t stream)
 {
@@ -470,13 +423,11 @@ dlpack_rocm_impl_stream_at(const dlpack_py_view *v, hipStream_t stream)
     return dlpack_rocm_work_stream(stream, on_device ? v->tensor.device.device_id : DLPACK_PY_CURRENT_DEVICE);
 }
 
-/* Let go of a view while work on its tensor is queued on a stream of its device; for
- * pinned memory, of the current one. What cannot be remembered is waited for. Needs a
- * thread state. For a stream of another device: dlpack_device_release.
+/* Release a view while work on its tensor is queued on a stream of its device, or of the current device for pinned and
+ * managed memory. Needs a thread state. For a stream of another device: dlpack_device_release.
  *
- * Returns 0; -1 with BufferError where the stream captures a graph, and v is the caller's
- * as before; -1 with RuntimeError where the runtime fails, and v is released, for no work
- * of it goes on, unless a capture has begun meanwhile: v->managed tells.
+ * Returns 0, or -1 with an exception: BufferError where the stream captures a graph, and v is unchanged (v->managed is
+ * not NULL): keep it as long as the graph; RuntimeError where the runtime failed, and v is released.
  */
 static inline int
 dlpack_rocm_release(dlpack_py_view *v, hipStream_t stream)
@@ -484,8 +435,8 @@ dlpack_rocm_release(dlpack_py_view *v, hipStream_t stream)
     return dlpack_device_impl_release_or_wait(dlpack_rocm_runtime(), dlpack_rocm_impl_stream_at(v, stream), v);
 }
 
-/* The same in tp_dealloc: an exception in flight stays, one of ours is told as unraisable,
- * and where the stream captures a graph the tensor leaks, for the graph will use it. */
+/* dlpack_rocm_release for tp_dealloc: keeps the exception in flight and reports an error as unraisable. Where the
+ * stream captures a graph the tensor is leaked, because the graph will use it. */
 static inline void
 dlpack_rocm_release_unraisable(dlpack_py_view *v, hipStream_t stream)
 {

@@ -97,6 +97,5 @@ main(void)
     printf("host time of one order, the least of %d rounds of %d\n", ROUNDS, CALLS);
     for (way = 0; way < WAYS; way++)
         printf("%-32s %8.1f ns %6.2f\n", ways[way].name, least[way], least[way] / least[0]);
-    dlpack_cuda_free_events();
     return 0;
 }

@@ -227,10 +227,12 @@ typedef struct Image {{
 
 void launch(void *data, cudaStream_t stream);
 
+PyObject *image_copy(Image *im);
+
 {0}
 PyMethodDef methods[] = {{DLPACK_PY_METHODS(image_dlpack, image_dlpack_device), {{NULL, NULL, 0, NULL}}}};
-{2}
-{4}
+{3}
+{5}
 void (*const dealloc)(PyObject *) = image_dealloc;
 const dlpack_py_exchange *const table = &image_table;
 
@@ -246,10 +248,18 @@ PyObject *produce(PyObject *self, Image *im, DLTensor t, PyObject *const *args, 
 {1}
 }}
 
+PyObject *produce_copy(Image *im, dlpack_py_offer offer, dlpack_py_request request);
+
+PyObject *produce_copy(Image *im, dlpack_py_offer offer, dlpack_py_request request)
+{{
+{2}
+return dlpack_py_answer(&offer, &request);
+}}
+
 PyObject *consume(PyObject *obj, dlpack_py_want wanted, cudaStream_t stream, Graph *graph)
 {{
     dlpack_py_view v;
-{3}
+{4}
     Py_RETURN_NONE;
 }}
 """

@@ -149,7 +149,7 @@ def test_every_macro_it_leaves_defined_has_its_prefix(tmp_path, name):
         change = re.match(r"#(define|undef) (\w+)", line)
         if here and change:
             (left.add if change[1] == "define" else left.discard)(change[2])
-    assert len(left) > 5
+    assert len(left) > 4
     others = {"PY_SSIZE_T_CLEAN"}  # which is for Python.h
     assert [macro for macro in left - others if not macro.startswith(f"{name.upper()}_")] == []
 
@@ -160,7 +160,7 @@ def test_every_name_it_defines_has_its_prefix(name):
     names = re.findall(r"^(\w+)\(", text, re.MULTILINE)
     names += re.findall(r"^} (\w+);", text, re.MULTILINE)
     names += re.findall(r"^(?:typedef )?(?:struct|union|enum) (\w+)", text, re.MULTILINE)
-    assert len(names) > 50
+    assert len(names) > 30
     # One is given to an old dlpack.h; one is what dlpack_device.h defines for dlpack_py.h to point to.
     others = {"DLManagedTensorVersioned", "dlpack_device_runtime"} if name == "dlpack_py" else set()
     assert [found for found in names if not found.startswith(f"{name}_") and found not in others] == []
@@ -169,7 +169,7 @@ def test_every_name_it_defines_has_its_prefix(name):
 @each_header
 def test_every_function_is_static_inline(name):
     functions = re.findall(r"^(.*)\n\w+\(", TEXTS[name], re.MULTILINE)
-    assert len(functions) > 50
+    assert len(functions) > 30
     assert [result for result in functions if not result.startswith(STATIC)] == []
 
 

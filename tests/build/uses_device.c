@@ -44,7 +44,6 @@ main(void)
     (void)print("copy_to_host", dlpack_device_copy_to_host(DEVICE(runtime)(), &to, &t, 0, &work, 1, &error), &error);
     if (!print("find_device", DEVICE(find_device)(values, &device, &error), &error))
         printf("on %s\n", dlpack_py_device_text(device, text));
-    DEVICE(free_events)();
     return 0;
 }
 

@@ -49,8 +49,6 @@ def gpu():
     waiting = gpu.probe.collect(), gpu.other.collect()
     error, device = gpu.last_error(), gpu.device
     gpu.runtime("SetDevice", 0)
-    gpu.probe.free_events()
-    gpu.other.free_events()
     assert (waiting, error, device) == ((0, 0), 0, 0)
 
 

@@ -44,26 +44,13 @@ def test_a_consumer_that_joined_has_to_be_joined_again_S6(gpu, streams):
     assert gpu.capturing(consumer) == NONE
 
 
-def test_after_a_capture_the_events_of_others_are_as_before_S6(gpu, streams):
-    producer, consumer = streams
-    array, result = gpu.array(producer), gpu.array(consumer)
-    array.__dlpack__(stream=consumer)
-    with gpu.capture(producer):
-        array.__dlpack__(stream=consumer)
-        result.__dlpack__(stream=producer)
-    gpu.fill_late(producer, array.address, 7)
-    array.__dlpack__(stream=consumer)
-    assert gpu.total(consumer, array.address) == 7 * SIZE
-
-
 def test_a_capturing_consumer_waits_for_nothing_outside_S6(gpu, streams):
     producer, consumer = streams
     array, result = gpu.array(producer), gpu.array(consumer)
     gpu.fill_late(producer, array.address, 7)
     with gpu.capture(consumer):
-        for keywords in ({}, {"copy": True}):
-            with refused(gpu, [consumer], "it cannot wait for work outside of it"):
-                array.__dlpack__(stream=consumer, **keywords)
+        with refused(gpu, [consumer], "cannot wait for the producer's work outside of it"):
+            array.__dlpack__(stream=consumer)
         array.__dlpack__(stream=-1)
         assert gpu.pending_in_capture(producer)  # the host has not waited
         gpu.fill(consumer, result.address, 3)
@@ -94,8 +81,8 @@ def test_the_default_stream_takes_no_part_in_a_capture_S6(gpu, streams):
         for keywords in ({}, {"stream": LEGACY}):
             with refused(gpu, [producer], "captures a graph, which the default stream cannot join"):
                 array.__dlpack__(**keywords)
-        with refused(gpu, [producer], "in which it cannot wait for the default stream"):
-            on_default.__dlpack__(stream=producer)
+        on_default.__dlpack__(stream=producer)  # an idle default stream is no reason to refuse
+        assert gpu.capturing(producer) == ACTIVE
 
 
 def test_the_default_stream_is_left_alone_while_a_blocking_one_captures_S6(gpu, streams):
@@ -134,21 +121,10 @@ def test_others_come_to_the_host_while_a_stream_captures_S6(gpu, streams):
 def test_nothing_is_let_go_of_on_a_capturing_stream_S6(gpu, streams):
     producer, consumer = streams
     view = gpu.probe.consume(gpu.array(producer), consumer)
-    with gpu.capture(consumer), refused(gpu, [consumer], "keep the tensor as long as the graph"):
+    with gpu.capture(consumer), refused(gpu, [consumer], "keep the view as long as the graph"):
         view.release_on(consumer)
     assert view.holds
     view.release_on(consumer)
-
-
-@pytest.mark.parametrize("on", ["this thread", "another thread", "a foreign thread"])
-def test_a_deleter_spoils_no_capture_S6(gpu, streams, on):
-    producer, consumer = streams
-    blocking = gpu.stream("blocking", flags=0)
-    taken = Taken(gpu.array(producer).__dlpack__(stream=consumer, copy=True))
-    gpu.synchronize(consumer)
-    with gpu.capture(blocking):
-        taken.delete_on(on)
-        assert gpu.capturing(blocking) == ACTIVE
 
 
 # ---- Captures of torch's ----
@@ -176,7 +152,7 @@ def test_torch_s_capture_has_no_wait_for_what_is_pending_outside_S6(gpu, torch):
         stream = torch.cuda.current_stream().cuda_stream
         with gpu.relaxed():
             gpu.fill_late(producer, array.address, 7)
-        with refused(gpu, [stream], "it cannot wait for work outside of it"):
+        with refused(gpu, [stream], "cannot wait for the producer's work outside of it"):
             torch.from_dlpack(array)
         counts.add_(1)
     graph.replay()

@@ -157,18 +157,6 @@ def test_rows_that_lie_apart_are_copied_to_the_host_P5(gpu, streams):
     taken.delete()
 
 
-def test_a_copy_on_the_gpu_is_made_on_the_consumer_s_stream_S8(gpu, streams):
-    producer, consumer = streams
-    array = gpu.array(producer)
-    gpu.fill_late(producer, array.address, 7)
-    taken = Taken(array.__dlpack__(stream=consumer, copy=True))
-    gpu.sum(consumer, taken.says.data)
-    assert gpu.pending(producer) and gpu.pending(consumer)
-    assert taken.says.data != array.address
-    assert gpu.answer(consumer) == 7 * SIZE
-    taken.delete()
-
-
 @pytest.mark.parametrize("kind", ["PINNED", "MANAGED"])
 def test_the_host_reads_pinned_and_managed_memory_when_the_work_is_done_S10(gpu, streams, kind):
     producer, _ = streams

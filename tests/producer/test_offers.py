@@ -336,19 +336,14 @@ def test_what_the_cpu_cannot_read_is_refused_by_the_name_of_its_device_P7(device
         owner.__dlpack__()
 
 
-@pytest.mark.parametrize("device", [CUDA_HOST, ROCM_HOST])
-def test_pinned_memory_takes_no_stream_P6(device):
-    for dl_device in (None, CPU):
-        thing(device=device).__dlpack__(stream=-1, dl_device=dl_device)
-        with pytest.raises(ValueError, match="stream is 5"):
-            thing(device=device).__dlpack__(stream=5, dl_device=dl_device)
-
-
-def test_managed_memory_takes_a_stream_unless_it_is_asked_for_as_the_cpus_P6():
-    owner = thing(device=CUDA_MANAGED)
-    owner.__dlpack__(stream=2**63 + 8)
-    with pytest.raises(ValueError, match="stream is 0"):
-        owner.__dlpack__(stream=0)
+@pytest.mark.parametrize("device, wrong", [(CUDA_HOST, 0), (CUDA_MANAGED, 0), (ROCM_HOST, 1)])
+def test_pinned_and_managed_memory_takes_a_stream_unless_it_is_asked_for_as_the_cpus_P6(device, wrong):
+    owner = thing(device=device)
+    for stream in (-1, 5, 2**63 + 8):
+        owner.__dlpack__(stream=stream)
+    owner.__dlpack__(stream=-1, dl_device=CPU)
+    with pytest.raises(ValueError, match=f"stream is {wrong}"):
+        owner.__dlpack__(stream=wrong)
     with pytest.raises(ValueError, match=str(2**63 + 8)):
         owner.__dlpack__(stream=2**63 + 8, dl_device=CPU)
 

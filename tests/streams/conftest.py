@@ -32,13 +32,12 @@ def platform(request):
 def sim(platform):
     """A machine without a past. What a driver would object to, and what is left over, fails the test."""
     sim = Simulation(platform)
+    sim.watch_gil()
     yield sim
     if sim.live("memory") > 0:  # of what holds itself
         gc.collect()
     sim.control("settle")
     assert (platform.probe.collect(), platform.other.collect()) == (0, 0)
-    platform.probe.free_events()
-    platform.other.free_events()
     left = {kind: sim.live(kind) for kind in ("event", "memory", "graph")}
     violations = sim.violations()
     sim.reset()

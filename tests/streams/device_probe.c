@@ -35,7 +35,7 @@ typedef RUNTIME(Error_t) status;
 #define SLOT(function) ((void *)(uintptr_t)(function))
 #define KEYWORDS(function) ((PyCFunction)(void (*)(void))(function))
 
-enum { MAX_RANK = 4, MAX_STREAMS = 70 };
+enum { MAX_RANK = 4, MAX_STREAMS = 10 };
 
 static stream_handle
 as_stream(PyObject *number)
@@ -55,6 +55,7 @@ typedef struct {
     stream_handle home; /* in whose order memory of the device comes and goes */
     int plain;          /* exported by dlpack_cuda_produce */
     int bare;           /* the offer names no device */
+    int copies;         /* makes the copy for copy=True */
     uint64_t flags;
     uint32_t options;
     PyObject *veto; /* called before anything is exported; NULL: none */
@@ -91,18 +92,23 @@ array_free(Array *self)
     return RUNTIME(Success);
 }
 
-/* Calls with the array's device current. */
+/* Calls with the array's device current, and without the GIL. */
 static status
 array_on_its_device(Array *self, status (*function)(Array *))
 {
     int current = 0;
-    status result = RUNTIME(GetDevice)(&current);
+    status result;
 
+    Py_BEGIN_ALLOW_THREADS
+    result = RUNTIME(GetDevice)(&current);
     if (result == RUNTIME(Success))
         result = RUNTIME(SetDevice)(self->device);
     if (result == RUNTIME(Success))
         result = function(self);
-    return RUNTIME(SetDevice)(current) == RUNTIME(Success) ? result : RUNTIME(ErrorInvalidDevice);
+    if (RUNTIME(SetDevice)(current) != RUNTIME(Success))
+        result = RUNTIME(ErrorInvalidDevice);
+    Py_END_ALLOW_THREADS
+    return result;
 }
 
 static int
@@ -148,15 +154,15 @@ parse_streams(Array *self, PyObject *streams)
 }
 
 /* Array(shape, streams=(), *, strides=None, size=0, offset=0, dtype=UINT8, type=DEVICE, device=0, options=0, flags=0,
- * veto=None, bare=False): size bytes of memory, those of the shape by default, of which the first element is at offset.
+ * veto=None, bare=False, copies=False): size bytes of memory, those of the shape by default, of which the first element is at offset.
  *
  * streams   a handle: exported by dlpack_cuda_produce; a tuple, of handles or (handle, number of the device): by what
  *           an offer can say */
 static PyObject *
 array_new(PyTypeObject *type, PyObject *args, PyObject *names)
 {
-    static char *keywords[] = {"shape",  "streams", "strides", "size", "offset", "dtype", "type",
-                               "device", "options", "flags",   "veto", "bare",   NULL};
+    static char *keywords[] = {"shape",  "streams", "strides", "size", "offset", "dtype",  "type",
+                               "device", "options", "flags",   "veto", "bare",   "copies", NULL};
     PyObject *shape, *streams = NULL, *strides = Py_None, *veto = NULL;
     unsigned int dtype = DLPACK_PY_UINT8;
     Py_ssize_t offset = 0;
@@ -165,9 +171,9 @@ array_new(PyTypeObject *type, PyObject *args, PyObject *names)
     if (self == NULL)
         return NULL;
     self->type = DEVICE;
-    if (!PyArg_ParseTupleAndKeywords(args, names, "O!|O$OnnIiiIKOp", keywords, &PyTuple_Type, &shape, &streams,
+    if (!PyArg_ParseTupleAndKeywords(args, names, "O!|O$OnnIiiIKOpp", keywords, &PyTuple_Type, &shape, &streams,
                                      &strides, &self->size, &offset, &dtype, &self->type, &self->device, &self->options,
-                                     &self->flags, &veto, &self->bare) ||
+                                     &self->flags, &veto, &self->bare, &self->copies) ||
         parse_extents(shape, self->shape) < 0 || (strides != Py_None && parse_extents(strides, self->strides) < 0) ||
         (streams != NULL && parse_streams(self, streams) < 0)) {
         Py_DECREF(self);
@@ -224,11 +230,57 @@ array_describe(PyObject *op, const dlpack_py_request *request, dlpack_py_offer *
     return self->veto == NULL ? 0 : array_veto(op, request);
 }
 
+/* A new array with the data of another, copied on its stream; the stream of the copy is pending. */
+static PyObject *
+array_copy(Array *self)
+{
+    PyObject *made = PyObject_CallFunction((PyObject *)Py_TYPE(self), "((L)N)", (long long)self->shape[0],
+                                           PyLong_FromVoidPtr((void *)self->home));
+    status result = RUNTIME(Success);
+
+    if (made != NULL) {
+        Py_BEGIN_ALLOW_THREADS
+        result = RUNTIME(MemcpyAsync)(((Array *)made)->memory, self->memory, (size_t)self->size,
+                                      RUNTIME(MemcpyDeviceToDevice), self->home);
+        Py_END_ALLOW_THREADS
+    }
+    if (result != RUNTIME(Success))
+        Py_CLEAR(made);
+    if (made == NULL && !PyErr_Occurred())
+        (void)PyErr_NoMemory();
+    return made;
+}
+
+/* copy=True on the device, as docs/streams.md shows it. */
+static PyObject *
+array_dlpack_copy(Array *self, const dlpack_py_request *request)
+{
+    PyObject *capsule, *copy = array_copy(self);
+    const dlpack_py_work_stream pending = DLPACK(work_stream)(self->home, self->device);
+    dlpack_py_offer offer;
+
+    if (copy == NULL)
+        return NULL;
+    offer = dlpack_py_offer_make(copy, &((Array *)copy)->tensor, 0);
+    offer.is_copy = 1;
+    offer.device = DLPACK(operations)();
+    offer.pending = &pending;
+    offer.pending_count = 1;
+    capsule = dlpack_py_answer(&offer, request);
+    Py_DECREF(copy);
+    return capsule;
+}
+
 static PyObject *
 array_dlpack(PyObject *op, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
     Array *self = (Array *)op;
+    dlpack_py_request request;
 
+    if (self->copies && dlpack_py_parse_request(args, nargs, kwnames, &request) < 0)
+        return NULL;
+    if (self->copies && request.copy == DLPACK_PY_COPY_ALWAYS && !request.has_device)
+        return array_dlpack_copy(self, &request);
     if (self->plain)
         return DLPACK(produce)(op, &self->tensor, self->flags, self->home, args, nargs, kwnames);
     return dlpack_py_produce_described(op, array_describe, args, nargs, kwnames);
@@ -460,13 +512,6 @@ probe_collect(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
     return PyLong_FromSize_t(dlpack_device_collect(DLPACK(runtime)()));
 }
 
-static PyObject *
-probe_free_events(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
-{
-    DLPACK(free_events)();
-    Py_RETURN_NONE;
-}
-
 /* current_work(obj, device id): the handle of the stream that obj's library works on; None: it does not say. */
 static PyObject *
 probe_current_work(PyObject *Py_UNUSED(module), PyObject *args)
@@ -635,7 +680,6 @@ static PyMethodDef functions[] = {
     {"consume", KEYWORDS(probe_consume), METH_VARARGS | METH_KEYWORDS, NULL},
     {"borrow", probe_borrow, METH_O, NULL},
     {"collect", probe_collect, METH_NOARGS, NULL},
-    {"free_events", probe_free_events, METH_NOARGS, NULL},
     {"current_work", probe_current_work, METH_VARARGS, NULL},
     {"no_memory", probe_no_memory, METH_O, NULL},
     {"foreign", probe_foreign, METH_NOARGS, NULL},

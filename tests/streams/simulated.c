@@ -240,6 +240,7 @@ static struct {
     unsigned delay;
     uint32_t random;
     bool unknown_memory_is_error;
+    int (*holds_lock)(void);
     struct object *objects; /* the newest first */
     struct stream *streams[MAX_STREAMS];
     int stream_count;
@@ -347,6 +348,8 @@ begin_call(const char *format, ...)
 
     if (on_stream)
         return REFUSE(ERROR_NOT_PERMITTED, "called by work on a stream");
+    if (world.holds_lock != NULL && world.holds_lock())
+        complain("called with the GIL held");
     if (world.devices == 0)
         return RUNTIME(ErrorNoDevice);
     size_t length = strlen(world.fail.function);
@@ -1072,6 +1075,10 @@ record_event(event_handle recorded, stream_handle recording)
         return REFUSE(ERROR_INVALID_HANDLE, "the event is of device %d, the stream of device %d", event->object.device,
                       stream->object.device);
     TRY(touch(stream));
+#if defined(__HIP_PLATFORM_AMD__) /* CUDA allows it */
+    if (event->recorded && event->capture == NULL && !is_reached(&event->after))
+        complain("the event is pending: hipEventRecord is undefined then");
+#endif
     event->recorded = true;
     event->capture = stream->capture;
     event->after = stream->capture != NULL ? stream->captured : stream->after;
@@ -1596,6 +1603,13 @@ simulated_unknown_memory_is_error(int yes)
 {
     WITH_LOCK();
     world.unknown_memory_is_error = yes != 0;
+}
+
+void
+simulated_watch_lock(int (*holds_lock)(void))
+{
+    WITH_LOCK();
+    world.holds_lock = holds_lock;
 }
 
 void

@@ -90,6 +90,11 @@ simulated_violation(size_t index);
 void
 simulated_forgive(void); /* empties the list */
 
+/* Until the next reset, a call of the runtime on a thread for which this function returns 1 is a violation: for the GIL,
+ * PyGILState_Check. NULL: none. */
+void
+simulated_watch_lock(int (*holds_lock)(void));
+
 /* Around what is tested, on one thread: it leaves device, capture mode and last error as they were, or that is a
  * violation. */
 void

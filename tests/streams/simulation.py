@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import importlib
+import re
 
 # Errors of both runtimes, by number; capture modes; flags.
 OUT_OF_MEMORY, LAUNCH_FAILURE = 2, 719
@@ -82,6 +83,10 @@ class Simulation(Devices):
         self._names = {}
         self._library.simulated_reset(3)
 
+    def watch_gil(self):
+        """Calls of the runtime with the GIL held are violations (S8). Works while there is one interpreter."""
+        self._library.simulated_watch_lock(ctypes.cast(ctypes.pythonapi.PyGILState_Check, POINTER))
+
     # ---- Streams and their work ----
 
     def stream(self, device=0, flags=NON_BLOCKING):
@@ -137,10 +142,11 @@ class Simulation(Devices):
     # ---- What was done ----
 
     def calls(self):
-        """The runtime's calls since the last look at them."""
+        """The runtime's calls since the last look at them. Events are numbered anew, in order of appearance."""
         calls = [self.control("call", i).decode() for i in range(self._library.simulated_calls())]
         self._library.simulated_mark()
-        return calls
+        numbers = {}
+        return [re.sub(r"event \d+", lambda m: numbers.setdefault(m[0], f"event {len(numbers) + 1}"), x) for x in calls]
 
     def last_call(self):
         """It may be under way."""

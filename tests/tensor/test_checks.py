@@ -206,9 +206,9 @@ NOT_0, NOT_1_OR_2 = "1 (legacy default), 2 (per-thread default) or a handle", "0
 
 @pytest.mark.parametrize(
     ("type", "of_0", "of_1_and_2", "of_others"),
-    [(type, NONE_OF, NONE_OF, NONE_OF) for type in (CPU, CUDA_HOST, ROCM_HOST)]
-    + [(type, NOT_0, ANY, ANY) for type in (CUDA, CUDA_MANAGED)]
-    + [(ROCM, ANY, NOT_1_OR_2, ANY)]
+    [(CPU, NONE_OF, NONE_OF, NONE_OF)]
+    + [(type, NOT_0, ANY, ANY) for type in (CUDA, CUDA_HOST, CUDA_MANAGED)]
+    + [(type, ANY, NOT_1_OR_2, ANY) for type in (ROCM, ROCM_HOST)]
     + [(type, ANY, ANY, ANY) for type in (METAL, 12, 14, 99)],
 )
 def test_streams_are_judged_by_the_device_P6_S2_S3_S7(type, of_0, of_1_and_2, of_others):
