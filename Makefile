@@ -5,6 +5,8 @@
 #   make test-whole    what make test samples: every forced failure, and a thousand examples of what can be any value
 #   make test-threads  what threads do, also without a GIL and under ThreadSanitizer
 #   make test-streams  the order of work on devices, on simulated ones, also under ThreadSanitizer, ASan and UBSan
+#   make mutate-streams
+#                      breaks the device headers in each way of a list, and says which no test notices
 #   make test-gpu      the same on an NVIDIA GPU, with the libraries that work there; says why it skips
 #   make test-peers    all array libraries that run here, and docs/peers.md, which says what they do
 #   make test-interpreters, make test-long
@@ -39,8 +41,8 @@ endif
 # A worker for each core; the tests of a file stay in one of them.
 PARALLEL := -n auto --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-whole test-peers test-interpreters test-long test-threads test-streams test-gpu instructions size \
-    streams-sanitized check configure build dev format lint clean
+.PHONY: demo test test-whole test-peers test-interpreters test-long test-threads test-streams mutate-streams test-gpu \
+    instructions size streams-sanitized check configure build dev format lint clean
 
 demo: configure
 	cmake --build $(BUILD) --target dlarray image
@@ -93,6 +95,9 @@ streams-sanitized:
 	LD_PRELOAD=$$($(CC) -print-file-name=$(LIBRARY_$(SANITIZER))) ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc \
 	    DLPACK_PY_BUILD_DIR=$(abspath $(SANITIZED))/python PYTHONPATH=$(abspath $(SANITIZED))/python \
 	    $(VENV)/bin/python -m pytest tests/streams $(PYTEST_ARGS)
+
+mutate-streams: dev
+	$(VENV)/bin/python tests/streams/mutants.py $(BUILD)/mutants
 
 # What needs nvcc has a build of its own. The libraries are for the CUDA that the driver runs, and left out without one.
 GPU = $(BUILD)/gpu

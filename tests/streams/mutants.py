@@ -1,0 +1,327 @@
+"""Breaks the device headers on purpose, one way after another: each has to make a test of tests/streams fail.
+
+    mutants.py FOLDER [NUMBER ...]     works in a copy of the project in FOLDER; all mutants, or some
+
+A mutant is a file, a text that is in it once, and what takes its place. The copy is built for the Python that runs it.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+DEVICE, CUDA, ROCM, PY = "dlpack_device.h", "dlpack_cuda.h", "dlpack_rocm.h", "dlpack_py.h"
+MUTANTS = [  # what is wrong then, the file, the text, the text in its place
+    (
+        "an order is made with the GIL held",
+        DEVICE,
+        "    if (count == 0)\n        return 0;\n    Py_BEGIN_ALLOW_THREADS\n",
+        "    if (count == 0)\n        return 0;\n    Py_BEGIN_ALLOW_THREADS\n    Py_BLOCK_THREADS\n",
+    ),
+    (
+        "a copy to the host is made with the GIL held",
+        DEVICE,
+        "    Py_BEGIN_ALLOW_THREADS\n    if (!dlpack_py_is_cpu_readable(from.device))",
+        "    Py_BEGIN_ALLOW_THREADS\n    Py_BLOCK_THREADS\n    if (!dlpack_py_is_cpu_readable(from.device))",
+    ),
+    (
+        "a release calls the runtime with the GIL held",
+        DEVICE,
+        "return dlpack_py_impl_thread_state() != NULL && !dlpack_py_impl_is_finalizing() ? PyEval_SaveThread() : NULL;",
+        "return NULL;",
+    ),
+    (
+        "an event is not destroyed",
+        DEVICE,
+        "    runtime->event_destroy(event);\n    return failed ? -1 : 0;",
+        "    return failed ? -1 : 0;",
+    ),
+    (
+        "a relative handle of the consumer is of the wrong device",
+        DEVICE,
+        "             dlpack_device_impl_guard_stream(runtime, guard, after, error) < 0 ||\n             runtime->wait",
+        "             runtime->wait",
+    ),
+    (
+        "the event is made on the current device",
+        DEVICE,
+        "    if (dlpack_device_impl_guard_set(runtime, guard, before.device_id, error) < 0 ||\n",
+        "    if (",
+    ),
+    (
+        "a guard restores the last device and not the caller's",
+        DEVICE,
+        "    return runtime->set_device(guard->original, result",
+        "    return runtime->set_device(guard->current, result",
+    ),
+    (
+        "two devices have the same default stream",
+        DEVICE,
+        "return a.handle == b.handle && (a.handle > runtime->per_thread_stream || a.device_id == b.device_id);",
+        "return a.handle == b.handle;",
+    ),
+    (
+        "a consumer in a capture does not look at work outside of it",
+        DEVICE,
+        "if (captures[i] != joined && dlpack_device_impl_check_done(runtime, guard, before[i], error) < 0)",
+        "if (0)",
+    ),
+    (
+        "two captures are ordered",
+        DEVICE,
+        "if (captures[kept] != 0 && joined != 0 && captures[kept] != joined)",
+        "if (0)",
+    ),
+    (
+        "the default stream waits for a capture",
+        DEVICE,
+        "if (captures[kept] != 0 && after.handle == runtime->default_stream)",
+        "if (0)",
+    ),
+    (
+        "work of another thread's per-thread stream is not ordered",
+        DEVICE,
+        "    stream->handle = runtime->default_stream;\n    return dlpack_device_impl_find_capture",
+        "    return dlpack_device_impl_find_capture",
+    ),
+    (
+        "a query is not relaxed",
+        DEVICE,
+        "    *mode = DLPACK_DEVICE_CAPTURE_RELAXED;\n",
+        "    *mode = 0;\n",
+    ),
+    (
+        "the host does not wait for a copy that failed",
+        DEVICE,
+        "    if (dlpack_device_impl_host_wait(runtime, stream, failed ? &ignored : error) < 0)",
+        "    if (!failed && dlpack_device_impl_host_wait(runtime, stream, failed ? &ignored : error) < 0)",
+    ),
+    (
+        "the host does not wait for a copy",
+        DEVICE,
+        "    if (dlpack_device_impl_host_wait(runtime, stream, failed ? &ignored : error) < 0)\n",
+        "    (void)ignored;\n    if (0)\n",
+    ),
+    (
+        "memory that may still be written to is freed",
+        DEVICE,
+        "    if (failed != DLPACK_DEVICE_COPY_UNFINISHED) /* else leak",
+        "    if (failed) /* else leak",
+    ),
+    (
+        "rows are as far apart as they are wide",
+        DEVICE,
+        "dlpack_py_impl_multiply(step, itemsize, pitch) == 0",
+        "dlpack_py_impl_multiply(run, itemsize, pitch) == 0",
+    ),
+    (
+        "a second stream is not waited for",
+        DEVICE,
+        "    if (count > 1 && dlpack_device_synchronize(runtime, before + 1, count - 1, error) < 0)\n",
+        "    if (0)\n",
+    ),
+    (
+        "stream=-1 is ordered",
+        DEVICE,
+        "(request->stream.kind == DLPACK_PY_STREAM_NO_SYNC && !for_cpu) ||",
+        "",
+    ),
+    (
+        "None asks for nothing",
+        DEVICE,
+        "         (offer->options & DLPACK_PY_OFFER_NONE_IS_NO_SYNC) != 0))\n        return 0;",
+        "         1))\n        return 0;",
+    ),
+    (
+        "the equal stream is not left out",
+        DEVICE,
+        "        if (on_host || !dlpack_device_impl_is_same(runtime, offer->pending[i], stream))\n",
+        "",
+    ),
+    (
+        "pinned memory has the device of its number",
+        DEVICE,
+        "                                                                                  : DLPACK_PY_CURRENT_DEVICE;",
+        ": offer->tensor->device.device_id;",
+    ),
+    (
+        "a stream is passed for memory of the host",
+        DEVICE,
+        "    if (!has_device)\n        memset(&request.stream, 0, sizeof(request.stream));\n",
+        "",
+    ),
+    (
+        "the device of managed memory is not made current",
+        DEVICE,
+        "(int32_t)announced.device_type == terms->device->managed_type;",
+        "0;",
+    ),
+    (
+        "a producer that refuses stream 2 is not asked again",
+        DEVICE,
+        "        request.stream.handle == runtime->per_thread_stream && PyErr_ExceptionMatches(PyExc_BufferError)) {",
+        "        0) {",
+    ),
+    (
+        "the producer's device stays current",
+        DEVICE,
+        "    if (guard.current != guard.original) {\n",
+        "    if (0) {\n",
+    ),
+    (
+        "a table's stream is not ordered",
+        DEVICE,
+        "    if (!failed && !dlpack_device_impl_is_same(runtime, work, stream)) {",
+        "    if (0) {",
+    ),
+    (
+        "a tensor is released in any interpreter",
+        DEVICE,
+        "is_here = here == -1 || all->interpreter == -1 || all->interpreter == here;",
+        "is_here = 1;",
+    ),
+    (
+        "a tensor is released before its event",
+        DEVICE,
+        "if (!failed && is_here && runtime->event_is_done(all->event)) {",
+        "if (!failed && is_here) {",
+    ),
+    (
+        "a release does not look whether the work is done",
+        DEVICE,
+        "            done = runtime->event_is_done(*event);\n",
+        "",
+    ),
+    (
+        "a release takes the work for done",
+        DEVICE,
+        "            done = runtime->event_is_done(*event);\n",
+        "            done = 1;\n",
+    ),
+    (
+        "a view is released in a capture",
+        DEVICE,
+        "    if (!failed && capture != 0)\n        failed = dlpack_py_impl_fail",
+        "    if (0)\n        failed = dlpack_py_impl_fail",
+    ),
+    (
+        "a view that cannot wait is released at once",
+        DEVICE,
+        "        failed = dlpack_device_synchronize(runtime, &stream, 1, &wait_error);\n",
+        "        failed = 0;\n        wait_error.code = 0;\n",
+    ),
+    (
+        "later calls release nothing",
+        DEVICE,
+        "    (void)dlpack_device_collect(device->runtime());\n",
+        "",
+    ),
+    (
+        "a copy is made on the device as if it were the CPU",
+        PY,
+        "    if (plan->copy && plan->device.device_type != kDLCPU) /* P8 */",
+        "    if (0)",
+    ),
+    (
+        "pinned memory that comes as CPU memory is refused",
+        PY,
+        "            : t->device.device_type == kDLCPU && dlpack_py_is_cpu_readable(*announced))",
+        "            : 0)",
+    ),
+    (
+        "an error is left behind",
+        CUDA,
+        "        return 0;\n    (void)cudaGetLastError();\n    if (status == cudaErrorMemoryAllocation)",
+        "        return 0;\n    if (status == cudaErrorMemoryAllocation)",
+    ),
+    (
+        "a tensor waits for ever where the context is lost",
+        CUDA,
+        "    return !dlpack_cuda_impl_is_capture_error(status) && status != cudaErrorInitializationError;",
+        "    return 0;",
+    ),
+    (
+        "a query that a capture forbids counts as done",
+        CUDA,
+        "    return !dlpack_cuda_impl_is_capture_error(status) && status != cudaErrorInitializationError;",
+        "    return 1;",
+    ),
+    (
+        "a file for per-thread default streams names the legacy one",
+        CUDA,
+        "    return 2;\n#else",
+        "    return 1;\n#else",
+    ),
+    (
+        "hipStreamLegacy crosses the protocol as 1",
+        ROCM,
+        "    return (uintptr_t)stream == 1 ? 0 : (uintptr_t)stream;",
+        "    return (uintptr_t)stream;",
+    ),
+    (
+        "pinned memory of HIP is device memory",
+        ROCM,
+        "        *device = dlpack_py_impl_device(11, 0);",
+        "        *device = dlpack_py_impl_device(10, attributes.device);",
+    ),
+]
+
+
+def run(*command, cwd, **environment):
+    return subprocess.run(command, cwd=cwd, env={**os.environ, **environment}, capture_output=True, text=True)
+
+
+def prepare(folder):
+    """A copy of the project, configured."""
+    shutil.rmtree(folder, ignore_errors=True)
+    keep = shutil.ignore_patterns(".git", "build", ".venv", "__pycache__", ".pytest_cache")
+    shutil.copytree(ROOT, folder, ignore=keep)
+    if (ROOT / "build" / "runtimes").exists():
+        shutil.copytree(ROOT / "build" / "runtimes", folder / "build" / "runtimes")
+    done = run(
+        "cmake", "-S", ".", "-B", "build/mutant", "-G", "Ninja", f"-DPython_EXECUTABLE={sys.executable}", cwd=folder
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def fails(folder):
+    """Does the copy fail to build, or a test in it?"""
+    if run("cmake", "--build", "build/mutant", cwd=folder).returncode != 0:
+        return "the compiler"
+    done = run("ctest", "-R", "handshake|find_device", cwd=folder / "build" / "mutant")
+    if done.returncode != 0:
+        return "tests/streams/handshake.c"
+    modules = str(folder / "build" / "mutant" / "python")
+    names = {"DLPACK_PY_BUILD_DIR": modules, "PYTHONPATH": modules}
+    command = ["timeout", "120", sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/streams"]
+    done = run(*command, cwd=folder, **names)
+    if done.returncode == 0:
+        return None
+    failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    return failed[0].split(" - ")[0].split("::")[-1] if failed else f"pytest ends with {done.returncode}"
+
+
+def main(folder, *numbers):
+    folder = Path(folder).resolve()
+    prepare(folder)
+    survivors = 0
+    assert fails(folder) is None, "the tests fail without a mutant"
+    for number, (wrong, file, text, other) in enumerate(MUTANTS):
+        if numbers and str(number) not in numbers:
+            continue
+        header = folder / file
+        original = header.read_text()
+        assert original.count(text) == 1, f"{number}: {wrong}: the text is there {original.count(text)} times"
+        header.write_text(original.replace(text, other))
+        by = fails(folder)
+        survivors += by is None
+        print(f"{number:3} {'SURVIVES' if by is None else 'killed  '} {wrong}: {by}", flush=True)
+        header.write_text(original)
+    print(f"{survivors} of {len(numbers) or len(MUTANTS)} mutants survive")
+    return survivors
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]) != 0)
