@@ -4,11 +4,12 @@
 
 #include <stdlib.h>
 
-/* The header's memory: whether there is any to be had. */
+/* The header's memory: whether there is any to be had, and how many blocks of it there are. */
 static int no_memory;
+static size_t blocks;
 
-#define DLPACK_PY_MALLOC(size) (no_memory ? NULL : malloc(size))
-#define DLPACK_PY_FREE(pointer) free(pointer)
+#define DLPACK_PY_MALLOC(size) (no_memory ? NULL : (__atomic_add_fetch(&blocks, 1, __ATOMIC_RELAXED), malloc(size)))
+#define DLPACK_PY_FREE(pointer) (__atomic_sub_fetch(&blocks, 1, __ATOMIC_RELAXED), free(pointer))
 
 #if defined(__HIP_PLATFORM_AMD__)
 #include "dlpack_rocm.h"
@@ -551,6 +552,13 @@ probe_foreign_deleted(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
     return PyUnicode_FromString(foreign_deleted_in);
 }
 
+/* blocks(): how many the header has. */
+static PyObject *
+probe_blocks(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
+{
+    return PyLong_FromSize_t(__atomic_load_n(&blocks, __ATOMIC_RELAXED));
+}
+
 /* no_memory(bool): for the header. */
 static PyObject *
 probe_no_memory(PyObject *Py_UNUSED(module), PyObject *yes)
@@ -681,6 +689,7 @@ static PyMethodDef functions[] = {
     {"borrow", probe_borrow, METH_O, NULL},
     {"collect", probe_collect, METH_NOARGS, NULL},
     {"current_work", probe_current_work, METH_VARARGS, NULL},
+    {"blocks", probe_blocks, METH_NOARGS, NULL},
     {"no_memory", probe_no_memory, METH_O, NULL},
     {"foreign", probe_foreign, METH_NOARGS, NULL},
     {"foreign_deleted", probe_foreign_deleted, METH_NOARGS, NULL},

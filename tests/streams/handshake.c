@@ -984,6 +984,73 @@ a_copy_that_fails_leaves_nothing_under_way(void)
     CLEAN();
 }
 
+/* ---- Streams by their numbers, and the device of a pointer ---------------------------------------------------------- */
+
+static void
+streams_cross_the_protocol_by_their_numbers(void)
+{
+#if defined(__HIP_PLATFORM_AMD__)
+    CHECK_NUMBER(dlpack_rocm_stream(NULL), 0);
+    CHECK_NUMBER(dlpack_rocm_stream((hipStream_t)1), 0); /* hipStreamLegacy of newer versions */
+    CHECK_NUMBER(dlpack_rocm_stream((hipStream_t)2), 2);
+#else
+    CHECK_NUMBER(dlpack_cuda_stream(NULL), BUILD == CUDA_PER_THREAD ? 2 : 1);
+    CHECK_NUMBER(dlpack_cuda_stream(cudaStreamLegacy), 1);
+    CHECK_NUMBER(dlpack_cuda_stream(cudaStreamPerThread), 2);
+#endif
+    CHECK(PLATFORM(stream)((stream)UINTPTR_MAX) == UINTPTR_MAX);
+}
+
+static void
+check_device(const void *pointer, int type, int id)
+{
+    DLDevice device;
+    dlpack_py_error error;
+    simulated_begin();
+    CHECK_NUMBER(PLATFORM(find_device)(pointer, &device, &error), 0);
+    simulated_end();
+    CHECK_NUMBER(device.device_type, type);
+    CHECK_NUMBER(device.device_id, id);
+}
+
+/* D9 */
+static void
+the_device_of_a_pointer_is_found(void)
+{
+    const int own = BUILD == ROCM ? kDLROCM : kDLCUDA;
+    void *pinned = NULL, *managed = NULL;
+    DLDevice device;
+    dlpack_py_error error;
+    int host = 0;
+
+    new_machine();
+    SUCCEEDS(SetDevice(2));
+    unsigned char *memory = new_memory(64);
+    SUCCEEDS(MALLOC_PINNED(&pinned, 64));
+    SUCCEEDS(MallocManaged(&managed, 64, RUNTIME(MemAttachGlobal)));
+    SUCCEEDS(SetDevice(0));
+    check_device(memory + 63, own, 2);
+    check_device(pinned, own + 1, 0);
+    check_device(managed, BUILD == ROCM ? kDLROCM : kDLCUDAManaged, BUILD == ROCM ? 2 : 0);
+    check_device(&host, kDLCPU, 0);
+#if !defined(__HIP_PLATFORM_AMD__) || HIP_VERSION_MAJOR >= 6
+    for (int is_error = 0; is_error < 2; is_error++) {
+        simulated_unknown_memory_is_error(is_error);
+        check_device(&host, kDLCPU, 0);
+    }
+#endif
+    simulated_fail("PointerGetAttributes", 1, 1, RUNTIME(ErrorInsufficientDriver)); /* or it is too old */
+    check_device(memory, kDLCPU, 0);
+    simulated_fail("PointerGetAttributes", 1, 1, RUNTIME(ErrorLaunchFailure));
+    CHECK_NUMBER(PLATFORM(find_device)(memory, &device, &error), -1);
+    CHECK_NUMBER(error.code, DLPACK_PY_RUNTIME_ERROR);
+    CHECK(strstr(error.text, "PointerGetAttributes: ") != NULL);
+    CLEAN();
+    simulated_reset(0); /* no device */
+    check_device(&host, kDLCPU, 0);
+    new_machine();
+}
+
 /* ---- Threads ------------------------------------------------------------------------------------------------------- */
 
 enum { THREADS = 8, ROUNDS = 25 };
@@ -1082,6 +1149,8 @@ main(int argc, char **argv)
     }
     strided_tensors_come_to_the_host_as_the_host_would_copy_them();
     a_copy_that_fails_leaves_nothing_under_way();
+    streams_cross_the_protocol_by_their_numbers();
+    the_device_of_a_pointer_is_found();
     threads_order_at_once();
     new_machine();
     return check_failures != 0;

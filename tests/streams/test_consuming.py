@@ -115,10 +115,12 @@ def test_no_order_is_asked_for_where_nothing_is_pending_C4_S4_S6(sim, platform):
         view.release()
     assert platform.probe.consume(numpy.zeros(3), own, device=-1, **options).device == CPU
     on_default = platform.probe.Array((8,), 0)
-    with sim.capture(own), refused(sim, "ask with stream=-1"):
-        platform.probe.consume(on_default, own)
-    with sim.capture(own), sim.watched():
-        platform.probe.consume(on_default, own, **options)
+    with sim.held(platform.default):
+        sim.fill(platform.default, on_default.address, 7, 8)
+        with sim.capture(own), refused(sim, "ask with stream=-1"):
+            platform.probe.consume(on_default, own)
+        with sim.capture(own), sim.watched():
+            platform.probe.consume(on_default, own, **options)
 
 
 def test_no_stream_is_passed_for_memory_of_the_host_C4(sim, platform):

@@ -446,6 +446,20 @@ def test_the_copy_is_ready_when_the_call_returns_P6(sim, platform, keywords):
         taken.delete()
 
 
+@pytest.mark.parametrize("strides", [None, (-1,)])
+def test_memory_that_a_copy_may_still_write_to_is_leaked_and_not_freed_S9(sim, platform, strides):
+    stream = sim.stream()
+    array = platform.probe.Array((8,), stream, strides=strides, offset=7 if strides else 0, size=8)
+    before = platform.probe.blocks()
+    with sim.failing("MemcpyAsync"), refused(sim, f"MemcpyAsync: {platform.launch_failure}", RuntimeError):
+        array.__dlpack__(dl_device=CPU)
+    assert platform.probe.blocks() == before
+    text = f"StreamSynchronize: {platform.launch_failure}"
+    with sim.failing("StreamSynchronize"), refused(sim, text, RuntimeError):
+        array.__dlpack__(dl_device=CPU)
+    assert platform.probe.blocks() == before + (2 if strides else 1)
+
+
 def test_of_nobody_s_work_the_copy_is_made_on_the_default_stream_P5(sim, platform):
     array = platform.probe.Array((8,), device=1)
     with sim.watched():
