@@ -64,7 +64,7 @@
 #include <cuda_runtime_api.h>
 
 #if CUDART_VERSION < 11020
-#  error "dlpack_cuda.h needs CUDA 11.2 or newer: cudaMallocAsync, cudaFreeAsync"
+#  error "dlpack_cuda.h needs CUDA 11.2 or newer"
 #endif
 
 #if defined(__cplusplus) && defined(__GNUC__)
@@ -403,11 +403,12 @@ dlpack_cuda_consume(PyObject *obj, const dlpack_py_want *want, cudaStream_t stre
     return dlpack_device_consume(obj, dlpack_cuda_operations(), dlpack_cuda_stream(stream), want, v);
 }
 
-/* The stream, on the device of a view. Pinned and managed memory have no device id: the current device. */
+/* The stream, on the device of a view. Pinned and managed memory have id 0 as a rule: the current device. */
 static inline dlpack_py_work_stream
 dlpack_cuda_impl_stream_at(const dlpack_py_view *v, cudaStream_t stream)
 {
-    const int on_device = dlpack_py_impl_is_on(dlpack_cuda_operations(), v->tensor.device);
+    const int on_device =
+        dlpack_py_impl_is_on(dlpack_cuda_operations(), v->tensor.device) || v->tensor.device.device_id != 0;
     return dlpack_cuda_work_stream(stream, on_device ? v->tensor.device.device_id : DLPACK_PY_CURRENT_DEVICE);
 }
 

@@ -9,7 +9,7 @@
  *
  * A call of a runtime may block, and a host callback may need the GIL while it does. Functions of sections 1 to 3 need
  * no thread state: a caller that holds the GIL releases it around them. Functions of the other sections release the
- * GIL themselves around each call of the runtime (S8).
+ * GIL themselves around calls of the runtime (S8), except for releases while the interpreter is ending.
  */
 
 /* Contents
@@ -87,7 +87,7 @@ typedef struct dlpack_device_runtime {
 
 /* ---- 2 The order of streams --------------------------------------------- */
 
-/* The current device of the calling thread, while other devices are made current. {-1, -1} at first. */
+/* Remembers which device was current, to make it current again. Starts as {-1, -1}. */
 typedef struct dlpack_device_impl_guard {
     int32_t original; /* to be restored; -1: not known yet */
     int32_t current;
@@ -125,8 +125,8 @@ dlpack_device_impl_guard_stream(const dlpack_device_runtime *runtime, dlpack_dev
                : dlpack_device_impl_guard_set(runtime, guard, stream.device_id, error);
 }
 
-/* Restores the current device (S5). result: of the calls before. Returns it, or -1 where it was 0 and the device cannot
- * be restored. *error keeps the first error. */
+/* Restores the current device (S5). result: what the calls before returned. Returns result; or -1 where
+ * result is 0 and the device cannot be restored. *error keeps the first error. */
 static inline int
 dlpack_device_impl_guard_end(const dlpack_device_runtime *runtime, const dlpack_device_impl_guard *guard, int result,
                              dlpack_py_error *error)
@@ -157,9 +157,9 @@ dlpack_device_impl_find_capture(const dlpack_device_runtime *runtime, dlpack_dev
     return capturing ? runtime->get_capture(stream.handle, id, error) : 0;
 }
 
-/* Finds the capture of a stream on which work is pending. The per-thread default stream of the thread that queued the
- * work cannot be named on this thread: unless this thread captures its own, *stream becomes the default stream, which
- * waits for those of all threads. */
+/* Finds the capture of a stream with pending work. The handle of the per-thread default stream means the stream of the
+ * calling thread, but another thread may have queued the work. Unless the stream of the calling thread captures,
+ * *stream becomes the default stream, which waits for the per-thread streams of all threads. */
 static inline int
 dlpack_device_impl_find_pending(const dlpack_device_runtime *runtime, dlpack_device_impl_guard *guard,
                                 dlpack_py_work_stream *stream, uint64_t *id, dlpack_py_error *error)
@@ -222,14 +222,15 @@ dlpack_device_impl_order_by_event(const dlpack_device_runtime *runtime, dlpack_d
     return failed ? -1 : 0;
 }
 
-/* dlpack_device_order, for streams that differ from after; before may be changed. All streams are asked for captures
- * before the first event is recorded: a request that is refused changes no capture. */
+/* The work of dlpack_device_order. No stream of before equals after. before is changed. All streams are asked for
+ * captures before the first event is recorded: a request that is refused changes no capture. */
 static inline int
 dlpack_device_impl_order(const dlpack_device_runtime *runtime, dlpack_device_impl_guard *guard,
                          dlpack_py_work_stream *before, size_t count, dlpack_py_work_stream after,
                          dlpack_py_error *error)
 {
-    uint64_t captures[DLPACK_PY_MAX_PENDING], joined; /* the capture that after is in, or joins; 0: none */
+    uint64_t captures[DLPACK_PY_MAX_PENDING]; /* of before[i]; 0: none */
+    uint64_t joined;                          /* the capture that after is in, or will join; 0: none */
     size_t i, kept = 0;
 
     if (dlpack_device_impl_find_capture(runtime, guard, after, &joined, error) < 0)
@@ -282,12 +283,14 @@ dlpack_device_order(const dlpack_device_runtime *runtime, const dlpack_py_work_s
         return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
                                    "work is pending on %zu streams, %d at most were wanted", count,
                                    DLPACK_PY_MAX_PENDING);
-    if (count > 0 && after.device_id == DLPACK_PY_CURRENT_DEVICE && after.handle <= runtime->per_thread_stream &&
-        runtime->get_device(&after.device_id, error) < 0) /* to compare it with the streams of before */
-        return -1;
     for (i = 0; i < count; i++) {
         if (!dlpack_device_impl_is_same(runtime, before[i], after))
             others[others_count++] = before[i];
+    }
+    if (others_count > 0 && after.device_id == DLPACK_PY_CURRENT_DEVICE && after.handle <= runtime->per_thread_stream) {
+        if (runtime->get_device(&after.device_id, error) < 0)
+            return -1;
+        return dlpack_device_order(runtime, others, others_count, after, error); /* compares with the id */
     }
     if (others_count > 0)
         failed = dlpack_device_impl_order(runtime, &guard, others, others_count, after, error);
@@ -398,6 +401,8 @@ dlpack_device_impl_copy_and_wait(const dlpack_device_runtime *runtime, const DLT
     /* Wait also after a failure: the copy may still write. If waiting fails too, leak the memory. */
     if (dlpack_device_impl_host_wait(runtime, stream, failed ? &ignored : error) < 0)
         return DLPACK_DEVICE_COPY_UNFINISHED;
+    if (staging == NULL && !failed && bits % 8 != 0 && dlpack_py_size(src) * bits % 8 != 0) /* bits of other elements */
+        ((unsigned char *)to)[bytes - 1] &= (unsigned char)((1u << dlpack_py_size(src) * bits % 8) - 1);
     if (staging != NULL && !failed) {
         staged.data = staging - lowest;
         staged.byte_offset = 0;
@@ -557,6 +562,32 @@ dlpack_device_impl_call_device(const dlpack_py_impl_producer *producer, DLDevice
     return failed ? -1 : 0;
 }
 
+/* Is it memory that this device shares with the CPU? Its id is 0 as a rule (D9). */
+static inline int
+dlpack_device_impl_is_managed(const dlpack_py_device *device, DLDevice where)
+{
+    return device->managed_type != 0 && (int32_t)where.device_type == device->managed_type;
+}
+
+/* May the per-thread default stream of this thread be in a capture? */
+static inline int
+dlpack_device_impl_is_in_capture(const dlpack_device_runtime *runtime, int32_t device_id)
+{
+    dlpack_device_impl_guard guard = {-1, -1};
+    dlpack_py_work_stream stream;
+    dlpack_py_error ignored;
+    uint64_t capture = 0;
+    int failed;
+
+    stream.handle = runtime->per_thread_stream;
+    stream.device_id = device_id;
+    Py_BEGIN_ALLOW_THREADS
+    failed = dlpack_device_impl_find_capture(runtime, &guard, stream, &capture, &ignored);
+    failed = dlpack_device_impl_guard_end(runtime, &guard, failed, &ignored);
+    Py_END_ALLOW_THREADS
+    return failed || capture != 0;
+}
+
 /* Calls __dlpack__ for a consumer with a stream: asks for the device of the data, passes the stream for memory of that
  * device alone, and makes the device current for the call (C4, S2, S3, S5). This is dlpack_py_device.fetch. */
 static inline int
@@ -573,12 +604,12 @@ dlpack_device_fetch(dlpack_py_impl_producer *producer, const dlpack_py_impl_term
     if (dlpack_device_impl_call_device(producer, &announced) < 0)
         return -1;
     has_device =
-        dlpack_py_impl_is_on(terms->device, announced) || (int32_t)announced.device_type == terms->device->managed_type;
+        dlpack_py_impl_is_on(terms->device, announced) || dlpack_device_impl_is_managed(terms->device, announced);
     if (!has_device)
         memset(&request.stream, 0, sizeof(request.stream));
     announced_terms.request = &request;
     announced_terms.announced = &announced;
-    if (has_device) {
+    if (has_device && (announced.device_id != 0 || dlpack_py_impl_is_on(terms->device, announced))) {
         Py_BEGIN_ALLOW_THREADS
         failed = dlpack_device_impl_guard_set(runtime, &guard, announced.device_id, &error);
         Py_END_ALLOW_THREADS
@@ -586,8 +617,9 @@ dlpack_device_fetch(dlpack_py_impl_producer *producer, const dlpack_py_impl_term
             return dlpack_py_raise(&error);
     }
     result = dlpack_py_impl_fetch(producer, &announced_terms, DLPACK_PY_IMPL_CAN_ASK, v);
-    if (result < 0 && request.stream.kind == DLPACK_PY_STREAM_HANDLE &&
-        request.stream.handle == runtime->per_thread_stream && PyErr_ExceptionMatches(PyExc_BufferError)) {
+    if (result < 0 && !producer->answered && request.stream.kind == DLPACK_PY_STREAM_HANDLE &&
+        request.stream.handle == runtime->per_thread_stream && PyErr_ExceptionMatches(PyExc_BufferError) &&
+        !dlpack_device_impl_is_in_capture(runtime, announced.device_id)) {
         /* PyTorch refuses the per-thread default stream. That stream waits for the default stream. */
         PyErr_Clear();
         request.stream.handle = runtime->default_stream;
@@ -702,7 +734,8 @@ dlpack_device_impl_attach_thread(PyThreadState *state)
         PyEval_RestoreThread(state);
 }
 
-/* The id of the interpreter that this thread is attached to, or -1. An id is never used again; an address may be. */
+/* The id of the interpreter that this thread is attached to, or -1. An id is used again only after Py_Finalize; an
+ * address may be used again at any time. */
 static inline int64_t
 dlpack_device_impl_this_interpreter(void)
 {
@@ -710,8 +743,8 @@ dlpack_device_impl_this_interpreter(void)
 }
 
 /* The id of the interpreter in which the deleter of a view may run; -1: any. A deleter of this file attaches to its own
- * interpreter. A deleter of another library must run in the interpreter that released the view (G1); a thread without
- * one counts to the main interpreter, whose id is 0. */
+ * interpreter. A deleter of another library must run in the interpreter that released the view (G1); a thread
+ * without a thread state is treated as a thread of the main interpreter, whose id is 0. */
 static inline int64_t
 dlpack_device_impl_interpreter_of(const dlpack_py_view *v)
 {
@@ -736,9 +769,9 @@ dlpack_device_impl_list_add(dlpack_device_list *list, dlpack_device_impl_waiting
  * dlpack_device_consume in this file do it too. A library that makes no such calls calls this function now and then,
  * and after it has synchronized, before an interpreter or the process ends: tensors that wait at the end are leaked.
  *
- * Returns how many tensors still wait that this thread may release: those of its interpreter or, without a thread
- * state, all. Tensors that another thread asks about at this moment are not counted. The host does not wait. The
- * deleters run here, as by dlpack_py_release. Any thread.
+ * Returns how many tensors still wait that this thread may release: those of its interpreter. A thread without a thread
+ * state counts as a thread of the main interpreter. Tensors that another thread asks about at this moment are not
+ * counted. The host does not wait. The deleters run here, as by dlpack_py_release. Any thread.
  */
 static inline size_t
 dlpack_device_collect(const dlpack_device_runtime *runtime)
@@ -762,7 +795,7 @@ dlpack_device_collect(const dlpack_device_runtime *runtime)
     failed = dlpack_device_impl_relaxed_begin(runtime, &mode, &ignored);
     for (; all != NULL; all = next) {
         next = all->next;
-        is_here = here == -1 || all->interpreter == -1 || all->interpreter == here;
+        is_here = all->interpreter == -1 || all->interpreter == (here == -1 ? 0 : here);
         if (!failed && is_here && runtime->event_is_done(all->event)) {
             runtime->event_destroy(all->event);
             all->next = done;
@@ -801,7 +834,7 @@ dlpack_device_impl_mark_work(const dlpack_device_runtime *runtime, dlpack_py_wor
     int failed, mode, done;
 
     *event = NULL;
-    failed = dlpack_device_impl_find_capture(runtime, &guard, stream, &capture, error);
+    failed = dlpack_device_impl_find_pending(runtime, &guard, &stream, &capture, error);
     if (!failed && capture != 0)
         failed = dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
                                      "the stream captures a graph, whose work runs later: keep the view as long as the "
@@ -833,7 +866,7 @@ dlpack_device_impl_mark_work(const dlpack_device_runtime *runtime, dlpack_py_wor
  *
  * Where the work is done, the tensor is released at once. Otherwise it waits for a later call (dlpack_device_collect).
  * Returns 0, or -1 with BufferError (the stream captures a graph, or is the default stream while a blocking stream
- * captures: keep v as long as the graph), MemoryError or RuntimeError in *error. The host does not wait. Any thread.
+ * captures: try again after that capture), MemoryError or RuntimeError in *error. The host does not wait. Any thread.
  */
 static inline int
 dlpack_device_release(const dlpack_device_runtime *runtime, dlpack_py_work_stream stream, dlpack_py_view *v,
@@ -841,6 +874,7 @@ dlpack_device_release(const dlpack_device_runtime *runtime, dlpack_py_work_strea
 {
     dlpack_device_impl_waiting *waiting;
     PyThreadState *state;
+    dlpack_py_view own; /* while the GIL is released, v is empty: another thread may look at it */
     int failed;
 
     (void)dlpack_device_collect(runtime);
@@ -849,24 +883,28 @@ dlpack_device_release(const dlpack_device_runtime *runtime, dlpack_py_work_strea
     waiting = (dlpack_device_impl_waiting *)DLPACK_PY_MALLOC(sizeof(*waiting));
     if (waiting == NULL)
         return dlpack_py_impl_fail(error, DLPACK_PY_MEMORY_ERROR, "no memory for a tensor whose release waits");
+    dlpack_py_move(&own, v);
     state = dlpack_device_impl_detach_thread();
     failed = dlpack_device_impl_mark_work(runtime, stream, &waiting->event, error);
     dlpack_device_impl_attach_thread(state);
     if (failed || waiting->event == NULL) {
         DLPACK_PY_FREE(waiting);
-        if (!failed)
-            dlpack_py_release(v);
+        if (failed)
+            dlpack_py_move(v, &own);
+        else
+            dlpack_py_release(&own);
         return failed;
     }
-    waiting->form = v->form;
-    waiting->interpreter = dlpack_device_impl_interpreter_of(v);
-    waiting->managed = dlpack_py_impl_detach(v);
+    waiting->form = own.form;
+    waiting->interpreter = dlpack_device_impl_interpreter_of(&own);
+    waiting->managed = dlpack_py_impl_detach(&own);
     dlpack_device_impl_list_add(runtime->waiting, waiting, waiting);
     return 0;
 }
 
-/* dlpack_device_release that raises. Where no event can be recorded, the host waits for the stream and the view is
- * released. Returns -1 then, and in a capture, where the view is unchanged: v->managed tells. */
+/* dlpack_device_release that raises. Where no event can be recorded, the host waits for the stream instead, and the
+ * view is released. Returns 0; or -1 in a capture, where the view is unchanged, and where the host cannot wait either,
+ * where the view is released: v->managed tells. */
 static inline int
 dlpack_device_impl_release_or_wait(const dlpack_device_runtime *runtime, dlpack_py_work_stream stream,
                                    dlpack_py_view *v)
@@ -879,8 +917,9 @@ dlpack_device_impl_release_or_wait(const dlpack_device_runtime *runtime, dlpack_
         state = dlpack_device_impl_detach_thread();
         failed = dlpack_device_synchronize(runtime, &stream, 1, &wait_error);
         dlpack_device_impl_attach_thread(state);
-        if (!failed ||
-            wait_error.code != DLPACK_PY_BUFFER_ERROR) /* after another error the runtime does no more work */
+        if (failed && wait_error.code == DLPACK_PY_BUFFER_ERROR) /* a capture has begun meanwhile */
+            error = wait_error;
+        else /* the work is done or, after an error, the runtime does no more work */
             dlpack_py_release(v);
     }
     return failed ? dlpack_py_raise(&error) : 0;
@@ -934,7 +973,8 @@ dlpack_device_current_work(PyObject *obj, const dlpack_py_device *device, dlpack
  *          after the producer's work, by the producer (__dlpack__) or here (by an exchange table). The host does not
  *          wait
  * want     the requirements, with a device of 0 for device->type; NULL: any tensor of that device type. With the option
- *          DLPACK_PY_NOTHING_PENDING no order is asked for: the producer gets stream=-1, and the stream may capture
+ *          DLPACK_PY_NOTHING_PENDING no order is asked for: a producer of device memory gets stream=-1, and the stream
+ *          may capture
  *
  * Returns as dlpack_py_consume, and -1 with RuntimeError for an error of the runtime. A raw capsule is taken without an
  * order.

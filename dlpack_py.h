@@ -2887,6 +2887,7 @@ struct dlpack_py_impl_producer {
     PyObject *obj;
     PyObject *method;
     int unbound;      /* obj is passed as the first argument */
+    int answered;     /* it returned an object */
     unsigned refused; /* DLPACK_PY_IMPL_PASS_...: keywords that its signature refused */
 };
 
@@ -3359,6 +3360,7 @@ dlpack_py_impl_fetch(dlpack_py_impl_producer *producer, const dlpack_py_impl_ter
                                                           producer->cache->only_version);
     if (capsule == NULL && (capsule = dlpack_py_impl_call_again(producer, pass, request)) == NULL)
         return -1;
+    producer->answered = 1;
     if (request->copy == DLPACK_PY_COPY_ALWAYS && (producer->refused & DLPACK_PY_IMPL_PASS_COPY) != 0)
         known |= DLPACK_PY_IMPL_MUST_COPY; /* C3 */
     result = dlpack_py_impl_take(capsule, terms, known, v);
@@ -3373,7 +3375,7 @@ dlpack_py_impl_obtain(PyObject *obj, const dlpack_py_impl_terms *terms, dlpack_p
 {
     const unsigned known = terms->request->copy == DLPACK_PY_COPY_ALWAYS ? DLPACK_PY_IMPL_MUST_COPY : 0u;
     dlpack_py_impl_gate *gate;
-    dlpack_py_impl_producer producer = {NULL, NULL, NULL, 1, 0};
+    dlpack_py_impl_producer producer = {NULL, NULL, NULL, 1, 0, 0};
     dlpack_py_impl_terms for_cpu = {NULL, NULL, NULL, NULL};
     dlpack_py_request request;
     const dlpack_py_impl_type *type;

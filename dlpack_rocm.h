@@ -71,7 +71,7 @@
 #include <hip/hip_runtime_api.h>
 
 #if HIP_VERSION < 50200000
-#  error "dlpack_rocm.h needs HIP 5.2 or newer: hipMallocAsync, hipStreamIsCapturing"
+#  error "dlpack_rocm.h needs HIP 5.2 or newer"
 #endif
 #if defined(HIP_API_PER_THREAD_DEFAULT_STREAM) && !defined(hipStreamLegacy)
 #  error \
@@ -415,11 +415,12 @@ dlpack_rocm_consume(PyObject *obj, const dlpack_py_want *want, hipStream_t strea
     return dlpack_device_consume(obj, dlpack_rocm_operations(), dlpack_rocm_stream(stream), want, v);
 }
 
-/* The stream, on the device of a view. Pinned and managed memory have no device id: the current device. */
+/* The stream, on the device of a view. Pinned and managed memory have id 0 as a rule: the current device. */
 static inline dlpack_py_work_stream
 dlpack_rocm_impl_stream_at(const dlpack_py_view *v, hipStream_t stream)
 {
-    const int on_device = dlpack_py_impl_is_on(dlpack_rocm_operations(), v->tensor.device);
+    const int on_device =
+        dlpack_py_impl_is_on(dlpack_rocm_operations(), v->tensor.device) || v->tensor.device.device_id != 0;
     return dlpack_rocm_work_stream(stream, on_device ? v->tensor.device.device_id : DLPACK_PY_CURRENT_DEVICE);
 }
 
