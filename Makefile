@@ -1,22 +1,23 @@
-# A thin front: CMake builds, ctest and pytest test.
+# This Makefile only calls other tools: CMake builds, ctest and pytest run the tests.
 #
-#   make demo          our arrays and NumPy's, both ways, without a copy
-#   make test          everything that needs no other array library than NumPy
-#   make test-whole    what make test samples: every forced failure, and a thousand examples of what can be any value
-#   make test-threads  what threads do, also without a GIL and under ThreadSanitizer
-#   make test-streams  the order of work on devices, on simulated ones, also under ThreadSanitizer, ASan and UBSan
+#   make demo          exchanges arrays with NumPy in both directions, without a copy
+#   make test          runs all tests that need no array library except NumPy
+#   make test-whole    runs in full what make test samples: every forced failure, and 1000 random examples for each test
+#   make test-threads  tests threads, also without a GIL and under ThreadSanitizer
+#   make test-streams  tests the order of work on simulated devices, also under ThreadSanitizer, ASan and UBSan
 #   make mutate-streams
-#                      breaks the device headers in each way of a list, and says which no test notices
-#   make test-gpu      the same on an NVIDIA GPU, with the libraries that work there; says why it skips
-#   make test-peers    all array libraries that run here, and docs/peers.md, which says what they do
+#                      makes mistakes in a copy of the headers, and prints the mistakes that no test notices
+#   make test-gpu      tests the order of work on an NVIDIA GPU, with array libraries for GPUs; says why it skips tests
+#   make test-peers    tests with all array libraries that run here, and writes their results to docs/peers.md
 #   make test-interpreters, make test-long
-#                      threads, forks and ends of interpreters 10 times over; each exchange a million times
-#   make instructions  counts those of the commonest calls, with valgrind
-#   make size          lines and functions of dlpack_py.h, size and compile time of the example, and two paths through it
-#   make dev           leaves .venv/bin/python able to import the example modules
+#                      test threads, forks and the end of interpreters 10 times; each exchange a million times
+#   make instructions  counts the instructions of the most common calls with valgrind
+#   make size          prints the lines and functions of dlpack_py.h, the size and compile time of the example, and how
+#                      many functions one export and one import call
+#   make dev           builds; afterwards .venv/bin/python can import the example modules
 #   make format, make lint, make clean
 #
-# PYTHON=python3.12 names the interpreter that .venv is made of; CMAKE_ARGS and PYTEST_ARGS are passed on.
+# PYTHON=python3.12 names the interpreter of .venv. CMAKE_ARGS is passed to CMake, and PYTEST_ARGS to pytest.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -33,12 +34,12 @@ C_FILES = $(wildcard *.h benchmarks/*.c examples/*/*.c examples/*/*.?pp tests/*/
 SITE_PACKAGES = $$($(VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 export PATH := $(abspath $(VENV))/bin:$(PATH)
 
-# Without a GIL it stays so, whatever else is imported.
+# A Python without a GIL must not turn the GIL on when it imports an extension.
 ifneq ($(filter %t %td,$(TAG)),)
   export PYTHON_GIL := 0
 endif
 
-# A worker for each core; the tests of a file stay in one of them.
+# One pytest process for each core. One process runs all tests of a file.
 PARALLEL := -n auto --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo test test-whole test-peers test-interpreters test-long test-threads test-streams mutate-streams test-gpu \
@@ -52,12 +53,12 @@ test: dev
 	cd $(BUILD) && ctest --output-on-failure
 	$(RUN) -m pytest $(PARALLEL) $(PYTEST_ARGS)
 
-# The folders whose tests have examples, or a failure for each call and allocation.
+# The folders whose tests use random examples, or make each call and each allocation fail.
 test-whole: dev
 	DLPACK_PY_EXAMPLES=1000 DLPACK_PY_FAULTS=all \
 	    $(RUN) -m pytest $(PARALLEL) tests/array tests/consumer tests/faults tests/hostile tests/tensor $(PYTEST_ARGS)
 
-# What threads, forks and ends of interpreters do is a matter of timing.
+# The results of threads, forks and the end of interpreters depend on timing: the tests run several times.
 test-interpreters: dev
 	DLPACK_PY_REPEAT=$${DLPACK_PY_REPEAT:-10} $(RUN) -m pytest $(PARALLEL) tests/lifetime --ignore=tests/lifetime/test_long_runs.py $(PYTEST_ARGS)
 
@@ -68,7 +69,8 @@ test-threads: dev
 	$(RUN) -m pytest tests/threads tests/lifetime/test_threads.py $(PYTEST_ARGS)
 	$(VENV)/bin/python tests/threads/free_threaded.py
 
-# The sanitized ones have a build of their own. Python is none of theirs: it leaks, and so they look for no leaks here.
+# Each sanitizer has a separate build. Python itself is not built with the sanitizer, and leaks: do not detect leaks
+# here.
 test-streams: dev
 	cd $(BUILD) && ctest --output-on-failure -R '^streams/'
 	$(RUN) -m pytest tests/streams $(PYTEST_ARGS)
@@ -99,7 +101,8 @@ streams-sanitized:
 mutate-streams: dev
 	$(VENV)/bin/python tests/streams/mutants.py $(BUILD)/mutants
 
-# What needs nvcc has a build of its own. The libraries are for the CUDA that the driver runs, and left out without one.
+# The tests that need nvcc have a separate build. The array libraries must match the CUDA version of the driver; without
+# a driver they are not installed.
 GPU = $(BUILD)/gpu
 test-gpu: export PATH := $(PATH):$(or $(CUDA_HOME),/usr/local/cuda)/bin
 test-gpu:
@@ -116,7 +119,8 @@ test-gpu:
 	    $$python -m pytest -v tests/gpu $(PYTEST_ARGS)
 	$(GPU)/benchmarks/handshake || echo "SKIPPED: benchmarks/handshake.c did not run"
 
-# Each in an environment of its own, as their dependencies clash with what others need; the rest is in $(VENV).
+# These libraries get separate environments, because their dependencies conflict with other libraries. All other
+# libraries are in $(VENV).
 APART := tensorflow paddle mlx
 
 test-peers: dev $(VENV)/$(TAG)-peers $(APART:%=$(BUILD)/venv-%/installed)
@@ -137,7 +141,7 @@ instructions: configure
 size: configure
 	$(VENV)/bin/python benchmarks/size.py
 
-# Says what the machine lacks, in one line.
+# Prints in one line what the machine lacks.
 check:
 	@$(PYTHON) requirements/check.py $(CC)
 
@@ -164,7 +168,8 @@ lint: $(VENV)/$(TAG)-lint $(VENV)/$(TAG)-dev
 clean:
 	rm -rf $(VENV) build
 
-# An empty file in $(VENV) says what is in place there. Of another interpreter than $(PYTHON), it is made anew.
+# Empty files in $(VENV) record what is installed there. Their names contain the version of $(PYTHON): for another
+# version $(VENV) is created again.
 $(VENV)/$(TAG): | check
 	$(PYTHON) -m venv --clear $(VENV)
 	touch $@
@@ -172,7 +177,7 @@ $(VENV)/$(TAG): | check
 PIP = -m pip install --quiet --disable-pip-version-check --only-binary=:all:
 PIP_INSTALL = $(VENV)/bin/python $(PIP)
 
-# Of what pip says when it fails, the last line; all of it is in a file.
+# If pip fails, the message has the last line that pip printed; the log file has all lines.
 PIP_LOG = $(VENV)/pip.log
 PIP_FAILED = { echo "MISSING: pip got nothing for $<, is there a network? $$(tail -n 1 $(PIP_LOG))" >&2; exit 1; }
 
@@ -185,8 +190,8 @@ $(VENV)/$(TAG)-%: requirements/%.txt | $(VENV)/$(TAG)
 	@$(PIP_INSTALL) -r $< > $(PIP_LOG) 2>&1 || $(PIP_FAILED)
 	touch $@
 
-# Nobody packs dlpack.h for the free-threaded 3.13. The files for the other one have it: nothing is to import them, and so
-# they are not said to be installed.
+# There is no package with dlpack.h for the free-threaded CPython 3.13. Install the files for CPython 3.13 with a GIL,
+# which contain dlpack.h. Nothing may import these files: remove the record that the package is installed.
 ifneq ($(and $(findstring cpython-3.13,$(TAG)),$(filter %t %td,$(TAG))),)
 $(VENV)/$(TAG)-dlpack: requirements/dlpack.txt | $(VENV)/$(TAG)
 	$(PIP_INSTALL) --no-deps --python-version 3.13 --implementation cp --abi cp313 --target "$(SITE_PACKAGES)" -r $< \
@@ -195,12 +200,12 @@ $(VENV)/$(TAG)-dlpack: requirements/dlpack.txt | $(VENV)/$(TAG)
 	touch $@
 endif
 
-# Not everywhere are there such packages; CMake says what it leaves out then.
+# Some platforms have no such packages: then CMake prints which tests it leaves out.
 $(VENV)/$(TAG)-device: requirements/device.txt | $(VENV)/$(TAG)
 	@$(PIP_INSTALL) -r $< > $(PIP_LOG) 2>&1 || echo "without $<"
 	touch $@
 
-# CMake and ninja only where the machine has none that runs and is new enough.
+# Install CMake and ninja only if the machine has no version that runs and is new enough.
 $(VENV)/$(TAG)-cmake: requirements/cmake.txt | $(VENV)/$(TAG)
 	@echo 'cmake_minimum_required(VERSION 3.18)' | cmake -P /dev/stdin > $(PIP_LOG) 2>&1 || \
 	    $(PIP_INSTALL) -r $< > $(PIP_LOG) 2>&1 || $(PIP_FAILED)

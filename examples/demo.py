@@ -1,7 +1,8 @@
-"""Arrays go from NumPy to our extensions and back, and nothing is copied.
+"""Exchanges arrays between NumPy and two extensions, without a copy.
 
-dlarray is a small array library (ndarray/dlarray.c), image an image type that was given DLPack in a few lines
-(minimal/image.c). Every line that is printed was checked: if one is not so, the program says it and fails.
+dlarray (ndarray/dlarray.c) is a small array library. image (minimal/image.c) is an image type, with a few lines for
+DLPack. The program checks every line before it prints the line. If a line is false, the program prints NOT SO, and
+fails at the end.
 """
 
 import sys
@@ -24,7 +25,7 @@ def say(text, is_so):
 
 
 def say_refused(text, error, action, *arguments):
-    """The action has to fail, with that error."""
+    """Prints how the action fails. The action must fail with this type of error."""
     try:
         action(*arguments)
     except error as refusal:

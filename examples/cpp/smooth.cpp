@@ -7,7 +7,7 @@
 
 namespace {
 
-// to[i] is the mean of from[i] and its neighbours. to and from share no memory, or are the same vector.
+// Sets to[i] to the mean of from[i] and its neighbours. to and from share no memory, or are the same vector.
 void
 smooth_values(float *to, int64_t to_stride, const float *from, int64_t from_stride, int64_t length)
 {
@@ -31,7 +31,7 @@ smooth(PyObject *, PyObject *args, PyObject *kwargs)
         return nullptr;
 
     // dlpack: begin
-    dlpack_py_unique_view in, to; // each releases its tensor at the end of the function
+    dlpack_py_unique_view in, to; // each view releases its tensor at the end of the function
     dlpack_py_want want_in = dlpack_py_want_any();
     want_in.dtype = DLPACK_PY_FLOAT32;
     want_in.ndim = 1;

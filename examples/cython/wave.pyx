@@ -1,7 +1,8 @@
-# wave - an extension type in Cython that trades its memory by DLPack
+# wave - an extension type in Cython that exports its memory by DLPack
 # SPDX-License-Identifier: MIT
 #
-# dlpack_py.h and dlpack_py.pxd are all that it takes; the lines for DLPack stand between the marks.
+# It needs only dlpack_py.h and dlpack_py.pxd. The lines for DLPack stand between the marks "dlpack: begin" and
+# "dlpack: end".
 from cpython.mem cimport PyMem_RawCalloc, PyMem_RawFree
 # dlpack: begin
 from dlpack_py cimport *

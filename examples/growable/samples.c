@@ -1,11 +1,11 @@
-/* samples - a container that grows, given DLPack both ways
+/* samples - a container that grows, and that exports and imports memory by DLPack
  * SPDX-License-Identifier: MIT
  *
- * Samples holds float64 values and can append, as bytearray and list can. While an array of another library shows its
- * memory, the memory must not move: Samples counts its exports and refuses to grow. Samples.from_dlpack makes one over
- * the memory of another library, without a copy.
+ * Samples holds float64 values and can append a value, as bytearray and list can. While an array of another library
+ * uses the memory of a Samples object, the memory must not move: Samples counts its exports and refuses to grow.
+ * Samples.from_dlpack makes a Samples object over the memory of another library, without a copy.
  *
- * What was added for DLPack stands between the marks "dlpack: begin" and "dlpack: end".
+ * The lines for DLPack stand between the marks "dlpack: begin" and "dlpack: end".
  */
 #include <Python.h>
 /* dlpack: begin */
@@ -63,7 +63,7 @@ samples_from_dlpack(PyObject *type, PyObject *const *args, Py_ssize_t nargs, PyO
 }
 /* dlpack: end */
 
-/* Makes room for one value more. */
+/* Makes room for one more value. Returns 0, or -1 with BufferError or MemoryError. */
 static int
 samples_grow(Samples *self)
 {

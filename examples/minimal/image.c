@@ -1,9 +1,9 @@
-/* image - an extension type of the kind that many modules have, given DLPack
+/* image - a plain extension type that exports and imports arrays by DLPack
  * SPDX-License-Identifier: MIT
  *
- * What was added for it stands between the marks "dlpack: begin" and "dlpack: end";
- * all else is as it was before. Images now go to NumPy, PyTorch, JAX ... and theirs
- * come here, without a copy.
+ * The lines for DLPack stand between the marks "dlpack: begin" and "dlpack: end"; all
+ * other lines are those of a type without DLPack. With DLPack, NumPy, PyTorch, JAX and
+ * others use the memory of an image, and this module uses theirs, without a copy.
  */
 #include <Python.h>
 #include <structmember.h> /* T_BOOL, T_PYSSIZET */
@@ -22,7 +22,7 @@ typedef struct Image {
 
 /* ---- Pixels ------------------------------------------------------------- */
 
-/* Each pixel becomes the mean of itself and of its neighbours in the row. */
+/* Sets each pixel to the mean of the pixel and its neighbours in the row. */
 static void
 blur_rows(uint8_t *pixels, int64_t height, int64_t width)
 {
@@ -169,7 +169,7 @@ static PyMemberDef image_members[] = {
     {NULL, 0, 0, 0, NULL},
 };
 
-/* ISO C has no cast from a function's pointer to an object's. */
+/* ISO C has no cast from a function pointer to an object pointer. */
 #define SLOT(function) ((void *)(uintptr_t)(function))
 
 static PyType_Slot image_slots[] = {

@@ -1,16 +1,16 @@
-/* dlarray - a small n-dimensional array that speaks DLPack
+/* dlarray - a small n-dimensional array that supports DLPack
  * SPDX-License-Identifier: MIT
  *
- * What the author of an array library has to bring together: memory of its own or
- * imported, views that look into it, read-only memory, elements that Python has no
- * values for, some of them smaller than a byte, derived classes, the garbage
- * collector. dlpack_py.h is called to describe tensors and to copy them, to import
- * (array_import and its callers) and to export (section 6); beside it stands the
- * older way to share memory, Python's buffers (section 7).
+ * An array library has to handle: its own memory and imported memory, views of this
+ * memory, read-only memory, elements without a Python value, elements smaller than a
+ * byte, derived classes, the garbage collector. This file calls dlpack_py.h to describe
+ * and to copy tensors, to import tensors (array_import and its callers), and to export
+ * tensors (section 6). It also exports and imports memory by the older protocol, the
+ * buffers of Python (section 7).
  *
- * Shape, strides and memory of an array never change, so that they are read without
- * a lock; whether it is read-only may (array_readonly). Whoever writes elements while
- * others read them has to agree with them about it, as with other libraries.
+ * Shape, strides and memory of an array never change: they are read without a lock.
+ * The field readonly may change (array_readonly). If a thread writes elements while
+ * another thread reads them, both threads must synchronize, as in other libraries.
  *
  *   1 Elements
  *   2 Arrays, and how they are made
@@ -31,26 +31,26 @@
 #include <stdint.h> /* uintptr_t */
 #include <string.h> /* memcpy */
 
-#define ALIGNMENT 64 /* of memory of our own: some consumers copy what has less */
+#define ALIGNMENT 64 /* of our own memory: some consumers copy data with a smaller alignment */
 
-/* What guards an object where there is no GIL came with Python 3.13. */
+/* Critical sections lock an object in a Python without a GIL. Python 3.13 added them. */
 #ifndef Py_BEGIN_CRITICAL_SECTION
 #  define Py_BEGIN_CRITICAL_SECTION(object) {
 #  define Py_END_CRITICAL_SECTION() }
 #endif
 
-/* ISO C has no cast from a function's pointer to an object's. */
+/* ISO C has no cast from a function pointer to an object pointer. */
 #define SLOT(function) ((void *)(uintptr_t)(function))
 
-#if PY_VERSION_HEX < 0x030B0000 /* where float16 had private functions only */
+#if PY_VERSION_HEX < 0x030B0000 /* before 3.11, the functions for float16 are private */
 #  define PyFloat_Pack2(number, bytes, le) _PyFloat_Pack2(number, (unsigned char *)(bytes), le)
 #  define PyFloat_Unpack2(bytes, le) _PyFloat_Unpack2((const unsigned char *)(bytes), le)
 #endif
 
 /* ---- 1 Elements --------------------------------------------------------- */
 
-/* The dtypes that there are: first those whose elements are Python values, then those
- * that are stored only: to be viewed, copied and handed on. */
+/* All dtypes of arrays: first the dtypes whose elements are Python values, then the
+ * dtypes that are stored only: their elements can be viewed, copied and exported. */
 static const uint32_t dtypes[] = {
     DLPACK_PY_BOOL,
     DLPACK_PY_INT8,
@@ -82,8 +82,9 @@ static const uint32_t dtypes[] = {
     0,
 };
 
-/* What the struct module calls elements with values, complex ones as NumPy does;
- * NULL for what is stored only. Not const, as Py_buffer has it. */
+/* The format of elements in the struct module; for complex elements the format of
+ * NumPy; NULL for dtypes that are stored only. Not const, because the field format of
+ * Py_buffer is not const. */
 static char *
 element_format(uint32_t dtype)
 {
@@ -106,7 +107,7 @@ element_format(uint32_t dtype)
     }
 }
 
-/* Have elements of this dtype values? Returns 0, or -1 with TypeError. */
+/* Checks that elements of this dtype have Python values. Returns 0, or -1 with TypeError. */
 static int
 check_values(uint32_t dtype)
 {
@@ -118,7 +119,7 @@ check_values(uint32_t dtype)
     return -1;
 }
 
-/* One element with a value. */
+/* An element that has a Python value. */
 typedef union Element {
     int8_t i8;
     int16_t i16;
@@ -132,7 +133,8 @@ typedef union Element {
     double f64[2];
 } Element;
 
-/* The address of an element with a value, by its distance from the first. */
+/* The address of an element that has a Python value. distance counts elements from the
+ * first element. */
 static char *
 element_at(const DLTensor *t, int64_t distance)
 {
@@ -162,7 +164,7 @@ read_element(const DLTensor *t, int64_t distance)
     }
 }
 
-/* The four below return 0 with an exception where a value is of the wrong type or
+/* The four functions below return 0 with an exception if a value has the wrong type or
  * does not fit. */
 static uint8_t
 parse_bool(PyObject *value)
@@ -216,8 +218,8 @@ narrow(double number)
     return (float)number;
 }
 
-/* What a Python value is as an element. Returns 0, or -1 with OverflowError where it
- * does not fit, or TypeError. No exception is set before. */
+/* Converts a Python value to an element. Returns 0, or -1 with OverflowError (the value
+ * does not fit) or TypeError. The caller has no exception set. */
 static int
 parse_element(PyObject *value, uint32_t dtype, Element *e)
 {
@@ -256,20 +258,20 @@ typedef struct Array {
     PyObject_HEAD
     DLTensor tensor;       /* data is the first element, byte_offset 0; shape and strides are in extents */
     int64_t *extents;      /* shape, then strides; NULL for rank 0 */
-    struct Array *owner;   /* a view's: the array whose memory it looks into, never a view; else NULL */
-    void *memory;          /* the array's own, else NULL */
-    dlpack_py_view source; /* what was imported; else all zero, which says writable */
+    struct Array *owner;   /* of a view: the array that holds the memory, never a view; else NULL */
+    void *memory;          /* the array's own memory, else NULL */
+    dlpack_py_view source; /* the imported tensor; else all zero, which says writable */
     int readonly;          /* DLPACK_PY_WRITABLE, ..._READONLY or, from a legacy capsule, ..._READONLY_UNSAID */
-    uint64_t padded;       /* DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED if the memory came so, else 0 */
+    uint64_t padded;       /* DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED if the elements are padded, else 0 */
     PyObject *weakrefs;
 } Array;
 
-/* What an array takes from others: any layout, aligned as its elements need. */
+/* The tensors that an array can import: any layout, aligned as the elements need. */
 static const dlpack_py_want importable = {.dtypes = dtypes};
 
-/* A new array that shows what t does, and does not hold the memory yet. Without
- * elements there is no data (D3); strides that are NULL, or of no elements (D5),
- * become row-major. */
+/* A new array with the layout and the data of t. The array does not own the memory
+ * yet. If t has no elements, data is NULL (D3). If the strides are NULL or t has no
+ * elements (D5), the strides are row-major. */
 static Array *
 array_new(PyTypeObject *type, const DLTensor *t, uint64_t padded)
 {
@@ -300,7 +302,7 @@ array_new(PyTypeObject *type, const DLTensor *t, uint64_t padded)
     return self;
 }
 
-/* Can there be such an array? Returns 0, or -1 with ValueError. */
+/* Checks that an array can have this layout. Returns 0, or -1 with ValueError. */
 static int
 check_size(const DLTensor *t, uint64_t padded)
 {
@@ -311,11 +313,11 @@ check_size(const DLTensor *t, uint64_t padded)
     return -1;
 }
 
-/* A new array with row-major memory of its own: zeros, or whatever is there. */
+/* A new array with its own row-major memory, which is zero or uninitialized. */
 static Array *
 array_allocate(PyTypeObject *type, int32_t ndim, const int64_t *shape, uint32_t dtype, uint64_t padded, int zeroed)
 {
-    DLTensor t = dlpack_py_cpu((void *)ALIGNMENT, dtype, ndim, shape, NULL); /* anywhere but NULL, to be valid */
+    DLTensor t = dlpack_py_cpu((void *)ALIGNMENT, dtype, ndim, shape, NULL); /* any address but NULL is valid */
     void *memory = NULL;
     Array *self;
     size_t size;
@@ -339,7 +341,7 @@ array_allocate(PyTypeObject *type, int32_t ndim, const int64_t *shape, uint32_t 
     return self;
 }
 
-/* A new array over what was consumed; takes the view, also when it fails. */
+/* A new array over a consumed tensor. Takes the view, also on failure. */
 static PyObject *
 array_import(PyTypeObject *type, dlpack_py_view *v)
 {
@@ -372,14 +374,15 @@ array_from_source(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     return array_import(type, &v);
 }
 
-/* The array that holds the memory which self looks into. */
+/* The array that holds the memory of self. */
 static const Array *
 array_root(const Array *self)
 {
     return self->owner != NULL ? self->owner : self;
 }
 
-/* Asked once for each answer that depends on it: setflags may come in between. */
+/* Read this only once for each result: another thread may call setflags between two
+ * reads. */
 static int
 array_readonly(Array *self)
 {
@@ -390,8 +393,8 @@ array_readonly(Array *self)
     return readonly;
 }
 
-/* A new array that looks into the memory of self, as t says. It has the class of
- * self, whose __new__ and __init__ are not called. */
+/* A new view of the memory of self, with the layout of t. The view has the class of
+ * self; __new__ and __init__ of the class are not called. */
 static PyObject *
 array_view(Array *self, const DLTensor *t)
 {
@@ -404,10 +407,10 @@ array_view(Array *self, const DLTensor *t)
     return (PyObject *)view;
 }
 
-/* There is no tp_clear, as a tuple has none: whatever an array refers to was there
- * before it, so that a cycle needs something else to close it, an attribute of a
- * derived class as a rule, and is broken there. Nobody ever meets an array whose
- * memory is gone. */
+/* There is no tp_clear; a tuple has no tp_clear either. An array refers only to objects
+ * that are older than the array. So a reference cycle needs another reference, usually
+ * an attribute of a derived class, and the garbage collector breaks the cycle there. An
+ * array never loses its memory while code can still use the array. */
 static int
 array_traverse(PyObject *op, visitproc visit, void *arg)
 {
@@ -417,7 +420,7 @@ array_traverse(PyObject *op, visitproc visit, void *arg)
     return dlpack_py_traverse(&self->source, visit, arg);
 }
 
-/* The trashcan: an import of an import of an import ... is freed without recursion. */
+/* The trashcan frees a long chain of imported arrays without recursion. */
 static void
 array_dealloc(PyObject *op)
 {
@@ -548,32 +551,32 @@ array_setflags(PyObject *op, PyObject *args, PyObject *kwargs)
 
 static PyGetSetDef array_attributes[] = {
     {"shape", array_get_shape, NULL, PyDoc_STR("The extents, as a tuple."), NULL},
-    {"strides", array_get_strides, NULL, PyDoc_STR("The steps from element to element, in elements."), NULL},
+    {"strides", array_get_strides, NULL, PyDoc_STR("The strides, in elements, as a tuple."), NULL},
     {"dtype", array_get_dtype, NULL, PyDoc_STR("The type of the elements, as text."), NULL},
-    {"ndim", array_get_ndim, NULL, PyDoc_STR("The rank: how many dimensions there are."), NULL},
-    {"size", array_get_size, NULL, PyDoc_STR("How many elements there are."), NULL},
+    {"ndim", array_get_ndim, NULL, PyDoc_STR("The rank: the number of dimensions."), NULL},
+    {"size", array_get_size, NULL, PyDoc_STR("The number of elements."), NULL},
     {"itemsize", array_get_itemsize, NULL,
-     PyDoc_STR("The bytes of one element: 1 where it has fewer than 8 bits, though they lie side by side."), NULL},
-    {"nbytes", array_get_nbytes, NULL, PyDoc_STR("The bytes that a copy takes: those of all bits, rounded up."), NULL},
+     PyDoc_STR("The bytes of an element; 1 if it has fewer than 8 bits, although such elements are packed."), NULL},
+    {"nbytes", array_get_nbytes, NULL, PyDoc_STR("The bytes of a copy: the bits of all elements, rounded up."), NULL},
     {"device", array_get_device, NULL, PyDoc_STR("The DLPack device, as a tuple (type, id)."), NULL},
-    {"data_ptr", array_get_data_ptr, NULL, PyDoc_STR("The address of the first element; 0 where there is none."), NULL},
+    {"data_ptr", array_get_data_ptr, NULL, PyDoc_STR("The address of the first element; 0 without elements."), NULL},
     {"readonly", array_get_readonly, NULL, PyDoc_STR("Whether elements cannot be assigned."), NULL},
     {"owner", array_get_owner, NULL,
-     PyDoc_STR("A view's: the array whose memory it looks into and keeps alive. Else None."), NULL},
+     PyDoc_STR("Of a view: the array whose memory the view uses and keeps alive. Else None."), NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
 /* ---- 4 Indexing --------------------------------------------------------- */
 
-/* A view in the making: a tensor with room for its shape and strides. */
+/* The layout of a new view: a tensor, with room for its shape and strides. */
 typedef struct Layout {
-    DLTensor tensor; /* begins where its source does, until layout_settle */
-    int64_t first;   /* how many elements further its first one is */
+    DLTensor tensor; /* data is that of the source, until layout_settle */
+    int64_t first;   /* the first element of the view, counted in elements from data */
     int64_t shape[DLPACK_PY_MAX_NDIM];
     int64_t strides[DLPACK_PY_MAX_NDIM];
 } Layout;
 
-/* Begins with the first element of t and no dimension. */
+/* Starts a layout at the first element of t, without dimensions. */
 static void
 layout_begin(Layout *l, const DLTensor *t)
 {
@@ -596,21 +599,21 @@ layout_add(Layout *l, int64_t extent, int64_t stride)
     return 0;
 }
 
-/* Moves the first element along an axis of t, which has elements there. */
+/* Moves the first element by index along an axis of t. The axis has elements. */
 static void
 layout_move(Layout *l, const DLTensor *t, int32_t axis, int64_t index)
 {
-    if (!dlpack_py_is_empty(t)) /* another axis may have none */
+    if (!dlpack_py_is_empty(t)) /* another axis may have extent 0 */
         l->first += index * t->strides[axis];
 }
 
-/* Has the view begin with its first element. Returns 0, or -1 with ValueError where
- * that begins in the middle of a byte: DLPack can describe no such tensor. */
+/* Sets data to the address of the first element. Returns 0, or -1 with ValueError if the
+ * element begins in the middle of a byte: DLPack cannot describe such a tensor. */
 static int
 layout_settle(Layout *l, uint64_t padded)
 {
     const int64_t bits = padded != 0 && l->tensor.dtype.bits < 8 ? 8 : l->tensor.dtype.bits;
-    const int64_t rest = l->first % 8 * bits; /* of eight elements, which fill as many bytes as one has bits */
+    const int64_t rest = l->first % 8 * bits; /* in bits; eight elements take `bits` bytes */
 
     if (dlpack_py_is_empty(&l->tensor))
         return 0;
@@ -656,7 +659,7 @@ layout_slice(Layout *l, const DLTensor *t, int32_t axis, PyObject *slice)
     length = PySlice_AdjustIndices((Py_ssize_t)t->shape[axis], &start, &stop, step);
     if (length > 0)
         layout_move(l, t, axis, start);
-    if (length > 1 && !dlpack_py_is_empty(t)) /* else it has no meaning, and step may be huge */
+    if (length > 1 && !dlpack_py_is_empty(t)) /* else the stride has no meaning, and step may be huge */
         stride *= step;
     return layout_add(l, length, stride);
 }
@@ -667,8 +670,8 @@ layout_whole(Layout *l, const DLTensor *t, int32_t axis)
     return layout_add(l, t->shape[axis], t->strides[axis]);
 }
 
-/* Goes through the items of a key. Returns 1 if they are an int for each dimension
- * of t, and so name one element; else 0, or -1 with an exception. */
+/* Applies the items of a key. Returns 1 if the key has an int for each dimension of t:
+ * then it names a single element. Returns 0 for other keys, or -1 with an exception. */
 static int
 layout_follow(Layout *l, const DLTensor *t, PyObject *items)
 {
@@ -707,8 +710,9 @@ layout_follow(Layout *l, const DLTensor *t, PyObject *items)
     return l->tensor.ndim == 0 && ellipses == 0;
 }
 
-/* What self[key] looks at. Returns as layout_follow does, 1 for an element with a
- * value only: others are TypeError. */
+/* Computes the layout of self[key]. Returns 1 if the key names a single element, 0 for
+ * other keys, or -1 with an exception. A single element without a Python value is
+ * TypeError. */
 static int
 array_follow(const Array *self, PyObject *key, Layout *l)
 {
@@ -727,7 +731,7 @@ array_follow(const Array *self, PyObject *key, Layout *l)
     return single;
 }
 
-/* self[key]: a Python value where the key has an int for each dimension, else a view. */
+/* self[key]: a Python value if the key has an int for each dimension, else a view. */
 static PyObject *
 array_subscript(PyObject *op, PyObject *key)
 {
@@ -749,7 +753,7 @@ check_writeable(Array *self)
     return -1;
 }
 
-/* self[key] = value: all elements that the key looks at become the value. */
+/* self[key] = value: sets all elements that the key selects to the value. */
 static int
 array_assign(PyObject *op, PyObject *key, PyObject *value)
 {
@@ -765,7 +769,7 @@ array_assign(PyObject *op, PyObject *key, PyObject *value)
         return -1;
     }
     if (check_writeable(self) < 0 || check_values(dtype) < 0 || parse_element(value, dtype, &e) < 0 ||
-        array_follow(self, key, &l) < 0 || check_writeable(self) < 0) /* again: value and key may have code */
+        array_follow(self, key, &l) < 0 || check_writeable(self) < 0) /* again: value and key may run code */
         return -1;
     repeated = dlpack_py_cpu(&e, dtype, l.tensor.ndim, l.shape, nowhere);
     return dlpack_py_copy(&l.tensor, &repeated, 0, NULL);
@@ -773,8 +777,8 @@ array_assign(PyObject *op, PyObject *key, PyObject *value)
 
 /* ---- 5 Other shapes ----------------------------------------------------- */
 
-/* Extents or axes: from an int, or a tuple or list of ints. Returns how many there
- * are, or -1 with TypeError or ValueError. */
+/* Reads extents or axes from an int, or from a tuple or list of ints. Returns their
+ * number, or -1 with TypeError or ValueError. */
 static int32_t
 parse_numbers(PyObject *object, int64_t numbers[DLPACK_PY_MAX_NDIM])
 {
@@ -790,7 +794,7 @@ parse_numbers(PyObject *object, int64_t numbers[DLPACK_PY_MAX_NDIM])
     return PyErr_Occurred() ? -1 : (int32_t)count;
 }
 
-/* The same from the arguments of a method: (2, 3) and ((2, 3)) are one. */
+/* Reads extents or axes from the arguments of a method: f(2, 3) is equal to f((2, 3)). */
 static int32_t
 parse_arguments(PyObject *args, int64_t numbers[DLPACK_PY_MAX_NDIM])
 {
@@ -829,8 +833,8 @@ array_transpose(PyObject *op, PyObject *args)
     return array_view((Array *)op, &l.tensor);
 }
 
-/* Gives the one extent of -1 what the others leave of size elements. Returns 1 if the
- * shape then has that many, else 0. */
+/* Replaces an extent of -1 so that the shape has size elements. Returns 1 if the shape
+ * then has size elements, else 0. */
 static int
 complete_shape(int64_t *shape, int32_t ndim, int64_t size)
 {
@@ -853,18 +857,19 @@ complete_shape(int64_t *shape, int32_t ndim, int64_t size)
     return 1;
 }
 
-/* Strides for another shape over the same elements; 0 where there are none. */
+/* Computes strides that give the elements of t a new shape. Returns 1, or 0 if no such
+ * strides exist. */
 static int
 reshape_strides(const DLTensor *t, int32_t ndim, const int64_t *shape, int64_t *strides)
 {
     int32_t from = t->ndim, to = ndim;
 
-    if (dlpack_py_is_contiguous(t, 'C')) { /* without elements too */
+    if (dlpack_py_is_contiguous(t, 'C')) { /* 1 also without elements */
         dlpack_py_strides(ndim, shape, 'C', strides);
         return 1;
     }
     while (from > 0) {
-        /* Dimensions of t that one stride walks through, and those that take their place. */
+        /* Join dimensions of t that a single stride can describe, and split them as shape does. */
         int64_t extent = t->shape[--from], taken = 1;
         const int64_t stride = t->strides[from];
         if (extent == 1)
@@ -880,7 +885,7 @@ reshape_strides(const DLTensor *t, int32_t ndim, const int64_t *shape, int64_t *
             return 0;
     }
     while (to > 0)
-        strides[--to] = 1; /* of extents of 1 */
+        strides[--to] = 1; /* the extents that are left are 1 */
     return 1;
 }
 
@@ -919,7 +924,7 @@ array_broadcast_to(PyObject *op, PyObject *arg)
         return NULL;
     layout_begin(&l, t);
     for (i = 0; i < ndim; i++) {
-        const int32_t axis = i + t->ndim - ndim; /* below 0: a new dimension, which repeats all */
+        const int32_t axis = i + t->ndim - ndim; /* below 0: a new dimension, which repeats all elements */
         const int repeats = axis < 0 || (t->shape[axis] == 1 && shape[i] != 1);
         if (!repeats && shape[i] != t->shape[axis])
             break;
@@ -935,7 +940,7 @@ array_broadcast_to(PyObject *op, PyObject *arg)
 
 /* ---- 6 DLPack ----------------------------------------------------------- */
 
-/* What is exported, by whichever way. */
+/* Describes the data that is exported, for __dlpack__ and for the exchange table. */
 static int
 array_describe(PyObject *op, const dlpack_py_request *request, dlpack_py_offer *offer)
 {
@@ -943,8 +948,8 @@ array_describe(PyObject *op, const dlpack_py_request *request, dlpack_py_offer *
 
     (void)request;
     *offer = dlpack_py_offer_view(op, &self->tensor, &array_root(self)->source);
-    offer->flags |= self->padded;                     /* of a copy, which has no source */
-    if (array_readonly(self) == DLPACK_PY_READONLY) { /* by setflags, if the source does not say so itself */
+    offer->flags |= self->padded;                     /* a copy has no source with this flag */
+    if (array_readonly(self) == DLPACK_PY_READONLY) { /* set by setflags, or by the source */
         offer->flags |= DLPACK_PY_FLAG_READ_ONLY;
         offer->options &= ~DLPACK_PY_OFFER_UNSAID;
     }
@@ -965,8 +970,8 @@ asks_for(int flags, int request)
     return (flags & request) == request;
 }
 
-/* Are the elements in the order that a request insists on? That of C, where it has
- * no use for strides. */
+/* Does the order of the elements meet the request? A request without strides needs the
+ * order of C. */
 static int
 is_in_order(const DLTensor *t, int flags)
 {
@@ -977,7 +982,8 @@ is_in_order(const DLTensor *t, int flags)
     return !asks_for(flags, PyBUF_ANY_CONTIGUOUS) || dlpack_py_is_contiguous(t, 'A');
 }
 
-/* Can there be the buffer that is asked for? Returns 0, or -1 with BufferError. */
+/* Checks that t can be exported as the requested buffer. Returns 0, or -1 with
+ * BufferError. */
 static int
 check_buffer(const DLTensor *t, int readonly, int flags)
 {
@@ -997,8 +1003,8 @@ check_buffer(const DLTensor *t, int readonly, int flags)
     return -1;
 }
 
-/* Shape, then strides in bytes, which live until array_releasebuffer. Returns NULL
- * with MemoryError. */
+/* Allocates the shape, followed by the strides in bytes; array_releasebuffer frees it.
+ * Returns NULL with MemoryError. */
 static Py_ssize_t *
 buffer_extents(const DLTensor *t)
 {
@@ -1027,7 +1033,7 @@ array_getbuffer(PyObject *op, Py_buffer *buffer, int flags)
     buffer->obj = NULL;
     if (extents == NULL)
         return -1;
-    buffer->buf = t->data != NULL ? t->data : op; /* of no bytes: some take NULL for a failure */
+    buffer->buf = t->data != NULL ? t->data : op; /* without elements: some consumers take NULL for a failure */
     buffer->len = (Py_ssize_t)dlpack_py_nbytes(t, 0);
     buffer->itemsize = (Py_ssize_t)dlpack_py_itemsize(t->dtype, 0);
     buffer->readonly = readonly;
@@ -1037,7 +1043,7 @@ array_getbuffer(PyObject *op, Py_buffer *buffer, int flags)
     buffer->strides = asks_for(flags, PyBUF_STRIDES) && t->ndim > 0 ? extents + t->ndim : NULL;
     buffer->suboffsets = NULL;
     buffer->internal = extents;
-    buffer->obj = op; /* holds the array as long as the buffer is out */
+    buffer->obj = op; /* keeps the array alive until the buffer is released */
     Py_INCREF(op);
     return 0;
 }
@@ -1048,13 +1054,13 @@ array_releasebuffer(PyObject *Py_UNUSED(op), Py_buffer *buffer)
     PyMem_Free(buffer->internal);
 }
 
-/* How many elements are meant in some bytes: count, or with -1 as many as there are.
- * Returns -1 with ValueError. */
+/* The number of elements in a buffer of this many bytes: count, or all elements if count
+ * is -1. Returns -1 with ValueError. */
 static Py_ssize_t
 count_elements(Py_ssize_t bytes, uint32_t dtype, Py_ssize_t count)
 {
     const Py_ssize_t bits = (Py_ssize_t)dlpack_py_dtype_unpack(dtype).bits;
-    const Py_ssize_t most = bytes / bits * 8 + bytes % bits * 8 / bits; /* eight fill as many bytes as one has bits */
+    const Py_ssize_t most = bytes / bits * 8 + bytes % bits * 8 / bits; /* eight elements take `bits` bytes */
     char text[DLPACK_PY_TEXT_SIZE];
 
     if (count >= 0 && count <= most)
@@ -1066,9 +1072,9 @@ count_elements(Py_ssize_t bytes, uint32_t dtype, Py_ssize_t count)
     return -1;
 }
 
-/* A new array over what a memoryview holds. The memoryview exports it, and it is
- * imported at once: from there on it is as any import, checked, read-only if the
- * buffer is, and let go on any thread. */
+/* A new array over the memory of a memoryview. The function exports this memory by
+ * DLPack and imports it at once: so the array is checked like any imported array, is
+ * read-only if the buffer is read-only, and can be released on any thread. */
 static PyObject *
 array_from_memory(PyTypeObject *type, PyObject *memory, uint32_t dtype, Py_ssize_t count, Py_ssize_t offset)
 {
@@ -1103,7 +1109,7 @@ array_from_memory(PyTypeObject *type, PyObject *memory, uint32_t dtype, Py_ssize
 
 /* ---- 8 Values and copies ------------------------------------------------ */
 
-/* The elements from an axis on, as nested lists. */
+/* The elements of the dimensions from axis on, as nested lists. */
 static PyObject *
 list_elements(const DLTensor *t, int32_t axis, int64_t distance)
 {
@@ -1138,11 +1144,12 @@ array_copy(PyObject *op, PyObject *Py_UNUSED(unused))
     Array *copy = array_allocate(Py_TYPE(op), t->ndim, t->shape, dlpack_py_dtype(t), padded, 0);
 
     if (copy != NULL)
-        (void)dlpack_py_copy(&copy->tensor, t, padded, NULL); /* fails for other shapes and dtypes only */
+        (void)dlpack_py_copy(&copy->tensor, t, padded, NULL); /* cannot fail: shape and dtype are equal */
     return (PyObject *)copy;
 }
 
-/* Few elements are written out; of many, or none, or without values, the shape. */
+/* Shows the values of 1 to 100 elements. Otherwise, and for dtypes that are stored only,
+ * shows the shape. */
 static PyObject *
 array_repr(PyObject *op)
 {
@@ -1165,20 +1172,20 @@ static PyMethodDef array_methods[] = {
     {"tolist", array_tolist, METH_NOARGS,
      PyDoc_STR("tolist($self, /)\n--\n\nThe elements as Python values, in nested lists.")},
     {"copy", array_copy, METH_NOARGS,
-     PyDoc_STR("copy($self, /)\n--\n\nA row-major array with the same elements in memory of its own.")},
+     PyDoc_STR("copy($self, /)\n--\n\nA row-major copy of the array, in its own memory.")},
     {"transpose", array_transpose, METH_VARARGS,
      PyDoc_STR("transpose($self, /, *axes)\n--\n\nA view with the axes in another order; without axes, in reverse.")},
     {"reshape", array_reshape, METH_VARARGS,
-     PyDoc_STR("reshape($self, /, *shape)\n--\n\nA view with another shape, of which -1 is worked out.\n\n"
-               "ValueError where only a copy could have it.")},
+     PyDoc_STR("reshape($self, /, *shape)\n--\n\nA view with a new shape. An extent of -1 is computed.\n\n"
+               "ValueError if only a copy can have the shape.")},
     {"broadcast_to", array_broadcast_to, METH_O,
      PyDoc_STR(
-         "broadcast_to($self, shape, /)\n--\n\nA view that repeats what has one element until it has the shape.\n\n"
-         "It may be written if the array may: what it repeats changes everywhere.")},
+         "broadcast_to($self, shape, /)\n--\n\nA view with this shape, in which dimensions of extent 1 repeat.\n\n"
+         "The view is writable if the array is; writing changes all repetitions of an element.")},
     {"setflags", (PyCFunction)(void (*)(void))array_setflags, METH_VARARGS | METH_KEYWORDS,
      PyDoc_STR("setflags($self, /, *, writeable)\n--\n\nMake this array read-only or writeable.\n\n"
-               "Its views stay as they are, and so do exports and buffers that are out.\n"
-               "ValueError for memory that came as read-only.")},
+               "Existing views, exports and buffers of the array do not change.\n"
+               "ValueError for memory that was imported as read-only.")},
     {NULL, NULL, 0, NULL},
 };
 
@@ -1189,7 +1196,7 @@ static PyMemberDef array_members[] = {
 
 static PyType_Slot array_slots[] = {
     {Py_tp_doc, (void *)"Array(source, /)\n--\n\nAn array over the memory of source, which is not copied.\n\n"
-                        "source is whatever from_dlpack takes."},
+                        "source is an object that from_dlpack accepts."},
     {Py_tp_new, SLOT(array_from_source)},
     {Py_tp_dealloc, SLOT(array_dealloc)},
     {Py_tp_traverse, SLOT(array_traverse)},
@@ -1229,7 +1236,7 @@ from_dlpack(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObject 
     return array_import(array_type(module), &v);
 }
 
-/* The dtype that text names; 0 with ValueError. */
+/* The dtype that text names, or 0 with ValueError. */
 static uint32_t
 parse_dtype(const char *text)
 {
@@ -1278,8 +1285,8 @@ is_nested(PyObject *values)
     return PyList_Check(values) || PyTuple_Check(values);
 }
 
-/* The shape of nested lists or tuples, from an axis on, by the first of each. Returns
- * the rank, or -1 with an exception. */
+/* Reads the shape of nested lists or tuples, from axis on: the first item of each list
+ * gives the next extent. Returns the rank, or -1 with an exception. */
 static int32_t
 nested_shape(PyObject *values, int32_t axis, int64_t shape[DLPACK_PY_MAX_NDIM])
 {
@@ -1303,7 +1310,8 @@ nested_shape(PyObject *values, int32_t axis, int64_t shape[DLPACK_PY_MAX_NDIM])
     return ndim;
 }
 
-/* Writes the elements from an axis on. What has another shape is ValueError. */
+/* Writes the elements of the dimensions from axis on. Nested lists of a different shape
+ * are ValueError. */
 static int
 fill_elements(const DLTensor *t, int32_t axis, int64_t distance, PyObject *values)
 {
@@ -1404,20 +1412,20 @@ static PyMethodDef module_methods[] = {
      PyDoc_STR("from_dlpack($module, x, /, *, device=None, copy=None)\n--\n\n"
                "An array over the memory of x, which has __dlpack__ or is a DLPack capsule.")},
     {"empty", (PyCFunction)(void (*)(void))empty, METH_VARARGS | METH_KEYWORDS,
-     PyDoc_STR("empty($module, /, shape, dtype='float64')\n--\n\nAn array whose elements may be anything.")},
+     PyDoc_STR("empty($module, /, shape, dtype='float64')\n--\n\nAn array with uninitialized elements.")},
     {"zeros", (PyCFunction)(void (*)(void))zeros, METH_VARARGS | METH_KEYWORDS,
      PyDoc_STR("zeros($module, /, shape, dtype='float64')\n--\n\nAn array in which all bits are 0.\n\n"
-               "Those are zeros, but for 'float8_e8m0fnu', which has none.")},
+               "The elements are zero, except for 'float8_e8m0fnu', which has no zero.")},
     {"array", (PyCFunction)(void (*)(void))array, METH_VARARGS | METH_KEYWORDS,
      PyDoc_STR("array($module, /, values, dtype='float64')\n--\n\n"
-               "An array of the values in nested lists or tuples, or of the one value.")},
+               "An array of the values in nested lists or tuples, or of a single value.")},
     {"arange", (PyCFunction)(void (*)(void))arange, METH_VARARGS | METH_KEYWORDS,
      PyDoc_STR("arange(start=0, stop, step=1, /, *, dtype='int64')\n\nAn array of the integers that range() counts.")},
     {"frombuffer", (PyCFunction)(void (*)(void))frombuffer, METH_VARARGS | METH_KEYWORDS,
      PyDoc_STR("frombuffer($module, /, buffer, dtype='uint8', count=-1, offset=0)\n--\n\n"
-               "A one-dimensional array over the bytes of a buffer, whatever it says they are.\n\n"
-               "count elements, or as many as there are; the first is offset bytes behind the\n"
-               "buffer's beginning. Read-only if the buffer is.")},
+               "A one-dimensional array over the bytes of a buffer; the format of the buffer is ignored.\n\n"
+               "The array has count elements, or all that fit if count is -1. The first element is\n"
+               "offset bytes behind the start of the buffer. Read-only if the buffer is read-only.")},
     {NULL, NULL, 0, NULL},
 };
 
@@ -1461,7 +1469,7 @@ static PyModuleDef_Slot module_slots[] = {
 };
 
 static struct PyModuleDef module_def = {
-    PyModuleDef_HEAD_INIT, "dlarray",      PyDoc_STR("A small n-dimensional array that speaks DLPack."),
+    PyModuleDef_HEAD_INIT, "dlarray",      PyDoc_STR("A small n-dimensional array that supports DLPack."),
     sizeof(ModuleState),   module_methods, module_slots,
     module_traverse,       module_clear,   NULL,
 };

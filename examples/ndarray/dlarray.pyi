@@ -1,4 +1,4 @@
-"""A small n-dimensional array that speaks DLPack."""
+"""A small n-dimensional array that supports DLPack."""
 
 import sys
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ if sys.version_info >= (3, 10):
 else:
     from builtins import ellipsis as EllipsisType
 
-# What array() and arange() take; the others are stored only.
+# The dtypes of array() and arange(). Elements of other dtypes can only be stored.
 _ValueDType: TypeAlias = Literal[
     "bool",
     "int8",
@@ -51,7 +51,7 @@ _Shape: TypeAlias = SupportsIndex | Sequence[SupportsIndex]
 _Pair: TypeAlias = tuple[SupportsIndex, SupportsIndex]
 _Part: TypeAlias = slice | EllipsisType | None
 
-# Any producer, also one that knows none of the keywords.
+# Any producer, also a producer without keyword arguments.
 class _SupportsDLPack(Protocol):
     def __dlpack__(self) -> object: ...
 
@@ -82,7 +82,7 @@ class Array:
     def owner(self) -> Array | None: ...
     @overload
     def __getitem__(self, key: _Part, /) -> Self: ...
-    @overload  # a value where there is an int for each dimension, else Self
+    @overload  # a value if the key has an int for each dimension, else Self
     def __getitem__(self, key: SupportsIndex | tuple[SupportsIndex | _Part, ...], /) -> Any: ...
     def __setitem__(self, key: SupportsIndex | _Part | tuple[SupportsIndex | _Part, ...], value: _Value, /) -> None: ...
     def tolist(self) -> Any: ...

@@ -1,8 +1,9 @@
-// matrix - a class written with pybind11 that trades its memory by DLPack
+// matrix - a class written with pybind11 that exports and imports its memory by DLPack
 // SPDX-License-Identifier: MIT
 //
-// pybind11 has no DLPack of its own. The first section connects it with dlpack_py.h. That section knows nothing of the
-// class: copy it as it is. All lines for DLPack stand between the marks "dlpack: begin" and "dlpack: end".
+// pybind11 has no functions for DLPack. The first section connects pybind11 with dlpack_py.h. The first section does
+// not depend on the class: copy it unchanged. All lines for DLPack stand between the marks "dlpack: begin" and
+// "dlpack: end".
 #include <pybind11/pybind11.h>
 // dlpack: begin
 #include "dlpack_py.h"
@@ -18,7 +19,7 @@ namespace py = pybind11;
 // ---- DLPack for pybind11 ---------------------------------------------------
 
 // dlpack: begin
-// Takes a new reference; throws the exception that is set where it is NULL.
+// Takes a new reference. If the reference is NULL, throws the Python exception that is set.
 static py::object
 checked(PyObject *result)
 {
@@ -27,7 +28,7 @@ checked(PyObject *result)
     return py::reinterpret_steal<py::object>(result);
 }
 
-// Takes the tensor of an array of any library. The view releases it. Neither moving a view nor its end needs the GIL.
+// Takes the tensor of an array of any library. The view releases the tensor. Moving or destroying a view needs no GIL.
 static dlpack_py_unique_view
 consume(const py::object &array, const dlpack_py_want &want)
 {
@@ -63,7 +64,7 @@ def_dlpack(py::class_<Class, Options...> &type)
 
 // ---- The class -------------------------------------------------------------
 
-// A matrix of float64, in memory of its own or of another library.
+// A matrix of float64, in its own memory or in the memory of another library.
 class Matrix {
   public:
     Matrix(int64_t rows, int64_t columns) : own_(count(rows, columns)), layout_{rows, columns, columns, 1}
@@ -121,7 +122,7 @@ class Matrix {
     }
 
     // dlpack: begin
-    dlpack_py_unique_view source_; // empty: the memory is own_
+    dlpack_py_unique_view source_; // empty: the memory is that of own_
     // dlpack: end
     std::vector<double> own_;
     int64_t layout_[4]; // shape, then strides
