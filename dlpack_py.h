@@ -655,8 +655,8 @@ dlpack_py_impl_strides(const DLTensor *t, int64_t storage[DLPACK_PY_MAX_NDIM])
 }
 
 /* How far the elements of a tensor reach from the first one, in bytes. *lowest is 0, or below where strides are
- * negative; *highest is one past the last byte; both are 0 without elements. Returns 0, or -1 where the extent leaves
- * int64_t; that never happens for a validated tensor. */
+ * negative; *highest is one past the last byte; both are 0 without elements. Returns 0, or -1 where lowest or highest
+ * does not fit into int64_t; that never happens for a validated tensor. */
 DLPACK_PY_IMPL_RARE int
 dlpack_py_impl_extent(const DLTensor *t, uint64_t flags, int64_t *lowest, int64_t *highest)
 {
@@ -1468,7 +1468,7 @@ typedef struct dlpack_py_exports {
 
 /* The number of exports whose deleter has not run, and of copies that are being made. Needs no thread state. While the
  * number is not 0, refuse to move or free the memory. Without a GIL, do the check and the move in one critical section
- * on the object: the header calls describe and exports in this critical section too. */
+ * on the object: the header too calls describe, and makes the export, inside this critical section. */
 static inline size_t
 dlpack_py_exports_count(const dlpack_py_exports *exports)
 {
@@ -1618,11 +1618,11 @@ dlpack_py_consume_request(PyObject *obj, const dlpack_py_request *request, const
 /* dlpack_py_borrow: as dlpack_py_consume, for the length of a call.
  *
  * Release the view before Python code runs and before obj can be freed. Without a GIL, other threads run Python code at
- * any time: there, borrow only memory that does not move while obj lives. dlpack_py_borrow may run Python code: of
- * several arguments, consume the first arguments and borrow only the last. Where the type has an exchange table, the
- * call allocates nothing and takes no reference; otherwise the call is dlpack_py_consume. A borrowed tensor has no
- * read-only flag (X3): v->readonly is DLPACK_PY_READONLY_UNSAID. Where want->writable is set, the call is
- * dlpack_py_consume.
+ * any time: there, borrow only memory that does not move while obj lives. dlpack_py_borrow may run Python code: where a
+ * function has several arguments, call dlpack_py_consume for all but the last, and borrow only the last. Where the type
+ * has an exchange table, the call allocates nothing and takes no reference; otherwise the call is dlpack_py_consume. A
+ * borrowed tensor has no read-only flag (X3): v->readonly is DLPACK_PY_READONLY_UNSAID. Where want->writable is set,
+ * the call is dlpack_py_consume.
  */
 DLPACK_PY_IMPL_SHARED int
 dlpack_py_borrow(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v);
@@ -2585,7 +2585,7 @@ dlpack_py_impl_plan_general(const dlpack_py_offer *offer, const dlpack_py_reques
         else if (request->copy != DLPACK_PY_COPY_ALWAYS)
             return DLPACK_PY_IMPL_REFUSE(error, "negative strides are exported only as a copy: ask with copy=True");
         else
-            plan->copy = 1; /* also of a copy that the author made */
+            plan->copy = 1; /* also where the author's tensor is itself a copy */
     }
     if (why == NULL && (offer->options & DLPACK_PY_OFFER_COPY_READ_ONLY) != 0 && !plan->copy &&
         (plan->flags & DLPACK_PY_FLAG_READ_ONLY) != 0)
@@ -2781,8 +2781,8 @@ dlpack_py_offer_make(PyObject *owner, const DLTensor *t, uint64_t flags)
     return offer;
 }
 
-/* An offer of a tensor that was consumed, by the object that holds the view: read-only and padded are kept (C7). t is
- * the view's tensor, or a tensor over a part of its memory. */
+/* The offer with which the object that holds a view exports the view's tensor: its read-only and padded flags are kept
+ * (C7). t is the view's tensor, or a tensor over a part of its memory. */
 static inline dlpack_py_offer
 dlpack_py_offer_view(PyObject *owner, const DLTensor *t, const dlpack_py_view *v)
 {
@@ -2964,7 +2964,7 @@ dlpack_py_impl_find_method(PyObject *obj, PyObject *name, int *unbound)
         return PyErr_Occurred() ? NULL : PyObject_GetAttr(obj, name);
 #if DLPACK_PY_IMPL_HAS_TYPE_LOOKUP
     if (PyType_HasFeature(Py_TYPE(found), Py_TPFLAGS_METHOD_DESCRIPTOR)) {
-        *unbound = 1; /* saves the bound method */
+        *unbound = 1; /* no bound method has to be made */
         return found;
     }
 #endif
@@ -3015,9 +3015,10 @@ dlpack_py_impl_call_with(const dlpack_py_impl_producer *producer, unsigned pass,
     return capsule;
 }
 
-/* Which of the passed keywords does the text of a TypeError refuse (C1)? Only the words of a signature count: Python,
- * Cython, PyArg_Parse..., pybind11 and nanobind write them differently. Returns 0, with or without an exception, where
- * the text refuses no keyword. stream is never refused: a call without it would mean another stream. */
+/* Which of the passed keywords does the text of a TypeError refuse (C1)? Only texts count that say that the signature
+ * has no such keyword. Python, Cython, PyArg_Parse..., pybind11 and nanobind write such texts differently. Returns 0,
+ * with or without an exception, where the text refuses no keyword. stream is never refused: a call without it would
+ * mean another stream. */
 DLPACK_PY_IMPL_RARE unsigned
 dlpack_py_impl_find_refused(PyObject *exception, unsigned passed)
 {
@@ -3045,8 +3046,9 @@ dlpack_py_impl_find_refused(PyObject *exception, unsigned passed)
 }
 
 /* After a call of __dlpack__ with the keywords of pass has failed: calls it again without those that its signature
- * refuses (C1). Returns the producer's answer; NULL with its exception, the first one as the context of the last, or
- * with BufferError where copy=False was refused (C3). */
+ * refuses (C1). Returns the producer's answer, or NULL with the exception of the last call, or with BufferError where
+ * the signature refuses the keyword copy and copy is False (C3). The exception of the first call is put into the
+ * context chain of that exception. */
 DLPACK_PY_IMPL_RARE PyObject *
 dlpack_py_impl_call_again(dlpack_py_impl_producer *producer, unsigned pass, const dlpack_py_request *request)
 {
@@ -3124,8 +3126,8 @@ dlpack_py_impl_check_place(const DLTensor *t, const dlpack_py_impl_terms *terms,
     DLDevice asked = request->has_device ? request->device : t->device;
     char came_text[DLPACK_PY_TEXT_SIZE], asked_text[DLPACK_PY_TEXT_SIZE];
 
-    /* Pinned or managed memory may have pending device work, which the producer does not wait for unless it is asked
-     * for CPU memory. */
+    /* Device work may be pending on pinned or managed memory. The producer waits for this work only if it is asked for
+     * CPU memory. */
     if (readable && came != (int32_t)kDLCPU && (copies || want->device == 0) &&
         (want->options & DLPACK_PY_NOTHING_PENDING) == 0) {
         if ((known & DLPACK_PY_IMPL_CAN_ASK) != 0 && !request->has_device)
@@ -4005,8 +4007,8 @@ dlpack_py_impl_referent(PyObject *reference)
     return referent;
 }
 
-/* The record of a table that this file has put on the type, or on a base of it (X7); NULL: none. Any class may carry
- * the capsule of another. */
+/* The record of a table that this file has put on the type, or on a base of it (X7); NULL: none. The capsule alone
+ * proves nothing: any class may carry the capsule of another class. */
 DLPACK_PY_IMPL_RARE const dlpack_py_impl_own *
 dlpack_py_impl_find_own(dlpack_py_impl_cache *cache, PyTypeObject *type, const void *table)
 {
@@ -4024,7 +4026,7 @@ dlpack_py_impl_find_own(dlpack_py_impl_cache *cache, PyTypeObject *type, const v
 }
 #endif
 
-/* Finds the exchange table of a type that is to be used, on the type, never on the instance (X1). Anything but a
+/* Finds the exchange table to use for a type. Looks on the type only, never on the instance (X1). Anything but a
  * capsule counts as absent. Returns 0; -1 where the type cannot be looked at now, with an exception only if that must
  * be passed on (MemoryError, KeyboardInterrupt). */
 DLPACK_PY_IMPL_RARE int
@@ -4225,8 +4227,8 @@ dlpack_py_impl_table_export(const dlpack_py_exchange *x, const dlpack_py_offer *
     return NULL;
 }
 
-/* Lends the tensor of an object. Returns 0; 1 and *why where a bare DLTensor cannot say what the data is (X3); or -1
- * with an exception. */
+/* Lends the tensor of an object. Returns 0; 1 where the tensor cannot be lent (X3), with the reason in *why; or -1 with
+ * an exception. */
 static inline int
 dlpack_py_impl_table_lend(const dlpack_py_exchange *x, const dlpack_py_offer *offer, DLTensor *out, const char **why)
 {
@@ -4961,7 +4963,7 @@ dlpack_py_impl_consume_buffer(dlpack_py_impl_gate *gate, PyObject *obj, const dl
  *         return nullptr;
  *     auto values = static_cast<const float *>(v.data());
  */
-#  ifdef __GNUC__ /* the functions are of this module: they never stand in for those of another (G2) */
+#  ifdef __GNUC__ /* visible in this module only: no other module ever uses these functions (G2) */
 #    define DLPACK_PY_IMPL_HIDDEN __attribute__((visibility("hidden")))
 #  else
 #    define DLPACK_PY_IMPL_HIDDEN
@@ -5060,7 +5062,7 @@ class dlpack_py_unique_view {
  * D8   Rank, extents, pointers, sizes and strides are checked before anything is read.
  * D9   CPU, pinned and managed memory is exported with device id 0; a consumer accepts any id.
  * D10  Only the machine's byte order can be described.
- * D11  Negative strides are exported, unless the author has them refused or copied.
+ * D11  Negative strides are exported, unless the author chose that they are refused or copied.
  * P1   The arguments of __dlpack__ are keyword-only, and are matched by value.
  * P2   max_version 1.0 or newer gets a versioned capsule; an older max_version, or None, gets a legacy capsule.
  * P3   Read-only and padded data are flagged. A request for a legacy capsule, which has no flags, is BufferError.

@@ -154,14 +154,14 @@ MUTANTS = [  # what is wrong then, the file, and pairs: a text, the text in its 
     (
         "the device of managed memory is not made current",
         DEVICE,
-        "(int32_t)announced.device_type == terms->device->managed_type;",
+        "dlpack_device_impl_is_managed(terms->device, announced);",
         "0;",
     ),
     (
         "a producer that refuses stream 2 is not asked again",
         DEVICE,
-        "        request.stream.handle == runtime->per_thread_stream && PyErr_ExceptionMatches(PyExc_BufferError)) {",
-        "        0) {",
+        "    if (result < 0 && !producer->answered && request.stream.kind == DLPACK_PY_STREAM_HANDLE &&\n",
+        "    if (0 &&\n",
     ),
     (
         "the producer's device stays current",
@@ -178,8 +178,14 @@ MUTANTS = [  # what is wrong then, the file, and pairs: a text, the text in its 
     (
         "a tensor is released in any interpreter",
         DEVICE,
-        "is_here = here == -1 || all->interpreter == -1 || all->interpreter == here;",
+        "is_here = all->interpreter == -1 || all->interpreter == (here == -1 ? 0 : here);",
         "is_here = 1;",
+    ),
+    (
+        "a release is behind the work of the thread that releases alone",
+        DEVICE,
+        "    failed = dlpack_device_impl_find_pending(runtime, &guard, &stream, &capture, error);",
+        "    failed = dlpack_device_impl_find_capture(runtime, &guard, stream, &capture, error);",
     ),
     (
         "a tensor is released before its event",
