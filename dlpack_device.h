@@ -734,24 +734,21 @@ dlpack_device_impl_attach_thread(PyThreadState *state)
         PyEval_RestoreThread(state);
 }
 
-/* The id of the interpreter that this thread is attached to, or -1. An id is used again only after Py_Finalize; an
- * address may be used again at any time. */
+/* The id of the interpreter that this thread is attached to. A thread without a thread state counts as a thread of the
+ * main interpreter, whose id is 0. An id is used again only after Py_Finalize; an address may be used again at any
+ * time. */
 static inline int64_t
 dlpack_device_impl_this_interpreter(void)
 {
-    return dlpack_py_impl_thread_state() == NULL ? -1 : PyInterpreterState_GetID(PyInterpreterState_Get());
+    return dlpack_py_impl_thread_state() == NULL ? 0 : PyInterpreterState_GetID(PyInterpreterState_Get());
 }
 
 /* The id of the interpreter in which the deleter of a view may run; -1: any. A deleter of this file attaches to its own
- * interpreter. A deleter of another library must run in the interpreter that released the view (G1); a thread
- * without a thread state is treated as a thread of the main interpreter, whose id is 0. */
+ * interpreter. A deleter of another library must run in the interpreter that released the view (G1). */
 static inline int64_t
 dlpack_device_impl_interpreter_of(const dlpack_py_view *v)
 {
-    const int64_t here = dlpack_device_impl_this_interpreter();
-    if (dlpack_py_impl_find_keeper(v->managed, v->form) != NULL)
-        return -1;
-    return here == -1 ? 0 : here;
+    return dlpack_py_impl_find_keeper(v->managed, v->form) != NULL ? -1 : dlpack_device_impl_this_interpreter();
 }
 
 /* Puts a chain of waiting tensors, from first to last, into the list. */
@@ -795,7 +792,7 @@ dlpack_device_collect(const dlpack_device_runtime *runtime)
     failed = dlpack_device_impl_relaxed_begin(runtime, &mode, &ignored);
     for (; all != NULL; all = next) {
         next = all->next;
-        is_here = all->interpreter == -1 || all->interpreter == (here == -1 ? 0 : here);
+        is_here = all->interpreter == -1 || all->interpreter == here;
         if (!failed && is_here && runtime->event_is_done(all->event)) {
             runtime->event_destroy(all->event);
             all->next = done;

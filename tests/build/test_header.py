@@ -12,6 +12,7 @@ import pytest
 TEXTS = {name: (machine.ROOT / f"{name}.h").read_text() for name in ("dlpack_py", "dlpack_device")}
 TEXT = TEXTS["dlpack_py"]
 STATIC = ("static inline ", "DLPACK_PY_IMPL_RARE ", "DLPACK_PY_IMPL_SHARED ")
+LEAST = {"dlpack_py": 50, "dlpack_device": 30}  # functions that must be found, at least
 each_header = pytest.mark.parametrize("name", TEXTS)
 
 NO_CXX = list(machine.compilers().values())[-1][1] is None
@@ -149,7 +150,7 @@ def test_every_macro_it_leaves_defined_has_its_prefix(tmp_path, name):
         change = re.match(r"#(define|undef) (\w+)", line)
         if here and change:
             (left.add if change[1] == "define" else left.discard)(change[2])
-    assert len(left) > 4
+    assert len(left) > (5 if name == "dlpack_py" else 4)
     others = {"PY_SSIZE_T_CLEAN"}  # which is for Python.h
     assert [macro for macro in left - others if not macro.startswith(f"{name.upper()}_")] == []
 
@@ -160,7 +161,7 @@ def test_every_name_it_defines_has_its_prefix(name):
     names = re.findall(r"^(\w+)\(", text, re.MULTILINE)
     names += re.findall(r"^} (\w+);", text, re.MULTILINE)
     names += re.findall(r"^(?:typedef )?(?:struct|union|enum) (\w+)", text, re.MULTILINE)
-    assert len(names) > 30
+    assert len(names) > LEAST[name]
     # One is given to an old dlpack.h; one is what dlpack_device.h defines for dlpack_py.h to point to.
     others = {"DLManagedTensorVersioned", "dlpack_device_runtime"} if name == "dlpack_py" else set()
     assert [found for found in names if not found.startswith(f"{name}_") and found not in others] == []
@@ -169,7 +170,7 @@ def test_every_name_it_defines_has_its_prefix(name):
 @each_header
 def test_every_function_is_static_inline(name):
     functions = re.findall(r"^(.*)\n\w+\(", TEXTS[name], re.MULTILINE)
-    assert len(functions) > 30
+    assert len(functions) > LEAST[name]
     assert [result for result in functions if not result.startswith(STATIC)] == []
 
 

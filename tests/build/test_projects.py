@@ -75,6 +75,7 @@ def test_the_project_of_the_readme_is_whole(tmp_path):
     pip = [sys.executable, "-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "--no-index"]
     run(*pip, "--wheel-dir", tmp_path, tmp_path)
     with zipfile.ZipFile(next(tmp_path.glob("image-1.0-*.whl"))) as wheel:
+        assert not any(name.startswith("third_party") for name in wheel.namelist())
         wheel.extractall(tmp_path / "installed")
     code = "import image, numpy; assert numpy.from_dlpack(image.Image(2, 3)).shape == (2, 3, 3)"
     run(sys.executable, "-c", code, cwd=tmp_path / "installed")

@@ -178,7 +178,7 @@ MUTANTS = [  # what is wrong then, the file, and pairs: a text, the text in its 
     (
         "a tensor is released in any interpreter",
         DEVICE,
-        "is_here = all->interpreter == -1 || all->interpreter == (here == -1 ? 0 : here);",
+        "is_here = all->interpreter == -1 || all->interpreter == here;",
         "is_here = 1;",
     ),
     (

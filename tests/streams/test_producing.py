@@ -607,7 +607,7 @@ def test_an_author_makes_the_copy_on_the_device_S8_P4(sim, platform):
         assert (taken.says.device, taken.says.flags) == ((platform.DEVICE, 0), IS_COPIED)
         assert taken.says.data != array.address
         sim.expect(consumer, taken.says.data, 7, 8)
-        sim.fill(producer, array.address, 8, 8)  # what comes later is not in the copy
+        sim.fill(producer, array.address, 8, 8)  # work that is queued later does not change the copy
         sim.control("settle")
         assert sim.pending(consumer)
     sim.synchronize(consumer)
