@@ -4619,8 +4619,8 @@ dlpack_py_impl_allocate_by_table(const DLPackExchangeAPI *table, const DLTensor 
 DLPACK_PY_IMPL_SHARED int
 dlpack_py_allocate_like(PyObject *like, const DLTensor *prototype, dlpack_py_view *v)
 {
-    static const dlpack_py_want anywhere = {0, NULL, 0, 0, NULL, 0, 0, DLPACK_PY_ANY_DEVICE, 1, 0, NULL};
-    const dlpack_py_impl_terms terms = dlpack_py_impl_terms_make(&anywhere, NULL);
+    static const dlpack_py_want writable = {0, NULL, 0, 0, NULL, 0, 1, DLPACK_PY_ANY_DEVICE, 1, 0, NULL};
+    const dlpack_py_impl_terms terms = dlpack_py_impl_terms_make(&writable, NULL);
     dlpack_py_impl_gate *gate = dlpack_py_impl_gate_get();
     DLManagedTensorVersioned *managed;
     const dlpack_py_impl_type *type;
@@ -4636,13 +4636,13 @@ dlpack_py_allocate_like(PyObject *like, const DLTensor *prototype, dlpack_py_vie
         if (managed == NULL || dlpack_py_impl_take_managed(managed, &terms, 0, v) < 0)
             return -1;
         if (v->tensor.ndim == prototype->ndim && dlpack_py_dtype(&v->tensor) == dlpack_py_dtype(prototype) &&
-            v->tensor.device.device_type == prototype->device.device_type && v->readonly == DLPACK_PY_WRITABLE &&
+            v->tensor.device.device_type == prototype->device.device_type &&
             (prototype->ndim == 0 ||
              memcmp(v->tensor.shape, prototype->shape, (size_t)prototype->ndim * sizeof(int64_t)) == 0))
             return 0;
         dlpack_py_release(v);
-        PyErr_SetString(PyExc_BufferError, "the allocator of the exchange table returned a tensor that is read-only, "
-                                           "or has another dtype, shape or device type than was asked for");
+        PyErr_SetString(PyExc_BufferError,
+                        "the exchange table's allocator returned another dtype, shape or device type than asked for");
         return -1;
     }
 #endif

@@ -528,14 +528,21 @@ def test_memory_comes_from_the_allocator_of_the_arguments_table():
 
 @pytest.mark.parametrize(
     "fields",
-    [{"shape": (4,)}, {"shape": (5, 1)}, {"shape": (5,), "dtype": "int64"}, {"shape": (5,), "flags": READ_ONLY}]
-    + [{"shape": (5,), "device": CUDA_HOST}],
+    [{"shape": (4,)}, {"shape": (5, 1)}, {"shape": (5,), "dtype": "int64"}, {"shape": (5,), "device": CUDA_HOST}],
     ids=str,
 )
 def test_memory_that_is_not_as_it_was_asked_for_is_refused_and_deleted_X8(fields):
     made = Made(**fields)
     hook("allocate", lambda ndim, extent, report: ctypes.addressof(made.managed))
-    with pytest.raises(BufferError, match="or has another dtype, shape or device type"):
+    with pytest.raises(BufferError, match="returned another dtype, shape or device type"):
+        allocate_like(library()(), (5,))
+    assert made.deleted == 1
+
+
+def test_read_only_memory_for_a_result_is_refused_and_deleted_X8():
+    made = Made(shape=(5,), flags=READ_ONLY)
+    hook("allocate", lambda ndim, extent, report: ctypes.addressof(made.managed))
+    with pytest.raises(BufferError, match="read-only"):
         allocate_like(library()(), (5,))
     assert made.deleted == 1
 

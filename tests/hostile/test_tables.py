@@ -459,7 +459,7 @@ def test_an_allocator_that_changes_the_prototype_changes_nothing_X8():
 
     made = five(shape=(1,))
     stranger.allocator_is(allocate)
-    with pytest.raises(BufferError, match="or has another dtype, shape or device type"):
+    with pytest.raises(BufferError, match="returned another dtype, shape or device type"):
         allocate_like(Array(), (5,))
     assert made.deleted == 1
 
@@ -467,10 +467,27 @@ def test_an_allocator_that_changes_the_prototype_changes_nothing_X8():
 @given(fields_of_tensors)
 def test_memory_is_used_exactly_when_it_is_what_was_asked_for_X8(fields):
     made = Managed(values=bytes(40), **fields)
+    says = made.says
+    wanted = (says["dtype"], says["shape"], says["device"][0]) == ((2, 64, 1), (5,), 1) and is_valid(says)
+    wanted = wanted and not says["flags"] & 1 and says["strides"] != (0,)  # the result does not overlap itself
     stranger.allocator_is(lambda prototype: made)
-    with pytest.raises(BufferError):  # five float64 are too many for chance
-        allocate_like(Array(), (5,))
+    try:
+        holder = allocate_like(Array(), (5,))
+    except BufferError as error:
+        assert not wanted, error
+    else:
+        assert wanted
+        del holder
     stranger.allocator_is(None)
+    assert made.deleted == 1
+
+
+@pytest.mark.parametrize("fields", [{"strides": (0,)}, {"flags": 1}, {"shape": (6,), "strides": (1,)}])
+def test_a_result_that_is_not_as_asked_for_is_refused_and_deleted_X8(fields):
+    made = five(**fields)
+    stranger.allocator_is(lambda prototype: made)
+    with pytest.raises(BufferError):
+        allocate_like(Array(), (5,))
     assert made.deleted == 1
 
 
