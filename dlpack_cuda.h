@@ -4,7 +4,12 @@
  * The full licence stands at the end of dlpack_py.h.
  *
  * Needs the headers and the library of the CUDA runtime, 11.2 or newer. Needs no nvcc. With DLPACK_PY_NO_PYTHON the
- * file ends after section 2.
+ * file ends after section 1.
+ *
+ * DLPACK_CUDA_AT_RUN_TIME   do not link the library: find its functions when they are first called. The extension then
+ *                           works on machines without the library: calls on device data are RuntimeError there. Needs
+ *                           gcc or clang, and dlopen. A C++ file must not include cuda_runtime.h then
+ * DLPACK_CUDA_LIBRARY       the file name of that library, by default "libcudart.so.13" for the headers of CUDA 13
  *
  * Synopsis
  *
@@ -44,8 +49,7 @@
  */
 
 #define DLPACK_PY_IMPL_IN_CUDA
-#include "dlpack_device.h"
-#undef DLPACK_PY_IMPL_IN_CUDA
+#include "dlpack_py.h"
 
 #ifndef DLPACK_CUDA_IMPL_MISSING
 #  define DLPACK_CUDA_IMPL_MISSING 0
@@ -58,13 +62,48 @@
 #  endif
 #endif
 
+#if !DLPACK_CUDA_IMPL_MISSING
+#  ifndef DLPACK_DEVICE_API
+#    include <cuda_runtime_api.h>
+#    if CUDART_VERSION < 11020
+#      error "dlpack_cuda.h needs CUDA 11.2 or newer"
+#    endif
+#    define DLPACK_DEVICE_API(name) cuda##name
+#    define DLPACK_DEVICE_API_PREFIX "cuda"
+#    define DLPACK_DEVICE_API_DEFAULT_STREAM 1 /* cudaStreamLegacy */
+#    if CUDART_VERSION >= 13000
+#      define DLPACK_DEVICE_API_GET_CAPTURE(stream, status, id) (stream, status, id, NULL, NULL, NULL, NULL)
+#    elif CUDART_VERSION >= 12000
+#      define DLPACK_DEVICE_API_GET_CAPTURE(stream, status, id) (stream, status, id, NULL, NULL, NULL)
+#    else
+#      define DLPACK_DEVICE_API_GET_CAPTURE(stream, status, id) (stream, status, id)
+#    endif
+#    ifdef DLPACK_CUDA_AT_RUN_TIME
+#      ifndef DLPACK_CUDA_LIBRARY
+#        if CUDART_VERSION >= 14000
+#          error "dlpack_cuda.h does not know the library of this CUDA version: define DLPACK_CUDA_LIBRARY"
+#        elif CUDART_VERSION >= 13000
+#          define DLPACK_CUDA_LIBRARY "libcudart.so.13"
+#        elif CUDART_VERSION >= 12000
+#          define DLPACK_CUDA_LIBRARY "libcudart.so.12"
+#        else
+#          define DLPACK_CUDA_LIBRARY "libcudart.so.11.0"
+#        endif
+#      endif
+#      define DLPACK_DEVICE_API_AT_RUN_TIME
+#      define DLPACK_DEVICE_API_LIBRARY DLPACK_CUDA_LIBRARY
+#      define DLPACK_DEVICE_API_LOADED_LIBRARY DLPACK_CUDA_LIBRARY
+#    endif
+#  endif
+#  include "dlpack_device.h"
+#endif
+#undef DLPACK_PY_IMPL_IN_CUDA
+
 #if !defined(DLPACK_CUDA_RUNTIME_LAYER) && !DLPACK_CUDA_IMPL_MISSING
 #define DLPACK_CUDA_RUNTIME_LAYER
 
-#include <cuda_runtime_api.h>
-
-#if CUDART_VERSION < 11020
-#  error "dlpack_cuda.h needs CUDA 11.2 or newer"
+#ifdef DLPACK_ROCM_RUNTIME_LAYER
+#  error "dlpack_cuda.h and dlpack_rocm.h cannot be in one file: the headers of CUDA and HIP define the same names"
 #endif
 
 #if defined(__cplusplus) && defined(__GNUC__)
@@ -76,202 +115,14 @@
 #  endif
 #endif
 
-/* ---- 1 The runtime's functions ------------------------------------------ */
+/* ---- 1 Streams and memory ----------------------------------------------- */
 
-/* cudaErrorStreamCapture...: errors of a graph capture. */
-static inline int
-dlpack_cuda_impl_is_capture_error(cudaError_t status)
-{
-    return (int)status >= 900 && (int)status <= 908;
-}
-
-/* Turns a failed status into *error, and reads the runtime's last error away: the next check of another library in the
- * process must not find it (S9). */
-static inline int
-dlpack_cuda_impl_check(cudaError_t status, const char *call, dlpack_py_error *error)
-{
-    int32_t code = DLPACK_PY_RUNTIME_ERROR;
-
-    if (status == cudaSuccess)
-        return 0;
-    (void)cudaGetLastError();
-    if (status == cudaErrorMemoryAllocation)
-        code = DLPACK_PY_MEMORY_ERROR;
-    else if (dlpack_cuda_impl_is_capture_error(status))
-        code = DLPACK_PY_BUFFER_ERROR;
-    return dlpack_py_impl_fail(error, code, "%s: %s, %s", call, cudaGetErrorName(status), cudaGetErrorString(status));
-}
-
-#define DLPACK_CUDA_IMPL_CALL(function, arguments, error) dlpack_cuda_impl_check(function arguments, #function, error)
-
-static inline cudaStream_t
-dlpack_cuda_impl_handle(uintptr_t stream)
-{
-    return (cudaStream_t)stream;
-}
-
-static inline int
-dlpack_cuda_impl_get_device(int32_t *id, dlpack_py_error *error)
-{
-    int current = 0;
-    const int failed = DLPACK_CUDA_IMPL_CALL(cudaGetDevice, (&current), error);
-    *id = current;
-    return failed;
-}
-
-static inline int
-dlpack_cuda_impl_set_device(int32_t id, dlpack_py_error *error)
-{
-    return DLPACK_CUDA_IMPL_CALL(cudaSetDevice, (id), error);
-}
-
-static inline int
-dlpack_cuda_impl_is_capturing(uintptr_t stream, int *capturing, dlpack_py_error *error)
-{
-    enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-
-    if (DLPACK_CUDA_IMPL_CALL(cudaStreamIsCapturing, (dlpack_cuda_impl_handle(stream), &status), error) < 0)
-        return -1;
-    *capturing = status != cudaStreamCaptureStatusNone;
-    return status != cudaStreamCaptureStatusInvalidated
-               ? 0
-               : dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
-                                     "the graph capture of stream %" PRIuPTR " was invalidated before", stream);
-}
-
-static inline int
-dlpack_cuda_impl_get_capture(uintptr_t stream, uint64_t *id, dlpack_py_error *error)
-{
-    const cudaStream_t handle = dlpack_cuda_impl_handle(stream);
-    enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    unsigned long long capture = 0;
-    cudaError_t returned;
-
-#if CUDART_VERSION >= 13000
-    returned = cudaStreamGetCaptureInfo(handle, &status, &capture, NULL, NULL, NULL, NULL);
-#elif CUDART_VERSION >= 12000
-    returned = cudaStreamGetCaptureInfo(handle, &status, &capture, NULL, NULL, NULL);
-#else
-    returned = cudaStreamGetCaptureInfo(handle, &status, &capture);
-#endif
-    *id = capture;
-    return dlpack_cuda_impl_check(returned, "cudaStreamGetCaptureInfo", error);
-}
-
-static inline int
-dlpack_cuda_impl_exchange_capture_mode(int *mode, dlpack_py_error *error)
-{
-    const int wanted = *mode;
-    enum cudaStreamCaptureMode exchanged = (enum cudaStreamCaptureMode)wanted;
-    const int failed = DLPACK_CUDA_IMPL_CALL(cudaThreadExchangeStreamCaptureMode, (&exchanged), error);
-    *mode = (int)exchanged;
-    return failed;
-}
-
-/* Reads the status of a query. cudaErrorNotReady means "not done"; it is read away like an error. */
-static inline int
-dlpack_cuda_impl_check_query(cudaError_t status, const char *call, int *done, dlpack_py_error *error)
-{
-    *done = status == cudaSuccess;
-    if (status != cudaErrorNotReady)
-        return dlpack_cuda_impl_check(status, call, error);
-    (void)cudaGetLastError();
-    return 0;
-}
-
-static inline int
-dlpack_cuda_impl_is_done(uintptr_t stream, int *done, dlpack_py_error *error)
-{
-    return dlpack_cuda_impl_check_query(cudaStreamQuery(dlpack_cuda_impl_handle(stream)), "cudaStreamQuery", done,
-                                        error);
-}
-
-static inline int
-dlpack_cuda_impl_event_is_done(void *event)
-{
-    const cudaError_t status = cudaEventQuery((cudaEvent_t)event);
-    dlpack_py_error ignored;
-    int done;
-
-    if (dlpack_cuda_impl_check_query(status, "cudaEventQuery", &done, &ignored) == 0)
-        return done;
-    /* The query was not allowed (in a capture, or in a forked child), or else the context is lost. */
-    return !dlpack_cuda_impl_is_capture_error(status) && status != cudaErrorInitializationError;
-}
-
-static inline int
-dlpack_cuda_impl_synchronize(uintptr_t stream, dlpack_py_error *error)
-{
-    return DLPACK_CUDA_IMPL_CALL(cudaStreamSynchronize, (dlpack_cuda_impl_handle(stream)), error);
-}
-
-static inline int
-dlpack_cuda_impl_event_create(void **event, dlpack_py_error *error)
-{
-    cudaEvent_t made = NULL;
-    const int failed = DLPACK_CUDA_IMPL_CALL(cudaEventCreateWithFlags, (&made, cudaEventDisableTiming), error);
-    if (!failed)
-        *event = made;
-    return failed;
-}
-
-static inline void
-dlpack_cuda_impl_event_destroy(void *event)
-{
-    dlpack_py_error error;
-    (void)dlpack_cuda_impl_check(cudaEventDestroy((cudaEvent_t)event), "cudaEventDestroy", &error);
-}
-
-static inline int
-dlpack_cuda_impl_event_record(void *event, uintptr_t stream, dlpack_py_error *error)
-{
-    return DLPACK_CUDA_IMPL_CALL(cudaEventRecord, ((cudaEvent_t)event, dlpack_cuda_impl_handle(stream)), error);
-}
-
-static inline int
-dlpack_cuda_impl_wait(uintptr_t stream, void *event, dlpack_py_error *error)
-{
-    return DLPACK_CUDA_IMPL_CALL(cudaStreamWaitEvent, (dlpack_cuda_impl_handle(stream), (cudaEvent_t)event, 0), error);
-}
-
-static inline int
-dlpack_cuda_impl_copy(void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width, size_t rows,
-                      uintptr_t stream, dlpack_py_error *error)
-{
-    const cudaStream_t handle = dlpack_cuda_impl_handle(stream);
-    if (rows == 1)
-        return DLPACK_CUDA_IMPL_CALL(cudaMemcpyAsync, (dst, src, width, cudaMemcpyDefault, handle), error);
-    return DLPACK_CUDA_IMPL_CALL(cudaMemcpy2DAsync,
-                                 (dst, dst_pitch, src, src_pitch, width, rows, cudaMemcpyDefault, handle), error);
-}
-
-/* The functions of the runtime, for dlpack_device.h. Each source file has its own list of waiting tensors. */
+/* The functions of the runtime, for dlpack_device.h. */
 static inline const dlpack_device_runtime *
 dlpack_cuda_runtime(void)
 {
-    static dlpack_device_list waiting;
-    static const dlpack_device_runtime runtime = {
-        1, /* cudaStreamLegacy */
-        2, /* cudaStreamPerThread */
-        &waiting,
-        dlpack_cuda_impl_get_device,
-        dlpack_cuda_impl_set_device,
-        dlpack_cuda_impl_is_capturing,
-        dlpack_cuda_impl_get_capture,
-        dlpack_cuda_impl_exchange_capture_mode,
-        dlpack_cuda_impl_is_done,
-        dlpack_cuda_impl_synchronize,
-        dlpack_cuda_impl_event_create,
-        dlpack_cuda_impl_event_destroy,
-        dlpack_cuda_impl_event_record,
-        dlpack_cuda_impl_event_is_done,
-        dlpack_cuda_impl_wait,
-        dlpack_cuda_impl_copy,
-    };
-    return &runtime;
+    return dlpack_device_impl_runtime();
 }
-
-/* ---- 2 Streams and memory ----------------------------------------------- */
 
 /* The handle of a stream as it crosses the protocol (S2), never 0. NULL is 1 (legacy default stream) or, in a file that
  * is compiled for per-thread default streams, 2. */
@@ -315,7 +166,7 @@ dlpack_cuda_order(cudaStream_t before, int32_t before_device, cudaStream_t after
 /* Find the device of memory. Ask once, when an array is made. A caller that holds the GIL releases it around the call.
  *
  * device   out: kDLCUDA with an id; kDLCUDAHost or kDLCUDAManaged with id 0 (D9); kDLCPU for memory
- *          that the runtime does not know, and where there is no driver
+ *          that the runtime does not know, and where there is no driver or no runtime
  *
  * Returns 0, or -1 with RuntimeError in *error.
  */
@@ -323,14 +174,14 @@ static inline int
 dlpack_cuda_find_device(const void *pointer, DLDevice *device, dlpack_py_error *error)
 {
     struct cudaPointerAttributes attributes;
-    const cudaError_t status = cudaPointerGetAttributes(&attributes, pointer);
+    const cudaError_t status = DLPACK_DEVICE_IMPL_STATUS(PointerGetAttributes, (&attributes, pointer));
+    const int failed = dlpack_device_impl_check(status, "cudaPointerGetAttributes", error);
 
     *device = dlpack_py_impl_device(1, 0);
-    if (status == cudaErrorInvalidValue || status == cudaErrorInsufficientDriver || status == cudaErrorNoDevice) {
-        (void)cudaGetLastError();
+    if (status == cudaErrorInvalidValue || status == cudaErrorInsufficientDriver || status == cudaErrorNoDevice ||
+        status == cudaErrorSharedObjectSymbolNotFound)
         return 0;
-    }
-    if (dlpack_cuda_impl_check(status, "cudaPointerGetAttributes", error) < 0)
+    if (failed)
         return -1;
     if (attributes.type == cudaMemoryTypeDevice)
         *device = dlpack_py_impl_device(2, attributes.device);
@@ -357,7 +208,7 @@ dlpack_cuda_tensor(void *data, int32_t device_id, uint32_t dtype, int32_t ndim, 
 
 #endif /* DLPACK_CUDA_RUNTIME_LAYER */
 
-/* ---- 3 Producing and consuming ------------------------------------------ */
+/* ---- 2 Producing and consuming ------------------------------------------ */
 
 #if defined(DLPACK_PY_PROTOCOL_LAYER) && !defined(DLPACK_CUDA_PROTOCOL_LAYER) && !DLPACK_CUDA_IMPL_MISSING
 #define DLPACK_CUDA_PROTOCOL_LAYER

@@ -5,9 +5,9 @@
  *
  * dlpack_cuda.h and dlpack_rocm.h include this file. Include it alone only for a runtime of your own: fill a
  * dlpack_device_runtime, and make the dlpack_py_device of an offer by DLPACK_DEVICE_OPERATIONS. With
- * DLPACK_PY_NO_PYTHON the file ends after section 3.
+ * DLPACK_PY_NO_PYTHON the file ends after section 4.
  *
- * A call of a runtime may block, and a host callback may need the GIL while it does. Functions of sections 1 to 3 need
+ * A call of a runtime may block, and a host callback may need the GIL while it does. Functions of sections 1 to 4 need
  * no thread state: a caller that holds the GIL releases it around them. Functions of the other sections release the
  * GIL themselves around calls of the runtime (S8), except for releases while the interpreter is ending.
  */
@@ -17,9 +17,10 @@
  *   1 The functions of a runtime
  *   2 The order of streams
  *   3 Copies to the host
- *   4 The operations of a device
- *   5 Releasing behind queued work
- *   6 Consuming on a stream
+ *   4 The functions of CUDA and HIP
+ *   5 The operations of a device
+ *   6 Releasing behind queued work
+ *   7 Consuming on a stream
  */
 
 #include "dlpack_py.h"
@@ -38,7 +39,7 @@
 
 /* ---- 1 The functions of a runtime --------------------------------------- */
 
-/* A tensor whose release waits for work that is queued on a stream (section 5). */
+/* A tensor whose release waits for work that is queued on a stream (section 6). */
 typedef struct dlpack_device_impl_waiting {
     struct dlpack_device_impl_waiting *next;
     void *event;         /* recorded behind the work */
@@ -56,8 +57,8 @@ typedef struct dlpack_device_list {
 #define DLPACK_DEVICE_CAPTURE_RELAXED 2 /* a capture mode, with the number that CUDA and HIP give it */
 
 /* The functions of a runtime. dlpack_cuda.h and dlpack_rocm.h each fill one. All functions need no thread state.
- * Functions that return int return 0, or -1 with *error filled: the runtime's name and text of the error. They read the
- * error away, so that no other library finds it (S9). */
+ * Functions that return int return 0, or -1 with *error filled: the runtime's name and text of the error. error may be
+ * NULL. They read the error away, so that no other library finds it (S9). */
 typedef struct dlpack_device_runtime {
     uintptr_t default_stream; /* the handle that stream=None stands for (S2, S3) */
     uintptr_t
@@ -131,10 +132,9 @@ static inline int
 dlpack_device_impl_guard_end(const dlpack_device_runtime *runtime, const dlpack_device_impl_guard *guard, int result,
                              dlpack_py_error *error)
 {
-    dlpack_py_error ignored;
     if (guard->current == guard->original)
         return result;
-    return runtime->set_device(guard->original, result != 0 ? &ignored : error) < 0 && result == 0 ? -1 : result;
+    return runtime->set_device(guard->original, result != 0 ? NULL : error) < 0 && result == 0 ? -1 : result;
 }
 
 /* Are two handles the same stream? */
@@ -184,8 +184,7 @@ dlpack_device_impl_relaxed_begin(const dlpack_device_runtime *runtime, int *mode
 static inline int
 dlpack_device_impl_relaxed_end(const dlpack_device_runtime *runtime, int *mode, int result, dlpack_py_error *error)
 {
-    dlpack_py_error ignored;
-    return runtime->exchange_capture_mode(mode, result != 0 ? &ignored : error) < 0 ? -1 : result;
+    return runtime->exchange_capture_mode(mode, result != 0 ? NULL : error) < 0 ? -1 : result;
 }
 
 /* Checks that all work on a stream is done, for a consumer's stream in a capture. */
@@ -382,7 +381,6 @@ dlpack_device_impl_copy_and_wait(const dlpack_device_runtime *runtime, const DLT
     char *first = (char *)dlpack_py_first(src), *staging = NULL;
     int64_t lowest, highest, width = bytes, rows = 1, pitch = bytes;
     DLTensor staged = *src;
-    dlpack_py_error ignored;
     int failed;
 
     (void)dlpack_py_impl_extent(src, flags, &lowest, &highest); /* src was validated */
@@ -399,7 +397,7 @@ dlpack_device_impl_copy_and_wait(const dlpack_device_runtime *runtime, const DLT
     }
     failed = runtime->copy(to, (size_t)width, first, (size_t)pitch, (size_t)width, (size_t)rows, stream, error);
     /* Wait also after a failure: the copy may still write. If waiting fails too, leak the memory. */
-    if (dlpack_device_impl_host_wait(runtime, stream, failed ? &ignored : error) < 0)
+    if (dlpack_device_impl_host_wait(runtime, stream, failed ? NULL : error) < 0)
         return DLPACK_DEVICE_COPY_UNFINISHED;
     if (staging == NULL && !failed && bits % 8 != 0 && dlpack_py_size(src) * bits % 8 != 0) /* bits of other elements */
         ((unsigned char *)to)[bytes - 1] &= (unsigned char)((1u << dlpack_py_size(src) * bits % 8) - 1);
@@ -447,10 +445,273 @@ dlpack_device_copy_to_host(const dlpack_device_runtime *runtime, const DLTensor 
 
 #endif /* DLPACK_DEVICE_RUNTIME_LAYER */
 
+/* ---- 4 The functions of CUDA and HIP ------------------------------------ */
+
+/* dlpack_cuda.h and dlpack_rocm.h define, before they include this file:
+ *
+ * DLPACK_DEVICE_API(name)            the name of a function, type or constant of the runtime: cuda##name, hip##name
+ * DLPACK_DEVICE_API_PREFIX           "cuda" or "hip"
+ * DLPACK_DEVICE_API_DEFAULT_STREAM   the handle of the default stream, as it crosses the protocol
+ * DLPACK_DEVICE_API_GET_CAPTURE      StreamGetCaptureInfo of a stream, a status and an id
+ * DLPACK_DEVICE_API_AT_RUN_TIME      find the functions at run time, in one of the libraries
+ *                                    DLPACK_DEVICE_API_LIBRARY and DLPACK_DEVICE_API_LOADED_LIBRARY
+ */
+#if defined(DLPACK_DEVICE_API) && !defined(DLPACK_DEVICE_API_LAYER)
+#define DLPACK_DEVICE_API_LAYER
+
+/* DLPACK_DEVICE_CALL: call a function of the runtime, for example DLPACK_DEVICE_CALL(Malloc, (&p, size), &error) for
+ * cudaMalloc and hipMalloc. Returns 0, or -1 with *error filled: MemoryError, BufferError for a graph capture, else
+ * RuntimeError with the runtime's name and text of the error. Release the GIL around the call (S8). */
+#define DLPACK_DEVICE_CALL(function, arguments, error) \
+    dlpack_device_impl_check(DLPACK_DEVICE_IMPL_STATUS(function, arguments), DLPACK_DEVICE_API_PREFIX #function, error)
+
+#ifdef DLPACK_DEVICE_API_AT_RUN_TIME
+#  include <dlfcn.h>
+
+/* Finds a function in the library that the process has loaded, for example with PyTorch's or CuPy's wheel, or else in
+ * the library of the system. *found keeps the function; a failure is not kept: a later import may load the library.
+ * Returns its address; 0 where there is none. */
+static inline uintptr_t
+dlpack_device_impl_find(dlpack_py_impl_word *found, const char *function)
+{
+    dlpack_py_impl_word address = DLPACK_PY_IMPL_LOAD(found);
+    void *library = NULL;
+
+    if (address == 0) {
+        library = dlopen(DLPACK_DEVICE_API_LIBRARY, RTLD_NOW | RTLD_NOLOAD);
+        if (library == NULL)
+            library = dlopen(DLPACK_DEVICE_API_LOADED_LIBRARY, RTLD_NOW | RTLD_NOLOAD);
+        if (library == NULL)
+            library = dlopen(DLPACK_DEVICE_API_LIBRARY, RTLD_NOW); /* stays open */
+        address = library == NULL ? 0 : (dlpack_py_impl_word)dlsym(library, function);
+        DLPACK_PY_IMPL_STORE(found, address);
+    }
+    return (uintptr_t)address;
+}
+
+#  define DLPACK_DEVICE_IMPL_TEXT(name) #name
+#  define DLPACK_DEVICE_IMPL_TEXT_OF(name) DLPACK_DEVICE_IMPL_TEXT(name)
+#  define DLPACK_DEVICE_IMPL_FUNCTION(function)                                     \
+    __extension__({                                                                 \
+static dlpack_py_impl_word dlpack_device_found;                                     \
+(__typeof__(&DLPACK_DEVICE_API(function)))dlpack_device_impl_find(                  \
+    &dlpack_device_found, DLPACK_DEVICE_IMPL_TEXT_OF(DLPACK_DEVICE_API(function))); \
+    })
+#  define DLPACK_DEVICE_IMPL_STATUS(function, arguments)                                                       \
+    __extension__({                                                                                            \
+const __typeof__(&DLPACK_DEVICE_API(function)) dlpack_device_function = DLPACK_DEVICE_IMPL_FUNCTION(function); \
+dlpack_device_function != NULL ? dlpack_device_function arguments                                              \
+                               : DLPACK_DEVICE_API(ErrorSharedObjectSymbolNotFound);                           \
+    })
+#else
+#  define DLPACK_DEVICE_IMPL_FUNCTION(function) DLPACK_DEVICE_API(function)
+#  define DLPACK_DEVICE_IMPL_STATUS(function, arguments) DLPACK_DEVICE_API(function) arguments
+#endif
+
+/* ...ErrorStreamCapture...: errors of a graph capture. */
+static inline int
+dlpack_device_impl_is_capture_error(DLPACK_DEVICE_API(Error_t) status)
+{
+    return (int)status >= 900 && (int)status <= 908;
+}
+
+/* Turns a failed status into *error, and reads the runtime's last error away: the next check of another library in the
+ * process must not find it (S9). */
+static inline int
+dlpack_device_impl_check(DLPACK_DEVICE_API(Error_t) status, const char *call, dlpack_py_error *error)
+{
+    int32_t code = DLPACK_PY_RUNTIME_ERROR;
+
+    if (status == DLPACK_DEVICE_API(Success))
+        return 0;
+#ifdef DLPACK_DEVICE_API_AT_RUN_TIME
+    if (status == DLPACK_DEVICE_API(ErrorSharedObjectSymbolNotFound))
+        return dlpack_py_impl_fail(error, code,
+                                   "%s: there is no " DLPACK_DEVICE_API_LIBRARY
+                                   " with this function: install the runtime, or import a library that has loaded it",
+                                   call);
+#endif
+    (void)DLPACK_DEVICE_IMPL_STATUS(GetLastError, ());
+    if (status == DLPACK_DEVICE_API(ErrorMemoryAllocation))
+        code = DLPACK_PY_MEMORY_ERROR;
+    else if (dlpack_device_impl_is_capture_error(status))
+        code = DLPACK_PY_BUFFER_ERROR;
+    return dlpack_py_impl_fail(error, code, "%s: %s, %s", call, DLPACK_DEVICE_IMPL_FUNCTION(GetErrorName)(status),
+                               DLPACK_DEVICE_IMPL_FUNCTION(GetErrorString)(status));
+}
+
+static inline DLPACK_DEVICE_API(Stream_t) dlpack_device_impl_handle(uintptr_t stream)
+{
+#ifdef HIP_API_PER_THREAD_DEFAULT_STREAM /* 0 is the thread's */
+    if (stream == 0)
+        return hipStreamLegacy;
+#endif
+    return (DLPACK_DEVICE_API(Stream_t))stream;
+}
+
+static inline int
+dlpack_device_impl_get_device(int32_t *id, dlpack_py_error *error)
+{
+    int current = 0;
+    const int failed = DLPACK_DEVICE_CALL(GetDevice, (&current), error);
+    *id = current;
+    return failed;
+}
+
+static inline int
+dlpack_device_impl_set_device(int32_t id, dlpack_py_error *error)
+{
+    return DLPACK_DEVICE_CALL(SetDevice, (id), error);
+}
+
+static inline int
+dlpack_device_impl_is_capturing(uintptr_t stream, int *capturing, dlpack_py_error *error)
+{
+    enum DLPACK_DEVICE_API(StreamCaptureStatus) status = DLPACK_DEVICE_API(StreamCaptureStatusNone);
+
+    if (DLPACK_DEVICE_CALL(StreamIsCapturing, (dlpack_device_impl_handle(stream), &status), error) < 0)
+        return -1;
+    *capturing = status != DLPACK_DEVICE_API(StreamCaptureStatusNone);
+    return status != DLPACK_DEVICE_API(StreamCaptureStatusInvalidated)
+               ? 0
+               : dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
+                                     "the graph capture of stream %" PRIuPTR " was invalidated before", stream);
+}
+
+static inline int
+dlpack_device_impl_get_capture(uintptr_t stream, uint64_t *id, dlpack_py_error *error)
+{
+    enum DLPACK_DEVICE_API(StreamCaptureStatus) status = DLPACK_DEVICE_API(StreamCaptureStatusNone);
+    unsigned long long capture = 0;
+    const int failed =
+        DLPACK_DEVICE_CALL(StreamGetCaptureInfo,
+                           DLPACK_DEVICE_API_GET_CAPTURE(dlpack_device_impl_handle(stream), &status, &capture), error);
+    *id = capture;
+    return failed;
+}
+
+static inline int
+dlpack_device_impl_exchange_capture_mode(int *mode, dlpack_py_error *error)
+{
+    const int wanted = *mode;
+    enum DLPACK_DEVICE_API(StreamCaptureMode) exchanged = (enum DLPACK_DEVICE_API(StreamCaptureMode))wanted;
+    const int failed = DLPACK_DEVICE_CALL(ThreadExchangeStreamCaptureMode, (&exchanged), error);
+    *mode = (int)exchanged;
+    return failed;
+}
+
+/* Reads the status of a query. ...ErrorNotReady means "not done"; it is read away like an error. */
+static inline int
+dlpack_device_impl_check_query(DLPACK_DEVICE_API(Error_t) status, const char *call, int *done, dlpack_py_error *error)
+{
+    *done = status == DLPACK_DEVICE_API(Success);
+    if (status != DLPACK_DEVICE_API(ErrorNotReady))
+        return dlpack_device_impl_check(status, call, error);
+    (void)DLPACK_DEVICE_IMPL_STATUS(GetLastError, ());
+    return 0;
+}
+
+static inline int
+dlpack_device_impl_is_done(uintptr_t stream, int *done, dlpack_py_error *error)
+{
+    return dlpack_device_impl_check_query(DLPACK_DEVICE_IMPL_STATUS(StreamQuery, (dlpack_device_impl_handle(stream))),
+                                          DLPACK_DEVICE_API_PREFIX "StreamQuery", done, error);
+}
+
+static inline int
+dlpack_device_impl_event_is_done(void *event)
+{
+    const DLPACK_DEVICE_API(Error_t) status =
+        DLPACK_DEVICE_IMPL_STATUS(EventQuery, ((DLPACK_DEVICE_API(Event_t))event));
+    int done;
+
+    if (dlpack_device_impl_check_query(status, "EventQuery", &done, NULL) == 0)
+        return done;
+    /* The query was not allowed (in a capture, or in a forked child), or else the context is lost. */
+    return !dlpack_device_impl_is_capture_error(status) && status != DLPACK_DEVICE_API(ErrorInitializationError);
+}
+
+static inline int
+dlpack_device_impl_synchronize(uintptr_t stream, dlpack_py_error *error)
+{
+    return DLPACK_DEVICE_CALL(StreamSynchronize, (dlpack_device_impl_handle(stream)), error);
+}
+
+static inline int
+dlpack_device_impl_event_create(void **event, dlpack_py_error *error)
+{
+    DLPACK_DEVICE_API(Event_t) made = NULL;
+    const int failed = DLPACK_DEVICE_CALL(EventCreateWithFlags, (&made, DLPACK_DEVICE_API(EventDisableTiming)), error);
+    if (!failed)
+        *event = made;
+    return failed;
+}
+
+static inline void
+dlpack_device_impl_event_destroy(void *event)
+{
+    dlpack_py_error error;
+    (void)DLPACK_DEVICE_CALL(EventDestroy, ((DLPACK_DEVICE_API(Event_t))event), &error);
+}
+
+static inline int
+dlpack_device_impl_event_record(void *event, uintptr_t stream, dlpack_py_error *error)
+{
+    return DLPACK_DEVICE_CALL(EventRecord, ((DLPACK_DEVICE_API(Event_t))event, dlpack_device_impl_handle(stream)),
+                              error);
+}
+
+static inline int
+dlpack_device_impl_wait(uintptr_t stream, void *event, dlpack_py_error *error)
+{
+    return DLPACK_DEVICE_CALL(StreamWaitEvent,
+                              (dlpack_device_impl_handle(stream), (DLPACK_DEVICE_API(Event_t))event, 0), error);
+}
+
+static inline int
+dlpack_device_impl_copy(void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width, size_t rows,
+                        uintptr_t stream, dlpack_py_error *error)
+{
+    const DLPACK_DEVICE_API(Stream_t) handle = dlpack_device_impl_handle(stream);
+    if (rows == 1)
+        return DLPACK_DEVICE_CALL(MemcpyAsync, (dst, src, width, DLPACK_DEVICE_API(MemcpyDefault), handle), error);
+    return DLPACK_DEVICE_CALL(
+        Memcpy2DAsync, (dst, dst_pitch, src, src_pitch, width, rows, DLPACK_DEVICE_API(MemcpyDefault), handle), error);
+}
+
+/* The table of the runtime: dlpack_cuda_runtime and dlpack_rocm_runtime. Each source file has its own list of waiting
+ * tensors. */
+static inline const dlpack_device_runtime *
+dlpack_device_impl_runtime(void)
+{
+    static dlpack_device_list waiting;
+    static const dlpack_device_runtime runtime = {
+        DLPACK_DEVICE_API_DEFAULT_STREAM,
+        2, /* the per-thread default stream */
+        &waiting,
+        dlpack_device_impl_get_device,
+        dlpack_device_impl_set_device,
+        dlpack_device_impl_is_capturing,
+        dlpack_device_impl_get_capture,
+        dlpack_device_impl_exchange_capture_mode,
+        dlpack_device_impl_is_done,
+        dlpack_device_impl_synchronize,
+        dlpack_device_impl_event_create,
+        dlpack_device_impl_event_destroy,
+        dlpack_device_impl_event_record,
+        dlpack_device_impl_event_is_done,
+        dlpack_device_impl_wait,
+        dlpack_device_impl_copy,
+    };
+    return &runtime;
+}
+
+#endif /* DLPACK_DEVICE_API_LAYER */
+
 #if defined(DLPACK_PY_PROTOCOL_LAYER) && !defined(DLPACK_DEVICE_PROTOCOL_LAYER)
 #define DLPACK_DEVICE_PROTOCOL_LAYER
 
-/* ---- 4 The operations of a device --------------------------------------- */
+/* ---- 5 The operations of a device --------------------------------------- */
 
 /* The consumer's stream of a request. Pinned and managed memory have no device id: a relative handle means a stream of
  * the current device there. */
@@ -575,15 +836,14 @@ dlpack_device_impl_is_in_capture(const dlpack_device_runtime *runtime, int32_t d
 {
     dlpack_device_impl_guard guard = {-1, -1};
     dlpack_py_work_stream stream;
-    dlpack_py_error ignored;
     uint64_t capture = 0;
     int failed;
 
     stream.handle = runtime->per_thread_stream;
     stream.device_id = device_id;
     Py_BEGIN_ALLOW_THREADS
-    failed = dlpack_device_impl_find_capture(runtime, &guard, stream, &capture, &ignored);
-    failed = dlpack_device_impl_guard_end(runtime, &guard, failed, &ignored);
+    failed = dlpack_device_impl_find_capture(runtime, &guard, stream, &capture, NULL);
+    failed = dlpack_device_impl_guard_end(runtime, &guard, failed, NULL);
     Py_END_ALLOW_THREADS
     return failed || capture != 0;
 }
@@ -717,7 +977,7 @@ dlpack_device_impl_produce(PyObject *owner, const DLTensor *t, uint64_t flags, c
     return dlpack_py_answer(&offer, &request);
 }
 
-/* ---- 5 Releasing behind queued work ------------------------------------- */
+/* ---- 6 Releasing behind queued work ------------------------------------- */
 
 /* Releases the GIL where this thread holds it, except while the interpreter is ending: a thread that releases it then
  * may not get it back. Returns the thread state to attach again, or NULL. */
@@ -777,7 +1037,6 @@ dlpack_device_collect(const dlpack_device_runtime *runtime)
     const int64_t here = dlpack_device_impl_this_interpreter();
     dlpack_device_impl_waiting *all, *next, *done = NULL, *left = NULL, *last = NULL;
     PyThreadState *state;
-    dlpack_py_error ignored;
     size_t count = 0;
     int mode, failed, is_here;
 
@@ -789,7 +1048,7 @@ dlpack_device_collect(const dlpack_device_runtime *runtime)
     dlpack_py_impl_unlock(&list->lock);
 
     state = dlpack_device_impl_detach_thread();
-    failed = dlpack_device_impl_relaxed_begin(runtime, &mode, &ignored);
+    failed = dlpack_device_impl_relaxed_begin(runtime, &mode, NULL);
     for (; all != NULL; all = next) {
         next = all->next;
         is_here = all->interpreter == -1 || all->interpreter == here;
@@ -805,7 +1064,7 @@ dlpack_device_collect(const dlpack_device_runtime *runtime)
         left = all;
     }
     if (!failed)
-        (void)dlpack_device_impl_relaxed_end(runtime, &mode, 0, &ignored);
+        (void)dlpack_device_impl_relaxed_end(runtime, &mode, 0, NULL);
     dlpack_device_impl_attach_thread(state);
     if (left != NULL)
         dlpack_device_impl_list_add(list, left, last);
@@ -826,7 +1085,6 @@ dlpack_device_impl_mark_work(const dlpack_device_runtime *runtime, dlpack_py_wor
                              dlpack_py_error *error)
 {
     dlpack_device_impl_guard guard = {-1, -1};
-    dlpack_py_error ignored;
     uint64_t capture;
     int failed, mode, done;
 
@@ -842,9 +1100,9 @@ dlpack_device_impl_mark_work(const dlpack_device_runtime *runtime, dlpack_py_wor
     if (*event != NULL) {
         failed = runtime->event_record(*event, stream.handle, error);
         done = failed;
-        if (!failed && dlpack_device_impl_relaxed_begin(runtime, &mode, &ignored) == 0) {
+        if (!failed && dlpack_device_impl_relaxed_begin(runtime, &mode, NULL) == 0) {
             done = runtime->event_is_done(*event);
-            (void)dlpack_device_impl_relaxed_end(runtime, &mode, 0, &ignored);
+            (void)dlpack_device_impl_relaxed_end(runtime, &mode, 0, NULL);
         }
         if (done) {
             runtime->event_destroy(*event);
@@ -852,7 +1110,7 @@ dlpack_device_impl_mark_work(const dlpack_device_runtime *runtime, dlpack_py_wor
         }
     }
     /* An error of restoring the device is no error of the release. */
-    (void)dlpack_device_impl_guard_end(runtime, &guard, 0, &ignored);
+    (void)dlpack_device_impl_guard_end(runtime, &guard, 0, NULL);
     return failed ? -1 : 0;
 }
 
@@ -935,7 +1193,7 @@ dlpack_device_impl_release_unraisable(const dlpack_device_runtime *runtime, dlpa
     dlpack_py_impl_exception_restore(saved);
 }
 
-/* ---- 6 Consuming on a stream -------------------------------------------- */
+/* ---- 7 Consuming on a stream -------------------------------------------- */
 
 /* The stream that a library works on, from the exchange table of an object's type. A consumer that works on that stream
  * needs no order (X4).

@@ -4,8 +4,13 @@
  * The full licence stands at the end of dlpack_py.h.
  *
  * Needs the headers and the library of the HIP runtime, 5.2 or newer, with __HIP_PLATFORM_AMD__ defined. Needs no
- * hipcc. With DLPACK_PY_NO_PYTHON the file ends after section 2. It is as dlpack_cuda.h, except for the handles of
+ * hipcc. With DLPACK_PY_NO_PYTHON the file ends after section 1. It is as dlpack_cuda.h, except for the handles of
  * streams (S3) and for managed memory, which has no DLDeviceType of its own.
+ *
+ * DLPACK_ROCM_AT_RUN_TIME   do not link the library: find its functions when they are first called. The extension then
+ *                           works on machines without the library: calls on device data are RuntimeError there. Needs
+ *                           clang or gcc, and dlopen. A C++ file must not include hip_runtime.h then
+ * DLPACK_ROCM_LIBRARY       the file name of that library, by default "libamdhip64.so.7" for the headers of HIP 7
  *
  * Synopsis
  *
@@ -45,8 +50,7 @@
  */
 
 #define DLPACK_PY_IMPL_IN_ROCM
-#include "dlpack_device.h"
-#undef DLPACK_PY_IMPL_IN_ROCM
+#include "dlpack_py.h"
 
 #ifndef DLPACK_ROCM_IMPL_MISSING
 #  define DLPACK_ROCM_IMPL_MISSING 0
@@ -65,17 +69,38 @@
 #  endif
 #endif
 
+#if !DLPACK_ROCM_IMPL_MISSING
+#  ifndef DLPACK_DEVICE_API
+#    include <hip/hip_runtime_api.h>
+#    if HIP_VERSION < 50200000
+#      error "dlpack_rocm.h needs HIP 5.2 or newer"
+#    endif
+#    if defined(HIP_API_PER_THREAD_DEFAULT_STREAM) && !defined(hipStreamLegacy)
+#      error \
+    "this HIP names no default stream in a file for per-thread default streams: include dlpack_rocm.h in another file"
+#    endif
+#    define DLPACK_DEVICE_API(name) hip##name
+#    define DLPACK_DEVICE_API_PREFIX "hip"
+#    define DLPACK_DEVICE_API_DEFAULT_STREAM 0
+#    define DLPACK_DEVICE_API_GET_CAPTURE(stream, status, id) (stream, status, id)
+#    ifdef DLPACK_ROCM_AT_RUN_TIME
+#      ifndef DLPACK_ROCM_LIBRARY
+#        define DLPACK_ROCM_LIBRARY "libamdhip64.so." DLPACK_DEVICE_IMPL_TEXT_OF(HIP_VERSION_MAJOR)
+#      endif
+#      define DLPACK_DEVICE_API_AT_RUN_TIME
+#      define DLPACK_DEVICE_API_LIBRARY DLPACK_ROCM_LIBRARY
+#      define DLPACK_DEVICE_API_LOADED_LIBRARY "libamdhip64.so" /* its name in the wheel of PyTorch */
+#    endif
+#  endif
+#  include "dlpack_device.h"
+#endif
+#undef DLPACK_PY_IMPL_IN_ROCM
+
 #if !defined(DLPACK_ROCM_RUNTIME_LAYER) && !DLPACK_ROCM_IMPL_MISSING
 #define DLPACK_ROCM_RUNTIME_LAYER
 
-#include <hip/hip_runtime_api.h>
-
-#if HIP_VERSION < 50200000
-#  error "dlpack_rocm.h needs HIP 5.2 or newer"
-#endif
-#if defined(HIP_API_PER_THREAD_DEFAULT_STREAM) && !defined(hipStreamLegacy)
-#  error \
-    "this HIP names no default stream in a file for per-thread default streams: include dlpack_rocm.h in another file"
+#ifdef DLPACK_CUDA_RUNTIME_LAYER
+#  error "dlpack_cuda.h and dlpack_rocm.h cannot be in one file: the headers of CUDA and HIP define the same names"
 #endif
 
 #if defined(__cplusplus) && defined(__GNUC__)
@@ -87,199 +112,14 @@
 #  endif
 #endif
 
-/* ---- 1 The runtime's functions ------------------------------------------ */
+/* ---- 1 Streams and memory ----------------------------------------------- */
 
-/* hipErrorStreamCapture...: errors of a graph capture. */
-static inline int
-dlpack_rocm_impl_is_capture_error(hipError_t status)
-{
-    return (int)status >= 900 && (int)status <= 908;
-}
-
-/* Turns a failed status into *error, and reads the runtime's last error away: the next check of another library in the
- * process must not find it (S9). */
-static inline int
-dlpack_rocm_impl_check(hipError_t status, const char *call, dlpack_py_error *error)
-{
-    int32_t code = DLPACK_PY_RUNTIME_ERROR;
-
-    if (status == hipSuccess)
-        return 0;
-    (void)hipGetLastError();
-    if (status == hipErrorOutOfMemory)
-        code = DLPACK_PY_MEMORY_ERROR;
-    else if (dlpack_rocm_impl_is_capture_error(status))
-        code = DLPACK_PY_BUFFER_ERROR;
-    return dlpack_py_impl_fail(error, code, "%s: %s, %s", call, hipGetErrorName(status), hipGetErrorString(status));
-}
-
-#define DLPACK_ROCM_IMPL_CALL(function, arguments, error) dlpack_rocm_impl_check(function arguments, #function, error)
-
-static inline hipStream_t
-dlpack_rocm_impl_handle(uintptr_t stream)
-{
-#if defined(HIP_API_PER_THREAD_DEFAULT_STREAM) /* 0 is the thread's */
-    if (stream == 0)
-        return hipStreamLegacy;
-#endif
-    return (hipStream_t)stream;
-}
-
-static inline int
-dlpack_rocm_impl_get_device(int32_t *id, dlpack_py_error *error)
-{
-    int current = 0;
-    const int failed = DLPACK_ROCM_IMPL_CALL(hipGetDevice, (&current), error);
-    *id = current;
-    return failed;
-}
-
-static inline int
-dlpack_rocm_impl_set_device(int32_t id, dlpack_py_error *error)
-{
-    return DLPACK_ROCM_IMPL_CALL(hipSetDevice, (id), error);
-}
-
-static inline int
-dlpack_rocm_impl_is_capturing(uintptr_t stream, int *capturing, dlpack_py_error *error)
-{
-    hipStreamCaptureStatus status = hipStreamCaptureStatusNone;
-
-    if (DLPACK_ROCM_IMPL_CALL(hipStreamIsCapturing, (dlpack_rocm_impl_handle(stream), &status), error) < 0)
-        return -1;
-    *capturing = status != hipStreamCaptureStatusNone;
-    return status != hipStreamCaptureStatusInvalidated
-               ? 0
-               : dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
-                                     "the graph capture of stream %" PRIuPTR " was invalidated before", stream);
-}
-
-static inline int
-dlpack_rocm_impl_get_capture(uintptr_t stream, uint64_t *id, dlpack_py_error *error)
-{
-    const hipStream_t handle = dlpack_rocm_impl_handle(stream);
-    hipStreamCaptureStatus status = hipStreamCaptureStatusNone;
-    unsigned long long capture = 0;
-    hipError_t returned;
-
-    returned = hipStreamGetCaptureInfo(handle, &status, &capture);
-    *id = capture;
-    return dlpack_rocm_impl_check(returned, "hipStreamGetCaptureInfo", error);
-}
-
-static inline int
-dlpack_rocm_impl_exchange_capture_mode(int *mode, dlpack_py_error *error)
-{
-    const int wanted = *mode;
-    hipStreamCaptureMode exchanged = (hipStreamCaptureMode)wanted;
-    const int failed = DLPACK_ROCM_IMPL_CALL(hipThreadExchangeStreamCaptureMode, (&exchanged), error);
-    *mode = (int)exchanged;
-    return failed;
-}
-
-/* Reads the status of a query. hipErrorNotReady means "not done"; it is read away like an error. */
-static inline int
-dlpack_rocm_impl_check_query(hipError_t status, const char *call, int *done, dlpack_py_error *error)
-{
-    *done = status == hipSuccess;
-    if (status != hipErrorNotReady)
-        return dlpack_rocm_impl_check(status, call, error);
-    (void)hipGetLastError();
-    return 0;
-}
-
-static inline int
-dlpack_rocm_impl_is_done(uintptr_t stream, int *done, dlpack_py_error *error)
-{
-    return dlpack_rocm_impl_check_query(hipStreamQuery(dlpack_rocm_impl_handle(stream)), "hipStreamQuery", done, error);
-}
-
-static inline int
-dlpack_rocm_impl_event_is_done(void *event)
-{
-    const hipError_t status = hipEventQuery((hipEvent_t)event);
-    dlpack_py_error ignored;
-    int done;
-
-    if (dlpack_rocm_impl_check_query(status, "hipEventQuery", &done, &ignored) == 0)
-        return done;
-    /* The query was not allowed (in a capture, or in a forked child), or else the context is lost. */
-    return !dlpack_rocm_impl_is_capture_error(status) && status != hipErrorNotInitialized;
-}
-
-static inline int
-dlpack_rocm_impl_synchronize(uintptr_t stream, dlpack_py_error *error)
-{
-    return DLPACK_ROCM_IMPL_CALL(hipStreamSynchronize, (dlpack_rocm_impl_handle(stream)), error);
-}
-
-static inline int
-dlpack_rocm_impl_event_create(void **event, dlpack_py_error *error)
-{
-    hipEvent_t made = NULL;
-    const int failed = DLPACK_ROCM_IMPL_CALL(hipEventCreateWithFlags, (&made, hipEventDisableTiming), error);
-    if (!failed)
-        *event = made;
-    return failed;
-}
-
-static inline void
-dlpack_rocm_impl_event_destroy(void *event)
-{
-    dlpack_py_error error;
-    (void)dlpack_rocm_impl_check(hipEventDestroy((hipEvent_t)event), "hipEventDestroy", &error);
-}
-
-static inline int
-dlpack_rocm_impl_event_record(void *event, uintptr_t stream, dlpack_py_error *error)
-{
-    return DLPACK_ROCM_IMPL_CALL(hipEventRecord, ((hipEvent_t)event, dlpack_rocm_impl_handle(stream)), error);
-}
-
-static inline int
-dlpack_rocm_impl_wait(uintptr_t stream, void *event, dlpack_py_error *error)
-{
-    return DLPACK_ROCM_IMPL_CALL(hipStreamWaitEvent, (dlpack_rocm_impl_handle(stream), (hipEvent_t)event, 0), error);
-}
-
-static inline int
-dlpack_rocm_impl_copy(void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width, size_t rows,
-                      uintptr_t stream, dlpack_py_error *error)
-{
-    const hipStream_t handle = dlpack_rocm_impl_handle(stream);
-    if (rows == 1)
-        return DLPACK_ROCM_IMPL_CALL(hipMemcpyAsync, (dst, src, width, hipMemcpyDefault, handle), error);
-    return DLPACK_ROCM_IMPL_CALL(hipMemcpy2DAsync,
-                                 (dst, dst_pitch, src, src_pitch, width, rows, hipMemcpyDefault, handle), error);
-}
-
-/* The functions of the runtime, for dlpack_device.h. Each source file has its own list of waiting tensors. */
+/* The functions of the runtime, for dlpack_device.h. */
 static inline const dlpack_device_runtime *
 dlpack_rocm_runtime(void)
 {
-    static dlpack_device_list waiting;
-    static const dlpack_device_runtime runtime = {
-        0, /* the default stream */
-        2, /* hipStreamPerThread */
-        &waiting,
-        dlpack_rocm_impl_get_device,
-        dlpack_rocm_impl_set_device,
-        dlpack_rocm_impl_is_capturing,
-        dlpack_rocm_impl_get_capture,
-        dlpack_rocm_impl_exchange_capture_mode,
-        dlpack_rocm_impl_is_done,
-        dlpack_rocm_impl_synchronize,
-        dlpack_rocm_impl_event_create,
-        dlpack_rocm_impl_event_destroy,
-        dlpack_rocm_impl_event_record,
-        dlpack_rocm_impl_event_is_done,
-        dlpack_rocm_impl_wait,
-        dlpack_rocm_impl_copy,
-    };
-    return &runtime;
+    return dlpack_device_impl_runtime();
 }
-
-/* ---- 2 Streams and memory ----------------------------------------------- */
 
 /* The handle of a stream as it crosses the protocol (S3): 0 is the default stream. The per-thread default stream (2;
  * NULL in a file that is compiled for per-thread default streams) can be a producer's; a consumer with it is refused.
@@ -322,7 +162,7 @@ dlpack_rocm_order(hipStream_t before, int32_t before_device, hipStream_t after, 
 /* Find the device of memory. Ask once, when an array is made. A caller that holds the GIL releases it around the call.
  *
  * device   out: kDLROCM with an id, also for managed memory; kDLROCMHost with id 0 (D9); kDLCPU for memory
- *          that the runtime does not know, and where there is no driver
+ *          that the runtime does not know, and where there is no driver or no runtime
  *
  * Returns 0, or -1 with RuntimeError in *error.
  */
@@ -330,15 +170,14 @@ static inline int
 dlpack_rocm_find_device(const void *pointer, DLDevice *device, dlpack_py_error *error)
 {
     hipPointerAttribute_t attributes;
-    const hipError_t status = hipPointerGetAttributes(&attributes, pointer);
+    const hipError_t status = DLPACK_DEVICE_IMPL_STATUS(PointerGetAttributes, (&attributes, pointer));
+    const int failed = dlpack_device_impl_check(status, "hipPointerGetAttributes", error);
 
     *device = dlpack_py_impl_device(1, 0);
     if (status == hipErrorInvalidValue || status == hipErrorInsufficientDriver || status == hipErrorNoDevice ||
-        status == hipErrorInvalidDevice) {
-        (void)hipGetLastError();
+        status == hipErrorInvalidDevice || status == hipErrorSharedObjectSymbolNotFound)
         return 0;
-    }
-    if (dlpack_rocm_impl_check(status, "hipPointerGetAttributes", error) < 0)
+    if (failed)
         return -1;
 #if HIP_VERSION_MAJOR >= 6
     if (attributes.type == hipMemoryTypeUnregistered)
@@ -369,7 +208,7 @@ dlpack_rocm_tensor(void *data, int32_t device_id, uint32_t dtype, int32_t ndim, 
 
 #endif /* DLPACK_ROCM_RUNTIME_LAYER */
 
-/* ---- 3 Producing and consuming ------------------------------------------ */
+/* ---- 2 Producing and consuming ------------------------------------------ */
 
 #if defined(DLPACK_PY_PROTOCOL_LAYER) && !defined(DLPACK_ROCM_PROTOCOL_LAYER) && !DLPACK_ROCM_IMPL_MISSING
 #define DLPACK_ROCM_PROTOCOL_LAYER

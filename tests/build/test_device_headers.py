@@ -32,7 +32,12 @@ WAYS = {
     "by switch": lambda runtime: [f"-D{SWITCHES[kind(runtime)]}"],
     "by switch, included": lambda runtime: [f"-D{SWITCHES[kind(runtime)]}", "-include", HEADERS[kind(runtime)]],
 }
-FLAVOURS = {"Python": [], "no Python": ["-DDLPACK_PY_NO_PYTHON"], "plain": ["-DDLPACK_PY_PLAIN=1"]}
+FLAVOURS = {
+    "Python": [],
+    "no Python": ["-DDLPACK_PY_NO_PYTHON"],
+    "plain": ["-DDLPACK_PY_PLAIN=1"],
+    "at run time": ["-DDLPACK_CUDA_AT_RUN_TIME", "-DDLPACK_ROCM_AT_RUN_TIME"],
+}
 
 
 def runtime_flags(runtime):
@@ -152,7 +157,7 @@ def test_a_file_for_per_thread_streams_has_names_for_both_default_streams_S3(tmp
         int main(void)
         {
             return dlpack_rocm_stream(NULL) == 2 && dlpack_rocm_stream((hipStream_t)1) == 0 &&
-                   dlpack_rocm_impl_handle(0) == (hipStream_t)1 && dlpack_rocm_impl_handle(2) == (hipStream_t)2 ? 0 : 1;
+                   dlpack_device_impl_handle(0) == (hipStream_t)1 && dlpack_device_impl_handle(2) == (hipStream_t)2 ? 0 : 1;
         }
         """)
     )

@@ -1,6 +1,7 @@
 /* Both ends of an exchange on a device, each with streams of its own: Array is a producer, consume() makes Views,
  * Exchanged and HostExchanged are Arrays with an exchange table, and table() is one of a stranger's. One source, compiled
- * against either platform's simulated runtime, twice for each: two extensions that share nothing but the runtime. */
+ * twice for the simulated runtime of each platform: two extensions that share nothing but the runtime. The second finds
+ * the functions of the runtime at run time. */
 
 #include <stdlib.h>
 
@@ -13,24 +14,24 @@ static size_t blocks;
 
 #if defined(__HIP_PLATFORM_AMD__)
 #include "dlpack_rocm.h"
-#define RUNTIME(name) hip##name
 #define DLPACK(name) dlpack_rocm_##name
-#define MALLOC_PINNED(pointer, size) hipHostMalloc(pointer, size, hipHostMallocDefault)
-#define FREE_PINNED(pointer) hipHostFree(pointer)
+#define MALLOC_PINNED(pointer, size) CALL(HostMalloc, (pointer, size, hipHostMallocDefault))
+#define FREE_PINNED(pointer) CALL(HostFree, (pointer))
 enum { CPU = 1, DEVICE = 10, PINNED = 11, MANAGED = 0 /* has no type of its own */ };
 #else
 #include "dlpack_cuda.h"
-#define RUNTIME(name) cuda##name
 #define DLPACK(name) dlpack_cuda_##name
-#define MALLOC_PINNED(pointer, size) cudaMallocHost(pointer, size)
-#define FREE_PINNED(pointer) cudaFreeHost(pointer)
+#define MALLOC_PINNED(pointer, size) CALL(MallocHost, (pointer, size))
+#define FREE_PINNED(pointer) CALL(FreeHost, (pointer))
 enum { CPU = 1, DEVICE = 2, PINNED = 3, MANAGED = 13 };
 #endif
 
 #include <structmember.h> /* T_PYSSIZET: PyMemberDef */
 
-typedef RUNTIME(Stream_t) stream_handle;
-typedef RUNTIME(Error_t) status;
+typedef DLPACK_DEVICE_API(Stream_t) stream_handle;
+
+/* A call of the runtime: 0, or -1. */
+#define CALL(function, arguments) DLPACK_DEVICE_CALL(function, arguments, NULL)
 
 /* ISO C has no cast from a function's pointer to an object's. */
 #define SLOT(function) ((void *)(uintptr_t)(function))
@@ -65,49 +66,50 @@ typedef struct {
 } Array;
 
 /* Memory is of the device that is current meanwhile. */
-static status
+static int
 array_allocate(Array *self)
 {
     const size_t size = (size_t)self->size;
 
     if (self->type == DEVICE)
-        return RUNTIME(MallocAsync)(&self->memory, size, self->home);
+        return CALL(MallocAsync, (&self->memory, size, self->home));
     if (self->type == PINNED)
         return MALLOC_PINNED(&self->memory, size);
     if (self->type == MANAGED)
-        return RUNTIME(MallocManaged)(&self->memory, size, RUNTIME(MemAttachGlobal));
+        return CALL(MallocManaged, (&self->memory, size, DLPACK_DEVICE_API(MemAttachGlobal)));
     self->memory = malloc(size);
-    return RUNTIME(Success);
+    return 0;
 }
 
-static status
+static int
 array_free(Array *self)
 {
     if (self->type == DEVICE)
-        return RUNTIME(FreeAsync)(self->memory, self->home);
+        return CALL(FreeAsync, (self->memory, self->home));
     if (self->type == PINNED)
         return FREE_PINNED(self->memory);
     if (self->type == MANAGED)
-        return RUNTIME(Free)(self->memory);
+        return CALL(Free, (self->memory));
     free(self->memory);
-    return RUNTIME(Success);
+    return 0;
 }
 
 /* Calls with the array's device current, and without the GIL. */
-static status
-array_on_its_device(Array *self, status (*function)(Array *))
+static int
+array_on_its_device(Array *self, int (*function)(Array *))
 {
-    int current = 0;
-    status result;
+    int current = 0, result;
 
+    if (self->type == CPU)
+        return function(self);
     Py_BEGIN_ALLOW_THREADS
-    result = RUNTIME(GetDevice)(&current);
-    if (result == RUNTIME(Success))
-        result = RUNTIME(SetDevice)(self->device);
-    if (result == RUNTIME(Success))
+    result = CALL(GetDevice, (&current));
+    if (result == 0)
+        result = CALL(SetDevice, (self->device));
+    if (result == 0)
         result = function(self);
-    if (RUNTIME(SetDevice)(current) != RUNTIME(Success))
-        result = RUNTIME(ErrorInvalidDevice);
+    if (CALL(SetDevice, (current)) < 0)
+        result = -1;
     Py_END_ALLOW_THREADS
     return result;
 }
@@ -187,7 +189,7 @@ array_new(PyTypeObject *type, PyObject *args, PyObject *names)
     self->tensor.device = dlpack_py_impl_device(self->type, self->device);
     if (self->size == 0)
         self->size = (Py_ssize_t)dlpack_py_nbytes(&self->tensor, 0);
-    if (self->size > 0 && array_on_its_device(self, array_allocate) != RUNTIME(Success)) {
+    if (self->size > 0 && array_on_its_device(self, array_allocate) < 0) {
         Py_DECREF(self);
         return PyErr_NoMemory();
     }
@@ -237,15 +239,15 @@ array_copy(Array *self)
 {
     PyObject *made = PyObject_CallFunction((PyObject *)Py_TYPE(self), "((L)N)", (long long)self->shape[0],
                                            PyLong_FromVoidPtr((void *)self->home));
-    status result = RUNTIME(Success);
+    int result = 0;
 
     if (made != NULL) {
         Py_BEGIN_ALLOW_THREADS
-        result = RUNTIME(MemcpyAsync)(((Array *)made)->memory, self->memory, (size_t)self->size,
-                                      RUNTIME(MemcpyDeviceToDevice), self->home);
+        result = CALL(MemcpyAsync, (((Array *)made)->memory, self->memory, (size_t)self->size,
+                                    DLPACK_DEVICE_API(MemcpyDeviceToDevice), self->home));
         Py_END_ALLOW_THREADS
     }
-    if (result != RUNTIME(Success))
+    if (result < 0)
         Py_CLEAR(made);
     if (made == NULL && !PyErr_Occurred())
         (void)PyErr_NoMemory();
@@ -552,6 +554,20 @@ probe_foreign_deleted(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
     return PyUnicode_FromString(foreign_deleted_in);
 }
 
+/* find_device(address): the device of memory. */
+static PyObject *
+probe_find_device(PyObject *Py_UNUSED(module), PyObject *address)
+{
+    dlpack_py_error error;
+    DLDevice device;
+
+    if (DLPACK(find_device)(PyLong_AsVoidPtr(address), &device, &error) < 0) {
+        (void)dlpack_py_raise(&error);
+        return NULL;
+    }
+    return Py_BuildValue("ii", (int)device.device_type, (int)device.device_id);
+}
+
 /* blocks(): how many the header has. */
 static PyObject *
 probe_blocks(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
@@ -689,6 +705,7 @@ static PyMethodDef functions[] = {
     {"borrow", probe_borrow, METH_O, NULL},
     {"collect", probe_collect, METH_NOARGS, NULL},
     {"current_work", probe_current_work, METH_VARARGS, NULL},
+    {"find_device", probe_find_device, METH_O, NULL},
     {"blocks", probe_blocks, METH_NOARGS, NULL},
     {"no_memory", probe_no_memory, METH_O, NULL},
     {"foreign", probe_foreign, METH_NOARGS, NULL},

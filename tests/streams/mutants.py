@@ -100,13 +100,13 @@ MUTANTS = [  # what is wrong then, the file, and pairs: a text, the text in its 
     (
         "the host does not wait for a copy that failed",
         DEVICE,
-        "    if (dlpack_device_impl_host_wait(runtime, stream, failed ? &ignored : error) < 0)",
-        "    if (!failed && dlpack_device_impl_host_wait(runtime, stream, failed ? &ignored : error) < 0)",
+        "    if (dlpack_device_impl_host_wait(runtime, stream, failed ? NULL : error) < 0)",
+        "    if (!failed && dlpack_device_impl_host_wait(runtime, stream, failed ? NULL : error) < 0)",
     ),
     (
         "the host does not wait for a copy",
         DEVICE,
-        "    if (dlpack_device_impl_host_wait(runtime, stream, failed ? &ignored : error) < 0)\n",
+        "    if (dlpack_device_impl_host_wait(runtime, stream, failed ? NULL : error) < 0)\n",
         "    (void)ignored;\n    if (0)\n",
     ),
     (
@@ -237,21 +237,27 @@ MUTANTS = [  # what is wrong then, the file, and pairs: a text, the text in its 
     ),
     (
         "an error is left behind",
-        CUDA,
-        "        return 0;\n    (void)cudaGetLastError();\n    if (status == cudaErrorMemoryAllocation)",
-        "        return 0;\n    if (status == cudaErrorMemoryAllocation)",
+        DEVICE,
+        "    (void)DLPACK_DEVICE_IMPL_STATUS(GetLastError, ());\n    if (status == DLPACK_DEVICE_API(ErrorMemoryAllocation))",
+        "    if (status == DLPACK_DEVICE_API(ErrorMemoryAllocation))",
     ),
     (
         "a tensor waits for ever where the context is lost",
-        CUDA,
-        "    return !dlpack_cuda_impl_is_capture_error(status) && status != cudaErrorInitializationError;",
+        DEVICE,
+        "    return !dlpack_device_impl_is_capture_error(status) && status != DLPACK_DEVICE_API(ErrorInitializationError);",
         "    return 0;",
     ),
     (
         "a query that a capture forbids counts as done",
-        CUDA,
-        "    return !dlpack_cuda_impl_is_capture_error(status) && status != cudaErrorInitializationError;",
+        DEVICE,
+        "    return !dlpack_device_impl_is_capture_error(status) && status != DLPACK_DEVICE_API(ErrorInitializationError);",
         "    return 1;",
+    ),
+    (
+        "the runtime that another library has loaded later is not found",
+        DEVICE,
+        "    if (address == 0) {\n        library",
+        "    static int looked;\n    if (address == 0 && !looked++) {\n        library",
     ),
     (
         "a file for per-thread default streams names the legacy one",

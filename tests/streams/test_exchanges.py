@@ -543,3 +543,45 @@ def test_a_device_that_was_reset_is_as_good_as_new_S9(sim, platform):
     with sim.watched():
         array.__dlpack__(stream=other)
     sim.check(other, array.address, 7, 8)
+
+
+# ---- A runtime that is found at run time: the second extension ----
+
+WITHOUT = """
+import ctypes, sys
+import {probe} as other
+
+class OnDevice:
+    def __dlpack_device__(self):
+        return other.DEVICE, 0
+
+    def __dlpack__(self, **keywords):
+        raise NotImplementedError
+
+def error():
+    try:
+        other.consume(OnDevice(), 1 if other.DEVICE == 2 else 0, by_handle=True)
+    except (RuntimeError, NotImplementedError) as raised:
+        return f"{{type(raised).__name__}}: {{raised}}"
+
+view = other.consume(other.Array((3,), type=other.CPU), 1 if other.DEVICE == 2 else 0, by_handle=True, device=other.CPU)
+print(view.shape, other.find_device(view.data), other.collect())
+print(error())
+ctypes.CDLL(sys.argv[1])  # as the import of a library that brings the runtime
+print(error())
+"""
+
+
+def test_an_extension_works_without_the_runtime_and_finds_it_when_another_library_has_loaded_it_S9(platform):
+    library = os.path.join(os.path.dirname(platform.probe.__file__), f"libsimulated_{platform.name}.so")
+    code = WITHOUT.format(probe=platform.other.__name__)
+    command = [sys.executable, "-c", code, library]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    get_device = f"{platform.runtime}GetDevice"
+    assert done.stdout.splitlines() == [
+        "(3,) (1, 0) 0",
+        f"RuntimeError: {get_device}: there is no libsimulated_{platform.name}.so with this function: install the "
+        "runtime, or import a library that has loaded it",
+        "NotImplementedError: ",
+    ]
