@@ -157,7 +157,8 @@ def test_a_file_for_per_thread_streams_has_names_for_both_default_streams_S3(tmp
         int main(void)
         {
             return dlpack_rocm_stream(NULL) == 2 && dlpack_rocm_stream((hipStream_t)1) == 0 &&
-                   dlpack_device_impl_handle(0) == (hipStream_t)1 && dlpack_device_impl_handle(2) == (hipStream_t)2 ? 0 : 1;
+                   dlpack_device_impl_handle(0) == (hipStream_t)1 &&
+                   dlpack_device_impl_handle(2) == (hipStream_t)2 ? 0 : 1;
         }
         """)
     )

@@ -238,20 +238,20 @@ MUTANTS = [  # what is wrong then, the file, and pairs: a text, the text in its 
     (
         "an error is left behind",
         DEVICE,
-        "    (void)DLPACK_DEVICE_IMPL_STATUS(GetLastError, ());\n    if (status == DLPACK_DEVICE_API(ErrorMemoryAllocation))",
-        "    if (status == DLPACK_DEVICE_API(ErrorMemoryAllocation))",
+        "    (void)DLPACK_DEVICE_IMPL_STATUS(GetLastError, ());\n    if (status == ",
+        "    if (status == ",
     ),
     (
         "a tensor waits for ever where the context is lost",
         DEVICE,
-        "    return !dlpack_device_impl_is_capture_error(status) && status != DLPACK_DEVICE_API(ErrorInitializationError);",
-        "    return 0;",
+        "    return !dlpack_device_impl_is_capture_error(status) && status != ",
+        "    return 0 && status != ",
     ),
     (
         "a query that a capture forbids counts as done",
         DEVICE,
-        "    return !dlpack_device_impl_is_capture_error(status) && status != DLPACK_DEVICE_API(ErrorInitializationError);",
-        "    return 1;",
+        "    return !dlpack_device_impl_is_capture_error(status) && status != ",
+        "    return 1 || status != ",
     ),
     (
         "the runtime that another library has loaded later is not found",
