@@ -70,6 +70,7 @@
 #    endif
 #    define DLPACK_DEVICE_API(name) cuda##name
 #    define DLPACK_DEVICE_API_PREFIX "cuda"
+#    define DLPACK_DEVICE_API_FIND_DEVICE dlpack_cuda_find_device
 #    define DLPACK_DEVICE_API_DEFAULT_STREAM 1 /* cudaStreamLegacy */
 #    if CUDART_VERSION >= 13000
 #      define DLPACK_DEVICE_API_GET_CAPTURE(stream, status, id) (stream, status, id, NULL, NULL, NULL, NULL)
@@ -252,6 +253,30 @@ static inline int
 dlpack_cuda_consume(PyObject *obj, const dlpack_py_want *want, cudaStream_t stream, dlpack_py_view *v)
 {
     return dlpack_device_consume(obj, dlpack_cuda_operations(), dlpack_cuda_stream(stream), want, v);
+}
+
+/* dlpack_cuda_from_dlpack: the first half of a library's from_dlpack(x, /, *, device=None, copy=None), from the call's
+ * arguments to a view; see dlpack_py_from_dlpack.
+ *
+ * want     as for dlpack_cuda_consume; with a device of 0, the argument device decides
+ * stream   as for dlpack_cuda_consume. With device="cpu" it is not used, and the host waits for the data
+ *
+ * Returns as dlpack_cuda_consume, and -1 with TypeError or ValueError for malformed arguments.
+ */
+static inline int
+dlpack_cuda_from_dlpack(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, const dlpack_py_want *want,
+                        cudaStream_t stream, dlpack_py_view *v)
+{
+    return dlpack_device_from_dlpack(args, nargs, kwnames, dlpack_cuda_operations(), dlpack_cuda_stream(stream), want,
+                                     v);
+}
+
+/* The dict of __cuda_array_interface__, for libraries without DLPack: the getter of a type in one line. Work on
+ * the data may be pending on the stream. Returns as dlpack_device_array_interface. */
+static inline PyObject *
+dlpack_cuda_array_interface(const DLTensor *t, uint64_t flags, cudaStream_t stream)
+{
+    return dlpack_device_array_interface(t, flags, dlpack_cuda_stream(stream));
 }
 
 /* The stream, on the device of a view. Pinned and managed memory have id 0 as a rule: the current device. */

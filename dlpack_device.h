@@ -20,7 +20,8 @@
  *   4 The functions of CUDA and HIP
  *   5 The operations of a device
  *   6 Releasing behind queued work
- *   7 Consuming on a stream
+ *   7 The CUDA array interface
+ *   8 Consuming on a stream
  */
 
 #include "dlpack_py.h"
@@ -66,6 +67,8 @@ typedef struct dlpack_device_runtime {
                                     a stream of the current device. */
     dlpack_device_list *waiting; /* one for each source file */
 
+    int (*find_device)(const void *pointer, DLDevice *device,
+                       dlpack_py_error *error); /* kDLCPU: no memory of a device */
     int (*get_device)(int32_t *id, dlpack_py_error *error);
     int (*set_device)(int32_t id, dlpack_py_error *error);
     /* BufferError where the capture was invalidated, and for the default stream while a blocking stream captures. */
@@ -453,6 +456,7 @@ dlpack_device_copy_to_host(const dlpack_device_runtime *runtime, const DLTensor 
  * DLPACK_DEVICE_API_PREFIX           "cuda" or "hip"
  * DLPACK_DEVICE_API_DEFAULT_STREAM   the handle of the default stream, as it crosses the protocol
  * DLPACK_DEVICE_API_GET_CAPTURE      StreamGetCaptureInfo of a stream, a status and an id
+ * DLPACK_DEVICE_API_FIND_DEVICE      dlpack_cuda_find_device or dlpack_rocm_find_device
  * DLPACK_DEVICE_API_AT_RUN_TIME      find the functions at run time, in one of the libraries
  *                                    DLPACK_DEVICE_API_LIBRARY and DLPACK_DEVICE_API_LOADED_LIBRARY
  */
@@ -679,6 +683,9 @@ dlpack_device_impl_copy(void *dst, size_t dst_pitch, const void *src, size_t src
         Memcpy2DAsync, (dst, dst_pitch, src, src_pitch, width, rows, DLPACK_DEVICE_API(MemcpyDefault), handle), error);
 }
 
+static inline int
+DLPACK_DEVICE_API_FIND_DEVICE(const void *pointer, DLDevice *device, dlpack_py_error *error);
+
 /* The table of the runtime: dlpack_cuda_runtime and dlpack_rocm_runtime. Each source file has its own list of waiting
  * tensors. */
 static inline const dlpack_device_runtime *
@@ -689,6 +696,7 @@ dlpack_device_impl_runtime(void)
         DLPACK_DEVICE_API_DEFAULT_STREAM,
         2, /* the per-thread default stream */
         &waiting,
+        DLPACK_DEVICE_API_FIND_DEVICE,
         dlpack_device_impl_get_device,
         dlpack_device_impl_set_device,
         dlpack_device_impl_is_capturing,
@@ -863,6 +871,8 @@ dlpack_device_fetch(dlpack_py_impl_producer *producer, const dlpack_py_impl_term
 
     if (dlpack_device_impl_call_device(producer, &announced) < 0)
         return -1;
+    if (request.has_device && dlpack_py_impl_is_on(terms->device, request.device))
+        announced = request.device; /* the producer has the data there, or copies it there */
     has_device =
         dlpack_py_impl_is_on(terms->device, announced) || dlpack_device_impl_is_managed(terms->device, announced);
     if (!has_device)
@@ -1193,7 +1203,237 @@ dlpack_device_impl_release_unraisable(const dlpack_device_runtime *runtime, dlpa
     dlpack_py_impl_exception_restore(saved);
 }
 
-/* ---- 7 Consuming on a stream -------------------------------------------- */
+/* ---- 7 The CUDA array interface ----------------------------------------- */
+
+#define DLPACK_DEVICE_IMPL_INTERFACE "__cuda_array_interface__ has "
+
+/* The value of a key of __cuda_array_interface__, borrowed; NULL where it is missing or None. */
+static inline PyObject *
+dlpack_device_impl_interface_get(PyObject *interface, const char *key)
+{
+    PyObject *value = PyDict_GetItemString(interface, key);
+    return value == Py_None ? NULL : value;
+}
+
+/* Reads a tuple of extents or, in multiples of unit, of strides. *count: in: the length that is wanted, -1 for any;
+ * out: the length. Returns 0, or -1 with BufferError. */
+static inline int
+dlpack_device_impl_interface_tuple(PyObject *tuple, const char *format, int64_t unit, int32_t *count, int64_t *values)
+{
+    int64_t value;
+    Py_ssize_t i, n = tuple != NULL && PyTuple_Check(tuple) ? PyTuple_Size(tuple) : -1;
+
+    if (n < 0 || n > DLPACK_PY_MAX_NDIM || (*count >= 0 && n != *count))
+        return dlpack_py_impl_refuse_value(PyExc_BufferError, format, tuple != NULL ? tuple : Py_None);
+    for (i = 0; i < n; i++) {
+        value = PyLong_AsLongLong(PyTuple_GetItem(tuple, i));
+        if (PyErr_Occurred() || value % unit != 0)
+            return dlpack_py_impl_refuse_value(PyExc_BufferError, format, tuple);
+        values[i] = value / unit;
+    }
+    *count = (int32_t)n;
+    return 0;
+}
+
+/* Reads a typestr such as "<f4"; 0 where it is no dtype of DLPack in the byte order of this machine. */
+static inline uint32_t
+dlpack_device_impl_interface_dtype(PyObject *typestr)
+{
+    static const char kinds[] = "iufcb";
+    static const uint32_t codes[] = {kDLInt, kDLUInt, kDLFloat, kDLComplex, kDLBool};
+    const char *text = typestr != NULL && PyUnicode_Check(typestr) ? PyUnicode_AsUTF8AndSize(typestr, NULL) : NULL;
+    const char *kind =
+        text != NULL && (text[0] == '<' || text[0] == '|') && text[1] != '\0' ? strchr(kinds, text[1]) : NULL;
+    const long bytes = kind == NULL ? 0 : strtol(text + 2, NULL, 10);
+
+    if (bytes < 1 || bytes > 16 || (bytes & (bytes - 1)) != 0)
+        return 0;
+    return DLPACK_PY_DTYPE(codes[kind - kinds], (uint32_t)bytes * 8, 1);
+}
+
+/* Reads __cuda_array_interface__, version 2 or newer.
+ *
+ * dims     room for shape and strides, 2 * DLPACK_PY_MAX_NDIM
+ * stream   out: kind is DLPACK_PY_STREAM_NO_SYNC where no work is pending
+ *
+ * Returns 0, or -1 with BufferError, TypeError or ValueError.
+ */
+static inline int
+dlpack_device_impl_interface_parse(PyObject *interface, int64_t *dims, DLTensor *t, uint64_t *flags,
+                                   dlpack_py_stream *stream)
+{
+    PyObject *version, *data, *typestr, *strides, *pending;
+    dlpack_py_error error;
+    uint32_t dtype;
+    int32_t ndim = -1;
+
+    if (!PyDict_Check(interface))
+        return dlpack_py_impl_refuse_value(PyExc_TypeError, "__cuda_array_interface__ is %U, a dict was wanted",
+                                           interface);
+    version = dlpack_device_impl_interface_get(interface, "version");
+    data = dlpack_device_impl_interface_get(interface, "data");
+    typestr = dlpack_device_impl_interface_get(interface, "typestr");
+    strides = dlpack_device_impl_interface_get(interface, "strides");
+    pending = dlpack_device_impl_interface_get(interface, "stream");
+    if (version == NULL || PyLong_AsLong(version) < 2)
+        return dlpack_py_impl_refuse_value(PyExc_BufferError,
+                                           DLPACK_DEVICE_IMPL_INTERFACE "version %U, 2 or newer was wanted",
+                                           version != NULL ? version : Py_None);
+    if (dlpack_device_impl_interface_get(interface, "mask") != NULL)
+        return dlpack_py_impl_refuse_value(
+            PyExc_BufferError, DLPACK_DEVICE_IMPL_INTERFACE "mask %U, none was wanted: a DLPack tensor has no mask",
+            dlpack_device_impl_interface_get(interface, "mask"));
+    if ((dtype = dlpack_device_impl_interface_dtype(typestr)) == 0)
+        return dlpack_py_impl_refuse_value(PyExc_BufferError,
+                                           DLPACK_DEVICE_IMPL_INTERFACE "typestr %U, one such as '<f4' was wanted",
+                                           typestr != NULL ? typestr : Py_None);
+    if (dlpack_device_impl_interface_tuple(
+            dlpack_device_impl_interface_get(interface, "shape"),
+            DLPACK_DEVICE_IMPL_INTERFACE "shape %U, a tuple of at most 64 extents was wanted", 1, &ndim, dims) < 0 ||
+        (strides != NULL &&
+         dlpack_device_impl_interface_tuple(strides,
+                                            DLPACK_DEVICE_IMPL_INTERFACE
+                                            "strides %U, one for each extent, in multiples of the itemsize, was wanted",
+                                            dtype >> 19 & 31, &ndim, dims + DLPACK_PY_MAX_NDIM) < 0))
+        return -1;
+    *t = dlpack_py_cpu(NULL, dtype, ndim, dims, strides != NULL ? dims + DLPACK_PY_MAX_NDIM : NULL);
+    if (data != NULL && PyTuple_Check(data) && PyTuple_Size(data) == 2) {
+        t->data = PyLong_AsVoidPtr(PyTuple_GetItem(data, 0));
+        *flags = PyObject_IsTrue(PyTuple_GetItem(data, 1)) != 0 ? DLPACK_PY_FLAG_READ_ONLY : 0;
+    }
+    if (data == NULL || PyErr_Occurred() || !PyTuple_Check(data) || PyTuple_Size(data) != 2)
+        return dlpack_py_impl_refuse_value(PyExc_BufferError,
+                                           DLPACK_DEVICE_IMPL_INTERFACE "data %U, (address, read-only) was wanted",
+                                           data != NULL ? data : Py_None);
+    stream->kind = DLPACK_PY_STREAM_NO_SYNC;
+    if (pending != NULL && dlpack_py_impl_parse_stream(pending, stream) < 0)
+        return -1;
+    if (stream->kind == DLPACK_PY_STREAM_HANDLE && stream->handle == 0) {
+        PyErr_SetString(PyExc_ValueError, DLPACK_DEVICE_IMPL_INTERFACE "stream 0, None, 1, 2 or a handle was wanted");
+        return -1;
+    }
+    return dlpack_py_validate(t, *flags, &error) < 0 ? dlpack_py_raise(&error) : 0;
+}
+/* Takes the tensor of __cuda_array_interface__: exports it as a producer with that stream would, and consumes that.
+ * obj owns the memory. */
+static inline int
+dlpack_device_impl_consume_interface(PyObject *obj, PyObject *interface, const dlpack_py_device *device,
+                                     const dlpack_py_impl_terms *terms, dlpack_py_view *v)
+{
+    const dlpack_device_runtime *runtime = device->runtime();
+    dlpack_py_request request = *terms->request;
+    dlpack_py_work_stream pending;
+    dlpack_py_stream stream;
+    int64_t dims[2 * DLPACK_PY_MAX_NDIM];
+    dlpack_py_offer offer;
+    dlpack_py_error error;
+    PyObject *capsule;
+    uint64_t flags = 0;
+    DLTensor t;
+    int result;
+
+    if (dlpack_device_impl_interface_parse(interface, dims, &t, &flags, &stream) < 0)
+        return -1;
+    Py_BEGIN_ALLOW_THREADS
+    result = t.data == NULL ? runtime->get_device(&t.device.device_id, &error) /* an empty array has no address */
+                            : runtime->find_device(t.data, &t.device, &error);
+    Py_END_ALLOW_THREADS
+    if (result < 0)
+        return dlpack_py_raise(&error);
+    if (t.data == NULL)
+        t.device.device_type = (DLDeviceType)device->type;
+    if (t.device.device_type == kDLCPU) {
+        PyErr_Format(PyExc_BufferError, DLPACK_DEVICE_IMPL_INTERFACE "data %p, which is no memory of a device", t.data);
+        return -1;
+    }
+    pending.handle = stream.handle == 1 ? runtime->default_stream : stream.handle;
+    pending.device_id = dlpack_py_impl_is_on(device, t.device) ? t.device.device_id : DLPACK_PY_CURRENT_DEVICE;
+    offer = dlpack_py_offer_make(obj, &t, flags);
+    offer.device = device;
+    offer.pending = &pending;
+    offer.pending_count = stream.kind == DLPACK_PY_STREAM_HANDLE;
+    request.max_version.major = DLPACK_MAJOR_VERSION;
+    request.max_version.minor = DLPACK_MINOR_VERSION;
+    capsule = dlpack_py_answer(&offer, &request);
+    if (capsule == NULL)
+        return -1;
+    result = dlpack_py_impl_take(capsule, terms, 0, v);
+    Py_DECREF(capsule);
+    return result;
+}
+
+/* A tuple of integers, each times unit. */
+static inline PyObject *
+dlpack_device_impl_interface_make_tuple(const int64_t *values, int32_t count, int64_t unit)
+{
+    PyObject *tuple = PyTuple_New(count), *value;
+    int32_t i;
+
+    for (i = 0; tuple != NULL && i < count; i++) {
+        value = PyLong_FromLongLong(values[i] * unit);
+        if (value == NULL || PyTuple_SetItem(tuple, i, value) < 0)
+            Py_CLEAR(tuple);
+    }
+    return tuple;
+}
+
+/* Return the dict of __cuda_array_interface__, version 3, for a getter in one line.
+ *
+ * t, flags   memory that a device can read; flags: DLPACK_PY_FLAG_READ_ONLY or 0
+ * stream     as it crosses the protocol: work on the data may be pending on it
+ *
+ * Returns a new reference; or NULL with AttributeError, so that the object has no such attribute, for memory of the CPU
+ * and for a dtype without a typestr; or NULL with MemoryError. The data must stay where it is while the object lives.
+ */
+static inline PyObject *
+dlpack_device_array_interface(const DLTensor *t, uint64_t flags, uintptr_t stream)
+{
+    static const char kinds[] = {'i', 'u', 'f', '\0', '\0', 'c', 'b'};
+    const int bits = t->dtype.bits;
+    const char kind =
+        t->dtype.code < sizeof(kinds) && t->dtype.lanes == 1 && bits % 8 == 0 ? kinds[t->dtype.code] : '\0';
+    char typestr[8], text[DLPACK_PY_TEXT_SIZE];
+    PyObject *strides = NULL;
+
+    if (t->device.device_type == kDLCPU || kind == '\0') {
+        PyErr_Format(PyExc_AttributeError, "no __cuda_array_interface__ for %s",
+                     kind == '\0' ? dlpack_py_dtype_text(dlpack_py_dtype(t), text)
+                                  : dlpack_py_device_text(t->device, text));
+        return NULL;
+    }
+    snprintf(typestr, sizeof(typestr), "%c%c%d", bits == 8 ? '|' : '<', kind, bits / 8);
+    if (!dlpack_py_is_contiguous(t, 'C') &&
+        (strides = dlpack_device_impl_interface_make_tuple(t->strides, t->ndim, bits / 8)) == NULL)
+        return NULL;
+    return Py_BuildValue("{s:N,s:s,s:(NN),s:N,s:i,s:K}", "shape",
+                         dlpack_device_impl_interface_make_tuple(t->shape, t->ndim, 1), "typestr", typestr, "data",
+                         PyLong_FromVoidPtr(dlpack_py_is_empty(t) ? NULL : dlpack_py_first(t)),
+                         PyBool_FromLong((flags & DLPACK_PY_FLAG_READ_ONLY) != 0), "strides",
+                         strides != NULL ? strides : Py_BuildValue(""), "version", 3, "stream",
+                         (unsigned long long)(stream == 0 ? 1 : stream));
+}
+
+/* Finds __cuda_array_interface__ of an object without __dlpack__. *interface: out, NULL where there is none. Returns 0,
+ * or -1 with an exception. */
+static inline int
+dlpack_device_impl_find_interface(PyObject *obj, PyObject **interface)
+{
+    PyObject *method = PyObject_GetAttrString(obj, "__dlpack__");
+
+    if (method == NULL && PyErr_ExceptionMatches(PyExc_AttributeError)) {
+        PyErr_Clear();
+        *interface = PyObject_GetAttrString(obj, "__cuda_array_interface__");
+    }
+    Py_XDECREF(method);
+    if (!PyErr_Occurred())
+        return 0;
+    if (!PyErr_ExceptionMatches(PyExc_AttributeError))
+        return -1;
+    PyErr_Clear(); /* dlpack_py_impl_obtain raises it for __dlpack__ */
+    return 0;
+}
+
+/* ---- 8 Consuming on a stream -------------------------------------------- */
 
 /* The stream that a library works on, from the exchange table of an object's type. A consumer that works on that stream
  * needs no order (X4).
@@ -1221,6 +1461,43 @@ dlpack_device_current_work(PyObject *obj, const dlpack_py_device *device, dlpack
     return 0;
 }
 
+/* Takes the tensor of obj by a request that names no stream. stream, want: as for dlpack_device_consume. */
+static inline int
+dlpack_device_impl_consume(PyObject *obj, const dlpack_py_device *device, uintptr_t stream, dlpack_py_request *request,
+                           const dlpack_py_want *want, dlpack_py_view *v)
+{
+    dlpack_py_want device_want = want != NULL ? *want : dlpack_py_want_any();
+    dlpack_py_impl_terms terms = dlpack_py_impl_terms_make(&device_want, request);
+    PyObject *interface = NULL;
+    dlpack_py_error error;
+    int result;
+
+    if (want == NULL)
+        device_want.alignment = 1;
+    if (device_want.device == 0)
+        device_want.device = request->has_device ? (int32_t)request->device.device_type : device->type;
+    dlpack_py_impl_view_clear(v);
+    request->stream.kind = DLPACK_PY_STREAM_HANDLE;
+    request->stream.handle = stream;
+    if (dlpack_py_impl_check_stream(dlpack_py_impl_device(device->type, 0), &request->stream, &error) < 0)
+        return dlpack_py_raise(&error);
+    if ((device_want.options & DLPACK_PY_NOTHING_PENDING) != 0)
+        request->stream.kind = DLPACK_PY_STREAM_NO_SYNC;
+    if (request->has_device && request->device.device_type == kDLCPU)
+        memset(&request->stream, 0, sizeof(request->stream));
+    else
+        terms.device = device;
+    (void)dlpack_device_collect(device->runtime());
+    if ((device_want.options & DLPACK_PY_ARRAY_INTERFACE_TOO) != 0 &&
+        dlpack_device_impl_find_interface(obj, &interface) < 0)
+        return -1;
+    if (interface == NULL)
+        return dlpack_py_impl_obtain(obj, &terms, v);
+    result = dlpack_device_impl_consume_interface(obj, interface, device, &terms, v);
+    Py_DECREF(interface);
+    return result;
+}
+
 /* Take the tensor that obj offers, for work on a stream.
  *
  * device   the operations of the device of the stream
@@ -1229,7 +1506,7 @@ dlpack_device_current_work(PyObject *obj, const dlpack_py_device *device, dlpack
  *          wait
  * want     the requirements, with a device of 0 for device->type; NULL: any tensor of that device type. With the option
  *          DLPACK_PY_NOTHING_PENDING no order is asked for: a producer of device memory gets stream=-1, and the stream
- *          may capture
+ *          may capture. With DLPACK_PY_ARRAY_INTERFACE_TOO an obj without __dlpack__ may have __cuda_array_interface__
  *
  * Returns as dlpack_py_consume, and -1 with RuntimeError for an error of the runtime. A raw capsule is taken without an
  * order.
@@ -1238,26 +1515,22 @@ static inline int
 dlpack_device_consume(PyObject *obj, const dlpack_py_device *device, uintptr_t stream, const dlpack_py_want *want,
                       dlpack_py_view *v)
 {
-    dlpack_py_want device_want = want != NULL ? *want : dlpack_py_want_any();
-    dlpack_py_impl_terms terms = dlpack_py_impl_terms_make(&device_want, NULL);
-    dlpack_py_request request = *terms.request;
-    dlpack_py_error error;
+    dlpack_py_request request;
+    memset(&request, 0, sizeof(request));
+    return dlpack_device_impl_consume(obj, device, stream, &request, want, v);
+}
 
-    if (want == NULL)
-        device_want.alignment = 1;
-    if (device_want.device == 0)
-        device_want.device = device->type;
+/* The first half of a library's from_dlpack(x, /, *, device=None, copy=None): dlpack_cuda_from_dlpack and
+ * dlpack_rocm_from_dlpack. With device="cpu" the data is on the CPU, and ready. */
+static inline int
+dlpack_device_from_dlpack(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, const dlpack_py_device *device,
+                          uintptr_t stream, const dlpack_py_want *want, dlpack_py_view *v)
+{
+    dlpack_py_request request;
     dlpack_py_impl_view_clear(v);
-    request.stream.kind = DLPACK_PY_STREAM_HANDLE;
-    request.stream.handle = stream;
-    if (dlpack_py_impl_check_stream(dlpack_py_impl_device(device->type, 0), &request.stream, &error) < 0)
-        return dlpack_py_raise(&error);
-    if ((device_want.options & DLPACK_PY_NOTHING_PENDING) != 0)
-        request.stream.kind = DLPACK_PY_STREAM_NO_SYNC;
-    (void)dlpack_device_collect(device->runtime());
-    terms.request = &request;
-    terms.device = device;
-    return dlpack_py_impl_obtain(obj, &terms, v);
+    if (dlpack_py_impl_parse_from_dlpack(args, nargs, kwnames, &request) < 0)
+        return -1;
+    return dlpack_device_impl_consume(args[0], device, stream, &request, want, v);
 }
 
 #endif /* DLPACK_DEVICE_PROTOCOL_LAYER */

@@ -1158,6 +1158,7 @@ typedef struct dlpack_py_want {
 #define DLPACK_PY_BUFFER_TOO 8u         /* accept the buffer protocol of an object without __dlpack__ (C6) */
 #define DLPACK_PY_NOTHING_PENDING 16u   /* the caller promises: no work is pending; streams are not ordered (C5, S4) */
 #define DLPACK_PY_NO_TABLE 32u          /* ask __dlpack__, also where the type has an exchange table (X9) */
+#define DLPACK_PY_ARRAY_INTERFACE_TOO 64u /* dlpack_device_consume: accept __cuda_array_interface__ as well */
 
 /* The values of dlpack_py_view.readonly. DLPACK_PY_READONLY_UNSAID: a legacy capsule does not say whether its memory is
  * writable (C7). Bit 0 of each value is the bit DLPACK_PY_FLAG_READ_ONLY: a value can be passed as flags of an export.
@@ -3524,14 +3525,34 @@ dlpack_py_impl_parse_device(PyObject *object, dlpack_py_request *request)
                                        object);
 }
 
+/* Reads device= and copy= of from_dlpack; NULL: not given. */
+static inline int
+dlpack_py_impl_parse_place(PyObject *device, PyObject *copy, dlpack_py_request *request)
+{
+    if (dlpack_py_parse_request_args(NULL, NULL, NULL, copy, request) < 0)
+        return -1;
+    return device == NULL || device == Py_None ? 0 : dlpack_py_impl_parse_device(device, request);
+}
+
+/* Reads the arguments of a call of from_dlpack; args[0] is x. */
+static inline int
+dlpack_py_impl_parse_from_dlpack(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, dlpack_py_request *request)
+{
+    static const dlpack_py_impl_keyword names[2] = {{"device", 6}, {"copy", 4}};
+    PyObject *values[2] = {NULL, NULL};
+
+    if ((nargs != 1 && dlpack_py_impl_refuse_nargs("from_dlpack", nargs, 1) < 0) ||
+        dlpack_py_impl_match_keywords("from_dlpack", names, 2, args + nargs, kwnames, values) < 0)
+        return -1;
+    return dlpack_py_impl_parse_place(values[0], values[1], request);
+}
+
 static inline int
 dlpack_py_from_dlpack_args(PyObject *x, PyObject *device, PyObject *copy, const dlpack_py_want *want, dlpack_py_view *v)
 {
     dlpack_py_request request;
-
     dlpack_py_impl_view_clear(v);
-    if (dlpack_py_parse_request_args(NULL, NULL, NULL, copy, &request) < 0 ||
-        (device != NULL && device != Py_None && dlpack_py_impl_parse_device(device, &request) < 0))
+    if (dlpack_py_impl_parse_place(device, copy, &request) < 0)
         return -1;
     return dlpack_py_consume_request(x, &request, want, v);
 }
@@ -3540,14 +3561,11 @@ static inline int
 dlpack_py_from_dlpack(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, const dlpack_py_want *want,
                       dlpack_py_view *v)
 {
-    static const dlpack_py_impl_keyword names[2] = {{"device", 6}, {"copy", 4}};
-    PyObject *values[2] = {NULL, NULL};
-
+    dlpack_py_request request;
     dlpack_py_impl_view_clear(v);
-    if ((nargs != 1 && dlpack_py_impl_refuse_nargs("from_dlpack", nargs, 1) < 0) ||
-        dlpack_py_impl_match_keywords("from_dlpack", names, 2, args + nargs, kwnames, values) < 0)
+    if (dlpack_py_impl_parse_from_dlpack(args, nargs, kwnames, &request) < 0)
         return -1;
-    return dlpack_py_from_dlpack_args(args[0], values[0], values[1], want, v);
+    return dlpack_py_consume_request(args[0], &request, want, v);
 }
 
 static inline int

@@ -81,6 +81,7 @@
 #    endif
 #    define DLPACK_DEVICE_API(name) hip##name
 #    define DLPACK_DEVICE_API_PREFIX "hip"
+#    define DLPACK_DEVICE_API_FIND_DEVICE dlpack_rocm_find_device
 #    define DLPACK_DEVICE_API_DEFAULT_STREAM 0
 #    define DLPACK_DEVICE_API_GET_CAPTURE(stream, status, id) (stream, status, id)
 #    ifdef DLPACK_ROCM_AT_RUN_TIME
@@ -252,6 +253,30 @@ static inline int
 dlpack_rocm_consume(PyObject *obj, const dlpack_py_want *want, hipStream_t stream, dlpack_py_view *v)
 {
     return dlpack_device_consume(obj, dlpack_rocm_operations(), dlpack_rocm_stream(stream), want, v);
+}
+
+/* dlpack_rocm_from_dlpack: the first half of a library's from_dlpack(x, /, *, device=None, copy=None), from the call's
+ * arguments to a view; see dlpack_py_from_dlpack.
+ *
+ * want     as for dlpack_rocm_consume; with a device of 0, the argument device decides
+ * stream   as for dlpack_rocm_consume. With device="cpu" it is not used, and the host waits for the data
+ *
+ * Returns as dlpack_rocm_consume, and -1 with TypeError or ValueError for malformed arguments.
+ */
+static inline int
+dlpack_rocm_from_dlpack(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, const dlpack_py_want *want,
+                        hipStream_t stream, dlpack_py_view *v)
+{
+    return dlpack_device_from_dlpack(args, nargs, kwnames, dlpack_rocm_operations(), dlpack_rocm_stream(stream), want,
+                                     v);
+}
+
+/* The dict of __cuda_array_interface__, for libraries without DLPack: the getter of a type in one line. Work on
+ * the data may be pending on the stream. Returns as dlpack_device_array_interface. */
+static inline PyObject *
+dlpack_rocm_array_interface(const DLTensor *t, uint64_t flags, hipStream_t stream)
+{
+    return dlpack_device_array_interface(t, flags, dlpack_rocm_stream(stream));
 }
 
 /* The stream, on the device of a view. Pinned and managed memory have id 0 as a rule: the current device. */

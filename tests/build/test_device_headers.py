@@ -113,13 +113,13 @@ def test_both_are_in_one_program_without_a_name_of_theirs_in_it(tmp_path):
     if len(newest) < 2:
         pytest.skip("headers of both CUDA and HIP: not on this machine")
     for number, runtime in enumerate(newest.values()):
-        flags = "-c", f"-Duse_producer=produce{number}", f"-Duse_consumer=consume{number}"
+        flags = ["-c", *(f"-Duse_{name}={name}{number}" for name in ("producer", "consumer", "interface"))]
         done = compile_device(USES_DEVICE, runtime, "by switch", "Python", *flags, "-o", str(tmp_path / f"{number}.o"))
         assert done.returncode == 0, done.stderr
     subprocess.run(["ld", "-r", "0.o", "1.o", "-o", "both.o"], cwd=tmp_path, check=True)
     symbols = subprocess.run(["nm", "-g", "--defined-only", "both.o"], cwd=tmp_path, capture_output=True, text=True)
     names = {line.split()[-1] for line in symbols.stdout.splitlines()}
-    assert names == {"produce0", "consume0", "produce1", "consume1"}
+    assert names == {f"{name}{number}" for name in ("producer", "consumer", "interface") for number in (0, 1)}
 
 
 def families():
@@ -239,7 +239,9 @@ PyObject *image_copy(Image *im);
 PyMethodDef methods[] = {{DLPACK_PY_METHODS(image_dlpack, image_dlpack_device), {{NULL, NULL, 0, NULL}}}};
 {3}
 {5}
+{6}
 void (*const dealloc)(PyObject *) = image_dealloc;
+PyObject *(*const interface)(PyObject *, void *) = image_array_interface;
 const dlpack_py_exchange *const table = &image_table;
 
 PyObject *produce(PyObject *self, Image *im, DLTensor t, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames);
@@ -283,7 +285,8 @@ def test_the_code_in_the_guide_to_streams_compiles(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-def test_without_a_driver_each_call_says_so_and_memory_is_the_hosts(tmp_path):
+@pytest.mark.parametrize("how", ["linked", "found at run time", "not found at run time"])
+def test_without_a_driver_each_call_says_so_and_memory_is_the_hosts(tmp_path, how):
     """The library of the real runtime, as far as it comes without a device (S9)."""
     runtime, library = next(
         (
@@ -296,16 +299,29 @@ def test_without_a_driver_each_call_says_so_and_memory_is_the_hosts(tmp_path):
     if library is None:
         pytest.skip("library of the CUDA runtime: not on this machine")
     program = tmp_path / "program"
-    flags = str(library), f"-Wl,-rpath,{library.parent}", "-o", str(program)
-    done = compile_device(USES_DEVICE, runtime, "included", "no Python", *flags)
+    flags = {
+        "linked": [str(library), f"-Wl,-rpath,{library.parent}"],
+        "found at run time": ["-DDLPACK_CUDA_AT_RUN_TIME", "-ldl"],
+        "not found at run time": ["-DDLPACK_CUDA_AT_RUN_TIME", '-DDLPACK_CUDA_LIBRARY="libnowhere.so"', "-ldl"],
+    }[how]
+    done = compile_device(USES_DEVICE, runtime, "included", "no Python", *flags, "-o", str(program))
     assert done.returncode == 0, done.stderr
-    done = subprocess.run([program], capture_output=True, text=True)
+    paths = f"{library.parent}:{os.environ.get('LD_LIBRARY_PATH', '')}"
+    done = subprocess.run([program], env={**os.environ, "LD_LIBRARY_PATH": paths}, capture_output=True, text=True)
+    assert done.returncode == 0
     if "order: done" in done.stdout or "cudaErrorInvalidDevice" in done.stdout:
         pytest.skip("this machine has a driver and a device")
+    if how == "not found at run time":
+        text = (
+            "RuntimeError: cudaGetDevice: there is no libnowhere.so with this function: install the runtime, or import a "
+            "library that has loaded it"
+        )
+        calls = "order", "synchronize", "copy_to_host"
+        assert done.stdout.splitlines() == [*(f"{name}: {text}" for name in calls), "find_device: done", "on cpu"]
+        return
     error = (
         "RuntimeError: {}: cudaErrorInsufficientDriver, CUDA driver version is insufficient for CUDA runtime version"
     )
-    assert done.returncode == 0
     assert done.stdout.splitlines() == [
         f"order: {error.format('cudaGetDevice')}",
         f"synchronize: {error.format('cudaGetDevice')}",

@@ -56,6 +56,18 @@ use_producer(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *
     return DEVICE(produce)(self, &t, 0, NULL, args, nargs, kwnames);
 }
 
+PyObject *
+use_interface(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    dlpack_py_view v;
+    PyObject *made;
+    if (DEVICE(from_dlpack)(args, nargs, kwnames, NULL, NULL, &v) < 0)
+        return NULL;
+    made = DEVICE(array_interface)(&v.tensor, v.flags, NULL);
+    dlpack_py_release(&v);
+    return made;
+}
+
 int
 use_consumer(PyObject *obj)
 {

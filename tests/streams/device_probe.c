@@ -304,6 +304,18 @@ array_device(PyObject *op, PyObject *Py_UNUSED(unused))
     return dlpack_py_produce_device(&((Array *)op)->tensor);
 }
 
+static PyObject *
+array_interface(PyObject *op, void *Py_UNUSED(unused))
+{
+    const Array *self = (const Array *)op;
+    return DLPACK(array_interface)(&self->tensor, self->flags, self->home);
+}
+
+static PyGetSetDef array_getset[] = {
+    {"__cuda_array_interface__", array_interface, NULL, NULL, NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
 static PyMethodDef array_methods[] = {
     DLPACK_PY_METHODS(array_dlpack, array_device),
     {"resize", array_resize, METH_O, NULL},
@@ -317,11 +329,8 @@ static PyMemberDef array_members[] = {
 };
 
 static PyType_Slot array_slots[] = {
-    {Py_tp_new, SLOT(array_new)},
-    {Py_tp_dealloc, SLOT(array_dealloc)},
-    {Py_tp_methods, array_methods},
-    {Py_tp_members, array_members},
-    {0, NULL},
+    {Py_tp_new, SLOT(array_new)}, {Py_tp_dealloc, SLOT(array_dealloc)}, {Py_tp_methods, array_methods},
+    {Py_tp_getset, array_getset}, {Py_tp_members, array_members},       {0, NULL},
 };
 
 static PyType_Spec array_spec = {"device_probe.Array", sizeof(Array), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
@@ -445,13 +454,24 @@ static PyType_Slot view_slots[] = {
 
 static PyType_Spec view_spec = {"device_probe.View", sizeof(View), 0, Py_TPFLAGS_DEFAULT, view_slots};
 
+static PyObject *
+view_make(PyObject *module, dlpack_py_view *v)
+{
+    PyTypeObject *type = *(PyTypeObject **)PyModule_GetState(module);
+    View *self = (View *)type->tp_alloc(type, 0);
+    if (self == NULL)
+        dlpack_py_release(v);
+    else
+        dlpack_py_move(&self->view, v);
+    return (PyObject *)self;
+}
+
 /* consume(obj, stream, *, by_handle=False, device=DEVICE, dtype=0, options=0): a View; with none of the last three,
  * of anything on a device. The stream is the runtime's, or, by handle, as it crosses the protocol. */
 static PyObject *
 probe_consume(PyObject *module, PyObject *args, PyObject *names)
 {
     static char *keywords[] = {"obj", "stream", "by_handle", "device", "dtype", "options", NULL};
-    PyTypeObject *type = *(PyTypeObject **)PyModule_GetState(module);
     dlpack_py_want want = {.device = DEVICE};
     const dlpack_py_want *wanted;
     unsigned int dtype = 0, options = 0;
@@ -459,7 +479,6 @@ probe_consume(PyObject *module, PyObject *args, PyObject *names)
     int device = DEVICE, by_handle = 0, failed;
     stream_handle stream;
     dlpack_py_view v;
-    View *self;
 
     if (!PyArg_ParseTupleAndKeywords(args, names, "OO|$piII", keywords, &obj, &number, &by_handle, &device, &dtype,
                                      &options))
@@ -475,12 +494,19 @@ probe_consume(PyObject *module, PyObject *args, PyObject *names)
                        : DLPACK(consume)(obj, wanted, stream, &v);
     if (failed)
         return NULL;
-    self = (View *)type->tp_alloc(type, 0);
-    if (self == NULL)
-        dlpack_py_release(&v);
-    else
-        dlpack_py_move(&self->view, &v);
-    return (PyObject *)self;
+    return view_make(module, &v);
+}
+
+/* from_dlpack(stream, x, *, device=None, copy=None) */
+static PyObject *
+probe_from_dlpack(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    const stream_handle stream = as_stream(args[0]);
+    dlpack_py_view v;
+
+    if (PyErr_Occurred() || DLPACK(from_dlpack)(args + 1, nargs - 1, kwnames, NULL, stream, &v) < 0)
+        return NULL;
+    return view_make(module, &v);
 }
 
 static char foreign_deleted_in[100];
@@ -552,6 +578,14 @@ static PyObject *
 probe_foreign_deleted(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
     return PyUnicode_FromString(foreign_deleted_in);
+}
+
+/* interface(view): the dict of __cuda_array_interface__ for its tensor. */
+static PyObject *
+probe_interface(PyObject *Py_UNUSED(module), PyObject *view)
+{
+    const dlpack_py_view *v = &((View *)view)->view;
+    return DLPACK(array_interface)(&v->tensor, v->flags, NULL);
 }
 
 /* find_device(address): the device of memory. */
@@ -702,9 +736,11 @@ add_exchanged(PyObject *module, PyObject *array, const char *name, const dlpack_
 
 static PyMethodDef functions[] = {
     {"consume", KEYWORDS(probe_consume), METH_VARARGS | METH_KEYWORDS, NULL},
+    {"from_dlpack", DLPACK_PY_IMPL_METHOD(probe_from_dlpack), METH_FASTCALL | METH_KEYWORDS, NULL},
     {"borrow", probe_borrow, METH_O, NULL},
     {"collect", probe_collect, METH_NOARGS, NULL},
     {"current_work", probe_current_work, METH_VARARGS, NULL},
+    {"interface", probe_interface, METH_O, NULL},
     {"find_device", probe_find_device, METH_O, NULL},
     {"blocks", probe_blocks, METH_NOARGS, NULL},
     {"no_memory", probe_no_memory, METH_O, NULL},
@@ -732,6 +768,7 @@ static const struct {
     {"REFUSE_NEGATIVE", DLPACK_PY_OFFER_REFUSE_NEGATIVE},
     {"COPY_IF_NEEDED", DLPACK_PY_COPY_IF_NEEDED},
     {"NOTHING_PENDING", DLPACK_PY_NOTHING_PENDING},
+    {"ARRAY_INTERFACE_TOO", DLPACK_PY_ARRAY_INTERFACE_TOO},
 };
 
 static int

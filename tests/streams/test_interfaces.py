@@ -1,0 +1,356 @@
+"""The interfaces of array libraries for devices: from_dlpack with its arguments (C3, C4), and __cuda_array_interface__,
+which is consumed and given (S1, S2)."""
+
+import ctypes
+
+import pytest
+from dltensor import CPU
+
+
+def address_bytes(view):
+    return ctypes.string_at(view.data, view.shape[0])
+
+
+# ---- from_dlpack(x, /, *, device=None, copy=None): C3, C4 ----
+
+
+def test_from_dlpack_takes_the_data_in_place_on_the_consumers_stream_C3_S1(sim, platform):
+    producer, consumer = sim.stream(), sim.stream()
+    array = platform.probe.Array((8,), producer)
+    sim.synchronize(producer)
+    with sim.held(producer):
+        sim.fill(producer, array.address, 7, 8)
+        view = platform.other.from_dlpack(consumer, array)
+    assert (view.data, view.device) == (array.address, (platform.DEVICE, 0))
+    sim.check(consumer, view.data, 7, 8)
+    view.release_on(consumer)
+
+
+@pytest.mark.parametrize("device", ["the tuple", "the name"])
+def test_from_dlpack_with_the_device_of_the_data_passes_the_device_and_the_stream_C3_C4(sim, platform, device):
+    consumer = sim.stream(1)
+    asked = (platform.DEVICE, 1) if device == "the tuple" else {"cuda": "cuda:1", "rocm": "rocm:1"}[platform.name]
+    array = platform.probe.Array((8,), sim.stream(1), device=1)
+    calls = []
+
+    class Spy:
+        def __dlpack_device__(self):
+            return platform.DEVICE, 1
+
+        def __dlpack__(self, **keywords):
+            calls.append((keywords, sim.device))
+            return array.__dlpack__(**keywords)
+
+    view = platform.other.from_dlpack(consumer, Spy(), device=asked, copy=False)
+    assert view.device == (platform.DEVICE, 1)
+    keywords = {"max_version": (1, 3), "dl_device": (platform.DEVICE, 1), "stream": consumer, "copy": False}
+    assert calls == [(keywords, 1)]
+    view.release_on(consumer)
+
+
+def test_from_dlpack_to_the_cpu_passes_no_stream_and_the_data_is_ready_C3_C4_P5(sim, platform):
+    producer = sim.stream()
+    array = platform.probe.Array((8,), producer)
+    sim.fill(producer, array.address, 7, 8)
+    with sim.watched():
+        view = platform.other.from_dlpack(sim.stream(), array, device="cpu")
+    assert (view.device, address_bytes(view)) == (CPU, bytes([7] * 8))
+
+
+def test_from_dlpack_of_an_array_of_the_cpu_is_refused_unless_the_cpu_is_asked_for_C3_C5(sim, platform):
+    values = platform.probe.Array((8,), type=CPU[0])
+    with pytest.raises(BufferError, match="device is cpu"):
+        platform.other.from_dlpack(sim.stream(), values)
+    assert platform.other.from_dlpack(sim.stream(), values, device="cpu").device == CPU
+
+
+def test_from_dlpack_from_one_device_to_another_is_asked_of_the_producer_C3_C4(sim, platform):
+    array = platform.probe.Array((8,), sim.stream())
+    with sim.watched(), pytest.raises(BufferError, match="dl_device|device"):
+        platform.other.from_dlpack(sim.stream(1), array, device=(platform.DEVICE, 1))
+    moved = platform.probe.Array((8,), sim.stream(1), device=1)
+    asked = []
+
+    class Moves:
+        def __dlpack_device__(self):
+            return platform.DEVICE, 0
+
+        def __dlpack__(self, *, dl_device, **keywords):
+            asked.append((dl_device, sim.device))
+            return moved.__dlpack__(**keywords)
+
+    consumer = sim.stream(1)
+    with sim.watched():
+        view = platform.other.from_dlpack(consumer, Moves(), device=(platform.DEVICE, 1))
+    assert view.device == (platform.DEVICE, 1)
+    assert asked == [((platform.DEVICE, 1), 1)]  # with that device current: the stream is on it
+    view.release_on(consumer)
+
+
+@pytest.mark.parametrize(
+    "arguments, error",
+    [
+        ({"device": "nowhere"}, ValueError),
+        ({"device": 3}, TypeError),
+        ({"copy": 3}, TypeError),
+        ({"stream": 3}, TypeError),
+    ],
+    ids=str,
+)
+def test_malformed_arguments_of_from_dlpack_are_refused_first_C3(sim, platform, arguments, error):
+    array = platform.probe.Array((8,), sim.stream())
+    sim.calls()
+    with pytest.raises(error, match="device|copy|stream"):
+        platform.other.from_dlpack(sim.stream(), array, **arguments)
+    assert not any("Event" in call for call in sim.calls())
+
+
+def test_a_copy_on_the_device_that_the_producer_does_not_make_is_refused_C3(sim, platform):
+    array = platform.probe.Array((8,), sim.stream())
+    with sim.watched(), pytest.raises(BufferError, match="copy"):
+        platform.other.from_dlpack(sim.stream(), array, copy=True)
+
+
+# ---- __cuda_array_interface__, consumed ----
+
+
+class Interface:
+    """An object without __dlpack__, as Numba's arrays are."""
+
+    def __init__(self, array, **changes):
+        self.array, self.changes = array, changes
+
+    @property
+    def __cuda_array_interface__(self):
+        found = {**self.array.__cuda_array_interface__, **self.changes}
+        return {key: value for key, value in found.items() if value is not ...}
+
+
+def consume(platform, obj, stream, **keywords):
+    return platform.other.consume(obj, stream, options=platform.other.ARRAY_INTERFACE_TOO, **keywords)
+
+
+@pytest.mark.parametrize("version", [2, 3, 4])
+def test_the_tensor_of_an_array_interface_is_taken_behind_its_stream_S1(sim, platform, version):
+    producer, consumer = sim.stream(), sim.stream()
+    array = platform.probe.Array((8,), producer)
+    sim.synchronize(producer)
+    with sim.held(producer):
+        sim.fill(producer, array.address, 7, 8)
+        with sim.watched():
+            view = consume(platform, Interface(array, version=version), consumer)
+    assert (view.data, view.shape, view.strides) == (array.address, (8,), (1,))
+    assert (view.device, view.flags) == ((platform.DEVICE, 0), 0)
+    sim.check(consumer, view.data, 7, 8)
+    view.release_on(consumer)
+
+
+def test_the_view_of_an_array_interface_keeps_its_object(sim, platform):
+    consumer = sim.stream()
+    array = platform.probe.Array((8,), consumer)
+    view = consume(platform, Interface(array), consumer)
+    del array
+    sim.fill(consumer, view.data, 1, 8)
+    sim.synchronize(consumer)
+    assert sim.live("memory") == 1
+    view.release_on(consumer)
+    sim.synchronize(consumer)
+    assert sim.live("memory") == 0
+
+
+@pytest.mark.parametrize("stream", [None, ...], ids=["None", "missing"])
+def test_without_a_stream_an_array_interface_asks_for_no_order_S4(sim, platform, stream):
+    array = platform.probe.Array((8,), sim.stream())
+    sim.calls()
+    view = consume(platform, Interface(array, stream=stream), sim.stream())
+    assert not any("Event" in call for call in sim.calls())
+    view.release()
+
+
+def test_stream_1_of_an_array_interface_is_the_default_stream_S2(sim, platform):
+    array = platform.probe.Array((8,), sim.stream())
+    consumer = sim.stream()
+    sim.calls()
+    view = consume(platform, Interface(array, stream=1), consumer)
+    assert any(f"EventRecord(event 1, {platform.default_name}" in call for call in sim.calls())
+    view.release_on(consumer)
+
+
+def test_strides_and_dtypes_of_an_array_interface_D2(sim, platform):
+    array = platform.probe.Array((64,), sim.stream())
+    changes = {"shape": (2, 3), "strides": (4, 16), "typestr": "<f4", "stream": None}
+    view = consume(platform, Interface(array, **changes), sim.stream())
+    assert (view.shape, view.strides) == ((2, 3), (1, 4))
+    view.release()
+    sizes = {"|b1": 1, "|i1": 1, "|u1": 1, "<i2": 2, "<u4": 4, "<f2": 2, "<f8": 8, "<c8": 8, "<c16": 16}
+    for typestr, size in sizes.items():
+        changes = {"shape": (2,), "typestr": typestr, "stream": None}
+        view = consume(platform, Interface(array, **changes), sim.stream())
+        again = platform.probe.interface(view)
+        assert (again["typestr"], again["shape"], again["strides"]) == (typestr, (2,), None), size
+        view.release()
+
+
+def test_read_only_memory_of_an_array_interface_is_read_only(sim, platform):
+    array = platform.probe.Array((8,), sim.stream())
+    view = consume(platform, Interface(array, data=(array.address, True), stream=None), sim.stream())
+    assert view.flags == 1
+    view.release()
+
+
+def test_an_empty_array_interface_has_no_address(sim, platform):
+    with sim.on_device(1):
+        empty = {"shape": (0, 3), "typestr": "<f4", "data": (0, False), "version": 3}
+        array = platform.probe.Array((8,), sim.stream())
+        changes = {**empty, "strides": None, "stream": None}
+        view = consume(platform, Interface(array, **changes), sim.stream(1))
+    assert (view.shape, view.device) == ((0, 3), (platform.DEVICE, 1))
+    view.release()
+
+
+def test_pinned_memory_of_an_array_interface_is_named_as_such_D9(sim, platform):
+    array = platform.probe.Array((8,), sim.stream(), type=platform.PINNED)
+    consumer = sim.stream()
+    with pytest.raises(BufferError, match="was asked for"):
+        consume(platform, Interface(array), consumer)
+    view = consume(platform, Interface(array), consumer, device=platform.PINNED)
+    assert view.device == (platform.PINNED, 0)
+    view.release_on(consumer)
+
+
+@pytest.mark.parametrize(
+    "changes, error, text",
+    [
+        ({"version": 1}, BufferError, "version 1, 2 or newer was wanted"),
+        ({"version": ...}, BufferError, "version None"),
+        ({"mask": "a mask"}, BufferError, "mask 'a mask'"),
+        ({"typestr": ">f4"}, BufferError, "typestr '>f4'"),
+        ({"typestr": "<V2"}, BufferError, "typestr '<V2'"),
+        ({"typestr": "<f3"}, BufferError, "typestr '<f3'"),
+        ({"typestr": "<f"}, BufferError, "typestr '<f'"),
+        ({"typestr": ""}, BufferError, "typestr ''"),
+        ({"typestr": None}, BufferError, "typestr None"),
+        ({"shape": [8]}, BufferError, r"shape \[8\]"),
+        ({"shape": ("8",)}, BufferError, "shape"),
+        ({"shape": (2**64,)}, BufferError, "shape"),
+        ({"shape": (-1,)}, BufferError, "negative"),
+        ({"shape": (1,) * 65}, BufferError, "shape"),
+        ({"strides": (1, 1)}, BufferError, "strides"),
+        ({"strides": (6,), "typestr": "<f4"}, BufferError, "strides"),
+        ({"data": None}, BufferError, "data None"),
+        ({"data": (1,)}, BufferError, "data"),
+        ({"data": ("1", False)}, BufferError, "data"),
+        ({"stream": 0}, ValueError, "stream 0"),
+        ({"stream": "1"}, TypeError, "stream is '1'"),
+    ],
+    ids=str,
+)
+def test_what_an_array_interface_must_not_say(sim, platform, changes, error, text):
+    array = platform.probe.Array((8,), sim.stream())
+    with sim.watched(), pytest.raises(error, match=text):
+        consume(platform, Interface(array, **changes), sim.stream())
+
+
+def test_memory_of_the_cpu_has_no_array_interface_to_take(sim, platform):
+    array = platform.probe.Array((8,), sim.stream())
+    memory = ctypes.create_string_buffer(8)
+    with pytest.raises(BufferError, match="no memory of a device"):
+        consume(platform, Interface(array, data=(ctypes.addressof(memory), False)), sim.stream())
+
+
+def test_an_array_interface_is_taken_only_with_the_option_and_without_dlpack(sim, platform):
+    array = platform.probe.Array((8,), sim.stream())
+    with pytest.raises(AttributeError, match="__dlpack__"):
+        platform.other.consume(Interface(array), sim.stream())
+    asked = []
+
+    class Both(Interface):
+        def __dlpack_device__(self):
+            return self.array.__dlpack_device__()
+
+        def __dlpack__(self, **keywords):
+            asked.append(keywords)
+            return self.array.__dlpack__(**keywords)
+
+    consume(platform, Both(array), sim.stream()).release()
+    assert len(asked) == 1
+    with pytest.raises(AttributeError, match="__dlpack__"):
+        consume(platform, object(), sim.stream())
+
+
+def test_an_array_interface_that_is_no_dict_or_raises(sim, platform):
+    class Text:
+        __cuda_array_interface__ = "text"
+
+    class Raises:
+        @property
+        def __cuda_array_interface__(self):
+            raise KeyError("nobody")
+
+    with pytest.raises(TypeError, match="is 'text', a dict was wanted"):
+        consume(platform, Text(), sim.stream())
+    with pytest.raises(KeyError, match="nobody"):
+        consume(platform, Raises(), sim.stream())
+
+
+@pytest.mark.parametrize("number", range(1, 8))
+def test_a_call_that_fails_leaves_nothing_of_an_array_interface_S9(sim, platform, number):
+    array = platform.probe.Array((8,), sim.stream())
+    obj, consumer = Interface(array), sim.stream()
+    with sim.watched(), sim.failing(None, number), pytest.raises(RuntimeError, match="a kernel failed"):
+        consume(platform, obj, consumer)
+    consume(platform, obj, consumer).release_on(consumer)
+
+
+# ---- __cuda_array_interface__, given ----
+
+
+def test_an_array_interface_is_given_in_version_3_with_its_stream(sim, platform):
+    stream = sim.stream()
+    array = platform.probe.Array((2, 3), stream, dtype=platform.probe.COMPLEX64)
+    assert array.__cuda_array_interface__ == {
+        "shape": (2, 3),
+        "typestr": "<c8",
+        "data": (array.address, False),
+        "strides": None,
+        "version": 3,
+        "stream": stream,
+    }
+
+
+def test_strides_of_a_given_array_interface_are_in_bytes(sim, platform):
+    fields = {"dtype": platform.probe.COMPLEX64, "offset": 16, "size": 99}
+    array = platform.probe.Array((2, 3), sim.stream(), strides=(1, 2), **fields)
+    given = array.__cuda_array_interface__
+    assert (given["strides"], given["data"]) == ((8, 16), (array.address + 16, False))
+
+
+def test_the_default_stream_of_a_given_array_interface_is_never_0_S2(sim, platform):
+    given = platform.probe.Array((3,), 0).__cuda_array_interface__
+    assert given["stream"] == 1
+    assert platform.probe.Array((3,), sim.stream(), flags=1).__cuda_array_interface__["data"][1] is True
+
+
+def test_what_has_no_array_interface_has_no_such_attribute(sim, platform):
+    bfloat16 = 4 << 24 | 16 << 16 | 1
+    for array in (platform.probe.Array((3,), type=1), platform.probe.Array((3,), sim.stream(), dtype=bfloat16)):
+        assert not hasattr(array, "__cuda_array_interface__")
+    with pytest.raises(AttributeError, match="bfloat16"):
+        array.__cuda_array_interface__
+
+
+def test_an_empty_array_gives_no_address(sim, platform):
+    given = platform.probe.Array((0, 3), sim.stream()).__cuda_array_interface__
+    assert (given["shape"], given["data"], given["strides"]) == ((0, 3), (0, False), None)
+
+
+def test_numba_s_order_of_events_both_ways_S1(sim, platform):
+    """Two extensions trade by nothing else than the array interface."""
+    one, other = sim.stream(), sim.stream()
+    array = platform.probe.Array((8,), one)
+    for turn in range(3):
+        sim.fill(one, array.address, turn, 8)
+        view = consume(platform, Interface(array), other)
+        sim.expect(other, view.data, turn, 8)
+        view.release_on(other)
+        sim.synchronize(other)
