@@ -313,8 +313,8 @@ def test_without_a_driver_each_call_says_so_and_memory_is_the_hosts(tmp_path, ho
         pytest.skip("this machine has a driver and a device")
     if how == "not found at run time":
         text = (
-            "RuntimeError: cudaGetDevice: there is no libnowhere.so with this function: install the runtime, or import a "
-            "library that has loaded it"
+            "RuntimeError: cudaGetDevice: there is no libnowhere.so with this function: install the runtime, or import "
+            "a library that has loaded it"
         )
         calls = "order", "synchronize", "copy_to_host"
         assert done.stdout.splitlines() == [*(f"{name}: {text}" for name in calls), "find_device: done", "on cpu"]

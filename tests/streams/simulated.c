@@ -1164,12 +1164,12 @@ free_memory(void *pointer, bool pinned)
         return REFUSE(RUNTIME(ErrorInvalidValue), "memory %d is not of this kind", memory->object.number);
     TRY(check_unsafe());
     memory->object.live = false;
-    wait_on_host(all_of_device(memory->object.device));
-    for (int i = 0; i < world.stream_count; i++) {
+    for (int i = 0; i < world.stream_count; i++) { /* the call may wait, but does not promise to */
         if (memory->read.at[i] > world.host.at[i] ||
             (memory->writer == world.streams[i] && memory->written > world.host.at[i]))
             complain("%s still uses memory %d", describe(world.streams[i]), memory->object.number);
     }
+    wait_on_host(all_of_device(memory->object.device));
     memset(memory->data, FREED, memory->size);
     return OK;
 }

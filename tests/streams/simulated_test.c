@@ -617,12 +617,13 @@ memory_freed_on_a_stream_that_does_not_wait_for_a_reader_is_caught(void)
 }
 
 static void
-memory_freed_at_once_waits_for_its_device_and_no_other(void)
+memory_freed_while_a_stream_uses_it_is_caught_although_the_call_waits(void)
 {
     stream here = new_stream(0);
     unsigned char *data = new_memory(8), *more = new_memory(8);
     simulated_expect(here, data, 0xCD, 8);
     SUCCEEDS(Free(data));
+    CAUGHT("stream 1 still uses memory 1");
     CHECK_NUMBER(simulated_pending(here), 0);
     CHECK_NUMBER(data[0], 0xDD);
     FAILS(Free(data), RUNTIME(ErrorInvalidValue));
@@ -1053,7 +1054,7 @@ main(void)
         memory_that_is_freed_on_a_stream_goes_when_its_turn_comes,
         memory_allocated_on_a_stream_is_there_when_its_turn_comes,
         memory_freed_on_a_stream_that_does_not_wait_for_a_reader_is_caught,
-        memory_freed_at_once_waits_for_its_device_and_no_other,
+        memory_freed_while_a_stream_uses_it_is_caught_although_the_call_waits,
         a_pointer_tells_its_kind_and_device,
         a_capturing_stream_keeps_its_work_and_those_that_join_it_must_be_joined,
         a_capturing_stream_cannot_wait_for_an_event_outside_nor_of_another_capture,
