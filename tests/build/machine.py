@@ -1,7 +1,7 @@
 """What this machine has to build with: compilers, interpreters, versions of dlpack.h, headers of device runtimes.
 
 As a program: `others` prints the interpreters beside the one that runs it, `fetch` gets the older versions of dlpack.h
-and the headers of device runtimes.
+and the headers of device runtimes, `fetch-hip` gets headers of HIP, or fails.
 """
 
 import functools
@@ -188,24 +188,48 @@ def fetch_debian_hip(target):
         shutil.copytree(Path(folder, "usr", "include"), target)
 
 
+def fetch_runtime(name):
+    """Gets the headers of a runtime, unless they are here. Returns None, or why it cannot."""
+    target = FETCHED_RUNTIMES / name
+    if target.exists():
+        return None
+    try:
+        packages = RUNTIME_PACKAGES.get(name)
+        fetch_packages(target, packages) if packages else fetch_debian_hip(target)
+    except (OSError, subprocess.CalledProcessError) as error:
+        shutil.rmtree(target, ignore_errors=True)
+        return f"not fetched: headers of {name}: {error}"
+    return None
+
+
 def fetch_runtimes():
     """Says what it cannot get: the tests list that as skipped."""
     for name in RUNTIMES:
-        target = FETCHED_RUNTIMES / name
-        if target.exists():
-            continue
-        try:
-            packages = RUNTIME_PACKAGES.get(name)
-            fetch_packages(target, packages) if packages else fetch_debian_hip(target)
-        except (OSError, subprocess.CalledProcessError) as error:
-            shutil.rmtree(target, ignore_errors=True)
-            print(f"not fetched: headers of {name}: {error}")
+        if reason := fetch_runtime(name):
+            print(reason)
+
+
+def fetch_hip():
+    """Gets headers of HIP, of Debian or else of a package of PyPI, unless some are here. Returns why it cannot."""
+    places = [os.environ.get("ROCM_PATH"), "/opt/rocm", "/usr", *FETCHED_RUNTIMES.glob("HIP *")]
+    headers = "include/hip/hip_runtime_api.h", "hip/hip_runtime_api.h"
+    if any(Path(place, header).exists() for place in places if place for header in headers):
+        return None
+    reasons = []
+    for name in ("HIP 5.2", "HIP 7.1"):
+        reason = fetch_runtime(name)
+        if reason is None:
+            return None
+        reasons.append(reason)
+    return "\n".join(reasons)
 
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["fetch"]:
         fetch_older_dlpacks()
         fetch_runtimes()
+    elif sys.argv[1:] == ["fetch-hip"]:
+        sys.exit(fetch_hip())
     elif sys.argv[1:] == ["others"]:
         print("\n".join(command for command, _ in pythons().values() if command != sys.executable))
     else:

@@ -2,6 +2,7 @@
 
 import gc
 import importlib.util
+import os
 import traceback
 
 import pytest
@@ -24,7 +25,8 @@ NAMES = {"cuda": "CUDA", "rocm": "HIP"}
 @pytest.fixture(params=NAMES)
 def platform(request):
     if importlib.util.find_spec(f"{request.param}_probe") is None:
-        pytest.skip(f"headers of {NAMES[request.param]}: not on this machine")
+        without = pytest.fail if os.environ.get("DLPACK_PY_COMPLETE") else pytest.skip
+        without(f"headers of {NAMES[request.param]}: not on this machine")
     return Platform(request.param)
 
 

@@ -3,6 +3,7 @@ in several interpreters; and each with every call of the runtime failing in turn
 
 import ctypes
 import gc
+import importlib.util
 import os
 import re
 import subprocess
@@ -543,6 +544,15 @@ def test_a_device_that_was_reset_is_as_good_as_new_S9(sim, platform):
     with sim.watched():
         array.__dlpack__(stream=other)
     sim.check(other, array.address, 7, 8)
+
+
+def test_each_module_is_of_this_build(platform):
+    """Under a sanitizer, modules of another build would hide mistakes."""
+    folder = os.environ.get("DLPACK_PY_BUILD_DIR") or os.path.dirname(platform.probe.__file__)
+    for name in ("probe", "other", "vector"):
+        assert os.path.dirname(importlib.util.find_spec(f"{platform.name}_{name}").origin) == folder
+    for name in ("consumer_probe", "dlarray", "exchange_probe"):
+        assert os.path.dirname(importlib.util.find_spec(name).origin) == folder
 
 
 # ---- A runtime that is found at run time: the second extension ----
