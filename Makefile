@@ -7,7 +7,8 @@
 #   make test-streams  tests the order of work on simulated devices, also under ThreadSanitizer, ASan and UBSan
 #   make mutate-streams
 #                      makes mistakes in a copy of the headers, and prints the mistakes that no test notices
-#   make test-gpu      tests the order of work on an NVIDIA GPU, with array libraries for GPUs; says why it skips tests
+#   make test-gpu      tests the order of work on an NVIDIA GPU, with array libraries for GPUs; says why it skips tests.
+#                      GPU_PYTHON=python3 uses an interpreter as it is; make gpu-packages gets pytest and dlpack.h for it
 #   make test-peers    tests with all array libraries that run here, and writes their results to docs/peers.md
 #   make test-interpreters, make test-long
 #                      test threads, forks and the end of interpreters 10 times; each exchange a million times
@@ -42,7 +43,7 @@ endif
 # One pytest process for each core. One process runs all tests of a file.
 PARALLEL := -n auto --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-whole test-peers test-interpreters test-long test-threads test-streams mutate-streams test-gpu \
+.PHONY: demo test test-whole test-peers test-interpreters test-long test-threads test-streams mutate-streams test-gpu gpu-packages \
     instructions size streams-sanitized check configure build dev format lint clean
 
 demo: configure
@@ -106,9 +107,20 @@ mutate-streams: dev
 	$(VENV)/bin/python tests/streams/mutants.py $(BUILD)/mutants
 
 # The tests that need nvcc have a separate build. The array libraries must match the CUDA version of the driver; without
-# a driver they are not installed.
+# a driver they are not installed. GPU_PYTHON=python3 names an interpreter that is used as it is, without a network:
+# dlpack.h and pytest may be in $(GPU_PACKAGES), which make gpu-packages fills on another machine.
 GPU = $(BUILD)/gpu
+GPU_PACKAGES ?= build/gpu-packages
 test-gpu: export PATH := $(PATH):$(or $(CUDA_HOME),/usr/local/cuda)/bin
+ifdef GPU_PYTHON
+test-gpu: export PYTHONPATH := $(abspath $(GPU))/python:$(abspath $(GPU_PACKAGES))
+test-gpu:
+	cmake -S . -B $(GPU) -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DPython_EXECUTABLE=$$(command -v $(GPU_PYTHON)) \
+	    -DDLPACK_PY_GPU_TESTS=ON $(CMAKE_ARGS)
+	cmake --build $(GPU) --target gpu
+	DLPACK_PY_BUILD_DIR=$(abspath $(GPU))/python $(GPU_PYTHON) -m pytest -v tests/gpu $(PYTEST_ARGS)
+	$(GPU)/benchmarks/handshake || echo "SKIPPED: benchmarks/handshake.c did not run"
+else
 test-gpu:
 	$(MAKE) configure BUILD=$(GPU) CMAKE_ARGS='$(CMAKE_ARGS) -DDLPACK_PY_GPU_TESTS=ON'
 	cmake --build $(GPU) --target gpu
@@ -122,6 +134,12 @@ test-gpu:
 	DLPACK_PY_BUILD_DIR=$(abspath $(GPU))/python PYTHONPATH=$(abspath $(GPU))/python \
 	    $$python -m pytest -v tests/gpu $(PYTEST_ARGS)
 	$(GPU)/benchmarks/handshake || echo "SKIPPED: benchmarks/handshake.c did not run"
+endif
+
+gpu-packages: | $(VENV)/$(TAG)
+	rm -rf $(GPU_PACKAGES)
+	$(PIP_INSTALL) --python-version 3.12 --target $(GPU_PACKAGES) --no-deps -r requirements/dlpack.txt
+	$(PIP_INSTALL) --python-version 3.12 --target $(GPU_PACKAGES) $$(grep '^pytest==' requirements/dev.txt)
 
 # These libraries get separate environments, because their dependencies conflict with other libraries. All other
 # libraries are in $(VENV).

@@ -27,6 +27,8 @@ def reason_to_skip():
 
 
 def pytest_collection_modifyitems(items):
+    """Managed memory comes last: a mistake with it can stop the GPU."""
+    items.sort(key=lambda item: "managed" in item.name.lower())
     for item in items:
         if Path(__file__).parent in item.path.parents and (reason := reason_to_skip()):
             item.add_marker(pytest.mark.skip(reason=reason))
@@ -38,11 +40,13 @@ def open_gpu():
 
 
 @pytest.fixture
-def gpu():
+def gpu(request):
     gpu = open_gpu()
     gpu.forget_calls()
     gpu.last_error()  # of what a library has left
     yield gpu
+    if {"torch", "library"} & set(request.fixturenames):
+        gpu.last_error()  # libraries leave errors of their own
     gpu.settle()
     gc.collect()
     gpu.settle()

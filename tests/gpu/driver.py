@@ -12,8 +12,8 @@ def devices_and_version():
     """How many GPUs there are, and the newest version of CUDA that the driver runs, as (13, 0)."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
-    except OSError as error:
-        raise NoGpu(f"no NVIDIA driver ({error})") from None
+    except OSError:
+        raise NoGpu("no NVIDIA driver: no libcuda.so.1") from None
     version, count = ctypes.c_int(), ctypes.c_int()
     for function, *arguments in (
         ("cuInit", 0),

@@ -7,7 +7,6 @@ on(stream)           makes a stream the library's current one, where it can be t
 
 import contextlib
 import functools
-import importlib.metadata
 import importlib.util
 from types import SimpleNamespace
 
@@ -98,7 +97,7 @@ def jax(gpu):
 
 
 def numba(gpu):
-    """Its kernels take what has __dlpack__, and pass on the stream that they run on. Its arrays export nothing."""
+    """Its kernels take what has __dlpack__, and pass on the stream that they run on. Its arrays have no __dlpack__."""
     import numba
     import numpy
     from numba import cuda
@@ -129,35 +128,27 @@ def numba(gpu):
         total=total,
         **filled_late(
             gpu,
-            lambda: cuda.device_array(SIZE, numpy.uint8),
+            lambda: cuda.device_array(SIZE, numpy.uint8, stream=current[-1]),
             lambda a: a.__cuda_array_interface__["data"][0],
             on,
         ),
     )
 
 
-# What makes each adapter, and what its package is called.
+# What makes each adapter, and a module of its package.
 LIBRARIES = {
-    "cupy": (cupy, ("cupy-cuda12x", "cupy-cuda13x")),
-    "torch": (torch, ("torch",)),
-    "jax": (jax, ("jax",)),
-    "numba": (numba, ("numba-cuda",)),
+    "cupy": (cupy, "cupy"),
+    "torch": (torch, "torch"),
+    "jax": (jax, "jax"),
+    "numba": (numba, "numba_cuda"),
 }
-
-
-def is_installed(package):
-    try:
-        importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return True
 
 
 @functools.cache
 def _load(name, gpu):
     """The adapter, or the reason for which there is none."""
-    make, packages = LIBRARIES[name]
-    if not any(map(is_installed, packages)):
+    make, module = LIBRARIES[name]
+    if importlib.util.find_spec(module) is None:
         return f"{name}: not installed"
     library = make(gpu)
     return library if library.devices() > 0 else f"{name}: what is installed sees no GPU"

@@ -100,6 +100,15 @@ def test_default_streams_are_of_the_current_device_S5(two, event):
             errors.append(two.call("EventRecord", event, handle))
 
 
+def test_a_query_of_the_legacy_stream_sees_work_on_the_per_thread_stream_S2(gpu):
+    """So the legacy stream can be asked whether the work of another thread is done."""
+    array = gpu.array(gpu.stream("producer"))
+    gpu.fill_late(2, array.address, 7)
+    assert gpu.pending(LEGACY)
+    gpu.synchronize(2)
+    assert not gpu.pending(LEGACY)
+
+
 def test_the_error_of_a_call_is_left_for_the_next_who_asks_S9(gpu):
     with failing(gpu, INVALID_DEVICE) as errors:
         errors.append(gpu.call("SetDevice", gpu.devices))

@@ -1,7 +1,10 @@
 """Array libraries and an extension exchange on a GPU, each on its own stream, while kernels are under way (S1, S2, S4,
 X4)."""
 
+import importlib
+
 import pytest
+from gpu import libraries
 from gpu.device import LEGACY, SIZE, Unordered, must_differ
 
 
@@ -54,31 +57,43 @@ def test_a_library_reads_the_memory_that_it_was_given_P3(gpu, torch):
 # ---- Theirs, taken by us ----
 
 
-def late(library, value):
-    array = library.late(value)
-    if not hasattr(array, "__dlpack__"):
-        pytest.skip(f"{library.name}: its arrays have no __dlpack__")
-    return array
+class Interface:
+    """An array of ours for libraries without DLPack."""
+
+    def __init__(self, array):
+        self.__cuda_array_interface__, self.array = array.__cuda_array_interface__, array
 
 
 def test_what_a_library_makes_is_read_after_its_work_S1_X4(gpu, library, stream):
     consumer = gpu.stream("consumer")
     with library.on(stream):
-        array = late(library, 7)
-        view = gpu.probe.consume(array, consumer)
+        array = library.late(7)  # Numba's has the array interface alone
+        view = gpu.probe.consume(array, consumer, options=gpu.probe.ARRAY_INTERFACE_TOO)
     assert gpu.total(consumer, view.data) == 7 * SIZE
     view.release_on(consumer)
 
 
 def test_what_a_library_makes_is_read_too_early_where_another_stream_waits_S1(gpu, library, stream):
     """What the test before rests on."""
+    if library.name == "numba":
+        pytest.skip("numba: its arrays have no __dlpack__")
     consumer, bystander = gpu.stream("consumer"), gpu.stream("bystander")
     with library.on(stream):
-        view = gpu.probe.consume(late(library, 5).__dlpack__(stream=bystander), consumer)
+        view = gpu.probe.consume(library.late(5).__dlpack__(stream=bystander), consumer)
         first = gpu.total(consumer, view.data)
     gpu.settle()
     assert gpu.total(consumer, view.data) == 5 * SIZE
     must_differ(first, 5 * SIZE)
+
+
+def test_cupy_reads_our_array_interface_after_our_work_S1(gpu, stream):
+    cupy = libraries.load("cupy", gpu) and importlib.import_module("cupy")
+    producer = gpu.stream("producer")
+    array = gpu.array(producer)
+    with cupy.cuda.ExternalStream(stream):
+        assert int(cupy.asarray(Interface(array)).sum()) == 0
+        gpu.fill_late(producer, array.address, 7)
+        assert int(cupy.asarray(Interface(array)).sum()) == 7 * SIZE
 
 
 def test_a_library_goes_on_with_its_memory_after_our_work_S1(gpu, torch):
@@ -92,9 +107,22 @@ def test_a_library_goes_on_with_its_memory_after_our_work_S1(gpu, torch):
         view.release_on(consumer)
         del tensor
         another = torch.full((SIZE,), 9, dtype=torch.uint8, device="cuda")
-        if another.data_ptr() != address:
-            pytest.skip("inconclusive: torch did not use the memory again")
+        assert another.data_ptr() != address  # the memory waits for our work
         assert gpu.answer(consumer) == 7 * SIZE
+        gpu.probe.collect()
+        assert torch.empty(SIZE, dtype=torch.uint8, device="cuda").data_ptr() == address
+
+
+def test_torch_uses_memory_at_once_that_is_released_without_waiting_S1(gpu, torch):
+    """What the test before rests on."""
+    stream = gpu.stream("library")
+    with torch.cuda.stream(torch.cuda.ExternalStream(stream)):
+        tensor = torch.full((SIZE,), 7, dtype=torch.uint8, device="cuda")
+        view = gpu.probe.consume(tensor, gpu.stream("consumer"))
+        address = tensor.data_ptr()
+        view.release()
+        del tensor
+        assert torch.empty(SIZE, dtype=torch.uint8, device="cuda").data_ptr() == address
 
 
 def test_on_torch_s_own_stream_no_call_is_made_X4_S4(gpu, torch):
