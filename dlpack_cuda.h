@@ -71,13 +71,15 @@
 #    define DLPACK_DEVICE_API(name) cuda##name
 #    define DLPACK_DEVICE_API_PREFIX "cuda"
 #    define DLPACK_DEVICE_API_FIND_DEVICE dlpack_cuda_find_device
+#    define DLPACK_DEVICE_API_TYPE 2
+#    define DLPACK_DEVICE_API_MANAGED_TYPE 13
 #    define DLPACK_DEVICE_API_DEFAULT_STREAM 1 /* cudaStreamLegacy */
 #    if CUDART_VERSION >= 13000
-#      define DLPACK_DEVICE_API_GET_CAPTURE(stream, status, id) (stream, status, id, NULL, NULL, NULL, NULL)
+#      define DLPACK_DEVICE_API_CAPTURE_INFO(stream, status, id) (stream, status, id, NULL, NULL, NULL, NULL)
 #    elif CUDART_VERSION >= 12000
-#      define DLPACK_DEVICE_API_GET_CAPTURE(stream, status, id) (stream, status, id, NULL, NULL, NULL)
+#      define DLPACK_DEVICE_API_CAPTURE_INFO(stream, status, id) (stream, status, id, NULL, NULL, NULL)
 #    else
-#      define DLPACK_DEVICE_API_GET_CAPTURE(stream, status, id) (stream, status, id)
+#      define DLPACK_DEVICE_API_CAPTURE_INFO(stream, status, id) (stream, status, id)
 #    endif
 #    ifdef DLPACK_CUDA_AT_RUN_TIME
 #      ifndef DLPACK_CUDA_LIBRARY
@@ -118,13 +120,6 @@
 
 /* ---- 1 Streams and memory ----------------------------------------------- */
 
-/* The functions of the runtime, for dlpack_device.h. */
-static inline const dlpack_device_runtime *
-dlpack_cuda_runtime(void)
-{
-    return dlpack_device_impl_runtime();
-}
-
 /* The handle of a stream as it crosses the protocol (S2), never 0. NULL is 1 (legacy default stream) or, in a file that
  * is compiled for per-thread default streams, 2. */
 static inline uintptr_t
@@ -161,7 +156,7 @@ dlpack_cuda_order(cudaStream_t before, int32_t before_device, cudaStream_t after
                   dlpack_py_error *error)
 {
     const dlpack_py_work_stream first = dlpack_cuda_work_stream(before, before_device);
-    return dlpack_device_order(dlpack_cuda_runtime(), &first, 1, dlpack_cuda_work_stream(after, after_device), error);
+    return dlpack_device_order(&first, 1, dlpack_cuda_work_stream(after, after_device), error);
 }
 
 /* Find the device of memory. Ask once, when an array is made. A caller that holds the GIL releases it around the call.
@@ -214,12 +209,11 @@ dlpack_cuda_tensor(void *data, int32_t device_id, uint32_t dtype, int32_t ndim, 
 #if defined(DLPACK_PY_PROTOCOL_LAYER) && !defined(DLPACK_CUDA_PROTOCOL_LAYER) && !DLPACK_CUDA_IMPL_MISSING
 #define DLPACK_CUDA_PROTOCOL_LAYER
 
-/* The operations: the device of a dlpack_py_offer, and an argument of dlpack_device_consume. */
+/* The operations: the device of a dlpack_py_offer. */
 static inline const dlpack_py_device *
 dlpack_cuda_operations(void)
 {
-    static const dlpack_py_device cuda = DLPACK_DEVICE_OPERATIONS(2, 13, 1, dlpack_cuda_runtime);
-    return &cuda;
+    return dlpack_device_operations();
 }
 
 /* dlpack_cuda_produce: answer a call of __dlpack__ for data of a device.
@@ -237,8 +231,8 @@ static inline PyObject *
 dlpack_cuda_produce(PyObject *owner, const DLTensor *t, uint64_t flags, cudaStream_t stream, PyObject *const *args,
                     Py_ssize_t nargs, PyObject *kwnames)
 {
-    return dlpack_device_impl_produce(owner, t, flags, dlpack_cuda_operations(),
-                                      dlpack_cuda_work_stream(stream, t->device.device_id), args, nargs, kwnames);
+    return dlpack_device_impl_produce(owner, t, flags, dlpack_cuda_work_stream(stream, t->device.device_id), args,
+                                      nargs, kwnames);
 }
 
 /* dlpack_cuda_consume: take the tensor that obj offers, for work on a stream.
@@ -252,7 +246,7 @@ dlpack_cuda_produce(PyObject *owner, const DLTensor *t, uint64_t flags, cudaStre
 static inline int
 dlpack_cuda_consume(PyObject *obj, const dlpack_py_want *want, cudaStream_t stream, dlpack_py_view *v)
 {
-    return dlpack_device_consume(obj, dlpack_cuda_operations(), dlpack_cuda_stream(stream), want, v);
+    return dlpack_device_consume(obj, dlpack_cuda_stream(stream), want, v);
 }
 
 /* dlpack_cuda_from_dlpack: the first half of a library's from_dlpack(x, /, *, device=None, copy=None), from the call's
@@ -267,8 +261,7 @@ static inline int
 dlpack_cuda_from_dlpack(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, const dlpack_py_want *want,
                         cudaStream_t stream, dlpack_py_view *v)
 {
-    return dlpack_device_from_dlpack(args, nargs, kwnames, dlpack_cuda_operations(), dlpack_cuda_stream(stream), want,
-                                     v);
+    return dlpack_device_from_dlpack(args, nargs, kwnames, dlpack_cuda_stream(stream), want, v);
 }
 
 /* The dict of __cuda_array_interface__, for libraries without DLPack: the getter of a type in one line. Work on
@@ -297,7 +290,7 @@ dlpack_cuda_impl_stream_at(const dlpack_py_view *v, cudaStream_t stream)
 static inline int
 dlpack_cuda_release(dlpack_py_view *v, cudaStream_t stream)
 {
-    return dlpack_device_impl_release_or_wait(dlpack_cuda_runtime(), dlpack_cuda_impl_stream_at(v, stream), v);
+    return dlpack_device_impl_release_or_wait(dlpack_cuda_impl_stream_at(v, stream), v);
 }
 
 /* dlpack_cuda_release for tp_dealloc: keeps the exception in flight and reports an error as unraisable. Where the
@@ -305,7 +298,7 @@ dlpack_cuda_release(dlpack_py_view *v, cudaStream_t stream)
 static inline void
 dlpack_cuda_release_unraisable(dlpack_py_view *v, cudaStream_t stream)
 {
-    dlpack_device_impl_release_unraisable(dlpack_cuda_runtime(), dlpack_cuda_impl_stream_at(v, stream), v);
+    dlpack_device_impl_release_unraisable(dlpack_cuda_impl_stream_at(v, stream), v);
 }
 
 #endif /* DLPACK_CUDA_PROTOCOL_LAYER */

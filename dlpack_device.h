@@ -3,26 +3,28 @@
  * SPDX-License-Identifier: MIT
  * The full licence stands at the end of dlpack_py.h.
  *
- * dlpack_cuda.h and dlpack_rocm.h include this file. Include it alone only for a runtime of your own: fill a
- * dlpack_device_runtime, and make the dlpack_py_device of an offer by DLPACK_DEVICE_OPERATIONS. With
- * DLPACK_PY_NO_PYTHON the file ends after section 4.
+ * dlpack_cuda.h and dlpack_rocm.h include this file; a source file includes one of those. With DLPACK_PY_NO_PYTHON the
+ * file ends after section 3.
  *
- * A call of a runtime may block, and a host callback may need the GIL while it does. Functions of sections 1 to 4 need
- * no thread state: a caller that holds the GIL releases it around them. Functions of the other sections release the
- * GIL themselves around calls of the runtime (S8), except for releases while the interpreter is ending.
+ * A call of the runtime may block, and a host callback may need the GIL while it does. Functions of sections 1 to 3
+ * need no thread state: a caller that holds the GIL releases it around them. Functions of the other sections release
+ * the GIL themselves around calls of the runtime (S8), except for releases while the interpreter is ending.
  */
 
 /* Contents
  *
- *   1 The functions of a runtime
+ *   1 Calls of the runtime
  *   2 The order of streams
  *   3 Copies to the host
- *   4 The functions of CUDA and HIP
- *   5 The operations of a device
- *   6 Releasing behind queued work
- *   7 The CUDA array interface
- *   8 Consuming on a stream
+ *   4 The operations of a device
+ *   5 Releasing behind queued work
+ *   6 The CUDA array interface
+ *   7 Consuming on a stream
  */
+
+#ifndef DLPACK_DEVICE_API
+#  error "include dlpack_cuda.h or dlpack_rocm.h, which include dlpack_device.h"
+#endif
 
 #include "dlpack_py.h"
 
@@ -38,56 +40,177 @@
 #ifndef DLPACK_DEVICE_RUNTIME_LAYER
 #define DLPACK_DEVICE_RUNTIME_LAYER
 
-/* ---- 1 The functions of a runtime --------------------------------------- */
+/* ---- 1 Calls of the runtime --------------------------------------------- */
 
-/* A tensor whose release waits for work that is queued on a stream (section 6). */
-typedef struct dlpack_device_impl_waiting {
-    struct dlpack_device_impl_waiting *next;
-    void *event;         /* recorded behind the work */
-    int64_t interpreter; /* the id of the interpreter in which the deleter may run; -1: any */
-    void *managed;
-    int32_t form; /* DLPACK_PY_VERSIONED or DLPACK_PY_LEGACY: the type of *managed */
-} dlpack_device_impl_waiting;
+/* dlpack_cuda.h and dlpack_rocm.h define:
+ *
+ * DLPACK_DEVICE_API(name)            the name of a function, type or constant of the runtime: cuda##name, hip##name
+ * DLPACK_DEVICE_API_PREFIX           "cuda" or "hip"
+ * DLPACK_DEVICE_API_TYPE             DLDeviceType of its memory
+ * DLPACK_DEVICE_API_MANAGED_TYPE     DLDeviceType of memory that devices and CPU share; 0: none
+ * DLPACK_DEVICE_API_DEFAULT_STREAM   the handle that stream=None stands for (S2, S3)
+ * DLPACK_DEVICE_API_CAPTURE_INFO     the arguments of StreamGetCaptureInfo, from a stream, a status and an id
+ * DLPACK_DEVICE_API_FIND_DEVICE      dlpack_cuda_find_device or dlpack_rocm_find_device
+ * DLPACK_DEVICE_API_AT_RUN_TIME      find the functions at run time, in one of the libraries
+ *                                    DLPACK_DEVICE_API_LIBRARY and DLPACK_DEVICE_API_LOADED_LIBRARY
+ */
 
-/* The tensors of a source file whose release waits. All zero is an empty list. */
-typedef struct dlpack_device_list {
-    dlpack_py_impl_word lock;  /* the id of the process that holds it, or 0 */
-    dlpack_py_impl_word first; /* dlpack_device_impl_waiting *, or 0 */
-} dlpack_device_list;
+/* The handle of the per-thread default stream. Handles up to it are relative: they mean a stream of the current device.
+ */
+#define DLPACK_DEVICE_PER_THREAD_STREAM 2u
 
-#define DLPACK_DEVICE_CAPTURE_RELAXED 2 /* a capture mode, with the number that CUDA and HIP give it */
+/* DLPACK_DEVICE_CALL: call a function of the runtime, for example DLPACK_DEVICE_CALL(Malloc, (&p, size), &error) for
+ * cudaMalloc or hipMalloc. Returns 0, or -1 with *error filled: MemoryError, BufferError for a graph capture, else
+ * RuntimeError with the runtime's name and text of the error. The error is read away: no other library finds it (S9).
+ * Release the GIL around the call (S8). */
+#define DLPACK_DEVICE_CALL(function, arguments, error) \
+    dlpack_device_impl_check(DLPACK_DEVICE_IMPL_STATUS(function, arguments), DLPACK_DEVICE_API_PREFIX #function, error)
 
-/* The functions of a runtime. dlpack_cuda.h and dlpack_rocm.h each fill one. All functions need no thread state.
- * Functions that return int return 0, or -1 with *error filled: the runtime's name and text of the error. error may be
- * NULL. They read the error away, so that no other library finds it (S9). */
-typedef struct dlpack_device_runtime {
-    uintptr_t default_stream; /* the handle that stream=None stands for (S2, S3) */
-    uintptr_t
-        per_thread_stream; /* the handle of the per-thread default stream. Handles up to it are relative: they mean
-                                    a stream of the current device. */
-    dlpack_device_list *waiting; /* one for each source file */
+typedef DLPACK_DEVICE_API(Error_t) dlpack_device_impl_status;
+typedef DLPACK_DEVICE_API(Stream_t) dlpack_device_impl_stream;
+typedef DLPACK_DEVICE_API(Event_t) dlpack_device_impl_event;
+typedef enum DLPACK_DEVICE_API(StreamCaptureMode) dlpack_device_impl_mode;
 
-    int (*find_device)(const void *pointer, DLDevice *device,
-                       dlpack_py_error *error); /* kDLCPU: no memory of a device */
-    int (*get_device)(int32_t *id, dlpack_py_error *error);
-    int (*set_device)(int32_t id, dlpack_py_error *error);
-    /* BufferError where the capture was invalidated, and for the default stream while a blocking stream captures. */
-    int (*is_capturing)(uintptr_t stream, int *capturing, dlpack_py_error *error);
-    /* The id of the capture of a stream that captures; never 0. */
-    int (*get_capture)(uintptr_t stream, uint64_t *id, dlpack_py_error *error);
-    /* Sets the capture mode of the calling thread to *mode, and *mode to the mode before. */
-    int (*exchange_capture_mode)(int *mode, dlpack_py_error *error);
-    int (*is_done)(uintptr_t stream, int *done, dlpack_py_error *error);
-    int (*synchronize)(uintptr_t stream, dlpack_py_error *error);
-    int (*event_create)(void **event, dlpack_py_error *error); /* on the current device, without timing */
-    void (*event_destroy)(void *event);                        /* which may be pending */
-    int (*event_record)(void *event, uintptr_t stream, dlpack_py_error *error);
-    int (*event_is_done)(void *event); /* 1 also where the context of the event is lost, and its work with it */
-    int (*wait)(uintptr_t stream, void *event, dlpack_py_error *error);
-    /* Queues a copy of rows of width bytes, pitch bytes apart, between any two memories. */
-    int (*copy)(void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width, size_t rows,
-                uintptr_t stream, dlpack_py_error *error);
-} dlpack_device_runtime;
+#ifdef DLPACK_DEVICE_API_AT_RUN_TIME
+#  include <dlfcn.h>
+
+/* Finds a function in the library that the process has loaded, for example with PyTorch's or CuPy's wheel, or else in
+ * the library of the system. *found keeps the function; a failure is not kept: a later import may load the library.
+ * Returns its address; 0 where there is none. */
+static inline uintptr_t
+dlpack_device_impl_find(dlpack_py_impl_word *found, const char *function)
+{
+    dlpack_py_impl_word address = DLPACK_PY_IMPL_LOAD(found);
+    void *library = NULL;
+
+    if (address == 0) {
+        library = dlopen(DLPACK_DEVICE_API_LIBRARY, RTLD_NOW | RTLD_NOLOAD);
+        if (library == NULL)
+            library = dlopen(DLPACK_DEVICE_API_LOADED_LIBRARY, RTLD_NOW | RTLD_NOLOAD);
+        if (library == NULL)
+            library = dlopen(DLPACK_DEVICE_API_LIBRARY, RTLD_NOW); /* stays open */
+        address = library == NULL ? 0 : (dlpack_py_impl_word)dlsym(library, function);
+        DLPACK_PY_IMPL_STORE(found, address);
+    }
+    return (uintptr_t)address;
+}
+
+#  define DLPACK_DEVICE_IMPL_TEXT(name) #name
+#  define DLPACK_DEVICE_IMPL_TEXT_OF(name) DLPACK_DEVICE_IMPL_TEXT(name)
+/* clang-format off */
+#  define DLPACK_DEVICE_IMPL_FUNCTION(function) \
+      __extension__({ \
+          static dlpack_py_impl_word dlpack_device_found; \
+          (__typeof__(&DLPACK_DEVICE_API(function)))dlpack_device_impl_find( \
+              &dlpack_device_found, DLPACK_DEVICE_IMPL_TEXT_OF(DLPACK_DEVICE_API(function))); \
+      })
+#  define DLPACK_DEVICE_IMPL_STATUS(function, arguments) \
+      __extension__({ \
+          const __typeof__(&DLPACK_DEVICE_API(function)) dlpack_device_f = DLPACK_DEVICE_IMPL_FUNCTION(function); \
+          dlpack_device_f != NULL ? dlpack_device_f arguments : DLPACK_DEVICE_API(ErrorSharedObjectSymbolNotFound); \
+      })
+/* clang-format on */
+#else
+#  define DLPACK_DEVICE_IMPL_FUNCTION(function) DLPACK_DEVICE_API(function)
+#  define DLPACK_DEVICE_IMPL_STATUS(function, arguments) DLPACK_DEVICE_API(function) arguments
+#endif
+
+/* ...ErrorStreamCapture...: errors of a graph capture. */
+static inline int
+dlpack_device_impl_is_capture_error(dlpack_device_impl_status status)
+{
+    return (int)status >= 900 && (int)status <= 908;
+}
+
+/* Turns a failed status into *error, which may be NULL, and reads the runtime's last error away. */
+static inline int
+dlpack_device_impl_check(dlpack_device_impl_status status, const char *call, dlpack_py_error *error)
+{
+    int32_t code = DLPACK_PY_RUNTIME_ERROR;
+
+    if (status == DLPACK_DEVICE_API(Success))
+        return 0;
+#ifdef DLPACK_DEVICE_API_AT_RUN_TIME
+    if (status == DLPACK_DEVICE_API(ErrorSharedObjectSymbolNotFound))
+        return dlpack_py_impl_fail(error, code,
+                                   "%s: there is no " DLPACK_DEVICE_API_LIBRARY
+                                   " with this function: install the runtime, or import a library that has loaded it",
+                                   call);
+#endif
+    (void)DLPACK_DEVICE_IMPL_STATUS(GetLastError, ());
+    if (status == DLPACK_DEVICE_API(ErrorMemoryAllocation))
+        code = DLPACK_PY_MEMORY_ERROR;
+    else if (dlpack_device_impl_is_capture_error(status))
+        code = DLPACK_PY_BUFFER_ERROR;
+    return dlpack_py_impl_fail(error, code, "%s: %s, %s", call, DLPACK_DEVICE_IMPL_FUNCTION(GetErrorName)(status),
+                               DLPACK_DEVICE_IMPL_FUNCTION(GetErrorString)(status));
+}
+
+/* Reads the status of a query. ...ErrorNotReady means "not done"; it is read away like an error. */
+static inline int
+dlpack_device_impl_check_query(dlpack_device_impl_status status, int *done, dlpack_py_error *error)
+{
+    *done = status == DLPACK_DEVICE_API(Success);
+    if (status != DLPACK_DEVICE_API(ErrorNotReady))
+        return dlpack_device_impl_check(status, DLPACK_DEVICE_API_PREFIX "StreamQuery", error);
+    (void)DLPACK_DEVICE_IMPL_STATUS(GetLastError, ());
+    return 0;
+}
+
+static inline int
+DLPACK_DEVICE_API_FIND_DEVICE(const void *pointer, DLDevice *device, dlpack_py_error *error);
+
+static inline dlpack_device_impl_stream
+dlpack_device_impl_handle(uintptr_t stream)
+{
+#ifdef HIP_API_PER_THREAD_DEFAULT_STREAM /* 0 is the thread's */
+    if (stream == 0)
+        return hipStreamLegacy;
+#endif
+    return (dlpack_device_impl_stream)stream;
+}
+
+/* Makes queries, waits and copies legal for this thread while other threads capture. *mode: out, the mode before. */
+static inline int
+dlpack_device_impl_relaxed_begin(dlpack_device_impl_mode *mode, dlpack_py_error *error)
+{
+    *mode = DLPACK_DEVICE_API(StreamCaptureModeRelaxed);
+    return DLPACK_DEVICE_CALL(ThreadExchangeStreamCaptureMode, (mode), error);
+}
+
+/* Restores the capture mode. result: what the call in between returned. Returns result; or -1 where the mode cannot be
+ * restored. *error keeps the first error. */
+static inline int
+dlpack_device_impl_relaxed_end(dlpack_device_impl_mode *mode, int result, dlpack_py_error *error)
+{
+    return DLPACK_DEVICE_CALL(ThreadExchangeStreamCaptureMode, (mode), result != 0 ? NULL : error) < 0 ? -1 : result;
+}
+
+/* The host waits for a stream that does not capture. Other streams may capture. */
+static inline int
+dlpack_device_impl_host_wait(uintptr_t stream, dlpack_py_error *error)
+{
+    dlpack_device_impl_mode mode;
+    int failed;
+
+    if (dlpack_device_impl_relaxed_begin(&mode, error) < 0)
+        return -1;
+    failed = DLPACK_DEVICE_CALL(StreamSynchronize, (dlpack_device_impl_handle(stream)), error);
+    return dlpack_device_impl_relaxed_end(&mode, failed, error);
+}
+
+/* Is an event done? 1 also where the context of the event is lost, and its work with it. */
+static inline int
+dlpack_device_impl_event_is_done(dlpack_device_impl_event event)
+{
+    const dlpack_device_impl_status status = DLPACK_DEVICE_IMPL_STATUS(EventQuery, (event));
+    int done;
+
+    if (dlpack_device_impl_check_query(status, &done, NULL) == 0)
+        return done;
+    /* The query was not allowed (in a capture, or in a forked child), or else the context is lost. */
+    return !dlpack_device_impl_is_capture_error(status) && status != DLPACK_DEVICE_API(ErrorInitializationError);
+}
 
 /* ---- 2 The order of streams --------------------------------------------- */
 
@@ -99,13 +222,12 @@ typedef struct dlpack_device_impl_guard {
 
 /* Makes a device current. */
 static inline int
-dlpack_device_impl_guard_set(const dlpack_device_runtime *runtime, dlpack_device_impl_guard *guard, int32_t id,
-                             dlpack_py_error *error)
+dlpack_device_impl_guard_set(dlpack_device_impl_guard *guard, int32_t id, dlpack_py_error *error)
 {
     if (guard->original < 0) {
         if (id == DLPACK_PY_CURRENT_DEVICE)
             return 0;
-        if (runtime->get_device(&guard->original, error) < 0) {
+        if (DLPACK_DEVICE_CALL(GetDevice, (&guard->original), error) < 0) {
             guard->original = -1;
             return -1;
         }
@@ -113,7 +235,7 @@ dlpack_device_impl_guard_set(const dlpack_device_runtime *runtime, dlpack_device
     }
     if (id == DLPACK_PY_CURRENT_DEVICE)
         id = guard->original;
-    if (id != guard->current && runtime->set_device(id, error) < 0)
+    if (id != guard->current && DLPACK_DEVICE_CALL(SetDevice, (id), error) < 0)
         return -1;
     guard->current = id;
     return 0;
@@ -121,84 +243,83 @@ dlpack_device_impl_guard_set(const dlpack_device_runtime *runtime, dlpack_device
 
 /* Makes the device of a stream current where the handle is relative, so that the handle means that stream. */
 static inline int
-dlpack_device_impl_guard_stream(const dlpack_device_runtime *runtime, dlpack_device_impl_guard *guard,
-                                dlpack_py_work_stream stream, dlpack_py_error *error)
+dlpack_device_impl_guard_stream(dlpack_device_impl_guard *guard, dlpack_py_work_stream stream, dlpack_py_error *error)
 {
-    return stream.handle > runtime->per_thread_stream
+    return stream.handle > DLPACK_DEVICE_PER_THREAD_STREAM
                ? 0
-               : dlpack_device_impl_guard_set(runtime, guard, stream.device_id, error);
+               : dlpack_device_impl_guard_set(guard, stream.device_id, error);
 }
 
 /* Restores the current device (S5). result: what the calls before returned. Returns result; or -1 where
  * result is 0 and the device cannot be restored. *error keeps the first error. */
 static inline int
-dlpack_device_impl_guard_end(const dlpack_device_runtime *runtime, const dlpack_device_impl_guard *guard, int result,
-                             dlpack_py_error *error)
+dlpack_device_impl_guard_end(const dlpack_device_impl_guard *guard, int result, dlpack_py_error *error)
 {
-    if (guard->current == guard->original)
-        return result;
-    return runtime->set_device(guard->original, result != 0 ? NULL : error) < 0 && result == 0 ? -1 : result;
+    if (guard->current != guard->original &&
+        DLPACK_DEVICE_CALL(SetDevice, (guard->original), result != 0 ? NULL : error) < 0)
+        return result != 0 ? result : -1;
+    return result;
 }
 
 /* Are two handles the same stream? */
 static inline int
-dlpack_device_impl_is_same(const dlpack_device_runtime *runtime, dlpack_py_work_stream a, dlpack_py_work_stream b)
+dlpack_device_impl_is_same(dlpack_py_work_stream a, dlpack_py_work_stream b)
 {
-    return a.handle == b.handle && (a.handle > runtime->per_thread_stream || a.device_id == b.device_id);
+    return a.handle == b.handle && (a.handle > DLPACK_DEVICE_PER_THREAD_STREAM || a.device_id == b.device_id);
 }
 
-/* Finds the capture that a stream is in. *id: out, 0 for none. */
+/* Finds the capture that a stream is in. *id: out, 0 for none. Returns 0, or -1 with BufferError where the capture was
+ * invalidated, and for the default stream while a blocking stream captures. */
 static inline int
-dlpack_device_impl_find_capture(const dlpack_device_runtime *runtime, dlpack_device_impl_guard *guard,
-                                dlpack_py_work_stream stream, uint64_t *id, dlpack_py_error *error)
+dlpack_device_impl_find_capture(dlpack_device_impl_guard *guard, dlpack_py_work_stream stream, uint64_t *id,
+                                dlpack_py_error *error)
 {
-    int capturing = 0;
+    const dlpack_device_impl_stream handle = dlpack_device_impl_handle(stream.handle);
+    enum DLPACK_DEVICE_API(StreamCaptureStatus) status = DLPACK_DEVICE_API(StreamCaptureStatusNone);
+    unsigned long long capture = 0;
+    int failed;
+
     *id = 0;
-    if (dlpack_device_impl_guard_stream(runtime, guard, stream, error) < 0 ||
-        runtime->is_capturing(stream.handle, &capturing, error) < 0)
+    if (dlpack_device_impl_guard_stream(guard, stream, error) < 0 ||
+        DLPACK_DEVICE_CALL(StreamIsCapturing, (handle, &status), error) < 0)
         return -1;
-    return capturing ? runtime->get_capture(stream.handle, id, error) : 0;
+    if (status == DLPACK_DEVICE_API(StreamCaptureStatusNone))
+        return 0;
+    if (status == DLPACK_DEVICE_API(StreamCaptureStatusInvalidated))
+        return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
+                                   "the graph capture of stream %" PRIuPTR " was invalidated before", stream.handle);
+    failed = DLPACK_DEVICE_CALL(StreamGetCaptureInfo, DLPACK_DEVICE_API_CAPTURE_INFO(handle, &status, &capture), error);
+    *id = capture;
+    return failed;
 }
 
 /* Finds the capture of a stream with pending work. The handle of the per-thread default stream means the stream of the
  * calling thread, but another thread may have queued the work. Unless the stream of the calling thread captures,
  * *stream becomes the default stream, which waits for the per-thread streams of all threads. */
 static inline int
-dlpack_device_impl_find_pending(const dlpack_device_runtime *runtime, dlpack_device_impl_guard *guard,
-                                dlpack_py_work_stream *stream, uint64_t *id, dlpack_py_error *error)
+dlpack_device_impl_find_pending(dlpack_device_impl_guard *guard, dlpack_py_work_stream *stream, uint64_t *id,
+                                dlpack_py_error *error)
 {
-    if (dlpack_device_impl_find_capture(runtime, guard, *stream, id, error) < 0)
+    if (dlpack_device_impl_find_capture(guard, *stream, id, error) < 0)
         return -1;
-    if (stream->handle != runtime->per_thread_stream || *id != 0)
+    if (stream->handle != DLPACK_DEVICE_PER_THREAD_STREAM || *id != 0)
         return 0;
-    stream->handle = runtime->default_stream;
-    return dlpack_device_impl_find_capture(runtime, guard, *stream, id, error);
-}
-
-/* Makes queries and waits legal for this thread while other threads capture. *mode: out, the mode before. */
-static inline int
-dlpack_device_impl_relaxed_begin(const dlpack_device_runtime *runtime, int *mode, dlpack_py_error *error)
-{
-    *mode = DLPACK_DEVICE_CAPTURE_RELAXED;
-    return runtime->exchange_capture_mode(mode, error);
-}
-
-/* Restores the capture mode. result, *error: as for dlpack_device_impl_guard_end. */
-static inline int
-dlpack_device_impl_relaxed_end(const dlpack_device_runtime *runtime, int *mode, int result, dlpack_py_error *error)
-{
-    return runtime->exchange_capture_mode(mode, result != 0 ? NULL : error) < 0 ? -1 : result;
+    stream->handle = DLPACK_DEVICE_API_DEFAULT_STREAM;
+    return dlpack_device_impl_find_capture(guard, *stream, id, error);
 }
 
 /* Checks that all work on a stream is done, for a consumer's stream in a capture. */
 static inline int
-dlpack_device_impl_check_done(const dlpack_device_runtime *runtime, dlpack_device_impl_guard *guard,
-                              dlpack_py_work_stream stream, dlpack_py_error *error)
+dlpack_device_impl_check_done(dlpack_device_impl_guard *guard, dlpack_py_work_stream stream, dlpack_py_error *error)
 {
-    int mode, done = 0;
-    if (dlpack_device_impl_guard_stream(runtime, guard, stream, error) < 0 ||
-        dlpack_device_impl_relaxed_begin(runtime, &mode, error) < 0 ||
-        dlpack_device_impl_relaxed_end(runtime, &mode, runtime->is_done(stream.handle, &done, error), error) < 0)
+    dlpack_device_impl_mode mode;
+    int failed, done = 0;
+
+    if (dlpack_device_impl_guard_stream(guard, stream, error) < 0 || dlpack_device_impl_relaxed_begin(&mode, error) < 0)
+        return -1;
+    failed = dlpack_device_impl_check_query(
+        DLPACK_DEVICE_IMPL_STATUS(StreamQuery, (dlpack_device_impl_handle(stream.handle))), &done, error);
+    if (dlpack_device_impl_relaxed_end(&mode, failed, error) < 0)
         return -1;
     return done ? 0
                 : dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
@@ -208,56 +329,55 @@ dlpack_device_impl_check_done(const dlpack_device_runtime *runtime, dlpack_devic
 
 /* Orders one stream after another: records a new event on the one, and makes the other wait for the event. */
 static inline int
-dlpack_device_impl_order_by_event(const dlpack_device_runtime *runtime, dlpack_device_impl_guard *guard,
-                                  dlpack_py_work_stream before, dlpack_py_work_stream after, dlpack_py_error *error)
+dlpack_device_impl_order_by_event(dlpack_device_impl_guard *guard, dlpack_py_work_stream before,
+                                  dlpack_py_work_stream after, dlpack_py_error *error)
 {
-    void *event = NULL;
+    dlpack_device_impl_event event = NULL;
     int failed;
 
-    if (dlpack_device_impl_guard_set(runtime, guard, before.device_id, error) < 0 ||
-        runtime->event_create(&event, error) < 0)
+    if (dlpack_device_impl_guard_set(guard, before.device_id, error) < 0 ||
+        DLPACK_DEVICE_CALL(EventCreateWithFlags, (&event, DLPACK_DEVICE_API(EventDisableTiming)), error) < 0)
         return -1;
-    failed = runtime->event_record(event, before.handle, error) < 0 ||
-             dlpack_device_impl_guard_stream(runtime, guard, after, error) < 0 ||
-             runtime->wait(after.handle, event, error) < 0;
-    runtime->event_destroy(event);
+    failed = DLPACK_DEVICE_CALL(EventRecord, (event, dlpack_device_impl_handle(before.handle)), error) < 0 ||
+             dlpack_device_impl_guard_stream(guard, after, error) < 0 ||
+             DLPACK_DEVICE_CALL(StreamWaitEvent, (dlpack_device_impl_handle(after.handle), event, 0), error) < 0;
+    (void)DLPACK_DEVICE_CALL(EventDestroy, (event), NULL); /* which may be pending */
     return failed ? -1 : 0;
 }
 
 /* The work of dlpack_device_order. No stream of before equals after. before is changed. All streams are asked for
  * captures before the first event is recorded: a request that is refused changes no capture. */
 static inline int
-dlpack_device_impl_order(const dlpack_device_runtime *runtime, dlpack_device_impl_guard *guard,
-                         dlpack_py_work_stream *before, size_t count, dlpack_py_work_stream after,
-                         dlpack_py_error *error)
+dlpack_device_impl_order(dlpack_device_impl_guard *guard, dlpack_py_work_stream *before, size_t count,
+                         dlpack_py_work_stream after, dlpack_py_error *error)
 {
     uint64_t captures[DLPACK_PY_MAX_PENDING]; /* of before[i]; 0: none */
     uint64_t joined;                          /* the capture that after is in, or will join; 0: none */
     size_t i, kept = 0;
 
-    if (dlpack_device_impl_find_capture(runtime, guard, after, &joined, error) < 0)
+    if (dlpack_device_impl_find_capture(guard, after, &joined, error) < 0)
         return -1;
     for (i = 0; i < count; i++) {
-        if (dlpack_device_impl_find_pending(runtime, guard, &before[i], &captures[kept], error) < 0)
+        if (dlpack_device_impl_find_pending(guard, &before[i], &captures[kept], error) < 0)
             return -1;
         if (captures[kept] != 0 && joined != 0 && captures[kept] != joined)
             return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
                                        "the streams of producer and consumer capture different graphs: neither can "
                                        "wait for the other");
-        if (captures[kept] != 0 && after.handle == runtime->default_stream)
+        if (captures[kept] != 0 && after.handle == DLPACK_DEVICE_API_DEFAULT_STREAM)
             return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
                                        "the producer's stream captures a graph, which the default stream cannot join: "
                                        "ask with another stream, or with stream=-1");
         joined = captures[kept] != 0 ? captures[kept] : joined;
         before[kept] = before[i];
-        kept += !dlpack_device_impl_is_same(runtime, before[i], after);
+        kept += !dlpack_device_impl_is_same(before[i], after);
     }
     for (i = 0; i < kept; i++) {
-        if (captures[i] != joined && dlpack_device_impl_check_done(runtime, guard, before[i], error) < 0)
+        if (captures[i] != joined && dlpack_device_impl_check_done(guard, before[i], error) < 0)
             return -1;
     }
     for (i = 0; i < kept; i++) {
-        if (captures[i] == joined && dlpack_device_impl_order_by_event(runtime, guard, before[i], after, error) < 0)
+        if (captures[i] == joined && dlpack_device_impl_order_by_event(guard, before[i], after, error) < 0)
             return -1;
     }
     return 0;
@@ -273,8 +393,8 @@ dlpack_device_impl_order(const dlpack_device_runtime *runtime, dlpack_device_imp
  * (S4). Where a stream of before captures a graph, after joins the capture. Needs no thread state; any thread.
  */
 static inline int
-dlpack_device_order(const dlpack_device_runtime *runtime, const dlpack_py_work_stream *before, size_t count,
-                    dlpack_py_work_stream after, dlpack_py_error *error)
+dlpack_device_order(const dlpack_py_work_stream *before, size_t count, dlpack_py_work_stream after,
+                    dlpack_py_error *error)
 {
     dlpack_device_impl_guard guard = {-1, -1};
     dlpack_py_work_stream others[DLPACK_PY_MAX_PENDING];
@@ -286,37 +406,27 @@ dlpack_device_order(const dlpack_device_runtime *runtime, const dlpack_py_work_s
                                    "work is pending on %zu streams, %d at most were wanted", count,
                                    DLPACK_PY_MAX_PENDING);
     for (i = 0; i < count; i++) {
-        if (!dlpack_device_impl_is_same(runtime, before[i], after))
+        if (!dlpack_device_impl_is_same(before[i], after))
             others[others_count++] = before[i];
     }
-    if (others_count > 0 && after.device_id == DLPACK_PY_CURRENT_DEVICE && after.handle <= runtime->per_thread_stream) {
-        if (runtime->get_device(&after.device_id, error) < 0)
+    if (others_count > 0 && after.device_id == DLPACK_PY_CURRENT_DEVICE &&
+        after.handle <= DLPACK_DEVICE_PER_THREAD_STREAM) {
+        if (DLPACK_DEVICE_CALL(GetDevice, (&after.device_id), error) < 0)
             return -1;
-        return dlpack_device_order(runtime, others, others_count, after, error); /* compares with the id */
+        return dlpack_device_order(others, others_count, after, error); /* compares with the id */
     }
     if (others_count > 0)
-        failed = dlpack_device_impl_order(runtime, &guard, others, others_count, after, error);
-    return dlpack_device_impl_guard_end(runtime, &guard, failed, error);
-}
-
-/* The host waits for a stream that does not capture. Other streams may capture. */
-static inline int
-dlpack_device_impl_host_wait(const dlpack_device_runtime *runtime, uintptr_t stream, dlpack_py_error *error)
-{
-    int mode;
-    if (dlpack_device_impl_relaxed_begin(runtime, &mode, error) < 0)
-        return -1;
-    return dlpack_device_impl_relaxed_end(runtime, &mode, runtime->synchronize(stream, error), error);
+        failed = dlpack_device_impl_order(&guard, others, others_count, after, error);
+    return dlpack_device_impl_guard_end(&guard, failed, error);
 }
 
 /* Checks that the host may wait for a stream: the stream must not capture (S6). *stream: as for
  * dlpack_device_impl_find_pending. */
 static inline int
-dlpack_device_impl_check_wait(const dlpack_device_runtime *runtime, dlpack_device_impl_guard *guard,
-                              dlpack_py_work_stream *stream, dlpack_py_error *error)
+dlpack_device_impl_check_wait(dlpack_device_impl_guard *guard, dlpack_py_work_stream *stream, dlpack_py_error *error)
 {
     uint64_t capture;
-    if (dlpack_device_impl_find_pending(runtime, guard, stream, &capture, error) < 0)
+    if (dlpack_device_impl_find_pending(guard, stream, &capture, error) < 0)
         return -1;
     return capture == 0 ? 0
                         : dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
@@ -326,8 +436,7 @@ dlpack_device_impl_check_wait(const dlpack_device_runtime *runtime, dlpack_devic
 /* Make the host wait for all work that is queued on streams (S10). Returns 0, or -1 with BufferError where a stream
  * captures a graph, or RuntimeError. Needs no thread state. */
 static inline int
-dlpack_device_synchronize(const dlpack_device_runtime *runtime, const dlpack_py_work_stream *streams, size_t count,
-                          dlpack_py_error *error)
+dlpack_device_synchronize(const dlpack_py_work_stream *streams, size_t count, dlpack_py_error *error)
 {
     dlpack_device_impl_guard guard = {-1, -1};
     dlpack_py_work_stream stream;
@@ -336,10 +445,10 @@ dlpack_device_synchronize(const dlpack_device_runtime *runtime, const dlpack_py_
 
     for (i = 0; i < count && !failed; i++) {
         stream = streams[i];
-        failed = dlpack_device_impl_check_wait(runtime, &guard, &stream, error) < 0 ||
-                 dlpack_device_impl_host_wait(runtime, stream.handle, error) < 0;
+        failed = dlpack_device_impl_check_wait(&guard, &stream, error) < 0 ||
+                 dlpack_device_impl_host_wait(stream.handle, error) < 0;
     }
-    return dlpack_device_impl_guard_end(runtime, &guard, failed ? -1 : 0, error);
+    return dlpack_device_impl_guard_end(&guard, failed ? -1 : 0, error);
 }
 
 /* ---- 3 Copies to the host ----------------------------------------------- */
@@ -376,10 +485,12 @@ dlpack_device_impl_find_rows(const DLTensor *t, int64_t itemsize, int64_t *width
  * the first and the last element is at most four times as much: that memory is copied by one call then, and the host
  * picks out the elements. So are all other layouts. */
 static inline int
-dlpack_device_impl_copy_and_wait(const dlpack_device_runtime *runtime, const DLTensor *dst, const DLTensor *src,
-                                 uint64_t flags, uintptr_t stream, dlpack_py_error *error)
+dlpack_device_impl_copy_and_wait(const DLTensor *dst, const DLTensor *src, uint64_t flags, uintptr_t stream,
+                                 dlpack_py_error *error)
 {
     const int64_t bits = dlpack_py_impl_item_bits(src->dtype, flags), bytes = dlpack_py_nbytes(src, flags);
+    const dlpack_device_impl_stream handle = dlpack_device_impl_handle(stream);
+    const enum DLPACK_DEVICE_API(MemcpyKind) kind = DLPACK_DEVICE_API(MemcpyDefault);
     void *to = dlpack_py_first(dst);
     char *first = (char *)dlpack_py_first(src), *staging = NULL;
     int64_t lowest, highest, width = bytes, rows = 1, pitch = bytes;
@@ -398,9 +509,13 @@ dlpack_device_impl_copy_and_wait(const dlpack_device_runtime *runtime, const DLT
         width = pitch = highest - lowest;
         rows = 1;
     }
-    failed = runtime->copy(to, (size_t)width, first, (size_t)pitch, (size_t)width, (size_t)rows, stream, error);
+    failed = rows == 1
+                 ? DLPACK_DEVICE_CALL(MemcpyAsync, (to, first, (size_t)width, kind, handle), error)
+                 : DLPACK_DEVICE_CALL(
+                       Memcpy2DAsync,
+                       (to, (size_t)width, first, (size_t)pitch, (size_t)width, (size_t)rows, kind, handle), error);
     /* Wait also after a failure: the copy may still write. If waiting fails too, leak the memory. */
-    if (dlpack_device_impl_host_wait(runtime, stream, failed ? NULL : error) < 0)
+    if (dlpack_device_impl_host_wait(stream, failed ? NULL : error) < 0)
         return DLPACK_DEVICE_COPY_UNFINISHED;
     if (staging == NULL && !failed && bits % 8 != 0 && dlpack_py_size(src) * bits % 8 != 0) /* bits of other elements */
         ((unsigned char *)to)[bytes - 1] &= (unsigned char)((1u << dlpack_py_size(src) * bits % 8) - 1);
@@ -425,301 +540,33 @@ dlpack_device_impl_copy_and_wait(const dlpack_device_runtime *runtime, const DLT
  * DLPACK_DEVICE_COPY_UNFINISHED with the error where the host could not wait. Needs no thread state.
  */
 static inline int
-dlpack_device_copy_to_host(const dlpack_device_runtime *runtime, const DLTensor *dst, const DLTensor *src,
-                           uint64_t flags, const dlpack_py_work_stream *before, size_t count, dlpack_py_error *error)
+dlpack_device_copy_to_host(const DLTensor *dst, const DLTensor *src, uint64_t flags,
+                           const dlpack_py_work_stream *before, size_t count, dlpack_py_error *error)
 {
     dlpack_device_impl_guard guard = {-1, -1};
     dlpack_py_work_stream stream;
     int failed;
 
-    stream.handle = runtime->default_stream;
+    stream.handle = DLPACK_DEVICE_API_DEFAULT_STREAM;
     stream.device_id = src->device.device_id;
     if (dlpack_py_is_empty(src))
         return 0;
-    if (count > 1 && dlpack_device_synchronize(runtime, before + 1, count - 1, error) < 0)
+    if (count > 1 && dlpack_device_synchronize(before + 1, count - 1, error) < 0)
         return -1;
     if (count > 0)
         stream = before[0];
-    failed = dlpack_device_impl_check_wait(runtime, &guard, &stream, error);
+    failed = dlpack_device_impl_check_wait(&guard, &stream, error);
     if (!failed)
-        failed = dlpack_device_impl_copy_and_wait(runtime, dst, src, flags, stream.handle, error);
-    return dlpack_device_impl_guard_end(runtime, &guard, failed, error);
+        failed = dlpack_device_impl_copy_and_wait(dst, src, flags, stream.handle, error);
+    return dlpack_device_impl_guard_end(&guard, failed, error);
 }
 
 #endif /* DLPACK_DEVICE_RUNTIME_LAYER */
 
-/* ---- 4 The functions of CUDA and HIP ------------------------------------ */
-
-/* dlpack_cuda.h and dlpack_rocm.h define, before they include this file:
- *
- * DLPACK_DEVICE_API(name)            the name of a function, type or constant of the runtime: cuda##name, hip##name
- * DLPACK_DEVICE_API_PREFIX           "cuda" or "hip"
- * DLPACK_DEVICE_API_DEFAULT_STREAM   the handle of the default stream, as it crosses the protocol
- * DLPACK_DEVICE_API_GET_CAPTURE      StreamGetCaptureInfo of a stream, a status and an id
- * DLPACK_DEVICE_API_FIND_DEVICE      dlpack_cuda_find_device or dlpack_rocm_find_device
- * DLPACK_DEVICE_API_AT_RUN_TIME      find the functions at run time, in one of the libraries
- *                                    DLPACK_DEVICE_API_LIBRARY and DLPACK_DEVICE_API_LOADED_LIBRARY
- */
-#if defined(DLPACK_DEVICE_API) && !defined(DLPACK_DEVICE_API_LAYER)
-#define DLPACK_DEVICE_API_LAYER
-
-/* DLPACK_DEVICE_CALL: call a function of the runtime, for example DLPACK_DEVICE_CALL(Malloc, (&p, size), &error) for
- * cudaMalloc and hipMalloc. Returns 0, or -1 with *error filled: MemoryError, BufferError for a graph capture, else
- * RuntimeError with the runtime's name and text of the error. Release the GIL around the call (S8). */
-#define DLPACK_DEVICE_CALL(function, arguments, error) \
-    dlpack_device_impl_check(DLPACK_DEVICE_IMPL_STATUS(function, arguments), DLPACK_DEVICE_API_PREFIX #function, error)
-
-#ifdef DLPACK_DEVICE_API_AT_RUN_TIME
-#  include <dlfcn.h>
-
-/* Finds a function in the library that the process has loaded, for example with PyTorch's or CuPy's wheel, or else in
- * the library of the system. *found keeps the function; a failure is not kept: a later import may load the library.
- * Returns its address; 0 where there is none. */
-static inline uintptr_t
-dlpack_device_impl_find(dlpack_py_impl_word *found, const char *function)
-{
-    dlpack_py_impl_word address = DLPACK_PY_IMPL_LOAD(found);
-    void *library = NULL;
-
-    if (address == 0) {
-        library = dlopen(DLPACK_DEVICE_API_LIBRARY, RTLD_NOW | RTLD_NOLOAD);
-        if (library == NULL)
-            library = dlopen(DLPACK_DEVICE_API_LOADED_LIBRARY, RTLD_NOW | RTLD_NOLOAD);
-        if (library == NULL)
-            library = dlopen(DLPACK_DEVICE_API_LIBRARY, RTLD_NOW); /* stays open */
-        address = library == NULL ? 0 : (dlpack_py_impl_word)dlsym(library, function);
-        DLPACK_PY_IMPL_STORE(found, address);
-    }
-    return (uintptr_t)address;
-}
-
-#  define DLPACK_DEVICE_IMPL_TEXT(name) #name
-#  define DLPACK_DEVICE_IMPL_TEXT_OF(name) DLPACK_DEVICE_IMPL_TEXT(name)
-#  define DLPACK_DEVICE_IMPL_FUNCTION(function)                                     \
-    __extension__({                                                                 \
-static dlpack_py_impl_word dlpack_device_found;                                     \
-(__typeof__(&DLPACK_DEVICE_API(function)))dlpack_device_impl_find(                  \
-    &dlpack_device_found, DLPACK_DEVICE_IMPL_TEXT_OF(DLPACK_DEVICE_API(function))); \
-    })
-#  define DLPACK_DEVICE_IMPL_STATUS(function, arguments)                                                       \
-    __extension__({                                                                                            \
-const __typeof__(&DLPACK_DEVICE_API(function)) dlpack_device_function = DLPACK_DEVICE_IMPL_FUNCTION(function); \
-dlpack_device_function != NULL ? dlpack_device_function arguments                                              \
-                               : DLPACK_DEVICE_API(ErrorSharedObjectSymbolNotFound);                           \
-    })
-#else
-#  define DLPACK_DEVICE_IMPL_FUNCTION(function) DLPACK_DEVICE_API(function)
-#  define DLPACK_DEVICE_IMPL_STATUS(function, arguments) DLPACK_DEVICE_API(function) arguments
-#endif
-
-/* ...ErrorStreamCapture...: errors of a graph capture. */
-static inline int
-dlpack_device_impl_is_capture_error(DLPACK_DEVICE_API(Error_t) status)
-{
-    return (int)status >= 900 && (int)status <= 908;
-}
-
-/* Turns a failed status into *error, and reads the runtime's last error away: the next check of another library in the
- * process must not find it (S9). */
-static inline int
-dlpack_device_impl_check(DLPACK_DEVICE_API(Error_t) status, const char *call, dlpack_py_error *error)
-{
-    int32_t code = DLPACK_PY_RUNTIME_ERROR;
-
-    if (status == DLPACK_DEVICE_API(Success))
-        return 0;
-#ifdef DLPACK_DEVICE_API_AT_RUN_TIME
-    if (status == DLPACK_DEVICE_API(ErrorSharedObjectSymbolNotFound))
-        return dlpack_py_impl_fail(error, code,
-                                   "%s: there is no " DLPACK_DEVICE_API_LIBRARY
-                                   " with this function: install the runtime, or import a library that has loaded it",
-                                   call);
-#endif
-    (void)DLPACK_DEVICE_IMPL_STATUS(GetLastError, ());
-    if (status == DLPACK_DEVICE_API(ErrorMemoryAllocation))
-        code = DLPACK_PY_MEMORY_ERROR;
-    else if (dlpack_device_impl_is_capture_error(status))
-        code = DLPACK_PY_BUFFER_ERROR;
-    return dlpack_py_impl_fail(error, code, "%s: %s, %s", call, DLPACK_DEVICE_IMPL_FUNCTION(GetErrorName)(status),
-                               DLPACK_DEVICE_IMPL_FUNCTION(GetErrorString)(status));
-}
-
-static inline DLPACK_DEVICE_API(Stream_t) dlpack_device_impl_handle(uintptr_t stream)
-{
-#ifdef HIP_API_PER_THREAD_DEFAULT_STREAM /* 0 is the thread's */
-    if (stream == 0)
-        return hipStreamLegacy;
-#endif
-    return (DLPACK_DEVICE_API(Stream_t))stream;
-}
-
-static inline int
-dlpack_device_impl_get_device(int32_t *id, dlpack_py_error *error)
-{
-    int current = 0;
-    const int failed = DLPACK_DEVICE_CALL(GetDevice, (&current), error);
-    *id = current;
-    return failed;
-}
-
-static inline int
-dlpack_device_impl_set_device(int32_t id, dlpack_py_error *error)
-{
-    return DLPACK_DEVICE_CALL(SetDevice, (id), error);
-}
-
-static inline int
-dlpack_device_impl_is_capturing(uintptr_t stream, int *capturing, dlpack_py_error *error)
-{
-    enum DLPACK_DEVICE_API(StreamCaptureStatus) status = DLPACK_DEVICE_API(StreamCaptureStatusNone);
-
-    if (DLPACK_DEVICE_CALL(StreamIsCapturing, (dlpack_device_impl_handle(stream), &status), error) < 0)
-        return -1;
-    *capturing = status != DLPACK_DEVICE_API(StreamCaptureStatusNone);
-    return status != DLPACK_DEVICE_API(StreamCaptureStatusInvalidated)
-               ? 0
-               : dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
-                                     "the graph capture of stream %" PRIuPTR " was invalidated before", stream);
-}
-
-static inline int
-dlpack_device_impl_get_capture(uintptr_t stream, uint64_t *id, dlpack_py_error *error)
-{
-    enum DLPACK_DEVICE_API(StreamCaptureStatus) status = DLPACK_DEVICE_API(StreamCaptureStatusNone);
-    unsigned long long capture = 0;
-    const int failed =
-        DLPACK_DEVICE_CALL(StreamGetCaptureInfo,
-                           DLPACK_DEVICE_API_GET_CAPTURE(dlpack_device_impl_handle(stream), &status, &capture), error);
-    *id = capture;
-    return failed;
-}
-
-static inline int
-dlpack_device_impl_exchange_capture_mode(int *mode, dlpack_py_error *error)
-{
-    const int wanted = *mode;
-    enum DLPACK_DEVICE_API(StreamCaptureMode) exchanged = (enum DLPACK_DEVICE_API(StreamCaptureMode))wanted;
-    const int failed = DLPACK_DEVICE_CALL(ThreadExchangeStreamCaptureMode, (&exchanged), error);
-    *mode = (int)exchanged;
-    return failed;
-}
-
-/* Reads the status of a query. ...ErrorNotReady means "not done"; it is read away like an error. */
-static inline int
-dlpack_device_impl_check_query(DLPACK_DEVICE_API(Error_t) status, const char *call, int *done, dlpack_py_error *error)
-{
-    *done = status == DLPACK_DEVICE_API(Success);
-    if (status != DLPACK_DEVICE_API(ErrorNotReady))
-        return dlpack_device_impl_check(status, call, error);
-    (void)DLPACK_DEVICE_IMPL_STATUS(GetLastError, ());
-    return 0;
-}
-
-static inline int
-dlpack_device_impl_is_done(uintptr_t stream, int *done, dlpack_py_error *error)
-{
-    return dlpack_device_impl_check_query(DLPACK_DEVICE_IMPL_STATUS(StreamQuery, (dlpack_device_impl_handle(stream))),
-                                          DLPACK_DEVICE_API_PREFIX "StreamQuery", done, error);
-}
-
-static inline int
-dlpack_device_impl_event_is_done(void *event)
-{
-    const DLPACK_DEVICE_API(Error_t) status =
-        DLPACK_DEVICE_IMPL_STATUS(EventQuery, ((DLPACK_DEVICE_API(Event_t))event));
-    int done;
-
-    if (dlpack_device_impl_check_query(status, "EventQuery", &done, NULL) == 0)
-        return done;
-    /* The query was not allowed (in a capture, or in a forked child), or else the context is lost. */
-    return !dlpack_device_impl_is_capture_error(status) && status != DLPACK_DEVICE_API(ErrorInitializationError);
-}
-
-static inline int
-dlpack_device_impl_synchronize(uintptr_t stream, dlpack_py_error *error)
-{
-    return DLPACK_DEVICE_CALL(StreamSynchronize, (dlpack_device_impl_handle(stream)), error);
-}
-
-static inline int
-dlpack_device_impl_event_create(void **event, dlpack_py_error *error)
-{
-    DLPACK_DEVICE_API(Event_t) made = NULL;
-    const int failed = DLPACK_DEVICE_CALL(EventCreateWithFlags, (&made, DLPACK_DEVICE_API(EventDisableTiming)), error);
-    if (!failed)
-        *event = made;
-    return failed;
-}
-
-static inline void
-dlpack_device_impl_event_destroy(void *event)
-{
-    dlpack_py_error error;
-    (void)DLPACK_DEVICE_CALL(EventDestroy, ((DLPACK_DEVICE_API(Event_t))event), &error);
-}
-
-static inline int
-dlpack_device_impl_event_record(void *event, uintptr_t stream, dlpack_py_error *error)
-{
-    return DLPACK_DEVICE_CALL(EventRecord, ((DLPACK_DEVICE_API(Event_t))event, dlpack_device_impl_handle(stream)),
-                              error);
-}
-
-static inline int
-dlpack_device_impl_wait(uintptr_t stream, void *event, dlpack_py_error *error)
-{
-    return DLPACK_DEVICE_CALL(StreamWaitEvent,
-                              (dlpack_device_impl_handle(stream), (DLPACK_DEVICE_API(Event_t))event, 0), error);
-}
-
-static inline int
-dlpack_device_impl_copy(void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width, size_t rows,
-                        uintptr_t stream, dlpack_py_error *error)
-{
-    const DLPACK_DEVICE_API(Stream_t) handle = dlpack_device_impl_handle(stream);
-    if (rows == 1)
-        return DLPACK_DEVICE_CALL(MemcpyAsync, (dst, src, width, DLPACK_DEVICE_API(MemcpyDefault), handle), error);
-    return DLPACK_DEVICE_CALL(
-        Memcpy2DAsync, (dst, dst_pitch, src, src_pitch, width, rows, DLPACK_DEVICE_API(MemcpyDefault), handle), error);
-}
-
-static inline int
-DLPACK_DEVICE_API_FIND_DEVICE(const void *pointer, DLDevice *device, dlpack_py_error *error);
-
-/* The table of the runtime: dlpack_cuda_runtime and dlpack_rocm_runtime. Each source file has its own list of waiting
- * tensors. */
-static inline const dlpack_device_runtime *
-dlpack_device_impl_runtime(void)
-{
-    static dlpack_device_list waiting;
-    static const dlpack_device_runtime runtime = {
-        DLPACK_DEVICE_API_DEFAULT_STREAM,
-        2, /* the per-thread default stream */
-        &waiting,
-        DLPACK_DEVICE_API_FIND_DEVICE,
-        dlpack_device_impl_get_device,
-        dlpack_device_impl_set_device,
-        dlpack_device_impl_is_capturing,
-        dlpack_device_impl_get_capture,
-        dlpack_device_impl_exchange_capture_mode,
-        dlpack_device_impl_is_done,
-        dlpack_device_impl_synchronize,
-        dlpack_device_impl_event_create,
-        dlpack_device_impl_event_destroy,
-        dlpack_device_impl_event_record,
-        dlpack_device_impl_event_is_done,
-        dlpack_device_impl_wait,
-        dlpack_device_impl_copy,
-    };
-    return &runtime;
-}
-
-#endif /* DLPACK_DEVICE_API_LAYER */
-
 #if defined(DLPACK_PY_PROTOCOL_LAYER) && !defined(DLPACK_DEVICE_PROTOCOL_LAYER)
 #define DLPACK_DEVICE_PROTOCOL_LAYER
 
-/* ---- 5 The operations of a device --------------------------------------- */
+/* ---- 4 The operations of a device --------------------------------------- */
 
 /* The consumer's stream of a request. Pinned and managed memory have no device id: a relative handle means a stream of
  * the current device there. */
@@ -728,7 +575,7 @@ dlpack_device_impl_request_stream(const dlpack_py_offer *offer, const dlpack_py_
 {
     dlpack_py_work_stream stream;
     stream.handle =
-        request->stream.kind == DLPACK_PY_STREAM_HANDLE ? request->stream.handle : offer->device->default_stream;
+        request->stream.kind == DLPACK_PY_STREAM_HANDLE ? request->stream.handle : DLPACK_DEVICE_API_DEFAULT_STREAM;
     stream.device_id = dlpack_py_impl_is_on(offer->device, offer->tensor->device) ? offer->tensor->device.device_id
                                                                                   : DLPACK_PY_CURRENT_DEVICE;
     return stream;
@@ -737,9 +584,9 @@ dlpack_device_impl_request_stream(const dlpack_py_offer *offer, const dlpack_py_
 /* Makes data ready that is exported in place: orders the consumer's stream after the pending work (S1), or waits for
  * that work on the host (S10). This is dlpack_py_device.make_ready. */
 static inline int
-dlpack_device_make_ready(const dlpack_py_offer *offer, const dlpack_py_request *request, const dlpack_py_plan *plan)
+dlpack_device_impl_make_ready(const dlpack_py_offer *offer, const dlpack_py_request *request,
+                              const dlpack_py_plan *plan)
 {
-    const dlpack_device_runtime *runtime = offer->device->runtime();
     const dlpack_py_work_stream stream = dlpack_device_impl_request_stream(offer, request);
     const int on_host = dlpack_py_is_cpu_readable(plan->device) && request->stream.kind != DLPACK_PY_STREAM_HANDLE;
     const int for_cpu = request->has_device && plan->device.device_type == kDLCPU;
@@ -753,23 +600,22 @@ dlpack_device_make_ready(const dlpack_py_offer *offer, const dlpack_py_request *
          (offer->options & DLPACK_PY_OFFER_NONE_IS_NO_SYNC) != 0))
         return 0;
     for (i = 0; i < offer->pending_count; i++) {
-        if (on_host || !dlpack_device_impl_is_same(runtime, offer->pending[i], stream))
+        if (on_host || !dlpack_device_impl_is_same(offer->pending[i], stream))
             pending[count++] = offer->pending[i];
     }
     if (count == 0)
         return 0;
     Py_BEGIN_ALLOW_THREADS
-    failed = on_host ? dlpack_device_synchronize(runtime, pending, count, &error)
-                     : dlpack_device_order(runtime, pending, count, stream, &error);
+    failed = on_host ? dlpack_device_synchronize(pending, count, &error)
+                     : dlpack_device_order(pending, count, stream, &error);
     Py_END_ALLOW_THREADS
     return failed ? dlpack_py_raise(&error) : 0;
 }
 
 /* Makes a compact copy on the CPU, behind the pending work. This is dlpack_py_device.copy. */
 static inline dlpack_py_impl_export *
-dlpack_device_copy(const dlpack_py_offer *offer, const dlpack_py_plan *plan)
+dlpack_device_impl_export_copy(const dlpack_py_offer *offer, const dlpack_py_plan *plan)
 {
-    const dlpack_device_runtime *runtime = offer->device->runtime();
     const uint64_t padded = offer->flags & DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED;
     const size_t count = offer->pending_count;
     dlpack_py_work_stream pending[DLPACK_PY_MAX_PENDING];
@@ -791,8 +637,8 @@ dlpack_device_copy(const dlpack_py_offer *offer, const dlpack_py_plan *plan)
         memcpy(pending, offer->pending, count * sizeof(*pending));
     Py_BEGIN_ALLOW_THREADS
     if (!dlpack_py_is_cpu_readable(from.device))
-        failed = dlpack_device_copy_to_host(runtime, to, &from, padded, pending, count, &error);
-    else if ((failed = dlpack_device_synchronize(runtime, pending, count, &error)) == 0)
+        failed = dlpack_device_copy_to_host(to, &from, padded, pending, count, &error);
+    else if ((failed = dlpack_device_synchronize(pending, count, &error)) == 0)
         dlpack_py_impl_copy(to, &from, padded);
     Py_END_ALLOW_THREADS
     if (!failed)
@@ -831,27 +677,20 @@ dlpack_device_impl_call_device(const dlpack_py_impl_producer *producer, DLDevice
     return failed ? -1 : 0;
 }
 
-/* Is it memory that this device shares with the CPU? Its id is 0 as a rule (D9). */
-static inline int
-dlpack_device_impl_is_managed(const dlpack_py_device *device, DLDevice where)
-{
-    return device->managed_type != 0 && (int32_t)where.device_type == device->managed_type;
-}
-
 /* May the per-thread default stream of this thread be in a capture? */
 static inline int
-dlpack_device_impl_is_in_capture(const dlpack_device_runtime *runtime, int32_t device_id)
+dlpack_device_impl_is_in_capture(int32_t device_id)
 {
     dlpack_device_impl_guard guard = {-1, -1};
     dlpack_py_work_stream stream;
     uint64_t capture = 0;
     int failed;
 
-    stream.handle = runtime->per_thread_stream;
+    stream.handle = DLPACK_DEVICE_PER_THREAD_STREAM;
     stream.device_id = device_id;
     Py_BEGIN_ALLOW_THREADS
-    failed = dlpack_device_impl_find_capture(runtime, &guard, stream, &capture, NULL);
-    failed = dlpack_device_impl_guard_end(runtime, &guard, failed, NULL);
+    failed = dlpack_device_impl_find_capture(&guard, stream, &capture, NULL);
+    failed = dlpack_device_impl_guard_end(&guard, failed, NULL);
     Py_END_ALLOW_THREADS
     return failed || capture != 0;
 }
@@ -859,9 +698,8 @@ dlpack_device_impl_is_in_capture(const dlpack_device_runtime *runtime, int32_t d
 /* Calls __dlpack__ for a consumer with a stream: asks for the device of the data, passes the stream for memory of that
  * device alone, and makes the device current for the call (C4, S2, S3, S5). This is dlpack_py_device.fetch. */
 static inline int
-dlpack_device_fetch(dlpack_py_impl_producer *producer, const dlpack_py_impl_terms *terms, dlpack_py_view *v)
+dlpack_device_impl_fetch(dlpack_py_impl_producer *producer, const dlpack_py_impl_terms *terms, dlpack_py_view *v)
 {
-    const dlpack_device_runtime *runtime = terms->device->runtime();
     dlpack_device_impl_guard guard = {-1, -1};
     dlpack_py_request request = *terms->request;
     dlpack_py_impl_terms announced_terms = *terms;
@@ -874,30 +712,31 @@ dlpack_device_fetch(dlpack_py_impl_producer *producer, const dlpack_py_impl_term
     if (request.has_device && dlpack_py_impl_is_on(terms->device, request.device))
         announced = request.device; /* the producer has the data there, or copies it there */
     has_device =
-        dlpack_py_impl_is_on(terms->device, announced) || dlpack_device_impl_is_managed(terms->device, announced);
+        dlpack_py_impl_is_on(terms->device, announced) ||
+        (DLPACK_DEVICE_API_MANAGED_TYPE != 0 && (int32_t)announced.device_type == DLPACK_DEVICE_API_MANAGED_TYPE);
     if (!has_device)
         memset(&request.stream, 0, sizeof(request.stream));
     announced_terms.request = &request;
     announced_terms.announced = &announced;
     if (has_device && (announced.device_id != 0 || dlpack_py_impl_is_on(terms->device, announced))) {
         Py_BEGIN_ALLOW_THREADS
-        failed = dlpack_device_impl_guard_set(runtime, &guard, announced.device_id, &error);
+        failed = dlpack_device_impl_guard_set(&guard, announced.device_id, &error);
         Py_END_ALLOW_THREADS
         if (failed)
             return dlpack_py_raise(&error);
     }
     result = dlpack_py_impl_fetch(producer, &announced_terms, DLPACK_PY_IMPL_CAN_ASK, v);
     if (result < 0 && !producer->answered && request.stream.kind == DLPACK_PY_STREAM_HANDLE &&
-        request.stream.handle == runtime->per_thread_stream && PyErr_ExceptionMatches(PyExc_BufferError) &&
-        !dlpack_device_impl_is_in_capture(runtime, announced.device_id)) {
+        request.stream.handle == DLPACK_DEVICE_PER_THREAD_STREAM && PyErr_ExceptionMatches(PyExc_BufferError) &&
+        !dlpack_device_impl_is_in_capture(announced.device_id)) {
         /* PyTorch refuses the per-thread default stream. That stream waits for the default stream. */
         PyErr_Clear();
-        request.stream.handle = runtime->default_stream;
+        request.stream.handle = DLPACK_DEVICE_API_DEFAULT_STREAM;
         result = dlpack_py_impl_fetch(producer, &announced_terms, DLPACK_PY_IMPL_CAN_ASK, v);
     }
     if (guard.current != guard.original) {
         Py_BEGIN_ALLOW_THREADS
-        failed = dlpack_device_impl_guard_end(runtime, &guard, 0, &error);
+        failed = dlpack_device_impl_guard_end(&guard, 0, &error);
         Py_END_ALLOW_THREADS
     }
     if (!failed || result < 0)
@@ -908,17 +747,16 @@ dlpack_device_fetch(dlpack_py_impl_producer *producer, const dlpack_py_impl_term
 
 /* Asks an exchange table for the stream that its library works on (X4). This is dlpack_py_device.get_work_stream. */
 static inline int
-dlpack_device_get_work_stream(const void *table, const dlpack_py_device *device, dlpack_py_work_stream *work)
+dlpack_device_impl_get_work_stream(const void *table, dlpack_py_work_stream *work)
 {
 #if DLPACK_PY_HAS_EXCHANGE_API
     const DLPackExchangeAPI *exchange = (const DLPackExchangeAPI *)table;
     void *stream = NULL; /* some tables leave it unset (X8) */
-    const int returned = exchange->current_work_stream((DLDeviceType)device->type, work->device_id, &stream);
-    work->handle = stream == NULL ? device->default_stream : (uintptr_t)stream;
+    const int returned = exchange->current_work_stream((DLDeviceType)DLPACK_DEVICE_API_TYPE, work->device_id, &stream);
+    work->handle = stream == NULL ? DLPACK_DEVICE_API_DEFAULT_STREAM : (uintptr_t)stream;
     return dlpack_py_impl_check_table_call(returned, "current_work_stream");
 #else
     (void)table;
-    (void)device;
     (void)work;
     return -1;
 #endif
@@ -927,9 +765,8 @@ dlpack_device_get_work_stream(const void *table, const dlpack_py_device *device,
 /* Orders the consumer's stream after the stream that the library of an exchange table works on (X4). This is
  * dlpack_py_device.follow. */
 static inline int
-dlpack_device_follow(const void *table, const dlpack_py_impl_terms *terms, dlpack_py_view *v)
+dlpack_device_impl_follow(const void *table, const dlpack_py_impl_terms *terms, dlpack_py_view *v)
 {
-    const dlpack_device_runtime *runtime = terms->device->runtime();
     dlpack_py_work_stream work, stream;
     dlpack_py_error error;
     int failed;
@@ -938,10 +775,10 @@ dlpack_device_follow(const void *table, const dlpack_py_impl_terms *terms, dlpac
         return 0;
     stream.handle = terms->request->stream.handle;
     work.device_id = stream.device_id = v->tensor.device.device_id;
-    failed = dlpack_device_get_work_stream(table, terms->device, &work);
-    if (!failed && !dlpack_device_impl_is_same(runtime, work, stream)) {
+    failed = dlpack_device_impl_get_work_stream(table, &work);
+    if (!failed && !dlpack_device_impl_is_same(work, stream)) {
         Py_BEGIN_ALLOW_THREADS
-        failed = dlpack_device_order(runtime, &work, 1, stream, &error);
+        failed = dlpack_device_order(&work, 1, stream, &error);
         Py_END_ALLOW_THREADS
         if (failed)
             (void)dlpack_py_raise(&error);
@@ -951,35 +788,26 @@ dlpack_device_follow(const void *table, const dlpack_py_impl_terms *terms, dlpac
     return failed;
 }
 
-/* A dlpack_py_device for a runtime, as an initializer of a static variable.
- *
- * type             DLDeviceType of device memory
- * managed_type     DLDeviceType of memory that devices and CPU share; 0: none
- * default_stream   as in the table of the runtime
- * runtime          a function that returns the table
- */
-#define DLPACK_DEVICE_OPERATIONS(type, managed_type, default_stream, runtime) \
-    {                                                                         \
-        (type),                                                               \
-        (managed_type),                                                       \
-        (default_stream),                                                     \
-        (runtime),                                                            \
-        dlpack_device_make_ready,                                             \
-        dlpack_device_copy,                                                   \
-        dlpack_device_fetch,                                                  \
-        dlpack_device_follow,                                                 \
-        dlpack_device_get_work_stream,                                        \
-    }
+/* The operations: the device of a dlpack_py_offer. */
+static inline const dlpack_py_device *
+dlpack_device_operations(void)
+{
+    static const dlpack_py_device device = {
+        DLPACK_DEVICE_API_TYPE,   dlpack_device_impl_make_ready, dlpack_device_impl_export_copy,
+        dlpack_device_impl_fetch, dlpack_device_impl_follow,     dlpack_device_impl_get_work_stream,
+    };
+    return &device;
+}
 
 /* Answers a call of __dlpack__ for data with one pending stream: dlpack_cuda_produce and dlpack_rocm_produce. */
 static inline PyObject *
-dlpack_device_impl_produce(PyObject *owner, const DLTensor *t, uint64_t flags, const dlpack_py_device *device,
-                           dlpack_py_work_stream pending, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+dlpack_device_impl_produce(PyObject *owner, const DLTensor *t, uint64_t flags, dlpack_py_work_stream pending,
+                           PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
     dlpack_py_offer offer = dlpack_py_offer_make(owner, t, flags);
     dlpack_py_request request;
 
-    offer.device = device;
+    offer.device = dlpack_device_operations();
     offer.pending = &pending;
     offer.pending_count = 1;
     if (dlpack_py_parse_request(args, nargs, kwnames, &request) < 0)
@@ -987,7 +815,7 @@ dlpack_device_impl_produce(PyObject *owner, const DLTensor *t, uint64_t flags, c
     return dlpack_py_answer(&offer, &request);
 }
 
-/* ---- 6 Releasing behind queued work ------------------------------------- */
+/* ---- 5 Releasing behind queued work ------------------------------------- */
 
 /* Releases the GIL where this thread holds it, except while the interpreter is ending: a thread that releases it then
  * may not get it back. Returns the thread state to attach again, or NULL. */
@@ -1021,11 +849,34 @@ dlpack_device_impl_interpreter_of(const dlpack_py_view *v)
     return dlpack_py_impl_find_keeper(v->managed, v->form) != NULL ? -1 : dlpack_device_impl_this_interpreter();
 }
 
+/* A tensor whose release waits for work that is queued on a stream. */
+typedef struct dlpack_device_impl_waiting {
+    struct dlpack_device_impl_waiting *next;
+    dlpack_device_impl_event event; /* recorded behind the work */
+    int64_t interpreter;            /* the id of the interpreter in which the deleter may run; -1: any */
+    void *managed;
+    int32_t form; /* DLPACK_PY_VERSIONED or DLPACK_PY_LEGACY: the type of *managed */
+} dlpack_device_impl_waiting;
+
+/* The tensors whose release waits. */
+typedef struct dlpack_device_impl_list {
+    dlpack_py_impl_word lock;  /* the id of the process that holds it, or 0 */
+    dlpack_py_impl_word first; /* dlpack_device_impl_waiting *, or 0 */
+} dlpack_device_impl_list;
+
+/* The list of this source file. */
+static inline dlpack_device_impl_list *
+dlpack_device_impl_list_get(void)
+{
+    static dlpack_device_impl_list list;
+    return &list;
+}
+
 /* Puts a chain of waiting tensors, from first to last, into the list. */
 static inline void
-dlpack_device_impl_list_add(dlpack_device_list *list, dlpack_device_impl_waiting *first,
-                            dlpack_device_impl_waiting *last)
+dlpack_device_impl_list_add(dlpack_device_impl_waiting *first, dlpack_device_impl_waiting *last)
 {
+    dlpack_device_impl_list *list = dlpack_device_impl_list_get();
     dlpack_py_impl_lock(&list->lock);
     last->next = (dlpack_device_impl_waiting *)DLPACK_PY_IMPL_LOAD(&list->first);
     DLPACK_PY_IMPL_STORE(&list->first, (dlpack_py_impl_word)first);
@@ -1041,14 +892,15 @@ dlpack_device_impl_list_add(dlpack_device_list *list, dlpack_device_impl_waiting
  * counted. The host does not wait. The deleters run here, as by dlpack_py_release. Any thread.
  */
 static inline size_t
-dlpack_device_collect(const dlpack_device_runtime *runtime)
+dlpack_device_collect(void)
 {
-    dlpack_device_list *list = runtime->waiting;
+    dlpack_device_impl_list *list = dlpack_device_impl_list_get();
     const int64_t here = dlpack_device_impl_this_interpreter();
     dlpack_device_impl_waiting *all, *next, *done = NULL, *left = NULL, *last = NULL;
     PyThreadState *state;
     size_t count = 0;
-    int mode, failed, is_here;
+    dlpack_device_impl_mode mode;
+    int failed, is_here;
 
     if (DLPACK_PY_IMPL_LOAD(&list->first) == 0)
         return 0;
@@ -1058,12 +910,12 @@ dlpack_device_collect(const dlpack_device_runtime *runtime)
     dlpack_py_impl_unlock(&list->lock);
 
     state = dlpack_device_impl_detach_thread();
-    failed = dlpack_device_impl_relaxed_begin(runtime, &mode, NULL);
+    failed = dlpack_device_impl_relaxed_begin(&mode, NULL);
     for (; all != NULL; all = next) {
         next = all->next;
         is_here = all->interpreter == -1 || all->interpreter == here;
-        if (!failed && is_here && runtime->event_is_done(all->event)) {
-            runtime->event_destroy(all->event);
+        if (!failed && is_here && dlpack_device_impl_event_is_done(all->event)) {
+            (void)DLPACK_DEVICE_CALL(EventDestroy, (all->event), NULL);
             all->next = done;
             done = all;
             continue;
@@ -1074,10 +926,10 @@ dlpack_device_collect(const dlpack_device_runtime *runtime)
         left = all;
     }
     if (!failed)
-        (void)dlpack_device_impl_relaxed_end(runtime, &mode, 0, NULL);
+        (void)dlpack_device_impl_relaxed_end(&mode, 0, NULL);
     dlpack_device_impl_attach_thread(state);
     if (left != NULL)
-        dlpack_device_impl_list_add(list, left, last);
+        dlpack_device_impl_list_add(left, last);
     for (; done != NULL; done = next) {
         next = done->next;
         dlpack_py_impl_delete(done->managed, done->form);
@@ -1091,36 +943,36 @@ dlpack_device_collect(const dlpack_device_runtime *runtime)
  * event   out: a new event; NULL: the work is done
  */
 static inline int
-dlpack_device_impl_mark_work(const dlpack_device_runtime *runtime, dlpack_py_work_stream stream, void **event,
-                             dlpack_py_error *error)
+dlpack_device_impl_mark_work(dlpack_py_work_stream stream, dlpack_device_impl_event *event, dlpack_py_error *error)
 {
     dlpack_device_impl_guard guard = {-1, -1};
     uint64_t capture;
-    int failed, mode, done;
+    dlpack_device_impl_mode mode;
+    int failed, done;
 
     *event = NULL;
-    failed = dlpack_device_impl_find_pending(runtime, &guard, &stream, &capture, error);
+    failed = dlpack_device_impl_find_pending(&guard, &stream, &capture, error);
     if (!failed && capture != 0)
         failed = dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
                                      "the stream captures a graph, whose work runs later: keep the view as long as the "
                                      "graph");
     if (!failed)
-        failed = dlpack_device_impl_guard_set(runtime, &guard, stream.device_id, error) < 0 ||
-                 runtime->event_create(event, error) < 0;
+        failed = dlpack_device_impl_guard_set(&guard, stream.device_id, error) < 0 ||
+                 DLPACK_DEVICE_CALL(EventCreateWithFlags, (event, DLPACK_DEVICE_API(EventDisableTiming)), error) < 0;
     if (*event != NULL) {
-        failed = runtime->event_record(*event, stream.handle, error);
+        failed = DLPACK_DEVICE_CALL(EventRecord, (*event, dlpack_device_impl_handle(stream.handle)), error);
         done = failed;
-        if (!failed && dlpack_device_impl_relaxed_begin(runtime, &mode, NULL) == 0) {
-            done = runtime->event_is_done(*event);
-            (void)dlpack_device_impl_relaxed_end(runtime, &mode, 0, NULL);
+        if (!failed && dlpack_device_impl_relaxed_begin(&mode, NULL) == 0) {
+            done = dlpack_device_impl_event_is_done(*event);
+            (void)dlpack_device_impl_relaxed_end(&mode, 0, NULL);
         }
         if (done) {
-            runtime->event_destroy(*event);
+            (void)DLPACK_DEVICE_CALL(EventDestroy, (*event), NULL);
             *event = NULL;
         }
     }
     /* An error of restoring the device is no error of the release. */
-    (void)dlpack_device_impl_guard_end(runtime, &guard, 0, NULL);
+    (void)dlpack_device_impl_guard_end(&guard, 0, NULL);
     return failed ? -1 : 0;
 }
 
@@ -1134,15 +986,14 @@ dlpack_device_impl_mark_work(const dlpack_device_runtime *runtime, dlpack_py_wor
  * captures: try again after that capture), MemoryError or RuntimeError in *error. The host does not wait. Any thread.
  */
 static inline int
-dlpack_device_release(const dlpack_device_runtime *runtime, dlpack_py_work_stream stream, dlpack_py_view *v,
-                      dlpack_py_error *error)
+dlpack_device_release(dlpack_py_work_stream stream, dlpack_py_view *v, dlpack_py_error *error)
 {
     dlpack_device_impl_waiting *waiting;
     PyThreadState *state;
     dlpack_py_view own; /* while the GIL is released, v is empty: another thread may look at it */
     int failed;
 
-    (void)dlpack_device_collect(runtime);
+    (void)dlpack_device_collect();
     if (v->managed == NULL)
         return 0;
     waiting = (dlpack_device_impl_waiting *)DLPACK_PY_MALLOC(sizeof(*waiting));
@@ -1150,7 +1001,7 @@ dlpack_device_release(const dlpack_device_runtime *runtime, dlpack_py_work_strea
         return dlpack_py_impl_fail(error, DLPACK_PY_MEMORY_ERROR, "no memory for a tensor whose release waits");
     dlpack_py_move(&own, v);
     state = dlpack_device_impl_detach_thread();
-    failed = dlpack_device_impl_mark_work(runtime, stream, &waiting->event, error);
+    failed = dlpack_device_impl_mark_work(stream, &waiting->event, error);
     dlpack_device_impl_attach_thread(state);
     if (failed || waiting->event == NULL) {
         DLPACK_PY_FREE(waiting);
@@ -1163,7 +1014,7 @@ dlpack_device_release(const dlpack_device_runtime *runtime, dlpack_py_work_strea
     waiting->form = own.form;
     waiting->interpreter = dlpack_device_impl_interpreter_of(&own);
     waiting->managed = dlpack_py_impl_detach(&own);
-    dlpack_device_impl_list_add(runtime->waiting, waiting, waiting);
+    dlpack_device_impl_list_add(waiting, waiting);
     return 0;
 }
 
@@ -1171,16 +1022,15 @@ dlpack_device_release(const dlpack_device_runtime *runtime, dlpack_py_work_strea
  * view is released. Returns 0; or -1 in a capture, where the view is unchanged, and where the host cannot wait either,
  * where the view is released: v->managed tells. */
 static inline int
-dlpack_device_impl_release_or_wait(const dlpack_device_runtime *runtime, dlpack_py_work_stream stream,
-                                   dlpack_py_view *v)
+dlpack_device_impl_release_or_wait(dlpack_py_work_stream stream, dlpack_py_view *v)
 {
     dlpack_py_error error, wait_error;
     PyThreadState *state;
-    int failed = dlpack_device_release(runtime, stream, v, &error);
+    int failed = dlpack_device_release(stream, v, &error);
 
     if (failed && error.code != DLPACK_PY_BUFFER_ERROR) {
         state = dlpack_device_impl_detach_thread();
-        failed = dlpack_device_synchronize(runtime, &stream, 1, &wait_error);
+        failed = dlpack_device_synchronize(&stream, 1, &wait_error);
         dlpack_device_impl_attach_thread(state);
         if (failed && wait_error.code == DLPACK_PY_BUFFER_ERROR) /* a capture has begun meanwhile */
             error = wait_error;
@@ -1193,17 +1043,16 @@ dlpack_device_impl_release_or_wait(const dlpack_device_runtime *runtime, dlpack_
 /* dlpack_device_release for tp_dealloc: keeps the exception in flight, reports an error as unraisable, and leaks the
  * tensor in a capture. */
 static inline void
-dlpack_device_impl_release_unraisable(const dlpack_device_runtime *runtime, dlpack_py_work_stream stream,
-                                      dlpack_py_view *v)
+dlpack_device_impl_release_unraisable(dlpack_py_work_stream stream, dlpack_py_view *v)
 {
     const dlpack_py_impl_exception saved = dlpack_py_impl_exception_save();
-    if (dlpack_device_impl_release_or_wait(runtime, stream, v) < 0)
+    if (dlpack_device_impl_release_or_wait(stream, v) < 0)
         PyErr_WriteUnraisable(NULL);
     (void)dlpack_py_impl_detach(v);
     dlpack_py_impl_exception_restore(saved);
 }
 
-/* ---- 7 The CUDA array interface ----------------------------------------- */
+/* ---- 6 The CUDA array interface ----------------------------------------- */
 
 #define DLPACK_DEVICE_IMPL_INTERFACE "__cuda_array_interface__ has "
 
@@ -1317,10 +1166,10 @@ dlpack_device_impl_interface_parse(PyObject *interface, int64_t *dims, DLTensor 
 /* Takes the tensor of __cuda_array_interface__: exports it as a producer with that stream would, and consumes that.
  * obj owns the memory. */
 static inline int
-dlpack_device_impl_consume_interface(PyObject *obj, PyObject *interface, const dlpack_py_device *device,
-                                     const dlpack_py_impl_terms *terms, dlpack_py_view *v)
+dlpack_device_impl_consume_interface(PyObject *obj, PyObject *interface, const dlpack_py_impl_terms *terms,
+                                     dlpack_py_view *v)
 {
-    const dlpack_device_runtime *runtime = device->runtime();
+    const dlpack_py_device *device = dlpack_device_operations();
     dlpack_py_request request = *terms->request;
     dlpack_py_work_stream pending;
     dlpack_py_stream stream;
@@ -1335,18 +1184,19 @@ dlpack_device_impl_consume_interface(PyObject *obj, PyObject *interface, const d
     if (dlpack_device_impl_interface_parse(interface, dims, &t, &flags, &stream) < 0)
         return -1;
     Py_BEGIN_ALLOW_THREADS
-    result = t.data == NULL ? runtime->get_device(&t.device.device_id, &error) /* an empty array has no address */
-                            : runtime->find_device(t.data, &t.device, &error);
+    result = t.data == NULL
+                 ? DLPACK_DEVICE_CALL(GetDevice, (&t.device.device_id), &error) /* an empty array has no address */
+                 : DLPACK_DEVICE_API_FIND_DEVICE(t.data, &t.device, &error);
     Py_END_ALLOW_THREADS
     if (result < 0)
         return dlpack_py_raise(&error);
     if (t.data == NULL)
-        t.device.device_type = (DLDeviceType)device->type;
+        t.device.device_type = (DLDeviceType)DLPACK_DEVICE_API_TYPE;
     if (t.device.device_type == kDLCPU) {
         PyErr_Format(PyExc_BufferError, DLPACK_DEVICE_IMPL_INTERFACE "data %p, which is no memory of a device", t.data);
         return -1;
     }
-    pending.handle = stream.handle == 1 ? runtime->default_stream : stream.handle;
+    pending.handle = stream.handle == 1 ? DLPACK_DEVICE_API_DEFAULT_STREAM : stream.handle;
     pending.device_id = dlpack_py_impl_is_on(device, t.device) ? t.device.device_id : DLPACK_PY_CURRENT_DEVICE;
     offer = dlpack_py_offer_make(obj, &t, flags);
     offer.device = device;
@@ -1433,7 +1283,7 @@ dlpack_device_impl_find_interface(PyObject *obj, PyObject **interface)
     return 0;
 }
 
-/* ---- 8 Consuming on a stream -------------------------------------------- */
+/* ---- 7 Consuming on a stream -------------------------------------------- */
 
 /* The stream that a library works on, from the exchange table of an object's type. A consumer that works on that stream
  * needs no order (X4).
@@ -1444,7 +1294,7 @@ dlpack_device_impl_find_interface(PyObject *obj, PyObject **interface)
  * library.
  */
 static inline int
-dlpack_device_current_work(PyObject *obj, const dlpack_py_device *device, dlpack_py_work_stream *work)
+dlpack_device_current_work(PyObject *obj, dlpack_py_work_stream *work)
 {
     dlpack_py_impl_gate *gate = dlpack_py_impl_gate_get();
     const dlpack_py_impl_type *type;
@@ -1454,17 +1304,16 @@ dlpack_device_current_work(PyObject *obj, const dlpack_py_device *device, dlpack
         return -1;
 #if DLPACK_PY_HAS_EXCHANGE_API
     if (type->table != NULL && (!type->own || ((const dlpack_py_exchange *)type->table)->work_stream != NULL))
-        return dlpack_device_get_work_stream(type->table, device, work) < 0 ? -1 : 1;
+        return dlpack_device_impl_get_work_stream(type->table, work) < 0 ? -1 : 1;
 #endif
-    (void)device;
     (void)work;
     return 0;
 }
 
 /* Takes the tensor of obj by a request that names no stream. stream, want: as for dlpack_device_consume. */
 static inline int
-dlpack_device_impl_consume(PyObject *obj, const dlpack_py_device *device, uintptr_t stream, dlpack_py_request *request,
-                           const dlpack_py_want *want, dlpack_py_view *v)
+dlpack_device_impl_consume(PyObject *obj, uintptr_t stream, dlpack_py_request *request, const dlpack_py_want *want,
+                           dlpack_py_view *v)
 {
     dlpack_py_want device_want = want != NULL ? *want : dlpack_py_want_any();
     dlpack_py_impl_terms terms = dlpack_py_impl_terms_make(&device_want, request);
@@ -1475,36 +1324,35 @@ dlpack_device_impl_consume(PyObject *obj, const dlpack_py_device *device, uintpt
     if (want == NULL)
         device_want.alignment = 1;
     if (device_want.device == 0)
-        device_want.device = request->has_device ? (int32_t)request->device.device_type : device->type;
+        device_want.device = request->has_device ? (int32_t)request->device.device_type : DLPACK_DEVICE_API_TYPE;
     dlpack_py_impl_view_clear(v);
     request->stream.kind = DLPACK_PY_STREAM_HANDLE;
     request->stream.handle = stream;
-    if (dlpack_py_impl_check_stream(dlpack_py_impl_device(device->type, 0), &request->stream, &error) < 0)
+    if (dlpack_py_impl_check_stream(dlpack_py_impl_device(DLPACK_DEVICE_API_TYPE, 0), &request->stream, &error) < 0)
         return dlpack_py_raise(&error);
     if ((device_want.options & DLPACK_PY_NOTHING_PENDING) != 0)
         request->stream.kind = DLPACK_PY_STREAM_NO_SYNC;
     if (request->has_device && request->device.device_type == kDLCPU)
         memset(&request->stream, 0, sizeof(request->stream));
     else
-        terms.device = device;
-    (void)dlpack_device_collect(device->runtime());
+        terms.device = dlpack_device_operations();
+    (void)dlpack_device_collect();
     if ((device_want.options & DLPACK_PY_ARRAY_INTERFACE_TOO) != 0 &&
         dlpack_device_impl_find_interface(obj, &interface) < 0)
         return -1;
     if (interface == NULL)
         return dlpack_py_impl_obtain(obj, &terms, v);
-    result = dlpack_device_impl_consume_interface(obj, interface, device, &terms, v);
+    result = dlpack_device_impl_consume_interface(obj, interface, &terms, v);
     Py_DECREF(interface);
     return result;
 }
 
 /* Take the tensor that obj offers, for work on a stream.
  *
- * device   the operations of the device of the stream
  * stream   the consumer's, as it crosses the protocol: never 0 on CUDA, never 1 or 2 on ROCm (S2, S3). It is ordered
  *          after the producer's work, by the producer (__dlpack__) or here (by an exchange table). The host does not
  *          wait
- * want     the requirements, with a device of 0 for device->type; NULL: any tensor of that device type. With the option
+ * want     the requirements, with a device of 0 for memory of the device; NULL: any such tensor. With the option
  *          DLPACK_PY_NOTHING_PENDING no order is asked for: a producer of device memory gets stream=-1, and the stream
  *          may capture. With DLPACK_PY_ARRAY_INTERFACE_TOO an obj without __dlpack__ may have __cuda_array_interface__
  *
@@ -1512,25 +1360,24 @@ dlpack_device_impl_consume(PyObject *obj, const dlpack_py_device *device, uintpt
  * order.
  */
 static inline int
-dlpack_device_consume(PyObject *obj, const dlpack_py_device *device, uintptr_t stream, const dlpack_py_want *want,
-                      dlpack_py_view *v)
+dlpack_device_consume(PyObject *obj, uintptr_t stream, const dlpack_py_want *want, dlpack_py_view *v)
 {
     dlpack_py_request request;
     memset(&request, 0, sizeof(request));
-    return dlpack_device_impl_consume(obj, device, stream, &request, want, v);
+    return dlpack_device_impl_consume(obj, stream, &request, want, v);
 }
 
 /* The first half of a library's from_dlpack(x, /, *, device=None, copy=None): dlpack_cuda_from_dlpack and
  * dlpack_rocm_from_dlpack. With device="cpu" the data is on the CPU, and ready. */
 static inline int
-dlpack_device_from_dlpack(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, const dlpack_py_device *device,
-                          uintptr_t stream, const dlpack_py_want *want, dlpack_py_view *v)
+dlpack_device_from_dlpack(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, uintptr_t stream,
+                          const dlpack_py_want *want, dlpack_py_view *v)
 {
     dlpack_py_request request;
     dlpack_py_impl_view_clear(v);
     if (dlpack_py_impl_parse_from_dlpack(args, nargs, kwnames, &request) < 0)
         return -1;
-    return dlpack_device_impl_consume(args[0], device, stream, &request, want, v);
+    return dlpack_device_impl_consume(args[0], stream, &request, want, v);
 }
 
 #endif /* DLPACK_DEVICE_PROTOCOL_LAYER */

@@ -2339,15 +2339,11 @@ dlpack_py_capsule_steal(void *managed, int32_t form)
 typedef struct dlpack_py_plan dlpack_py_plan;
 typedef struct dlpack_py_impl_producer dlpack_py_impl_producer; /* 2.5 */
 typedef struct dlpack_py_impl_terms dlpack_py_impl_terms;       /* 2.5 */
-struct dlpack_device_runtime;
 
-/* What this file asks of a device. dlpack_device.h implements each operation over the functions of a runtime, and
- * DLPACK_DEVICE_OPERATIONS fills this struct. Operations need a thread state; those that fail set an exception. */
+/* What this file asks of a device; dlpack_device.h fills this struct for CUDA and ROCm. Operations need a thread state;
+ * those that fail set an exception. */
 struct dlpack_py_device {
-    int32_t type;             /* DLDeviceType of its memory */
-    int32_t managed_type;     /* DLDeviceType of memory that it shares with the CPU; 0: none */
-    uintptr_t default_stream; /* what stream=None, and NULL in an exchange table, stand for (S2, S3, X4) */
-    const struct dlpack_device_runtime *(*runtime)(void);
+    int32_t type; /* DLDeviceType of its memory */
 
     /* Make data that is exported in place ready: for the stream of the request (S1), or for the CPU (S10). Returns 0
      * or -1. */
@@ -2361,7 +2357,7 @@ struct dlpack_py_device {
     int (*follow)(const void *table, const dlpack_py_impl_terms *terms, dlpack_py_view *v);
     /* Ask an exchange table for the stream that its objects are worked on (X4). work: device_id is set; handle is out.
      * Returns 0 or -1. */
-    int (*get_work_stream)(const void *table, const dlpack_py_device *device, dlpack_py_work_stream *work);
+    int (*get_work_stream)(const void *table, dlpack_py_work_stream *work);
 };
 
 /* How a request is met. */
@@ -4221,7 +4217,7 @@ dlpack_py_impl_table_plan(const dlpack_py_exchange *x, const dlpack_py_offer *of
     if (offer->device == NULL || !dlpack_py_impl_is_on(offer->device, plan->device))
         return 0;
     work.device_id = plan->device.device_id;
-    if (offer->device->get_work_stream(&x->api, offer->device, &work) < 0)
+    if (offer->device->get_work_stream(&x->api, &work) < 0)
         return -1;
     request->stream.kind = DLPACK_PY_STREAM_HANDLE;
     request->stream.handle = work.handle;

@@ -82,8 +82,10 @@
 #    define DLPACK_DEVICE_API(name) hip##name
 #    define DLPACK_DEVICE_API_PREFIX "hip"
 #    define DLPACK_DEVICE_API_FIND_DEVICE dlpack_rocm_find_device
+#    define DLPACK_DEVICE_API_TYPE 10
+#    define DLPACK_DEVICE_API_MANAGED_TYPE 0
 #    define DLPACK_DEVICE_API_DEFAULT_STREAM 0
-#    define DLPACK_DEVICE_API_GET_CAPTURE(stream, status, id) (stream, status, id)
+#    define DLPACK_DEVICE_API_CAPTURE_INFO(stream, status, id) (stream, status, id)
 #    ifdef DLPACK_ROCM_AT_RUN_TIME
 #      ifndef DLPACK_ROCM_LIBRARY
 #        define DLPACK_ROCM_LIBRARY "libamdhip64.so." DLPACK_DEVICE_IMPL_TEXT_OF(HIP_VERSION_MAJOR)
@@ -114,13 +116,6 @@
 #endif
 
 /* ---- 1 Streams and memory ----------------------------------------------- */
-
-/* The functions of the runtime, for dlpack_device.h. */
-static inline const dlpack_device_runtime *
-dlpack_rocm_runtime(void)
-{
-    return dlpack_device_impl_runtime();
-}
 
 /* The handle of a stream as it crosses the protocol (S3): 0 is the default stream. The per-thread default stream (2;
  * NULL in a file that is compiled for per-thread default streams) can be a producer's; a consumer with it is refused.
@@ -157,7 +152,7 @@ dlpack_rocm_order(hipStream_t before, int32_t before_device, hipStream_t after, 
                   dlpack_py_error *error)
 {
     const dlpack_py_work_stream first = dlpack_rocm_work_stream(before, before_device);
-    return dlpack_device_order(dlpack_rocm_runtime(), &first, 1, dlpack_rocm_work_stream(after, after_device), error);
+    return dlpack_device_order(&first, 1, dlpack_rocm_work_stream(after, after_device), error);
 }
 
 /* Find the device of memory. Ask once, when an array is made. A caller that holds the GIL releases it around the call.
@@ -214,12 +209,11 @@ dlpack_rocm_tensor(void *data, int32_t device_id, uint32_t dtype, int32_t ndim, 
 #if defined(DLPACK_PY_PROTOCOL_LAYER) && !defined(DLPACK_ROCM_PROTOCOL_LAYER) && !DLPACK_ROCM_IMPL_MISSING
 #define DLPACK_ROCM_PROTOCOL_LAYER
 
-/* The operations: the device of a dlpack_py_offer, and an argument of dlpack_device_consume. */
+/* The operations: the device of a dlpack_py_offer. */
 static inline const dlpack_py_device *
 dlpack_rocm_operations(void)
 {
-    static const dlpack_py_device rocm = DLPACK_DEVICE_OPERATIONS(10, 0, 0, dlpack_rocm_runtime);
-    return &rocm;
+    return dlpack_device_operations();
 }
 
 /* dlpack_rocm_produce: answer a call of __dlpack__ for data of a device.
@@ -237,8 +231,8 @@ static inline PyObject *
 dlpack_rocm_produce(PyObject *owner, const DLTensor *t, uint64_t flags, hipStream_t stream, PyObject *const *args,
                     Py_ssize_t nargs, PyObject *kwnames)
 {
-    return dlpack_device_impl_produce(owner, t, flags, dlpack_rocm_operations(),
-                                      dlpack_rocm_work_stream(stream, t->device.device_id), args, nargs, kwnames);
+    return dlpack_device_impl_produce(owner, t, flags, dlpack_rocm_work_stream(stream, t->device.device_id), args,
+                                      nargs, kwnames);
 }
 
 /* dlpack_rocm_consume: take the tensor that obj offers, for work on a stream.
@@ -252,7 +246,7 @@ dlpack_rocm_produce(PyObject *owner, const DLTensor *t, uint64_t flags, hipStrea
 static inline int
 dlpack_rocm_consume(PyObject *obj, const dlpack_py_want *want, hipStream_t stream, dlpack_py_view *v)
 {
-    return dlpack_device_consume(obj, dlpack_rocm_operations(), dlpack_rocm_stream(stream), want, v);
+    return dlpack_device_consume(obj, dlpack_rocm_stream(stream), want, v);
 }
 
 /* dlpack_rocm_from_dlpack: the first half of a library's from_dlpack(x, /, *, device=None, copy=None), from the call's
@@ -267,8 +261,7 @@ static inline int
 dlpack_rocm_from_dlpack(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, const dlpack_py_want *want,
                         hipStream_t stream, dlpack_py_view *v)
 {
-    return dlpack_device_from_dlpack(args, nargs, kwnames, dlpack_rocm_operations(), dlpack_rocm_stream(stream), want,
-                                     v);
+    return dlpack_device_from_dlpack(args, nargs, kwnames, dlpack_rocm_stream(stream), want, v);
 }
 
 /* The dict of __cuda_array_interface__, for libraries without DLPack: the getter of a type in one line. Work on
@@ -297,7 +290,7 @@ dlpack_rocm_impl_stream_at(const dlpack_py_view *v, hipStream_t stream)
 static inline int
 dlpack_rocm_release(dlpack_py_view *v, hipStream_t stream)
 {
-    return dlpack_device_impl_release_or_wait(dlpack_rocm_runtime(), dlpack_rocm_impl_stream_at(v, stream), v);
+    return dlpack_device_impl_release_or_wait(dlpack_rocm_impl_stream_at(v, stream), v);
 }
 
 /* dlpack_rocm_release for tp_dealloc: keeps the exception in flight and reports an error as unraisable. Where the
@@ -305,7 +298,7 @@ dlpack_rocm_release(dlpack_py_view *v, hipStream_t stream)
 static inline void
 dlpack_rocm_release_unraisable(dlpack_py_view *v, hipStream_t stream)
 {
-    dlpack_device_impl_release_unraisable(dlpack_rocm_runtime(), dlpack_rocm_impl_stream_at(v, stream), v);
+    dlpack_device_impl_release_unraisable(dlpack_rocm_impl_stream_at(v, stream), v);
 }
 
 #endif /* DLPACK_ROCM_PROTOCOL_LAYER */

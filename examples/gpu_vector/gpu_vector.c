@@ -109,7 +109,7 @@ vector_make(int64_t length, int32_t device)
     Vector *self = (Vector *)vector_type.tp_alloc(&vector_type, 0);
     if (self == NULL)
         return NULL;
-    (void)dlpack_device_collect(GPU(runtime)()); /* frees arrays that assign() has read */
+    (void)dlpack_device_collect(); /* frees arrays that assign() has read */
     self->length = length;
     self->device = device;
     if (vector_run(self, make_step, NULL) == 0)

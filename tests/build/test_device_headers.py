@@ -105,6 +105,11 @@ def test_uses_device_does_use_every_function():
         header = (machine.ROOT / f"dlpack_{name}.h").read_text()
         public = set(re.findall(rf"^dlpack_{name}_(?!impl_)(\w+)\(", header, re.MULTILINE))
         assert len(public) > 8 and public - used == set()
+    text = USES_DEVICE.read_text()
+    header = (machine.ROOT / "dlpack_device.h").read_text()
+    public = set(re.findall(r"^dlpack_device_(?!impl_)(\w+)\(", header, re.MULTILINE))
+    by_others = {"consume", "from_dlpack", "array_interface", "order"}  # which the functions above call
+    assert {name for name in public if f"dlpack_device_{name}(" not in text} == by_others
 
 
 # The vendors' own headers cannot be in one file: they define the same types, and not in the same way.
@@ -220,7 +225,7 @@ def test_not_asked_for_nothing_of_a_runtime_is_looked_for(tmp_path):
 GUIDE = """
 #include "dlpack_cuda.h"
 
-typedef struct Image {{
+typedef struct Image {
     PyObject_HEAD
     void *pixels;
     int64_t shape[3], strides[3];
@@ -228,48 +233,13 @@ typedef struct Image {{
     dlpack_py_work_stream pending;
     dlpack_py_view view;
     int32_t device;
-    cudaStream_t stream, upload, compute;
-}} Image;
+    cudaStream_t stream;
+} Image;
 
-void launch(void *data, cudaStream_t stream);
+PyObject *image_make_steal(PyTypeObject *type, dlpack_py_view *v);
 
-PyObject *image_copy(Image *im);
-
-{0}
-PyMethodDef methods[] = {{DLPACK_PY_METHODS(image_dlpack, image_dlpack_device), {{NULL, NULL, 0, NULL}}}};
-{3}
-{5}
-{6}
-void (*const dealloc)(PyObject *) = image_dealloc;
-PyObject *(*const interface)(PyObject *, void *) = image_array_interface;
+CODE
 const dlpack_py_exchange *const table = &image_table;
-
-PyObject *produce(PyObject *self, Image *im, DLTensor t, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames);
-typedef struct Graph {{
-    dlpack_py_view kept;
-}} Graph;
-
-PyObject *consume(PyObject *obj, dlpack_py_want wanted, cudaStream_t stream, Graph *graph);
-
-PyObject *produce(PyObject *self, Image *im, DLTensor t, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
-{{
-{1}
-}}
-
-PyObject *produce_copy(Image *im, dlpack_py_offer offer, dlpack_py_request request);
-
-PyObject *produce_copy(Image *im, dlpack_py_offer offer, dlpack_py_request request)
-{{
-{2}
-return dlpack_py_answer(&offer, &request);
-}}
-
-PyObject *consume(PyObject *obj, dlpack_py_want wanted, cudaStream_t stream, Graph *graph)
-{{
-    dlpack_py_view v;
-{4}
-    Py_RETURN_NONE;
-}}
 """
 
 
@@ -279,8 +249,8 @@ def test_the_code_in_the_guide_to_streams_compiles(tmp_path):
         pytest.skip("headers of CUDA: not on this machine")
     text = (machine.ROOT / "docs" / "streams.md").read_text()
     source = tmp_path / "guide.c"
-    method, *bodies = re.findall(r"^```c\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
-    source.write_text(GUIDE.format(method, *bodies))
+    (code,) = re.findall(r"^```c\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    source.write_text(GUIDE.replace("CODE", code))
     done = machine.compile_c(source, *runtime_flags(cuda[-1]), "-std=c99", "-fsyntax-only")
     assert done.returncode == 0, done.stderr
 

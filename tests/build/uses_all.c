@@ -1,10 +1,7 @@
-/* Uses every function of dlpack_py.h, and with USE_DEVICE_LAYER those of dlpack_device.h, so that a compiler sees them all:
- * as C, as C++ and in each build flavour. As a module, run() exports six numbers in each way and takes them back; with
- * DLPACK_PY_NO_PYTHON it is a program that does what the tensor layer can. */
+/* Uses every function of dlpack_py.h, so that a compiler sees them all: as C, as C++ and in each build flavour. As a
+ * module, run() exports six numbers in each way and takes them back; with DLPACK_PY_NO_PYTHON it is a program that does
+ * what the tensor layer can. */
 #include "dlpack_py.h"
-#ifdef USE_DEVICE_LAYER
-#include "dlpack_device.h"
-#endif
 
 /* A function made of checks returns 0, or the line of the first that failed. */
 #define CHECK(condition)     \
@@ -14,167 +11,6 @@
     } while (0)
 
 static const int64_t shape[2] = {2, 3}, columns[2] = {1, 2};
-
-#ifdef USE_DEVICE_LAYER
-
-/* A device of the author's own: its memory is the host's, its streams do their work at once. */
-
-static int
-own_get_device(int32_t *id, dlpack_py_error *error)
-{
-    (void)error;
-    *id = 0;
-    return 0;
-}
-
-static int
-own_set_device(int32_t id, dlpack_py_error *error)
-{
-    (void)error;
-    return id;
-}
-
-static int
-own_is_capturing(uintptr_t stream, int *capturing, dlpack_py_error *error)
-{
-    (void)stream;
-    (void)error;
-    *capturing = 0;
-    return 0;
-}
-
-static int
-own_get_capture(uintptr_t stream, uint64_t *id, dlpack_py_error *error)
-{
-    (void)error;
-    *id = stream;
-    return 0;
-}
-
-static int
-own_is_done(uintptr_t stream, int *done, dlpack_py_error *error)
-{
-    (void)stream;
-    (void)error;
-    *done = 1;
-    return 0;
-}
-
-static int
-own_synchronize(uintptr_t stream, dlpack_py_error *error)
-{
-    (void)stream;
-    (void)error;
-    return 0;
-}
-
-static int
-own_exchange_capture_mode(int *mode, dlpack_py_error *error)
-{
-    (void)error;
-    *mode = DLPACK_DEVICE_CAPTURE_RELAXED;
-    return 0;
-}
-
-static int
-own_event_create(void **event, dlpack_py_error *error)
-{
-    *event = DLPACK_PY_MALLOC(1);
-    return *event == NULL ? dlpack_py_impl_fail(error, DLPACK_PY_MEMORY_ERROR, "no event") : 0;
-}
-
-static void
-own_event_destroy(void *event)
-{
-    DLPACK_PY_FREE(event);
-}
-
-static int
-own_event_record(void *event, uintptr_t stream, dlpack_py_error *error)
-{
-    (void)error;
-    *(char *)event = (char)stream;
-    return 0;
-}
-
-static int
-own_event_is_done(void *event)
-{
-    return event != NULL;
-}
-
-static int
-own_wait(uintptr_t stream, void *event, dlpack_py_error *error)
-{
-    (void)stream;
-    (void)event;
-    (void)error;
-    return 0;
-}
-
-static int
-own_copy(void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width, size_t rows, uintptr_t stream,
-         dlpack_py_error *error)
-{
-    size_t i;
-    (void)stream;
-    (void)error;
-    for (i = 0; i < rows; i++)
-        memcpy((char *)dst + i * dst_pitch, (const char *)src + i * src_pitch, width);
-    return 0;
-}
-
-static const dlpack_device_runtime *
-own_device(void)
-{
-    static dlpack_device_list waiting;
-    static const dlpack_device_runtime device = {
-        0,
-        0,
-        &waiting,
-        own_get_device,
-        own_set_device,
-        own_is_capturing,
-        own_get_capture,
-        own_exchange_capture_mode,
-        own_is_done,
-        own_synchronize,
-        own_event_create,
-        own_event_destroy,
-        own_event_record,
-        own_event_is_done,
-        own_wait,
-        own_copy,
-    };
-    return &device;
-}
-
-static int
-use_device_table(void)
-{
-    double values[6] = {0, 1, 2, 3, 4, 5}, compact[6];
-    DLTensor t = dlpack_py_cpu(values, DLPACK_PY_FLOAT64, 2, shape, columns);
-    const DLTensor to = dlpack_py_cpu(compact, DLPACK_PY_FLOAT64, 2, shape, NULL);
-    const dlpack_py_work_stream before[2] = {{1, 0}, {2, 0}}, after = {3, 0};
-    dlpack_py_error error;
-
-    t.device.device_type = kDLExtDev;
-    CHECK(dlpack_device_order(own_device(), before, 2, after, &error) == 0);
-    CHECK(dlpack_device_synchronize(own_device(), before, 2, &error) == 0);
-    CHECK(dlpack_device_copy_to_host(own_device(), &to, &t, 0, before, 2, &error) == 0);
-    CHECK(compact[1] >= 2 && compact[1] <= 2);
-    return 0;
-}
-
-#else
-
-static int
-use_device_table(void)
-{
-    return 0;
-}
-
-#endif
 
 static int
 use_tensor_layer(void)
@@ -217,7 +53,7 @@ use_tensor_layer(void)
 int
 main(void)
 {
-    return use_tensor_layer() != 0 || use_device_table() != 0;
+    return use_tensor_layer() != 0;
 }
 
 #else
@@ -446,60 +282,6 @@ use_embedded(Numbers *owner)
     return 0;
 }
 
-#ifdef USE_DEVICE_LAYER
-
-static const dlpack_py_device *
-own_operations(void)
-{
-    static const dlpack_py_device device = DLPACK_DEVICE_OPERATIONS(12, 0, 0, own_device);
-    return &device;
-}
-
-static int
-use_device(PyObject *owner)
-{
-    const dlpack_py_work_stream pending = {1, 0}, own = {2, 0};
-    dlpack_py_work_stream work = {0, 0};
-    DLTensor t = describe(owner);
-    dlpack_py_offer offer;
-    dlpack_py_request request;
-    dlpack_py_error error;
-    dlpack_py_view v;
-    PyObject *capsule;
-
-    t.device.device_type = kDLExtDev;
-    offer = dlpack_py_offer_make(owner, &t, 0);
-    offer.device = own_operations();
-    offer.pending = &pending;
-    offer.pending_count = 1;
-    CHECK(dlpack_py_parse_request_args(NULL, NULL, NULL, Py_True, &request) == 0);
-    request.has_device = 1; /* a copy on the CPU */
-    request.device.device_type = kDLCPU;
-    capsule = dlpack_py_answer(&offer, &request);
-    CHECK(capsule != NULL);
-    Py_DECREF(capsule);
-    CHECK(dlpack_py_parse_request_args(NULL, NULL, NULL, NULL, &request) == 0);
-    capsule = dlpack_py_answer(&offer, &request);
-    CHECK(capsule != NULL && dlpack_device_consume(capsule, own_operations(), own.handle, NULL, &v) == 0);
-    Py_DECREF(capsule);
-    CHECK(dlpack_py_data(&v) == ((Numbers *)owner)->values);
-    CHECK(dlpack_device_release(own_device(), own, &v, &error) == 0 && v.managed == NULL);
-    CHECK(dlpack_device_collect(own_device()) == 0);
-    CHECK(dlpack_device_current_work(owner, own_operations(), &work) == 0);
-    return 0;
-}
-
-#else
-
-static int
-use_device(PyObject *owner)
-{
-    (void)owner;
-    return 0;
-}
-
-#endif
-
 /* Raises RuntimeError with the line of a check that failed. */
 static PyObject *
 run(PyObject *module, PyObject *unused)
@@ -514,10 +296,6 @@ run(PyObject *module, PyObject *unused)
     if (owner == NULL)
         return NULL;
     line = use_tensor_layer();
-    if (line == 0)
-        line = use_device_table();
-    if (line == 0)
-        line = use_device(owner);
     if (line == 0)
         line = use_consumer(owner);
     if (line == 0)

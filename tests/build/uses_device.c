@@ -40,8 +40,8 @@ main(void)
     if (work.handle != DEVICE(stream)(own))
         return 1;
     (void)print("order", DEVICE(order)(own, 0, own, 1, &error), &error);
-    (void)print("synchronize", dlpack_device_synchronize(DEVICE(runtime)(), &work, 1, &error), &error);
-    (void)print("copy_to_host", dlpack_device_copy_to_host(DEVICE(runtime)(), &to, &t, 0, &work, 1, &error), &error);
+    (void)print("synchronize", dlpack_device_synchronize(&work, 1, &error), &error);
+    (void)print("copy_to_host", dlpack_device_copy_to_host(&to, &t, 0, &work, 1, &error), &error);
     if (!print("find_device", DEVICE(find_device)(values, &device, &error), &error))
         printf("on %s\n", dlpack_py_device_text(device, text));
     return 0;
@@ -71,12 +71,15 @@ use_interface(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 int
 use_consumer(PyObject *obj)
 {
+    dlpack_py_work_stream work = {0, 0};
     dlpack_py_view v;
-    if (DEVICE(operations)()->runtime() != DEVICE(runtime)())
+    if (DEVICE(operations)() != dlpack_device_operations())
         return -1;
     if (DEVICE(consume)(obj, NULL, NULL, &v) < 0)
         return -1;
-    if (DEVICE(release)(&v, NULL) < 0)
+    if (dlpack_device_current_work(obj, &work) < 0 || dlpack_device_release(work, &v, NULL) < 0)
+        return -1;
+    if (DEVICE(release)(&v, NULL) < 0 || dlpack_device_collect() > 0)
         return -1;
     DEVICE(release_unraisable)(&v, NULL);
     return 0;

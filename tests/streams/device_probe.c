@@ -490,7 +490,7 @@ probe_consume(PyObject *module, PyObject *args, PyObject *names)
     want.dtype = dtype;
     want.options = options;
     wanted = device == DEVICE && dtype == 0 && options == 0 ? NULL : &want;
-    failed = by_handle ? dlpack_device_consume(obj, DLPACK(operations)(), (uintptr_t)stream, wanted, &v)
+    failed = by_handle ? dlpack_device_consume(obj, (uintptr_t)stream, wanted, &v)
                        : DLPACK(consume)(obj, wanted, stream, &v);
     if (failed)
         return NULL;
@@ -538,7 +538,7 @@ probe_borrow(PyObject *Py_UNUSED(module), PyObject *obj)
 static PyObject *
 probe_collect(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
-    return PyLong_FromSize_t(dlpack_device_collect(DLPACK(runtime)()));
+    return PyLong_FromSize_t(dlpack_device_collect());
 }
 
 /* current_work(obj, device id): the handle of the stream that obj's library works on; None: it does not say. */
@@ -552,7 +552,7 @@ probe_current_work(PyObject *Py_UNUSED(module), PyObject *args)
     if (!PyArg_ParseTuple(args, "Oi", &obj, &id))
         return NULL;
     work.device_id = id;
-    known = dlpack_device_current_work(obj, DLPACK(operations)(), &work);
+    known = dlpack_device_current_work(obj, &work);
     if (known < 0)
         return NULL;
     return known ? PyLong_FromUnsignedLongLong(work.handle) : Py_BuildValue("");

@@ -572,16 +572,16 @@ act(dlpack_py_error *error)
     for (size_t i = 0; i < scene.count; i++)
         before[i] = as_author(&members[i]);
     if (scene.row->action == SYNCHRONIZE)
-        return dlpack_device_synchronize(PLATFORM(runtime)(), before, scene.count, error);
+        return dlpack_device_synchronize(before, scene.count, error);
     if (scene.row->action == COPY_TO_HOST) {
         const struct member *place = scene.count > 0 ? &members[P1] : &members[C];
         from = PLATFORM(tensor)(scene.data[scene.count > 0 ? scene.count - 1 : 0], place->device, DLPACK_PY_UINT8, 1,
                                 &shape, NULL);
-        return dlpack_device_copy_to_host(PLATFORM(runtime)(), &to, &from, 0, before, scene.count, error);
+        return dlpack_device_copy_to_host(&to, &from, 0, before, scene.count, error);
     }
     if (scene.count == 1 && members[P1].role.device >= 0)
         return PLATFORM(order)(members[P1].handle, members[P1].device, members[C].handle, members[C].device, error);
-    return dlpack_device_order(PLATFORM(runtime)(), before, scene.count, as_author(&members[C]), error);
+    return dlpack_device_order(before, scene.count, as_author(&members[C]), error);
 }
 
 /* What was asked for is so: the data of each producer is there for the kernel that comes next, or for the host. */
@@ -921,8 +921,7 @@ strided_tensors_come_to_the_host_as_the_host_would_copy_them(void)
         CHECK_NUMBER(dlpack_py_validate(&from, cases[i].flags, &error), 0);
         CHECK_NUMBER(dlpack_py_copy(&to_wanted, &as_host, cases[i].flags, &error), 0);
         simulated_mark();
-        CHECK_NUMBER(dlpack_device_copy_to_host(PLATFORM(runtime)(), &to, &from, cases[i].flags, &before, 1, &error),
-                     0);
+        CHECK_NUMBER(dlpack_device_copy_to_host(&to, &from, cases[i].flags, &before, 1, &error), 0);
         int rows_copied = 0, blocks_copied = 0;
         for (size_t k = 0; k < simulated_calls(); k++) {
             rows_copied += is_prefix("MemcpyAsync(", simulated_call(k));
@@ -954,31 +953,29 @@ a_copy_that_fails_leaves_nothing_under_way(void)
         PLATFORM(tensor)(new_memory(90), 0, DLPACK_PY_FLOAT4_E2M1FN, 1, shape, every_second),
     };
     const dlpack_py_work_stream before = PLATFORM(work_stream)(work, 0);
-    const dlpack_device_runtime *runtime = PLATFORM(runtime)();
     dlpack_py_error error;
 
     for (int i = 0; i < COUNT(tensors); i++) {
         const DLTensor *from = &tensors[i], to = dlpack_py_cpu(on_host, dlpack_py_dtype(from), 1, shape, NULL);
         simulated_fail("MemcpyAsync", 1, 1, RUNTIME(ErrorLaunchFailure));
-        CHECK_NUMBER(dlpack_device_copy_to_host(runtime, &to, from, 0, &before, 1, &error), -1);
+        CHECK_NUMBER(dlpack_device_copy_to_host(&to, from, 0, &before, 1, &error), -1);
         CHECK(strstr(error.text, "MemcpyAsync: ") != NULL);
         CHECK_NUMBER(simulated_failed(), 1);
         CHECK_NUMBER(simulated_pending(work), 0);
         CHECK_NUMBER(blocks, 0);
 
         no_memory = 1;
-        CHECK_NUMBER(dlpack_device_copy_to_host(runtime, &to, from, 0, &before, 1, &error), -1);
+        CHECK_NUMBER(dlpack_device_copy_to_host(&to, from, 0, &before, 1, &error), -1);
         CHECK_NUMBER(error.code, DLPACK_PY_MEMORY_ERROR);
         no_memory = 0;
 
         simulated_fail("StreamSynchronize", 1, 1, RUNTIME(ErrorLaunchFailure));
-        CHECK_NUMBER(dlpack_device_copy_to_host(runtime, &to, from, 0, &before, 1, &error),
-                     DLPACK_DEVICE_COPY_UNFINISHED);
+        CHECK_NUMBER(dlpack_device_copy_to_host(&to, from, 0, &before, 1, &error), DLPACK_DEVICE_COPY_UNFINISHED);
         CHECK(strstr(error.text, "StreamSynchronize: ") != NULL);
         CHECK_NUMBER(blocks, 1); /* the runtime may still write to it */
         give_block(last_block);
         simulated_fail(NULL, 0, 0, 0);
-        CHECK_NUMBER(dlpack_device_copy_to_host(runtime, &to, from, 0, &before, 1, &error), 0);
+        CHECK_NUMBER(dlpack_device_copy_to_host(&to, from, 0, &before, 1, &error), 0);
         CHECK_NUMBER(blocks, 0);
     }
     CLEAN();
@@ -1067,9 +1064,9 @@ hand_over_many_times(void *argument)
     dlpack_py_error error;
     for (int i = 0; i < ROUNDS; i++) {
         simulated_fill(producer, data, i, BYTES);
-        CHECK_NUMBER(dlpack_device_order(PLATFORM(runtime)(), &before, 1, after, &error), 0);
+        CHECK_NUMBER(dlpack_device_order(&before, 1, after, &error), 0);
         simulated_expect(consumer, data, i, BYTES);
-        CHECK_NUMBER(dlpack_device_order(PLATFORM(runtime)(), &after, 1, before, &error), 0);
+        CHECK_NUMBER(dlpack_device_order(&after, 1, before, &error), 0);
     }
     SUCCEEDS(StreamSynchronize(consumer));
     CHECK_NUMBER(data[0], ROUNDS - 1);
