@@ -32,7 +32,7 @@
  *   static PyMethodDef methods[] = {DLPACK_PY_METHODS(thing_dlpack, thing_dlpack_device), {NULL, NULL, 0, NULL}};
  *
  *   static PyObject *                                     // a consumer
- *   scale(PyObject *module, PyObject *obj)
+ *   scale(PyObject *module, PyObject *obj)                  // on the caller's stream: it writes to obj
  *   {
  *       dlpack_py_view v;
  *       (void)module;

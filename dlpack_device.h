@@ -1184,9 +1184,9 @@ dlpack_device_impl_consume_interface(PyObject *obj, PyObject *interface, const d
     if (dlpack_device_impl_interface_parse(interface, dims, &t, &flags, &stream) < 0)
         return -1;
     Py_BEGIN_ALLOW_THREADS
-    result = t.data == NULL
-                 ? DLPACK_DEVICE_CALL(GetDevice, (&t.device.device_id), &error) /* an empty array has no address */
-                 : DLPACK_DEVICE_API_FIND_DEVICE(t.data, &t.device, &error);
+    result = DLPACK_DEVICE_CALL(GetDevice, (&t.device.device_id), &error); /* also tells where there is no runtime */
+    if (result == 0 && t.data != NULL)                                     /* else the array is empty */
+        result = DLPACK_DEVICE_API_FIND_DEVICE(t.data, &t.device, &error);
     Py_END_ALLOW_THREADS
     if (result < 0)
         return dlpack_py_raise(&error);
@@ -1319,6 +1319,7 @@ dlpack_device_impl_consume(PyObject *obj, uintptr_t stream, dlpack_py_request *r
     dlpack_py_impl_terms terms = dlpack_py_impl_terms_make(&device_want, request);
     PyObject *interface = NULL;
     dlpack_py_error error;
+    DLTensor t;
     int result;
 
     if (want == NULL)
@@ -1336,6 +1337,11 @@ dlpack_device_impl_consume(PyObject *obj, uintptr_t stream, dlpack_py_request *r
         memset(&request->stream, 0, sizeof(request->stream));
     else
         terms.device = dlpack_device_operations();
+    if (request->has_device && device_want.device > 0 && device_want.device != (int32_t)request->device.device_type) {
+        t.device = request->device;
+        (void)dlpack_py_impl_refuse_device(&t, &device_want, &error);
+        return dlpack_py_impl_raise_for(&device_want, &error);
+    }
     (void)dlpack_device_collect();
     if ((device_want.options & DLPACK_PY_ARRAY_INTERFACE_TOO) != 0 &&
         dlpack_device_impl_find_interface(obj, &interface) < 0)

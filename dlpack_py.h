@@ -2869,6 +2869,9 @@ typedef struct dlpack_py_impl_cache {
     dlpack_py_impl_word own;               /* dlpack_py_impl_own *: the types with a table of this file (3.4) */
 #if DLPACK_PY_IMPL_HAS_TYPE_SLOTS
     dlpack_py_impl_type types[DLPACK_PY_IMPL_TYPES];
+    PyTypeObject *like; /* a static type (3.6), with its version tag and the from_dlpack of its library; NULL: none */
+    unsigned int like_tag;
+    PyObject *from_dlpack;
 #endif
 } dlpack_py_impl_cache;
 
@@ -3152,6 +3155,31 @@ dlpack_py_impl_is_unknown(const void *managed, int32_t form)
            ((const DLManagedTensorVersioned *)managed)->version.major != DLPACK_PY_PROTOCOL_MAJOR;
 }
 
+/* Is t a valid tensor of the CPU that meets the most common requirements: one dtype of whole bytes, one rank,
+ * row-major? One pass over the dimensions, for speed: a tensor for which it is 0 is validated and checked in full. */
+static inline int
+dlpack_py_impl_is_common(const DLTensor *t, const dlpack_py_want *want, int32_t readonly)
+{
+    const uintptr_t first = (uintptr_t)t->data + (uintptr_t)t->byte_offset;
+    const int64_t *shape = t->shape, *strides = t->strides;
+    int32_t i = t->ndim;
+    int64_t step = 1; /* below 2^62 */
+
+    if (DLPACK_PY_PLAIN || t->device.device_type != kDLCPU || want->dtype != dlpack_py_dtype(t) || want->ndim != i ||
+        i <= 0 || i > DLPACK_PY_MAX_NDIM || t->dtype.code > kDLFloat || t->dtype.lanes != 1 || t->dtype.bits % 8 != 0 ||
+        shape == NULL || strides == NULL || t->data == NULL || first % 16 != 0 || first < (uintptr_t)t->data ||
+        t->byte_offset > UINT32_MAX || want->max_ndim != 0 || want->order == 'F' || want->alignment > 16 ||
+        want->device > (int32_t)kDLCPU || (want->writable && readonly != DLPACK_PY_WRITABLE))
+        return 0;
+    while (i-- > 0) {
+        if (shape[i] <= 0 || shape[i] > INT32_MAX || (strides[i] != step && shape[i] != 1) ||
+            (want->shape != NULL && want->shape[i] != -1 && want->shape[i] != shape[i]) ||
+            (step *= shape[i]) > INT32_MAX)
+            return 0;
+    }
+    return (uint64_t)step * 32 <= UINTPTR_MAX - first; /* an element has less than 32 bytes */
+}
+
 /* Checks all that a tensor must meet, and describes it in v; nothing is taken yet (K4).
  *
  * managed   a managed tensor of a form or, where form is 0, a borrowed DLTensor
@@ -3172,7 +3200,7 @@ dlpack_py_impl_examine(const void *managed, int32_t form, const dlpack_py_impl_t
     int64_t *strides = t->strides;
     int32_t readonly = DLPACK_PY_READONLY_UNSAID; /* C7 */
     uint64_t flags = 0;
-    int result;
+    int result, common;
 
     *copy = NULL;
     if (form == DLPACK_PY_LEGACY && (want->options & DLPACK_PY_LEGACY_IS_WRITABLE) != 0)
@@ -3187,11 +3215,12 @@ dlpack_py_impl_examine(const void *managed, int32_t form, const dlpack_py_impl_t
         flags = versioned->flags;
         readonly = (flags & DLPACK_PY_FLAG_READ_ONLY) != 0 ? DLPACK_PY_READONLY : DLPACK_PY_WRITABLE;
     }
-    if ((known & DLPACK_PY_IMPL_VALID) == 0 && dlpack_py_validate(t, flags, error) < 0)
+    common = want->dtype != 0 && dlpack_py_impl_is_common(t, want, readonly);
+    if (!common && (known & DLPACK_PY_IMPL_VALID) == 0 && dlpack_py_validate(t, flags, error) < 0)
         return -1;
     if (terms->announced != NULL && dlpack_py_impl_check_announced(t, terms->announced, error) < 0)
         return -1;
-    if (dlpack_py_impl_meets(t, readonly, want, error) < 0) {
+    if (!common && dlpack_py_impl_meets(t, readonly, want, error) < 0) {
         if (!error->copy_helps ||
             ((known & DLPACK_PY_IMPL_MUST_COPY) == 0 &&
              ((want->options & DLPACK_PY_COPY_IF_NEEDED) == 0 || terms->request->copy == DLPACK_PY_COPY_NEVER)))
@@ -3756,6 +3785,9 @@ dlpack_py_impl_cache_free(dlpack_py_impl_cache *cache)
         DLPACK_PY_FREE(own);
     }
     Py_XDECREF((PyObject *)DLPACK_PY_IMPL_LOAD(&cache->carrier));
+#if DLPACK_PY_IMPL_HAS_TYPE_SLOTS
+    Py_XDECREF(cache->from_dlpack);
+#endif
     for (i = 0; i < DLPACK_PY_IMPL_NAMES; i++)
         Py_XDECREF(cache->names[i]);
     Py_XDECREF(cache->only_version);
@@ -3800,6 +3832,10 @@ dlpack_py_impl_at_exit(PyObject *self, PyObject *unused)
     (void)unused;
     dlpack_py_impl_reset_after_fork(gate);
     (void)DLPACK_PY_IMPL_OR(&gate->deleters, 1);
+#if DLPACK_PY_IMPL_HAS_TYPE_SLOTS
+    gate->cache->like = NULL;
+    Py_CLEAR(gate->cache->from_dlpack); /* the modules end before the cache */
+#endif
     if (timer != NULL) {
         (void)PyThread_acquire_lock(timer, WAIT_LOCK);
         Py_BEGIN_ALLOW_THREADS
@@ -3988,18 +4024,6 @@ dlpack_py_impl_usable_table(const DLPackExchangeAPIHeader *header)
     return table;
 }
 
-/* Does a class derived from the one with the table override __dlpack__? Its author changed what an export means (X2).
- * Returns 1, 0, or -1 with an exception. */
-DLPACK_PY_IMPL_RARE int
-dlpack_py_impl_is_overridden(dlpack_py_impl_cache *cache, PyTypeObject *type)
-{
-    PyObject *const table = cache->names[DLPACK_PY_IMPL_EXCHANGE];
-    PyObject *names = dlpack_py_impl_first_with(type, table, cache->names[DLPACK_PY_IMPL_DLPACK]);
-    const int has_table = names == NULL ? -1 : PySequence_Contains(names, table);
-    Py_XDECREF(names);
-    return has_table < 0 ? -1 : !has_table;
-}
-
 /* The referent of a weak reference, a new reference; NULL where it is dead. */
 DLPACK_PY_IMPL_RARE PyObject *
 dlpack_py_impl_referent(PyObject *reference)
@@ -4047,14 +4071,18 @@ DLPACK_PY_IMPL_RARE int
 dlpack_py_impl_find_table(dlpack_py_impl_cache *cache, PyTypeObject *type, dlpack_py_impl_type *storage)
 {
 #if DLPACK_PY_HAS_EXCHANGE_API
-    PyObject *capsule = dlpack_py_impl_type_lookup(type, cache->names[DLPACK_PY_IMPL_EXCHANGE]);
+    PyObject *const name = cache->names[DLPACK_PY_IMPL_EXCHANGE];
+    PyObject *capsule = dlpack_py_impl_type_lookup(type, name), *names = NULL;
 
+    /* A derived class that overrides __dlpack__ has no table: its author changed what an export means (X2). */
     if (capsule != NULL && PyCapsule_IsValid(capsule, DLPACK_PY_IMPL_EXCHANGE_NAME) &&
-        dlpack_py_impl_is_overridden(cache, type) == 0) {
+        (names = dlpack_py_impl_first_with(type, name, cache->names[DLPACK_PY_IMPL_DLPACK])) != NULL &&
+        PySequence_Contains(names, name) > 0) {
         storage->table = dlpack_py_impl_usable_table(
             (const DLPackExchangeAPIHeader *)PyCapsule_GetPointer(capsule, DLPACK_PY_IMPL_EXCHANGE_NAME));
         storage->own = storage->table == NULL ? NULL : dlpack_py_impl_find_own(cache, type, storage->table);
     }
+    Py_XDECREF(names);
     Py_XDECREF(capsule);
 #else
     (void)cache;
@@ -4124,6 +4152,7 @@ typedef struct dlpack_py_exchange {
     PyObject *(*make_steal)(PyTypeObject *type, dlpack_py_view *v);
     const dlpack_py_want *want;
     int (*work_stream)(DLDeviceType type, int32_t id, void **out); /* NULL: for memory that the CPU can read */
+    size_t embedded; /* the offset of the dlpack_py_embedded in an object; 0: none */
 } dlpack_py_exchange;
 
 /* Define the exchange table of a type, at file scope, with a semicolon.
@@ -4146,7 +4175,18 @@ typedef struct dlpack_py_exchange {
  */
 #define DLPACK_PY_EXCHANGE_API(name, describe, make_steal, want) \
     DLPACK_PY_EXCHANGE_API_WITH_STREAM(name, describe, make_steal, want, NULL)
-#define DLPACK_PY_EXCHANGE_API_WITH_STREAM(name, describe, make_steal, want, work_stream)                  \
+#define DLPACK_PY_EXCHANGE_API_WITH_STREAM(name, describe, make_steal, want, work_stream) \
+    DLPACK_PY_IMPL_DEFINE_TABLE(name, describe, make_steal, want, work_stream, 0)
+
+/* As DLPACK_PY_EXCHANGE_API, for objects with embedded managed tensors (3.1): a consumer in this file takes an object on
+ * the CPU by them, where dlpack_py_embed has filled them, without a call of describe, which must offer the same.
+ *
+ * offset   of the dlpack_py_embedded in an object: offsetof(Thing, embedded)
+ */
+#define DLPACK_PY_EXCHANGE_API_EMBEDDED(name, describe, make_steal, want, offset) \
+    DLPACK_PY_IMPL_DEFINE_TABLE(name, describe, make_steal, want, NULL, offset)
+
+#define DLPACK_PY_IMPL_DEFINE_TABLE(name, describe, make_steal, want, work_stream, embedded)               \
     static int name##_from_object(void *object, DLManagedTensorVersioned **out);                           \
     static int name##_borrow(void *object, DLTensor *out);                                                 \
     static int name##_to_object(DLManagedTensorVersioned *managed, void **out);                            \
@@ -4160,7 +4200,8 @@ typedef struct dlpack_py_exchange {
                                             (describe),                                                    \
                                             (make_steal),                                                  \
                                             (want),                                                        \
-                                            (work_stream)};                                                \
+                                            (work_stream),                                                 \
+                                            (embedded)};                                                   \
     static int name##_from_object(void *object, DLManagedTensorVersioned **out)                            \
     {                                                                                                      \
         return dlpack_py_impl_table_from_object(&name, object, out);                                       \
@@ -4423,6 +4464,18 @@ dlpack_py_impl_table_stream(const dlpack_py_exchange *x, DLDeviceType type, int3
     return -1;
 }
 
+/* The managed tensors in an object on the CPU, where the table says where they are: they were validated, and need no
+ * offer and no plan. NULL: ask the author. */
+static inline dlpack_py_embedded *
+dlpack_py_impl_find_embedded(const dlpack_py_exchange *x, PyObject *obj)
+{
+    dlpack_py_embedded *e = (dlpack_py_embedded *)(void *)((char *)obj + x->embedded);
+    return x->embedded != 0 && !DLPACK_PY_PLAIN && e->keeper.owner == obj &&
+                   e->versioned.dl_tensor.device.device_type == kDLCPU
+               ? e
+               : NULL;
+}
+
 /* Takes an object of a type with a table of this file. Returns 0, -1 with an exception, or 1 where __dlpack__ is to
  * be asked. */
 static inline int
@@ -4430,10 +4483,15 @@ dlpack_py_impl_consume_own(const dlpack_py_impl_own *own, PyObject *obj, const d
                            dlpack_py_view *v)
 {
     const dlpack_py_exchange *x = (const dlpack_py_exchange *)own->table;
+    dlpack_py_embedded *e = dlpack_py_impl_find_embedded(x, obj);
     DLManagedTensorVersioned *managed = NULL;
     dlpack_py_offer offer;
     int described, on_device;
 
+    if (e != NULL) {
+        Py_INCREF(obj);
+        return dlpack_py_impl_take_managed(&e->versioned, terms, DLPACK_PY_IMPL_VALID, v);
+    }
     DLPACK_PY_IMPL_LOCK(obj); /* as in dlpack_py_produce_described */
     described = dlpack_py_impl_ask_author(obj, x->describe, NULL, &offer) == 0;
     on_device = described && offer.tensor->device.device_type != kDLCPU;
@@ -4536,6 +4594,7 @@ dlpack_py_borrow(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
     const dlpack_py_impl_terms terms = dlpack_py_impl_terms_make(want, NULL);
     const DLPackExchangeAPI *table;
     const dlpack_py_exchange *x;
+    dlpack_py_embedded *e;
     const dlpack_py_impl_own *own;
     const dlpack_py_impl_type *type;
     dlpack_py_offer offer;
@@ -4558,6 +4617,10 @@ dlpack_py_borrow(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
     own = type->own;
     if (own != NULL) {
         x = (const dlpack_py_exchange *)own->table;
+        e = dlpack_py_impl_find_embedded(x, obj);
+        if (e != NULL && e->versioned.flags == 0 &&
+            dlpack_py_impl_examine(&e->versioned.dl_tensor, 0, &terms, DLPACK_PY_IMPL_VALID, v, &copy, &error) == 0)
+            return 0;
         lent = dlpack_py_impl_ask_author(obj, x->describe, NULL, &offer) == 0 &&
                offer.tensor->device.device_type == kDLCPU && dlpack_py_impl_table_lend(x, &offer, &t, &why) == 0;
     }
@@ -4741,13 +4804,20 @@ dlpack_py_impl_carrier_type(dlpack_py_impl_cache *cache)
 }
 
 /* Finds the from_dlpack of the library of obj: of its array namespace, or else of the module of its type, or of the
- * package around that. Returns a new reference, or NULL with an exception. */
+ * package around that. Remembers it for one static type, while the version tag of the type stays: an object of another
+ * type may have an array namespace of its own. Returns a new reference, or NULL with an exception. */
 DLPACK_PY_IMPL_RARE PyObject *
-dlpack_py_impl_find_from_dlpack(PyObject *const *names, PyObject *obj)
+dlpack_py_impl_find_from_dlpack(dlpack_py_impl_cache *cache, PyObject *obj)
 {
-    PyObject *type = (PyObject *)Py_TYPE(obj), *module, *found, *name = NULL;
+    PyObject *type = (PyObject *)Py_TYPE(obj), *const *names = cache->names, *module, *found, *name = NULL;
     Py_ssize_t dot = 1;
 
+#if DLPACK_PY_IMPL_HAS_TYPE_SLOTS
+    if (cache->like == Py_TYPE(obj) && cache->like_tag == dlpack_py_impl_type_tag(cache->like)) {
+        Py_INCREF(cache->from_dlpack);
+        return cache->from_dlpack;
+    }
+#endif
     found = PyObject_GetAttr(type, names[DLPACK_PY_IMPL_NAMESPACE]);
     if (found != NULL) {
         Py_DECREF(found);
@@ -4757,9 +4827,8 @@ dlpack_py_impl_find_from_dlpack(PyObject *const *names, PyObject *obj)
         if (found == NULL && module != NULL && PyErr_ExceptionMatches(PyExc_AttributeError))
             dlpack_py_impl_refuse_value(PyExc_TypeError,
                                         "cannot make an object of %U: its array namespace has no from_dlpack", type);
-        return found;
     }
-    if (PyErr_ExceptionMatches(PyExc_AttributeError)) {
+    else if (PyErr_ExceptionMatches(PyExc_AttributeError)) {
         PyErr_Clear();
         name = PyObject_GetAttr(type, names[DLPACK_PY_IMPL_MODULE]);
     }
@@ -4780,6 +4849,17 @@ dlpack_py_impl_find_from_dlpack(PyObject *const *names, PyObject *obj)
     if (found == NULL && !PyErr_Occurred())
         dlpack_py_impl_refuse_value(
             PyExc_TypeError, "cannot make an object of %U: its library has no exchange table and no from_dlpack", type);
+#if DLPACK_PY_IMPL_HAS_TYPE_SLOTS
+    if (found != NULL && !PyType_HasFeature(Py_TYPE(obj), Py_TPFLAGS_HEAPTYPE) &&
+        dlpack_py_impl_type_tag(Py_TYPE(obj)) != 0) {
+        name = cache->from_dlpack;
+        Py_INCREF(found);
+        cache->from_dlpack = found;
+        cache->like = Py_TYPE(obj);
+        cache->like_tag = dlpack_py_impl_type_tag(cache->like);
+        Py_XDECREF(name);
+    }
+#endif
     return found;
 }
 
@@ -4829,7 +4909,7 @@ dlpack_py_return_like_steal(PyObject *like, dlpack_py_view *v)
     dlpack_py_impl_gate *gate = NULL;
     const dlpack_py_impl_type *type = NULL;
     dlpack_py_impl_type storage;
-    PyObject *carrier = NULL, *from_dlpack, *made = NULL;
+    PyObject *carrier = NULL, *from_dlpack, *made = NULL, *stack[2] = {NULL, NULL};
     PyTypeObject *carrier_type;
 #if DLPACK_PY_HAS_EXCHANGE_API
     const DLPackExchangeAPI *table;
@@ -4870,9 +4950,10 @@ dlpack_py_return_like_steal(PyObject *like, dlpack_py_view *v)
         return NULL;
     }
     dlpack_py_move(&((dlpack_py_impl_carrier *)(void *)carrier)->view, v);
-    from_dlpack = dlpack_py_impl_find_from_dlpack(gate->cache->names, like);
+    from_dlpack = dlpack_py_impl_find_from_dlpack(gate->cache, like);
+    stack[1] = carrier;
     if (from_dlpack != NULL)
-        made = PyObject_CallFunctionObjArgs(from_dlpack, carrier, NULL);
+        made = PyObject_Vectorcall(from_dlpack, stack + 1, 1 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
     Py_XDECREF(from_dlpack);
     Py_DECREF(carrier);
     return made;

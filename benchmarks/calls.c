@@ -87,7 +87,7 @@ own_make_steal(PyTypeObject *type, dlpack_py_view *v)
     return own_new(type, NULL, NULL);
 }
 
-DLPACK_PY_EXCHANGE_API(own_exchange, own_describe, own_make_steal, NULL);
+DLPACK_PY_EXCHANGE_API_EMBEDDED(own_exchange, own_describe, own_make_steal, NULL, offsetof(Own, embedded));
 
 /* ---- Consumers ------------------------------------------------------------- */
 

@@ -17,15 +17,15 @@ import tempfile
 
 # what is called: (aim, limit)
 CALLS = {
-    "f(own), borrowed by its exchange table": (240, 616),
-    "f(own, own, own), borrowed": (450, 1695),
-    "f(own), owned by its exchange table": (240, 759),
-    "f(own without a table), capsule": (640, 1593),
-    "f(numpy), capsule": (1200, 1798),
+    "f(own), borrowed by its exchange table": (240, 407),
+    "f(own, own, own), borrowed": (450, 1068),
+    "f(own), owned by its exchange table": (240, 569),
+    "f(own without a table), capsule": (640, 1501),
+    "f(numpy), capsule": (1200, 1702),
     "f(torch), borrowed by its exchange table": (830, 1137),
     "f(torch), owned by its exchange table": (1070, 1515),
     "return own object": (380, 432),
-    "return to NumPy": (2300, 8497),
+    "return to NumPy": (2300, 4450),
     "return to torch by its exchange table": (3800, 7298),
     "__dlpack__(), embedded, capsule dropped": (560, 620),
     "__dlpack__(max_version=(1, 3)), embedded": (620, 847),

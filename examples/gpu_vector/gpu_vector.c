@@ -15,13 +15,13 @@
 #  define GPU(name) dlpack_rocm_##name
 #  define MODULE_NAME "rocm_vector"
 #  define MODULE_INIT PyInit_rocm_vector
-#define GPU_TYPE kDLROCM
+#  define GPU_TYPE kDLROCM
 #else
 #  include "dlpack_cuda.h"
 #  define GPU(name) dlpack_cuda_##name
 #  define MODULE_NAME "cuda_vector"
 #  define MODULE_INIT PyInit_cuda_vector
-#define GPU_TYPE kDLCUDA
+#  define GPU_TYPE kDLCUDA
 #endif
 
 typedef struct Vector {
@@ -198,7 +198,7 @@ vector_array_interface(PyObject *op, void *unused)
     const DLTensor t = vector_tensor(self);
     (void)unused;
     self->shared = 1;
-    return GPU(array_interface)(&t, self->source.flags, self->stream);
+    return GPU(array_interface)(&t, (uint64_t)self->source.readonly & DLPACK_PY_FLAG_READ_ONLY, self->stream);
 }
 
 /* ---- Importing ----------------------------------------------------------- */
@@ -219,7 +219,7 @@ vector_from_dlpack(PyObject *type, PyObject *const *args, Py_ssize_t nargs, PyOb
         return NULL;
     self = (Vector *)((PyTypeObject *)type)->tp_alloc((PyTypeObject *)type, 0);
     if (self == NULL) {
-        (void)GPU(release)(&v, NULL);
+        dlpack_py_release(&v); /* no work is queued on it */
         return NULL;
     }
     self->values = (float *)dlpack_py_data(&v);
@@ -255,10 +255,7 @@ vector_assign(PyObject *op, PyObject *x)
     }
     transfer.from = dlpack_py_data(&v);
     failed = vector_run(self, copy_step, &transfer);
-    if (failed)
-        GPU(release_unraisable)(&v, self->stream);
-    else if ((failed = GPU(release)(&v, self->stream)) < 0 && v.managed != NULL)
-        (void)GPU(release_unraisable)(&v, self->stream); /* the stream captures a graph, which will read it: leak it */
+    GPU(release_unraisable)(&v, self->stream); /* behind the copy */
     return failed ? NULL : Py_BuildValue("");
 }
 

@@ -198,7 +198,8 @@ numbers_make_steal(PyTypeObject *type, dlpack_py_view *v)
     return self;
 }
 
-DLPACK_PY_EXCHANGE_API(numbers_exchange, numbers_describe, numbers_make_steal, NULL);
+DLPACK_PY_EXCHANGE_API_EMBEDDED(numbers_exchange, numbers_describe, numbers_make_steal, NULL,
+                                offsetof(Numbers, embedded));
 
 static int
 numbers_stream(DLDeviceType type, int32_t id, void **stream)

@@ -574,6 +574,13 @@ def error():
     except (RuntimeError, NotImplementedError) as raised:
         return f"{{type(raised).__name__}}: {{raised}}"
 
+class Interface:
+    __cuda_array_interface__ = {{"shape": (1,), "typestr": "|u1", "data": (4096, False), "version": 3}}
+
+try:
+    other.consume(Interface(), 5, options=other.ARRAY_INTERFACE_TOO)
+except RuntimeError as raised:
+    print(str(raised)[:40])
 view = other.consume(other.Array((3,), type=other.CPU), 1 if other.DEVICE == 2 else 0, by_handle=True, device=other.CPU)
 print(view.shape, other.find_device(view.data), other.collect())
 print(error())
@@ -590,6 +597,7 @@ def test_an_extension_works_without_the_runtime_and_finds_it_when_another_librar
     assert done.returncode == 0, done.stderr
     get_device = f"{platform.runtime}GetDevice"
     assert done.stdout.splitlines() == [
+        f"{get_device}: there is no libsimulated_{platform.name}.so"[:40],
         "(3,) (1, 0) 0",
         f"RuntimeError: {get_device}: there is no libsimulated_{platform.name}.so with this function: install the "
         "runtime, or import a library that has loaded it",

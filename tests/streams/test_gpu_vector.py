@@ -87,6 +87,34 @@ def test_from_dlpack_keeps_the_memory_and_its_rights_C7(sim, platform, Vector):
     assert again.tolist() == [0, 0, 0]
 
 
+def test_memory_whose_rights_are_unknown_is_given_as_read_only_C7(sim, platform, Vector):
+    array = platform.probe.Array((3,), sim.stream(), dtype=FLOAT32)
+    vector = Vector.from_dlpack(array.__dlpack__(stream=-1))  # a legacy capsule
+    assert vector.__cuda_array_interface__["data"] == (array.address, True)
+
+
+def test_for_the_cpu_from_dlpack_is_refused_before_anything_is_copied_C3(sim, platform, Vector):
+    array = platform.probe.Array((3,), sim.stream(), dtype=FLOAT32)
+    sim.calls()
+    with pytest.raises(BufferError, match="device is cpu, (cuda|rocm) was asked for"):
+        Vector.from_dlpack(array, device="cpu")
+    assert sim.calls() == []
+
+
+def test_in_a_capture_assign_is_part_of_the_graph_and_keeps_its_argument_S6(sim, platform, Vector, monkeypatch):
+    vector, stream, reported = Vector([9] * 4), sim.stream(), []
+    array = platform.probe.Array((4,), stream, dtype=FLOAT32)
+    sim.synchronize(stream)
+    monkeypatch.setattr(sys, "unraisablehook", lambda report: reported.append(str(report.exc_value)))
+    with sim.capture(stream_of(vector)):
+        vector.assign(array)
+    assert len(reported) == 1 and "captures a graph" in reported[0]
+    address = array.address
+    del array
+    assert sim.live("memory") == 2  # leaked, for the graph
+    sim.runtime("Free", address)
+
+
 @pytest.mark.parametrize("how", ["DLPack", "the array interface"])
 def test_assign_reads_behind_the_producer_and_releases_behind_itself_S1(sim, platform, Vector, how):
     stream = sim.stream()

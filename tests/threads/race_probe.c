@@ -149,7 +149,7 @@ static PyType_Spec thing_spec = {"race_probe.Thing", sizeof(Thing), 0, Py_TPFLAG
                                  thing_slots};
 
 #if DLPACK_PY_HAS_EXCHANGE_API
-DLPACK_PY_EXCHANGE_API(thing_exchange, thing_describe, thing_make_steal, NULL);
+DLPACK_PY_EXCHANGE_API_EMBEDDED(thing_exchange, thing_describe, thing_make_steal, NULL, offsetof(Thing, tensors));
 #endif
 
 /* new_type(): another one, with the same table. */

@@ -1,0 +1,53 @@
+"""Objects whose exchange table says where their embedded managed tensors are: the file's consumers take them without a
+call of describe (X2, X3, C9)."""
+
+import sys
+
+import dltensor
+import numpy
+import pytest
+from adapter import needs_versioned_numpy
+from race_probe import borrow, consume, consume_detached, consume_integers, new_type
+
+Thing = new_type()
+CONSUMERS = [borrow, consume, consume_detached]
+
+
+@pytest.mark.parametrize("take", CONSUMERS)
+def test_an_embedded_tensor_is_taken_and_released_X2_X3(take):
+    thing = Thing()
+    before = sys.getrefcount(thing)
+    for _ in range(3):
+        assert take(thing) == 6.0
+    assert sys.getrefcount(thing) == before
+
+
+def test_what_does_not_meet_the_requirements_is_refused_and_released_C9():
+    thing = Thing()
+    before = sys.getrefcount(thing)
+    with pytest.raises(BufferError, match="dtype is float64, int32 was asked for"):
+        consume_integers(thing)
+    assert sys.getrefcount(thing) == before
+
+
+@pytest.mark.parametrize("take", CONSUMERS)
+def test_an_object_of_the_type_without_embedded_tensors_is_described_X2(take):
+    assert take(Thing(Thing())) == 6.0
+    assert take(Thing(numpy.arange(4.0))) == 6.0
+
+
+@needs_versioned_numpy
+def test_another_library_gets_the_same_memory_X3():
+    thing = Thing()
+    address = dltensor.read(thing.__dlpack__()).data
+    assert numpy.from_dlpack(thing).ctypes.data == address
+
+
+@pytest.mark.parametrize("take", CONSUMERS)
+def test_a_class_that_overrides_the_method_is_asked_by_it_X2(take):
+    class Refuses(Thing):
+        def __dlpack__(self, **keywords):
+            raise KeyError("asked")
+
+    with pytest.raises(KeyError, match="asked"):
+        take(Refuses())
