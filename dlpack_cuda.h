@@ -95,7 +95,6 @@
 #      endif
 #      define DLPACK_DEVICE_API_AT_RUN_TIME
 #      define DLPACK_DEVICE_API_LIBRARY DLPACK_CUDA_LIBRARY
-#      define DLPACK_DEVICE_API_LOADED_LIBRARY DLPACK_CUDA_LIBRARY
 #    endif
 #  endif
 #  include "dlpack_device.h"
@@ -171,14 +170,12 @@ dlpack_cuda_find_device(const void *pointer, DLDevice *device, dlpack_py_error *
 {
     struct cudaPointerAttributes attributes;
     const cudaError_t status = DLPACK_DEVICE_IMPL_STATUS(PointerGetAttributes, (&attributes, pointer));
-    const int failed = dlpack_device_impl_check(status, "cudaPointerGetAttributes", error);
+    const int unknown = status == cudaErrorInvalidValue || status == cudaErrorInsufficientDriver ||
+                        status == cudaErrorNoDevice || status == cudaErrorSharedObjectSymbolNotFound;
 
     *device = dlpack_py_impl_device(1, 0);
-    if (status == cudaErrorInvalidValue || status == cudaErrorInsufficientDriver || status == cudaErrorNoDevice ||
-        status == cudaErrorSharedObjectSymbolNotFound)
-        return 0;
-    if (failed)
-        return -1;
+    if (dlpack_device_impl_check(status, "cudaPointerGetAttributes", unknown ? NULL : error) < 0)
+        return unknown ? 0 : -1;
     if (attributes.type == cudaMemoryTypeDevice)
         *device = dlpack_py_impl_device(2, attributes.device);
     else if (attributes.type == cudaMemoryTypeHost)
@@ -284,8 +281,9 @@ dlpack_cuda_impl_stream_at(const dlpack_py_view *v, cudaStream_t stream)
 /* Release a view while work on its tensor is queued on a stream of its device, or of the current device for pinned and
  * managed memory. Needs a thread state. For a stream of another device: dlpack_device_release.
  *
- * Returns 0, or -1 with an exception: BufferError where the stream captures a graph, and v is unchanged (v->managed is
- * not NULL): keep it as long as the graph; RuntimeError where the runtime failed, and v is released.
+ * Returns 0, or -1 with an exception. BufferError: v is unchanged (v->managed is not NULL). The stream captures a
+ * graph: keep v as long as the graph; or it is the default stream while a blocking stream captures: try again after
+ * that capture. RuntimeError: the runtime failed, and v is released.
  */
 static inline int
 dlpack_cuda_release(dlpack_py_view *v, cudaStream_t stream)
@@ -293,8 +291,8 @@ dlpack_cuda_release(dlpack_py_view *v, cudaStream_t stream)
     return dlpack_device_impl_release_or_wait(dlpack_cuda_impl_stream_at(v, stream), v);
 }
 
-/* dlpack_cuda_release for tp_dealloc: keeps the exception in flight and reports an error as unraisable. Where the
- * stream captures a graph the tensor is leaked, because the graph will use it. */
+/* dlpack_cuda_release for tp_dealloc: keeps the exception in flight and reports an error as unraisable. Where
+ * dlpack_cuda_release leaves the view unchanged, the tensor is leaked: a graph may use it. */
 static inline void
 dlpack_cuda_release_unraisable(dlpack_py_view *v, cudaStream_t stream)
 {

@@ -51,8 +51,8 @@
  * DLPACK_DEVICE_API_DEFAULT_STREAM   the handle that stream=None stands for (S2, S3)
  * DLPACK_DEVICE_API_CAPTURE_INFO     the arguments of StreamGetCaptureInfo, from a stream, a status and an id
  * DLPACK_DEVICE_API_FIND_DEVICE      dlpack_cuda_find_device or dlpack_rocm_find_device
- * DLPACK_DEVICE_API_AT_RUN_TIME      find the functions at run time, in one of the libraries
- *                                    DLPACK_DEVICE_API_LIBRARY and DLPACK_DEVICE_API_LOADED_LIBRARY
+ * DLPACK_DEVICE_API_AT_RUN_TIME      find the functions at run time, in the library DLPACK_DEVICE_API_LIBRARY or, where
+ *                                    the process has loaded it, DLPACK_DEVICE_API_LOADED_LIBRARY
  */
 
 /* The handle of the per-thread default stream. Handles up to it are relative: they mean a stream of the current device.
@@ -60,9 +60,9 @@
 #define DLPACK_DEVICE_PER_THREAD_STREAM 2u
 
 /* DLPACK_DEVICE_CALL: call a function of the runtime, for example DLPACK_DEVICE_CALL(Malloc, (&p, size), &error) for
- * cudaMalloc or hipMalloc. Returns 0, or -1 with *error filled: MemoryError, BufferError for a graph capture, else
- * RuntimeError with the runtime's name and text of the error. The error is read away: no other library finds it (S9).
- * Release the GIL around the call (S8). */
+ * cudaMalloc or hipMalloc. Returns 0, or -1 with *error filled, which may be NULL: MemoryError, BufferError for a graph
+ * capture, else RuntimeError with the runtime's name and text of the error. The error is read away: no other library
+ * finds it (S9). Release the GIL around the call (S8). */
 #define DLPACK_DEVICE_CALL(function, arguments, error) \
     dlpack_device_impl_check(DLPACK_DEVICE_IMPL_STATUS(function, arguments), DLPACK_DEVICE_API_PREFIX #function, error)
 
@@ -74,35 +74,62 @@ typedef enum DLPACK_DEVICE_API(StreamCaptureMode) dlpack_device_impl_mode;
 #ifdef DLPACK_DEVICE_API_AT_RUN_TIME
 #  include <dlfcn.h>
 
-/* Finds a function in the library that the process has loaded, for example with PyTorch's or CuPy's wheel, or else in
- * the library of the system. *found keeps the function; a failure is not kept: a later import may load the library.
- * Returns its address; 0 where there is none. */
+#  define DLPACK_DEVICE_IMPL_TEXT(name) #name
+#  define DLPACK_DEVICE_IMPL_TEXT_OF(name) DLPACK_DEVICE_IMPL_TEXT(name)
+
+/* Opens the library that the process has loaded, for example with PyTorch's wheel, or else the library of the system.
+ * NULL where there is none; then a later call tries again, because a later import may load the library. */
+static inline void *
+dlpack_device_impl_library(void)
+{
+    static dlpack_py_impl_word kept; /* one library for all functions; never closed */
+    void *library = (void *)DLPACK_PY_IMPL_LOAD(&kept);
+
+    if (library == NULL)
+        library = dlopen(DLPACK_DEVICE_API_LIBRARY, RTLD_NOW | RTLD_NOLOAD);
+#  ifdef DLPACK_DEVICE_API_LOADED_LIBRARY
+    if (library == NULL) {
+        const uintptr_t address =
+            (library = dlopen(DLPACK_DEVICE_API_LOADED_LIBRARY, RTLD_NOW | RTLD_NOLOAD)) == NULL
+                ? 0
+                : (uintptr_t)dlsym(library, DLPACK_DEVICE_IMPL_TEXT_OF(DLPACK_DEVICE_API(RuntimeGetVersion)));
+        __typeof__(&DLPACK_DEVICE_API(RuntimeGetVersion)) get_version = NULL;
+        int version = 0;
+        memcpy(&get_version, &address, sizeof(address));
+        if (get_version == NULL || get_version(&version) != DLPACK_DEVICE_API(Success) ||
+            version / 10000000 != HIP_VERSION_MAJOR) /* another major version has other structs */
+            library = NULL;
+    }
+#  endif
+    if (library == NULL)
+        library = dlopen(DLPACK_DEVICE_API_LIBRARY, RTLD_NOW);
+    DLPACK_PY_IMPL_STORE(&kept, (dlpack_py_impl_word)library);
+    return library;
+}
+
+/* The address of a function, which *found keeps; 0 where there is none. */
 static inline uintptr_t
 dlpack_device_impl_find(dlpack_py_impl_word *found, const char *function)
 {
     dlpack_py_impl_word address = DLPACK_PY_IMPL_LOAD(found);
-    void *library = NULL;
+    void *library;
 
-    if (address == 0) {
-        library = dlopen(DLPACK_DEVICE_API_LIBRARY, RTLD_NOW | RTLD_NOLOAD);
-        if (library == NULL)
-            library = dlopen(DLPACK_DEVICE_API_LOADED_LIBRARY, RTLD_NOW | RTLD_NOLOAD);
-        if (library == NULL)
-            library = dlopen(DLPACK_DEVICE_API_LIBRARY, RTLD_NOW); /* stays open */
-        address = library == NULL ? 0 : (dlpack_py_impl_word)dlsym(library, function);
+    if (address == 0 && (library = dlpack_device_impl_library()) != NULL) {
+        address = (dlpack_py_impl_word)dlsym(library, function);
         DLPACK_PY_IMPL_STORE(found, address);
     }
     return (uintptr_t)address;
 }
 
-#  define DLPACK_DEVICE_IMPL_TEXT(name) #name
-#  define DLPACK_DEVICE_IMPL_TEXT_OF(name) DLPACK_DEVICE_IMPL_TEXT(name)
 /* clang-format off */
 #  define DLPACK_DEVICE_IMPL_FUNCTION(function) \
       __extension__({ \
           static dlpack_py_impl_word dlpack_device_found; \
-          (__typeof__(&DLPACK_DEVICE_API(function)))dlpack_device_impl_find( \
+          const uintptr_t dlpack_device_address = dlpack_device_impl_find( \
               &dlpack_device_found, DLPACK_DEVICE_IMPL_TEXT_OF(DLPACK_DEVICE_API(function))); \
+          __typeof__(&DLPACK_DEVICE_API(function)) dlpack_device_pointer; \
+          memcpy(&dlpack_device_pointer, &dlpack_device_address, sizeof(dlpack_device_pointer)); \
+          dlpack_device_pointer; \
       })
 #  define DLPACK_DEVICE_IMPL_STATUS(function, arguments) \
       __extension__({ \
@@ -220,7 +247,7 @@ typedef struct dlpack_device_impl_guard {
     int32_t current;
 } dlpack_device_impl_guard;
 
-/* Makes a device current. */
+/* Makes a device current; DLPACK_PY_CURRENT_DEVICE: the device that was current at first. */
 static inline int
 dlpack_device_impl_guard_set(dlpack_device_impl_guard *guard, int32_t id, dlpack_py_error *error)
 {
@@ -430,7 +457,7 @@ dlpack_device_impl_check_wait(dlpack_device_impl_guard *guard, dlpack_py_work_st
         return -1;
     return capture == 0 ? 0
                         : dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
-                                              "the producer's stream captures a graph: the host cannot wait for it");
+                                              "the stream captures a graph: the host cannot wait for it");
 }
 
 /* Make the host wait for all work that is queued on streams (S10). Returns 0, or -1 with BufferError where a stream
@@ -677,20 +704,17 @@ dlpack_device_impl_call_device(const dlpack_py_impl_producer *producer, DLDevice
     return failed ? -1 : 0;
 }
 
-/* May the per-thread default stream of this thread be in a capture? */
+/* May the per-thread default stream of this thread, on the current device, be in a capture? */
 static inline int
-dlpack_device_impl_is_in_capture(int32_t device_id)
+dlpack_device_impl_is_in_capture(void)
 {
     dlpack_device_impl_guard guard = {-1, -1};
-    dlpack_py_work_stream stream;
+    const dlpack_py_work_stream stream = {DLPACK_DEVICE_PER_THREAD_STREAM, DLPACK_PY_CURRENT_DEVICE};
     uint64_t capture = 0;
     int failed;
 
-    stream.handle = DLPACK_DEVICE_PER_THREAD_STREAM;
-    stream.device_id = device_id;
     Py_BEGIN_ALLOW_THREADS
     failed = dlpack_device_impl_find_capture(&guard, stream, &capture, NULL);
-    failed = dlpack_device_impl_guard_end(&guard, failed, NULL);
     Py_END_ALLOW_THREADS
     return failed || capture != 0;
 }
@@ -709,7 +733,7 @@ dlpack_device_impl_fetch(dlpack_py_impl_producer *producer, const dlpack_py_impl
 
     if (dlpack_device_impl_call_device(producer, &announced) < 0)
         return -1;
-    if (request.has_device && dlpack_py_impl_is_on(terms->device, request.device))
+    if (request.has_device)
         announced = request.device; /* the producer has the data there, or copies it there */
     has_device =
         dlpack_py_impl_is_on(terms->device, announced) ||
@@ -728,7 +752,7 @@ dlpack_device_impl_fetch(dlpack_py_impl_producer *producer, const dlpack_py_impl
     result = dlpack_py_impl_fetch(producer, &announced_terms, DLPACK_PY_IMPL_CAN_ASK, v);
     if (result < 0 && !producer->answered && request.stream.kind == DLPACK_PY_STREAM_HANDLE &&
         request.stream.handle == DLPACK_DEVICE_PER_THREAD_STREAM && PyErr_ExceptionMatches(PyExc_BufferError) &&
-        !dlpack_device_impl_is_in_capture(announced.device_id)) {
+        !dlpack_device_impl_is_in_capture()) {
         /* PyTorch refuses the per-thread default stream. That stream waits for the default stream. */
         PyErr_Clear();
         request.stream.handle = DLPACK_DEVICE_API_DEFAULT_STREAM;
@@ -762,30 +786,40 @@ dlpack_device_impl_get_work_stream(const void *table, dlpack_py_work_stream *wor
 #endif
 }
 
+/* Orders the stream of a consumer that has taken a view. Returns 0, or -1 and releases v. */
+static inline int
+dlpack_device_impl_order_view(dlpack_py_work_stream before, dlpack_py_work_stream after, dlpack_py_view *v)
+{
+    dlpack_py_error error;
+    int failed;
+
+    if (dlpack_device_impl_is_same(before, after))
+        return 0;
+    Py_BEGIN_ALLOW_THREADS
+    failed = dlpack_device_order(&before, 1, after, &error);
+    Py_END_ALLOW_THREADS
+    if (failed == 0)
+        return 0;
+    dlpack_py_release(v);
+    return dlpack_py_raise(&error);
+}
+
 /* Orders the consumer's stream after the stream that the library of an exchange table works on (X4). This is
  * dlpack_py_device.follow. */
 static inline int
 dlpack_device_impl_follow(const void *table, const dlpack_py_impl_terms *terms, dlpack_py_view *v)
 {
     dlpack_py_work_stream work, stream;
-    dlpack_py_error error;
-    int failed;
 
     if (terms->request->stream.kind == DLPACK_PY_STREAM_NO_SYNC)
         return 0;
     stream.handle = terms->request->stream.handle;
     work.device_id = stream.device_id = v->tensor.device.device_id;
-    failed = dlpack_device_impl_get_work_stream(table, &work);
-    if (!failed && !dlpack_device_impl_is_same(work, stream)) {
-        Py_BEGIN_ALLOW_THREADS
-        failed = dlpack_device_order(&work, 1, stream, &error);
-        Py_END_ALLOW_THREADS
-        if (failed)
-            (void)dlpack_py_raise(&error);
-    }
-    if (failed)
+    if (dlpack_device_impl_get_work_stream(table, &work) < 0) {
         dlpack_py_release(v);
-    return failed;
+        return -1;
+    }
+    return dlpack_device_impl_order_view(work, stream, v);
 }
 
 /* The operations: the device of a dlpack_py_offer. */
@@ -1034,7 +1068,7 @@ dlpack_device_impl_release_or_wait(dlpack_py_work_stream stream, dlpack_py_view 
         dlpack_device_impl_attach_thread(state);
         if (failed && wait_error.code == DLPACK_PY_BUFFER_ERROR) /* a capture has begun meanwhile */
             error = wait_error;
-        else /* the work is done or, after an error, the runtime does no more work */
+        else /* the work is done; or the stream is invalid, or its context is lost, and it has no work */
             dlpack_py_release(v);
     }
     return failed ? dlpack_py_raise(&error) : 0;
@@ -1064,21 +1098,29 @@ dlpack_device_impl_interface_get(PyObject *interface, const char *key)
     return value == Py_None ? NULL : value;
 }
 
-/* Reads a tuple of extents or, in multiples of unit, of strides. *count: in: the length that is wanted, -1 for any;
- * out: the length. Returns 0, or -1 with BufferError. */
+/* Refuses a value; format: as for dlpack_py_impl_refuse_value. An exception such as KeyboardInterrupt stays. */
 static inline int
-dlpack_device_impl_interface_tuple(PyObject *tuple, const char *format, int64_t unit, int32_t *count, int64_t *values)
+dlpack_device_impl_interface_refuse(const char *format, PyObject *value)
 {
-    int64_t value;
-    Py_ssize_t i, n = tuple != NULL && PyTuple_Check(tuple) ? PyTuple_Size(tuple) : -1;
+    if (PyErr_Occurred() && dlpack_py_impl_is_fatal())
+        return -1;
+    return dlpack_py_impl_refuse_value(PyExc_BufferError, format, value != NULL ? value : Py_None);
+}
+
+/* Reads a tuple of integers. *count: in: the length that is wanted, -1 for any; out: the length. Returns 0, or -1 with
+ * BufferError. */
+static inline int
+dlpack_device_impl_interface_tuple(PyObject *tuple, const char *format, int32_t *count, int64_t *values)
+{
+    const Py_ssize_t n = tuple != NULL && PyTuple_Check(tuple) ? PyTuple_Size(tuple) : -1;
+    Py_ssize_t i;
 
     if (n < 0 || n > DLPACK_PY_MAX_NDIM || (*count >= 0 && n != *count))
-        return dlpack_py_impl_refuse_value(PyExc_BufferError, format, tuple != NULL ? tuple : Py_None);
+        return dlpack_device_impl_interface_refuse(format, tuple);
     for (i = 0; i < n; i++) {
-        value = PyLong_AsLongLong(PyTuple_GetItem(tuple, i));
-        if (PyErr_Occurred() || value % unit != 0)
-            return dlpack_py_impl_refuse_value(PyExc_BufferError, format, tuple);
-        values[i] = value / unit;
+        values[i] = PyLong_AsLongLong(PyTuple_GetItem(tuple, i));
+        if (PyErr_Occurred())
+            return dlpack_device_impl_interface_refuse(format, tuple);
     }
     *count = (int32_t)n;
     return 0;
@@ -1093,9 +1135,10 @@ dlpack_device_impl_interface_dtype(PyObject *typestr)
     const char *text = typestr != NULL && PyUnicode_Check(typestr) ? PyUnicode_AsUTF8AndSize(typestr, NULL) : NULL;
     const char *kind =
         text != NULL && (text[0] == '<' || text[0] == '|') && text[1] != '\0' ? strchr(kinds, text[1]) : NULL;
-    const long bytes = kind == NULL ? 0 : strtol(text + 2, NULL, 10);
+    char *end = NULL;
+    const long bytes = kind == NULL || text[2] < '1' || text[2] > '9' ? 0 : strtol(text + 2, &end, 10);
 
-    if (bytes < 1 || bytes > 16 || (bytes & (bytes - 1)) != 0)
+    if (bytes < 1 || bytes > 16 || (bytes & (bytes - 1)) != 0 || *end != '\0')
         return 0;
     return DLPACK_PY_DTYPE(codes[kind - kinds], (uint32_t)bytes * 8, 1);
 }
@@ -1111,67 +1154,72 @@ static inline int
 dlpack_device_impl_interface_parse(PyObject *interface, int64_t *dims, DLTensor *t, uint64_t *flags,
                                    dlpack_py_stream *stream)
 {
-    PyObject *version, *data, *typestr, *strides, *pending;
+    static const char wrong_data[] = DLPACK_DEVICE_IMPL_INTERFACE "data %U, (address, read-only) was wanted";
+    static const char wrong_strides[] =
+        DLPACK_DEVICE_IMPL_INTERFACE "strides %U, one for each extent, in multiples of the itemsize, was wanted";
+    PyObject *version, *mask, *data, *typestr, *strides, *pending, *address;
     dlpack_py_error error;
-    uint32_t dtype;
-    int32_t ndim = -1;
+    uint32_t dtype, itemsize;
+    int32_t ndim = -1, i;
 
     if (!PyDict_Check(interface))
         return dlpack_py_impl_refuse_value(PyExc_TypeError, "__cuda_array_interface__ is %U, a dict was wanted",
                                            interface);
     version = dlpack_device_impl_interface_get(interface, "version");
+    mask = dlpack_device_impl_interface_get(interface, "mask");
     data = dlpack_device_impl_interface_get(interface, "data");
     typestr = dlpack_device_impl_interface_get(interface, "typestr");
     strides = dlpack_device_impl_interface_get(interface, "strides");
     pending = dlpack_device_impl_interface_get(interface, "stream");
     if (version == NULL || PyLong_AsLong(version) < 2)
-        return dlpack_py_impl_refuse_value(PyExc_BufferError,
-                                           DLPACK_DEVICE_IMPL_INTERFACE "version %U, 2 or newer was wanted",
-                                           version != NULL ? version : Py_None);
-    if (dlpack_device_impl_interface_get(interface, "mask") != NULL)
-        return dlpack_py_impl_refuse_value(
-            PyExc_BufferError, DLPACK_DEVICE_IMPL_INTERFACE "mask %U, none was wanted: a DLPack tensor has no mask",
-            dlpack_device_impl_interface_get(interface, "mask"));
+        return dlpack_device_impl_interface_refuse(DLPACK_DEVICE_IMPL_INTERFACE "version %U, 2 or newer was wanted",
+                                                   version);
+    if (mask != NULL)
+        return dlpack_device_impl_interface_refuse(
+            DLPACK_DEVICE_IMPL_INTERFACE "mask %U, none was wanted: a DLPack tensor has no mask", mask);
     if ((dtype = dlpack_device_impl_interface_dtype(typestr)) == 0)
-        return dlpack_py_impl_refuse_value(PyExc_BufferError,
-                                           DLPACK_DEVICE_IMPL_INTERFACE "typestr %U, one such as '<f4' was wanted",
-                                           typestr != NULL ? typestr : Py_None);
+        return dlpack_device_impl_interface_refuse(
+            DLPACK_DEVICE_IMPL_INTERFACE "typestr %U, one such as '<f4' was wanted", typestr);
     if (dlpack_device_impl_interface_tuple(
             dlpack_device_impl_interface_get(interface, "shape"),
-            DLPACK_DEVICE_IMPL_INTERFACE "shape %U, a tuple of at most 64 extents was wanted", 1, &ndim, dims) < 0 ||
+            DLPACK_DEVICE_IMPL_INTERFACE "shape %U, a tuple of at most 64 extents was wanted", &ndim, dims) < 0 ||
         (strides != NULL &&
-         dlpack_device_impl_interface_tuple(strides,
-                                            DLPACK_DEVICE_IMPL_INTERFACE
-                                            "strides %U, one for each extent, in multiples of the itemsize, was wanted",
-                                            dtype >> 19 & 31, &ndim, dims + DLPACK_PY_MAX_NDIM) < 0))
+         dlpack_device_impl_interface_tuple(strides, wrong_strides, &ndim, dims + DLPACK_PY_MAX_NDIM) < 0))
         return -1;
     *t = dlpack_py_cpu(NULL, dtype, ndim, dims, strides != NULL ? dims + DLPACK_PY_MAX_NDIM : NULL);
-    if (data != NULL && PyTuple_Check(data) && PyTuple_Size(data) == 2) {
-        t->data = PyLong_AsVoidPtr(PyTuple_GetItem(data, 0));
-        *flags = PyObject_IsTrue(PyTuple_GetItem(data, 1)) != 0 ? DLPACK_PY_FLAG_READ_ONLY : 0;
+    itemsize = t->dtype.bits / 8u;
+    for (i = 0; strides != NULL && i < ndim; i++) {
+        if (t->strides[i] % itemsize != 0 && t->shape[i] > 1) /* else it does not matter (D5) */
+            return dlpack_device_impl_interface_refuse(wrong_strides, strides);
+        t->strides[i] /= itemsize;
     }
-    if (data == NULL || PyErr_Occurred() || !PyTuple_Check(data) || PyTuple_Size(data) != 2)
-        return dlpack_py_impl_refuse_value(PyExc_BufferError,
-                                           DLPACK_DEVICE_IMPL_INTERFACE "data %U, (address, read-only) was wanted",
-                                           data != NULL ? data : Py_None);
+    if (data == NULL || !PyTuple_Check(data) || PyTuple_Size(data) != 2)
+        return dlpack_device_impl_interface_refuse(wrong_data, data);
+    address = PyNumber_Index(PyTuple_GetItem(data, 0));
+    t->data = address == NULL ? NULL : PyLong_AsVoidPtr(address);
+    Py_XDECREF(address);
+    *flags = PyErr_Occurred() || PyObject_IsTrue(PyTuple_GetItem(data, 1)) != 0 ? DLPACK_PY_FLAG_READ_ONLY : 0;
+    if (PyErr_Occurred())
+        return dlpack_device_impl_interface_refuse(wrong_data, data);
     stream->kind = DLPACK_PY_STREAM_NO_SYNC;
-    if (pending != NULL && dlpack_py_impl_parse_stream(pending, stream) < 0)
+    if (pending == NULL)
+        return dlpack_py_validate(t, *flags, &error) < 0 ? dlpack_py_raise(&error) : 0;
+    if (dlpack_py_impl_parse_stream(pending, stream) < 0)
         return -1;
-    if (stream->kind == DLPACK_PY_STREAM_HANDLE && stream->handle == 0) {
-        PyErr_SetString(PyExc_ValueError, DLPACK_DEVICE_IMPL_INTERFACE "stream 0, None, 1, 2 or a handle was wanted");
-        return -1;
-    }
+    if (stream->kind != DLPACK_PY_STREAM_HANDLE || stream->handle == 0)
+        return dlpack_py_impl_refuse_value(
+            PyExc_ValueError, DLPACK_DEVICE_IMPL_INTERFACE "stream %U, None, 1, 2 or a handle was wanted", pending);
     return dlpack_py_validate(t, *flags, &error) < 0 ? dlpack_py_raise(&error) : 0;
 }
-/* Takes the tensor of __cuda_array_interface__: exports it as a producer with that stream would, and consumes that.
- * obj owns the memory. */
+
+/* Takes the tensor of __cuda_array_interface__, exported as a producer of that data would. obj owns the memory. */
 static inline int
 dlpack_device_impl_consume_interface(PyObject *obj, PyObject *interface, const dlpack_py_impl_terms *terms,
                                      dlpack_py_view *v)
 {
-    const dlpack_py_device *device = dlpack_device_operations();
+    const int in_place = !terms->request->has_device || terms->request->device.device_type != kDLCPU;
     dlpack_py_request request = *terms->request;
-    dlpack_py_work_stream pending;
+    dlpack_py_work_stream pending, consumer;
     dlpack_py_stream stream;
     int64_t dims[2 * DLPACK_PY_MAX_NDIM];
     dlpack_py_offer offer;
@@ -1179,37 +1227,45 @@ dlpack_device_impl_consume_interface(PyObject *obj, PyObject *interface, const d
     PyObject *capsule;
     uint64_t flags = 0;
     DLTensor t;
-    int result;
+    int result, is_empty;
 
     if (dlpack_device_impl_interface_parse(interface, dims, &t, &flags, &stream) < 0)
         return -1;
+    is_empty = dlpack_py_is_empty(&t); /* it may have any address (D3) */
     Py_BEGIN_ALLOW_THREADS
     result = DLPACK_DEVICE_CALL(GetDevice, (&t.device.device_id), &error); /* also tells where there is no runtime */
-    if (result == 0 && t.data != NULL)                                     /* else the array is empty */
+    if (result == 0 && !is_empty)
         result = DLPACK_DEVICE_API_FIND_DEVICE(t.data, &t.device, &error);
     Py_END_ALLOW_THREADS
     if (result < 0)
         return dlpack_py_raise(&error);
-    if (t.data == NULL)
+    if (is_empty)
         t.device.device_type = (DLDeviceType)DLPACK_DEVICE_API_TYPE;
     if (t.device.device_type == kDLCPU) {
         PyErr_Format(PyExc_BufferError, DLPACK_DEVICE_IMPL_INTERFACE "data %p, which is no memory of a device", t.data);
         return -1;
     }
     pending.handle = stream.handle == 1 ? DLPACK_DEVICE_API_DEFAULT_STREAM : stream.handle;
-    pending.device_id = dlpack_py_impl_is_on(device, t.device) ? t.device.device_id : DLPACK_PY_CURRENT_DEVICE;
+    pending.device_id =
+        dlpack_py_impl_is_on(dlpack_device_operations(), t.device) ? t.device.device_id : DLPACK_PY_CURRENT_DEVICE;
     offer = dlpack_py_offer_make(obj, &t, flags);
-    offer.device = device;
+    offer.device = dlpack_device_operations();
     offer.pending = &pending;
     offer.pending_count = stream.kind == DLPACK_PY_STREAM_HANDLE;
     request.max_version.major = DLPACK_MAJOR_VERSION;
     request.max_version.minor = DLPACK_MINOR_VERSION;
+    if (in_place)
+        request.stream.kind = DLPACK_PY_STREAM_NO_SYNC; /* a tensor that is refused below changes no stream */
     capsule = dlpack_py_answer(&offer, &request);
     if (capsule == NULL)
         return -1;
     result = dlpack_py_impl_take(capsule, terms, 0, v);
     Py_DECREF(capsule);
-    return result;
+    if (result != 0 || !in_place || offer.pending_count == 0 || terms->request->stream.kind != DLPACK_PY_STREAM_HANDLE)
+        return result;
+    consumer.handle = terms->request->stream.handle;
+    consumer.device_id = pending.device_id;
+    return dlpack_device_impl_order_view(pending, consumer, v);
 }
 
 /* A tuple of integers, each times unit. */
@@ -1275,6 +1331,11 @@ dlpack_device_impl_find_interface(PyObject *obj, PyObject **interface)
         *interface = PyObject_GetAttrString(obj, "__cuda_array_interface__");
     }
     Py_XDECREF(method);
+    if (*interface != NULL && PyDict_Check(*interface)) { /* reading it may run code that changes it */
+        method = *interface;
+        *interface = PyDict_Copy(method);
+        Py_DECREF(method);
+    }
     if (!PyErr_Occurred())
         return 0;
     if (!PyErr_ExceptionMatches(PyExc_AttributeError))
@@ -1327,16 +1388,17 @@ dlpack_device_impl_consume(PyObject *obj, uintptr_t stream, dlpack_py_request *r
     if (device_want.device == 0)
         device_want.device = request->has_device ? (int32_t)request->device.device_type : DLPACK_DEVICE_API_TYPE;
     dlpack_py_impl_view_clear(v);
-    request->stream.kind = DLPACK_PY_STREAM_HANDLE;
-    request->stream.handle = stream;
-    if (dlpack_py_impl_check_stream(dlpack_py_impl_device(DLPACK_DEVICE_API_TYPE, 0), &request->stream, &error) < 0)
-        return dlpack_py_raise(&error);
-    if ((device_want.options & DLPACK_PY_NOTHING_PENDING) != 0)
-        request->stream.kind = DLPACK_PY_STREAM_NO_SYNC;
-    if (request->has_device && request->device.device_type == kDLCPU)
-        memset(&request->stream, 0, sizeof(request->stream));
-    else
+    if (!request->has_device || request->device.device_type != kDLCPU) { /* else the stream is not used */
+        request->stream.kind = DLPACK_PY_STREAM_HANDLE;
+        request->stream.handle = stream;
+        if (dlpack_py_impl_check_stream(dlpack_py_impl_device(DLPACK_DEVICE_API_TYPE, 0), &request->stream, &error) < 0)
+            return dlpack_py_raise(&error);
+        if ((device_want.options & DLPACK_PY_NOTHING_PENDING) != 0)
+            request->stream.kind = DLPACK_PY_STREAM_NO_SYNC;
         terms.device = dlpack_device_operations();
+    }
+    if (dlpack_py_impl_check_want(&device_want, &error) < 0)
+        return dlpack_py_raise(&error);
     if (request->has_device && device_want.device > 0 && device_want.device != (int32_t)request->device.device_type) {
         t.device = request->device;
         (void)dlpack_py_impl_refuse_device(&t, &device_want, &error);
@@ -1356,8 +1418,8 @@ dlpack_device_impl_consume(PyObject *obj, uintptr_t stream, dlpack_py_request *r
 /* Take the tensor that obj offers, for work on a stream.
  *
  * stream   the consumer's, as it crosses the protocol: never 0 on CUDA, never 1 or 2 on ROCm (S2, S3). It is ordered
- *          after the producer's work, by the producer (__dlpack__) or here (by an exchange table). The host does not
- *          wait
+ *          after the producer's work, by the producer (__dlpack__) or here (by an exchange table). The host waits only
+ *          for pinned memory: PyTorch refuses a stream for it
  * want     the requirements, with a device of 0 for memory of the device; NULL: any such tensor. With the option
  *          DLPACK_PY_NOTHING_PENDING no order is asked for: a producer of device memory gets stream=-1, and the stream
  *          may capture. With DLPACK_PY_ARRAY_INTERFACE_TOO an obj without __dlpack__ may have __cuda_array_interface__

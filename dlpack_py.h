@@ -4178,8 +4178,8 @@ typedef struct dlpack_py_exchange {
 #define DLPACK_PY_EXCHANGE_API_WITH_STREAM(name, describe, make_steal, want, work_stream) \
     DLPACK_PY_IMPL_DEFINE_TABLE(name, describe, make_steal, want, work_stream, 0)
 
-/* As DLPACK_PY_EXCHANGE_API, for objects with embedded managed tensors (3.1): a consumer in this file takes an object on
- * the CPU by them, where dlpack_py_embed has filled them, without a call of describe, which must offer the same.
+/* As DLPACK_PY_EXCHANGE_API, for objects with embedded managed tensors (3.1): a consumer in this file takes an object
+ * on the CPU by them, where dlpack_py_embed has filled them, without a call of describe, which must offer the same.
  *
  * offset   of the dlpack_py_embedded in an object: offsetof(Thing, embedded)
  */

@@ -167,14 +167,13 @@ dlpack_rocm_find_device(const void *pointer, DLDevice *device, dlpack_py_error *
 {
     hipPointerAttribute_t attributes;
     const hipError_t status = DLPACK_DEVICE_IMPL_STATUS(PointerGetAttributes, (&attributes, pointer));
-    const int failed = dlpack_device_impl_check(status, "hipPointerGetAttributes", error);
+    const int unknown = status == hipErrorInvalidValue || status == hipErrorInsufficientDriver ||
+                        status == hipErrorNoDevice || status == hipErrorInvalidDevice ||
+                        status == hipErrorSharedObjectSymbolNotFound;
 
     *device = dlpack_py_impl_device(1, 0);
-    if (status == hipErrorInvalidValue || status == hipErrorInsufficientDriver || status == hipErrorNoDevice ||
-        status == hipErrorInvalidDevice || status == hipErrorSharedObjectSymbolNotFound)
-        return 0;
-    if (failed)
-        return -1;
+    if (dlpack_device_impl_check(status, "hipPointerGetAttributes", unknown ? NULL : error) < 0)
+        return unknown ? 0 : -1;
 #if HIP_VERSION_MAJOR >= 6
     if (attributes.type == hipMemoryTypeUnregistered)
         return 0;
@@ -284,8 +283,9 @@ dlpack_rocm_impl_stream_at(const dlpack_py_view *v, hipStream_t stream)
 /* Release a view while work on its tensor is queued on a stream of its device, or of the current device for pinned and
  * managed memory. Needs a thread state. For a stream of another device: dlpack_device_release.
  *
- * Returns 0, or -1 with an exception: BufferError where the stream captures a graph, and v is unchanged (v->managed is
- * not NULL): keep it as long as the graph; RuntimeError where the runtime failed, and v is released.
+ * Returns 0, or -1 with an exception. BufferError: v is unchanged (v->managed is not NULL). The stream captures a
+ * graph: keep v as long as the graph; or it is the default stream while a blocking stream captures: try again after
+ * that capture. RuntimeError: the runtime failed, and v is released.
  */
 static inline int
 dlpack_rocm_release(dlpack_py_view *v, hipStream_t stream)
@@ -293,8 +293,8 @@ dlpack_rocm_release(dlpack_py_view *v, hipStream_t stream)
     return dlpack_device_impl_release_or_wait(dlpack_rocm_impl_stream_at(v, stream), v);
 }
 
-/* dlpack_rocm_release for tp_dealloc: keeps the exception in flight and reports an error as unraisable. Where the
- * stream captures a graph the tensor is leaked, because the graph will use it. */
+/* dlpack_rocm_release for tp_dealloc: keeps the exception in flight and reports an error as unraisable. Where
+ * dlpack_rocm_release leaves the view unchanged, the tensor is leaked: a graph may use it. */
 static inline void
 dlpack_rocm_release_unraisable(dlpack_py_view *v, hipStream_t stream)
 {

@@ -41,7 +41,7 @@ static PyTypeObject vector_type;
 typedef struct Transfer {
     void *to;
     const void *from;
-    int on_host; /* one of both is memory of the host, which is used up when the call returns */
+    int wait; /* for the copy: to or from is memory of the host, or memory on which another library works */
 } Transfer;
 
 typedef int (*Step)(Vector *self, const Transfer *transfer, dlpack_py_error *error);
@@ -66,7 +66,7 @@ copy_step(Vector *self, const Transfer *transfer, dlpack_py_error *error)
                            (transfer->to, transfer->from, bytes, DLPACK_DEVICE_API(MemcpyDefault), self->stream),
                            error) < 0)
         return -1;
-    return transfer->on_host ? DLPACK_DEVICE_CALL(StreamSynchronize, (self->stream), error) : 0;
+    return transfer->wait ? DLPACK_DEVICE_CALL(StreamSynchronize, (self->stream), error) : 0;
 }
 
 /* A consumer may have released the memory while its own stream still reads it: wait before the memory is freed. */
@@ -126,7 +126,7 @@ vector_tensor(const Vector *self)
     return GPU(tensor)(self->values, self->device, DLPACK_PY_FLOAT32, 1, &self->length, NULL);
 }
 
-/* A new vector with the same values, copied behind the work on this vector's stream. */
+/* A new vector with the same values, copied on this vector's stream. The stream of the copy waits for it. */
 static Vector *
 vector_copy(Vector *self)
 {
@@ -138,13 +138,16 @@ vector_copy(Vector *self)
     if (copy == NULL)
         return NULL;
     transfer.to = copy->values;
-    self->shared = 1; /* the stream of the copy reads it */
-    Py_BEGIN_ALLOW_THREADS
-    failed = GPU(order)(self->stream, self->device, copy->stream, copy->device, &error);
-    Py_END_ALLOW_THREADS
+    copy->shared = 1; /* this vector's stream writes to it */
+    failed = vector_run(self, copy_step, &transfer);
+    if (!failed) {
+        Py_BEGIN_ALLOW_THREADS
+        failed = GPU(order)(self->stream, self->device, copy->stream, copy->device, &error);
+        Py_END_ALLOW_THREADS
+        if (failed)
+            (void)dlpack_py_raise(&error);
+    }
     if (failed)
-        (void)dlpack_py_raise(&error);
-    if (failed || vector_run(copy, copy_step, &transfer) < 0)
         Py_CLEAR(copy);
     return copy;
 }
@@ -203,7 +206,8 @@ vector_array_interface(PyObject *op, void *unused)
 
 /* ---- Importing ----------------------------------------------------------- */
 
-/* Vector.from_dlpack(x, /, *, device=None, copy=None): over the memory of x. Its work is queued on the default stream. */
+/* Vector.from_dlpack(x, /, *, device=None, copy=None): over the memory of x. Its work is queued on the default stream,
+ * and so is its release: a consumer of this vector that releases it early must not have work on another stream. */
 static PyObject *
 vector_from_dlpack(PyObject *type, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
@@ -229,13 +233,14 @@ vector_from_dlpack(PyObject *type, PyObject *const *args, Py_ssize_t nargs, PyOb
     return (PyObject *)self;
 }
 
-/* assign(x): copies the values of another array of the device, on this vector's stream. The host does not wait. */
+/* assign(x): copies the values of another array of the device, on this vector's stream. The host waits only where the
+ * memory is another library's: nothing orders the work of that library after this copy. */
 static PyObject *
 vector_assign(PyObject *op, PyObject *x)
 {
     Vector *self = (Vector *)op;
     dlpack_py_want same = {.dtype = DLPACK_PY_FLOAT32, .ndim = 1, .order = 'C', .device = GPU_TYPE, .name = "x"};
-    Transfer transfer = {self->values, NULL, 0};
+    Transfer transfer = {self->values, NULL, self->source.managed != NULL};
     dlpack_py_view v;
     int failed;
 
@@ -275,13 +280,13 @@ vector_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     (void)type;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|i", keywords, &values, &device))
         return NULL;
-    values = PySequence_Fast(values, "values is a sequence of numbers");
+    values = PySequence_Tuple(values); /* __float__ of an element may change a list */
     if (values == NULL)
         return NULL;
-    n = PySequence_Fast_GET_SIZE(values);
+    n = PyTuple_GET_SIZE(values);
     host = (float *)PyMem_Malloc(n > 0 ? (size_t)n * sizeof(float) : 1);
     for (i = 0; host != NULL && i < n && !PyErr_Occurred(); i++)
-        host[i] = (float)PyFloat_AsDouble(PySequence_Fast_GET_ITEM(values, i));
+        host[i] = (float)PyFloat_AsDouble(PyTuple_GET_ITEM(values, i));
     Py_DECREF(values);
     if (host == NULL)
         (void)PyErr_NoMemory();

@@ -99,6 +99,18 @@ def test_no_warning_in_any_combination(tmp_path, runtime, compiler, standard, wa
     assert done.returncode == 0 and done.stderr == "", done.stderr
 
 
+@pytest.mark.parametrize("platform", HEADERS)
+def test_a_file_that_finds_the_runtime_at_run_time_compiles_with_the_name_of_its_library(tmp_path, platform):
+    found = [runtime for runtime in machine.runtimes() if kind(runtime) == platform]
+    if not found:
+        pytest.skip(f"headers of {platform}: not on this machine")
+    for runtime in found:
+        done = compile_device(USES_DEVICE, runtime, "included", "at run time", "-c", "-o", str(tmp_path / "object.o"))
+        assert done.returncode == 0 and done.stderr == "", done.stderr
+        name = b"libcudart.so.1" if platform == "CUDA" else f"libamdhip64.so.{runtime.split()[1][0]}".encode()
+        assert name in (tmp_path / "object.o").read_bytes()
+
+
 def test_uses_device_does_use_every_function():
     used = set(re.findall(r"DEVICE\((\w+)\)", USES_DEVICE.read_text()))
     for name in ("cuda", "rocm"):

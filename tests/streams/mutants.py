@@ -172,8 +172,8 @@ MUTANTS = [  # what is wrong then, the file, and pairs: a text, the text in its 
     (
         "a table's stream is not ordered",
         DEVICE,
-        "    if (!failed && !dlpack_device_impl_is_same(work, stream)) {",
-        "    if (0) {",
+        "    return dlpack_device_impl_order_view(work, stream, v);",
+        "    return 0;",
     ),
     (
         "a tensor is released in any interpreter",
@@ -256,8 +256,20 @@ MUTANTS = [  # what is wrong then, the file, and pairs: a text, the text in its 
     (
         "the runtime that another library has loaded later is not found",
         DEVICE,
-        "    if (address == 0) {\n        library",
-        "    static int looked;\n    if (address == 0 && !looked++) {\n        library",
+        "    if (address == 0 && (library = dlpack_device_impl_library",
+        "    static int looked;\n    if (address == 0 && !looked++ && (library = dlpack_device_impl_library",
+    ),
+    (
+        "a tensor of an array interface that is refused is ordered",
+        DEVICE,
+        "        request.stream.kind = DLPACK_PY_STREAM_NO_SYNC; /* a tensor",
+        "        (void)0; /* a tensor",
+    ),
+    (
+        "a tensor of an array interface is not ordered",
+        DEVICE,
+        "    return dlpack_device_impl_order_view(pending, consumer, v);",
+        "    return 0;",
     ),
     (
         "a file for per-thread default streams names the legacy one",

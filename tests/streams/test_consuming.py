@@ -254,6 +254,22 @@ def test_a_producer_that_refuses_the_per_thread_stream_is_asked_with_the_legacy_
         assert producer.deleted == ([1] if producer.made else [])
 
 
+@pytest.mark.parametrize("managed", [False, True])
+def test_in_a_capture_of_the_per_thread_stream_the_legacy_one_is_not_asked_for_S6(sim, platform, managed):
+    """Managed memory has id 0, and is worked on by the current device."""
+    if not platform.is_cuda:
+        pytest.skip("ROCm's per-thread streams have no number that crosses the protocol")
+
+    def refuse(**keywords):
+        raise BufferError("stream 2 is not supported")
+
+    kind = platform.MANAGED if managed else platform.DEVICE
+    producer = Stranger(sim, (kind, 0 if managed else 1), answer=refuse)
+    with sim.on_device(1), sim.capture(2), pytest.raises(BufferError, match="stream 2 is not supported"):
+        platform.probe.consume(producer, 2, device=kind)
+    assert [call["stream"] for call in producer.calls] == [2]
+
+
 def test_a_device_that_is_not_there_is_the_runtime_s_error_S9(sim, platform):
     producer = Stranger(sim, (platform.DEVICE, 9))
     text = f"{platform.runtime}SetDevice: {platform.runtime}ErrorInvalidDevice, there is no device of this number"

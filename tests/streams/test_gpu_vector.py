@@ -67,6 +67,35 @@ def test_a_copy_on_the_device_has_memory_of_its_own_and_comes_behind_the_work_C3
     taken.delete()
 
 
+def test_a_copy_on_the_device_has_the_values_of_the_call_C3_S1(sim, platform, Vector):
+    vector, consumer = Vector([0] * 16), sim.stream()
+    with sim.held(stream_of(vector)):
+        taken = Taken(vector.__dlpack__(copy=True, stream=consumer, **VERSION))
+        vector.assign(Vector([1] * 16))
+    sim.check(consumer, taken.says.data, 0, 64)
+    taken.delete()
+    assert vector.tolist() == [1] * 16
+
+
+def test_a_copy_of_another_librarys_memory_is_made_before_that_is_released_C3_S1(sim, platform, Vector):
+    stream, consumer = sim.stream(), sim.stream()
+    array = platform.probe.Array((16,), stream, dtype=FLOAT32)
+    sim.fill(stream, array.address, 0, 64)
+    vector = Vector.from_dlpack(array)
+    taken = Taken(vector.__dlpack__(copy=True, stream=consumer, **VERSION))
+    del vector, array
+    sim.check(consumer, taken.says.data, 0, 64)
+    taken.delete()
+
+
+def test_assign_to_another_librarys_memory_is_done_when_it_returns_S1(sim, platform, Vector):
+    stream = sim.stream()
+    array = platform.probe.Array((4,), stream, dtype=FLOAT32)
+    sim.fill(stream, array.address, 9, 16)
+    Vector.from_dlpack(array).assign(Vector([0] * 4))
+    sim.check(stream, array.address, 0, 16)
+
+
 def test_a_copy_to_the_cpu_is_the_headers_C3_P5(sim, Vector):
     taken = Taken(Vector([1, 2]).__dlpack__(copy=True, dl_device=CPU, **VERSION))
     assert (taken.says.device, taken.says.flags & 2) == (CPU, 2)
@@ -194,6 +223,16 @@ def test_a_call_that_fails_is_an_exception_and_leaks_nothing_S9(sim, platform, V
         except RuntimeError as error:
             assert "a kernel failed" in str(error)
     assert len(one.tolist()) == 2
+
+
+def test_a_list_that_changes_while_it_is_read(sim, Vector):
+    class Number:
+        def __float__(self):
+            values.clear()
+            return 1.0
+
+    values = [Number(), 2, 3]
+    assert Vector(values).tolist() == [1, 2, 3]
 
 
 @pytest.mark.parametrize("what", [[1, "a"], 3])

@@ -87,6 +87,12 @@ def test_from_dlpack_from_one_device_to_another_is_asked_of_the_producer_C3_C4(s
     view.release_on(consumer)
 
 
+def test_from_dlpack_to_the_cpu_uses_no_stream_whatever_its_number_C3(sim, platform):
+    """The per-thread default stream has no number on ROCm."""
+    array = platform.probe.Array((8,), sim.stream())
+    assert platform.other.from_dlpack(2, array, device="cpu").device == CPU
+
+
 @pytest.mark.parametrize(
     "arguments, error",
     [
@@ -228,6 +234,8 @@ def test_pinned_memory_of_an_array_interface_is_named_as_such_D9(sim, platform):
         ({"typestr": "<V2"}, BufferError, "typestr '<V2'"),
         ({"typestr": "<f3"}, BufferError, "typestr '<f3'"),
         ({"typestr": "<f"}, BufferError, "typestr '<f'"),
+        ({"typestr": "<f4junk"}, BufferError, "typestr '<f4junk'"),
+        ({"typestr": "<f 4"}, BufferError, "typestr '<f 4'"),
         ({"typestr": ""}, BufferError, "typestr ''"),
         ({"typestr": None}, BufferError, "typestr None"),
         ({"shape": [8]}, BufferError, r"shape \[8\]"),
@@ -241,6 +249,7 @@ def test_pinned_memory_of_an_array_interface_is_named_as_such_D9(sim, platform):
         ({"data": (1,)}, BufferError, "data"),
         ({"data": ("1", False)}, BufferError, "data"),
         ({"stream": 0}, ValueError, "stream 0"),
+        ({"stream": -1}, ValueError, "stream -1, None, 1, 2 or a handle"),
         ({"stream": "1"}, TypeError, "stream is '1'"),
     ],
     ids=str,
@@ -249,6 +258,79 @@ def test_what_an_array_interface_must_not_say(sim, platform, changes, error, tex
     array = platform.probe.Array((8,), sim.stream())
     with sim.watched(), pytest.raises(error, match=text):
         consume(platform, Interface(array, **changes), sim.stream())
+
+
+class Number:
+    """An integer that runs code when it is read."""
+
+    def __init__(self, value, run=lambda: None):
+        self.value, self.run = value, run
+
+    def __index__(self):
+        self.run()
+        return self.value
+
+
+def test_an_array_interface_may_change_while_it_is_read(sim, platform):
+    array = platform.probe.Array((8,), sim.stream())
+    found = {**array.__cuda_array_interface__, "stream": None}
+
+    class Changes:
+        __cuda_array_interface__ = found
+
+    found["shape"] = (Number(8, found.clear),)
+    view = consume(platform, Changes(), sim.stream())
+    assert (view.shape, found) == ((8,), {})
+    view.release()
+
+
+def test_addresses_and_extents_are_whatever_has_index_P2(sim, platform):
+    array = platform.probe.Array((8,), sim.stream())
+    changes = {"data": (Number(array.address), Number(0)), "shape": (Number(8),), "stream": None}
+    changes["data"] = (Number(array.address), False)
+    view = consume(platform, Interface(array, **changes), sim.stream())
+    assert (view.data, view.shape) == (array.address, (8,))
+    view.release()
+
+
+@pytest.mark.parametrize("key", ["shape", "data"])
+def test_an_interrupt_while_an_array_interface_is_read_is_passed_on(sim, platform, key):
+    def interrupt():
+        raise KeyboardInterrupt
+
+    array = platform.probe.Array((8,), sim.stream())
+    changes = {"shape": (Number(8, interrupt),)} if key == "shape" else {"data": (Number(8, interrupt), False)}
+    with pytest.raises(KeyboardInterrupt):
+        consume(platform, Interface(array, **changes), sim.stream())
+
+
+def test_an_empty_array_interface_may_have_any_address_and_extents_of_1_any_stride_D3_D5(sim, platform):
+    array = platform.probe.Array((64,), sim.stream())
+    view = consume(platform, Interface(array, shape=(0,), data=(4096, False), stream=None), sim.stream())
+    assert view.shape == (0,)
+    view.release()
+    changes = {"shape": (1, 3), "strides": (5, 4), "typestr": "<f4", "stream": None}
+    view = consume(platform, Interface(array, **changes), sim.stream())
+    assert view.strides[1] == 1
+    view.release()
+
+
+def test_a_tensor_that_is_refused_draws_no_stream_into_a_capture_S6(sim, platform):
+    producer, consumer = sim.stream(), sim.stream()
+    array = platform.probe.Array((8,), producer)
+    sim.synchronize(producer)
+    with sim.capture(producer):
+        with pytest.raises(BufferError, match="dtype is uint8"):
+            consume(platform, Interface(array), consumer, dtype=platform.probe.COMPLEX64)
+        assert sim.capturing(consumer) == 0
+
+
+def test_requirements_that_contradict_each_other_are_a_system_error_C9(sim, platform):
+    array = platform.probe.Array((8,), sim.stream())
+    sim.calls()
+    with pytest.raises(SystemError, match="want: dtype is 5"):
+        consume(platform, Interface(array), sim.stream(), dtype=5)
+    assert not any("Event" in call for call in sim.calls())
 
 
 def test_memory_of_the_cpu_has_no_array_interface_to_take(sim, platform):
