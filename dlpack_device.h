@@ -595,26 +595,14 @@ dlpack_device_copy_to_host(const DLTensor *dst, const DLTensor *src, uint64_t fl
 
 /* ---- 4 The operations of a device --------------------------------------- */
 
-/* The consumer's stream of a request. Pinned and managed memory have no device id: a relative handle means a stream of
- * the current device there. */
-static inline dlpack_py_work_stream
-dlpack_device_impl_request_stream(const dlpack_py_offer *offer, const dlpack_py_request *request)
-{
-    dlpack_py_work_stream stream;
-    stream.handle =
-        request->stream.kind == DLPACK_PY_STREAM_HANDLE ? request->stream.handle : DLPACK_DEVICE_API_DEFAULT_STREAM;
-    stream.device_id = dlpack_py_impl_is_on(offer->device, offer->tensor->device) ? offer->tensor->device.device_id
-                                                                                  : DLPACK_PY_CURRENT_DEVICE;
-    return stream;
-}
-
 /* Makes data ready that is exported in place: orders the consumer's stream after the pending work (S1), or waits for
  * that work on the host (S10). This is dlpack_py_device.make_ready. */
 static inline int
 dlpack_device_impl_make_ready(const dlpack_py_offer *offer, const dlpack_py_request *request,
                               const dlpack_py_plan *plan)
 {
-    const dlpack_py_work_stream stream = dlpack_device_impl_request_stream(offer, request);
+    const DLDevice device = offer->tensor->device;
+    dlpack_py_work_stream stream = {DLPACK_DEVICE_API_DEFAULT_STREAM, DLPACK_PY_CURRENT_DEVICE};
     const int on_host = dlpack_py_is_cpu_readable(plan->device) && request->stream.kind != DLPACK_PY_STREAM_HANDLE;
     const int for_cpu = request->has_device && plan->device.device_type == kDLCPU;
     dlpack_py_work_stream pending[DLPACK_PY_MAX_PENDING]; /* copied: the author's may change without the GIL */
@@ -626,6 +614,10 @@ dlpack_device_impl_make_ready(const dlpack_py_offer *offer, const dlpack_py_requ
         (request->stream.kind == DLPACK_PY_STREAM_NONE && !on_host &&
          (offer->options & DLPACK_PY_OFFER_NONE_IS_NO_SYNC) != 0))
         return 0;
+    if (request->stream.kind == DLPACK_PY_STREAM_HANDLE)
+        stream.handle = request->stream.handle;
+    if (dlpack_py_impl_is_on(offer->device, device)) /* pinned and managed memory have no device id */
+        stream.device_id = device.device_id;
     for (i = 0; i < offer->pending_count; i++) {
         if (on_host || !dlpack_device_impl_is_same(offer->pending[i], stream))
             pending[count++] = offer->pending[i];
@@ -639,41 +631,27 @@ dlpack_device_impl_make_ready(const dlpack_py_offer *offer, const dlpack_py_requ
     return failed ? dlpack_py_raise(&error) : 0;
 }
 
-/* Makes a compact copy on the CPU, behind the pending work. This is dlpack_py_device.copy. */
-static inline dlpack_py_impl_export *
-dlpack_device_impl_export_copy(const dlpack_py_offer *offer, const dlpack_py_plan *plan)
+/* Copies to compact memory of the CPU, behind the pending work. This is dlpack_py_device.copy. */
+static inline int
+dlpack_device_impl_copy(const dlpack_py_offer *offer, const DLTensor *to, const DLTensor *from)
 {
     const uint64_t padded = offer->flags & DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED;
     const size_t count = offer->pending_count;
-    dlpack_py_work_stream pending[DLPACK_PY_MAX_PENDING];
-    int64_t strides[DLPACK_PY_MAX_NDIM];
-    DLTensor from = *offer->tensor, *to;
+    dlpack_py_work_stream pending[DLPACK_PY_MAX_PENDING]; /* copied: the author's may change without the GIL */
     dlpack_py_error error;
-    dlpack_py_impl_export *e = dlpack_py_impl_copy_new(&from, offer->flags, plan->form, 'C', 0, &error);
     int failed;
 
-    if (e == NULL) {
-        (void)dlpack_py_raise(&error);
-        return NULL;
-    }
-    to = dlpack_py_impl_tensor(&e->managed, plan->form);
-    from.shape = to->shape; /* the author's shape, strides and streams may change while the GIL is released */
-    if (from.strides != NULL)
-        from.strides = (int64_t *)memcpy(strides, from.strides, (size_t)from.ndim * sizeof(int64_t));
     if (count > 0)
         memcpy(pending, offer->pending, count * sizeof(*pending));
     Py_BEGIN_ALLOW_THREADS
-    if (!dlpack_py_is_cpu_readable(from.device))
-        failed = dlpack_device_copy_to_host(to, &from, padded, pending, count, &error);
+    if (!dlpack_py_is_cpu_readable(from->device))
+        failed = dlpack_device_copy_to_host(to, from, padded, pending, count, &error);
     else if ((failed = dlpack_device_synchronize(pending, count, &error)) == 0)
-        dlpack_py_impl_copy(to, &from, padded);
+        dlpack_py_impl_copy(to, from, padded);
     Py_END_ALLOW_THREADS
-    if (!failed)
-        return e;
-    if (failed != DLPACK_DEVICE_COPY_UNFINISHED) /* else leak the memory: the runtime may still write to it */
-        dlpack_py_impl_release_keeper(&e->keeper);
-    (void)dlpack_py_raise(&error);
-    return NULL;
+    if (failed)
+        (void)dlpack_py_raise(&error);
+    return failed;
 }
 
 /* Calls __dlpack_device__. Some libraries return None as the id of the CPU: it counts as 0. */
@@ -827,7 +805,7 @@ static inline const dlpack_py_device *
 dlpack_device_operations(void)
 {
     static const dlpack_py_device device = {
-        DLPACK_DEVICE_API_TYPE,   dlpack_device_impl_make_ready, dlpack_device_impl_export_copy,
+        DLPACK_DEVICE_API_TYPE,   dlpack_device_impl_make_ready, dlpack_device_impl_copy,
         dlpack_device_impl_fetch, dlpack_device_impl_follow,     dlpack_device_impl_get_work_stream,
     };
     return &device;

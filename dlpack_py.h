@@ -2348,8 +2348,9 @@ struct dlpack_py_device {
     /* Make data that is exported in place ready: for the stream of the request (S1), or for the CPU (S10). Returns 0
      * or -1. */
     int (*make_ready)(const dlpack_py_offer *offer, const dlpack_py_request *request, const dlpack_py_plan *plan);
-    /* Make a copy on the CPU, behind the pending work. Returns an export of the plan's form, or NULL. */
-    dlpack_py_impl_export *(*copy)(const dlpack_py_offer *offer, const dlpack_py_plan *plan);
+    /* Copy from, the tensor of an offer, to compact memory of the CPU, behind the pending work. Returns 0; or -1, or
+     * -2 where the copy may still write to the memory, which is leaked then. */
+    int (*copy)(const dlpack_py_offer *offer, const DLTensor *to, const DLTensor *from);
     /* dlpack_py_impl_fetch for a consumer with a stream of this device (C4). */
     int (*fetch)(dlpack_py_impl_producer *producer, const dlpack_py_impl_terms *terms, dlpack_py_view *v);
     /* Order the consumer's stream after the stream of an exchange table, for a view that was taken by it (X4).
@@ -2648,23 +2649,26 @@ dlpack_py_impl_export_copy(const dlpack_py_offer *offer, const dlpack_py_plan *p
 {
     int64_t strides[DLPACK_PY_MAX_NDIM];
     DLTensor t = *offer->tensor, *to;
-    dlpack_py_impl_export *e;
     dlpack_py_error error;
+    dlpack_py_impl_export *e = dlpack_py_impl_copy_new(&t, offer->flags, plan->form, 'C', 0, &error);
+    int failed;
 
+    if (e == NULL) {
+        (void)dlpack_py_raise(&error);
+        return NULL;
+    }
     Py_INCREF(offer->owner); /* other threads may run meanwhile */
     dlpack_py_impl_count(offer->exports, 1);
-    if (!dlpack_py_is_cpu_readable(t.device) || offer->pending_count > 0) {
-        e = offer->device->copy(offer, plan);
-    }
-    else if ((e = dlpack_py_impl_copy_new(&t, offer->flags, plan->form, 'C', 0, &error)) == NULL) {
-        (void)dlpack_py_raise(&error);
-    }
-    else {
-        to = dlpack_py_impl_tensor(&e->managed, plan->form);
-        t.shape = to->shape; /* the author's shape and strides may change */
-        if (t.strides != NULL)
-            t.strides = (int64_t *)memcpy(strides, t.strides, (size_t)t.ndim * sizeof(int64_t));
+    to = dlpack_py_impl_tensor(&e->managed, plan->form);
+    t.shape = to->shape; /* the author's shape and strides may change */
+    if (t.strides != NULL)
+        t.strides = (int64_t *)memcpy(strides, t.strides, (size_t)t.ndim * sizeof(int64_t));
+    if (dlpack_py_is_cpu_readable(t.device) && offer->pending_count == 0)
         dlpack_py_impl_copy_detached(to, &t, offer->flags);
+    else if ((failed = offer->device->copy(offer, to, &t)) != 0) {
+        if (failed == -1)
+            dlpack_py_impl_release_keeper(&e->keeper);
+        e = NULL;
     }
     dlpack_py_impl_count(offer->exports, -1);
     dlpack_py_impl_decref(offer->owner);

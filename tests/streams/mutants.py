@@ -26,10 +26,10 @@ MUTANTS = [  # what is wrong then, the file, and pairs: a text, the text in its 
     (
         "a copy to the host is made with the GIL held",
         DEVICE,
-        "    Py_BEGIN_ALLOW_THREADS\n    if (!dlpack_py_is_cpu_readable(from.device))",
-        "    {\n    if (!dlpack_py_is_cpu_readable(from.device))",
-        "        dlpack_py_impl_copy(to, &from, padded);\n    Py_END_ALLOW_THREADS\n",
-        "        dlpack_py_impl_copy(to, &from, padded);\n    }\n",
+        "    Py_BEGIN_ALLOW_THREADS\n    if (!dlpack_py_is_cpu_readable(from->device))",
+        "    {\n    if (!dlpack_py_is_cpu_readable(from->device))",
+        "        dlpack_py_impl_copy(to, from, padded);\n    Py_END_ALLOW_THREADS\n",
+        "        dlpack_py_impl_copy(to, from, padded);\n    }\n",
     ),
     (
         "a release calls the runtime with the GIL held",
@@ -111,9 +111,9 @@ MUTANTS = [  # what is wrong then, the file, and pairs: a text, the text in its 
     ),
     (
         "memory that may still be written to is freed",
-        DEVICE,
-        "    if (failed != DLPACK_DEVICE_COPY_UNFINISHED) /* else leak",
-        "    if (failed) /* else leak",
+        PY,
+        "        if (failed == -1)\n            dlpack_py_impl_release_keeper",
+        "            dlpack_py_impl_release_keeper",
     ),
     (
         "rows are as far apart as they are wide",
@@ -142,8 +142,8 @@ MUTANTS = [  # what is wrong then, the file, and pairs: a text, the text in its 
     (
         "pinned memory has the device of its number",
         DEVICE,
-        "                                                                                  : DLPACK_PY_CURRENT_DEVICE;",
-        ": offer->tensor->device.device_id;",
+        "    if (dlpack_py_impl_is_on(offer->device, device)) /* pinned",
+        "    /* pinned",
     ),
     (
         "a stream is passed for memory of the host",
