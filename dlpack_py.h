@@ -2667,7 +2667,7 @@ dlpack_py_impl_export_copy(const dlpack_py_offer *offer, const dlpack_py_plan *p
         dlpack_py_impl_copy_detached(to, &t, offer->flags);
     else if ((failed = offer->device->copy(offer, to, &t)) != 0) {
         if (failed == -1)
-            dlpack_py_impl_release_keeper(&e->keeper);
+            dlpack_py_impl_delete(&e->managed, plan->form);
         e = NULL;
     }
     dlpack_py_impl_count(offer->exports, -1);
@@ -4700,8 +4700,8 @@ dlpack_py_impl_allocate_by_table(const DLPackExchangeAPI *table, const DLTensor 
 DLPACK_PY_IMPL_SHARED int
 dlpack_py_allocate_like(PyObject *like, const DLTensor *prototype, dlpack_py_view *v)
 {
-    static const dlpack_py_want writable = {0, NULL, 0, 0, NULL, 0, 1, DLPACK_PY_ANY_DEVICE, 1, 0, NULL};
-    const dlpack_py_impl_terms terms = dlpack_py_impl_terms_make(&writable, NULL);
+    dlpack_py_want want = dlpack_py_want_like(prototype);
+    const dlpack_py_impl_terms terms = dlpack_py_impl_terms_make(&want, NULL);
     dlpack_py_impl_gate *gate = dlpack_py_impl_gate_get();
     DLManagedTensorVersioned *managed;
     const dlpack_py_impl_type *type;
@@ -4713,50 +4713,95 @@ dlpack_py_allocate_like(PyObject *like, const DLTensor *prototype, dlpack_py_vie
         return -1;
 #if DLPACK_PY_HAS_EXCHANGE_API
     if (type->table != NULL) {
+        want.device = (int32_t)prototype->device.device_type;
+        want.writable = 1;
+        want.alignment = 1;
+        want.name = "the exchange table's allocator";
         managed = dlpack_py_impl_allocate_by_table((const DLPackExchangeAPI *)type->table, prototype);
-        if (managed == NULL || dlpack_py_impl_take_managed(managed, &terms, 0, v) < 0)
-            return -1;
-        if (v->tensor.ndim == prototype->ndim && dlpack_py_dtype(&v->tensor) == dlpack_py_dtype(prototype) &&
-            v->tensor.device.device_type == prototype->device.device_type &&
-            (prototype->ndim == 0 ||
-             memcmp(v->tensor.shape, prototype->shape, (size_t)prototype->ndim * sizeof(int64_t)) == 0))
-            return 0;
-        dlpack_py_release(v);
-        PyErr_SetString(PyExc_BufferError,
-                        "the exchange table's allocator returned another dtype, shape or device type than asked for");
-        return -1;
+        return managed == NULL ? -1 : dlpack_py_impl_take_managed(managed, &terms, 0, v);
     }
 #endif
     managed = dlpack_py_allocate(prototype, &error);
     return managed == NULL ? dlpack_py_raise(&error) : dlpack_py_impl_take_managed(managed, &terms, 0, v);
 }
 
+/* free_fn of a managed tensor over a view. */
+DLPACK_PY_IMPL_RARE void
+dlpack_py_impl_free_view(void *context)
+{
+    dlpack_py_release((dlpack_py_view *)context);
+    DLPACK_PY_FREE(context);
+}
+
+/* A versioned managed tensor of what a view shows. Steals the view, also where it returns NULL with BufferError or
+ * MemoryError. */
+DLPACK_PY_IMPL_RARE DLManagedTensorVersioned *
+dlpack_py_impl_view_managed_steal(dlpack_py_view *v)
+{
+    DLManagedTensorVersioned *managed = (DLManagedTensorVersioned *)v->managed;
+    const uint64_t readonly = v->readonly != DLPACK_PY_WRITABLE ? DLPACK_PY_FLAG_READ_ONLY : 0;
+    dlpack_py_view *moved;
+    dlpack_py_error error;
+
+    if (v->form == DLPACK_PY_VERSIONED && (managed->flags & readonly) == readonly &&
+        memcmp(&managed->dl_tensor, &v->tensor, sizeof(v->tensor)) == 0)
+        return (DLManagedTensorVersioned *)dlpack_py_impl_detach(v);
+    if (dlpack_py_validate(&v->tensor, v->flags, &error) < 0) { /* the caller may have changed it */
+        dlpack_py_release(v);
+        (void)dlpack_py_raise(&error);
+        return NULL;
+    }
+    moved = (dlpack_py_view *)DLPACK_PY_MALLOC(sizeof(*moved));
+    if (moved != NULL) {
+        dlpack_py_move(moved, v);
+        managed = dlpack_py_wrap(&moved->tensor, dlpack_py_impl_kept_flags(&moved->tensor, moved->flags) | readonly,
+                                 moved, dlpack_py_impl_free_view);
+        if (managed != NULL)
+            return managed;
+        dlpack_py_impl_free_view(moved);
+    }
+    dlpack_py_release(v);
+    (void)PyErr_NoMemory();
+    return NULL;
+}
+
 /* An object that owns a view and has __dlpack__ and __dlpack_device__: the argument for from_dlpack. */
 typedef struct dlpack_py_impl_carrier {
     PyObject_HEAD
-    dlpack_py_view view;
+    dlpack_py_view view; /* empty after its tensor was handed on */
+    DLDevice device;
 } dlpack_py_impl_carrier;
 
-static inline int
-dlpack_py_impl_carrier_describe(PyObject *self, const dlpack_py_request *request, dlpack_py_offer *offer)
-{
-    const dlpack_py_view *v = &((dlpack_py_impl_carrier *)(void *)self)->view;
-    (void)request;
-    *offer = dlpack_py_offer_view(self, &v->tensor, v);
-    return 0;
-}
-
+/* Hands the tensor of the view on, without an export of its own, where the request allows it: the first call takes the
+ * tensor. */
 static inline PyObject *
 dlpack_py_impl_carrier_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
-    return dlpack_py_produce_described(self, dlpack_py_impl_carrier_describe, args, nargs, kwnames);
+    dlpack_py_view *v = &((dlpack_py_impl_carrier *)(void *)self)->view;
+    DLManagedTensorVersioned *managed;
+    dlpack_py_request request;
+    dlpack_py_offer offer;
+
+    if (dlpack_py_parse_request(args, nargs, kwnames, &request) < 0)
+        return NULL;
+    if (v->managed == NULL) {
+        PyErr_SetString(PyExc_BufferError, "the result was exported already: __dlpack__ hands its tensor on once");
+        return NULL;
+    }
+    if (request.max_version.major >= DLPACK_PY_PROTOCOL_MAJOR && request.copy != DLPACK_PY_COPY_ALWAYS &&
+        !request.has_device && request.stream.kind != DLPACK_PY_STREAM_HANDLE) {
+        managed = dlpack_py_impl_view_managed_steal(v);
+        return managed == NULL ? NULL : dlpack_py_capsule_steal(managed, DLPACK_PY_VERSIONED);
+    }
+    offer = dlpack_py_offer_view(self, &v->tensor, v);
+    return dlpack_py_answer(&offer, &request);
 }
 
 static inline PyObject *
 dlpack_py_impl_carrier_device(PyObject *self, PyObject *unused)
 {
     (void)unused;
-    return dlpack_py_produce_described_device(self, dlpack_py_impl_carrier_describe);
+    return dlpack_py_impl_device_tuple(((dlpack_py_impl_carrier *)(void *)self)->device);
 }
 
 static inline void
@@ -4867,46 +4912,6 @@ dlpack_py_impl_find_from_dlpack(dlpack_py_impl_cache *cache, PyObject *obj)
     return found;
 }
 
-/* free_fn of a managed tensor over a view. */
-DLPACK_PY_IMPL_RARE void
-dlpack_py_impl_free_view(void *context)
-{
-    dlpack_py_release((dlpack_py_view *)context);
-    DLPACK_PY_FREE(context);
-}
-
-/* A versioned managed tensor of what a view shows. Steals the view, also where it returns NULL with BufferError or
- * MemoryError. */
-DLPACK_PY_IMPL_RARE DLManagedTensorVersioned *
-dlpack_py_impl_view_managed_steal(dlpack_py_view *v)
-{
-    DLManagedTensorVersioned *managed = (DLManagedTensorVersioned *)v->managed;
-    const uint64_t readonly = v->readonly != DLPACK_PY_WRITABLE ? DLPACK_PY_FLAG_READ_ONLY : 0;
-    dlpack_py_view *moved;
-    dlpack_py_error error;
-
-    if (v->form == DLPACK_PY_VERSIONED && (managed->flags & readonly) == readonly &&
-        memcmp(&managed->dl_tensor, &v->tensor, sizeof(v->tensor)) == 0)
-        return (DLManagedTensorVersioned *)dlpack_py_impl_detach(v);
-    if (dlpack_py_validate(&v->tensor, v->flags, &error) < 0) { /* the caller may have changed it */
-        dlpack_py_release(v);
-        (void)dlpack_py_raise(&error);
-        return NULL;
-    }
-    moved = (dlpack_py_view *)DLPACK_PY_MALLOC(sizeof(*moved));
-    if (moved != NULL) {
-        dlpack_py_move(moved, v);
-        managed = dlpack_py_wrap(&moved->tensor, dlpack_py_impl_kept_flags(&moved->tensor, moved->flags) | readonly,
-                                 moved, dlpack_py_impl_free_view);
-        if (managed != NULL)
-            return managed;
-        dlpack_py_impl_free_view(moved);
-    }
-    dlpack_py_release(v);
-    (void)PyErr_NoMemory();
-    return NULL;
-}
-
 DLPACK_PY_IMPL_SHARED PyObject *
 dlpack_py_return_like_steal(PyObject *like, dlpack_py_view *v)
 {
@@ -4953,6 +4958,7 @@ dlpack_py_return_like_steal(PyObject *like, dlpack_py_view *v)
         dlpack_py_release(v);
         return NULL;
     }
+    ((dlpack_py_impl_carrier *)(void *)carrier)->device = v->tensor.device;
     dlpack_py_move(&((dlpack_py_impl_carrier *)(void *)carrier)->view, v);
     from_dlpack = dlpack_py_impl_find_from_dlpack(gate->cache, like);
     stack[1] = carrier;

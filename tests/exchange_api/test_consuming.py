@@ -5,12 +5,13 @@ import ctypes
 import gc
 import sys
 import sysconfig
+import types
 
 import dlarray
 import dltensor
 import pytest
 from consumer_probe import check, consume
-from dltensor import CPU, CUDA, CUDA_HOST, FORMS, PADDED, READ_ONLY, VERSIONED, Made
+from dltensor import CPU, CUDA, CUDA_HOST, FORMS, PADDED, READ_ONLY, VERSIONED, Made, Taken
 from exchange_probe import (
     COPY_IF_NEEDED,
     NO_TABLE,
@@ -534,7 +535,7 @@ def test_memory_comes_from_the_allocator_of_the_arguments_table():
 def test_memory_that_is_not_as_it_was_asked_for_is_refused_and_deleted_X8(fields):
     made = Made(**fields)
     hook("allocate", lambda ndim, extent, report: ctypes.addressof(made.managed))
-    with pytest.raises(BufferError, match="returned another dtype, shape or device type"):
+    with pytest.raises(BufferError, match="the exchange table's allocator: .* was asked for"):
         allocate_like(library()(), (5,))
     assert made.deleted == 1
 
@@ -719,6 +720,49 @@ def test_one_class_may_stand_for_several_libraries():
     nothing.namespace = gc
     with pytest.raises(TypeError, match="Wrapper.*: its array namespace has no from_dlpack"):
         return_like(nothing, Holder(Made().capsule()))
+
+
+def library_with(from_dlpack):
+    """An object of a library whose from_dlpack is the function."""
+    return type("Wrapper", (), {"__array_namespace__": lambda self: types.SimpleNamespace(from_dlpack=from_dlpack)})()
+
+
+def test_a_result_is_handed_on_once_and_says_its_device_before_and_after_K4():
+    def from_dlpack(x):
+        device = x.__dlpack_device__()
+        first = Taken(x.__dlpack__(max_version=(1, 0)))
+        with pytest.raises(BufferError, match="exported already"):
+            x.__dlpack__(max_version=(1, 0))
+        assert (x.__dlpack_device__(), device) == (device, first.says.device)
+        return first
+
+    made = Made()
+    taken = return_like(library_with(from_dlpack), Holder(made.capsule()))
+    assert (taken.says.data, made.deleted) == (made.address, 0)
+    taken.delete()
+    assert made.deleted == 1
+
+
+@pytest.mark.parametrize(
+    "keywords", [{}, {"max_version": (1, 0), "copy": True}, {"max_version": (1, 0), "dl_device": CPU}], ids=str
+)
+def test_a_result_that_is_asked_for_otherwise_is_exported_like_any_other_P1(keywords):
+    def from_dlpack(x):
+        return [Taken(x.__dlpack__(**keywords)) for _ in range(2)]
+
+    made = Made()
+    for taken in return_like(library_with(from_dlpack), Holder(made.capsule())):
+        assert (taken.says.data == made.address) == ("copy" not in keywords)
+        taken.delete()
+    assert made.deleted == 1
+
+
+def test_a_result_that_is_refused_or_not_asked_for_is_released_K4():
+    made = [Made(), Made()]
+    assert return_like(library_with(lambda x: None), Holder(made[0].capsule())) is None
+    with pytest.raises(TypeError, match="copy is 3"):
+        return_like(library_with(lambda x: x.__dlpack__(max_version=(1, 0), copy=3)), Holder(made[1].capsule()))
+    assert [m.deleted for m in made] == [1, 1]
 
 
 def test_what_a_from_dlpack_raises_is_passed_on():

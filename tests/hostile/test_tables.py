@@ -459,7 +459,7 @@ def test_an_allocator_that_changes_the_prototype_changes_nothing_X8():
 
     made = five(shape=(1,))
     stranger.allocator_is(allocate)
-    with pytest.raises(BufferError, match="returned another dtype, shape or device type"):
+    with pytest.raises(BufferError, match="the exchange table's allocator: .* was asked for"):
         allocate_like(Array(), (5,))
     assert made.deleted == 1
 

@@ -112,8 +112,8 @@ MUTANTS = [  # what is wrong then, the file, and pairs: a text, the text in its 
     (
         "memory that may still be written to is freed",
         PY,
-        "        if (failed == -1)\n            dlpack_py_impl_release_keeper",
-        "            dlpack_py_impl_release_keeper",
+        "        if (failed == -1)\n            dlpack_py_impl_delete",
+        "            dlpack_py_impl_delete",
     ),
     (
         "rows are as far apart as they are wide",
