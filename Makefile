@@ -104,6 +104,7 @@ streams-sanitized:
 	    $(VENV)/bin/python -m pytest tests/streams $(PYTEST_ARGS)
 
 mutate-streams: dev
+	$(VENV)/bin/python tests/build/machine.py fetch
 	$(VENV)/bin/python tests/streams/mutants.py $(BUILD)/mutants
 
 # The tests that need nvcc have a separate build. The array libraries must match the CUDA version of the driver; without

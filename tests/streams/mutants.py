@@ -284,6 +284,24 @@ MUTANTS = [  # what is wrong then, the file, and pairs: a text, the text in its 
         "    return (uintptr_t)stream;",
     ),
     (
+        "NULL in a file for HIP's per-thread default streams is the default stream",
+        ROCM,
+        "    if (stream == NULL)\n        return 2;",
+        "    if (stream == NULL)\n        return 0;",
+    ),
+    (
+        "the default stream in a file for HIP's per-thread default streams is the thread's",
+        DEVICE,
+        "    if (stream == 0)\n        return hipStreamLegacy;",
+        "",
+    ),
+    (
+        "a driver that is too old is an error of memory of the host",
+        CUDA,
+        "status == cudaErrorInsufficientDriver ||",
+        "",
+    ),
+    (
         "pinned memory of HIP is device memory",
         ROCM,
         "        *device = dlpack_py_impl_device(11, 0);",
@@ -299,8 +317,8 @@ def run(*command, cwd, **environment):
 def prepare(folder):
     """A copy of the project, configured."""
     shutil.rmtree(folder, ignore_errors=True)
-    keep = shutil.ignore_patterns(".git", "build", ".venv", "__pycache__", ".pytest_cache")
-    shutil.copytree(ROOT, folder, ignore=keep)
+    left_out = {".git", "build", ".venv"}
+    shutil.copytree(ROOT, folder, ignore=lambda path, names: left_out if Path(path) == ROOT else {"__pycache__"})
     if (ROOT / "build" / "runtimes").exists():
         shutil.copytree(ROOT / "build" / "runtimes", folder / "build" / "runtimes")
     done = run(
@@ -318,7 +336,10 @@ def fails(folder):
         return "tests/streams/handshake.c"
     modules = str(folder / "build" / "mutant" / "python")
     names = {"DLPACK_PY_BUILD_DIR": modules, "PYTHONPATH": modules}
-    command = ["timeout", "120", sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/streams"]
+    test = "test_a_file_for_per_thread_streams_has_names_for_both_default_streams_S3"
+    per_thread = f"tests/build/test_device_headers.py::{test}"
+    options = ["-q", "-x", "-p", "no:cacheprovider"]
+    command = ["timeout", "120", sys.executable, "-m", "pytest", *options, "tests/streams", per_thread]
     done = run(*command, cwd=folder, **names)
     if done.returncode == 0:
         return None
