@@ -24,6 +24,17 @@ def Vector(platform, sim):
     vector([])  # releases what waits
 
 
+class Interface:
+    """An array of a library without DLPack."""
+
+    def __init__(self, array):
+        self.array = array
+
+    @property
+    def __cuda_array_interface__(self):
+        return self.array.__cuda_array_interface__
+
+
 def stream_of(vector):
     return vector.__cuda_array_interface__["stream"]
 
@@ -150,14 +161,9 @@ def test_assign_reads_behind_the_producer_and_releases_behind_itself_S1(sim, pla
     array = platform.probe.Array((4,), stream, dtype=FLOAT32)
     vector = Vector([9] * 4)
 
-    class Interface:
-        @property
-        def __cuda_array_interface__(self):
-            return array.__cuda_array_interface__
-
     with sim.held(stream):
         sim.fill(stream, array.address, 0, 16)
-        vector.assign(array if how == "DLPack" else Interface())
+        vector.assign(array if how == "DLPack" else Interface(array))
     assert vector.tolist() == [0] * 4
 
 

@@ -7,6 +7,23 @@ import pytest
 from dltensor import CPU
 
 
+class Recorder:
+    """Passes calls of __dlpack__ on to an array, without one keyword; keeps their keywords and the current device.
+
+    At module level: on a Python without a GIL, a class in a test may outlive the test, and what it refers to.
+    """
+
+    def __init__(self, sim, array, says, without=None):
+        self.sim, self.array, self.says, self.without, self.calls = sim, array, says, without, []
+
+    def __dlpack_device__(self):
+        return self.says
+
+    def __dlpack__(self, **keywords):
+        self.calls.append((keywords, self.sim.device))
+        return self.array.__dlpack__(**{name: keywords[name] for name in keywords if name != self.without})
+
+
 def address_bytes(view):
     return ctypes.string_at(view.data, view.shape[0])
 
@@ -31,20 +48,11 @@ def test_from_dlpack_with_the_device_of_the_data_passes_the_device_and_the_strea
     consumer = sim.stream(1)
     asked = (platform.DEVICE, 1) if device == "the tuple" else {"cuda": "cuda:1", "rocm": "rocm:1"}[platform.name]
     array = platform.probe.Array((8,), sim.stream(1), device=1)
-    calls = []
-
-    class Spy:
-        def __dlpack_device__(self):
-            return platform.DEVICE, 1
-
-        def __dlpack__(self, **keywords):
-            calls.append((keywords, sim.device))
-            return array.__dlpack__(**keywords)
-
-    view = platform.other.from_dlpack(consumer, Spy(), device=asked, copy=False)
+    producer = Recorder(sim, array, (platform.DEVICE, 1))
+    view = platform.other.from_dlpack(consumer, producer, device=asked, copy=False)
     assert view.device == (platform.DEVICE, 1)
     keywords = {"max_version": (1, 3), "dl_device": (platform.DEVICE, 1), "stream": consumer, "copy": False}
-    assert calls == [(keywords, 1)]
+    assert producer.calls == [(keywords, 1)]
     view.release_on(consumer)
 
 
@@ -69,21 +77,13 @@ def test_from_dlpack_from_one_device_to_another_is_asked_of_the_producer_C3_C4(s
     with sim.watched(), pytest.raises(BufferError, match="dl_device|device"):
         platform.other.from_dlpack(sim.stream(1), array, device=(platform.DEVICE, 1))
     moved = platform.probe.Array((8,), sim.stream(1), device=1)
-    asked = []
-
-    class Moves:
-        def __dlpack_device__(self):
-            return platform.DEVICE, 0
-
-        def __dlpack__(self, *, dl_device, **keywords):
-            asked.append((dl_device, sim.device))
-            return moved.__dlpack__(**keywords)
-
+    producer = Recorder(sim, moved, (platform.DEVICE, 0), without="dl_device")
     consumer = sim.stream(1)
     with sim.watched():
-        view = platform.other.from_dlpack(consumer, Moves(), device=(platform.DEVICE, 1))
+        view = platform.other.from_dlpack(consumer, producer, device=(platform.DEVICE, 1))
     assert view.device == (platform.DEVICE, 1)
-    assert asked == [((platform.DEVICE, 1), 1)]  # with that device current: the stream is on it
+    ((keywords, current),) = producer.calls
+    assert (keywords["dl_device"], current) == ((platform.DEVICE, 1), 1)  # the stream is on the current device
     view.release_on(consumer)
 
 
