@@ -84,19 +84,20 @@ dlpack_device_impl_library(void)
 {
     static dlpack_py_impl_word kept; /* one library for all functions; never closed */
     void *library = (void *)DLPACK_PY_IMPL_LOAD(&kept);
-
-    if (library == NULL)
-        library = dlopen(DLPACK_DEVICE_API_LIBRARY, RTLD_NOW | RTLD_NOLOAD);
 #  ifdef DLPACK_DEVICE_API_LOADED_LIBRARY
-    if (library == NULL) {
-        const uintptr_t address =
-            (library = dlopen(DLPACK_DEVICE_API_LOADED_LIBRARY, RTLD_NOW | RTLD_NOLOAD)) == NULL
-                ? 0
-                : (uintptr_t)dlsym(library, DLPACK_DEVICE_IMPL_TEXT_OF(DLPACK_DEVICE_API(RuntimeGetVersion)));
-        __typeof__(&DLPACK_DEVICE_API(RuntimeGetVersion)) get_version = NULL;
-        int version = 0;
+    __typeof__(&DLPACK_DEVICE_API(RuntimeGetVersion)) get_version;
+    uintptr_t address;
+    int version = 0;
+#  endif
+
+    if (library != NULL)
+        return library;
+    library = dlopen(DLPACK_DEVICE_API_LIBRARY, RTLD_NOW | RTLD_NOLOAD);
+#  ifdef DLPACK_DEVICE_API_LOADED_LIBRARY
+    if (library == NULL && (library = dlopen(DLPACK_DEVICE_API_LOADED_LIBRARY, RTLD_NOW | RTLD_NOLOAD)) != NULL) {
+        address = (uintptr_t)dlsym(library, DLPACK_DEVICE_IMPL_TEXT_OF(DLPACK_DEVICE_API(RuntimeGetVersion)));
         memcpy(&get_version, &address, sizeof(address));
-        if (get_version == NULL || get_version(&version) != DLPACK_DEVICE_API(Success) ||
+        if (address == 0 || get_version(&version) != DLPACK_DEVICE_API(Success) ||
             version / 10000000 != HIP_VERSION_MAJOR) /* another major version has other structs */
             library = NULL;
     }
@@ -1180,13 +1181,14 @@ dlpack_device_impl_interface_parse(PyObject *interface, int64_t *dims, DLTensor 
     if (PyErr_Occurred())
         return dlpack_device_impl_interface_refuse(wrong_data, data);
     stream->kind = DLPACK_PY_STREAM_NO_SYNC;
-    if (pending == NULL)
-        return dlpack_py_validate(t, *flags, &error) < 0 ? dlpack_py_raise(&error) : 0;
-    if (dlpack_py_impl_parse_stream(pending, stream) < 0)
-        return -1;
-    if (stream->kind != DLPACK_PY_STREAM_HANDLE || stream->handle == 0)
-        return dlpack_py_impl_refuse_value(
-            PyExc_ValueError, DLPACK_DEVICE_IMPL_INTERFACE "stream %U, None, 1, 2 or a handle was wanted", pending);
+    stream->handle = 0;
+    if (pending != NULL) {
+        if (dlpack_py_impl_parse_stream(pending, stream) < 0)
+            return -1;
+        if (stream->kind != DLPACK_PY_STREAM_HANDLE || stream->handle == 0)
+            return dlpack_py_impl_refuse_value(
+                PyExc_ValueError, DLPACK_DEVICE_IMPL_INTERFACE "stream %U, None, 1, 2 or a handle was wanted", pending);
+    }
     return dlpack_py_validate(t, *flags, &error) < 0 ? dlpack_py_raise(&error) : 0;
 }
 

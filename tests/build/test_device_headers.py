@@ -111,6 +111,27 @@ def test_a_file_that_finds_the_runtime_at_run_time_compiles_with_the_name_of_its
         assert name in (tmp_path / "object.o").read_bytes()
 
 
+@pytest.mark.parametrize("major, found", [(None, True), (99, False)])
+def test_the_runtime_in_the_wheel_of_pytorch_is_found_if_it_has_the_version_of_the_headers(tmp_path, major, found):
+    """It is loaded there as libamdhip64.so. Here that is the simulated runtime, or reports another version."""
+    folder = Path(os.environ["DLPACK_PY_BUILD_DIR"])
+    if not (folder / "libsimulated_rocm.so").exists():
+        pytest.skip("headers of HIP: not on this machine")
+    runtime = next(name for name in machine.runtimes() if kind(name) == "HIP")
+    source, library, program = tmp_path / "wheel.c", tmp_path / "libamdhip64.so", tmp_path / "program"
+    other = f"int hipRuntimeGetVersion(int *version) {{ *version = {major}0000000; return 0; }}\n" if major else ""
+    source.write_text("int hipRuntimeGetVersion(int *version);\n" + other)
+    shared = "-shared", "-fPIC", "-Wl,--no-as-needed", f"-Wl,-rpath,{folder}", str(folder / "libsimulated_rocm.so")
+    done = machine.compile_c(source, *shared, "-Wl,-soname,libamdhip64.so", "-o", str(library), python=None)
+    assert done.returncode == 0, done.stderr
+    flags = "-DDLPACK_ROCM_AT_RUN_TIME", '-DDLPACK_ROCM_LIBRARY="libnowhere.so"', "-Wl,--no-as-needed", str(library)
+    paths = f"-Wl,-rpath,{tmp_path}", f"-Wl,-rpath,{folder}", f"-Wl,-rpath-link,{folder}", "-ldl"
+    done = compile_device(USES_DEVICE, runtime, "included", "no Python", *flags, *paths, "-o", str(program))
+    assert done.returncode == 0, done.stderr
+    said = subprocess.run([program], capture_output=True, text=True).stdout
+    assert ("there is no libnowhere.so" not in said) == found, said
+
+
 def test_uses_device_does_use_every_function():
     used = set(re.findall(r"DEVICE\((\w+)\)", USES_DEVICE.read_text()))
     for name in ("cuda", "rocm"):
