@@ -160,7 +160,7 @@ dlpack_device_impl_check(dlpack_device_impl_status status, const char *call, dlp
         return 0;
 #ifdef DLPACK_DEVICE_API_AT_RUN_TIME
     if (status == DLPACK_DEVICE_API(ErrorSharedObjectSymbolNotFound))
-        return dlpack_py_impl_fail(error, code,
+        return DLPACK_PY_IMPL_FAIL(error, code,
                                    "%s: there is no " DLPACK_DEVICE_API_LIBRARY
                                    " with this function: install the runtime, or import a library that has loaded it",
                                    call);
@@ -170,7 +170,7 @@ dlpack_device_impl_check(dlpack_device_impl_status status, const char *call, dlp
         code = DLPACK_PY_MEMORY_ERROR;
     else if (dlpack_device_impl_is_capture_error(status))
         code = DLPACK_PY_BUFFER_ERROR;
-    return dlpack_py_impl_fail(error, code, "%s: %s, %s", call, DLPACK_DEVICE_IMPL_FUNCTION(GetErrorName)(status),
+    return DLPACK_PY_IMPL_FAIL(error, code, "%s: %s, %s", call, DLPACK_DEVICE_IMPL_FUNCTION(GetErrorName)(status),
                                DLPACK_DEVICE_IMPL_FUNCTION(GetErrorString)(status));
 }
 
@@ -314,8 +314,8 @@ dlpack_device_impl_find_capture(dlpack_device_impl_guard *guard, dlpack_py_work_
     if (status == DLPACK_DEVICE_API(StreamCaptureStatusNone))
         return 0;
     if (status == DLPACK_DEVICE_API(StreamCaptureStatusInvalidated))
-        return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
-                                   "the graph capture of stream %" PRIuPTR " was invalidated before", stream.handle);
+        return dlpack_py_impl_refuse(error, "the graph capture of stream %" PRIuPTR " was invalidated before",
+                                     stream.handle);
     failed = DLPACK_DEVICE_CALL(StreamGetCaptureInfo, DLPACK_DEVICE_API_CAPTURE_INFO(handle, &status, &capture), error);
     *id = capture;
     return failed;
@@ -350,9 +350,9 @@ dlpack_device_impl_check_done(dlpack_device_impl_guard *guard, dlpack_py_work_st
     if (dlpack_device_impl_relaxed_end(&mode, failed, error) < 0)
         return -1;
     return done ? 0
-                : dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
-                                      "the consumer's stream is in a graph capture, and cannot wait for the producer's "
-                                      "work outside of it: finish that work before the capture, or ask with stream=-1");
+                : dlpack_py_impl_refuse(
+                      error, "the consumer's stream is in a graph capture, and cannot wait for the producer's "
+                             "work outside of it: finish that work before the capture, or ask with stream=-1");
 }
 
 /* Orders one stream after another: records a new event on the one, and makes the other wait for the event. */
@@ -389,13 +389,13 @@ dlpack_device_impl_order(dlpack_device_impl_guard *guard, dlpack_py_work_stream 
         if (dlpack_device_impl_find_pending(guard, &before[i], &captures[kept], error) < 0)
             return -1;
         if (captures[kept] != 0 && joined != 0 && captures[kept] != joined)
-            return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
-                                       "the streams of producer and consumer capture different graphs: neither can "
-                                       "wait for the other");
+            return dlpack_py_impl_refuse(error,
+                                         "the streams of producer and consumer capture different graphs: neither can "
+                                         "wait for the other");
         if (captures[kept] != 0 && after.handle == DLPACK_DEVICE_API_DEFAULT_STREAM)
-            return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
-                                       "the producer's stream captures a graph, which the default stream cannot join: "
-                                       "ask with another stream, or with stream=-1");
+            return dlpack_py_impl_refuse(
+                error, "the producer's stream captures a graph, which the default stream cannot join: "
+                       "ask with another stream, or with stream=-1");
         joined = captures[kept] != 0 ? captures[kept] : joined;
         before[kept] = before[i];
         kept += !dlpack_device_impl_is_same(before[i], after);
@@ -430,9 +430,8 @@ dlpack_device_order(const dlpack_py_work_stream *before, size_t count, dlpack_py
     int failed = 0;
 
     if (count > DLPACK_PY_MAX_PENDING)
-        return dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
-                                   "work is pending on %zu streams, %d at most were wanted", count,
-                                   DLPACK_PY_MAX_PENDING);
+        return dlpack_py_impl_refuse(error, "work is pending on %zu streams, %d at most were wanted", count,
+                                     DLPACK_PY_MAX_PENDING);
     for (i = 0; i < count; i++) {
         if (!dlpack_device_impl_is_same(before[i], after))
             others[others_count++] = before[i];
@@ -456,9 +455,7 @@ dlpack_device_impl_check_wait(dlpack_device_impl_guard *guard, dlpack_py_work_st
     uint64_t capture;
     if (dlpack_device_impl_find_pending(guard, stream, &capture, error) < 0)
         return -1;
-    return capture == 0 ? 0
-                        : dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
-                                              "the stream captures a graph: the host cannot wait for it");
+    return capture == 0 ? 0 : dlpack_py_impl_refuse(error, "the stream captures a graph: the host cannot wait for it");
 }
 
 /* Make the host wait for all work that is queued on streams (S10). Returns 0, or -1 with BufferError where a stream
@@ -519,8 +516,8 @@ dlpack_device_impl_copy_and_wait(const DLTensor *dst, const DLTensor *src, uint6
     const int64_t bits = dlpack_py_impl_item_bits(src->dtype, flags), bytes = dlpack_py_nbytes(src, flags);
     const dlpack_device_impl_stream handle = dlpack_device_impl_handle(stream);
     const enum DLPACK_DEVICE_API(MemcpyKind) kind = DLPACK_DEVICE_API(MemcpyDefault);
-    void *to = dlpack_py_first(dst);
-    char *first = (char *)dlpack_py_first(src), *staging = NULL;
+    void *to = dlpack_py_impl_first(dst);
+    char *first = (char *)dlpack_py_impl_first(src), *staging = NULL;
     int64_t lowest, highest, width = bytes, rows = 1, pitch = bytes;
     DLTensor staged = *src;
     int failed;
@@ -530,7 +527,7 @@ dlpack_device_impl_copy_and_wait(const DLTensor *dst, const DLTensor *src, uint6
                                                !dlpack_device_impl_find_rows(src, bits / 8, &width, &rows, &pitch))) {
         staging = (char *)DLPACK_PY_MALLOC((size_t)(highest - lowest));
         if (staging == NULL)
-            return dlpack_py_impl_fail(error, DLPACK_PY_MEMORY_ERROR, "no memory for a copy of %" PRId64 " bytes",
+            return DLPACK_PY_IMPL_FAIL(error, DLPACK_PY_MEMORY_ERROR, "no memory for a copy of %" PRId64 " bytes",
                                        highest - lowest);
         to = staging;
         first += lowest;
@@ -577,7 +574,7 @@ dlpack_device_copy_to_host(const DLTensor *dst, const DLTensor *src, uint64_t fl
 
     stream.handle = DLPACK_DEVICE_API_DEFAULT_STREAM;
     stream.device_id = src->device.device_id;
-    if (dlpack_py_is_empty(src))
+    if (dlpack_py_impl_is_empty(src))
         return 0;
     if (count > 1 && dlpack_device_synchronize(before + 1, count - 1, error) < 0)
         return -1;
@@ -698,6 +695,23 @@ dlpack_device_impl_is_in_capture(void)
     return failed || capture != 0;
 }
 
+/* Checks that the tensor is on the device that __dlpack_device__ returned: the keywords of the call depended on that
+ * device (C4). Pinned memory may be exported as CPU memory, as PyTorch does. This is dlpack_py_device.check_announced.
+ */
+DLPACK_PY_IMPL_RARE int
+dlpack_device_impl_check_announced(const DLTensor *t, const DLDevice *announced, dlpack_py_error *error)
+{
+    char came_text[DLPACK_PY_TEXT_SIZE], announced_text[DLPACK_PY_TEXT_SIZE];
+
+    if (announced->device_type == t->device.device_type
+            ? announced->device_id == t->device.device_id || dlpack_py_is_cpu_readable(t->device) /* D9 */
+            : t->device.device_type == kDLCPU && dlpack_py_is_cpu_readable(*announced))
+        return 0;
+    return dlpack_py_impl_refuse(error, "device is %s, but __dlpack_device__ returned %s",
+                                 dlpack_py_device_text(t->device, came_text),
+                                 dlpack_py_device_text(*announced, announced_text));
+}
+
 /* Calls __dlpack__ for a consumer with a stream: asks for the device of the data, passes the stream for memory of that
  * device alone, and makes the device current for the call (C4, S2, S3, S5). This is dlpack_py_device.fetch. */
 static inline int
@@ -721,6 +735,7 @@ dlpack_device_impl_fetch(dlpack_py_impl_producer *producer, const dlpack_py_impl
         memset(&request.stream, 0, sizeof(request.stream));
     announced_terms.request = &request;
     announced_terms.announced = &announced;
+    announced_terms.is_plain = 0;
     if (has_device && (announced.device_id != 0 || dlpack_py_impl_is_on(terms->device, announced))) {
         Py_BEGIN_ALLOW_THREADS
         failed = dlpack_device_impl_guard_set(&guard, announced.device_id, &error);
@@ -806,8 +821,13 @@ static inline const dlpack_py_device *
 dlpack_device_operations(void)
 {
     static const dlpack_py_device device = {
-        DLPACK_DEVICE_API_TYPE,   dlpack_device_impl_make_ready, dlpack_device_impl_copy,
-        dlpack_device_impl_fetch, dlpack_device_impl_follow,     dlpack_device_impl_get_work_stream,
+        DLPACK_DEVICE_API_TYPE,
+        dlpack_device_impl_make_ready,
+        dlpack_device_impl_copy,
+        dlpack_device_impl_fetch,
+        dlpack_device_impl_check_announced,
+        dlpack_device_impl_follow,
+        dlpack_device_impl_get_work_stream,
     };
     return &device;
 }
@@ -966,9 +986,9 @@ dlpack_device_impl_mark_work(dlpack_py_work_stream stream, dlpack_device_impl_ev
     *event = NULL;
     failed = dlpack_device_impl_find_pending(&guard, &stream, &capture, error);
     if (!failed && capture != 0)
-        failed = dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR,
-                                     "the stream captures a graph, whose work runs later: keep the view as long as the "
-                                     "graph");
+        failed = dlpack_py_impl_refuse(
+            error, "the stream captures a graph, whose work runs later: keep the view as long as the "
+                   "graph");
     if (!failed)
         failed = dlpack_device_impl_guard_set(&guard, stream.device_id, error) < 0 ||
                  DLPACK_DEVICE_CALL(EventCreateWithFlags, (event, DLPACK_DEVICE_API(EventDisableTiming)), error) < 0;
@@ -1011,7 +1031,7 @@ dlpack_device_release(dlpack_py_work_stream stream, dlpack_py_view *v, dlpack_py
         return 0;
     waiting = (dlpack_device_impl_waiting *)DLPACK_PY_MALLOC(sizeof(*waiting));
     if (waiting == NULL)
-        return dlpack_py_impl_fail(error, DLPACK_PY_MEMORY_ERROR, "no memory for a tensor whose release waits");
+        return DLPACK_PY_IMPL_FAIL(error, DLPACK_PY_MEMORY_ERROR, "no memory for a tensor whose release waits");
     dlpack_py_move(&own, v);
     state = dlpack_device_impl_detach_thread();
     failed = dlpack_device_impl_mark_work(stream, &waiting->event, error);
@@ -1211,7 +1231,7 @@ dlpack_device_impl_consume_interface(PyObject *obj, PyObject *interface, const d
 
     if (dlpack_device_impl_interface_parse(interface, dims, &t, &flags, &stream) < 0)
         return -1;
-    is_empty = dlpack_py_is_empty(&t); /* it may have any address (D3) */
+    is_empty = dlpack_py_impl_is_empty(&t); /* it may have any address (D3) */
     Py_BEGIN_ALLOW_THREADS
     result = DLPACK_DEVICE_CALL(GetDevice, (&t.device.device_id), &error); /* also tells where there is no runtime */
     if (result == 0 && !is_empty)
@@ -1293,7 +1313,7 @@ dlpack_device_array_interface(const DLTensor *t, uint64_t flags, uintptr_t strea
         return NULL;
     return Py_BuildValue("{s:N,s:s,s:(NN),s:N,s:i,s:K}", "shape",
                          dlpack_device_impl_interface_make_tuple(t->shape, t->ndim, 1), "typestr", typestr, "data",
-                         PyLong_FromVoidPtr(dlpack_py_is_empty(t) ? NULL : dlpack_py_first(t)),
+                         PyLong_FromVoidPtr(dlpack_py_impl_is_empty(t) ? NULL : dlpack_py_impl_first(t)),
                          PyBool_FromLong((flags & DLPACK_PY_FLAG_READ_ONLY) != 0), "strides",
                          strides != NULL ? strides : Py_BuildValue(""), "version", 3, "stream",
                          (unsigned long long)(stream == 0 ? 1 : stream));

@@ -173,7 +173,8 @@
 
 #define DLPACK_PY_MAX_NDIM 64 /* NumPy's maximum (D8) */
 
-/* GCC and clang check formats and overflow, and know rarely used functions. */
+/* GCC and clang check formats and overflow, and know rarely used functions: errors, first uses, second tries, and
+ * what stands behind a fast path. */
 #ifndef DLPACK_PY_IMPL_HAS_GNU_BUILTINS
 #  if defined(__clang__) || (defined(__GNUC__) && __GNUC__ >= 5)
 #    define DLPACK_PY_IMPL_HAS_GNU_BUILTINS 1
@@ -183,11 +184,15 @@
 #endif
 #if DLPACK_PY_IMPL_HAS_GNU_BUILTINS
 #  define DLPACK_PY_IMPL_PRINTF(text, first) __attribute__((format(printf, text, first)))
-#  define DLPACK_PY_IMPL_RARE static __attribute__((cold, noinline, unused)) /* errors, first uses, second tries */
+#  define DLPACK_PY_IMPL_RARE static __attribute__((cold, noinline, unused)) /* small, not fast */
 #  define DLPACK_PY_IMPL_SHARED static __attribute__((noinline, unused))     /* one copy for all calls in a file */
+#  define DLPACK_PY_IMPL_HOT static __attribute__((hot, noinline, unused))   /* has callers that are small, not fast */
+#  define DLPACK_PY_IMPL_UNLIKELY(condition) __builtin_expect(condition, 0)
 #else
 #  define DLPACK_PY_IMPL_PRINTF(text, first)
 #  define DLPACK_PY_IMPL_RARE static inline
+#  define DLPACK_PY_IMPL_HOT static inline
+#  define DLPACK_PY_IMPL_UNLIKELY(condition) (condition)
 #  define DLPACK_PY_IMPL_SHARED static inline
 #endif
 
@@ -279,13 +284,13 @@ typedef struct dlpack_py_error {
     char text[248];     /* the wrong value and what was wanted */
 } dlpack_py_error;
 
-/* Fills *error, which may be NULL. Returns -1. */
-DLPACK_PY_IMPL_RARE int DLPACK_PY_IMPL_PRINTF(3, 4)
-dlpack_py_impl_fail(dlpack_py_error *error, int32_t code, const char *format, ...)
+/* Fills *error, which may be NULL, with BufferError. Returns -1. */
+DLPACK_PY_IMPL_RARE int DLPACK_PY_IMPL_PRINTF(2, 3)
+dlpack_py_impl_refuse(dlpack_py_error *error, const char *format, ...)
 {
     va_list values;
     if (error != NULL) {
-        error->code = code;
+        error->code = DLPACK_PY_BUFFER_ERROR;
         error->copy_helps = 0;
         va_start(values, format);
         vsnprintf(error->text, sizeof(error->text), format, values);
@@ -294,7 +299,17 @@ dlpack_py_impl_fail(dlpack_py_error *error, int32_t code, const char *format, ..
     return -1;
 }
 
-#define DLPACK_PY_IMPL_REFUSE(error, ...) dlpack_py_impl_fail(error, DLPACK_PY_BUFFER_ERROR, __VA_ARGS__)
+static inline int
+dlpack_py_impl_set_code(dlpack_py_error *error, int32_t code)
+{
+    if (error != NULL)
+        error->code = code;
+    return -1;
+}
+
+/* As dlpack_py_impl_refuse, for another exception. */
+#define DLPACK_PY_IMPL_FAIL(error, code, ...) \
+    ((void)dlpack_py_impl_refuse(error, __VA_ARGS__), dlpack_py_impl_set_code(error, code))
 
 /* The name of the exception of an error code. */
 DLPACK_PY_IMPL_RARE const char *
@@ -344,7 +359,7 @@ dlpack_py_impl_error_kind(int32_t code)
 #define DLPACK_PY_TEXT_SIZE 48 /* holds every dtype and device as text */
 
 static inline DLDataType
-dlpack_py_dtype_unpack(uint32_t dtype)
+dlpack_py_impl_dtype_unpack(uint32_t dtype)
 {
     DLDataType out;
     out.code = (uint8_t)(dtype >> 24);
@@ -377,7 +392,7 @@ dlpack_py_impl_word_at(const char *list, int32_t place, int *length)
 }
 
 /* The only width that a dtype code may have, in bits; 0: any. */
-DLPACK_PY_IMPL_RARE int
+static inline int
 dlpack_py_impl_dtype_width(uint8_t code)
 {
     static const uint8_t widths[] = {0, 0, 0, 0, 0, 0, 8, 8, 8, 8, 8, 8, 8, 8, 8, 6, 6, 4};
@@ -385,7 +400,7 @@ dlpack_py_impl_dtype_width(uint8_t code)
 }
 
 /* The name of a dtype code, without its bits; *length is 0 for a code without a name. */
-DLPACK_PY_IMPL_RARE const char *
+static inline const char *
 dlpack_py_impl_dtype_name(uint8_t code, int *length)
 {
     return dlpack_py_impl_word_at("int uint float handle bfloat complex bool float8_e3m4 float8_e4m3 "
@@ -401,19 +416,20 @@ dlpack_py_impl_check_dtype(DLDataType dtype, dlpack_py_error *error)
 {
     const int only = dlpack_py_impl_dtype_width(dtype.code);
     int length;
-    const char *name = dlpack_py_impl_dtype_name(dtype.code, &length), *wish = NULL;
+    const char *name, *wish = NULL;
 
     if (dtype.lanes == 0)
         wish = "at least 1 lane";
     else if (dtype.bits == 0)
-        wish = "at least 1 bit (pass a dtype such as DLPACK_PY_FLOAT32, not a code such as kDLFloat)";
+        wish = "at least 1 bit (pass DLPACK_PY_FLOAT32, not kDLFloat)";
     else if (only != 0 && dtype.bits != only)
         wish = only == 8 ? "8 bits" : only == 6 ? "6 bits" : "4 bits";
     else if (dlpack_py_impl_is_complex(dtype) && dtype.bits % 2 != 0)
         wish = "an even number of bits";
     if (wish == NULL)
         return 0;
-    return DLPACK_PY_IMPL_REFUSE(error, "dtype code %d (%.*s) has %d bits and %d lanes, %s was wanted", dtype.code,
+    name = dlpack_py_impl_dtype_name(dtype.code, &length);
+    return dlpack_py_impl_refuse(error, "dtype code %d (%.*s) has %d bits and %d lanes, %s was wanted", dtype.code,
                                  length == 0 ? 7 : length, length == 0 ? "unknown" : name, dtype.bits, dtype.lanes,
                                  wish);
 }
@@ -423,7 +439,7 @@ dlpack_py_impl_check_dtype(DLDataType dtype, dlpack_py_error *error)
 DLPACK_PY_IMPL_RARE const char *
 dlpack_py_dtype_text(uint32_t dtype, char text[DLPACK_PY_TEXT_SIZE])
 {
-    const DLDataType d = dlpack_py_dtype_unpack(dtype);
+    const DLDataType d = dlpack_py_impl_dtype_unpack(dtype);
     char bits[4] = "", lanes[8] = "";
     int length;
     const char *name = dlpack_py_impl_dtype_name(d.code, &length);
@@ -574,14 +590,14 @@ dlpack_py_cpu(void *data, uint32_t dtype, int32_t ndim, const int64_t *shape, co
 
 /* The address of the first element: data + byte_offset (D1). NULL stays NULL. */
 static inline void *
-dlpack_py_first(const DLTensor *t)
+dlpack_py_impl_first(const DLTensor *t)
 {
     return t->data == NULL ? NULL : (void *)((uintptr_t)t->data + (uintptr_t)t->byte_offset);
 }
 
 /* Has the tensor no elements? */
 static inline int
-dlpack_py_is_empty(const DLTensor *t)
+dlpack_py_impl_is_empty(const DLTensor *t)
 {
     int32_t i;
     for (i = 0; i < t->ndim; i++) {
@@ -616,7 +632,7 @@ dlpack_py_impl_bytes(int64_t n, DLDataType dtype, uint64_t flags, int64_t *bytes
 }
 
 /* The bytes of a compact copy of a validated tensor. Packed sub-byte dtypes are rounded up once, for the whole (D6). */
-DLPACK_PY_IMPL_RARE int64_t
+DLPACK_PY_IMPL_SHARED int64_t
 dlpack_py_nbytes(const DLTensor *t, uint64_t flags)
 {
     int64_t bytes = 0;
@@ -664,7 +680,7 @@ dlpack_py_impl_extent(const DLTensor *t, uint64_t flags, int64_t *lowest, int64_
     int32_t i;
 
     *lowest = *highest = 0;
-    if (dlpack_py_is_empty(t))
+    if (dlpack_py_impl_is_empty(t))
         return 0;
     if (t->strides == NULL)
         return dlpack_py_impl_bytes(dlpack_py_size(t), t->dtype, flags, highest);
@@ -696,72 +712,66 @@ dlpack_py_impl_check_all(const DLTensor *t, uint64_t flags, dlpack_py_error *err
     if (dlpack_py_impl_check_dtype(t->dtype, error) < 0)
         return -1;
     if (t->ndim < 0 || t->ndim > DLPACK_PY_MAX_NDIM)
-        return DLPACK_PY_IMPL_REFUSE(error, "ndim is %" PRId32 ", it must be from 0 to %d", t->ndim,
+        return dlpack_py_impl_refuse(error, "ndim is %" PRId32 ", it must be from 0 to %d", t->ndim,
                                      DLPACK_PY_MAX_NDIM);
     if (t->ndim > 0 && t->shape == NULL)
-        return DLPACK_PY_IMPL_REFUSE(error, "shape is NULL, ndim is %" PRId32, t->ndim);
+        return dlpack_py_impl_refuse(error, "shape is NULL, ndim is %" PRId32, t->ndim);
     for (i = 0; i < t->ndim; i++) {
         if (t->shape[i] < 0)
-            return DLPACK_PY_IMPL_REFUSE(error, "shape[%" PRId32 "] is %" PRId64 ", it must not be negative", i,
+            return dlpack_py_impl_refuse(error, "shape[%" PRId32 "] is %" PRId64 ", it must not be negative", i,
                                          t->shape[i]);
     }
-    if (dlpack_py_is_empty(t))
+    if (dlpack_py_impl_is_empty(t))
         return 0;
     for (i = 0; i < t->ndim; i++) {
         if (dlpack_py_impl_multiply(size, t->shape[i], &size) < 0)
-            return DLPACK_PY_IMPL_REFUSE(error, "shape has 2^63 elements or more, at shape[%" PRId32 "] = %" PRId64, i,
+            return dlpack_py_impl_refuse(error, "shape has 2^63 elements or more, at shape[%" PRId32 "] = %" PRId64, i,
                                          t->shape[i]);
     }
     if (t->data == NULL)
-        return DLPACK_PY_IMPL_REFUSE(error, "data is NULL, the tensor has %" PRId64 " elements", size);
+        return dlpack_py_impl_refuse(error, "data is NULL, the tensor has %" PRId64 " elements", size);
     if (dlpack_py_impl_bytes(size, t->dtype, flags, &bytes) < 0)
-        return DLPACK_PY_IMPL_REFUSE(error, "%" PRId64 " elements take 2^63 bytes or more", size);
+        return dlpack_py_impl_refuse(error, "%" PRId64 " elements take 2^63 bytes or more", size);
     if (dlpack_py_impl_extent(t, flags, &lowest, &highest) < 0)
-        return DLPACK_PY_IMPL_REFUSE(error, "strides reach 2^63 bytes or further");
+        return dlpack_py_impl_refuse(error, "strides reach 2^63 bytes or further");
     if (!dlpack_py_impl_has_address(t->device))
         return 0;
     if (t->byte_offset > UINTPTR_MAX - base)
-        return DLPACK_PY_IMPL_REFUSE(error, "byte_offset is %" PRIu64 ", added to data it leaves the address range",
+        return dlpack_py_impl_refuse(error, "byte_offset is %" PRIu64 ", added to data it leaves the address range",
                                      t->byte_offset);
     if ((uint64_t)-lowest > base + t->byte_offset || (uint64_t)highest > UINTPTR_MAX - (base + t->byte_offset))
-        return DLPACK_PY_IMPL_REFUSE(
+        return dlpack_py_impl_refuse(
             error, "strides reach from byte %" PRId64 " to %" PRId64 ", which leaves the address range", lowest,
             highest);
     return 0;
 }
 
 /* Fast path of dlpack_py_validate: is the tensor valid beyond doubt? One pass over shape and strides, for whole-byte
- * numbers with elements. 0: use dlpack_py_impl_check_all. Saves 180 of 250 instructions for shape (3, 4). */
-static inline int
+ * numbers with elements, of extents and strides below 2^31. 0: use dlpack_py_impl_check_all. Saves 250
+ * instructions for shape (3, 4). */
+DLPACK_PY_IMPL_SHARED int
 dlpack_py_impl_is_plain(const DLTensor *t)
 {
-#if DLPACK_PY_IMPL_HAS_GNU_BUILTINS && !DLPACK_PY_PLAIN
-    const uint64_t first = (uint64_t)(uintptr_t)t->data + t->byte_offset;
-    const int64_t itemsize = t->dtype.bits / 8;
-    int64_t size = 1, below = 0, above = 1, reach; /* in elements, as in dlpack_py_impl_extent */
+    const uintptr_t first = (uintptr_t)t->data;
+    const int64_t *shape = t->shape, *strides = t->strides;
+    int64_t size = 1, reach = 1; /* in elements; no element is further from the first one, in either direction */
     int32_t i;
 
-    if (t->dtype.code > kDLFloat || t->dtype.lanes != 1 || t->dtype.bits % 8 != 0 || itemsize == 0 || t->data == NULL ||
-        first < t->byte_offset || first > UINTPTR_MAX || t->ndim > DLPACK_PY_MAX_NDIM ||
-        (t->ndim > 0 && t->shape == NULL))
+    if (DLPACK_PY_IMPL_UNLIKELY(DLPACK_PY_PLAIN || t->dtype.code > kDLFloat || t->dtype.lanes != 1 ||
+                                t->dtype.bits % 8 != 0 || t->dtype.bits == 0 || first == 0 || t->byte_offset != 0 ||
+                                t->ndim < 0 || t->ndim > DLPACK_PY_MAX_NDIM || (t->ndim > 0 && shape == NULL)))
         return 0;
     for (i = 0; i < t->ndim; i++) {
-        if (t->shape[i] <= 0 || __builtin_mul_overflow(size, t->shape[i], &size))
+        const int64_t extent = shape[i], stride = strides == NULL ? size : strides[i];
+        if (DLPACK_PY_IMPL_UNLIKELY(extent <= 0 || extent > INT32_MAX || stride > INT32_MAX || stride < -INT32_MAX))
             return 0;
-        if (t->strides == NULL)
-            above = size;
-        else if (t->strides[i] == INT64_MIN || __builtin_mul_overflow(t->shape[i] - 1, t->strides[i], &reach) ||
-                 (reach < 0 ? __builtin_sub_overflow(below, reach, &below)
-                            : __builtin_add_overflow(above, reach, &above)))
+        reach += (extent - 1) * (stride < 0 ? -stride : stride);
+        size *= extent;
+        if (DLPACK_PY_IMPL_UNLIKELY((size | reach) > INT32_MAX))
             return 0;
     }
-    return t->ndim >= 0 && !__builtin_mul_overflow(size, itemsize, &size) &&
-           !__builtin_mul_overflow(below, itemsize, &below) && !__builtin_mul_overflow(above, itemsize, &above) &&
-           (uint64_t)below <= first && (uint64_t)above <= UINTPTR_MAX - first;
-#else
-    (void)t;
-    return 0;
-#endif
+    reach *= 32; /* bytes; an element has less than 32 */
+    return (uint64_t)reach <= first && (uint64_t)reach <= UINTPTR_MAX - first;
 }
 
 /* Check a tensor before anything is read: rank, extents, dtype, strides and addresses (D8). The functions below
@@ -780,7 +790,7 @@ dlpack_py_validate(const DLTensor *t, uint64_t flags, dlpack_py_error *error)
 
 /* Is the tensor compact in some order of its dimensions? */
 DLPACK_PY_IMPL_RARE int
-dlpack_py_impl_is_permuted(const DLTensor *t)
+dlpack_py_impl_is_permuted(const DLTensor *t, const int64_t *strides)
 {
     uint64_t left = 0, step = 1; /* left: a bit for each dimension that was not found yet */
     int32_t i, found;
@@ -789,7 +799,7 @@ dlpack_py_impl_is_permuted(const DLTensor *t)
         left |= (uint64_t)(t->shape[i] != 1) << i;
     while (left != 0) {
         for (found = -1, i = 0; i < t->ndim && found < 0; i++) {
-            if ((left >> i & 1) != 0 && t->strides[i] > 0 && (uint64_t)t->strides[i] == step)
+            if ((left >> i & 1) != 0 && strides[i] > 0 && (uint64_t)strides[i] == step)
                 found = i;
         }
         if (found < 0)
@@ -798,6 +808,27 @@ dlpack_py_impl_is_permuted(const DLTensor *t)
         step *= (uint64_t)t->shape[found];
     }
     return 1;
+}
+
+/* The first dimension whose stride is not that of a compact tensor in the given order, which is put into *wanted; -1:
+ * none. order: 'C', 'F' or 'R' */
+DLPACK_PY_IMPL_SHARED int32_t
+dlpack_py_impl_wrong_stride(const DLTensor *t, const int64_t *strides, char order, int64_t *wanted)
+{
+    const int32_t count = order == 'R' && t->ndim > 1 ? t->ndim - 1 : t->ndim; /* of dimensions to look at */
+    uint64_t step = 1;
+    int32_t k;
+
+    for (k = 0; k < count; k++) {
+        const int32_t i = order == 'F' ? k : t->ndim - 1 - k;
+        if (t->shape[i] == 1)
+            continue;
+        *wanted = (int64_t)step;
+        if (strides[i] != *wanted)
+            return dlpack_py_impl_is_empty(t) ? -1 : i;
+        step *= (uint64_t)t->shape[i]; /* wraps only without elements */
+    }
+    return -1;
 }
 
 /* Is the tensor compact in the given order?
@@ -809,31 +840,17 @@ dlpack_py_impl_is_permuted(const DLTensor *t)
  * Returns 1 or 0. Strides of dimensions of size 1, and all strides of a tensor without elements, do not matter (D5);
  * NULL is row-major (D4). t has been validated. Needs no thread state.
  */
-static inline int
+DLPACK_PY_IMPL_SHARED int
 dlpack_py_is_contiguous(const DLTensor *t, char order)
 {
-    const int32_t count = order == 'R' && t->ndim > 1 ? t->ndim - 1 : t->ndim; /* of dimensions to look at */
-    uint64_t step = 1;
-    int32_t k, wide = 0; /* dimensions of another size than 1 */
+    int64_t storage[DLPACK_PY_MAX_NDIM], wanted;
+    const int64_t *strides = dlpack_py_impl_strides(t, storage);
 
-    if (order == 'A')
-        return dlpack_py_is_contiguous(t, 'C') || dlpack_py_is_contiguous(t, 'F');
-    if (t->strides == NULL) {
-        for (k = 0; k < t->ndim; k++)
-            wide += t->shape[k] != 1;
-        return order != 'F' || wide <= 1 || dlpack_py_is_empty(t);
-    }
     if (order == 'K')
-        return dlpack_py_is_empty(t) || dlpack_py_impl_is_permuted(t);
-    for (k = 0; k < count; k++) {
-        const int32_t i = order == 'F' ? k : t->ndim - 1 - k;
-        if (t->shape[i] == 1)
-            continue;
-        if ((uint64_t)t->strides[i] != step)
-            return dlpack_py_is_empty(t);
-        step *= (uint64_t)t->shape[i]; /* wraps only without elements */
-    }
-    return 1;
+        return dlpack_py_impl_is_empty(t) || dlpack_py_impl_is_permuted(t, strides);
+    if (order == 'A' && dlpack_py_impl_wrong_stride(t, strides, 'F', &wanted) < 0)
+        return 1;
+    return dlpack_py_impl_wrong_stride(t, strides, order, &wanted) < 0;
 }
 
 /* ---- 1.4 Overlap -------------------------------------------------------- */
@@ -846,7 +863,7 @@ typedef struct dlpack_py_impl_distance {
 } dlpack_py_impl_distance;
 
 /* Inserts a dimension before those of a larger step. */
-DLPACK_PY_IMPL_RARE void
+static inline void
 dlpack_py_impl_add_distance(dlpack_py_impl_distance *sorted, int32_t count, int64_t step, int64_t below, int64_t above)
 {
     int32_t k;
@@ -859,7 +876,7 @@ dlpack_py_impl_add_distance(dlpack_py_impl_distance *sorted, int32_t count, int6
 
 /* Is each step larger than the total length of all dimensions with smaller steps? Returns 1 for yes; 0 for no, and
  * where the total length overflows int64_t. */
-DLPACK_PY_IMPL_RARE int
+static inline int
 dlpack_py_impl_is_nested(const dlpack_py_impl_distance *sorted, int32_t count)
 {
     int64_t reach = 0, longest, next;
@@ -880,7 +897,7 @@ dlpack_py_impl_is_nested(const dlpack_py_impl_distance *sorted, int32_t count)
  * validated.
  */
 DLPACK_PY_IMPL_RARE int
-dlpack_py_overlaps_itself(const DLTensor *t)
+dlpack_py_impl_overlaps_itself(const DLTensor *t)
 {
     dlpack_py_impl_distance sorted[DLPACK_PY_MAX_NDIM];
     int32_t i, count = 0;
@@ -956,13 +973,14 @@ dlpack_py_impl_common_distances(const DLTensor *a, const DLTensor *b, int64_t si
 DLPACK_PY_IMPL_RARE int
 dlpack_py_overlap(const DLTensor *a, uint64_t flags_a, const DLTensor *b, uint64_t flags_b)
 {
-    const uint64_t first_a = (uint64_t)(uintptr_t)dlpack_py_first(a), first_b = (uint64_t)(uintptr_t)dlpack_py_first(b);
+    const uint64_t first_a = (uint64_t)(uintptr_t)dlpack_py_impl_first(a),
+                   first_b = (uint64_t)(uintptr_t)dlpack_py_impl_first(b);
     const int64_t size = (int64_t)dlpack_py_itemsize(a->dtype, flags_a);
     int64_t lowest_a, highest_a, lowest_b, highest_b;
     dlpack_py_impl_distance sorted[DLPACK_PY_MAX_NDIM];
     int32_t count, effort = 1000;
 
-    if (dlpack_py_is_empty(a) || dlpack_py_is_empty(b))
+    if (dlpack_py_impl_is_empty(a) || dlpack_py_impl_is_empty(b))
         return 0;
     if (dlpack_py_impl_extent(a, flags_a, &lowest_a, &highest_a) < 0 ||
         dlpack_py_impl_extent(b, flags_b, &lowest_b, &highest_b) < 0)
@@ -983,7 +1001,7 @@ dlpack_py_overlap(const DLTensor *a, uint64_t flags_a, const DLTensor *b, uint64
 /* ---- 1.5 Strided copy --------------------------------------------------- */
 
 /* Copies count bits, lowest bit of a byte first (D6). Offsets are in bits. */
-DLPACK_PY_IMPL_RARE void
+static inline void
 dlpack_py_impl_copy_bits(char *to, int64_t to_bit, const char *from, int64_t from_bit, int64_t count)
 {
     for (; count > 0; count--, to_bit++, from_bit++) {
@@ -994,6 +1012,26 @@ dlpack_py_impl_copy_bits(char *to, int64_t to_bit, const char *from, int64_t fro
     }
 }
 
+/* Copies count items of size bytes. A step is the bytes from one item to the next. Constant sizes are fast. */
+DLPACK_PY_IMPL_HOT void
+dlpack_py_impl_copy_items(char *to, int64_t step_to, const char *from, int64_t step_from, int64_t count, size_t size)
+{
+#define DLPACK_PY_IMPL_COPY_ITEMS(bytes)                         \
+    for (; count > 0; count--, to += step_to, from += step_from) \
+    memcpy(to, from, bytes)
+    if (size == 1)
+        DLPACK_PY_IMPL_COPY_ITEMS(1);
+    else if (size == 2)
+        DLPACK_PY_IMPL_COPY_ITEMS(2);
+    else if (size == 4)
+        DLPACK_PY_IMPL_COPY_ITEMS(4);
+    else if (size == 8)
+        DLPACK_PY_IMPL_COPY_ITEMS(8);
+    else
+        DLPACK_PY_IMPL_COPY_ITEMS(size);
+#undef DLPACK_PY_IMPL_COPY_ITEMS
+}
+
 /* dlpack_py_copy, for tensors that were checked. */
 DLPACK_PY_IMPL_SHARED void
 dlpack_py_impl_copy(const DLTensor *dst, const DLTensor *src, uint64_t flags)
@@ -1001,15 +1039,16 @@ dlpack_py_impl_copy(const DLTensor *dst, const DLTensor *src, uint64_t flags)
     const int64_t bits = dlpack_py_impl_item_bits(src->dtype, flags);
     int64_t compact_to[DLPACK_PY_MAX_NDIM], compact_from[DLPACK_PY_MAX_NDIM], index[DLPACK_PY_MAX_NDIM] = {0};
     const int64_t *step_to, *step_from;
-    int64_t to = 0, from = 0, row, run = 1, k; /* offsets in elements; run: elements moved at once */
+    int64_t to = 0, from = 0, run = 1, k;      /* offsets in elements; run: elements moved at once */
+    int64_t row = 1, row_to = 0, row_from = 0; /* the innermost loop */
     const char *first_from;
     char *first_to;
     int32_t i;
 
-    if (dlpack_py_is_empty(src))
+    if (dlpack_py_impl_is_empty(src))
         return;
-    first_to = (char *)dlpack_py_first(dst);
-    first_from = (const char *)dlpack_py_first(src);
+    first_to = (char *)dlpack_py_impl_first(dst);
+    first_from = (const char *)dlpack_py_impl_first(src);
     step_to = dlpack_py_impl_strides(dst, compact_to);
     step_from = dlpack_py_impl_strides(src, compact_from);
     /* Inner dimensions that are compact on both sides move at once. */
@@ -1018,13 +1057,18 @@ dlpack_py_impl_copy(const DLTensor *dst, const DLTensor *src, uint64_t flags)
             break;
         run *= src->shape[i - 1];
     }
-    row = i > 0 ? src->shape[--i] : 1; /* the innermost loop */
+    if (i > 0) {
+        row = src->shape[--i];
+        row_to = step_to[i];
+        row_from = step_from[i];
+    }
     for (;;) {
-        for (k = 0; k < row; k++) {
-            const int64_t at = k == 0 ? to : to + k * step_to[i], out_of = k == 0 ? from : from + k * step_from[i];
-            if (bits % 8 == 0)
-                memcpy(first_to + at * (bits / 8), first_from + out_of * (bits / 8), (size_t)(run * (bits / 8)));
-            else if ((at * bits % 8 | out_of * bits % 8 | run * bits % 8) == 0) /* whole bytes */
+        if (bits % 8 == 0)
+            dlpack_py_impl_copy_items(first_to + to * (bits / 8), row_to * (bits / 8), first_from + from * (bits / 8),
+                                      row_from * (bits / 8), row, (size_t)(run * (bits / 8)));
+        for (k = 0; bits % 8 != 0 && k < row; k++) {
+            const int64_t at = to + k * row_to, out_of = from + k * row_from;
+            if ((at * bits % 8 | out_of * bits % 8 | run * bits % 8) == 0) /* whole bytes */
                 memcpy(first_to + at * bits / 8, first_from + out_of * bits / 8, (size_t)(run * bits / 8));
             else
                 dlpack_py_impl_copy_bits(first_to, at * bits, first_from, out_of * bits, run * bits);
@@ -1060,14 +1104,14 @@ dlpack_py_copy(const DLTensor *dst, const DLTensor *src, uint64_t flags, dlpack_
     int32_t i = 0;
 
     if (!dlpack_py_is_cpu_readable(dst->device) || !dlpack_py_is_cpu_readable(src->device))
-        return DLPACK_PY_IMPL_REFUSE(error, "cannot copy from %s to %s, memory that the CPU can read was wanted",
+        return dlpack_py_impl_refuse(error, "cannot copy from %s to %s, memory that the CPU can read was wanted",
                                      dlpack_py_device_text(src->device, from), dlpack_py_device_text(dst->device, to));
     if (dlpack_py_dtype(dst) != dlpack_py_dtype(src))
-        return DLPACK_PY_IMPL_REFUSE(error, "cannot copy dtype %s to dtype %s, equal dtypes were wanted",
+        return dlpack_py_impl_refuse(error, "cannot copy dtype %s to dtype %s, equal dtypes were wanted",
                                      dlpack_py_dtype_text(dlpack_py_dtype(src), from),
                                      dlpack_py_dtype_text(dlpack_py_dtype(dst), to));
     if (dst->ndim != src->ndim)
-        return DLPACK_PY_IMPL_REFUSE(error, "cannot copy ndim %" PRId32 " to %" PRId32 ", equal shapes were wanted",
+        return dlpack_py_impl_refuse(error, "cannot copy ndim %" PRId32 " to %" PRId32 ", equal shapes were wanted",
                                      src->ndim, dst->ndim);
     while (i < src->ndim && dst->shape[i] == src->shape[i])
         i++;
@@ -1075,7 +1119,7 @@ dlpack_py_copy(const DLTensor *dst, const DLTensor *src, uint64_t flags, dlpack_
         dlpack_py_impl_copy(dst, src, flags);
         return 0;
     }
-    return DLPACK_PY_IMPL_REFUSE(error,
+    return dlpack_py_impl_refuse(error,
                                  "cannot copy shape[%" PRId32 "] %" PRId64 " to %" PRId64 ", equal shapes were wanted",
                                  i, src->shape[i], dst->shape[i]);
 }
@@ -1119,7 +1163,7 @@ dlpack_py_impl_check_stream(DLDevice device, const dlpack_py_stream *stream, dlp
     }
     if (wanted == NULL)
         return 0;
-    return dlpack_py_impl_fail(error, DLPACK_PY_VALUE_ERROR, "stream is %" PRIuPTR " for data on %s, %s was wanted",
+    return DLPACK_PY_IMPL_FAIL(error, DLPACK_PY_VALUE_ERROR, "stream is %" PRIuPTR " for data on %s, %s was wanted",
                                stream->handle, dlpack_py_device_text(device, name), wanted);
 }
 
@@ -1136,29 +1180,33 @@ typedef struct dlpack_py_work_stream {
 #define DLPACK_PY_ANY_DEVICE (-1)
 #define DLPACK_PY_SCALAR (-1)
 
+/* Makes a managed tensor of an object that has no __dlpack__. Returns 0 and sets *out, which is owned by the caller;
+ * returns 0 and leaves *out NULL where it knows no such object; or returns -1 with an exception. */
+typedef int (*dlpack_py_fallback)(void *py_object, DLManagedTensorVersioned **out);
+
 /* What a caller of dlpack_py_consume requires. All zero accepts any tensor that the CPU can read; dlpack_py_want_any
  * returns that. Requirements that contradict each other are SystemError at every call. */
 typedef struct dlpack_py_want {
-    uint32_t dtype;         /* DLPACK_PY_FLOAT32...; 0: any */
-    const uint32_t *dtypes; /* or any of these, ended by 0 */
-    int32_t ndim;           /* this rank, or the lower end of a range; DLPACK_PY_SCALAR for rank 0; 0: any */
-    int32_t max_ndim;       /* upper end of the range; 0: ndim itself (ndim 0 with max_ndim n: 0 to n) */
-    const int64_t *shape;   /* ndim extents, -1 free; needs a fixed rank; NULL: any */
-    char order;             /* as dlpack_py_is_contiguous: 'C', 'F', 'A', 'K', 'R'; 0: any strides */
-    char writable;          /* refuse memory that is read-only, may be read-only, or may overlap itself */
-    int32_t device;         /* a DLDeviceType; 0: memory that the CPU can read; DLPACK_PY_ANY_DEVICE */
-    size_t alignment;       /* of the first element, in bytes, a power of two; 0: the size of a number; 1: any */
-    uint32_t options;       /* DLPACK_PY_COPY_IF_NEEDED ... */
-    const char *name;       /* of the argument, put before messages: "out: dtype is ..."; NULL: none */
+    uint32_t dtype;              /* DLPACK_PY_FLOAT32...; 0: any */
+    const uint32_t *dtypes;      /* or any of these, ended by 0 */
+    int32_t ndim;                /* this rank, or the lower end of a range; DLPACK_PY_SCALAR for rank 0; 0: any */
+    int32_t max_ndim;            /* upper end of the range; 0: ndim itself (ndim 0 with max_ndim n: 0 to n) */
+    const int64_t *shape;        /* ndim extents, -1 free; needs a fixed rank; NULL: any */
+    char order;                  /* as dlpack_py_is_contiguous: 'C', 'F', 'A', 'K', 'R'; 0: any strides */
+    char writable;               /* refuse memory that is read-only, may be read-only, or may overlap itself */
+    int32_t device;              /* a DLDeviceType; 0: memory that the CPU can read; DLPACK_PY_ANY_DEVICE */
+    size_t alignment;            /* of the first element, in bytes, a power of two; 0: the size of a number; 1: any */
+    uint32_t options;            /* DLPACK_PY_COPY_IF_NEEDED ... */
+    const char *name;            /* of the argument, put before messages: "out: dtype is ..."; NULL: none */
+    dlpack_py_fallback fallback; /* takes an object without __dlpack__: dlpack_py_buffer (3.7); NULL: none */
 } dlpack_py_want;
 
 #define DLPACK_PY_COPY_IF_NEEDED 1u     /* copy where a copy meets the requirement; writes do not reach the producer */
 #define DLPACK_PY_LEGACY_IS_WRITABLE 2u /* accept a legacy capsule, which cannot say read-only, as writable (C7) */
 #define DLPACK_PY_OVERLAP_IS_FINE 4u    /* writable accepts memory that may overlap itself */
-#define DLPACK_PY_BUFFER_TOO 8u         /* accept the buffer protocol of an object without __dlpack__ (C6) */
-#define DLPACK_PY_NOTHING_PENDING 16u   /* the caller promises: no work is pending; streams are not ordered (C5, S4) */
-#define DLPACK_PY_NO_TABLE 32u          /* ask __dlpack__, also where the type has an exchange table (X9) */
-#define DLPACK_PY_ARRAY_INTERFACE_TOO 64u /* dlpack_device_consume: accept __cuda_array_interface__ as well */
+#define DLPACK_PY_NOTHING_PENDING 8u    /* the caller promises: no work is pending; streams are not ordered (C5, S4) */
+#define DLPACK_PY_NO_TABLE 16u          /* ask __dlpack__, also where the type has an exchange table (X9) */
+#define DLPACK_PY_ARRAY_INTERFACE_TOO 32u /* dlpack_device_consume: accept __cuda_array_interface__ as well */
 
 /* The values of dlpack_py_view.readonly. DLPACK_PY_READONLY_UNSAID: a legacy capsule does not say whether its memory is
  * writable (C7). Bit 0 of each value is the bit DLPACK_PY_FLAG_READ_ONLY: a value can be passed as flags of an export.
@@ -1201,7 +1249,7 @@ dlpack_py_impl_check_range(const dlpack_py_want *want, dlpack_py_error *error)
     while (list != NULL && *list != 0 && (dtype == 0 || (dtype & 0xff0000u) != 0))
         dtype = *list++;
     if (want->order != 0 && strchr("CFAKR", want->order) == NULL)
-        return dlpack_py_impl_fail(error, DLPACK_PY_SYSTEM_ERROR,
+        return DLPACK_PY_IMPL_FAIL(error, DLPACK_PY_SYSTEM_ERROR,
                                    "want: order is '%c', 'C', 'F', 'A', 'K' or 'R' was wanted", want->order);
     if (dtype != 0 && (dtype & 0xff0000u) == 0) {
         field = "dtype";
@@ -1227,7 +1275,7 @@ dlpack_py_impl_check_range(const dlpack_py_want *want, dlpack_py_error *error)
     else {
         return 0;
     }
-    return dlpack_py_impl_fail(error, DLPACK_PY_SYSTEM_ERROR, "want: %s is %ld, %s was wanted", field, value, wish);
+    return DLPACK_PY_IMPL_FAIL(error, DLPACK_PY_SYSTEM_ERROR, "want: %s is %ld, %s was wanted", field, value, wish);
 }
 
 /* Checks that the requirements are valid and consistent (C9). Returns 0, or -1 with SystemError. */
@@ -1255,27 +1303,27 @@ dlpack_py_impl_check_want(const dlpack_py_want *want, dlpack_py_error *error)
 DLPACK_PY_IMPL_RARE int
 dlpack_py_impl_check_wanted_dtype(const DLTensor *t, const dlpack_py_want *want, dlpack_py_error *error)
 {
+    const uint32_t one[2] = {want->dtype, 0}, *lists[2];
     char came[DLPACK_PY_TEXT_SIZE], name[DLPACK_PY_TEXT_SIZE], wanted[120] = "";
-    const uint32_t *other;
     size_t length = 0;
+    int k;
 
-    if (want->dtype == 0 && (want->dtypes == NULL || want->dtypes[0] == 0))
-        return 0;
-    for (other = want->dtypes; other != NULL && *other != 0; other++) {
-        if (*other == dlpack_py_dtype(t))
-            return 0;
-    }
-    if (want->dtype != 0)
-        length = (size_t)snprintf(wanted, sizeof(wanted), "%s", dlpack_py_dtype_text(want->dtype, name));
-    for (other = want->dtypes; other != NULL && *other != 0; other++) {
-        if (length + DLPACK_PY_TEXT_SIZE + 8 > sizeof(wanted)) {
-            snprintf(wanted + length, sizeof(wanted) - length, " or ...");
-            break;
+    lists[0] = one;
+    lists[1] = want->dtypes != NULL ? want->dtypes : one + 1;
+    for (k = 0; k < 2; k++) {
+        for (; *lists[k] != 0; lists[k]++) {
+            if (*lists[k] == dlpack_py_dtype(t))
+                return 0;
+            if (length < sizeof(wanted) - DLPACK_PY_TEXT_SIZE)
+                length += (size_t)snprintf(wanted + length, sizeof(wanted) - length, "%s%s", length > 0 ? " or " : "",
+                                           dlpack_py_dtype_text(*lists[k], name));
+            else if (strchr(wanted, '.') == NULL)
+                snprintf(wanted + length, sizeof(wanted) - length, " or ...");
         }
-        length += (size_t)snprintf(wanted + length, sizeof(wanted) - length, "%s%s", length > 0 ? " or " : "",
-                                   dlpack_py_dtype_text(*other, name));
     }
-    return DLPACK_PY_IMPL_REFUSE(error, "dtype is %s, %s was asked for", dlpack_py_dtype_text(dlpack_py_dtype(t), came),
+    if (length == 0)
+        return 0;
+    return dlpack_py_impl_refuse(error, "dtype is %s, %s was asked for", dlpack_py_dtype_text(dlpack_py_dtype(t), came),
                                  wanted);
 }
 
@@ -1291,7 +1339,7 @@ dlpack_py_impl_refuse_device(const DLTensor *t, const dlpack_py_want *want, dlpa
         snprintf(wanted, sizeof(wanted), "%.*s", length, name);
     else if (want->device != 0)
         snprintf(wanted, sizeof(wanted), "device type %" PRId32, want->device);
-    return DLPACK_PY_IMPL_REFUSE(error, "device is %s, %s was asked for", dlpack_py_device_text(t->device, came),
+    return dlpack_py_impl_refuse(error, "device is %s, %s was asked for", dlpack_py_device_text(t->device, came),
                                  wanted);
 }
 
@@ -1307,13 +1355,13 @@ dlpack_py_impl_check_rank(const DLTensor *t, const dlpack_py_want *want, dlpack_
         return 0;
     if (t->ndim < lowest || t->ndim > highest) {
         if (lowest == highest)
-            return DLPACK_PY_IMPL_REFUSE(error, "ndim is %" PRId32 ", %" PRId32 " was asked for", t->ndim, lowest);
-        return DLPACK_PY_IMPL_REFUSE(error, "ndim is %" PRId32 ", %" PRId32 " to %" PRId32 " was asked for", t->ndim,
+            return dlpack_py_impl_refuse(error, "ndim is %" PRId32 ", %" PRId32 " was asked for", t->ndim, lowest);
+        return dlpack_py_impl_refuse(error, "ndim is %" PRId32 ", %" PRId32 " to %" PRId32 " was asked for", t->ndim,
                                      lowest, highest);
     }
     for (i = 0; want->shape != NULL && lowest == highest && i < t->ndim; i++) {
         if (want->shape[i] != -1 && want->shape[i] != t->shape[i])
-            return DLPACK_PY_IMPL_REFUSE(error, "shape[%" PRId32 "] is %" PRId64 ", %" PRId64 " was asked for", i,
+            return dlpack_py_impl_refuse(error, "shape[%" PRId32 "] is %" PRId64 ", %" PRId64 " was asked for", i,
                                          t->shape[i], want->shape[i]);
     }
     return 0;
@@ -1323,25 +1371,20 @@ dlpack_py_impl_check_rank(const DLTensor *t, const dlpack_py_want *want, dlpack_
 DLPACK_PY_IMPL_RARE int
 dlpack_py_impl_refuse_strides(const DLTensor *t, char order, dlpack_py_error *error)
 {
-    int64_t compact[DLPACK_PY_MAX_NDIM], storage[DLPACK_PY_MAX_NDIM];
+    int64_t storage[DLPACK_PY_MAX_NDIM], wanted;
     const int64_t *strides = dlpack_py_impl_strides(t, storage);
-    int32_t k, i = 0;
+    int32_t i;
 
     if (order == 'K')
-        return DLPACK_PY_IMPL_REFUSE(error,
+        return dlpack_py_impl_refuse(error,
                                      "strides are not compact in any order of the dimensions, order 'K' was asked for");
-    dlpack_py_strides(t->ndim, t->shape, order, compact);
-    for (k = 0; k < t->ndim; k++) {
-        i = order == 'F' ? k : t->ndim - 1 - k;
-        if (t->shape[i] != 1 && strides[i] != compact[i])
-            break;
-    }
-    return DLPACK_PY_IMPL_REFUSE(error, "strides[%" PRId32 "] is %" PRId64 ", %" PRId64 " was asked for by order '%c'",
-                                 i, strides[i], compact[i], order);
+    i = dlpack_py_impl_wrong_stride(t, strides, order, &wanted);
+    return dlpack_py_impl_refuse(error, "strides[%" PRId32 "] is %" PRId64 ", %" PRId64 " was asked for by order '%c'",
+                                 i, strides[i], wanted, order);
 }
 
 /* dlpack_py_meets, for requirements that were checked. */
-static inline int
+DLPACK_PY_IMPL_SHARED int
 dlpack_py_impl_meets(const DLTensor *t, int readonly, const dlpack_py_want *want, dlpack_py_error *error)
 {
     const int32_t device = (int32_t)t->device.device_type;
@@ -1366,18 +1409,18 @@ dlpack_py_impl_meets(const DLTensor *t, int readonly, const dlpack_py_want *want
         readonly = DLPACK_PY_WRITABLE;
     if (want->order != 0 && !dlpack_py_is_contiguous(t, want->order))
         dlpack_py_impl_refuse_strides(t, want->order, error);
-    else if (alignment > 1 && first % alignment != 0 && !dlpack_py_is_empty(t) && dlpack_py_impl_has_address(t->device))
-        DLPACK_PY_IMPL_REFUSE(error, "data is at address 0x%" PRIxPTR ", alignment to %lu bytes was asked for", first,
+    else if (alignment > 1 && first % alignment != 0 && !dlpack_py_impl_is_empty(t) &&
+             dlpack_py_impl_has_address(t->device))
+        dlpack_py_impl_refuse(error, "data is at address 0x%" PRIxPTR ", alignment to %lu bytes was asked for", first,
                               (unsigned long)alignment);
     else if (want->writable && readonly != DLPACK_PY_WRITABLE)
-        DLPACK_PY_IMPL_REFUSE(error, "data is read-only, writable memory was asked for%s",
-                              readonly == DLPACK_PY_READONLY
-                                  ? ""
-                                  : " (a legacy capsule has no read-only flag, and counts as read-only: "
-                                    "the option DLPACK_PY_LEGACY_IS_WRITABLE accepts it as writable)");
+        dlpack_py_impl_refuse(error, "data is read-only, writable memory was asked for%s",
+                              readonly == DLPACK_PY_READONLY ? ""
+                                                             : " (a legacy capsule has no read-only flag: "
+                                                               "DLPACK_PY_LEGACY_IS_WRITABLE accepts it)");
     else if (want->writable && (want->order == 0 || want->order == 'R') && /* else the tensor is compact */
-             (want->options & DLPACK_PY_OVERLAP_IS_FINE) == 0 && dlpack_py_overlaps_itself(t))
-        DLPACK_PY_IMPL_REFUSE(error, "elements may share memory, writable memory without overlap was asked for");
+             (want->options & DLPACK_PY_OVERLAP_IS_FINE) == 0 && dlpack_py_impl_overlaps_itself(t))
+        dlpack_py_impl_refuse(error, "elements may share memory, writable memory without overlap was asked for");
     else
         return 0;
     if (error != NULL)
@@ -1435,7 +1478,7 @@ typedef struct dlpack_py_view {
     DLTensor tensor;    /* strides are never NULL where ndim > 0 (C10); add byte_offset, or use dlpack_py_data */
     uint64_t flags;     /* DLPACK_PY_FLAG_* of the producer, unknown flags too (C8); 0 from a legacy capsule */
     int32_t readonly;   /* DLPACK_PY_WRITABLE (0), DLPACK_PY_READONLY or DLPACK_PY_READONLY_UNSAID (C7) */
-    int32_t overlaps;   /* 1: writing to one element may change others, as dlpack_py_overlaps_itself says */
+    int32_t overlaps;   /* 1: writing to one element may change others, as dlpack_py_impl_overlaps_itself says */
     int32_t form;       /* DLPACK_PY_VERSIONED or DLPACK_PY_LEGACY: the type of *managed */
     void *managed;      /* the managed tensor, owned; NULL: nothing to release */
     int64_t *allocated; /* row-major strides where the producer's are NULL (D4) and the rank is above 8; NULL: none */
@@ -1539,7 +1582,7 @@ dlpack_py_produce_described(PyObject *self, dlpack_py_describe describe, PyObjec
 
 /* Answer a call of __dlpack_device__ for an object that a function describes (P8). */
 static inline PyObject *
-dlpack_py_produce_described_device(PyObject *self, dlpack_py_describe describe);
+dlpack_py_impl_produce_described_device(PyObject *self, dlpack_py_describe describe);
 
 /* Define the two methods for DLPACK_PY_METHODS, name_dlpack and name_dlpack_device, at file scope, with a semicolon. */
 #define DLPACK_PY_DESCRIBED(name, describe)                                                                    \
@@ -1550,7 +1593,7 @@ dlpack_py_produce_described_device(PyObject *self, dlpack_py_describe describe);
     static PyObject *name##_dlpack_device(PyObject *self, PyObject *unused)                                    \
     {                                                                                                          \
         (void)unused;                                                                                          \
-        return dlpack_py_produce_described_device(self, (describe));                                           \
+        return dlpack_py_impl_produce_described_device(self, (describe));                                      \
     }                                                                                                          \
     struct dlpack_py_impl_semicolon
 
@@ -1719,6 +1762,16 @@ dlpack_py_check(PyObject *obj);
 #  define DLPACK_PY_IMPL_TUPLE_ITEM(tuple, i) (((PyTupleObject *)(tuple))->ob_item[i])
 #endif
 
+/* The text of a str as UTF-8; NULL with an exception. Text that is all ASCII lies behind its struct. */
+#ifdef Py_LIMITED_API
+#  define DLPACK_PY_IMPL_TEXT(string, bytes) PyUnicode_AsUTF8AndSize(string, bytes)
+#else
+#  define DLPACK_PY_IMPL_TEXT(string, bytes)                                                               \
+    (((PyASCIIObject *)(string))->state.compact && ((PyASCIIObject *)(string))->state.ascii                \
+         ? (*(bytes) = ((PyASCIIObject *)(string))->length, (const char *)((PyASCIIObject *)(string) + 1)) \
+         : PyUnicode_AsUTF8AndSize(string, bytes))
+#endif
+
 /* Without a GIL a critical section guards a capsule. */
 #ifdef Py_GIL_DISABLED
 #  define DLPACK_PY_IMPL_LOCK(object) Py_BEGIN_CRITICAL_SECTION(object)
@@ -1728,12 +1781,33 @@ dlpack_py_check(PyObject *obj);
 #  define DLPACK_PY_IMPL_UNLOCK() }
 #endif
 
-/* The id of the process, never 0: a different one shows a fork. */
+/* The id of the process, never 0: a different one shows a fork. And a sleep of a millisecond. */
 #ifdef _WIN32
+#  ifdef __cplusplus
+extern "C"
+#  endif
+    __declspec(dllimport) void __stdcall
+    Sleep(unsigned long milliseconds); /* without windows.h and its macros */
 #  define DLPACK_PY_IMPL_PROCESS() ((dlpack_py_impl_word)1)
+#  define DLPACK_PY_IMPL_SLEEP() Sleep(1)
 #else
+#  include <poll.h>
 #  include <unistd.h>
 #  define DLPACK_PY_IMPL_PROCESS() ((dlpack_py_impl_word)getpid())
+#  define DLPACK_PY_IMPL_SLEEP() ((void)poll(NULL, 0, 1))
+#endif
+
+#if PY_VERSION_HEX < 0x030C0000
+/* Before 3.12: is holder, the thread state that holds the GIL, the one that this thread is attached with? holder may
+ * belong to another thread, and PyGILState may not know the state of this thread in a subinterpreter. Where
+ * subinterpreters exist, the thread id of holder is compared. Known limit: holder may be freed while its thread id is
+ * read. */
+DLPACK_PY_IMPL_RARE int
+dlpack_py_impl_is_attached_with(const PyThreadState *holder, const PyThreadState *own)
+{
+    return own != NULL && PyInterpreterState_Head() != PyInterpreterState_Main() &&
+           holder->thread_id == PyThread_get_thread_ident();
+}
 #endif
 
 /* The thread state that this thread is attached with; NULL: none. Any thread, also without an interpreter.
@@ -1751,15 +1825,8 @@ dlpack_py_impl_thread_state(void)
 #elif PY_VERSION_HEX >= 0x030C0000
     return _PyThreadState_UncheckedGet();
 #else
-    /* Before 3.12, holder is the state that holds the GIL; it may belong to another thread. PyGILState may not
-     * know the state of this thread in a subinterpreter. Where subinterpreters exist, the thread id of holder is
-     * compared. Known limit: holder may be freed while its thread id is read. */
     PyThreadState *holder = _PyThreadState_UncheckedGet(), *own = PyGILState_GetThisThreadState();
-    if (holder == NULL || holder == own)
-        return holder;
-    if (own == NULL || PyInterpreterState_Head() == PyInterpreterState_Main())
-        return NULL;
-    return holder->thread_id == PyThread_get_thread_ident() ? holder : NULL;
+    return holder == NULL || holder == own || dlpack_py_impl_is_attached_with(holder, own) ? holder : NULL;
 #endif
 }
 
@@ -1778,16 +1845,16 @@ dlpack_py_impl_is_finalizing(void)
 
 /* The dictionary of the first class in a type's MRO that has one of two names. Returns a new reference, or NULL with or
  * without an exception. */
-DLPACK_PY_IMPL_RARE PyObject *
+static inline PyObject *
 dlpack_py_impl_first_with(PyTypeObject *type, PyObject *name, PyObject *other)
 {
     PyObject *bases = PyObject_GetAttrString((PyObject *)type, "__mro__"), *names = NULL;
-    Py_ssize_t i, count = bases == NULL ? 0 : PyTuple_Size(bases);
+    Py_ssize_t i, count = bases != NULL && PyTuple_Check(bases) ? DLPACK_PY_IMPL_TUPLE_SIZE(bases) : 0;
     int has = 0;
 
     for (i = 0; i < count && has == 0; i++) {
         Py_XDECREF(names);
-        names = PyObject_GetAttrString(PyTuple_GetItem(bases, i), "__dict__");
+        names = PyObject_GetAttrString(DLPACK_PY_IMPL_TUPLE_ITEM(bases, i), "__dict__");
         has = names == NULL ? -1 : PySequence_Contains(names, name);
         if (has == 0)
             has = PySequence_Contains(names, other);
@@ -1856,7 +1923,7 @@ typedef struct dlpack_py_impl_exception {
 } dlpack_py_impl_exception;
 
 /* Saves the current exception, and clears it; all NULL where there is no exception. */
-static inline dlpack_py_impl_exception
+DLPACK_PY_IMPL_SHARED dlpack_py_impl_exception
 dlpack_py_impl_exception_save(void)
 {
     dlpack_py_impl_exception e = {NULL, NULL, NULL};
@@ -1914,20 +1981,26 @@ dlpack_py_impl_exception_restore(dlpack_py_impl_exception e)
     dlpack_py_impl_exception_raise(e);
 }
 
+/* Drops a reference that may be the last one, and keeps the current exception. */
+DLPACK_PY_IMPL_SHARED void
+dlpack_py_impl_decref_last(PyObject *object)
+{
+    const dlpack_py_impl_exception saved = dlpack_py_impl_exception_save();
+    Py_DECREF(object);
+    dlpack_py_impl_exception_restore(saved);
+}
+
 /* Drops a reference, and keeps the current exception. */
 static inline void
 dlpack_py_impl_decref(PyObject *object)
 {
-    dlpack_py_impl_exception saved;
 #ifndef Py_GIL_DISABLED
     if (Py_REFCNT(object) > 1) { /* runs no code: no exception has to be looked for */
         Py_DECREF(object);
         return;
     }
 #endif
-    saved = dlpack_py_impl_exception_save();
-    Py_DECREF(object);
-    dlpack_py_impl_exception_restore(saved);
+    dlpack_py_impl_decref_last(object);
 }
 
 /* Raises an error of layer 1. Returns -1. */
@@ -1937,12 +2010,8 @@ dlpack_py_raise(const dlpack_py_error *error)
     PyObject *const types[] = {PyExc_BufferError, PyExc_ValueError,   PyExc_TypeError,
                                PyExc_MemoryError, PyExc_RuntimeError, PyExc_SystemError};
     const int known = error->code >= DLPACK_PY_BUFFER_ERROR && error->code <= DLPACK_PY_SYSTEM_ERROR;
-    PyObject *text;
-    /* A foreign name in the text may be no UTF-8, or may be cut within a character. */
-    text = PyUnicode_DecodeUTF8(error->text, (Py_ssize_t)strlen(error->text), "replace");
-    if (text != NULL)
-        PyErr_SetObject(known ? types[error->code - 1] : PyExc_BufferError, text);
-    Py_XDECREF(text);
+    /* "%s" replaces what is no UTF-8: a foreign name may be none, or may be cut within a character. */
+    PyErr_Format(known ? types[error->code - 1] : PyExc_BufferError, "%s", error->text);
     return -1;
 }
 
@@ -1974,6 +2043,7 @@ dlpack_py_impl_is_fatal(void)
 /* ---- 2.3 Managed tensors and capsules ----------------------------------- */
 
 /* Declarations for sections 2.3 to 2.5. The two functions are defined in section 3.2. */
+typedef struct dlpack_py_plan dlpack_py_plan;
 typedef struct dlpack_py_impl_gate dlpack_py_impl_gate;
 typedef struct dlpack_py_impl_type dlpack_py_impl_type;
 static inline dlpack_py_impl_gate *
@@ -1993,7 +2063,7 @@ struct dlpack_py_impl_gate {
     struct dlpack_py_impl_cache *cache; /* freed when the interpreter is gone */
 };
 
-/* What a deleter of this file releases: manager_ctx of its managed tensors points to it. */
+/* What a deleter of this file releases: an owner, or a context. manager_ctx of its managed tensors points to it. */
 typedef struct dlpack_py_impl_keeper {
     PyObject *owner; /* a reference to drop through gate; NULL: none */
     dlpack_py_impl_gate *gate;
@@ -2011,6 +2081,8 @@ struct dlpack_py_embedded {
     DLManagedTensorVersioned versioned;
     DLManagedTensor legacy;
     dlpack_py_impl_keeper keeper; /* owner is borrowed: the object that this is part of */
+    /* dlpack_py_impl_export_embedded: by a pointer, so that a file without dlpack_py_embed does not link it */
+    void *(*make_export)(const dlpack_py_offer *offer, const dlpack_py_plan *plan);
 };
 
 /* An export: a managed tensor with its keeper, its shape and strides and, for a copy, its data, in one allocation. */
@@ -2045,28 +2117,25 @@ DLPACK_PY_IMPL_RARE void
 dlpack_py_impl_drop_unattached(dlpack_py_impl_gate *gate, PyObject *owner, dlpack_py_exports *exports,
                                PyThreadState *current);
 
-/* Drops an owner, on any thread at any time (K5). */
-static inline void
-dlpack_py_impl_drop(dlpack_py_impl_gate *gate, PyObject *owner, dlpack_py_exports *exports)
-{
-    PyThreadState *current = dlpack_py_impl_thread_state();
-
-    if (current == NULL || PyThreadState_GetInterpreter(current) != gate->interpreter)
-        dlpack_py_impl_drop_unattached(gate, owner, exports, current);
-    else if (!DLPACK_PY_IMPL_LOAD(&gate->gone)) /* gone: a new interpreter may have the same address */
-        dlpack_py_impl_drop_attached(owner, exports);
-}
-
-static inline void
+/* Drops the owner, or frees the context, on any thread at any time (K5). */
+DLPACK_PY_IMPL_SHARED void
 dlpack_py_impl_release_keeper(const dlpack_py_impl_keeper *keeper)
 {
-    const dlpack_py_impl_keeper k = *keeper; /* an embedded one may be freed with the owner */
-    if (k.owner != NULL)
-        dlpack_py_impl_drop(k.gate, k.owner, k.exports);
-    if (k.free_fn != NULL)
-        k.free_fn(k.context);
-    if (k.block != NULL)
-        DLPACK_PY_FREE(k.block); /* K7 */
+    void *block = keeper->block; /* read first: an embedded keeper may be freed with the owner */
+    PyThreadState *current;
+
+    if (keeper->owner != NULL) {
+        current = dlpack_py_impl_thread_state();
+        if (current == NULL || PyThreadState_GetInterpreter(current) != keeper->gate->interpreter)
+            dlpack_py_impl_drop_unattached(keeper->gate, keeper->owner, keeper->exports, current);
+        else if (!DLPACK_PY_IMPL_LOAD(&keeper->gate->gone)) /* gone: a new interpreter may have the same address */
+            dlpack_py_impl_drop_attached(keeper->owner, keeper->exports);
+    }
+    else if (keeper->free_fn != NULL) {
+        keeper->free_fn(keeper->context);
+    }
+    if (block != NULL)
+        DLPACK_PY_FREE(block); /* K7 */
 }
 
 static inline void
@@ -2184,7 +2253,7 @@ dlpack_py_impl_export_new(const DLTensor *t, uint64_t flags, int32_t form, char 
 
 /* A new export of memory for a compact copy of t, which the caller fills. The copy is writable (P4). Returns NULL
  * with MemoryError in *error. Needs no thread state. */
-DLPACK_PY_IMPL_RARE dlpack_py_impl_export *
+static inline dlpack_py_impl_export *
 dlpack_py_impl_copy_new(const DLTensor *t, uint64_t flags, int32_t form, char order, size_t alignment,
                         dlpack_py_error *error)
 {
@@ -2193,7 +2262,7 @@ dlpack_py_impl_copy_new(const DLTensor *t, uint64_t flags, int32_t form, char or
     dlpack_py_impl_export *e = dlpack_py_impl_export_new(t, padded | DLPACK_PY_FLAG_IS_COPIED, form, order, alignment);
 
     if (e == NULL)
-        dlpack_py_impl_fail(error, DLPACK_PY_MEMORY_ERROR, "no memory for a copy of %" PRId64 " bytes", bytes);
+        (void)DLPACK_PY_IMPL_FAIL(error, DLPACK_PY_MEMORY_ERROR, "no memory for a copy of %" PRId64 " bytes", bytes);
     else if (bytes > 0) /* packed sub-byte elements may not fill the last byte */
         ((char *)dlpack_py_impl_tensor(&e->managed, form)->data)[bytes - 1] = 0;
     return e;
@@ -2224,11 +2293,11 @@ dlpack_py_allocate(const DLTensor *prototype, dlpack_py_error *error)
     DLTensor t = *prototype;
     char name[DLPACK_PY_TEXT_SIZE];
 
-    t.data = (void *)(uintptr_t)64; /* an address that is valid, and not read */
+    t.data = (void *)(UINTPTR_MAX / 2 + 1); /* an address that is valid, and not read */
     t.strides = NULL;
     t.byte_offset = 0;
     if (t.device.device_type != kDLCPU) {
-        DLPACK_PY_IMPL_REFUSE(error, "device is %s, memory is allocated on the CPU only",
+        dlpack_py_impl_refuse(error, "device is %s, memory is allocated on the CPU only",
                               dlpack_py_device_text(t.device, name));
         return NULL;
     }
@@ -2237,7 +2306,8 @@ dlpack_py_allocate(const DLTensor *prototype, dlpack_py_error *error)
     e = dlpack_py_impl_export_new(&t, 0, DLPACK_PY_VERSIONED, 'C', 0);
     if (e != NULL)
         return &e->managed.versioned;
-    dlpack_py_impl_fail(error, DLPACK_PY_MEMORY_ERROR, "no memory for %" PRId64 " bytes", dlpack_py_nbytes(&t, 0));
+    (void)DLPACK_PY_IMPL_FAIL(error, DLPACK_PY_MEMORY_ERROR, "no memory for %" PRId64 " bytes",
+                              dlpack_py_nbytes(&t, 0));
     return NULL;
 }
 
@@ -2255,34 +2325,35 @@ dlpack_py_wrap(const DLTensor *t, uint64_t flags, void *context, void (*free_fn)
     return &e->managed.versioned;
 }
 
-/* Calls the deleter, if there is one (K3). Any thread. The deleter of another library may run Python code: where this
- * thread is attached, the current exception is kept (K2). dlpack_py_impl_drop also keeps the current exception. */
-static inline void
+/* Calls the deleter of another library, if there is one (K3). The deleter may run Python code: where this thread is
+ * attached, the current exception is kept (K2). */
+DLPACK_PY_IMPL_SHARED void
+dlpack_py_impl_delete_foreign(void *managed, int32_t form)
+{
+    const int attached = dlpack_py_impl_thread_state() != NULL;
+    const DLManagedTensorVersioned *versioned = (const DLManagedTensorVersioned *)managed;
+    const DLManagedTensor *legacy = (const DLManagedTensor *)managed;
+    dlpack_py_impl_exception saved = {NULL, NULL, NULL};
+
+    if (attached)
+        saved = dlpack_py_impl_exception_save();
+    if (form == DLPACK_PY_VERSIONED && versioned->deleter != NULL)
+        versioned->deleter((DLManagedTensorVersioned *)managed);
+    if (form == DLPACK_PY_LEGACY && legacy->deleter != NULL)
+        legacy->deleter((DLManagedTensor *)managed);
+    if (attached)
+        dlpack_py_impl_exception_restore(saved);
+}
+
+/* Deletes a managed tensor of any origin, on any thread. Keeps the current exception. */
+DLPACK_PY_IMPL_SHARED void
 dlpack_py_impl_delete(void *managed, int32_t form)
 {
     const dlpack_py_impl_keeper *keeper = dlpack_py_impl_find_keeper(managed, form);
-    dlpack_py_impl_exception saved = {NULL, NULL, NULL};
-    int attached;
-
-    if (keeper != NULL) {
+    if (keeper != NULL)
         dlpack_py_impl_release_keeper(keeper);
-        return;
-    }
-    attached = dlpack_py_impl_thread_state() != NULL;
-    if (attached)
-        saved = dlpack_py_impl_exception_save();
-    if (form == DLPACK_PY_VERSIONED) {
-        DLManagedTensorVersioned *versioned = (DLManagedTensorVersioned *)managed;
-        if (versioned->deleter != NULL)
-            versioned->deleter(versioned);
-    }
-    else {
-        DLManagedTensor *legacy = (DLManagedTensor *)managed;
-        if (legacy->deleter != NULL)
-            legacy->deleter(legacy);
-    }
-    if (attached)
-        dlpack_py_impl_exception_restore(saved);
+    else
+        dlpack_py_impl_delete_foreign(managed, form);
 }
 
 /* The names of capsules before and after they are consumed (K1, K4). */
@@ -2291,23 +2362,17 @@ dlpack_py_impl_delete(void *managed, int32_t form)
 
 /* A capsule that was not consumed deletes its tensor (K1). */
 static inline void
-dlpack_py_impl_capsule_destructor(PyObject *capsule, int32_t form)
+dlpack_py_impl_capsule_destructor(PyObject *capsule)
 {
-    const char *name = PyCapsule_GetName(capsule), *unused = DLPACK_PY_IMPL_UNUSED_NAME(form);
-    if (name == unused || (name != NULL && strcmp(name, unused) == 0)) /* equal pointers save the call */
+    const char *const versioned = DLPACK_PY_IMPL_UNUSED_NAME(DLPACK_PY_VERSIONED);
+    const char *const legacy = DLPACK_PY_IMPL_UNUSED_NAME(DLPACK_PY_LEGACY), *name = PyCapsule_GetName(capsule);
+    int32_t form;
+    if (name == NULL || name[0] == 'u') /* "used_dltensor" */
+        return;
+    /* equal pointers save the calls of strcmp */
+    form = name == legacy || (name != versioned && strcmp(name, legacy) == 0) ? DLPACK_PY_LEGACY : DLPACK_PY_VERSIONED;
+    if (form == DLPACK_PY_LEGACY || name == versioned || strcmp(name, versioned) == 0)
         dlpack_py_impl_delete(PyCapsule_GetPointer(capsule, name), form);
-}
-
-static inline void
-dlpack_py_impl_destroy_versioned(PyObject *capsule)
-{
-    dlpack_py_impl_capsule_destructor(capsule, DLPACK_PY_VERSIONED);
-}
-
-static inline void
-dlpack_py_impl_destroy_legacy(PyObject *capsule)
-{
-    dlpack_py_impl_capsule_destructor(capsule, DLPACK_PY_LEGACY);
 }
 
 /* Put a managed tensor into a new capsule, which owns it.
@@ -2326,9 +2391,7 @@ dlpack_py_capsule_steal(void *managed, int32_t form)
                         "the managed tensor is NULL: the tensor was malformed, or there was no memory");
         return NULL;
     }
-    capsule =
-        PyCapsule_New(managed, DLPACK_PY_IMPL_UNUSED_NAME(form),
-                      form == DLPACK_PY_VERSIONED ? dlpack_py_impl_destroy_versioned : dlpack_py_impl_destroy_legacy);
+    capsule = PyCapsule_New(managed, DLPACK_PY_IMPL_UNUSED_NAME(form), dlpack_py_impl_capsule_destructor);
     if (capsule == NULL)
         dlpack_py_impl_delete(managed, form);
     return capsule;
@@ -2336,7 +2399,6 @@ dlpack_py_capsule_steal(void *managed, int32_t form)
 
 /* ---- 2.4 Producing ------------------------------------------------------ */
 
-typedef struct dlpack_py_plan dlpack_py_plan;
 typedef struct dlpack_py_impl_producer dlpack_py_impl_producer; /* 2.5 */
 typedef struct dlpack_py_impl_terms dlpack_py_impl_terms;       /* 2.5 */
 
@@ -2353,6 +2415,8 @@ struct dlpack_py_device {
     int (*copy)(const dlpack_py_offer *offer, const DLTensor *to, const DLTensor *from);
     /* dlpack_py_impl_fetch for a consumer with a stream of this device (C4). */
     int (*fetch)(dlpack_py_impl_producer *producer, const dlpack_py_impl_terms *terms, dlpack_py_view *v);
+    /* Check that t is on the device that __dlpack_device__ returned (C4). Returns 0, or -1 with *error filled. */
+    int (*check_announced)(const DLTensor *t, const DLDevice *announced, dlpack_py_error *error);
     /* Order the consumer's stream after the stream of an exchange table, for a view that was taken by it (X4).
      * Returns 0, or -1 and releases v. */
     int (*follow)(const void *table, const dlpack_py_impl_terms *terms, dlpack_py_view *v);
@@ -2419,6 +2483,7 @@ dlpack_py_impl_parse_stream(PyObject *object, dlpack_py_stream *stream)
 {
     PyObject *integer = PyNumber_Index(object);
     unsigned long long handle;
+    int overflow;
 
     if (integer == NULL) {
         if (PyErr_ExceptionMatches(PyExc_TypeError))
@@ -2431,7 +2496,7 @@ dlpack_py_impl_parse_stream(PyObject *object, dlpack_py_stream *stream)
     if (PyErr_Occurred() || handle > UINTPTR_MAX) { /* below 0, or too wide */
         PyErr_Clear();
         stream->kind = DLPACK_PY_STREAM_NO_SYNC;
-        if (PyLong_AsLong(integer) != -1 || PyErr_Occurred())
+        if (PyLong_AsLongLongAndOverflow(integer, &overflow) != -1 || overflow != 0)
             dlpack_py_impl_refuse_value(PyExc_ValueError,
                                         "stream is %U, None, -1 or a handle of a pointer's width was wanted", object);
     }
@@ -2472,8 +2537,8 @@ dlpack_py_parse_request_args(PyObject *stream, PyObject *max_version, PyObject *
 }
 
 typedef struct dlpack_py_impl_keyword {
-    const char *name;
-    Py_ssize_t length;
+    char name[12];
+    int length;
 } dlpack_py_impl_keyword;
 
 /* Sorts the keyword arguments of a call into out, in the order of names. Compares by value: the names of a call need
@@ -2483,14 +2548,14 @@ dlpack_py_impl_match_keywords(const char *function, const dlpack_py_impl_keyword
                               PyObject *const *values, PyObject *kwnames, PyObject **out)
 {
     const Py_ssize_t given = kwnames == NULL ? 0 : DLPACK_PY_IMPL_TUPLE_SIZE(kwnames);
-    Py_ssize_t i, length;
+    Py_ssize_t i, length = 0;
     int k;
 
     for (i = 0; i < given; i++) {
         PyObject *name = DLPACK_PY_IMPL_TUPLE_ITEM(kwnames, i);
-        const char *text = PyUnicode_AsUTF8AndSize(name, &length);
+        const char *text = DLPACK_PY_IMPL_TEXT(name, &length);
         for (k = 0; k < count; k++) {
-            if (text != NULL && length == names[k].length && memcmp(text, names[k].name, (size_t)length) == 0)
+            if (length == names[k].length && text != NULL && memcmp(text, names[k].name, (size_t)length) == 0)
                 break;
         }
         if (k == count) { /* replaces the error of a name without UTF-8 */
@@ -2520,13 +2585,13 @@ dlpack_py_impl_refuse_nargs(const char *function, Py_ssize_t nargs, int wanted)
 static inline int
 dlpack_py_parse_request(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, dlpack_py_request *request)
 {
-    static const dlpack_py_impl_keyword names[4] = {{"stream", 6}, {"max_version", 11}, {"dl_device", 9}, {"copy", 4}};
+    static const dlpack_py_impl_keyword names[4] = {{"max_version", 11}, {"dl_device", 9}, {"copy", 4}, {"stream", 6}};
     PyObject *values[4] = {NULL, NULL, NULL, NULL};
 
     if ((nargs != 0 && dlpack_py_impl_refuse_nargs("__dlpack__", nargs, 0) < 0) ||
         dlpack_py_impl_match_keywords("__dlpack__", names, 4, args, kwnames, values) < 0)
         return -1;
-    return dlpack_py_parse_request_args(values[0], values[1], values[2], values[3], request);
+    return dlpack_py_parse_request_args(values[3], values[0], values[1], values[2], request);
 }
 
 /* The flags of an export in place: READ_ONLY, and for sub-byte dtypes IS_SUBBYTE_TYPE_PADDED (D6). IS_COPIED is
@@ -2560,7 +2625,7 @@ dlpack_py_impl_plan_general(const dlpack_py_offer *offer, const dlpack_py_reques
     int32_t i;
 
     if (!readable && !dlpack_py_impl_is_on(offer->device, t->device))
-        return DLPACK_PY_IMPL_REFUSE(error, "device is %s, this producer does not export memory of this device",
+        return dlpack_py_impl_refuse(error, "device is %s, this producer does not export memory of this device",
                                      dlpack_py_device_text(t->device, came));
     if (readable)
         plan->device.device_id = 0; /* D9 */
@@ -2568,7 +2633,7 @@ dlpack_py_impl_plan_general(const dlpack_py_offer *offer, const dlpack_py_reques
         plan->device = asked;
     if (request->has_device &&
         (asked.device_type != plan->device.device_type || asked.device_id != plan->device.device_id))
-        return DLPACK_PY_IMPL_REFUSE(error, "dl_device is %s, the data is on %s%s",
+        return dlpack_py_impl_refuse(error, "dl_device is %s, the data is on %s%s",
                                      dlpack_py_device_text(asked, wanted), dlpack_py_device_text(t->device, came),
                                      t->device.device_type == kDLCPU ? "" : ": only this device or cpu is possible");
     if (dlpack_py_impl_check_stream(plan->device, &request->stream, error) < 0) /* P6 */
@@ -2576,12 +2641,12 @@ dlpack_py_impl_plan_general(const dlpack_py_offer *offer, const dlpack_py_reques
     if (for_cpu && !readable)
         why = "an export from this device to the CPU must be a copy";
     for (i = 0; (offer->options & negative) != 0 && t->strides != NULL && i < t->ndim; i++) {
-        if (t->strides[i] >= 0 || t->shape[i] <= 1 || why != NULL || dlpack_py_is_empty(t))
+        if (t->strides[i] >= 0 || t->shape[i] <= 1 || why != NULL || dlpack_py_impl_is_empty(t))
             continue;
         if ((offer->options & DLPACK_PY_OFFER_COPY_NEGATIVE) != 0)
             why = "this producer exports negative strides only as a copy"; /* D11 */
         else if (request->copy != DLPACK_PY_COPY_ALWAYS)
-            return DLPACK_PY_IMPL_REFUSE(error, "negative strides are exported only as a copy: ask with copy=True");
+            return dlpack_py_impl_refuse(error, "negative strides are exported only as a copy: ask with copy=True");
         else
             plan->copy = 1; /* also where the author's tensor is itself a copy */
     }
@@ -2591,10 +2656,10 @@ dlpack_py_impl_plan_general(const dlpack_py_offer *offer, const dlpack_py_reques
     if (offer->is_copy && request->copy == DLPACK_PY_COPY_NEVER)
         why = "this producer made a copy of the data";
     if (why != NULL && request->copy == DLPACK_PY_COPY_NEVER)
-        return DLPACK_PY_IMPL_REFUSE(error, "%s, and copy is False", why);
+        return dlpack_py_impl_refuse(error, "%s, and copy is False", why);
     plan->copy = plan->copy || why != NULL;
     if (plan->copy && plan->device.device_type != kDLCPU) /* P8 */
-        return DLPACK_PY_IMPL_REFUSE(error, "a copy of data on %s is made on the CPU: ask with dl_device=(1, 0)",
+        return dlpack_py_impl_refuse(error, "a copy of data on %s is made on the CPU: ask with dl_device=(1, 0)",
                                      dlpack_py_device_text(plan->device, came));
     if (plan->form == DLPACK_PY_VERSIONED)
         return 0;
@@ -2604,7 +2669,7 @@ dlpack_py_impl_plan_general(const dlpack_py_offer *offer, const dlpack_py_reques
         why = (plan->flags & DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED) != 0 ? "sub-byte data is padded" : NULL;
     if (why == NULL)
         return 0;
-    return DLPACK_PY_IMPL_REFUSE(error, "%s, and a legacy capsule has no flags: ask with max_version=(1, 0)", why);
+    return dlpack_py_impl_refuse(error, "%s, and a legacy capsule has no flags: ask with max_version=(1, 0)", why);
 }
 
 /* Checks what an author offers, and decides how the request is met: in place or by a copy, on which device, in which
@@ -2617,12 +2682,12 @@ dlpack_py_impl_plan(const dlpack_py_offer *offer, const dlpack_py_request *reque
     dlpack_py_error error;
 
     if (offer->owner == NULL) {
-        PyErr_SetString(PyExc_SystemError, "owner is NULL, the object that keeps the data alive was wanted");
+        PyErr_SetString(PyExc_SystemError, "owner is NULL, an object was wanted");
         return -1;
     }
     if (offer->pending_count > (offer->device == NULL ? 0 : DLPACK_PY_MAX_PENDING)) {
         PyErr_Format(PyExc_SystemError,
-                     "the offer has %zu pending streams, at most %d were wanted (0 for an offer without a device)",
+                     "the offer has %zu pending streams, at most %d were wanted (0 without a device)",
                      offer->pending_count, DLPACK_PY_MAX_PENDING);
         return -1;
     }
@@ -2675,10 +2740,6 @@ dlpack_py_impl_export_copy(const dlpack_py_offer *offer, const dlpack_py_plan *p
     return e == NULL ? NULL : &e->managed;
 }
 
-/* The embedded managed tensor of a plan, with a new reference to its owner (3.1); NULL: it does not fit the plan. */
-static inline void *
-dlpack_py_impl_export_embedded(const dlpack_py_offer *offer, const dlpack_py_plan *plan);
-
 /* Exports an offer as planned. For data in place, the caller then calls dlpack_py_device.make_ready. Returns a managed
  * tensor of the plan's form, owned by the caller, or NULL with MemoryError, BufferError or RuntimeError. */
 static inline void *
@@ -2690,7 +2751,7 @@ dlpack_py_impl_export_offer(const dlpack_py_offer *offer, const dlpack_py_plan *
 
     if (plan->copy)
         return dlpack_py_impl_export_copy(offer, plan);
-    if (offer->embedded != NULL && (embedded = dlpack_py_impl_export_embedded(offer, plan)) != NULL)
+    if (offer->embedded != NULL && (embedded = offer->embedded->make_export(offer, plan)) != NULL)
         return embedded;
     gate = dlpack_py_impl_gate_get();
     if (gate == NULL)
@@ -2764,7 +2825,7 @@ dlpack_py_produce_described(PyObject *self, dlpack_py_describe describe, PyObjec
 }
 
 static inline PyObject *
-dlpack_py_produce_described_device(PyObject *self, dlpack_py_describe describe)
+dlpack_py_impl_produce_described_device(PyObject *self, dlpack_py_describe describe)
 {
     dlpack_py_offer offer;
     return dlpack_py_impl_ask_author(self, describe, NULL, &offer) < 0 ? NULL : dlpack_py_produce_device(offer.tensor);
@@ -2839,12 +2900,19 @@ dlpack_py_cpu_device(PyObject *self, PyObject *unused)
 /* A type that dlpack_py_exchange_add has put a table on (3.4). Published once, never changed, freed when the
  * interpreter is gone. It does not keep the type alive: a type that lives as long as the interpreter dictionary leaks
  * memory at the end of a subinterpreter (CPython 3.11). */
-typedef struct dlpack_py_impl_own {
+typedef struct dlpack_py_impl_own dlpack_py_impl_own;
+struct dlpack_py_impl_own {
     PyTypeObject *type;  /* borrowed, valid while reference is alive */
     PyObject *reference; /* a weak reference to it */
     const void *table;
     struct dlpack_py_impl_own *next;
-} dlpack_py_impl_own;
+    /* Functions of section 3.4: by pointers, so that a file without a table links none of them. The last two take an
+     * object of the type, and lend its tensor. They return 0; -1 with an exception; or 1 where __dlpack__ is to be
+     * asked. */
+    const dlpack_py_impl_own *(*find)(const dlpack_py_impl_own *own, PyTypeObject *type, const void *table);
+    int (*consume)(const dlpack_py_impl_own *own, PyObject *obj, const dlpack_py_impl_terms *terms, dlpack_py_view *v);
+    int (*borrow)(const dlpack_py_impl_own *own, PyObject *obj, const dlpack_py_impl_terms *terms, dlpack_py_view *v);
+};
 
 /* What is learnt of a type (3.3). */
 struct dlpack_py_impl_type {
@@ -2901,19 +2969,21 @@ struct dlpack_py_impl_terms {
     const dlpack_py_request *request;
     const dlpack_py_device *device; /* of the consumer's stream, which is in request; NULL: none */
     const DLDevice *announced;      /* the answer of __dlpack_device__; NULL: not asked */
+    int is_plain;                   /* nothing was asked for or announced that a tensor must be compared with */
 };
 
 /* Makes terms. want NULL: no requirements. request NULL: a request without arguments. */
 static inline dlpack_py_impl_terms
 dlpack_py_impl_terms_make(const dlpack_py_want *want, const dlpack_py_request *request)
 {
-    static const dlpack_py_want any = {0, NULL, 0, 0, NULL, 0, 0, 0, 0, 0, NULL};
+    static const dlpack_py_want any = {0, NULL, 0, 0, NULL, 0, 0, 0, 0, 0, NULL, NULL};
     static const dlpack_py_request none = {{0, 0}, {0, 0}, 0, {kDLCPU, 0}, 0};
     dlpack_py_impl_terms terms;
     terms.want = want != NULL ? want : &any;
     terms.request = request != NULL ? request : &none;
     terms.device = NULL;
     terms.announced = NULL;
+    terms.is_plain = request == NULL || (!request->has_device && request->copy != DLPACK_PY_COPY_ALWAYS);
     return terms;
 }
 
@@ -2933,20 +3003,14 @@ dlpack_py_impl_view_clear(dlpack_py_view *v)
 #define DLPACK_PY_IMPL_CAN_ASK 2u   /* the producer can be asked again for data that the CPU reads */
 #define DLPACK_PY_IMPL_VALID 4u     /* the tensor was validated by this file just now */
 
-/* Functions of sections 3.3, 3.4, 3.5 and 3.7, which take a tensor without __dlpack__. */
+/* Functions of sections 3.3 and 3.5. */
 static inline const dlpack_py_impl_type *
 dlpack_py_impl_type_get(dlpack_py_impl_gate *gate, PyTypeObject *type, dlpack_py_impl_type *storage);
 #if DLPACK_PY_HAS_EXCHANGE_API
 static inline int
-dlpack_py_impl_consume_own(const dlpack_py_impl_own *own, PyObject *obj, const dlpack_py_impl_terms *terms,
-                           dlpack_py_view *v);
-static inline int
 dlpack_py_impl_consume_by_other(const void *exchange, PyObject *obj, const dlpack_py_impl_terms *terms,
                                 dlpack_py_view *v);
 #endif
-DLPACK_PY_IMPL_RARE int
-dlpack_py_impl_consume_buffer(dlpack_py_impl_gate *gate, PyObject *obj, const dlpack_py_impl_terms *terms,
-                              unsigned known, dlpack_py_view *v);
 
 /* Finds a method as Python finds special methods, on the type; where the type has none, on the instance (C6:
  * proxies). Sets *unbound to 1 where obj is to be passed as the first argument. Returns a new reference; NULL with
@@ -2998,8 +3062,8 @@ dlpack_py_impl_call_with(const dlpack_py_impl_producer *producer, unsigned pass,
     values[3] = NULL;
     if ((pass & DLPACK_PY_IMPL_PASS_STREAM) != 0)
         values[3] = request->stream.kind == DLPACK_PY_STREAM_NO_SYNC
-                        ? PyLong_FromLong(-1)
-                        : PyLong_FromUnsignedLongLong(request->stream.handle);
+                        ? Py_BuildValue("i", -1)
+                        : Py_BuildValue("K", (unsigned long long)request->stream.handle);
     stack[0] = producer->obj;
     for (i = 0; i < 4; i++) {
         if ((pass >> i & 1) != 0) {
@@ -3023,10 +3087,10 @@ dlpack_py_impl_call_with(const dlpack_py_impl_producer *producer, unsigned pass,
  * has no such keyword. Python, Cython, PyArg_Parse..., pybind11 and nanobind write such texts differently. Returns 0,
  * with or without an exception, where the text refuses no keyword. stream is never refused: a call without it would
  * mean another stream. */
-DLPACK_PY_IMPL_RARE unsigned
+static inline unsigned
 dlpack_py_impl_find_refused(PyObject *exception, unsigned passed)
 {
-    static const char *const quoted[] = {"'max_version'", "'dl_device'", "'copy'"}; /* bits 0, 1, 2 */
+    static const char quoted[3][14] = {"'max_version'", "'dl_device'", "'copy'"}; /* bits 0, 1, 2 */
     PyObject *string = exception == NULL ? NULL : PyObject_Str(exception);
     const char *text = string == NULL ? NULL : PyUnicode_AsUTF8AndSize(string, NULL);
     unsigned refused = 0, i;
@@ -3078,7 +3142,7 @@ dlpack_py_impl_call_again(dlpack_py_impl_producer *producer, unsigned pass, cons
         producer->refused |= refused;
         if (request->copy == DLPACK_PY_COPY_NEVER && (refused & DLPACK_PY_IMPL_PASS_COPY) != 0)
             PyErr_SetString(PyExc_BufferError, "copy is False, but the producer's __dlpack__ has no keyword copy: "
-                                               "the producer may make a copy");
+                                               "it may copy");
         else
             capsule = dlpack_py_impl_call_with(producer, pass, request);
     }
@@ -3098,22 +3162,6 @@ dlpack_py_impl_call_again(dlpack_py_impl_producer *producer, unsigned pass, cons
     }
     dlpack_py_impl_exception_clear(&first);
     return capsule;
-}
-
-/* Checks that the tensor is on the device that __dlpack_device__ returned: the keywords of the call depended on that
- * device (C4). Pinned memory may be exported as CPU memory, as PyTorch does. Returns 0, or -1 with BufferError. */
-DLPACK_PY_IMPL_RARE int
-dlpack_py_impl_check_announced(const DLTensor *t, const DLDevice *announced, dlpack_py_error *error)
-{
-    char came_text[DLPACK_PY_TEXT_SIZE], announced_text[DLPACK_PY_TEXT_SIZE];
-
-    if (announced->device_type == t->device.device_type
-            ? announced->device_id == t->device.device_id || dlpack_py_is_cpu_readable(t->device) /* D9 */
-            : t->device.device_type == kDLCPU && dlpack_py_is_cpu_readable(*announced))
-        return 0;
-    return DLPACK_PY_IMPL_REFUSE(error, "device is %s, but __dlpack_device__ returned %s",
-                                 dlpack_py_device_text(t->device, came_text),
-                                 dlpack_py_device_text(*announced, announced_text));
 }
 
 /* Checks where the data is, for a request that names a device, for a copy, and for memory that is not the CPU's.
@@ -3136,9 +3184,9 @@ dlpack_py_impl_check_place(const DLTensor *t, const dlpack_py_impl_terms *terms,
         (want->options & DLPACK_PY_NOTHING_PENDING) == 0) {
         if ((known & DLPACK_PY_IMPL_CAN_ASK) != 0 && !request->has_device)
             return 1;
-        return DLPACK_PY_IMPL_REFUSE(error,
-                                     "device is %s, and the data was not exported as CPU memory: device work may be "
-                                     "pending on the data (the option DLPACK_PY_NOTHING_PENDING accepts the data)",
+        return dlpack_py_impl_refuse(error,
+                                     "device is %s: device work may be pending on the data "
+                                     "(DLPACK_PY_NOTHING_PENDING accepts it)",
                                      dlpack_py_device_text(t->device, came_text));
     }
     if (copies && !request->has_device)
@@ -3146,7 +3194,7 @@ dlpack_py_impl_check_place(const DLTensor *t, const dlpack_py_impl_terms *terms,
     if (copies ? readable && asked.device_type == kDLCPU && want->device <= (int32_t)kDLCPU
                : came == (int32_t)asked.device_type && (readable || t->device.device_id == asked.device_id)) /* D9 */
         return 0;
-    return DLPACK_PY_IMPL_REFUSE(error, "device is %s, %s was asked for%s", dlpack_py_device_text(t->device, came_text),
+    return dlpack_py_impl_refuse(error, "device is %s, %s was asked for%s", dlpack_py_device_text(t->device, came_text),
                                  dlpack_py_device_text(asked, asked_text),
                                  copies ? ": a copy is made from and to the CPU only" : "");
 }
@@ -3159,43 +3207,10 @@ dlpack_py_impl_is_unknown(const void *managed, int32_t form)
            ((const DLManagedTensorVersioned *)managed)->version.major != DLPACK_PY_PROTOCOL_MAJOR;
 }
 
-/* Is t a valid tensor of the CPU that meets the most common requirements: one dtype of whole bytes, one rank,
- * row-major? One pass over the dimensions, for speed: a tensor for which it is 0 is validated and checked in full. */
-static inline int
-dlpack_py_impl_is_common(const DLTensor *t, const dlpack_py_want *want, int32_t readonly)
-{
-    const uintptr_t first = (uintptr_t)t->data + (uintptr_t)t->byte_offset;
-    const int64_t *shape = t->shape, *strides = t->strides;
-    int32_t i = t->ndim;
-    int64_t step = 1; /* below 2^62 */
-
-    if (DLPACK_PY_PLAIN || t->device.device_type != kDLCPU || want->dtype != dlpack_py_dtype(t) || want->ndim != i ||
-        i <= 0 || i > DLPACK_PY_MAX_NDIM || t->dtype.code > kDLFloat || t->dtype.lanes != 1 || t->dtype.bits % 8 != 0 ||
-        shape == NULL || strides == NULL || t->data == NULL || first % 16 != 0 || first < (uintptr_t)t->data ||
-        t->byte_offset > UINT32_MAX || want->max_ndim != 0 || want->order == 'F' || want->alignment > 16 ||
-        want->device > (int32_t)kDLCPU || (want->writable && readonly != DLPACK_PY_WRITABLE))
-        return 0;
-    while (i-- > 0) {
-        if (shape[i] <= 0 || shape[i] > INT32_MAX || (strides[i] != step && shape[i] != 1) ||
-            (want->shape != NULL && want->shape[i] != -1 && want->shape[i] != shape[i]) ||
-            (step *= shape[i]) > INT32_MAX)
-            return 0;
-    }
-    return (uint64_t)step * 32 <= UINTPTR_MAX - first; /* an element has less than 32 bytes */
-}
-
-/* Checks all that a tensor must meet, and describes it in v; nothing is taken yet (K4).
- *
- * managed   a managed tensor of a form or, where form is 0, a borrowed DLTensor
- * known     DLPACK_PY_IMPL_...
- * copy      out: memory for the copy that is to be made; NULL: none
- *
- * Returns 0; 1 where the producer is to be asked again for data that the CPU reads (C5), and where a borrowed tensor
- * needs a copy; or -1 with *error filled.
- */
-static inline int
-dlpack_py_impl_examine(const void *managed, int32_t form, const dlpack_py_impl_terms *terms, unsigned known,
-                       dlpack_py_view *v, dlpack_py_impl_export **copy, dlpack_py_error *error)
+/* dlpack_py_impl_examine, for every tensor and every requirement. */
+DLPACK_PY_IMPL_RARE int
+dlpack_py_impl_examine_all(const void *managed, int32_t form, const dlpack_py_impl_terms *terms, unsigned known,
+                           dlpack_py_view *v, dlpack_py_impl_export **copy, dlpack_py_error *error)
 {
     const DLManagedTensorVersioned *versioned = (const DLManagedTensorVersioned *)managed;
     const DLTensor *t =
@@ -3204,27 +3219,25 @@ dlpack_py_impl_examine(const void *managed, int32_t form, const dlpack_py_impl_t
     int64_t *strides = t->strides;
     int32_t readonly = DLPACK_PY_READONLY_UNSAID; /* C7 */
     uint64_t flags = 0;
-    int result, common;
+    int result;
 
-    *copy = NULL;
     if (form == DLPACK_PY_LEGACY && (want->options & DLPACK_PY_LEGACY_IS_WRITABLE) != 0)
         readonly = DLPACK_PY_WRITABLE;
     if (form == DLPACK_PY_LEGACY && terms->request->copy == DLPACK_PY_COPY_ALWAYS) /* it cannot say IS_COPIED (C3) */
         known |= DLPACK_PY_IMPL_MUST_COPY;
     if (form == DLPACK_PY_VERSIONED) {
         if (versioned->version.major != DLPACK_PY_PROTOCOL_MAJOR)
-            return DLPACK_PY_IMPL_REFUSE(
+            return dlpack_py_impl_refuse(
                 error, "the tensor has DLPack version %" PRIu32 ".%" PRIu32 ", major version %d was wanted",
                 versioned->version.major, versioned->version.minor, DLPACK_PY_PROTOCOL_MAJOR);
         flags = versioned->flags;
         readonly = (flags & DLPACK_PY_FLAG_READ_ONLY) != 0 ? DLPACK_PY_READONLY : DLPACK_PY_WRITABLE;
     }
-    common = want->dtype != 0 && dlpack_py_impl_is_common(t, want, readonly);
-    if (!common && (known & DLPACK_PY_IMPL_VALID) == 0 && dlpack_py_validate(t, flags, error) < 0)
+    if ((known & DLPACK_PY_IMPL_VALID) == 0 && dlpack_py_validate(t, flags, error) < 0)
         return -1;
-    if (terms->announced != NULL && dlpack_py_impl_check_announced(t, terms->announced, error) < 0)
+    if (terms->announced != NULL && terms->device->check_announced(t, terms->announced, error) < 0)
         return -1;
-    if (!common && dlpack_py_impl_meets(t, readonly, want, error) < 0) {
+    if (dlpack_py_impl_meets(t, readonly, want, error) < 0) {
         if (!error->copy_helps ||
             ((known & DLPACK_PY_IMPL_MUST_COPY) == 0 &&
              ((want->options & DLPACK_PY_COPY_IF_NEEDED) == 0 || terms->request->copy == DLPACK_PY_COPY_NEVER)))
@@ -3247,7 +3260,7 @@ dlpack_py_impl_examine(const void *managed, int32_t form, const dlpack_py_impl_t
     else if (t->ndim > 0 && t->strides == NULL) {
         if (t->ndim > (int32_t)(sizeof(v->strides) / sizeof(v->strides[0])) &&
             (v->allocated = (int64_t *)DLPACK_PY_MALLOC((size_t)t->ndim * sizeof(int64_t))) == NULL)
-            return dlpack_py_impl_fail(error, DLPACK_PY_MEMORY_ERROR, "no memory for %" PRId32 " strides", t->ndim);
+            return DLPACK_PY_IMPL_FAIL(error, DLPACK_PY_MEMORY_ERROR, "no memory for %" PRId32 " strides", t->ndim);
         strides = v->allocated != NULL ? v->allocated : v->strides;
         dlpack_py_strides(t->ndim, t->shape, 'C', strides);
     }
@@ -3257,12 +3270,80 @@ dlpack_py_impl_examine(const void *managed, int32_t form, const dlpack_py_impl_t
     v->readonly = readonly;
     v->overlaps = (want->order == 0 || want->order == 'R') &&                              /* else t is compact */
                   (!want->writable || (want->options & DLPACK_PY_OVERLAP_IS_FINE) != 0) && /* else it was refused */
-                  dlpack_py_overlaps_itself(t);                                            /* else t is compact */
+                  dlpack_py_impl_overlaps_itself(t);                                       /* else t is compact */
     return 0;
 }
 
+/* Fast path of dlpack_py_impl_examine, for a valid tensor of the CPU and the most common requirements: one dtype of
+ * whole bytes, one rank, row-major. One pass over the dimensions. Returns 1 and describes the tensor in v; 0: examine
+ * the tensor in full. */
+static inline int
+dlpack_py_impl_examine_common(const void *managed, int32_t form, const dlpack_py_impl_terms *terms, unsigned known,
+                              dlpack_py_view *v)
+{
+    const DLManagedTensorVersioned *versioned = (const DLManagedTensorVersioned *)managed;
+    const int is_versioned = form == DLPACK_PY_VERSIONED;
+    const DLTensor *t = is_versioned ? &versioned->dl_tensor : (const DLTensor *)managed; /* first member */
+    const uint64_t flags = is_versioned ? versioned->flags : 0;
+    const int32_t readonly = is_versioned ? (int32_t)(flags & DLPACK_PY_FLAG_READ_ONLY) : DLPACK_PY_READONLY_UNSAID;
+    const dlpack_py_want *want = terms->want;
+    const unsigned bits = t->dtype.bits;
+    const uintptr_t first = (uintptr_t)t->data, alignment = want->alignment != 0 ? want->alignment : bits / 8;
+    const int64_t *shape = t->shape, *strides = t->strides;
+    int32_t i = t->ndim;
+    int64_t step = 1; /* below 2^62 */
+
+    if (DLPACK_PY_IMPL_UNLIKELY(
+            DLPACK_PY_PLAIN || want->dtype != dlpack_py_dtype(t) || want->ndim != i || i <= 0 ||
+            (want->dtype & 0xfc00ffffu) != 1 || bits < 8 || (bits & (bits - 1)) != 0 || /* codes 0 to 3, one lane */
+            (first & (alignment - 1)) != 0 || t->byte_offset != 0 || t->device.device_type != kDLCPU ||
+            want->device > (int32_t)kDLCPU || want->max_ndim != 0 || want->order == 'F' ||
+            (want->writable && readonly != DLPACK_PY_WRITABLE) || (want->options & DLPACK_PY_LEGACY_IS_WRITABLE) != 0 ||
+            !terms->is_plain || (is_versioned && versioned->version.major != DLPACK_PY_PROTOCOL_MAJOR)))
+        return 0;
+    if ((known & DLPACK_PY_IMPL_VALID) == 0 &&
+        DLPACK_PY_IMPL_UNLIKELY(i > DLPACK_PY_MAX_NDIM || shape == NULL || strides == NULL || first == 0))
+        return 0;
+    while (i-- > 0) {
+        const int64_t extent = shape[i];
+        if (DLPACK_PY_IMPL_UNLIKELY(extent <= 0 || extent > INT32_MAX || (strides[i] != step && extent != 1)))
+            return 0;
+        if (want->shape != NULL && DLPACK_PY_IMPL_UNLIKELY(want->shape[i] != -1 && want->shape[i] != extent))
+            return 0;
+        step *= extent;
+        if (DLPACK_PY_IMPL_UNLIKELY(step > INT32_MAX))
+            return 0;
+    }
+    if (DLPACK_PY_IMPL_UNLIKELY((uint64_t)step * 16 > UINTPTR_MAX - first)) /* an element has 16 bytes at most */
+        return 0;
+    v->tensor = *t;
+    v->flags = flags;
+    v->readonly = readonly;
+    v->overlaps = 0;
+    return 1;
+}
+
+/* Checks all that a tensor must meet, and describes it in v; nothing is taken yet (K4).
+ *
+ * managed   a managed tensor of a form or, where form is 0, a borrowed DLTensor
+ * known     DLPACK_PY_IMPL_...
+ * copy      out: memory for the copy that is to be made; NULL: none
+ *
+ * Returns 0; 1 where the producer is to be asked again for data that the CPU reads (C5), and where a borrowed tensor
+ * needs a copy; or -1 with *error filled.
+ */
+DLPACK_PY_IMPL_SHARED int
+dlpack_py_impl_examine(const void *managed, int32_t form, const dlpack_py_impl_terms *terms, unsigned known,
+                       dlpack_py_view *v, dlpack_py_impl_export **copy, dlpack_py_error *error)
+{
+    *copy = NULL;
+    if (dlpack_py_impl_examine_common(managed, form, terms, known, v))
+        return 0;
+    return dlpack_py_impl_examine_all(managed, form, terms, known, v, copy, error);
+}
+
 /* Makes v the owner of a copy of the tensor that it describes, and deletes that tensor. Cannot fail. */
-DLPACK_PY_IMPL_RARE void
+static inline void
 dlpack_py_impl_view_copy(dlpack_py_view *v, dlpack_py_impl_export *copy)
 {
     void *managed = v->managed;
@@ -3288,14 +3369,14 @@ dlpack_py_impl_capsule_form(const char *name, dlpack_py_error *error)
         if (name == unused || strcmp(name, unused) == 0) /* equal pointers save the call */
             return form;
         if (strcmp(name, DLPACK_PY_IMPL_USED_NAME(form)) == 0) {
-            dlpack_py_impl_fail(error, DLPACK_PY_VALUE_ERROR, "the capsule is named '%s': it was consumed already",
-                                name);
+            (void)DLPACK_PY_IMPL_FAIL(error, DLPACK_PY_VALUE_ERROR,
+                                      "the capsule is named '%s': it was consumed already", name);
             return 0;
         }
     }
-    dlpack_py_impl_fail(error, DLPACK_PY_TYPE_ERROR,
-                        "the capsule is named '%.60s', 'dltensor_versioned' or 'dltensor' was wanted",
-                        name == NULL ? "NULL" : name);
+    (void)DLPACK_PY_IMPL_FAIL(error, DLPACK_PY_TYPE_ERROR,
+                              "the capsule is named '%.60s', 'dltensor_versioned' or 'dltensor' was wanted",
+                              name == NULL ? "NULL" : name);
     return 0;
 }
 
@@ -3305,7 +3386,7 @@ dlpack_py_impl_raise_for(const dlpack_py_want *want, const dlpack_py_error *erro
 {
     dlpack_py_error named = *error;
     if (want->name != NULL)
-        dlpack_py_impl_fail(&named, error->code, "%s: %s", want->name, error->text);
+        (void)DLPACK_PY_IMPL_FAIL(&named, error->code, "%s: %s", want->name, error->text);
     return dlpack_py_raise(&named);
 }
 
@@ -3400,15 +3481,35 @@ dlpack_py_impl_fetch(dlpack_py_impl_producer *producer, const dlpack_py_impl_ter
     return result;
 }
 
+/* After __dlpack__ was not found: takes what want->fallback makes of the object (C6). */
+DLPACK_PY_IMPL_RARE int
+dlpack_py_impl_consume_fallback(PyObject *obj, const dlpack_py_impl_terms *terms, unsigned known, dlpack_py_view *v)
+{
+    DLManagedTensorVersioned *managed = NULL;
+    dlpack_py_impl_exception missing;
+    int failed;
+
+    if (terms->want->fallback == NULL || !PyErr_ExceptionMatches(PyExc_AttributeError))
+        return -1;
+    missing = dlpack_py_impl_exception_save();
+    failed = terms->want->fallback(obj, &managed) != 0;
+    if (!failed && managed == NULL) {
+        dlpack_py_impl_exception_raise(missing);
+        return -1;
+    }
+    dlpack_py_impl_exception_clear(&missing);
+    return failed ? -1 : dlpack_py_impl_take_managed(managed, terms, known, v);
+}
+
 /* Takes a tensor from any object: a capsule, an object whose type has an exchange table, an object with __dlpack__,
- * or a buffer where that is allowed. An exchange table knows neither devices nor copies that are asked for. */
+ * or an object that want->fallback knows. An exchange table knows neither devices nor copies that are asked for. */
 DLPACK_PY_IMPL_SHARED int
 dlpack_py_impl_obtain(PyObject *obj, const dlpack_py_impl_terms *terms, dlpack_py_view *v)
 {
     const unsigned known = terms->request->copy == DLPACK_PY_COPY_ALWAYS ? DLPACK_PY_IMPL_MUST_COPY : 0u;
     dlpack_py_impl_gate *gate;
     dlpack_py_impl_producer producer = {NULL, NULL, NULL, 1, 0, 0};
-    dlpack_py_impl_terms for_cpu = {NULL, NULL, NULL, NULL};
+    dlpack_py_impl_terms for_cpu = {NULL, NULL, NULL, NULL, 0};
     dlpack_py_request request;
     const dlpack_py_impl_type *type;
     dlpack_py_impl_type storage;
@@ -3426,7 +3527,7 @@ dlpack_py_impl_obtain(PyObject *obj, const dlpack_py_impl_terms *terms, dlpack_p
 #if DLPACK_PY_HAS_EXCHANGE_API
     if (type->table != NULL && !terms->request->has_device && terms->request->copy == DLPACK_PY_COPY_AS_NEEDED &&
         (terms->want->options & DLPACK_PY_NO_TABLE) == 0) {
-        result = type->own != NULL ? dlpack_py_impl_consume_own(type->own, obj, terms, v)
+        result = type->own != NULL ? type->own->consume(type->own, obj, terms, v)
                                    : dlpack_py_impl_consume_by_other(type->table, obj, terms, v);
         if (result <= 0)
             return result;
@@ -3442,13 +3543,8 @@ dlpack_py_impl_obtain(PyObject *obj, const dlpack_py_impl_terms *terms, dlpack_p
         Py_INCREF(producer.method);
     else
         producer.method = dlpack_py_impl_find_method(obj, gate->cache->names[DLPACK_PY_IMPL_DLPACK], &producer.unbound);
-    if (producer.method == NULL) {
-        if ((terms->want->options & DLPACK_PY_BUFFER_TOO) == 0 || !PyErr_ExceptionMatches(PyExc_AttributeError) ||
-            !PyObject_CheckBuffer(obj))
-            return -1;
-        PyErr_Clear();
-        return dlpack_py_impl_consume_buffer(gate, obj, terms, known, v);
-    }
+    if (producer.method == NULL)
+        return dlpack_py_impl_consume_fallback(obj, terms, known, v);
     result = terms->device == NULL ? 2 : terms->device->fetch(&producer, terms, v);
     while (result > 0) {
         if (result == 1) { /* ask a second time, for memory that the CPU reads (C5) */
@@ -3631,6 +3727,20 @@ dlpack_py_check(PyObject *obj)
 
 /* ---- 3.1 Managed tensors in the author's object ------------------------- */
 
+/* The embedded managed tensor of a plan, with a new reference to its owner; NULL: it does not fit the plan. */
+static inline void *
+dlpack_py_impl_export_embedded(const dlpack_py_offer *offer, const dlpack_py_plan *plan)
+{
+    dlpack_py_embedded *e = offer->embedded;
+    const DLDevice device = e->versioned.dl_tensor.device;
+
+    if (offer->tensor != &e->versioned.dl_tensor || offer->exports != NULL || plan->flags != e->versioned.flags ||
+        plan->device.device_type != device.device_type || plan->device.device_id != device.device_id)
+        return NULL; /* the author changed the offer, or the request names another device */
+    Py_INCREF(e->keeper.owner);
+    return plan->form == DLPACK_PY_VERSIONED ? (void *)&e->versioned : (void *)&e->legacy;
+}
+
 /* Fill the managed tensors in the author's object, as the object is made.
  *
  * owner   the object; borrowed now, held by each export
@@ -3655,6 +3765,7 @@ dlpack_py_embed(dlpack_py_embedded *e, PyObject *owner, const DLTensor *t, uint6
     if (e->keeper.gate == NULL)
         return -1;
     e->keeper.owner = owner;
+    e->make_export = dlpack_py_impl_export_embedded;
     e->versioned.version.major = DLPACK_PY_PROTOCOL_MAJOR;
     e->versioned.version.minor = DLPACK_PY_PROTOCOL_MINOR;
     e->versioned.manager_ctx = e->legacy.manager_ctx = &e->keeper;
@@ -3674,19 +3785,6 @@ dlpack_py_offer_embedded(dlpack_py_embedded *e)
     dlpack_py_offer offer = dlpack_py_offer_make(e->keeper.owner, &e->versioned.dl_tensor, e->versioned.flags);
     offer.embedded = e;
     return offer;
-}
-
-static inline void *
-dlpack_py_impl_export_embedded(const dlpack_py_offer *offer, const dlpack_py_plan *plan)
-{
-    dlpack_py_embedded *e = offer->embedded;
-    const DLDevice device = e->versioned.dl_tensor.device;
-
-    if (offer->tensor != &e->versioned.dl_tensor || offer->exports != NULL || plan->flags != e->versioned.flags ||
-        plan->device.device_type != device.device_type || plan->device.device_id != device.device_id)
-        return NULL; /* the author changed the offer, or the request names another device */
-    Py_INCREF(e->keeper.owner);
-    return plan->form == DLPACK_PY_VERSIONED ? (void *)&e->versioned : (void *)&e->legacy;
 }
 
 /* ---- 3.2 The end of an interpreter -------------------------------------- */
@@ -3730,7 +3828,7 @@ dlpack_py_impl_unlock(dlpack_py_impl_word *lock)
 }
 
 /* In a forked child no deleter is attaching: the count is set to 0. Called before each use of the count. */
-DLPACK_PY_IMPL_RARE void
+static inline void
 dlpack_py_impl_reset_after_fork(dlpack_py_impl_gate *gate)
 {
     dlpack_py_impl_file *file = dlpack_py_impl_this_file();
@@ -3810,6 +3908,11 @@ dlpack_py_impl_gate_gone(PyObject *capsule)
     dlpack_py_impl_file *file = dlpack_py_impl_this_file();
     dlpack_py_impl_word *link = &file->gates;
 
+    if (!gate->registered) { /* it was never given out */
+        dlpack_py_impl_cache_free(cache);
+        DLPACK_PY_FREE(gate);
+        return;
+    }
     (void)DLPACK_PY_IMPL_OR(&gate->deleters, 1);
     DLPACK_PY_IMPL_STORE(&gate->gone, 1);
     dlpack_py_impl_lock(&file->lock);
@@ -3830,7 +3933,6 @@ DLPACK_PY_IMPL_RARE PyObject *
 dlpack_py_impl_at_exit(PyObject *self, PyObject *unused)
 {
     dlpack_py_impl_gate *gate = (dlpack_py_impl_gate *)PyCapsule_GetPointer(self, DLPACK_PY_IMPL_GATE_NAME);
-    PyThread_type_lock timer = PyThread_allocate_lock(); /* never released: waiting for it is a portable sleep */
     int waits = (DLPACK_PY_EXIT_WAIT) * 1000;
 
     (void)unused;
@@ -3840,15 +3942,10 @@ dlpack_py_impl_at_exit(PyObject *self, PyObject *unused)
     gate->cache->like = NULL;
     Py_CLEAR(gate->cache->from_dlpack); /* the modules end before the cache */
 #endif
-    if (timer != NULL) {
-        (void)PyThread_acquire_lock(timer, WAIT_LOCK);
-        Py_BEGIN_ALLOW_THREADS
-        while (DLPACK_PY_IMPL_LOAD(&gate->deleters) > 1 && waits-- > 0)
-            (void)PyThread_acquire_lock_timed(timer, 1000, 0);
-        Py_END_ALLOW_THREADS
-        PyThread_release_lock(timer);
-        PyThread_free_lock(timer);
-    }
+    Py_BEGIN_ALLOW_THREADS
+    while (DLPACK_PY_IMPL_LOAD(&gate->deleters) > 1 && waits-- > 0)
+        DLPACK_PY_IMPL_SLEEP();
+    Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
 }
 
@@ -3856,7 +3953,7 @@ dlpack_py_impl_at_exit(PyObject *self, PyObject *unused)
  * out. An interpreter that is ending registers nothing: there the gate is closing from the start, and is not in the
  * list. Returns 0; -1 with MemoryError, KeyboardInterrupt or the like, and the next use tries again.
  * PyUnstable_AtExit would be too late: its callbacks run after the modules are gone. */
-DLPACK_PY_IMPL_RARE int
+static inline int
 dlpack_py_impl_gate_register(dlpack_py_impl_gate *gate)
 {
     static PyMethodDef callback = {"dlpack_py_at_exit", dlpack_py_impl_at_exit, METH_NOARGS, NULL};
@@ -3893,8 +3990,8 @@ dlpack_py_impl_gate_register(dlpack_py_impl_gate *gate)
     return 0;
 }
 
-/* A new gate with its cache, in no dictionary and no list yet; NULL with an exception. */
-DLPACK_PY_IMPL_RARE dlpack_py_impl_gate *
+/* A new gate with its cache, in a capsule that owns both, in no dictionary and no list yet; NULL with an exception. */
+static inline PyObject *
 dlpack_py_impl_gate_new(PyInterpreterState *interpreter)
 {
     static const char names[] = "max_version\0dl_device\0copy\0stream\0__dlpack__\0__dlpack_device__\0"
@@ -3902,6 +3999,7 @@ dlpack_py_impl_gate_new(PyInterpreterState *interpreter)
     const char *name = names;
     dlpack_py_impl_gate *gate = (dlpack_py_impl_gate *)DLPACK_PY_MALLOC(sizeof(*gate));
     dlpack_py_impl_cache *cache = gate == NULL ? NULL : (dlpack_py_impl_cache *)DLPACK_PY_MALLOC(sizeof(*cache));
+    PyObject *capsule = NULL;
     int i = 0;
 
     if (cache == NULL) {
@@ -3920,10 +4018,12 @@ dlpack_py_impl_gate_new(PyInterpreterState *interpreter)
     if (i == DLPACK_PY_IMPL_NAMES && (cache->only_version = PyTuple_Pack(1, cache->names[0])) != NULL &&
         (cache->version = Py_BuildValue("(ii)", DLPACK_PY_PROTOCOL_MAJOR, DLPACK_PY_PROTOCOL_MINOR)) != NULL &&
         (cache->cpu = Py_BuildValue("(ii)", (int)kDLCPU, 0)) != NULL)
-        return gate;
-    dlpack_py_impl_cache_free(cache);
-    DLPACK_PY_FREE(gate);
-    return NULL;
+        capsule = PyCapsule_New(gate, DLPACK_PY_IMPL_GATE_NAME, dlpack_py_impl_gate_gone);
+    if (capsule == NULL) {
+        dlpack_py_impl_cache_free(cache);
+        DLPACK_PY_FREE(gate);
+    }
+    return capsule;
 }
 
 /* Finds the gate in the interpreter's dictionary, or makes the gate. Without a GIL, the first use of the dictionary and
@@ -3934,29 +4034,22 @@ dlpack_py_impl_gate_find(PyInterpreterState *interpreter)
 {
     PyObject *names, *key = NULL, *capsule = NULL, *made = NULL;
     dlpack_py_impl_gate *gate = NULL;
+    char text[DLPACK_PY_TEXT_SIZE];
 
+    snprintf(text, sizeof(text), "dlpack_py.%x.%p", DLPACK_PY_VERSION, (void *)dlpack_py_impl_this_file());
     DLPACK_PY_IMPL_LOCK((PyObject *)&PyCapsule_Type);
     names = PyInterpreterState_GetDict(interpreter); /* borrowed */
     if (names == NULL)
-        PyErr_SetString(PyExc_RuntimeError, "dlpack_py: the interpreter has no dictionary for its state");
+        PyErr_SetString(PyExc_RuntimeError, "the interpreter has no dictionary");
     else
-        key = PyUnicode_FromFormat("dlpack_py.%x.%p", DLPACK_PY_VERSION, (void *)dlpack_py_impl_this_file());
+        key = Py_BuildValue("s", text);
     if (key != NULL)
         capsule = PyDict_GetItemWithError(names, key); /* borrowed: the entry is never removed */
     Py_XINCREF(capsule);
     if (key != NULL && capsule == NULL && !PyErr_Occurred()) {
-        gate = dlpack_py_impl_gate_new(interpreter);
-        if (gate != NULL)
-            made = PyCapsule_New(gate, DLPACK_PY_IMPL_GATE_NAME, NULL);
+        made = dlpack_py_impl_gate_new(interpreter);
         if (made != NULL) /* a finalizer, or another thread, may have made one meanwhile: setdefault returns that */
             capsule = PyObject_CallMethod(names, "setdefault", "OO", key, made);
-        if (made != NULL && capsule == made) {
-            (void)PyCapsule_SetDestructor(capsule, dlpack_py_impl_gate_gone);
-        }
-        else if (gate != NULL) {
-            dlpack_py_impl_cache_free(gate->cache);
-            DLPACK_PY_FREE(gate);
-        }
         Py_XDECREF(made);
     }
     gate = capsule == NULL ? NULL : (dlpack_py_impl_gate *)PyCapsule_GetPointer(capsule, DLPACK_PY_IMPL_GATE_NAME);
@@ -4009,7 +4102,7 @@ dlpack_py_impl_device_tuple(DLDevice device)
 
 #if DLPACK_PY_HAS_EXCHANGE_API
 /* The table of our major version in a chain, or NULL; NULL also where it lacks a function that it must have (X2). */
-DLPACK_PY_IMPL_RARE const DLPackExchangeAPI *
+static inline const DLPackExchangeAPI *
 dlpack_py_impl_usable_table(const DLPackExchangeAPIHeader *header)
 {
     const DLPackExchangeAPI *table;
@@ -4027,45 +4120,6 @@ dlpack_py_impl_usable_table(const DLPackExchangeAPIHeader *header)
         return NULL;
     return table;
 }
-
-/* The referent of a weak reference, a new reference; NULL where it is dead. */
-DLPACK_PY_IMPL_RARE PyObject *
-dlpack_py_impl_referent(PyObject *reference)
-{
-    PyObject *referent = NULL;
-#if PY_VERSION_HEX >= 0x030D0000 && (!defined(Py_LIMITED_API) || Py_LIMITED_API + 0 >= 0x030D0000)
-    (void)PyWeakref_GetRef(reference, &referent);
-#elif defined(Py_LIMITED_API) /* 3.12 has no PyWeakref_GetRef, and 3.13 deprecates PyWeakref_GetObject */
-    referent = PyObject_CallFunctionObjArgs(reference, NULL);
-    if (referent == NULL)
-        PyErr_Clear();
-    if (referent == Py_None)
-        Py_CLEAR(referent);
-#else
-    referent = PyWeakref_GetObject(reference);
-    referent = referent == Py_None ? NULL : referent;
-    Py_XINCREF(referent);
-#endif
-    return referent;
-}
-
-/* The record of a table that this file has put on the type, or on a base of it (X7); NULL: none. The capsule alone
- * proves nothing: any class may carry the capsule of another class. */
-DLPACK_PY_IMPL_RARE const dlpack_py_impl_own *
-dlpack_py_impl_find_own(dlpack_py_impl_cache *cache, PyTypeObject *type, const void *table)
-{
-    const dlpack_py_impl_own *own = (const dlpack_py_impl_own *)DLPACK_PY_IMPL_LOAD(&cache->own);
-    PyObject *referent;
-    for (; own != NULL; own = own->next) {
-        if (own->table != table || !PyType_IsSubtype(type, own->type))
-            continue;
-        referent = dlpack_py_impl_referent(own->reference);
-        Py_XDECREF(referent);
-        if (referent != NULL) /* else a dead type had that address */
-            return own;
-    }
-    return NULL;
-}
 #endif
 
 /* Finds the exchange table to use for a type. Looks on the type only, never on the instance (X1). Anything but a
@@ -4077,14 +4131,16 @@ dlpack_py_impl_find_table(dlpack_py_impl_cache *cache, PyTypeObject *type, dlpac
 #if DLPACK_PY_HAS_EXCHANGE_API
     PyObject *const name = cache->names[DLPACK_PY_IMPL_EXCHANGE];
     PyObject *capsule = dlpack_py_impl_type_lookup(type, name), *names = NULL;
+    const dlpack_py_impl_own *own;
+    void *header;
 
     /* A derived class that overrides __dlpack__ has no table: its author changed what an export means (X2). */
-    if (capsule != NULL && PyCapsule_IsValid(capsule, DLPACK_PY_IMPL_EXCHANGE_NAME) &&
+    if (capsule != NULL && (header = PyCapsule_GetPointer(capsule, DLPACK_PY_IMPL_EXCHANGE_NAME)) != NULL &&
         (names = dlpack_py_impl_first_with(type, name, cache->names[DLPACK_PY_IMPL_DLPACK])) != NULL &&
         PySequence_Contains(names, name) > 0) {
-        storage->table = dlpack_py_impl_usable_table(
-            (const DLPackExchangeAPIHeader *)PyCapsule_GetPointer(capsule, DLPACK_PY_IMPL_EXCHANGE_NAME));
-        storage->own = storage->table == NULL ? NULL : dlpack_py_impl_find_own(cache, type, storage->table);
+        storage->table = dlpack_py_impl_usable_table((const DLPackExchangeAPIHeader *)header);
+        own = (const dlpack_py_impl_own *)DLPACK_PY_IMPL_LOAD(&cache->own);
+        storage->own = storage->table == NULL || own == NULL ? NULL : own->find(own, type, storage->table);
     }
     Py_XDECREF(names);
     Py_XDECREF(capsule);
@@ -4226,7 +4282,7 @@ typedef struct dlpack_py_exchange {
 
 /* After a call of a table's function: returns 0 where it succeeded and set no exception. Otherwise makes sure that
  * there is an exception, and returns -1. */
-static inline int
+DLPACK_PY_IMPL_SHARED int
 dlpack_py_impl_check_table_call(int returned, const char *function)
 {
     if (returned == 0 && !PyErr_Occurred())
@@ -4238,7 +4294,7 @@ dlpack_py_impl_check_table_call(int returned, const char *function)
 
 /* After a failure of a table. Returns 1 where __dlpack__ is to be asked: a table may refuse data of a device that
  * __dlpack__ exports. Returns -1 with the exception otherwise. */
-DLPACK_PY_IMPL_RARE int
+static inline int
 dlpack_py_impl_table_failed(const dlpack_py_impl_terms *terms)
 {
     if (terms->device == NULL || !PyErr_ExceptionMatches(PyExc_BufferError))
@@ -4329,12 +4385,50 @@ dlpack_py_impl_check_out(const void *out)
     return out == NULL ? -1 : 0;
 }
 
+/* The referent of a weak reference, a new reference; NULL where it is dead. */
+DLPACK_PY_IMPL_RARE PyObject *
+dlpack_py_impl_referent(PyObject *reference)
+{
+    PyObject *referent = NULL;
+#if PY_VERSION_HEX >= 0x030D0000 && (!defined(Py_LIMITED_API) || Py_LIMITED_API + 0 >= 0x030D0000)
+    (void)PyWeakref_GetRef(reference, &referent);
+#elif defined(Py_LIMITED_API) /* 3.12 has no PyWeakref_GetRef, and 3.13 deprecates PyWeakref_GetObject */
+    referent = PyObject_CallFunctionObjArgs(reference, NULL);
+    if (referent == NULL)
+        PyErr_Clear();
+    if (referent == Py_None)
+        Py_CLEAR(referent);
+#else
+    referent = PyWeakref_GetObject(reference);
+    referent = referent == Py_None ? NULL : referent;
+    Py_XINCREF(referent);
+#endif
+    return referent;
+}
+
+/* dlpack_py_impl_own.find: the record, in a list, of a table that this file has put on the type, or on a base of it
+ * (X7); NULL: none. The capsule alone proves nothing: any class may carry the capsule of another class. */
+DLPACK_PY_IMPL_RARE const dlpack_py_impl_own *
+dlpack_py_impl_find_own(const dlpack_py_impl_own *own, PyTypeObject *type, const void *table)
+{
+    PyObject *referent;
+    for (; own != NULL; own = own->next) {
+        if (own->table != table || !PyType_IsSubtype(type, own->type))
+            continue;
+        referent = dlpack_py_impl_referent(own->reference);
+        Py_XDECREF(referent);
+        if (referent != NULL) /* else a dead type had that address */
+            return own;
+    }
+    return NULL;
+}
 /* Raises TypeError for an object of another type than the table's (X7), BufferError for one of a derived class that
  * overrides __dlpack__. */
 static inline int
 dlpack_py_impl_table_check_object(const dlpack_py_exchange *x, PyObject *object)
 {
     dlpack_py_impl_gate *gate = dlpack_py_impl_gate_get();
+    const dlpack_py_impl_own *own;
     const dlpack_py_impl_type *type;
     dlpack_py_impl_type storage;
 
@@ -4349,7 +4443,8 @@ dlpack_py_impl_table_check_object(const dlpack_py_exchange *x, PyObject *object)
         return -1;
     if (type->own != NULL && type->table == (const void *)&x->api)
         return 0;
-    if (dlpack_py_impl_find_own(gate->cache, Py_TYPE(object), &x->api) != NULL)
+    own = (const dlpack_py_impl_own *)DLPACK_PY_IMPL_LOAD(&gate->cache->own);
+    if (dlpack_py_impl_find_own(own, Py_TYPE(object), &x->api) != NULL)
         return dlpack_py_impl_refuse_value(PyExc_BufferError,
                                            "%U overrides __dlpack__: its objects are exported only by __dlpack__",
                                            (PyObject *)Py_TYPE(object));
@@ -4365,7 +4460,7 @@ dlpack_py_impl_table_allocate(DLTensor *prototype, DLManagedTensorVersioned **ou
     dlpack_py_error error;
 
     if (out == NULL || prototype == NULL)
-        dlpack_py_impl_fail(&error, DLPACK_PY_VALUE_ERROR, "%s is NULL", out == NULL ? "out" : "prototype");
+        (void)DLPACK_PY_IMPL_FAIL(&error, DLPACK_PY_VALUE_ERROR, "%s is NULL", out == NULL ? "out" : "prototype");
     if (out != NULL)
         *out = prototype == NULL ? NULL : dlpack_py_allocate(prototype, &error);
     if (out != NULL && *out != NULL)
@@ -4480,8 +4575,7 @@ dlpack_py_impl_find_embedded(const dlpack_py_exchange *x, PyObject *obj)
                : NULL;
 }
 
-/* Takes an object of a type with a table of this file. Returns 0, -1 with an exception, or 1 where __dlpack__ is to
- * be asked. */
+/* dlpack_py_impl_own.consume */
 static inline int
 dlpack_py_impl_consume_own(const dlpack_py_impl_own *own, PyObject *obj, const dlpack_py_impl_terms *terms,
                            dlpack_py_view *v)
@@ -4507,6 +4601,27 @@ dlpack_py_impl_consume_own(const dlpack_py_impl_own *own, PyObject *obj, const d
     if (managed == NULL)
         return dlpack_py_impl_table_failed(terms);
     return dlpack_py_impl_take_managed(managed, terms, DLPACK_PY_PLAIN ? 0 : DLPACK_PY_IMPL_VALID, v);
+}
+
+/* dlpack_py_impl_own.borrow. Returns 1 with or without an exception: dlpack_py_consume raises it again. */
+static inline int
+dlpack_py_impl_borrow_own(const dlpack_py_impl_own *own, PyObject *obj, const dlpack_py_impl_terms *terms,
+                          dlpack_py_view *v)
+{
+    const dlpack_py_exchange *x = (const dlpack_py_exchange *)own->table;
+    dlpack_py_embedded *e = dlpack_py_impl_find_embedded(x, obj);
+    dlpack_py_impl_export *copy;
+    dlpack_py_offer offer;
+    dlpack_py_error error;
+    const char *why;
+    DLTensor t;
+
+    if (e != NULL && e->versioned.flags == 0)
+        return dlpack_py_impl_examine(&e->versioned.dl_tensor, 0, terms, DLPACK_PY_IMPL_VALID, v, &copy, &error) != 0;
+    if (dlpack_py_impl_ask_author(obj, x->describe, NULL, &offer) < 0 || offer.tensor->device.device_type != kDLCPU ||
+        dlpack_py_impl_table_lend(x, &offer, &t, &why) != 0)
+        return 1;
+    return dlpack_py_impl_examine(&t, 0, terms, DLPACK_PY_PLAIN ? 0 : DLPACK_PY_IMPL_VALID, v, &copy, &error) != 0;
 }
 
 /* Add an exchange table to a type, when the type is created; for a static type, call PyType_Ready before. The table
@@ -4543,6 +4658,9 @@ dlpack_py_exchange_add(PyTypeObject *type, const dlpack_py_exchange *exchange)
     own->type = type;
     own->reference = reference;
     own->table = table;
+    own->find = dlpack_py_impl_find_own;
+    own->consume = dlpack_py_impl_consume_own;
+    own->borrow = dlpack_py_impl_borrow_own;
     dlpack_py_impl_lock(lock);
     own->next = (dlpack_py_impl_own *)DLPACK_PY_IMPL_LOAD(&gate->cache->own);
     DLPACK_PY_IMPL_STORE(&gate->cache->own, (dlpack_py_impl_word)own);
@@ -4589,6 +4707,24 @@ dlpack_py_impl_consume_by_other(const void *exchange, PyObject *obj, const dlpac
         return -1;
     return dlpack_py_impl_is_on(terms->device, v->tensor.device) ? terms->device->follow(table, terms, v) : 0;
 }
+
+/* Borrows a tensor by the table of another library. Returns 0; 1, with or without an exception, where the tensor
+ * cannot be borrowed. */
+static inline int
+dlpack_py_impl_borrow_by_other(const void *exchange, PyObject *obj, const dlpack_py_impl_terms *terms,
+                               dlpack_py_view *v)
+{
+    const DLPackExchangeAPI *table = (const DLPackExchangeAPI *)exchange;
+    dlpack_py_impl_export *copy;
+    dlpack_py_error error;
+    DLTensor t;
+
+    memset(&t, 0, sizeof(t)); /* some tables leave fields unset (X8) */
+    if (table->dltensor_from_py_object_no_sync == NULL || table->dltensor_from_py_object_no_sync(obj, &t) != 0 ||
+        PyErr_Occurred() || dlpack_py_impl_must_ask_dlpack(&t, NULL) || t.dtype.bits < 8) /* may be padded (X3) */
+        return 1;
+    return dlpack_py_impl_examine(&t, 0, terms, 0, v, &copy, &error) != 0;
+}
 #endif
 
 DLPACK_PY_IMPL_SHARED int
@@ -4596,19 +4732,10 @@ dlpack_py_borrow(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
 #if DLPACK_PY_HAS_EXCHANGE_API
     const dlpack_py_impl_terms terms = dlpack_py_impl_terms_make(want, NULL);
-    const DLPackExchangeAPI *table;
-    const dlpack_py_exchange *x;
-    dlpack_py_embedded *e;
-    const dlpack_py_impl_own *own;
     const dlpack_py_impl_type *type;
-    dlpack_py_offer offer;
-    const char *why;
     dlpack_py_impl_type storage;
     dlpack_py_impl_gate *gate;
-    dlpack_py_impl_export *copy;
     dlpack_py_error error;
-    DLTensor t;
-    int lent = 0;
 
     dlpack_py_impl_view_clear(v);
     if (PyCapsule_CheckExact(obj) || terms.want->writable || (terms.want->options & DLPACK_PY_NO_TABLE) != 0 ||
@@ -4617,24 +4744,8 @@ dlpack_py_borrow(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
     gate = dlpack_py_impl_gate_get();
     if (gate == NULL || (type = dlpack_py_impl_type_get(gate, Py_TYPE(obj), &storage)) == NULL)
         return -1;
-    table = (const DLPackExchangeAPI *)type->table;
-    own = type->own;
-    if (own != NULL) {
-        x = (const dlpack_py_exchange *)own->table;
-        e = dlpack_py_impl_find_embedded(x, obj);
-        if (e != NULL && e->versioned.flags == 0 &&
-            dlpack_py_impl_examine(&e->versioned.dl_tensor, 0, &terms, DLPACK_PY_IMPL_VALID, v, &copy, &error) == 0)
-            return 0;
-        lent = dlpack_py_impl_ask_author(obj, x->describe, NULL, &offer) == 0 &&
-               offer.tensor->device.device_type == kDLCPU && dlpack_py_impl_table_lend(x, &offer, &t, &why) == 0;
-    }
-    else if (table != NULL && table->dltensor_from_py_object_no_sync != NULL) {
-        memset(&t, 0, sizeof(t)); /* some tables leave fields unset (X8) */
-        lent = table->dltensor_from_py_object_no_sync(obj, &t) == 0 && !PyErr_Occurred() &&
-               !dlpack_py_impl_must_ask_dlpack(&t, NULL) && t.dtype.bits >= 8; /* fewer bits may be padded (X3) */
-    }
-    if (lent && dlpack_py_impl_examine(&t, 0, &terms, own != NULL && !DLPACK_PY_PLAIN ? DLPACK_PY_IMPL_VALID : 0, v,
-                                       &copy, &error) == 0)
+    if (type->table != NULL && (type->own != NULL ? type->own->borrow(type->own, obj, &terms, v)
+                                                  : dlpack_py_impl_borrow_by_other(type->table, obj, &terms, v)) == 0)
         return 0;
     if (PyErr_Occurred()) {
         if (dlpack_py_impl_is_fatal())
@@ -4660,7 +4771,8 @@ dlpack_py_impl_note_error(void *context, const char *kind, const char *message)
         return;
     while (code < DLPACK_PY_RUNTIME_ERROR && (kind == NULL || strcmp(kind, dlpack_py_impl_error_kind(code)) != 0))
         code++;
-    dlpack_py_impl_fail(error, code, "%s", message != NULL ? message : "the allocator of the exchange table failed");
+    (void)DLPACK_PY_IMPL_FAIL(error, code, "%s",
+                              message != NULL ? message : "the allocator of the exchange table failed");
 }
 
 /* Asks a table for memory; NULL with an exception. */
@@ -5025,37 +5137,41 @@ dlpack_py_impl_buffer_tensor(const Py_buffer *buffer, int64_t *dims, uint64_t fl
     return dlpack_py_validate(t, flags, &error) < 0 ? dlpack_py_raise(&error) : 0;
 }
 
-/* Takes the buffer of an object. The memoryview that holds the buffer is the owner of the export, and so is dropped
- * as any other owner, on any thread. */
+/* A dlpack_py_want.fallback: takes an object with the buffer protocol, a read-only buffer as read-only data. The
+ * memoryview that holds the buffer is the owner of the export, and so is dropped as any other owner, on any thread. */
 DLPACK_PY_IMPL_RARE int
-dlpack_py_impl_consume_buffer(dlpack_py_impl_gate *gate, PyObject *obj, const dlpack_py_impl_terms *terms,
-                              unsigned known, dlpack_py_view *v)
+dlpack_py_buffer(void *py_object, DLManagedTensorVersioned **out)
 {
     int64_t dims[2 * DLPACK_PY_MAX_NDIM];
-    PyObject *memory = PyMemoryView_FromObject(obj);
     dlpack_py_impl_export *e = NULL;
+    dlpack_py_impl_gate *gate;
+    PyObject *memory;
     uint64_t flags;
     Py_buffer buffer;
     DLTensor t;
 
+    *out = NULL;
+    if (!PyObject_CheckBuffer((PyObject *)py_object))
+        return 0;
+    gate = dlpack_py_impl_gate_get();
+    memory = gate == NULL ? NULL : PyMemoryView_FromObject((PyObject *)py_object);
     if (memory == NULL)
         return -1;
-    if (PyObject_GetBuffer(memory, &buffer, PyBUF_RECORDS_RO) < 0) {
-        dlpack_py_impl_decref(memory);
-        return -1;
+    if (PyObject_GetBuffer(memory, &buffer, PyBUF_RECORDS_RO) == 0) {
+        flags = buffer.readonly ? DLPACK_PY_FLAG_READ_ONLY : 0;
+        if (dlpack_py_impl_buffer_tensor(&buffer, dims, flags, &t) == 0 &&
+            (e = dlpack_py_impl_export_new(&t, flags, DLPACK_PY_VERSIONED, 0, 0)) == NULL)
+            (void)PyErr_NoMemory();
+        PyBuffer_Release(&buffer);
     }
-    flags = buffer.readonly ? DLPACK_PY_FLAG_READ_ONLY : 0;
-    if (dlpack_py_impl_buffer_tensor(&buffer, dims, flags, &t) == 0 &&
-        (e = dlpack_py_impl_export_new(&t, flags, DLPACK_PY_VERSIONED, 0, 0)) == NULL)
-        (void)PyErr_NoMemory();
-    PyBuffer_Release(&buffer);
     if (e == NULL) {
         dlpack_py_impl_decref(memory);
         return -1;
     }
     e->keeper.owner = memory;
     e->keeper.gate = gate;
-    return dlpack_py_impl_take_managed(&e->managed.versioned, terms, known, v);
+    *out = &e->managed.versioned;
+    return 0;
 }
 
 /* ---- 3.8 A view for C++ ------------------------------------------------- */
@@ -5137,7 +5253,9 @@ class dlpack_py_unique_view {
 #undef DLPACK_PY_IMPL_PASS_DEVICE
 #undef DLPACK_PY_IMPL_PASS_STREAM
 #undef DLPACK_PY_IMPL_PASS_VERSION
+#undef DLPACK_PY_IMPL_TEXT
 #undef DLPACK_PY_IMPL_TYPES
+#undef DLPACK_PY_IMPL_UNLIKELY
 #undef DLPACK_PY_IMPL_UNLOCK
 #undef DLPACK_PY_IMPL_UNUSED_NAME
 #undef DLPACK_PY_IMPL_USED_NAME

@@ -35,6 +35,7 @@ cdef extern from "dlpack_py.h":
         size_t alignment
         uint32_t options
         const char *name
+        int (*fallback)(void *py_object, void *out) except -1  # dlpack_py_buffer or NULL
 
     ctypedef struct dlpack_py_view:
         DLTensor tensor
@@ -63,9 +64,11 @@ cdef extern from "dlpack_py.h":
     const uint64_t DLPACK_PY_FLAG_READ_ONLY
     const int32_t DLPACK_PY_SCALAR, DLPACK_PY_ANY_DEVICE
     const int32_t DLPACK_PY_WRITABLE, DLPACK_PY_READONLY, DLPACK_PY_READONLY_UNSAID
-    const uint32_t DLPACK_PY_COPY_IF_NEEDED, DLPACK_PY_LEGACY_IS_WRITABLE, DLPACK_PY_BUFFER_TOO, DLPACK_PY_NO_TABLE
+    const uint32_t DLPACK_PY_COPY_IF_NEEDED, DLPACK_PY_LEGACY_IS_WRITABLE, DLPACK_PY_NO_TABLE
     const uint32_t DLPACK_PY_OVERLAP_IS_FINE, DLPACK_PY_NOTHING_PENDING
     const uint32_t DLPACK_PY_OFFER_REFUSE_NEGATIVE, DLPACK_PY_OFFER_COPY_NEGATIVE, DLPACK_PY_OFFER_COPY_READ_ONLY
+
+    int dlpack_py_buffer(void *py_object, void *out) except -1
 
     # Producing
     DLTensor dlpack_py_cpu(void *data, uint32_t dtype, int32_t ndim, const int64_t *shape, const int64_t *strides)

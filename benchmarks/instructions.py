@@ -17,19 +17,19 @@ import tempfile
 
 # what is called: (aim, limit)
 CALLS = {
-    "f(own), borrowed by its exchange table": (240, 407),
-    "f(own, own, own), borrowed": (450, 1068),
-    "f(own), owned by its exchange table": (240, 569),
-    "f(own without a table), capsule": (640, 1501),
+    "f(own), borrowed by its exchange table": (240, 385),
+    "f(own, own, own), borrowed": (450, 1003),
+    "f(own), owned by its exchange table": (240, 542),
+    "f(own without a table), capsule": (640, 1433),
     "f(numpy), capsule": (1200, 1702),
-    "f(torch), borrowed by its exchange table": (830, 995),
-    "f(torch), owned by its exchange table": (1070, 1398),
-    "return own object": (380, 432),
-    "return to NumPy": (2300, 3683),
-    "return to torch by its exchange table": (3800, 7208),
-    "__dlpack__(), embedded, capsule dropped": (560, 620),
-    "__dlpack__(max_version=(1, 3)), embedded": (620, 847),
-    "__dlpack__(), allocated": (560, 1010),
+    "f(torch), borrowed by its exchange table": (830, 954),
+    "f(torch), owned by its exchange table": (1070, 1393),
+    "return own object": (380, 460),
+    "return to NumPy": (2300, 3421),
+    "return to torch by its exchange table": (3800, 7181),
+    "__dlpack__(), embedded, capsule dropped": (560, 636),
+    "__dlpack__(max_version=(1, 3)), embedded": (620, 832),
+    "__dlpack__(), allocated": (560, 999),
     "__dlpack_device__()": (250, 106),
 }
 

@@ -282,7 +282,7 @@ array_new(PyTypeObject *type, const DLTensor *t, uint64_t padded)
         return NULL;
     self->padded = padded;
     self->tensor = *t;
-    if (dlpack_py_is_empty(t))
+    if (dlpack_py_size(t) == 0)
         self->tensor.data = NULL;
     self->tensor.shape = self->tensor.strides = NULL;
     if (t->ndim == 0)
@@ -295,7 +295,7 @@ array_new(PyTypeObject *type, const DLTensor *t, uint64_t padded)
     self->tensor.shape = self->extents;
     self->tensor.strides = self->extents + t->ndim;
     memcpy(self->tensor.shape, t->shape, size);
-    if (t->strides != NULL && !dlpack_py_is_empty(t))
+    if (t->strides != NULL && dlpack_py_size(t) != 0)
         memcpy(self->tensor.strides, t->strides, size);
     else
         dlpack_py_strides(t->ndim, t->shape, 'C', self->tensor.strides);
@@ -603,7 +603,7 @@ layout_add(Layout *l, int64_t extent, int64_t stride)
 static void
 layout_move(Layout *l, const DLTensor *t, int32_t axis, int64_t index)
 {
-    if (!dlpack_py_is_empty(t)) /* another axis may have extent 0 */
+    if (dlpack_py_size(t) != 0) /* another axis may have extent 0 */
         l->first += index * t->strides[axis];
 }
 
@@ -615,7 +615,7 @@ layout_settle(Layout *l, uint64_t padded)
     const int64_t bits = padded != 0 && l->tensor.dtype.bits < 8 ? 8 : l->tensor.dtype.bits;
     const int64_t rest = l->first % 8 * bits; /* in bits; eight elements take `bits` bytes */
 
-    if (dlpack_py_is_empty(&l->tensor))
+    if (dlpack_py_size(&l->tensor) == 0)
         return 0;
     if (rest % 8 != 0) {
         PyErr_Format(PyExc_ValueError, "the view would begin with element %lld, in the middle of a byte",
@@ -659,7 +659,7 @@ layout_slice(Layout *l, const DLTensor *t, int32_t axis, PyObject *slice)
     length = PySlice_AdjustIndices((Py_ssize_t)t->shape[axis], &start, &stop, step);
     if (length > 0)
         layout_move(l, t, axis, start);
-    if (length > 1 && !dlpack_py_is_empty(t)) /* else the stride has no meaning, and step may be huge */
+    if (length > 1 && dlpack_py_size(t) != 0) /* else the stride has no meaning, and step may be huge */
         stride *= step;
     return layout_add(l, length, stride);
 }
@@ -1009,7 +1009,7 @@ static Py_ssize_t *
 buffer_extents(const DLTensor *t)
 {
     const Py_ssize_t itemsize = (Py_ssize_t)dlpack_py_itemsize(t->dtype, 0);
-    const int empty = dlpack_py_is_empty(t);
+    const int empty = dlpack_py_size(t) == 0;
     Py_ssize_t *shape = PyMem_New(Py_ssize_t, 2 * (size_t)t->ndim);
     int32_t i;
 
@@ -1059,7 +1059,7 @@ array_releasebuffer(PyObject *Py_UNUSED(op), Py_buffer *buffer)
 static Py_ssize_t
 count_elements(Py_ssize_t bytes, uint32_t dtype, Py_ssize_t count)
 {
-    const Py_ssize_t bits = (Py_ssize_t)dlpack_py_dtype_unpack(dtype).bits;
+    const Py_ssize_t bits = (Py_ssize_t)(dtype >> 16 & 0xff);
     const Py_ssize_t most = bytes / bits * 8 + bytes % bits * 8 / bits; /* eight elements take `bits` bytes */
     char text[DLPACK_PY_TEXT_SIZE];
 

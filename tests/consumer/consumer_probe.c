@@ -76,6 +76,7 @@ parse_want(PyObject *names, Want *out)
     out->want.device = (int32_t)integer(names, "device");
     out->want.alignment = (size_t)integer(names, "alignment");
     out->want.options = (uint32_t)integer(names, "options");
+    out->want.fallback = integer(names, "fallback") != 0 ? dlpack_py_buffer : NULL;
     if ((object = item(names, "name")) != NULL)
         out->want.name = PyUnicode_AsUTF8(object);
     return PyErr_Occurred() ? -1 : 0;
@@ -234,18 +235,19 @@ static PyTypeObject view_type = {
 
 /* ---- Functions ----------------------------------------------------------- */
 
-/* consume(obj, want=None, /, *, device, copy, by_request=False, like): like is a View whose tensor makes the want */
+/* consume(obj, want=None, /, *, device, copy, by_request=False, like, stream): like is a View whose tensor makes the
+ * want; stream is that of a request */
 static PyObject *
 probe_consume(PyObject *Py_UNUSED(module), PyObject *args, PyObject *names)
 {
-    static char *keywords[] = {"", "", "device", "copy", "by_request", "like", NULL};
-    PyObject *obj, *wanted = NULL, *device = NULL, *copy = NULL, *like = NULL;
+    static char *keywords[] = {"", "", "device", "copy", "by_request", "like", "stream", NULL};
+    PyObject *obj, *wanted = NULL, *device = NULL, *copy = NULL, *like = NULL, *stream = NULL;
     int by_request = 0, failed;
     View *self;
     Want want;
 
-    if (!PyArg_ParseTupleAndKeywords(args, names, "O|O!$OOpO!", keywords, &obj, &PyDict_Type, &wanted, &device, &copy,
-                                     &by_request, &view_type, &like))
+    if (!PyArg_ParseTupleAndKeywords(args, names, "O|O!$OOpO!O", keywords, &obj, &PyDict_Type, &wanted, &device, &copy,
+                                     &by_request, &view_type, &like, &stream))
         return NULL;
     if (wanted != NULL && parse_want(wanted, &want) < 0)
         return NULL;
@@ -261,8 +263,12 @@ probe_consume(PyObject *Py_UNUSED(module), PyObject *args, PyObject *names)
         failed = dlpack_py_from_dlpack_args(obj, device, copy, wanted == NULL ? NULL : &want.want, &self->view);
     else if (by_request) {
         dlpack_py_request request;
-        failed = dlpack_py_parse_request_args(NULL, NULL, NULL, NULL, &request) < 0 ||
-                 dlpack_py_consume_request(obj, &request, wanted == NULL ? NULL : &want.want, &self->view) < 0;
+        if (dlpack_py_parse_request_args(stream, NULL, NULL, NULL, &request) < 0) {
+            memset(&self->view, 0, sizeof(self->view));
+            Py_DECREF(self);
+            return NULL;
+        }
+        failed = dlpack_py_consume_request(obj, &request, wanted == NULL ? NULL : &want.want, &self->view) < 0;
     }
     else
         failed = dlpack_py_consume(obj, wanted == NULL ? NULL : &want.want, &self->view);
@@ -399,7 +405,6 @@ PyInit_consumer_probe(void)
         PyModule_AddIntMacro(self, DLPACK_PY_COPY_IF_NEEDED) < 0 ||
         PyModule_AddIntMacro(self, DLPACK_PY_LEGACY_IS_WRITABLE) < 0 ||
         PyModule_AddIntMacro(self, DLPACK_PY_OVERLAP_IS_FINE) < 0 ||
-        PyModule_AddIntMacro(self, DLPACK_PY_BUFFER_TOO) < 0 ||
         PyModule_AddIntMacro(self, DLPACK_PY_NOTHING_PENDING) < 0 ||
         PyModule_AddIntMacro(self, DLPACK_PY_ANY_DEVICE) < 0 || PyModule_AddIntMacro(self, DLPACK_PY_SCALAR) < 0 ||
         PyModule_AddIntMacro(self, DLPACK_PY_WRITABLE) < 0 || PyModule_AddIntMacro(self, DLPACK_PY_READONLY) < 0 ||

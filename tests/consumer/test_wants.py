@@ -11,7 +11,6 @@ import numpy
 import pytest
 from consumer_probe import (
     DLPACK_PY_ANY_DEVICE,
-    DLPACK_PY_BUFFER_TOO,
     DLPACK_PY_COPY_IF_NEEDED,
     DLPACK_PY_LEGACY_IS_WRITABLE,
     DLPACK_PY_OVERLAP_IS_FINE,
@@ -381,7 +380,7 @@ def test_buffers_are_taken_where_the_caller_allows_it_C6(thing, wanted):
     with pytest.raises(AttributeError, match="__dlpack__"):
         consume(thing)
     before = sys.getrefcount(thing)
-    view = consume(thing, {"options": DLPACK_PY_BUFFER_TOO})
+    view = consume(thing, {"fallback": 1})
     memory = memoryview(thing)
     assert values(view) == wanted
     assert view.shape == memory.shape
@@ -395,7 +394,7 @@ def test_buffers_are_taken_where_the_caller_allows_it_C6(thing, wanted):
 
 def test_a_buffer_is_shared_and_held_until_the_view_is_released_C6():
     thing = bytearray(b"\x01\x02\x03")
-    view = consume(thing, {"options": DLPACK_PY_BUFFER_TOO, "writable": 1})
+    view = consume(thing, {"fallback": 1, "writable": 1})
     thing[1] = 9
     assert values(view) == [1, 9, 3]
     ctypes.memset(view.data, 7, 1)
@@ -408,8 +407,8 @@ def test_a_buffer_is_shared_and_held_until_the_view_is_released_C6():
 
 def test_a_read_only_buffer_is_refused_to_who_will_write_C7():
     with pytest.raises(BufferError, match="read-only"):
-        consume(b"abc", {"options": DLPACK_PY_BUFFER_TOO, "writable": 1})
-    view = consume(b"abc", {"options": DLPACK_PY_BUFFER_TOO | DLPACK_PY_COPY_IF_NEEDED, "writable": 1})
+        consume(b"abc", {"fallback": 1, "writable": 1})
+    view = consume(b"abc", {"fallback": 1, "options": DLPACK_PY_COPY_IF_NEEDED, "writable": 1})
     assert values(view) == [97, 98, 99]
 
 
@@ -433,14 +432,14 @@ def test_a_read_only_buffer_is_refused_to_who_will_write_C7():
 def test_a_buffer_whose_elements_have_no_dtype_is_refused_by_its_format_D10(thing, text):
     before = sys.getrefcount(thing)
     with pytest.raises(BufferError, match=text):
-        consume(thing, {"options": DLPACK_PY_BUFFER_TOO})
+        consume(thing, {"fallback": 1})
     assert sys.getrefcount(thing) == before
 
 
 @pytest.mark.parametrize("dtype", dltensor.DTYPES)
 def test_buffers_of_every_dtype_are_taken_D7(dtype):
     numbers = numpy.array([0, 1, 1], dtype)
-    view = consume(memoryview(numbers)[::-1], {"options": DLPACK_PY_BUFFER_TOO})
+    view = consume(memoryview(numbers)[::-1], {"fallback": 1})
     assert (view.dtype, view.strides) == (dltensor.DTYPES[dtype], (-1,))
     assert values(view) == [1, 1, 0]
 
@@ -448,21 +447,21 @@ def test_buffers_of_every_dtype_are_taken_D7(dtype):
 def test_a_buffer_of_foreign_byte_order_is_refused_unless_its_elements_are_bytes_D10():
     swapped = numpy.array([1, 2], "i4").byteswap().view(numpy.dtype("i4").newbyteorder())
     with pytest.raises(BufferError, match="format is '[><]i'"):
-        consume(memoryview(swapped), {"options": DLPACK_PY_BUFFER_TOO})
-    assert values(consume(memoryview(numpy.array([1, 2], ">i1")), {"options": DLPACK_PY_BUFFER_TOO})) == [1, 2]
+        consume(memoryview(swapped), {"fallback": 1})
+    assert values(consume(memoryview(numpy.array([1, 2], ">i1")), {"fallback": 1})) == [1, 2]
 
 
 def test_a_buffer_whose_strides_are_no_multiple_of_its_items_is_refused_unless_it_has_one_P7():
     column = numpy.zeros(3, [("a", "i4"), ("b", "i1")])["a"]
     with pytest.raises(BufferError, match=r"strides\[0\] is 5 bytes, a multiple of 4"):
-        consume(memoryview(column), {"options": DLPACK_PY_BUFFER_TOO})
-    assert values(consume(memoryview(column[:1]), {"options": DLPACK_PY_BUFFER_TOO})) == [0]
+        consume(memoryview(column), {"fallback": 1})
+    assert values(consume(memoryview(column[:1]), {"fallback": 1})) == [0]
 
 
 def test_a_buffer_that_does_not_fit_is_let_go_C9():
     thing = bytearray(3)
     with pytest.raises(BufferError, match="dtype is uint8, float32 was asked for"):
-        consume(thing, {"options": DLPACK_PY_BUFFER_TOO, "dtype": "float32"})
+        consume(thing, {"fallback": 1, "dtype": "float32"})
     thing.append(1)
 
 
@@ -473,35 +472,35 @@ def test_dlpack_comes_before_the_buffer_protocol_C6():
         def __dlpack__(self, **keywords):
             return made.capsule()
 
-    assert consume(Both(3), {"options": DLPACK_PY_BUFFER_TOO}).data == made.address
+    assert consume(Both(3), {"fallback": 1}).data == made.address
 
     class Refusing(bytearray):
         def __dlpack__(self, **keywords):
             raise BufferError("not now")
 
     with pytest.raises(BufferError, match="not now"):
-        consume(Refusing(3), {"options": DLPACK_PY_BUFFER_TOO})
+        consume(Refusing(3), {"fallback": 1})
 
 
 def test_what_offers_neither_is_an_attribute_error_C6():
     with pytest.raises(AttributeError, match="__dlpack__"):
-        consume(object(), {"options": DLPACK_PY_BUFFER_TOO})
+        consume(object(), {"fallback": 1})
 
 
 def test_a_buffer_is_copied_on_request_C3():
     thing = bytearray(b"\x01\x02\x03")
-    view = consume(thing, {"options": DLPACK_PY_BUFFER_TOO}, copy=True)
+    view = consume(thing, {"fallback": 1}, copy=True)
     assert (values(view), view.flags) == ([1, 2, 3], IS_COPIED)
     thing.append(1)
 
 
 def test_a_buffer_that_fits_is_not_copied_where_copy_is_false_C3():
     thing = bytearray(b"\x01\x02\x03")
-    view = consume(thing, {"options": DLPACK_PY_BUFFER_TOO}, copy=False, device="cpu")
+    view = consume(thing, {"fallback": 1}, copy=False, device="cpu")
     thing[0] = 9
     assert values(view) == [9, 2, 3]
     with pytest.raises(BufferError, match="device is cpu, cuda:0 was asked for"):
-        consume(thing, {"options": DLPACK_PY_BUFFER_TOO}, device="cuda")
+        consume(thing, {"fallback": 1}, device="cuda")
 
 
 # ---- Copies on request: C3, P4 ----
@@ -531,7 +530,7 @@ def test_a_copy_without_elements_has_no_data_D3():
 def test_a_request_changes_nothing_C9():
     with pytest.raises(BufferError, match="dtype is float64, int32 was asked for"):
         consume(Producer(), {"dtype": "int32"}, by_request=True)
-    view = consume(bytearray(b"ab"), {"options": DLPACK_PY_BUFFER_TOO}, by_request=True)
+    view = consume(bytearray(b"ab"), {"fallback": 1}, by_request=True)
     assert values(view) == [97, 98]
     assert consume(Producer(VERSIONED), by_request=True).form == DLPACK_PY_VERSIONED
 

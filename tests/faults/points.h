@@ -38,7 +38,6 @@ point_unraisable(void);
 #define PyInterpreterState_GetDict(...) FAILS(PyInterpreterState_GetDict, NULL, (__VA_ARGS__))
 #define PyObject_HasAttrString(...) FAILS(PyObject_HasAttrString, 0, (__VA_ARGS__))
 #define PyThreadState_New(...) FAILS(PyThreadState_New, NULL, (__VA_ARGS__))
-#define PyThread_allocate_lock() FAILS(PyThread_allocate_lock, NULL, ())
 
 /* PyCMethod_New and _PyObject_New are what PyCFunction_NewEx and PyObject_New call. */
 #define Py_BuildValue(...) RAISES(Py_BuildValue, NULL, (__VA_ARGS__))
@@ -71,8 +70,6 @@ point_unraisable(void);
 #define PyTuple_New(...) RAISES(PyTuple_New, NULL, (__VA_ARGS__))
 #define PyTuple_Pack(...) RAISES(PyTuple_Pack, NULL, (__VA_ARGS__))
 #define PyType_FromSpec(...) RAISES(PyType_FromSpec, NULL, (__VA_ARGS__))
-#define PyUnicode_DecodeUTF8(...) RAISES(PyUnicode_DecodeUTF8, NULL, (__VA_ARGS__))
-#define PyUnicode_FromFormat(...) RAISES(PyUnicode_FromFormat, NULL, (__VA_ARGS__))
 #define PyUnicode_InternFromString(...) RAISES(PyUnicode_InternFromString, NULL, (__VA_ARGS__))
 #define PyUnicode_Substring(...) RAISES(PyUnicode_Substring, NULL, (__VA_ARGS__))
 #define PyWeakref_NewRef(...) RAISES(PyWeakref_NewRef, NULL, (__VA_ARGS__))

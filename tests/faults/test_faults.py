@@ -397,7 +397,7 @@ CONSUMED = {
     "on a device that is a number": ({}, lambda thing: thing, {}, {"device": 1.5}),
     "a copy that is no bool": ({}, lambda thing: thing, {}, {"copy": 1}),
     "pinned": ({"device": CUDA_HOST}, lambda thing: thing, {}, {}),
-    "pinned, with nothing pending": ({"device": CUDA_HOST}, lambda thing: thing, {"options": 16}, {}),
+    "pinned, with nothing pending": ({"device": CUDA_HOST}, lambda thing: thing, {"options": 8}, {}),
     "pinned, of one who knows no devices": ({"device": CUDA_HOST}, Uncopied, {}, {}),
     "from C to Python and back": ({}, Forwarding, {}, {}),
     "by a property": ({}, Property, {}, {}),
@@ -412,11 +412,11 @@ CONSUMED = {
     "junk": ({}, Junk, {}, {}),
     "a type": ({}, type, {}, {}),
     "nothing": ({}, lambda thing: 7, {}, {}),
-    "nothing, nor a buffer": ({}, lambda thing: 7, {"options": 8}, {}),
-    "a buffer": ({}, lambda thing: bytearray(16), {"options": 8}, {}),
-    "a read-only buffer": ({}, lambda thing: memoryview(b"1234"), {"options": 8}, {}),
-    "a buffer of no dtype": ({}, lambda thing: memoryview(bytearray(8)).cast("P"), {"options": 8}, {}),
-    "a buffer of another dtype": ({}, lambda thing: bytearray(16), {"options": 8, "dtype": "int32"}, {}),
+    "nothing, nor a buffer": ({}, lambda thing: 7, {"fallback": 1}, {}),
+    "a buffer": ({}, lambda thing: bytearray(16), {"fallback": 1}, {}),
+    "a read-only buffer": ({}, lambda thing: memoryview(b"1234"), {"fallback": 1}, {}),
+    "a buffer of no dtype": ({}, lambda thing: memoryview(bytearray(8)).cast("P"), {"fallback": 1}, {}),
+    "a buffer of another dtype": ({}, lambda thing: bytearray(16), {"fallback": 1, "dtype": "int32"}, {}),
     "null strides of many dimensions": ({}, lambda thing: NULL_STRIDES.capsule(), {}, {}),
     "a capsule": ({}, lambda thing: thing.__dlpack__(**NEW), {}, {}),
     "a legacy capsule": ({}, lambda thing: thing.__dlpack__(), {}, {}),
@@ -433,6 +433,12 @@ for name, (fields, make, want, asked) in CONSUMED.items():
     scenario(f"consume: {name}", prepare)
     if not asked:
         scenario(f"consume_request: {name}", partial(prepare, by_request=True))
+
+for stream in (-1, 7):
+    scenario(
+        f"consume_request: with stream {stream}",
+        on_thing(lambda v, thing, stream=stream: partial(v.consumer.consume, thing, by_request=True, stream=stream)),
+    )
 
 ACCENTED = {"devic\xe9": 1}
 scenario("from_dlpack", on_thing(lambda v, thing: partial(v.consumer.from_dlpack, thing, device="cpu", copy=True)))
@@ -490,7 +496,7 @@ scenario("drop an embedded one", letting_go(lambda v, thing: thing.__dlpack__(**
 scenario("drop a copy", letting_go(lambda v, thing: thing.__dlpack__(copy=True)), kept=True)
 scenario("drop what was wrapped", letting_go(lambda v, thing: v.producer.wrap(thing, gc.isenabled)), kept=True)
 scenario("drop a view", letting_go(lambda v, thing: v.consumer.consume(thing)), kept=True)
-scenario("drop a buffer", letting_go(lambda v, thing: v.consumer.consume(bytearray(8), {"options": 8})), kept=True)
+scenario("drop a buffer", letting_go(lambda v, thing: v.consumer.consume(bytearray(8), {"fallback": 1})), kept=True)
 scenario("release", releasing, kept=True)
 scenario("move", on_thing(lambda v, thing: v.consumer.consume(thing).move))
 scenario("release on a foreign thread", releasing_elsewhere, kinds=["calls"], also=["'leaked'"], steals=True)
@@ -528,7 +534,7 @@ def foreign(v, dtype="float64", new=False, writeable=True):
 
 
 def pinned(v):
-    return v.exchange.Holder(v.consumer.consume(v.thing(device=CUDA_HOST), {"options": 16}))
+    return v.exchange.Holder(v.consumer.consume(v.thing(device=CUDA_HOST), {"options": 8}))
 
 
 OFFERED = {

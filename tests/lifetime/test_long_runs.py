@@ -168,7 +168,7 @@ CONSUMING = {
     "copied": lambda: dlarray.from_dlpack(ARRAY, copy=True),
     "copied by its producer": lambda: consume(METHOD, copy=True),
     "copied as needed": lambda: consume(STEPS, {"order": "C", "options": consumer_probe.DLPACK_PY_COPY_IF_NEEDED}),
-    "from a buffer": lambda: consume(BYTES, {"options": consumer_probe.DLPACK_PY_BUFFER_TOO}),
+    "from a buffer": lambda: consume(BYTES, {"fallback": 1}),
     "as a buffer": lambda: memoryview(ARRAY),
     "released detached": lambda: consume(ARRAY).release_detached(),
     "released while raising": refused(KeyError, lambda: consume(ARRAY).release_raising(KeyError)),

@@ -208,8 +208,8 @@ MUTANTS = [  # what is wrong then, the file, and pairs: a text, the text in its 
     (
         "a view is released in a capture",
         DEVICE,
-        "    if (!failed && capture != 0)\n        failed = dlpack_py_impl_fail",
-        "    if (0)\n        failed = dlpack_py_impl_fail",
+        "    if (!failed && capture != 0)\n        failed = dlpack_py_impl_refuse",
+        "    if (0)\n        failed = dlpack_py_impl_refuse",
     ),
     (
         "a view that cannot wait is released at once",

@@ -523,7 +523,7 @@ def test_what_the_host_may_read_is_waited_for_by_a_table_S10_X4(sim, platform, h
     for kind in filter(None, (platform.probe.CPU, platform.PINNED, platform.MANAGED)):
         stream = sim.stream()
         array = exchanged(platform, lambda *device: 1 / 0, (stream,), host=host, type=kind, strides=(1,))
-        wanted = {"options": 16} if kind != platform.probe.CPU else {}
+        wanted = {"options": 8} if kind != platform.probe.CPU else {}
         table = type(array).__dlpack_c_exchange_api__
         takes = [
             lambda: consumer_probe.consume(array, wanted),
@@ -937,7 +937,7 @@ def test_where_nothing_may_fail_exceptions_in_flight_stay_K2_S6(sim, platform, m
 # ---- Consumers on the CPU: C4, C5, S10 ----
 
 
-@pytest.mark.parametrize("keywords", [{}, {"options": 16}, {"options": 1, "order": "F", "ndim": 2}])
+@pytest.mark.parametrize("keywords", [{}, {"options": 8}, {"options": 1, "order": "F", "ndim": 2}])
 def test_the_host_reads_pinned_and_managed_memory_when_the_work_is_done_C5_S10(sim, platform, keywords):
     for kind in filter(None, (platform.PINNED, platform.MANAGED)):
         sim.control("delay", 20_000)

@@ -326,7 +326,7 @@ def test_eight_streams_can_be_pending_S1(sim, platform):
     sim.check(consumer, array.address, 7, 8)
     with refused(sim, "has 9 pending streams, at most 8 were wanted", SystemError):
         platform.probe.Array((8,), tuple(streams)).__dlpack__()
-    with refused(sim, "has 1 pending streams, .*0 for an offer without a device", SystemError):
+    with refused(sim, "has 1 pending streams, .*0 without a device", SystemError):
         platform.probe.Array((8,), tuple(streams[:1]), type=platform.PINNED, bare=True).__dlpack__()
 
 

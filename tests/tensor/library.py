@@ -81,7 +81,7 @@ def load():
         ("impl_extent", integer, t, flags, NUMBERS, NUMBERS),
         ("validate", integer, t, flags, error),
         ("is_contiguous", integer, t, order),
-        ("overlaps_itself", integer, t),
+        ("impl_overlaps_itself", integer, t),
         ("overlap", integer, t, flags, t, flags),
         ("copy", integer, t, t, flags, error),
         ("impl_check_stream", integer, Device, stream, error),

@@ -18,7 +18,7 @@ EXPORT(size_t, itemsize, (DLDataType dtype, uint64_t flags), (dtype, flags))
 EXPORT(int, impl_extent, (const DLTensor *t, uint64_t flags, int64_t *low, int64_t *high), (t, flags, low, high))
 EXPORT(int, validate, (const DLTensor *t, uint64_t flags, dlpack_py_error *error), (t, flags, error))
 EXPORT(int, is_contiguous, (const DLTensor *t, char order), (t, order))
-EXPORT(int, overlaps_itself, (const DLTensor *t), (t))
+EXPORT(int, impl_overlaps_itself, (const DLTensor *t), (t))
 EXPORT(int, overlap, (const DLTensor *a, uint64_t fa, const DLTensor *b, uint64_t fb), (a, fa, b, fb))
 EXPORT(int, copy, (const DLTensor *to, const DLTensor *from, uint64_t flags, dlpack_py_error *e), (to, from, flags, e))
 EXPORT(int, impl_check_stream, (DLDevice device, const dlpack_py_stream *stream, dlpack_py_error *e),
