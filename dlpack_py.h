@@ -788,26 +788,38 @@ dlpack_py_validate(const DLTensor *t, uint64_t flags, dlpack_py_error *error)
     return dlpack_py_impl_is_plain(t) ? 0 : dlpack_py_impl_check_all(t, flags, error);
 }
 
-/* Is the tensor compact in some order of its dimensions? */
+#define DLPACK_PY_IMPL_MAY_OVERLAP 0 /* strides repeat or interleave elements */
+#define DLPACK_PY_IMPL_SEPARATE 1    /* no two elements share memory */
+#define DLPACK_PY_IMPL_COMPACT 2     /* and there is no gap between elements */
+
+/* Looks at the dimensions by increasing stride. Elements are separate where each stride is larger than the reach of
+ * all dimensions with smaller strides: in slices, transposed and reversed arrays. t has elements; its strides are not
+ * NULL. */
 DLPACK_PY_IMPL_RARE int
-dlpack_py_impl_is_permuted(const DLTensor *t, const int64_t *strides)
+dlpack_py_impl_layout(const DLTensor *t)
 {
-    uint64_t left = 0, step = 1; /* left: a bit for each dimension that was not found yet */
-    int32_t i, found;
+    uint64_t left = 0, reach = 0, step, next; /* left: a bit for each dimension that was not looked at yet */
+    int32_t i, found, layout = DLPACK_PY_IMPL_COMPACT;
 
     for (i = 0; i < t->ndim; i++)
         left |= (uint64_t)(t->shape[i] != 1) << i;
     while (left != 0) {
-        for (found = -1, i = 0; i < t->ndim && found < 0; i++) {
-            if ((left >> i & 1) != 0 && strides[i] > 0 && (uint64_t)strides[i] == step)
+        for (step = UINT64_MAX, found = i = 0; i < t->ndim; i++) {
+            next = t->strides[i] < 0 ? 0 - (uint64_t)t->strides[i] : (uint64_t)t->strides[i];
+            if ((left >> i & 1) != 0 && next < step) {
+                step = next;
                 found = i;
+            }
         }
-        if (found < 0)
-            return 0;
+        next = (uint64_t)(t->shape[found] - 1) * step;
+        if (step <= reach || next > INT64_MAX - reach)
+            return DLPACK_PY_IMPL_MAY_OVERLAP;
+        if (t->strides[found] != (int64_t)reach + 1)
+            layout = DLPACK_PY_IMPL_SEPARATE;
+        reach += next;
         left &= ~((uint64_t)1 << found);
-        step *= (uint64_t)t->shape[found];
     }
-    return 1;
+    return layout;
 }
 
 /* The first dimension whose stride is not that of a compact tensor in the given order, which is put into *wanted; -1:
@@ -847,7 +859,7 @@ dlpack_py_is_contiguous(const DLTensor *t, char order)
     const int64_t *strides = dlpack_py_impl_strides(t, storage);
 
     if (order == 'K')
-        return dlpack_py_impl_is_empty(t) || dlpack_py_impl_is_permuted(t, strides);
+        return t->strides == NULL || dlpack_py_impl_is_empty(t) || dlpack_py_impl_layout(t) == DLPACK_PY_IMPL_COMPACT;
     if (order == 'A' && dlpack_py_impl_wrong_stride(t, strides, 'F', &wanted) < 0)
         return 1;
     return dlpack_py_impl_wrong_stride(t, strides, order, &wanted) < 0;
@@ -855,111 +867,51 @@ dlpack_py_is_contiguous(const DLTensor *t, char order)
 
 /* ---- 1.4 Overlap -------------------------------------------------------- */
 
-/* One dimension of a tensor, or of two tensors with equal strides. The distance between two elements in this dimension
- * is n * step, where n is from -below to above. */
-typedef struct dlpack_py_impl_distance {
-    int64_t step; /* > 0 */
-    int64_t below, above;
-} dlpack_py_impl_distance;
-
-/* Inserts a dimension before those of a larger step. */
-static inline void
-dlpack_py_impl_add_distance(dlpack_py_impl_distance *sorted, int32_t count, int64_t step, int64_t below, int64_t above)
-{
-    int32_t k;
-    for (k = count; k > 0 && sorted[k - 1].step > step; k--)
-        sorted[k] = sorted[k - 1];
-    sorted[k].step = step;
-    sorted[k].below = below;
-    sorted[k].above = above;
-}
-
-/* Is each step larger than the total length of all dimensions with smaller steps? Returns 1 for yes; 0 for no, and
- * where the total length overflows int64_t. */
-static inline int
-dlpack_py_impl_is_nested(const dlpack_py_impl_distance *sorted, int32_t count)
-{
-    int64_t reach = 0, longest, next;
-    int32_t k;
-    for (k = 0; k < count; k++) {
-        longest = sorted[k].below > sorted[k].above ? sorted[k].below : sorted[k].above;
-        if (sorted[k].step <= reach || dlpack_py_impl_multiply(sorted[k].step, longest, &next) < 0 ||
-            dlpack_py_impl_add(reach, next, &reach) < 0)
-            return 0;
-    }
-    return 1;
-}
-
-/* May two elements of the tensor share memory?
- *
- * Returns 0 where each stride is larger than the total length of all dimensions with smaller strides: for example in
- * slices, transposed and reversed arrays. Returns 1 otherwise: the strides repeat or interleave elements. t must be
- * validated.
- */
+/* May two elements of the tensor share memory? Returns 1 where strides repeat or interleave elements. t must be
+ * validated. */
 DLPACK_PY_IMPL_RARE int
 dlpack_py_impl_overlaps_itself(const DLTensor *t)
 {
-    dlpack_py_impl_distance sorted[DLPACK_PY_MAX_NDIM];
-    int32_t i, count = 0;
-
-    if (dlpack_py_is_contiguous(t, 'C'))
-        return 0;
-    for (i = 0; i < t->ndim; i++) {
-        if (t->shape[i] != 1)
-            dlpack_py_impl_add_distance(sorted, count++, t->strides[i] < 0 ? -t->strides[i] : t->strides[i],
-                                        t->shape[i] - 1, t->shape[i] - 1);
-    }
-    return !dlpack_py_impl_is_nested(sorted, count);
+    return !dlpack_py_is_contiguous(t, 'C') && dlpack_py_impl_layout(t) == DLPACK_PY_IMPL_MAY_OVERLAP;
 }
 
-/* Can an element of tensor a and an element of tensor b share a byte? distance: bytes from the first element of a to
- * the first element of b; size: bytes of an element; sorted: nested dimensions (dlpack_py_impl_is_nested). Tries the
- * two multiples of the longest step nearest to distance. effort: how many multiples may be tried; returns 1 at 0. */
+/* Can an element of tensor a and an element of tensor b share a byte? Compares indices in the dimension with the largest
+ * stride below limit, then in the dimensions with smaller strides.
+ *
+ * strides    common to a and b; dlpack_py_impl_layout has found them separate
+ * size       bytes of an element
+ * distance   bytes from the first element of a to the first element of b
+ * effort     how many differences of indices may be tried; returns 1 at 0
+ */
 DLPACK_PY_IMPL_RARE int
-dlpack_py_impl_may_meet(const dlpack_py_impl_distance *sorted, int32_t count, int64_t size, int64_t distance,
-                        int32_t *effort)
+dlpack_py_impl_may_meet(const DLTensor *a, const DLTensor *b, const int64_t *strides, int64_t limit, int64_t size,
+                        int64_t distance, int32_t *effort)
 {
-    const dlpack_py_impl_distance *longest;
-    int64_t n, last;
-    if (count == 0)
+    int64_t stride = 0, n, last;
+    const DLTensor *above = a, *below = b; /* n, an index in a minus the index in b, is from -below to above */
+    int32_t i, k = 0;
+
+    for (i = 0; i < a->ndim; i++) {
+        n = strides[i] < 0 ? -strides[i] : strides[i];
+        if (n > stride && n < limit) {
+            stride = n;
+            k = i;
+        }
+    }
+    if (stride == 0)
         return distance > -size && distance < size;
-    longest = &sorted[count - 1];
-    n = distance / longest->step;
-    if (distance < 0 && distance % longest->step != 0)
-        n--; /* rounds down */
-    for (last = n + 1; n <= last; n++) {
-        if (n >= -longest->below && n <= longest->above &&
-            (--*effort <= 0 || dlpack_py_impl_may_meet(sorted, count - 1, size, distance - n * longest->step, effort)))
+    if (strides[k] < 0) {
+        above = b;
+        below = a;
+    }
+    n = distance / (stride * size) - (distance < 0 && distance % (stride * size) != 0); /* rounds down */
+    for (last = n + 1; n <= last; n++) { /* the two multiples of the stride nearest to distance */
+        if (n > -below->shape[k] && n < above->shape[k] &&
+            (--*effort <= 0 ||
+             dlpack_py_impl_may_meet(a, b, strides, stride, size, distance - n * stride * size, effort)))
             return 1;
     }
     return 0;
-}
-
-/* Fills sorted with the dimensions of two tensors of equal strides, in bytes. Returns how many there are, or -1 where
- * the strides differ or leave int64_t. */
-DLPACK_PY_IMPL_RARE int32_t
-dlpack_py_impl_common_distances(const DLTensor *a, const DLTensor *b, int64_t size, dlpack_py_impl_distance *sorted)
-{
-    int64_t compact_a[DLPACK_PY_MAX_NDIM], compact_b[DLPACK_PY_MAX_NDIM], step;
-    const int64_t *strides_a = dlpack_py_impl_strides(a, compact_a), *strides_b = dlpack_py_impl_strides(b, compact_b);
-    int32_t i, count = 0;
-
-    if (a->ndim != b->ndim)
-        return -1;
-    for (i = 0; i < a->ndim; i++) {
-        const int64_t stride = a->shape[i] == 1 ? strides_b[i] : strides_a[i];
-        if (a->shape[i] == 1 && b->shape[i] == 1)
-            continue;
-        if ((a->shape[i] != 1 && b->shape[i] != 1 && strides_a[i] != strides_b[i]) || stride == INT64_MIN ||
-            dlpack_py_impl_multiply(stride < 0 ? -stride : stride, size, &step) < 0)
-            return -1;
-        if (stride == 0)
-            continue;
-        /* n of dlpack_py_impl_distance: the index in a minus the index in b; a negative stride swaps a and b */
-        dlpack_py_impl_add_distance(sorted, count++, step, (stride < 0 ? a : b)->shape[i] - 1,
-                                    (stride < 0 ? b : a)->shape[i] - 1);
-    }
-    return count;
 }
 
 /* May two tensors share memory?
@@ -975,10 +927,13 @@ dlpack_py_overlap(const DLTensor *a, uint64_t flags_a, const DLTensor *b, uint64
 {
     const uint64_t first_a = (uint64_t)(uintptr_t)dlpack_py_impl_first(a),
                    first_b = (uint64_t)(uintptr_t)dlpack_py_impl_first(b);
-    const int64_t size = (int64_t)dlpack_py_itemsize(a->dtype, flags_a);
+    const uint32_t bits = dlpack_py_impl_item_bits(a->dtype, flags_a);
     int64_t lowest_a, highest_a, lowest_b, highest_b;
-    dlpack_py_impl_distance sorted[DLPACK_PY_MAX_NDIM];
-    int32_t count, effort = 1000;
+    int64_t compact_a[DLPACK_PY_MAX_NDIM], compact_b[DLPACK_PY_MAX_NDIM], shape[DLPACK_PY_MAX_NDIM];
+    const int64_t *strides_a, *strides_b;
+    int64_t strides[DLPACK_PY_MAX_NDIM]; /* of both tensors; 0: a dimension in which no index changes the address */
+    DLTensor both = *a;
+    int32_t i, effort = 1000;
 
     if (dlpack_py_impl_is_empty(a) || dlpack_py_impl_is_empty(b))
         return 0;
@@ -988,14 +943,23 @@ dlpack_py_overlap(const DLTensor *a, uint64_t flags_a, const DLTensor *b, uint64
     if (first_a + (uint64_t)highest_a <= first_b - (uint64_t)-lowest_b ||
         first_b + (uint64_t)highest_b <= first_a - (uint64_t)-lowest_a)
         return 0;
-    if (dlpack_py_impl_item_bits(a->dtype, flags_a) % 8 != 0 || dlpack_py_impl_item_bits(b->dtype, flags_b) % 8 != 0 ||
-        (int64_t)dlpack_py_itemsize(b->dtype, flags_b) != size)
-        return 1;
-    count = dlpack_py_impl_common_distances(a, b, size, sorted);
-    if (count < 0 || !dlpack_py_impl_is_nested(sorted, count) ||
+    if (bits % 8 != 0 || bits != dlpack_py_impl_item_bits(b->dtype, flags_b) || a->ndim != b->ndim ||
         (first_a < first_b ? first_b - first_a : first_a - first_b) > INT64_MAX)
         return 1;
-    return dlpack_py_impl_may_meet(sorted, count, size, (int64_t)(first_b - first_a), &effort);
+    strides_a = dlpack_py_impl_strides(a, compact_a);
+    strides_b = dlpack_py_impl_strides(b, compact_b);
+    for (i = 0; i < a->ndim; i++) {
+        if (a->shape[i] != 1 && b->shape[i] != 1 && strides_a[i] != strides_b[i])
+            return 1;
+        shape[i] = a->shape[i] > b->shape[i] ? a->shape[i] : b->shape[i];
+        strides[i] = shape[i] == 1 ? 0 : a->shape[i] == 1 ? strides_b[i] : strides_a[i];
+        if (strides[i] == 0)
+            shape[i] = 1;
+    }
+    both.shape = shape;
+    both.strides = strides;
+    return dlpack_py_impl_layout(&both) == DLPACK_PY_IMPL_MAY_OVERLAP ||
+           dlpack_py_impl_may_meet(a, b, strides, INT64_MAX, bits / 8, (int64_t)(first_b - first_a), &effort);
 }
 
 /* ---- 1.5 Strided copy --------------------------------------------------- */
