@@ -3,6 +3,7 @@
 #   make demo          exchanges arrays with NumPy in both directions, without a copy
 #   make test          runs all tests that need no array library except NumPy
 #   make test-whole    runs in full what make test samples: every forced failure, and 1000 random examples for each test
+#   make test-plain    runs all tests with the fast paths turned off
 #   make test-threads  tests threads, also without a GIL and under ThreadSanitizer
 #   make test-streams  tests the order of work on simulated devices, also under ThreadSanitizer, ASan and UBSan
 #   make mutate-streams
@@ -43,7 +44,7 @@ endif
 # One pytest process for each core. One process runs all tests of a file.
 PARALLEL := -n auto --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-whole test-peers test-interpreters test-long test-threads test-streams mutate-streams test-gpu gpu-packages \
+.PHONY: demo test test-whole test-plain test-peers test-interpreters test-long test-threads test-streams mutate-streams test-gpu gpu-packages \
     instructions size streams-sanitized check configure build dev format lint clean
 
 demo: configure
@@ -58,6 +59,10 @@ test: dev
 test-whole: dev
 	DLPACK_PY_EXAMPLES=1000 DLPACK_PY_FAULTS=all \
 	    $(RUN) -m pytest $(PARALLEL) tests/array tests/consumer tests/faults tests/hostile tests/tensor $(PYTEST_ARGS)
+
+test-plain: $(VENV)/$(TAG)
+	$(MAKE) test BUILD=$(BUILD)/plain CMAKE_ARGS='$(CMAKE_ARGS) -DCMAKE_C_FLAGS=-DDLPACK_PY_PLAIN=1' \
+	    PYTEST_ARGS='--ignore=tests/build $(PYTEST_ARGS)'
 
 # The results of threads, forks and the end of interpreters depend on timing: the tests run several times.
 test-interpreters: dev

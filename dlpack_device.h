@@ -657,27 +657,26 @@ static inline int
 dlpack_device_impl_call_device(const dlpack_py_impl_producer *producer, DLDevice *device)
 {
     PyObject *const name = producer->cache->names[DLPACK_PY_IMPL_DLPACK_DEVICE];
-    int unbound, failed = 1;
-    int32_t type = 0, id = 0;
-    PyObject *method = dlpack_py_impl_find_method(producer->obj, name, &unbound), *answer;
+    int unbound, failed;
+    int32_t pair[2] = {0, 0};
+    PyObject *method = dlpack_py_impl_find_method(producer->obj, name, &unbound), *answer, *type;
 
     if (method == NULL)
         return -1;
     answer = PyObject_CallFunctionObjArgs(method, unbound ? producer->obj : NULL, NULL);
     Py_DECREF(method);
+    if (answer != NULL && PyTuple_Check(answer) && PyTuple_Size(answer) == 2 && PyTuple_GetItem(answer, 1) == Py_None) {
+        type = PyTuple_GetItem(answer, 0);
+        Py_INCREF(type);
+        Py_DECREF(answer);
+        answer = Py_BuildValue("(Ni)", type, 0);
+    }
     if (answer == NULL)
         return -1;
-    if (PyTuple_Check(answer) && PyTuple_Size(answer) == 2) {
-        failed = dlpack_py_impl_index(PyTuple_GetItem(answer, 0), &type);
-        if (failed == 0 && PyTuple_GetItem(answer, 1) != Py_None)
-            failed = dlpack_py_impl_index(PyTuple_GetItem(answer, 1), &id);
-    }
-    if (failed > 0)
-        dlpack_py_impl_refuse_value(PyExc_TypeError,
-                                    "__dlpack_device__ returned %U, a tuple of two integers was wanted", answer);
+    failed = dlpack_py_impl_pair("__dlpack_device__ returned %U, a tuple of two integers was wanted", answer, pair);
     Py_DECREF(answer);
-    *device = dlpack_py_impl_device(type, id);
-    return failed ? -1 : 0;
+    *device = dlpack_py_impl_device(pair[0], pair[1]);
+    return failed;
 }
 
 /* May the per-thread default stream of this thread, on the current device, be in a capture? */
@@ -735,7 +734,6 @@ dlpack_device_impl_fetch(dlpack_py_impl_producer *producer, const dlpack_py_impl
         memset(&request.stream, 0, sizeof(request.stream));
     announced_terms.request = &request;
     announced_terms.announced = &announced;
-    announced_terms.is_plain = 0;
     if (has_device && (announced.device_id != 0 || dlpack_py_impl_is_on(terms->device, announced))) {
         Py_BEGIN_ALLOW_THREADS
         failed = dlpack_device_impl_guard_set(&guard, announced.device_id, &error);
@@ -1046,7 +1044,9 @@ dlpack_device_release(dlpack_py_work_stream stream, dlpack_py_view *v, dlpack_py
     }
     waiting->form = own.form;
     waiting->interpreter = dlpack_device_impl_interpreter_of(&own);
-    waiting->managed = dlpack_py_impl_detach(&own);
+    waiting->managed = own.managed;
+    own.managed = NULL;
+    dlpack_py_release(&own); /* the strides that it may have allocated */
     dlpack_device_impl_list_add(waiting, waiting);
     return 0;
 }
@@ -1081,7 +1081,8 @@ dlpack_device_impl_release_unraisable(dlpack_py_work_stream stream, dlpack_py_vi
     const dlpack_py_impl_exception saved = dlpack_py_impl_exception_save();
     if (dlpack_device_impl_release_or_wait(stream, v) < 0)
         PyErr_WriteUnraisable(NULL);
-    (void)dlpack_py_impl_detach(v);
+    v->managed = NULL; /* leaked, where it is still there */
+    dlpack_py_release(v);
     dlpack_py_impl_exception_restore(saved);
 }
 

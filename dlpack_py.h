@@ -44,7 +44,7 @@
  *       return PyFloat_FromDouble(total);
  *   }
  *
- * Only Python is linked. Layer 1 is sections 1.1 to 1.6, layer 2 sections 2.1 to 2.5, layer 3 sections 3.1 to 3.8.
+ * Only Python is linked. Layer 1 is sections 1.1 to 1.6, layer 2 sections 2.1 to 2.5, layer 3 sections 3.1 to 3.9.
  * Functions of layers 2 and 3 need an attached thread state; dlpack_py_release, dlpack_py_move, dlpack_py_wrap,
  * dlpack_py_allocate and every deleter do not, and may run on any thread at any time. Layer 1 needs no Python.
  */
@@ -72,7 +72,8 @@
  *   3.5 Consuming by an exchange table
  *   3.6 Results like an argument
  *   3.7 The buffer protocol
- *   3.8 A view for C++
+ *   3.8 Fast paths
+ *   3.9 A view for C++
  */
 
 /* ---- 0.1 Switches ------------------------------------------------------- */
@@ -358,16 +359,6 @@ dlpack_py_impl_error_kind(int32_t code)
 
 #define DLPACK_PY_TEXT_SIZE 48 /* holds every dtype and device as text */
 
-static inline DLDataType
-dlpack_py_impl_dtype_unpack(uint32_t dtype)
-{
-    DLDataType out;
-    out.code = (uint8_t)(dtype >> 24);
-    out.bits = (uint8_t)(dtype >> 16 & 0xff);
-    out.lanes = (uint16_t)(dtype & 0xffff);
-    return out;
-}
-
 /* The tensor's dtype, to compare with or switch over DLPACK_PY_FLOAT32 ... */
 static inline uint32_t
 dlpack_py_dtype(const DLTensor *t)
@@ -439,11 +430,14 @@ dlpack_py_impl_check_dtype(DLDataType dtype, dlpack_py_error *error)
 DLPACK_PY_IMPL_RARE const char *
 dlpack_py_dtype_text(uint32_t dtype, char text[DLPACK_PY_TEXT_SIZE])
 {
-    const DLDataType d = dlpack_py_impl_dtype_unpack(dtype);
+    DLDataType d;
     char bits[4] = "", lanes[8] = "";
     int length;
-    const char *name = dlpack_py_impl_dtype_name(d.code, &length);
+    const char *name = dlpack_py_impl_dtype_name((uint8_t)(dtype >> 24), &length);
 
+    d.code = (uint8_t)(dtype >> 24);
+    d.bits = (uint8_t)(dtype >> 16);
+    d.lanes = (uint16_t)dtype;
     if (length == 0 || dlpack_py_impl_check_dtype(d, NULL) < 0) {
         snprintf(text, DLPACK_PY_TEXT_SIZE, "dtype(%d, %d, %d)", d.code, d.bits, d.lanes);
         return text;
@@ -619,7 +613,7 @@ dlpack_py_size(const DLTensor *t)
 }
 
 /* Sets *bytes to the bytes of n >= 0 contiguous elements, rounded up, or returns -1 where they overflow int64_t. */
-static inline int
+DLPACK_PY_IMPL_RARE int
 dlpack_py_impl_bytes(int64_t n, DLDataType dtype, uint64_t flags, int64_t *bytes)
 {
     const int64_t bits = dlpack_py_impl_item_bits(dtype, flags);
@@ -632,7 +626,7 @@ dlpack_py_impl_bytes(int64_t n, DLDataType dtype, uint64_t flags, int64_t *bytes
 }
 
 /* The bytes of a compact copy of a validated tensor. Packed sub-byte dtypes are rounded up once, for the whole (D6). */
-DLPACK_PY_IMPL_SHARED int64_t
+DLPACK_PY_IMPL_RARE int64_t
 dlpack_py_nbytes(const DLTensor *t, uint64_t flags)
 {
     int64_t bytes = 0;
@@ -673,7 +667,7 @@ dlpack_py_impl_strides(const DLTensor *t, int64_t storage[DLPACK_PY_MAX_NDIM])
 /* How far the elements of a tensor reach from the first one, in bytes. *lowest is 0, or below where strides are
  * negative; *highest is one past the last byte; both are 0 without elements. Returns 0, or -1 where lowest or highest
  * does not fit into int64_t; that never happens for a validated tensor. */
-DLPACK_PY_IMPL_RARE int
+static inline int
 dlpack_py_impl_extent(const DLTensor *t, uint64_t flags, int64_t *lowest, int64_t *highest)
 {
     int64_t below = 0, above = 1, reach; /* in elements; below counts downwards */
@@ -754,24 +748,27 @@ dlpack_py_impl_is_plain(const DLTensor *t)
 {
     const uintptr_t first = (uintptr_t)t->data;
     const int64_t *shape = t->shape, *strides = t->strides;
-    int64_t size = 1, reach = 1; /* in elements; no element is further from the first one, in either direction */
+    uint64_t size = 1, reach = 1; /* in elements; no element is further from the first one, in either direction */
     int32_t i;
 
-    if (DLPACK_PY_IMPL_UNLIKELY(DLPACK_PY_PLAIN || t->dtype.code > kDLFloat || t->dtype.lanes != 1 ||
-                                t->dtype.bits % 8 != 0 || t->dtype.bits == 0 || first == 0 || t->byte_offset != 0 ||
-                                t->ndim < 0 || t->ndim > DLPACK_PY_MAX_NDIM || (t->ndim > 0 && shape == NULL)))
+    if (DLPACK_PY_IMPL_UNLIKELY(DLPACK_PY_PLAIN || (dlpack_py_dtype(t) & 0xfc07ffffu) != 1 || t->dtype.bits == 0 ||
+                                first == 0 || t->byte_offset != 0 || (uint32_t)t->ndim > DLPACK_PY_MAX_NDIM ||
+                                (t->ndim > 0 && shape == NULL)))
         return 0;
     for (i = 0; i < t->ndim; i++) {
-        const int64_t extent = shape[i], stride = strides == NULL ? size : strides[i];
-        if (DLPACK_PY_IMPL_UNLIKELY(extent <= 0 || extent > INT32_MAX || stride > INT32_MAX || stride < -INT32_MAX))
+        const uint64_t last = (uint64_t)shape[i] - 1; /* 2^64 - 1 for an extent of 0 */
+        uint64_t step = size;
+        if (strides != NULL)
+            step = strides[i] < 0 ? 0 - (uint64_t)strides[i] : (uint64_t)strides[i];
+        if (DLPACK_PY_IMPL_UNLIKELY((last | step) >> 31 != 0))
             return 0;
-        reach += (extent - 1) * (stride < 0 ? -stride : stride);
-        size *= extent;
-        if (DLPACK_PY_IMPL_UNLIKELY((size | reach) > INT32_MAX))
+        reach += last * step;
+        size *= last + 1;
+        if (DLPACK_PY_IMPL_UNLIKELY((size | reach) >> 31 != 0))
             return 0;
     }
     reach *= 32; /* bytes; an element has less than 32 */
-    return (uint64_t)reach <= first && (uint64_t)reach <= UINTPTR_MAX - first;
+    return reach <= first && reach <= UINTPTR_MAX - first;
 }
 
 /* Check a tensor before anything is read: rank, extents, dtype, strides and addresses (D8). The functions below
@@ -824,7 +821,7 @@ dlpack_py_impl_layout(const DLTensor *t)
 
 /* The first dimension whose stride is not that of a compact tensor in the given order, which is put into *wanted; -1:
  * none. order: 'C', 'F' or 'R' */
-DLPACK_PY_IMPL_SHARED int32_t
+DLPACK_PY_IMPL_RARE int32_t
 dlpack_py_impl_wrong_stride(const DLTensor *t, const int64_t *strides, char order, int64_t *wanted)
 {
     const int32_t count = order == 'R' && t->ndim > 1 ? t->ndim - 1 : t->ndim; /* of dimensions to look at */
@@ -852,7 +849,7 @@ dlpack_py_impl_wrong_stride(const DLTensor *t, const int64_t *strides, char orde
  * Returns 1 or 0. Strides of dimensions of size 1, and all strides of a tensor without elements, do not matter (D5);
  * NULL is row-major (D4). t has been validated. Needs no thread state.
  */
-DLPACK_PY_IMPL_SHARED int
+DLPACK_PY_IMPL_RARE int
 dlpack_py_is_contiguous(const DLTensor *t, char order)
 {
     int64_t storage[DLPACK_PY_MAX_NDIM], wanted;
@@ -875,8 +872,8 @@ dlpack_py_impl_overlaps_itself(const DLTensor *t)
     return !dlpack_py_is_contiguous(t, 'C') && dlpack_py_impl_layout(t) == DLPACK_PY_IMPL_MAY_OVERLAP;
 }
 
-/* Can an element of tensor a and an element of tensor b share a byte? Compares indices in the dimension with the largest
- * stride below limit, then in the dimensions with smaller strides.
+/* Can an element of tensor a and an element of tensor b share a byte? Compares indices in the dimension with the
+ * largest stride below limit, then in the dimensions with smaller strides.
  *
  * strides    common to a and b; dlpack_py_impl_layout has found them separate
  * size       bytes of an element
@@ -1102,7 +1099,7 @@ typedef struct dlpack_py_stream {
 
 /* Checks that a consumer may ask for this stream with data on this device (P6, S2, S3). CPU memory accepts no handle;
  * devices other than CUDA and ROCm accept any handle. Returns 0, or -1 with ValueError. */
-DLPACK_PY_IMPL_RARE int
+static inline int
 dlpack_py_impl_check_stream(DLDevice device, const dlpack_py_stream *stream, dlpack_py_error *error)
 {
     const char *wanted = NULL;
@@ -1202,7 +1199,7 @@ dlpack_py_want_like(const DLTensor *t)
 }
 
 /* Checks requirements with a range of ranks or a list of dtypes, and refuses those that make no sense. */
-DLPACK_PY_IMPL_RARE int
+static inline int
 dlpack_py_impl_check_range(const dlpack_py_want *want, dlpack_py_error *error)
 {
     const char *field, *wish;
@@ -1264,7 +1261,7 @@ dlpack_py_impl_check_want(const dlpack_py_want *want, dlpack_py_error *error)
 }
 
 /* Checks that want accepts the dtype of a tensor. Returns 0, or -1 with BufferError that lists the wanted dtypes. */
-DLPACK_PY_IMPL_RARE int
+static inline int
 dlpack_py_impl_check_wanted_dtype(const DLTensor *t, const dlpack_py_want *want, dlpack_py_error *error)
 {
     const uint32_t one[2] = {want->dtype, 0}, *lists[2];
@@ -1292,7 +1289,7 @@ dlpack_py_impl_check_wanted_dtype(const DLTensor *t, const dlpack_py_want *want,
 }
 
 /* Refuses the device of a tensor. Returns -1. */
-DLPACK_PY_IMPL_RARE int
+static inline int
 dlpack_py_impl_refuse_device(const DLTensor *t, const dlpack_py_want *want, dlpack_py_error *error)
 {
     char came[DLPACK_PY_TEXT_SIZE], wanted[DLPACK_PY_TEXT_SIZE] = "memory that the CPU can read";
@@ -1332,7 +1329,7 @@ dlpack_py_impl_check_rank(const DLTensor *t, const dlpack_py_want *want, dlpack_
 }
 
 /* Refuses the strides of a tensor, and names the first that is wrong. Returns -1. */
-DLPACK_PY_IMPL_RARE int
+static inline int
 dlpack_py_impl_refuse_strides(const DLTensor *t, char order, dlpack_py_error *error)
 {
     int64_t storage[DLPACK_PY_MAX_NDIM], wanted;
@@ -1348,7 +1345,7 @@ dlpack_py_impl_refuse_strides(const DLTensor *t, char order, dlpack_py_error *er
 }
 
 /* dlpack_py_meets, for requirements that were checked. */
-DLPACK_PY_IMPL_SHARED int
+DLPACK_PY_IMPL_RARE int
 dlpack_py_impl_meets(const DLTensor *t, int readonly, const dlpack_py_want *want, dlpack_py_error *error)
 {
     const int32_t device = (int32_t)t->device.device_type;
@@ -1700,7 +1697,7 @@ dlpack_py_check(PyObject *obj);
 
 /* Private functions of CPython that save time. 0 replaces them by public ones. */
 #ifndef DLPACK_PY_IMPL_HAS_TYPE_LOOKUP
-#  if defined(Py_LIMITED_API) || DLPACK_PY_PLAIN
+#  ifdef Py_LIMITED_API
 #    define DLPACK_PY_IMPL_HAS_TYPE_LOOKUP 0
 #  else
 #    define DLPACK_PY_IMPL_HAS_TYPE_LOOKUP 1
@@ -1715,6 +1712,14 @@ dlpack_py_check(PyObject *obj);
 #  else
 #    define DLPACK_PY_IMPL_HAS_TYPE_SLOTS DLPACK_PY_IMPL_HAS_TYPE_LOOKUP
 #  endif
+#endif
+
+/* The fast paths of section 3.8. The functions that they stand before are small, not fast. */
+#define DLPACK_PY_IMPL_HAS_FAST_PATHS (DLPACK_PY_IMPL_HAS_TYPE_SLOTS && !DLPACK_PY_PLAIN)
+#if DLPACK_PY_IMPL_HAS_FAST_PATHS
+#  define DLPACK_PY_IMPL_GENERAL DLPACK_PY_IMPL_RARE
+#else
+#  define DLPACK_PY_IMPL_GENERAL DLPACK_PY_IMPL_SHARED
 #endif
 
 /* Of a tuple, without a check. */
@@ -1937,7 +1942,7 @@ dlpack_py_impl_exception_clear(dlpack_py_impl_exception *e)
 
 /* After foreign code has run: reports an exception of the foreign code as unraisable, and restores the saved exception.
  */
-static inline void
+DLPACK_PY_IMPL_SHARED void
 dlpack_py_impl_exception_restore(dlpack_py_impl_exception e)
 {
     if (PyErr_Occurred())
@@ -1945,26 +1950,20 @@ dlpack_py_impl_exception_restore(dlpack_py_impl_exception e)
     dlpack_py_impl_exception_raise(e);
 }
 
-/* Drops a reference that may be the last one, and keeps the current exception. */
-DLPACK_PY_IMPL_SHARED void
-dlpack_py_impl_decref_last(PyObject *object)
-{
-    const dlpack_py_impl_exception saved = dlpack_py_impl_exception_save();
-    Py_DECREF(object);
-    dlpack_py_impl_exception_restore(saved);
-}
-
 /* Drops a reference, and keeps the current exception. */
-static inline void
+DLPACK_PY_IMPL_SHARED void
 dlpack_py_impl_decref(PyObject *object)
 {
+    dlpack_py_impl_exception saved;
 #ifndef Py_GIL_DISABLED
     if (Py_REFCNT(object) > 1) { /* runs no code: no exception has to be looked for */
         Py_DECREF(object);
         return;
     }
 #endif
-    dlpack_py_impl_decref_last(object);
+    saved = dlpack_py_impl_exception_save();
+    Py_DECREF(object);
+    dlpack_py_impl_exception_restore(saved);
 }
 
 /* Raises an error of layer 1. Returns -1. */
@@ -2010,7 +2009,7 @@ dlpack_py_impl_is_fatal(void)
 typedef struct dlpack_py_plan dlpack_py_plan;
 typedef struct dlpack_py_impl_gate dlpack_py_impl_gate;
 typedef struct dlpack_py_impl_type dlpack_py_impl_type;
-static inline dlpack_py_impl_gate *
+DLPACK_PY_IMPL_SHARED dlpack_py_impl_gate *
 dlpack_py_impl_gate_get(void);
 static inline PyObject *
 dlpack_py_impl_device_tuple(DLDevice device);
@@ -2045,8 +2044,7 @@ struct dlpack_py_embedded {
     DLManagedTensorVersioned versioned;
     DLManagedTensor legacy;
     dlpack_py_impl_keeper keeper; /* owner is borrowed: the object that this is part of */
-    /* dlpack_py_impl_export_embedded: by a pointer, so that a file without dlpack_py_embed does not link it */
-    void *(*make_export)(const dlpack_py_offer *offer, const dlpack_py_plan *plan);
+    uint32_t common;              /* the dtype, of a tensor that dlpack_py_impl_is_common accepts; 0: another */
 };
 
 /* An export: a managed tensor with its keeper, its shape and strides and, for a copy, its data, in one allocation. */
@@ -2163,21 +2161,22 @@ dlpack_py_impl_fold_offset(DLTensor *t)
  * Returns NULL where there is no memory, without an exception. The caller sets owner and gate, or context and free_fn.
  * Needs no thread state.
  */
-static inline dlpack_py_impl_export *
+DLPACK_PY_IMPL_SHARED dlpack_py_impl_export *
 dlpack_py_impl_export_new(const DLTensor *t, uint64_t flags, int32_t form, char order, size_t alignment)
 {
     const size_t extents = (size_t)t->ndim * sizeof(int64_t), head = sizeof(dlpack_py_impl_export) + 2 * extents;
-    size_t slack = 0, bytes = 0;
+    size_t slack = 0;
+    uint64_t bytes = 0;
     dlpack_py_impl_export *e;
     DLTensor *out;
 
     if (order != 0) {
         slack = alignment == 0 || 64 % alignment == 0 ? 64 : alignment;
-        bytes = (size_t)dlpack_py_nbytes(t, flags);
-        if (slack > PTRDIFF_MAX - head || (uint64_t)dlpack_py_nbytes(t, flags) > (uint64_t)PTRDIFF_MAX - head - slack)
+        bytes = (uint64_t)dlpack_py_nbytes(t, flags);
+        if (slack > PTRDIFF_MAX - head || bytes > (uint64_t)PTRDIFF_MAX - head - slack)
             return NULL;
     }
-    e = (dlpack_py_impl_export *)DLPACK_PY_MALLOC(head + slack + bytes);
+    e = (dlpack_py_impl_export *)DLPACK_PY_MALLOC(head + slack + (size_t)bytes);
     if (e == NULL)
         return NULL;
     if (form == DLPACK_PY_VERSIONED) {
@@ -2299,7 +2298,7 @@ dlpack_py_impl_delete_foreign(void *managed, int32_t form)
     const DLManagedTensor *legacy = (const DLManagedTensor *)managed;
     dlpack_py_impl_exception saved = {NULL, NULL, NULL};
 
-    if (attached)
+    if (attached && PyErr_Occurred())
         saved = dlpack_py_impl_exception_save();
     if (form == DLPACK_PY_VERSIONED && versioned->deleter != NULL)
         versioned->deleter((DLManagedTensorVersioned *)managed);
@@ -2402,47 +2401,38 @@ static inline int32_t
 dlpack_py_impl_clamp(PyObject *integer)
 {
     int overflow;
-    const int64_t value = PyLong_AsLongLongAndOverflow(integer, &overflow);
+    const long value = PyLong_AsLongAndOverflow(integer, &overflow);
     if (overflow != 0)
         return overflow < 0 ? INT32_MIN : INT32_MAX;
     return value < INT32_MIN ? INT32_MIN : value > INT32_MAX ? INT32_MAX : (int32_t)value;
 }
 
-/* Reads an object with __index__. Returns 0, 1 where it has none, -1 with an exception. */
+/* Reads a 2-tuple of integers, that is, of objects with __index__. Returns 0, or -1 with TypeError of the given
+ * format. */
 DLPACK_PY_IMPL_RARE int
-dlpack_py_impl_index(PyObject *object, int32_t *value)
+dlpack_py_impl_pair(const char *format, PyObject *object, int32_t pair[2])
 {
-    PyObject *integer = PyNumber_Index(object);
-    if (integer == NULL) {
-        if (!PyErr_ExceptionMatches(PyExc_TypeError))
-            return -1;
-        PyErr_Clear();
-        return 1;
+    const int is_pair = PyTuple_Check(object) && DLPACK_PY_IMPL_TUPLE_SIZE(object) == 2;
+    PyObject *part;
+    int i;
+    for (i = 0; i < 2; i++) {
+        part = is_pair ? DLPACK_PY_IMPL_TUPLE_ITEM(object, i) : NULL;
+        if (part != NULL && PyLong_CheckExact(part))
+            Py_INCREF(part);
+        else if (part != NULL)
+            part = PyNumber_Index(part);
+        if (part == NULL)
+            return PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_TypeError)
+                       ? -1
+                       : dlpack_py_impl_refuse_value(PyExc_TypeError, format, object);
+        pair[i] = dlpack_py_impl_clamp(part);
+        Py_DECREF(part);
     }
-    *value = dlpack_py_impl_clamp(integer);
-    Py_DECREF(integer);
     return 0;
 }
 
-/* Reads a 2-tuple of integers. Returns 0, or -1 with TypeError of the given format. */
-DLPACK_PY_IMPL_SHARED int
-dlpack_py_impl_pair(const char *format, PyObject *object, int32_t pair[2])
-{
-    int failed = !PyTuple_Check(object) || DLPACK_PY_IMPL_TUPLE_SIZE(object) != 2, i;
-    for (i = 0; i < 2 && failed == 0; i++) {
-        PyObject *part = DLPACK_PY_IMPL_TUPLE_ITEM(object, i);
-        if (PyLong_CheckExact(part))
-            pair[i] = dlpack_py_impl_clamp(part);
-        else
-            failed = dlpack_py_impl_index(part, &pair[i]);
-    }
-    if (failed <= 0)
-        return failed;
-    return dlpack_py_impl_refuse_value(PyExc_TypeError, format, object);
-}
-
 /* Reads a stream; a handle has the pointer's full width (S7). */
-DLPACK_PY_IMPL_RARE int
+static inline int
 dlpack_py_impl_parse_stream(PyObject *object, dlpack_py_stream *stream)
 {
     PyObject *integer = PyNumber_Index(object);
@@ -2460,7 +2450,7 @@ dlpack_py_impl_parse_stream(PyObject *object, dlpack_py_stream *stream)
     if (PyErr_Occurred() || handle > UINTPTR_MAX) { /* below 0, or too wide */
         PyErr_Clear();
         stream->kind = DLPACK_PY_STREAM_NO_SYNC;
-        if (PyLong_AsLongLongAndOverflow(integer, &overflow) != -1 || overflow != 0)
+        if (PyLong_AsLongAndOverflow(integer, &overflow) != -1 || overflow != 0)
             dlpack_py_impl_refuse_value(PyExc_ValueError,
                                         "stream is %U, None, -1 or a handle of a pointer's width was wanted", object);
     }
@@ -2500,33 +2490,47 @@ dlpack_py_parse_request_args(PyObject *stream, PyObject *max_version, PyObject *
     return 0;
 }
 
-typedef struct dlpack_py_impl_keyword {
-    char name[12];
-    int length;
-} dlpack_py_impl_keyword;
+/* The keywords of __dlpack__ and from_dlpack: places in an array of values, and bits of a set. */
+#define DLPACK_PY_IMPL_MAX_VERSION 0
+#define DLPACK_PY_IMPL_DL_DEVICE 1
+#define DLPACK_PY_IMPL_COPY 2
+#define DLPACK_PY_IMPL_STREAM 3
+#define DLPACK_PY_IMPL_DEVICE 4
+#define DLPACK_PY_IMPL_KEYWORDS 5
 
-/* Sorts the keyword arguments of a call into out, in the order of names. Compares by value: the names of a call need
- * not be interned (P1). */
+/* The place of a keyword, by value: the names of a call need not be interned (P1). 5: it is none. */
 static inline int
-dlpack_py_impl_match_keywords(const char *function, const dlpack_py_impl_keyword *names, int count,
-                              PyObject *const *values, PyObject *kwnames, PyObject **out)
+dlpack_py_impl_find_keyword(const char *name, Py_ssize_t length)
+{
+    switch (length) { /* compilers compare constant lengths without a call */
+    case 11: return memcmp(name, "max_version", 11) == 0 ? DLPACK_PY_IMPL_MAX_VERSION : DLPACK_PY_IMPL_KEYWORDS;
+    case 9: return memcmp(name, "dl_device", 9) == 0 ? DLPACK_PY_IMPL_DL_DEVICE : DLPACK_PY_IMPL_KEYWORDS;
+    case 4: return memcmp(name, "copy", 4) == 0 ? DLPACK_PY_IMPL_COPY : DLPACK_PY_IMPL_KEYWORDS;
+    case 6:
+        return memcmp(name, "stream", 6) == 0   ? DLPACK_PY_IMPL_STREAM
+               : memcmp(name, "device", 6) == 0 ? DLPACK_PY_IMPL_DEVICE
+                                                : DLPACK_PY_IMPL_KEYWORDS;
+    default: return DLPACK_PY_IMPL_KEYWORDS;
+    }
+}
+
+/* Puts the keyword arguments of a call into out, by their places. allowed: a bit for each keyword of the function. */
+static inline int
+dlpack_py_impl_match_keywords(const char *function, unsigned allowed, PyObject *const *values, PyObject *kwnames,
+                              PyObject *out[DLPACK_PY_IMPL_KEYWORDS])
 {
     const Py_ssize_t given = kwnames == NULL ? 0 : DLPACK_PY_IMPL_TUPLE_SIZE(kwnames);
     Py_ssize_t i, length = 0;
-    int k;
 
     for (i = 0; i < given; i++) {
         PyObject *name = DLPACK_PY_IMPL_TUPLE_ITEM(kwnames, i);
         const char *text = DLPACK_PY_IMPL_TEXT(name, &length);
-        for (k = 0; k < count; k++) {
-            if (length == names[k].length && text != NULL && memcmp(text, names[k].name, (size_t)length) == 0)
-                break;
-        }
-        if (k == count) { /* replaces the error of a name without UTF-8 */
+        const int place = text == NULL ? DLPACK_PY_IMPL_KEYWORDS : dlpack_py_impl_find_keyword(text, length);
+        if ((allowed >> place & 1) == 0) { /* replaces the error of a name without UTF-8 */
             PyErr_Format(PyExc_TypeError, "%s() got an unexpected keyword argument '%U'", function, name);
             return -1;
         }
-        out[k] = values[i];
+        out[place] = values[i];
     }
     return 0;
 }
@@ -2544,18 +2548,59 @@ dlpack_py_impl_refuse_nargs(const char *function, Py_ssize_t nargs, int wanted)
     return -1;
 }
 
+/* dlpack_py_parse_request, for any arguments. */
+DLPACK_PY_IMPL_RARE int
+dlpack_py_impl_parse_all(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, dlpack_py_request *request)
+{
+    PyObject *values[DLPACK_PY_IMPL_KEYWORDS] = {NULL, NULL, NULL, NULL, NULL};
+
+    if ((nargs != 0 && dlpack_py_impl_refuse_nargs("__dlpack__", nargs, 0) < 0) ||
+        dlpack_py_impl_match_keywords("__dlpack__", 0xf, args, kwnames, values) < 0)
+        return -1;
+    return dlpack_py_parse_request_args(values[DLPACK_PY_IMPL_STREAM], values[DLPACK_PY_IMPL_MAX_VERSION],
+                                        values[DLPACK_PY_IMPL_DL_DEVICE], values[DLPACK_PY_IMPL_COPY], request);
+}
+
+#if !DLPACK_PY_PLAIN
+/* Are the arguments max_version alone, as a tuple of two small integers? Most calls are. */
+static inline int
+dlpack_py_impl_parse_common(PyObject *const *args, PyObject *kwnames, dlpack_py_request *request)
+{
+    Py_ssize_t length;
+    const char *name = DLPACK_PY_IMPL_TEXT(DLPACK_PY_IMPL_TUPLE_ITEM(kwnames, 0), &length);
+    PyObject *first, *second;
+    long major, minor;
+    int overflow; /* then the value is -1 */
+
+    if (name == NULL)
+        PyErr_Clear();
+    if (name == NULL || length != 11 || memcmp(name, "max_version", 11) != 0 || !PyTuple_Check(args[0]) ||
+        DLPACK_PY_IMPL_TUPLE_SIZE(args[0]) != 2)
+        return 0;
+    first = DLPACK_PY_IMPL_TUPLE_ITEM(args[0], 0);
+    second = DLPACK_PY_IMPL_TUPLE_ITEM(args[0], 1);
+    if (!PyLong_CheckExact(first) || !PyLong_CheckExact(second))
+        return 0;
+    major = PyLong_AsLongAndOverflow(first, &overflow);
+    minor = PyLong_AsLongAndOverflow(second, &overflow);
+    request->max_version.major = (uint32_t)major;
+    request->max_version.minor = (uint32_t)minor;
+    return ((unsigned long)major | (unsigned long)minor) <= 0xffff;
+}
+#endif
+
 /* Read a request from the arguments of a METH_FASTCALL | METH_KEYWORDS method. Returns 0, or -1 with TypeError or
  * ValueError. */
 static inline int
 dlpack_py_parse_request(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, dlpack_py_request *request)
 {
-    static const dlpack_py_impl_keyword names[4] = {{"max_version", 11}, {"dl_device", 9}, {"copy", 4}, {"stream", 6}};
-    PyObject *values[4] = {NULL, NULL, NULL, NULL};
-
-    if ((nargs != 0 && dlpack_py_impl_refuse_nargs("__dlpack__", nargs, 0) < 0) ||
-        dlpack_py_impl_match_keywords("__dlpack__", names, 4, args, kwnames, values) < 0)
-        return -1;
-    return dlpack_py_parse_request_args(values[3], values[0], values[1], values[2], request);
+    memset(request, 0, sizeof(*request));
+#if !DLPACK_PY_PLAIN
+    if (nargs == 0 && (kwnames == NULL || (DLPACK_PY_IMPL_TUPLE_SIZE(kwnames) == 1 &&
+                                           dlpack_py_impl_parse_common(args, kwnames, request))))
+        return 0;
+#endif
+    return dlpack_py_impl_parse_all(args, nargs, kwnames, request);
 }
 
 /* The flags of an export in place: READ_ONLY, and for sub-byte dtypes IS_SUBBYTE_TYPE_PADDED (D6). IS_COPIED is
@@ -2566,15 +2611,21 @@ dlpack_py_impl_kept_flags(const DLTensor *t, uint64_t flags)
     return flags & (DLPACK_PY_FLAG_READ_ONLY | (t->dtype.bits < 8 ? DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED : 0));
 }
 
+/* Is the tensor of the offer the embedded one, which was validated when it was embedded (3.1)? */
+static inline int
+dlpack_py_impl_is_embedded(const dlpack_py_offer *offer)
+{
+    return offer->embedded != NULL && offer->tensor == &offer->embedded->versioned.dl_tensor;
+}
+
 static inline int
 dlpack_py_impl_is_on(const dlpack_py_device *device, DLDevice where)
 {
     return device != NULL && (int32_t)where.device_type == device->type;
 }
 
-/* The part of dlpack_py_impl_plan for these cases: the request names a device or a stream, or asks for a copy; the data
- * is not in CPU memory; the offer has options or is a copy; a legacy capsule would need flags. Returns 0, or -1 with
- * *error filled. */
+/* dlpack_py_impl_plan, for every offer and every request; plan has the form. Fills *error; SystemError where the offer
+ * makes no sense. */
 DLPACK_PY_IMPL_RARE int
 dlpack_py_impl_plan_general(const dlpack_py_offer *offer, const dlpack_py_request *request, dlpack_py_plan *plan,
                             dlpack_py_error *error)
@@ -2588,6 +2639,17 @@ dlpack_py_impl_plan_general(const dlpack_py_offer *offer, const dlpack_py_reques
     char came[DLPACK_PY_TEXT_SIZE], wanted[DLPACK_PY_TEXT_SIZE];
     int32_t i;
 
+    if (offer->owner == NULL)
+        return DLPACK_PY_IMPL_FAIL(error, DLPACK_PY_SYSTEM_ERROR, "owner is NULL, an object was wanted");
+    if (offer->pending_count > (offer->device == NULL ? 0 : DLPACK_PY_MAX_PENDING))
+        return DLPACK_PY_IMPL_FAIL(error, DLPACK_PY_SYSTEM_ERROR,
+                                   "the offer has %lu pending streams, at most %d were wanted (0 without a device)",
+                                   (unsigned long)offer->pending_count, DLPACK_PY_MAX_PENDING);
+    if (!dlpack_py_impl_is_embedded(offer) && dlpack_py_validate(t, offer->flags, error) < 0)
+        return -1;
+    plan->device = t->device;
+    plan->flags = dlpack_py_impl_kept_flags(t, offer->flags) | (offer->is_copy ? DLPACK_PY_FLAG_IS_COPIED : 0);
+    plan->copy = request->copy == DLPACK_PY_COPY_ALWAYS && !offer->is_copy;
     if (!readable && !dlpack_py_impl_is_on(offer->device, t->device))
         return dlpack_py_impl_refuse(error, "device is %s, this producer does not export memory of this device",
                                      dlpack_py_device_text(t->device, came));
@@ -2645,30 +2707,19 @@ dlpack_py_impl_plan(const dlpack_py_offer *offer, const dlpack_py_request *reque
     const DLTensor *t = offer->tensor;
     dlpack_py_error error;
 
-    if (offer->owner == NULL) {
-        PyErr_SetString(PyExc_SystemError, "owner is NULL, an object was wanted");
-        return -1;
-    }
-    if (offer->pending_count > (offer->device == NULL ? 0 : DLPACK_PY_MAX_PENDING)) {
-        PyErr_Format(PyExc_SystemError,
-                     "the offer has %zu pending streams, at most %d were wanted (0 without a device)",
-                     offer->pending_count, DLPACK_PY_MAX_PENDING);
-        return -1;
-    }
-    if ((offer->embedded == NULL || t != &offer->embedded->versioned.dl_tensor) && /* else it was validated (3.1) */
-        dlpack_py_validate(t, offer->flags, &error) < 0)
-        return dlpack_py_raise(&error);
     plan->form = request->max_version.major < 1 ? DLPACK_PY_LEGACY : DLPACK_PY_VERSIONED;
-    plan->flags = dlpack_py_impl_kept_flags(t, offer->flags) | (offer->is_copy ? DLPACK_PY_FLAG_IS_COPIED : 0);
-    plan->device = t->device;
-    plan->copy = request->copy == DLPACK_PY_COPY_ALWAYS && !offer->is_copy;
-    if (t->device.device_type != kDLCPU || t->device.device_id != 0 || request->has_device || plan->copy ||
-        request->stream.kind == DLPACK_PY_STREAM_HANDLE || offer->options != 0 ||
-        (plan->form == DLPACK_PY_LEGACY && plan->flags != 0) || offer->is_copy) {
-        if (dlpack_py_impl_plan_general(offer, request, plan, &error) < 0)
-            return dlpack_py_raise(&error);
+    /* most exports: in place, of memory of the CPU, without conditions */
+    if (!DLPACK_PY_PLAIN && t->device.device_type == kDLCPU && t->device.device_id == 0 && !request->has_device &&
+        request->copy != DLPACK_PY_COPY_ALWAYS && request->stream.kind != DLPACK_PY_STREAM_HANDLE &&
+        offer->owner != NULL && offer->options == 0 && !offer->is_copy && offer->pending_count == 0 &&
+        (offer->flags == 0 || (offer->flags == DLPACK_PY_FLAG_READ_ONLY && plan->form == DLPACK_PY_VERSIONED)) &&
+        (dlpack_py_impl_is_embedded(offer) || dlpack_py_impl_is_plain(t))) {
+        plan->copy = 0;
+        plan->device = t->device;
+        plan->flags = offer->flags;
+        return 0;
     }
-    return 0;
+    return dlpack_py_impl_plan_general(offer, request, plan, &error) < 0 ? dlpack_py_raise(&error) : 0;
 }
 
 /* Makes the copy of a plan, behind the pending work. Returns a managed tensor of the plan's form, or NULL with an
@@ -2704,6 +2755,20 @@ dlpack_py_impl_export_copy(const dlpack_py_offer *offer, const dlpack_py_plan *p
     return e == NULL ? NULL : &e->managed;
 }
 
+/* The embedded managed tensor of a plan, with a new reference to its owner; NULL: it does not fit the plan. */
+static inline void *
+dlpack_py_impl_export_embedded(const dlpack_py_offer *offer, const dlpack_py_plan *plan)
+{
+    dlpack_py_embedded *e = offer->embedded;
+    const DLDevice device = e->versioned.dl_tensor.device;
+
+    if (!dlpack_py_impl_is_embedded(offer) || offer->exports != NULL || plan->flags != e->versioned.flags ||
+        plan->device.device_type != device.device_type || plan->device.device_id != device.device_id)
+        return NULL; /* the author changed the offer, or the request names another device */
+    Py_INCREF(e->keeper.owner);
+    return plan->form == DLPACK_PY_VERSIONED ? (void *)&e->versioned : (void *)&e->legacy;
+}
+
 /* Exports an offer as planned. For data in place, the caller then calls dlpack_py_device.make_ready. Returns a managed
  * tensor of the plan's form, owned by the caller, or NULL with MemoryError, BufferError or RuntimeError. */
 static inline void *
@@ -2715,7 +2780,7 @@ dlpack_py_impl_export_offer(const dlpack_py_offer *offer, const dlpack_py_plan *
 
     if (plan->copy)
         return dlpack_py_impl_export_copy(offer, plan);
-    if (offer->embedded != NULL && (embedded = offer->embedded->make_export(offer, plan)) != NULL)
+    if (offer->embedded != NULL && (embedded = dlpack_py_impl_export_embedded(offer, plan)) != NULL)
         return embedded;
     gate = dlpack_py_impl_gate_get();
     if (gate == NULL)
@@ -2723,8 +2788,7 @@ dlpack_py_impl_export_offer(const dlpack_py_offer *offer, const dlpack_py_plan *
     e = dlpack_py_impl_export_new(offer->tensor, plan->flags, plan->form, 0, 0);
     if (e == NULL)
         return PyErr_NoMemory();
-    if (plan->device.device_type != offer->tensor->device.device_type)
-        dlpack_py_impl_tensor(&e->managed, plan->form)->device = plan->device;
+    dlpack_py_impl_tensor(&e->managed, plan->form)->device = plan->device;
     Py_INCREF(offer->owner);
     e->keeper.owner = offer->owner;
     e->keeper.gate = gate;
@@ -2824,10 +2888,14 @@ static inline PyObject *
 dlpack_py_produce(PyObject *owner, const DLTensor *t, uint64_t flags, PyObject *const *args, Py_ssize_t nargs,
                   PyObject *kwnames)
 {
-    const dlpack_py_offer offer = dlpack_py_offer_make(owner, t, flags);
+    dlpack_py_offer offer;
     dlpack_py_request request;
     if (dlpack_py_parse_request(args, nargs, kwnames, &request) < 0)
         return NULL;
+    memset(&offer, 0, sizeof(offer));
+    offer.owner = owner;
+    offer.tensor = t;
+    offer.flags = flags;
     return dlpack_py_answer(&offer, &request);
 }
 
@@ -2869,6 +2937,7 @@ struct dlpack_py_impl_own {
     PyTypeObject *type;  /* borrowed, valid while reference is alive */
     PyObject *reference; /* a weak reference to it */
     const void *table;
+    size_t embedded; /* the offset of the dlpack_py_embedded in an object; 0: none */
     struct dlpack_py_impl_own *next;
     /* Functions of section 3.4: by pointers, so that a file without a table links none of them. The last two take an
      * object of the type, and lend its tensor. They return 0; -1 with an exception; or 1 where __dlpack__ is to be
@@ -2923,6 +2992,8 @@ struct dlpack_py_impl_producer {
     PyObject *obj;
     PyObject *method;
     int unbound;      /* obj is passed as the first argument */
+    int asked;        /* the fast path has called it, with max_version */
+    PyObject *answer; /* what that call returned; NULL: an exception is set */
     int answered;     /* it returned an object */
     unsigned refused; /* DLPACK_PY_IMPL_PASS_...: keywords that its signature refused */
 };
@@ -2933,21 +3004,29 @@ struct dlpack_py_impl_terms {
     const dlpack_py_request *request;
     const dlpack_py_device *device; /* of the consumer's stream, which is in request; NULL: none */
     const DLDevice *announced;      /* the answer of __dlpack_device__; NULL: not asked */
-    int is_plain;                   /* nothing was asked for or announced that a tensor must be compared with */
+    int use_table;                  /* an exchange table may be used: it knows neither devices nor copies */
 };
 
-/* Makes terms. want NULL: no requirements. request NULL: a request without arguments. */
-static inline dlpack_py_impl_terms
-dlpack_py_impl_terms_make(const dlpack_py_want *want, const dlpack_py_request *request)
+/* want; where it is NULL, no requirements. */
+static inline const dlpack_py_want *
+dlpack_py_impl_want_or_any(const dlpack_py_want *want)
 {
     static const dlpack_py_want any = {0, NULL, 0, 0, NULL, 0, 0, 0, 0, 0, NULL, NULL};
+    return want != NULL ? want : &any;
+}
+
+/* Makes terms. want NULL: no requirements. request NULL: a request without arguments. */
+DLPACK_PY_IMPL_RARE dlpack_py_impl_terms
+dlpack_py_impl_terms_make(const dlpack_py_want *want, const dlpack_py_request *request)
+{
     static const dlpack_py_request none = {{0, 0}, {0, 0}, 0, {kDLCPU, 0}, 0};
     dlpack_py_impl_terms terms;
-    terms.want = want != NULL ? want : &any;
+    terms.want = dlpack_py_impl_want_or_any(want);
     terms.request = request != NULL ? request : &none;
     terms.device = NULL;
     terms.announced = NULL;
-    terms.is_plain = request == NULL || (!request->has_device && request->copy != DLPACK_PY_COPY_ALWAYS);
+    terms.use_table = (terms.want->options & DLPACK_PY_NO_TABLE) == 0 && !terms.request->has_device &&
+                      terms.request->copy == DLPACK_PY_COPY_AS_NEEDED;
     return terms;
 }
 
@@ -2962,18 +3041,40 @@ dlpack_py_impl_view_clear(dlpack_py_view *v)
     v->allocated = NULL;
 }
 
+/* Fills a view of a row-major tensor. */
+static inline void
+dlpack_py_impl_view_set(dlpack_py_view *v, const DLTensor *t, uint64_t flags, int32_t readonly, void *managed)
+{
+    v->tensor = *t;
+    v->flags = flags;
+    v->readonly = readonly;
+    v->overlaps = 0;
+    v->form = DLPACK_PY_VERSIONED;
+    v->managed = managed;
+    v->allocated = NULL;
+}
+
 /* Bits of the parameter known. */
 #define DLPACK_PY_IMPL_MUST_COPY 1u /* the producer cannot copy, and copy=True was asked for */
 #define DLPACK_PY_IMPL_CAN_ASK 2u   /* the producer can be asked again for data that the CPU reads */
-#define DLPACK_PY_IMPL_VALID 4u     /* the tensor was validated by this file just now */
 
-/* Functions of sections 3.3 and 3.5. */
+/* Functions of sections 3.3, 3.5 and 3.8. */
+#if DLPACK_PY_IMPL_HAS_FAST_PATHS
+DLPACK_PY_IMPL_HOT int
+dlpack_py_impl_consume_fast(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v);
+static inline int
+dlpack_py_impl_is_common_want(const dlpack_py_want *want);
+static inline int
+dlpack_py_impl_is_common(const DLTensor *t, int32_t readonly, const dlpack_py_want *want);
+static inline int
+dlpack_py_impl_is_common_managed(const DLManagedTensorVersioned *managed, const dlpack_py_want *want);
+#endif
 static inline const dlpack_py_impl_type *
 dlpack_py_impl_type_get(dlpack_py_impl_gate *gate, PyTypeObject *type, dlpack_py_impl_type *storage);
 #if DLPACK_PY_HAS_EXCHANGE_API
-static inline int
-dlpack_py_impl_consume_by_other(const void *exchange, PyObject *obj, const dlpack_py_impl_terms *terms,
-                                dlpack_py_view *v);
+DLPACK_PY_IMPL_GENERAL int
+dlpack_py_impl_take_by_other(const DLPackExchangeAPI *table, int returned, DLManagedTensorVersioned *managed,
+                             const dlpack_py_impl_terms *terms, dlpack_py_view *v);
 #endif
 
 /* Finds a method as Python finds special methods, on the type; where the type has none, on the instance (C6:
@@ -3131,7 +3232,7 @@ dlpack_py_impl_call_again(dlpack_py_impl_producer *producer, unsigned pass, cons
 /* Checks where the data is, for a request that names a device, for a copy, and for memory that is not the CPU's.
  * Returns 0; 1 where the producer is to be asked again for data that the CPU reads (C5); -1 with BufferError (C3, C4,
  * C5). */
-DLPACK_PY_IMPL_RARE int
+static inline int
 dlpack_py_impl_check_place(const DLTensor *t, const dlpack_py_impl_terms *terms, unsigned known, dlpack_py_error *error)
 {
     const dlpack_py_want *want = terms->want;
@@ -3171,10 +3272,18 @@ dlpack_py_impl_is_unknown(const void *managed, int32_t form)
            ((const DLManagedTensorVersioned *)managed)->version.major != DLPACK_PY_PROTOCOL_MAJOR;
 }
 
-/* dlpack_py_impl_examine, for every tensor and every requirement. */
-DLPACK_PY_IMPL_RARE int
-dlpack_py_impl_examine_all(const void *managed, int32_t form, const dlpack_py_impl_terms *terms, unsigned known,
-                           dlpack_py_view *v, dlpack_py_impl_export **copy, dlpack_py_error *error)
+/* Checks all that a tensor must meet, and describes it in v; nothing is taken yet (K4).
+ *
+ * managed   a managed tensor of a form or, where form is 0, a borrowed DLTensor
+ * known     DLPACK_PY_IMPL_...
+ * copy      out: memory for the copy that is to be made; NULL: none
+ *
+ * Returns 0; 1 where the producer is to be asked again for data that the CPU reads (C5), and where a borrowed tensor
+ * needs a copy; or -1 with *error filled.
+ */
+DLPACK_PY_IMPL_GENERAL int
+dlpack_py_impl_examine(const void *managed, int32_t form, const dlpack_py_impl_terms *terms, unsigned known,
+                       dlpack_py_view *v, dlpack_py_impl_export **copy, dlpack_py_error *error)
 {
     const DLManagedTensorVersioned *versioned = (const DLManagedTensorVersioned *)managed;
     const DLTensor *t =
@@ -3185,6 +3294,7 @@ dlpack_py_impl_examine_all(const void *managed, int32_t form, const dlpack_py_im
     uint64_t flags = 0;
     int result;
 
+    *copy = NULL;
     if (form == DLPACK_PY_LEGACY && (want->options & DLPACK_PY_LEGACY_IS_WRITABLE) != 0)
         readonly = DLPACK_PY_WRITABLE;
     if (form == DLPACK_PY_LEGACY && terms->request->copy == DLPACK_PY_COPY_ALWAYS) /* it cannot say IS_COPIED (C3) */
@@ -3197,7 +3307,7 @@ dlpack_py_impl_examine_all(const void *managed, int32_t form, const dlpack_py_im
         flags = versioned->flags;
         readonly = (flags & DLPACK_PY_FLAG_READ_ONLY) != 0 ? DLPACK_PY_READONLY : DLPACK_PY_WRITABLE;
     }
-    if ((known & DLPACK_PY_IMPL_VALID) == 0 && dlpack_py_validate(t, flags, error) < 0)
+    if (dlpack_py_validate(t, flags, error) < 0)
         return -1;
     if (terms->announced != NULL && terms->device->check_announced(t, terms->announced, error) < 0)
         return -1;
@@ -3236,74 +3346,6 @@ dlpack_py_impl_examine_all(const void *managed, int32_t form, const dlpack_py_im
                   (!want->writable || (want->options & DLPACK_PY_OVERLAP_IS_FINE) != 0) && /* else it was refused */
                   dlpack_py_impl_overlaps_itself(t);                                       /* else t is compact */
     return 0;
-}
-
-/* Fast path of dlpack_py_impl_examine, for a valid tensor of the CPU and the most common requirements: one dtype of
- * whole bytes, one rank, row-major. One pass over the dimensions. Returns 1 and describes the tensor in v; 0: examine
- * the tensor in full. */
-static inline int
-dlpack_py_impl_examine_common(const void *managed, int32_t form, const dlpack_py_impl_terms *terms, unsigned known,
-                              dlpack_py_view *v)
-{
-    const DLManagedTensorVersioned *versioned = (const DLManagedTensorVersioned *)managed;
-    const int is_versioned = form == DLPACK_PY_VERSIONED;
-    const DLTensor *t = is_versioned ? &versioned->dl_tensor : (const DLTensor *)managed; /* first member */
-    const uint64_t flags = is_versioned ? versioned->flags : 0;
-    const int32_t readonly = is_versioned ? (int32_t)(flags & DLPACK_PY_FLAG_READ_ONLY) : DLPACK_PY_READONLY_UNSAID;
-    const dlpack_py_want *want = terms->want;
-    const unsigned bits = t->dtype.bits;
-    const uintptr_t first = (uintptr_t)t->data, alignment = want->alignment != 0 ? want->alignment : bits / 8;
-    const int64_t *shape = t->shape, *strides = t->strides;
-    int32_t i = t->ndim;
-    int64_t step = 1; /* below 2^62 */
-
-    if (DLPACK_PY_IMPL_UNLIKELY(
-            DLPACK_PY_PLAIN || want->dtype != dlpack_py_dtype(t) || want->ndim != i || i <= 0 ||
-            (want->dtype & 0xfc00ffffu) != 1 || bits < 8 || (bits & (bits - 1)) != 0 || /* codes 0 to 3, one lane */
-            (first & (alignment - 1)) != 0 || t->byte_offset != 0 || t->device.device_type != kDLCPU ||
-            want->device > (int32_t)kDLCPU || want->max_ndim != 0 || want->order == 'F' ||
-            (want->writable && readonly != DLPACK_PY_WRITABLE) || (want->options & DLPACK_PY_LEGACY_IS_WRITABLE) != 0 ||
-            !terms->is_plain || (is_versioned && versioned->version.major != DLPACK_PY_PROTOCOL_MAJOR)))
-        return 0;
-    if ((known & DLPACK_PY_IMPL_VALID) == 0 &&
-        DLPACK_PY_IMPL_UNLIKELY(i > DLPACK_PY_MAX_NDIM || shape == NULL || strides == NULL || first == 0))
-        return 0;
-    while (i-- > 0) {
-        const int64_t extent = shape[i];
-        if (DLPACK_PY_IMPL_UNLIKELY(extent <= 0 || extent > INT32_MAX || (strides[i] != step && extent != 1)))
-            return 0;
-        if (want->shape != NULL && DLPACK_PY_IMPL_UNLIKELY(want->shape[i] != -1 && want->shape[i] != extent))
-            return 0;
-        step *= extent;
-        if (DLPACK_PY_IMPL_UNLIKELY(step > INT32_MAX))
-            return 0;
-    }
-    if (DLPACK_PY_IMPL_UNLIKELY((uint64_t)step * 16 > UINTPTR_MAX - first)) /* an element has 16 bytes at most */
-        return 0;
-    v->tensor = *t;
-    v->flags = flags;
-    v->readonly = readonly;
-    v->overlaps = 0;
-    return 1;
-}
-
-/* Checks all that a tensor must meet, and describes it in v; nothing is taken yet (K4).
- *
- * managed   a managed tensor of a form or, where form is 0, a borrowed DLTensor
- * known     DLPACK_PY_IMPL_...
- * copy      out: memory for the copy that is to be made; NULL: none
- *
- * Returns 0; 1 where the producer is to be asked again for data that the CPU reads (C5), and where a borrowed tensor
- * needs a copy; or -1 with *error filled.
- */
-DLPACK_PY_IMPL_SHARED int
-dlpack_py_impl_examine(const void *managed, int32_t form, const dlpack_py_impl_terms *terms, unsigned known,
-                       dlpack_py_view *v, dlpack_py_impl_export **copy, dlpack_py_error *error)
-{
-    *copy = NULL;
-    if (dlpack_py_impl_examine_common(managed, form, terms, known, v))
-        return 0;
-    return dlpack_py_impl_examine_all(managed, form, terms, known, v, copy, error);
 }
 
 /* Makes v the owner of a copy of the tensor that it describes, and deletes that tensor. Cannot fail. */
@@ -3356,7 +3398,7 @@ dlpack_py_impl_raise_for(const dlpack_py_want *want, const dlpack_py_error *erro
 
 /* Takes the tensor of a capsule. Returns as dlpack_py_impl_examine, with an exception. On -1 the capsule keeps its
  * tensor (K4), except for a tensor of an unknown major version (K6). */
-static inline int
+DLPACK_PY_IMPL_GENERAL int
 dlpack_py_impl_take(PyObject *capsule, const dlpack_py_impl_terms *terms, unsigned known, dlpack_py_view *v)
 {
     dlpack_py_impl_export *copy = NULL;
@@ -3395,7 +3437,7 @@ dlpack_py_impl_take(PyObject *capsule, const dlpack_py_impl_terms *terms, unsign
 
 /* Takes a versioned managed tensor that this file owns already, into an empty view. On failure it is deleted; -1 with
  * an exception. */
-static inline int
+DLPACK_PY_IMPL_GENERAL int
 dlpack_py_impl_take_managed(DLManagedTensorVersioned *managed, const dlpack_py_impl_terms *terms, unsigned known,
                             dlpack_py_view *v)
 {
@@ -3429,7 +3471,9 @@ dlpack_py_impl_fetch(dlpack_py_impl_producer *producer, const dlpack_py_impl_ter
 
     stack[0] = producer->obj;
     stack[1] = producer->cache->version;
-    if (pass != DLPACK_PY_IMPL_PASS_VERSION)
+    if (producer->asked)
+        capsule = producer->answer;
+    else if (pass != DLPACK_PY_IMPL_PASS_VERSION)
         capsule = dlpack_py_impl_call_with(producer, pass, request);
     else
         capsule = producer->unbound ? PyObject_Vectorcall(producer->method, stack, 1, producer->cache->only_version)
@@ -3437,6 +3481,7 @@ dlpack_py_impl_fetch(dlpack_py_impl_producer *producer, const dlpack_py_impl_ter
                                                           producer->cache->only_version);
     if (capsule == NULL && (capsule = dlpack_py_impl_call_again(producer, pass, request)) == NULL)
         return -1;
+    producer->asked = 0;
     producer->answered = 1;
     if (request->copy == DLPACK_PY_COPY_ALWAYS && (producer->refused & DLPACK_PY_IMPL_PASS_COPY) != 0)
         known |= DLPACK_PY_IMPL_MUST_COPY; /* C3 */
@@ -3446,7 +3491,7 @@ dlpack_py_impl_fetch(dlpack_py_impl_producer *producer, const dlpack_py_impl_ter
 }
 
 /* After __dlpack__ was not found: takes what want->fallback makes of the object (C6). */
-DLPACK_PY_IMPL_RARE int
+static inline int
 dlpack_py_impl_consume_fallback(PyObject *obj, const dlpack_py_impl_terms *terms, unsigned known, dlpack_py_view *v)
 {
     DLManagedTensorVersioned *managed = NULL;
@@ -3465,20 +3510,43 @@ dlpack_py_impl_consume_fallback(PyObject *obj, const dlpack_py_impl_terms *terms
     return failed ? -1 : dlpack_py_impl_take_managed(managed, terms, known, v);
 }
 
+/* Asks a producer, whose method is stolen, and takes the tensor. */
+DLPACK_PY_IMPL_GENERAL int
+dlpack_py_impl_ask(dlpack_py_impl_producer *producer, const dlpack_py_impl_terms *terms, dlpack_py_view *v)
+{
+    dlpack_py_request request;
+    dlpack_py_impl_terms for_cpu;
+    int result = terms->device == NULL ? dlpack_py_impl_fetch(producer, terms, DLPACK_PY_IMPL_CAN_ASK, v)
+                                       : terms->device->fetch(producer, terms, v);
+
+    if (result == 1) { /* ask a second time, for memory that the CPU reads (C5) */
+        request = *terms->request;
+        memset(&request.stream, 0, sizeof(request.stream));
+        request.has_device = 1;
+        request.device = dlpack_py_impl_device(kDLCPU, 0);
+        for_cpu = dlpack_py_impl_terms_make(terms->want, &request);
+        result = dlpack_py_impl_fetch(producer, &for_cpu, 0, v);
+    }
+    Py_DECREF(producer->method);
+    return result;
+}
+
 /* Takes a tensor from any object: a capsule, an object whose type has an exchange table, an object with __dlpack__,
- * or an object that want->fallback knows. An exchange table knows neither devices nor copies that are asked for. */
-DLPACK_PY_IMPL_SHARED int
+ * or an object that want->fallback knows. */
+DLPACK_PY_IMPL_GENERAL int
 dlpack_py_impl_obtain(PyObject *obj, const dlpack_py_impl_terms *terms, dlpack_py_view *v)
 {
     const unsigned known = terms->request->copy == DLPACK_PY_COPY_ALWAYS ? DLPACK_PY_IMPL_MUST_COPY : 0u;
+    dlpack_py_impl_producer producer = {NULL, NULL, NULL, 1, 0, NULL, 0, 0};
     dlpack_py_impl_gate *gate;
-    dlpack_py_impl_producer producer = {NULL, NULL, NULL, 1, 0, 0};
-    dlpack_py_impl_terms for_cpu = {NULL, NULL, NULL, NULL, 0};
-    dlpack_py_request request;
     const dlpack_py_impl_type *type;
     dlpack_py_impl_type storage;
     dlpack_py_error error;
+#if DLPACK_PY_HAS_EXCHANGE_API
+    const DLPackExchangeAPI *table;
+    DLManagedTensorVersioned *managed = NULL; /* some tables leave it unset (X8) */
     int result;
+#endif
 
     dlpack_py_impl_view_clear(v);
     if (dlpack_py_impl_check_want(terms->want, &error) < 0)
@@ -3489,10 +3557,15 @@ dlpack_py_impl_obtain(PyObject *obj, const dlpack_py_impl_terms *terms, dlpack_p
     if (gate == NULL || (type = dlpack_py_impl_type_get(gate, Py_TYPE(obj), &storage)) == NULL)
         return -1;
 #if DLPACK_PY_HAS_EXCHANGE_API
-    if (type->table != NULL && !terms->request->has_device && terms->request->copy == DLPACK_PY_COPY_AS_NEEDED &&
-        (terms->want->options & DLPACK_PY_NO_TABLE) == 0) {
-        result = type->own != NULL ? type->own->consume(type->own, obj, terms, v)
-                                   : dlpack_py_impl_consume_by_other(type->table, obj, terms, v);
+    if (type->table != NULL && terms->use_table) {
+        if (type->own != NULL) {
+            result = type->own->consume(type->own, obj, terms, v);
+        }
+        else {
+            table = (const DLPackExchangeAPI *)type->table;
+            result = table->managed_tensor_from_py_object_no_sync(obj, &managed);
+            result = dlpack_py_impl_take_by_other(table, result, managed, terms, v);
+        }
         if (result <= 0)
             return result;
         type = dlpack_py_impl_type_get(gate, Py_TYPE(obj), &storage); /* the table may have run code */
@@ -3509,36 +3582,27 @@ dlpack_py_impl_obtain(PyObject *obj, const dlpack_py_impl_terms *terms, dlpack_p
         producer.method = dlpack_py_impl_find_method(obj, gate->cache->names[DLPACK_PY_IMPL_DLPACK], &producer.unbound);
     if (producer.method == NULL)
         return dlpack_py_impl_consume_fallback(obj, terms, known, v);
-    result = terms->device == NULL ? 2 : terms->device->fetch(&producer, terms, v);
-    while (result > 0) {
-        if (result == 1) { /* ask a second time, for memory that the CPU reads (C5) */
-            for_cpu.want = terms->want;
-            for_cpu.request = &request;
-            request = *terms->request;
-            memset(&request.stream, 0, sizeof(request.stream));
-            request.has_device = 1;
-            request.device = dlpack_py_impl_device(kDLCPU, 0);
-            terms = &for_cpu;
-        }
-        result = dlpack_py_impl_fetch(&producer, terms, terms == &for_cpu ? 0 : DLPACK_PY_IMPL_CAN_ASK, v);
-    }
-    Py_DECREF(producer.method);
-    return result;
+    return dlpack_py_impl_ask(&producer, terms, v);
 }
 
 static inline int
 dlpack_py_consume_request(PyObject *obj, const dlpack_py_request *request, const dlpack_py_want *want,
                           dlpack_py_view *v)
 {
-    const dlpack_py_impl_terms terms = dlpack_py_impl_terms_make(want, request);
+    dlpack_py_impl_terms terms;
+#if DLPACK_PY_IMPL_HAS_FAST_PATHS
+    if (request == NULL || (request->copy == DLPACK_PY_COPY_AS_NEEDED && !request->has_device &&
+                            request->stream.kind == DLPACK_PY_STREAM_NONE))
+        return dlpack_py_impl_consume_fast(obj, want, v);
+#endif
+    terms = dlpack_py_impl_terms_make(want, request);
     return dlpack_py_impl_obtain(obj, &terms, v);
 }
 
 static inline int
 dlpack_py_consume(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
-    const dlpack_py_impl_terms terms = dlpack_py_impl_terms_make(want, NULL);
-    return dlpack_py_impl_obtain(obj, &terms, v);
+    return dlpack_py_consume_request(obj, NULL, want, v);
 }
 
 static inline void *
@@ -3560,16 +3624,6 @@ dlpack_py_release(dlpack_py_view *v)
         DLPACK_PY_FREE(allocated);
     if (managed != NULL)
         dlpack_py_impl_delete(managed, form);
-}
-
-/* Empties a view. Returns its managed tensor, which belongs to the caller then. */
-static inline void *
-dlpack_py_impl_detach(dlpack_py_view *v)
-{
-    void *managed = v->managed;
-    v->managed = NULL;
-    dlpack_py_release(v);
-    return managed;
 }
 
 static inline void
@@ -3627,13 +3681,13 @@ dlpack_py_impl_parse_place(PyObject *device, PyObject *copy, dlpack_py_request *
 static inline int
 dlpack_py_impl_parse_from_dlpack(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, dlpack_py_request *request)
 {
-    static const dlpack_py_impl_keyword names[2] = {{"device", 6}, {"copy", 4}};
-    PyObject *values[2] = {NULL, NULL};
+    PyObject *values[DLPACK_PY_IMPL_KEYWORDS] = {NULL, NULL, NULL, NULL, NULL};
+    const unsigned allowed = 1u << DLPACK_PY_IMPL_DEVICE | 1u << DLPACK_PY_IMPL_COPY;
 
     if ((nargs != 1 && dlpack_py_impl_refuse_nargs("from_dlpack", nargs, 1) < 0) ||
-        dlpack_py_impl_match_keywords("from_dlpack", names, 2, args + nargs, kwnames, values) < 0)
+        dlpack_py_impl_match_keywords("from_dlpack", allowed, args + nargs, kwnames, values) < 0)
         return -1;
-    return dlpack_py_impl_parse_place(values[0], values[1], request);
+    return dlpack_py_impl_parse_place(values[DLPACK_PY_IMPL_DEVICE], values[DLPACK_PY_IMPL_COPY], request);
 }
 
 static inline int
@@ -3691,20 +3745,6 @@ dlpack_py_check(PyObject *obj)
 
 /* ---- 3.1 Managed tensors in the author's object ------------------------- */
 
-/* The embedded managed tensor of a plan, with a new reference to its owner; NULL: it does not fit the plan. */
-static inline void *
-dlpack_py_impl_export_embedded(const dlpack_py_offer *offer, const dlpack_py_plan *plan)
-{
-    dlpack_py_embedded *e = offer->embedded;
-    const DLDevice device = e->versioned.dl_tensor.device;
-
-    if (offer->tensor != &e->versioned.dl_tensor || offer->exports != NULL || plan->flags != e->versioned.flags ||
-        plan->device.device_type != device.device_type || plan->device.device_id != device.device_id)
-        return NULL; /* the author changed the offer, or the request names another device */
-    Py_INCREF(e->keeper.owner);
-    return plan->form == DLPACK_PY_VERSIONED ? (void *)&e->versioned : (void *)&e->legacy;
-}
-
 /* Fill the managed tensors in the author's object, as the object is made.
  *
  * owner   the object; borrowed now, held by each export
@@ -3718,7 +3758,12 @@ dlpack_py_embed(dlpack_py_embedded *e, PyObject *owner, const DLTensor *t, uint6
 {
     dlpack_py_error error;
 
-    if (dlpack_py_validate(t, flags, &error) < 0)
+    e->common = 0;
+#if DLPACK_PY_IMPL_HAS_FAST_PATHS
+    if (dlpack_py_impl_is_common(t, DLPACK_PY_WRITABLE, dlpack_py_impl_want_or_any(NULL)))
+        e->common = dlpack_py_dtype(t);
+#endif
+    if (e->common == 0 && dlpack_py_validate(t, flags, &error) < 0)
         return dlpack_py_raise(&error);
     if (t->ndim > 0 && t->strides == NULL) {
         PyErr_SetString(PyExc_ValueError, "strides is NULL, dlpack_py_embed needs strides that the object stores");
@@ -3729,7 +3774,6 @@ dlpack_py_embed(dlpack_py_embedded *e, PyObject *owner, const DLTensor *t, uint6
     if (e->keeper.gate == NULL)
         return -1;
     e->keeper.owner = owner;
-    e->make_export = dlpack_py_impl_export_embedded;
     e->versioned.version.major = DLPACK_PY_PROTOCOL_MAJOR;
     e->versioned.version.minor = DLPACK_PY_PROTOCOL_MINOR;
     e->versioned.manager_ctx = e->legacy.manager_ctx = &e->keeper;
@@ -4027,7 +4071,7 @@ dlpack_py_impl_gate_find(PyInterpreterState *interpreter)
 
 /* The gate of this file in the current interpreter, borrowed; NULL with MemoryError or RuntimeError, or the exception
  * of an interrupt. */
-static inline dlpack_py_impl_gate *
+DLPACK_PY_IMPL_SHARED dlpack_py_impl_gate *
 dlpack_py_impl_gate_get(void)
 {
     PyInterpreterState *interpreter = PyInterpreterState_Get();
@@ -4089,7 +4133,7 @@ dlpack_py_impl_usable_table(const DLPackExchangeAPIHeader *header)
 /* Finds the exchange table to use for a type. Looks on the type only, never on the instance (X1). Anything but a
  * capsule counts as absent. Returns 0; -1 where the type cannot be looked at now, with an exception only if that must
  * be passed on (MemoryError, KeyboardInterrupt). */
-DLPACK_PY_IMPL_RARE int
+static inline int
 dlpack_py_impl_find_table(dlpack_py_impl_cache *cache, PyTypeObject *type, dlpack_py_impl_type *storage)
 {
 #if DLPACK_PY_HAS_EXCHANGE_API
@@ -4121,6 +4165,14 @@ dlpack_py_impl_find_table(dlpack_py_impl_cache *cache, PyTypeObject *type, dlpac
 }
 
 #if DLPACK_PY_IMPL_HAS_TYPE_SLOTS
+/* Where a type is remembered. */
+static inline dlpack_py_impl_type *
+dlpack_py_impl_type_slot(dlpack_py_impl_cache *cache, PyTypeObject *type)
+{
+    const uintptr_t address = (uintptr_t)type;
+    return &cache->types[(address >> 4 ^ address >> 9) % DLPACK_PY_IMPL_TYPES];
+}
+
 /* Learns what a type offers, into slot where it can be kept, or else into storage. */
 DLPACK_PY_IMPL_RARE const dlpack_py_impl_type *
 dlpack_py_impl_type_learn(dlpack_py_impl_cache *cache, PyTypeObject *type, dlpack_py_impl_type *slot,
@@ -4154,9 +4206,7 @@ static inline const dlpack_py_impl_type *
 dlpack_py_impl_type_get(dlpack_py_impl_gate *gate, PyTypeObject *type, dlpack_py_impl_type *storage)
 {
 #if DLPACK_PY_IMPL_HAS_TYPE_SLOTS
-    const uintptr_t address = (uintptr_t)type;
-    dlpack_py_impl_type *slot = &gate->cache->types[(address >> 4 ^ address >> 9) % DLPACK_PY_IMPL_TYPES];
-
+    dlpack_py_impl_type *slot = dlpack_py_impl_type_slot(gate->cache, type);
     if (slot->type == type && slot->tag == dlpack_py_impl_type_tag(type))
         return slot;
     return dlpack_py_impl_type_learn(gate->cache, type, slot, storage);
@@ -4274,11 +4324,13 @@ dlpack_py_impl_table_plan(const dlpack_py_exchange *x, const dlpack_py_offer *of
                           dlpack_py_plan *plan)
 {
     dlpack_py_work_stream work = {0, 0};
+    dlpack_py_error error;
 
     memset(request, 0, sizeof(*request));
     request->max_version.major = DLPACK_PY_PROTOCOL_MAJOR;
-    if (dlpack_py_impl_plan(offer, request, plan) < 0)
-        return -1;
+    plan->form = DLPACK_PY_VERSIONED;
+    if (dlpack_py_impl_plan_general(offer, request, plan, &error) < 0)
+        return dlpack_py_raise(&error);
     if (offer->device == NULL || !dlpack_py_impl_is_on(offer->device, plan->device))
         return 0;
     work.device_id = plan->device.device_id;
@@ -4527,33 +4579,16 @@ dlpack_py_impl_table_stream(const dlpack_py_exchange *x, DLDeviceType type, int3
     return -1;
 }
 
-/* The managed tensors in an object on the CPU, where the table says where they are: they were validated, and need no
- * offer and no plan. NULL: ask the author. */
-static inline dlpack_py_embedded *
-dlpack_py_impl_find_embedded(const dlpack_py_exchange *x, PyObject *obj)
-{
-    dlpack_py_embedded *e = (dlpack_py_embedded *)(void *)((char *)obj + x->embedded);
-    return x->embedded != 0 && !DLPACK_PY_PLAIN && e->keeper.owner == obj &&
-                   e->versioned.dl_tensor.device.device_type == kDLCPU
-               ? e
-               : NULL;
-}
-
 /* dlpack_py_impl_own.consume */
 static inline int
 dlpack_py_impl_consume_own(const dlpack_py_impl_own *own, PyObject *obj, const dlpack_py_impl_terms *terms,
                            dlpack_py_view *v)
 {
     const dlpack_py_exchange *x = (const dlpack_py_exchange *)own->table;
-    dlpack_py_embedded *e = dlpack_py_impl_find_embedded(x, obj);
     DLManagedTensorVersioned *managed = NULL;
     dlpack_py_offer offer;
     int described, on_device;
 
-    if (e != NULL) {
-        Py_INCREF(obj);
-        return dlpack_py_impl_take_managed(&e->versioned, terms, DLPACK_PY_IMPL_VALID, v);
-    }
     DLPACK_PY_IMPL_LOCK(obj); /* as in dlpack_py_produce_described */
     described = dlpack_py_impl_ask_author(obj, x->describe, NULL, &offer) == 0;
     on_device = described && offer.tensor->device.device_type != kDLCPU;
@@ -4564,7 +4599,7 @@ dlpack_py_impl_consume_own(const dlpack_py_impl_own *own, PyObject *obj, const d
         return 1;
     if (managed == NULL)
         return dlpack_py_impl_table_failed(terms);
-    return dlpack_py_impl_take_managed(managed, terms, DLPACK_PY_PLAIN ? 0 : DLPACK_PY_IMPL_VALID, v);
+    return dlpack_py_impl_take_managed(managed, terms, 0, v);
 }
 
 /* dlpack_py_impl_own.borrow. Returns 1 with or without an exception: dlpack_py_consume raises it again. */
@@ -4573,19 +4608,16 @@ dlpack_py_impl_borrow_own(const dlpack_py_impl_own *own, PyObject *obj, const dl
                           dlpack_py_view *v)
 {
     const dlpack_py_exchange *x = (const dlpack_py_exchange *)own->table;
-    dlpack_py_embedded *e = dlpack_py_impl_find_embedded(x, obj);
     dlpack_py_impl_export *copy;
     dlpack_py_offer offer;
     dlpack_py_error error;
     const char *why;
     DLTensor t;
 
-    if (e != NULL && e->versioned.flags == 0)
-        return dlpack_py_impl_examine(&e->versioned.dl_tensor, 0, terms, DLPACK_PY_IMPL_VALID, v, &copy, &error) != 0;
     if (dlpack_py_impl_ask_author(obj, x->describe, NULL, &offer) < 0 || offer.tensor->device.device_type != kDLCPU ||
         dlpack_py_impl_table_lend(x, &offer, &t, &why) != 0)
         return 1;
-    return dlpack_py_impl_examine(&t, 0, terms, DLPACK_PY_PLAIN ? 0 : DLPACK_PY_IMPL_VALID, v, &copy, &error) != 0;
+    return dlpack_py_impl_examine(&t, 0, terms, 0, v, &copy, &error) != 0;
 }
 
 /* Add an exchange table to a type, when the type is created; for a static type, call PyType_Ready before. The table
@@ -4622,6 +4654,7 @@ dlpack_py_exchange_add(PyTypeObject *type, const dlpack_py_exchange *exchange)
     own->type = type;
     own->reference = reference;
     own->table = table;
+    own->embedded = exchange->embedded;
     own->find = dlpack_py_impl_find_own;
     own->consume = dlpack_py_impl_consume_own;
     own->borrow = dlpack_py_impl_borrow_own;
@@ -4647,15 +4680,13 @@ dlpack_py_impl_must_ask_dlpack(const DLTensor *t, const dlpack_py_device *device
            dlpack_py_impl_is_complex(t->dtype);
 }
 
-/* Takes a tensor by the table of another library. */
-static inline int
-dlpack_py_impl_consume_by_other(const void *exchange, PyObject *obj, const dlpack_py_impl_terms *terms,
-                                dlpack_py_view *v)
+/* Takes the tensor that a table of another library has returned. Returns 0; 1 where __dlpack__ is to be asked; or -1
+ * with an exception. */
+DLPACK_PY_IMPL_GENERAL int
+dlpack_py_impl_take_by_other(const DLPackExchangeAPI *table, int returned, DLManagedTensorVersioned *managed,
+                             const dlpack_py_impl_terms *terms, dlpack_py_view *v)
 {
-    const DLPackExchangeAPI *table = (const DLPackExchangeAPI *)exchange;
     static const char *const function = "managed_tensor_from_py_object_no_sync";
-    DLManagedTensorVersioned *managed = NULL; /* some tables leave it unset (X8) */
-    const int returned = table->managed_tensor_from_py_object_no_sync(obj, &managed);
 
     if (dlpack_py_impl_check_table_call(returned != 0 || managed == NULL, function) < 0) {
         if (returned == 0 && managed != NULL)
@@ -4672,53 +4703,67 @@ dlpack_py_impl_consume_by_other(const void *exchange, PyObject *obj, const dlpac
     return dlpack_py_impl_is_on(terms->device, v->tensor.device) ? terms->device->follow(table, terms, v) : 0;
 }
 
-/* Borrows a tensor by the table of another library. Returns 0; 1, with or without an exception, where the tensor
- * cannot be borrowed. */
+/* Borrows a tensor by the table of another library. Returns 0 and fills *t; or 1, with or without an exception. */
 static inline int
-dlpack_py_impl_borrow_by_other(const void *exchange, PyObject *obj, const dlpack_py_impl_terms *terms,
-                               dlpack_py_view *v)
+dlpack_py_impl_borrow_by_other(const DLPackExchangeAPI *table, PyObject *obj, DLTensor *t)
 {
-    const DLPackExchangeAPI *table = (const DLPackExchangeAPI *)exchange;
-    dlpack_py_impl_export *copy;
-    dlpack_py_error error;
-    DLTensor t;
-
-    memset(&t, 0, sizeof(t)); /* some tables leave fields unset (X8) */
-    if (table->dltensor_from_py_object_no_sync == NULL || table->dltensor_from_py_object_no_sync(obj, &t) != 0 ||
-        PyErr_Occurred() || dlpack_py_impl_must_ask_dlpack(&t, NULL) || t.dtype.bits < 8) /* may be padded (X3) */
-        return 1;
-    return dlpack_py_impl_examine(&t, 0, terms, 0, v, &copy, &error) != 0;
+    memset(t, 0, sizeof(*t)); /* some tables leave fields unset (X8) */
+    return table->dltensor_from_py_object_no_sync == NULL || table->dltensor_from_py_object_no_sync(obj, t) != 0 ||
+           PyErr_Occurred();
 }
 #endif
 
-DLPACK_PY_IMPL_SHARED int
-dlpack_py_borrow(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
+/* dlpack_py_borrow, for every object and every requirement. asked: 1 after the table of another library was asked,
+ * which has lent t; t NULL: has refused, with or without an exception. */
+DLPACK_PY_IMPL_GENERAL int
+dlpack_py_impl_borrow_general(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v, int asked,
+                              const DLTensor *t)
 {
 #if DLPACK_PY_HAS_EXCHANGE_API
     const dlpack_py_impl_terms terms = dlpack_py_impl_terms_make(want, NULL);
     const dlpack_py_impl_type *type;
     dlpack_py_impl_type storage;
     dlpack_py_impl_gate *gate;
+    dlpack_py_impl_export *copy;
     dlpack_py_error error;
+    DLTensor lent;
 
     dlpack_py_impl_view_clear(v);
-    if (PyCapsule_CheckExact(obj) || terms.want->writable || (terms.want->options & DLPACK_PY_NO_TABLE) != 0 ||
-        dlpack_py_impl_check_want(terms.want, &error) < 0) /* dlpack_py_consume raises the error */
-        return dlpack_py_consume(obj, want, v);
-    gate = dlpack_py_impl_gate_get();
-    if (gate == NULL || (type = dlpack_py_impl_type_get(gate, Py_TYPE(obj), &storage)) == NULL)
-        return -1;
-    if (type->table != NULL && (type->own != NULL ? type->own->borrow(type->own, obj, &terms, v)
-                                                  : dlpack_py_impl_borrow_by_other(type->table, obj, &terms, v)) == 0)
+    if (!asked) {
+        if (PyCapsule_CheckExact(obj) || terms.want->writable || !terms.use_table ||
+            dlpack_py_impl_check_want(terms.want, &error) < 0) /* dlpack_py_consume raises the error */
+            return dlpack_py_consume(obj, want, v);
+        gate = dlpack_py_impl_gate_get();
+        if (gate == NULL || (type = dlpack_py_impl_type_get(gate, Py_TYPE(obj), &storage)) == NULL)
+            return -1;
+        if (type->own != NULL && type->own->borrow(type->own, obj, &terms, v) == 0)
+            return 0;
+        if (type->own == NULL && type->table != NULL &&
+            dlpack_py_impl_borrow_by_other((const DLPackExchangeAPI *)type->table, obj, &lent) == 0)
+            t = &lent;
+    }
+    if (t != NULL && !dlpack_py_impl_must_ask_dlpack(t, NULL) && t->dtype.bits >= 8 && /* else may be padded (X3) */
+        dlpack_py_impl_examine(t, 0, &terms, 0, v, &copy, &error) == 0)
         return 0;
     if (PyErr_Occurred()) {
         if (dlpack_py_impl_is_fatal())
             return -1;
         PyErr_Clear(); /* dlpack_py_consume raises the exception again, where it occurs there too */
     }
+#else
+    (void)asked;
+    (void)t;
 #endif
     return dlpack_py_consume(obj, want, v);
 }
+
+#if !DLPACK_PY_IMPL_HAS_FAST_PATHS
+DLPACK_PY_IMPL_SHARED int
+dlpack_py_borrow(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
+{
+    return dlpack_py_impl_borrow_general(obj, want, v, 0, NULL);
+}
+#endif
 
 /* ---- 3.6 Results like an argument --------------------------------------- */
 
@@ -4739,11 +4784,14 @@ dlpack_py_impl_note_error(void *context, const char *kind, const char *message)
                               message != NULL ? message : "the allocator of the exchange table failed");
 }
 
-/* Asks a table for memory; NULL with an exception. */
-DLPACK_PY_IMPL_RARE DLManagedTensorVersioned *
-dlpack_py_impl_allocate_by_table(const DLPackExchangeAPI *table, const DLTensor *prototype)
+/* dlpack_py_allocate_like, by a table. */
+DLPACK_PY_IMPL_RARE int
+dlpack_py_impl_allocate_by_table(const DLPackExchangeAPI *table, const DLTensor *prototype, dlpack_py_view *v)
 {
+    dlpack_py_want want = dlpack_py_want_like(prototype);
+    dlpack_py_impl_terms terms;
     DLManagedTensorVersioned *managed = NULL;
+    int failed;
     int64_t shape[DLPACK_PY_MAX_NDIM]; /* a copy: the table may write to it */
     DLTensor t = *prototype;
     dlpack_py_error error;
@@ -4751,7 +4799,7 @@ dlpack_py_impl_allocate_by_table(const DLPackExchangeAPI *table, const DLTensor 
     if (t.ndim < 0 || t.ndim > DLPACK_PY_MAX_NDIM || (t.ndim > 0 && t.shape == NULL)) {
         PyErr_Format(PyExc_BufferError, "the prototype has ndim %d and %s shape, ndim 0 to %d and a shape were wanted",
                      (int)t.ndim, t.shape == NULL ? "no" : "a", DLPACK_PY_MAX_NDIM);
-        return NULL;
+        return -1;
     }
     if (t.ndim > 0)
         memcpy(shape, t.shape, (size_t)t.ndim * sizeof(int64_t));
@@ -4760,24 +4808,34 @@ dlpack_py_impl_allocate_by_table(const DLPackExchangeAPI *table, const DLTensor 
     t.data = NULL;
     t.byte_offset = 0;
     error.code = 0;
-    if (table->managed_tensor_allocator(&t, &managed, &error, dlpack_py_impl_note_error) == 0 && managed != NULL) {
-        if (!PyErr_Occurred())
-            return managed;
-        dlpack_py_impl_delete(managed, DLPACK_PY_VERSIONED);
+    failed = table->managed_tensor_allocator(&t, &managed, &error, dlpack_py_impl_note_error) != 0 || managed == NULL;
+    if (PyErr_Occurred()) {
+        if (!failed)
+            dlpack_py_impl_delete(managed, DLPACK_PY_VERSIONED);
+        return -1;
     }
-    if (!PyErr_Occurred()) {
+    if (failed) {
         dlpack_py_impl_note_error(&error, NULL, NULL);
-        (void)dlpack_py_raise(&error);
+        return dlpack_py_raise(&error);
     }
-    return NULL;
+    want.device = (int32_t)prototype->device.device_type;
+    want.writable = 1;
+    want.alignment = 1;
+    want.name = "the exchange table's allocator";
+#if DLPACK_PY_IMPL_HAS_FAST_PATHS
+    if (dlpack_py_impl_is_common_want(&want) && dlpack_py_impl_is_common_managed(managed, &want)) {
+        dlpack_py_impl_view_set(v, &managed->dl_tensor, managed->flags, DLPACK_PY_WRITABLE, managed);
+        return 0;
+    }
+#endif
+    terms = dlpack_py_impl_terms_make(&want, NULL);
+    return dlpack_py_impl_take_managed(managed, &terms, 0, v);
 }
 #endif
 
 DLPACK_PY_IMPL_SHARED int
 dlpack_py_allocate_like(PyObject *like, const DLTensor *prototype, dlpack_py_view *v)
 {
-    dlpack_py_want want = dlpack_py_want_like(prototype);
-    const dlpack_py_impl_terms terms = dlpack_py_impl_terms_make(&want, NULL);
     dlpack_py_impl_gate *gate = dlpack_py_impl_gate_get();
     DLManagedTensorVersioned *managed;
     const dlpack_py_impl_type *type;
@@ -4788,17 +4846,14 @@ dlpack_py_allocate_like(PyObject *like, const DLTensor *prototype, dlpack_py_vie
     if (gate == NULL || (type = dlpack_py_impl_type_get(gate, Py_TYPE(like), &storage)) == NULL)
         return -1;
 #if DLPACK_PY_HAS_EXCHANGE_API
-    if (type->table != NULL) {
-        want.device = (int32_t)prototype->device.device_type;
-        want.writable = 1;
-        want.alignment = 1;
-        want.name = "the exchange table's allocator";
-        managed = dlpack_py_impl_allocate_by_table((const DLPackExchangeAPI *)type->table, prototype);
-        return managed == NULL ? -1 : dlpack_py_impl_take_managed(managed, &terms, 0, v);
-    }
+    if (type->table != NULL)
+        return dlpack_py_impl_allocate_by_table((const DLPackExchangeAPI *)type->table, prototype, v);
 #endif
     managed = dlpack_py_allocate(prototype, &error);
-    return managed == NULL ? dlpack_py_raise(&error) : dlpack_py_impl_take_managed(managed, &terms, 0, v);
+    if (managed == NULL)
+        return dlpack_py_raise(&error);
+    dlpack_py_impl_view_set(v, &managed->dl_tensor, 0, DLPACK_PY_WRITABLE, managed);
+    return 0;
 }
 
 /* free_fn of a managed tensor over a view. */
@@ -4820,8 +4875,11 @@ dlpack_py_impl_view_managed_steal(dlpack_py_view *v)
     dlpack_py_error error;
 
     if (v->form == DLPACK_PY_VERSIONED && (managed->flags & readonly) == readonly &&
-        memcmp(&managed->dl_tensor, &v->tensor, sizeof(v->tensor)) == 0)
-        return (DLManagedTensorVersioned *)dlpack_py_impl_detach(v);
+        memcmp(&managed->dl_tensor, &v->tensor, sizeof(v->tensor)) == 0) {
+        v->managed = NULL;
+        dlpack_py_release(v);
+        return managed;
+    }
     if (dlpack_py_validate(&v->tensor, v->flags, &error) < 0) { /* the caller may have changed it */
         dlpack_py_release(v);
         (void)dlpack_py_raise(&error);
@@ -5138,7 +5196,233 @@ dlpack_py_buffer(void *py_object, DLManagedTensorVersioned **out)
     return 0;
 }
 
-/* ---- 3.8 A view for C++ ------------------------------------------------- */
+/* ---- 3.8 Fast paths ----------------------------------------------------- */
+
+/* dlpack_py_consume and dlpack_py_borrow for most calls: the facts of the type are remembered, the tensor is row-major,
+ * of whole bytes, on the CPU, and the requirements are for such tensors. Other calls go the general way (2.5, 3.5),
+ * which defines what is right. DLPACK_PY_PLAIN sends all calls there. Instructions of a call without and with this
+ * section (CPython 3.11, gcc 12, float64 of shape (3, 4)): own object borrowed 378 and 196, NumPy array 1669 and 1400.
+ */
+#if DLPACK_PY_IMPL_HAS_FAST_PATHS
+
+/* Do the requirements make sense, and does dlpack_py_impl_is_common check all that they ask for? */
+static inline int
+dlpack_py_impl_is_common_want(const dlpack_py_want *want)
+{
+    return want->dtypes == NULL && (want->dtype == 0 || (want->dtype & 0xff0000u) != 0) && want->max_ndim == 0 &&
+           want->ndim >= 0 && want->options == 0 && (uint32_t)want->device <= (uint32_t)kDLCPU &&
+           (want->shape == NULL || want->ndim != 0) && (want->alignment & (want->alignment - 1)) == 0 &&
+           (want->order == 'C' || want->order == 0 || want->order == 'A' || want->order == 'K' || want->order == 'R');
+}
+
+/* Are the extents those that are wanted? */
+static inline int
+dlpack_py_impl_has_extents(const DLTensor *t, const int64_t *wanted)
+{
+    int32_t i = t->ndim;
+    while (i-- > 0 && (wanted[i] == -1 || wanted[i] == t->shape[i]))
+        continue;
+    return i < 0;
+}
+
+/* Is the tensor valid, on the CPU, row-major, made of whole bytes, and does it meet the requirements? Looks once at
+ * each dimension. 0: examine the tensor in full. */
+static inline int
+dlpack_py_impl_is_common(const DLTensor *t, int32_t readonly, const dlpack_py_want *want)
+{
+    const uint32_t dtype = dlpack_py_dtype(t);
+    const unsigned bits = t->dtype.bits;
+    const uintptr_t first = (uintptr_t)t->data, alignment = want->alignment != 0 ? want->alignment : bits / 8;
+    const int64_t *shape = t->shape, *strides = t->strides;
+    int32_t i = t->ndim;
+    uint64_t step = 1; /* below 2^62 */
+
+    if (DLPACK_PY_IMPL_UNLIKELY((want->dtype != dtype && want->dtype != 0) || (want->ndim != i && want->ndim != 0) ||
+                                (dtype & 0xfc07ffffu) != 1 || (bits & (bits - 1)) != 0 ||
+                                bits == 0 || /* codes 0 to 3, one lane */
+                                t->device.device_type != kDLCPU || t->byte_offset != 0 ||
+                                (uint32_t)i > DLPACK_PY_MAX_NDIM || first == 0 || shape == NULL || strides == NULL ||
+                                (first & (alignment - 1)) != 0 || (want->writable && readonly != DLPACK_PY_WRITABLE)))
+        return 0;
+    while (i-- > 0) {
+        const uint64_t last = (uint64_t)shape[i] - 1; /* 2^64 - 1 for an extent of 0 */
+        if (DLPACK_PY_IMPL_UNLIKELY((uint64_t)strides[i] != step && last != 0))
+            return 0;
+        step *= last + 1;
+        if (DLPACK_PY_IMPL_UNLIKELY((last | step) >> 31 != 0))
+            return 0;
+    }
+    if (DLPACK_PY_IMPL_UNLIKELY((want->shape != NULL && !dlpack_py_impl_has_extents(t, want->shape)) ||
+                                step * 16 > UINTPTR_MAX - first)) /* an element has 16 bytes at most */
+        return 0;
+    return 1;
+}
+
+/* What is remembered of the type of obj, and the gate; NULL where nothing is. */
+static inline const dlpack_py_impl_type *
+dlpack_py_impl_find_type(PyObject *obj, dlpack_py_impl_gate **gate)
+{
+    PyTypeObject *type = Py_TYPE(obj);
+    const dlpack_py_impl_type *slot;
+
+    *gate = (dlpack_py_impl_gate *)DLPACK_PY_IMPL_LOAD(&dlpack_py_impl_this_file()->gates);
+    if (*gate == NULL || (*gate)->interpreter != PyInterpreterState_Get())
+        return NULL;
+    slot = dlpack_py_impl_type_slot((*gate)->cache, type);
+    return slot->type == type && slot->tag == dlpack_py_impl_type_tag(type) ? slot : NULL;
+}
+
+/* The managed tensor in an object of a type with a table of this file, where it meets the requirements; else NULL. */
+static inline dlpack_py_embedded *
+dlpack_py_impl_find_embedded(const dlpack_py_impl_own *own, PyObject *obj, const dlpack_py_want *want)
+{
+    dlpack_py_embedded *e = (dlpack_py_embedded *)(void *)((char *)obj + own->embedded);
+    const DLTensor *t = &e->versioned.dl_tensor;
+
+    return own->embedded != 0 && e->keeper.owner == obj && e->common != 0 &&
+                   (want->dtype == e->common || want->dtype == 0) && (want->ndim == t->ndim || want->ndim == 0) &&
+                   (!want->writable || e->versioned.flags == 0) &&
+                   (want->alignment == 0 || ((uintptr_t)t->data & (want->alignment - 1)) == 0) &&
+                   (want->shape == NULL || dlpack_py_impl_has_extents(t, want->shape))
+               ? e
+               : NULL;
+}
+
+/* Is a versioned managed tensor common? */
+static inline int
+dlpack_py_impl_is_common_managed(const DLManagedTensorVersioned *managed, const dlpack_py_want *want)
+{
+    return managed->version.major == DLPACK_PY_PROTOCOL_MAJOR &&
+           dlpack_py_impl_is_common(&managed->dl_tensor, (int32_t)(managed->flags & DLPACK_PY_FLAG_READ_ONLY), want);
+}
+
+/* Goes on the general way after __dlpack__ has answered; answer NULL: with an exception. Steals method and answer. */
+DLPACK_PY_IMPL_RARE int
+dlpack_py_impl_consume_answer(dlpack_py_impl_cache *cache, PyObject *obj, PyObject *method, PyObject *answer,
+                              const dlpack_py_want *want, dlpack_py_view *v)
+{
+    const dlpack_py_impl_terms terms = dlpack_py_impl_terms_make(want, NULL);
+    dlpack_py_impl_producer producer = {NULL, NULL, NULL, 1, 1, NULL, 0, 0};
+
+    producer.cache = cache;
+    producer.obj = obj;
+    producer.method = method;
+    producer.answer = answer;
+    dlpack_py_impl_view_clear(v);
+    return dlpack_py_impl_ask(&producer, &terms, v);
+}
+
+#if DLPACK_PY_HAS_EXCHANGE_API
+/* Goes on the general way after the table of another library was asked. */
+DLPACK_PY_IMPL_RARE int
+dlpack_py_impl_consume_returned(const DLPackExchangeAPI *table, PyObject *obj, int returned,
+                                DLManagedTensorVersioned *managed, const dlpack_py_want *want, dlpack_py_view *v)
+{
+    dlpack_py_impl_terms terms = dlpack_py_impl_terms_make(want, NULL);
+    int result;
+
+    dlpack_py_impl_view_clear(v);
+    result = dlpack_py_impl_take_by_other(table, returned, managed, &terms, v);
+    terms.use_table = 0;
+    return result <= 0 ? result : dlpack_py_impl_obtain(obj, &terms, v);
+}
+#endif
+
+DLPACK_PY_IMPL_HOT int
+dlpack_py_impl_consume_fast(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
+{
+    dlpack_py_impl_gate *gate;
+    const dlpack_py_impl_type *type;
+    dlpack_py_impl_terms terms;
+    PyObject *stack[2], *method, *capsule;
+    DLManagedTensorVersioned *managed = NULL;
+    dlpack_py_embedded *embedded;
+    const char *const name = DLPACK_PY_IMPL_UNUSED_NAME(DLPACK_PY_VERSIONED);
+#if DLPACK_PY_HAS_EXCHANGE_API
+    const DLPackExchangeAPI *table;
+    int returned;
+#endif
+
+    want = dlpack_py_impl_want_or_any(want);
+    type = dlpack_py_impl_is_common_want(want) ? dlpack_py_impl_find_type(obj, &gate) : NULL;
+    if (type != NULL && type->own != NULL) {
+        embedded = dlpack_py_impl_find_embedded(type->own, obj, want);
+        if (embedded != NULL) {
+            Py_INCREF(obj);
+            managed = &embedded->versioned;
+        }
+    }
+#if DLPACK_PY_HAS_EXCHANGE_API
+    else if (type != NULL && (table = (const DLPackExchangeAPI *)type->table) != NULL) {
+        returned = table->managed_tensor_from_py_object_no_sync(obj, &managed);
+        if (returned != 0 || managed == NULL || PyErr_Occurred() || !dlpack_py_impl_is_common_managed(managed, want))
+            return dlpack_py_impl_consume_returned(table, obj, returned, managed, want, v);
+    }
+#endif
+    else if (type != NULL && (method = type->method) != NULL) {
+        Py_INCREF(method);
+        stack[0] = obj;
+        stack[1] = gate->cache->version;
+        capsule = PyObject_Vectorcall(method, stack, 1, gate->cache->only_version);
+        if (capsule != NULL && PyCapsule_CheckExact(capsule)) {
+            managed = (DLManagedTensorVersioned *)PyCapsule_GetPointer(capsule, name);
+            if (managed == NULL)
+                PyErr_Clear(); /* another capsule */
+        }
+        if (managed == NULL || !dlpack_py_impl_is_common_managed(managed, want))
+            return dlpack_py_impl_consume_answer(gate->cache, obj, method, capsule, want, v);
+        (void)PyCapsule_SetName(capsule, DLPACK_PY_IMPL_USED_NAME(DLPACK_PY_VERSIONED)); /* commit point (K4) */
+        Py_DECREF(method);
+        Py_DECREF(capsule);
+        if (PyErr_Occurred())
+            PyErr_WriteUnraisable(NULL); /* of the capsule's destructor */
+    }
+    if (managed == NULL) {
+        terms = dlpack_py_impl_terms_make(want, NULL);
+        return dlpack_py_impl_obtain(obj, &terms, v);
+    }
+    dlpack_py_impl_view_set(v, &managed->dl_tensor, managed->flags,
+                            (int32_t)(managed->flags & DLPACK_PY_FLAG_READ_ONLY), managed);
+    return 0;
+}
+
+DLPACK_PY_IMPL_SHARED int
+dlpack_py_borrow(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
+{
+#if DLPACK_PY_HAS_EXCHANGE_API
+    dlpack_py_impl_gate *gate;
+    const dlpack_py_impl_type *type;
+    const DLPackExchangeAPI *table;
+    dlpack_py_embedded *embedded;
+    DLTensor t;
+    int refused;
+
+    want = dlpack_py_impl_want_or_any(want);
+    if (want->writable || !dlpack_py_impl_is_common_want(want) || (type = dlpack_py_impl_find_type(obj, &gate)) == NULL)
+        return dlpack_py_impl_borrow_general(obj, want, v, 0, NULL);
+    if (type->own != NULL) {
+        embedded = dlpack_py_impl_find_embedded(type->own, obj, want);
+        if (embedded == NULL || embedded->versioned.flags != 0) /* a borrowed tensor has no flags (X3) */
+            return dlpack_py_impl_borrow_general(obj, want, v, 0, NULL);
+        dlpack_py_impl_view_set(v, &embedded->versioned.dl_tensor, 0, DLPACK_PY_READONLY_UNSAID, NULL);
+        return 0;
+    }
+    table = (const DLPackExchangeAPI *)type->table;
+    if (table == NULL || table->dltensor_from_py_object_no_sync == NULL)
+        return dlpack_py_impl_consume_fast(obj, want, v);
+    refused = dlpack_py_impl_borrow_by_other(table, obj, &t);
+    if (!refused && dlpack_py_impl_is_common(&t, DLPACK_PY_READONLY_UNSAID, want)) {
+        dlpack_py_impl_view_set(v, &t, 0, DLPACK_PY_READONLY_UNSAID, NULL);
+        return 0;
+    }
+    return dlpack_py_impl_borrow_general(obj, want, v, 1, refused ? NULL : &t);
+#else
+    return dlpack_py_impl_consume_fast(obj, want, v);
+#endif
+}
+#endif
+
+/* ---- 3.9 A view for C++ ------------------------------------------------- */
 
 #ifdef __cplusplus
 /* A view that releases itself. It can be moved, not copied:
@@ -5223,7 +5507,6 @@ class dlpack_py_unique_view {
 #undef DLPACK_PY_IMPL_UNLOCK
 #undef DLPACK_PY_IMPL_UNUSED_NAME
 #undef DLPACK_PY_IMPL_USED_NAME
-#undef DLPACK_PY_IMPL_VALID
 
 #endif /* DLPACK_PY_PROTOCOL_LAYER */
 

@@ -404,7 +404,7 @@ probe_call_allocate(PyObject *Py_UNUSED(module), PyObject *args)
     memset(&t, 0xa5, sizeof(t)); /* "only the dtype, ndim, shape, and device fields are used" */
     t.ndim = extents == Py_None ? 0 : (int)PyTuple_Size(extents);
     t.shape = shape;
-    t.dtype = dlpack_py_impl_dtype_unpack(DLPACK_PY_DTYPE(2u, (uint32_t)bits, 1u));
+    t.dtype = dlpack_py_cpu(NULL, DLPACK_PY_DTYPE(2u, (uint32_t)bits, 1u), 0, NULL, NULL).dtype;
     t.device = dlpack_py_impl_device(type, 0);
     for (i = 0; i < t.ndim; i++)
         shape[i] = PyLong_AsLongLong(PyTuple_GetItem(extents, i));

@@ -251,7 +251,7 @@ rude_capsule(PyObject *module, PyObject *unused)
         return PyErr_NoMemory();
     managed->version.major = 1;
     managed->dl_tensor.device.device_type = kDLCPU;
-    managed->dl_tensor.dtype = dlpack_py_impl_dtype_unpack(DLPACK_PY_INT8);
+    managed->dl_tensor.dtype = dlpack_py_cpu(NULL, DLPACK_PY_INT8, 0, NULL, NULL).dtype;
     managed->dl_tensor.data = managed;
     managed->deleter = rude_deleter;
     return dlpack_py_capsule_steal(managed, DLPACK_PY_VERSIONED);
