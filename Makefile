@@ -13,7 +13,8 @@
 #   make test-peers    tests with all array libraries that run here, and writes their results to docs/peers.md
 #   make test-interpreters, make test-long
 #                      test threads, forks and the end of interpreters 10 times; each exchange a million times
-#   make instructions  counts the instructions of the most common calls with valgrind
+#   make instructions  counts the instructions of the most common calls with valgrind, and compares them with the record;
+#                      RECORD=1 writes the record; PROFILE="f(numpy)" prints where a call spends its instructions
 #   make size          prints the lines and functions of dlpack_py.h, the size and compile time of the example, and how
 #                      many functions one export and one import call
 #   make dev           builds; afterwards .venv/bin/python can import the example modules
@@ -32,7 +33,7 @@ BUILD ?= build/$(TAG)
 MODULES := $(abspath $(BUILD))/python
 WITH_MODULES := DLPACK_PY_BUILD_DIR=$(MODULES) PYTHONPATH=$(MODULES)
 RUN := $(WITH_MODULES) $(VENV)/bin/python
-C_FILES = $(wildcard *.h benchmarks/*.c examples/*/*.c examples/*/*.?pp tests/*/*.c tests/*/*.h tests/*/*.cpp tests/*/*.cu)
+C_FILES = $(wildcard *.h benchmarks/*.c benchmarks/*/*.?pp benchmarks/*/*.h examples/*/*.c examples/*/*.?pp tests/*/*.c tests/*/*.h tests/*/*.cpp tests/*/*.cu)
 SITE_PACKAGES = $$($(VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 export PATH := $(abspath $(VENV))/bin:$(PATH)
 
@@ -163,7 +164,7 @@ test-peers: dev $(VENV)/$(TAG)-peers $(APART:%=$(BUILD)/venv-%/installed)
 	exit $$failed
 
 instructions: configure
-	cmake --build $(BUILD) --target calls
+	cmake --build $(BUILD) --target loop calls calls_floor image
 	$(RUN) benchmarks/instructions.py
 
 size: configure

@@ -1,10 +1,26 @@
-/* The calls that an exchange is made of, to be counted: each function here is as short as an author's can be. The
- * array is float64 (3, 4), row-major, with its managed tensors embedded. */
+/* calls - the calls that are counted, with dlpack_py.h: each function is as short as an author's function can be
+ *
+ * The arrays are float64 and row-major, of shape (3, 4) unless the rank is named. Nothing computes: what is counted is
+ * the exchange. */
 
 #include "dlpack_py.h"
 
-/* ---- Own and Plain: with an exchange table, and without -------------------- */
+/* ---- Arrays -------------------------------------------------------------- */
 
+/* The memory of arrays of ranks other than 2, which have at most 256 elements. */
+static double shared_values[256];
+static const int64_t shape_of_rank[9][8] = {{0},
+                                            {12},
+                                            {3, 4},
+                                            {3, 2, 2},
+                                            {3, 2, 2, 2},
+                                            {2, 2, 2, 2, 2},
+                                            {2, 2, 2, 2, 2, 2},
+                                            {2, 2, 2, 2, 2, 2, 2},
+                                            {2, 2, 2, 2, 2, 2, 2, 2}};
+static int64_t strides_of_rank[9][8];
+
+/* Own and Plain: managed tensors are part of the object. Own has an exchange table as well. */
 typedef struct {
     PyObject_HEAD
     dlpack_py_embedded embedded;
@@ -13,7 +29,7 @@ typedef struct {
 } Own;
 
 static PyObject *
-own_new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(names))
+own_of_rank(PyTypeObject *type, int32_t rank)
 {
     Own *self = (Own *)type->tp_alloc(type, 0);
     DLTensor t;
@@ -23,10 +39,22 @@ own_new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(names
     self->shape[0] = 3;
     self->shape[1] = self->strides[0] = 4;
     self->strides[1] = 1;
-    t = dlpack_py_cpu(self->values, DLPACK_PY_FLOAT64, 2, self->shape, self->strides);
+    if (rank == 2)
+        t = dlpack_py_cpu(self->values, DLPACK_PY_FLOAT64, 2, self->shape, self->strides);
+    else
+        t = dlpack_py_cpu(shared_values, DLPACK_PY_FLOAT64, rank, shape_of_rank[rank], strides_of_rank[rank]);
     if (dlpack_py_embed(&self->embedded, (PyObject *)self, &t, 0) < 0)
         Py_CLEAR(self);
     return (PyObject *)self;
+}
+
+static PyObject *
+own_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(names))
+{
+    int rank = 2;
+    if (!PyArg_ParseTuple(args, "|i", &rank))
+        return NULL;
+    return own_of_rank(type, rank);
 }
 
 static void
@@ -43,22 +71,10 @@ own_describe(PyObject *op, const dlpack_py_request *request, dlpack_py_offer *of
     return 0;
 }
 
-static PyObject *
-own_dlpack(PyObject *op, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
-{
-    return dlpack_py_produce_described(op, own_describe, args, nargs, kwnames);
-}
-
-/* The same without what is embedded: each export is allocated. */
-static PyObject *
-own_dlpack_allocated(PyObject *op, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
-{
-    return dlpack_py_produce(op, &((Own *)op)->embedded.versioned.dl_tensor, 0, args, nargs, kwnames);
-}
+DLPACK_PY_DESCRIBED(own, own_describe);
 
 static PyMethodDef own_methods[] = {
-    DLPACK_PY_METHODS(own_dlpack, dlpack_py_cpu_device),
-    {"dlpack_allocated", (PyCFunction)(void (*)(void))own_dlpack_allocated, METH_FASTCALL | METH_KEYWORDS, NULL},
+    DLPACK_PY_METHODS(own_dlpack, own_dlpack_device),
     {NULL, NULL, 0, NULL},
 };
 
@@ -83,23 +99,119 @@ static PyTypeObject plain_type = {
 static PyObject *
 own_make_steal(PyTypeObject *type, dlpack_py_view *v)
 {
-    dlpack_py_release(v); /* what it holds is of no interest here */
-    return own_new(type, NULL, NULL);
+    dlpack_py_release(v); /* no call here makes an Own of a view */
+    return own_of_rank(type, 2);
 }
 
 DLPACK_PY_EXCHANGE_API_EMBEDDED(own_exchange, own_describe, own_make_steal, NULL, offsetof(Own, embedded));
 
-/* ---- Consumers ------------------------------------------------------------- */
+/* Simple: the README's producer. Nothing for DLPack is part of the object. A subclass is another type of the same kind:
+ * the class is a base. */
+typedef struct {
+    PyObject_HEAD
+    int32_t rank;
+    double values[12];
+} Simple;
+
+static PyObject *
+simple_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(names))
+{
+    Simple *self = (Simple *)type->tp_alloc(type, 0);
+    int rank = 2;
+    if (!PyArg_ParseTuple(args, "|i", &rank))
+        Py_CLEAR(self);
+    if (self != NULL)
+        self->rank = rank;
+    return (PyObject *)self;
+}
+
+static PyObject *
+simple_dlpack(PyObject *op, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    Simple *self = (Simple *)op;
+    double *values = self->rank == 2 ? self->values : shared_values;
+    DLTensor t = dlpack_py_cpu(values, DLPACK_PY_FLOAT64, self->rank, shape_of_rank[self->rank], NULL);
+    return dlpack_py_produce(op, &t, 0, args, nargs, kwnames);
+}
+
+static PyMethodDef simple_methods[] = {
+    DLPACK_PY_METHODS(simple_dlpack, dlpack_py_cpu_device),
+    {NULL, NULL, 0, NULL},
+};
+
+static PyTypeObject simple_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "calls.Simple",
+    .tp_basicsize = sizeof(Simple),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+    .tp_new = simple_new,
+    .tp_dealloc = own_dealloc,
+    .tp_methods = simple_methods,
+};
+
+/* Held: an array that holds the memory of another library. */
+typedef struct {
+    PyObject_HEAD
+    dlpack_py_view view;
+} Held;
 
 static const dlpack_py_want matrix = {.dtype = DLPACK_PY_FLOAT64, .ndim = 2, .order = 'C'};
 
 static PyObject *
-borrow(PyObject *Py_UNUSED(module), PyObject *obj)
+held_from_dlpack(PyObject *type, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
     dlpack_py_view v;
-    if (dlpack_py_borrow(obj, &matrix, &v) < 0)
+    Held *self;
+    if (dlpack_py_from_dlpack(args, nargs, kwnames, &matrix, &v) < 0)
         return NULL;
-    dlpack_py_release(&v);
+    self = (Held *)((PyTypeObject *)type)->tp_alloc((PyTypeObject *)type, 0);
+    if (self == NULL) {
+        dlpack_py_release(&v);
+        return NULL;
+    }
+    dlpack_py_move(&self->view, &v);
+    return (PyObject *)self;
+}
+
+static void
+held_dealloc(PyObject *op)
+{
+    dlpack_py_release(&((Held *)op)->view);
+    Py_TYPE(op)->tp_free(op);
+}
+
+#define FASTCALL(function) ((PyCFunction)(void (*)(void))(function))
+
+static PyMethodDef held_methods[] = {
+    {"from_dlpack", FASTCALL(held_from_dlpack), METH_FASTCALL | METH_KEYWORDS | METH_CLASS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyTypeObject held_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "calls.Held",
+    .tp_basicsize = sizeof(Held),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_dealloc = held_dealloc,
+    .tp_methods = held_methods,
+};
+
+/* ---- Consumers ----------------------------------------------------------- */
+
+static const dlpack_py_want writable_matrix = {.dtype = DLPACK_PY_FLOAT64, .ndim = 2, .order = 'C', .writable = 1};
+static const dlpack_py_want of_any_rank = {.dtype = DLPACK_PY_FLOAT64, .max_ndim = 8, .order = 'C'};
+
+/* Takes one to four arrays, each for as long as the call. */
+static inline PyObject *
+consume_each(PyObject *const *args, Py_ssize_t nargs, const dlpack_py_want *want)
+{
+    dlpack_py_view v[4];
+    Py_ssize_t i;
+    int failed = 0;
+    for (i = 0; i < nargs && i < 4 && !failed; i++)
+        failed = dlpack_py_consume(args[i], want, &v[i]) < 0;
+    while (i-- > 0)
+        dlpack_py_release(&v[i]); /* of a view that is empty too */
+    if (failed)
+        return NULL;
     Py_RETURN_NONE;
 }
 
@@ -113,15 +225,68 @@ consume(PyObject *Py_UNUSED(module), PyObject *obj)
     Py_RETURN_NONE;
 }
 
-/* Of arrays whose tables run no Python code, so that the first is still there when the last has come. */
 static PyObject *
-borrow_three(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+consume_writable(PyObject *Py_UNUSED(module), PyObject *obj)
 {
-    dlpack_py_view v[3];
+    dlpack_py_view v;
+    if (dlpack_py_consume(obj, &writable_matrix, &v) < 0)
+        return NULL;
+    dlpack_py_release(&v);
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+consume_any_rank(PyObject *Py_UNUSED(module), PyObject *obj)
+{
+    dlpack_py_view v;
+    if (dlpack_py_consume(obj, &of_any_rank, &v) < 0)
+        return NULL;
+    dlpack_py_release(&v);
+    Py_RETURN_NONE;
+}
+
+/* consume_rank(rank, obj): the rank is fixed. */
+static PyObject *
+consume_rank(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    dlpack_py_want want = {.dtype = DLPACK_PY_FLOAT64, .order = 'C'};
+    dlpack_py_view v;
+    if (nargs != 2)
+        return NULL;
+    want.ndim = (int32_t)PyLong_AsLong(args[0]);
+    if (want.ndim == 0)
+        want.ndim = DLPACK_PY_SCALAR;
+    if (dlpack_py_consume(args[1], &want, &v) < 0)
+        return NULL;
+    dlpack_py_release(&v);
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+consume_many(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    return consume_each(args, nargs, &matrix);
+}
+
+static PyObject *
+borrow(PyObject *Py_UNUSED(module), PyObject *obj)
+{
+    dlpack_py_view v;
+    if (dlpack_py_borrow(obj, &matrix, &v) < 0)
+        return NULL;
+    dlpack_py_release(&v);
+    Py_RETURN_NONE;
+}
+
+/* Of one to four arrays whose tables run no Python code. */
+static PyObject *
+borrow_many(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    dlpack_py_view v[4];
     Py_ssize_t i;
     int failed = 0;
-    for (i = 0; i < nargs && i < 3 && !failed; i++)
-        failed = dlpack_py_borrow(args[i], &matrix, &v[i]) < 0; /* nothing to release, where it fails */
+    for (i = 0; i < nargs && i < 4 && !failed; i++)
+        failed = dlpack_py_borrow(args[i], &matrix, &v[i]) < 0;
     while (i-- > 0)
         dlpack_py_release(&v[i]);
     if (failed)
@@ -129,13 +294,32 @@ borrow_three(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t narg
     Py_RETURN_NONE;
 }
 
+/* ---- Results ------------------------------------------------------------- */
+
 static PyObject *
 make(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
-    return own_new(&own_type, NULL, NULL);
+    return own_of_rank(&own_type, 2);
 }
 
-/* make_like(like): a result as an array of the library that like is of. */
+static PyObject *
+make_simple(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
+{
+    return simple_type.tp_alloc(&simple_type, 0);
+}
+
+/* make_through(from_dlpack): a new array as an array of another library, whose from_dlpack is at hand. */
+static PyObject *
+make_through(PyObject *Py_UNUSED(module), PyObject *from_dlpack)
+{
+    PyObject *own = own_of_rank(&plain_type, 2), *made = NULL;
+    if (own != NULL)
+        made = PyObject_CallOneArg(from_dlpack, own);
+    Py_XDECREF(own);
+    return made;
+}
+
+/* make_like(like): a new array of the library of like, in memory that the library allocates. */
 static PyObject *
 make_like(PyObject *Py_UNUSED(module), PyObject *like)
 {
@@ -147,60 +331,61 @@ make_like(PyObject *Py_UNUSED(module), PyObject *like)
     return dlpack_py_return_like_steal(like, &v);
 }
 
-/* ---- Counting -------------------------------------------------------------- */
-
-#define CALLS 200
-
-/* What is counted, and nothing else: its name is given to callgrind. */
-__attribute__((noinline)) static int
-dlpack_py_benchmark_loop(PyObject *function, PyObject *const *args, size_t nargs, PyObject *kwnames)
-{
-    int i;
-    for (i = 0; i < CALLS; i++) {
-        PyObject *result = PyObject_Vectorcall(function, args, nargs, kwnames);
-        if (result == NULL)
-            return -1;
-        Py_DECREF(result);
-    }
-    return 0;
-}
-
-/* repeat(function, *args, **keywords): CALLS times. */
+/* return_like(like, own): an array of this module as an array of the library of like. */
 static PyObject *
-repeat(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+return_like(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
 {
-    if (nargs < 1 || dlpack_py_benchmark_loop(args[0], args + 1, (size_t)nargs - 1, kwnames) < 0)
+    dlpack_py_view v;
+    if (nargs != 2 || dlpack_py_consume(args[1], &matrix, &v) < 0)
         return NULL;
-    Py_RETURN_NONE;
+    return dlpack_py_return_like_steal(args[0], &v);
 }
-
-#define FASTCALL(function) ((PyCFunction)(void (*)(void))(function))
 
 static PyMethodDef functions[] = {
-    {"borrow", borrow, METH_O, NULL},
     {"consume", consume, METH_O, NULL},
-    {"borrow_three", FASTCALL(borrow_three), METH_FASTCALL, NULL},
+    {"consume_writable", consume_writable, METH_O, NULL},
+    {"consume_any_rank", consume_any_rank, METH_O, NULL},
+    {"consume_rank", FASTCALL(consume_rank), METH_FASTCALL, NULL},
+    {"consume_many", FASTCALL(consume_many), METH_FASTCALL, NULL},
+    {"borrow", borrow, METH_O, NULL},
+    {"borrow_many", FASTCALL(borrow_many), METH_FASTCALL, NULL},
     {"make", make, METH_NOARGS, NULL},
+    {"make_simple", make_simple, METH_NOARGS, NULL},
+    {"make_through", make_through, METH_O, NULL},
     {"make_like", make_like, METH_O, NULL},
-    {"repeat", FASTCALL(repeat), METH_FASTCALL | METH_KEYWORDS, NULL},
+    {"return_like", FASTCALL(return_like), METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };
 
+static int
+module_exec(PyObject *module)
+{
+    int rank;
+    for (rank = 0; rank < 9; rank++)
+        dlpack_py_strides(rank, shape_of_rank[rank], 'C', strides_of_rank[rank]);
+    if (PyType_Ready(&own_type) < 0 || PyType_Ready(&plain_type) < 0 || PyType_Ready(&simple_type) < 0 ||
+        PyType_Ready(&held_type) < 0 || dlpack_py_exchange_add(&own_type, &own_exchange) < 0)
+        return -1;
+    return PyModule_AddType(module, &own_type) < 0 || PyModule_AddType(module, &plain_type) < 0 ||
+                   PyModule_AddType(module, &simple_type) < 0 || PyModule_AddType(module, &held_type) < 0
+               ? -1
+               : 0;
+}
+
+static PyModuleDef_Slot slots[] = {
+    {Py_mod_exec, module_exec},
+#ifdef Py_mod_gil
+    {Py_mod_gil, Py_MOD_GIL_NOT_USED},
+#endif
+    {0, NULL},
+};
+
 static struct PyModuleDef module_def = {
-    PyModuleDef_HEAD_INIT, "calls", NULL, -1, functions, NULL, NULL, NULL, NULL,
+    PyModuleDef_HEAD_INIT, "calls", NULL, 0, functions, slots, NULL, NULL, NULL,
 };
 
 PyMODINIT_FUNC
 PyInit_calls(void)
 {
-    PyObject *module = PyModule_Create(&module_def);
-    Py_INCREF(&own_type);
-    Py_INCREF(&plain_type);
-    if (module == NULL || PyType_Ready(&own_type) < 0 || PyType_Ready(&plain_type) < 0 ||
-        dlpack_py_exchange_add(&own_type, &own_exchange) < 0 ||
-        PyModule_AddObject(module, "Own", (PyObject *)&own_type) < 0 ||
-        PyModule_AddObject(module, "Plain", (PyObject *)&plain_type) < 0 ||
-        PyModule_AddIntConstant(module, "CALLS", CALLS) < 0)
-        return NULL;
-    return module;
+    return PyModuleDef_Init(&module_def);
 }

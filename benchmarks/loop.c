@@ -1,0 +1,130 @@
+/* loop - the one loop that drives every call that is counted or timed, of each library alike
+ *
+ * A target is a callable, or the name of a method: then the first argument is the object, and each call looks the
+ * method up, as x.m() does. */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdint.h>
+#include <time.h>
+
+/* What is counted: its name is given to callgrind. The target is called with args; or, where is_method is set, the method
+ * with this name of args[0]; or, where in_turn is not NULL, with one element of this tuple after the other. fails: each
+ * call must raise an exception, which is cleared. */
+__attribute__((noinline)) static int
+dlpack_py_benchmark_loop(PyObject *target, int is_method, PyObject *in_turn, PyObject *const *args, size_t nargs,
+                         PyObject *kwnames, int fails, Py_ssize_t count)
+{
+    Py_ssize_t i = 0;
+    PyObject *result;
+
+    for (; !is_method && !fails && in_turn == NULL && count > 0; count--) { /* most calls: the least of a loop */
+        result = PyObject_Vectorcall(target, args, nargs, kwnames);
+        if (result == NULL)
+            return -1;
+        Py_DECREF(result);
+    }
+    for (; is_method && !fails && count > 0; count--) {
+        result = PyObject_VectorcallMethod(target, args, nargs, kwnames);
+        if (result == NULL)
+            return -1;
+        Py_DECREF(result);
+    }
+    for (; fails && count > 0; count--) {
+        result = PyObject_Vectorcall(target, args, nargs, kwnames);
+        if (result != NULL) {
+            Py_DECREF(result);
+            PyErr_SetString(PyExc_AssertionError, "the call succeeded, an exception was wanted");
+            return -1;
+        }
+        PyErr_Clear();
+    }
+    for (; count > 0; count--) {
+        result = PyObject_Vectorcall(target, &PyTuple_GET_ITEM(in_turn, i), 1, NULL);
+        if (result == NULL)
+            return -1;
+        Py_DECREF(result);
+        i = i + 1 < PyTuple_GET_SIZE(in_turn) ? i + 1 : 0;
+    }
+    return 0;
+}
+
+/* Reads (count, fails, target, *args, **keywords), and runs the loop. */
+static int
+run(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    const Py_ssize_t count = nargs < 3 ? -1 : PyLong_AsSsize_t(args[0]);
+    const int fails = nargs < 3 ? -1 : PyObject_IsTrue(args[1]);
+
+    if (nargs < 3)
+        PyErr_SetString(PyExc_TypeError, "count, fails and a target are wanted");
+    if (PyErr_Occurred())
+        return -1;
+    return dlpack_py_benchmark_loop(args[2], PyUnicode_Check(args[2]), NULL, args + 3, (size_t)nargs - 3, kwnames,
+                                    fails, count);
+}
+
+/* calls(count, fails, target, *args, **keywords) */
+static PyObject *
+calls(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    if (run(args, nargs, kwnames) < 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+static int64_t
+now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* nanoseconds(count, fails, target, *args, **keywords): of all count calls together. */
+static PyObject *
+nanoseconds(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    const int64_t begin = now();
+    if (run(args, nargs, kwnames) < 0)
+        return NULL;
+    return PyLong_FromLongLong(now() - begin);
+}
+
+/* in_turn(count, target, objects): target(objects[0]), target(objects[1]) and so on, count calls. */
+static PyObject *
+in_turn(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *target, *objects;
+    Py_ssize_t count;
+    if (!PyArg_ParseTuple(args, "nOO!", &count, &target, &PyTuple_Type, &objects) ||
+        dlpack_py_benchmark_loop(target, 0, objects, NULL, 0, NULL, 0, count) < 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+#define FASTCALL(function) ((PyCFunction)(void (*)(void))(function))
+
+static PyMethodDef functions[] = {
+    {"calls", FASTCALL(calls), METH_FASTCALL | METH_KEYWORDS, NULL},
+    {"nanoseconds", FASTCALL(nanoseconds), METH_FASTCALL | METH_KEYWORDS, NULL},
+    {"in_turn", in_turn, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyModuleDef_Slot slots[] = {
+#ifdef Py_mod_gil
+    {Py_mod_gil, Py_MOD_GIL_NOT_USED},
+#endif
+    {0, NULL},
+};
+
+static struct PyModuleDef module_def = {
+    PyModuleDef_HEAD_INIT, "loop", NULL, 0, functions, slots, NULL, NULL, NULL,
+};
+
+PyMODINIT_FUNC
+PyInit_loop(void)
+{
+    return PyModuleDef_Init(&module_def);
+}

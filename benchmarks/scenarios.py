@@ -1,0 +1,315 @@
+"""The calls that are counted and timed: the rows of docs/performance.md, and the lines of its chart.
+
+A row is the same work by each library. Each library consumes and returns arrays of its own type ("own"): Own, Plain and
+Simple of calls.c and of calls_floor.c, nanobind's ndarray, tvm_ffi.Tensor, and Own of calls_pybind11.cpp. tvm-ffi has
+no own array with a table or a capsule only: there it takes those of calls.c.
+"""
+
+import importlib
+import importlib.util
+import sys
+from dataclasses import dataclass, field
+
+COLUMNS = {
+    "ours": "dlpack_py",
+    "floor": "floor",
+    "nanobind": "nanobind",
+    "tvm": "tvm-ffi",
+    "pybind11": "pybind11 by hand",
+    "itself": "NumPy, PyTorch",
+}
+
+
+@dataclass
+class Call:
+    """A call of the loop. target: a callable, or the name of a method of the first argument."""
+
+    target: object
+    arguments: tuple = ()
+    keywords: dict = field(default_factory=dict)
+    fails: bool = False
+
+    def __call__(self, function, count):
+        return function(count, self.fails, self.target, *self.arguments, **self.keywords)
+
+
+# The rows: (name, what the libraries do and do not do). The last row is a call in a process that has made no other.
+ROWS = {
+    "f(own), exchange table, borrowed": "tvm-ffi: Own of calls.c. nanobind and pybind11 have no exchange table. The "
+    "floor knows its own type.",
+    "f(own), exchange table, owned": "As above, with a reference to the array; tvm-ffi makes a Tensor.",
+    "f(own), capsule": "The managed tensors are part of the object: only the capsule is allocated. nanobind: its "
+    "ndarray object; tvm-ffi: Plain of calls.c; pybind11: allocates each export.",
+    "f(own), capsule, README's producer": "Each export is allocated. nanobind allocates none: see above.",
+    "f(numpy)": "Read access. nanobind: ndarray<const double>. All check dtype, rank, order and device; dlpack_py "
+    "validates the sizes as well (D8).",
+    "f(numpy), writable": "nanobind: ndarray<double>, which does not see the read-only flag of a legacy capsule.",
+    "f(numpy), any rank": "dlpack_py: max_ndim = 8; nanobind: no rank; tvm-ffi: no check of the rank.",
+    "f(torch), borrowed": "By PyTorch's exchange table. nanobind and pybind11 call __dlpack__, which is Python code.",
+    "f(torch), owned": "By PyTorch's exchange table; tvm-ffi makes a Tensor.",
+    "f(tvm_ffi.Tensor)": "By capsule; tvm-ffi takes its own object.",
+    "f(own ×3)": "dlpack_py, floor and tvm-ffi: by exchange table, borrowed. nanobind and pybind11: by capsule.",
+    "f(numpy ×3)": "Three capsules.",
+    "f(torch ×3)": "dlpack_py, floor and tvm-ffi: by exchange table, borrowed.",
+    "from_dlpack(numpy)": "To an array that holds NumPy's memory. dlpack_py reads device= and copy= as well, as NumPy "
+    "and PyTorch do; the others take one argument.",
+    "return own array": "tvm-ffi allocates the memory of the array apart. nanobind: memory that exists already.",
+    "return own array, README's producer": "",
+    "return to NumPy by np.from_dlpack": "A new own array, passed to np.from_dlpack, which the author holds. nanobind: "
+    "ndarray<numpy> of memory that exists already.",
+    "return to NumPy, as the argument's type": "An own array that exists is returned as an array of the library of an "
+    "argument. nanobind: the library is fixed: ndarray<numpy>.",
+    "return to PyTorch, as the argument's type": "As above. floor: by the exchange table. nanobind: ndarray<pytorch>.",
+    "return a new NumPy array": "Memory is allocated for a result like an argument.",
+    "return a new PyTorch tensor": "As above; dlpack_py and tvm-ffi: in memory of PyTorch's allocator.",
+    "x.__dlpack__()": "With the look-up of the method. A legacy capsule, not consumed. nanobind: its ndarray object.",
+    "x.__dlpack__(max_version=(1, 3))": "nanobind ignores the keywords that it does not know.",
+    "x.__dlpack__(), README's producer": "Each export is allocated.",
+    "x.__dlpack__(max_version=(1, 3)), README's producer": "",
+    "x.__dlpack_device__()": "",
+    "f(numpy) refused: dtype": "int64 where float64 is wanted. dlpack_py names both; nanobind lists the signatures.",
+    "f(object()) refused": "An object that has no __dlpack__.",
+    "f(old producer)": "A producer in C whose __dlpack__ has no keyword but stream: it raises TypeError first.",
+    "first f(numpy) in a process": "After the import of the modules. dlpack_py: examples/minimal/image.c.",
+}
+
+# Lines of the chart: name, and the horizontal axis.
+RANKS, ARGUMENTS, TYPES = range(9), range(1, 5), (1, 4, 8, 16, 32, 64)
+
+
+def load(path, name):
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+class Libraries:
+    """The modules that are there. peers: the folder with the modules of the peers; None: only this library."""
+
+    def __init__(self, peers=None):
+        import calls
+        import calls_floor
+        import image
+        import numpy
+
+        self.ours, self.floor, self.image, self.numpy = calls, calls_floor, image, numpy
+        self.torch = self.optional("torch")
+        self.tvm_ffi = self.optional("tvm_ffi")
+        self.nanobind = self.tvm = self.pybind11 = None
+        self.with_floor = peers is not None
+        if peers is not None:
+            self.nanobind = load(next(peers.glob("calls_nanobind.*.so")), "calls_nanobind")
+            self.pybind11 = load(next(peers.glob("calls_pybind11.*.so")), "calls_pybind11")
+            self.tvm = self.tvm_ffi.load_module(str(peers / "calls_tvm.so"))
+
+    def optional(self, name):
+        try:
+            return importlib.import_module(name)
+        except ImportError:
+            return None
+
+    def first(self):
+        """{column: Call} of calls that must be the first ones in the process."""
+        array = self.numpy.zeros((3, 4))
+        self.numpy.from_dlpack(array)  # what NumPy does once is not counted
+        cells = {"ours": Call(self.image.blur, (self.numpy.zeros((1, 1, 3), self.numpy.uint8),))}
+        if self.with_floor:
+            cells["floor"] = Call(self.floor.consume, (array,))
+            cells["nanobind"] = Call(self.nanobind.consume_const, (array,))
+            cells["tvm"] = Call(self.tvm.consume, (array,))
+            cells["pybind11"] = Call(self.pybind11.consume, (array,))
+        return cells
+
+    def rows(self):
+        """{row: {column: Call}}, without what is missing here."""
+        ours, np = self.ours, self.numpy
+        own, plain, simple, array = ours.Own(), ours.Plain(), ours.Simple(), np.zeros((3, 4))
+        integers, nothing = np.zeros((3, 4), np.int64), object()
+        old = self.floor.Old()
+        version = {"max_version": (1, 3)}
+        table = {
+            "f(own), exchange table, borrowed": {"ours": Call(ours.borrow, (own,))},
+            "f(own), exchange table, owned": {"ours": Call(ours.consume, (own,))},
+            "f(own), capsule": {"ours": Call(ours.consume, (plain,))},
+            "f(own), capsule, README's producer": {"ours": Call(ours.consume, (simple,))},
+            "f(numpy)": {"ours": Call(ours.consume, (array,))},
+            "f(numpy), writable": {"ours": Call(ours.consume_writable, (array,))},
+            "f(numpy), any rank": {"ours": Call(ours.consume_any_rank, (array,))},
+            "f(own ×3)": {"ours": Call(ours.borrow_many, (own, own, own))},
+            "f(numpy ×3)": {"ours": Call(ours.consume_many, (array, array, array))},
+            "from_dlpack(numpy)": {"ours": Call(ours.Held.from_dlpack, (array,))},
+            "return own array": {"ours": Call(ours.make)},
+            "return own array, README's producer": {"ours": Call(ours.make_simple)},
+            "return to NumPy by np.from_dlpack": {"ours": Call(ours.make_through, (np.from_dlpack,))},
+            "return to NumPy, as the argument's type": {"ours": Call(ours.return_like, (array, own))},
+            "return a new NumPy array": {"ours": Call(ours.make_like, (array,))},
+            "x.__dlpack__()": {"ours": Call("__dlpack__", (plain,))},
+            "x.__dlpack__(max_version=(1, 3))": {"ours": Call("__dlpack__", (plain,), version)},
+            "x.__dlpack__(), README's producer": {"ours": Call("__dlpack__", (simple,))},
+            "x.__dlpack__(max_version=(1, 3)), README's producer": {"ours": Call("__dlpack__", (simple,), version)},
+            "x.__dlpack_device__()": {"ours": Call("__dlpack_device__", (simple,))},
+            "f(numpy) refused: dtype": {"ours": Call(ours.consume, (integers,), fails=True)},
+            "f(object()) refused": {"ours": Call(ours.consume, (nothing,), fails=True)},
+            "f(old producer)": {"ours": Call(ours.consume, (old,))},
+        }
+        tensor = tvm_tensor = None
+        if self.torch is not None:
+            tensor = self.torch.zeros((3, 4), dtype=self.torch.float64)
+            table["f(torch), borrowed"] = {"ours": Call(ours.borrow, (tensor,))}
+            table["f(torch), owned"] = {"ours": Call(ours.consume, (tensor,))}
+            table["f(torch ×3)"] = {"ours": Call(ours.borrow_many, (tensor,) * 3)}
+            table["return to PyTorch, as the argument's type"] = {"ours": Call(ours.return_like, (tensor, own))}
+            table["return a new PyTorch tensor"] = {"ours": Call(ours.make_like, (tensor,))}
+        if self.tvm_ffi is not None:
+            tvm_tensor = self.tvm_ffi.from_dlpack(array)
+            table["f(tvm_ffi.Tensor)"] = {"ours": Call(ours.consume, (tvm_tensor,))}
+        if self.with_floor:
+            peers = [self.of_floor, self.of_nanobind, self.of_tvm, self.of_pybind11, self.of_libraries_themselves]
+            for column, of_peer in zip(["floor", "nanobind", "tvm", "pybind11", "itself"], peers):
+                for name, call in of_peer(array, integers, nothing, old, tensor, tvm_tensor).items():
+                    table[name][column] = call
+        return {name: table[name] for name in ROWS if name in table}
+
+    def of_floor(self, array, integers, nothing, old, tensor, tvm_tensor):
+        floor, np, version = self.floor, self.numpy, {"max_version": (1, 3)}
+        own, plain, simple = floor.Own(), floor.Plain(), floor.Simple()
+        return {
+            "f(own), exchange table, borrowed": Call(floor.borrow, (own,)),
+            "f(own), exchange table, owned": Call(floor.consume_by_table, (own,)),
+            "f(own), capsule": Call(floor.consume, (plain,)),
+            "f(own), capsule, README's producer": Call(floor.consume, (simple,)),
+            "f(numpy)": Call(floor.consume, (array,)),
+            "f(numpy), writable": Call(floor.consume_writable, (array,)),
+            "f(torch), borrowed": Call(floor.borrow, (tensor,)),
+            "f(torch), owned": Call(floor.consume_by_table, (tensor,)),
+            "f(tvm_ffi.Tensor)": Call(floor.consume, (tvm_tensor,)),
+            "f(own ×3)": Call(floor.borrow_many, (own, own, own)),
+            "f(numpy ×3)": Call(floor.consume_many, (array, array, array)),
+            "f(torch ×3)": Call(floor.borrow_many, (tensor, tensor, tensor)),
+            "from_dlpack(numpy)": Call(floor.from_dlpack, (array,)),
+            "return own array": Call(floor.make),
+            "return to NumPy by np.from_dlpack": Call(floor.make_through, (np.from_dlpack,)),
+            "return to PyTorch, as the argument's type": Call(floor.return_by_table, (tensor, own)),
+            "x.__dlpack__()": Call("__dlpack__", (plain,)),
+            "x.__dlpack__(max_version=(1, 3))": Call("__dlpack__", (plain,), version),
+            "x.__dlpack__(), README's producer": Call("__dlpack__", (simple,)),
+            "x.__dlpack__(max_version=(1, 3)), README's producer": Call("__dlpack__", (simple,), version),
+            "x.__dlpack_device__()": Call("__dlpack_device__", (plain,)),
+            "f(numpy) refused: dtype": Call(floor.consume, (integers,), fails=True),
+            "f(object()) refused": Call(floor.consume, (nothing,), fails=True),
+            "f(old producer)": Call(floor.consume, (old,)),
+        }
+
+    def of_nanobind(self, array, integers, nothing, old, tensor, tvm_tensor):
+        nano, own, version = self.nanobind, self.nanobind.make(), {"max_version": (1, 3)}
+        return {
+            "f(own), capsule": Call(nano.consume, (own,)),
+            "f(numpy)": Call(nano.consume_const, (array,)),
+            "f(numpy), writable": Call(nano.consume, (array,)),
+            "f(numpy), any rank": Call(nano.consume_any_rank, (array,)),
+            "f(torch), owned": Call(nano.consume, (tensor,)),
+            "f(tvm_ffi.Tensor)": Call(nano.consume, (tvm_tensor,)),
+            "f(own ×3)": Call(nano.consume_three, (own, own, own)),
+            "f(numpy ×3)": Call(nano.consume_three, (array, array, array)),
+            "f(torch ×3)": Call(nano.consume_three, (tensor, tensor, tensor)),
+            "from_dlpack(numpy)": Call(nano.Held.from_dlpack, (array,)),
+            "return own array": Call(nano.make),
+            "return to NumPy by np.from_dlpack": Call(nano.make_numpy),
+            "return to NumPy, as the argument's type": Call(nano.make_numpy),
+            "return to PyTorch, as the argument's type": Call(nano.make_torch),
+            "x.__dlpack__()": Call("__dlpack__", (own,)),
+            "x.__dlpack__(max_version=(1, 3))": Call("__dlpack__", (own,), version),
+            "x.__dlpack_device__()": Call("__dlpack_device__", (own,)),
+            "f(numpy) refused: dtype": Call(nano.consume, (integers,), fails=True),
+            "f(object()) refused": Call(nano.consume, (nothing,), fails=True),
+            "f(old producer)": Call(nano.consume, (old,)),
+        }
+
+    def of_tvm(self, array, integers, nothing, old, tensor, tvm_tensor):
+        tvm, own, plain = self.tvm, self.ours.Own(), self.ours.Plain()
+        return {
+            "f(own), exchange table, borrowed": Call(tvm.consume, (own,)),
+            "f(own), exchange table, owned": Call(tvm.consume_owned, (own,)),
+            "f(own), capsule": Call(tvm.consume, (plain,)),
+            "f(numpy)": Call(tvm.consume, (array,)),
+            "f(numpy), any rank": Call(tvm.consume_any_rank, (array,)),
+            "f(torch), borrowed": Call(tvm.consume, (tensor,)),
+            "f(torch), owned": Call(tvm.consume_owned, (tensor,)),
+            "f(tvm_ffi.Tensor)": Call(tvm.consume, (tvm_tensor,)),
+            "f(own ×3)": Call(tvm.consume_three, (own, own, own)),
+            "f(numpy ×3)": Call(tvm.consume_three, (array, array, array)),
+            "f(torch ×3)": Call(tvm.consume_three, (tensor, tensor, tensor)),
+            "from_dlpack(numpy)": Call(self.tvm_ffi.from_dlpack, (array,)),
+            "return own array": Call(tvm.make),
+            "return a new PyTorch tensor": Call(tvm.make_like, (tensor,)),
+            "x.__dlpack__()": Call("__dlpack__", (tvm_tensor,)),
+            "x.__dlpack__(max_version=(1, 3))": Call("__dlpack__", (tvm_tensor,), {"max_version": (1, 3)}),
+            "x.__dlpack_device__()": Call("__dlpack_device__", (tvm_tensor,)),
+            "f(numpy) refused: dtype": Call(tvm.consume, (integers,), fails=True),
+            "f(object()) refused": Call(tvm.consume, (nothing,), fails=True),
+            "f(old producer)": Call(tvm.consume, (old,)),
+        }
+
+    def of_pybind11(self, array, integers, nothing, old, tensor, tvm_tensor):
+        hand, own = self.pybind11, self.pybind11.Own()
+        return {
+            "f(own), capsule": Call(hand.consume, (own,)),
+            "f(numpy)": Call(hand.consume, (array,)),
+            "f(torch), owned": Call(hand.consume, (tensor,)),
+            "f(tvm_ffi.Tensor)": Call(hand.consume, (tvm_tensor,)),
+            "f(own ×3)": Call(hand.consume_three, (own, own, own)),
+            "f(numpy ×3)": Call(hand.consume_three, (array, array, array)),
+            "f(torch ×3)": Call(hand.consume_three, (tensor, tensor, tensor)),
+            "from_dlpack(numpy)": Call(hand.Held.from_dlpack, (array,)),
+            "return own array": Call(hand.make),
+            "x.__dlpack__()": Call("__dlpack__", (own,)),
+            "x.__dlpack__(max_version=(1, 3))": Call("__dlpack__", (own,), {"max_version": (1, 3)}),
+            "x.__dlpack_device__()": Call("__dlpack_device__", (own,)),
+            "f(numpy) refused: dtype": Call(hand.consume, (integers,), fails=True),
+            "f(object()) refused": Call(hand.consume, (nothing,), fails=True),
+            "f(old producer)": Call(hand.consume, (old,)),
+        }
+
+    def of_libraries_themselves(self, array, integers, nothing, old, tensor, tvm_tensor):
+        np, torch = self.numpy, self.torch
+        plain = self.ours.Plain()
+        return {
+            "f(own), capsule": Call(np.from_dlpack, (plain,)),
+            "f(torch), owned": Call(torch.from_dlpack, (tensor,)),
+            "from_dlpack(numpy)": Call(np.from_dlpack, (array,)),
+            "return a new NumPy array": Call(np.empty, ((3, 4),)),
+            "x.__dlpack__()": Call("__dlpack__", (array,)),
+            "x.__dlpack__(max_version=(1, 3))": Call("__dlpack__", (array,), {"max_version": (1, 3)}),
+            "x.__dlpack_device__()": Call("__dlpack_device__", (array,)),
+            "f(object()) refused": Call(np.from_dlpack, (nothing,), fails=True),
+            "f(old producer)": Call(np.from_dlpack, (old,)),
+        }
+
+    def lines(self):
+        """{line: {place on the axis: Call}} of the chart: what must not grow."""
+        ours, np = self.ours, self.numpy
+        own, array = ours.Own(), np.zeros((3, 4))
+        shapes = [(), (12,), (3, 4), (3, 2, 2), (3, 2, 2, 2), *((2,) * rank for rank in range(5, 9))]
+        arrays = [np.zeros(shape) for shape in shapes]
+        lines = {
+            "rank, f(own), dlpack_py": {r: Call(ours.consume_rank, (r, ours.Plain(r))) for r in RANKS},
+            "rank, f(own), README's producer": {r: Call(ours.consume_rank, (r, ours.Simple(r))) for r in RANKS},
+            "rank, f(numpy), dlpack_py": {r: Call(ours.consume_rank, (r, arrays[r])) for r in RANKS},
+            "arguments, f(own), dlpack_py": {n: Call(ours.borrow_many, (own,) * n) for n in ARGUMENTS},
+            "arguments, f(numpy), dlpack_py": {n: Call(ours.consume_many, (array,) * n) for n in ARGUMENTS},
+        }
+        if self.nanobind is not None:
+            nano = self.nanobind
+            functions = [None, nano.consume, nano.consume_two, nano.consume_three, nano.consume_four]
+            any_rank = nano.consume_any_rank
+            lines["rank, f(own), nanobind"] = {r: Call(any_rank, (nano.of_rank(r),)) for r in RANKS}
+            lines["rank, f(numpy), nanobind"] = {r: Call(any_rank, (arrays[r],)) for r in RANKS}
+            lines["arguments, f(own), nanobind"] = {n: Call(functions[n], (nano.make(),) * n) for n in ARGUMENTS}
+            lines["arguments, f(numpy), nanobind"] = {n: Call(functions[n], (array,) * n) for n in ARGUMENTS}
+        return lines
+
+    def types(self, count):
+        """Objects of as many types."""
+        return tuple(type(f"Type{i}", (self.ours.Simple,), {})() for i in range(count))
