@@ -47,11 +47,11 @@ def run(peers):
     kept = []
 
     # A loop costs more if its block is the last free one of a pool of CPython's allocator, which depends on all that
-    # happened before: so there are three loops, with one more block of each size in use, and the cheapest one counts.
+    # happened before: so there are three loops, each with a pool that has some free blocks, and the cheapest one counts.
     def repeat(place, run, calls):
         for _ in range(3):
+            kept.extend([bytes(size) for _ in range(40)][:-8] for size in range(0, 479, 16))
             run()
-            kept.append([bytes(size) for size in range(0, 479, 16)])
             print(json.dumps([*place, calls]), flush=True)
 
     def count(place, call):
