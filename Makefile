@@ -15,6 +15,8 @@
 #                      test threads, forks and the end of interpreters 10 times; each exchange a million times
 #   make instructions  counts the instructions of the most common calls with valgrind, and compares them with the record;
 #                      RECORD=1 writes the record; PROFILE="f(numpy)" prints where a call spends its instructions
+#   make bench         measures the same calls by this library and by others, and writes docs/performance.md
+#   make bench-threads prints how many more exchanges two threads make than one, without a GIL
 #   make size          prints the lines and functions of dlpack_py.h, the size and compile time of the example, and how
 #                      many functions one export and one import call
 #   make dev           builds; afterwards .venv/bin/python can import the example modules
@@ -45,8 +47,9 @@ endif
 # One pytest process for each core. One process runs all tests of a file.
 PARALLEL := -n auto --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-whole test-plain test-peers test-interpreters test-long test-threads test-streams mutate-streams test-gpu gpu-packages \
-    instructions size streams-sanitized check configure build dev format lint clean
+.PHONY: demo test test-whole test-plain test-peers test-interpreters test-long test-threads test-streams mutate-streams \
+    test-gpu gpu-packages instructions bench bench-threads throughput size streams-sanitized check configure build dev \
+    format lint clean
 
 demo: configure
 	cmake --build $(BUILD) --target dlarray image
@@ -167,6 +170,20 @@ instructions: configure
 	cmake --build $(BUILD) --target loop calls calls_floor image
 	$(RUN) benchmarks/instructions.py
 
+# DOCS names another folder than docs.
+bench: configure $(VENV)/$(TAG)-bench
+	cmake --build $(BUILD) --target loop calls calls_floor image
+	$(RUN) benchmarks/bench.py $(BUILD) $(or $(DOCS),docs)
+
+# On a free-threaded Python, which build_python.sh builds. make throughput PYTHON=... takes any Python.
+bench-threads:
+	python=$$(tests/threads/build_python.sh free-threaded) && \
+	    $(MAKE) throughput PYTHON=$$python VENV=build/venv-python3.13t BUILD=build/free-threaded
+
+throughput: configure
+	cmake --build $(BUILD) --target loop calls
+	$(RUN) benchmarks/threads.py
+
 size: configure
 	$(VENV)/bin/python benchmarks/size.py
 
@@ -228,6 +245,8 @@ $(VENV)/$(TAG)-dlpack: requirements/dlpack.txt | $(VENV)/$(TAG)
 	rm -r "$(SITE_PACKAGES)"/apache_tvm_ffi-*.dist-info
 	touch $@
 endif
+
+$(VENV)/$(TAG)-peers: requirements/bench.txt # which peers.txt includes
 
 # Some platforms have no such packages: then CMake prints which tests it leaves out.
 $(VENV)/$(TAG)-device: requirements/device.txt | $(VENV)/$(TAG)

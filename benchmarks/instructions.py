@@ -3,8 +3,8 @@
 Run by `make instructions`. The record, benchmarks/record.json, is that of one interpreter and compiler: CPython 3.11
 built without a profile, gcc 12 at -O2 and x86-64; on others the command only prints. A call that costs more than 2 %
 above its record makes the command fail. A call that costs more than 2 % below it is named: `make instructions RECORD=1`
-then writes a new record. The calls for many types are not part of the record, because their cost depends on the
-addresses of the types. `make instructions PROFILE="f(numpy)"` prints which functions a call spends its instructions
+then writes a new record. Two kinds of calls are not part of the record: those of many types depend on the addresses of
+the types, and the first call of a process depends on what was imported. `make instructions PROFILE="f(numpy)"` prints which functions a call spends its instructions
 in.
 """
 
@@ -27,8 +27,8 @@ import scenarios
 HERE = Path(__file__).resolve().parent
 RECORD = HERE / "record.json"
 CALLS = 200
-EXCHANGES = 100_000  # of a process that counts as long-lived
 ALLOWED = 1.02
+UNSTEADY = ("types", "first")  # names of calls that are not part of the record begin so
 LOOP = "dlpack_py_benchmark_loop"  # the function of loop.c that is counted
 
 # Functions that allocate, and those of the Python allocator that call the first ones for large blocks.
@@ -41,29 +41,20 @@ RAW_ALLOCATORS = {"PyMem_RawMalloc", "PyMem_RawCalloc", "PyMem_RawRealloc"}
 
 
 def run(peers):
-    """Prints the name of each loop, as JSON, in the order of the dumps."""
+    """Prints the name of each loop, as JSON, in the order of the dumps. There is a dump before each loop as well."""
     import loop
 
-    kept = []
-
-    # A loop costs more if its block is the last free one of a pool of CPython's allocator, which depends on all that
-    # happened before: so there are three loops, each with a pool that has some free blocks, and the cheapest one counts.
-    def repeat(place, run, calls):
-        for _ in range(3):
-            kept.extend([bytes(size) for _ in range(40)][:-8] for size in range(0, 479, 16))
-            run()
-            print(json.dumps([*place, calls]), flush=True)
+    def say(place):
+        print(json.dumps(None), json.dumps(place), sep="\n", flush=True)
 
     def count(place, call):
-        call(loop.calls, 1)  # the first call fills what is cached
-        print(json.dumps(None))
-        repeat(place, lambda: call(loop.calls, CALLS), CALLS)
+        call(loop.calls, CALLS)
+        say([*place, CALLS])
 
     libraries = scenarios.Libraries(peers)
     for column, call in libraries.first().items():
-        call(loop.calls, 0)  # callgrind counts the calls of functions outside of the loop too: a dump resets the counts
         call(loop.calls, 1)
-        print(json.dumps(None), json.dumps(["row", "first f(numpy) in a process", column, 1]), sep="\n", flush=True)
+        say(["row", "first f(numpy) in a process", column, 1])
     rows, lines = libraries.rows(), libraries.lines()
     for name, cells in rows.items():
         for column, call in cells.items():
@@ -74,18 +65,17 @@ def run(peers):
     for many in scenarios.TYPES:
         objects = libraries.types(many)
         loop.in_turn(2 * many, libraries.ours.consume, objects)
-        print(json.dumps(None))
-        repeat(
-            ["line", "types, f(own), README's producer", many],
-            lambda objects=objects: loop.in_turn(960, libraries.ours.consume, objects),
-            960,  # a multiple of each number of types
-        )
-    for name in ["f(own), exchange table, borrowed", "f(own), capsule", "f(numpy)", "f(torch), borrowed"]:
-        if name in rows:
-            call = rows[name]["ours"]
-            call(loop.calls, EXCHANGES)
-            print(json.dumps(None))
-            count(["row", f"{name}, after {EXCHANGES} more", "ours"], call)
+        say(None)
+        loop.in_turn(960, libraries.ours.consume, objects)  # a multiple of each number of types
+        say(["line", "types, f(own), README's producer", many, 960])
+    made = 0
+    for exchanges in scenarios.EXCHANGES:
+        for name, row in scenarios.LONG_LIVED.items():
+            if row in rows:
+                rows[row]["ours"](loop.calls, exchanges - made)
+                say(None)
+                count(["line", name, exchanges], rows[row]["ours"])
+        made = exchanges
 
 
 # ---- Reading the dumps ----
@@ -174,13 +164,9 @@ def count(peers=None):
             sys.exit(done.stdout + done.stderr)
         places = [json.loads(line) for line in done.stdout.splitlines()]
         assert len(places) + 1 == len(os.listdir(folder)), "a dump for each loop, and one at the end"
-        found = {}
-        for i, place in enumerate(places, 1):
-            if place:
-                dump = Dump(Path(folder, f"counts.{i}"), place[3])
-                key = tuple(place[:3])
-                found[key] = min(found.get(key, dump), dump, key=Dump.instructions)
-        return found
+        return {
+            tuple(place[:3]): Dump(Path(folder, f"counts.{i}"), place[3]) for i, place in enumerate(places, 1) if place
+        }
 
 
 # ---- The record ----
@@ -230,7 +216,7 @@ def main():
     for name in limits.keys() - counted.keys():
         print(f"{name:58}{'-':>8}{limits[name]:8}{aims.get(name, ''):>8}  not counted: a library is not installed")
     if os.environ.get("RECORD"):
-        now = {name: round(dump.instructions()) for name, dump in counted.items() if not name.startswith("types")}
+        now = {name: round(dump.instructions()) for name, dump in counted.items() if not name.startswith(UNSTEADY)}
         record["instructions"] = limits | now
         RECORD.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
         print(f"\nwritten: {RECORD}")

@@ -49,9 +49,43 @@ dlpack_py_benchmark_loop(PyObject *target, int is_method, PyObject *in_turn, PyO
     return 0;
 }
 
-/* Reads (count, fails, target, *args, **keywords), and runs the loop. */
+#define SIZES 30     /* multiples of 16 bytes */
+#define MOST_HELD 32 /* blocks of each size */
+
+/* A loop costs more if its block is the last free one of a pool of Python's allocator, which depends on all that
+ * happened before. Holds some blocks of each size, and frees as many right before the loop: its pools have free blocks.
+ * The number of blocks differs from call to call, because a pool may end among them. */
+static void
+hold_blocks(void *held[SIZES][MOST_HELD])
+{
+    static int more;
+    const int count = 16 + more;
+    int size, i;
+    more = (more + 5) % (MOST_HELD - 15);
+    memset(held, 0, SIZES * sizeof(held[0]));
+    for (size = 0; size < SIZES; size++) {
+        for (i = 0; i < count; i++)
+            held[size][i] = PyObject_Malloc((size_t)(size + 1) * 16);
+        while (i-- > count / 2) {
+            PyObject_Free(held[size][i]);
+            held[size][i] = NULL;
+        }
+    }
+}
+
+static void
+free_blocks(void *held[SIZES][MOST_HELD])
+{
+    int size, i;
+    for (size = 0; size < SIZES; size++) {
+        for (i = 0; i < MOST_HELD; i++)
+            PyObject_Free(held[size][i]);
+    }
+}
+
+/* Reads (count, fails, target, *args, **keywords), and runs the loop; where before is set, the loop before it. */
 static int
-run(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+run(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, int before)
 {
     const Py_ssize_t count = nargs < 3 ? -1 : PyLong_AsSsize_t(args[0]);
     const int fails = nargs < 3 ? -1 : PyObject_IsTrue(args[1]);
@@ -61,14 +95,20 @@ run(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
     if (PyErr_Occurred())
         return -1;
     return dlpack_py_benchmark_loop(args[2], PyUnicode_Check(args[2]), NULL, args + 3, (size_t)nargs - 3, kwnames,
-                                    fails, count);
+                                    fails, before ? count > 1 : count);
 }
 
-/* calls(count, fails, target, *args, **keywords) */
+/* calls(count, fails, target, *args, **keywords). A loop of one call comes first, or of none where count is 1. Callgrind
+ * counts the calls of a function outside of the loop too; it forgets them when it dumps the costs of that function. */
 static PyObject *
 calls(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
-    if (run(args, nargs, kwnames) < 0)
+    void *held[SIZES][MOST_HELD];
+    int failed;
+    hold_blocks(held);
+    failed = run(args, nargs, kwnames, 1) < 0 || run(args, nargs, kwnames, 0) < 0;
+    free_blocks(held);
+    if (failed)
         return NULL;
     Py_RETURN_NONE;
 }
@@ -86,7 +126,7 @@ static PyObject *
 nanoseconds(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
     const int64_t begin = now();
-    if (run(args, nargs, kwnames) < 0)
+    if (run(args, nargs, kwnames, 0) < 0)
         return NULL;
     return PyLong_FromLongLong(now() - begin);
 }
@@ -95,10 +135,17 @@ nanoseconds(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs
 static PyObject *
 in_turn(PyObject *Py_UNUSED(module), PyObject *args)
 {
+    void *held[SIZES][MOST_HELD];
     PyObject *target, *objects;
     Py_ssize_t count;
-    if (!PyArg_ParseTuple(args, "nOO!", &count, &target, &PyTuple_Type, &objects) ||
-        dlpack_py_benchmark_loop(target, 0, objects, NULL, 0, NULL, 0, count) < 0)
+    int failed;
+    if (!PyArg_ParseTuple(args, "nOO!", &count, &target, &PyTuple_Type, &objects))
+        return NULL;
+    hold_blocks(held);
+    failed = dlpack_py_benchmark_loop(Py_None, 0, NULL, NULL, 0, NULL, 0, 0) < 0 ||
+             dlpack_py_benchmark_loop(target, 0, objects, NULL, 0, NULL, 0, count) < 0;
+    free_blocks(held);
+    if (failed)
         return NULL;
     Py_RETURN_NONE;
 }

@@ -41,9 +41,9 @@ ROWS = {
     "f(own), capsule": "The managed tensors are part of the object: only the capsule is allocated. nanobind: its "
     "ndarray object; tvm-ffi: Plain of calls.c; pybind11: allocates each export.",
     "f(own), capsule, README's producer": "Each export is allocated. nanobind allocates none: see above.",
-    "f(numpy)": "Read access. nanobind: ndarray<const double>. All check dtype, rank, order and device; dlpack_py "
-    "validates the sizes as well (D8).",
-    "f(numpy), writable": "nanobind: ndarray<double>, which does not see the read-only flag of a legacy capsule.",
+    "f(numpy)": "Read access. nanobind: `ndarray<const double>`, which asks for a legacy capsule, without a keyword: "
+    "then NumPy does less. dlpack_py asks for a versioned one (C1), which says whether the data is read-only.",
+    "f(numpy), writable": "nanobind: `ndarray<double>`, which asks for a versioned capsule, as dlpack_py does.",
     "f(numpy), any rank": "dlpack_py: max_ndim = 8; nanobind: no rank; tvm-ffi: no check of the rank.",
     "f(torch), borrowed": "By PyTorch's exchange table. nanobind and pybind11 call __dlpack__, which is Python code.",
     "f(torch), owned": "By PyTorch's exchange table; tvm-ffi makes a Tensor.",
@@ -51,19 +51,19 @@ ROWS = {
     "f(own ×3)": "dlpack_py, floor and tvm-ffi: by exchange table, borrowed. nanobind and pybind11: by capsule.",
     "f(numpy ×3)": "Three capsules.",
     "f(torch ×3)": "dlpack_py, floor and tvm-ffi: by exchange table, borrowed.",
-    "from_dlpack(numpy)": "To an array that holds NumPy's memory. dlpack_py reads device= and copy= as well, as NumPy "
-    "and PyTorch do; the others take one argument.",
+    "from_dlpack(numpy)": "To an own array that holds NumPy's memory. dlpack_py reads device= and copy= as well, as "
+    "NumPy and PyTorch do; the others take one argument. Last column: np.from_dlpack.",
     "return own array": "tvm-ffi allocates the memory of the array apart. nanobind: memory that exists already.",
     "return own array, README's producer": "",
     "return to NumPy by np.from_dlpack": "A new own array, passed to np.from_dlpack, which the author holds. nanobind: "
-    "ndarray<numpy> of memory that exists already.",
+    "`ndarray<numpy>` of memory that exists already.",
     "return to NumPy, as the argument's type": "An own array that exists is returned as an array of the library of an "
-    "argument. nanobind: the library is fixed: ndarray<numpy>.",
-    "return to PyTorch, as the argument's type": "As above. floor: by the exchange table. nanobind: ndarray<pytorch>.",
+    "argument. nanobind: the library is fixed: `ndarray<numpy>`.",
+    "return to PyTorch, as the argument's type": "As above. floor: by the exchange table. nanobind: `ndarray<pytorch>`.",
     "return a new NumPy array": "Memory is allocated for a result like an argument.",
     "return a new PyTorch tensor": "As above; dlpack_py and tvm-ffi: in memory of PyTorch's allocator.",
     "x.__dlpack__()": "With the look-up of the method. A legacy capsule, not consumed. nanobind: its ndarray object.",
-    "x.__dlpack__(max_version=(1, 3))": "nanobind ignores the keywords that it does not know.",
+    "x.__dlpack__(max_version=(1, 3))": "nanobind compares interned names first, and allocates only the capsule.",
     "x.__dlpack__(), README's producer": "Each export is allocated.",
     "x.__dlpack__(max_version=(1, 3)), README's producer": "",
     "x.__dlpack_device__()": "",
@@ -75,6 +75,13 @@ ROWS = {
 
 # Lines of the chart: name, and the horizontal axis.
 RANKS, ARGUMENTS, TYPES = range(9), range(1, 5), (1, 4, 8, 16, 32, 64)
+EXCHANGES = (0, 1_000, 10_000, 100_000)
+LONG_LIVED = {
+    "exchanges, f(own), dlpack_py": "f(own), exchange table, borrowed",
+    "exchanges, f(own), README's producer": "f(own), capsule, README's producer",
+    "exchanges, f(numpy), dlpack_py": "f(numpy)",
+    "exchanges, f(torch), dlpack_py": "f(torch), borrowed",
+}
 
 
 def load(path, name):
@@ -214,7 +221,7 @@ class Libraries:
             "f(own ×3)": Call(nano.consume_three, (own, own, own)),
             "f(numpy ×3)": Call(nano.consume_three, (array, array, array)),
             "f(torch ×3)": Call(nano.consume_three, (tensor, tensor, tensor)),
-            "from_dlpack(numpy)": Call(nano.Held.from_dlpack, (array,)),
+            "from_dlpack(numpy)": Call(nano.from_dlpack, (array,)),
             "return own array": Call(nano.make),
             "return to NumPy by np.from_dlpack": Call(nano.make_numpy),
             "return to NumPy, as the argument's type": Call(nano.make_numpy),
