@@ -5209,20 +5209,26 @@ dlpack_py_buffer(void *py_object, DLManagedTensorVersioned **out)
 static inline int
 dlpack_py_impl_is_common_want(const dlpack_py_want *want)
 {
-    return want->dtypes == NULL && (want->dtype == 0 || (want->dtype & 0xff0000u) != 0) && want->max_ndim == 0 &&
-           want->ndim >= 0 && want->options == 0 && (uint32_t)want->device <= (uint32_t)kDLCPU &&
-           (want->shape == NULL || want->ndim != 0) && (want->alignment & (want->alignment - 1)) == 0 &&
+    return want->dtypes == NULL && (want->dtype == 0 || (want->dtype & 0xff0000u) != 0) && want->ndim >= 0 &&
+           (want->max_ndim == 0 ? want->shape == NULL || want->ndim != 0
+                                : want->shape == NULL && want->max_ndim >= want->ndim) &&
+           want->options == 0 && (uint32_t)want->device <= (uint32_t)kDLCPU &&
+           (want->alignment & (want->alignment - 1)) == 0 &&
            (want->order == 'C' || want->order == 0 || want->order == 'A' || want->order == 'K' || want->order == 'R');
 }
 
-/* Are the extents those that are wanted? */
+/* Are rank and extents those that are wanted? */
 static inline int
-dlpack_py_impl_has_extents(const DLTensor *t, const int64_t *wanted)
+dlpack_py_impl_has_shape(const DLTensor *t, const dlpack_py_want *want)
 {
     int32_t i = t->ndim;
-    while (i-- > 0 && (wanted[i] == -1 || wanted[i] == t->shape[i]))
-        continue;
-    return i < 0;
+    if (i != want->ndim && (want->max_ndim == 0 ? want->ndim != 0 : i < want->ndim || i > want->max_ndim))
+        return 0;
+    while (want->shape != NULL && i-- > 0) {
+        if (want->shape[i] != -1 && want->shape[i] != t->shape[i])
+            return 0;
+    }
+    return 1;
 }
 
 /* Is the tensor valid, on the CPU, row-major, made of whole bytes, and does it meet the requirements? Looks once at
@@ -5237,9 +5243,8 @@ dlpack_py_impl_is_common(const DLTensor *t, int32_t readonly, const dlpack_py_wa
     int32_t i = t->ndim;
     uint64_t step = 1; /* below 2^62 */
 
-    if (DLPACK_PY_IMPL_UNLIKELY((want->dtype != dtype && want->dtype != 0) || (want->ndim != i && want->ndim != 0) ||
-                                (dtype & 0xfc07ffffu) != 1 || (bits & (bits - 1)) != 0 ||
-                                bits == 0 || /* codes 0 to 3, one lane */
+    if (DLPACK_PY_IMPL_UNLIKELY((want->dtype != dtype && want->dtype != 0) || (dtype & 0xfc07ffffu) != 1 ||
+                                (bits & (bits - 1)) != 0 || bits == 0 || /* codes 0 to 3, one lane */
                                 t->device.device_type != kDLCPU || t->byte_offset != 0 ||
                                 (uint32_t)i > DLPACK_PY_MAX_NDIM || first == 0 || shape == NULL || strides == NULL ||
                                 (first & (alignment - 1)) != 0 || (want->writable && readonly != DLPACK_PY_WRITABLE)))
@@ -5252,10 +5257,7 @@ dlpack_py_impl_is_common(const DLTensor *t, int32_t readonly, const dlpack_py_wa
         if (DLPACK_PY_IMPL_UNLIKELY((last | step) >> 31 != 0))
             return 0;
     }
-    if (DLPACK_PY_IMPL_UNLIKELY((want->shape != NULL && !dlpack_py_impl_has_extents(t, want->shape)) ||
-                                step * 16 > UINTPTR_MAX - first)) /* an element has 16 bytes at most */
-        return 0;
-    return 1;
+    return step * 16 <= UINTPTR_MAX - first && dlpack_py_impl_has_shape(t, want); /* an element has at most 16 bytes */
 }
 
 /* What is remembered of the type of obj, and the gate; NULL where nothing is. */
@@ -5280,10 +5282,9 @@ dlpack_py_impl_find_embedded(const dlpack_py_impl_own *own, PyObject *obj, const
     const DLTensor *t = &e->versioned.dl_tensor;
 
     return own->embedded != 0 && e->keeper.owner == obj && e->common != 0 &&
-                   (want->dtype == e->common || want->dtype == 0) && (want->ndim == t->ndim || want->ndim == 0) &&
+                   (want->dtype == e->common || want->dtype == 0) && dlpack_py_impl_has_shape(t, want) &&
                    (!want->writable || e->versioned.flags == 0) &&
-                   (want->alignment == 0 || ((uintptr_t)t->data & (want->alignment - 1)) == 0) &&
-                   (want->shape == NULL || dlpack_py_impl_has_extents(t, want->shape))
+                   (want->alignment == 0 || ((uintptr_t)t->data & (want->alignment - 1)) == 0)
                ? e
                : NULL;
 }
