@@ -961,10 +961,23 @@ dlpack_py_overlap(const DLTensor *a, uint64_t flags_a, const DLTensor *b, uint64
 
 /* ---- 1.5 Strided copy --------------------------------------------------- */
 
+/* One loop of a copy: how often it runs, and the bytes from one round to the next in dst and in src. For packed
+ * sub-byte dtypes to and from are bits. */
+typedef struct dlpack_py_impl_loop {
+    int64_t count, to, from;
+    int64_t done; /* rounds that are behind */
+} dlpack_py_impl_loop;
+
 /* Copies count bits, lowest bit of a byte first (D6). Offsets are in bits. */
 static inline void
 dlpack_py_impl_copy_bits(char *to, int64_t to_bit, const char *from, int64_t from_bit, int64_t count)
 {
+    if (((to_bit | from_bit) & 7) == 0) { /* whole bytes */
+        memcpy(to + (to_bit >> 3), from + (from_bit >> 3), (size_t)(count >> 3));
+        to_bit += count & ~INT64_C(7);
+        from_bit += count & ~INT64_C(7);
+        count &= 7;
+    }
     for (; count > 0; count--, to_bit++, from_bit++) {
         const int64_t to_byte = to_bit >> 3, from_byte = from_bit >> 3; /* rounds down, below 0 too */
         const unsigned bit = (unsigned)(unsigned char)from[from_byte] >> (from_bit & 7) & 1u;
@@ -973,79 +986,115 @@ dlpack_py_impl_copy_bits(char *to, int64_t to_bit, const char *from, int64_t fro
     }
 }
 
-/* Copies count items of size bytes. A step is the bytes from one item to the next. Constant sizes are fast. */
+/* Copies count items of size bytes. A step is the bytes from one item to the next. Constant sizes are fast, and two
+ * items in a round are faster than one. */
 DLPACK_PY_IMPL_HOT void
 dlpack_py_impl_copy_items(char *to, int64_t step_to, const char *from, int64_t step_from, int64_t count, size_t size)
 {
-#define DLPACK_PY_IMPL_COPY_ITEMS(bytes)                         \
-    for (; count > 0; count--, to += step_to, from += step_from) \
-    memcpy(to, from, bytes)
+#define DLPACK_PY_IMPL_COPY_ITEMS(bytes)                                       \
+    for (; count >= 2; count -= 2, to += 2 * step_to, from += 2 * step_from) { \
+        memcpy(to, from, bytes);                                               \
+        memcpy(to + step_to, from + step_from, bytes);                         \
+    }
     if (size == 1)
-        DLPACK_PY_IMPL_COPY_ITEMS(1);
+        DLPACK_PY_IMPL_COPY_ITEMS(1)
     else if (size == 2)
-        DLPACK_PY_IMPL_COPY_ITEMS(2);
+        DLPACK_PY_IMPL_COPY_ITEMS(2)
     else if (size == 4)
-        DLPACK_PY_IMPL_COPY_ITEMS(4);
+        DLPACK_PY_IMPL_COPY_ITEMS(4)
     else if (size == 8)
-        DLPACK_PY_IMPL_COPY_ITEMS(8);
-    else
-        DLPACK_PY_IMPL_COPY_ITEMS(size);
+        DLPACK_PY_IMPL_COPY_ITEMS(8)
+    else if (size == 16)
+        DLPACK_PY_IMPL_COPY_ITEMS(16)
+    for (; count > 0; count--, to += step_to, from += step_from)
+        memcpy(to, from, size);
 #undef DLPACK_PY_IMPL_COPY_ITEMS
 }
 
-/* dlpack_py_copy, for tensors that were checked. */
-DLPACK_PY_IMPL_SHARED void
+/* Copies rows of items of size bytes. Where the rows are nearer to each other in src than the items are, as in a
+ * transposed matrix, the order is that of blocks, which fit into the cache. */
+DLPACK_PY_IMPL_RARE void
+dlpack_py_impl_copy_rows(char *to, const char *from, const dlpack_py_impl_loop *rows, const dlpack_py_impl_loop *items,
+                         size_t size)
+{
+    const int in_blocks = llabs(rows->from) < llabs(items->from);
+    int64_t row, item, i, n;
+
+    if (in_blocks && items->count < 16) { /* the longer loop inside */
+        const dlpack_py_impl_loop *swap = rows;
+        rows = items;
+        items = swap;
+    }
+    for (row = 0; row < rows->count; row += 64) {
+        for (item = 0; item < items->count; item += n) {
+            n = in_blocks && items->count - item > 56 ? 56 : items->count - item;
+            for (i = row; i < rows->count && i < row + 64; i++)
+                dlpack_py_impl_copy_items(to + i * rows->to + item * items->to, items->to,
+                                          from + i * rows->from + item * items->from, items->from, n, size);
+        }
+    }
+}
+
+/* dlpack_py_copy, for tensors that were checked. The loops begin with that of the shortest stride in dst. Dimensions
+ * that are contiguous on both sides are one loop. loops[0] are the bytes of an item, or its bits. */
+DLPACK_PY_IMPL_RARE void
 dlpack_py_impl_copy(const DLTensor *dst, const DLTensor *src, uint64_t flags)
 {
-    const int64_t bits = dlpack_py_impl_item_bits(src->dtype, flags);
-    int64_t compact_to[DLPACK_PY_MAX_NDIM], compact_from[DLPACK_PY_MAX_NDIM], index[DLPACK_PY_MAX_NDIM] = {0};
-    const int64_t *step_to, *step_from;
-    int64_t to = 0, from = 0, run = 1, k;      /* offsets in elements; run: elements moved at once */
-    int64_t row = 1, row_to = 0, row_from = 0; /* the innermost loop */
-    const char *first_from;
-    char *first_to;
-    int32_t i;
+    const int64_t bits = dlpack_py_impl_item_bits(src->dtype, flags), size = bits % 8 == 0 ? bits / 8 : bits;
+    int64_t compact_to[DLPACK_PY_MAX_NDIM], compact_from[DLPACK_PY_MAX_NDIM], to = 0, from = 0;
+    const int64_t *step_to = dlpack_py_impl_strides(dst, compact_to);
+    const int64_t *step_from = dlpack_py_impl_strides(src, compact_from);
+    char *first_to = (char *)dlpack_py_impl_first(dst);
+    const char *first_from = (const char *)dlpack_py_impl_first(src);
+    dlpack_py_impl_loop loops[DLPACK_PY_MAX_NDIM + 3], *next;
+    uint64_t used = 0;                /* a bit for each dimension that is in loops */
+    int32_t i, k, last = 0, rows = 2; /* rows: the loop with the shortest stride in src, of those from 2 on */
 
     if (dlpack_py_impl_is_empty(src))
         return;
-    first_to = (char *)dlpack_py_impl_first(dst);
-    first_from = (const char *)dlpack_py_impl_first(src);
-    step_to = dlpack_py_impl_strides(dst, compact_to);
-    step_from = dlpack_py_impl_strides(src, compact_from);
-    /* Inner dimensions that are compact on both sides move at once. */
-    for (i = src->ndim; i > 0; i--) {
-        if (src->shape[i - 1] != 1 && (step_to[i - 1] != run || step_from[i - 1] != run))
-            break;
-        run *= src->shape[i - 1];
-    }
-    if (i > 0) {
-        row = src->shape[--i];
-        row_to = step_to[i];
-        row_from = step_from[i];
-    }
+    loops[0].count = size;
+    loops[0].to = loops[0].from = 1;
+    loops[0].done = 0;
     for (;;) {
-        if (bits % 8 == 0)
-            dlpack_py_impl_copy_items(first_to + to * (bits / 8), row_to * (bits / 8), first_from + from * (bits / 8),
-                                      row_from * (bits / 8), row, (size_t)(run * (bits / 8)));
-        for (k = 0; bits % 8 != 0 && k < row; k++) {
-            const int64_t at = to + k * row_to, out_of = from + k * row_from;
-            if ((at * bits % 8 | out_of * bits % 8 | run * bits % 8) == 0) /* whole bytes */
-                memcpy(first_to + at * bits / 8, first_from + out_of * bits / 8, (size_t)(run * bits / 8));
-            else
-                dlpack_py_impl_copy_bits(first_to, at * bits, first_from, out_of * bits, run * bits);
-        }
-        /* The next row: count up the outer indices. */
-        for (k = i - 1; k >= 0; k--) {
-            if (++index[k] < src->shape[k]) {
-                to += step_to[k];
-                from += step_from[k];
-                break;
-            }
-            to -= (src->shape[k] - 1) * step_to[k];
-            from -= (src->shape[k] - 1) * step_from[k];
-            index[k] = 0;
+        for (k = -1, i = src->ndim - 1; i >= 0; i--) {
+            if (src->shape[i] != 1 && (used >> i & 1) == 0 && (k < 0 || llabs(step_to[i]) < llabs(step_to[k])))
+                k = i;
         }
         if (k < 0)
+            break;
+        used |= UINT64_C(1) << k;
+        next = &loops[last + 1];
+        next->count = src->shape[k];
+        next->to = step_to[k] * size;
+        next->from = step_from[k] * size;
+        next->done = 0;
+        if (next->to == next[-1].to * next[-1].count && next->from == next[-1].from * next[-1].count)
+            next[-1].count *= next->count;
+        else if (++last > 2 && llabs(next->from) < llabs(loops[rows].from))
+            rows = last;
+    }
+    for (i = last + 1; i < 3; i++) { /* rows and items, where there are none */
+        loops[i] = loops[i - 1];
+        loops[i].count = 1;
+    }
+    for (;;) {
+        if (bits % 8 != 0)
+            dlpack_py_impl_copy_bits(first_to, to, first_from, from, loops[0].count);
+        else
+            dlpack_py_impl_copy_rows(first_to + to, first_from + from, &loops[rows], &loops[1], (size_t)loops[0].count);
+        for (k = 1; k <= last; k++) { /* to the next item, or the next rows */
+            next = &loops[k];
+            if (bits % 8 == 0 && (k == 1 || k == rows))
+                continue;
+            to += next->to;
+            from += next->from;
+            if (++next->done < next->count)
+                break;
+            to -= next->done * next->to;
+            from -= next->done * next->from;
+            next->done = 0;
+        }
+        if (k > last)
             return;
     }
 }
