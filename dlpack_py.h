@@ -961,13 +961,6 @@ dlpack_py_overlap(const DLTensor *a, uint64_t flags_a, const DLTensor *b, uint64
 
 /* ---- 1.5 Strided copy --------------------------------------------------- */
 
-/* One loop of a copy: how often it runs, and the bytes from one round to the next in dst and in src. For packed
- * sub-byte dtypes to and from are bits. */
-typedef struct dlpack_py_impl_loop {
-    int64_t count, to, from;
-    int64_t done; /* rounds that are behind */
-} dlpack_py_impl_loop;
-
 /* Copies count bits, lowest bit of a byte first (D6). Offsets are in bits. */
 static inline void
 dlpack_py_impl_copy_bits(char *to, int64_t to_bit, const char *from, int64_t from_bit, int64_t count)
@@ -985,6 +978,15 @@ dlpack_py_impl_copy_bits(char *to, int64_t to_bit, const char *from, int64_t fro
         to[to_byte] = (char)(unsigned char)(kept | bit << (to_bit & 7));
     }
 }
+
+#ifdef DLPACK_COPY_H /* a file that includes dlpack_copy.h first */
+typedef dlpack_copy_loop dlpack_py_impl_loop;
+#else
+/* One loop of a copy: how often it runs, and the bytes from one round to the next in dst and in src. For packed
+ * sub-byte dtypes to and from are bits. */
+typedef struct dlpack_py_impl_loop {
+    int64_t count, to, from;
+} dlpack_py_impl_loop;
 
 /* Copies count items of size bytes. A step is the bytes from one item to the next. Constant sizes are fast, and two
  * items in a round are faster than one. */
@@ -1034,6 +1036,7 @@ dlpack_py_impl_copy_rows(char *to, const char *from, const dlpack_py_impl_loop *
         }
     }
 }
+#endif
 
 /* dlpack_py_copy, for tensors that were checked. The loops begin with that of the shortest stride in dst. Dimensions
  * that are contiguous on both sides are one loop. loops[0] are the bytes of an item, or its bits. */
@@ -1047,14 +1050,14 @@ dlpack_py_impl_copy(const DLTensor *dst, const DLTensor *src, uint64_t flags)
     char *first_to = (char *)dlpack_py_impl_first(dst);
     const char *first_from = (const char *)dlpack_py_impl_first(src);
     dlpack_py_impl_loop loops[DLPACK_PY_MAX_NDIM + 3], *next;
-    uint64_t used = 0;                /* a bit for each dimension that is in loops */
-    int32_t i, k, last = 0, rows = 2; /* rows: the loop with the shortest stride in src, of those from 2 on */
+    int64_t done[DLPACK_PY_MAX_NDIM + 3]; /* rounds */
+    uint64_t used = 0;                    /* a bit for each dimension that is in loops */
+    int32_t i, k, last = 0, rows = 2;     /* rows: the loop with the shortest stride in src, of those from 2 on */
 
     if (dlpack_py_impl_is_empty(src))
         return;
     loops[0].count = size;
     loops[0].to = loops[0].from = 1;
-    loops[0].done = 0;
     for (;;) {
         for (k = -1, i = src->ndim - 1; i >= 0; i--) {
             if (src->shape[i] != 1 && (used >> i & 1) == 0 && (k < 0 || llabs(step_to[i]) < llabs(step_to[k])))
@@ -1067,7 +1070,7 @@ dlpack_py_impl_copy(const DLTensor *dst, const DLTensor *src, uint64_t flags)
         next->count = src->shape[k];
         next->to = step_to[k] * size;
         next->from = step_from[k] * size;
-        next->done = 0;
+        done[last + 1] = 0;
         if (next->to == next[-1].to * next[-1].count && next->from == next[-1].from * next[-1].count)
             next[-1].count *= next->count;
         else if (++last > 2 && llabs(next->from) < llabs(loops[rows].from))
@@ -1081,18 +1084,23 @@ dlpack_py_impl_copy(const DLTensor *dst, const DLTensor *src, uint64_t flags)
         if (bits % 8 != 0)
             dlpack_py_impl_copy_bits(first_to, to, first_from, from, loops[0].count);
         else
+#ifdef DLPACK_COPY_H
+            dlpack_copy_rows(first_to + to, loops[rows], first_from + from, loops[1], (size_t)loops[0].count,
+                             dlpack_py_nbytes(src, flags));
+#else
             dlpack_py_impl_copy_rows(first_to + to, first_from + from, &loops[rows], &loops[1], (size_t)loops[0].count);
+#endif
         for (k = 1; k <= last; k++) { /* to the next item, or the next rows */
             next = &loops[k];
             if (bits % 8 == 0 && (k == 1 || k == rows))
                 continue;
             to += next->to;
             from += next->from;
-            if (++next->done < next->count)
+            if (++done[k] < next->count)
                 break;
-            to -= next->done * next->to;
-            from -= next->done * next->from;
-            next->done = 0;
+            to -= next->count * next->to;
+            from -= next->count * next->from;
+            done[k] = 0;
         }
         if (k > last)
             return;

@@ -25,6 +25,7 @@
 #include <Python.h>
 #include <structmember.h> /* T_PYSSIZET */
 
+#include "dlpack_copy.h" /* before dlpack_py.h: its copies are faster */
 #include "dlpack_py.h"
 
 #include <math.h>   /* isinf */

@@ -72,6 +72,21 @@ def test_no_warning_in_any_combination(tmp_path, compiler, standard, python, dlp
     assert done.returncode == 0 and done.stderr == "", done.stderr
 
 
+@pytest.mark.parametrize("standard", STANDARDS)
+@pytest.mark.parametrize("compiler", machine.compilers())
+def test_no_warning_of_dlpack_copy_h_in_any_standard(tmp_path, compiler, standard):
+    commands = machine.compilers()[compiler]
+    suffix = ".cpp" if standard in machine.CXX_STANDARDS else ".c"
+    if suffix == ".cpp" and commands[1] is None:
+        pytest.skip("C++ compiler: not on this machine")
+    source = tmp_path / f"source{suffix}"
+    source.write_text(f'#include "dlpack_copy.h"\n#include "{USES_ALL}"\n')
+    for portable in ([], ["-DDLPACK_COPY_PORTABLE"]):
+        flags = [f"-std={standard}", "-DDLPACK_PY_NO_PYTHON", *portable, *machine.how_far(standard, tmp_path)]
+        done = machine.compile_c(source, *flags, compiler=commands, python=None)
+        assert done.returncode == 0 and done.stderr == "", done.stderr
+
+
 ONLY_CONSUMES = """
     #include "dlpack_py.h"
     PyObject *length(PyObject *obj);
@@ -103,11 +118,15 @@ def test_no_warning_at_any_level_of_optimization(tmp_path, level):
             assert done.returncode == 0 and done.stderr == "", done.stderr
 
 
+WITH_COPY = ["-include", str(machine.ROOT / "dlpack_copy.h")]
+
+
+@pytest.mark.parametrize("copy", [[], WITH_COPY], ids=["loops", "dlpack_copy.h"])
 @pytest.mark.parametrize("suffix", [".c", ".cpp"])
-def test_every_function_works_as_c_and_as_cpp(tmp_path, suffix):
+def test_every_function_works_as_c_and_as_cpp(tmp_path, suffix, copy):
     if suffix == ".cpp" and list(machine.compilers().values())[-1][1] is None:
         pytest.skip("C++ compiler: not on this machine")
-    build_module(tmp_path, USES_ALL.with_suffix(suffix))
+    build_module(tmp_path, USES_ALL.with_suffix(suffix), *copy)
     run_module(tmp_path)
 
 
@@ -152,10 +171,11 @@ TENSOR_TESTS = sorted(path for path in (machine.ROOT / "tests" / "tensor").glob(
 
 
 @pytest.mark.parametrize("source", TENSOR_TESTS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("copy", ["", '#include "dlpack_copy.h"\n'], ids=["loops", "dlpack_copy.h"])
 @pytest.mark.parametrize("flavour", ["-m32", "C++", "-DDLPACK_PY_PLAIN=1", *(f"-D{name}=0" for name in capabilities())])
-def test_the_tensor_layer_is_right_in_each_flavour(tmp_path, source, flavour):
+def test_the_tensor_layer_is_right_in_each_flavour(tmp_path, source, flavour, copy):
     includes_it = tmp_path / ("source.cpp" if flavour == "C++" else "source.c")
-    includes_it.write_text(f'#include "{source}"\n')
+    includes_it.write_text(f'{copy}#include "{source}"\n')
     flags = [] if flavour == "C++" else [flavour]
     if flavour == "C++" and list(machine.compilers().values())[-1][1] is None:
         pytest.skip("C++ compiler: not on this machine")

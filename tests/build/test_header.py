@@ -9,10 +9,11 @@ from pathlib import Path
 import machine
 import pytest
 
-TEXTS = {name: (machine.ROOT / f"{name}.h").read_text() for name in ("dlpack_py", "dlpack_device")}
+TEXTS = {name: (machine.ROOT / f"{name}.h").read_text() for name in ("dlpack_py", "dlpack_device", "dlpack_copy")}
 TEXT = TEXTS["dlpack_py"]
-STATIC = ("static inline ", *(f"DLPACK_PY_IMPL_{kind} " for kind in ("RARE", "GENERAL", "SHARED", "HOT")))
-LEAST = {"dlpack_py": 50, "dlpack_device": 30}  # functions that must be found, at least
+KINDS = ("PY_IMPL_RARE", "PY_IMPL_GENERAL", "PY_IMPL_SHARED", "PY_IMPL_HOT", "COPY_IMPL_HOT")
+STATIC = ("static inline ", *(f"DLPACK_{kind} " for kind in KINDS))
+LEAST = {"dlpack_py": 50, "dlpack_device": 30, "dlpack_copy": 7}  # functions that must be found, at least
 each_header = pytest.mark.parametrize("name", TEXTS)
 
 NO_CXX = list(machine.compilers().values())[-1][1] is None
@@ -26,7 +27,7 @@ def compile_text(folder, text, *flags, suffix=".c", **where):
     return machine.compile_c(source, *flags, "-c", "-o", str(folder / "source.o"), **where)
 
 
-INCLUDE = '#include "dlpack_py.h"'
+INCLUDE, COPY = '#include "dlpack_py.h"', '#include "dlpack_copy.h"'
 WITHOUT, WITH = "#define DLPACK_PY_NO_PYTHON", "#undef DLPACK_PY_NO_PYTHON"
 
 
@@ -38,6 +39,8 @@ WITHOUT, WITH = "#define DLPACK_PY_NO_PYTHON", "#undef DLPACK_PY_NO_PYTHON"
         pytest.param([WITHOUT, INCLUDE, WITH, INCLUDE], id="without Python, then with it"),
         pytest.param([INCLUDE, WITHOUT, INCLUDE], id="with Python, then without"),
         pytest.param(["#include <dlpack/dlpack.h>", INCLUDE], id="after dlpack.h"),
+        pytest.param([COPY, INCLUDE, COPY], id="between dlpack_copy.h and itself"),
+        pytest.param([COPY, WITHOUT, INCLUDE, WITH, COPY, INCLUDE], id="after dlpack_copy.h, in both ways"),
     ],
 )
 def test_any_order_of_includes_gives_both_layers(tmp_path, suffix, lines):
@@ -75,6 +78,28 @@ def test_style_warnings_of_cpp_are_as_before_behind_the_header(tmp_path):
     done = compile_text(tmp_path, text, "-Wold-style-cast", suffix=".cpp")
     assert "old-style" in done.stderr
     assert compile_text(tmp_path, text, suffix=".cpp").returncode == 0
+
+
+def test_a_copy_that_comes_too_late_is_refused_by_name(tmp_path):
+    done = compile_text(tmp_path, f"{INCLUDE}\n{COPY}\n")
+    assert done.returncode != 0 and "include dlpack_copy.h before dlpack_py.h" in done.stderr
+
+
+@both_languages
+def test_dlpack_copy_h_is_usable_alone(tmp_path, suffix):
+    text = f"""
+        {COPY}
+        void turn(char *to, const char *from);
+        void turn(char *to, const char *from)
+        {{
+            const dlpack_copy_loop rows = {{100, 400, 4}}, items = {{100, 4, 400}};
+            dlpack_copy_rows(to, rows, from, items, 4, 40000);
+        }}
+    """
+    flags = ["-Wold-style-cast", "-Wzero-as-null-pointer-constant"] if suffix == ".cpp" else []
+    for portable in ([], ["-DDLPACK_COPY_PORTABLE"]):
+        done = compile_text(tmp_path, text, *flags, *portable, suffix=suffix)
+        assert done.returncode == 0 and done.stderr == "", done.stderr
 
 
 def test_two_versions_in_one_file_are_refused_by_name(tmp_path):
@@ -174,14 +199,18 @@ def test_every_function_is_static_inline(name):
     assert [result for result in functions if not result.startswith(STATIC)] == []
 
 
-@each_header
+@pytest.mark.parametrize("name", ["dlpack_py", "dlpack_device"])
 def test_the_contents_are_the_banners(name):
     text = TEXTS[name]
     contents = re.search(r"/\* Contents\n(.*?)\*/", text, re.DOTALL)[1]
     listed = re.findall(r"^ \* +(\d+(?:\.\d+)? .*)$", contents, re.MULTILINE)
     banners = re.findall(r"^/\* ---- (.*?) -+ \*/$", text, re.MULTILINE)
     assert len(banners) > 5 and listed == banners
-    assert {len(line) for line in text.splitlines() if line.startswith("/* ---- ")} == {79}
+
+
+@each_header
+def test_all_banners_have_one_form(name):
+    assert {len(line) for line in TEXTS[name].splitlines() if line.startswith("/* ---- ")} == {79}
 
 
 def test_an_extension_for_the_cpu_has_no_device_code():

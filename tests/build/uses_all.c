@@ -37,6 +37,14 @@ use_tensor_layer(void)
     CHECK(memcmp(strides, columns, sizeof(strides)) == 0);
     CHECK(!dlpack_py_overlap(&t, 0, &to, 0));
     CHECK(dlpack_py_copy(&to, &t, 0, &error) == 0 && compact[1] >= 2 && compact[1] <= 2);
+#ifdef DLPACK_COPY_H
+    {
+        const dlpack_copy_loop rows = {2, 24, 8}, items = {3, 8, 16};
+        memset(compact, 0, sizeof(compact));
+        dlpack_copy_rows((char *)compact, rows, (const char *)values, items, 8, 48);
+        CHECK(compact[1] >= 2 && compact[1] <= 2);
+    }
+#endif
     CHECK(dlpack_py_meets(&t, DLPACK_PY_WRITABLE, &want, &error) == 0);
     want.order = 'C';
     CHECK(dlpack_py_meets(&t, DLPACK_PY_WRITABLE, &want, &error) < 0 && error.code == DLPACK_PY_BUFFER_ERROR);

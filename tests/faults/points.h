@@ -88,6 +88,7 @@ point_unraisable(void);
 #ifdef FAULTS_LIMITED                       /* the ways that the header goes under the limited API */
 #  define Py_LIMITED_API 0x030C0000
 #endif
+#include "dlpack_copy.h" /* dlarray.c includes it, and it must be first */
 #include "dlpack_py.h"
 #undef inline
 #undef Py_LIMITED_API

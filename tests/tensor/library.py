@@ -62,9 +62,9 @@ def error_of(function, *arguments):
     return ["BufferError", "ValueError"][error.code - 1], error.text.decode(), bool(error.copy_helps)
 
 
-def load():
+def load(name="tensor_lib"):
     folder = Path(os.environ["DLPACK_PY_BUILD_DIR"])
-    (path,) = [path for path in folder.glob("*tensor_lib.*") if path.suffix in (".so", ".dylib", ".dll")]
+    (path,) = [path for path in folder.glob(f"*{name}.*") if path.suffix in (".so", ".dylib", ".dll")]
     lib = ctypes.CDLL(str(path))
     t, device, stream, error = (ctypes.POINTER(struct) for struct in (Tensor, Device, Stream, Error))
     integer, text, order, flags = ctypes.c_int, ctypes.c_char_p, ctypes.c_char, ctypes.c_uint64
@@ -110,3 +110,4 @@ def load():
 
 
 lib = load()
+COPIES = {"loops": lib, "dlpack_copy.h": load("tensor_lib_fast"), "portable dlpack_copy.h": load("tensor_lib_portable")}

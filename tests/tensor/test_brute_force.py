@@ -8,7 +8,7 @@ import random
 import pytest
 from hypothesis import event, example, given
 from hypothesis import strategies as st
-from tensor.library import ADDRESS_MAX, PADDED, lib, tensor
+from tensor.library import ADDRESS_MAX, COPIES, PADDED, lib, tensor
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
@@ -191,15 +191,16 @@ class Memory:
         return int.from_bytes(self.buffer.raw, "little")
 
 
+@pytest.mark.parametrize("copies", COPIES)
 @given(layouts(), st.data(), st.integers(0, 2**32), st.integers(0, 5))
-def test_a_copy_moves_each_element_and_not_one_bit_more_D1_D6(layout, data, seed, byte_offset):
+def test_a_copy_moves_each_element_and_not_one_bit_more_D1_D6(copies, layout, data, seed, byte_offset):
     dtype, flags, shape, strides = layout
     src = Memory(seed, dtype, flags, shape, strides, byte_offset)
     dst = Memory(~seed, dtype, flags, shape, data.draw(st.one_of(st.none(), apart(shape))), 5 - byte_offset)
     before, expected, mask = src.bits(), dst.bits(), 2 ** item_bits(dtype, flags) - 1
     for out_of, to in zip(src.places, dst.places):
         expected = expected & ~(mask << to) | (before >> out_of & mask) << to
-    assert lib.copy(dst.tensor, src.tensor, flags, None) == 0
+    assert COPIES[copies].copy(dst.tensor, src.tensor, flags, None) == 0
     assert dst.bits() == expected
     assert src.bits() == before
 

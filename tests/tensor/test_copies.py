@@ -1,0 +1,188 @@
+"""Each copy against NumPy, on shapes that fill blocks, tiles and lines of the cache, and on shapes that just do not.
+
+The copies: the loops of dlpack_py.h, dlpack_copy.h, and the part of dlpack_copy.h that needs no SSE2.
+"""
+
+import ctypes
+import mmap
+
+import numpy as np
+import pytest
+from hypothesis import event, example, given
+from hypothesis import strategies as st
+from tensor.library import COPIES, tensor
+
+MARGIN = 128
+each_copy = pytest.mark.parametrize("copies", COPIES)
+
+
+class Memory:
+    """An array of items of `size` bytes, in memory with random bytes around the items.
+
+    array      the items, with their bytes as last dimension
+    memory     all bytes
+    place      where in memory the first item is
+    """
+
+    def __init__(self, shape, strides, size, misaligned, seed):
+        steps = [(n - 1) * step for n, step in zip(shape, strides)]
+        below, above = -sum(s for s in steps if s < 0), sum(s for s in steps if s > 0) + 1
+        begin = MARGIN + misaligned
+        length = (below + above) * size + begin + MARGIN
+        whole = np.empty(length + 64, np.uint8)
+        begin_line = -whole.ctypes.data % 64
+        self.memory = whole[begin_line : begin_line + length]
+        self.memory[:] = np.resize(np.random.default_rng(seed).integers(0, 256, 4099, np.uint8), length)
+        self.place = begin + below * size  # of the first item
+        first = self.memory[self.place :]
+        self.array = np.lib.stride_tricks.as_strided(first, [*shape, size], [*(step * size for step in strides), 1])
+        self.tensor = tensor((1, 8, size), shape, strides, first.ctypes.data)
+
+
+def check(copies, shape, size, dst_strides, src_strides, dst_misaligned=0, src_misaligned=0, seed=0):
+    src = Memory(shape, src_strides, size, src_misaligned, seed)
+    dst, expected = (Memory(shape, dst_strides, size, dst_misaligned, seed + 1) for _ in range(2))
+    before = src.memory.copy()
+    expected.array[...] = src.array
+    assert COPIES[copies].copy(dst.tensor, src.tensor, 0, None) == 0
+    assert np.array_equal(dst.memory, expected.memory)
+    assert np.array_equal(src.memory, before)
+
+
+edges = st.sampled_from([1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 31, 32, 33, 56, 57, 63, 64, 65, 97, 128, 130, 257, 300, 513])
+sizes = st.sampled_from([1, 1, 2, 3, 4, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 24, 32])
+misaligned = st.one_of(st.sampled_from([0, 1, 4, 8, 16]), st.integers(0, 63))
+
+
+@st.composite
+def shapes(draw, most):
+    """Extents of at most so many items in all."""
+    shape = []
+    for extent in draw(st.lists(edges, max_size=5)):
+        shape.append(extent if np.prod(shape, dtype=int) * extent <= most else 1)
+    return shape
+
+
+def distinct(draw, shape, gaps):
+    """Strides of items that share no memory: dimensions in any order, with gaps, of any sign."""
+    strides, step = [0] * len(shape), 1
+    for i in draw(st.permutations(range(len(shape)))):
+        step += draw(st.sampled_from(gaps))
+        strides[i] = step * draw(st.sampled_from([1, 1, 1, -1]))
+        step *= shape[i]
+    return strides
+
+
+def any_strides(draw, shape):
+    """Also those that repeat items: broadcast arrays, windows."""
+    if draw(st.integers(0, 4)):
+        return distinct(draw, shape, [0, 0, 0, 1, 2, 60])
+    return [draw(st.sampled_from([0, 0, 1, 2, -1, 64])) for _ in shape]
+
+
+@each_copy
+@given(st.data(), shapes(20000), sizes, misaligned, misaligned, st.integers(0, 2**32))
+def test_items_of_any_size_are_copied_between_any_strides_D4(copies, data, shape, size, to, from_, seed):
+    dst_strides = distinct(data.draw, shape, [0, 0, 0, 1, 2, 60])
+    check(copies, shape, size, dst_strides, any_strides(data.draw, shape), to, from_, seed)
+
+
+# What is larger than 2 MiB is not written through the cache, and in tiles.
+@each_copy
+@given(
+    st.sampled_from([2, 3, 4, 5, 15, 16, 17, 64, 65, 100, 128, 250, 256, 300, 1024, 1025, 1448]),
+    st.sampled_from([1, 2, 4, 8, 16]),
+    st.integers(0, 70),
+    st.sampled_from([(0, 0), (0, 0), (1, 0), (0, 1), (3, 5), (64, 0)]),
+    st.booleans(),
+    misaligned,
+    misaligned,
+)
+@example(3, 1, 5, (0, 0), False, 1, 1)
+@example(3, 1, 5, (0, 0), True, 1, 1)
+@example(64, 4, 3, (0, 0), True, 4, 4)  # rows that are neighbours in dst
+@example(16, 4, 0, (0, 0), True, 60, 4)
+@example(1024, 4, 0, (0, 0), True, 16, 16)
+def test_a_large_matrix_is_transposed_D4(copies, short, size, more, gaps, high, to, from_):
+    long = 2**21 // (short * size) + 1 + more
+    shape = [long, short] if high else [short, long]
+    event(f"{size=} {gaps=}")
+    check(copies, shape, size, [shape[1] + gaps[0], 1], [1, shape[0] + gaps[1]], to, from_)
+
+
+@each_copy
+@given(sizes, st.sampled_from([2, -1, -2, 3, 7]), edges, st.integers(1, 3), misaligned, misaligned)
+def test_rows_with_a_step_are_copied_D4(copies, size, step, count, rows, to, from_):
+    check(copies, [rows, 7 * count], size, [7 * count + 1, 1], [7 * count * abs(step), step], to, from_)
+
+
+@each_copy
+@given(st.integers(1, 5), edges, edges, st.booleans(), misaligned, misaligned)
+def test_pixels_are_joined_from_planes_and_taken_apart_D4(copies, channels, height, width, join, to, from_):
+    shape, planes, pixels = [height, width, channels], [width, 1, height * width], [width * channels, channels, 1]
+    check(copies, shape, 1, *((pixels, planes) if join else (planes, pixels)), to, from_)
+
+
+@pytest.fixture
+def pages():
+    """Makes an array of bytes that begins behind, or ends before, a page that ends the process when it is touched."""
+    kept, libc = [], ctypes.CDLL(None)
+
+    def make(size, place):
+        length = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+        memory = mmap.mmap(-1, length + 2 * mmap.PAGESIZE)
+        kept.append(memory)
+        address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        for guard in (address, address + mmap.PAGESIZE + length):
+            assert libc.mprotect(ctypes.c_void_p(guard), ctypes.c_size_t(mmap.PAGESIZE), 0) == 0
+        first = mmap.PAGESIZE + (0 if place == "begin" else length - size)
+        return np.frombuffer(memory, np.uint8, size, first)
+
+    return make
+
+
+@each_copy
+@pytest.mark.parametrize("place", ["begin", "end"])
+@pytest.mark.parametrize("layout", ["transposed", "planes", "pixels", "step", "reversed"])
+def test_nothing_is_read_or_written_outside_of_memory(copies, layout, place, pages):
+    """Memory begins, or ends, with a page that nothing may touch."""
+    n = 67
+    shape, dst_strides, src_strides = {
+        "transposed": ([n, n], [n, 1], [1, n]),
+        "planes": ([3, 5 * n], [5 * n, 1], [1, 3]),
+        "pixels": ([5 * n, 3], [3, 1], [1, 5 * n]),
+        "step": ([n], [1], [2]),
+        "reversed": ([n], [1], [-1]),
+    }[layout]
+    for size in (1, 2, 4, 8):
+        tensors, arrays = [], []
+        for strides in (dst_strides, src_strides):
+            reach = (sum((extent - 1) * abs(step) for extent, step in zip(shape, strides)) + 1) * size
+            memory = pages(reach, place)
+            memory[:] = np.arange(reach) % 251
+            first = memory[(n - 1) * size :] if strides == [-1] else memory
+            arrays.append(np.lib.stride_tricks.as_strided(first, [*shape, size], [*(s * size for s in strides), 1]))
+            tensors.append(tensor((1, 8, size), shape, strides, first.ctypes.data))
+        assert COPIES[copies].copy(*tensors, 0, None) == 0
+        assert np.array_equal(*arrays)
+
+
+@each_copy
+@given(st.data(), shapes(3000), st.sampled_from([1, 2, 3, 4, 8]), st.integers(0, 40))
+def test_parts_of_one_array_that_interleave_are_copied_C9(copies, data, shape, size, distance):
+    """x[..., 0] to x[..., 1]: equal strides, and the overlap test tells that no byte is shared."""
+    strides = [step * 3 for step in distinct(data.draw, shape, [0, 0, 1])]
+    dst, expected = (Memory(shape, strides, size, 0, 1) for _ in range(2))
+    src, other = (
+        np.lib.stride_tricks.as_strided(
+            memory.memory[memory.place + distance :], [*shape, size], [*(step * size for step in strides), 1]
+        )
+        for memory in (dst, expected)
+    )
+    src_tensor = tensor((1, 8, size), shape, strides, src.ctypes.data)
+    overlap = COPIES[copies].overlap(dst.tensor, 0, src_tensor, 0)
+    event(f"{overlap=}")
+    if not overlap:
+        expected.array[...] = other.copy()
+        assert COPIES[copies].copy(dst.tensor, src_tensor, 0, None) == 0
+        assert np.array_equal(dst.memory, expected.memory)
