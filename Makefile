@@ -48,8 +48,8 @@ endif
 PARALLEL := -n auto --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo test test-whole test-plain test-peers test-interpreters test-long test-threads test-streams mutate-streams \
-    test-gpu gpu-packages instructions bench bench-threads throughput size streams-sanitized check configure build dev \
-    format lint clean
+    test-gpu gpu-packages instructions bench bench-copy bench-threads throughput size streams-sanitized check configure \
+    build dev format lint clean
 
 demo: configure
 	cmake --build $(BUILD) --target dlarray image
@@ -184,6 +184,10 @@ throughput: configure
 	cmake --build $(BUILD) --target loop calls
 	$(RUN) benchmarks/threads.py
 
+bench-copy: configure $(VENV)/$(TAG)-torch
+	cmake --build $(BUILD) --target copy_loops copy_fast dlarray
+	$(RUN) benchmarks/copying.py build/bench-copy.json docs
+
 size: configure
 	$(VENV)/bin/python benchmarks/size.py
 
@@ -247,6 +251,11 @@ $(VENV)/$(TAG)-dlpack: requirements/dlpack.txt | $(VENV)/$(TAG)
 endif
 
 $(VENV)/$(TAG)-peers: requirements/bench.txt # which peers.txt includes
+
+# Some platforms have no PyTorch: then its column is empty.
+$(VENV)/$(TAG)-torch: requirements/peers.txt | $(VENV)/$(TAG)
+	@$(PIP_INSTALL) $$(grep '^torch==' $<) > $(PIP_LOG) 2>&1 || echo "without PyTorch"
+	touch $@
 
 # Some platforms have no such packages: then CMake prints which tests it leaves out.
 $(VENV)/$(TAG)-device: requirements/device.txt | $(VENV)/$(TAG)

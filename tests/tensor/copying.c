@@ -1,4 +1,5 @@
-/* The strided copy at its ends: refusals, no elements, the last byte, 64 dimensions. The rest: test_brute_force.py. */
+/* The strided copy at its ends: refusals, no elements, the last byte, 64 dimensions. Then elements
+ * of all sizes. The rest: test_brute_force.py and test_copies.py. */
 #include "check.h"
 
 #define BIG ((int64_t)1 << 62)
@@ -127,6 +128,94 @@ sixty_four_dimensions_are_copied_D8(void)
     free(to);
 }
 
+/* Copies n[0] x n[1] x n[2] elements between any strides, and compares them one by one. first_src: the element of src at
+ * index 0, in a buffer of so many elements. */
+static void
+check_elements(uint32_t dtype, const int64_t *n, const int64_t *to, const int64_t *from, int64_t first_src,
+               int64_t elements)
+{
+    const int64_t bits = (int64_t)(dtype >> 16 & 0xff) * (int64_t)(dtype & 0xffff), bytes = (elements * bits + 7) / 8;
+    char *source = (char *)malloc((size_t)bytes), *target = (char *)malloc((size_t)bytes);
+    DLTensor src = dlpack_py_cpu(source, dtype, 3, n, from), dst = dlpack_py_cpu(target, dtype, 3, n, to);
+    int64_t i, j, k, b, wrong = 0;
+    if (source == NULL || target == NULL)
+        exit(1);
+    for (i = 0; i < bytes; i++)
+        source[i] = (char)(i * 89 % 251);
+    memset(target, 0x55, (size_t)bytes);
+    src.byte_offset = (uint64_t)(first_src * bits / 8);
+    CHECK_NUMBER(dlpack_py_copy(&dst, &src, 0, NULL), 0);
+    for (i = 0; i < n[0]; i++) {
+        for (j = 0; j < n[1]; j++) {
+            for (k = 0; k < n[2]; k++) {
+                const int64_t at = (i * to[0] + j * to[1] + k * to[2]) * bits;
+                const int64_t out_of = (first_src + i * from[0] + j * from[1] + k * from[2]) * bits;
+                for (b = 0; bits % 8 != 0 && b < bits; b++) /* lowest bit of a byte first (D6) */
+                    wrong += (target[(at + b) / 8] >> (at + b) % 8 ^ source[(out_of + b) / 8] >> (out_of + b) % 8) & 1;
+                wrong += bits % 8 == 0 && memcmp(target + at / 8, source + out_of / 8, (size_t)(bits / 8)) != 0;
+            }
+        }
+    }
+    CHECK_NUMBER(wrong, 0);
+    free(source);
+    free(target);
+}
+
+/* Shapes that fill blocks, tiles and lines of the cache, and shapes that just do not. */
+static void
+elements_of_any_size_are_copied_between_any_strides_D4_D6(void)
+{
+    static const uint32_t dtypes[] = {
+        DLPACK_PY_UINT8,
+        DLPACK_PY_INT16,
+        DLPACK_PY_FLOAT32,
+        DLPACK_PY_COMPLEX64,
+        DLPACK_PY_COMPLEX128,
+        DLPACK_PY_FLOAT4_E2M1FN,
+        DLPACK_PY_FLOAT6_E2M3FN,
+        DLPACK_PY_DTYPE(1u, 8u, 3u),
+        DLPACK_PY_DTYPE(1u, 8u, 32u),
+    };
+    static const int64_t extents[] = {1, 3, 15, 16, 33, 130};
+    int d, x, y;
+    for (d = 0; d < COUNT(dtypes); d++) {
+        for (x = 0; x < COUNT(extents); x++) {
+            for (y = 0; y < COUNT(extents); y++) {
+                const int64_t a = extents[x], b = extents[y], all = 2 * a * b;
+                const int64_t n[3] = {2, a, b}, rows[3] = {a * b, b, 1}, columns[3] = {a * b, 1, a};
+                const int64_t outer[3] = {1, 2, 2 * a}, back[3] = {-a * b, -b, -1}, even[3] = {2 * a * b, 2 * b, 2};
+                check_elements(dtypes[d], n, rows, rows, 0, all);
+                check_elements(dtypes[d], n, rows, columns, 0, all);
+                check_elements(dtypes[d], n, columns, rows, 0, all);
+                check_elements(dtypes[d], n, rows, outer, 0, all);
+                check_elements(dtypes[d], n, outer, columns, 0, all);
+                check_elements(dtypes[d], n, rows, even, 0, 2 * all);
+                if ((all - 1) * (int64_t)(dtypes[d] >> 16 & 0xff) % 8 == 0)
+                    check_elements(dtypes[d], n, rows, back, all - 1, all);
+            }
+        }
+    }
+}
+
+/* More than 2 MiB: dlpack_copy.h writes such memory in another way. */
+static void
+large_matrices_are_transposed_D4(void)
+{
+    static const int64_t extents[] = {5, 64, 100, 1024};
+    static const uint32_t dtypes[] = {DLPACK_PY_UINT8, DLPACK_PY_INT16, DLPACK_PY_FLOAT32, DLPACK_PY_FLOAT64};
+    int d, x;
+    for (d = 0; d < COUNT(dtypes); d++) {
+        for (x = 0; x < COUNT(extents); x++) {
+            const int64_t a = extents[x], b = (1 << 21) / (a * (8 << d) / 8) + 3, all = a * b;
+            const int64_t n[3] = {1, a, b}, turned[3] = {1, b, a};
+            const int64_t rows[3] = {all, b, 1}, columns[3] = {all, 1, a}, turned_rows[3] = {all, a, 1};
+            const int64_t turned_columns[3] = {all, 1, b};
+            check_elements(dtypes[d], n, rows, columns, 0, all);
+            check_elements(dtypes[d], turned, turned_rows, turned_columns, 0, all);
+        }
+    }
+}
+
 int
 main(void)
 {
@@ -135,5 +224,7 @@ main(void)
     without_elements_nothing_is_touched_D3();
     memory_is_read_and_written_to_its_ends_and_not_beyond_D5();
     sixty_four_dimensions_are_copied_D8();
+    elements_of_any_size_are_copied_between_any_strides_D4_D6();
+    large_matrices_are_transposed_D4();
     return check_failures != 0;
 }

@@ -1,0 +1,41 @@
+/* Times copies for copying.py. CMake builds this file with the loops of dlpack_py.h, and again with dlpack_copy.h. */
+#define _POSIX_C_SOURCE 199309L /* clock_gettime */
+#define DLPACK_PY_NO_PYTHON
+#include "dlpack_py.h"
+
+#include <time.h>
+
+static double
+now(void)
+{
+    struct timespec t;
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
+}
+
+/* The nanoseconds of a copy, as the mean of so many calls. */
+double
+time_copy(const DLTensor *to, const DLTensor *from, int64_t calls);
+double
+time_copy(const DLTensor *to, const DLTensor *from, int64_t calls)
+{
+    const double begin = now();
+    int64_t i;
+    for (i = 0; i < calls; i++)
+        (void)dlpack_py_copy(to, from, 0, NULL);
+    return (now() - begin) / (double)calls;
+}
+
+/* As time_copy, of bytes by memcpy. The pointer is volatile, because compilers know what memcpy does. */
+double
+time_memcpy(void *to, const void *from, int64_t size, int64_t calls);
+double
+time_memcpy(void *to, const void *from, int64_t size, int64_t calls)
+{
+    void *(*volatile copy)(void *, const void *, size_t) = memcpy;
+    const double begin = now();
+    int64_t i;
+    for (i = 0; i < calls; i++)
+        (void)copy(to, from, (size_t)size);
+    return (now() - begin) / (double)calls;
+}
