@@ -590,7 +590,7 @@ dlpack_py_impl_first(const DLTensor *t)
 }
 
 /* Has the tensor no elements? */
-static inline int
+DLPACK_PY_IMPL_RARE int
 dlpack_py_impl_is_empty(const DLTensor *t)
 {
     int32_t i;
@@ -655,7 +655,7 @@ dlpack_py_strides(int32_t ndim, const int64_t *shape, char order, int64_t *strid
 }
 
 /* The tensor's strides; where they are NULL, row-major strides written to storage (D4). */
-static inline const int64_t *
+DLPACK_PY_IMPL_RARE const int64_t *
 dlpack_py_impl_strides(const DLTensor *t, int64_t storage[DLPACK_PY_MAX_NDIM])
 {
     if (t->strides != NULL)
@@ -1949,7 +1949,7 @@ typedef struct dlpack_py_impl_exception {
 } dlpack_py_impl_exception;
 
 /* Saves the current exception, and clears it; all NULL where there is no exception. */
-DLPACK_PY_IMPL_SHARED dlpack_py_impl_exception
+DLPACK_PY_IMPL_RARE dlpack_py_impl_exception
 dlpack_py_impl_exception_save(void)
 {
     dlpack_py_impl_exception e = {NULL, NULL, NULL};
@@ -2008,7 +2008,7 @@ dlpack_py_impl_exception_restore(dlpack_py_impl_exception e)
 }
 
 /* Drops a reference, and keeps the current exception. */
-DLPACK_PY_IMPL_SHARED void
+DLPACK_PY_IMPL_RARE void
 dlpack_py_impl_decref(PyObject *object)
 {
     dlpack_py_impl_exception saved;
@@ -2066,7 +2066,7 @@ dlpack_py_impl_is_fatal(void)
 typedef struct dlpack_py_plan dlpack_py_plan;
 typedef struct dlpack_py_impl_gate dlpack_py_impl_gate;
 typedef struct dlpack_py_impl_type dlpack_py_impl_type;
-DLPACK_PY_IMPL_SHARED dlpack_py_impl_gate *
+DLPACK_PY_IMPL_RARE dlpack_py_impl_gate *
 dlpack_py_impl_gate_get(void);
 static inline PyObject *
 dlpack_py_impl_device_tuple(DLDevice device);
@@ -2381,7 +2381,7 @@ dlpack_py_impl_delete(void *managed, int32_t form)
 #define DLPACK_PY_IMPL_USED_NAME(form) ((form) == DLPACK_PY_VERSIONED ? "used_dltensor_versioned" : "used_dltensor")
 
 /* A capsule that was not consumed deletes its tensor (K1). */
-static inline void
+DLPACK_PY_IMPL_RARE void
 dlpack_py_impl_capsule_destructor(PyObject *capsule)
 {
     const char *const versioned = DLPACK_PY_IMPL_UNUSED_NAME(DLPACK_PY_VERSIONED);
@@ -3239,7 +3239,7 @@ dlpack_py_impl_find_refused(PyObject *exception, unsigned passed)
  * refuses (C1). Returns the producer's answer, or NULL with the exception of the last call, or with BufferError where
  * the signature refuses the keyword copy and copy is False (C3). The exception of the first call is put into the
  * context chain of that exception. */
-DLPACK_PY_IMPL_RARE PyObject *
+static inline PyObject *
 dlpack_py_impl_call_again(dlpack_py_impl_producer *producer, unsigned pass, const dlpack_py_request *request)
 {
     dlpack_py_impl_exception first = {NULL, NULL, NULL}, last;
@@ -3892,12 +3892,12 @@ dlpack_py_impl_unlock(dlpack_py_impl_word *lock)
     DLPACK_PY_IMPL_STORE(lock, 0);
 }
 
-/* In a forked child no deleter is attaching: the count is set to 0. Called before each use of the count. */
+/* In a forked child no deleter is attaching: the count is set to 0. Called before each use of the count. process: the
+ * id of this process. */
 static inline void
-dlpack_py_impl_reset_after_fork(dlpack_py_impl_gate *gate)
+dlpack_py_impl_reset_after_fork(dlpack_py_impl_gate *gate, dlpack_py_impl_word process)
 {
     dlpack_py_impl_file *file = dlpack_py_impl_this_file();
-    const dlpack_py_impl_word process = DLPACK_PY_IMPL_PROCESS();
 
     if (DLPACK_PY_IMPL_LOAD(&gate->process) == process)
         return;
@@ -3916,7 +3916,7 @@ dlpack_py_impl_drop_unattached(dlpack_py_impl_gate *gate, PyObject *owner, dlpac
     const dlpack_py_impl_word process = DLPACK_PY_IMPL_PROCESS();
     PyThreadState *own, *made = NULL;
 
-    dlpack_py_impl_reset_after_fork(gate);
+    dlpack_py_impl_reset_after_fork(gate, process);
     /* The exit callback waits until each deleter that was counted before the gate closed is detached. */
     if ((DLPACK_PY_IMPL_ADD(&gate->deleters, 2) & 1) == 0 && !dlpack_py_impl_is_finalizing()) {
         if (current != NULL)
@@ -4001,7 +4001,7 @@ dlpack_py_impl_at_exit(PyObject *self, PyObject *unused)
     int waits = (DLPACK_PY_EXIT_WAIT) * 1000;
 
     (void)unused;
-    dlpack_py_impl_reset_after_fork(gate);
+    dlpack_py_impl_reset_after_fork(gate, DLPACK_PY_IMPL_PROCESS());
     (void)DLPACK_PY_IMPL_OR(&gate->deleters, 1);
 #if DLPACK_PY_IMPL_HAS_TYPE_SLOTS
     gate->cache->like = NULL;
@@ -4128,7 +4128,7 @@ dlpack_py_impl_gate_find(PyInterpreterState *interpreter)
 
 /* The gate of this file in the current interpreter, borrowed; NULL with MemoryError or RuntimeError, or the exception
  * of an interrupt. */
-DLPACK_PY_IMPL_SHARED dlpack_py_impl_gate *
+DLPACK_PY_IMPL_RARE dlpack_py_impl_gate *
 dlpack_py_impl_gate_get(void)
 {
     PyInterpreterState *interpreter = PyInterpreterState_Get();
@@ -5303,8 +5303,9 @@ dlpack_py_impl_is_common(const DLTensor *t, int32_t readonly, const dlpack_py_wa
     if (DLPACK_PY_IMPL_UNLIKELY((want->dtype != dtype && want->dtype != 0) || (dtype & 0xfc07ffffu) != 1 ||
                                 (bits & (bits - 1)) != 0 || bits == 0 || /* codes 0 to 3, one lane */
                                 t->device.device_type != kDLCPU || t->byte_offset != 0 ||
-                                (uint32_t)i > DLPACK_PY_MAX_NDIM || first == 0 || shape == NULL || strides == NULL ||
-                                (first & (alignment - 1)) != 0 || (want->writable && readonly != DLPACK_PY_WRITABLE)))
+                                (uint32_t)i > DLPACK_PY_MAX_NDIM || first == 0 ||
+                                ((shape == NULL || strides == NULL) && i != 0) || (first & (alignment - 1)) != 0 ||
+                                (want->writable && readonly != DLPACK_PY_WRITABLE)))
         return 0;
     while (i-- > 0) {
         const uint64_t last = (uint64_t)shape[i] - 1; /* 2^64 - 1 for an extent of 0 */
@@ -5372,7 +5373,7 @@ dlpack_py_impl_consume_answer(dlpack_py_impl_cache *cache, PyObject *obj, PyObje
 
 #if DLPACK_PY_HAS_EXCHANGE_API
 /* Goes on the general way after the table of another library was asked. */
-DLPACK_PY_IMPL_RARE int
+static inline int
 dlpack_py_impl_consume_returned(const DLPackExchangeAPI *table, PyObject *obj, int returned,
                                 DLManagedTensorVersioned *managed, const dlpack_py_want *want, dlpack_py_view *v)
 {
