@@ -4,8 +4,8 @@ Run by `make instructions`. The record, benchmarks/record.json, is that of one i
 built without a profile, gcc 12 at -O2 and x86-64; on others the command only prints. A call that costs more than 2 %
 above its record makes the command fail. A call that costs more than 2 % below it is named: `make instructions RECORD=1`
 then writes a new record. Two kinds of calls are not part of the record: those of many types depend on the addresses of
-the types, and the first call of a process depends on what was imported. `make instructions PROFILE="f(numpy)"` prints which functions a call spends its instructions
-in.
+the types, and the first call of a process depends on what was imported. `make instructions PROFILE="f(numpy)"` prints
+in which functions a call spends its instructions.
 """
 
 import bisect

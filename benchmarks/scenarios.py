@@ -59,7 +59,7 @@ ROWS = {
     "`ndarray<numpy>` of memory that exists already.",
     "return to NumPy, as the argument's type": "An own array that exists is returned as an array of the library of an "
     "argument. nanobind: the library is fixed: `ndarray<numpy>`.",
-    "return to PyTorch, as the argument's type": "As above. floor: by the exchange table. nanobind: `ndarray<pytorch>`.",
+    "return to PyTorch, as the argument's type": "As above. floor: by the table. nanobind: `ndarray<pytorch>`.",
     "return a new NumPy array": "Memory is allocated for a result like an argument.",
     "return a new PyTorch tensor": "As above; dlpack_py and tvm-ffi: in memory of PyTorch's allocator.",
     "x.__dlpack__()": "With the look-up of the method. A legacy capsule, not consumed. nanobind: its ndarray object.",
