@@ -101,6 +101,7 @@ def test_items_of_any_size_are_copied_between_any_strides_D4(copies, data, shape
 @example(3, 1, 5, (0, 0), False, 1, 1)
 @example(3, 1, 5, (0, 0), True, 1, 1)
 @example(64, 4, 3, (0, 0), True, 4, 4)  # rows that are neighbours in dst
+@example(128, 4, 3, (1, 0), True, 0, 0)  # rows that nearly are
 @example(16, 4, 0, (0, 0), True, 60, 4)
 @example(1024, 4, 0, (0, 0), True, 16, 16)
 def test_a_large_matrix_is_transposed_D4(copies, short, size, more, gaps, high, to, from_):
@@ -117,9 +118,10 @@ def test_rows_with_a_step_are_copied_D4(copies, size, step, count, rows, to, fro
 
 
 @each_copy
-@given(st.integers(1, 5), edges, edges, st.booleans(), misaligned, misaligned)
-def test_pixels_are_joined_from_planes_and_taken_apart_D4(copies, channels, height, width, join, to, from_):
-    shape, planes, pixels = [height, width, channels], [width, 1, height * width], [width * channels, channels, 1]
+@given(st.integers(1, 5), st.integers(0, 1), edges, edges, st.booleans(), misaligned, misaligned)
+def test_pixels_are_joined_from_planes_and_taken_apart_D4(copies, channels, unused, height, width, join, to, from_):
+    every = channels + unused  # bytes of a pixel
+    shape, planes, pixels = [height, width, channels], [width, 1, height * width], [width * every, every, 1]
     check(copies, shape, 1, *((pixels, planes) if join else (planes, pixels)), to, from_)
 
 
@@ -144,9 +146,9 @@ def pages():
 @each_copy
 @pytest.mark.parametrize("place", ["begin", "end"])
 @pytest.mark.parametrize("layout", ["transposed", "planes", "pixels", "step", "reversed"])
-def test_nothing_is_read_or_written_outside_of_memory(copies, layout, place, pages):
+@pytest.mark.parametrize("n", [64, 67])
+def test_nothing_is_read_or_written_outside_of_memory(copies, n, layout, place, pages):
     """Memory begins, or ends, with a page that nothing may touch."""
-    n = 67
     shape, dst_strides, src_strides = {
         "transposed": ([n, n], [n, 1], [1, n]),
         "planes": ([3, 5 * n], [5 * n, 1], [1, 3]),
