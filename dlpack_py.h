@@ -3346,7 +3346,7 @@ dlpack_py_impl_examine(const void *managed, int32_t form, const dlpack_py_impl_t
     const DLTensor *t =
         form == DLPACK_PY_VERSIONED ? &versioned->dl_tensor : (const DLTensor *)managed; /* first member */
     const dlpack_py_want *want = terms->want;
-    int64_t *strides = t->strides;
+    int64_t *strides;
     int32_t readonly = DLPACK_PY_READONLY_UNSAID; /* C7 */
     uint64_t flags = 0;
     int result;
@@ -3364,6 +3364,7 @@ dlpack_py_impl_examine(const void *managed, int32_t form, const dlpack_py_impl_t
         flags = versioned->flags;
         readonly = (flags & DLPACK_PY_FLAG_READ_ONLY) != 0 ? DLPACK_PY_READONLY : DLPACK_PY_WRITABLE;
     }
+    strides = t->strides; /* not before: of an unknown major version nothing is read (K6) */
     if (dlpack_py_validate(t, flags, error) < 0)
         return -1;
     if (terms->announced != NULL && terms->device->check_announced(t, terms->announced, error) < 0)
