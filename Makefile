@@ -35,7 +35,7 @@ BUILD ?= build/$(TAG)
 MODULES := $(abspath $(BUILD))/python
 WITH_MODULES := DLPACK_PY_BUILD_DIR=$(MODULES) PYTHONPATH=$(MODULES)
 RUN := $(WITH_MODULES) $(VENV)/bin/python
-C_FILES = $(wildcard *.h benchmarks/*.c benchmarks/*/*.?pp benchmarks/*/*.h examples/*/*.c examples/*/*.?pp tests/*/*.c tests/*/*.h tests/*/*.cpp tests/*/*.cu)
+C_FILES = $(wildcard *.h benchmarks/*.c conformance/*.c benchmarks/*/*.?pp benchmarks/*/*.h examples/*/*.c examples/*/*.?pp tests/*/*.c tests/*/*.h tests/*/*.cpp tests/*/*.cu)
 SITE_PACKAGES = $$($(VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 export PATH := $(abspath $(VENV))/bin:$(PATH)
 

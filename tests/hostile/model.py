@@ -8,12 +8,12 @@ import sys
 
 import dlarray
 import pytest
-import stranger
+import _dlpack_conformance as stranger
 from consumer_probe import DLPACK_PY_ANY_DEVICE, consume
 from dltensor import compact
 from exchange_probe import COPY_IF_NEEDED, borrow
 from hypothesis import strategies as st
-from stranger import Managed
+from _dlpack_conformance import Managed
 
 HAVE_ADDRESSES = (1, 2, 3, 10, 11, 13)  # device types
 ONLY_BITS = {6: 8, **dict.fromkeys(range(7, 15), 8), 15: 6, 16: 6, 17: 4}

@@ -5,13 +5,13 @@ import sys
 
 import dlarray
 import pytest
-import stranger
+import _dlpack_conformance as stranger
 from consumer_probe import consume
 from hostile.model import ANY, ENDINGS, VALUES, Offer, fields_of_tensors, is_valid, kept, three
 from hypothesis import given
 from hypothesis import strategies as st
 from producer_probe import Thing, wrap
-from stranger import Managed
+from _dlpack_conformance import Managed
 
 NAMES = {True: b"dltensor_versioned", False: b"dltensor"}
 

@@ -4,12 +4,12 @@ import gc
 
 import dlarray
 import pytest
-import stranger
+import _dlpack_conformance as stranger
 from consumer_probe import consume
 from exchange_probe import Holder
 from hostile.model import kept, three
 from producer_probe import Thing, wrap
-from stranger import Managed
+from _dlpack_conformance import Managed
 
 NEW, OLD = {"max_version": (1, 0)}, {}
 MEMORY = Managed(values=bytes(range(48)))

@@ -10,13 +10,13 @@ import struct
 
 import dlarray
 import pytest
-import stranger
+import _dlpack_conformance as stranger
 from consumer_probe import consume
 from dltensor import DTYPES, FORMATS, IS_COPIED, PADDED, READ_ONLY, compact
 from exchange_probe import Holder, borrow
 from hostile.model import ANY, Array, reach
 from producer_probe import Thing, wrap
-from stranger import Managed
+from _dlpack_conformance import Managed
 
 NEW = {"max_version": (1, 0)}
 FOREIGN = [2**40, READ_ONLY | IS_COPIED | 2**63]  # flags that we do not set

@@ -11,10 +11,10 @@ import weakref
 
 import dlarray
 import pytest
-import stranger
+import _dlpack_conformance as stranger
 from consumer_probe import check, consume, from_dlpack
 from hostile.model import Offer, failure, kept, three
-from stranger import Conventions
+from _dlpack_conformance import Conventions
 
 REFUSAL = "unexpected keyword argument 'max_version'"
 

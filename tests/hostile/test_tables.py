@@ -6,7 +6,7 @@ import re
 import dlarray
 import dltensor
 import pytest
-import stranger
+import _dlpack_conformance as stranger
 from consumer_probe import check, consume
 from dltensor import PADDED, READ_ONLY
 from exchange_probe import Holder, allocate_like, borrow, call_make, return_like
@@ -24,7 +24,7 @@ from hostile.model import (
     three,
 )
 from hypothesis import assume, given
-from stranger import Managed
+from _dlpack_conformance import Managed
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,8 @@
-/* A stranger to dlpack_py.h: a producer and a consumer written from dlpack.h alone, so that nothing here can share a
- * mistake with the header. A Managed is a tensor between pages that nobody may touch, which its deleter makes
- * unreadable as well: who looks too far or too late crashes. A Taken is what a consumer in C reads. */
+/* What the tests of clauses cannot do in Python: a producer and a consumer in C, written from dlpack.h alone.
+ *
+ * Managed: a tensor with any content. Struct, shape, strides and values end at pages that cannot be read, and the
+ * deleter makes all of them unreadable: code that reads too far, or after the deleter, ends the process.
+ * Taken: a tensor that this consumer took from a capsule or from an exchange table. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -8,9 +10,12 @@
 
 #include <dlpack/dlpack.h>
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -47,18 +52,26 @@ describe(const DLTensor *t)
                          "strides", extents(t->strides, count), "byte_offset", (unsigned long long)t->byte_offset);
 }
 
-/* The same of a managed tensor, one of the two; flags and version are None where there are none. */
+static void
+set_item(PyObject *dict, const char *name, PyObject *value)
+{
+    (void)PyDict_SetItemString(dict, name, value);
+    Py_DECREF(value);
+}
+
+/* A dict of what a managed tensor of either form says. A legacy tensor has None as its flags and version. */
 static PyObject *
 describe_managed(const Versioned *versioned, const Legacy *legacy)
 {
     PyObject *says = describe(versioned != NULL ? &versioned->dl_tensor : &legacy->dl_tensor);
-    PyObject *flags = versioned == NULL ? Py_BuildValue("") : PyLong_FromUnsignedLongLong(versioned->flags);
-    PyObject *version = versioned == NULL ? Py_BuildValue("")
-                                          : Py_BuildValue("(II)", versioned->version.major, versioned->version.minor);
-    PyDict_SetItemString(says, "flags", flags);
-    PyDict_SetItemString(says, "version", version);
-    Py_DECREF(flags);
-    Py_DECREF(version);
+    const int has_context = (versioned != NULL ? versioned->manager_ctx : legacy->manager_ctx) != NULL;
+    const int has_deleter = versioned != NULL ? versioned->deleter != NULL : legacy->deleter != NULL;
+
+    set_item(says, "flags", versioned == NULL ? Py_BuildValue("") : PyLong_FromUnsignedLongLong(versioned->flags));
+    set_item(says, "version", versioned == NULL ? Py_BuildValue("")
+                                                : Py_BuildValue("(II)", versioned->version.major, versioned->version.minor));
+    set_item(says, "has_context", PyBool_FromLong(has_context));
+    set_item(says, "has_deleter", PyBool_FromLong(has_deleter));
     return says;
 }
 
@@ -107,7 +120,7 @@ delete_managed(void *managed)
 
     memcpy(&self, first + page - sizeof(self), sizeof(self));
     PyErr_Fetch(&error_type, &error, &traceback);
-    if (self->deleted++ == 0 && self->handed) {
+    if (__atomic_fetch_add(&self->deleted, 1, __ATOMIC_RELAXED) == 0 && self->handed) {
         (void)mprotect(self->pages + page, self->size - page, PROT_NONE);
         if (self->on_delete != NULL) {
             result = PyObject_CallFunctionObjArgs(self->on_delete, NULL);
@@ -235,7 +248,7 @@ hand_over(Managed *self)
 {
     int has_deleter;
     if (self->deleted) {
-        PyErr_SetString(PyExc_ReferenceError, "the stranger's tensor is gone");
+        PyErr_SetString(PyExc_ReferenceError, "this tensor was deleted before");
         return NULL;
     }
     has_deleter =
@@ -348,7 +361,7 @@ static PyMemberDef managed_members[] = {
 };
 
 static PyTypeObject managed_type = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "stranger.Managed",
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "_dlpack_conformance.Managed",
     .tp_basicsize = sizeof(Managed),
     .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_new = managed_new,
@@ -378,6 +391,10 @@ read_elements(const DLTensor *t, int padded)
     PyObject *list = PyList_New(0), *element;
     int32_t i;
 
+    if (t->ndim < 0 || t->ndim > 64 || (t->ndim > 0 && t->shape == NULL)) {
+        Py_XDECREF(list);
+        return PyErr_Format(PyExc_AssertionError, "ndim is %d, and shape is %sNULL", (int)t->ndim, t->shape ? "not " : "");
+    }
     for (i = t->ndim - 1; i >= 0; i--) {
         if (t->shape[i] == 0)
             return list;
@@ -406,32 +423,16 @@ read_elements(const DLTensor *t, int padded)
     }
 }
 
-/* Whole: strides are given, the device is the CPU, the context is there, as the protocol wants them of producers. */
-static int
-check_export(const DLTensor *t, const void *context)
-{
-    if (context == NULL)
-        PyErr_SetString(PyExc_AssertionError, "manager_ctx is NULL (K8)");
-    else if (t->ndim > 0 && (t->shape == NULL || t->strides == NULL))
-        PyErr_SetString(PyExc_AssertionError, "shape or strides are NULL (D4)");
-    else if (t->byte_offset != 0)
-        PyErr_SetString(PyExc_AssertionError, "byte_offset is not 0 (D1)");
-    return PyErr_Occurred() ? -1 : 0;
-}
-
 static PyObject *
 taken_new(Versioned *versioned, Legacy *legacy)
 {
     Taken *self = PyObject_New(Taken, &taken_type);
-    const DLTensor *t = versioned != NULL ? &versioned->dl_tensor : &legacy->dl_tensor;
 
     if (self == NULL)
         return NULL;
     self->versioned = versioned;
     self->legacy = legacy;
     self->says = describe_managed(versioned, legacy);
-    if (check_export(t, versioned != NULL ? versioned->manager_ctx : legacy->manager_ctx) < 0)
-        Py_CLEAR(self);
     return (PyObject *)self;
 }
 
@@ -474,6 +475,92 @@ taken_delete(PyObject *op, PyObject *args)
     Py_RETURN_NONE;
 }
 
+static void *
+let_go_on_thread(void *taken)
+{
+    taken_let_go((Taken *)taken);
+    return NULL;
+}
+
+/* delete_on_thread(): calls the deleter on a thread that Python has never seen. */
+static PyObject *
+taken_delete_on_thread(PyObject *op, PyObject *Py_UNUSED(unused))
+{
+    pthread_t thread;
+    int failed;
+
+    Py_BEGIN_ALLOW_THREADS
+    failed = pthread_create(&thread, NULL, let_go_on_thread, op);
+    if (!failed)
+        (void)pthread_join(thread, NULL);
+    Py_END_ALLOW_THREADS
+    if (failed)
+        return PyErr_SetFromErrno(PyExc_OSError);
+    Py_RETURN_NONE;
+}
+
+/* What C code holds longer than the interpreter lives. */
+typedef struct Held {
+    Taken taken;
+    struct Held *next;
+} Held;
+
+static Held *held;
+
+static void
+let_go_of_held(void)
+{
+    for (; held != NULL; held = held->next)
+        taken_let_go(&held->taken);
+}
+
+/* keep_until_exit(): the deleter is called by a function of C's atexit, after the interpreter is gone. */
+static PyObject *
+taken_keep_until_exit(PyObject *op, PyObject *Py_UNUSED(unused))
+{
+    static int registered;
+    Held *entry = (Held *)calloc(1, sizeof(Held));
+
+    if (entry == NULL || (!registered && atexit(let_go_of_held) != 0)) {
+        free(entry);
+        return PyErr_NoMemory();
+    }
+    registered = 1;
+    entry->taken.versioned = ((Taken *)op)->versioned;
+    entry->taken.legacy = ((Taken *)op)->legacy;
+    entry->next = held;
+    held = entry;
+    ((Taken *)op)->versioned = NULL;
+    ((Taken *)op)->legacy = NULL;
+    Py_RETURN_NONE;
+}
+
+static void *
+let_go_slowly(void *Py_UNUSED(unused))
+{
+    Held *entry = held;
+
+    held = NULL;
+    for (; entry != NULL; entry = entry->next) {
+        (void)usleep(500);
+        taken_let_go(&entry->taken);
+    }
+    return NULL;
+}
+
+/* delete_held_on_thread(): a thread calls the deleters of all that keep_until_exit() holds, one every half
+ * millisecond. The call returns at once. */
+static PyObject *
+delete_held_on_thread(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
+{
+    pthread_t thread;
+    errno = pthread_create(&thread, NULL, let_go_slowly, NULL);
+    if (errno != 0)
+        return PyErr_SetFromErrno(PyExc_OSError);
+    (void)pthread_detach(thread);
+    Py_RETURN_NONE;
+}
+
 static PyObject *
 taken_elements(PyObject *op, PyObject *Py_UNUSED(unused))
 {
@@ -511,7 +598,8 @@ taken_scribble(PyObject *op, PyObject *Py_UNUSED(unused))
 
     if (t->ndim > 0) {
         memset(t->shape, 0xa5, (size_t)t->ndim * sizeof(int64_t));
-        memset(t->strides, 0xa5, (size_t)t->ndim * sizeof(int64_t));
+        if (t->strides != NULL)
+            memset(t->strides, 0xa5, (size_t)t->ndim * sizeof(int64_t));
     }
     memset(t, 0xa5, sizeof(*t));
     if (self->versioned != NULL) {
@@ -523,6 +611,8 @@ taken_scribble(PyObject *op, PyObject *Py_UNUSED(unused))
 
 static PyMethodDef taken_methods[] = {
     {"delete", taken_delete, METH_VARARGS, NULL},
+    {"delete_on_thread", taken_delete_on_thread, METH_NOARGS, NULL},
+    {"keep_until_exit", taken_keep_until_exit, METH_NOARGS, NULL},
     {"elements", taken_elements, METH_NOARGS, NULL},
     {"changed", taken_changed, METH_O, NULL},
     {"scribble", taken_scribble, METH_NOARGS, NULL},
@@ -535,7 +625,7 @@ static PyMemberDef taken_members[] = {
 };
 
 static PyTypeObject taken_type = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "stranger.Taken",
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "_dlpack_conformance.Taken",
     .tp_basicsize = sizeof(Taken),
     .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_dealloc = taken_dealloc,
@@ -603,9 +693,150 @@ name(PyObject *Py_UNUSED(module), PyObject *capsule)
     return PyBytes_FromString(PyCapsule_GetName(capsule));
 }
 
+/* peek(capsule): what the tensor in an unconsumed capsule says. */
+static PyObject *
+peek(PyObject *Py_UNUSED(module), PyObject *capsule)
+{
+    if (PyCapsule_IsValid(capsule, "dltensor_versioned"))
+        return describe_managed((const Versioned *)PyCapsule_GetPointer(capsule, "dltensor_versioned"), NULL);
+    if (PyCapsule_IsValid(capsule, "dltensor"))
+        return describe_managed(NULL, (const Legacy *)PyCapsule_GetPointer(capsule, "dltensor"));
+    PyErr_SetString(PyExc_TypeError, "not an unconsumed DLPack capsule");
+    return NULL;
+}
+
+/* A deleter that was replaced by one that counts. Entries are never freed: a deleter may be called late. */
+typedef struct Watch {
+    void *managed;
+    void (*versioned)(Versioned *);
+    void (*legacy)(Legacy *);
+    int calls;
+    struct Watch *next;
+} Watch;
+
+static Watch *watches;
+static pthread_mutex_t watches_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* The second call and later calls are counted, but not passed on: the struct is freed. */
+static Watch *
+count_call(void *managed, int *first)
+{
+    Watch *watch;
+    (void)pthread_mutex_lock(&watches_lock);
+    for (watch = watches; watch->managed != managed; watch = watch->next)
+        ;
+    *first = watch->calls++ == 0;
+    (void)pthread_mutex_unlock(&watches_lock);
+    return watch;
+}
+
+static void
+count_versioned(Versioned *managed)
+{
+    int first;
+    const Watch *watch = count_call(managed, &first);
+    if (first && watch->versioned != NULL)
+        watch->versioned(managed);
+}
+
+static void
+count_legacy(Legacy *managed)
+{
+    int first;
+    const Watch *watch = count_call(managed, &first);
+    if (first && watch->legacy != NULL)
+        watch->legacy(managed);
+}
+
+/* watch(capsule): replaces the deleter in an unconsumed capsule by one that counts its calls; the result is for
+ * calls(). */
+static PyObject *
+watch_capsule(PyObject *Py_UNUSED(module), PyObject *capsule)
+{
+    Watch *watch = (Watch *)calloc(1, sizeof(Watch));
+
+    if (watch == NULL)
+        return PyErr_NoMemory();
+    if (PyCapsule_IsValid(capsule, "dltensor_versioned")) {
+        Versioned *managed = (Versioned *)PyCapsule_GetPointer(capsule, "dltensor_versioned");
+        watch->managed = managed;
+        watch->versioned = managed->deleter;
+        managed->deleter = count_versioned;
+    }
+    else if (PyCapsule_IsValid(capsule, "dltensor")) {
+        Legacy *managed = (Legacy *)PyCapsule_GetPointer(capsule, "dltensor");
+        watch->managed = managed;
+        watch->legacy = managed->deleter;
+        managed->deleter = count_legacy;
+    }
+    else {
+        free(watch);
+        PyErr_SetString(PyExc_TypeError, "not an unconsumed DLPack capsule");
+        return NULL;
+    }
+    (void)pthread_mutex_lock(&watches_lock);
+    watch->next = watches;
+    watches = watch;
+    (void)pthread_mutex_unlock(&watches_lock);
+    return PyLong_FromVoidPtr(watch);
+}
+
+/* calls(watch): how often the deleter was called. */
+static PyObject *
+watch_calls(PyObject *Py_UNUSED(module), PyObject *watch)
+{
+    const Watch *found = (const Watch *)PyLong_AsVoidPtr(watch);
+    return found == NULL ? NULL : PyLong_FromLong(found->calls);
+}
+
+/* drop_with_error(list): drops the objects of the list while a ValueError is in flight. Returns the exception that is
+ * in flight afterwards, or None. */
+static PyObject *
+drop_with_error(PyObject *Py_UNUSED(module), PyObject *list)
+{
+    PyObject *error_type, *error, *traceback;
+
+    PyErr_SetString(PyExc_ValueError, "in flight");
+    if (PyList_SetSlice(list, 0, PY_SSIZE_T_MAX, NULL) < 0)
+        return NULL;
+    PyErr_Fetch(&error_type, &error, &traceback);
+    if (error_type == NULL)
+        Py_RETURN_NONE;
+    PyErr_NormalizeException(&error_type, &error, &traceback);
+    Py_DECREF(error_type);
+    Py_XDECREF(traceback);
+    return error;
+}
+
+/* in_subinterpreter(code): runs code in a new subinterpreter that shares the GIL, and ends it. Returns whether the code
+ * raised nothing. */
+static PyObject *
+in_subinterpreter(PyObject *Py_UNUSED(module), PyObject *code)
+{
+    const char *text = PyUnicode_AsUTF8(code);
+    PyThreadState *main_state = PyThreadState_Get(), *state;
+    int result;
+
+    if (text == NULL)
+        return NULL;
+    state = Py_NewInterpreter();
+    if (state == NULL) {
+        (void)PyThreadState_Swap(main_state);
+        PyErr_SetString(PyExc_RuntimeError, "no new interpreter");
+        return NULL;
+    }
+    result = PyRun_SimpleString(text);
+    Py_EndInterpreter(state);
+    (void)PyThreadState_Swap(main_state);
+    return PyBool_FromLong(result == 0);
+}
+
 /* ---- Exchange tables --------------------------------------------------------- */
 
 #if DLPACK_MINOR_VERSION >= 3
+
+/* How often each function of our own tables was called: owned, lent, to object, allocate, stream. */
+static long table_calls[5];
 
 /* What the functions of our own table return when their work is done, and leave in flight: an exception, or NULL. */
 static int returned;
@@ -641,7 +872,7 @@ managed_of(void *object)
     Managed *managed = (Managed *)PyObject_GetAttrString((PyObject *)object, "managed");
     Py_XDECREF(managed); /* the object keeps it */
     if (managed != NULL && (Py_TYPE(managed) != &managed_type || managed->deleted)) {
-        PyErr_SetString(PyExc_ReferenceError, "the stranger's tensor is gone");
+        PyErr_SetString(PyExc_ReferenceError, "this tensor was deleted before");
         return NULL;
     }
     return managed;
@@ -651,6 +882,7 @@ static int
 own_from_object(void *object, Versioned **out)
 {
     Managed *managed = managed_of(object);
+    table_calls[0]++;
     *out = managed == NULL ? NULL : (Versioned *)hand_over(managed);
     if (*out == NULL)
         return -1;
@@ -663,6 +895,7 @@ static int
 own_borrow(void *object, DLTensor *out)
 {
     Managed *managed = managed_of(object);
+    table_calls[1]++;
     if (managed != NULL)
         *out = *managed->tensor;
     return managed != NULL ? outcome() : -1;
@@ -672,6 +905,7 @@ own_borrow(void *object, DLTensor *out)
 static int
 own_to_object(Versioned *managed, void **out)
 {
+    table_calls[2]++;
     *out = taken_new(managed, NULL);
     if (*out == NULL)
         return -1;
@@ -702,6 +936,7 @@ own_allocate(DLTensor *prototype, Versioned **out, void *context,
     const char *kind = "RuntimeError", *message = "the allocator raised something else";
     int result = -1;
 
+    table_calls[3]++;
     if (managed != NULL) {
         *out = (Versioned *)hand_over((Managed *)managed);
         if (returned != 0)
@@ -728,6 +963,7 @@ own_allocate(DLTensor *prototype, Versioned **out, void *context,
 static int
 own_stream(DLDeviceType Py_UNUSED(type), int32_t Py_UNUSED(id), void **out)
 {
+    table_calls[4]++;
     *out = NULL;
     return 0;
 }
@@ -744,21 +980,43 @@ keep(const void *bytes, size_t size)
     return place(&next, bytes, size, 0);
 }
 
-/* table(name=b"dlpack_exchange_api", minor=3): a capsule of a table whose functions give obj.managed, and make a
- * Taken; name may be None. */
+/* calls_of_tables(): the counts since the last call. */
 static PyObject *
-table(PyObject *Py_UNUSED(module), PyObject *args)
+calls_of_tables(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
+    PyObject *counts = Py_BuildValue("(lllll)", table_calls[0], table_calls[1], table_calls[2], table_calls[3], table_calls[4]);
+    memset(table_calls, 0, sizeof(table_calls));
+    return counts;
+}
+
+/* table(name=b"dlpack_exchange_api", minor=3, without=0, major=1): a capsule of a table whose functions give
+ * obj.managed, and make a Taken. The name may be None. Bit i of `without` makes function i of the table NULL. */
+static PyObject *
+table(PyObject *Py_UNUSED(module), PyObject *args, PyObject *keywords)
+{
+    static char *names[] = {"name", "minor", "without", "major", NULL};
     DLPackExchangeAPI made = {
         {{1, 3}, NULL}, own_allocate, own_from_object, own_to_object, own_borrow, own_stream,
     };
     const char *called = "dlpack_exchange_api";
     PyObject *wanted = NULL;
+    unsigned int without = 0;
     void *kept;
 
-    if (!PyArg_ParseTuple(args, "|OI", &wanted, &made.header.version.minor) ||
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|OIII", names, &wanted, &made.header.version.minor, &without,
+                                     &made.header.version.major) ||
         (wanted != NULL && static_name(wanted, &called) < 0))
         return NULL;
+    if (without & 1)
+        made.managed_tensor_allocator = NULL;
+    if (without & 2)
+        made.managed_tensor_from_py_object_no_sync = NULL;
+    if (without & 4)
+        made.managed_tensor_to_py_object_no_sync = NULL;
+    if (without & 8)
+        made.dltensor_from_py_object_no_sync = NULL;
+    if (without & 16)
+        made.current_work_stream = NULL;
     kept = keep(&made, sizeof(made));
     return kept == NULL ? NULL : PyCapsule_New(kept, called, NULL);
 }
@@ -794,24 +1052,89 @@ table_of(PyTypeObject *type)
     return found;
 }
 
+/* table_facts(type): a dict of what the table of a type says. "lacks" lists the functions that are NULL. */
+static PyObject *
+table_facts(PyObject *Py_UNUSED(module), PyObject *type)
+{
+    const DLPackExchangeAPI *found = table_of((PyTypeObject *)type);
+    PyObject *facts, *lacks, *address;
+
+    if (found == NULL)
+        return NULL;
+    lacks = PyList_New(0);
+    address = PyLong_FromVoidPtr((void *)(uintptr_t)found);
+#define LACKS(function)                                                                                                \
+    if (found->function == NULL) {                                                                                     \
+        PyObject *text = PyUnicode_FromString(#function);                                                              \
+        (void)PyList_Append(lacks, text);                                                                              \
+        Py_DECREF(text);                                                                                               \
+    }
+    LACKS(managed_tensor_allocator)
+    LACKS(managed_tensor_from_py_object_no_sync)
+    LACKS(managed_tensor_to_py_object_no_sync)
+    LACKS(dltensor_from_py_object_no_sync)
+    LACKS(current_work_stream)
+#undef LACKS
+    facts = Py_BuildValue("{s(II) sN sN}", "version", found->header.version.major, found->header.version.minor, "lacks",
+                          lacks, "address", address);
+    return facts;
+}
+
+/* Checks what a function of a table returned: a failure has set an exception, and a success has not. */
+static int
+check_result(const char *function, int result)
+{
+    if (result == 0 && PyErr_Occurred()) {
+        PyErr_Clear();
+        (void)PyErr_Format(PyExc_AssertionError, "%s returned 0 and left an exception set", function);
+        return -1;
+    }
+    if (result != 0 && !PyErr_Occurred())
+        (void)PyErr_Format(PyExc_AssertionError, "%s returned %d and set no exception", function, result);
+    return result;
+}
+
+static PyObject *
+take_by(const DLPackExchangeAPI *found, PyObject *obj)
+{
+    Versioned *managed = NULL;
+    if (found == NULL || check_result("managed_tensor_from_py_object_no_sync",
+                                      found->managed_tensor_from_py_object_no_sync(obj, &managed)) != 0)
+        return NULL;
+    if (managed == NULL) {
+        PyErr_SetString(PyExc_AssertionError, "managed_tensor_from_py_object_no_sync returned 0 and gave NULL");
+        return NULL;
+    }
+    return taken_new(managed, NULL);
+}
+
 /* take_by_table(obj): a Taken. */
 static PyObject *
 take_by_table(PyObject *Py_UNUSED(module), PyObject *obj)
 {
-    const DLPackExchangeAPI *found = table_of(Py_TYPE(obj));
-    Versioned *managed = NULL;
-    if (found == NULL || found->managed_tensor_from_py_object_no_sync(obj, &managed) != 0)
-        return NULL;
-    return taken_new(managed, NULL);
+    return take_by(table_of(Py_TYPE(obj)), obj);
 }
 
-/* borrow_by_table(obj): (what it says, its elements). */
+/* take_by_table_of(type, obj): a Taken. The table is that of another type than the object's. */
+static PyObject *
+take_by_table_of(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *type, *obj;
+    if (!PyArg_ParseTuple(args, "OO", &type, &obj))
+        return NULL;
+    return take_by(table_of((PyTypeObject *)type), obj);
+}
+
+/* borrow_by_table(obj): (what the tensor says, its elements). */
 static PyObject *
 borrow_by_table(PyObject *Py_UNUSED(module), PyObject *obj)
 {
     const DLPackExchangeAPI *found = table_of(Py_TYPE(obj));
     DLTensor t;
-    if (found == NULL || found->dltensor_from_py_object_no_sync(obj, &t) != 0 || check_export(&t, &t) < 0)
+    if (found == NULL)
+        return NULL;
+    memset(&t, 0, sizeof(t));
+    if (check_result("dltensor_from_py_object_no_sync", found->dltensor_from_py_object_no_sync(obj, &t)) != 0)
         return NULL;
     return Py_BuildValue("NN", describe(&t), read_elements(&t, 0));
 }
@@ -826,9 +1149,24 @@ make_by_table(PyObject *Py_UNUSED(module), PyObject *args)
 
     if (!PyArg_ParseTuple(args, "OO!", &type, &managed_type, &managed) ||
         (found = table_of((PyTypeObject *)type)) == NULL || (struct_ = hand_over((Managed *)managed)) == NULL ||
-        found->managed_tensor_to_py_object_no_sync((Versioned *)struct_, &made) != 0)
+        check_result("managed_tensor_to_py_object_no_sync",
+                     found->managed_tensor_to_py_object_no_sync((Versioned *)struct_, &made)) != 0)
         return NULL;
     return (PyObject *)made;
+}
+
+/* stream_by_table(type): the current work stream of the CPU as an integer, 0 for NULL; the out parameter is preset to
+ * another address. */
+static PyObject *
+stream_by_table(PyObject *Py_UNUSED(module), PyObject *type)
+{
+    const DLPackExchangeAPI *found = table_of((PyTypeObject *)type);
+    void *stream = (void *)&page;
+    if (found == NULL || check_result("current_work_stream", found->current_work_stream(kDLCPU, 0, &stream)) != 0)
+        return NULL;
+    if (stream == (void *)&page)
+        return PyErr_Format(PyExc_AssertionError, "current_work_stream returned 0 and left the out parameter unset");
+    return PyLong_FromVoidPtr(stream);
 }
 
 typedef struct {
@@ -960,7 +1298,7 @@ static PyType_Slot convention_slots[] = {{Py_tp_methods, convention_methods}, {0
 
 /* METH_METHOD is for types of the heap. */
 static PyType_Spec convention_spec = {
-    "stranger.Conventions", sizeof(PyObject), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, convention_slots,
+    "_dlpack_conformance.Conventions", sizeof(PyObject), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, convention_slots,
 };
 
 /* call(obj, names, values): obj.__dlpack__ by vectorcall, with names as they are: the same one twice, or not interned.
@@ -992,10 +1330,20 @@ static PyMethodDef functions[] = {
     {"take", FUNCTION(take), METH_VARARGS | METH_KEYWORDS, NULL},
     {"name", name, METH_O, NULL},
     {"strip", strip, METH_VARARGS, NULL},
+    {"peek", peek, METH_O, NULL},
+    {"watch", watch_capsule, METH_O, NULL},
+    {"calls", watch_calls, METH_O, NULL},
+    {"drop_with_error", drop_with_error, METH_O, NULL},
+    {"delete_held_on_thread", delete_held_on_thread, METH_NOARGS, NULL},
+    {"in_subinterpreter", in_subinterpreter, METH_O, NULL},
     {"call", call, METH_VARARGS, NULL},
     {"answer_is", answer_is, METH_O, NULL},
 #if DLPACK_MINOR_VERSION >= 3
-    {"table", table, METH_VARARGS, NULL},
+    {"table", FUNCTION(table), METH_VARARGS | METH_KEYWORDS, NULL},
+    {"calls_of_tables", calls_of_tables, METH_NOARGS, NULL},
+    {"table_facts", table_facts, METH_O, NULL},
+    {"stream_by_table", stream_by_table, METH_O, NULL},
+    {"take_by_table_of", take_by_table_of, METH_VARARGS, NULL},
     {"header", header, METH_VARARGS, NULL},
     {"outcome", set_outcome, METH_VARARGS, NULL},
     {"allocator_is", allocator_is, METH_O, NULL},
@@ -1008,17 +1356,21 @@ static PyMethodDef functions[] = {
 };
 
 static struct PyModuleDef module_def = {
-    PyModuleDef_HEAD_INIT, "stranger", NULL, -1, functions, NULL, NULL, NULL, NULL,
+    PyModuleDef_HEAD_INIT, "_dlpack_conformance", NULL, -1, functions, NULL, NULL, NULL, NULL,
 };
 
 PyMODINIT_FUNC
-PyInit_stranger(void)
+PyInit__dlpack_conformance(void)
 {
     PyObject *module = PyModule_Create(&module_def), *conventions = PyType_FromSpec(&convention_spec);
 
     page = (size_t)sysconf(_SC_PAGESIZE);
     static_names = PyDict_New();
     Py_INCREF(&managed_type);
+#ifdef Py_GIL_DISABLED
+    if (module != NULL)
+        (void)PyUnstable_Module_SetGIL(module, Py_MOD_GIL_NOT_USED);
+#endif
     if (module == NULL || static_names == NULL || conventions == NULL || PyType_Ready(&managed_type) < 0 ||
         PyType_Ready(&taken_type) < 0 || PyModule_AddObject(module, "Managed", (PyObject *)&managed_type) < 0 ||
         PyModule_AddObject(module, "Conventions", conventions) < 0)

@@ -1,0 +1,121 @@
+"""What the suite needs to know of a library."""
+
+import ctypes
+import importlib
+import importlib.metadata
+import importlib.util
+import itertools
+import math
+from pathlib import Path
+from typing import NamedTuple
+
+import _dlpack_conformance as native
+
+# All dtypes of the array API standard, and float16 and bfloat16, as (code, bits, lanes).
+DTYPES = {
+    "bool": (6, 8, 1),
+    **{f"int{bits}": (0, bits, 1) for bits in (8, 16, 32, 64)},
+    **{f"uint{bits}": (1, bits, 1) for bits in (8, 16, 32, 64)},
+    **{f"float{bits}": (2, bits, 1) for bits in (32, 64)},
+    **{f"complex{bits}": (5, bits, 1) for bits in (64, 128)},
+    "float16": (2, 16, 1),
+    "bfloat16": (4, 16, 1),
+}
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+
+def itemsize(dtype):
+    """Bytes of an element of a named dtype."""
+    return DTYPES[dtype][1] // 8
+
+
+def compact(shape):
+    """Row-major strides in elements."""
+    return tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
+
+
+class Description(NamedTuple):
+    """What a library says of an array. A field may be None if the library does not tell."""
+
+    pointer: int  # of the first element
+    shape: tuple
+    strides: tuple  # in elements
+    readonly: bool
+    dtype: str  # one of DTYPES
+
+
+def read_memory(pointer, shape, strides, size):
+    """The elements at an address, in row-major order."""
+    places = (sum(map(int.__mul__, index, strides)) for index in itertools.product(*map(range, shape)))
+    return b"".join(ctypes.string_at(pointer + place * size, size) for place in places)
+
+
+class Adapter:
+    """The base class of adapters. make, from_dlpack, describe and values are enough for most libraries.
+
+    A library that only produces leaves out from_dlpack, and a library that only consumes leaves out make.
+    """
+
+    name = None  # of the library, as the report shows it
+    distribution = None  # of which the version is shown; None: the name
+    choices = {}  # what the library does where the standard leaves the choice: {"byte offset": "0"}
+    takes_objects = True  # False: from_dlpack of the library takes capsules only
+    from_dlpack = None  # from_dlpack(x, **keywords): an array of the library
+    make = None  # make(dtype, shape, data): a new array that is writable if the library has such arrays
+    readonly = None  # readonly(dtype, shape, data): a read-only array
+    unexportable = None  # unexportable(): {description: array that DLPack cannot describe}
+
+    # Views that share the memory of an array, by what they are. What an array cannot do, it has no view of.
+    views = {
+        "transposed": lambda a: a.T,
+        "slice": lambda a: a[1:],
+        "steps": lambda a: a[::2],
+        "backwards": lambda a: a[::-1],
+    }
+
+    def describe(self, array):
+        """A Description. This default asks the array's own export, for libraries that tell no pointer."""
+        says = native.take(array).says
+        shape = says["shape"] or ()
+        strides = says["strides"] or compact(shape)
+        return Description(says["data"] + says["byte_offset"], shape, strides, None, NAMES.get(says["dtype"]))
+
+    def values(self, array):
+        """The elements in row-major order, as bytes. This default reads the memory that describe() tells."""
+        d = Description(*self.describe(array))
+        return read_memory(d.pointer, d.shape, d.strides, itemsize(d.dtype))
+
+    def version(self):
+        try:
+            return importlib.metadata.version(self.distribution or self.name).partition("+")[0]
+        except importlib.metadata.PackageNotFoundError:
+            return "unknown"
+
+
+def load(name):
+    """The adapter that a name tells: a library of libraries.py, else FILE.py, FILE.py:CLASS, or MODULE:CLASS."""
+    from . import libraries
+
+    if name in libraries.LIBRARIES:
+        return libraries.LIBRARIES[name]()
+    source, _, wanted = name.partition(":")
+    if source.endswith(".py"):
+        spec = importlib.util.spec_from_file_location(Path(source).stem, source)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    else:
+        try:
+            module = importlib.import_module(source)
+        except ModuleNotFoundError as error:
+            known = ", ".join(libraries.LIBRARIES)
+            raise SystemExit(f"{name}: no file, no module ({error}), and none of the known libraries: {known}")
+    kinds = [
+        kind
+        for kind in vars(module).values()
+        if isinstance(kind, type) and issubclass(kind, Adapter) and kind is not Adapter and kind.name
+    ]
+    if wanted:
+        return getattr(module, wanted)()
+    if len(kinds) != 1:
+        raise SystemExit(f"{name}: the module has {len(kinds)} adapters; name one of them, {source}:CLASS")
+    return kinds[0]()

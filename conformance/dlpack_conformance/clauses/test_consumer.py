@@ -1,0 +1,1128 @@
+"""from_dlpack of the library, fed with tensors of the suite."""
+
+import gc
+import threading
+
+import _dlpack_conformance as native
+import pytest
+from dlpack_conformance.adapter import DTYPES
+from dlpack_conformance.kit import (
+    CHOICE,
+    CPU,
+    DTYPE,
+    FLAGS,
+    FROM_DLPACK,
+    IMPLEMENTATION,
+    MANAGED,
+    METHOD,
+    MUST,
+    OPEN,
+    PADDED,
+    READ_ONLY,
+    SEMANTICS,
+    SHOULD,
+    TENSOR,
+    VERSION,
+    Offer,
+    clause,
+    data_of,
+    elements_of,
+    settled,
+    shown,
+    tensor,
+    without_frames,
+)
+
+both_forms = pytest.mark.parametrize("form", [True, False], ids=["versioned", "legacy"])
+NAMES = {True: b"dltensor_versioned", False: b"dltensor"}
+SHAPE = (6,)  # which all libraries have
+
+
+@pytest.fixture(autouse=True)
+def consumes(lib):
+    """Skips where the library does not take a plain tensor on the CPU: then all answers would mean nothing."""
+    if lib.adapter.from_dlpack is None:
+        pytest.skip("the library does not consume")
+    if not hasattr(lib, "baseline"):
+        _, lib.baseline = lib.attempt(Offer(shape=SHAPE))
+    if lib.baseline is not None:
+        pytest.skip(f"the library takes no plain tensor on the CPU: {shown(lib.baseline)}")
+
+
+class Recorded(Offer):
+    """An Offer whose capsules are kept."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.capsules = []
+
+    def __dlpack__(self, **keywords):
+        self.capsules.append(super().__dlpack__(**keywords))
+        return self.capsules[-1]
+
+
+def accepts(lib, form):
+    """Skips where the library takes no capsule of this form."""
+    _, error = lib.attempt(Offer(form, shape=SHAPE))
+    if error is not None:
+        pytest.skip(f"the library takes no {'versioned' if form else 'legacy'} capsule: {shown(error)}")
+
+
+def choose_plain(lib, what, form, **fields):
+    """Offers a plain tensor of which the fields are odd: it is taken with its values, or refused."""
+    offer = Offer(form, shape=SHAPE, **fields)
+    lib.choose(what, lib.exchange(offer, data_of("float32", SHAPE), SHAPE))
+
+
+# ---- C1: how the producer is asked ----
+
+
+@clause("C1", SHOULD, METHOD, "the consumer never asks for a versioned capsule, and read-only data is lost to it")
+def test_C1_max_version_is_passed(lib):
+    """A consumer asks with max_version of major version 1 or higher."""
+    lib.needs_objects()
+    offer = Offer(shape=SHAPE)
+    lib.from_dlpack(offer)
+    asked = [keywords.get("max_version") for keywords in offer.calls]
+    assert any(version and version[0] >= 1 for version in asked), f"max_version is {asked}"
+
+
+@clause("C1", SHOULD, METHOD, "older producers, which know no max_version, are refused")
+def test_C1_an_older_producer_is_asked_without_new_keywords(lib):
+    """If __dlpack__ refuses max_version with a TypeError, the consumer calls it without new keywords."""
+    lib.needs_objects()
+    accepts(lib, False)
+
+    class Older(Offer):
+        def __dlpack__(self, stream=None):
+            return super().__dlpack__()
+
+    offer = Older(shape=SHAPE)
+    array, error = lib.attempt(offer)
+    assert error is None, f"raised {shown(error)}"
+    assert lib.values(array) == data_of("float32", SHAPE)
+
+
+@clause("C1", MUST, FROM_DLPACK, "the producer's error is swallowed, and an unrelated one appears")
+@pytest.mark.parametrize("kind", [BufferError, MemoryError])
+def test_C1_an_error_of_the_producer_is_propagated(lib, kind):
+    """from_dlpack propagates exceptions of __dlpack__."""
+    lib.needs_objects()
+
+    class Failing(Offer):
+        def __dlpack__(self, **keywords):
+            raise kind("cannot export this")
+
+    _, error = lib.attempt(Failing())
+    assert isinstance(error, kind), f"__dlpack__ raised {kind.__name__}, from_dlpack raised {error!r}"
+    assert "cannot export this" in str(error), f"the text is {shown(error)}"
+
+
+@clause("C1", SHOULD, FROM_DLPACK, "a TypeError of the producer's own is taken for a refused keyword")
+def test_C1_a_TypeError_of_the_producer_reaches_the_caller(lib):
+    """A TypeError that __dlpack__ raises for another reason than its keywords reaches the caller."""
+    lib.needs_objects()
+
+    class Failing(Offer):
+        def __dlpack__(self, **keywords):
+            raise TypeError("boom")
+
+    _, error = lib.attempt(Failing())
+    assert isinstance(error, TypeError) and "boom" in str(error), f"raised {error!r}"
+
+
+@clause("C1", CHOICE, OPEN, "the producer runs twice")
+def test_C1_calls_of_a_producer_that_raises_a_TypeError(lib):
+    """After a TypeError that says nothing of keywords, the producer is called again, or not."""
+    lib.needs_objects()
+
+    class Failing(Offer):
+        def __dlpack__(self, **keywords):
+            self.calls.append(keywords)
+            raise TypeError("boom")
+
+    offer = Failing()
+    lib.attempt(offer)
+    lib.choose("calls of a producer that raises TypeError", len(offer.calls))
+
+
+@clause("C4", MUST, METHOD, "a stream is passed for memory of the CPU, and the producer refuses it")
+def test_C4_no_stream_is_passed_for_memory_of_the_CPU(lib):
+    """For memory of the CPU the stream is None or not passed."""
+    lib.needs_objects()
+    offer = Offer(shape=SHAPE)
+    lib.from_dlpack(offer)
+    streams = [keywords.get("stream") for keywords in offer.calls]
+    assert set(streams) == {None}, f"streams are {streams}"
+
+
+@clause("C3", MUST, METHOD, "a copy or a move is asked for that the caller did not want")
+def test_C3_copy_and_dl_device_are_None_unless_the_caller_asks(lib):
+    """Without copy and device of from_dlpack, copy and dl_device are None or the device of the data, or not passed."""
+    lib.needs_objects()
+    offer = Offer(shape=SHAPE)
+    lib.from_dlpack(offer)
+    for keywords in offer.calls:
+        assert keywords.get("copy") is None, f"copy is {keywords['copy']}"
+        assert keywords.get("dl_device") in (None, CPU), f"dl_device is {keywords['dl_device']}"
+        unknown = set(keywords) - {"stream", "max_version", "dl_device", "copy"}
+        assert not unknown, f"unknown keywords {unknown}"
+
+
+def with_keywords(lib, offer, **keywords):
+    """An attempt with keywords of the standard's from_dlpack. Skips if the library declares that it has none."""
+    lib.needs_objects()
+    array, error = lib.attempt(offer, **keywords)
+    name = f"from_dlpack({', '.join(keywords)}=)"
+    if lib.adapter.choices.get(name) == "unknown":
+        assert isinstance(error, TypeError), f"the adapter declares {name} unknown; it was accepted"
+        pytest.skip(f"{name} is unknown to the library, as its adapter declares")
+    return array, error
+
+
+@clause("C3", MUST, FROM_DLPACK, "copy=True is ignored")
+def test_C3_copy_True_gives_a_copy(lib):
+    """from_dlpack(copy=True) always copies: the array has other memory, whether the producer or the consumer copies."""
+
+    class Honest(Offer):
+        def __dlpack__(self, **keywords):
+            capsule = super().__dlpack__(**{k: v for k, v in keywords.items() if k != "copy"})
+            self.calls[-1] = keywords
+            return capsule
+
+    offer = Honest(shape=SHAPE)
+    array, error = with_keywords(lib, offer, copy=True)
+    assert error is None, f"raised {shown(error)}"
+    # A consumer that passed copy=True may trust the producer.
+    if not any(keywords.get("copy") is True for keywords in offer.calls):
+        assert lib.described(array).pointer != offer.made[-1].address, "copy was not passed, and no copy was made"
+    assert lib.values(array) == data_of("float32", SHAPE)
+
+
+@clause("C3", MUST, FROM_DLPACK, "copy=False is not passed on, and the producer copies")
+def test_C3_copy_False_never_copies(lib):
+    """from_dlpack(copy=False) never copies: the producer is asked with copy=False, and the memory is shared."""
+    offer = Offer(shape=SHAPE)
+    array, error = with_keywords(lib, offer, copy=False)
+    if error is not None:
+        assert isinstance(error, (BufferError, ValueError)), f"raised {shown(error)}"
+        return
+    assert lib.described(array).pointer in (None, offer.made[-1].address), "the array has other memory"
+    asked = [keywords.get("copy") for keywords in offer.calls]
+    assert False in asked, f"the producer was asked with copy={asked}"
+
+
+@clause("C3", MUST, SEMANTICS, "memory is copied without need")
+@both_forms
+def test_C3_the_array_shares_the_memory_if_possible(lib, form):
+    """If possible, from_dlpack is zero-copy. The memory offered here is aligned to 64 bytes."""
+    accepts(lib, form)
+    offer = Offer(form, shape=(16,))
+    array = lib.from_dlpack(offer)
+    pointer = lib.described(array).pointer
+    if pointer is None:
+        pytest.skip("the library does not tell its pointer")
+    assert offer.made[-1].address % 64 == 0
+    assert pointer == offer.made[-1].address, "the array has other memory"
+
+
+# ---- C2: what came back ----
+
+
+@clause("C2", CHOICE, METHOD, "the form is assumed from the request")
+@both_forms
+def test_C2_either_form_may_come(lib, form):
+    """The producer may answer with the other form than the consumer asked for: it is taken or refused, but not
+    misread."""
+    lib.needs_objects()
+    name = "a versioned capsule" if form else "a legacy capsule"
+    choose_plain(lib, name, form)
+
+
+@clause("C2", MUST, VERSION, "a newer minor version is refused")
+@pytest.mark.parametrize("minor", [0, 1, 2, 4, 99, 2**32 - 1])
+def test_C2_any_minor_version_is_taken(lib, minor):
+    """Minor versions are compatible: a capsule of version (1, x) is taken."""
+    accepts(lib, True)
+    outcome = lib.exchange(Offer(True, shape=SHAPE, version=(1, minor)), data_of("float32", SHAPE), SHAPE)
+    assert outcome != "refused", f"version (1, {minor}) was refused: {shown(lib.refusal)}"
+
+
+@clause("K6", MUST, VERSION, "a struct of another major version is read")
+@pytest.mark.parametrize("version", [(2, 0), (3, 7), (2**32 - 1, 0)], ids=str)
+def test_K6_another_major_version_is_refused_and_deleted_unread(lib, version):
+    """If the major version is unknown, the consumer calls the deleter and reads nothing else. The tensor here has
+    fields that cannot be read."""
+    accepts(lib, True)
+    offer = Offer(True, version=version, shape=None, strides=None, ndim=2**31 - 1, data=0, dtype=(9, 9, 9))
+    array, error = lib.attempt(offer)
+    assert error is not None, f"a tensor of version {version} was taken"
+    made = offer.made[-1]
+    assert settled(lambda: made.deleted >= 1), "the deleter was not called"
+    assert made.deleted == 1, f"the deleter was called {made.deleted} times"
+
+
+@clause("K6", CHOICE, OPEN, "a struct of version 0 is read as version 1")
+def test_K6_major_version_0_in_a_versioned_capsule(lib):
+    """A versioned capsule of major version 0 is refused or taken."""
+    accepts(lib, True)
+    choose_plain(lib, "version (0, 9) in a versioned capsule", True, version=(0, 9))
+
+
+# ---- K: ownership ----
+
+
+@clause("K4", MUST, IMPLEMENTATION, "the capsule is not renamed, and both sides call the deleter")
+@both_forms
+def test_K4_the_capsule_is_renamed(lib, form):
+    """The consumer renames the capsule that it took to "used_dltensor" or "used_dltensor_versioned"."""
+    accepts(lib, form)
+    offer = Recorded(form, shape=SHAPE)
+    array = lib.from_dlpack(offer)
+    assert native.name(offer.capsules[-1]) == b"used_" + NAMES[form], f"it is {native.name(offer.capsules[-1])!r}"
+    del array
+
+
+@clause("K4", MUST, IMPLEMENTATION, "the deleter is called never, twice or too early")
+@both_forms
+def test_K4_the_deleter_is_called_once_when_the_array_is_gone(lib, form):
+    """The deleter is called once, when the library no longer needs the memory."""
+    accepts(lib, form)
+    outcome = lib.exchange(Offer(form, shape=SHAPE), data_of("float32", SHAPE), SHAPE)
+    assert outcome != "refused"
+
+
+@clause("K4", MUST, IMPLEMENTATION, "the deleter is called as soon as the pointer was read")
+@both_forms
+def test_K4_the_memory_is_used_until_the_array_is_gone(lib, form):
+    """While the array lives, its memory is not given back. Memory here cannot be read after the deleter."""
+    accepts(lib, form)
+    offer = Offer(form, shape=SHAPE)
+    array = lib.from_dlpack(offer)
+    offer.fields = {}
+    gc.collect()
+    for _ in range(3):
+        assert lib.values(array) == data_of("float32", SHAPE)
+    copied = lib.described(array).pointer not in (None, offer.made[-1].address)
+    assert copied or offer.made[-1].deleted == 0, "the deleter was called while the array lives"
+
+
+@clause("K4", MUST, IMPLEMENTATION, "a view of the array does not keep the memory")
+@both_forms
+@pytest.mark.parametrize("view", ["slice", "steps", "transposed"])
+def test_K4_a_view_of_the_array_keeps_the_memory(lib, view, form):
+    """The memory lives as long as a view of the array. Memory here cannot be read after the deleter."""
+    accepts(lib, form)
+    offer = Offer(form, shape=(4, 3))
+    array, error = lib.attempt(offer)
+    if error is not None:
+        pytest.skip(f"refused: {shown(error)}")
+    part = lib.view(view, array)
+    wanted = lib.values(part)
+    del array
+    gc.collect()
+    assert lib.values(part) == wanted
+    del part
+    assert settled(lambda: offer.made[-1].deleted == 1), f"the deleter was called {offer.made[-1].deleted} times"
+
+
+@clause("K4", MUST, IMPLEMENTATION, "the deleter is not called for a tensor without elements")
+@both_forms
+def test_K4_the_deleter_of_an_empty_tensor_is_called(lib, form):
+    """The deleter of a tensor without elements, whose data is NULL, is called once."""
+    accepts(lib, form)
+    outcome = lib.exchange(Offer(form, shape=(0,), data=0, values=b""), b"", (0,))
+    lib.choose("an empty tensor with NULL data", outcome)
+
+
+@clause("K4", MUST, IMPLEMENTATION, "a consumed capsule is taken again, and its memory freed twice")
+@both_forms
+def test_K4_a_consumed_capsule_is_refused(lib, form):
+    """A capsule whose name begins with "used_" belongs to another consumer, and is refused."""
+    accepts(lib, form)
+    made = tensor(versioned=form, shape=SHAPE)
+    capsule = made.capsule()
+    taken = native.take(capsule)
+
+    class Spent:
+        def __dlpack__(self, **keywords):
+            return capsule
+
+        def __dlpack_device__(self):
+            return CPU
+
+    array, error = lib.attempt(Spent())
+    assert error is not None, "the capsule was taken"
+    assert made.deleted == 0, "the deleter was called, though the capsule belongs to another consumer"
+    taken.delete()
+    assert made.deleted == 1
+
+
+WRONG_NAMES = [None, b"", b"dltensor_", b"used_", b"DLTENSOR", b"numpy_dltensor", b"dltensor_versioned_", b"\xff" * 9]
+
+
+@clause("K4", MUST, IMPLEMENTATION, "a capsule is read whatever its name is")
+@pytest.mark.parametrize("name", WRONG_NAMES, ids=repr)
+def test_K4_a_capsule_of_another_name_is_refused(lib, name):
+    """A capsule whose name is not one of DLPack's is refused, and stays as it is."""
+    made = tensor(versioned=False, shape=SHAPE)
+    capsule = made.capsule()
+    native.strip(capsule, name)
+
+    class Misnamed:
+        def __dlpack__(self, **keywords):
+            return capsule
+
+        def __dlpack_device__(self):
+            return CPU
+
+    array, error = lib.attempt(Misnamed())
+    assert error is not None, "the capsule was taken"
+    assert made.deleted == 0, "the deleter was called"
+
+
+@clause("K4", MUST, IMPLEMENTATION, "an error after the rename leaks the tensor, or frees it twice")
+@both_forms
+@pytest.mark.parametrize("dtype", [(200, 32, 1), (3, 64, 1)], ids=["unknown code", "opaque handle"])
+def test_K4_a_tensor_that_is_refused_is_deleted_once(lib, dtype, form):
+    """If the consumer refuses a tensor, the deleter is called once: by the capsule, or by the consumer."""
+    accepts(lib, form)
+    offer = Offer(form, shape=SHAPE, dtype=dtype)
+    array, error = lib.attempt(offer)
+    if error is None:
+        pytest.skip("the tensor is taken")
+    for made in offer.made:
+        assert settled(lambda made=made: made.deleted >= 1), "the deleter was not called"
+        assert made.deleted == 1, f"the deleter was called {made.deleted} times"
+
+
+@clause("K4", MUST, IMPLEMENTATION, "the name does not change, and the destructor frees the consumer's memory")
+@both_forms
+def test_K4_a_foreign_destructor_finds_the_used_name(lib, form):
+    """The destructor of a consumed capsule may run: it finds the name that begins with "used_"."""
+    accepts(lib, form)
+    names = []
+    offer = Offer(form, shape=SHAPE, capsule={"on_destroy": names.append})
+    array = lib.from_dlpack(offer)
+    del array
+    assert settled(lambda: offer.made[-1].deleted == 1), f"the deleter was called {offer.made[-1].deleted} times"
+    assert all(name.startswith(b"used_") for name in names), f"the capsule died as {names}"
+
+
+@clause("K4", MUST, IMPLEMENTATION, "only capsules with a destructor are taken")
+@both_forms
+def test_K4_a_capsule_without_a_destructor_is_taken(lib, form):
+    """A capsule need not have a destructor."""
+    accepts(lib, form)
+    offer = Offer(form, shape=SHAPE, capsule={"destructor": False})
+    assert lib.exchange(offer, data_of("float32", SHAPE), SHAPE) != "refused", shown(lib.refusal)
+
+
+@clause("K3", MUST, MANAGED, "a NULL deleter is called")
+@both_forms
+def test_K3_a_NULL_deleter_is_not_called(lib, form):
+    """The deleter can be NULL: the tensor is taken, and nothing is called."""
+    accepts(lib, form)
+    offer = Offer(form, shape=SHAPE, deleter=False)
+    array, error = lib.attempt(offer)
+    assert error is None, f"raised {shown(error)}"
+    assert lib.values(array) == data_of("float32", SHAPE)
+    del array
+    gc.collect()
+
+
+@clause("K4", SHOULD, MANAGED, "the producer's struct is changed")
+@both_forms
+def test_K4_the_struct_of_the_producer_is_not_changed(lib, form):
+    """The consumer does not write to the tensor of the producer, nor to shape and strides."""
+    accepts(lib, form)
+    offer = Offer(form, shape=(1, 6))
+    array, error = lib.attempt(offer)
+    if error is not None:
+        offer = Offer(form, shape=SHAPE)
+        array = lib.from_dlpack(offer)
+    made = offer.made[-1]
+    if made.deleted:
+        pytest.skip("the library copies")
+    wanted = tensor(versioned=form, **offer.fields)
+    changed = {key: made.says[key] for key in made.says if key != "data" and made.says[key] != wanted.says[key]}
+    assert not changed, f"the consumer changed {changed}"
+    del array
+
+
+@clause("K2", MUST, IMPLEMENTATION, "the consumer's error is lost when a destructor runs Python code")
+@both_forms
+def test_K2_a_destructor_that_runs_Python_code_leaves_the_error(lib, form):
+    """If the consumer refuses a tensor, its exception survives the destructor of the capsule, which may run Python
+    code."""
+    accepts(lib, form)
+    ran = []
+
+    def on_destroy(name):
+        try:
+            raise LookupError("in the destructor")
+        except LookupError:
+            ran.append(name)
+
+    offer = Offer(form, shape=SHAPE, dtype=(200, 32, 1), capsule={"on_destroy": on_destroy})
+    array, error = lib.attempt(offer)
+    if error is None:
+        pytest.skip("the tensor is taken")
+    assert not isinstance(error, (LookupError, SystemError)), f"raised {error!r}"
+
+
+@clause("K4", MUST, IMPLEMENTATION, "a deleter that uses the library, or raises, disturbs the consumer")
+@both_forms
+def test_K4_a_deleter_may_run_Python_code(lib, form):
+    """The deleter of a producer may run Python code that uses the library."""
+    accepts(lib, form)
+    inner = []
+
+    def on_delete():
+        other = Offer(form, shape=SHAPE)
+        inner.append(lib.values(lib.from_dlpack(other)))
+
+    offer = Offer(form, shape=SHAPE, on_delete=on_delete)
+    array = lib.from_dlpack(offer)
+    del array
+    assert settled(lambda: offer.made[-1].deleted == 1)
+    assert inner == [data_of("float32", SHAPE)]
+
+
+@clause("K5", MUST, IMPLEMENTATION, "the array can be freed on the thread that made it only")
+@both_forms
+def test_K5_the_array_may_die_on_another_thread(lib, form):
+    """The array may be freed on another thread: the deleter is called once."""
+    accepts(lib, form)
+    offer = Offer(form, shape=SHAPE)
+    held = [lib.from_dlpack(offer)]
+    thread = threading.Thread(target=held.clear)
+    thread.start()
+    thread.join()
+    assert settled(lambda: offer.made[-1].deleted == 1), f"the deleter was called {offer.made[-1].deleted} times"
+
+
+@clause("G1", MUST, IMPLEMENTATION, "two threads take one capsule, and its memory is freed twice")
+@both_forms
+def test_G1_one_of_eight_threads_gets_a_capsule(lib, form):
+    """A capsule is consumed once: of eight threads that are offered one capsule, one takes it."""
+    accepts(lib, form)
+    for _ in range(30):
+        made = tensor(versioned=form, shape=SHAPE)
+        capsule = made.capsule()
+
+        class Shared:
+            def __dlpack__(self, **keywords):
+                return capsule  # noqa: B023
+
+            def __dlpack_device__(self):
+                return CPU
+
+        barrier, arrays = threading.Barrier(8), []
+
+        def work():
+            barrier.wait()  # noqa: B023
+            array, error = lib.attempt(Shared())  # noqa: B023
+            if error is None:
+                arrays.append(array)  # noqa: B023
+
+        threads = [threading.Thread(target=work) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(arrays) == 1, f"{len(arrays)} threads took the capsule"
+        arrays.clear()
+        assert settled(lambda made=made: made.deleted == 1), f"the deleter was called {made.deleted} times"
+
+
+@clause("G1", MUST, IMPLEMENTATION, "imports on several threads damage each other")
+def test_G1_eight_threads_import_at_once(lib):
+    """Several threads may import tensors at once."""
+    barrier, offers, wrong = threading.Barrier(8), [], []
+
+    def work(i):
+        barrier.wait()
+        for _ in range(60):
+            offer = Offer(shape=SHAPE)
+            offers.append(offer)
+            if lib.values(lib.from_dlpack(offer)) != data_of("float32", SHAPE):
+                wrong.append(i)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong, f"threads {wrong} read other values"
+    counts = {made.deleted for offer in offers for made in offer.made}
+    assert settled(lambda: {made.deleted for o in offers for made in o.made} == {1}), f"the deleters were called {counts} times"
+
+
+# ---- D: tensors ----
+
+
+@clause("D1", MUST, TENSOR, "byte_offset is ignored, and the wrong elements are read")
+@both_forms
+def test_D1_byte_offset_is_added(lib, form):
+    """data + byte_offset is the first element: a tensor with a byte_offset is read from there, or refused."""
+    accepts(lib, form)
+    data = data_of("float32", (10,))
+    offer = Offer(form, values=data, shape=SHAPE, byte_offset=16)
+    outcome = lib.exchange(offer, data[16:], SHAPE)
+    lib.choose("byte_offset", "refused" if outcome == "refused" else "added")
+
+
+@clause("D4", MUST, TENSOR, "NULL strides are followed")
+@pytest.mark.parametrize("version", [None, (1, 0), (1, 1)], ids=["legacy", "1.0", "1.1"])
+@pytest.mark.parametrize("shape", [(6,), (2, 3)], ids=str)
+def test_D4_NULL_strides_are_compact_row_major(lib, shape, version):
+    """Before version 1.2, NULL strides mean a compact row-major tensor: it is read so, or refused."""
+    accepts(lib, version is not None)
+    fields = {"version": version} if version else {}
+    offer = Offer(version is not None, shape=shape, strides=None, **fields)
+    outcome = lib.exchange(offer, data_of("float32", shape), shape)
+    lib.choose("NULL strides", "refused" if outcome == "refused" else "compact")
+
+
+@clause("D4", CHOICE, TENSOR, "NULL strides of a producer of 1.2 crash")
+def test_D4_NULL_strides_since_1_2(lib):
+    """NULL strides in a versioned capsule of 1.2 or newer are against dlpack.h: the tensor is refused or read as
+    compact."""
+    accepts(lib, True)
+    choose_plain(lib, "NULL strides since 1.2", True, strides=None)
+
+
+# Shape, strides and the first element of tensors in 12 elements.
+LAYOUTS = {
+    "columns": ((3, 4), (1, 3), 0),
+    "axes moved": ((2, 2, 3), (1, 6, 2), 0),
+    "every other": ((3, 2), (4, 2), 0),
+    "a slice of rows": ((2, 2), (4, 1), 5),
+    "broadcast": ((3, 4), (0, 1), 0),
+    "one element, repeated": ((2, 3), (0, 0), 8),
+    "windows": ((4, 3), (1, 1), 0),
+}
+layouts = pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+
+
+@clause("D5", MUST, TENSOR, "strides are ignored")
+@both_forms
+@layouts
+def test_D5_strides_lead_to_the_elements(lib, layout, form):
+    """A tensor with any strides is read with its elements, or refused."""
+    accepts(lib, form)
+    shape, strides, first = layout
+    data = data_of("int32", (12,))
+    offer = Offer(form, dtype="int32", values=data[4 * first :], shape=shape, strides=strides)
+    outcome = lib.exchange(offer, elements_of(data, 4, shape, strides, first), shape)
+    lib.choose(f"shape {shape}, strides {strides}", outcome)
+
+
+@clause("D5", MUST, TENSOR, "negative strides end the process, or are made positive")
+@both_forms
+@pytest.mark.parametrize("layout", [((6,), (-1,), 5), ((2, 3), (-3, 1), 3), ((2, 3), (3, -1), 2)], ids=["vector", "rows", "columns"])
+def test_D5_negative_strides(lib, layout, form):
+    """Strides may be negative: the tensor is read with its elements, or refused."""
+    accepts(lib, form)
+    shape, strides, first = layout
+    data = data_of("int32", (6,))
+    offer = Backwards(form, first, data, dtype="int32", shape=shape, strides=strides)
+    outcome = lib.exchange(offer, elements_of(data, 4, shape, strides, first), shape)
+    lib.choose("negative strides", outcome)
+
+
+class Backwards(Offer):
+    """An Offer whose data is element `first` of the values, which are in the memory of another tensor."""
+
+    def __init__(self, form, first, values, **fields):
+        super().__init__(form, **fields, values=b"")
+        self.memory = tensor(values=values, shape=(len(values) // 4,))
+        self.first = self.memory.address + 4 * first
+        self.fields["data"] = self.first
+
+    def __dlpack__(self, **keywords):
+        capsule = super().__dlpack__(**keywords)
+        self.made[-1] = Placed(self.made[-1], self.first)
+        return capsule
+
+
+class Placed:
+    """A Managed whose address is that of its first element."""
+
+    def __init__(self, made, address):
+        self.made, self.address = made, address
+
+    deleted = property(lambda self: self.made.deleted)
+    says = property(lambda self: self.made.says)
+
+
+@clause("D5", MUST, TENSOR, "the stride of an extent of 1 makes a tensor non-contiguous, or is followed")
+@both_forms
+@pytest.mark.parametrize("strides", [(1, 1), (6, 1), (1000, 1), (0, 1), (-5, 1), (2**40, 1)], ids=str)
+def test_D5_the_stride_of_an_extent_of_1_has_no_meaning(lib, strides, form):
+    """The stride of an extent of 1 carries no meaning: the tensor is read, or refused."""
+    accepts(lib, form)
+    data = data_of("float32", (1, 6))
+    outcome = lib.exchange(Offer(form, shape=(1, 6), strides=strides), data, (1, 6))
+    lib.choose("odd strides of an extent of 1", "refused" if outcome == "refused" else "taken")
+
+
+@clause("D3", MUST, TENSOR, "NULL shape and strides of a scalar are followed")
+@both_forms
+@pytest.mark.parametrize("null", [True, False], ids=["NULL", "not NULL"])
+def test_D3_a_scalar_is_taken(lib, null, form):
+    """If ndim is 0, shape and strides can be NULL: the tensor has one element."""
+    accepts(lib, form)
+    fields = {"shape": None, "strides": None, "ndim": 0} if null else {"shape": (), "strides": ()}
+    offer = Offer(form, values=data_of("float32", (1,)), **fields)
+    outcome = lib.exchange(offer, data_of("float32", (1,)), ())
+    lib.choose("a scalar", outcome)
+
+
+@clause("D3", MUST, TENSOR, "data of a tensor without elements is read, or NULL refused")
+@both_forms
+@pytest.mark.parametrize("data", [0, 8], ids=["NULL", "unreadable"])
+@pytest.mark.parametrize("shape, strides", [((0,), (1,)), ((2, 0, 3), (0, 3, 1)), ((0, 3), (-7, 2**40))], ids=str)
+def test_D3_data_of_a_tensor_without_elements_is_not_read(lib, shape, strides, data, form):
+    """A tensor without elements has any data pointer, also NULL, and any strides."""
+    accepts(lib, form)
+    outcome = lib.exchange(Offer(form, shape=shape, strides=strides, data=data, values=b""), b"", shape)
+    lib.choose("empty tensors", "refused" if outcome == "refused" else "taken")
+
+
+@clause("D6", MUST, DTYPE, "a dtype is taken for another")
+@both_forms
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_D6_each_dtype_is_read(lib, dtype, form):
+    """A tensor of each dtype is read with its dtype and values, or refused."""
+    accepts(lib, form)
+    offer = Offer(form, dtype=dtype, shape=SHAPE)
+    array, error = lib.attempt(offer)
+    if error is None:
+        name = lib.described(array).dtype
+        assert name in (None, dtype), f"the array has the dtype {name}"
+        del array
+    outcome = lib.exchange(Offer(form, dtype=dtype, shape=SHAPE), data_of(dtype, SHAPE), SHAPE)
+    lib.choose(f"dtype {dtype}", "refused" if outcome == "refused" else "taken")
+
+
+ODD_DTYPES = {
+    "unknown code": (200, 32, 1),
+    "opaque handle": (3, 64, 1),
+    "two lanes": (2, 32, 2),
+    "65535 lanes": (0, 8, 65535),
+    "no lanes": (2, 32, 0),
+    "no bits": (0, 0, 1),
+    "bool of 1 bit": (6, 1, 1),
+    "uint of 1 bit": (1, 1, 1),
+    "int of 24 bits": (0, 24, 1),
+    "float of 8 bits": (2, 8, 1),
+    "float of 128 bits": (2, 128, 1),
+    "complex of 32 bits": (5, 32, 1),
+    "complex of 2 lanes": (5, 32, 2),
+    "bfloat of 8 bits": (4, 8, 1),
+    "float8_e4m3fn of 16 bits": (10, 16, 1),
+    "float4_e2m1fn": (17, 4, 1),
+    "float6_e2m3fn": (15, 6, 1),
+    "complex bfloat16": (18, 32, 1),
+}
+
+
+@clause("D6", MUST, DTYPE, "a dtype that the library does not know is taken for another")
+@both_forms
+@pytest.mark.parametrize("dtype", ODD_DTYPES.values(), ids=ODD_DTYPES)
+def test_D6_a_dtype_that_the_library_lacks_is_not_taken_for_another(lib, dtype, form):
+    """A dtype that the library lacks is refused, and not taken for a dtype of the array API."""
+    accepts(lib, form)
+    offer = Offer(form, shape=(3,), dtype=dtype, values=bytes(range(1, 4)) * 65535)
+    array, error = lib.attempt(offer)
+    if error is None:
+        says = lib.described(array)
+        assert says.dtype is None or says.dtype not in DTYPES, f"{dtype} is read as {says.dtype}"
+        if says.dtype is None:
+            size = -(-dtype[1] * dtype[2] * 3 // 8)
+            assert len(lib.values(array)) == size, f"{dtype} is read as {len(lib.values(array)) // 3} bytes an element"
+        del array, says
+    for made in offer.made:
+        assert settled(lambda made=made: made.deleted == 1), f"the deleter was called {made.deleted} times"
+
+
+# ---- D8: what cannot be ----
+
+IMPOSSIBLE = {
+    "a negative extent": {"shape": (-1,), "strides": (1,)},
+    "a negative extent among others": {"shape": (2, -3), "strides": (3, 1)},
+    "ndim is -1": {"ndim": -1},
+    "ndim is 65": {"shape": (1,) * 65, "strides": (1,) * 65},
+    "ndim is 10000": {"shape": (1,) * 10000, "strides": (1,) * 10000},
+    "NULL shape": {"shape": None, "ndim": 1},
+    "more elements than memory": {"shape": (2**62, 4), "strides": (4, 1)},
+    "more bytes than 2**63": {"shape": (2**62,), "strides": (1,)},
+    "a product that wraps to 0": {"shape": (2**32, 2**32), "strides": (2**32, 1)},
+    "strides that leave the address range": {"shape": (3, 3), "strides": (2**62, 1)},
+}
+
+
+@clause("D8", CHOICE, OPEN, "extents that cannot be are read")
+@both_forms
+@pytest.mark.parametrize("name", IMPOSSIBLE)
+def test_D8_a_tensor_that_cannot_be(lib, name, form):
+    """A tensor with a negative extent or rank, without a shape, or larger than the address range is against dlpack.h. It
+    is refused or taken; its elements are not read."""
+    accepts(lib, form)
+    offer = Offer(form, **{"values": bytes(64), "shape": SHAPE, "strides": (1,), **IMPOSSIBLE[name]})
+    array, error = lib.attempt(offer)
+    refused = error is not None
+    del array, error
+    for made in offer.made:
+        assert settled(lambda made=made: made.deleted == 1), f"the deleter was called {made.deleted} times"
+    lib.choose(name, "refused" if refused else "taken")
+
+
+@clause("D8", CHOICE, OPEN, "NULL is read")
+def test_D8_NULL_data_with_elements(lib):
+    """A tensor with elements and NULL data is refused or taken; its elements are not read."""
+    offer = Offer(shape=SHAPE, data=0)
+    array, error = lib.attempt(offer)
+    lib.choose("NULL data with elements", "refused" if error else "taken")
+
+
+@clause("D8", MUST, TENSOR, "extents are cut to 32 bits")
+@both_forms
+@pytest.mark.parametrize("extent", [2**31, 2**32 + 3, 2**33], ids=str)
+def test_D8_an_extent_beyond_32_bits_is_read_whole(lib, extent, form):
+    """Extents are 64-bit integers: an extent beyond 32 bits is read whole, or refused."""
+    accepts(lib, form)
+    offer = Offer(form, dtype="int8", values=b"\x01", shape=(extent,), strides=(0,))
+    array, error = lib.attempt(offer)
+    if error is None:
+        says = lib.described(array)
+        assert says.shape in (None, (extent,)), f"the shape is {says.shape}"
+    lib.choose("extents beyond 32 bits", "refused" if error else "taken")
+
+
+@clause("D2", CHOICE, TENSOR, "data that is not aligned to the element is read in words")
+@pytest.mark.parametrize("misalign", [1, 2, 4])
+def test_D2_data_that_is_not_aligned_to_the_element(lib, misalign):
+    """Data that is not aligned to its element is read with its values, copied, or refused."""
+    offer = Offer(dtype="float64", shape=SHAPE, misalign=misalign)
+    outcome = lib.exchange(offer, data_of("float64", SHAPE), SHAPE)
+    lib.choose("misaligned data", outcome)
+
+
+# ---- C5: devices ----
+
+
+@clause("C5", SHOULD, SEMANTICS, "memory of a device is read as memory of the CPU")
+@both_forms
+@pytest.mark.parametrize("device", [(4, 0), (7, 3), (16, 0), (99, 0), (-1, 0)], ids=str)
+def test_C5_a_device_that_the_library_lacks_is_refused(lib, device, form):
+    """A device that the library does not support is refused, recommended with BufferError. The data here cannot be
+    read."""
+    accepts(lib, form)
+    offer = Offer(form, device=device, shape=SHAPE, data=4096)
+    offer.fields["device"] = device
+    array, error = lib.attempt(offer)
+    assert error is not None, f"a tensor on the device {device} was taken"
+    for made in offer.made:
+        assert settled(lambda made=made: made.deleted == 1), f"the deleter was called {made.deleted} times"
+    assert isinstance(error, BufferError) or not lib.adapter.takes_objects, f"raised {shown(error)}"
+
+
+@clause("C5", MUST, SEMANTICS, "memory of a device is read as memory of the CPU, and the process ends")
+@both_forms
+@pytest.mark.parametrize("told", [True, False], ids=["told", "not told"])
+@pytest.mark.parametrize("device", [(2, 0), (10, 0), (8, 0)], ids=["CUDA", "ROCm", "Metal"])
+def test_C5_memory_of_a_GPU_is_not_read_as_memory_of_the_CPU(lib, device, told, form):
+    """Memory of a GPU is refused by a library that has no GPU, also where __dlpack_device__ tells the CPU. The data here
+    cannot be read."""
+    accepts(lib, form)
+    offer = Offer(form, device=device if told else CPU, shape=SHAPE, data=4096)
+    offer.fields["device"] = device
+    array, error = lib.attempt(offer)
+    assert error is not None, f"a tensor on the device {device} was taken"
+    for made in offer.made:
+        assert settled(lambda made=made: made.deleted == 1), f"the deleter was called {made.deleted} times"
+
+
+@clause("C5", CHOICE, OPEN, "the id of the CPU is used as an index")
+def test_C5_a_device_id_of_the_CPU_other_than_0(lib):
+    """A tensor of the CPU with a device id other than 0 is taken or refused."""
+    offer = Offer(device=(1, 1), shape=SHAPE)
+    offer.fields["device"] = (1, 1)
+    lib.choose("device id 1 of the CPU", "refused" if lib.exchange(offer, data_of("float32", SHAPE), SHAPE) == "refused" else "taken")
+
+
+@clause("C5", CHOICE, OPEN, "pinned memory is taken for memory of a GPU")
+@pytest.mark.parametrize("device", [(3, 0), (11, 0), (13, 0)], ids=["CUDA host", "ROCm host", "CUDA managed"])
+def test_C5_pinned_and_managed_memory(lib, device):
+    """Pinned and managed memory, which the CPU can read, is taken or refused."""
+    offer = Offer(device=device, shape=SHAPE)
+    offer.fields["device"] = device
+    outcome = lib.exchange(offer, data_of("float32", SHAPE), SHAPE)
+    lib.choose(f"memory of device type {device[0]}", "refused" if outcome == "refused" else "taken")
+
+
+# ---- C6: what has no tensor ----
+
+
+@clause("C6", MUST, FROM_DLPACK, "an object without the protocol is an unrelated error")
+def test_C6_an_object_without_the_protocol_is_an_AttributeError(lib):
+    """from_dlpack of an object without __dlpack__ raises AttributeError."""
+    lib.needs_objects()
+    array, error = lib.attempt(object())
+    assert isinstance(error, AttributeError), f"raised {error!r}"
+
+
+ANSWERS = {"None": None, "an int": 3, "a tuple": (1, 2), "a list": [], "the object": ..., "bytes": b"dltensor"}
+
+
+@clause("C6", MUST, METHOD, "a result that is no capsule is read as one")
+@pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
+def test_C6_a_result_that_is_no_capsule_is_refused(lib, answer):
+    """If __dlpack__ returns something else than a capsule, from_dlpack raises an exception."""
+
+    class Odd:
+        def __dlpack__(self, **keywords):
+            return self if answer is ... else answer
+
+        def __dlpack_device__(self):
+            return CPU
+
+    array, error = lib.attempt(Odd())
+    assert error is not None, "it was taken"
+    assert not isinstance(error, SystemError), f"raised {error!r}"
+
+
+@clause("C6", CHOICE, OPEN, "older code passes a capsule in place of an object")
+@both_forms
+def test_C6_a_capsule_in_place_of_an_object(lib, form):
+    """A capsule in place of an object is taken or refused."""
+    made = tensor(versioned=form, shape=SHAPE)
+    array, error = lib.attempt(made.capsule())
+    if error is None:
+        assert lib.values(array) == data_of("float32", SHAPE)
+    refused = error is not None
+    del array, error  # an AttributeError keeps the capsule
+    assert settled(lambda: made.deleted == 1), f"the deleter was called {made.deleted} times"
+    lib.choose(f"a {'versioned' if form else 'legacy'} capsule in place of an object", "refused" if refused else "taken")
+
+
+@clause("C6", CHOICE, OPEN, "a proxy forwards __dlpack__ from its instance")
+def test_C6_a_method_of_the_instance(lib):
+    """__dlpack__ of an instance, which the type lacks, is called or not."""
+    lib.needs_objects()
+    offer = Offer(shape=SHAPE)
+
+    class Proxy:
+        pass
+
+    proxy = Proxy()
+    proxy.__dlpack__, proxy.__dlpack_device__ = offer.__dlpack__, offer.__dlpack_device__
+    array, error = lib.attempt(proxy)
+    lib.choose("__dlpack__ of an instance", "refused" if error else "called")
+
+
+@clause("C4", CHOICE, FROM_DLPACK, "a producer without __dlpack_device__ is refused")
+def test_C4_a_producer_without_dlpack_device(lib):
+    """A producer without __dlpack_device__ is taken or refused."""
+    lib.needs_objects()
+
+    class Bare:
+        def __dlpack__(self, **keywords):
+            return Offer(shape=SHAPE).__dlpack__(**keywords)
+
+    array, error = lib.attempt(Bare())
+    lib.choose("no __dlpack_device__", "refused" if error else "taken")
+
+
+@clause("C4", MUST, METHOD, "an id that is None, or an enum, ends the process")
+@pytest.mark.parametrize("device", [(1, None), "junk", None, (1,), (1, 0, 0), 3], ids=repr)
+def test_C4_an_odd_device_is_tolerated_or_refused(lib, device):
+    """Whatever __dlpack_device__ returns, from_dlpack takes the tensor or raises an exception."""
+    lib.needs_objects()
+    offer = Offer(device=device, shape=SHAPE)
+    lib.exchange(offer, data_of("float32", SHAPE), SHAPE)
+
+
+# ---- C7: read-only data, flags ----
+
+
+def is_writable(lib, array):
+    readonly = lib.described(array).readonly
+    if readonly is None:
+        pytest.skip("the library does not tell whether an array is read-only")
+    return not readonly
+
+
+@clause("C7", MUST, FLAGS, "the read-only flag is lost, and constant memory is written")
+def test_C7_read_only_data_stays_read_only(lib):
+    """A library that has read-only arrays honours DLPACK_FLAG_BITMASK_READ_ONLY: the array is read-only, or a copy, or
+    the tensor is refused. A library without such arrays should ignore the flag."""
+    accepts(lib, True)
+    offer = Offer(True, shape=SHAPE, flags=READ_ONLY)
+    array, error = lib.attempt(offer)
+    if error is not None:
+        lib.choose("read-only data", "refused")
+        return
+    if lib.described(array).pointer not in (None, offer.made[-1].address):
+        lib.choose("read-only data", "copied")
+        return
+    if lib.adapter.readonly is None and is_writable(lib, array):
+        lib.choose("read-only data", "flag ignored, the library has no read-only arrays")
+        return
+    assert not is_writable(lib, array), "the array is writable"
+    lib.choose("read-only data", "read-only")
+
+
+@clause("C7", SHOULD, FLAGS, "all imported data becomes read-only")
+def test_C7_writable_data_stays_writable(lib):
+    """A versioned tensor without DLPACK_FLAG_BITMASK_READ_ONLY is writable in a library that has writable arrays."""
+    accepts(lib, True)
+    if is_writable(lib, lib.some()) is False:
+        pytest.skip("the library's arrays are read-only")
+    array = lib.from_dlpack(Offer(True, shape=SHAPE))
+    assert is_writable(lib, array), "the array is read-only"
+
+
+@clause("C7", CHOICE, OPEN, "a legacy capsule cannot say read-only")
+def test_C7_data_of_a_legacy_capsule(lib):
+    """Data of a legacy capsule, which cannot say read-only, becomes writable or read-only."""
+    accepts(lib, False)
+    array = lib.from_dlpack(Offer(False, shape=SHAPE))
+    lib.choose("legacy data", "writable" if is_writable(lib, array) else "read-only")
+
+
+@clause("C7", MUST, FLAGS, "read-only data becomes writable on its way through a library")
+def test_C7_read_only_data_is_exported_as_read_only(lib):
+    """A library that honours the read-only flag exports such an array with the flag, or not at all."""
+    accepts(lib, True)
+    offer = Offer(True, shape=SHAPE, flags=READ_ONLY)
+    array, error = lib.attempt(offer)
+    if error is not None or is_writable(lib, array):
+        pytest.skip("the library does not take read-only data as read-only")
+    if not hasattr(array, "__dlpack__"):
+        pytest.skip("the library does not produce")
+    try:
+        taken = native.take(array, max_version=(1, 3))
+    except Exception as error:
+        without_frames(error)
+        return
+    if taken.says["version"] is None or taken.says["data"] != offer.made[-1].address:
+        pytest.skip("the export is legacy, or a copy")
+    assert taken.says["flags"] & READ_ONLY, f"flags are {taken.says['flags']}"
+
+
+@clause("C8", MUST, VERSION, "a flag of a later version is refused or misread")
+@pytest.mark.parametrize("flags", [2**40, 2**63, 8, 2], ids=["bit 40", "bit 63", "bit 3", "IS_COPIED"])
+def test_C8_other_flags_do_not_change_the_values(lib, flags):
+    """Flags that the consumer does not know are compatible additions: the values are right, or the tensor is
+    refused."""
+    accepts(lib, True)
+    outcome = lib.exchange(Offer(True, shape=SHAPE, flags=flags), data_of("float32", SHAPE), SHAPE)
+    if flags == 2:
+        assert outcome != "refused", f"refused: {shown(lib.refusal)}"
+    lib.choose("unknown flags", "refused" if outcome == "refused" else "ignored")
+
+
+@clause("C8", MUST, FLAGS, "padded sub-byte data is read as packed")
+def test_C8_padded_data_is_not_read_as_packed(lib):
+    """A tensor of 4-bit elements with the flag of padded data has a byte for each element: it is read so, or
+    refused."""
+    accepts(lib, True)
+    offer = Offer(True, shape=(4,), dtype=(1, 4, 1), values=b"\1\2\3\4", flags=PADDED)
+    array, error = lib.attempt(offer)
+    if error is not None or not hasattr(array, "__dlpack__"):
+        pytest.skip("the library takes no padded data")
+    taken = native.take(array, max_version=(1, 3))
+    assert taken.elements() == [b"\1", b"\2", b"\3", b"\4"], f"the elements are {taken.elements()}"
+
+
+@clause("D9", MUST, SEMANTICS, "a tensor changes on its way through the library")
+@both_forms
+@pytest.mark.parametrize("fields", [{}, {"byte_offset": 8}, {"strides": (2,), "shape": (3,)}], ids=["plain", "byte_offset", "strides"])
+def test_D9_an_imported_tensor_is_exported_as_it_came(lib, fields, form):
+    """An array that came from a tensor is exported with the values of this tensor, and keeps its memory."""
+    accepts(lib, form)
+    fields = {"shape": (4,), "strides": (1,), "values": data_of("int32", (8,)), "dtype": "int32", **fields}
+    data = elements_of(fields["values"], 4, fields["shape"], fields["strides"], fields.get("byte_offset", 0) // 4)
+    offer = Offer(form, **fields)
+    array, error = lib.attempt(offer)
+    if error is not None:
+        pytest.skip(f"refused: {shown(error)}")
+    if not hasattr(array, "__dlpack__"):
+        pytest.skip("the library does not produce")
+    for keywords in ({"max_version": (1, 3)}, {}):
+        try:
+            taken = native.take(array, **keywords)
+        except BufferError:
+            continue
+        del array
+        gc.collect()
+        assert b"".join(taken.elements()) == data, "the export has other values"
+        break
+    else:
+        pytest.skip("the array is not exported")
+    taken.delete()
+    assert settled(lambda: offer.made[-1].deleted == 1), f"the deleter was called {offer.made[-1].deleted} times"
+
+
+@clause("D9", MUST, SEMANTICS, "a library cannot read its own export")
+@pytest.mark.parametrize("dtype", [name for name in DTYPES])
+def test_D9_the_library_reads_its_own_export(lib, dtype):
+    """from_dlpack of an array of the same library has the values of the array."""
+    array = lib.make(dtype, SHAPE)
+    other, error = lib.attempt(array)
+    assert error is None, f"raised {shown(error)}"
+    assert lib.values(other) == data_of(dtype, SHAPE)
+
+
+def resident():
+    try:
+        with open("/proc/self/statm") as f:
+            return int(f.read().split()[1]) * 4096
+    except OSError:
+        pytest.skip("the memory of a process is known on Linux only")
+
+
+@clause("K4", MUST, IMPLEMENTATION, "an import leaves a struct or a reference behind")
+@pytest.mark.parametrize("fields", [{}, {"dtype": (200, 32, 1)}], ids=["taken", "refused"])
+def test_K4_an_import_leaves_no_memory_behind(lib, fields):
+    """After the array is gone, or the tensor was refused, nothing is left."""
+
+    class Lasting:
+        """Offers the array of the library itself, or a tensor with a NULL deleter that lives on."""
+
+        def __dlpack__(self, **keywords):
+            version = keywords.get("max_version")
+            return made[bool(version and version[0] >= 1)].capsule()
+
+        def __dlpack_device__(self):
+            return CPU
+
+    made = [tensor(versioned=form, deleter=False, **{"shape": SHAPE, **fields}) for form in (False, True)]
+    offer = Lasting()
+    for _ in range(2000):
+        lib.attempt(offer)
+    gc.collect()
+    before = resident()
+    for _ in range(10000):
+        lib.attempt(offer)
+    gc.collect()
+    grown = resident() - before
+    assert grown < 1 << 20, f"10000 imports left {grown >> 10} KB"
+
+
+@clause("C6", MUST, METHOD, "a method that uses the library itself disturbs it")
+def test_C6_the_producer_may_use_the_library(lib):
+    """__dlpack__ of a producer may import tensors with the same library before it answers."""
+    inner = []
+
+    class Nested(Offer):
+        def __dlpack__(self, **keywords):
+            inner.append(lib.values(lib.from_dlpack(Offer(shape=SHAPE))))
+            return super().__dlpack__(**keywords)
+
+    assert lib.exchange(Nested(shape=SHAPE), data_of("float32", SHAPE), SHAPE) != "refused"
+    assert set(inner) == {data_of("float32", SHAPE)}

@@ -1,0 +1,88 @@
+"""What happens at the end of a process, of a thread and of an interpreter. Each test starts a process."""
+
+import pytest
+from dlpack_conformance.kit import (
+    CHOICE,
+    IMPLEMENTATION,
+    MUST,
+    OPEN,
+    clause,
+)
+
+SHAPE = "shape=(6,)"
+
+
+def produces(lib):
+    lib.some()
+
+
+def consumes(lib):
+    if lib.adapter.from_dlpack is None:
+        pytest.skip("the library does not consume")
+
+
+@clause("K5", MUST, IMPLEMENTATION, "a deleter that is called after the interpreter is gone ends the process")
+@pytest.mark.parametrize("keywords", ["VERSIONED", "{}"], ids=["versioned", "legacy"])
+def test_K5_a_deleter_after_the_interpreter_is_gone(lib, keywords):
+    """A deleter may be called after the interpreter is gone, as by a static object of C++: it leaks, or frees; the
+    process ends with 0."""
+    produces(lib)
+    lib.run(f"native.take(lib.some(), **{keywords}).keep_until_exit()")
+
+
+@clause("K5", MUST, IMPLEMENTATION, "a deleter on a thread ends or blocks the process while the interpreter ends")
+@pytest.mark.parametrize("keywords", ["VERSIONED", "{}"], ids=["versioned", "legacy"])
+def test_K5_deleters_on_a_thread_while_the_interpreter_ends(lib, keywords):
+    """Deleters may be called on a thread while the interpreter ends: the process ends, and with 0."""
+    produces(lib)
+    lib.run(
+        f"taken = [native.take(lib.make({SHAPE}), **{keywords}) for _ in range(400)]\n"
+        "for each in taken: each.keep_until_exit()\n"
+        "native.delete_held_on_thread()\n",
+    )
+
+
+@clause("K5", MUST, IMPLEMENTATION, "objects that live until the interpreter ends are freed in a wrong order")
+def test_K5_arrays_that_live_until_the_interpreter_ends(lib):
+    """Arrays and capsules may live until the interpreter ends: the process ends with 0."""
+    produces(lib)
+    lib.run(
+        "import atexit\n"
+        f"array = lib.make({SHAPE})\n"
+        "capsules = [array.__dlpack__(), array.__dlpack__()]\n"
+        "taken = native.take(capsules[0])\n"
+        "sys.modules['kept'] = [array, capsules]\n"
+        f"atexit.register(lambda: native.take(lib.make({SHAPE})).delete())\n"
+    )
+
+
+@clause("K5", MUST, IMPLEMENTATION, "an imported array that lives until the interpreter ends ends the process")
+def test_K5_imported_arrays_that_live_until_the_interpreter_ends(lib):
+    """Imported arrays may live until the interpreter ends: the process ends with 0."""
+    consumes(lib)
+    lib.run(
+        f"offers = [Offer({SHAPE}) for _ in range(3)]\n"
+        "arrays = [lib.attempt(offer)[0] for offer in offers]\n"
+        "sys.modules['kept'] = arrays\n"
+        "import builtins\n"
+        "builtins.kept = arrays\n"
+    )
+
+
+@clause("G1", CHOICE, OPEN, "objects of one interpreter are used in another")
+def test_G1_a_subinterpreter(lib):
+    """A subinterpreter exports and imports arrays, or refuses to import the library; the process ends with 0."""
+    produces(lib)
+    code = (
+        "import _dlpack_conformance as native\n"
+        "from dlpack_conformance.adapter import load\n"
+        "from dlpack_conformance.kit import *\n"
+        f"lib = Library(load({lib.spec!r}), {lib.spec!r})\n"
+        f"array = lib.make({SHAPE})\n"
+        "assert b''.join(native.take(array).elements()) == data_of('float32', (6,))\n"
+        "native.take(array).delete_on_thread()\n"
+        "native.take(array).delete(False)\n"
+        "array.__dlpack__()\n"
+    )
+    told = lib.run(f"print([native.in_subinterpreter({code!r}) for _ in range(2)])")
+    lib.choose("subinterpreters", "supported" if told.strip().endswith("[True, True]") else "refused")

@@ -1,0 +1,309 @@
+"""What the tests of clauses share: grades, the tensors that they offer, and the library as they see it."""
+
+import enum
+import gc
+import itertools
+import math
+import os
+import subprocess
+import sys
+import time
+from typing import NamedTuple
+
+import _dlpack_conformance as native
+import pytest
+from _dlpack_conformance import Managed
+
+from .adapter import DTYPES, Description, compact, itemsize
+
+CPU = (1, 0)
+READ_ONLY, IS_COPIED, PADDED = 1, 2, 4
+VERSIONED = {"max_version": (1, 3)}
+
+# ---- Clauses ----
+
+MUST, SHOULD, CHOICE = "must", "should", "choice"
+
+# Sections of the standards by name.
+METHOD = "Python array API standard 2025.12, array.__dlpack__"
+DEVICE_METHOD = "Python array API standard 2025.12, array.__dlpack_device__"
+FROM_DLPACK = "Python array API standard 2025.12, from_dlpack"
+SEMANTICS = "DLPack, Python Specification, Semantics"
+IMPLEMENTATION = "DLPack, Python Specification, Implementation"
+TENSOR = "dlpack.h 1.3, DLTensor"
+DTYPE = "dlpack.h 1.3, DLDataType and DLDataTypeCode"
+VERSION = "dlpack.h 1.3, DLPackVersion"
+MANAGED = "dlpack.h 1.3, DLManagedTensorVersioned"
+FLAGS = "dlpack.h 1.3, DLPACK_FLAG_BITMASK_*"
+TABLE = "dlpack.h 1.3, DLPackExchangeAPI"
+ALLOCATOR = "dlpack.h 1.3, DLPackManagedTensorAllocator"
+FROM_OBJECT = "dlpack.h 1.3, DLPackManagedTensorFromPyObjectNoSync and DLPackDLTensorFromPyObjectNoSync"
+TO_OBJECT = "dlpack.h 1.3, DLPackManagedTensorToPyObjectNoSync"
+STREAM = "dlpack.h 1.3, DLPackCurrentWorkStream"
+OPEN = "no standard decides this"
+
+
+class Clause(NamedTuple):
+    id: str
+    grade: str
+    asks: str
+    standard: str
+    pitfall: str
+
+
+def clause(id, grade, standard, pitfall):
+    """A test of a clause. The docstring of the test says what the clause asks."""
+
+    def mark(test):
+        test.clause = Clause(id, grade, " ".join(test.__doc__.split()), standard, pitfall)
+        return test
+
+    return mark
+
+
+# ---- Values ----
+
+
+def data_of(dtype, shape):
+    """Bytes of distinct small values."""
+    size = itemsize(dtype)
+    count = math.prod(shape)
+    if dtype == "bool":
+        return bytes(i % 2 for i in range(count))
+    if dtype.startswith(("float", "bfloat", "complex")):
+        # Any bits are right for a move, but NaN patterns may change when a library computes a copy. The high byte of
+        # each part makes a number of a normal size.
+        part = size // 2 if dtype.startswith("complex") else size
+        parts = [bytes([(7 * i + 3 * k + 1) % 256 for k in range(part - 1)]) + b"\x3f" for i in range(count)]
+        return b"".join(p * (size // part) for p in parts)
+    return b"".join(bytes([(11 * i + 5 * k + 1) % 256 for k in range(size)]) for i in range(count))
+
+
+def elements_of(data, size, shape, strides, first=0):
+    """The elements of a strided tensor in row-major order, as one bytes object."""
+    places = (first + sum(map(int.__mul__, index, strides)) for index in itertools.product(*map(range, shape)))
+    return b"".join(data[place * size : (place + 1) * size] for place in places)
+
+
+# ---- Tensors that the suite offers ----
+
+
+def tensor(dtype="float32", shape=(2, 3), versioned=True, **fields):
+    """A Managed of a compact tensor; fields replace what it says."""
+    if "values" not in fields:
+        fields["values"] = data_of(dtype, shape) if isinstance(dtype, str) and shape else bytes(64)
+    if "strides" not in fields:
+        fields["strides"] = None if shape is None else compact(shape)
+    code = DTYPES[dtype] if isinstance(dtype, str) else dtype
+    return Managed(versioned, shape=shape, dtype=code, **fields)
+
+
+class Offer:
+    """An object with __dlpack__. It records the keywords of each call, and what each call made.
+
+    The form of the capsule is that which the consumer asks for; form=True or False is always versioned or always
+    legacy.
+    """
+
+    def __init__(self, form=None, device=CPU, capsule=None, **fields):
+        self.form, self.device, self.fields = form, device, fields
+        self.keywords = capsule or {}
+        self.calls, self.made = [], []
+
+    def __dlpack__(self, **keywords):
+        self.calls.append(keywords)
+        version = keywords.get("max_version")
+        form = bool(version and version[0] >= 1) if self.form is None else self.form
+        self.made.append(tensor(versioned=form, **self.fields))
+        return self.made[-1].capsule(**self.keywords)
+
+    def __dlpack_device__(self):
+        return self.device
+
+
+class DeviceType(enum.IntEnum):
+    CPU = 1
+
+
+def settled(condition):
+    """Whether the condition comes true within a second: some libraries release memory on another thread."""
+    for attempt in range(50):
+        if attempt in (0, 5, 25):
+            gc.collect()
+        if condition():
+            return True
+        time.sleep(0.02)
+    return condition()
+
+
+def without_frames(error):
+    """The exception without tracebacks, which keep the frames of a library alive."""
+    seen = set()
+    each = error
+    while each is not None and id(each) not in seen:
+        seen.add(id(each))
+        each.__traceback__ = None
+        each = each.__cause__ or each.__context__
+    return error
+
+
+def shown(error):
+    text = str(error).strip().split("\n")[0][:200]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+# ---- The library ----
+
+
+class Library:
+    """The library under test, by its adapter."""
+
+    def __init__(self, adapter, name):
+        self.adapter, self.spec = adapter, name
+        self.chosen = []  # what the running test found of choices
+
+    # -- as a producer --
+
+    def make(self, dtype="float32", shape=(2, 3), data=None):
+        if self.adapter.make is None:
+            pytest.skip("the library does not produce")
+        return self._make(self.adapter.make, dtype, shape, data)
+
+    def make_readonly(self, dtype="float32", shape=(2, 3)):
+        if self.adapter.readonly is None:
+            pytest.skip("the library has no read-only arrays")
+        return self._make(self.adapter.readonly, dtype, shape, None)
+
+    def _make(self, make, dtype, shape, data):
+        try:
+            return make(dtype, shape, data_of(dtype, shape) if data is None else data)
+        except Exception as error:
+            if (dtype, shape) == ("float32", (6,)):
+                raise
+            pytest.skip(f"the library makes no array of {dtype} and shape {shape}: {shown(error)}")
+
+    def view(self, name, array):
+        if name not in self.adapter.views:
+            pytest.skip(f"the library has no such view: {name}")
+        try:
+            return self.adapter.views[name](array)
+        except Exception as error:
+            pytest.skip(f"the library has no such view: {name}: {shown(error)}")
+
+    def some(self):
+        """An array of rank 2 if the library has one, else of rank 1."""
+        try:
+            return self.make()
+        except pytest.skip.Exception:
+            return self.make(shape=(6,))
+
+    def pointer(self, array):
+        return Description(*self.adapter.describe(array)).pointer
+
+    def table(self):
+        """The type of the library's arrays, which has an exchange table."""
+        kind = type(self.some())
+        if getattr(kind, "__dlpack_c_exchange_api__", None) is None:
+            pytest.skip("the library's type has no exchange table")
+        return kind
+
+    # -- as a consumer --
+
+    def from_dlpack(self, source, **keywords):
+        if self.adapter.from_dlpack is None:
+            pytest.skip("the library does not consume")
+        return self.adapter.from_dlpack(source, **keywords)
+
+    def attempt(self, source, **keywords):
+        """(array, None), or (None, the exception)."""
+        try:
+            return self.from_dlpack(source, **keywords), None
+        except Exception as error:
+            return None, without_frames(error)
+
+    def needs_objects(self):
+        if not self.adapter.takes_objects:
+            pytest.skip("the library takes capsules only")
+
+    def values(self, array):
+        return self.adapter.values(array)
+
+    def described(self, array):
+        return Description(*self.adapter.describe(array))
+
+    def exchange(self, offer, data, shape, **keywords):
+        """Takes what is offered, checks values, shape and the deleter: "taken", "copied", or "refused".
+
+        Data and shape are those of the elements in row-major order. If the library refuses the tensor, the exception is
+        in self.refusal.
+        """
+        array, self.refusal = self.attempt(offer, **keywords)
+        if array is None:
+            for made in offer.made:
+                assert settled(lambda made=made: made.deleted >= 1), "the library refused the tensor, and it leaks"
+                assert made.deleted == 1, f"the library refused the tensor; its deleter was called {made.deleted} times"
+            return "refused"
+        made = offer.made[-1]
+        first = made.address + made.says["byte_offset"]
+        says = self.described(array)
+        copied = says.pointer is not None and data and says.pointer != first
+        if not copied:
+            assert made.deleted == 0 or not data, "the deleter was called while the array uses the memory"
+        if says.shape is not None:
+            assert tuple(says.shape) == shape, f"the array has the shape {tuple(says.shape)}, the tensor {shape}"
+        if data:
+            got = self.values(array)
+            assert got == data, f"the array has the bytes {got[:32].hex()}, the tensor {data[:32].hex()}"
+        del array
+        for made in offer.made:
+            assert settled(lambda made=made: made.deleted >= 1), "the deleter was not called"
+            assert made.deleted == 1, f"the deleter was called {made.deleted} times"
+        return "copied" if copied else "taken"
+
+    # -- choices --
+
+    def choose(self, name, value):
+        """Holds the library to what its adapter declares of a choice."""
+        declared = self.adapter.choices.get(name)
+        self.chosen.append(f"{name}: {value}")
+        assert declared in (None, value), f"{name}: {value}; the adapter declares {declared!r}"
+
+    # -- other processes --
+
+    def run(self, code, timeout=40):
+        """Runs code in a new process, in which `lib` is this library. Fails if the process does not end with 0."""
+        begin = (
+            "import gc, os, sys, threading\n"
+            "import _dlpack_conformance as native\n"
+            "from dlpack_conformance.adapter import load\n"
+            "from dlpack_conformance.kit import *\n"
+            f"lib = Library(load({self.spec!r}), {self.spec!r})\n"
+        )
+        try:
+            ended = subprocess.run(
+                [sys.executable, "-c", begin + code],
+                capture_output=True,
+                text=True,
+                timeout=timeout,
+                env={**os.environ, "PYTHONFAULTHANDLER": "1"},
+            )
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"the process did not end within {timeout} s") from None
+        assert ended.returncode == 0, f"the process {how_ended(ended.returncode)}: {last_line(ended.stderr)}"
+        return ended.stdout
+
+
+def how_ended(status):
+    import signal
+
+    if status < 0:
+        return f"was ended by {signal.Signals(-status).name}"
+    return f"ended with status {status}"
+
+
+def last_line(text):
+    """The line of a process's messages that tells most: an uncaught error of C++, else the last line."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    told = [line for line in lines if any(word in line for word in ("what():", "Error:", "Assertion", "terminate called"))]
+    fatal = [line for line in lines if line.startswith("Fatal Python error")]
+    return (told[-1:] or fatal[:1] or lines[-1:] or ["no message"])[0][:300]

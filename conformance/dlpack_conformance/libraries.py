@@ -1,0 +1,334 @@
+"""Adapters of public libraries. Each imports its library when it is made."""
+
+import ctypes
+
+from .adapter import Adapter, compact
+
+
+class Numpy(Adapter):
+    name = "numpy"
+    # numpy.from_dlpack: "the returned NumPy array is read-only" for data of unversioned producers.
+    choices = {"legacy data": "read-only"}
+
+    def __init__(self):
+        import numpy
+
+        self.np = numpy
+        self.from_dlpack = numpy.from_dlpack
+
+    def make(self, dtype, shape, data):
+        return self.np.frombuffer(bytearray(data), dtype).reshape(shape)
+
+    def readonly(self, dtype, shape, data):
+        return self.np.frombuffer(data, dtype).reshape(shape)
+
+    def unexportable(self):
+        return {
+            "foreign byte order": self.np.arange(3, dtype=self.np.dtype("i4").newbyteorder()),
+            "dates": self.np.array(["2000-01-01"], "M8[D]"),
+            "objects": self.np.array([None]),
+            "a stride that is no multiple of the item size": self.np.zeros(3, "i1, i4")["f1"],
+        }
+
+    def describe(self, a):
+        strides = tuple(stride // a.itemsize for stride in a.strides)
+        return a.__array_interface__["data"][0], a.shape, strides, not a.flags.writeable, a.dtype.name
+
+    def values(self, a):
+        return a.tobytes()
+
+
+class Torch(Adapter):
+    name = "torch"
+    views = {**Adapter.views, "transposed": lambda a: a.mT, "repeated": lambda a: a[:1].expand(4, -1)}
+
+    def __init__(self):
+        import torch
+
+        self.torch = torch
+        self.from_dlpack = torch.from_dlpack
+
+    def make(self, dtype, shape, data):
+        kind = getattr(self.torch, dtype)
+        return (
+            self.torch.frombuffer(bytearray(data), dtype=kind).reshape(shape)
+            if data
+            else self.torch.empty(shape, dtype=kind)
+        )
+
+    def unexportable(self):
+        return {
+            "a tensor that requires a gradient": self.torch.ones(3, requires_grad=True),
+            "a lazily conjugated tensor": self.torch.ones(3, dtype=self.torch.complex64).conj(),
+            "a sparse tensor": self.torch.ones(3).to_sparse(),
+        }
+
+    def describe(self, a):
+        return a.data_ptr(), tuple(a.shape), a.stride(), False, str(a.dtype).replace("torch.", "")
+
+    def values(self, a):
+        whole = a.clone(memory_format=self.torch.contiguous_format)
+        return ctypes.string_at(whole.data_ptr(), whole.nbytes) if whole.nbytes else b""
+
+
+class Jax(Adapter):
+    name = "jax"
+    views = {}  # a slice is a new array
+
+    def __init__(self):
+        import jax
+        import numpy
+
+        jax.config.update("jax_platforms", "cpu")
+        jax.config.update("jax_enable_x64", True)
+        self.jax, self.np = jax, numpy
+        self.from_dlpack = jax.dlpack.from_dlpack
+
+    def make(self, dtype, shape, data):
+        return self.jax.numpy.array(self.np.frombuffer(data, self.jax.numpy.dtype(dtype)).reshape(shape))
+
+    readonly = make  # arrays are immutable
+
+    def describe(self, a):
+        return a.unsafe_buffer_pointer(), a.shape, compact(a.shape), True, a.dtype.name
+
+    def values(self, a):
+        return self.np.asarray(self.jax.numpy.copy(a)).tobytes()
+
+
+class TensorFlow(Adapter):
+    name = "tensorflow"
+    distribution = "tensorflow-cpu"
+    takes_objects = False
+    views = {}  # a slice is a new tensor
+
+    def __init__(self):
+        import numpy
+        import tensorflow
+
+        self.np, self.tf = numpy, tensorflow
+
+    def from_dlpack(self, x, **keywords):
+        if hasattr(x, "__dlpack__"):
+            x = x.__dlpack__()
+        return self.tf.experimental.dlpack.from_dlpack(x, **keywords)
+
+    def make(self, dtype, shape, data):
+        return self.tf.constant(self.np.frombuffer(data, self.tf.as_dtype(dtype).as_numpy_dtype).reshape(shape))
+
+    readonly = make  # tensors are immutable
+
+    def values(self, a):
+        return a.numpy().tobytes()
+
+
+class Paddle(Adapter):
+    name = "paddle"
+    distribution = "paddlepaddle"
+
+    def __init__(self):
+        import numpy
+        import paddle
+
+        paddle.set_device("cpu")
+        self.np, self.paddle = numpy, paddle
+        self.from_dlpack = paddle.from_dlpack
+
+    def make(self, dtype, shape, data):
+        kind = "uint16" if dtype == "bfloat16" else dtype  # Paddle takes uint16 of NumPy as bfloat16
+        return self.paddle.to_tensor(self.np.frombuffer(data, kind).reshape(shape), dtype=dtype)
+
+    def describe(self, a):
+        return a.data_ptr(), tuple(a.shape), tuple(a.strides), False, str(a.dtype).replace("paddle.", "")
+
+    def values(self, a):
+        return a.numpy().tobytes()
+
+
+class Mlx(Adapter):
+    name = "mlx"
+
+    def __init__(self):
+        import mlx.core
+
+        self.mx = mlx.core
+        self.mx.set_default_device(self.mx.cpu)
+        self.from_dlpack = self.mx.from_dlpack
+
+    def make(self, dtype, shape, data):
+        kind = {"bool": "bool_"}.get(dtype, dtype)
+        bytes_ = self.mx.array(memoryview(bytearray(data)) if data else [], self.mx.uint8)
+        a = bytes_.view(getattr(self.mx, kind)).reshape(shape)
+        self.mx.eval(a)
+        return a
+
+    def values(self, a):
+        a = self.mx.contiguous(a).reshape(-1)
+        return bytes(memoryview(a.view(self.mx.uint8))) if a.size else b""
+
+
+class TvmFfi(Adapter):
+    name = "tvm_ffi"
+    distribution = "apache-tvm-ffi"
+    views = {}  # its tensor has no operations
+
+    def __init__(self):
+        import numpy
+        import tvm_ffi
+
+        self.np = numpy
+        self.from_dlpack = tvm_ffi.from_dlpack
+
+    def make(self, dtype, shape, data):
+        return self.from_dlpack(self.np.frombuffer(bytearray(data), dtype).reshape(shape))
+
+    def describe(self, a):
+        return a.data_ptr(), tuple(a.shape), tuple(a.strides), False, str(a.dtype)
+
+
+class PyarrowTensor(Adapter):
+    name = "pyarrow.Tensor"
+    distribution = "pyarrow"
+    views = {}
+
+    def __init__(self):
+        import numpy
+        import pyarrow
+
+        self.np, self.pa = numpy, pyarrow
+        self.from_dlpack = pyarrow.Tensor.from_dlpack
+
+    def make(self, dtype, shape, data):
+        return self.pa.Tensor.from_numpy(self.np.frombuffer(bytearray(data), dtype).reshape(shape))
+
+    def readonly(self, dtype, shape, data):
+        return self.pa.Tensor.from_numpy(self.np.frombuffer(data, dtype).reshape(shape))
+
+    def describe(self, a):
+        whole = a.to_numpy()
+        strides = tuple(stride // whole.itemsize for stride in a.strides)
+        return whole.__array_interface__["data"][0], tuple(a.shape), strides, not a.is_mutable, whole.dtype.name
+
+    def values(self, a):
+        return a.to_numpy().tobytes()
+
+
+class PyarrowArray(Adapter):
+    name = "pyarrow.Array"
+    distribution = "pyarrow"
+    views = {"slice": lambda a: a[1:]}
+
+    def __init__(self):
+        import numpy
+        import pyarrow
+
+        self.np, self.pa = numpy, pyarrow
+        self.from_dlpack = pyarrow.Array.from_dlpack
+
+    def make(self, dtype, shape, data):
+        if len(shape) != 1:
+            raise TypeError("an array has one dimension")
+        return self.pa.array(self.np.frombuffer(data, dtype))
+
+    readonly = make  # arrays are immutable
+
+    def unexportable(self):
+        return {"an array with nulls": self.pa.array([1, None]), "strings": self.pa.array(["a"])}
+
+    def values(self, a):
+        return a.to_numpy(zero_copy_only=False).tobytes()
+
+
+class ArrayApiStrict(Adapter):
+    name = "array_api_strict"
+    distribution = "array-api-strict"
+    views = {**Adapter.views, "transposed": lambda a: a.mT}
+
+    def __init__(self):
+        import array_api_strict
+        import numpy
+
+        self.np, self.xp = numpy, array_api_strict
+        self.from_dlpack = array_api_strict.from_dlpack
+
+    def make(self, dtype, shape, data):
+        return self.xp.asarray(self.np.frombuffer(bytearray(data), dtype).reshape(shape), copy=False)
+
+    def readonly(self, dtype, shape, data):
+        return self.xp.asarray(self.np.frombuffer(data, dtype).reshape(shape), copy=False)
+
+    def describe(self, a):
+        return Numpy.describe(self, self.np.asarray(a))
+
+    def values(self, a):
+        return self.np.asarray(a).tobytes()
+
+
+class Mpi4py(Adapter):
+    """A consumer of message buffers: MPI.buffer shows the memory that a message would be read from."""
+
+    name = "mpi4py"
+
+    def __init__(self):
+        from mpi4py import rc
+
+        rc.initialize = False
+        from mpi4py import MPI
+
+        self.MPI = MPI
+
+    def from_dlpack(self, x, **keywords):
+        return self.MPI.buffer.frombuffer(x, **keywords)
+
+    def describe(self, a):
+        return a.address, None, None, a.readonly, None
+
+    def values(self, a):
+        return a.tobytes()
+
+
+class Cupy(Adapter):
+    name = "cupy"
+    distribution = "cupy-cuda13x"
+
+    def __init__(self):
+        import cupy
+
+        cupy.cuda.runtime.getDeviceCount()  # raises without a GPU
+        self.cupy = cupy
+        self.from_dlpack = cupy.from_dlpack
+
+    def make(self, dtype, shape, data):
+        import numpy
+
+        return self.cupy.asarray(numpy.frombuffer(data, dtype).reshape(shape))
+
+    def describe(self, a):
+        return a.data.ptr, a.shape, tuple(stride // a.itemsize for stride in a.strides), False, a.dtype.name
+
+    def values(self, a):
+        return self.cupy.asnumpy(a).tobytes()
+
+
+class Numba(Adapter):
+    """Numba's device arrays have no __dlpack__ of their own: they are consumers of __cuda_array_interface__ only."""
+
+    name = "numba"
+    distribution = "numba-cuda"
+
+    def __init__(self):
+        from numba import cuda
+
+        if not cuda.is_available():
+            raise ImportError("numba finds no GPU")
+        if not hasattr(cuda, "from_dlpack"):
+            raise ImportError("this version of numba-cuda has no from_dlpack")
+        self.cuda = cuda
+        self.from_dlpack = cuda.from_dlpack
+
+    def values(self, a):
+        return a.copy_to_host().tobytes()
+
+
+KINDS = [Numpy, Torch, Jax, TensorFlow, Paddle, Mlx, TvmFfi, PyarrowTensor, PyarrowArray, ArrayApiStrict, Mpi4py, Cupy, Numba]
+LIBRARIES = {kind.name: kind for kind in KINDS}

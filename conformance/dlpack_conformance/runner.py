@@ -1,0 +1,107 @@
+"""Runs the tests in a process of their own, and goes on after a test that ended this process."""
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+CLAUSES = Path(__file__).with_name("clauses")
+LIMIT = 45  # seconds for one test
+
+
+def run(name, select=None, environment=None, progress=None):
+    """The results of an adapter: a dict of the library's name and version, and of all tests.
+
+    select: the beginnings of the names of tests; None runs all.
+    progress: called with each result.
+    """
+    begun = time.time()
+    results = {}
+    with tempfile.TemporaryDirectory() as folder:
+        record, done = Path(folder, "record"), Path(folder, "done")
+        record.touch()
+        fails = 0
+        while True:
+            done.write_text(json.dumps(sorted(results)))
+            before = len(results)
+            ended, messages = run_child(name, record, done, select, environment)
+            read(record, results, progress)
+            unfinished = [test for test, result in results.items() if "outcome" not in result]
+            for test in unfinished:
+                results[test].update(outcome="fail", came=f"the process {ended}: {last_line(messages)}")
+                if progress:
+                    progress(test, results[test])
+            record.write_text("")
+            if not unfinished:
+                if ended is not None and (before == len(results) or not results):
+                    raise SystemExit(f"{name}: pytest {ended}:\n{messages[-3000:]}")
+                if ended is None:
+                    break
+                fails += 1
+                if fails > 3:
+                    raise SystemExit(f"{name}: pytest {ended}:\n{messages[-3000:]}")
+        about = json.loads(about_library(name, environment))
+    return {**about, "seconds": round(time.time() - begun, 1), "tests": results}
+
+
+def about_library(name, environment):
+    code = (
+        "import json, sys; from dlpack_conformance import load; a = load(sys.argv[1]);"
+        "print(); print(json.dumps({'library': a.name, 'version': a.version(), 'choices': a.choices}))"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", code, name], capture_output=True, text=True, env={**os.environ, **(environment or {})}
+    )
+    if told.returncode:
+        raise SystemExit(f"{name}: the adapter cannot be made:\n{told.stderr[-2000:]}")
+    return json.dumps({**json.loads(told.stdout.strip().splitlines()[-1]), "python": platform.python_version()})
+
+
+def run_child(name, record, done, select, environment):
+    """How the process ended, None for well, and what it wrote."""
+    command = [sys.executable, "-X", "faulthandler", "-m", "pytest", str(CLAUSES), "-q", "--no-header", "--tb=no"]
+    command += ["-p", "no:cacheprovider", "-p", "dlpack_conformance.plugin", "-p", "no:xdist", "-p", "no:randomly"]
+    command += ["-c", os.devnull, "--rootdir", str(CLAUSES), "--import-mode=importlib"]
+    command += ["--adapter", name, "--record", str(record)]
+    env = {**os.environ, **(environment or {}), "DLPACK_CONFORMANCE_DONE": str(done), "PYTEST_ADDOPTS": ""}
+    env["DLPACK_CONFORMANCE_SELECT"] = json.dumps(select)
+    with tempfile.TemporaryFile("w+") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output, env=env, stdin=subprocess.DEVNULL)
+        size, since, ended = 0, time.time(), None
+        while process.poll() is None:
+            time.sleep(0.02)
+            if record.stat().st_size != size:
+                size, since = record.stat().st_size, time.time()
+            elif time.time() - since > LIMIT:
+                process.kill()
+                process.wait()
+                ended = f"did not go on within {LIMIT} s"
+        output.seek(0)
+        messages = output.read()
+    if ended is None and process.returncode not in (0, 1, 5):
+        from .kit import how_ended
+
+        ended = how_ended(process.returncode)
+    return ended, messages
+
+
+def last_line(text):
+    from .kit import last_line
+
+    return last_line(text)
+
+
+def read(record, results, progress):
+    for line in record.read_text().splitlines():
+        line = json.loads(line)
+        test = line.pop("test")
+        if "clause" in line:
+            results[test] = line
+        else:
+            results[test].update(line)
+            if progress:
+                progress(test, results[test])
