@@ -163,30 +163,33 @@ parse_extents(PyObject *tuple, char **next)
 }
 
 /* Managed(versioned=True, *, values, misalign, shape, strides, ndim, dtype, data, byte_offset, device, flags, version,
- * deleter, on_delete): values are bytes, misalign how many to leave behind them; None for NULL; data is an address. */
+ * deleter, on_delete, sealed): values are bytes, misalign how many to leave behind them; None for NULL; data is an
+ * address. Of a sealed versioned tensor dl_tensor cannot be read: only what is in front of it. */
 static PyObject *
 managed_new(PyTypeObject *type, PyObject *args, PyObject *names)
 {
     static char *keywords[] = {"versioned",   "values", "misalign", "shape",   "strides", "ndim",      "dtype", "data",
-                               "byte_offset", "device", "flags",    "version", "deleter", "on_delete", NULL};
+                               "byte_offset", "device", "flags",    "version", "deleter", "on_delete", "sealed", NULL};
     PyObject *shape = NULL, *strides = Py_None, *ndim = Py_None, *data = Py_None, *on_delete = NULL;
     unsigned long long byte_offset = 0, flags = 0;
     unsigned int major = 1, minor = 3;
-    int versioned = 1, misalign = 0, deleter = 1, code = 2, bits = 64, lanes = 1, device = 1, id = 0;
+    int sealed = 0, versioned = 1, misalign = 0, deleter = 1, code = 2, bits = 64, lanes = 1, device = 1, id = 0;
     const char *values = "";
     Py_ssize_t size = 0;
     Managed *self;
     DLTensor *t;
     char *next;
 
-    if (!PyArg_ParseTupleAndKeywords(args, names, "|p$y#iOOO(iii)OK(ii)K(II)pO", keywords, &versioned, &values, &size,
+    if (!PyArg_ParseTupleAndKeywords(args, names, "|p$y#iOOO(iii)OK(ii)K(II)pOp", keywords, &versioned, &values, &size,
                                      &misalign, &shape, &strides, &ndim, &code, &bits, &lanes, &data, &byte_offset,
-                                     &device, &id, &flags, &major, &minor, &deleter, &on_delete))
+                                     &device, &id, &flags, &major, &minor, &deleter, &on_delete, &sealed))
         return NULL;
     self = (Managed *)type->tp_alloc(type, 0);
     if (self == NULL)
         return NULL;
     self->versioned = versioned;
+    Py_XINCREF(on_delete);
+    self->on_delete = on_delete;
     self->size = 16 * page + (size_t)size;
     self->pages = (char *)mmap(NULL, self->size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (self->pages == (char *)MAP_FAILED) {
@@ -195,7 +198,10 @@ managed_new(PyTypeObject *type, PyObject *args, PyObject *names)
     }
     next = self->pages;
     (void)place(&next, &self, sizeof(self), 0);
-    self->struct_ = place(&next, NULL, versioned ? sizeof(Versioned) : sizeof(Legacy), 0);
+    if (sealed)
+        self->struct_ = place(&next, NULL, offsetof(Versioned, dl_tensor), 0);
+    else
+        self->struct_ = place(&next, NULL, versioned ? sizeof(Versioned) : sizeof(Legacy), 0);
     if (versioned) {
         Versioned *managed = (Versioned *)self->struct_;
         managed->version.major = major;
@@ -203,6 +209,8 @@ managed_new(PyTypeObject *type, PyObject *args, PyObject *names)
         managed->manager_ctx = self;
         managed->deleter = deleter ? delete_versioned : NULL;
         managed->flags = flags;
+        if (sealed)
+            return (PyObject *)self;
         t = &managed->dl_tensor;
     }
     else {
@@ -225,8 +233,6 @@ managed_new(PyTypeObject *type, PyObject *args, PyObject *names)
     t->device.device_type = (DLDeviceType)device;
     t->device.device_id = id;
     t->byte_offset = byte_offset;
-    Py_XINCREF(on_delete);
-    self->on_delete = on_delete;
     if (PyErr_Occurred())
         Py_CLEAR(self);
     return (PyObject *)self;

@@ -126,13 +126,14 @@ class DeviceType(enum.IntEnum):
 
 
 def settled(condition):
-    """Whether the condition comes true within a second: some libraries release memory on another thread."""
-    for attempt in range(50):
-        if attempt in (0, 5, 25):
-            gc.collect()
+    """Whether the condition comes true within half a second: some libraries release memory on another thread."""
+    for attempt in range(25):
         if condition():
             return True
-        time.sleep(0.02)
+        if attempt in (0, 5, 15):
+            gc.collect()
+        else:
+            time.sleep(0.02)
     return condition()
 
 
@@ -160,7 +161,7 @@ class Library:
 
     def __init__(self, adapter, name):
         self.adapter, self.spec = adapter, name
-        self.chosen = []  # what the running test found of choices
+        self.chosen = {}  # what the running test found of choices
 
     # -- as a producer --
 
@@ -265,7 +266,7 @@ class Library:
     def choose(self, name, value):
         """Holds the library to what its adapter declares of a choice."""
         declared = self.adapter.choices.get(name)
-        self.chosen.append(f"{name}: {value}")
+        self.chosen[name] = value
         assert declared in (None, value), f"{name}: {value}; the adapter declares {declared!r}"
 
     # -- other processes --
@@ -302,8 +303,12 @@ def how_ended(status):
 
 
 def last_line(text):
-    """The line of a process's messages that tells most: an uncaught error of C++, else the last line."""
+    """The line of a process's messages that tells most: an uncaught error of C++, else Python's own, else the last."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    told = [line for line in lines if any(word in line for word in ("what():", "Error:", "Assertion", "terminate called"))]
-    fatal = [line for line in lines if line.startswith("Fatal Python error")]
-    return (told[-1:] or fatal[:1] or lines[-1:] or ["no message"])[0][:300]
+    lines = [line for line in lines if not line.startswith(("Extension modules:", "Current thread", "Thread 0x", "File "))]
+    lines = [line for line in lines if line.strip(".sFE[]% 0123456789")]  # not pytest's progress
+    for word in ("what():", "terminate called", "Assertion", "Error", "Fatal Python error"):
+        told = [line for line in lines if word in line]
+        if told:
+            return told[-1][:300]
+    return (lines or ["it told nothing"])[-1][:300]

@@ -59,7 +59,7 @@ class Torch(Adapter):
     def unexportable(self):
         return {
             "a tensor that requires a gradient": self.torch.ones(3, requires_grad=True),
-            "a lazily conjugated tensor": self.torch.ones(3, dtype=self.torch.complex64).conj(),
+            "a lazily conjugated tensor": self.torch.tensor([1 + 2j, 3 + 4j]).conj(),
             "a sparse tensor": self.torch.ones(3).to_sparse(),
         }
 
@@ -67,7 +67,7 @@ class Torch(Adapter):
         return a.data_ptr(), tuple(a.shape), a.stride(), False, str(a.dtype).replace("torch.", "")
 
     def values(self, a):
-        whole = a.clone(memory_format=self.torch.contiguous_format)
+        whole = a.detach().resolve_conj().resolve_neg().clone(memory_format=self.torch.contiguous_format)
         return ctypes.string_at(whole.data_ptr(), whole.nbytes) if whole.nbytes else b""
 
 

@@ -1,13 +1,15 @@
 """The pytest plugin of a run: it writes what each test found to a file, one line of JSON each."""
 
+import gc
 import json
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from .adapter import load
-from .kit import Library
+from .kit import Library, how_ended, last_line
 
 
 def pytest_addoption(parser):
@@ -32,8 +34,54 @@ class Recorder:
         items[:] = [item for item in items if test_id(item) not in self.done and test_id(item).startswith(wanted)]
 
     @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session):
+        """Imports the library, then runs the tests in a fork. After a crash, another fork goes on: the library is imported
+        once. A process with several threads cannot be forked safely: there the runner starts new processes."""
+        if session.config.option.collectonly or not session.items:
+            return None
+        load(session.config.getoption("--adapter"))
+        gc.collect()
+        gc.freeze()
+        if not can_fork():
+            return None
+        items = list(session.items)
+        while items:
+            self.file.flush()
+            with tempfile.TemporaryFile("w+") as messages:
+                child = os.fork()
+                if child == 0:
+                    os.dup2(messages.fileno(), 1)
+                    os.dup2(messages.fileno(), 2)
+                    for item in items:
+                        item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
+                    os._exit(0)
+                _, status = os.waitpid(child, 0)
+                if status == 0:
+                    break
+                messages.seek(0)
+                told = last_line(messages.read())
+            ended = how_ended(-os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status))
+            test, done = self.progress()
+            if test is None:
+                raise RuntimeError(f"between two tests, the process {ended}: {told}")
+            self.write(test=test, outcome="fail", came=f"the process {ended}: {told}")
+            items = [item for item in items if test_id(item) not in done and test_id(item) != test]
+        return True
+
+    def progress(self):
+        """The test that has begun but not ended, and the tests that ended."""
+        begun, done = None, set()
+        for line in Path(self.file.name).read_text().splitlines():
+            line = json.loads(line)
+            if "outcome" in line:
+                done.add(line["test"])
+            else:
+                begun = line["test"]
+        return (None if begun in done else begun), done
+
+    @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item):
-        self.write(test=test_id(item), clause=item.function.clause._asdict())
+        self.write(test=test_id(item))
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_makereport(self, item, call):
@@ -44,16 +92,21 @@ class Recorder:
             self.write(test=test_id(item), outcome="fail", came=message(call.excinfo))
 
 
+def can_fork():
+    """Whether this process has a single thread."""
+    try:
+        return len(os.listdir("/proc/self/task")) == 1
+    except OSError:
+        return False
+
+
 def outcome(item, call, report):
-    lib = item.funcargs.get("lib") if hasattr(item, "funcargs") else None
-    chosen = list(lib.chosen) if lib is not None else []
-    if report.skipped:
-        return {"outcome": "skip", "came": message(call.excinfo)}
-    if report.failed:
-        return {"outcome": "fail", "came": message(call.excinfo)}
-    if chosen and item.function.clause.grade == "choice":
-        return {"outcome": "choice", "came": "; ".join(chosen)}
-    return {"outcome": "pass", "came": "; ".join(chosen)}
+    if report.skipped or report.failed:
+        return {"outcome": "skip" if report.skipped else "fail", "came": message(call.excinfo)}
+    chosen = item.funcargs["lib"].chosen
+    if not chosen:
+        return {"outcome": "pass"}
+    return {"outcome": "choice" if item.function.clause.grade == "choice" else "pass", "chosen": dict(chosen)}
 
 
 def message(excinfo):

@@ -6,6 +6,7 @@ from dlpack_conformance.kit import (
     IMPLEMENTATION,
     MUST,
     OPEN,
+    SHOULD,
     clause,
 )
 
@@ -30,10 +31,10 @@ def test_K5_a_deleter_after_the_interpreter_is_gone(lib, keywords):
     lib.run(f"native.take(lib.some(), **{keywords}).keep_until_exit()")
 
 
-@clause("K5", MUST, IMPLEMENTATION, "a deleter on a thread ends or blocks the process while the interpreter ends")
+@clause("K5", SHOULD, IMPLEMENTATION, "a deleter on a thread ends or blocks the process while the interpreter ends")
 @pytest.mark.parametrize("keywords", ["VERSIONED", "{}"], ids=["versioned", "legacy"])
 def test_K5_deleters_on_a_thread_while_the_interpreter_ends(lib, keywords):
-    """Deleters may be called on a thread while the interpreter ends: the process ends, and with 0."""
+    """Deleters may be called on a thread while the interpreter ends: they leak rather than end or block the process."""
     produces(lib)
     lib.run(
         f"taken = [native.take(lib.make({SHAPE}), **{keywords}) for _ in range(400)]\n"
@@ -71,7 +72,8 @@ def test_K5_imported_arrays_that_live_until_the_interpreter_ends(lib):
 
 @clause("G1", CHOICE, OPEN, "objects of one interpreter are used in another")
 def test_G1_a_subinterpreter(lib):
-    """A subinterpreter exports and imports arrays, or refuses to import the library; the process ends with 0."""
+    """A subinterpreter exports arrays, or refuses to import the library; a library without support may end the
+    process."""
     produces(lib)
     code = (
         "import _dlpack_conformance as native\n"
@@ -84,5 +86,9 @@ def test_G1_a_subinterpreter(lib):
         "native.take(array).delete(False)\n"
         "array.__dlpack__()\n"
     )
-    told = lib.run(f"print([native.in_subinterpreter({code!r}) for _ in range(2)])")
-    lib.choose("subinterpreters", "supported" if told.strip().endswith("[True, True]") else "refused")
+    try:
+        told = lib.run(f"print([native.in_subinterpreter({code!r}) for _ in range(2)])")
+    except AssertionError:
+        lib.choose("subinterpreters", "end the process")
+    else:
+        lib.choose("subinterpreters", "supported" if told.strip().endswith("[True, True]") else "refused")

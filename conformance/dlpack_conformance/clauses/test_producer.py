@@ -153,9 +153,9 @@ def test_P2_a_consumer_of_version_0_gets_a_legacy_capsule_or_a_BufferError(lib, 
 
 
 @clause("P2", CHOICE, OPEN, "a malformed max_version reads past the end of a tuple")
-@pytest.mark.parametrize("version", [[1, 0], (1,), (1, 0, 0), "10", 1, (1.0, 0.0), (None, None), (-1, 0), (2**70, 0)], ids=repr)
-def test_P2_a_malformed_max_version(lib, version):
-    """A max_version that is not a 2-tuple of integers is refused or tolerated."""
+@pytest.mark.parametrize("version", [[1, 0], (1,), (1, 0, 0), "10", 1, (1.0, 0.0), (None, None), (2**70, 0)], ids=repr)
+def test_P2_an_odd_max_version(lib, version):
+    """A max_version that is not a 2-tuple of integers, or is beyond 64 bits, is refused or tolerated."""
     taken, error = attempt(native.take, lib.some(), max_version=version)
     lib.choose(f"max_version={version!r}", "refused" if error else "accepted")
 

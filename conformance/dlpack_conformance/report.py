@@ -1,0 +1,295 @@
+"""Reports of results: text, choices, JSON, JUnit XML, Markdown and HTML."""
+
+import functools
+import html as escape
+import importlib
+import itertools
+import json
+from collections import Counter
+from xml.etree import ElementTree
+
+OUTCOMES = ["pass", "fail", "choice", "skip"]
+GRADES = ["must", "should", "choice"]
+
+
+@functools.lru_cache(maxsize=None)
+def clauses():
+    """The clauses by the names of their tests."""
+    found = {}
+    for file in ("producer", "consumer", "exchange_api", "lifetime"):
+        tests = vars(importlib.import_module(f".clauses.test_{file}", __package__))
+        found.update((name[5:], test.clause) for name, test in tests.items() if name.startswith("test_"))
+    return found
+
+
+def clause_of(test):
+    return clauses()[test.partition("[")[0]]
+
+
+def failed(result):
+    """The number of failures by grade."""
+    return Counter(clause_of(name).grade for name, test in result["tests"].items() if test["outcome"] == "fail")
+
+
+def came(test):
+    """What came, as text."""
+    return test.get("came") or "; ".join(f"{name}: {value}" for name, value in test.get("chosen", {}).items())
+
+
+def title(test):
+    """The name of a test without its parameters, as text."""
+    id, _, name = test.partition("[")[0].partition("_")
+    return id, name.replace("_", " ")
+
+
+def counts(result):
+    return Counter(test["outcome"] for test in result["tests"].values())
+
+
+def rows(result):
+    """The tests of a result by what they ask: {name without parameters: [(parameters, test)]}. Results of an older suite
+    may have tests that are no more."""
+    grouped = {}
+    for name, test in result["tests"].items():
+        base, _, parameters = name.partition("[")
+        if base not in clauses():
+            continue
+        grouped.setdefault(base, []).append((parameters.rstrip("]"), test))
+    return grouped
+
+
+def verdict(tests):
+    """One outcome for the tests of one row: any failure fails the row."""
+    outcomes = {test["outcome"] for _, test in tests}
+    return next(outcome for outcome in ("fail", "choice", "pass", "skip") if outcome in outcomes)
+
+
+def reasons(tests, outcome):
+    """What came, each text once, with the parameters that it came for."""
+    texts = {}
+    for parameters, test in tests:
+        if test["outcome"] == outcome and came(test):
+            texts.setdefault(came(test), []).append(parameters)
+    return [(text, [p for p in parameters if p]) for text, parameters in texts.items()]
+
+
+def named(parameters, limit=4):
+    if not parameters:
+        return ""
+    more = f", and {len(parameters) - limit} more" if len(parameters) > limit else ""
+    return f" [{', '.join(parameters[:limit])}{more}]"
+
+
+def text(result, verbose=False):
+    """The report of one library, for a terminal."""
+    lines = [f"{result['library']} {result['version']}, Python {result['python']}, {result['seconds']} s", ""]
+    for grade in GRADES:
+        for base, tests in rows(result).items():
+            clause = clause_of(base)
+            if clause.grade != grade:
+                continue
+            if verdict(tests) == "fail":
+                id, _ = title(base)
+                lines += [f"FAIL {base} ({grade})", f"  asks:     {clause.asks}"]
+                lines += [f"  came:     {text}{named(parameters)}" for text, parameters in reasons(tests, "fail")]
+                lines += [f"  pitfall:  {clause.pitfall}", f"  standard: {clause.standard}", ""]
+            elif verbose:
+                for outcome in "choice", "skip":
+                    lines += [f"{outcome} {base}: {text}{named(p)}" for text, p in reasons(tests, outcome)]
+    number = failed(result)
+    total = ", ".join(f"{counts(result)[outcome]} {outcome}" for outcome in OUTCOMES)
+    of = ", ".join(f"{number[grade]} {grade}" for grade in GRADES if number[grade])
+    lines.append(f"{len(result['tests'])} tests of {len(rows(result))} clauses: {total}" + (f" (failed: {of})" if of else ""))
+    return "\n".join(lines)
+
+
+def choices(result):
+    """The choices that were found, as the source of a dict for an adapter."""
+    found = {}
+    for test in result["tests"].values():
+        found.update(test.get("chosen", {}))
+    lines = [f"        {json.dumps(name)}: {json.dumps(value)}," for name, value in sorted(found.items())]
+    return "\n".join(["{", *lines, "    }"])
+
+
+def to_json(result):
+    """The results without what differs from run to run. One line for each test."""
+    tests = ",\n".join(f"  {json.dumps(name)}: {json.dumps(test)}" for name, test in sorted(result["tests"].items()))
+    about = "".join(f" {json.dumps(key)}: {json.dumps(result[key])},\n" for key in ("library", "version", "python", "choices"))
+    return f'{{\n{about} "tests": {{\n{tests}\n }}\n}}\n'
+
+
+def junit(results):
+    """JUnit XML of one or more libraries."""
+    suites = ElementTree.Element("testsuites")
+    for result in results:
+        number = counts(result)
+        suite = ElementTree.SubElement(
+            suites,
+            "testsuite",
+            name=f"dlpack_conformance.{result['library']}",
+            tests=str(len(result["tests"])),
+            failures=str(number["fail"]),
+            skipped=str(number["skip"]),
+            errors="0",
+        )
+        for name, test in result["tests"].items():
+            clause = clause_of(name)
+            case = ElementTree.SubElement(suite, "testcase", classname=f"{clause.id}.{clause.grade}", name=name)
+            if test["outcome"] == "fail":
+                told = f"asks: {clause.asks}\ncame: {came(test)}\npitfall: {clause.pitfall}\nstandard: {clause.standard}"
+                ElementTree.SubElement(case, "failure", message=printable(came(test))).text = printable(told)
+            elif test["outcome"] == "skip":
+                ElementTree.SubElement(case, "skipped", message=printable(came(test)))
+            elif came(test):
+                ElementTree.SubElement(case, "system-out").text = printable(came(test))
+    ElementTree.indent(suites)
+    return ElementTree.tostring(suites, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def printable(text):
+    """Without the characters that XML cannot have."""
+    return "".join(c if c >= " " or c in "\n\t" else "?" for c in text)
+
+
+def markdown(results):
+    """A table with a row for each library: tests by outcome, and failures by grade."""
+    lines = [
+        "| library | version | pass | fail: must | fail: should | fail: choice | choice | skip |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for result in results:
+        number = counts(result)
+        cells = [result["library"], result["version"], number["pass"], *(failed(result)[grade] for grade in GRADES)]
+        lines.append("| " + " | ".join(map(str, [*cells, number["choice"], number["skip"]])) + " |")
+    return "\n".join(lines) + "\n"
+
+
+# ---- The page ----
+
+GROUPS = {
+    "P": ("Producers", "__dlpack__ and __dlpack_device__"),
+    "D": ("Tensors", "dtype, shape, strides, data"),
+    "K": ("Capsules and deleters", "who owns a tensor, and when it is released"),
+    "C": ("Consumers", "from_dlpack"),
+    "X": ("The C exchange API", "__dlpack_c_exchange_api__"),
+    "G": ("Threads and interpreters", "several threads, subinterpreters"),
+}
+
+STYLE = """
+:root { color-scheme: light dark; --paper: #fff; --ink: #1b1f24; --faint: #626c78; --line: #dde2e8; --head: #f5f7f9;
+  --pass: #e3f4e7; --pass-ink: #17692f; --fail: #fbdcda; --fail-ink: #a11a12; --should: #fdeccb; --should-ink: #7f5200;
+  --choice: #e2ecfb; --choice-ink: #1c4f96; --skip: #f1f3f5; --skip-ink: #6c7682; }
+@media (prefers-color-scheme: dark) { :root { --paper: #14171b; --ink: #e7eaee; --faint: #9aa4b0; --line: #2c333b;
+  --head: #1b2026; --pass: #16331f; --pass-ink: #7fd699; --fail: #4b1a18; --fail-ink: #ffaaa3; --should: #44310c;
+  --should-ink: #f3ca78; --choice: #17304f; --choice-ink: #9cc4ff; --skip: #20262c; --skip-ink: #8d97a3; } }
+* { box-sizing: border-box; }
+body { margin: 0; background: var(--paper); color: var(--ink); font: 15px/1.5 system-ui, "Segoe UI", "DejaVu Sans", sans-serif; }
+header { padding: 2.2rem 2rem 0.6rem; max-width: 76rem; }
+h1 { margin: 0 0 0.4rem; font-size: 1.75rem; letter-spacing: -0.01em; }
+h2 { margin: 2rem 0 0; font-size: 1.15rem; }
+p { margin: 0.3rem 0; } .faint { color: var(--faint); }
+.legend span { display: inline-block; padding: 0.05rem 0.55rem; margin: 0.15rem 0.9rem 0.15rem 0; border-radius: 0.6rem; font-size: 0.85rem; }
+.scroll { padding: 0 2rem 3rem; }
+table { border-collapse: separate; border-spacing: 0; font-size: 0.83rem; }
+thead th { position: sticky; top: 0; z-index: 2; background: var(--head); border-bottom: 2px solid var(--line); padding: 0.5rem 0.4rem;
+  text-align: center; vertical-align: bottom; min-width: 5.6rem; font-weight: 600; }
+thead th small, tbody th small { display: block; font-weight: 400; color: var(--faint); }
+thead th:first-child { text-align: left; min-width: 25rem; left: 0; z-index: 3; }
+tbody th { position: sticky; left: 0; z-index: 1; background: var(--paper); text-align: left; font-weight: 500; padding: 0.35rem 0.7rem 0.35rem 0;
+  border-bottom: 1px solid var(--line); width: 25rem; max-width: 25rem; line-height: 1.35; }
+tbody tr.group th { position: static; padding: 1.5rem 0 0.35rem; font-size: 1.05rem; font-weight: 650; background: var(--paper); border-bottom: 2px solid var(--line); }
+tr.group small { display: inline; margin-left: 0.6rem; font-size: 0.83rem; }
+code, .id { font-family: ui-monospace, "DejaVu Sans Mono", monospace; font-size: 0.92em; }
+.id { display: inline-block; min-width: 2.1rem; font-weight: 650; }
+.grade { font-size: 0.72rem; padding: 0 0.4rem; border-radius: 0.5rem; border: 1px solid var(--line); color: var(--faint); margin-left: 0.3rem; white-space: nowrap; }
+td { border-bottom: 1px solid var(--line); border-left: 2px solid var(--paper); padding: 0; text-align: center; vertical-align: middle; height: 2rem; }
+td > div, td > details > summary { padding: 0.3rem 0.3rem; }
+td.pass { background: var(--pass); color: var(--pass-ink); } td.fail { background: var(--fail); color: var(--fail-ink); font-weight: 600; }
+td.fail.should, td.fail.choice-grade { background: var(--should); color: var(--should-ink); }
+td.choice { background: var(--choice); color: var(--choice-ink); } td.skip { background: var(--skip); color: var(--skip-ink); }
+.legend .pass { background: var(--pass); color: var(--pass-ink); } .legend .fail { background: var(--fail); color: var(--fail-ink); }
+.legend .should { background: var(--should); color: var(--should-ink); } .legend .choice { background: var(--choice); color: var(--choice-ink); }
+.legend .skip { background: var(--skip); color: var(--skip-ink); }
+summary { cursor: pointer; list-style: none; } summary::-webkit-details-marker { display: none; }
+details[open] { position: relative; }
+details .why { position: absolute; z-index: 5; right: 0; top: 1.9rem; width: 26rem; text-align: left; font-weight: 400; background: var(--paper); color: var(--ink);
+  border: 1px solid var(--line); border-radius: 0.5rem; padding: 0.7rem 0.9rem; box-shadow: 0 6px 24px rgb(0 0 0 / 22%); overflow-wrap: anywhere; }
+.why b { display: block; margin-top: 0.35rem; font-size: 0.76rem; color: var(--faint); font-weight: 500; } .why b:first-child { margin-top: 0; }
+.why li { margin: 0.1rem 0; } .why ul { margin: 0; padding-left: 1.1rem; }
+tr.total td, tr.total th { border-bottom: 2px solid var(--line); padding: 0.5rem 0.3rem; } tr.total td { font-variant-numeric: tabular-nums; }
+@media print { td details[open] .why { position: static; width: auto; } }
+"""
+
+
+def cell(clause, tests):
+    """A cell of the table: how it went, and why."""
+    if not tests:
+        return '<td class="skip"><div>–</div></td>'
+    outcome = verdict(tests)
+    number = sum(test["outcome"] == outcome for _, test in tests)
+    ran = sum(test["outcome"] != "skip" for _, test in tests)
+    word = {"pass": "✓", "fail": "✗", "choice": "", "skip": "–"}[outcome]
+    if outcome == "fail" and ran > 1:
+        word = f"✗ {number}/{ran}"
+    texts = reasons(tests, outcome)
+    if outcome == "choice":
+        values = [str(value) for _, test in tests for value in test.get("chosen", {}).values()]
+        word = values[0] if len(set(values)) == 1 else " or ".join(sorted(set(values)))
+        word = word if len(word) < 24 else "varies"
+    if outcome == "pass" and any(test["outcome"] == "skip" for _, test in tests):
+        texts = reasons(tests, "skip")
+    tone = f"{outcome} {clause.grade if clause.grade != 'choice' else 'choice-grade'}"
+    if not texts:
+        return f'<td class="{tone}"><div>{escape.escape(word)}</div></td>'
+    listed = "".join(f"<li>{escape.escape(text + named(p))}</li>" for text, p in texts[:12])
+    title_ = escape.escape("; ".join(text for text, _ in texts)[:300], quote=True)
+    why = f"<b>what came</b><ul>{listed}</ul>"
+    if outcome == "fail":
+        why += f"<b>what the clause asks</b>{escape.escape(clause.asks)}<b>the pitfall</b>{escape.escape(clause.pitfall)}"
+    why += f"<b>where it is written</b>{escape.escape(clause.standard)}"
+    return f'<td class="{tone}" title="{title_}"><details><summary>{escape.escape(word)}</summary><div class="why">{why}</div></details></td>'
+
+
+def html(results):
+    """One page: a table of clauses and libraries, each cell with its reason."""
+    grouped = [rows(result) for result in results]
+    names = list(dict.fromkeys(itertools.chain(*grouped)))
+    heads = "".join(f"<th>{escape.escape(r['library'])}<small>{escape.escape(r['version'])}</small></th>" for r in results)
+
+    def total(label, note, count):
+        cells = "".join(f"<td>{count(result)}</td>" for result in results)
+        return f'<tr class="total"><th>{label}<small>{note}</small></th>{cells}</tr>'
+
+    def failures(grade):
+        return lambda result: failed(result)[grade]
+
+    body = [
+        total("Failures of grade must", "what dlpack.h and the array API standard require", failures("must")),
+        total("Failures of grade should", "what they recommend", failures("should")),
+        total("Tests that passed", "and choices that were found", lambda r: counts(r)["pass"] + counts(r)["choice"]),
+        total("Tests that were skipped", "the library has no such array, or no such side", lambda r: counts(r)["skip"]),
+    ]
+    for letter, (name, note) in GROUPS.items():
+        members = sorted((n for n in names if clauses()[n].id[0] == letter), key=lambda n: (int(clauses()[n].id[1:]), names.index(n)))
+        if not members:
+            continue
+        body.append(f'<tr class="group"><th colspan="{len(results) + 1}">{name}<small>{note}</small></th></tr>')
+        for base in members:
+            clause = clauses()[base]
+            head = f'<span class="id">{clause.id}</span> {escape.escape(title(base)[1])}<span class="grade">{clause.grade}</span>'
+            cells = "".join(cell(clause, g.get(base)) for g in grouped)
+            body.append(f'<tr><th title="{escape.escape(clause.asks, quote=True)}">{head}</th>{cells}</tr>')
+    legend = (
+        '<span class="pass">✓ passed</span><span class="fail">✗ against the standard (must)</span>'
+        '<span class="should">✗ against a recommendation (should)</span>'
+        '<span class="choice">a choice that the standard leaves open</span><span class="skip">– does not apply</span>'
+    )
+    return (
+        '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+        f"<title>DLPack conformance</title><style>{STYLE}</style>"
+        f"<header><h1>DLPack conformance</h1><p>{len(names)} clauses of DLPack 1.3 and of the Python array API standard 2025.12, "
+        f"tested on {len(results)} libraries. <span class=faint>Open a cell to read its reason.</span></p>"
+        f'<p class="legend">{legend}</p></header><div class="scroll"><table><thead><tr><th>clause</th>{heads}</tr></thead>'
+        f"<tbody>{''.join(body)}</tbody></table></div></html>\n"
+    )

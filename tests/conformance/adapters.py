@@ -1,0 +1,191 @@
+"""Adapters of the libraries that are built here."""
+
+from dlpack_conformance import Adapter
+from dlpack_conformance.adapter import DTYPES, NAMES
+
+
+# The choices of dlarray, which docs/protocol.md explains.
+CHOICES = {
+    "NULL data with elements": "refused",
+    "NULL shape": "refused",
+    "NULL strides": "compact",
+    "NULL strides since 1.2": "taken",
+    "__dlpack__ of an instance": "called",
+    "a borrowed tensor of read-only data": "refused",
+    "a legacy capsule": "taken",
+    "a legacy capsule in place of an object": "taken",
+    "a negative extent": "refused",
+    "a negative extent among others": "refused",
+    "a product that wraps to 0": "refused",
+    "a scalar": "taken",
+    "a subclass that overrides __dlpack__": "method",
+    "a tensor that managed_tensor_to_py_object_no_sync refuses": "deleted",
+    "a versioned capsule": "taken",
+    "a versioned capsule in place of an object": "taken",
+    "an empty tensor with NULL data": "taken",
+    "an object of another type for the table": "refused",
+    "byte_offset": "added",
+    "byte_offset of a slice": "0",
+    "calls of a producer that raises TypeError": 1,
+    "copy='yes'": "refused",
+    "copy=()": "refused",
+    "copy=1.0": "refused",
+    "copy=2": "refused",
+    "device id 1 of the CPU": "taken",
+    "dl_device='cpu'": "refused",
+    "dl_device=(1, 0, 0)": "refused",
+    "dl_device=(1,)": "refused",
+    "dl_device=(1.0, 0)": "refused",
+    "dl_device=(None, None)": "refused",
+    "dl_device=1": "refused",
+    "dl_device=[1, 0]": "refused",
+    "empty tensors": "taken",
+    "exchange tables of other libraries": "used",
+    "extents beyond 32 bits": "taken",
+    "legacy data": "read-only",
+    "manager_ctx": "set",
+    "max_version='10'": "refused",
+    "max_version=(1, 0, 0)": "refused",
+    "max_version=(1,)": "refused",
+    "max_version=(1.0, 0.0)": "refused",
+    "max_version=(1180591620717411303424, 0)": "accepted",
+    "max_version=(None, None)": "refused",
+    "max_version=1": "refused",
+    "max_version=[1, 0]": "refused",
+    "memory of device type 11": "refused",
+    "memory of device type 13": "refused",
+    "memory of device type 3": "refused",
+    "misaligned data": "refused",
+    "more bytes than 2**63": "refused",
+    "more elements than memory": "refused",
+    "ndim is -1": "refused",
+    "ndim is 10000": "refused",
+    "ndim is 65": "refused",
+    "negative strides": "taken",
+    "no __dlpack_device__": "taken",
+    "odd strides of an extent of 1": "taken",
+    "read-only data": "read-only",
+    "read-only data in a legacy capsule": "refused",
+    "shape (2, 2), strides (4, 1)": "taken",
+    "shape (2, 2, 3), strides (1, 6, 2)": "taken",
+    "shape (2, 3), strides (0, 0)": "taken",
+    "shape (3, 2), strides (4, 2)": "taken",
+    "shape (3, 4), strides (0, 1)": "taken",
+    "shape (3, 4), strides (1, 3)": "taken",
+    "shape (4, 3), strides (1, 1)": "taken",
+    "stream=-1": "accepted",
+    "strides that leave the address range": "refused",
+    "subinterpreters": "supported",
+    "unknown flags": "ignored",
+    "version (0, 9) in a versioned capsule": "refused",
+    "dtype bfloat16": "taken",
+    "dtype bool": "taken",
+    "dtype complex128": "taken",
+    "dtype complex64": "taken",
+    "dtype float16": "taken",
+    "dtype float32": "taken",
+    "dtype float64": "taken",
+    "dtype int16": "taken",
+    "dtype int32": "taken",
+    "dtype int64": "taken",
+    "dtype int8": "taken",
+    "dtype uint16": "taken",
+    "dtype uint32": "taken",
+    "dtype uint64": "taken",
+    "dtype uint8": "taken",
+}
+
+class Dlarray(Adapter):
+    """The example of this project, which is held to the decisions of docs/protocol.md."""
+
+    name = "dlarray"
+    choices = CHOICES
+
+    def __init__(self):
+        import dlarray
+
+        self.dlarray = dlarray
+        self.from_dlpack = dlarray.from_dlpack
+        self.views = {**Adapter.views, "transposed": lambda a: a.transpose(), "repeated": lambda a: a[:1].broadcast_to((4, a.shape[1]))}
+        self.repeat = lambda a, count: a.broadcast_to((count,))
+
+    def make(self, dtype, shape, data):
+        if not data:
+            return self.dlarray.empty(shape, dtype)
+        return self.dlarray.frombuffer(bytearray(data), dtype).reshape(shape)
+
+    def readonly(self, dtype, shape, data):
+        return self.dlarray.frombuffer(data, dtype).reshape(shape)
+
+    def describe(self, a):
+        return a.data_ptr, a.shape, a.strides, a.readonly, a.dtype
+
+    def values(self, a):
+        a = a.copy()  # compact
+        return self.read(a)
+
+    def read(self, a):
+        import ctypes
+
+        return ctypes.string_at(a.data_ptr, a.nbytes) if a.nbytes else b""
+
+    def version(self):
+        return "unreleased"
+
+
+def shifted(a, axes):
+    """A view of a wrongarray: for each axis the first element, the number of elements and the step."""
+    _, _, strides, _, _ = a.describe()
+    first = sum(axis[0] * stride for axis, stride in zip(axes, strides))
+    return a.view(tuple(axis[1] for axis in axes), tuple(axis[2] * stride for axis, stride in zip(axes, strides)), first)
+
+
+def rows(a, first, count, step):
+    _, shape, _, _, _ = a.describe()
+    return shifted(a, [(first, count(shape[0]), step), *((0, extent, 1) for extent in shape[1:])])
+
+
+def transposed(a):
+    _, shape, strides, _, _ = a.describe()
+    return a.view(shape[::-1], strides[::-1], 0)
+
+
+class Wrongarray(Adapter):
+    """The library with mistakes; the environment variable WRONGARRAY_MISTAKE names one."""
+
+    name = "wrongarray"
+    choices = {**CHOICES, "a forbidden array, by the table": "refused", "misaligned data": "taken", "stream=-1": "refused"}
+
+    views = {
+        "transposed": transposed,
+        "slice": lambda a: rows(a, 1, lambda n: n - 1, 1),
+        "steps": lambda a: rows(a, 0, lambda n: (n + 1) // 2, 2),
+        "backwards": lambda a: rows(a, a.describe()[1][0] - 1, lambda n: n, -1),
+        "repeated": lambda a: rows(a, 0, lambda n: 4, 0),
+    }
+
+    def __init__(self):
+        import wrongarray
+
+        self.wrongarray = wrongarray
+        self.from_dlpack = wrongarray.from_dlpack
+        self.repeat = lambda a, count: a.view((count,), (0,), 0)
+
+    def make(self, dtype, shape, data):
+        return self.wrongarray.array(DTYPES[dtype], shape, data)
+
+    def readonly(self, dtype, shape, data):
+        return self.wrongarray.array(DTYPES[dtype], shape, data, True)
+
+    def unexportable(self):
+        return {"a forbidden array": self.wrongarray.array(DTYPES["int8"], (3,), bytes(3)).forbid()}
+
+    def describe(self, a):
+        pointer, shape, strides, readonly, dtype = a.describe()
+        return pointer, shape, strides, readonly, NAMES.get(dtype, str(dtype))
+
+    def values(self, a):
+        return a.tobytes()
+
+    def version(self):
+        return "0"

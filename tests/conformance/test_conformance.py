@@ -1,0 +1,166 @@
+"""The conformance suite passes a right library and dlarray, and fails each mistake by the test that is meant for it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import dlpack_conformance
+import pytest
+import wrongarray
+from dlpack_conformance import __main__, report, run, runner
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+from mistakes import MEANT  # noqa: E402
+
+ADAPTERS = HERE / "adapters.py"
+
+
+def failures(result):
+    return {name: test["came"] for name, test in result["tests"].items() if test["outcome"] == "fail"}
+
+
+@pytest.mark.parametrize("name, least", [("Dlarray", 550), ("Wrongarray", 570)])
+def test_a_right_library_fails_nothing(name, least):
+    result = run(f"{ADAPTERS}:{name}")
+    assert failures(result) == {}
+    assert sum(test["outcome"] != "skip" for test in result["tests"].values()) >= least
+
+
+@pytest.fixture(scope="module")
+def caught(tmp_path_factory):
+    """By mistake, what failed. One process collects the suite, and forks one for each mistake."""
+    path = tmp_path_factory.mktemp("mistakes") / "found"
+    command = [sys.executable, "-m", "pytest", str(runner.CLAUSES), "-q", "-c", "/dev/null", "--rootdir", str(runner.CLAUSES)]
+    command += ["--import-mode=importlib", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "dlpack_conformance.plugin"]
+    command += ["-p", "mistakes", "--adapter", f"{ADAPTERS}:Wrongarray", "--mistakes", str(path)]
+    environment = runner.child_environment()
+    environment["PYTHONPATH"] += f":{HERE}"
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert path.exists(), ended.stdout + ended.stderr
+    return {line["mistake"]: line for line in map(json.loads, path.read_text().splitlines())}
+
+
+@pytest.mark.parametrize("mistake", wrongarray.MISTAKES)
+def test_each_mistake_is_caught_by_the_test_that_is_meant_for_it(mistake, caught):
+    assert caught[mistake]["ran"] > 0, f"no test is named {MEANT[mistake]}"
+    assert caught[mistake]["failed"]
+
+
+def test_a_crash_fails_its_test_and_the_run_goes_on():
+    result = run(f"{ADAPTERS}:Wrongarray", ["K3", "K4_the_capsule"], {"WRONGARRAY_MISTAKE": "NULL_deleter_is_called"})
+    assert set(failures(result)) == {f"K3_a_NULL_deleter_is_not_called[{form}]" for form in ("versioned", "legacy")}
+    assert {came.partition(":")[0] for came in failures(result).values()} == {"the process was ended by SIGSEGV"}
+    assert result["tests"]["K4_the_capsule_is_renamed[legacy]"]["outcome"] == "pass"
+
+
+HANGING = """
+import time
+from dlpack_conformance import Adapter
+
+class Hanging(Adapter):
+    name = "hanging"
+    hangs = False
+
+    def from_dlpack(self, x, **keywords):
+        capsule = x.__dlpack__()
+        if x.fields.get("deleter") is False:
+            time.sleep(1000)
+        return capsule
+    def describe(self, a): return None, None, None, None, None
+    def values(self, a): return b""
+"""
+
+
+def test_a_test_that_does_not_end_fails_and_the_run_goes_on(tmp_path):
+    adapter = tmp_path / "adapter.py"
+    adapter.write_text(HANGING)
+    result = run(str(adapter), ["K3", "C4_no_stream"], limit=2)
+    assert failures(result)["K3_a_NULL_deleter_is_not_called[legacy]"].startswith("the process did not go on within 2 s")
+    assert result["tests"]["C4_no_stream_is_passed_for_memory_of_the_CPU"]["outcome"] == "pass"
+
+
+def test_a_library_is_held_to_the_choices_that_its_adapter_declares(tmp_path):
+    adapter = tmp_path / "adapter.py"
+    adapter.write_text(
+        f"import sys; sys.path.insert(0, {str(HERE)!r})\n"
+        "import adapters\n"
+        "class Held(adapters.Wrongarray):\n"
+        "    name = 'held'\n"
+        "    choices = {'negative strides': 'refused', 'byte_offset': 'added'}\n"
+    )
+    result = run(f"{adapter}:Held", ["D5_negative_strides[vector", "D1_byte_offset_is_added", "P6_stream_minus_1"])
+    assert set(failures(result).values()) == {"negative strides: taken; the adapter declares 'refused'"}
+    assert result["tests"]["D1_byte_offset_is_added[legacy]"]["outcome"] == "pass"
+    assert result["tests"]["P6_stream_minus_1_on_the_CPU"]["outcome"] == "choice"
+
+
+# ---- Reports ----
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """A run by the command, with all reports."""
+    folder = tmp_path_factory.mktemp("reports")
+    mistake = {"WRONGARRAY_MISTAKE": "byte_offset_is_ignored"}
+    command = [sys.executable, "-m", "dlpack_conformance", f"{ADAPTERS}:Wrongarray", "--select", "D1", "--select", "D3"]
+    command += [f"--{name}={folder}/{name}" for name in ("json", "junit", "markdown", "html")]
+    ended = subprocess.run(command, env=runner.child_environment(mistake), capture_output=True, text=True, timeout=100)
+    return folder, ended
+
+
+def test_the_command_tells_what_the_clause_asks_what_came_the_pitfall_and_the_standard(results):
+    folder, ended = results
+    assert ended.returncode == 1, ended.stderr
+    begin = ended.stdout.index("FAIL D1_byte_offset_is_added (must)")
+    told = ended.stdout[begin : ended.stdout.index("\n\n", begin)].splitlines()
+    assert [line.split(":")[0].strip() for line in told[1:]] == ["asks", "came", "pitfall", "standard"]
+    assert "the tensor" in told[2] and "[versioned, legacy]" in told[2]
+    assert told[4].endswith("dlpack.h 1.3, DLTensor")
+
+
+def test_the_exit_status_is_0_if_nothing_fails_and_the_results_can_be_read_again(tmp_path):
+    path = tmp_path / "{}.json"
+    assert not __main__.main([f"{ADAPTERS}:Wrongarray", "--select", "P8", "--strict", "--json", str(path)])
+    page = tmp_path / "page.html"
+    assert not __main__.main(["--results", str(tmp_path / "wrongarray.json"), "--html", str(page)])
+    assert "wrongarray" in page.read_text()
+
+
+def test_junit_xml_counts_what_failed(results):
+    folder, _ = results
+    found = json.loads((folder / "json").read_text())
+    suite = ElementTree.parse(folder / "junit").getroot()[0]
+    number = report.counts(found)
+    assert int(suite.get("tests")) == len(found["tests"]) == len(suite)
+    assert int(suite.get("failures")) == number["fail"] == len(suite.findall("*/failure")) > 0
+    assert "standard: dlpack.h 1.3, DLTensor" in suite.find("*/failure").text
+
+
+def test_markdown_has_a_row_for_each_library(results):
+    folder, _ = results
+    lines = (folder / "markdown").read_text().splitlines()
+    found = json.loads((folder / "json").read_text())
+    assert lines[2].startswith(f"| wrongarray | 0 | {report.counts(found)['pass']} | 2 | 0 | 0 |")
+
+
+def test_the_page_shows_each_clause_with_the_reason_of_its_failure(results):
+    folder, _ = results
+    page = (folder / "html").read_text()
+    assert page.count("<tr><th title") == len(report.rows(json.loads((folder / "json").read_text())))
+    assert 'class="fail must"' in page and "data + byte_offset is the first element" in page
+
+
+def test_every_clause_has_a_grade_a_standard_and_a_pitfall():
+    assert len(report.clauses()) > 150
+    for name, clause in report.clauses().items():
+        assert name.startswith(f"{clause.id}_")
+        assert clause.grade in report.GRADES and clause.asks.endswith(".") and clause.standard and clause.pitfall, name
+        assert clause.standard != "no standard decides this" or clause.grade == "choice", name
+
+
+def test_the_version_is_that_of_the_package():
+    text = Path(dlpack_conformance.__file__).parents[1].joinpath("pyproject.toml").read_text()
+    assert f'version = "{dlpack_conformance.__version__}"' in text
