@@ -11,6 +11,8 @@
 #   make test-gpu      tests the order of work on an NVIDIA GPU, with array libraries for GPUs; says why it skips tests.
 #                      GPU_PYTHON=python3 uses an interpreter as it is; make gpu-packages gets pytest and dlpack.h for it
 #   make test-peers    tests with all array libraries that run here, and writes their results to docs/peers.md
+#   make conformance   runs the conformance suite on dlarray and on all array libraries that run here; writes their
+#                      results to conformance/results, docs/conformance.md and build/conformance.html
 #   make test-interpreters, make test-long
 #                      test threads, forks and the end of interpreters 10 times; each exchange a million times
 #   make instructions  counts the instructions of the most common calls with valgrind, and compares them with the record;
@@ -47,7 +49,7 @@ endif
 # One pytest process for each core. One process runs all tests of a file.
 PARALLEL := -n auto --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-whole test-plain test-peers test-interpreters test-long test-threads test-streams mutate-streams \
+.PHONY: demo test test-whole test-plain test-peers conformance test-interpreters test-long test-threads test-streams mutate-streams \
     test-gpu gpu-packages instructions bench bench-copy bench-threads throughput size streams-sanitized check configure \
     build dev format lint clean
 
@@ -164,6 +166,19 @@ test-peers: dev $(VENV)/$(TAG)-peers $(APART:%=$(BUILD)/venv-%/installed)
 	done; \
 	$(RUN) -m pytest tests/peers $(PYTEST_ARGS) || failed=1; \
 	PYTHONPATH=tests $(VENV)/bin/python tests/peers/table.py $(BUILD)/peers docs/peers.md || failed=1; \
+	exit $$failed
+
+# Libraries that are not here, as CuPy and Numba without a GPU, are named and left out. A result of an earlier run stays
+# if its library has another version.
+SUITE := PYTHONPATH=$(MODULES):conformance DLPACK_PY_BUILD_DIR=$(MODULES)
+conformance: dev $(VENV)/$(TAG)-peers $(APART:%=$(BUILD)/venv-%/installed)
+	failed=0; \
+	for library in dlarray=$(VENV) numpy=$(VENV) torch=$(VENV) jax=$(VENV) $(foreach peer,$(APART),$(peer)=$(BUILD)/venv-$(peer)) \
+	    tvm_ffi=$(VENV) pyarrow.Tensor=$(VENV) pyarrow.Array=$(VENV) array_api_strict=$(VENV) nanobind=$(VENV) pybind11=$(VENV) \
+	    mpi4py=$(VENV) cupy=$(VENV) numba=$(VENV); do \
+	    $(SUITE) $${library#*=}/bin/python tests/conformance/conform.py $${library%%=*} conformance/results || failed=1; \
+	done; \
+	$(SUITE) $(VENV)/bin/python tests/conformance/document.py conformance/results docs/conformance.md build/conformance.html || failed=1; \
 	exit $$failed
 
 instructions: configure

@@ -68,8 +68,9 @@ describe_managed(const Versioned *versioned, const Legacy *legacy)
     const int has_deleter = versioned != NULL ? versioned->deleter != NULL : legacy->deleter != NULL;
 
     set_item(says, "flags", versioned == NULL ? Py_BuildValue("") : PyLong_FromUnsignedLongLong(versioned->flags));
-    set_item(says, "version", versioned == NULL ? Py_BuildValue("")
-                                                : Py_BuildValue("(II)", versioned->version.major, versioned->version.minor));
+    set_item(says, "version",
+             versioned == NULL ? Py_BuildValue("")
+                               : Py_BuildValue("(II)", versioned->version.major, versioned->version.minor));
     set_item(says, "has_context", PyBool_FromLong(has_context));
     set_item(says, "has_deleter", PyBool_FromLong(has_deleter));
     return says;
@@ -91,6 +92,8 @@ typedef struct {
     char *values;
     PyObject *on_delete;
 } Managed;
+
+#define MAX_EXTENTS 1024 /* of shape and of strides: 8 KB each, in the 16 pages of a Managed */
 
 static PyTypeObject managed_type;
 
@@ -156,6 +159,10 @@ parse_extents(PyObject *tuple, char **next)
 
     if (tuple == Py_None || PyErr_Occurred())
         return NULL;
+    if (count > MAX_EXTENTS) {
+        (void)PyErr_Format(PyExc_ValueError, "there is room for %d extents", MAX_EXTENTS);
+        return NULL;
+    }
     at = place(next, NULL, count * sizeof(int64_t), 0);
     for (i = 0; i < count; i++)
         ((int64_t *)(void *)at)[i] = PyLong_AsLongLong(PyTuple_GetItem(tuple, (Py_ssize_t)i));
@@ -168,7 +175,7 @@ parse_extents(PyObject *tuple, char **next)
 static PyObject *
 managed_new(PyTypeObject *type, PyObject *args, PyObject *names)
 {
-    static char *keywords[] = {"versioned",   "values", "misalign", "shape",   "strides", "ndim",      "dtype", "data",
+    static char *keywords[] = {"versioned",   "values", "misalign", "shape",   "strides", "ndim",      "dtype",  "data",
                                "byte_offset", "device", "flags",    "version", "deleter", "on_delete", "sealed", NULL};
     PyObject *shape = NULL, *strides = Py_None, *ndim = Py_None, *data = Py_None, *on_delete = NULL;
     unsigned long long byte_offset = 0, flags = 0;
@@ -340,6 +347,10 @@ static PyObject *
 managed_says(PyObject *op, void *Py_UNUSED(closure))
 {
     const Managed *self = (const Managed *)op;
+    if (self->deleted || self->tensor == NULL) {
+        PyErr_SetString(PyExc_ReferenceError, "this tensor was deleted, or cannot be read");
+        return NULL;
+    }
     return self->versioned ? describe_managed((const Versioned *)self->struct_, NULL)
                            : describe_managed(NULL, (const Legacy *)self->struct_);
 }
@@ -399,7 +410,8 @@ read_elements(const DLTensor *t, int padded)
 
     if (t->ndim < 0 || t->ndim > 64 || (t->ndim > 0 && t->shape == NULL)) {
         Py_XDECREF(list);
-        return PyErr_Format(PyExc_AssertionError, "ndim is %d, and shape is %sNULL", (int)t->ndim, t->shape ? "not " : "");
+        return PyErr_Format(PyExc_AssertionError, "ndim is %d, and shape is %sNULL", (int)t->ndim,
+                            t->shape ? "not " : "");
     }
     for (i = t->ndim - 1; i >= 0; i--) {
         if (t->shape[i] == 0)
@@ -990,7 +1002,8 @@ keep(const void *bytes, size_t size)
 static PyObject *
 calls_of_tables(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
-    PyObject *counts = Py_BuildValue("(lllll)", table_calls[0], table_calls[1], table_calls[2], table_calls[3], table_calls[4]);
+    PyObject *counts =
+        Py_BuildValue("(lllll)", table_calls[0], table_calls[1], table_calls[2], table_calls[3], table_calls[4]);
     memset(table_calls, 0, sizeof(table_calls));
     return counts;
 }
@@ -1069,11 +1082,11 @@ table_facts(PyObject *Py_UNUSED(module), PyObject *type)
         return NULL;
     lacks = PyList_New(0);
     address = PyLong_FromVoidPtr((void *)(uintptr_t)found);
-#define LACKS(function)                                                                                                \
-    if (found->function == NULL) {                                                                                     \
-        PyObject *text = PyUnicode_FromString(#function);                                                              \
-        (void)PyList_Append(lacks, text);                                                                              \
-        Py_DECREF(text);                                                                                               \
+#define LACKS(function)                                   \
+    if (found->function == NULL) {                        \
+        PyObject *text = PyUnicode_FromString(#function); \
+        (void)PyList_Append(lacks, text);                 \
+        Py_DECREF(text);                                  \
     }
     LACKS(managed_tensor_allocator)
     LACKS(managed_tensor_from_py_object_no_sync)

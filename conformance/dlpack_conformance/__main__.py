@@ -24,7 +24,9 @@ def parse(arguments):
     parser.add_argument("--markdown", help="writes a table in Markdown, a row for each library")
     parser.add_argument("--html", help="writes one page: clauses and libraries, with the reasons")
     parser.add_argument("--choices", action="store_true", help="prints the choices of the library, for its adapter")
-    parser.add_argument("-v", "--verbose", action="store_true", help="prints each test that did not pass, with its reason")
+    parser.add_argument(
+        "-v", "--verbose", action="store_true", help="prints each test that did not pass, with its reason"
+    )
     return parser.parse_args(arguments)
 
 
@@ -32,7 +34,7 @@ def main(arguments=None):
     options = parse(arguments)
     if not options.adapter and not options.results:
         parse(["--help"])
-    found = [json.loads(Path(path).read_text()) for path in options.results]
+    found = [json.loads(Path(path).read_text(encoding="utf-8")) for path in options.results]
     failed = False
     for name in options.adapter:
         result = run(name, options.select)
@@ -43,7 +45,7 @@ def main(arguments=None):
         if options.json:
             path = Path(options.json.replace("{}", result["library"]))
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(report.to_json(result))
+            path.write_text(report.to_json(result), encoding="utf-8")
         grades = report.failed(result)
         failed |= bool(grades) if options.strict else "must" in grades
     for path, draw in (options.junit, report.junit), (options.markdown, report.markdown), (options.html, report.html):

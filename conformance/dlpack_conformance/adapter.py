@@ -59,6 +59,7 @@ class Adapter:
     name = None  # of the library, as the report shows it
     distribution = None  # of which the version is shown; None: the name
     choices = {}  # what the library does where the standard leaves the choice: {"byte offset": "0"}
+    array_api = True  # False: from_dlpack of the library does not claim to be that of the array API standard
     takes_objects = True  # False: from_dlpack of the library takes capsules only
     from_dlpack = None  # from_dlpack(x, **keywords): an array of the library
     make = None  # make(dtype, shape, data): a new array that is writable if the library has such arrays

@@ -2,7 +2,9 @@
 
 import ctypes
 
-from .adapter import Adapter, compact
+import _dlpack_conformance as native
+
+from .adapter import NAMES, Adapter, compact
 
 
 class Numpy(Adapter):
@@ -98,6 +100,7 @@ class Jax(Adapter):
 
 class TensorFlow(Adapter):
     name = "tensorflow"
+    array_api = False
     distribution = "tensorflow-cpu"
     takes_objects = False
     views = {}  # a slice is a new tensor
@@ -135,11 +138,14 @@ class Paddle(Adapter):
         self.from_dlpack = paddle.from_dlpack
 
     def make(self, dtype, shape, data):
-        kind = "uint16" if dtype == "bfloat16" else dtype  # Paddle takes uint16 of NumPy as bfloat16
+        if dtype == "uint16":
+            raise TypeError("uint16 of NumPy becomes bfloat16")
+        kind = "uint16" if dtype == "bfloat16" else dtype
         return self.paddle.to_tensor(self.np.frombuffer(data, kind).reshape(shape), dtype=dtype)
 
     def describe(self, a):
-        return a.data_ptr(), tuple(a.shape), tuple(a.strides), False, str(a.dtype).replace("paddle.", "")
+        dtype = NAMES.get(native.take(a).says["dtype"])  # its own name of uint16 is bfloat16
+        return a.data_ptr(), tuple(a.shape), tuple(a.strides), False, dtype
 
     def values(self, a):
         return a.numpy().tobytes()
@@ -169,6 +175,7 @@ class Mlx(Adapter):
 
 class TvmFfi(Adapter):
     name = "tvm_ffi"
+    array_api = False
     distribution = "apache-tvm-ffi"
     views = {}  # its tensor has no operations
 
@@ -183,11 +190,13 @@ class TvmFfi(Adapter):
         return self.from_dlpack(self.np.frombuffer(bytearray(data), dtype).reshape(shape))
 
     def describe(self, a):
-        return a.data_ptr(), tuple(a.shape), tuple(a.strides), False, str(a.dtype)
+        says = native.take(a).says["dtype"]  # its own names leave out lanes
+        return a.data_ptr(), tuple(a.shape), tuple(a.strides), False, NAMES.get(says, str(says))
 
 
 class PyarrowTensor(Adapter):
     name = "pyarrow.Tensor"
+    array_api = False
     distribution = "pyarrow"
     views = {}
 
@@ -199,6 +208,8 @@ class PyarrowTensor(Adapter):
         self.from_dlpack = pyarrow.Tensor.from_dlpack
 
     def make(self, dtype, shape, data):
+        if dtype == "bool":
+            raise TypeError("a tensor of bools has the type uint8")
         return self.pa.Tensor.from_numpy(self.np.frombuffer(bytearray(data), dtype).reshape(shape))
 
     def readonly(self, dtype, shape, data):
@@ -215,6 +226,7 @@ class PyarrowTensor(Adapter):
 
 class PyarrowArray(Adapter):
     name = "pyarrow.Array"
+    array_api = False
     distribution = "pyarrow"
     views = {"slice": lambda a: a[1:]}
 
@@ -268,6 +280,7 @@ class Mpi4py(Adapter):
     """A consumer of message buffers: MPI.buffer shows the memory that a message would be read from."""
 
     name = "mpi4py"
+    array_api = False
 
     def __init__(self):
         from mpi4py import rc
@@ -314,6 +327,7 @@ class Numba(Adapter):
     """Numba's device arrays have no __dlpack__ of their own: they are consumers of __cuda_array_interface__ only."""
 
     name = "numba"
+    array_api = False
     distribution = "numba-cuda"
 
     def __init__(self):
@@ -330,5 +344,19 @@ class Numba(Adapter):
         return a.copy_to_host().tobytes()
 
 
-KINDS = [Numpy, Torch, Jax, TensorFlow, Paddle, Mlx, TvmFfi, PyarrowTensor, PyarrowArray, ArrayApiStrict, Mpi4py, Cupy, Numba]
+KINDS = [
+    Numpy,
+    Torch,
+    Jax,
+    TensorFlow,
+    Paddle,
+    Mlx,
+    TvmFfi,
+    PyarrowTensor,
+    PyarrowArray,
+    ArrayApiStrict,
+    Mpi4py,
+    Cupy,
+    Numba,
+]
 LIBRARIES = {kind.name: kind for kind in KINDS}

@@ -1,5 +1,6 @@
 """The pytest plugin of a run: it writes what each test found to a file, one line of JSON each."""
 
+import functools
 import gc
 import json
 import os
@@ -35,11 +36,13 @@ class Recorder:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session):
-        """Imports the library, then runs the tests in a fork. After a crash, another fork goes on: the library is imported
-        once. A process with several threads cannot be forked safely: there the runner starts new processes."""
+        """Imports the library once, then runs the tests in a fork. After a crash, another fork goes on.
+
+        A process with several threads cannot be forked safely: there the runner starts new processes.
+        """
         if session.config.option.collectonly or not session.items:
             return None
-        load(session.config.getoption("--adapter"))
+        adapter_of(session.config.getoption("--adapter"))
         gc.collect()
         gc.freeze()
         if not can_fork():
@@ -52,6 +55,7 @@ class Recorder:
                 if child == 0:
                     os.dup2(messages.fileno(), 1)
                     os.dup2(messages.fileno(), 2)
+                    session.config.pluginmanager.unregister(name="terminalreporter")  # the library's words alone
                     for item in items:
                         item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
                     os._exit(0)
@@ -127,10 +131,15 @@ def pytest_configure(config):
         config.pluginmanager.register(Recorder(config.getoption("--record")))
 
 
+@functools.cache
+def adapter_of(name):
+    return load(name)
+
+
 @pytest.fixture(scope="session")
 def library(request):
     name = request.config.getoption("--adapter")
-    return Library(load(name), name)
+    return Library(adapter_of(name), name)
 
 
 @pytest.fixture

@@ -73,14 +73,28 @@ def about_library(name, environment):
 def run_child(name, record, done, select, environment, limit):
     """How the process ended, None for well, and what it wrote."""
     command = [sys.executable, "-X", "faulthandler", "-m", "pytest", str(CLAUSES), "-q", "--no-header", "--tb=no"]
-    command += ["-p", "no:cacheprovider", "-p", "dlpack_conformance.plugin", "-p", "no:xdist", "-p", "no:randomly", "-s"]
+    command += [
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "dlpack_conformance.plugin",
+        "-p",
+        "no:xdist",
+        "-p",
+        "no:randomly",
+        "-p",
+        "no:warnings",
+        "-s",
+    ]
     command += ["-c", os.devnull, "--rootdir", str(CLAUSES), "--import-mode=importlib"]
     command += ["--adapter", name, "--record", str(record)]
     env = {**child_environment(environment), "DLPACK_CONFORMANCE_DONE": str(done)}
     env["DLPACK_CONFORMANCE_SELECT"] = json.dumps(select)
     env.setdefault("OPENBLAS_NUM_THREADS", "1")  # its threads would forbid a fork
     with tempfile.TemporaryFile("w+") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output, env=env, stdin=subprocess.DEVNULL, start_new_session=True)
+        process = subprocess.Popen(
+            command, stdout=output, stderr=output, env=env, stdin=subprocess.DEVNULL, start_new_session=True
+        )
         size, since, ended = 0, time.time(), None
         while process.poll() is None:
             time.sleep(0.02)

@@ -3,7 +3,6 @@
 from dlpack_conformance import Adapter
 from dlpack_conformance.adapter import DTYPES, NAMES
 
-
 # The choices of dlarray, which docs/protocol.md explains.
 CHOICES = {
     "NULL data with elements": "refused",
@@ -59,7 +58,7 @@ CHOICES = {
     "more bytes than 2**63": "refused",
     "more elements than memory": "refused",
     "ndim is -1": "refused",
-    "ndim is 10000": "refused",
+    "ndim is 1000": "refused",
     "ndim is 65": "refused",
     "negative strides": "taken",
     "no __dlpack_device__": "taken",
@@ -79,6 +78,10 @@ CHOICES = {
     "unknown flags": "ignored",
     "version (0, 9) in a versioned capsule": "refused",
     "dtype bfloat16": "taken",
+    "a deleter that uses the library": "works",
+    "an exchange table that is an integer": "method",
+    "dtype (0, 0, 1)": "refused",
+    "dtype (2, 32, 0)": "refused",
     "dtype bool": "taken",
     "dtype complex128": "taken",
     "dtype complex64": "taken",
@@ -95,6 +98,7 @@ CHOICES = {
     "dtype uint8": "taken",
 }
 
+
 class Dlarray(Adapter):
     """The example of this project, which is held to the decisions of docs/protocol.md."""
 
@@ -106,7 +110,11 @@ class Dlarray(Adapter):
 
         self.dlarray = dlarray
         self.from_dlpack = dlarray.from_dlpack
-        self.views = {**Adapter.views, "transposed": lambda a: a.transpose(), "repeated": lambda a: a[:1].broadcast_to((4, a.shape[1]))}
+        self.views = {
+            **Adapter.views,
+            "transposed": lambda a: a.transpose(),
+            "repeated": lambda a: a[:1].broadcast_to((4, a.shape[1])),
+        }
         self.repeat = lambda a, count: a.broadcast_to((count,))
 
     def make(self, dtype, shape, data):
@@ -137,7 +145,9 @@ def shifted(a, axes):
     """A view of a wrongarray: for each axis the first element, the number of elements and the step."""
     _, _, strides, _, _ = a.describe()
     first = sum(axis[0] * stride for axis, stride in zip(axes, strides))
-    return a.view(tuple(axis[1] for axis in axes), tuple(axis[2] * stride for axis, stride in zip(axes, strides)), first)
+    return a.view(
+        tuple(axis[1] for axis in axes), tuple(axis[2] * stride for axis, stride in zip(axes, strides)), first
+    )
 
 
 def rows(a, first, count, step):
@@ -154,7 +164,12 @@ class Wrongarray(Adapter):
     """The library with mistakes; the environment variable WRONGARRAY_MISTAKE names one."""
 
     name = "wrongarray"
-    choices = {**CHOICES, "a forbidden array, by the table": "refused", "misaligned data": "taken", "stream=-1": "refused"}
+    choices = {
+        **CHOICES,
+        "a forbidden array, by the table": "refused",
+        "misaligned data": "taken",
+        "stream=-1": "refused",
+    }
 
     views = {
         "transposed": transposed,
@@ -189,3 +204,87 @@ class Wrongarray(Adapter):
 
     def version(self):
         return "0"
+
+
+def extension(name, source, *flags):
+    """Compiles an extension of C++ unless it is there, and imports it."""
+    import importlib.util
+    import os
+    import subprocess
+    import sysconfig
+    from pathlib import Path
+
+    root = Path(__file__).parents[2]
+    folder = Path(os.environ["DLPACK_PY_BUILD_DIR"]).parent / "conformance"
+    folder.mkdir(exist_ok=True)
+    path = folder / (name + sysconfig.get_config_var("EXT_SUFFIX"))
+    if not path.exists() or path.stat().st_mtime < (root / source).stat().st_mtime:
+        command = ["c++", "-std=c++17", "-O1", "-shared", "-fPIC", "-fvisibility=hidden", "-w", "-fno-strict-aliasing"]
+        command += ["-I", sysconfig.get_path("include"), *flags, str(root / source), "-o", str(path)]
+        subprocess.run(command, check=True)
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class Nanobind(Adapter):
+    """nanobind's own DLPack, in an extension of tests/peers."""
+
+    name = "nanobind"
+    array_api = False
+    views = {}  # its arrays have no operations
+
+    def __init__(self):
+        from pathlib import Path
+
+        import nanobind
+
+        home = Path(nanobind.include_dir())
+        include = ["-isystem", str(home), "-isystem", str(home.parent / "ext" / "robin_map" / "include")]
+        library = str(Path(nanobind.source_dir()) / "nb_combined.cpp")
+        self.module = extension("nanobind_arrays", "tests/peers/nanobind_arrays.cpp", library, *include)
+        self.from_dlpack = self.module.from_dlpack
+
+    def make(self, dtype, shape, data):
+        return self.module.array(DTYPES[dtype], list(shape), data)
+
+    def readonly(self, dtype, shape, data):
+        return self.module.constant(DTYPES[dtype], list(shape), data)
+
+    def describe(self, a):
+        pointer, shape, strides, dtype = self.module.describe(a)
+        return pointer, shape, strides, None, NAMES.get(dtype, str(dtype))
+
+
+class Pybind11(Adapter):
+    """A class of pybind11 that uses dlpack_py.h: pybind11_arrays.cpp."""
+
+    name = "pybind11 with dlpack_py.h"
+    distribution = "pybind11"
+    choices = {}
+    views = {}
+
+    def __init__(self):
+        from pathlib import Path
+
+        import numpy
+        import pybind11
+        import tvm_ffi
+
+        here = Path(__file__).parent
+        headers = str(Path(tvm_ffi.__file__).parent / "include")
+        include = ["-isystem", pybind11.get_include(), "-I", str(here.parents[1]), "-isystem", headers]
+        self.module = extension("pybind11_arrays", "tests/conformance/pybind11_arrays.cpp", *include)
+        self.np = numpy
+        self.from_dlpack = self.module.from_dlpack
+
+    def make(self, dtype, shape, data):
+        return self.from_dlpack(self.np.frombuffer(bytearray(data), dtype).reshape(shape))
+
+    def readonly(self, dtype, shape, data):
+        return self.from_dlpack(self.np.frombuffer(data, dtype).reshape(shape))
+
+    def describe(self, a):
+        pointer, shape, strides, readonly, dtype = a.describe()
+        return pointer, tuple(shape), tuple(strides), readonly, NAMES.get(dtype, str(dtype))

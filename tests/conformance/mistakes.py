@@ -1,4 +1,4 @@
-"""The mistakes of wrongarray, and the test of the suite that is meant for each; and a pytest plugin that runs these tests.
+"""The mistakes of wrongarray, the test of the suite that is meant for each, and a pytest plugin that runs these tests.
 
 The plugin collects the suite once. For each mistake it forks a process that makes this mistake, and runs the tests that
 are meant for it: their results go to the file of --mistakes, one line of JSON each.
@@ -38,8 +38,8 @@ MEANT = {
     "dl_device_is_ignored": "P5_a_device_that_cannot_be_served_is_a_BufferError",
     "other_device_is_a_ValueError": "P5_a_device_that_cannot_be_served_is_a_BufferError",
     "streams_are_accepted_on_the_CPU": "P6_on_the_CPU_a_stream_is_refused",
-    "unexportable_is_a_RuntimeError": "P7_data_that_DLPack_cannot_describe_is_a_BufferError",
-    "unexportable_is_exported": "P7_data_that_DLPack_cannot_describe_is_a_BufferError",
+    "unexportable_is_a_RuntimeError": "P7_data_that_cannot_be_exported_is_a_BufferError",
+    "unexportable_is_exported": "P7_data_that_DLPack_cannot_describe_is_not_exported",
     "device_is_a_list": "P8_the_device_is_a_tuple_of_two_integers",
     "device_id_is_None": "P8_the_device_is_a_tuple_of_two_integers",
     "device_and_capsule_disagree": "P8_the_capsule_has_the_device_that_the_method_tells",
@@ -175,7 +175,12 @@ def pytest_runtestloop(session):
             os._exit(0)
         _, status = os.waitpid(child, 0)
         if status != 0:  # a crash is a failure of the test that ran
-            write(path, mistake, f"ended by signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"status {status}", 1)
+            write(
+                path,
+                mistake,
+                f"ended by signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"status {status}",
+                1,
+            )
     return True
 
 

@@ -18,47 +18,54 @@ typedef DLManagedTensor Legacy;
 
 /* ---- Mistakes ---------------------------------------------------------------- */
 
-#define MISTAKES(X)                                                                                                    \
-    /* The producer. */                                                                                                \
-    X(none) X(always_legacy) X(always_versioned) X(version_2_is_exported) X(newer_minor_is_refused)                    \
-    X(newer_major_is_refused) X(version_0_gets_a_versioned_capsule) X(keywords_by_identity) X(unknown_keywords_are_ignored)  \
-    X(stream_is_positional) X(copy_keyword_is_unknown) X(read_only_is_not_flagged) X(all_data_is_flagged_read_only)    \
-    X(flags_are_not_initialized) X(copy_True_is_ignored) X(copy_True_is_refused) X(copy_is_not_flagged)                \
-    X(shared_memory_is_flagged_as_a_copy) X(copy_False_copies) X(copy_None_copies) X(copy_of_read_only_is_read_only)   \
-    X(copy_ignores_strides) X(own_device_is_refused) X(device_enum_is_refused) X(dl_device_is_ignored)                 \
-    X(other_device_is_a_ValueError) X(streams_are_accepted_on_the_CPU) X(unexportable_is_a_RuntimeError)               \
-    X(unexportable_is_exported) X(device_is_a_list) X(device_id_is_None) X(device_and_capsule_disagree)                \
-    X(device_id_is_1) X(owner_is_not_kept) X(exports_share_their_shape) X(bool_is_uint8) X(complex_has_two_lanes)      \
-    X(strides_are_NULL) X(strides_are_in_bytes) X(view_begins_at_its_base) X(exported_strides_are_made_positive)       \
-    X(scalar_has_rank_1) X(empty_array_has_data) X(exported_extents_have_32_bits) X(capsule_has_no_destructor)         \
-    X(destructor_ignores_the_name) X(destructor_is_inverted) X(name_is_reused) X(destructor_clears_the_exception)      \
-    X(deleter_clears_the_exception) X(deleter_needs_the_GIL) X(deleter_needs_the_interpreter) X(struct_leaks)          \
-    X(owner_leaks) X(failed_export_leaks) X(manager_ctx_is_NULL)                                                       \
-    /* The consumer. */                                                                                                \
-    X(no_max_version_is_passed) X(older_producers_are_refused) X(errors_are_swallowed) X(TypeErrors_are_swallowed)     \
-    X(all_TypeErrors_are_retried) X(a_stream_is_passed) X(a_copy_is_always_asked_for) X(copy_True_is_not_passed)       \
-    X(copy_False_is_not_passed) X(imports_are_copied) X(legacy_is_read_as_versioned) X(minor_version_is_compared)      \
-    X(major_version_is_not_checked) X(other_major_version_leaks) X(capsule_is_not_renamed) X(deleter_is_never_called)  \
-    X(deleter_is_called_twice) X(deleter_is_called_at_once) X(view_does_not_keep_the_memory)                           \
-    X(empty_tensor_is_not_deleted) X(consumed_capsule_is_taken) X(any_name_is_taken) X(refused_tensor_leaks)           \
-    X(refused_tensor_is_deleted_twice) X(NULL_deleter_is_called) X(struct_is_changed) X(byte_offset_is_ignored)        \
-    X(NULL_strides_are_followed) X(imported_strides_are_made_positive) X(strides_are_ignored)                          \
-    X(stride_of_extent_1_is_judged) X(NULL_shape_of_a_scalar_is_refused) X(NULL_data_is_refused)                       \
-    X(data_of_an_empty_tensor_is_read) X(shape_is_read_after_the_deleter) X(lanes_are_ignored) X(bits_are_ignored)     \
-    X(unknown_codes_are_taken_for_uint) X(signs_are_ignored) X(imported_extents_have_32_bits) X(sizes_may_overflow)    \
-    X(negative_extents_are_taken) X(devices_are_ignored) X(read_only_flag_is_lost) X(all_imports_are_read_only)        \
-    X(read_only_flag_is_lost_on_export) X(unknown_flags_are_refused) X(export_forgets_byte_offset) X(import_leaks)     \
-    X(no_method_is_a_TypeError) X(result_is_not_checked) X(NULL_without_an_exception) X(refusal_loses_its_exception)   \
-    X(copied_tensor_is_not_deleted) X(rename_race)                                                                     \
-    /* The exchange table. */                                                                                          \
-    X(table_is_an_int) X(table_has_another_name) X(table_says_1_0) X(table_lacks_a_function)                           \
-    X(owned_tensor_begins_at_its_base) X(borrowed_tensor_begins_at_its_base) X(table_has_NULL_strides)                 \
-    X(table_loses_read_only) X(table_exports_what_the_method_refuses) X(stream_is_left_unset)                          \
-    X(table_failure_sets_no_exception) X(to_object_never_deletes) X(to_object_ignores_byte_offset)                     \
-    X(allocator_does_not_report) X(allocator_reports_twice) X(allocator_ignores_the_shape)                             \
-    X(instance_table_is_used) X(table_version_is_not_checked) X(NULL_functions_are_called)                             \
-    X(failure_of_a_table_is_ignored) X(table_name_is_not_checked) X(prev_api_is_refused)                                \
+/* clang-format off */
+#define MISTAKES(X)                                                                                                   \
+    /* The producer. */                                                                                               \
+    X(none) X(always_legacy) X(always_versioned) X(version_2_is_exported) X(newer_minor_is_refused)                   \
+    X(newer_major_is_refused) X(version_0_gets_a_versioned_capsule) X(keywords_by_identity)                           \
+    X(unknown_keywords_are_ignored) X(stream_is_positional) X(copy_keyword_is_unknown)                                \
+    X(read_only_is_not_flagged) X(all_data_is_flagged_read_only) X(flags_are_not_initialized)                         \
+    X(copy_True_is_ignored) X(copy_True_is_refused) X(copy_is_not_flagged)                                            \
+    X(shared_memory_is_flagged_as_a_copy) X(copy_False_copies) X(copy_None_copies)                                    \
+    X(copy_of_read_only_is_read_only) X(copy_ignores_strides) X(own_device_is_refused)                                \
+    X(device_enum_is_refused) X(dl_device_is_ignored) X(other_device_is_a_ValueError)                                 \
+    X(streams_are_accepted_on_the_CPU) X(unexportable_is_a_RuntimeError) X(unexportable_is_exported)                  \
+    X(device_is_a_list) X(device_id_is_None) X(device_and_capsule_disagree) X(device_id_is_1)                         \
+    X(owner_is_not_kept) X(exports_share_their_shape) X(bool_is_uint8) X(complex_has_two_lanes)                       \
+    X(strides_are_NULL) X(strides_are_in_bytes) X(view_begins_at_its_base)                                            \
+    X(exported_strides_are_made_positive) X(scalar_has_rank_1) X(empty_array_has_data)                                \
+    X(exported_extents_have_32_bits) X(capsule_has_no_destructor) X(destructor_ignores_the_name)                      \
+    X(destructor_is_inverted) X(name_is_reused) X(destructor_clears_the_exception)                                    \
+    X(deleter_clears_the_exception) X(deleter_needs_the_GIL) X(deleter_needs_the_interpreter) X(struct_leaks)         \
+    X(owner_leaks) X(failed_export_leaks) X(manager_ctx_is_NULL)                                                      \
+    /* The consumer. */                                                                                               \
+    X(no_max_version_is_passed) X(older_producers_are_refused) X(errors_are_swallowed)                                \
+    X(TypeErrors_are_swallowed) X(all_TypeErrors_are_retried) X(a_stream_is_passed)                                   \
+    X(a_copy_is_always_asked_for) X(copy_True_is_not_passed) X(copy_False_is_not_passed) X(imports_are_copied)        \
+    X(legacy_is_read_as_versioned) X(minor_version_is_compared) X(major_version_is_not_checked)                       \
+    X(other_major_version_leaks) X(capsule_is_not_renamed) X(deleter_is_never_called)                                 \
+    X(deleter_is_called_twice) X(deleter_is_called_at_once) X(view_does_not_keep_the_memory)                          \
+    X(empty_tensor_is_not_deleted) X(consumed_capsule_is_taken) X(any_name_is_taken) X(refused_tensor_leaks)          \
+    X(refused_tensor_is_deleted_twice) X(NULL_deleter_is_called) X(struct_is_changed) X(byte_offset_is_ignored)       \
+    X(NULL_strides_are_followed) X(imported_strides_are_made_positive) X(strides_are_ignored)                         \
+    X(stride_of_extent_1_is_judged) X(NULL_shape_of_a_scalar_is_refused) X(NULL_data_is_refused)                      \
+    X(data_of_an_empty_tensor_is_read) X(shape_is_read_after_the_deleter) X(lanes_are_ignored)                        \
+    X(bits_are_ignored) X(unknown_codes_are_taken_for_uint) X(signs_are_ignored)                                      \
+    X(imported_extents_have_32_bits) X(sizes_may_overflow) X(negative_extents_are_taken) X(devices_are_ignored)       \
+    X(read_only_flag_is_lost) X(all_imports_are_read_only) X(read_only_flag_is_lost_on_export)                        \
+    X(unknown_flags_are_refused) X(export_forgets_byte_offset) X(import_leaks) X(no_method_is_a_TypeError)            \
+    X(result_is_not_checked) X(NULL_without_an_exception) X(refusal_loses_its_exception)                              \
+    X(copied_tensor_is_not_deleted) X(rename_race)                                                                    \
+    /* The exchange table. */                                                                                         \
+    X(table_is_an_int) X(table_has_another_name) X(table_says_1_0) X(table_lacks_a_function)                          \
+    X(owned_tensor_begins_at_its_base) X(borrowed_tensor_begins_at_its_base) X(table_has_NULL_strides)                \
+    X(table_loses_read_only) X(table_exports_what_the_method_refuses) X(stream_is_left_unset)                         \
+    X(table_failure_sets_no_exception) X(to_object_never_deletes) X(to_object_ignores_byte_offset)                    \
+    X(allocator_does_not_report) X(allocator_reports_twice) X(allocator_ignores_the_shape)                            \
+    X(instance_table_is_used) X(table_version_is_not_checked) X(NULL_functions_are_called)                            \
+    X(failure_of_a_table_is_ignored) X(table_name_is_not_checked) X(prev_api_is_refused)                              \
     X(table_tensor_is_deleted_twice) X(override_is_ignored)
+/* clang-format on */
 
 #define NUMBER(name) name,
 enum mistake { MISTAKES(NUMBER) MISTAKES_END };
@@ -249,7 +256,8 @@ make_array(PyObject *Py_UNUSED(module), PyObject *args)
     Block *block;
     Array *self;
 
-    if (!PyArg_ParseTuple(args, "(iii)O!y#|p", &code, &bits, &lanes, &PyTuple_Type, &extents, &data, &size, &readonly) ||
+    if (!PyArg_ParseTuple(args, "(iii)O!y#|p", &code, &bits, &lanes, &PyTuple_Type, &extents, &data, &size,
+                          &readonly) ||
         (ndim = parse_extents(extents, shape)) < 0)
         return NULL;
     dtype.code = (uint8_t)code;
@@ -411,7 +419,8 @@ fill(const Array *self, DLTensor *t, int64_t *shape, int64_t *strides)
     int i;
 
     memset(t, 0, sizeof(*t));
-    t->data = mistake == view_begins_at_its_base || mistake == export_forgets_byte_offset ? self->base : self->base + self->skip;
+    t->data = mistake == view_begins_at_its_base || mistake == export_forgets_byte_offset ? self->base
+                                                                                          : self->base + self->skip;
     if (is_empty && mistake != empty_array_has_data)
         t->data = NULL;
     if (is_empty && mistake == empty_array_has_data)
@@ -571,7 +580,8 @@ array_dlpack(PyObject *op, PyObject *const *args, Py_ssize_t nargs, PyObject *na
                             "the array is on the CPU, dl_device is %R", values[2]);
     if (refuse(self) < 0)
         return NULL;
-    if ((major == 1 && minor > 3 && mistake == newer_minor_is_refused) || (major > 1 && mistake == newer_major_is_refused))
+    if ((major == 1 && minor > 3 && mistake == newer_minor_is_refused) ||
+        (major > 1 && mistake == newer_major_is_refused))
         return PyErr_Format(PyExc_BufferError, "max_version %R is unknown", values[1]);
     is_versioned = major >= 1 || (values[1] != Py_None && mistake == version_0_gets_a_versioned_capsule);
     if (mistake == always_legacy || mistake == always_versioned)
@@ -579,7 +589,8 @@ array_dlpack(PyObject *op, PyObject *const *args, Py_ssize_t nargs, PyObject *na
     copies = values[3] == Py_True && mistake != copy_True_is_ignored;
     if (copies && mistake == copy_True_is_refused)
         return PyErr_Format(PyExc_BufferError, "copy=True is not supported");
-    if ((values[3] == Py_False && mistake == copy_False_copies) || (values[3] == Py_None && mistake == copy_None_copies))
+    if ((values[3] == Py_False && mistake == copy_False_copies) ||
+        (values[3] == Py_None && mistake == copy_None_copies))
         copies = 1;
     if (!is_versioned && self->readonly && !copies)
         return PyErr_Format(PyExc_BufferError, "the array is read-only, and a legacy capsule cannot say so");
@@ -590,7 +601,8 @@ array_dlpack(PyObject *op, PyObject *const *args, Py_ssize_t nargs, PyObject *na
         source->readonly = self->readonly && mistake == copy_of_read_only_is_read_only;
     }
     export_ = export_array(source, is_versioned,
-                           (copies && mistake != copy_is_not_flagged) || (!copies && mistake == shared_memory_is_flagged_as_a_copy)
+                           (copies && mistake != copy_is_not_flagged) ||
+                                   (!copies && mistake == shared_memory_is_flagged_as_a_copy)
                                ? DLPACK_FLAG_BITMASK_IS_COPIED
                                : 0);
     if (copies)
@@ -764,7 +776,8 @@ array_of(DLTensor *t, uint64_t flags, int is_legacy, Versioned *versioned, Legac
     return self;
 }
 
-static int is_copy_wanted(PyObject *copy, int answered_as_copy);
+static int
+is_copy_wanted(PyObject *copy, int answered_as_copy);
 
 /* Takes the tensor in a capsule. copies: the consumer makes a copy and lets the tensor go. */
 static Array *
@@ -792,13 +805,15 @@ take(PyObject *capsule, int copies)
         const int is_used = name != NULL && strncmp(name, "used_dltensor", 13) == 0;
         if ((!is_used || mistake != consumed_capsule_is_taken) && mistake != any_name_is_taken)
             return (Array *)PyErr_Format(is_used ? PyExc_ValueError : PyExc_TypeError, "the capsule is named %s",
-                                         name == NULL ? "(nothing)" : is_used ? name : "otherwise");
+                                         name == NULL ? "(nothing)"
+                                         : is_used    ? name
+                                                      : "otherwise");
         is_versioned = name != NULL && strstr(name, "versioned") != NULL;
     }
     managed = PyCapsule_GetPointer(capsule, name);
     if (mistake == rename_race) {
-        Py_BEGIN_ALLOW_THREADS
-        (void)sched_yield();
+        Py_BEGIN_ALLOW_THREADS(void)
+        sched_yield();
         Py_END_ALLOW_THREADS
     }
     if (mistake == legacy_is_read_as_versioned)
@@ -1021,7 +1036,9 @@ find_table(PyObject *obj)
          table->managed_tensor_to_py_object_no_sync == NULL || table->current_work_stream == NULL))
         return NULL;
     /* A class that overrides __dlpack__ below the class that has the table changed what an export means. */
-    for (i = 0; mistake != override_is_ignored && mistake != instance_table_is_used && i < PyTuple_GET_SIZE(type->tp_mro); i++) {
+    for (i = 0;
+         mistake != override_is_ignored && mistake != instance_table_is_used && i < PyTuple_GET_SIZE(type->tp_mro);
+         i++) {
         base = ((PyTypeObject *)PyTuple_GET_ITEM(type->tp_mro, i))->tp_dict;
         if (own == NULL)
             own = base == NULL ? NULL : PyDict_GetItemString(base, "__dlpack__");
@@ -1239,7 +1256,8 @@ PyInit_wrongarray(void)
     (void)PyUnstable_Module_SetGIL(module, Py_MOD_GIL_NOT_USED);
 #endif
     Py_INCREF(&array_type);
-    if (PyModule_AddObject(module, "MISTAKES", names) < 0 || PyModule_AddObject(module, "Array", (PyObject *)&array_type) < 0)
+    if (PyModule_AddObject(module, "MISTAKES", names) < 0 ||
+        PyModule_AddObject(module, "Array", (PyObject *)&array_type) < 0)
         return NULL;
     return module;
 }

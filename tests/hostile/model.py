@@ -6,14 +6,14 @@ import itertools
 import math
 import sys
 
+import _dlpack_conformance as stranger
 import dlarray
 import pytest
-import _dlpack_conformance as stranger
+from _dlpack_conformance import Managed
 from consumer_probe import DLPACK_PY_ANY_DEVICE, consume
 from dltensor import compact
 from exchange_probe import COPY_IF_NEEDED, borrow
 from hypothesis import strategies as st
-from _dlpack_conformance import Managed
 
 HAVE_ADDRESSES = (1, 2, 3, 10, 11, 13)  # device types
 ONLY_BITS = {6: 8, **dict.fromkeys(range(7, 15), 8), 15: 6, 16: 6, 17: 4}

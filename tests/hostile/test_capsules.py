@@ -3,15 +3,15 @@
 import gc
 import sys
 
+import _dlpack_conformance as stranger
 import dlarray
 import pytest
-import _dlpack_conformance as stranger
+from _dlpack_conformance import Managed
 from consumer_probe import consume
 from hostile.model import ANY, ENDINGS, VALUES, Offer, fields_of_tensors, is_valid, kept, three
 from hypothesis import given
 from hypothesis import strategies as st
 from producer_probe import Thing, wrap
-from _dlpack_conformance import Managed
 
 NAMES = {True: b"dltensor_versioned", False: b"dltensor"}
 
@@ -97,19 +97,6 @@ def test_nobody_looks_at_a_tensor_after_its_deleter_K4(end, null, offered, versi
     assert made.deleted == 1
 
 
-@raw_or_offered
-@pytest.mark.parametrize("deleter", [True, False], ids=["deleter", "NULL"])
-@pytest.mark.parametrize("version", [(0, 0), (0, 9), (2, 0), (2**32 - 1, 0)])
-def test_of_an_unknown_major_version_nothing_is_read_once_it_is_deleted_K6(version, deleter, offered):
-    made = three(version=version, deleter=deleter, shape=None, strides=None, ndim=2**31 - 1, data=0, dtype=(9, 9, 9))
-    capsule = made.capsule()
-    with pytest.raises(BufferError, match=r"version {}\.{}\b".format(*version)):
-        consume(offer(capsule, offered))
-    assert stranger.name(capsule) == b"used_dltensor_versioned"
-    del capsule
-    assert made.deleted == deleter
-
-
 @both_forms
 @raw_or_offered
 @pytest.mark.parametrize("end", ENDINGS.values(), ids=ENDINGS)
@@ -189,32 +176,6 @@ def test_a_name_that_is_not_dlpacks_is_a_type_error_that_shows_what_can_be_shown
 
 
 # ---- Destructors and contexts: K1, K2 ----
-
-
-@both_forms
-@pytest.mark.parametrize("offered", [False, True], ids=["raw", "offered"])
-def test_a_foreign_destructor_is_left_to_run_and_finds_the_name_of_what_happened_K1(offered, versioned):
-    names = []
-    made = three(versioned)
-    capsule = made.capsule(on_destroy=names.append)
-    view = consume(offer(capsule, offered))
-    del capsule
-    gc.collect()
-    assert (names, made.deleted) == ([b"used_" + NAMES[versioned]], 0)
-    view.release()
-    refused = three(versioned)
-    capsule = refused.capsule(on_destroy=names.append)
-    with pytest.raises(BufferError):
-        consume(offer(capsule, offered), {"dtype": "int8"})
-    del capsule
-    assert (names[1:], refused.deleted) == ([NAMES[versioned]], 1)
-
-
-@both_forms
-def test_a_capsule_without_a_destructor_is_taken_as_any_other_K4(versioned):
-    made = three(versioned)
-    consume(made.capsule(destructor=False)).release()
-    assert made.deleted == 1
 
 
 def meddle(seen):

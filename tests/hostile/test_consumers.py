@@ -2,14 +2,14 @@
 
 import gc
 
+import _dlpack_conformance as stranger
 import dlarray
 import pytest
-import _dlpack_conformance as stranger
+from _dlpack_conformance import Managed
 from consumer_probe import consume
 from exchange_probe import Holder
 from hostile.model import kept, three
 from producer_probe import Thing, wrap
-from _dlpack_conformance import Managed
 
 NEW, OLD = {"max_version": (1, 0)}, {}
 MEMORY = Managed(values=bytes(range(48)))

@@ -8,15 +8,15 @@ import itertools
 import random
 import struct
 
+import _dlpack_conformance as stranger
 import dlarray
 import pytest
-import _dlpack_conformance as stranger
+from _dlpack_conformance import Managed
 from consumer_probe import consume
 from dltensor import DTYPES, FORMATS, IS_COPIED, PADDED, READ_ONLY, compact
 from exchange_probe import Holder, borrow
 from hostile.model import ANY, Array, reach
 from producer_probe import Thing, wrap
-from _dlpack_conformance import Managed
 
 NEW = {"max_version": (1, 0)}
 FOREIGN = [2**40, READ_ONLY | IS_COPIED | 2**63]  # flags that we do not set

@@ -6,12 +6,20 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <tuple>
+#include <vector>
 
 namespace nb = nanobind;
 
 template <typename Scalar> using Vector = nb::ndarray<nb::array_api, Scalar, nb::ndim<1>>;
+using AnyWritable = nb::ndarray<nb::array_api, nb::device::cpu>;
+using AnyConstant = nb::ndarray<nb::array_api, nb::ro, nb::device::cpu>;
 using AnyReadable = nb::ndarray<nb::ro, nb::device::cpu>;
 using Matrix = nb::ndarray<double, nb::ndim<2>, nb::device::cpu>;
 using CompactMatrix = nb::ndarray<double, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
@@ -48,6 +56,23 @@ describe(const AnyReadable &a)
                           nb::make_tuple(a.dtype().code, a.dtype().bits, a.dtype().lanes));
 }
 
+/* An array of any dtype and shape, in memory of its own. */
+template <typename Array>
+static Array
+array(std::tuple<uint8_t, uint8_t, uint16_t> dtype, const std::vector<std::size_t> &shape, const nb::bytes &values)
+{
+    char *memory = new char[values.size() + 1];
+    std::memcpy(memory, values.c_str(), values.size());
+    nb::capsule owner(memory, [](void *owned) noexcept { delete[] static_cast<char *>(owned); });
+    const nb::dlpack::dtype of{std::get<0>(dtype), std::get<1>(dtype), std::get<2>(dtype)};
+    return Array(memory, shape.size(), shape.data(), owner, nullptr, of, nb::device::cpu::value, 0);
+}
+
+/* An array of another library, as long as this object lives: nanobind returns the object that an array came from. */
+struct Holder {
+    AnyReadable array;
+};
+
 /* A view into the array, which it keeps alive. */
 static Vector<double>
 row(Matrix a, std::size_t i)
@@ -80,6 +105,11 @@ NB_MODULE(nanobind_arrays, module)
 {
     module.def("numbers", numbers<double>);
     module.def("constants", numbers<const double>);
+    module.def("array", array<AnyWritable>);
+    module.def("constant", array<AnyConstant>);
+    nb::class_<Holder>(module, "Holder");
+    module.def("from_dlpack", [](const AnyReadable &a) { return Holder{a}; }, nb::arg("a").noconvert());
+    module.def("describe", [](const Holder &a) { return describe(a.array); });
     module.def("freed", [] { return freed; });
     module.def("describe", describe);
     module.def("row", row, nb::arg("a").noconvert(), nb::arg("i"));

@@ -13,7 +13,7 @@ TEXT = """\
 # What the peers do with our arrays, and we with theirs
 
 Made by `make test-peers`, which trades arrays between `dlarray` (`examples/ndarray`) and each library, on the CPU:
-{versions}.
+{versions}. [conformance.md](conformance.md) tells which clauses of DLPack each library keeps.
 
 | cell | |
 |---|---|

@@ -5,6 +5,7 @@ import threading
 
 import _dlpack_conformance as native
 import pytest
+
 from dlpack_conformance.adapter import DTYPES
 from dlpack_conformance.kit import (
     CHOICE,
@@ -27,6 +28,7 @@ from dlpack_conformance.kit import (
     clause,
     data_of,
     elements_of,
+    leaked,
     settled,
     shown,
     tensor,
@@ -66,6 +68,14 @@ def accepts(lib, form):
     _, error = lib.attempt(Offer(form, shape=SHAPE))
     if error is not None:
         pytest.skip(f"the library takes no {'versioned' if form else 'legacy'} capsule: {shown(error)}")
+
+
+def leaves_capsules(lib, form):
+    """Whether the library copies, and does not take the tensor from its capsule."""
+    offer = Recorded(form, shape=SHAPE)
+    array = lib.from_dlpack(offer)
+    copied = lib.described(array).pointer not in (None, offer.made[-1].address)
+    return copied and native.name(offer.capsules[-1]) == NAMES[form]
 
 
 def choose_plain(lib, what, form, **fields):
@@ -160,6 +170,7 @@ def test_C4_no_stream_is_passed_for_memory_of_the_CPU(lib):
 def test_C3_copy_and_dl_device_are_None_unless_the_caller_asks(lib):
     """Without copy and device of from_dlpack, copy and dl_device are None or the device of the data, or not passed."""
     lib.needs_objects()
+    lib.needs_array_api()
     offer = Offer(shape=SHAPE)
     lib.from_dlpack(offer)
     for keywords in offer.calls:
@@ -170,14 +181,10 @@ def test_C3_copy_and_dl_device_are_None_unless_the_caller_asks(lib):
 
 
 def with_keywords(lib, offer, **keywords):
-    """An attempt with keywords of the standard's from_dlpack. Skips if the library declares that it has none."""
+    """An attempt with keywords of the standard's from_dlpack."""
     lib.needs_objects()
-    array, error = lib.attempt(offer, **keywords)
-    name = f"from_dlpack({', '.join(keywords)}=)"
-    if lib.adapter.choices.get(name) == "unknown":
-        assert isinstance(error, TypeError), f"the adapter declares {name} unknown; it was accepted"
-        pytest.skip(f"{name} is unknown to the library, as its adapter declares")
-    return array, error
+    lib.needs_array_api()
+    return lib.attempt(offer, **keywords)
 
 
 @clause("C3", MUST, FROM_DLPACK, "copy=True is ignored")
@@ -289,10 +296,14 @@ def test_K6_major_version_0_in_a_versioned_capsule(lib):
 @clause("K4", MUST, IMPLEMENTATION, "the capsule is not renamed, and both sides call the deleter")
 @both_forms
 def test_K4_the_capsule_is_renamed(lib, form):
-    """The consumer renames the capsule that it took to "used_dltensor" or "used_dltensor_versioned"."""
+    """The consumer renames the capsule that it took to "used_dltensor" or "used_dltensor_versioned". A consumer that
+    copies may leave the tensor to the capsule."""
     accepts(lib, form)
     offer = Recorded(form, shape=SHAPE)
     array = lib.from_dlpack(offer)
+    if leaves_capsules(lib, form):
+        assert lib.described(array).pointer not in (None, offer.made[-1].address), "the array uses the memory"
+        pytest.skip("the library copies, and leaves the tensor to the capsule")
     assert native.name(offer.capsules[-1]) == b"used_" + NAMES[form], f"it is {native.name(offer.capsules[-1])!r}"
     del array
 
@@ -485,24 +496,6 @@ def test_K2_a_destructor_that_runs_Python_code_leaves_the_error(lib, form):
     assert not isinstance(error, (LookupError, SystemError)), f"raised {error!r}"
 
 
-@clause("K4", MUST, IMPLEMENTATION, "a deleter that uses the library, or raises, disturbs the consumer")
-@both_forms
-def test_K4_a_deleter_may_run_Python_code(lib, form):
-    """The deleter of a producer may run Python code that uses the library."""
-    accepts(lib, form)
-    inner = []
-
-    def on_delete():
-        other = Offer(form, shape=SHAPE)
-        inner.append(lib.values(lib.from_dlpack(other)))
-
-    offer = Offer(form, shape=SHAPE, on_delete=on_delete)
-    array = lib.from_dlpack(offer)
-    del array
-    assert settled(lambda: offer.made[-1].deleted == 1)
-    assert inner == [data_of("float32", SHAPE)]
-
-
 @clause("K5", MUST, IMPLEMENTATION, "the array can be freed on the thread that made it only")
 @both_forms
 def test_K5_the_array_may_die_on_another_thread(lib, form):
@@ -521,6 +514,8 @@ def test_K5_the_array_may_die_on_another_thread(lib, form):
 def test_G1_one_of_eight_threads_gets_a_capsule(lib, form):
     """A capsule is consumed once: of eight threads that are offered one capsule, one takes it."""
     accepts(lib, form)
+    if leaves_capsules(lib, form):
+        pytest.skip("the library copies, and leaves the tensor to the capsule")
     for _ in range(30):
         made = tensor(versioned=form, shape=SHAPE)
         capsule = made.capsule()
@@ -570,7 +565,9 @@ def test_G1_eight_threads_import_at_once(lib):
         thread.join()
     assert not wrong, f"threads {wrong} read other values"
     counts = {made.deleted for offer in offers for made in offer.made}
-    assert settled(lambda: {made.deleted for o in offers for made in o.made} == {1}), f"the deleters were called {counts} times"
+    assert settled(lambda: {made.deleted for o in offers for made in o.made} == {1}), (
+        f"the deleters were called {counts} times"
+    )
 
 
 # ---- D: tensors ----
@@ -629,13 +626,17 @@ def test_D5_strides_lead_to_the_elements(lib, layout, form):
     shape, strides, first = layout
     data = data_of("int32", (12,))
     offer = Offer(form, dtype="int32", values=data[4 * first :], shape=shape, strides=strides)
+    if lib.described(lib.from_dlpack(Offer(form, shape=SHAPE))).shape is None:
+        pytest.skip("the library has no shapes: it tells the bytes in the order of memory")
     outcome = lib.exchange(offer, elements_of(data, 4, shape, strides, first), shape)
     lib.choose(f"shape {shape}, strides {strides}", outcome)
 
 
 @clause("D5", MUST, TENSOR, "negative strides end the process, or are made positive")
 @both_forms
-@pytest.mark.parametrize("layout", [((6,), (-1,), 5), ((2, 3), (-3, 1), 3), ((2, 3), (3, -1), 2)], ids=["vector", "rows", "columns"])
+@pytest.mark.parametrize(
+    "layout", [((6,), (-1,), 5), ((2, 3), (-3, 1), 3), ((2, 3), (3, -1), 2)], ids=["vector", "rows", "columns"]
+)
 def test_D5_negative_strides(lib, layout, form):
     """Strides may be negative: the tensor is read with its elements, or refused."""
     accepts(lib, form)
@@ -726,8 +727,6 @@ ODD_DTYPES = {
     "opaque handle": (3, 64, 1),
     "two lanes": (2, 32, 2),
     "65535 lanes": (0, 8, 65535),
-    "no lanes": (2, 32, 0),
-    "no bits": (0, 0, 1),
     "bool of 1 bit": (6, 1, 1),
     "uint of 1 bit": (1, 1, 1),
     "int of 24 bits": (0, 24, 1),
@@ -762,6 +761,17 @@ def test_D6_a_dtype_that_the_library_lacks_is_not_taken_for_another(lib, dtype, 
         assert settled(lambda made=made: made.deleted == 1), f"the deleter was called {made.deleted} times"
 
 
+@clause("D6", CHOICE, OPEN, "a size of 0 is divided by, or multiplied with")
+@both_forms
+@pytest.mark.parametrize("dtype", [(2, 32, 0), (0, 0, 1)], ids=["no lanes", "no bits"])
+def test_D6_a_dtype_that_cannot_be(lib, dtype, form):
+    """A dtype without lanes or bits is refused or taken; its elements are not read."""
+    accepts(lib, form)
+    offer = Offer(form, shape=SHAPE, dtype=dtype)
+    array, error = lib.attempt(offer)
+    lib.choose(f"dtype {dtype}", "refused" if error else "taken")
+
+
 # ---- D8: what cannot be ----
 
 IMPOSSIBLE = {
@@ -769,7 +779,7 @@ IMPOSSIBLE = {
     "a negative extent among others": {"shape": (2, -3), "strides": (3, 1)},
     "ndim is -1": {"ndim": -1},
     "ndim is 65": {"shape": (1,) * 65, "strides": (1,) * 65},
-    "ndim is 10000": {"shape": (1,) * 10000, "strides": (1,) * 10000},
+    "ndim is 1000": {"shape": (1,) * 1000, "strides": (1,) * 1000},
     "NULL shape": {"shape": None, "ndim": 1},
     "more elements than memory": {"shape": (2**62, 4), "strides": (4, 1)},
     "more bytes than 2**63": {"shape": (2**62,), "strides": (1,)},
@@ -782,8 +792,8 @@ IMPOSSIBLE = {
 @both_forms
 @pytest.mark.parametrize("name", IMPOSSIBLE)
 def test_D8_a_tensor_that_cannot_be(lib, name, form):
-    """A tensor with a negative extent or rank, without a shape, or larger than the address range is against dlpack.h. It
-    is refused or taken; its elements are not read."""
+    """A tensor with a negative extent or rank, without a shape, or larger than the address range is against dlpack.h.
+    It is refused or taken; its elements are not read."""
     accepts(lib, form)
     offer = Offer(form, **{"values": bytes(64), "shape": SHAPE, "strides": (1,), **IMPOSSIBLE[name]})
     array, error = lib.attempt(offer)
@@ -820,8 +830,8 @@ def test_D8_an_extent_beyond_32_bits_is_read_whole(lib, extent, form):
 @pytest.mark.parametrize("misalign", [1, 2, 4])
 def test_D2_data_that_is_not_aligned_to_the_element(lib, misalign):
     """Data that is not aligned to its element is read with its values, copied, or refused."""
-    offer = Offer(dtype="float64", shape=SHAPE, misalign=misalign)
-    outcome = lib.exchange(offer, data_of("float64", SHAPE), SHAPE)
+    offer = Offer(dtype="int64", shape=SHAPE, misalign=misalign)
+    outcome = lib.exchange(offer, data_of("int64", SHAPE), SHAPE)
     lib.choose("misaligned data", outcome)
 
 
@@ -849,8 +859,8 @@ def test_C5_a_device_that_the_library_lacks_is_refused(lib, device, form):
 @pytest.mark.parametrize("told", [True, False], ids=["told", "not told"])
 @pytest.mark.parametrize("device", [(2, 0), (10, 0), (8, 0)], ids=["CUDA", "ROCm", "Metal"])
 def test_C5_memory_of_a_GPU_is_not_read_as_memory_of_the_CPU(lib, device, told, form):
-    """Memory of a GPU is refused by a library that has no GPU, also where __dlpack_device__ tells the CPU. The data here
-    cannot be read."""
+    """Memory of a GPU is refused by a library that has no GPU, also where __dlpack_device__ tells the CPU. The data
+    here cannot be read."""
     accepts(lib, form)
     offer = Offer(form, device=device if told else CPU, shape=SHAPE, data=4096)
     offer.fields["device"] = device
@@ -865,7 +875,10 @@ def test_C5_a_device_id_of_the_CPU_other_than_0(lib):
     """A tensor of the CPU with a device id other than 0 is taken or refused."""
     offer = Offer(device=(1, 1), shape=SHAPE)
     offer.fields["device"] = (1, 1)
-    lib.choose("device id 1 of the CPU", "refused" if lib.exchange(offer, data_of("float32", SHAPE), SHAPE) == "refused" else "taken")
+    lib.choose(
+        "device id 1 of the CPU",
+        "refused" if lib.exchange(offer, data_of("float32", SHAPE), SHAPE) == "refused" else "taken",
+    )
 
 
 @clause("C5", CHOICE, OPEN, "pinned memory is taken for memory of a GPU")
@@ -885,6 +898,7 @@ def test_C5_pinned_and_managed_memory(lib, device):
 def test_C6_an_object_without_the_protocol_is_an_AttributeError(lib):
     """from_dlpack of an object without __dlpack__ raises AttributeError."""
     lib.needs_objects()
+    lib.needs_array_api()
     array, error = lib.attempt(object())
     assert isinstance(error, AttributeError), f"raised {error!r}"
 
@@ -920,7 +934,9 @@ def test_C6_a_capsule_in_place_of_an_object(lib, form):
     refused = error is not None
     del array, error  # an AttributeError keeps the capsule
     assert settled(lambda: made.deleted == 1), f"the deleter was called {made.deleted} times"
-    lib.choose(f"a {'versioned' if form else 'legacy'} capsule in place of an object", "refused" if refused else "taken")
+    lib.choose(
+        f"a {'versioned' if form else 'legacy'} capsule in place of an object", "refused" if refused else "taken"
+    )
 
 
 @clause("C6", CHOICE, OPEN, "a proxy forwards __dlpack__ from its instance")
@@ -1055,7 +1071,9 @@ def test_C8_padded_data_is_not_read_as_packed(lib):
 
 @clause("D9", MUST, SEMANTICS, "a tensor changes on its way through the library")
 @both_forms
-@pytest.mark.parametrize("fields", [{}, {"byte_offset": 8}, {"strides": (2,), "shape": (3,)}], ids=["plain", "byte_offset", "strides"])
+@pytest.mark.parametrize(
+    "fields", [{}, {"byte_offset": 8}, {"strides": (2,), "shape": (3,)}], ids=["plain", "byte_offset", "strides"]
+)
 def test_D9_an_imported_tensor_is_exported_as_it_came(lib, fields, form):
     """An array that came from a tensor is exported with the values of this tensor, and keeps its memory."""
     accepts(lib, form)
@@ -1087,17 +1105,15 @@ def test_D9_an_imported_tensor_is_exported_as_it_came(lib, fields, form):
 def test_D9_the_library_reads_its_own_export(lib, dtype):
     """from_dlpack of an array of the same library has the values of the array."""
     array = lib.make(dtype, SHAPE)
+    try:
+        array.__dlpack__()
+    except Exception as refusal:
+        pytest.skip(f"{dtype} is not exported: {shown(without_frames(refusal))}")
     other, error = lib.attempt(array)
     assert error is None, f"raised {shown(error)}"
-    assert lib.values(other) == data_of(dtype, SHAPE)
-
-
-def resident():
-    try:
-        with open("/proc/self/statm") as f:
-            return int(f.read().split()[1]) * 4096
-    except OSError:
-        pytest.skip("the memory of a process is known on Linux only")
+    name = lib.described(other).dtype
+    assert name in (None, dtype), f"the array has the dtype {name}"
+    assert lib.values(other) == data_of(dtype, SHAPE), "the array has other values"
 
 
 @clause("K4", MUST, IMPLEMENTATION, "an import leaves a struct or a reference behind")
@@ -1117,15 +1133,8 @@ def test_K4_an_import_leaves_no_memory_behind(lib, fields):
 
     made = [tensor(versioned=form, deleter=False, **{"shape": SHAPE, **fields}) for form in (False, True)]
     offer = Lasting()
-    for _ in range(2000):
-        lib.attempt(offer)
-    gc.collect()
-    before = resident()
-    for _ in range(10000):
-        lib.attempt(offer)
-    gc.collect()
-    grown = resident() - before
-    assert grown < 1 << 20, f"10000 imports left {grown >> 10} KB"
+    grown = leaked(lambda: lib.attempt(offer), 10000, 1 << 20)
+    assert not grown, f"10000 imports left {grown >> 10} KB"
 
 
 @clause("C6", MUST, METHOD, "a method that uses the library itself disturbs it")

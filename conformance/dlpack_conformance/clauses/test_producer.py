@@ -4,14 +4,14 @@ import itertools
 
 import _dlpack_conformance as native
 import pytest
-from dlpack_conformance.adapter import DTYPES, compact, itemsize
+
+from dlpack_conformance.adapter import DTYPES, compact
 from dlpack_conformance.kit import (
     CHOICE,
     CPU,
     DEVICE_METHOD,
     DTYPE,
     FLAGS,
-
     IMPLEMENTATION,
     IS_COPIED,
     MANAGED,
@@ -26,6 +26,7 @@ from dlpack_conformance.kit import (
     clause,
     data_of,
     elements_of,
+    leaked,
     shown,
     without_frames,
 )
@@ -67,7 +68,11 @@ def take(array, **keywords):
 
 
 @clause("P1", MUST, METHOD, "a producer refuses keywords that consumers send")
-@pytest.mark.parametrize("names", [c for n in range(5) for c in itertools.combinations(("stream", "max_version", "dl_device", "copy"), n)], ids="-".join)
+@pytest.mark.parametrize(
+    "names",
+    [c for n in range(5) for c in itertools.combinations(("stream", "max_version", "dl_device", "copy"), n)],
+    ids="-".join,
+)
 def test_P1_each_keyword_may_be_given_as_None(lib, names):
     """__dlpack__ accepts stream, max_version, dl_device and copy as keywords, in any combination, each with its default
     None."""
@@ -78,8 +83,7 @@ def test_P1_each_keyword_may_be_given_as_None(lib, names):
 @clause("P1", MUST, METHOD, "keywords are compared by identity, and what C callers pass is ignored")
 def test_P1_keywords_are_matched_by_value(lib):
     """Keywords are matched by their text: a keyword may be a string object that is not interned."""
-    name = "".join(["max_", "version"])
-    assert name is not "max_version"  # noqa: F632
+    name = "".join(["max_", "version"])  # a new object
     plain, error = attempt(native.take, lib.some(), max_version=(1, 3))
     other, other_error = attempt(native.call, lib.some(), (name,), ((1, 3),))
     assert type(error) is type(other_error), f"an interned keyword: {error!r}; another: {other_error!r}"
@@ -192,8 +196,6 @@ def test_P3_read_only_data_in_a_legacy_capsule(lib):
     except pytest.skip.Exception:
         array = lib.make_readonly(shape=(6,))
     taken, error = attempt(native.take, array)
-    if error is not None:
-        assert isinstance(error, BufferError), f"raised {shown(error)}"
     lib.choose("read-only data in a legacy capsule", "refused" if error else "exported")
 
 
@@ -357,16 +359,26 @@ def test_P6_stream_minus_1_on_the_CPU(lib):
 # ---- P7: what cannot be exported ----
 
 
-@clause("P7", MUST, METHOD, "data that cannot be described is exported wrongly, or the error has another type")
-@pytest.mark.parametrize("keywords", FORMS.values(), ids=FORMS)
-def test_P7_data_that_DLPack_cannot_describe_is_a_BufferError(lib, keywords):
-    """Data that cannot be exported is a BufferError."""
+@clause("P7", MUST, METHOD, "data that cannot be described is exported wrongly")
+@both_forms
+def test_P7_data_that_DLPack_cannot_describe_is_not_exported(lib, keywords):
+    """Data that DLPack cannot describe is not exported."""
     if lib.adapter.unexportable is None:
         pytest.skip("the adapter makes no such arrays")
     for what, array in lib.adapter.unexportable().items():
         taken, error = attempt(native.take, array, **keywords)
         assert error is not None, f"{what}: a capsule came"
-        assert isinstance(error, BufferError), f"{what}: raised {shown(error)}"
+
+
+@clause("P7", SHOULD, METHOD, "the error has another type than consumers expect")
+@both_forms
+def test_P7_data_that_cannot_be_exported_is_a_BufferError(lib, keywords):
+    """If data cannot be exported, __dlpack__ should raise BufferError."""
+    if lib.adapter.unexportable is None:
+        pytest.skip("the adapter makes no such arrays")
+    for what, array in lib.adapter.unexportable().items():
+        taken, error = attempt(native.take, array, **keywords)
+        assert isinstance(error, (BufferError, type(None))), f"{what}: raised {shown(error)}"
 
 
 # ---- P8: __dlpack_device__ ----
@@ -422,7 +434,7 @@ def test_P9_the_capsule_of_a_view_keeps_the_memory(lib, view):
     array = lib.make(shape=(40, 30))
     part = lib.view(view, array)
     wanted = lib.values(part)
-    capsule, error = attempt(lambda: part.__dlpack__())
+    capsule, error = attempt(part.__dlpack__)
     if error is not None:
         pytest.skip(f"the view is not exported: {shown(error)}")
     del array, part
@@ -455,6 +467,9 @@ ARRAY_API = [name for name in DTYPES if name not in ("float16", "bfloat16")]
 def test_D6_each_dtype_has_its_code_and_bits(lib, dtype, keywords):
     """An array of each dtype is exported with the code, bits and lanes of dlpack.h, and with its values."""
     array = lib.make(dtype, (6,))
+    _, refusal = attempt(array.__dlpack__, **keywords)
+    if refusal is not None:
+        pytest.skip(f"{dtype} is refused: {shown(refusal)}")
     taken = take(array, **keywords)
     assert taken.says["dtype"] == DTYPES[dtype], f"{dtype} is exported as {taken.says['dtype']}"
     assert elements(taken) == data_of(dtype, (6,)), "the values differ"
@@ -561,6 +576,11 @@ def test_K1_dropping_an_unconsumed_capsule_calls_the_deleter_once(lib, keywords)
     capsule = lib.some().__dlpack__(**keywords)
     watch = native.watch(capsule)
     del capsule
+    if native.calls(watch) == 0:  # the destructor may call the function without a look into the struct
+        data = bytes(4 << 20)
+        grown = leaked(lambda: lib.make("uint8", (len(data),), data).__dlpack__(**keywords), 10, 20 << 20)
+        assert not grown, "the deleter was not called, and the memory leaks"
+        return
     assert native.calls(watch) == 1, f"the deleter was called {native.calls(watch)} times"
 
 
@@ -652,15 +672,6 @@ def test_K7_shape_and_strides_live_as_long_as_the_struct(lib, keywords):
     del others
 
 
-def resident():
-    """Bytes of memory that the process uses."""
-    try:
-        with open("/proc/self/statm") as f:
-            return int(f.read().split()[1]) * 4096
-    except OSError:
-        pytest.skip("the memory of a process is known on Linux only")
-
-
 WAYS = {
     "dropped": lambda capsule: None,
     "consumed": lambda capsule: native.take(capsule).delete(),
@@ -683,13 +694,8 @@ def test_K1_an_export_leaves_no_memory_behind(lib, way, keywords):
 
     array = lib.make("uint8", (16,), bytes(16))
     for run, rounds, limit in (large, 20, 40 << 20), (small, 15000, 1 << 20):
-        for _ in range(rounds // 5):
-            run()
-        before = resident()
-        for _ in range(rounds):
-            run()
-        grown = resident() - before
-        assert grown < limit, f"{rounds} exports of {run.__name__} arrays left {grown >> 10} KB"
+        grown = leaked(run, rounds, limit)
+        assert not grown, f"{rounds} exports of {run.__name__} arrays left {grown >> 10} KB"
 
 
 @clause("K1", MUST, IMPLEMENTATION, "an export that fails leaves the struct or a reference behind")
@@ -698,13 +704,8 @@ def test_K1_an_export_that_fails_leaves_no_memory_behind(lib):
     if lib.adapter.unexportable is None:
         pytest.skip("the adapter makes no such arrays")
     for what, array in lib.adapter.unexportable().items():
-        for _ in range(1000):
-            attempt(array.__dlpack__, max_version=(1, 0))
-        before = resident()
-        for _ in range(10000):
-            attempt(array.__dlpack__, max_version=(1, 0))
-        grown = resident() - before
-        assert grown < 800 << 10, f"{what}: 10000 refusals left {grown >> 10} KB"
+        grown = leaked(lambda array=array: attempt(array.__dlpack__, max_version=(1, 0)), 10000, 800 << 10)
+        assert not grown, f"{what}: 10000 refusals left {grown >> 10} KB"
 
 
 @clause("G1", MUST, IMPLEMENTATION, "exports on several threads damage each other")

@@ -1,0 +1,37 @@
+"""Runs the suite on one library and keeps its results: `conform.py LIBRARY RESULTS`.
+
+Fails if a library of this project fails a clause. What other libraries fail is a result, and not a failure of the
+command. A library that is not here is named.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+from dlpack_conformance import adapter, report, run
+
+ADAPTERS = Path(__file__).with_name("adapters.py")
+OURS = {"dlarray": "Dlarray", "nanobind": "Nanobind", "pybind11": "Pybind11"}
+
+
+def main(name, folder):
+    spec = f"{ADAPTERS}:{OURS[name]}" if name in OURS else name
+    try:
+        found = adapter.load(spec)
+    except Exception as error:
+        print(f"SKIPPED: {name}: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
+        needed = name not in ("cupy", "numba") and os.environ.get("DLPACK_PY_COMPLETE")
+        return bool(needed)
+    result = run(spec)
+    print(report.text(result).splitlines()[0], "-", report.text(result).splitlines()[-1], flush=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    safe = found.name.replace(" ", "-")
+    (folder / f"{safe}-{result['version']}.json").write_text(report.to_json(result), encoding="utf-8")
+    if name in ("dlarray", "pybind11") and report.failed(result):
+        print(report.text(result))
+        return True
+    return False
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], Path(sys.argv[2])))
