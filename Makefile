@@ -49,9 +49,9 @@ endif
 # One pytest process for each core. One process runs all tests of a file.
 PARALLEL := -n auto --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-whole test-plain test-peers conformance test-interpreters test-long test-threads test-streams mutate-streams \
-    test-gpu gpu-packages instructions bench bench-copy bench-threads throughput size streams-sanitized check configure \
-    build dev format lint clean
+.PHONY: demo test test-whole test-plain test-peers conformance test-interpreters test-long test-threads test-streams \
+    mutate-streams test-gpu gpu-packages instructions bench bench-copy bench-threads throughput size streams-sanitized \
+    check configure build dev format lint clean
 
 demo: configure
 	cmake --build $(BUILD) --target dlarray image

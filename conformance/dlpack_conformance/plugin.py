@@ -55,7 +55,8 @@ class Recorder:
                 if child == 0:
                     os.dup2(messages.fileno(), 1)
                     os.dup2(messages.fileno(), 2)
-                    session.config.pluginmanager.unregister(name="terminalreporter")  # the library's words alone
+                    # What is told afterwards is the library's words alone.
+                    session.config.get_terminal_writer()._file = open(os.devnull, "w")
                     for item in items:
                         item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
                     os._exit(0)

@@ -268,12 +268,16 @@ def html(results):
         '<span class="should">✗ against a recommendation (should)</span>'
         '<span class="choice">a choice that the standard leaves open</span><span class="skip">– does not apply</span>'
     )
-    return (
-        '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-        f"<title>DLPack conformance</title><style>{STYLE}</style>"
-        f"<header><h1>DLPack conformance</h1><p>{len(names)} clauses of DLPack 1.3 and of the Python array API "
-        f"standard 2025.12, tested on {len(results)} libraries. <span class=faint>Open a cell to read its reason.</span></p>"
-        f'<p class="legend">{legend}</p></header>'
-        f'<div class="scroll"><table><thead><tr><th>clause</th>{heads}</tr></thead>'
-        f"<tbody>{''.join(body)}</tbody></table></div></html>\n"
+    tested = (
+        f"{len(names)} clauses of DLPack 1.3 and of the Python array API standard 2025.12, {len(results)} libraries."
     )
+    parts = [
+        '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">',
+        f"<title>DLPack conformance</title><style>{STYLE}</style>",
+        f"<header><h1>DLPack conformance</h1><p>{tested}",
+        "<span class=faint>Open a cell to read its reason.</span></p>",
+        f'<p class="legend">{legend}</p></header>',
+        f'<div class="scroll"><table><thead><tr><th>clause</th>{heads}</tr></thead>',
+        f"<tbody>{''.join(body)}</tbody></table></div></html>",
+    ]
+    return "\n".join(parts) + "\n"

@@ -218,7 +218,8 @@ def extension(name, source, *flags):
     folder = Path(os.environ["DLPACK_PY_BUILD_DIR"]).parent / "conformance"
     folder.mkdir(exist_ok=True)
     path = folder / (name + sysconfig.get_config_var("EXT_SUFFIX"))
-    if not path.exists() or path.stat().st_mtime < (root / source).stat().st_mtime:
+    newest = max((root / file).stat().st_mtime for file in (source, "dlpack_py.h"))
+    if not path.exists() or path.stat().st_mtime < newest:
         command = ["c++", "-std=c++17", "-O1", "-shared", "-fPIC", "-fvisibility=hidden", "-w", "-fno-strict-aliasing"]
         command += ["-I", sysconfig.get_path("include"), *flags, str(root / source), "-o", str(path)]
         subprocess.run(command, check=True)

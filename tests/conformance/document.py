@@ -14,7 +14,8 @@ TEXT = """\
 
 Made by `make conformance` from `conformance/results`, on the CPU. [conformance/README.md](../conformance/README.md)
 explains the suite, its grades, and how to run it on another library. The command writes the same results as one page,
-`build/conformance.html`, where each cell shows its reason.
+`build/conformance.html`, where each cell shows its reason. [failures.md](failures.md) reproduces the failures of grade
+must in a few lines each.
 
 {table}
 Each row of the table below is a clause, which one or more tests test.

@@ -70,7 +70,7 @@ def test_each_mistake_is_caught_by_the_test_that_is_meant_for_it(mistake, caught
 def test_a_crash_fails_its_test_and_the_run_goes_on():
     result = run(f"{ADAPTERS}:Wrongarray", ["K3", "K4_the_capsule"], {"WRONGARRAY_MISTAKE": "NULL_deleter_is_called"})
     assert set(failures(result)) == {f"K3_a_NULL_deleter_is_not_called[{form}]" for form in ("versioned", "legacy")}
-    assert {came.partition(":")[0] for came in failures(result).values()} == {"the process was ended by SIGSEGV"}
+    assert set(failures(result).values()) == {"the process was ended by SIGSEGV: no message"}
     assert result["tests"]["K4_the_capsule_is_renamed[legacy]"]["outcome"] == "pass"
 
 
@@ -137,7 +137,7 @@ def test_the_command_tells_what_the_clause_asks_what_came_the_pitfall_and_the_st
     begin = ended.stdout.index("FAIL D1_byte_offset_is_added (must)")
     told = ended.stdout[begin : ended.stdout.index("\n\n", begin)].splitlines()
     assert [line.split(":")[0].strip() for line in told[1:]] == ["asks", "came", "pitfall", "standard"]
-    assert "the tensor" in told[2] and "[versioned, legacy]" in told[2]
+    assert "the array has the bytes" in told[2] and "[versioned, legacy]" in told[2]
     assert told[4].endswith("dlpack.h 1.3, DLTensor")
 
 

@@ -869,6 +869,21 @@ take(PyObject *capsule, int copies)
     return self;
 }
 
+/* take() without another thread that takes this capsule. Only a Python without a GIL needs the critical section. */
+static Array *
+take_alone(PyObject *capsule, int copies)
+{
+    Array *self;
+#ifdef Py_GIL_DISABLED
+    Py_BEGIN_CRITICAL_SECTION(capsule);
+#endif
+    self = take(capsule, copies);
+#ifdef Py_GIL_DISABLED
+    Py_END_CRITICAL_SECTION();
+#endif
+    return self;
+}
+
 /* ---- The exchange table ------------------------------------------------------------ */
 
 static int
@@ -1159,7 +1174,7 @@ from_dlpack(PyObject *Py_UNUSED(module), PyObject *args, PyObject *names)
     if (!PyArg_ParseTupleAndKeywords(args, names, "O|$OO", keywords, &obj, &device, &copy))
         return NULL;
     if (PyCapsule_CheckExact(obj))
-        return (PyObject *)take(obj, copy == Py_True);
+        return (PyObject *)take_alone(obj, copy == Py_True);
     table = copy == Py_None && device == Py_None ? find_table(obj) : NULL;
     if (table != NULL || PyErr_Occurred())
         return table == NULL ? NULL : (PyObject *)take_by_table(table, obj);
@@ -1177,7 +1192,7 @@ from_dlpack(PyObject *Py_UNUSED(module), PyObject *args, PyObject *names)
         const Versioned *managed = (const Versioned *)PyCapsule_GetPointer(capsule, "dltensor_versioned");
         is_answered_as_copy = managed->version.major == 1 && managed->flags & DLPACK_FLAG_BITMASK_IS_COPIED;
     }
-    self = take(capsule, is_copy_wanted(copy, is_answered_as_copy));
+    self = take_alone(capsule, is_copy_wanted(copy, is_answered_as_copy));
     if (self == NULL && mistake == refusal_loses_its_exception) {
         Py_DECREF(capsule); /* while the exception is in flight, and the destructor may clear it */
         PyErr_Clear();
