@@ -19,14 +19,18 @@ def pytest_addoption(parser):
     group.addoption("--record", help="the file that the results are appended to")
 
 
+GO_ON = 77  # the exit status of a process in which a test failed
+
+
 class Recorder:
     def __init__(self, path):
-        self.file = open(path, "a")
+        self.file, self.failed = open(path, "a"), False
         done = os.environ.get("DLPACK_CONFORMANCE_DONE")
         self.done = set(json.loads(Path(done).read_text())) if done else set()
         self.select = json.loads(os.environ.get("DLPACK_CONFORMANCE_SELECT", "null"))
 
     def write(self, **line):
+        self.failed |= line.get("outcome") == "fail"
         self.file.write(json.dumps(line) + "\n")
         self.file.flush()
 
@@ -36,7 +40,9 @@ class Recorder:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session):
-        """Imports the library once, then runs the tests in a fork. After a crash, another fork goes on.
+        """Imports the library once, then runs the tests in a fork.
+
+        After a failure or a crash, which may leave a damaged library behind, another fork goes on.
 
         A process with several threads cannot be forked safely: there the runner starts new processes.
         """
@@ -49,7 +55,7 @@ class Recorder:
             return None
         items = list(session.items)
         while items:
-            self.file.flush()
+            self.failed = False
             with tempfile.TemporaryFile("w+") as messages:
                 child = os.fork()
                 if child == 0:
@@ -59,12 +65,18 @@ class Recorder:
                     session.config.get_terminal_writer()._file = open(os.devnull, "w")
                     for item in items:
                         item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
+                        if self.failed:
+                            os._exit(GO_ON)
                     os._exit(0)
                 _, status = os.waitpid(child, 0)
-                if status == 0:
-                    break
                 messages.seek(0)
                 told = last_line(messages.read())
+            if status == 0:
+                break
+            if os.WIFEXITED(status) and os.WEXITSTATUS(status) == GO_ON:
+                _, done = self.progress()
+                items = [item for item in items if test_id(item) not in done]
+                continue
             ended = how_ended(-os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status))
             test, done = self.progress()
             if test is None:
