@@ -49,7 +49,7 @@ def run_pytest(*arguments, asan):
 
 # Whole stacks, which tell whose a Python object is, are slow: they are for the tests that come to each way out, but
 # not for those with examples by the hundred. Streams have a run of their own (make test-streams), which looks for no
-# leaks: a copy that cannot be waited for has to leak. tests/conformance runs a library that crashes and leaks on purpose.
+# leaks: a copy that cannot be waited for has to leak. tests/conformance has a library that crashes and leaks by design.
 many = "tests/consumer/test_round_trips.py"
 whole = ["tests/consumer", "tests/exchange_api", "tests/producer"]
 elsewhere = ["tests/build", "tests/conformance", "tests/streams"]
