@@ -1188,10 +1188,16 @@ from_dlpack(PyObject *Py_UNUSED(module), PyObject *args, PyObject *names)
     Py_DECREF(method);
     if (capsule == NULL)
         return NULL;
+#ifdef Py_GIL_DISABLED /* another thread may take the capsule */
+    Py_BEGIN_CRITICAL_SECTION(capsule);
+#endif
     if (PyCapsule_IsValid(capsule, "dltensor_versioned")) {
         const Versioned *managed = (const Versioned *)PyCapsule_GetPointer(capsule, "dltensor_versioned");
         is_answered_as_copy = managed->version.major == 1 && managed->flags & DLPACK_FLAG_BITMASK_IS_COPIED;
     }
+#ifdef Py_GIL_DISABLED
+    Py_END_CRITICAL_SECTION();
+#endif
     self = take_alone(capsule, is_copy_wanted(copy, is_answered_as_copy));
     if (self == NULL && mistake == refusal_loses_its_exception) {
         Py_DECREF(capsule); /* while the exception is in flight, and the destructor may clear it */
