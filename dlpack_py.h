@@ -3030,7 +3030,7 @@ typedef struct dlpack_py_impl_cache {
     dlpack_py_impl_word carrier;           /* PyTypeObject *, made at its first use (3.6) */
     dlpack_py_impl_word own;               /* dlpack_py_impl_own *: the types with a table of this file (3.4) */
 #if DLPACK_PY_IMPL_HAS_TYPE_SLOTS
-    dlpack_py_impl_type types[DLPACK_PY_IMPL_TYPES];
+    dlpack_py_impl_type types[DLPACK_PY_IMPL_TYPES + 1];
     PyTypeObject *like; /* a static type (3.6), with its version tag and the from_dlpack of its library; NULL: none */
     unsigned int like_tag;
     PyObject *from_dlpack;
@@ -4223,12 +4223,13 @@ dlpack_py_impl_find_table(dlpack_py_impl_cache *cache, PyTypeObject *type, dlpac
 }
 
 #if DLPACK_PY_IMPL_HAS_TYPE_SLOTS
-/* Where a type is remembered. */
+/* Where a type is remembered: in its place or, where another type has the place, in the next one. */
 static inline dlpack_py_impl_type *
 dlpack_py_impl_type_slot(dlpack_py_impl_cache *cache, PyTypeObject *type)
 {
     const uintptr_t address = (uintptr_t)type;
-    return &cache->types[(address >> 4 ^ address >> 9) % DLPACK_PY_IMPL_TYPES];
+    dlpack_py_impl_type *slot = &cache->types[(address >> 4 ^ address >> 9) % DLPACK_PY_IMPL_TYPES];
+    return slot->type == type || slot->type == NULL ? slot : slot + 1;
 }
 
 /* Learns what a type offers, into slot where it can be kept, or else into storage. */
