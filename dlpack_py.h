@@ -740,7 +740,7 @@ dlpack_py_impl_check_all(const DLTensor *t, uint64_t flags, dlpack_py_error *err
     return 0;
 }
 
-/* Fast path of dlpack_py_validate: is the tensor valid beyond doubt? One pass over shape and strides, for whole-byte
+/* Fast path of dlpack_py_validate: is the tensor certainly valid? One pass over shape and strides, for whole-byte
  * numbers with elements, of extents and strides below 2^31. 0: use dlpack_py_impl_check_all. Saves 250
  * instructions for shape (3, 4). */
 DLPACK_PY_IMPL_SHARED int
@@ -1051,11 +1051,17 @@ dlpack_py_impl_copy(const DLTensor *dst, const DLTensor *src, uint64_t flags)
     const char *first_from = (const char *)dlpack_py_impl_first(src);
     dlpack_py_impl_loop loops[DLPACK_PY_MAX_NDIM + 3], *next;
     int64_t done[DLPACK_PY_MAX_NDIM + 3]; /* rounds */
-    uint64_t used = 0;                    /* a bit for each dimension that is in loops */
-    int32_t i, k, last = 0, rows = 2;     /* rows: the loop with the shortest stride in src, of those from 2 on */
+#ifdef DLPACK_COPY_H
+    int64_t bytes;
+#endif
+    uint64_t used = 0;                /* a bit for each dimension that is in loops */
+    int32_t i, k, last = 0, rows = 2; /* rows: the loop with the shortest stride in src, of those from 2 on */
 
     if (dlpack_py_impl_is_empty(src))
         return;
+#ifdef DLPACK_COPY_H
+    bytes = dlpack_py_nbytes(src, flags);
+#endif
     loops[0].count = size;
     loops[0].to = loops[0].from = 1;
     for (;;) {
@@ -1085,8 +1091,7 @@ dlpack_py_impl_copy(const DLTensor *dst, const DLTensor *src, uint64_t flags)
             dlpack_py_impl_copy_bits(first_to, to, first_from, from, loops[0].count);
         else
 #ifdef DLPACK_COPY_H
-            dlpack_copy_rows(first_to + to, loops[rows], first_from + from, loops[1], (size_t)loops[0].count,
-                             dlpack_py_nbytes(src, flags));
+            dlpack_copy_rows(first_to + to, loops[rows], first_from + from, loops[1], (size_t)loops[0].count, bytes);
 #else
             dlpack_py_impl_copy_rows(first_to + to, first_from + from, &loops[rows], &loops[1], (size_t)loops[0].count);
 #endif
@@ -1771,7 +1776,7 @@ dlpack_py_check(PyObject *obj);
 #  endif
 #endif
 
-/* The fast paths of section 3.8. The functions that they stand before are small, not fast. */
+/* The fast paths of section 3.8. The functions that they replace for most calls are compiled for small size. */
 #define DLPACK_PY_IMPL_HAS_FAST_PATHS (DLPACK_PY_IMPL_HAS_TYPE_SLOTS && !DLPACK_PY_PLAIN)
 #if DLPACK_PY_IMPL_HAS_FAST_PATHS
 #  define DLPACK_PY_IMPL_GENERAL DLPACK_PY_IMPL_RARE
@@ -1779,7 +1784,7 @@ dlpack_py_check(PyObject *obj);
 #  define DLPACK_PY_IMPL_GENERAL DLPACK_PY_IMPL_SHARED
 #endif
 
-/* Of a tuple, without a check. */
+/* Size and items of a tuple; the type is not checked. */
 #ifdef Py_LIMITED_API
 #  define DLPACK_PY_IMPL_TUPLE_SIZE(tuple) PyTuple_Size(tuple)
 #  define DLPACK_PY_IMPL_TUPLE_ITEM(tuple, i) PyTuple_GetItem(tuple, i)
@@ -1788,7 +1793,7 @@ dlpack_py_check(PyObject *obj);
 #  define DLPACK_PY_IMPL_TUPLE_ITEM(tuple, i) (((PyTupleObject *)(tuple))->ob_item[i])
 #endif
 
-/* The text of a str as UTF-8; NULL with an exception. Text that is all ASCII lies behind its struct. */
+/* The text of a str as UTF-8; NULL with an exception. The bytes of an ASCII str follow its struct. */
 #ifdef Py_LIMITED_API
 #  define DLPACK_PY_IMPL_TEXT(string, bytes) PyUnicode_AsUTF8AndSize(string, bytes)
 #else
@@ -1949,7 +1954,7 @@ typedef struct dlpack_py_impl_exception {
 } dlpack_py_impl_exception;
 
 /* Saves the current exception, and clears it; all NULL where there is no exception. */
-DLPACK_PY_IMPL_RARE dlpack_py_impl_exception
+DLPACK_PY_IMPL_GENERAL dlpack_py_impl_exception
 dlpack_py_impl_exception_save(void)
 {
     dlpack_py_impl_exception e = {NULL, NULL, NULL};
@@ -2008,7 +2013,7 @@ dlpack_py_impl_exception_restore(dlpack_py_impl_exception e)
 }
 
 /* Drops a reference, and keeps the current exception. */
-DLPACK_PY_IMPL_RARE void
+DLPACK_PY_IMPL_GENERAL void
 dlpack_py_impl_decref(PyObject *object)
 {
     dlpack_py_impl_exception saved;
@@ -2066,7 +2071,7 @@ dlpack_py_impl_is_fatal(void)
 typedef struct dlpack_py_plan dlpack_py_plan;
 typedef struct dlpack_py_impl_gate dlpack_py_impl_gate;
 typedef struct dlpack_py_impl_type dlpack_py_impl_type;
-DLPACK_PY_IMPL_RARE dlpack_py_impl_gate *
+DLPACK_PY_IMPL_GENERAL dlpack_py_impl_gate *
 dlpack_py_impl_gate_get(void);
 static inline PyObject *
 dlpack_py_impl_device_tuple(DLDevice device);
@@ -2997,8 +3002,8 @@ struct dlpack_py_impl_own {
     size_t embedded; /* the offset of the dlpack_py_embedded in an object; 0: none */
     struct dlpack_py_impl_own *next;
     /* Functions of section 3.4: by pointers, so that a file without a table links none of them. The last two take an
-     * object of the type, and lend its tensor. They return 0; -1 with an exception; or 1 where __dlpack__ is to be
-     * asked. */
+     * object of the type: consume returns 0, -1 with an exception, or 1 where __dlpack__ is to be asked; borrow returns
+     * 0, or 1 with or without an exception. */
     const dlpack_py_impl_own *(*find)(const dlpack_py_impl_own *own, PyTypeObject *type, const void *table);
     int (*consume)(const dlpack_py_impl_own *own, PyObject *obj, const dlpack_py_impl_terms *terms, dlpack_py_view *v);
     int (*borrow)(const dlpack_py_impl_own *own, PyObject *obj, const dlpack_py_impl_terms *terms, dlpack_py_view *v);
@@ -3057,7 +3062,7 @@ struct dlpack_py_impl_producer {
 
 /* What a consumer asks for. Never changed: a step with other values makes a new struct. */
 struct dlpack_py_impl_terms {
-    const dlpack_py_want *want; /* not NULL; checked */
+    const dlpack_py_want *want; /* not NULL */
     const dlpack_py_request *request;
     const dlpack_py_device *device; /* of the consumer's stream, which is in request; NULL: none */
     const DLDevice *announced;      /* the answer of __dlpack_device__; NULL: not asked */
@@ -3073,7 +3078,7 @@ dlpack_py_impl_want_or_any(const dlpack_py_want *want)
 }
 
 /* Makes terms. want NULL: no requirements. request NULL: a request without arguments. */
-DLPACK_PY_IMPL_RARE dlpack_py_impl_terms
+DLPACK_PY_IMPL_GENERAL dlpack_py_impl_terms
 dlpack_py_impl_terms_make(const dlpack_py_want *want, const dlpack_py_request *request)
 {
     static const dlpack_py_request none = {{0, 0}, {0, 0}, 0, {kDLCPU, 0}, 0};
@@ -3974,7 +3979,7 @@ dlpack_py_impl_gate_gone(PyObject *capsule)
     dlpack_py_impl_file *file = dlpack_py_impl_this_file();
     dlpack_py_impl_word *link = &file->gates;
 
-    if (!gate->registered) { /* it was never given out */
+    if (!gate->registered) { /* no caller got it */
         dlpack_py_impl_cache_free(cache);
         DLPACK_PY_FREE(gate);
         return;
@@ -4129,7 +4134,7 @@ dlpack_py_impl_gate_find(PyInterpreterState *interpreter)
 
 /* The gate of this file in the current interpreter, borrowed; NULL with MemoryError or RuntimeError, or the exception
  * of an interrupt. */
-DLPACK_PY_IMPL_RARE dlpack_py_impl_gate *
+DLPACK_PY_IMPL_GENERAL dlpack_py_impl_gate *
 dlpack_py_impl_gate_get(void)
 {
     PyInterpreterState *interpreter = PyInterpreterState_Get();
@@ -4313,6 +4318,7 @@ typedef struct dlpack_py_exchange {
 
 /* As DLPACK_PY_EXCHANGE_API, for objects with embedded managed tensors (3.1): a consumer in this file takes an object
  * on the CPU by them, where dlpack_py_embed has filled them, without a call of describe, which must offer the same.
+ * Before that call the dlpack_py_embedded of an object must be all zero, as tp_alloc makes it.
  *
  * offset   of the dlpack_py_embedded in an object: offsetof(Thing, embedded)
  */
@@ -4383,13 +4389,11 @@ dlpack_py_impl_table_plan(const dlpack_py_exchange *x, const dlpack_py_offer *of
                           dlpack_py_plan *plan)
 {
     dlpack_py_work_stream work = {0, 0};
-    dlpack_py_error error;
 
     memset(request, 0, sizeof(*request));
     request->max_version.major = DLPACK_PY_PROTOCOL_MAJOR;
-    plan->form = DLPACK_PY_VERSIONED;
-    if (dlpack_py_impl_plan_general(offer, request, plan, &error) < 0)
-        return dlpack_py_raise(&error);
+    if (dlpack_py_impl_plan(offer, request, plan) < 0)
+        return -1;
     if (offer->device == NULL || !dlpack_py_impl_is_on(offer->device, plan->device))
         return 0;
     work.device_id = plan->device.device_id;
@@ -5257,11 +5261,11 @@ dlpack_py_buffer(void *py_object, DLManagedTensorVersioned **out)
 
 /* ---- 3.8 Fast paths ----------------------------------------------------- */
 
-/* dlpack_py_consume and dlpack_py_borrow for most calls: the facts of the type are remembered, the tensor is row-major,
- * of whole bytes, on the CPU, and the requirements are for such tensors. Other calls go the general way (2.5, 3.5),
- * which defines what is right. DLPACK_PY_PLAIN sends all calls there. Instructions of a call without and with this
- * section (CPython 3.11, gcc 12, float64 of shape (3, 4)): own object borrowed 378 and 196, NumPy array 1669 and 1400.
- */
+/* dlpack_py_consume and dlpack_py_borrow for most calls: the facts of the type are remembered, the tensor is
+ * row-major, of whole bytes, on the CPU, and the requirements are for such tensors. Other calls use the general functions
+ * (2.5, 3.5), which define what is right. With DLPACK_PY_PLAIN all calls use them. Instructions of a call without and
+ * with this section (CPython 3.11, gcc 12, float64 of shape (3, 4)): own object borrowed 378 and 196, NumPy array
+ * 1669 and 1400. */
 #if DLPACK_PY_IMPL_HAS_FAST_PATHS
 
 /* Do the requirements make sense, and does dlpack_py_impl_is_common check all that they ask for? */
@@ -5404,6 +5408,7 @@ dlpack_py_impl_consume_fast(PyObject *obj, const dlpack_py_want *want, dlpack_py
     int returned;
 #endif
 
+    v->managed = NULL; /* empty while foreign code runs */
     want = dlpack_py_impl_want_or_any(want);
     type = dlpack_py_impl_is_common_want(want) ? dlpack_py_impl_find_type(obj, &gate) : NULL;
     if (type != NULL && type->own != NULL) {
@@ -5458,6 +5463,7 @@ dlpack_py_borrow(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
     DLTensor t;
     int refused;
 
+    v->managed = NULL; /* empty while foreign code runs */
     want = dlpack_py_impl_want_or_any(want);
     if (want->writable || !dlpack_py_impl_is_common_want(want) || (type = dlpack_py_impl_find_type(obj, &gate)) == NULL)
         return dlpack_py_impl_borrow_general(obj, want, v, 0, NULL);
