@@ -5262,10 +5262,10 @@ dlpack_py_buffer(void *py_object, DLManagedTensorVersioned **out)
 /* ---- 3.8 Fast paths ----------------------------------------------------- */
 
 /* dlpack_py_consume and dlpack_py_borrow for most calls: the facts of the type are remembered, the tensor is
- * row-major, of whole bytes, on the CPU, and the requirements are for such tensors. Other calls use the general functions
- * (2.5, 3.5), which define what is right. With DLPACK_PY_PLAIN all calls use them. Instructions of a call without and
- * with this section (CPython 3.11, gcc 12, float64 of shape (3, 4)): own object borrowed 378 and 196, NumPy array
- * 1669 and 1400. */
+ * row-major, of whole bytes, on the CPU, and the requirements are for such tensors. Other calls use the general
+ * functions (2.5, 3.5), which define what is right. With DLPACK_PY_PLAIN all calls use them. Instructions of a
+ * call without and with this section (CPython 3.11, gcc 12, float64 of shape (3, 4)): own object borrowed 378 and
+ * 196, NumPy array 1669 and 1400. */
 #if DLPACK_PY_IMPL_HAS_FAST_PATHS
 
 /* Do the requirements make sense, and does dlpack_py_impl_is_common check all that they ask for? */
