@@ -28,7 +28,7 @@
 typedef struct {
     DLManagedTensorVersioned versioned;
     DLManagedTensor legacy;
-    int64_t extents[]; /* shape and strides, of one that is allocated */
+    int64_t extents[]; /* shape and strides of an allocated export */
 } floor_export;
 
 static inline DLTensor

@@ -34,7 +34,7 @@ def failed(result):
 
 
 def came(test):
-    """What came, as text."""
+    """The answer of the library, as text."""
     return test.get("came") or "; ".join(f"{name}: {value}" for name, value in test.get("chosen", {}).items())
 
 
@@ -69,7 +69,7 @@ def verdict(tests):
 
 
 def reasons(tests, outcome):
-    """What came, each text once, with the parameters that it came for."""
+    """The answers of the library, each text once, with the parameters of the tests that got it."""
     texts = {}
     for parameters, test in tests:
         if test["outcome"] == outcome and came(test):

@@ -75,7 +75,7 @@ def draw(found):
                 cells = " | ".join(sign(base, group.get(base)) for group in grouped)
                 lines.append(f"| {id} {text} | {clause.grade} | {cells} |")
         lines.append("")
-    lines += ["## What fails, and what came", ""]
+    lines += ["## Failures, and the answers of the libraries", ""]
     for result, group in zip(results, grouped):
         failed = {base: tests for base, tests in group.items() if report.verdict(tests) == "fail"}
         if not failed:

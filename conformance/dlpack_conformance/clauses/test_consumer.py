@@ -247,7 +247,7 @@ def test_C3_the_array_shares_the_memory_if_possible(lib, form):
     assert pointer == offer.made[-1].address, "the array has other memory"
 
 
-# ---- C2: what came back ----
+# ---- C2: the object that __dlpack__ returns ----
 
 
 @clause("C2", CHOICE, METHOD, "the form is assumed from the request")
