@@ -1162,6 +1162,8 @@ dlpack_device_impl_interface_parse(PyObject *interface, int64_t *dims, DLTensor 
     uint32_t dtype, itemsize;
     int32_t ndim = -1, i;
 
+    stream->kind = DLPACK_PY_STREAM_NO_SYNC;
+    stream->handle = 0;
     if (!PyDict_Check(interface))
         return dlpack_py_impl_refuse_value(PyExc_TypeError, "__cuda_array_interface__ is %U, a dict was wanted",
                                            interface);
@@ -1201,8 +1203,6 @@ dlpack_device_impl_interface_parse(PyObject *interface, int64_t *dims, DLTensor 
     *flags = PyErr_Occurred() || PyObject_IsTrue(PyTuple_GetItem(data, 1)) != 0 ? DLPACK_PY_FLAG_READ_ONLY : 0;
     if (PyErr_Occurred())
         return dlpack_device_impl_interface_refuse(wrong_data, data);
-    stream->kind = DLPACK_PY_STREAM_NO_SYNC;
-    stream->handle = 0;
     if (pending != NULL) {
         if (dlpack_py_impl_parse_stream(pending, stream) < 0)
             return -1;
