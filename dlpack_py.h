@@ -1766,13 +1766,14 @@ dlpack_py_check(PyObject *obj);
 #  endif
 #endif
 
-/* Facts about a type are cached while its version tag does not change. Only with a GIL, which guards the cache, and
- * from 3.11 on, because older Pythons reuse version tags. */
+/* Facts about a type are remembered while its version tag does not change, from 3.11 on: older Pythons reuse tags. A
+ * GIL guards them; without a GIL they are written once and then only read. */
+#define DLPACK_PY_IMPL_HAS_TYPE_TAGS (DLPACK_PY_IMPL_HAS_TYPE_LOOKUP && PY_VERSION_HEX >= 0x030B0000)
 #ifndef DLPACK_PY_IMPL_HAS_TYPE_SLOTS
-#  if defined(Py_GIL_DISABLED) || PY_VERSION_HEX < 0x030B0000
+#  ifdef Py_GIL_DISABLED
 #    define DLPACK_PY_IMPL_HAS_TYPE_SLOTS 0
 #  else
-#    define DLPACK_PY_IMPL_HAS_TYPE_SLOTS DLPACK_PY_IMPL_HAS_TYPE_LOOKUP
+#    define DLPACK_PY_IMPL_HAS_TYPE_SLOTS DLPACK_PY_IMPL_HAS_TYPE_TAGS
 #  endif
 #endif
 
@@ -1934,7 +1935,7 @@ dlpack_py_impl_type_set(PyTypeObject *type, PyObject *name, PyObject *value)
     return PyObject_SetAttr((PyObject *)type, name, value);
 }
 
-#if DLPACK_PY_IMPL_HAS_TYPE_SLOTS
+#if DLPACK_PY_IMPL_HAS_TYPE_TAGS
 /* The version tag of a type. Changes when the type or a base changes; no other type gets this tag; 0: no tag. */
 static inline unsigned int
 dlpack_py_impl_type_tag(PyTypeObject *type)
@@ -1943,7 +1944,11 @@ dlpack_py_impl_type_tag(PyTypeObject *type)
     if (!PyType_HasFeature(type, Py_TPFLAGS_VALID_VERSION_TAG))
         return 0;
 #  endif
+#  ifdef Py_GIL_DISABLED
+    return _Py_atomic_load_uint_relaxed(&type->tp_version_tag);
+#  else
     return type->tp_version_tag;
+#  endif
 }
 #endif
 
@@ -3028,6 +3033,11 @@ struct dlpack_py_impl_type {
 #define DLPACK_PY_IMPL_MODULE 8        /* "__module__" */
 #define DLPACK_PY_IMPL_FROM_DLPACK 9   /* "from_dlpack" */
 #define DLPACK_PY_IMPL_NAMES 10
+#if DLPACK_PY_IMPL_HAS_TYPE_SLOTS
+typedef dlpack_py_impl_type dlpack_py_impl_slot;
+#else
+typedef dlpack_py_impl_word dlpack_py_impl_slot; /* const dlpack_py_impl_type * */
+#endif
 typedef struct dlpack_py_impl_cache {
     PyObject *names[DLPACK_PY_IMPL_NAMES]; /* DLPACK_PY_IMPL_DLPACK ...; bit i of DLPACK_PY_IMPL_PASS_... is names[i] */
     PyObject *only_version;                /* the tuple ("max_version",) */
@@ -3040,6 +3050,10 @@ typedef struct dlpack_py_impl_cache {
     PyTypeObject *like; /* a static type (3.6), with its version tag and the from_dlpack of its library; NULL: none */
     unsigned int like_tag;
     PyObject *from_dlpack;
+#elif DLPACK_PY_IMPL_HAS_TYPE_TAGS
+    dlpack_py_impl_slot types[DLPACK_PY_IMPL_TYPES]; /* the last that was learnt in each place */
+    dlpack_py_impl_type learnt[256];                 /* each is written once, because other threads read it */
+    dlpack_py_impl_word learnt_count;
 #endif
 } dlpack_py_impl_cache;
 
@@ -4228,23 +4242,30 @@ dlpack_py_impl_find_table(dlpack_py_impl_cache *cache, PyTypeObject *type, dlpac
     return -1;
 }
 
-#if DLPACK_PY_IMPL_HAS_TYPE_SLOTS
+#if DLPACK_PY_IMPL_HAS_TYPE_TAGS
 /* Where a type is remembered: in its place or, where another type has the place, in the next one. */
-static inline dlpack_py_impl_type *
+static inline dlpack_py_impl_slot *
 dlpack_py_impl_type_slot(dlpack_py_impl_cache *cache, PyTypeObject *type)
 {
     const uintptr_t address = (uintptr_t)type;
-    dlpack_py_impl_type *slot = &cache->types[(address >> 4 ^ address >> 9) % DLPACK_PY_IMPL_TYPES];
+    dlpack_py_impl_slot *slot = &cache->types[(address >> 4 ^ address >> 9) % DLPACK_PY_IMPL_TYPES];
+#  if DLPACK_PY_IMPL_HAS_TYPE_SLOTS
     return slot->type == type || slot->type == NULL ? slot : slot + 1;
+#  else
+    return slot;
+#  endif
 }
 
 /* Learns what a type offers, into slot where it can be kept, or else into storage. */
 DLPACK_PY_IMPL_RARE const dlpack_py_impl_type *
-dlpack_py_impl_type_learn(dlpack_py_impl_cache *cache, PyTypeObject *type, dlpack_py_impl_type *slot,
+dlpack_py_impl_type_learn(dlpack_py_impl_cache *cache, PyTypeObject *type, dlpack_py_impl_slot *slot,
                           dlpack_py_impl_type *storage)
 {
     PyObject *method = dlpack_py_impl_type_lookup(type, cache->names[DLPACK_PY_IMPL_DLPACK]);
     int failed;
+#  if !DLPACK_PY_IMPL_HAS_TYPE_SLOTS
+    dlpack_py_impl_word place;
+#  endif
 
     memset(storage, 0, sizeof(*storage));
     storage->type = type;
@@ -4260,8 +4281,18 @@ dlpack_py_impl_type_learn(dlpack_py_impl_cache *cache, PyTypeObject *type, dlpac
         storage->method = NULL;
         return storage;
     }
+#  if DLPACK_PY_IMPL_HAS_TYPE_SLOTS
     *slot = *storage;
     return slot;
+#  else
+    storage->method = NULL; /* another thread may change the type before this one has a reference */
+    place = DLPACK_PY_IMPL_ADD(&cache->learnt_count, 1);
+    if (place >= (dlpack_py_impl_word)(sizeof(cache->learnt) / sizeof(cache->learnt[0])))
+        return storage;
+    cache->learnt[place] = *storage;
+    DLPACK_PY_IMPL_STORE(slot, (dlpack_py_impl_word)&cache->learnt[place]);
+    return &cache->learnt[place];
+#  endif
 }
 #endif
 
@@ -4274,6 +4305,12 @@ dlpack_py_impl_type_get(dlpack_py_impl_gate *gate, PyTypeObject *type, dlpack_py
     dlpack_py_impl_type *slot = dlpack_py_impl_type_slot(gate->cache, type);
     if (slot->type == type && slot->tag == dlpack_py_impl_type_tag(type))
         return slot;
+    return dlpack_py_impl_type_learn(gate->cache, type, slot, storage);
+#elif DLPACK_PY_IMPL_HAS_TYPE_TAGS
+    dlpack_py_impl_slot *slot = dlpack_py_impl_type_slot(gate->cache, type);
+    const dlpack_py_impl_type *learnt = (const dlpack_py_impl_type *)DLPACK_PY_IMPL_LOAD(slot);
+    if (learnt != NULL && learnt->type == type && learnt->tag == dlpack_py_impl_type_tag(type))
+        return learnt;
     return dlpack_py_impl_type_learn(gate->cache, type, slot, storage);
 #else
     memset(storage, 0, sizeof(*storage));

@@ -4,7 +4,6 @@ import contextlib
 import ctypes
 import gc
 import sys
-import sysconfig
 import types
 
 import dlarray
@@ -279,10 +278,7 @@ def test_an_object_with_a_table_alone_offers_a_tensor_C6():
 # ---- Remembered for a type: X2 ----
 
 
-@pytest.mark.skipif(
-    sys.version_info < (3, 11) or bool(sysconfig.get_config_var("Py_GIL_DISABLED")),
-    reason="before 3.11, and without a GIL, nothing is remembered",
-)
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="before 3.11 nothing is remembered")
 def test_what_a_type_offers_is_remembered_X2():
     import numpy
 
