@@ -5,6 +5,7 @@ import gc
 import itertools
 import math
 import os
+import re
 import subprocess
 import sys
 import time
@@ -334,7 +335,8 @@ def how_ended(status):
 
 def last_line(text):
     """The line of a process's messages that tells most: an uncaught error of C++, else Python's own, else the last."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    logged = re.compile(r"^[A-Z]\d{4} [\d:.]+ +\d+ ")  # a time and a process, which differ from run to run
+    lines = [logged.sub("", line.strip()) for line in text.splitlines() if line.strip()]
     lines = [
         line for line in lines if not line.startswith(("Extension modules:", "Current thread", "Thread 0x", "File "))
     ]

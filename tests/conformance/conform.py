@@ -1,9 +1,11 @@
 """Runs the suite on one library and keeps its results: `conform.py LIBRARY RESULTS`.
 
 Fails if a library of this project fails a clause. What other libraries fail is a result, and not a failure of the
-command. A library that is not here is named.
+command. A library that is not here is named. A race that once failed is kept as failed, until the version changes:
+otherwise the results would differ from run to run.
 """
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -11,6 +13,7 @@ from pathlib import Path
 from dlpack_conformance import adapter, report, run
 
 ADAPTERS = Path(__file__).with_name("adapters.py")
+RACES = ["K5_deleters_on_a_thread_while_the_interpreter_ends"]
 OURS = {"dlarray": "Dlarray", "nanobind": "Nanobind", "pybind11": "Pybind11"}
 
 
@@ -25,8 +28,12 @@ def main(name, folder):
     result = run(spec)
     print(report.text(result).splitlines()[0], "-", report.text(result).splitlines()[-1], flush=True)
     folder.mkdir(parents=True, exist_ok=True)
-    safe = found.name.replace(" ", "-")
-    (folder / f"{safe}-{result['version']}.json").write_text(report.to_json(result), encoding="utf-8")
+    kept = folder / f"{found.name.replace(' ', '-')}-{result['version']}.json"
+    before = json.loads(kept.read_text(encoding="utf-8"))["tests"] if kept.exists() else {}
+    for race in RACES:
+        if before.get(race, {}).get("outcome") == "fail" and result["tests"][race]["outcome"] == "pass":
+            result["tests"][race] = before[race]
+    kept.write_text(report.to_json(result), encoding="utf-8")
     if name in ("dlarray", "pybind11") and report.failed(result):
         print(report.text(result))
         return True
