@@ -11,7 +11,7 @@ import pytest
 
 TEXTS = {name: (machine.ROOT / f"{name}.h").read_text() for name in ("dlpack_py", "dlpack_device", "dlpack_copy")}
 TEXT = TEXTS["dlpack_py"]
-KINDS = ("PY_IMPL_RARE", "PY_IMPL_GENERAL", "PY_IMPL_SHARED", "PY_IMPL_HOT", "COPY_IMPL_HOT")
+KINDS = ("PY_IMPL_RARE", "PY_IMPL_GENERAL", "PY_IMPL_SHARED", "PY_IMPL_HOT", "PY_IMPL_INLINE", "COPY_IMPL_HOT")
 STATIC = ("static inline ", *(f"DLPACK_{kind} " for kind in KINDS))
 LEAST = {"dlpack_py": 50, "dlpack_device": 30, "dlpack_copy": 7}  # functions that must be found, at least
 each_header = pytest.mark.parametrize("name", TEXTS)
