@@ -26,6 +26,7 @@
 #  error "include dlpack_cuda.h or dlpack_rocm.h, which include dlpack_device.h"
 #endif
 
+#include "dlpack_buffer.h"
 #include "dlpack_py.h"
 
 #if defined(__cplusplus) && defined(__GNUC__)
@@ -1088,60 +1089,7 @@ dlpack_device_impl_release_unraisable(dlpack_py_work_stream stream, dlpack_py_vi
 
 /* ---- 6 The CUDA array interface ----------------------------------------- */
 
-#define DLPACK_DEVICE_IMPL_INTERFACE "__cuda_array_interface__ has "
-
-/* The value of a key of __cuda_array_interface__, borrowed; NULL where it is missing or None. */
-static inline PyObject *
-dlpack_device_impl_interface_get(PyObject *interface, const char *key)
-{
-    PyObject *value = PyDict_GetItemString(interface, key);
-    return value == Py_None ? NULL : value;
-}
-
-/* Refuses a value; format: as for dlpack_py_impl_refuse_value. An exception such as KeyboardInterrupt stays. */
-static inline int
-dlpack_device_impl_interface_refuse(const char *format, PyObject *value)
-{
-    if (PyErr_Occurred() && dlpack_py_impl_is_fatal())
-        return -1;
-    return dlpack_py_impl_refuse_value(PyExc_BufferError, format, value != NULL ? value : Py_None);
-}
-
-/* Reads a tuple of integers. *count: in: the length that is wanted, -1 for any; out: the length. Returns 0, or -1 with
- * BufferError. */
-static inline int
-dlpack_device_impl_interface_tuple(PyObject *tuple, const char *format, int32_t *count, int64_t *values)
-{
-    const Py_ssize_t n = tuple != NULL && PyTuple_Check(tuple) ? PyTuple_Size(tuple) : -1;
-    Py_ssize_t i;
-
-    if (n < 0 || n > DLPACK_PY_MAX_NDIM || (*count >= 0 && n != *count))
-        return dlpack_device_impl_interface_refuse(format, tuple);
-    for (i = 0; i < n; i++) {
-        values[i] = PyLong_AsLongLong(PyTuple_GetItem(tuple, i));
-        if (PyErr_Occurred())
-            return dlpack_device_impl_interface_refuse(format, tuple);
-    }
-    *count = (int32_t)n;
-    return 0;
-}
-
-/* Reads a typestr such as "<f4"; 0 where it is no dtype of DLPack in the byte order of this machine. */
-static inline uint32_t
-dlpack_device_impl_interface_dtype(PyObject *typestr)
-{
-    static const char kinds[] = "iufcb";
-    static const uint32_t codes[] = {kDLInt, kDLUInt, kDLFloat, kDLComplex, kDLBool};
-    const char *text = typestr != NULL && PyUnicode_Check(typestr) ? PyUnicode_AsUTF8AndSize(typestr, NULL) : NULL;
-    const char *kind =
-        text != NULL && (text[0] == '<' || text[0] == '|') && text[1] != '\0' ? strchr(kinds, text[1]) : NULL;
-    char *end = NULL;
-    const long bytes = kind == NULL || text[2] < '1' || text[2] > '9' ? 0 : strtol(text + 2, &end, 10);
-
-    if (bytes < 1 || bytes > 16 || (bytes & (bytes - 1)) != 0 || *end != '\0')
-        return 0;
-    return DLPACK_PY_DTYPE(codes[kind - kinds], (uint32_t)bytes * 8, 1);
-}
+#define DLPACK_DEVICE_IMPL_INTERFACE "__cuda_array_interface__"
 
 /* Reads __cuda_array_interface__, version 2 or newer.
  *
@@ -1154,61 +1102,23 @@ static inline int
 dlpack_device_impl_interface_parse(PyObject *interface, int64_t *dims, DLTensor *t, uint64_t *flags,
                                    dlpack_py_stream *stream)
 {
-    static const char wrong_data[] = DLPACK_DEVICE_IMPL_INTERFACE "data %U, (address, read-only) was wanted";
-    static const char wrong_strides[] =
-        DLPACK_DEVICE_IMPL_INTERFACE "strides %U, one for each extent, in multiples of the itemsize, was wanted";
-    PyObject *version, *mask, *data, *typestr, *strides, *pending, *address;
+    PyObject *pending;
     dlpack_py_error error;
-    uint32_t dtype, itemsize;
-    int32_t ndim = -1, i;
 
     stream->kind = DLPACK_PY_STREAM_NO_SYNC;
     stream->handle = 0;
-    if (!PyDict_Check(interface))
-        return dlpack_py_impl_refuse_value(PyExc_TypeError, "__cuda_array_interface__ is %U, a dict was wanted",
-                                           interface);
-    version = dlpack_device_impl_interface_get(interface, "version");
-    mask = dlpack_device_impl_interface_get(interface, "mask");
-    data = dlpack_device_impl_interface_get(interface, "data");
-    typestr = dlpack_device_impl_interface_get(interface, "typestr");
-    strides = dlpack_device_impl_interface_get(interface, "strides");
-    pending = dlpack_device_impl_interface_get(interface, "stream");
-    if (version == NULL || PyLong_AsLong(version) < 2)
-        return dlpack_device_impl_interface_refuse(DLPACK_DEVICE_IMPL_INTERFACE "version %U, 2 or newer was wanted",
-                                                   version);
-    if (mask != NULL)
-        return dlpack_device_impl_interface_refuse(
-            DLPACK_DEVICE_IMPL_INTERFACE "mask %U, none was wanted: a DLPack tensor has no mask", mask);
-    if ((dtype = dlpack_device_impl_interface_dtype(typestr)) == 0)
-        return dlpack_device_impl_interface_refuse(
-            DLPACK_DEVICE_IMPL_INTERFACE "typestr %U, one such as '<f4' was wanted", typestr);
-    if (dlpack_device_impl_interface_tuple(
-            dlpack_device_impl_interface_get(interface, "shape"),
-            DLPACK_DEVICE_IMPL_INTERFACE "shape %U, a tuple of at most 64 extents was wanted", &ndim, dims) < 0 ||
-        (strides != NULL &&
-         dlpack_device_impl_interface_tuple(strides, wrong_strides, &ndim, dims + DLPACK_PY_MAX_NDIM) < 0))
+    if (dlpack_buffer_impl_interface_read(DLPACK_DEVICE_IMPL_INTERFACE, interface, 2, dims, t) < 0 ||
+        dlpack_buffer_impl_interface_address(DLPACK_DEVICE_IMPL_INTERFACE,
+                                             dlpack_buffer_impl_interface_get(interface, "data"), t, flags) < 0)
         return -1;
-    *t = dlpack_py_cpu(NULL, dtype, ndim, dims, strides != NULL ? dims + DLPACK_PY_MAX_NDIM : NULL);
-    itemsize = t->dtype.bits / 8u;
-    for (i = 0; strides != NULL && i < ndim; i++) {
-        if (t->strides[i] % itemsize != 0 && t->shape[i] > 1) /* else it does not matter (D5) */
-            return dlpack_device_impl_interface_refuse(wrong_strides, strides);
-        t->strides[i] /= itemsize;
-    }
-    if (data == NULL || !PyTuple_Check(data) || PyTuple_Size(data) != 2)
-        return dlpack_device_impl_interface_refuse(wrong_data, data);
-    address = PyNumber_Index(PyTuple_GetItem(data, 0));
-    t->data = address == NULL ? NULL : PyLong_AsVoidPtr(address);
-    Py_XDECREF(address);
-    *flags = PyErr_Occurred() || PyObject_IsTrue(PyTuple_GetItem(data, 1)) != 0 ? DLPACK_PY_FLAG_READ_ONLY : 0;
-    if (PyErr_Occurred())
-        return dlpack_device_impl_interface_refuse(wrong_data, data);
+    pending = dlpack_buffer_impl_interface_get(interface, "stream");
     if (pending != NULL) {
         if (dlpack_py_impl_parse_stream(pending, stream) < 0)
             return -1;
         if (stream->kind != DLPACK_PY_STREAM_HANDLE || stream->handle == 0)
             return dlpack_py_impl_refuse_value(
-                PyExc_ValueError, DLPACK_DEVICE_IMPL_INTERFACE "stream %U, None, 1, 2 or a handle was wanted", pending);
+                PyExc_ValueError, DLPACK_DEVICE_IMPL_INTERFACE " has stream %U, None, 1, 2 or a handle was wanted",
+                pending);
     }
     return dlpack_py_validate(t, *flags, &error) < 0 ? dlpack_py_raise(&error) : 0;
 }
@@ -1243,7 +1153,8 @@ dlpack_device_impl_consume_interface(PyObject *obj, PyObject *interface, const d
     if (is_empty)
         t.device.device_type = (DLDeviceType)DLPACK_DEVICE_API_TYPE;
     if (t.device.device_type == kDLCPU) {
-        PyErr_Format(PyExc_BufferError, DLPACK_DEVICE_IMPL_INTERFACE "data %p, which is no memory of a device", t.data);
+        PyErr_Format(PyExc_BufferError, DLPACK_DEVICE_IMPL_INTERFACE " has data %p, which is no memory of a device",
+                     t.data);
         return -1;
     }
     pending.handle = stream.handle == 1 ? DLPACK_DEVICE_API_DEFAULT_STREAM : stream.handle;
@@ -1269,21 +1180,6 @@ dlpack_device_impl_consume_interface(PyObject *obj, PyObject *interface, const d
     return dlpack_device_impl_order_view(pending, consumer, v);
 }
 
-/* A tuple of integers, each times unit. */
-static inline PyObject *
-dlpack_device_impl_interface_make_tuple(const int64_t *values, int32_t count, int64_t unit)
-{
-    PyObject *tuple = PyTuple_New(count), *value;
-    int32_t i;
-
-    for (i = 0; tuple != NULL && i < count; i++) {
-        value = PyLong_FromLongLong(values[i] * unit);
-        if (value == NULL || PyTuple_SetItem(tuple, i, value) < 0)
-            Py_CLEAR(tuple);
-    }
-    return tuple;
-}
-
 /* Return the dict of __cuda_array_interface__, version 3, for a getter in one line.
  *
  * t, flags   memory that a device can read; flags: DLPACK_PY_FLAG_READ_ONLY or 0
@@ -1295,29 +1191,20 @@ dlpack_device_impl_interface_make_tuple(const int64_t *values, int32_t count, in
 static inline PyObject *
 dlpack_device_array_interface(const DLTensor *t, uint64_t flags, uintptr_t stream)
 {
-    static const char kinds[] = {'i', 'u', 'f', '\0', '\0', 'c', 'b'};
-    const int bits = t->dtype.bits;
-    const char kind =
-        t->dtype.code < sizeof(kinds) && t->dtype.lanes == 1 && bits % 8 == 0 ? kinds[t->dtype.code] : '\0';
-    char typestr[8], text[DLPACK_PY_TEXT_SIZE];
-    PyObject *strides = NULL;
+    char text[DLPACK_PY_TEXT_SIZE];
+    PyObject *interface, *handle;
 
-    if (t->device.device_type == kDLCPU || kind == '\0') {
-        PyErr_Format(PyExc_AttributeError, "no __cuda_array_interface__ for %s",
-                     kind == '\0' ? dlpack_py_dtype_text(dlpack_py_dtype(t), text)
-                                  : dlpack_py_device_text(t->device, text));
+    if (t->device.device_type == kDLCPU) {
+        PyErr_Format(PyExc_AttributeError, "no " DLPACK_DEVICE_IMPL_INTERFACE " for %s",
+                     dlpack_py_device_text(t->device, text));
         return NULL;
     }
-    snprintf(typestr, sizeof(typestr), "%c%c%d", bits == 8 ? '|' : '<', kind, bits / 8);
-    if (!dlpack_py_is_contiguous(t, 'C') &&
-        (strides = dlpack_device_impl_interface_make_tuple(t->strides, t->ndim, bits / 8)) == NULL)
-        return NULL;
-    return Py_BuildValue("{s:N,s:s,s:(NN),s:N,s:i,s:K}", "shape",
-                         dlpack_device_impl_interface_make_tuple(t->shape, t->ndim, 1), "typestr", typestr, "data",
-                         PyLong_FromVoidPtr(dlpack_py_impl_is_empty(t) ? NULL : dlpack_py_impl_first(t)),
-                         PyBool_FromLong((flags & DLPACK_PY_FLAG_READ_ONLY) != 0), "strides",
-                         strides != NULL ? strides : Py_BuildValue(""), "version", 3, "stream",
-                         (unsigned long long)(stream == 0 ? 1 : stream));
+    interface = dlpack_buffer_impl_interface_make(DLPACK_DEVICE_IMPL_INTERFACE, t, flags);
+    handle = interface == NULL ? NULL : PyLong_FromUnsignedLongLong(stream == 0 ? 1 : stream);
+    if (handle == NULL || PyDict_SetItemString(interface, "stream", handle) < 0)
+        Py_CLEAR(interface);
+    Py_XDECREF(handle);
+    return interface;
 }
 
 /* Finds __cuda_array_interface__ of an object without __dlpack__. *interface: out, NULL where there is none. Returns 0,
@@ -1327,22 +1214,13 @@ dlpack_device_impl_find_interface(PyObject *obj, PyObject **interface)
 {
     PyObject *method = PyObject_GetAttrString(obj, "__dlpack__");
 
-    if (method == NULL && PyErr_ExceptionMatches(PyExc_AttributeError)) {
-        PyErr_Clear();
-        *interface = PyObject_GetAttrString(obj, "__cuda_array_interface__");
+    *interface = NULL;
+    if (method != NULL || !PyErr_ExceptionMatches(PyExc_AttributeError)) {
+        Py_XDECREF(method);
+        return method != NULL ? 0 : -1;
     }
-    Py_XDECREF(method);
-    if (*interface != NULL && PyDict_Check(*interface)) { /* reading it may run code that changes it */
-        method = *interface;
-        *interface = PyDict_Copy(method);
-        Py_DECREF(method);
-    }
-    if (!PyErr_Occurred())
-        return 0;
-    if (!PyErr_ExceptionMatches(PyExc_AttributeError))
-        return -1;
-    PyErr_Clear(); /* dlpack_py_impl_obtain raises it for __dlpack__ */
-    return 0;
+    PyErr_Clear(); /* dlpack_py_impl_obtain raises it where there is no interface either */
+    return dlpack_buffer_impl_interface_find(obj, DLPACK_DEVICE_IMPL_INTERFACE, interface);
 }
 
 /* ---- 7 Consuming on a stream -------------------------------------------- */

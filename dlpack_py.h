@@ -44,7 +44,7 @@
  *       return PyFloat_FromDouble(total);
  *   }
  *
- * Only Python is linked. Layer 1 is sections 1.1 to 1.6, layer 2 sections 2.1 to 2.5, layer 3 sections 3.1 to 3.9.
+ * Only Python is linked. Layer 1 is sections 1.1 to 1.6, layer 2 sections 2.1 to 2.5, layer 3 sections 3.1 to 3.8.
  * Functions of layers 2 and 3 need an attached thread state; dlpack_py_release, dlpack_py_move, dlpack_py_wrap,
  * dlpack_py_allocate and every deleter do not, and may run on any thread at any time. Layer 1 needs no Python.
  */
@@ -71,9 +71,8 @@
  *   3.4 The exchange table of a type
  *   3.5 Consuming by an exchange table
  *   3.6 Results like an argument
- *   3.7 The buffer protocol
- *   3.8 Fast paths
- *   3.9 A view for C++
+ *   3.7 Fast paths
+ *   3.8 A view for C++
  */
 
 /* ---- 0.1 Switches ------------------------------------------------------- */
@@ -1212,18 +1211,19 @@ typedef int (*dlpack_py_fallback)(void *py_object, DLManagedTensorVersioned **ou
 /* What a caller of dlpack_py_consume requires. All zero accepts any tensor that the CPU can read; dlpack_py_want_any
  * returns that. Requirements that contradict each other are SystemError at every call. */
 typedef struct dlpack_py_want {
-    uint32_t dtype;              /* DLPACK_PY_FLOAT32...; 0: any */
-    const uint32_t *dtypes;      /* or any of these, ended by 0 */
-    int32_t ndim;                /* this rank, or the lower end of a range; DLPACK_PY_SCALAR for rank 0; 0: any */
-    int32_t max_ndim;            /* upper end of the range; 0: ndim itself (ndim 0 with max_ndim n: 0 to n) */
-    const int64_t *shape;        /* ndim extents, -1 free; needs a fixed rank; NULL: any */
-    char order;                  /* as dlpack_py_is_contiguous: 'C', 'F', 'A', 'K', 'R'; 0: any strides */
-    char writable;               /* refuse memory that is read-only, may be read-only, or may overlap itself */
-    int32_t device;              /* a DLDeviceType; 0: memory that the CPU can read; DLPACK_PY_ANY_DEVICE */
-    size_t alignment;            /* of the first element, in bytes, a power of two; 0: the size of a number; 1: any */
-    uint32_t options;            /* DLPACK_PY_COPY_IF_NEEDED ... */
-    const char *name;            /* of the argument, put before messages: "out: dtype is ..."; NULL: none */
-    dlpack_py_fallback fallback; /* takes an object without __dlpack__: dlpack_py_buffer (3.7); NULL: none */
+    uint32_t dtype;         /* DLPACK_PY_FLOAT32...; 0: any */
+    const uint32_t *dtypes; /* or any of these, ended by 0 */
+    int32_t ndim;           /* this rank, or the lower end of a range; DLPACK_PY_SCALAR for rank 0; 0: any */
+    int32_t max_ndim;       /* upper end of the range; 0: ndim itself (ndim 0 with max_ndim n: 0 to n) */
+    const int64_t *shape;   /* ndim extents, -1 free; needs a fixed rank; NULL: any */
+    char order;             /* as dlpack_py_is_contiguous: 'C', 'F', 'A', 'K', 'R'; 0: any strides */
+    char writable;          /* refuse memory that is read-only, may be read-only, or may overlap itself */
+    int32_t device;         /* a DLDeviceType; 0: memory that the CPU can read; DLPACK_PY_ANY_DEVICE */
+    size_t alignment;       /* of the first element, in bytes, a power of two; 0: the size of a number; 1: any */
+    uint32_t options;       /* DLPACK_PY_COPY_IF_NEEDED ... */
+    const char *name;       /* of the argument, put before messages: "out: dtype is ..."; NULL: none */
+    dlpack_py_fallback
+        fallback; /* takes an object without __dlpack__: dlpack_buffer_fallback, for example; NULL: none */
 } dlpack_py_want;
 
 #define DLPACK_PY_COPY_IF_NEEDED 1u     /* copy where a copy meets the requirement; writes do not reach the producer */
@@ -1779,7 +1779,7 @@ dlpack_py_check(PyObject *obj);
 #  endif
 #endif
 
-/* The fast paths of section 3.8. The functions that they replace for most calls are compiled for small size. */
+/* The fast paths of section 3.7. The functions that they replace for most calls are compiled for small size. */
 #define DLPACK_PY_IMPL_HAS_FAST_PATHS (DLPACK_PY_IMPL_HAS_TYPE_SLOTS && !DLPACK_PY_PLAIN)
 #if DLPACK_PY_IMPL_HAS_FAST_PATHS
 #  define DLPACK_PY_IMPL_GENERAL DLPACK_PY_IMPL_RARE
@@ -3053,6 +3053,7 @@ typedef struct dlpack_py_impl_cache {
     PyObject *version;                     /* the tuple that is passed as max_version */
     PyObject *cpu;                         /* the tuple (1, 0) */
     dlpack_py_impl_word carrier;           /* PyTypeObject *, made at its first use (3.6) */
+    dlpack_py_impl_word buffer_carrier;    /* PyTypeObject *, made at its first use (dlpack_buffer.h) */
     dlpack_py_impl_word own;               /* dlpack_py_impl_own *: the types with a table of this file (3.4) */
 #if DLPACK_PY_IMPL_HAS_TYPE_SLOTS
     dlpack_py_impl_type types[DLPACK_PY_IMPL_TYPES + 1];
@@ -3144,7 +3145,7 @@ dlpack_py_impl_view_set(dlpack_py_view *v, const DLTensor *t, uint64_t flags, in
 #define DLPACK_PY_IMPL_MUST_COPY 1u /* the producer cannot copy, and copy=True was asked for */
 #define DLPACK_PY_IMPL_CAN_ASK 2u   /* the producer can be asked again for data that the CPU reads */
 
-/* Functions of sections 3.3, 3.5 and 3.8. */
+/* Functions of sections 3.3, 3.5 and 3.7. */
 #if DLPACK_PY_IMPL_HAS_FAST_PATHS
 DLPACK_PY_IMPL_HOT int
 dlpack_py_impl_consume_fast(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v);
@@ -3982,6 +3983,7 @@ dlpack_py_impl_cache_free(dlpack_py_impl_cache *cache)
         DLPACK_PY_FREE(own);
     }
     dlpack_py_impl_xdecref((PyObject *)DLPACK_PY_IMPL_LOAD(&cache->carrier));
+    dlpack_py_impl_xdecref((PyObject *)DLPACK_PY_IMPL_LOAD(&cache->buffer_carrier));
 #if DLPACK_PY_IMPL_HAS_TYPE_SLOTS
     dlpack_py_impl_xdecref(cache->from_dlpack);
 #endif
@@ -5057,28 +5059,24 @@ dlpack_py_impl_carrier_dealloc(PyObject *self)
     Py_DECREF(type);
 }
 
-/* The carriers' type in this interpreter, borrowed; made at its first use. */
+/* A type of carriers in this interpreter, borrowed; made at its first use, and kept in place.
+ *
+ * slots, count   slots of the type, with room for two more
+ */
 DLPACK_PY_IMPL_RARE PyTypeObject *
-dlpack_py_impl_carrier_type(dlpack_py_impl_cache *cache)
+dlpack_py_impl_carrier_type(dlpack_py_impl_word *place, const char *name, PyType_Slot *slots, int count)
 {
-    static PyMethodDef methods[] = {
-        DLPACK_PY_METHODS(dlpack_py_impl_carrier_dlpack, dlpack_py_impl_carrier_device),
-        {NULL, NULL, 0, NULL},
-    };
     void (*const dealloc)(PyObject *) = dlpack_py_impl_carrier_dealloc;
     dlpack_py_impl_word *lock = &dlpack_py_impl_this_file()->lock;
     PyObject *made;
-    PyType_Slot slots[3];
     PyType_Spec spec;
 
-    if (DLPACK_PY_IMPL_LOAD(&cache->carrier) == 0) {
-        memset(slots, 0, sizeof(slots));
-        slots[0].slot = Py_tp_dealloc;
-        memcpy(&slots[0].pfunc, &dealloc, sizeof(dealloc)); /* ISO C has no such cast */
-        slots[1].slot = Py_tp_methods;
-        slots[1].pfunc = methods;
+    if (DLPACK_PY_IMPL_LOAD(place) == 0) {
+        slots[count].slot = Py_tp_dealloc;
+        memcpy(&slots[count].pfunc, &dealloc, sizeof(dealloc)); /* ISO C has no such cast */
+        memset(&slots[count + 1], 0, sizeof(slots[0]));
         memset(&spec, 0, sizeof(spec));
-        spec.name = "dlpack_py.carrier";
+        spec.name = name;
         spec.basicsize = (int)sizeof(dlpack_py_impl_carrier);
         spec.flags = Py_TPFLAGS_DEFAULT;
         spec.slots = slots;
@@ -5086,14 +5084,14 @@ dlpack_py_impl_carrier_type(dlpack_py_impl_cache *cache)
         if (made == NULL)
             return NULL;
         dlpack_py_impl_lock(lock);
-        if (DLPACK_PY_IMPL_LOAD(&cache->carrier) == 0) { /* else another thread was first */
-            DLPACK_PY_IMPL_STORE(&cache->carrier, (dlpack_py_impl_word)made);
+        if (DLPACK_PY_IMPL_LOAD(place) == 0) { /* else another thread was first */
+            DLPACK_PY_IMPL_STORE(place, (dlpack_py_impl_word)made);
             made = NULL;
         }
         dlpack_py_impl_unlock(lock);
         Py_XDECREF(made);
     }
-    return (PyTypeObject *)DLPACK_PY_IMPL_LOAD(&cache->carrier);
+    return (PyTypeObject *)DLPACK_PY_IMPL_LOAD(place);
 }
 
 /* Finds the from_dlpack of the library of obj: of its array namespace, or else of the module of its type, or of the
@@ -5159,11 +5157,16 @@ dlpack_py_impl_find_from_dlpack(dlpack_py_impl_cache *cache, PyObject *obj)
 DLPACK_PY_IMPL_SHARED PyObject *
 dlpack_py_return_like_steal(PyObject *like, dlpack_py_view *v)
 {
+    static PyMethodDef methods[] = {
+        DLPACK_PY_METHODS(dlpack_py_impl_carrier_dlpack, dlpack_py_impl_carrier_device),
+        {NULL, NULL, 0, NULL},
+    };
     dlpack_py_impl_gate *gate = NULL;
     const dlpack_py_impl_type *type = NULL;
     dlpack_py_impl_type storage;
     PyObject *carrier = NULL, *from_dlpack, *made = NULL, *stack[2] = {NULL, NULL};
     PyTypeObject *carrier_type;
+    PyType_Slot slots[3];
 #if DLPACK_PY_HAS_EXCHANGE_API
     const DLPackExchangeAPI *table;
     DLManagedTensorVersioned *managed;
@@ -5195,7 +5198,9 @@ dlpack_py_return_like_steal(PyObject *like, dlpack_py_view *v)
         return NULL;
     }
 #endif
-    carrier_type = dlpack_py_impl_carrier_type(gate->cache);
+    slots[0].slot = Py_tp_methods;
+    slots[0].pfunc = methods;
+    carrier_type = dlpack_py_impl_carrier_type(&gate->cache->carrier, "dlpack_py.carrier", slots, 1);
     if (carrier_type != NULL)
         carrier = (PyObject *)PyObject_New(dlpack_py_impl_carrier, carrier_type);
     if (carrier == NULL) {
@@ -5213,100 +5218,7 @@ dlpack_py_return_like_steal(PyObject *like, dlpack_py_view *v)
     return made;
 }
 
-/* ---- 3.7 The buffer protocol -------------------------------------------- */
-
-/* The dtype of a buffer's format; 0 where DLPack has no such dtype, or the byte order is not the machine's (D10). */
-DLPACK_PY_IMPL_RARE uint32_t
-dlpack_py_impl_buffer_dtype(const char *format, Py_ssize_t itemsize)
-{
-    static const char *const kinds[] = {"bhilqn", "BHILQNc", "efd", "", "", "FD", "?"}; /* by code; FD: Python 3.14 */
-    const uint16_t one = 1;
-    const int little = *(const unsigned char *)&one == 1;
-    uint32_t code = 0;
-
-    if (format == NULL)
-        format = "B";
-    if (*format == '@' || *format == '=' || (*format == '<' && (little || itemsize == 1)) ||
-        ((*format == '>' || *format == '!') && (!little || itemsize == 1)))
-        format++;
-    if (*format == 'Z' && (format[1] == 'f' || format[1] == 'd')) { /* complex, as NumPy writes it */
-        format++;
-        code = kDLComplex;
-    }
-    else {
-        while (code <= kDLBool && (*format == '\0' || strchr(kinds[code], *format) == NULL))
-            code++;
-    }
-    if (code > kDLBool || format[1] != '\0' || itemsize < 1 || itemsize > 16)
-        return 0;
-    return DLPACK_PY_DTYPE(code, (uint32_t)itemsize * 8u, 1u);
-}
-
-/* Describes a buffer; shape and strides are written to dims. Returns 0, or -1 with BufferError. */
-DLPACK_PY_IMPL_RARE int
-dlpack_py_impl_buffer_tensor(const Py_buffer *buffer, int64_t *dims, uint64_t flags, DLTensor *t)
-{
-    const uint32_t dtype = dlpack_py_impl_buffer_dtype(buffer->format, buffer->itemsize);
-    dlpack_py_error error;
-    int i;
-
-    if (dtype == 0) {
-        PyErr_Format(PyExc_BufferError, "the buffer's format is '%s' with %zd bytes, DLPack has no such dtype",
-                     buffer->format == NULL ? "B" : buffer->format, buffer->itemsize);
-        return -1;
-    }
-    for (i = 0; i < buffer->ndim; i++) { /* a memoryview has 64 dimensions at most */
-        dims[i] = buffer->shape[i];
-        dims[DLPACK_PY_MAX_NDIM + i] = buffer->strides[i] / buffer->itemsize;
-        if (buffer->strides[i] % buffer->itemsize != 0 && buffer->shape[i] > 1) {
-            PyErr_Format(PyExc_BufferError,
-                         "the buffer's strides[%d] is %zd bytes, a multiple of %zd (the item size) was wanted", i,
-                         buffer->strides[i], buffer->itemsize);
-            return -1;
-        }
-    }
-    *t = dlpack_py_cpu(buffer->buf, dtype, buffer->ndim, dims, dims + DLPACK_PY_MAX_NDIM);
-    return dlpack_py_validate(t, flags, &error) < 0 ? dlpack_py_raise(&error) : 0;
-}
-
-/* A dlpack_py_want.fallback: takes an object with the buffer protocol, a read-only buffer as read-only data. The
- * memoryview that holds the buffer is the owner of the export, and so is dropped as any other owner, on any thread. */
-DLPACK_PY_IMPL_RARE int
-dlpack_py_buffer(void *py_object, DLManagedTensorVersioned **out)
-{
-    int64_t dims[2 * DLPACK_PY_MAX_NDIM];
-    dlpack_py_impl_export *e = NULL;
-    dlpack_py_impl_gate *gate;
-    PyObject *memory;
-    uint64_t flags;
-    Py_buffer buffer;
-    DLTensor t;
-
-    *out = NULL;
-    if (!PyObject_CheckBuffer((PyObject *)py_object))
-        return 0;
-    gate = dlpack_py_impl_gate_get();
-    memory = gate == NULL ? NULL : PyMemoryView_FromObject((PyObject *)py_object);
-    if (memory == NULL)
-        return -1;
-    if (PyObject_GetBuffer(memory, &buffer, PyBUF_RECORDS_RO) == 0) {
-        flags = buffer.readonly ? DLPACK_PY_FLAG_READ_ONLY : 0;
-        if (dlpack_py_impl_buffer_tensor(&buffer, dims, flags, &t) == 0 &&
-            (e = dlpack_py_impl_export_new(&t, flags, DLPACK_PY_VERSIONED, 0, 0)) == NULL)
-            (void)PyErr_NoMemory();
-        PyBuffer_Release(&buffer);
-    }
-    if (e == NULL) {
-        dlpack_py_impl_decref(memory);
-        return -1;
-    }
-    e->keeper.owner = memory;
-    e->keeper.gate = gate;
-    *out = &e->managed.versioned;
-    return 0;
-}
-
-/* ---- 3.8 Fast paths ----------------------------------------------------- */
+/* ---- 3.7 Fast paths ----------------------------------------------------- */
 
 /* dlpack_py_consume and dlpack_py_borrow for most calls: the facts of the type are remembered, the tensor is
  * row-major, of whole bytes, on the CPU, and the requirements are for such tensors. Other calls use the general
@@ -5536,7 +5448,7 @@ dlpack_py_borrow(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 }
 #endif
 
-/* ---- 3.9 A view for C++ ------------------------------------------------- */
+/* ---- 3.8 A view for C++ ------------------------------------------------- */
 
 #ifdef __cplusplus
 /* A view that releases itself. It can be moved, not copied:
@@ -5606,7 +5518,6 @@ class dlpack_py_unique_view {
 #undef DLPACK_PY_IMPL_FROM_DLPACK
 #undef DLPACK_PY_IMPL_GATE_NAME
 #undef DLPACK_PY_IMPL_HIDDEN
-#undef DLPACK_PY_IMPL_LOCK
 #undef DLPACK_PY_IMPL_MODULE
 #undef DLPACK_PY_IMPL_MUST_COPY
 #undef DLPACK_PY_IMPL_NAMES
@@ -5618,7 +5529,6 @@ class dlpack_py_unique_view {
 #undef DLPACK_PY_IMPL_TEXT
 #undef DLPACK_PY_IMPL_TYPES
 #undef DLPACK_PY_IMPL_UNLIKELY
-#undef DLPACK_PY_IMPL_UNLOCK
 #undef DLPACK_PY_IMPL_UNUSED_NAME
 #undef DLPACK_PY_IMPL_USED_NAME
 

@@ -22,7 +22,7 @@ COMPILER = os.environ.get("CC", "cc")
 VERSION = re.search(r'define DLPACK_PY_VERSION_STRING "(.*)"', "\n".join(HEADER))[1]
 
 # What each figure may not pass: what it is today. MUST is what it is to be at last.
-LIMITS = {"lines": 5712, "functions": 215, "public functions": 48, "private functions with one caller": 56}
+LIMITS = {"lines": 5622, "functions": 212, "public functions": 47, "private functions with one caller": 54}
 MUST = {
     "lines": 3900,
     "functions": 215,

@@ -9,6 +9,7 @@
  */
 #include <Python.h>
 /* dlpack: begin */
+#include "dlpack_buffer.h"
 #include "dlpack_py.h"
 /* dlpack: end */
 
@@ -41,6 +42,7 @@ samples_describe(PyObject *self, const dlpack_py_request *request, dlpack_py_off
 }
 
 DLPACK_PY_DESCRIBED(samples, samples_describe);
+DLPACK_BUFFER_DESCRIBED(samples, samples_describe);
 
 static PyObject *
 samples_from_dlpack(PyObject *type, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
@@ -142,6 +144,10 @@ static PyMethodDef samples_methods[] = {
 
 static PySequenceMethods samples_as_sequence = {.sq_length = samples_length, .sq_item = samples_item};
 
+/* dlpack: begin */
+static PyBufferProcs samples_as_buffer = {samples_getbuffer, dlpack_buffer_release};
+/* dlpack: end */
+
 static PyTypeObject samples_type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "samples.Samples",
     .tp_doc = PyDoc_STR("Samples()\n--\n\nFloat64 values, none at first."),
@@ -151,6 +157,9 @@ static PyTypeObject samples_type = {
     .tp_dealloc = samples_dealloc,
     .tp_methods = samples_methods,
     .tp_as_sequence = &samples_as_sequence,
+    /* dlpack: begin */
+    .tp_as_buffer = &samples_as_buffer,
+    /* dlpack: end */
 };
 
 static struct PyModuleDef module_def = {PyModuleDef_HEAD_INIT, .m_name = "samples", .m_size = -1};

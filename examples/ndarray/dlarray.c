@@ -25,7 +25,9 @@
 #include <Python.h>
 #include <structmember.h> /* T_PYSSIZET */
 
-#include "dlpack_copy.h" /* before dlpack_py.h: its copies are faster */
+#include "dlpack_copy.h" /* first: its copies are faster */
+
+#include "dlpack_buffer.h"
 #include "dlpack_py.h"
 
 #include <math.h>   /* isinf */
@@ -550,7 +552,11 @@ array_setflags(PyObject *op, PyObject *args, PyObject *kwargs)
     Py_RETURN_NONE;
 }
 
+static PyObject *
+array_array_interface(PyObject *op, void *unused);
+
 static PyGetSetDef array_attributes[] = {
+    {"__array_interface__", array_array_interface, NULL, PyDoc_STR("For libraries without DLPack and buffers."), NULL},
     {"shape", array_get_shape, NULL, PyDoc_STR("The extents, as a tuple."), NULL},
     {"strides", array_get_strides, NULL, PyDoc_STR("The strides, in elements, as a tuple."), NULL},
     {"dtype", array_get_dtype, NULL, PyDoc_STR("The type of the elements, as text."), NULL},
@@ -965,95 +971,8 @@ DLPACK_PY_EXCHANGE_API(array_exchange, array_describe, array_import, &importable
 
 /* ---- 7 Buffers ---------------------------------------------------------- */
 
-static int
-asks_for(int flags, int request)
-{
-    return (flags & request) == request;
-}
-
-/* Does the order of the elements meet the request? A request without strides needs the
- * order of C. */
-static int
-is_in_order(const DLTensor *t, int flags)
-{
-    if ((!asks_for(flags, PyBUF_STRIDES) || asks_for(flags, PyBUF_C_CONTIGUOUS)) && !dlpack_py_is_contiguous(t, 'C'))
-        return 0;
-    if (asks_for(flags, PyBUF_F_CONTIGUOUS) && !dlpack_py_is_contiguous(t, 'F'))
-        return 0;
-    return !asks_for(flags, PyBUF_ANY_CONTIGUOUS) || dlpack_py_is_contiguous(t, 'A');
-}
-
-/* Checks that t can be exported as the requested buffer. Returns 0, or -1 with
- * BufferError. */
-static int
-check_buffer(const DLTensor *t, int readonly, int flags)
-{
-    char text[DLPACK_PY_TEXT_SIZE];
-
-    if (element_format(dlpack_py_dtype(t)) == NULL)
-        PyErr_Format(PyExc_BufferError, "buffers have no format for elements of %s, DLPack takes them",
-                     dlpack_py_dtype_text(dlpack_py_dtype(t), text));
-    else if (asks_for(flags, PyBUF_WRITABLE) && readonly)
-        PyErr_SetString(PyExc_BufferError, "the array is read-only, a writable buffer was asked for");
-    else if (!is_in_order(t, flags))
-        PyErr_SetString(PyExc_BufferError, "the array is not compact in the order that was asked for");
-    else if ((uint64_t)dlpack_py_nbytes(t, 0) > (uint64_t)PY_SSIZE_T_MAX)
-        PyErr_SetString(PyExc_BufferError, "the array has more bytes than a buffer can count");
-    else
-        return 0;
-    return -1;
-}
-
-/* Allocates the shape, followed by the strides in bytes; array_releasebuffer frees it.
- * Returns NULL with MemoryError. */
-static Py_ssize_t *
-buffer_extents(const DLTensor *t)
-{
-    const Py_ssize_t itemsize = (Py_ssize_t)dlpack_py_itemsize(t->dtype, 0);
-    const int empty = dlpack_py_size(t) == 0;
-    Py_ssize_t *shape = PyMem_New(Py_ssize_t, 2 * (size_t)t->ndim);
-    int32_t i;
-
-    if (shape == NULL)
-        return (Py_ssize_t *)PyErr_NoMemory();
-    for (i = 0; i < t->ndim; i++) {
-        const int counts = t->shape[i] > 1 && !empty; /* else the stride has no meaning, and may be huge (D5) */
-        shape[i] = (Py_ssize_t)t->shape[i];
-        shape[t->ndim + i] = counts ? (Py_ssize_t)t->strides[i] * itemsize : itemsize;
-    }
-    return shape;
-}
-
-static int
-array_getbuffer(PyObject *op, Py_buffer *buffer, int flags)
-{
-    const DLTensor *t = &((const Array *)op)->tensor;
-    const int readonly = array_readonly((Array *)op) != DLPACK_PY_WRITABLE;
-    Py_ssize_t *extents = check_buffer(t, readonly, flags) < 0 ? NULL : buffer_extents(t);
-
-    buffer->obj = NULL;
-    if (extents == NULL)
-        return -1;
-    buffer->buf = t->data != NULL ? t->data : op; /* without elements: some consumers take NULL for a failure */
-    buffer->len = (Py_ssize_t)dlpack_py_nbytes(t, 0);
-    buffer->itemsize = (Py_ssize_t)dlpack_py_itemsize(t->dtype, 0);
-    buffer->readonly = readonly;
-    buffer->format = asks_for(flags, PyBUF_FORMAT) ? element_format(dlpack_py_dtype(t)) : NULL;
-    buffer->ndim = asks_for(flags, PyBUF_ND) ? t->ndim : 1;
-    buffer->shape = asks_for(flags, PyBUF_ND) && t->ndim > 0 ? extents : NULL;
-    buffer->strides = asks_for(flags, PyBUF_STRIDES) && t->ndim > 0 ? extents + t->ndim : NULL;
-    buffer->suboffsets = NULL;
-    buffer->internal = extents;
-    buffer->obj = op; /* keeps the array alive until the buffer is released */
-    Py_INCREF(op);
-    return 0;
-}
-
-static void
-array_releasebuffer(PyObject *Py_UNUSED(op), Py_buffer *buffer)
-{
-    PyMem_Free(buffer->internal);
-}
+DLPACK_BUFFER_DESCRIBED(array, array_describe);
+DLPACK_BUFFER_ARRAY_INTERFACE(array, array_describe);
 
 /* The number of elements in a buffer of this many bytes: count, or all elements if count
  * is -1. Returns -1 with ValueError. */
@@ -1205,7 +1124,7 @@ static PyType_Slot array_slots[] = {
     {Py_mp_subscript, SLOT(array_subscript)},
     {Py_mp_ass_subscript, SLOT(array_assign)},
     {Py_bf_getbuffer, SLOT(array_getbuffer)},
-    {Py_bf_releasebuffer, SLOT(array_releasebuffer)},
+    {Py_bf_releasebuffer, SLOT(dlpack_buffer_release)},
     {Py_tp_methods, array_methods},
     {Py_tp_members, array_members},
     {Py_tp_getset, array_attributes},

@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-FORMATS = dict(zip(dltensor.DTYPES, "? b h i q B H I Q e f d Zf Zd".split()))
+FORMATS = {dtype: memoryview(numpy.zeros(1, dtype)).format for dtype in dltensor.DTYPES}
 
 # Requests, by the names that Python's documentation has for them.
 WRITABLE, FORMAT, ND, STRIDES, C, F, ANY, INDIRECT = 1, 4, 8, 0x18, 0x38, 0x58, 0x98, 0x118
@@ -192,7 +192,7 @@ def test_a_layout_that_was_not_asked_for_is_buffer_error():
         (a[:1].broadcast_to((2, 3)), [0, ND, C, F, ANY]),
     ]:
         for request in flags:
-            with pytest.raises(BufferError, match="compact"):
+            with pytest.raises(BufferError, match="memory is not (row-major|column-major|contiguous), a "):
                 _get(refused, Buffer(), request)
         assert ask(refused, STRIDES) is not None
 
@@ -232,7 +232,7 @@ def test_a_buffer_without_elements_is_empty_and_not_null(shape):
 def test_the_stride_of_one_element_has_no_meaning(stride):
     """D5"""
     a = dlarray.from_dlpack(dltensor.Producer(shape=(1, 3), strides=(stride, 1)))
-    assert ask(a, C)["strides"] == (8, 8) and memoryview(a).tolist() == [[0.0, 1.0, 2.0]]
+    assert ask(a, C)["strides"] == (24, 8) and memoryview(a).tolist() == [[0.0, 1.0, 2.0]]
 
 
 def test_a_buffer_holds_the_array_and_lets_go_of_it():

@@ -55,7 +55,8 @@ def installed(tmp_path_factory):
 
 
 def test_a_copy_of_the_header_is_all_it_takes(tmp_path):
-    shutil.copy(machine.ROOT / "dlpack_py.h", tmp_path)
+    for header in ("dlpack_py.h", "dlpack_buffer.h"):
+        shutil.copy(machine.ROOT / header, tmp_path)
     shutil.copy(HERE / "uses_all.c", tmp_path)
     compiler = list(machine.compilers().values())[-1][0]
     include = ["-I", list(machine.dlpack_headers().values())[-1], "-I", machine.python_include()]

@@ -1,6 +1,7 @@
 /* Uses every function of dlpack_py.h, so that a compiler sees them all: as C, as C++ and in each build flavour. As a
  * module, run() exports six numbers in each way and takes them back; with DLPACK_PY_NO_PYTHON it is a program that does
  * what the tensor layer can. */
+#include "dlpack_buffer.h"
 #include "dlpack_py.h"
 
 /* A function made of checks returns 0, or the line of the first that failed. */
@@ -97,6 +98,19 @@ static PyMethodDef numbers_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
+static int
+numbers_describe_plainly(PyObject *self, const dlpack_py_request *request, dlpack_py_offer *offer)
+{
+    static DLTensor t;
+    (void)request;
+    t = describe(self);
+    *offer = dlpack_py_offer_make(self, &t, 0);
+    return 0;
+}
+
+DLPACK_BUFFER_DESCRIBED(numbers, numbers_describe_plainly);
+DLPACK_BUFFER_ARRAY_INTERFACE(numbers, numbers_describe_plainly);
+
 static PyType_Slot numbers_slots[] = {
     {Py_tp_methods, numbers_methods},
     {0, NULL},
@@ -145,12 +159,37 @@ use_consumer(PyObject *owner)
     CHECK(dlpack_py_consume_request(owner, &request, NULL, &v) == 0);
     CHECK(dlpack_py_data(&v) == ((Numbers *)owner)->values);
     dlpack_py_release(&v);
-    want.fallback = dlpack_py_buffer;
+    want.fallback = dlpack_buffer_fallback;
     bytes = PyBytes_FromString("abc");
     CHECK(bytes != NULL && dlpack_py_consume(bytes, &want, &v) == 0);
     CHECK(v.readonly == DLPACK_PY_READONLY);
     dlpack_py_release(&v);
     Py_DECREF(bytes);
+    return 0;
+}
+
+static int
+use_buffer(PyObject *owner)
+{
+    static PyMethodDef methods[] = {DLPACK_BUFFER_METHODS, {NULL, NULL, 0, NULL}};
+    PyObject *bytes = PyBytes_FromString("abc"), *made;
+    Py_buffer buffer;
+
+    CHECK(bytes != NULL && methods[0].ml_name != NULL);
+    made = dlpack_buffer_dlpack(bytes, NULL, 0, NULL);
+    CHECK(made == NULL && PyErr_ExceptionMatches(PyExc_BufferError)); /* read-only, and asked for a legacy capsule */
+    PyErr_Clear();
+    Py_DECREF(bytes);
+    CHECK(numbers_getbuffer(owner, &buffer, PyBUF_FULL_RO) == 0);
+    CHECK(buffer.buf == ((Numbers *)owner)->values);
+    dlpack_buffer_release(owner, &buffer);
+    Py_DECREF(buffer.obj);
+    made = numbers_array_interface(owner, NULL);
+    CHECK(made != NULL);
+    Py_DECREF(made);
+    made = dlpack_buffer_memoryview(owner, NULL);
+    CHECK(made != NULL);
+    Py_DECREF(made);
     return 0;
 }
 
@@ -312,6 +351,8 @@ run(PyObject *module, PyObject *unused)
     line = use_tensor_layer();
     if (line == 0)
         line = use_consumer(owner);
+    if (line == 0)
+        line = use_buffer(owner);
     if (line == 0)
         line = use_producer(owner);
     if (line == 0)

@@ -1,6 +1,7 @@
 /* The consumer's half of the header, as seen from Python: consume(obj, want) with any want gives a View, which tells
  * all of its fields. CalledFromC gives producers the signatures that C code has. */
 
+#include "dlpack_buffer.h"
 #include "dlpack_py.h"
 #include <structmember.h> /* T_OBJECT: PyMemberDef */
 #include "../dtype_of.h"
@@ -76,7 +77,7 @@ parse_want(PyObject *names, Want *out)
     out->want.device = (int32_t)integer(names, "device");
     out->want.alignment = (size_t)integer(names, "alignment");
     out->want.options = (uint32_t)integer(names, "options");
-    out->want.fallback = integer(names, "fallback") != 0 ? dlpack_py_buffer : NULL;
+    out->want.fallback = integer(names, "fallback") != 0 ? dlpack_buffer_fallback : NULL;
     if ((object = item(names, "name")) != NULL)
         out->want.name = PyUnicode_AsUTF8(object);
     return PyErr_Occurred() ? -1 : 0;

@@ -1,0 +1,743 @@
+/* dlpack_buffer.h - the buffer protocol and __array_interface__ beside DLPack, for dlpack_py.h
+ * Copyright (c) 2026 the dlpack_py authors
+ * SPDX-License-Identifier: MIT
+ * The full licence stands at the end of dlpack_py.h.
+ *
+ * A type that has the buffer protocol gets __dlpack__ and __dlpack_device__ by one line of its methods:
+ *
+ *   DLPACK_BUFFER_METHODS,
+ *
+ * A type with a function that describes it (DLPACK_PY_DESCRIBED) gets the buffer protocol and __array_interface__:
+ *
+ *   DLPACK_BUFFER_DESCRIBED(image, image_describe);               // at file scope
+ *   static PyBufferProcs image_as_buffer = {image_getbuffer, dlpack_buffer_release};
+ *
+ *   DLPACK_BUFFER_ARRAY_INTERFACE(image, image_describe);         // at file scope
+ *   {"__array_interface__", image_array_interface, NULL, NULL, NULL},    // into its getters
+ *
+ * A function whose argument may be a buffer: want.fallback = dlpack_buffer_fallback. Code that takes buffers takes any
+ * DLPack array by dlpack_buffer_memoryview(obj, &want).
+ *
+ * All functions need an attached thread state.
+ */
+
+/* Contents
+ *
+ *   1 Formats and dtypes
+ *   2 Buffers as tensors
+ *   3 Tensors as buffers
+ *   4 Array interfaces
+ */
+
+#include "dlpack_py.h"
+
+#if defined(DLPACK_PY_PROTOCOL_LAYER) && !defined(DLPACK_BUFFER_H)
+#define DLPACK_BUFFER_H
+
+#if defined(__cplusplus) && defined(__GNUC__)
+#  pragma GCC diagnostic push
+#  pragma GCC diagnostic ignored "-Wold-style-cast"
+#  pragma GCC diagnostic ignored "-Wzero-as-null-pointer-constant"
+#  ifndef __clang__
+#    pragma GCC diagnostic ignored "-Wuseless-cast"
+#  endif
+#endif
+
+/* ---- 1 Formats and dtypes ----------------------------------------------- */
+
+/* The formats of buffers, and the kinds of array interfaces, that have a dtype. The first format of a dtype is the one
+ * that NumPy uses. F and D are Python 3.14's. */
+typedef struct dlpack_buffer_impl_format {
+    const char *text;
+    uint8_t code;  /* DLDataTypeCode */
+    uint8_t bytes; /* of native size; "l" and "n" may also have 4 or 8 */
+} dlpack_buffer_impl_format;
+
+static inline const dlpack_buffer_impl_format *
+dlpack_buffer_impl_formats(void)
+{
+    static const dlpack_buffer_impl_format formats[] = {
+        {"?", kDLBool, 1},
+        {"b", kDLInt, 1},
+        {"B", kDLUInt, 1},
+        {"c", kDLUInt, 1},
+        {"h", kDLInt, 2},
+        {"H", kDLUInt, 2},
+        {"i", kDLInt, 4},
+        {"I", kDLUInt, 4},
+        {"l", kDLInt, sizeof(long)},
+        {"L", kDLUInt, sizeof(long)},
+        {"q", kDLInt, 8},
+        {"Q", kDLUInt, 8},
+        {"n", kDLInt, sizeof(size_t)},
+        {"N", kDLUInt, sizeof(size_t)},
+        {"e", kDLFloat, 2},
+        {"f", kDLFloat, 4},
+        {"d", kDLFloat, 8},
+        {"Zf", kDLComplex, 8},
+        {"Zd", kDLComplex, 16},
+        {"F", kDLComplex, 8},
+        {"D", kDLComplex, 16},
+        {NULL, 0, 0},
+    };
+    return formats;
+}
+
+static inline int
+dlpack_buffer_impl_is_little(void)
+{
+    const uint16_t one = 1;
+    return *(const unsigned char *)&one == 1;
+}
+
+/* The dtype of a buffer's format; 0 where DLPack has no such dtype, or the byte order is not the machine's (D10). */
+DLPACK_PY_IMPL_RARE uint32_t
+dlpack_buffer_impl_dtype(const char *format, Py_ssize_t itemsize)
+{
+    const dlpack_buffer_impl_format *known = dlpack_buffer_impl_formats();
+    const int little = dlpack_buffer_impl_is_little();
+
+    if (format == NULL)
+        format = "B";
+    if (*format == '@' || *format == '=' || (*format == '<' && (little || itemsize == 1)) ||
+        ((*format == '>' || *format == '!') && (!little || itemsize == 1)))
+        format++;
+    while (known->text != NULL && strcmp(known->text, format) != 0)
+        known++;
+    if (known->text == NULL ||
+        (itemsize != known->bytes && (strchr("lLnN", *format) == NULL || (itemsize != 4 && itemsize != 8))))
+        return 0;
+    return DLPACK_PY_DTYPE(known->code, (uint32_t)itemsize * 8u, 1u);
+}
+
+/* The format of a dtype; NULL where the buffer protocol has none. */
+DLPACK_PY_IMPL_RARE const char *
+dlpack_buffer_impl_format_of(const DLTensor *t)
+{
+    const dlpack_buffer_impl_format *known = dlpack_buffer_impl_formats();
+
+    while (known->text != NULL &&
+           (t->dtype.code != known->code || t->dtype.bits != known->bytes * 8 || t->dtype.lanes != 1))
+        known++;
+    return known->text;
+}
+
+/* ---- 2 Buffers as tensors ----------------------------------------------- */
+
+/* Describes a buffer; shape and strides are written to dims. Returns 0, or -1 with BufferError. */
+DLPACK_PY_IMPL_RARE int
+dlpack_buffer_impl_tensor(const Py_buffer *buffer, int64_t *dims, DLTensor *t)
+{
+    const uint32_t dtype = dlpack_buffer_impl_dtype(buffer->format, buffer->itemsize);
+    dlpack_py_error error;
+    int i;
+
+    if (dtype == 0) {
+        PyErr_Format(PyExc_BufferError, "the buffer's format is '%s' with %zd bytes, DLPack has no such dtype",
+                     buffer->format == NULL ? "B" : buffer->format, buffer->itemsize);
+        return -1;
+    }
+    for (i = 0; i < buffer->ndim; i++) { /* a memoryview has 64 dimensions at most */
+        dims[i] = buffer->shape[i];
+        dims[DLPACK_PY_MAX_NDIM + i] = buffer->strides[i] / buffer->itemsize;
+        if (buffer->strides[i] % buffer->itemsize != 0 && buffer->shape[i] > 1) {
+            PyErr_Format(PyExc_BufferError,
+                         "the buffer's strides[%d] is %zd bytes, a multiple of %zd (the item size) was wanted", i,
+                         buffer->strides[i], buffer->itemsize);
+            return -1;
+        }
+    }
+    *t = dlpack_py_cpu(buffer->buf, dtype, buffer->ndim, dims, dims + DLPACK_PY_MAX_NDIM);
+    return dlpack_py_validate(t, 0, &error) < 0 ? dlpack_py_raise(&error) : 0;
+}
+
+/* Opens the buffer of obj.
+ *
+ * dims   room for shape and strides, 2 * DLPACK_PY_MAX_NDIM
+ * t      out, valid while the memoryview lives; the memoryview counts as an export of obj
+ *
+ * Returns a new memoryview, or NULL with BufferError, or TypeError where obj has no buffer protocol.
+ */
+static inline PyObject *
+dlpack_buffer_impl_open(PyObject *obj, int64_t *dims, DLTensor *t, uint64_t *flags)
+{
+    PyObject *memory = PyMemoryView_FromObject(obj);
+    Py_buffer buffer;
+    int result;
+
+    *flags = 0;
+    if (memory == NULL)
+        return NULL;
+    if ((result = PyObject_GetBuffer(memory, &buffer, PyBUF_RECORDS_RO)) == 0) {
+        *flags = buffer.readonly ? DLPACK_PY_FLAG_READ_ONLY : 0;
+        result = dlpack_buffer_impl_tensor(&buffer, dims, t);
+        PyBuffer_Release(&buffer); /* the memoryview keeps the memory */
+    }
+    if (result < 0) {
+        dlpack_py_impl_decref(memory);
+        return NULL;
+    }
+    return memory;
+}
+
+/* Answer __dlpack__ from the type's own buffer protocol. The export holds a memoryview of self: self counts it as an
+ * export of its buffer, and refuses what it refuses then, such as to resize. Arguments and errors: as for
+ * dlpack_py_produce, and what bf_getbuffer raises. */
+static inline PyObject *
+dlpack_buffer_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    int64_t dims[2 * DLPACK_PY_MAX_NDIM];
+    PyObject *memory, *capsule;
+    uint64_t flags;
+    DLTensor t;
+
+    memory = dlpack_buffer_impl_open(self, dims, &t, &flags);
+    if (memory == NULL)
+        return NULL;
+    capsule = dlpack_py_produce(memory, &t, flags, args, nargs, kwnames);
+    dlpack_py_impl_decref(memory);
+    return capsule;
+}
+
+/* Both methods of a type with the buffer protocol, in its PyMethodDef array. */
+#define DLPACK_BUFFER_METHODS DLPACK_PY_METHODS(dlpack_buffer_dlpack, dlpack_py_cpu_device)
+
+/* Exports t for a consumer, with owner as the object that keeps its memory. Steals owner, also on failure. Returns 0,
+ * or -1 with MemoryError. */
+static inline int
+dlpack_buffer_impl_export_steal(PyObject *owner, const DLTensor *t, uint64_t flags, DLManagedTensorVersioned **out)
+{
+    dlpack_py_impl_gate *gate = dlpack_py_impl_gate_get();
+    dlpack_py_impl_export *e = gate == NULL ? NULL : dlpack_py_impl_export_new(t, flags, DLPACK_PY_VERSIONED, 0, 0);
+
+    if (e == NULL) {
+        if (gate != NULL)
+            (void)PyErr_NoMemory();
+        dlpack_py_impl_decref(owner);
+        return -1;
+    }
+    e->keeper.owner = owner;
+    e->keeper.gate = gate;
+    *out = &e->managed.versioned;
+    return 0;
+}
+
+/* ---- 3 Tensors as buffers ----------------------------------------------- */
+
+/* What a buffer that this file gave holds until its release. */
+typedef struct dlpack_buffer_impl_lease {
+    dlpack_py_exports *exports;
+    Py_ssize_t dims[1]; /* shape[ndim], strides[ndim] */
+} dlpack_buffer_impl_lease;
+
+/* Why a tensor is not given as these flags ask; NULL: it is. */
+static inline const char *
+dlpack_buffer_impl_refusal(const DLTensor *t, int readonly, int flags)
+{
+    const int is_c = dlpack_py_is_contiguous(t, 'C'), is_f = dlpack_py_is_contiguous(t, 'F');
+
+    if ((flags & PyBUF_WRITABLE) != 0 && readonly)
+        return "the memory is read-only, a writable buffer was asked for";
+    if ((flags & PyBUF_C_CONTIGUOUS) == PyBUF_C_CONTIGUOUS && !is_c)
+        return "the memory is not row-major, a C-contiguous buffer was asked for";
+    if ((flags & PyBUF_F_CONTIGUOUS) == PyBUF_F_CONTIGUOUS && !is_f)
+        return "the memory is not column-major, a Fortran-contiguous buffer was asked for";
+    if ((flags & PyBUF_ANY_CONTIGUOUS) == PyBUF_ANY_CONTIGUOUS && !is_c && !is_f)
+        return "the memory is not contiguous, a contiguous buffer was asked for";
+    if ((flags & PyBUF_STRIDES) != PyBUF_STRIDES && !is_c)
+        return "the memory is not row-major, a buffer without strides was asked for";
+    return NULL;
+}
+
+/* Gives a validated tensor as a buffer of exporter, as flags (PyBUF_...) ask. exports: counts the buffer; NULL: not
+ * counted. Returns 0, or -1 with BufferError or MemoryError. */
+DLPACK_PY_IMPL_SHARED int
+dlpack_buffer_impl_give(PyObject *exporter, const DLTensor *t, int readonly, dlpack_py_exports *exports,
+                        Py_buffer *buffer, int flags)
+{
+    const char *const format = dlpack_buffer_impl_format_of(t);
+    const Py_ssize_t itemsize = t->dtype.bits / 8;
+    const int is_empty = dlpack_py_impl_is_empty(t);
+    dlpack_buffer_impl_lease *lease;
+    char text[DLPACK_PY_TEXT_SIZE];
+    const char *refusal;
+    int64_t step = 1;
+    int32_t i;
+
+    buffer->obj = NULL;
+    if (t->device.device_type != kDLCPU && !dlpack_py_is_cpu_readable(t->device)) {
+        PyErr_Format(PyExc_BufferError, "device is %s, a buffer is memory of the CPU",
+                     dlpack_py_device_text(t->device, text));
+        return -1;
+    }
+    if (format == NULL) {
+        PyErr_Format(PyExc_BufferError, "dtype is %s, the buffer protocol has no such format",
+                     dlpack_py_dtype_text(dlpack_py_dtype(t), text));
+        return -1;
+    }
+    if ((refusal = dlpack_buffer_impl_refusal(t, readonly, flags)) != NULL) {
+        PyErr_SetString(PyExc_BufferError, refusal);
+        return -1;
+    }
+    lease = (dlpack_buffer_impl_lease *)PyMem_Malloc(sizeof(*lease) + 2 * (size_t)t->ndim * sizeof(Py_ssize_t));
+    if (lease == NULL) {
+        (void)PyErr_NoMemory();
+        return -1;
+    }
+    lease->exports = exports;
+    dlpack_py_impl_count(exports, 1);
+    for (i = t->ndim; i-- > 0;) { /* a stride that reaches no element may be any number (D5) */
+        const int reaches = !is_empty && t->shape[i] > 1;
+        lease->dims[i] = (Py_ssize_t)t->shape[i];
+        lease->dims[t->ndim + i] = (Py_ssize_t)(reaches && t->strides != NULL ? t->strides[i] : step) * itemsize;
+        step = is_empty ? 1 : step * t->shape[i];
+    }
+    buffer->buf = is_empty ? (void *)exporter : dlpack_py_impl_first(t); /* not NULL: some consumers refuse that */
+    buffer->len = is_empty ? 0 : (Py_ssize_t)step * itemsize;
+    buffer->itemsize = itemsize;
+    buffer->readonly = readonly;
+    buffer->format = (flags & PyBUF_FORMAT) != 0 ? (char *)(uintptr_t)format : NULL; /* Py_buffer has no const */
+    buffer->ndim = (flags & PyBUF_ND) != 0 ? t->ndim : 1;
+    buffer->shape = (flags & PyBUF_ND) != 0 && t->ndim > 0 ? lease->dims : NULL;
+    buffer->strides = (flags & PyBUF_STRIDES) == PyBUF_STRIDES && t->ndim > 0 ? lease->dims + t->ndim : NULL;
+    buffer->suboffsets = NULL;
+    buffer->internal = lease;
+    Py_INCREF(exporter);
+    buffer->obj = exporter;
+    return 0;
+}
+
+/* bf_releasebuffer of all types whose buffers this file gives. */
+static inline void
+dlpack_buffer_release(PyObject *self, Py_buffer *buffer)
+{
+    dlpack_buffer_impl_lease *lease = (dlpack_buffer_impl_lease *)buffer->internal;
+
+    (void)self;
+    dlpack_py_impl_count(lease->exports, -1);
+    PyMem_Free(lease);
+}
+
+/* Asks the author for an offer of CPU memory on which no work is pending. Returns 0, or -1 with an exception. */
+static inline int
+dlpack_buffer_impl_ask(PyObject *self, dlpack_py_describe describe, dlpack_py_offer *offer)
+{
+    dlpack_py_error error;
+
+    if (dlpack_py_impl_ask_author(self, describe, NULL, offer) < 0)
+        return -1;
+    if (dlpack_py_validate(offer->tensor, offer->flags, &error) < 0)
+        return dlpack_py_raise(&error);
+    if (offer->pending_count == 0)
+        return 0;
+    PyErr_SetString(PyExc_BufferError, "work on the data may be pending on a stream, which only __dlpack__ can name");
+    return -1;
+}
+
+/* bf_getbuffer of a type that a function describes. offer.exports counts the buffer until its release.
+ *
+ * flags   PyBUF_...; all are honoured
+ *
+ * Returns 0; or -1 with BufferError, MemoryError, or what describe raises.
+ */
+static inline int
+dlpack_buffer_get(PyObject *self, dlpack_py_describe describe, Py_buffer *buffer, int flags)
+{
+    dlpack_py_offer offer;
+    int result = -1;
+
+    buffer->obj = NULL;
+    DLPACK_PY_IMPL_LOCK(self); /* no other thread moves the memory before the buffer is counted */
+    if (dlpack_buffer_impl_ask(self, describe, &offer) == 0)
+        result = dlpack_buffer_impl_give(self, offer.tensor, (offer.flags & DLPACK_PY_FLAG_READ_ONLY) != 0,
+                                         offer.exports, buffer, flags);
+    DLPACK_PY_IMPL_UNLOCK();
+    return result;
+}
+
+static inline int
+dlpack_buffer_impl_carrier_get(PyObject *self, Py_buffer *buffer, int flags)
+{
+    const dlpack_py_view *v = &((dlpack_py_impl_carrier *)(void *)self)->view;
+
+    buffer->obj = NULL;
+    if (v->managed == NULL) { /* Python code made the object, by its type */
+        PyErr_SetString(PyExc_BufferError, "this object holds no tensor");
+        return -1;
+    }
+    return dlpack_buffer_impl_give(self, &v->tensor, v->readonly != DLPACK_PY_WRITABLE, NULL, buffer, flags);
+}
+
+/* Make a memoryview of the tensor in a view, which is released when the last memoryview of it, and all that is built on
+ * that, is gone. Read-only, unless v->readonly is DLPACK_PY_WRITABLE.
+ *
+ * v   memory that the CPU can read; empty afterwards, also on failure
+ *
+ * Returns a new memoryview; or NULL with BufferError (a dtype without a format: sub-byte, bfloat16, float8, vectors;
+ * memory of a device), ValueError (a borrowed view) or MemoryError.
+ */
+static inline PyObject *
+dlpack_buffer_memoryview_steal(dlpack_py_view *v)
+{
+    int (*const get)(PyObject *, Py_buffer *, int) = dlpack_buffer_impl_carrier_get;
+    void (*const release)(PyObject *, Py_buffer *) = dlpack_buffer_release;
+    dlpack_py_impl_gate *gate = dlpack_py_impl_gate_get();
+    PyTypeObject *type = NULL;
+    PyObject *carrier = NULL, *memory;
+    PyType_Slot slots[4];
+
+    if (v->managed == NULL) {
+        PyErr_SetString(PyExc_ValueError, "the view holds no tensor of its own: a borrowed tensor has no memoryview");
+        return NULL;
+    }
+    memset(slots, 0, sizeof(slots));
+    slots[0].slot = Py_bf_getbuffer;
+    memcpy(&slots[0].pfunc, &get, sizeof(get)); /* ISO C has no such cast */
+    slots[1].slot = Py_bf_releasebuffer;
+    memcpy(&slots[1].pfunc, &release, sizeof(release));
+    if (gate != NULL)
+        type = dlpack_py_impl_carrier_type(&gate->cache->buffer_carrier, "dlpack_buffer.carrier", slots, 2);
+    if (type != NULL)
+        carrier = (PyObject *)PyObject_New(dlpack_py_impl_carrier, type);
+    if (carrier == NULL) {
+        dlpack_py_release(v);
+        return NULL;
+    }
+    dlpack_py_impl_view_clear(&((dlpack_py_impl_carrier *)(void *)carrier)->view);
+    dlpack_py_move(&((dlpack_py_impl_carrier *)(void *)carrier)->view, v);
+    memory = PyMemoryView_FromObject(carrier);
+    dlpack_py_impl_decref(carrier);
+    return memory;
+}
+
+/* Take the tensor that obj offers, and make a memoryview of it: code that takes buffers takes DLPack arrays so.
+ *
+ * want   as for dlpack_py_consume
+ *
+ * Returns as dlpack_buffer_memoryview_steal, or NULL with what dlpack_py_consume raises.
+ */
+static inline PyObject *
+dlpack_buffer_memoryview(PyObject *obj, const dlpack_py_want *want)
+{
+    dlpack_py_view v;
+    return dlpack_py_consume(obj, want, &v) < 0 ? NULL : dlpack_buffer_memoryview_steal(&v);
+}
+
+/* Define name_getbuffer for a type that a function describes, at file scope, with a semicolon. bf_releasebuffer of the
+ * type is dlpack_buffer_release. */
+#define DLPACK_BUFFER_DESCRIBED(name, describe)                               \
+    static int name##_getbuffer(PyObject *self, Py_buffer *buffer, int flags) \
+    {                                                                         \
+        return dlpack_buffer_get(self, (describe), buffer, flags);            \
+    }                                                                         \
+    struct dlpack_py_impl_semicolon
+
+/* ---- 4 Array interfaces ------------------------------------------------- */
+
+/* __array_interface__ and __cuda_array_interface__ are dicts with the same keys. name is the name of the attribute. */
+
+/* The value of a key, borrowed; NULL where it is missing or None. */
+static inline PyObject *
+dlpack_buffer_impl_interface_get(PyObject *interface, const char *key)
+{
+    PyObject *value = PyDict_GetItemString(interface, key);
+    return value == Py_None ? NULL : value;
+}
+
+/* Refuses the value of a key. An exception such as KeyboardInterrupt stays. Returns -1. */
+DLPACK_PY_IMPL_RARE int
+dlpack_buffer_impl_interface_refuse(const char *name, const char *key, PyObject *value, const char *wanted)
+{
+    char format[192];
+
+    if (PyErr_Occurred() && dlpack_py_impl_is_fatal())
+        return -1;
+    snprintf(format, sizeof(format), "%s has %s %%U, %s was wanted", name, key, wanted);
+    return dlpack_py_impl_refuse_value(PyExc_BufferError, format, value != NULL ? value : Py_None);
+}
+
+/* Reads a tuple of integers. *count: in: the length that is wanted, -1 for any; out: the length. Returns 0, or -1 with
+ * BufferError. */
+static inline int
+dlpack_buffer_impl_interface_tuple(const char *name, const char *key, PyObject *tuple, const char *wanted,
+                                   int32_t *count, int64_t *values)
+{
+    const Py_ssize_t n = tuple != NULL && PyTuple_Check(tuple) ? PyTuple_Size(tuple) : -1;
+    Py_ssize_t i;
+
+    if (n < 0 || n > DLPACK_PY_MAX_NDIM || (*count >= 0 && n != *count))
+        return dlpack_buffer_impl_interface_refuse(name, key, tuple, wanted);
+    for (i = 0; i < n; i++) {
+        values[i] = PyLong_AsLongLong(PyTuple_GetItem(tuple, i));
+        if (PyErr_Occurred())
+            return dlpack_buffer_impl_interface_refuse(name, key, tuple, wanted);
+    }
+    *count = (int32_t)n;
+    return 0;
+}
+
+/* Reads a typestr such as "<f4"; 0 where it is no dtype of DLPack in the byte order of this machine. */
+static inline uint32_t
+dlpack_buffer_impl_interface_dtype(PyObject *typestr)
+{
+    static const char kinds[] = "iufcb";
+    static const uint32_t codes[] = {kDLInt, kDLUInt, kDLFloat, kDLComplex, kDLBool};
+    static const long least[] = {1, 1, 2, 8, 1}, most[] = {8, 8, 8, 16, 1}; /* f16 is long double */
+    const char *text = typestr != NULL && PyUnicode_Check(typestr) ? PyUnicode_AsUTF8AndSize(typestr, NULL) : NULL;
+    const char native = dlpack_buffer_impl_is_little() ? '<' : '>';
+    const char *kind = text != NULL && text[0] != '\0' && text[1] != '\0' ? strchr(kinds, text[1]) : NULL;
+    char *end = NULL;
+    const long bytes = kind == NULL || text[2] < '1' || text[2] > '9' ? 0 : strtol(text + 2, &end, 10);
+
+    if (kind == NULL || bytes < least[kind - kinds] || bytes > most[kind - kinds] || (bytes & (bytes - 1)) != 0 ||
+        *end != '\0' || (text[0] != native && bytes > 1))
+        return 0;
+    return DLPACK_PY_DTYPE(codes[kind - kinds], (uint32_t)bytes * 8, 1);
+}
+
+/* Reads version, mask, typestr, shape and strides; not data.
+ *
+ * oldest   the oldest version that is taken
+ * dims     room for shape and strides, 2 * DLPACK_PY_MAX_NDIM
+ *
+ * Returns 0, or -1 with BufferError or TypeError.
+ */
+DLPACK_PY_IMPL_RARE int
+dlpack_buffer_impl_interface_read(const char *name, PyObject *interface, int oldest, int64_t *dims, DLTensor *t)
+{
+    PyObject *version, *mask, *typestr, *shape, *strides;
+    char text[64];
+    uint32_t dtype, itemsize;
+    int32_t ndim = -1, i;
+
+    if (!PyDict_Check(interface)) {
+        snprintf(text, sizeof(text), "%s is %%U, a dict was wanted", name);
+        return dlpack_py_impl_refuse_value(PyExc_TypeError, text, interface);
+    }
+    version = dlpack_buffer_impl_interface_get(interface, "version");
+    mask = dlpack_buffer_impl_interface_get(interface, "mask");
+    typestr = dlpack_buffer_impl_interface_get(interface, "typestr");
+    shape = dlpack_buffer_impl_interface_get(interface, "shape");
+    strides = dlpack_buffer_impl_interface_get(interface, "strides");
+    if (version == NULL || PyLong_AsLong(version) < oldest) {
+        snprintf(text, sizeof(text), "%d or newer", oldest);
+        return dlpack_buffer_impl_interface_refuse(name, "version", version, text);
+    }
+    if (mask != NULL)
+        return dlpack_buffer_impl_interface_refuse(name, "mask", mask, "a DLPack tensor has no mask, None");
+    if ((dtype = dlpack_buffer_impl_interface_dtype(typestr)) == 0)
+        return dlpack_buffer_impl_interface_refuse(name, "typestr", typestr, "one such as '<f4'");
+    if (dlpack_buffer_impl_interface_tuple(name, "shape", shape, "a tuple of at most 64 extents", &ndim, dims) < 0 ||
+        (strides != NULL &&
+         dlpack_buffer_impl_interface_tuple(name, "strides", strides, "one for each extent, in bytes,", &ndim,
+                                            dims + DLPACK_PY_MAX_NDIM) < 0))
+        return -1;
+    *t = dlpack_py_cpu(NULL, dtype, ndim, dims, strides != NULL ? dims + DLPACK_PY_MAX_NDIM : NULL);
+    itemsize = t->dtype.bits / 8u;
+    for (i = 0; strides != NULL && i < ndim; i++) {
+        if (t->strides[i] % itemsize != 0 && t->shape[i] > 1) /* else it does not matter (D5) */
+            return dlpack_buffer_impl_interface_refuse(name, "strides", strides, "multiples of the itemsize");
+        t->strides[i] /= itemsize;
+    }
+    return 0;
+}
+
+/* Reads data as (address, read-only). Returns 0, or -1 with BufferError. */
+DLPACK_PY_IMPL_RARE int
+dlpack_buffer_impl_interface_address(const char *name, PyObject *data, DLTensor *t, uint64_t *flags)
+{
+    PyObject *address;
+
+    if (data == NULL || !PyTuple_Check(data) || PyTuple_Size(data) != 2)
+        return dlpack_buffer_impl_interface_refuse(name, "data", data, "(address, read-only)");
+    address = PyNumber_Index(PyTuple_GetItem(data, 0));
+    t->data = address == NULL ? NULL : PyLong_AsVoidPtr(address);
+    Py_XDECREF(address);
+    *flags = PyErr_Occurred() || PyObject_IsTrue(PyTuple_GetItem(data, 1)) != 0 ? DLPACK_PY_FLAG_READ_ONLY : 0;
+    return PyErr_Occurred() ? dlpack_buffer_impl_interface_refuse(name, "data", data, "(address, read-only)") : 0;
+}
+
+/* The attribute of an object, a copy where it is a dict: reading it may run code that changes it. *interface: out, NULL
+ * where there is none. Returns 0, or -1 with the error of a getter. */
+static inline int
+dlpack_buffer_impl_interface_find(PyObject *obj, const char *name, PyObject **interface)
+{
+    PyObject *found = PyObject_GetAttrString(obj, name);
+
+    *interface = found;
+    if (found != NULL && PyDict_Check(found)) {
+        *interface = PyDict_Copy(found);
+        Py_DECREF(found);
+    }
+    if (*interface != NULL || !PyErr_ExceptionMatches(PyExc_AttributeError))
+        return *interface != NULL ? 0 : -1;
+    PyErr_Clear();
+    return 0;
+}
+
+/* A tuple of integers, each times unit. */
+static inline PyObject *
+dlpack_buffer_impl_interface_make_tuple(const int64_t *values, int32_t count, int64_t unit)
+{
+    PyObject *tuple = PyTuple_New(count), *value;
+    int32_t i;
+
+    for (i = 0; tuple != NULL && i < count; i++) {
+        value = PyLong_FromLongLong(values[i] * unit);
+        if (value == NULL || PyTuple_SetItem(tuple, i, value) < 0)
+            Py_CLEAR(tuple);
+    }
+    return tuple;
+}
+
+/* A new dict, of version 3, of a validated tensor; NULL with AttributeError, so that the object has no such attribute,
+ * for a dtype without a typestr, or with MemoryError. */
+DLPACK_PY_IMPL_RARE PyObject *
+dlpack_buffer_impl_interface_make(const char *name, const DLTensor *t, uint64_t flags)
+{
+    static const char kinds[] = {'i', 'u', 'f', '\0', '\0', 'c', 'b'};
+    const int bits = t->dtype.bits;
+    const char kind =
+        t->dtype.code < sizeof(kinds) && t->dtype.lanes == 1 && bits % 8 == 0 ? kinds[t->dtype.code] : '\0';
+    const char order = dlpack_buffer_impl_is_little() ? '<' : '>';
+    char typestr[8], text[DLPACK_PY_TEXT_SIZE];
+    PyObject *strides = NULL;
+
+    if (kind == '\0') {
+        PyErr_Format(PyExc_AttributeError, "no %s for %s", name, dlpack_py_dtype_text(dlpack_py_dtype(t), text));
+        return NULL;
+    }
+    snprintf(typestr, sizeof(typestr), "%c%c%d", bits == 8 ? '|' : order, kind, bits / 8);
+    if (!dlpack_py_is_contiguous(t, 'C') &&
+        (strides = dlpack_buffer_impl_interface_make_tuple(t->strides, t->ndim, bits / 8)) == NULL)
+        return NULL;
+    return Py_BuildValue("{s:N,s:s,s:(NN),s:N,s:i}", "shape",
+                         dlpack_buffer_impl_interface_make_tuple(t->shape, t->ndim, 1), "typestr", typestr, "data",
+                         PyLong_FromVoidPtr(dlpack_py_impl_is_empty(t) ? NULL : dlpack_py_impl_first(t)),
+                         PyBool_FromLong((flags & DLPACK_PY_FLAG_READ_ONLY) != 0), "strides",
+                         strides != NULL ? strides : Py_BuildValue(""), "version", 3);
+}
+
+/* The getter of __array_interface__ for a type that a function describes: numpy.asarray(x) shares the memory of x, and
+ * holds x. Returns a new dict; or NULL with AttributeError, so that the object has no such attribute, for memory that
+ * can move (offer.exports: an array interface is not released), memory of a device and a dtype without a typestr; or
+ * NULL with what describe raises. */
+static inline PyObject *
+dlpack_buffer_array_interface(PyObject *self, dlpack_py_describe describe)
+{
+    dlpack_py_offer offer;
+    const char *refused = NULL;
+
+    if (dlpack_buffer_impl_ask(self, describe, &offer) < 0)
+        return NULL;
+    if (offer.exports != NULL)
+        refused = "memory that can move has no __array_interface__";
+    else if (offer.tensor->device.device_type != kDLCPU && !dlpack_py_is_cpu_readable(offer.tensor->device))
+        refused = "memory of a device has no __array_interface__";
+    if (refused != NULL) {
+        PyErr_SetString(PyExc_AttributeError, refused);
+        return NULL;
+    }
+    return dlpack_buffer_impl_interface_make("__array_interface__", offer.tensor, offer.flags);
+}
+
+/* Define name_array_interface, a getter, for a type that a function describes, at file scope, with a semicolon. */
+#define DLPACK_BUFFER_ARRAY_INTERFACE(name, describe)                     \
+    static PyObject *name##_array_interface(PyObject *self, void *unused) \
+    {                                                                     \
+        (void)unused;                                                     \
+        return dlpack_buffer_array_interface(self, (describe));           \
+    }                                                                     \
+    struct dlpack_py_impl_semicolon
+
+/* Reads data as a buffer of bytes, with an offset. Sets t->data. Returns the memoryview that keeps the bytes, or NULL
+ * with an exception. */
+static inline PyObject *
+dlpack_buffer_impl_interface_bytes(PyObject *data, PyObject *offset, DLTensor *t, uint64_t *flags)
+{
+    const Py_ssize_t skipped = offset == NULL ? 0 : PyNumber_AsSsize_t(offset, PyExc_BufferError);
+    PyObject *memory = PyErr_Occurred() ? NULL : PyMemoryView_FromObject(data);
+    int64_t lowest, highest;
+    Py_buffer buffer;
+    int fits = 0;
+
+    if (memory == NULL || PyObject_GetBuffer(memory, &buffer, PyBUF_SIMPLE) < 0) {
+        Py_XDECREF(memory);
+        return NULL;
+    }
+    if (skipped >= 0 && skipped <= buffer.len) {
+        t->data = (char *)buffer.buf + skipped;
+        fits = dlpack_py_validate(t, 0, NULL) == 0 && dlpack_py_impl_extent(t, 0, &lowest, &highest) == 0 &&
+               lowest >= -(int64_t)skipped && highest <= (int64_t)(buffer.len - skipped);
+    }
+    *flags = buffer.readonly ? DLPACK_PY_FLAG_READ_ONLY : 0;
+    PyBuffer_Release(&buffer); /* the memoryview keeps the bytes */
+    if (fits)
+        return memory;
+    Py_DECREF(memory);
+    PyErr_Format(PyExc_BufferError, "__array_interface__ reaches outside of its data, %zd bytes from byte %zd on",
+                 buffer.len, skipped);
+    return NULL;
+}
+
+/* Exports the tensor of __array_interface__, whose memory obj or data keeps. Returns as a want.fallback. */
+DLPACK_PY_IMPL_RARE int
+dlpack_buffer_impl_interface_take(PyObject *obj, DLManagedTensorVersioned **out)
+{
+    static const char name[] = "__array_interface__";
+    int64_t dims[2 * DLPACK_PY_MAX_NDIM];
+    PyObject *interface, *data, *owner = NULL;
+    dlpack_py_error error;
+    uint64_t flags = 0;
+    DLTensor t;
+    int result = -1;
+
+    if (dlpack_buffer_impl_interface_find(obj, name, &interface) < 0)
+        return -1;
+    if (interface == NULL)
+        return 0;
+    if (dlpack_buffer_impl_interface_read(name, interface, 3, dims, &t) == 0) {
+        data = dlpack_buffer_impl_interface_get(interface, "data");
+        if (data == NULL || !PyTuple_Check(data))
+            owner = dlpack_buffer_impl_interface_bytes(
+                data == NULL ? obj : data, dlpack_buffer_impl_interface_get(interface, "offset"), &t, &flags);
+        else if (dlpack_buffer_impl_interface_address(name, data, &t, &flags) == 0) {
+            Py_INCREF(obj);
+            owner = obj;
+        }
+    }
+    if (owner != NULL) {
+        if (dlpack_py_validate(&t, flags, &error) == 0)
+            result = dlpack_buffer_impl_export_steal(owner, &t, flags, out);
+        else {
+            Py_DECREF(owner);
+            (void)dlpack_py_raise(&error);
+        }
+    }
+    dlpack_py_impl_decref(interface);
+    return result;
+}
+
+/* A dlpack_py_want.fallback: takes an object without __dlpack__ by the buffer protocol or, where it has none, by
+ * __array_interface__, version 3. Read-only memory stays so. An object whose buffer is refused is not asked for the
+ * other. The memoryview that holds the buffer is the owner of the export; it is dropped as any other, on any thread. */
+static inline int
+dlpack_buffer_fallback(void *py_object, DLManagedTensorVersioned **out)
+{
+    int64_t dims[2 * DLPACK_PY_MAX_NDIM];
+    PyObject *memory;
+    uint64_t flags;
+    DLTensor t;
+
+    *out = NULL;
+    if (!PyObject_CheckBuffer((PyObject *)py_object))
+        return dlpack_buffer_impl_interface_take((PyObject *)py_object, out);
+    memory = dlpack_buffer_impl_open((PyObject *)py_object, dims, &t, &flags);
+    return memory == NULL ? -1 : dlpack_buffer_impl_export_steal(memory, &t, flags, out);
+}
+
+#if defined(__cplusplus) && defined(__GNUC__)
+#  pragma GCC diagnostic pop
+#endif
+
+#endif /* DLPACK_BUFFER_H */

@@ -1,0 +1,266 @@
+"""Objects without __dlpack__: buffers, then __array_interface__ (dlpack_buffer_fallback), and the order in which an
+object is asked: C6, C7, D3, D8, D10."""
+
+import array
+import gc
+import mmap
+import sys
+import weakref
+
+import dlarray
+import dltensor
+import numpy
+import pytest
+from buffer_probe import dtype_of, kind
+from consumer_probe import DLPACK_PY_READONLY, DLPACK_PY_WRITABLE
+from consumer_probe import consume as consume_strictly
+
+NATIVE, FOREIGN = ("<", ">") if sys.byteorder == "little" else (">", "<")
+
+
+def consume(obj, **want):
+    return consume_strictly(obj, {"fallback": 1, **want})
+
+
+def values(view):
+    return dltensor.values(view.data, view.dtype, view.shape, view.strides)
+
+
+class Interface:
+    """An object with __array_interface__ alone."""
+
+    def __init__(self, array=None, **changes):
+        if array is not None:
+            changes = {**array.__array_interface__, "array": array, **changes}
+        self.__array_interface__ = changes
+
+
+# ---- Formats of buffers: D10 ----
+
+
+@pytest.mark.parametrize(
+    "format, itemsize, dtype",
+    [
+        (None, 1, "uint8"),
+        ("?", 1, "bool"),
+        ("c", 1, "uint8"),
+        ("e", 2, "float16"),
+        ("@l", 8, "int64"),
+        ("<l" if NATIVE == "<" else ">l", 4, "int32"),
+        ("=L", 4, "uint32"),
+        ("n", 8, "int64"),
+        ("N", 8, "uint64"),
+        ("Zf", 8, "complex64"),
+        ("Zd", 16, "complex128"),
+        ("F", 8, "complex64"),
+        ("D", 16, "complex128"),
+        (NATIVE + "d", 8, "float64"),
+        (FOREIGN + "b", 1, "int8"),
+        ("!B", 1, "uint8"),
+        ("!d", 8, None if NATIVE == "<" else "float64"),
+        (FOREIGN + "d", 8, None),
+        (FOREIGN + "Zd", 16, None),
+        *[(format, 8, None) for format in ("", "@", "2f", "ff", "d:x:", "T{d:x:}", "Z", "Zg", "P", "O", "&d", "<<d")],
+        *[(format, 4, None) for format in ("d", "h", "b", "s", "4s", "p", "u", "w", "g", "X{}", "x", "l2")],
+        ("l", 2, None),
+        ("f", 0, None),
+    ],
+)
+def test_a_format_has_one_dtype_or_none_D10(format, itemsize, dtype):
+    assert dtype_of(format, itemsize) == dtype
+
+
+def test_a_file_that_is_mapped_is_taken_C6(tmp_path):
+    (tmp_path / "file").write_bytes(bytes(range(8)))
+    with open(tmp_path / "file", "rb") as file:
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    view = consume(mapped)
+    assert values(view) == list(range(8)) and view.readonly == DLPACK_PY_READONLY
+    with pytest.raises(BufferError):
+        mapped.close()
+    del view
+    mapped.close()
+
+
+# ---- __array_interface__: C6 ----
+
+
+@pytest.mark.parametrize("dtype", dltensor.DTYPES)
+def test_an_array_interface_is_taken_without_a_copy_C6(dtype):
+    source = numpy.arange(12).reshape(3, 4).astype(dtype)[::-1, ::2]
+    thing = Interface(source)
+    with pytest.raises(AttributeError, match="__dlpack__"):
+        consume_strictly(thing)
+    before = sys.getrefcount(thing)
+    view = consume(thing)
+    assert (view.data, view.shape) == (source.__array_interface__["data"][0], (3, 2))
+    assert values(view) == source.tolist() and view.readonly == DLPACK_PY_WRITABLE
+    assert sys.getrefcount(thing) == before + 1
+    del view
+    assert sys.getrefcount(thing) == before
+
+
+def test_it_keeps_the_object_alive_and_read_only_C7_P9():
+    thing = Interface(numpy.arange(3.0))
+    thing.__array_interface__["data"] = (thing.__array_interface__["data"][0], True)
+    gone = weakref.ref(thing)
+    view = consume(thing)
+    del thing
+    assert values(view) == [0.0, 1.0, 2.0] and view.readonly == DLPACK_PY_READONLY
+    del view
+    gc.collect()
+    assert gone() is None
+
+
+@pytest.mark.parametrize("data, offset, wanted", [
+    (b"\x01\x02\x03\x04", None, [1, 2]),
+    (b"\x01\x02\x03\x04", 2, [3, 4]),
+    (bytearray(b"\x01\x02\x03\x04"), 1, [2, 3]),
+])  # fmt: skip
+def test_data_may_be_a_buffer_with_an_offset_C6(data, offset, wanted):
+    thing = Interface(version=3, typestr="|u1", shape=(2,), data=data, offset=offset)
+    view = consume(thing)
+    assert values(view) == wanted
+    assert view.readonly == (DLPACK_PY_READONLY if isinstance(data, bytes) else DLPACK_PY_WRITABLE)
+    if isinstance(data, bytearray):
+        with pytest.raises(BufferError):
+            data.append(1)
+        del view
+        data.append(1)
+
+
+def test_an_empty_array_may_have_any_address_D3():
+    assert consume(Interface(version=3, typestr="<f8", shape=(0, 3), data=(0, False))).shape == (0, 3)
+    assert consume(Interface(version=3, typestr="|i1", shape=(0,), data=b"")).shape == (0,)
+
+
+BAD_TYPESTRS = [None, 5]
+BAD_TYPESTRS += "- < <f <f3 <f16 <f32 <f1 <i16 <c4 <b2 |f8 f8 <f8x <M8[s] |O8 |S3 <U3 |V8 <t8".split()
+GOOD = {"version": 3, "typestr": NATIVE + "f8", "shape": (3,), "data": bytes(24)}
+
+
+@pytest.mark.parametrize(
+    "changes, error, text",
+    [
+        ({"version": 2}, BufferError, "__array_interface__ has version 2, 3 or newer was wanted"),
+        ({"version": None}, BufferError, "has version None, 3 or newer was wanted"),
+        ({"version": "3"}, BufferError, "has version '3', 3 or newer was wanted"),
+        ({"typestr": FOREIGN + "f8"}, BufferError, f"has typestr '{FOREIGN}f8', one such as '<f4' was wanted"),
+        *[
+            ({"typestr": typestr}, BufferError, "has typestr .*, one such as '<f4' was wanted")
+            for typestr in BAD_TYPESTRS
+        ],
+        ({"shape": None}, BufferError, "has shape None, a tuple of at most 64 extents was wanted"),
+        ({"shape": [3]}, BufferError, r"has shape \[3\], a tuple"),
+        ({"shape": (1,) * 65}, BufferError, "has shape .*, a tuple of at most 64 extents"),
+        ({"shape": (2**70,)}, BufferError, "has shape .*, a tuple"),
+        ({"shape": ("3",)}, BufferError, "has shape .*, a tuple"),
+        ({"shape": (-1,)}, BufferError, "__array_interface__ reaches outside of its data|shape"),
+        ({"strides": (8, 8)}, BufferError, r"has strides \(8, 8\), one for each extent, in bytes, was wanted"),
+        ({"strides": (4,)}, BufferError, r"has strides \(4,\), multiples of the itemsize was wanted"),
+        ({"mask": numpy.ones(3)}, BufferError, "a DLPack tensor has no mask, None was wanted"),
+        ({"shape": (4,)}, BufferError, "reaches outside of its data, 24 bytes from byte 0 on"),
+        ({"strides": (-8,)}, BufferError, "reaches outside of its data"),
+        ({"strides": (-8,), "offset": 8}, BufferError, "reaches outside of its data"),
+        ({"offset": 8}, BufferError, "reaches outside of its data, 24 bytes from byte 8 on"),
+        ({"offset": -8}, BufferError, "reaches outside of its data, 24 bytes from byte -8 on"),
+        ({"offset": 32}, BufferError, "reaches outside of its data"),
+        ({"offset": "0"}, TypeError, "integer"),
+        ({"data": 5}, TypeError, "bytes-like"),
+        ({"data": None}, TypeError, "bytes-like"),
+        ({"data": (1,)}, BufferError, r"has data \(1,\), \(address, read-only\) was wanted"),
+        ({"data": ("1", False)}, BufferError, "has data .*, .address, read-only. was wanted"),
+        ({"data": (2**70, False)}, BufferError, "has data .*, .address, read-only. was wanted"),
+        ({"data": (0, False)}, BufferError, "NULL"),
+    ],
+)
+def test_an_array_interface_that_cannot_be_used_is_refused_P7_D8(changes, error, text):
+    interface = {**GOOD, **changes}
+    thing = Interface(**interface)
+    before = sys.getrefcount(thing)
+    with pytest.raises(error, match=text):
+        consume(thing)
+    assert sys.getrefcount(thing) == before
+
+
+def test_negative_strides_may_reach_back_to_the_begin_of_the_data_D11():
+    data = numpy.arange(3.0)
+    assert values(consume(Interface(**{**GOOD, "data": data.tobytes(), "strides": (-8,), "offset": 16}))) == [2, 1, 0]
+
+
+def test_what_is_no_dict_is_a_type_error():
+    thing = Interface()
+    thing.__array_interface__ = [1]
+    with pytest.raises(TypeError, match=r"__array_interface__ is \[1\], a dict was wanted"):
+        consume(thing)
+
+
+def test_an_error_of_the_getter_is_raised_unless_it_says_that_there_is_none():
+    class Fails:
+        error = ValueError("broken")
+
+        @property
+        def __array_interface__(self):
+            raise self.error
+
+    with pytest.raises(ValueError, match="broken"):
+        consume(Fails())
+    Fails.error = AttributeError("none")
+    with pytest.raises(AttributeError, match="__dlpack__"):
+        consume(Fails())
+    Fails.error = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        consume(Fails())
+
+
+# ---- The order: C6 ----
+
+
+def test_dlpack_comes_before_the_buffer_and_that_before_the_array_interface_C6():
+    asked = []
+
+    class Bytes(bytes):
+        @property
+        def __array_interface__(self):
+            asked.append("interface")
+            return GOOD
+
+    class Both(Bytes):
+        def __dlpack__(self, **keywords):
+            asked.append("dlpack")
+            return dltensor.Made(dltensor.VERSIONED).capsule()
+
+    assert consume(Both(b"abc")).dtype != (1, 8, 1) and asked == ["dlpack"]
+    assert values(consume(Bytes(b"abc"))) == [97, 98, 99] and asked == ["dlpack"]
+    assert values(consume(Interface(**GOOD))) == [0.0, 0.0, 0.0]
+
+
+def test_what_dlpack_refuses_is_not_asked_for_otherwise_C6():
+    class Refuses(bytes):
+        def __dlpack__(self, **keywords):
+            raise BufferError("no export today")
+
+    with pytest.raises(BufferError, match="no export today"):
+        consume(Refuses(b"abc"))
+
+
+def test_a_buffer_that_is_refused_is_not_asked_for_otherwise_C6():
+    class Text(array.array):
+        __array_interface__ = GOOD
+
+    with pytest.raises(BufferError, match="format is 'w'|format is 'u'"):
+        consume(Text("w" if sys.version_info >= (3, 13) else "u", "ab"))
+
+
+@pytest.mark.parametrize("protocols", [(1, 1, 1), (0, 1, 1), (0, 1, 0), (0, 0, 1)])
+def test_a_type_of_ours_is_consumed_by_each_of_its_protocols_C6(protocols):
+    source = numpy.arange(3.0)
+    view = consume(kind(*protocols)(source))
+    assert view.data == source.__array_interface__["data"][0] and values(view) == [0.0, 1.0, 2.0]
+
+
+def test_arrays_of_ours_are_arrays_for_numpy_by_their_interface():
+    a = dlarray.arange(6).reshape(2, 3)
+    interface = a.__array_interface__
+    assert interface["data"] == (a.data_ptr, False)
+    assert numpy.asarray(Interface(**interface)).tolist() == a.tolist()

@@ -1,0 +1,206 @@
+"""The buffer protocol and __array_interface__ of a type that a function describes, and numpy.asarray by each path."""
+
+import gc
+import itertools
+import sys
+import weakref
+
+import dlarray
+import dltensor
+import numpy
+import pytest
+from buffer_probe import kind, request
+from dltensor import CUDA, CUDA_HOST, READ_ONLY, VERSIONED, Made
+from samples import Samples
+
+WRITABLE, FORMAT, ND, STRIDES, C, F, ANY, INDIRECT = 1, 4, 8, 0x18, 0x38, 0x58, 0x98, 0x118
+REQUESTS = [
+    flags | more for flags in (0, ND, STRIDES, C, F, ANY, INDIRECT) for more in (0, WRITABLE, FORMAT, WRITABLE | FORMAT)
+]
+
+All, Buffer, Interface, DLPack = kind(1, 1, 1), kind(0, 1, 0), kind(0, 0, 1), kind(1, 0, 0)
+SHAPES = [(), (1,), (0,), (3,), (2, 3), (3, 0), (1, 3), (3, 1), (2, 3, 4)]
+
+
+def layouts():
+    for shape in SHAPES:
+        a = numpy.arange(float(numpy.prod(shape))).reshape(shape)
+        yield a
+        yield numpy.asfortranarray(a)
+        if a.ndim:
+            yield a[::-1]
+            yield a[..., ::2]
+            yield numpy.broadcast_to(a[:1], a.shape)
+
+
+def answer(obj, flags):
+    try:
+        return request(obj, flags)
+    except (BufferError, ValueError):
+        return None
+
+
+def without_noise(said, array):
+    """Strides that reach no element may be any."""
+    if said is None:
+        return None
+    address, length, itemsize, readonly, _, format, shape, strides = said
+    if array.size == 0:
+        address = strides = None
+    elif strides is not None:
+        strides = [stride if extent > 1 else None for stride, extent in zip(strides, array.shape)]
+    return address, length, itemsize, readonly, format, shape or None, strides or None
+
+
+@pytest.mark.parametrize("flags", REQUESTS)
+def test_every_request_is_answered_as_numpy_answers_it(flags):
+    for a in layouts():
+        a = a.view()
+        for writeable in {bool(a.flags.writeable), False}:
+            a.flags.writeable = writeable
+            ours, theirs = answer(Buffer(a), flags), answer(a, flags)
+            assert without_noise(ours, a) == without_noise(theirs, a), (a.shape, a.strides, writeable)
+
+
+def test_refusals_say_what_was_asked_for():
+    a = numpy.zeros((2, 3))
+    a.flags.writeable = False
+    for array, flags, text in [
+        (a, WRITABLE, "the memory is read-only, a writable buffer was asked for"),
+        (a.T, C, "the memory is not row-major, a C-contiguous buffer was asked for"),
+        (a, F, "the memory is not column-major, a Fortran-contiguous buffer was asked for"),
+        (a[:, ::2], ANY, "the memory is not contiguous, a contiguous buffer was asked for"),
+        (a.T, ND, "the memory is not row-major, a buffer without strides was asked for"),
+    ]:
+        with pytest.raises(BufferError, match=text):
+            request(Buffer(array), flags)
+
+
+def test_a_buffer_is_counted_as_an_export_until_its_release_P9():
+    thing = Buffer(numpy.zeros(3), counted=True)
+    views = [memoryview(thing), memoryview(thing)[1:], numpy.asarray(thing)]
+    assert thing.count == 3
+    while views:
+        views.pop()
+        gc.collect()
+        assert thing.count == len(views)
+    for flags in (WRITABLE, F):
+        request(thing, flags)
+    assert thing.count == 0
+
+
+def test_a_growable_type_refuses_to_grow_while_a_buffer_lives_P9():
+    samples = Samples()
+    for value in range(8):
+        samples.append(value)
+    view = memoryview(samples)
+    assert view.tolist() == list(range(8)) and numpy.asarray(samples).tolist() == list(range(8))
+    with pytest.raises(BufferError, match="the memory is shared with another array, it cannot move"):
+        samples.append(8)
+    view[3] = 30.0
+    assert samples[3] == 30.0
+    view.release()
+    samples.append(8)
+    assert not hasattr(samples, "__array_interface__")
+
+
+def test_a_refusal_counts_nothing_and_holds_nothing():
+    thing = Buffer(Made(VERSIONED, dtype=(4, 16, 1)).capsule(), counted=True)
+    before = sys.getrefcount(thing)
+    with pytest.raises(BufferError, match="dtype is bfloat16, the buffer protocol has no such format"):
+        memoryview(thing)
+    thing = Buffer(Made(VERSIONED, flags=READ_ONLY).capsule(), counted=True)
+    with pytest.raises(BufferError, match="read-only"):
+        request(thing, WRITABLE)
+    assert thing.count == 0 and sys.getrefcount(thing) == before
+
+
+@pytest.mark.parametrize("error", [BufferError("no"), MemoryError("no"), KeyboardInterrupt("no")])
+def test_what_describe_raises_is_raised_P7(error):
+    thing = All(numpy.zeros(3))
+    thing.veto = error
+    for ask in (memoryview, lambda x: x.__array_interface__):
+        with pytest.raises(type(error), match="no"):
+            ask(thing)
+
+
+def test_memory_of_a_device_has_neither_C5():
+    thing = All(Made(VERSIONED, device=CUDA).capsule())
+    with pytest.raises(BufferError, match="device is cuda:0, a buffer is memory of the CPU"):
+        memoryview(thing)
+    with pytest.raises(AttributeError, match="memory of a device has no __array_interface__"):
+        _ = thing.__array_interface__
+
+
+def test_memory_that_the_cpu_reads_has_both_unless_work_is_pending_S10():
+    thing = All(Made(VERSIONED, device=CUDA_HOST).capsule())
+    assert memoryview(thing).nbytes == thing.__array_interface__["shape"][0] * memoryview(thing).itemsize
+    busy = All(Made(VERSIONED, device=CUDA_HOST).capsule(), pending=True)
+    for ask in (memoryview, lambda x: x.__array_interface__):
+        with pytest.raises(BufferError, match="work on the data may be pending on a stream"):
+            ask(busy)
+
+
+# ---- numpy.asarray by each path alone ----
+
+
+@pytest.mark.parametrize("dtype", dltensor.DTYPES)
+@pytest.mark.parametrize(
+    "make, convert",
+    [(Buffer, numpy.asarray), (Interface, numpy.asarray), (DLPack, numpy.from_dlpack), (All, numpy.asarray)],
+    ids=["buffer", "__array_interface__", "DLPack", "all"],
+)
+def test_numpy_shares_the_memory_by_each_protocol_alone(make, convert, dtype):
+    for source in layouts():
+        source = source.astype(dtype)[...]
+        thing = make(source)
+        gone = weakref.ref(source)
+        a = convert(thing)
+        assert (a.dtype, a.shape, a.tolist()) == (source.dtype, source.shape, source.tolist())
+        assert a.size == 0 or numpy.shares_memory(a, source)
+        assert a.flags.writeable
+        del source, thing
+        assert gone() is not None or a.size == 0
+        a = None
+        gc.collect()
+        assert gone() is None
+
+
+@pytest.mark.parametrize("make", [Buffer, Interface])
+def test_strides_of_every_sign_reach_numpy(make):
+    source = numpy.arange(24).reshape(2, 3, 4)
+    for cut in itertools.product([slice(None), slice(None, None, -1), slice(None, None, 2)], repeat=3):
+        assert numpy.asarray(make(source[cut].transpose(2, 0, 1))).tolist() == source[cut].transpose(2, 0, 1).tolist()
+
+
+@pytest.mark.parametrize("make", [Buffer, Interface])
+def test_read_only_memory_stays_so_in_numpy_C7(make):
+    source = numpy.zeros(3)
+    source.flags.writeable = False
+    assert not numpy.asarray(make(source)).flags.writeable
+
+
+def test_the_array_interface_is_that_of_numpy():
+    for source in layouts():
+        ours, theirs = Interface(source).__array_interface__, source.__array_interface__
+        assert set(ours) == {"shape", "typestr", "data", "strides", "version"}
+        for key in ("shape", "typestr", "version"):
+            assert ours[key] == theirs[key]
+        if source.size:
+            assert ours["data"][0] == theirs["data"][0]
+
+
+def test_memory_that_can_move_has_no_array_interface_P9():
+    thing = All(numpy.zeros(3), counted=True)
+    assert not hasattr(thing, "__array_interface__")
+    a = numpy.asarray(thing)  # by the buffer protocol
+    assert thing.count == 1
+    del a
+    assert thing.count == 0
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn", "float4_e2m1fn"])
+def test_a_dtype_without_a_typestr_has_no_array_interface_D6(dtype):
+    thing = All(dlarray.zeros(4, dtype))
+    with pytest.raises(AttributeError, match=f"no __array_interface__ for {dtype}"):
+        _ = thing.__array_interface__
