@@ -231,7 +231,7 @@ MUTANTS = [  # what is wrong then, the file, and pairs: a text, the text in its 
     ),
     (
         "pinned memory that comes as CPU memory is refused",
-        PY,
+        DEVICE,
         "            : t->device.device_type == kDLCPU && dlpack_py_is_cpu_readable(*announced))",
         "            : 0)",
     ),
