@@ -3,6 +3,7 @@
  * The arrays are float64 and row-major, of shape (3, 4) unless the rank is named. Nothing computes: what is counted is
  * the exchange. */
 
+#include "dlpack_buffer.h"
 #include "dlpack_py.h"
 
 /* ---- Arrays -------------------------------------------------------------- */
@@ -341,7 +342,25 @@ return_like(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs
     return dlpack_py_return_like_steal(args[0], &v);
 }
 
+/* ---- Buffers ------------------------------------------------------------- */
+
+/* A type that has the buffer protocol, with the one line for DLPack. */
+static PyMethodDef buffered_methods[] = {DLPACK_BUFFER_METHODS, {NULL, NULL, 0, NULL}};
+
+static PyTypeObject buffered_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "calls.Buffered",
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_methods = buffered_methods,
+};
+
+static PyObject *
+view_of(PyObject *Py_UNUSED(module), PyObject *obj)
+{
+    return dlpack_buffer_memoryview(obj, &matrix);
+}
+
 static PyMethodDef functions[] = {
+    {"view_of", view_of, METH_O, NULL},
     {"consume", consume, METH_O, NULL},
     {"consume_writable", consume_writable, METH_O, NULL},
     {"consume_any_rank", consume_any_rank, METH_O, NULL},
@@ -363,11 +382,14 @@ module_exec(PyObject *module)
     int rank;
     for (rank = 0; rank < 9; rank++)
         dlpack_py_strides(rank, shape_of_rank[rank], 'C', strides_of_rank[rank]);
-    if (PyType_Ready(&own_type) < 0 || PyType_Ready(&plain_type) < 0 || PyType_Ready(&simple_type) < 0 ||
-        PyType_Ready(&held_type) < 0 || dlpack_py_exchange_add(&own_type, &own_exchange) < 0)
+    buffered_type.tp_base = &PyByteArray_Type;
+    if (PyType_Ready(&own_type) < 0 || PyType_Ready(&buffered_type) < 0 || PyType_Ready(&plain_type) < 0 ||
+        PyType_Ready(&simple_type) < 0 || PyType_Ready(&held_type) < 0 ||
+        dlpack_py_exchange_add(&own_type, &own_exchange) < 0)
         return -1;
     return PyModule_AddType(module, &own_type) < 0 || PyModule_AddType(module, &plain_type) < 0 ||
-                   PyModule_AddType(module, &simple_type) < 0 || PyModule_AddType(module, &held_type) < 0
+                   PyModule_AddType(module, &simple_type) < 0 || PyModule_AddType(module, &held_type) < 0 ||
+                   PyModule_AddType(module, &buffered_type) < 0
                ? -1
                : 0;
 }
