@@ -12,7 +12,6 @@
  * release of an array runs with the GIL, when the Column and the last consumer of its memory are gone.
  */
 #include <Python.h>
-#include <errno.h>  /* errno */
 #include <stdint.h> /* int64_t */
 #include <stdlib.h> /* strtoll */
 #include <string.h> /* memcpy, memset, strcmp, strncmp */
@@ -195,7 +194,7 @@ find_zero_bit(const uint8_t *bits, int64_t first, int64_t count)
     int64_t i;
 
     for (i = first; i < end; i++) {
-        if (i % 8 == 0 && end - i >= 8 && bits[i / 8] == 0xff)
+        if (i % 8 == 0 && bits[i / 8] == 0xff)
             i += 7;
         else if ((bits[i / 8] >> i % 8 & 1) == 0)
             return i;
@@ -216,11 +215,11 @@ check_rows(const struct ArrowArray *array, int64_t start, int64_t count, int64_t
         PyErr_Format(
             PyExc_BufferError, "Column: the ArrowArray has %lld buffers and %lld children, its type has %lld and %lld",
             (long long)array->n_buffers, (long long)array->n_children, (long long)buffers, (long long)children);
-    else if (array->length < 0 || array->length > MAX_COUNT || array->offset < 0 ||
-             array->offset > MAX_COUNT - array->length || array->null_count < -1)
+    else if (array->length < 0 || array->offset < 0 || array->offset > MAX_COUNT - array->length ||
+             array->null_count < -1)
         PyErr_Format(PyExc_BufferError, "Column: the ArrowArray has length %lld, offset %lld and null_count %lld",
                      (long long)array->length, (long long)array->offset, (long long)array->null_count);
-    else if (start > array->length || count > array->length - start)
+    else if (count > array->length - start)
         PyErr_Format(PyExc_BufferError,
                      "Column: a child ArrowArray has %lld elements, its parent uses %lld from %lld on",
                      (long long)array->length, (long long)count, (long long)start);
@@ -249,9 +248,8 @@ list_size(const char *format)
 
     if (strncmp(format, "+w:", 3) != 0 || format[3] < '0' || format[3] > '9')
         return -1;
-    errno = 0;
     size = strtoll(format + 3, &end, 10);
-    return *end == '\0' && errno == 0 && size <= MAX_COUNT ? (int64_t)size : -1;
+    return *end == '\0' && size <= MAX_COUNT ? (int64_t)size : -1;
 }
 
 /* Sets data, dtype, ndim and shape from an array; array NULL: no rows. Returns 0, or -1 with BufferError. */

@@ -387,7 +387,7 @@ def test_an_extension_type_is_refused_by_name_and_other_metadata_is_not_read():
     refused(text, *lists(1, (with_metadata(metadata(name)), array([1])), length=1))
     for pairs in ([], [(b"ARROW:extension:none", b"x")], [(b"x", name[0])]):
         assert numpy.from_dlpack(column(with_metadata(metadata(*pairs)), array([7]))).tolist() == [7]
-    for wrong in (struct.pack("=ii", 1, -1), struct.pack("=iii", 1, 0, -1), struct.pack("=i", -1)):
+    for wrong in (struct.pack("=ii", 1, -(2**31)), struct.pack("=iii", 2, 0, -(2**31)), struct.pack("=i", -1)):
         text = ctypes.create_string_buffer(wrong)
         assert numpy.from_dlpack(column(with_metadata(text), array([7]))).tolist() == [7]
 
@@ -483,6 +483,11 @@ def test_the_array_is_moved_out_of_its_capsule_and_a_refused_array_is_not():
     with pytest.raises(ValueError, match="what __arrow_c_array__ returned is empty: another consumer took it before"):
         Column(producer)
     del c
+    pair = numbers(1)
+    pair[0].struct.release = None
+    pair[0].on_release()
+    with pytest.raises(ValueError, match="is empty"):
+        column(*pair)
     other = schema("u"), array([1])
     producer = Producer(*other)
     with pytest.raises(BufferError):
