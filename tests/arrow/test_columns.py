@@ -495,22 +495,23 @@ def test_the_array_is_moved_out_of_its_capsule_and_a_refused_array_is_not():
     assert [s.released for s in other] == [0, 0]
 
 
-def test_one_of_many_threads_takes_the_array():
-    for _ in range(20):
-        producer = Producer(*numbers(3))
-        barrier, results = threading.Barrier(4), []
+def test_one_of_many_threads_takes_each_array():
+    producers = [Producer(*numbers(3)) for _ in range(300)]
+    barrier, results = threading.Barrier(4), []
 
-        def taking():
-            barrier.wait()
+    def taking():
+        barrier.wait()
+        for producer in producers:
             try:
                 results.append(Column(producer))
             except ValueError:
                 results.append(None)
 
-        threads = [threading.Thread(target=taking) for _ in range(4)]
-        [t.start() for t in threads]
-        [t.join() for t in threads]
-        assert results.count(None) == 3
+    threads = [threading.Thread(target=taking) for _ in range(4)]
+    for step in (threading.Thread.start, threading.Thread.join):
+        for thread in threads:
+            step(thread)
+    assert results.count(None) == 900
 
 
 # ---- What an object offers ----
