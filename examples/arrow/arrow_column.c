@@ -259,7 +259,7 @@ column_describe(Column *self, const struct ArrowSchema *schema, const struct Arr
     const int has_rows = array != NULL;
     int64_t start = 0, count = has_rows ? array->length : 0, size;
     int level;
-    size_t i;
+    size_t i, skipped;
 
     self->ndim = 0;
     self->data = NULL;
@@ -313,7 +313,13 @@ column_describe(Column *self, const struct ArrowSchema *schema, const struct Arr
             PyErr_Format(PyExc_BufferError, "Column: the buffer of %lld numbers is NULL", (long long)count);
             return -1;
         }
-        self->data = (const char *)array->buffers[1] + (array->offset + start) * (numbers[i].dtype >> 16 & 0xff) / 8;
+        skipped = (size_t)(array->offset + start) * (numbers[i].dtype >> 19 & 0x1f); /* bits / 8: bytes of a number */
+        if (skipped > UINTPTR_MAX - (uintptr_t)array->buffers[1]) {
+            PyErr_Format(PyExc_BufferError, "Column: offset %lld is outside of the address range",
+                         (long long)array->offset);
+            return -1;
+        }
+        self->data = (const char *)array->buffers[1] + skipped;
     }
     return 0;
 }
@@ -382,7 +388,7 @@ take_array(Column *self, PyObject *given)
 static int
 refuse_failure(struct ArrowArrayStream *stream, const char *function, int code)
 {
-    const char *why = stream->get_last_error(stream);
+    const char *why = stream->get_last_error != NULL ? stream->get_last_error(stream) : NULL;
     PyErr_Format(PyExc_RuntimeError, "Column: %s of the Arrow stream failed with errno %d: %.1000s", function, code,
                  why != NULL ? why : "no reason was given");
     return -1;
@@ -448,6 +454,11 @@ take_stream(Column *self, PyObject *given)
     Py_END_CRITICAL_SECTION();
     if (stream.release == NULL)
         return refuse_moved(method);
+    if (stream.get_schema == NULL || stream.get_next == NULL) {
+        stream.release(&stream);
+        PyErr_SetString(PyExc_BufferError, "Column: the ArrowArrayStream has no get_schema or no get_next");
+        return -1;
+    }
     memset(&schema, 0, sizeof(schema));
     failed = read_stream(self, &stream, &schema);
     PyErr_Fetch(&type, &value, &traceback); /* the callbacks may run Python code */

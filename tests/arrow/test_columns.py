@@ -416,6 +416,13 @@ def test_a_malformed_array_is_refused(fields, text):
     refused(text, *numbers(3, **fields))
 
 
+@pytest.mark.parametrize("offset", [2**57, 2**58, 2**59])
+def test_a_large_offset_is_not_cut_off(offset):
+    source = numbers(1, offset=offset)
+    first = source[1].struct.buffers[1]
+    assert numpy.from_dlpack(column(*source)).ctypes.data == first + 8 * offset  # no element is read
+
+
 def test_lists_and_children_that_do_not_fit_are_refused():
     refused("a child ArrowArray has 5 elements, its parent uses 6 from 0 on", *lists(3, numbers(5), length=2))
     refused("a child ArrowArray has 8 elements, its parent uses 6 from 3 on", *lists(3, numbers(8), length=2, offset=1))
@@ -616,6 +623,14 @@ def test_a_failure_of_a_stream_names_function_errno_and_reason():
         take(StreamProducer(OSError(5, "no disk")))
     with pytest.raises(RuntimeError, match="get_next of the Arrow stream failed with errno 12: no reason was given"):
         take(StreamProducer(schema(), array([1]), OSError(12, None)))
+
+
+def test_a_stream_without_functions_is_refused_and_one_without_reasons_fails():
+    for name in ("get_schema", "get_next"):
+        with pytest.raises(BufferError, match="has no get_schema or no get_next"):
+            take(StreamProducer(schema(), array([1]), **{name: None}))
+    with pytest.raises(RuntimeError, match="failed with errno 5: no reason was given"):
+        take(StreamProducer(OSError(5, "no disk"), get_last_error=None))
 
 
 def test_a_stream_is_moved_out_of_its_capsule():
