@@ -264,3 +264,12 @@ def test_arrays_of_ours_are_arrays_for_numpy_by_their_interface():
     interface = a.__array_interface__
     assert interface["data"] == (a.data_ptr, False)
     assert numpy.asarray(Interface(**interface)).tolist() == a.tolist()
+
+
+def test_a_buffer_with_suboffsets_is_refused_P7():
+    """Rows that lie anywhere, behind pointers."""
+    exporters = pytest.importorskip("_testbuffer", reason="CPython was installed without its test modules")
+    rows = exporters.ndarray(list(range(6)), shape=[2, 3], format="B", flags=exporters.ND_PIL)
+    assert memoryview(rows).suboffsets == (0, -1)
+    with pytest.raises(BufferError, match="suboffsets"):
+        consume(rows)
