@@ -5,10 +5,6 @@
  *
  * Optional. In a file that includes this header before dlpack_py.h, dlpack_py_copy and each copy that a producer or a
  * consumer makes uses dlpack_copy_rows in place of the loops of dlpack_py.h. Portable C99 and C++11, and SSE2 on x86.
- *
- *   #include "dlpack_copy.h"
- *   #include "dlpack_py.h"
- *
  * DLPACK_COPY_PORTABLE leaves out what needs SSE2: for tests.
  */
 
@@ -140,24 +136,27 @@ dlpack_copy_impl_pixels(char *to, int64_t step_to, const char *from, int64_t ste
     return n;
 }
 
-/* Copies bytes: neighbours in dst, and every second (step 2) or reversed (step -1) in src. Returns how many of count
- * bytes are done: nothing behind the last byte is read. */
+/* Copies items of 1 or 4 bytes: neighbours in dst, and every second (step 2) or reversed (step -1) in src. Returns how
+ * many of count items are done: nothing behind the last item is read. */
 static inline int64_t
-dlpack_copy_impl_bytes(char *to, const char *from, int64_t step, int64_t count)
+dlpack_copy_impl_line(char *to, const char *from, int64_t step, int64_t count, int64_t size)
 {
     const __m128i low = _mm_set1_epi16(255);
+    const int64_t side = 16 / size;
     __m128i a[2];
     int64_t n;
-    for (n = 0; step == 2 && n + 16 < count; n += 16) {
-        DLPACK_COPY_IMPL_N_2(DLPACK_COPY_IMPL_LOAD, 0, from + 2 * n, 16)
-        a[0] = _mm_packus_epi16(_mm_and_si128(a[0], low), _mm_and_si128(a[1], low));
-        DLPACK_COPY_IMPL_STORE(0, to + n, 0)
+    for (n = 0; step == 2 && n + side < count; n += side) {
+        DLPACK_COPY_IMPL_N_2(DLPACK_COPY_IMPL_LOAD, 0, from + 2 * n * size, 16)
+        a[0] = size == 1 ? _mm_packus_epi16(_mm_and_si128(a[0], low), _mm_and_si128(a[1], low))
+                         : _mm_unpacklo_epi64(_mm_shuffle_epi32(a[0], 0x88), _mm_shuffle_epi32(a[1], 0x88));
+        DLPACK_COPY_IMPL_STORE(0, to + n * size, 0)
     }
-    for (; step == -1 && n + 16 <= count; n += 16) {
-        DLPACK_COPY_IMPL_LOAD(0, from - n - 15, 0)
-        a[0] = _mm_or_si128(_mm_slli_epi16(a[0], 8), _mm_srli_epi16(a[0], 8));
-        a[0] = _mm_shuffle_epi32(_mm_shufflelo_epi16(_mm_shufflehi_epi16(a[0], 0x1b), 0x1b), 0x4e);
-        DLPACK_COPY_IMPL_STORE(0, to + n, 0)
+    for (; step == -1 && n + side <= count; n += side) {
+        DLPACK_COPY_IMPL_LOAD(0, from - (n + side - 1) * size, 0)
+        if (size == 1) /* bytes are reversed in pairs, then pairs in fours */
+            a[0] = _mm_shufflelo_epi16(_mm_or_si128(_mm_slli_epi16(a[0], 8), _mm_srli_epi16(a[0], 8)), 0xb1);
+        a[0] = _mm_shuffle_epi32(size == 1 ? _mm_shufflehi_epi16(a[0], 0xb1) : a[0], 0x1b);
+        DLPACK_COPY_IMPL_STORE(0, to + n * size, 0)
     }
     return n;
 }
@@ -272,9 +271,9 @@ dlpack_copy_rows(char *to, dlpack_copy_loop rows, const char *from, dlpack_copy_
                                    total >= 2097152 && (row >= 512 || (row >= 64 && rows.to == row)));
         return;
     }
-    else if (size == 1 && items.to == 1 && (items.from == 2 || items.from == -1)) {
+    else if ((size == 1 || size == 4) && items.to == size && (items.from == 2 * size || items.from == -size)) {
         for (; r < rows.count; r++)
-            i = dlpack_copy_impl_bytes(to + r * rows.to, from + r * rows.from, items.from, items.count);
+            i = dlpack_copy_impl_line(to + r * rows.to, from + r * rows.from, items.from / size, items.count, size);
         r = 0;
     }
     rows.count -= r; /* what is left */
