@@ -268,7 +268,7 @@ endif
 $(VENV)/$(TAG)-peers: requirements/bench.txt # which peers.txt includes
 
 # Some platforms have no PyTorch: then its column is empty.
-$(VENV)/$(TAG)-torch: requirements/peers.txt | $(VENV)/$(TAG)
+$(VENV)/$(TAG)-torch: requirements/bench.txt | $(VENV)/$(TAG)
 	@$(PIP_INSTALL) $$(grep '^torch==' $<) > $(PIP_LOG) 2>&1 || echo "without PyTorch"
 	touch $@
 
