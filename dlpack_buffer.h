@@ -436,11 +436,14 @@ dlpack_buffer_memoryview(PyObject *obj, const dlpack_py_want *want)
 
 /* __array_interface__ and __cuda_array_interface__ are dicts with the same keys. name is the name of the attribute. */
 
-/* The value of a key, borrowed; NULL where it is missing or None. */
-static inline PyObject *
+/* The value of a key, borrowed; NULL where it is missing or None, or with MemoryError or the like. Does nothing while
+ * there is an exception: several keys may be read before one is looked for. */
+DLPACK_PY_IMPL_RARE PyObject *
 dlpack_buffer_impl_interface_get(PyObject *interface, const char *key)
 {
-    PyObject *value = PyDict_GetItemString(interface, key);
+    PyObject *name = PyErr_Occurred() ? NULL : PyUnicode_InternFromString(key);
+    PyObject *value = name == NULL ? NULL : PyDict_GetItemWithError(interface, name);
+    Py_XDECREF(name);
     return value == Py_None ? NULL : value;
 }
 
@@ -519,6 +522,8 @@ dlpack_buffer_impl_interface_read(const char *name, PyObject *interface, int old
     typestr = dlpack_buffer_impl_interface_get(interface, "typestr");
     shape = dlpack_buffer_impl_interface_get(interface, "shape");
     strides = dlpack_buffer_impl_interface_get(interface, "strides");
+    if (PyErr_Occurred())
+        return -1;
     if (version == NULL || PyLong_AsLong(version) < oldest) {
         snprintf(text, sizeof(text), "%d or newer", oldest);
         return dlpack_buffer_impl_interface_refuse(name, "version", version, text);
@@ -686,7 +691,7 @@ dlpack_buffer_impl_interface_take(PyObject *obj, DLManagedTensorVersioned **out)
 {
     static const char name[] = "__array_interface__";
     int64_t dims[2 * DLPACK_PY_MAX_NDIM];
-    PyObject *interface, *data, *owner = NULL;
+    PyObject *interface, *data, *offset, *owner = NULL;
     dlpack_py_error error;
     uint64_t flags = 0;
     DLTensor t;
@@ -698,9 +703,11 @@ dlpack_buffer_impl_interface_take(PyObject *obj, DLManagedTensorVersioned **out)
         return 0;
     if (dlpack_buffer_impl_interface_read(name, interface, 3, dims, &t) == 0) {
         data = dlpack_buffer_impl_interface_get(interface, "data");
-        if (data == NULL || !PyTuple_Check(data))
-            owner = dlpack_buffer_impl_interface_bytes(
-                data == NULL ? obj : data, dlpack_buffer_impl_interface_get(interface, "offset"), &t, &flags);
+        offset = dlpack_buffer_impl_interface_get(interface, "offset");
+        if (PyErr_Occurred())
+            owner = NULL;
+        else if (data == NULL || !PyTuple_Check(data))
+            owner = dlpack_buffer_impl_interface_bytes(data == NULL ? obj : data, offset, &t, &flags);
         else if (dlpack_buffer_impl_interface_address(name, data, &t, &flags) == 0) {
             Py_INCREF(obj);
             owner = obj;

@@ -1102,16 +1102,17 @@ static inline int
 dlpack_device_impl_interface_parse(PyObject *interface, int64_t *dims, DLTensor *t, uint64_t *flags,
                                    dlpack_py_stream *stream)
 {
-    PyObject *pending;
+    PyObject *data, *pending;
     dlpack_py_error error;
 
     stream->kind = DLPACK_PY_STREAM_NO_SYNC;
     stream->handle = 0;
-    if (dlpack_buffer_impl_interface_read(DLPACK_DEVICE_IMPL_INTERFACE, interface, 2, dims, t) < 0 ||
-        dlpack_buffer_impl_interface_address(DLPACK_DEVICE_IMPL_INTERFACE,
-                                             dlpack_buffer_impl_interface_get(interface, "data"), t, flags) < 0)
+    if (dlpack_buffer_impl_interface_read(DLPACK_DEVICE_IMPL_INTERFACE, interface, 2, dims, t) < 0)
         return -1;
+    data = dlpack_buffer_impl_interface_get(interface, "data");
     pending = dlpack_buffer_impl_interface_get(interface, "stream");
+    if (PyErr_Occurred() || dlpack_buffer_impl_interface_address(DLPACK_DEVICE_IMPL_INTERFACE, data, t, flags) < 0)
+        return -1;
     if (pending != NULL) {
         if (dlpack_py_impl_parse_stream(pending, stream) < 0)
             return -1;

@@ -182,6 +182,8 @@ probe_request(PyObject *Py_UNUSED(module), PyObject *args)
                            b.shape == NULL && b.ndim > 0 ? (Py_DECREF(shape), Py_BuildValue("")) : shape,
                            b.strides == NULL && b.ndim > 0 ? (Py_DECREF(strides), Py_BuildValue("")) : strides);
     PyBuffer_Release(&b);
+    if (PyErr_Occurred())
+        Py_CLEAR(answer);
     return answer;
 }
 
@@ -217,5 +219,5 @@ static struct PyModuleDef module_def = {
 PyMODINIT_FUNC
 PyInit_buffer_probe(void)
 {
-    return PyModule_Create(&module_def);
+    return dlpack_py_init() < 0 ? NULL : PyModule_Create(&module_def);
 }

@@ -1,4 +1,4 @@
-/* Comes before all else in a source file, and has dlpack_py.h included: each call in the header's text that can fail is
+/* Comes before all else in a source file, and has the headers included: each call in their text that can fail is
  * a point, and fails when faults.c says so. Calls in the file's own text are left alone. */
 
 #include <Python.h>
@@ -43,6 +43,7 @@ point_unraisable(void);
 #define Py_BuildValue(...) RAISES(Py_BuildValue, NULL, (__VA_ARGS__))
 #define PyCapsule_New(...) RAISES(PyCapsule_New, NULL, (__VA_ARGS__))
 #define PyCMethod_New(...) RAISES(PyCMethod_New, NULL, (__VA_ARGS__))
+#define PyDict_Copy(...) RAISES(PyDict_Copy, NULL, (__VA_ARGS__))
 #define PyDict_GetItemWithError(...) RUNS(PyDict_GetItemWithError, NULL, (__VA_ARGS__))
 #define PyDict_New(...) RAISES(PyDict_New, NULL, (__VA_ARGS__))
 #define PyDict_SetItem(...) RUNS(PyDict_SetItem, -1, (__VA_ARGS__))
@@ -52,6 +53,7 @@ point_unraisable(void);
 #define PyList_New(...) RAISES(PyList_New, NULL, (__VA_ARGS__))
 #define PyLong_FromVoidPtr(...) RAISES(PyLong_FromVoidPtr, NULL, (__VA_ARGS__))
 #define PyMemoryView_FromObject(...) RUNS(PyMemoryView_FromObject, NULL, (__VA_ARGS__))
+#define PyNumber_AsSsize_t(...) RUNS(PyNumber_AsSsize_t, -1, (__VA_ARGS__))
 #define PyNumber_Index(...) RUNS(PyNumber_Index, NULL, (__VA_ARGS__))
 #define PyObject_Call(...) RUNS(PyObject_Call, NULL, (__VA_ARGS__))
 #define PyObject_CallFunctionObjArgs(...) RUNS(PyObject_CallFunctionObjArgs, NULL, (__VA_ARGS__))
@@ -62,6 +64,7 @@ point_unraisable(void);
 #define PyObject_GetBuffer(...) RUNS(PyObject_GetBuffer, -1, (__VA_ARGS__))
 #define PyObject_GetItem(...) RUNS(PyObject_GetItem, NULL, (__VA_ARGS__))
 #define _PyObject_New(...) RAISES(_PyObject_New, NULL, (__VA_ARGS__))
+#define PyObject_IsTrue(...) RUNS(PyObject_IsTrue, -1, (__VA_ARGS__))
 #define PyObject_Repr(...) RUNS(PyObject_Repr, NULL, (__VA_ARGS__))
 #define PyObject_SetAttr(...) RUNS(PyObject_SetAttr, -1, (__VA_ARGS__))
 #define PyObject_Str(...) RUNS(PyObject_Str, NULL, (__VA_ARGS__))
@@ -89,7 +92,7 @@ point_unraisable(void);
 #  define Py_LIMITED_API 0x030C0000
 #endif
 #include "dlpack_copy.h" /* dlarray.c includes it, and it must be first */
-#include "dlpack_py.h"
+#include "dlpack_buffer.h"
 #undef inline
 #undef Py_LIMITED_API
 

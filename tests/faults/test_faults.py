@@ -38,7 +38,7 @@ KINDS = {
 }
 ALL_BUT_MEMORY = list(KINDS)[:3]
 FILES = {path.name.split(".")[0]: path for path in Path(os.environ["DLPACK_PY_BUILD_DIR"]).glob("faults*")}
-HOLD = dict.fromkeys(FILES, ["faults", "producer_probe", "consumer_probe", "exchange_probe", "dlarray"])
+HOLD = dict.fromkeys(FILES, ["faults", "producer_probe", "consumer_probe", "buffer_probe", "exchange_probe", "dlarray"])
 HOLD["faults_limited"] = [name for name in HOLD["faults"] if name != "exchange_probe"]
 
 NUMBERS = array.array("d", range(6))
@@ -371,6 +371,14 @@ class Junk(Forwarding):
         return 7
 
 
+class Interface:
+    """Has __array_interface__ alone."""
+
+    def __init__(self, **changes):
+        typestr = "<f8" if sys.byteorder == "little" else ">f8"
+        self.__array_interface__ = {"version": 3, "typestr": typestr, "shape": (6,), **changes}
+
+
 class Bound:
     """What stands on its class is no function of its."""
 
@@ -417,6 +425,10 @@ CONSUMED = {
     "a read-only buffer": ({}, lambda thing: memoryview(b"1234"), {"fallback": 1}, {}),
     "a buffer of no dtype": ({}, lambda thing: memoryview(bytearray(8)).cast("P"), {"fallback": 1}, {}),
     "a buffer of another dtype": ({}, lambda thing: bytearray(16), {"fallback": 1, "dtype": "int32"}, {}),
+    "an array interface": ({}, lambda thing: Interface(data=(ADDRESS, False)), {"fallback": 1}, {}),
+    "an array interface of bytes": ({}, lambda thing: Interface(data=bytes(48), offset=0), {"fallback": 1}, {}),
+    "an array interface of too few bytes": ({}, lambda thing: Interface(data=bytes(8)), {"fallback": 1}, {}),
+    "an array interface that is refused": ({}, lambda thing: Interface(typestr="|O8"), {"fallback": 1}, {}),
     "null strides of many dimensions": ({}, lambda thing: NULL_STRIDES.capsule(), {}, {}),
     "a capsule": ({}, lambda thing: thing.__dlpack__(**NEW), {}, {}),
     "a legacy capsule": ({}, lambda thing: thing.__dlpack__(), {}, {}),
@@ -500,6 +512,33 @@ scenario("drop a buffer", letting_go(lambda v, thing: v.consumer.consume(bytearr
 scenario("release", releasing, kept=True)
 scenario("move", on_thing(lambda v, thing: v.consumer.consume(thing).move))
 scenario("release on a foreign thread", releasing_elsewhere, kinds=["calls"], also=["'leaked'"], steals=True)
+
+# ---- Buffers ----
+
+
+def by_buffer(v):
+    kind = v.buffer.add_methods(type("Numbers", (bytearray,), {}))
+    thing = kind(16)
+    return partial(thing.__dlpack__, **NEW), thing
+
+
+def described(operation):
+    def prepare(v):
+        thing = v.thing()
+        made = v.buffer.kind(True, True, True)(thing)
+        return partial(operation, v, made), made, thing
+
+    return prepare
+
+
+scenario("__dlpack__ by a buffer", by_buffer)
+scenario("memoryview", on_thing(lambda v, thing: lambda: bytes(v.buffer.view_of(thing))))
+scenario(
+    "memoryview of a dtype without a format",
+    on_thing(lambda v, thing: partial(v.buffer.view_of, thing), dtype=(4, 16, 1)),
+)
+scenario("getbuffer", described(lambda v, made: v.buffer.request(made, 0x1C)))
+scenario("__array_interface__", described(lambda v, made: made.__array_interface__))
 
 # ---- Is there anything? ----
 
