@@ -9,6 +9,7 @@ import dlarray
 import dltensor
 import numpy
 import pytest
+from adapter import needs_versioned_numpy
 from buffer_probe import kind, request
 from dltensor import CUDA, CUDA_HOST, READ_ONLY, VERSIONED, Made
 from samples import Samples
@@ -52,6 +53,7 @@ def without_noise(said, array):
     return address, length, itemsize, readonly, format, shape or None, strides or None
 
 
+@needs_versioned_numpy
 @pytest.mark.parametrize("flags", REQUESTS)
 def test_every_request_is_answered_as_numpy_answers_it(flags):
     for a in layouts():
@@ -62,6 +64,7 @@ def test_every_request_is_answered_as_numpy_answers_it(flags):
             assert without_noise(ours, a) == without_noise(theirs, a), (a.shape, a.strides, writeable)
 
 
+@needs_versioned_numpy
 def test_refusals_say_what_was_asked_for():
     a = numpy.zeros((2, 3))
     a.flags.writeable = False
@@ -76,6 +79,7 @@ def test_refusals_say_what_was_asked_for():
             request(Buffer(array), flags)
 
 
+@needs_versioned_numpy
 def test_a_buffer_is_counted_as_an_export_until_its_release_P9():
     thing = Buffer(numpy.zeros(3), counted=True)
     views = [memoryview(thing), memoryview(thing)[1:], numpy.asarray(thing)]
@@ -144,6 +148,7 @@ def test_memory_that_the_cpu_reads_has_both_unless_work_is_pending_S10():
 # ---- numpy.asarray by each path alone ----
 
 
+@needs_versioned_numpy
 @pytest.mark.parametrize("dtype", dltensor.DTYPES)
 @pytest.mark.parametrize(
     "make, convert",
@@ -173,6 +178,7 @@ def test_strides_of_every_sign_reach_numpy(make):
         assert numpy.asarray(make(source[cut].transpose(2, 0, 1))).tolist() == source[cut].transpose(2, 0, 1).tolist()
 
 
+@needs_versioned_numpy
 @pytest.mark.parametrize("make", [Buffer, Interface])
 def test_read_only_memory_stays_so_in_numpy_C7(make):
     source = numpy.zeros(3)
@@ -180,6 +186,7 @@ def test_read_only_memory_stays_so_in_numpy_C7(make):
     assert not numpy.asarray(make(source)).flags.writeable
 
 
+@needs_versioned_numpy
 def test_the_array_interface_is_that_of_numpy():
     for source in layouts():
         ours, theirs = Interface(source).__array_interface__, source.__array_interface__

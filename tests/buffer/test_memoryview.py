@@ -8,6 +8,7 @@ import dlarray
 import dltensor
 import numpy
 import pytest
+from adapter import needs_versioned_numpy
 from buffer_probe import view_of, view_of_borrowed
 from dltensor import CUDA, FORMS, LEGACY, PADDED, READ_ONLY, VERSIONED, Made
 from hypothesis import given
@@ -47,6 +48,7 @@ def test_shape_strides_and_values_are_those_of_the_array_D11(data):
     assert (view.c_contiguous, view.f_contiguous) == (source.flags.c_contiguous, source.flags.f_contiguous)
 
 
+@needs_versioned_numpy
 def test_writing_to_it_writes_to_the_array_unless_that_is_read_only_C7():
     source = numpy.zeros(3)
     view = view_of(source)
