@@ -157,6 +157,8 @@ def test_memory_that_the_cpu_reads_has_both_unless_work_is_pending_S10():
 )
 def test_numpy_shares_the_memory_by_each_protocol_alone(make, convert, dtype):
     for source in layouts():
+        if make is Interface and source.ndim == 0 and numpy.lib.NumpyVersion(numpy.__version__) < "2.3.0":
+            continue  # older NumPy asks for the number of an interface without dimensions, not for its memory
         source = source.astype(dtype)[...]
         thing = make(source)
         gone = weakref.ref(source)
