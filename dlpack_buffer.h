@@ -596,9 +596,9 @@ dlpack_buffer_impl_interface_make_tuple(const int64_t *values, int32_t count, in
 }
 
 /* A new dict, of version 3, of a validated tensor; NULL with AttributeError, so that the object has no such attribute,
- * for a dtype without a typestr, or with MemoryError. */
+ * for a dtype without a typestr, or with MemoryError. empty: the address of a tensor without elements. */
 DLPACK_PY_IMPL_RARE PyObject *
-dlpack_buffer_impl_interface_make(const char *name, const DLTensor *t, uint64_t flags)
+dlpack_buffer_impl_interface_make(const char *name, const DLTensor *t, uint64_t flags, void *empty)
 {
     static const char kinds[] = {'i', 'u', 'f', '\0', '\0', 'c', 'b'};
     const int bits = t->dtype.bits;
@@ -618,7 +618,7 @@ dlpack_buffer_impl_interface_make(const char *name, const DLTensor *t, uint64_t 
         return NULL;
     return Py_BuildValue("{s:N,s:s,s:(NN),s:N,s:i}", "shape",
                          dlpack_buffer_impl_interface_make_tuple(t->shape, t->ndim, 1), "typestr", typestr, "data",
-                         PyLong_FromVoidPtr(dlpack_py_impl_is_empty(t) ? NULL : dlpack_py_impl_first(t)),
+                         PyLong_FromVoidPtr(dlpack_py_impl_is_empty(t) ? empty : dlpack_py_impl_first(t)),
                          PyBool_FromLong((flags & DLPACK_PY_FLAG_READ_ONLY) != 0), "strides",
                          strides != NULL ? strides : Py_BuildValue(""), "version", 3);
 }
@@ -630,6 +630,7 @@ dlpack_buffer_impl_interface_make(const char *name, const DLTensor *t, uint64_t 
 static inline PyObject *
 dlpack_buffer_array_interface(PyObject *self, dlpack_py_describe describe)
 {
+    static int64_t nothing; /* NumPy 2.2 takes no NULL */
     dlpack_py_offer offer;
     const char *refused = NULL;
 
@@ -643,7 +644,7 @@ dlpack_buffer_array_interface(PyObject *self, dlpack_py_describe describe)
         PyErr_SetString(PyExc_AttributeError, refused);
         return NULL;
     }
-    return dlpack_buffer_impl_interface_make("__array_interface__", offer.tensor, offer.flags);
+    return dlpack_buffer_impl_interface_make("__array_interface__", offer.tensor, offer.flags, &nothing);
 }
 
 /* Define name_array_interface, a getter, for a type that a function describes, at file scope, with a semicolon. */

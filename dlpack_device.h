@@ -1200,7 +1200,7 @@ dlpack_device_array_interface(const DLTensor *t, uint64_t flags, uintptr_t strea
                      dlpack_py_device_text(t->device, text));
         return NULL;
     }
-    interface = dlpack_buffer_impl_interface_make(DLPACK_DEVICE_IMPL_INTERFACE, t, flags);
+    interface = dlpack_buffer_impl_interface_make(DLPACK_DEVICE_IMPL_INTERFACE, t, flags, NULL);
     handle = interface == NULL ? NULL : PyLong_FromUnsignedLongLong(stream == 0 ? 1 : stream);
     if (handle == NULL || PyDict_SetItemString(interface, "stream", handle) < 0)
         Py_CLEAR(interface);
