@@ -226,8 +226,9 @@ dlpack_buffer_impl_export_steal(PyObject *owner, const DLTensor *t, uint64_t fla
 
 /* What a buffer that this file gave holds until its release. */
 typedef struct dlpack_buffer_impl_lease {
-    dlpack_py_exports *exports;
-    Py_ssize_t dims[1]; /* shape[ndim], strides[ndim] */
+    dlpack_py_exports *exports; /* in owner */
+    PyObject *owner;            /* keeps the memory; NULL: the exporter */
+    Py_ssize_t dims[1];         /* shape[ndim], strides[ndim] */
 } dlpack_buffer_impl_lease;
 
 /* Why a tensor is not given as these flags ask; NULL: it is. */
@@ -249,11 +250,11 @@ dlpack_buffer_impl_refusal(const DLTensor *t, int readonly, int flags)
     return NULL;
 }
 
-/* Gives a validated tensor as a buffer of exporter, as flags (PyBUF_...) ask. exports: counts the buffer; NULL: not
- * counted. Returns 0, or -1 with BufferError or MemoryError. */
+/* Gives a validated tensor, whose memory owner keeps, as a buffer of exporter, as flags (PyBUF_...) ask. exports: NULL:
+ * not counted. Returns 0, or -1 with BufferError or MemoryError. */
 DLPACK_PY_IMPL_SHARED int
-dlpack_buffer_impl_give(PyObject *exporter, const DLTensor *t, int readonly, dlpack_py_exports *exports,
-                        Py_buffer *buffer, int flags)
+dlpack_buffer_impl_give(PyObject *exporter, PyObject *owner, const DLTensor *t, int readonly,
+                        dlpack_py_exports *exports, Py_buffer *buffer, int flags)
 {
     const char *const format = dlpack_buffer_impl_format_of(t);
     const Py_ssize_t itemsize = t->dtype.bits / 8;
@@ -285,6 +286,8 @@ dlpack_buffer_impl_give(PyObject *exporter, const DLTensor *t, int readonly, dlp
         return -1;
     }
     lease->exports = exports;
+    lease->owner = owner != exporter ? owner : NULL;
+    Py_XINCREF(lease->owner);
     dlpack_py_impl_count(exports, 1);
     for (i = t->ndim; i-- > 0;) { /* a stride that reaches no element may be any number (D5) */
         const int reaches = !is_empty && t->shape[i] > 1;
@@ -315,6 +318,7 @@ dlpack_buffer_release(PyObject *self, Py_buffer *buffer)
 
     (void)self;
     dlpack_py_impl_count(lease->exports, -1);
+    Py_XDECREF(lease->owner);
     PyMem_Free(lease);
 }
 
@@ -349,7 +353,7 @@ dlpack_buffer_get(PyObject *self, dlpack_py_describe describe, Py_buffer *buffer
     buffer->obj = NULL;
     DLPACK_PY_IMPL_LOCK(self); /* no other thread moves the memory before the buffer is counted */
     if (dlpack_buffer_impl_ask(self, describe, &offer) == 0)
-        result = dlpack_buffer_impl_give(self, offer.tensor, (offer.flags & DLPACK_PY_FLAG_READ_ONLY) != 0,
+        result = dlpack_buffer_impl_give(self, offer.owner, offer.tensor, (offer.flags & DLPACK_PY_FLAG_READ_ONLY) != 0,
                                          offer.exports, buffer, flags);
     DLPACK_PY_IMPL_UNLOCK();
     return result;
@@ -365,7 +369,7 @@ dlpack_buffer_impl_carrier_get(PyObject *self, Py_buffer *buffer, int flags)
         PyErr_SetString(PyExc_BufferError, "this object holds no tensor");
         return -1;
     }
-    return dlpack_buffer_impl_give(self, &v->tensor, v->readonly != DLPACK_PY_WRITABLE, NULL, buffer, flags);
+    return dlpack_buffer_impl_give(self, self, &v->tensor, v->readonly != DLPACK_PY_WRITABLE, NULL, buffer, flags);
 }
 
 /* Make a memoryview of the tensor in a view, which is released when the last memoryview of it, and all that is built on
@@ -387,6 +391,7 @@ dlpack_buffer_memoryview_steal(dlpack_py_view *v)
     PyType_Slot slots[4];
 
     if (v->managed == NULL) {
+        dlpack_py_release(v);
         PyErr_SetString(PyExc_ValueError, "the view holds no tensor of its own: a borrowed tensor has no memoryview");
         return NULL;
     }
@@ -603,19 +608,24 @@ dlpack_buffer_impl_interface_make(const char *name, const DLTensor *t, uint64_t 
     static const char kinds[] = {'i', 'u', 'f', '\0', '\0', 'c', 'b'};
     const int bits = t->dtype.bits;
     const char kind =
-        t->dtype.code < sizeof(kinds) && t->dtype.lanes == 1 && bits % 8 == 0 ? kinds[t->dtype.code] : '\0';
+        t->dtype.code < sizeof(kinds) && dlpack_buffer_impl_format_of(t) != NULL ? kinds[t->dtype.code] : '\0';
     const char order = dlpack_buffer_impl_is_little() ? '<' : '>';
     char typestr[8], text[DLPACK_PY_TEXT_SIZE];
+    int64_t reached[DLPACK_PY_MAX_NDIM];
     PyObject *strides = NULL;
+    int32_t i;
 
     if (kind == '\0') {
         PyErr_Format(PyExc_AttributeError, "no %s for %s", name, dlpack_py_dtype_text(dlpack_py_dtype(t), text));
         return NULL;
     }
     snprintf(typestr, sizeof(typestr), "%c%c%d", bits == 8 ? '|' : order, kind, bits / 8);
-    if (!dlpack_py_is_contiguous(t, 'C') &&
-        (strides = dlpack_buffer_impl_interface_make_tuple(t->strides, t->ndim, bits / 8)) == NULL)
-        return NULL;
+    if (!dlpack_py_is_contiguous(t, 'C')) {
+        for (i = 0; i < t->ndim; i++) /* a stride that reaches no element may be any number (D5) */
+            reached[i] = t->shape[i] > 1 ? t->strides[i] : 1;
+        if ((strides = dlpack_buffer_impl_interface_make_tuple(reached, t->ndim, bits / 8)) == NULL)
+            return NULL;
+    }
     return Py_BuildValue("{s:N,s:s,s:(NN),s:N,s:i}", "shape",
                          dlpack_buffer_impl_interface_make_tuple(t->shape, t->ndim, 1), "typestr", typestr, "data",
                          PyLong_FromVoidPtr(dlpack_py_impl_is_empty(t) ? empty : dlpack_py_impl_first(t)),
@@ -632,19 +642,25 @@ dlpack_buffer_array_interface(PyObject *self, dlpack_py_describe describe)
 {
     static int64_t nothing; /* NumPy 2.2 takes no NULL */
     dlpack_py_offer offer;
-    const char *refused = NULL;
+    dlpack_py_error error;
+    PyObject *interface = NULL;
 
-    if (dlpack_buffer_impl_ask(self, describe, &offer) < 0)
-        return NULL;
-    if (offer.exports != NULL)
-        refused = "memory that can move has no __array_interface__";
-    else if (offer.tensor->device.device_type != kDLCPU && !dlpack_py_is_cpu_readable(offer.tensor->device))
-        refused = "memory of a device has no __array_interface__";
-    if (refused != NULL) {
-        PyErr_SetString(PyExc_AttributeError, refused);
-        return NULL;
+    DLPACK_PY_IMPL_LOCK(self);
+    if (dlpack_py_impl_ask_author(self, describe, NULL, &offer) == 0) {
+        if (offer.exports != NULL || offer.owner != self)
+            PyErr_SetString(PyExc_AttributeError, "memory that can move has no __array_interface__");
+        else if (offer.tensor->device.device_type != kDLCPU && !dlpack_py_is_cpu_readable(offer.tensor->device))
+            PyErr_SetString(PyExc_AttributeError, "memory of a device has no __array_interface__");
+        else if (dlpack_py_validate(offer.tensor, offer.flags, &error) < 0)
+            (void)dlpack_py_raise(&error);
+        else if (offer.pending_count > 0)
+            PyErr_SetString(PyExc_BufferError,
+                            "work on the data may be pending on a stream, which only __dlpack__ can name");
+        else
+            interface = dlpack_buffer_impl_interface_make("__array_interface__", offer.tensor, offer.flags, &nothing);
     }
-    return dlpack_buffer_impl_interface_make("__array_interface__", offer.tensor, offer.flags, &nothing);
+    DLPACK_PY_IMPL_UNLOCK();
+    return interface;
 }
 
 /* Define name_array_interface, a getter, for a type that a function describes, at file scope, with a semicolon. */

@@ -428,6 +428,7 @@ CONSUMED = {
     "an array interface": ({}, lambda thing: Interface(data=(ADDRESS, False)), {"fallback": 1}, {}),
     "an array interface of bytes": ({}, lambda thing: Interface(data=bytes(48), offset=0), {"fallback": 1}, {}),
     "an array interface of too few bytes": ({}, lambda thing: Interface(data=bytes(8)), {"fallback": 1}, {}),
+    "an array interface that is not ASCII": ({}, lambda thing: Interface(typestr="\xe9\xe9"), {"fallback": 1}, {}),
     "an array interface that is refused": ({}, lambda thing: Interface(typestr="|O8"), {"fallback": 1}, {}),
     "null strides of many dimensions": ({}, lambda thing: NULL_STRIDES.capsule(), {}, {}),
     "a capsule": ({}, lambda thing: thing.__dlpack__(**NEW), {}, {}),
