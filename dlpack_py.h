@@ -933,12 +933,11 @@ dlpack_py_overlap(const DLTensor *a, uint64_t flags_a, const DLTensor *b, uint64
     DLTensor both = *a;
     int32_t i, effort = 1000;
 
-    if (dlpack_py_impl_is_empty(a) || dlpack_py_impl_is_empty(b))
-        return 0;
     if (dlpack_py_impl_extent(a, flags_a, &lowest_a, &highest_a) < 0 ||
         dlpack_py_impl_extent(b, flags_b, &lowest_b, &highest_b) < 0)
         return 1;
-    if (first_a + (uint64_t)highest_a <= first_b - (uint64_t)-lowest_b ||
+    if (highest_a == 0 || highest_b == 0 || /* no elements */
+        first_a + (uint64_t)highest_a <= first_b - (uint64_t)-lowest_b ||
         first_b + (uint64_t)highest_b <= first_a - (uint64_t)-lowest_a)
         return 0;
     if (bits % 8 != 0 || bits != dlpack_py_impl_item_bits(b->dtype, flags_b) || a->ndim != b->ndim ||
@@ -982,6 +981,7 @@ dlpack_py_impl_copy_bits(char *to, int64_t to_bit, const char *from, int64_t fro
 
 #ifdef DLPACK_COPY_H /* a file that includes dlpack_copy.h first */
 typedef dlpack_copy_loop dlpack_py_impl_loop;
+#  define dlpack_py_impl_copy_rows dlpack_copy_rows
 #else
 /* One loop of a copy: how often it runs, and the bytes from one round to the next in dst and in src. For packed
  * sub-byte dtypes to and from are bits. */
@@ -1017,23 +1017,24 @@ dlpack_py_impl_copy_items(char *to, int64_t step_to, const char *from, int64_t s
 /* Copies rows of items of size bytes. Where the rows are nearer to each other in src than the items are, as in a
  * transposed matrix, the order is that of blocks, which fit into the cache. */
 DLPACK_PY_IMPL_RARE void
-dlpack_py_impl_copy_rows(char *to, const char *from, const dlpack_py_impl_loop *rows, const dlpack_py_impl_loop *items,
-                         size_t size)
+dlpack_py_impl_copy_rows(char *to, const dlpack_py_impl_loop *rows, const char *from, const dlpack_py_impl_loop *items,
+                         size_t size, int64_t total)
 {
     const int in_blocks = llabs(rows->from) < llabs(items->from);
+    const dlpack_py_impl_loop *outer = rows, *inner = items;
     int64_t row, item, i, n;
 
+    (void)total;
     if (in_blocks && items->count < 16) { /* the longer loop inside */
-        const dlpack_py_impl_loop *swap = rows;
-        rows = items;
-        items = swap;
+        outer = items;
+        inner = rows;
     }
-    for (row = 0; row < rows->count; row += 64) {
-        for (item = 0; item < items->count; item += n) {
-            n = in_blocks && items->count - item > 56 ? 56 : items->count - item;
-            for (i = row; i < rows->count && i < row + 64; i++)
-                dlpack_py_impl_copy_items(to + i * rows->to + item * items->to, items->to,
-                                          from + i * rows->from + item * items->from, items->from, n, size);
+    for (row = 0; row < outer->count; row += 64) {
+        for (item = 0; item < inner->count; item += n) {
+            n = in_blocks && inner->count - item > 56 ? 56 : inner->count - item;
+            for (i = row; i < outer->count && i < row + 64; i++)
+                dlpack_py_impl_copy_items(to + i * outer->to + item * inner->to, inner->to,
+                                          from + i * outer->from + item * inner->from, inner->from, n, size);
         }
     }
 }
@@ -1044,25 +1045,21 @@ dlpack_py_impl_copy_rows(char *to, const char *from, const dlpack_py_impl_loop *
 DLPACK_PY_IMPL_RARE void
 dlpack_py_impl_copy(const DLTensor *dst, const DLTensor *src, uint64_t flags)
 {
-    const int64_t bits = dlpack_py_impl_item_bits(src->dtype, flags), size = bits % 8 == 0 ? bits / 8 : bits;
-    int64_t compact_to[DLPACK_PY_MAX_NDIM], compact_from[DLPACK_PY_MAX_NDIM], to = 0, from = 0;
+    const int64_t bits = dlpack_py_impl_item_bits(src->dtype, flags);
+    const int packed = bits % 8 != 0;
+    const int64_t size = packed ? bits : bits / 8;
+    int64_t compact_to[DLPACK_PY_MAX_NDIM], compact_from[DLPACK_PY_MAX_NDIM], total = size, to = 0, from = 0;
     const int64_t *step_to = dlpack_py_impl_strides(dst, compact_to);
     const int64_t *step_from = dlpack_py_impl_strides(src, compact_from);
     char *first_to = (char *)dlpack_py_impl_first(dst);
     const char *first_from = (const char *)dlpack_py_impl_first(src);
     dlpack_py_impl_loop loops[DLPACK_PY_MAX_NDIM + 3], *next;
     int64_t done[DLPACK_PY_MAX_NDIM + 3]; /* rounds */
-#ifdef DLPACK_COPY_H
-    int64_t bytes;
-#endif
-    uint64_t used = 0;                /* a bit for each dimension that is in loops */
-    int32_t i, k, last = 0, rows = 2; /* rows: the loop with the shortest stride in src, of those from 2 on */
+    uint64_t used = 0;                    /* a bit for each dimension that is in loops */
+    int64_t i, k, last = 0, rows = 2;     /* rows: the loop with the shortest stride in src, of those from 2 on */
 
     if (dlpack_py_impl_is_empty(src))
         return;
-#ifdef DLPACK_COPY_H
-    bytes = dlpack_py_nbytes(src, flags);
-#endif
     loops[0].count = size;
     loops[0].to = loops[0].from = 1;
     for (;;) {
@@ -1077,6 +1074,7 @@ dlpack_py_impl_copy(const DLTensor *dst, const DLTensor *src, uint64_t flags)
         next->count = src->shape[k];
         next->to = step_to[k] * size;
         next->from = step_from[k] * size;
+        total *= next->count;
         done[last + 1] = 0;
         if (next->to == next[-1].to * next[-1].count && next->from == next[-1].from * next[-1].count)
             next[-1].count *= next->count;
@@ -1087,19 +1085,16 @@ dlpack_py_impl_copy(const DLTensor *dst, const DLTensor *src, uint64_t flags)
         loops[i] = loops[i - 1];
         loops[i].count = 1;
     }
-    for (;;) {
-        if (bits % 8 != 0)
+    do {
+        if (packed)
             dlpack_py_impl_copy_bits(first_to, to, first_from, from, loops[0].count);
         else
-#ifdef DLPACK_COPY_H
-            dlpack_copy_rows(first_to + to, loops[rows], first_from + from, loops[1], (size_t)loops[0].count, bytes);
-#else
-            dlpack_py_impl_copy_rows(first_to + to, first_from + from, &loops[rows], &loops[1], (size_t)loops[0].count);
-#endif
+            dlpack_py_impl_copy_rows(first_to + to, &loops[rows], first_from + from, &loops[1], (size_t)loops[0].count,
+                                     total);
         for (k = 1; k <= last; k++) { /* to the next item, or the next rows */
-            next = &loops[k];
-            if (bits % 8 == 0 && (k == 1 || k == rows))
+            if (!packed && (k == 1 || k == rows))
                 continue;
+            next = &loops[k];
             to += next->to;
             from += next->from;
             if (++done[k] < next->count)
@@ -1108,18 +1103,17 @@ dlpack_py_impl_copy(const DLTensor *dst, const DLTensor *src, uint64_t flags)
             from -= next->count * next->from;
             done[k] = 0;
         }
-        if (k > last)
-            return;
-    }
+    } while (k <= last);
 }
 
 /* Copy the elements of src to dst, whatever their strides.
  *
- * dst, src   of equal dtype and shape, in memory that the CPU can read, validated; they share no memory
+ * dst, src   of equal dtype and shape, in memory that the CPU can read, validated
  * flags      DLPACK_PY_FLAG_* of both: padded sub-byte dtypes
  *
- * Returns 0, or -1 with BufferError where dtype or shape differ, or where the CPU cannot read a tensor; then nothing
- * is written. Needs no thread state, allocates nothing.
+ * Returns 0; or -1 with BufferError where dtype or shape differ, where the CPU cannot read a tensor, or where
+ * dlpack_py_overlap says that they may share memory (C9); then nothing is written. Needs no thread state, allocates
+ * nothing.
  */
 DLPACK_PY_IMPL_RARE int
 dlpack_py_copy(const DLTensor *dst, const DLTensor *src, uint64_t flags, dlpack_py_error *error)
@@ -1139,13 +1133,14 @@ dlpack_py_copy(const DLTensor *dst, const DLTensor *src, uint64_t flags, dlpack_
                                      src->ndim, dst->ndim);
     while (i < src->ndim && dst->shape[i] == src->shape[i])
         i++;
-    if (i == src->ndim) {
-        dlpack_py_impl_copy(dst, src, flags);
-        return 0;
-    }
-    return dlpack_py_impl_refuse(error,
-                                 "cannot copy shape[%" PRId32 "] %" PRId64 " to %" PRId64 ", equal shapes were wanted",
-                                 i, src->shape[i], dst->shape[i]);
+    if (i < src->ndim)
+        return dlpack_py_impl_refuse(
+            error, "cannot copy shape[%" PRId32 "] %" PRId64 " to %" PRId64 ", equal shapes were wanted", i,
+            src->shape[i], dst->shape[i]);
+    if (dlpack_py_overlap(dst, flags, src, flags))
+        return dlpack_py_impl_refuse(error, "cannot copy between tensors that may share memory");
+    dlpack_py_impl_copy(dst, src, flags);
+    return 0;
 }
 
 /* ---- 1.6 Streams and requirements --------------------------------------- */

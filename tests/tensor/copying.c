@@ -56,7 +56,7 @@ static void
 memory_that_the_cpu_cannot_read_is_refused_P7(void)
 {
     static const int64_t shape[1] = {3};
-    float values[3] = {1, 2, 3};
+    float values[3] = {1, 2, 3}, host[3] = {0, 0, 0};
     DLTensor cpu = dlpack_py_cpu(values, DLPACK_PY_FLOAT32, 1, shape, NULL), device = cpu;
     dlpack_py_error error;
 
@@ -65,9 +65,10 @@ memory_that_the_cpu_cannot_read_is_refused_P7(void)
     CHECK_NUMBER(dlpack_py_copy(&cpu, &device, 0, &error), -1);
     CHECK(strcmp(error.text, "cannot copy from cuda:0 to cpu, memory that the CPU can read was wanted") == 0);
     CHECK_NUMBER(dlpack_py_copy(&device, &cpu, 0, NULL), -1);
-    device.data = values;
+    device.data = host;
     device.device.device_type = kDLCUDAHost;
-    CHECK_NUMBER(dlpack_py_copy(&cpu, &device, 0, NULL), 0);
+    CHECK_NUMBER(dlpack_py_copy(&device, &cpu, 0, NULL), 0);
+    CHECK(memcmp(host, values, sizeof(host)) == 0);
 }
 
 static void
@@ -79,6 +80,41 @@ without_elements_nothing_is_touched_D3(void)
     src.byte_offset = UINT64_MAX; /* would wrap */
     CHECK_NUMBER(dlpack_py_copy(&dst, &src, 0, NULL), 0);
     CHECK_NUMBER(dlpack_py_copy(&src, &dst, 0, NULL), 0);
+}
+
+static void
+tensors_that_may_share_memory_are_refused_and_nothing_is_written_C9(void)
+{
+    static const int64_t three[1] = {3}, pair[1] = {2}, all[1] = {1}, every_second[1] = {2};
+    static const struct {
+        int64_t to, from; /* the first byte */
+        const int64_t *shape, *strides_to, *strides_from;
+        int refused;
+    } cases[] = {
+        {0, 0, three, all, all, 1}, /* dst is src */
+        {0, 1, three, all, all, 1}, /* moved by an element */
+        {1, 0, three, all, all, 1},
+        {0, 2, three, every_second, all, 1},         /* another stride */
+        {0, 3, three, all, all, 0},                  /* neighbours */
+        {0, 1, pair, every_second, every_second, 0}, /* x[0::2] = x[1::2] */
+    };
+    char *bytes = exactly(8), *before = exactly(8);
+    dlpack_py_error error;
+    int i;
+    for (i = 0; i < COUNT(cases); i++) {
+        const DLTensor dst =
+            dlpack_py_cpu(bytes + cases[i].to, DLPACK_PY_UINT8, 1, cases[i].shape, cases[i].strides_to);
+        const DLTensor src =
+            dlpack_py_cpu(bytes + cases[i].from, DLPACK_PY_UINT8, 1, cases[i].shape, cases[i].strides_from);
+        CHECK_NUMBER(dlpack_py_copy(&dst, &src, 0, &error), cases[i].refused ? -1 : 0);
+        if (cases[i].refused) {
+            CHECK(strcmp(error.text, "cannot copy between tensors that may share memory") == 0);
+            CHECK(memcmp(bytes, before, 8) == 0);
+        }
+        memcpy(bytes, before, 8);
+    }
+    free(bytes);
+    free(before);
 }
 
 static void
@@ -222,6 +258,7 @@ main(void)
     another_dtype_or_shape_is_refused_and_nothing_is_written();
     memory_that_the_cpu_cannot_read_is_refused_P7();
     without_elements_nothing_is_touched_D3();
+    tensors_that_may_share_memory_are_refused_and_nothing_is_written_C9();
     memory_is_read_and_written_to_its_ends_and_not_beyond_D5();
     sixty_four_dimensions_are_copied_D8();
     elements_of_any_size_are_copied_between_any_strides_D4_D6();
