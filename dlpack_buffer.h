@@ -130,7 +130,7 @@ dlpack_buffer_impl_tensor(const Py_buffer *buffer, int64_t *dims, DLTensor *t)
 {
     const uint32_t dtype = dlpack_buffer_impl_dtype(buffer->format, buffer->itemsize);
     dlpack_py_error error;
-    int i;
+    int is_empty, i;
 
     if (dtype == 0) {
         PyErr_Format(PyExc_BufferError, "the buffer's format is '%s' with %zd bytes, DLPack has no such dtype",
@@ -140,14 +140,17 @@ dlpack_buffer_impl_tensor(const Py_buffer *buffer, int64_t *dims, DLTensor *t)
     for (i = 0; i < buffer->ndim; i++) { /* a memoryview has 64 dimensions at most */
         dims[i] = buffer->shape[i];
         dims[DLPACK_PY_MAX_NDIM + i] = buffer->strides[i] / buffer->itemsize;
-        if (buffer->strides[i] % buffer->itemsize != 0 && buffer->shape[i] > 1) {
+    }
+    *t = dlpack_py_cpu(buffer->buf, dtype, buffer->ndim, dims, dims + DLPACK_PY_MAX_NDIM);
+    is_empty = dlpack_py_impl_is_empty(t);
+    for (i = 0; i < buffer->ndim; i++) { /* a stride that reaches no element may be any number (D5) */
+        if (buffer->strides[i] % buffer->itemsize != 0 && buffer->shape[i] > 1 && !is_empty) {
             PyErr_Format(PyExc_BufferError,
                          "the buffer's strides[%d] is %zd bytes, a multiple of %zd (the item size) was wanted", i,
                          buffer->strides[i], buffer->itemsize);
             return -1;
         }
     }
-    *t = dlpack_py_cpu(buffer->buf, dtype, buffer->ndim, dims, dims + DLPACK_PY_MAX_NDIM);
     return dlpack_py_validate(t, 0, &error) < 0 ? dlpack_py_raise(&error) : 0;
 }
 
@@ -156,7 +159,8 @@ dlpack_buffer_impl_tensor(const Py_buffer *buffer, int64_t *dims, DLTensor *t)
  * dims   room for shape and strides, 2 * DLPACK_PY_MAX_NDIM
  * t      out, valid while the memoryview lives; the memoryview counts as an export of obj
  *
- * Returns a new memoryview, or NULL with BufferError, or TypeError where obj has no buffer protocol.
+ * Returns a new memoryview; or NULL with BufferError, TypeError where obj has no buffer protocol, or what bf_getbuffer
+ * of obj raises.
  */
 static inline PyObject *
 dlpack_buffer_impl_open(PyObject *obj, int64_t *dims, DLTensor *t, uint64_t *flags)
@@ -231,12 +235,20 @@ typedef struct dlpack_buffer_impl_lease {
     Py_ssize_t dims[1];         /* shape[ndim], strides[ndim] */
 } dlpack_buffer_impl_lease;
 
-/* Why a tensor is not given as these flags ask; NULL: it is. */
+/* Why a tensor is not given as these flags ask; NULL: it is. Where Py_ssize_t has 32 bits, shape and length of a
+ * broadcast may not fit. */
 static inline const char *
 dlpack_buffer_impl_refusal(const DLTensor *t, int readonly, int flags)
 {
     const int is_c = dlpack_py_is_contiguous(t, 'C'), is_f = dlpack_py_is_contiguous(t, 'F');
+    const int64_t bytes = dlpack_py_nbytes(t, 0);
+    int fits = bytes == (Py_ssize_t)bytes;
+    int32_t i;
 
+    for (i = 0; i < t->ndim; i++)
+        fits &= t->shape[i] == (Py_ssize_t)t->shape[i];
+    if (!fits)
+        return "the tensor is too large for a buffer";
     if ((flags & PyBUF_WRITABLE) != 0 && readonly)
         return "the memory is read-only, a writable buffer was asked for";
     if ((flags & PyBUF_C_CONTIGUOUS) == PyBUF_C_CONTIGUOUS && !is_c)
@@ -330,6 +342,10 @@ dlpack_buffer_impl_ask(PyObject *self, dlpack_py_describe describe, dlpack_py_of
 
     if (dlpack_py_impl_ask_author(self, describe, NULL, offer) < 0)
         return -1;
+    if (offer->owner == NULL) {
+        PyErr_SetString(PyExc_SystemError, "owner is NULL, an object was wanted");
+        return -1;
+    }
     if (dlpack_py_validate(offer->tensor, offer->flags, &error) < 0)
         return dlpack_py_raise(&error);
     if (offer->pending_count == 0)
@@ -491,14 +507,17 @@ dlpack_buffer_impl_interface_dtype(PyObject *typestr)
     static const char kinds[] = "iufcb";
     static const uint32_t codes[] = {kDLInt, kDLUInt, kDLFloat, kDLComplex, kDLBool};
     static const long least[] = {1, 1, 2, 8, 1}, most[] = {8, 8, 8, 16, 1}; /* f16 is long double */
-    const char *text = typestr != NULL && PyUnicode_Check(typestr) ? PyUnicode_AsUTF8AndSize(typestr, NULL) : NULL;
-    const char native = dlpack_buffer_impl_is_little() ? '<' : '>';
-    const char *kind = text != NULL && text[0] != '\0' && text[1] != '\0' ? strchr(kinds, text[1]) : NULL;
+    Py_ssize_t length = 0;
+    const char *text = typestr != NULL && PyUnicode_Check(typestr) ? PyUnicode_AsUTF8AndSize(typestr, &length) : NULL;
+    const char *const orders = dlpack_buffer_impl_is_little() ? "=<|>" : "=>|<"; /* the first two are the machine's */
+    const char *order = length < 3 ? NULL : strchr(orders, text[0]);
+    const char *kind = length < 3 ? NULL : strchr(kinds, text[1]);
     char *end = NULL;
     const long bytes = kind == NULL || text[2] < '1' || text[2] > '9' ? 0 : strtol(text + 2, &end, 10);
 
-    if (kind == NULL || bytes < least[kind - kinds] || bytes > most[kind - kinds] || (bytes & (bytes - 1)) != 0 ||
-        *end != '\0' || (text[0] != native && bytes > 1))
+    if (kind == NULL || *kind == '\0' || bytes < least[kind - kinds] || bytes > most[kind - kinds] ||
+        (bytes & (bytes - 1)) != 0 || end != text + length || order == NULL || *order == '\0' ||
+        (order > orders + 1 && bytes > 1))
         return 0;
     return DLPACK_PY_DTYPE(codes[kind - kinds], (uint32_t)bytes * 8, 1);
 }
@@ -517,6 +536,7 @@ dlpack_buffer_impl_interface_read(const char *name, PyObject *interface, int old
     char text[64];
     uint32_t dtype, itemsize;
     int32_t ndim = -1, i;
+    int is_empty;
 
     if (!PyDict_Check(interface)) {
         snprintf(text, sizeof(text), "%s is %%U, a dict was wanted", name);
@@ -544,8 +564,9 @@ dlpack_buffer_impl_interface_read(const char *name, PyObject *interface, int old
         return -1;
     *t = dlpack_py_cpu(NULL, dtype, ndim, dims, strides != NULL ? dims + DLPACK_PY_MAX_NDIM : NULL);
     itemsize = t->dtype.bits / 8u;
-    for (i = 0; strides != NULL && i < ndim; i++) {
-        if (t->strides[i] % itemsize != 0 && t->shape[i] > 1) /* else it does not matter (D5) */
+    is_empty = dlpack_py_impl_is_empty(t);
+    for (i = 0; strides != NULL && i < ndim; i++) { /* a stride that reaches no element may be any number (D5) */
+        if (t->strides[i] % itemsize != 0 && t->shape[i] > 1 && !is_empty)
             return dlpack_buffer_impl_interface_refuse(name, "strides", strides, "multiples of the itemsize");
         t->strides[i] /= itemsize;
     }
@@ -673,7 +694,7 @@ dlpack_buffer_array_interface(PyObject *self, dlpack_py_describe describe)
     struct dlpack_py_impl_semicolon
 
 /* Reads data as a buffer of bytes, with an offset. Sets t->data. Returns the memoryview that keeps the bytes, or NULL
- * with an exception. */
+ * with BufferError, or what bf_getbuffer of data raises. */
 static inline PyObject *
 dlpack_buffer_impl_interface_bytes(PyObject *data, PyObject *offset, DLTensor *t, uint64_t *flags)
 {
@@ -689,8 +710,9 @@ dlpack_buffer_impl_interface_bytes(PyObject *data, PyObject *offset, DLTensor *t
     }
     if (skipped >= 0 && skipped <= buffer.len) {
         t->data = (char *)buffer.buf + skipped;
-        fits = dlpack_py_validate(t, 0, NULL) == 0 && dlpack_py_impl_extent(t, 0, &lowest, &highest) == 0 &&
-               lowest >= -(int64_t)skipped && highest <= (int64_t)(buffer.len - skipped);
+        fits = dlpack_py_validate(t, 0, NULL) < 0 || /* the caller says why */
+               (dlpack_py_impl_extent(t, 0, &lowest, &highest) == 0 && lowest >= -(int64_t)skipped &&
+                highest <= (int64_t)(buffer.len - skipped));
     }
     *flags = buffer.readonly ? DLPACK_PY_FLAG_READ_ONLY : 0;
     PyBuffer_Release(&buffer); /* the memoryview keeps the bytes */
@@ -723,8 +745,10 @@ dlpack_buffer_impl_interface_take(PyObject *obj, DLManagedTensorVersioned **out)
         offset = dlpack_buffer_impl_interface_get(interface, "offset");
         if (PyErr_Occurred())
             owner = NULL;
-        else if (data == NULL || !PyTuple_Check(data))
-            owner = dlpack_buffer_impl_interface_bytes(data == NULL ? obj : data, offset, &t, &flags);
+        else if (data == NULL)
+            (void)dlpack_buffer_impl_interface_refuse(name, "data", data, "(address, read-only) or a buffer");
+        else if (!PyTuple_Check(data))
+            owner = dlpack_buffer_impl_interface_bytes(data, offset, &t, &flags);
         else if (dlpack_buffer_impl_interface_address(name, data, &t, &flags) == 0) {
             Py_INCREF(obj);
             owner = obj;
@@ -743,7 +767,7 @@ dlpack_buffer_impl_interface_take(PyObject *obj, DLManagedTensorVersioned **out)
 }
 
 /* A dlpack_py_want.fallback: takes an object without __dlpack__ by the buffer protocol or, where it has none, by
- * __array_interface__, version 3. Read-only memory stays so. An object whose buffer is refused is not asked for the
+ * __array_interface__, version 3 or newer. Read-only memory stays so. An object whose buffer is refused is not asked for the
  * other. The memoryview that holds the buffer is the owner of the export; it is dropped as any other, on any thread. */
 static inline int
 dlpack_buffer_fallback(void *py_object, DLManagedTensorVersioned **out)

@@ -1586,8 +1586,8 @@ dlpack_py_produce_args(PyObject *owner, const DLTensor *t, uint64_t flags, PyObj
 /* A function of the author, which fills an offer for an object.
  *
  * self      the object
- * request   what a call of __dlpack__ asks for, after its arguments were read; NULL for __dlpack_device__ and for an
- *           exchange table
+ * request   what a call of __dlpack__ asks for, after its arguments were read; NULL for __dlpack_device__, for an
+ *           exchange table, and for what dlpack_buffer.h gives
  * offer     out: at first all zero, except for owner, which is self. The tensor, shape, strides and pending streams of
  *           the offer must live until the function that called describe returns: store them in self, not on the stack
  *

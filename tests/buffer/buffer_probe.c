@@ -10,9 +10,10 @@ typedef struct {
     PyObject_HEAD
     dlpack_py_view view;
     dlpack_py_exports exports;
-    PyObject *veto; /* an exception that describe raises */
-    int counted;    /* 1: exports are counted, as for memory that can move */
-    int pending;    /* 1: work on the data may be pending */
+    PyObject *veto;  /* an exception that describe raises */
+    PyObject *owner; /* of the offer; NULL: the thing; None: NULL */
+    int counted;     /* 1: exports are counted, as for memory that can move */
+    int pending;     /* 1: work on the data may be pending */
 } Thing;
 
 static int
@@ -29,6 +30,8 @@ thing_describe(PyObject *op, const dlpack_py_request *request, dlpack_py_offer *
     *offer = dlpack_py_offer_view(op, &self->view.tensor, &self->view);
     if (self->counted)
         offer->exports = &self->exports;
+    if (self->owner != NULL)
+        offer->owner = self->owner != Py_None ? self->owner : NULL;
     offer->pending = &stream;
     offer->pending_count = (size_t)self->pending;
     return 0;
@@ -62,6 +65,7 @@ thing_dealloc(PyObject *op)
     PyTypeObject *type = Py_TYPE(op);
     dlpack_py_release(&((Thing *)op)->view);
     Py_XDECREF(((Thing *)op)->veto);
+    Py_XDECREF(((Thing *)op)->owner);
     type->tp_free(op);
     Py_DECREF(type);
 }
@@ -73,7 +77,11 @@ thing_count(PyObject *op, void *unused)
     return PyLong_FromSize_t(dlpack_py_exports_count(&((Thing *)op)->exports));
 }
 
-static PyMemberDef thing_members[] = {{"veto", T_OBJECT, offsetof(Thing, veto), 0, NULL}, {NULL, 0, 0, 0, NULL}};
+static PyMemberDef thing_members[] = {
+    {"veto", T_OBJECT, offsetof(Thing, veto), 0, NULL},
+    {"owner", T_OBJECT, offsetof(Thing, owner), 0, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
 static PyMethodDef thing_methods[] = {DLPACK_PY_METHODS(thing_dlpack, thing_dlpack_device), {NULL, NULL, 0, NULL}};
 static PyMethodDef no_methods[] = {{NULL, NULL, 0, NULL}};
 static PyGetSetDef thing_getters[] = {
@@ -145,14 +153,19 @@ probe_view_of(PyObject *Py_UNUSED(module), PyObject *args)
     return dlpack_buffer_memoryview(obj, &want);
 }
 
-/* view_of_borrowed(obj): a view that holds no tensor of its own. */
+/* view_of_borrowed(obj): a memoryview of a view that holds no tensor of its own. The view is empty afterwards. */
 static PyObject *
 probe_view_of_borrowed(PyObject *Py_UNUSED(module), PyObject *obj)
 {
     dlpack_py_view v;
+    PyObject *memory;
+
     if (dlpack_py_borrow(obj, NULL, &v) < 0)
         return NULL;
-    return dlpack_buffer_memoryview_steal(&v);
+    memory = dlpack_buffer_memoryview_steal(&v);
+    if (v.tensor.data != NULL || v.tensor.shape != NULL)
+        PyErr_SetString(PyExc_AssertionError, "the view is not empty");
+    return memory;
 }
 
 /* request(obj, flags): what bf_getbuffer of obj answers to PyBUF_ flags, as a tuple (address, len, itemsize, readonly,
@@ -202,14 +215,34 @@ probe_dtype_of(PyObject *Py_UNUSED(module), PyObject *args)
     return Py_BuildValue("z", dtype == 0 ? NULL : dlpack_py_dtype_text(dtype, text));
 }
 
+/* ndim_of((rows, columns), (stride, stride)): the rank of a buffer of float64 with strides in bytes. */
+static PyObject *
+probe_ndim_of(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    static char format[] = "d";
+    int64_t dims[2 * DLPACK_PY_MAX_NDIM];
+    Py_ssize_t shape[2], strides[2];
+    double value = 0;
+    Py_buffer b;
+    DLTensor t;
+
+    if (!PyArg_ParseTuple(args, "(nn)(nn)", &shape[0], &shape[1], &strides[0], &strides[1]))
+        return NULL;
+    memset(&b, 0, sizeof(b));
+    b.buf = &value;
+    b.itemsize = 8;
+    b.format = format;
+    b.ndim = 2;
+    b.shape = shape;
+    b.strides = strides;
+    return dlpack_buffer_impl_tensor(&b, dims, &t) < 0 ? NULL : PyLong_FromLong(t.ndim);
+}
+
 static PyMethodDef functions[] = {
-    {"dtype_of", probe_dtype_of, METH_VARARGS, NULL},
-    {"kind", probe_kind, METH_VARARGS, NULL},
-    {"add_methods", probe_add_methods, METH_O, NULL},
-    {"view_of", probe_view_of, METH_VARARGS, NULL},
-    {"view_of_borrowed", probe_view_of_borrowed, METH_O, NULL},
-    {"request", probe_request, METH_VARARGS, NULL},
-    {NULL, NULL, 0, NULL},
+    {"ndim_of", probe_ndim_of, METH_VARARGS, NULL}, {"dtype_of", probe_dtype_of, METH_VARARGS, NULL},
+    {"kind", probe_kind, METH_VARARGS, NULL},       {"add_methods", probe_add_methods, METH_O, NULL},
+    {"view_of", probe_view_of, METH_VARARGS, NULL}, {"view_of_borrowed", probe_view_of_borrowed, METH_O, NULL},
+    {"request", probe_request, METH_VARARGS, NULL}, {NULL, NULL, 0, NULL},
 };
 
 static struct PyModuleDef module_def = {

@@ -20,6 +20,15 @@ REQUESTS = [
 ]
 
 All, Buffer, Interface, DLPack = kind(1, 1, 1), kind(0, 1, 0), kind(0, 0, 1), kind(1, 0, 0)
+
+
+class Only:
+    """The array interface of a thing, alone."""
+
+    def __init__(self, thing):
+        self.__array_interface__, self.thing = thing.__array_interface__, thing
+
+
 SHAPES = [(), (1,), (0,), (3,), (2, 3), (3, 0), (1, 3), (3, 1), (2, 3, 4)]
 
 
@@ -119,6 +128,31 @@ def test_a_refusal_counts_nothing_and_holds_nothing():
     assert thing.count == 0 and sys.getrefcount(thing) == before
 
 
+class Keeper:
+    """Any object that can be referenced weakly."""
+
+
+@pytest.mark.parametrize("counted", [False, True])
+def test_a_buffer_holds_the_owner_of_the_offer_until_its_release_P9(counted):
+    thing, keeper = Buffer(numpy.zeros(3), counted=counted), Keeper()
+    thing.owner, gone = keeper, weakref.ref(keeper)
+    before = sys.getrefcount(keeper)
+    view = memoryview(thing)
+    assert sys.getrefcount(keeper) == before + 1
+    thing.owner = Keeper()
+    del keeper
+    assert gone() is not None
+    view.release()
+    assert gone() is None
+
+
+def test_an_offer_without_an_owner_is_an_error_of_the_author_P9():
+    thing = Buffer(numpy.zeros(3))
+    thing.owner = None
+    with pytest.raises(SystemError, match="owner is NULL, an object was wanted"):
+        memoryview(thing)
+
+
 @pytest.mark.parametrize("error", [BufferError("no"), MemoryError("no"), KeyboardInterrupt("no")])
 def test_what_describe_raises_is_raised_P7(error):
     thing = All(numpy.zeros(3))
@@ -205,8 +239,43 @@ def test_memory_that_can_move_has_no_array_interface_P9():
     assert thing.count == 0
 
 
+def test_memory_of_another_owner_has_no_array_interface_P9():
+    """NumPy holds the object that has the attribute, not the owner."""
+    thing = Interface(numpy.zeros(3))
+    thing.owner = Keeper()
+    with pytest.raises(AttributeError, match="memory that can move has no __array_interface__"):
+        _ = thing.__array_interface__
+
+
+@pytest.mark.parametrize("more", [{"counted": True}, {"device": CUDA}])
+def test_there_is_no_array_interface_whether_work_is_pending_or_not(more):
+    """AttributeError lets NumPy go on to the next protocol, BufferError would end the search."""
+    thing = All(Made(VERSIONED, device=more.get("device", CUDA_HOST)).capsule(), more.get("counted", False), True)
+    assert not hasattr(thing, "__array_interface__")
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn", "float4_e2m1fn"])
 def test_a_dtype_without_a_typestr_has_no_array_interface_D6(dtype):
     thing = All(dlarray.zeros(4, dtype))
     with pytest.raises(AttributeError, match=f"no __array_interface__ for {dtype}"):
         _ = thing.__array_interface__
+
+
+@pytest.mark.parametrize("dtype, text", [
+    ((2, 128, 1), "float128"),  # f16 is long double
+    ((2, 8, 1), "float8"),
+    ((5, 32, 1), "complex32"),
+    ((0, 128, 1), "int128"),
+    ((2, 32, 4), "float32x4"),
+])  # fmt: skip
+def test_a_typestr_that_means_another_dtype_is_not_given_D6(dtype, text):
+    with pytest.raises(AttributeError, match=f"no __array_interface__ for {text}"):
+        _ = All(Made(VERSIONED, dtype=dtype).capsule()).__array_interface__
+
+
+@pytest.mark.parametrize("stride", [2**62, -(2**63), 0, 3])
+def test_a_stride_that_reaches_no_element_is_not_multiplied_D5(stride):
+    made = Made(VERSIONED, shape=(2, 1, 2), strides=(3, stride, 1), dtype=(2, 32, 1))
+    thing = All(made.capsule())
+    assert thing.__array_interface__["strides"] == (12, 4, 4)
+    assert numpy.asarray(thing).tolist() == numpy.asarray(Only(thing)).tolist()
