@@ -253,10 +253,9 @@ dlpack_copy_impl_transpose(char *to, dlpack_copy_loop rows, const char *from, dl
  * shortest of the other steps of src. Allocates nothing; the only functions that it calls are memcpy and memmove.
  */
 DLPACK_COPY_IMPL_HOT void
-dlpack_copy_rows(char *to, const dlpack_copy_loop *row_loop, const char *from, const dlpack_copy_loop *item_loop,
-                 size_t item_size, int64_t total)
+dlpack_copy_rows(char *to, dlpack_copy_loop rows, const char *from, dlpack_copy_loop items, size_t item_size,
+                 int64_t total)
 {
-    dlpack_copy_loop rows = *row_loop, items = *item_loop;
     const int64_t size = (int64_t)item_size;
     const int64_t wide = llabs(rows.from) < llabs(items.from) && rows.count > 1 ? 56 : items.count;
     int64_t r = 0, i = 0;

@@ -981,7 +981,8 @@ dlpack_py_impl_copy_bits(char *to, int64_t to_bit, const char *from, int64_t fro
 
 #ifdef DLPACK_COPY_H /* a file that includes dlpack_copy.h first */
 typedef dlpack_copy_loop dlpack_py_impl_loop;
-#  define dlpack_py_impl_copy_rows dlpack_copy_rows
+#  define dlpack_py_impl_copy_rows(to, rows, from, items, size, total) \
+    dlpack_copy_rows(to, *(rows), from, *(items), size, total)
 #else
 /* One loop of a copy: how often it runs, and the bytes from one round to the next in dst and in src. For packed
  * sub-byte dtypes to and from are bits. */
