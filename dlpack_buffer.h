@@ -767,8 +767,8 @@ dlpack_buffer_impl_interface_take(PyObject *obj, DLManagedTensorVersioned **out)
 }
 
 /* A dlpack_py_want.fallback: takes an object without __dlpack__ by the buffer protocol or, where it has none, by
- * __array_interface__, version 3 or newer. Read-only memory stays so. An object whose buffer is refused is not asked for
- * the other. The memoryview that holds the buffer is the owner of the export; it is dropped as any other, on any
+ * __array_interface__, version 3 or newer. Read-only memory stays so. An object whose buffer is refused is not asked
+ * for the other. The memoryview that holds the buffer is the owner of the export; it is dropped as any other, on any
  * thread. */
 static inline int
 dlpack_buffer_fallback(void *py_object, DLManagedTensorVersioned **out)
