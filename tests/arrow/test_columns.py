@@ -626,6 +626,15 @@ def test_a_failure_of_a_stream_names_function_errno_and_reason():
         take(StreamProducer(schema(), array([1]), OSError(12, None)))
 
 
+def test_the_functions_of_a_stream_run_without_the_gil():
+    """PyGILState_Check returns 1 where its thread holds the GIL, which would be an errno, and gives nothing."""
+    check = ctypes.cast(ctypes.pythonapi.PyGILState_Check, c_void_p)
+    column = take(StreamProducer(schema(), get_next=check))
+    assert dltensor.read(column.__dlpack__(max_version=(1, 0))).shape == (0,)
+    with pytest.raises(BufferError, match="the ArrowSchema, or a child of it, is NULL, empty"):
+        take(StreamProducer(schema(), get_schema=check))
+
+
 def test_a_stream_without_functions_is_refused_and_one_without_reasons_fails():
     for name in ("get_schema", "get_next"):
         with pytest.raises(BufferError, match="has no get_schema or no get_next"):
