@@ -4,10 +4,12 @@ refuses it with the reason (P7, C7), and releases each struct exactly once (P9, 
 After each test, the fixture looks at all structs of the test.
 """
 
+import contextlib
 import ctypes
 import gc
 import itertools
 import struct
+import sys
 import threading
 from ctypes import CFUNCTYPE, POINTER, c_char_p, c_int, c_int64, c_void_p
 
@@ -24,6 +26,7 @@ NUMBERS = {
     **{"L": "uint64", "e": "float16", "f": "float32", "g": "float64"},
 }
 HUGE = 2**63 - 1
+HAS_GIL = not hasattr(sys, "_is_gil_enabled") or sys._is_gil_enabled()
 
 
 class Schema(ctypes.Structure):
@@ -617,6 +620,27 @@ def test_a_type_is_refused_before_the_rows_are_asked_for():
 def test_a_chunk_with_nulls_is_refused():
     with pytest.raises(BufferError, match="element 0 is null"):
         take(StreamProducer(schema(), array([1], null_count=1, bits=[False])))
+
+
+@pytest.mark.parametrize("attempt", range(1 if HAS_GIL else 10))
+@pytest.mark.parametrize("make", [Producer, StreamProducer])
+def test_of_two_threads_one_takes_what_a_capsule_holds(make, attempt):
+    producers = [make(schema(), array([1])) for _ in range(1000)]
+    start, taken = threading.Barrier(2), []
+
+    def take_all():
+        start.wait()
+        for i, producer in enumerate(producers):
+            with contextlib.suppress(ValueError):  # the other thread was first
+                Column(producer)
+                taken.append(i)
+
+    threads = [threading.Thread(target=take_all) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(taken) == list(range(1000))
 
 
 def test_a_failure_of_a_stream_names_function_errno_and_reason():
