@@ -240,7 +240,8 @@ PyTorch.
 ![What part of memcpy's speed each copy reaches](copying.svg)
 
 {table(["", *NAMES, "of memcpy", "of peers"], lines)}
-Small arrays, in nanoseconds. NumPy and PyTorch are called from Python, the others from C.
+Small arrays, in nanoseconds. NumPy and PyTorch are called from Python, the others from C. About 30 of them look whether
+the tensors share memory (`dlpack_py_overlap`); copies into new memory need not.
 
 {table(["", *NAMES], in_ns)}
 Copies into new memory, called from Python, in microseconds. `dlarray` (`examples/ndarray`) includes `dlpack_copy.h`.
