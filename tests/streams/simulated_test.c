@@ -133,6 +133,9 @@ a_wait_uses_the_record_that_is_current_at_the_call(void)
     simulated_fill(producer, data, 5, 8);
     SUCCEEDS(EventRecord(done, producer));
     SUCCEEDS(StreamWaitEvent(consumer, done, 0));
+#if defined(__HIP_PLATFORM_AMD__)
+    SUCCEEDS(EventSynchronize(done)); /* an event is not recorded again before */
+#endif
     simulated_launch(producer, gate, NULL, NULL, NULL);
     SUCCEEDS(EventRecord(done, producer));
     simulated_expect(consumer, data, 5, 8);
@@ -140,12 +143,26 @@ a_wait_uses_the_record_that_is_current_at_the_call(void)
     FAILS(EventQuery(done), RUNTIME(ErrorNotReady));
     open_gate(1);
     SUCCEEDS(EventSynchronize(done));
+    CLEAN();
+}
+
+static void
+an_event_that_is_pending_may_be_recorded_again_only_with_cuda(void)
+{
+    stream work = new_stream(0);
+    event done = new_event();
+    open_gate(0);
+    simulated_launch(work, gate, NULL, NULL, NULL);
+    SUCCEEDS(EventRecord(done, work));
+    SUCCEEDS(EventRecord(done, work));
+    open_gate(1);
+    SUCCEEDS(EventSynchronize(done));
 #if defined(__HIP_PLATFORM_AMD__)
     CAUGHT("the event is pending: hipEventRecord is undefined then");
 #else
     CLEAN();
 #endif
-    SUCCEEDS(EventRecord(done, producer)); /* it is done: legal on both */
+    SUCCEEDS(EventRecord(done, work)); /* it is done: legal on both */
     CLEAN();
 }
 
@@ -1028,6 +1045,7 @@ main(void)
         work_on_memory_that_is_in_no_order_is_caught_however_it_runs,
         a_kernel_that_reads_what_it_does_not_expect_is_caught,
         a_wait_uses_the_record_that_is_current_at_the_call,
+        an_event_that_is_pending_may_be_recorded_again_only_with_cuda,
         the_legacy_stream_and_blocking_streams_wait_for_each_other,
         per_thread_default_streams_are_of_the_thread_and_its_current_device,
 #if !defined(__HIP_PLATFORM_AMD__)
