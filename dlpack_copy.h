@@ -4,8 +4,8 @@
  * The full licence stands at the end of dlpack_py.h.
  *
  * Optional. In a file that includes this header before dlpack_py.h, dlpack_py_copy and each copy that a producer or a
- * consumer makes uses dlpack_copy_rows in place of the loops of dlpack_py.h. Portable C99 and C++11, and SSE2 on x86.
- * DLPACK_COPY_PORTABLE leaves out what needs SSE2: for tests.
+ * consumer makes uses dlpack_copy_rows in place of the loops of dlpack_py.h. Portable C99 and C++11, and SSE2 on x86,
+ * which DLPACK_COPY_PORTABLE leaves out, for tests.
  */
 
 #ifndef DLPACK_COPY_H
@@ -13,10 +13,9 @@
 #ifdef DLPACK_PY_TENSOR_LAYER
 #  error "include dlpack_copy.h before dlpack_py.h, whose functions are already compiled with loops of their own"
 #endif
-#include <stddef.h> /* size_t, NULL */
 #include <stdint.h> /* int64_t, uintptr_t */
 #include <stdlib.h> /* llabs */
-#include <string.h> /* memcpy, memmove */
+#include <string.h> /* memcpy, memmove, size_t, NULL */
 #if (defined(__SSE2__) || defined(_M_X64)) && !defined(DLPACK_COPY_PORTABLE)
 #  define DLPACK_COPY_IMPL_SSE2
 #  include <emmintrin.h>
@@ -36,8 +35,6 @@
 typedef struct dlpack_copy_loop {
     int64_t count, to, from;
 } dlpack_copy_loop;
-
-/* ---- 1 Items ------------------------------------------------------------ */
 
 /* Copies rows of items. The longer loop is inside. Constant sizes are fast, and four items in a round are faster. */
 static inline void
@@ -70,7 +67,7 @@ dlpack_copy_impl_items(char *to, dlpack_copy_loop rows, const char *from, dlpack
     }
 }
 
-/* ---- 2 Registers -------------------------------------------------------- */
+/* ---- 1 Registers -------------------------------------------------------- */
 
 #ifdef DLPACK_COPY_IMPL_SSE2
 /* a is an array of registers, t is a register. N_2 ... N_16 repeat a macro for the registers from i on. ZIP interleaves
@@ -137,21 +134,26 @@ dlpack_copy_impl_pixels(char *to, int64_t step_to, const char *from, int64_t ste
 }
 
 /* Copies items of 1 or 4 bytes: neighbours in dst, and every second (step 2) or reversed (step -1) in src. Returns how
- * many of count items are done: nothing behind the last item is read. */
+ * many items are done: nothing behind the last item is read. large: step 2 is written past the cache. */
 static inline int64_t
-dlpack_copy_impl_line(char *to, const char *from, int64_t step, int64_t count, int64_t size)
+dlpack_copy_impl_line(char *to, const char *from, dlpack_copy_loop items, int64_t size, int large)
 {
     const __m128i low = _mm_set1_epi16(255);
-    const int64_t side = 16 / size;
+    const int64_t side = 16 / size, step = items.from / size, past = large && ((uintptr_t)to & 15) == 0;
     __m128i a[2];
     int64_t n;
-    for (n = 0; step == 2 && n + side < count; n += side) {
+    for (n = 0; step == 2 && n + side < items.count; n += side) {
         DLPACK_COPY_IMPL_N_2(DLPACK_COPY_IMPL_LOAD, 0, from + 2 * n * size, 16)
         a[0] = size == 1 ? _mm_packus_epi16(_mm_and_si128(a[0], low), _mm_and_si128(a[1], low))
                          : _mm_unpacklo_epi64(_mm_shuffle_epi32(a[0], 0x88), _mm_shuffle_epi32(a[1], 0x88));
-        DLPACK_COPY_IMPL_STORE(0, to + n * size, 0)
+        if (past) {
+            _mm_prefetch(from + 2 * n * size + 4096, _MM_HINT_T0);
+            _mm_stream_si128((__m128i *)(void *)(to + n * size), a[0]);
+        }
+        else
+            DLPACK_COPY_IMPL_STORE(0, to + n * size, 0)
     }
-    for (; step == -1 && n + side <= count; n += side) {
+    for (; step == -1 && n + side <= items.count; n += side) {
         DLPACK_COPY_IMPL_LOAD(0, from - (n + side - 1) * size, 0)
         if (size == 1) /* bytes are reversed in pairs, then pairs in fours */
             a[0] = _mm_shufflelo_epi16(_mm_or_si128(_mm_slli_epi16(a[0], 8), _mm_srli_epi16(a[0], 8)), 0xb1);
@@ -169,8 +171,7 @@ dlpack_copy_impl_write_lines(char *to, char *buffer, int64_t n, int first, int l
 {
     const int64_t past = (int64_t)((uintptr_t)to & 63);
     int64_t at = first ? -past & 63 : -past; /* of the next line, counted from the first of the n bytes */
-    if (first)
-        memcpy(to, buffer, (size_t)(at < n ? at : n));
+    memcpy(to, buffer, (size_t)(!first ? 0 : at < n ? at : n));
     for (; at + 64 <= n; at += 64) {
         DLPACK_COPY_IMPL_N_4(DLPACK_COPY_IMPL_WRITE, 0, to + at, buffer + at)
     }
@@ -235,12 +236,10 @@ dlpack_copy_impl_transpose(char *to, dlpack_copy_loop rows, const char *from, dl
                                              (joined ? r : i) == 0, joined ? r + tile_rows.count == rows.count : last);
         }
     }
-    if (large)
-        _mm_sfence();
 }
 #endif
 
-/* ---- 3 The copy --------------------------------------------------------- */
+/* ---- 2 The copy --------------------------------------------------------- */
 
 /* Copies rows of items.
  *
@@ -261,22 +260,24 @@ dlpack_copy_rows(char *to, dlpack_copy_loop rows, const char *from, dlpack_copy_
     int64_t r = 0, i = 0;
 #ifdef DLPACK_COPY_IMPL_SSE2
     const int64_t row = items.count * size;
+    const int large = total >= 2097152 && (row >= 512 || (row >= 64 && rows.to == row));
     const int transposed = items.to == size && rows.from == size && rows.count > 1 && items.count > 1;
     if (transposed && size == 1 && rows.count == 3 && items.from == 3)
         i = dlpack_copy_impl_pixels(to, rows.to, from, 16, items.count, 1);
     else if (transposed && size == 1 && items.count == 3 && rows.to == 3)
         r = dlpack_copy_impl_pixels(to, 16, from, items.from, rows.count, 0);
     else if (transposed && size <= 8 && (size & (size - 1)) == 0 && row >= 16 && rows.count * size >= 16) {
-        dlpack_copy_impl_transpose(to, rows, from, items, size,
-                                   total >= 2097152 && (row >= 512 || (row >= 64 && rows.to == row)));
-        return;
+        dlpack_copy_impl_transpose(to, rows, from, items, size, large);
+        r = rows.count;
     }
     else if ((size == 1 || size == 4) && items.to == size && (items.from == 2 * size || items.from == -size)) {
-        for (; r < rows.count; r++)
-            i = dlpack_copy_impl_line(to + r * rows.to, from + r * rows.from, items.from / size, items.count, size);
-        r = 0;
+        for (int64_t k = 0; k < rows.count; k++)
+            i = large && row >= 512 ? dlpack_copy_impl_line(to + k * rows.to, from + k * rows.from, items, size, 1)
+                                    : dlpack_copy_impl_line(to + k * rows.to, from + k * rows.from, items, size, 0);
     }
-    rows.count -= r; /* what is left */
+    if (large)
+        _mm_sfence(); /* before other memory is written */
+    rows.count -= r;  /* what is left */
     items.count -= i;
     to += r * rows.to + i * items.to;
     from += r * rows.from + i * items.from;

@@ -118,6 +118,18 @@ def test_rows_with_a_step_are_copied_D4(copies, size, step, count, rows, to, fro
 
 
 @each_copy
+@given(
+    st.sampled_from([1, 2, 4]), st.sampled_from([2, -1]), st.sampled_from([1, 3, 1000]), st.integers(0, 70),
+    st.sampled_from([0, 0, 1, 4, 16]), misaligned, misaligned,
+)  # fmt: skip
+@example(4, 2, 1, 0, 0, 0, 0)
+@example(1, 2, 3, 5, 16, 16, 1)
+def test_large_rows_with_a_step_are_copied_D4(copies, size, step, rows, more, gap, to, from_):
+    count = 2**21 // (rows * size) + 1 + more
+    check(copies, [rows, count], size, [count + gap, 1], [2 * count, step], to, from_)
+
+
+@each_copy
 @given(st.integers(1, 5), st.integers(0, 1), edges, edges, st.booleans(), misaligned, misaligned)
 def test_pixels_are_joined_from_planes_and_taken_apart_D4(copies, channels, unused, height, width, join, to, from_):
     every = channels + unused  # bytes of a pixel
