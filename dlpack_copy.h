@@ -1,11 +1,9 @@
 /* dlpack_copy.h - copy strided memory at the speed of the memory
- * Copyright (c) 2026 the dlpack_py authors
+ * Copyright (c) 2026 the dlpack_py authors. The full licence stands at the end of dlpack_py.h.
  * SPDX-License-Identifier: MIT
- * The full licence stands at the end of dlpack_py.h.
  *
- * Optional. In a file that includes this header before dlpack_py.h, dlpack_py_copy and each copy that a producer or a
- * consumer makes uses dlpack_copy_rows in place of the loops of dlpack_py.h. Portable C99 and C++11, and SSE2 on x86,
- * which DLPACK_COPY_PORTABLE leaves out, for tests.
+ * Optional. Include it before dlpack_py.h: then each copy uses dlpack_copy_rows in place of the loops of dlpack_py.h.
+ * Portable C99 and C++11, and SSE2 on x86, which DLPACK_COPY_PORTABLE leaves out, for tests.
  */
 
 #ifndef DLPACK_COPY_H
@@ -15,7 +13,7 @@
 #endif
 #include <stdint.h> /* int64_t, uintptr_t */
 #include <stdlib.h> /* llabs */
-#include <string.h> /* memcpy, memmove, size_t, NULL */
+#include <string.h> /* memcpy, memmove, size_t */
 #if (defined(__SSE2__) || defined(_M_X64)) && !defined(DLPACK_COPY_PORTABLE)
 #  define DLPACK_COPY_IMPL_SSE2
 #  include <emmintrin.h>
@@ -28,13 +26,20 @@
 #if defined(__cplusplus) && defined(__GNUC__)
 #  pragma GCC diagnostic push
 #  pragma GCC diagnostic ignored "-Wold-style-cast"
-#  pragma GCC diagnostic ignored "-Wzero-as-null-pointer-constant"
 #endif
 
 /* One loop of a copy: how often it runs, and the bytes from one round to the next in dst and in src. */
 typedef struct dlpack_copy_loop {
     int64_t count, to, from;
 } dlpack_copy_loop;
+
+/* N_1 ... N_16 repeat a macro, with the numbers from i on. */
+#define DLPACK_COPY_IMPL_N_1(f, i, x, y) f(i, x, y);
+#define DLPACK_COPY_IMPL_N_2(f, i, x, y) DLPACK_COPY_IMPL_N_1(f, i, x, y) DLPACK_COPY_IMPL_N_1(f, (i) + 1, x, y)
+#define DLPACK_COPY_IMPL_N_3(f, i, x, y) DLPACK_COPY_IMPL_N_2(f, i, x, y) DLPACK_COPY_IMPL_N_1(f, (i) + 2, x, y)
+#define DLPACK_COPY_IMPL_N_4(f, i, x, y) DLPACK_COPY_IMPL_N_2(f, i, x, y) DLPACK_COPY_IMPL_N_2(f, (i) + 2, x, y)
+#define DLPACK_COPY_IMPL_N_8(f, i, x, y) DLPACK_COPY_IMPL_N_4(f, i, x, y) DLPACK_COPY_IMPL_N_4(f, (i) + 4, x, y)
+#define DLPACK_COPY_IMPL_N_16(f, i, x, y) DLPACK_COPY_IMPL_N_8(f, i, x, y) DLPACK_COPY_IMPL_N_8(f, (i) + 8, x, y)
 
 /* Copies rows of items. The longer loop is inside. Constant sizes are fast, and four items in a round are faster. */
 static inline void
@@ -43,15 +48,13 @@ dlpack_copy_impl_items(char *to, dlpack_copy_loop rows, const char *from, dlpack
     const int turn = items.count < 16 && items.count < rows.count;
     const dlpack_copy_loop outer = turn ? items : rows, inner = turn ? rows : items;
     int64_t r, i;
+#define DLPACK_COPY_IMPL_ITEM(i, bytes, _) memcpy(t + (i) * inner.to, f + (i) * inner.from, bytes)
 #define DLPACK_COPY_IMPL_ITEMS(bytes)                                                   \
     for (r = 0; r < outer.count; r++) {                                                 \
         char *t = to + r * outer.to;                                                    \
         const char *f = from + r * outer.from;                                          \
         for (i = inner.count; i >= 4; i -= 4, t += 4 * inner.to, f += 4 * inner.from) { \
-            memcpy(t, f, bytes);                                                        \
-            memcpy(t + inner.to, f + inner.from, bytes);                                \
-            memcpy(t + 2 * inner.to, f + 2 * inner.from, bytes);                        \
-            memcpy(t + 3 * inner.to, f + 3 * inner.from, bytes);                        \
+            DLPACK_COPY_IMPL_N_4(DLPACK_COPY_IMPL_ITEM, 0, bytes, 0)                    \
         }                                                                               \
         for (; i > 0; i--, t += inner.to, f += inner.from)                              \
             memcpy(t, f, bytes);                                                        \
@@ -67,59 +70,45 @@ dlpack_copy_impl_items(char *to, dlpack_copy_loop rows, const char *from, dlpack
     }
 }
 
-/* ---- 1 Registers -------------------------------------------------------- */
-
 #ifdef DLPACK_COPY_IMPL_SSE2
-/* a is an array of registers, t is a register. N_2 ... N_16 repeat a macro for the registers from i on. ZIP interleaves
- * two registers; ZIP_N transposes N registers of N items: it interleaves the first half with the second half, and does
- * the same with each half. */
-#define DLPACK_COPY_IMPL_LOAD(i, p, step) a[i] = _mm_loadu_si128((const __m128i *)(const void *)((p) + (i) * (step)));
-#define DLPACK_COPY_IMPL_STORE(i, p, step) _mm_storeu_si128((__m128i *)(void *)((p) + (i) * (step)), a[i]);
-#define DLPACK_COPY_IMPL_WRITE(i, p, q) \
-    _mm_stream_si128((__m128i *)(void *)(p) + (i), _mm_loadu_si128((const __m128i *)(const void *)(q) + (i)));
+/* a is an array of registers, t is a register. PUT stores a register, past the cache where past is 1: then FETCH begins
+ * to read what is needed about 100 rounds later. ZIP interleaves two registers; ZIP_N transposes N registers of N items:
+ * it interleaves the first half with the second half, and does the same with each half. */
+#define DLPACK_COPY_IMPL_LOAD(i, p, step) a[i] = _mm_loadu_si128((const __m128i *)(const void *)((p) + (i) * (step)))
+#define DLPACK_COPY_IMPL_STORE(i, p, step) _mm_storeu_si128((__m128i *)(void *)((p) + (i) * (step)), a[i])
+#define DLPACK_COPY_IMPL_STREAM(i, p, step) _mm_stream_si128((__m128i *)(void *)((p) + (i) * (step)), a[i])
+#define DLPACK_COPY_IMPL_PUT(i, p, step) past ? DLPACK_COPY_IMPL_STREAM(i, p, step) : DLPACK_COPY_IMPL_STORE(i, p, step)
+#define DLPACK_COPY_IMPL_FETCH(i, p, step) past ? _mm_prefetch((p) + (i) * (step), _MM_HINT_T0) : (void)0
 #define DLPACK_COPY_IMPL_ZIP(i, d, w) \
-    t = a[i], a[i] = _mm_unpacklo_##w(t, a[(i) + (d)]), a[(i) + (d)] = _mm_unpackhi_##w(t, a[(i) + (d)]);
-#define DLPACK_COPY_IMPL_N_2(f, i, x, y) f(i, x, y) f((i) + 1, x, y)
-#define DLPACK_COPY_IMPL_N_3(f, i, x, y) DLPACK_COPY_IMPL_N_2(f, i, x, y) f((i) + 2, x, y)
-#define DLPACK_COPY_IMPL_N_4(f, i, x, y) DLPACK_COPY_IMPL_N_2(f, i, x, y) DLPACK_COPY_IMPL_N_2(f, (i) + 2, x, y)
-#define DLPACK_COPY_IMPL_N_8(f, i, x, y) DLPACK_COPY_IMPL_N_4(f, i, x, y) DLPACK_COPY_IMPL_N_4(f, (i) + 4, x, y)
-#define DLPACK_COPY_IMPL_N_16(f, i, x, y) DLPACK_COPY_IMPL_N_8(f, i, x, y) DLPACK_COPY_IMPL_N_8(f, (i) + 8, x, y)
-#define DLPACK_COPY_IMPL_ZIP_2(i, w) DLPACK_COPY_IMPL_ZIP(i, 1, w)
+    t = a[i], a[i] = _mm_unpacklo_##w(t, a[(i) + (d)]), a[(i) + (d)] = _mm_unpackhi_##w(t, a[(i) + (d)])
+#define DLPACK_COPY_IMPL_ZIP_2(i, w) DLPACK_COPY_IMPL_N_1(DLPACK_COPY_IMPL_ZIP, i, 1, w)
 #define DLPACK_COPY_IMPL_ZIP_4(i, w) \
     DLPACK_COPY_IMPL_N_2(DLPACK_COPY_IMPL_ZIP, i, 2, w) DLPACK_COPY_IMPL_ZIP_2(i, w) DLPACK_COPY_IMPL_ZIP_2((i) + 2, w)
 #define DLPACK_COPY_IMPL_ZIP_8(i, w) \
     DLPACK_COPY_IMPL_N_4(DLPACK_COPY_IMPL_ZIP, i, 4, w) DLPACK_COPY_IMPL_ZIP_4(i, w) DLPACK_COPY_IMPL_ZIP_4((i) + 4, w)
 #define DLPACK_COPY_IMPL_ZIP_16(i, w) \
     DLPACK_COPY_IMPL_N_8(DLPACK_COPY_IMPL_ZIP, i, 8, w) DLPACK_COPY_IMPL_ZIP_8(i, w) DLPACK_COPY_IMPL_ZIP_8((i) + 8, w)
-#define DLPACK_COPY_IMPL_SQUARE(n, w)                                                                \
-    DLPACK_COPY_IMPL_N_##n(DLPACK_COPY_IMPL_LOAD, 0, from, step_from) DLPACK_COPY_IMPL_ZIP_##n(0, w) \
-        DLPACK_COPY_IMPL_N_##n(DLPACK_COPY_IMPL_STORE, 0, to, step_to)
+#define DLPACK_COPY_IMPL_SQUARE(n, w)                                                              \
+    DLPACK_COPY_IMPL_N_##n(DLPACK_COPY_IMPL_LOAD, 0, s, items.from) DLPACK_COPY_IMPL_ZIP_##n(0, w) \
+        DLPACK_COPY_IMPL_N_##n(DLPACK_COPY_IMPL_STORE, 0, d, rows.to)
 
-/* Transposes a square of 16 / size items of 16 / size neighbours. */
-static inline void
-dlpack_copy_impl_square(char *to, int64_t step_to, const char *from, int64_t step_from, int64_t size)
-{
-    __m128i a[16], t;
-    switch (size) {
-    case 1: DLPACK_COPY_IMPL_SQUARE(16, epi8); break;
-    case 2: DLPACK_COPY_IMPL_SQUARE(8, epi16); break;
-    case 4: DLPACK_COPY_IMPL_SQUARE(4, epi32); break;
-    default: DLPACK_COPY_IMPL_SQUARE(2, epi64);
-    }
-}
-
-/* Takes pixels of three bytes apart, into planes, or joins planes to pixels. Returns how many of count pixels are done.
- * 16 pixels are 48 bytes. A round interleaves the first 24 with the other 24, which doubles their places modulo 47.
- * Four rounds bring byte c of pixel p from place 3 * p + c to place p + 16 * c; four rounds backwards join. */
+/* Takes pixels of three items apart, into planes, or joins planes to pixels. Returns how many of count pixels are done.
+ * Three registers hold n items: 48 bytes, or 12 items of 4 bytes. A round interleaves the first half with the other half,
+ * which doubles the places of items modulo n - 1. Four rounds, or two, bring item c of pixel p from place 3 * p + c to
+ * place p + n / 3 * c; as many rounds backwards join. large: dst is written past the cache. */
 static inline int64_t
-dlpack_copy_impl_pixels(char *to, int64_t step_to, const char *from, int64_t step_from, int64_t count, int apart)
+dlpack_copy_impl_pixels(char *to, int64_t step_to, const char *from, int64_t step_from, int64_t count, int64_t size,
+                        int apart, int large)
 {
+#define DLPACK_COPY_IMPL_HALF(a, b, places) \
+    _mm_castps_si128(_mm_shuffle_ps(_mm_castsi128_ps(a), _mm_castsi128_ps(b), places))
+    const int past = large && (((uintptr_t)to | (uintptr_t)step_to) & 15) == 0;
     const __m128i low = _mm_set1_epi16(255);
     __m128i a[3], b;
     int64_t n, round;
-    for (n = 0; n + 16 <= count; n += 16, to += apart ? 16 : 48, from += apart ? 48 : 16) {
+    for (n = 0; n + 16 / size <= count; n += 16 / size, to += apart ? 16 : 48, from += apart ? 48 : 16) {
         DLPACK_COPY_IMPL_N_3(DLPACK_COPY_IMPL_LOAD, 0, from, step_from)
-        for (round = 0; round < 4; round++) {
+        for (round = 0; size == 1 && round < 4; round++) {
             b = a[1];
             a[1] = apart ? _mm_unpacklo_epi8(_mm_srli_si128(a[0], 8), a[2])
                          : _mm_packus_epi16(_mm_and_si128(a[2], low), _mm_srli_epi16(a[0], 8));
@@ -128,37 +117,42 @@ dlpack_copy_impl_pixels(char *to, int64_t step_to, const char *from, int64_t ste
             a[2] = apart ? _mm_unpacklo_epi8(b, _mm_srli_si128(a[2], 8))
                          : _mm_packus_epi16(_mm_srli_epi16(b, 8), _mm_srli_epi16(a[2], 8));
         }
-        DLPACK_COPY_IMPL_N_3(DLPACK_COPY_IMPL_STORE, 0, to, step_to)
+        for (round = 0; size == 4 && round < 2; round++) {
+            b = a[1];
+            a[1] = apart ? _mm_unpacklo_epi32(_mm_srli_si128(a[0], 8), a[2]) : DLPACK_COPY_IMPL_HALF(a[2], a[0], 0xd8);
+            a[0] = apart ? _mm_unpacklo_epi32(a[0], _mm_srli_si128(b, 8)) : DLPACK_COPY_IMPL_HALF(a[0], b, 0x88);
+            a[2] = apart ? _mm_unpacklo_epi32(b, _mm_srli_si128(a[2], 8)) : DLPACK_COPY_IMPL_HALF(b, a[2], 0xdd);
+        }
+        DLPACK_COPY_IMPL_N_3(DLPACK_COPY_IMPL_FETCH, 0, from + 1024, step_from)
+        DLPACK_COPY_IMPL_N_3(DLPACK_COPY_IMPL_PUT, 0, to, step_to)
     }
     return n;
 }
 
 /* Copies items of 1 or 4 bytes: neighbours in dst, and every second (step 2) or reversed (step -1) in src. Returns how
- * many items are done: nothing behind the last item is read. large: step 2 is written past the cache. */
+ * many items are done: nothing behind the last item is read. large: dst is written past the cache. */
 static inline int64_t
 dlpack_copy_impl_line(char *to, const char *from, dlpack_copy_loop items, int64_t size, int large)
 {
     const __m128i low = _mm_set1_epi16(255);
-    const int64_t side = 16 / size, step = items.from / size, past = large && ((uintptr_t)to & 15) == 0;
+    const int64_t side = 16 / size, step = items.from / size;
+    const int past = large && ((uintptr_t)to & 15) == 0;
     __m128i a[2];
     int64_t n;
-    for (n = 0; step == 2 && n + side < items.count; n += side) {
-        DLPACK_COPY_IMPL_N_2(DLPACK_COPY_IMPL_LOAD, 0, from + 2 * n * size, 16)
+    for (n = 0; step == 2 && n + side < items.count; n += side, from += 32) {
+        DLPACK_COPY_IMPL_N_2(DLPACK_COPY_IMPL_LOAD, 0, from, 16)
         a[0] = size == 1 ? _mm_packus_epi16(_mm_and_si128(a[0], low), _mm_and_si128(a[1], low))
-                         : _mm_unpacklo_epi64(_mm_shuffle_epi32(a[0], 0x88), _mm_shuffle_epi32(a[1], 0x88));
-        if (past) {
-            _mm_prefetch(from + 2 * n * size + 4096, _MM_HINT_T0);
-            _mm_stream_si128((__m128i *)(void *)(to + n * size), a[0]);
-        }
-        else
-            DLPACK_COPY_IMPL_STORE(0, to + n * size, 0)
+                         : DLPACK_COPY_IMPL_HALF(a[0], a[1], 0x88);
+        DLPACK_COPY_IMPL_FETCH(0, from + 4096, 0);
+        DLPACK_COPY_IMPL_PUT(0, to + n * size, 0);
     }
-    for (; step == -1 && n + side <= items.count; n += side) {
-        DLPACK_COPY_IMPL_LOAD(0, from - (n + side - 1) * size, 0)
+    for (; step == -1 && n + side <= items.count; n += side, from -= 16) {
+        DLPACK_COPY_IMPL_LOAD(0, from + size - 16, 0);
         if (size == 1) /* bytes are reversed in pairs, then pairs in fours */
             a[0] = _mm_shufflelo_epi16(_mm_or_si128(_mm_slli_epi16(a[0], 8), _mm_srli_epi16(a[0], 8)), 0xb1);
         a[0] = _mm_shuffle_epi32(size == 1 ? _mm_shufflehi_epi16(a[0], 0xb1) : a[0], 0x1b);
-        DLPACK_COPY_IMPL_STORE(0, to + n * size, 0)
+        DLPACK_COPY_IMPL_FETCH(0, from - 2048, 0);
+        DLPACK_COPY_IMPL_PUT(0, to + n * size, 0);
     }
     return n;
 }
@@ -171,33 +165,44 @@ dlpack_copy_impl_write_lines(char *to, char *buffer, int64_t n, int first, int l
 {
     const int64_t past = (int64_t)((uintptr_t)to & 63);
     int64_t at = first ? -past & 63 : -past; /* of the next line, counted from the first of the n bytes */
+    __m128i a[4];
     memcpy(to, buffer, (size_t)(!first ? 0 : at < n ? at : n));
     for (; at + 64 <= n; at += 64) {
-        DLPACK_COPY_IMPL_N_4(DLPACK_COPY_IMPL_WRITE, 0, to + at, buffer + at)
+        DLPACK_COPY_IMPL_N_4(DLPACK_COPY_IMPL_LOAD, 0, buffer + at, 16)
+        DLPACK_COPY_IMPL_N_4(DLPACK_COPY_IMPL_STREAM, 0, to + at, 16)
     }
     if (at < n)
         memmove(last ? to + at : buffer - (n - at), buffer + at, (size_t)(n - at));
 }
 
-/* Transposes a tile: rows are neighbours in src, items are neighbours in dst. next: the tile that is read after this
- * one, or NULL. The processor begins to read it. */
+/* Transposes a tile: rows are neighbours in src, items are neighbours in dst. ahead: the bytes
+ * from this tile to the one that is read next, which the processor begins to read; or 0. */
 static inline void
 dlpack_copy_impl_tile(char *to, dlpack_copy_loop rows, const char *from, dlpack_copy_loop items, int64_t size,
-                      const char *next)
+                      int64_t ahead)
 {
-    const int64_t side = 16 / size, bytes = rows.count * size;
+    const int64_t side = 16 / size; /* of a square that fits in registers */
     dlpack_copy_loop high = rows, wide = items;
     int64_t r, i, k;
     high.count -= high.count % side; /* whole squares */
     wide.count -= wide.count % side;
     for (i = 0; i < wide.count; i += side) {
-        for (k = i; next != NULL && k < i + side; k++) {
-            for (r = -(int64_t)((uintptr_t)(next + k * items.from) & 63); r < bytes; r += 64)
-                _mm_prefetch(next + k * items.from + r, _MM_HINT_T1);
+        for (k = i; ahead != 0 && k < i + side; k++) {
+            const char *next = from + k * items.from + ahead;
+            for (r = -(int64_t)((uintptr_t)next & 63); r < rows.count * size; r += 64)
+                _mm_prefetch(next + r, _MM_HINT_T1);
         }
-        for (r = 0; r < high.count; r += side)
-            dlpack_copy_impl_square(to + r * rows.to + i * size, rows.to, from + r * size + i * items.from, items.from,
-                                    size);
+        for (r = 0; r < high.count; r += side) {
+            __m128i a[16], t;
+            char *d = to + r * rows.to + i * size;
+            const char *s = from + r * size + i * items.from;
+            switch (size) {
+            case 1: DLPACK_COPY_IMPL_SQUARE(16, epi8); break;
+            case 2: DLPACK_COPY_IMPL_SQUARE(8, epi16); break;
+            case 4: DLPACK_COPY_IMPL_SQUARE(4, epi32); break;
+            default: DLPACK_COPY_IMPL_SQUARE(2, epi64);
+            }
+        }
     }
     items.count -= wide.count; /* what is left: the other items, and the other rows */
     dlpack_copy_impl_items(to + wide.count * size, rows, from + wide.count * items.from, items, size);
@@ -210,26 +215,24 @@ DLPACK_COPY_IMPL_HOT void
 dlpack_copy_impl_transpose(char *to, dlpack_copy_loop rows, const char *from, dlpack_copy_loop items, int64_t size,
                            int large)
 {
-    char buffer[64 + 64 * 64 + 16384]; /* up to 64 rows, and 64 bytes before each */
-    const int64_t row = items.count * size, most = !large ? 32 / size : size == 8 ? 32 : 64;
+    char buffer[64 + 128 * 64 + 16384]; /* up to 128 rows, and 64 bytes before each */
+    const int64_t row = items.count * size, most = !large ? 32 / size : size == 8 ? 32 : size == 1 ? 128 : 64;
     const int joined = large && rows.to == row && row <= 512; /* are the rows neighbours in dst? */
     const int64_t high = joined ? 16384 / row / 16 * 16 : rows.count < most ? rows.count : most;
     const int64_t wide = joined ? items.count : large ? 16384 / high / 64 * 64 / size : 512 / size;
     dlpack_copy_loop tile_rows = rows, tile_items = items;
     int64_t r, i, k;
-
     tile_rows.to = joined ? row : large ? 64 + wide * size : rows.to;
     for (r = 0; r < rows.count; r += tile_rows.count) {
         const int64_t past = large && !joined ? (int64_t)((uintptr_t)(from + r * size) & 63) / size % high : 0;
         tile_rows.count = rows.count - r < high - past ? rows.count - r : high - past; /* up to a line of src */
         for (i = 0; i < items.count; i += wide) {
             const int last = items.count - i <= wide;
-            const char *source = from + r * size + i * items.from, *next = source + wide * items.from;
+            const char *source = from + r * size + i * items.from;
             char *target = to + r * rows.to + i * size;
+            const int64_t next = last ? tile_rows.count * size - i * items.from : wide * items.from;
             tile_items.count = last ? items.count - i : wide;
-            next = last ? from + (r + tile_rows.count) * size : next;
-            dlpack_copy_impl_tile(large ? buffer + 64 : target, tile_rows, source, tile_items, size,
-                                  large ? next : NULL);
+            dlpack_copy_impl_tile(large ? buffer + 64 : target, tile_rows, source, tile_items, size, large ? next : 0);
             for (k = 0; large && k < (joined ? 1 : tile_rows.count); k++)
                 dlpack_copy_impl_write_lines(target + k * rows.to, buffer + 64 + k * tile_rows.to,
                                              tile_items.count * size * (joined ? tile_rows.count : 1),
@@ -239,8 +242,6 @@ dlpack_copy_impl_transpose(char *to, dlpack_copy_loop rows, const char *from, dl
 }
 #endif
 
-/* ---- 2 The copy --------------------------------------------------------- */
-
 /* Copies rows of items.
  *
  * to, from      the first item of dst and of src, which share no memory
@@ -249,31 +250,30 @@ dlpack_copy_impl_transpose(char *to, dlpack_copy_loop rows, const char *from, dl
  * total         the bytes of the whole copy, of which these rows may be a part: large memory is written past the cache
  *
  * Steps have any sign, and may be 0 in src. Fastest where items.to is the shortest step of dst, and rows.from the
- * shortest of the other steps of src. Allocates nothing; the only functions that it calls are memcpy and memmove.
- */
+ * shortest of the other steps of src. Allocates nothing; the only functions that it calls are memcpy and memmove. */
 DLPACK_COPY_IMPL_HOT void
 dlpack_copy_rows(char *to, dlpack_copy_loop rows, const char *from, dlpack_copy_loop items, size_t item_size,
                  int64_t total)
 {
     const int64_t size = (int64_t)item_size;
-    const int64_t wide = llabs(rows.from) < llabs(items.from) && rows.count > 1 ? 56 : items.count;
+    const int64_t wide = llabs(rows.from) < llabs(items.from) && rows.count > 1 ? 64 : items.count;
     int64_t r = 0, i = 0;
 #ifdef DLPACK_COPY_IMPL_SSE2
     const int64_t row = items.count * size;
-    const int large = total >= 2097152 && (row >= 512 || (row >= 64 && rows.to == row));
+    const int large = total >= 2097152 && (rows.to == row ? row * rows.count : row) >= 128; /* neighbours in dst */
     const int transposed = items.to == size && rows.from == size && rows.count > 1 && items.count > 1;
-    if (transposed && size == 1 && rows.count == 3 && items.from == 3)
-        i = dlpack_copy_impl_pixels(to, rows.to, from, 16, items.count, 1);
-    else if (transposed && size == 1 && items.count == 3 && rows.to == 3)
-        r = dlpack_copy_impl_pixels(to, 16, from, items.from, rows.count, 0);
+    const int small = size == 1 || size == 4;
+    if (transposed && small && rows.count == 3 && items.from == 3 * size)
+        i = dlpack_copy_impl_pixels(to, rows.to, from, 16, items.count, size, 1, large);
+    else if (transposed && small && items.count == 3 && rows.to == 3 * size)
+        r = dlpack_copy_impl_pixels(to, 16, from, items.from, rows.count, size, 0, large);
     else if (transposed && size <= 8 && (size & (size - 1)) == 0 && row >= 16 && rows.count * size >= 16) {
         dlpack_copy_impl_transpose(to, rows, from, items, size, large);
         r = rows.count;
     }
-    else if ((size == 1 || size == 4) && items.to == size && (items.from == 2 * size || items.from == -size)) {
+    else if (small && items.to == size && (items.from == 2 * size || items.from == -size)) {
         for (int64_t k = 0; k < rows.count; k++)
-            i = large && row >= 512 ? dlpack_copy_impl_line(to + k * rows.to, from + k * rows.from, items, size, 1)
-                                    : dlpack_copy_impl_line(to + k * rows.to, from + k * rows.from, items, size, 0);
+            i = dlpack_copy_impl_line(to + k * rows.to, from + k * rows.from, items, size, large && row >= 512);
     }
     if (large)
         _mm_sfence(); /* before other memory is written */
@@ -284,8 +284,8 @@ dlpack_copy_rows(char *to, dlpack_copy_loop rows, const char *from, dlpack_copy_
 #endif
     (void)total;
     dlpack_copy_loop tile_rows = rows, tile_items = items;
-    for (r = 0; r < rows.count; r += 64) {
-        tile_rows.count = rows.count - r < 64 ? rows.count - r : 64;
+    for (r = 0; r < rows.count; r += 1024) {
+        tile_rows.count = rows.count - r < 1024 ? rows.count - r : 1024;
         for (i = 0; i < items.count; i += wide) {
             tile_items.count = items.count - i < wide ? items.count - i : wide;
             dlpack_copy_impl_items(to + r * rows.to + i * items.to, tile_rows, from + r * rows.from + i * items.from,

@@ -100,6 +100,12 @@ def test_items_of_any_size_are_copied_between_any_strides_D4(copies, data, shape
 )
 @example(3, 1, 5, (0, 0), False, 1, 1)
 @example(3, 1, 5, (0, 0), True, 1, 1)
+@example(3, 1, 5, (0, 0), True, 16, 1)  # pixels of three items, past the cache
+@example(3, 4, 5, (0, 0), True, 16, 4)
+@example(3, 1, 16, (0, 0), False, 0, 1)  # planes that begin at multiples of 16 bytes, or not
+@example(3, 4, 1, (0, 0), False, 0, 4)
+@example(3, 4, 1, (1, 0), False, 0, 4)
+@example(128, 1, 3, (70, 0), True, 8, 1)  # rows of 128 bytes that are not neighbours in dst
 @example(64, 4, 3, (0, 0), True, 4, 4)  # rows that are neighbours in dst
 @example(128, 4, 3, (1, 0), True, 0, 0)  # rows that nearly are
 @example(16, 4, 0, (0, 0), True, 60, 4)
@@ -124,17 +130,26 @@ def test_rows_with_a_step_are_copied_D4(copies, size, step, count, rows, to, fro
 )  # fmt: skip
 @example(4, 2, 1, 0, 0, 0, 0)
 @example(1, 2, 3, 5, 16, 16, 1)
+@example(1, -1, 3, 5, 16, 16, 1)
+@example(4, -1, 1, 1, 0, 0, 4)
 def test_large_rows_with_a_step_are_copied_D4(copies, size, step, rows, more, gap, to, from_):
     count = 2**21 // (rows * size) + 1 + more
     check(copies, [rows, count], size, [count + gap, 1], [2 * count, step], to, from_)
 
 
 @each_copy
-@given(st.integers(1, 5), st.integers(0, 1), edges, edges, st.booleans(), misaligned, misaligned)
-def test_pixels_are_joined_from_planes_and_taken_apart_D4(copies, channels, unused, height, width, join, to, from_):
-    every = channels + unused  # bytes of a pixel
+@given(
+    st.sampled_from([1, 2, 4]), st.sampled_from([1, 2, 3, 3, 3, 4, 5]), st.integers(0, 1), edges, edges, st.booleans(),
+    misaligned, misaligned,
+)  # fmt: skip
+@example(4, 3, 0, 2, 33, False, 0, 0)
+@example(4, 3, 0, 2, 33, True, 0, 0)
+def test_pixels_are_joined_from_planes_and_taken_apart_D4(
+    copies, size, channels, unused, height, width, join, to, from_
+):
+    every = channels + unused  # items of a pixel
     shape, planes, pixels = [height, width, channels], [width, 1, height * width], [width * every, every, 1]
-    check(copies, shape, 1, *((pixels, planes) if join else (planes, pixels)), to, from_)
+    check(copies, shape, size, *((pixels, planes) if join else (planes, pixels)), to, from_)
 
 
 @pytest.fixture
@@ -158,17 +173,18 @@ def pages():
 @each_copy
 @pytest.mark.parametrize("place", ["begin", "end"])
 @pytest.mark.parametrize("layout", ["transposed", "planes", "pixels", "step", "reversed"])
-@pytest.mark.parametrize("n", [64, 67])
+@pytest.mark.parametrize("n", [64, 67, 2**21 + 3])  # the last: more than 2 MiB
 def test_nothing_is_read_or_written_outside_of_memory(copies, n, layout, place, pages):
     """Memory begins, or ends, with a page that nothing may touch."""
+    side, third = min(n, 1451), -(-n // 3)
     shape, dst_strides, src_strides = {
-        "transposed": ([n, n], [n, 1], [1, n]),
-        "planes": ([3, 5 * n], [5 * n, 1], [1, 3]),
-        "pixels": ([5 * n, 3], [3, 1], [1, 5 * n]),
+        "transposed": ([side, side], [side, 1], [1, side]),
+        "planes": ([3, third], [third, 1], [1, 3]),
+        "pixels": ([third, 3], [3, 1], [1, third]),
         "step": ([n], [1], [2]),
         "reversed": ([n], [1], [-1]),
     }[layout]
-    for size in (1, 2, 4, 8):
+    for size in (1, 4) if n > 2**21 else (1, 2, 4, 8):
         tensors, arrays = [], []
         for strides in (dst_strides, src_strides):
             reach = (sum((extent - 1) * abs(step) for extent, step in zip(shape, strides)) + 1) * size
