@@ -4,6 +4,9 @@
 #include "dlpack_py.h"
 
 #include <time.h>
+#ifdef __SSE2__
+#  include <emmintrin.h>
+#endif
 
 static double
 now(void)
@@ -38,4 +41,24 @@ time_memcpy(void *to, const void *from, int64_t size, int64_t calls)
     for (i = 0; i < calls; i++)
         (void)copy(to, from, (size_t)size);
     return (now() - begin) / (double)calls;
+}
+
+/* Removes memory from the cache. Returns 1, or 0 where that is not possible. */
+int
+flush(const char *p, int64_t size);
+int
+flush(const char *p, int64_t size)
+{
+#ifdef __SSE2__
+    int64_t i;
+    for (i = 0; i < size; i += 64)
+        _mm_clflush(p + i);
+    _mm_clflush(p + size - 1);
+    _mm_mfence();
+    return 1;
+#else
+    (void)p;
+    (void)size;
+    return 0;
+#endif
 }

@@ -25,14 +25,38 @@
 #include <Python.h>
 #include <structmember.h> /* T_PYSSIZET */
 
+#include <math.h>   /* isinf */
+#include <stdint.h> /* uintptr_t */
+#include <stdlib.h> /* malloc, free */
+#include <string.h> /* memcpy */
+#ifdef __linux__
+#  include <sys/mman.h> /* madvise */
+#endif
+
+/* Asks Linux for huge pages, if memory is large, not NULL and not yet written. They are mapped faster: the first write
+ * takes half the time. Returns memory. */
+static void *
+with_huge_pages(void *memory, size_t size)
+{
+#ifdef MADV_HUGEPAGE
+    const uintptr_t page = 2097152, begin = ((uintptr_t)memory + page - 1) & ~(page - 1);
+    if (memory != NULL && size >= 2 * page) /* an error changes nothing */
+        (void)madvise((void *)begin, (uintptr_t)memory + size - begin, MADV_HUGEPAGE);
+#else
+    (void)size;
+#endif
+    return memory;
+}
+
+#ifndef DLPACK_PY_MALLOC /* tests define it, to let it fail */
+#  define DLPACK_PY_MALLOC(size) with_huge_pages(malloc(size), size)
+#  define DLPACK_PY_FREE(pointer) free(pointer)
+#endif
+
 #include "dlpack_copy.h" /* first: its copies are faster */
 
 #include "dlpack_buffer.h"
 #include "dlpack_py.h"
-
-#include <math.h>   /* isinf */
-#include <stdint.h> /* uintptr_t */
-#include <string.h> /* memcpy */
 
 #define ALIGNMENT 64 /* of our own memory: some consumers copy data with a smaller alignment */
 
@@ -334,7 +358,7 @@ array_allocate(PyTypeObject *type, int32_t ndim, const int64_t *shape, uint32_t 
         memory = zeroed ? PyMem_RawCalloc(1, size + ALIGNMENT) : PyMem_RawMalloc(size + ALIGNMENT);
         if (memory == NULL)
             return (Array *)PyErr_NoMemory();
-        t.data = (char *)memory + (ALIGNMENT - (uintptr_t)memory % ALIGNMENT);
+        t.data = (char *)with_huge_pages(memory, size + ALIGNMENT) + (ALIGNMENT - (uintptr_t)memory % ALIGNMENT);
     }
     self = array_new(type, &t, padded);
     if (self == NULL)
