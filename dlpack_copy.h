@@ -33,14 +33,6 @@ typedef struct dlpack_copy_loop {
     int64_t count, to, from;
 } dlpack_copy_loop;
 
-/* N_1 ... N_16 repeat a macro, with the numbers from i on. */
-#define DLPACK_COPY_IMPL_N_1(f, i, x, y) f(i, x, y);
-#define DLPACK_COPY_IMPL_N_2(f, i, x, y) DLPACK_COPY_IMPL_N_1(f, i, x, y) DLPACK_COPY_IMPL_N_1(f, (i) + 1, x, y)
-#define DLPACK_COPY_IMPL_N_3(f, i, x, y) DLPACK_COPY_IMPL_N_2(f, i, x, y) DLPACK_COPY_IMPL_N_1(f, (i) + 2, x, y)
-#define DLPACK_COPY_IMPL_N_4(f, i, x, y) DLPACK_COPY_IMPL_N_2(f, i, x, y) DLPACK_COPY_IMPL_N_2(f, (i) + 2, x, y)
-#define DLPACK_COPY_IMPL_N_8(f, i, x, y) DLPACK_COPY_IMPL_N_4(f, i, x, y) DLPACK_COPY_IMPL_N_4(f, (i) + 4, x, y)
-#define DLPACK_COPY_IMPL_N_16(f, i, x, y) DLPACK_COPY_IMPL_N_8(f, i, x, y) DLPACK_COPY_IMPL_N_8(f, (i) + 8, x, y)
-
 /* Copies rows of items. The longer loop is inside. Constant sizes are fast, and four items in a round are faster. */
 static inline void
 dlpack_copy_impl_items(char *to, dlpack_copy_loop rows, const char *from, dlpack_copy_loop items, int64_t size)
@@ -48,13 +40,15 @@ dlpack_copy_impl_items(char *to, dlpack_copy_loop rows, const char *from, dlpack
     const int turn = items.count < 16 && items.count < rows.count;
     const dlpack_copy_loop outer = turn ? items : rows, inner = turn ? rows : items;
     int64_t r, i;
-#define DLPACK_COPY_IMPL_ITEM(i, bytes, _) memcpy(t + (i) * inner.to, f + (i) * inner.from, bytes)
 #define DLPACK_COPY_IMPL_ITEMS(bytes)                                                   \
     for (r = 0; r < outer.count; r++) {                                                 \
         char *t = to + r * outer.to;                                                    \
         const char *f = from + r * outer.from;                                          \
         for (i = inner.count; i >= 4; i -= 4, t += 4 * inner.to, f += 4 * inner.from) { \
-            DLPACK_COPY_IMPL_N_4(DLPACK_COPY_IMPL_ITEM, 0, bytes, 0)                    \
+            memcpy(t, f, bytes);                                                        \
+            memcpy(t + inner.to, f + inner.from, bytes);                                \
+            memcpy(t + 2 * inner.to, f + 2 * inner.from, bytes);                        \
+            memcpy(t + 3 * inner.to, f + 3 * inner.from, bytes);                        \
         }                                                                               \
         for (; i > 0; i--, t += inner.to, f += inner.from)                              \
             memcpy(t, f, bytes);                                                        \
@@ -70,17 +64,27 @@ dlpack_copy_impl_items(char *to, dlpack_copy_loop rows, const char *from, dlpack
     }
 }
 
+/* ---- 1 Registers of SSE2 ------------------------------------------------ */
+
 #ifdef DLPACK_COPY_IMPL_SSE2
-/* a is an array of registers, t is a register. PUT stores a register, past the cache where past is 1: then FETCH begins
- * to read what is needed about 100 rounds later. ZIP interleaves two registers; ZIP_N transposes N registers of N items:
- * it interleaves the first half with the second half, and does the same with each half. */
+/* a is an array of registers, t is a register. N_2 ... N_16 repeat a macro for the registers from i on. PUT stores past
+ * the cache where past is 1: then FETCH begins to read what is needed later. ZIP interleaves two registers; ZIP_N
+ * transposes N registers of N items: it interleaves the first half with the second half, and so on in each half. */
 #define DLPACK_COPY_IMPL_LOAD(i, p, step) a[i] = _mm_loadu_si128((const __m128i *)(const void *)((p) + (i) * (step)))
 #define DLPACK_COPY_IMPL_STORE(i, p, step) _mm_storeu_si128((__m128i *)(void *)((p) + (i) * (step)), a[i])
 #define DLPACK_COPY_IMPL_STREAM(i, p, step) _mm_stream_si128((__m128i *)(void *)((p) + (i) * (step)), a[i])
 #define DLPACK_COPY_IMPL_PUT(i, p, step) past ? DLPACK_COPY_IMPL_STREAM(i, p, step) : DLPACK_COPY_IMPL_STORE(i, p, step)
 #define DLPACK_COPY_IMPL_FETCH(i, p, step) past ? _mm_prefetch((p) + (i) * (step), _MM_HINT_T0) : (void)0
+#define DLPACK_COPY_IMPL_HALF(a, b, places) /* two of four items of a, and two of b */ \
+    _mm_castps_si128(_mm_shuffle_ps(_mm_castsi128_ps(a), _mm_castsi128_ps(b), places))
 #define DLPACK_COPY_IMPL_ZIP(i, d, w) \
     t = a[i], a[i] = _mm_unpacklo_##w(t, a[(i) + (d)]), a[(i) + (d)] = _mm_unpackhi_##w(t, a[(i) + (d)])
+#define DLPACK_COPY_IMPL_N_1(f, i, x, y) f(i, x, y);
+#define DLPACK_COPY_IMPL_N_2(f, i, x, y) DLPACK_COPY_IMPL_N_1(f, i, x, y) DLPACK_COPY_IMPL_N_1(f, (i) + 1, x, y)
+#define DLPACK_COPY_IMPL_N_3(f, i, x, y) DLPACK_COPY_IMPL_N_2(f, i, x, y) DLPACK_COPY_IMPL_N_1(f, (i) + 2, x, y)
+#define DLPACK_COPY_IMPL_N_4(f, i, x, y) DLPACK_COPY_IMPL_N_2(f, i, x, y) DLPACK_COPY_IMPL_N_2(f, (i) + 2, x, y)
+#define DLPACK_COPY_IMPL_N_8(f, i, x, y) DLPACK_COPY_IMPL_N_4(f, i, x, y) DLPACK_COPY_IMPL_N_4(f, (i) + 4, x, y)
+#define DLPACK_COPY_IMPL_N_16(f, i, x, y) DLPACK_COPY_IMPL_N_8(f, i, x, y) DLPACK_COPY_IMPL_N_8(f, (i) + 8, x, y)
 #define DLPACK_COPY_IMPL_ZIP_2(i, w) DLPACK_COPY_IMPL_N_1(DLPACK_COPY_IMPL_ZIP, i, 1, w)
 #define DLPACK_COPY_IMPL_ZIP_4(i, w) \
     DLPACK_COPY_IMPL_N_2(DLPACK_COPY_IMPL_ZIP, i, 2, w) DLPACK_COPY_IMPL_ZIP_2(i, w) DLPACK_COPY_IMPL_ZIP_2((i) + 2, w)
@@ -88,40 +92,38 @@ dlpack_copy_impl_items(char *to, dlpack_copy_loop rows, const char *from, dlpack
     DLPACK_COPY_IMPL_N_4(DLPACK_COPY_IMPL_ZIP, i, 4, w) DLPACK_COPY_IMPL_ZIP_4(i, w) DLPACK_COPY_IMPL_ZIP_4((i) + 4, w)
 #define DLPACK_COPY_IMPL_ZIP_16(i, w) \
     DLPACK_COPY_IMPL_N_8(DLPACK_COPY_IMPL_ZIP, i, 8, w) DLPACK_COPY_IMPL_ZIP_8(i, w) DLPACK_COPY_IMPL_ZIP_8((i) + 8, w)
-#define DLPACK_COPY_IMPL_SQUARE(n, w)                                                              \
-    DLPACK_COPY_IMPL_N_##n(DLPACK_COPY_IMPL_LOAD, 0, s, items.from) DLPACK_COPY_IMPL_ZIP_##n(0, w) \
-        DLPACK_COPY_IMPL_N_##n(DLPACK_COPY_IMPL_STORE, 0, d, rows.to)
+#define DLPACK_COPY_IMPL_SQUARE(n, w)                                                                   \
+    DLPACK_COPY_IMPL_N_##n(DLPACK_COPY_IMPL_LOAD, 0, source, items.from) DLPACK_COPY_IMPL_ZIP_##n(0, w) \
+        DLPACK_COPY_IMPL_N_##n(DLPACK_COPY_IMPL_STORE, 0, target, rows.to)
 
-/* Takes pixels of three items apart, into planes, or joins planes to pixels. Returns how many of count pixels are done.
- * Three registers hold n items: 48 bytes, or 12 items of 4 bytes. A round interleaves the first half with the other half,
- * which doubles the places of items modulo n - 1. Four rounds, or two, bring item c of pixel p from place 3 * p + c to
- * place p + n / 3 * c; as many rounds backwards join. large: dst is written past the cache. */
+/* Takes pixels of three items of 1 or 4 bytes apart, into planes, or joins planes to pixels. Returns how many of count
+ * pixels are done. Three registers hold n items: 48 of 1 byte, or 12 of 4 bytes. A round interleaves the first half with
+ * the other half, which doubles the places of items modulo n - 1. Four rounds, or two, bring item c of pixel p from place
+ * 3 * p + c to place p + n / 3 * c; as many rounds backwards join. past: dst is written past the cache. */
 static inline int64_t
 dlpack_copy_impl_pixels(char *to, int64_t step_to, const char *from, int64_t step_from, int64_t count, int64_t size,
-                        int apart, int large)
+                        int past)
 {
-#define DLPACK_COPY_IMPL_HALF(a, b, places) \
-    _mm_castps_si128(_mm_shuffle_ps(_mm_castsi128_ps(a), _mm_castsi128_ps(b), places))
-    const int past = large && (((uintptr_t)to | (uintptr_t)step_to) & 15) == 0;
+    const int apart = step_to != 16; /* pixels have 16 bytes in each of three registers */
     const __m128i low = _mm_set1_epi16(255);
-    __m128i a[3], b;
+    __m128i a[3], t;
     int64_t n, round;
     for (n = 0; n + 16 / size <= count; n += 16 / size, to += apart ? 16 : 48, from += apart ? 48 : 16) {
         DLPACK_COPY_IMPL_N_3(DLPACK_COPY_IMPL_LOAD, 0, from, step_from)
         for (round = 0; size == 1 && round < 4; round++) {
-            b = a[1];
+            t = a[1];
             a[1] = apart ? _mm_unpacklo_epi8(_mm_srli_si128(a[0], 8), a[2])
                          : _mm_packus_epi16(_mm_and_si128(a[2], low), _mm_srli_epi16(a[0], 8));
-            a[0] = apart ? _mm_unpacklo_epi8(a[0], _mm_srli_si128(b, 8))
-                         : _mm_packus_epi16(_mm_and_si128(a[0], low), _mm_and_si128(b, low));
-            a[2] = apart ? _mm_unpacklo_epi8(b, _mm_srli_si128(a[2], 8))
-                         : _mm_packus_epi16(_mm_srli_epi16(b, 8), _mm_srli_epi16(a[2], 8));
+            a[0] = apart ? _mm_unpacklo_epi8(a[0], _mm_srli_si128(t, 8))
+                         : _mm_packus_epi16(_mm_and_si128(a[0], low), _mm_and_si128(t, low));
+            a[2] = apart ? _mm_unpacklo_epi8(t, _mm_srli_si128(a[2], 8))
+                         : _mm_packus_epi16(_mm_srli_epi16(t, 8), _mm_srli_epi16(a[2], 8));
         }
         for (round = 0; size == 4 && round < 2; round++) {
-            b = a[1];
+            t = a[1];
             a[1] = apart ? _mm_unpacklo_epi32(_mm_srli_si128(a[0], 8), a[2]) : DLPACK_COPY_IMPL_HALF(a[2], a[0], 0xd8);
-            a[0] = apart ? _mm_unpacklo_epi32(a[0], _mm_srli_si128(b, 8)) : DLPACK_COPY_IMPL_HALF(a[0], b, 0x88);
-            a[2] = apart ? _mm_unpacklo_epi32(b, _mm_srli_si128(a[2], 8)) : DLPACK_COPY_IMPL_HALF(b, a[2], 0xdd);
+            a[0] = apart ? _mm_unpacklo_epi32(a[0], _mm_srli_si128(t, 8)) : DLPACK_COPY_IMPL_HALF(a[0], t, 0x88);
+            a[2] = apart ? _mm_unpacklo_epi32(t, _mm_srli_si128(a[2], 8)) : DLPACK_COPY_IMPL_HALF(t, a[2], 0xdd);
         }
         DLPACK_COPY_IMPL_N_3(DLPACK_COPY_IMPL_FETCH, 0, from + 1024, step_from)
         DLPACK_COPY_IMPL_N_3(DLPACK_COPY_IMPL_PUT, 0, to, step_to)
@@ -129,30 +131,32 @@ dlpack_copy_impl_pixels(char *to, int64_t step_to, const char *from, int64_t ste
     return n;
 }
 
-/* Copies items of 1 or 4 bytes: neighbours in dst, and every second (step 2) or reversed (step -1) in src. Returns how
- * many items are done: nothing behind the last item is read. large: dst is written past the cache. */
+/* Copies items of 1 or 4 bytes, which are neighbours in dst, and every second or reversed in src. Returns how many items
+ * are done: nothing behind the last item is read. past: dst is written past the cache. */
 static inline int64_t
-dlpack_copy_impl_line(char *to, const char *from, dlpack_copy_loop items, int64_t size, int large)
+dlpack_copy_impl_line(char *to, const char *from, dlpack_copy_loop items, int past)
 {
     const __m128i low = _mm_set1_epi16(255);
-    const int64_t side = 16 / size, step = items.from / size;
-    const int past = large && ((uintptr_t)to & 15) == 0;
     __m128i a[2];
-    int64_t n;
-    for (n = 0; step == 2 && n + side < items.count; n += side, from += 32) {
-        DLPACK_COPY_IMPL_N_2(DLPACK_COPY_IMPL_LOAD, 0, from, 16)
-        a[0] = size == 1 ? _mm_packus_epi16(_mm_and_si128(a[0], low), _mm_and_si128(a[1], low))
-                         : DLPACK_COPY_IMPL_HALF(a[0], a[1], 0x88);
-        DLPACK_COPY_IMPL_FETCH(0, from + 4096, 0);
-        DLPACK_COPY_IMPL_PUT(0, to + n * size, 0);
-    }
-    for (; step == -1 && n + side <= items.count; n += side, from -= 16) {
-        DLPACK_COPY_IMPL_LOAD(0, from + size - 16, 0);
-        if (size == 1) /* bytes are reversed in pairs, then pairs in fours */
-            a[0] = _mm_shufflelo_epi16(_mm_or_si128(_mm_slli_epi16(a[0], 8), _mm_srli_epi16(a[0], 8)), 0xb1);
-        a[0] = _mm_shuffle_epi32(size == 1 ? _mm_shufflehi_epi16(a[0], 0xb1) : a[0], 0x1b);
-        DLPACK_COPY_IMPL_FETCH(0, from - 2048, 0);
-        DLPACK_COPY_IMPL_PUT(0, to + n * size, 0);
+    int64_t n = 0;
+#define DLPACK_COPY_IMPL_LINE(size, n_loads, first, result)              \
+    for (; n + 16 / size < items.count; n += 16 / size) {                \
+        const char *source = from + n * items.from;                      \
+        n_loads(DLPACK_COPY_IMPL_LOAD, 0, source + (first), 16);         \
+        a[0] = result;                                                   \
+        DLPACK_COPY_IMPL_FETCH(0, source + 2048 / size * items.from, 0); \
+        DLPACK_COPY_IMPL_PUT(0, to + n * size, 0);                       \
+    }                                                                    \
+    break
+#define DLPACK_COPY_IMPL_EVEN_BYTES _mm_packus_epi16(_mm_and_si128(a[0], low), _mm_and_si128(a[1], low))
+#define DLPACK_COPY_IMPL_SWAP _mm_or_si128(_mm_slli_epi16(a[0], 8), _mm_srli_epi16(a[0], 8)) /* bytes in pairs */
+#define DLPACK_COPY_IMPL_REVERSE_BYTES \
+    _mm_shuffle_epi32(_mm_shufflehi_epi16(_mm_shufflelo_epi16(DLPACK_COPY_IMPL_SWAP, 0x1b), 0x1b), 0x4e)
+    switch (items.from) {
+    case 2: DLPACK_COPY_IMPL_LINE(1, DLPACK_COPY_IMPL_N_2, 0, DLPACK_COPY_IMPL_EVEN_BYTES);
+    case 8: DLPACK_COPY_IMPL_LINE(4, DLPACK_COPY_IMPL_N_2, 0, DLPACK_COPY_IMPL_HALF(a[0], a[1], 0x88));
+    case -1: DLPACK_COPY_IMPL_LINE(1, DLPACK_COPY_IMPL_N_1, -15, DLPACK_COPY_IMPL_REVERSE_BYTES);
+    case -4: DLPACK_COPY_IMPL_LINE(4, DLPACK_COPY_IMPL_N_1, -12, _mm_shuffle_epi32(a[0], 0x1b));
     }
     return n;
 }
@@ -175,27 +179,31 @@ dlpack_copy_impl_write_lines(char *to, char *buffer, int64_t n, int first, int l
         memmove(last ? to + at : buffer - (n - at), buffer + at, (size_t)(n - at));
 }
 
-/* Transposes a tile: rows are neighbours in src, items are neighbours in dst. ahead: the bytes
- * from this tile to the one that is read next, which the processor begins to read; or 0. */
+/* Transposes a tile: rows are neighbours in src, items are neighbours in dst. ahead: the bytes from this tile to the tile
+ * that is read next, which the processor begins to read; or 0. */
 static inline void
 dlpack_copy_impl_tile(char *to, dlpack_copy_loop rows, const char *from, dlpack_copy_loop items, int64_t size,
                       int64_t ahead)
 {
     const int64_t side = 16 / size; /* of a square that fits in registers */
     dlpack_copy_loop high = rows, wide = items;
-    int64_t r, i, k;
+    int64_t r, i = 0, k;
     high.count -= high.count % side; /* whole squares */
     wide.count -= wide.count % side;
-    for (i = 0; i < wide.count; i += side) {
+    if (rows.count == 3 && items.from == 3 * size && (size == 1 || size == 4)) {
+        high.count = 3;
+        wide.count = i = dlpack_copy_impl_pixels(to, rows.to, from, 16, items.count, size, 0);
+    }
+    for (; i < wide.count; i += side) {
         for (k = i; ahead != 0 && k < i + side; k++) {
             const char *next = from + k * items.from + ahead;
             for (r = -(int64_t)((uintptr_t)next & 63); r < rows.count * size; r += 64)
                 _mm_prefetch(next + r, _MM_HINT_T1);
         }
         for (r = 0; r < high.count; r += side) {
+            const char *source = from + r * size + i * items.from;
+            char *target = to + r * rows.to + i * size;
             __m128i a[16], t;
-            char *d = to + r * rows.to + i * size;
-            const char *s = from + r * size + i * items.from;
             switch (size) {
             case 1: DLPACK_COPY_IMPL_SQUARE(16, epi8); break;
             case 2: DLPACK_COPY_IMPL_SQUARE(8, epi16); break;
@@ -220,12 +228,13 @@ dlpack_copy_impl_transpose(char *to, dlpack_copy_loop rows, const char *from, dl
     const int joined = large && rows.to == row && row <= 512; /* are the rows neighbours in dst? */
     const int64_t high = joined ? 16384 / row / 16 * 16 : rows.count < most ? rows.count : most;
     const int64_t wide = joined ? items.count : large ? 16384 / high / 64 * 64 / size : 512 / size;
+    const int cut = large && !joined && high < rows.count; /* tiles end where lines of src end */
     dlpack_copy_loop tile_rows = rows, tile_items = items;
     int64_t r, i, k;
     tile_rows.to = joined ? row : large ? 64 + wide * size : rows.to;
     for (r = 0; r < rows.count; r += tile_rows.count) {
-        const int64_t past = large && !joined ? (int64_t)((uintptr_t)(from + r * size) & 63) / size % high : 0;
-        tile_rows.count = rows.count - r < high - past ? rows.count - r : high - past; /* up to a line of src */
+        const int64_t past = cut ? (int64_t)((uintptr_t)(from + r * size) & 63) / size : 0;
+        tile_rows.count = rows.count - r < high - past ? rows.count - r : high - past;
         for (i = 0; i < items.count; i += wide) {
             const int last = items.count - i <= wide;
             const char *source = from + r * size + i * items.from;
@@ -241,6 +250,8 @@ dlpack_copy_impl_transpose(char *to, dlpack_copy_loop rows, const char *from, dl
     }
 }
 #endif
+
+/* ---- 2 The copy --------------------------------------------------------- */
 
 /* Copies rows of items.
  *
@@ -261,19 +272,20 @@ dlpack_copy_rows(char *to, dlpack_copy_loop rows, const char *from, dlpack_copy_
 #ifdef DLPACK_COPY_IMPL_SSE2
     const int64_t row = items.count * size;
     const int large = total >= 2097152 && (rows.to == row ? row * rows.count : row) >= 128; /* neighbours in dst */
-    const int transposed = items.to == size && rows.from == size && rows.count > 1 && items.count > 1;
-    const int small = size == 1 || size == 4;
-    if (transposed && small && rows.count == 3 && items.from == 3 * size)
-        i = dlpack_copy_impl_pixels(to, rows.to, from, 16, items.count, size, 1, large);
-    else if (transposed && small && items.count == 3 && rows.to == 3 * size)
-        r = dlpack_copy_impl_pixels(to, 16, from, items.from, rows.count, size, 0, large);
-    else if (transposed && size <= 8 && (size & (size - 1)) == 0 && row >= 16 && rows.count * size >= 16) {
+    const int many = row * rows.count >= 256 && items.to == size, small = size == 1 || size == 4;
+    const int transposed = many && rows.from == size && rows.count > 1 && items.count > 1;
+    const int apart = small && rows.count == 3 && items.from == 3 * size;
+    if (transposed && small && items.count == 3 && rows.to == 3 * size)
+        r = dlpack_copy_impl_pixels(to, 16, from, items.from, rows.count, size, large && ((uintptr_t)to & 15) == 0);
+    else if (transposed && size <= 8 && (size & (size - 1)) == 0 && row >= 16 && (rows.count * size >= 16 || apart)) {
         dlpack_copy_impl_transpose(to, rows, from, items, size, large);
         r = rows.count;
     }
-    else if (small && items.to == size && (items.from == 2 * size || items.from == -size)) {
-        for (int64_t k = 0; k < rows.count; k++)
-            i = dlpack_copy_impl_line(to + k * rows.to, from + k * rows.from, items, size, large && row >= 512);
+    else if (many && small && (items.from == 2 * size || items.from == -size)) {
+        for (int64_t k = 0; k < rows.count; k++) {
+            const int past = large && row >= 512 && ((uintptr_t)(to + k * rows.to) & 15) == 0;
+            i = dlpack_copy_impl_line(to + k * rows.to, from + k * rows.from, items, past);
+        }
     }
     if (large)
         _mm_sfence(); /* before other memory is written */
