@@ -97,9 +97,9 @@ dlpack_copy_impl_items(char *to, dlpack_copy_loop rows, const char *from, dlpack
         DLPACK_COPY_IMPL_N_##n(DLPACK_COPY_IMPL_STORE, 0, target, rows.to)
 
 /* Takes pixels of three items of 1 or 4 bytes apart, into planes, or joins planes to pixels. Returns how many of count
- * pixels are done. Three registers hold n items: 48 of 1 byte, or 12 of 4 bytes. A round interleaves the first half with
- * the other half, which doubles the places of items modulo n - 1. Four rounds, or two, bring item c of pixel p from place
- * 3 * p + c to place p + n / 3 * c; as many rounds backwards join. past: dst is written past the cache. */
+ * pixels are done. Three registers hold n items: 48 of 1 byte, or 12 of 4 bytes. A round interleaves the first half
+ * with the other half, which doubles the places of items modulo n - 1. Four rounds, or two, bring item c of pixel p from
+ * place 3 * p + c to place p + n / 3 * c; as many rounds backwards join. past: dst is written past the cache. */
 static inline int64_t
 dlpack_copy_impl_pixels(char *to, int64_t step_to, const char *from, int64_t step_from, int64_t count, int64_t size,
                         int past)
@@ -131,8 +131,8 @@ dlpack_copy_impl_pixels(char *to, int64_t step_to, const char *from, int64_t ste
     return n;
 }
 
-/* Copies items of 1 or 4 bytes, which are neighbours in dst, and every second or reversed in src. Returns how many items
- * are done: nothing behind the last item is read. past: dst is written past the cache. */
+/* Copies items of 1 or 4 bytes, which are neighbours in dst, and every second or reversed in src. Returns how many
+ * items are done: nothing behind the last item is read. past: dst is written past the cache. */
 static inline int64_t
 dlpack_copy_impl_line(char *to, const char *from, dlpack_copy_loop items, int past)
 {
@@ -179,8 +179,8 @@ dlpack_copy_impl_write_lines(char *to, char *buffer, int64_t n, int first, int l
         memmove(last ? to + at : buffer - (n - at), buffer + at, (size_t)(n - at));
 }
 
-/* Transposes a tile: rows are neighbours in src, items are neighbours in dst. ahead: the bytes from this tile to the tile
- * that is read next, which the processor begins to read; or 0. */
+/* Transposes a tile: rows are neighbours in src, items are neighbours in dst. ahead: the bytes from this tile to the
+ * tile that is read next, which the processor begins to read; or 0. */
 static inline void
 dlpack_copy_impl_tile(char *to, dlpack_copy_loop rows, const char *from, dlpack_copy_loop items, int64_t size,
                       int64_t ahead)
