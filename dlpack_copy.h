@@ -98,8 +98,8 @@ dlpack_copy_impl_items(char *to, dlpack_copy_loop rows, const char *from, dlpack
 
 /* Takes pixels of three items of 1 or 4 bytes apart, into planes, or joins planes to pixels. Returns how many of count
  * pixels are done. Three registers hold n items: 48 of 1 byte, or 12 of 4 bytes. A round interleaves the first half
- * with the other half, which doubles the places of items modulo n - 1. Four rounds, or two, bring item c of pixel p from
- * place 3 * p + c to place p + n / 3 * c; as many rounds backwards join. past: dst is written past the cache. */
+ * with the other half, which doubles the places of items modulo n - 1. Four rounds, or two, bring item c of pixel p
+ * from place 3 * p + c to place p + n / 3 * c; as many rounds backwards join. past: dst is written past the cache. */
 static inline int64_t
 dlpack_copy_impl_pixels(char *to, int64_t step_to, const char *from, int64_t step_from, int64_t count, int64_t size,
                         int past)
