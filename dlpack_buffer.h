@@ -480,6 +480,16 @@ dlpack_buffer_impl_interface_refuse(const char *name, const char *key, PyObject 
     return dlpack_py_impl_refuse_value(PyExc_BufferError, format, value != NULL ? value : Py_None);
 }
 
+/* The value of an integer, as of whatever has __index__ (P2); -1 with an exception. */
+static inline int64_t
+dlpack_buffer_impl_interface_integer(PyObject *value)
+{
+    PyObject *index = PyNumber_Index(value);
+    const int64_t integer = index == NULL ? -1 : PyLong_AsLongLong(index);
+    Py_XDECREF(index);
+    return integer;
+}
+
 /* Reads a tuple of integers. *count: in: the length that is wanted, -1 for any; out: the length. Returns 0, or -1 with
  * BufferError. */
 static inline int
@@ -492,7 +502,7 @@ dlpack_buffer_impl_interface_tuple(const char *name, const char *key, PyObject *
     if (n < 0 || n > DLPACK_PY_MAX_NDIM || (*count >= 0 && n != *count))
         return dlpack_buffer_impl_interface_refuse(name, key, tuple, wanted);
     for (i = 0; i < n; i++) {
-        values[i] = PyLong_AsLongLong(PyTuple_GetItem(tuple, i));
+        values[i] = dlpack_buffer_impl_interface_integer(PyTuple_GetItem(tuple, i));
         if (PyErr_Occurred())
             return dlpack_buffer_impl_interface_refuse(name, key, tuple, wanted);
     }
@@ -549,7 +559,7 @@ dlpack_buffer_impl_interface_read(const char *name, PyObject *interface, int old
     strides = dlpack_buffer_impl_interface_get(interface, "strides");
     if (PyErr_Occurred())
         return -1;
-    if (version == NULL || PyLong_AsLong(version) < oldest) {
+    if (version == NULL || dlpack_buffer_impl_interface_integer(version) < oldest) {
         snprintf(text, sizeof(text), "%d or newer", oldest);
         return dlpack_buffer_impl_interface_refuse(name, "version", version, text);
     }
@@ -656,8 +666,9 @@ dlpack_buffer_impl_interface_make(const char *name, const DLTensor *t, uint64_t 
 
 /* The getter of __array_interface__ for a type that a function describes: numpy.asarray(x) shares the memory of x, and
  * holds x. Returns a new dict; or NULL with AttributeError, so that the object has no such attribute, for memory that
- * can move (offer.exports: an array interface is not released), memory of a device and a dtype without a typestr; or
- * NULL with what describe raises. */
+ * can move (offer.exports: an array interface is not released), memory of another owner, which NumPy would not hold,
+ * memory of a device and a dtype without a typestr; or NULL with BufferError, where work may be pending, or with what
+ * describe raises. */
 static inline PyObject *
 dlpack_buffer_array_interface(PyObject *self, dlpack_py_describe describe)
 {
@@ -668,8 +679,10 @@ dlpack_buffer_array_interface(PyObject *self, dlpack_py_describe describe)
 
     DLPACK_PY_IMPL_LOCK(self);
     if (dlpack_py_impl_ask_author(self, describe, NULL, &offer) == 0) {
-        if (offer.exports != NULL || offer.owner != self)
+        if (offer.exports != NULL)
             PyErr_SetString(PyExc_AttributeError, "memory that can move has no __array_interface__");
+        else if (offer.owner != self)
+            PyErr_SetString(PyExc_AttributeError, "memory of another owner has no __array_interface__");
         else if (offer.tensor->device.device_type != kDLCPU && !dlpack_py_is_cpu_readable(offer.tensor->device))
             PyErr_SetString(PyExc_AttributeError, "memory of a device has no __array_interface__");
         else if (dlpack_py_validate(offer.tensor, offer.flags, &error) < 0)
@@ -736,6 +749,8 @@ dlpack_buffer_impl_interface_take(PyObject *obj, DLManagedTensorVersioned **out)
     DLTensor t;
     int result = -1;
 
+    if (PyType_Check(obj)) /* a class has the attribute of its instances */
+        return 0;
     if (dlpack_buffer_impl_interface_find(obj, name, &interface) < 0)
         return -1;
     if (interface == NULL)

@@ -176,6 +176,9 @@ GOOD = {"version": 3, "typestr": NATIVE + "f8", "shape": (3,), "data": bytes(24)
         ({"shape": (1,) * 65}, BufferError, "has shape .*, a tuple of at most 64 extents"),
         ({"shape": (2**70,)}, BufferError, "has shape .*, a tuple"),
         ({"shape": ("3",)}, BufferError, "has shape .*, a tuple"),
+        ({"shape": (2.9,)}, BufferError, "has shape .*, a tuple"),  # Python 3.9 would truncate it
+        ({"strides": (8.5,)}, BufferError, r"has strides \(8.5,\), one for each extent"),
+        ({"version": 3.7}, BufferError, "has version 3.7, 3 or newer was wanted"),
         ({"shape": (-1,)}, BufferError, r"shape\[0\] is -1"),
         ({"strides": (8, 8)}, BufferError, r"has strides \(8, 8\), one for each extent, in bytes, was wanted"),
         ({"strides": (4,)}, BufferError, r"has strides \(4,\), multiples of the itemsize was wanted"),
@@ -207,6 +210,11 @@ def test_an_array_interface_that_cannot_be_used_is_refused_P7_D8(changes, error,
 def test_negative_strides_may_reach_back_to_the_begin_of_the_data_D11():
     data = numpy.arange(3.0)
     assert values(consume(Interface(**{**GOOD, "data": data.tobytes(), "strides": (-8,), "offset": 16}))) == [2, 1, 0]
+
+
+def test_a_class_is_not_asked_for_the_attribute_of_its_instances_C6():
+    with pytest.raises(AttributeError, match="ndarray.*is a class, an instance with __dlpack__ was wanted"):
+        consume(numpy.ndarray)
 
 
 def test_what_is_no_dict_is_a_type_error():

@@ -243,7 +243,7 @@ def test_memory_of_another_owner_has_no_array_interface_P9():
     """NumPy holds the object that has the attribute, not the owner."""
     thing = Interface(numpy.zeros(3))
     thing.owner = Keeper()
-    with pytest.raises(AttributeError, match="memory that can move has no __array_interface__"):
+    with pytest.raises(AttributeError, match="memory of another owner has no __array_interface__"):
         _ = thing.__array_interface__
 
 
