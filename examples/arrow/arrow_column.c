@@ -9,8 +9,8 @@
  * PyArrow's __dlpack__ refuses the same types, and fixed-size lists and tables too.
  *
  * get_schema and get_next of a stream run without the GIL, because a producer may compute on threads that need the GIL.
- * get_last_error and release of a stream run with the GIL. The release of an array runs with the GIL, when the Column and
- * the last consumer of its memory are gone.
+ * get_last_error and release of a stream run with the GIL. The release of an array runs with the GIL, when the Column
+ * and the last consumer of its memory are gone.
  */
 #include <Python.h>
 #include <stdint.h> /* int64_t */
