@@ -92,9 +92,9 @@ dlpack_copy_impl_items(char *to, dlpack_copy_loop rows, const char *from, dlpack
     DLPACK_COPY_IMPL_N_4(DLPACK_COPY_IMPL_ZIP, i, 4, w) DLPACK_COPY_IMPL_ZIP_4(i, w) DLPACK_COPY_IMPL_ZIP_4((i) + 4, w)
 #define DLPACK_COPY_IMPL_ZIP_16(i, w) \
     DLPACK_COPY_IMPL_N_8(DLPACK_COPY_IMPL_ZIP, i, 8, w) DLPACK_COPY_IMPL_ZIP_8(i, w) DLPACK_COPY_IMPL_ZIP_8((i) + 8, w)
-#define DLPACK_COPY_IMPL_SQUARE(n, w)                                                                   \
-    DLPACK_COPY_IMPL_N_##n(DLPACK_COPY_IMPL_LOAD, 0, source, items.from) DLPACK_COPY_IMPL_ZIP_##n(0, w) \
-        DLPACK_COPY_IMPL_N_##n(DLPACK_COPY_IMPL_STORE, 0, target, rows.to)
+#define DLPACK_COPY_IMPL_SQUARE(n, w)                                                                \
+    DLPACK_COPY_IMPL_N_##n(DLPACK_COPY_IMPL_LOAD, 0, from, step_from) DLPACK_COPY_IMPL_ZIP_##n(0, w) \
+        DLPACK_COPY_IMPL_N_##n(DLPACK_COPY_IMPL_STORE, 0, to, step_to)
 
 /* Takes pixels of three items of 1 or 4 bytes apart, into planes, or joins planes to pixels. Returns how many of count
  * pixels are done. Three registers hold n items: 48 of 1 byte, or 12 of 4 bytes. A round interleaves the first half
@@ -179,6 +179,19 @@ dlpack_copy_impl_write_lines(char *to, char *buffer, int64_t n, int first, int l
         memmove(last ? to + at : buffer - (n - at), buffer + at, (size_t)(n - at));
 }
 
+/* Transposes a square of 16 / size items of 16 / size neighbours. */
+static inline void
+dlpack_copy_impl_square(char *to, int64_t step_to, const char *from, int64_t step_from, int64_t size)
+{
+    __m128i a[16], t;
+    switch (size) {
+    case 1: DLPACK_COPY_IMPL_SQUARE(16, epi8); break;
+    case 2: DLPACK_COPY_IMPL_SQUARE(8, epi16); break;
+    case 4: DLPACK_COPY_IMPL_SQUARE(4, epi32); break;
+    default: DLPACK_COPY_IMPL_SQUARE(2, epi64);
+    }
+}
+
 /* Transposes a tile: rows are neighbours in src, items are neighbours in dst. ahead: the bytes from this tile to the
  * tile that is read next, which the processor begins to read; or 0. */
 static inline void
@@ -200,17 +213,9 @@ dlpack_copy_impl_tile(char *to, dlpack_copy_loop rows, const char *from, dlpack_
             for (r = -(int64_t)((uintptr_t)next & 63); r < rows.count * size; r += 64)
                 _mm_prefetch(next + r, _MM_HINT_T1);
         }
-        for (r = 0; r < high.count; r += side) {
-            const char *source = from + r * size + i * items.from;
-            char *target = to + r * rows.to + i * size;
-            __m128i a[16], t;
-            switch (size) {
-            case 1: DLPACK_COPY_IMPL_SQUARE(16, epi8); break;
-            case 2: DLPACK_COPY_IMPL_SQUARE(8, epi16); break;
-            case 4: DLPACK_COPY_IMPL_SQUARE(4, epi32); break;
-            default: DLPACK_COPY_IMPL_SQUARE(2, epi64);
-            }
-        }
+        for (r = 0; r < high.count; r += side)
+            dlpack_copy_impl_square(to + r * rows.to + i * size, rows.to, from + r * size + i * items.from, items.from,
+                                    size);
     }
     items.count -= wide.count; /* what is left: the other items, and the other rows */
     dlpack_copy_impl_items(to + wide.count * size, rows, from + wide.count * items.from, items, size);
