@@ -45,8 +45,8 @@
 
 /* ---- 1 Formats and dtypes ----------------------------------------------- */
 
-/* The formats of buffers, and the kinds of array interfaces, that have a dtype. The first format of a dtype is the one
- * that NumPy uses. F and D are Python 3.14's. */
+/* The formats of buffers that have a dtype. A buffer that this file gives has the first format of its dtype. F and D
+ * are Python 3.14's. */
 typedef struct dlpack_buffer_impl_format {
     const char *text;
     uint8_t code;  /* DLDataTypeCode */
@@ -133,7 +133,9 @@ dlpack_buffer_impl_tensor(const Py_buffer *buffer, int64_t *dims, DLTensor *t)
     int is_empty, i;
 
     if (dtype == 0) {
-        PyErr_Format(PyExc_BufferError, "the buffer's format is '%s' with %zd bytes, DLPack has no such dtype",
+        PyErr_Format(PyExc_BufferError,
+                     "the buffer's format is '%s' with %zd bytes, "
+                     "one of a DLPack dtype in native byte order was wanted",
                      buffer->format == NULL ? "B" : buffer->format, buffer->itemsize);
         return -1;
     }
@@ -156,8 +158,9 @@ dlpack_buffer_impl_tensor(const Py_buffer *buffer, int64_t *dims, DLTensor *t)
 
 /* Opens the buffer of obj.
  *
- * dims   room for shape and strides, 2 * DLPACK_PY_MAX_NDIM
- * t      out, valid while the memoryview lives; the memoryview counts as an export of obj
+ * dims    room for shape and strides, 2 * DLPACK_PY_MAX_NDIM
+ * t       out, valid while the memoryview lives; the memoryview counts as an export of obj
+ * flags   out, DLPACK_PY_FLAG_READ_ONLY or 0
  *
  * Returns a new memoryview; or NULL with BufferError, TypeError where obj has no buffer protocol, or what bf_getbuffer
  * of obj raises.
@@ -191,14 +194,17 @@ static inline PyObject *
 dlpack_buffer_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
     int64_t dims[2 * DLPACK_PY_MAX_NDIM];
+    dlpack_py_request request;
+    dlpack_py_offer offer;
     PyObject *memory, *capsule;
     uint64_t flags;
     DLTensor t;
 
-    memory = dlpack_buffer_impl_open(self, dims, &t, &flags);
-    if (memory == NULL)
+    if (dlpack_py_parse_request(args, nargs, kwnames, &request) < 0 ||
+        (memory = dlpack_buffer_impl_open(self, dims, &t, &flags)) == NULL)
         return NULL;
-    capsule = dlpack_py_produce(memory, &t, flags, args, nargs, kwnames);
+    offer = dlpack_py_offer_make(memory, &t, flags);
+    capsule = dlpack_py_answer(&offer, &request);
     dlpack_py_impl_decref(memory);
     return capsule;
 }
@@ -207,7 +213,7 @@ dlpack_buffer_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, Py
 #define DLPACK_BUFFER_METHODS DLPACK_PY_METHODS(dlpack_buffer_dlpack, dlpack_py_cpu_device)
 
 /* Exports t for a consumer, with owner as the object that keeps its memory. Steals owner, also on failure. Returns 0,
- * or -1 with MemoryError. */
+ * or -1 with MemoryError or RuntimeError. */
 static inline int
 dlpack_buffer_impl_export_steal(PyObject *owner, const DLTensor *t, uint64_t flags, DLManagedTensorVersioned **out)
 {
@@ -354,11 +360,14 @@ dlpack_buffer_impl_ask(PyObject *self, dlpack_py_describe describe, dlpack_py_of
     return -1;
 }
 
-/* bf_getbuffer of a type that a function describes. offer.exports counts the buffer until its release.
+/* bf_getbuffer of a type that a function describes. Until its release the buffer is counted by offer.exports and holds
+ * self, and offer.owner where this is another object. The garbage collector does not see that the buffer holds
+ * offer.owner, so that a cycle through it is not collected.
  *
  * flags   PyBUF_...; all are honoured
  *
- * Returns 0; or -1 with BufferError, MemoryError, or what describe raises.
+ * Returns 0; or -1 with BufferError, MemoryError, SystemError (an offer without owner or tensor), or what describe
+ * raises.
  */
 static inline int
 dlpack_buffer_get(PyObject *self, dlpack_py_describe describe, Py_buffer *buffer, int flags)
@@ -566,7 +575,8 @@ dlpack_buffer_impl_interface_read(const char *name, PyObject *interface, int old
     if (mask != NULL)
         return dlpack_buffer_impl_interface_refuse(name, "mask", mask, "a DLPack tensor has no mask, None");
     if ((dtype = dlpack_buffer_impl_interface_dtype(typestr)) == 0)
-        return dlpack_buffer_impl_interface_refuse(name, "typestr", typestr, "one such as '<f4'");
+        return dlpack_buffer_impl_interface_refuse(
+            name, "typestr", typestr, dlpack_buffer_impl_is_little() ? "one such as '<f4'" : "one such as '>f4'");
     if (dlpack_buffer_impl_interface_tuple(name, "shape", shape, "a tuple of at most 64 extents", &ndim, dims) < 0 ||
         (strides != NULL &&
          dlpack_buffer_impl_interface_tuple(name, "strides", strides, "one for each extent, in bytes,", &ndim,
@@ -667,8 +677,8 @@ dlpack_buffer_impl_interface_make(const char *name, const DLTensor *t, uint64_t 
 /* The getter of __array_interface__ for a type that a function describes: numpy.asarray(x) shares the memory of x, and
  * holds x. Returns a new dict; or NULL with AttributeError, so that the object has no such attribute, for memory that
  * can move (offer.exports: an array interface is not released), memory of another owner, which NumPy would not hold,
- * memory of a device and a dtype without a typestr; or NULL with BufferError, where work may be pending, or with what
- * describe raises. */
+ * memory of a device and a dtype without a typestr; or NULL with BufferError, where work may be pending, with
+ * SystemError (an offer without owner or tensor), or with what describe raises. */
 static inline PyObject *
 dlpack_buffer_array_interface(PyObject *self, dlpack_py_describe describe)
 {
@@ -679,7 +689,9 @@ dlpack_buffer_array_interface(PyObject *self, dlpack_py_describe describe)
 
     DLPACK_PY_IMPL_LOCK(self);
     if (dlpack_py_impl_ask_author(self, describe, NULL, &offer) == 0) {
-        if (offer.exports != NULL)
+        if (offer.owner == NULL)
+            PyErr_SetString(PyExc_SystemError, "owner is NULL, an object was wanted");
+        else if (offer.exports != NULL)
             PyErr_SetString(PyExc_AttributeError, "memory that can move has no __array_interface__");
         else if (offer.owner != self)
             PyErr_SetString(PyExc_AttributeError, "memory of another owner has no __array_interface__");
@@ -687,11 +699,13 @@ dlpack_buffer_array_interface(PyObject *self, dlpack_py_describe describe)
             PyErr_SetString(PyExc_AttributeError, "memory of a device has no __array_interface__");
         else if (dlpack_py_validate(offer.tensor, offer.flags, &error) < 0)
             (void)dlpack_py_raise(&error);
-        else if (offer.pending_count > 0)
-            PyErr_SetString(PyExc_BufferError,
-                            "work on the data may be pending on a stream, which only __dlpack__ can name");
         else
             interface = dlpack_buffer_impl_interface_make("__array_interface__", offer.tensor, offer.flags, &nothing);
+        if (interface != NULL && offer.pending_count > 0) {
+            Py_CLEAR(interface);
+            PyErr_SetString(PyExc_BufferError,
+                            "work on the data may be pending on a stream, which only __dlpack__ can name");
+        }
     }
     DLPACK_PY_IMPL_UNLOCK();
     return interface;

@@ -1201,7 +1201,8 @@ typedef struct dlpack_py_work_stream {
 #define DLPACK_PY_SCALAR (-1)
 
 /* Makes a managed tensor of an object that has no __dlpack__. Returns 0 and sets *out, which is owned by the caller;
- * returns 0 and leaves *out NULL where it knows no such object; or returns -1 with an exception. */
+ * returns 0 and leaves *out NULL where it knows no such object; or returns -1 with an exception, which the consumer
+ * raises as it is. */
 typedef int (*dlpack_py_fallback)(void *py_object, DLManagedTensorVersioned **out);
 
 /* What a caller of dlpack_py_consume requires. All zero accepts any tensor that the CPU can read; dlpack_py_want_any
@@ -1533,7 +1534,8 @@ typedef struct dlpack_py_exports {
 
 /* The number of exports whose deleter has not run, and of copies that are being made. Needs no thread state. While the
  * number is not 0, refuse to move or free the memory. Without a GIL, do the check and the move in one critical section
- * on the object: the header too calls describe, and makes the export, inside this critical section. */
+ * on the object that describe gets as self: the header calls describe, and makes the export, inside this critical
+ * section. */
 static inline size_t
 dlpack_py_exports_count(const dlpack_py_exports *exports)
 {

@@ -8,9 +8,9 @@
  * column, because DuckDB offers tables only. BufferError refuses all other types, nulls, and a stream of several chunks.
  * PyArrow's __dlpack__ refuses the same types, and fixed-size lists and tables too.
  *
- * get_schema and get_next of a stream run without the GIL, because a producer may compute on threads that need the GIL.
- * get_last_error and release of a stream run with the GIL. The release of an array runs with the GIL, when the Column
- * and the last consumer of its memory are gone.
+ * The functions of a stream run without the GIL, because a producer may compute on threads that need the GIL, or wait
+ * for such threads. The release of a schema and of an array runs with the GIL; that of an array when the Column and the
+ * last consumer of its memory are gone.
  */
 #include <Python.h>
 #include <stdint.h> /* int64_t */
@@ -235,7 +235,7 @@ check_rows(const struct ArrowArray *array, int64_t start, int64_t count, int64_t
             return 0;
         PyErr_Format(PyExc_BufferError,
                      "Column: element %lld is null, and DLPack has no nulls: fill or drop the nulls first",
-                     (long long)(null - array->offset));
+                     (long long)(null - array->offset - start));
     }
     return -1;
 }
@@ -389,10 +389,25 @@ take_array(Column *self, PyObject *given)
 static int
 refuse_failure(struct ArrowArrayStream *stream, const char *function, int code)
 {
-    const char *why = stream->get_last_error != NULL ? stream->get_last_error(stream) : NULL;
-    PyErr_Format(PyExc_RuntimeError, "Column: %s of the Arrow stream failed with errno %d: %.1000s", function, code,
-                 why != NULL ? why : "no reason was given");
+    const char *why = NULL;
+    char text[1000] = "no reason was given";
+
+    Py_BEGIN_ALLOW_THREADS
+    if (stream->get_last_error != NULL)
+        why = stream->get_last_error(stream);
+    if (why != NULL)
+        snprintf(text, sizeof(text), "%s", why);
+    Py_END_ALLOW_THREADS
+    PyErr_Format(PyExc_RuntimeError, "Column: %s of the Arrow stream failed with errno %d: %s", function, code, text);
     return -1;
+}
+
+static void
+release_stream(struct ArrowArrayStream *stream)
+{
+    Py_BEGIN_ALLOW_THREADS
+    stream->release(stream);
+    Py_END_ALLOW_THREADS
 }
 
 /* Reads the only chunk of a stream that is not empty into self->array. Returns 0, or -1 with an exception. */
@@ -456,7 +471,7 @@ take_stream(Column *self, PyObject *given)
     if (stream.release == NULL)
         return refuse_moved(method);
     if (stream.get_schema == NULL || stream.get_next == NULL) {
-        stream.release(&stream);
+        release_stream(&stream);
         PyErr_SetString(PyExc_BufferError, "Column: the ArrowArrayStream has no get_schema or no get_next");
         return -1;
     }
@@ -465,7 +480,7 @@ take_stream(Column *self, PyObject *given)
     PyErr_Fetch(&type, &value, &traceback); /* the callbacks may run Python code */
     if (schema.release != NULL)
         schema.release(&schema);
-    stream.release(&stream);
+    release_stream(&stream);
     PyErr_Restore(type, value, traceback);
     return failed;
 }

@@ -14,6 +14,7 @@ import threading
 from ctypes import CFUNCTYPE, POINTER, c_char_p, c_int, c_int64, c_void_p
 
 import dltensor
+import gil_probe
 import numpy
 import pytest
 from adapter import needs_versioned_numpy
@@ -317,6 +318,8 @@ def test_nulls_of_lists_and_of_tables_are_refused_and_of_children_in_the_window_
     child = {"null_count": 1, "bits": [True, False, True, True]}
     assert numpy.from_dlpack(column(*lists(2, numbers(4, **child), length=1, offset=1))).tolist() == [[2, 3]]
     refused("element 1 is null", *lists(2, numbers(4, **child), length=1))
+    child["bits"] = [True, True, True, False]
+    refused("element 1 is null", *lists(2, numbers(4, **child), length=1, offset=1))
 
 
 # ---- Types that are refused ----
@@ -657,6 +660,14 @@ def test_the_functions_of_a_stream_run_without_the_gil():
     assert dltensor.read(column.__dlpack__(max_version=(1, 0))).shape == (0,)
     with pytest.raises(BufferError, match="the ArrowSchema, or a child of it, is NULL, empty"):
         take(StreamProducer(schema(), get_schema=check))
+    for error, functions in [(None, {}), (OSError(5, "no disk"), {}), (None, {"get_next": None})]:
+        producer = StreamProducer(schema(), *[error] * (error is not None), **functions)
+        stream = producer.made.struct
+        stream.get_last_error, stream.release = gil_probe.watch(stream.get_last_error, stream.release)
+        with pytest.raises(RuntimeError, match="errno 5: no disk") if error else contextlib.nullcontext():
+            with pytest.raises(BufferError) if functions else contextlib.nullcontext():
+                take(producer)
+        assert gil_probe.counts() == (2 if error else 1, 0)
 
 
 def test_a_stream_without_functions_is_refused_and_one_without_reasons_fails():

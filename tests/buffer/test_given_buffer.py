@@ -147,10 +147,11 @@ def test_a_buffer_holds_the_owner_of_the_offer_until_its_release_P9(counted):
 
 
 def test_an_offer_without_an_owner_is_an_error_of_the_author_P9():
-    thing = Buffer(numpy.zeros(3))
+    thing = All(numpy.zeros(3))
     thing.owner = None
-    with pytest.raises(SystemError, match="owner is NULL, an object was wanted"):
-        memoryview(thing)
+    for ask in (memoryview, lambda x: x.__array_interface__):
+        with pytest.raises(SystemError, match="owner is NULL, an object was wanted"):
+            ask(thing)
 
 
 @pytest.mark.parametrize("error", [BufferError("no"), MemoryError("no"), KeyboardInterrupt("no")])
@@ -247,10 +248,10 @@ def test_memory_of_another_owner_has_no_array_interface_P9():
         _ = thing.__array_interface__
 
 
-@pytest.mark.parametrize("more", [{"counted": True}, {"device": CUDA}])
-def test_there_is_no_array_interface_whether_work_is_pending_or_not(more):
+@pytest.mark.parametrize("counted, fields", [(True, {}), (False, {"device": CUDA}), (False, {"dtype": (4, 16, 1)})])
+def test_there_is_no_array_interface_whether_work_is_pending_or_not(counted, fields):
     """AttributeError lets NumPy go on to the next protocol, BufferError would end the search."""
-    thing = All(Made(VERSIONED, device=more.get("device", CUDA_HOST)).capsule(), more.get("counted", False), True)
+    thing = All(Made(VERSIONED, **{"device": CUDA_HOST, **fields}).capsule(), counted, True)
     assert not hasattr(thing, "__array_interface__")
 
 

@@ -110,7 +110,10 @@ def test_the_owner_lives_as_long_as_the_last_export_P9():
 @pytest.mark.parametrize(
     "thing, text",
     [
-        (strided(numpy.zeros(2, ">f4" if sys.byteorder == "little" else "<f4")), "format is '[<>]f' with 4 bytes"),
+        (
+            strided(numpy.zeros(2, ">f4" if sys.byteorder == "little" else "<f4")),
+            "format is '[<>]f' with 4 bytes, one of a DLPack dtype in native byte order was wanted",
+        ),
         (strided(numpy.zeros(2, "S3")), "format is '3s' with 3 bytes"),
         (strided(numpy.zeros(2, "U3")), "format is '3w' with 12 bytes"),
         (strided(numpy.zeros(2, [("a", "i4"), ("b", "f4")])), "format is 'T{i:a:f:b:}' with 8 bytes"),
@@ -139,6 +142,21 @@ def test_a_request_that_is_refused_holds_nothing_P1_P6_P8(keywords):
     with pytest.raises((TypeError, ValueError, BufferError)):
         grows.__dlpack__(**keywords)
     grows.append(1)
+
+
+def test_arguments_are_read_before_the_buffer_is_asked_for_P1():
+    with pytest.raises(TypeError, match="max_version is 1"):
+        strided(numpy.zeros(2, "S3")).__dlpack__(max_version=1)
+    grows = Growable(b"abc")
+
+    class Grows:
+        def __index__(self):
+            grows.append(1)
+            return 1
+
+    assert numpy.from_dlpack(grows).size == 3
+    capsule = grows.__dlpack__(max_version=(Grows(), 0))
+    assert dltensor.read(capsule).shape == (4,)
 
 
 def test_a_chain_of_exporters_is_held_to_its_end_P9():
