@@ -680,16 +680,13 @@ dlpack_py_impl_extent(const DLTensor *t, uint64_t flags, int64_t *lowest, int64_
     if (t->strides == NULL)
         return dlpack_py_impl_bytes(dlpack_py_size(t), t->dtype, flags, highest);
     for (i = 0; i < t->ndim; i++) {
-        const int64_t stride = t->strides[i];
-        int64_t *side = stride < 0 ? &below : &above;
-        if (t->shape[i] == 1)
-            continue;
-        if (stride == INT64_MIN ||
-            dlpack_py_impl_multiply(t->shape[i] - 1, stride < 0 ? -stride : stride, &reach) < 0 ||
-            dlpack_py_impl_add(*side, reach, side) < 0)
+        const int64_t last = t->shape[i] - 1;
+        if (last > 0 &&
+            (dlpack_py_impl_multiply(last, t->strides[i], &reach) < 0 ||
+             (reach < 0 ? dlpack_py_impl_add(below, reach, &below) : dlpack_py_impl_add(above, reach, &above)) < 0))
             return -1;
     }
-    if (dlpack_py_impl_bytes(below, t->dtype, flags, lowest) < 0 ||
+    if (below == INT64_MIN || (below != 0 && dlpack_py_impl_bytes(-below, t->dtype, flags, lowest) < 0) ||
         dlpack_py_impl_bytes(above, t->dtype, flags, highest) < 0)
         return -1;
     *lowest = -*lowest;
@@ -1041,8 +1038,8 @@ dlpack_py_impl_copy_rows(char *to, const dlpack_py_impl_loop *rows, const char *
 }
 #endif
 
-/* dlpack_py_copy, for tensors that were checked. The loops begin with that of the shortest stride in dst. Dimensions
- * that are contiguous on both sides are one loop. loops[0] are the bytes of an item, or its bits. */
+/* dlpack_py_copy, for tensors that were checked. The loops are ordered by their strides in dst, the shortest first.
+ * Dimensions that are contiguous on both sides are one loop. loops[0] is an item: its bytes, or its bits. */
 DLPACK_PY_IMPL_RARE void
 dlpack_py_impl_copy(const DLTensor *dst, const DLTensor *src, uint64_t flags)
 {
@@ -1056,31 +1053,37 @@ dlpack_py_impl_copy(const DLTensor *dst, const DLTensor *src, uint64_t flags)
     const char *first_from = (const char *)dlpack_py_impl_first(src);
     dlpack_py_impl_loop loops[DLPACK_PY_MAX_NDIM + 3], *next;
     int64_t done[DLPACK_PY_MAX_NDIM + 3]; /* rounds */
-    uint64_t used = 0;                    /* a bit for each dimension that is in loops */
-    int64_t i, k, last = 0, rows = 2;     /* rows: the loop with the shortest stride in src, of those from 2 on */
+    int64_t rows = 2;                     /* the loop with the shortest stride in src, of those from 2 on */
+    int64_t i, k, count = 0, last = 0;
 
     if (dlpack_py_impl_is_empty(src))
         return;
+    for (i = src->ndim - 1; i >= 0; i--) {
+        if (src->shape[i] == 1)
+            continue;
+        total *= src->shape[i];
+        for (k = ++count; k > 1 && llabs(loops[k - 1].to) > llabs(step_to[i] * size); k--)
+            loops[k] = loops[k - 1];
+        loops[k].count = src->shape[i];
+        loops[k].to = step_to[i] * size;
+        loops[k].from = step_from[i] * size;
+    }
     loops[0].count = size;
     loops[0].to = loops[0].from = 1;
-    for (;;) {
-        for (k = -1, i = src->ndim - 1; i >= 0; i--) {
-            if (src->shape[i] != 1 && (used >> i & 1) == 0 && (k < 0 || llabs(step_to[i]) < llabs(step_to[k])))
-                k = i;
+    for (i = 1; i <= count; i++) {
+        next = &loops[last];
+        if (loops[i].to == next->to * next->count && loops[i].from == next->from * next->count)
+            next->count *= loops[i].count;
+        else {
+            loops[++last] = loops[i];
+            done[last] = 0;
+            if (last > 2 && llabs(loops[last].from) < llabs(loops[rows].from))
+                rows = last;
         }
-        if (k < 0)
-            break;
-        used |= UINT64_C(1) << k;
-        next = &loops[last + 1];
-        next->count = src->shape[k];
-        next->to = step_to[k] * size;
-        next->from = step_from[k] * size;
-        total *= next->count;
-        done[last + 1] = 0;
-        if (next->to == next[-1].to * next[-1].count && next->from == next[-1].from * next[-1].count)
-            next[-1].count *= next->count;
-        else if (++last > 2 && llabs(next->from) < llabs(loops[rows].from))
-            rows = last;
+    }
+    if (last == 0 && !packed) {
+        memcpy(first_to, first_from, (size_t)total);
+        return;
     }
     for (i = last + 1; i < 3; i++) { /* rows and items, where there are none */
         loops[i] = loops[i - 1];
