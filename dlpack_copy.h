@@ -35,24 +35,26 @@ typedef struct dlpack_copy_loop {
 
 /* Copies rows of items. The longer loop is inside. Constant sizes are fast, and four items in a round are faster. */
 static inline void
-dlpack_copy_impl_items(char *to, dlpack_copy_loop rows, const char *from, dlpack_copy_loop items, int64_t size)
+dlpack_copy_impl_items(char *to, const dlpack_copy_loop *rows, const char *from, const dlpack_copy_loop *items,
+                       int64_t size)
 {
-    const int turn = items.count < 16 && items.count < rows.count;
-    const dlpack_copy_loop outer = turn ? items : rows, inner = turn ? rows : items;
+    const int turn = items->count < 16 && items->count < rows->count;
+    const dlpack_copy_loop *outer = turn ? items : rows, *inner = turn ? rows : items;
+    const int64_t step_to = inner->to, step_from = inner->from;
     int64_t r, i;
-#define DLPACK_COPY_IMPL_ITEMS(bytes)                                                   \
-    for (r = 0; r < outer.count; r++) {                                                 \
-        char *t = to + r * outer.to;                                                    \
-        const char *f = from + r * outer.from;                                          \
-        for (i = inner.count; i >= 4; i -= 4, t += 4 * inner.to, f += 4 * inner.from) { \
-            memcpy(t, f, bytes);                                                        \
-            memcpy(t + inner.to, f + inner.from, bytes);                                \
-            memcpy(t + 2 * inner.to, f + 2 * inner.from, bytes);                        \
-            memcpy(t + 3 * inner.to, f + 3 * inner.from, bytes);                        \
-        }                                                                               \
-        for (; i > 0; i--, t += inner.to, f += inner.from)                              \
-            memcpy(t, f, bytes);                                                        \
-    }                                                                                   \
+#define DLPACK_COPY_IMPL_ITEMS(bytes)                                                  \
+    for (r = 0; r < outer->count; r++) {                                               \
+        char *t = to + r * outer->to;                                                  \
+        const char *f = from + r * outer->from;                                        \
+        for (i = inner->count; i >= 4; i -= 4, t += 4 * step_to, f += 4 * step_from) { \
+            memcpy(t, f, bytes);                                                       \
+            memcpy(t + step_to, f + step_from, bytes);                                 \
+            memcpy(t + 2 * step_to, f + 2 * step_from, bytes);                         \
+            memcpy(t + 3 * step_to, f + 3 * step_from, bytes);                         \
+        }                                                                              \
+        for (; i > 0; i--, t += step_to, f += step_from)                               \
+            memcpy(t, f, bytes);                                                       \
+    }                                                                                  \
     break
     switch (size) {
     case 1: DLPACK_COPY_IMPL_ITEMS(1);
@@ -68,15 +70,17 @@ dlpack_copy_impl_items(char *to, dlpack_copy_loop rows, const char *from, dlpack
 
 #ifdef DLPACK_COPY_IMPL_SSE2
 /* a is an array of registers, t is a register. N_2 ... N_16 repeat a macro for the registers from i on. PUT stores past
- * the cache where past is 1: then FETCH begins to read what is needed later. ZIP interleaves two registers; ZIP_N
- * transposes N registers of N items: it interleaves the first half with the second half, and so on in each half. */
+ * the cache where past is 1. ZIP interleaves two registers; ZIP_N transposes N registers of N items: it interleaves the
+ * first half with the second half, and so on in each half. */
 #define DLPACK_COPY_IMPL_LOAD(i, p, step) a[i] = _mm_loadu_si128((const __m128i *)(const void *)((p) + (i) * (step)))
 #define DLPACK_COPY_IMPL_STORE(i, p, step) _mm_storeu_si128((__m128i *)(void *)((p) + (i) * (step)), a[i])
 #define DLPACK_COPY_IMPL_STREAM(i, p, step) _mm_stream_si128((__m128i *)(void *)((p) + (i) * (step)), a[i])
 #define DLPACK_COPY_IMPL_PUT(i, p, step) past ? DLPACK_COPY_IMPL_STREAM(i, p, step) : DLPACK_COPY_IMPL_STORE(i, p, step)
-#define DLPACK_COPY_IMPL_FETCH(i, p, step) past ? _mm_prefetch((p) + (i) * (step), _MM_HINT_T0) : (void)0
 #define DLPACK_COPY_IMPL_HALF(a, b, places) /* two of four items of a, and two of b */ \
     _mm_castps_si128(_mm_shuffle_ps(_mm_castsi128_ps(a), _mm_castsi128_ps(b), places))
+#define DLPACK_COPY_IMPL_REVERSE_BYTES /* of a[0]: pairs, then the bytes in each pair */      \
+    (t = _mm_shuffle_epi32(_mm_shufflehi_epi16(_mm_shufflelo_epi16(a[0], 0x1b), 0x1b), 0x4e), \
+     _mm_or_si128(_mm_slli_epi16(t, 8), _mm_srli_epi16(t, 8)))
 #define DLPACK_COPY_IMPL_ZIP(i, d, w) \
     t = a[i], a[i] = _mm_unpacklo_##w(t, a[(i) + (d)]), a[(i) + (d)] = _mm_unpackhi_##w(t, a[(i) + (d)])
 #define DLPACK_COPY_IMPL_N_1(f, i, x, y) f(i, x, y);
@@ -99,7 +103,7 @@ dlpack_copy_impl_items(char *to, dlpack_copy_loop rows, const char *from, dlpack
 /* Takes pixels of three items of 1 or 4 bytes apart, into planes, or joins planes to pixels. Returns how many of count
  * pixels are done. Three registers hold n items: 48 of 1 byte, or 12 of 4 bytes. A round interleaves the first half
  * with the other half, which doubles the places of items modulo n - 1. Four rounds, or two, bring item c of pixel p
- * from place 3 * p + c to place p + n / 3 * c; as many rounds backwards join. past: dst is written past the cache. */
+ * from place 3 * p + c to place p + n / 3 * c; as many rounds backwards join. */
 static inline int64_t
 dlpack_copy_impl_pixels(char *to, int64_t step_to, const char *from, int64_t step_from, int64_t count, int64_t size,
                         int past)
@@ -108,6 +112,7 @@ dlpack_copy_impl_pixels(char *to, int64_t step_to, const char *from, int64_t ste
     const __m128i low = _mm_set1_epi16(255);
     __m128i a[3], t;
     int64_t n, round;
+    past &= ((uintptr_t)to & 15) == 0;
     for (n = 0; n + 16 / size <= count; n += 16 / size, to += apart ? 16 : 48, from += apart ? 48 : 16) {
         DLPACK_COPY_IMPL_N_3(DLPACK_COPY_IMPL_LOAD, 0, from, step_from)
         for (round = 0; size == 1 && round < 4; round++) {
@@ -125,38 +130,33 @@ dlpack_copy_impl_pixels(char *to, int64_t step_to, const char *from, int64_t ste
             a[0] = apart ? _mm_unpacklo_epi32(a[0], _mm_srli_si128(t, 8)) : DLPACK_COPY_IMPL_HALF(a[0], t, 0x88);
             a[2] = apart ? _mm_unpacklo_epi32(t, _mm_srli_si128(a[2], 8)) : DLPACK_COPY_IMPL_HALF(t, a[2], 0xdd);
         }
-        DLPACK_COPY_IMPL_N_3(DLPACK_COPY_IMPL_FETCH, 0, from + 1024, step_from)
         DLPACK_COPY_IMPL_N_3(DLPACK_COPY_IMPL_PUT, 0, to, step_to)
     }
     return n;
 }
 
 /* Copies items of 1 or 4 bytes, which are neighbours in dst, and every second or reversed in src. Returns how many
- * items are done: nothing behind the last item is read. past: dst is written past the cache. */
+ * items are done: nothing behind the last item is read. */
 static inline int64_t
 dlpack_copy_impl_line(char *to, const char *from, dlpack_copy_loop items, int past)
 {
     const __m128i low = _mm_set1_epi16(255);
-    __m128i a[2];
+    __m128i a[2], t;
     int64_t n = 0;
-#define DLPACK_COPY_IMPL_LINE(size, n_loads, first, result)              \
-    for (; n + 16 / size < items.count; n += 16 / size) {                \
-        const char *source = from + n * items.from;                      \
-        n_loads(DLPACK_COPY_IMPL_LOAD, 0, source + (first), 16);         \
-        a[0] = result;                                                   \
-        DLPACK_COPY_IMPL_FETCH(0, source + 2048 / size * items.from, 0); \
-        DLPACK_COPY_IMPL_PUT(0, to + n * size, 0);                       \
-    }                                                                    \
+    past &= ((uintptr_t)to & 15) == 0;
+#define DLPACK_COPY_IMPL_LINE(size, n_loads, first, result)                                         \
+    for (; n + 16 / size < items.count; n += 16 / size) {                                           \
+        const char *source = from + n * items.from;                                                 \
+        _mm_prefetch(source + 2048 / size * items.from, _MM_HINT_T0);                               \
+        DLPACK_COPY_IMPL_N_##n_loads(DLPACK_COPY_IMPL_LOAD, 0, source + (first), 16) a[0] = result; \
+        DLPACK_COPY_IMPL_PUT(0, to + n * size, 0);                                                  \
+    }                                                                                               \
     break
-#define DLPACK_COPY_IMPL_EVEN_BYTES _mm_packus_epi16(_mm_and_si128(a[0], low), _mm_and_si128(a[1], low))
-#define DLPACK_COPY_IMPL_SWAP _mm_or_si128(_mm_slli_epi16(a[0], 8), _mm_srli_epi16(a[0], 8)) /* bytes in pairs */
-#define DLPACK_COPY_IMPL_REVERSE_BYTES \
-    _mm_shuffle_epi32(_mm_shufflehi_epi16(_mm_shufflelo_epi16(DLPACK_COPY_IMPL_SWAP, 0x1b), 0x1b), 0x4e)
     switch (items.from) {
-    case 2: DLPACK_COPY_IMPL_LINE(1, DLPACK_COPY_IMPL_N_2, 0, DLPACK_COPY_IMPL_EVEN_BYTES);
-    case 8: DLPACK_COPY_IMPL_LINE(4, DLPACK_COPY_IMPL_N_2, 0, DLPACK_COPY_IMPL_HALF(a[0], a[1], 0x88));
-    case -1: DLPACK_COPY_IMPL_LINE(1, DLPACK_COPY_IMPL_N_1, -15, DLPACK_COPY_IMPL_REVERSE_BYTES);
-    case -4: DLPACK_COPY_IMPL_LINE(4, DLPACK_COPY_IMPL_N_1, -12, _mm_shuffle_epi32(a[0], 0x1b));
+    case 2: DLPACK_COPY_IMPL_LINE(1, 2, 0, _mm_packus_epi16(_mm_and_si128(a[0], low), _mm_and_si128(a[1], low)));
+    case 8: DLPACK_COPY_IMPL_LINE(4, 2, 0, DLPACK_COPY_IMPL_HALF(a[0], a[1], 0x88));
+    case -1: DLPACK_COPY_IMPL_LINE(1, 1, -15, DLPACK_COPY_IMPL_REVERSE_BYTES);
+    case -4: DLPACK_COPY_IMPL_LINE(4, 1, -12, _mm_shuffle_epi32(a[0], 0x1b));
     }
     return n;
 }
@@ -192,8 +192,7 @@ dlpack_copy_impl_square(char *to, int64_t step_to, const char *from, int64_t ste
     }
 }
 
-/* Transposes a tile: rows are neighbours in src, items are neighbours in dst. ahead: the bytes from this tile to the
- * tile that is read next, which the processor begins to read; or 0. */
+/* Transposes a tile: rows are neighbours in src, items in dst. ahead: the bytes to the tile that is read next, or 0. */
 static inline void
 dlpack_copy_impl_tile(char *to, dlpack_copy_loop rows, const char *from, dlpack_copy_loop items, int64_t size,
                       int64_t ahead)
@@ -208,19 +207,17 @@ dlpack_copy_impl_tile(char *to, dlpack_copy_loop rows, const char *from, dlpack_
         wide.count = i = dlpack_copy_impl_pixels(to, rows.to, from, 16, items.count, size, 0);
     }
     for (; i < wide.count; i += side) {
-        for (k = i; ahead != 0 && k < i + side; k++) {
-            const char *next = from + k * items.from + ahead;
-            for (r = -(int64_t)((uintptr_t)next & 63); r < rows.count * size; r += 64)
-                _mm_prefetch(next + r, _MM_HINT_T1);
-        }
+        for (k = i; ahead != 0 && k < i + side; k++)
+            for (r = 0; r < rows.count * size + 63; r += 64)
+                _mm_prefetch(from + k * items.from + ahead + r, _MM_HINT_T1);
         for (r = 0; r < high.count; r += side)
             dlpack_copy_impl_square(to + r * rows.to + i * size, rows.to, from + r * size + i * items.from, items.from,
                                     size);
     }
     items.count -= wide.count; /* what is left: the other items, and the other rows */
-    dlpack_copy_impl_items(to + wide.count * size, rows, from + wide.count * items.from, items, size);
+    dlpack_copy_impl_items(to + wide.count * size, &rows, from + wide.count * items.from, &items, size);
     rows.count -= high.count;
-    dlpack_copy_impl_items(to + high.count * rows.to, rows, from + high.count * size, wide, size);
+    dlpack_copy_impl_items(to + high.count * rows.to, &rows, from + high.count * size, &wide, size);
 }
 
 /* Transposes in tiles. If memory is large, a tile is gathered in a buffer, and written in whole lines. */
@@ -233,13 +230,11 @@ dlpack_copy_impl_transpose(char *to, dlpack_copy_loop rows, const char *from, dl
     const int joined = large && rows.to == row && row <= 512; /* are the rows neighbours in dst? */
     const int64_t high = joined ? 16384 / row / 16 * 16 : rows.count < most ? rows.count : most;
     const int64_t wide = joined ? items.count : large ? 16384 / high / 64 * 64 / size : 512 / size;
-    const int cut = large && !joined && high < rows.count; /* tiles end where lines of src end */
     dlpack_copy_loop tile_rows = rows, tile_items = items;
     int64_t r, i, k;
     tile_rows.to = joined ? row : large ? 64 + wide * size : rows.to;
     for (r = 0; r < rows.count; r += tile_rows.count) {
-        const int64_t past = cut ? (int64_t)((uintptr_t)(from + r * size) & 63) / size : 0;
-        tile_rows.count = rows.count - r < high - past ? rows.count - r : high - past;
+        tile_rows.count = rows.count - r < high ? rows.count - r : high;
         for (i = 0; i < items.count; i += wide) {
             const int last = items.count - i <= wide;
             const char *source = from + r * size + i * items.from;
@@ -258,56 +253,44 @@ dlpack_copy_impl_transpose(char *to, dlpack_copy_loop rows, const char *from, dl
 
 /* ---- 2 The copy --------------------------------------------------------- */
 
-/* Copies rows of items.
+/* Copies rows, the outer loop, of items of item_size bytes, the inner loop. Each count is at least 1.
  *
- * to, from      the first item of dst and of src, which share no memory
- * rows, items   the outer and the inner loop; each count is at least 1
- * item_size     the bytes of an item
- * total         the bytes of the whole copy, of which these rows may be a part: large memory is written past the cache
+ * to, from   the first item of dst and of src, which share no memory
+ * total      the bytes of the whole copy, of which these rows may be a part: large memory is written past the cache
  *
- * Steps have any sign, and may be 0 in src. Fastest where items.to is the shortest step of dst, and rows.from the
+ * Steps have any sign, and may be 0 in src. Fastest where items->to is the shortest step of dst, and rows->from the
  * shortest of the other steps of src. Allocates nothing; the only functions that it calls are memcpy and memmove. */
 DLPACK_COPY_IMPL_HOT void
-dlpack_copy_rows(char *to, dlpack_copy_loop rows, const char *from, dlpack_copy_loop items, size_t item_size,
-                 int64_t total)
+dlpack_copy_rows(char *to, const dlpack_copy_loop *rows, const char *from, const dlpack_copy_loop *items,
+                 size_t item_size, int64_t total)
 {
-    const int64_t size = (int64_t)item_size;
-    const int64_t wide = llabs(rows.from) < llabs(items.from) && rows.count > 1 ? 64 : items.count;
-    int64_t r = 0, i = 0;
+    const int64_t size = (int64_t)item_size, row = items->count * size;
+    const int64_t wide = llabs(rows->from) < llabs(items->from) && rows->count > 1 ? 64 : items->count;
+    dlpack_copy_loop left = *rows, part = *items;
+    int64_t r = 0, i = 0; /* rows and items that are done */
 #ifdef DLPACK_COPY_IMPL_SSE2
-    const int64_t row = items.count * size;
-    const int large = total >= 2097152 && (rows.to == row ? row * rows.count : row) >= 128; /* neighbours in dst */
-    const int many = row * rows.count >= 256 && items.to == size, small = size == 1 || size == 4;
-    const int transposed = many && rows.from == size && rows.count > 1 && items.count > 1;
-    const int apart = small && rows.count == 3 && items.from == 3 * size;
-    if (transposed && small && items.count == 3 && rows.to == 3 * size)
-        r = dlpack_copy_impl_pixels(to, 16, from, items.from, rows.count, size, large && ((uintptr_t)to & 15) == 0);
-    else if (transposed && size <= 8 && (size & (size - 1)) == 0 && row >= 16 && (rows.count * size >= 16 || apart)) {
-        dlpack_copy_impl_transpose(to, rows, from, items, size, large);
-        r = rows.count;
+    const int large = total >= 2097152 && (rows->to == row ? row * rows->count : row) >= 128; /* neighbours in dst */
+    const int many = row * rows->count >= 256 && items->to == size, small = size == 1 || size == 4;
+    const int transposed = many && rows->from == size && rows->count > 1 && items->count > 1;
+    const int apart = small && rows->count == 3 && items->from == 3 * size;
+    if (transposed && small && items->count == 3 && rows->to == 3 * size)
+        r = dlpack_copy_impl_pixels(to, 16, from, items->from, rows->count, size, large);
+    else if (transposed && size <= 8 && (size & (size - 1)) == 0 && row >= 16 && (rows->count * size >= 16 || apart)) {
+        dlpack_copy_impl_transpose(to, *rows, from, *items, size, large);
+        r = rows->count;
     }
-    else if (many && small && (items.from == 2 * size || items.from == -size)) {
-        for (int64_t k = 0; k < rows.count; k++) {
-            const int past = large && row >= 512 && ((uintptr_t)(to + k * rows.to) & 15) == 0;
-            i = dlpack_copy_impl_line(to + k * rows.to, from + k * rows.from, items, past);
-        }
-    }
+    else if (many && small && (items->from == 2 * size || items->from == -size))
+        for (int64_t k = 0; k < rows->count; k++)
+            i = dlpack_copy_impl_line(to + k * rows->to, from + k * rows->from, *items, large && row >= 512);
     if (large)
         _mm_sfence(); /* before other memory is written */
-    rows.count -= r;  /* what is left */
-    items.count -= i;
-    to += r * rows.to + i * items.to;
-    from += r * rows.from + i * items.from;
 #endif
-    (void)total;
-    dlpack_copy_loop tile_rows = rows, tile_items = items;
-    for (r = 0; r < rows.count; r += 1024) {
-        tile_rows.count = rows.count - r < 1024 ? rows.count - r : 1024;
-        for (i = 0; i < items.count; i += wide) {
-            tile_items.count = items.count - i < wide ? items.count - i : wide;
-            dlpack_copy_impl_items(to + r * rows.to + i * items.to, tile_rows, from + r * rows.from + i * items.from,
-                                   tile_items, size);
-        }
+    (void)total, (void)row; /* which only the kernels use */
+    left.count -= r;
+    for (; left.count > 0 && i < items->count; i += part.count) {
+        part.count = items->count - i < wide ? items->count - i : wide;
+        dlpack_copy_impl_items(to + r * rows->to + i * items->to, &left, from + r * rows->from + i * items->from, &part,
+                               size);
     }
 }
 

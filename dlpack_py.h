@@ -927,7 +927,7 @@ dlpack_py_overlap(const DLTensor *a, uint64_t flags_a, const DLTensor *b, uint64
     int64_t compact_a[DLPACK_PY_MAX_NDIM], compact_b[DLPACK_PY_MAX_NDIM], shape[DLPACK_PY_MAX_NDIM];
     const int64_t *strides_a, *strides_b;
     int64_t strides[DLPACK_PY_MAX_NDIM]; /* of both tensors; 0: a dimension in which no index changes the address */
-    DLTensor both = *a;
+    DLTensor both;
     int32_t i, effort = 1000;
 
     if (dlpack_py_impl_extent(a, flags_a, &lowest_a, &highest_a) < 0 ||
@@ -940,6 +940,7 @@ dlpack_py_overlap(const DLTensor *a, uint64_t flags_a, const DLTensor *b, uint64
     if (bits % 8 != 0 || bits != dlpack_py_impl_item_bits(b->dtype, flags_b) || a->ndim != b->ndim ||
         (first_a < first_b ? first_b - first_a : first_a - first_b) > INT64_MAX)
         return 1;
+    both = *a;
     strides_a = dlpack_py_impl_strides(a, compact_a);
     strides_b = dlpack_py_impl_strides(b, compact_b);
     for (i = 0; i < a->ndim; i++) {
@@ -958,12 +959,19 @@ dlpack_py_overlap(const DLTensor *a, uint64_t flags_a, const DLTensor *b, uint64
 
 /* ---- 1.5 Strided copy --------------------------------------------------- */
 
+/* memcpy, which a compiler would replace by a slow instruction in a function that is to be small. */
+DLPACK_PY_IMPL_HOT void
+dlpack_py_impl_copy_bytes(char *to, const char *from, size_t count)
+{
+    memcpy(to, from, count);
+}
+
 /* Copies count bits, lowest bit of a byte first (D6). Offsets are in bits. */
 static inline void
 dlpack_py_impl_copy_bits(char *to, int64_t to_bit, const char *from, int64_t from_bit, int64_t count)
 {
     if (((to_bit | from_bit) & 7) == 0) { /* whole bytes */
-        memcpy(to + (to_bit >> 3), from + (from_bit >> 3), (size_t)(count >> 3));
+        dlpack_py_impl_copy_bytes(to + (to_bit >> 3), from + (from_bit >> 3), (size_t)(count >> 3));
         to_bit += count & ~INT64_C(7);
         from_bit += count & ~INT64_C(7);
         count &= 7;
@@ -978,8 +986,7 @@ dlpack_py_impl_copy_bits(char *to, int64_t to_bit, const char *from, int64_t fro
 
 #ifdef DLPACK_COPY_H /* a file that includes dlpack_copy.h first */
 typedef dlpack_copy_loop dlpack_py_impl_loop;
-#  define dlpack_py_impl_copy_rows(to, rows, from, items, size, total) \
-    dlpack_copy_rows(to, *(rows), from, *(items), size, total)
+#  define dlpack_py_impl_copy_rows dlpack_copy_rows
 #else
 /* One loop of a copy: how often it runs, and the bytes from one round to the next in dst and in src. For packed
  * sub-byte dtypes to and from are bits. */
@@ -1018,15 +1025,11 @@ DLPACK_PY_IMPL_RARE void
 dlpack_py_impl_copy_rows(char *to, const dlpack_py_impl_loop *rows, const char *from, const dlpack_py_impl_loop *items,
                          size_t size, int64_t total)
 {
-    const int in_blocks = llabs(rows->from) < llabs(items->from);
-    const dlpack_py_impl_loop *outer = rows, *inner = items;
+    const int in_blocks = llabs(rows->from) < llabs(items->from), turn = in_blocks && items->count < 16;
+    const dlpack_py_impl_loop *outer = turn ? items : rows, *inner = turn ? rows : items; /* the longer loop inside */
     int64_t row, item, i, n;
 
     (void)total;
-    if (in_blocks && items->count < 16) { /* the longer loop inside */
-        outer = items;
-        inner = rows;
-    }
     for (row = 0; row < outer->count; row += 64) {
         for (item = 0; item < inner->count; item += n) {
             n = in_blocks && inner->count - item > 56 ? 56 : inner->count - item;
@@ -1082,7 +1085,7 @@ dlpack_py_impl_copy(const DLTensor *dst, const DLTensor *src, uint64_t flags)
         }
     }
     if (last == 0 && !packed) {
-        memcpy(first_to, first_from, (size_t)total);
+        dlpack_py_impl_copy_bytes(first_to, first_from, (size_t)total);
         return;
     }
     for (i = last + 1; i < 3; i++) { /* rows and items, where there are none */

@@ -43,10 +43,10 @@ time_memcpy(void *to, const void *from, int64_t size, int64_t calls)
     return (now() - begin) / (double)calls;
 }
 
-/* Removes memory from the cache. Returns 1, or 0 where that is not possible. */
-int
+/* Removes memory from the cache of an x86 processor. */
+void
 flush(const char *p, int64_t size);
-int
+void
 flush(const char *p, int64_t size)
 {
 #ifdef __SSE2__
@@ -55,10 +55,8 @@ flush(const char *p, int64_t size)
         _mm_clflush(p + i);
     _mm_clflush(p + size - 1);
     _mm_mfence();
-    return 1;
 #else
     (void)p;
     (void)size;
-    return 0;
 #endif
 }

@@ -106,6 +106,7 @@ def library(name):
     found.time_copy.argtypes = [ctypes.POINTER(Tensor)] * 2 + [ctypes.c_int64]
     found.time_memcpy.argtypes = [ctypes.c_void_p] * 2 + [ctypes.c_int64] * 2
     found.flush.argtypes = [ctypes.c_void_p, ctypes.c_int64]
+    found.flush.restype = None
     return found
 
 

@@ -94,7 +94,7 @@ def test_dlpack_copy_h_is_usable_alone(tmp_path, suffix):
         void turn(char *to, const char *from)
         {{
             const dlpack_copy_loop rows = {{100, 400, 4}}, items = {{100, 4, 400}};
-            dlpack_copy_rows(to, rows, from, items, 4, 40000);
+            dlpack_copy_rows(to, &rows, from, &items, 4, 40000);
         }}
     """
     flags = ["-Wold-style-cast", "-Wzero-as-null-pointer-constant"] if suffix == ".cpp" else []

@@ -42,7 +42,7 @@ use_tensor_layer(void)
     {
         const dlpack_copy_loop rows = {2, 24, 8}, items = {3, 8, 16};
         memset(compact, 0, sizeof(compact));
-        dlpack_copy_rows((char *)compact, rows, (const char *)values, items, 8, 48);
+        dlpack_copy_rows((char *)compact, &rows, (const char *)values, &items, 8, 48);
         CHECK(compact[1] >= 2 && compact[1] <= 2);
     }
 #endif
