@@ -671,22 +671,23 @@ dlpack_py_impl_strides(const DLTensor *t, int64_t storage[DLPACK_PY_MAX_NDIM])
 static inline int
 dlpack_py_impl_extent(const DLTensor *t, uint64_t flags, int64_t *lowest, int64_t *highest)
 {
-    int64_t below = 0, above = 1, reach; /* in elements; below counts downwards */
+    int64_t below = 0, above = 1, reach = 0; /* in elements; below counts downwards */
     int32_t i;
+    int result = 0;
 
     *lowest = *highest = 0;
-    if (dlpack_py_impl_is_empty(t))
-        return 0;
     if (t->strides == NULL)
         return dlpack_py_impl_bytes(dlpack_py_size(t), t->dtype, flags, highest);
     for (i = 0; i < t->ndim; i++) {
         const int64_t last = t->shape[i] - 1;
-        if (last > 0 &&
-            (dlpack_py_impl_multiply(last, t->strides[i], &reach) < 0 ||
-             (reach < 0 ? dlpack_py_impl_add(below, reach, &below) : dlpack_py_impl_add(above, reach, &above)) < 0))
-            return -1;
+        if (last < 0) /* no elements */
+            return 0;
+        if (last > 0) {
+            result |= dlpack_py_impl_multiply(last, t->strides[i], &reach);
+            result |= reach < 0 ? dlpack_py_impl_add(below, reach, &below) : dlpack_py_impl_add(above, reach, &above);
+        }
     }
-    if (below == INT64_MIN || (below != 0 && dlpack_py_impl_bytes(-below, t->dtype, flags, lowest) < 0) ||
+    if (result < 0 || below == INT64_MIN || (below != 0 && dlpack_py_impl_bytes(-below, t->dtype, flags, lowest) < 0) ||
         dlpack_py_impl_bytes(above, t->dtype, flags, highest) < 0)
         return -1;
     *lowest = -*lowest;
