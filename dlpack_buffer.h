@@ -402,8 +402,8 @@ dlpack_buffer_impl_carrier_get(PyObject *self, Py_buffer *buffer, int flags)
  *
  * v   memory that the CPU can read; empty afterwards, also on failure
  *
- * Returns a new memoryview; or NULL with BufferError (a dtype without a format: sub-byte, bfloat16, float8, vectors;
- * memory of a device), ValueError (a borrowed view) or MemoryError.
+ * Returns a new memoryview, whose obj is not the array; or NULL with BufferError (a dtype without a format: sub-byte,
+ * bfloat16, float8, vectors; memory of a device), ValueError (a borrowed view) or MemoryError.
  */
 static inline PyObject *
 dlpack_buffer_memoryview_steal(dlpack_py_view *v)
@@ -442,7 +442,7 @@ dlpack_buffer_memoryview_steal(dlpack_py_view *v)
 
 /* Take the tensor that obj offers, and make a memoryview of it: code that takes buffers takes DLPack arrays so.
  *
- * want   as for dlpack_py_consume
+ * want   as for dlpack_py_consume; with want->fallback = dlpack_buffer_fallback, buffers are taken as well
  *
  * Returns as dlpack_buffer_memoryview_steal, or NULL with what dlpack_py_consume raises.
  */
@@ -575,8 +575,10 @@ dlpack_buffer_impl_interface_read(const char *name, PyObject *interface, int old
     if (mask != NULL)
         return dlpack_buffer_impl_interface_refuse(name, "mask", mask, "a DLPack tensor has no mask, None");
     if ((dtype = dlpack_buffer_impl_interface_dtype(typestr)) == 0)
-        return dlpack_buffer_impl_interface_refuse(
-            name, "typestr", typestr, dlpack_buffer_impl_is_little() ? "one such as '<f4'" : "one such as '>f4'");
+        return dlpack_buffer_impl_interface_refuse(name, "typestr", typestr,
+                                                   dlpack_buffer_impl_is_little()
+                                                       ? "one of a DLPack dtype in native byte order, such as '<f4',"
+                                                       : "one of a DLPack dtype in native byte order, such as '>f4',");
     if (dlpack_buffer_impl_interface_tuple(name, "shape", shape, "a tuple of at most 64 extents", &ndim, dims) < 0 ||
         (strides != NULL &&
          dlpack_buffer_impl_interface_tuple(name, "strides", strides, "one for each extent, in bytes,", &ndim,
@@ -586,8 +588,10 @@ dlpack_buffer_impl_interface_read(const char *name, PyObject *interface, int old
     itemsize = t->dtype.bits / 8u;
     is_empty = dlpack_py_impl_is_empty(t);
     for (i = 0; strides != NULL && i < ndim; i++) { /* a stride that reaches no element may be any number (D5) */
-        if (t->strides[i] % itemsize != 0 && t->shape[i] > 1 && !is_empty)
-            return dlpack_buffer_impl_interface_refuse(name, "strides", strides, "multiples of the itemsize");
+        if (t->strides[i] % itemsize != 0 && t->shape[i] > 1 && !is_empty) {
+            snprintf(text, sizeof(text), "multiples of %d (the item size)", (int)itemsize);
+            return dlpack_buffer_impl_interface_refuse(name, "strides", strides, text);
+        }
         t->strides[i] /= itemsize;
     }
     return 0;
@@ -727,27 +731,29 @@ dlpack_buffer_impl_interface_bytes(PyObject *data, PyObject *offset, DLTensor *t
 {
     const Py_ssize_t skipped = offset == NULL ? 0 : PyNumber_AsSsize_t(offset, PyExc_BufferError);
     PyObject *memory = PyErr_Occurred() ? NULL : PyMemoryView_FromObject(data);
-    int64_t lowest, highest;
+    int64_t lowest = 0, highest = 0;
     Py_buffer buffer;
-    int fits = 0;
+    int fits;
 
     if (memory == NULL || PyObject_GetBuffer(memory, &buffer, PyBUF_SIMPLE) < 0) {
         Py_XDECREF(memory);
         return NULL;
     }
-    if (skipped >= 0 && skipped <= buffer.len) {
-        t->data = (char *)buffer.buf + skipped;
-        fits = dlpack_py_validate(t, 0, NULL) < 0 || /* the caller says why */
-               (dlpack_py_impl_extent(t, 0, &lowest, &highest) == 0 && lowest >= -(int64_t)skipped &&
-                highest <= (int64_t)(buffer.len - skipped));
-    }
+    fits = skipped >= 0 && skipped <= buffer.len;
+    t->data = (char *)buffer.buf + (fits ? skipped : 0);
+    if (dlpack_py_validate(t, 0, NULL) < 0) /* the caller says why */
+        fits = 1;
+    else if (dlpack_py_impl_extent(t, 0, &lowest, &highest) < 0 || lowest < -(int64_t)skipped ||
+             highest > (int64_t)(buffer.len - skipped))
+        fits = 0;
     *flags = buffer.readonly ? DLPACK_PY_FLAG_READ_ONLY : 0;
     PyBuffer_Release(&buffer); /* the memoryview keeps the bytes */
     if (fits)
         return memory;
     Py_DECREF(memory);
-    PyErr_Format(PyExc_BufferError, "__array_interface__ reaches outside of its data, %zd bytes from byte %zd on",
-                 buffer.len, skipped);
+    PyErr_Format(PyExc_BufferError,
+                 "__array_interface__ has %zd bytes of data, and elements from byte %lld to %lld after offset %zd",
+                 buffer.len, (long long)lowest, (long long)highest, skipped);
     return NULL;
 }
 
@@ -774,7 +780,7 @@ dlpack_buffer_impl_interface_take(PyObject *obj, DLManagedTensorVersioned **out)
         offset = dlpack_buffer_impl_interface_get(interface, "offset");
         if (PyErr_Occurred())
             owner = NULL;
-        else if (data == NULL)
+        else if (data == NULL || !(PyTuple_Check(data) || PyObject_CheckBuffer(data)))
             (void)dlpack_buffer_impl_interface_refuse(name, "data", data, "(address, read-only) or a buffer");
         else if (!PyTuple_Check(data))
             owner = dlpack_buffer_impl_interface_bytes(data, offset, &t, &flags);

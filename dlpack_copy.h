@@ -2,7 +2,7 @@
  * Copyright (c) 2026 the dlpack_py authors. The full licence stands at the end of dlpack_py.h.
  * SPDX-License-Identifier: MIT
  *
- * Optional. Include it before dlpack_py.h: then each copy uses dlpack_copy_rows in place of the loops of dlpack_py.h.
+ * Optional. Include Python.h, then this file, then dlpack_py.h, whose copies use dlpack_copy_rows then, and no loops.
  * Portable C99 and C++11, and SSE2 on x86, which DLPACK_COPY_PORTABLE leaves out, for tests.
  */
 

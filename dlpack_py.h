@@ -733,9 +733,10 @@ dlpack_py_impl_check_all(const DLTensor *t, uint64_t flags, dlpack_py_error *err
         return dlpack_py_impl_refuse(error, "byte_offset is %" PRIu64 ", added to data it leaves the address range",
                                      t->byte_offset);
     if ((uint64_t)-lowest > base + t->byte_offset || (uint64_t)highest > UINTPTR_MAX - (base + t->byte_offset))
-        return dlpack_py_impl_refuse(
-            error, "strides reach from byte %" PRId64 " to %" PRId64 ", which leaves the address range", lowest,
-            highest);
+        return dlpack_py_impl_refuse(error,
+                                     "data is at address 0x%" PRIxPTR ", strides reach from byte %" PRId64
+                                     " to %" PRId64 ", which leaves the address range",
+                                     (uintptr_t)(base + t->byte_offset), lowest, highest);
     return 0;
 }
 
@@ -1146,7 +1147,10 @@ dlpack_py_copy(const DLTensor *dst, const DLTensor *src, uint64_t flags, dlpack_
             error, "cannot copy shape[%" PRId32 "] %" PRId64 " to %" PRId64 ", equal shapes were wanted", i,
             src->shape[i], dst->shape[i]);
     if (dlpack_py_overlap(dst, flags, src, flags))
-        return dlpack_py_impl_refuse(error, "cannot copy between tensors that may share memory");
+        return dlpack_py_impl_refuse(error,
+                                     "cannot copy from address 0x%" PRIxPTR " to 0x%" PRIxPTR
+                                     ": the tensors may share memory, separate memory was wanted",
+                                     (uintptr_t)dlpack_py_impl_first(src), (uintptr_t)dlpack_py_impl_first(dst));
     dlpack_py_impl_copy(dst, src, flags);
     return 0;
 }
@@ -2059,20 +2063,22 @@ dlpack_py_raise(const dlpack_py_error *error)
     return -1;
 }
 
-/* Raises in place of the current exception. %U in format is the repr() of value or, where that fails, of its type.
- * Returns -1. */
+/* Raises in place of the current exception. %U in format is the repr() of value, cut after 200 characters; or, where
+ * that fails, of its type. Returns -1. */
 DLPACK_PY_IMPL_RARE int
 dlpack_py_impl_refuse_value(PyObject *exception, const char *format, PyObject *value)
 {
-    PyObject *text;
+    PyObject *text, *start;
     PyErr_Clear();
     text = PyObject_Repr(value);
     if (text == NULL) {
         PyErr_Clear();
         text = PyObject_Repr((PyObject *)Py_TYPE(value));
     }
-    if (text != NULL)
-        PyErr_Format(exception, format, text);
+    start = text == NULL ? NULL : PyUnicode_Substring(text, 0, 200);
+    if (start != NULL)
+        PyErr_Format(exception, format, start);
+    dlpack_py_impl_xdecref(start);
     dlpack_py_impl_xdecref(text);
     return -1;
 }

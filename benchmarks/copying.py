@@ -242,6 +242,16 @@ def document(large, small, whole):
     in_us = [[name, *(text(best[call] / 1e3, 1) for call in calls)] for name, (_, best) in whole.items()]
     return f"""# Copying
 
+```c
+#include <Python.h>
+#include "dlpack_copy.h" /* before dlpack_py.h, whose copies are faster then */
+#include "dlpack_py.h"
+
+dlpack_py_error error;
+if (dlpack_py_copy(&to.tensor, &from.tensor, from.flags, &error) < 0) /* two views, any strides */
+    dlpack_py_raise(&error); /* nothing was written */
+```
+
 What one thread copies, in GB/s, bytes read and bytes written together. Written by `make bench-copy`; the figures of
 another machine differ. Each row copies to a contiguous array. Before each copy both arrays are removed from the cache
 (on x86), but for the rows "in cache". "loops" is what `dlpack_py.h` does alone. In the last two columns `dlpack_copy.h`
@@ -252,8 +262,8 @@ is compared with memcpy of as many bytes in the same memory, and with the faster
 ![What part of memcpy's speed each copy reaches](copying.svg)
 
 {table(["", *NAMES, "of memcpy", "of peers"], lines)}
-Small arrays, in nanoseconds. NumPy and PyTorch are called from Python, the others from C. About 30 of them look whether
-the tensors share memory (`dlpack_py_overlap`); copies into new memory need not.
+Small arrays, in nanoseconds. NumPy and PyTorch are called from Python, the others from C. `dlpack_py_copy` first looks
+whether the tensors may share memory, which takes about 20 of them; copies into new memory need not.
 
 {table(["", *NAMES], in_ns)}
 Copies into new memory, called from Python, in microseconds. `dlarray` (`examples/ndarray`) includes `dlpack_copy.h`.
