@@ -485,7 +485,7 @@ dlpack_buffer_impl_interface_refuse(const char *name, const char *key, PyObject 
 
     if (PyErr_Occurred() && dlpack_py_impl_is_fatal())
         return -1;
-    snprintf(format, sizeof(format), "%s has %s %%U, %s was wanted", name, key, wanted);
+    snprintf(format, sizeof(format), "%s has %s %%.200U, %s was wanted", name, key, wanted);
     return dlpack_py_impl_refuse_value(PyExc_BufferError, format, value != NULL ? value : Py_None);
 }
 
@@ -558,7 +558,7 @@ dlpack_buffer_impl_interface_read(const char *name, PyObject *interface, int old
     int is_empty;
 
     if (!PyDict_Check(interface)) {
-        snprintf(text, sizeof(text), "%s is %%U, a dict was wanted", name);
+        snprintf(text, sizeof(text), "%s is %%.200U, a dict was wanted", name);
         return dlpack_py_impl_refuse_value(PyExc_TypeError, text, interface);
     }
     version = dlpack_buffer_impl_interface_get(interface, "version");

@@ -33,7 +33,7 @@ typedef struct dlpack_copy_loop {
     int64_t count, to, from;
 } dlpack_copy_loop;
 
-/* Copies rows of items. The longer loop is inside. Constant sizes are fast, and four items in a round are faster. */
+/* Copies rows of items; the rows inside if items are fewer and below 16. Constant sizes and rounds of four are fast. */
 static inline void
 dlpack_copy_impl_items(char *to, const dlpack_copy_loop *rows, const char *from, const dlpack_copy_loop *items,
                        int64_t size)
@@ -100,20 +100,20 @@ dlpack_copy_impl_items(char *to, const dlpack_copy_loop *rows, const char *from,
     DLPACK_COPY_IMPL_N_##n(DLPACK_COPY_IMPL_LOAD, 0, from, step_from) DLPACK_COPY_IMPL_ZIP_##n(0, w) \
         DLPACK_COPY_IMPL_N_##n(DLPACK_COPY_IMPL_STORE, 0, to, step_to)
 
-/* Takes pixels of three items of 1 or 4 bytes apart, into planes, or joins planes to pixels. Returns how many of count
+/* Takes pixels of three items of 1 or 4 bytes apart, to planes, or joins planes to pixels. Returns how many of count
  * pixels are done. Three registers hold n items: 48 of 1 byte, or 12 of 4 bytes. A round interleaves the first half
  * with the other half, which doubles the places of items modulo n - 1. Four rounds, or two, bring item c of pixel p
  * from place 3 * p + c to place p + n / 3 * c; as many rounds backwards join. */
 static inline int64_t
 dlpack_copy_impl_pixels(char *to, int64_t step_to, const char *from, int64_t step_from, int64_t count, int64_t size,
-                        int past)
+                        int apart, int past)
 {
-    const int apart = step_to != 16; /* pixels have 16 bytes in each of three registers */
     const __m128i low = _mm_set1_epi16(255);
     __m128i a[3], t;
     int64_t n, round;
     past &= ((uintptr_t)to & 15) == 0;
     for (n = 0; n + 16 / size <= count; n += 16 / size, to += apart ? 16 : 48, from += apart ? 48 : 16) {
+        _mm_prefetch(from + 2048, _MM_HINT_T0);
         DLPACK_COPY_IMPL_N_3(DLPACK_COPY_IMPL_LOAD, 0, from, step_from)
         for (round = 0; size == 1 && round < 4; round++) {
             t = a[1];
@@ -136,7 +136,7 @@ dlpack_copy_impl_pixels(char *to, int64_t step_to, const char *from, int64_t ste
 }
 
 /* Copies items of 1 or 4 bytes, which are neighbours in dst, and every second or reversed in src. Returns how many
- * items are done: nothing behind the last item is read. */
+ * items are done: bytes between items are read, nothing behind the last item is. */
 static inline int64_t
 dlpack_copy_impl_line(char *to, const char *from, dlpack_copy_loop items, int past)
 {
@@ -163,7 +163,7 @@ dlpack_copy_impl_line(char *to, const char *from, dlpack_copy_loop items, int pa
 
 /* Writes n bytes of a buffer to dst, in whole lines of 64 bytes, which the processor then need not read. An incomplete
  * line stays in the buffer: its bytes are moved to the end of the 64 bytes before the buffer, and the next call, with
- * the neighbours in dst, completes the line. first, last: has dst no neighbours before, after the bytes? */
+ * the neighbours in dst, completes it. first, last: is it the first, the last call for neighbours? Else n >= 64. */
 static inline void
 dlpack_copy_impl_write_lines(char *to, char *buffer, int64_t n, int first, int last)
 {
@@ -204,7 +204,7 @@ dlpack_copy_impl_tile(char *to, dlpack_copy_loop rows, const char *from, dlpack_
     wide.count -= wide.count % side;
     if (rows.count == 3 && items.from == 3 * size && (size == 1 || size == 4)) {
         high.count = 3;
-        wide.count = i = dlpack_copy_impl_pixels(to, rows.to, from, 16, items.count, size, 0);
+        wide.count = i = dlpack_copy_impl_pixels(to, rows.to, from, 16, items.count, size, 1, 0);
     }
     for (; i < wide.count; i += side) {
         for (k = i; ahead != 0 && k < i + side; k++)
@@ -255,11 +255,11 @@ dlpack_copy_impl_transpose(char *to, dlpack_copy_loop rows, const char *from, dl
 
 /* Copies rows, the outer loop, of items of item_size bytes, the inner loop. Each count is at least 1.
  *
- * to, from   the first item of dst and of src, which share no memory
+ * to, from   the first item of dst and of src, which share no byte
  * total      the bytes of the whole copy, of which these rows may be a part: large memory is written past the cache
  *
  * Steps have any sign, and may be 0 in src. Fastest where items->to is the shortest step of dst, and rows->from the
- * shortest of the other steps of src. Allocates nothing; the only functions that it calls are memcpy and memmove. */
+ * shortest of the other steps of src. Needs 25 KB of stack. Allocates nothing; calls memcpy and memmove only. */
 DLPACK_COPY_IMPL_HOT void
 dlpack_copy_rows(char *to, const dlpack_copy_loop *rows, const char *from, const dlpack_copy_loop *items,
                  size_t item_size, int64_t total)
@@ -269,12 +269,12 @@ dlpack_copy_rows(char *to, const dlpack_copy_loop *rows, const char *from, const
     dlpack_copy_loop left = *rows, part = *items;
     int64_t r = 0, i = 0; /* rows and items that are done */
 #ifdef DLPACK_COPY_IMPL_SSE2
-    const int large = total >= 2097152 && (rows->to == row ? row * rows->count : row) >= 128; /* neighbours in dst */
+    const int large = total >= 2097152 && (rows->to == row ? row * rows->count : row) >= 128; /* bytes in one piece */
     const int many = row * rows->count >= 256 && items->to == size, small = size == 1 || size == 4;
-    const int transposed = many && rows->from == size && rows->count > 1 && items->count > 1;
+    const int transposed = many && rows->from == size;
     const int apart = small && rows->count == 3 && items->from == 3 * size;
     if (transposed && small && items->count == 3 && rows->to == 3 * size)
-        r = dlpack_copy_impl_pixels(to, 16, from, items->from, rows->count, size, large);
+        r = dlpack_copy_impl_pixels(to, 16, from, items->from, rows->count, size, 0, large);
     else if (transposed && size <= 8 && (size & (size - 1)) == 0 && row >= 16 && (rows->count * size >= 16 || apart)) {
         dlpack_copy_impl_transpose(to, *rows, from, *items, size, large);
         r = rows->count;

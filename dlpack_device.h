@@ -674,7 +674,7 @@ dlpack_device_impl_call_device(const dlpack_py_impl_producer *producer, DLDevice
     }
     if (answer == NULL)
         return -1;
-    failed = dlpack_py_impl_pair("__dlpack_device__ returned %U, a tuple of two integers was wanted", answer, pair);
+    failed = dlpack_py_impl_pair("__dlpack_device__ returned %.200U, a tuple of two integers was wanted", answer, pair);
     Py_DECREF(answer);
     *device = dlpack_py_impl_device(pair[0], pair[1]);
     return failed;
@@ -1118,7 +1118,7 @@ dlpack_device_impl_interface_parse(PyObject *interface, int64_t *dims, DLTensor 
             return -1;
         if (stream->kind != DLPACK_PY_STREAM_HANDLE || stream->handle == 0)
             return dlpack_py_impl_refuse_value(
-                PyExc_ValueError, DLPACK_DEVICE_IMPL_INTERFACE " has stream %U, None, 1, 2 or a handle was wanted",
+                PyExc_ValueError, DLPACK_DEVICE_IMPL_INTERFACE " has stream %.200U, None, 1, 2 or a handle was wanted",
                 pending);
     }
     return dlpack_py_validate(t, *flags, &error) < 0 ? dlpack_py_raise(&error) : 0;

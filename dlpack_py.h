@@ -667,27 +667,26 @@ dlpack_py_impl_strides(const DLTensor *t, int64_t storage[DLPACK_PY_MAX_NDIM])
 
 /* How far the elements of a tensor reach from the first one, in bytes. *lowest is 0, or below where strides are
  * negative; *highest is one past the last byte; both are 0 without elements. Returns 0, or -1 where lowest or highest
- * does not fit into int64_t; that never happens for a validated tensor. */
+ * does not fit into int64_t, in elements or in bytes; that never happens for a validated tensor. */
 static inline int
 dlpack_py_impl_extent(const DLTensor *t, uint64_t flags, int64_t *lowest, int64_t *highest)
 {
-    int64_t below = 0, above = 1, reach = 0; /* in elements; below counts downwards */
+    int64_t below = 0, above = 1, reach; /* in elements; below counts downwards */
     int32_t i;
-    int result = 0;
 
     *lowest = *highest = 0;
+    if (dlpack_py_impl_is_empty(t))
+        return 0;
     if (t->strides == NULL)
         return dlpack_py_impl_bytes(dlpack_py_size(t), t->dtype, flags, highest);
     for (i = 0; i < t->ndim; i++) {
         const int64_t last = t->shape[i] - 1;
-        if (last < 0) /* no elements */
-            return 0;
-        if (last > 0) {
-            result |= dlpack_py_impl_multiply(last, t->strides[i], &reach);
-            result |= reach < 0 ? dlpack_py_impl_add(below, reach, &below) : dlpack_py_impl_add(above, reach, &above);
-        }
+        if (last > 0 &&
+            (dlpack_py_impl_multiply(last, t->strides[i], &reach) < 0 ||
+             (reach < 0 ? dlpack_py_impl_add(below, reach, &below) : dlpack_py_impl_add(above, reach, &above)) < 0))
+            return -1;
     }
-    if (result < 0 || below == INT64_MIN || (below != 0 && dlpack_py_impl_bytes(-below, t->dtype, flags, lowest) < 0) ||
+    if (below == INT64_MIN || (below != 0 && dlpack_py_impl_bytes(-below, t->dtype, flags, lowest) < 0) ||
         dlpack_py_impl_bytes(above, t->dtype, flags, highest) < 0)
         return -1;
     *lowest = -*lowest;
@@ -733,10 +732,9 @@ dlpack_py_impl_check_all(const DLTensor *t, uint64_t flags, dlpack_py_error *err
         return dlpack_py_impl_refuse(error, "byte_offset is %" PRIu64 ", added to data it leaves the address range",
                                      t->byte_offset);
     if ((uint64_t)-lowest > base + t->byte_offset || (uint64_t)highest > UINTPTR_MAX - (base + t->byte_offset))
-        return dlpack_py_impl_refuse(error,
-                                     "data is at address 0x%" PRIxPTR ", strides reach from byte %" PRId64
-                                     " to %" PRId64 ", which leaves the address range",
-                                     (uintptr_t)(base + t->byte_offset), lowest, highest);
+        return dlpack_py_impl_refuse(
+            error, "strides reach from byte %" PRId64 " to %" PRId64 ", which leaves the address range", lowest,
+            highest);
     return 0;
 }
 
@@ -961,19 +959,12 @@ dlpack_py_overlap(const DLTensor *a, uint64_t flags_a, const DLTensor *b, uint64
 
 /* ---- 1.5 Strided copy --------------------------------------------------- */
 
-/* memcpy, which a compiler would replace by a slow instruction in a function that is to be small. */
-DLPACK_PY_IMPL_HOT void
-dlpack_py_impl_copy_bytes(char *to, const char *from, size_t count)
-{
-    memcpy(to, from, count);
-}
-
 /* Copies count bits, lowest bit of a byte first (D6). Offsets are in bits. */
 static inline void
 dlpack_py_impl_copy_bits(char *to, int64_t to_bit, const char *from, int64_t from_bit, int64_t count)
 {
     if (((to_bit | from_bit) & 7) == 0) { /* whole bytes */
-        dlpack_py_impl_copy_bytes(to + (to_bit >> 3), from + (from_bit >> 3), (size_t)(count >> 3));
+        memcpy(to + (to_bit >> 3), from + (from_bit >> 3), (size_t)(count >> 3));
         to_bit += count & ~INT64_C(7);
         from_bit += count & ~INT64_C(7);
         count &= 7;
@@ -1028,7 +1019,7 @@ dlpack_py_impl_copy_rows(char *to, const dlpack_py_impl_loop *rows, const char *
                          size_t size, int64_t total)
 {
     const int in_blocks = llabs(rows->from) < llabs(items->from), turn = in_blocks && items->count < 16;
-    const dlpack_py_impl_loop *outer = turn ? items : rows, *inner = turn ? rows : items; /* the longer loop inside */
+    const dlpack_py_impl_loop *outer = turn ? items : rows, *inner = turn ? rows : items;
     int64_t row, item, i, n;
 
     (void)total;
@@ -1056,22 +1047,25 @@ dlpack_py_impl_copy(const DLTensor *dst, const DLTensor *src, uint64_t flags)
     const int64_t *step_from = dlpack_py_impl_strides(src, compact_from);
     char *first_to = (char *)dlpack_py_impl_first(dst);
     const char *first_from = (const char *)dlpack_py_impl_first(src);
-    dlpack_py_impl_loop loops[DLPACK_PY_MAX_NDIM + 3], *next;
-    int64_t done[DLPACK_PY_MAX_NDIM + 3]; /* rounds */
-    int64_t rows = 2;                     /* the loop with the shortest stride in src, of those from 2 on */
-    int64_t i, k, count = 0, last = 0;
+    static const dlpack_py_impl_loop once = {1, 0, INT64_MAX}; /* items or rows, where there are none: not in blocks */
+    dlpack_py_impl_loop loops[DLPACK_PY_MAX_NDIM + 1], *next;
+    int64_t done[DLPACK_PY_MAX_NDIM + 1]; /* rounds */
+    int64_t i, k, count = 0, last = 0,
+                  rows = 2; /* rows: of the loops from 2 on, that with the shortest stride in src */
 
     if (dlpack_py_impl_is_empty(src))
         return;
     for (i = src->ndim - 1; i >= 0; i--) {
-        if (src->shape[i] == 1)
+        dlpack_py_impl_loop loop;
+        loop.count = src->shape[i];
+        loop.to = step_to[i] * size;
+        loop.from = step_from[i] * size;
+        if (loop.count == 1)
             continue;
-        total *= src->shape[i];
-        for (k = ++count; k > 1 && llabs(loops[k - 1].to) > llabs(step_to[i] * size); k--)
-            loops[k] = loops[k - 1];
-        loops[k].count = src->shape[i];
-        loops[k].to = step_to[i] * size;
-        loops[k].from = step_from[i] * size;
+        total *= loop.count;
+        for (next = &loops[++count]; next > &loops[1] && llabs(next[-1].to) > llabs(loop.to); next--)
+            *next = next[-1];
+        *next = loop;
     }
     loops[0].count = size;
     loops[0].to = loops[0].from = 1;
@@ -1086,20 +1080,12 @@ dlpack_py_impl_copy(const DLTensor *dst, const DLTensor *src, uint64_t flags)
                 rows = last;
         }
     }
-    if (last == 0 && !packed) {
-        dlpack_py_impl_copy_bytes(first_to, first_from, (size_t)total);
-        return;
-    }
-    for (i = last + 1; i < 3; i++) { /* rows and items, where there are none */
-        loops[i] = loops[i - 1];
-        loops[i].count = 1;
-    }
     do {
         if (packed)
             dlpack_py_impl_copy_bits(first_to, to, first_from, from, loops[0].count);
         else
-            dlpack_py_impl_copy_rows(first_to + to, &loops[rows], first_from + from, &loops[1], (size_t)loops[0].count,
-                                     total);
+            dlpack_py_impl_copy_rows(first_to + to, last > 1 ? &loops[rows] : &once, first_from + from,
+                                     last > 0 ? &loops[1] : &once, (size_t)loops[0].count, total);
         for (k = 1; k <= last; k++) { /* to the next item, or the next rows */
             if (!packed && (k == 1 || k == rows))
                 continue;
@@ -1121,8 +1107,8 @@ dlpack_py_impl_copy(const DLTensor *dst, const DLTensor *src, uint64_t flags)
  * flags      DLPACK_PY_FLAG_* of both: padded sub-byte dtypes
  *
  * Returns 0; or -1 with BufferError where dtype or shape differ, where the CPU cannot read a tensor, or where
- * dlpack_py_overlap says that they may share memory (C9); then nothing is written. Needs no thread state, allocates
- * nothing.
+ * dlpack_py_overlap says that they may share memory (C9); then nothing is written. Where elements of dst share memory,
+ * it is not defined which one is written last. Needs no thread state, allocates nothing.
  */
 DLPACK_PY_IMPL_RARE int
 dlpack_py_copy(const DLTensor *dst, const DLTensor *src, uint64_t flags, dlpack_py_error *error)
@@ -2063,22 +2049,20 @@ dlpack_py_raise(const dlpack_py_error *error)
     return -1;
 }
 
-/* Raises in place of the current exception. %U in format is the repr() of value, cut after 200 characters; or, where
- * that fails, of its type. Returns -1. */
+/* Raises in place of the current exception. %.200U in format is the repr() of value, cut off at 200 characters, or that
+ * of its type where repr() fails. Returns -1. */
 DLPACK_PY_IMPL_RARE int
 dlpack_py_impl_refuse_value(PyObject *exception, const char *format, PyObject *value)
 {
-    PyObject *text, *start;
+    PyObject *text;
     PyErr_Clear();
     text = PyObject_Repr(value);
     if (text == NULL) {
         PyErr_Clear();
         text = PyObject_Repr((PyObject *)Py_TYPE(value));
     }
-    start = text == NULL ? NULL : PyUnicode_Substring(text, 0, 200);
-    if (start != NULL)
-        PyErr_Format(exception, format, start);
-    dlpack_py_impl_xdecref(start);
+    if (text != NULL)
+        PyErr_Format(exception, format, text);
     dlpack_py_impl_xdecref(text);
     return -1;
 }
@@ -2528,7 +2512,7 @@ dlpack_py_impl_parse_stream(PyObject *object, dlpack_py_stream *stream)
 
     if (integer == NULL) {
         if (PyErr_ExceptionMatches(PyExc_TypeError))
-            dlpack_py_impl_refuse_value(PyExc_TypeError, "stream is %U, None or an integer was wanted", object);
+            dlpack_py_impl_refuse_value(PyExc_TypeError, "stream is %.200U, None or an integer was wanted", object);
         return -1;
     }
     handle = PyLong_AsUnsignedLongLong(integer);
@@ -2538,8 +2522,8 @@ dlpack_py_impl_parse_stream(PyObject *object, dlpack_py_stream *stream)
         PyErr_Clear();
         stream->kind = DLPACK_PY_STREAM_NO_SYNC;
         if (PyLong_AsLongAndOverflow(integer, &overflow) != -1 || overflow != 0)
-            dlpack_py_impl_refuse_value(PyExc_ValueError,
-                                        "stream is %U, None, -1 or a handle of a pointer's width was wanted", object);
+            dlpack_py_impl_refuse_value(
+                PyExc_ValueError, "stream is %.200U, None, -1 or a handle of a pointer's width was wanted", object);
     }
     Py_DECREF(integer);
     return PyErr_Occurred() ? -1 : 0;
@@ -2555,7 +2539,8 @@ dlpack_py_parse_request_args(PyObject *stream, PyObject *max_version, PyObject *
 
     memset(request, 0, sizeof(*request));
     if (max_version != NULL && max_version != Py_None) {
-        if (dlpack_py_impl_pair("max_version is %U, None or a tuple of two integers was wanted", max_version, pair) < 0)
+        if (dlpack_py_impl_pair("max_version is %.200U, None or a tuple of two integers was wanted", max_version,
+                                pair) < 0)
             return -1;
         request->max_version.major = pair[0] < 0 ? 0 : (uint32_t)pair[0];
         request->max_version.minor = pair[1] < 0 ? 0 : (uint32_t)pair[1];
@@ -2563,7 +2548,7 @@ dlpack_py_parse_request_args(PyObject *stream, PyObject *max_version, PyObject *
     if (stream != NULL && stream != Py_None && dlpack_py_impl_parse_stream(stream, &request->stream) < 0)
         return -1;
     if (dl_device != NULL && dl_device != Py_None) {
-        if (dlpack_py_impl_pair("dl_device is %U, None or a tuple of two integers was wanted", dl_device, pair) < 0)
+        if (dlpack_py_impl_pair("dl_device is %.200U, None or a tuple of two integers was wanted", dl_device, pair) < 0)
             return -1;
         request->has_device = 1;
         request->device = dlpack_py_impl_device(pair[0], pair[1]);
@@ -2573,7 +2558,7 @@ dlpack_py_parse_request_args(PyObject *stream, PyObject *max_version, PyObject *
     else if (copy == Py_False)
         request->copy = DLPACK_PY_COPY_NEVER;
     else if (copy != NULL && copy != Py_None)
-        return dlpack_py_impl_refuse_value(PyExc_TypeError, "copy is %U, None, True or False was wanted", copy);
+        return dlpack_py_impl_refuse_value(PyExc_TypeError, "copy is %.200U, None, True or False was wanted", copy);
     return 0;
 }
 
@@ -3190,7 +3175,8 @@ dlpack_py_impl_find_method(PyObject *obj, PyObject *name, int *unbound)
 
     *unbound = 0;
     if (found == NULL && !PyErr_Occurred() && PyType_Check(obj)) /* the attributes of a class are for its instances */
-        dlpack_py_impl_refuse_value(PyExc_AttributeError, "%U is a class, an instance with __dlpack__ was wanted", obj);
+        dlpack_py_impl_refuse_value(PyExc_AttributeError, "%.200U is a class, an instance with __dlpack__ was wanted",
+                                    obj);
     if (found == NULL)
         return PyErr_Occurred() ? NULL : PyObject_GetAttr(obj, name);
 #if DLPACK_PY_IMPL_HAS_TYPE_LOOKUP
@@ -3508,7 +3494,8 @@ dlpack_py_impl_take(PyObject *capsule, const dlpack_py_impl_terms *terms, unsign
     int result = -1;
 
     if (!PyCapsule_CheckExact(capsule))
-        return dlpack_py_impl_refuse_value(PyExc_TypeError, "__dlpack__ returned %U, a capsule was wanted", capsule);
+        return dlpack_py_impl_refuse_value(PyExc_TypeError, "__dlpack__ returned %.200U, a capsule was wanted",
+                                           capsule);
     DLPACK_PY_IMPL_LOCK(capsule); /* Nothing in here runs Python code: no other thread changes the name meanwhile. */
     name = PyCapsule_GetName(capsule);
     form = dlpack_py_impl_capsule_form(name, &error);
@@ -3755,7 +3742,8 @@ dlpack_py_impl_parse_device(PyObject *object, dlpack_py_request *request)
 
     request->has_device = 1;
     if (!PyUnicode_Check(object)) {
-        if (dlpack_py_impl_pair("device is %U, None, a tuple of two integers or a name was wanted", object, pair) < 0)
+        if (dlpack_py_impl_pair("device is %.200U, None, a tuple of two integers or a name was wanted", object, pair) <
+            0)
             return -1;
         request->device = dlpack_py_impl_device(pair[0], pair[1]);
         return 0;
@@ -3763,8 +3751,8 @@ dlpack_py_impl_parse_device(PyObject *object, dlpack_py_request *request)
     text = PyUnicode_AsUTF8AndSize(object, &length);
     if (text != NULL && strlen(text) == (size_t)length && dlpack_py_impl_parse_device_text(text, &request->device) == 0)
         return 0;
-    return dlpack_py_impl_refuse_value(PyExc_ValueError, "device is %U, a name such as 'cpu' or 'cuda:1' was wanted",
-                                       object);
+    return dlpack_py_impl_refuse_value(PyExc_ValueError,
+                                       "device is %.200U, a name such as 'cpu' or 'cuda:1' was wanted", object);
 }
 
 /* Reads device= and copy= of from_dlpack; NULL: not given. */
@@ -4585,9 +4573,9 @@ dlpack_py_impl_table_check_object(const dlpack_py_exchange *x, PyObject *object)
     own = (const dlpack_py_impl_own *)DLPACK_PY_IMPL_LOAD(&gate->cache->own);
     if (dlpack_py_impl_find_own(own, Py_TYPE(object), &x->api) != NULL)
         return dlpack_py_impl_refuse_value(PyExc_BufferError,
-                                           "%U overrides __dlpack__: its objects are exported only by __dlpack__",
+                                           "%.200U overrides __dlpack__: its objects are exported only by __dlpack__",
                                            (PyObject *)Py_TYPE(object));
-    return dlpack_py_impl_refuse_value(PyExc_TypeError, "%U is not the type that this exchange table belongs to",
+    return dlpack_py_impl_refuse_value(PyExc_TypeError, "%.200U is not the type that this exchange table belongs to",
                                        (PyObject *)Py_TYPE(object));
 }
 
@@ -5127,8 +5115,8 @@ dlpack_py_impl_find_from_dlpack(dlpack_py_impl_cache *cache, PyObject *obj)
         found = module == NULL ? NULL : PyObject_GetAttr(module, names[DLPACK_PY_IMPL_FROM_DLPACK]);
         Py_XDECREF(module);
         if (found == NULL && module != NULL && PyErr_ExceptionMatches(PyExc_AttributeError))
-            dlpack_py_impl_refuse_value(PyExc_TypeError,
-                                        "cannot make an object of %U: its array namespace has no from_dlpack", type);
+            dlpack_py_impl_refuse_value(
+                PyExc_TypeError, "cannot make an object of %.200U: its array namespace has no from_dlpack", type);
     }
     else if (PyErr_ExceptionMatches(PyExc_AttributeError)) {
         PyErr_Clear();
@@ -5150,7 +5138,8 @@ dlpack_py_impl_find_from_dlpack(dlpack_py_impl_cache *cache, PyObject *obj)
     Py_XDECREF(name);
     if (found == NULL && !PyErr_Occurred())
         dlpack_py_impl_refuse_value(
-            PyExc_TypeError, "cannot make an object of %U: its library has no exchange table and no from_dlpack", type);
+            PyExc_TypeError, "cannot make an object of %.200U: its library has no exchange table and no from_dlpack",
+            type);
 #if DLPACK_PY_IMPL_HAS_TYPE_SLOTS
     if (found != NULL && !PyType_HasFeature(Py_TYPE(obj), Py_TPFLAGS_HEAPTYPE) &&
         dlpack_py_impl_type_tag(Py_TYPE(obj)) != 0) {

@@ -173,14 +173,14 @@ def test_strides_that_reach_beyond_int64_are_refused_D8(shape, strides):
 
 
 def test_strides_and_offsets_that_leave_the_address_range_are_refused_D8():
-    text = "data is at address {:#x}, strides reach from byte {} to {}, which leaves the address range"
+    text = "strides reach from byte {} to {}, which leaves the address range"
     assert refusal(UINT8, (3,), (-2,), data=4) is None  # down to address 0
-    assert refusal(UINT8, (3,), (-2,), data=3) == text.format(3, -4, 1)
+    assert refusal(UINT8, (3,), (-2,), data=3) == text.format(-4, 1)
     assert refusal(UINT8, (3,), (-2,), data=3, byte_offset=1) is None
     assert refusal(UINT8, (3,), (2,), data=ADDRESS_MAX - 6, byte_offset=1) is None
-    assert refusal(UINT8, (3,), (2,), data=ADDRESS_MAX - 6, byte_offset=2) == text.format(ADDRESS_MAX - 4, 0, 5)
+    assert refusal(UINT8, (3,), (2,), data=ADDRESS_MAX - 6, byte_offset=2) == text.format(0, 5)
     assert refusal(UINT8, (3,), data=ADDRESS_MAX - 6, byte_offset=3) is None
-    assert refusal(UINT8, (3,), data=ADDRESS_MAX - 6, byte_offset=4) == text.format(ADDRESS_MAX - 2, 0, 3)
+    assert refusal(UINT8, (3,), data=ADDRESS_MAX - 6, byte_offset=4) == text.format(0, 3)
     wrap = "byte_offset is {}, added to data it leaves the address range"
     assert refusal(UINT8, (1,), byte_offset=ADDRESS_MAX - NOWHERE - 1) is None
     for byte_offset in (ADDRESS_MAX - NOWHERE + 1, 2**64 - 1):
