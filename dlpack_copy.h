@@ -208,7 +208,7 @@ dlpack_copy_impl_tile(char *to, dlpack_copy_loop rows, const char *from, dlpack_
     }
     for (; i < wide.count; i += side) {
         for (k = i; ahead != 0 && k < i + side; k++)
-            for (r = 0; r < rows.count * size + 63; r += 64)
+            for (r = -(int64_t)((uintptr_t)(from + k * items.from + ahead) & 63); r < rows.count * size; r += 64)
                 _mm_prefetch(from + k * items.from + ahead + r, _MM_HINT_T1);
         for (r = 0; r < high.count; r += side)
             dlpack_copy_impl_square(to + r * rows.to + i * size, rows.to, from + r * size + i * items.from, items.from,
@@ -220,21 +220,22 @@ dlpack_copy_impl_tile(char *to, dlpack_copy_loop rows, const char *from, dlpack_
     dlpack_copy_impl_items(to + high.count * rows.to, &rows, from + high.count * size, &wide, size);
 }
 
-/* Transposes in tiles. If memory is large, a tile is gathered in a buffer, and written in whole lines. */
+/* Transposes in tiles. Large memory is gathered in a buffer, and written in whole lines; joined: of several rows. */
 DLPACK_COPY_IMPL_HOT void
 dlpack_copy_impl_transpose(char *to, dlpack_copy_loop rows, const char *from, dlpack_copy_loop items, int64_t size,
                            int large)
 {
     char buffer[64 + 128 * 64 + 16384]; /* up to 128 rows, and 64 bytes before each */
     const int64_t row = items.count * size, most = !large ? 32 / size : size == 8 ? 32 : size == 1 ? 128 : 64;
-    const int joined = large && rows.to == row && row <= 512; /* are the rows neighbours in dst? */
+    const int joined = large && rows.to == row && row <= 512, cut = large && !joined && rows.count > most;
     const int64_t high = joined ? 16384 / row / 16 * 16 : rows.count < most ? rows.count : most;
     const int64_t wide = joined ? items.count : large ? 16384 / high / 64 * 64 / size : 512 / size;
     dlpack_copy_loop tile_rows = rows, tile_items = items;
     int64_t r, i, k;
     tile_rows.to = joined ? row : large ? 64 + wide * size : rows.to;
     for (r = 0; r < rows.count; r += tile_rows.count) {
-        tile_rows.count = rows.count - r < high ? rows.count - r : high;
+        const int64_t past = cut ? (int64_t)((uintptr_t)(from + r * size) & 63) / size : 0; /* end with a line of src */
+        tile_rows.count = rows.count - r < high - past ? rows.count - r : high - past;
         for (i = 0; i < items.count; i += wide) {
             const int last = items.count - i <= wide;
             const char *source = from + r * size + i * items.from;
@@ -271,8 +272,7 @@ dlpack_copy_rows(char *to, const dlpack_copy_loop *rows, const char *from, const
 #ifdef DLPACK_COPY_IMPL_SSE2
     const int large = total >= 2097152 && (rows->to == row ? row * rows->count : row) >= 128; /* bytes in one piece */
     const int many = row * rows->count >= 256 && items->to == size, small = size == 1 || size == 4;
-    const int transposed = many && rows->from == size;
-    const int apart = small && rows->count == 3 && items->from == 3 * size;
+    const int transposed = many && rows->from == size, apart = small && rows->count == 3 && items->from == 3 * size;
     if (transposed && small && items->count == 3 && rows->to == 3 * size)
         r = dlpack_copy_impl_pixels(to, 16, from, items->from, rows->count, size, 0, large);
     else if (transposed && size <= 8 && (size & (size - 1)) == 0 && row >= 16 && (rows->count * size >= 16 || apart)) {
