@@ -1058,10 +1058,10 @@ dlpack_py_impl_copy(const DLTensor *dst, const DLTensor *src, uint64_t flags)
     for (i = src->ndim - 1; i >= 0; i--) {
         dlpack_py_impl_loop loop;
         loop.count = src->shape[i];
-        loop.to = step_to[i] * size;
-        loop.from = step_from[i] * size;
         if (loop.count == 1)
             continue;
+        loop.to = step_to[i] * size;
+        loop.from = step_from[i] * size;
         total *= loop.count;
         for (next = &loops[++count]; next > &loops[1] && llabs(next[-1].to) > llabs(loop.to); next--)
             *next = next[-1];
