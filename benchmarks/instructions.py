@@ -47,9 +47,15 @@ def run(peers):
     def say(place):
         print(json.dumps(None), json.dumps(place), sep="\n", flush=True)
 
+    held = []
+
     def count(place, call):
-        call(loop.calls, CALLS)
-        say([*place, CALLS])
+        """Twice: a loop whose last free block ends a pool of the allocator costs 85 instructions more in each call. The
+        blocks that are allocated in between move the second loop away from there."""
+        for _ in range(2):
+            call(loop.calls, CALLS)
+            say([*place, CALLS])
+            held.extend(bytes(size) for size in range(1, 480, 16) for _ in range(4))
 
     libraries = scenarios.Libraries(peers)
     for column, call in libraries.first().items():
@@ -164,9 +170,12 @@ def count(peers=None):
             sys.exit(done.stdout + done.stderr)
         places = [json.loads(line) for line in done.stdout.splitlines()]
         assert len(places) + 1 == len(os.listdir(folder)), "a dump for each loop, and one at the end"
-        return {
-            tuple(place[:3]): Dump(Path(folder, f"counts.{i}"), place[3]) for i, place in enumerate(places, 1) if place
-        }
+        dumps = {}
+        for i, place in enumerate(places, 1):
+            if place:
+                dump, name = Dump(Path(folder, f"counts.{i}"), place[3]), tuple(place[:3])
+                dumps[name] = min(dump, dumps.get(name, dump), key=Dump.instructions)
+        return dumps
 
 
 # ---- The record ----
