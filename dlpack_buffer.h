@@ -340,20 +340,22 @@ dlpack_buffer_release(PyObject *self, Py_buffer *buffer)
     PyMem_Free(lease);
 }
 
-/* Asks the author for an offer of CPU memory on which no work is pending. Returns 0, or -1 with an exception. */
+/* Asks the author for an offer that has an owner. Returns 0, or -1 with an exception. */
 static inline int
 dlpack_buffer_impl_ask(PyObject *self, dlpack_py_describe describe, dlpack_py_offer *offer)
 {
-    dlpack_py_error error;
-
     if (dlpack_py_impl_ask_author(self, describe, NULL, offer) < 0)
         return -1;
-    if (offer->owner == NULL) {
-        PyErr_SetString(PyExc_SystemError, "owner is NULL, an object was wanted");
-        return -1;
-    }
-    if (dlpack_py_validate(offer->tensor, offer->flags, &error) < 0)
-        return dlpack_py_raise(&error);
+    if (offer->owner != NULL)
+        return 0;
+    PyErr_SetString(PyExc_SystemError, "owner is NULL, an object was wanted");
+    return -1;
+}
+
+/* Returns 0; or -1 with BufferError, where work on the data may be pending. */
+static inline int
+dlpack_buffer_impl_check_idle(const dlpack_py_offer *offer)
+{
     if (offer->pending_count == 0)
         return 0;
     PyErr_SetString(PyExc_BufferError, "work on the data may be pending on a stream, which only __dlpack__ can name");
@@ -373,13 +375,19 @@ static inline int
 dlpack_buffer_get(PyObject *self, dlpack_py_describe describe, Py_buffer *buffer, int flags)
 {
     dlpack_py_offer offer;
+    dlpack_py_error error;
     int result = -1;
 
     buffer->obj = NULL;
     DLPACK_PY_IMPL_LOCK(self); /* no other thread moves the memory before the buffer is counted */
-    if (dlpack_buffer_impl_ask(self, describe, &offer) == 0)
-        result = dlpack_buffer_impl_give(self, offer.owner, offer.tensor, (offer.flags & DLPACK_PY_FLAG_READ_ONLY) != 0,
-                                         offer.exports, buffer, flags);
+    if (dlpack_buffer_impl_ask(self, describe, &offer) == 0) {
+        if (dlpack_py_validate(offer.tensor, offer.flags, &error) < 0)
+            (void)dlpack_py_raise(&error);
+        else if (dlpack_buffer_impl_check_idle(&offer) == 0)
+            result =
+                dlpack_buffer_impl_give(self, offer.owner, offer.tensor, (offer.flags & DLPACK_PY_FLAG_READ_ONLY) != 0,
+                                        offer.exports, buffer, flags);
+    }
     DLPACK_PY_IMPL_UNLOCK();
     return result;
 }
@@ -574,11 +582,11 @@ dlpack_buffer_impl_interface_read(const char *name, PyObject *interface, int old
     }
     if (mask != NULL)
         return dlpack_buffer_impl_interface_refuse(name, "mask", mask, "a DLPack tensor has no mask, None");
-    if ((dtype = dlpack_buffer_impl_interface_dtype(typestr)) == 0)
-        return dlpack_buffer_impl_interface_refuse(name, "typestr", typestr,
-                                                   dlpack_buffer_impl_is_little()
-                                                       ? "one of a DLPack dtype in native byte order, such as '<f4',"
-                                                       : "one of a DLPack dtype in native byte order, such as '>f4',");
+    if ((dtype = dlpack_buffer_impl_interface_dtype(typestr)) == 0) {
+        snprintf(text, sizeof(text), "one of a DLPack dtype in native byte order, such as '%cf4',",
+                 dlpack_buffer_impl_is_little() ? '<' : '>');
+        return dlpack_buffer_impl_interface_refuse(name, "typestr", typestr, text);
+    }
     if (dlpack_buffer_impl_interface_tuple(name, "shape", shape, "a tuple of at most 64 extents", &ndim, dims) < 0 ||
         (strides != NULL &&
          dlpack_buffer_impl_interface_tuple(name, "strides", strides, "one for each extent, in bytes,", &ndim,
@@ -692,10 +700,8 @@ dlpack_buffer_array_interface(PyObject *self, dlpack_py_describe describe)
     PyObject *interface = NULL;
 
     DLPACK_PY_IMPL_LOCK(self);
-    if (dlpack_py_impl_ask_author(self, describe, NULL, &offer) == 0) {
-        if (offer.owner == NULL)
-            PyErr_SetString(PyExc_SystemError, "owner is NULL, an object was wanted");
-        else if (offer.exports != NULL)
+    if (dlpack_buffer_impl_ask(self, describe, &offer) == 0) {
+        if (offer.exports != NULL)
             PyErr_SetString(PyExc_AttributeError, "memory that can move has no __array_interface__");
         else if (offer.owner != self)
             PyErr_SetString(PyExc_AttributeError, "memory of another owner has no __array_interface__");
@@ -705,11 +711,8 @@ dlpack_buffer_array_interface(PyObject *self, dlpack_py_describe describe)
             (void)dlpack_py_raise(&error);
         else
             interface = dlpack_buffer_impl_interface_make("__array_interface__", offer.tensor, offer.flags, &nothing);
-        if (interface != NULL && offer.pending_count > 0) {
+        if (interface != NULL && dlpack_buffer_impl_check_idle(&offer) < 0)
             Py_CLEAR(interface);
-            PyErr_SetString(PyExc_BufferError,
-                            "work on the data may be pending on a stream, which only __dlpack__ can name");
-        }
     }
     DLPACK_PY_IMPL_UNLOCK();
     return interface;

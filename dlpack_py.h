@@ -1050,8 +1050,8 @@ dlpack_py_impl_copy(const DLTensor *dst, const DLTensor *src, uint64_t flags)
     static const dlpack_py_impl_loop once = {1, 0, INT64_MAX}; /* items or rows, where there are none: not in blocks */
     dlpack_py_impl_loop loops[DLPACK_PY_MAX_NDIM + 1], *next;
     int64_t done[DLPACK_PY_MAX_NDIM + 1]; /* rounds */
-    int64_t i, k, count = 0, last = 0,
-                  rows = 2; /* rows: of the loops from 2 on, that with the shortest stride in src */
+    int64_t rows = 2;                     /* of the loops from 2 on, that with the shortest stride in src */
+    int64_t i, k, count = 0, last = 0;
 
     if (dlpack_py_impl_is_empty(src))
         return;

@@ -660,14 +660,18 @@ def test_the_functions_of_a_stream_run_without_the_gil():
     assert dltensor.read(column.__dlpack__(max_version=(1, 0))).shape == (0,)
     with pytest.raises(BufferError, match="the ArrowSchema, or a child of it, is NULL, empty"):
         take(StreamProducer(schema(), get_schema=check))
-    for error, functions in [(None, {}), (OSError(5, "no disk"), {}), (None, {"get_next": None})]:
-        producer = StreamProducer(schema(), *[error] * (error is not None), **functions)
+    taken = contextlib.nullcontext()
+    failed, refused = pytest.raises(RuntimeError, match="errno 5: no disk"), pytest.raises(BufferError)
+    for outcome, calls, producer in [
+        (taken, 1, StreamProducer(schema())),
+        (failed, 2, StreamProducer(schema(), OSError(5, "no disk"))),
+        (refused, 1, StreamProducer(schema(), get_next=None)),
+    ]:
         stream = producer.made.struct
         stream.get_last_error, stream.release = gil_probe.watch(stream.get_last_error, stream.release)
-        with pytest.raises(RuntimeError, match="errno 5: no disk") if error else contextlib.nullcontext():
-            with pytest.raises(BufferError) if functions else contextlib.nullcontext():
-                take(producer)
-        assert gil_probe.counts() == (2 if error else 1, 0)
+        with outcome:
+            take(producer)
+        assert gil_probe.counts() == (calls, 0)
 
 
 def test_a_stream_without_functions_is_refused_and_one_without_reasons_fails():

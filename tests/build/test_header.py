@@ -89,7 +89,8 @@ def test_a_copy_that_comes_too_late_is_refused_by_name(tmp_path):
 @pytest.mark.parametrize("standard", ["c99", "c11"])
 def test_python_h_comes_before_dlpack_copy_h(tmp_path, standard):
     """Python.h sets feature macros for the C library, without which a strict standard has no struct timespec."""
-    done = compile_text(tmp_path, f"#include <Python.h>\n{COPY}\n{INCLUDE}\n", f"-std={standard}")
+    text = f"#include <Python.h>\n{COPY}\n{INCLUDE}\nextern int has_timespec[sizeof(struct timespec)];\n"
+    done = compile_text(tmp_path, text, f"-std={standard}")
     assert done.returncode == 0 and done.stderr == "", done.stderr
 
 
