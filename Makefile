@@ -4,6 +4,9 @@
 #   make test          runs all tests that need no array library except NumPy
 #   make test-whole    runs in full what make test samples: every forced failure, and 1000 random examples for each test
 #   make test-plain    runs all tests with the fast paths turned off
+#   make test-exchange runs the tests with dlpack_exchange.h included first in all modules
+#   make test-folders  runs all tests, those of each folder in a process of their own: faster on a Python without a GIL.
+#                      FOLDERS names the folders
 #   make test-threads  tests threads, also without a GIL and under ThreadSanitizer
 #   make test-streams  tests the order of work on simulated devices, also under ThreadSanitizer, ASan and UBSan
 #   make mutate-streams
@@ -15,12 +18,13 @@
 #                      results to conformance/results, docs/conformance.md and build/conformance.html
 #   make test-interpreters, make test-long
 #                      test threads, forks and the end of interpreters 10 times; each exchange a million times
-#   make instructions  counts the instructions of the most common calls with valgrind, and compares them with the record;
-#                      RECORD=1 writes the record; PROFILE="f(numpy)" prints where a call spends its instructions
+#   make instructions  counts the instructions of the most common calls with valgrind, with dlpack_exchange.h and without,
+#                      and compares them with the record; RECORD=1 writes the record; PROFILE="f(numpy)" prints where a
+#                      call spends its instructions
 #   make bench         measures the same calls by this library and by others, and writes docs/performance.md
 #   make bench-threads prints how many more exchanges two threads make than one, without a GIL
-#   make size          prints the lines and functions of dlpack_py.h, the size and compile time of the example, and how
-#                      many functions one export and one import call
+#   make size          prints the lines and functions of the headers, what one export and one import travel in them, and
+#                      the size and compile time of the example, each with its must; fails where one passes it
 #   make dev           builds; afterwards .venv/bin/python can import the example modules
 #   make format, make lint, make clean
 #
@@ -37,7 +41,7 @@ BUILD ?= build/$(TAG)
 MODULES := $(abspath $(BUILD))/python
 WITH_MODULES := DLPACK_PY_BUILD_DIR=$(MODULES) PYTHONPATH=$(MODULES)
 RUN := $(WITH_MODULES) $(VENV)/bin/python
-C_FILES = $(wildcard *.h benchmarks/*.c conformance/*.c benchmarks/*/*.?pp benchmarks/*/*.h examples/*/*.c examples/*/*.?pp tests/*/*.c tests/*/*.h tests/*/*.cpp tests/*/*.cu)
+C_FILES = $(wildcard *.h *.hpp benchmarks/*.c conformance/*.c benchmarks/*/*.?pp benchmarks/*/*.h examples/*/*.c examples/*/*.?pp tests/*/*.c tests/*/*.h tests/*/*.?pp tests/*/*.cu)
 SITE_PACKAGES = $$($(VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 export PATH := $(abspath $(VENV))/bin:$(PATH)
 
@@ -49,8 +53,8 @@ endif
 # One pytest process for each core. One process runs all tests of a file.
 PARALLEL := -n auto --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-whole test-plain test-peers conformance test-interpreters test-long test-threads test-streams \
-    mutate-streams test-gpu gpu-packages instructions bench bench-copy bench-threads throughput size streams-sanitized \
+.PHONY: demo test test-whole test-plain test-exchange test-folders test-peers conformance test-interpreters \
+    test-long test-threads test-streams mutate-streams test-gpu gpu-packages instructions bench bench-copy bench-threads throughput size streams-sanitized \
     check configure build dev format lint clean
 
 demo: configure
@@ -61,21 +65,42 @@ test: dev
 	cd $(BUILD) && ctest --output-on-failure
 	$(RUN) -m pytest $(PARALLEL) $(PYTEST_ARGS)
 
+FOLDERS ?= $(sort $(dir $(wildcard tests/*/test_*.py)))
+
+# Without a GIL, a garbage collection looks through frozen objects too, and many tests collect: a process that has
+# collected the tests of one folder takes a third of the time.
+test-folders: dev
+	cd $(BUILD) && ctest --output-on-failure
+	failed=0; \
+	for folder in $(FOLDERS); do \
+	    $(RUN) -m pytest $(PYTEST_ARGS) $$folder || failed=1; \
+	done; \
+	exit $$failed
+
 # The folders whose tests use random examples, or make each call and each allocation fail.
 test-whole: dev
 	DLPACK_PY_EXAMPLES=1000 DLPACK_PY_FAULTS=all \
 	    $(RUN) -m pytest $(PARALLEL) tests/array tests/consumer tests/faults tests/hostile tests/tensor $(PYTEST_ARGS)
 
+# tests/build compiles the headers itself, in these forms too. The library of mistakes has none of the headers.
+MISTAKES := tests/conformance/test_conformance.py::test_each_mistake_is_caught_by_the_test_that_is_meant_for_it
+FORM_ARGS := --ignore=tests/build --deselect=$(MISTAKES)
 test-plain: $(VENV)/$(TAG)
 	$(MAKE) test BUILD=$(BUILD)/plain CMAKE_ARGS='$(CMAKE_ARGS) -DCMAKE_C_FLAGS=-DDLPACK_PY_PLAIN=1' \
-	    PYTEST_ARGS='--ignore=tests/build $(PYTEST_ARGS)'
+	    PYTEST_ARGS='$(FORM_ARGS) $(PYTEST_ARGS)'
+
+# What dlpack_exchange.h does not change is left out: tests/tensor, and the programs of ctest.
+test-exchange: $(VENV)/$(TAG)
+	$(MAKE) dev BUILD=$(BUILD)/exchange CMAKE_ARGS='$(CMAKE_ARGS) -DDLPACK_PY_WITH_EXCHANGE=ON'
+	DLPACK_PY_BUILD_DIR=$(abspath $(BUILD))/exchange/python PYTHONPATH=$(abspath $(BUILD))/exchange/python \
+	    $(VENV)/bin/python -m pytest $(PARALLEL) $(FORM_ARGS) --ignore=tests/tensor $(PYTEST_ARGS)
 
 # The results of threads, forks and the end of interpreters depend on timing: the tests run several times.
 test-interpreters: dev
 	DLPACK_PY_REPEAT=$${DLPACK_PY_REPEAT:-10} $(RUN) -m pytest $(PARALLEL) tests/lifetime --ignore=tests/lifetime/test_long_runs.py $(PYTEST_ARGS)
 
 test-long: dev
-	DLPACK_PY_ROUNDS=$${DLPACK_PY_ROUNDS:-1000000} $(RUN) -m pytest tests/lifetime/test_long_runs.py $(PYTEST_ARGS)
+	DLPACK_PY_ROUNDS=$${DLPACK_PY_ROUNDS:-1000000} $(RUN) -m pytest -n auto tests/lifetime/test_long_runs.py $(PYTEST_ARGS)
 
 test-threads: dev
 	$(RUN) -m pytest tests/threads tests/lifetime/test_threads.py $(PYTEST_ARGS)
@@ -182,7 +207,7 @@ conformance: dev $(VENV)/$(TAG)-peers $(APART:%=$(BUILD)/venv-%/installed)
 	exit $$failed
 
 instructions: configure
-	cmake --build $(BUILD) --target loop calls calls_floor image
+	cmake --build $(BUILD) --target counted
 	$(RUN) benchmarks/instructions.py
 
 # DOCS names another folder than docs.

@@ -1,7 +1,7 @@
 /* dlpack_buffer.h - the buffer protocol and __array_interface__ beside DLPack, for dlpack_py.h
  * Copyright (c) 2026 the dlpack_py authors
  * SPDX-License-Identifier: MIT
- * The full licence stands at the end of dlpack_py.h.
+ * The full licence stands at the end of dlpack_tensor.h.
  *
  * A type that has the buffer protocol gets __dlpack__ and __dlpack_device__ by one line of its methods:
  *
@@ -30,8 +30,12 @@
  */
 
 #include "dlpack_py.h"
+#if DLPACK_PY_VERSION != 0x000200
+#  error "dlpack_buffer.h and dlpack_py.h are of different versions: put one version first on the include path"
+#  include "stop" /* no such file: ends the compilation */
+#endif
 
-#if defined(DLPACK_PY_PROTOCOL_LAYER) && !defined(DLPACK_BUFFER_H)
+#if DLPACK_PY_AVAILABLE && !defined(DLPACK_BUFFER_H)
 #define DLPACK_BUFFER_H
 
 #if defined(__cplusplus) && defined(__GNUC__)
@@ -47,16 +51,16 @@
 
 /* The formats of buffers that have a dtype. A buffer that this file gives has the first format of its dtype. F and D
  * are Python 3.14's. */
-typedef struct dlpack_buffer_impl_format {
+typedef struct dlp_buffer_format {
     const char *text;
     uint8_t code;  /* DLDataTypeCode */
     uint8_t bytes; /* of native size; "l" and "n" may also have 4 or 8 */
-} dlpack_buffer_impl_format;
+} dlp_buffer_format;
 
-static inline const dlpack_buffer_impl_format *
-dlpack_buffer_impl_formats(void)
+static inline const dlp_buffer_format *
+dlp_buffer_formats(void)
 {
-    static const dlpack_buffer_impl_format formats[] = {
+    static const dlp_buffer_format formats[] = {
         {"?", kDLBool, 1},
         {"b", kDLInt, 1},
         {"B", kDLUInt, 1},
@@ -84,18 +88,18 @@ dlpack_buffer_impl_formats(void)
 }
 
 static inline int
-dlpack_buffer_impl_is_little(void)
+dlp_buffer_is_little(void)
 {
     const uint16_t one = 1;
     return *(const unsigned char *)&one == 1;
 }
 
 /* The dtype of a buffer's format; 0 where DLPack has no such dtype, or the byte order is not the machine's (D10). */
-DLPACK_PY_IMPL_RARE uint32_t
-dlpack_buffer_impl_dtype(const char *format, Py_ssize_t itemsize)
+DLP_RARE uint32_t
+dlp_buffer_dtype(const char *format, Py_ssize_t itemsize)
 {
-    const dlpack_buffer_impl_format *known = dlpack_buffer_impl_formats();
-    const int little = dlpack_buffer_impl_is_little();
+    const dlp_buffer_format *known = dlp_buffer_formats();
+    const int little = dlp_buffer_is_little();
 
     if (format == NULL)
         format = "B";
@@ -111,10 +115,10 @@ dlpack_buffer_impl_dtype(const char *format, Py_ssize_t itemsize)
 }
 
 /* The format of a dtype; NULL where the buffer protocol has none. */
-DLPACK_PY_IMPL_RARE const char *
-dlpack_buffer_impl_format_of(const DLTensor *t)
+DLP_RARE const char *
+dlp_buffer_format_of(const DLTensor *t)
 {
-    const dlpack_buffer_impl_format *known = dlpack_buffer_impl_formats();
+    const dlp_buffer_format *known = dlp_buffer_formats();
 
     while (known->text != NULL &&
            (t->dtype.code != known->code || t->dtype.bits != known->bytes * 8 || t->dtype.lanes != 1))
@@ -125,10 +129,10 @@ dlpack_buffer_impl_format_of(const DLTensor *t)
 /* ---- 2 Buffers as tensors ----------------------------------------------- */
 
 /* Describes a buffer; shape and strides are written to dims. Returns 0, or -1 with BufferError. */
-DLPACK_PY_IMPL_RARE int
-dlpack_buffer_impl_tensor(const Py_buffer *buffer, int64_t *dims, DLTensor *t)
+DLP_RARE int
+dlp_buffer_tensor(const Py_buffer *buffer, int64_t *dims, DLTensor *t)
 {
-    const uint32_t dtype = dlpack_buffer_impl_dtype(buffer->format, buffer->itemsize);
+    const uint32_t dtype = dlp_buffer_dtype(buffer->format, buffer->itemsize);
     dlpack_py_error error;
     int is_empty, i;
 
@@ -144,7 +148,7 @@ dlpack_buffer_impl_tensor(const Py_buffer *buffer, int64_t *dims, DLTensor *t)
         dims[DLPACK_PY_MAX_NDIM + i] = buffer->strides[i] / buffer->itemsize;
     }
     *t = dlpack_py_cpu(buffer->buf, dtype, buffer->ndim, dims, dims + DLPACK_PY_MAX_NDIM);
-    is_empty = dlpack_py_impl_is_empty(t);
+    is_empty = dlp_is_empty(t);
     for (i = 0; i < buffer->ndim; i++) { /* a stride that reaches no element may be any number (D5) */
         if (buffer->strides[i] % buffer->itemsize != 0 && buffer->shape[i] > 1 && !is_empty) {
             PyErr_Format(PyExc_BufferError,
@@ -166,7 +170,7 @@ dlpack_buffer_impl_tensor(const Py_buffer *buffer, int64_t *dims, DLTensor *t)
  * of obj raises.
  */
 static inline PyObject *
-dlpack_buffer_impl_open(PyObject *obj, int64_t *dims, DLTensor *t, uint64_t *flags)
+dlp_buffer_open(PyObject *obj, int64_t *dims, DLTensor *t, uint64_t *flags)
 {
     PyObject *memory = PyMemoryView_FromObject(obj);
     Py_buffer buffer;
@@ -177,11 +181,11 @@ dlpack_buffer_impl_open(PyObject *obj, int64_t *dims, DLTensor *t, uint64_t *fla
         return NULL;
     if ((result = PyObject_GetBuffer(memory, &buffer, PyBUF_RECORDS_RO)) == 0) {
         *flags = buffer.readonly ? DLPACK_PY_FLAG_READ_ONLY : 0;
-        result = dlpack_buffer_impl_tensor(&buffer, dims, t);
+        result = dlp_buffer_tensor(&buffer, dims, t);
         PyBuffer_Release(&buffer); /* the memoryview keeps the memory */
     }
     if (result < 0) {
-        dlpack_py_impl_decref(memory);
+        dlp_decref(memory);
         return NULL;
     }
     return memory;
@@ -201,11 +205,11 @@ dlpack_buffer_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, Py
     DLTensor t;
 
     if (dlpack_py_parse_request(args, nargs, kwnames, &request) < 0 ||
-        (memory = dlpack_buffer_impl_open(self, dims, &t, &flags)) == NULL)
+        (memory = dlp_buffer_open(self, dims, &t, &flags)) == NULL)
         return NULL;
     offer = dlpack_py_offer_make(memory, &t, flags);
     capsule = dlpack_py_answer(&offer, &request);
-    dlpack_py_impl_decref(memory);
+    dlp_decref(memory);
     return capsule;
 }
 
@@ -215,19 +219,19 @@ dlpack_buffer_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, Py
 /* Exports t for a consumer, with owner as the object that keeps its memory. Steals owner, also on failure. Returns 0,
  * or -1 with MemoryError or RuntimeError. */
 static inline int
-dlpack_buffer_impl_export_steal(PyObject *owner, const DLTensor *t, uint64_t flags, DLManagedTensorVersioned **out)
+dlp_buffer_export_steal(PyObject *owner, const DLTensor *t, uint64_t flags, struct DLManagedTensorVersioned **out)
 {
-    dlpack_py_impl_gate *gate = dlpack_py_impl_gate_get();
-    dlpack_py_impl_export *e = gate == NULL ? NULL : dlpack_py_impl_export_new(t, flags, DLPACK_PY_VERSIONED, 0, 0);
+    dlp_gate *gate = dlp_gate_get();
+    dlp_export *e = gate == NULL ? NULL : dlp_export_new(t, flags, DLPACK_PY_VERSIONED, 0, 0);
 
     if (e == NULL) {
         if (gate != NULL)
             (void)PyErr_NoMemory();
-        dlpack_py_impl_decref(owner);
+        dlp_decref(owner);
         return -1;
     }
-    e->keeper.owner = owner;
-    e->keeper.gate = gate;
+    dlp_keep(&e->keeper, owner, gate, NULL);
+    Py_DECREF(owner);
     *out = &e->managed.versioned;
     return 0;
 }
@@ -235,16 +239,16 @@ dlpack_buffer_impl_export_steal(PyObject *owner, const DLTensor *t, uint64_t fla
 /* ---- 3 Tensors as buffers ----------------------------------------------- */
 
 /* What a buffer that this file gave holds until its release. */
-typedef struct dlpack_buffer_impl_lease {
+typedef struct dlp_buffer_lease {
     dlpack_py_exports *exports; /* in owner */
     PyObject *owner;            /* keeps the memory; NULL: the exporter */
-    Py_ssize_t dims[1];         /* shape[ndim], strides[ndim] */
-} dlpack_buffer_impl_lease;
+    /* Py_ssize_t shape[ndim], strides[ndim] */
+} dlp_buffer_lease;
 
 /* Why a tensor is not given as these flags ask; NULL: it is. Where Py_ssize_t has 32 bits, shape and length of a
  * broadcast may not fit. */
 static inline const char *
-dlpack_buffer_impl_refusal(const DLTensor *t, int readonly, int flags)
+dlp_buffer_refusal(const DLTensor *t, int readonly, int flags)
 {
     const int is_c = dlpack_py_is_contiguous(t, 'C'), is_f = dlpack_py_is_contiguous(t, 'F');
     const int64_t bytes = dlpack_py_nbytes(t, 0);
@@ -270,16 +274,17 @@ dlpack_buffer_impl_refusal(const DLTensor *t, int readonly, int flags)
 
 /* Gives a validated tensor, whose memory owner keeps, as a buffer of exporter, as flags (PyBUF_...) ask. exports: NULL:
  * not counted. Returns 0, or -1 with BufferError or MemoryError. */
-DLPACK_PY_IMPL_SHARED int
-dlpack_buffer_impl_give(PyObject *exporter, PyObject *owner, const DLTensor *t, int readonly,
-                        dlpack_py_exports *exports, Py_buffer *buffer, int flags)
+DLP_SHARED int
+dlp_buffer_give(PyObject *exporter, PyObject *owner, const DLTensor *t, int readonly, dlpack_py_exports *exports,
+                Py_buffer *buffer, int flags)
 {
-    const char *const format = dlpack_buffer_impl_format_of(t);
+    const char *const format = dlp_buffer_format_of(t);
     const Py_ssize_t itemsize = t->dtype.bits / 8;
-    const int is_empty = dlpack_py_impl_is_empty(t);
-    dlpack_buffer_impl_lease *lease;
+    const int is_empty = dlp_is_empty(t);
+    dlp_buffer_lease *lease;
     char text[DLPACK_PY_TEXT_SIZE];
     const char *refusal;
+    Py_ssize_t *dims;
     int64_t step = 1;
     int32_t i;
 
@@ -294,33 +299,34 @@ dlpack_buffer_impl_give(PyObject *exporter, PyObject *owner, const DLTensor *t, 
                      dlpack_py_dtype_text(dlpack_py_dtype(t), text));
         return -1;
     }
-    if ((refusal = dlpack_buffer_impl_refusal(t, readonly, flags)) != NULL) {
+    if ((refusal = dlp_buffer_refusal(t, readonly, flags)) != NULL) {
         PyErr_SetString(PyExc_BufferError, refusal);
         return -1;
     }
-    lease = (dlpack_buffer_impl_lease *)PyMem_Malloc(sizeof(*lease) + 2 * (size_t)t->ndim * sizeof(Py_ssize_t));
+    lease = (dlp_buffer_lease *)PyMem_Malloc(sizeof(*lease) + 2 * (size_t)t->ndim * sizeof(Py_ssize_t));
     if (lease == NULL) {
         (void)PyErr_NoMemory();
         return -1;
     }
+    dims = (Py_ssize_t *)(void *)(lease + 1);
     lease->exports = exports;
     lease->owner = owner != exporter ? owner : NULL;
     Py_XINCREF(lease->owner);
-    dlpack_py_impl_count(exports, 1);
+    dlp_count(exports, 1);
     for (i = t->ndim; i-- > 0;) { /* a stride that reaches no element may be any number (D5) */
         const int reaches = !is_empty && t->shape[i] > 1;
-        lease->dims[i] = (Py_ssize_t)t->shape[i];
-        lease->dims[t->ndim + i] = (Py_ssize_t)(reaches && t->strides != NULL ? t->strides[i] : step) * itemsize;
+        dims[i] = (Py_ssize_t)t->shape[i];
+        dims[t->ndim + i] = (Py_ssize_t)(reaches && t->strides != NULL ? t->strides[i] : step) * itemsize;
         step = is_empty ? 1 : step * t->shape[i];
     }
-    buffer->buf = is_empty ? (void *)exporter : dlpack_py_impl_first(t); /* not NULL: some consumers refuse that */
+    buffer->buf = is_empty ? (void *)exporter : dlp_first(t); /* not NULL: some consumers refuse that */
     buffer->len = is_empty ? 0 : (Py_ssize_t)step * itemsize;
     buffer->itemsize = itemsize;
     buffer->readonly = readonly;
     buffer->format = (flags & PyBUF_FORMAT) != 0 ? (char *)(uintptr_t)format : NULL; /* Py_buffer has no const */
     buffer->ndim = (flags & PyBUF_ND) != 0 ? t->ndim : 1;
-    buffer->shape = (flags & PyBUF_ND) != 0 && t->ndim > 0 ? lease->dims : NULL;
-    buffer->strides = (flags & PyBUF_STRIDES) == PyBUF_STRIDES && t->ndim > 0 ? lease->dims + t->ndim : NULL;
+    buffer->shape = (flags & PyBUF_ND) != 0 && t->ndim > 0 ? dims : NULL;
+    buffer->strides = (flags & PyBUF_STRIDES) == PyBUF_STRIDES && t->ndim > 0 ? dims + t->ndim : NULL;
     buffer->suboffsets = NULL;
     buffer->internal = lease;
     Py_INCREF(exporter);
@@ -332,19 +338,20 @@ dlpack_buffer_impl_give(PyObject *exporter, PyObject *owner, const DLTensor *t, 
 static inline void
 dlpack_buffer_release(PyObject *self, Py_buffer *buffer)
 {
-    dlpack_buffer_impl_lease *lease = (dlpack_buffer_impl_lease *)buffer->internal;
+    dlp_buffer_lease *lease = (dlp_buffer_lease *)buffer->internal;
 
     (void)self;
-    dlpack_py_impl_count(lease->exports, -1);
-    Py_XDECREF(lease->owner);
+    dlp_count(lease->exports, -1);
+    if (lease->owner != NULL)
+        dlp_decref(lease->owner);
     PyMem_Free(lease);
 }
 
 /* Asks the author for an offer that has an owner. Returns 0, or -1 with an exception. */
 static inline int
-dlpack_buffer_impl_ask(PyObject *self, dlpack_py_describe describe, dlpack_py_offer *offer)
+dlp_buffer_ask(PyObject *self, dlpack_py_describe describe, dlpack_py_offer *offer)
 {
-    if (dlpack_py_impl_ask_author(self, describe, NULL, offer) < 0)
+    if (dlp_ask_author(self, describe, NULL, offer) < 0)
         return -1;
     if (offer->owner != NULL)
         return 0;
@@ -354,7 +361,7 @@ dlpack_buffer_impl_ask(PyObject *self, dlpack_py_describe describe, dlpack_py_of
 
 /* Returns 0; or -1 with BufferError, where work on the data may be pending. */
 static inline int
-dlpack_buffer_impl_check_idle(const dlpack_py_offer *offer)
+dlp_buffer_check_idle(const dlpack_py_offer *offer)
 {
     if (offer->pending_count == 0)
         return 0;
@@ -379,30 +386,23 @@ dlpack_buffer_get(PyObject *self, dlpack_py_describe describe, Py_buffer *buffer
     int result = -1;
 
     buffer->obj = NULL;
-    DLPACK_PY_IMPL_LOCK(self); /* no other thread moves the memory before the buffer is counted */
-    if (dlpack_buffer_impl_ask(self, describe, &offer) == 0) {
+    DLP_LOCK(self); /* no other thread moves the memory before the buffer is counted */
+    if (dlp_buffer_ask(self, describe, &offer) == 0) {
         if (dlpack_py_validate(offer.tensor, offer.flags, &error) < 0)
             (void)dlpack_py_raise(&error);
-        else if (dlpack_buffer_impl_check_idle(&offer) == 0)
-            result =
-                dlpack_buffer_impl_give(self, offer.owner, offer.tensor, (offer.flags & DLPACK_PY_FLAG_READ_ONLY) != 0,
-                                        offer.exports, buffer, flags);
+        else if (dlp_buffer_check_idle(&offer) == 0)
+            result = dlp_buffer_give(self, offer.owner, offer.tensor, (offer.flags & DLPACK_PY_FLAG_READ_ONLY) != 0,
+                                     offer.exports, buffer, flags);
     }
-    DLPACK_PY_IMPL_UNLOCK();
+    DLP_UNLOCK();
     return result;
 }
 
 static inline int
-dlpack_buffer_impl_carrier_get(PyObject *self, Py_buffer *buffer, int flags)
+dlp_buffer_object_get(PyObject *self, Py_buffer *buffer, int flags)
 {
-    const dlpack_py_view *v = &((dlpack_py_impl_carrier *)(void *)self)->view;
-
-    buffer->obj = NULL;
-    if (v->managed == NULL) { /* Python code made the object, by its type */
-        PyErr_SetString(PyExc_BufferError, "this object holds no tensor");
-        return -1;
-    }
-    return dlpack_buffer_impl_give(self, self, &v->tensor, v->readonly != DLPACK_PY_WRITABLE, NULL, buffer, flags);
+    const dlpack_py_view *v = &((dlp_object *)(void *)self)->view;
+    return dlp_buffer_give(self, self, &v->tensor, v->readonly != DLPACK_PY_WRITABLE, NULL, buffer, flags);
 }
 
 /* Make a memoryview of the tensor in a view, which is released when the last memoryview of it, and all that is built on
@@ -416,35 +416,26 @@ dlpack_buffer_impl_carrier_get(PyObject *self, Py_buffer *buffer, int flags)
 static inline PyObject *
 dlpack_buffer_memoryview_steal(dlpack_py_view *v)
 {
-    int (*const get)(PyObject *, Py_buffer *, int) = dlpack_buffer_impl_carrier_get;
-    void (*const release)(PyObject *, Py_buffer *) = dlpack_buffer_release;
-    dlpack_py_impl_gate *gate = dlpack_py_impl_gate_get();
-    PyTypeObject *type = NULL;
-    PyObject *carrier = NULL, *memory;
-    PyType_Slot slots[4];
+    PyType_Slot slots[5] = {{Py_bf_getbuffer, (void *)(uintptr_t)dlp_buffer_object_get},
+                            {Py_bf_releasebuffer, (void *)(uintptr_t)dlpack_buffer_release},
+                            {0, NULL},
+                            {0, NULL},
+                            {0, NULL}};
+    dlp_gate *gate = dlp_gate_get();
+    PyObject *object, *memory;
 
-    if (v->managed == NULL) {
+    if (v->managed == NULL || gate == NULL) {
         dlpack_py_release(v);
-        PyErr_SetString(PyExc_ValueError, "the view holds no tensor of its own: a borrowed tensor has no memoryview");
+        if (gate != NULL)
+            PyErr_SetString(PyExc_ValueError,
+                            "the view holds no tensor of its own: a borrowed tensor has no memoryview");
         return NULL;
     }
-    memset(slots, 0, sizeof(slots));
-    slots[0].slot = Py_bf_getbuffer;
-    memcpy(&slots[0].pfunc, &get, sizeof(get)); /* ISO C has no such cast */
-    slots[1].slot = Py_bf_releasebuffer;
-    memcpy(&slots[1].pfunc, &release, sizeof(release));
-    if (gate != NULL)
-        type = dlpack_py_impl_carrier_type(&gate->cache->buffer_carrier, "dlpack_buffer.carrier", slots, 2);
-    if (type != NULL)
-        carrier = (PyObject *)PyObject_New(dlpack_py_impl_carrier, type);
-    if (carrier == NULL) {
-        dlpack_py_release(v);
+    object = dlp_object_new_steal(&gate->types[DLP_BUFFER_TYPE], "dlpack_buffer.Object", slots, 2, v);
+    if (object == NULL)
         return NULL;
-    }
-    dlpack_py_impl_view_clear(&((dlpack_py_impl_carrier *)(void *)carrier)->view);
-    dlpack_py_move(&((dlpack_py_impl_carrier *)(void *)carrier)->view, v);
-    memory = PyMemoryView_FromObject(carrier);
-    dlpack_py_impl_decref(carrier);
+    memory = PyMemoryView_FromObject(object);
+    dlp_decref(object);
     return memory;
 }
 
@@ -468,7 +459,7 @@ dlpack_buffer_memoryview(PyObject *obj, const dlpack_py_want *want)
     {                                                                         \
         return dlpack_buffer_get(self, (describe), buffer, flags);            \
     }                                                                         \
-    struct dlpack_py_impl_semicolon
+    struct dlp_semicolon
 
 /* ---- 4 Array interfaces ------------------------------------------------- */
 
@@ -476,8 +467,8 @@ dlpack_buffer_memoryview(PyObject *obj, const dlpack_py_want *want)
 
 /* The value of a key, borrowed; NULL where it is missing or None, or with MemoryError or the like. Does nothing while
  * there is an exception: several keys may be read before one is looked for. */
-DLPACK_PY_IMPL_RARE PyObject *
-dlpack_buffer_impl_interface_get(PyObject *interface, const char *key)
+DLP_RARE PyObject *
+dlp_buffer_interface_get(PyObject *interface, const char *key)
 {
     PyObject *name = PyErr_Occurred() ? NULL : PyUnicode_InternFromString(key);
     PyObject *value = name == NULL ? NULL : PyDict_GetItemWithError(interface, name);
@@ -486,20 +477,20 @@ dlpack_buffer_impl_interface_get(PyObject *interface, const char *key)
 }
 
 /* Refuses the value of a key. An exception such as KeyboardInterrupt stays. Returns -1. */
-DLPACK_PY_IMPL_RARE int
-dlpack_buffer_impl_interface_refuse(const char *name, const char *key, PyObject *value, const char *wanted)
+DLP_RARE int
+dlp_buffer_interface_refuse(const char *name, const char *key, PyObject *value, const char *wanted)
 {
     char format[192];
 
-    if (PyErr_Occurred() && dlpack_py_impl_is_fatal())
+    if (PyErr_Occurred() && dlp_is_fatal())
         return -1;
     snprintf(format, sizeof(format), "%s has %s %%.200U, %s was wanted", name, key, wanted);
-    return dlpack_py_impl_refuse_value(PyExc_BufferError, format, value != NULL ? value : Py_None);
+    return dlp_refuse_value(PyExc_BufferError, format, value != NULL ? value : Py_None);
 }
 
 /* The value of an integer, as of whatever has __index__ (P2); -1 with an exception. */
 static inline int64_t
-dlpack_buffer_impl_interface_integer(PyObject *value)
+dlp_buffer_interface_integer(PyObject *value)
 {
     PyObject *index = PyNumber_Index(value);
     const int64_t integer = index == NULL ? -1 : PyLong_AsLongLong(index);
@@ -510,18 +501,18 @@ dlpack_buffer_impl_interface_integer(PyObject *value)
 /* Reads a tuple of integers. *count: in: the length that is wanted, -1 for any; out: the length. Returns 0, or -1 with
  * BufferError. */
 static inline int
-dlpack_buffer_impl_interface_tuple(const char *name, const char *key, PyObject *tuple, const char *wanted,
-                                   int32_t *count, int64_t *values)
+dlp_buffer_interface_tuple(const char *name, const char *key, PyObject *tuple, const char *wanted, int32_t *count,
+                           int64_t *values)
 {
     const Py_ssize_t n = tuple != NULL && PyTuple_Check(tuple) ? PyTuple_Size(tuple) : -1;
     Py_ssize_t i;
 
     if (n < 0 || n > DLPACK_PY_MAX_NDIM || (*count >= 0 && n != *count))
-        return dlpack_buffer_impl_interface_refuse(name, key, tuple, wanted);
+        return dlp_buffer_interface_refuse(name, key, tuple, wanted);
     for (i = 0; i < n; i++) {
-        values[i] = dlpack_buffer_impl_interface_integer(PyTuple_GetItem(tuple, i));
+        values[i] = dlp_buffer_interface_integer(PyTuple_GetItem(tuple, i));
         if (PyErr_Occurred())
-            return dlpack_buffer_impl_interface_refuse(name, key, tuple, wanted);
+            return dlp_buffer_interface_refuse(name, key, tuple, wanted);
     }
     *count = (int32_t)n;
     return 0;
@@ -529,14 +520,14 @@ dlpack_buffer_impl_interface_tuple(const char *name, const char *key, PyObject *
 
 /* Reads a typestr such as "<f4"; 0 where it is no dtype of DLPack in the byte order of this machine. */
 static inline uint32_t
-dlpack_buffer_impl_interface_dtype(PyObject *typestr)
+dlp_buffer_interface_dtype(PyObject *typestr)
 {
     static const char kinds[] = "iufcb";
     static const uint32_t codes[] = {kDLInt, kDLUInt, kDLFloat, kDLComplex, kDLBool};
     static const long least[] = {1, 1, 2, 8, 1}, most[] = {8, 8, 8, 16, 1}; /* f16 is long double */
     Py_ssize_t length = 0;
     const char *text = typestr != NULL && PyUnicode_Check(typestr) ? PyUnicode_AsUTF8AndSize(typestr, &length) : NULL;
-    const char *const orders = dlpack_buffer_impl_is_little() ? "=<|>" : "=>|<"; /* the first two are the machine's */
+    const char *const orders = dlp_buffer_is_little() ? "=<|>" : "=>|<"; /* the first two are the machine's */
     const char *order = length < 3 ? NULL : strchr(orders, text[0]);
     const char *kind = length < 3 ? NULL : strchr(kinds, text[1]);
     char *end = NULL;
@@ -556,8 +547,8 @@ dlpack_buffer_impl_interface_dtype(PyObject *typestr)
  *
  * Returns 0, or -1 with BufferError or TypeError.
  */
-DLPACK_PY_IMPL_RARE int
-dlpack_buffer_impl_interface_read(const char *name, PyObject *interface, int oldest, int64_t *dims, DLTensor *t)
+DLP_RARE int
+dlp_buffer_interface_read(const char *name, PyObject *interface, int oldest, int64_t *dims, DLTensor *t)
 {
     PyObject *version, *mask, *typestr, *shape, *strides;
     char text[64];
@@ -567,38 +558,37 @@ dlpack_buffer_impl_interface_read(const char *name, PyObject *interface, int old
 
     if (!PyDict_Check(interface)) {
         snprintf(text, sizeof(text), "%s is %%.200U, a dict was wanted", name);
-        return dlpack_py_impl_refuse_value(PyExc_TypeError, text, interface);
+        return dlp_refuse_value(PyExc_TypeError, text, interface);
     }
-    version = dlpack_buffer_impl_interface_get(interface, "version");
-    mask = dlpack_buffer_impl_interface_get(interface, "mask");
-    typestr = dlpack_buffer_impl_interface_get(interface, "typestr");
-    shape = dlpack_buffer_impl_interface_get(interface, "shape");
-    strides = dlpack_buffer_impl_interface_get(interface, "strides");
+    version = dlp_buffer_interface_get(interface, "version");
+    mask = dlp_buffer_interface_get(interface, "mask");
+    typestr = dlp_buffer_interface_get(interface, "typestr");
+    shape = dlp_buffer_interface_get(interface, "shape");
+    strides = dlp_buffer_interface_get(interface, "strides");
     if (PyErr_Occurred())
         return -1;
-    if (version == NULL || dlpack_buffer_impl_interface_integer(version) < oldest) {
+    if (version == NULL || dlp_buffer_interface_integer(version) < oldest) {
         snprintf(text, sizeof(text), "%d or newer", oldest);
-        return dlpack_buffer_impl_interface_refuse(name, "version", version, text);
+        return dlp_buffer_interface_refuse(name, "version", version, text);
     }
     if (mask != NULL)
-        return dlpack_buffer_impl_interface_refuse(name, "mask", mask, "a DLPack tensor has no mask, None");
-    if ((dtype = dlpack_buffer_impl_interface_dtype(typestr)) == 0) {
+        return dlp_buffer_interface_refuse(name, "mask", mask, "a DLPack tensor has no mask, None");
+    if ((dtype = dlp_buffer_interface_dtype(typestr)) == 0) {
         snprintf(text, sizeof(text), "one of a DLPack dtype in native byte order, such as '%cf4',",
-                 dlpack_buffer_impl_is_little() ? '<' : '>');
-        return dlpack_buffer_impl_interface_refuse(name, "typestr", typestr, text);
+                 dlp_buffer_is_little() ? '<' : '>');
+        return dlp_buffer_interface_refuse(name, "typestr", typestr, text);
     }
-    if (dlpack_buffer_impl_interface_tuple(name, "shape", shape, "a tuple of at most 64 extents", &ndim, dims) < 0 ||
-        (strides != NULL &&
-         dlpack_buffer_impl_interface_tuple(name, "strides", strides, "one for each extent, in bytes,", &ndim,
-                                            dims + DLPACK_PY_MAX_NDIM) < 0))
+    if (dlp_buffer_interface_tuple(name, "shape", shape, "a tuple of at most 64 extents", &ndim, dims) < 0 ||
+        (strides != NULL && dlp_buffer_interface_tuple(name, "strides", strides, "one for each extent, in bytes,",
+                                                       &ndim, dims + DLPACK_PY_MAX_NDIM) < 0))
         return -1;
     *t = dlpack_py_cpu(NULL, dtype, ndim, dims, strides != NULL ? dims + DLPACK_PY_MAX_NDIM : NULL);
     itemsize = t->dtype.bits / 8u;
-    is_empty = dlpack_py_impl_is_empty(t);
+    is_empty = dlp_is_empty(t);
     for (i = 0; strides != NULL && i < ndim; i++) { /* a stride that reaches no element may be any number (D5) */
         if (t->strides[i] % itemsize != 0 && t->shape[i] > 1 && !is_empty) {
             snprintf(text, sizeof(text), "multiples of %d (the item size)", (int)itemsize);
-            return dlpack_buffer_impl_interface_refuse(name, "strides", strides, text);
+            return dlp_buffer_interface_refuse(name, "strides", strides, text);
         }
         t->strides[i] /= itemsize;
     }
@@ -606,24 +596,24 @@ dlpack_buffer_impl_interface_read(const char *name, PyObject *interface, int old
 }
 
 /* Reads data as (address, read-only). Returns 0, or -1 with BufferError. */
-DLPACK_PY_IMPL_RARE int
-dlpack_buffer_impl_interface_address(const char *name, PyObject *data, DLTensor *t, uint64_t *flags)
+DLP_RARE int
+dlp_buffer_interface_address(const char *name, PyObject *data, DLTensor *t, uint64_t *flags)
 {
     PyObject *address;
 
     if (data == NULL || !PyTuple_Check(data) || PyTuple_Size(data) != 2)
-        return dlpack_buffer_impl_interface_refuse(name, "data", data, "(address, read-only)");
+        return dlp_buffer_interface_refuse(name, "data", data, "(address, read-only)");
     address = PyNumber_Index(PyTuple_GetItem(data, 0));
     t->data = address == NULL ? NULL : PyLong_AsVoidPtr(address);
     Py_XDECREF(address);
     *flags = PyErr_Occurred() || PyObject_IsTrue(PyTuple_GetItem(data, 1)) != 0 ? DLPACK_PY_FLAG_READ_ONLY : 0;
-    return PyErr_Occurred() ? dlpack_buffer_impl_interface_refuse(name, "data", data, "(address, read-only)") : 0;
+    return PyErr_Occurred() ? dlp_buffer_interface_refuse(name, "data", data, "(address, read-only)") : 0;
 }
 
 /* The attribute of an object, a copy where it is a dict: reading it may run code that changes it. *interface: out, NULL
  * where there is none. Returns 0, or -1 with the error of a getter. */
 static inline int
-dlpack_buffer_impl_interface_find(PyObject *obj, const char *name, PyObject **interface)
+dlp_buffer_interface_find(PyObject *obj, const char *name, PyObject **interface)
 {
     PyObject *found = PyObject_GetAttrString(obj, name);
 
@@ -640,7 +630,7 @@ dlpack_buffer_impl_interface_find(PyObject *obj, const char *name, PyObject **in
 
 /* A tuple of integers, each times unit. */
 static inline PyObject *
-dlpack_buffer_impl_interface_make_tuple(const int64_t *values, int32_t count, int64_t unit)
+dlp_buffer_interface_make_tuple(const int64_t *values, int32_t count, int64_t unit)
 {
     PyObject *tuple = PyTuple_New(count), *value;
     int32_t i;
@@ -655,14 +645,13 @@ dlpack_buffer_impl_interface_make_tuple(const int64_t *values, int32_t count, in
 
 /* A new dict, of version 3, of a validated tensor; NULL with AttributeError, so that the object has no such attribute,
  * for a dtype without a typestr, or with MemoryError. empty: the address of a tensor without elements. */
-DLPACK_PY_IMPL_RARE PyObject *
-dlpack_buffer_impl_interface_make(const char *name, const DLTensor *t, uint64_t flags, void *empty)
+DLP_RARE PyObject *
+dlp_buffer_interface_make(const char *name, const DLTensor *t, uint64_t flags, void *empty)
 {
     static const char kinds[] = {'i', 'u', 'f', '\0', '\0', 'c', 'b'};
     const int bits = t->dtype.bits;
-    const char kind =
-        t->dtype.code < sizeof(kinds) && dlpack_buffer_impl_format_of(t) != NULL ? kinds[t->dtype.code] : '\0';
-    const char order = dlpack_buffer_impl_is_little() ? '<' : '>';
+    const char kind = t->dtype.code < sizeof(kinds) && dlp_buffer_format_of(t) != NULL ? kinds[t->dtype.code] : '\0';
+    const char order = dlp_buffer_is_little() ? '<' : '>';
     char typestr[8], text[DLPACK_PY_TEXT_SIZE];
     int64_t reached[DLPACK_PY_MAX_NDIM];
     PyObject *strides = NULL;
@@ -676,12 +665,11 @@ dlpack_buffer_impl_interface_make(const char *name, const DLTensor *t, uint64_t 
     if (!dlpack_py_is_contiguous(t, 'C')) {
         for (i = 0; i < t->ndim; i++) /* a stride that reaches no element may be any number (D5) */
             reached[i] = t->shape[i] > 1 ? t->strides[i] : 1;
-        if ((strides = dlpack_buffer_impl_interface_make_tuple(reached, t->ndim, bits / 8)) == NULL)
+        if ((strides = dlp_buffer_interface_make_tuple(reached, t->ndim, bits / 8)) == NULL)
             return NULL;
     }
-    return Py_BuildValue("{s:N,s:s,s:(NN),s:N,s:i}", "shape",
-                         dlpack_buffer_impl_interface_make_tuple(t->shape, t->ndim, 1), "typestr", typestr, "data",
-                         PyLong_FromVoidPtr(dlpack_py_impl_is_empty(t) ? empty : dlpack_py_impl_first(t)),
+    return Py_BuildValue("{s:N,s:s,s:(NN),s:N,s:i}", "shape", dlp_buffer_interface_make_tuple(t->shape, t->ndim, 1),
+                         "typestr", typestr, "data", PyLong_FromVoidPtr(dlp_is_empty(t) ? empty : dlp_first(t)),
                          PyBool_FromLong((flags & DLPACK_PY_FLAG_READ_ONLY) != 0), "strides",
                          strides != NULL ? strides : Py_BuildValue(""), "version", 3);
 }
@@ -699,8 +687,8 @@ dlpack_buffer_array_interface(PyObject *self, dlpack_py_describe describe)
     dlpack_py_error error;
     PyObject *interface = NULL;
 
-    DLPACK_PY_IMPL_LOCK(self);
-    if (dlpack_buffer_impl_ask(self, describe, &offer) == 0) {
+    DLP_LOCK(self);
+    if (dlp_buffer_ask(self, describe, &offer) == 0) {
         if (offer.exports != NULL)
             PyErr_SetString(PyExc_AttributeError, "memory that can move has no __array_interface__");
         else if (offer.owner != self)
@@ -710,11 +698,11 @@ dlpack_buffer_array_interface(PyObject *self, dlpack_py_describe describe)
         else if (dlpack_py_validate(offer.tensor, offer.flags, &error) < 0)
             (void)dlpack_py_raise(&error);
         else
-            interface = dlpack_buffer_impl_interface_make("__array_interface__", offer.tensor, offer.flags, &nothing);
-        if (interface != NULL && dlpack_buffer_impl_check_idle(&offer) < 0)
+            interface = dlp_buffer_interface_make("__array_interface__", offer.tensor, offer.flags, &nothing);
+        if (interface != NULL && dlp_buffer_check_idle(&offer) < 0)
             Py_CLEAR(interface);
     }
-    DLPACK_PY_IMPL_UNLOCK();
+    DLP_UNLOCK();
     return interface;
 }
 
@@ -725,12 +713,12 @@ dlpack_buffer_array_interface(PyObject *self, dlpack_py_describe describe)
         (void)unused;                                                     \
         return dlpack_buffer_array_interface(self, (describe));           \
     }                                                                     \
-    struct dlpack_py_impl_semicolon
+    struct dlp_semicolon
 
 /* Reads data as a buffer of bytes, with an offset. Sets t->data. Returns the memoryview that keeps the bytes, or NULL
  * with BufferError, or what bf_getbuffer of data raises. */
 static inline PyObject *
-dlpack_buffer_impl_interface_bytes(PyObject *data, PyObject *offset, DLTensor *t, uint64_t *flags)
+dlp_buffer_interface_bytes(PyObject *data, PyObject *offset, DLTensor *t, uint64_t *flags)
 {
     const Py_ssize_t skipped = offset == NULL ? 0 : PyNumber_AsSsize_t(offset, PyExc_BufferError);
     PyObject *memory = PyErr_Occurred() ? NULL : PyMemoryView_FromObject(data);
@@ -746,7 +734,7 @@ dlpack_buffer_impl_interface_bytes(PyObject *data, PyObject *offset, DLTensor *t
     t->data = (char *)buffer.buf + (fits ? skipped : 0);
     if (dlpack_py_validate(t, 0, NULL) < 0) /* the caller says why */
         fits = 1;
-    else if (dlpack_py_impl_extent(t, 0, &lowest, &highest) < 0 || lowest < -(int64_t)skipped ||
+    else if (dlp_extent(t, 0, &lowest, &highest) < 0 || lowest < -(int64_t)skipped ||
              highest > (int64_t)(buffer.len - skipped))
         fits = 0;
     *flags = buffer.readonly ? DLPACK_PY_FLAG_READ_ONLY : 0;
@@ -761,8 +749,8 @@ dlpack_buffer_impl_interface_bytes(PyObject *data, PyObject *offset, DLTensor *t
 }
 
 /* Exports the tensor of __array_interface__, whose memory obj or data keeps. Returns as a want.fallback. */
-DLPACK_PY_IMPL_RARE int
-dlpack_buffer_impl_interface_take(PyObject *obj, DLManagedTensorVersioned **out)
+DLP_RARE int
+dlp_buffer_interface_take(PyObject *obj, struct DLManagedTensorVersioned **out)
 {
     static const char name[] = "__array_interface__";
     int64_t dims[2 * DLPACK_PY_MAX_NDIM];
@@ -774,33 +762,33 @@ dlpack_buffer_impl_interface_take(PyObject *obj, DLManagedTensorVersioned **out)
 
     if (PyType_Check(obj)) /* a class has the attribute of its instances */
         return 0;
-    if (dlpack_buffer_impl_interface_find(obj, name, &interface) < 0)
+    if (dlp_buffer_interface_find(obj, name, &interface) < 0)
         return -1;
     if (interface == NULL)
         return 0;
-    if (dlpack_buffer_impl_interface_read(name, interface, 3, dims, &t) == 0) {
-        data = dlpack_buffer_impl_interface_get(interface, "data");
-        offset = dlpack_buffer_impl_interface_get(interface, "offset");
+    if (dlp_buffer_interface_read(name, interface, 3, dims, &t) == 0) {
+        data = dlp_buffer_interface_get(interface, "data");
+        offset = dlp_buffer_interface_get(interface, "offset");
         if (PyErr_Occurred())
             owner = NULL;
         else if (data == NULL || !(PyTuple_Check(data) || PyObject_CheckBuffer(data)))
-            (void)dlpack_buffer_impl_interface_refuse(name, "data", data, "(address, read-only) or a buffer");
+            (void)dlp_buffer_interface_refuse(name, "data", data, "(address, read-only) or a buffer");
         else if (!PyTuple_Check(data))
-            owner = dlpack_buffer_impl_interface_bytes(data, offset, &t, &flags);
-        else if (dlpack_buffer_impl_interface_address(name, data, &t, &flags) == 0) {
+            owner = dlp_buffer_interface_bytes(data, offset, &t, &flags);
+        else if (dlp_buffer_interface_address(name, data, &t, &flags) == 0) {
             Py_INCREF(obj);
             owner = obj;
         }
     }
     if (owner != NULL) {
         if (dlpack_py_validate(&t, flags, &error) == 0)
-            result = dlpack_buffer_impl_export_steal(owner, &t, flags, out);
+            result = dlp_buffer_export_steal(owner, &t, flags, out);
         else {
             Py_DECREF(owner);
             (void)dlpack_py_raise(&error);
         }
     }
-    dlpack_py_impl_decref(interface);
+    dlp_decref(interface);
     return result;
 }
 
@@ -809,7 +797,7 @@ dlpack_buffer_impl_interface_take(PyObject *obj, DLManagedTensorVersioned **out)
  * for the other. The memoryview that holds the buffer is the owner of the export; it is dropped as any other, on any
  * thread. */
 static inline int
-dlpack_buffer_fallback(void *py_object, DLManagedTensorVersioned **out)
+dlpack_buffer_fallback(void *py_object, struct DLManagedTensorVersioned **out)
 {
     int64_t dims[2 * DLPACK_PY_MAX_NDIM];
     PyObject *memory;
@@ -818,9 +806,9 @@ dlpack_buffer_fallback(void *py_object, DLManagedTensorVersioned **out)
 
     *out = NULL;
     if (!PyObject_CheckBuffer((PyObject *)py_object))
-        return dlpack_buffer_impl_interface_take((PyObject *)py_object, out);
-    memory = dlpack_buffer_impl_open((PyObject *)py_object, dims, &t, &flags);
-    return memory == NULL ? -1 : dlpack_buffer_impl_export_steal(memory, &t, flags, out);
+        return dlp_buffer_interface_take((PyObject *)py_object, out);
+    memory = dlp_buffer_open((PyObject *)py_object, dims, &t, &flags);
+    return memory == NULL ? -1 : dlp_buffer_export_steal(memory, &t, flags, out);
 }
 
 #if defined(__cplusplus) && defined(__GNUC__)

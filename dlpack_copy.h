@@ -1,5 +1,5 @@
 /* dlpack_copy.h - copy strided memory at the speed of the memory
- * Copyright (c) 2026 the dlpack_py authors. The full licence stands at the end of dlpack_py.h.
+ * Copyright (c) 2026 the dlpack_py authors. The full licence stands at the end of dlpack_tensor.h.
  * SPDX-License-Identifier: MIT
  *
  * Optional. Include Python.h, then this file, then dlpack_py.h, whose copies use dlpack_copy_rows then, and no loops.
@@ -8,8 +8,8 @@
 
 #ifndef DLPACK_COPY_H
 #define DLPACK_COPY_H
-#ifdef DLPACK_PY_TENSOR_LAYER
-#  error "include dlpack_copy.h before dlpack_py.h, whose functions are already compiled with loops of their own"
+#ifdef DLPACK_TENSOR_H
+#  error "include dlpack_copy.h before dlpack_tensor.h and dlpack_py.h, whose loops are already compiled"
 #endif
 #include <stdint.h> /* int64_t, uintptr_t */
 #include <stdlib.h> /* llabs */

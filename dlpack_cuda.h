@@ -1,9 +1,9 @@
 /* dlpack_cuda.h - CUDA for dlpack_py.h: streams, copies to the host, the device of a pointer
  * Copyright (c) 2026 the dlpack_py authors
  * SPDX-License-Identifier: MIT
- * The full licence stands at the end of dlpack_py.h.
+ * The full licence stands at the end of dlpack_tensor.h.
  *
- * Needs the headers and the library of the CUDA runtime, 11.2 or newer. Needs no nvcc. With DLPACK_PY_NO_PYTHON the
+ * Needs the headers and the library of the CUDA runtime, 11.2 or newer. Needs no nvcc. With DLPACK_DEVICE_NO_PYTHON the
  * file ends after section 1.
  *
  * DLPACK_CUDA_AT_RUN_TIME   do not link the library: find its functions when they are first called. The extension then
@@ -48,60 +48,64 @@
  *   }
  */
 
-#define DLPACK_PY_IMPL_IN_CUDA
-#include "dlpack_py.h"
-
-#ifndef DLPACK_CUDA_IMPL_MISSING
-#  define DLPACK_CUDA_IMPL_MISSING 0
-#  if defined(__has_include)
-#    if !__has_include(<cuda_runtime_api.h>)
-#      undef DLPACK_CUDA_IMPL_MISSING
-#      define DLPACK_CUDA_IMPL_MISSING 1
-#      error "dlpack_cuda.h needs the headers of the CUDA runtime: no <cuda_runtime_api.h> on the include path"
-#    endif
-#  endif
+#define DLP_IN_CUDA
+#include "dlpack_tensor.h"
+#if DLPACK_PY_VERSION != 0x000200
+#  error "dlpack_cuda.h and dlpack_py.h are of different versions: put one version first on the include path"
+#  include "stop" /* no such file: ends the compilation */
+#endif
+#ifdef DLPACK_DEVICE_NO_PYTHON
+#  define DLPACK_PY_AVAILABLE 0
+#elif DLPACK_MINOR_VERSION >= 3
+#  include "dlpack_exchange.h"
+#else
+#  include "dlpack_py.h"
 #endif
 
-#if !DLPACK_CUDA_IMPL_MISSING
-#  ifndef DLPACK_DEVICE_API
-#    include <cuda_runtime_api.h>
-#    if CUDART_VERSION < 11020
-#      error "dlpack_cuda.h needs CUDA 11.2 or newer"
-#    endif
-#    define DLPACK_DEVICE_API(name) cuda##name
-#    define DLPACK_DEVICE_API_PREFIX "cuda"
-#    define DLPACK_DEVICE_API_FIND_DEVICE dlpack_cuda_find_device
-#    define DLPACK_DEVICE_API_TYPE 2
-#    define DLPACK_DEVICE_API_MANAGED_TYPE 13
-#    define DLPACK_DEVICE_API_DEFAULT_STREAM 1 /* cudaStreamLegacy */
-#    if CUDART_VERSION >= 13000
-#      define DLPACK_DEVICE_API_CAPTURE_INFO(stream, status, id) (stream, status, id, NULL, NULL, NULL, NULL)
-#    elif CUDART_VERSION >= 12000
-#      define DLPACK_DEVICE_API_CAPTURE_INFO(stream, status, id) (stream, status, id, NULL, NULL, NULL)
-#    else
-#      define DLPACK_DEVICE_API_CAPTURE_INFO(stream, status, id) (stream, status, id)
-#    endif
-#    ifdef DLPACK_CUDA_AT_RUN_TIME
-#      ifndef DLPACK_CUDA_LIBRARY
-#        if CUDART_VERSION >= 14000
-#          error "dlpack_cuda.h does not know the library of this CUDA version: define DLPACK_CUDA_LIBRARY"
-#        elif CUDART_VERSION >= 13000
-#          define DLPACK_CUDA_LIBRARY "libcudart.so.13"
-#        elif CUDART_VERSION >= 12000
-#          define DLPACK_CUDA_LIBRARY "libcudart.so.12"
-#        else
-#          define DLPACK_CUDA_LIBRARY "libcudart.so.11.0"
-#        endif
+#if defined(__has_include) && !defined(DLPACK_DEVICE_API)
+#  if !__has_include(<cuda_runtime_api.h>)
+#    error "dlpack_cuda.h needs the headers of the CUDA runtime: no <cuda_runtime_api.h> on the include path"
+#    include "stop" /* no such file: ends the compilation */
+#  endif
+#endif
+#ifndef DLPACK_DEVICE_API
+#  include <cuda_runtime_api.h>
+#  if CUDART_VERSION < 11020
+#    error "dlpack_cuda.h needs CUDA 11.2 or newer"
+#  endif
+#  define DLPACK_DEVICE_API(name) cuda##name
+#  define DLPACK_DEVICE_API_PREFIX "cuda"
+#  define DLPACK_DEVICE_API_FIND_DEVICE dlpack_cuda_find_device
+#  define DLPACK_DEVICE_API_TYPE 2
+#  define DLPACK_DEVICE_API_MANAGED_TYPE 13
+#  define DLPACK_DEVICE_API_DEFAULT_STREAM 1 /* cudaStreamLegacy */
+#  if CUDART_VERSION >= 13000
+#    define DLPACK_DEVICE_API_CAPTURE_INFO(stream, status, id) (stream, status, id, NULL, NULL, NULL, NULL)
+#  elif CUDART_VERSION >= 12000
+#    define DLPACK_DEVICE_API_CAPTURE_INFO(stream, status, id) (stream, status, id, NULL, NULL, NULL)
+#  else
+#    define DLPACK_DEVICE_API_CAPTURE_INFO(stream, status, id) (stream, status, id)
+#  endif
+#  ifdef DLPACK_CUDA_AT_RUN_TIME
+#    ifndef DLPACK_CUDA_LIBRARY
+#      if CUDART_VERSION >= 14000
+#        error "dlpack_cuda.h does not know the library of this CUDA version: define DLPACK_CUDA_LIBRARY"
+#      elif CUDART_VERSION >= 13000
+#        define DLPACK_CUDA_LIBRARY "libcudart.so.13"
+#      elif CUDART_VERSION >= 12000
+#        define DLPACK_CUDA_LIBRARY "libcudart.so.12"
+#      else
+#        define DLPACK_CUDA_LIBRARY "libcudart.so.11.0"
 #      endif
-#      define DLPACK_DEVICE_API_AT_RUN_TIME
-#      define DLPACK_DEVICE_API_LIBRARY DLPACK_CUDA_LIBRARY
 #    endif
+#    define DLPACK_DEVICE_API_AT_RUN_TIME
+#    define DLPACK_DEVICE_API_LIBRARY DLPACK_CUDA_LIBRARY
 #  endif
-#  include "dlpack_device.h"
 #endif
-#undef DLPACK_PY_IMPL_IN_CUDA
+#include "dlpack_device.h"
+#undef DLP_IN_CUDA
 
-#if !defined(DLPACK_CUDA_RUNTIME_LAYER) && !DLPACK_CUDA_IMPL_MISSING
+#if !defined(DLPACK_CUDA_RUNTIME_LAYER)
 #define DLPACK_CUDA_RUNTIME_LAYER
 
 #ifdef DLPACK_ROCM_RUNTIME_LAYER
@@ -169,19 +173,19 @@ static inline int
 dlpack_cuda_find_device(const void *pointer, DLDevice *device, dlpack_py_error *error)
 {
     struct cudaPointerAttributes attributes;
-    const cudaError_t status = DLPACK_DEVICE_IMPL_STATUS(PointerGetAttributes, (&attributes, pointer));
+    const cudaError_t status = DLP_DEVICE_STATUS(PointerGetAttributes, (&attributes, pointer));
     const int unknown = status == cudaErrorInvalidValue || status == cudaErrorInsufficientDriver ||
                         status == cudaErrorNoDevice || status == cudaErrorSharedObjectSymbolNotFound;
 
-    *device = dlpack_py_impl_device(1, 0);
-    if (dlpack_device_impl_check(status, "cudaPointerGetAttributes", unknown ? NULL : error) < 0)
+    *device = dlp_device(1, 0);
+    if (dlp_device_check(status, "cudaPointerGetAttributes", unknown ? NULL : error) < 0)
         return unknown ? 0 : -1;
     if (attributes.type == cudaMemoryTypeDevice)
-        *device = dlpack_py_impl_device(2, attributes.device);
+        *device = dlp_device(2, attributes.device);
     else if (attributes.type == cudaMemoryTypeHost)
-        *device = dlpack_py_impl_device(3, 0);
+        *device = dlp_device(3, 0);
     else if (attributes.type == cudaMemoryTypeManaged)
-        *device = dlpack_py_impl_device(13, 0);
+        *device = dlp_device(13, 0);
     return 0;
 }
 
@@ -191,7 +195,7 @@ dlpack_cuda_tensor(void *data, int32_t device_id, uint32_t dtype, int32_t ndim, 
                    const int64_t *strides)
 {
     DLTensor t = dlpack_py_cpu(data, dtype, ndim, shape, strides);
-    t.device = dlpack_py_impl_device(2, device_id);
+    t.device = dlp_device(2, device_id);
     return t;
 }
 
@@ -203,7 +207,7 @@ dlpack_cuda_tensor(void *data, int32_t device_id, uint32_t dtype, int32_t ndim, 
 
 /* ---- 2 Producing and consuming ------------------------------------------ */
 
-#if defined(DLPACK_PY_PROTOCOL_LAYER) && !defined(DLPACK_CUDA_PROTOCOL_LAYER) && !DLPACK_CUDA_IMPL_MISSING
+#if DLPACK_PY_AVAILABLE && !defined(DLPACK_CUDA_PROTOCOL_LAYER)
 #define DLPACK_CUDA_PROTOCOL_LAYER
 
 /* The operations: the device of a dlpack_py_offer. */
@@ -228,8 +232,8 @@ static inline PyObject *
 dlpack_cuda_produce(PyObject *owner, const DLTensor *t, uint64_t flags, cudaStream_t stream, PyObject *const *args,
                     Py_ssize_t nargs, PyObject *kwnames)
 {
-    return dlpack_device_impl_produce(owner, t, flags, dlpack_cuda_work_stream(stream, t->device.device_id), args,
-                                      nargs, kwnames);
+    return dlp_device_produce(owner, t, flags, dlpack_cuda_work_stream(stream, t->device.device_id), args, nargs,
+                              kwnames);
 }
 
 /* dlpack_cuda_consume: take the tensor that obj offers, for work on a stream.
@@ -261,8 +265,8 @@ dlpack_cuda_from_dlpack(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnam
     return dlpack_device_from_dlpack(args, nargs, kwnames, dlpack_cuda_stream(stream), want, v);
 }
 
-/* The dict of __cuda_array_interface__, for libraries without DLPack: the getter of a type in one line. Work on
- * the data may be pending on the stream. Returns as dlpack_device_array_interface. */
+/* The dict of __cuda_array_interface__, for libraries without DLPack: the getter of a type in one line. Work on the
+ * data may be pending on the stream. Returns as dlpack_device_array_interface. */
 static inline PyObject *
 dlpack_cuda_array_interface(const DLTensor *t, uint64_t flags, cudaStream_t stream)
 {
@@ -271,10 +275,9 @@ dlpack_cuda_array_interface(const DLTensor *t, uint64_t flags, cudaStream_t stre
 
 /* The stream, on the device of a view. Pinned and managed memory have id 0 as a rule: the current device. */
 static inline dlpack_py_work_stream
-dlpack_cuda_impl_stream_at(const dlpack_py_view *v, cudaStream_t stream)
+dlp_cuda_stream_at(const dlpack_py_view *v, cudaStream_t stream)
 {
-    const int on_device =
-        dlpack_py_impl_is_on(dlpack_cuda_operations(), v->tensor.device) || v->tensor.device.device_id != 0;
+    const int on_device = dlp_is_on(dlpack_cuda_operations(), v->tensor.device) || v->tensor.device.device_id != 0;
     return dlpack_cuda_work_stream(stream, on_device ? v->tensor.device.device_id : DLPACK_PY_CURRENT_DEVICE);
 }
 
@@ -288,7 +291,7 @@ dlpack_cuda_impl_stream_at(const dlpack_py_view *v, cudaStream_t stream)
 static inline int
 dlpack_cuda_release(dlpack_py_view *v, cudaStream_t stream)
 {
-    return dlpack_device_impl_release_or_wait(dlpack_cuda_impl_stream_at(v, stream), v);
+    return dlp_device_release_or_wait(dlp_cuda_stream_at(v, stream), v);
 }
 
 /* dlpack_cuda_release for tp_dealloc: keeps the exception in flight and reports an error as unraisable. Where
@@ -296,7 +299,7 @@ dlpack_cuda_release(dlpack_py_view *v, cudaStream_t stream)
 static inline void
 dlpack_cuda_release_unraisable(dlpack_py_view *v, cudaStream_t stream)
 {
-    dlpack_device_impl_release_unraisable(dlpack_cuda_impl_stream_at(v, stream), v);
+    dlp_device_release_unraisable(dlp_cuda_stream_at(v, stream), v);
 }
 
 #endif /* DLPACK_CUDA_PROTOCOL_LAYER */

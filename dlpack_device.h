@@ -1,10 +1,10 @@
 /* dlpack_device.h - streams, graph captures, copies to the host and releases for devices, for dlpack_py.h
  * Copyright (c) 2026 the dlpack_py authors
  * SPDX-License-Identifier: MIT
- * The full licence stands at the end of dlpack_py.h.
+ * The full licence stands at the end of dlpack_tensor.h.
  *
- * dlpack_cuda.h and dlpack_rocm.h include this file; a source file includes one of those. With DLPACK_PY_NO_PYTHON the
- * file ends after section 3.
+ * dlpack_cuda.h and dlpack_rocm.h include this file; a source file includes one of those. With
+ * DLPACK_DEVICE_NO_PYTHON the file ends after section 3.
  *
  * A call of the runtime may block, and a host callback may need the GIL while it does. Functions of sections 1 to 3
  * need no thread state: a caller that holds the GIL releases it around them. Functions of the other sections release
@@ -24,10 +24,18 @@
 
 #ifndef DLPACK_DEVICE_API
 #  error "include dlpack_cuda.h or dlpack_rocm.h, which include dlpack_device.h"
+#  include "stop" /* no such file: ends the compilation */
 #endif
 
-#include "dlpack_buffer.h"
-#include "dlpack_py.h"
+#ifdef DLPACK_DEVICE_NO_PYTHON
+#  include "dlpack_tensor.h"
+#else
+#  include "dlpack_buffer.h"
+#endif
+#if DLPACK_PY_VERSION != 0x000200
+#  error "dlpack_device.h and dlpack_py.h are of different versions: put one version first on the include path"
+#  include "stop" /* no such file: ends the compilation */
+#endif
 
 #if defined(__cplusplus) && defined(__GNUC__)
 #  pragma GCC diagnostic push
@@ -65,26 +73,26 @@
  * capture, else RuntimeError with the runtime's name and text of the error. The error is read away: no other library
  * finds it (S9). Release the GIL around the call (S8). */
 #define DLPACK_DEVICE_CALL(function, arguments, error) \
-    dlpack_device_impl_check(DLPACK_DEVICE_IMPL_STATUS(function, arguments), DLPACK_DEVICE_API_PREFIX #function, error)
+    dlp_device_check(DLP_DEVICE_STATUS(function, arguments), DLPACK_DEVICE_API_PREFIX #function, error)
 
-typedef DLPACK_DEVICE_API(Error_t) dlpack_device_impl_status;
-typedef DLPACK_DEVICE_API(Stream_t) dlpack_device_impl_stream;
-typedef DLPACK_DEVICE_API(Event_t) dlpack_device_impl_event;
-typedef enum DLPACK_DEVICE_API(StreamCaptureMode) dlpack_device_impl_mode;
+typedef DLPACK_DEVICE_API(Error_t) dlp_device_status;
+typedef DLPACK_DEVICE_API(Stream_t) dlp_device_stream;
+typedef DLPACK_DEVICE_API(Event_t) dlp_device_event;
+typedef enum DLPACK_DEVICE_API(StreamCaptureMode) dlp_device_mode;
 
 #ifdef DLPACK_DEVICE_API_AT_RUN_TIME
 #  include <dlfcn.h>
 
-#  define DLPACK_DEVICE_IMPL_TEXT(name) #name
-#  define DLPACK_DEVICE_IMPL_TEXT_OF(name) DLPACK_DEVICE_IMPL_TEXT(name)
+#  define DLP_DEVICE_TEXT(name) #name
+#  define DLP_DEVICE_TEXT_OF(name) DLP_DEVICE_TEXT(name)
 
 /* Opens the library that the process has loaded, for example with PyTorch's wheel, or else the library of the system.
  * NULL where there is none; then a later call tries again, because a later import may load the library. */
 static inline void *
-dlpack_device_impl_library(void)
+dlp_device_library(void)
 {
-    static dlpack_py_impl_word kept; /* one library for all functions; never closed */
-    void *library = (void *)DLPACK_PY_IMPL_LOAD(&kept);
+    static intptr_t kept; /* one library for all functions; never closed */
+    void *library = (void *)__atomic_load_n(&kept, __ATOMIC_SEQ_CST);
 #  ifdef DLPACK_DEVICE_API_LOADED_LIBRARY
     __typeof__(&DLPACK_DEVICE_API(RuntimeGetVersion)) get_version;
     uintptr_t address;
@@ -96,7 +104,7 @@ dlpack_device_impl_library(void)
     library = dlopen(DLPACK_DEVICE_API_LIBRARY, RTLD_NOW | RTLD_NOLOAD);
 #  ifdef DLPACK_DEVICE_API_LOADED_LIBRARY
     if (library == NULL && (library = dlopen(DLPACK_DEVICE_API_LOADED_LIBRARY, RTLD_NOW | RTLD_NOLOAD)) != NULL) {
-        address = (uintptr_t)dlsym(library, DLPACK_DEVICE_IMPL_TEXT_OF(DLPACK_DEVICE_API(RuntimeGetVersion)));
+        address = (uintptr_t)dlsym(library, DLP_DEVICE_TEXT_OF(DLPACK_DEVICE_API(RuntimeGetVersion)));
         memcpy(&get_version, &address, sizeof(address));
         if (address == 0 || get_version(&version) != DLPACK_DEVICE_API(Success) ||
             version / 10000000 != HIP_VERSION_MAJOR) /* another major version has other structs */
@@ -105,55 +113,55 @@ dlpack_device_impl_library(void)
 #  endif
     if (library == NULL)
         library = dlopen(DLPACK_DEVICE_API_LIBRARY, RTLD_NOW);
-    DLPACK_PY_IMPL_STORE(&kept, (dlpack_py_impl_word)library);
+    __atomic_store_n(&kept, (intptr_t)library, __ATOMIC_SEQ_CST);
     return library;
 }
 
 /* The address of a function, which *found keeps; 0 where there is none. */
 static inline uintptr_t
-dlpack_device_impl_find(dlpack_py_impl_word *found, const char *function)
+dlp_device_find(intptr_t *found, const char *function)
 {
-    dlpack_py_impl_word address = DLPACK_PY_IMPL_LOAD(found);
+    intptr_t address = __atomic_load_n(found, __ATOMIC_SEQ_CST);
     void *library;
 
-    if (address == 0 && (library = dlpack_device_impl_library()) != NULL) {
-        address = (dlpack_py_impl_word)dlsym(library, function);
-        DLPACK_PY_IMPL_STORE(found, address);
+    if (address == 0 && (library = dlp_device_library()) != NULL) {
+        address = (intptr_t)dlsym(library, function);
+        __atomic_store_n(found, address, __ATOMIC_SEQ_CST);
     }
     return (uintptr_t)address;
 }
 
 /* clang-format off */
-#  define DLPACK_DEVICE_IMPL_FUNCTION(function) \
+#  define DLP_DEVICE_FUNCTION(function) \
       __extension__({ \
-          static dlpack_py_impl_word dlpack_device_found; \
-          const uintptr_t dlpack_device_address = dlpack_device_impl_find( \
-              &dlpack_device_found, DLPACK_DEVICE_IMPL_TEXT_OF(DLPACK_DEVICE_API(function))); \
+          static intptr_t dlpack_device_found; \
+          const uintptr_t dlpack_device_address = dlp_device_find( \
+              &dlpack_device_found, DLP_DEVICE_TEXT_OF(DLPACK_DEVICE_API(function))); \
           __typeof__(&DLPACK_DEVICE_API(function)) dlpack_device_pointer; \
           memcpy(&dlpack_device_pointer, &dlpack_device_address, sizeof(dlpack_device_pointer)); \
           dlpack_device_pointer; \
       })
-#  define DLPACK_DEVICE_IMPL_STATUS(function, arguments) \
+#  define DLP_DEVICE_STATUS(function, arguments) \
       __extension__({ \
-          const __typeof__(&DLPACK_DEVICE_API(function)) dlpack_device_f = DLPACK_DEVICE_IMPL_FUNCTION(function); \
+          const __typeof__(&DLPACK_DEVICE_API(function)) dlpack_device_f = DLP_DEVICE_FUNCTION(function); \
           dlpack_device_f != NULL ? dlpack_device_f arguments : DLPACK_DEVICE_API(ErrorSharedObjectSymbolNotFound); \
       })
 /* clang-format on */
 #else
-#  define DLPACK_DEVICE_IMPL_FUNCTION(function) DLPACK_DEVICE_API(function)
-#  define DLPACK_DEVICE_IMPL_STATUS(function, arguments) DLPACK_DEVICE_API(function) arguments
+#  define DLP_DEVICE_FUNCTION(function) DLPACK_DEVICE_API(function)
+#  define DLP_DEVICE_STATUS(function, arguments) DLPACK_DEVICE_API(function) arguments
 #endif
 
 /* ...ErrorStreamCapture...: errors of a graph capture. */
 static inline int
-dlpack_device_impl_is_capture_error(dlpack_device_impl_status status)
+dlp_device_is_capture_error(dlp_device_status status)
 {
     return (int)status >= 900 && (int)status <= 908;
 }
 
 /* Turns a failed status into *error, which may be NULL, and reads the runtime's last error away. */
 static inline int
-dlpack_device_impl_check(dlpack_device_impl_status status, const char *call, dlpack_py_error *error)
+dlp_device_check(dlp_device_status status, const char *call, dlpack_py_error *error)
 {
     int32_t code = DLPACK_PY_RUNTIME_ERROR;
 
@@ -161,47 +169,47 @@ dlpack_device_impl_check(dlpack_device_impl_status status, const char *call, dlp
         return 0;
 #ifdef DLPACK_DEVICE_API_AT_RUN_TIME
     if (status == DLPACK_DEVICE_API(ErrorSharedObjectSymbolNotFound))
-        return DLPACK_PY_IMPL_FAIL(error, code,
-                                   "%s: there is no " DLPACK_DEVICE_API_LIBRARY
-                                   " with this function: install the runtime, or import a library that has loaded it",
-                                   call);
+        return dlp_fail(error, code,
+                        "%s: there is no " DLPACK_DEVICE_API_LIBRARY
+                        " with this function: install the runtime, or import a library that has loaded it",
+                        call);
 #endif
-    (void)DLPACK_DEVICE_IMPL_STATUS(GetLastError, ());
+    (void)DLP_DEVICE_STATUS(GetLastError, ());
     if (status == DLPACK_DEVICE_API(ErrorMemoryAllocation))
         code = DLPACK_PY_MEMORY_ERROR;
-    else if (dlpack_device_impl_is_capture_error(status))
+    else if (dlp_device_is_capture_error(status))
         code = DLPACK_PY_BUFFER_ERROR;
-    return DLPACK_PY_IMPL_FAIL(error, code, "%s: %s, %s", call, DLPACK_DEVICE_IMPL_FUNCTION(GetErrorName)(status),
-                               DLPACK_DEVICE_IMPL_FUNCTION(GetErrorString)(status));
+    return dlp_fail(error, code, "%s: %s, %s", call, DLP_DEVICE_FUNCTION(GetErrorName)(status),
+                    DLP_DEVICE_FUNCTION(GetErrorString)(status));
 }
 
 /* Reads the status of a query. ...ErrorNotReady means "not done"; it is read away like an error. */
 static inline int
-dlpack_device_impl_check_query(dlpack_device_impl_status status, int *done, dlpack_py_error *error)
+dlp_device_check_query(dlp_device_status status, int *done, dlpack_py_error *error)
 {
     *done = status == DLPACK_DEVICE_API(Success);
     if (status != DLPACK_DEVICE_API(ErrorNotReady))
-        return dlpack_device_impl_check(status, DLPACK_DEVICE_API_PREFIX "StreamQuery", error);
-    (void)DLPACK_DEVICE_IMPL_STATUS(GetLastError, ());
+        return dlp_device_check(status, DLPACK_DEVICE_API_PREFIX "StreamQuery", error);
+    (void)DLP_DEVICE_STATUS(GetLastError, ());
     return 0;
 }
 
 static inline int
 DLPACK_DEVICE_API_FIND_DEVICE(const void *pointer, DLDevice *device, dlpack_py_error *error);
 
-static inline dlpack_device_impl_stream
-dlpack_device_impl_handle(uintptr_t stream)
+static inline dlp_device_stream
+dlp_device_handle(uintptr_t stream)
 {
 #ifdef HIP_API_PER_THREAD_DEFAULT_STREAM /* 0 is the thread's */
     if (stream == 0)
         return hipStreamLegacy;
 #endif
-    return (dlpack_device_impl_stream)stream;
+    return (dlp_device_stream)stream;
 }
 
 /* Makes queries, waits and copies legal for this thread while other threads capture. *mode: out, the mode before. */
 static inline int
-dlpack_device_impl_relaxed_begin(dlpack_device_impl_mode *mode, dlpack_py_error *error)
+dlp_device_relaxed_begin(dlp_device_mode *mode, dlpack_py_error *error)
 {
     *mode = DLPACK_DEVICE_API(StreamCaptureModeRelaxed);
     return DLPACK_DEVICE_CALL(ThreadExchangeStreamCaptureMode, (mode), error);
@@ -210,48 +218,48 @@ dlpack_device_impl_relaxed_begin(dlpack_device_impl_mode *mode, dlpack_py_error 
 /* Restores the capture mode. result: what the call in between returned. Returns result; or -1 where the mode cannot be
  * restored. *error keeps the first error. */
 static inline int
-dlpack_device_impl_relaxed_end(dlpack_device_impl_mode *mode, int result, dlpack_py_error *error)
+dlp_device_relaxed_end(dlp_device_mode *mode, int result, dlpack_py_error *error)
 {
     return DLPACK_DEVICE_CALL(ThreadExchangeStreamCaptureMode, (mode), result != 0 ? NULL : error) < 0 ? -1 : result;
 }
 
 /* The host waits for a stream that does not capture. Other streams may capture. */
 static inline int
-dlpack_device_impl_host_wait(uintptr_t stream, dlpack_py_error *error)
+dlp_device_host_wait(uintptr_t stream, dlpack_py_error *error)
 {
-    dlpack_device_impl_mode mode;
+    dlp_device_mode mode;
     int failed;
 
-    if (dlpack_device_impl_relaxed_begin(&mode, error) < 0)
+    if (dlp_device_relaxed_begin(&mode, error) < 0)
         return -1;
-    failed = DLPACK_DEVICE_CALL(StreamSynchronize, (dlpack_device_impl_handle(stream)), error);
-    return dlpack_device_impl_relaxed_end(&mode, failed, error);
+    failed = DLPACK_DEVICE_CALL(StreamSynchronize, (dlp_device_handle(stream)), error);
+    return dlp_device_relaxed_end(&mode, failed, error);
 }
 
 /* Is an event done? 1 also where the context of the event is lost, and its work with it. */
 static inline int
-dlpack_device_impl_event_is_done(dlpack_device_impl_event event)
+dlp_device_event_is_done(dlp_device_event event)
 {
-    const dlpack_device_impl_status status = DLPACK_DEVICE_IMPL_STATUS(EventQuery, (event));
+    const dlp_device_status status = DLP_DEVICE_STATUS(EventQuery, (event));
     int done;
 
-    if (dlpack_device_impl_check_query(status, &done, NULL) == 0)
+    if (dlp_device_check_query(status, &done, NULL) == 0)
         return done;
     /* The query was not allowed (in a capture, or in a forked child), or else the context is lost. */
-    return !dlpack_device_impl_is_capture_error(status) && status != DLPACK_DEVICE_API(ErrorInitializationError);
+    return !dlp_device_is_capture_error(status) && status != DLPACK_DEVICE_API(ErrorInitializationError);
 }
 
 /* ---- 2 The order of streams --------------------------------------------- */
 
 /* Remembers which device was current, to make it current again. Starts as {-1, -1}. */
-typedef struct dlpack_device_impl_guard {
+typedef struct dlp_device_guard {
     int32_t original; /* to be restored; -1: not known yet */
     int32_t current;
-} dlpack_device_impl_guard;
+} dlp_device_guard;
 
 /* Makes a device current; DLPACK_PY_CURRENT_DEVICE: the device that was current at first. */
 static inline int
-dlpack_device_impl_guard_set(dlpack_device_impl_guard *guard, int32_t id, dlpack_py_error *error)
+dlp_device_guard_set(dlp_device_guard *guard, int32_t id, dlpack_py_error *error)
 {
     if (guard->original < 0) {
         if (id == DLPACK_PY_CURRENT_DEVICE)
@@ -272,17 +280,15 @@ dlpack_device_impl_guard_set(dlpack_device_impl_guard *guard, int32_t id, dlpack
 
 /* Makes the device of a stream current where the handle is relative, so that the handle means that stream. */
 static inline int
-dlpack_device_impl_guard_stream(dlpack_device_impl_guard *guard, dlpack_py_work_stream stream, dlpack_py_error *error)
+dlp_device_guard_stream(dlp_device_guard *guard, dlpack_py_work_stream stream, dlpack_py_error *error)
 {
-    return stream.handle > DLPACK_DEVICE_PER_THREAD_STREAM
-               ? 0
-               : dlpack_device_impl_guard_set(guard, stream.device_id, error);
+    return stream.handle > DLPACK_DEVICE_PER_THREAD_STREAM ? 0 : dlp_device_guard_set(guard, stream.device_id, error);
 }
 
-/* Restores the current device (S5). result: what the calls before returned. Returns result; or -1 where
- * result is 0 and the device cannot be restored. *error keeps the first error. */
+/* Restores the current device (S5). result: what the calls before returned. Returns result; or -1 where result is 0 and
+ * the device cannot be restored. *error keeps the first error. */
 static inline int
-dlpack_device_impl_guard_end(const dlpack_device_impl_guard *guard, int result, dlpack_py_error *error)
+dlp_device_guard_end(const dlp_device_guard *guard, int result, dlpack_py_error *error)
 {
     if (guard->current != guard->original &&
         DLPACK_DEVICE_CALL(SetDevice, (guard->original), result != 0 ? NULL : error) < 0)
@@ -292,7 +298,7 @@ dlpack_device_impl_guard_end(const dlpack_device_impl_guard *guard, int result, 
 
 /* Are two handles the same stream? */
 static inline int
-dlpack_device_impl_is_same(dlpack_py_work_stream a, dlpack_py_work_stream b)
+dlp_device_is_same(dlpack_py_work_stream a, dlpack_py_work_stream b)
 {
     return a.handle == b.handle && (a.handle > DLPACK_DEVICE_PER_THREAD_STREAM || a.device_id == b.device_id);
 }
@@ -300,23 +306,21 @@ dlpack_device_impl_is_same(dlpack_py_work_stream a, dlpack_py_work_stream b)
 /* Finds the capture that a stream is in. *id: out, 0 for none. Returns 0, or -1 with BufferError where the capture was
  * invalidated, and for the default stream while a blocking stream captures. */
 static inline int
-dlpack_device_impl_find_capture(dlpack_device_impl_guard *guard, dlpack_py_work_stream stream, uint64_t *id,
-                                dlpack_py_error *error)
+dlp_device_find_capture(dlp_device_guard *guard, dlpack_py_work_stream stream, uint64_t *id, dlpack_py_error *error)
 {
-    const dlpack_device_impl_stream handle = dlpack_device_impl_handle(stream.handle);
+    const dlp_device_stream handle = dlp_device_handle(stream.handle);
     enum DLPACK_DEVICE_API(StreamCaptureStatus) status = DLPACK_DEVICE_API(StreamCaptureStatusNone);
     unsigned long long capture = 0;
     int failed;
 
     *id = 0;
-    if (dlpack_device_impl_guard_stream(guard, stream, error) < 0 ||
+    if (dlp_device_guard_stream(guard, stream, error) < 0 ||
         DLPACK_DEVICE_CALL(StreamIsCapturing, (handle, &status), error) < 0)
         return -1;
     if (status == DLPACK_DEVICE_API(StreamCaptureStatusNone))
         return 0;
     if (status == DLPACK_DEVICE_API(StreamCaptureStatusInvalidated))
-        return dlpack_py_impl_refuse(error, "the graph capture of stream %" PRIuPTR " was invalidated before",
-                                     stream.handle);
+        return dlp_refuse(error, "the graph capture of stream %" PRIuPTR " was invalidated before", stream.handle);
     failed = DLPACK_DEVICE_CALL(StreamGetCaptureInfo, DLPACK_DEVICE_API_CAPTURE_INFO(handle, &status, &capture), error);
     *id = capture;
     return failed;
@@ -326,50 +330,47 @@ dlpack_device_impl_find_capture(dlpack_device_impl_guard *guard, dlpack_py_work_
  * calling thread, but another thread may have queued the work. Unless the stream of the calling thread captures,
  * *stream becomes the default stream, which waits for the per-thread streams of all threads. */
 static inline int
-dlpack_device_impl_find_pending(dlpack_device_impl_guard *guard, dlpack_py_work_stream *stream, uint64_t *id,
-                                dlpack_py_error *error)
+dlp_device_find_pending(dlp_device_guard *guard, dlpack_py_work_stream *stream, uint64_t *id, dlpack_py_error *error)
 {
-    if (dlpack_device_impl_find_capture(guard, *stream, id, error) < 0)
+    if (dlp_device_find_capture(guard, *stream, id, error) < 0)
         return -1;
     if (stream->handle != DLPACK_DEVICE_PER_THREAD_STREAM || *id != 0)
         return 0;
     stream->handle = DLPACK_DEVICE_API_DEFAULT_STREAM;
-    return dlpack_device_impl_find_capture(guard, *stream, id, error);
+    return dlp_device_find_capture(guard, *stream, id, error);
 }
 
 /* Checks that all work on a stream is done, for a consumer's stream in a capture. */
 static inline int
-dlpack_device_impl_check_done(dlpack_device_impl_guard *guard, dlpack_py_work_stream stream, dlpack_py_error *error)
+dlp_device_check_done(dlp_device_guard *guard, dlpack_py_work_stream stream, dlpack_py_error *error)
 {
-    dlpack_device_impl_mode mode;
+    dlp_device_mode mode;
     int failed, done = 0;
 
-    if (dlpack_device_impl_guard_stream(guard, stream, error) < 0 || dlpack_device_impl_relaxed_begin(&mode, error) < 0)
+    if (dlp_device_guard_stream(guard, stream, error) < 0 || dlp_device_relaxed_begin(&mode, error) < 0)
         return -1;
-    failed = dlpack_device_impl_check_query(
-        DLPACK_DEVICE_IMPL_STATUS(StreamQuery, (dlpack_device_impl_handle(stream.handle))), &done, error);
-    if (dlpack_device_impl_relaxed_end(&mode, failed, error) < 0)
+    failed = dlp_device_check_query(DLP_DEVICE_STATUS(StreamQuery, (dlp_device_handle(stream.handle))), &done, error);
+    if (dlp_device_relaxed_end(&mode, failed, error) < 0)
         return -1;
     return done ? 0
-                : dlpack_py_impl_refuse(
-                      error, "the consumer's stream is in a graph capture, and cannot wait for the producer's "
-                             "work outside of it: finish that work before the capture, or ask with stream=-1");
+                : dlp_refuse(error, "the consumer's stream is in a graph capture, and cannot wait for the producer's "
+                                    "work outside of it: finish that work before the capture, or ask with stream=-1");
 }
 
 /* Orders one stream after another: records a new event on the one, and makes the other wait for the event. */
 static inline int
-dlpack_device_impl_order_by_event(dlpack_device_impl_guard *guard, dlpack_py_work_stream before,
-                                  dlpack_py_work_stream after, dlpack_py_error *error)
+dlp_device_order_by_event(dlp_device_guard *guard, dlpack_py_work_stream before, dlpack_py_work_stream after,
+                          dlpack_py_error *error)
 {
-    dlpack_device_impl_event event = NULL;
+    dlp_device_event event = NULL;
     int failed;
 
-    if (dlpack_device_impl_guard_set(guard, before.device_id, error) < 0 ||
+    if (dlp_device_guard_set(guard, before.device_id, error) < 0 ||
         DLPACK_DEVICE_CALL(EventCreateWithFlags, (&event, DLPACK_DEVICE_API(EventDisableTiming)), error) < 0)
         return -1;
-    failed = DLPACK_DEVICE_CALL(EventRecord, (event, dlpack_device_impl_handle(before.handle)), error) < 0 ||
-             dlpack_device_impl_guard_stream(guard, after, error) < 0 ||
-             DLPACK_DEVICE_CALL(StreamWaitEvent, (dlpack_device_impl_handle(after.handle), event, 0), error) < 0;
+    failed = DLPACK_DEVICE_CALL(EventRecord, (event, dlp_device_handle(before.handle)), error) < 0 ||
+             dlp_device_guard_stream(guard, after, error) < 0 ||
+             DLPACK_DEVICE_CALL(StreamWaitEvent, (dlp_device_handle(after.handle), event, 0), error) < 0;
     (void)DLPACK_DEVICE_CALL(EventDestroy, (event), NULL); /* which may be pending */
     return failed ? -1 : 0;
 }
@@ -377,36 +378,34 @@ dlpack_device_impl_order_by_event(dlpack_device_impl_guard *guard, dlpack_py_wor
 /* The work of dlpack_device_order. No stream of before equals after. before is changed. All streams are asked for
  * captures before the first event is recorded: a request that is refused changes no capture. */
 static inline int
-dlpack_device_impl_order(dlpack_device_impl_guard *guard, dlpack_py_work_stream *before, size_t count,
-                         dlpack_py_work_stream after, dlpack_py_error *error)
+dlp_device_order(dlp_device_guard *guard, dlpack_py_work_stream *before, size_t count, dlpack_py_work_stream after,
+                 dlpack_py_error *error)
 {
     uint64_t captures[DLPACK_PY_MAX_PENDING]; /* of before[i]; 0: none */
     uint64_t joined;                          /* the capture that after is in, or will join; 0: none */
     size_t i, kept = 0;
 
-    if (dlpack_device_impl_find_capture(guard, after, &joined, error) < 0)
+    if (dlp_device_find_capture(guard, after, &joined, error) < 0)
         return -1;
     for (i = 0; i < count; i++) {
-        if (dlpack_device_impl_find_pending(guard, &before[i], &captures[kept], error) < 0)
+        if (dlp_device_find_pending(guard, &before[i], &captures[kept], error) < 0)
             return -1;
         if (captures[kept] != 0 && joined != 0 && captures[kept] != joined)
-            return dlpack_py_impl_refuse(error,
-                                         "the streams of producer and consumer capture different graphs: neither can "
-                                         "wait for the other");
+            return dlp_refuse(error, "the streams of producer and consumer capture different graphs: neither can "
+                                     "wait for the other");
         if (captures[kept] != 0 && after.handle == DLPACK_DEVICE_API_DEFAULT_STREAM)
-            return dlpack_py_impl_refuse(
-                error, "the producer's stream captures a graph, which the default stream cannot join: "
-                       "ask with another stream, or with stream=-1");
+            return dlp_refuse(error, "the producer's stream captures a graph, which the default stream cannot join: "
+                                     "ask with another stream, or with stream=-1");
         joined = captures[kept] != 0 ? captures[kept] : joined;
         before[kept] = before[i];
-        kept += !dlpack_device_impl_is_same(before[i], after);
+        kept += !dlp_device_is_same(before[i], after);
     }
     for (i = 0; i < kept; i++) {
-        if (captures[i] != joined && dlpack_device_impl_check_done(guard, before[i], error) < 0)
+        if (captures[i] != joined && dlp_device_check_done(guard, before[i], error) < 0)
             return -1;
     }
     for (i = 0; i < kept; i++) {
-        if (captures[i] == joined && dlpack_device_impl_order_by_event(guard, before[i], after, error) < 0)
+        if (captures[i] == joined && dlp_device_order_by_event(guard, before[i], after, error) < 0)
             return -1;
     }
     return 0;
@@ -425,16 +424,16 @@ static inline int
 dlpack_device_order(const dlpack_py_work_stream *before, size_t count, dlpack_py_work_stream after,
                     dlpack_py_error *error)
 {
-    dlpack_device_impl_guard guard = {-1, -1};
+    dlp_device_guard guard = {-1, -1};
     dlpack_py_work_stream others[DLPACK_PY_MAX_PENDING];
     size_t i, others_count = 0;
     int failed = 0;
 
     if (count > DLPACK_PY_MAX_PENDING)
-        return dlpack_py_impl_refuse(error, "work is pending on %zu streams, %d at most were wanted", count,
-                                     DLPACK_PY_MAX_PENDING);
+        return dlp_refuse(error, "work is pending on %zu streams, %d at most were wanted", count,
+                          DLPACK_PY_MAX_PENDING);
     for (i = 0; i < count; i++) {
-        if (!dlpack_device_impl_is_same(before[i], after))
+        if (!dlp_device_is_same(before[i], after))
             others[others_count++] = before[i];
     }
     if (others_count > 0 && after.device_id == DLPACK_PY_CURRENT_DEVICE &&
@@ -444,19 +443,19 @@ dlpack_device_order(const dlpack_py_work_stream *before, size_t count, dlpack_py
         return dlpack_device_order(others, others_count, after, error); /* compares with the id */
     }
     if (others_count > 0)
-        failed = dlpack_device_impl_order(&guard, others, others_count, after, error);
-    return dlpack_device_impl_guard_end(&guard, failed, error);
+        failed = dlp_device_order(&guard, others, others_count, after, error);
+    return dlp_device_guard_end(&guard, failed, error);
 }
 
 /* Checks that the host may wait for a stream: the stream must not capture (S6). *stream: as for
- * dlpack_device_impl_find_pending. */
+ * dlp_device_find_pending. */
 static inline int
-dlpack_device_impl_check_wait(dlpack_device_impl_guard *guard, dlpack_py_work_stream *stream, dlpack_py_error *error)
+dlp_device_check_wait(dlp_device_guard *guard, dlpack_py_work_stream *stream, dlpack_py_error *error)
 {
     uint64_t capture;
-    if (dlpack_device_impl_find_pending(guard, stream, &capture, error) < 0)
+    if (dlp_device_find_pending(guard, stream, &capture, error) < 0)
         return -1;
-    return capture == 0 ? 0 : dlpack_py_impl_refuse(error, "the stream captures a graph: the host cannot wait for it");
+    return capture == 0 ? 0 : dlp_refuse(error, "the stream captures a graph: the host cannot wait for it");
 }
 
 /* Make the host wait for all work that is queued on streams (S10). Returns 0, or -1 with BufferError where a stream
@@ -464,17 +463,16 @@ dlpack_device_impl_check_wait(dlpack_device_impl_guard *guard, dlpack_py_work_st
 static inline int
 dlpack_device_synchronize(const dlpack_py_work_stream *streams, size_t count, dlpack_py_error *error)
 {
-    dlpack_device_impl_guard guard = {-1, -1};
+    dlp_device_guard guard = {-1, -1};
     dlpack_py_work_stream stream;
     int failed = 0;
     size_t i;
 
     for (i = 0; i < count && !failed; i++) {
         stream = streams[i];
-        failed = dlpack_device_impl_check_wait(&guard, &stream, error) < 0 ||
-                 dlpack_device_impl_host_wait(stream.handle, error) < 0;
+        failed = dlp_device_check_wait(&guard, &stream, error) < 0 || dlp_device_host_wait(stream.handle, error) < 0;
     }
-    return dlpack_device_impl_guard_end(&guard, failed ? -1 : 0, error);
+    return dlp_device_guard_end(&guard, failed ? -1 : 0, error);
 }
 
 /* ---- 3 Copies to the host ----------------------------------------------- */
@@ -487,7 +485,7 @@ dlpack_device_synchronize(const dlpack_py_work_stream *streams, size_t count, dl
  * pitch         out: bytes from one row to the next, below 2^31
  */
 static inline int
-dlpack_device_impl_find_rows(const DLTensor *t, int64_t itemsize, int64_t *width, int64_t *rows, int64_t *pitch)
+dlp_device_find_rows(const DLTensor *t, int64_t itemsize, int64_t *width, int64_t *rows, int64_t *pitch)
 {
     int64_t run = 1, step; /* in elements */
     int32_t i = t->ndim;
@@ -502,7 +500,7 @@ dlpack_device_impl_find_rows(const DLTensor *t, int64_t itemsize, int64_t *width
             return 0;
         *rows *= t->shape[i - 1];
     }
-    return step >= run && dlpack_py_impl_multiply(step, itemsize, pitch) == 0 && *pitch <= INT32_MAX;
+    return step >= run && dlp_multiply(step, itemsize, pitch) == 0 && *pitch <= INT32_MAX;
 }
 
 #define DLPACK_DEVICE_COPY_UNFINISHED (-2) /* the copy may still write to the destination: leak it */
@@ -511,25 +509,25 @@ dlpack_device_impl_find_rows(const DLTensor *t, int64_t itemsize, int64_t *width
  * the first and the last element is at most four times as much: that memory is copied by one call then, and the host
  * picks out the elements. So are all other layouts. */
 static inline int
-dlpack_device_impl_copy_and_wait(const DLTensor *dst, const DLTensor *src, uint64_t flags, uintptr_t stream,
-                                 dlpack_py_error *error)
+dlp_device_copy_and_wait(const DLTensor *dst, const DLTensor *src, uint64_t flags, uintptr_t stream,
+                         dlpack_py_error *error)
 {
-    const int64_t bits = dlpack_py_impl_item_bits(src->dtype, flags), bytes = dlpack_py_nbytes(src, flags);
-    const dlpack_device_impl_stream handle = dlpack_device_impl_handle(stream);
+    const int64_t bits = dlp_item_bits(src->dtype, flags), bytes = dlpack_py_nbytes(src, flags);
+    const dlp_device_stream handle = dlp_device_handle(stream);
     const enum DLPACK_DEVICE_API(MemcpyKind) kind = DLPACK_DEVICE_API(MemcpyDefault);
-    void *to = dlpack_py_impl_first(dst);
-    char *first = (char *)dlpack_py_impl_first(src), *staging = NULL;
+    void *to = dlp_first(dst);
+    char *first = (char *)dlp_first(src), *staging = NULL;
     int64_t lowest, highest, width = bytes, rows = 1, pitch = bytes;
     DLTensor staged = *src;
     int failed;
 
-    (void)dlpack_py_impl_extent(src, flags, &lowest, &highest); /* src was validated */
+    (void)dlp_extent(src, flags, &lowest, &highest); /* src was validated */
     if (!dlpack_py_is_contiguous(src, 'C') && (bits % 8 != 0 || (highest - lowest) / 4 <= bytes ||
-                                               !dlpack_device_impl_find_rows(src, bits / 8, &width, &rows, &pitch))) {
+                                               !dlp_device_find_rows(src, bits / 8, &width, &rows, &pitch))) {
         staging = (char *)DLPACK_PY_MALLOC((size_t)(highest - lowest));
         if (staging == NULL)
-            return DLPACK_PY_IMPL_FAIL(error, DLPACK_PY_MEMORY_ERROR, "no memory for a copy of %" PRId64 " bytes",
-                                       highest - lowest);
+            return dlp_fail(error, DLPACK_PY_MEMORY_ERROR, "no memory for a copy of %" PRId64 " bytes",
+                            highest - lowest);
         to = staging;
         first += lowest;
         width = pitch = highest - lowest;
@@ -541,14 +539,14 @@ dlpack_device_impl_copy_and_wait(const DLTensor *dst, const DLTensor *src, uint6
                        Memcpy2DAsync,
                        (to, (size_t)width, first, (size_t)pitch, (size_t)width, (size_t)rows, kind, handle), error);
     /* Wait also after a failure: the copy may still write. If waiting fails too, leak the memory. */
-    if (dlpack_device_impl_host_wait(stream, failed ? NULL : error) < 0)
+    if (dlp_device_host_wait(stream, failed ? NULL : error) < 0)
         return DLPACK_DEVICE_COPY_UNFINISHED;
     if (staging == NULL && !failed && bits % 8 != 0 && dlpack_py_size(src) * bits % 8 != 0) /* bits of other elements */
         ((unsigned char *)to)[bytes - 1] &= (unsigned char)((1u << dlpack_py_size(src) * bits % 8) - 1);
     if (staging != NULL && !failed) {
         staged.data = staging - lowest;
         staged.byte_offset = 0;
-        staged.device = dlpack_py_impl_device(kDLCPU, 0);
+        staged.device = dlp_device(kDLCPU, 0);
         failed = dlpack_py_copy(dst, &staged, flags, error);
     }
     if (staging != NULL)
@@ -569,27 +567,27 @@ static inline int
 dlpack_device_copy_to_host(const DLTensor *dst, const DLTensor *src, uint64_t flags,
                            const dlpack_py_work_stream *before, size_t count, dlpack_py_error *error)
 {
-    dlpack_device_impl_guard guard = {-1, -1};
+    dlp_device_guard guard = {-1, -1};
     dlpack_py_work_stream stream;
     int failed;
 
     stream.handle = DLPACK_DEVICE_API_DEFAULT_STREAM;
     stream.device_id = src->device.device_id;
-    if (dlpack_py_impl_is_empty(src))
+    if (dlp_is_empty(src))
         return 0;
     if (count > 1 && dlpack_device_synchronize(before + 1, count - 1, error) < 0)
         return -1;
     if (count > 0)
         stream = before[0];
-    failed = dlpack_device_impl_check_wait(&guard, &stream, error);
+    failed = dlp_device_check_wait(&guard, &stream, error);
     if (!failed)
-        failed = dlpack_device_impl_copy_and_wait(dst, src, flags, stream.handle, error);
-    return dlpack_device_impl_guard_end(&guard, failed, error);
+        failed = dlp_device_copy_and_wait(dst, src, flags, stream.handle, error);
+    return dlp_device_guard_end(&guard, failed, error);
 }
 
 #endif /* DLPACK_DEVICE_RUNTIME_LAYER */
 
-#if defined(DLPACK_PY_PROTOCOL_LAYER) && !defined(DLPACK_DEVICE_PROTOCOL_LAYER)
+#if DLPACK_PY_AVAILABLE && !defined(DLPACK_DEVICE_PROTOCOL_LAYER)
 #define DLPACK_DEVICE_PROTOCOL_LAYER
 
 /* ---- 4 The operations of a device --------------------------------------- */
@@ -597,8 +595,7 @@ dlpack_device_copy_to_host(const DLTensor *dst, const DLTensor *src, uint64_t fl
 /* Makes data ready that is exported in place: orders the consumer's stream after the pending work (S1), or waits for
  * that work on the host (S10). This is dlpack_py_device.make_ready. */
 static inline int
-dlpack_device_impl_make_ready(const dlpack_py_offer *offer, const dlpack_py_request *request,
-                              const dlpack_py_plan *plan)
+dlp_device_make_ready(const dlpack_py_offer *offer, const dlpack_py_request *request, const dlpack_py_plan *plan)
 {
     const DLDevice device = offer->tensor->device;
     dlpack_py_work_stream stream = {DLPACK_DEVICE_API_DEFAULT_STREAM, DLPACK_PY_CURRENT_DEVICE};
@@ -615,10 +612,10 @@ dlpack_device_impl_make_ready(const dlpack_py_offer *offer, const dlpack_py_requ
         return 0;
     if (request->stream.kind == DLPACK_PY_STREAM_HANDLE)
         stream.handle = request->stream.handle;
-    if (dlpack_py_impl_is_on(offer->device, device)) /* pinned and managed memory have no device id */
+    if (dlp_is_on(offer->device, device)) /* pinned and managed memory have no device id */
         stream.device_id = device.device_id;
     for (i = 0; i < offer->pending_count; i++) {
-        if (on_host || !dlpack_device_impl_is_same(offer->pending[i], stream))
+        if (on_host || !dlp_device_is_same(offer->pending[i], stream))
             pending[count++] = offer->pending[i];
     }
     if (count == 0)
@@ -632,7 +629,7 @@ dlpack_device_impl_make_ready(const dlpack_py_offer *offer, const dlpack_py_requ
 
 /* Copies to compact memory of the CPU, behind the pending work. This is dlpack_py_device.copy. */
 static inline int
-dlpack_device_impl_copy(const dlpack_py_offer *offer, const DLTensor *to, const DLTensor *from)
+dlp_device_copy(const dlpack_py_offer *offer, const DLTensor *to, const DLTensor *from)
 {
     const uint64_t padded = offer->flags & DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED;
     const size_t count = offer->pending_count;
@@ -646,7 +643,7 @@ dlpack_device_impl_copy(const dlpack_py_offer *offer, const DLTensor *to, const 
     if (!dlpack_py_is_cpu_readable(from->device))
         failed = dlpack_device_copy_to_host(to, from, padded, pending, count, &error);
     else if ((failed = dlpack_device_synchronize(pending, count, &error)) == 0)
-        dlpack_py_impl_copy(to, from, padded);
+        dlp_copy(to, from, padded);
     Py_END_ALLOW_THREADS
     if (failed)
         (void)dlpack_py_raise(&error);
@@ -655,17 +652,13 @@ dlpack_device_impl_copy(const dlpack_py_offer *offer, const DLTensor *to, const 
 
 /* Calls __dlpack_device__. Some libraries return None as the id of the CPU: it counts as 0. */
 static inline int
-dlpack_device_impl_call_device(const dlpack_py_impl_producer *producer, DLDevice *device)
+dlp_device_call_device(const dlp_producer *producer, DLDevice *device)
 {
-    PyObject *const name = producer->cache->names[DLPACK_PY_IMPL_DLPACK_DEVICE];
-    int unbound, failed;
+    PyObject *const name = producer->gate->objects[DLP_DLPACK_DEVICE];
+    int failed;
     int32_t pair[2] = {0, 0};
-    PyObject *method = dlpack_py_impl_find_method(producer->obj, name, &unbound), *answer, *type;
+    PyObject *answer = PyObject_VectorcallMethod(name, &producer->obj, 1, NULL), *type;
 
-    if (method == NULL)
-        return -1;
-    answer = PyObject_CallFunctionObjArgs(method, unbound ? producer->obj : NULL, NULL);
-    Py_DECREF(method);
     if (answer != NULL && PyTuple_Check(answer) && PyTuple_Size(answer) == 2 && PyTuple_GetItem(answer, 1) == Py_None) {
         type = PyTuple_GetItem(answer, 0);
         Py_INCREF(type);
@@ -674,23 +667,23 @@ dlpack_device_impl_call_device(const dlpack_py_impl_producer *producer, DLDevice
     }
     if (answer == NULL)
         return -1;
-    failed = dlpack_py_impl_pair("__dlpack_device__ returned %.200U, a tuple of two integers was wanted", answer, pair);
+    failed = dlp_pair("__dlpack_device__ returned %.200U, a tuple of two integers was wanted", answer, pair);
     Py_DECREF(answer);
-    *device = dlpack_py_impl_device(pair[0], pair[1]);
+    *device = dlp_device(pair[0], pair[1]);
     return failed;
 }
 
 /* May the per-thread default stream of this thread, on the current device, be in a capture? */
 static inline int
-dlpack_device_impl_is_in_capture(void)
+dlp_device_is_in_capture(void)
 {
-    dlpack_device_impl_guard guard = {-1, -1};
+    dlp_device_guard guard = {-1, -1};
     const dlpack_py_work_stream stream = {DLPACK_DEVICE_PER_THREAD_STREAM, DLPACK_PY_CURRENT_DEVICE};
     uint64_t capture = 0;
     int failed;
 
     Py_BEGIN_ALLOW_THREADS
-    failed = dlpack_device_impl_find_capture(&guard, stream, &capture, NULL);
+    failed = dlp_device_find_capture(&guard, stream, &capture, NULL);
     Py_END_ALLOW_THREADS
     return failed || capture != 0;
 }
@@ -698,8 +691,8 @@ dlpack_device_impl_is_in_capture(void)
 /* Checks that the tensor is on the device that __dlpack_device__ returned: the keywords of the call depended on that
  * device (C4). Pinned memory may be exported as CPU memory, as PyTorch does. This is dlpack_py_device.check_announced.
  */
-DLPACK_PY_IMPL_RARE int
-dlpack_device_impl_check_announced(const DLTensor *t, const DLDevice *announced, dlpack_py_error *error)
+DLP_RARE int
+dlp_device_check_announced(const DLTensor *t, const DLDevice *announced, dlpack_py_error *error)
 {
     char came_text[DLPACK_PY_TEXT_SIZE], announced_text[DLPACK_PY_TEXT_SIZE];
 
@@ -707,53 +700,52 @@ dlpack_device_impl_check_announced(const DLTensor *t, const DLDevice *announced,
             ? announced->device_id == t->device.device_id || dlpack_py_is_cpu_readable(t->device) /* D9 */
             : t->device.device_type == kDLCPU && dlpack_py_is_cpu_readable(*announced))
         return 0;
-    return dlpack_py_impl_refuse(error, "device is %s, but __dlpack_device__ returned %s",
-                                 dlpack_py_device_text(t->device, came_text),
-                                 dlpack_py_device_text(*announced, announced_text));
+    return dlp_refuse(error, "device is %s, but __dlpack_device__ returned %s",
+                      dlpack_py_device_text(t->device, came_text), dlpack_py_device_text(*announced, announced_text));
 }
 
 /* Calls __dlpack__ for a consumer with a stream: asks for the device of the data, passes the stream for memory of that
  * device alone, and makes the device current for the call (C4, S2, S3, S5). This is dlpack_py_device.fetch. */
 static inline int
-dlpack_device_impl_fetch(dlpack_py_impl_producer *producer, const dlpack_py_impl_terms *terms, dlpack_py_view *v)
+dlp_device_fetch(dlp_producer *producer, const dlp_terms *terms, dlpack_py_view *v)
 {
-    dlpack_device_impl_guard guard = {-1, -1};
+    dlp_device_guard guard = {-1, -1};
     dlpack_py_request request = *terms->request;
-    dlpack_py_impl_terms announced_terms = *terms;
+    dlp_terms announced_terms = *terms;
     dlpack_py_error error;
     DLDevice announced;
     int result, has_device, failed = 0;
 
-    if (dlpack_device_impl_call_device(producer, &announced) < 0)
+    if (dlp_device_call_device(producer, &announced) < 0)
         return -1;
     if (request.has_device)
         announced = request.device; /* the producer has the data there, or copies it there */
     has_device =
-        dlpack_py_impl_is_on(terms->device, announced) ||
+        dlp_is_on(terms->device, announced) ||
         (DLPACK_DEVICE_API_MANAGED_TYPE != 0 && (int32_t)announced.device_type == DLPACK_DEVICE_API_MANAGED_TYPE);
     if (!has_device)
         memset(&request.stream, 0, sizeof(request.stream));
     announced_terms.request = &request;
     announced_terms.announced = &announced;
-    if (has_device && (announced.device_id != 0 || dlpack_py_impl_is_on(terms->device, announced))) {
+    if (has_device && (announced.device_id != 0 || dlp_is_on(terms->device, announced))) {
         Py_BEGIN_ALLOW_THREADS
-        failed = dlpack_device_impl_guard_set(&guard, announced.device_id, &error);
+        failed = dlp_device_guard_set(&guard, announced.device_id, &error);
         Py_END_ALLOW_THREADS
         if (failed)
             return dlpack_py_raise(&error);
     }
-    result = dlpack_py_impl_fetch(producer, &announced_terms, DLPACK_PY_IMPL_CAN_ASK, v);
+    result = dlp_fetch(producer, &announced_terms, DLP_CAN_ASK, v);
     if (result < 0 && !producer->answered && request.stream.kind == DLPACK_PY_STREAM_HANDLE &&
         request.stream.handle == DLPACK_DEVICE_PER_THREAD_STREAM && PyErr_ExceptionMatches(PyExc_BufferError) &&
-        !dlpack_device_impl_is_in_capture()) {
+        !dlp_device_is_in_capture()) {
         /* PyTorch refuses the per-thread default stream. That stream waits for the default stream. */
         PyErr_Clear();
         request.stream.handle = DLPACK_DEVICE_API_DEFAULT_STREAM;
-        result = dlpack_py_impl_fetch(producer, &announced_terms, DLPACK_PY_IMPL_CAN_ASK, v);
+        result = dlp_fetch(producer, &announced_terms, DLP_CAN_ASK, v);
     }
     if (guard.current != guard.original) {
         Py_BEGIN_ALLOW_THREADS
-        failed = dlpack_device_impl_guard_end(&guard, 0, &error);
+        failed = dlp_device_guard_end(&guard, 0, &error);
         Py_END_ALLOW_THREADS
     }
     if (!failed || result < 0)
@@ -764,14 +756,14 @@ dlpack_device_impl_fetch(dlpack_py_impl_producer *producer, const dlpack_py_impl
 
 /* Asks an exchange table for the stream that its library works on (X4). This is dlpack_py_device.get_work_stream. */
 static inline int
-dlpack_device_impl_get_work_stream(const void *table, dlpack_py_work_stream *work)
+dlp_device_get_work_stream(const void *table, dlpack_py_work_stream *work)
 {
-#if DLPACK_PY_HAS_EXCHANGE_API
+#ifdef DLPACK_EXCHANGE_H
     const DLPackExchangeAPI *exchange = (const DLPackExchangeAPI *)table;
     void *stream = NULL; /* some tables leave it unset (X8) */
     const int returned = exchange->current_work_stream((DLDeviceType)DLPACK_DEVICE_API_TYPE, work->device_id, &stream);
     work->handle = stream == NULL ? DLPACK_DEVICE_API_DEFAULT_STREAM : (uintptr_t)stream;
-    return dlpack_py_impl_check_table_call(returned, "current_work_stream");
+    return dlp_check_table_call(returned, "current_work_stream");
 #else
     (void)table;
     (void)work;
@@ -781,12 +773,12 @@ dlpack_device_impl_get_work_stream(const void *table, dlpack_py_work_stream *wor
 
 /* Orders the stream of a consumer that has taken a view. Returns 0, or -1 and releases v. */
 static inline int
-dlpack_device_impl_order_view(dlpack_py_work_stream before, dlpack_py_work_stream after, dlpack_py_view *v)
+dlp_device_order_view(dlpack_py_work_stream before, dlpack_py_work_stream after, dlpack_py_view *v)
 {
     dlpack_py_error error;
     int failed;
 
-    if (dlpack_device_impl_is_same(before, after))
+    if (dlp_device_is_same(before, after))
         return 0;
     Py_BEGIN_ALLOW_THREADS
     failed = dlpack_device_order(&before, 1, after, &error);
@@ -800,7 +792,7 @@ dlpack_device_impl_order_view(dlpack_py_work_stream before, dlpack_py_work_strea
 /* Orders the consumer's stream after the stream that the library of an exchange table works on (X4). This is
  * dlpack_py_device.follow. */
 static inline int
-dlpack_device_impl_follow(const void *table, const dlpack_py_impl_terms *terms, dlpack_py_view *v)
+dlp_device_follow(const void *table, const dlp_terms *terms, dlpack_py_view *v)
 {
     dlpack_py_work_stream work, stream;
 
@@ -808,11 +800,11 @@ dlpack_device_impl_follow(const void *table, const dlpack_py_impl_terms *terms, 
         return 0;
     stream.handle = terms->request->stream.handle;
     work.device_id = stream.device_id = v->tensor.device.device_id;
-    if (dlpack_device_impl_get_work_stream(table, &work) < 0) {
+    if (dlp_device_get_work_stream(table, &work) < 0) {
         dlpack_py_release(v);
         return -1;
     }
-    return dlpack_device_impl_order_view(work, stream, v);
+    return dlp_device_order_view(work, stream, v);
 }
 
 /* The operations: the device of a dlpack_py_offer. */
@@ -820,21 +812,17 @@ static inline const dlpack_py_device *
 dlpack_device_operations(void)
 {
     static const dlpack_py_device device = {
-        DLPACK_DEVICE_API_TYPE,
-        dlpack_device_impl_make_ready,
-        dlpack_device_impl_copy,
-        dlpack_device_impl_fetch,
-        dlpack_device_impl_check_announced,
-        dlpack_device_impl_follow,
-        dlpack_device_impl_get_work_stream,
+        DLPACK_DEVICE_API_TYPE,     dlp_device_make_ready,      dlp_device_copy,
+        dlp_device_fetch,           dlp_device_check_announced, dlp_device_follow,
+        dlp_device_get_work_stream,
     };
     return &device;
 }
 
 /* Answers a call of __dlpack__ for data with one pending stream: dlpack_cuda_produce and dlpack_rocm_produce. */
 static inline PyObject *
-dlpack_device_impl_produce(PyObject *owner, const DLTensor *t, uint64_t flags, dlpack_py_work_stream pending,
-                           PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+dlp_device_produce(PyObject *owner, const DLTensor *t, uint64_t flags, dlpack_py_work_stream pending,
+                   PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
     dlpack_py_offer offer = dlpack_py_offer_make(owner, t, flags);
     dlpack_py_request request;
@@ -852,13 +840,13 @@ dlpack_device_impl_produce(PyObject *owner, const DLTensor *t, uint64_t flags, d
 /* Releases the GIL where this thread holds it, except while the interpreter is ending: a thread that releases it then
  * may not get it back. Returns the thread state to attach again, or NULL. */
 static inline PyThreadState *
-dlpack_device_impl_detach_thread(void)
+dlp_device_detach_thread(void)
 {
-    return dlpack_py_impl_thread_state() != NULL && !dlpack_py_impl_is_finalizing() ? PyEval_SaveThread() : NULL;
+    return dlp_thread_state() != NULL && !dlp_is_finalizing() ? PyEval_SaveThread() : NULL;
 }
 
 static inline void
-dlpack_device_impl_attach_thread(PyThreadState *state)
+dlp_device_attach_thread(PyThreadState *state)
 {
     if (state != NULL)
         PyEval_RestoreThread(state);
@@ -868,51 +856,49 @@ dlpack_device_impl_attach_thread(PyThreadState *state)
  * main interpreter, whose id is 0. An id is used again only after Py_Finalize; an address may be used again at any
  * time. */
 static inline int64_t
-dlpack_device_impl_this_interpreter(void)
+dlp_device_this_interpreter(void)
 {
-    return dlpack_py_impl_thread_state() == NULL ? 0 : PyInterpreterState_GetID(PyInterpreterState_Get());
+    return dlp_thread_state() == NULL ? 0 : PyInterpreterState_GetID(PyInterpreterState_Get());
 }
 
 /* The id of the interpreter in which the deleter of a view may run; -1: any. A deleter of this file attaches to its own
  * interpreter. A deleter of another library must run in the interpreter that released the view (G1). */
 static inline int64_t
-dlpack_device_impl_interpreter_of(const dlpack_py_view *v)
+dlp_device_interpreter_of(const dlpack_py_view *v)
 {
-    return dlpack_py_impl_find_keeper(v->managed, v->form) != NULL ? -1 : dlpack_device_impl_this_interpreter();
+    return dlp_owner_of(v->managed, v->form) != NULL ? -1 : dlp_device_this_interpreter();
 }
 
 /* A tensor whose release waits for work that is queued on a stream. */
-typedef struct dlpack_device_impl_waiting {
-    struct dlpack_device_impl_waiting *next;
-    dlpack_device_impl_event event; /* recorded behind the work */
-    int64_t interpreter;            /* the id of the interpreter in which the deleter may run; -1: any */
+typedef struct dlp_device_waiting {
+    struct dlp_device_waiting *next;
+    dlp_device_event event; /* recorded behind the work */
+    int64_t interpreter;    /* the id of the interpreter in which the deleter may run; -1: any */
     void *managed;
     int32_t form; /* DLPACK_PY_VERSIONED or DLPACK_PY_LEGACY: the type of *managed */
-} dlpack_device_impl_waiting;
+} dlp_device_waiting;
 
 /* The tensors whose release waits. */
-typedef struct dlpack_device_impl_list {
-    dlpack_py_impl_word lock;  /* the id of the process that holds it, or 0 */
-    dlpack_py_impl_word first; /* dlpack_device_impl_waiting *, or 0 */
-} dlpack_device_impl_list;
+typedef struct dlp_device_list {
+    dlp_word first; /* dlp_device_waiting *, or 0 */
+} dlp_device_list;
 
 /* The list of this source file. */
-static inline dlpack_device_impl_list *
-dlpack_device_impl_list_get(void)
+static inline dlp_device_list *
+dlp_device_list_get(void)
 {
-    static dlpack_device_impl_list list;
+    static dlp_device_list list;
     return &list;
 }
 
 /* Puts a chain of waiting tensors, from first to last, into the list. */
 static inline void
-dlpack_device_impl_list_add(dlpack_device_impl_waiting *first, dlpack_device_impl_waiting *last)
+dlp_device_list_add(dlp_device_waiting *first, dlp_device_waiting *last)
 {
-    dlpack_device_impl_list *list = dlpack_device_impl_list_get();
-    dlpack_py_impl_lock(&list->lock);
-    last->next = (dlpack_device_impl_waiting *)DLPACK_PY_IMPL_LOAD(&list->first);
-    DLPACK_PY_IMPL_STORE(&list->first, (dlpack_py_impl_word)first);
-    dlpack_py_impl_unlock(&list->lock);
+    dlp_device_list *list = dlp_device_list_get();
+    do
+        last->next = (dlp_device_waiting *)DLP_LOAD(&list->first);
+    while (!DLP_REPLACE(&list->first, (dlp_word)last->next, (dlp_word)first));
 }
 
 /* Release the tensors of dlpack_device_release whose work is done. Later calls of dlpack_device_release and
@@ -926,27 +912,24 @@ dlpack_device_impl_list_add(dlpack_device_impl_waiting *first, dlpack_device_imp
 static inline size_t
 dlpack_device_collect(void)
 {
-    dlpack_device_impl_list *list = dlpack_device_impl_list_get();
-    const int64_t here = dlpack_device_impl_this_interpreter();
-    dlpack_device_impl_waiting *all, *next, *done = NULL, *left = NULL, *last = NULL;
+    dlp_device_list *list = dlp_device_list_get();
+    const int64_t here = dlp_device_this_interpreter();
+    dlp_device_waiting *all, *next, *done = NULL, *left = NULL, *last = NULL;
     PyThreadState *state;
     size_t count = 0;
-    dlpack_device_impl_mode mode;
+    dlp_device_mode mode;
     int failed, is_here;
 
-    if (DLPACK_PY_IMPL_LOAD(&list->first) == 0)
+    if (DLP_LOAD(&list->first) == 0)
         return 0;
-    dlpack_py_impl_lock(&list->lock);
-    all = (dlpack_device_impl_waiting *)DLPACK_PY_IMPL_LOAD(&list->first);
-    DLPACK_PY_IMPL_STORE(&list->first, 0);
-    dlpack_py_impl_unlock(&list->lock);
+    all = (dlp_device_waiting *)DLP_SWAP(&list->first, 0);
 
-    state = dlpack_device_impl_detach_thread();
-    failed = dlpack_device_impl_relaxed_begin(&mode, NULL);
+    state = dlp_device_detach_thread();
+    failed = dlp_device_relaxed_begin(&mode, NULL);
     for (; all != NULL; all = next) {
         next = all->next;
         is_here = all->interpreter == -1 || all->interpreter == here;
-        if (!failed && is_here && dlpack_device_impl_event_is_done(all->event)) {
+        if (!failed && is_here && dlp_device_event_is_done(all->event)) {
             (void)DLPACK_DEVICE_CALL(EventDestroy, (all->event), NULL);
             all->next = done;
             done = all;
@@ -958,13 +941,13 @@ dlpack_device_collect(void)
         left = all;
     }
     if (!failed)
-        (void)dlpack_device_impl_relaxed_end(&mode, 0, NULL);
-    dlpack_device_impl_attach_thread(state);
+        (void)dlp_device_relaxed_end(&mode, 0, NULL);
+    dlp_device_attach_thread(state);
     if (left != NULL)
-        dlpack_device_impl_list_add(left, last);
+        dlp_device_list_add(left, last);
     for (; done != NULL; done = next) {
         next = done->next;
-        dlpack_py_impl_delete(done->managed, done->form);
+        dlp_delete(done->managed, done->form);
         DLPACK_PY_FREE(done);
     }
     return count;
@@ -975,28 +958,27 @@ dlpack_device_collect(void)
  * event   out: a new event; NULL: the work is done
  */
 static inline int
-dlpack_device_impl_mark_work(dlpack_py_work_stream stream, dlpack_device_impl_event *event, dlpack_py_error *error)
+dlp_device_mark_work(dlpack_py_work_stream stream, dlp_device_event *event, dlpack_py_error *error)
 {
-    dlpack_device_impl_guard guard = {-1, -1};
+    dlp_device_guard guard = {-1, -1};
     uint64_t capture;
-    dlpack_device_impl_mode mode;
+    dlp_device_mode mode;
     int failed, done;
 
     *event = NULL;
-    failed = dlpack_device_impl_find_pending(&guard, &stream, &capture, error);
+    failed = dlp_device_find_pending(&guard, &stream, &capture, error);
     if (!failed && capture != 0)
-        failed = dlpack_py_impl_refuse(
-            error, "the stream captures a graph, whose work runs later: keep the view as long as the "
-                   "graph");
+        failed = dlp_refuse(error, "the stream captures a graph, whose work runs later: keep the view as long as the "
+                                   "graph");
     if (!failed)
-        failed = dlpack_device_impl_guard_set(&guard, stream.device_id, error) < 0 ||
+        failed = dlp_device_guard_set(&guard, stream.device_id, error) < 0 ||
                  DLPACK_DEVICE_CALL(EventCreateWithFlags, (event, DLPACK_DEVICE_API(EventDisableTiming)), error) < 0;
     if (*event != NULL) {
-        failed = DLPACK_DEVICE_CALL(EventRecord, (*event, dlpack_device_impl_handle(stream.handle)), error);
+        failed = DLPACK_DEVICE_CALL(EventRecord, (*event, dlp_device_handle(stream.handle)), error);
         done = failed;
-        if (!failed && dlpack_device_impl_relaxed_begin(&mode, NULL) == 0) {
-            done = dlpack_device_impl_event_is_done(*event);
-            (void)dlpack_device_impl_relaxed_end(&mode, 0, NULL);
+        if (!failed && dlp_device_relaxed_begin(&mode, NULL) == 0) {
+            done = dlp_device_event_is_done(*event);
+            (void)dlp_device_relaxed_end(&mode, 0, NULL);
         }
         if (done) {
             (void)DLPACK_DEVICE_CALL(EventDestroy, (*event), NULL);
@@ -1004,7 +986,7 @@ dlpack_device_impl_mark_work(dlpack_py_work_stream stream, dlpack_device_impl_ev
         }
     }
     /* An error of restoring the device is no error of the release. */
-    (void)dlpack_device_impl_guard_end(&guard, 0, NULL);
+    (void)dlp_device_guard_end(&guard, 0, NULL);
     return failed ? -1 : 0;
 }
 
@@ -1020,7 +1002,7 @@ dlpack_device_impl_mark_work(dlpack_py_work_stream stream, dlpack_device_impl_ev
 static inline int
 dlpack_device_release(dlpack_py_work_stream stream, dlpack_py_view *v, dlpack_py_error *error)
 {
-    dlpack_device_impl_waiting *waiting;
+    dlp_device_waiting *waiting;
     PyThreadState *state;
     dlpack_py_view own; /* while the GIL is released, v is empty: another thread may look at it */
     int failed;
@@ -1028,13 +1010,13 @@ dlpack_device_release(dlpack_py_work_stream stream, dlpack_py_view *v, dlpack_py
     (void)dlpack_device_collect();
     if (v->managed == NULL)
         return 0;
-    waiting = (dlpack_device_impl_waiting *)DLPACK_PY_MALLOC(sizeof(*waiting));
+    waiting = (dlp_device_waiting *)DLPACK_PY_MALLOC(sizeof(*waiting));
     if (waiting == NULL)
-        return DLPACK_PY_IMPL_FAIL(error, DLPACK_PY_MEMORY_ERROR, "no memory for a tensor whose release waits");
+        return dlp_fail(error, DLPACK_PY_MEMORY_ERROR, "no memory for a tensor whose release waits");
     dlpack_py_move(&own, v);
-    state = dlpack_device_impl_detach_thread();
-    failed = dlpack_device_impl_mark_work(stream, &waiting->event, error);
-    dlpack_device_impl_attach_thread(state);
+    state = dlp_device_detach_thread();
+    failed = dlp_device_mark_work(stream, &waiting->event, error);
+    dlp_device_attach_thread(state);
     if (failed || waiting->event == NULL) {
         DLPACK_PY_FREE(waiting);
         if (failed)
@@ -1044,11 +1026,11 @@ dlpack_device_release(dlpack_py_work_stream stream, dlpack_py_view *v, dlpack_py
         return failed;
     }
     waiting->form = own.form;
-    waiting->interpreter = dlpack_device_impl_interpreter_of(&own);
+    waiting->interpreter = dlp_device_interpreter_of(&own);
     waiting->managed = own.managed;
     own.managed = NULL;
     dlpack_py_release(&own); /* the strides that it may have allocated */
-    dlpack_device_impl_list_add(waiting, waiting);
+    dlp_device_list_add(waiting, waiting);
     return 0;
 }
 
@@ -1056,16 +1038,16 @@ dlpack_device_release(dlpack_py_work_stream stream, dlpack_py_view *v, dlpack_py
  * view is released. Returns 0; or -1 in a capture, where the view is unchanged, and where the host cannot wait either,
  * where the view is released: v->managed tells. */
 static inline int
-dlpack_device_impl_release_or_wait(dlpack_py_work_stream stream, dlpack_py_view *v)
+dlp_device_release_or_wait(dlpack_py_work_stream stream, dlpack_py_view *v)
 {
     dlpack_py_error error, wait_error;
     PyThreadState *state;
     int failed = dlpack_device_release(stream, v, &error);
 
     if (failed && error.code != DLPACK_PY_BUFFER_ERROR) {
-        state = dlpack_device_impl_detach_thread();
+        state = dlp_device_detach_thread();
         failed = dlpack_device_synchronize(&stream, 1, &wait_error);
-        dlpack_device_impl_attach_thread(state);
+        dlp_device_attach_thread(state);
         if (failed && wait_error.code == DLPACK_PY_BUFFER_ERROR) /* a capture has begun meanwhile */
             error = wait_error;
         else /* the work is done; or the stream is invalid, or its context is lost, and it has no work */
@@ -1077,19 +1059,19 @@ dlpack_device_impl_release_or_wait(dlpack_py_work_stream stream, dlpack_py_view 
 /* dlpack_device_release for tp_dealloc: keeps the exception in flight, reports an error as unraisable, and leaks the
  * tensor in a capture. */
 static inline void
-dlpack_device_impl_release_unraisable(dlpack_py_work_stream stream, dlpack_py_view *v)
+dlp_device_release_unraisable(dlpack_py_work_stream stream, dlpack_py_view *v)
 {
-    const dlpack_py_impl_exception saved = dlpack_py_impl_exception_save();
-    if (dlpack_device_impl_release_or_wait(stream, v) < 0)
+    const dlp_exception saved = dlp_exception_save();
+    if (dlp_device_release_or_wait(stream, v) < 0)
         PyErr_WriteUnraisable(NULL);
     v->managed = NULL; /* leaked, where it is still there */
     dlpack_py_release(v);
-    dlpack_py_impl_exception_restore(saved);
+    dlp_exception_restore(saved);
 }
 
 /* ---- 6 The CUDA array interface ----------------------------------------- */
 
-#define DLPACK_DEVICE_IMPL_INTERFACE "__cuda_array_interface__"
+#define DLP_DEVICE_INTERFACE "__cuda_array_interface__"
 
 /* Reads __cuda_array_interface__, version 2 or newer.
  *
@@ -1099,35 +1081,33 @@ dlpack_device_impl_release_unraisable(dlpack_py_work_stream stream, dlpack_py_vi
  * Returns 0, or -1 with BufferError, TypeError or ValueError.
  */
 static inline int
-dlpack_device_impl_interface_parse(PyObject *interface, int64_t *dims, DLTensor *t, uint64_t *flags,
-                                   dlpack_py_stream *stream)
+dlp_device_interface_parse(PyObject *interface, int64_t *dims, DLTensor *t, uint64_t *flags, dlpack_py_stream *stream)
 {
     PyObject *data, *pending;
     dlpack_py_error error;
 
     stream->kind = DLPACK_PY_STREAM_NO_SYNC;
     stream->handle = 0;
-    if (dlpack_buffer_impl_interface_read(DLPACK_DEVICE_IMPL_INTERFACE, interface, 2, dims, t) < 0)
+    if (dlp_buffer_interface_read(DLP_DEVICE_INTERFACE, interface, 2, dims, t) < 0)
         return -1;
-    data = dlpack_buffer_impl_interface_get(interface, "data");
-    pending = dlpack_buffer_impl_interface_get(interface, "stream");
-    if (PyErr_Occurred() || dlpack_buffer_impl_interface_address(DLPACK_DEVICE_IMPL_INTERFACE, data, t, flags) < 0)
+    data = dlp_buffer_interface_get(interface, "data");
+    pending = dlp_buffer_interface_get(interface, "stream");
+    if (PyErr_Occurred() || dlp_buffer_interface_address(DLP_DEVICE_INTERFACE, data, t, flags) < 0)
         return -1;
     if (pending != NULL) {
-        if (dlpack_py_impl_parse_stream(pending, stream) < 0)
+        if (dlp_parse_stream(pending, stream) < 0)
             return -1;
         if (stream->kind != DLPACK_PY_STREAM_HANDLE || stream->handle == 0)
-            return dlpack_py_impl_refuse_value(
-                PyExc_ValueError, DLPACK_DEVICE_IMPL_INTERFACE " has stream %.200U, None, 1, 2 or a handle was wanted",
-                pending);
+            return dlp_refuse_value(PyExc_ValueError,
+                                    DLP_DEVICE_INTERFACE " has stream %.200U, None, 1, 2 or a handle was wanted",
+                                    pending);
     }
     return dlpack_py_validate(t, *flags, &error) < 0 ? dlpack_py_raise(&error) : 0;
 }
 
 /* Takes the tensor of __cuda_array_interface__, exported as a producer of that data would. obj owns the memory. */
 static inline int
-dlpack_device_impl_consume_interface(PyObject *obj, PyObject *interface, const dlpack_py_impl_terms *terms,
-                                     dlpack_py_view *v)
+dlp_device_consume_interface(PyObject *obj, PyObject *interface, const dlp_terms *terms, dlpack_py_view *v)
 {
     const int in_place = !terms->request->has_device || terms->request->device.device_type != kDLCPU;
     dlpack_py_request request = *terms->request;
@@ -1141,9 +1121,9 @@ dlpack_device_impl_consume_interface(PyObject *obj, PyObject *interface, const d
     DLTensor t;
     int result, is_empty;
 
-    if (dlpack_device_impl_interface_parse(interface, dims, &t, &flags, &stream) < 0)
+    if (dlp_device_interface_parse(interface, dims, &t, &flags, &stream) < 0)
         return -1;
-    is_empty = dlpack_py_impl_is_empty(&t); /* it may have any address (D3) */
+    is_empty = dlp_is_empty(&t); /* it may have any address (D3) */
     Py_BEGIN_ALLOW_THREADS
     result = DLPACK_DEVICE_CALL(GetDevice, (&t.device.device_id), &error); /* also tells where there is no runtime */
     if (result == 0 && !is_empty)
@@ -1154,13 +1134,11 @@ dlpack_device_impl_consume_interface(PyObject *obj, PyObject *interface, const d
     if (is_empty)
         t.device.device_type = (DLDeviceType)DLPACK_DEVICE_API_TYPE;
     if (t.device.device_type == kDLCPU) {
-        PyErr_Format(PyExc_BufferError, DLPACK_DEVICE_IMPL_INTERFACE " has data %p, which is no memory of a device",
-                     t.data);
+        PyErr_Format(PyExc_BufferError, DLP_DEVICE_INTERFACE " has data %p, which is no memory of a device", t.data);
         return -1;
     }
     pending.handle = stream.handle == 1 ? DLPACK_DEVICE_API_DEFAULT_STREAM : stream.handle;
-    pending.device_id =
-        dlpack_py_impl_is_on(dlpack_device_operations(), t.device) ? t.device.device_id : DLPACK_PY_CURRENT_DEVICE;
+    pending.device_id = dlp_is_on(dlpack_device_operations(), t.device) ? t.device.device_id : DLPACK_PY_CURRENT_DEVICE;
     offer = dlpack_py_offer_make(obj, &t, flags);
     offer.device = dlpack_device_operations();
     offer.pending = &pending;
@@ -1172,13 +1150,13 @@ dlpack_device_impl_consume_interface(PyObject *obj, PyObject *interface, const d
     capsule = dlpack_py_answer(&offer, &request);
     if (capsule == NULL)
         return -1;
-    result = dlpack_py_impl_take(capsule, terms, 0, v);
+    result = dlp_take(capsule, terms, 0, v);
     Py_DECREF(capsule);
     if (result != 0 || !in_place || offer.pending_count == 0 || terms->request->stream.kind != DLPACK_PY_STREAM_HANDLE)
         return result;
     consumer.handle = terms->request->stream.handle;
     consumer.device_id = pending.device_id;
-    return dlpack_device_impl_order_view(pending, consumer, v);
+    return dlp_device_order_view(pending, consumer, v);
 }
 
 /* Return the dict of __cuda_array_interface__, version 3, for a getter in one line.
@@ -1196,11 +1174,11 @@ dlpack_device_array_interface(const DLTensor *t, uint64_t flags, uintptr_t strea
     PyObject *interface, *handle;
 
     if (t->device.device_type == kDLCPU) {
-        PyErr_Format(PyExc_AttributeError, "no " DLPACK_DEVICE_IMPL_INTERFACE " for %s",
+        PyErr_Format(PyExc_AttributeError, "no " DLP_DEVICE_INTERFACE " for %s",
                      dlpack_py_device_text(t->device, text));
         return NULL;
     }
-    interface = dlpack_buffer_impl_interface_make(DLPACK_DEVICE_IMPL_INTERFACE, t, flags, NULL);
+    interface = dlp_buffer_interface_make(DLP_DEVICE_INTERFACE, t, flags, NULL);
     handle = interface == NULL ? NULL : PyLong_FromUnsignedLongLong(stream == 0 ? 1 : stream);
     if (handle == NULL || PyDict_SetItemString(interface, "stream", handle) < 0)
         Py_CLEAR(interface);
@@ -1211,7 +1189,7 @@ dlpack_device_array_interface(const DLTensor *t, uint64_t flags, uintptr_t strea
 /* Finds __cuda_array_interface__ of an object without __dlpack__. *interface: out, NULL where there is none. Returns 0,
  * or -1 with an exception. */
 static inline int
-dlpack_device_impl_find_interface(PyObject *obj, PyObject **interface)
+dlp_device_find_interface(PyObject *obj, PyObject **interface)
 {
     PyObject *method = PyObject_GetAttrString(obj, "__dlpack__");
 
@@ -1220,8 +1198,8 @@ dlpack_device_impl_find_interface(PyObject *obj, PyObject **interface)
         Py_XDECREF(method);
         return method != NULL ? 0 : -1;
     }
-    PyErr_Clear(); /* dlpack_py_impl_obtain raises it where there is no interface either */
-    return dlpack_buffer_impl_interface_find(obj, DLPACK_DEVICE_IMPL_INTERFACE, interface);
+    PyErr_Clear(); /* dlp_obtain raises it where there is no interface either */
+    return dlp_buffer_interface_find(obj, DLP_DEVICE_INTERFACE, interface);
 }
 
 /* ---- 7 Consuming on a stream -------------------------------------------- */
@@ -1237,27 +1215,27 @@ dlpack_device_impl_find_interface(PyObject *obj, PyObject **interface)
 static inline int
 dlpack_device_current_work(PyObject *obj, dlpack_py_work_stream *work)
 {
-    dlpack_py_impl_gate *gate = dlpack_py_impl_gate_get();
-    const dlpack_py_impl_type *type;
-    dlpack_py_impl_type storage;
+#ifdef DLPACK_EXCHANGE_H
+    dlp_type found;
 
-    if (gate == NULL || (type = dlpack_py_impl_type_get(gate, Py_TYPE(obj), &storage)) == NULL)
+    if (dlp_type_get(dlp_gate_get(), obj, &found) < 0)
         return -1;
-#if DLPACK_PY_HAS_EXCHANGE_API
-    if (type->table != NULL && (!type->own || ((const dlpack_py_exchange *)type->table)->work_stream != NULL))
-        return dlpack_device_impl_get_work_stream(type->table, work) < 0 ? -1 : 1;
+    if (found.table != NULL &&
+        (found.own == NULL || ((const dlpack_py_exchange *)(const void *)found.table)->work_stream != NULL))
+        return dlp_device_get_work_stream(found.table, work) < 0 ? -1 : 1;
 #endif
+    (void)obj;
     (void)work;
     return 0;
 }
 
 /* Takes the tensor of obj by a request that names no stream. stream, want: as for dlpack_device_consume. */
 static inline int
-dlpack_device_impl_consume(PyObject *obj, uintptr_t stream, dlpack_py_request *request, const dlpack_py_want *want,
-                           dlpack_py_view *v)
+dlp_device_consume(PyObject *obj, uintptr_t stream, dlpack_py_request *request, const dlpack_py_want *want,
+                   dlpack_py_view *v)
 {
     dlpack_py_want device_want = want != NULL ? *want : dlpack_py_want_any();
-    dlpack_py_impl_terms terms = dlpack_py_impl_terms_make(&device_want, request);
+    dlp_terms terms = dlp_terms_make(&device_want, request);
     PyObject *interface = NULL;
     dlpack_py_error error;
     DLTensor t;
@@ -1267,30 +1245,29 @@ dlpack_device_impl_consume(PyObject *obj, uintptr_t stream, dlpack_py_request *r
         device_want.alignment = 1;
     if (device_want.device == 0)
         device_want.device = request->has_device ? (int32_t)request->device.device_type : DLPACK_DEVICE_API_TYPE;
-    dlpack_py_impl_view_clear(v);
+    dlp_view_clear(v);
     if (!request->has_device || request->device.device_type != kDLCPU) { /* else the stream is not used */
         request->stream.kind = DLPACK_PY_STREAM_HANDLE;
         request->stream.handle = stream;
-        if (dlpack_py_impl_check_stream(dlpack_py_impl_device(DLPACK_DEVICE_API_TYPE, 0), &request->stream, &error) < 0)
+        if (dlp_check_stream(dlp_device(DLPACK_DEVICE_API_TYPE, 0), &request->stream, &error) < 0)
             return dlpack_py_raise(&error);
         if ((device_want.options & DLPACK_PY_NOTHING_PENDING) != 0)
             request->stream.kind = DLPACK_PY_STREAM_NO_SYNC;
         terms.device = dlpack_device_operations();
     }
-    if (dlpack_py_impl_check_want(&device_want, &error) < 0)
+    if (dlp_check_want(&device_want, &error) < 0)
         return dlpack_py_raise(&error);
     if (request->has_device && device_want.device > 0 && device_want.device != (int32_t)request->device.device_type) {
         t.device = request->device;
-        (void)dlpack_py_impl_refuse_device(&t, &device_want, &error);
-        return dlpack_py_impl_raise_for(&device_want, &error);
+        (void)dlp_refuse_device(&t, &device_want, &error);
+        return dlp_raise_for(&device_want, &error);
     }
     (void)dlpack_device_collect();
-    if ((device_want.options & DLPACK_PY_ARRAY_INTERFACE_TOO) != 0 &&
-        dlpack_device_impl_find_interface(obj, &interface) < 0)
+    if ((device_want.options & DLPACK_PY_ARRAY_INTERFACE_TOO) != 0 && dlp_device_find_interface(obj, &interface) < 0)
         return -1;
     if (interface == NULL)
-        return dlpack_py_impl_obtain(obj, &terms, v);
-    result = dlpack_device_impl_consume_interface(obj, interface, &terms, v);
+        return dlp_obtain(obj, &terms, v);
+    result = dlp_device_consume_interface(obj, interface, &terms, v);
     Py_DECREF(interface);
     return result;
 }
@@ -1312,20 +1289,61 @@ dlpack_device_consume(PyObject *obj, uintptr_t stream, const dlpack_py_want *wan
 {
     dlpack_py_request request;
     memset(&request, 0, sizeof(request));
-    return dlpack_device_impl_consume(obj, stream, &request, want, v);
+    return dlp_device_consume(obj, stream, &request, want, v);
+}
+
+/* Reads the name of a device, such as "cpu", "cuda" or "cuda:1". Returns 0, or -1. */
+DLP_RARE int
+dlp_device_parse_name(const char *text, DLDevice *device)
+{
+    const char *colon = strchr(text, ':'), *name;
+    const long id = colon == NULL ? 0 : strtol(colon + 1, NULL, 10);
+    char exact[DLPACK_PY_TEXT_SIZE]; /* the name and id that were read, as text */
+    int32_t type = 0;
+    int length;
+
+    while (*(name = dlp_device_name(++type, &length)) != '\0') {
+        snprintf(exact, sizeof(exact), "%.*s:%ld", length, name, id);
+        if (colon == NULL)
+            exact[length] = '\0';
+        if (length > 0 && id >= 0 && id <= INT32_MAX && strcmp(text, exact) == 0) {
+            *device = dlp_device(type, (int32_t)id);
+            return 0;
+        }
+    }
+    return -1;
 }
 
 /* The first half of a library's from_dlpack(x, /, *, device=None, copy=None): dlpack_cuda_from_dlpack and
- * dlpack_rocm_from_dlpack. With device="cpu" the data is on the CPU, and ready. */
+ * dlpack_rocm_from_dlpack. device may be a name, such as "cuda:1". With device="cpu" the data is on the CPU, and ready.
+ */
 static inline int
 dlpack_device_from_dlpack(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, uintptr_t stream,
                           const dlpack_py_want *want, dlpack_py_view *v)
 {
+    static const char *const names[] = {"device", "copy", NULL};
+    PyObject *values[2] = {NULL, NULL};
     dlpack_py_request request;
-    dlpack_py_impl_view_clear(v);
-    if (dlpack_py_impl_parse_from_dlpack(args, nargs, kwnames, &request) < 0)
+    const char *text;
+    Py_ssize_t length;
+
+    dlp_view_clear(v);
+    if (dlp_match("from_dlpack", 1, names, args, nargs, kwnames, values) < 0)
         return -1;
-    return dlpack_device_impl_consume(args[0], stream, &request, want, v);
+    if (values[0] == NULL || !PyUnicode_Check(values[0])) {
+        if (dlp_parse_place(values[0], values[1], &request) < 0)
+            return -1;
+    }
+    else {
+        if (dlp_parse_place(NULL, values[1], &request) < 0)
+            return -1;
+        text = PyUnicode_AsUTF8AndSize(values[0], &length);
+        if (text == NULL || strlen(text) != (size_t)length || dlp_device_parse_name(text, &request.device) < 0)
+            return dlp_refuse_value(PyExc_ValueError, "device is %.200U, a name such as 'cpu' or 'cuda:1' was wanted",
+                                    values[0]);
+        request.has_device = 1;
+    }
+    return dlp_device_consume(args[0], stream, &request, want, v);
 }
 
 #endif /* DLPACK_DEVICE_PROTOCOL_LAYER */

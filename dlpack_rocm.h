@@ -1,10 +1,10 @@
 /* dlpack_rocm.h - ROCm for dlpack_py.h: streams, copies to the host, the device of a pointer
  * Copyright (c) 2026 the dlpack_py authors
  * SPDX-License-Identifier: MIT
- * The full licence stands at the end of dlpack_py.h.
+ * The full licence stands at the end of dlpack_tensor.h.
  *
  * Needs the headers and the library of the HIP runtime, 5.2 or newer, with __HIP_PLATFORM_AMD__ defined. Needs no
- * hipcc. With DLPACK_PY_NO_PYTHON the file ends after section 1. It is as dlpack_cuda.h, except for the handles of
+ * hipcc. With DLPACK_DEVICE_NO_PYTHON the file ends after section 1. It is as dlpack_cuda.h, except for the handles of
  * streams (S3) and for managed memory, which has no DLDeviceType of its own.
  *
  * DLPACK_ROCM_AT_RUN_TIME   do not link the library: find its functions when they are first called. The extension then
@@ -49,57 +49,59 @@
  *   }
  */
 
-#define DLPACK_PY_IMPL_IN_ROCM
-#include "dlpack_py.h"
-
-#ifndef DLPACK_ROCM_IMPL_MISSING
-#  define DLPACK_ROCM_IMPL_MISSING 0
-#  if defined(__has_include)
-#    if !__has_include(<hip/hip_runtime_api.h>)
-#      undef DLPACK_ROCM_IMPL_MISSING
-#      define DLPACK_ROCM_IMPL_MISSING 1
-#      error "dlpack_rocm.h needs the headers of the HIP runtime: no <hip/hip_runtime_api.h> on the include path"
-#    endif
-#  endif
-#  if !DLPACK_ROCM_IMPL_MISSING && !defined(__HIP__) && !defined(__HIPCC__) && !defined(__HIP_PLATFORM_AMD__) && \
-    !defined(__HIP_PLATFORM_NVIDIA__)
-#    undef DLPACK_ROCM_IMPL_MISSING
-#    define DLPACK_ROCM_IMPL_MISSING 1
-#    error "dlpack_rocm.h: HIP's headers want __HIP_PLATFORM_AMD__ to be defined, where it is not hipcc that compiles"
-#  endif
+#define DLP_IN_ROCM
+#include "dlpack_tensor.h"
+#if DLPACK_PY_VERSION != 0x000200
+#  error "dlpack_rocm.h and dlpack_py.h are of different versions: put one version first on the include path"
+#  include "stop" /* no such file: ends the compilation */
+#endif
+#ifdef DLPACK_DEVICE_NO_PYTHON
+#  define DLPACK_PY_AVAILABLE 0
+#elif DLPACK_MINOR_VERSION >= 3
+#  include "dlpack_exchange.h"
+#else
+#  include "dlpack_py.h"
 #endif
 
-#if !DLPACK_ROCM_IMPL_MISSING
-#  ifndef DLPACK_DEVICE_API
-#    include <hip/hip_runtime_api.h>
-#    if HIP_VERSION < 50200000
-#      error "dlpack_rocm.h needs HIP 5.2 or newer"
-#    endif
-#    if defined(HIP_API_PER_THREAD_DEFAULT_STREAM) && !defined(hipStreamLegacy)
-#      error \
+#if defined(__has_include) && !defined(DLPACK_DEVICE_API)
+#  if !__has_include(<hip/hip_runtime_api.h>)
+#    error "dlpack_rocm.h needs the headers of the HIP runtime: no <hip/hip_runtime_api.h> on the include path"
+#    include "stop" /* no such file: ends the compilation */
+#  endif
+#endif
+#if !defined(__HIP__) && !defined(__HIPCC__) && !defined(__HIP_PLATFORM_AMD__) && !defined(__HIP_PLATFORM_NVIDIA__)
+#  error "dlpack_rocm.h: HIP's headers want __HIP_PLATFORM_AMD__ to be defined, where it is not hipcc that compiles"
+#  include "stop" /* no such file: ends the compilation */
+#endif
+#ifndef DLPACK_DEVICE_API
+#  include <hip/hip_runtime_api.h>
+#  if HIP_VERSION < 50200000
+#    error "dlpack_rocm.h needs HIP 5.2 or newer"
+#  endif
+#  if defined(HIP_API_PER_THREAD_DEFAULT_STREAM) && !defined(hipStreamLegacy)
+#    error \
     "this HIP names no default stream in a file for per-thread default streams: include dlpack_rocm.h in another file"
-#    endif
-#    define DLPACK_DEVICE_API(name) hip##name
-#    define DLPACK_DEVICE_API_PREFIX "hip"
-#    define DLPACK_DEVICE_API_FIND_DEVICE dlpack_rocm_find_device
-#    define DLPACK_DEVICE_API_TYPE 10
-#    define DLPACK_DEVICE_API_MANAGED_TYPE 0
-#    define DLPACK_DEVICE_API_DEFAULT_STREAM 0
-#    define DLPACK_DEVICE_API_CAPTURE_INFO(stream, status, id) (stream, status, id)
-#    ifdef DLPACK_ROCM_AT_RUN_TIME
-#      ifndef DLPACK_ROCM_LIBRARY
-#        define DLPACK_ROCM_LIBRARY "libamdhip64.so." DLPACK_DEVICE_IMPL_TEXT_OF(HIP_VERSION_MAJOR)
-#      endif
-#      define DLPACK_DEVICE_API_AT_RUN_TIME
-#      define DLPACK_DEVICE_API_LIBRARY DLPACK_ROCM_LIBRARY
-#      define DLPACK_DEVICE_API_LOADED_LIBRARY "libamdhip64.so" /* its name in the wheel of PyTorch */
-#    endif
 #  endif
-#  include "dlpack_device.h"
+#  define DLPACK_DEVICE_API(name) hip##name
+#  define DLPACK_DEVICE_API_PREFIX "hip"
+#  define DLPACK_DEVICE_API_FIND_DEVICE dlpack_rocm_find_device
+#  define DLPACK_DEVICE_API_TYPE 10
+#  define DLPACK_DEVICE_API_MANAGED_TYPE 0
+#  define DLPACK_DEVICE_API_DEFAULT_STREAM 0
+#  define DLPACK_DEVICE_API_CAPTURE_INFO(stream, status, id) (stream, status, id)
+#  ifdef DLPACK_ROCM_AT_RUN_TIME
+#    ifndef DLPACK_ROCM_LIBRARY
+#      define DLPACK_ROCM_LIBRARY "libamdhip64.so." DLP_DEVICE_TEXT_OF(HIP_VERSION_MAJOR)
+#    endif
+#    define DLPACK_DEVICE_API_AT_RUN_TIME
+#    define DLPACK_DEVICE_API_LIBRARY DLPACK_ROCM_LIBRARY
+#    define DLPACK_DEVICE_API_LOADED_LIBRARY "libamdhip64.so" /* its name in the wheel of PyTorch */
+#  endif
 #endif
-#undef DLPACK_PY_IMPL_IN_ROCM
+#include "dlpack_device.h"
+#undef DLP_IN_ROCM
 
-#if !defined(DLPACK_ROCM_RUNTIME_LAYER) && !DLPACK_ROCM_IMPL_MISSING
+#if !defined(DLPACK_ROCM_RUNTIME_LAYER)
 #define DLPACK_ROCM_RUNTIME_LAYER
 
 #ifdef DLPACK_CUDA_RUNTIME_LAYER
@@ -119,7 +121,7 @@
 
 /* The handle of a stream as it crosses the protocol (S3): 0 is the default stream. The per-thread default stream (2;
  * NULL in a file that is compiled for per-thread default streams) can be a producer's; a consumer with it is refused.
- * */
+ */
 static inline uintptr_t
 dlpack_rocm_stream(hipStream_t stream)
 {
@@ -166,13 +168,13 @@ static inline int
 dlpack_rocm_find_device(const void *pointer, DLDevice *device, dlpack_py_error *error)
 {
     hipPointerAttribute_t attributes;
-    const hipError_t status = DLPACK_DEVICE_IMPL_STATUS(PointerGetAttributes, (&attributes, pointer));
+    const hipError_t status = DLP_DEVICE_STATUS(PointerGetAttributes, (&attributes, pointer));
     const int unknown = status == hipErrorInvalidValue || status == hipErrorInsufficientDriver ||
                         status == hipErrorNoDevice || status == hipErrorInvalidDevice ||
                         status == hipErrorSharedObjectSymbolNotFound;
 
-    *device = dlpack_py_impl_device(1, 0);
-    if (dlpack_device_impl_check(status, "hipPointerGetAttributes", unknown ? NULL : error) < 0)
+    *device = dlp_device(1, 0);
+    if (dlp_device_check(status, "hipPointerGetAttributes", unknown ? NULL : error) < 0)
         return unknown ? 0 : -1;
 #if HIP_VERSION_MAJOR >= 6
     if (attributes.type == hipMemoryTypeUnregistered)
@@ -181,9 +183,9 @@ dlpack_rocm_find_device(const void *pointer, DLDevice *device, dlpack_py_error *
 #else
     if (attributes.memoryType == hipMemoryTypeHost && !attributes.isManaged)
 #endif
-        *device = dlpack_py_impl_device(11, 0);
+        *device = dlp_device(11, 0);
     else
-        *device = dlpack_py_impl_device(10, attributes.device);
+        *device = dlp_device(10, attributes.device);
     return 0;
 }
 
@@ -193,7 +195,7 @@ dlpack_rocm_tensor(void *data, int32_t device_id, uint32_t dtype, int32_t ndim, 
                    const int64_t *strides)
 {
     DLTensor t = dlpack_py_cpu(data, dtype, ndim, shape, strides);
-    t.device = dlpack_py_impl_device(10, device_id);
+    t.device = dlp_device(10, device_id);
     return t;
 }
 
@@ -205,7 +207,7 @@ dlpack_rocm_tensor(void *data, int32_t device_id, uint32_t dtype, int32_t ndim, 
 
 /* ---- 2 Producing and consuming ------------------------------------------ */
 
-#if defined(DLPACK_PY_PROTOCOL_LAYER) && !defined(DLPACK_ROCM_PROTOCOL_LAYER) && !DLPACK_ROCM_IMPL_MISSING
+#if DLPACK_PY_AVAILABLE && !defined(DLPACK_ROCM_PROTOCOL_LAYER)
 #define DLPACK_ROCM_PROTOCOL_LAYER
 
 /* The operations: the device of a dlpack_py_offer. */
@@ -230,8 +232,8 @@ static inline PyObject *
 dlpack_rocm_produce(PyObject *owner, const DLTensor *t, uint64_t flags, hipStream_t stream, PyObject *const *args,
                     Py_ssize_t nargs, PyObject *kwnames)
 {
-    return dlpack_device_impl_produce(owner, t, flags, dlpack_rocm_work_stream(stream, t->device.device_id), args,
-                                      nargs, kwnames);
+    return dlp_device_produce(owner, t, flags, dlpack_rocm_work_stream(stream, t->device.device_id), args, nargs,
+                              kwnames);
 }
 
 /* dlpack_rocm_consume: take the tensor that obj offers, for work on a stream.
@@ -263,8 +265,8 @@ dlpack_rocm_from_dlpack(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnam
     return dlpack_device_from_dlpack(args, nargs, kwnames, dlpack_rocm_stream(stream), want, v);
 }
 
-/* The dict of __cuda_array_interface__, for libraries without DLPack: the getter of a type in one line. Work on
- * the data may be pending on the stream. Returns as dlpack_device_array_interface. */
+/* The dict of __cuda_array_interface__, for libraries without DLPack: the getter of a type in one line. Work on the
+ * data may be pending on the stream. Returns as dlpack_device_array_interface. */
 static inline PyObject *
 dlpack_rocm_array_interface(const DLTensor *t, uint64_t flags, hipStream_t stream)
 {
@@ -273,10 +275,9 @@ dlpack_rocm_array_interface(const DLTensor *t, uint64_t flags, hipStream_t strea
 
 /* The stream, on the device of a view. Pinned and managed memory have id 0 as a rule: the current device. */
 static inline dlpack_py_work_stream
-dlpack_rocm_impl_stream_at(const dlpack_py_view *v, hipStream_t stream)
+dlp_rocm_stream_at(const dlpack_py_view *v, hipStream_t stream)
 {
-    const int on_device =
-        dlpack_py_impl_is_on(dlpack_rocm_operations(), v->tensor.device) || v->tensor.device.device_id != 0;
+    const int on_device = dlp_is_on(dlpack_rocm_operations(), v->tensor.device) || v->tensor.device.device_id != 0;
     return dlpack_rocm_work_stream(stream, on_device ? v->tensor.device.device_id : DLPACK_PY_CURRENT_DEVICE);
 }
 
@@ -290,7 +291,7 @@ dlpack_rocm_impl_stream_at(const dlpack_py_view *v, hipStream_t stream)
 static inline int
 dlpack_rocm_release(dlpack_py_view *v, hipStream_t stream)
 {
-    return dlpack_device_impl_release_or_wait(dlpack_rocm_impl_stream_at(v, stream), v);
+    return dlp_device_release_or_wait(dlp_rocm_stream_at(v, stream), v);
 }
 
 /* dlpack_rocm_release for tp_dealloc: keeps the exception in flight and reports an error as unraisable. Where
@@ -298,7 +299,7 @@ dlpack_rocm_release(dlpack_py_view *v, hipStream_t stream)
 static inline void
 dlpack_rocm_release_unraisable(dlpack_py_view *v, hipStream_t stream)
 {
-    dlpack_device_impl_release_unraisable(dlpack_rocm_impl_stream_at(v, stream), v);
+    dlp_device_release_unraisable(dlp_rocm_stream_at(v, stream), v);
 }
 
 #endif /* DLPACK_ROCM_PROTOCOL_LAYER */

@@ -192,7 +192,8 @@ def measure(build):
 def versions():
     compiler = subprocess.run([CXX, "-dumpfullversion"], capture_output=True, text=True).stdout.strip()
     packages = ["numpy", "torch", "nanobind", "apache-tvm-ffi", "pybind11"]
-    found = {"dlpack_py": size.VERSION, "CPython": platform.python_version(), "gcc": compiler}
+    ours = re.search(r'define DLPACK_PY_VERSION_STRING "(.*)"', (ROOT / "dlpack_tensor.h").read_text())[1]
+    found = {"dlpack_py": ours, "CPython": platform.python_version(), "gcc": compiler}
     return found | {name: version(name) for name in packages}
 
 

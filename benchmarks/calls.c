@@ -1,10 +1,13 @@
-/* calls - the calls that are counted, with dlpack_py.h: each function is as short as an author's function can be
+/* calls - the calls that are counted: each function is as short as an author's function can be
  *
  * The arrays are float64 and row-major, of shape (3, 4) unless the rank is named. Nothing computes: what is counted is
- * the exchange. */
+ * the exchange. With CALLS_PLAIN the module is one that does not include dlpack_exchange.h: it lacks what needs tables
+ * and embedded managed tensors. */
 
+#ifndef CALLS_PLAIN
+#  include "dlpack_exchange.h"
+#endif
 #include "dlpack_buffer.h"
-#include "dlpack_py.h"
 
 /* ---- Arrays -------------------------------------------------------------- */
 
@@ -19,6 +22,14 @@ static const int64_t shape_of_rank[9][8] = {{0},
                                             {2, 2, 2, 2, 2, 2},
                                             {2, 2, 2, 2, 2, 2, 2},
                                             {2, 2, 2, 2, 2, 2, 2, 2}};
+
+static void
+plain_dealloc(PyObject *op)
+{
+    Py_TYPE(op)->tp_free(op);
+}
+
+#ifndef CALLS_PLAIN
 static int64_t strides_of_rank[9][8];
 
 /* Own and Plain: managed tensors are part of the object. Own has an exchange table as well. */
@@ -58,12 +69,6 @@ own_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(names))
     return own_of_rank(type, rank);
 }
 
-static void
-own_dealloc(PyObject *op)
-{
-    Py_TYPE(op)->tp_free(op);
-}
-
 static int
 own_describe(PyObject *op, const dlpack_py_request *request, dlpack_py_offer *offer)
 {
@@ -84,7 +89,7 @@ static PyTypeObject own_type = {
     .tp_basicsize = sizeof(Own),
     .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_new = own_new,
-    .tp_dealloc = own_dealloc,
+    .tp_dealloc = plain_dealloc,
     .tp_methods = own_methods,
 };
 
@@ -93,7 +98,7 @@ static PyTypeObject plain_type = {
     .tp_basicsize = sizeof(Own),
     .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_new = own_new,
-    .tp_dealloc = own_dealloc,
+    .tp_dealloc = plain_dealloc,
     .tp_methods = own_methods,
 };
 
@@ -105,6 +110,7 @@ own_make_steal(PyTypeObject *type, dlpack_py_view *v)
 }
 
 DLPACK_PY_EXCHANGE_API_EMBEDDED(own_exchange, own_describe, own_make_steal, NULL, offsetof(Own, embedded));
+#endif /* CALLS_PLAIN */
 
 /* Simple: the README's producer. Nothing for DLPack is part of the object. A subclass is another type of the same kind:
  * the class is a base. */
@@ -145,7 +151,7 @@ static PyTypeObject simple_type = {
     .tp_basicsize = sizeof(Simple),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
     .tp_new = simple_new,
-    .tp_dealloc = own_dealloc,
+    .tp_dealloc = plain_dealloc,
     .tp_methods = simple_methods,
 };
 
@@ -269,6 +275,7 @@ consume_many(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t narg
     return consume_each(args, nargs, &matrix);
 }
 
+#ifndef CALLS_PLAIN
 static PyObject *
 borrow(PyObject *Py_UNUSED(module), PyObject *obj)
 {
@@ -294,19 +301,21 @@ borrow_many(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs
         return NULL;
     Py_RETURN_NONE;
 }
+#endif
 
 /* ---- Results ------------------------------------------------------------- */
-
-static PyObject *
-make(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
-{
-    return own_of_rank(&own_type, 2);
-}
 
 static PyObject *
 make_simple(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
     return simple_type.tp_alloc(&simple_type, 0);
+}
+
+#ifndef CALLS_PLAIN
+static PyObject *
+make(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
+{
+    return own_of_rank(&own_type, 2);
 }
 
 /* make_through(from_dlpack): a new array as an array of another library, whose from_dlpack is at hand. */
@@ -341,6 +350,7 @@ return_like(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs
         return NULL;
     return dlpack_py_return_like_steal(args[0], &v);
 }
+#endif
 
 /* ---- Buffers ------------------------------------------------------------- */
 
@@ -366,32 +376,41 @@ static PyMethodDef functions[] = {
     {"consume_any_rank", consume_any_rank, METH_O, NULL},
     {"consume_rank", FASTCALL(consume_rank), METH_FASTCALL, NULL},
     {"consume_many", FASTCALL(consume_many), METH_FASTCALL, NULL},
+    {"make_simple", make_simple, METH_NOARGS, NULL},
+#ifndef CALLS_PLAIN
     {"borrow", borrow, METH_O, NULL},
     {"borrow_many", FASTCALL(borrow_many), METH_FASTCALL, NULL},
     {"make", make, METH_NOARGS, NULL},
-    {"make_simple", make_simple, METH_NOARGS, NULL},
     {"make_through", make_through, METH_O, NULL},
     {"make_like", make_like, METH_O, NULL},
     {"return_like", FASTCALL(return_like), METH_FASTCALL, NULL},
+#endif
     {NULL, NULL, 0, NULL},
 };
 
 static int
 module_exec(PyObject *module)
 {
-    int rank;
-    for (rank = 0; rank < 9; rank++)
-        dlpack_py_strides(rank, shape_of_rank[rank], 'C', strides_of_rank[rank]);
+    PyTypeObject *types[] = {
+        &simple_type, &held_type,  &buffered_type,
+#ifndef CALLS_PLAIN
+        &own_type,    &plain_type,
+#endif
+    };
+    size_t i;
+
     buffered_type.tp_base = &PyByteArray_Type;
-    if (PyType_Ready(&own_type) < 0 || PyType_Ready(&buffered_type) < 0 || PyType_Ready(&plain_type) < 0 ||
-        PyType_Ready(&simple_type) < 0 || PyType_Ready(&held_type) < 0 ||
-        dlpack_py_exchange_add(&own_type, &own_exchange) < 0)
-        return -1;
-    return PyModule_AddType(module, &own_type) < 0 || PyModule_AddType(module, &plain_type) < 0 ||
-                   PyModule_AddType(module, &simple_type) < 0 || PyModule_AddType(module, &held_type) < 0 ||
-                   PyModule_AddType(module, &buffered_type) < 0
-               ? -1
-               : 0;
+    for (i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
+        if (PyModule_AddType(module, types[i]) < 0) /* makes it ready as well */
+            return -1;
+    }
+#ifndef CALLS_PLAIN
+    for (i = 0; i < 9; i++)
+        dlpack_py_strides((int32_t)i, shape_of_rank[i], 'C', strides_of_rank[i]);
+    return dlpack_py_exchange_add(&own_type, &own_exchange);
+#else
+    return 0;
+#endif
 }
 
 static PyModuleDef_Slot slots[] = {

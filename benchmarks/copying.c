@@ -1,7 +1,6 @@
 /* Times copies for copying.py. CMake builds this file with the loops of dlpack_py.h, and again with dlpack_copy.h. */
 #define _POSIX_C_SOURCE 199309L /* clock_gettime */
-#define DLPACK_PY_NO_PYTHON
-#include "dlpack_py.h"
+#include "dlpack_tensor.h"
 
 #include <time.h>
 #ifdef __SSE2__

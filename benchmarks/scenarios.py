@@ -95,7 +95,8 @@ def load(path, name):
 
 
 class Libraries:
-    """The modules that are there. peers: the folder with the modules of the peers; None: only this library."""
+    """The modules that are there. peers: the folder with the modules of the peers; None: only this library. If
+    the module calls is built with CALLS_PLAIN, its calls are those without tables and embedded managed tensors."""
 
     def __init__(self, peers=None):
         import calls
@@ -108,6 +109,7 @@ class Libraries:
         self.tvm_ffi = self.optional("tvm_ffi")
         self.nanobind = self.tvm = self.pybind11 = None
         self.with_floor = peers is not None
+        self.with_tables = hasattr(calls, "Own")
         if peers is not None:
             self.nanobind = load(next(peers.glob("calls_nanobind.*.so")), "calls_nanobind")
             self.pybind11 = load(next(peers.glob("calls_pybind11.*.so")), "calls_pybind11")
@@ -134,30 +136,20 @@ class Libraries:
     def rows(self):
         """{row: {column: Call}}, without what is missing here."""
         ours, np = self.ours, self.numpy
-        own, plain, simple, array = ours.Own(), ours.Plain(), ours.Simple(), np.zeros((3, 4))
+        simple, array = ours.Simple(), np.zeros((3, 4))
         integers, nothing = np.zeros((3, 4), np.int64), object()
         old = self.floor.Old()
         version = {"max_version": (1, 3)}
         table = {
-            "f(own), exchange table, borrowed": {"ours": Call(ours.borrow, (own,))},
-            "f(own), exchange table, owned": {"ours": Call(ours.consume, (own,))},
-            "f(own), capsule": {"ours": Call(ours.consume, (plain,))},
             "f(own), capsule, README's producer": {"ours": Call(ours.consume, (simple,))},
             "f(numpy)": {"ours": Call(ours.consume, (array,))},
             "f(numpy), writable": {"ours": Call(ours.consume_writable, (array,))},
             "f(numpy), any rank": {"ours": Call(ours.consume_any_rank, (array,))},
-            "f(own ×3)": {"ours": Call(ours.borrow_many, (own, own, own))},
             "f(numpy ×3)": {"ours": Call(ours.consume_many, (array, array, array))},
             "from_dlpack(numpy)": {"ours": Call(ours.Held.from_dlpack, (array,))},
-            "return own array": {"ours": Call(ours.make)},
             "return own array, README's producer": {"ours": Call(ours.make_simple)},
-            "return to NumPy by np.from_dlpack": {"ours": Call(ours.make_through, (np.from_dlpack,))},
-            "return to NumPy, as the argument's type": {"ours": Call(ours.return_like, (array, own))},
-            "return a new NumPy array": {"ours": Call(ours.make_like, (array,))},
             "np.from_dlpack of a type by its buffer": {"ours": Call(np.from_dlpack, (ours.Buffered(96),))},
             "memoryview of a NumPy array": {"ours": Call(ours.view_of, (array,))},
-            "x.__dlpack__()": {"ours": Call("__dlpack__", (plain,))},
-            "x.__dlpack__(max_version=(1, 3))": {"ours": Call("__dlpack__", (plain,), version)},
             "x.__dlpack__(), README's producer": {"ours": Call("__dlpack__", (simple,))},
             "x.__dlpack__(max_version=(1, 3)), README's producer": {"ours": Call("__dlpack__", (simple,), version)},
             "x.__dlpack_device__()": {"ours": Call("__dlpack_device__", (simple,))},
@@ -168,20 +160,41 @@ class Libraries:
         tensor = tvm_tensor = None
         if self.torch is not None:
             tensor = self.torch.zeros((3, 4), dtype=self.torch.float64)
-            table["f(torch), borrowed"] = {"ours": Call(ours.borrow, (tensor,))}
-            table["f(torch), owned"] = {"ours": Call(ours.consume, (tensor,))}
-            table["f(torch ×3)"] = {"ours": Call(ours.borrow_many, (tensor,) * 3)}
-            table["return to PyTorch, as the argument's type"] = {"ours": Call(ours.return_like, (tensor, own))}
-            table["return a new PyTorch tensor"] = {"ours": Call(ours.make_like, (tensor,))}
         if self.tvm_ffi is not None:
             tvm_tensor = self.tvm_ffi.from_dlpack(array)
             table["f(tvm_ffi.Tensor)"] = {"ours": Call(ours.consume, (tvm_tensor,))}
+        if self.with_tables:
+            table |= self.of_tables(array, tensor)
         if self.with_floor:
             peers = [self.of_floor, self.of_nanobind, self.of_tvm, self.of_pybind11, self.of_libraries_themselves]
             for column, of_peer in zip(["floor", "nanobind", "tvm", "pybind11", "itself"], peers):
                 for name, call in of_peer(array, integers, nothing, old, tensor, tvm_tensor).items():
                     table[name][column] = call
         return {name: table[name] for name in ROWS if name in table}
+
+    def of_tables(self, array, tensor):
+        """{row: {column: Call}} of what needs tables or embedded managed tensors."""
+        ours = self.ours
+        own, plain = ours.Own(), ours.Plain()
+        table = {
+            "f(own), exchange table, borrowed": Call(ours.borrow, (own,)),
+            "f(own), exchange table, owned": Call(ours.consume, (own,)),
+            "f(own), capsule": Call(ours.consume, (plain,)),
+            "f(own ×3)": Call(ours.borrow_many, (own, own, own)),
+            "return own array": Call(ours.make),
+            "return to NumPy by np.from_dlpack": Call(ours.make_through, (self.numpy.from_dlpack,)),
+            "return to NumPy, as the argument's type": Call(ours.return_like, (array, own)),
+            "return a new NumPy array": Call(ours.make_like, (array,)),
+            "x.__dlpack__()": Call("__dlpack__", (plain,)),
+            "x.__dlpack__(max_version=(1, 3))": Call("__dlpack__", (plain,), {"max_version": (1, 3)}),
+        }
+        if tensor is not None:
+            table["f(torch), borrowed"] = Call(ours.borrow, (tensor,))
+            table["f(torch), owned"] = Call(ours.consume, (tensor,))
+            table["f(torch ×3)"] = Call(ours.borrow_many, (tensor,) * 3)
+            table["return to PyTorch, as the argument's type"] = Call(ours.return_like, (tensor, own))
+            table["return a new PyTorch tensor"] = Call(ours.make_like, (tensor,))
+        return {name: {"ours": call} for name, call in table.items()}
 
     def of_floor(self, array, integers, nothing, old, tensor, tvm_tensor):
         floor, np, version = self.floor, self.numpy, {"max_version": (1, 3)}
@@ -303,16 +316,18 @@ class Libraries:
     def lines(self):
         """{line: {place on the axis: Call}} of the chart: what must not grow."""
         ours, np = self.ours, self.numpy
-        own, array = ours.Own(), np.zeros((3, 4))
+        array = np.zeros((3, 4))
         shapes = [(), (12,), (3, 4), (3, 2, 2), (3, 2, 2, 2), *((2,) * rank for rank in range(5, 9))]
         arrays = [np.zeros(shape) for shape in shapes]
         lines = {
-            "rank, f(own), dlpack_py": {r: Call(ours.consume_rank, (r, ours.Plain(r))) for r in RANKS},
             "rank, f(own), README's producer": {r: Call(ours.consume_rank, (r, ours.Simple(r))) for r in RANKS},
             "rank, f(numpy), dlpack_py": {r: Call(ours.consume_rank, (r, arrays[r])) for r in RANKS},
-            "arguments, f(own), dlpack_py": {n: Call(ours.borrow_many, (own,) * n) for n in ARGUMENTS},
             "arguments, f(numpy), dlpack_py": {n: Call(ours.consume_many, (array,) * n) for n in ARGUMENTS},
         }
+        if self.with_tables:
+            own, plain = ours.Own(), ours.Plain
+            lines["rank, f(own), dlpack_py"] = {r: Call(ours.consume_rank, (r, plain(r))) for r in RANKS}
+            lines["arguments, f(own), dlpack_py"] = {n: Call(ours.borrow_many, (own,) * n) for n in ARGUMENTS}
         if self.nanobind is not None:
             nano = self.nanobind
             functions = [None, nano.consume, nano.consume_two, nano.consume_three, nano.consume_four]

@@ -2,7 +2,9 @@
 // SPDX-License-Identifier: MIT
 #include "signals.hpp"
 // dlpack: begin
-#include "dlpack_py.h"
+#include "dlpack_exchange.h" // first: dlpack_py.h uses it
+
+#include "dlpack_py.hpp"
 // dlpack: end
 
 namespace {

@@ -1,7 +1,7 @@
 # wave - an extension type in Cython that exports its memory by DLPack
 # SPDX-License-Identifier: MIT
 #
-# It needs only dlpack_py.h and dlpack_py.pxd. The lines for DLPack stand between the marks "dlpack: begin" and
+# It needs only dlpack_tensor.h and dlpack_py.h, each with its .pxd. The lines for DLPack stand between the marks "dlpack: begin" and
 # "dlpack: end".
 from cpython.mem cimport PyMem_RawCalloc, PyMem_RawFree
 # dlpack: begin

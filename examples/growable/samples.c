@@ -9,8 +9,7 @@
  */
 #include <Python.h>
 /* dlpack: begin */
-#include "dlpack_buffer.h"
-#include "dlpack_py.h"
+#include "dlpack_buffer.h" /* includes dlpack_py.h */
 /* dlpack: end */
 
 typedef struct Samples {

@@ -53,10 +53,12 @@ with_huge_pages(void *memory, size_t size)
 #  define DLPACK_PY_FREE(pointer) free(pointer)
 #endif
 
-#include "dlpack_copy.h" /* first: its copies are faster */
+/* In this order: dlpack_py.h uses the two that are included before it. */
+#include "dlpack_copy.h"
+
+#include "dlpack_exchange.h"
 
 #include "dlpack_buffer.h"
-#include "dlpack_py.h"
 
 #define ALIGNMENT 64 /* of our own memory: some consumers copy data with a smaller alignment */
 

@@ -6,7 +6,7 @@
 // "dlpack: end".
 #include <pybind11/pybind11.h>
 // dlpack: begin
-#include "dlpack_py.h"
+#include "dlpack_py.hpp"
 // dlpack: end
 
 #include <cstdint>

@@ -2,7 +2,6 @@
  * DLPACK_BUFFER_METHODS on any type, and memoryviews of consumed tensors. */
 
 #include "dlpack_buffer.h"
-#include "dlpack_py.h"
 #include <structmember.h> /* T_OBJECT: PyMemberDef */
 
 /* An object over the tensor of another array. */
@@ -153,21 +152,6 @@ probe_view_of(PyObject *Py_UNUSED(module), PyObject *args)
     return dlpack_buffer_memoryview(obj, &want);
 }
 
-/* view_of_borrowed(obj): a memoryview of a view that holds no tensor of its own. The view is empty afterwards. */
-static PyObject *
-probe_view_of_borrowed(PyObject *Py_UNUSED(module), PyObject *obj)
-{
-    dlpack_py_view v;
-    PyObject *memory;
-
-    if (dlpack_py_borrow(obj, NULL, &v) < 0)
-        return NULL;
-    memory = dlpack_buffer_memoryview_steal(&v);
-    if (v.tensor.data != NULL || v.tensor.shape != NULL)
-        PyErr_SetString(PyExc_AssertionError, "the view is not empty");
-    return memory;
-}
-
 /* request(obj, flags): what bf_getbuffer of obj answers to PyBUF_ flags, as a tuple (address, len, itemsize, readonly,
  * ndim, format, shape, strides). */
 static PyObject *
@@ -211,7 +195,7 @@ probe_dtype_of(PyObject *Py_UNUSED(module), PyObject *args)
 
     if (!PyArg_ParseTuple(args, "zn", &format, &itemsize))
         return NULL;
-    dtype = dlpack_buffer_impl_dtype(format, itemsize);
+    dtype = dlp_buffer_dtype(format, itemsize);
     return Py_BuildValue("z", dtype == 0 ? NULL : dlpack_py_dtype_text(dtype, text));
 }
 
@@ -235,14 +219,50 @@ probe_ndim_of(PyObject *Py_UNUSED(module), PyObject *args)
     b.ndim = 2;
     b.shape = shape;
     b.strides = strides;
-    return dlpack_buffer_impl_tensor(&b, dims, &t) < 0 ? NULL : PyLong_FromLong(t.ndim);
+    return dlp_buffer_tensor(&b, dims, &t) < 0 ? NULL : PyLong_FromLong(t.ndim);
+}
+
+static void
+rude_destructor(PyObject *capsule)
+{
+    PyErr_SetString(PyExc_RuntimeError, (const char *)PyCapsule_GetPointer(capsule, NULL));
+}
+
+/* rude(): an object of a library that leaves an exception behind as it dies. */
+static PyObject *
+probe_rude(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
+{
+    static char text[] = "left behind";
+    return PyCapsule_New(text, NULL, rude_destructor);
+}
+
+/* release_raising(obj, flags, exception): raises the exception, and lets go of a buffer of obj while it is in flight. */
+static PyObject *
+probe_release_raising(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *obj, *exception;
+    Py_buffer buffer;
+    int flags;
+
+    if (!PyArg_ParseTuple(args, "OiO", &obj, &flags, &exception) || PyObject_GetBuffer(obj, &buffer, flags) < 0)
+        return NULL;
+    if (PyObject_SetAttrString(obj, "owner", Py_None) < 0) /* the buffer alone holds it now */
+        return NULL;
+    PyErr_SetObject((PyObject *)Py_TYPE(exception), exception);
+    PyBuffer_Release(&buffer);
+    return NULL;
 }
 
 static PyMethodDef functions[] = {
-    {"ndim_of", probe_ndim_of, METH_VARARGS, NULL}, {"dtype_of", probe_dtype_of, METH_VARARGS, NULL},
-    {"kind", probe_kind, METH_VARARGS, NULL},       {"add_methods", probe_add_methods, METH_O, NULL},
-    {"view_of", probe_view_of, METH_VARARGS, NULL}, {"view_of_borrowed", probe_view_of_borrowed, METH_O, NULL},
-    {"request", probe_request, METH_VARARGS, NULL}, {NULL, NULL, 0, NULL},
+    {"ndim_of", probe_ndim_of, METH_VARARGS, NULL},
+    {"dtype_of", probe_dtype_of, METH_VARARGS, NULL},
+    {"kind", probe_kind, METH_VARARGS, NULL},
+    {"add_methods", probe_add_methods, METH_O, NULL},
+    {"view_of", probe_view_of, METH_VARARGS, NULL},
+    {"request", probe_request, METH_VARARGS, NULL},
+    {"rude", probe_rude, METH_NOARGS, NULL},
+    {"release_raising", probe_release_raising, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
 };
 
 static struct PyModuleDef module_def = {

@@ -180,7 +180,7 @@ GOOD = {"version": 3, "typestr": NATIVE + "f8", "shape": (3,), "data": bytes(24)
             for typestr in BAD_TYPESTRS
         ],
         ({"shape": None}, BufferError, "has shape None, a tuple of at most 64 extents was wanted"),
-        ({"shape": [3]}, BufferError, r"has shape \[3\], a tuple"),
+        ({"shape": [3]}, BufferError, "has shape list, a tuple of at most 64 extents was wanted"),
         ({"shape": (1,) * 65}, BufferError, "has shape .*, a tuple of at most 64 extents"),
         ({"shape": (2**70,)}, BufferError, "has shape .*, a tuple"),
         ({"shape": ("3",)}, BufferError, "has shape .*, a tuple"),
@@ -215,10 +215,31 @@ def test_an_array_interface_that_cannot_be_used_is_refused_P7_D8(changes, error,
     assert sys.getrefcount(thing) == before
 
 
-def test_a_long_value_is_cut_off_in_a_message():
-    with pytest.raises(BufferError) as raised:
+def test_a_long_value_is_named_by_its_type_in_a_message():
+    with pytest.raises(BufferError, match="has mask list, .*a DLPack tensor has no mask"):
         consume(Interface(**{**GOOD, "mask": [1] * 100_000}))
-    assert 200 < len(str(raised.value)) < 400 and "a DLPack tensor has no mask" in str(raised.value)
+
+
+def test_a_long_text_is_cut_off_in_a_message():
+    with pytest.raises(BufferError, match="typestr") as raised:
+        consume(Interface(**{**GOOD, "typestr": "x" * 100_000}))
+    assert len(str(raised.value)) < 400
+
+
+def test_the_repr_of_what_an_array_interface_holds_is_not_asked_for():
+    class Value:
+        def __repr__(self):
+            raise KeyboardInterrupt
+
+        __str__ = __repr__
+
+    for name in ("version", "shape", "strides", "typestr", "data", "mask"):
+        with pytest.raises(BufferError, match=f"{name} Value"):
+            consume(Interface(**{**GOOD, name: Value()}))
+    thing = Interface()
+    thing.__array_interface__ = Value()
+    with pytest.raises(TypeError, match="__array_interface__ is Value, a dict was wanted"):
+        consume(thing)
 
 
 def test_negative_strides_may_reach_back_to_the_begin_of_the_data_D11():
@@ -226,15 +247,15 @@ def test_negative_strides_may_reach_back_to_the_begin_of_the_data_D11():
     assert values(consume(Interface(**{**GOOD, "data": data.tobytes(), "strides": (-8,), "offset": 16}))) == [2, 1, 0]
 
 
-def test_a_class_is_not_asked_for_the_attribute_of_its_instances_C6():
-    with pytest.raises(AttributeError, match="ndarray.*is a class, an instance with __dlpack__ was wanted"):
+def test_a_class_is_asked_as_any_object_C6():
+    with pytest.raises(TypeError, match="__dlpack__.* needs an argument"):
         consume(numpy.ndarray)
 
 
 def test_what_is_no_dict_is_a_type_error():
     thing = Interface()
     thing.__array_interface__ = [1]
-    with pytest.raises(TypeError, match=r"__array_interface__ is \[1\], a dict was wanted"):
+    with pytest.raises(TypeError, match="__array_interface__ is list, a dict was wanted"):
         consume(thing)
 
 

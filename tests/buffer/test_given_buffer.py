@@ -10,7 +10,7 @@ import dltensor
 import numpy
 import pytest
 from adapter import needs_versioned_numpy
-from buffer_probe import kind, request
+from buffer_probe import kind, release_raising, request, rude
 from dltensor import CUDA, CUDA_HOST, READ_ONLY, VERSIONED, Made
 from samples import Samples
 
@@ -144,6 +144,27 @@ def test_a_buffer_holds_the_owner_of_the_offer_until_its_release_P9(counted):
     assert gone() is not None
     view.release()
     assert gone() is None
+
+
+@pytest.mark.parametrize("counted", [False, True])
+def test_an_exception_in_flight_survives_the_owner_of_a_buffer_K2(counted, monkeypatch):
+    unraisable = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda what: unraisable.append(str(what.exc_value)))
+    thing, error = Buffer(numpy.zeros(3), counted=counted), KeyError("in flight")
+    thing.owner = rude()
+    with pytest.raises(KeyError) as raised:
+        release_raising(thing, STRIDES | FORMAT, error)
+    assert raised.value is error
+    assert unraisable == ["left behind"]
+    assert thing.count == 0 or not counted
+
+
+@pytest.mark.parametrize("shape", [(), (2,), (2, 3), (2, 1, 3), (1,) * 64])
+def test_shape_and_strides_of_every_rank_are_given(shape):
+    a = numpy.zeros(shape)
+    view = memoryview(Buffer(a))
+    assert (view.ndim, view.shape, view.nbytes) == (a.ndim, shape, a.nbytes)
+    assert view.strides == a.strides
 
 
 def test_an_offer_without_an_owner_is_an_error_of_the_author_P9():

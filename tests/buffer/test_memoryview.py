@@ -9,10 +9,11 @@ import dltensor
 import numpy
 import pytest
 from adapter import needs_versioned_numpy
-from buffer_probe import view_of, view_of_borrowed
+from buffer_probe import view_of
 from dltensor import CUDA, FORMS, LEGACY, PADDED, READ_ONLY, VERSIONED, Made
 from hypothesis import given
 from hypothesis import strategies as st
+from table_consumer import view_of_borrowed
 
 
 @pytest.mark.parametrize("dtype", dltensor.DTYPES)

@@ -18,6 +18,7 @@ USES_DEVICE = machine.ROOT / "tests" / "build" / "uses_device.c"
 STANDARDS = machine.C_STANDARDS + machine.CXX_STANDARDS
 HEADERS = {"CUDA": "dlpack_cuda.h", "HIP": "dlpack_rocm.h"}
 RUNTIME_HEADERS = {"CUDA": "cuda_runtime_api.h", "HIP": "hip/hip_runtime_api.h"}
+CPU_HEADERS = ["dlpack_copy.h", "dlpack_exchange.h", "dlpack_buffer.h", "dlpack_py.h", "dlpack_tensor.h"]
 SWITCHES = {"CUDA": "DLPACK_PY_WITH_CUDA", "HIP": "DLPACK_PY_WITH_ROCM"}
 
 
@@ -25,19 +26,21 @@ def kind(runtime):
     return runtime.split()[0]
 
 
-# How a file comes to a device header, which dlpack_py.h may precede; uses_device.c includes that one after it.
+# How a file comes to a device header, which other headers may precede; uses_device.c includes dlpack_py.h after it.
 WAYS = {
     "included": lambda runtime: ["-include", HEADERS[kind(runtime)]],
-    "included after": lambda runtime: ["-include", "dlpack_py.h", "-include", HEADERS[kind(runtime)]],
+    "included after": lambda runtime: ["-include", "dlpack_exchange.h", "-include", HEADERS[kind(runtime)]],
     "by switch": lambda runtime: [f"-D{SWITCHES[kind(runtime)]}"],
     "by switch, included": lambda runtime: [f"-D{SWITCHES[kind(runtime)]}", "-include", HEADERS[kind(runtime)]],
 }
 FLAVOURS = {
     "Python": [],
-    "no Python": ["-DDLPACK_PY_NO_PYTHON"],
+    "no Python": ["-DDLPACK_DEVICE_NO_PYTHON"],
     "plain": ["-DDLPACK_PY_PLAIN=1"],
     "at run time": ["-DDLPACK_CUDA_AT_RUN_TIME", "-DDLPACK_ROCM_AT_RUN_TIME"],
 }
+# Without Python a device header is included: the other ways bring in dlpack_py.h.
+TURNS = [turn for turn in itertools.product(WAYS, FLAVOURS) if turn[1] != "no Python" or turn[0] == "included"]
 
 
 def runtime_flags(runtime):
@@ -58,7 +61,7 @@ def combinations():
     """Runtimes x standards and compilers x standards; the ways and the flavours take turns, as they know nothing of the
     others."""
     dimensions = list(machine.runtimes()), list(machine.compilers()), STANDARDS
-    turns = itertools.cycle(itertools.product(WAYS, FLAVOURS))
+    turns = itertools.cycle(TURNS)
     if os.environ.get("DLPACK_PY_MATRIX") == "all":
         runtimes, compilers, standards = dimensions
         newest = {kind(runtime): runtime for runtime in runtimes}.values()
@@ -67,7 +70,7 @@ def combinations():
             *itertools.product(newest, compilers[:-1], standards),
         ]
     else:
-        length = max(map(len, [*dimensions, list(itertools.product(WAYS, FLAVOURS))])) if machine.runtimes() else 0
+        length = max(map(len, [*dimensions, TURNS])) if machine.runtimes() else 0
         chosen = itertools.islice(zip(*map(itertools.cycle, dimensions)), length)
     return [(*names, *turn) for names, turn in zip(chosen, turns)]
 
@@ -97,6 +100,29 @@ def test_no_warning_in_any_combination(tmp_path, runtime, compiler, standard, wa
         if machine.compile_c(alone, *given, python=None, compiler=commands).returncode != 0:
             pytest.skip(f"the headers of {runtime} do not compile as {standard} with {compiler}")
     assert done.returncode == 0 and done.stderr == "", done.stderr
+
+
+@pytest.mark.parametrize("platform", HEADERS)
+@pytest.mark.parametrize("first", CPU_HEADERS)
+def test_after_any_header_a_device_header_works_or_is_one_error_with_the_cure(tmp_path, platform, first):
+    found = [runtime for runtime in machine.runtimes() if kind(runtime) == platform]
+    if not found:
+        pytest.skip(f"headers of {platform}: not on this machine")
+    source = tmp_path / "asks.c"
+    source.write_text(f'#include "{first}"\n#include "{HEADERS[platform]}"\n')
+    done = machine.compile_c(source, *runtime_flags(found[-1]), "-fsyntax-only")
+    errors = [line for line in done.stderr.splitlines() if "error:" in line]
+    assert not errors or "#error" in errors[0] and " before dlpack_" in errors[0] and len(errors) <= 2, done.stderr[
+        :2000
+    ]
+
+
+def test_the_shared_part_of_the_device_headers_alone_is_one_error(tmp_path):
+    source = tmp_path / "asks.c"
+    source.write_text('#include "dlpack_device.h"\n')
+    done = machine.compile_c(source, "-fsyntax-only")
+    errors = [line for line in done.stderr.splitlines() if "error:" in line]
+    assert "include dlpack_cuda.h or dlpack_rocm.h" in errors[0] and len(errors) <= 2, done.stderr[:2000]
 
 
 @pytest.mark.parametrize("platform", HEADERS)
@@ -170,18 +196,17 @@ def families():
 
 @pytest.mark.parametrize("family", machine.COMPILERS)
 @pytest.mark.parametrize("platform", HEADERS)
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("flavour", ["Python", "no Python"])
+@pytest.mark.parametrize("way, flavour", [turn for turn in TURNS if turn[1] in ("Python", "no Python")])
 def test_without_the_headers_of_the_runtime_one_error_names_them(tmp_path, family, platform, way, flavour):
     if family not in families():
         pytest.skip(f"{family}: not on this machine")
     source = tmp_path / "asks.c"
-    source.write_text('#include "dlpack_py.h"\n')
+    source.write_text('#ifndef DLPACK_DEVICE_NO_PYTHON\n#include "dlpack_py.h"\n#endif\n')
     flags = *WAYS[way](platform), *FLAVOURS[flavour], "-fsyntax-only"
     done = machine.compile_c(source, *flags, python=flavour == "Python", compiler=families()[family])
     if done.returncode == 0:
         pytest.skip(f"<{RUNTIME_HEADERS[platform]}> is on every include path of this machine")
-    errors = [line for line in done.stderr.splitlines() if "error:" in line]
+    errors = [line for line in done.stderr.splitlines() if "error:" in line and "fatal error:" not in line]
     assert len(errors) == 1
     assert f"no <{RUNTIME_HEADERS[platform]}> on the include path" in errors[0]
 
@@ -198,12 +223,12 @@ def test_a_file_for_per_thread_streams_has_names_for_both_default_streams_S3(tmp
         int main(void)
         {
             return dlpack_rocm_stream(NULL) == 2 && dlpack_rocm_stream((hipStream_t)1) == 0 &&
-                   dlpack_device_impl_handle(0) == (hipStream_t)1 &&
-                   dlpack_device_impl_handle(2) == (hipStream_t)2 ? 0 : 1;
+                   dlp_device_handle(0) == (hipStream_t)1 &&
+                   dlp_device_handle(2) == (hipStream_t)2 ? 0 : 1;
         }
         """)
     )
-    flags = *runtime_flags(runtime), "-DHIP_API_PER_THREAD_DEFAULT_STREAM", "-DDLPACK_PY_NO_PYTHON"
+    flags = *runtime_flags(runtime), "-DHIP_API_PER_THREAD_DEFAULT_STREAM", "-DDLPACK_DEVICE_NO_PYTHON"
     done = machine.compile_c(source, *flags, "-o", str(tmp_path / "program"), python=None)
     if "#define hipStreamLegacy" in Path(machine.runtimes()[runtime], "hip", "hip_runtime_api.h").read_text():
         assert done.returncode == 0, done.stderr
@@ -249,9 +274,10 @@ def test_not_asked_for_nothing_of_a_runtime_is_looked_for(tmp_path):
         trap = tmp_path / name
         trap.parent.mkdir(exist_ok=True)
         trap.write_text("#error this was included\n")
-        assert name not in (machine.ROOT / "dlpack_py.h").read_text()  # and so nobody can have looked for it
+        for header in CPU_HEADERS:
+            assert name not in (machine.ROOT / header).read_text()  # and so nobody can have looked for it
     source = tmp_path / "asks_nothing.c"
-    source.write_text('#include "dlpack_py.h"\n')
+    source.write_text("".join(f'#include "{header}"\n' for header in CPU_HEADERS))
     done = machine.compile_c(source, "-I", str(tmp_path), "-M")
     assert done.returncode == 0, done.stderr
     assert "dlpack_py.h" in done.stdout

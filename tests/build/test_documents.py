@@ -1,14 +1,18 @@
-"""What is written beside the header says what the header says."""
+"""What is written beside the headers says what the headers say."""
 
 import os
+import platform
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import machine
+import numpy
 import pytest
 
-HEADER = (machine.ROOT / "dlpack_py.h").read_text()
+HEADER = (machine.ROOT / "dlpack_tensor.h").read_text()
+README = (machine.ROOT / "README.md").read_text()
 VERSION = re.search(r'define DLPACK_PY_VERSION_STRING "(.*?)"', HEADER)[1]
 
 
@@ -22,13 +26,12 @@ def added_lines():
 
 
 def test_the_code_in_the_readme_is_the_example(added_lines):
-    readme = (machine.ROOT / "README.md").read_text()
-    section = re.split(r"^#+ .*examples/minimal.*$", readme, flags=re.MULTILINE)[1]
+    section = re.split(r"^#+ .*examples/minimal.*$", README, flags=re.MULTILINE)[1]
     assert re.search(r"^```c\n(.*?)^```$", section, re.DOTALL | re.MULTILINE)[1] == added_lines
 
 
 def test_the_code_for_several_arrays_in_the_readme_compiles(tmp_path):
-    section = (machine.ROOT / "README.md").read_text().split("### Several arrays")[1]
+    section = README.split("### Several arrays")[1]
     code = re.search(r"^```c\n(.*?)^```$", section, re.DOTALL | re.MULTILINE)[1]
     source = tmp_path / "several.c"
     source.write_text(
@@ -40,50 +43,181 @@ def test_the_code_for_several_arrays_in_the_readme_compiles(tmp_path):
     assert done.returncode == 0 and done.stderr == "", done.stderr
 
 
-def test_the_code_for_a_description_in_the_readme_compiles(tmp_path):
-    readme = (machine.ROOT / "README.md").read_text()
-    code = ""
-    for title in "### Describe an object once", "### Your `from_dlpack`":
-        block = re.search(r"^```c\n(.*?)^```$", readme.split(title)[1], re.DOTALL | re.MULTILINE)[1]
-        code += re.sub(r"^    (DLPACK_PY_METHODS|\{\"from_dlpack\").*$", "", block, flags=re.MULTILINE)
-    source = tmp_path / "described.c"
-    source.write_text(f"""
-        #include "dlpack_py.h"
-        typedef struct {{
-            PyObject_HEAD
-            double *values;
-            int64_t length;
-            int readonly;
-            DLTensor tensor;
-            dlpack_py_exports exports;
-            dlpack_py_view view;
-        }} Samples;
-        {code}
-        PyMethodDef methods[] = {{
-            DLPACK_PY_METHODS(samples_dlpack, samples_dlpack_device),
-            {{"from_dlpack", (PyCFunction)(void (*)(void))samples_from_dlpack, METH_FASTCALL | METH_KEYWORDS, NULL}},
-            {{NULL, NULL, 0, NULL}},
-        }};
-    """)
-    done = machine.compile_c(source, "-std=c99", "-c", "-o", str(tmp_path / "o"))
+SAMPLES = """
+#include "dlpack_py.h"
+typedef struct {
+    PyObject_HEAD
+    double *values;
+    int64_t length;
+    int readonly;
+    DLTensor tensor;
+    dlpack_py_exports exports;
+    dlpack_py_view view;
+} Samples;
+@CODE@
+static PyMethodDef samples_methods[] = {
+@METHODS@
+    {NULL, NULL, 0, NULL},
+};
+static void samples_dealloc(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    dlpack_py_release(&((Samples *)self)->view);
+    PyObject_Free(self);
+    Py_DECREF(type);
+}
+static PyType_Slot slots[] = {
+    {Py_tp_methods, samples_methods}, {Py_tp_dealloc, (void *)(uintptr_t)samples_dealloc}, {0, NULL}};
+static PyType_Spec spec = {"readme.Samples", sizeof(Samples), 0, Py_TPFLAGS_DEFAULT, slots};
+static int add_type(PyObject *module)
+{
+    PyObject *type = PyType_FromSpec(&spec);
+    int failed = type == NULL || PyObject_SetAttrString(module, "Samples", type) < 0;
+    Py_XDECREF(type);
+    return failed ? -1 : 0;
+}
+static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, (void *)(uintptr_t)add_type}, {0, NULL}};
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "readme", NULL, 0, NULL, module_slots, NULL, NULL, NULL};
+PyMODINIT_FUNC PyInit_readme(void);
+PyMODINIT_FUNC PyInit_readme(void) { return PyModuleDef_Init(&module); }
+"""
+
+
+@pytest.fixture(scope="module")
+def samples(tmp_path_factory):
+    """A module of the two functions of the README that describe Samples and make one, word for word."""
+    folder, code, methods = tmp_path_factory.mktemp("readme"), [], []
+    for title, method in [
+        ("### Describe an object once", r"^    DLPACK_PY_METHODS\(.*$"),
+        ("### Your `from_dlpack`", r'^    \{"from_dlpack".*$'),
+    ]:
+        block = re.search(r"^```c\n(.*?)^```$", README.split(title)[1], re.DOTALL | re.MULTILINE)[1]
+        (line,) = re.findall(method, block, re.MULTILINE)
+        methods.append(line)
+        code.append(block.replace(line, ""))
+    source = folder / "readme.c"
+    source.write_text(SAMPLES.replace("@CODE@", "".join(code)).replace("@METHODS@", "\n".join(methods)))
+    done = machine.compile_c(source, "-std=c99", "-shared", "-o", str(folder / "readme.so"))
     assert done.returncode == 0 and done.stderr == "", done.stderr
+    sys.path.insert(0, str(folder))
+    import readme
+
+    return readme.Samples
+
+
+@pytest.mark.parametrize("writable", [True, False])
+def test_the_samples_of_the_readme_keep_memory_read_only_P3_C7(samples, writable):
+    array = numpy.arange(5.0)
+    array.flags.writeable = writable
+    made = samples.from_dlpack(array)
+    again = numpy.from_dlpack(made)
+    assert again.flags.writeable == writable
+    assert numpy.shares_memory(again, array) and again.tolist() == [0, 1, 2, 3, 4]
+    if writable:
+        made.__dlpack__()
+    else:
+        with pytest.raises(BufferError, match="read-only"):  # a legacy capsule could not say it
+            made.__dlpack__()
+    assert made.__dlpack_device__() == (1, 0)
 
 
 def test_the_cython_code_in_the_readme_is_the_example():
-    readme = (machine.ROOT / "README.md").read_text()
-    block = re.search(r"^```cython\n(.*?)^```$", readme, re.DOTALL | re.MULTILINE)[1]
+    block = re.search(r"^```cython\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)[1]
     example = (machine.ROOT / "examples" / "cython" / "wave.pyx").read_text()
     regions = re.findall(r"# dlpack: begin\n(.*?) *# dlpack: end", example, re.DOTALL)
     assert block.split() == " ".join(regions).split()
 
 
-def test_every_name_of_the_header_in_the_documents_is_there():
-    known = set(re.findall(r"\b(?:dlpack|DLPACK)_\w+", "".join(path.read_text() for path in machine.ROOT.glob("*.h"))))
-    known |= {"DLPACK_INCLUDE_DIR", "DLPACK_PY_EXAMPLES", "DLPACK_PY_TESTS"}  # of CMake
-    for document in (machine.ROOT / "README.md", machine.ROOT / "docs" / "streams.md"):
-        pattern = r"\b(?:dlpack|DLPACK)_(?:PY|py|cuda|CUDA|rocm|ROCM|device|DEVICE)_\w+"
-        named = set(re.findall(pattern, document.read_text()))
-        assert {name for name in named if name not in known and not name.endswith("_")} == set()
+# Of CMake, and of those who withdrew them.
+OTHER_NAMES = {"DLPACK_INCLUDE_DIR", "DLPACK_PY_EXAMPLES", "DLPACK_PY_TESTS"}
+DOCUMENTS = [machine.ROOT / "README.md", *sorted((machine.ROOT / "docs").glob("*.md"))]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_every_name_of_the_headers_in_a_document_is_there(document):
+    files = [path for suffix in ("h", "hpp", "pxd") for path in machine.ROOT.glob(f"*.{suffix}")]
+    known = set(re.findall(r"\b(?:dlpack|DLPACK)_\w+", "".join(path.read_text() for path in files)))
+    known |= OTHER_NAMES | {path.stem for path in files}
+    pattern = r"\b(?:dlpack|DLPACK)_(?:PY|py|cuda|CUDA|rocm|ROCM|device|DEVICE|buffer|BUFFER|copy|tensor|exchange)_\w+"
+    named = set(re.findall(pattern, document.read_text()))
+    assert {name for name in named if name not in known and not name.endswith("_")} == set()
+    files = {path.name for path in files}
+    named = set(re.findall(r"\bdlpack_[a-z]+\.(?:hpp|h|pxd)\b", document.read_text()))
+    assert named - files == set()
+
+
+def levels():
+    """{files: (lines, KB or None)} of the table of levels in the README."""
+    rows = re.findall(r"^\| [^|]* \| ([^|]*) \|[^|]*\|[^|]*\| ([\d,]+) \| (?:(\d+) KB)? ?\|$", README, re.MULTILINE)
+    return {row[0]: (int(row[1].replace(",", "")), int(row[2]) if row[2] else None) for row in rows}
+
+
+def test_the_table_of_levels_has_all_files_with_their_lines():
+    """To within a twentieth: it is there to choose a level."""
+    rows, found = levels(), set()
+    for files, (lines, _) in rows.items():
+        names = re.findall(r"`(dlpack_\w+\.(?:hpp|h))`", re.sub(r", before .*| or .*", "", files))
+        found |= set(re.findall(r"dlpack_\w+\.(?:hpp|h)", files))
+        count = sum(len((machine.ROOT / name).read_text().splitlines()) for name in names)
+        assert abs(count - lines) <= count / 20, f"{files}: {count}"
+    assert found == {path.name for suffix in ("h", "hpp") for path in machine.ROOT.glob(f"dlpack_*.{suffix}")}
+
+
+USES = {  # What is added to the example of the first screen for each level.
+    "dlpack_py.h": "",
+    "dlpack_exchange.h": '#include "dlpack_exchange.h"\n',
+    "dlpack_buffer.h": """
+        #include "dlpack_buffer.h"
+        PyObject *use(PyObject *x);
+        PyObject *use(PyObject *x)
+        {
+            dlpack_py_want want = dlpack_py_want_any();
+            want.fallback = dlpack_buffer_fallback;
+            return dlpack_buffer_memoryview(x, &want);
+        }
+    """,
+    "dlpack_copy.h": '#include "dlpack_copy.h"\n',
+    "dlpack_device.h": """
+        #include "dlpack_cuda.h"
+        PyObject *use(PyObject *x, const DLTensor *t, cudaStream_t s, PyObject *const *a, Py_ssize_t n, PyObject *k);
+        PyObject *use(PyObject *x, const DLTensor *t, cudaStream_t s, PyObject *const *a, Py_ssize_t n, PyObject *k)
+        {
+            dlpack_py_view v;
+            if (dlpack_cuda_consume(x, NULL, s, &v) < 0 || dlpack_cuda_release(&v, s) < 0)
+                return NULL;
+            return dlpack_cuda_produce(x, t, 0, s, a, n, k);
+        }
+    """,
+}
+
+
+def code_size(folder, text, *flags):
+    """Bytes of code and constants in an object file."""
+    source, target = folder / "source.c", folder / "source.o"
+    source.write_text(text)
+    gcc = next(pair for name, pair in reversed(machine.compilers().items()) if name.startswith("gcc"))
+    done = machine.compile_c(source, *flags, "-c", "-o", str(target), compiler=gcc)
+    assert done.returncode == 0, done.stderr
+    listing = subprocess.run(["size", "-A", target], capture_output=True, text=True, check=True).stdout
+    return sum(int(size) for size in re.findall(r"^\.(?:text|rodata)\S*\s+(\d+)", listing, re.MULTILINE))
+
+
+@pytest.mark.parametrize("header", USES)
+def test_the_table_of_levels_says_what_a_level_adds_to_an_example(tmp_path, header):
+    """To within a tenth, or 1 KB."""
+    if "gcc-12" not in machine.compilers() or platform.machine() != "x86_64":
+        pytest.skip("gcc 12 on x86-64: not on this machine")
+    runtimes = [include for name, include in machine.runtimes().items() if name.startswith("CUDA")]
+    if header == "dlpack_device.h" and not runtimes:
+        pytest.skip("headers of CUDA: not on this machine")
+    flags = ["-isystem", runtimes[-1]] if header == "dlpack_device.h" else []
+    example = (machine.ROOT / "examples" / "minimal" / "image.c").read_text()
+    plain = re.sub(r"/\* dlpack: begin \*/.*?/\* dlpack: end \*/", "", example, flags=re.DOTALL)
+    assert plain != example
+    without = plain if header == "dlpack_py.h" else example
+    added = (code_size(tmp_path, USES[header] + example, *flags) - code_size(tmp_path, without)) / 1024
+    (told,) = [kilobytes for files, (_, kilobytes) in levels().items() if files.startswith(f"`{header}`")]
+    assert abs(added - told) <= max(1, added / 10), f"{added:.1f} KB"
 
 
 def test_the_example_adds_at_most_thirty_lines(added_lines):
@@ -111,21 +245,47 @@ def test_the_changelog_begins_with_the_version_of_the_header():
     assert releases[0] == VERSION
 
 
-def test_the_version_of_the_header_is_the_same_as_number_and_text():
+def test_the_version_of_the_headers_is_the_same_as_number_and_text():
     number = int(re.search(r"define DLPACK_PY_VERSION (0x\w+)", HEADER)[1], 16)
     assert ".".join(str(number >> shift & 255) for shift in (16, 8, 0)) == VERSION
-    assert f"* Version {VERSION}," in HEADER
-    assert f"DLPACK_PY_VERSION != 0x{number:06x}" in HEADER
+    for name in ("dlpack_tensor.h", "dlpack_py.h"):
+        assert f"* Version {VERSION}," in (machine.ROOT / name).read_text()
+
+
+def test_only_one_line_of_the_headers_defines_the_version():
+    files = [path for suffix in ("h", "hpp") for path in machine.ROOT.glob(f"dlpack_*.{suffix}")]
+    text = "".join(path.read_text() for path in files)
+    assert len(re.findall(r"define DLPACK_PY_VERSION\b", text)) == 1
+    assert len(re.findall(r"define DLPACK_PY_VERSION_STRING\b", text)) == 1
+
+
+def test_the_clauses_at_the_end_of_dlpack_py_h_are_those_that_the_headers_name():
+    text = (machine.ROOT / "dlpack_py.h").read_text()
+    found, *_ = re.findall(r"^/\* The clauses .*?\*/", text, re.DOTALL | re.MULTILINE)
+    listed = set(re.findall(r"^ \* ([DPKCXSG]\d+) ", found, re.MULTILINE))
+    headers = "".join(path.read_text() for path in machine.ROOT.glob("dlpack_*.h")).replace(found, "")
+    comments = "".join(re.findall(r"/\*.*?\*/", headers, re.DOTALL))
+    named = set(re.findall(r"\b([DPKCXSG]\d+)\b", comments)) - {"C99", "C11"}
+    document = (machine.ROOT / "docs" / "protocol.md").read_text()
+    explained = {name for row in re.findall(r"^\| ([^|]+) \|", document, re.MULTILINE) for name in row.split(", ")}
+    assert len(listed) > 40
+    assert named - explained == set() and listed - explained == set()
+    assert named - listed - {"S5", "S6", "S8", "S9"} == set()  # which only the device headers name
+    assert re.search(r"C1 .*TypeError", found) and "on the type, then on the instance" not in found
 
 
 def test_the_licence_in_the_header_is_that_of_the_project():
     def words(text):
-        return re.sub(r"[\s*]+", " ", text[text.index("Permission is hereby granted") :]).strip(" /")
+        return re.sub(r"[\s*]+", " ", text[text.index("Permission is hereby granted") :].split("*/")[0]).strip()
 
     assert words(HEADER) == words((machine.ROOT / "LICENSE").read_text())
-    assert "SPDX-License-Identifier: MIT" in HEADER
+    for path in [*machine.ROOT.glob("dlpack_*.h"), *machine.ROOT.glob("dlpack_*.hpp")]:
+        assert "SPDX-License-Identifier: MIT" in path.read_text()
+        if "licence stands" in path.read_text() and path.name != "dlpack_tensor.h":
+            assert "licence stands at the end of dlpack_tensor.h" in path.read_text(), path.name
 
 
 def test_no_line_is_longer_than_120_columns():
-    lines = [line for header in sorted(machine.ROOT.glob("*.h")) for line in header.read_text().splitlines()]
-    assert [line for line in lines if len(line) > 120] == []
+    files = [path for suffix in ("h", "hpp", "pxd") for path in sorted(machine.ROOT.glob(f"*.{suffix}"))]
+    lines = [f"{path.name}: {line}" for path in files for line in path.read_text().splitlines() if len(line) > 120]
+    assert lines == []

@@ -1,5 +1,6 @@
-"""The header can be copied into anybody's tree: what it defines, and how often and with whom it is included."""
+"""The headers can be copied into anybody's tree: what they define, and how often and with whom they are included."""
 
+import itertools
 import os
 import re
 import subprocess
@@ -7,14 +8,23 @@ import sys
 from pathlib import Path
 
 import machine
+import public_names
 import pytest
 
 # The headers, and how many functions must be found in each, at least.
-LEAST = {"dlpack_py": 50, "dlpack_buffer": 15, "dlpack_device": 30, "dlpack_copy": 7}
+LEAST = {
+    "dlpack_tensor": 50,
+    "dlpack_py": 60,
+    "dlpack_exchange": 25,
+    "dlpack_buffer": 15,
+    "dlpack_copy": 5,
+    "dlpack_device": 30,
+    "dlpack_cuda": 10,
+    "dlpack_rocm": 10,
+}
 TEXTS = {name: (machine.ROOT / f"{name}.h").read_text() for name in LEAST}
-TEXT = TEXTS["dlpack_py"]
-KINDS = ("PY_IMPL_RARE", "PY_IMPL_GENERAL", "PY_IMPL_SHARED", "PY_IMPL_HOT", "PY_IMPL_INLINE", "COPY_IMPL_HOT")
-STATIC = ("static inline ", *(f"DLPACK_{kind} " for kind in KINDS))
+KINDS = r"(?:PY_IMPL|COPY_IMPL|DLP)_(?:RARE|SHARED|HOT|COLD|NOINLINE)"  # words of linkage
+STATIC = re.compile(rf"static inline |DLPACK_{KINDS} |DLP_(?:COLD|NOINLINE|RARE|SHARED) ")
 each_header = pytest.mark.parametrize("name", TEXTS)
 
 NO_CXX = list(machine.compilers().values())[-1][1] is None
@@ -28,27 +38,85 @@ def compile_text(folder, text, *flags, suffix=".c", **where):
     return machine.compile_c(source, *flags, "-c", "-o", str(folder / "source.o"), **where)
 
 
-INCLUDE, COPY = '#include "dlpack_py.h"', '#include "dlpack_copy.h"'
-WITHOUT, WITH = "#define DLPACK_PY_NO_PYTHON", "#undef DLPACK_PY_NO_PYTHON"
+# What each header for the CPU includes of the others, in this order.
+INCLUDES = {
+    "dlpack_tensor": ["dlpack_tensor"],
+    "dlpack_py": ["dlpack_tensor", "dlpack_py"],
+    "dlpack_exchange": ["dlpack_exchange", "dlpack_tensor", "dlpack_py"],
+    "dlpack_buffer": ["dlpack_tensor", "dlpack_py", "dlpack_buffer"],
+    "dlpack_copy": ["dlpack_copy"],
+}
+# These change how another header works, and so come before it.
+BEFORE = {"dlpack_exchange": "dlpack_py", "dlpack_copy": "dlpack_tensor"}
+
+
+def includes(names):
+    return "".join(f'#include "{name}.h"\n' for name in names)
+
+
+def too_late(names):
+    """The first header of a list that comes after the header that it changes, or None."""
+    seen = set()
+    for name in names:
+        if name not in seen and BEFORE.get(name) in seen:
+            return name
+        seen.update(INCLUDES[name])
+    return None
+
+
+def stops(done, lines=15):
+    """The text of the one #error with which a compiler stopped. Beside it there may be an include that is not found,
+    which is how a header stops a compiler."""
+    assert done.returncode != 0
+    found = re.findall(r'error: (?:#error )?"(.*)"$', done.stderr, re.MULTILINE)
+    others = re.findall(r"error: (?!(?:#error )?\").*$", done.stderr, re.MULTILINE)
+    assert len(found) == 1, done.stderr[:3000]
+    assert len(others) <= 1 and all(re.search("No such file|not found", other) for other in others), done.stderr[:3000]
+    assert done.stderr.count("\n") <= lines, done.stderr
+    return found[0]
+
+
+ORDERS = [
+    *itertools.permutations(INCLUDES, 1),
+    *itertools.product(INCLUDES, repeat=2),
+    ("dlpack_copy", "dlpack_exchange", "dlpack_buffer", "dlpack_py", "dlpack_tensor"),
+    ("dlpack_copy", "dlpack_tensor", "dlpack_exchange", "dlpack_py", "dlpack_buffer"),
+    ("dlpack_buffer", "dlpack_py", "dlpack_tensor", "dlpack_exchange", "dlpack_copy"),
+]
 
 
 @both_languages
-@pytest.mark.parametrize(
-    "lines",
-    [
-        pytest.param([INCLUDE, INCLUDE], id="twice"),
-        pytest.param([WITHOUT, INCLUDE, WITH, INCLUDE], id="without Python, then with it"),
-        pytest.param([INCLUDE, WITHOUT, INCLUDE], id="with Python, then without"),
-        pytest.param(["#include <dlpack/dlpack.h>", INCLUDE], id="after dlpack.h"),
-        pytest.param([COPY, INCLUDE, COPY], id="between dlpack_copy.h and itself"),
-        pytest.param([COPY, WITHOUT, INCLUDE, WITH, COPY, INCLUDE], id="after dlpack_copy.h, in both ways"),
-    ],
-)
-def test_any_order_of_includes_gives_both_layers(tmp_path, suffix, lines):
+@pytest.mark.parametrize("names", ORDERS, ids=", ".join)
+def test_any_order_of_includes_works_or_is_one_error_with_the_cure(tmp_path, suffix, names):
     # The pedantry of style is answered inside the header.
     flags = ["-Wold-style-cast", "-Wzero-as-null-pointer-constant"] if suffix == ".cpp" else []
-    use = ["int use(PyObject *x);", "int use(PyObject *x) { return dlpack_py_check(x); }"]
-    done = compile_text(tmp_path, "\n".join([*lines, *use]), *flags, suffix=suffix)
+    done = compile_text(tmp_path, includes(names), "-fsyntax-only", *flags, suffix=suffix)
+    late = too_late(names)
+    if late is None:
+        assert done.returncode == 0 and done.stderr == "", done.stderr
+    else:
+        assert re.match(rf"include {late}\.h before .*{BEFORE[late]}\.h", stops(done))
+
+
+@needs_cxx
+@pytest.mark.parametrize(
+    "names", [*INCLUDES, *map(list, itertools.permutations(["dlpack_exchange", "dlpack_py"]))], ids=str
+)
+def test_the_view_of_cpp_is_included_after_any_header(tmp_path, names):
+    text = includes([names] if isinstance(names, str) else names)
+    text += '#include "dlpack_py.hpp"\nint use(PyObject *x);\n'
+    text += "int use(PyObject *x) { dlpack_py_unique_view v; return dlpack_py_consume(x, nullptr, v.reset()); }\n"
+    done = compile_text(tmp_path, text, "-fsyntax-only", suffix=".cpp")
+    if too_late([names] if isinstance(names, str) else names) is None:
+        assert done.returncode == 0 and done.stderr == "", done.stderr
+    else:
+        assert "include dlpack_exchange.h before" in stops(done)
+
+
+@both_languages
+def test_headers_may_come_after_dlpack_h(tmp_path, suffix):
+    text = "#include <dlpack/dlpack.h>\n" + includes(["dlpack_copy", "dlpack_exchange", "dlpack_buffer"])
+    done = compile_text(tmp_path, text, "-fsyntax-only", suffix=suffix)
     assert done.returncode == 0 and done.stderr == "", done.stderr
 
 
@@ -56,7 +124,7 @@ def test_any_order_of_includes_gives_both_layers(tmp_path, suffix, lines):
 def test_a_class_with_a_view_gives_no_warning_and_no_symbol_of_the_header(tmp_path):
     """With default visibility, as setuptools compiles (G2)."""
     text = """
-        #include "dlpack_py.h"
+        #include "dlpack_py.hpp"
         #include <utility>
         struct Field {
             dlpack_py_unique_view view;
@@ -81,16 +149,11 @@ def test_style_warnings_of_cpp_are_as_before_behind_the_header(tmp_path):
     assert compile_text(tmp_path, text, suffix=".cpp").returncode == 0
 
 
-def test_a_copy_that_comes_too_late_is_refused_by_name(tmp_path):
-    done = compile_text(tmp_path, f"{INCLUDE}\n{COPY}\n")
-    assert done.returncode != 0 and "include dlpack_copy.h before dlpack_py.h" in done.stderr
-
-
 def test_python_h_comes_before_dlpack_copy_h(tmp_path):
     """Python.h sets feature macros for the C library. In another order, the headers of Python 3.11 make warnings, which
     are seen only where their folder is not one of the system."""
     source = tmp_path / "source.c"
-    source.write_text(f"#include <Python.h>\n{COPY}\n{INCLUDE}\n")
+    source.write_text("#include <Python.h>\n" + includes(["dlpack_copy", "dlpack_py"]))
     command = [list(machine.compilers().values())[-1][0], "-std=c99", "-Wall", "-fsyntax-only"]
     command += [
         f"-I{machine.ROOT}",
@@ -104,14 +167,14 @@ def test_python_h_comes_before_dlpack_copy_h(tmp_path):
 
 @both_languages
 def test_dlpack_copy_h_is_usable_alone(tmp_path, suffix):
-    text = f"""
-        {COPY}
+    text = """
+        #include "dlpack_copy.h"
         void turn(char *to, const char *from);
         void turn(char *to, const char *from)
-        {{
-            const dlpack_copy_loop rows = {{100, 400, 4}}, items = {{100, 4, 400}};
+        {
+            const dlpack_copy_loop rows = {100, 400, 4}, items = {100, 4, 400};
             dlpack_copy_rows(to, &rows, from, &items, 4, 40000);
-        }}
+        }
     """
     flags = ["-Wold-style-cast", "-Wzero-as-null-pointer-constant"] if suffix == ".cpp" else []
     for portable in ([], ["-DDLPACK_COPY_PORTABLE"]):
@@ -119,11 +182,65 @@ def test_dlpack_copy_h_is_usable_alone(tmp_path, suffix):
         assert done.returncode == 0 and done.stderr == "", done.stderr
 
 
-def test_two_versions_in_one_file_are_refused_by_name(tmp_path):
-    (tmp_path / "other.h").write_text(TEXT.replace("0x000100", "0x000200"))
-    done = compile_text(tmp_path, '#include "dlpack_py.h"\n#include "other.h"\n')
-    assert done.returncode != 0
-    assert "this file includes two versions of dlpack_py.h" in done.stderr
+VERSION = re.search(r"^#define DLPACK_PY_VERSION (0x\w{6}) ", TEXTS["dlpack_tensor"], re.MULTILINE)[1]
+VERSIONED = [name for name in LEAST if name != "dlpack_copy"]  # which uses no name of another header
+
+
+def other_version(name, version="0x7f0000"):
+    """The text of a header as another version has it."""
+    assert VERSION in TEXTS[name], f"{name}.h does not check the version"
+    return TEXTS[name].replace(VERSION, version)
+
+
+def runtime_flags(name):
+    """Flags for the headers of the runtime that a device header needs, or a test that is skipped."""
+    if name in ("dlpack_device", "dlpack_cuda", "dlpack_rocm"):
+        platform = "HIP" if name == "dlpack_rocm" else "CUDA"
+        found = [include for runtime, include in machine.runtimes().items() if runtime.startswith(platform)]
+        if not found:
+            pytest.skip(f"headers of {platform}: not on this machine")
+        flags = ["-D__HIP_PLATFORM_AMD__"] if platform == "HIP" else []
+        return [*flags, *([] if found[-1] == "/usr/include" else ["-isystem", found[-1]])]
+    return []
+
+
+@pytest.mark.parametrize("name", VERSIONED)
+def test_files_of_different_versions_that_meet_are_one_error(tmp_path, name):
+    """One header is of another version, and is found beside the others."""
+    (tmp_path / f"{name}.h").write_text(other_version(name))
+    source = {"dlpack_tensor": "dlpack_py", "dlpack_device": "dlpack_cuda"}.get(name, name)
+    for other in TEXTS:  # an include with quotes looks beside the file that includes first
+        if other != name:
+            (tmp_path / f"{other}.h").write_text(TEXTS[other])
+    done = compile_text(tmp_path, includes([source]), "-fsyntax-only", *runtime_flags(name))
+    assert "of different versions" in stops(done)
+
+
+@pytest.mark.parametrize("name", [name for name in VERSIONED if name != "dlpack_device"])
+@pytest.mark.parametrize("first", ["this", "other"])
+def test_two_whole_versions_in_one_file_are_one_error(tmp_path, name, first):
+    folder = tmp_path / "other"
+    folder.mkdir()
+    for header in VERSIONED:
+        (folder / f"{header}.h").write_text(other_version(header))
+    lines = [f'#include "other/{name}.h"\n', includes([name])]
+    done = compile_text(
+        tmp_path, "".join(lines[:: -1 if first == "this" else 1]), "-fsyntax-only", *runtime_flags(name)
+    )
+    assert "version" in stops(done)
+
+
+def test_the_version_of_one_file_that_came_before_this_one_is_refused_in_one_line(tmp_path):
+    """0.1.0 was a single file that defined the version itself."""
+    text = "#define DLPACK_PY_VERSION 0x000100\n" + includes(["dlpack_tensor"])
+    assert "version" in stops(compile_text(tmp_path, text, "-fsyntax-only"))
+
+
+def test_the_switch_that_left_python_out_is_one_error_that_names_the_header_in_its_place(tmp_path):
+    text = "#define DLPACK_PY_NO_PYTHON\n" + includes(["dlpack_py"])
+    for python in (None, True):
+        said = stops(compile_text(tmp_path, text, "-fsyntax-only", python=python))
+        assert "DLPACK_PY_NO_PYTHON" in said and "include dlpack_tensor.h" in said
 
 
 @needs_cxx
@@ -173,17 +290,31 @@ def test_a_c_and_a_cpp_file_of_one_module_share_arrays(tmp_path):
 
 
 @both_languages
-def test_including_it_leaves_nothing_in_the_object_file(tmp_path, suffix):
-    assert compile_text(tmp_path, '#include "dlpack_py.h"\n', suffix=suffix).returncode == 0
+@pytest.mark.parametrize("name", [name for name in LEAST if name != "dlpack_device"])
+def test_including_it_leaves_nothing_in_the_object_file(tmp_path, suffix, name):
+    flags = runtime_flags(name)
+    done = compile_text(tmp_path, includes([name]), *flags, suffix=suffix)
+    assert done.returncode == 0 and done.stderr == "", done.stderr
     symbols = subprocess.run(["nm", str(tmp_path / "source.o")], capture_output=True, text=True, check=True)
-    assert "dlpack_py" not in symbols.stdout
+    assert "dlpack_" not in symbols.stdout and "dlp_" not in symbols.stdout
     assert not re.search(r"^\w+ [A-TV-Z] ", symbols.stdout, re.MULTILINE)
+
+
+PREFIXES = {"dlpack_tensor": "dlpack_py", "dlpack_exchange": "dlpack_py"}  # of public names; else the name of the file
+PRIVATE = ("dlp_", "DLP_")  # of private names, in each file
+
+
+def has_prefix(name, header):
+    prefix = f"{PREFIXES.get(header, header)}_"
+    guards = f"{header}_H".upper(), f"{header}_LAYER".upper()
+    return name.startswith((prefix, prefix.upper(), *PRIVATE)) or name in guards
 
 
 @each_header
 def test_every_macro_it_leaves_defined_has_its_prefix(tmp_path, name):
-    (tmp_path / "source.c").write_text(f'#include "{name}.h"\n')
-    listing = machine.compile_c(tmp_path / "source.c", "-E", "-dD").stdout
+    including = "dlpack_cuda" if name == "dlpack_device" else name
+    (tmp_path / "source.c").write_text(includes([including]))
+    listing = machine.compile_c(tmp_path / "source.c", "-E", "-dD", *runtime_flags(name)).stdout
     here, left = False, set()
     for line in listing.splitlines():
         marker = re.match(r'# \d+ "(.*?)"', line)
@@ -192,9 +323,11 @@ def test_every_macro_it_leaves_defined_has_its_prefix(tmp_path, name):
         change = re.match(r"#(define|undef) (\w+)", line)
         if here and change:
             (left.add if change[1] == "define" else left.discard)(change[2])
-    assert len(left) >= {"dlpack_py": 6, "dlpack_buffer": 4}.get(name, 5)
+    assert len(left) >= {"dlpack_py": 6, "dlpack_tensor": 50, "dlpack_cuda": 2, "dlpack_rocm": 2}.get(name, 4)
     others = {"PY_SSIZE_T_CLEAN"}  # which is for Python.h
-    assert [macro for macro in left - others if not macro.startswith(f"{name.upper()}_")] == []
+    if name in ("dlpack_cuda", "dlpack_rocm"):  # they tell dlpack_device.h the names of the runtime
+        others |= {macro for macro in left if macro.startswith("DLPACK_DEVICE_API")}
+    assert [macro for macro in left - others if not has_prefix(macro, name)] == []
 
 
 @each_header
@@ -206,28 +339,46 @@ def test_every_name_it_defines_has_its_prefix(name):
     assert len(names) > LEAST[name]
     # One is given to an old dlpack.h; one is the macro for a function of dlpack_cuda.h or dlpack_rocm.h.
     others = {"DLManagedTensorVersioned", "DLPACK_DEVICE_API", "DLPACK_DEVICE_API_FIND_DEVICE"}
-    assert [found for found in names if not found.startswith(f"{name}_") and found not in others] == []
+    assert [found for found in names if not has_prefix(found, name) and found not in others] == []
 
 
 @each_header
 def test_every_function_is_static_inline(name):
-    functions = re.findall(r"^(.*)\n\w+\(", TEXTS[name], re.MULTILINE)
+    functions = re.findall(r"^(.*)\n[a-z]\w+\([^;{}]*\)\n\{$", TEXTS[name], re.MULTILINE)
     assert len(functions) > LEAST[name]
-    assert [result for result in functions if not result.startswith(STATIC)] == []
+    assert [result for result in functions if not STATIC.match(result)] == []
 
 
-@pytest.mark.parametrize("name", ["dlpack_py", "dlpack_buffer", "dlpack_device"])
+def opening(name):
+    """The comments above the first line of the preprocessor."""
+    return re.split(r"^#", TEXTS[name], maxsplit=1, flags=re.MULTILINE)[0]
+
+
+def test_the_synopsis_names_all_public_functions():
+    """A table, after which a reader may stop who only uses the header."""
+    table, found, _ = opening("dlpack_py").partition("Stop here if you only use the header")
+    assert found
+    names = public_names.names("py.h").items()
+    functions = {name for name, lines in names if re.search(rf"^\w[^(]*\b{name}\(", lines[0]) and name.islower()}
+    assert len(functions) > 20
+    assert {name for name in functions if not re.search(rf"\b{name}\b", table)} == set()
+
+
+@pytest.mark.parametrize("name", [name for name in LEAST if name not in ("dlpack_copy", "dlpack_cuda", "dlpack_rocm")])
 def test_the_contents_are_the_banners(name):
-    text = TEXTS[name]
-    contents = re.search(r"/\* Contents\n(.*?)\*/", text, re.DOTALL)[1]
-    listed = re.findall(r"^ \* +(\d+(?:\.\d+)? .*)$", contents, re.MULTILINE)
-    banners = re.findall(r"^/\* ---- (.*?) -+ \*/$", text, re.MULTILINE)
-    assert len(banners) > 3 and listed == banners
+    """The contents stand in the opening comment, in columns or each on a line."""
+    banners = re.findall(r"^/\* ---- (.*?) -+ \*/$", TEXTS[name], re.MULTILINE)
+    names = [part for line in opening(name).splitlines() for part in re.split(r" {2,}", line.strip(" */")) if part]
+    assert len(banners) > 3
+    places = [i for i in range(len(names)) if names[i] == banners[0]]
+    assert any(names[i : i + len(banners)] == banners for i in places), (banners, names)
 
 
 @each_header
 def test_all_banners_have_one_form(name):
-    assert {len(line) for line in TEXTS[name].splitlines() if line.startswith("/* ---- ")} == {79}
+    banners = [line for line in TEXTS[name].splitlines() if line.startswith("/* ---")]
+    assert {len(line) for line in banners} <= {79}
+    assert all(re.fullmatch(r"/\* ---- .*? -+ \*/", line) for line in banners)
 
 
 def test_an_extension_for_the_cpu_has_no_device_code():
@@ -240,7 +391,7 @@ def test_an_extension_for_the_cpu_has_no_device_code():
 
 
 def test_the_synopsis_compiles(tmp_path):
-    comment = re.search(r"/\* Synopsis\n(.*?)\*/", TEXT, re.DOTALL)[1]
+    comment = re.search(r"/\* Synopsis\n(.*?)\*/", TEXTS["dlpack_py"], re.DOTALL)[1]
     code = re.findall(r"^ \*   (.*)$", comment, re.MULTILINE)
     thing = "typedef struct Thing { PyObject_HEAD double *values; int64_t length; } Thing;"
     use = "PyMethodDef *use(PyCFunction *f); PyMethodDef *use(PyCFunction *f) { *f = sum; return thing_methods; }"
@@ -282,19 +433,61 @@ def test_formats_with_a_size_work_where_the_macro_comes_after_the_header(tmp_pat
     assert done.returncode == 0, done.stderr
 
 
-def test_a_missing_dlpack_h_is_named_with_where_to_get_it(tmp_path):
-    done = compile_text(tmp_path, '#include "dlpack_py.h"\n', dlpack=str(tmp_path))
-    assert done.returncode != 0
-    assert "dlpack.h is missing: pip install apache-tvm-ffi" in done.stderr
+@pytest.mark.parametrize("name", ["dlpack_tensor", "dlpack_py", "dlpack_exchange", "dlpack_buffer"])
+def test_a_missing_dlpack_h_is_one_error_with_where_to_get_it(tmp_path, name):
+    for compiler in machine.compilers().values():
+        done = compile_text(tmp_path, includes([name]), dlpack=str(tmp_path), compiler=compiler)
+        assert stops(done).startswith("dlpack.h is missing: pip install apache-tvm-ffi")
+
+
+@pytest.mark.parametrize("name", ["dlpack_tensor", "dlpack_py", "dlpack_exchange", "dlpack_buffer"])
+def test_an_older_dlpack_h_is_one_error(tmp_path, name):
+    old = tmp_path / "dlpack" / "dlpack.h"
+    old.parent.mkdir()
+    old.write_text("#define DLPACK_DLPACK_H_\n#define DLPACK_VERSION 80\n")
+    done = compile_text(tmp_path, includes([name]), "-fsyntax-only", dlpack=str(tmp_path))
+    assert "needs dlpack.h 1.x, and another dlpack.h was included" in stops(done)
+
+
+def dlpack_with_minor(folder, minor):
+    """A copy of the newest dlpack.h that says it is 1.minor. NumPy's copy of 1.0 has the typedefs of newer ones too."""
+    newest, path = max(machine.dlpack_headers().items())
+    text, count = re.subn(
+        r"(#define DLPACK_MINOR_VERSION) \d+", rf"\1 {minor}", Path(path, "dlpack", "dlpack.h").read_text()
+    )
+    assert count == 1, f"dlpack.h {newest}"
+    (folder / "dlpack").mkdir()
+    (folder / "dlpack" / "dlpack.h").write_text(text)
+    return folder
+
+
+@pytest.mark.parametrize("name", ["dlpack_tensor", "dlpack_py", "dlpack_buffer"])
+def test_a_dlpack_h_1_0_that_has_the_newer_typedef_gives_no_warning(tmp_path, name):
+    """As C99 has no second typedef of a name. dlpack.h is found by -I: in the folders of the system nothing warns."""
+    folder = dlpack_with_minor(tmp_path, 0)
+    for compiler in machine.compilers().values():
+        done = compile_text(tmp_path, includes([name]), f"-I{folder}", "-std=c99", compiler=compiler)
+        assert done.returncode == 0 and done.stderr == "", done.stderr
+
+
+def test_the_exchange_api_needs_dlpack_h_1_3_and_says_so_in_one_line(tmp_path):
+    folder = dlpack_with_minor(tmp_path, 2)
+    done = compile_text(tmp_path, includes(["dlpack_exchange"]), dlpack=str(folder))
+    assert "dlpack_exchange.h needs dlpack.h 1.3 or newer" in stops(done)
 
 
 def test_where_it_cannot_work_the_header_says_so_or_is_left_out(tmp_path):
     text = '#include "dlpack_py.h"\n#if DLPACK_PY_AVAILABLE\n#error "available"\n#endif\n'
     text += "uint32_t dtype(const DLTensor *t);\nuint32_t dtype(const DLTensor *t) { return dlpack_py_dtype(t); }\n"
     done = compile_text(tmp_path, text, '-DPYPY_VERSION="7.3"')
-    assert done.returncode != 0 and "dlpack_py.h needs CPython 3.9 or newer" in done.stderr
+    assert "dlpack_py.h needs CPython 3.9 or newer" in stops(done)
     done = compile_text(tmp_path, text, '-DPYPY_VERSION="7.3"', "-DDLPACK_PY_OPTIONAL")
     assert done.returncode == 0, done.stderr
+    for name in ("dlpack_exchange.h", "dlpack_buffer.h", *([] if NO_CXX else ["dlpack_py.hpp"])):
+        flags = '-DPYPY_VERSION="7.3"', "-DDLPACK_PY_OPTIONAL", "-fsyntax-only"
+        suffix = ".c" if name.endswith(".h") else ".cpp"
+        done = compile_text(tmp_path, f'#include "{name}"\n', *flags, suffix=suffix)
+        assert done.returncode == 0 and done.stderr == "", done.stderr
     done = compile_text(tmp_path, text, "-DDLPACK_PY_OPTIONAL")
     assert done.returncode != 0 and "available" in done.stderr
 
@@ -329,7 +522,7 @@ def test_a_view_of_cpp_releases_itself(tmp_path):
     source = tmp_path / "made.cpp"
     source.write_text(
         """
-        #include "dlpack_py.h"
+        #include "dlpack_py.hpp"
         #include <utility>
         #include <stdexcept>
         static dlpack_py_unique_view take(PyObject *x)

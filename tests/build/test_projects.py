@@ -54,14 +54,21 @@ def installed(tmp_path_factory):
     return install(machine.ROOT, tmp_path_factory.mktemp("install"), tmp_path_factory.mktemp("prefix"))
 
 
-def test_a_copy_of_the_header_is_all_it_takes(tmp_path):
-    for header in ("dlpack_py.h", "dlpack_buffer.h"):
+def test_a_copy_of_the_headers_is_all_it_takes(tmp_path):
+    for header in ("dlpack_tensor.h", "dlpack_py.h", "dlpack_exchange.h", "dlpack_buffer.h"):
         shutil.copy(machine.ROOT / header, tmp_path)
     shutil.copy(HERE / "uses_all.c", tmp_path)
     compiler = list(machine.compilers().values())[-1][0]
     include = ["-I", list(machine.dlpack_headers().values())[-1], "-I", machine.python_include()]
     run(compiler, "-shared", "-fPIC", *include, "uses_all.c", "-o", "uses_all.so", cwd=tmp_path)
     check_module(tmp_path)
+
+
+def test_the_tensor_layer_is_one_file_without_python(tmp_path):
+    shutil.copy(machine.ROOT / "dlpack_tensor.h", tmp_path)
+    (tmp_path / "source.c").write_text('#include "dlpack_tensor.h"\n')
+    compiler = list(machine.compilers().values())[-1][0]
+    run(compiler, "-fsyntax-only", "-I", list(machine.dlpack_headers().values())[-1], "source.c", cwd=tmp_path)
 
 
 def test_the_project_of_the_readme_is_whole(tmp_path):
@@ -71,7 +78,10 @@ def test_the_project_of_the_readme_is_whole(tmp_path):
         text = re.search(rf"^```{language}\n# {name}\n(.*?)^```$", readme, re.DOTALL | re.MULTILINE)[1]
         (tmp_path / name).write_text(text)
     (tmp_path / "third_party").mkdir()
-    shutil.copy(machine.ROOT / "dlpack_py.h", tmp_path / "third_party")
+    depends = re.search(r"depends = \[(.*?)\]", (tmp_path / "setup.py").read_text())[1]
+    assert re.findall(r'"third_party/(\w+\.h)"', depends) == ["dlpack_tensor.h", "dlpack_py.h"]
+    for header in ("dlpack_tensor.h", "dlpack_py.h"):
+        shutil.copy(machine.ROOT / header, tmp_path / "third_party")
     shutil.copy(machine.ROOT / "examples" / "minimal" / "image.c", tmp_path)
     pip = [sys.executable, "-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "--no-index"]
     run(*pip, "--wheel-dir", tmp_path, tmp_path)
@@ -96,6 +106,17 @@ def test_a_subdirectory_gives_the_target_and_nothing_else(project):
     assert not (build / "install_manifest.txt").exists() and list(build.rglob("*.so")) == list(build.glob("*.so"))
 
 
+def installed_files():
+    """What a project copies or installs: all headers, and their declarations for Cython."""
+    return [path for suffix in ("h", "hpp", "pxd") for path in sorted(machine.ROOT.glob(f"dlpack_*.{suffix}"))]
+
+
+def test_all_headers_and_declarations_are_installed(installed):
+    names = {path.name for path in installed_files()}
+    assert len(names) >= 16
+    assert {path.name for path in (installed / "include").iterdir()} == names
+
+
 def test_an_installed_package_is_found(project, installed):
     source, build = project("package")
     configure(source, build, f"-DCMAKE_PREFIX_PATH={installed}")
@@ -108,13 +129,15 @@ def test_an_installed_package_serves_those_who_want_its_major_version(project, t
     later = tmp_path / "later"
     shutil.copytree(machine.ROOT / "cmake", later / "cmake")
     shutil.copy(machine.ROOT / "CMakeLists.txt", later)
-    for header in machine.ROOT.glob("dlpack_*.h"):
-        (later / header.name).write_text('#define DLPACK_PY_VERSION_STRING "1.2.0"\n')
+    for file in installed_files():
+        (later / file.name).write_text('#define DLPACK_PY_VERSION_STRING "1.2.0"\n')
     prefix = install(later, tmp_path / "install", tmp_path / "prefix")
 
     source, build = project("package")
     listfile = source / "CMakeLists.txt"
-    listfile.write_text(listfile.read_text().replace("dlpack_py 0.1", f"dlpack_py {wanted}"))
+    text, count = re.subn(r"dlpack_py 0\.\d", f"dlpack_py {wanted}", listfile.read_text())
+    assert count == 1
+    listfile.write_text(text)
     with contextlib.nullcontext() if found else pytest.raises(AssertionError, match="version: 1.2.0"):
         configure(source, build, f"-DCMAKE_PREFIX_PATH={prefix}")
 
@@ -142,7 +165,10 @@ def test_pkg_config_knows_the_installed_header(installed):
     if machine.output("pkg-config", "--version") is None:
         pytest.skip("pkg-config: not on this machine")
     path = {**os.environ, "PKG_CONFIG_PATH": str(installed / "share" / "pkgconfig")}
-    ask = ["pkg-config", "--cflags", "dlpack_py >= 0.1"]
+    ask = ["pkg-config", "--cflags", "dlpack_py >= 0.2"]
     answer = subprocess.run(ask, env=path, capture_output=True, text=True, check=True).stdout
     folder = re.search(r"-I(\S+)", answer)[1]
     assert os.path.samefile(folder, installed / "include")
+    version = subprocess.run(["pkg-config", "--modversion", "dlpack_py"], env=path, capture_output=True, text=True)
+    text = (machine.ROOT / "dlpack_tensor.h").read_text()
+    assert version.stdout.strip() == re.search(r'^#define DLPACK_PY_VERSION_STRING "(.*)"$', text, re.MULTILINE)[1]

@@ -1,8 +1,17 @@
-/* Uses every function of dlpack_py.h, so that a compiler sees them all: as C, as C++ and in each build flavour. As a
- * module, run() exports six numbers in each way and takes them back; with DLPACK_PY_NO_PYTHON it is a program that does
- * what the tensor layer can. */
-#include "dlpack_buffer.h"
-#include "dlpack_py.h"
+/* Uses every function of the headers for the CPU, so that a compiler sees them all: as C, as C++ and in each build
+ * flavour. As a module, run() exports six numbers in each way and takes them back. With USES_ALL_TENSORS it is a
+ * program that does what dlpack_tensor.h can, without Python; with USES_ALL_PLAIN a module without
+ * dlpack_exchange.h. */
+#ifdef USES_ALL_TENSORS
+#  include "dlpack_tensor.h"
+#else
+#  include <Python.h> /* first: it sets feature macros for the C library */
+#  include "dlpack_tensor.h"
+#  if DLPACK_MINOR_VERSION >= 3 && !defined(USES_ALL_PLAIN)
+#    include "dlpack_exchange.h"
+#  endif
+#  include "dlpack_buffer.h"
+#endif
 
 /* A function made of checks returns 0, or the line of the first that failed. */
 #define CHECK(condition)     \
@@ -22,6 +31,7 @@ use_tensor_layer(void)
     char text[DLPACK_PY_TEXT_SIZE];
     int64_t strides[2];
     dlpack_py_want want = dlpack_py_want_any();
+    struct DLManagedTensorVersioned *managed;
     dlpack_py_error error;
 
     CHECK(dlpack_py_validate(&t, 0, &error) == 0);
@@ -51,10 +61,16 @@ use_tensor_layer(void)
     CHECK(dlpack_py_meets(&t, DLPACK_PY_WRITABLE, &want, &error) < 0 && error.code == DLPACK_PY_BUFFER_ERROR);
     want = dlpack_py_want_like(&t);
     CHECK(dlpack_py_meets(&t, DLPACK_PY_WRITABLE, &want, &error) == 0);
+    managed = dlpack_py_allocate(&t, &error);
+    CHECK(managed != NULL && dlpack_py_copy(&managed->dl_tensor, &t, 0, &error) == 0);
+    managed->deleter(managed);
+    managed = dlpack_py_wrap(&t, DLPACK_PY_FLAG_READ_ONLY, NULL, NULL);
+    CHECK(managed != NULL && managed->dl_tensor.data == values);
+    managed->deleter(managed);
     return 0;
 }
 
-#ifdef DLPACK_PY_NO_PYTHON
+#ifdef USES_ALL_TENSORS
 
 int
 main(void)
@@ -67,8 +83,10 @@ main(void)
 typedef struct Numbers {
     PyObject_HEAD
     double values[6];
+#if DLPACK_PY_HAS_EXCHANGE_API
     int64_t shape[2], strides[2];
     dlpack_py_embedded embedded;
+#endif
 } Numbers;
 
 static DLTensor
@@ -210,6 +228,8 @@ use_producer(PyObject *owner)
     CHECK(line == 0);
     line = check_taken(dlpack_py_capsule_steal(dlpack_py_wrap(&t, 0, NULL, NULL), DLPACK_PY_VERSIONED), owner);
     CHECK(line == 0);
+    line = check_taken(dlpack_py_object_steal(dlpack_py_wrap(&t, 0, NULL, NULL), DLPACK_PY_VERSIONED), owner);
+    CHECK(line == 0);
 
     CHECK(dlpack_py_parse_request(NULL, 0, NULL, &request) == 0);
     offer = dlpack_py_offer_make(owner, &t, 0);
@@ -226,6 +246,25 @@ use_producer(PyObject *owner)
     return 0;
 }
 
+DLPACK_PY_DESCRIBED(described, numbers_describe_plainly);
+
+static int
+use_described(PyObject *owner)
+{
+    PyObject *device = described_dlpack_device(owner, NULL);
+    int line;
+
+    CHECK(device != NULL);
+    Py_DECREF(device);
+    line = check_taken(described_dlpack(owner, NULL, 0, NULL), owner);
+    CHECK(line == 0);
+    line = check_taken(dlpack_py_produce_described(owner, numbers_describe_plainly, NULL, 0, NULL), owner);
+    CHECK(line == 0);
+    return 0;
+}
+
+#if DLPACK_PY_HAS_EXCHANGE_API
+
 static int
 numbers_describe(PyObject *self, const dlpack_py_request *request, dlpack_py_offer *offer)
 {
@@ -234,9 +273,6 @@ numbers_describe(PyObject *self, const dlpack_py_request *request, dlpack_py_off
     return 0;
 }
 
-DLPACK_PY_DESCRIBED(described, numbers_describe);
-
-#if DLPACK_PY_HAS_EXCHANGE_API
 static PyObject *
 numbers_make_steal(PyTypeObject *type, dlpack_py_view *v)
 {
@@ -250,8 +286,11 @@ numbers_make_steal(PyTypeObject *type, dlpack_py_view *v)
     return self;
 }
 
-DLPACK_PY_EXCHANGE_API_EMBEDDED(numbers_exchange, numbers_describe, numbers_make_steal, NULL,
+DLPACK_PY_EXCHANGE_API(numbers_exchange, numbers_describe, numbers_make_steal, NULL);
+#ifdef DLPACK_PY_EXCHANGE_API_EMBEDDED
+DLPACK_PY_EXCHANGE_API_EMBEDDED(numbers_embedded_exchange, numbers_describe, numbers_make_steal, NULL,
                                 offsetof(Numbers, embedded));
+#endif
 
 static int
 numbers_stream(DLDeviceType type, int32_t id, void **stream)
@@ -263,7 +302,6 @@ numbers_stream(DLDeviceType type, int32_t id, void **stream)
 }
 
 DLPACK_PY_EXCHANGE_API_WITH_STREAM(numbers_on_stream, numbers_describe, numbers_make_steal, NULL, numbers_stream);
-#endif
 
 /* From here on the type has an exchange table. */
 static int
@@ -271,35 +309,28 @@ use_exchange(Numbers *owner)
 {
     PyObject *like = (PyObject *)owner, *made;
     const DLTensor t = describe(like);
-    DLManagedTensorVersioned *managed;
+    struct DLManagedTensorVersioned *managed;
     dlpack_py_error error;
     dlpack_py_view v;
-#if DLPACK_PY_HAS_EXCHANGE_API
     void *none = &v;
 
     managed = dlpack_py_wrap(&t, 0, NULL, NULL);
     CHECK(numbers_on_stream.api.managed_tensor_to_py_object_no_sync(managed, &none) < 0 && none == NULL);
     CHECK(PyErr_ExceptionMatches(PyExc_RuntimeError)); /* the table was put on no type */
     PyErr_Clear();
+#ifdef DLPACK_PY_EXCHANGE_API_EMBEDDED
+    CHECK(dlpack_py_exchange_add(Py_TYPE(like), &numbers_embedded_exchange) == 0);
+#endif
     CHECK(dlpack_py_exchange_add(Py_TYPE(like), &numbers_exchange) == 0);
     CHECK(numbers_exchange.api.managed_tensor_from_py_object_no_sync(owner, &managed) == 0);
     managed->deleter(managed);
-#endif
     CHECK(dlpack_py_borrow(like, NULL, &v) == 0 && dlpack_py_data(&v) == owner->values);
     dlpack_py_release(&v);
-    managed = dlpack_py_allocate(&t, &error);
-    CHECK(managed != NULL);
-    managed->deleter(managed);
     CHECK(dlpack_py_allocate_like(like, &t, &v) == 0);
     CHECK(dlpack_py_copy(&v.tensor, &t, 0, &error) == 0);
     made = dlpack_py_return_like_steal(like, &v);
-#if DLPACK_PY_HAS_EXCHANGE_API
     CHECK(made != NULL && memcmp(((Numbers *)made)->values, owner->values, sizeof(owner->values)) == 0);
     Py_DECREF(made);
-#else
-    CHECK(made == NULL && PyErr_ExceptionMatches(PyExc_TypeError)); /* this module has no from_dlpack */
-    PyErr_Clear();
-#endif
     return 0;
 }
 
@@ -307,7 +338,6 @@ static int
 use_embedded(Numbers *owner)
 {
     dlpack_py_embedded *e = &owner->embedded;
-    PyObject *device;
     DLTensor t;
     int line;
 
@@ -318,15 +348,6 @@ use_embedded(Numbers *owner)
     line =
         check_taken(dlpack_py_produce_described((PyObject *)owner, numbers_describe, NULL, 0, NULL), (PyObject *)owner);
     CHECK(line == 0);
-    device = dlpack_py_impl_produce_described_device((PyObject *)owner, numbers_describe);
-    CHECK(device != NULL);
-    Py_DECREF(device);
-    device = described_dlpack((PyObject *)owner, NULL, 0, NULL);
-    CHECK(device != NULL);
-    Py_DECREF(device);
-    device = described_dlpack_device((PyObject *)owner, NULL);
-    CHECK(device != NULL);
-    Py_DECREF(device);
     Py_INCREF((PyObject *)owner); /* as an export would have */
     line = check_taken(dlpack_py_capsule_steal(&e->legacy, DLPACK_PY_LEGACY), (PyObject *)owner);
     CHECK(line == 0);
@@ -334,6 +355,8 @@ use_embedded(Numbers *owner)
     CHECK(line == 0);
     return 0;
 }
+
+#endif
 
 /* Raises RuntimeError with the line of a check that failed. */
 static PyObject *
@@ -356,7 +379,11 @@ run(PyObject *module, PyObject *unused)
     if (line == 0)
         line = use_producer(owner);
     if (line == 0)
+        line = use_described(owner);
+#if DLPACK_PY_HAS_EXCHANGE_API
+    if (line == 0)
         line = use_embedded((Numbers *)owner);
+#endif
     if (line == 0 && Py_REFCNT(owner) != 1)
         line = __LINE__;
     Py_DECREF(owner);

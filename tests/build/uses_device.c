@@ -1,6 +1,8 @@
 /* Uses every function of dlpack_cuda.h or dlpack_rocm.h, whichever the command line brings in, so that a compiler sees
- * them all. With DLPACK_PY_NO_PYTHON it is a program that prints what becomes of each on this machine. */
-#include "dlpack_py.h"
+ * them all. With DLPACK_DEVICE_NO_PYTHON it is a program that prints what becomes of each on this machine. */
+#ifndef DLPACK_DEVICE_NO_PYTHON
+#  include "dlpack_py.h"
+#endif
 
 #if defined(DLPACK_ROCM_RUNTIME_LAYER)
 #define DEVICE(name) dlpack_rocm_##name
@@ -13,13 +15,14 @@ typedef cudaStream_t stream_handle;
 static float values[6];
 static const int64_t shape[2] = {2, 3};
 
-#ifdef DLPACK_PY_NO_PYTHON
+#ifdef DLPACK_DEVICE_NO_PYTHON
 
 static int
 print(const char *call, int failed, const dlpack_py_error *error)
 {
+    static const char *const kinds[] = {"", "BufferError", "ValueError", "TypeError", "MemoryError", "RuntimeError"};
     if (failed)
-        printf("%s: %s: %s\n", call, dlpack_py_impl_error_kind(error->code), error->text);
+        printf("%s: %s: %s\n", call, kinds[error->code], error->text);
     else
         printf("%s: done\n", call);
     return failed;

@@ -25,7 +25,7 @@ CHOICES = {
     "an object of another type for the table": "refused",
     "byte_offset": "added",
     "byte_offset of a slice": "0",
-    "calls of a producer that raises TypeError": 1,
+    "calls of a producer that raises TypeError": 2,
     "copy='yes'": "refused",
     "copy=()": "refused",
     "copy=1.0": "refused",
@@ -167,6 +167,7 @@ class Wrongarray(Adapter):
     choices = {
         **CHOICES,
         "a forbidden array, by the table": "refused",
+        "calls of a producer that raises TypeError": 1,
         "misaligned data": "taken",
         "stream=-1": "refused",
     }
@@ -218,7 +219,7 @@ def extension(name, source, *flags):
     folder = Path(os.environ["DLPACK_PY_BUILD_DIR"]).parent / "conformance"
     folder.mkdir(exist_ok=True)
     path = folder / (name + sysconfig.get_config_var("EXT_SUFFIX"))
-    newest = max((root / file).stat().st_mtime for file in (source, "dlpack_py.h"))
+    newest = max((root / file).stat().st_mtime for file in (source, "dlpack_py.h", "dlpack_tensor.h"))
     if not path.exists() or path.stat().st_mtime < newest:
         command = ["c++", "-std=c++17", "-O1", "-shared", "-fPIC", "-fvisibility=hidden", "-w", "-fno-strict-aliasing"]
         command += ["-I", sysconfig.get_path("include"), *flags, str(root / source), "-o", str(path)]

@@ -2,9 +2,12 @@
  * all of its fields. CalledFromC gives producers the signatures that C code has. */
 
 #include "dlpack_buffer.h"
-#include "dlpack_py.h"
 #include <structmember.h> /* T_OBJECT: PyMemberDef */
 #include "../dtype_of.h"
+
+#ifndef PROBE_INIT
+#  define PROBE_INIT PyInit_consumer_probe
+#endif
 
 /* ---- A want from a dict ------------------------------------------------- */
 
@@ -309,11 +312,31 @@ probe_check_in_flight(PyObject *Py_UNUSED(module), PyObject *args)
     return NULL;
 }
 
+#ifdef DLPACK_EXCHANGE_H
+/* view_of_borrowed(obj): a memoryview of a view that holds no tensor of its own. The view is empty afterwards. */
+static PyObject *
+probe_view_of_borrowed(PyObject *Py_UNUSED(module), PyObject *obj)
+{
+    dlpack_py_view v;
+    PyObject *memory;
+
+    if (dlpack_py_borrow(obj, NULL, &v) < 0)
+        return NULL;
+    memory = dlpack_buffer_memoryview_steal(&v);
+    if (v.tensor.data != NULL || v.tensor.shape != NULL)
+        PyErr_SetString(PyExc_AssertionError, "the view is not empty");
+    return memory;
+}
+#endif
+
 static PyMethodDef functions[] = {
     {"consume", (PyCFunction)(void (*)(void))probe_consume, METH_VARARGS | METH_KEYWORDS, NULL},
     {"from_dlpack", (PyCFunction)(void (*)(void))probe_from_dlpack, METH_FASTCALL | METH_KEYWORDS, NULL},
     {"check", probe_check, METH_O, NULL},
     {"check_in_flight", probe_check_in_flight, METH_VARARGS, NULL},
+#ifdef DLPACK_EXCHANGE_H
+    {"view_of_borrowed", probe_view_of_borrowed, METH_O, NULL},
+#endif
     {NULL, NULL, 0, NULL},
 };
 
@@ -392,7 +415,7 @@ static struct PyModuleDef module = {
 };
 
 PyMODINIT_FUNC
-PyInit_consumer_probe(void)
+PROBE_INIT(void)
 {
     PyObject *self;
 

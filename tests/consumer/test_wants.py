@@ -139,7 +139,7 @@ CONTRADICTIONS = {
     "a small order": ({"order": "c"}, "order is 'c', 'C', 'F', 'A', 'K' or 'R' was wanted"),
     "an unknown order": ({"order": "Q"}, "order is 'Q'"),
     "an odd alignment": ({"alignment": 24}, "alignment is 24, a power of two was wanted"),
-    "a code in a list of dtypes": ({"dtypes": ("int8", 2, "int16")}, "dtype is 2, a dtype such as"),
+    "a code in a list of dtypes": ({"dtypes": ("int8", 2, "int16")}, "dtypes is 2, a dtype such as"),
     "a code in place of a dtype": ({"dtype": 2}, "dtype is 2, a dtype such as DLPACK_PY_FLOAT32 was wanted"),
 }
 
@@ -192,10 +192,12 @@ def test_read_only_memory_stays_so_whatever_the_option_C7():
         consume(Producer(flags=READ_ONLY), {"writable": 1, "options": DLPACK_PY_LEGACY_IS_WRITABLE})
 
 
-def test_a_legacy_capsule_cannot_say_and_the_error_tells_of_the_opt_in_C7():
+def test_a_legacy_capsule_cannot_say_and_the_error_tells_why_C7():
     producer = Producer(LEGACY)
     assert consume(producer).readonly == DLPACK_PY_READONLY_UNSAID
-    with pytest.raises(BufferError, match="read-only.*DLPACK_PY_LEGACY_IS_WRITABLE"):
+    with pytest.raises(
+        BufferError, match=r"read-only, writable memory was asked for \(a legacy capsule has no read-only flag\)$"
+    ):
         consume(producer, {"writable": 1})
 
 
@@ -482,6 +484,37 @@ def test_dlpack_comes_before_the_buffer_protocol_C6():
         consume(Refusing(3), {"fallback": 1})
 
 
+@pytest.mark.parametrize("how", ["in the method", "by a look-up in it", "from C", "of the second call"])
+def test_an_attribute_error_of_the_method_is_not_its_absence_C6(how):
+    error = AttributeError("of the producer")
+
+    class Failing(bytearray):
+        def __dlpack__(self, **keywords):
+            if how == "by a look-up in it":
+                return self.missing
+            if how == "from C":
+                return memoryview(b"").missing
+            if how == "of the second call" and keywords:
+                raise TypeError("no keywords")
+            raise error
+
+    with pytest.raises(AttributeError) as raised:
+        consume(Failing(3), {"fallback": 1})
+    if how in ("in the method", "of the second call"):
+        assert raised.value is error
+    else:
+        assert "missing" in str(raised.value)
+
+
+def test_an_array_whose_method_raises_attribute_error_is_refused_with_it_C6():
+    class Failing(array.array):
+        def __dlpack__(self, **keywords):
+            raise AttributeError("not now")
+
+    with pytest.raises(AttributeError, match="^not now$"):
+        consume(Failing("d", [1.0]), {"fallback": 1})
+
+
 def test_what_offers_neither_is_an_attribute_error_C6():
     with pytest.raises(AttributeError, match="__dlpack__"):
         consume(object(), {"fallback": 1})
@@ -500,10 +533,49 @@ def test_a_buffer_that_fits_is_not_copied_where_copy_is_false_C3():
     thing[0] = 9
     assert values(view) == [9, 2, 3]
     with pytest.raises(BufferError, match="device is cpu, cuda:0 was asked for"):
-        consume(thing, {"fallback": 1}, device="cuda")
+        consume(thing, {"fallback": 1}, device=(2, 0))
 
 
 # ---- Copies on request: C3, P4 ----
+
+
+@both_forms
+@pytest.mark.parametrize("order, strides", [("C", (2, 1)), ("F", (1, 3)), ("K", None), (None, None)])
+@pytest.mark.parametrize("came", [TRANSPOSED, MATRIX, {"shape": (3, 2), "strides": (4, 2)}], ids=str)
+def test_a_copy_that_was_asked_for_meets_the_order_P4(form, order, strides, came):
+    """The producer's copy has the order of the original, as NumPy's: one that fits is made of it."""
+    came = {**came, "shape": (3, 2), "strides": came.get("strides", (2, 1))}
+    producer = Producer(form, flags=IS_COPIED if form == VERSIONED else 0, **came)
+    want = {"writable": 1, **({"order": order} if order else {})}
+    view = consume(producer, want, copy=True)
+    x, y = came["strides"]
+    assert values(view) == [[float(i * x + j * y) for j in range(2)] for i in range(3)]
+    assert strides is None or view.strides == strides
+    assert view.readonly == DLPACK_PY_WRITABLE
+    assert producer.calls == [{"max_version": (1, 3), "copy": True}]
+
+
+@pytest.mark.parametrize("want", [{"order": "C"}, {"alignment": 32, "dtype": "float64"}])
+def test_copy_false_is_refused_where_a_copy_would_be_needed_to_meet_the_wish_C3(want):
+    producer = Producer(**TRANSPOSED, byte_offset=8)
+    with pytest.raises(BufferError, match="was asked for"):
+        consume(producer, {**want, "options": DLPACK_PY_COPY_IF_NEEDED}, copy=False)
+    assert producer.deleted == [1]
+
+
+def test_a_numpy_array_in_columns_is_copied_into_rows_P4():
+    columns = numpy.asfortranarray(numpy.arange(6.0).reshape(2, 3))
+    view = consume(columns, {"order": "C"}, copy=True)
+    assert (values(view), view.strides) == (columns.tolist(), (3, 1))
+    assert view.data != columns.__array_interface__["data"][0]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_copy_does_not_mend_what_it_cannot_mend_P4(form):
+    producer = Producer(form, **TRANSPOSED)
+    with pytest.raises(BufferError, match="dtype is float64, int8 was asked for"):
+        consume(producer, {"order": "C", "dtype": "int8"}, copy=True)
+    assert producer.deleted == [1]
 
 
 @both_forms

@@ -1,14 +1,15 @@
 /* The exchange API from both ends: Holder has a table of the header's; table() makes tables of a stranger's, whose
  * functions do what Python callables say; borrow, allocate_like and return_like are the header's. */
 
-#include "dlpack_py.h"
+#include "dlpack_exchange.h"
 #include "../dtype_of.h"
 
 #if DLPACK_PY_HAS_EXCHANGE_API
 
 /* ---- Holder --------------------------------------------------------------- */
 
-/* Holder(source, *, flags=0, options=0, veto=None, null_strides=False): a view, offered with more flags and options. */
+/* Holder(source, *, flags=0, options=0, veto=None, null_strides=False, empty_device=False): a view, offered with more
+ * flags and options, and with a device whose operations are NULL. */
 typedef struct {
     PyObject_HEAD
     dlpack_py_view view;
@@ -16,9 +17,13 @@ typedef struct {
     uint64_t flags;
     uint32_t options;
     PyObject *veto; /* called before anything is exported; NULL: none */
+    dlpack_py_device empty_device;
+    int has_empty_device;
 } Holder;
 
 static PyTypeObject holder_type;
+
+static const dlpack_py_want anywhere = {.device = DLPACK_PY_ANY_DEVICE};
 
 static PyObject *
 holder_make_steal(PyTypeObject *type, dlpack_py_view *v)
@@ -36,23 +41,25 @@ holder_make_steal(PyTypeObject *type, dlpack_py_view *v)
 static PyObject *
 holder_new(PyTypeObject *type, PyObject *args, PyObject *names)
 {
-    static char *keywords[] = {"", "flags", "options", "veto", "null_strides", NULL};
+    static char *keywords[] = {"", "flags", "options", "veto", "null_strides", "empty_device", NULL};
     unsigned long long flags = 0;
     unsigned int options = 0;
     PyObject *source, *veto = NULL;
-    int null_strides = 0;
+    int null_strides = 0, empty_device = 0;
     dlpack_py_view v;
     Holder *self;
 
-    if (!PyArg_ParseTupleAndKeywords(args, names, "O|$KIOp", keywords, &source, &flags, &options, &veto,
-                                     &null_strides) ||
-        dlpack_py_consume(source, NULL, &v) < 0)
+    if (!PyArg_ParseTupleAndKeywords(args, names, "O|$KIOpp", keywords, &source, &flags, &options, &veto, &null_strides,
+                                     &empty_device) ||
+        dlpack_py_consume(source, empty_device ? &anywhere : NULL, &v) < 0)
         return NULL;
     self = (Holder *)holder_make_steal(type, &v);
     if (self == NULL)
         return NULL;
     self->flags = flags;
     self->options = options;
+    self->has_empty_device = empty_device;
+    self->empty_device.type = (int32_t)self->tensor.device.device_type;
     Py_XINCREF(veto);
     self->veto = veto;
     if (null_strides)
@@ -85,6 +92,8 @@ holder_describe(PyObject *op, const dlpack_py_request *request, dlpack_py_offer 
     *offer = dlpack_py_offer_view(op, &self->tensor, &self->view);
     offer->flags |= self->flags;
     offer->options |= self->options;
+    if (self->has_empty_device)
+        offer->device = &self->empty_device;
     return self->veto == NULL ? 0 : holder_veto(op, request);
 }
 
@@ -113,6 +122,87 @@ static PyTypeObject holder_type = {
     .tp_new = holder_new,
     .tp_dealloc = holder_dealloc,
     .tp_methods = holder_methods,
+};
+
+/* ---- Moment ---------------------------------------------------------------- */
+
+/* Moment(address, shape, strides, *, options=0): a type that has no place for a shape and strides in elements, such as
+ * NumPy's: describe writes them into memory of the moment, which the next call overwrites. */
+typedef struct {
+    PyObject_HEAD
+    void *data;
+    int32_t ndim;
+    int32_t shape[4], strides[4];
+    uint32_t options;
+} Moment;
+
+static PyTypeObject moment_type;
+
+static PyObject *
+moment_new(PyTypeObject *type, PyObject *args, PyObject *names)
+{
+    static char *keywords[] = {"", "", "", "options", NULL};
+    PyObject *shape, *strides;
+    unsigned long long address;
+    unsigned int options = 0;
+    Moment *self;
+    int32_t i;
+
+    if (!PyArg_ParseTupleAndKeywords(args, names, "KO!O!|$I", keywords, &address, &PyTuple_Type, &shape, &PyTuple_Type,
+                                     &strides, &options))
+        return NULL;
+    self = (Moment *)type->tp_alloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    self->data = (void *)(uintptr_t)address;
+    self->ndim = (int32_t)PyTuple_Size(shape);
+    self->options = options;
+    for (i = 0; i < self->ndim; i++) {
+        self->shape[i] = (int32_t)PyLong_AsLong(PyTuple_GetItem(shape, i));
+        self->strides[i] = (int32_t)PyLong_AsLong(PyTuple_GetItem(strides, i));
+    }
+    return (PyObject *)self;
+}
+
+static int
+moment_describe(PyObject *op, const dlpack_py_request *request, dlpack_py_offer *offer)
+{
+    static DLTensor t;
+    static int64_t shape[4], strides[4];
+    const Moment *self = (const Moment *)op;
+    int32_t i;
+
+    (void)request;
+    for (i = 0; i < self->ndim; i++) {
+        shape[i] = self->shape[i];
+        strides[i] = self->strides[i];
+    }
+    t = dlpack_py_cpu(self->data, DLPACK_PY_FLOAT64, self->ndim, shape, strides);
+    offer->tensor = &t;
+    offer->options = self->options;
+    return 0;
+}
+
+static PyObject *
+moment_make_steal(PyTypeObject *type, dlpack_py_view *v)
+{
+    (void)type;
+    dlpack_py_release(v);
+    PyErr_SetString(PyExc_BufferError, "a Moment owns nothing");
+    return NULL;
+}
+
+DLPACK_PY_DESCRIBED(moment, moment_describe);
+DLPACK_PY_EXCHANGE_API(moment_exchange, moment_describe, moment_make_steal, NULL);
+
+static PyMethodDef moment_methods[] = {DLPACK_PY_METHODS(moment_dlpack, moment_dlpack_device), {NULL, NULL, 0, NULL}};
+
+static PyTypeObject moment_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "exchange_probe.Moment",
+    .tp_basicsize = sizeof(Moment),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_new = moment_new,
+    .tp_methods = moment_methods,
 };
 
 /* ---- Tables of a stranger's ----------------------------------------------- */
@@ -405,7 +495,7 @@ probe_call_allocate(PyObject *Py_UNUSED(module), PyObject *args)
     t.ndim = extents == Py_None ? 0 : (int)PyTuple_Size(extents);
     t.shape = shape;
     t.dtype = dlpack_py_cpu(NULL, DLPACK_PY_DTYPE(2u, (uint32_t)bits, 1u), 0, NULL, NULL).dtype;
-    t.device = dlpack_py_impl_device(type, 0);
+    t.device = dlp_device(type, 0);
     for (i = 0; i < t.ndim; i++)
         shape[i] = PyLong_AsLongLong(PyTuple_GetItem(extents, i));
     table = table_of(capsule);
@@ -447,6 +537,38 @@ probe_borrow(PyObject *Py_UNUSED(module), PyObject *args, PyObject *names)
     return result;
 }
 
+/* borrow_two(one, other): what borrow tells of each, after both were borrowed. */
+static PyObject *
+probe_borrow_two(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *objects[2], *result = NULL;
+    dlpack_py_view views[2];
+    int i, count = 0;
+
+    if (!PyArg_ParseTuple(args, "OO", &objects[0], &objects[1]))
+        return NULL;
+    while (count < 2 && dlpack_py_borrow(objects[count], NULL, &views[count]) == 0)
+        count++;
+    if (count == 2)
+        result = Py_BuildValue("(NO)(NO)", describe(&views[0].tensor), views[0].managed != NULL ? Py_True : Py_False,
+                               describe(&views[1].tensor), views[1].managed != NULL ? Py_True : Py_False);
+    for (i = 0; i < count; i++)
+        dlpack_py_release(&views[i]);
+    return result;
+}
+
+/* add_to_unready(): adds a table to a static type before PyType_Ready. */
+static PyObject *
+probe_add_to_unready(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
+{
+    static PyTypeObject unready = {
+        PyVarObject_HEAD_INIT(NULL, 0).tp_name = "exchange_probe.Unready",
+        .tp_basicsize = sizeof(Holder),
+        .tp_flags = Py_TPFLAGS_DEFAULT,
+    };
+    return dlpack_py_exchange_add(&unready, &holder_exchange) < 0 ? NULL : Py_BuildValue("");
+}
+
 /* allocate_like(like, shape, dtype="float64", device=1): a Holder. */
 static PyObject *
 probe_allocate_like(PyObject *Py_UNUSED(module), PyObject *args)
@@ -463,7 +585,7 @@ probe_allocate_like(PyObject *Py_UNUSED(module), PyObject *args)
     for (i = 0; i < PyTuple_Size(extents); i++)
         shape[i] = PyLong_AsLongLong(PyTuple_GetItem(extents, i));
     t = dlpack_py_cpu(NULL, dtype_of(dtype), (int32_t)PyTuple_Size(extents), shape, NULL);
-    t.device = dlpack_py_impl_device(device, 0);
+    t.device = dlp_device(device, 0);
     if (dlpack_py_allocate_like(like, &t, &v) < 0)
         return NULL;
     return holder_make_steal(&holder_type, &v);
@@ -506,17 +628,6 @@ probe_return_borrowed_like(PyObject *Py_UNUSED(module), PyObject *args)
     return dlpack_py_return_like_steal(like, &v);
 }
 
-/* remembers(obj): is what the type offers found where it was kept, the second time? */
-static PyObject *
-probe_remembers(PyObject *Py_UNUSED(module), PyObject *obj)
-{
-    dlpack_py_impl_gate *gate = dlpack_py_impl_gate_get();
-    dlpack_py_impl_type room;
-
-    (void)dlpack_py_impl_type_get(gate, Py_TYPE(obj), &room);
-    return PyBool_FromLong(dlpack_py_impl_type_get(gate, Py_TYPE(obj), &room) != &room);
-}
-
 /* immutable(): a new type of the heap's, which Python code cannot change, with Holder's table. */
 static PyObject *
 probe_immutable(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
@@ -547,10 +658,11 @@ static PyMethodDef functions[] = {
     {"call_stream", probe_call_stream, METH_VARARGS, NULL},
     {"call_allocate", probe_call_allocate, METH_VARARGS, NULL},
     {"borrow", KEYWORDS(probe_borrow), METH_VARARGS | METH_KEYWORDS, NULL},
+    {"borrow_two", probe_borrow_two, METH_VARARGS, NULL},
+    {"add_to_unready", probe_add_to_unready, METH_NOARGS, NULL},
     {"allocate_like", probe_allocate_like, METH_VARARGS, NULL},
     {"return_like", probe_return_like, METH_VARARGS, NULL},
     {"return_borrowed_like", probe_return_borrowed_like, METH_VARARGS, NULL},
-    {"remembers", probe_remembers, METH_O, NULL},
     {"immutable", probe_immutable, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
@@ -569,9 +681,13 @@ PyInit_exchange_probe(void)
 #if DLPACK_PY_HAS_EXCHANGE_API
     hooks = PyDict_New();
     Py_INCREF(&holder_type);
+    Py_INCREF(&moment_type);
     if (module == NULL || hooks == NULL || PyType_Ready(&holder_type) < 0 ||
         dlpack_py_exchange_add(&holder_type, &holder_exchange) < 0 ||
-        PyModule_AddObject(module, "Holder", (PyObject *)&holder_type) < 0 ||
+        PyModule_AddObject(module, "Holder", (PyObject *)&holder_type) < 0 || PyType_Ready(&moment_type) < 0 ||
+        dlpack_py_exchange_add(&moment_type, &moment_exchange) < 0 ||
+        PyModule_AddObject(module, "Moment", (PyObject *)&moment_type) < 0 ||
+        PyModule_AddIntConstant(module, "DO_NOT_LEND", DLPACK_PY_OFFER_DO_NOT_LEND) < 0 ||
         PyModule_AddIntConstant(module, "COPY_NEGATIVE", DLPACK_PY_OFFER_COPY_NEGATIVE) < 0 ||
         PyModule_AddIntConstant(module, "REFUSE_NEGATIVE", DLPACK_PY_OFFER_REFUSE_NEGATIVE) < 0 ||
         PyModule_AddIntConstant(module, "COPY_IF_NEEDED", DLPACK_PY_COPY_IF_NEEDED) < 0 ||

@@ -15,8 +15,13 @@ import pytest
 from dltensor import FORMS, LEGACY, PADDED, READ_ONLY, VERSIONED, Made, Taken
 from exchange_probe import (
     COPY_NEGATIVE,
+    DO_NOT_LEND,
     REFUSE_NEGATIVE,
     Holder,
+    Moment,
+    add_to_unready,
+    borrow,
+    borrow_two,
     call_allocate,
     call_borrowed,
     call_make,
@@ -61,6 +66,11 @@ def test_the_table_says_its_version_and_has_all_functions_X2_X3(capsule):
     assert all(words[2:7])
 
 
+def test_a_static_type_is_made_ready_before_its_table_is_added_X1():
+    with pytest.raises(SystemError, match="PyType_Ready"):
+        add_to_unready()
+
+
 # ---- managed_tensor_from_py_object_no_sync: X3, X6, X7 ----
 
 
@@ -103,7 +113,7 @@ def test_what_came_in_the_legacy_form_goes_out_read_only_C7():
 @pytest.mark.parametrize("call", [call_owned, call_borrowed])
 def test_an_object_of_another_type_is_a_type_error_X7(call):
     for other in (object(), 1, Holder(matrix())):
-        with pytest.raises(TypeError, match="is not the type that this exchange table belongs to"):
+        with pytest.raises(TypeError, match="is not of the type that this exchange table belongs to"):
             call(ARRAY, other)
     with pytest.raises(TypeError, match="NULL"):
         call(ARRAY, None)
@@ -143,8 +153,21 @@ def test_a_class_that_has_the_capsule_of_another_is_not_taken_for_it_X7(call):
         pass
 
     setattr(Thief, ATTRIBUTE, ARRAY)
-    with pytest.raises(TypeError, match="Thief.* is not the type that this exchange table belongs to"):
+    with pytest.raises(TypeError, match="Thief.* is not of the type that this exchange table belongs to"):
         call(ARRAY, Thief())
+
+
+@pytest.mark.parametrize("device", [(1, 0), (2, 0), (3, 0), (99, 0)])
+def test_operations_of_a_device_that_are_null_are_not_called_X4(device):
+    made = Made(device=device)
+    holder = Holder(made.capsule(), empty_device=True)
+    for call in (call_owned, call_borrowed):
+        try:
+            call(HOLDER, holder)
+        except (BufferError, SystemError):
+            pass
+    del holder
+    assert made.deleted == 1
 
 
 # ---- Subclasses: X2, X7 ----
@@ -234,6 +257,40 @@ def test_the_options_of_an_offer_hold_by_the_table_too_D11():
         call_borrowed(HOLDER, copied)
 
 
+@pytest.fixture
+def moments():
+    memory = (ctypes.c_double * 12)(*range(12))
+    address = ctypes.addressof(memory)
+    rows = Moment(address, (3, 2), (4, 2), options=DO_NOT_LEND)
+    cube = Moment(address + 8, (2, 1, 3), (6, 3, 1), options=DO_NOT_LEND)
+    yield (rows, (address, (3, 2), (4, 2))), (cube, (address + 8, (2, 1, 3), (6, 3, 1)))
+    del memory
+
+
+def test_two_arrays_whose_strides_live_in_memory_of_the_moment_are_had_at_once_X3(moments):
+    (rows, says_rows), (cube, says_cube) = moments
+    assert borrow_two(rows, cube) == ((says_rows, True), (says_cube, True))  # exported, not lent
+    assert borrow_two(cube, rows) == ((says_cube, True), (says_rows, True))
+    assert borrow(rows)[::2] == (says_rows, True)
+
+
+def test_memory_of_the_moment_is_not_lent_and_says_so_X3(moments):
+    for moment, _ in moments:
+        before = sys.getrefcount(moment)
+        with pytest.raises(BufferError, match="shape or strides .*cannot be borrowed"):
+            call_borrowed(table(Moment), moment)
+        assert sys.getrefcount(moment) == before
+
+
+def test_exports_from_memory_of_the_moment_have_each_their_own_X3_K7(moments):
+    exports = [Taken(call_owned(table(Moment), moment)) for moment, _ in moments]
+    exports += [Taken(moment.__dlpack__(max_version=(1, 0))) for moment, _ in moments]
+    for taken, (_, (address, shape, strides)) in zip(exports, [*moments, *moments]):
+        assert (taken.says.data, taken.says.shape, taken.says.strides) == (address, shape, strides)
+    for taken in exports:
+        taken.delete()
+
+
 # ---- managed_tensor_to_py_object_no_sync: X6 ----
 
 
@@ -258,7 +315,7 @@ def test_an_object_made_of_a_read_only_tensor_stays_so_C7():
 REFUSED = {
     "dtype": ({"dtype": (200, 8, 1)}, BufferError, "dtype"),
     "device": ({"device": (2, 0)}, BufferError, "device is cuda"),
-    "pinned": ({"device": (3, 0)}, BufferError, "NOTHING_PENDING"),
+    "pinned": ({"device": (3, 0)}, BufferError, "device work may be pending on the data"),
     "malformed": ({"shape": (-1,)}, BufferError, "must not be negative"),
     "unknown major": ({"version": (2, 0)}, BufferError, "major version 1 was wanted"),
 }

@@ -39,7 +39,8 @@ point_fails(point *here, enum point_how how)
 {
     if (how == RUNNING && now.kind != 0 && now.trespasser == NULL && PyErr_Occurred())
         now.trespasser = here->name;
-    if (!fails(CALLS, here->name, here->line) && !(how == ALLOCATING && fails(MEMORY, here->name, here->line)))
+    if (!fails(CALLS, here->name, (int)here->line) &&
+        !(how == ALLOCATING && fails(MEMORY, here->name, (int)here->line)))
         return 0;
     here->failures++;
     if (how == RAISING || how == RUNNING)
@@ -163,7 +164,7 @@ blocks(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 static PyObject *
 run(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    dlpack_py_impl_exception exception;
+    dlp_exception exception;
     PyObject *operation, *result;
     int kind, raised;
 
@@ -176,10 +177,17 @@ run(PyObject *Py_UNUSED(module), PyObject *args)
     now.kind = 0;
     raised = result == NULL;
     if (raised) {
-        exception = dlpack_py_impl_exception_save();
-        result = dlpack_py_impl_exception_value(&exception);
+        exception = dlp_exception_save();
+#if PY_VERSION_HEX < 0x030C0000
+        PyErr_NormalizeException(&exception.type, &exception.value, &exception.traceback);
+        if (exception.traceback != NULL)
+            (void)PyException_SetTraceback(exception.value, exception.traceback);
+#endif
+        result = exception.value;
         Py_XINCREF(result);
-        dlpack_py_impl_exception_clear(&exception);
+        Py_CLEAR(exception.type);
+        Py_CLEAR(exception.value);
+        Py_CLEAR(exception.traceback);
     }
     return Py_BuildValue("(NNzizi)", result, PyBool_FromLong(raised), now.failed, now.line, now.trespasser,
                          now.unraisable);
@@ -226,11 +234,13 @@ static PyObject *
 forget(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
     PyObject *names = PyInterpreterState_GetDict(PyInterpreterState_Get());
-    PyObject *key = PyUnicode_FromFormat("dlpack_py.%x.%p", DLPACK_PY_VERSION, (void *)dlpack_py_impl_this_file());
+    PyObject *key = PyUnicode_FromFormat("dlpack_py.%x.%p", DLPACK_PY_VERSION, (void *)dlp_this_file());
     PyObject *capsule = key == NULL ? NULL : PyDict_GetItem(names, key); /* borrowed */
     void *gate = capsule == NULL ? NULL : PyCapsule_GetPointer(capsule, PyCapsule_GetName(capsule));
     const int failed = key == NULL || PyDict_DelItem(names, key) < 0;
     Py_XDECREF(key);
+    if (gate != NULL && !failed && DLP_LOAD(dlp_this_file()) == (dlp_word)gate)
+        DLP_STORE(dlp_this_file(), (dlp_word)((dlp_gate *)gate)->next);
     if (gate != NULL && !failed)
         point_free(gate); /* the header never does: here no export points to it */
     if (failed && !PyErr_ExceptionMatches(PyExc_KeyError))
@@ -242,14 +252,14 @@ forget(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 extern point __start_fault_points[] __attribute__((visibility("hidden")));
 extern point __stop_fault_points[] __attribute__((visibility("hidden")));
 
-/* points(): a list of (name, line, how often it was made to fail), one for each point and file. */
+/* points(): a list of (name, header, line, how often it was made to fail), one for each point and file. */
 static PyObject *
 points(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
     PyObject *list = PyList_New(0), *item;
     const point *p;
     for (p = __start_fault_points; list != NULL && p < __stop_fault_points; p++) {
-        item = Py_BuildValue("(sii)", p->name, p->line, p->failures);
+        item = Py_BuildValue("(ssll)", p->name, p->file, p->line, p->failures);
         if (item == NULL || PyList_Append(list, item) < 0)
             Py_CLEAR(list);
         Py_XDECREF(item);

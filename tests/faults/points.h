@@ -6,11 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One for each call, however often that was inlined; all lie side by side in a section. */
+/* One for each call, however often that was inlined; all lie side by side in a section: the size is a power of two, as
+ * the compiler aligns them. */
 typedef struct point {
-    const char *name;
-    int line; /* of the header */
-    int failures;
+    const char *name, *file;
+    long line; /* of the file, a header */
+    long failures;
 } point;
 
 /* How a call fails: without an exception; with one; with one, and there must be none before, for the call may run Python
@@ -26,36 +27,31 @@ point_free(void *pointer);
 void
 point_unraisable(void);
 
-#define AT_POINT(name, how)                                                                     \
-    __extension__({                                                                             \
-        static point here __attribute__((section("fault_points"), used)) = {name, __LINE__, 0}; \
-        point_fails(&here, how);                                                                \
+#define AT_POINT(name, how)                                                                               \
+    __extension__({                                                                                       \
+        static point here __attribute__((section("fault_points"), used)) = {name, __FILE__, __LINE__, 0}; \
+        point_fails(&here, how);                                                                          \
     })
 #define FAILS(function, failure, arguments) (AT_POINT(#function, SILENT) ? failure : function arguments)
 #define RAISES(function, failure, arguments) (AT_POINT(#function, RAISING) ? failure : function arguments)
 #define RUNS(function, failure, arguments) (AT_POINT(#function, RUNNING) ? failure : function arguments)
 
 #define PyInterpreterState_GetDict(...) FAILS(PyInterpreterState_GetDict, NULL, (__VA_ARGS__))
-#define PyObject_HasAttrString(...) FAILS(PyObject_HasAttrString, 0, (__VA_ARGS__))
 #define PyThreadState_New(...) FAILS(PyThreadState_New, NULL, (__VA_ARGS__))
 
-/* PyCMethod_New and _PyObject_New are what PyCFunction_NewEx and PyObject_New call. */
+/* PyCMethod_New, _PyObject_GC_New and PyObject_Size are what PyCFunction_NewEx, PyObject_GC_New and PyObject_Length call. */
 #define Py_BuildValue(...) RAISES(Py_BuildValue, NULL, (__VA_ARGS__))
 #define PyCapsule_New(...) RAISES(PyCapsule_New, NULL, (__VA_ARGS__))
 #define PyCMethod_New(...) RAISES(PyCMethod_New, NULL, (__VA_ARGS__))
 #define PyDict_Copy(...) RAISES(PyDict_Copy, NULL, (__VA_ARGS__))
 #define PyDict_GetItemWithError(...) RUNS(PyDict_GetItemWithError, NULL, (__VA_ARGS__))
-#define PyDict_New(...) RAISES(PyDict_New, NULL, (__VA_ARGS__))
 #define PyDict_SetItem(...) RUNS(PyDict_SetItem, -1, (__VA_ARGS__))
 #define PyImport_Import(...) RUNS(PyImport_Import, NULL, (__VA_ARGS__))
 #define PyImport_ImportModule(...) RUNS(PyImport_ImportModule, NULL, (__VA_ARGS__))
-#define PyList_Append(...) RAISES(PyList_Append, -1, (__VA_ARGS__))
-#define PyList_New(...) RAISES(PyList_New, NULL, (__VA_ARGS__))
 #define PyLong_FromVoidPtr(...) RAISES(PyLong_FromVoidPtr, NULL, (__VA_ARGS__))
 #define PyMemoryView_FromObject(...) RUNS(PyMemoryView_FromObject, NULL, (__VA_ARGS__))
 #define PyNumber_AsSsize_t(...) RUNS(PyNumber_AsSsize_t, -1, (__VA_ARGS__))
 #define PyNumber_Index(...) RUNS(PyNumber_Index, NULL, (__VA_ARGS__))
-#define PyObject_Call(...) RUNS(PyObject_Call, NULL, (__VA_ARGS__))
 #define PyObject_CallFunctionObjArgs(...) RUNS(PyObject_CallFunctionObjArgs, NULL, (__VA_ARGS__))
 #define PyObject_CallMethod(...) RUNS(PyObject_CallMethod, NULL, (__VA_ARGS__))
 #define PyObject_CallMethodObjArgs(...) RUNS(PyObject_CallMethodObjArgs, NULL, (__VA_ARGS__))
@@ -63,18 +59,19 @@ point_unraisable(void);
 #define PyObject_GetAttrString(...) RUNS(PyObject_GetAttrString, NULL, (__VA_ARGS__))
 #define PyObject_GetBuffer(...) RUNS(PyObject_GetBuffer, -1, (__VA_ARGS__))
 #define PyObject_GetItem(...) RUNS(PyObject_GetItem, NULL, (__VA_ARGS__))
-#define _PyObject_New(...) RAISES(_PyObject_New, NULL, (__VA_ARGS__))
+#define _PyObject_GC_New(...) RAISES(_PyObject_GC_New, NULL, (__VA_ARGS__))
 #define PyObject_IsTrue(...) RUNS(PyObject_IsTrue, -1, (__VA_ARGS__))
 #define PyObject_Repr(...) RUNS(PyObject_Repr, NULL, (__VA_ARGS__))
 #define PyObject_SetAttr(...) RUNS(PyObject_SetAttr, -1, (__VA_ARGS__))
-#define PyObject_Str(...) RUNS(PyObject_Str, NULL, (__VA_ARGS__))
+#define PyObject_Size(...) RUNS(PyObject_Size, -1, (__VA_ARGS__))
 #define PyObject_Vectorcall(...) RUNS(PyObject_Vectorcall, NULL, (__VA_ARGS__))
+#define PyObject_VectorcallMethod(...) RUNS(PyObject_VectorcallMethod, NULL, (__VA_ARGS__))
 #define PySequence_Contains(...) RUNS(PySequence_Contains, -1, (__VA_ARGS__))
+#define PySequence_GetItem(...) RUNS(PySequence_GetItem, NULL, (__VA_ARGS__))
 #define PyTuple_New(...) RAISES(PyTuple_New, NULL, (__VA_ARGS__))
-#define PyTuple_Pack(...) RAISES(PyTuple_Pack, NULL, (__VA_ARGS__))
 #define PyType_FromSpec(...) RAISES(PyType_FromSpec, NULL, (__VA_ARGS__))
+#define PyUnicode_FromString(...) RAISES(PyUnicode_FromString, NULL, (__VA_ARGS__))
 #define PyUnicode_InternFromString(...) RAISES(PyUnicode_InternFromString, NULL, (__VA_ARGS__))
-#define PyUnicode_Substring(...) RAISES(PyUnicode_Substring, NULL, (__VA_ARGS__))
 #define PyWeakref_NewRef(...) RAISES(PyWeakref_NewRef, NULL, (__VA_ARGS__))
 
 /* Text that is all ASCII is UTF-8 as it lies there. */
@@ -83,15 +80,18 @@ point_unraisable(void);
                               : RAISES(PyUnicode_AsUTF8AndSize, NULL, (text, size)))
 
 #define PyErr_WriteUnraisable(where) ((void)(where), point_unraisable())
-#define DLPACK_PY_MALLOC(size) \
-    (AT_POINT("DLPACK_PY_MALLOC", ALLOCATING) ? NULL : point_malloc(size, strcmp(#size, "sizeof(*own)") == 0))
+#define DLPACK_PY_MALLOC(size)                \
+    (AT_POINT("DLPACK_PY_MALLOC", ALLOCATING) \
+         ? NULL                               \
+         : point_malloc(size, strcmp(#size, "sizeof(*own)") == 0 || strcmp(#size, "sizeof(*x)") == 0))
 #define DLPACK_PY_FREE(pointer) point_free(pointer)
 
 #define inline __attribute__((used)) inline /* no function is left out for want of a caller */
 #ifdef FAULTS_LIMITED                       /* the ways that the header goes under the limited API */
 #  define Py_LIMITED_API 0x030C0000
 #endif
-#include "dlpack_copy.h" /* dlarray.c includes it, and it must be first */
+#include "dlpack_copy.h"     /* dlarray.c includes it, and it must be first */
+#include "dlpack_exchange.h" /* before dlpack_py.h and dlpack_buffer.h */
 #include "dlpack_buffer.h"
 #undef inline
 #undef Py_LIMITED_API

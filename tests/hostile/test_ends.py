@@ -17,6 +17,7 @@ from dltensor import DTYPES, FORMATS, IS_COPIED, PADDED, READ_ONLY, compact
 from exchange_probe import Holder, borrow
 from hostile.model import ANY, Array, reach
 from producer_probe import Thing, wrap
+from table_consumer import consume as consume_by_table
 
 NEW = {"max_version": (1, 0)}
 FOREIGN = [2**40, READ_ONLY | IS_COPIED | 2**63]  # flags that we do not set
@@ -173,7 +174,7 @@ def test_what_a_stranger_lends_and_gives_by_its_table_is_what_we_read_X3_X9_D6(d
         address = source.address + first * size(dtype, flags) // 8
         if source is a.managed and dtype[1] >= 8:
             assert borrow(a)[0] == (address, shape, strides)
-        view = consume(a, ANY)
+        view = consume_by_table(a, ANY)
         check_view(view, source, layout, dtype, flags, 1)
         assert stranger.take(view, **NEW).elements() == elements(size(dtype, flags), layout)
 

@@ -125,15 +125,15 @@ class Chained:
 
 
 class Generated:
-    """__getattribute__ is the type's business, and not asked for what the type has."""
+    """__getattribute__ gives another method than the type has, as for `x.__dlpack__()`."""
 
     made = three()
 
     def __getattribute__(self, name):
-        raise KeyboardInterrupt(name)
+        return lambda **keywords: Generated.made.capsule()
 
     def __dlpack__(self, **keywords):
-        return Generated.made.capsule()
+        raise ZeroDivisionError
 
 
 class Fickle:
@@ -270,15 +270,24 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("error", OTHERS.values(), ids=OTHERS)
-def test_a_type_error_that_names_no_keyword_is_passed_on_whatever_its_text_C1(error):
-    assert failure(TypeError, consume, raising(error)) is error
-    assert error.__context__ is None
+def test_a_type_error_is_followed_by_one_more_call_whatever_its_text_C1(error):
+    last = TypeError("last")
+    assert failure(TypeError, consume, raising(error, last)) is last
+    assert last.__context__ is error and error.__context__ is None
     assert sys.exc_info() == (None, None, None)
+    error.__traceback__ = None
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), MemoryError()], ids=repr)
-def test_what_is_no_answer_comes_through_where_a_text_is_asked_for_C1(error):
-    assert failure(type(error), consume, raising(unprintable(error))) is error
+def test_no_text_of_a_type_error_is_asked_for_C1(error):
+    made, errors = three(False), [unprintable(error)]
+
+    def answer(**keywords):
+        if errors:
+            raise errors.pop()
+        return made.capsule()
+
+    is_taken(Offer(answer), made)
     assert sys.exc_info() == (None, None, None)
 
 
@@ -303,27 +312,21 @@ def test_a_refusal_is_one_whatever_else_its_text_is_C1(error):
     error.__traceback__ = None
 
 
-def test_a_text_that_changes_the_type_while_it_is_read_leaves_the_call_whole_C1():
-    made = three(False)
+def test_a_method_that_is_gone_at_the_second_call_is_an_attribute_error_C1_C6():
+    refusal = TypeError(REFUSAL)
 
     class Kind:
         def __dlpack__(self, **keywords):
-            if keywords:
-                raise Refusal
-            return made.capsule()
-
-    class Refusal(TypeError):
-        def __str__(self):
             del Kind.__dlpack__
             gc.collect()
-            return REFUSAL
+            raise refusal
 
-    is_taken(Kind(), made)
-    with pytest.raises(AttributeError):
-        consume(Kind())
+    error = failure(AttributeError, consume, Kind())
+    assert error.__context__ is refusal
+    refusal.__traceback__ = None
 
 
-@pytest.mark.parametrize("length, is_kept", [(0, True), (90, True), (200, False)])
+@pytest.mark.parametrize("length, is_kept", [(0, True), (30, True), (40, False), (200, False)])
 def test_the_first_error_is_the_last_context_of_the_second_unless_the_chain_is_long_C1(length, is_kept):
     second, first = BufferError("second"), TypeError(REFUSAL)
     last = second
@@ -332,6 +335,10 @@ def test_the_first_error_is_the_last_context_of_the_second_unless_the_chain_is_l
         last = last.__context__
     failure(BufferError, consume, raising(first, second))
     assert last.__context__ is (first if is_kept else None)
+    error = second
+    for i in range(length):
+        error = error.__context__
+        assert error.args == (i,)
 
 
 # ---- What the method answers: C2, C5, C6 ----
@@ -347,18 +354,16 @@ class Verbose:
         return "verbose " * 1_000_000
 
 
-class Surrogate:
-    def __repr__(self):
-        return "\ud800 %s %n"
+Surrogate = type("S\ud800".encode("utf-8", "replace").decode() + " %s %n", (), {})
+Long = type("Long" * 1000, (), {})
 
 
-@pytest.mark.parametrize("kind", [Unprintable, Verbose, Surrogate])
-def test_an_answer_that_cannot_be_shown_is_a_type_error_and_let_go_C6(kind):
+@pytest.mark.parametrize("kind", [Unprintable, Verbose, Surrogate, Long], ids=lambda kind: kind.__name__[:20])
+def test_an_answer_is_named_by_its_type_and_let_go_C6(kind):
     answer = kind()
-    shown = repr(kind) if kind is Unprintable else repr(answer)
     with kept(answer):
         error = failure(TypeError, consume, Offer(lambda **keywords: answer))
-        assert str(error) == f"__dlpack__ returned {shown[:200]}, a capsule was wanted"
+        assert str(error) == f"__dlpack__ returned {kind.__name__[:200]}, a capsule was wanted"
 
 
 def test_a_coroutine_is_no_capsule_C6():
@@ -368,7 +373,7 @@ def test_a_coroutine_is_no_capsule_C6():
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # it was never awaited
-        with pytest.raises(TypeError, match="<coroutine object .*a capsule was wanted"):
+        with pytest.raises(TypeError, match="returned coroutine, a capsule was wanted"):
             consume(Kind())
 
 
@@ -431,7 +436,7 @@ SECOND_ANSWERS = {
     "junk": (lambda first: 3, TypeError, "a capsule was wanted"),
     "nothing": (lambda first: None, TypeError, "a capsule was wanted"),
     "the first again": (lambda first: first, ValueError, "was consumed already"),
-    "pinned again": (lambda first: three(device=(3, 0)).capsule(), BufferError, "NOTHING_PENDING"),
+    "pinned again": (lambda first: three(device=(3, 0)).capsule(), BufferError, "may be pending"),
     "another device": (lambda first: three(device=(2, 1)).capsule(), BufferError, "device is cuda:1"),
     "another version": (lambda first: three(version=(9, 9)).capsule(), BufferError, r"version 9\.9"),
     "malformed": (lambda first: three(ndim=99).capsule(), BufferError, "ndim is 99"),
@@ -463,7 +468,8 @@ def test_an_object_that_fails_when_it_is_asked_again_leaves_nothing_C5(error):
         made.append(three(device=(13, 0)))
         return made[-1].capsule()
 
-    failure(BufferError if "keyword" in str(error) else (KeyboardInterrupt, TypeError), consume, Offer(answer))
+    # The call after a TypeError knows no dl_device: what it gives is pinned again.
+    failure(BufferError if type(error) is TypeError else KeyboardInterrupt, consume, Offer(answer))
     assert {m.deleted for m in made} == {1}
 
 
@@ -508,11 +514,11 @@ def test_derived_integers_and_tuples_count_by_what_they_hold_P2_P5_P6():
         assert view.data_ptr == array.data_ptr
         del view
         for keyword in ({"max_version": Pair((1,))}, {"dl_device": Pair((1, 2, 3))}, {"stream": Pair()}):
-            with pytest.raises(TypeError, match=f"{list(keyword)[0]} is <class .*Pair'>"):
+            with pytest.raises(TypeError, match=f"{list(keyword)[0]} is Pair, "):
                 stranger.take(array, **keyword)
         with pytest.raises(ValueError, match="stream is 2 "):
             stranger.take(array, stream=Number(2))
-        with pytest.raises(ValueError, match="stream is <class .*Number'>, None, -1 or a handle"):
+        with pytest.raises(ValueError, match="stream is (-2|Number), None, -1 or a handle"):
             stranger.take(array, stream=Number(-2))
 
 
@@ -534,12 +540,12 @@ def test_integers_of_any_size_are_understood_P2_P6(size, sign):
 
 
 @pytest.mark.parametrize("value", [2**70, -7, "\ud800", 1.5], ids=ascii)
-def test_a_value_that_is_refused_is_shown_as_it_shows_itself_P6(value):
-    kind = type("Kind", (type(value),), {"__repr__": lambda self: "itself"})
-    with pytest.raises((TypeError, ValueError), match="^stream is itself, None"):
+def test_a_value_of_a_derived_class_is_named_by_its_class_P6(value):
+    kind = type("Kind", (type(value),), {"__repr__": lambda self: pytest.fail("asked")})
+    with pytest.raises((TypeError, ValueError), match="^stream is (Kind|int|-7), None"):
         dlarray.arange(3).__dlpack__(stream=kind(value))
     if isinstance(value, str):
-        with pytest.raises(ValueError, match="^device is itself, a name"):
+        with pytest.raises(ValueError, match="^device is Kind, 'cpu' was wanted"):
             from_dlpack(dlarray.arange(3), device=kind(value))
 
 

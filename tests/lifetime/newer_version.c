@@ -1,8 +1,8 @@
-/* Compiled with a copy of the header that says it is 0.2.0, and whose record has grown at its head. */
+/* Compiled with a copy of the header that says it is 0.3.0, and whose record has grown at its head. */
 #include "one_file.h"
 
-#if DLPACK_PY_VERSION != 0x000200
-#  error "the include path does not begin with the copy that says it is 0.2.0"
+#if DLPACK_PY_VERSION != 0x000300
+#  error "the include path does not begin with the copy that says it is 0.3.0"
 #endif
 
 static PyMethodDef functions[] = {

@@ -22,7 +22,7 @@ file_export(PyObject *module, PyObject *owner)
 static inline PyObject *
 file_state(PyObject *module, PyObject *unused)
 {
-    dlpack_py_impl_gate *gate = dlpack_py_impl_gate_get();
+    dlp_gate *gate = dlp_gate_get();
     (void)module;
     (void)unused;
     return gate == NULL ? NULL : PyLong_FromVoidPtr(gate);

@@ -12,7 +12,7 @@ static atomic_int exit_wait = 10;
 
 #include "../counted_blocks.h"
 #define DLPACK_PY_EXIT_WAIT exit_wait
-#include "dlpack_py.h"
+#include "dlpack_exchange.h"
 
 #include "drop.h"
 
@@ -210,6 +210,18 @@ give(PyObject *module, PyObject *number)
         return NULL;
     return (tensor & 1) != 0 ? dlpack_py_capsule_steal((void *)(tensor - 1), DLPACK_PY_LEGACY)
                              : dlpack_py_capsule_steal((void *)tensor, DLPACK_PY_VERSIONED);
+}
+
+/* give_object(tensor): an object of the header's that owns it. */
+static PyObject *
+give_object(PyObject *module, PyObject *number)
+{
+    const uintptr_t tensor = PyLong_AsSize_t(number);
+    (void)module;
+    if (PyErr_Occurred())
+        return NULL;
+    return (tensor & 1) != 0 ? dlpack_py_object_steal((void *)(tensor - 1), DLPACK_PY_LEGACY)
+                             : dlpack_py_object_steal((void *)tensor, DLPACK_PY_VERSIONED);
 }
 
 static atomic_long freed;
@@ -621,7 +633,7 @@ counts(PyObject *module, PyObject *unused)
 static PyObject *
 state(PyObject *module, PyObject *unused)
 {
-    dlpack_py_impl_gate *found = dlpack_py_impl_gate_get();
+    dlp_gate *found = dlp_gate_get();
     (void)module;
     (void)unused;
     return found == NULL ? NULL : PyLong_FromVoidPtr(found);
@@ -637,25 +649,26 @@ set_exit_wait(PyObject *module, PyObject *seconds)
     Py_RETURN_NONE;
 }
 
-/* fork_unseen(locked=False): a fork that Python is not told of; locked: while another thread writes what this file
- * remembers. */
+/* states(): how many states the list of this file has; those of interpreters that have ended are taken out of it. */
 static PyObject *
-fork_unseen(PyObject *module, PyObject *args)
+states(PyObject *module, PyObject *unused)
 {
-    dlpack_py_impl_word *lock = &dlpack_py_impl_this_file()->lock;
-    const long parent = (long)getpid();
-    int locked = 0;
-    long child;
-
+    const dlp_gate *found = (const dlp_gate *)DLP_LOAD(dlp_this_file());
+    long count = 0;
     (void)module;
-    if (!PyArg_ParseTuple(args, "|p", &locked))
-        return NULL;
-    if (locked)
-        DLPACK_PY_IMPL_STORE(lock, parent);
-    child = (long)fork();
-    if (locked && child != 0)
-        DLPACK_PY_IMPL_STORE(lock, 0);
-    return PyLong_FromLong(child);
+    (void)unused;
+    for (; found != NULL; found = (const dlp_gate *)found->next)
+        count++;
+    return PyLong_FromLong(count);
+}
+
+/* fork_unseen(): a fork that Python is not told of. */
+static PyObject *
+fork_unseen(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    return PyLong_FromLong((long)fork());
 }
 
 static PyMethodDef functions[] = {
@@ -665,8 +678,9 @@ static PyMethodDef functions[] = {
     {"drop_detached", drop_detached, METH_O, NULL},
     {"drop_detached_while_raising", drop_detached_while_raising, METH_O, NULL},
     {"drop_while_raising", drop_while_raising, METH_O, NULL},
-    {"fork_unseen", fork_unseen, METH_VARARGS, NULL},
+    {"fork_unseen", fork_unseen, METH_NOARGS, NULL},
     {"give", give, METH_O, NULL},
+    {"give_object", give_object, METH_O, NULL},
     {"hold", hold, METH_VARARGS, NULL},
     {"join", join, METH_NOARGS, NULL},
     {"later", later, METH_VARARGS, NULL},
@@ -676,6 +690,7 @@ static PyMethodDef functions[] = {
     {"settle", settle, METH_VARARGS, NULL},
     {"start", start, METH_VARARGS, NULL},
     {"state", state, METH_NOARGS, NULL},
+    {"states", states, METH_NOARGS, NULL},
     {"take", take, METH_O, NULL},
     {"wrap", wrap, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},

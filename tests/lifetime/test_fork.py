@@ -76,14 +76,67 @@ wait_for_child(child)
     )
 
 
-def test_a_fork_that_python_was_not_told_of_may_leave_a_lock_behind_G1_K5(child):
-    """Only a thread of an interpreter with a GIL of its own, or without one, can have it meanwhile."""
+@pytest.mark.parametrize("fork", ["os.fork()", "probe.fork_unseen()"])
+@pytest.mark.parametrize("generations", [1, 2, 3])
+def test_a_child_that_inherited_a_count_waits_for_its_own_deleters_alone_K5(child, fork, generations):
+    """An owner's __del__ of 0.4 s on another thread is not cut off, whatever deleters of the parent were counted."""
+    child(
+        IN_FLIGHT
+        + f"""
+import atexit
+in_flight(0.2)
+begin = time.monotonic()
+for generation in range({generations}):
+    child = {fork}
+    if child != 0:
+        break
+    for past in PASTS:
+        slow = Slow(0.4)
+        slow.say = lambda text, generation=generation: say(f"generation {{generation}} {{text}}")
+        probe.start([export(slow)], past)
+        wait_for(lambda: slow.entered)
+if child != 0:
+    wait_for_child(child)
+if child == 0 or generation > 0:
+    atexit._run_exitfuncs()
+    os._exit(0)
+""",
+        out="finalizer ends\n" * 12
+        + "".join(f"generation {number} finalizer ends\n" * 3 for number in range(generations)),
+        sort=True,
+    )
+
+
+def test_a_child_lets_go_of_what_its_parent_was_about_to_let_go_of_K5(child):
+    """The count that was inherited is taken out once: by the first deleter, not by the exit callback again."""
+    child(
+        IN_FLIGHT
+        + """
+in_flight(0.3)
+child = os.fork()
+if child == 0:
+    for past in PASTS:
+        probe.start(exports(partial(say, "child")), past)
+        probe.join()
+    begin = time.monotonic()
+    slow = Slow(0.4)
+    probe.start([export(slow)], "none")
+    wait_for(lambda: slow.entered)
+else:
+    wait_for_child(child)
+""",
+        out="child\n" * 12 + "finalizer ends\n" * 13,
+        sort=True,
+    )
+
+
+def test_a_fork_that_python_was_not_told_of_may_come_at_any_time_G1_K5(child):
     child(
         IN_FLIGHT
         + """
 import atexit
 tensor = export(partial(say, "owner died"))
-child = probe.fork_unseen(True)
+child = probe.fork_unseen()
 if child != 0:
     wait_for_child(child)
 probe.drop(tensor)

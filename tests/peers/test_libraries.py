@@ -83,7 +83,7 @@ def test_a_capsule_of_each_library_that_is_refused_or_dropped_lets_go_once_K1(ex
     before, held = sys.getrefcount(a), exporting.name not in COPIES
     capsule = exporting.from_dlpack(a).__dlpack__(**getattr(exporting, "export", {}))
     with pytest.raises(BufferError):
-        dlarray.from_dlpack(capsule, device="cuda:0")
+        dlarray.from_dlpack(capsule, device=(2, 0))
     gc.collect()
     assert sys.getrefcount(a) == before + held
     del capsule
@@ -366,7 +366,7 @@ def test_a_lazily_conjugated_tensor_of_torch_is_not_borrowed_X9(lib):
         borrow(torch.tensor([1 + 2j]).conj())
     a = torch.tensor([1 + 2j])
     with trades.counted(torch.Tensor):
-        assert borrow(a)[2] is True  # by __dlpack__
+        assert borrow(a)[2] is False  # by the table, after is_conj() and is_neg()
 
 
 @of("torch")

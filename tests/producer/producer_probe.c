@@ -1,7 +1,7 @@
 /* What the header has for producers beyond the arrays of the examples: a Thing exports any tensor over memory that the
  * caller keeps, by each of the ways in; wrap and steal make capsules of what no Python object owns. */
 
-#include "dlpack_py.h"
+#include "dlpack_exchange.h"
 
 /* ---- Thing ---------------------------------------------------------------- */
 
@@ -16,6 +16,9 @@ typedef struct {
     int is_embedded;
     dlpack_py_exports exports;
     int is_counted, is_copy, has_no_owner, has_no_tensor;
+    int has_empty_device; /* the offer names a device whose operations are NULL */
+    int pending;          /* how many streams are pending in the offer */
+    dlpack_py_device empty_device;
 } Thing;
 
 static int
@@ -28,13 +31,13 @@ parse_extents(PyObject *tuple, int64_t *extents)
 }
 
 /* Thing(data, shape, strides=None, *, dtype, device, byte_offset, flags, options, veto, embedded, counted,
- * is_copy, no_owner, no_tensor): data is an address,
- * without strides they are NULL. */
+ * is_copy, no_owner, no_tensor, empty_device, pending): data is an address, without strides they are NULL. */
 static int
 thing_init(PyObject *op, PyObject *args, PyObject *names)
 {
-    static char *keywords[] = {"",     "",         "strides", "dtype",   "device",   "byte_offset", "flags", "options",
-                               "veto", "embedded", "counted", "is_copy", "no_owner", "no_tensor",   NULL};
+    static char *keywords[] = {"",         "",          "strides",      "dtype",    "device",  "byte_offset",
+                               "flags",    "options",   "veto",         "embedded", "counted", "is_copy",
+                               "no_owner", "no_tensor", "empty_device", "pending",  NULL};
     Thing *self = (Thing *)op;
     unsigned long long data, byte_offset = 0, flags = 0;
     unsigned int options = 0;
@@ -42,15 +45,16 @@ thing_init(PyObject *op, PyObject *args, PyObject *names)
     PyObject *shape, *strides = Py_None, *veto = NULL;
     DLTensor *t = &self->tensor;
 
-    if (!PyArg_ParseTupleAndKeywords(args, names, "KO!|O$(iii)(ii)KKIOppppp", keywords, &data, &PyTuple_Type, &shape,
+    if (!PyArg_ParseTupleAndKeywords(args, names, "KO!|O$(iii)(ii)KKIOppppppi", keywords, &data, &PyTuple_Type, &shape,
                                      &strides, &code, &bits, &lanes, &type, &id, &byte_offset, &flags, &options, &veto,
                                      &self->is_embedded, &self->is_counted, &self->is_copy, &self->has_no_owner,
-                                     &self->has_no_tensor))
+                                     &self->has_no_tensor, &self->has_empty_device, &self->pending))
         return -1;
+    self->empty_device.type = type;
     if (parse_extents(shape, self->shape) < 0 || (strides != Py_None && parse_extents(strides, self->strides) < 0))
         return -1;
     t->data = (void *)(uintptr_t)data;
-    t->device = dlpack_py_impl_device(type, id);
+    t->device = dlp_device(type, id);
     t->ndim = (int32_t)PyTuple_Size(shape);
     t->dtype.code = (uint8_t)code;
     t->dtype.bits = (uint8_t)bits;
@@ -87,6 +91,7 @@ thing_veto(PyObject *owner, const dlpack_py_request *request)
 static int
 thing_describe(PyObject *op, const dlpack_py_request *request, dlpack_py_offer *offer)
 {
+    static const dlpack_py_work_stream pending[2] = {{0, 1}, {0, 2}};
     Thing *self = (Thing *)op;
     *offer = self->is_embedded ? dlpack_py_offer_embedded(&self->embedded)
                                : dlpack_py_offer_make(op, &self->tensor, self->flags);
@@ -95,6 +100,10 @@ thing_describe(PyObject *op, const dlpack_py_request *request, dlpack_py_offer *
     if (self->is_counted)
         offer->exports = &self->exports;
     offer->is_copy = self->is_copy;
+    if (self->has_empty_device)
+        offer->device = &self->empty_device;
+    offer->pending = pending;
+    offer->pending_count = (size_t)self->pending;
     if (self->has_no_owner)
         offer->owner = NULL;
     if (self->has_no_tensor)
@@ -214,6 +223,17 @@ probe_steal_legacy(PyObject *Py_UNUSED(module), PyObject *address)
     return dlpack_py_capsule_steal(PyLong_AsVoidPtr(address), DLPACK_PY_LEGACY);
 }
 
+/* object_steal(address, legacy=False): an object of the header's that owns a managed tensor of the caller's. */
+static PyObject *
+probe_object_steal(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    unsigned long long address;
+    int legacy = 0;
+    if (!PyArg_ParseTuple(args, "K|p", &address, &legacy))
+        return NULL;
+    return dlpack_py_object_steal((void *)(uintptr_t)address, legacy ? DLPACK_PY_LEGACY : DLPACK_PY_VERSIONED);
+}
+
 /* export_buffer(object, **keywords of __dlpack__): bytes of an object with the buffer protocol. A memoryview is the owner,
  * so the object counts each export as a buffer. */
 static PyObject *
@@ -237,6 +257,7 @@ probe_export_buffer(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize
 
 static PyMethodDef functions[] = {
     {"export_buffer", (PyCFunction)(void (*)(void))probe_export_buffer, METH_FASTCALL | METH_KEYWORDS, NULL},
+    {"object_steal", probe_object_steal, METH_VARARGS, NULL},
     {"wrap", probe_wrap, METH_VARARGS, NULL},
     {"steal", probe_steal, METH_O, NULL},
     {"steal_legacy", probe_steal_legacy, METH_O, NULL},

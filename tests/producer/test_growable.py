@@ -5,6 +5,8 @@ import re
 import threading
 from pathlib import Path
 
+import dlarray
+import dltensor
 import numpy
 import producer_probe
 import pytest
@@ -39,6 +41,35 @@ def test_it_refuses_to_grow_while_it_is_exported_and_grows_again_P9():
         arrays.pop()
     samples.append(8)
     assert len(samples) == 9
+
+
+@pytest.mark.parametrize("max_version", [None, (1, 0)])
+@pytest.mark.parametrize("how", ["the capsule dies", "a consumer deletes", "a consumer deletes on another thread"])
+def test_the_last_export_may_be_all_that_holds_it_P9_K7(how, max_version):
+    """The count of exports is a part of the owner: it is lowered before the owner is let go. ASan sees if it is not."""
+    samples = filled(8)
+    capsule = samples.__dlpack__(max_version=max_version)
+    del samples
+    if how == "the capsule dies":
+        del capsule
+        return
+    taken = dltensor.Taken(capsule)
+    del capsule
+    assert taken.values() == [0, 1, 2, 3, 4, 5, 6, 7]
+    taken.delete_on("a foreign thread" if how.endswith("thread") else "this thread")
+
+
+@needs_versioned_numpy
+def test_the_last_view_may_be_all_that_holds_it_P9_K7():
+    array = numpy.from_dlpack(filled(8))
+    assert array[7] == 7
+    del array
+    view = memoryview(filled(8))
+    assert view[7] == 7
+    del view
+    given = dlarray.from_dlpack(filled(8))
+    assert given.tolist() == [0, 1, 2, 3, 4, 5, 6, 7]
+    del given
 
 
 def test_a_copy_leaves_it_free_to_grow_P4():

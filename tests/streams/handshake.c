@@ -1105,7 +1105,9 @@ print_calls(const struct row *row)
     if (row->calls[0] == NULL)
         printf("none");
     if (row->code != 0)
-        printf("; then %s", dlpack_py_impl_error_kind(row->code));
+        printf("; then %s", row->code == DLPACK_PY_BUFFER_ERROR   ? "BufferError"
+                            : row->code == DLPACK_PY_MEMORY_ERROR ? "MemoryError"
+                                                                  : "RuntimeError");
 }
 
 static void

@@ -28,13 +28,13 @@ MUTANTS = [  # what is wrong then, the file, and pairs: a text, the text in its 
         DEVICE,
         "    Py_BEGIN_ALLOW_THREADS\n    if (!dlpack_py_is_cpu_readable(from->device))",
         "    {\n    if (!dlpack_py_is_cpu_readable(from->device))",
-        "        dlpack_py_impl_copy(to, from, padded);\n    Py_END_ALLOW_THREADS\n",
-        "        dlpack_py_impl_copy(to, from, padded);\n    }\n",
+        "        dlp_copy(to, from, padded);\n    Py_END_ALLOW_THREADS\n",
+        "        dlp_copy(to, from, padded);\n    }\n",
     ),
     (
         "a release calls the runtime with the GIL held",
         DEVICE,
-        "return dlpack_py_impl_thread_state() != NULL && !dlpack_py_impl_is_finalizing() ? PyEval_SaveThread() : NULL;",
+        "return dlp_thread_state() != NULL && !dlp_is_finalizing() ? PyEval_SaveThread() : NULL;",
         "return NULL;",
     ),
     (
@@ -46,13 +46,13 @@ MUTANTS = [  # what is wrong then, the file, and pairs: a text, the text in its 
     (
         "a relative handle of the consumer is of the wrong device",
         DEVICE,
-        "             dlpack_device_impl_guard_stream(guard, after, error) < 0 ||\n",
+        "             dlp_device_guard_stream(guard, after, error) < 0 ||\n",
         "",
     ),
     (
         "the event is made on the current device",
         DEVICE,
-        "    if (dlpack_device_impl_guard_set(guard, before.device_id, error) < 0 ||\n",
+        "    if (dlp_device_guard_set(guard, before.device_id, error) < 0 ||\n",
         "    if (",
     ),
     (
@@ -70,7 +70,7 @@ MUTANTS = [  # what is wrong then, the file, and pairs: a text, the text in its 
     (
         "a consumer in a capture does not look at work outside of it",
         DEVICE,
-        "if (captures[i] != joined && dlpack_device_impl_check_done(guard, before[i], error) < 0)",
+        "if (captures[i] != joined && dlp_device_check_done(guard, before[i], error) < 0)",
         "if (0)",
     ),
     (
@@ -88,8 +88,8 @@ MUTANTS = [  # what is wrong then, the file, and pairs: a text, the text in its 
     (
         "work of another thread's per-thread stream is not ordered",
         DEVICE,
-        "    stream->handle = DLPACK_DEVICE_API_DEFAULT_STREAM;\n    return dlpack_device_impl_find_capture",
-        "    return dlpack_device_impl_find_capture",
+        "    stream->handle = DLPACK_DEVICE_API_DEFAULT_STREAM;\n    return dlp_device_find_capture",
+        "    return dlp_device_find_capture",
     ),
     (
         "a query is not relaxed",
@@ -100,26 +100,26 @@ MUTANTS = [  # what is wrong then, the file, and pairs: a text, the text in its 
     (
         "the host does not wait for a copy that failed",
         DEVICE,
-        "    if (dlpack_device_impl_host_wait(stream, failed ? NULL : error) < 0)",
-        "    if (!failed && dlpack_device_impl_host_wait(stream, failed ? NULL : error) < 0)",
+        "    if (dlp_device_host_wait(stream, failed ? NULL : error) < 0)",
+        "    if (!failed && dlp_device_host_wait(stream, failed ? NULL : error) < 0)",
     ),
     (
         "the host does not wait for a copy",
         DEVICE,
-        "    if (dlpack_device_impl_host_wait(stream, failed ? NULL : error) < 0)\n",
+        "    if (dlp_device_host_wait(stream, failed ? NULL : error) < 0)\n",
         "    (void)ignored;\n    if (0)\n",
     ),
     (
         "memory that may still be written to is freed",
         PY,
-        "        if (failed == -1)\n            dlpack_py_impl_delete",
-        "            dlpack_py_impl_delete",
+        "        if (failed == -1)\n            dlp_delete",
+        "            dlp_delete",
     ),
     (
         "rows are as far apart as they are wide",
         DEVICE,
-        "dlpack_py_impl_multiply(step, itemsize, pitch) == 0",
-        "dlpack_py_impl_multiply(run, itemsize, pitch) == 0",
+        "dlp_multiply(step, itemsize, pitch) == 0",
+        "dlp_multiply(run, itemsize, pitch) == 0",
     ),
     (
         "a second stream is not waited for",
@@ -142,7 +142,7 @@ MUTANTS = [  # what is wrong then, the file, and pairs: a text, the text in its 
     (
         "pinned memory has the device of its number",
         DEVICE,
-        "    if (dlpack_py_impl_is_on(offer->device, device)) /* pinned",
+        "    if (dlp_is_on(offer->device, device)) /* pinned",
         "    /* pinned",
     ),
     (
@@ -172,7 +172,7 @@ MUTANTS = [  # what is wrong then, the file, and pairs: a text, the text in its 
     (
         "a table's stream is not ordered",
         DEVICE,
-        "    return dlpack_device_impl_order_view(work, stream, v);",
+        "    return dlp_device_order_view(work, stream, v);",
         "    return 0;",
     ),
     (
@@ -184,32 +184,32 @@ MUTANTS = [  # what is wrong then, the file, and pairs: a text, the text in its 
     (
         "a release is behind the work of the thread that releases alone",
         DEVICE,
-        "    failed = dlpack_device_impl_find_pending(&guard, &stream, &capture, error);",
-        "    failed = dlpack_device_impl_find_capture(&guard, stream, &capture, error);",
+        "    failed = dlp_device_find_pending(&guard, &stream, &capture, error);",
+        "    failed = dlp_device_find_capture(&guard, stream, &capture, error);",
     ),
     (
         "a tensor is released before its event",
         DEVICE,
-        "if (!failed && is_here && dlpack_device_impl_event_is_done(all->event)) {",
+        "if (!failed && is_here && dlp_device_event_is_done(all->event)) {",
         "if (!failed && is_here) {",
     ),
     (
         "a release does not look whether the work is done",
         DEVICE,
-        "            done = dlpack_device_impl_event_is_done(*event);\n",
+        "            done = dlp_device_event_is_done(*event);\n",
         "",
     ),
     (
         "a release takes the work for done",
         DEVICE,
-        "            done = dlpack_device_impl_event_is_done(*event);\n",
+        "            done = dlp_device_event_is_done(*event);\n",
         "            done = 1;\n",
     ),
     (
         "a view is released in a capture",
         DEVICE,
-        "    if (!failed && capture != 0)\n        failed = dlpack_py_impl_refuse",
-        "    if (0)\n        failed = dlpack_py_impl_refuse",
+        "    if (!failed && capture != 0)\n        failed = dlp_refuse",
+        "    if (0)\n        failed = dlp_refuse",
     ),
     (
         "a view that cannot wait is released at once",
@@ -238,26 +238,26 @@ MUTANTS = [  # what is wrong then, the file, and pairs: a text, the text in its 
     (
         "an error is left behind",
         DEVICE,
-        "    (void)DLPACK_DEVICE_IMPL_STATUS(GetLastError, ());\n    if (status == ",
+        "    (void)DLP_DEVICE_STATUS(GetLastError, ());\n    if (status == ",
         "    if (status == ",
     ),
     (
         "a tensor waits for ever where the context is lost",
         DEVICE,
-        "    return !dlpack_device_impl_is_capture_error(status) && status != ",
+        "    return !dlp_device_is_capture_error(status) && status != ",
         "    return 0 && status != ",
     ),
     (
         "a query that a capture forbids counts as done",
         DEVICE,
-        "    return !dlpack_device_impl_is_capture_error(status) && status != ",
+        "    return !dlp_device_is_capture_error(status) && status != ",
         "    return 1 || status != ",
     ),
     (
         "the runtime that another library has loaded later is not found",
         DEVICE,
-        "    if (address == 0 && (library = dlpack_device_impl_library",
-        "    static int looked;\n    if (address == 0 && !looked++ && (library = dlpack_device_impl_library",
+        "    if (address == 0 && (library = dlp_device_library",
+        "    static int looked;\n    if (address == 0 && !looked++ && (library = dlp_device_library",
     ),
     (
         "a tensor of an array interface that is refused is ordered",
@@ -268,7 +268,7 @@ MUTANTS = [  # what is wrong then, the file, and pairs: a text, the text in its 
     (
         "a tensor of an array interface is not ordered",
         DEVICE,
-        "    return dlpack_device_impl_order_view(pending, consumer, v);",
+        "    return dlp_device_order_view(pending, consumer, v);",
         "    return 0;",
     ),
     (
@@ -304,8 +304,8 @@ MUTANTS = [  # what is wrong then, the file, and pairs: a text, the text in its 
     (
         "pinned memory of HIP is device memory",
         ROCM,
-        "        *device = dlpack_py_impl_device(11, 0);",
-        "        *device = dlpack_py_impl_device(10, attributes.device);",
+        "        *device = dlp_device(11, 0);",
+        "        *device = dlp_device(10, attributes.device);",
     ),
 ]
 

@@ -6,12 +6,12 @@ import gc
 import sys
 import threading
 
-import consumer_probe
 import dlarray
 import dltensor
 import exchange_probe
 import numpy
 import pytest
+import table_consumer
 from dltensor import CPU, FORMS, LEGACY, Made
 
 VERSION = {"max_version": (1, 3)}
@@ -163,14 +163,14 @@ def test_a_producer_without_max_version_is_given_the_stream_again_C1(sim, platfo
     assert producer.calls == [{**VERSION, "stream": 3}, {"stream": 3}]
 
 
-def test_a_producer_that_takes_no_stream_is_not_asked_without_one_C1_S1(sim, platform):
+def test_a_producer_that_takes_no_stream_is_never_asked_without_one_C1_S1(sim, platform):
     def dlpack(*, max_version=None):
         raise AssertionError("called without a stream")
 
     producer = Stranger(sim, (platform.DEVICE, 0), dlpack)
     with refused(sim, "unexpected keyword argument 'stream'", TypeError):
         platform.probe.consume(producer, 3)
-    assert producer.calls == [{**VERSION, "stream": 3}]
+    assert producer.calls == [{**VERSION, "stream": 3}, {"stream": 3}]
 
 
 def test_a_capsule_is_taken_as_it_is_C6(sim, platform):
@@ -496,9 +496,9 @@ def test_a_table_makes_objects_of_what_its_want_names_X6(sim, platform):
         assert made.deleted == 1
 
 
-def test_one_s_own_arrays_are_asked_by_their_method_X4(sim, platform):
-    stream, own = sim.stream(), sim.stream()
-    array = exchanged(platform, lambda *device: 1 / 0, (stream,))
+def test_one_s_own_arrays_are_ordered_on_the_stream_of_the_consumer_X4(sim, platform):
+    stream, work, own = sim.stream(), sim.stream(), sim.stream()
+    array = exchanged(platform, lambda *device: work, (stream,))
     sim.fill(stream, array.address, 7, 8)
     with sim.watched():
         view = platform.probe.consume(array, own)
@@ -526,7 +526,7 @@ def test_what_the_host_may_read_is_waited_for_by_a_table_S10_X4(sim, platform, h
         wanted = {"options": 8} if kind != platform.probe.CPU else {}
         table = type(array).__dlpack_c_exchange_api__
         takes = [
-            lambda: consumer_probe.consume(array, wanted),
+            lambda: table_consumer.consume(array, wanted),
             lambda: exchange_probe.borrow(array, **wanted),
             lambda: exchange_probe.call_borrowed(table, array),
             lambda: exchange_probe.call_owned(table, array),
@@ -560,7 +560,7 @@ def test_a_table_for_the_host_has_nothing_of_a_device_X4(sim, platform, named):
     array = exchanged(platform, lambda *device: 1 / 0, stream, host=True, bare=named)  # by the method it is not bare
     why = "is for memory that the CPU can read" if named else "this producer does not export memory of this device"
     with refused(sim, why):
-        consumer_probe.consume(array, {"device": -1})
+        table_consumer.consume(array, {"device": -1})
     sim.fill(stream, array.address, 7, 8)
     with sim.watched():
         view = platform.other.consume(array, own)  # by the method
@@ -945,7 +945,7 @@ def test_the_host_reads_pinned_and_managed_memory_when_the_work_is_done_C5_S10(s
         array = platform.probe.Array((2, 4), stream, type=kind)
         sim.fill(stream, array.address, 5, 8)
         with sim.watched():
-            view = consumer_probe.consume(array, keywords)
+            view = table_consumer.consume(array, keywords)
         assert sim.control("host_may_read", array.address)
         assert ctypes.string_at(view.data, 8) == b"\5" * 8
         assert (view.data == array.address) == ("order" not in keywords)
@@ -967,7 +967,7 @@ def test_device_memory_is_not_transferred_unless_asked_for_C5(sim, platform):
     array = platform.probe.Array((8,), stream)
     sim.fill(stream, array.address, 5, 8)
     with refused(sim, f"device is {platform.name}:0, "):
-        consumer_probe.consume(array)
+        table_consumer.consume(array)
     with refused(sim, f"device is {platform.name}:0, "):
         dlarray.from_dlpack(array)
     with sim.watched():

@@ -43,6 +43,30 @@ def test_from_dlpack_takes_the_data_in_place_on_the_consumers_stream_C3_S1(sim, 
     view.release_on(consumer)
 
 
+BAD_DEVICES = """nowhere gpu CPU cpu: cuda: cuda:01 cuda:00 cuda:-1 cuda:+1 cuda1 cuda:x cuda:2147483648 cuda:4294967296
+    cuda:4294967297 cuda:99999999999 cuda:18446744073709551617 cuda:1:1 cuda_ device(2,0)""".split()
+BAD_DEVICES += [
+    "",
+    "cpu ",
+    " cpu",
+    "cuda: 1",
+    "cuda:1 ",
+    "cuda:1\n",
+    "cuda:1\0",
+    "cpu\0",
+    "\ud800",
+    "x" + "é" * 100,
+    "cpu" * 4000,
+]
+
+
+@pytest.mark.parametrize("text", ["vulkan:3", "cuda_host", "cuda_managed:1", "metal", "trn:2147483647", "oneapi:0"])
+def test_the_name_of_any_device_is_read_and_asked_for_C3(sim, platform, text):
+    array = platform.probe.Array((8,), sim.stream())
+    with pytest.raises(BufferError, match=f"device|{text}"):
+        platform.other.from_dlpack(sim.stream(), array, device=text)
+
+
 @pytest.mark.parametrize("device", ["the tuple", "the name"])
 def test_from_dlpack_with_the_device_of_the_data_passes_the_device_and_the_stream_C3_C4(sim, platform, device):
     consumer = sim.stream(1)
@@ -96,12 +120,12 @@ def test_from_dlpack_to_the_cpu_uses_no_stream_whatever_its_number_C3(sim, platf
 @pytest.mark.parametrize(
     "arguments, error",
     [
-        ({"device": "nowhere"}, ValueError),
+        *(({"device": name}, ValueError) for name in BAD_DEVICES),
         ({"device": 3}, TypeError),
         ({"copy": 3}, TypeError),
         ({"stream": 3}, TypeError),
     ],
-    ids=str,
+    ids=ascii,
 )
 def test_malformed_arguments_of_from_dlpack_are_refused_first_C3(sim, platform, arguments, error):
     array = platform.probe.Array((8,), sim.stream())
@@ -238,7 +262,7 @@ def test_pinned_memory_of_an_array_interface_is_named_as_such_D9(sim, platform):
         ({"typestr": "<f 4"}, BufferError, "typestr '<f 4'"),
         ({"typestr": ""}, BufferError, "typestr ''"),
         ({"typestr": None}, BufferError, "typestr None"),
-        ({"shape": [8]}, BufferError, r"shape \[8\]"),
+        ({"shape": [8]}, BufferError, "shape list"),
         ({"shape": ("8",)}, BufferError, "shape"),
         ({"shape": (2**64,)}, BufferError, "shape"),
         ({"shape": (-1,)}, BufferError, "negative"),
@@ -342,7 +366,7 @@ def test_memory_of_the_cpu_has_no_array_interface_to_take(sim, platform):
 
 def test_an_array_interface_is_taken_only_with_the_option_and_without_dlpack(sim, platform):
     array = platform.probe.Array((8,), sim.stream())
-    with pytest.raises(AttributeError, match="__dlpack__"):
+    with pytest.raises(AttributeError, match="__dlpack_"):
         platform.other.consume(Interface(array), sim.stream())
     asked = []
 
@@ -356,7 +380,7 @@ def test_an_array_interface_is_taken_only_with_the_option_and_without_dlpack(sim
 
     consume(platform, Both(array), sim.stream()).release()
     assert len(asked) == 1
-    with pytest.raises(AttributeError, match="__dlpack__"):
+    with pytest.raises(AttributeError, match="__dlpack_"):
         consume(platform, object(), sim.stream())
 
 

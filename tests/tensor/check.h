@@ -2,8 +2,9 @@
 #ifndef CHECK_H
 #define CHECK_H
 
-#define DLPACK_PY_NO_PYTHON
-#include "dlpack_py.h"
+#define DLPACK_DEVICE_NO_PYTHON /* for dlpack_cuda.h and dlpack_rocm.h */
+
+#include "dlpack_tensor.h"
 
 #define COUNT(array) ((int)(sizeof(array) / sizeof((array)[0])))
 #define CHECK(condition) check_number((condition) ? 1 : 0, 1, #condition, __func__, __LINE__)

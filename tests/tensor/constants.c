@@ -60,7 +60,7 @@ every_dtype_is_what_dlpack_h_says_and_has_its_text_D6_D7(void)
         CHECK_NUMBER(d.bits, dtypes[i].bits);
         CHECK_NUMBER(d.lanes, 1);
         CHECK_NUMBER(dlpack_py_dtype(&t), dtypes[i].dtype);
-        CHECK_NUMBER(dlpack_py_impl_check_dtype(d, NULL), 0);
+        CHECK_NUMBER(dlp_check_dtype(d, NULL), 0);
         CHECK(strcmp(dlpack_py_dtype_text(dtypes[i].dtype, text), dtypes[i].text) == 0);
     }
 }
@@ -104,7 +104,7 @@ every_device_is_what_dlpack_h_says_and_has_its_text_C5_D9(void)
     char text[DLPACK_PY_TEXT_SIZE];
     int i;
     for (i = 0; i < COUNT(devices); i++) {
-        const DLDevice device = dlpack_py_impl_device(devices[i].type, 0);
+        const DLDevice device = dlp_device(devices[i].type, 0);
         CHECK(strcmp(dlpack_py_device_text(device, text), devices[i].text) == 0);
         CHECK_NUMBER(dlpack_py_is_cpu_readable(device), devices[i].cpu_readable);
     }

@@ -22,9 +22,9 @@ arithmetic_that_leaves_int64_is_seen_D8(void)
             const int product_fits = a == 0 || magnitude(b) <= most / magnitude(a);
             const int sum_fits = (a < 0) != (b < 0) || magnitude(a) + magnitude(b) - (a < 0 ? 1 : 0) <= INT64_MAX;
             int64_t out = 0;
-            CHECK_NUMBER(dlpack_py_impl_multiply(a, b, &out), product_fits ? 0 : -1);
+            CHECK_NUMBER(dlp_multiply(a, b, &out), product_fits ? 0 : -1);
             CHECK(!product_fits || (uint64_t)out == (uint64_t)a * (uint64_t)b);
-            CHECK_NUMBER(dlpack_py_impl_add(a, b, &out), sum_fits ? 0 : -1);
+            CHECK_NUMBER(dlp_add(a, b, &out), sum_fits ? 0 : -1);
             CHECK(!sum_fits || (uint64_t)out == (uint64_t)a + (uint64_t)b);
         }
     }
@@ -38,13 +38,13 @@ the_first_element_is_at_data_and_byte_offset_D1(void)
     DLTensor t = dlpack_py_cpu(bytes, BYTE, 1, shape, NULL);
     CHECK(t.byte_offset == 0 && t.device.device_type == kDLCPU && t.device.device_id == 0 && t.ndim == 1);
     CHECK(t.shape == shape && t.strides == NULL);
-    CHECK(dlpack_py_impl_first(&t) == bytes);
+    CHECK(dlp_first(&t) == bytes);
     t.byte_offset = 5;
-    CHECK(dlpack_py_impl_first(&t) == bytes + 5);
+    CHECK(dlp_first(&t) == bytes + 5);
     t.byte_offset = (uint64_t)UINTPTR_MAX - (uintptr_t)bytes + 1; /* address 0 again, or the first that has no name */
     CHECK_NUMBER(dlpack_py_validate(&t, 0, NULL), -1);
     t.data = NULL;
-    CHECK(dlpack_py_impl_first(&t) == NULL);
+    CHECK(dlp_first(&t) == NULL);
 }
 
 static void
@@ -68,7 +68,7 @@ sixty_four_dimensions_have_an_order_D8(void)
         shape[i] = i % 2 ? 2 : 1;
     dlpack_py_strides(64, shape, 'C', strides);
     CHECK(dlpack_py_is_contiguous(&t, 'C') && !dlpack_py_is_contiguous(&t, 'F') && dlpack_py_is_contiguous(&t, 'K'));
-    CHECK(!dlpack_py_impl_overlaps_itself(&t));
+    CHECK(!dlp_overlaps_itself(&t));
     dlpack_py_strides(64, shape, 'F', strides);
     CHECK(!dlpack_py_is_contiguous(&t, 'C') && dlpack_py_is_contiguous(&t, 'F') && dlpack_py_is_contiguous(&t, 'A'));
     turn = strides[63];
@@ -77,7 +77,7 @@ sixty_four_dimensions_have_an_order_D8(void)
     CHECK(!dlpack_py_is_contiguous(&t, 'A') && dlpack_py_is_contiguous(&t, 'K'));
     strides[1]++;
     CHECK(!dlpack_py_is_contiguous(&t, 'K'));
-    CHECK(dlpack_py_impl_is_empty(&t) == 0 && dlpack_py_size(&t) == (int64_t)1 << 32);
+    CHECK(dlp_is_empty(&t) == 0 && dlpack_py_size(&t) == (int64_t)1 << 32);
 }
 
 static void
@@ -89,7 +89,7 @@ tensors_without_elements_share_nothing_whatever_they_point_to_D3(void)
     const DLTensor t = dlpack_py_cpu(&byte, BYTE, 2, one, NULL);
     empty.byte_offset = UINT64_MAX; /* would wrap */
     CHECK(!dlpack_py_overlap(&empty, 0, &t, 0) && !dlpack_py_overlap(&t, 0, &empty, 0));
-    CHECK(!dlpack_py_impl_overlaps_itself(&empty) && dlpack_py_is_contiguous(&empty, 'C'));
+    CHECK(!dlp_overlaps_itself(&empty) && dlpack_py_is_contiguous(&empty, 'C'));
     CHECK(dlpack_py_is_contiguous(&empty, 'F') && dlpack_py_is_contiguous(&empty, 'K'));
 }
 

@@ -70,21 +70,20 @@ def load(name="tensor_lib"):
     integer, text, order, flags = ctypes.c_int, ctypes.c_char_p, ctypes.c_char, ctypes.c_uint64
     i32, u32, size = ctypes.c_int32, ctypes.c_uint32, ctypes.c_size_t
     for name, result, *arguments in [
-        ("impl_check_dtype", integer, DType, error),
+        ("check_dtype", integer, DType, error),
         ("dtype_text", text, u32, text),
         ("device_text", text, Device, text),
-        ("impl_parse_device_text", integer, text, device),
         ("size", ctypes.c_int64, t),
         ("nbytes", ctypes.c_int64, t, flags),
         ("itemsize", size, DType, flags),
         ("strides", None, i32, NUMBERS, order, NUMBERS),
-        ("impl_extent", integer, t, flags, NUMBERS, NUMBERS),
+        ("extent", integer, t, flags, NUMBERS, NUMBERS),
         ("validate", integer, t, flags, error),
         ("is_contiguous", integer, t, order),
-        ("impl_overlaps_itself", integer, t),
+        ("overlaps_itself", integer, t),
         ("overlap", integer, t, flags, t, flags),
         ("copy", integer, t, t, flags, error),
-        ("impl_check_stream", integer, Device, stream, error),
+        ("check_stream", integer, Device, stream, error),
         (
             "meets",
             integer,

@@ -1,28 +1,29 @@
 /* The inline functions of the tensor layer, as functions that ctypes can call. */
-#define DLPACK_PY_NO_PYTHON
-#include "dlpack_py.h"
 
-#define EXPORT(type, name, parameters, arguments) \
-    type tensor_##name parameters                 \
-    {                                             \
-        return dlpack_py_##name arguments;        \
+#include "dlpack_tensor.h"
+
+#define EXPORT_AS(name, type, function, parameters, arguments) \
+    type tensor_##name parameters                              \
+    {                                                          \
+        return function arguments;                             \
     }
+#define EXPORT(type, name, parameters, arguments) EXPORT_AS(name, type, dlpack_py_##name, parameters, arguments)
+#define EXPORT_PRIVATE(type, name, parameters, arguments) EXPORT_AS(name, type, dlp_##name, parameters, arguments)
 
-EXPORT(int, impl_check_dtype, (DLDataType dtype, dlpack_py_error *error), (dtype, error))
+EXPORT_PRIVATE(int, check_dtype, (DLDataType dtype, dlpack_py_error *error), (dtype, error))
 EXPORT(const char *, dtype_text, (uint32_t dtype, char *text), (dtype, text))
 EXPORT(const char *, device_text, (DLDevice device, char *text), (device, text))
-EXPORT(int, impl_parse_device_text, (const char *text, DLDevice *device), (text, device))
 EXPORT(int64_t, size, (const DLTensor *t), (t))
 EXPORT(int64_t, nbytes, (const DLTensor *t, uint64_t flags), (t, flags))
 EXPORT(size_t, itemsize, (DLDataType dtype, uint64_t flags), (dtype, flags))
-EXPORT(int, impl_extent, (const DLTensor *t, uint64_t flags, int64_t *low, int64_t *high), (t, flags, low, high))
+EXPORT_PRIVATE(int, extent, (const DLTensor *t, uint64_t flags, int64_t *low, int64_t *high), (t, flags, low, high))
 EXPORT(int, validate, (const DLTensor *t, uint64_t flags, dlpack_py_error *error), (t, flags, error))
 EXPORT(int, is_contiguous, (const DLTensor *t, char order), (t, order))
-EXPORT(int, impl_overlaps_itself, (const DLTensor *t), (t))
+EXPORT_PRIVATE(int, overlaps_itself, (const DLTensor *t), (t))
 EXPORT(int, overlap, (const DLTensor *a, uint64_t fa, const DLTensor *b, uint64_t fb), (a, fa, b, fb))
 EXPORT(int, copy, (const DLTensor *to, const DLTensor *from, uint64_t flags, dlpack_py_error *e), (to, from, flags, e))
-EXPORT(int, impl_check_stream, (DLDevice device, const dlpack_py_stream *stream, dlpack_py_error *e),
-       (device, stream, e))
+EXPORT_PRIVATE(int, check_stream, (DLDevice device, const dlpack_py_stream *stream, dlpack_py_error *e),
+               (device, stream, e))
 
 void
 tensor_strides(int32_t ndim, const int64_t *shape, char order, int64_t *strides)

@@ -54,7 +54,7 @@ def touched(dtype, flags, shape, strides):
 
 def extent_of(t, flags):
     lowest, highest = ctypes.c_int64(7), ctypes.c_int64(7)
-    result = lib.impl_extent(t, flags, lowest, highest)
+    result = lib.extent(t, flags, lowest, highest)
     return (lowest.value, highest.value) if result == 0 else result
 
 
@@ -137,12 +137,12 @@ def test_a_tensor_whose_elements_share_a_place_overlaps_itself_C9(layout):
     places = offsets(shape, strides)
     shared = len(set(places)) < len(places)
     event(f"overlaps: {shared}")
-    assert lib.impl_overlaps_itself(tensor(dtype, shape, strides)) >= shared
+    assert lib.overlaps_itself(tensor(dtype, shape, strides)) >= shared
 
 
 @given(dtypes, st.data(), shapes)
 def test_a_tensor_of_nested_strides_does_not_overlap_itself_C9(dtype, data, shape):
-    assert not lib.impl_overlaps_itself(tensor(dtype, shape, data.draw(apart(shape))))
+    assert not lib.overlaps_itself(tensor(dtype, shape, data.draw(apart(shape))))
 
 
 @given(layouts(), layouts(), st.integers(-60, 60), st.integers(0, 99))
@@ -244,16 +244,16 @@ def test_validate_takes_what_can_be_reached_with_numbers_that_fit_D8(dtype, flag
     if places is not None:
         assert extent_of(t, flags) == reach(dtype, flags, shape, strides)
         assert lib.is_contiguous(t, b"C") == (places == list(range(len(places))))
-        assert lib.impl_overlaps_itself(t) >= (len(set(places)) < len(places))
+        assert lib.overlaps_itself(t) >= (len(set(places)) < len(places))
     one = tensor((0, 8, 1), [1], None, elsewhere)
-    assert lib.is_contiguous(t, b"K") <= (not lib.impl_overlaps_itself(t))
+    assert lib.is_contiguous(t, b"K") <= (not lib.overlaps_itself(t))
     if is_valid((0, 8, 1), 0, [1], None, elsewhere, 0):
         assert lib.overlap(t, flags, one, 0) == lib.overlap(one, 0, t, flags)
 
 
 def test_strides_that_interleave_are_taken_to_overlap_C9():
-    assert lib.impl_overlaps_itself(tensor((2, 32, 1), [2, 3], [3, 2]))  # 0 2 4 3 5 7: they do not
-    assert lib.impl_overlaps_itself(tensor((2, 32, 1), [2, 3], [4, 2]))  # 0 2 4 4 6 8
+    assert lib.overlaps_itself(tensor((2, 32, 1), [2, 3], [3, 2]))  # 0 2 4 3 5 7: they do not
+    assert lib.overlaps_itself(tensor((2, 32, 1), [2, 3], [4, 2]))  # 0 2 4 4 6 8
 
 
 @pytest.mark.parametrize("strides", [(3, 1), (4, -1), (-7, 2), (1, 1), (2, 1), (2, 3), (-2, 2), (0, 1)])
@@ -272,8 +272,31 @@ def test_parts_of_one_small_array_overlap_when_they_touch_one_byte_C9(strides):
 
 def test_an_overlap_of_many_dimensions_is_assumed_rather_than_searched_for_C9():
     steps = [2 ** (k + 1) for k in range(60)]
-    a, b = (tensor((0, 8, 1), 60 * [2], steps, data=2**61 + odd) for odd in (0, 1))
+    a, b, c = (tensor((0, 8, 1), 60 * [2], steps, data=2**61 + place) for place in (0, 1, 2))
+    assert not lib.overlap(a, 0, b, 0)  # even and odd addresses
+    assert lib.overlap(a, 0, c, 0)
+    steps[0] = 1
+    a, b, c = (tensor((0, 8, 1), 60 * [2], steps, data=2**61 + place) for place in (0, 1, 2))
     assert lib.overlap(a, 0, b, 0)
+    assert not lib.overlap(a, 0, c, 0)  # 0, 1, 4, 5, 8 and so on
+
+
+@pytest.mark.parametrize("stride", [12, -12, 13])
+@pytest.mark.parametrize("size", [1, 4])
+def test_the_left_and_the_right_part_of_one_image_are_told_apart_C9(stride, size):
+    dtype, base = (0, 8 * size, 1), 2**30
+    for left in range(1, 12):
+        for begin in range(12):
+            a = tensor(dtype, [5, left], [stride, 1], base)
+            b = tensor(dtype, [5, 12 - begin], [stride, 1], base + begin * size)
+            assert lib.overlap(a, 0, b, 0) == lib.overlap(b, 0, a, 0) == (begin < left)
+    quarters = [
+        tensor(dtype, [5, 6, 3], [12 * 3, 3, 1], base + size * (row * 12 * 3 + column * 3))
+        for row in (0, 5)
+        for column in (0, 6)
+    ]
+    for a, b in itertools.combinations(quarters, 2):
+        assert not lib.overlap(a, 0, b, 0)
 
 
 def test_overlap_at_the_ends_of_the_address_range_does_not_overflow_C9():
@@ -290,7 +313,7 @@ def test_overlap_at_the_ends_of_the_address_range_does_not_overflow_C9():
             assert lib.overlap(ends, 0, one, 0) == lib.overlap(one, 0, ends, 0) == shared
             assert lib.overlap(one, 0, one, 0)
     assert lib.overlap(ends, 0, tensor(byte, [2], [-far], 4096 + far), 0)
-    assert lib.impl_overlaps_itself(tensor(byte, [2, 2], [2**62 + 5, -(2**62) - 1]))  # beyond int64_t: assumed
+    assert lib.overlaps_itself(tensor(byte, [2, 2], [2**62 + 5, -(2**62) - 1]))  # beyond int64_t: assumed
 
 
 @pytest.mark.parametrize("padding", [0, 64])
@@ -304,6 +327,6 @@ def test_channels_tiles_and_lines_of_one_image_are_told_apart_C9(padding):
     for parts in (channels, columns, lines):
         for a, b in itertools.combinations_with_replacement(parts, 2):
             assert lib.overlap(a, 0, b, 0) == (a is b)
-        assert not any(map(lib.impl_overlaps_itself, parts))
+        assert not any(map(lib.overlaps_itself, parts))
     assert lib.overlap(channels[0], 0, columns[0], 0)
     assert lib.overlap(columns[1], 0, lines[0], 0)

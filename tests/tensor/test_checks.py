@@ -46,7 +46,7 @@ def test_every_dtype_has_a_text_D6_D7_C8(lanes):
     for code, bits in itertools.product(range(256), range(256)):
         dtype, text = packed((code, bits, lanes)), dtype_text(code, bits, lanes)
         assert lib.dtype_text(dtype, room).decode() == text
-        assert lib.impl_check_dtype(DType(code, bits, lanes), None) == (0 if is_dtype(code, bits, lanes) else -1)
+        assert lib.check_dtype(DType(code, bits, lanes), None) == (0 if is_dtype(code, bits, lanes) else -1)
 
 
 DEVICES = "- cpu cuda cuda_host opencl - - vulkan metal vpi rocm rocm_host ext_dev cuda_managed"
@@ -54,35 +54,13 @@ DEVICES = [*DEVICES.split(), "oneapi", "webgpu", "hexagon", "maia", "trn"]  # by
 HOST = ["cpu", "cuda_host", "rocm_host", "cuda_managed"]  # whose memory has no numbers (D9)
 
 
-def parsed(text):
-    """What a text of a device reads as: (type, id) or None."""
-    device = Device(-7, -7)
-    failed = lib.impl_parse_device_text(text.encode(), device)
-    assert not failed or (device.type, device.id) == (-7, -7)
-    return None if failed else (device.type, device.id)
-
-
 @pytest.mark.parametrize("type", range(-1, 25))
-def test_every_device_has_a_text_that_reads_back_C3_D9(type):
+def test_every_device_has_a_text_C3_D9(type):
     room, name = ctypes.create_string_buffer(48), dict(enumerate(DEVICES)).get(type, "-")
     for number in (-(2**31), -1, 0, 1, 10, 2**31 - 1):
         text = f"device({type}, {number})" if name == "-" else f"{name}:{number}"
         shown = name if name in HOST and number == 0 else text
         assert lib.device_text(Device(type, number), room).decode() == shown
-        readable = name != "-" and number >= 0
-        assert parsed(shown) == parsed(text) or not readable
-        assert parsed(text) == ((type, number) if readable else None)
-    assert parsed(name) == (None if name == "-" else (type, 0))
-
-
-BAD_DEVICES = """gpu CPU cpu: cuda: cuda:01 cuda:00 cuda:-1 cuda:+1 cuda1 cuda:x cuda:2147483648 cuda:4294967296
-    cuda:4294967297 cuda:99999999999 cuda:18446744073709551617 cuda:1:1 cuda_ device(2,0)""".split()
-
-
-@pytest.mark.parametrize("text", [*BAD_DEVICES, "", "cpu ", " cpu", "cuda: 1", "cuda:1 ", "cuda:1\n"])
-def test_a_text_that_names_no_device_is_refused_C3(text):
-    assert parsed(text) is None
-    assert parsed(text + 4000 * "x") is None
 
 
 # ---- Validation ----
@@ -94,7 +72,7 @@ def refusal(dtype=FLOAT32, shape=(), strides=None, data=NOWHERE, byte_offset=0, 
     return error and error[1]
 
 
-NO_BITS = "at least 1 bit (pass DLPACK_PY_FLOAT32, not kDLFloat) was wanted"
+NO_BITS = "at least 1 bit was wanted"
 
 
 @pytest.mark.parametrize(
@@ -217,9 +195,9 @@ def test_streams_are_judged_by_the_device_P6_S2_S3_S7(type, of_0, of_1_and_2, of
     for handle in (0, 1, 2, 3, 2**31, ADDRESS_MAX // 2 + 9, ADDRESS_MAX):
         wanted = {0: of_0, 1: of_1_and_2, 2: of_1_and_2}.get(handle, of_others)
         error = ("ValueError", f"stream is {handle} for data on {device}, {wanted} was wanted", False)
-        assert error_of(lib.impl_check_stream, Device(type, 0), Stream(2, handle)) == (error if wanted else None)
+        assert error_of(lib.check_stream, Device(type, 0), Stream(2, handle)) == (error if wanted else None)
     for none_or_minus_1 in (0, 1):
-        assert error_of(lib.impl_check_stream, Device(type, 0), Stream(none_or_minus_1, 0)) is None
+        assert error_of(lib.check_stream, Device(type, 0), Stream(none_or_minus_1, 0)) is None
 
 
 # ---- Requirements ----
@@ -387,8 +365,7 @@ def test_alignment_is_not_asked_of_no_elements_nor_of_a_handle_D3():
 
 def test_writable_refuses_read_only_and_what_cannot_say_C7():
     t, text = two_by_three(), "data is read-only, writable memory was asked for"
-    hint = "a legacy capsule has no read-only flag: "
-    hint += "DLPACK_PY_LEGACY_IS_WRITABLE accepts it"
+    hint = "a legacy capsule has no read-only flag"
     assert unmet(t, WRITABLE, writable=1) is None
     assert unmet(t, READONLY, writable=1) == f"{text}*"
     assert unmet(t, READONLY, writable=1, options=LEGACY_IS_WRITABLE) == f"{text}*"

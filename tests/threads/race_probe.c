@@ -8,7 +8,7 @@
 #include <stdlib.h>
 
 #include "../counted_blocks.h"
-#include "dlpack_py.h"
+#include "dlpack_exchange.h"
 
 /* Slots hold functions as object pointers, which ISO C converts by way of an integer only. */
 #define SLOT(function) ((void *)(intptr_t)(function))
@@ -42,7 +42,7 @@ meet(PyObject *Py_UNUSED(module), PyObject *number)
 static PyObject *
 state(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
-    dlpack_py_impl_gate *found = dlpack_py_impl_gate_get();
+    dlp_gate *found = dlp_gate_get();
     return found == NULL ? NULL : PyLong_FromVoidPtr(found);
 }
 

@@ -1,0 +1,1467 @@
+/* dlpack_tensor.h - describe, check and copy the tensors of DLPack, in C or C++, without Python
+ * Version 0.2.0, for DLPack 1.0 and newer, C99 and C++11
+ * Copyright (c) 2026 the dlpack_py authors
+ * SPDX-License-Identifier: MIT
+ * The licence stands at the end of this file. The clause ids in comments (D4, K5) are listed at the end of dlpack_py.h.
+ *
+ *   Switches        Compilers and dlpack.h    Errors as code and text    Dtypes and devices    Layout
+ *   Validation      Overlap                   Copy                       Managed tensors       Streams and requirements
+ *
+ * Nothing here needs a thread state or an interpreter.
+ */
+#if defined(DLPACK_PY_VERSION) && DLPACK_PY_VERSION != 0x000200
+#  error "two versions of dlpack_py.h meet here: put the files of one version first on the include path"
+#  include "stop" /* no such file: ends the compilation */
+#endif
+#ifndef DLPACK_TENSOR_H
+#define DLPACK_TENSOR_H
+
+#define DLPACK_PY_VERSION 0x000200 /* 0.2.0: a byte for each part */
+#define DLPACK_PY_VERSION_STRING "0.2.0"
+
+/* ---- Switches ----------------------------------------------------------- */
+
+/* Optional. Define them before the include, with equal values in every file of an extension. Other extensions in the
+ * process may use other values.
+ *
+ * DLPACK_PY_MALLOC(size), DLPACK_PY_FREE(pointer)
+ *                     memory of managed tensors, shapes and copies. Called on any thread, also without an interpreter:
+ *                     do not use PyMem_*.
+ * DLPACK_PY_PLAIN     1 turns the fast paths off; for tests.
+ */
+#if defined(DLPACK_PY_MALLOC) != defined(DLPACK_PY_FREE)
+#  error "define both of DLPACK_PY_MALLOC and DLPACK_PY_FREE, or neither"
+#endif
+#ifndef DLPACK_PY_MALLOC
+#  define DLPACK_PY_MALLOC(size) malloc(size)
+#  define DLPACK_PY_FREE(pointer) free(pointer)
+#endif
+#ifndef DLPACK_PY_PLAIN
+#  define DLPACK_PY_PLAIN 0
+#endif
+
+#ifndef DLPACK_DLPACK_H_ /* dlpack.h was not included yet */
+#  if !defined(__has_include)
+#    include <dlpack/dlpack.h>
+#  elif __has_include("dlpack.h") /* beside this file: before the system's, which may be old */
+#    include "dlpack.h"
+#  elif __has_include("dlpack/dlpack.h")
+#    include "dlpack/dlpack.h"
+#  else
+#    error "dlpack.h is missing: pip install apache-tvm-ffi, and compile with -I$(tvm-ffi-config --dlpack-includedir)"
+#    include "stop" /* no such file: ends the compilation */
+#  endif
+#endif
+#if !defined(DLPACK_MAJOR_VERSION) || DLPACK_MAJOR_VERSION != 1
+#  error "dlpack_py.h needs dlpack.h 1.x, and another dlpack.h was included: pip install apache-tvm-ffi has the newest"
+#  include "stop" /* no such file: ends the compilation */
+#endif
+
+#include <inttypes.h> /* PRId64: extents in messages */
+#include <stdarg.h>   /* messages */
+#include <stddef.h>   /* size_t, NULL */
+#include <stdio.h>    /* vsnprintf: messages */
+#include <stdlib.h>   /* malloc, free, llabs */
+#include <string.h>   /* memcpy, memcmp, strcmp */
+
+/* C casts and NULL are C++ warnings of style. */
+#if defined(__cplusplus) && defined(__GNUC__)
+#  pragma GCC diagnostic push
+#  pragma GCC diagnostic ignored "-Wold-style-cast"
+#  pragma GCC diagnostic ignored "-Wzero-as-null-pointer-constant"
+#  ifndef __clang__
+#    pragma GCC diagnostic ignored "-Wuseless-cast"
+#  endif
+#endif
+
+/* ---- Compilers and dlpack.h --------------------------------------------- */
+
+/* The version that this header implements, whichever dlpack.h it is compiled with. */
+#define DLPACK_PY_PROTOCOL_MAJOR 1
+#define DLPACK_PY_PROTOCOL_MINOR 3
+
+/* The flags of DLManagedTensorVersioned. dlpack.h has them as unsigned long, which may have 32 bits; 1.0 lacks the
+ * last. */
+#define DLPACK_PY_FLAG_READ_ONLY UINT64_C(1)
+#define DLPACK_PY_FLAG_IS_COPIED UINT64_C(2)
+#define DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED UINT64_C(4)
+
+#define DLPACK_PY_MAX_NDIM 64 /* NumPy's maximum (D8) */
+
+/* GCC and clang check formats and overflow. RARE: errors, first uses and second tries, small and not fast. SHARED: one
+ * copy for all calls in a file. */
+#if defined(__clang__) || (defined(__GNUC__) && __GNUC__ >= 5)
+#  define DLP_GNU 1
+#  define DLP_PRINTF(text, first) __attribute__((format(printf, text, first)))
+#  define DLP_RARE static __attribute__((cold, noinline, unused))
+#  define DLP_SHARED static __attribute__((noinline, unused))
+#else
+#  define DLP_GNU 0
+#  define DLP_PRINTF(text, first)
+#  define DLP_RARE static inline
+#  define DLP_SHARED static inline
+#endif
+
+#define DLP_BCOMPLEX 18 /* kDLBComplex, which dlpack.h 1.0 lacks */
+
+/* The structs of dlpack.h cross libraries: -fshort-enums would change them. */
+typedef char dlp_enum_has_4_bytes[sizeof(DLDeviceType) == 4 ? 1 : -1];
+typedef char dlp_device_has_8_bytes[sizeof(DLDevice) == 8 ? 1 : -1];
+typedef char dlp_dtype_has_4_bytes[sizeof(DLDataType) == 4 ? 1 : -1];
+
+/* Sets *out to a * b, or returns -1 where a * b overflows int64_t. */
+static inline int
+dlp_multiply(int64_t a, int64_t b, int64_t *out)
+{
+#if DLP_GNU
+    return __builtin_mul_overflow(a, b, out) ? -1 : 0;
+#else
+    if ((a > 0 && b > 0 && a > INT64_MAX / b) || (a > 0 && b < 0 && b < INT64_MIN / a) ||
+        (a < 0 && b > 0 && a < INT64_MIN / b) || (a < 0 && b < 0 && a < INT64_MAX / b))
+        return -1;
+    *out = a * b;
+    return 0;
+#endif
+}
+
+/* Sets *out to a + b, or returns -1 where a + b overflows int64_t. */
+static inline int
+dlp_add(int64_t a, int64_t b, int64_t *out)
+{
+#if DLP_GNU
+    return __builtin_add_overflow(a, b, out) ? -1 : 0;
+#else
+    if ((b > 0 && a > INT64_MAX - b) || (b < 0 && a < INT64_MIN - b))
+        return -1;
+    *out = a + b;
+    return 0;
+#endif
+}
+
+/* ---- Errors as code and text -------------------------------------------- */
+
+/* Which Python exception an error of layer 1 becomes. */
+#define DLPACK_PY_BUFFER_ERROR 1
+#define DLPACK_PY_VALUE_ERROR 2
+#define DLPACK_PY_TYPE_ERROR 3
+#define DLPACK_PY_MEMORY_ERROR 4
+#define DLPACK_PY_RUNTIME_ERROR 5
+#define DLPACK_PY_SYSTEM_ERROR 6
+
+/* Filled by a function that returned -1; untouched otherwise. */
+typedef struct dlpack_py_error {
+    int32_t code;       /* DLPACK_PY_..._ERROR */
+    int32_t copy_helps; /* 1: a copy of the data would meet the requirement */
+    char text[248];     /* the wrong value and what was wanted */
+} dlpack_py_error;
+
+/* Fills *error, which may be NULL. Returns -1. */
+DLP_RARE int DLP_PRINTF(3, 4)
+dlp_fail(dlpack_py_error *error, int32_t code, const char *format, ...)
+{
+    va_list values;
+    if (error != NULL) {
+        error->code = code;
+        error->copy_helps = 0;
+        va_start(values, format);
+        vsnprintf(error->text, sizeof(error->text), format, values);
+        va_end(values);
+    }
+    return -1;
+}
+
+#define dlp_refuse(error, ...) dlp_fail(error, DLPACK_PY_BUFFER_ERROR, __VA_ARGS__)
+
+/* ---- Dtypes and devices ------------------------------------------------- */
+
+/* A dtype as one integer, never 0: for tables, comparison and switch. The codes are the specification's, as numbers,
+ * because older versions of dlpack.h lack some names. */
+#define DLPACK_PY_DTYPE(code, bits, lanes) ((code) * 0x1000000u + (bits) * 0x10000u + (lanes))
+
+#define DLPACK_PY_BOOL DLPACK_PY_DTYPE(6u, 8u, 1u)
+#define DLPACK_PY_INT8 DLPACK_PY_DTYPE(0u, 8u, 1u)
+#define DLPACK_PY_INT16 DLPACK_PY_DTYPE(0u, 16u, 1u)
+#define DLPACK_PY_INT32 DLPACK_PY_DTYPE(0u, 32u, 1u)
+#define DLPACK_PY_INT64 DLPACK_PY_DTYPE(0u, 64u, 1u)
+#define DLPACK_PY_UINT8 DLPACK_PY_DTYPE(1u, 8u, 1u)
+#define DLPACK_PY_UINT16 DLPACK_PY_DTYPE(1u, 16u, 1u)
+#define DLPACK_PY_UINT32 DLPACK_PY_DTYPE(1u, 32u, 1u)
+#define DLPACK_PY_UINT64 DLPACK_PY_DTYPE(1u, 64u, 1u)
+#define DLPACK_PY_FLOAT16 DLPACK_PY_DTYPE(2u, 16u, 1u)
+#define DLPACK_PY_FLOAT32 DLPACK_PY_DTYPE(2u, 32u, 1u)
+#define DLPACK_PY_FLOAT64 DLPACK_PY_DTYPE(2u, 64u, 1u)
+#define DLPACK_PY_BFLOAT16 DLPACK_PY_DTYPE(4u, 16u, 1u)
+#define DLPACK_PY_COMPLEX32 DLPACK_PY_DTYPE(5u, 32u, 1u)
+#define DLPACK_PY_COMPLEX64 DLPACK_PY_DTYPE(5u, 64u, 1u)
+#define DLPACK_PY_COMPLEX128 DLPACK_PY_DTYPE(5u, 128u, 1u)
+#define DLPACK_PY_FLOAT8_E3M4 DLPACK_PY_DTYPE(7u, 8u, 1u)
+#define DLPACK_PY_FLOAT8_E4M3 DLPACK_PY_DTYPE(8u, 8u, 1u)
+#define DLPACK_PY_FLOAT8_E4M3B11FNUZ DLPACK_PY_DTYPE(9u, 8u, 1u)
+#define DLPACK_PY_FLOAT8_E4M3FN DLPACK_PY_DTYPE(10u, 8u, 1u)
+#define DLPACK_PY_FLOAT8_E4M3FNUZ DLPACK_PY_DTYPE(11u, 8u, 1u)
+#define DLPACK_PY_FLOAT8_E5M2 DLPACK_PY_DTYPE(12u, 8u, 1u)
+#define DLPACK_PY_FLOAT8_E5M2FNUZ DLPACK_PY_DTYPE(13u, 8u, 1u)
+#define DLPACK_PY_FLOAT8_E8M0FNU DLPACK_PY_DTYPE(14u, 8u, 1u)
+#define DLPACK_PY_FLOAT6_E2M3FN DLPACK_PY_DTYPE(15u, 6u, 1u)
+#define DLPACK_PY_FLOAT6_E3M2FN DLPACK_PY_DTYPE(16u, 6u, 1u)
+#define DLPACK_PY_FLOAT4_E2M1FN DLPACK_PY_DTYPE(17u, 4u, 1u)
+#define DLPACK_PY_BCOMPLEX32 DLPACK_PY_DTYPE(18u, 32u, 1u)
+#define DLPACK_PY_OPAQUE_HANDLE64 DLPACK_PY_DTYPE(3u, 64u, 1u)
+
+#define DLPACK_PY_TEXT_SIZE 48 /* holds every dtype and device as text */
+
+/* The tensor's dtype, to compare with or switch over DLPACK_PY_FLOAT32 ... */
+static inline uint32_t
+dlpack_py_dtype(const DLTensor *t)
+{
+    return DLPACK_PY_DTYPE((uint32_t)t->dtype.code, (uint32_t)t->dtype.bits, (uint32_t)t->dtype.lanes);
+}
+
+static inline int
+dlp_is_complex(DLDataType dtype)
+{
+    return dtype.code == kDLComplex || dtype.code == DLP_BCOMPLEX;
+}
+
+/* The word of a list that stands at a place, from 0; *length is 0 where the list is shorter. */
+DLP_RARE const char *
+dlp_word_at(const char *list, int32_t place, int *length)
+{
+    while (place > 0 && *list != '\0')
+        place -= *list++ == ' ';
+    *length = place == 0 ? (int)strcspn(list, " ") : 0;
+    return list;
+}
+
+/* The only width that a dtype code may have, in bits; 0: any. */
+static inline int
+dlp_dtype_width(uint8_t code)
+{
+    static const uint8_t widths[] = {0, 0, 0, 0, 0, 0, 8, 8, 8, 8, 8, 8, 8, 8, 8, 6, 6, 4};
+    return code < sizeof(widths) ? widths[code] : 0;
+}
+
+/* The name of a dtype code, without its bits; *length is 0 for a code without a name. */
+static inline const char *
+dlp_dtype_name(uint8_t code, int *length)
+{
+    return dlp_word_at("int uint float handle bfloat complex bool float8_e3m4 float8_e4m3 "
+                       "float8_e4m3b11fnuz float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz "
+                       "float8_e8m0fnu float6_e2m3fn float6_e3m2fn float4_e2m1fn bcomplex",
+                       code, length);
+}
+
+/* Checks that the specification allows the dtype; unknown dtype codes are accepted (C8). Returns 0, or -1 with
+ * BufferError. */
+DLP_RARE int
+dlp_check_dtype(DLDataType dtype, dlpack_py_error *error)
+{
+    const int only = dlp_dtype_width(dtype.code);
+    int length;
+    const char *name, *wish = NULL;
+
+    if (dtype.lanes == 0)
+        wish = "at least 1 lane";
+    else if (dtype.bits == 0)
+        wish = "at least 1 bit";
+    else if (only != 0 && dtype.bits != only)
+        wish = only == 8 ? "8 bits" : only == 6 ? "6 bits" : "4 bits";
+    else if (dlp_is_complex(dtype) && dtype.bits % 2 != 0)
+        wish = "an even number of bits";
+    if (wish == NULL)
+        return 0;
+    name = dlp_dtype_name(dtype.code, &length);
+    return dlp_refuse(error, "dtype code %d (%.*s) has %d bits and %d lanes, %s was wanted", dtype.code,
+                      length == 0 ? 7 : length, length == 0 ? "unknown" : name, dtype.bits, dtype.lanes, wish);
+}
+
+/* Writes a dtype as text: "float32", "float8_e4m3fn", "float32x4" for four lanes; "dtype(200, 8, 1)" for a dtype
+ * without a name. Returns text. */
+DLP_RARE const char *
+dlpack_py_dtype_text(uint32_t dtype, char text[DLPACK_PY_TEXT_SIZE])
+{
+    DLDataType d;
+    char bits[4] = "", lanes[8] = "";
+    int length;
+    const char *name = dlp_dtype_name((uint8_t)(dtype >> 24), &length);
+
+    d.code = (uint8_t)(dtype >> 24);
+    d.bits = (uint8_t)(dtype >> 16);
+    d.lanes = (uint16_t)dtype;
+    if (length == 0 || dlp_check_dtype(d, NULL) < 0) {
+        snprintf(text, DLPACK_PY_TEXT_SIZE, "dtype(%d, %d, %d)", d.code, d.bits, d.lanes);
+        return text;
+    }
+    if (dlp_dtype_width(d.code) == 0)
+        snprintf(bits, sizeof(bits), "%d", d.bits);
+    if (d.lanes != 1)
+        snprintf(lanes, sizeof(lanes), "x%d", d.lanes);
+    snprintf(text, DLPACK_PY_TEXT_SIZE, "%.*s%s%s", length, name, bits, lanes);
+    return text;
+}
+
+/* Bits from one element to the next. Sub-byte elements are packed, unless flags say that each lane has a byte (D6). */
+static inline uint32_t
+dlp_item_bits(DLDataType dtype, uint64_t flags)
+{
+    const uint32_t bits = dtype.bits < 8 && (flags & DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED) != 0 ? 8u : dtype.bits;
+    return bits * dtype.lanes;
+}
+
+/* Bytes of a single element, rounded up for packed sub-byte dtypes. flags: DLPACK_PY_FLAG_* of the tensor. */
+static inline size_t
+dlpack_py_itemsize(DLDataType dtype, uint64_t flags)
+{
+    return (dlp_item_bits(dtype, flags) + 7) / 8;
+}
+
+static inline DLDevice
+dlp_device(int32_t type, int32_t id)
+{
+    DLDevice device;
+    device.device_type = (DLDeviceType)type;
+    device.device_id = id;
+    return device;
+}
+
+/* Can the CPU read the memory? It can read CPU memory, and pinned or managed memory of CUDA or ROCm. */
+static inline int
+dlpack_py_is_cpu_readable(DLDevice device)
+{
+    switch ((int32_t)device.device_type) {
+    case kDLCPU:
+    case kDLCUDAHost:
+    case kDLROCMHost:
+    case kDLCUDAManaged: return 1;
+    default: return 0;
+    }
+}
+
+/* Is data an address, to which an offset can be added? Data of OpenCL, Vulkan or Metal is a handle, not an address. */
+static inline int
+dlp_has_address(DLDevice device)
+{
+    const int32_t type = (int32_t)device.device_type;
+    return type == (int32_t)kDLCUDA || type == (int32_t)kDLROCM || dlpack_py_is_cpu_readable(device);
+}
+
+/* The name of a device type; *length is 0 for a type without a name. */
+DLP_RARE const char *
+dlp_device_name(int32_t type, int *length)
+{
+    static const char *const names = "- cpu cuda cuda_host opencl - - vulkan metal vpi rocm rocm_host ext_dev "
+                                     "cuda_managed oneapi webgpu hexagon maia trn"; /* by DLDeviceType */
+    const char *name = dlp_word_at(names, type < 0 ? 0 : type, length);
+    if (*name == '-')
+        *length = 0;
+    return name;
+}
+
+/* Writes a device as text: "cpu", "cuda:1"; "device(99, 0)" for a type without a name. Returns text. CPU memory has id
+ * 0 (D9); "cpu:1" shows a wrong id. */
+DLP_RARE const char *
+dlpack_py_device_text(DLDevice device, char text[DLPACK_PY_TEXT_SIZE])
+{
+    const int32_t type = (int32_t)device.device_type, id = device.device_id;
+    int length;
+    const char *name = dlp_device_name(type, &length);
+    if (length == 0)
+        snprintf(text, DLPACK_PY_TEXT_SIZE, "device(%" PRId32 ", %" PRId32 ")", type, id);
+    else if (id == 0 && dlpack_py_is_cpu_readable(device))
+        snprintf(text, DLPACK_PY_TEXT_SIZE, "%.*s", length, name);
+    else
+        snprintf(text, DLPACK_PY_TEXT_SIZE, "%.*s:%" PRId32, length, name, id);
+    return text;
+}
+
+/* ---- Layout ------------------------------------------------------------- */
+
+/* Describe memory that the CPU can read. Nothing is checked or copied.
+ *
+ * data      the first element, also where strides are negative
+ * dtype     DLPACK_PY_FLOAT32 ...
+ * shape     ndim extents
+ * strides   ndim steps in elements; NULL: row-major
+ *
+ * The result points to shape and strides: they must live as long as it is used.
+ */
+static inline DLTensor
+dlpack_py_cpu(void *data, uint32_t dtype, int32_t ndim, const int64_t *shape, const int64_t *strides)
+{
+    DLTensor t;
+    t.data = data;
+    t.device.device_type = kDLCPU;
+    t.device.device_id = 0;
+    t.ndim = ndim;
+    t.dtype.code = (uint8_t)(dtype >> 24);
+    t.dtype.bits = (uint8_t)(dtype >> 16 & 0xff);
+    t.dtype.lanes = (uint16_t)(dtype & 0xffff);
+    t.shape = (int64_t *)(uintptr_t)shape; /* dlpack.h has no const; nothing is written */
+    t.strides = (int64_t *)(uintptr_t)strides;
+    t.byte_offset = 0;
+    return t;
+}
+
+/* The address of the first element: data + byte_offset (D1). NULL stays NULL. */
+static inline void *
+dlp_first(const DLTensor *t)
+{
+    return t->data == NULL ? NULL : (void *)((uintptr_t)t->data + (uintptr_t)t->byte_offset);
+}
+
+/* Has the tensor no elements? */
+DLP_RARE int
+dlp_is_empty(const DLTensor *t)
+{
+    int32_t i;
+    for (i = 0; i < t->ndim; i++) {
+        if (t->shape[i] == 0)
+            return 1;
+    }
+    return 0;
+}
+
+/* The number of elements of a validated tensor; 1 for rank 0 (D3). */
+static inline int64_t
+dlpack_py_size(const DLTensor *t)
+{
+    uint64_t size = 1; /* may wrap before an extent of 0 */
+    int32_t i;
+    for (i = 0; i < t->ndim; i++)
+        size *= (uint64_t)t->shape[i];
+    return (int64_t)size;
+}
+
+/* Sets *bytes to the bytes of n >= 0 contiguous elements, rounded up, or returns -1 where they overflow int64_t. */
+DLP_RARE int
+dlp_bytes(int64_t n, DLDataType dtype, uint64_t flags, int64_t *bytes)
+{
+    const int64_t bits = dlp_item_bits(dtype, flags);
+    if (bits % 8 == 0)
+        return dlp_multiply(n, bits / 8, bytes);
+    /* Eight elements fill as many bytes as an element has bits. */
+    if (dlp_multiply(n / 8, bits, bytes) < 0)
+        return -1;
+    return dlp_add(*bytes, (n % 8 * bits + 7) / 8, bytes);
+}
+
+/* The bytes of a compact copy of a validated tensor. Packed sub-byte dtypes are rounded up once, for the whole (D6). */
+DLP_RARE int64_t
+dlpack_py_nbytes(const DLTensor *t, uint64_t flags)
+{
+    int64_t bytes = 0;
+    (void)dlp_bytes(dlpack_py_size(t), t->dtype, flags, &bytes);
+    return bytes;
+}
+
+/* Compact strides in elements for a shape.
+ *
+ * order     'F': first index fastest; anything else: last index fastest
+ * strides   out: ndim strides
+ *
+ * An extent of 0 counts as 1: strides of a tensor without elements carry no meaning (D5).
+ */
+DLP_SHARED void
+dlpack_py_strides(int32_t ndim, const int64_t *shape, char order, int64_t *strides)
+{
+    uint64_t step = 1;
+    int32_t k;
+    for (k = 0; k < ndim; k++) {
+        const int32_t i = order == 'F' ? k : ndim - 1 - k;
+        strides[i] = (int64_t)step;
+        if (shape[i] > 1 && (uint64_t)shape[i] <= INT64_MAX / step) /* may be larger only without elements */
+            step *= (uint64_t)shape[i];
+    }
+}
+
+/* The tensor's strides; where they are NULL, row-major strides written to storage (D4). */
+DLP_RARE const int64_t *
+dlp_strides(const DLTensor *t, int64_t storage[DLPACK_PY_MAX_NDIM])
+{
+    if (t->strides != NULL)
+        return t->strides;
+    dlpack_py_strides(t->ndim, t->shape, 'C', storage);
+    return storage;
+}
+
+/* How far the elements of a tensor reach from the first one, in bytes. *lowest is 0, or below where strides are
+ * negative; *highest is one past the last byte; both are 0 without elements. Returns 0, or -1 where lowest or highest
+ * does not fit into int64_t, in elements or in bytes; that never happens for a validated tensor. */
+static inline int
+dlp_extent(const DLTensor *t, uint64_t flags, int64_t *lowest, int64_t *highest)
+{
+    int64_t below = 0, above = 1, reach; /* in elements; below counts downwards */
+    int32_t i;
+
+    *lowest = *highest = 0;
+    if (dlp_is_empty(t))
+        return 0;
+    if (t->strides == NULL)
+        return dlp_bytes(dlpack_py_size(t), t->dtype, flags, highest);
+    for (i = 0; i < t->ndim; i++) {
+        const int64_t last = t->shape[i] - 1;
+        if (last > 0 && (dlp_multiply(last, t->strides[i], &reach) < 0 ||
+                         (reach < 0 ? dlp_add(below, reach, &below) : dlp_add(above, reach, &above)) < 0))
+            return -1;
+    }
+    if (below == INT64_MIN || (below != 0 && dlp_bytes(-below, t->dtype, flags, lowest) < 0) ||
+        dlp_bytes(above, t->dtype, flags, highest) < 0)
+        return -1;
+    *lowest = -*lowest;
+    return 0;
+}
+
+#define DLP_MAY_OVERLAP 0 /* strides repeat or interleave elements */
+#define DLP_SEPARATE 1    /* no two elements share memory */
+#define DLP_COMPACT 2     /* and there is no gap between elements */
+
+/* Looks at the dimensions by increasing stride. Elements are separate where each stride is larger than the reach of all
+ * dimensions with smaller strides: in slices, transposed and reversed arrays. t has elements; its strides are not NULL.
+ */
+DLP_RARE int
+dlp_layout(const DLTensor *t)
+{
+    uint64_t left = 0, reach = 0, step, next; /* left: a bit for each dimension that was not looked at yet */
+    int32_t i, found, layout = DLP_COMPACT;
+
+    for (i = 0; i < t->ndim; i++)
+        left |= (uint64_t)(t->shape[i] != 1) << i;
+    while (left != 0) {
+        for (step = UINT64_MAX, found = i = 0; i < t->ndim; i++) {
+            next = t->strides[i] < 0 ? 0 - (uint64_t)t->strides[i] : (uint64_t)t->strides[i];
+            if ((left >> i & 1) != 0 && next < step) {
+                step = next;
+                found = i;
+            }
+        }
+        next = (uint64_t)(t->shape[found] - 1) * step;
+        if (step <= reach || next > INT64_MAX - reach)
+            return DLP_MAY_OVERLAP;
+        if (t->strides[found] != (int64_t)reach + 1)
+            layout = DLP_SEPARATE;
+        reach += next;
+        left &= ~((uint64_t)1 << found);
+    }
+    return layout;
+}
+
+/* The first dimension whose stride is not that of a compact tensor in the given order, which is put into *wanted; -1:
+ * none. order: 'C', 'F' or 'R' */
+DLP_RARE int32_t
+dlp_wrong_stride(const DLTensor *t, const int64_t *strides, char order, int64_t *wanted)
+{
+    const int32_t count = order == 'R' && t->ndim > 1 ? t->ndim - 1 : t->ndim; /* of dimensions to look at */
+    uint64_t step = 1;
+    int32_t k;
+
+    for (k = 0; k < count; k++) {
+        const int32_t i = order == 'F' ? k : t->ndim - 1 - k;
+        if (t->shape[i] == 1)
+            continue;
+        *wanted = (int64_t)step;
+        if (strides[i] != *wanted)
+            return dlp_is_empty(t) ? -1 : i;
+        step *= (uint64_t)t->shape[i]; /* wraps only without elements */
+    }
+    return -1;
+}
+
+/* Is the tensor compact in the given order?
+ *
+ * order   'C': last index fastest; 'F': first index fastest; 'A': 'C' or 'F'; 'K': any order of the dimensions, as a
+ *         transposed array has; 'R': as 'C', but with two or more dimensions the first stride is not checked: for
+ *         example an image whose rows have a pitch
+ *
+ * Returns 1 or 0. Strides of dimensions of size 1, and all strides of a tensor without elements, do not matter (D5);
+ * NULL is row-major (D4). t has been validated. Needs no thread state.
+ */
+DLP_RARE int
+dlpack_py_is_contiguous(const DLTensor *t, char order)
+{
+    int64_t storage[DLPACK_PY_MAX_NDIM], wanted;
+    const int64_t *strides = dlp_strides(t, storage);
+
+    if (order == 'K')
+        return t->strides == NULL || dlp_is_empty(t) || dlp_layout(t) == DLP_COMPACT;
+    if (order == 'A' && dlp_wrong_stride(t, strides, 'F', &wanted) < 0)
+        return 1;
+    return dlp_wrong_stride(t, strides, order, &wanted) < 0;
+}
+
+/* ---- Validation --------------------------------------------------------- */
+
+/* Checks all of clause D8. Returns 0, or -1 with *error filled. */
+DLP_RARE int
+dlp_check_all(const DLTensor *t, uint64_t flags, dlpack_py_error *error)
+{
+    const uint64_t base = (uint64_t)(uintptr_t)t->data;
+    int64_t size = 1, bytes, lowest, highest;
+    int32_t i;
+
+    if (dlp_check_dtype(t->dtype, error) < 0)
+        return -1;
+    if (t->ndim < 0 || t->ndim > DLPACK_PY_MAX_NDIM)
+        return dlp_refuse(error, "ndim is %" PRId32 ", it must be from 0 to %d", t->ndim, DLPACK_PY_MAX_NDIM);
+    if (t->ndim > 0 && t->shape == NULL)
+        return dlp_refuse(error, "shape is NULL, ndim is %" PRId32, t->ndim);
+    for (i = 0; i < t->ndim; i++) {
+        if (t->shape[i] < 0)
+            return dlp_refuse(error, "shape[%" PRId32 "] is %" PRId64 ", it must not be negative", i, t->shape[i]);
+    }
+    if (dlp_is_empty(t))
+        return 0;
+    for (i = 0; i < t->ndim; i++) {
+        if (dlp_multiply(size, t->shape[i], &size) < 0)
+            return dlp_refuse(error, "shape has 2^63 elements or more, at shape[%" PRId32 "] = %" PRId64, i,
+                              t->shape[i]);
+    }
+    if (t->data == NULL)
+        return dlp_refuse(error, "data is NULL, the tensor has %" PRId64 " elements", size);
+    if (dlp_bytes(size, t->dtype, flags, &bytes) < 0)
+        return dlp_refuse(error, "%" PRId64 " elements take 2^63 bytes or more", size);
+    if (dlp_extent(t, flags, &lowest, &highest) < 0)
+        return dlp_refuse(error, "strides reach 2^63 bytes or further");
+    if (!dlp_has_address(t->device))
+        return 0;
+    if (t->byte_offset > UINTPTR_MAX - base)
+        return dlp_refuse(error, "byte_offset is %" PRIu64 ", added to data it leaves the address range",
+                          t->byte_offset);
+    if ((uint64_t)-lowest > base + t->byte_offset || (uint64_t)highest > UINTPTR_MAX - (base + t->byte_offset))
+        return dlp_refuse(error, "strides reach from byte %" PRId64 " to %" PRId64 ", which leaves the address range",
+                          lowest, highest);
+    return 0;
+}
+
+/* Is the tensor row-major, of a few whole-byte numbers, in memory of the CPU? Then it is valid, and one look at each
+ * dimension says so. 0: another tensor, or an invalid one. */
+DLP_SHARED int
+dlp_is_simple(const DLTensor *t)
+{
+    const uint32_t bits = t->dtype.bits;
+    int32_t i = t->ndim;
+    uint64_t step = 1; /* below 2^62 */
+
+    if (DLPACK_PY_PLAIN || t->device.device_type != kDLCPU || t->data == NULL || t->byte_offset != 0 ||
+        t->dtype.code > kDLFloat || t->dtype.lanes != 1 || bits < 8 || (bits & (bits - 1)) != 0 ||
+        (uint32_t)i > DLPACK_PY_MAX_NDIM || (t->shape == NULL && i != 0))
+        return 0;
+    while (i-- > 0) {
+        const uint64_t last = (uint64_t)t->shape[i] - 1; /* 2^64 - 1 for an extent of 0 */
+        if (t->strides != NULL && (uint64_t)t->strides[i] != step && last != 0)
+            return 0;
+        step *= last + 1;
+        if ((last | step) >> 31 != 0)
+            return 0;
+    }
+    return step * 16 <= UINTPTR_MAX - (uintptr_t)t->data; /* an element has at most 16 bytes */
+}
+
+/* Check a tensor before anything is read: rank, extents, dtype, strides and addresses (D8). The functions below expect
+ * a validated tensor.
+ *
+ * flags   DLPACK_PY_FLAG_* of the tensor: padded sub-byte dtypes
+ * error   out, on failure; may be NULL
+ *
+ * Returns 0, or -1 with BufferError. Needs no thread state.
+ */
+static inline int
+dlpack_py_validate(const DLTensor *t, uint64_t flags, dlpack_py_error *error)
+{
+    return dlp_is_simple(t) ? 0 : dlp_check_all(t, flags, error);
+}
+
+/* ---- Overlap ------------------------------------------------------------ */
+
+/* May two elements of the tensor share memory? Returns 1 where strides repeat or interleave elements. t must be
+ * validated. */
+DLP_RARE int
+dlp_overlaps_itself(const DLTensor *t)
+{
+    return !dlpack_py_is_contiguous(t, 'C') && dlp_layout(t) == DLP_MAY_OVERLAP;
+}
+
+/* Have two tensors of equal strides no common element? distance is from the first element of a to that of b, in
+ * elements. An element of both is distance = sum of (i - j) * stride, with the indices i of a and j of b. Takes the
+ * distance apart, the largest stride first: apart are, for example, the left and the right part of an image. 0: not
+ * known. */
+DLP_RARE int
+dlp_are_apart(const DLTensor *a, const int64_t *strides_a, const DLTensor *b, const int64_t *strides_b,
+              int64_t distance)
+{
+    int64_t steps[DLPACK_PY_MAX_NDIM], last[DLPACK_PY_MAX_NDIM]; /* of dimension i: (i - j) is between 0 and last */
+    uint64_t reach = 0, rest, n;                                 /* reach: of all steps */
+    int32_t i, k, largest;
+
+    for (i = 0; i < a->ndim && a->ndim == b->ndim; i++) {
+        const int64_t stride = a->shape[i] > 1 ? strides_a[i] : strides_b[i];
+        if (a->shape[i] > 1 && b->shape[i] > 1 && strides_b[i] != stride)
+            return 0;
+        last[i] = a->shape[i] + b->shape[i] - 2;
+        steps[i] = last[i] == 0 ? 0 : llabs(stride);
+        reach += (uint64_t)(last[i] * steps[i]);
+        distance += ((stride < 0 ? a->shape[i] : b->shape[i]) - 1) * steps[i]; /* the least (i - j) counts as 0 */
+    }
+    if (a->ndim != b->ndim || distance < 0)
+        return a->ndim == b->ndim;
+    rest = (uint64_t)distance;
+    for (k = 0; k < a->ndim; k++) {
+        for (largest = 0, i = 1; i < a->ndim; i++)
+            largest = steps[i] > steps[largest] ? i : largest;
+        if (steps[largest] == 0)
+            break;
+        reach -= (uint64_t)(last[largest] * steps[largest]);
+        n = rest / (uint64_t)steps[largest];
+        n = n < (uint64_t)last[largest] ? n : (uint64_t)last[largest];
+        rest -= n * (uint64_t)steps[largest];
+        if (n > 0 && rest + (uint64_t)steps[largest] <= reach) /* n - 1 is possible too */
+            return 0;
+        steps[largest] = 0;
+    }
+    return rest != 0;
+}
+
+/* May two tensors share memory?
+ *
+ * flags_a, flags_b   DLPACK_PY_FLAG_* of each: padded sub-byte dtypes
+ *
+ * Returns 0 where the memory ranges of a and b are separate, where their elements fall between each other at equal
+ * distances, such as x[..., 0] and x[..., 1], and where equal strides show that no element is in both, such as the left
+ * and the right half of an image. Returns 1 otherwise. a and b must be validated, and their data must be addresses on
+ * one device.
+ */
+DLP_RARE int
+dlpack_py_overlap(const DLTensor *a, uint64_t flags_a, const DLTensor *b, uint64_t flags_b)
+{
+    const uint64_t first_a = (uint64_t)(uintptr_t)dlp_first(a), first_b = (uint64_t)(uintptr_t)dlp_first(b);
+    const uint64_t distance = first_a < first_b ? first_b - first_a : first_a - first_b;
+    const uint32_t bits = dlp_item_bits(a->dtype, flags_a), size = bits / 8;
+    int64_t lowest_a, highest_a, lowest_b, highest_b, compact_a[DLPACK_PY_MAX_NDIM], compact_b[DLPACK_PY_MAX_NDIM];
+    const int64_t *strides_a = dlp_strides(a, compact_a), *strides_b = dlp_strides(b, compact_b);
+    uint64_t common = 0, n, rest; /* common: the greatest common divisor of all strides */
+    int32_t i;
+
+    if (dlp_extent(a, flags_a, &lowest_a, &highest_a) < 0 || dlp_extent(b, flags_b, &lowest_b, &highest_b) < 0)
+        return 1;
+    if (highest_a == 0 || highest_b == 0 || /* no elements */
+        first_a + (uint64_t)highest_a <= first_b - (uint64_t)-lowest_b ||
+        first_b + (uint64_t)highest_b <= first_a - (uint64_t)-lowest_a)
+        return 0;
+    if (bits % 8 != 0 || bits != dlp_item_bits(b->dtype, flags_b))
+        return 1;
+    for (i = 0; i < a->ndim + b->ndim; i++) {
+        const DLTensor *t = i < a->ndim ? a : b;
+        const int32_t k = i < a->ndim ? i : i - a->ndim;
+        const int64_t stride = i < a->ndim ? strides_a[k] : strides_b[k];
+        for (n = t->shape[k] == 1 ? 0 : (uint64_t)llabs(stride); n != 0; n = rest) {
+            rest = common % n;
+            common = n;
+        }
+    }
+    common *= size;
+    n = common == 0 ? 0 : distance % common;
+    if (common != 0 && n >= size && common - n >= size)
+        return 0;
+    return distance % size != 0 ||
+           !dlp_are_apart(a, strides_a, b, strides_b,
+                          (int64_t)(first_a < first_b ? distance : 0 - distance) / (int64_t)size);
+}
+
+/* ---- Copy --------------------------------------------------------------- */
+
+#ifdef DLPACK_COPY_H /* a file that includes dlpack_copy.h first */
+typedef dlpack_copy_loop dlp_loop;
+#  define dlp_copy_rows dlpack_copy_rows
+#else
+/* One loop of a copy: how often it runs, and the bytes from one round to the next in dst and in src. */
+typedef struct dlp_loop {
+    int64_t count, to, from;
+} dlp_loop;
+
+/* Copies rows of items of size bytes. Constant sizes are fast. */
+DLP_SHARED void
+dlp_copy_rows(char *to, const dlp_loop *rows, const char *from, const dlp_loop *items, size_t size, int64_t total)
+{
+    int64_t row, i;
+
+    (void)total;
+    for (row = 0; row < rows->count; row++, to += rows->to, from += rows->from) {
+#define DLP_COPY_ITEMS(bytes)          \
+    for (i = 0; i < items->count; i++) \
+    memcpy(to + i * items->to, from + i * items->from, bytes)
+        switch (size) {
+        case 1: DLP_COPY_ITEMS(1); break;
+        case 2: DLP_COPY_ITEMS(2); break;
+        case 4: DLP_COPY_ITEMS(4); break;
+        case 8: DLP_COPY_ITEMS(8); break;
+        default: DLP_COPY_ITEMS(size); break;
+        }
+#undef DLP_COPY_ITEMS
+    }
+}
+#endif
+
+/* Copies count bits, lowest bit of a byte first (D6). Offsets are in bits. */
+static inline void
+dlp_copy_bits(char *to, int64_t to_bit, const char *from, int64_t from_bit, int64_t count)
+{
+    if (((to_bit | from_bit) & 7) == 0) { /* whole bytes */
+        memcpy(to + (to_bit >> 3), from + (from_bit >> 3), (size_t)(count >> 3));
+        to_bit += count & ~INT64_C(7);
+        from_bit += count & ~INT64_C(7);
+        count &= 7;
+    }
+    for (; count > 0; count--, to_bit++, from_bit++) {
+        const int64_t to_byte = to_bit >> 3, from_byte = from_bit >> 3; /* rounds down, below 0 too */
+        const unsigned bit = (unsigned)(unsigned char)from[from_byte] >> (from_bit & 7) & 1u;
+        const unsigned kept = (unsigned)(unsigned char)to[to_byte] & ~(1u << (to_bit & 7));
+        to[to_byte] = (char)(unsigned char)(kept | bit << (to_bit & 7));
+    }
+}
+
+/* dlpack_py_copy, for tensors that were checked. The loops are ordered by their strides in dst, the shortest first.
+ * Dimensions that are contiguous on both sides are one loop. loops[0] is an item: its bytes, or its bits. */
+DLP_RARE void
+dlp_copy(const DLTensor *dst, const DLTensor *src, uint64_t flags)
+{
+    const int64_t bits = dlp_item_bits(src->dtype, flags);
+    const int packed = bits % 8 != 0;
+    const int64_t size = packed ? bits : bits / 8;
+    int64_t compact_to[DLPACK_PY_MAX_NDIM], compact_from[DLPACK_PY_MAX_NDIM], total = size, to = 0, from = 0;
+    const int64_t *step_to = dlp_strides(dst, compact_to);
+    const int64_t *step_from = dlp_strides(src, compact_from);
+    char *first_to = (char *)dlp_first(dst);
+    const char *first_from = (const char *)dlp_first(src);
+    static const dlp_loop once = {1, 0, INT64_MAX}; /* items or rows, where there are none: not in blocks */
+    dlp_loop loops[DLPACK_PY_MAX_NDIM + 1], *next;
+    int64_t done[DLPACK_PY_MAX_NDIM + 1]; /* rounds */
+    int64_t rows = 2;                     /* of the loops from 2 on, that with the shortest stride in src */
+    int64_t i, k, count = 0, last = 0;
+
+    if (dlp_is_empty(src))
+        return;
+    for (i = src->ndim - 1; i >= 0; i--) {
+        dlp_loop loop;
+        loop.count = src->shape[i];
+        if (loop.count == 1)
+            continue;
+        loop.to = step_to[i] * size;
+        loop.from = step_from[i] * size;
+        total *= loop.count;
+        for (next = &loops[++count]; next > &loops[1] && llabs(next[-1].to) > llabs(loop.to); next--)
+            *next = next[-1];
+        *next = loop;
+    }
+    loops[0].count = size;
+    loops[0].to = loops[0].from = 1;
+    for (i = 1; i <= count; i++) {
+        next = &loops[last];
+        if (loops[i].to == next->to * next->count && loops[i].from == next->from * next->count)
+            next->count *= loops[i].count;
+        else {
+            loops[++last] = loops[i];
+            done[last] = 0;
+            if (last > 2 && llabs(loops[last].from) < llabs(loops[rows].from))
+                rows = last;
+        }
+    }
+    do {
+        if (packed)
+            dlp_copy_bits(first_to, to, first_from, from, loops[0].count);
+        else
+            dlp_copy_rows(first_to + to, last > 1 ? &loops[rows] : &once, first_from + from,
+                          last > 0 ? &loops[1] : &once, (size_t)loops[0].count, total);
+        for (k = 1; k <= last; k++) { /* to the next item, or the next rows */
+            if (!packed && (k == 1 || k == rows))
+                continue;
+            next = &loops[k];
+            to += next->to;
+            from += next->from;
+            if (++done[k] < next->count)
+                break;
+            to -= next->count * next->to;
+            from -= next->count * next->from;
+            done[k] = 0;
+        }
+    } while (k <= last);
+}
+
+/* Copy the elements of src to dst, whatever their strides.
+ *
+ * dst, src   of equal dtype and shape, in memory that the CPU can read, validated
+ * flags      DLPACK_PY_FLAG_* of both: padded sub-byte dtypes
+ *
+ * Returns 0; or -1 with BufferError where dtype or shape differ, where the CPU cannot read a tensor, or where
+ * dlpack_py_overlap says that they may share memory (C9); then nothing is written. Where elements of dst share memory,
+ * it is not defined which one is written last. Needs no thread state, allocates nothing.
+ */
+DLP_RARE int
+dlpack_py_copy(const DLTensor *dst, const DLTensor *src, uint64_t flags, dlpack_py_error *error)
+{
+    char to[DLPACK_PY_TEXT_SIZE], from[DLPACK_PY_TEXT_SIZE];
+    int32_t i = 0;
+
+    if (!dlpack_py_is_cpu_readable(dst->device) || !dlpack_py_is_cpu_readable(src->device))
+        return dlp_refuse(error, "cannot copy from %s to %s, memory that the CPU can read was wanted",
+                          dlpack_py_device_text(src->device, from), dlpack_py_device_text(dst->device, to));
+    if (dlpack_py_dtype(dst) != dlpack_py_dtype(src))
+        return dlp_refuse(error, "cannot copy dtype %s to dtype %s, equal dtypes were wanted",
+                          dlpack_py_dtype_text(dlpack_py_dtype(src), from),
+                          dlpack_py_dtype_text(dlpack_py_dtype(dst), to));
+    if (dst->ndim != src->ndim)
+        return dlp_refuse(error, "cannot copy ndim %" PRId32 " to %" PRId32 ", equal shapes were wanted", src->ndim,
+                          dst->ndim);
+    while (i < src->ndim && dst->shape[i] == src->shape[i])
+        i++;
+    if (i < src->ndim)
+        return dlp_refuse(error, "cannot copy shape[%" PRId32 "] %" PRId64 " to %" PRId64 ", equal shapes were wanted",
+                          i, src->shape[i], dst->shape[i]);
+    if (dlpack_py_overlap(dst, flags, src, flags))
+        return dlp_refuse(error,
+                          "cannot copy from address 0x%" PRIxPTR " to 0x%" PRIxPTR
+                          ": the tensors may share memory, separate memory was wanted",
+                          (uintptr_t)dlp_first(src), (uintptr_t)dlp_first(dst));
+    dlp_copy(dst, src, flags);
+    return 0;
+}
+
+/* ---- Managed tensors ---------------------------------------------------- */
+
+#define DLPACK_PY_VERSIONED 1 /* DLManagedTensorVersioned */
+#define DLPACK_PY_LEGACY 2    /* DLManagedTensor */
+
+/* manager_ctx of an export points to this struct. The deleter calls free_fn(context). For exports of a Python object,
+ * dlpack_py.h fills owner, gate and exports, and context is the keeper itself. */
+typedef struct dlp_keeper {
+    void *context;
+    void (*free_fn)(void *context); /* NULL: nothing to be called */
+    void *block;                    /* to be freed; NULL: embedded in the owner */
+    void *owner, *gate;
+    struct dlpack_py_exports *exports;
+} dlp_keeper;
+
+/* An export: a managed tensor with its keeper, its shape and strides and, for a copy, its data, in one allocation. */
+typedef struct dlp_export {
+    union {
+        struct DLManagedTensorVersioned versioned;
+        DLManagedTensor legacy;
+    } managed;
+    dlp_keeper keeper;
+    /* int64_t shape[ndim], strides[ndim], then data */
+} dlp_export;
+
+/* Releases what an export keeps, on any thread at any time (K5). */
+DLP_SHARED void
+dlp_release_keeper(const dlp_keeper *keeper)
+{
+    void *block = keeper->block; /* read first: an embedded keeper may be freed with the owner */
+    if (keeper->free_fn != NULL)
+        keeper->free_fn(keeper->context);
+    if (block != NULL)
+        DLPACK_PY_FREE(block); /* K7 */
+}
+
+static inline void
+dlp_delete_versioned(struct DLManagedTensorVersioned *managed)
+{
+    dlp_release_keeper((const dlp_keeper *)managed->manager_ctx);
+}
+
+static inline void
+dlp_delete_legacy(DLManagedTensor *managed)
+{
+    dlp_release_keeper((const dlp_keeper *)managed->manager_ctx);
+}
+
+static inline DLTensor *
+dlp_tensor(void *managed, int32_t form)
+{
+    return form == DLPACK_PY_VERSIONED ? &((struct DLManagedTensorVersioned *)managed)->dl_tensor
+                                       : &((DLManagedTensor *)managed)->dl_tensor;
+}
+
+/* The tensor as it is exported. data is the first element wherever there are addresses, since some consumers ignore
+ * byte_offset (D1), and NULL without elements (D3). Memory that the CPU can read has id 0 (D9). */
+static inline void
+dlp_fold_offset(DLTensor *t)
+{
+    int32_t i;
+    if (t->device.device_type == kDLCPU || dlpack_py_is_cpu_readable(t->device))
+        t->device.device_id = 0;
+    else if (!dlp_has_address(t->device))
+        return;
+    t->data = t->data == NULL ? NULL : (void *)((uintptr_t)t->data + (uintptr_t)t->byte_offset);
+    t->byte_offset = 0;
+    for (i = 0; i < t->ndim; i++) {
+        if (t->shape[i] == 0)
+            t->data = NULL;
+    }
+}
+
+/* A new export of t, which has been validated.
+ *
+ * order   0: the export uses the memory of t; 'S': also, and t is_simple. 'C' or 'F': the export has new CPU memory for
+ *         a compact copy, aligned to 64 bytes (D2) and to alignment; the caller fills the memory
+ * form    DLPACK_PY_VERSIONED or DLPACK_PY_LEGACY
+ *
+ * Returns NULL where there is no memory, without an exception. The caller fills the keeper.
+ */
+DLP_SHARED dlp_export *
+dlp_export_new(const DLTensor *t, uint64_t flags, int32_t form, char order, size_t alignment)
+{
+    const size_t extents = (size_t)t->ndim * sizeof(int64_t), head = sizeof(dlp_export) + 2 * extents;
+    size_t slack = 0;
+    uint64_t bytes = 0;
+    dlp_export *e;
+    const int copies = order == 'C' || order == 'F';
+    int64_t step = 1;
+    DLTensor *out;
+    int32_t i;
+
+    if (copies) {
+        slack = alignment == 0 || 64 % alignment == 0 ? 64 : alignment;
+        bytes = (uint64_t)dlpack_py_nbytes(t, flags);
+        if (slack > PTRDIFF_MAX - head || bytes > (uint64_t)PTRDIFF_MAX - head - slack)
+            return NULL;
+    }
+    e = (dlp_export *)DLPACK_PY_MALLOC(head + slack + (size_t)bytes);
+    if (e == NULL)
+        return NULL;
+    if (form == DLPACK_PY_VERSIONED) {
+        e->managed.versioned.version.major = DLPACK_PY_PROTOCOL_MAJOR;
+        e->managed.versioned.version.minor = DLPACK_PY_PROTOCOL_MINOR;
+        e->managed.versioned.manager_ctx = &e->keeper; /* not NULL: with NULL, Paddle calls no deleter (K8) */
+        e->managed.versioned.deleter = dlp_delete_versioned;
+        e->managed.versioned.flags = flags;
+        out = &e->managed.versioned.dl_tensor;
+    }
+    else {
+        e->managed.legacy.manager_ctx = &e->keeper;
+        e->managed.legacy.deleter = dlp_delete_legacy;
+        out = &e->managed.legacy.dl_tensor;
+    }
+    memset(&e->keeper, 0, sizeof(e->keeper));
+    e->keeper.block = e;
+    *out = *t;
+    out->shape = out->strides = NULL;
+    if (t->ndim > 0) {
+        out->shape = (int64_t *)(void *)(e + 1);
+        out->strides = out->shape + t->ndim;
+    }
+    if (order == 'S') { /* one pass for shape and strides */
+        for (i = t->ndim; i-- > 0; step *= t->shape[i]) {
+            out->shape[i] = t->shape[i];
+            out->strides[i] = t->strides != NULL ? t->strides[i] : step;
+        }
+        return e;
+    }
+    if (t->ndim > 0) {
+        memcpy(out->shape, t->shape, extents);
+        if (order == 0 && t->strides != NULL)
+            memcpy(out->strides, t->strides, extents);
+        else /* strides are never NULL (D4) */
+            dlpack_py_strides(t->ndim, t->shape, order, out->strides);
+    }
+    if (copies) {
+        out->data = (char *)e + head + (slack - ((uintptr_t)e + head) % slack) % slack;
+        out->byte_offset = 0;
+        out->device.device_type = kDLCPU;
+    }
+    dlp_fold_offset(out);
+    return e;
+}
+
+/* A new export of memory for a compact copy of t, which the caller fills. The copy is writable (P4). Returns NULL with
+ * *error filled. */
+static inline dlp_export *
+dlp_copy_new(const DLTensor *t, uint64_t flags, int32_t form, char order, size_t alignment, dlpack_py_error *error)
+{
+    const uint64_t padded = flags & DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED;
+    const int64_t bytes = dlpack_py_nbytes(t, padded);
+    dlp_export *e = dlp_export_new(t, padded | DLPACK_PY_FLAG_IS_COPIED, form, order, alignment);
+
+    if (e == NULL)
+        (void)dlp_fail(error, DLPACK_PY_MEMORY_ERROR, "no memory for a copy of %" PRId64 " bytes", bytes);
+    else if (bytes > 0) /* packed sub-byte elements may not fill the last byte */
+        ((char *)dlp_tensor(&e->managed, form)->data)[bytes - 1] = 0;
+    return e;
+}
+
+/* New CPU memory for a tensor.
+ *
+ * prototype   its rank, shape, dtype and device are used
+ *
+ * Returns a managed tensor, row-major, writable and aligned to 64 bytes, owned by the caller until its deleter is
+ * called; NULL with BufferError or MemoryError in *error. Needs no thread state.
+ */
+DLP_RARE struct DLManagedTensorVersioned *
+dlpack_py_allocate(const DLTensor *prototype, dlpack_py_error *error)
+{
+    dlp_export *e;
+    DLTensor t = *prototype;
+    char name[DLPACK_PY_TEXT_SIZE];
+
+    t.data = (void *)(UINTPTR_MAX / 2 + 1); /* an address that is valid, and not read */
+    t.strides = NULL;
+    t.byte_offset = 0;
+    if (t.device.device_type != kDLCPU) {
+        dlp_refuse(error, "device is %s, memory is allocated on the CPU only", dlpack_py_device_text(t.device, name));
+        return NULL;
+    }
+    if (dlpack_py_validate(&t, 0, error) < 0)
+        return NULL;
+    e = dlp_export_new(&t, 0, DLPACK_PY_VERSIONED, 'C', 0);
+    if (e != NULL)
+        return &e->managed.versioned;
+    (void)dlp_fail(error, DLPACK_PY_MEMORY_ERROR, "no memory for %" PRId64 " bytes", dlpack_py_nbytes(&t, 0));
+    return NULL;
+}
+
+/* dlpack_py_wrap: a managed tensor over memory that no Python object owns.
+ *
+ * t         the tensor; struct, shape and strides are copied, data is not
+ * flags     DLPACK_PY_FLAG_* that describe the data
+ * context   passed to free_fn once, when the consumer releases the tensor, on any thread, also without an interpreter;
+ *           free_fn may be NULL
+ *
+ * Returns a managed tensor, owned by the caller until its deleter is called or dlpack_py_capsule_steal takes it.
+ * Returns NULL where there is no memory or t is malformed (dlpack_py_validate says how); then the caller keeps context.
+ * Needs no thread state and sets no exception.
+ */
+static inline struct DLManagedTensorVersioned *
+dlpack_py_wrap(const DLTensor *t, uint64_t flags, void *context, void (*free_fn)(void *context))
+{
+    const uint64_t known = DLPACK_PY_FLAG_READ_ONLY | DLPACK_PY_FLAG_IS_COPIED | DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED;
+    dlp_export *e = NULL;
+    if (dlpack_py_validate(t, flags, NULL) == 0)
+        e = dlp_export_new(t, flags & known, DLPACK_PY_VERSIONED, 0, 0);
+    if (e == NULL)
+        return NULL;
+    e->keeper.context = context;
+    e->keeper.free_fn = free_fn;
+    return &e->managed.versioned;
+}
+
+/* ---- Streams and requirements ------------------------------------------- */
+
+#define DLPACK_PY_STREAM_NONE 0    /* None, or not given */
+#define DLPACK_PY_STREAM_NO_SYNC 1 /* -1: do not synchronize */
+#define DLPACK_PY_STREAM_HANDLE 2  /* an integer from 0 to the pointer's width */
+
+/* The argument stream of __dlpack__ (S1). */
+typedef struct dlpack_py_stream {
+    int32_t kind;     /* DLPACK_PY_STREAM_... */
+    uintptr_t handle; /* of DLPACK_PY_STREAM_HANDLE */
+} dlpack_py_stream;
+
+/* Checks that a consumer may ask for this stream with data on this device (P6, S2, S3). CPU memory accepts no handle;
+ * devices other than CUDA and ROCm accept any handle. Returns 0, or -1 with ValueError. */
+static inline int
+dlp_check_stream(DLDevice device, const dlpack_py_stream *stream, dlpack_py_error *error)
+{
+    const char *wanted = NULL;
+    char name[DLPACK_PY_TEXT_SIZE];
+
+    if (stream->kind != DLPACK_PY_STREAM_HANDLE)
+        return 0;
+    switch ((int32_t)device.device_type) {
+    case kDLCPU: wanted = "None (or -1)"; break;
+    case kDLCUDA:
+    case kDLCUDAHost:
+    case kDLCUDAManaged:
+        if (stream->handle == 0)
+            wanted = "1 (legacy default), 2 (per-thread default) or a handle";
+        break;
+    case kDLROCM:
+    case kDLROCMHost:
+        if (stream->handle == 1 || stream->handle == 2)
+            wanted = "0 (default) or a handle";
+        break;
+    default: break;
+    }
+    if (wanted == NULL)
+        return 0;
+    return dlp_fail(error, DLPACK_PY_VALUE_ERROR, "stream is %" PRIuPTR " for data on %s, %s was wanted",
+                    stream->handle, dlpack_py_device_text(device, name), wanted);
+}
+
+/* A stream of a device, on which work on a tensor may be pending. */
+typedef struct dlpack_py_work_stream {
+    uintptr_t handle;  /* the runtime's handle, as it crosses the protocol (S2, S3) */
+    int32_t device_id; /* the device that the stream is on, or DLPACK_PY_CURRENT_DEVICE */
+} dlpack_py_work_stream;
+
+#define DLPACK_PY_CURRENT_DEVICE (-1) /* the device that is current on the calling thread */
+
+#define DLPACK_PY_MAX_PENDING 8 /* pending streams of a tensor, at most */
+
+#define DLPACK_PY_ANY_DEVICE (-1)
+#define DLPACK_PY_SCALAR (-1)
+
+/* Makes a managed tensor of an object that has no __dlpack__. Returns 0 and sets *out, which is owned by the caller;
+ * returns 0 and leaves *out NULL where it knows no such object; or returns -1 with an exception, which the consumer
+ * raises as it is. */
+typedef int (*dlpack_py_fallback)(void *py_object, struct DLManagedTensorVersioned **out);
+
+/* What a caller of dlpack_py_consume requires. All zero accepts any tensor that the CPU can read; dlpack_py_want_any
+ * returns that. Requirements that contradict each other are SystemError at every call. */
+typedef struct dlpack_py_want {
+    uint32_t dtype;         /* DLPACK_PY_FLOAT32...; 0: any */
+    const uint32_t *dtypes; /* or any of these, ended by 0 */
+    int32_t ndim;           /* this rank, or the lower end of a range; DLPACK_PY_SCALAR for rank 0; 0: any */
+    int32_t max_ndim;       /* upper end of the range; 0: ndim itself (ndim 0 with max_ndim n: 0 to n) */
+    const int64_t *shape;   /* ndim extents, -1 free; needs a fixed rank; NULL: any */
+    char order;             /* as dlpack_py_is_contiguous: 'C', 'F', 'A', 'K', 'R'; 0: any strides */
+    char writable;          /* refuse memory that is read-only, may be read-only, or may overlap itself */
+    int32_t device;         /* a DLDeviceType; 0: memory that the CPU can read; DLPACK_PY_ANY_DEVICE */
+    size_t alignment;       /* of the first element, in bytes, a power of two; 0: the size of a number; 1: any */
+    uint32_t options;       /* DLPACK_PY_COPY_IF_NEEDED ... */
+    const char *name;       /* of the argument, put before messages: "out: dtype is ..."; NULL: none */
+    dlpack_py_fallback
+        fallback; /* takes an object without __dlpack__: dlpack_buffer_fallback, for example; NULL: none */
+} dlpack_py_want;
+
+#define DLPACK_PY_COPY_IF_NEEDED 1u     /* copy where a copy meets the requirement; writes do not reach the producer */
+#define DLPACK_PY_LEGACY_IS_WRITABLE 2u /* accept a legacy capsule, which cannot say read-only, as writable (C7) */
+#define DLPACK_PY_OVERLAP_IS_FINE 4u    /* writable accepts memory that may overlap itself */
+#define DLPACK_PY_NOTHING_PENDING 8u    /* the caller promises: no work is pending; streams are not ordered (C5, S4) */
+#define DLPACK_PY_NO_TABLE 16u          /* ask __dlpack__, also where the type has an exchange table (X9) */
+#define DLPACK_PY_ARRAY_INTERFACE_TOO 32u /* dlpack_device_consume: accept __cuda_array_interface__ as well */
+
+/* The values of dlpack_py_view.readonly. DLPACK_PY_READONLY_UNSAID: a legacy capsule does not say whether its memory is
+ * writable (C7). Bit 0 of each value is the bit DLPACK_PY_FLAG_READ_ONLY: a value can be passed as flags of an export.
+ */
+#define DLPACK_PY_WRITABLE 0
+#define DLPACK_PY_READONLY 1
+#define DLPACK_PY_READONLY_UNSAID 0x101
+
+/* No requirements: any tensor that the CPU can read. */
+static inline dlpack_py_want
+dlpack_py_want_any(void)
+{
+    dlpack_py_want want;
+    memset(&want, 0, sizeof(want));
+    return want;
+}
+
+/* Returns a want for the dtype, rank, shape and device type of t: for example for out=, where t is the tensor of x.
+ * want.shape points to t->shape. Where the CPU can read t, want accepts all memory that the CPU can read. */
+static inline dlpack_py_want
+dlpack_py_want_like(const DLTensor *t)
+{
+    dlpack_py_want want = dlpack_py_want_any();
+    want.dtype = dlpack_py_dtype(t);
+    want.ndim = t->ndim == 0 ? DLPACK_PY_SCALAR : t->ndim;
+    want.shape = t->shape;
+    want.device = dlpack_py_is_cpu_readable(t->device) ? 0 : (int32_t)t->device.device_type;
+    return want;
+}
+
+/* Refuses a requirement that makes no sense. Returns -1. */
+DLP_RARE int
+dlp_refuse_want(dlpack_py_error *error, const char *name, int64_t value, const char *wish)
+{
+    return dlp_fail(error, DLPACK_PY_SYSTEM_ERROR, "want: %s is %" PRId64 ", %s was wanted", name, value, wish);
+}
+
+/* Checks that the requirements make sense (C9). Returns 0, or -1 with SystemError. */
+static inline int
+dlp_check_want(const dlpack_py_want *want, dlpack_py_error *error)
+{
+    static const char dtype[] = "a dtype such as DLPACK_PY_FLOAT32";
+    const uint32_t *list = want->dtypes;
+
+    while (list != NULL && *list != 0 && (*list & 0xff0000u) != 0)
+        list++;
+    if (list != NULL && *list != 0)
+        return dlp_refuse_want(error, "dtypes", *list, dtype);
+    if (want->dtype != 0 && (want->dtype & 0xff0000u) == 0)
+        return dlp_refuse_want(error, "dtype", want->dtype, dtype);
+    if (want->order != 'C' && want->order != 0 && strchr("FAKR", want->order) == NULL)
+        return dlp_fail(error, DLPACK_PY_SYSTEM_ERROR, "want: order is '%c', 'C', 'F', 'A', 'K' or 'R' was wanted",
+                        want->order);
+    if ((want->alignment & (want->alignment - 1)) != 0)
+        return dlp_refuse_want(error, "alignment", (int64_t)want->alignment, "a power of two");
+    if (want->max_ndim != 0 && (want->max_ndim < 0 || want->max_ndim < want->ndim))
+        return dlp_refuse_want(error, "max_ndim", want->max_ndim, "ndim or more");
+    if (want->ndim < DLPACK_PY_SCALAR ||
+        (want->shape != NULL && (want->ndim == 0 || (want->max_ndim != 0 && want->max_ndim != want->ndim))))
+        return dlp_refuse_want(error, "ndim", want->ndim, "a rank (one fixed rank where shape is set)");
+    return 0;
+}
+
+/* Is the dtype wanted? */
+static inline int
+dlp_is_wanted_dtype(uint32_t dtype, const dlpack_py_want *want)
+{
+    const uint32_t *list = want->dtypes;
+
+    if (dtype == want->dtype || (want->dtype == 0 && (list == NULL || *list == 0)))
+        return 1;
+    while (list != NULL && *list != 0 && *list != dtype)
+        list++;
+    return list != NULL && *list == dtype;
+}
+
+/* Refuses the dtype of a tensor, and lists the wanted dtypes. Returns -1. */
+DLP_RARE int
+dlp_refuse_dtype(const DLTensor *t, const dlpack_py_want *want, dlpack_py_error *error)
+{
+    char came[DLPACK_PY_TEXT_SIZE], name[DLPACK_PY_TEXT_SIZE], wanted[80 + DLPACK_PY_TEXT_SIZE] = "";
+    const uint32_t only[2] = {want->dtype, 0}, *list = want->dtype != 0 ? only : want->dtypes;
+    size_t length = 0;
+
+    while (*list != 0 && length <= 75) {
+        length += (size_t)snprintf(wanted + length, sizeof(wanted) - length, "%s%s", length > 0 ? " or " : "",
+                                   dlpack_py_dtype_text(*list, name));
+        list = list == only && want->dtypes != NULL ? want->dtypes : list + 1;
+    }
+    return dlp_refuse(error, "dtype is %s, %s%s was asked for", dlpack_py_dtype_text(dlpack_py_dtype(t), came), wanted,
+                      *list != 0 ? " or ..." : "");
+}
+
+/* Refuses the device of a tensor. Returns -1. */
+static inline int
+dlp_refuse_device(const DLTensor *t, const dlpack_py_want *want, dlpack_py_error *error)
+{
+    char came[DLPACK_PY_TEXT_SIZE], wanted[DLPACK_PY_TEXT_SIZE] = "memory that the CPU can read";
+    int length;
+    const char *name = dlp_device_name(want->device, &length);
+
+    if (want->device != 0 && length > 0)
+        snprintf(wanted, sizeof(wanted), "%.*s", length, name);
+    else if (want->device != 0)
+        snprintf(wanted, sizeof(wanted), "device type %" PRId32, want->device);
+    return dlp_refuse(error, "device is %s, %s was asked for", dlpack_py_device_text(t->device, came), wanted);
+}
+
+/* Checks rank and extents. */
+static inline int
+dlp_check_rank(const DLTensor *t, const dlpack_py_want *want, dlpack_py_error *error)
+{
+    const int32_t lowest = want->ndim < 0 ? 0 : want->ndim;
+    const int32_t highest = want->max_ndim != 0 ? want->max_ndim : lowest;
+    int32_t i;
+
+    if (want->ndim == 0 && want->max_ndim == 0)
+        return 0;
+    if (t->ndim < lowest || t->ndim > highest) {
+        if (lowest == highest)
+            return dlp_refuse(error, "ndim is %" PRId32 ", %" PRId32 " was asked for", t->ndim, lowest);
+        return dlp_refuse(error, "ndim is %" PRId32 ", %" PRId32 " to %" PRId32 " was asked for", t->ndim, lowest,
+                          highest);
+    }
+    for (i = 0; want->shape != NULL && lowest == highest && i < t->ndim; i++) {
+        if (want->shape[i] != -1 && want->shape[i] != t->shape[i])
+            return dlp_refuse(error, "shape[%" PRId32 "] is %" PRId64 ", %" PRId64 " was asked for", i, t->shape[i],
+                              want->shape[i]);
+    }
+    return 0;
+}
+
+/* Refuses the strides of a tensor, and names the first that is wrong. Returns -1. */
+static inline int
+dlp_refuse_strides(const DLTensor *t, char order, dlpack_py_error *error)
+{
+    int64_t storage[DLPACK_PY_MAX_NDIM], wanted;
+    const int64_t *strides = dlp_strides(t, storage);
+    int32_t i;
+
+    if (order == 'K')
+        return dlp_refuse(error, "strides are not compact in any order of the dimensions, order 'K' was asked for");
+    i = dlp_wrong_stride(t, strides, order, &wanted);
+    return dlp_refuse(error, "strides[%" PRId32 "] is %" PRId64 ", %" PRId64 " was asked for by order '%c'", i,
+                      strides[i], wanted, order);
+}
+
+/* dlpack_py_meets, for requirements that were checked. */
+DLP_RARE int
+dlp_meets(const DLTensor *t, int readonly, const dlpack_py_want *want, dlpack_py_error *error)
+{
+    const int32_t device = (int32_t)t->device.device_type;
+    const uintptr_t first = (uintptr_t)t->data + (uintptr_t)t->byte_offset;
+    size_t alignment;
+    unsigned bits;
+
+    if (want->device == 0 ? device != (int32_t)kDLCPU && !dlpack_py_is_cpu_readable(t->device)
+                          : want->device != DLPACK_PY_ANY_DEVICE && want->device != device)
+        return dlp_refuse_device(t, want, error);
+    if (!dlp_is_wanted_dtype(dlpack_py_dtype(t), want))
+        return dlp_refuse_dtype(t, want, error);
+    if (dlp_check_rank(t, want, error) < 0)
+        return -1;
+
+    alignment = want->alignment;
+    if (alignment == 0 && first % 16 != 0) { /* the size of one number; complex elements and lanes have several */
+        bits = dlp_is_complex(t->dtype) ? t->dtype.bits / 2u : t->dtype.bits;
+        alignment = bits % 8 == 0 && (bits & (bits - 1)) == 0 ? bits / 8 : 1;
+    }
+    if (readonly == DLPACK_PY_READONLY_UNSAID && (want->options & DLPACK_PY_LEGACY_IS_WRITABLE) != 0)
+        readonly = DLPACK_PY_WRITABLE;
+    if (want->order != 0 && !dlpack_py_is_contiguous(t, want->order))
+        dlp_refuse_strides(t, want->order, error);
+    else if (alignment > 1 && first % alignment != 0 && !dlp_is_empty(t) && dlp_has_address(t->device))
+        dlp_refuse(error, "data is at address 0x%" PRIxPTR ", alignment to %lu bytes was asked for", first,
+                   (unsigned long)alignment);
+    else if (want->writable && readonly != DLPACK_PY_WRITABLE)
+        dlp_refuse(error, "data is read-only, writable memory was asked for%s",
+                   readonly == DLPACK_PY_READONLY ? "" : " (a legacy capsule has no read-only flag)");
+    else if (want->writable && (want->order == 0 || want->order == 'R') && /* else the tensor is compact */
+             (want->options & DLPACK_PY_OVERLAP_IS_FINE) == 0 && dlp_overlaps_itself(t))
+        dlp_refuse(error, "elements may share memory, writable memory without overlap was asked for");
+    else
+        return 0;
+    if (error != NULL)
+        error->copy_helps = 1;
+    return -1;
+}
+
+/* Fast path of dlp_meets: does a simple tensor certainly meet them? 0: ask dlp_meets. */
+static inline int
+dlp_meets_simple(const DLTensor *t, int readonly, const dlpack_py_want *want)
+{
+    const size_t alignment = want->alignment != 0 ? want->alignment : t->dtype.bits / 8u;
+    return dlp_is_wanted_dtype(dlpack_py_dtype(t), want) && want->order != 'F' && dlp_check_rank(t, want, NULL) == 0 &&
+           (want->device == 0 || want->device == kDLCPU) && ((uintptr_t)t->data & (alignment - 1)) == 0 &&
+           (!want->writable || readonly == DLPACK_PY_WRITABLE);
+}
+
+/* Checks that a tensor meets the requirements (C9). The requirements that a copy of the data can meet are checked last:
+ * where such a requirement fails, error->copy_helps is 1.
+ *
+ * t          has been validated
+ * readonly   DLPACK_PY_WRITABLE, DLPACK_PY_READONLY or DLPACK_PY_READONLY_UNSAID
+ * want       the requirements; NULL: {0}
+ *
+ * Returns 0, or -1 with BufferError that names the wrong value and what was wanted, or with SystemError where the
+ * requirements contradict each other. Needs no thread state.
+ */
+static inline int
+dlpack_py_meets(const DLTensor *t, int readonly, const dlpack_py_want *want, dlpack_py_error *error)
+{
+    const dlpack_py_want any = dlpack_py_want_any();
+    if (want == NULL)
+        want = &any;
+    return dlp_check_want(want, error) < 0 ? -1 : dlp_meets(t, readonly, want, error);
+}
+
+#if defined(__cplusplus) && defined(__GNUC__)
+#  pragma GCC diagnostic pop
+#endif
+
+/* Licence (MIT)
+ *
+ * Permission is hereby granted, free of charge, to any person obtaining a copy of this software and associated
+ * documentation files (the "Software"), to deal in the Software without restriction, including without limitation the
+ * rights to use, copy, modify, merge, publish, distribute, sublicense, and/or sell copies of the Software, and to
+ * permit persons to whom the Software is furnished to do so, subject to the following conditions:
+ *
+ * The above copyright notice and this permission notice shall be included in all copies or substantial portions of the
+ * Software.
+ *
+ * THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR IMPLIED, INCLUDING BUT NOT LIMITED TO THE
+ * WARRANTIES OF MERCHANTABILITY, FITNESS FOR A PARTICULAR PURPOSE AND NONINFRINGEMENT. IN NO EVENT SHALL THE AUTHORS OR
+ * COPYRIGHT HOLDERS BE LIABLE FOR ANY CLAIM, DAMAGES OR OTHER LIABILITY, WHETHER IN AN ACTION OF CONTRACT, TORT OR
+ * OTHERWISE, ARISING FROM, OUT OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN THE SOFTWARE.
+ */
+
+#endif /* DLPACK_TENSOR_H */

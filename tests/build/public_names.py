@@ -1,0 +1,117 @@
+"""The public names of the headers and what they promise, as text: functions with their signatures, macros, structs.
+
+As a program: writes public_names.txt, if the version has changed as well. To bump the version, change it in
+dlpack_tensor.h, and in the check of each other header.
+"""
+
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+LIST = Path(__file__).with_suffix(".txt")
+HEADERS = ["tensor.h", "py.h", "py.hpp", "exchange.h", "buffer.h", "copy.h", "device.h", "cuda.h", "rocm.h"]
+
+# Names with these words are private: parts of the headers, guards, and what the device headers tell each other.
+PRIVATE = re.compile(r"(?i)_impl_|^dlp_|_H$|_HPP$|_LAYER$|^DLPACK_DEVICE_API")
+# The words of a comment that are a promise: a change of one is a change of the contract.
+PROMISES = re.compile(
+    r"\b[A-Z]\w+Error\b|\b(?:[Ss]tolen|[Bb]orrowed)\b|[Nn]eeds no thread state|[Mm]ust not throw|critical section"
+)
+COMMENT = r"(/\*(?:(?!\*/).)*\*/\n)?"  # above a definition, if there is one
+
+
+def one_line(text):
+    text = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
+    return re.sub(r"\* (?=\w)", "*", re.sub(r"\s+", " ", text.replace("\\\n", " "))).strip()
+
+
+def is_public(name):
+    return name.lower().startswith("dlpack_") and not PRIVATE.search(name)
+
+
+def promises(comment):
+    comment = re.sub(r"\s+(?:\* )?\s*", " ", comment)
+    found = {word if word.endswith("Error") else word.lower() for word in PROMISES.findall(comment)}
+    return [", ".join(sorted(found))] if found else []
+
+
+def functions(text):
+    pattern = rf"{COMMENT}^((?:static|DLP)[^\n;{{}}#]*)\n(dlpack_\w+)(\([^{{}};]*\))\n\{{"
+    for comment, result, name, parameters in re.findall(pattern, text, re.DOTALL | re.MULTILINE):
+        if is_public(name):
+            result = re.sub(r"^(?:static inline|DLP\w+)\s+", "", result)
+            yield name, [one_line(f"{result} {name}{parameters}"), *promises(comment)]
+
+
+def macros(text):
+    values = {}
+    for name, parameters, value in re.findall(
+        r"^ *# *define (DLPACK_\w+)(\([^)]*\))?((?:.*\\\n)*.*)$", text, re.MULTILINE
+    ):
+        if is_public(name):
+            # What a macro with parameters is made of is no promise, what a constant is, is one.
+            value = "" if parameters else one_line(value)
+            values.setdefault(name, []).append((name + parameters, value))
+    for name, found in values.items():
+        told = " or ".join(dict.fromkeys(value for _, value in found if value))
+        yield name, [f"#define {found[0][0]}" + (f" {told}" if told else "")]
+
+
+def types(text):
+    for name, fields in re.findall(r"^(?:typedef )?struct (\w+) \{\n(.*?)^\}", text, re.DOTALL | re.MULTILINE):
+        if is_public(name):
+            yield name, [f"struct {name}", *(part.strip() for part in one_line(fields).split(";") if part.strip())]
+    pattern = rf"{COMMENT}^(typedef [^;{{}}#]*\(\*(dlpack_\w+)\)[^;]*);"
+    for comment, declaration, name in re.findall(pattern, text, re.DOTALL | re.MULTILINE):
+        if is_public(name):
+            yield name, [one_line(declaration), *promises(comment)]
+    for name, body in re.findall(r"^class (\w+) \{\n  public:\n(.*?)^  private:", text, re.DOTALL | re.MULTILINE):
+        members = re.findall(r"^    (?:DLP\w+ )?(\S[^\n;]*?)(?: : view\(\))?(?:\n    \{$|;$)", body, re.MULTILINE)
+        yield name, [f"class {name}", *members]
+
+
+def names(header):
+    """{name: lines} of a header."""
+    text = (ROOT / f"dlpack_{header}").read_text()
+    found = {}
+    for kind in (types, macros, functions):
+        for name, lines in kind(text):
+            # Without Python the device headers define a macro of dlpack_py.h.
+            if header not in ("cuda.h", "rocm.h") or not name.startswith("DLPACK_PY_"):
+                found[name] = lines
+    return found
+
+
+def version():
+    return re.search(
+        r'^#define DLPACK_PY_VERSION_STRING "(.*)"$', (ROOT / "dlpack_tensor.h").read_text(), re.MULTILINE
+    )[1]
+
+
+def write_text():
+    lines = [
+        "# The public names and promises of the headers. tests/build/public_names.py writes this file.",
+        f"version {version()}",
+    ]
+    for header in HEADERS:
+        lines += ["", f"dlpack_{header}"]
+        for _, (first, *rest) in sorted(names(header).items()):
+            lines += [f"  {first}", *(f"      {line}" for line in rest)]
+    return "\n".join(lines) + "\n"
+
+
+def without_version(text):
+    return re.sub(r"^version .*$|^.*DLPACK_PY_VERSION.*$", "", text, flags=re.MULTILINE)
+
+
+def main():
+    text, old = write_text(), LIST.read_text() if LIST.exists() else ""
+    if f"\nversion {version()}\n" in old and without_version(text) != without_version(old):
+        sys.exit(f"public names have changed: bump the version, which still is {version()}, in dlpack_tensor.h")
+    LIST.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,305 @@
+"""dlpack_py_object_steal: an object with __dlpack__ and __dlpack_device__ for memory that has no type of its own."""
+
+import copy
+import ctypes
+import gc
+import pickle
+import sys
+import threading
+import weakref
+
+import dlarray
+import dltensor
+import numpy
+import producer_probe
+import pytest
+from adapter import needs_versioned_numpy
+from dltensor import CPU, CUDA, CUDA_HOST, FORMS, IS_COPIED, LEGACY, PADDED, READ_ONLY, VERSIONED, Made
+
+NOW = {"max_version": (1, 3)}
+both_forms = pytest.mark.parametrize("form", FORMS)
+
+
+def object_of(made):
+    return producer_probe.object_steal(ctypes.addressof(made.managed), made.form == LEGACY)
+
+
+def taken_from(obj, **keywords):
+    """A managed tensor that obj exports, out of its capsule: (address, form)."""
+    capsule = obj.__dlpack__(**keywords)
+    form, address = dltensor.name(capsule), dltensor.address(capsule)
+    dltensor.rename(capsule, "used_" + form)
+    return address, form == LEGACY
+
+
+@both_forms
+def test_it_is_exported_as_often_as_asked_and_deleted_once_after_all_P9_K4(form):
+    made = Made(form, shape=(2, 3))
+    obj = object_of(made)
+    for _ in range(3):
+        arrays = [dlarray.from_dlpack(obj, copy=copy) for copy in (None, False)]
+        assert [a.data_ptr for a in arrays] == [made.address] * 2
+        assert arrays[0].tolist() == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
+    capsule = obj.__dlpack__(**NOW)
+    count = sys.getrefcount(obj)
+    assert count == 2 + len(arrays) + 1
+    del obj, arrays
+    assert made.deleted == 0
+    assert dltensor.read(capsule).data == made.address
+    del capsule
+    assert made.deleted == 1
+
+
+@both_forms
+def test_without_an_export_it_deletes_the_tensor_as_it_dies_K3(form):
+    made = Made(form)
+    obj = object_of(made)
+    assert made.deleted == 0
+    del obj
+    assert made.deleted == 1
+    obj = object_of(Made(form, deleter=False))
+    del obj
+
+
+@both_forms
+@pytest.mark.parametrize("max_version", [None, (0, 8), (1, 0), (9, 9)])
+def test_it_is_exported_in_either_form_whatever_it_was_made_of_P2(form, max_version):
+    made = Made(form)
+    says = dltensor.read(object_of(made).__dlpack__(max_version=max_version))
+    assert says.form == (VERSIONED if max_version and max_version[0] >= 1 else LEGACY)
+    assert (says.data, says.shape, says.strides, says.dtype) == (made.address, (3,), (1,), (2, 64, 1))
+    assert says.version == ((1, 3) if says.form == VERSIONED else None)
+
+
+def test_its_flags_are_kept_but_for_those_of_one_export_P3_P4_C7():
+    for flags, kept in [(0, 0), (READ_ONLY, READ_ONLY), (IS_COPIED, 0), (READ_ONLY | IS_COPIED | 1 << 40, READ_ONLY)]:
+        obj = object_of(Made(flags=flags))
+        assert dltensor.read(obj.__dlpack__(**NOW)).flags == kept
+        if kept:
+            with pytest.raises(BufferError, match="read-only"):
+                obj.__dlpack__()
+        assert dltensor.read(obj.__dlpack__(**NOW, copy=True)).flags == IS_COPIED
+    obj = object_of(Made(flags=PADDED, dtype=(17, 4, 1)))
+    assert dltensor.read(obj.__dlpack__(**NOW)).flags == PADDED
+
+
+def test_a_legacy_tensor_counts_as_read_only_and_can_be_exported_in_the_legacy_form_C7():
+    obj = object_of(Made(LEGACY))
+    assert dltensor.read(obj.__dlpack__(**NOW)).flags == READ_ONLY
+    assert dltensor.read(obj.__dlpack__()).form == LEGACY
+
+
+@pytest.mark.parametrize(
+    "device, shown", [(CPU, CPU), ((1, 7), CPU), (CUDA_HOST, CUDA_HOST), (CUDA, CUDA), ((10, 3), (10, 3))]
+)
+def test_it_tells_its_device_P8(device, shown):
+    made = Made(device=device)
+    obj = object_of(made)
+    assert obj.__dlpack_device__() == shown
+    assert dltensor.read(obj.__dlpack__(**NOW)).device == shown
+    assert dltensor.read(obj.__dlpack__(**NOW, dl_device=shown, copy=False)).device == shown
+    with pytest.raises(BufferError, match="dl_device is vulkan:0"):
+        obj.__dlpack__(dl_device=(7, 0))
+
+
+@pytest.mark.parametrize("device", [CUDA, (10, 3), (99, 0)])
+def test_memory_that_the_cpu_cannot_read_is_not_copied_and_has_no_streams_P4_P5(device):
+    made = Made(device=device)
+    obj = object_of(made)
+    for keywords in [{"copy": True}, {"dl_device": CPU}, {"dl_device": CPU, "copy": True}]:
+        with pytest.raises(BufferError):
+            obj.__dlpack__(**NOW, **keywords)
+    assert made.deleted == 0
+    assert dltensor.read(obj.__dlpack__(**NOW)).data == made.address  # no operation is called
+
+
+def test_its_arguments_are_those_of_dlpack_P1_P6():
+    obj = object_of(Made())
+    for keywords, error in [
+        ({"stream": 3}, ValueError),
+        ({"stream": "x"}, TypeError),
+        ({"copy": 1}, TypeError),
+        ({"max_version": 1}, TypeError),
+        ({"unknown": 1}, TypeError),
+    ]:
+        with pytest.raises(error):
+            obj.__dlpack__(**keywords)
+    with pytest.raises(TypeError):
+        obj.__dlpack__((1, 0))
+    assert dltensor.read(obj.__dlpack__(stream=-1)).shape == (3,)
+
+
+@both_forms
+def test_null_strides_are_filled_in_and_a_byte_offset_is_folded_D1_D4(form):
+    for ndim in (1, 3, 12):
+        made = Made(form, shape=(2,) * ndim if ndim < 6 else (1,) * ndim, strides=None, byte_offset=16)
+        obj = object_of(made)
+        says = dltensor.read(obj.__dlpack__(max_version=(1, 0)))
+        assert (says.data, says.byte_offset) == (made.address + 16, 0)
+        assert says.strides == dltensor.compact(says.shape)
+        del obj
+        assert made.deleted == 1
+
+
+def test_a_scalar_and_no_elements_D3():
+    assert dlarray.from_dlpack(object_of(Made(shape=()))).tolist() == 0.0
+    assert dlarray.from_dlpack(object_of(Made(shape=(0, 3), data=None))).shape == (0, 3)
+
+
+# ---- What is refused ----
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_null_is_a_buffer_error(legacy):
+    with pytest.raises(BufferError, match="the managed tensor is NULL"):
+        producer_probe.object_steal(0, legacy)
+
+
+@pytest.mark.parametrize("version", [(0, 9), (2, 0), (2**32 - 1, 0)])
+def test_an_unknown_major_version_is_deleted_and_not_read_K6(version):
+    made = Made(version=version).poison()
+    with pytest.raises(BufferError, match=f"DLPack version {version[0]}.{version[1]}, major version 1 was wanted"):
+        object_of(made)
+    assert made.deleted == 1
+
+
+@both_forms
+@pytest.mark.parametrize(
+    "fields",
+    [{"shape": (-1,)}, {"ndim": -1}, {"ndim": 65}, {"data": None}, {"shape": None, "ndim": 2}, {"dtype": (2, 0, 1)}],
+    ids=str,
+)
+def test_a_malformed_tensor_is_deleted_and_refused_D8(form, fields):
+    made = Made(form, **fields)
+    with pytest.raises(BufferError):
+        object_of(made)
+    assert made.deleted == 1
+
+
+def test_misaligned_memory_and_negative_strides_are_fine_D2_D5():
+    made = Made(byte_offset=4)
+    assert dltensor.read(object_of(made).__dlpack__(**NOW)).data == made.address + 4
+    made = Made(strides=(-1,), byte_offset=16)
+    assert dlarray.from_dlpack(object_of(made)).tolist() == [2.0, 1.0, 0.0]
+
+
+def test_python_code_cannot_make_one():
+    obj = object_of(Made())
+    kind = type(obj)
+    for make in [
+        kind,
+        lambda: kind(obj),
+        lambda: object.__new__(kind),
+        lambda: kind.__new__(kind),
+        lambda: type("Derived", (kind,), {}),
+        lambda: copy.copy(obj),
+        lambda: copy.deepcopy(obj),
+        lambda: pickle.loads(pickle.dumps(obj)),
+    ]:
+        with pytest.raises(TypeError):
+            make()
+    with pytest.raises(TypeError):
+        producer_probe.Thing.__class__ = kind
+    with pytest.raises((AttributeError, TypeError)):
+        obj.attribute = 1
+    assert type(object_of(Made())) is kind
+
+
+# ---- Owners, cycles, threads ----
+
+
+class Owner(producer_probe.Thing):
+    """Has attributes, and is traversed."""
+
+
+def owner_of_zeros():
+    memory = (ctypes.c_double * 3)()
+    owner = Owner(ctypes.addressof(memory), (3,), (1,), dtype=(2, 64, 1))
+    owner.memory = memory
+    return owner
+
+
+@pytest.mark.parametrize("max_version", [None, (1, 0)])
+def test_a_cycle_through_the_owner_of_the_tensor_is_collected_P9(max_version):
+    gc.collect()
+    owner = owner_of_zeros()
+    reference = weakref.ref(owner)
+    owner.obj = producer_probe.object_steal(*taken_from(owner, max_version=max_version))
+    assert gc.is_tracked(owner.obj)
+    assert any(x is owner for x in gc.get_referents(owner.obj))
+    del owner
+    assert reference() is not None
+    gc.collect()
+    assert reference() is None
+
+
+def test_an_owner_in_use_is_not_collected_with_it_P9():
+    owner = owner_of_zeros()
+    owner.obj = producer_probe.object_steal(*taken_from(owner, **NOW))
+    capsule, reference = owner.obj.__dlpack__(**NOW), weakref.ref(owner)
+    del owner
+    gc.collect()
+    assert reference() is not None and dltensor.read(capsule).shape == (3,)
+    del capsule
+    gc.collect()
+    assert reference() is None
+
+
+def test_an_object_of_an_export_of_an_object_holds_the_first_P9():
+    made = Made()
+    obj = object_of(made)
+    for _ in range(5):
+        obj = producer_probe.object_steal(*taken_from(obj, **NOW))
+    assert dlarray.from_dlpack(obj).data_ptr == made.address
+    assert made.deleted == 0
+    del obj
+    assert made.deleted == 1
+
+
+def test_the_deleter_may_look_at_everything_while_it_runs_K2():
+    seen = []
+    made = Made(on_delete=lambda: seen.append(gc.collect()))
+    obj = object_of(made)
+    del obj
+    assert made.deleted == 1 and len(seen) == 1
+
+
+def test_the_last_export_may_die_on_another_thread_K5():
+    for where in ("this thread", "another thread", "a foreign thread"):
+        made = Made()
+        taken = dltensor.Taken(object_of(made).__dlpack__(**NOW))
+        assert (taken.values(), made.deleted) == ([0.0, 1.0, 2.0], 0)
+        taken.delete_on(where)
+        assert made.deleted == 1
+
+
+def test_threads_may_export_one_at_once():
+    made = Made()
+    objects, failed = [object_of(made)], []
+
+    def export():
+        for _ in range(500):
+            if dlarray.from_dlpack(objects[0]).tolist() != [0.0, 1.0, 2.0]:
+                failed.append(1)
+
+    threads = [threading.Thread(target=export) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+    count = sys.getrefcount(objects[0])
+    assert count == 2
+    objects.clear()
+    assert made.deleted == 1
+
+
+@needs_versioned_numpy
+def test_numpy_takes_it_without_a_copy():
+    made = Made(shape=(2, 3))
+    array = numpy.from_dlpack(object_of(made))
+    array[1, 2] = 50.0
+    assert made.memory[5] == 50.0
+    assert not numpy.from_dlpack(object_of(Made(LEGACY))).flags.writeable
+    copied = numpy.from_dlpack(object_of(made := Made()), copy=True)
+    assert copied.tolist() == [0.0, 1.0, 2.0] and copied.flags.writeable and made.deleted == 1
