@@ -23,7 +23,6 @@
  *   static PyObject *                                     // a consumer
  *   sum(PyObject *module, PyObject *obj)
  *   {
- *       static const int64_t any_length[1] = {-1};
  *       dlpack_py_want want = {0};
  *       dlpack_py_view v;
  *       const double *values;
@@ -32,7 +31,6 @@
  *       (void)module;
  *       want.dtype = DLPACK_PY_FLOAT64;
  *       want.ndim = 1;
- *       want.shape = any_length;
  *       want.order = 'C';
  *       if (dlpack_py_consume(obj, &want, &v) < 0)
  *           return NULL;
@@ -188,13 +186,6 @@ typedef long dlp_atomic;
 #  define DLP_UNLOCK() }
 #endif
 
-/* 3.9 has no such flag. */
-#ifdef Py_TPFLAGS_DISALLOW_INSTANTIATION
-#  define DLP_NO_INSTANCES Py_TPFLAGS_DISALLOW_INSTANTIATION
-#else
-#  define DLP_NO_INSTANCES 0
-#endif
-
 /* The id of the process, never 0: a different one shows a fork. And a sleep of a millisecond. */
 #ifdef _WIN32
 #  ifdef __cplusplus
@@ -249,38 +240,29 @@ dlp_is_finalizing(void)
 
 /* ---- Exceptions --------------------------------------------------------- */
 
-/* A saved exception. Before 3.12 it is not normalized, because normalization runs Python code (K2); from 3.12 on only
- * value is used. */
+/* A saved exception; all NULL: none. Not normalized before 3.12, because normalization runs Python code (K2). */
 typedef struct dlp_exception {
     PyObject *type, *value, *traceback;
 } dlp_exception;
 
-/* Saves the current exception, and clears it; all NULL where there is no exception. */
+/* Saves the current exception, and clears it. PyErr_Fetch is the one way that all Pythons have. */
 DLP_SHARED dlp_exception
 dlp_exception_save(void)
 {
     dlp_exception e = {NULL, NULL, NULL};
-    if (PyErr_Occurred()) {
-#if PY_VERSION_HEX >= 0x030C0000
-        e.value = PyErr_GetRaisedException();
-#else
+    if (PyErr_Occurred())
         PyErr_Fetch(&e.type, &e.value, &e.traceback);
-#endif
-    }
     return e;
 }
 
-/* Makes the value of a saved exception an exception object, before 3.12. May run Python code. */
-DLP_RARE void
-dlp_exception_normalize(dlp_exception *e)
+/* After foreign code has run: reports an exception of this code as unraisable, and sets the saved exception. */
+DLP_SHARED void
+dlp_exception_restore(dlp_exception e)
 {
-#if PY_VERSION_HEX < 0x030C0000
-    PyErr_NormalizeException(&e->type, &e->value, &e->traceback);
-    if (e->traceback != NULL)
-        (void)PyException_SetTraceback(e->value, e->traceback);
-#else
-    (void)e;
-#endif
+    if (PyErr_Occurred())
+        PyErr_WriteUnraisable(NULL);
+    if (e.type != NULL)
+        PyErr_Restore(e.type, e.value, e.traceback);
 }
 
 /* Drops a saved exception. */
@@ -290,29 +272,6 @@ dlp_exception_clear(dlp_exception e)
     Py_XDECREF(e.type);
     Py_XDECREF(e.value);
     Py_XDECREF(e.traceback);
-}
-
-/* Sets a saved exception as the current exception. Does nothing for all NULL. */
-static inline void
-dlp_exception_raise(dlp_exception e)
-{
-#if PY_VERSION_HEX >= 0x030C0000
-    if (e.value != NULL)
-        PyErr_SetRaisedException(e.value);
-#else
-    if (e.type != NULL)
-        PyErr_Restore(e.type, e.value, e.traceback);
-#endif
-}
-
-/* After foreign code has run: reports an exception of the foreign code as unraisable, and restores the saved exception.
- */
-DLP_SHARED void
-dlp_exception_restore(dlp_exception e)
-{
-    if (PyErr_Occurred())
-        PyErr_WriteUnraisable(NULL);
-    dlp_exception_raise(e);
 }
 
 /* Drops a reference, and keeps the current exception. */
@@ -1518,11 +1477,7 @@ dlp_terms_make(const dlpack_py_want *want, const dlpack_py_request *request)
 {
     static const dlpack_py_want any = {0, NULL, 0, 0, NULL, 0, 0, 0, 0, 0, NULL, NULL};
     static const dlpack_py_request none = {{0, 0}, {0, 0}, 0, {kDLCPU, 0}, 0};
-    dlp_terms terms;
-    terms.want = want != NULL ? want : &any;
-    terms.request = request != NULL ? request : &none;
-    terms.device = NULL;
-    terms.announced = NULL;
+    const dlp_terms terms = {want != NULL ? want : &any, request != NULL ? request : &none, NULL, NULL};
     return terms;
 }
 
@@ -1567,64 +1522,42 @@ dlp_call_with(const dlp_producer *producer, const dlpack_py_request *request, in
     return answer;
 }
 
-/* Is the exception in the chain of contexts of another one? Looks at 32 of them: a chain may be a ring. */
-DLP_RARE int
-dlp_is_in_context(PyObject *exception, PyObject *chain)
+/* Saves the current exception as an exception object. May run Python code. */
+DLP_RARE dlp_exception
+dlp_exception_save_object(void)
 {
-    int steps;
-    for (steps = 0; steps < 32 && chain != NULL && chain != exception; steps++) {
-        chain = PyException_GetContext(chain);
-        Py_XDECREF(chain); /* held by the exception before it */
-    }
-    return chain == exception;
+    dlp_exception e = dlp_exception_save();
+    PyErr_NormalizeException(&e.type, &e.value, &e.traceback);
+    if (e.traceback != NULL)
+        (void)PyException_SetTraceback(e.value, e.traceback);
+    return e;
 }
 
-/* Raises the current exception with another one in its chain of contexts: as the context of the last exception there
- * that is neither the one that the caller handles nor the other one; or not at all, after 32 of them (C1). Steals
- * first. */
-DLP_RARE void
-dlp_raise_with_context(dlp_exception first)
+/* The last exception of a chain of contexts, before NULL or end, borrowed; NULL where the chain has the exception
+ * without, and after 32 of them: a chain may be a ring. */
+DLP_RARE PyObject *
+dlp_chain_end(PyObject *chain, PyObject *end, PyObject *without)
 {
-    dlp_exception second = dlp_exception_save();
-    PyObject *last, *next = NULL, *handled;
     int steps;
-
-    dlp_exception_normalize(&first);
-    dlp_exception_normalize(&second);
-    last = second.value;
-#if PY_VERSION_HEX >= 0x030B0000
-    handled = PyErr_GetHandledException();
-#else
-    {
-        PyObject *type, *traceback;
-        PyErr_GetExcInfo(&type, &handled, &traceback);
-        Py_XDECREF(type);
-        Py_XDECREF(traceback);
+    for (steps = 0; steps < 32 && chain != without; steps++) {
+        PyObject *next = PyException_GetContext(chain);
+        Py_XDECREF(next); /* held by chain */
+        if (next == NULL || next == end)
+            return chain;
+        chain = next;
     }
-#endif
-    for (steps = 0; steps < 32; steps++, last = next) {
-        next = PyException_GetContext(last);
-        Py_XDECREF(next); /* held by last */
-        if (next == NULL || next == handled || next == first.value)
-            break;
-    }
-    if (steps < 32 && next != first.value && !dlp_is_in_context(last, first.value)) {
-        Py_INCREF(first.value);
-        PyException_SetContext(last, first.value); /* steals */
-    }
-    Py_XDECREF(handled);
-    dlp_exception_clear(first);
-    dlp_exception_raise(second);
+    return NULL;
 }
 
 /* After a call of __dlpack__ has raised TypeError: calls it again without the keywords that an old signature lacks, as
- * `except TypeError:` would (C1). Returns NULL with the exception of that call, whose context is the first one; or with
- * BufferError where copy is False, because an old producer may copy (C3). */
+ * `except TypeError:` would (C1). Returns NULL with the exception of that call; or with BufferError where copy is False,
+ * because an old producer may copy (C3). The first exception becomes the context of the last one in the chain that the
+ * caller does not handle, unless this would make a ring. */
 DLP_RARE PyObject *
 dlp_call_again(dlp_producer *producer, const dlpack_py_request *request)
 {
-    dlp_exception first = dlp_exception_save();
-    PyObject *capsule = NULL;
+    dlp_exception first = dlp_exception_save_object(), second, handled;
+    PyObject *capsule = NULL, *last;
 
     producer->old = 1;
     if (request->copy == DLPACK_PY_COPY_NEVER)
@@ -1632,10 +1565,18 @@ dlp_call_again(dlp_producer *producer, const dlpack_py_request *request)
                         "copy is False, but __dlpack__ of the producer takes no keyword copy: it may copy");
     else
         capsule = dlp_call_with(producer, request, 1);
-    if (capsule == NULL)
-        dlp_raise_with_context(first);
-    else
-        dlp_exception_clear(first);
+    if (capsule == NULL) {
+        second = dlp_exception_save_object();
+        PyErr_GetExcInfo(&handled.type, &handled.value, &handled.traceback);
+        last = dlp_chain_end(second.value, handled.value, first.value);
+        if (last != NULL && dlp_chain_end(first.value, NULL, last) != NULL) {
+            Py_INCREF(first.value);
+            PyException_SetContext(last, first.value); /* steals */
+        }
+        dlp_exception_clear(handled);
+        PyErr_Restore(second.type, second.value, second.traceback);
+    }
+    dlp_exception_clear(first);
     return capsule;
 }
 
@@ -1810,13 +1751,15 @@ dlp_examine(const void *managed, int32_t form, const dlp_terms *terms, unsigned 
     return dlp_describe_view(t, flags, readonly, want, simple, v, error);
 }
 
-/* Makes v the owner of a copy of the tensor that it describes, and deletes that tensor. Cannot fail. */
+/* Makes v the owner of the managed tensor that it describes; or, where there is memory for a copy, of a copy, and
+ * deletes the tensor. Cannot fail. */
 static inline void
-dlp_view_copy(dlpack_py_view *v, dlp_export *copy)
+dlp_view_own(dlpack_py_view *v, void *managed, int32_t form, dlp_export *copy)
 {
-    void *managed = v->managed;
-    const int32_t form = v->form;
-
+    v->managed = managed;
+    v->form = form;
+    if (copy == NULL)
+        return;
     dlp_copy_detached(&copy->managed.versioned.dl_tensor, &v->tensor, v->flags);
     v->managed = &copy->managed.versioned;
     v->form = DLPACK_PY_VERSIONED;
@@ -1870,16 +1813,11 @@ dlp_take(PyObject *capsule, const dlp_terms *terms, unsigned known, dlpack_py_vi
             managed = NULL;
     }
     DLP_UNLOCK();
-    if (result == 0) {
-        v->managed = managed;
-        v->form = form;
-        if (copy != NULL)
-            dlp_view_copy(v, copy);
-        return 0;
-    }
-    if (managed != NULL)
+    if (result == 0)
+        dlp_view_own(v, managed, form, copy);
+    else if (managed != NULL)
         dlp_delete(managed, form);
-    return result > 0 ? result : dlp_raise_for(terms->want, &error);
+    return result >= 0 ? result : dlp_raise_for(terms->want, &error);
 }
 
 /* Takes a managed tensor that this file owns already, into an empty view. On failure it is deleted; -1 with an
@@ -1894,10 +1832,7 @@ dlp_take_managed(void *managed, int32_t form, const dlp_terms *terms, unsigned k
         dlp_delete(managed, form);
         return dlp_raise_for(terms->want, &error);
     }
-    v->managed = managed;
-    v->form = form;
-    if (copy != NULL)
-        dlp_view_copy(v, copy);
+    dlp_view_own(v, managed, form, copy);
     return 0;
 }
 
@@ -1943,22 +1878,18 @@ dlp_consume_fallback(const dlp_producer *producer, const dlp_terms *terms, dlpac
     }
     Py_XDECREF(method);
     if (!failed && managed == NULL) {
-        dlp_exception_raise(missing);
+        PyErr_Restore(missing.type, missing.value, missing.traceback);
         return -1;
     }
     dlp_exception_clear(missing);
     return failed ? -1 : dlp_take_managed(managed, DLPACK_PY_VERSIONED, terms, known, v);
 }
 
-#ifdef DLPACK_EXCHANGE_H
-/* Takes a tensor by the exchange table of the type of obj. Returns 0, -1 with an exception, or 1 where __dlpack__ is to
- * be asked. */
+#ifdef DLPACK_EXCHANGE_H /* which defines these */
 static inline int
 dlp_consume_by_table(dlp_gate *gate, PyObject *obj, const dlp_terms *terms, dlpack_py_view *v);
-/* dlpack_py_consume, fast for types that were seen before. */
 static int
 dlp_consume_known(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v);
-/* Has the type of obj an exchange table? Returns 1, or 0 with or without an exception. */
 static inline int
 dlp_has_table(dlp_gate *gate, PyObject *obj);
 #endif
@@ -2170,28 +2101,25 @@ DLPACK_PY_DESCRIBED(dlp_object, dlp_object_describe);
 /* A new dlp_object, of a type that is made at its first use in this interpreter, and kept in place. Python code cannot
  * make objects of the type. Steals the view, also where it returns NULL with an exception.
  *
- * slots, count   slots of the type, with room for three more
+ * slots, count   slots of the type, with room for two more, and a zero slot at the end
  */
 DLP_RARE PyObject *
 dlp_object_new_steal(dlp_word *place, const char *name, PyType_Slot *slots, int count, dlpack_py_view *v)
 {
+    PyType_Spec spec = {name, (int)sizeof(dlp_object), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, slots};
     dlp_object *object = NULL;
     PyObject *made;
-    PyType_Spec spec;
 
     if (DLP_LOAD(place) == 0) {
         slots[count].slot = Py_tp_dealloc;
         slots[count].pfunc = (void *)(uintptr_t)dlp_object_dealloc;
         slots[count + 1].slot = Py_tp_traverse;
         slots[count + 1].pfunc = (void *)(uintptr_t)dlp_object_traverse;
-        memset(&slots[count + 2], 0, sizeof(slots[0]));
-        memset(&spec, 0, sizeof(spec));
-        spec.name = name;
-        spec.basicsize = (int)sizeof(dlp_object);
-        spec.flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | DLP_NO_INSTANCES;
-        spec.slots = slots;
+#ifdef Py_TPFLAGS_DISALLOW_INSTANTIATION
+        spec.flags |= Py_TPFLAGS_DISALLOW_INSTANTIATION;
         made = PyType_FromSpec(&spec);
-#if PY_VERSION_HEX < 0x030A0000
+#else
+        made = PyType_FromSpec(&spec);
         if (made != NULL)
             ((PyTypeObject *)made)->tp_new = NULL;
 #endif
