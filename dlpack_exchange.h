@@ -498,6 +498,7 @@ dlp_find_embedded(const dlp_own *own, PyObject *obj, const dlpack_py_want *want)
                : NULL;
 }
 
+#if !DLPACK_PY_PLAIN
 /* Fast path of dlpack_py_consume, for a type that is remembered, and a tensor that is_taken_simply: its steps are those
  * of dlp_obtain, without a look-up of the method, in one function. Instructions of a call without and with it (CPython
  * 3.11, gcc 12, float64 of shape (3, 4)): NumPy array 1853 and 1547, own object with embedded tensors 1148 and 590. */
@@ -514,9 +515,8 @@ dlp_consume_known(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
     int returned, result;
 
     dlp_view_clear(v); /* empty while foreign code runs */
-    if (DLPACK_PY_PLAIN || gate == NULL || PyCapsule_CheckExact(obj) || terms.want->options != 0 ||
-        dlp_check_want(terms.want, NULL) < 0 || dlp_type_get(gate, obj, &found) < 0 ||
-        (found.table == NULL && found.method == NULL))
+    if (gate == NULL || PyCapsule_CheckExact(obj) || terms.want->options != 0 || dlp_check_want(terms.want, NULL) < 0 ||
+        dlp_type_get(gate, obj, &found) < 0 || (found.table == NULL && found.method == NULL))
         return PyErr_Occurred() ? -1 : dlp_obtain(obj, &terms, v);
     producer.gate = gate;
     producer.obj = obj;
@@ -552,6 +552,7 @@ dlp_consume_known(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
     dlp_view_set(v, &managed->dl_tensor, managed->flags, (int32_t)(managed->flags & DLPACK_PY_FLAG_READ_ONLY), managed);
     return 0;
 }
+#endif
 
 /* ---- Borrowing ---------------------------------------------------------- */
 

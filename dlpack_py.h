@@ -67,11 +67,7 @@
  * Only Python is linked. Functions need an attached thread state, except for dlpack_py_release, dlpack_py_move and
  * every deleter, which may run on any thread at any time, and those of dlpack_tensor.h.
  *
- * Stop here if you only use the header. Contents, in the order in which it is read:
- *
- *   Switches and includes    Differences of Pythons    Exceptions    The end of an interpreter
- *   Deleters and capsules    The request    Producing    Views    Asking    Taking    Consuming
- *   Objects for memory without a type
+ * Stop here if you only use the header. What follows is read downwards; the clauses stand at the end.
  */
 #ifdef DLPACK_PY_NO_PYTHON
 #  error "DLPACK_PY_NO_PYTHON is withdrawn: include dlpack_tensor.h, which needs no Python"
@@ -302,8 +298,7 @@ dlpack_py_raise(const dlpack_py_error *error)
     return -1;
 }
 
-/* May a message show the value? Numbers, short texts, and tuples of up to four of them: their repr runs no foreign code
- * and is short. */
+/* May a message show the value? Numbers, short texts and short tuples of them: their repr runs no foreign code. */
 DLP_RARE int
 dlp_is_showable(PyObject *value)
 {
@@ -393,8 +388,8 @@ dlp_this_file(void)
     return &gates;
 }
 
-/* Takes gates that are gone out of the list, on any thread. Their memory and next stay valid, because another thread
- * may read them. Where two threads do this at once, a gate that is gone may stay, until the next call. */
+/* Takes gates that are gone out of the list, on any thread; they stay valid, because another thread may read them.
+ * Where two threads do this at once, a gate that is gone may stay, until the next call. */
 DLP_RARE void
 dlp_gates_unlink(void)
 {
@@ -429,9 +424,8 @@ dlp_gate_gone(PyObject *capsule)
         DLPACK_PY_FREE(gate);
 }
 
-/* After a fork, the count has the deleters of the parent's other threads, which do not run in the child: the first use
- * of the count in a child takes them out. The thread that replaces the process subtracts what it read before: no other
- * thread of the child adds to the count until then. */
+/* After a fork, the count has the deleters of the parent's other threads, which do not run in the child. Its first use
+ * in the child takes them out, before any thread of the child adds to it. */
 DLP_RARE void
 dlp_gate_after_fork(dlp_gate *gate)
 {
@@ -459,10 +453,9 @@ dlp_at_exit(PyObject *self, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-/* Registers the exit callback, and then puts the gate into the list. An interpreter that is ending registers nothing:
- * there the gate is closing from the start, and is found by the dictionary only. Returns 0; -1 with MemoryError,
- * KeyboardInterrupt or the like, and the next use tries again. PyUnstable_AtExit would be too late: its callbacks run
- * after the modules are gone. */
+/* Registers the exit callback, and puts the gate into the list. An interpreter that is ending registers nothing: the
+ * gate is closing from the start, and only in the dictionary. Returns 0; -1 with MemoryError, KeyboardInterrupt or the
+ * like, and the next use tries again. PyUnstable_AtExit would be too late: it runs after the modules are gone. */
 static inline int
 dlp_gate_register(dlp_gate *gate)
 {
@@ -528,9 +521,9 @@ dlp_gate_new(PyInterpreterState *interpreter)
     return capsule;
 }
 
-/* Finds the gate in the interpreter's dictionary, or makes the gate. Without a GIL, the first use of the dictionary and
- * of atexit is not safe on two threads at once (3.13): all files and versions of this header lock PyCapsule_Type. A
- * critical section is right: it is released while a thread waits, and finalizers may call this function. */
+/* Finds the gate in the interpreter's dictionary, or makes it. Without a GIL, the first use of the dictionary and of
+ * atexit is not safe on two threads at once (3.13): all files and versions of this header lock PyCapsule_Type, by a
+ * critical section, which is released while a thread waits: finalizers may call this function. */
 DLP_RARE dlp_gate *
 dlp_gate_find(PyInterpreterState *interpreter)
 {
@@ -571,9 +564,9 @@ dlp_gate_get(void)
     return gate != NULL ? gate : dlp_gate_find(interpreter);
 }
 
-/* Prepare this file for the current interpreter: call it when the module is created. Optional: the first use of the
- * header prepares the file too. If the first use is in an exit callback, the interpreter ends without waiting for
- * deleters on other threads. Returns 0, or -1 with MemoryError or RuntimeError. */
+/* Prepare this file for the current interpreter, when the module is created. Optional: the first use does it too; but
+ * if this is in an exit callback, the interpreter ends without waiting for deleters on other threads. Returns 0, or -1
+ * with MemoryError or RuntimeError. */
 static inline int
 dlpack_py_init(void)
 {
@@ -582,16 +575,14 @@ dlpack_py_init(void)
 
 /* ---- Deleters and capsules ---------------------------------------------- */
 
-/* How many exports of an object live: for an object that can move or free its memory, as bytearray does. Part of the
- * object, zero at first. */
+/* Counts the exports of an object that can move or free its memory, as bytearray does. In the object, zero at first. */
 typedef struct dlpack_py_exports {
     dlp_word count; /* changed atomically; read it by dlpack_py_exports_count */
 } dlpack_py_exports;
 
-/* The number of exports whose deleter has not run, and of copies that are being made. Needs no thread state. While the
- * number is not 0, refuse to move or free the memory. Without a GIL, do the check and the move in one critical section
- * on the object that describe gets as self: the header calls describe, and makes the export, inside this critical
- * section. */
+/* The number of exports whose deleter has not run, and of copies that are being made: while it is not 0, refuse to move
+ * or free the memory. Needs no thread state. Without a GIL, check and move in one critical section on the object that
+ * describe gets as self: describe and the export run in one, too. */
 static inline size_t
 dlpack_py_exports_count(const dlpack_py_exports *exports)
 {
@@ -614,8 +605,7 @@ dlp_drop_attached(const dlp_keeper *keeper)
     dlp_decref((PyObject *)keeper->owner);
 }
 
-/* Drops an owner on a thread that is not attached to its interpreter, or leaks it. current: what the thread is attached
- * with; NULL: nothing. */
+/* Drops or leaks an owner on a thread that is attached to another interpreter, or to none (current is NULL). */
 DLP_RARE void
 dlp_drop_unattached(const dlp_keeper *keeper, PyThreadState *current)
 {
@@ -689,8 +679,7 @@ dlp_owner_of(const void *managed, int32_t form)
     return keeper == NULL ? NULL : (PyObject *)keeper->owner;
 }
 
-/* Deletes a managed tensor of any origin, on any thread (K3). The deleter may run Python code: where this thread is
- * attached, the current exception is kept (K2). */
+/* Deletes a managed tensor of any origin, on any thread (K3). An attached thread keeps its current exception (K2). */
 DLP_SHARED void
 dlp_delete(void *managed, int32_t form)
 {
@@ -866,8 +855,8 @@ dlpack_py_parse_request_args(PyObject *stream, PyObject *max_version, PyObject *
     return 0;
 }
 
-/* Puts the keywords of a call into out, by the places of their names; args[wanted] is the value of the first keyword.
- * Names are compared by value: they need not be interned (P1). Returns 0, or -1 with TypeError. */
+/* Puts the keywords of a call, which begin at args[wanted], into out, by the places of their names. Names are compared
+ * by value: they need not be interned (P1). Returns 0, or -1 with TypeError. */
 static inline int
 dlp_match(const char *function, int wanted, const char *const names[], PyObject *const *args, Py_ssize_t nargs,
           PyObject *kwnames, PyObject **out)
@@ -900,8 +889,7 @@ dlp_match(const char *function, int wanted, const char *const names[], PyObject 
     return 0;
 }
 
-/* Read a request from the arguments of a METH_FASTCALL | METH_KEYWORDS method. Returns 0, or -1 with TypeError or
- * ValueError. */
+/* dlpack_py_parse_request_args, from the arguments of a METH_FASTCALL | METH_KEYWORDS method. */
 static inline int
 dlpack_py_parse_request(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, dlpack_py_request *request)
 {
@@ -936,8 +924,7 @@ struct dlp_terms;
 typedef struct dlpack_py_device {
     int32_t type; /* DLDeviceType of its memory */
 
-    /* Make data that is exported in place ready: for the stream of the request (S1), or for the CPU (S10). Returns 0 or
-     * -1. */
+    /* Make data that is exported in place ready for the request's stream (S1), or the CPU (S10). Returns 0 or -1. */
     int (*make_ready)(const dlpack_py_offer *offer, const dlpack_py_request *request, const dlpack_py_plan *plan);
     /* Copy from, the tensor of an offer, to compact memory of the CPU, behind the pending work. Returns 0; or -1, or -2
      * where the copy may still write to the memory, which is leaked then. */
@@ -946,11 +933,9 @@ typedef struct dlpack_py_device {
     int (*fetch)(struct dlp_producer *producer, const struct dlp_terms *terms, dlpack_py_view *v);
     /* Check that t is on the device that __dlpack_device__ returned (C4). Returns 0, or -1 with *error filled. */
     int (*check_announced)(const DLTensor *t, const DLDevice *announced, dlpack_py_error *error);
-    /* Order the consumer's stream after the stream of an exchange table, for a view that was taken by it (X4). Returns
-     * 0, or -1 and releases v. */
+    /* Order the consumer's stream after that of the table that gave v (X4). Returns 0, or -1 and releases v. */
     int (*follow)(const void *table, const struct dlp_terms *terms, dlpack_py_view *v);
-    /* Ask an exchange table for the stream that its objects are worked on (X4). work: device_id is set; handle is out.
-     * Returns 0 or -1. */
+    /* Ask an exchange table for its work stream (X4). work: device_id is set, handle is out. Returns 0 or -1. */
     int (*get_work_stream)(const void *table, dlpack_py_work_stream *work);
 } dlpack_py_device;
 
@@ -989,8 +974,8 @@ struct dlpack_py_offer {
 #define DLPACK_PY_OFFER_COPY_READ_ONLY 16u /* read-only data requires a copy: PyTorch writes to read-only data */
 #define DLPACK_PY_OFFER_DO_NOT_LEND 32u    /* shape or strides do not live in the object: a table must not lend them */
 
-/* The flags of an export in place: READ_ONLY, and for sub-byte dtypes IS_SUBBYTE_TYPE_PADDED (D6). IS_COPIED is
- * removed, because it describes another export (P4). Unknown flags are removed: they describe another producer. */
+/* The flags of an export in place: READ_ONLY, and for sub-byte dtypes IS_SUBBYTE_TYPE_PADDED (D6). IS_COPIED describes
+ * another export (P4), unknown flags another producer. */
 static inline uint64_t
 dlp_kept_flags(const DLTensor *t, uint64_t flags)
 {
@@ -1102,8 +1087,7 @@ dlp_plan(const dlpack_py_offer *offer, const dlpack_py_request *request, dlpack_
     return dlp_check_plan(offer, request, plan, &error) < 0 ? dlpack_py_raise(&error) : 0;
 }
 
-/* dlpack_py_copy, which cannot fail here. Other threads run during a copy of many bytes: it takes longer than a change
- * of threads. */
+/* dlpack_py_copy, which cannot fail here. Other threads run where it takes longer than a change of threads. */
 DLP_RARE void
 dlp_copy_detached(const DLTensor *to, const DLTensor *from, uint64_t flags)
 {
@@ -1113,8 +1097,7 @@ dlp_copy_detached(const DLTensor *to, const DLTensor *from, uint64_t flags)
         PyEval_RestoreThread(state);
 }
 
-/* Makes the copy of a plan, behind the pending work. Returns a managed tensor of the plan's form, or NULL with an
- * exception. */
+/* Makes the copy of a plan, behind the pending work: a managed tensor of the plan's form, or NULL with an exception. */
 DLP_RARE void *
 dlp_export_copy(const dlpack_py_offer *offer, const dlpack_py_plan *plan)
 {
@@ -1146,8 +1129,8 @@ dlp_export_copy(const dlpack_py_offer *offer, const dlpack_py_plan *plan)
     return e == NULL ? NULL : &e->managed;
 }
 
-/* Exports an offer as planned. For data in place, the caller then calls dlpack_py_device.make_ready. Returns a managed
- * tensor of the plan's form, owned by the caller, or NULL with MemoryError, BufferError or RuntimeError. */
+/* Exports an offer as planned; for data in place, the caller then calls dlpack_py_device.make_ready. Returns a new
+ * managed tensor of the plan's form, or NULL with an exception. */
 static inline void *
 dlp_export_offer(const dlpack_py_offer *offer, const dlpack_py_plan *plan)
 {
@@ -1170,8 +1153,7 @@ dlp_export_offer(const dlpack_py_offer *offer, const dlpack_py_plan *plan)
     return &e->managed;
 }
 
-/* Answer a request that has been read: what dlpack_py_produce does after it has read its arguments. Returns as
- * dlpack_py_produce. */
+/* Answer a request: the second half of dlpack_py_produce, which reads its arguments first. Returns the same. */
 static inline PyObject *
 dlpack_py_answer(const dlpack_py_offer *offer, const dlpack_py_request *request)
 {
@@ -1224,8 +1206,7 @@ dlpack_py_produce(PyObject *owner, const DLTensor *t, uint64_t flags, PyObject *
     return dlpack_py_parse_request(args, nargs, kwnames, &request) < 0 ? NULL : dlpack_py_answer(&offer, &request);
 }
 
-/* As dlpack_py_produce, from four objects, each of which may be NULL for "not given": for Cython, pybind11 and
- * METH_VARARGS. */
+/* As dlpack_py_produce, from four objects, NULL for "not given": for Cython, pybind11 and METH_VARARGS. */
 static inline PyObject *
 dlpack_py_produce_args(PyObject *owner, const DLTensor *t, uint64_t flags, PyObject *stream, PyObject *max_version,
                        PyObject *dl_device, PyObject *copy)
@@ -1381,8 +1362,7 @@ struct dlpack_py_view {
     int64_t strides[8]; /* row-major strides where the producer's are NULL and the rank is 8 or less */
 };
 
-/* The offer with which the object that holds a view exports the view's tensor: its read-only and padded flags are kept
- * (C7). t is the view's tensor, or a tensor over a part of its memory. */
+/* The offer by which the holder of a view exports t, the view's tensor or a part of it, with the view's flags (C7). */
 static inline dlpack_py_offer
 dlpack_py_offer_view(PyObject *owner, const DLTensor *t, const dlpack_py_view *v)
 {
@@ -1442,8 +1422,7 @@ dlpack_py_move(dlpack_py_view *to, dlpack_py_view *from)
     dlp_view_clear(from);
 }
 
-/* For the tp_traverse of an object that holds a view: visits the owner of the tensor, where this file exported it, so
- * that a cycle through both can be collected. */
+/* For the tp_traverse of an object that holds a view: visits the owner of the tensor, where this file exported it. */
 static inline int
 dlpack_py_traverse(const dlpack_py_view *v, visitproc visit, void *arg)
 {
@@ -1550,8 +1529,8 @@ dlp_chain_end(PyObject *chain, PyObject *end, PyObject *without)
 }
 
 /* After a call of __dlpack__ has raised TypeError: calls it again without the keywords that an old signature lacks, as
- * `except TypeError:` would (C1). Returns NULL with the exception of that call; or with BufferError where copy is False,
- * because an old producer may copy (C3). The first exception becomes the context of the last one in the chain that the
+ * `except TypeError:` would (C1). Returns NULL with the exception of that call, or with BufferError where copy is
+ * False: an old producer may copy (C3). The first exception becomes the context of the last one in the chain that the
  * caller does not handle, unless this would make a ring. */
 DLP_RARE PyObject *
 dlp_call_again(dlp_producer *producer, const dlpack_py_request *request)
@@ -1610,8 +1589,7 @@ dlp_call(dlp_producer *producer, const dlpack_py_request *request)
 #define DLP_CAN_ASK 2u   /* the producer can be asked again for data that the CPU reads */
 
 /* Checks where the data is, for a request that names a device, for a copy, and for memory that is not the CPU's.
- * Returns 0; 1 where the producer is to be asked again for data that the CPU reads (C5); -1 with BufferError (C3, C4,
- * C5). */
+ * Returns 0; 1 where data that the CPU reads is to be asked for (C5); -1 with BufferError (C3, C4, C5). */
 static inline int
 dlp_check_place(const DLTensor *t, const dlp_terms *terms, unsigned known, dlpack_py_error *error)
 {
@@ -1623,8 +1601,7 @@ dlp_check_place(const DLTensor *t, const dlp_terms *terms, unsigned known, dlpac
     DLDevice asked = request->has_device ? request->device : t->device;
     char came_text[DLPACK_PY_TEXT_SIZE], asked_text[DLPACK_PY_TEXT_SIZE];
 
-    /* Device work may be pending on pinned or managed memory. The producer waits for this work only if it is asked for
-     * CPU memory. */
+    /* Device work may be pending on pinned or managed memory: a producer waits for it if asked for CPU memory. */
     if (readable && came != (int32_t)kDLCPU && (copies || want->device == 0) &&
         (want->options & DLPACK_PY_NOTHING_PENDING) == 0) {
         if ((known & DLP_CAN_ASK) != 0 && !request->has_device)
@@ -1820,8 +1797,7 @@ dlp_take(PyObject *capsule, const dlp_terms *terms, unsigned known, dlpack_py_vi
     return result >= 0 ? result : dlp_raise_for(terms->want, &error);
 }
 
-/* Takes a managed tensor that this file owns already, into an empty view. On failure it is deleted; -1 with an
- * exception. */
+/* Takes a managed tensor, which is stolen, into an empty view. Returns 0, or -1 with an exception. */
 DLP_SHARED int
 dlp_take_managed(void *managed, int32_t form, const dlp_terms *terms, unsigned known, dlpack_py_view *v)
 {
@@ -1861,8 +1837,7 @@ dlp_fetch(dlp_producer *producer, const dlp_terms *terms, unsigned known, dlpack
     return result;
 }
 
-/* After an AttributeError: where the object has no __dlpack__, takes what want->fallback makes of the object (C6).
- * Where it has one, that method raised the error. */
+/* After an AttributeError: takes what want->fallback makes of an object that has no __dlpack__ (C6). */
 DLP_RARE int
 dlp_consume_fallback(const dlp_producer *producer, const dlp_terms *terms, dlpack_py_view *v)
 {
@@ -1888,10 +1863,12 @@ dlp_consume_fallback(const dlp_producer *producer, const dlp_terms *terms, dlpac
 #ifdef DLPACK_EXCHANGE_H /* which defines these */
 static inline int
 dlp_consume_by_table(dlp_gate *gate, PyObject *obj, const dlp_terms *terms, dlpack_py_view *v);
-static int
-dlp_consume_known(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v);
 static inline int
 dlp_has_table(dlp_gate *gate, PyObject *obj);
+#  if !DLPACK_PY_PLAIN
+static int
+dlp_consume_known(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v);
+#  endif
 #endif
 
 /* Takes the tensor that __dlpack__ exports, or that want->fallback makes. */
@@ -1917,8 +1894,7 @@ dlp_ask(dlp_producer *producer, const dlp_terms *terms, dlpack_py_view *v)
     return result;
 }
 
-/* Takes a tensor from any object: a capsule, an object whose type has an exchange table, an object with __dlpack__, or
- * an object that want->fallback knows. */
+/* Takes the tensor of a capsule, or of an object by its type's exchange table, __dlpack__ or want->fallback. */
 DLP_SHARED int
 dlp_obtain(PyObject *obj, const dlp_terms *terms, dlpack_py_view *v)
 {
@@ -1945,8 +1921,7 @@ dlp_obtain(PyObject *obj, const dlp_terms *terms, dlpack_py_view *v)
 }
 
 /* As dlpack_py_consume, with a request. The view meets request->device, where has_device is 1, and request->copy (C3).
- * request->stream is only passed to __dlpack__: to order streams, use dlpack_device_consume. request->max_version is
- * ignored. */
+ * The stream is only passed to __dlpack__: dlpack_device_consume orders streams. max_version is ignored. */
 static inline int
 dlpack_py_consume_request(PyObject *obj, const dlpack_py_request *request, const dlpack_py_want *want,
                           dlpack_py_view *v)
@@ -1968,7 +1943,7 @@ dlpack_py_consume_request(PyObject *obj, const dlpack_py_request *request, const
 static inline int
 dlpack_py_consume(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
-#ifdef DLPACK_EXCHANGE_H
+#if defined(DLPACK_EXCHANGE_H) && !DLPACK_PY_PLAIN
     return dlp_consume_known(obj, want, v);
 #else
     return dlpack_py_consume_request(obj, NULL, want, v);
@@ -2029,9 +2004,8 @@ dlpack_py_from_dlpack_args(PyObject *x, PyObject *device, PyObject *copy, const 
     return dlpack_py_consume_request(x, &request, want, v);
 }
 
-/* Does obj offer a tensor, as PyObject_CheckBuffer asks for buffers? Returns 1 or 0. Sets no exception, and keeps the
- * current exception; an error of the look-up other than AttributeError is reported as unraisable. A request may still
- * be refused. */
+/* Does obj offer a tensor? Returns 1 or 0; a request may still be refused. Keeps the current exception; an error of the
+ * look-up other than AttributeError is reported as unraisable. */
 static inline int
 dlpack_py_check(PyObject *obj)
 {
