@@ -67,7 +67,11 @@
  * Only Python is linked. Functions need an attached thread state, except for dlpack_py_release, dlpack_py_move and
  * every deleter, which may run on any thread at any time, and those of dlpack_tensor.h.
  *
- * Stop here if you only use the header. What follows is read downwards; the clauses stand at the end.
+ * Stop here if you only use the header. Contents, in the order in which it is read:
+ *
+ *   Switches and includes    Differences of Pythons    Exceptions    The end of an interpreter
+ *   Deleters and capsules    The request    Producing    Views    Asking    Taking    Consuming
+ *   Objects for memory without a type
  */
 #ifdef DLPACK_PY_NO_PYTHON
 #  error "DLPACK_PY_NO_PYTHON is withdrawn: include dlpack_tensor.h, which needs no Python"
