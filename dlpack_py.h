@@ -893,7 +893,7 @@ dlp_match(const char *function, int wanted, const char *const names[], PyObject 
     return 0;
 }
 
-/* dlpack_py_parse_request_args, from the arguments of a METH_FASTCALL | METH_KEYWORDS method. */
+/* Read a request from the arguments of a fastcall method. Returns 0, or -1 with TypeError or ValueError. */
 static inline int
 dlpack_py_parse_request(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, dlpack_py_request *request)
 {
