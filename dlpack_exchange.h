@@ -172,7 +172,7 @@ dlp_usable_table(const DLPackExchangeAPIHeader *header)
     return table;
 }
 
-/* The referent of a weak reference, a new reference; NULL where it is dead. */
+/* The referent of a weak reference, a new reference; NULL where it is dead, or with MemoryError. */
 DLP_RARE PyObject *
 dlp_referent(PyObject *reference)
 {
@@ -181,8 +181,6 @@ dlp_referent(PyObject *reference)
     (void)PyWeakref_GetRef(reference, &referent);
 #elif defined(Py_LIMITED_API) /* 3.12 has no PyWeakref_GetRef, and 3.13 deprecates PyWeakref_GetObject */
     referent = PyObject_CallFunctionObjArgs(reference, NULL);
-    if (referent == NULL)
-        PyErr_Clear();
     if (referent == Py_None)
         Py_CLEAR(referent);
 #else
