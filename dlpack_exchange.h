@@ -216,7 +216,9 @@ dlp_find_own(dlp_exchange *x, PyTypeObject *type, const void *table)
 static inline unsigned int
 dlp_type_tag(PyTypeObject *type)
 {
-    return PyType_HasFeature(type, Py_TPFLAGS_VALID_VERSION_TAG) ? type->tp_version_tag : 0;
+    /* 3.13 sets no flag, and makes the tag 0 where a type changes */
+    const int valid = PY_VERSION_HEX >= 0x030D0000 || PyType_HasFeature(type, Py_TPFLAGS_VALID_VERSION_TAG);
+    return valid ? type->tp_version_tag : 0;
 }
 
 static inline dlp_type *
@@ -509,7 +511,6 @@ dlp_consume_known(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
     DLManagedTensorVersioned *managed = NULL;
     dlpack_py_embedded *embedded;
     dlp_type found;
-    PyObject *stack[2];
     int returned, result;
 
     dlp_view_clear(v); /* empty while foreign code runs */
@@ -529,7 +530,9 @@ dlp_consume_known(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
             return result <= 0 ? result : dlp_ask(&producer, &terms, v);
         }
     }
+#if DLP_TYPES
     else {
+        PyObject *stack[2];
         stack[0] = obj;
         stack[1] = gate->objects[DLP_VERSION];
         Py_INCREF(found.method); /* the call may change the type */
@@ -547,6 +550,7 @@ dlp_consume_known(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
         if (PyErr_Occurred())
             PyErr_WriteUnraisable(NULL); /* of the capsule's destructor */
     }
+#endif
     dlp_view_set(v, &managed->dl_tensor, managed->flags, (int32_t)(managed->flags & DLPACK_PY_FLAG_READ_ONLY), managed);
     return 0;
 }
