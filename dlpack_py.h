@@ -375,7 +375,8 @@ struct dlp_gate {
     dlp_word next;     /* dlp_gate *: the next in the list of this file */
     dlp_word deleters; /* bit 0: closing; above it, the count of deleters that are attaching */
     dlp_word process;  /* the id of the process whose deleters are counted */
-    dlp_word gone;     /* the interpreter's modules have been torn down */
+    dlp_word gone;     /* the interpreter's modules have been torn down; 2: and the gate was unlinked */
+    dlp_word unlinked; /* dlp_gate *: the gate that was unlinked before it; only for checkers of leaks */
     int published;     /* 1: in the interpreter's dictionary; exports may point to it */
     int registered;    /* 1: the exit callback is registered, is being registered, or never will be */
     PyObject *objects[DLP_OBJECTS];
@@ -384,12 +385,12 @@ struct dlp_gate {
 };
 #define DLP_GATE_NAME "dlpack_py.gate"
 
-/* The gates of this file: the first of the list. A new gate is put in front. */
+/* The gates of this file: the first of the list, in front of which a new gate is put; and the last that was unlinked. */
 static inline dlp_word *
 dlp_this_file(void)
 {
-    static dlp_word gates;
-    return &gates;
+    static dlp_word gates[2];
+    return gates;
 }
 
 /* Takes gates that are gone out of the list, on any thread; they stay valid, because another thread may read them.
@@ -404,6 +405,8 @@ dlp_gates_unlink(void)
             place = &gate->next;
         else if (!DLP_REPLACE(place, found, DLP_LOAD(&gate->next)))
             return; /* another thread has changed the list */
+        else if (DLP_SWAP(&gate->gone, 2) == 1)
+            DLP_STORE(&gate->unlinked, DLP_SWAP(dlp_this_file() + 1, found));
     }
 }
 
