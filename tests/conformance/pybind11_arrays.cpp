@@ -2,6 +2,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include "dlpack_exchange.h"
 #include "dlpack_py.hpp"
 
 #include <cstdint>
