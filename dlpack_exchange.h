@@ -375,8 +375,7 @@ dlpack_py_offer_embedded(dlpack_py_embedded *e)
 
 /* ---- Consuming by a table ----------------------------------------------- */
 
-/* After a call of a table's function: returns 0 where it succeeded and set no exception. Otherwise makes sure that
- * there is an exception, and returns -1. */
+/* After a call of a table's function: 0 where it succeeded and set no exception; else -1, with an exception. */
 DLP_SHARED int
 dlp_check_table_call(int returned, const char *function)
 {
@@ -989,8 +988,7 @@ dlpack_py_exchange_add(PyTypeObject *type, const dlpack_py_exchange *exchange)
 
 /* ---- Results like an argument ------------------------------------------- */
 
-/* SetError of a table's allocator, called perhaps without a thread state: keeps the first report, to be raised when the
- * allocator has returned. */
+/* SetError of a table's allocator, perhaps without a thread state: keeps the first report, which is raised later. */
 DLP_RARE void
 dlp_note_error(void *context, const char *kind, const char *message)
 {
@@ -1082,8 +1080,7 @@ dlp_free_view(void *context)
     DLPACK_PY_FREE(context);
 }
 
-/* A versioned managed tensor of what a view shows. Steals the view, also where it returns NULL with BufferError or
- * MemoryError. */
+/* A versioned managed tensor of what a view shows; NULL with an exception. Steals the view, also on failure. */
 DLP_RARE DLManagedTensorVersioned *
 dlp_view_managed_steal(dlpack_py_view *v)
 {
@@ -1117,8 +1114,7 @@ dlp_view_managed_steal(dlpack_py_view *v)
     return NULL;
 }
 
-/* __dlpack__ of the argument for from_dlpack: hands the tensor of its view on, without an export of its own, where the
- * request allows it. The first call takes the tensor. */
+/* __dlpack__ of a result: hands the tensor of its view on, without an export of its own, where a request allows it. */
 static inline PyObject *
 dlp_result_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {

@@ -25,7 +25,6 @@
  *   {
  *       dlpack_py_want want = {0};
  *       dlpack_py_view v;
- *       const double *values;
  *       double total = 0.0;
  *       int64_t i;
  *       (void)module;
@@ -34,9 +33,8 @@
  *       want.order = 'C';
  *       if (dlpack_py_consume(obj, &want, &v) < 0)
  *           return NULL;
- *       values = (const double *)dlpack_py_data(&v);
  *       for (i = 0; i < v.tensor.shape[0]; i++)
- *           total += values[i];
+ *           total += ((const double *)dlpack_py_data(&v))[i];
  *       dlpack_py_release(&v);
  *       return PyFloat_FromDouble(total);
  *   }
@@ -385,7 +383,7 @@ struct dlp_gate {
 };
 #define DLP_GATE_NAME "dlpack_py.gate"
 
-/* The gates of this file: the first of the list, in front of which a new gate is put; and the last that was unlinked. */
+/* The gates of this file: the first of the list, before which a new one is put; and the last that was unlinked. */
 static inline dlp_word *
 dlp_this_file(void)
 {
@@ -528,9 +526,8 @@ dlp_gate_new(PyInterpreterState *interpreter)
     return capsule;
 }
 
-/* Finds the gate in the interpreter's dictionary, or makes it. Without a GIL, the first use of the dictionary and of
- * atexit is not safe on two threads at once (3.13): all files and versions of this header lock PyCapsule_Type, by a
- * critical section, which is released while a thread waits: finalizers may call this function. */
+/* Finds the gate in the interpreter's dictionary, or makes it. Without a GIL, the first use of both and of atexit is
+ * not safe on two threads at once (3.13): all files and versions lock PyCapsule_Type. A finalizer may come here. */
 DLP_RARE dlp_gate *
 dlp_gate_find(PyInterpreterState *interpreter)
 {
@@ -1508,15 +1505,13 @@ dlp_call_with(const dlp_producer *producer, const dlpack_py_request *request, in
     return answer;
 }
 
-/* Saves the current exception as an exception object. May run Python code. */
-DLP_RARE dlp_exception
-dlp_exception_save_object(void)
+/* Makes a saved exception an exception object. May run Python code. */
+DLP_RARE void
+dlp_exception_normalize(dlp_exception *e)
 {
-    dlp_exception e = dlp_exception_save();
-    PyErr_NormalizeException(&e.type, &e.value, &e.traceback);
-    if (e.traceback != NULL)
-        (void)PyException_SetTraceback(e.value, e.traceback);
-    return e;
+    PyErr_NormalizeException(&e->type, &e->value, &e->traceback);
+    if (e->traceback != NULL)
+        (void)PyException_SetTraceback(e->value, e->traceback);
 }
 
 /* The last exception of a chain of contexts, before NULL or end, borrowed; NULL where the chain has the exception
@@ -1542,7 +1537,7 @@ dlp_chain_end(PyObject *chain, PyObject *end, PyObject *without)
 DLP_RARE PyObject *
 dlp_call_again(dlp_producer *producer, const dlpack_py_request *request)
 {
-    dlp_exception first = dlp_exception_save_object(), second, handled;
+    dlp_exception first = dlp_exception_save(), second, handled;
     PyObject *capsule = NULL, *last;
 
     producer->old = 1;
@@ -1552,7 +1547,9 @@ dlp_call_again(dlp_producer *producer, const dlpack_py_request *request)
     else
         capsule = dlp_call_with(producer, request, 1);
     if (capsule == NULL) {
-        second = dlp_exception_save_object();
+        second = dlp_exception_save();
+        dlp_exception_normalize(&first);
+        dlp_exception_normalize(&second);
         PyErr_GetExcInfo(&handled.type, &handled.value, &handled.traceback);
         last = dlp_chain_end(second.value, handled.value, first.value);
         if (last != NULL && dlp_chain_end(first.value, NULL, last) != NULL) {
@@ -1735,8 +1732,7 @@ dlp_examine(const void *managed, int32_t form, const dlp_terms *terms, unsigned 
     return dlp_describe_view(t, flags, readonly, want, simple, v, error);
 }
 
-/* Makes v the owner of the managed tensor that it describes; or, where there is memory for a copy, of a copy, and
- * deletes the tensor. Cannot fail. */
+/* Makes v the owner of managed, or where there is memory for a copy, of a copy: managed is deleted. Cannot fail. */
 static inline void
 dlp_view_own(dlpack_py_view *v, void *managed, int32_t form, dlp_export *copy)
 {

@@ -52,12 +52,11 @@ SECONDS = (0.5, 0.4)
 # that reaches its must leaves the list.
 HELD = {
     "dlpack_tensor.h: lines": 1467,
-    "dlpack_py.h: lines": 2220,
-    "dlpack_exchange.h: lines": 1258,
+    "dlpack_py.h: lines": 2216,
+    "dlpack_exchange.h: lines": 1254,
     "dlpack_device.h: lines": 1353,
     "dlpack_cuda.h: lines": 305,
     "dlpack_rocm.h: lines": 305,
-    "dlpack_py.h: functions": 93,
     "one import with release: functions": 29,
     "image.c, -O2: .text + .rodata, bytes": 27476,
 }

@@ -219,7 +219,8 @@ def extension(name, source, *flags):
     folder = Path(os.environ["DLPACK_PY_BUILD_DIR"]).parent / "conformance"
     folder.mkdir(exist_ok=True)
     path = folder / (name + sysconfig.get_config_var("EXT_SUFFIX"))
-    newest = max((root / file).stat().st_mtime for file in (source, "dlpack_exchange.h", "dlpack_py.h", "dlpack_tensor.h"))
+    files = (source, "dlpack_exchange.h", "dlpack_py.h", "dlpack_tensor.h")
+    newest = max((root / file).stat().st_mtime for file in files)
     if not path.exists() or path.stat().st_mtime < newest:
         command = ["c++", "-std=c++17", "-O1", "-shared", "-fPIC", "-fvisibility=hidden", "-w", "-fno-strict-aliasing"]
         command += ["-I", sysconfig.get_path("include"), *flags, str(root / source), "-o", str(path)]
