@@ -1221,7 +1221,7 @@ dlpack_device_current_work(PyObject *obj, dlpack_py_work_stream *work)
     if (dlp_type_get(dlp_gate_get(), obj, &found) < 0)
         return -1;
     if (found.table != NULL &&
-        (found.own == NULL || ((const dlpack_py_exchange *)(const void *)found.table)->work_stream != NULL))
+        (!found.is_own || ((const dlpack_py_exchange *)(const void *)found.table)->work_stream != NULL))
         return dlp_device_get_work_stream(found.table, work) < 0 ? -1 : 1;
 #endif
     (void)obj;

@@ -55,13 +55,14 @@ typedef struct dlp_own {
 typedef struct dlp_type {
     PyTypeObject *type;             /* borrowed, to compare with */
     unsigned int tag;               /* its version tag, which changes when the type or a base changes; 0: none */
+    int is_own;                     /* the table is of this file */
+    size_t embedded;                /* of an own table: the offset of the dlpack_py_embedded in an object; 0: none */
     const DLPackExchangeAPI *table; /* NULL: none */
-    const dlp_own *own;             /* NULL: the table is not of this file */
     PyObject *method; /* __dlpack__, borrowed from the type, where an instance cannot have another; NULL: not known */
 } dlp_type;
 
 /* The last types are remembered where a GIL guards them and types have version tags. */
-#if !defined(Py_LIMITED_API) && !defined(Py_GIL_DISABLED) && PY_VERSION_HEX >= 0x030B0000
+#if !DLPACK_PY_PLAIN && !defined(Py_LIMITED_API) && !defined(Py_GIL_DISABLED) && PY_VERSION_HEX >= 0x030B0000
 #  define DLP_TYPES 32
 #else
 #  define DLP_TYPES 0
@@ -226,6 +227,15 @@ dlp_type_slot(dlp_exchange *x, PyTypeObject *type)
 {
     return &x->types[((uintptr_t)type >> 4 ^ (uintptr_t)type >> 9) % DLP_TYPES];
 }
+
+/* What is remembered of a type, until code of others runs; NULL: nothing. */
+static inline const dlp_type *
+dlp_type_remembered(dlp_gate *gate, PyTypeObject *type)
+{
+    dlp_exchange *x = (dlp_exchange *)DLP_LOAD(&gate->exchange);
+    const dlp_type *known = x == NULL ? NULL : dlp_type_slot(x, type);
+    return known != NULL && known->type == type && known->tag == dlp_type_tag(type) ? known : NULL;
+}
 #endif
 
 /* Learns what a type offers, and remembers it where it can. Looks on the type only, never on the instance (X1).
@@ -234,6 +244,7 @@ DLP_RARE int
 dlp_type_learn(dlp_exchange *x, PyTypeObject *type, dlp_type *found)
 {
     PyObject *names = NULL, *capsule = NULL;
+    const dlp_own *own;
     void *header = NULL;
 
     memset(found, 0, sizeof(*found));
@@ -252,8 +263,9 @@ dlp_type_learn(dlp_exchange *x, PyTypeObject *type, dlp_type *found)
     if (capsule != NULL && (header = PyCapsule_GetPointer(capsule, DLP_EXCHANGE_NAME)) != NULL)
         found->table = dlp_usable_table((const DLPackExchangeAPIHeader *)header);
     Py_XDECREF(capsule);
-    if (found->table != NULL)
-        found->own = dlp_find_own(x, type, found->table);
+    own = found->table == NULL ? NULL : dlp_find_own(x, type, found->table);
+    found->is_own = own != NULL;
+    found->embedded = own == NULL ? 0 : own->embedded;
     if (PyErr_Occurred()) {
         if (dlp_is_fatal())
             return -1;
@@ -277,15 +289,16 @@ dlp_type_learn(dlp_exchange *x, PyTypeObject *type, dlp_type *found)
 static inline int
 dlp_type_get(dlp_gate *gate, PyObject *obj, dlp_type *found)
 {
-    dlp_exchange *x = gate == NULL ? NULL : dlp_exchange_get(gate);
-    if (x == NULL)
-        return -1;
+    dlp_exchange *x;
 #if DLP_TYPES
-    *found = *dlp_type_slot(x, Py_TYPE(obj));
-    if (found->type == Py_TYPE(obj) && found->tag == dlp_type_tag(found->type))
+    const dlp_type *known = gate == NULL ? NULL : dlp_type_remembered(gate, Py_TYPE(obj));
+    if (known != NULL) {
+        *found = *known;
         return 0;
+    }
 #endif
-    return dlp_type_learn(x, Py_TYPE(obj), found);
+    x = gate == NULL ? NULL : dlp_exchange_get(gate);
+    return x == NULL ? -1 : dlp_type_learn(x, Py_TYPE(obj), found);
 }
 
 static inline int
@@ -305,22 +318,23 @@ typedef struct dlpack_py_embedded {
     DLManagedTensorVersioned versioned;
     DLManagedTensor legacy;
     dlp_keeper keeper; /* owner is borrowed: the object that this is part of */
-    int is_simple;     /* dlp_is_simple of the tensor */
+    uint32_t dtype;    /* dlpack_py_dtype of the tensor, where it is simple; else 0 */
 } dlpack_py_embedded;
 
-/* dlpack_py_offer.export_embedded: the managed tensor in the owner, with a new reference to it; NULL: it does not fit
- * the plan, because the author changed the offer, or the request names another device. */
+/* dlpack_py_offer.export_embedded: the managed tensor in the owner, with a new reference to the owner, for a request
+ * that needs no plan; NULL: make a plan. */
 DLP_SHARED void *
-dlp_export_embedded(const dlpack_py_offer *offer, const dlpack_py_plan *plan)
+dlp_export_embedded(const dlpack_py_offer *offer, const dlpack_py_request *request)
 {
     dlpack_py_embedded *e = offer->embedded;
-    const DLDevice device = e->versioned.dl_tensor.device;
 
-    if (offer->tensor != &e->versioned.dl_tensor || offer->exports != NULL || plan->flags != e->versioned.flags ||
-        plan->device.device_type != device.device_type || plan->device.device_id != device.device_id)
+    if (offer->tensor != &e->versioned.dl_tensor || offer->flags != e->versioned.flags || offer->exports != NULL ||
+        (offer->options | (uint32_t)offer->is_copy | offer->pending_count) != 0 ||
+        (request->has_device | request->copy | request->stream.kind) != 0 ||
+        e->versioned.dl_tensor.device.device_type != kDLCPU || (request->max_version.major < 1 && offer->flags != 0))
         return NULL;
     Py_INCREF((PyObject *)e->keeper.owner);
-    return plan->form == DLPACK_PY_VERSIONED ? (void *)&e->versioned : (void *)&e->legacy;
+    return request->max_version.major < 1 ? (void *)&e->legacy : (void *)&e->versioned;
 }
 
 /* Fill the managed tensors in the author's object, as the object is made.
@@ -336,14 +350,14 @@ dlpack_py_embed(dlpack_py_embedded *e, PyObject *owner, const DLTensor *t, uint6
 {
     dlpack_py_error error;
 
-    if (dlpack_py_validate(t, flags, &error) < 0)
+    e->dtype = dlp_is_simple(t) ? dlpack_py_dtype(t) : 0;
+    if (e->dtype == 0 && dlp_check_all(t, flags, &error) < 0)
         return dlpack_py_raise(&error);
     if (t->ndim > 0 && t->strides == NULL) {
         PyErr_SetString(PyExc_ValueError, "strides is NULL, dlpack_py_embed needs strides that the object stores");
         return -1;
     }
     memset(&e->keeper, 0, sizeof(e->keeper));
-    e->is_simple = dlp_is_simple(t);
     e->keeper.gate = dlp_gate_get();
     if (e->keeper.gate == NULL)
         return -1;
@@ -412,7 +426,7 @@ static inline int
 dlp_is_usable(const DLTensor *t, const dlp_type *found, PyObject *obj, const dlpack_py_device *device)
 {
     return (t->device.device_type == kDLCPU || dlp_is_on(device, t->device)) &&
-           (found->own != NULL || !dlp_is_complex(t->dtype) || dlp_is_resolved(obj));
+           (found->is_own || !dlp_is_complex(t->dtype) || dlp_is_resolved(obj));
 }
 
 /* Takes the tensor that a table has returned. Returns 0; 1 where __dlpack__ is to be asked; or -1 with an exception. */
@@ -458,11 +472,12 @@ dlp_consume_by_table(dlp_gate *gate, PyObject *obj, const dlp_terms *terms, dlpa
     return dlp_take_by_table(&found, obj, returned, managed, terms, v);
 }
 
-/* Is the tensor simple, with strides, and does it meet the requirements? 0: ask dlp_examine. */
+/* Is the tensor simple, with strides, and does it meet plain requirements? 0: ask dlp_examine. */
 static inline int
 dlp_is_taken_simply(const DLTensor *t, int32_t readonly, const dlpack_py_want *want)
 {
-    return dlp_is_simple(t) && (t->strides != NULL || t->ndim == 0) && dlp_meets_simple(t, readonly, want);
+    return dlp_is_simple(t) && (t->strides != NULL || t->ndim == 0) &&
+           dlp_meets_plain(t, dlpack_py_dtype(t), readonly, want);
 }
 
 static inline int
@@ -472,66 +487,62 @@ dlp_is_simple_managed(const DLManagedTensorVersioned *managed, const dlpack_py_w
            dlp_is_taken_simply(&managed->dl_tensor, (int32_t)(managed->flags & DLPACK_PY_FLAG_READ_ONLY), want);
 }
 
-/* Describes a simple tensor in an empty view. */
+/* Describes a simple tensor: that of a managed tensor, or where managed is NULL, a borrowed one. */
 static inline void
-dlp_view_set(dlpack_py_view *v, const DLTensor *t, uint64_t flags, int32_t readonly, void *managed)
+dlp_view_set(dlpack_py_view *v, DLManagedTensorVersioned *managed, const DLTensor *t)
 {
     v->tensor = *t;
-    v->flags = flags;
-    v->readonly = readonly;
+    v->flags = managed == NULL ? 0 : managed->flags;
+    v->readonly = managed == NULL ? DLPACK_PY_READONLY_UNSAID : (int32_t)(v->flags & DLPACK_PY_FLAG_READ_ONLY);
     v->overlaps = 0;
     v->form = DLPACK_PY_VERSIONED;
     v->managed = managed;
+    v->allocated = NULL;
 }
 
-/* The managed tensors in an object of a type with a table of this file, where they are simple and meet the
- * requirements; else NULL. */
+#if DLP_TYPES
+/* Fast path of consuming and borrowing an own object: its managed tensors, where they are simple and meet the
+ * requirements; else NULL. known: what is remembered of its type. Runs no code of others. */
 static inline dlpack_py_embedded *
-dlp_find_embedded(const dlp_own *own, PyObject *obj, const dlpack_py_want *want)
+dlp_find_embedded(const dlp_type *known, PyObject *obj, const dlpack_py_want *want)
 {
-    dlpack_py_embedded *e = (dlpack_py_embedded *)(void *)((char *)obj + own->embedded);
-    const int32_t readonly = (int32_t)(e->versioned.flags & DLPACK_PY_FLAG_READ_ONLY);
-    return own->embedded != 0 && e->keeper.owner == obj && e->is_simple &&
-                   dlp_meets_simple(&e->versioned.dl_tensor, readonly, want)
+    dlpack_py_embedded *e;
+
+    if (known == NULL || known->embedded == 0 || want == NULL || !dlp_is_plain(want))
+        return NULL;
+    e = (dlpack_py_embedded *)(void *)((char *)obj + known->embedded);
+    return e->keeper.owner == obj && e->dtype != 0 &&
+                   dlp_meets_plain(&e->versioned.dl_tensor, e->dtype,
+                                   (int)(e->versioned.flags & DLPACK_PY_FLAG_READ_ONLY), want)
                ? e
                : NULL;
 }
 
-#if !DLPACK_PY_PLAIN
-/* Fast path of dlpack_py_consume, for a type that is remembered, and a tensor that is_taken_simply: its steps are those
- * of dlp_obtain, without a look-up of the method, in one function. Instructions of a call without and with it (CPython
- * 3.11, gcc 12, float64 of shape (3, 4)): NumPy array 1853 and 1547, own object with embedded tensors 1148 and 590. */
+/* Fast path of dlp_obtain, for a type that is remembered, and a tensor that is_taken_simply: the same steps in one
+ * function, without a look-up of the method. Foreign code may change *known. */
 DLP_SHARED int
-dlp_consume_known(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
+dlp_consume_known(dlp_gate *gate, const dlp_type *known, PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
     const dlp_terms terms = dlp_terms_make(want, NULL);
-    dlp_gate *gate = dlp_gate_get();
+    const dlp_type found = *known;
     dlp_producer producer = {NULL, NULL, NULL, 0, 0, 0};
     DLManagedTensorVersioned *managed = NULL;
-    dlpack_py_embedded *embedded;
-    dlp_type found;
+    PyObject *stack[2];
     int returned, result;
 
     dlp_view_clear(v); /* empty while foreign code runs */
-    if (gate == NULL || PyCapsule_CheckExact(obj) || terms.want->options != 0 || dlp_check_want(terms.want, NULL) < 0 ||
-        dlp_type_get(gate, obj, &found) < 0 || (found.table == NULL && found.method == NULL))
-        return PyErr_Occurred() ? -1 : dlp_obtain(obj, &terms, v);
+    if ((found.table == NULL && found.method == NULL) || !dlp_is_plain(terms.want))
+        return dlp_obtain(obj, &terms, v);
     producer.gate = gate;
     producer.obj = obj;
-    if (found.own != NULL && (embedded = dlp_find_embedded(found.own, obj, terms.want)) != NULL) {
-        Py_INCREF(obj);
-        managed = &embedded->versioned;
-    }
-    else if (found.table != NULL) {
+    if (found.table != NULL) {
         returned = found.table->managed_tensor_from_py_object_no_sync(obj, &managed);
         if (returned != 0 || managed == NULL || PyErr_Occurred() || !dlp_is_simple_managed(managed, terms.want)) {
             result = dlp_take_by_table(&found, obj, returned, managed, &terms, v);
             return result <= 0 ? result : dlp_ask(&producer, &terms, v);
         }
     }
-#if DLP_TYPES
     else {
-        PyObject *stack[2];
         stack[0] = obj;
         stack[1] = gate->objects[DLP_VERSION];
         Py_INCREF(found.method); /* the call may change the type */
@@ -549,29 +560,43 @@ dlp_consume_known(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
         if (PyErr_Occurred())
             PyErr_WriteUnraisable(NULL); /* of the capsule's destructor */
     }
-#endif
-    dlp_view_set(v, &managed->dl_tensor, managed->flags, (int32_t)(managed->flags & DLPACK_PY_FLAG_READ_ONLY), managed);
+    dlp_view_set(v, managed, &managed->dl_tensor);
     return 0;
 }
 #endif
 
+/* Fast path of dlpack_py_consume. Instructions of a call without and with it (CPython 3.11, gcc 12, float64 of shape
+ * (3, 4)): NumPy array 1853 and 1547, own object with embedded tensors 1148 and 590. */
+DLP_SHARED int
+dlp_consume_quickly(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
+{
+#if DLP_TYPES
+    dlp_gate *gate = dlp_gate_get();
+    const dlp_type *known = gate == NULL ? NULL : dlp_type_remembered(gate, Py_TYPE(obj));
+    dlpack_py_embedded *e = dlp_find_embedded(known, obj, want);
+
+    if (e != NULL) {
+        Py_INCREF(obj);
+        dlp_view_set(v, &e->versioned, &e->versioned.dl_tensor);
+        return 0;
+    }
+    if (known != NULL)
+        return dlp_consume_known(gate, known, obj, want, v);
+    if (gate == NULL) {
+        dlp_view_clear(v);
+        return -1;
+    }
+#endif
+    return dlpack_py_consume_request(obj, NULL, want, v);
+}
+
 /* ---- Borrowing ---------------------------------------------------------- */
 
-/* dlpack_py_borrow: as dlpack_py_consume, for the length of a call.
- *
- * Release the view before Python code runs and before obj can be freed. Without a GIL, other threads run Python code at
- * any time: there, borrow only memory that does not move while obj lives. dlpack_py_borrow may run Python code: where a
- * function has several arguments, call dlpack_py_consume for all but the last, and borrow only the last. Where the type
- * has an exchange table, the call allocates nothing and takes no reference; otherwise the call is dlpack_py_consume. A
- * borrowed tensor has no read-only flag (X3): v->readonly is DLPACK_PY_READONLY_UNSAID. Where want->writable is set,
- * the call is dlpack_py_consume.
- */
+/* dlpack_py_borrow, by the table of the type. */
 DLP_SHARED int
-dlpack_py_borrow(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
+dlp_borrow(dlp_gate *gate, PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
     const dlp_terms terms = dlp_terms_make(want, NULL);
-    dlp_gate *gate = dlp_gate_get();
-    dlpack_py_embedded *embedded;
     dlp_type found;
     dlp_export *copy;
     dlpack_py_error error;
@@ -580,21 +605,15 @@ dlpack_py_borrow(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
     dlp_view_clear(v);
     if (gate == NULL)
         return -1;
-    if (PyCapsule_CheckExact(obj) || terms.want->writable || (terms.want->options & DLPACK_PY_NO_TABLE) != 0 ||
-        dlp_check_want(terms.want, NULL) < 0) /* dlpack_py_consume raises the error */
+    if (PyCapsule_CheckExact(obj) || terms.want->writable || (terms.want->options & DLPACK_PY_NO_TABLE) != 0)
         return dlpack_py_consume(obj, want, v);
     if (dlp_type_get(gate, obj, &found) < 0)
         return -1;
-    if (found.own != NULL && (embedded = dlp_find_embedded(found.own, obj, terms.want)) != NULL &&
-        embedded->versioned.flags == 0) {
-        dlp_view_set(v, &embedded->versioned.dl_tensor, 0, DLPACK_PY_READONLY_UNSAID, NULL);
-        return 0;
-    }
     if (found.table != NULL && found.table->dltensor_from_py_object_no_sync != NULL) {
         memset(&t, 0, sizeof(t)); /* some tables leave fields unset (X8) */
         if (found.table->dltensor_from_py_object_no_sync(obj, &t) == 0 && !PyErr_Occurred()) {
-            if (dlp_is_taken_simply(&t, DLPACK_PY_READONLY_UNSAID, terms.want)) {
-                dlp_view_set(v, &t, 0, DLPACK_PY_READONLY_UNSAID, NULL);
+            if (dlp_is_plain(terms.want) && dlp_is_taken_simply(&t, DLPACK_PY_READONLY_UNSAID, terms.want)) {
+                dlp_view_set(v, NULL, &t);
                 return 0;
             }
             if (dlp_is_usable(&t, &found, obj, NULL) && t.dtype.bits >= 8 && /* else may be padded (X3) */
@@ -608,6 +627,30 @@ dlpack_py_borrow(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
         }
     }
     return dlpack_py_consume(obj, want, v);
+}
+
+/* dlpack_py_borrow: as dlpack_py_consume, for the length of a call.
+ *
+ * Release the view before Python code runs and before obj can be freed. Without a GIL, other threads run Python code at
+ * any time: there, borrow only memory that does not move while obj lives. dlpack_py_borrow may run Python code: where a
+ * function has several arguments, call dlpack_py_consume for all but the last, and borrow only the last. Where the type
+ * has an exchange table, the call allocates nothing and takes no reference; otherwise the call is dlpack_py_consume. A
+ * borrowed tensor has no read-only flag (X3): v->readonly is DLPACK_PY_READONLY_UNSAID. Where want->writable is set,
+ * the call is dlpack_py_consume.
+ */
+DLP_SHARED int
+dlpack_py_borrow(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
+{
+    dlp_gate *gate = dlp_gate_get();
+#if DLP_TYPES
+    dlpack_py_embedded *e = gate == NULL ? NULL : dlp_find_embedded(dlp_type_remembered(gate, Py_TYPE(obj)), obj, want);
+
+    if (e != NULL && e->versioned.flags == 0 && !want->writable) {
+        dlp_view_set(v, NULL, &e->versioned.dl_tensor);
+        return 0;
+    }
+#endif
+    return dlp_borrow(gate, obj, want, v);
 }
 
 /* ---- A table for your type ---------------------------------------------- */
@@ -722,6 +765,10 @@ dlp_table_export(const dlpack_py_exchange *x, const dlpack_py_offer *offer)
     dlpack_py_plan plan;
     void *managed = NULL;
 
+    memset(&request, 0, sizeof(request));
+    request.max_version.major = DLPACK_PY_PROTOCOL_MAJOR;
+    if (offer->embedded != NULL && (managed = dlp_export_embedded(offer, &request)) != NULL)
+        return (DLManagedTensorVersioned *)managed;
     if (dlp_table_plan(x, offer, &request, &plan) == 0)
         managed = dlp_export_offer(offer, &plan);
     if (managed == NULL || plan.copy || offer->pending_count == 0 ||
@@ -789,7 +836,7 @@ dlp_table_check_object(const dlpack_py_exchange *x, PyObject *object)
     }
     if (dlp_type_get(gate, object, &found) < 0)
         return -1;
-    if (found.own != NULL && found.table == &x->api)
+    if (found.is_own && found.table == &x->api)
         return 0;
     return dlp_find_own(dlp_exchange_get(gate), Py_TYPE(object), &x->api) == NULL
                ? dlp_refuse_value(PyExc_TypeError, "%.200U is not of the type that this exchange table belongs to",

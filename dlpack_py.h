@@ -687,7 +687,8 @@ dlp_owner_of(const void *managed, int32_t form)
 DLP_SHARED void
 dlp_delete(void *managed, int32_t form)
 {
-    const int attached = dlp_thread_state() != NULL;
+    /* The deleter of a Python object's export keeps the exception itself. */
+    const int attached = dlp_owner_of(managed, form) == NULL && dlp_thread_state() != NULL;
     struct DLManagedTensorVersioned *versioned = (struct DLManagedTensorVersioned *)managed;
     DLManagedTensor *legacy = (DLManagedTensor *)managed;
     dlp_exception saved = {NULL, NULL, NULL};
@@ -712,9 +713,9 @@ dlp_form_of(const char *name)
 {
     const char *const versioned = DLP_UNUSED_NAME(DLPACK_PY_VERSIONED);
     const char *const legacy = DLP_UNUSED_NAME(DLPACK_PY_LEGACY);
-    if (name == NULL)
+    if (name == NULL || *name != 'd')
         return 0;
-    if (name == versioned || strcmp(name, versioned) == 0)
+    if (name == versioned || (name != legacy && strcmp(name, versioned) == 0))
         return DLPACK_PY_VERSIONED;
     return name == legacy || strcmp(name, legacy) == 0 ? DLPACK_PY_LEGACY : 0;
 }
@@ -776,17 +777,16 @@ dlp_pair(const char *format, PyObject *object, int32_t pair[2])
     if (!PyTuple_Check(object) || DLP_TUPLE_SIZE(object) != 2)
         return dlp_refuse_value(PyExc_TypeError, format, object);
     for (i = 0; i < 2; i++) {
-        PyObject *part = DLP_TUPLE_ITEM(object, i);
+        PyObject *part = DLP_TUPLE_ITEM(object, i), *index = NULL;
         long value;
-        if (PyLong_CheckExact(part))
-            Py_INCREF(part);
-        else if ((part = PyNumber_Index(part)) == NULL)
+        if (!PyLong_CheckExact(part) && (part = index = PyNumber_Index(part)) == NULL)
             return PyErr_ExceptionMatches(PyExc_TypeError) ? dlp_refuse_value(PyExc_TypeError, format, object) : -1;
         value = PyLong_AsLongAndOverflow(part, &overflow);
-        pair[i] = overflow < 0 || value < INT32_MIN   ? INT32_MIN
-                  : overflow > 0 || value > INT32_MAX ? INT32_MAX
-                                                      : (int32_t)value;
-        Py_DECREF(part);
+        Py_XDECREF(index);
+        if (overflow == 0 && value >= INT32_MIN && value <= INT32_MAX)
+            pair[i] = (int32_t)value;
+        else
+            pair[i] = overflow < 0 || (overflow == 0 && value < 0) ? INT32_MIN : INT32_MAX;
     }
     return 0;
 }
@@ -881,7 +881,7 @@ dlp_match(const char *function, int wanted, const char *const names[], PyObject 
         PyObject *name = DLP_TUPLE_ITEM(kwnames, i);
         const char *text = PyUnicode_AsUTF8AndSize(name, &length);
         for (k = 0; text != NULL && names[k] != NULL; k++) {
-            if (strcmp(text, names[k]) == 0 && length == (Py_ssize_t)strlen(names[k]))
+            if (*text == *names[k] && strcmp(text, names[k]) == 0 && length == (Py_ssize_t)strlen(names[k]))
                 break;
         }
         if (text == NULL || names[k] == NULL) { /* replaces the error of a name without UTF-8 */
@@ -893,26 +893,33 @@ dlp_match(const char *function, int wanted, const char *const names[], PyObject 
     return 0;
 }
 
-/* Read a request from the arguments of a fastcall method. Returns 0, or -1 with TypeError or ValueError. */
-static inline int
-dlpack_py_parse_request(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, dlpack_py_request *request)
+/* Reads any arguments of __dlpack__. */
+DLP_SHARED int
+dlp_parse_all(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, dlpack_py_request *request)
 {
     static const char *const names[] = {"max_version", "dl_device", "copy", "stream", NULL};
     PyObject *values[4] = {NULL, NULL, NULL, NULL};
-    const dlp_gate *gate = nargs != 0 ? NULL : dlp_gate_get();
-    const Py_ssize_t given = kwnames == NULL ? 0 : DLP_TUPLE_SIZE(kwnames);
 
-    if (nargs == 0 && gate == NULL)
-        return -1;
-    /* Nothing, or max_version alone by an interned name: saves 125 of 1,370 instructions of an export. */
-    if (nargs == 0 &&
-        (given == 0 || (given == 1 && DLP_TUPLE_ITEM(kwnames, 0) == DLP_TUPLE_ITEM(gate->objects[DLP_KEYWORDS], 0)))) {
-        memset(request, 0, sizeof(*request));
-        return given == 0 ? 0 : dlp_parse_version(args[0], request);
-    }
     if (dlp_match("__dlpack__", 0, names, args, nargs, kwnames, values) < 0)
         return -1;
     return dlpack_py_parse_request_args(values[3], values[0], values[1], values[2], request);
+}
+
+/* Read a request from the arguments of a fastcall method. Returns 0, or -1 with TypeError or ValueError. Nothing, or
+ * max_version alone by an interned name, is read at once: saves 125 of 1,370 instructions of an export. */
+static inline int
+dlpack_py_parse_request(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, dlpack_py_request *request)
+{
+    const dlp_gate *gate = dlp_gate_get();
+    const Py_ssize_t given = kwnames == NULL ? 0 : DLP_TUPLE_SIZE(kwnames);
+
+    if (gate == NULL)
+        return -1;
+    if (nargs != 0 || given > 1 ||
+        (given == 1 && DLP_TUPLE_ITEM(kwnames, 0) != DLP_TUPLE_ITEM(gate->objects[DLP_KEYWORDS], 0)))
+        return dlp_parse_all(args, nargs, kwnames, request);
+    memset(request, 0, sizeof(*request));
+    return given == 0 ? 0 : dlp_parse_version(args[0], request);
 }
 
 /* ---- Producing ---------------------------------------------------------- */
@@ -961,9 +968,9 @@ struct dlpack_py_offer {
     dlpack_py_exports *exports; /* in the owner, counts its exports; then embedded is not used; NULL: not counted */
     int32_t is_copy;            /* 1: the tensor is a copy that was made for this request, and is flagged so (P4) */
     /* Managed tensors in the owner, of dlpack_exchange.h: exported without an allocation, by a function that returns
-     * NULL where they do not fit the plan. */
+     * NULL where the offer or the request needs a plan. */
     struct dlpack_py_embedded *embedded;
-    void *(*export_embedded)(const dlpack_py_offer *offer, const dlpack_py_plan *plan);
+    void *(*export_embedded)(const dlpack_py_offer *offer, const dlpack_py_request *request);
     const dlpack_py_device *device; /* whose memory the data is in, or whose streams work on it; NULL: none */
     /* The streams on which work on the data may be queued. This work is done before the consumer's work, or before the
      * host reads. Other threads run while the host waits: they must not move the data. */
@@ -1005,9 +1012,9 @@ dlp_is_reversed(const DLTensor *t)
 }
 
 /* Checks what an author offers, and decides how the request is met: in place or by a copy, on which device, in which
- * form. Reads no data. Returns 0, or -1 with BufferError (D8, P3, P4, P5, P7), ValueError (P6), or SystemError where
- * the offer makes no sense. */
-DLP_SHARED int
+ * form. Reads no data. plan: is_simple and form are set. Returns 0, or -1 with BufferError (D8, P3, P4, P5, P7),
+ * ValueError (P6), or SystemError where the offer makes no sense. */
+DLP_RARE int
 dlp_check_plan(const dlpack_py_offer *offer, const dlpack_py_request *request, dlpack_py_plan *plan,
                dlpack_py_error *error)
 {
@@ -1025,16 +1032,6 @@ dlp_check_plan(const dlpack_py_offer *offer, const dlpack_py_request *request, d
         return dlp_fail(error, DLPACK_PY_SYSTEM_ERROR,
                         "the offer has %zu pending streams, at most %d (0 without a device) were wanted",
                         offer->pending_count, DLPACK_PY_MAX_PENDING);
-    plan->is_simple = dlp_is_simple(t);
-    plan->form = request->max_version.major < 1 ? DLPACK_PY_LEGACY : DLPACK_PY_VERSIONED;
-    if (plan->is_simple && (offer->flags | offer->options | (uint64_t)offer->is_copy | offer->pending_count) == 0 &&
-        !request->has_device && request->copy == DLPACK_PY_COPY_AS_NEEDED &&
-        request->stream.kind == DLPACK_PY_STREAM_NONE) {
-        plan->device = dlp_device(kDLCPU, 0); /* as below, where nothing is asked for */
-        plan->flags = 0;
-        plan->copy = 0;
-        return 0;
-    }
     if (!plan->is_simple && dlp_check_all(t, offer->flags, error) < 0)
         return -1;
     plan->device = t->device;
@@ -1083,11 +1080,22 @@ dlp_check_plan(const dlpack_py_offer *offer, const dlpack_py_request *request, d
     return 0;
 }
 
-/* dlp_check_plan, with an exception. */
+/* dlp_check_plan, with an exception; at once where nothing is asked for. */
 static inline int
 dlp_plan(const dlpack_py_offer *offer, const dlpack_py_request *request, dlpack_py_plan *plan)
 {
     dlpack_py_error error;
+
+    plan->is_simple = dlp_is_simple(offer->tensor);
+    plan->form = request->max_version.major < 1 ? DLPACK_PY_LEGACY : DLPACK_PY_VERSIONED;
+    if (plan->is_simple && (offer->flags | offer->options | (uint64_t)offer->is_copy | offer->pending_count) == 0 &&
+        !request->has_device && request->copy == DLPACK_PY_COPY_AS_NEEDED &&
+        request->stream.kind == DLPACK_PY_STREAM_NONE && offer->owner != NULL) {
+        plan->device = dlp_device(kDLCPU, 0);
+        plan->flags = 0;
+        plan->copy = 0;
+        return 0;
+    }
     return dlp_check_plan(offer, request, plan, &error) < 0 ? dlpack_py_raise(&error) : 0;
 }
 
@@ -1140,12 +1148,9 @@ dlp_export_offer(const dlpack_py_offer *offer, const dlpack_py_plan *plan)
 {
     dlp_export *e;
     dlp_gate *gate;
-    void *embedded;
 
     if (plan->copy)
         return dlp_export_copy(offer, plan);
-    if (offer->embedded != NULL && (embedded = offer->export_embedded(offer, plan)) != NULL)
-        return embedded;
     gate = dlp_gate_get();
     if (gate == NULL)
         return NULL;
@@ -1165,6 +1170,9 @@ dlpack_py_answer(const dlpack_py_offer *offer, const dlpack_py_request *request)
     PyObject *capsule;
     void *managed;
 
+    if (offer->embedded != NULL && (managed = offer->export_embedded(offer, request)) != NULL)
+        return dlpack_py_capsule_steal(managed,
+                                       request->max_version.major < 1 ? DLPACK_PY_LEGACY : DLPACK_PY_VERSIONED);
     if (dlp_plan(offer, request, &plan) < 0 || (managed = dlp_export_offer(offer, &plan)) == NULL)
         return NULL;
     capsule = dlpack_py_capsule_steal(managed, plan.form);
@@ -1645,7 +1653,8 @@ dlp_check_tensor(const DLTensor *t, uint64_t flags, int32_t readonly, const dlp_
         return -1;
     if (terms->announced != NULL && terms->device->check_announced(t, terms->announced, error) < 0)
         return -1;
-    if (!(*simple && dlp_meets_simple(t, readonly, want)) && dlp_meets(t, readonly, want, error) < 0) {
+    if (!(*simple && dlp_is_plain(want) && dlp_meets_plain(t, dlpack_py_dtype(t), readonly, want)) &&
+        dlpack_py_meets(t, readonly, want, error) < 0) {
         if (!error->copy_helps ||
             ((*known & DLP_MUST_COPY) == 0 &&
              (terms->request->copy == DLPACK_PY_COPY_NEVER ||
@@ -1868,10 +1877,8 @@ static inline int
 dlp_consume_by_table(dlp_gate *gate, PyObject *obj, const dlp_terms *terms, dlpack_py_view *v);
 static inline int
 dlp_has_table(dlp_gate *gate, PyObject *obj);
-#  if !DLPACK_PY_PLAIN
 static int
-dlp_consume_known(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v);
-#  endif
+dlp_consume_quickly(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v);
 #endif
 
 /* Takes the tensor that __dlpack__ exports, or that want->fallback makes. */
@@ -1946,8 +1953,8 @@ dlpack_py_consume_request(PyObject *obj, const dlpack_py_request *request, const
 static inline int
 dlpack_py_consume(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
-#if defined(DLPACK_EXCHANGE_H) && !DLPACK_PY_PLAIN
-    return dlp_consume_known(obj, want, v);
+#ifdef DLPACK_EXCHANGE_H
+    return dlp_consume_quickly(obj, want, v);
 #else
     return dlpack_py_consume_request(obj, NULL, want, v);
 #endif
@@ -1973,6 +1980,15 @@ dlp_parse_place(PyObject *device, PyObject *copy, dlpack_py_request *request)
     return 0;
 }
 
+/* Consumes what from_dlpack was called with. */
+static inline int
+dlp_consume_place(PyObject *x, const dlpack_py_request *request, const dlpack_py_want *want, dlpack_py_view *v)
+{
+    return request->has_device || request->copy != DLPACK_PY_COPY_AS_NEEDED
+               ? dlpack_py_consume_request(x, request, want, v)
+               : dlpack_py_consume(x, want, v);
+}
+
 /* dlpack_py_from_dlpack: the first half of a library's from_dlpack(x, /, *, device=None, copy=None), from the call's
  * arguments to a view. The second half puts the view into an array of the library.
  *
@@ -1993,7 +2009,7 @@ dlpack_py_from_dlpack(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames
     if (dlp_match("from_dlpack", 1, names, args, nargs, kwnames, values) < 0 ||
         dlp_parse_place(values[0], values[1], &request) < 0)
         return -1;
-    return dlpack_py_consume_request(args[0], &request, want, v);
+    return dlp_consume_place(args[0], &request, want, v);
 }
 
 /* As dlpack_py_from_dlpack, from objects; device and copy may be NULL for "not given". */
@@ -2004,7 +2020,7 @@ dlpack_py_from_dlpack_args(PyObject *x, PyObject *device, PyObject *copy, const 
     dlp_view_clear(v);
     if (dlp_parse_place(device, copy, &request) < 0)
         return -1;
-    return dlpack_py_consume_request(x, &request, want, v);
+    return dlp_consume_place(x, &request, want, v);
 }
 
 /* Does obj offer a tensor? Returns 1 or 0; a request may still be refused. Keeps the current exception; an error of the

@@ -1263,6 +1263,17 @@ dlp_refuse_want(dlpack_py_error *error, const char *name, int64_t value, const c
     return dlp_fail(error, DLPACK_PY_SYSTEM_ERROR, "want: %s is %" PRId64 ", %s was wanted", name, value, wish);
 }
 
+/* Are the requirements valid, and only on dtype, rank, row-major order and writing? Most are. */
+static inline int
+dlp_is_plain(const dlpack_py_want *want)
+{
+    return ((uintptr_t)want->dtypes | (uintptr_t)want->shape | want->alignment | (uint32_t)want->device |
+            want->options) == 0 &&
+           (want->order == 'C' || want->order == 0) && (want->dtype == 0 || (want->dtype & 0xff0000u) != 0) &&
+           want->ndim >= DLPACK_PY_SCALAR &&
+           (want->max_ndim == 0 || (want->max_ndim > 0 && want->max_ndim >= want->ndim));
+}
+
 /* Checks that the requirements make sense (C9). Returns 0, or -1 with SystemError. */
 static inline int
 dlp_check_want(const dlpack_py_want *want, dlpack_py_error *error)
@@ -1270,6 +1281,8 @@ dlp_check_want(const dlpack_py_want *want, dlpack_py_error *error)
     static const char dtype[] = "a dtype such as DLPACK_PY_FLOAT32";
     const uint32_t *list = want->dtypes;
 
+    if (dlp_is_plain(want))
+        return 0;
     while (list != NULL && *list != 0 && (*list & 0xff0000u) != 0)
         list++;
     if (list != NULL && *list != 0)
@@ -1374,7 +1387,7 @@ dlp_refuse_strides(const DLTensor *t, char order, dlpack_py_error *error)
 }
 
 /* dlpack_py_meets, for requirements that were checked. */
-DLP_RARE int
+static inline int
 dlp_meets(const DLTensor *t, int readonly, const dlpack_py_want *want, dlpack_py_error *error)
 {
     const int32_t device = (int32_t)t->device.device_type;
@@ -1415,16 +1428,6 @@ dlp_meets(const DLTensor *t, int readonly, const dlpack_py_want *want, dlpack_py
     return -1;
 }
 
-/* Fast path of dlp_meets: does a simple tensor certainly meet them? 0: ask dlp_meets. */
-static inline int
-dlp_meets_simple(const DLTensor *t, int readonly, const dlpack_py_want *want)
-{
-    const size_t alignment = want->alignment != 0 ? want->alignment : t->dtype.bits / 8u;
-    return dlp_is_wanted_dtype(dlpack_py_dtype(t), want) && want->order != 'F' && dlp_check_rank(t, want, NULL) == 0 &&
-           (want->device == 0 || want->device == kDLCPU) && ((uintptr_t)t->data & (alignment - 1)) == 0 &&
-           (!want->writable || readonly == DLPACK_PY_WRITABLE);
-}
-
 /* Checks that a tensor meets the requirements (C9). The requirements that a copy of the data can meet are checked last:
  * where such a requirement fails, error->copy_helps is 1.
  *
@@ -1435,13 +1438,23 @@ dlp_meets_simple(const DLTensor *t, int readonly, const dlpack_py_want *want)
  * Returns 0, or -1 with BufferError that names the wrong value and what was wanted, or with SystemError where the
  * requirements contradict each other. Needs no thread state.
  */
-static inline int
+DLP_RARE int
 dlpack_py_meets(const DLTensor *t, int readonly, const dlpack_py_want *want, dlpack_py_error *error)
 {
     const dlpack_py_want any = dlpack_py_want_any();
     if (want == NULL)
         want = &any;
     return dlp_check_want(want, error) < 0 ? -1 : dlp_meets(t, readonly, want, error);
+}
+
+/* Fast path of dlpack_py_meets, for a simple tensor of this dtype and requirements that are plain: are they met? */
+static inline int
+dlp_meets_plain(const DLTensor *t, uint32_t dtype, int readonly, const dlpack_py_want *want)
+{
+    return (want->dtype == dtype || want->dtype == 0) && (!want->writable || readonly == DLPACK_PY_WRITABLE) &&
+           ((want->max_ndim == 0 && (want->ndim == t->ndim || want->ndim == 0)) ||
+            (want->ndim <= t->ndim && t->ndim <= want->max_ndim)) &&
+           ((uintptr_t)t->data & (t->dtype.bits / 8u - 1)) == 0;
 }
 
 #if defined(__cplusplus) && defined(__GNUC__)
