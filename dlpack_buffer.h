@@ -38,14 +38,7 @@
 #if DLPACK_PY_AVAILABLE && !defined(DLPACK_BUFFER_H)
 #define DLPACK_BUFFER_H
 
-#if defined(__cplusplus) && defined(__GNUC__)
-#  pragma GCC diagnostic push
-#  pragma GCC diagnostic ignored "-Wold-style-cast"
-#  pragma GCC diagnostic ignored "-Wzero-as-null-pointer-constant"
-#  ifndef __clang__
-#    pragma GCC diagnostic ignored "-Wuseless-cast"
-#  endif
-#endif
+DLP_QUIET
 
 /* ---- 1 Formats and dtypes ----------------------------------------------- */
 
@@ -811,8 +804,6 @@ dlpack_buffer_fallback(void *py_object, struct DLManagedTensorVersioned **out)
     return memory == NULL ? -1 : dlp_buffer_export_steal(memory, &t, flags, out);
 }
 
-#if defined(__cplusplus) && defined(__GNUC__)
-#  pragma GCC diagnostic pop
-#endif
+DLP_QUIET_END
 
 #endif /* DLPACK_BUFFER_H */

@@ -112,14 +112,7 @@
 #  error "dlpack_cuda.h and dlpack_rocm.h cannot be in one file: the headers of CUDA and HIP define the same names"
 #endif
 
-#if defined(__cplusplus) && defined(__GNUC__)
-#  pragma GCC diagnostic push
-#  pragma GCC diagnostic ignored "-Wold-style-cast"
-#  pragma GCC diagnostic ignored "-Wzero-as-null-pointer-constant"
-#  ifndef __clang__
-#    pragma GCC diagnostic ignored "-Wuseless-cast"
-#  endif
-#endif
+DLP_QUIET
 
 /* ---- 1 Streams and memory ----------------------------------------------- */
 
@@ -199,9 +192,7 @@ dlpack_cuda_tensor(void *data, int32_t device_id, uint32_t dtype, int32_t ndim, 
     return t;
 }
 
-#if defined(__cplusplus) && defined(__GNUC__)
-#  pragma GCC diagnostic pop
-#endif
+DLP_QUIET_END
 
 #endif /* DLPACK_CUDA_RUNTIME_LAYER */
 

@@ -37,14 +37,7 @@
 #  include "stop" /* no such file: ends the compilation */
 #endif
 
-#if defined(__cplusplus) && defined(__GNUC__)
-#  pragma GCC diagnostic push
-#  pragma GCC diagnostic ignored "-Wold-style-cast"
-#  pragma GCC diagnostic ignored "-Wzero-as-null-pointer-constant"
-#  ifndef __clang__
-#    pragma GCC diagnostic ignored "-Wuseless-cast"
-#  endif
-#endif
+DLP_QUIET
 
 #ifndef DLPACK_DEVICE_RUNTIME_LAYER
 #define DLPACK_DEVICE_RUNTIME_LAYER
@@ -1348,6 +1341,4 @@ dlpack_device_from_dlpack(PyObject *const *args, Py_ssize_t nargs, PyObject *kwn
 
 #endif /* DLPACK_DEVICE_PROTOCOL_LAYER */
 
-#if defined(__cplusplus) && defined(__GNUC__)
-#  pragma GCC diagnostic pop
-#endif
+DLP_QUIET_END

@@ -28,15 +28,7 @@
 #if DLPACK_PY_AVAILABLE && !defined(DLPACK_EXCHANGE_LAYER)
 #define DLPACK_EXCHANGE_LAYER
 
-/* C casts and NULL are C++ warnings of style. */
-#if defined(__cplusplus) && defined(__GNUC__)
-#  pragma GCC diagnostic push
-#  pragma GCC diagnostic ignored "-Wold-style-cast"
-#  pragma GCC diagnostic ignored "-Wzero-as-null-pointer-constant"
-#  ifndef __clang__
-#    pragma GCC diagnostic ignored "-Wuseless-cast"
-#  endif
-#endif
+DLP_QUIET
 
 /* ---- The table of a type ------------------------------------------------ */
 
@@ -173,22 +165,14 @@ dlp_usable_table(const DLPackExchangeAPIHeader *header)
     return table;
 }
 
-/* The referent of a weak reference, a new reference; NULL where it is dead, or with MemoryError. */
+/* The referent of a weak reference, a new reference; NULL where it is dead, or with MemoryError. All Pythons have this
+ * way. */
 DLP_RARE PyObject *
 dlp_referent(PyObject *reference)
 {
-    PyObject *referent = NULL;
-#if PY_VERSION_HEX >= 0x030D0000 && (!defined(Py_LIMITED_API) || Py_LIMITED_API + 0 >= 0x030D0000)
-    (void)PyWeakref_GetRef(reference, &referent);
-#elif defined(Py_LIMITED_API) /* 3.12 has no PyWeakref_GetRef, and 3.13 deprecates PyWeakref_GetObject */
-    referent = PyObject_CallFunctionObjArgs(reference, NULL);
+    PyObject *referent = PyObject_CallFunctionObjArgs(reference, NULL);
     if (referent == Py_None)
         Py_CLEAR(referent);
-#else
-    referent = PyWeakref_GetObject(reference);
-    referent = referent == Py_None ? NULL : referent;
-    Py_XINCREF(referent);
-#endif
     return referent;
 }
 
@@ -429,14 +413,46 @@ dlp_is_usable(const DLTensor *t, const dlp_type *found, PyObject *obj, const dlp
            (found->is_own || !dlp_is_complex(t->dtype) || dlp_is_resolved(obj));
 }
 
-/* Takes the tensor that a table has returned. Returns 0; 1 where __dlpack__ is to be asked; or -1 with an exception. */
-static inline int
-dlp_take_by_table(const dlp_type *found, PyObject *obj, int returned, DLManagedTensorVersioned *managed,
-                  const dlp_terms *terms, dlpack_py_view *v)
+/* Describes a simple tensor: that of a managed tensor, or where managed is NULL, a borrowed one. */
+static inline void
+dlp_view_set(dlpack_py_view *v, DLManagedTensorVersioned *managed, const DLTensor *t)
 {
-    static const char *const function = "managed_tensor_from_py_object_no_sync";
+    v->tensor = *t;
+    v->flags = managed == NULL ? 0 : managed->flags;
+    v->readonly = managed == NULL ? DLPACK_PY_READONLY_UNSAID : (int32_t)(v->flags & DLPACK_PY_FLAG_READ_ONLY);
+    v->overlaps = 0;
+    v->form = DLPACK_PY_VERSIONED;
+    v->managed = managed;
+    v->allocated = NULL;
+}
 
-    if (dlp_check_table_call(returned != 0 || managed == NULL, function) < 0) {
+/* Is the tensor simple, with strides, and does it meet requirements that are plain? 0: ask dlp_examine. */
+static inline int
+dlp_is_taken_simply(const DLTensor *t, int32_t readonly, const dlpack_py_want *want)
+{
+    return dlp_is_plain(want) && dlp_is_simple(t) && (t->strides != NULL || t->ndim == 0) &&
+           dlp_meets_plain(t, dlpack_py_dtype(t), readonly, want);
+}
+
+/* The same for a managed tensor, which is then described in v, and owned by it. */
+static inline int
+dlp_take_simply(DLManagedTensorVersioned *managed, const dlpack_py_want *want, dlpack_py_view *v)
+{
+    if (managed->version.major != DLPACK_PY_PROTOCOL_MAJOR ||
+        !dlp_is_taken_simply(&managed->dl_tensor, (int32_t)(managed->flags & DLPACK_PY_FLAG_READ_ONLY), want))
+        return 0;
+    dlp_view_set(v, managed, &managed->dl_tensor);
+    return 1;
+}
+
+/* Takes a tensor by a table. Returns 0; 1 where __dlpack__ is to be asked; or -1 with an exception. */
+static inline int
+dlp_call_table(const dlp_type *found, PyObject *obj, const dlp_terms *terms, dlpack_py_view *v)
+{
+    DLManagedTensorVersioned *managed = NULL; /* some tables leave it unset (X8) */
+    const int returned = found->table->managed_tensor_from_py_object_no_sync(obj, &managed);
+
+    if (dlp_check_table_call(returned != 0 || managed == NULL, "managed_tensor_from_py_object_no_sync") < 0) {
         if (returned == 0 && managed != NULL)
             dlp_delete(managed, DLPACK_PY_VERSIONED);
         if (terms->device == NULL || !PyErr_ExceptionMatches(PyExc_BufferError))
@@ -444,6 +460,8 @@ dlp_take_by_table(const dlp_type *found, PyObject *obj, int returned, DLManagedT
         PyErr_Clear(); /* a table may refuse data of a device that __dlpack__ exports */
         return 1;
     }
+    if (dlp_take_simply(managed, terms->want, v))
+        return 0;
     if (!dlp_is_unknown(managed, DLPACK_PY_VERSIONED) &&
         !dlp_is_usable(&managed->dl_tensor, found, obj, terms->device)) {
         dlp_delete(managed, DLPACK_PY_VERSIONED);
@@ -457,47 +475,14 @@ dlp_take_by_table(const dlp_type *found, PyObject *obj, int returned, DLManagedT
 static inline int
 dlp_consume_by_table(dlp_gate *gate, PyObject *obj, const dlp_terms *terms, dlpack_py_view *v)
 {
-    DLManagedTensorVersioned *managed = NULL; /* some tables leave it unset (X8) */
     dlp_type found;
-    int returned;
 
     if ((terms->want->options & DLPACK_PY_NO_TABLE) != 0 || terms->request->has_device ||
         terms->request->copy != DLPACK_PY_COPY_AS_NEEDED) /* a table knows neither devices nor copies */
         return 1;
     if (dlp_type_get(gate, obj, &found) < 0)
         return -1;
-    if (found.table == NULL)
-        return 1;
-    returned = found.table->managed_tensor_from_py_object_no_sync(obj, &managed);
-    return dlp_take_by_table(&found, obj, returned, managed, terms, v);
-}
-
-/* Is the tensor simple, with strides, and does it meet plain requirements? 0: ask dlp_examine. */
-static inline int
-dlp_is_taken_simply(const DLTensor *t, int32_t readonly, const dlpack_py_want *want)
-{
-    return dlp_is_simple(t) && (t->strides != NULL || t->ndim == 0) &&
-           dlp_meets_plain(t, dlpack_py_dtype(t), readonly, want);
-}
-
-static inline int
-dlp_is_simple_managed(const DLManagedTensorVersioned *managed, const dlpack_py_want *want)
-{
-    return managed->version.major == DLPACK_PY_PROTOCOL_MAJOR &&
-           dlp_is_taken_simply(&managed->dl_tensor, (int32_t)(managed->flags & DLPACK_PY_FLAG_READ_ONLY), want);
-}
-
-/* Describes a simple tensor: that of a managed tensor, or where managed is NULL, a borrowed one. */
-static inline void
-dlp_view_set(dlpack_py_view *v, DLManagedTensorVersioned *managed, const DLTensor *t)
-{
-    v->tensor = *t;
-    v->flags = managed == NULL ? 0 : managed->flags;
-    v->readonly = managed == NULL ? DLPACK_PY_READONLY_UNSAID : (int32_t)(v->flags & DLPACK_PY_FLAG_READ_ONLY);
-    v->overlaps = 0;
-    v->form = DLPACK_PY_VERSIONED;
-    v->managed = managed;
-    v->allocated = NULL;
+    return found.table == NULL ? 1 : dlp_call_table(&found, obj, terms, v);
 }
 
 #if DLP_TYPES
@@ -528,7 +513,7 @@ dlp_consume_known(dlp_gate *gate, const dlp_type *known, PyObject *obj, const dl
     dlp_producer producer = {NULL, NULL, NULL, 0, 0, 0};
     DLManagedTensorVersioned *managed = NULL;
     PyObject *stack[2];
-    int returned, result;
+    int result;
 
     dlp_view_clear(v); /* empty while foreign code runs */
     if ((found.table == NULL && found.method == NULL) || !dlp_is_plain(terms.want))
@@ -536,31 +521,25 @@ dlp_consume_known(dlp_gate *gate, const dlp_type *known, PyObject *obj, const dl
     producer.gate = gate;
     producer.obj = obj;
     if (found.table != NULL) {
-        returned = found.table->managed_tensor_from_py_object_no_sync(obj, &managed);
-        if (returned != 0 || managed == NULL || PyErr_Occurred() || !dlp_is_simple_managed(managed, terms.want)) {
-            result = dlp_take_by_table(&found, obj, returned, managed, &terms, v);
-            return result <= 0 ? result : dlp_ask(&producer, &terms, v);
-        }
+        result = dlp_call_table(&found, obj, &terms, v);
+        return result <= 0 ? result : dlp_ask(&producer, &terms, v);
     }
-    else {
-        stack[0] = obj;
-        stack[1] = gate->objects[DLP_VERSION];
-        Py_INCREF(found.method); /* the call may change the type */
-        producer.answer = PyObject_Vectorcall(found.method, stack, 1, gate->objects[DLP_KEYWORDS]);
-        Py_DECREF(found.method);
-        producer.asked = 1;
-        if (producer.answer != NULL && PyCapsule_CheckExact(producer.answer) &&
-            (managed = (DLManagedTensorVersioned *)PyCapsule_GetPointer(producer.answer,
-                                                                        DLP_UNUSED_NAME(DLPACK_PY_VERSIONED))) == NULL)
-            PyErr_Clear(); /* a capsule of another name */
-        if (managed == NULL || !dlp_is_simple_managed(managed, terms.want))
-            return dlp_ask(&producer, &terms, v);
-        (void)PyCapsule_SetName(producer.answer, DLP_USED_NAME(DLPACK_PY_VERSIONED)); /* commit point (K4) */
-        Py_DECREF(producer.answer);
-        if (PyErr_Occurred())
-            PyErr_WriteUnraisable(NULL); /* of the capsule's destructor */
-    }
-    dlp_view_set(v, managed, &managed->dl_tensor);
+    stack[0] = obj;
+    stack[1] = gate->objects[DLP_VERSION];
+    Py_INCREF(found.method); /* the call may change the type */
+    producer.answer = PyObject_Vectorcall(found.method, stack, 1, gate->objects[DLP_KEYWORDS]);
+    Py_DECREF(found.method);
+    producer.asked = 1;
+    if (producer.answer != NULL && PyCapsule_CheckExact(producer.answer) &&
+        (managed = (DLManagedTensorVersioned *)PyCapsule_GetPointer(producer.answer,
+                                                                    DLP_UNUSED_NAME(DLPACK_PY_VERSIONED))) == NULL)
+        PyErr_Clear(); /* a capsule of another name */
+    if (managed == NULL || !dlp_take_simply(managed, terms.want, v))
+        return dlp_ask(&producer, &terms, v);
+    (void)PyCapsule_SetName(producer.answer, DLP_USED_NAME(DLPACK_PY_VERSIONED)); /* commit point (K4) */
+    Py_DECREF(producer.answer);
+    if (PyErr_Occurred())
+        PyErr_WriteUnraisable(NULL); /* of the capsule's destructor */
     return 0;
 }
 #endif
@@ -612,7 +591,7 @@ dlp_borrow(dlp_gate *gate, PyObject *obj, const dlpack_py_want *want, dlpack_py_
     if (found.table != NULL && found.table->dltensor_from_py_object_no_sync != NULL) {
         memset(&t, 0, sizeof(t)); /* some tables leave fields unset (X8) */
         if (found.table->dltensor_from_py_object_no_sync(obj, &t) == 0 && !PyErr_Occurred()) {
-            if (dlp_is_plain(terms.want) && dlp_is_taken_simply(&t, DLPACK_PY_READONLY_UNSAID, terms.want)) {
+            if (dlp_is_taken_simply(&t, DLPACK_PY_READONLY_UNSAID, terms.want)) {
                 dlp_view_set(v, NULL, &t);
                 return 0;
             }
@@ -778,12 +757,12 @@ dlp_table_export(const dlpack_py_exchange *x, const dlpack_py_offer *offer)
     return NULL;
 }
 
-/* Lends the tensor of an object. Returns 0; 1 where the tensor cannot be lent (X3), with the reason in *why; or -1 with
- * an exception. */
+/* Lends the tensor of an offer. Returns 0, or -1 with an exception. */
 static inline int
-dlp_table_lend(const dlpack_py_exchange *x, const dlpack_py_offer *offer, DLTensor *out, const char **why)
+dlp_table_lend(const dlpack_py_exchange *x, const dlpack_py_offer *offer, DLTensor *out)
 {
     const DLTensor *t = offer->tensor;
+    const char *why;
     dlpack_py_request request;
     dlpack_py_plan plan;
     dlpack_py_error error;
@@ -791,14 +770,16 @@ dlp_table_lend(const dlpack_py_exchange *x, const dlpack_py_offer *offer, DLTens
 
     if (dlp_table_plan(x, offer, &request, &plan) < 0)
         return -1;
-    *why = (offer->options & DLPACK_PY_OFFER_DO_NOT_LEND) != 0         ? "has a shape or strides that do not stay"
-           : plan.copy                                                 ? "is exported as a copy only"
-           : (plan.flags & DLPACK_PY_FLAG_READ_ONLY) != 0              ? "is read-only"
-           : (plan.flags & DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED) != 0 ? "is padded"
-           : t->ndim > 0 && t->strides == NULL                         ? "has no strides in its object"
-                                                                       : NULL;
-    if (*why != NULL)
-        return 1;
+    why = (offer->options & DLPACK_PY_OFFER_DO_NOT_LEND) != 0         ? "has a shape or strides that do not stay"
+          : plan.copy                                                 ? "is exported as a copy only"
+          : (plan.flags & DLPACK_PY_FLAG_READ_ONLY) != 0              ? "is read-only"
+          : (plan.flags & DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED) != 0 ? "is padded"
+          : t->ndim > 0 && t->strides == NULL                         ? "has no strides in its object"
+                                                                      : NULL;
+    if (why != NULL) { /* X3 */
+        PyErr_Format(PyExc_BufferError, "the data %s and cannot be borrowed: ask for a managed tensor", why);
+        return -1;
+    }
     if (offer->pending_count > 0) {
         dlp_count(offer->exports, 1);
         failed = offer->device->make_ready(offer, &request, &plan);
@@ -810,6 +791,7 @@ dlp_table_lend(const dlpack_py_exchange *x, const dlpack_py_offer *offer, DLTens
             return dlpack_py_raise(&error);
     }
     *out = *t;
+    dlp_fold_offset(out);
     return 0;
 }
 
@@ -895,20 +877,15 @@ static inline int
 dlp_table_borrow(const dlpack_py_exchange *x, void *object, DLTensor *out)
 {
     dlpack_py_offer offer;
-    const char *why;
     int result = -1;
 
     if (dlp_check_out(out) < 0 || dlp_table_check_object(x, (PyObject *)object) < 0)
         return -1;
     DLP_LOCK((PyObject *)object); /* as in dlpack_py_produce_described */
     if (dlp_ask_author((PyObject *)object, x->describe, NULL, &offer) == 0)
-        result = dlp_table_lend(x, &offer, out, &why);
+        result = dlp_table_lend(x, &offer, out);
     DLP_UNLOCK();
-    if (result > 0)
-        PyErr_Format(PyExc_BufferError, "the data %s and cannot be borrowed: ask for a managed tensor", why);
-    if (result == 0)
-        dlp_fold_offset(out);
-    return result == 0 ? 0 : -1;
+    return result;
 }
 
 /* managed_tensor_to_py_object_no_sync. Makes an object of the type to which the table was added last. */
@@ -1295,7 +1272,5 @@ dlpack_py_return_like_steal(PyObject *like, dlpack_py_view *v)
     return made;
 }
 
-#if defined(__cplusplus) && defined(__GNUC__)
-#  pragma GCC diagnostic pop
-#endif
+DLP_QUIET_END
 #endif /* DLPACK_EXCHANGE_LAYER */

@@ -124,15 +124,7 @@
 
 #if DLPACK_PY_AVAILABLE
 
-/* C casts and NULL are C++ warnings of style. */
-#if defined(__cplusplus) && defined(__GNUC__)
-#  pragma GCC diagnostic push
-#  pragma GCC diagnostic ignored "-Wold-style-cast"
-#  pragma GCC diagnostic ignored "-Wzero-as-null-pointer-constant"
-#  ifndef __clang__
-#    pragma GCC diagnostic ignored "-Wuseless-cast"
-#  endif
-#endif
+DLP_QUIET
 
 /* ---- Differences of Pythons --------------------------------------------- */
 
@@ -2168,9 +2160,7 @@ dlpack_py_object_steal(void *managed, int32_t form)
     return dlp_object_new_steal(&gate->types[DLP_OBJECT_TYPE], "dlpack_py.Object", slots, 1, &v);
 }
 
-#if defined(__cplusplus) && defined(__GNUC__)
-#  pragma GCC diagnostic pop
-#endif
+DLP_QUIET_END
 #endif /* DLPACK_PY_AVAILABLE */
 #endif /* DLPACK_PY_H */
 

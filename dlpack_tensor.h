@@ -64,15 +64,25 @@
 #include <stdlib.h>   /* malloc, free, llabs */
 #include <string.h>   /* memcpy, memcmp, strcmp */
 
-/* C casts and NULL are C++ warnings of style. */
+/* C casts and NULL are C++ warnings of style, which are off between these two. */
 #if defined(__cplusplus) && defined(__GNUC__)
-#  pragma GCC diagnostic push
-#  pragma GCC diagnostic ignored "-Wold-style-cast"
-#  pragma GCC diagnostic ignored "-Wzero-as-null-pointer-constant"
-#  ifndef __clang__
-#    pragma GCC diagnostic ignored "-Wuseless-cast"
+#  define DLP_PRAGMA(text) _Pragma(#text)
+#  define DLP_IGNORE(warning) DLP_PRAGMA(GCC diagnostic ignored warning)
+#  ifdef __clang__
+#    define DLP_IGNORE_USELESS
+#  else
+#    define DLP_IGNORE_USELESS DLP_IGNORE("-Wuseless-cast")
 #  endif
+#  define DLP_QUIET                 \
+    DLP_PRAGMA(GCC diagnostic push) \
+    DLP_IGNORE("-Wold-style-cast")  \
+    DLP_IGNORE("-Wzero-as-null-pointer-constant") DLP_IGNORE_USELESS
+#  define DLP_QUIET_END DLP_PRAGMA(GCC diagnostic pop)
+#else
+#  define DLP_QUIET
+#  define DLP_QUIET_END
 #endif
+DLP_QUIET
 
 /* ---- Compilers and dlpack.h --------------------------------------------- */
 
@@ -1457,9 +1467,7 @@ dlp_meets_plain(const DLTensor *t, uint32_t dtype, int readonly, const dlpack_py
            ((uintptr_t)t->data & (t->dtype.bits / 8u - 1)) == 0;
 }
 
-#if defined(__cplusplus) && defined(__GNUC__)
-#  pragma GCC diagnostic pop
-#endif
+DLP_QUIET_END
 
 /* Licence (MIT)
  *
