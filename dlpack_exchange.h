@@ -183,7 +183,7 @@ dlp_find_own(dlp_exchange *x, PyTypeObject *type, const void *table)
 {
     const dlp_own *own = (const dlp_own *)DLP_LOAD(&x->own);
     PyObject *referent;
-    for (; own != NULL; own = own->next) {
+    for (; own != NULL && !PyErr_Occurred(); own = own->next) {
         if (own->table != table || !PyType_IsSubtype(type, own->type))
             continue;
         referent = dlp_referent(own->reference);
@@ -426,11 +426,11 @@ dlp_view_set(dlpack_py_view *v, DLManagedTensorVersioned *managed, const DLTenso
     v->allocated = NULL;
 }
 
-/* Is the tensor simple, with strides, and does it meet requirements that are plain? 0: ask dlp_examine. */
+/* Is the tensor simple, with strides, and does it meet plain requirements? 0: ask dlp_examine. */
 static inline int
 dlp_is_taken_simply(const DLTensor *t, int32_t readonly, const dlpack_py_want *want)
 {
-    return dlp_is_plain(want) && dlp_is_simple(t) && (t->strides != NULL || t->ndim == 0) &&
+    return dlp_is_simple(t) && (t->strides != NULL || t->ndim == 0) &&
            dlp_meets_plain(t, dlpack_py_dtype(t), readonly, want);
 }
 
@@ -460,7 +460,7 @@ dlp_call_table(const dlp_type *found, PyObject *obj, const dlp_terms *terms, dlp
         PyErr_Clear(); /* a table may refuse data of a device that __dlpack__ exports */
         return 1;
     }
-    if (dlp_take_simply(managed, terms->want, v))
+    if (dlp_is_plain(terms->want) && dlp_take_simply(managed, terms->want, v))
         return 0;
     if (!dlp_is_unknown(managed, DLPACK_PY_VERSIONED) &&
         !dlp_is_usable(&managed->dl_tensor, found, obj, terms->device)) {
@@ -591,7 +591,7 @@ dlp_borrow(dlp_gate *gate, PyObject *obj, const dlpack_py_want *want, dlpack_py_
     if (found.table != NULL && found.table->dltensor_from_py_object_no_sync != NULL) {
         memset(&t, 0, sizeof(t)); /* some tables leave fields unset (X8) */
         if (found.table->dltensor_from_py_object_no_sync(obj, &t) == 0 && !PyErr_Occurred()) {
-            if (dlp_is_taken_simply(&t, DLPACK_PY_READONLY_UNSAID, terms.want)) {
+            if (dlp_is_plain(terms.want) && dlp_is_taken_simply(&t, DLPACK_PY_READONLY_UNSAID, terms.want)) {
                 dlp_view_set(v, NULL, &t);
                 return 0;
             }
@@ -694,11 +694,11 @@ typedef struct dlpack_py_exchange {
                                             (embedded)};                                                   \
     static int name##_from_object(void *object, DLManagedTensorVersioned **out)                            \
     {                                                                                                      \
-        return dlp_table_from_object(&name, object, out);                                                  \
+        return dlp_table_answer(&name, (PyObject *)object, out, NULL);                                     \
     }                                                                                                      \
     static int name##_borrow(void *object, DLTensor *out)                                                  \
     {                                                                                                      \
-        return dlp_table_borrow(&name, object, out);                                                       \
+        return dlp_table_answer(&name, (PyObject *)object, NULL, out);                                     \
     }                                                                                                      \
     static int name##_to_object(DLManagedTensorVersioned *managed, void **out)                             \
     {                                                                                                      \
@@ -736,9 +736,9 @@ dlp_table_plan(const dlpack_py_exchange *x, const dlpack_py_offer *offer, dlpack
     return 0;
 }
 
-/* Exports an offer by a table. Returns a managed tensor, owned by the caller, or NULL with an exception. */
-static inline DLManagedTensorVersioned *
-dlp_table_export(const dlpack_py_exchange *x, const dlpack_py_offer *offer)
+/* Exports an offer by a table. Returns 0, or -1 with an exception. */
+static inline int
+dlp_table_export(const dlpack_py_exchange *x, const dlpack_py_offer *offer, DLManagedTensorVersioned **out)
 {
     dlpack_py_request request;
     dlpack_py_plan plan;
@@ -746,15 +746,18 @@ dlp_table_export(const dlpack_py_exchange *x, const dlpack_py_offer *offer)
 
     memset(&request, 0, sizeof(request));
     request.max_version.major = DLPACK_PY_PROTOCOL_MAJOR;
-    if (offer->embedded != NULL && (managed = dlp_export_embedded(offer, &request)) != NULL)
-        return (DLManagedTensorVersioned *)managed;
-    if (dlp_table_plan(x, offer, &request, &plan) == 0)
-        managed = dlp_export_offer(offer, &plan);
-    if (managed == NULL || plan.copy || offer->pending_count == 0 ||
-        offer->device->make_ready(offer, &request, &plan) == 0)
-        return (DLManagedTensorVersioned *)managed;
-    dlp_delete(managed, plan.form);
-    return NULL;
+    if (offer->embedded != NULL)
+        managed = dlp_export_embedded(offer, &request);
+    if (managed == NULL) {
+        if (dlp_table_plan(x, offer, &request, &plan) < 0 || (managed = dlp_export_offer(offer, &plan)) == NULL)
+            return -1;
+        if (!plan.copy && offer->pending_count > 0 && offer->device->make_ready(offer, &request, &plan) < 0) {
+            dlp_delete(managed, plan.form);
+            return -1;
+        }
+    }
+    *out = (DLManagedTensorVersioned *)managed;
+    return 0;
 }
 
 /* Lends the tensor of an offer. Returns 0, or -1 with an exception. */
@@ -854,36 +857,22 @@ dlp_table_allocate(DLTensor *prototype, DLManagedTensorVersioned **out, void *co
     return -1;
 }
 
-/* managed_tensor_from_py_object_no_sync */
+/* managed_tensor_from_py_object_no_sync, with out; dltensor_from_py_object_no_sync, with lent. */
 static inline int
-dlp_table_from_object(const dlpack_py_exchange *x, void *object, DLManagedTensorVersioned **out)
-{
-    dlpack_py_offer offer;
-
-    if (dlp_check_out(out) < 0)
-        return -1;
-    *out = NULL;
-    if (dlp_table_check_object(x, (PyObject *)object) < 0)
-        return -1;
-    DLP_LOCK((PyObject *)object); /* as in dlpack_py_produce_described */
-    if (dlp_ask_author((PyObject *)object, x->describe, NULL, &offer) == 0)
-        *out = dlp_table_export(x, &offer);
-    DLP_UNLOCK();
-    return *out == NULL ? -1 : 0;
-}
-
-/* dltensor_from_py_object_no_sync */
-static inline int
-dlp_table_borrow(const dlpack_py_exchange *x, void *object, DLTensor *out)
+dlp_table_answer(const dlpack_py_exchange *x, PyObject *object, DLManagedTensorVersioned **out, DLTensor *lent)
 {
     dlpack_py_offer offer;
     int result = -1;
 
-    if (dlp_check_out(out) < 0 || dlp_table_check_object(x, (PyObject *)object) < 0)
+    if (out != NULL)
+        *out = NULL;
+    else if (dlp_check_out(lent) < 0)
         return -1;
-    DLP_LOCK((PyObject *)object); /* as in dlpack_py_produce_described */
-    if (dlp_ask_author((PyObject *)object, x->describe, NULL, &offer) == 0)
-        result = dlp_table_lend(x, &offer, out);
+    if (dlp_table_check_object(x, object) < 0)
+        return -1;
+    DLP_LOCK(object); /* as in dlpack_py_produce_described */
+    if (dlp_ask_author(object, x->describe, NULL, &offer) == 0)
+        result = out != NULL ? dlp_table_export(x, &offer, out) : dlp_table_lend(x, &offer, lent);
     DLP_UNLOCK();
     return result;
 }
@@ -907,11 +896,11 @@ dlp_table_to_object(const dlpack_py_exchange *x, DLManagedTensorVersioned *manag
     }
     if (dlp_check_out(out) == 0 && (gate = dlp_gate_get()) != NULL && (known = dlp_exchange_get(gate)) != NULL) {
         own = (const dlp_own *)DLP_LOAD(&known->own);
-        for (; own != NULL && type == NULL; own = own->next) {
+        for (; own != NULL && type == NULL && !PyErr_Occurred(); own = own->next) {
             if (own->table == &x->api)
                 type = dlp_referent(own->reference);
         }
-        if (type == NULL)
+        if (type == NULL && !PyErr_Occurred())
             PyErr_SetString(PyExc_RuntimeError, "this interpreter has no type with this exchange table");
     }
     if (type == NULL) {
@@ -948,19 +937,13 @@ dlp_table_stream(const dlpack_py_exchange *x, DLDeviceType type, int32_t id, voi
 DLP_RARE int
 dlp_type_set(PyTypeObject *type, PyObject *name, PyObject *value)
 {
-#ifndef Py_LIMITED_API
-    int is_mutable = PyType_HasFeature(type, Py_TPFLAGS_HEAPTYPE);
-    int failed;
-#  ifdef Py_TPFLAGS_IMMUTABLETYPE
-    is_mutable = is_mutable && !PyType_HasFeature(type, Py_TPFLAGS_IMMUTABLETYPE);
-#  endif
-    if (!is_mutable) {
-        failed = PyDict_SetItem(type->tp_dict, name, value);
-        PyType_Modified(type);
-        return failed;
-    }
-#endif
+#ifdef Py_LIMITED_API
     return PyObject_SetAttr((PyObject *)type, name, value);
+#else
+    const int failed = PyDict_SetItem(type->tp_dict, name, value);
+    PyType_Modified(type);
+    return failed;
+#endif
 }
 
 /* Add an exchange table to a type, when the type is created; for a static type, call PyType_Ready before. The table
@@ -972,7 +955,7 @@ dlpack_py_exchange_add(PyTypeObject *type, const dlpack_py_exchange *exchange)
     dlp_gate *gate = dlp_gate_get();
     dlp_exchange *x = gate == NULL ? NULL : dlp_exchange_get(gate);
     PyObject *reference, *capsule = NULL;
-    dlp_own *own = NULL;
+    dlp_own *own;
     dlpack_py_error error;
 
     if (x == NULL)
@@ -986,16 +969,15 @@ dlpack_py_exchange_add(PyTypeObject *type, const dlpack_py_exchange *exchange)
 #endif
     if (exchange->want != NULL && dlp_check_want(exchange->want, &error) < 0)
         return dlpack_py_raise(&error);
-    reference = PyWeakref_NewRef((PyObject *)type, NULL);
+    own = (dlp_own *)DLPACK_PY_MALLOC(sizeof(*own));
+    reference = own == NULL ? PyErr_NoMemory() : PyWeakref_NewRef((PyObject *)type, NULL);
     if (reference != NULL)
         capsule = PyCapsule_New((void *)(uintptr_t)&exchange->api, DLP_EXCHANGE_NAME, NULL);
-    if (capsule != NULL && (own = (dlp_own *)DLPACK_PY_MALLOC(sizeof(*own))) == NULL)
-        (void)PyErr_NoMemory();
-    if (own == NULL || dlp_type_set(type, x->names[0], capsule) < 0) {
-        if (own != NULL)
-            DLPACK_PY_FREE(own);
+    if (capsule == NULL || dlp_type_set(type, x->names[0], capsule) < 0) {
         Py_XDECREF(reference);
         Py_XDECREF(capsule);
+        if (own != NULL)
+            DLPACK_PY_FREE(own);
         return -1;
     }
     Py_DECREF(capsule);
@@ -1006,7 +988,6 @@ dlpack_py_exchange_add(PyTypeObject *type, const dlpack_py_exchange *exchange)
     do
         own->next = (dlp_own *)DLP_LOAD(&x->own);
     while (!DLP_REPLACE(&x->own, (dlp_word)own->next, (dlp_word)own));
-    PyType_Modified(type); /* what was learnt of it before is outdated */
     return 0;
 }
 
@@ -1026,48 +1007,6 @@ dlp_note_error(void *context, const char *kind, const char *message)
     (void)dlp_fail(error, code, "%s", message != NULL ? message : "the allocator of the exchange table failed");
 }
 
-/* dlpack_py_allocate_like, by a table. */
-DLP_RARE int
-dlp_allocate_by_table(const DLPackExchangeAPI *table, const DLTensor *prototype, dlpack_py_view *v)
-{
-    dlpack_py_want want = dlpack_py_want_like(prototype);
-    dlp_terms terms;
-    DLManagedTensorVersioned *managed = NULL;
-    int failed;
-    int64_t shape[DLPACK_PY_MAX_NDIM]; /* a copy: the table may write to it */
-    DLTensor t = *prototype;
-    dlpack_py_error error;
-
-    if (t.ndim < 0 || t.ndim > DLPACK_PY_MAX_NDIM || (t.ndim > 0 && t.shape == NULL)) {
-        PyErr_Format(PyExc_BufferError, "the prototype has ndim %d and %s shape, ndim 0 to %d and a shape were wanted",
-                     (int)t.ndim, t.shape == NULL ? "no" : "a", DLPACK_PY_MAX_NDIM);
-        return -1;
-    }
-    if (t.ndim > 0)
-        memcpy(shape, t.shape, (size_t)t.ndim * sizeof(int64_t));
-    t.shape = shape;
-    t.strides = NULL;
-    t.data = NULL;
-    t.byte_offset = 0;
-    error.code = 0;
-    failed = table->managed_tensor_allocator(&t, &managed, &error, dlp_note_error) != 0 || managed == NULL;
-    if (PyErr_Occurred()) {
-        if (!failed)
-            dlp_delete(managed, DLPACK_PY_VERSIONED);
-        return -1;
-    }
-    if (failed) {
-        dlp_note_error(&error, NULL, NULL);
-        return dlpack_py_raise(&error);
-    }
-    want.device = (int32_t)prototype->device.device_type;
-    want.writable = 1;
-    want.alignment = 1;
-    want.name = "the exchange table's allocator";
-    terms = dlp_terms_make(&want, NULL);
-    return dlp_take_managed(managed, DLPACK_PY_VERSIONED, &terms, 0, v);
-}
-
 /* dlpack_py_allocate_like: memory for a result, from the library of an argument.
  *
  * like        the argument; the exchange table of its type allocates, or else dlpack_py_allocate
@@ -1079,20 +1018,47 @@ dlp_allocate_by_table(const DLPackExchangeAPI *table, const DLTensor *prototype,
 DLP_SHARED int
 dlpack_py_allocate_like(PyObject *like, const DLTensor *prototype, dlpack_py_view *v)
 {
-    DLManagedTensorVersioned *managed;
-    dlp_terms terms;
+    dlpack_py_want want = dlpack_py_want_any();
+    const dlp_terms terms = dlp_terms_make(&want, NULL);
+    int64_t shape[DLPACK_PY_MAX_NDIM]; /* a copy: the table may write to it */
+    DLTensor t = *prototype;
+    DLManagedTensorVersioned *managed = NULL;
     dlp_type found;
     dlpack_py_error error;
 
     dlp_view_clear(v);
     if (dlp_type_get(dlp_gate_get(), like, &found) < 0)
         return -1;
-    if (found.table != NULL)
-        return dlp_allocate_by_table(found.table, prototype, v);
-    managed = dlpack_py_allocate(prototype, &error);
-    if (managed == NULL)
+    error.code = 0;
+    if (found.table == NULL)
+        managed = dlpack_py_allocate(prototype, &error);
+    else if (t.ndim < 0 || t.ndim > DLPACK_PY_MAX_NDIM || (t.ndim > 0 && t.shape == NULL))
+        dlp_refuse(&error, "the prototype has ndim %d and %s shape, ndim 0 to %d and a shape were wanted", (int)t.ndim,
+                   t.shape == NULL ? "no" : "a", DLPACK_PY_MAX_NDIM);
+    else {
+        if (t.ndim > 0)
+            memcpy(shape, t.shape, (size_t)t.ndim * sizeof(int64_t));
+        t.shape = shape;
+        t.strides = NULL;
+        t.data = NULL;
+        t.byte_offset = 0;
+        want = dlpack_py_want_like(prototype);
+        want.device = (int32_t)t.device.device_type;
+        want.writable = 1;
+        want.alignment = 1;
+        want.name = "the exchange table's allocator";
+        if (found.table->managed_tensor_allocator(&t, &managed, &error, dlp_note_error) != 0)
+            managed = NULL;
+        if (PyErr_Occurred()) {
+            if (managed != NULL)
+                dlp_delete(managed, DLPACK_PY_VERSIONED);
+            return -1;
+        }
+    }
+    if (managed == NULL) {
+        dlp_note_error(&error, NULL, NULL); /* where nothing was reported */
         return dlpack_py_raise(&error);
-    terms = dlp_terms_make(NULL, NULL);
+    }
     return dlp_take_managed(managed, DLPACK_PY_VERSIONED, &terms, 0, v);
 }
 
@@ -1119,22 +1085,19 @@ dlp_view_managed_steal(dlpack_py_view *v)
         dlpack_py_release(v);
         return managed;
     }
-    if (dlpack_py_validate(&v->tensor, v->flags, &error) < 0) { /* the caller may have changed it */
-        dlpack_py_release(v);
-        (void)dlpack_py_raise(&error);
-        return NULL;
-    }
     moved = (dlpack_py_view *)DLPACK_PY_MALLOC(sizeof(*moved));
-    if (moved != NULL) {
+    if (dlpack_py_validate(&v->tensor, v->flags, &error) < 0) /* the caller may have changed it */
+        (void)dlpack_py_raise(&error);
+    else if (moved == NULL || (managed = dlpack_py_wrap(&v->tensor, dlp_kept_flags(&v->tensor, v->flags) | readonly,
+                                                        moved, dlp_free_view)) == NULL)
+        (void)PyErr_NoMemory();
+    else {
         dlpack_py_move(moved, v);
-        managed = dlpack_py_wrap(&moved->tensor, dlp_kept_flags(&moved->tensor, moved->flags) | readonly, moved,
-                                 dlp_free_view);
-        if (managed != NULL)
-            return managed;
-        dlp_free_view(moved);
+        return managed;
     }
+    if (moved != NULL)
+        DLPACK_PY_FREE(moved);
     dlpack_py_release(v);
-    (void)PyErr_NoMemory();
     return NULL;
 }
 
@@ -1165,8 +1128,7 @@ dlp_result_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObj
 DLP_RARE PyObject *
 dlp_find_from_dlpack(dlp_exchange *x, PyObject *obj)
 {
-    PyObject *const *names = x->names;
-    PyObject *module, *found = NULL, *name = NULL, *rest;
+    PyObject *module, *found, *name = NULL, *rest;
 
 #if DLP_TYPES
     if (x->like == Py_TYPE(obj) && x->like_tag == dlp_type_tag(x->like)) {
@@ -1174,30 +1136,28 @@ dlp_find_from_dlpack(dlp_exchange *x, PyObject *obj)
         return x->from_dlpack;
     }
 #endif
-    module = PyObject_CallMethodObjArgs(obj, names[2], NULL);
-    if (module == NULL && PyErr_ExceptionMatches(PyExc_AttributeError)) { /* it has none */
-        PyErr_Clear();
-        name = PyObject_GetAttr((PyObject *)Py_TYPE(obj), names[3]);
-    }
-    while (name != NULL && found == NULL) {
-        module = PyImport_Import(name);
-        found = module == NULL ? NULL : PyObject_GetAttr(module, names[4]);
-        Py_CLEAR(module);
-        if (found != NULL || (!PyErr_ExceptionMatches(PyExc_AttributeError) &&
-                              !PyErr_ExceptionMatches(PyExc_ImportError) && !PyErr_ExceptionMatches(PyExc_TypeError)))
+    module = PyObject_CallMethodObjArgs(obj, x->names[2], NULL);
+    for (;;) {
+        found = module == NULL ? NULL : PyObject_GetAttr(module, x->names[4]);
+        Py_XDECREF(module);
+        if (found != NULL ||
+            !(PyErr_ExceptionMatches(PyExc_AttributeError) ||
+              (name != NULL && (PyErr_ExceptionMatches(PyExc_ImportError) || PyErr_ExceptionMatches(PyExc_TypeError)))))
             break;
         PyErr_Clear();
-        rest = PyObject_CallMethod(name, "rpartition", "s", "."); /* the package around */
-        Py_DECREF(name);
-        name = rest == NULL ? NULL : PySequence_GetItem(rest, 0);
-        Py_XDECREF(rest);
-        if (name != NULL && PyObject_Length(name) <= 0)
-            Py_CLEAR(name);
+        if (name == NULL)
+            name = PyObject_GetAttr((PyObject *)Py_TYPE(obj), x->names[3]);
+        else {
+            rest = PyObject_CallMethod(name, "rpartition", "s", "."); /* the package around */
+            Py_DECREF(name);
+            name = rest == NULL ? NULL : PySequence_GetItem(rest, 0);
+            Py_XDECREF(rest);
+        }
+        if (name == NULL || PyObject_Length(name) <= 0)
+            break;
+        module = PyImport_Import(name);
     }
     Py_XDECREF(name);
-    if (module != NULL)
-        found = PyObject_GetAttr(module, names[4]);
-    Py_XDECREF(module);
     if (found == NULL && (!PyErr_Occurred() || PyErr_ExceptionMatches(PyExc_AttributeError))) {
         PyErr_Clear();
         name = PyObject_GetAttrString((PyObject *)Py_TYPE(obj), "__name__");
@@ -1240,14 +1200,10 @@ dlpack_py_return_like_steal(PyObject *like, dlpack_py_view *v)
     DLManagedTensorVersioned *managed;
     dlp_type found;
     void *out = NULL;
-    int failed;
 
-    if (v->managed == NULL) {
-        dlpack_py_release(v);
+    if (v->managed == NULL)
         PyErr_SetString(PyExc_ValueError, "the view is empty or borrowed, a view that owns its tensor was wanted");
-        return NULL;
-    }
-    if (dlp_type_get(gate, like, &found) < 0) {
+    if (v->managed == NULL || dlp_type_get(gate, like, &found) < 0) {
         dlpack_py_release(v);
         return NULL;
     }
@@ -1255,11 +1211,11 @@ dlpack_py_return_like_steal(PyObject *like, dlpack_py_view *v)
         managed = dlp_view_managed_steal(v);
         if (managed == NULL)
             return NULL;
-        failed = found.table->managed_tensor_to_py_object_no_sync(managed, &out) != 0;
-        if (dlp_check_table_call(failed || out == NULL, "managed_tensor_to_py_object_no_sync") == 0)
+        if (found.table->managed_tensor_to_py_object_no_sync(managed, &out) != 0)
+            out = NULL;
+        if (dlp_check_table_call(out == NULL, "managed_tensor_to_py_object_no_sync") == 0)
             return (PyObject *)out;
-        if (!failed)
-            Py_XDECREF((PyObject *)out);
+        Py_XDECREF((PyObject *)out);
         return NULL;
     }
     result = dlp_object_new_steal(&gate->types[DLP_RESULT_TYPE], "dlpack_py.Result", slots, 1, v);
