@@ -100,7 +100,8 @@ test-interpreters: dev
 	DLPACK_PY_REPEAT=$${DLPACK_PY_REPEAT:-10} $(RUN) -m pytest $(PARALLEL) tests/lifetime --ignore=tests/lifetime/test_long_runs.py $(PYTEST_ARGS)
 
 test-long: dev
-	DLPACK_PY_ROUNDS=$${DLPACK_PY_ROUNDS:-1000000} $(RUN) -m pytest -n auto tests/lifetime/test_long_runs.py $(PYTEST_ARGS)
+	DLPACK_PY_ROUNDS=$${DLPACK_PY_ROUNDS:-1000000} $(RUN) -m pytest -n auto tests/lifetime/test_long_runs.py \
+		tests/lifetime/test_subinterpreters.py::test_what_belongs_to_ended_interpreters_is_not_searched_G1 $(PYTEST_ARGS)
 
 test-threads: dev
 	$(RUN) -m pytest tests/threads tests/lifetime/test_threads.py $(PYTEST_ARGS)
