@@ -27,23 +27,12 @@
 #  include "stop" /* no such file: ends the compilation */
 #endif
 
-#ifdef DLPACK_DEVICE_NO_PYTHON
-#  include "dlpack_tensor.h"
-#else
+#ifndef DLPACK_DEVICE_NO_PYTHON
 #  include "dlpack_buffer.h"
 #endif
 #if DLPACK_PY_VERSION != 0x000200
 #  error "dlpack_device.h and dlpack_py.h are of different versions: put one version first on the include path"
 #  include "stop" /* no such file: ends the compilation */
-#endif
-
-#if defined(__cplusplus) && defined(__GNUC__)
-#  pragma GCC diagnostic push
-#  pragma GCC diagnostic ignored "-Wold-style-cast"
-#  pragma GCC diagnostic ignored "-Wzero-as-null-pointer-constant"
-#  ifndef __clang__
-#    pragma GCC diagnostic ignored "-Wuseless-cast"
-#  endif
 #endif
 
 #ifndef DLPACK_DEVICE_RUNTIME_LAYER
@@ -1034,16 +1023,21 @@ dlpack_device_release(dlpack_py_work_stream stream, dlpack_py_view *v, dlpack_py
     return 0;
 }
 
-/* dlpack_device_release that raises. Where no event can be recorded, the host waits for the stream instead, and the
- * view is released. Returns 0; or -1 in a capture, where the view is unchanged, and where the host cannot wait either,
- * where the view is released: v->managed tells. */
+/* dlpack_device_release that raises, for a stream of the view's device, or of the current device for pinned and managed
+ * memory. Where no event can be recorded, the host waits for the stream instead, and the view is released. Returns 0; or
+ * -1 in a capture, where the view is unchanged, and where the host cannot wait either, where the view is released:
+ * v->managed tells. */
 static inline int
-dlp_device_release_or_wait(dlpack_py_work_stream stream, dlpack_py_view *v)
+dlp_device_release_or_wait(dlpack_py_view *v, uintptr_t handle)
 {
+    dlpack_py_work_stream stream = {handle, v->tensor.device.device_id};
     dlpack_py_error error, wait_error;
     PyThreadState *state;
-    int failed = dlpack_device_release(stream, v, &error);
+    int failed;
 
+    if (stream.device_id == 0 && !dlp_is_on(dlpack_device_operations(), v->tensor.device))
+        stream.device_id = DLPACK_PY_CURRENT_DEVICE; /* pinned and managed memory have id 0 as a rule */
+    failed = dlpack_device_release(stream, v, &error);
     if (failed && error.code != DLPACK_PY_BUFFER_ERROR) {
         state = dlp_device_detach_thread();
         failed = dlpack_device_synchronize(&stream, 1, &wait_error);
@@ -1059,10 +1053,10 @@ dlp_device_release_or_wait(dlpack_py_work_stream stream, dlpack_py_view *v)
 /* dlpack_device_release for tp_dealloc: keeps the exception in flight, reports an error as unraisable, and leaks the
  * tensor in a capture. */
 static inline void
-dlp_device_release_unraisable(dlpack_py_work_stream stream, dlpack_py_view *v)
+dlp_device_release_unraisable(dlpack_py_view *v, uintptr_t handle)
 {
     const dlp_exception saved = dlp_exception_save();
-    if (dlp_device_release_or_wait(stream, v) < 0)
+    if (dlp_device_release_or_wait(v, handle) < 0)
         PyErr_WriteUnraisable(NULL);
     v->managed = NULL; /* leaked, where it is still there */
     dlpack_py_release(v);
@@ -1347,7 +1341,3 @@ dlpack_device_from_dlpack(PyObject *const *args, Py_ssize_t nargs, PyObject *kwn
 }
 
 #endif /* DLPACK_DEVICE_PROTOCOL_LAYER */
-
-#if defined(__cplusplus) && defined(__GNUC__)
-#  pragma GCC diagnostic pop
-#endif
