@@ -841,21 +841,12 @@ dlp_device_attach_thread(PyThreadState *state)
         PyEval_RestoreThread(state);
 }
 
-/* The id of the interpreter that this thread is attached to. A thread without a thread state counts as a thread of the
- * main interpreter, whose id is 0. An id is used again only after Py_Finalize; an address may be used again at any
- * time. */
+/* The id of the interpreter that this thread is attached to; 0, the id of the main interpreter, without a thread state.
+ * An id is used again only after Py_Finalize; an address may be used again at any time. */
 static inline int64_t
 dlp_device_this_interpreter(void)
 {
     return dlp_thread_state() == NULL ? 0 : PyInterpreterState_GetID(PyInterpreterState_Get());
-}
-
-/* The id of the interpreter in which the deleter of a view may run; -1: any. A deleter of this file attaches to its own
- * interpreter. A deleter of another library must run in the interpreter that released the view (G1). */
-static inline int64_t
-dlp_device_interpreter_of(const dlpack_py_view *v)
-{
-    return dlp_owner_of(v->managed, v->form) != NULL ? -1 : dlp_device_this_interpreter();
 }
 
 /* A tensor whose release waits for work that is queued on a stream. */
@@ -867,27 +858,22 @@ typedef struct dlp_device_waiting {
     int32_t form; /* DLPACK_PY_VERSIONED or DLPACK_PY_LEGACY: the type of *managed */
 } dlp_device_waiting;
 
-/* The tensors whose release waits. */
-typedef struct dlp_device_list {
-    dlp_word first; /* dlp_device_waiting *, or 0 */
-} dlp_device_list;
-
-/* The list of this source file. */
-static inline dlp_device_list *
-dlp_device_list_get(void)
+/* The list of this source file: the tensors whose release waits. */
+static inline dlp_word *
+dlp_device_list(void)
 {
-    static dlp_device_list list;
-    return &list;
+    static dlp_word first; /* dlp_device_waiting *, or 0 */
+    return &first;
 }
 
 /* Puts a chain of waiting tensors, from first to last, into the list. */
 static inline void
 dlp_device_list_add(dlp_device_waiting *first, dlp_device_waiting *last)
 {
-    dlp_device_list *list = dlp_device_list_get();
+    dlp_word *list = dlp_device_list();
     do
-        last->next = (dlp_device_waiting *)DLP_LOAD(&list->first);
-    while (!DLP_REPLACE(&list->first, (dlp_word)last->next, (dlp_word)first));
+        last->next = (dlp_device_waiting *)DLP_LOAD(list);
+    while (!DLP_REPLACE(list, (dlp_word)last->next, (dlp_word)first));
 }
 
 /* Release the tensors of dlpack_device_release whose work is done. Later calls of dlpack_device_release and
@@ -901,7 +887,7 @@ dlp_device_list_add(dlp_device_waiting *first, dlp_device_waiting *last)
 static inline size_t
 dlpack_device_collect(void)
 {
-    dlp_device_list *list = dlp_device_list_get();
+    dlp_word *list = dlp_device_list();
     const int64_t here = dlp_device_this_interpreter();
     dlp_device_waiting *all, *next, *done = NULL, *left = NULL, *last = NULL;
     PyThreadState *state;
@@ -909,9 +895,9 @@ dlpack_device_collect(void)
     dlp_device_mode mode;
     int failed, is_here;
 
-    if (DLP_LOAD(&list->first) == 0)
+    if (DLP_LOAD(list) == 0)
         return 0;
-    all = (dlp_device_waiting *)DLP_SWAP(&list->first, 0);
+    all = (dlp_device_waiting *)DLP_SWAP(list, 0);
 
     state = dlp_device_detach_thread();
     failed = dlp_device_relaxed_begin(&mode, NULL);
@@ -942,10 +928,7 @@ dlpack_device_collect(void)
     return count;
 }
 
-/* Records an event behind the work that is queued on a stream.
- *
- * event   out: a new event; NULL: the work is done
- */
+/* Records an event behind the work that is queued on a stream. *event: out, a new event; NULL: the work is done. */
 static inline int
 dlp_device_mark_work(dlpack_py_work_stream stream, dlp_device_event *event, dlpack_py_error *error)
 {
@@ -1015,7 +998,9 @@ dlpack_device_release(dlpack_py_work_stream stream, dlpack_py_view *v, dlpack_py
         return failed;
     }
     waiting->form = own.form;
-    waiting->interpreter = dlp_device_interpreter_of(&own);
+    /* A deleter of this file attaches to its own interpreter. A deleter of another library must run in the interpreter
+     * that released the view (G1). */
+    waiting->interpreter = dlp_owner_of(own.managed, own.form) != NULL ? -1 : dlp_device_this_interpreter();
     waiting->managed = own.managed;
     own.managed = NULL;
     dlpack_py_release(&own); /* the strides that it may have allocated */
@@ -1023,10 +1008,9 @@ dlpack_device_release(dlpack_py_work_stream stream, dlpack_py_view *v, dlpack_py
     return 0;
 }
 
-/* dlpack_device_release that raises, for a stream of the view's device, or of the current device for pinned and managed
- * memory. Where no event can be recorded, the host waits for the stream instead, and the view is released. Returns 0; or
- * -1 in a capture, where the view is unchanged, and where the host cannot wait either, where the view is released:
- * v->managed tells. */
+/* dlpack_device_release that raises, for a stream of the view's device. Where no event can be recorded, the host waits
+ * for the stream instead, and the view is released. Returns 0; or -1 in a capture, where the view is unchanged, and
+ * where the host cannot wait either, where the view is released: v->managed tells. */
 static inline int
 dlp_device_release_or_wait(dlpack_py_view *v, uintptr_t handle)
 {
