@@ -53,8 +53,7 @@
  *                                    the process has loaded it, DLPACK_DEVICE_API_LOADED_LIBRARY
  */
 
-/* The handle of the per-thread default stream. Handles up to it are relative: they mean a stream of the current device.
- */
+/* Handle of the per-thread default stream. Handles up to it are relative: they mean a stream of the current device. */
 #define DLPACK_DEVICE_PER_THREAD_STREAM 2u
 
 /* DLPACK_DEVICE_CALL: call a function of the runtime, for example DLPACK_DEVICE_CALL(Malloc, (&p, size), &error) for
@@ -82,18 +81,16 @@ dlp_device_library(void)
 {
     static intptr_t kept; /* one library for all functions; never closed */
     void *library = (void *)__atomic_load_n(&kept, __ATOMIC_SEQ_CST);
-#  ifdef DLPACK_DEVICE_API_LOADED_LIBRARY
-    __typeof__(&DLPACK_DEVICE_API(RuntimeGetVersion)) get_version;
-    uintptr_t address;
-    int version = 0;
-#  endif
 
     if (library != NULL)
         return library;
     library = dlopen(DLPACK_DEVICE_API_LIBRARY, RTLD_NOW | RTLD_NOLOAD);
 #  ifdef DLPACK_DEVICE_API_LOADED_LIBRARY
     if (library == NULL && (library = dlopen(DLPACK_DEVICE_API_LOADED_LIBRARY, RTLD_NOW | RTLD_NOLOAD)) != NULL) {
-        address = (uintptr_t)dlsym(library, DLP_DEVICE_TEXT_OF(DLPACK_DEVICE_API(RuntimeGetVersion)));
+        const uintptr_t address = (uintptr_t)dlsym(library, DLP_DEVICE_TEXT_OF(DLPACK_DEVICE_API(RuntimeGetVersion)));
+        __typeof__(&DLPACK_DEVICE_API(RuntimeGetVersion)) get_version;
+        int version = 0;
+
         memcpy(&get_version, &address, sizeof(address));
         if (address == 0 || get_version(&version) != DLPACK_DEVICE_API(Success) ||
             version / 10000000 != HIP_VERSION_MAJOR) /* another major version has other structs */
@@ -253,11 +250,9 @@ dlp_device_guard_set(dlp_device_guard *guard, int32_t id, dlpack_py_error *error
     if (guard->original < 0) {
         if (id == DLPACK_PY_CURRENT_DEVICE)
             return 0;
-        if (DLPACK_DEVICE_CALL(GetDevice, (&guard->original), error) < 0) {
-            guard->original = -1;
+        if (DLPACK_DEVICE_CALL(GetDevice, (&guard->current), error) < 0)
             return -1;
-        }
-        guard->current = guard->original;
+        guard->original = guard->current;
     }
     if (id == DLPACK_PY_CURRENT_DEVICE)
         id = guard->original;
@@ -279,7 +274,7 @@ dlp_device_guard_stream(dlp_device_guard *guard, dlpack_py_work_stream stream, d
 static inline int
 dlp_device_guard_end(const dlp_device_guard *guard, int result, dlpack_py_error *error)
 {
-    if (guard->current != guard->original &&
+    if (guard->original >= 0 && guard->current != guard->original &&
         DLPACK_DEVICE_CALL(SetDevice, (guard->original), result != 0 ? NULL : error) < 0)
         return result != 0 ? result : -1;
     return result;
@@ -416,7 +411,6 @@ dlpack_device_order(const dlpack_py_work_stream *before, size_t count, dlpack_py
     dlp_device_guard guard = {-1, -1};
     dlpack_py_work_stream others[DLPACK_PY_MAX_PENDING];
     size_t i, others_count = 0;
-    int failed = 0;
 
     if (count > DLPACK_PY_MAX_PENDING)
         return dlp_refuse(error, "work is pending on %zu streams, %d at most were wanted", count,
@@ -425,15 +419,14 @@ dlpack_device_order(const dlpack_py_work_stream *before, size_t count, dlpack_py
         if (!dlp_device_is_same(before[i], after))
             others[others_count++] = before[i];
     }
-    if (others_count > 0 && after.device_id == DLPACK_PY_CURRENT_DEVICE &&
-        after.handle <= DLPACK_DEVICE_PER_THREAD_STREAM) {
+    if (others_count == 0)
+        return 0;
+    if (after.device_id == DLPACK_PY_CURRENT_DEVICE && after.handle <= DLPACK_DEVICE_PER_THREAD_STREAM) {
         if (DLPACK_DEVICE_CALL(GetDevice, (&after.device_id), error) < 0)
             return -1;
         return dlpack_device_order(others, others_count, after, error); /* compares with the id */
     }
-    if (others_count > 0)
-        failed = dlp_device_order(&guard, others, others_count, after, error);
-    return dlp_device_guard_end(&guard, failed, error);
+    return dlp_device_guard_end(&guard, dlp_device_order(&guard, others, others_count, after, error), error);
 }
 
 /* Checks that the host may wait for a stream: the stream must not capture (S6). *stream: as for
@@ -557,11 +550,9 @@ dlpack_device_copy_to_host(const DLTensor *dst, const DLTensor *src, uint64_t fl
                            const dlpack_py_work_stream *before, size_t count, dlpack_py_error *error)
 {
     dlp_device_guard guard = {-1, -1};
-    dlpack_py_work_stream stream;
+    dlpack_py_work_stream stream = {DLPACK_DEVICE_API_DEFAULT_STREAM, src->device.device_id};
     int failed;
 
-    stream.handle = DLPACK_DEVICE_API_DEFAULT_STREAM;
-    stream.device_id = src->device.device_id;
     if (dlp_is_empty(src))
         return 0;
     if (count > 1 && dlpack_device_synchronize(before + 1, count - 1, error) < 0)
@@ -677,9 +668,8 @@ dlp_device_is_in_capture(void)
     return failed || capture != 0;
 }
 
-/* Checks that the tensor is on the device that __dlpack_device__ returned: the keywords of the call depended on that
- * device (C4). Pinned memory may be exported as CPU memory, as PyTorch does. This is dlpack_py_device.check_announced.
- */
+/* Checks that the tensor is on the device that __dlpack_device__ returned: the keywords of the call depended on it
+ * (C4). Pinned memory may be exported as CPU memory, as PyTorch does. This is dlpack_py_device.check_announced. */
 DLP_RARE int
 dlp_device_check_announced(const DLTensor *t, const DLDevice *announced, dlpack_py_error *error)
 {
@@ -783,12 +773,11 @@ dlp_device_order_view(dlpack_py_work_stream before, dlpack_py_work_stream after,
 static inline int
 dlp_device_follow(const void *table, const dlp_terms *terms, dlpack_py_view *v)
 {
-    dlpack_py_work_stream work, stream;
+    const dlpack_py_work_stream stream = {terms->request->stream.handle, v->tensor.device.device_id};
+    dlpack_py_work_stream work = stream;
 
     if (terms->request->stream.kind == DLPACK_PY_STREAM_NO_SYNC)
         return 0;
-    stream.handle = terms->request->stream.handle;
-    work.device_id = stream.device_id = v->tensor.device.device_id;
     if (dlp_device_get_work_stream(table, &work) < 0) {
         dlpack_py_release(v);
         return -1;
@@ -1187,8 +1176,7 @@ dlp_device_find_interface(PyObject *obj, PyObject **interface)
  *
  * work   in: device_id; out: handle
  *
- * Returns 1; 0 where the type has no table, or a table of this file without a stream; or -1 with the exception of the
- * library.
+ * Returns 1; 0 where the type has no table, or a table of this file without a stream; -1 with the library's exception.
  */
 static inline int
 dlpack_device_current_work(PyObject *obj, dlpack_py_work_stream *work)
@@ -1293,8 +1281,7 @@ dlp_device_parse_name(const char *text, DLDevice *device)
 }
 
 /* The first half of a library's from_dlpack(x, /, *, device=None, copy=None): dlpack_cuda_from_dlpack and
- * dlpack_rocm_from_dlpack. device may be a name, such as "cuda:1". With device="cpu" the data is on the CPU, and ready.
- */
+ * dlpack_rocm_from_dlpack. device may be a name, such as "cuda:1". With device="cpu" the data is ready on the CPU. */
 static inline int
 dlpack_device_from_dlpack(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, uintptr_t stream,
                           const dlpack_py_want *want, dlpack_py_view *v)
@@ -1304,17 +1291,15 @@ dlpack_device_from_dlpack(PyObject *const *args, Py_ssize_t nargs, PyObject *kwn
     dlpack_py_request request;
     const char *text;
     Py_ssize_t length;
+    int is_name;
 
     dlp_view_clear(v);
     if (dlp_match("from_dlpack", 1, names, args, nargs, kwnames, values) < 0)
         return -1;
-    if (values[0] == NULL || !PyUnicode_Check(values[0])) {
-        if (dlp_parse_place(values[0], values[1], &request) < 0)
-            return -1;
-    }
-    else {
-        if (dlp_parse_place(NULL, values[1], &request) < 0)
-            return -1;
+    is_name = values[0] != NULL && PyUnicode_Check(values[0]);
+    if (dlp_parse_place(is_name ? NULL : values[0], values[1], &request) < 0)
+        return -1;
+    if (is_name) {
         text = PyUnicode_AsUTF8AndSize(values[0], &length);
         if (text == NULL || strlen(text) != (size_t)length || dlp_device_parse_name(text, &request.device) < 0)
             return dlp_refuse_value(PyExc_ValueError, "device is %.200U, a name such as 'cpu' or 'cuda:1' was wanted",
