@@ -27,17 +27,13 @@
 #  include "stop" /* no such file: ends the compilation */
 #endif
 
-#ifdef DLPACK_DEVICE_NO_PYTHON
-#  include "dlpack_tensor.h"
-#else
+#ifndef DLPACK_DEVICE_NO_PYTHON
 #  include "dlpack_buffer.h"
 #endif
 #if DLPACK_PY_VERSION != 0x000200
 #  error "dlpack_device.h and dlpack_py.h are of different versions: put one version first on the include path"
 #  include "stop" /* no such file: ends the compilation */
 #endif
-
-DLP_QUIET
 
 #ifndef DLPACK_DEVICE_RUNTIME_LAYER
 #define DLPACK_DEVICE_RUNTIME_LAYER
@@ -57,8 +53,7 @@ DLP_QUIET
  *                                    the process has loaded it, DLPACK_DEVICE_API_LOADED_LIBRARY
  */
 
-/* The handle of the per-thread default stream. Handles up to it are relative: they mean a stream of the current device.
- */
+/* Handle of the per-thread default stream. Handles up to it are relative: they mean a stream of the current device. */
 #define DLPACK_DEVICE_PER_THREAD_STREAM 2u
 
 /* DLPACK_DEVICE_CALL: call a function of the runtime, for example DLPACK_DEVICE_CALL(Malloc, (&p, size), &error) for
@@ -86,18 +81,16 @@ dlp_device_library(void)
 {
     static intptr_t kept; /* one library for all functions; never closed */
     void *library = (void *)__atomic_load_n(&kept, __ATOMIC_SEQ_CST);
-#  ifdef DLPACK_DEVICE_API_LOADED_LIBRARY
-    __typeof__(&DLPACK_DEVICE_API(RuntimeGetVersion)) get_version;
-    uintptr_t address;
-    int version = 0;
-#  endif
 
     if (library != NULL)
         return library;
     library = dlopen(DLPACK_DEVICE_API_LIBRARY, RTLD_NOW | RTLD_NOLOAD);
 #  ifdef DLPACK_DEVICE_API_LOADED_LIBRARY
     if (library == NULL && (library = dlopen(DLPACK_DEVICE_API_LOADED_LIBRARY, RTLD_NOW | RTLD_NOLOAD)) != NULL) {
-        address = (uintptr_t)dlsym(library, DLP_DEVICE_TEXT_OF(DLPACK_DEVICE_API(RuntimeGetVersion)));
+        const uintptr_t address = (uintptr_t)dlsym(library, DLP_DEVICE_TEXT_OF(DLPACK_DEVICE_API(RuntimeGetVersion)));
+        __typeof__(&DLPACK_DEVICE_API(RuntimeGetVersion)) get_version;
+        int version = 0;
+
         memcpy(&get_version, &address, sizeof(address));
         if (address == 0 || get_version(&version) != DLPACK_DEVICE_API(Success) ||
             version / 10000000 != HIP_VERSION_MAJOR) /* another major version has other structs */
@@ -257,11 +250,9 @@ dlp_device_guard_set(dlp_device_guard *guard, int32_t id, dlpack_py_error *error
     if (guard->original < 0) {
         if (id == DLPACK_PY_CURRENT_DEVICE)
             return 0;
-        if (DLPACK_DEVICE_CALL(GetDevice, (&guard->original), error) < 0) {
-            guard->original = -1;
+        if (DLPACK_DEVICE_CALL(GetDevice, (&guard->current), error) < 0)
             return -1;
-        }
-        guard->current = guard->original;
+        guard->original = guard->current;
     }
     if (id == DLPACK_PY_CURRENT_DEVICE)
         id = guard->original;
@@ -283,7 +274,7 @@ dlp_device_guard_stream(dlp_device_guard *guard, dlpack_py_work_stream stream, d
 static inline int
 dlp_device_guard_end(const dlp_device_guard *guard, int result, dlpack_py_error *error)
 {
-    if (guard->current != guard->original &&
+    if (guard->original >= 0 && guard->current != guard->original &&
         DLPACK_DEVICE_CALL(SetDevice, (guard->original), result != 0 ? NULL : error) < 0)
         return result != 0 ? result : -1;
     return result;
@@ -420,7 +411,6 @@ dlpack_device_order(const dlpack_py_work_stream *before, size_t count, dlpack_py
     dlp_device_guard guard = {-1, -1};
     dlpack_py_work_stream others[DLPACK_PY_MAX_PENDING];
     size_t i, others_count = 0;
-    int failed = 0;
 
     if (count > DLPACK_PY_MAX_PENDING)
         return dlp_refuse(error, "work is pending on %zu streams, %d at most were wanted", count,
@@ -429,15 +419,14 @@ dlpack_device_order(const dlpack_py_work_stream *before, size_t count, dlpack_py
         if (!dlp_device_is_same(before[i], after))
             others[others_count++] = before[i];
     }
-    if (others_count > 0 && after.device_id == DLPACK_PY_CURRENT_DEVICE &&
-        after.handle <= DLPACK_DEVICE_PER_THREAD_STREAM) {
+    if (others_count == 0)
+        return 0;
+    if (after.device_id == DLPACK_PY_CURRENT_DEVICE && after.handle <= DLPACK_DEVICE_PER_THREAD_STREAM) {
         if (DLPACK_DEVICE_CALL(GetDevice, (&after.device_id), error) < 0)
             return -1;
         return dlpack_device_order(others, others_count, after, error); /* compares with the id */
     }
-    if (others_count > 0)
-        failed = dlp_device_order(&guard, others, others_count, after, error);
-    return dlp_device_guard_end(&guard, failed, error);
+    return dlp_device_guard_end(&guard, dlp_device_order(&guard, others, others_count, after, error), error);
 }
 
 /* Checks that the host may wait for a stream: the stream must not capture (S6). *stream: as for
@@ -561,11 +550,9 @@ dlpack_device_copy_to_host(const DLTensor *dst, const DLTensor *src, uint64_t fl
                            const dlpack_py_work_stream *before, size_t count, dlpack_py_error *error)
 {
     dlp_device_guard guard = {-1, -1};
-    dlpack_py_work_stream stream;
+    dlpack_py_work_stream stream = {DLPACK_DEVICE_API_DEFAULT_STREAM, src->device.device_id};
     int failed;
 
-    stream.handle = DLPACK_DEVICE_API_DEFAULT_STREAM;
-    stream.device_id = src->device.device_id;
     if (dlp_is_empty(src))
         return 0;
     if (count > 1 && dlpack_device_synchronize(before + 1, count - 1, error) < 0)
@@ -681,9 +668,8 @@ dlp_device_is_in_capture(void)
     return failed || capture != 0;
 }
 
-/* Checks that the tensor is on the device that __dlpack_device__ returned: the keywords of the call depended on that
- * device (C4). Pinned memory may be exported as CPU memory, as PyTorch does. This is dlpack_py_device.check_announced.
- */
+/* Checks that the tensor is on the device that __dlpack_device__ returned: the keywords of the call depended on it
+ * (C4). Pinned memory may be exported as CPU memory, as PyTorch does. This is dlpack_py_device.check_announced. */
 DLP_RARE int
 dlp_device_check_announced(const DLTensor *t, const DLDevice *announced, dlpack_py_error *error)
 {
@@ -787,12 +773,11 @@ dlp_device_order_view(dlpack_py_work_stream before, dlpack_py_work_stream after,
 static inline int
 dlp_device_follow(const void *table, const dlp_terms *terms, dlpack_py_view *v)
 {
-    dlpack_py_work_stream work, stream;
+    const dlpack_py_work_stream stream = {terms->request->stream.handle, v->tensor.device.device_id};
+    dlpack_py_work_stream work = stream;
 
     if (terms->request->stream.kind == DLPACK_PY_STREAM_NO_SYNC)
         return 0;
-    stream.handle = terms->request->stream.handle;
-    work.device_id = stream.device_id = v->tensor.device.device_id;
     if (dlp_device_get_work_stream(table, &work) < 0) {
         dlpack_py_release(v);
         return -1;
@@ -845,21 +830,12 @@ dlp_device_attach_thread(PyThreadState *state)
         PyEval_RestoreThread(state);
 }
 
-/* The id of the interpreter that this thread is attached to. A thread without a thread state counts as a thread of the
- * main interpreter, whose id is 0. An id is used again only after Py_Finalize; an address may be used again at any
- * time. */
+/* The id of the interpreter that this thread is attached to; 0, the id of the main interpreter, without a thread state.
+ * An id is used again only after Py_Finalize; an address may be used again at any time. */
 static inline int64_t
 dlp_device_this_interpreter(void)
 {
     return dlp_thread_state() == NULL ? 0 : PyInterpreterState_GetID(PyInterpreterState_Get());
-}
-
-/* The id of the interpreter in which the deleter of a view may run; -1: any. A deleter of this file attaches to its own
- * interpreter. A deleter of another library must run in the interpreter that released the view (G1). */
-static inline int64_t
-dlp_device_interpreter_of(const dlpack_py_view *v)
-{
-    return dlp_owner_of(v->managed, v->form) != NULL ? -1 : dlp_device_this_interpreter();
 }
 
 /* A tensor whose release waits for work that is queued on a stream. */
@@ -871,27 +847,22 @@ typedef struct dlp_device_waiting {
     int32_t form; /* DLPACK_PY_VERSIONED or DLPACK_PY_LEGACY: the type of *managed */
 } dlp_device_waiting;
 
-/* The tensors whose release waits. */
-typedef struct dlp_device_list {
-    dlp_word first; /* dlp_device_waiting *, or 0 */
-} dlp_device_list;
-
-/* The list of this source file. */
-static inline dlp_device_list *
-dlp_device_list_get(void)
+/* The list of this source file: the tensors whose release waits. */
+static inline dlp_word *
+dlp_device_list(void)
 {
-    static dlp_device_list list;
-    return &list;
+    static dlp_word first; /* dlp_device_waiting *, or 0 */
+    return &first;
 }
 
 /* Puts a chain of waiting tensors, from first to last, into the list. */
 static inline void
 dlp_device_list_add(dlp_device_waiting *first, dlp_device_waiting *last)
 {
-    dlp_device_list *list = dlp_device_list_get();
+    dlp_word *list = dlp_device_list();
     do
-        last->next = (dlp_device_waiting *)DLP_LOAD(&list->first);
-    while (!DLP_REPLACE(&list->first, (dlp_word)last->next, (dlp_word)first));
+        last->next = (dlp_device_waiting *)DLP_LOAD(list);
+    while (!DLP_REPLACE(list, (dlp_word)last->next, (dlp_word)first));
 }
 
 /* Release the tensors of dlpack_device_release whose work is done. Later calls of dlpack_device_release and
@@ -905,7 +876,7 @@ dlp_device_list_add(dlp_device_waiting *first, dlp_device_waiting *last)
 static inline size_t
 dlpack_device_collect(void)
 {
-    dlp_device_list *list = dlp_device_list_get();
+    dlp_word *list = dlp_device_list();
     const int64_t here = dlp_device_this_interpreter();
     dlp_device_waiting *all, *next, *done = NULL, *left = NULL, *last = NULL;
     PyThreadState *state;
@@ -913,9 +884,9 @@ dlpack_device_collect(void)
     dlp_device_mode mode;
     int failed, is_here;
 
-    if (DLP_LOAD(&list->first) == 0)
+    if (DLP_LOAD(list) == 0)
         return 0;
-    all = (dlp_device_waiting *)DLP_SWAP(&list->first, 0);
+    all = (dlp_device_waiting *)DLP_SWAP(list, 0);
 
     state = dlp_device_detach_thread();
     failed = dlp_device_relaxed_begin(&mode, NULL);
@@ -946,10 +917,7 @@ dlpack_device_collect(void)
     return count;
 }
 
-/* Records an event behind the work that is queued on a stream.
- *
- * event   out: a new event; NULL: the work is done
- */
+/* Records an event behind the work that is queued on a stream. *event: out, a new event; NULL: the work is done. */
 static inline int
 dlp_device_mark_work(dlpack_py_work_stream stream, dlp_device_event *event, dlpack_py_error *error)
 {
@@ -1019,7 +987,9 @@ dlpack_device_release(dlpack_py_work_stream stream, dlpack_py_view *v, dlpack_py
         return failed;
     }
     waiting->form = own.form;
-    waiting->interpreter = dlp_device_interpreter_of(&own);
+    /* A deleter of this file attaches to its own interpreter. A deleter of another library must run in the interpreter
+     * that released the view (G1). */
+    waiting->interpreter = dlp_owner_of(own.managed, own.form) != NULL ? -1 : dlp_device_this_interpreter();
     waiting->managed = own.managed;
     own.managed = NULL;
     dlpack_py_release(&own); /* the strides that it may have allocated */
@@ -1027,16 +997,20 @@ dlpack_device_release(dlpack_py_work_stream stream, dlpack_py_view *v, dlpack_py
     return 0;
 }
 
-/* dlpack_device_release that raises. Where no event can be recorded, the host waits for the stream instead, and the
- * view is released. Returns 0; or -1 in a capture, where the view is unchanged, and where the host cannot wait either,
- * where the view is released: v->managed tells. */
+/* dlpack_device_release that raises, for a stream of the view's device. Where no event can be recorded, the host waits
+ * for the stream instead, and the view is released. Returns 0; or -1 in a capture, where the view is unchanged, and
+ * where the host cannot wait either, where the view is released: v->managed tells. */
 static inline int
-dlp_device_release_or_wait(dlpack_py_work_stream stream, dlpack_py_view *v)
+dlp_device_release_or_wait(dlpack_py_view *v, uintptr_t handle)
 {
+    dlpack_py_work_stream stream = {handle, v->tensor.device.device_id};
     dlpack_py_error error, wait_error;
     PyThreadState *state;
-    int failed = dlpack_device_release(stream, v, &error);
+    int failed;
 
+    if (stream.device_id == 0 && !dlp_is_on(dlpack_device_operations(), v->tensor.device))
+        stream.device_id = DLPACK_PY_CURRENT_DEVICE; /* pinned and managed memory have id 0 as a rule */
+    failed = dlpack_device_release(stream, v, &error);
     if (failed && error.code != DLPACK_PY_BUFFER_ERROR) {
         state = dlp_device_detach_thread();
         failed = dlpack_device_synchronize(&stream, 1, &wait_error);
@@ -1052,10 +1026,10 @@ dlp_device_release_or_wait(dlpack_py_work_stream stream, dlpack_py_view *v)
 /* dlpack_device_release for tp_dealloc: keeps the exception in flight, reports an error as unraisable, and leaks the
  * tensor in a capture. */
 static inline void
-dlp_device_release_unraisable(dlpack_py_work_stream stream, dlpack_py_view *v)
+dlp_device_release_unraisable(dlpack_py_view *v, uintptr_t handle)
 {
     const dlp_exception saved = dlp_exception_save();
-    if (dlp_device_release_or_wait(stream, v) < 0)
+    if (dlp_device_release_or_wait(v, handle) < 0)
         PyErr_WriteUnraisable(NULL);
     v->managed = NULL; /* leaked, where it is still there */
     dlpack_py_release(v);
@@ -1202,8 +1176,7 @@ dlp_device_find_interface(PyObject *obj, PyObject **interface)
  *
  * work   in: device_id; out: handle
  *
- * Returns 1; 0 where the type has no table, or a table of this file without a stream; or -1 with the exception of the
- * library.
+ * Returns 1; 0 where the type has no table, or a table of this file without a stream; -1 with the library's exception.
  */
 static inline int
 dlpack_device_current_work(PyObject *obj, dlpack_py_work_stream *work)
@@ -1308,8 +1281,7 @@ dlp_device_parse_name(const char *text, DLDevice *device)
 }
 
 /* The first half of a library's from_dlpack(x, /, *, device=None, copy=None): dlpack_cuda_from_dlpack and
- * dlpack_rocm_from_dlpack. device may be a name, such as "cuda:1". With device="cpu" the data is on the CPU, and ready.
- */
+ * dlpack_rocm_from_dlpack. device may be a name, such as "cuda:1". With device="cpu" the data is ready on the CPU. */
 static inline int
 dlpack_device_from_dlpack(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, uintptr_t stream,
                           const dlpack_py_want *want, dlpack_py_view *v)
@@ -1319,17 +1291,15 @@ dlpack_device_from_dlpack(PyObject *const *args, Py_ssize_t nargs, PyObject *kwn
     dlpack_py_request request;
     const char *text;
     Py_ssize_t length;
+    int is_name;
 
     dlp_view_clear(v);
     if (dlp_match("from_dlpack", 1, names, args, nargs, kwnames, values) < 0)
         return -1;
-    if (values[0] == NULL || !PyUnicode_Check(values[0])) {
-        if (dlp_parse_place(values[0], values[1], &request) < 0)
-            return -1;
-    }
-    else {
-        if (dlp_parse_place(NULL, values[1], &request) < 0)
-            return -1;
+    is_name = values[0] != NULL && PyUnicode_Check(values[0]);
+    if (dlp_parse_place(is_name ? NULL : values[0], values[1], &request) < 0)
+        return -1;
+    if (is_name) {
         text = PyUnicode_AsUTF8AndSize(values[0], &length);
         if (text == NULL || strlen(text) != (size_t)length || dlp_device_parse_name(text, &request.device) < 0)
             return dlp_refuse_value(PyExc_ValueError, "device is %.200U, a name such as 'cpu' or 'cuda:1' was wanted",
@@ -1340,5 +1310,3 @@ dlpack_device_from_dlpack(PyObject *const *args, Py_ssize_t nargs, PyObject *kwn
 }
 
 #endif /* DLPACK_DEVICE_PROTOCOL_LAYER */
-
-DLP_QUIET_END

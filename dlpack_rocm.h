@@ -98,6 +98,8 @@
 #    define DLPACK_DEVICE_API_LOADED_LIBRARY "libamdhip64.so" /* its name in the wheel of PyTorch */
 #  endif
 #endif
+
+DLP_QUIET
 #include "dlpack_device.h"
 #undef DLP_IN_ROCM
 
@@ -107,8 +109,6 @@
 #ifdef DLPACK_CUDA_RUNTIME_LAYER
 #  error "dlpack_cuda.h and dlpack_rocm.h cannot be in one file: the headers of CUDA and HIP define the same names"
 #endif
-
-DLP_QUIET
 
 /* ---- 1 Streams and memory ----------------------------------------------- */
 
@@ -129,9 +129,7 @@ dlpack_rocm_stream(hipStream_t stream)
 static inline dlpack_py_work_stream
 dlpack_rocm_work_stream(hipStream_t stream, int32_t device_id)
 {
-    dlpack_py_work_stream work;
-    work.handle = dlpack_rocm_stream(stream);
-    work.device_id = device_id;
+    const dlpack_py_work_stream work = {dlpack_rocm_stream(stream), device_id};
     return work;
 }
 
@@ -191,8 +189,6 @@ dlpack_rocm_tensor(void *data, int32_t device_id, uint32_t dtype, int32_t ndim, 
     t.device = dlp_device(10, device_id);
     return t;
 }
-
-DLP_QUIET_END
 
 #endif /* DLPACK_ROCM_RUNTIME_LAYER */
 
@@ -264,14 +260,6 @@ dlpack_rocm_array_interface(const DLTensor *t, uint64_t flags, hipStream_t strea
     return dlpack_device_array_interface(t, flags, dlpack_rocm_stream(stream));
 }
 
-/* The stream, on the device of a view. Pinned and managed memory have id 0 as a rule: the current device. */
-static inline dlpack_py_work_stream
-dlp_rocm_stream_at(const dlpack_py_view *v, hipStream_t stream)
-{
-    const int on_device = dlp_is_on(dlpack_rocm_operations(), v->tensor.device) || v->tensor.device.device_id != 0;
-    return dlpack_rocm_work_stream(stream, on_device ? v->tensor.device.device_id : DLPACK_PY_CURRENT_DEVICE);
-}
-
 /* Release a view while work on its tensor is queued on a stream of its device, or of the current device for pinned and
  * managed memory. Needs a thread state. For a stream of another device: dlpack_device_release.
  *
@@ -282,7 +270,7 @@ dlp_rocm_stream_at(const dlpack_py_view *v, hipStream_t stream)
 static inline int
 dlpack_rocm_release(dlpack_py_view *v, hipStream_t stream)
 {
-    return dlp_device_release_or_wait(dlp_rocm_stream_at(v, stream), v);
+    return dlp_device_release_or_wait(v, dlpack_rocm_stream(stream));
 }
 
 /* dlpack_rocm_release for tp_dealloc: keeps the exception in flight and reports an error as unraisable. Where
@@ -290,7 +278,9 @@ dlpack_rocm_release(dlpack_py_view *v, hipStream_t stream)
 static inline void
 dlpack_rocm_release_unraisable(dlpack_py_view *v, hipStream_t stream)
 {
-    dlp_device_release_unraisable(dlp_rocm_stream_at(v, stream), v);
+    dlp_device_release_unraisable(v, dlpack_rocm_stream(stream));
 }
 
 #endif /* DLPACK_ROCM_PROTOCOL_LAYER */
+
+DLP_QUIET_END
