@@ -1286,24 +1286,23 @@ static inline int
 dlpack_device_from_dlpack(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, uintptr_t stream,
                           const dlpack_py_want *want, dlpack_py_view *v)
 {
-    static const char *const names[] = {"device", "copy", NULL};
-    PyObject *values[2] = {NULL, NULL};
+    PyObject *values[2] = {NULL, NULL}; /* copy, device */
     dlpack_py_request request;
     const char *text;
     Py_ssize_t length;
     int is_name;
 
     dlp_view_clear(v);
-    if (dlp_match("from_dlpack", 1, names, args, nargs, kwnames, values) < 0)
+    if (dlp_match("from_dlpack", 1, DLP_COPY, 2, args, nargs, kwnames, values) < 0)
         return -1;
-    is_name = values[0] != NULL && PyUnicode_Check(values[0]);
-    if (dlp_parse_place(is_name ? NULL : values[0], values[1], &request) < 0)
+    is_name = values[1] != NULL && PyUnicode_Check(values[1]);
+    if (dlp_parse_place(is_name ? NULL : values[1], values[0], &request) < 0)
         return -1;
     if (is_name) {
-        text = PyUnicode_AsUTF8AndSize(values[0], &length);
+        text = PyUnicode_AsUTF8AndSize(values[1], &length);
         if (text == NULL || strlen(text) != (size_t)length || dlp_device_parse_name(text, &request.device) < 0)
             return dlp_refuse_value(PyExc_ValueError, "device is %.200U, a name such as 'cpu' or 'cuda:1' was wanted",
-                                    values[0]);
+                                    values[1]);
         request.has_device = 1;
     }
     return dlp_device_consume(args[0], stream, &request, want, v);

@@ -61,11 +61,9 @@ typedef struct dlp_type {
 #endif
 
 /* What this file remembers of an interpreter, until that is gone. */
-#define DLP_EXCHANGE_NAMES 5 /* as in dlp_exchange_get */
 typedef struct dlp_exchange {
     void (*free_fn)(void *exchange);
     dlp_word own; /* dlp_own *: the types with a table of this file */
-    PyObject *names[DLP_EXCHANGE_NAMES];
 #if DLP_TYPES
     dlp_type types[DLP_TYPES];
     PyTypeObject *like; /* the static type whose from_dlpack is remembered; borrowed, to compare with */
@@ -79,15 +77,12 @@ dlp_exchange_free(void *exchange)
 {
     dlp_exchange *x = (dlp_exchange *)exchange;
     dlp_own *own = (dlp_own *)DLP_LOAD(&x->own), *next;
-    int i;
 
     for (; own != NULL; own = next) {
         next = own->next;
         Py_DECREF(own->reference);
         DLPACK_PY_FREE(own);
     }
-    for (i = 0; i < DLP_EXCHANGE_NAMES; i++)
-        Py_XDECREF(x->names[i]);
 #if DLP_TYPES
     Py_XDECREF(x->from_dlpack);
 #endif
@@ -98,10 +93,7 @@ dlp_exchange_free(void *exchange)
 static inline dlp_exchange *
 dlp_exchange_get(dlp_gate *gate)
 {
-    static const char *const names[DLP_EXCHANGE_NAMES] = {"__dlpack_c_exchange_api__", "__dlpack__",
-                                                          "__array_namespace__", "__module__", "from_dlpack"};
     dlp_exchange *x = (dlp_exchange *)DLP_LOAD(&gate->exchange);
-    int i;
 
     if (x != NULL)
         return x;
@@ -112,21 +104,15 @@ dlp_exchange_get(dlp_gate *gate)
     }
     memset(x, 0, sizeof(*x));
     x->free_fn = dlp_exchange_free;
-    for (i = 0; i < DLP_EXCHANGE_NAMES; i++) {
-        if ((x->names[i] = PyUnicode_InternFromString(names[i])) == NULL) {
-            dlp_exchange_free(x);
-            return NULL;
-        }
-    }
     if (!DLP_REPLACE(&gate->exchange, 0, (dlp_word)x)) /* another thread was first */
         dlp_exchange_free(x);
     return (dlp_exchange *)DLP_LOAD(&gate->exchange);
 }
 
-/* The dictionary of the first class in a type's MRO that has one of two names. Returns a new reference, or NULL with or
- * without an exception. */
+/* The dictionary of the first class in a type's MRO that has a table or __dlpack__, a new reference; or NULL, perhaps
+ * with an exception. */
 static inline PyObject *
-dlp_first_with(PyTypeObject *type, PyObject *name, PyObject *other)
+dlp_first_with(PyTypeObject *type, PyObject *const *objects)
 {
     PyObject *bases = PyObject_GetAttrString((PyObject *)type, "__mro__"), *names = NULL;
     Py_ssize_t i, count = bases != NULL && PyTuple_Check(bases) ? DLP_TUPLE_SIZE(bases) : 0;
@@ -135,9 +121,9 @@ dlp_first_with(PyTypeObject *type, PyObject *name, PyObject *other)
     for (i = 0; i < count && has == 0; i++) {
         Py_XDECREF(names);
         names = PyObject_GetAttrString(DLP_TUPLE_ITEM(bases, i), "__dict__");
-        has = names == NULL ? -1 : PySequence_Contains(names, name);
+        has = names == NULL ? -1 : PySequence_Contains(names, objects[DLP_EXCHANGE_API]);
         if (has == 0)
-            has = PySequence_Contains(names, other);
+            has = PySequence_Contains(names, objects[DLP_DLPACK]);
     }
     Py_XDECREF(bases);
     if (has <= 0)
@@ -225,24 +211,27 @@ dlp_type_remembered(dlp_gate *gate, PyTypeObject *type)
 /* Learns what a type offers, and remembers it where it can. Looks on the type only, never on the instance (X1).
  * Anything but a capsule counts as absent. Returns 0, or -1 with MemoryError, KeyboardInterrupt or the like. */
 DLP_RARE int
-dlp_type_learn(dlp_exchange *x, PyTypeObject *type, dlp_type *found)
+dlp_type_learn(dlp_gate *gate, PyTypeObject *type, dlp_type *found)
 {
+    dlp_exchange *x = dlp_exchange_get(gate);
     PyObject *names = NULL, *capsule = NULL;
     const dlp_own *own;
     void *header = NULL;
 
+    if (x == NULL)
+        return -1;
     memset(found, 0, sizeof(*found));
     found->type = type;
 #ifndef Py_LIMITED_API
-    if (_PyType_Lookup(type, x->names[0]) != NULL) /* most types have none */
+    if (_PyType_Lookup(type, gate->objects[DLP_EXCHANGE_API]) != NULL) /* most types have none */
 #endif
         /* A derived class that overrides __dlpack__ has no table: its author changed what an export means (X2). */
-        names = dlp_first_with(type, x->names[0], x->names[1]);
+        names = dlp_first_with(type, gate->objects);
 #if DLP_TYPES
     found->tag = dlp_type_tag(type);
 #endif
-    if (names != NULL && PySequence_Contains(names, x->names[0]) > 0)
-        capsule = PyObject_GetItem(names, x->names[0]);
+    if (names != NULL && PySequence_Contains(names, gate->objects[DLP_EXCHANGE_API]) > 0)
+        capsule = PyObject_GetItem(names, gate->objects[DLP_EXCHANGE_API]);
     Py_XDECREF(names);
     if (capsule != NULL && (header = PyCapsule_GetPointer(capsule, DLP_EXCHANGE_NAME)) != NULL)
         found->table = dlp_usable_table((const DLPackExchangeAPIHeader *)header);
@@ -259,7 +248,7 @@ dlp_type_learn(dlp_exchange *x, PyTypeObject *type, dlp_type *found)
 #if DLP_TYPES
     if (found->tag != 0 && found->tag == dlp_type_tag(type)) { /* no metaclass has changed it */
         if (type->tp_getattro == PyObject_GenericGetAttr && type->tp_dictoffset == 0)
-            found->method = _PyType_Lookup(type, x->names[1]);
+            found->method = _PyType_Lookup(type, gate->objects[DLP_DLPACK]);
         if (found->method != NULL && !PyType_HasFeature(Py_TYPE(found->method), Py_TPFLAGS_METHOD_DESCRIPTOR))
             found->method = NULL;
         *dlp_type_slot(x, type) = *found;
@@ -273,7 +262,6 @@ dlp_type_learn(dlp_exchange *x, PyTypeObject *type, dlp_type *found)
 static inline int
 dlp_type_get(dlp_gate *gate, PyObject *obj, dlp_type *found)
 {
-    dlp_exchange *x;
 #if DLP_TYPES
     const dlp_type *known = gate == NULL ? NULL : dlp_type_remembered(gate, Py_TYPE(obj));
     if (known != NULL) {
@@ -281,8 +269,7 @@ dlp_type_get(dlp_gate *gate, PyObject *obj, dlp_type *found)
         return 0;
     }
 #endif
-    x = gate == NULL ? NULL : dlp_exchange_get(gate);
-    return x == NULL ? -1 : dlp_type_learn(x, Py_TYPE(obj), found);
+    return gate == NULL ? -1 : dlp_type_learn(gate, Py_TYPE(obj), found);
 }
 
 static inline int
@@ -973,7 +960,7 @@ dlpack_py_exchange_add(PyTypeObject *type, const dlpack_py_exchange *exchange)
     reference = own == NULL ? PyErr_NoMemory() : PyWeakref_NewRef((PyObject *)type, NULL);
     if (reference != NULL)
         capsule = PyCapsule_New((void *)(uintptr_t)&exchange->api, DLP_EXCHANGE_NAME, NULL);
-    if (capsule == NULL || dlp_type_set(type, x->names[0], capsule) < 0) {
+    if (capsule == NULL || dlp_type_set(type, gate->objects[DLP_EXCHANGE_API], capsule) < 0) {
         Py_XDECREF(reference);
         Py_XDECREF(capsule);
         if (own != NULL)
@@ -1126,19 +1113,21 @@ dlp_result_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObj
  * package around that. Remembers it for one static type: an object of another type may have an array namespace of its
  * own. Returns a new reference, or NULL with an exception. */
 DLP_RARE PyObject *
-dlp_find_from_dlpack(dlp_exchange *x, PyObject *obj)
+dlp_find_from_dlpack(dlp_gate *gate, PyObject *obj)
 {
+    PyObject *const *names = gate->objects;
     PyObject *module, *found, *name = NULL, *rest;
 
 #if DLP_TYPES
+    dlp_exchange *x = dlp_exchange_get(gate);
     if (x->like == Py_TYPE(obj) && x->like_tag == dlp_type_tag(x->like)) {
         Py_INCREF(x->from_dlpack);
         return x->from_dlpack;
     }
 #endif
-    module = PyObject_CallMethodObjArgs(obj, x->names[2], NULL);
+    module = PyObject_CallMethodObjArgs(obj, names[DLP_ARRAY_NAMESPACE], NULL);
     for (;;) {
-        found = module == NULL ? NULL : PyObject_GetAttr(module, x->names[4]);
+        found = module == NULL ? NULL : PyObject_GetAttr(module, names[DLP_FROM_DLPACK]);
         Py_XDECREF(module);
         if (found != NULL ||
             !(PyErr_ExceptionMatches(PyExc_AttributeError) ||
@@ -1146,7 +1135,7 @@ dlp_find_from_dlpack(dlp_exchange *x, PyObject *obj)
             break;
         PyErr_Clear();
         if (name == NULL)
-            name = PyObject_GetAttr((PyObject *)Py_TYPE(obj), x->names[3]);
+            name = PyObject_GetAttr((PyObject *)Py_TYPE(obj), names[DLP_MODULE]);
         else {
             rest = PyObject_CallMethod(name, "rpartition", "s", "."); /* the package around */
             Py_DECREF(name);
@@ -1219,7 +1208,7 @@ dlpack_py_return_like_steal(PyObject *like, dlpack_py_view *v)
         return NULL;
     }
     result = dlp_object_new_steal(&gate->types[DLP_RESULT_TYPE], "dlpack_py.Result", slots, 1, v);
-    from_dlpack = result == NULL ? NULL : dlp_find_from_dlpack(dlp_exchange_get(gate), like);
+    from_dlpack = result == NULL ? NULL : dlp_find_from_dlpack(gate, like);
     stack[1] = result;
     if (from_dlpack != NULL)
         made = PyObject_Vectorcall(from_dlpack, stack + 1, 1 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);

@@ -348,17 +348,27 @@ dlp_is_fatal(void)
  * attached thread drops the owner, another thread leaks it. Gone, after the modules were destroyed: every thread leaks
  * it. The struct of the export is freed in every state. Files share no data: different versions and builds of this
  * header do not depend on each other (G2). */
-#define DLP_DLPACK 0        /* "__dlpack__" */
-#define DLP_DLPACK_DEVICE 1 /* "__dlpack_device__" */
-#define DLP_NAMES 2
-#define DLP_KEYWORDS 2 /* ("max_version",), passed as the names of a call */
-#define DLP_VERSION 3  /* (1, 3), passed as max_version */
-#define DLP_CPU 4      /* (1, 0) */
-#define DLP_OBJECTS 5
-#define DLP_OBJECT_TYPE 0 /* of dlpack_py_object_steal */
-#define DLP_RESULT_TYPE 1 /* of dlpack_exchange.h */
-#define DLP_BUFFER_TYPE 2 /* of dlpack_buffer.h */
-#define DLP_TYPE_COUNT 3
+
+/* The places of dlp_gate.objects: interned names, and what calls of __dlpack__ pass and __dlpack_device__ returns. */
+enum {
+    DLP_DLPACK,
+    DLP_DLPACK_DEVICE,
+    DLP_MAX_VERSION,
+    DLP_DL_DEVICE,
+    DLP_STREAM,
+    DLP_COPY,
+    DLP_DEVICE,
+    DLP_EXCHANGE_API,
+    DLP_ARRAY_NAMESPACE,
+    DLP_MODULE,
+    DLP_FROM_DLPACK,
+    DLP_NAMES,
+    DLP_KEYWORDS = DLP_NAMES,
+    DLP_VERSION,
+    DLP_CPU,
+    DLP_OBJECTS
+};
+enum { DLP_OBJECT_TYPE, DLP_RESULT_TYPE, DLP_BUFFER_TYPE, DLP_TYPES_MADE };
 typedef struct dlp_gate dlp_gate;
 struct dlp_gate {
     PyInterpreterState *interpreter;
@@ -370,7 +380,7 @@ struct dlp_gate {
     int published;     /* 1: in the interpreter's dictionary; exports may point to it */
     int registered;    /* 1: the exit callback is registered, is being registered, or never will be */
     PyObject *objects[DLP_OBJECTS];
-    dlp_word types[DLP_TYPE_COUNT]; /* PyTypeObject *; 0: not made yet */
+    dlp_word types[DLP_TYPES_MADE]; /* PyTypeObject *; 0: not made yet */
     dlp_word exchange;              /* what dlpack_exchange.h remembers; its first member frees it, when all is gone */
 };
 #define DLP_GATE_NAME "dlpack_py.gate"
@@ -413,7 +423,7 @@ dlp_gate_gone(PyObject *capsule)
     dlp_gates_unlink();
     for (i = 0; i < DLP_OBJECTS; i++)
         Py_CLEAR(gate->objects[i]);
-    for (i = 0; i < DLP_TYPE_COUNT; i++)
+    for (i = 0; i < DLP_TYPES_MADE; i++)
         Py_XDECREF((PyObject *)DLP_SWAP(&gate->types[i], 0));
     if (exchange != NULL)
         (*(void (**)(void *))exchange)(exchange);
@@ -491,6 +501,9 @@ static inline PyObject *
 dlp_gate_new(PyInterpreterState *interpreter)
 {
     dlp_gate *gate = (dlp_gate *)DLPACK_PY_MALLOC(sizeof(*gate));
+    static const char *const names[DLP_NAMES] = {
+        "__dlpack__", "__dlpack_device__",         "max_version",         "dl_device",  "stream",     "copy",
+        "device",     "__dlpack_c_exchange_api__", "__array_namespace__", "__module__", "from_dlpack"};
     PyObject *capsule;
     int i;
 
@@ -504,9 +517,9 @@ dlp_gate_new(PyInterpreterState *interpreter)
     }
     gate->interpreter = interpreter;
     gate->process = DLP_PROCESS();
-    gate->objects[DLP_DLPACK] = PyUnicode_InternFromString("__dlpack__");
-    gate->objects[DLP_DLPACK_DEVICE] = PyUnicode_InternFromString("__dlpack_device__");
-    gate->objects[DLP_KEYWORDS] = Py_BuildValue("(N)", PyUnicode_InternFromString("max_version"));
+    for (i = 0; i < DLP_NAMES; i++)
+        gate->objects[i] = PyUnicode_InternFromString(names[i]);
+    gate->objects[DLP_KEYWORDS] = Py_BuildValue("(O)", gate->objects[DLP_MAX_VERSION]);
     gate->objects[DLP_VERSION] = Py_BuildValue("(ii)", DLPACK_PY_PROTOCOL_MAJOR, DLPACK_PY_PROTOCOL_MINOR);
     gate->objects[DLP_CPU] = Py_BuildValue("(ii)", (int)kDLCPU, 0);
     for (i = 0; i < DLP_OBJECTS; i++) {
@@ -851,16 +864,19 @@ dlpack_py_parse_request_args(PyObject *stream, PyObject *max_version, PyObject *
     return 0;
 }
 
-/* Puts the keywords of a call, which begin at args[wanted], into out, by the places of their names. Names are compared
- * by value: they need not be interned (P1). Returns 0, or -1 with TypeError. */
-static inline int
-dlp_match(const char *function, int wanted, const char *const names[], PyObject *const *args, Py_ssize_t nargs,
+/* Puts the keywords of a call, which begin at args[wanted], into out, by the places of their names in the gate, from
+ * first on. Names that are not interned are compared by value (P1). Returns 0, or -1 with TypeError. */
+DLP_SHARED int
+dlp_match(const char *function, int wanted, int first, int count, PyObject *const *args, Py_ssize_t nargs,
           PyObject *kwnames, PyObject **out)
 {
     const Py_ssize_t given = kwnames == NULL ? 0 : DLP_TUPLE_SIZE(kwnames);
-    Py_ssize_t i, length;
+    const dlp_gate *gate = given == 0 ? NULL : dlp_gate_get();
+    Py_ssize_t i;
     int k;
 
+    if (given != 0 && gate == NULL)
+        return -1;
     if (nargs < 0) {
         PyErr_Format(PyExc_SystemError, "%s(): nargs is %zd, PyVectorcall_NARGS(nargs) was wanted", function, nargs);
         return -1;
@@ -871,12 +887,12 @@ dlp_match(const char *function, int wanted, const char *const names[], PyObject 
     }
     for (i = 0; i < given; i++) {
         PyObject *name = DLP_TUPLE_ITEM(kwnames, i);
-        const char *text = PyUnicode_AsUTF8AndSize(name, &length);
-        for (k = 0; text != NULL && names[k] != NULL; k++) {
-            if (*text == *names[k] && strcmp(text, names[k]) == 0 && length == (Py_ssize_t)strlen(names[k]))
-                break;
-        }
-        if (text == NULL || names[k] == NULL) { /* replaces the error of a name without UTF-8 */
+        for (k = 0; k < count && gate->objects[first + k] != name; k++)
+            ;
+        if (k == count)
+            for (k = 0; k < count && PyUnicode_Compare(gate->objects[first + k], name) != 0; k++)
+                ;
+        if (k == count) {
             PyErr_Format(PyExc_TypeError, "%s() got an unexpected keyword argument '%U'", function, name);
             return -1;
         }
@@ -889,12 +905,11 @@ dlp_match(const char *function, int wanted, const char *const names[], PyObject 
 DLP_SHARED int
 dlp_parse_all(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, dlpack_py_request *request)
 {
-    static const char *const names[] = {"max_version", "dl_device", "copy", "stream", NULL};
-    PyObject *values[4] = {NULL, NULL, NULL, NULL};
+    PyObject *values[4] = {NULL, NULL, NULL, NULL}; /* max_version, dl_device, stream, copy */
 
-    if (dlp_match("__dlpack__", 0, names, args, nargs, kwnames, values) < 0)
+    if (dlp_match("__dlpack__", 0, DLP_MAX_VERSION, 4, args, nargs, kwnames, values) < 0)
         return -1;
-    return dlpack_py_parse_request_args(values[3], values[0], values[1], values[2], request);
+    return dlpack_py_parse_request_args(values[2], values[0], values[1], values[3], request);
 }
 
 /* Read a request from the arguments of a fastcall method. Returns 0, or -1 with TypeError or ValueError. Nothing, or
@@ -907,8 +922,7 @@ dlpack_py_parse_request(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnam
 
     if (gate == NULL)
         return -1;
-    if (nargs != 0 || given > 1 ||
-        (given == 1 && DLP_TUPLE_ITEM(kwnames, 0) != DLP_TUPLE_ITEM(gate->objects[DLP_KEYWORDS], 0)))
+    if (nargs != 0 || given > 1 || (given == 1 && DLP_TUPLE_ITEM(kwnames, 0) != gate->objects[DLP_MAX_VERSION]))
         return dlp_parse_all(args, nargs, kwnames, request);
     memset(request, 0, sizeof(*request));
     return given == 0 ? 0 : dlp_parse_version(args[0], request);
@@ -1468,25 +1482,25 @@ dlp_terms_make(const dlpack_py_want *want, const dlpack_py_request *request)
 DLP_RARE PyObject *
 dlp_call_with(const dlp_producer *producer, const dlpack_py_request *request, int old)
 {
-    const char *keywords[4];
-    PyObject *stack[5] = {producer->obj, NULL, NULL, NULL, NULL}, *names, *name, *answer = NULL;
+    PyObject *const *objects = producer->gate->objects;
+    PyObject *stack[5] = {producer->obj, NULL, NULL, NULL, NULL}, *keywords[4], *names, *answer = NULL;
     int i, count = 0, failed;
 
     if (!old) {
-        keywords[count++] = "max_version";
-        stack[count] = producer->gate->objects[DLP_VERSION];
+        keywords[count++] = objects[DLP_MAX_VERSION];
+        stack[count] = objects[DLP_VERSION];
         Py_INCREF(stack[count]);
     }
     if (!old && request->has_device) {
-        keywords[count++] = "dl_device";
+        keywords[count++] = objects[DLP_DL_DEVICE];
         stack[count] = Py_BuildValue("(ii)", (int)request->device.device_type, (int)request->device.device_id);
     }
     if (!old && request->copy != DLPACK_PY_COPY_AS_NEEDED) {
-        keywords[count++] = "copy";
+        keywords[count++] = objects[DLP_COPY];
         stack[count] = PyBool_FromLong(request->copy == DLPACK_PY_COPY_ALWAYS);
     }
     if (request->stream.kind != DLPACK_PY_STREAM_NONE) {
-        keywords[count++] = "stream";
+        keywords[count++] = objects[DLP_STREAM];
         stack[count] = request->stream.kind == DLPACK_PY_STREAM_NO_SYNC
                            ? PyLong_FromLong(-1)
                            : PyLong_FromUnsignedLongLong(request->stream.handle);
@@ -1494,11 +1508,11 @@ dlp_call_with(const dlp_producer *producer, const dlpack_py_request *request, in
     names = PyTuple_New(count);
     failed = names == NULL;
     for (i = 0; i < count && !failed; i++) {
-        name = PyUnicode_InternFromString(keywords[i]);
-        failed = stack[i + 1] == NULL || name == NULL || PyTuple_SetItem(names, i, name) < 0; /* steals name */
+        Py_INCREF(keywords[i]);
+        failed = PyTuple_SetItem(names, i, keywords[i]) < 0 || stack[i + 1] == NULL; /* steals the name */
     }
     if (!failed)
-        answer = PyObject_VectorcallMethod(producer->gate->objects[DLP_DLPACK], stack, 1, names);
+        answer = PyObject_VectorcallMethod(objects[DLP_DLPACK], stack, 1, names);
     for (i = 1; i <= count; i++)
         Py_XDECREF(stack[i]);
     Py_XDECREF(names);
@@ -1993,13 +2007,12 @@ static inline int
 dlpack_py_from_dlpack(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, const dlpack_py_want *want,
                       dlpack_py_view *v)
 {
-    static const char *const names[] = {"device", "copy", NULL};
-    PyObject *values[2] = {NULL, NULL};
+    PyObject *values[2] = {NULL, NULL}; /* copy, device */
     dlpack_py_request request;
 
     dlp_view_clear(v);
-    if (dlp_match("from_dlpack", 1, names, args, nargs, kwnames, values) < 0 ||
-        dlp_parse_place(values[0], values[1], &request) < 0)
+    if (dlp_match("from_dlpack", 1, DLP_COPY, 2, args, nargs, kwnames, values) < 0 ||
+        dlp_parse_place(values[1], values[0], &request) < 0)
         return -1;
     return dlp_consume_place(args[0], &request, want, v);
 }
