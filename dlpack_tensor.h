@@ -680,90 +680,63 @@ dlp_overlaps_itself(const DLTensor *t)
     return !dlpack_py_is_contiguous(t, 'C') && dlp_layout(t) == DLP_MAY_OVERLAP;
 }
 
-/* Have two tensors of equal strides no common element? distance is from the first element of a to that of b, in
- * elements. An element of both is distance = sum of (i - j) * stride, with the indices i of a and j of b. Takes the
- * distance apart, the largest stride first: apart are, for example, the left and the right part of an image. 0: not
- * known. */
-DLP_RARE int
-dlp_are_apart(const DLTensor *a, const int64_t *strides_a, const DLTensor *b, const int64_t *strides_b,
-              int64_t distance)
-{
-    int64_t steps[DLPACK_PY_MAX_NDIM], last[DLPACK_PY_MAX_NDIM]; /* of dimension i: (i - j) is between 0 and last */
-    uint64_t reach = 0, rest, n;                                 /* reach: of all steps */
-    int32_t i, k, largest;
-
-    for (i = 0; i < a->ndim && a->ndim == b->ndim; i++) {
-        const int64_t stride = a->shape[i] > 1 ? strides_a[i] : strides_b[i];
-        if (a->shape[i] > 1 && b->shape[i] > 1 && strides_b[i] != stride)
-            return 0;
-        last[i] = a->shape[i] + b->shape[i] - 2;
-        steps[i] = last[i] == 0 ? 0 : llabs(stride);
-        reach += (uint64_t)(last[i] * steps[i]);
-        distance += ((stride < 0 ? a->shape[i] : b->shape[i]) - 1) * steps[i]; /* the least (i - j) counts as 0 */
-    }
-    if (a->ndim != b->ndim || distance < 0)
-        return a->ndim == b->ndim;
-    rest = (uint64_t)distance;
-    for (k = 0; k < a->ndim; k++) {
-        for (largest = 0, i = 1; i < a->ndim; i++)
-            largest = steps[i] > steps[largest] ? i : largest;
-        if (steps[largest] == 0)
-            break;
-        reach -= (uint64_t)(last[largest] * steps[largest]);
-        n = rest / (uint64_t)steps[largest];
-        n = n < (uint64_t)last[largest] ? n : (uint64_t)last[largest];
-        rest -= n * (uint64_t)steps[largest];
-        if (n > 0 && rest + (uint64_t)steps[largest] <= reach) /* n - 1 is possible too */
-            return 0;
-        steps[largest] = 0;
-    }
-    return rest != 0;
-}
-
 /* May two tensors share memory?
  *
  * flags_a, flags_b   DLPACK_PY_FLAG_* of each: padded sub-byte dtypes
  *
  * Returns 0 where the memory ranges of a and b are separate, where their elements fall between each other at equal
- * distances, such as x[..., 0] and x[..., 1], and where equal strides show that no element is in both, such as the left
- * and the right half of an image. Returns 1 otherwise. a and b must be validated, and their data must be addresses on
- * one device.
+ * distances, such as x[..., 0] and x[..., 1], and where the strides show that no byte is in both, such as the left and the
+ * right half of an image. Returns 1 otherwise. a and b must be validated, and their data addresses on one device.
  */
 DLP_RARE int
 dlpack_py_overlap(const DLTensor *a, uint64_t flags_a, const DLTensor *b, uint64_t flags_b)
 {
     const uint64_t first_a = (uint64_t)(uintptr_t)dlp_first(a), first_b = (uint64_t)(uintptr_t)dlp_first(b);
-    const uint64_t distance = first_a < first_b ? first_b - first_a : first_a - first_b;
-    const uint32_t bits = dlp_item_bits(a->dtype, flags_a), size = bits / 8;
+    const uint32_t bits_a = dlp_item_bits(a->dtype, flags_a), bits_b = dlp_item_bits(b->dtype, flags_b);
     int64_t lowest_a, highest_a, lowest_b, highest_b, compact_a[DLPACK_PY_MAX_NDIM], compact_b[DLPACK_PY_MAX_NDIM];
     const int64_t *strides_a = dlp_strides(a, compact_a), *strides_b = dlp_strides(b, compact_b);
-    uint64_t common = 0, n, rest; /* common: the greatest common divisor of all strides */
-    int32_t i;
+    uint64_t begin_a, end_a, begin_b, end_b, rest, reach, step, larger = UINT64_MAX, count, n, divisor, common = 0;
+    int32_t i, is_unclear = 0;
 
     if (dlp_extent(a, flags_a, &lowest_a, &highest_a) < 0 || dlp_extent(b, flags_b, &lowest_b, &highest_b) < 0)
         return 1;
-    if (highest_a == 0 || highest_b == 0 || /* no elements */
-        first_a + (uint64_t)highest_a <= first_b - (uint64_t)-lowest_b ||
-        first_b + (uint64_t)highest_b <= first_a - (uint64_t)-lowest_a)
+    begin_a = first_a + (uint64_t)lowest_a;
+    end_a = first_a + (uint64_t)highest_a;
+    begin_b = first_b + (uint64_t)lowest_b;
+    end_b = first_b + (uint64_t)highest_b;
+    if (highest_a == 0 || highest_b == 0 || end_a <= begin_b || end_b <= begin_a) /* 0: no elements */
         return 0;
-    if (bits % 8 != 0 || bits != dlp_item_bits(b->dtype, flags_b))
+    /* From the first byte of b to a byte of both tensors, and from there to the last byte of a, are together rest bytes:
+     * the sum of n * step for each step of a or b, with n from 0 to count, and of an offset in an item of a and of b.
+     * reach is the largest such sum. Take rest apart, the largest step first. */
+    rest = end_a - 1 - begin_b;
+    reach = end_a - 1 - begin_a + (end_b - 1 - begin_b);
+    if (bits_a % 8 != 0 || bits_b % 8 != 0 || reach < rest) /* reach wrapped */
         return 1;
-    for (i = 0; i < a->ndim + b->ndim; i++) {
-        const DLTensor *t = i < a->ndim ? a : b;
-        const int32_t k = i < a->ndim ? i : i - a->ndim;
-        const int64_t stride = i < a->ndim ? strides_a[k] : strides_b[k];
-        for (n = t->shape[k] == 1 ? 0 : (uint64_t)llabs(stride); n != 0; n = rest) {
-            rest = common % n;
+    for (;; larger = step) {
+        for (step = count = 0, i = 0; i < a->ndim + b->ndim; i++) {
+            const int is_a = i < a->ndim;
+            const int32_t k = is_a ? i : i - a->ndim;
+            const int64_t last = (is_a ? a->shape[k] : b->shape[k]) - 1;
+            const int64_t stride = last == 0 ? 0 : is_a ? strides_a[k] : strides_b[k];
+            n = (uint64_t)llabs(stride) * (is_a ? bits_a / 8 : bits_b / 8);
+            if (n >= step && n < larger) {
+                count = (n == step ? count : 0) + (uint64_t)last;
+                step = n;
+            }
+        }
+        if (step == 0)
+            return (is_unclear ? rest % common : rest) <= reach;
+        reach -= count * step;
+        n = rest / step < count ? rest / step : count;
+        rest -= n * step;
+        if (n > 0 && rest + step <= reach) /* n - 1 is possible too: only the common divisor helps */
+            is_unclear = 1;
+        for (n = step; n != 0; n = divisor) {
+            divisor = common % n;
             common = n;
         }
     }
-    common *= size;
-    n = common == 0 ? 0 : distance % common;
-    if (common != 0 && n >= size && common - n >= size)
-        return 0;
-    return distance % size != 0 ||
-           !dlp_are_apart(a, strides_a, b, strides_b,
-                          (int64_t)(first_a < first_b ? distance : 0 - distance) / (int64_t)size);
 }
 
 /* ---- Copy --------------------------------------------------------------- */
