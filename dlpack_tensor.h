@@ -685,7 +685,7 @@ dlp_overlaps_itself(const DLTensor *t)
  * flags_a, flags_b   DLPACK_PY_FLAG_* of each: padded sub-byte dtypes
  *
  * Returns 0 where the memory ranges of a and b are separate, where their elements fall between each other at equal
- * distances, such as x[..., 0] and x[..., 1], and where the strides show that no byte is in both, such as the left and the
+ * distances, such as x[..., 0] and x[..., 1], and where the strides show that no byte is in both, such as the left and
  * right half of an image. Returns 1 otherwise. a and b must be validated, and their data addresses on one device.
  */
 DLP_RARE int
@@ -706,8 +706,8 @@ dlpack_py_overlap(const DLTensor *a, uint64_t flags_a, const DLTensor *b, uint64
     end_b = first_b + (uint64_t)highest_b;
     if (highest_a == 0 || highest_b == 0 || end_a <= begin_b || end_b <= begin_a) /* 0: no elements */
         return 0;
-    /* From the first byte of b to a byte of both tensors, and from there to the last byte of a, are together rest bytes:
-     * the sum of n * step for each step of a or b, with n from 0 to count, and of an offset in an item of a and of b.
+    /* From the first byte of b to a byte of both tensors, and from there to the last byte of a, are rest bytes:
+     * the sum of n * step for each step of a or b, with n from 0 to count, and of a place in an item of a and of b.
      * reach is the largest such sum. Take rest apart, the largest step first. */
     rest = end_a - 1 - begin_b;
     reach = end_a - 1 - begin_a + (end_b - 1 - begin_b);
