@@ -515,32 +515,26 @@ dlp_extent(const DLTensor *t, uint64_t flags, int64_t *lowest, int64_t *highest)
 #define DLP_SEPARATE 1    /* no two elements share memory */
 #define DLP_COMPACT 2     /* and there is no gap between elements */
 
-/* Looks at the dimensions by increasing stride. Elements are separate where each stride is larger than the reach of all
- * dimensions with smaller strides: in slices, transposed and reversed arrays. t has elements; its strides are not NULL.
- */
+/* Elements are separate where each stride is larger than the reach of all dimensions with smaller strides: in slices,
+ * transposed and reversed arrays. t has elements; its strides are not NULL. */
 DLP_RARE int
 dlp_layout(const DLTensor *t)
 {
-    uint64_t left = 0, reach = 0, step, next; /* left: a bit for each dimension that was not looked at yet */
-    int32_t i, found, layout = DLP_COMPACT;
+    int32_t i, k, layout = DLP_COMPACT;
 
-    for (i = 0; i < t->ndim; i++)
-        left |= (uint64_t)(t->shape[i] != 1) << i;
-    while (left != 0) {
-        for (step = UINT64_MAX, found = i = 0; i < t->ndim; i++) {
-            next = t->strides[i] < 0 ? 0 - (uint64_t)t->strides[i] : (uint64_t)t->strides[i];
-            if ((left >> i & 1) != 0 && next < step) {
-                step = next;
-                found = i;
-            }
+    for (i = 0; i < t->ndim; i++) {
+        uint64_t step, reach = 0;
+        if (t->shape[i] == 1)
+            continue;
+        step = (uint64_t)llabs(t->strides[i]);
+        for (k = 0; k < t->ndim; k++) {
+            if (k != i && t->shape[k] != 1 && (uint64_t)llabs(t->strides[k]) <= step)
+                reach += (uint64_t)((t->shape[k] - 1) * llabs(t->strides[k]));
         }
-        next = (uint64_t)(t->shape[found] - 1) * step;
-        if (step <= reach || next > INT64_MAX - reach)
+        if (step <= reach || step > INT64_MAX - reach)
             return DLP_MAY_OVERLAP;
-        if (t->strides[found] != (int64_t)reach + 1)
+        if (t->strides[i] != (int64_t)reach + 1)
             layout = DLP_SEPARATE;
-        reach += next;
-        left &= ~((uint64_t)1 << found);
     }
     return layout;
 }
