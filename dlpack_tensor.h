@@ -539,25 +539,31 @@ dlp_layout(const DLTensor *t)
     return layout;
 }
 
-/* The first dimension whose stride is not that of a compact tensor in the given order, which is put into *wanted; -1:
- * none. order: 'C', 'F' or 'R' */
-DLP_RARE int32_t
-dlp_wrong_stride(const DLTensor *t, const int64_t *strides, char order, int64_t *wanted)
+/* dlpack_py_is_contiguous, as a check: returns 0, or -1 with BufferError that names the first wrong stride. */
+DLP_RARE int
+dlp_check_strides(const DLTensor *t, char order, dlpack_py_error *error)
 {
     const int32_t count = order == 'R' && t->ndim > 1 ? t->ndim - 1 : t->ndim; /* of dimensions to look at */
+    int64_t storage[DLPACK_PY_MAX_NDIM];
+    const int64_t *strides = dlp_strides(t, storage);
     uint64_t step = 1;
     int32_t k;
 
+    if (order == 'A' && dlp_check_strides(t, 'F', NULL) == 0)
+        return 0;
+    if (order == 'K') {
+        if (t->strides == NULL || dlp_is_empty(t) || dlp_layout(t) == DLP_COMPACT)
+            return 0;
+        return dlp_refuse(error, "strides are not compact in any order of the dimensions, order 'K' was asked for");
+    }
     for (k = 0; k < count; k++) {
         const int32_t i = order == 'F' ? k : t->ndim - 1 - k;
-        if (t->shape[i] == 1)
-            continue;
-        *wanted = (int64_t)step;
-        if (strides[i] != *wanted)
-            return dlp_is_empty(t) ? -1 : i;
+        if (t->shape[i] != 1 && strides[i] != (int64_t)step && !dlp_is_empty(t))
+            return dlp_refuse(error, "strides[%" PRId32 "] is %" PRId64 ", %" PRId64 " was asked for by order '%c'", i,
+                              strides[i], (int64_t)step, order);
         step *= (uint64_t)t->shape[i]; /* wraps only without elements */
     }
-    return -1;
+    return 0;
 }
 
 /* Is the tensor compact in the given order?
@@ -572,14 +578,7 @@ dlp_wrong_stride(const DLTensor *t, const int64_t *strides, char order, int64_t 
 DLP_RARE int
 dlpack_py_is_contiguous(const DLTensor *t, char order)
 {
-    int64_t storage[DLPACK_PY_MAX_NDIM], wanted;
-    const int64_t *strides = dlp_strides(t, storage);
-
-    if (order == 'K')
-        return t->strides == NULL || dlp_is_empty(t) || dlp_layout(t) == DLP_COMPACT;
-    if (order == 'A' && dlp_wrong_stride(t, strides, 'F', &wanted) < 0)
-        return 1;
-    return dlp_wrong_stride(t, strides, order, &wanted) < 0;
+    return dlp_check_strides(t, order, NULL) == 0;
 }
 
 /* ---- Validation --------------------------------------------------------- */
@@ -1338,29 +1337,15 @@ dlp_check_rank(const DLTensor *t, const dlpack_py_want *want, dlpack_py_error *e
     return 0;
 }
 
-/* Refuses the strides of a tensor, and names the first that is wrong. Returns -1. */
-static inline int
-dlp_refuse_strides(const DLTensor *t, char order, dlpack_py_error *error)
-{
-    int64_t storage[DLPACK_PY_MAX_NDIM], wanted;
-    const int64_t *strides = dlp_strides(t, storage);
-    int32_t i;
-
-    if (order == 'K')
-        return dlp_refuse(error, "strides are not compact in any order of the dimensions, order 'K' was asked for");
-    i = dlp_wrong_stride(t, strides, order, &wanted);
-    return dlp_refuse(error, "strides[%" PRId32 "] is %" PRId64 ", %" PRId64 " was asked for by order '%c'", i,
-                      strides[i], wanted, order);
-}
-
 /* dlpack_py_meets, for requirements that were checked. */
 static inline int
 dlp_meets(const DLTensor *t, int readonly, const dlpack_py_want *want, dlpack_py_error *error)
 {
     const int32_t device = (int32_t)t->device.device_type;
     const uintptr_t first = (uintptr_t)t->data + (uintptr_t)t->byte_offset;
-    size_t alignment;
+    size_t alignment = want->alignment;
     unsigned bits;
+    int result = 0;
 
     if (want->device == 0 ? device != (int32_t)kDLCPU && !dlpack_py_is_cpu_readable(t->device)
                           : want->device != DLPACK_PY_ANY_DEVICE && want->device != device)
@@ -1369,30 +1354,26 @@ dlp_meets(const DLTensor *t, int readonly, const dlpack_py_want *want, dlpack_py
         return dlp_refuse_dtype(t, want, error);
     if (dlp_check_rank(t, want, error) < 0)
         return -1;
-
-    alignment = want->alignment;
     if (alignment == 0 && first % 16 != 0) { /* the size of one number; complex elements and lanes have several */
         bits = dlp_is_complex(t->dtype) ? t->dtype.bits / 2u : t->dtype.bits;
         alignment = bits % 8 == 0 && (bits & (bits - 1)) == 0 ? bits / 8 : 1;
     }
     if (readonly == DLPACK_PY_READONLY_UNSAID && (want->options & DLPACK_PY_LEGACY_IS_WRITABLE) != 0)
         readonly = DLPACK_PY_WRITABLE;
-    if (want->order != 0 && !dlpack_py_is_contiguous(t, want->order))
-        dlp_refuse_strides(t, want->order, error);
-    else if (alignment > 1 && first % alignment != 0 && !dlp_is_empty(t) && dlp_has_address(t->device))
-        dlp_refuse(error, "data is at address 0x%" PRIxPTR ", alignment to %lu bytes was asked for", first,
-                   (unsigned long)alignment);
-    else if (want->writable && readonly != DLPACK_PY_WRITABLE)
-        dlp_refuse(error, "data is read-only, writable memory was asked for%s",
-                   readonly == DLPACK_PY_READONLY ? "" : " (a legacy capsule has no read-only flag)");
-    else if (want->writable && (want->order == 0 || want->order == 'R') && /* else the tensor is compact */
-             (want->options & DLPACK_PY_OVERLAP_IS_FINE) == 0 && dlp_overlaps_itself(t))
-        dlp_refuse(error, "elements may share memory, writable memory without overlap was asked for");
-    else
-        return 0;
-    if (error != NULL)
+    if (want->order != 0)
+        result = dlp_check_strides(t, want->order, error);
+    if (result == 0 && alignment > 1 && first % alignment != 0 && !dlp_is_empty(t) && dlp_has_address(t->device))
+        result = dlp_refuse(error, "data is at address 0x%" PRIxPTR ", alignment to %lu bytes was asked for", first,
+                            (unsigned long)alignment);
+    if (result == 0 && want->writable && readonly != DLPACK_PY_WRITABLE)
+        result = dlp_refuse(error, "data is read-only, writable memory was asked for%s",
+                            readonly == DLPACK_PY_READONLY ? "" : " (a legacy capsule has no read-only flag)");
+    if (result == 0 && want->writable && (want->order == 0 || want->order == 'R') && /* else the tensor is compact */
+        (want->options & DLPACK_PY_OVERLAP_IS_FINE) == 0 && dlp_overlaps_itself(t))
+        result = dlp_refuse(error, "elements may share memory, writable memory without overlap was asked for");
+    if (result < 0 && error != NULL)
         error->copy_helps = 1;
-    return -1;
+    return result;
 }
 
 /* Checks that a tensor meets the requirements (C9). The requirements that a copy of the data can meet are checked last:
