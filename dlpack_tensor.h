@@ -80,8 +80,7 @@
 #define DLPACK_PY_PROTOCOL_MAJOR 1
 #define DLPACK_PY_PROTOCOL_MINOR 3
 
-/* The flags of DLManagedTensorVersioned. dlpack.h has them as unsigned long, which may have 32 bits; 1.0 lacks the
- * last. */
+/* Flags of DLManagedTensorVersioned. dlpack.h has them as unsigned long (32 bits on Windows); 1.0 lacks the last. */
 #define DLPACK_PY_FLAG_READ_ONLY UINT64_C(1)
 #define DLPACK_PY_FLAG_IS_COPIED UINT64_C(2)
 #define DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED UINT64_C(4)
@@ -341,8 +340,7 @@ dlpack_py_is_cpu_readable(DLDevice device)
 static inline int
 dlp_has_address(DLDevice device)
 {
-    const int32_t type = (int32_t)device.device_type;
-    return type == (int32_t)kDLCUDA || type == (int32_t)kDLROCM || dlpack_py_is_cpu_readable(device);
+    return device.device_type == kDLCUDA || device.device_type == kDLROCM || dlpack_py_is_cpu_readable(device);
 }
 
 /* The name of a device type; *length is 0 for a type without a name. */
@@ -390,8 +388,7 @@ dlpack_py_cpu(void *data, uint32_t dtype, int32_t ndim, const int64_t *shape, co
 {
     DLTensor t;
     t.data = data;
-    t.device.device_type = kDLCPU;
-    t.device.device_id = 0;
+    t.device = dlp_device(kDLCPU, 0);
     t.ndim = ndim;
     t.dtype.code = (uint8_t)(dtype >> 24);
     t.dtype.bits = (uint8_t)(dtype >> 16 & 0xff);
@@ -437,12 +434,8 @@ DLP_RARE int
 dlp_bytes(int64_t n, DLDataType dtype, uint64_t flags, int64_t *bytes)
 {
     const int64_t bits = dlp_item_bits(dtype, flags);
-    if (bits % 8 == 0)
-        return dlp_multiply(n, bits / 8, bytes);
     /* Eight elements fill as many bytes as an element has bits. */
-    if (dlp_multiply(n / 8, bits, bytes) < 0)
-        return -1;
-    return dlp_add(*bytes, (n % 8 * bits + 7) / 8, bytes);
+    return dlp_multiply(n / 8, bits, bytes) < 0 ? -1 : dlp_add(*bytes, (n % 8 * bits + 7) / 8, bytes);
 }
 
 /* The bytes of a compact copy of a validated tensor. Packed sub-byte dtypes are rounded up once, for the whole (D6). */
@@ -955,7 +948,7 @@ dlp_fold_offset(DLTensor *t)
         t->device.device_id = 0;
     else if (!dlp_has_address(t->device))
         return;
-    t->data = t->data == NULL ? NULL : (void *)((uintptr_t)t->data + (uintptr_t)t->byte_offset);
+    t->data = dlp_first(t);
     t->byte_offset = 0;
     for (i = 0; i < t->ndim; i++) {
         if (t->shape[i] == 0)
@@ -1171,19 +1164,18 @@ typedef int (*dlpack_py_fallback)(void *py_object, struct DLManagedTensorVersion
 /* What a caller of dlpack_py_consume requires. All zero accepts any tensor that the CPU can read; dlpack_py_want_any
  * returns that. Requirements that contradict each other are SystemError at every call. */
 typedef struct dlpack_py_want {
-    uint32_t dtype;         /* DLPACK_PY_FLOAT32...; 0: any */
-    const uint32_t *dtypes; /* or any of these, ended by 0 */
-    int32_t ndim;           /* this rank, or the lower end of a range; DLPACK_PY_SCALAR for rank 0; 0: any */
-    int32_t max_ndim;       /* upper end of the range; 0: ndim itself (ndim 0 with max_ndim n: 0 to n) */
-    const int64_t *shape;   /* ndim extents, -1 free; needs a fixed rank; NULL: any */
-    char order;             /* as dlpack_py_is_contiguous: 'C', 'F', 'A', 'K', 'R'; 0: any strides */
-    char writable;          /* refuse memory that is read-only, may be read-only, or may overlap itself */
-    int32_t device;         /* a DLDeviceType; 0: memory that the CPU can read; DLPACK_PY_ANY_DEVICE */
-    size_t alignment;       /* of the first element, in bytes, a power of two; 0: the size of a number; 1: any */
-    uint32_t options;       /* DLPACK_PY_COPY_IF_NEEDED ... */
-    const char *name;       /* of the argument, put before messages: "out: dtype is ..."; NULL: none */
-    dlpack_py_fallback
-        fallback; /* takes an object without __dlpack__: dlpack_buffer_fallback, for example; NULL: none */
+    uint32_t dtype;              /* DLPACK_PY_FLOAT32...; 0: any */
+    const uint32_t *dtypes;      /* or any of these, ended by 0 */
+    int32_t ndim;                /* this rank, or the lower end of a range; DLPACK_PY_SCALAR for rank 0; 0: any */
+    int32_t max_ndim;            /* upper end of the range; 0: ndim itself (ndim 0 with max_ndim n: 0 to n) */
+    const int64_t *shape;        /* ndim extents, -1 free; needs a fixed rank; NULL: any */
+    char order;                  /* as dlpack_py_is_contiguous: 'C', 'F', 'A', 'K', 'R'; 0: any strides */
+    char writable;               /* refuse memory that is read-only, may be read-only, or may overlap itself */
+    int32_t device;              /* a DLDeviceType; 0: memory that the CPU can read; DLPACK_PY_ANY_DEVICE */
+    size_t alignment;            /* of the first element, in bytes, a power of two; 0: the size of a number; 1: any */
+    uint32_t options;            /* DLPACK_PY_COPY_IF_NEEDED ... */
+    const char *name;            /* of the argument, put before messages: "out: dtype is ..."; NULL: none */
+    dlpack_py_fallback fallback; /* for objects without __dlpack__: dlpack_buffer_fallback, for example; NULL: none */
 } dlpack_py_want;
 
 #define DLPACK_PY_COPY_IF_NEEDED 1u     /* copy where a copy meets the requirement; writes do not reach the producer */
@@ -1194,8 +1186,7 @@ typedef struct dlpack_py_want {
 #define DLPACK_PY_ARRAY_INTERFACE_TOO 32u /* dlpack_device_consume: accept __cuda_array_interface__ as well */
 
 /* The values of dlpack_py_view.readonly. DLPACK_PY_READONLY_UNSAID: a legacy capsule does not say whether its memory is
- * writable (C7). Bit 0 of each value is the bit DLPACK_PY_FLAG_READ_ONLY: a value can be passed as flags of an export.
- */
+ * writable (C7). Bit 0 of each value is DLPACK_PY_FLAG_READ_ONLY: a value can be passed as flags of an export. */
 #define DLPACK_PY_WRITABLE 0
 #define DLPACK_PY_READONLY 1
 #define DLPACK_PY_READONLY_UNSAID 0x101
