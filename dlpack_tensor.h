@@ -90,8 +90,7 @@ DLP_QUIET
 #define DLPACK_PY_PROTOCOL_MAJOR 1
 #define DLPACK_PY_PROTOCOL_MINOR 3
 
-/* The flags of DLManagedTensorVersioned. dlpack.h has them as unsigned long, which may have 32 bits; 1.0 lacks the
- * last. */
+/* Flags of DLManagedTensorVersioned. dlpack.h has them as unsigned long (32 bits on Windows); 1.0 lacks the last. */
 #define DLPACK_PY_FLAG_READ_ONLY UINT64_C(1)
 #define DLPACK_PY_FLAG_IS_COPIED UINT64_C(2)
 #define DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED UINT64_C(4)
@@ -351,8 +350,7 @@ dlpack_py_is_cpu_readable(DLDevice device)
 static inline int
 dlp_has_address(DLDevice device)
 {
-    const int32_t type = (int32_t)device.device_type;
-    return type == (int32_t)kDLCUDA || type == (int32_t)kDLROCM || dlpack_py_is_cpu_readable(device);
+    return device.device_type == kDLCUDA || device.device_type == kDLROCM || dlpack_py_is_cpu_readable(device);
 }
 
 /* The name of a device type; *length is 0 for a type without a name. */
@@ -400,8 +398,7 @@ dlpack_py_cpu(void *data, uint32_t dtype, int32_t ndim, const int64_t *shape, co
 {
     DLTensor t;
     t.data = data;
-    t.device.device_type = kDLCPU;
-    t.device.device_id = 0;
+    t.device = dlp_device(kDLCPU, 0);
     t.ndim = ndim;
     t.dtype.code = (uint8_t)(dtype >> 24);
     t.dtype.bits = (uint8_t)(dtype >> 16 & 0xff);
@@ -447,12 +444,8 @@ DLP_RARE int
 dlp_bytes(int64_t n, DLDataType dtype, uint64_t flags, int64_t *bytes)
 {
     const int64_t bits = dlp_item_bits(dtype, flags);
-    if (bits % 8 == 0)
-        return dlp_multiply(n, bits / 8, bytes);
     /* Eight elements fill as many bytes as an element has bits. */
-    if (dlp_multiply(n / 8, bits, bytes) < 0)
-        return -1;
-    return dlp_add(*bytes, (n % 8 * bits + 7) / 8, bytes);
+    return dlp_multiply(n / 8, bits, bytes) < 0 ? -1 : dlp_add(*bytes, (n % 8 * bits + 7) / 8, bytes);
 }
 
 /* The bytes of a compact copy of a validated tensor. Packed sub-byte dtypes are rounded up once, for the whole (D6). */
@@ -525,55 +518,55 @@ dlp_extent(const DLTensor *t, uint64_t flags, int64_t *lowest, int64_t *highest)
 #define DLP_SEPARATE 1    /* no two elements share memory */
 #define DLP_COMPACT 2     /* and there is no gap between elements */
 
-/* Looks at the dimensions by increasing stride. Elements are separate where each stride is larger than the reach of all
- * dimensions with smaller strides: in slices, transposed and reversed arrays. t has elements; its strides are not NULL.
- */
+/* Elements are separate where each stride is larger than the reach of all dimensions with smaller strides: in slices,
+ * transposed and reversed arrays. t has elements; its strides are not NULL. */
 DLP_RARE int
 dlp_layout(const DLTensor *t)
 {
-    uint64_t left = 0, reach = 0, step, next; /* left: a bit for each dimension that was not looked at yet */
-    int32_t i, found, layout = DLP_COMPACT;
+    int32_t i, k, layout = DLP_COMPACT;
 
-    for (i = 0; i < t->ndim; i++)
-        left |= (uint64_t)(t->shape[i] != 1) << i;
-    while (left != 0) {
-        for (step = UINT64_MAX, found = i = 0; i < t->ndim; i++) {
-            next = t->strides[i] < 0 ? 0 - (uint64_t)t->strides[i] : (uint64_t)t->strides[i];
-            if ((left >> i & 1) != 0 && next < step) {
-                step = next;
-                found = i;
-            }
+    for (i = 0; i < t->ndim; i++) {
+        uint64_t step, reach = 0;
+        if (t->shape[i] == 1)
+            continue;
+        step = (uint64_t)llabs(t->strides[i]);
+        for (k = 0; k < t->ndim; k++) {
+            if (k != i && t->shape[k] != 1 && (uint64_t)llabs(t->strides[k]) <= step)
+                reach += (uint64_t)((t->shape[k] - 1) * llabs(t->strides[k]));
         }
-        next = (uint64_t)(t->shape[found] - 1) * step;
-        if (step <= reach || next > INT64_MAX - reach)
+        if (step <= reach || step > INT64_MAX - reach)
             return DLP_MAY_OVERLAP;
-        if (t->strides[found] != (int64_t)reach + 1)
+        if (t->strides[i] != (int64_t)reach + 1)
             layout = DLP_SEPARATE;
-        reach += next;
-        left &= ~((uint64_t)1 << found);
     }
     return layout;
 }
 
-/* The first dimension whose stride is not that of a compact tensor in the given order, which is put into *wanted; -1:
- * none. order: 'C', 'F' or 'R' */
-DLP_RARE int32_t
-dlp_wrong_stride(const DLTensor *t, const int64_t *strides, char order, int64_t *wanted)
+/* dlpack_py_is_contiguous, as a check: returns 0, or -1 with BufferError that names the first wrong stride. */
+DLP_RARE int
+dlp_check_strides(const DLTensor *t, char order, dlpack_py_error *error)
 {
     const int32_t count = order == 'R' && t->ndim > 1 ? t->ndim - 1 : t->ndim; /* of dimensions to look at */
+    int64_t storage[DLPACK_PY_MAX_NDIM];
+    const int64_t *strides = dlp_strides(t, storage);
     uint64_t step = 1;
     int32_t k;
 
+    if (order == 'A' && dlp_check_strides(t, 'F', NULL) == 0)
+        return 0;
+    if (order == 'K') {
+        if (t->strides == NULL || dlp_is_empty(t) || dlp_layout(t) == DLP_COMPACT)
+            return 0;
+        return dlp_refuse(error, "strides are not compact in any order of the dimensions, order 'K' was asked for");
+    }
     for (k = 0; k < count; k++) {
         const int32_t i = order == 'F' ? k : t->ndim - 1 - k;
-        if (t->shape[i] == 1)
-            continue;
-        *wanted = (int64_t)step;
-        if (strides[i] != *wanted)
-            return dlp_is_empty(t) ? -1 : i;
+        if (t->shape[i] != 1 && strides[i] != (int64_t)step && !dlp_is_empty(t))
+            return dlp_refuse(error, "strides[%" PRId32 "] is %" PRId64 ", %" PRId64 " was asked for by order '%c'", i,
+                              strides[i], (int64_t)step, order);
         step *= (uint64_t)t->shape[i]; /* wraps only without elements */
     }
-    return -1;
+    return 0;
 }
 
 /* Is the tensor compact in the given order?
@@ -588,14 +581,7 @@ dlp_wrong_stride(const DLTensor *t, const int64_t *strides, char order, int64_t 
 DLP_RARE int
 dlpack_py_is_contiguous(const DLTensor *t, char order)
 {
-    int64_t storage[DLPACK_PY_MAX_NDIM], wanted;
-    const int64_t *strides = dlp_strides(t, storage);
-
-    if (order == 'K')
-        return t->strides == NULL || dlp_is_empty(t) || dlp_layout(t) == DLP_COMPACT;
-    if (order == 'A' && dlp_wrong_stride(t, strides, 'F', &wanted) < 0)
-        return 1;
-    return dlp_wrong_stride(t, strides, order, &wanted) < 0;
+    return dlp_check_strides(t, order, NULL) == 0;
 }
 
 /* ---- Validation --------------------------------------------------------- */
@@ -690,90 +676,63 @@ dlp_overlaps_itself(const DLTensor *t)
     return !dlpack_py_is_contiguous(t, 'C') && dlp_layout(t) == DLP_MAY_OVERLAP;
 }
 
-/* Have two tensors of equal strides no common element? distance is from the first element of a to that of b, in
- * elements. An element of both is distance = sum of (i - j) * stride, with the indices i of a and j of b. Takes the
- * distance apart, the largest stride first: apart are, for example, the left and the right part of an image. 0: not
- * known. */
-DLP_RARE int
-dlp_are_apart(const DLTensor *a, const int64_t *strides_a, const DLTensor *b, const int64_t *strides_b,
-              int64_t distance)
-{
-    int64_t steps[DLPACK_PY_MAX_NDIM], last[DLPACK_PY_MAX_NDIM]; /* of dimension i: (i - j) is between 0 and last */
-    uint64_t reach = 0, rest, n;                                 /* reach: of all steps */
-    int32_t i, k, largest;
-
-    for (i = 0; i < a->ndim && a->ndim == b->ndim; i++) {
-        const int64_t stride = a->shape[i] > 1 ? strides_a[i] : strides_b[i];
-        if (a->shape[i] > 1 && b->shape[i] > 1 && strides_b[i] != stride)
-            return 0;
-        last[i] = a->shape[i] + b->shape[i] - 2;
-        steps[i] = last[i] == 0 ? 0 : llabs(stride);
-        reach += (uint64_t)(last[i] * steps[i]);
-        distance += ((stride < 0 ? a->shape[i] : b->shape[i]) - 1) * steps[i]; /* the least (i - j) counts as 0 */
-    }
-    if (a->ndim != b->ndim || distance < 0)
-        return a->ndim == b->ndim;
-    rest = (uint64_t)distance;
-    for (k = 0; k < a->ndim; k++) {
-        for (largest = 0, i = 1; i < a->ndim; i++)
-            largest = steps[i] > steps[largest] ? i : largest;
-        if (steps[largest] == 0)
-            break;
-        reach -= (uint64_t)(last[largest] * steps[largest]);
-        n = rest / (uint64_t)steps[largest];
-        n = n < (uint64_t)last[largest] ? n : (uint64_t)last[largest];
-        rest -= n * (uint64_t)steps[largest];
-        if (n > 0 && rest + (uint64_t)steps[largest] <= reach) /* n - 1 is possible too */
-            return 0;
-        steps[largest] = 0;
-    }
-    return rest != 0;
-}
-
 /* May two tensors share memory?
  *
  * flags_a, flags_b   DLPACK_PY_FLAG_* of each: padded sub-byte dtypes
  *
  * Returns 0 where the memory ranges of a and b are separate, where their elements fall between each other at equal
- * distances, such as x[..., 0] and x[..., 1], and where equal strides show that no element is in both, such as the left
- * and the right half of an image. Returns 1 otherwise. a and b must be validated, and their data must be addresses on
- * one device.
+ * distances, such as x[..., 0] and x[..., 1], and where the strides show that no byte is in both, such as the left and
+ * right half of an image. Returns 1 otherwise. a and b must be validated, and their data addresses on one device.
  */
 DLP_RARE int
 dlpack_py_overlap(const DLTensor *a, uint64_t flags_a, const DLTensor *b, uint64_t flags_b)
 {
     const uint64_t first_a = (uint64_t)(uintptr_t)dlp_first(a), first_b = (uint64_t)(uintptr_t)dlp_first(b);
-    const uint64_t distance = first_a < first_b ? first_b - first_a : first_a - first_b;
-    const uint32_t bits = dlp_item_bits(a->dtype, flags_a), size = bits / 8;
+    const uint32_t bits_a = dlp_item_bits(a->dtype, flags_a), bits_b = dlp_item_bits(b->dtype, flags_b);
     int64_t lowest_a, highest_a, lowest_b, highest_b, compact_a[DLPACK_PY_MAX_NDIM], compact_b[DLPACK_PY_MAX_NDIM];
     const int64_t *strides_a = dlp_strides(a, compact_a), *strides_b = dlp_strides(b, compact_b);
-    uint64_t common = 0, n, rest; /* common: the greatest common divisor of all strides */
-    int32_t i;
+    uint64_t begin_a, end_a, begin_b, end_b, rest, reach, step, larger = UINT64_MAX, count, n, divisor, common = 0;
+    int32_t i, is_unclear = 0;
 
     if (dlp_extent(a, flags_a, &lowest_a, &highest_a) < 0 || dlp_extent(b, flags_b, &lowest_b, &highest_b) < 0)
         return 1;
-    if (highest_a == 0 || highest_b == 0 || /* no elements */
-        first_a + (uint64_t)highest_a <= first_b - (uint64_t)-lowest_b ||
-        first_b + (uint64_t)highest_b <= first_a - (uint64_t)-lowest_a)
+    begin_a = first_a + (uint64_t)lowest_a;
+    end_a = first_a + (uint64_t)highest_a;
+    begin_b = first_b + (uint64_t)lowest_b;
+    end_b = first_b + (uint64_t)highest_b;
+    if (highest_a == 0 || highest_b == 0 || end_a <= begin_b || end_b <= begin_a) /* 0: no elements */
         return 0;
-    if (bits % 8 != 0 || bits != dlp_item_bits(b->dtype, flags_b))
+    /* From the first byte of b to a byte of both tensors, and from there to the last byte of a, are rest bytes:
+     * the sum of n * step for each step of a or b, with n from 0 to count, and of a place in an item of a and of b.
+     * reach is the largest such sum. Take rest apart, the largest step first. */
+    rest = end_a - 1 - begin_b;
+    reach = end_a - 1 - begin_a + (end_b - 1 - begin_b);
+    if (bits_a % 8 != 0 || bits_b % 8 != 0 || reach < rest) /* reach wrapped */
         return 1;
-    for (i = 0; i < a->ndim + b->ndim; i++) {
-        const DLTensor *t = i < a->ndim ? a : b;
-        const int32_t k = i < a->ndim ? i : i - a->ndim;
-        const int64_t stride = i < a->ndim ? strides_a[k] : strides_b[k];
-        for (n = t->shape[k] == 1 ? 0 : (uint64_t)llabs(stride); n != 0; n = rest) {
-            rest = common % n;
+    for (;; larger = step) {
+        for (step = count = 0, i = 0; i < a->ndim + b->ndim; i++) {
+            const int is_a = i < a->ndim;
+            const int32_t k = is_a ? i : i - a->ndim;
+            const int64_t last = (is_a ? a->shape[k] : b->shape[k]) - 1;
+            const int64_t stride = last == 0 ? 0 : is_a ? strides_a[k] : strides_b[k];
+            n = (uint64_t)llabs(stride) * (is_a ? bits_a / 8 : bits_b / 8);
+            if (n >= step && n < larger) {
+                count = (n == step ? count : 0) + (uint64_t)last;
+                step = n;
+            }
+        }
+        if (step == 0)
+            return (is_unclear ? rest % common : rest) <= reach;
+        reach -= count * step;
+        n = rest / step < count ? rest / step : count;
+        rest -= n * step;
+        if (n > 0 && rest + step <= reach) /* n - 1 is possible too: only the common divisor helps */
+            is_unclear = 1;
+        for (n = step; n != 0; n = divisor) {
+            divisor = common % n;
             common = n;
         }
     }
-    common *= size;
-    n = common == 0 ? 0 : distance % common;
-    if (common != 0 && n >= size && common - n >= size)
-        return 0;
-    return distance % size != 0 ||
-           !dlp_are_apart(a, strides_a, b, strides_b,
-                          (int64_t)(first_a < first_b ? distance : 0 - distance) / (int64_t)size);
 }
 
 /* ---- Copy --------------------------------------------------------------- */
@@ -999,7 +958,7 @@ dlp_fold_offset(DLTensor *t)
         t->device.device_id = 0;
     else if (!dlp_has_address(t->device))
         return;
-    t->data = t->data == NULL ? NULL : (void *)((uintptr_t)t->data + (uintptr_t)t->byte_offset);
+    t->data = dlp_first(t);
     t->byte_offset = 0;
     for (i = 0; i < t->ndim; i++) {
         if (t->shape[i] == 0)
@@ -1215,19 +1174,18 @@ typedef int (*dlpack_py_fallback)(void *py_object, struct DLManagedTensorVersion
 /* What a caller of dlpack_py_consume requires. All zero accepts any tensor that the CPU can read; dlpack_py_want_any
  * returns that. Requirements that contradict each other are SystemError at every call. */
 typedef struct dlpack_py_want {
-    uint32_t dtype;         /* DLPACK_PY_FLOAT32...; 0: any */
-    const uint32_t *dtypes; /* or any of these, ended by 0 */
-    int32_t ndim;           /* this rank, or the lower end of a range; DLPACK_PY_SCALAR for rank 0; 0: any */
-    int32_t max_ndim;       /* upper end of the range; 0: ndim itself (ndim 0 with max_ndim n: 0 to n) */
-    const int64_t *shape;   /* ndim extents, -1 free; needs a fixed rank; NULL: any */
-    char order;             /* as dlpack_py_is_contiguous: 'C', 'F', 'A', 'K', 'R'; 0: any strides */
-    char writable;          /* refuse memory that is read-only, may be read-only, or may overlap itself */
-    int32_t device;         /* a DLDeviceType; 0: memory that the CPU can read; DLPACK_PY_ANY_DEVICE */
-    size_t alignment;       /* of the first element, in bytes, a power of two; 0: the size of a number; 1: any */
-    uint32_t options;       /* DLPACK_PY_COPY_IF_NEEDED ... */
-    const char *name;       /* of the argument, put before messages: "out: dtype is ..."; NULL: none */
-    dlpack_py_fallback
-        fallback; /* takes an object without __dlpack__: dlpack_buffer_fallback, for example; NULL: none */
+    uint32_t dtype;              /* DLPACK_PY_FLOAT32...; 0: any */
+    const uint32_t *dtypes;      /* or any of these, ended by 0 */
+    int32_t ndim;                /* this rank, or the lower end of a range; DLPACK_PY_SCALAR for rank 0; 0: any */
+    int32_t max_ndim;            /* upper end of the range; 0: ndim itself (ndim 0 with max_ndim n: 0 to n) */
+    const int64_t *shape;        /* ndim extents, -1 free; needs a fixed rank; NULL: any */
+    char order;                  /* as dlpack_py_is_contiguous: 'C', 'F', 'A', 'K', 'R'; 0: any strides */
+    char writable;               /* refuse memory that is read-only, may be read-only, or may overlap itself */
+    int32_t device;              /* a DLDeviceType; 0: memory that the CPU can read; DLPACK_PY_ANY_DEVICE */
+    size_t alignment;            /* of the first element, in bytes, a power of two; 0: the size of a number; 1: any */
+    uint32_t options;            /* DLPACK_PY_COPY_IF_NEEDED ... */
+    const char *name;            /* of the argument, put before messages: "out: dtype is ..."; NULL: none */
+    dlpack_py_fallback fallback; /* for objects without __dlpack__: dlpack_buffer_fallback, for example; NULL: none */
 } dlpack_py_want;
 
 #define DLPACK_PY_COPY_IF_NEEDED 1u     /* copy where a copy meets the requirement; writes do not reach the producer */
@@ -1238,8 +1196,7 @@ typedef struct dlpack_py_want {
 #define DLPACK_PY_ARRAY_INTERFACE_TOO 32u /* dlpack_device_consume: accept __cuda_array_interface__ as well */
 
 /* The values of dlpack_py_view.readonly. DLPACK_PY_READONLY_UNSAID: a legacy capsule does not say whether its memory is
- * writable (C7). Bit 0 of each value is the bit DLPACK_PY_FLAG_READ_ONLY: a value can be passed as flags of an export.
- */
+ * writable (C7). Bit 0 of each value is DLPACK_PY_FLAG_READ_ONLY: a value can be passed as flags of an export. */
 #define DLPACK_PY_WRITABLE 0
 #define DLPACK_PY_READONLY 1
 #define DLPACK_PY_READONLY_UNSAID 0x101
@@ -1381,29 +1338,15 @@ dlp_check_rank(const DLTensor *t, const dlpack_py_want *want, dlpack_py_error *e
     return 0;
 }
 
-/* Refuses the strides of a tensor, and names the first that is wrong. Returns -1. */
-static inline int
-dlp_refuse_strides(const DLTensor *t, char order, dlpack_py_error *error)
-{
-    int64_t storage[DLPACK_PY_MAX_NDIM], wanted;
-    const int64_t *strides = dlp_strides(t, storage);
-    int32_t i;
-
-    if (order == 'K')
-        return dlp_refuse(error, "strides are not compact in any order of the dimensions, order 'K' was asked for");
-    i = dlp_wrong_stride(t, strides, order, &wanted);
-    return dlp_refuse(error, "strides[%" PRId32 "] is %" PRId64 ", %" PRId64 " was asked for by order '%c'", i,
-                      strides[i], wanted, order);
-}
-
 /* dlpack_py_meets, for requirements that were checked. */
 static inline int
 dlp_meets(const DLTensor *t, int readonly, const dlpack_py_want *want, dlpack_py_error *error)
 {
     const int32_t device = (int32_t)t->device.device_type;
     const uintptr_t first = (uintptr_t)t->data + (uintptr_t)t->byte_offset;
-    size_t alignment;
+    size_t alignment = want->alignment;
     unsigned bits;
+    int result = 0;
 
     if (want->device == 0 ? device != (int32_t)kDLCPU && !dlpack_py_is_cpu_readable(t->device)
                           : want->device != DLPACK_PY_ANY_DEVICE && want->device != device)
@@ -1412,30 +1355,26 @@ dlp_meets(const DLTensor *t, int readonly, const dlpack_py_want *want, dlpack_py
         return dlp_refuse_dtype(t, want, error);
     if (dlp_check_rank(t, want, error) < 0)
         return -1;
-
-    alignment = want->alignment;
     if (alignment == 0 && first % 16 != 0) { /* the size of one number; complex elements and lanes have several */
         bits = dlp_is_complex(t->dtype) ? t->dtype.bits / 2u : t->dtype.bits;
         alignment = bits % 8 == 0 && (bits & (bits - 1)) == 0 ? bits / 8 : 1;
     }
     if (readonly == DLPACK_PY_READONLY_UNSAID && (want->options & DLPACK_PY_LEGACY_IS_WRITABLE) != 0)
         readonly = DLPACK_PY_WRITABLE;
-    if (want->order != 0 && !dlpack_py_is_contiguous(t, want->order))
-        dlp_refuse_strides(t, want->order, error);
-    else if (alignment > 1 && first % alignment != 0 && !dlp_is_empty(t) && dlp_has_address(t->device))
-        dlp_refuse(error, "data is at address 0x%" PRIxPTR ", alignment to %lu bytes was asked for", first,
-                   (unsigned long)alignment);
-    else if (want->writable && readonly != DLPACK_PY_WRITABLE)
-        dlp_refuse(error, "data is read-only, writable memory was asked for%s",
-                   readonly == DLPACK_PY_READONLY ? "" : " (a legacy capsule has no read-only flag)");
-    else if (want->writable && (want->order == 0 || want->order == 'R') && /* else the tensor is compact */
-             (want->options & DLPACK_PY_OVERLAP_IS_FINE) == 0 && dlp_overlaps_itself(t))
-        dlp_refuse(error, "elements may share memory, writable memory without overlap was asked for");
-    else
-        return 0;
-    if (error != NULL)
+    if (want->order != 0)
+        result = dlp_check_strides(t, want->order, error);
+    if (result == 0 && alignment > 1 && first % alignment != 0 && !dlp_is_empty(t) && dlp_has_address(t->device))
+        result = dlp_refuse(error, "data is at address 0x%" PRIxPTR ", alignment to %lu bytes was asked for", first,
+                            (unsigned long)alignment);
+    if (result == 0 && want->writable && readonly != DLPACK_PY_WRITABLE)
+        result = dlp_refuse(error, "data is read-only, writable memory was asked for%s",
+                            readonly == DLPACK_PY_READONLY ? "" : " (a legacy capsule has no read-only flag)");
+    if (result == 0 && want->writable && (want->order == 0 || want->order == 'R') && /* else the tensor is compact */
+        (want->options & DLPACK_PY_OVERLAP_IS_FINE) == 0 && dlp_overlaps_itself(t))
+        result = dlp_refuse(error, "elements may share memory, writable memory without overlap was asked for");
+    if (result < 0 && error != NULL)
         error->copy_helps = 1;
-    return -1;
+    return result;
 }
 
 /* Checks that a tensor meets the requirements (C9). The requirements that a copy of the data can meet are checked last:
