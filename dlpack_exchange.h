@@ -32,9 +32,8 @@ DLP_QUIET
 
 /* ---- The table of a type ------------------------------------------------ */
 
-/* A type that dlpack_py_exchange_add has put a table on. Published once, never changed, freed when the interpreter is
- * gone. It does not keep the type alive: a type that lives as long as the interpreter dictionary leaks memory at the
- * end of a subinterpreter (CPython 3.11). */
+/* A type that dlpack_py_exchange_add has put a table on. Never changed, and freed when the interpreter is gone. It does
+ * not keep the type alive: a type that lives as long as the interpreter leaks memory (CPython 3.11). */
 typedef struct dlp_own {
     PyTypeObject *type;  /* borrowed, valid while reference is alive */
     PyObject *reference; /* a weak reference to it */
@@ -109,8 +108,7 @@ dlp_exchange_get(dlp_gate *gate)
     return (dlp_exchange *)DLP_LOAD(&gate->exchange);
 }
 
-/* The dictionary of the first class in a type's MRO that has a table or __dlpack__, a new reference; or NULL, perhaps
- * with an exception. */
+/* The dictionary of the first class in a type's MRO that has a table or __dlpack__; NULL: none, or an exception. */
 static inline PyObject *
 dlp_first_with(PyTypeObject *type, PyObject *const *objects)
 {
@@ -151,8 +149,7 @@ dlp_usable_table(const DLPackExchangeAPIHeader *header)
     return table;
 }
 
-/* The referent of a weak reference, a new reference; NULL where it is dead, or with MemoryError. All Pythons have this
- * way. */
+/* The referent of a weak reference, a new reference; NULL where it is dead, or with MemoryError. */
 DLP_RARE PyObject *
 dlp_referent(PyObject *reference)
 {
@@ -292,8 +289,7 @@ typedef struct dlpack_py_embedded {
     uint32_t dtype;    /* dlpack_py_dtype of the tensor, where it is simple; else 0 */
 } dlpack_py_embedded;
 
-/* dlpack_py_offer.export_embedded: the managed tensor in the owner, with a new reference to the owner, for a request
- * that needs no plan; NULL: make a plan. */
+/* dlpack_py_offer.export_embedded: the managed tensor in the owner, which is held; NULL: the request needs a plan. */
 DLP_SHARED void *
 dlp_export_embedded(const dlpack_py_offer *offer, const dlpack_py_request *request)
 {
@@ -390,9 +386,8 @@ dlp_is_resolved(PyObject *obj)
     return lazy == 0;
 }
 
-/* Can the consumer use the tensor that a table has exported? A table does not synchronize (X4): only a consumer with a
- * stream of the device can use a table for device memory. Returns 1, or 0, with or without an exception, where
- * __dlpack__ is to be asked. */
+/* Can the consumer use what a table has exported? A table does not synchronize (X4): for device memory the consumer
+ * needs a stream of the device. Returns 1; or 0, perhaps with an exception, where __dlpack__ is to be asked. */
 static inline int
 dlp_is_usable(const DLTensor *t, const dlp_type *found, PyObject *obj, const dlpack_py_device *device)
 {
@@ -480,7 +475,8 @@ dlp_find_embedded(const dlp_type *known, PyObject *obj, const dlpack_py_want *wa
 {
     dlpack_py_embedded *e;
 
-    if (known == NULL || known->embedded == 0 || want == NULL || !dlp_is_plain(want))
+    if (known == NULL || known->embedded == 0 || want == NULL || !dlp_is_plain(want) ||
+        (want->options & DLPACK_PY_NO_TABLE) != 0)
         return NULL;
     e = (dlpack_py_embedded *)(void *)((char *)obj + known->embedded);
     return e->keeper.owner == obj && e->dtype != 0 &&
@@ -496,15 +492,19 @@ DLP_SHARED int
 dlp_consume_known(dlp_gate *gate, const dlp_type *known, PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
     const dlp_terms terms = dlp_terms_make(want, NULL);
-    const dlp_type found = *known;
     dlp_producer producer = {NULL, NULL, NULL, 0, 0, 0};
     DLManagedTensorVersioned *managed = NULL;
     PyObject *stack[2];
+    dlp_type found;
     int result;
 
     dlp_view_clear(v); /* empty while foreign code runs */
-    if ((found.table == NULL && found.method == NULL) || !dlp_is_plain(terms.want))
+    if (gate == NULL)
+        return -1;
+    if (known == NULL || (known->table == NULL && known->method == NULL) || !dlp_is_plain(terms.want) ||
+        (terms.want->options & DLPACK_PY_NO_TABLE) != 0)
         return dlp_obtain(obj, &terms, v);
+    found = *known;
     producer.gate = gate;
     producer.obj = obj;
     if (found.table != NULL) {
@@ -546,14 +546,10 @@ dlp_consume_quickly(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v
         dlp_view_set(v, &e->versioned, &e->versioned.dl_tensor);
         return 0;
     }
-    if (known != NULL)
-        return dlp_consume_known(gate, known, obj, want, v);
-    if (gate == NULL) {
-        dlp_view_clear(v);
-        return -1;
-    }
-#endif
+    return dlp_consume_known(gate, known, obj, want, v);
+#else
     return dlpack_py_consume_request(obj, NULL, want, v);
+#endif
 }
 
 /* ---- Borrowing ---------------------------------------------------------- */
@@ -697,8 +693,7 @@ typedef struct dlpack_py_exchange {
     }                                                                                                      \
     struct dlp_semicolon
 
-/* Plans the export of an offer by a table. Data on a device is ordered on the table's stream; other data has no stream,
- * and its pending work is waited for (X4). */
+/* Plans the export of an offer by a table: data on a device is ordered on the table's stream (X4). */
 static inline int
 dlp_table_plan(const dlpack_py_exchange *x, const dlpack_py_offer *offer, dlpack_py_request *request,
                dlpack_py_plan *plan)
@@ -1147,13 +1142,9 @@ dlp_find_from_dlpack(dlp_gate *gate, PyObject *obj)
         module = PyImport_Import(name);
     }
     Py_XDECREF(name);
-    if (found == NULL && (!PyErr_Occurred() || PyErr_ExceptionMatches(PyExc_AttributeError))) {
-        PyErr_Clear();
-        name = PyObject_GetAttrString((PyObject *)Py_TYPE(obj), "__name__");
-        if (name != NULL)
-            PyErr_Format(PyExc_TypeError, "cannot make an object like %.200U: its library has no from_dlpack", name);
-        Py_XDECREF(name);
-    }
+    if (found == NULL && (!PyErr_Occurred() || PyErr_ExceptionMatches(PyExc_AttributeError)))
+        (void)dlp_refuse_value(PyExc_TypeError, "cannot make an object like %.200U: its library has no from_dlpack",
+                               obj);
 #if DLP_TYPES
     if (found != NULL && !PyType_HasFeature(Py_TYPE(obj), Py_TPFLAGS_HEAPTYPE) && dlp_type_tag(Py_TYPE(obj)) != 0) {
         name = x->from_dlpack;

@@ -1230,15 +1230,15 @@ dlp_refuse_want(dlpack_py_error *error, const char *name, int64_t value, const c
     return dlp_fail(error, DLPACK_PY_SYSTEM_ERROR, "want: %s is %" PRId64 ", %s was wanted", name, value, wish);
 }
 
-/* Are the requirements valid, and only on dtype, rank, row-major order and writing? Most are. */
+/* Are the requirements valid, and only on one dtype, rank, extents, row-major order and writing? Most are. */
 static inline int
 dlp_is_plain(const dlpack_py_want *want)
 {
-    return ((uintptr_t)want->dtypes | (uintptr_t)want->shape | want->alignment | (uint32_t)want->device |
-            want->options) == 0 &&
+    return ((uintptr_t)want->dtypes | want->alignment | (uint32_t)want->device) == 0 &&
            (want->order == 'C' || want->order == 0) && (want->dtype == 0 || (want->dtype & 0xff0000u) != 0) &&
            want->ndim >= DLPACK_PY_SCALAR &&
-           (want->max_ndim == 0 || (want->max_ndim > 0 && want->max_ndim >= want->ndim));
+           (want->shape != NULL ? want->ndim != 0 && want->max_ndim == 0
+                                : want->max_ndim == 0 || (want->max_ndim > 0 && want->max_ndim >= want->ndim));
 }
 
 /* Checks that the requirements make sense (C9). Returns 0, or -1 with SystemError. */
@@ -1315,7 +1315,7 @@ dlp_refuse_device(const DLTensor *t, const dlpack_py_want *want, dlpack_py_error
 }
 
 /* Checks rank and extents. */
-static inline int
+DLP_SHARED int
 dlp_check_rank(const DLTensor *t, const dlpack_py_want *want, dlpack_py_error *error)
 {
     const int32_t lowest = want->ndim < 0 ? 0 : want->ndim;
@@ -1401,9 +1401,9 @@ static inline int
 dlp_meets_plain(const DLTensor *t, uint32_t dtype, int readonly, const dlpack_py_want *want)
 {
     return (want->dtype == dtype || want->dtype == 0) && (!want->writable || readonly == DLPACK_PY_WRITABLE) &&
-           ((want->max_ndim == 0 && (want->ndim == t->ndim || want->ndim == 0)) ||
-            (want->ndim <= t->ndim && t->ndim <= want->max_ndim)) &&
-           ((uintptr_t)t->data & (t->dtype.bits / 8u - 1)) == 0;
+           ((uintptr_t)t->data & (t->dtype.bits / 8u - 1)) == 0 &&
+           ((want->ndim == t->ndim && want->shape == NULL && want->max_ndim == 0) ||
+            dlp_check_rank(t, want, NULL) == 0);
 }
 
 DLP_QUIET_END
