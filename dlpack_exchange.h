@@ -97,10 +97,8 @@ dlp_exchange_get(dlp_gate *gate)
     if (x != NULL)
         return x;
     x = (dlp_exchange *)DLPACK_PY_MALLOC(sizeof(*x));
-    if (x == NULL) {
-        (void)PyErr_NoMemory();
-        return NULL;
-    }
+    if (x == NULL)
+        return (dlp_exchange *)(void *)PyErr_NoMemory(); /* NULL */
     memset(x, 0, sizeof(*x));
     x->free_fn = dlp_exchange_free;
     if (!DLP_REPLACE(&gate->exchange, 0, (dlp_word)x)) /* another thread was first */
@@ -315,6 +313,7 @@ dlp_export_embedded(const dlpack_py_offer *offer, const dlpack_py_request *reque
 static inline int
 dlpack_py_embed(dlpack_py_embedded *e, PyObject *owner, const DLTensor *t, uint64_t flags)
 {
+    dlp_gate *gate = dlp_gate_get();
     dlpack_py_error error;
 
     e->dtype = dlp_is_simple(t) ? dlpack_py_dtype(t) : 0;
@@ -325,12 +324,10 @@ dlpack_py_embed(dlpack_py_embedded *e, PyObject *owner, const DLTensor *t, uint6
         return -1;
     }
     memset(&e->keeper, 0, sizeof(e->keeper));
-    e->keeper.gate = dlp_gate_get();
-    if (e->keeper.gate == NULL)
+    if (gate == NULL)
         return -1;
-    e->keeper.owner = owner;
-    e->keeper.context = &e->keeper;
-    e->keeper.free_fn = dlp_drop_owner;
+    dlp_keep(&e->keeper, owner, gate, NULL);
+    Py_DECREF(owner); /* borrowed */
     e->versioned.version.major = DLPACK_PY_PROTOCOL_MAJOR;
     e->versioned.version.minor = DLPACK_PY_PROTOCOL_MINOR;
     e->versioned.manager_ctx = e->legacy.manager_ctx = &e->keeper;
@@ -408,22 +405,17 @@ dlp_view_set(dlpack_py_view *v, DLManagedTensorVersioned *managed, const DLTenso
     v->allocated = NULL;
 }
 
-/* Is the tensor simple, with strides, and does it meet plain requirements? 0: ask dlp_examine. */
+/* Describes a tensor in v, which then owns managed; managed NULL: a borrowed tensor. Returns 1 where the tensor is
+ * simple, has strides, and meets plain requirements; 0: ask dlp_examine. */
 static inline int
-dlp_is_taken_simply(const DLTensor *t, int32_t readonly, const dlpack_py_want *want)
+dlp_take_simply(DLManagedTensorVersioned *managed, const DLTensor *t, const dlpack_py_want *want, dlpack_py_view *v)
 {
-    return dlp_is_simple(t) && (t->strides != NULL || t->ndim == 0) &&
-           dlp_meets_plain(t, dlpack_py_dtype(t), readonly, want);
-}
-
-/* The same for a managed tensor, which is then described in v, and owned by it. */
-static inline int
-dlp_take_simply(DLManagedTensorVersioned *managed, const dlpack_py_want *want, dlpack_py_view *v)
-{
-    if (managed->version.major != DLPACK_PY_PROTOCOL_MAJOR ||
-        !dlp_is_taken_simply(&managed->dl_tensor, (int32_t)(managed->flags & DLPACK_PY_FLAG_READ_ONLY), want))
+    const int32_t readonly =
+        managed == NULL ? DLPACK_PY_READONLY_UNSAID : (int32_t)(managed->flags & DLPACK_PY_FLAG_READ_ONLY);
+    if ((managed != NULL && dlp_is_unknown(managed, DLPACK_PY_VERSIONED)) || !dlp_is_simple(t) ||
+        (t->strides == NULL && t->ndim != 0) || !dlp_meets_plain(t, dlpack_py_dtype(t), readonly, want))
         return 0;
-    dlp_view_set(v, managed, &managed->dl_tensor);
+    dlp_view_set(v, managed, t);
     return 1;
 }
 
@@ -442,7 +434,7 @@ dlp_call_table(const dlp_type *found, PyObject *obj, const dlp_terms *terms, dlp
         PyErr_Clear(); /* a table may refuse data of a device that __dlpack__ exports */
         return 1;
     }
-    if (dlp_is_plain(terms->want) && dlp_take_simply(managed, terms->want, v))
+    if (dlp_is_plain(terms->want) && dlp_take_simply(managed, &managed->dl_tensor, terms->want, v))
         return 0;
     if (!dlp_is_unknown(managed, DLPACK_PY_VERSIONED) &&
         !dlp_is_usable(&managed->dl_tensor, found, obj, terms->device)) {
@@ -486,8 +478,8 @@ dlp_find_embedded(const dlp_type *known, PyObject *obj, const dlpack_py_want *wa
                : NULL;
 }
 
-/* Fast path of dlp_obtain, for a type that is remembered, and a tensor that is_taken_simply: the same steps in one
- * function, without a look-up of the method. Foreign code may change *known. */
+/* Fast path of dlp_obtain, for a type that is remembered, and a tensor that dlp_take_simply takes: the same steps in
+ * one function, without a look-up of the method. Foreign code may change *known. */
 DLP_SHARED int
 dlp_consume_known(dlp_gate *gate, const dlp_type *known, PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
@@ -521,7 +513,7 @@ dlp_consume_known(dlp_gate *gate, const dlp_type *known, PyObject *obj, const dl
         (managed = (DLManagedTensorVersioned *)PyCapsule_GetPointer(producer.answer,
                                                                     DLP_UNUSED_NAME(DLPACK_PY_VERSIONED))) == NULL)
         PyErr_Clear(); /* a capsule of another name */
-    if (managed == NULL || !dlp_take_simply(managed, terms.want, v))
+    if (managed == NULL || !dlp_take_simply(managed, &managed->dl_tensor, terms.want, v))
         return dlp_ask(&producer, &terms, v);
     (void)PyCapsule_SetName(producer.answer, DLP_USED_NAME(DLPACK_PY_VERSIONED)); /* commit point (K4) */
     Py_DECREF(producer.answer);
@@ -574,10 +566,8 @@ dlp_borrow(dlp_gate *gate, PyObject *obj, const dlpack_py_want *want, dlpack_py_
     if (found.table != NULL && found.table->dltensor_from_py_object_no_sync != NULL) {
         memset(&t, 0, sizeof(t)); /* some tables leave fields unset (X8) */
         if (found.table->dltensor_from_py_object_no_sync(obj, &t) == 0 && !PyErr_Occurred()) {
-            if (dlp_is_plain(terms.want) && dlp_is_taken_simply(&t, DLPACK_PY_READONLY_UNSAID, terms.want)) {
-                dlp_view_set(v, NULL, &t);
+            if (dlp_is_plain(terms.want) && dlp_take_simply(NULL, &t, terms.want, v))
                 return 0;
-            }
             if (dlp_is_usable(&t, &found, obj, NULL) && t.dtype.bits >= 8 && /* else may be padded (X3) */
                 dlp_examine(&t, 0, &terms, 0, v, &copy, &error) == 0)
                 return 0;
@@ -797,11 +787,9 @@ dlp_table_check_object(const dlpack_py_exchange *x, PyObject *object)
     dlp_gate *gate = dlp_gate_get();
     dlp_type found;
 
-    if (object == NULL) {
+    if (object == NULL)
         PyErr_SetString(PyExc_TypeError, "the object is NULL");
-        return -1;
-    }
-    if (dlp_type_get(gate, object, &found) < 0)
+    if (object == NULL || dlp_type_get(gate, object, &found) < 0)
         return -1;
     if (found.is_own && found.table == &x->api)
         return 0;
