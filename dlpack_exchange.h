@@ -524,7 +524,7 @@ dlp_consume_known(dlp_gate *gate, const dlp_type *known, PyObject *obj, const dl
 #endif
 
 /* Fast path of dlpack_py_consume. Instructions of a call without and with it (CPython 3.11, gcc 12, float64 of shape
- * (3, 4)): NumPy array 1853 and 1547, own object with embedded tensors 1148 and 590. */
+ * (3, 4)): NumPy array 1819 and 1471, own object with embedded tensors 740 and 371, borrowed 607 and 207. */
 DLP_SHARED int
 dlp_consume_quickly(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
