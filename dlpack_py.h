@@ -517,11 +517,9 @@ dlp_gate_new(PyInterpreterState *interpreter)
     gate->objects[DLP_KEYWORDS] = Py_BuildValue("(N)", PyUnicode_InternFromString("max_version"));
     gate->objects[DLP_VERSION] = Py_BuildValue("(ii)", DLPACK_PY_PROTOCOL_MAJOR, DLPACK_PY_PROTOCOL_MINOR);
     gate->objects[DLP_CPU] = Py_BuildValue("(ii)", (int)kDLCPU, 0);
-    for (i = 0; i < DLP_OBJECTS; i++) {
-        if (gate->objects[i] == NULL) {
-            Py_DECREF(capsule); /* frees the gate */
-            return NULL;
-        }
+    for (i = 0; i < DLP_OBJECTS && capsule != NULL; i++) {
+        if (gate->objects[i] == NULL)
+            Py_CLEAR(capsule); /* frees the gate */
     }
     return capsule;
 }
@@ -1278,16 +1276,16 @@ dlpack_py_produce_described(PyObject *self, dlpack_py_describe describe, PyObjec
     return capsule;
 }
 
-/* A new tuple (type, id). */
+/* __dlpack_device__ for a type whose data is always CPU memory: METH_NOARGS. */
 static inline PyObject *
-dlp_device_tuple(DLDevice device)
+dlpack_py_cpu_device(PyObject *self, PyObject *unused)
 {
-    dlp_gate *gate;
-    if (device.device_type != kDLCPU || device.device_id != 0)
-        return Py_BuildValue("(ii)", (int)device.device_type, (int)device.device_id);
-    gate = dlp_gate_get();
-    Py_XINCREF(gate == NULL ? NULL : gate->objects[DLP_CPU]);
-    return gate == NULL ? NULL : gate->objects[DLP_CPU];
+    const dlp_gate *gate = dlp_gate_get();
+    PyObject *device = gate == NULL ? NULL : gate->objects[DLP_CPU];
+    (void)self;
+    (void)unused;
+    Py_XINCREF(device);
+    return device;
 }
 
 /* Answer a call of __dlpack_device__ from the tensor that __dlpack__ exports (P8). Returns a new tuple of two ints, or
@@ -1295,19 +1293,10 @@ dlp_device_tuple(DLDevice device)
 static inline PyObject *
 dlpack_py_produce_device(const DLTensor *t)
 {
-    DLDevice device = t->device;
-    if (dlpack_py_is_cpu_readable(device))
-        device.device_id = 0; /* D9 */
-    return dlp_device_tuple(device);
-}
-
-/* __dlpack_device__ for a type whose data is always CPU memory: METH_NOARGS. */
-static inline PyObject *
-dlpack_py_cpu_device(PyObject *self, PyObject *unused)
-{
-    (void)self;
-    (void)unused;
-    return dlp_device_tuple(dlp_device(kDLCPU, 0));
+    if (t->device.device_type == kDLCPU)
+        return dlpack_py_cpu_device(NULL, NULL);
+    return Py_BuildValue("(ii)", (int)t->device.device_type,
+                         dlpack_py_is_cpu_readable(t->device) ? 0 : (int)t->device.device_id); /* D9 */
 }
 
 /* Answer a call of __dlpack_device__ for an object that a function describes (P8). */
@@ -1571,29 +1560,6 @@ dlp_call_again(dlp_producer *producer, const dlpack_py_request *request)
     return capsule;
 }
 
-/* Calls __dlpack__. Returns what it returned, or NULL with an exception. */
-static inline PyObject *
-dlp_call(dlp_producer *producer, const dlpack_py_request *request)
-{
-    PyObject *const *objects = producer->gate->objects;
-    PyObject *stack[2], *answer;
-
-    stack[0] = producer->obj;
-    stack[1] = objects[DLP_VERSION];
-    if (producer->asked) {
-        answer = producer->answer;
-        producer->asked = 0;
-    }
-    else if (producer->old || request->has_device || request->copy != DLPACK_PY_COPY_AS_NEEDED ||
-             request->stream.kind != DLPACK_PY_STREAM_NONE)
-        answer = dlp_call_with(producer, request, producer->old);
-    else
-        answer = PyObject_VectorcallMethod(objects[DLP_DLPACK], stack, 1, objects[DLP_KEYWORDS]);
-    if (answer == NULL && !producer->old && PyErr_ExceptionMatches(PyExc_TypeError))
-        answer = dlp_call_again(producer, request);
-    return answer;
-}
-
 /* ---- Taking ------------------------------------------------------------- */
 
 /* Bits of the parameter known. */
@@ -1602,7 +1568,7 @@ dlp_call(dlp_producer *producer, const dlpack_py_request *request)
 
 /* Checks where the data is, for a request that names a device, for a copy, and for memory that is not the CPU's.
  * Returns 0; 1 where data that the CPU reads is to be asked for (C5); -1 with BufferError (C3, C4, C5). */
-static inline int
+DLP_RARE int
 dlp_check_place(const DLTensor *t, const dlp_terms *terms, unsigned known, dlpack_py_error *error)
 {
     const dlpack_py_want *want = terms->want;
@@ -1639,60 +1605,36 @@ dlp_is_unknown(const void *managed, int32_t form)
            ((const struct DLManagedTensorVersioned *)managed)->version.major != DLPACK_PY_PROTOCOL_MAJOR;
 }
 
-/* Checks that a tensor is valid (D8), and that it, or a copy of it, is what the terms ask for (C3 to C5, C9). simple:
- * out, dlp_is_simple. known: in and out; DLP_MUST_COPY is added where a copy is needed. Returns 0; 1 where the producer
- * is to be asked again for data that the CPU reads (C5); or -1 with *error filled. */
-static inline int
-dlp_check_tensor(const DLTensor *t, uint64_t flags, int32_t readonly, const dlp_terms *terms, int *simple,
-                 unsigned *known, dlpack_py_error *error)
+/* dlpack_py_meets, for requirements that were checked. Returns 0; 1 where a copy is to be made, which meets them; or -1
+ * with *error filled. Where copy=True gave a copy that does not meet them, it is copied (P4). */
+DLP_RARE int
+dlp_check_wanted(const DLTensor *t, int32_t readonly, const dlp_terms *terms, unsigned known, dlpack_py_error *error)
 {
-    const dlpack_py_want *want = terms->want;
+    const int32_t asked = terms->request->copy;
 
-    *simple = dlp_is_simple(t);
-    if (!*simple && dlp_check_all(t, flags, error) < 0)
-        return -1;
-    if (terms->announced != NULL && terms->device->check_announced(t, terms->announced, error) < 0)
-        return -1;
-    if (!(*simple && dlp_is_plain(want) && dlp_meets_plain(t, dlpack_py_dtype(t), readonly, want)) &&
-        dlpack_py_meets(t, readonly, want, error) < 0) {
-        if (!error->copy_helps ||
-            ((*known & DLP_MUST_COPY) == 0 &&
-             (terms->request->copy == DLPACK_PY_COPY_NEVER ||
-              (terms->request->copy == DLPACK_PY_COPY_AS_NEEDED && (want->options & DLPACK_PY_COPY_IF_NEEDED) == 0))))
-            return -1;
-        *known |= DLP_MUST_COPY; /* also where copy=True gave a copy that does not meet the want (P4) */
-    }
-    if (t->device.device_type != kDLCPU || (*known & DLP_MUST_COPY) != 0 || terms->request->has_device)
-        return dlp_check_place(t, terms, *known, error);
-    return 0;
+    if (dlp_meets(t, readonly, terms->want, error) == 0)
+        return 0;
+    return error->copy_helps &&
+                   ((known & DLP_MUST_COPY) != 0 || asked == DLPACK_PY_COPY_ALWAYS ||
+                    (asked == DLPACK_PY_COPY_AS_NEEDED && (terms->want->options & DLPACK_PY_COPY_IF_NEEDED) != 0))
+               ? 1
+               : -1;
 }
 
-/* Describes a tensor that was checked in v, with strides where it has none (D4). Returns 0, or -1 with MemoryError. */
-static inline int
-dlp_describe_view(const DLTensor *t, uint64_t flags, int32_t readonly, const dlpack_py_want *want, int simple,
-                  dlpack_py_view *v, dlpack_py_error *error)
+/* Row-major strides for a view of t, which has none (D4), or NULL where there is no memory for them. */
+static inline int64_t *
+dlp_view_strides(dlpack_py_view *v, const DLTensor *t)
 {
-    int64_t *strides = t->strides;
-
-    if (t->ndim > 0 && strides == NULL) {
-        strides = v->strides;
-        if (t->ndim > (int32_t)(sizeof(v->strides) / sizeof(v->strides[0])))
-            strides = v->allocated = (int64_t *)DLPACK_PY_MALLOC((size_t)t->ndim * sizeof(int64_t));
-        if (strides == NULL)
-            return dlp_fail(error, DLPACK_PY_MEMORY_ERROR, "no memory for %" PRId32 " strides", t->ndim);
+    int64_t *strides = v->strides;
+    if (t->ndim > (int32_t)(sizeof(v->strides) / sizeof(v->strides[0])))
+        strides = v->allocated = (int64_t *)DLPACK_PY_MALLOC((size_t)t->ndim * sizeof(int64_t));
+    if (strides != NULL)
         dlpack_py_strides(t->ndim, t->shape, 'C', strides);
-    }
-    v->tensor = *t;
-    v->tensor.strides = strides;
-    v->flags = flags;
-    v->readonly = readonly;
-    v->overlaps = !simple && (want->order == 0 || want->order == 'R') &&                   /* else t is compact */
-                  (!want->writable || (want->options & DLPACK_PY_OVERLAP_IS_FINE) != 0) && /* else it was refused */
-                  dlp_overlaps_itself(t);
-    return 0;
+    return strides;
 }
 
-/* Checks all that a tensor must meet, and describes it in v; nothing is taken yet (K4).
+/* Checks that a tensor is valid (D8), and that it, or a copy of it, is what the terms ask for (C3 to C5, C9), and
+ * describes it in v; nothing is taken yet (K4).
  *
  * managed   a managed tensor of a form or, where form is 0, a borrowed DLTensor
  * known     DLP_...
@@ -1710,6 +1652,7 @@ dlp_examine(const void *managed, int32_t form, const dlp_terms *terms, unsigned 
         form == DLPACK_PY_VERSIONED ? &versioned->dl_tensor : (const DLTensor *)managed; /* first member */
     const dlpack_py_want *want = terms->want;
     int32_t readonly = DLPACK_PY_READONLY_UNSAID; /* C7 */
+    int64_t *strides;
     uint64_t flags = 0;
     int result, simple;
 
@@ -1728,9 +1671,27 @@ dlp_examine(const void *managed, int32_t form, const dlp_terms *terms, unsigned 
         if (terms->request->copy == DLPACK_PY_COPY_ALWAYS) /* a legacy capsule cannot say IS_COPIED (C3) */
             known |= DLP_MUST_COPY;
     }
-    result = dlp_check_tensor(t, flags, readonly, terms, &simple, &known, error);
-    if (result != 0)
-        return result;
+    else if (dlp_check_want(want, error) < 0) /* was not checked for a borrowed tensor */
+        return -1;
+
+    simple = dlp_is_simple(t);
+    if (!simple && dlp_check_all(t, flags, error) < 0)
+        return -1;
+    if (terms->announced != NULL && terms->device->check_announced(t, terms->announced, error) < 0)
+        return -1;
+    if (!(simple && dlp_is_plain(want) && dlp_meets_plain(t, dlpack_py_dtype(t), readonly, want)) &&
+        (result = dlp_check_wanted(t, readonly, terms, known, error)) != 0) {
+        if (result < 0)
+            return -1;
+        known |= DLP_MUST_COPY;
+    }
+    if (t->device.device_type != kDLCPU || (known & DLP_MUST_COPY) != 0 || terms->request->has_device) {
+        result = dlp_check_place(t, terms, known, error);
+        if (result != 0)
+            return result;
+    }
+
+    strides = t->strides;
     if ((known & DLP_MUST_COPY) != 0) {
         if (form == 0)
             return 1;
@@ -1738,7 +1699,16 @@ dlp_examine(const void *managed, int32_t form, const dlp_terms *terms, unsigned 
         if (*copy == NULL)
             return -1;
     }
-    return dlp_describe_view(t, flags, readonly, want, simple, v, error);
+    else if (strides == NULL && t->ndim > 0 && (strides = dlp_view_strides(v, t)) == NULL)
+        return dlp_fail(error, DLPACK_PY_MEMORY_ERROR, "no memory for %" PRId32 " strides", t->ndim);
+    v->tensor = *t;
+    v->tensor.strides = strides;
+    v->flags = flags;
+    v->readonly = readonly;
+    v->overlaps = !simple && (want->order == 0 || want->order == 'R') &&                   /* else t is compact */
+                  (!want->writable || (want->options & DLPACK_PY_OVERLAP_IS_FINE) != 0) && /* else it was refused */
+                  dlp_overlaps_itself(t);
+    return 0;
 }
 
 /* Makes v the owner of managed, or where there is memory for a copy, of a copy: managed is deleted. Cannot fail. */
@@ -1826,17 +1796,32 @@ dlp_take_managed(void *managed, int32_t form, const dlp_terms *terms, unsigned k
 
 /* ---- Consuming ---------------------------------------------------------- */
 
-/* Calls __dlpack__ and takes the tensor of the capsule. Returns as dlp_take. */
+/* Calls __dlpack__, and takes the tensor of the capsule. Returns as dlp_take. */
 static inline int
 dlp_fetch(dlp_producer *producer, const dlp_terms *terms, unsigned known, dlpack_py_view *v)
 {
-    PyObject *capsule = dlp_call(producer, terms->request);
+    const dlpack_py_request *request = terms->request;
+    PyObject *const *objects = producer->gate->objects;
+    PyObject *stack[2], *capsule;
     int result;
 
+    stack[0] = producer->obj;
+    stack[1] = objects[DLP_VERSION];
+    if (producer->asked) {
+        capsule = producer->answer;
+        producer->asked = 0;
+    }
+    else if (producer->old || request->has_device || request->copy != DLPACK_PY_COPY_AS_NEEDED ||
+             request->stream.kind != DLPACK_PY_STREAM_NONE)
+        capsule = dlp_call_with(producer, request, producer->old);
+    else
+        capsule = PyObject_VectorcallMethod(objects[DLP_DLPACK], stack, 1, objects[DLP_KEYWORDS]);
+    if (capsule == NULL && !producer->old && PyErr_ExceptionMatches(PyExc_TypeError))
+        capsule = dlp_call_again(producer, request);
     if (capsule == NULL)
         return -1;
     producer->answered = 1;
-    if (terms->request->copy == DLPACK_PY_COPY_ALWAYS && producer->old)
+    if (request->copy == DLPACK_PY_COPY_ALWAYS && producer->old)
         known |= DLP_MUST_COPY; /* C3 */
     result = dlp_take(capsule, terms, known, v);
     if (result < 0) {
@@ -1956,7 +1941,8 @@ dlpack_py_consume(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 #ifdef DLPACK_EXCHANGE_H
     return dlp_consume_quickly(obj, want, v);
 #else
-    return dlpack_py_consume_request(obj, NULL, want, v);
+    const dlp_terms terms = dlp_terms_make(want, NULL);
+    return dlp_obtain(obj, &terms, v);
 #endif
 }
 
@@ -1980,12 +1966,18 @@ dlp_parse_place(PyObject *device, PyObject *copy, dlpack_py_request *request)
     return 0;
 }
 
-/* Consumes what from_dlpack was called with. */
+/* As dlpack_py_from_dlpack, from objects; device and copy may be NULL for "not given". */
 static inline int
-dlp_consume_place(PyObject *x, const dlpack_py_request *request, const dlpack_py_want *want, dlpack_py_view *v)
+dlpack_py_from_dlpack_args(PyObject *x, PyObject *device, PyObject *copy, const dlpack_py_want *want, dlpack_py_view *v)
 {
-    return request->has_device || request->copy != DLPACK_PY_COPY_AS_NEEDED
-               ? dlpack_py_consume_request(x, request, want, v)
+    dlpack_py_request request;
+
+    if (dlp_parse_place(device, copy, &request) < 0) {
+        dlp_view_clear(v);
+        return -1;
+    }
+    return request.has_device || request.copy != DLPACK_PY_COPY_AS_NEEDED
+               ? dlpack_py_consume_request(x, &request, want, v)
                : dlpack_py_consume(x, want, v);
 }
 
@@ -2003,24 +1995,11 @@ dlpack_py_from_dlpack(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames
 {
     static const char *const names[] = {"device", "copy", NULL};
     PyObject *values[2] = {NULL, NULL};
-    dlpack_py_request request;
 
     dlp_view_clear(v);
-    if (dlp_match("from_dlpack", 1, names, args, nargs, kwnames, values) < 0 ||
-        dlp_parse_place(values[0], values[1], &request) < 0)
+    if (dlp_match("from_dlpack", 1, names, args, nargs, kwnames, values) < 0)
         return -1;
-    return dlp_consume_place(args[0], &request, want, v);
-}
-
-/* As dlpack_py_from_dlpack, from objects; device and copy may be NULL for "not given". */
-static inline int
-dlpack_py_from_dlpack_args(PyObject *x, PyObject *device, PyObject *copy, const dlpack_py_want *want, dlpack_py_view *v)
-{
-    dlpack_py_request request;
-    dlp_view_clear(v);
-    if (dlp_parse_place(device, copy, &request) < 0)
-        return -1;
-    return dlp_consume_place(x, &request, want, v);
+    return dlpack_py_from_dlpack_args(args[0], values[0], values[1], want, v);
 }
 
 /* Does obj offer a tensor? Returns 1 or 0; a request may still be refused. Keeps the current exception; an error of the
