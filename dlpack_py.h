@@ -136,8 +136,7 @@
 
 /* ---- Differences of Pythons --------------------------------------------- */
 
-/* C99 and C++11 have no atomics in common. All of these are sequentially consistent. REPLACE returns 1 where the word
- * was old, and is value now. */
+/* C99 and C++11 have no atomics in common. All are sequentially consistent; REPLACE returns 1 if the word was old. */
 typedef intptr_t dlp_word;
 #if defined(__GNUC__)
 #  define DLP_LOAD(word) __atomic_load_n(word, __ATOMIC_SEQ_CST)
@@ -150,12 +149,11 @@ typedef intptr_t dlp_word;
 #  include <intrin.h>
 #  ifdef _WIN64
 #    define DLP_ATOMIC(operation) operation##64
-typedef __int64 dlp_atomic;
+#    define DLP_VOLATILE(word) ((volatile __int64 *)(word))
 #  else
 #    define DLP_ATOMIC(operation) operation
-typedef long dlp_atomic;
+#    define DLP_VOLATILE(word) ((volatile long *)(word))
 #  endif
-#  define DLP_VOLATILE(word) ((volatile dlp_atomic *)(word))
 #  define DLP_LOAD(word) DLP_OR(word, 0)
 #  define DLP_STORE(word, value) ((void)DLP_SWAP(word, value))
 #  define DLP_SWAP(word, value) DLP_ATOMIC(_InterlockedExchange)(DLP_VOLATILE(word), value)
@@ -200,8 +198,7 @@ extern "C"
 #  define DLP_SLEEP() ((void)poll(NULL, 0, 1))
 #endif
 
-/* The thread state that this thread is attached with; NULL: none. Any thread, also without an interpreter.
- * PyGILState_Check would answer for the main interpreter only. */
+/* The thread state that this thread is attached with, or NULL. PyGILState_Check knows the main interpreter only. */
 static inline PyThreadState *
 dlp_thread_state(void)
 {
@@ -319,8 +316,7 @@ dlp_is_showable(PyObject *value)
     return i == count && count <= 4;
 }
 
-/* Raises in place of the current exception; %U in format is the value, where it may be shown, or else the name of its
- * type: the repr of a foreign object may run any code. Returns -1. */
+/* Raises in place of the current exception; %U in format is the value if showable, or its type's name. Returns -1. */
 DLP_RARE int
 dlp_refuse_value(PyObject *exception, const char *format, PyObject *value)
 {
@@ -354,14 +350,12 @@ dlp_is_fatal(void)
  *
  * Open: a deleter drops its owner; a thread that is not attached attaches first. Closing, from the exit callback on: an
  * attached thread drops the owner, another thread leaks it. Gone, after the modules were destroyed: every thread leaks
- * it. The struct of the export is freed in every state. Files share no data: different versions and builds of this
- * header do not depend on each other (G2). */
+ * it. The struct of the export is freed in every state. Files share no data, so that versions can differ (G2). */
 #define DLP_DLPACK 0        /* "__dlpack__" */
 #define DLP_DLPACK_DEVICE 1 /* "__dlpack_device__" */
-#define DLP_NAMES 2
-#define DLP_KEYWORDS 2 /* ("max_version",), passed as the names of a call */
-#define DLP_VERSION 3  /* (1, 3), passed as max_version */
-#define DLP_CPU 4      /* (1, 0) */
+#define DLP_KEYWORDS 2      /* ("max_version",), passed as the names of a call */
+#define DLP_VERSION 3       /* (1, 3), passed as max_version */
+#define DLP_CPU 4           /* (1, 0) */
 #define DLP_OBJECTS 5
 #define DLP_OBJECT_TYPE 0 /* of dlpack_py_object_steal */
 #define DLP_RESULT_TYPE 1 /* of dlpack_exchange.h */
@@ -391,8 +385,7 @@ dlp_this_file(void)
     return gates;
 }
 
-/* Takes gates that are gone out of the list, on any thread; they stay valid, because another thread may read them.
- * Where two threads do this at once, a gate that is gone may stay, until the next call. */
+/* Takes gates that are gone out of the list, on any thread, or leaves it to the next call. They stay valid to read. */
 DLP_RARE void
 dlp_gates_unlink(void)
 {
@@ -440,8 +433,7 @@ dlp_gate_after_fork(dlp_gate *gate)
         (void)DLP_ADD(&gate->deleters, -inherited);
 }
 
-/* The exit callback: closes the gate, and lets go of the GIL until the deleters that are attaching are done, or until
- * DLPACK_PY_EXIT_WAIT is over. */
+/* The exit callback: closes the gate. Waits without the GIL, at most DLPACK_PY_EXIT_WAIT, for deleters that attach. */
 DLP_RARE PyObject *
 dlp_at_exit(PyObject *self, PyObject *unused)
 {
@@ -599,14 +591,6 @@ dlp_count(dlpack_py_exports *exports, dlp_word change)
         (void)DLP_ADD(&exports->count, change);
 }
 
-/* Drops an owner, on a thread that is attached to its interpreter. */
-static inline void
-dlp_drop_attached(const dlp_keeper *keeper)
-{
-    dlp_count(keeper->exports, -1); /* first: it is part of the owner */
-    dlp_decref((PyObject *)keeper->owner);
-}
-
 /* Drops or leaks an owner on a thread that is attached to another interpreter, or to none (current is NULL). */
 DLP_RARE void
 dlp_drop_unattached(const dlp_keeper *keeper, PyThreadState *current)
@@ -625,7 +609,8 @@ dlp_drop_unattached(const dlp_keeper *keeper, PyThreadState *current)
             own = made = PyThreadState_New(gate->interpreter);
         if (own != NULL) {
             PyEval_RestoreThread(own);
-            dlp_drop_attached(keeper);
+            dlp_count(keeper->exports, -1); /* first: it is part of the owner */
+            dlp_decref((PyObject *)keeper->owner);
             if (made != NULL)
                 PyThreadState_Clear(made);
             (void)PyEval_SaveThread();
@@ -649,8 +634,10 @@ dlp_drop_owner(void *context)
 
     if (current == NULL || PyThreadState_GetInterpreter(current) != gate->interpreter)
         dlp_drop_unattached(keeper, current);
-    else if (!DLP_LOAD(&gate->gone)) /* gone: a new interpreter may have the same address */
-        dlp_drop_attached(keeper);
+    else if (!DLP_LOAD(&gate->gone)) {  /* gone: a new interpreter may have the same address */
+        dlp_count(keeper->exports, -1); /* first: it is part of the owner */
+        dlp_decref((PyObject *)keeper->owner);
+    }
 }
 
 /* Makes a Python object the owner of an export: takes a new reference. */
@@ -691,7 +678,7 @@ dlp_delete(void *managed, int32_t form)
     DLManagedTensor *legacy = (DLManagedTensor *)managed;
     dlp_exception saved = {NULL, NULL, NULL};
 
-    if (attached)
+    if (attached && PyErr_Occurred())
         saved = dlp_exception_save();
     if (form == DLPACK_PY_VERSIONED && versioned->deleter != NULL)
         versioned->deleter(versioned);
@@ -728,13 +715,9 @@ dlp_capsule_destructor(PyObject *capsule)
         dlp_delete(PyCapsule_GetPointer(capsule, name), form);
 }
 
-/* Put a managed tensor into a new capsule, which owns it.
- *
- * managed   a DLManagedTensorVersioned or DLManagedTensor, as form says; stolen, also on failure
- * form      DLPACK_PY_VERSIONED or DLPACK_PY_LEGACY
- *
- * Returns NULL with MemoryError, or with BufferError where managed is NULL, as dlpack_py_wrap may return it.
- */
+/* Put a managed tensor, which is stolen also on failure, into a new capsule. form, DLPACK_PY_VERSIONED or
+ * DLPACK_PY_LEGACY: managed is a DLManagedTensorVersioned or DLManagedTensor. Returns NULL with MemoryError, or with
+ * BufferError where managed is NULL, as dlpack_py_wrap may return it. */
 static inline PyObject *
 dlpack_py_capsule_steal(void *managed, int32_t form)
 {
@@ -765,8 +748,7 @@ typedef struct dlpack_py_request {
 #define DLPACK_PY_COPY_ALWAYS 1    /* True */
 #define DLPACK_PY_COPY_NEVER 2     /* False */
 
-/* Reads a 2-tuple of integers, that is, of objects with __index__; a value outside of int32_t becomes INT32_MIN or
- * INT32_MAX. Returns 0, or -1 with TypeError of the given format. */
+/* Reads a tuple of two objects with __index__, clamped to int32_t. Returns 0, or -1 with TypeError of the format. */
 DLP_SHARED int
 dlp_pair(const char *format, PyObject *object, int32_t pair[2])
 {
@@ -829,8 +811,7 @@ dlp_parse_version(PyObject *object, dlpack_py_request *request)
     return 0;
 }
 
-/* Read a request from four objects, each of which may be NULL or None for "not given". Returns 0, or -1 with TypeError
- * or ValueError (P1, P2, P4, P5). */
+/* Read a request; NULL or None: not given. Returns 0, or -1 with TypeError or ValueError (P1, P2, P4, P5). */
 static inline int
 dlpack_py_parse_request_args(PyObject *stream, PyObject *max_version, PyObject *dl_device, PyObject *copy,
                              dlpack_py_request *request)
@@ -928,15 +909,14 @@ typedef struct dlpack_py_view dlpack_py_view;
 struct dlp_producer; /* Asking */
 struct dlp_terms;
 
-/* What this file asks of a device; dlpack_device.h fills this struct for CUDA and ROCm. Operations need a thread state;
- * those that fail set an exception. */
+/* What dlpack_device.h does for a device. Operations need a thread state; those that fail set an exception. */
 typedef struct dlpack_py_device {
     int32_t type; /* DLDeviceType of its memory */
 
     /* Make data that is exported in place ready for the request's stream (S1), or the CPU (S10). Returns 0 or -1. */
     int (*make_ready)(const dlpack_py_offer *offer, const dlpack_py_request *request, const dlpack_py_plan *plan);
-    /* Copy from, the tensor of an offer, to compact memory of the CPU, behind the pending work. Returns 0; or -1, or -2
-     * where the copy may still write to the memory, which is leaked then. */
+    /* Copy an offer's tensor to compact CPU memory, behind the pending work. Returns 0; -1; or -2 where the copy may
+     * still write to the memory, which is leaked then. */
     int (*copy)(const dlpack_py_offer *offer, const DLTensor *to, const DLTensor *from);
     /* dlp_fetch for a consumer with a stream of this device (C4). */
     int (*fetch)(struct dlp_producer *producer, const struct dlp_terms *terms, dlpack_py_view *v);
@@ -965,8 +945,7 @@ struct dlpack_py_offer {
     uint32_t options;           /* DLPACK_PY_OFFER_... */
     dlpack_py_exports *exports; /* in the owner, counts its exports; then embedded is not used; NULL: not counted */
     int32_t is_copy;            /* 1: the tensor is a copy that was made for this request, and is flagged so (P4) */
-    /* Managed tensors in the owner, of dlpack_exchange.h: exported without an allocation, by a function that returns
-     * NULL where the offer or the request needs a plan. */
+    /* Of dlpack_exchange.h: managed tensors in the owner, and what exports them, or returns NULL: a plan is needed. */
     struct dlpack_py_embedded *embedded;
     void *(*export_embedded)(const dlpack_py_offer *offer, const dlpack_py_request *request);
     const dlpack_py_device *device; /* whose memory the data is in, or whose streams work on it; NULL: none */
@@ -983,8 +962,7 @@ struct dlpack_py_offer {
 #define DLPACK_PY_OFFER_COPY_READ_ONLY 16u /* read-only data requires a copy: PyTorch writes to read-only data */
 #define DLPACK_PY_OFFER_DO_NOT_LEND 32u    /* shape or strides do not live in the object: a table must not lend them */
 
-/* The flags of an export in place: READ_ONLY, and for sub-byte dtypes IS_SUBBYTE_TYPE_PADDED (D6). IS_COPIED describes
- * another export (P4), unknown flags another producer. */
+/* The flags of an export in place: not IS_COPIED (P4), not unknown flags; padded only with a sub-byte dtype (D6). */
 static inline uint64_t
 dlp_kept_flags(const DLTensor *t, uint64_t flags)
 {
@@ -1009,9 +987,8 @@ dlp_is_reversed(const DLTensor *t)
     return 0;
 }
 
-/* Checks what an author offers, and decides how the request is met: in place or by a copy, on which device, in which
- * form. Reads no data. plan: is_simple and form are set. Returns 0, or -1 with BufferError (D8, P3, P4, P5, P7),
- * ValueError (P6), or SystemError where the offer makes no sense. */
+/* Checks what an author offers, and decides how the request is met: in place or by a copy, on which device. plan:
+ * is_simple and form are set. Returns 0, or -1 with *error filled (D8, P3 to P7; or the offer makes no sense). */
 DLP_RARE int
 dlp_check_plan(const dlpack_py_offer *offer, const dlpack_py_request *request, dlpack_py_plan *plan,
                dlpack_py_error *error)
@@ -1069,7 +1046,7 @@ dlp_check_plan(const dlpack_py_offer *offer, const dlpack_py_request *request, d
                    : offer->pending_count > 0 && offer->device->make_ready == NULL)
         return dlp_refuse(error, "the device operations of this producer cannot %s data on %s",
                           plan->copy ? "copy" : "order work on", dlpack_py_device_text(t->device, came));
-    if (plan->form == DLPACK_PY_LEGACY && plan->flags != 0 && /* P3 */
+    if (plan->form == DLPACK_PY_LEGACY && /* P3 */
         ((plan->flags & DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED) != 0 ||
          ((plan->flags & DLPACK_PY_FLAG_READ_ONLY) != 0 && !plan->copy &&
           (offer->options & DLPACK_PY_OFFER_UNSAID) == 0)))
@@ -1139,8 +1116,7 @@ dlp_export_copy(const dlpack_py_offer *offer, const dlpack_py_plan *plan)
     return e == NULL ? NULL : &e->managed;
 }
 
-/* Exports an offer as planned; for data in place, the caller then calls dlpack_py_device.make_ready. Returns a new
- * managed tensor of the plan's form, or NULL with an exception. */
+/* Exports an offer as planned; NULL with an exception. For data in place, the caller then calls make_ready. */
 static inline void *
 dlp_export_offer(const dlpack_py_offer *offer, const dlpack_py_plan *plan)
 {
@@ -1205,8 +1181,7 @@ dlpack_py_offer_make(PyObject *owner, const DLTensor *t, uint64_t flags)
  * args, nargs, kwnames   as METH_FASTCALL | METH_KEYWORDS passes them
  *
  * Returns a new capsule, or NULL with TypeError or ValueError (malformed request: P1, P4, P6), BufferError (the request
- * cannot be met: D8, P3, P5, P7) or MemoryError; then no reference is kept. The deleter needs no thread state (K5).
- */
+ * cannot be met: D8, P3, P5, P7) or MemoryError; then no reference is kept. The deleter needs no thread state (K5). */
 static inline PyObject *
 dlpack_py_produce(PyObject *owner, const DLTensor *t, uint64_t flags, PyObject *const *args, Py_ssize_t nargs,
                   PyObject *kwnames)
@@ -1238,9 +1213,7 @@ dlpack_py_produce_args(PyObject *owner, const DLTensor *t, uint64_t flags, PyObj
  *           code, also while another object is described. Where they live only until the function that called
  *           describe returns, set DLPACK_PY_OFFER_DO_NOT_LEND
  *
- * Returns 0, or -1 to refuse, as a rule with BufferError (P7). Runs in a critical section on self on every path. Must
- * not throw a C++ exception.
- */
+ * Returns 0, or -1 to refuse, as a rule with BufferError (P7). Always in a critical section on self. Must not throw. */
 typedef int (*dlpack_py_describe)(PyObject *self, const dlpack_py_request *request, dlpack_py_offer *offer);
 
 /* Asks the author for an offer. Returns 0, or -1 with an exception. */
@@ -1288,8 +1261,7 @@ dlpack_py_cpu_device(PyObject *self, PyObject *unused)
     return device;
 }
 
-/* Answer a call of __dlpack_device__ from the tensor that __dlpack__ exports (P8). Returns a new tuple of two ints, or
- * NULL with an exception. */
+/* Answer __dlpack_device__ from the tensor that __dlpack__ exports (P8): a new tuple of two ints, or NULL on error. */
 static inline PyObject *
 dlpack_py_produce_device(const DLTensor *t)
 {
@@ -1390,13 +1362,12 @@ dlp_view_clear(dlpack_py_view *v)
 static inline void *
 dlpack_py_data(const dlpack_py_view *v)
 {
-    return dlp_first(&v->tensor);
+    return v->tensor.data == NULL ? NULL : (void *)((uintptr_t)v->tensor.data + (uintptr_t)v->tensor.byte_offset);
 }
 
 /* Release a view: calls the producer's deleter. A second release does nothing. Two threads must not release or use one
- * view at the same time. May be called on any thread, with or without a thread state; keeps the current exception. A
- * call without a thread state may wait for the GIL: the caller must not hold a lock that an attached thread waits for.
- */
+ * view at the same time. May be called on any thread, with or without a thread state; keeps the current exception.
+ * Without a thread state it may wait for the GIL: the caller must not hold a lock that an attached thread waits for. */
 static inline void
 dlpack_py_release(dlpack_py_view *v)
 {
@@ -1465,50 +1436,36 @@ dlp_terms_make(const dlpack_py_want *want, const dlpack_py_request *request)
 DLP_RARE PyObject *
 dlp_call_with(const dlp_producer *producer, const dlpack_py_request *request, int old)
 {
-    const char *keywords[4];
-    PyObject *stack[5] = {producer->obj, NULL, NULL, NULL, NULL}, *names, *name, *answer = NULL;
-    int i, count = 0, failed;
+    static const char *const keywords[4] = {"max_version", "dl_device", "copy", "stream"};
+    const int is_passed[4] = {!old, !old && request->has_device, !old && request->copy != DLPACK_PY_COPY_AS_NEEDED,
+                              request->stream.kind != DLPACK_PY_STREAM_NONE};
+    PyObject *const *objects = producer->gate->objects;
+    PyObject *stack[5] = {producer->obj, NULL, NULL, NULL, NULL}, *name, *answer = NULL;
+    PyObject *names = PyTuple_New(is_passed[0] + is_passed[1] + is_passed[2] + is_passed[3]);
+    int i, count = 0, failed = names == NULL;
 
-    if (!old) {
-        keywords[count++] = "max_version";
-        stack[count] = producer->gate->objects[DLP_VERSION];
-        Py_INCREF(stack[count]);
-    }
-    if (!old && request->has_device) {
-        keywords[count++] = "dl_device";
-        stack[count] = Py_BuildValue("(ii)", (int)request->device.device_type, (int)request->device.device_id);
-    }
-    if (!old && request->copy != DLPACK_PY_COPY_AS_NEEDED) {
-        keywords[count++] = "copy";
-        stack[count] = PyBool_FromLong(request->copy == DLPACK_PY_COPY_ALWAYS);
-    }
-    if (request->stream.kind != DLPACK_PY_STREAM_NONE) {
-        keywords[count++] = "stream";
-        stack[count] = request->stream.kind == DLPACK_PY_STREAM_NO_SYNC
-                           ? PyLong_FromLong(-1)
-                           : PyLong_FromUnsignedLongLong(request->stream.handle);
-    }
-    names = PyTuple_New(count);
-    failed = names == NULL;
-    for (i = 0; i < count && !failed; i++) {
+    for (i = 0; i < 4 && !failed; i++) {
+        if (!is_passed[i])
+            continue;
+        if (i == 0)
+            stack[++count] = Py_BuildValue("O", objects[DLP_VERSION]);
+        else if (i == 1)
+            stack[++count] = Py_BuildValue("(ii)", (int)request->device.device_type, (int)request->device.device_id);
+        else if (i == 2)
+            stack[++count] = PyBool_FromLong(request->copy == DLPACK_PY_COPY_ALWAYS);
+        else if (request->stream.kind == DLPACK_PY_STREAM_NO_SYNC)
+            stack[++count] = PyLong_FromLong(-1);
+        else
+            stack[++count] = PyLong_FromUnsignedLongLong(request->stream.handle);
         name = PyUnicode_InternFromString(keywords[i]);
-        failed = stack[i + 1] == NULL || name == NULL || PyTuple_SetItem(names, i, name) < 0; /* steals name */
+        failed = name == NULL || PyTuple_SetItem(names, count - 1, name) < 0 || stack[count] == NULL; /* steals name */
     }
     if (!failed)
-        answer = PyObject_VectorcallMethod(producer->gate->objects[DLP_DLPACK], stack, 1, names);
-    for (i = 1; i <= count; i++)
-        Py_XDECREF(stack[i]);
+        answer = PyObject_VectorcallMethod(objects[DLP_DLPACK], stack, 1, names);
+    while (count > 0)
+        Py_XDECREF(stack[count--]);
     Py_XDECREF(names);
     return answer;
-}
-
-/* Makes a saved exception an exception object. May run Python code. */
-DLP_RARE void
-dlp_exception_normalize(dlp_exception *e)
-{
-    PyErr_NormalizeException(&e->type, &e->value, &e->traceback);
-    if (e->traceback != NULL)
-        (void)PyException_SetTraceback(e->value, e->traceback);
 }
 
 /* The last exception of a chain of contexts, before NULL or end, borrowed; NULL where the chain has the exception
@@ -1527,10 +1484,9 @@ dlp_chain_end(PyObject *chain, PyObject *end, PyObject *without)
     return NULL;
 }
 
-/* After a call of __dlpack__ has raised TypeError: calls it again without the keywords that an old signature lacks, as
- * `except TypeError:` would (C1). Returns NULL with the exception of that call, or with BufferError where copy is
- * False: an old producer may copy (C3). The first exception becomes the context of the last one in the chain that the
- * caller does not handle, unless this would make a ring. */
+/* After __dlpack__ has raised TypeError: calls it again without the keywords that an old signature lacks (C1). Returns
+ * NULL with the exception of that call, or with BufferError where copy is False: an old producer may copy (C3). The
+ * first exception becomes the context of the last one that the caller does not handle, unless this makes a ring. */
 DLP_RARE PyObject *
 dlp_call_again(dlp_producer *producer, const dlpack_py_request *request)
 {
@@ -1545,8 +1501,10 @@ dlp_call_again(dlp_producer *producer, const dlpack_py_request *request)
         capsule = dlp_call_with(producer, request, 1);
     if (capsule == NULL) {
         second = dlp_exception_save();
-        dlp_exception_normalize(&first);
-        dlp_exception_normalize(&second);
+        PyErr_NormalizeException(&first.type, &first.value, &first.traceback);
+        PyErr_NormalizeException(&second.type, &second.value, &second.traceback);
+        if (first.traceback != NULL)
+            (void)PyException_SetTraceback(first.value, first.traceback);
         PyErr_GetExcInfo(&handled.type, &handled.value, &handled.traceback);
         last = dlp_chain_end(second.value, handled.value, first.value);
         if (last != NULL && dlp_chain_end(first.value, NULL, last) != NULL) {
@@ -1575,7 +1533,6 @@ dlp_check_place(const DLTensor *t, const dlp_terms *terms, unsigned known, dlpac
     const dlpack_py_request *request = terms->request;
     const int readable = dlpack_py_is_cpu_readable(t->device), copies = (known & DLP_MUST_COPY) != 0;
     const int32_t came = (int32_t)t->device.device_type;
-    const DLDevice cpu = dlp_device(kDLCPU, 0);
     DLDevice asked = request->has_device ? request->device : t->device;
     char came_text[DLPACK_PY_TEXT_SIZE], asked_text[DLPACK_PY_TEXT_SIZE];
 
@@ -1588,7 +1545,7 @@ dlp_check_place(const DLTensor *t, const dlp_terms *terms, unsigned known, dlpac
                           dlpack_py_device_text(t->device, came_text));
     }
     if (copies && !request->has_device)
-        asked = want->device > 0 ? dlp_device(want->device, 0) : cpu;
+        asked = dlp_device(want->device > 0 ? want->device : (int32_t)kDLCPU, 0);
     if (copies ? readable && asked.device_type == kDLCPU && want->device <= (int32_t)kDLCPU
                : came == (int32_t)asked.device_type && (readable || t->device.device_id == asked.device_id)) /* D9 */
         return 0;
@@ -1605,44 +1562,24 @@ dlp_is_unknown(const void *managed, int32_t form)
            ((const struct DLManagedTensorVersioned *)managed)->version.major != DLPACK_PY_PROTOCOL_MAJOR;
 }
 
-/* dlpack_py_meets, for requirements that were checked. Returns 0; 1 where a copy is to be made, which meets them; or -1
+/* dlpack_py_meets, for requirements that make sense. Returns 0; 1 where a copy is to be made, which meets them; or -1
  * with *error filled. Where copy=True gave a copy that does not meet them, it is copied (P4). */
 DLP_RARE int
 dlp_check_wanted(const DLTensor *t, int32_t readonly, const dlp_terms *terms, unsigned known, dlpack_py_error *error)
 {
     const int32_t asked = terms->request->copy;
+    const int may_copy = (known & DLP_MUST_COPY) != 0 || asked == DLPACK_PY_COPY_ALWAYS ||
+                         (asked == DLPACK_PY_COPY_AS_NEEDED && (terms->want->options & DLPACK_PY_COPY_IF_NEEDED) != 0);
 
     if (dlp_meets(t, readonly, terms->want, error) == 0)
         return 0;
-    return error->copy_helps &&
-                   ((known & DLP_MUST_COPY) != 0 || asked == DLPACK_PY_COPY_ALWAYS ||
-                    (asked == DLPACK_PY_COPY_AS_NEEDED && (terms->want->options & DLPACK_PY_COPY_IF_NEEDED) != 0))
-               ? 1
-               : -1;
-}
-
-/* Row-major strides for a view of t, which has none (D4), or NULL where there is no memory for them. */
-static inline int64_t *
-dlp_view_strides(dlpack_py_view *v, const DLTensor *t)
-{
-    int64_t *strides = v->strides;
-    if (t->ndim > (int32_t)(sizeof(v->strides) / sizeof(v->strides[0])))
-        strides = v->allocated = (int64_t *)DLPACK_PY_MALLOC((size_t)t->ndim * sizeof(int64_t));
-    if (strides != NULL)
-        dlpack_py_strides(t->ndim, t->shape, 'C', strides);
-    return strides;
+    return may_copy && error->copy_helps ? 1 : -1;
 }
 
 /* Checks that a tensor is valid (D8), and that it, or a copy of it, is what the terms ask for (C3 to C5, C9), and
- * describes it in v; nothing is taken yet (K4).
- *
- * managed   a managed tensor of a form or, where form is 0, a borrowed DLTensor
- * known     DLP_...
- * copy      out: memory for the copy that is to be made; NULL: none
- *
- * Returns 0; 1 where the producer is to be asked again for data that the CPU reads (C5), and where a borrowed tensor
- * needs a copy; or -1 with *error filled.
- */
+ * describes it in v; nothing is taken yet (K4). managed: of a form or, where form is 0, a borrowed DLTensor. known:
+ * DLP_... copy: out, memory for the copy that is to be made; NULL: none. Returns 0; 1 where the producer is to be asked
+ * again for data that the CPU reads (C5), and where a borrowed tensor needs a copy; or -1 with *error filled. */
 DLP_SHARED int
 dlp_examine(const void *managed, int32_t form, const dlp_terms *terms, unsigned known, dlpack_py_view *v,
             dlp_export **copy, dlpack_py_error *error)
@@ -1673,7 +1610,6 @@ dlp_examine(const void *managed, int32_t form, const dlp_terms *terms, unsigned 
     }
     else if (dlp_check_want(want, error) < 0) /* was not checked for a borrowed tensor */
         return -1;
-
     simple = dlp_is_simple(t);
     if (!simple && dlp_check_all(t, flags, error) < 0)
         return -1;
@@ -1699,8 +1635,14 @@ dlp_examine(const void *managed, int32_t form, const dlp_terms *terms, unsigned 
         if (*copy == NULL)
             return -1;
     }
-    else if (strides == NULL && t->ndim > 0 && (strides = dlp_view_strides(v, t)) == NULL)
-        return dlp_fail(error, DLPACK_PY_MEMORY_ERROR, "no memory for %" PRId32 " strides", t->ndim);
+    else if (strides == NULL && t->ndim > 0) { /* row-major (D4) */
+        strides = v->strides;
+        if (t->ndim > (int32_t)(sizeof(v->strides) / sizeof(v->strides[0])))
+            strides = v->allocated = (int64_t *)DLPACK_PY_MALLOC((size_t)t->ndim * sizeof(int64_t));
+        if (strides == NULL)
+            return dlp_fail(error, DLPACK_PY_MEMORY_ERROR, "no memory for %" PRId32 " strides", t->ndim);
+        dlpack_py_strides(t->ndim, t->shape, 'C', strides);
+    }
     v->tensor = *t;
     v->tensor.strides = strides;
     v->flags = flags;
@@ -1711,19 +1653,19 @@ dlp_examine(const void *managed, int32_t form, const dlp_terms *terms, unsigned 
     return 0;
 }
 
-/* Makes v the owner of managed, or where there is memory for a copy, of a copy: managed is deleted. Cannot fail. */
-static inline void
-dlp_view_own(dlpack_py_view *v, void *managed, int32_t form, dlp_export *copy)
+/* Makes v the owner of a copy of its tensor, which is deleted. Cannot fail. */
+DLP_RARE void
+dlp_view_copy(dlpack_py_view *v, dlp_export *copy)
 {
-    v->managed = managed;
-    v->form = form;
-    if (copy == NULL)
-        return;
-    dlp_copy_detached(&copy->managed.versioned.dl_tensor, &v->tensor, v->flags);
-    v->managed = &copy->managed.versioned;
+    struct DLManagedTensorVersioned *to = &copy->managed.versioned;
+    void *managed = v->managed;
+    const int32_t form = v->form;
+
+    dlp_copy_detached(&to->dl_tensor, &v->tensor, v->flags);
+    v->managed = to;
     v->form = DLPACK_PY_VERSIONED;
-    v->tensor = copy->managed.versioned.dl_tensor;
-    v->flags = copy->managed.versioned.flags;
+    v->tensor = to->dl_tensor;
+    v->flags = to->flags;
     v->readonly = DLPACK_PY_WRITABLE;
     v->overlaps = 0;
     dlp_delete(managed, form); /* last: a deleter may run code that looks at the view */
@@ -1756,7 +1698,8 @@ dlp_take(PyObject *capsule, const dlp_terms *terms, unsigned known, dlpack_py_vi
     DLP_LOCK(capsule); /* Nothing in here runs Python code: no other thread changes the name meanwhile. */
     name = PyCapsule_GetName(capsule);
     form = dlp_form_of(name);
-    if (form == 0 && name != NULL && strncmp(name, "used_", 5) == 0 && dlp_form_of(name + 5) != 0)
+    if (form == 0 && name != NULL &&
+        (strcmp(name, DLP_USED_NAME(DLPACK_PY_VERSIONED)) == 0 || strcmp(name, DLP_USED_NAME(DLPACK_PY_LEGACY)) == 0))
         (void)dlp_fail(&error, DLPACK_PY_VALUE_ERROR, "the capsule is named '%.60s': it was consumed already", name);
     else if (form == 0)
         (void)dlp_fail(&error, DLPACK_PY_TYPE_ERROR,
@@ -1772,8 +1715,12 @@ dlp_take(PyObject *capsule, const dlp_terms *terms, unsigned known, dlpack_py_vi
             managed = NULL;
     }
     DLP_UNLOCK();
-    if (result == 0)
-        dlp_view_own(v, managed, form, copy);
+    if (result == 0) {
+        v->managed = managed;
+        v->form = form;
+        if (copy != NULL)
+            dlp_view_copy(v, copy);
+    }
     else if (managed != NULL)
         dlp_delete(managed, form);
     return result >= 0 ? result : dlp_raise_for(terms->want, &error);
@@ -1790,7 +1737,10 @@ dlp_take_managed(void *managed, int32_t form, const dlp_terms *terms, unsigned k
         dlp_delete(managed, form);
         return dlp_raise_for(terms->want, &error);
     }
-    dlp_view_own(v, managed, form, copy);
+    v->managed = managed;
+    v->form = form;
+    if (copy != NULL)
+        dlp_view_copy(v, copy);
     return 0;
 }
 
@@ -1802,11 +1752,9 @@ dlp_fetch(dlp_producer *producer, const dlp_terms *terms, unsigned known, dlpack
 {
     const dlpack_py_request *request = terms->request;
     PyObject *const *objects = producer->gate->objects;
-    PyObject *stack[2], *capsule;
+    PyObject *stack[2] = {producer->obj, objects[DLP_VERSION]}, *capsule;
     int result;
 
-    stack[0] = producer->obj;
-    stack[1] = objects[DLP_VERSION];
     if (producer->asked) {
         capsule = producer->answer;
         producer->asked = 0;
@@ -1871,16 +1819,15 @@ DLP_SHARED int
 dlp_ask(dlp_producer *producer, const dlp_terms *terms, dlpack_py_view *v)
 {
     dlpack_py_request request;
-    dlp_terms for_cpu;
     int result =
         terms->device == NULL ? dlp_fetch(producer, terms, DLP_CAN_ASK, v) : terms->device->fetch(producer, terms, v);
 
     if (result == 1) { /* ask a second time, for memory that the CPU reads (C5) */
+        const dlp_terms for_cpu = {terms->want, &request, NULL, NULL};
         request = *terms->request;
         memset(&request.stream, 0, sizeof(request.stream));
         request.has_device = 1;
         request.device = dlp_device(kDLCPU, 0);
-        for_cpu = dlp_terms_make(terms->want, &request);
         result = dlp_fetch(producer, &for_cpu, 0, v);
     }
     if (result < 0 && terms->want->fallback != NULL && !producer->answered &&
@@ -1933,8 +1880,7 @@ dlpack_py_consume_request(PyObject *obj, const dlpack_py_request *request, const
  *
  * Returns 0, or -1 with BufferError (a requirement is not met: C9), AttributeError (no __dlpack__), TypeError (the
  * method returned no DLPack capsule: C6), ValueError (the capsule was consumed before: K4), or the producer's
- * exception. On -1 the view is empty, and a capsule that was not taken still owns its tensor (K1).
- */
+ * exception. On -1 the view is empty, and a capsule that was not taken still owns its tensor (K1). */
 static inline int
 dlpack_py_consume(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
@@ -1982,13 +1928,9 @@ dlpack_py_from_dlpack_args(PyObject *x, PyObject *device, PyObject *copy, const 
 }
 
 /* dlpack_py_from_dlpack: the first half of a library's from_dlpack(x, /, *, device=None, copy=None), from the call's
- * arguments to a view. The second half puts the view into an array of the library.
- *
- * args, nargs, kwnames   as METH_FASTCALL | METH_KEYWORDS passes them
- *
- * Returns as dlpack_py_consume, and -1 with TypeError or ValueError for malformed arguments. device is None, a tuple
- * (type, id) or text such as "cpu" (C3).
- */
+ * arguments, as METH_FASTCALL | METH_KEYWORDS passes them, to a view. The second half puts the view into an array of
+ * the library. device is None, a tuple (type, id) or text such as "cpu" (C3). Returns as dlpack_py_consume, and -1 with
+ * TypeError or ValueError for malformed arguments. */
 static inline int
 dlpack_py_from_dlpack(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, const dlpack_py_want *want,
                       dlpack_py_view *v)
@@ -2070,11 +2012,9 @@ dlp_object_dealloc(PyObject *self)
 
 DLPACK_PY_DESCRIBED(dlp_object, dlp_object_describe);
 
-/* A new dlp_object, of a type that is made at its first use in this interpreter, and kept in place. Python code cannot
- * make objects of the type. Steals the view, also where it returns NULL with an exception.
- *
- * slots, count   slots of the type, with room for two more, and a zero slot at the end
- */
+/* A new dlp_object, of a type that is made at its first use in this interpreter and kept in place; Python code cannot
+ * make objects of it. slots: count slots of the type, with room for two more, and a zero slot at the end. Steals the
+ * view, also where it returns NULL with an exception. */
 DLP_RARE PyObject *
 dlp_object_new_steal(dlp_word *place, const char *name, PyType_Slot *slots, int count, dlpack_py_view *v)
 {
@@ -2118,8 +2058,7 @@ dlp_object_new_steal(dlp_word *place, const char *name, PyType_Slot *slots, int 
  * form      DLPACK_PY_VERSIONED or DLPACK_PY_LEGACY, whose exports count as read-only (C7)
  *
  * Returns a new object, which can be exported as often as asked; NULL with BufferError (managed is NULL, is malformed:
- * D8, or has an unknown major version: K6) or MemoryError.
- */
+ * D8, or has an unknown major version: K6) or MemoryError. */
 DLP_RARE PyObject *
 dlpack_py_object_steal(void *managed, int32_t form)
 {
@@ -2138,11 +2077,9 @@ dlpack_py_object_steal(void *managed, int32_t form)
     want.device = DLPACK_PY_ANY_DEVICE;
     want.alignment = 1;
     dlp_view_clear(&v);
-    if (gate == NULL) {
+    if (gate == NULL)
         dlp_delete(managed, form);
-        return NULL;
-    }
-    if (dlp_take_managed(managed, form, &terms, 0, &v) < 0)
+    if (gate == NULL || dlp_take_managed(managed, form, &terms, 0, &v) < 0)
         return NULL;
     return dlp_object_new_steal(&gate->types[DLP_OBJECT_TYPE], "dlpack_py.Object", slots, 1, &v);
 }
