@@ -128,8 +128,7 @@ DLP_QUIET
 
 /* ---- Differences of Pythons --------------------------------------------- */
 
-/* C99 and C++11 have no atomics in common. All of these are sequentially consistent. REPLACE returns 1 where the word
- * was old, and is value now. */
+/* C99 and C++11 have no atomics in common. All are sequentially consistent; REPLACE returns 1 if the word was old. */
 typedef intptr_t dlp_word;
 #if defined(__GNUC__)
 #  define DLP_LOAD(word) __atomic_load_n(word, __ATOMIC_SEQ_CST)
@@ -142,12 +141,11 @@ typedef intptr_t dlp_word;
 #  include <intrin.h>
 #  ifdef _WIN64
 #    define DLP_ATOMIC(operation) operation##64
-typedef __int64 dlp_atomic;
+#    define DLP_VOLATILE(word) ((volatile __int64 *)(word))
 #  else
 #    define DLP_ATOMIC(operation) operation
-typedef long dlp_atomic;
+#    define DLP_VOLATILE(word) ((volatile long *)(word))
 #  endif
-#  define DLP_VOLATILE(word) ((volatile dlp_atomic *)(word))
 #  define DLP_LOAD(word) DLP_OR(word, 0)
 #  define DLP_STORE(word, value) ((void)DLP_SWAP(word, value))
 #  define DLP_SWAP(word, value) DLP_ATOMIC(_InterlockedExchange)(DLP_VOLATILE(word), value)
@@ -192,8 +190,7 @@ extern "C"
 #  define DLP_SLEEP() ((void)poll(NULL, 0, 1))
 #endif
 
-/* The thread state that this thread is attached with; NULL: none. Any thread, also without an interpreter.
- * PyGILState_Check would answer for the main interpreter only. */
+/* The thread state that this thread is attached with, or NULL. PyGILState_Check knows the main interpreter only. */
 static inline PyThreadState *
 dlp_thread_state(void)
 {
@@ -311,8 +308,7 @@ dlp_is_showable(PyObject *value)
     return i == count && count <= 4;
 }
 
-/* Raises in place of the current exception; %U in format is the value, where it may be shown, or else the name of its
- * type: the repr of a foreign object may run any code. Returns -1. */
+/* Raises in place of the current exception; %U in format is the value if showable, or its type's name. Returns -1. */
 DLP_RARE int
 dlp_refuse_value(PyObject *exception, const char *format, PyObject *value)
 {
@@ -346,28 +342,12 @@ dlp_is_fatal(void)
  *
  * Open: a deleter drops its owner; a thread that is not attached attaches first. Closing, from the exit callback on: an
  * attached thread drops the owner, another thread leaks it. Gone, after the modules were destroyed: every thread leaks
- * it. The struct of the export is freed in every state. Files share no data: different versions and builds of this
- * header do not depend on each other (G2). */
+ * it. The struct of the export is freed in every state. Files share no data, so that versions can differ (G2). */
 
-/* The places of dlp_gate.objects: interned names, and what calls of __dlpack__ pass and __dlpack_device__ returns. */
-enum {
-    DLP_DLPACK,
-    DLP_DLPACK_DEVICE,
-    DLP_MAX_VERSION,
-    DLP_DL_DEVICE,
-    DLP_STREAM,
-    DLP_COPY,
-    DLP_DEVICE,
-    DLP_EXCHANGE_API,
-    DLP_ARRAY_NAMESPACE,
-    DLP_MODULE,
-    DLP_FROM_DLPACK,
-    DLP_NAMES,
-    DLP_KEYWORDS = DLP_NAMES,
-    DLP_VERSION,
-    DLP_CPU,
-    DLP_OBJECTS
-};
+/* The places of dlp_gate.objects: interned names, those of dlpack_exchange.h, and what calls pass and return. */
+enum { DLP_DLPACK, DLP_DLPACK_DEVICE, DLP_MAX_VERSION, DLP_DL_DEVICE, DLP_STREAM, DLP_COPY, DLP_DEVICE };
+enum { DLP_EXCHANGE_API = DLP_DEVICE + 1, DLP_ARRAY_NAMESPACE, DLP_MODULE, DLP_FROM_DLPACK, DLP_NAMES };
+enum { DLP_KEYWORDS = DLP_NAMES, DLP_VERSION, DLP_CPU, DLP_OBJECTS }; /* ("max_version",), (1, 3), (1, 0) */
 enum { DLP_OBJECT_TYPE, DLP_RESULT_TYPE, DLP_BUFFER_TYPE, DLP_TYPES_MADE };
 typedef struct dlp_gate dlp_gate;
 struct dlp_gate {
@@ -393,8 +373,7 @@ dlp_this_file(void)
     return gates;
 }
 
-/* Takes gates that are gone out of the list, on any thread; they stay valid, because another thread may read them.
- * Where two threads do this at once, a gate that is gone may stay, until the next call. */
+/* Takes gates that are gone out of the list, on any thread, or leaves it to the next call. They stay valid to read. */
 DLP_RARE void
 dlp_gates_unlink(void)
 {
@@ -442,8 +421,7 @@ dlp_gate_after_fork(dlp_gate *gate)
         (void)DLP_ADD(&gate->deleters, -inherited);
 }
 
-/* The exit callback: closes the gate, and lets go of the GIL until the deleters that are attaching are done, or until
- * DLPACK_PY_EXIT_WAIT is over. */
+/* The exit callback: closes the gate. Waits without the GIL, at most DLPACK_PY_EXIT_WAIT, for deleters that attach. */
 DLP_RARE PyObject *
 dlp_at_exit(PyObject *self, PyObject *unused)
 {
@@ -522,11 +500,9 @@ dlp_gate_new(PyInterpreterState *interpreter)
     gate->objects[DLP_KEYWORDS] = Py_BuildValue("(O)", gate->objects[DLP_MAX_VERSION]);
     gate->objects[DLP_VERSION] = Py_BuildValue("(ii)", DLPACK_PY_PROTOCOL_MAJOR, DLPACK_PY_PROTOCOL_MINOR);
     gate->objects[DLP_CPU] = Py_BuildValue("(ii)", (int)kDLCPU, 0);
-    for (i = 0; i < DLP_OBJECTS; i++) {
-        if (gate->objects[i] == NULL) {
-            Py_DECREF(capsule); /* frees the gate */
-            return NULL;
-        }
+    for (i = 0; i < DLP_OBJECTS && capsule != NULL; i++) {
+        if (gate->objects[i] == NULL)
+            Py_CLEAR(capsule); /* frees the gate */
     }
     return capsule;
 }
@@ -606,14 +582,6 @@ dlp_count(dlpack_py_exports *exports, dlp_word change)
         (void)DLP_ADD(&exports->count, change);
 }
 
-/* Drops an owner, on a thread that is attached to its interpreter. */
-static inline void
-dlp_drop_attached(const dlp_keeper *keeper)
-{
-    dlp_count(keeper->exports, -1); /* first: it is part of the owner */
-    dlp_decref((PyObject *)keeper->owner);
-}
-
 /* Drops or leaks an owner on a thread that is attached to another interpreter, or to none (current is NULL). */
 DLP_RARE void
 dlp_drop_unattached(const dlp_keeper *keeper, PyThreadState *current)
@@ -632,7 +600,8 @@ dlp_drop_unattached(const dlp_keeper *keeper, PyThreadState *current)
             own = made = PyThreadState_New(gate->interpreter);
         if (own != NULL) {
             PyEval_RestoreThread(own);
-            dlp_drop_attached(keeper);
+            dlp_count(keeper->exports, -1); /* first: it is part of the owner */
+            dlp_decref((PyObject *)keeper->owner);
             if (made != NULL)
                 PyThreadState_Clear(made);
             (void)PyEval_SaveThread();
@@ -656,8 +625,10 @@ dlp_drop_owner(void *context)
 
     if (current == NULL || PyThreadState_GetInterpreter(current) != gate->interpreter)
         dlp_drop_unattached(keeper, current);
-    else if (!DLP_LOAD(&gate->gone)) /* gone: a new interpreter may have the same address */
-        dlp_drop_attached(keeper);
+    else if (!DLP_LOAD(&gate->gone)) {  /* gone: a new interpreter may have the same address */
+        dlp_count(keeper->exports, -1); /* first: it is part of the owner */
+        dlp_decref((PyObject *)keeper->owner);
+    }
 }
 
 /* Makes a Python object the owner of an export: takes a new reference. */
@@ -698,7 +669,7 @@ dlp_delete(void *managed, int32_t form)
     DLManagedTensor *legacy = (DLManagedTensor *)managed;
     dlp_exception saved = {NULL, NULL, NULL};
 
-    if (attached)
+    if (attached && PyErr_Occurred())
         saved = dlp_exception_save();
     if (form == DLPACK_PY_VERSIONED && versioned->deleter != NULL)
         versioned->deleter(versioned);
@@ -735,13 +706,9 @@ dlp_capsule_destructor(PyObject *capsule)
         dlp_delete(PyCapsule_GetPointer(capsule, name), form);
 }
 
-/* Put a managed tensor into a new capsule, which owns it.
- *
- * managed   a DLManagedTensorVersioned or DLManagedTensor, as form says; stolen, also on failure
- * form      DLPACK_PY_VERSIONED or DLPACK_PY_LEGACY
- *
- * Returns NULL with MemoryError, or with BufferError where managed is NULL, as dlpack_py_wrap may return it.
- */
+/* Put a managed tensor, which is stolen also on failure, into a new capsule. form, DLPACK_PY_VERSIONED or
+ * DLPACK_PY_LEGACY: managed is a DLManagedTensorVersioned or DLManagedTensor. Returns NULL with MemoryError, or with
+ * BufferError where managed is NULL, as dlpack_py_wrap may return it. */
 static inline PyObject *
 dlpack_py_capsule_steal(void *managed, int32_t form)
 {
@@ -772,8 +739,7 @@ typedef struct dlpack_py_request {
 #define DLPACK_PY_COPY_ALWAYS 1    /* True */
 #define DLPACK_PY_COPY_NEVER 2     /* False */
 
-/* Reads a 2-tuple of integers, that is, of objects with __index__; a value outside of int32_t becomes INT32_MIN or
- * INT32_MAX. Returns 0, or -1 with TypeError of the given format. */
+/* Reads a tuple of two objects with __index__, clamped to int32_t. Returns 0, or -1 with TypeError of the format. */
 DLP_SHARED int
 dlp_pair(const char *format, PyObject *object, int32_t pair[2])
 {
@@ -836,8 +802,7 @@ dlp_parse_version(PyObject *object, dlpack_py_request *request)
     return 0;
 }
 
-/* Read a request from four objects, each of which may be NULL or None for "not given". Returns 0, or -1 with TypeError
- * or ValueError (P1, P2, P4, P5). */
+/* Read a request; NULL or None: not given. Returns 0, or -1 with TypeError or ValueError (P1, P2, P4, P5). */
 static inline int
 dlpack_py_parse_request_args(PyObject *stream, PyObject *max_version, PyObject *dl_device, PyObject *copy,
                              dlpack_py_request *request)
@@ -913,7 +878,7 @@ dlp_parse_all(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, dlpack
 }
 
 /* Read a request from the arguments of a fastcall method. Returns 0, or -1 with TypeError or ValueError. Nothing, or
- * max_version alone by an interned name, is read at once: saves 125 of 1,370 instructions of an export. */
+ * max_version alone by an interned name, is read at once: saves 140 of 1,330 instructions of an export. */
 static inline int
 dlpack_py_parse_request(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, dlpack_py_request *request)
 {
@@ -925,7 +890,12 @@ dlpack_py_parse_request(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnam
     if (nargs != 0 || given > 1 || (given == 1 && DLP_TUPLE_ITEM(kwnames, 0) != gate->objects[DLP_MAX_VERSION]))
         return dlp_parse_all(args, nargs, kwnames, request);
     memset(request, 0, sizeof(*request));
-    return given == 0 ? 0 : dlp_parse_version(args[0], request);
+    if (given == 0)
+        return 0;
+    request->max_version.major = DLPACK_PY_PROTOCOL_MAJOR;
+    request->max_version.minor = DLPACK_PY_PROTOCOL_MINOR;
+    return args[0] == gate->objects[DLP_VERSION] ? 0
+                                                 : dlp_parse_version(args[0], request); /* 0: this file's consumer */
 }
 
 /* ---- Producing ---------------------------------------------------------- */
@@ -936,15 +906,14 @@ typedef struct dlpack_py_view dlpack_py_view;
 struct dlp_producer; /* Asking */
 struct dlp_terms;
 
-/* What this file asks of a device; dlpack_device.h fills this struct for CUDA and ROCm. Operations need a thread state;
- * those that fail set an exception. */
+/* What dlpack_device.h does for a device. Operations need a thread state; those that fail set an exception. */
 typedef struct dlpack_py_device {
     int32_t type; /* DLDeviceType of its memory */
 
     /* Make data that is exported in place ready for the request's stream (S1), or the CPU (S10). Returns 0 or -1. */
     int (*make_ready)(const dlpack_py_offer *offer, const dlpack_py_request *request, const dlpack_py_plan *plan);
-    /* Copy from, the tensor of an offer, to compact memory of the CPU, behind the pending work. Returns 0; or -1, or -2
-     * where the copy may still write to the memory, which is leaked then. */
+    /* Copy an offer's tensor to compact CPU memory, behind the pending work. Returns 0; -1; or -2 where the copy may
+     * still write to the memory, which is leaked then. */
     int (*copy)(const dlpack_py_offer *offer, const DLTensor *to, const DLTensor *from);
     /* dlp_fetch for a consumer with a stream of this device (C4). */
     int (*fetch)(struct dlp_producer *producer, const struct dlp_terms *terms, dlpack_py_view *v);
@@ -973,8 +942,7 @@ struct dlpack_py_offer {
     uint32_t options;           /* DLPACK_PY_OFFER_... */
     dlpack_py_exports *exports; /* in the owner, counts its exports; then embedded is not used; NULL: not counted */
     int32_t is_copy;            /* 1: the tensor is a copy that was made for this request, and is flagged so (P4) */
-    /* Managed tensors in the owner, of dlpack_exchange.h: exported without an allocation, by a function that returns
-     * NULL where the offer or the request needs a plan. */
+    /* Of dlpack_exchange.h: managed tensors in the owner, and what exports them, or returns NULL: a plan is needed. */
     struct dlpack_py_embedded *embedded;
     void *(*export_embedded)(const dlpack_py_offer *offer, const dlpack_py_request *request);
     const dlpack_py_device *device; /* whose memory the data is in, or whose streams work on it; NULL: none */
@@ -991,8 +959,7 @@ struct dlpack_py_offer {
 #define DLPACK_PY_OFFER_COPY_READ_ONLY 16u /* read-only data requires a copy: PyTorch writes to read-only data */
 #define DLPACK_PY_OFFER_DO_NOT_LEND 32u    /* shape or strides do not live in the object: a table must not lend them */
 
-/* The flags of an export in place: READ_ONLY, and for sub-byte dtypes IS_SUBBYTE_TYPE_PADDED (D6). IS_COPIED describes
- * another export (P4), unknown flags another producer. */
+/* The flags of an export in place: not IS_COPIED (P4), not unknown flags; padded only with a sub-byte dtype (D6). */
 static inline uint64_t
 dlp_kept_flags(const DLTensor *t, uint64_t flags)
 {
@@ -1017,9 +984,8 @@ dlp_is_reversed(const DLTensor *t)
     return 0;
 }
 
-/* Checks what an author offers, and decides how the request is met: in place or by a copy, on which device, in which
- * form. Reads no data. plan: is_simple and form are set. Returns 0, or -1 with BufferError (D8, P3, P4, P5, P7),
- * ValueError (P6), or SystemError where the offer makes no sense. */
+/* Checks what an author offers, and decides how the request is met: in place or by a copy, on which device. plan:
+ * is_simple and form are set. Returns 0, or -1 with *error filled (D8, P3 to P7; or the offer makes no sense). */
 DLP_RARE int
 dlp_check_plan(const dlpack_py_offer *offer, const dlpack_py_request *request, dlpack_py_plan *plan,
                dlpack_py_error *error)
@@ -1077,7 +1043,7 @@ dlp_check_plan(const dlpack_py_offer *offer, const dlpack_py_request *request, d
                    : offer->pending_count > 0 && offer->device->make_ready == NULL)
         return dlp_refuse(error, "the device operations of this producer cannot %s data on %s",
                           plan->copy ? "copy" : "order work on", dlpack_py_device_text(t->device, came));
-    if (plan->form == DLPACK_PY_LEGACY && plan->flags != 0 && /* P3 */
+    if (plan->form == DLPACK_PY_LEGACY && /* P3 */
         ((plan->flags & DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED) != 0 ||
          ((plan->flags & DLPACK_PY_FLAG_READ_ONLY) != 0 && !plan->copy &&
           (offer->options & DLPACK_PY_OFFER_UNSAID) == 0)))
@@ -1147,8 +1113,7 @@ dlp_export_copy(const dlpack_py_offer *offer, const dlpack_py_plan *plan)
     return e == NULL ? NULL : &e->managed;
 }
 
-/* Exports an offer as planned; for data in place, the caller then calls dlpack_py_device.make_ready. Returns a new
- * managed tensor of the plan's form, or NULL with an exception. */
+/* Exports an offer as planned; NULL with an exception. For data in place, the caller then calls make_ready. */
 static inline void *
 dlp_export_offer(const dlpack_py_offer *offer, const dlpack_py_plan *plan)
 {
@@ -1213,8 +1178,7 @@ dlpack_py_offer_make(PyObject *owner, const DLTensor *t, uint64_t flags)
  * args, nargs, kwnames   as METH_FASTCALL | METH_KEYWORDS passes them
  *
  * Returns a new capsule, or NULL with TypeError or ValueError (malformed request: P1, P4, P6), BufferError (the request
- * cannot be met: D8, P3, P5, P7) or MemoryError; then no reference is kept. The deleter needs no thread state (K5).
- */
+ * cannot be met: D8, P3, P5, P7) or MemoryError; then no reference is kept. The deleter needs no thread state (K5). */
 static inline PyObject *
 dlpack_py_produce(PyObject *owner, const DLTensor *t, uint64_t flags, PyObject *const *args, Py_ssize_t nargs,
                   PyObject *kwnames)
@@ -1246,9 +1210,7 @@ dlpack_py_produce_args(PyObject *owner, const DLTensor *t, uint64_t flags, PyObj
  *           code, also while another object is described. Where they live only until the function that called
  *           describe returns, set DLPACK_PY_OFFER_DO_NOT_LEND
  *
- * Returns 0, or -1 to refuse, as a rule with BufferError (P7). Runs in a critical section on self on every path. Must
- * not throw a C++ exception.
- */
+ * Returns 0, or -1 to refuse, as a rule with BufferError (P7). Always in a critical section on self. Must not throw. */
 typedef int (*dlpack_py_describe)(PyObject *self, const dlpack_py_request *request, dlpack_py_offer *offer);
 
 /* Asks the author for an offer. Returns 0, or -1 with an exception. */
@@ -1284,36 +1246,26 @@ dlpack_py_produce_described(PyObject *self, dlpack_py_describe describe, PyObjec
     return capsule;
 }
 
-/* A new tuple (type, id). */
-static inline PyObject *
-dlp_device_tuple(DLDevice device)
-{
-    dlp_gate *gate;
-    if (device.device_type != kDLCPU || device.device_id != 0)
-        return Py_BuildValue("(ii)", (int)device.device_type, (int)device.device_id);
-    gate = dlp_gate_get();
-    Py_XINCREF(gate == NULL ? NULL : gate->objects[DLP_CPU]);
-    return gate == NULL ? NULL : gate->objects[DLP_CPU];
-}
-
-/* Answer a call of __dlpack_device__ from the tensor that __dlpack__ exports (P8). Returns a new tuple of two ints, or
- * NULL with an exception. */
-static inline PyObject *
-dlpack_py_produce_device(const DLTensor *t)
-{
-    DLDevice device = t->device;
-    if (dlpack_py_is_cpu_readable(device))
-        device.device_id = 0; /* D9 */
-    return dlp_device_tuple(device);
-}
-
 /* __dlpack_device__ for a type whose data is always CPU memory: METH_NOARGS. */
 static inline PyObject *
 dlpack_py_cpu_device(PyObject *self, PyObject *unused)
 {
+    const dlp_gate *gate = dlp_gate_get();
+    PyObject *device = gate == NULL ? NULL : gate->objects[DLP_CPU];
     (void)self;
     (void)unused;
-    return dlp_device_tuple(dlp_device(kDLCPU, 0));
+    Py_XINCREF(device);
+    return device;
+}
+
+/* Answer __dlpack_device__ from the tensor that __dlpack__ exports (P8): a new tuple of two ints, or NULL on error. */
+static inline PyObject *
+dlpack_py_produce_device(const DLTensor *t)
+{
+    if (t->device.device_type == kDLCPU)
+        return dlpack_py_cpu_device(NULL, NULL);
+    return Py_BuildValue("(ii)", (int)t->device.device_type,
+                         dlpack_py_is_cpu_readable(t->device) ? 0 : (int)t->device.device_id); /* D9 */
 }
 
 /* Answer a call of __dlpack_device__ for an object that a function describes (P8). */
@@ -1407,13 +1359,12 @@ dlp_view_clear(dlpack_py_view *v)
 static inline void *
 dlpack_py_data(const dlpack_py_view *v)
 {
-    return dlp_first(&v->tensor);
+    return v->tensor.data == NULL ? NULL : (void *)((uintptr_t)v->tensor.data + (uintptr_t)v->tensor.byte_offset);
 }
 
 /* Release a view: calls the producer's deleter. A second release does nothing. Two threads must not release or use one
- * view at the same time. May be called on any thread, with or without a thread state; keeps the current exception. A
- * call without a thread state may wait for the GIL: the caller must not hold a lock that an attached thread waits for.
- */
+ * view at the same time. May be called on any thread, with or without a thread state; keeps the current exception.
+ * Without a thread state it may wait for the GIL: the caller must not hold a lock that an attached thread waits for. */
 static inline void
 dlpack_py_release(dlpack_py_view *v)
 {
@@ -1482,50 +1433,36 @@ dlp_terms_make(const dlpack_py_want *want, const dlpack_py_request *request)
 DLP_RARE PyObject *
 dlp_call_with(const dlp_producer *producer, const dlpack_py_request *request, int old)
 {
+    const int is_passed[4] = {!old, !old && request->has_device, request->stream.kind != DLPACK_PY_STREAM_NONE,
+                              !old && request->copy != DLPACK_PY_COPY_AS_NEEDED};
     PyObject *const *objects = producer->gate->objects;
-    PyObject *stack[5] = {producer->obj, NULL, NULL, NULL, NULL}, *keywords[4], *names, *answer = NULL;
-    int i, count = 0, failed;
+    PyObject *stack[5] = {producer->obj, NULL, NULL, NULL, NULL}, *name, *answer = NULL;
+    PyObject *names = PyTuple_New(is_passed[0] + is_passed[1] + is_passed[2] + is_passed[3]);
+    int i, count = 0, failed = names == NULL;
 
-    if (!old) {
-        keywords[count++] = objects[DLP_MAX_VERSION];
-        stack[count] = objects[DLP_VERSION];
-        Py_INCREF(stack[count]);
-    }
-    if (!old && request->has_device) {
-        keywords[count++] = objects[DLP_DL_DEVICE];
-        stack[count] = Py_BuildValue("(ii)", (int)request->device.device_type, (int)request->device.device_id);
-    }
-    if (!old && request->copy != DLPACK_PY_COPY_AS_NEEDED) {
-        keywords[count++] = objects[DLP_COPY];
-        stack[count] = PyBool_FromLong(request->copy == DLPACK_PY_COPY_ALWAYS);
-    }
-    if (request->stream.kind != DLPACK_PY_STREAM_NONE) {
-        keywords[count++] = objects[DLP_STREAM];
-        stack[count] = request->stream.kind == DLPACK_PY_STREAM_NO_SYNC
-                           ? PyLong_FromLong(-1)
-                           : PyLong_FromUnsignedLongLong(request->stream.handle);
-    }
-    names = PyTuple_New(count);
-    failed = names == NULL;
-    for (i = 0; i < count && !failed; i++) {
-        Py_INCREF(keywords[i]);
-        failed = PyTuple_SetItem(names, i, keywords[i]) < 0 || stack[i + 1] == NULL; /* steals the name */
+    for (i = 0; i < 4 && !failed; i++) {
+        if (!is_passed[i])
+            continue;
+        name = objects[DLP_MAX_VERSION + i];
+        if (i == 0)
+            stack[++count] = Py_BuildValue("O", objects[DLP_VERSION]);
+        else if (i == 1)
+            stack[++count] = Py_BuildValue("(ii)", (int)request->device.device_type, (int)request->device.device_id);
+        else if (i == 3)
+            stack[++count] = PyBool_FromLong(request->copy == DLPACK_PY_COPY_ALWAYS);
+        else if (request->stream.kind == DLPACK_PY_STREAM_NO_SYNC)
+            stack[++count] = PyLong_FromLong(-1);
+        else
+            stack[++count] = PyLong_FromUnsignedLongLong(request->stream.handle);
+        Py_INCREF(name);
+        failed = PyTuple_SetItem(names, count - 1, name) < 0 || stack[count] == NULL; /* steals name */
     }
     if (!failed)
         answer = PyObject_VectorcallMethod(objects[DLP_DLPACK], stack, 1, names);
-    for (i = 1; i <= count; i++)
-        Py_XDECREF(stack[i]);
+    while (count > 0)
+        Py_XDECREF(stack[count--]);
     Py_XDECREF(names);
     return answer;
-}
-
-/* Makes a saved exception an exception object. May run Python code. */
-DLP_RARE void
-dlp_exception_normalize(dlp_exception *e)
-{
-    PyErr_NormalizeException(&e->type, &e->value, &e->traceback);
-    if (e->traceback != NULL)
-        (void)PyException_SetTraceback(e->value, e->traceback);
 }
 
 /* The last exception of a chain of contexts, before NULL or end, borrowed; NULL where the chain has the exception
@@ -1544,10 +1481,9 @@ dlp_chain_end(PyObject *chain, PyObject *end, PyObject *without)
     return NULL;
 }
 
-/* After a call of __dlpack__ has raised TypeError: calls it again without the keywords that an old signature lacks, as
- * `except TypeError:` would (C1). Returns NULL with the exception of that call, or with BufferError where copy is
- * False: an old producer may copy (C3). The first exception becomes the context of the last one in the chain that the
- * caller does not handle, unless this would make a ring. */
+/* After __dlpack__ has raised TypeError: calls it again without the keywords that an old signature lacks (C1). Returns
+ * NULL with the exception of that call, or with BufferError where copy is False: an old producer may copy (C3). The
+ * first exception becomes the context of the last one that the caller does not handle, unless this makes a ring. */
 DLP_RARE PyObject *
 dlp_call_again(dlp_producer *producer, const dlpack_py_request *request)
 {
@@ -1562,8 +1498,10 @@ dlp_call_again(dlp_producer *producer, const dlpack_py_request *request)
         capsule = dlp_call_with(producer, request, 1);
     if (capsule == NULL) {
         second = dlp_exception_save();
-        dlp_exception_normalize(&first);
-        dlp_exception_normalize(&second);
+        PyErr_NormalizeException(&first.type, &first.value, &first.traceback);
+        PyErr_NormalizeException(&second.type, &second.value, &second.traceback);
+        if (first.traceback != NULL)
+            (void)PyException_SetTraceback(first.value, first.traceback);
         PyErr_GetExcInfo(&handled.type, &handled.value, &handled.traceback);
         last = dlp_chain_end(second.value, handled.value, first.value);
         if (last != NULL && dlp_chain_end(first.value, NULL, last) != NULL) {
@@ -1577,29 +1515,6 @@ dlp_call_again(dlp_producer *producer, const dlpack_py_request *request)
     return capsule;
 }
 
-/* Calls __dlpack__. Returns what it returned, or NULL with an exception. */
-static inline PyObject *
-dlp_call(dlp_producer *producer, const dlpack_py_request *request)
-{
-    PyObject *const *objects = producer->gate->objects;
-    PyObject *stack[2], *answer;
-
-    stack[0] = producer->obj;
-    stack[1] = objects[DLP_VERSION];
-    if (producer->asked) {
-        answer = producer->answer;
-        producer->asked = 0;
-    }
-    else if (producer->old || request->has_device || request->copy != DLPACK_PY_COPY_AS_NEEDED ||
-             request->stream.kind != DLPACK_PY_STREAM_NONE)
-        answer = dlp_call_with(producer, request, producer->old);
-    else
-        answer = PyObject_VectorcallMethod(objects[DLP_DLPACK], stack, 1, objects[DLP_KEYWORDS]);
-    if (answer == NULL && !producer->old && PyErr_ExceptionMatches(PyExc_TypeError))
-        answer = dlp_call_again(producer, request);
-    return answer;
-}
-
 /* ---- Taking ------------------------------------------------------------- */
 
 /* Bits of the parameter known. */
@@ -1608,14 +1523,13 @@ dlp_call(dlp_producer *producer, const dlpack_py_request *request)
 
 /* Checks where the data is, for a request that names a device, for a copy, and for memory that is not the CPU's.
  * Returns 0; 1 where data that the CPU reads is to be asked for (C5); -1 with BufferError (C3, C4, C5). */
-static inline int
+DLP_RARE int
 dlp_check_place(const DLTensor *t, const dlp_terms *terms, unsigned known, dlpack_py_error *error)
 {
     const dlpack_py_want *want = terms->want;
     const dlpack_py_request *request = terms->request;
     const int readable = dlpack_py_is_cpu_readable(t->device), copies = (known & DLP_MUST_COPY) != 0;
     const int32_t came = (int32_t)t->device.device_type;
-    const DLDevice cpu = dlp_device(kDLCPU, 0);
     DLDevice asked = request->has_device ? request->device : t->device;
     char came_text[DLPACK_PY_TEXT_SIZE], asked_text[DLPACK_PY_TEXT_SIZE];
 
@@ -1628,7 +1542,7 @@ dlp_check_place(const DLTensor *t, const dlp_terms *terms, unsigned known, dlpac
                           dlpack_py_device_text(t->device, came_text));
     }
     if (copies && !request->has_device)
-        asked = want->device > 0 ? dlp_device(want->device, 0) : cpu;
+        asked = dlp_device(want->device > 0 ? want->device : (int32_t)kDLCPU, 0);
     if (copies ? readable && asked.device_type == kDLCPU && want->device <= (int32_t)kDLCPU
                : came == (int32_t)asked.device_type && (readable || t->device.device_id == asked.device_id)) /* D9 */
         return 0;
@@ -1645,68 +1559,24 @@ dlp_is_unknown(const void *managed, int32_t form)
            ((const struct DLManagedTensorVersioned *)managed)->version.major != DLPACK_PY_PROTOCOL_MAJOR;
 }
 
-/* Checks that a tensor is valid (D8), and that it, or a copy of it, is what the terms ask for (C3 to C5, C9). simple:
- * out, dlp_is_simple. known: in and out; DLP_MUST_COPY is added where a copy is needed. Returns 0; 1 where the producer
- * is to be asked again for data that the CPU reads (C5); or -1 with *error filled. */
-static inline int
-dlp_check_tensor(const DLTensor *t, uint64_t flags, int32_t readonly, const dlp_terms *terms, int *simple,
-                 unsigned *known, dlpack_py_error *error)
+/* dlpack_py_meets, for requirements that make sense. Returns 0; 1 where a copy is to be made, which meets them; or -1
+ * with *error filled. Where copy=True gave a copy that does not meet them, it is copied (P4). */
+DLP_RARE int
+dlp_check_wanted(const DLTensor *t, int32_t readonly, const dlp_terms *terms, unsigned known, dlpack_py_error *error)
 {
-    const dlpack_py_want *want = terms->want;
+    const int32_t asked = terms->request->copy;
+    const int may_copy = (known & DLP_MUST_COPY) != 0 || asked == DLPACK_PY_COPY_ALWAYS ||
+                         (asked == DLPACK_PY_COPY_AS_NEEDED && (terms->want->options & DLPACK_PY_COPY_IF_NEEDED) != 0);
 
-    *simple = dlp_is_simple(t);
-    if (!*simple && dlp_check_all(t, flags, error) < 0)
-        return -1;
-    if (terms->announced != NULL && terms->device->check_announced(t, terms->announced, error) < 0)
-        return -1;
-    if (!(*simple && dlp_is_plain(want) && dlp_meets_plain(t, dlpack_py_dtype(t), readonly, want)) &&
-        dlpack_py_meets(t, readonly, want, error) < 0) {
-        if (!error->copy_helps ||
-            ((*known & DLP_MUST_COPY) == 0 &&
-             (terms->request->copy == DLPACK_PY_COPY_NEVER ||
-              (terms->request->copy == DLPACK_PY_COPY_AS_NEEDED && (want->options & DLPACK_PY_COPY_IF_NEEDED) == 0))))
-            return -1;
-        *known |= DLP_MUST_COPY; /* also where copy=True gave a copy that does not meet the want (P4) */
-    }
-    if (t->device.device_type != kDLCPU || (*known & DLP_MUST_COPY) != 0 || terms->request->has_device)
-        return dlp_check_place(t, terms, *known, error);
-    return 0;
+    if (dlp_meets(t, readonly, terms->want, error) == 0)
+        return 0;
+    return may_copy && error->copy_helps ? 1 : -1;
 }
 
-/* Describes a tensor that was checked in v, with strides where it has none (D4). Returns 0, or -1 with MemoryError. */
-static inline int
-dlp_describe_view(const DLTensor *t, uint64_t flags, int32_t readonly, const dlpack_py_want *want, int simple,
-                  dlpack_py_view *v, dlpack_py_error *error)
-{
-    int64_t *strides = t->strides;
-
-    if (t->ndim > 0 && strides == NULL) {
-        strides = v->strides;
-        if (t->ndim > (int32_t)(sizeof(v->strides) / sizeof(v->strides[0])))
-            strides = v->allocated = (int64_t *)DLPACK_PY_MALLOC((size_t)t->ndim * sizeof(int64_t));
-        if (strides == NULL)
-            return dlp_fail(error, DLPACK_PY_MEMORY_ERROR, "no memory for %" PRId32 " strides", t->ndim);
-        dlpack_py_strides(t->ndim, t->shape, 'C', strides);
-    }
-    v->tensor = *t;
-    v->tensor.strides = strides;
-    v->flags = flags;
-    v->readonly = readonly;
-    v->overlaps = !simple && (want->order == 0 || want->order == 'R') &&                   /* else t is compact */
-                  (!want->writable || (want->options & DLPACK_PY_OVERLAP_IS_FINE) != 0) && /* else it was refused */
-                  dlp_overlaps_itself(t);
-    return 0;
-}
-
-/* Checks all that a tensor must meet, and describes it in v; nothing is taken yet (K4).
- *
- * managed   a managed tensor of a form or, where form is 0, a borrowed DLTensor
- * known     DLP_...
- * copy      out: memory for the copy that is to be made; NULL: none
- *
- * Returns 0; 1 where the producer is to be asked again for data that the CPU reads (C5), and where a borrowed tensor
- * needs a copy; or -1 with *error filled.
- */
+/* Checks that a tensor is valid (D8), and that it, or a copy of it, is what the terms ask for (C3 to C5, C9), and
+ * describes it in v; nothing is taken yet (K4). managed: of a form or, where form is 0, a borrowed DLTensor. known:
+ * DLP_... copy: out, memory for the copy that is to be made; NULL: none. Returns 0; 1 where the producer is to be asked
+ * again for data that the CPU reads (C5), and where a borrowed tensor needs a copy; or -1 with *error filled. */
 DLP_SHARED int
 dlp_examine(const void *managed, int32_t form, const dlp_terms *terms, unsigned known, dlpack_py_view *v,
             dlp_export **copy, dlpack_py_error *error)
@@ -1716,6 +1586,7 @@ dlp_examine(const void *managed, int32_t form, const dlp_terms *terms, unsigned 
         form == DLPACK_PY_VERSIONED ? &versioned->dl_tensor : (const DLTensor *)managed; /* first member */
     const dlpack_py_want *want = terms->want;
     int32_t readonly = DLPACK_PY_READONLY_UNSAID; /* C7 */
+    int64_t *strides;
     uint64_t flags = 0;
     int result, simple;
 
@@ -1734,9 +1605,26 @@ dlp_examine(const void *managed, int32_t form, const dlp_terms *terms, unsigned 
         if (terms->request->copy == DLPACK_PY_COPY_ALWAYS) /* a legacy capsule cannot say IS_COPIED (C3) */
             known |= DLP_MUST_COPY;
     }
-    result = dlp_check_tensor(t, flags, readonly, terms, &simple, &known, error);
-    if (result != 0)
-        return result;
+    else if (dlp_check_want(want, error) < 0) /* was not checked for a borrowed tensor */
+        return -1;
+    simple = dlp_is_simple(t);
+    if (!simple && dlp_check_all(t, flags, error) < 0)
+        return -1;
+    if (terms->announced != NULL && terms->device->check_announced(t, terms->announced, error) < 0)
+        return -1;
+    if (!(simple && dlp_is_plain(want) && dlp_meets_plain(t, dlpack_py_dtype(t), readonly, want)) &&
+        (result = dlp_check_wanted(t, readonly, terms, known, error)) != 0) {
+        if (result < 0)
+            return -1;
+        known |= DLP_MUST_COPY;
+    }
+    if (t->device.device_type != kDLCPU || (known & DLP_MUST_COPY) != 0 || terms->request->has_device) {
+        result = dlp_check_place(t, terms, known, error);
+        if (result != 0)
+            return result;
+    }
+
+    strides = t->strides;
     if ((known & DLP_MUST_COPY) != 0) {
         if (form == 0)
             return 1;
@@ -1744,22 +1632,37 @@ dlp_examine(const void *managed, int32_t form, const dlp_terms *terms, unsigned 
         if (*copy == NULL)
             return -1;
     }
-    return dlp_describe_view(t, flags, readonly, want, simple, v, error);
+    else if (strides == NULL && t->ndim > 0) { /* row-major (D4) */
+        strides = v->strides;
+        if (t->ndim > (int32_t)(sizeof(v->strides) / sizeof(v->strides[0])))
+            strides = v->allocated = (int64_t *)DLPACK_PY_MALLOC((size_t)t->ndim * sizeof(int64_t));
+        if (strides == NULL)
+            return dlp_fail(error, DLPACK_PY_MEMORY_ERROR, "no memory for %" PRId32 " strides", t->ndim);
+        dlpack_py_strides(t->ndim, t->shape, 'C', strides);
+    }
+    v->tensor = *t;
+    v->tensor.strides = strides;
+    v->flags = flags;
+    v->readonly = readonly;
+    v->overlaps = !simple && (want->order == 0 || want->order == 'R') &&                   /* else t is compact */
+                  (!want->writable || (want->options & DLPACK_PY_OVERLAP_IS_FINE) != 0) && /* else it was refused */
+                  dlp_overlaps_itself(t);
+    return 0;
 }
 
-/* Makes v the owner of managed, or where there is memory for a copy, of a copy: managed is deleted. Cannot fail. */
-static inline void
-dlp_view_own(dlpack_py_view *v, void *managed, int32_t form, dlp_export *copy)
+/* Makes v the owner of a copy of its tensor, which is deleted. Cannot fail. */
+DLP_RARE void
+dlp_view_copy(dlpack_py_view *v, dlp_export *copy)
 {
-    v->managed = managed;
-    v->form = form;
-    if (copy == NULL)
-        return;
-    dlp_copy_detached(&copy->managed.versioned.dl_tensor, &v->tensor, v->flags);
-    v->managed = &copy->managed.versioned;
+    struct DLManagedTensorVersioned *to = &copy->managed.versioned;
+    void *managed = v->managed;
+    const int32_t form = v->form;
+
+    dlp_copy_detached(&to->dl_tensor, &v->tensor, v->flags);
+    v->managed = to;
     v->form = DLPACK_PY_VERSIONED;
-    v->tensor = copy->managed.versioned.dl_tensor;
-    v->flags = copy->managed.versioned.flags;
+    v->tensor = to->dl_tensor;
+    v->flags = to->flags;
     v->readonly = DLPACK_PY_WRITABLE;
     v->overlaps = 0;
     dlp_delete(managed, form); /* last: a deleter may run code that looks at the view */
@@ -1792,7 +1695,8 @@ dlp_take(PyObject *capsule, const dlp_terms *terms, unsigned known, dlpack_py_vi
     DLP_LOCK(capsule); /* Nothing in here runs Python code: no other thread changes the name meanwhile. */
     name = PyCapsule_GetName(capsule);
     form = dlp_form_of(name);
-    if (form == 0 && name != NULL && strncmp(name, "used_", 5) == 0 && dlp_form_of(name + 5) != 0)
+    if (form == 0 && name != NULL &&
+        (strcmp(name, DLP_USED_NAME(DLPACK_PY_VERSIONED)) == 0 || strcmp(name, DLP_USED_NAME(DLPACK_PY_LEGACY)) == 0))
         (void)dlp_fail(&error, DLPACK_PY_VALUE_ERROR, "the capsule is named '%.60s': it was consumed already", name);
     else if (form == 0)
         (void)dlp_fail(&error, DLPACK_PY_TYPE_ERROR,
@@ -1808,8 +1712,12 @@ dlp_take(PyObject *capsule, const dlp_terms *terms, unsigned known, dlpack_py_vi
             managed = NULL;
     }
     DLP_UNLOCK();
-    if (result == 0)
-        dlp_view_own(v, managed, form, copy);
+    if (result == 0) {
+        v->managed = managed;
+        v->form = form;
+        if (copy != NULL)
+            dlp_view_copy(v, copy);
+    }
     else if (managed != NULL)
         dlp_delete(managed, form);
     return result >= 0 ? result : dlp_raise_for(terms->want, &error);
@@ -1826,23 +1734,39 @@ dlp_take_managed(void *managed, int32_t form, const dlp_terms *terms, unsigned k
         dlp_delete(managed, form);
         return dlp_raise_for(terms->want, &error);
     }
-    dlp_view_own(v, managed, form, copy);
+    v->managed = managed;
+    v->form = form;
+    if (copy != NULL)
+        dlp_view_copy(v, copy);
     return 0;
 }
 
 /* ---- Consuming ---------------------------------------------------------- */
 
-/* Calls __dlpack__ and takes the tensor of the capsule. Returns as dlp_take. */
+/* Calls __dlpack__, and takes the tensor of the capsule. Returns as dlp_take. */
 static inline int
 dlp_fetch(dlp_producer *producer, const dlp_terms *terms, unsigned known, dlpack_py_view *v)
 {
-    PyObject *capsule = dlp_call(producer, terms->request);
+    const dlpack_py_request *request = terms->request;
+    PyObject *const *objects = producer->gate->objects;
+    PyObject *stack[2] = {producer->obj, objects[DLP_VERSION]}, *capsule;
     int result;
 
+    if (producer->asked) {
+        capsule = producer->answer;
+        producer->asked = 0;
+    }
+    else if (producer->old || request->has_device || request->copy != DLPACK_PY_COPY_AS_NEEDED ||
+             request->stream.kind != DLPACK_PY_STREAM_NONE)
+        capsule = dlp_call_with(producer, request, producer->old);
+    else
+        capsule = PyObject_VectorcallMethod(objects[DLP_DLPACK], stack, 1, objects[DLP_KEYWORDS]);
+    if (capsule == NULL && !producer->old && PyErr_ExceptionMatches(PyExc_TypeError))
+        capsule = dlp_call_again(producer, request);
     if (capsule == NULL)
         return -1;
     producer->answered = 1;
-    if (terms->request->copy == DLPACK_PY_COPY_ALWAYS && producer->old)
+    if (request->copy == DLPACK_PY_COPY_ALWAYS && producer->old)
         known |= DLP_MUST_COPY; /* C3 */
     result = dlp_take(capsule, terms, known, v);
     if (result < 0) {
@@ -1892,16 +1816,15 @@ DLP_SHARED int
 dlp_ask(dlp_producer *producer, const dlp_terms *terms, dlpack_py_view *v)
 {
     dlpack_py_request request;
-    dlp_terms for_cpu;
     int result =
         terms->device == NULL ? dlp_fetch(producer, terms, DLP_CAN_ASK, v) : terms->device->fetch(producer, terms, v);
 
     if (result == 1) { /* ask a second time, for memory that the CPU reads (C5) */
+        const dlp_terms for_cpu = {terms->want, &request, NULL, NULL};
         request = *terms->request;
         memset(&request.stream, 0, sizeof(request.stream));
         request.has_device = 1;
         request.device = dlp_device(kDLCPU, 0);
-        for_cpu = dlp_terms_make(terms->want, &request);
         result = dlp_fetch(producer, &for_cpu, 0, v);
     }
     if (result < 0 && terms->want->fallback != NULL && !producer->answered &&
@@ -1954,15 +1877,15 @@ dlpack_py_consume_request(PyObject *obj, const dlpack_py_request *request, const
  *
  * Returns 0, or -1 with BufferError (a requirement is not met: C9), AttributeError (no __dlpack__), TypeError (the
  * method returned no DLPack capsule: C6), ValueError (the capsule was consumed before: K4), or the producer's
- * exception. On -1 the view is empty, and a capsule that was not taken still owns its tensor (K1).
- */
+ * exception. On -1 the view is empty, and a capsule that was not taken still owns its tensor (K1). */
 static inline int
 dlpack_py_consume(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
 #ifdef DLPACK_EXCHANGE_H
     return dlp_consume_quickly(obj, want, v);
 #else
-    return dlpack_py_consume_request(obj, NULL, want, v);
+    const dlp_terms terms = dlp_terms_make(want, NULL);
+    return dlp_obtain(obj, &terms, v);
 #endif
 }
 
@@ -1986,46 +1909,35 @@ dlp_parse_place(PyObject *device, PyObject *copy, dlpack_py_request *request)
     return 0;
 }
 
-/* Consumes what from_dlpack was called with. */
-static inline int
-dlp_consume_place(PyObject *x, const dlpack_py_request *request, const dlpack_py_want *want, dlpack_py_view *v)
-{
-    return request->has_device || request->copy != DLPACK_PY_COPY_AS_NEEDED
-               ? dlpack_py_consume_request(x, request, want, v)
-               : dlpack_py_consume(x, want, v);
-}
-
-/* dlpack_py_from_dlpack: the first half of a library's from_dlpack(x, /, *, device=None, copy=None), from the call's
- * arguments to a view. The second half puts the view into an array of the library.
- *
- * args, nargs, kwnames   as METH_FASTCALL | METH_KEYWORDS passes them
- *
- * Returns as dlpack_py_consume, and -1 with TypeError or ValueError for malformed arguments. device is None, a tuple
- * (type, id) or text such as "cpu" (C3).
- */
-static inline int
-dlpack_py_from_dlpack(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, const dlpack_py_want *want,
-                      dlpack_py_view *v)
-{
-    PyObject *values[2] = {NULL, NULL}; /* copy, device */
-    dlpack_py_request request;
-
-    dlp_view_clear(v);
-    if (dlp_match("from_dlpack", 1, DLP_COPY, 2, args, nargs, kwnames, values) < 0 ||
-        dlp_parse_place(values[1], values[0], &request) < 0)
-        return -1;
-    return dlp_consume_place(args[0], &request, want, v);
-}
-
 /* As dlpack_py_from_dlpack, from objects; device and copy may be NULL for "not given". */
 static inline int
 dlpack_py_from_dlpack_args(PyObject *x, PyObject *device, PyObject *copy, const dlpack_py_want *want, dlpack_py_view *v)
 {
     dlpack_py_request request;
-    dlp_view_clear(v);
-    if (dlp_parse_place(device, copy, &request) < 0)
+
+    if (dlp_parse_place(device, copy, &request) < 0) {
+        dlp_view_clear(v);
         return -1;
-    return dlp_consume_place(x, &request, want, v);
+    }
+    return request.has_device || request.copy != DLPACK_PY_COPY_AS_NEEDED
+               ? dlpack_py_consume_request(x, &request, want, v)
+               : dlpack_py_consume(x, want, v);
+}
+
+/* dlpack_py_from_dlpack: the first half of a library's from_dlpack(x, /, *, device=None, copy=None), from the call's
+ * arguments, as METH_FASTCALL | METH_KEYWORDS passes them, to a view. The second half puts the view into an array of
+ * the library. device is None, a tuple (type, id) or text such as "cpu" (C3). Returns as dlpack_py_consume, and -1 with
+ * TypeError or ValueError for malformed arguments. */
+static inline int
+dlpack_py_from_dlpack(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, const dlpack_py_want *want,
+                      dlpack_py_view *v)
+{
+    PyObject *values[2] = {NULL, NULL}; /* copy, device */
+
+    dlp_view_clear(v);
+    if (dlp_match("from_dlpack", 1, DLP_COPY, 2, args, nargs, kwnames, values) < 0)
+        return -1;
+    return dlpack_py_from_dlpack_args(args[0], values[1], values[0], want, v);
 }
 
 /* Does obj offer a tensor? Returns 1 or 0; a request may still be refused. Keeps the current exception; an error of the
@@ -2096,11 +2008,9 @@ dlp_object_dealloc(PyObject *self)
 
 DLPACK_PY_DESCRIBED(dlp_object, dlp_object_describe);
 
-/* A new dlp_object, of a type that is made at its first use in this interpreter, and kept in place. Python code cannot
- * make objects of the type. Steals the view, also where it returns NULL with an exception.
- *
- * slots, count   slots of the type, with room for two more, and a zero slot at the end
- */
+/* A new dlp_object, of a type that is made at its first use in this interpreter and kept in place; Python code cannot
+ * make objects of it. slots: count slots of the type, with room for two more, and a zero slot at the end. Steals the
+ * view, also where it returns NULL with an exception. */
 DLP_RARE PyObject *
 dlp_object_new_steal(dlp_word *place, const char *name, PyType_Slot *slots, int count, dlpack_py_view *v)
 {
@@ -2144,8 +2054,7 @@ dlp_object_new_steal(dlp_word *place, const char *name, PyType_Slot *slots, int 
  * form      DLPACK_PY_VERSIONED or DLPACK_PY_LEGACY, whose exports count as read-only (C7)
  *
  * Returns a new object, which can be exported as often as asked; NULL with BufferError (managed is NULL, is malformed:
- * D8, or has an unknown major version: K6) or MemoryError.
- */
+ * D8, or has an unknown major version: K6) or MemoryError. */
 DLP_RARE PyObject *
 dlpack_py_object_steal(void *managed, int32_t form)
 {
@@ -2164,11 +2073,9 @@ dlpack_py_object_steal(void *managed, int32_t form)
     want.device = DLPACK_PY_ANY_DEVICE;
     want.alignment = 1;
     dlp_view_clear(&v);
-    if (gate == NULL) {
+    if (gate == NULL)
         dlp_delete(managed, form);
-        return NULL;
-    }
-    if (dlp_take_managed(managed, form, &terms, 0, &v) < 0)
+    if (gate == NULL || dlp_take_managed(managed, form, &terms, 0, &v) < 0)
         return NULL;
     return dlp_object_new_steal(&gate->types[DLP_OBJECT_TYPE], "dlpack_py.Object", slots, 1, &v);
 }
