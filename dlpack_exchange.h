@@ -277,9 +277,8 @@ dlp_has_table(dlp_gate *gate, PyObject *obj)
 /* ---- Managed tensors in your object ------------------------------------- */
 
 /* Managed tensors of both forms as part of the author's object: an export then allocates only its capsule. The object
- * must not change shape, strides, memory or flags while an export lives. All exports share one struct, one shape array
- * and one strides array. A consumer may write to these three, because it owns its managed tensor: the write changes all
- * other and later exports. Embed only where no consumer writes to struct, shape or strides. */
+ * must not change shape, strides, memory or flags while an export lives. All exports share struct, shape and strides: a
+ * consumer that writes to its managed tensor changes all other and later exports. Embed only where none does. */
 typedef struct dlpack_py_embedded {
     DLManagedTensorVersioned versioned;
     DLManagedTensor legacy;
@@ -584,11 +583,10 @@ dlp_borrow(dlp_gate *gate, PyObject *obj, const dlpack_py_want *want, dlpack_py_
 /* dlpack_py_borrow: as dlpack_py_consume, for the length of a call.
  *
  * Release the view before Python code runs and before obj can be freed. Without a GIL, other threads run Python code at
- * any time: there, borrow only memory that does not move while obj lives. dlpack_py_borrow may run Python code: where a
- * function has several arguments, call dlpack_py_consume for all but the last, and borrow only the last. Where the type
- * has an exchange table, the call allocates nothing and takes no reference; otherwise the call is dlpack_py_consume. A
- * borrowed tensor has no read-only flag (X3): v->readonly is DLPACK_PY_READONLY_UNSAID. Where want->writable is set,
- * the call is dlpack_py_consume.
+ * any time: there, borrow only memory that does not move while obj lives. dlpack_py_borrow may run Python code: of
+ * several arguments, borrow only the last. Where the type has an exchange table and want->writable is 0, the call
+ * allocates nothing and takes no reference; otherwise the call is dlpack_py_consume. A borrowed tensor has no read-only
+ * flag (X3): v->readonly is DLPACK_PY_READONLY_UNSAID.
  */
 DLP_SHARED int
 dlpack_py_borrow(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
@@ -988,7 +986,7 @@ dlp_note_error(void *context, const char *kind, const char *message)
 DLP_SHARED int
 dlpack_py_allocate_like(PyObject *like, const DLTensor *prototype, dlpack_py_view *v)
 {
-    dlpack_py_want want = dlpack_py_want_any();
+    dlpack_py_want want = dlpack_py_want_like(prototype);
     const dlp_terms terms = dlp_terms_make(&want, NULL);
     int64_t shape[DLPACK_PY_MAX_NDIM]; /* a copy: the table may write to it */
     DLTensor t = *prototype;
@@ -999,10 +997,14 @@ dlpack_py_allocate_like(PyObject *like, const DLTensor *prototype, dlpack_py_vie
     dlp_view_clear(v);
     if (dlp_type_get(dlp_gate_get(), like, &found) < 0)
         return -1;
-    error.code = 0;
-    if (found.table == NULL)
+    if (found.table == NULL) {
         managed = dlpack_py_allocate(prototype, &error);
-    else if (t.ndim < 0 || t.ndim > DLPACK_PY_MAX_NDIM || (t.ndim > 0 && t.shape == NULL))
+        if (managed != NULL)
+            dlp_view_set(v, managed, &managed->dl_tensor);
+        return managed == NULL ? dlpack_py_raise(&error) : 0;
+    }
+    error.code = 0;
+    if (t.ndim < 0 || t.ndim > DLPACK_PY_MAX_NDIM || (t.ndim > 0 && t.shape == NULL))
         dlp_refuse(&error, "the prototype has ndim %d and %s shape, ndim 0 to %d and a shape were wanted", (int)t.ndim,
                    t.shape == NULL ? "no" : "a", DLPACK_PY_MAX_NDIM);
     else {
@@ -1012,23 +1014,21 @@ dlpack_py_allocate_like(PyObject *like, const DLTensor *prototype, dlpack_py_vie
         t.strides = NULL;
         t.data = NULL;
         t.byte_offset = 0;
-        want = dlpack_py_want_like(prototype);
-        want.device = (int32_t)t.device.device_type;
-        want.writable = 1;
-        want.alignment = 1;
-        want.name = "the exchange table's allocator";
         if (found.table->managed_tensor_allocator(&t, &managed, &error, dlp_note_error) != 0)
             managed = NULL;
-        if (PyErr_Occurred()) {
-            if (managed != NULL)
-                dlp_delete(managed, DLPACK_PY_VERSIONED);
-            return -1;
-        }
     }
     if (managed == NULL) {
         dlp_note_error(&error, NULL, NULL); /* where nothing was reported */
-        return dlpack_py_raise(&error);
+        return PyErr_Occurred() ? -1 : dlpack_py_raise(&error);
     }
+    if (PyErr_Occurred()) {
+        dlp_delete(managed, DLPACK_PY_VERSIONED);
+        return -1;
+    }
+    want.device = (int32_t)t.device.device_type;
+    want.writable = 1;
+    want.alignment = 1;
+    want.name = "the exchange table's allocator";
     return dlp_take_managed(managed, DLPACK_PY_VERSIONED, &terms, 0, v);
 }
 
