@@ -7,10 +7,12 @@ import dltensor
 import numpy
 import pytest
 from adapter import needs_versioned_numpy
-from race_probe import borrow, consume, consume_detached, consume_integers, new_type
+from race_probe import borrow, consume, consume_detached, consume_integers, look, new_type
 
 Thing = new_type()
 CONSUMERS = [borrow, consume, consume_detached]
+WRITABLE, READONLY, UNSAID = 0, 1, 0x101  # the values of dlpack_py_view.readonly
+NO_TABLE = 16
 
 
 @pytest.mark.parametrize("take", CONSUMERS)
@@ -51,3 +53,22 @@ def test_a_class_that_overrides_the_method_is_asked_by_it_X2(take):
 
     with pytest.raises(KeyError, match="asked"):
         take(Refuses())
+
+
+def test_a_borrowed_tensor_does_not_say_whether_it_is_read_only_X3():
+    assert look(Thing(), True, False, 0) == (UNSAID, False, 0)
+    assert look(Thing(), True, True, 0) == (WRITABLE, True, 0)
+    assert look(Thing(), False, True, 0) == (WRITABLE, True, 0)
+
+
+def test_read_only_memory_is_not_lent_X3_C7():
+    assert look(Thing(None, READONLY), True, False, 0)[:2] == (READONLY, True)
+    assert look(Thing(None, READONLY), False, False, 0)[:2] == (READONLY, True)
+    for borrows in (False, True):
+        with pytest.raises(BufferError, match="data is read-only"):
+            look(Thing(None, READONLY), borrows, True, 0)
+
+
+@pytest.mark.parametrize("borrows", [False, True])
+def test_a_consumer_that_wants_no_table_asks_the_method_X9(borrows):
+    assert look(Thing(), borrows, False, NO_TABLE) == (WRITABLE, True, 1)

@@ -14,6 +14,7 @@ typedef struct {
     PyObject *veto;              /* veto(max_version, copy) raises, or returns whether to go on; NULL: no veto */
     dlpack_py_embedded embedded; /* filled if is_embedded */
     int is_embedded;
+    int is_elsewhere; /* the offer is of tensor, though is_embedded */
     dlpack_py_exports exports;
     int is_counted, is_copy, has_no_owner, has_no_tensor;
     int has_empty_device; /* the offer names a device whose operations are NULL */
@@ -95,6 +96,8 @@ thing_describe(PyObject *op, const dlpack_py_request *request, dlpack_py_offer *
     Thing *self = (Thing *)op;
     *offer = self->is_embedded ? dlpack_py_offer_embedded(&self->embedded)
                                : dlpack_py_offer_make(op, &self->tensor, self->flags);
+    if (self->is_elsewhere)
+        offer->tensor = &self->tensor;
     offer->options = self->options;
     offer->flags |= self->later;
     if (self->is_counted)
@@ -118,6 +121,18 @@ static PyObject *
 thing_freeze(PyObject *op, PyObject *Py_UNUSED(unused))
 {
     ((Thing *)op)->later = DLPACK_PY_FLAG_READ_ONLY;
+    Py_RETURN_NONE;
+}
+
+/* move(address): the data is there from now on, whatever was embedded. */
+static PyObject *
+thing_move(PyObject *op, PyObject *address)
+{
+    Thing *self = (Thing *)op;
+    self->tensor.data = PyLong_AsVoidPtr(address);
+    self->is_elsewhere = 1;
+    if (PyErr_Occurred())
+        return NULL;
     Py_RETURN_NONE;
 }
 
@@ -160,6 +175,7 @@ thing_produce_args(PyObject *op, PyObject *args, PyObject *names)
 static PyMethodDef thing_methods[] = {
     DLPACK_PY_METHODS(thing_dlpack, thing_dlpack_device),
     {"freeze", thing_freeze, METH_NOARGS, NULL},
+    {"move", thing_move, METH_O, NULL},
     {"exports", thing_exports, METH_NOARGS, NULL},
     {"produce", (PyCFunction)(void (*)(void))thing_produce, METH_FASTCALL | METH_KEYWORDS, NULL},
     {"produce_flagged", thing_produce_flagged, METH_NOARGS, NULL},

@@ -418,6 +418,15 @@ def test_an_embedded_tensor_goes_out_in_both_forms_at_once_K7():
 
 
 @both_forms
+def test_an_offer_of_another_tensor_than_the_embedded_one_exports_that_K7(form):
+    owner = thing(embedded=True)
+    owner.move(address + 8)
+    taken = Taken(owner.__dlpack__(**ASK[form]))
+    assert taken.values() == [1.0, 2.0, 3.0]
+    taken.delete()
+
+
+@both_forms
 def test_a_copy_of_an_embedded_tensor_holds_nothing_of_its_object_P4(form):
     owner = thing(embedded=True)
     gone = weakref.ref(owner)

@@ -62,6 +62,7 @@ typedef struct {
     double numbers[4];
     int64_t shape[1], strides[1];
     dlpack_py_view view;
+    int requests; /* how often __dlpack__ was called */
 } Thing;
 
 static Thing *
@@ -85,15 +86,16 @@ thing_make_steal(PyTypeObject *type, dlpack_py_view *v)
 static PyObject *
 thing_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
 {
-    PyObject *source = NULL;
+    PyObject *source = Py_None;
+    unsigned long long flags = 0;
     dlpack_py_view v;
     Thing *self;
     DLTensor t;
     int i;
 
-    if (!PyArg_ParseTuple(args, "|O", &source))
+    if (!PyArg_ParseTuple(args, "|OK", &source, &flags))
         return NULL;
-    if (source != NULL)
+    if (source != Py_None)
         return dlpack_py_consume(source, NULL, &v) < 0 ? NULL : thing_make_steal(type, &v);
     self = thing_alloc(type);
     if (self == NULL)
@@ -103,7 +105,7 @@ thing_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
     self->shape[0] = 4;
     self->strides[0] = 1;
     t = dlpack_py_cpu(self->numbers, DLPACK_PY_FLOAT64, 1, self->shape, self->strides);
-    if (dlpack_py_embed(&self->tensors, (PyObject *)self, &t, 0) < 0)
+    if (dlpack_py_embed(&self->tensors, (PyObject *)self, &t, flags) < 0)
         Py_CLEAR(self);
     return (PyObject *)self;
 }
@@ -123,7 +125,7 @@ static int
 thing_describe(PyObject *op, const dlpack_py_request *request, dlpack_py_offer *offer)
 {
     Thing *self = (Thing *)op;
-    (void)request;
+    self->requests += request != NULL;
     *offer = self->view.managed != NULL ? dlpack_py_offer_view(op, &self->view.tensor, &self->view)
                                         : dlpack_py_offer_embedded(&self->tensors);
     return 0;
@@ -221,6 +223,29 @@ static PyObject *
 consume_detached(PyObject *Py_UNUSED(module), PyObject *obj)
 {
     return consume_here(obj, 1);
+}
+
+/* look(thing, borrows, writable, options): (readonly, whether the view owns a tensor, calls of __dlpack__) */
+static PyObject *
+look(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *obj;
+    dlpack_py_want want = four_numbers;
+    dlpack_py_view v;
+    int borrows, writable, readonly, is_owner, before;
+    unsigned int options;
+
+    if (!PyArg_ParseTuple(args, "OppI", &obj, &borrows, &writable, &options))
+        return NULL;
+    want.writable = (char)writable;
+    want.options = options;
+    before = ((Thing *)obj)->requests;
+    if ((borrows ? dlpack_py_borrow(obj, &want, &v) : dlpack_py_consume(obj, &want, &v)) < 0)
+        return NULL;
+    readonly = v.readonly;
+    is_owner = v.managed != NULL;
+    dlpack_py_release(&v);
+    return Py_BuildValue("(iNi)", readonly, PyBool_FromLong(is_owner), ((Thing *)obj)->requests - before);
 }
 
 /* consume_integers(obj): refused by whoever has float64. */
@@ -364,6 +389,7 @@ static PyMethodDef functions[] = {
     {"consume", consume, METH_O, NULL},
     {"consume_detached", consume_detached, METH_O, NULL},
     {"consume_integers", consume_integers, METH_O, NULL},
+    {"look", look, METH_VARARGS, NULL},
     {"meet", meet, METH_O, NULL},
     {"new_type", new_type, METH_NOARGS, NULL},
     {"release_on_threads", release_on_threads, METH_VARARGS, NULL},
