@@ -669,7 +669,7 @@ dlp_device_is_in_capture(void)
 }
 
 /* Checks that the tensor is on the device that __dlpack_device__ returned: the keywords of the call depended on it
- * (C4). Pinned memory may be exported as CPU memory, as PyTorch does. This is dlpack_py_device.check_announced. */
+ * (C4). Pinned memory may be exported as CPU memory, as PyTorch does. This is dlp_stream_steps.check_announced. */
 DLP_RARE int
 dlp_device_check_announced(const DLTensor *t, const DLDevice *announced, dlpack_py_error *error)
 {
@@ -684,7 +684,7 @@ dlp_device_check_announced(const DLTensor *t, const DLDevice *announced, dlpack_
 }
 
 /* Calls __dlpack__ for a consumer with a stream: asks for the device of the data, passes the stream for memory of that
- * device alone, and makes the device current for the call (C4, S2, S3, S5). This is dlpack_py_device.fetch. */
+ * device alone, and makes the device current for the call (C4, S2, S3, S5). This is dlp_stream_steps.fetch. */
 static inline int
 dlp_device_fetch(dlp_producer *producer, const dlp_terms *terms, dlpack_py_view *v)
 {
@@ -769,7 +769,7 @@ dlp_device_order_view(dlpack_py_work_stream before, dlpack_py_work_stream after,
 }
 
 /* Orders the consumer's stream after the stream that the library of an exchange table works on (X4). This is
- * dlpack_py_device.follow. */
+ * dlp_stream_steps.follow. */
 static inline int
 dlp_device_follow(const void *table, const dlp_terms *terms, dlpack_py_view *v)
 {
@@ -789,11 +789,8 @@ dlp_device_follow(const void *table, const dlp_terms *terms, dlpack_py_view *v)
 static inline const dlpack_py_device *
 dlpack_device_operations(void)
 {
-    static const dlpack_py_device device = {
-        DLPACK_DEVICE_API_TYPE,     dlp_device_make_ready,      dlp_device_copy,
-        dlp_device_fetch,           dlp_device_check_announced, dlp_device_follow,
-        dlp_device_get_work_stream,
-    };
+    static const dlpack_py_device device = {DLPACK_DEVICE_API_TYPE, dlp_device_make_ready, dlp_device_copy,
+                                            dlp_device_get_work_stream};
     return &device;
 }
 
@@ -1202,6 +1199,7 @@ dlp_device_consume(PyObject *obj, uintptr_t stream, dlpack_py_request *request, 
 {
     dlpack_py_want device_want = want != NULL ? *want : dlpack_py_want_any();
     dlp_terms terms = dlp_terms_make(&device_want, request);
+    static const dlp_stream_steps steps = {dlp_device_fetch, dlp_device_check_announced, dlp_device_follow};
     PyObject *interface = NULL;
     dlpack_py_error error;
     DLTensor t;
@@ -1220,6 +1218,7 @@ dlp_device_consume(PyObject *obj, uintptr_t stream, dlpack_py_request *request, 
         if ((device_want.options & DLPACK_PY_NOTHING_PENDING) != 0)
             request->stream.kind = DLPACK_PY_STREAM_NO_SYNC;
         terms.device = dlpack_device_operations();
+        terms.steps = &steps;
     }
     if (dlp_check_want(&device_want, &error) < 0)
         return dlpack_py_raise(&error);

@@ -141,10 +141,10 @@ dlp_usable_table(const DLPackExchangeAPIHeader *header)
     if (header == NULL || header->version.major != DLPACK_PY_PROTOCOL_MAJOR)
         return NULL;
     table = (const DLPackExchangeAPI *)(const void *)header;
-    if (table->managed_tensor_allocator == NULL || table->managed_tensor_from_py_object_no_sync == NULL ||
-        table->managed_tensor_to_py_object_no_sync == NULL || table->current_work_stream == NULL)
-        return NULL;
-    return table;
+    return table->managed_tensor_allocator == NULL || table->managed_tensor_from_py_object_no_sync == NULL ||
+                   table->managed_tensor_to_py_object_no_sync == NULL || table->current_work_stream == NULL
+               ? NULL
+               : table;
 }
 
 /* The referent of a weak reference, a new reference; NULL where it is dead, or with MemoryError. */
@@ -277,8 +277,8 @@ dlp_has_table(dlp_gate *gate, PyObject *obj)
 /* ---- Managed tensors in your object ------------------------------------- */
 
 /* Managed tensors of both forms as part of the author's object: an export then allocates only its capsule. The object
- * must not change shape, strides, memory or flags while an export lives. All exports share struct, shape and strides: a
- * consumer that writes to its managed tensor changes all other and later exports. Embed only where none does. */
+ * changes shape, strides, memory or flags only while no export lives, and then calls dlpack_py_embed again. All exports
+ * share struct, shape and strides: embed only where no consumer writes to its managed tensor. */
 typedef struct dlpack_py_embedded {
     DLManagedTensorVersioned versioned;
     DLManagedTensor legacy;
@@ -312,16 +312,14 @@ dlp_export_embedded(const dlpack_py_offer *offer, const dlpack_py_request *reque
 static inline int
 dlpack_py_embed(dlpack_py_embedded *e, PyObject *owner, const DLTensor *t, uint64_t flags)
 {
+    const uint32_t dtype = dlp_is_simple(t) ? dlpack_py_dtype(t) : 0;
     dlp_gate *gate = dlp_gate_get();
     dlpack_py_error error;
 
-    e->dtype = dlp_is_simple(t) ? dlpack_py_dtype(t) : 0;
-    if (e->dtype == 0 && dlp_check_all(t, flags, &error) < 0)
+    if ((dtype == 0 && dlp_check_all(t, flags, &error) < 0) ||
+        (t->ndim > 0 && t->strides == NULL &&
+         dlp_fail(&error, DLPACK_PY_VALUE_ERROR, "strides is NULL, strides that the object stores were wanted") < 0))
         return dlpack_py_raise(&error);
-    if (t->ndim > 0 && t->strides == NULL) {
-        PyErr_SetString(PyExc_ValueError, "strides is NULL, dlpack_py_embed needs strides that the object stores");
-        return -1;
-    }
     memset(&e->keeper, 0, sizeof(e->keeper));
     if (gate == NULL)
         return -1;
@@ -336,6 +334,7 @@ dlpack_py_embed(dlpack_py_embedded *e, PyObject *owner, const DLTensor *t, uint6
     dlp_fold_offset(&e->versioned.dl_tensor);
     e->legacy.deleter = dlp_delete_legacy;
     e->legacy.dl_tensor = e->versioned.dl_tensor;
+    e->dtype = dtype;
     return 0;
 }
 
@@ -442,7 +441,7 @@ dlp_call_table(const dlp_type *found, PyObject *obj, const dlp_terms *terms, dlp
     }
     if (dlp_take_managed(managed, DLPACK_PY_VERSIONED, terms, 0, v) < 0)
         return -1;
-    return dlp_is_on(terms->device, v->tensor.device) ? terms->device->follow(found->table, terms, v) : 0;
+    return dlp_is_on(terms->device, v->tensor.device) ? terms->steps->follow(found->table, terms, v) : 0;
 }
 
 static inline int
@@ -558,7 +557,8 @@ dlp_borrow(dlp_gate *gate, PyObject *obj, const dlpack_py_want *want, dlpack_py_
     dlp_view_clear(v);
     if (gate == NULL)
         return -1;
-    if (PyCapsule_CheckExact(obj) || terms.want->writable || (terms.want->options & DLPACK_PY_NO_TABLE) != 0)
+    if (PyCapsule_CheckExact(obj) || terms.want->writable || (terms.want->options & DLPACK_PY_NO_TABLE) != 0 ||
+        dlp_check_want(terms.want, NULL) < 0) /* dlpack_py_consume raises the error */
         return dlpack_py_consume(obj, want, v);
     if (dlp_type_get(gate, obj, &found) < 0)
         return -1;
@@ -623,27 +623,21 @@ typedef struct dlpack_py_exchange {
  * make_steal   PyObject *(PyTypeObject *type, dlpack_py_view *v): a new object of the type that owns the view; v is
  *              stolen, also on failure. Export the view by dlpack_py_offer_view: read-only data stays read-only
  * want         const dlpack_py_want *: what make_steal can use; NULL: any tensor that the CPU can read
- *
- * Objects in memory that the CPU cannot read are exported by __dlpack__ alone, unless the table is defined by
- * DLPACK_PY_EXCHANGE_API_WITH_STREAM, with one argument more:
- *
- * work_stream   int (DLDeviceType type, int32_t id, void **stream): the stream of device id on which the calling thread
- *               works on such objects. Returns 0 and sets *stream to the value that __dlpack__ takes as stream, for
- *               example (void *)dlpack_cuda_stream(s); NULL is the legacy default stream. Returns -1 with BufferError
- *               for an unknown device. Where each object has its own stream, describe puts that stream into pending,
- *               and the header orders it before *stream (X4). make_steal gets tensors that are ordered on *stream.
+ * work_stream  of DLPACK_PY_EXCHANGE_API_WITH_STREAM; without it, only __dlpack__ exports memory that the CPU cannot
+ *              read. int (DLDeviceType type, int32_t id, void **stream): the stream of device id on which the calling
+ *              thread works on such objects. Returns 0 and sets *stream to the value that __dlpack__ takes as stream,
+ *              for example (void *)dlpack_cuda_stream(s); NULL is the legacy default stream. Returns -1 with
+ *              BufferError for an unknown device. Where each object has its own stream, describe puts it into pending,
+ *              and it is ordered before *stream (X4). make_steal gets tensors that are ordered on *stream
  */
 #define DLPACK_PY_EXCHANGE_API(name, describe, make_steal, want) \
     DLPACK_PY_EXCHANGE_API_WITH_STREAM(name, describe, make_steal, want, NULL)
 #define DLPACK_PY_EXCHANGE_API_WITH_STREAM(name, describe, make_steal, want, work_stream) \
     DLP_DEFINE_TABLE(name, describe, make_steal, want, work_stream, 0)
 
-/* As DLPACK_PY_EXCHANGE_API, for objects with embedded managed tensors: a consumer in this file takes an object on the
- * CPU by them, where dlpack_py_embed has filled them, without a call of describe, which must offer the same. Before
- * that call the dlpack_py_embedded of an object must be all zero, as tp_alloc makes it.
- *
- * offset   of the dlpack_py_embedded in an object: offsetof(Thing, embedded)
- */
+/* As DLPACK_PY_EXCHANGE_API, for objects that have a dlpack_py_embedded at this offset, all zero as tp_alloc makes it.
+ * Once dlpack_py_embed has filled it, a consumer in this file takes an object on the CPU by it, without a call of
+ * describe, which must offer the same. */
 #define DLPACK_PY_EXCHANGE_API_EMBEDDED(name, describe, make_steal, want, offset) \
     DLP_DEFINE_TABLE(name, describe, make_steal, want, NULL, offset)
 
@@ -665,11 +659,11 @@ typedef struct dlpack_py_exchange {
                                             (embedded)};                                                   \
     static int name##_from_object(void *object, DLManagedTensorVersioned **out)                            \
     {                                                                                                      \
-        return dlp_table_answer(&name, (PyObject *)object, out, NULL);                                     \
+        return dlp_table_answer(&name, object, out, NULL);                                                 \
     }                                                                                                      \
     static int name##_borrow(void *object, DLTensor *out)                                                  \
     {                                                                                                      \
-        return dlp_table_answer(&name, (PyObject *)object, NULL, out);                                     \
+        return dlp_table_answer(&name, object, NULL, out);                                                 \
     }                                                                                                      \
     static int name##_to_object(DLManagedTensorVersioned *managed, void **out)                             \
     {                                                                                                      \
@@ -783,6 +777,7 @@ static inline int
 dlp_table_check_object(const dlpack_py_exchange *x, PyObject *object)
 {
     dlp_gate *gate = dlp_gate_get();
+    const dlp_own *own;
     dlp_type found;
 
     if (object == NULL)
@@ -791,11 +786,13 @@ dlp_table_check_object(const dlpack_py_exchange *x, PyObject *object)
         return -1;
     if (found.is_own && found.table == &x->api)
         return 0;
-    return dlp_find_own(dlp_exchange_get(gate), Py_TYPE(object), &x->api) == NULL
-               ? dlp_refuse_value(PyExc_TypeError, "%.200U is not of the type that this exchange table belongs to",
-                                  object)
-               : dlp_refuse_value(PyExc_BufferError,
-                                  "%.200U overrides __dlpack__: its objects are exported only by __dlpack__", object);
+    own = dlp_find_own(dlp_exchange_get(gate), Py_TYPE(object), &x->api);
+    if (PyErr_Occurred())
+        return -1;
+    return dlp_refuse_value(own == NULL ? PyExc_TypeError : PyExc_BufferError,
+                            own == NULL ? "%.200U is not of the type that this exchange table belongs to"
+                                        : "%.200U overrides __dlpack__: its objects are exported only by __dlpack__",
+                            object);
 }
 
 /* The name of the exception of an error code. */
@@ -827,8 +824,9 @@ dlp_table_allocate(DLTensor *prototype, DLManagedTensorVersioned **out, void *co
 
 /* managed_tensor_from_py_object_no_sync, with out; dltensor_from_py_object_no_sync, with lent. */
 static inline int
-dlp_table_answer(const dlpack_py_exchange *x, PyObject *object, DLManagedTensorVersioned **out, DLTensor *lent)
+dlp_table_answer(const dlpack_py_exchange *x, void *asked, DLManagedTensorVersioned **out, DLTensor *lent)
 {
+    PyObject *const object = (PyObject *)asked;
     dlpack_py_offer offer;
     int result = -1;
 
@@ -905,18 +903,19 @@ dlp_table_stream(const dlpack_py_exchange *x, DLDeviceType type, int32_t id, voi
 DLP_RARE int
 dlp_type_set(PyTypeObject *type, PyObject *name, PyObject *value)
 {
-#ifdef Py_LIMITED_API
-    return PyObject_SetAttr((PyObject *)type, name, value);
-#else
-    const int failed = PyDict_SetItem(type->tp_dict, name, value);
-    PyType_Modified(type);
-    return failed;
+    int failed = PyObject_SetAttr((PyObject *)type, name, value);
+#ifndef Py_LIMITED_API
+    if (failed && PyErr_ExceptionMatches(PyExc_TypeError)) {
+        PyErr_Clear();
+        failed = PyDict_SetItem(type->tp_dict, name, value);
+        PyType_Modified(type);
+    }
 #endif
+    return failed;
 }
 
-/* Add an exchange table to a type, when the type is created; for a static type, call PyType_Ready before. The table
- * makes objects of the type to which the table was added last in the interpreter. It does not keep the type alive.
- * Returns 0, or -1 with an exception. */
+/* Add an exchange table to a type, when the type is created; for a static type, after PyType_Ready. The table makes
+ * objects of the type that it was added to last, and does not keep it alive. Returns 0, or -1 with an exception. */
 DLP_RARE int
 dlpack_py_exchange_add(PyTypeObject *type, const dlpack_py_exchange *exchange)
 {
@@ -1025,7 +1024,7 @@ dlpack_py_allocate_like(PyObject *like, const DLTensor *prototype, dlpack_py_vie
         dlp_delete(managed, DLPACK_PY_VERSIONED);
         return -1;
     }
-    want.device = (int32_t)t.device.device_type;
+    want.device = (int32_t)prototype->device.device_type;
     want.writable = 1;
     want.alignment = 1;
     want.name = "the exchange table's allocator";
@@ -1092,9 +1091,8 @@ dlp_result_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObj
     return managed == NULL ? NULL : dlpack_py_capsule_steal(managed, DLPACK_PY_VERSIONED);
 }
 
-/* Finds the from_dlpack of the library of obj: of its array namespace, or else of the module of its type, or of the
- * package around that. Remembers it for one static type: an object of another type may have an array namespace of its
- * own. Returns a new reference, or NULL with an exception. */
+/* Finds from_dlpack of the library of obj: of its array namespace, of the module of its type, or of the package around.
+ * Remembers it for one static type. Returns a new reference, or NULL with an exception. */
 DLP_RARE PyObject *
 dlp_find_from_dlpack(dlp_gate *gate, PyObject *obj)
 {
@@ -1125,7 +1123,7 @@ dlp_find_from_dlpack(dlp_gate *gate, PyObject *obj)
             name = rest == NULL ? NULL : PySequence_GetItem(rest, 0);
             Py_XDECREF(rest);
         }
-        if (name == NULL || PyObject_Length(name) <= 0)
+        if (name == NULL || !PyUnicode_Check(name) || PyUnicode_GetLength(name) == 0)
             break;
         module = PyImport_Import(name);
     }
@@ -1183,7 +1181,8 @@ dlpack_py_return_like_steal(PyObject *like, dlpack_py_view *v)
             out = NULL;
         if (dlp_check_table_call(out == NULL, "managed_tensor_to_py_object_no_sync") == 0)
             return (PyObject *)out;
-        Py_XDECREF((PyObject *)out);
+        if (out != NULL)
+            dlp_decref((PyObject *)out);
         return NULL;
     }
     result = dlp_object_new_steal(&gate->types[DLP_RESULT_TYPE], "dlpack_py.Result", slots, 1, v);

@@ -62,8 +62,8 @@
  *   dlpack_py_data                    the first element of a view
  *   dlpack_py_release                 releases a view; dlpack_py_move moves one, dlpack_py_traverse visits its owner
  *
- * Only Python is linked. Functions need an attached thread state, except for dlpack_py_release, dlpack_py_move and
- * every deleter, which may run on any thread at any time, and those of dlpack_tensor.h.
+ * Only Python is linked. Functions need an attached thread state, except for dlpack_py_release, dlpack_py_move, _data,
+ * _exports_count and every deleter, which may run on any thread at any time, and those of dlpack_tensor.h.
  *
  * Stop here if you only use the header. Contents, in the order in which it is read:
  *
@@ -195,7 +195,7 @@ static inline PyThreadState *
 dlp_thread_state(void)
 {
 #if defined(Py_LIMITED_API)
-    return PyThreadState_GetDict() == NULL ? NULL : PyThreadState_Get(); /* without memory: NULL, and a leak */
+    return PyThreadState_GetDict() == NULL ? NULL : PyThreadState_Get(); /* makes the dictionary of the state */
 #elif PY_VERSION_HEX >= 0x030D0000
     return PyThreadState_GetUnchecked();
 #elif PY_VERSION_HEX >= 0x030C0000
@@ -277,7 +277,7 @@ dlp_decref(PyObject *object)
     dlp_exception_restore(saved);
 }
 
-/* Raises an error of layer 1. Returns -1. */
+/* Raises an error of dlpack_tensor.h. Returns -1. */
 DLP_RARE int
 dlpack_py_raise(const dlpack_py_error *error)
 {
@@ -438,8 +438,8 @@ dlp_at_exit(PyObject *self, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-/* Registers the exit callback, and puts the gate into the list. An interpreter that is ending registers nothing: the
- * gate is closing from the start, and only in the dictionary. Returns 0; -1 with MemoryError, KeyboardInterrupt or the
+/* Registers the exit callback, and puts the gate into the list. Where that fails because the interpreter ends, the gate
+ * is closing from the start, and only in the dictionary. Returns 0; -1 with MemoryError, KeyboardInterrupt or the
  * like, and the next use tries again. PyUnstable_AtExit would be too late: it runs after the modules are gone. */
 static inline int
 dlp_gate_register(dlp_gate *gate)
@@ -900,11 +900,11 @@ dlpack_py_parse_request(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnam
 
 /* ---- Producing ---------------------------------------------------------- */
 
+/* One export: dlpack_py_parse_request reads the arguments (P1, P2), the author describes the object, dlp_plan decides
+ * how the request is met (P3 to P7), dlp_export_offer makes the managed tensor, dlpack_py_capsule_steal the capsule
+ * (K1), and last the device orders its streams (S1). */
 typedef struct dlpack_py_offer dlpack_py_offer;
 typedef struct dlpack_py_plan dlpack_py_plan;
-typedef struct dlpack_py_view dlpack_py_view;
-struct dlp_producer; /* Asking */
-struct dlp_terms;
 
 /* What dlpack_device.h does for a device. Operations need a thread state; those that fail set an exception. */
 typedef struct dlpack_py_device {
@@ -912,15 +912,9 @@ typedef struct dlpack_py_device {
 
     /* Make data that is exported in place ready for the request's stream (S1), or the CPU (S10). Returns 0 or -1. */
     int (*make_ready)(const dlpack_py_offer *offer, const dlpack_py_request *request, const dlpack_py_plan *plan);
-    /* Copy an offer's tensor to compact CPU memory, behind the pending work. Returns 0; -1; or -2 where the copy may
-     * still write to the memory, which is leaked then. */
+    /* Copy from, the tensor of an offer, to compact memory of the CPU, behind the pending work. Returns 0; or -1, or -2
+     * where the copy may still use both: to is leaked then, and the data of from must stay. */
     int (*copy)(const dlpack_py_offer *offer, const DLTensor *to, const DLTensor *from);
-    /* dlp_fetch for a consumer with a stream of this device (C4). */
-    int (*fetch)(struct dlp_producer *producer, const struct dlp_terms *terms, dlpack_py_view *v);
-    /* Check that t is on the device that __dlpack_device__ returned (C4). Returns 0, or -1 with *error filled. */
-    int (*check_announced)(const DLTensor *t, const DLDevice *announced, dlpack_py_error *error);
-    /* Order the consumer's stream after that of the table that gave v (X4). Returns 0, or -1 and releases v. */
-    int (*follow)(const void *table, const struct dlp_terms *terms, dlpack_py_view *v);
     /* Ask an exchange table for its work stream (X4). work: device_id is set, handle is out. Returns 0 or -1. */
     int (*get_work_stream)(const void *table, dlpack_py_work_stream *work);
 } dlpack_py_device;
@@ -958,13 +952,6 @@ struct dlpack_py_offer {
 #define DLPACK_PY_OFFER_NONE_IS_NO_SYNC 8u /* stream=None on a device means -1: order no streams, as in PyTorch */
 #define DLPACK_PY_OFFER_COPY_READ_ONLY 16u /* read-only data requires a copy: PyTorch writes to read-only data */
 #define DLPACK_PY_OFFER_DO_NOT_LEND 32u    /* shape or strides do not live in the object: a table must not lend them */
-
-/* The flags of an export in place: not IS_COPIED (P4), not unknown flags; padded only with a sub-byte dtype (D6). */
-static inline uint64_t
-dlp_kept_flags(const DLTensor *t, uint64_t flags)
-{
-    return flags & (DLPACK_PY_FLAG_READ_ONLY | (t->dtype.bits < 8 ? DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED : 0));
-}
 
 static inline int
 dlp_is_on(const dlpack_py_device *device, DLDevice where)
@@ -1019,7 +1006,7 @@ dlp_check_plan(const dlpack_py_offer *offer, const dlpack_py_request *request, d
     if (request->has_device &&
         (asked.device_type != plan->device.device_type || asked.device_id != plan->device.device_id))
         return dlp_refuse(error, "dl_device is %s, the data is on %s", dlpack_py_device_text(asked, wanted),
-                          dlpack_py_device_text(t->device, came));
+                          dlpack_py_device_text(plan->device, came));
     if (dlp_check_stream(plan->device, &request->stream, error) < 0) /* P6 */
         return -1;
     if (for_cpu && !readable)
@@ -1178,7 +1165,8 @@ dlpack_py_offer_make(PyObject *owner, const DLTensor *t, uint64_t flags)
  * args, nargs, kwnames   as METH_FASTCALL | METH_KEYWORDS passes them
  *
  * Returns a new capsule, or NULL with TypeError or ValueError (malformed request: P1, P4, P6), BufferError (the request
- * cannot be met: D8, P3, P5, P7) or MemoryError; then no reference is kept. The deleter needs no thread state (K5). */
+ * cannot be met: D8, P3, P5, P7), SystemError or MemoryError; then no reference is kept. The deleter needs no thread
+ * state (K5). */
 static inline PyObject *
 dlpack_py_produce(PyObject *owner, const DLTensor *t, uint64_t flags, PyObject *const *args, Py_ssize_t nargs,
                   PyObject *kwnames)
@@ -1321,7 +1309,7 @@ typedef PyObject *(*dlp_method)(PyObject *self, PyObject *const *args, Py_ssize_
  * A view can be moved (dlpack_py_move), not copied: tensor.strides may point into the view. For a view in an object,
  * tp_traverse calls dlpack_py_traverse, and tp_dealloc calls dlpack_py_release. tp_clear may release the view only if
  * no other code can read the data after tp_clear. */
-struct dlpack_py_view {
+typedef struct dlpack_py_view {
     DLTensor tensor;    /* strides are never NULL where ndim > 0 (C10); add byte_offset, or use dlpack_py_data */
     uint64_t flags;     /* DLPACK_PY_FLAG_* of the producer, unknown flags too (C8); 0 from a legacy capsule */
     int32_t readonly;   /* DLPACK_PY_WRITABLE (0), DLPACK_PY_READONLY or DLPACK_PY_READONLY_UNSAID (C7) */
@@ -1330,7 +1318,7 @@ struct dlpack_py_view {
     void *managed;      /* the managed tensor, owned; NULL: nothing to release */
     int64_t *allocated; /* row-major strides where the producer's are NULL (D4) and the rank is above 8; NULL: none */
     int64_t strides[8]; /* row-major strides where the producer's are NULL and the rank is 8 or less */
-};
+} dlpack_py_view;
 
 /* The offer by which the holder of a view exports t, the view's tensor or a part of it, with the view's flags (C7). */
 static inline dlpack_py_offer
@@ -1401,6 +1389,10 @@ dlpack_py_traverse(const dlpack_py_view *v, visitproc visit, void *arg)
 
 /* ---- Asking ------------------------------------------------------------- */
 
+/* One import: dlp_obtain finds a capsule or a table, or calls dlp_ask. dlp_fetch calls __dlpack__ (C1, C4). dlp_take
+ * lets dlp_examine check and describe the tensor (D8, C9), and then renames the capsule (K4). Where data for the CPU is
+ * needed, dlp_ask does this again (C5). */
+
 /* An object whose __dlpack__ is called. */
 typedef struct dlp_producer {
     dlp_gate *gate;
@@ -1411,11 +1403,24 @@ typedef struct dlp_producer {
     int old;          /* its signature refused the keywords max_version, dl_device and copy (C1) */
 } dlp_producer;
 
+struct dlp_terms;
+
+/* What a consumer with a stream does in its own way; dlpack_device.h fills this struct. */
+typedef struct dlp_stream_steps {
+    /* dlp_fetch for such a consumer (C4). */
+    int (*fetch)(dlp_producer *producer, const struct dlp_terms *terms, dlpack_py_view *v);
+    /* Check that t is on the device that __dlpack_device__ returned (C4). Returns 0, or -1 with *error filled. */
+    int (*check_announced)(const DLTensor *t, const DLDevice *announced, dlpack_py_error *error);
+    /* Order the consumer's stream after that of the table that gave v (X4). Returns 0, or -1 and releases v. */
+    int (*follow)(const void *table, const struct dlp_terms *terms, dlpack_py_view *v);
+} dlp_stream_steps;
+
 /* What a consumer asks for. Never changed: a step with other values makes a new struct. */
 typedef struct dlp_terms {
     const dlpack_py_want *want; /* not NULL */
     const dlpack_py_request *request;
     const dlpack_py_device *device; /* of the consumer's stream, which is in request; NULL: none */
+    const dlp_stream_steps *steps;  /* where device is not NULL */
     const DLDevice *announced;      /* the answer of __dlpack_device__; NULL: not asked */
 } dlp_terms;
 
@@ -1425,7 +1430,7 @@ dlp_terms_make(const dlpack_py_want *want, const dlpack_py_request *request)
 {
     static const dlpack_py_want any = {0, NULL, 0, 0, NULL, 0, 0, 0, 0, 0, NULL, NULL};
     static const dlpack_py_request none = {{0, 0}, {0, 0}, 0, {kDLCPU, 0}, 0};
-    const dlp_terms terms = {want != NULL ? want : &any, request != NULL ? request : &none, NULL, NULL};
+    const dlp_terms terms = {want != NULL ? want : &any, request != NULL ? request : &none, NULL, NULL, NULL};
     return terms;
 }
 
@@ -1521,8 +1526,12 @@ dlp_call_again(dlp_producer *producer, const dlpack_py_request *request)
 #define DLP_MUST_COPY 1u /* the producer cannot copy, and copy=True was asked for */
 #define DLP_CAN_ASK 2u   /* the producer can be asked again for data that the CPU reads */
 
+/* Results of a step that neither succeeds (0) nor fails (-1). */
+#define DLP_ASK_AGAIN 1  /* ask the producer for data that the CPU reads (C5) */
+#define DLP_NEEDS_COPY 2 /* only a copy meets the requirements */
+
 /* Checks where the data is, for a request that names a device, for a copy, and for memory that is not the CPU's.
- * Returns 0; 1 where data that the CPU reads is to be asked for (C5); -1 with BufferError (C3, C4, C5). */
+ * Returns 0, DLP_ASK_AGAIN, or -1 with BufferError (C3, C4, C5). */
 DLP_RARE int
 dlp_check_place(const DLTensor *t, const dlp_terms *terms, unsigned known, dlpack_py_error *error)
 {
@@ -1537,7 +1546,7 @@ dlp_check_place(const DLTensor *t, const dlp_terms *terms, unsigned known, dlpac
     if (readable && came != (int32_t)kDLCPU && (copies || want->device == 0) &&
         (want->options & DLPACK_PY_NOTHING_PENDING) == 0) {
         if ((known & DLP_CAN_ASK) != 0 && !request->has_device)
-            return 1;
+            return DLP_ASK_AGAIN;
         return dlp_refuse(error, "device is %s: device work may be pending on the data",
                           dlpack_py_device_text(t->device, came_text));
     }
@@ -1559,10 +1568,10 @@ dlp_is_unknown(const void *managed, int32_t form)
            ((const struct DLManagedTensorVersioned *)managed)->version.major != DLPACK_PY_PROTOCOL_MAJOR;
 }
 
-/* dlpack_py_meets, for requirements that make sense. Returns 0; 1 where a copy is to be made, which meets them; or -1
- * with *error filled. Where copy=True gave a copy that does not meet them, it is copied (P4). */
+/* dlpack_py_meets, for requirements that make sense. Returns 0, DLP_NEEDS_COPY where a copy meets them, or -1 with
+ * *error filled. Where copy=True gave a copy that does not meet them, it is copied (P4). */
 DLP_RARE int
-dlp_check_wanted(const DLTensor *t, int32_t readonly, const dlp_terms *terms, unsigned known, dlpack_py_error *error)
+dlp_meets_or_copy(const DLTensor *t, int32_t readonly, const dlp_terms *terms, unsigned known, dlpack_py_error *error)
 {
     const int32_t asked = terms->request->copy;
     const int may_copy = (known & DLP_MUST_COPY) != 0 || asked == DLPACK_PY_COPY_ALWAYS ||
@@ -1570,13 +1579,13 @@ dlp_check_wanted(const DLTensor *t, int32_t readonly, const dlp_terms *terms, un
 
     if (dlp_meets(t, readonly, terms->want, error) == 0)
         return 0;
-    return may_copy && error->copy_helps ? 1 : -1;
+    return may_copy && error->copy_helps ? DLP_NEEDS_COPY : -1;
 }
 
 /* Checks that a tensor is valid (D8), and that it, or a copy of it, is what the terms ask for (C3 to C5, C9), and
  * describes it in v; nothing is taken yet (K4). managed: of a form or, where form is 0, a borrowed DLTensor. known:
- * DLP_... copy: out, memory for the copy that is to be made; NULL: none. Returns 0; 1 where the producer is to be asked
- * again for data that the CPU reads (C5), and where a borrowed tensor needs a copy; or -1 with *error filled. */
+ * DLP_... copy: out, memory for the copy that is to be made; NULL: none. Returns 0, DLP_ASK_AGAIN, or -1 with *error
+ * filled; DLP_NEEDS_COPY for a borrowed tensor. */
 DLP_SHARED int
 dlp_examine(const void *managed, int32_t form, const dlp_terms *terms, unsigned known, dlpack_py_view *v,
             dlp_export **copy, dlpack_py_error *error)
@@ -1605,15 +1614,13 @@ dlp_examine(const void *managed, int32_t form, const dlp_terms *terms, unsigned 
         if (terms->request->copy == DLPACK_PY_COPY_ALWAYS) /* a legacy capsule cannot say IS_COPIED (C3) */
             known |= DLP_MUST_COPY;
     }
-    else if (dlp_check_want(want, error) < 0) /* was not checked for a borrowed tensor */
-        return -1;
     simple = dlp_is_simple(t);
     if (!simple && dlp_check_all(t, flags, error) < 0)
         return -1;
-    if (terms->announced != NULL && terms->device->check_announced(t, terms->announced, error) < 0)
+    if (terms->announced != NULL && terms->steps->check_announced(t, terms->announced, error) < 0)
         return -1;
     if (!(simple && dlp_is_plain(want) && dlp_meets_plain(t, dlpack_py_dtype(t), readonly, want)) &&
-        (result = dlp_check_wanted(t, readonly, terms, known, error)) != 0) {
+        (result = dlp_meets_or_copy(t, readonly, terms, known, error)) != 0) {
         if (result < 0)
             return -1;
         known |= DLP_MUST_COPY;
@@ -1627,7 +1634,7 @@ dlp_examine(const void *managed, int32_t form, const dlp_terms *terms, unsigned 
     strides = t->strides;
     if ((known & DLP_MUST_COPY) != 0) {
         if (form == 0)
-            return 1;
+            return DLP_NEEDS_COPY;
         *copy = dlp_copy_new(t, flags, DLPACK_PY_VERSIONED, want->order == 'F' ? 'F' : 'C', want->alignment, error);
         if (*copy == NULL)
             return -1;
@@ -1668,7 +1675,7 @@ dlp_view_copy(dlpack_py_view *v, dlp_export *copy)
     dlp_delete(managed, form); /* last: a deleter may run code that looks at the view */
 }
 
-/* Raises an error of layer 1, with the name of the argument. Returns -1. */
+/* Raises an error, with the name of the argument. Returns -1. */
 DLP_RARE int
 dlp_raise_for(const dlpack_py_want *want, const dlpack_py_error *error)
 {
@@ -1817,10 +1824,10 @@ dlp_ask(dlp_producer *producer, const dlp_terms *terms, dlpack_py_view *v)
 {
     dlpack_py_request request;
     int result =
-        terms->device == NULL ? dlp_fetch(producer, terms, DLP_CAN_ASK, v) : terms->device->fetch(producer, terms, v);
+        terms->device == NULL ? dlp_fetch(producer, terms, DLP_CAN_ASK, v) : terms->steps->fetch(producer, terms, v);
 
-    if (result == 1) { /* ask a second time, for memory that the CPU reads (C5) */
-        const dlp_terms for_cpu = {terms->want, &request, NULL, NULL};
+    if (result == DLP_ASK_AGAIN) { /* a second time, for memory that the CPU reads (C5) */
+        const dlp_terms for_cpu = {terms->want, &request, NULL, NULL, NULL};
         request = *terms->request;
         memset(&request.stream, 0, sizeof(request.stream));
         request.has_device = 1;
@@ -1926,7 +1933,7 @@ dlpack_py_from_dlpack_args(PyObject *x, PyObject *device, PyObject *copy, const 
 
 /* dlpack_py_from_dlpack: the first half of a library's from_dlpack(x, /, *, device=None, copy=None), from the call's
  * arguments, as METH_FASTCALL | METH_KEYWORDS passes them, to a view. The second half puts the view into an array of
- * the library. device is None, a tuple (type, id) or text such as "cpu" (C3). Returns as dlpack_py_consume, and -1 with
+ * the library. device is None, a tuple (type, id) or "cpu" (C3). Returns as dlpack_py_consume, and -1 with
  * TypeError or ValueError for malformed arguments. */
 static inline int
 dlpack_py_from_dlpack(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, const dlpack_py_want *want,

@@ -97,7 +97,7 @@ DLP_QUIET
 
 #define DLPACK_PY_MAX_NDIM 64 /* NumPy's maximum (D8) */
 
-/* GCC and clang check formats and overflow. RARE: errors, first uses and second tries, small and not fast. SHARED: one
+/* GCC and clang check formats and overflow. RARE: errors, first uses, and what need not be fast. SHARED: one
  * copy for all calls in a file. */
 #if defined(__clang__) || (defined(__GNUC__) && __GNUC__ >= 5)
 #  define DLP_GNU 1
@@ -111,7 +111,7 @@ DLP_QUIET
 #  define DLP_SHARED static inline
 #endif
 
-#define DLP_BCOMPLEX 18 /* kDLBComplex, which dlpack.h 1.0 lacks */
+#define DLP_BCOMPLEX 18 /* complex bfloat16, which dlpack.h 1.3 does not name */
 
 /* The structs of dlpack.h cross libraries: -fshort-enums would change them. */
 typedef char dlp_enum_has_4_bytes[sizeof(DLDeviceType) == 4 ? 1 : -1];
@@ -149,7 +149,7 @@ dlp_add(int64_t a, int64_t b, int64_t *out)
 
 /* ---- Errors as code and text -------------------------------------------- */
 
-/* Which Python exception an error of layer 1 becomes. */
+/* Which Python exception a dlpack_py_error becomes. */
 #define DLPACK_PY_BUFFER_ERROR 1
 #define DLPACK_PY_VALUE_ERROR 2
 #define DLPACK_PY_TYPE_ERROR 3
@@ -954,16 +954,23 @@ static inline void
 dlp_fold_offset(DLTensor *t)
 {
     int32_t i;
-    if (t->device.device_type == kDLCPU || dlpack_py_is_cpu_readable(t->device))
+    for (i = 0; i < t->ndim; i++) {
+        if (t->shape[i] == 0)
+            t->data = NULL;
+    }
+    if (dlpack_py_is_cpu_readable(t->device))
         t->device.device_id = 0;
     else if (!dlp_has_address(t->device))
         return;
     t->data = dlp_first(t);
     t->byte_offset = 0;
-    for (i = 0; i < t->ndim; i++) {
-        if (t->shape[i] == 0)
-            t->data = NULL;
-    }
+}
+
+/* The flags of an export in place: not IS_COPIED (P4), not unknown flags; padded only with a sub-byte dtype (D6). */
+static inline uint64_t
+dlp_kept_flags(const DLTensor *t, uint64_t flags)
+{
+    return flags & (DLPACK_PY_FLAG_READ_ONLY | (t->dtype.bits < 8 ? DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED : 0));
 }
 
 /* A new export of t, which has been validated.
@@ -1044,7 +1051,7 @@ dlp_export_new(const DLTensor *t, uint64_t flags, int32_t form, char order, size
 static inline dlp_export *
 dlp_copy_new(const DLTensor *t, uint64_t flags, int32_t form, char order, size_t alignment, dlpack_py_error *error)
 {
-    const uint64_t padded = flags & DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED;
+    const uint64_t padded = dlp_kept_flags(t, flags) & DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED;
     const int64_t bytes = dlpack_py_nbytes(t, padded);
     dlp_export *e = dlp_export_new(t, padded | DLPACK_PY_FLAG_IS_COPIED, form, order, alignment);
 
@@ -1099,10 +1106,9 @@ dlpack_py_allocate(const DLTensor *prototype, dlpack_py_error *error)
 static inline struct DLManagedTensorVersioned *
 dlpack_py_wrap(const DLTensor *t, uint64_t flags, void *context, void (*free_fn)(void *context))
 {
-    const uint64_t known = DLPACK_PY_FLAG_READ_ONLY | DLPACK_PY_FLAG_IS_COPIED | DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED;
     dlp_export *e = NULL;
     if (dlpack_py_validate(t, flags, NULL) == 0)
-        e = dlp_export_new(t, flags & known, DLPACK_PY_VERSIONED, 0, 0);
+        e = dlp_export_new(t, dlp_kept_flags(t, flags) | (flags & DLPACK_PY_FLAG_IS_COPIED), DLPACK_PY_VERSIONED, 0, 0);
     if (e == NULL)
         return NULL;
     e->keeper.context = context;
@@ -1171,8 +1177,8 @@ typedef struct dlpack_py_work_stream {
  * raises as it is. */
 typedef int (*dlpack_py_fallback)(void *py_object, struct DLManagedTensorVersioned **out);
 
-/* What a caller of dlpack_py_consume requires. All zero accepts any tensor that the CPU can read; dlpack_py_want_any
- * returns that. Requirements that contradict each other are SystemError at every call. */
+/* What a caller of dlpack_py_consume requires. All zero, which dlpack_py_want_any returns, accepts any tensor that the
+ * CPU can read, if its numbers are aligned. Requirements that contradict each other are SystemError at every call. */
 typedef struct dlpack_py_want {
     uint32_t dtype;              /* DLPACK_PY_FLOAT32...; 0: any */
     const uint32_t *dtypes;      /* or any of these, ended by 0 */
@@ -1184,7 +1190,7 @@ typedef struct dlpack_py_want {
     int32_t device;              /* a DLDeviceType; 0: memory that the CPU can read; DLPACK_PY_ANY_DEVICE */
     size_t alignment;            /* of the first element, in bytes, a power of two; 0: the size of a number; 1: any */
     uint32_t options;            /* DLPACK_PY_COPY_IF_NEEDED ... */
-    const char *name;            /* of the argument, put before messages: "out: dtype is ..."; NULL: none */
+    const char *name;            /* of the argument, put before what is refused: "out: dtype is ..."; NULL: none */
     dlpack_py_fallback fallback; /* for objects without __dlpack__: dlpack_buffer_fallback, for example; NULL: none */
 } dlpack_py_want;
 

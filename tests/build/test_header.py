@@ -149,6 +149,23 @@ def test_style_warnings_of_cpp_are_as_before_behind_the_header(tmp_path):
     assert compile_text(tmp_path, text, suffix=".cpp").returncode == 0
 
 
+@needs_cxx
+def test_what_macros_define_in_a_file_of_cpp_has_no_c_casts(tmp_path):
+    text = """
+        #include "dlpack_exchange.h"
+        #include "dlpack_buffer.h"
+        static int describe(PyObject *, const dlpack_py_request *, dlpack_py_offer *) { return -1; }
+        static PyObject *make(PyTypeObject *, dlpack_py_view *v) { dlpack_py_release(v); return nullptr; }
+        DLPACK_PY_DESCRIBED(thing, describe);
+        DLPACK_PY_EXCHANGE_API(thing_table, describe, make, nullptr);
+        PyMethodDef thing_methods[] = {DLPACK_PY_METHODS(thing_dlpack, thing_dlpack_device), {}};
+        int add(PyTypeObject *type);
+        int add(PyTypeObject *type) { return dlpack_py_exchange_add(type, &thing_table); }
+    """
+    done = compile_text(tmp_path, text, "-Wold-style-cast", "-Wno-missing-field-initializers", suffix=".cpp")
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+
+
 def test_python_h_comes_before_dlpack_copy_h(tmp_path):
     """Python.h sets feature macros for the C library. In another order, the headers of Python 3.11 make warnings, which
     are seen only where their folder is not one of the system."""

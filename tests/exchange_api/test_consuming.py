@@ -529,6 +529,13 @@ def test_a_borrowed_tensor_comes_without_an_owned_one_X3():
     assert (a.calls, a.deleted) == (["borrowed"] * 2, [0, 0])
 
 
+def test_contradictory_requirements_are_an_error_before_a_table_is_asked_to_lend_C9():
+    a = library()()
+    with pytest.raises(SystemError, match="order is 'Q'"):
+        borrow(a, order="Q")
+    assert a.calls == []
+
+
 def test_null_strides_of_a_borrowed_tensor_are_filled_in_D4():
     assert borrow(library()(shape=(2, 3), strides=None))[0][1:] == ((2, 3), (3, 1))
 
@@ -613,7 +620,13 @@ def test_memory_comes_from_the_allocator_of_the_arguments_table():
 
 @pytest.mark.parametrize(
     "fields",
-    [{"shape": (4,)}, {"shape": (5, 1)}, {"shape": (5,), "dtype": "int64"}, {"shape": (5,), "device": CUDA_HOST}],
+    [
+        {"shape": (4,)},
+        {"shape": (5, 1)},
+        {"shape": (5,), "dtype": "int64"},
+        {"shape": (5,), "device": CUDA_HOST},
+        {"shape": (5,), "device": (2, 7)},
+    ],
     ids=str,
 )
 def test_memory_that_is_not_as_it_was_asked_for_is_refused_and_deleted_X8(fields):
@@ -775,7 +788,16 @@ class Nowhere:
 Nowhere.__module__ = "a.module.that.does.not.exist"
 
 
-@pytest.mark.parametrize("like, shown", [(1, "1"), (object(), "object"), (Nowhere(), "Nowhere")])
+class Unnamed:
+    pass
+
+
+Unnamed.__module__ = None
+
+
+@pytest.mark.parametrize(
+    "like, shown", [(1, "1"), (object(), "object"), (Nowhere(), "Nowhere"), (Unnamed(), "Unnamed")]
+)
 def test_a_library_without_from_dlpack_is_a_type_error_that_names_the_argument(like, shown):
     made = Made()
     with pytest.raises(TypeError, match=f"cannot make an object like {shown}: its library has no from_dlpack"):

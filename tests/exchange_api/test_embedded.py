@@ -72,3 +72,15 @@ def test_read_only_memory_is_not_lent_X3_C7():
 @pytest.mark.parametrize("borrows", [False, True])
 def test_a_consumer_that_wants_no_table_asks_the_method_X9(borrows):
     assert look(Thing(), borrows, False, NO_TABLE) == (WRITABLE, True, 1)
+
+
+FLOAT32, FLOAT64 = 0x02200001, 0x02400001
+
+
+def test_what_was_embedded_stays_where_a_later_tensor_is_refused_D4():
+    thing = Thing()
+    with pytest.raises(ValueError, match="strides is NULL"):
+        thing.embed_singles()
+    with pytest.raises(BufferError, match="dtype is float64, float32 was asked for"):
+        look(thing, False, False, 0, FLOAT32)
+    assert look(thing, False, False, 0, FLOAT64) == (WRITABLE, True, 0)

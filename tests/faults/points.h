@@ -39,7 +39,7 @@ point_unraisable(void);
 #define PyInterpreterState_GetDict(...) FAILS(PyInterpreterState_GetDict, NULL, (__VA_ARGS__))
 #define PyThreadState_New(...) FAILS(PyThreadState_New, NULL, (__VA_ARGS__))
 
-/* PyCMethod_New, _PyObject_GC_New and PyObject_Size are what PyCFunction_NewEx, PyObject_GC_New and PyObject_Length call. */
+/* PyCMethod_New and _PyObject_GC_New are what PyCFunction_NewEx and PyObject_GC_New call. */
 #define Py_BuildValue(...) RAISES(Py_BuildValue, NULL, (__VA_ARGS__))
 #define PyCapsule_New(...) RAISES(PyCapsule_New, NULL, (__VA_ARGS__))
 #define PyCMethod_New(...) RAISES(PyCMethod_New, NULL, (__VA_ARGS__))
@@ -63,7 +63,6 @@ point_unraisable(void);
 #define PyObject_IsTrue(...) RUNS(PyObject_IsTrue, -1, (__VA_ARGS__))
 #define PyObject_Repr(...) RUNS(PyObject_Repr, NULL, (__VA_ARGS__))
 #define PyObject_SetAttr(...) RUNS(PyObject_SetAttr, -1, (__VA_ARGS__))
-#define PyObject_Size(...) RUNS(PyObject_Size, -1, (__VA_ARGS__))
 #define PyObject_Vectorcall(...) RUNS(PyObject_Vectorcall, NULL, (__VA_ARGS__))
 #define PyObject_VectorcallMethod(...) RUNS(PyObject_VectorcallMethod, NULL, (__VA_ARGS__))
 #define PySequence_Contains(...) RUNS(PySequence_Contains, -1, (__VA_ARGS__))

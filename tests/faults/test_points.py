@@ -13,7 +13,6 @@ HEADERS = ["dlpack_py.h", "dlpack_exchange.h", "dlpack_buffer.h"]
 WITHIN = {
     "PyCMethod_New": "PyCFunction_NewEx",
     "_PyObject_GC_New": "PyObject_GC_New",
-    "PyObject_Size": "PyObject_Length",
 }
 
 # Calls that do not fail, or fail only for want of memory, which is a failure of Python's allocators (faults.c), or for
@@ -31,8 +30,8 @@ NOT_A_POINT = """
     PyThreadState_Delete PyThreadState_Get PyThreadState_GetDict PyThreadState_GetInterpreter
     PyThreadState_GetUnchecked PyThread_get_thread_ident PyTuple_Check PyTuple_CheckExact PyTuple_GET_ITEM
     PyTuple_GET_SIZE PyTuple_GetItem PyTuple_SetItem PyTuple_Size PyType_Check PyType_GetName PyType_HasFeature
-    PyType_IsSubtype PyType_Modified PyUnicode_Check PyUnicode_CheckExact PyUnicode_Compare PyUnicode_CompareWithASCIIString
-    PyUnicode_GetLength PyVectorcall_NARGS PyWeakref_GetObject PyWeakref_GetRef Py_BEGIN_CRITICAL_SECTION Py_CLEAR
+    PyType_IsSubtype PyType_Modified PyUnicode_Check PyUnicode_CheckExact PyUnicode_Compare
+    PyUnicode_CompareWithASCIIString PyUnicode_GetLength PyVectorcall_NARGS PyWeakref_GetObject PyWeakref_GetRef Py_BEGIN_CRITICAL_SECTION Py_CLEAR
     Py_DECREF Py_END_CRITICAL_SECTION Py_INCREF Py_IsFinalizing Py_IsInitialized Py_REFCNT Py_TYPE Py_VISIT Py_XDECREF
     Py_XINCREF _PyThreadState_UncheckedGet _PyType_Lookup _Py_IsFinalizing
 """.split()

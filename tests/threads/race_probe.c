@@ -137,8 +137,20 @@ thing_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *
     return dlpack_py_produce_described(self, thing_describe, args, nargs, kwnames);
 }
 
+/* embed_singles(): tries to embed float32 without strides. */
+static PyObject *
+thing_embed_singles(PyObject *op, PyObject *Py_UNUSED(unused))
+{
+    Thing *self = (Thing *)op;
+    const DLTensor t = dlpack_py_cpu(self->numbers, DLPACK_PY_FLOAT32, 1, self->shape, NULL);
+    if (dlpack_py_embed(&self->tensors, op, &t, 0) < 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef thing_methods[] = {
     DLPACK_PY_METHODS(thing_dlpack, dlpack_py_cpu_device),
+    {"embed_singles", thing_embed_singles, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 static PyType_Slot thing_slots[] = {
@@ -225,7 +237,7 @@ consume_detached(PyObject *Py_UNUSED(module), PyObject *obj)
     return consume_here(obj, 1);
 }
 
-/* look(thing, borrows, writable, options): (readonly, whether the view owns a tensor, calls of __dlpack__) */
+/* look(thing, borrows, writable, options, dtype=float64): (readonly, whether the view owns a tensor, calls of __dlpack__) */
 static PyObject *
 look(PyObject *Py_UNUSED(module), PyObject *args)
 {
@@ -235,7 +247,7 @@ look(PyObject *Py_UNUSED(module), PyObject *args)
     int borrows, writable, readonly, is_owner, before;
     unsigned int options;
 
-    if (!PyArg_ParseTuple(args, "OppI", &obj, &borrows, &writable, &options))
+    if (!PyArg_ParseTuple(args, "OppI|I", &obj, &borrows, &writable, &options, &want.dtype))
         return NULL;
     want.writable = (char)writable;
     want.options = options;
