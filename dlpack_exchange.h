@@ -549,6 +549,7 @@ DLP_SHARED int
 dlp_borrow(dlp_gate *gate, PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
     const dlp_terms terms = dlp_terms_make(want, NULL);
+    const int is_plain = dlp_is_plain(terms.want);
     dlp_type found;
     dlp_export *copy;
     dlpack_py_error error;
@@ -558,14 +559,14 @@ dlp_borrow(dlp_gate *gate, PyObject *obj, const dlpack_py_want *want, dlpack_py_
     if (gate == NULL)
         return -1;
     if (PyCapsule_CheckExact(obj) || terms.want->writable || (terms.want->options & DLPACK_PY_NO_TABLE) != 0 ||
-        dlp_check_want(terms.want, NULL) < 0) /* dlpack_py_consume raises the error */
+        (!is_plain && dlp_check_want(terms.want, NULL) < 0)) /* dlpack_py_consume raises the error */
         return dlpack_py_consume(obj, want, v);
     if (dlp_type_get(gate, obj, &found) < 0)
         return -1;
     if (found.table != NULL && found.table->dltensor_from_py_object_no_sync != NULL) {
         memset(&t, 0, sizeof(t)); /* some tables leave fields unset (X8) */
         if (found.table->dltensor_from_py_object_no_sync(obj, &t) == 0 && !PyErr_Occurred()) {
-            if (dlp_is_plain(terms.want) && dlp_take_simply(NULL, &t, terms.want, v))
+            if (is_plain && dlp_take_simply(NULL, &t, terms.want, v))
                 return 0;
             if (dlp_is_usable(&t, &found, obj, NULL) && t.dtype.bits >= 8 && /* else may be padded (X3) */
                 dlp_examine(&t, 0, &terms, 0, v, &copy, &error) == 0)
