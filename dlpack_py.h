@@ -582,6 +582,14 @@ dlp_count(dlpack_py_exports *exports, dlp_word change)
         (void)DLP_ADD(&exports->count, change);
 }
 
+/* Drops an owner, on a thread that is attached to its interpreter. */
+static inline void
+dlp_drop_attached(const dlp_keeper *keeper)
+{
+    dlp_count(keeper->exports, -1); /* first: it is part of the owner */
+    dlp_decref((PyObject *)keeper->owner);
+}
+
 /* Drops or leaks an owner on a thread that is attached to another interpreter, or to none (current is NULL). */
 DLP_RARE void
 dlp_drop_unattached(const dlp_keeper *keeper, PyThreadState *current)
@@ -600,8 +608,7 @@ dlp_drop_unattached(const dlp_keeper *keeper, PyThreadState *current)
             own = made = PyThreadState_New(gate->interpreter);
         if (own != NULL) {
             PyEval_RestoreThread(own);
-            dlp_count(keeper->exports, -1); /* first: it is part of the owner */
-            dlp_decref((PyObject *)keeper->owner);
+            dlp_drop_attached(keeper);
             if (made != NULL)
                 PyThreadState_Clear(made);
             (void)PyEval_SaveThread();
@@ -625,10 +632,8 @@ dlp_drop_owner(void *context)
 
     if (current == NULL || PyThreadState_GetInterpreter(current) != gate->interpreter)
         dlp_drop_unattached(keeper, current);
-    else if (!DLP_LOAD(&gate->gone)) {  /* gone: a new interpreter may have the same address */
-        dlp_count(keeper->exports, -1); /* first: it is part of the owner */
-        dlp_decref((PyObject *)keeper->owner);
-    }
+    else if (!DLP_LOAD(&gate->gone)) /* gone: a new interpreter may have the same address */
+        dlp_drop_attached(keeper);
 }
 
 /* Makes a Python object the owner of an export: takes a new reference. */
@@ -903,6 +908,7 @@ dlpack_py_parse_request(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnam
 /* One export: dlpack_py_parse_request reads the arguments (P1, P2), the author describes the object, dlp_plan decides
  * how the request is met (P3 to P7), dlp_export_offer makes the managed tensor, dlpack_py_capsule_steal the capsule
  * (K1), and last the device orders its streams (S1). */
+
 typedef struct dlpack_py_offer dlpack_py_offer;
 typedef struct dlpack_py_plan dlpack_py_plan;
 
@@ -913,7 +919,7 @@ typedef struct dlpack_py_device {
     /* Make data that is exported in place ready for the request's stream (S1), or the CPU (S10). Returns 0 or -1. */
     int (*make_ready)(const dlpack_py_offer *offer, const dlpack_py_request *request, const dlpack_py_plan *plan);
     /* Copy from, the tensor of an offer, to compact memory of the CPU, behind the pending work. Returns 0; or -1, or -2
-     * where the copy may still use both: to is leaked then, and the data of from must stay. */
+     * where the copy may still write to the memory, which is leaked then. */
     int (*copy)(const dlpack_py_offer *offer, const DLTensor *to, const DLTensor *from);
     /* Ask an exchange table for its work stream (X4). work: device_id is set, handle is out. Returns 0 or -1. */
     int (*get_work_stream)(const void *table, dlpack_py_work_stream *work);
@@ -1347,7 +1353,7 @@ dlp_view_clear(dlpack_py_view *v)
 static inline void *
 dlpack_py_data(const dlpack_py_view *v)
 {
-    return v->tensor.data == NULL ? NULL : (void *)((uintptr_t)v->tensor.data + (uintptr_t)v->tensor.byte_offset);
+    return dlp_first(&v->tensor);
 }
 
 /* Release a view: calls the producer's deleter. A second release does nothing. Two threads must not release or use one
@@ -1657,19 +1663,19 @@ dlp_examine(const void *managed, int32_t form, const dlp_terms *terms, unsigned 
     return 0;
 }
 
-/* Makes v the owner of a copy of its tensor, which is deleted. Cannot fail. */
-DLP_RARE void
-dlp_view_copy(dlpack_py_view *v, dlp_export *copy)
+/* Makes v the owner of managed, or where there is memory for a copy, of a copy: managed is deleted. Cannot fail. */
+static inline void
+dlp_view_own(dlpack_py_view *v, void *managed, int32_t form, dlp_export *copy)
 {
-    struct DLManagedTensorVersioned *to = &copy->managed.versioned;
-    void *managed = v->managed;
-    const int32_t form = v->form;
-
-    dlp_copy_detached(&to->dl_tensor, &v->tensor, v->flags);
-    v->managed = to;
+    v->managed = managed;
+    v->form = form;
+    if (copy == NULL)
+        return;
+    dlp_copy_detached(&copy->managed.versioned.dl_tensor, &v->tensor, v->flags);
+    v->managed = &copy->managed.versioned;
     v->form = DLPACK_PY_VERSIONED;
-    v->tensor = to->dl_tensor;
-    v->flags = to->flags;
+    v->tensor = copy->managed.versioned.dl_tensor;
+    v->flags = copy->managed.versioned.flags;
     v->readonly = DLPACK_PY_WRITABLE;
     v->overlaps = 0;
     dlp_delete(managed, form); /* last: a deleter may run code that looks at the view */
@@ -1719,12 +1725,8 @@ dlp_take(PyObject *capsule, const dlp_terms *terms, unsigned known, dlpack_py_vi
             managed = NULL;
     }
     DLP_UNLOCK();
-    if (result == 0) {
-        v->managed = managed;
-        v->form = form;
-        if (copy != NULL)
-            dlp_view_copy(v, copy);
-    }
+    if (result == 0)
+        dlp_view_own(v, managed, form, copy);
     else if (managed != NULL)
         dlp_delete(managed, form);
     return result >= 0 ? result : dlp_raise_for(terms->want, &error);
@@ -1741,10 +1743,7 @@ dlp_take_managed(void *managed, int32_t form, const dlp_terms *terms, unsigned k
         dlp_delete(managed, form);
         return dlp_raise_for(terms->want, &error);
     }
-    v->managed = managed;
-    v->form = form;
-    if (copy != NULL)
-        dlp_view_copy(v, copy);
+    dlp_view_own(v, managed, form, copy);
     return 0;
 }
 
