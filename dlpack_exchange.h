@@ -192,16 +192,23 @@ dlp_type_slot(dlp_exchange *x, PyTypeObject *type)
 {
     return &x->types[((uintptr_t)type >> 4 ^ (uintptr_t)type >> 9) % DLP_TYPES];
 }
-
-/* What is remembered of a type, until code of others runs; NULL: nothing. */
-static inline const dlp_type *
-dlp_type_remembered(dlp_gate *gate, PyTypeObject *type)
-{
-    dlp_exchange *x = (dlp_exchange *)DLP_LOAD(&gate->exchange);
-    const dlp_type *known = x == NULL ? NULL : dlp_type_slot(x, type);
-    return known != NULL && known->type == type && known->tag == dlp_type_tag(type) ? known : NULL;
-}
 #endif
+
+/* What is cached of a type, valid until code of others runs; NULL: nothing. */
+static inline const dlp_type *
+dlp_type_cached(dlp_gate *gate, PyTypeObject *type)
+{
+    const dlp_type *known = NULL;
+#if DLP_TYPES
+    dlp_exchange *x = (dlp_exchange *)DLP_LOAD(&gate->exchange);
+    known = x == NULL ? NULL : dlp_type_slot(x, type);
+    if (known != NULL && (known->type != type || known->tag != dlp_type_tag(type)))
+        known = NULL;
+#endif
+    (void)gate;
+    (void)type;
+    return known;
+}
 
 /* Learns what a type offers, and remembers it where it can. Looks on the type only, never on the instance (X1).
  * Anything but a capsule counts as absent. Returns 0, or -1 with MemoryError, KeyboardInterrupt or the like. */
@@ -257,13 +264,11 @@ dlp_type_learn(dlp_gate *gate, PyTypeObject *type, dlp_type *found)
 static inline int
 dlp_type_get(dlp_gate *gate, PyObject *obj, dlp_type *found)
 {
-#if DLP_TYPES
-    const dlp_type *known = gate == NULL ? NULL : dlp_type_remembered(gate, Py_TYPE(obj));
+    const dlp_type *known = gate == NULL ? NULL : dlp_type_cached(gate, Py_TYPE(obj));
     if (known != NULL) {
         *found = *known;
         return 0;
     }
-#endif
     return gate == NULL ? -1 : dlp_type_learn(gate, Py_TYPE(obj), found);
 }
 
@@ -457,7 +462,6 @@ dlp_consume_by_table(dlp_gate *gate, PyObject *obj, const dlp_terms *terms, dlpa
     return found.table == NULL ? 1 : dlp_call_table(&found, obj, terms, v);
 }
 
-#if DLP_TYPES
 /* Fast path of consuming and borrowing an own object: its managed tensors, where they are simple and meet the
  * requirements; else NULL. known: what is remembered of its type. Runs no code of others. */
 static inline dlpack_py_embedded *
@@ -479,7 +483,7 @@ dlp_find_embedded(const dlp_type *known, PyObject *obj, const dlpack_py_want *wa
 /* Fast path of dlp_obtain, for a type that is remembered, and a tensor that dlp_take_simply takes: the same steps in
  * one function, without a look-up of the method. Foreign code may change *known. */
 DLP_SHARED int
-dlp_consume_known(dlp_gate *gate, const dlp_type *known, PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
+dlp_consume_cached(dlp_gate *gate, const dlp_type *known, PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
     const dlp_terms terms = dlp_terms_make(want, NULL);
     dlp_producer producer = {NULL, NULL, NULL, 0, 0, 0};
@@ -519,16 +523,14 @@ dlp_consume_known(dlp_gate *gate, const dlp_type *known, PyObject *obj, const dl
         PyErr_WriteUnraisable(NULL); /* of the capsule's destructor */
     return 0;
 }
-#endif
 
 /* Fast path of dlpack_py_consume. Instructions of a call without and with it (CPython 3.11, gcc 12, float64 of shape
  * (3, 4)): NumPy array 1819 and 1471, own object with embedded tensors 740 and 371, borrowed 607 and 207. */
 DLP_SHARED int
-dlp_consume_quickly(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
+dlp_consume_embedded(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
-#if DLP_TYPES
     dlp_gate *gate = dlp_gate_get();
-    const dlp_type *known = gate == NULL ? NULL : dlp_type_remembered(gate, Py_TYPE(obj));
+    const dlp_type *known = gate == NULL ? NULL : dlp_type_cached(gate, Py_TYPE(obj));
     dlpack_py_embedded *e = dlp_find_embedded(known, obj, want);
 
     if (e != NULL) {
@@ -536,17 +538,14 @@ dlp_consume_quickly(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v
         dlp_view_set(v, &e->versioned, &e->versioned.dl_tensor);
         return 0;
     }
-    return dlp_consume_known(gate, known, obj, want, v);
-#else
-    return dlpack_py_consume_request(obj, NULL, want, v);
-#endif
+    return dlp_consume_cached(gate, known, obj, want, v);
 }
 
 /* ---- Borrowing ---------------------------------------------------------- */
 
 /* dlpack_py_borrow, by the table of the type. */
 DLP_SHARED int
-dlp_borrow(dlp_gate *gate, PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
+dlp_borrow(dlp_gate *gate, const dlp_type *known, PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
     const dlp_terms terms = dlp_terms_make(want, NULL);
     const int is_plain = dlp_is_plain(terms.want);
@@ -561,7 +560,9 @@ dlp_borrow(dlp_gate *gate, PyObject *obj, const dlpack_py_want *want, dlpack_py_
     if (PyCapsule_CheckExact(obj) || terms.want->writable || (terms.want->options & DLPACK_PY_NO_TABLE) != 0 ||
         (!is_plain && dlp_check_want(terms.want, NULL) < 0)) /* dlpack_py_consume raises the error */
         return dlpack_py_consume(obj, want, v);
-    if (dlp_type_get(gate, obj, &found) < 0)
+    if (known != NULL)
+        found = *known;
+    else if (dlp_type_get(gate, obj, &found) < 0)
         return -1;
     if (found.table != NULL && found.table->dltensor_from_py_object_no_sync != NULL) {
         memset(&t, 0, sizeof(t)); /* some tables leave fields unset (X8) */
@@ -593,15 +594,14 @@ DLP_SHARED int
 dlpack_py_borrow(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
     dlp_gate *gate = dlp_gate_get();
-#if DLP_TYPES
-    dlpack_py_embedded *e = gate == NULL ? NULL : dlp_find_embedded(dlp_type_remembered(gate, Py_TYPE(obj)), obj, want);
+    const dlp_type *known = gate == NULL ? NULL : dlp_type_cached(gate, Py_TYPE(obj));
+    dlpack_py_embedded *e = dlp_find_embedded(known, obj, want);
 
     if (e != NULL && e->versioned.flags == 0 && !want->writable) {
         dlp_view_set(v, NULL, &e->versioned.dl_tensor);
         return 0;
     }
-#endif
-    return dlp_borrow(gate, obj, want, v);
+    return dlp_borrow(gate, known, obj, want, v);
 }
 
 /* ---- A table for your type ---------------------------------------------- */
@@ -676,15 +676,13 @@ typedef struct dlpack_py_exchange {
     }                                                                                                      \
     struct dlp_semicolon
 
-/* Plans the export of an offer by a table: data on a device is ordered on the table's stream (X4). */
+/* Plans the export of an offer by a table, whose stream for data on a device is put into request (X4). */
 static inline int
 dlp_table_plan(const dlpack_py_exchange *x, const dlpack_py_offer *offer, dlpack_py_request *request,
                dlpack_py_plan *plan)
 {
     dlpack_py_work_stream work = {0, 0};
 
-    memset(request, 0, sizeof(*request));
-    request->max_version.major = DLPACK_PY_PROTOCOL_MAJOR;
     if (dlp_plan(offer, request, plan) < 0)
         return -1;
     if (offer->device == NULL || !dlp_is_on(offer->device, plan->device))
@@ -703,20 +701,18 @@ dlp_table_plan(const dlpack_py_exchange *x, const dlpack_py_offer *offer, dlpack
 
 /* Exports an offer by a table. Returns 0, or -1 with an exception. */
 static inline int
-dlp_table_export(const dlpack_py_exchange *x, const dlpack_py_offer *offer, DLManagedTensorVersioned **out)
+dlp_table_export(const dlpack_py_exchange *x, const dlpack_py_offer *offer, dlpack_py_request *request,
+                 DLManagedTensorVersioned **out)
 {
-    dlpack_py_request request;
     dlpack_py_plan plan;
     void *managed = NULL;
 
-    memset(&request, 0, sizeof(request));
-    request.max_version.major = DLPACK_PY_PROTOCOL_MAJOR;
     if (offer->embedded != NULL)
-        managed = dlp_export_embedded(offer, &request);
+        managed = dlp_export_embedded(offer, request);
     if (managed == NULL) {
-        if (dlp_table_plan(x, offer, &request, &plan) < 0 || (managed = dlp_export_offer(offer, &plan)) == NULL)
+        if (dlp_table_plan(x, offer, request, &plan) < 0 || (managed = dlp_export_offer(offer, &plan)) == NULL)
             return -1;
-        if (!plan.copy && offer->pending_count > 0 && offer->device->make_ready(offer, &request, &plan) < 0) {
+        if (!plan.copy && offer->pending_count > 0 && offer->device->make_ready(offer, request, &plan) < 0) {
             dlp_delete(managed, plan.form);
             return -1;
         }
@@ -727,16 +723,15 @@ dlp_table_export(const dlpack_py_exchange *x, const dlpack_py_offer *offer, DLMa
 
 /* Lends the tensor of an offer. Returns 0, or -1 with an exception. */
 static inline int
-dlp_table_lend(const dlpack_py_exchange *x, const dlpack_py_offer *offer, DLTensor *out)
+dlp_table_lend(const dlpack_py_exchange *x, const dlpack_py_offer *offer, dlpack_py_request *request, DLTensor *out)
 {
     const DLTensor *t = offer->tensor;
     const char *why;
-    dlpack_py_request request;
     dlpack_py_plan plan;
     dlpack_py_error error;
     int failed;
 
-    if (dlp_table_plan(x, offer, &request, &plan) < 0)
+    if (dlp_table_plan(x, offer, request, &plan) < 0)
         return -1;
     why = (offer->options & DLPACK_PY_OFFER_DO_NOT_LEND) != 0         ? "has a shape or strides that do not stay"
           : plan.copy                                                 ? "is exported as a copy only"
@@ -750,7 +745,7 @@ dlp_table_lend(const dlpack_py_exchange *x, const dlpack_py_offer *offer, DLTens
     }
     if (offer->pending_count > 0) {
         dlp_count(offer->exports, 1);
-        failed = offer->device->make_ready(offer, &request, &plan);
+        failed = offer->device->make_ready(offer, request, &plan);
         dlp_count(offer->exports, -1);
         if (failed < 0)
             return -1;
@@ -828,6 +823,7 @@ static inline int
 dlp_table_answer(const dlpack_py_exchange *x, void *asked, DLManagedTensorVersioned **out, DLTensor *lent)
 {
     PyObject *const object = (PyObject *)asked;
+    dlpack_py_request request;
     dlpack_py_offer offer;
     int result = -1;
 
@@ -837,9 +833,11 @@ dlp_table_answer(const dlpack_py_exchange *x, void *asked, DLManagedTensorVersio
         return -1;
     if (dlp_table_check_object(x, object) < 0)
         return -1;
+    memset(&request, 0, sizeof(request));
+    request.max_version.major = DLPACK_PY_PROTOCOL_MAJOR;
     DLP_LOCK(object); /* as in dlpack_py_produce_described */
     if (dlp_ask_author(object, x->describe, NULL, &offer) == 0)
-        result = out != NULL ? dlp_table_export(x, &offer, out) : dlp_table_lend(x, &offer, lent);
+        result = out != NULL ? dlp_table_export(x, &offer, &request, out) : dlp_table_lend(x, &offer, &request, lent);
     DLP_UNLOCK();
     return result;
 }

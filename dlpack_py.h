@@ -1814,7 +1814,7 @@ dlp_consume_by_table(dlp_gate *gate, PyObject *obj, const dlp_terms *terms, dlpa
 static inline int
 dlp_has_table(dlp_gate *gate, PyObject *obj);
 static int
-dlp_consume_quickly(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v);
+dlp_consume_embedded(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v);
 #endif
 
 /* Takes the tensor that __dlpack__ exports, or that want->fallback makes. */
@@ -1888,7 +1888,7 @@ static inline int
 dlpack_py_consume(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
 #ifdef DLPACK_EXCHANGE_H
-    return dlp_consume_quickly(obj, want, v);
+    return dlp_consume_embedded(obj, want, v);
 #else
     const dlp_terms terms = dlp_terms_make(want, NULL);
     return dlp_obtain(obj, &terms, v);

@@ -7,12 +7,12 @@ import dltensor
 import numpy
 import pytest
 from adapter import needs_versioned_numpy
+from exchange_probe import NO_TABLE
 from race_probe import borrow, consume, consume_detached, consume_integers, look, new_type
 
 Thing = new_type()
 CONSUMERS = [borrow, consume, consume_detached]
 WRITABLE, READONLY, UNSAID = 0, 1, 0x101  # the values of dlpack_py_view.readonly
-NO_TABLE = 16
 
 
 @pytest.mark.parametrize("take", CONSUMERS)

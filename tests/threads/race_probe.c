@@ -237,7 +237,8 @@ consume_detached(PyObject *Py_UNUSED(module), PyObject *obj)
     return consume_here(obj, 1);
 }
 
-/* look(thing, borrows, writable, options, dtype=float64): (readonly, whether the view owns a tensor, calls of __dlpack__) */
+/* look(thing, borrows, writable, options, dtype=float64): (readonly, whether the view owns a tensor, calls of
+ * __dlpack__). */
 static PyObject *
 look(PyObject *Py_UNUSED(module), PyObject *args)
 {
