@@ -545,7 +545,7 @@ dlp_consume_embedded(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *
 
 /* dlpack_py_borrow, by the table of the type. */
 DLP_SHARED int
-dlp_borrow(dlp_gate *gate, const dlp_type *known, PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
+dlp_borrow(dlp_gate *gate, PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
     const dlp_terms terms = dlp_terms_make(want, NULL);
     const int is_plain = dlp_is_plain(terms.want);
@@ -560,9 +560,7 @@ dlp_borrow(dlp_gate *gate, const dlp_type *known, PyObject *obj, const dlpack_py
     if (PyCapsule_CheckExact(obj) || terms.want->writable || (terms.want->options & DLPACK_PY_NO_TABLE) != 0 ||
         (!is_plain && dlp_check_want(terms.want, NULL) < 0)) /* dlpack_py_consume raises the error */
         return dlpack_py_consume(obj, want, v);
-    if (known != NULL)
-        found = *known;
-    else if (dlp_type_get(gate, obj, &found) < 0)
+    if (dlp_type_get(gate, obj, &found) < 0)
         return -1;
     if (found.table != NULL && found.table->dltensor_from_py_object_no_sync != NULL) {
         memset(&t, 0, sizeof(t)); /* some tables leave fields unset (X8) */
@@ -594,14 +592,13 @@ DLP_SHARED int
 dlpack_py_borrow(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
     dlp_gate *gate = dlp_gate_get();
-    const dlp_type *known = gate == NULL ? NULL : dlp_type_cached(gate, Py_TYPE(obj));
-    dlpack_py_embedded *e = dlp_find_embedded(known, obj, want);
+    dlpack_py_embedded *e = gate == NULL ? NULL : dlp_find_embedded(dlp_type_cached(gate, Py_TYPE(obj)), obj, want);
 
     if (e != NULL && e->versioned.flags == 0 && !want->writable) {
         dlp_view_set(v, NULL, &e->versioned.dl_tensor);
         return 0;
     }
-    return dlp_borrow(gate, known, obj, want, v);
+    return dlp_borrow(gate, obj, want, v);
 }
 
 /* ---- A table for your type ---------------------------------------------- */
