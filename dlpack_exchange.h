@@ -192,23 +192,16 @@ dlp_type_slot(dlp_exchange *x, PyTypeObject *type)
 {
     return &x->types[((uintptr_t)type >> 4 ^ (uintptr_t)type >> 9) % DLP_TYPES];
 }
-#endif
 
-/* What is cached of a type, valid until code of others runs; NULL: nothing. */
+/* What is cached of a type, valid until code of others runs; NULL: nothing. gate: NULL: none. */
 static inline const dlp_type *
 dlp_type_cached(dlp_gate *gate, PyTypeObject *type)
 {
-    const dlp_type *known = NULL;
-#if DLP_TYPES
-    dlp_exchange *x = (dlp_exchange *)DLP_LOAD(&gate->exchange);
-    known = x == NULL ? NULL : dlp_type_slot(x, type);
-    if (known != NULL && (known->type != type || known->tag != dlp_type_tag(type)))
-        known = NULL;
-#endif
-    (void)gate;
-    (void)type;
-    return known;
+    dlp_exchange *x = gate == NULL ? NULL : (dlp_exchange *)DLP_LOAD(&gate->exchange);
+    const dlp_type *known = x == NULL ? NULL : dlp_type_slot(x, type);
+    return known != NULL && known->type == type && known->tag == dlp_type_tag(type) ? known : NULL;
 }
+#endif
 
 /* Learns what a type offers, and remembers it where it can. Looks on the type only, never on the instance (X1).
  * Anything but a capsule counts as absent. Returns 0, or -1 with MemoryError, KeyboardInterrupt or the like. */
@@ -264,11 +257,13 @@ dlp_type_learn(dlp_gate *gate, PyTypeObject *type, dlp_type *found)
 static inline int
 dlp_type_get(dlp_gate *gate, PyObject *obj, dlp_type *found)
 {
-    const dlp_type *known = gate == NULL ? NULL : dlp_type_cached(gate, Py_TYPE(obj));
+#if DLP_TYPES
+    const dlp_type *known = dlp_type_cached(gate, Py_TYPE(obj));
     if (known != NULL) {
         *found = *known;
         return 0;
     }
+#endif
     return gate == NULL ? -1 : dlp_type_learn(gate, Py_TYPE(obj), found);
 }
 
@@ -462,6 +457,7 @@ dlp_consume_by_table(dlp_gate *gate, PyObject *obj, const dlp_terms *terms, dlpa
     return found.table == NULL ? 1 : dlp_call_table(&found, obj, terms, v);
 }
 
+#if DLP_TYPES
 /* Fast path of consuming and borrowing an own object: its managed tensors, where they are simple and meet the
  * requirements; else NULL. known: what is remembered of its type. Runs no code of others. */
 static inline dlpack_py_embedded *
@@ -488,28 +484,27 @@ dlp_consume_cached(dlp_gate *gate, const dlp_type *known, PyObject *obj, const d
     const dlp_terms terms = dlp_terms_make(want, NULL);
     dlp_producer producer = {NULL, NULL, NULL, 0, 0, 0};
     DLManagedTensorVersioned *managed = NULL;
-    PyObject *stack[2];
+    PyObject *stack[2], *method;
     dlp_type found;
     int result;
 
     dlp_view_clear(v); /* empty while foreign code runs */
-    if (gate == NULL)
-        return -1;
     if (known == NULL || (known->table == NULL && known->method == NULL) || !dlp_is_plain(terms.want) ||
         (terms.want->options & DLPACK_PY_NO_TABLE) != 0)
         return dlp_obtain(obj, &terms, v);
-    found = *known;
     producer.gate = gate;
     producer.obj = obj;
-    if (found.table != NULL) {
+    if (known->table != NULL) {
+        found = *known;
         result = dlp_call_table(&found, obj, &terms, v);
         return result <= 0 ? result : dlp_ask(&producer, &terms, v);
     }
     stack[0] = obj;
     stack[1] = gate->objects[DLP_VERSION];
-    Py_INCREF(found.method); /* the call may change the type */
-    producer.answer = PyObject_Vectorcall(found.method, stack, 1, gate->objects[DLP_KEYWORDS]);
-    Py_DECREF(found.method);
+    method = known->method;
+    Py_INCREF(method); /* the call may change the type */
+    producer.answer = PyObject_Vectorcall(method, stack, 1, gate->objects[DLP_KEYWORDS]);
+    Py_DECREF(method);
     producer.asked = 1;
     if (producer.answer != NULL && PyCapsule_CheckExact(producer.answer) &&
         (managed = (DLManagedTensorVersioned *)PyCapsule_GetPointer(producer.answer,
@@ -523,14 +518,16 @@ dlp_consume_cached(dlp_gate *gate, const dlp_type *known, PyObject *obj, const d
         PyErr_WriteUnraisable(NULL); /* of the capsule's destructor */
     return 0;
 }
+#endif
 
 /* Fast path of dlpack_py_consume. Instructions of a call without and with it (CPython 3.11, gcc 12, float64 of shape
  * (3, 4)): NumPy array 1819 and 1471, own object with embedded tensors 740 and 371, borrowed 607 and 207. */
 DLP_SHARED int
 dlp_consume_embedded(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
+#if DLP_TYPES
     dlp_gate *gate = dlp_gate_get();
-    const dlp_type *known = gate == NULL ? NULL : dlp_type_cached(gate, Py_TYPE(obj));
+    const dlp_type *known = dlp_type_cached(gate, Py_TYPE(obj));
     dlpack_py_embedded *e = dlp_find_embedded(known, obj, want);
 
     if (e != NULL) {
@@ -539,6 +536,9 @@ dlp_consume_embedded(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *
         return 0;
     }
     return dlp_consume_cached(gate, known, obj, want, v);
+#else
+    return dlpack_py_consume_request(obj, NULL, want, v);
+#endif
 }
 
 /* ---- Borrowing ---------------------------------------------------------- */
@@ -592,12 +592,14 @@ DLP_SHARED int
 dlpack_py_borrow(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
     dlp_gate *gate = dlp_gate_get();
-    dlpack_py_embedded *e = gate == NULL ? NULL : dlp_find_embedded(dlp_type_cached(gate, Py_TYPE(obj)), obj, want);
+#if DLP_TYPES
+    dlpack_py_embedded *e = dlp_find_embedded(dlp_type_cached(gate, Py_TYPE(obj)), obj, want);
 
     if (e != NULL && e->versioned.flags == 0 && !want->writable) {
         dlp_view_set(v, NULL, &e->versioned.dl_tensor);
         return 0;
     }
+#endif
     return dlp_borrow(gate, obj, want, v);
 }
 
