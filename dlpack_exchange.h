@@ -491,7 +491,7 @@ dlp_consume_cached(dlp_gate *gate, const dlp_type *known, PyObject *obj, const d
     dlp_view_clear(v); /* empty while foreign code runs */
     if (known == NULL || (known->table == NULL && known->method == NULL) || !dlp_is_plain(terms.want) ||
         (terms.want->options & DLPACK_PY_NO_TABLE) != 0)
-        return dlp_obtain(obj, &terms, v);
+        return gate == NULL ? -1 : dlp_obtain(obj, &terms, v);
     producer.gate = gate;
     producer.obj = obj;
     if (known->table != NULL) {
