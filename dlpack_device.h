@@ -647,7 +647,7 @@ dlp_device_call_device(const dlp_producer *producer, DLDevice *device)
     }
     if (answer == NULL)
         return -1;
-    failed = dlp_pair("__dlpack_device__ returned %.200U, a tuple of two integers was wanted", answer, pair);
+    failed = dlp_parse_pair("__dlpack_device__ returned %.200U, a tuple of two integers was wanted", answer, pair);
     Py_DECREF(answer);
     *device = dlp_device(pair[0], pair[1]);
     return failed;
@@ -742,7 +742,7 @@ dlp_device_get_work_stream(const void *table, dlpack_py_work_stream *work)
     void *stream = NULL; /* some tables leave it unset (X8) */
     const int returned = exchange->current_work_stream((DLDeviceType)DLPACK_DEVICE_API_TYPE, work->device_id, &stream);
     work->handle = stream == NULL ? DLPACK_DEVICE_API_DEFAULT_STREAM : (uintptr_t)stream;
-    return dlp_check_table_call(returned, "current_work_stream");
+    return returned == 0 && !PyErr_Occurred() ? 0 : dlp_table_failed("current_work_stream");
 #else
     (void)table;
     (void)work;
@@ -986,7 +986,7 @@ dlpack_device_release(dlpack_py_work_stream stream, dlpack_py_view *v, dlpack_py
     waiting->form = own.form;
     /* A deleter of this file attaches to its own interpreter. A deleter of another library must run in the interpreter
      * that released the view (G1). */
-    waiting->interpreter = dlp_owner_of(own.managed, own.form) != NULL ? -1 : dlp_device_this_interpreter();
+    waiting->interpreter = dlp_keeper_of(own.managed, own.form) != NULL ? -1 : dlp_device_this_interpreter();
     waiting->managed = own.managed;
     own.managed = NULL;
     dlpack_py_release(&own); /* the strides that it may have allocated */
@@ -1292,7 +1292,7 @@ dlpack_device_from_dlpack(PyObject *const *args, Py_ssize_t nargs, PyObject *kwn
     int is_name;
 
     dlp_view_clear(v);
-    if (dlp_match("from_dlpack", 1, DLP_COPY, 2, args, nargs, kwnames, values) < 0)
+    if (dlp_match_keywords("from_dlpack", 1, DLP_COPY, 2, args, nargs, kwnames, values) < 0)
         return -1;
     is_name = values[1] != NULL && PyUnicode_Check(values[1]);
     if (dlp_parse_place(is_name ? NULL : values[1], values[0], &request) < 0)

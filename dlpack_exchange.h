@@ -331,7 +331,7 @@ dlpack_py_embed(dlpack_py_embedded *e, PyObject *owner, const DLTensor *t, uint6
     e->versioned.deleter = dlp_delete_versioned;
     e->versioned.flags = dlp_kept_flags(t, flags);
     e->versioned.dl_tensor = *t;
-    dlp_fold_offset(&e->versioned.dl_tensor);
+    dlp_normalize(&e->versioned.dl_tensor, dtype == 0 && dlp_is_empty(t));
     e->legacy.deleter = dlp_delete_legacy;
     e->legacy.dl_tensor = e->versioned.dl_tensor;
     e->dtype = dtype;
@@ -351,12 +351,10 @@ dlpack_py_offer_embedded(dlpack_py_embedded *e)
 
 /* ---- Consuming by a table ----------------------------------------------- */
 
-/* After a call of a table's function: 0 where it succeeded and set no exception; else -1, with an exception. */
-DLP_SHARED int
-dlp_check_table_call(int returned, const char *function)
+/* After a table's function has failed, or has set an exception: raises an error where there is none. Returns -1. */
+DLP_RARE int
+dlp_table_failed(const char *function)
 {
-    if (returned == 0 && !PyErr_Occurred())
-        return 0;
     if (!PyErr_Occurred())
         PyErr_Format(PyExc_RuntimeError, "the producer's exchange table: %s failed without an exception", function);
     return -1;
@@ -384,10 +382,10 @@ dlp_is_resolved(PyObject *obj)
 /* Can the consumer use what a table has exported? A table does not synchronize (X4): for device memory the consumer
  * needs a stream of the device. Returns 1; or 0, perhaps with an exception, where __dlpack__ is to be asked. */
 static inline int
-dlp_is_usable(const DLTensor *t, const dlp_type *found, PyObject *obj, const dlpack_py_device *device)
+dlp_is_usable(const DLTensor *t, int is_own, PyObject *obj, const dlpack_py_device *device)
 {
     return (t->device.device_type == kDLCPU || dlp_is_on(device, t->device)) &&
-           (found->is_own || !dlp_is_complex(t->dtype) || dlp_is_resolved(obj));
+           (is_own || !dlp_is_complex(t->dtype) || dlp_is_resolved(obj));
 }
 
 /* Describes a simple tensor: that of a managed tensor, or where managed is NULL, a borrowed one. */
@@ -404,27 +402,29 @@ dlp_view_set(dlpack_py_view *v, DLManagedTensorVersioned *managed, const DLTenso
 }
 
 /* Describes a tensor in v, which then owns managed; managed NULL: a borrowed tensor. Returns 1 where the tensor is
- * simple, has strides, and meets plain requirements; 0: ask dlp_examine. */
+ * simple, has strides, and meets basic requirements; 0: ask dlp_examine. */
 static inline int
 dlp_take_simply(DLManagedTensorVersioned *managed, const DLTensor *t, const dlpack_py_want *want, dlpack_py_view *v)
 {
     const int32_t readonly =
         managed == NULL ? DLPACK_PY_READONLY_UNSAID : (int32_t)(managed->flags & DLPACK_PY_FLAG_READ_ONLY);
     if ((managed != NULL && dlp_is_unknown(managed, DLPACK_PY_VERSIONED)) || !dlp_is_simple(t) ||
-        (t->strides == NULL && t->ndim != 0) || !dlp_meets_plain(t, dlpack_py_dtype(t), readonly, want))
+        (t->strides == NULL && t->ndim != 0) || !dlp_meets_basic(t, dlpack_py_dtype(t), readonly, want))
         return 0;
     dlp_view_set(v, managed, t);
     return 1;
 }
 
-/* Takes a tensor by a table. Returns 0; 1 where __dlpack__ is to be asked; or -1 with an exception. */
+/* Takes a tensor by a table. is_basic: so are the requirements. Returns 0; 1 where __dlpack__ is to be asked; or -1
+ * with an exception. */
 static inline int
-dlp_call_table(const dlp_type *found, PyObject *obj, const dlp_terms *terms, dlpack_py_view *v)
+dlp_call_table(const dlp_type *found, PyObject *obj, const dlp_terms *terms, int is_basic, dlpack_py_view *v)
 {
     DLManagedTensorVersioned *managed = NULL; /* some tables leave it unset (X8) */
     const int returned = found->table->managed_tensor_from_py_object_no_sync(obj, &managed);
 
-    if (dlp_check_table_call(returned != 0 || managed == NULL, "managed_tensor_from_py_object_no_sync") < 0) {
+    if (returned != 0 || managed == NULL || PyErr_Occurred()) {
+        (void)dlp_table_failed("managed_tensor_from_py_object_no_sync");
         if (returned == 0 && managed != NULL)
             dlp_delete(managed, DLPACK_PY_VERSIONED);
         if (terms->device == NULL || !PyErr_ExceptionMatches(PyExc_BufferError))
@@ -432,10 +432,10 @@ dlp_call_table(const dlp_type *found, PyObject *obj, const dlp_terms *terms, dlp
         PyErr_Clear(); /* a table may refuse data of a device that __dlpack__ exports */
         return 1;
     }
-    if (dlp_is_plain(terms->want) && dlp_take_simply(managed, &managed->dl_tensor, terms->want, v))
+    if (is_basic && dlp_take_simply(managed, &managed->dl_tensor, terms->want, v))
         return 0;
     if (!dlp_is_unknown(managed, DLPACK_PY_VERSIONED) &&
-        !dlp_is_usable(&managed->dl_tensor, found, obj, terms->device)) {
+        !dlp_is_usable(&managed->dl_tensor, found->is_own, obj, terms->device)) {
         dlp_delete(managed, DLPACK_PY_VERSIONED);
         return PyErr_Occurred() ? -1 : 1;
     }
@@ -454,7 +454,7 @@ dlp_consume_by_table(dlp_gate *gate, PyObject *obj, const dlp_terms *terms, dlpa
         return 1;
     if (dlp_type_get(gate, obj, &found) < 0)
         return -1;
-    return found.table == NULL ? 1 : dlp_call_table(&found, obj, terms, v);
+    return found.table == NULL ? 1 : dlp_call_table(&found, obj, terms, 0, v);
 }
 
 #if DLP_TYPES
@@ -465,12 +465,12 @@ dlp_find_embedded(const dlp_type *known, PyObject *obj, const dlpack_py_want *wa
 {
     dlpack_py_embedded *e;
 
-    if (known == NULL || known->embedded == 0 || want == NULL || !dlp_is_plain(want) ||
-        (want->options & DLPACK_PY_NO_TABLE) != 0)
+    if (known == NULL || known->embedded == 0 || want == NULL || (want->options & DLPACK_PY_NO_TABLE) != 0 ||
+        !dlp_is_basic(want) || (((uintptr_t)want->shape | (uint32_t)want->max_ndim) != 0 && !dlp_makes_sense(want)))
         return NULL;
     e = (dlpack_py_embedded *)(void *)((char *)obj + known->embedded);
     return e->keeper.owner == obj && e->dtype != 0 &&
-                   dlp_meets_plain(&e->versioned.dl_tensor, e->dtype,
+                   dlp_meets_basic(&e->versioned.dl_tensor, e->dtype,
                                    (int)(e->versioned.flags & DLPACK_PY_FLAG_READ_ONLY), want)
                ? e
                : NULL;
@@ -482,38 +482,38 @@ DLP_SHARED int
 dlp_consume_cached(dlp_gate *gate, const dlp_type *known, PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
     const dlp_terms terms = dlp_terms_make(want, NULL);
-    dlp_producer producer = {NULL, NULL, NULL, 0, 0, 0};
+    dlp_producer producer = {NULL, NULL, 0, NULL, 0, 0};
     DLManagedTensorVersioned *managed = NULL;
     PyObject *stack[2], *method;
     dlp_type found;
     int result;
 
     dlp_view_clear(v); /* empty while foreign code runs */
-    if (known == NULL || (known->table == NULL && known->method == NULL) || !dlp_is_plain(terms.want) ||
-        (terms.want->options & DLPACK_PY_NO_TABLE) != 0)
+    if (known == NULL || (known->table == NULL && known->method == NULL) || !dlp_is_basic(terms.want) ||
+        !dlp_makes_sense(terms.want) || (terms.want->options & DLPACK_PY_NO_TABLE) != 0)
         return gate == NULL ? -1 : dlp_obtain(obj, &terms, v);
     producer.gate = gate;
     producer.obj = obj;
     if (known->table != NULL) {
         found = *known;
-        result = dlp_call_table(&found, obj, &terms, v);
+        result = dlp_call_table(&found, obj, &terms, 1, v);
         return result <= 0 ? result : dlp_ask(&producer, &terms, v);
     }
     stack[0] = obj;
     stack[1] = gate->objects[DLP_VERSION];
     method = known->method;
     Py_INCREF(method); /* the call may change the type */
-    producer.answer = PyObject_Vectorcall(method, stack, 1, gate->objects[DLP_KEYWORDS]);
+    producer.capsule = PyObject_Vectorcall(method, stack, 1, gate->objects[DLP_KEYWORDS]);
     Py_DECREF(method);
-    producer.asked = 1;
-    if (producer.answer != NULL && PyCapsule_CheckExact(producer.answer) &&
-        (managed = (DLManagedTensorVersioned *)PyCapsule_GetPointer(producer.answer,
+    producer.is_called = 1;
+    if (producer.capsule != NULL && PyCapsule_CheckExact(producer.capsule) &&
+        (managed = (DLManagedTensorVersioned *)PyCapsule_GetPointer(producer.capsule,
                                                                     DLP_UNUSED_NAME(DLPACK_PY_VERSIONED))) == NULL)
         PyErr_Clear(); /* a capsule of another name */
     if (managed == NULL || !dlp_take_simply(managed, &managed->dl_tensor, terms.want, v))
         return dlp_ask(&producer, &terms, v);
-    (void)PyCapsule_SetName(producer.answer, DLP_USED_NAME(DLPACK_PY_VERSIONED)); /* commit point (K4) */
-    Py_DECREF(producer.answer);
+    (void)PyCapsule_SetName(producer.capsule, DLP_USED_NAME(DLPACK_PY_VERSIONED)); /* commit point (K4) */
+    Py_DECREF(producer.capsule);
     if (PyErr_Occurred())
         PyErr_WriteUnraisable(NULL); /* of the capsule's destructor */
     return 0;
@@ -548,7 +548,7 @@ DLP_SHARED int
 dlp_borrow(dlp_gate *gate, PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
     const dlp_terms terms = dlp_terms_make(want, NULL);
-    const int is_plain = dlp_is_plain(terms.want);
+    const int is_basic = dlp_is_basic(terms.want) && dlp_makes_sense(terms.want);
     dlp_type found;
     dlp_export *copy;
     dlpack_py_error error;
@@ -558,16 +558,16 @@ dlp_borrow(dlp_gate *gate, PyObject *obj, const dlpack_py_want *want, dlpack_py_
     if (gate == NULL)
         return -1;
     if (PyCapsule_CheckExact(obj) || terms.want->writable || (terms.want->options & DLPACK_PY_NO_TABLE) != 0 ||
-        (!is_plain && dlp_check_want(terms.want, NULL) < 0)) /* dlpack_py_consume raises the error */
+        (!is_basic && dlp_check_want(terms.want, NULL) < 0)) /* dlpack_py_consume raises the error */
         return dlpack_py_consume(obj, want, v);
     if (dlp_type_get(gate, obj, &found) < 0)
         return -1;
     if (found.table != NULL && found.table->dltensor_from_py_object_no_sync != NULL) {
         memset(&t, 0, sizeof(t)); /* some tables leave fields unset (X8) */
         if (found.table->dltensor_from_py_object_no_sync(obj, &t) == 0 && !PyErr_Occurred()) {
-            if (is_plain && dlp_take_simply(NULL, &t, terms.want, v))
+            if (is_basic && dlp_take_simply(NULL, &t, terms.want, v))
                 return 0;
-            if (dlp_is_usable(&t, &found, obj, NULL) && t.dtype.bits >= 8 && /* else may be padded (X3) */
+            if (dlp_is_usable(&t, found.is_own, obj, NULL) && t.dtype.bits >= 8 && /* else may be padded (X3) */
                 dlp_examine(&t, 0, &terms, 0, v, &copy, &error) == 0)
                 return 0;
         }
@@ -753,7 +753,7 @@ dlp_table_lend(const dlpack_py_exchange *x, const dlpack_py_offer *offer, dlpack
             return dlpack_py_raise(&error);
     }
     *out = *t;
-    dlp_fold_offset(out);
+    dlp_normalize(out, dlp_is_empty(out));
     return 0;
 }
 
@@ -1177,7 +1177,9 @@ dlpack_py_return_like_steal(PyObject *like, dlpack_py_view *v)
             return NULL;
         if (found.table->managed_tensor_to_py_object_no_sync(managed, &out) != 0)
             out = NULL;
-        if (dlp_check_table_call(out == NULL, "managed_tensor_to_py_object_no_sync") == 0)
+        if (out == NULL || PyErr_Occurred())
+            (void)dlp_table_failed("managed_tensor_to_py_object_no_sync");
+        else
             return (PyObject *)out;
         if (out != NULL)
             dlp_decref((PyObject *)out);

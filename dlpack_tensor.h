@@ -66,18 +66,15 @@
 
 /* C casts and NULL are C++ warnings of style, which are off between these two. */
 #if defined(__cplusplus) && defined(__GNUC__)
-#  define DLP_PRAGMA(text) _Pragma(#text)
-#  define DLP_IGNORE(warning) DLP_PRAGMA(GCC diagnostic ignored warning)
 #  ifdef __clang__
-#    define DLP_IGNORE_USELESS
+#    define DLP_QUIET_GCC
 #  else
-#    define DLP_IGNORE_USELESS DLP_IGNORE("-Wuseless-cast")
+#    define DLP_QUIET_GCC _Pragma("GCC diagnostic ignored \"-Wuseless-cast\"")
 #  endif
-#  define DLP_QUIET                 \
-    DLP_PRAGMA(GCC diagnostic push) \
-    DLP_IGNORE("-Wold-style-cast")  \
-    DLP_IGNORE("-Wzero-as-null-pointer-constant") DLP_IGNORE_USELESS
-#  define DLP_QUIET_END DLP_PRAGMA(GCC diagnostic pop)
+#  define DLP_QUIET                                                                       \
+    _Pragma("GCC diagnostic push") _Pragma("GCC diagnostic ignored \"-Wold-style-cast\"") \
+        _Pragma("GCC diagnostic ignored \"-Wzero-as-null-pointer-constant\"") DLP_QUIET_GCC
+#  define DLP_QUIET_END _Pragma("GCC diagnostic pop")
 #else
 #  define DLP_QUIET
 #  define DLP_QUIET_END
@@ -234,7 +231,7 @@ dlp_is_complex(DLDataType dtype)
 
 /* The word of a list that stands at a place, from 0; *length is 0 where the list is shorter. */
 DLP_RARE const char *
-dlp_word_at(const char *list, int32_t place, int *length)
+dlp_nth_word(const char *list, int32_t place, int *length)
 {
     while (place > 0 && *list != '\0')
         place -= *list++ == ' ';
@@ -254,10 +251,10 @@ dlp_dtype_width(uint8_t code)
 static inline const char *
 dlp_dtype_name(uint8_t code, int *length)
 {
-    return dlp_word_at("int uint float handle bfloat complex bool float8_e3m4 float8_e4m3 "
-                       "float8_e4m3b11fnuz float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz "
-                       "float8_e8m0fnu float6_e2m3fn float6_e3m2fn float4_e2m1fn bcomplex",
-                       code, length);
+    return dlp_nth_word("int uint float handle bfloat complex bool float8_e3m4 float8_e4m3 "
+                        "float8_e4m3b11fnuz float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz "
+                        "float8_e8m0fnu float6_e2m3fn float6_e3m2fn float4_e2m1fn bcomplex",
+                        code, length);
 }
 
 /* Checks that the specification allows the dtype; unknown dtype codes are accepted (C8). Returns 0, or -1 with
@@ -359,7 +356,7 @@ dlp_device_name(int32_t type, int *length)
 {
     static const char *const names = "- cpu cuda cuda_host opencl - - vulkan metal vpi rocm rocm_host ext_dev "
                                      "cuda_managed oneapi webgpu hexagon maia trn"; /* by DLDeviceType */
-    const char *name = dlp_word_at(names, type < 0 ? 0 : type, length);
+    const char *name = dlp_nth_word(names, type < 0 ? 0 : type, length);
     if (*name == '-')
         *length = 0;
     return name;
@@ -628,8 +625,8 @@ dlp_check_all(const DLTensor *t, uint64_t flags, dlpack_py_error *error)
     return 0;
 }
 
-/* Is the tensor row-major, of a few whole-byte numbers, in memory of the CPU? Then it is valid, and one look at each
- * dimension says so. 0: another tensor, or an invalid one. */
+/* Is the tensor row-major, in memory of the CPU, of at least 1 and less than 2^31 integers or floats? Then it is valid,
+ * and one look at each dimension says so. 0: another tensor, valid or not. */
 DLP_SHARED int
 dlp_is_simple(const DLTensor *t)
 {
@@ -951,13 +948,12 @@ dlp_tensor(void *managed, int32_t form)
 /* The tensor as it is exported. data is the first element wherever there are addresses, since some consumers ignore
  * byte_offset (D1), and NULL without elements (D3). Memory that the CPU can read has id 0 (D9). */
 static inline void
-dlp_fold_offset(DLTensor *t)
+dlp_normalize(DLTensor *t, int is_empty)
 {
-    int32_t i;
-    for (i = 0; i < t->ndim; i++) {
-        if (t->shape[i] == 0)
-            t->data = NULL;
-    }
+    if (t->device.device_type == kDLCPU && ((uint32_t)t->device.device_id | t->byte_offset | (uint32_t)is_empty) == 0)
+        return;
+    if (is_empty)
+        t->data = NULL;
     if (dlpack_py_is_cpu_readable(t->device))
         t->device.device_id = 0;
     else if (!dlp_has_address(t->device))
@@ -975,8 +971,8 @@ dlp_kept_flags(const DLTensor *t, uint64_t flags)
 
 /* A new export of t, which has been validated.
  *
- * order   0: the export uses the memory of t; 'S': also, and t is_simple. 'C' or 'F': the export has new CPU memory for
- *         a compact copy, aligned to 64 bytes (D2) and to alignment; the caller fills the memory
+ * order   0: the export uses the memory of t. 'C' or 'F': the export has new CPU memory for a compact copy, aligned to
+ *         64 bytes (D2) and to alignment; the caller fills the memory
  * form    DLPACK_PY_VERSIONED or DLPACK_PY_LEGACY
  *
  * Returns NULL where there is no memory, without an exception. The caller fills the keeper.
@@ -984,16 +980,16 @@ dlp_kept_flags(const DLTensor *t, uint64_t flags)
 DLP_SHARED dlp_export *
 dlp_export_new(const DLTensor *t, uint64_t flags, int32_t form, char order, size_t alignment)
 {
-    const size_t extents = (size_t)t->ndim * sizeof(int64_t), head = sizeof(dlp_export) + 2 * extents;
+    const size_t head = sizeof(dlp_export) + 2 * (size_t)t->ndim * sizeof(int64_t);
     size_t slack = 0;
-    uint64_t bytes = 0;
+    uint64_t bytes = 0, size = 1; /* 0 without elements, also where it overflows */
+    const int64_t *strides = t->strides;
+    int64_t *shape;
     dlp_export *e;
-    const int copies = order == 'C' || order == 'F';
-    int64_t step = 1;
     DLTensor *out;
     int32_t i;
 
-    if (copies) {
+    if (order != 0) {
         slack = alignment == 0 || 64 % alignment == 0 ? 64 : alignment;
         bytes = (uint64_t)dlpack_py_nbytes(t, flags);
         if (slack > PTRDIFF_MAX - head || bytes > (uint64_t)PTRDIFF_MAX - head - slack)
@@ -1017,32 +1013,22 @@ dlp_export_new(const DLTensor *t, uint64_t flags, int32_t form, char order, size
     }
     memset(&e->keeper, 0, sizeof(e->keeper));
     e->keeper.block = e;
+    shape = (int64_t *)(void *)(e + 1);
     *out = *t;
-    out->shape = out->strides = NULL;
-    if (t->ndim > 0) {
-        out->shape = (int64_t *)(void *)(e + 1);
-        out->strides = out->shape + t->ndim;
+    out->shape = t->ndim == 0 ? NULL : shape;
+    out->strides = t->ndim == 0 ? NULL : shape + t->ndim; /* else never NULL (D4) */
+    for (i = t->ndim; i-- > 0; size *= (uint64_t)shape[i]) {
+        shape[i] = t->shape[i];
+        out->strides[i] = strides != NULL ? strides[i] : (int64_t)size;
     }
-    if (order == 'S') { /* one pass for shape and strides */
-        for (i = t->ndim; i-- > 0; step *= t->shape[i]) {
-            out->shape[i] = t->shape[i];
-            out->strides[i] = t->strides != NULL ? t->strides[i] : step;
-        }
-        return e;
-    }
-    if (t->ndim > 0) {
-        memcpy(out->shape, t->shape, extents);
-        if (order == 0 && t->strides != NULL)
-            memcpy(out->strides, t->strides, extents);
-        else /* strides are never NULL (D4) */
-            dlpack_py_strides(t->ndim, t->shape, order, out->strides);
-    }
-    if (copies) {
+    if (order != 0 || (size == 0 && strides == NULL))
+        dlpack_py_strides(t->ndim, shape, order, out->strides);
+    if (order != 0) {
         out->data = (char *)e + head + (slack - ((uintptr_t)e + head) % slack) % slack;
         out->byte_offset = 0;
         out->device.device_type = kDLCPU;
     }
-    dlp_fold_offset(out);
+    dlp_normalize(out, size == 0);
     return e;
 }
 
@@ -1236,13 +1222,19 @@ dlp_refuse_want(dlpack_py_error *error, const char *name, int64_t value, const c
     return dlp_fail(error, DLPACK_PY_SYSTEM_ERROR, "want: %s is %" PRId64 ", %s was wanted", name, value, wish);
 }
 
-/* Are the requirements valid, and only on one dtype, rank, extents, row-major order and writing? Most are. */
+/* Are the requirements only on one dtype, rank, extents, row-major order and writing? Most are. */
 static inline int
-dlp_is_plain(const dlpack_py_want *want)
+dlp_is_basic(const dlpack_py_want *want)
 {
     return ((uintptr_t)want->dtypes | want->alignment | (uint32_t)want->device) == 0 &&
-           (want->order == 'C' || want->order == 0) && (want->dtype == 0 || (want->dtype & 0xff0000u) != 0) &&
-           want->ndim >= DLPACK_PY_SCALAR &&
+           (want->order == 'C' || want->order == 0);
+}
+
+/* Do basic requirements make sense? */
+static inline int
+dlp_makes_sense(const dlpack_py_want *want)
+{
+    return (want->dtype == 0 || (want->dtype & 0xff0000u) != 0) && want->ndim >= DLPACK_PY_SCALAR &&
            (want->shape != NULL ? want->ndim != 0 && want->max_ndim == 0
                                 : want->max_ndim == 0 || (want->max_ndim > 0 && want->max_ndim >= want->ndim));
 }
@@ -1254,7 +1246,7 @@ dlp_check_want(const dlpack_py_want *want, dlpack_py_error *error)
     static const char dtype[] = "a dtype such as DLPACK_PY_FLOAT32";
     const uint32_t *list = want->dtypes;
 
-    if (dlp_is_plain(want))
+    if (dlp_is_basic(want) && dlp_makes_sense(want))
         return 0;
     while (list != NULL && *list != 0 && (*list & 0xff0000u) != 0)
         list++;
@@ -1324,7 +1316,7 @@ dlp_refuse_device(const DLTensor *t, const dlpack_py_want *want, dlpack_py_error
 DLP_SHARED int
 dlp_check_rank(const DLTensor *t, const dlpack_py_want *want, dlpack_py_error *error)
 {
-    const int32_t lowest = want->ndim < 0 ? 0 : want->ndim;
+    const int32_t lowest = want->ndim == DLPACK_PY_SCALAR ? 0 : want->ndim;
     const int32_t highest = want->max_ndim != 0 ? want->max_ndim : lowest;
     int32_t i;
 
@@ -1345,7 +1337,7 @@ dlp_check_rank(const DLTensor *t, const dlpack_py_want *want, dlpack_py_error *e
 }
 
 /* dlpack_py_meets, for requirements that were checked. */
-static inline int
+DLP_RARE int
 dlp_meets(const DLTensor *t, int readonly, const dlpack_py_want *want, dlpack_py_error *error)
 {
     const int32_t device = (int32_t)t->device.device_type;
@@ -1402,13 +1394,14 @@ dlpack_py_meets(const DLTensor *t, int readonly, const dlpack_py_want *want, dlp
     return dlp_check_want(want, error) < 0 ? -1 : dlp_meets(t, readonly, want, error);
 }
 
-/* Fast path of dlpack_py_meets, for a simple tensor of this dtype and requirements that are plain: are they met? */
+/* Fast path of dlpack_py_meets, for a simple tensor of this dtype and basic requirements that make sense, as they do
+ * without shape and max_ndim wherever they are met: are they met? */
 static inline int
-dlp_meets_plain(const DLTensor *t, uint32_t dtype, int readonly, const dlpack_py_want *want)
+dlp_meets_basic(const DLTensor *t, uint32_t dtype, int readonly, const dlpack_py_want *want)
 {
     return (want->dtype == dtype || want->dtype == 0) && (!want->writable || readonly == DLPACK_PY_WRITABLE) &&
            ((uintptr_t)t->data & (t->dtype.bits / 8u - 1)) == 0 &&
-           ((want->ndim == t->ndim && want->shape == NULL && want->max_ndim == 0) ||
+           (((want->ndim == t->ndim || want->ndim == 0) && want->shape == NULL && want->max_ndim == 0) ||
             dlp_check_rank(t, want, NULL) == 0);
 }
 

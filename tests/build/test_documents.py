@@ -285,6 +285,15 @@ def test_the_licence_in_the_header_is_that_of_the_project():
             assert "licence stands at the end of dlpack_tensor.h" in path.read_text(), path.name
 
 
+def test_the_levels_of_the_readme_have_as_many_lines_as_they_say():
+    rows = re.findall(r"^\|[^|]*\|([^|]*`dlpack_\w+\.hp*`[^|]*)\|.*\| ([\d,]+) \|[^|]*\|$", README, re.MULTILINE)
+    for files, said in rows:
+        names = re.findall(r"`(dlpack_\w+\.hp*)`", re.sub(r", before .*| or .*", "", files))
+        lines = sum(len((machine.ROOT / name).read_text().splitlines()) for name in names)
+        assert int(said.replace(",", "")) == lines, names
+    assert len(rows) == 7
+
+
 def test_no_line_is_longer_than_120_columns():
     files = [path for suffix in ("h", "hpp", "pxd") for path in sorted(machine.ROOT.glob(f"*.{suffix}"))]
     lines = [f"{path.name}: {line}" for path in files for line in path.read_text().splitlines() if len(line) > 120]

@@ -179,6 +179,20 @@ def test_a_deleter_in_a_subinterpreter_drops_an_owner_of_the_main_one_there_K5(c
     )
 
 
+def test_the_collector_visits_an_owner_only_in_its_own_interpreter_G1(child, own_gil):
+    """The collectors of two interpreters may run at once: each would count the references to the owner."""
+    child(
+        f"""
+        probe.settle()
+        count = "import gc; found = [len(gc.get_referents(probe.give_object(tensor))) for tensor in {{}}]"
+        here = dict(probe=probe)
+        exec(count.format(exports()), here)
+        assert here["found"] == [2] * 4, here["found"]  # the type, and the owner
+        inside(count.format(exports()) + "; assert found == [1] * 4, found", {own_gil})
+        """
+    )
+
+
 def test_a_deleter_in_the_main_interpreter_drops_an_owner_of_a_subinterpreter_there_K2_K5(child, own_gil):
     child(
         f"""
