@@ -243,7 +243,6 @@ typedef struct dlp_buffer_lease {
 static inline const char *
 dlp_buffer_refusal(const DLTensor *t, int readonly, int flags)
 {
-    const int is_c = dlpack_py_is_contiguous(t, 'C'), is_f = dlpack_py_is_contiguous(t, 'F');
     const int64_t bytes = dlpack_py_nbytes(t, 0);
     int fits = bytes == (Py_ssize_t)bytes;
     int32_t i;
@@ -254,13 +253,13 @@ dlp_buffer_refusal(const DLTensor *t, int readonly, int flags)
         return "the tensor is too large for a buffer";
     if ((flags & PyBUF_WRITABLE) != 0 && readonly)
         return "the memory is read-only, a writable buffer was asked for";
-    if ((flags & PyBUF_C_CONTIGUOUS) == PyBUF_C_CONTIGUOUS && !is_c)
+    if ((flags & PyBUF_C_CONTIGUOUS) == PyBUF_C_CONTIGUOUS && !dlpack_py_is_contiguous(t, 'C'))
         return "the memory is not row-major, a C-contiguous buffer was asked for";
-    if ((flags & PyBUF_F_CONTIGUOUS) == PyBUF_F_CONTIGUOUS && !is_f)
+    if ((flags & PyBUF_F_CONTIGUOUS) == PyBUF_F_CONTIGUOUS && !dlpack_py_is_contiguous(t, 'F'))
         return "the memory is not column-major, a Fortran-contiguous buffer was asked for";
-    if ((flags & PyBUF_ANY_CONTIGUOUS) == PyBUF_ANY_CONTIGUOUS && !is_c && !is_f)
+    if ((flags & PyBUF_ANY_CONTIGUOUS) == PyBUF_ANY_CONTIGUOUS && !dlpack_py_is_contiguous(t, 'A'))
         return "the memory is not contiguous, a contiguous buffer was asked for";
-    if ((flags & PyBUF_STRIDES) != PyBUF_STRIDES && !is_c)
+    if ((flags & PyBUF_STRIDES) != PyBUF_STRIDES && !dlpack_py_is_contiguous(t, 'C'))
         return "the memory is not row-major, a buffer without strides was asked for";
     return NULL;
 }

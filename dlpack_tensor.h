@@ -983,7 +983,7 @@ dlp_export_new(const DLTensor *t, uint64_t flags, int32_t form, char order, size
     const size_t head = sizeof(dlp_export) + 2 * (size_t)t->ndim * sizeof(int64_t);
     size_t slack = 0;
     uint64_t bytes = 0, size = 1; /* 0 without elements, also where it overflows */
-    const int64_t *strides = t->strides;
+    const int64_t *strides = order == 0 ? t->strides : NULL;
     int64_t *shape;
     dlp_export *e;
     DLTensor *out;
@@ -1021,7 +1021,7 @@ dlp_export_new(const DLTensor *t, uint64_t flags, int32_t form, char order, size
         shape[i] = t->shape[i];
         out->strides[i] = strides != NULL ? strides[i] : (int64_t)size;
     }
-    if (order != 0 || (size == 0 && strides == NULL))
+    if (order == 'F' || (size == 0 && strides == NULL))
         dlpack_py_strides(t->ndim, shape, order, out->strides);
     if (order != 0) {
         out->data = (char *)e + head + (slack - ((uintptr_t)e + head) % slack) % slack;
