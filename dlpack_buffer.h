@@ -726,7 +726,7 @@ dlp_buffer_interface_bytes(PyObject *data, PyObject *offset, DLTensor *t, uint64
     t->data = (char *)buffer.buf + (fits ? skipped : 0);
     if (dlpack_py_validate(t, 0, NULL) < 0) /* the caller says why */
         fits = 1;
-    else if (dlp_extent(t, 0, &lowest, &highest) < 0 || lowest < -(int64_t)skipped ||
+    else if (dlp_byte_range(t, 0, &lowest, &highest) < 0 || lowest < -(int64_t)skipped ||
              highest > (int64_t)(buffer.len - skipped))
         fits = 0;
     *flags = buffer.readonly ? DLPACK_PY_FLAG_READ_ONLY : 0;

@@ -48,7 +48,6 @@
  *   }
  */
 
-#define DLP_IN_CUDA
 #include "dlpack_tensor.h"
 #if DLPACK_PY_VERSION != 0x000200
 #  error "dlpack_cuda.h and dlpack_py.h are of different versions: put one version first on the include path"
@@ -105,7 +104,6 @@
 
 DLP_QUIET
 #include "dlpack_device.h"
-#undef DLP_IN_CUDA
 
 #if !defined(DLPACK_CUDA_RUNTIME_LAYER)
 #define DLPACK_CUDA_RUNTIME_LAYER

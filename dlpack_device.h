@@ -503,7 +503,7 @@ dlp_device_copy_and_wait(const DLTensor *dst, const DLTensor *src, uint64_t flag
     DLTensor staged = *src;
     int failed;
 
-    (void)dlp_extent(src, flags, &lowest, &highest); /* src was validated */
+    (void)dlp_byte_range(src, flags, &lowest, &highest); /* src was validated */
     if (!dlpack_py_is_contiguous(src, 'C') && (bits % 8 != 0 || (highest - lowest) / 4 <= bytes ||
                                                !dlp_device_find_rows(src, bits / 8, &width, &rows, &pitch))) {
         staging = (char *)DLPACK_PY_MALLOC((size_t)(highest - lowest));
@@ -700,27 +700,27 @@ dlp_device_fetch(dlp_producer *producer, const dlp_terms *terms, dlpack_py_view 
     if (request.has_device)
         announced = request.device; /* the producer has the data there, or copies it there */
     has_device =
-        dlp_is_on(terms->device, announced) ||
+        dlp_is_on(terms->steps->device, announced) ||
         (DLPACK_DEVICE_API_MANAGED_TYPE != 0 && (int32_t)announced.device_type == DLPACK_DEVICE_API_MANAGED_TYPE);
     if (!has_device)
         memset(&request.stream, 0, sizeof(request.stream));
     announced_terms.request = &request;
     announced_terms.announced = &announced;
-    if (has_device && (announced.device_id != 0 || dlp_is_on(terms->device, announced))) {
+    if (has_device && (announced.device_id != 0 || dlp_is_on(terms->steps->device, announced))) {
         Py_BEGIN_ALLOW_THREADS
         failed = dlp_device_guard_set(&guard, announced.device_id, &error);
         Py_END_ALLOW_THREADS
         if (failed)
             return dlpack_py_raise(&error);
     }
-    result = dlp_fetch(producer, &announced_terms, DLP_CAN_ASK, v);
+    result = dlp_call_and_take(producer, &announced_terms, v);
     if (result < 0 && !producer->answered && request.stream.kind == DLPACK_PY_STREAM_HANDLE &&
         request.stream.handle == DLPACK_DEVICE_PER_THREAD_STREAM && PyErr_ExceptionMatches(PyExc_BufferError) &&
         !dlp_device_is_in_capture()) {
         /* PyTorch refuses the per-thread default stream. That stream waits for the default stream. */
         PyErr_Clear();
         request.stream.handle = DLPACK_DEVICE_API_DEFAULT_STREAM;
-        result = dlp_fetch(producer, &announced_terms, DLP_CAN_ASK, v);
+        result = dlp_call_and_take(producer, &announced_terms, v);
     }
     if (guard.current != guard.original) {
         Py_BEGIN_ALLOW_THREADS
@@ -1074,6 +1074,8 @@ static inline int
 dlp_device_consume_interface(PyObject *obj, PyObject *interface, const dlp_terms *terms, dlpack_py_view *v)
 {
     const int in_place = !terms->request->has_device || terms->request->device.device_type != kDLCPU;
+    const dlp_producer producer = {NULL, NULL, 0,
+                                   NULL, 0,    0}; /* has made a copy that was asked for; is not asked again */
     dlpack_py_request request = *terms->request;
     dlpack_py_work_stream pending, consumer;
     dlpack_py_stream stream;
@@ -1114,7 +1116,7 @@ dlp_device_consume_interface(PyObject *obj, PyObject *interface, const dlp_terms
     capsule = dlpack_py_answer(&offer, &request);
     if (capsule == NULL)
         return -1;
-    result = dlp_take(capsule, terms, 0, v);
+    result = dlp_take(capsule, terms, &producer, v);
     Py_DECREF(capsule);
     if (result != 0 || !in_place || offer.pending_count == 0 || terms->request->stream.kind != DLPACK_PY_STREAM_HANDLE)
         return result;
@@ -1162,7 +1164,7 @@ dlp_device_find_interface(PyObject *obj, PyObject **interface)
         Py_XDECREF(method);
         return method != NULL ? 0 : -1;
     }
-    PyErr_Clear(); /* dlp_obtain raises it where there is no interface either */
+    PyErr_Clear(); /* dlp_consume raises it where there is no interface either */
     return dlp_buffer_interface_find(obj, DLP_DEVICE_INTERFACE, interface);
 }
 
@@ -1199,7 +1201,8 @@ dlp_device_consume(PyObject *obj, uintptr_t stream, dlpack_py_request *request, 
 {
     dlpack_py_want device_want = want != NULL ? *want : dlpack_py_want_any();
     dlp_terms terms = dlp_terms_make(&device_want, request);
-    static const dlp_stream_steps steps = {dlp_device_fetch, dlp_device_check_announced, dlp_device_follow};
+    const dlp_stream_steps steps = {dlpack_device_operations(), dlp_device_fetch, dlp_device_check_announced,
+                                    dlp_device_follow};
     PyObject *interface = NULL;
     dlpack_py_error error;
     DLTensor t;
@@ -1217,7 +1220,6 @@ dlp_device_consume(PyObject *obj, uintptr_t stream, dlpack_py_request *request, 
             return dlpack_py_raise(&error);
         if ((device_want.options & DLPACK_PY_NOTHING_PENDING) != 0)
             request->stream.kind = DLPACK_PY_STREAM_NO_SYNC;
-        terms.device = dlpack_device_operations();
         terms.steps = &steps;
     }
     if (dlp_check_want(&device_want, &error) < 0)
@@ -1231,7 +1233,7 @@ dlp_device_consume(PyObject *obj, uintptr_t stream, dlpack_py_request *request, 
     if ((device_want.options & DLPACK_PY_ARRAY_INTERFACE_TOO) != 0 && dlp_device_find_interface(obj, &interface) < 0)
         return -1;
     if (interface == NULL)
-        return dlp_obtain(obj, &terms, v);
+        return dlp_consume(obj, &terms, v);
     result = dlp_device_consume_interface(obj, interface, &terms, v);
     Py_DECREF(interface);
     return result;

@@ -388,21 +388,8 @@ dlp_is_usable(const DLTensor *t, int is_own, PyObject *obj, const dlpack_py_devi
            (is_own || !dlp_is_complex(t->dtype) || dlp_is_resolved(obj));
 }
 
-/* Describes a simple tensor: that of a managed tensor, or where managed is NULL, a borrowed one. */
-static inline void
-dlp_view_set(dlpack_py_view *v, DLManagedTensorVersioned *managed, const DLTensor *t)
-{
-    v->tensor = *t;
-    v->flags = managed == NULL ? 0 : managed->flags;
-    v->readonly = managed == NULL ? DLPACK_PY_READONLY_UNSAID : (int32_t)(v->flags & DLPACK_PY_FLAG_READ_ONLY);
-    v->overlaps = 0;
-    v->form = DLPACK_PY_VERSIONED;
-    v->managed = managed;
-    v->allocated = NULL;
-}
-
 /* Describes a tensor in v, which then owns managed; managed NULL: a borrowed tensor. Returns 1 where the tensor is
- * simple, has strides, and meets basic requirements; 0: ask dlp_examine. */
+ * simple, has strides, and meets basic requirements; 0: ask dlp_check_tensor. */
 static inline int
 dlp_take_simply(DLManagedTensorVersioned *managed, const DLTensor *t, const dlpack_py_want *want, dlpack_py_view *v)
 {
@@ -415,11 +402,11 @@ dlp_take_simply(DLManagedTensorVersioned *managed, const DLTensor *t, const dlpa
     return 1;
 }
 
-/* Takes a tensor by a table. is_basic: so are the requirements. Returns 0; 1 where __dlpack__ is to be asked; or -1
- * with an exception. */
+/* Takes a tensor by a table. is_basic: so are the requirements. Returns 0, DLP_NO_TABLE, or -1 with an exception. */
 static inline int
 dlp_call_table(const dlp_type *found, PyObject *obj, const dlp_terms *terms, int is_basic, dlpack_py_view *v)
 {
+    const dlpack_py_device *device = terms->steps == NULL ? NULL : terms->steps->device;
     DLManagedTensorVersioned *managed = NULL; /* some tables leave it unset (X8) */
     const int returned = found->table->managed_tensor_from_py_object_no_sync(obj, &managed);
 
@@ -427,21 +414,21 @@ dlp_call_table(const dlp_type *found, PyObject *obj, const dlp_terms *terms, int
         (void)dlp_table_failed("managed_tensor_from_py_object_no_sync");
         if (returned == 0 && managed != NULL)
             dlp_delete(managed, DLPACK_PY_VERSIONED);
-        if (terms->device == NULL || !PyErr_ExceptionMatches(PyExc_BufferError))
+        if (device == NULL || !PyErr_ExceptionMatches(PyExc_BufferError))
             return -1;
         PyErr_Clear(); /* a table may refuse data of a device that __dlpack__ exports */
-        return 1;
+        return DLP_NO_TABLE;
     }
     if (is_basic && dlp_take_simply(managed, &managed->dl_tensor, terms->want, v))
         return 0;
     if (!dlp_is_unknown(managed, DLPACK_PY_VERSIONED) &&
-        !dlp_is_usable(&managed->dl_tensor, found->is_own, obj, terms->device)) {
+        !dlp_is_usable(&managed->dl_tensor, found->is_own, obj, device)) {
         dlp_delete(managed, DLPACK_PY_VERSIONED);
-        return PyErr_Occurred() ? -1 : 1;
+        return PyErr_Occurred() ? -1 : DLP_NO_TABLE;
     }
-    if (dlp_take_managed(managed, DLPACK_PY_VERSIONED, terms, 0, v) < 0)
+    if (dlp_take_managed(managed, DLPACK_PY_VERSIONED, terms, v) < 0)
         return -1;
-    return dlp_is_on(terms->device, v->tensor.device) ? terms->steps->follow(found->table, terms, v) : 0;
+    return dlp_is_on(device, v->tensor.device) ? terms->steps->follow(found->table, terms, v) : 0;
 }
 
 static inline int
@@ -451,10 +438,10 @@ dlp_consume_by_table(dlp_gate *gate, PyObject *obj, const dlp_terms *terms, dlpa
 
     if ((terms->want->options & DLPACK_PY_NO_TABLE) != 0 || terms->request->has_device ||
         terms->request->copy != DLPACK_PY_COPY_AS_NEEDED) /* a table knows neither devices nor copies */
-        return 1;
+        return DLP_NO_TABLE;
     if (dlp_type_get(gate, obj, &found) < 0)
         return -1;
-    return found.table == NULL ? 1 : dlp_call_table(&found, obj, terms, 0, v);
+    return found.table == NULL ? DLP_NO_TABLE : dlp_call_table(&found, obj, terms, 0, v);
 }
 
 #if DLP_TYPES
@@ -476,7 +463,7 @@ dlp_find_embedded(const dlp_type *known, PyObject *obj, const dlpack_py_want *wa
                : NULL;
 }
 
-/* Fast path of dlp_obtain, for a type that is remembered, and a tensor that dlp_take_simply takes: the same steps in
+/* Fast path of dlp_consume, for a type that is remembered, and a tensor that dlp_take_simply takes: the same steps in
  * one function, without a look-up of the method. Foreign code may change *known. */
 DLP_SHARED int
 dlp_consume_cached(dlp_gate *gate, const dlp_type *known, PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
@@ -491,13 +478,13 @@ dlp_consume_cached(dlp_gate *gate, const dlp_type *known, PyObject *obj, const d
     dlp_view_clear(v); /* empty while foreign code runs */
     if (known == NULL || (known->table == NULL && known->method == NULL) || !dlp_is_basic(terms.want) ||
         !dlp_makes_sense(terms.want) || (terms.want->options & DLPACK_PY_NO_TABLE) != 0)
-        return gate == NULL ? -1 : dlp_obtain(obj, &terms, v);
+        return gate == NULL ? -1 : dlp_consume(obj, &terms, v);
     producer.gate = gate;
     producer.obj = obj;
     if (known->table != NULL) {
         found = *known;
         result = dlp_call_table(&found, obj, &terms, 1, v);
-        return result <= 0 ? result : dlp_ask(&producer, &terms, v);
+        return result != DLP_NO_TABLE ? result : dlp_consume_by_call(&producer, &terms, v);
     }
     stack[0] = obj;
     stack[1] = gate->objects[DLP_VERSION];
@@ -511,7 +498,7 @@ dlp_consume_cached(dlp_gate *gate, const dlp_type *known, PyObject *obj, const d
                                                                     DLP_UNUSED_NAME(DLPACK_PY_VERSIONED))) == NULL)
         PyErr_Clear(); /* a capsule of another name */
     if (managed == NULL || !dlp_take_simply(managed, &managed->dl_tensor, terms.want, v))
-        return dlp_ask(&producer, &terms, v);
+        return dlp_consume_by_call(&producer, &terms, v);
     (void)PyCapsule_SetName(producer.capsule, DLP_USED_NAME(DLPACK_PY_VERSIONED)); /* commit point (K4) */
     Py_DECREF(producer.capsule);
     if (PyErr_Occurred())
@@ -523,7 +510,7 @@ dlp_consume_cached(dlp_gate *gate, const dlp_type *known, PyObject *obj, const d
 /* Fast path of dlpack_py_consume. Instructions of a call without and with it (CPython 3.11, gcc 12, float64 of shape
  * (3, 4)): NumPy array 1819 and 1471, own object with embedded tensors 740 and 371, borrowed 607 and 207. */
 DLP_SHARED int
-dlp_consume_embedded(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
+dlp_consume_fast(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
 #if DLP_TYPES
     dlp_gate *gate = dlp_gate_get();
@@ -568,7 +555,7 @@ dlp_borrow(dlp_gate *gate, PyObject *obj, const dlpack_py_want *want, dlpack_py_
             if (is_basic && dlp_take_simply(NULL, &t, terms.want, v))
                 return 0;
             if (dlp_is_usable(&t, found.is_own, obj, NULL) && t.dtype.bits >= 8 && /* else may be padded (X3) */
-                dlp_examine(&t, 0, &terms, 0, v, &copy, &error) == 0)
+                dlp_check_tensor(&t, 0, &terms, NULL, v, &copy, &error) == 0)
                 return 0;
         }
         if (PyErr_Occurred()) {
@@ -872,7 +859,7 @@ dlp_table_to_object(const dlpack_py_exchange *x, DLManagedTensorVersioned *manag
         return -1;
     }
     memset(&v, 0, sizeof(v));
-    if (dlp_take_managed(managed, DLPACK_PY_VERSIONED, &terms, 0, &v) == 0)
+    if (dlp_take_managed(managed, DLPACK_PY_VERSIONED, &terms, &v) == 0)
         *out = x->make_steal((PyTypeObject *)type, &v);
     Py_DECREF(type);
     return *out == NULL ? -1 : 0;
@@ -1026,7 +1013,7 @@ dlpack_py_allocate_like(PyObject *like, const DLTensor *prototype, dlpack_py_vie
     want.writable = 1;
     want.alignment = 1;
     want.name = "the exchange table's allocator";
-    return dlp_take_managed(managed, DLPACK_PY_VERSIONED, &terms, 0, v);
+    return dlp_take_managed(managed, DLPACK_PY_VERSIONED, &terms, v);
 }
 
 /* free_fn of a managed tensor over a view. */

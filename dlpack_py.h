@@ -75,12 +75,6 @@
 #  error "DLPACK_PY_NO_PYTHON is withdrawn: include dlpack_tensor.h, which needs no Python"
 #  include "stop" /* no such file: ends the compilation */
 #endif
-#if defined(DLPACK_PY_WITH_CUDA) && !defined(DLPACK_PY_H) && !defined(DLP_IN_CUDA)
-#  include "dlpack_cuda.h" /* which includes this file */
-#endif
-#if defined(DLPACK_PY_WITH_ROCM) && !defined(DLPACK_PY_H) && !defined(DLP_IN_ROCM)
-#  include "dlpack_rocm.h"
-#endif
 #include <patchlevel.h> /* PY_VERSION_HEX */
 /* Without this macro, "#" in the formats of PyArg_ParseTuple is an error from 3.10 on, and an int before. */
 #if !defined(PY_SSIZE_T_CLEAN) && PY_VERSION_HEX >= 0x030A0000
@@ -102,8 +96,6 @@
 /* Optional, as those of dlpack_tensor.h.
  *
  * DLPACK_PY_EXIT_WAIT      how long the end of an interpreter waits for deleters on other threads, in seconds.
- * DLPACK_PY_WITH_CUDA, DLPACK_PY_WITH_ROCM
- *                          include dlpack_cuda.h, dlpack_rocm.h as well.
  * DLPACK_PY_OPTIONAL       on PyPy and CPython before 3.9 leaves this file out, without an #error. DLPACK_PY_AVAILABLE
  *                          is 0 there, and 1 on other Pythons.
  */
@@ -174,7 +166,7 @@ typedef intptr_t dlp_word;
 #  define DLP_UNLOCK() }
 #endif
 
-/* The id of the process, never 0: a different one shows a fork. And a sleep of a millisecond. */
+/* The id of the process, never 0: a different one shows a fork. And a sleep of some milliseconds. */
 #ifdef _WIN32
 #  ifdef __cplusplus
 extern "C"
@@ -182,12 +174,14 @@ extern "C"
     __declspec(dllimport) void __stdcall
     Sleep(unsigned long milliseconds); /* without windows.h and its macros */
 #  define DLP_PROCESS() ((dlp_word)1)
-#  define DLP_SLEEP() Sleep(1)
+#  define DLP_SLEEP_MS 16 /* the clock's step, if nobody has changed it */
+#  define DLP_SLEEP() Sleep(DLP_SLEEP_MS)
 #else
 #  include <poll.h>
 #  include <unistd.h>
 #  define DLP_PROCESS() ((dlp_word)getpid())
-#  define DLP_SLEEP() ((void)poll(NULL, 0, 1))
+#  define DLP_SLEEP_MS 1
+#  define DLP_SLEEP() ((void)poll(NULL, 0, DLP_SLEEP_MS))
 #endif
 
 /* The thread state that this thread is attached with, or NULL. PyGILState_Check knows the main interpreter only. */
@@ -353,12 +347,12 @@ enum { DLP_OBJECT_TYPE, DLP_RESULT_TYPE, DLP_BUFFER_TYPE, DLP_TYPES_MADE };
 typedef struct dlp_gate dlp_gate;
 struct dlp_gate {
     PyInterpreterState *interpreter;
-    dlp_word next;     /* dlp_gate *: the next in the list of this file */
-    dlp_word deleters; /* bit 0: closing; above it, the count of deleters that are attaching */
-    dlp_word process;  /* the id of the process whose deleters are counted */
-    dlp_word gone;     /* the interpreter's modules have been torn down */
-    int published;     /* 1: in the interpreter's dictionary; exports may point to it */
-    int registered;    /* 1: the exit callback is registered, is being registered, or never will be */
+    dlp_word next;      /* dlp_gate *: the next in the list of this file */
+    dlp_word deleters;  /* bit 0: closing; above it, the count of deleters that are attaching */
+    dlp_word process;   /* the id of the process whose deleters are counted */
+    dlp_word gone;      /* the interpreter's modules have been torn down */
+    int published;      /* 1: in the interpreter's dictionary; exports may point to it */
+    int register_tried; /* the exit callback is registered, is being registered, or never will be */
     PyObject *objects[DLP_OBJECTS];
     dlp_word types[DLP_TYPES_MADE]; /* PyTypeObject *; 0: not made yet */
     dlp_word exchange;              /* what dlpack_exchange.h remembers; its first member frees it, when all is gone */
@@ -367,7 +361,7 @@ struct dlp_gate {
 
 /* The list of this file's gates: dlp_gate *, the newest first. */
 static inline dlp_word *
-dlp_this_file(void)
+dlp_gates(void)
 {
     static dlp_word gates;
     return &gates;
@@ -377,7 +371,7 @@ dlp_this_file(void)
 DLP_RARE void
 dlp_gates_unlink(void)
 {
-    dlp_word *place = dlp_this_file(), found;
+    dlp_word *place = dlp_gates(), found;
     while ((found = DLP_LOAD(place)) != 0) {
         dlp_gate *gate = (dlp_gate *)found;
         if (!DLP_LOAD(&gate->gone))
@@ -424,7 +418,7 @@ DLP_RARE PyObject *
 dlp_at_exit(PyObject *self, PyObject *unused)
 {
     dlp_gate *gate = (dlp_gate *)PyCapsule_GetPointer(self, DLP_GATE_NAME);
-    int waits = (DLPACK_PY_EXIT_WAIT) * 1000;
+    int waits = (DLPACK_PY_EXIT_WAIT) * 1000 / DLP_SLEEP_MS;
 
     (void)unused;
     dlp_gate_after_fork(gate);
@@ -443,10 +437,10 @@ static inline int
 dlp_gate_register(dlp_gate *gate)
 {
     static PyMethodDef callback = {"dlpack_py_at_exit", dlp_at_exit, METH_NOARGS, NULL};
-    dlp_word *gates = dlp_this_file(), first;
+    dlp_word *gates = dlp_gates(), first;
     PyObject *self, *method, *module, *result;
 
-    gate->registered = 1; /* first: registering runs Python code, which may come here */
+    gate->register_tried = 1; /* first: registering runs Python code, which may come here */
     self = PyCapsule_New(gate, DLP_GATE_NAME, NULL);
     method = self == NULL ? NULL : PyCFunction_NewEx(&callback, self, NULL);
     module = method == NULL ? NULL : PyImport_ImportModule("atexit");
@@ -464,7 +458,7 @@ dlp_gate_register(dlp_gate *gate)
         return 0;
     }
     if (dlp_is_fatal() || PyErr_ExceptionMatches(PyExc_RecursionError)) {
-        gate->registered = 0;
+        gate->register_tried = 0;
         return -1;
     }
     PyErr_Clear();
@@ -514,7 +508,7 @@ dlp_gate_find(PyInterpreterState *interpreter)
     dlp_gate *gate = NULL;
     char key[DLPACK_PY_TEXT_SIZE];
 
-    snprintf(key, sizeof(key), "dlpack_py.%x.%p", DLPACK_PY_VERSION, (void *)dlp_this_file());
+    snprintf(key, sizeof(key), "dlpack_py.%x.%p", DLPACK_PY_VERSION, (void *)dlp_gates());
     DLP_LOCK((PyObject *)&PyCapsule_Type);
     names = PyInterpreterState_GetDict(interpreter); /* borrowed */
     if (names == NULL)
@@ -529,7 +523,7 @@ dlp_gate_find(PyInterpreterState *interpreter)
     }
     Py_XDECREF(capsule); /* the dictionary holds it */
     Py_XDECREF(made);
-    if (gate != NULL && !gate->registered && dlp_gate_register(gate) < 0)
+    if (gate != NULL && !gate->register_tried && dlp_gate_register(gate) < 0)
         gate = NULL;
     DLP_UNLOCK();
     return gate;
@@ -541,7 +535,7 @@ DLP_SHARED dlp_gate *
 dlp_gate_get(void)
 {
     PyInterpreterState *interpreter = PyInterpreterState_Get();
-    dlp_gate *gate = (dlp_gate *)DLP_LOAD(dlp_this_file());
+    dlp_gate *gate = (dlp_gate *)DLP_LOAD(dlp_gates());
     while (gate != NULL && (gate->interpreter != interpreter || DLP_LOAD(&gate->gone)))
         gate = (dlp_gate *)DLP_LOAD(&gate->next);
     return gate != NULL ? gate : dlp_gate_find(interpreter);
@@ -549,7 +543,7 @@ dlp_gate_get(void)
 
 /* Prepare this file for the current interpreter, when the module is created. Optional: the first use does it too; but
  * if this is in an exit callback, the interpreter ends without waiting for deleters on other threads. Returns 0, or -1
- * with MemoryError or RuntimeError. */
+ * with MemoryError or RuntimeError, or the exception of an interrupt. */
 static inline int
 dlpack_py_init(void)
 {
@@ -833,10 +827,10 @@ dlpack_py_parse_request_args(PyObject *stream, PyObject *max_version, PyObject *
     return 0;
 }
 
-/* Puts the keywords of a call, which begin at args[wanted], into out, by the places of their names in the gate, from
- * first on. Names that are not interned are compared by value (P1). Returns 0, or -1 with TypeError. */
+/* Puts the keywords of a call, from args[positional] on, into out, by the places of their names in the gate, from first
+ * on. Names that are not interned are compared by value (P1). Returns 0, or -1 with TypeError. */
 DLP_SHARED int
-dlp_match_keywords(const char *function, int wanted, int first, int count, PyObject *const *args, Py_ssize_t nargs,
+dlp_match_keywords(const char *function, int positional, int first, int count, PyObject *const *args, Py_ssize_t nargs,
                    PyObject *kwnames, PyObject **out)
 {
     const Py_ssize_t given = kwnames == NULL ? 0 : DLP_TUPLE_SIZE(kwnames);
@@ -850,8 +844,8 @@ dlp_match_keywords(const char *function, int wanted, int first, int count, PyObj
         PyErr_Format(PyExc_SystemError, "%s(): nargs is %zd, PyVectorcall_NARGS(nargs) was wanted", function, nargs);
         return -1;
     }
-    if (nargs != wanted) {
-        PyErr_Format(PyExc_TypeError, "%s() takes %d positional argument(s) (%zd given)", function, wanted, nargs);
+    if (nargs != positional) {
+        PyErr_Format(PyExc_TypeError, "%s() takes %d positional argument(s) (%zd given)", function, positional, nargs);
         return -1;
     }
     for (i = 0; i < given; i++) {
@@ -865,7 +859,7 @@ dlp_match_keywords(const char *function, int wanted, int first, int count, PyObj
             PyErr_Format(PyExc_TypeError, "%s() got an unexpected keyword argument '%U'", function, name);
             return -1;
         }
-        out[k] = args[wanted + i];
+        out[k] = args[positional + i];
     }
     return 0;
 }
@@ -977,8 +971,8 @@ dlp_is_reversed(const DLTensor *t)
 /* Checks what an author offers, and decides how the request is met: in place or by a copy, on which device.
  * plan->form is set. Returns 0, or -1 with *error filled (D8, P3 to P7; or the offer makes no sense). */
 DLP_RARE int
-dlp_make_plan(const dlpack_py_offer *offer, const dlpack_py_request *request, dlpack_py_plan *plan,
-              dlpack_py_error *error)
+dlp_plan_any(const dlpack_py_offer *offer, const dlpack_py_request *request, dlpack_py_plan *plan,
+             dlpack_py_error *error)
 {
     const uint32_t negative = DLPACK_PY_OFFER_REFUSE_NEGATIVE | DLPACK_PY_OFFER_COPY_NEGATIVE;
     const DLTensor *t = offer->tensor;
@@ -1042,7 +1036,7 @@ dlp_make_plan(const dlpack_py_offer *offer, const dlpack_py_request *request, dl
     return 0;
 }
 
-/* dlp_make_plan, with an exception; at once where nothing is asked for. */
+/* dlp_plan_any, with an exception; at once where nothing is asked for. */
 static inline int
 dlp_plan(const dlpack_py_offer *offer, const dlpack_py_request *request, dlpack_py_plan *plan)
 {
@@ -1058,7 +1052,7 @@ dlp_plan(const dlpack_py_offer *offer, const dlpack_py_request *request, dlpack_
         plan->copy = 0;
         return 0;
     }
-    return dlp_make_plan(offer, request, plan, &error) < 0 ? dlpack_py_raise(&error) : 0;
+    return dlp_plan_any(offer, request, plan, &error) < 0 ? dlpack_py_raise(&error) : 0;
 }
 
 /* dlpack_py_copy, which cannot fail here. Other threads run where it takes longer than a change of threads. */
@@ -1346,6 +1340,19 @@ dlp_view_clear(dlpack_py_view *v)
     v->allocated = NULL;
 }
 
+/* Describes a simple tensor or a copy, of a managed tensor, or where managed is NULL, a borrowed tensor. */
+static inline void
+dlp_view_set(dlpack_py_view *v, struct DLManagedTensorVersioned *managed, const DLTensor *t)
+{
+    v->tensor = *t;
+    v->flags = managed == NULL ? 0 : managed->flags;
+    v->readonly = managed == NULL ? DLPACK_PY_READONLY_UNSAID : (int32_t)(v->flags & DLPACK_PY_FLAG_READ_ONLY);
+    v->overlaps = 0;
+    v->form = DLPACK_PY_VERSIONED;
+    v->managed = managed;
+    v->allocated = NULL;
+}
+
 /* The address of the first element: tensor.data + tensor.byte_offset (D1). */
 static inline void *
 dlpack_py_data(const dlpack_py_view *v)
@@ -1397,30 +1404,39 @@ dlpack_py_traverse(const dlpack_py_view *v, visitproc visit, void *arg)
 
 /* ---- Taking ------------------------------------------------------------- */
 
-/* One import: dlp_obtain finds a capsule or a table, or calls dlp_ask. dlp_fetch calls __dlpack__ (C1, C4). dlp_take
- * lets dlp_examine check and describe the tensor (D8, C9), and then renames the capsule (K4). Where data for the CPU is
- * needed, dlp_ask does this again (C5). */
+/* One import: dlp_consume finds a capsule or a table, or calls dlp_consume_by_call. dlp_call_and_take calls __dlpack__
+ * (C1, C4). dlp_take lets dlp_check_tensor check and describe the tensor (D8, C9), and then renames the capsule (K4).
+ * Where data for the CPU is needed, dlp_consume_by_call does this again (C5). */
 
-struct dlp_producer;
+/* An object whose __dlpack__ is called. */
+typedef struct dlp_producer {
+    dlp_gate *gate;
+    PyObject *obj;
+    int is_called;     /* dlpack_exchange.h has called __dlpack__ */
+    PyObject *capsule; /* what that call returned, owned; NULL: an exception */
+    int answered;      /* __dlpack__ returned an object; for dlpack_device.h, which may ask once more */
+    int old;           /* its signature refused the keywords max_version, dl_device and copy (C1) */
+} dlp_producer;
+
 struct dlp_terms;
 
 /* What a consumer with a stream does in its own way; dlpack_device.h fills this struct. */
 typedef struct dlp_stream_steps {
-    /* dlp_fetch for such a consumer (C4). */
-    int (*fetch)(struct dlp_producer *producer, const struct dlp_terms *terms, dlpack_py_view *v);
+    const dlpack_py_device *device; /* of the stream */
+    /* dlp_call_and_take for such a consumer (C4). */
+    int (*fetch)(dlp_producer *producer, const struct dlp_terms *terms, dlpack_py_view *v);
     /* Check that t is on the device that __dlpack_device__ returned (C4). Returns 0, or -1 with *error filled. */
     int (*check_announced)(const DLTensor *t, const DLDevice *announced, dlpack_py_error *error);
     /* Order the consumer's stream after that of the table that gave v (X4). Returns 0, or -1 and releases v. */
     int (*follow)(const void *table, const struct dlp_terms *terms, dlpack_py_view *v);
 } dlp_stream_steps;
 
-/* What a consumer asks for. Never changed: a step with other values makes a new struct. */
+/* What a consumer asks for. Not changed once it is passed on: a step with other values makes a new struct. */
 typedef struct dlp_terms {
     const dlpack_py_want *want; /* not NULL */
     const dlpack_py_request *request;
-    const dlpack_py_device *device; /* of the consumer's stream, which is in request; NULL: none */
-    const dlp_stream_steps *steps;  /* where device is not NULL */
-    const DLDevice *announced;      /* the answer of __dlpack_device__; NULL: not asked */
+    const dlp_stream_steps *steps; /* for the consumer's stream, which is in request; NULL: none */
+    const DLDevice *announced;     /* the answer of __dlpack_device__; NULL: not asked */
 } dlp_terms;
 
 /* Makes terms. want NULL: no requirements. request NULL: a request without arguments. */
@@ -1429,25 +1445,24 @@ dlp_terms_make(const dlpack_py_want *want, const dlpack_py_request *request)
 {
     static const dlpack_py_want any = {0, NULL, 0, 0, NULL, 0, 0, 0, 0, 0, NULL, NULL};
     static const dlpack_py_request none = {{0, 0}, {0, 0}, 0, {kDLCPU, 0}, 0};
-    const dlp_terms terms = {want != NULL ? want : &any, request != NULL ? request : &none, NULL, NULL, NULL};
+    const dlp_terms terms = {want != NULL ? want : &any, request != NULL ? request : &none, NULL, NULL};
     return terms;
 }
 
-/* Bits of the parameter known. */
-#define DLP_MUST_COPY 1u /* this file makes a copy: the requirements need one, or the producer may not have made it */
-#define DLP_CAN_ASK 2u   /* the producer can be asked again for data that the CPU reads */
-
-/* The result of a step that neither succeeds (0) nor fails (-1): ask the producer for data that the CPU reads (C5). */
-#define DLP_ASK_AGAIN 1
+/* Results of steps that neither succeed (0) nor fail (-1). */
+#define DLP_ASK_AGAIN 1 /* ask the producer for data that the CPU reads (C5) */
+#define DLP_NO_TABLE 2  /* call __dlpack__ */
 
 /* Checks where the data is, for a request that names a device, for a copy, and for memory that is not the CPU's.
- * Returns 0, DLP_ASK_AGAIN, or -1 with BufferError (C3, C4, C5). */
+ * copies: the consumer makes a copy. producer: can be asked again; NULL: cannot. Returns 0, DLP_ASK_AGAIN, or -1 with
+ * BufferError (C3, C4, C5). */
 DLP_RARE int
-dlp_check_place(const DLTensor *t, const dlp_terms *terms, unsigned known, dlpack_py_error *error)
+dlp_check_place(const DLTensor *t, const dlp_terms *terms, int copies, const dlp_producer *producer,
+                dlpack_py_error *error)
 {
     const dlpack_py_want *want = terms->want;
     const dlpack_py_request *request = terms->request;
-    const int readable = dlpack_py_is_cpu_readable(t->device), copies = (known & DLP_MUST_COPY) != 0;
+    const int readable = dlpack_py_is_cpu_readable(t->device);
     const int32_t came = (int32_t)t->device.device_type;
     DLDevice asked = request->has_device ? request->device : t->device;
     char came_text[DLPACK_PY_TEXT_SIZE], asked_text[DLPACK_PY_TEXT_SIZE];
@@ -1455,7 +1470,7 @@ dlp_check_place(const DLTensor *t, const dlp_terms *terms, unsigned known, dlpac
     /* Device work may be pending on pinned or managed memory: a producer waits for it if asked for CPU memory. */
     if (readable && came != (int32_t)kDLCPU && (copies || want->device == 0) &&
         (want->options & DLPACK_PY_NOTHING_PENDING) == 0) {
-        if ((known & DLP_CAN_ASK) != 0 && !request->has_device)
+        if (producer != NULL && producer->obj != NULL && !request->has_device)
             return DLP_ASK_AGAIN;
         return dlp_refuse(error, "device is %s: device work may be pending on the data",
                           dlpack_py_device_text(t->device, came_text));
@@ -1478,21 +1493,47 @@ dlp_is_unknown(const void *managed, int32_t form)
            ((const struct DLManagedTensorVersioned *)managed)->version.major != DLPACK_PY_PROTOCOL_MAJOR;
 }
 
+/* Describes a tensor that was checked in v, which owns nothing yet. Returns 0, or -1 with MemoryError in *error. */
+static inline int
+dlp_view_describe(const DLTensor *t, uint64_t flags, int32_t readonly, int overlaps, dlpack_py_view *v,
+                  dlpack_py_error *error)
+{
+    int64_t *strides = t->strides;
+
+    if (strides == NULL && t->ndim > 0) { /* row-major (D4) */
+        strides = v->strides;
+        if (t->ndim > (int32_t)(sizeof(v->strides) / sizeof(v->strides[0])))
+            strides = v->allocated = (int64_t *)DLPACK_PY_MALLOC((size_t)t->ndim * sizeof(int64_t));
+        if (strides == NULL)
+            return dlp_fail(error, DLPACK_PY_MEMORY_ERROR, "no memory for %" PRId32 " strides", t->ndim);
+        dlpack_py_strides(t->ndim, t->shape, 'C', strides);
+    }
+    v->tensor = *t;
+    v->tensor.strides = strides;
+    v->flags = flags;
+    v->readonly = readonly;
+    v->overlaps = overlaps;
+    return 0;
+}
+
 /* Checks that a tensor is valid (D8), and that it, or a copy of it, is what the terms ask for (C3 to C5, C9), and
  * describes it in v; nothing is taken yet (K4). managed: of a form or, where form is 0, a borrowed DLTensor, which is
- * not copied. known: DLP_... copy: out, memory for the copy that is to be made; NULL: none. Returns 0, DLP_ASK_AGAIN,
- * or -1 with *error filled, but where form is 0. */
+ * not copied. producer: its __dlpack__ returned the tensor; NULL: none did. copy: out, memory for the copy that will be
+ * made; NULL: none. Returns 0, DLP_ASK_AGAIN, or -1 with *error filled, but where form is 0. */
 DLP_SHARED int
-dlp_examine(const void *managed, int32_t form, const dlp_terms *terms, unsigned known, dlpack_py_view *v,
-            dlp_export **copy, dlpack_py_error *error)
+dlp_check_tensor(const void *managed, int32_t form, const dlp_terms *terms, const dlp_producer *producer,
+                 dlpack_py_view *v, dlp_export **copy, dlpack_py_error *error)
 {
     const struct DLManagedTensorVersioned *versioned = (const struct DLManagedTensorVersioned *)managed;
     const DLTensor *t =
         form == DLPACK_PY_VERSIONED ? &versioned->dl_tensor : (const DLTensor *)managed; /* first member */
     const dlpack_py_want *want = terms->want;
-    int32_t readonly = DLPACK_PY_READONLY_UNSAID; /* C7 */
     const int32_t asked = terms->request->copy;
-    int64_t *strides;
+    /* Was a copy asked for that the producer could not be asked for, or that a legacy capsule cannot tell (C3)? */
+    int copies = asked == DLPACK_PY_COPY_ALWAYS && (form == DLPACK_PY_LEGACY || producer == NULL || producer->old);
+    const int may_copy = asked == DLPACK_PY_COPY_ALWAYS || /* also a copy by the producer */
+                         (asked == DLPACK_PY_COPY_AS_NEEDED && (want->options & DLPACK_PY_COPY_IF_NEEDED) != 0);
+    int32_t readonly = DLPACK_PY_READONLY_UNSAID; /* C7 */
     uint64_t flags = 0;
     int result, simple;
 
@@ -1505,12 +1546,8 @@ dlp_examine(const void *managed, int32_t form, const dlp_terms *terms, unsigned 
         flags = versioned->flags;
         readonly = (flags & DLPACK_PY_FLAG_READ_ONLY) != 0 ? DLPACK_PY_READONLY : DLPACK_PY_WRITABLE;
     }
-    else if (form == DLPACK_PY_LEGACY) {
-        if ((want->options & DLPACK_PY_LEGACY_IS_WRITABLE) != 0)
-            readonly = DLPACK_PY_WRITABLE;
-        if (asked == DLPACK_PY_COPY_ALWAYS) /* a legacy capsule cannot say IS_COPIED (C3) */
-            known |= DLP_MUST_COPY;
-    }
+    else if (form == DLPACK_PY_LEGACY && (want->options & DLPACK_PY_LEGACY_IS_WRITABLE) != 0)
+        readonly = DLPACK_PY_WRITABLE;
     simple = dlp_is_simple(t);
     if (!simple && dlp_check_all(t, flags, error) < 0)
         return -1;
@@ -1518,42 +1555,27 @@ dlp_examine(const void *managed, int32_t form, const dlp_terms *terms, unsigned 
         return -1;
     if (!(simple && dlp_is_basic(want) && dlp_meets_basic(t, dlpack_py_dtype(t), readonly, want)) &&
         dlp_meets(t, readonly, want, error) < 0) {
-        if (!error->copy_helps ||
-            !((known & DLP_MUST_COPY) != 0 || asked == DLPACK_PY_COPY_ALWAYS || /* what the producer copied is copied */
-              (asked == DLPACK_PY_COPY_AS_NEEDED && (want->options & DLPACK_PY_COPY_IF_NEEDED) != 0)))
+        if (!error->copy_helps || !may_copy)
             return -1;
-        known |= DLP_MUST_COPY;
+        copies = 1;
     }
-    if (t->device.device_type != kDLCPU || (known & DLP_MUST_COPY) != 0 || terms->request->has_device) {
-        result = dlp_check_place(t, terms, known, error);
+    if (t->device.device_type != kDLCPU || copies || terms->request->has_device) {
+        result = dlp_check_place(t, terms, copies, producer, error);
         if (result != 0)
             return result;
     }
-
-    strides = t->strides;
-    if ((known & DLP_MUST_COPY) != 0) {
+    if (copies) {
         if (form == 0)
             return -1;
         *copy = dlp_copy_new(t, flags, DLPACK_PY_VERSIONED, want->order == 'F' ? 'F' : 'C', want->alignment, error);
         if (*copy == NULL)
             return -1;
     }
-    else if (strides == NULL && t->ndim > 0) { /* row-major (D4) */
-        strides = v->strides;
-        if (t->ndim > (int32_t)(sizeof(v->strides) / sizeof(v->strides[0])))
-            strides = v->allocated = (int64_t *)DLPACK_PY_MALLOC((size_t)t->ndim * sizeof(int64_t));
-        if (strides == NULL)
-            return dlp_fail(error, DLPACK_PY_MEMORY_ERROR, "no memory for %" PRId32 " strides", t->ndim);
-        dlpack_py_strides(t->ndim, t->shape, 'C', strides);
-    }
-    v->tensor = *t;
-    v->tensor.strides = strides;
-    v->flags = flags;
-    v->readonly = readonly;
-    v->overlaps = !simple && (want->order == 0 || want->order == 'R') &&                   /* else t is compact */
-                  (!want->writable || (want->options & DLPACK_PY_OVERLAP_IS_FINE) != 0) && /* else it was refused */
-                  dlp_overlaps_itself(t);
-    return 0;
+    return dlp_view_describe(t, flags, readonly,
+                             !simple && (want->order == 0 || want->order == 'R') && /* else t is compact */
+                                 (!want->writable || (want->options & DLPACK_PY_OVERLAP_IS_FINE) != 0) && /* refused */
+                                 dlp_overlaps_itself(t),
+                             v, error);
 }
 
 /* Makes v the owner of managed, or where there is memory for a copy, of a copy: managed is deleted. Cannot fail. */
@@ -1565,12 +1587,7 @@ dlp_view_own(dlpack_py_view *v, void *managed, int32_t form, dlp_export *copy)
     if (copy == NULL)
         return;
     dlp_copy_detached(&copy->managed.versioned.dl_tensor, &v->tensor, v->flags);
-    v->managed = &copy->managed.versioned;
-    v->form = DLPACK_PY_VERSIONED;
-    v->tensor = copy->managed.versioned.dl_tensor;
-    v->flags = copy->managed.versioned.flags;
-    v->readonly = DLPACK_PY_WRITABLE;
-    v->overlaps = 0;
+    dlp_view_set(v, &copy->managed.versioned, &copy->managed.versioned.dl_tensor);
     dlp_delete(managed, form); /* last: a deleter may run code that looks at the view */
 }
 
@@ -1584,10 +1601,10 @@ dlp_raise_for(const dlpack_py_want *want, const dlpack_py_error *error)
     return dlpack_py_raise(&named);
 }
 
-/* Takes the tensor of a capsule. Returns as dlp_examine, with an exception. On -1 the capsule keeps its tensor (K4),
- * except for a tensor of an unknown major version (K6). */
+/* Takes the tensor of a capsule. Returns as dlp_check_tensor, with an exception. On -1 the capsule keeps its tensor
+ * (K4), except for a tensor of an unknown major version (K6). */
 DLP_SHARED int
-dlp_take(PyObject *capsule, const dlp_terms *terms, unsigned known, dlpack_py_view *v)
+dlp_take(PyObject *capsule, const dlp_terms *terms, const dlp_producer *producer, dlpack_py_view *v)
 {
     dlp_export *copy = NULL;
     dlpack_py_error error;
@@ -1610,7 +1627,7 @@ dlp_take(PyObject *capsule, const dlp_terms *terms, unsigned known, dlpack_py_vi
                        name == NULL ? "NULL" : name);
     else {
         managed = PyCapsule_GetPointer(capsule, name);
-        result = dlp_examine(managed, form, terms, known, v, &copy, &error);
+        result = dlp_check_tensor(managed, form, terms, producer, v, &copy, &error);
         /* Commit point (K4): the tensor is ours from here. A tensor that is asked for again is deleted first (C5). */
         if (result >= 0 || dlp_is_unknown(managed, form))
             (void)PyCapsule_SetName(capsule, DLP_USED_NAME(form));
@@ -1627,12 +1644,12 @@ dlp_take(PyObject *capsule, const dlp_terms *terms, unsigned known, dlpack_py_vi
 
 /* Takes a managed tensor, which is stolen, into an empty view. Returns 0, or -1 with an exception. */
 DLP_SHARED int
-dlp_take_managed(void *managed, int32_t form, const dlp_terms *terms, unsigned known, dlpack_py_view *v)
+dlp_take_managed(void *managed, int32_t form, const dlp_terms *terms, dlpack_py_view *v)
 {
     dlp_export *copy;
     dlpack_py_error error;
 
-    if (dlp_examine(managed, form, terms, known, v, &copy, &error) < 0) {
+    if (dlp_check_tensor(managed, form, terms, NULL, v, &copy, &error) < 0) {
         dlp_delete(managed, form);
         return dlp_raise_for(terms->want, &error);
     }
@@ -1641,16 +1658,6 @@ dlp_take_managed(void *managed, int32_t form, const dlp_terms *terms, unsigned k
 }
 
 /* ---- Asking ------------------------------------------------------------- */
-
-/* An object whose __dlpack__ is called. */
-typedef struct dlp_producer {
-    dlp_gate *gate;
-    PyObject *obj;
-    int is_called;     /* dlpack_exchange.h has called __dlpack__ */
-    PyObject *capsule; /* what that call returned, owned; NULL: an exception */
-    int answered;      /* __dlpack__ returned an object */
-    int old;           /* its signature refused the keywords max_version, dl_device and copy (C1) */
-} dlp_producer;
 
 /* Calls __dlpack__ with the keywords of a request that are needed (C4); old: only with stream. */
 DLP_RARE PyObject *
@@ -1739,8 +1746,8 @@ dlp_call_again(dlp_producer *producer, const dlpack_py_request *request)
 }
 
 /* Calls __dlpack__, and takes the tensor of the capsule. Returns as dlp_take. */
-static inline int
-dlp_fetch(dlp_producer *producer, const dlp_terms *terms, unsigned known, dlpack_py_view *v)
+DLP_SHARED int
+dlp_call_and_take(dlp_producer *producer, const dlp_terms *terms, dlpack_py_view *v)
 {
     const dlpack_py_request *request = terms->request;
     PyObject *const *objects = producer->gate->objects;
@@ -1761,9 +1768,7 @@ dlp_fetch(dlp_producer *producer, const dlp_terms *terms, unsigned known, dlpack
     if (capsule == NULL)
         return -1;
     producer->answered = 1;
-    if (request->copy == DLPACK_PY_COPY_ALWAYS && producer->old)
-        known |= DLP_MUST_COPY; /* C3 */
-    result = dlp_take(capsule, terms, known, v);
+    result = dlp_take(capsule, terms, producer, v);
     if (result < 0) {
         dlp_decref(capsule); /* keeps the exception (K2) */
         return -1;
@@ -1779,7 +1784,6 @@ DLP_RARE int
 dlp_consume_fallback(const dlp_producer *producer, const dlp_terms *terms, dlpack_py_view *v)
 {
     const dlp_exception missing = dlp_exception_save();
-    const unsigned known = terms->request->copy == DLPACK_PY_COPY_ALWAYS ? DLP_MUST_COPY : 0u;
     PyObject *method = PyObject_GetAttr(producer->obj, producer->gate->objects[DLP_DLPACK]);
     struct DLManagedTensorVersioned *managed = NULL;
     int failed = method == NULL && !PyErr_ExceptionMatches(PyExc_AttributeError);
@@ -1794,27 +1798,25 @@ dlp_consume_fallback(const dlp_producer *producer, const dlp_terms *terms, dlpac
         return -1;
     }
     dlp_exception_clear(missing);
-    return failed ? -1 : dlp_take_managed(managed, DLPACK_PY_VERSIONED, terms, known, v);
+    return failed ? -1 : dlp_take_managed(managed, DLPACK_PY_VERSIONED, terms, v);
 }
 
 /* Takes the tensor that __dlpack__ exports, or that want->fallback makes. */
 DLP_SHARED int
-dlp_ask(dlp_producer *producer, const dlp_terms *terms, dlpack_py_view *v)
+dlp_consume_by_call(dlp_producer *producer, const dlp_terms *terms, dlpack_py_view *v)
 {
     dlpack_py_request request;
-    int result =
-        terms->device == NULL ? dlp_fetch(producer, terms, DLP_CAN_ASK, v) : terms->steps->fetch(producer, terms, v);
+    int result = terms->steps == NULL ? dlp_call_and_take(producer, terms, v) : terms->steps->fetch(producer, terms, v);
 
     if (result == DLP_ASK_AGAIN) { /* a second time, for memory that the CPU reads (C5) */
-        const dlp_terms for_cpu = {terms->want, &request, NULL, NULL, NULL};
+        const dlp_terms for_cpu = {terms->want, &request, NULL, NULL};
         request = *terms->request;
         memset(&request.stream, 0, sizeof(request.stream));
         request.has_device = 1;
         request.device = dlp_device(kDLCPU, 0);
-        result = dlp_fetch(producer, &for_cpu, 0, v);
+        result = dlp_call_and_take(producer, &for_cpu, v);
     }
-    if (result < 0 && terms->want->fallback != NULL && !producer->answered &&
-        PyErr_ExceptionMatches(PyExc_AttributeError))
+    if (result < 0 && terms->want->fallback != NULL && PyErr_ExceptionMatches(PyExc_AttributeError))
         result = dlp_consume_fallback(producer, terms, v);
     return result;
 }
@@ -1827,16 +1829,15 @@ dlp_consume_by_table(dlp_gate *gate, PyObject *obj, const dlp_terms *terms, dlpa
 static inline int
 dlp_has_table(dlp_gate *gate, PyObject *obj);
 static int
-dlp_consume_embedded(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v);
-#else /* no table is found, and no path is fast */
-#  define dlp_consume_by_table(gate, obj, terms, v) 1
+dlp_consume_fast(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v);
+#else
+#  define dlp_consume_by_table(gate, obj, terms, v) DLP_NO_TABLE
 #  define dlp_has_table(gate, obj) 0
-#  define dlp_consume_embedded(obj, want, v) dlpack_py_consume_request(obj, NULL, want, v)
 #endif
 
 /* Takes the tensor of a capsule, or of an object by its type's exchange table, __dlpack__ or want->fallback. */
 DLP_SHARED int
-dlp_obtain(PyObject *obj, const dlp_terms *terms, dlpack_py_view *v)
+dlp_consume(PyObject *obj, const dlp_terms *terms, dlpack_py_view *v)
 {
     dlp_producer producer = {NULL, NULL, 0, NULL, 0, 0};
     dlpack_py_error error;
@@ -1846,13 +1847,13 @@ dlp_obtain(PyObject *obj, const dlp_terms *terms, dlpack_py_view *v)
     if (dlp_check_want(terms->want, &error) < 0)
         return dlpack_py_raise(&error);
     if (PyCapsule_CheckExact(obj))
-        return dlp_take(obj, terms, terms->request->copy == DLPACK_PY_COPY_ALWAYS ? DLP_MUST_COPY : 0u, v);
+        return dlp_take(obj, terms, NULL, v);
     producer.gate = dlp_gate_get();
     producer.obj = obj;
     if (producer.gate == NULL)
         return -1;
     result = dlp_consume_by_table(producer.gate, obj, terms, v);
-    return result <= 0 ? result : dlp_ask(&producer, terms, v);
+    return result != DLP_NO_TABLE ? result : dlp_consume_by_call(&producer, terms, v);
 }
 
 /* As dlpack_py_consume, with a request. The view meets request->device, where has_device is 1, and request->copy (C3).
@@ -1862,7 +1863,7 @@ dlpack_py_consume_request(PyObject *obj, const dlpack_py_request *request, const
                           dlpack_py_view *v)
 {
     const dlp_terms terms = dlp_terms_make(want, request);
-    return dlp_obtain(obj, &terms, v);
+    return dlp_consume(obj, &terms, v);
 }
 
 /* dlpack_py_consume: take the tensor that obj offers, if it meets the requirements.
@@ -1872,12 +1873,17 @@ dlpack_py_consume_request(PyObject *obj, const dlpack_py_request *request, const
  * v       out: on success owns the tensor until dlpack_py_release(v)
  *
  * Returns 0, or -1 with BufferError (a requirement is not met: C9), AttributeError (no __dlpack__), TypeError (the
- * method returned no DLPack capsule: C6), ValueError (the capsule was consumed before: K4), or the producer's
- * exception. On -1 the view is empty, and a capsule that was not taken still owns its tensor (K1). */
+ * method returned no DLPack capsule: C6), ValueError (the capsule was consumed before: K4), SystemError (requirements
+ * contradict each other), MemoryError, or the producer's exception. On -1 the view is empty, and a capsule that was not
+ * taken still owns its tensor (K1). */
 static inline int
 dlpack_py_consume(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
-    return dlp_consume_embedded(obj, want, v);
+#ifdef DLPACK_EXCHANGE_H
+    return dlp_consume_fast(obj, want, v);
+#else
+    return dlpack_py_consume_request(obj, NULL, want, v);
+#endif
 }
 
 /* Reads device= and copy= of from_dlpack; NULL: not given (C3). */
@@ -2063,7 +2069,7 @@ dlpack_py_object_steal(void *managed, int32_t form)
     dlp_view_clear(&v);
     if (gate == NULL)
         dlp_delete(managed, form);
-    if (gate == NULL || dlp_take_managed(managed, form, &terms, 0, &v) < 0)
+    if (gate == NULL || dlp_take_managed(managed, form, &terms, &v) < 0)
         return NULL;
     return dlp_object_new_steal(&gate->types[DLP_OBJECT_TYPE], "dlpack_py.Object", slots, 1, &v);
 }

@@ -49,7 +49,6 @@
  *   }
  */
 
-#define DLP_IN_ROCM
 #include "dlpack_tensor.h"
 #if DLPACK_PY_VERSION != 0x000200
 #  error "dlpack_rocm.h and dlpack_py.h are of different versions: put one version first on the include path"
@@ -101,7 +100,6 @@
 
 DLP_QUIET
 #include "dlpack_device.h"
-#undef DLP_IN_ROCM
 
 #if !defined(DLPACK_ROCM_RUNTIME_LAYER)
 #define DLPACK_ROCM_RUNTIME_LAYER

@@ -4,8 +4,8 @@
  * SPDX-License-Identifier: MIT
  * The licence stands at the end of this file. The clause ids in comments (D4, K5) are listed at the end of dlpack_py.h.
  *
- *   Switches        Compilers and dlpack.h    Errors as code and text    Dtypes and devices    Layout
- *   Validation      Overlap                   Copy                       Managed tensors       Streams and requirements
+ *   Switches    Compilers and dlpack.h    Errors as code and text    Dtypes and devices    Layout    Validation
+ *   Overlap     Copy                      Managed tensors            Streams               Requirements
  *
  * Nothing here needs a thread state or an interpreter.
  */
@@ -488,7 +488,7 @@ dlp_strides(const DLTensor *t, int64_t storage[DLPACK_PY_MAX_NDIM])
  * negative; *highest is one past the last byte; both are 0 without elements. Returns 0, or -1 where lowest or highest
  * does not fit into int64_t, in elements or in bytes; that never happens for a validated tensor. */
 static inline int
-dlp_extent(const DLTensor *t, uint64_t flags, int64_t *lowest, int64_t *highest)
+dlp_byte_range(const DLTensor *t, uint64_t flags, int64_t *lowest, int64_t *highest)
 {
     int64_t below = 0, above = 1, reach; /* in elements; below counts downwards */
     int32_t i;
@@ -612,7 +612,7 @@ dlp_check_all(const DLTensor *t, uint64_t flags, dlpack_py_error *error)
         return dlp_refuse(error, "data is NULL, the tensor has %" PRId64 " elements", size);
     if (dlp_bytes(size, t->dtype, flags, &bytes) < 0)
         return dlp_refuse(error, "%" PRId64 " elements take 2^63 bytes or more", size);
-    if (dlp_extent(t, flags, &lowest, &highest) < 0)
+    if (dlp_byte_range(t, flags, &lowest, &highest) < 0)
         return dlp_refuse(error, "strides reach 2^63 bytes or further");
     if (!dlp_has_address(t->device))
         return 0;
@@ -691,7 +691,7 @@ dlpack_py_overlap(const DLTensor *a, uint64_t flags_a, const DLTensor *b, uint64
     uint64_t begin_a, end_a, begin_b, end_b, rest, reach, step, larger = UINT64_MAX, count, n, divisor, common = 0;
     int32_t i, is_unclear = 0;
 
-    if (dlp_extent(a, flags_a, &lowest_a, &highest_a) < 0 || dlp_extent(b, flags_b, &lowest_b, &highest_b) < 0)
+    if (dlp_byte_range(a, flags_a, &lowest_a, &highest_a) < 0 || dlp_byte_range(b, flags_b, &lowest_b, &highest_b) < 0)
         return 1;
     begin_a = first_a + (uint64_t)lowest_a;
     end_a = first_a + (uint64_t)highest_a;
@@ -750,10 +750,12 @@ dlp_copy_rows(char *to, const dlp_loop *rows, const char *from, const dlp_loop *
     int64_t row, i;
 
     (void)total;
-    for (row = 0; row < rows->count; row++, to += rows->to, from += rows->from) {
+    for (row = 0; row < rows->count; row++) {
+        char *out = to + row * rows->to;
+        const char *in = from + row * rows->from;
 #define DLP_COPY_ITEMS(bytes)          \
     for (i = 0; i < items->count; i++) \
-    memcpy(to + i * items->to, from + i * items->from, bytes)
+    memcpy(out + i * items->to, in + i * items->from, bytes)
         switch (size) {
         case 1: DLP_COPY_ITEMS(1); break;
         case 2: DLP_COPY_ITEMS(2); break;
@@ -1102,7 +1104,7 @@ dlpack_py_wrap(const DLTensor *t, uint64_t flags, void *context, void (*free_fn)
     return &e->managed.versioned;
 }
 
-/* ---- Streams and requirements ------------------------------------------- */
+/* ---- Streams ------------------------------------------------------------ */
 
 #define DLPACK_PY_STREAM_NONE 0    /* None, or not given */
 #define DLPACK_PY_STREAM_NO_SYNC 1 /* -1: do not synchronize */
@@ -1155,8 +1157,7 @@ typedef struct dlpack_py_work_stream {
 
 #define DLPACK_PY_MAX_PENDING 8 /* pending streams of a tensor, at most */
 
-#define DLPACK_PY_ANY_DEVICE (-1)
-#define DLPACK_PY_SCALAR (-1)
+/* ---- Requirements ------------------------------------------------------- */
 
 /* Makes a managed tensor of an object that has no __dlpack__. Returns 0 and sets *out, which is owned by the caller;
  * returns 0 and leaves *out NULL where it knows no such object; or returns -1 with an exception, which the consumer
@@ -1179,6 +1180,9 @@ typedef struct dlpack_py_want {
     const char *name;            /* of the argument, put before what is refused: "out: dtype is ..."; NULL: none */
     dlpack_py_fallback fallback; /* for objects without __dlpack__: dlpack_buffer_fallback, for example; NULL: none */
 } dlpack_py_want;
+
+#define DLPACK_PY_SCALAR (-1)     /* want.ndim: rank 0 */
+#define DLPACK_PY_ANY_DEVICE (-1) /* want.device: memory of any device */
 
 #define DLPACK_PY_COPY_IF_NEEDED 1u     /* copy where a copy meets the requirement; writes do not reach the producer */
 #define DLPACK_PY_LEGACY_IS_WRITABLE 2u /* accept a legacy capsule, which cannot say read-only, as writable (C7) */
@@ -1230,13 +1234,14 @@ dlp_is_basic(const dlpack_py_want *want)
            (want->order == 'C' || want->order == 0);
 }
 
-/* Do basic requirements make sense? */
+/* Do the requirements for dtype, rank and extents make sense? */
 static inline int
 dlp_makes_sense(const dlpack_py_want *want)
 {
     return (want->dtype == 0 || (want->dtype & 0xff0000u) != 0) && want->ndim >= DLPACK_PY_SCALAR &&
-           (want->shape != NULL ? want->ndim != 0 && want->max_ndim == 0
-                                : want->max_ndim == 0 || (want->max_ndim > 0 && want->max_ndim >= want->ndim));
+           (want->shape != NULL
+                ? want->ndim != 0 && (want->max_ndim == 0 || (want->max_ndim > 0 && want->max_ndim == want->ndim))
+                : want->max_ndim == 0 || (want->max_ndim > 0 && want->max_ndim >= want->ndim));
 }
 
 /* Checks that the requirements make sense (C9). Returns 0, or -1 with SystemError. */
@@ -1259,12 +1264,11 @@ dlp_check_want(const dlpack_py_want *want, dlpack_py_error *error)
                         want->order);
     if ((want->alignment & (want->alignment - 1)) != 0)
         return dlp_refuse_want(error, "alignment", (int64_t)want->alignment, "a power of two");
+    if (dlp_makes_sense(want))
+        return 0;
     if (want->max_ndim != 0 && (want->max_ndim < 0 || want->max_ndim < want->ndim))
         return dlp_refuse_want(error, "max_ndim", want->max_ndim, "ndim or more");
-    if (want->ndim < DLPACK_PY_SCALAR ||
-        (want->shape != NULL && (want->ndim == 0 || (want->max_ndim != 0 && want->max_ndim != want->ndim))))
-        return dlp_refuse_want(error, "ndim", want->ndim, "a rank (one fixed rank where shape is set)");
-    return 0;
+    return dlp_refuse_want(error, "ndim", want->ndim, "a rank (one fixed rank where shape is set)");
 }
 
 /* Is the dtype wanted? */
@@ -1375,6 +1379,17 @@ dlp_meets(const DLTensor *t, int readonly, const dlpack_py_want *want, dlpack_py
     return result;
 }
 
+/* Fast path of dlpack_py_meets, for a simple tensor of this dtype and basic requirements that make sense, as they do
+ * without shape and max_ndim wherever they are met: are they met? */
+static inline int
+dlp_meets_basic(const DLTensor *t, uint32_t dtype, int readonly, const dlpack_py_want *want)
+{
+    return (want->dtype == dtype || want->dtype == 0) && (!want->writable || readonly == DLPACK_PY_WRITABLE) &&
+           ((uintptr_t)t->data & (t->dtype.bits / 8u - 1)) == 0 &&
+           (((want->ndim == t->ndim || want->ndim == 0) && want->shape == NULL && want->max_ndim == 0) ||
+            dlp_check_rank(t, want, NULL) == 0);
+}
+
 /* Checks that a tensor meets the requirements (C9). The requirements that a copy of the data can meet are checked last:
  * where such a requirement fails, error->copy_helps is 1.
  *
@@ -1392,17 +1407,6 @@ dlpack_py_meets(const DLTensor *t, int readonly, const dlpack_py_want *want, dlp
     if (want == NULL)
         want = &any;
     return dlp_check_want(want, error) < 0 ? -1 : dlp_meets(t, readonly, want, error);
-}
-
-/* Fast path of dlpack_py_meets, for a simple tensor of this dtype and basic requirements that make sense, as they do
- * without shape and max_ndim wherever they are met: are they met? */
-static inline int
-dlp_meets_basic(const DLTensor *t, uint32_t dtype, int readonly, const dlpack_py_want *want)
-{
-    return (want->dtype == dtype || want->dtype == 0) && (!want->writable || readonly == DLPACK_PY_WRITABLE) &&
-           ((uintptr_t)t->data & (t->dtype.bits / 8u - 1)) == 0 &&
-           (((want->ndim == t->ndim || want->ndim == 0) && want->shape == NULL && want->max_ndim == 0) ||
-            dlp_check_rank(t, want, NULL) == 0);
 }
 
 DLP_QUIET_END

@@ -19,7 +19,6 @@ STANDARDS = machine.C_STANDARDS + machine.CXX_STANDARDS
 HEADERS = {"CUDA": "dlpack_cuda.h", "HIP": "dlpack_rocm.h"}
 RUNTIME_HEADERS = {"CUDA": "cuda_runtime_api.h", "HIP": "hip/hip_runtime_api.h"}
 CPU_HEADERS = ["dlpack_copy.h", "dlpack_exchange.h", "dlpack_buffer.h", "dlpack_py.h", "dlpack_tensor.h"]
-SWITCHES = {"CUDA": "DLPACK_PY_WITH_CUDA", "HIP": "DLPACK_PY_WITH_ROCM"}
 
 
 def kind(runtime):
@@ -30,8 +29,6 @@ def kind(runtime):
 WAYS = {
     "included": lambda runtime: ["-include", HEADERS[kind(runtime)]],
     "included after": lambda runtime: ["-include", "dlpack_exchange.h", "-include", HEADERS[kind(runtime)]],
-    "by switch": lambda runtime: [f"-D{SWITCHES[kind(runtime)]}"],
-    "by switch, included": lambda runtime: [f"-D{SWITCHES[kind(runtime)]}", "-include", HEADERS[kind(runtime)]],
 }
 FLAVOURS = {
     "Python": [],
@@ -39,7 +36,7 @@ FLAVOURS = {
     "plain": ["-DDLPACK_PY_PLAIN=1"],
     "at run time": ["-DDLPACK_CUDA_AT_RUN_TIME", "-DDLPACK_ROCM_AT_RUN_TIME"],
 }
-# Without Python a device header is included: the other ways bring in dlpack_py.h.
+# Without Python a device header comes alone: dlpack_exchange.h needs Python.
 TURNS = [turn for turn in itertools.product(WAYS, FLAVOURS) if turn[1] != "no Python" or turn[0] == "included"]
 
 
@@ -181,7 +178,7 @@ def test_both_are_in_one_program_without_a_name_of_theirs_in_it(tmp_path):
         pytest.skip("headers of both CUDA and HIP: not on this machine")
     for number, runtime in enumerate(newest.values()):
         flags = ["-c", *(f"-Duse_{name}={name}{number}" for name in ("producer", "consumer", "interface"))]
-        done = compile_device(USES_DEVICE, runtime, "by switch", "Python", *flags, "-o", str(tmp_path / f"{number}.o"))
+        done = compile_device(USES_DEVICE, runtime, "included", "Python", *flags, "-o", str(tmp_path / f"{number}.o"))
         assert done.returncode == 0, done.stderr
     subprocess.run(["ld", "-r", "0.o", "1.o", "-o", "both.o"], cwd=tmp_path, check=True)
     symbols = subprocess.run(["nm", "-g", "--defined-only", "both.o"], cwd=tmp_path, capture_output=True, text=True)

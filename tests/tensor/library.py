@@ -77,7 +77,7 @@ def load(name="tensor_lib"):
         ("nbytes", ctypes.c_int64, t, flags),
         ("itemsize", size, DType, flags),
         ("strides", None, i32, NUMBERS, order, NUMBERS),
-        ("extent", integer, t, flags, NUMBERS, NUMBERS),
+        ("byte_range", integer, t, flags, NUMBERS, NUMBERS),
         ("validate", integer, t, flags, error),
         ("is_contiguous", integer, t, order),
         ("overlaps_itself", integer, t),

@@ -54,7 +54,7 @@ def touched(dtype, flags, shape, strides):
 
 def extent_of(t, flags):
     lowest, highest = ctypes.c_int64(7), ctypes.c_int64(7)
-    result = lib.extent(t, flags, lowest, highest)
+    result = lib.byte_range(t, flags, lowest, highest)
     return (lowest.value, highest.value) if result == 0 else result
 
 
