@@ -50,8 +50,9 @@ ifneq ($(filter %t %td,$(TAG)),)
   export PYTHON_GIL := 0
 endif
 
-# One pytest process for each core. One process runs all tests of a file.
-PARALLEL := -n auto --dist loadfile --no-loadscope-reorder
+# One pytest process for each core. One process runs all tests of a file. The crash of a process ends the run and names
+# the test: pytest-xdist waits for ever where another process takes over.
+PARALLEL := -n auto --dist loadfile --no-loadscope-reorder --max-worker-restart=0
 
 .PHONY: demo test test-whole test-plain test-exchange test-folders test-peers conformance test-interpreters \
     test-long test-threads test-streams mutate-streams test-gpu gpu-packages instructions bench bench-copy bench-threads throughput size streams-sanitized \
