@@ -684,9 +684,9 @@ dlp_device_check_announced(const DLTensor *t, const DLDevice *announced, dlpack_
 }
 
 /* Calls __dlpack__ for a consumer with a stream: asks for the device of the data, passes the stream for memory of that
- * device alone, and makes the device current for the call (C4, S2, S3, S5). This is dlp_stream_steps.fetch. */
+ * device alone, and makes the device current for the call (C4, S2, S3, S5). This is dlp_stream_steps.call_and_take. */
 static inline int
-dlp_device_fetch(dlp_producer *producer, const dlp_terms *terms, dlpack_py_view *v)
+dlp_device_call_and_take(dlp_producer *producer, const dlp_terms *terms, dlpack_py_view *v)
 {
     dlp_device_guard guard = {-1, -1};
     dlpack_py_request request = *terms->request;
@@ -1201,7 +1201,7 @@ dlp_device_consume(PyObject *obj, uintptr_t stream, dlpack_py_request *request, 
 {
     dlpack_py_want device_want = want != NULL ? *want : dlpack_py_want_any();
     dlp_terms terms = dlp_terms_make(&device_want, request);
-    const dlp_stream_steps steps = {dlpack_device_operations(), dlp_device_fetch, dlp_device_check_announced,
+    const dlp_stream_steps steps = {dlpack_device_operations(), dlp_device_call_and_take, dlp_device_check_announced,
                                     dlp_device_follow};
     PyObject *interface = NULL;
     dlpack_py_error error;

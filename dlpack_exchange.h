@@ -536,6 +536,8 @@ dlp_borrow(dlp_gate *gate, PyObject *obj, const dlpack_py_want *want, dlpack_py_
 {
     const dlp_terms terms = dlp_terms_make(want, NULL);
     const int is_basic = dlp_is_basic(terms.want) && dlp_makes_sense(terms.want);
+    dlpack_py_want lent; /* as of a legacy tensor, which is lent as it is */
+    dlp_terms lent_terms;
     dlp_type found;
     dlp_export *copy;
     dlpack_py_error error;
@@ -554,8 +556,11 @@ dlp_borrow(dlp_gate *gate, PyObject *obj, const dlpack_py_want *want, dlpack_py_
         if (found.table->dltensor_from_py_object_no_sync(obj, &t) == 0 && !PyErr_Occurred()) {
             if (is_basic && dlp_take_simply(NULL, &t, terms.want, v))
                 return 0;
+            lent = *terms.want;
+            lent.options &= ~(DLPACK_PY_COPY_IF_NEEDED | DLPACK_PY_LEGACY_IS_WRITABLE);
+            lent_terms = dlp_terms_make(&lent, NULL);
             if (dlp_is_usable(&t, found.is_own, obj, NULL) && t.dtype.bits >= 8 && /* else may be padded (X3) */
-                dlp_check_tensor(&t, 0, &terms, NULL, v, &copy, &error) == 0)
+                dlp_check_tensor(&t, DLPACK_PY_LEGACY, &lent_terms, NULL, v, &copy, &error) == 0)
                 return 0;
         }
         if (PyErr_Occurred()) {

@@ -297,9 +297,10 @@ dlp_is_showable(PyObject *value)
     if (!PyTuple_CheckExact(value))
         return value == Py_None || PyBool_Check(value) || PyFloat_CheckExact(value);
     count = DLP_TUPLE_SIZE(value);
-    while (i < count && !PyTuple_CheckExact(DLP_TUPLE_ITEM(value, i)) && dlp_is_showable(DLP_TUPLE_ITEM(value, i)))
+    while (count <= 4 && i < count && !PyTuple_CheckExact(DLP_TUPLE_ITEM(value, i)) &&
+           dlp_is_showable(DLP_TUPLE_ITEM(value, i)))
         i++;
-    return i == count && count <= 4;
+    return i == count;
 }
 
 /* Raises in place of the current exception; %U in format is the value if showable, or its type's name. Returns -1. */
@@ -901,8 +902,38 @@ dlpack_py_parse_request(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnam
  * how the request is met (P3 to P7), dlp_export_offer makes the managed tensor, dlpack_py_capsule_steal the capsule
  * (K1), and last the device orders its streams (S1). */
 
-typedef struct dlpack_py_offer dlpack_py_offer;
-typedef struct dlpack_py_plan dlpack_py_plan;
+/* How a request is met. */
+typedef struct dlpack_py_plan {
+    int32_t form;    /* DLPACK_PY_VERSIONED or DLPACK_PY_LEGACY */
+    int32_t copy;    /* 1: a copy, 0: in place */
+    DLDevice device; /* of the tensor in the capsule */
+    uint64_t flags;  /* of an export in place; a copy takes its flags from the offer */
+} dlpack_py_plan;
+
+/* What a producer exports, and how. Zero what is not needed. */
+typedef struct dlpack_py_offer {
+    PyObject *owner;            /* keeps the data alive; each export holds a reference until its deleter has run */
+    const DLTensor *tensor;     /* in memory that the CPU can read, or of device */
+    uint64_t flags;             /* DLPACK_PY_FLAG_* that describe the data */
+    uint32_t options;           /* DLPACK_PY_OFFER_... */
+    dlpack_py_exports *exports; /* in the owner, counts its exports; then embedded is not used; NULL: not counted */
+    int32_t is_copy;            /* 1: the tensor is a copy that was made for this request, and is flagged so (P4) */
+    /* Of dlpack_exchange.h: managed tensors in the owner, and what exports them, or returns NULL: a plan is needed. */
+    struct dlpack_py_embedded *embedded;
+    void *(*export_embedded)(const struct dlpack_py_offer *offer, const dlpack_py_request *request);
+    const struct dlpack_py_device *device; /* whose memory the data is in, or whose streams work on it; NULL: none */
+    /* The streams on which work on the data may be queued. This work is done before the consumer's work, or before the
+     * host reads. Other threads run while the host waits: they must not move the data. */
+    const dlpack_py_work_stream *pending;
+    size_t pending_count; /* DLPACK_PY_MAX_PENDING at most */
+} dlpack_py_offer;
+
+#define DLPACK_PY_OFFER_UNSAID 1u          /* the data came from a legacy capsule: a legacy export is allowed (C7) */
+#define DLPACK_PY_OFFER_REFUSE_NEGATIVE 2u /* refuse a negative stride: PyTorch would end the process (D11) */
+#define DLPACK_PY_OFFER_COPY_NEGATIVE 4u   /* a negative stride requires a copy */
+#define DLPACK_PY_OFFER_NONE_IS_NO_SYNC 8u /* stream=None on a device means -1: order no streams, as in PyTorch */
+#define DLPACK_PY_OFFER_COPY_READ_ONLY 16u /* read-only data requires a copy: PyTorch writes to read-only data */
+#define DLPACK_PY_OFFER_DO_NOT_LEND 32u    /* shape or strides do not live in the object: a table must not lend them */
 
 /* What dlpack_device.h does for a device. Operations need a thread state; those that fail set an exception. */
 typedef struct dlpack_py_device {
@@ -916,39 +947,6 @@ typedef struct dlpack_py_device {
     /* Ask an exchange table for its work stream (X4). work: device_id is set, handle is out. Returns 0 or -1. */
     int (*get_work_stream)(const void *table, dlpack_py_work_stream *work);
 } dlpack_py_device;
-
-/* How a request is met. */
-struct dlpack_py_plan {
-    int32_t form;    /* DLPACK_PY_VERSIONED or DLPACK_PY_LEGACY */
-    int32_t copy;    /* 1: a copy, 0: in place */
-    DLDevice device; /* of the tensor in the capsule */
-    uint64_t flags;  /* of an export in place; a copy takes its flags from the offer */
-};
-
-/* What a producer exports, and how. Zero what is not needed. */
-struct dlpack_py_offer {
-    PyObject *owner;            /* keeps the data alive; each export holds a reference until its deleter has run */
-    const DLTensor *tensor;     /* in memory that the CPU can read, or of device */
-    uint64_t flags;             /* DLPACK_PY_FLAG_* that describe the data */
-    uint32_t options;           /* DLPACK_PY_OFFER_... */
-    dlpack_py_exports *exports; /* in the owner, counts its exports; then embedded is not used; NULL: not counted */
-    int32_t is_copy;            /* 1: the tensor is a copy that was made for this request, and is flagged so (P4) */
-    /* Of dlpack_exchange.h: managed tensors in the owner, and what exports them, or returns NULL: a plan is needed. */
-    struct dlpack_py_embedded *embedded;
-    void *(*export_embedded)(const dlpack_py_offer *offer, const dlpack_py_request *request);
-    const dlpack_py_device *device; /* whose memory the data is in, or whose streams work on it; NULL: none */
-    /* The streams on which work on the data may be queued. This work is done before the consumer's work, or before the
-     * host reads. Other threads run while the host waits: they must not move the data. */
-    const dlpack_py_work_stream *pending;
-    size_t pending_count; /* DLPACK_PY_MAX_PENDING at most */
-};
-
-#define DLPACK_PY_OFFER_UNSAID 1u          /* the data came from a legacy capsule: a legacy export is allowed (C7) */
-#define DLPACK_PY_OFFER_REFUSE_NEGATIVE 2u /* refuse a negative stride: PyTorch would end the process (D11) */
-#define DLPACK_PY_OFFER_COPY_NEGATIVE 4u   /* a negative stride requires a copy */
-#define DLPACK_PY_OFFER_NONE_IS_NO_SYNC 8u /* stream=None on a device means -1: order no streams, as in PyTorch */
-#define DLPACK_PY_OFFER_COPY_READ_ONLY 16u /* read-only data requires a copy: PyTorch writes to read-only data */
-#define DLPACK_PY_OFFER_DO_NOT_LEND 32u    /* shape or strides do not live in the object: a table must not lend them */
 
 static inline int
 dlp_is_on(const dlpack_py_device *device, DLDevice where)
@@ -1310,7 +1308,7 @@ typedef struct dlpack_py_view {
     DLTensor tensor;    /* strides are never NULL where ndim > 0 (C10); add byte_offset, or use dlpack_py_data */
     uint64_t flags;     /* DLPACK_PY_FLAG_* of the producer, unknown flags too (C8); 0 from a legacy capsule */
     int32_t readonly;   /* DLPACK_PY_WRITABLE (0), DLPACK_PY_READONLY or DLPACK_PY_READONLY_UNSAID (C7) */
-    int32_t overlaps;   /* 1: writing to one element may change others, as dlp_overlaps_itself says */
+    int32_t overlaps;   /* 1: elements may share memory: writing to one may change others */
     int32_t form;       /* DLPACK_PY_VERSIONED or DLPACK_PY_LEGACY: the type of *managed */
     void *managed;      /* the managed tensor, owned; NULL: nothing to release */
     int64_t *allocated; /* row-major strides where the producer's are NULL (D4) and the rank is above 8; NULL: none */
@@ -1337,19 +1335,6 @@ dlp_view_clear(dlpack_py_view *v)
     v->tensor.ndim = 0;
     v->tensor.shape = v->tensor.strides = NULL;
     v->managed = NULL;
-    v->allocated = NULL;
-}
-
-/* Describes a simple tensor or a copy, of a managed tensor, or where managed is NULL, a borrowed tensor. */
-static inline void
-dlp_view_set(dlpack_py_view *v, struct DLManagedTensorVersioned *managed, const DLTensor *t)
-{
-    v->tensor = *t;
-    v->flags = managed == NULL ? 0 : managed->flags;
-    v->readonly = managed == NULL ? DLPACK_PY_READONLY_UNSAID : (int32_t)(v->flags & DLPACK_PY_FLAG_READ_ONLY);
-    v->overlaps = 0;
-    v->form = DLPACK_PY_VERSIONED;
-    v->managed = managed;
     v->allocated = NULL;
 }
 
@@ -1411,7 +1396,7 @@ dlpack_py_traverse(const dlpack_py_view *v, visitproc visit, void *arg)
 /* An object whose __dlpack__ is called. */
 typedef struct dlp_producer {
     dlp_gate *gate;
-    PyObject *obj;
+    PyObject *obj;     /* NULL: cannot be asked again */
     int is_called;     /* dlpack_exchange.h has called __dlpack__ */
     PyObject *capsule; /* what that call returned, owned; NULL: an exception */
     int answered;      /* __dlpack__ returned an object; for dlpack_device.h, which may ask once more */
@@ -1424,7 +1409,7 @@ struct dlp_terms;
 typedef struct dlp_stream_steps {
     const dlpack_py_device *device; /* of the stream */
     /* dlp_call_and_take for such a consumer (C4). */
-    int (*fetch)(dlp_producer *producer, const struct dlp_terms *terms, dlpack_py_view *v);
+    int (*call_and_take)(dlp_producer *producer, const struct dlp_terms *terms, dlpack_py_view *v);
     /* Check that t is on the device that __dlpack_device__ returned (C4). Returns 0, or -1 with *error filled. */
     int (*check_announced)(const DLTensor *t, const DLDevice *announced, dlpack_py_error *error);
     /* Order the consumer's stream after that of the table that gave v (X4). Returns 0, or -1 and releases v. */
@@ -1454,7 +1439,7 @@ dlp_terms_make(const dlpack_py_want *want, const dlpack_py_request *request)
 #define DLP_NO_TABLE 2  /* call __dlpack__ */
 
 /* Checks where the data is, for a request that names a device, for a copy, and for memory that is not the CPU's.
- * copies: the consumer makes a copy. producer: can be asked again; NULL: cannot. Returns 0, DLP_ASK_AGAIN, or -1 with
+ * copies: the consumer makes a copy. producer: NULL: none can be asked again. Returns 0, DLP_ASK_AGAIN, or -1 with
  * BufferError (C3, C4, C5). */
 DLP_RARE int
 dlp_check_place(const DLTensor *t, const dlp_terms *terms, int copies, const dlp_producer *producer,
@@ -1517,9 +1502,9 @@ dlp_view_describe(const DLTensor *t, uint64_t flags, int32_t readonly, int overl
 }
 
 /* Checks that a tensor is valid (D8), and that it, or a copy of it, is what the terms ask for (C3 to C5, C9), and
- * describes it in v; nothing is taken yet (K4). managed: of a form or, where form is 0, a borrowed DLTensor, which is
- * not copied. producer: its __dlpack__ returned the tensor; NULL: none did. copy: out, memory for the copy that will be
- * made; NULL: none. Returns 0, DLP_ASK_AGAIN, or -1 with *error filled, but where form is 0. */
+ * describes it in v; nothing is taken yet (K4). producer: its __dlpack__ returned the tensor; NULL: none did. copy:
+ * out, memory for a copy of the tensor in v, which the caller makes; NULL: none. Returns 0, DLP_ASK_AGAIN, or -1 with
+ * *error filled. */
 DLP_SHARED int
 dlp_check_tensor(const void *managed, int32_t form, const dlp_terms *terms, const dlp_producer *producer,
                  dlpack_py_view *v, dlp_export **copy, dlpack_py_error *error)
@@ -1546,7 +1531,7 @@ dlp_check_tensor(const void *managed, int32_t form, const dlp_terms *terms, cons
         flags = versioned->flags;
         readonly = (flags & DLPACK_PY_FLAG_READ_ONLY) != 0 ? DLPACK_PY_READONLY : DLPACK_PY_WRITABLE;
     }
-    else if (form == DLPACK_PY_LEGACY && (want->options & DLPACK_PY_LEGACY_IS_WRITABLE) != 0)
+    else if ((want->options & DLPACK_PY_LEGACY_IS_WRITABLE) != 0)
         readonly = DLPACK_PY_WRITABLE;
     simple = dlp_is_simple(t);
     if (!simple && dlp_check_all(t, flags, error) < 0)
@@ -1565,17 +1550,31 @@ dlp_check_tensor(const void *managed, int32_t form, const dlp_terms *terms, cons
             return result;
     }
     if (copies) {
-        if (form == 0)
-            return -1;
         *copy = dlp_copy_new(t, flags, DLPACK_PY_VERSIONED, want->order == 'F' ? 'F' : 'C', want->alignment, error);
         if (*copy == NULL)
             return -1;
+        v->tensor = *t; /* what is copied; its strides may be NULL */
+        v->flags = flags;
+        return 0;
     }
     return dlp_view_describe(t, flags, readonly,
                              !simple && (want->order == 0 || want->order == 'R') && /* else t is compact */
                                  (!want->writable || (want->options & DLPACK_PY_OVERLAP_IS_FINE) != 0) && /* refused */
                                  dlp_overlaps_itself(t),
                              v, error);
+}
+
+/* Describes a tensor that has strides, and no overlap, in v. managed: becomes v's; NULL: the tensor is borrowed. */
+static inline void
+dlp_view_set(dlpack_py_view *v, struct DLManagedTensorVersioned *managed, const DLTensor *t)
+{
+    v->tensor = *t;
+    v->flags = managed == NULL ? 0 : managed->flags;
+    v->readonly = managed == NULL ? DLPACK_PY_READONLY_UNSAID : (int32_t)(v->flags & DLPACK_PY_FLAG_READ_ONLY);
+    v->overlaps = 0;
+    v->form = DLPACK_PY_VERSIONED;
+    v->managed = managed;
+    v->allocated = NULL;
 }
 
 /* Makes v the owner of managed, or where there is memory for a copy, of a copy: managed is deleted. Cannot fail. */
@@ -1806,7 +1805,8 @@ DLP_SHARED int
 dlp_consume_by_call(dlp_producer *producer, const dlp_terms *terms, dlpack_py_view *v)
 {
     dlpack_py_request request;
-    int result = terms->steps == NULL ? dlp_call_and_take(producer, terms, v) : terms->steps->fetch(producer, terms, v);
+    int result =
+        terms->steps == NULL ? dlp_call_and_take(producer, terms, v) : terms->steps->call_and_take(producer, terms, v);
 
     if (result == DLP_ASK_AGAIN) { /* a second time, for memory that the CPU reads (C5) */
         const dlp_terms for_cpu = {terms->want, &request, NULL, NULL};

@@ -1087,7 +1087,7 @@ dlpack_py_allocate(const DLTensor *prototype, dlpack_py_error *error)
  * context   passed to free_fn once, when the consumer releases the tensor, on any thread, also without an interpreter;
  *           free_fn may be NULL
  *
- * Returns a managed tensor, owned by the caller until its deleter is called or dlpack_py_capsule_steal takes it.
+ * Returns a managed tensor, owned by the caller until its deleter is called, or a function ..._steal takes it.
  * Returns NULL where there is no memory or t is malformed (dlpack_py_validate says how); then the caller keeps context.
  * Needs no thread state and sets no exception.
  */
@@ -1350,7 +1350,7 @@ dlp_meets(const DLTensor *t, int readonly, const dlpack_py_want *want, dlpack_py
     unsigned bits;
     int result = 0;
 
-    if (want->device == 0 ? device != (int32_t)kDLCPU && !dlpack_py_is_cpu_readable(t->device)
+    if (want->device == 0 ? !dlpack_py_is_cpu_readable(t->device)
                           : want->device != DLPACK_PY_ANY_DEVICE && want->device != device)
         return dlp_refuse_device(t, want, error);
     if (!dlp_is_wanted_dtype(dlpack_py_dtype(t), want))
@@ -1361,8 +1361,6 @@ dlp_meets(const DLTensor *t, int readonly, const dlpack_py_want *want, dlpack_py
         bits = dlp_is_complex(t->dtype) ? t->dtype.bits / 2u : t->dtype.bits;
         alignment = bits % 8 == 0 && (bits & (bits - 1)) == 0 ? bits / 8 : 1;
     }
-    if (readonly == DLPACK_PY_READONLY_UNSAID && (want->options & DLPACK_PY_LEGACY_IS_WRITABLE) != 0)
-        readonly = DLPACK_PY_WRITABLE;
     if (want->order != 0)
         result = dlp_check_strides(t, want->order, error);
     if (result == 0 && alignment > 1 && first % alignment != 0 && !dlp_is_empty(t) && dlp_has_address(t->device))
@@ -1379,7 +1377,7 @@ dlp_meets(const DLTensor *t, int readonly, const dlpack_py_want *want, dlpack_py
     return result;
 }
 
-/* Fast path of dlpack_py_meets, for a simple tensor of this dtype and basic requirements that make sense, as they do
+/* Fast path of dlp_meets, for a simple tensor of this dtype and basic requirements that make sense, as they do
  * without shape and max_ndim wherever they are met: are they met? */
 static inline int
 dlp_meets_basic(const DLTensor *t, uint32_t dtype, int readonly, const dlpack_py_want *want)
@@ -1406,6 +1404,8 @@ dlpack_py_meets(const DLTensor *t, int readonly, const dlpack_py_want *want, dlp
     const dlpack_py_want any = dlpack_py_want_any();
     if (want == NULL)
         want = &any;
+    if (readonly == DLPACK_PY_READONLY_UNSAID && (want->options & DLPACK_PY_LEGACY_IS_WRITABLE) != 0)
+        readonly = DLPACK_PY_WRITABLE;
     return dlp_check_want(want, error) < 0 ? -1 : dlp_meets(t, readonly, want, error);
 }
 

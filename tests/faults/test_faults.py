@@ -453,6 +453,7 @@ CONSUMED = {
     "an array interface that is not ASCII": ({}, lambda thing: Interface(typestr="\xe9\xe9"), {"fallback": 1}, {}),
     "an array interface that is refused": ({}, lambda thing: Interface(typestr="|O8"), {"fallback": 1}, {}),
     "null strides of many dimensions": ({}, lambda thing: NULL_STRIDES.capsule(), {}, {}),
+    "a copy of null strides of many dimensions": ({}, lambda thing: NULL_STRIDES.capsule(), {}, {"copy": True}),
     "a capsule": ({}, lambda thing: thing.__dlpack__(**NEW), {}, {}),
     "a legacy capsule": ({}, lambda thing: thing.__dlpack__(), {}, {}),
     "a copy of a capsule": ({}, lambda thing: thing.__dlpack__(**NEW), {}, {"copy": True}),
