@@ -110,7 +110,7 @@
 #else
 #  error "dlpack_py.h needs CPython 3.9 or newer; define DLPACK_PY_OPTIONAL to compile without DLPack elsewhere"
 #endif
-#if defined(Py_LIMITED_API) && (Py_LIMITED_API + 0 < 0x030C0000 || PY_VERSION_HEX < 0x030C0000)
+#if DLPACK_PY_AVAILABLE && defined(Py_LIMITED_API) && (Py_LIMITED_API + 0 < 0x030C0000 || PY_VERSION_HEX < 0x030C0000)
 #  error "dlpack_py.h needs Py_LIMITED_API 0x030C0000 or newer, built with Python 3.12 or newer, for vectorcalls"
 #endif
 
@@ -248,7 +248,7 @@ dlp_exception_restore(dlp_exception e)
 
 /* Drops a saved exception. */
 DLP_RARE void
-dlp_exception_clear(dlp_exception e)
+dlp_exception_drop(dlp_exception e)
 {
     Py_XDECREF(e.type);
     Py_XDECREF(e.value);
@@ -1737,10 +1737,10 @@ dlp_call_again(dlp_producer *producer, const dlpack_py_request *request)
             Py_INCREF(first.value);
             PyException_SetContext(last, first.value); /* steals */
         }
-        dlp_exception_clear(handled);
+        dlp_exception_drop(handled);
         PyErr_Restore(second.type, second.value, second.traceback);
     }
-    dlp_exception_clear(first);
+    dlp_exception_drop(first);
     return capsule;
 }
 
@@ -1796,7 +1796,7 @@ dlp_consume_fallback(const dlp_producer *producer, const dlp_terms *terms, dlpac
         PyErr_Restore(missing.type, missing.value, missing.traceback);
         return -1;
     }
-    dlp_exception_clear(missing);
+    dlp_exception_drop(missing);
     return failed ? -1 : dlp_take_managed(managed, DLPACK_PY_VERSIONED, terms, v);
 }
 
@@ -2120,7 +2120,11 @@ DLP_QUIET_END
  * S2   On CUDA 1 is the legacy default stream, 2 the per-thread default stream, 0 is refused.
  * S3   On ROCm 0 is the default stream, 1 and 2 are refused.
  * S4   Where producer and consumer use one stream, no event is recorded and no stream waits.
+ * S5   After a call the current device is that from before the call, also where the call fails.
+ * S6   In a graph capture nothing is called that is illegal in one. A wait for work outside of it is BufferError.
  * S7   A stream handle has the pointer's full width.
+ * S8   No function of a device's runtime is called with the GIL held.
+ * S9   A failure of the runtime is an exception with the runtime's text. No error is left in the runtime.
  * S10  The host waits for pending work before it reads pinned or managed memory.
  * X1   The exchange table is a capsule on the type.
  * X2   A table counts as absent if its major version is not 1, if it lacks a function, or if __dlpack__ is overridden.

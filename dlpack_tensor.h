@@ -330,7 +330,7 @@ dlp_device(int32_t type, int32_t id)
     return device;
 }
 
-/* Can the CPU read the memory? It can read CPU memory, and pinned or managed memory of CUDA or ROCm. */
+/* Can the CPU read the memory? It can read CPU memory, pinned memory of CUDA or ROCm, and managed memory of CUDA. */
 static inline int
 dlpack_py_is_cpu_readable(DLDevice device)
 {
@@ -1197,7 +1197,7 @@ typedef struct dlpack_py_want {
 #define DLPACK_PY_READONLY 1
 #define DLPACK_PY_READONLY_UNSAID 0x101
 
-/* No requirements: any tensor that the CPU can read. */
+/* No requirements: any tensor that the CPU can read, if its numbers are aligned. */
 static inline dlpack_py_want
 dlpack_py_want_any(void)
 {
@@ -1364,8 +1364,8 @@ dlp_meets(const DLTensor *t, int readonly, const dlpack_py_want *want, dlpack_py
     if (want->order != 0)
         result = dlp_check_strides(t, want->order, error);
     if (result == 0 && alignment > 1 && first % alignment != 0 && !dlp_is_empty(t) && dlp_has_address(t->device))
-        result = dlp_refuse(error, "data is at address 0x%" PRIxPTR ", alignment to %lu bytes was asked for", first,
-                            (unsigned long)alignment);
+        result = dlp_refuse(error, "data is at address 0x%" PRIxPTR ", alignment to %zu bytes was asked for", first,
+                            alignment);
     if (result == 0 && want->writable && readonly != DLPACK_PY_WRITABLE)
         result = dlp_refuse(error, "data is read-only, writable memory was asked for%s",
                             readonly == DLPACK_PY_READONLY ? "" : " (a legacy capsule has no read-only flag)");

@@ -498,8 +498,9 @@ def test_where_it_cannot_work_the_header_says_so_or_is_left_out(tmp_path):
     text += "uint32_t dtype(const DLTensor *t);\nuint32_t dtype(const DLTensor *t) { return dlpack_py_dtype(t); }\n"
     done = compile_text(tmp_path, text, '-DPYPY_VERSION="7.3"')
     assert "dlpack_py.h needs CPython 3.9 or newer" in stops(done)
-    done = compile_text(tmp_path, text, '-DPYPY_VERSION="7.3"', "-DDLPACK_PY_OPTIONAL")
-    assert done.returncode == 0, done.stderr
+    for limited in ([], ["-DPy_LIMITED_API=0x03090000"]):
+        done = compile_text(tmp_path, text, '-DPYPY_VERSION="7.3"', "-DDLPACK_PY_OPTIONAL", *limited)
+        assert done.returncode == 0, done.stderr
     for name in ("dlpack_exchange.h", "dlpack_buffer.h", *([] if NO_CXX else ["dlpack_py.hpp"])):
         flags = '-DPYPY_VERSION="7.3"', "-DDLPACK_PY_OPTIONAL", "-fsyntax-only"
         suffix = ".c" if name.endswith(".h") else ".cpp"
