@@ -351,7 +351,8 @@ struct dlp_gate {
     dlp_word next;      /* dlp_gate *: the next in the list of this file */
     dlp_word deleters;  /* bit 0: closing; above it, the count of deleters that are attaching */
     dlp_word process;   /* the id of the process whose deleters are counted */
-    dlp_word gone;      /* the interpreter's modules have been torn down */
+    dlp_word gone;      /* the interpreter's modules have been torn down; 2: and the gate was unlinked */
+    dlp_word unlinked;  /* dlp_gate *: the gate that was unlinked before it: no checker reports it as a leak */
     int published;      /* 1: in the interpreter's dictionary; exports may point to it */
     int register_tried; /* the exit callback is registered, is being registered, or never will be */
     PyObject *objects[DLP_OBJECTS];
@@ -360,12 +361,12 @@ struct dlp_gate {
 };
 #define DLP_GATE_NAME "dlpack_py.gate"
 
-/* The list of this file's gates: dlp_gate *, the newest first. */
+/* The lists of this file's gates, dlp_gate *, the newest first: the list that is searched, and what was unlinked. */
 static inline dlp_word *
 dlp_gates(void)
 {
-    static dlp_word gates;
-    return &gates;
+    static dlp_word gates[2];
+    return gates;
 }
 
 /* Takes gates that are gone out of the list, on any thread, or leaves it to the next call. They stay valid to read. */
@@ -379,6 +380,8 @@ dlp_gates_unlink(void)
             place = &gate->next;
         else if (!DLP_REPLACE(place, found, DLP_LOAD(&gate->next)))
             return; /* another thread has changed the list */
+        else if (DLP_SWAP(&gate->gone, 2) == 1)
+            DLP_STORE(&gate->unlinked, DLP_SWAP(dlp_gates() + 1, found));
     }
 }
 
