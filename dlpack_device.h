@@ -1074,8 +1074,7 @@ static inline int
 dlp_device_consume_interface(PyObject *obj, PyObject *interface, const dlp_terms *terms, dlpack_py_view *v)
 {
     const int in_place = !terms->request->has_device || terms->request->device.device_type != kDLCPU;
-    const dlp_producer producer = {NULL, NULL, 0,
-                                   NULL, 0,    0}; /* has made a copy that was asked for; is not asked again */
+    const dlp_producer producer = {NULL, NULL, 0, NULL, 0, 0}; /* makes copies that are asked for; is asked once */
     dlpack_py_request request = *terms->request;
     dlpack_py_work_stream pending, consumer;
     dlpack_py_stream stream;

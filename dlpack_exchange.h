@@ -193,7 +193,7 @@ dlp_type_slot(dlp_exchange *x, PyTypeObject *type)
     return &x->types[((uintptr_t)type >> 4 ^ (uintptr_t)type >> 9) % DLP_TYPES];
 }
 
-/* What is cached of a type, valid until code of others runs; NULL: nothing. gate: NULL: none. */
+/* What is cached of a type, valid until code of others runs; NULL: nothing, also where gate is NULL. */
 static inline const dlp_type *
 dlp_type_cached(dlp_gate *gate, PyTypeObject *type)
 {

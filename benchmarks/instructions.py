@@ -36,7 +36,7 @@ CALLS = 200
 MUST = {"full": 1.05, "plain": 1.3}  # times the record
 CHEAPER = 1.02
 STEADY = 1.02  # a count above what is held for it by less is not dearer
-NOISE = 1.005  # nor is one above its must by less: the layout of memory moves a count
+NOISE = 1.005  # a count above its must by less is not dearer: where memory lies changes counts
 UNSTEADY = ("types", "first")  # names of calls that are not part of the record begin so
 LOOP = "dlpack_py_benchmark_loop"  # the function of loop.c that is counted
 
