@@ -397,6 +397,17 @@ dlp_buffer_object_get(PyObject *self, Py_buffer *buffer, int flags)
     return dlp_buffer_give(self, self, &v->tensor, v->readonly != DLPACK_PY_WRITABLE, NULL, buffer, flags);
 }
 
+/* The type of the objects behind memoryviews. */
+DLP_RARE PyObject *
+dlp_buffer_object_type(void)
+{
+    PyType_Slot slots[] = {DLP_OBJECT_SLOTS,
+                           {Py_bf_getbuffer, (void *)(uintptr_t)dlp_buffer_object_get},
+                           {Py_bf_releasebuffer, (void *)(uintptr_t)dlpack_buffer_release},
+                           {0, NULL}};
+    return dlp_object_type_new("dlpack_buffer.Object", slots);
+}
+
 /* Make a memoryview of the tensor in a view, which is released when the last memoryview of it, and all that is built on
  * that, is gone. Read-only, unless v->readonly is DLPACK_PY_WRITABLE.
  *
@@ -408,11 +419,6 @@ dlp_buffer_object_get(PyObject *self, Py_buffer *buffer, int flags)
 static inline PyObject *
 dlpack_buffer_memoryview_steal(dlpack_py_view *v)
 {
-    PyType_Slot slots[5] = {{Py_bf_getbuffer, (void *)(uintptr_t)dlp_buffer_object_get},
-                            {Py_bf_releasebuffer, (void *)(uintptr_t)dlpack_buffer_release},
-                            {0, NULL},
-                            {0, NULL},
-                            {0, NULL}};
     dlp_gate *gate = dlp_gate_get();
     PyObject *object, *memory;
 
@@ -423,7 +429,7 @@ dlpack_buffer_memoryview_steal(dlpack_py_view *v)
                             "the view holds no tensor of its own: a borrowed tensor has no memoryview");
         return NULL;
     }
-    object = dlp_object_new_steal(&gate->types[DLP_BUFFER_TYPE], "dlpack_buffer.Object", slots, 2, v);
+    object = dlp_object_new_steal(&gate->types[DLP_BUFFER_TYPE], dlp_buffer_object_type, v);
     if (object == NULL)
         return NULL;
     memory = PyMemoryView_FromObject(object);

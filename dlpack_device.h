@@ -630,20 +630,47 @@ dlp_device_copy(const dlpack_py_offer *offer, const DLTensor *to, const DLTensor
     return failed;
 }
 
+/* Asks an exchange table for the stream that its library works on (X4). This is dlpack_py_device.get_work_stream. */
+static inline int
+dlp_device_get_work_stream(const void *table, dlpack_py_work_stream *work)
+{
+#ifdef DLPACK_EXCHANGE_H
+    const DLPackExchangeAPI *exchange = (const DLPackExchangeAPI *)table;
+    void *stream = NULL; /* some tables leave it unset (X8) */
+    const int returned = exchange->current_work_stream((DLDeviceType)DLPACK_DEVICE_API_TYPE, work->device_id, &stream);
+    work->handle = stream == NULL ? DLPACK_DEVICE_API_DEFAULT_STREAM : (uintptr_t)stream;
+    return returned == 0 && !PyErr_Occurred() ? 0 : dlp_table_failed("current_work_stream");
+#else
+    (void)table;
+    (void)work;
+    return -1;
+#endif
+}
+
+/* The operations: the device of a dlpack_py_offer. */
+static inline const dlpack_py_device *
+dlpack_device_operations(void)
+{
+    static const dlpack_py_device device = {DLPACK_DEVICE_API_TYPE, dlp_device_make_ready, dlp_device_copy,
+                                            dlp_device_get_work_stream};
+    return &device;
+}
+
 /* Calls __dlpack_device__. Some libraries return None as the id of the CPU: it counts as 0. */
 static inline int
-dlp_device_call_device(const dlp_producer *producer, DLDevice *device)
+dlp_device_call_device(PyObject *obj, DLDevice *device)
 {
-    PyObject *const name = producer->gate->objects[DLP_DLPACK_DEVICE];
-    int failed;
+    const dlp_gate *gate = dlp_gate_get();
+    PyObject *answer = NULL, *with_id;
     int32_t pair[2] = {0, 0};
-    PyObject *answer = PyObject_VectorcallMethod(name, &producer->obj, 1, NULL), *type;
+    int failed;
 
+    if (gate != NULL)
+        answer = PyObject_VectorcallMethod(gate->objects[DLP_DLPACK_DEVICE], &obj, 1, NULL);
     if (answer != NULL && PyTuple_Check(answer) && PyTuple_Size(answer) == 2 && PyTuple_GetItem(answer, 1) == Py_None) {
-        type = PyTuple_GetItem(answer, 0);
-        Py_INCREF(type);
+        with_id = Py_BuildValue("(Oi)", PyTuple_GetItem(answer, 0), 0);
         Py_DECREF(answer);
-        answer = Py_BuildValue("(Ni)", type, 0);
+        answer = with_id;
     }
     if (answer == NULL)
         return -1;
@@ -668,90 +695,85 @@ dlp_device_is_in_capture(void)
     return failed || capture != 0;
 }
 
-/* Checks that the tensor is on the device that __dlpack_device__ returned: the keywords of the call depended on it
- * (C4). Pinned memory may be exported as CPU memory, as PyTorch does. This is dlp_stream_steps.check_announced. */
-DLP_RARE int
-dlp_device_check_announced(const DLTensor *t, const DLDevice *announced, dlpack_py_error *error)
+/* Checks that the tensor in the capsule is on the device that __dlpack_device__ returned, because the keywords of the
+ * call depended on it (C4). Pinned memory may be exported as CPU memory, as PyTorch does. */
+static inline int
+dlp_device_check_announced(PyObject *answer, DLDevice announced, const dlpack_py_want *want)
 {
     char came_text[DLPACK_PY_TEXT_SIZE], announced_text[DLPACK_PY_TEXT_SIZE];
+    dlpack_py_error error;
+    DLDevice came = announced;
+    void *managed;
+    int32_t form;
 
-    if (announced->device_type == t->device.device_type
-            ? announced->device_id == t->device.device_id || dlpack_py_is_cpu_readable(t->device) /* D9 */
-            : t->device.device_type == kDLCPU && dlpack_py_is_cpu_readable(*announced))
+    DLP_LOCK(answer); /* the name changes when the capsule is consumed */
+    form = PyCapsule_CheckExact(answer) ? dlp_form_of(PyCapsule_GetName(answer)) : 0;
+    managed = form == 0 ? NULL : PyCapsule_GetPointer(answer, DLP_UNUSED_NAME(form));
+    if (managed != NULL && !dlp_is_unknown(managed, form)) /* else dlp_take refuses it */
+        came = dlp_tensor(managed, form)->device;
+    DLP_UNLOCK();
+    if (announced.device_type == came.device_type
+            ? announced.device_id == came.device_id || dlpack_py_is_cpu_readable(came) /* D9 */
+            : came.device_type == kDLCPU && dlpack_py_is_cpu_readable(announced))
         return 0;
-    return dlp_refuse(error, "device is %s, but __dlpack_device__ returned %s",
-                      dlpack_py_device_text(t->device, came_text), dlpack_py_device_text(*announced, announced_text));
+    dlp_refuse(&error, "device is %s, but __dlpack_device__ returned %s", dlpack_py_device_text(came, came_text),
+               dlpack_py_device_text(announced, announced_text));
+    return dlp_raise_for(want, &error);
 }
 
-/* Calls __dlpack__ for a consumer with a stream: asks for the device of the data, passes the stream for memory of that
- * device alone, and makes the device current for the call (C4, S2, S3, S5). This is dlp_stream_steps.call_and_take. */
-static inline int
-dlp_device_call_and_take(dlp_producer *producer, const dlp_terms *terms, dlpack_py_view *v)
+/* dlp_call for a consumer with a stream: asks for the device of the data, passes the stream of *request for memory of
+ * that device alone, and makes the device current for the call (C4, S2, S3, S5). */
+DLP_SHARED PyObject *
+dlp_device_call(dlp_consumer *consumer, dlpack_py_request *request)
 {
     dlp_device_guard guard = {-1, -1};
-    dlpack_py_request request = *terms->request;
-    dlp_terms announced_terms = *terms;
     dlpack_py_error error;
     DLDevice announced;
-    int result, has_device, failed = 0;
+    PyObject *answer;
+    int is_on, is_managed, failed = 0;
 
-    if (dlp_device_call_device(producer, &announced) < 0)
-        return -1;
-    if (request.has_device)
-        announced = request.device; /* the producer has the data there, or copies it there */
-    has_device =
-        dlp_is_on(terms->steps->device, announced) ||
+    if (dlp_device_call_device(consumer->obj, &announced) < 0)
+        return NULL;
+    if (request->has_device)
+        announced = request->device; /* the producer has the data there, or copies it there */
+    is_on = dlp_is_on(dlpack_device_operations(), announced);
+    is_managed =
         (DLPACK_DEVICE_API_MANAGED_TYPE != 0 && (int32_t)announced.device_type == DLPACK_DEVICE_API_MANAGED_TYPE);
-    if (!has_device)
-        memset(&request.stream, 0, sizeof(request.stream));
-    announced_terms.request = &request;
-    announced_terms.announced = &announced;
-    if (has_device && (announced.device_id != 0 || dlp_is_on(terms->steps->device, announced))) {
+    if (!is_on && !is_managed)
+        memset(&request->stream, 0, sizeof(request->stream));
+    if (is_on || (is_managed && announced.device_id != 0)) {
         Py_BEGIN_ALLOW_THREADS
         failed = dlp_device_guard_set(&guard, announced.device_id, &error);
         Py_END_ALLOW_THREADS
-        if (failed)
-            return dlpack_py_raise(&error);
+        if (failed) {
+            (void)dlpack_py_raise(&error);
+            return NULL;
+        }
     }
-    result = dlp_call_and_take(producer, &announced_terms, v);
-    if (result < 0 && !producer->answered && request.stream.kind == DLPACK_PY_STREAM_HANDLE &&
-        request.stream.handle == DLPACK_DEVICE_PER_THREAD_STREAM && PyErr_ExceptionMatches(PyExc_BufferError) &&
+    answer = dlp_call(consumer);
+    if (answer == NULL && request->stream.kind == DLPACK_PY_STREAM_HANDLE &&
+        request->stream.handle == DLPACK_DEVICE_PER_THREAD_STREAM && PyErr_ExceptionMatches(PyExc_BufferError) &&
         !dlp_device_is_in_capture()) {
         /* PyTorch refuses the per-thread default stream. That stream waits for the default stream. */
         PyErr_Clear();
-        request.stream.handle = DLPACK_DEVICE_API_DEFAULT_STREAM;
-        result = dlp_call_and_take(producer, &announced_terms, v);
+        request->stream.handle = DLPACK_DEVICE_API_DEFAULT_STREAM;
+        answer = dlp_call(consumer);
     }
     if (guard.current != guard.original) {
         Py_BEGIN_ALLOW_THREADS
         failed = dlp_device_guard_end(&guard, 0, &error);
         Py_END_ALLOW_THREADS
     }
-    if (!failed || result < 0)
-        return result;
-    dlpack_py_release(v);
-    return dlpack_py_raise(&error);
-}
-
-/* Asks an exchange table for the stream that its library works on (X4). This is dlpack_py_device.get_work_stream. */
-static inline int
-dlp_device_get_work_stream(const void *table, dlpack_py_work_stream *work)
-{
-#ifdef DLPACK_EXCHANGE_H
-    const DLPackExchangeAPI *exchange = (const DLPackExchangeAPI *)table;
-    void *stream = NULL; /* some tables leave it unset (X8) */
-    const int returned = exchange->current_work_stream((DLDeviceType)DLPACK_DEVICE_API_TYPE, work->device_id, &stream);
-    work->handle = stream == NULL ? DLPACK_DEVICE_API_DEFAULT_STREAM : (uintptr_t)stream;
-    return returned == 0 && !PyErr_Occurred() ? 0 : dlp_table_failed("current_work_stream");
-#else
-    (void)table;
-    (void)work;
-    return -1;
-#endif
+    if (answer == NULL || (!failed && dlp_device_check_announced(answer, announced, consumer->want) == 0))
+        return answer;
+    if (failed)
+        (void)dlpack_py_raise(&error);
+    dlp_decref(answer);
+    return NULL;
 }
 
 /* Orders the stream of a consumer that has taken a view. Returns 0, or -1 and releases v. */
-static inline int
+DLP_SHARED int
 dlp_device_order_view(dlpack_py_work_stream before, dlpack_py_work_stream after, dlpack_py_view *v)
 {
     dlpack_py_error error;
@@ -766,32 +788,6 @@ dlp_device_order_view(dlpack_py_work_stream before, dlpack_py_work_stream after,
         return 0;
     dlpack_py_release(v);
     return dlpack_py_raise(&error);
-}
-
-/* Orders the consumer's stream after the stream that the library of an exchange table works on (X4). This is
- * dlp_stream_steps.follow. */
-static inline int
-dlp_device_follow(const void *table, const dlp_terms *terms, dlpack_py_view *v)
-{
-    const dlpack_py_work_stream stream = {terms->request->stream.handle, v->tensor.device.device_id};
-    dlpack_py_work_stream work = stream;
-
-    if (terms->request->stream.kind == DLPACK_PY_STREAM_NO_SYNC)
-        return 0;
-    if (dlp_device_get_work_stream(table, &work) < 0) {
-        dlpack_py_release(v);
-        return -1;
-    }
-    return dlp_device_order_view(work, stream, v);
-}
-
-/* The operations: the device of a dlpack_py_offer. */
-static inline const dlpack_py_device *
-dlpack_device_operations(void)
-{
-    static const dlpack_py_device device = {DLPACK_DEVICE_API_TYPE, dlp_device_make_ready, dlp_device_copy,
-                                            dlp_device_get_work_stream};
-    return &device;
 }
 
 /* Answers a call of __dlpack__ for data with one pending stream: dlpack_cuda_produce and dlpack_rocm_produce. */
@@ -884,7 +880,6 @@ dlpack_device_collect(void)
     if (DLP_LOAD(list) == 0)
         return 0;
     all = (dlp_device_waiting *)DLP_SWAP(list, 0);
-
     state = dlp_device_detach_thread();
     failed = dlp_device_relaxed_begin(&mode, NULL);
     for (; all != NULL; all = next) {
@@ -1071,12 +1066,13 @@ dlp_device_interface_parse(PyObject *interface, int64_t *dims, DLTensor *t, uint
 
 /* Takes the tensor of __cuda_array_interface__, exported as a producer of that data would. obj owns the memory. */
 static inline int
-dlp_device_consume_interface(PyObject *obj, PyObject *interface, const dlp_terms *terms, dlpack_py_view *v)
+dlp_device_consume_interface(PyObject *obj, PyObject *interface, const dlpack_py_request *asked,
+                             const dlpack_py_want *want, dlpack_py_view *v)
 {
-    const int in_place = !terms->request->has_device || terms->request->device.device_type != kDLCPU;
-    const dlp_producer producer = {NULL, NULL, 0, NULL, 0, 0}; /* makes copies that are asked for; is asked once */
-    dlpack_py_request request = *terms->request;
-    dlpack_py_work_stream pending, consumer;
+    const int in_place = !asked->has_device || asked->device.device_type != kDLCPU;
+    dlp_consumer consumer = dlp_consumer_make(want, asked, NULL);
+    dlpack_py_request request = *asked;
+    dlpack_py_work_stream pending, after;
     dlpack_py_stream stream;
     int64_t dims[2 * DLPACK_PY_MAX_NDIM];
     dlpack_py_offer offer;
@@ -1115,13 +1111,14 @@ dlp_device_consume_interface(PyObject *obj, PyObject *interface, const dlp_terms
     capsule = dlpack_py_answer(&offer, &request);
     if (capsule == NULL)
         return -1;
-    result = dlp_take(capsule, terms, &producer, v);
+    consumer.takes_keywords = 1; /* dlpack_py_answer makes a copy that is asked for */
+    result = dlp_take(capsule, &consumer, v);
     Py_DECREF(capsule);
-    if (result != 0 || !in_place || offer.pending_count == 0 || terms->request->stream.kind != DLPACK_PY_STREAM_HANDLE)
+    if (result != 0 || !in_place || offer.pending_count == 0 || asked->stream.kind != DLPACK_PY_STREAM_HANDLE)
         return result;
-    consumer.handle = terms->request->stream.handle;
-    consumer.device_id = pending.device_id;
-    return dlp_device_order_view(pending, consumer, v);
+    after.handle = asked->stream.handle;
+    after.device_id = pending.device_id;
+    return dlp_device_order_view(pending, after, v);
 }
 
 /* Return the dict of __cuda_array_interface__, version 3, for a getter in one line.
@@ -1163,7 +1160,7 @@ dlp_device_find_interface(PyObject *obj, PyObject **interface)
         Py_XDECREF(method);
         return method != NULL ? 0 : -1;
     }
-    PyErr_Clear(); /* dlp_consume raises it where there is no interface either */
+    PyErr_Clear(); /* dlp_device_take raises it where there is no interface either */
     return dlp_buffer_interface_find(obj, DLP_DEVICE_INTERFACE, interface);
 }
 
@@ -1180,17 +1177,45 @@ static inline int
 dlpack_device_current_work(PyObject *obj, dlpack_py_work_stream *work)
 {
 #ifdef DLPACK_EXCHANGE_H
-    dlp_type found;
+    dlp_type learned;
+    const dlp_type *known = dlp_type_get(dlp_gate_get(), obj, &learned);
 
-    if (dlp_type_get(dlp_gate_get(), obj, &found) < 0)
+    if (known == NULL)
         return -1;
-    if (found.table != NULL &&
-        (!found.is_own || ((const dlpack_py_exchange *)(const void *)found.table)->work_stream != NULL))
-        return dlp_device_get_work_stream(found.table, work) < 0 ? -1 : 1;
+    if (known->table != NULL &&
+        (!known->is_own || ((const dlpack_py_exchange *)(const void *)known->table)->work_stream != NULL))
+        return dlp_device_get_work_stream(known->table, work) < 0 ? -1 : 1;
 #endif
     (void)obj;
     (void)work;
     return 0;
+}
+
+/* dlpack_py_consume_request for a consumer with a stream, which is in *request. The stream is ordered after that of an
+ * exchange table that gave the tensor (X4). */
+DLP_SHARED int
+dlp_device_take(PyObject *obj, dlpack_py_request *request, const dlpack_py_want *want, dlpack_py_view *v)
+{
+    dlp_consumer consumer = dlp_consumer_make(want, request, PyCapsule_CheckExact(obj) ? NULL : obj);
+    dlpack_py_work_stream stream, work;
+    const void *table = NULL;
+    int result;
+
+    if (consumer.obj == NULL)
+        return dlp_take(obj, &consumer, v);
+    result = dlp_take_by_table(&consumer, dlpack_device_operations(), &table, v);
+    if (result == DLP_NO_TABLE)
+        return dlp_take_answer(dlp_device_call(&consumer, request), &consumer, v);
+    if (result < 0 || !dlp_is_on(dlpack_device_operations(), v->tensor.device) ||
+        request->stream.kind == DLPACK_PY_STREAM_NO_SYNC)
+        return result;
+    stream.handle = request->stream.handle;
+    stream.device_id = v->tensor.device.device_id;
+    work = stream;
+    if (dlp_device_get_work_stream(table, &work) == 0)
+        return dlp_device_order_view(work, stream, v);
+    dlpack_py_release(v);
+    return -1;
 }
 
 /* Takes the tensor of obj by a request that names no stream. stream, want: as for dlpack_device_consume. */
@@ -1199,9 +1224,7 @@ dlp_device_consume(PyObject *obj, uintptr_t stream, dlpack_py_request *request, 
                    dlpack_py_view *v)
 {
     dlpack_py_want device_want = want != NULL ? *want : dlpack_py_want_any();
-    dlp_terms terms = dlp_terms_make(&device_want, request);
-    const dlp_stream_steps steps = {dlpack_device_operations(), dlp_device_call_and_take, dlp_device_check_announced,
-                                    dlp_device_follow};
+    const int has_stream = !request->has_device || request->device.device_type != kDLCPU;
     PyObject *interface = NULL;
     dlpack_py_error error;
     DLTensor t;
@@ -1212,14 +1235,13 @@ dlp_device_consume(PyObject *obj, uintptr_t stream, dlpack_py_request *request, 
     if (device_want.device == 0)
         device_want.device = request->has_device ? (int32_t)request->device.device_type : DLPACK_DEVICE_API_TYPE;
     dlp_view_clear(v);
-    if (!request->has_device || request->device.device_type != kDLCPU) { /* else the stream is not used */
+    if (has_stream) {
         request->stream.kind = DLPACK_PY_STREAM_HANDLE;
         request->stream.handle = stream;
         if (dlp_check_stream(dlp_device(DLPACK_DEVICE_API_TYPE, 0), &request->stream, &error) < 0)
             return dlpack_py_raise(&error);
         if ((device_want.options & DLPACK_PY_NOTHING_PENDING) != 0)
             request->stream.kind = DLPACK_PY_STREAM_NO_SYNC;
-        terms.steps = &steps;
     }
     if (dlp_check_want(&device_want, &error) < 0)
         return dlpack_py_raise(&error);
@@ -1231,11 +1253,13 @@ dlp_device_consume(PyObject *obj, uintptr_t stream, dlpack_py_request *request, 
     (void)dlpack_device_collect();
     if ((device_want.options & DLPACK_PY_ARRAY_INTERFACE_TOO) != 0 && dlp_device_find_interface(obj, &interface) < 0)
         return -1;
-    if (interface == NULL)
-        return dlp_consume(obj, &terms, v);
-    result = dlp_device_consume_interface(obj, interface, &terms, v);
-    Py_DECREF(interface);
-    return result;
+    if (interface != NULL) {
+        result = dlp_device_consume_interface(obj, interface, request, &device_want, v);
+        Py_DECREF(interface);
+        return result;
+    }
+    return has_stream ? dlp_device_take(obj, request, &device_want, v)
+                      : dlpack_py_consume_request(obj, request, &device_want, v);
 }
 
 /* Take the tensor that obj offers, for work on a stream.
@@ -1293,10 +1317,10 @@ dlpack_device_from_dlpack(PyObject *const *args, Py_ssize_t nargs, PyObject *kwn
     int is_name;
 
     dlp_view_clear(v);
-    if (dlp_match_keywords("from_dlpack", 1, DLP_COPY, 2, args, nargs, kwnames, values) < 0)
+    if (dlp_match_from_dlpack(args, nargs, kwnames, values) < 0)
         return -1;
     is_name = values[1] != NULL && PyUnicode_Check(values[1]);
-    if (dlp_parse_place(is_name ? NULL : values[1], values[0], &request) < 0)
+    if (dlp_parse_device_and_copy(is_name ? NULL : values[1], values[0], &request) < 0)
         return -1;
     if (is_name) {
         text = PyUnicode_AsUTF8AndSize(values[1], &length);

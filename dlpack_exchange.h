@@ -42,7 +42,7 @@ typedef struct dlp_own {
     struct dlp_own *next;
 } dlp_own;
 
-/* What a type offers. */
+/* What a type offers. Its size, 64 bytes, saves 8 of 210 instructions of a call: dlp_type_at. */
 typedef struct dlp_type {
     PyTypeObject *type;             /* borrowed, to compare with */
     unsigned int tag;               /* its version tag, which changes when the type or a base changes; 0: none */
@@ -50,6 +50,7 @@ typedef struct dlp_type {
     size_t embedded;                /* of an own table: the offset of the dlpack_py_embedded in an object; 0: none */
     const DLPackExchangeAPI *table; /* NULL: none */
     PyObject *method; /* __dlpack__, borrowed from the type, where an instance cannot have another; NULL: not known */
+    char unused[56 - 4 * sizeof(void *)];
 } dlp_type;
 
 /* The last types are remembered where a GIL guards them and types have version tags. */
@@ -62,12 +63,12 @@ typedef struct dlp_type {
 /* What this file remembers of an interpreter, until that is gone. */
 typedef struct dlp_exchange {
     void (*free_fn)(void *exchange);
-    dlp_word own; /* dlp_own *: the types with a table of this file */
-#if DLP_TYPES
-    dlp_type types[DLP_TYPES];
+    dlp_word own;       /* dlp_own *: the types with a table of this file */
     PyTypeObject *like; /* the static type whose from_dlpack is remembered; borrowed, to compare with */
     unsigned int like_tag;
-    PyObject *from_dlpack;
+    PyObject *from_dlpack; /* NULL: not remembered */
+#if DLP_TYPES
+    dlp_type types[DLP_TYPES];
 #endif
 } dlp_exchange;
 
@@ -82,9 +83,7 @@ dlp_exchange_free(void *exchange)
         Py_DECREF(own->reference);
         DLPACK_PY_FREE(own);
     }
-#if DLP_TYPES
     Py_XDECREF(x->from_dlpack);
-#endif
     DLPACK_PY_FREE(x);
 }
 
@@ -187,10 +186,12 @@ dlp_type_tag(PyTypeObject *type)
     return valid ? type->tp_version_tag : 0;
 }
 
+/* Where a type is remembered. */
 static inline dlp_type *
-dlp_type_slot(dlp_exchange *x, PyTypeObject *type)
+dlp_type_at(dlp_exchange *x, PyTypeObject *type)
 {
-    return &x->types[((uintptr_t)type >> 4 ^ (uintptr_t)type >> 9) % DLP_TYPES];
+    const uintptr_t mask = (DLP_TYPES - 1) * sizeof(dlp_type);
+    return (dlp_type *)(void *)((char *)x->types + (((uintptr_t)type << 2 ^ (uintptr_t)type >> 3) & mask));
 }
 
 /* What is cached of a type, valid until code of others runs; NULL: nothing, also where gate is NULL. */
@@ -198,9 +199,11 @@ static inline const dlp_type *
 dlp_type_cached(dlp_gate *gate, PyTypeObject *type)
 {
     dlp_exchange *x = gate == NULL ? NULL : (dlp_exchange *)DLP_LOAD(&gate->exchange);
-    const dlp_type *known = x == NULL ? NULL : dlp_type_slot(x, type);
+    const dlp_type *known = x == NULL ? NULL : dlp_type_at(x, type);
     return known != NULL && known->type == type && known->tag == dlp_type_tag(type) ? known : NULL;
 }
+#else
+#  define dlp_type_cached(gate, type) ((const dlp_type *)NULL)
 #endif
 
 /* Learns what a type offers, and remembers it where it can. Looks on the type only, never on the instance (X1).
@@ -246,32 +249,29 @@ dlp_type_learn(dlp_gate *gate, PyTypeObject *type, dlp_type *found)
             found->method = _PyType_Lookup(type, gate->objects[DLP_DLPACK]);
         if (found->method != NULL && !PyType_HasFeature(Py_TYPE(found->method), Py_TPFLAGS_METHOD_DESCRIPTOR))
             found->method = NULL;
-        *dlp_type_slot(x, type) = *found;
+        *dlp_type_at(x, type) = *found;
     }
 #endif
     return 0;
 }
 
-/* What the type of an object offers, in the interpreter of a gate; NULL: no gate, with an exception. A copy: foreign
- * code may change what is remembered. Returns as dlp_type_learn. */
-static inline int
-dlp_type_get(dlp_gate *gate, PyObject *obj, dlp_type *found)
+/* What the type of an object offers, in the interpreter of a gate, where gate is not NULL: what is remembered, which is
+ * valid until foreign code runs, or what is learned. Returns NULL with an exception, also where gate is NULL. */
+static inline const dlp_type *
+dlp_type_get(dlp_gate *gate, PyObject *obj, dlp_type *learned)
 {
-#if DLP_TYPES
     const dlp_type *known = dlp_type_cached(gate, Py_TYPE(obj));
-    if (known != NULL) {
-        *found = *known;
-        return 0;
-    }
-#endif
-    return gate == NULL ? -1 : dlp_type_learn(gate, Py_TYPE(obj), found);
+    if (known != NULL)
+        return known;
+    return gate == NULL || dlp_type_learn(gate, Py_TYPE(obj), learned) < 0 ? NULL : learned;
 }
 
 static inline int
 dlp_has_table(dlp_gate *gate, PyObject *obj)
 {
-    dlp_type found;
-    return dlp_type_get(gate, obj, &found) == 0 && found.table != NULL;
+    dlp_type learned;
+    const dlp_type *known = dlp_type_get(gate, obj, &learned);
+    return known != NULL && known->table != NULL;
 }
 
 /* ---- Managed tensors in your object ------------------------------------- */
@@ -325,15 +325,9 @@ dlpack_py_embed(dlpack_py_embedded *e, PyObject *owner, const DLTensor *t, uint6
         return -1;
     dlp_keep(&e->keeper, owner, gate, NULL);
     Py_DECREF(owner); /* borrowed */
-    e->versioned.version.major = DLPACK_PY_PROTOCOL_MAJOR;
-    e->versioned.version.minor = DLPACK_PY_PROTOCOL_MINOR;
-    e->versioned.manager_ctx = e->legacy.manager_ctx = &e->keeper;
-    e->versioned.deleter = dlp_delete_versioned;
-    e->versioned.flags = dlp_kept_flags(t, flags);
-    e->versioned.dl_tensor = *t;
+    *dlp_fill(&e->versioned, DLPACK_PY_VERSIONED, dlp_kept_flags(t, flags), &e->keeper) = *t;
     dlp_normalize(&e->versioned.dl_tensor, dtype == 0 && dlp_is_empty(t));
-    e->legacy.deleter = dlp_delete_legacy;
-    e->legacy.dl_tensor = e->versioned.dl_tensor;
+    *dlp_fill(&e->legacy, DLPACK_PY_LEGACY, 0, &e->keeper) = e->versioned.dl_tensor;
     e->dtype = dtype;
     return 0;
 }
@@ -402,13 +396,15 @@ dlp_take_simply(DLManagedTensorVersioned *managed, const DLTensor *t, const dlpa
     return 1;
 }
 
-/* Takes a tensor by a table. is_basic: so are the requirements. Returns 0, DLP_NO_TABLE, or -1 with an exception. */
+/* Takes a tensor by the table of a type. is_basic: so are the requirements. device: that of the consumer's stream, or
+ * NULL. Returns 0, DLP_NO_TABLE, or -1 with an exception. */
 static inline int
-dlp_call_table(const dlp_type *found, PyObject *obj, const dlp_terms *terms, int is_basic, dlpack_py_view *v)
+dlp_call_table(const dlp_type *known, const dlp_consumer *consumer, int is_basic, const dlpack_py_device *device,
+               dlpack_py_view *v)
 {
-    const dlpack_py_device *device = terms->steps == NULL ? NULL : terms->steps->device;
     DLManagedTensorVersioned *managed = NULL; /* some tables leave it unset (X8) */
-    const int returned = found->table->managed_tensor_from_py_object_no_sync(obj, &managed);
+    const int is_own = known->is_own;         /* foreign code may change *known */
+    const int returned = known->table->managed_tensor_from_py_object_no_sync(consumer->obj, &managed);
 
     if (returned != 0 || managed == NULL || PyErr_Occurred()) {
         (void)dlp_table_failed("managed_tensor_from_py_object_no_sync");
@@ -419,32 +415,34 @@ dlp_call_table(const dlp_type *found, PyObject *obj, const dlp_terms *terms, int
         PyErr_Clear(); /* a table may refuse data of a device that __dlpack__ exports */
         return DLP_NO_TABLE;
     }
-    if (is_basic && dlp_take_simply(managed, &managed->dl_tensor, terms->want, v))
+    if (is_basic && dlp_take_simply(managed, &managed->dl_tensor, consumer->want, v))
         return 0;
     if (!dlp_is_unknown(managed, DLPACK_PY_VERSIONED) &&
-        !dlp_is_usable(&managed->dl_tensor, found->is_own, obj, device)) {
+        !dlp_is_usable(&managed->dl_tensor, is_own, consumer->obj, device)) {
         dlp_delete(managed, DLPACK_PY_VERSIONED);
         return PyErr_Occurred() ? -1 : DLP_NO_TABLE;
     }
-    if (dlp_take_managed(managed, DLPACK_PY_VERSIONED, terms, v) < 0)
-        return -1;
-    return dlp_is_on(device, v->tensor.device) ? terms->steps->follow(found->table, terms, v) : 0;
+    return dlp_take_managed(managed, DLPACK_PY_VERSIONED, consumer, v);
 }
 
+/* Takes a tensor by the table of the object's type. device: as in dlp_call_table. table: out, the table that gave the
+ * tensor. Returns as dlp_call_table, DLP_NO_TABLE also where the type has none. */
 static inline int
-dlp_consume_by_table(dlp_gate *gate, PyObject *obj, const dlp_terms *terms, dlpack_py_view *v)
+dlp_take_by_table(const dlp_consumer *consumer, const dlpack_py_device *device, const void **table, dlpack_py_view *v)
 {
-    dlp_type found;
+    dlp_type learned;
+    const dlp_type *known;
 
-    if ((terms->want->options & DLPACK_PY_NO_TABLE) != 0 || terms->request->has_device ||
-        terms->request->copy != DLPACK_PY_COPY_AS_NEEDED) /* a table knows neither devices nor copies */
+    if ((consumer->want->options & DLPACK_PY_NO_TABLE) != 0 || consumer->request->has_device ||
+        consumer->request->copy != DLPACK_PY_COPY_AS_NEEDED) /* a table knows neither devices nor copies */
         return DLP_NO_TABLE;
-    if (dlp_type_get(gate, obj, &found) < 0)
-        return -1;
-    return found.table == NULL ? DLP_NO_TABLE : dlp_call_table(&found, obj, terms, 0, v);
+    known = dlp_type_get(dlp_gate_get(), consumer->obj, &learned);
+    if (known == NULL || known->table == NULL)
+        return known == NULL ? -1 : DLP_NO_TABLE;
+    *table = known->table;
+    return dlp_call_table(known, consumer, 0, device, v);
 }
 
-#if DLP_TYPES
 /* Fast path of consuming and borrowing an own object: its managed tensors, where they are simple and meet the
  * requirements; else NULL. known: what is remembered of its type. Runs no code of others. */
 static inline dlpack_py_embedded *
@@ -463,47 +461,49 @@ dlp_find_embedded(const dlp_type *known, PyObject *obj, const dlpack_py_want *wa
                : NULL;
 }
 
-/* Fast path of dlp_consume, for a type that is remembered, and a tensor that dlp_take_simply takes: the same steps in
- * one function, without a look-up of the method. Foreign code may change *known. */
+#if DLP_TYPES
+/* Fast path of dlpack_py_consume_request, for a type that is remembered, and a tensor that dlp_take_simply takes: the
+ * same steps in one function, without a look-up of the method. */
 DLP_SHARED int
 dlp_consume_cached(dlp_gate *gate, const dlp_type *known, PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
-    const dlp_terms terms = dlp_terms_make(want, NULL);
-    dlp_producer producer = {NULL, NULL, 0, NULL, 0, 0};
-    DLManagedTensorVersioned *managed = NULL;
-    PyObject *stack[2], *method;
-    dlp_type found;
+    const dlpack_py_want *asked = dlp_consumer_make(want, NULL, NULL).want; /* not NULL */
+    DLManagedTensorVersioned *managed;
+    PyObject *stack[2], *method, *answer;
+    dlp_consumer consumer;
     int result;
 
     dlp_view_clear(v); /* empty while foreign code runs */
-    if (known == NULL || (known->table == NULL && known->method == NULL) || !dlp_is_basic(terms.want) ||
-        !dlp_makes_sense(terms.want) || (terms.want->options & DLPACK_PY_NO_TABLE) != 0)
-        return gate == NULL ? -1 : dlp_consume(obj, &terms, v);
-    producer.gate = gate;
-    producer.obj = obj;
+    if (known == NULL || (known->table == NULL && known->method == NULL) || !dlp_is_basic(asked) ||
+        !dlp_makes_sense(asked) || (asked->options & DLPACK_PY_NO_TABLE) != 0)
+        return gate == NULL ? -1 : dlpack_py_consume_request(obj, NULL, want, v);
     if (known->table != NULL) {
-        found = *known;
-        result = dlp_call_table(&found, obj, &terms, 1, v);
-        return result != DLP_NO_TABLE ? result : dlp_consume_by_call(&producer, &terms, v);
+        consumer = dlp_consumer_make(want, NULL, obj);
+        result = dlp_call_table(known, &consumer, 1, NULL, v);
+        return result != DLP_NO_TABLE ? result : dlp_take_answer(dlp_call(&consumer), &consumer, v);
     }
     stack[0] = obj;
     stack[1] = gate->objects[DLP_VERSION];
     method = known->method;
     Py_INCREF(method); /* the call may change the type */
-    producer.capsule = PyObject_Vectorcall(method, stack, 1, gate->objects[DLP_KEYWORDS]);
+    answer = PyObject_Vectorcall(method, stack, 1, gate->objects[DLP_KEYWORDS]);
     Py_DECREF(method);
-    producer.is_called = 1;
-    if (producer.capsule != NULL && PyCapsule_CheckExact(producer.capsule) &&
-        (managed = (DLManagedTensorVersioned *)PyCapsule_GetPointer(producer.capsule,
-                                                                    DLP_UNUSED_NAME(DLPACK_PY_VERSIONED))) == NULL)
-        PyErr_Clear(); /* a capsule of another name */
-    if (managed == NULL || !dlp_take_simply(managed, &managed->dl_tensor, terms.want, v))
-        return dlp_consume_by_call(&producer, &terms, v);
-    (void)PyCapsule_SetName(producer.capsule, DLP_USED_NAME(DLPACK_PY_VERSIONED)); /* commit point (K4) */
-    Py_DECREF(producer.capsule);
-    if (PyErr_Occurred())
-        PyErr_WriteUnraisable(NULL); /* of the capsule's destructor */
-    return 0;
+    if (answer != NULL && PyCapsule_CheckExact(answer)) {
+        managed = (DLManagedTensorVersioned *)PyCapsule_GetPointer(answer, DLP_UNUSED_NAME(DLPACK_PY_VERSIONED));
+        if (managed == NULL)
+            PyErr_Clear(); /* a capsule of another name */
+        else if (dlp_take_simply(managed, &managed->dl_tensor, asked, v)) {
+            (void)PyCapsule_SetName(answer, DLP_USED_NAME(DLPACK_PY_VERSIONED)); /* commit point (K4) */
+            Py_DECREF(answer);
+            if (PyErr_Occurred())
+                PyErr_WriteUnraisable(NULL); /* of the capsule's destructor */
+            return 0;
+        }
+    }
+    consumer = dlp_consumer_make(want, NULL, obj);
+    if (answer == NULL && PyErr_ExceptionMatches(PyExc_TypeError))
+        answer = dlp_call_again(gate, &consumer);
+    return dlp_take_answer(answer, &consumer, v);
 }
 #endif
 
@@ -530,69 +530,74 @@ dlp_consume_fast(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 
 /* ---- Borrowing ---------------------------------------------------------- */
 
-/* dlpack_py_borrow, by the table of the type. */
+/* dlpack_py_borrow, by the table of the type. known: what is remembered of the type; NULL: nothing. */
 DLP_SHARED int
-dlp_borrow(dlp_gate *gate, PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
+dlp_borrow(const dlp_type *known, PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
-    const dlp_terms terms = dlp_terms_make(want, NULL);
-    const int is_basic = dlp_is_basic(terms.want) && dlp_makes_sense(terms.want);
-    dlpack_py_want lent; /* as of a legacy tensor, which is lent as it is */
-    dlp_terms lent_terms;
-    dlp_type found;
-    dlp_export *copy;
+    const dlpack_py_want *asked = dlp_consumer_make(want, NULL, NULL).want; /* not NULL */
+    const int is_basic = dlp_is_basic(asked) && dlp_makes_sense(asked);
+    dlp_consumer consumer;
+    dlpack_py_want as_legacy; /* a lent tensor is checked as a legacy tensor, and is not copied */
+    dlp_type learned;
     dlpack_py_error error;
     DLTensor t;
+    int is_own, lends;
 
-    dlp_view_clear(v);
-    if (gate == NULL)
-        return -1;
-    if (PyCapsule_CheckExact(obj) || terms.want->writable || (terms.want->options & DLPACK_PY_NO_TABLE) != 0 ||
-        (!is_basic && dlp_check_want(terms.want, NULL) < 0)) /* dlpack_py_consume raises the error */
+    if (PyCapsule_CheckExact(obj) || asked->writable || (asked->options & DLPACK_PY_NO_TABLE) != 0 ||
+        (!is_basic && dlp_check_want(asked, NULL) < 0)) /* dlpack_py_consume raises the error */
         return dlpack_py_consume(obj, want, v);
-    if (dlp_type_get(gate, obj, &found) < 0)
+    known = known != NULL ? known : dlp_type_get(dlp_gate_get(), obj, &learned);
+    if (known == NULL) {
+        dlp_view_clear(v);
         return -1;
-    if (found.table != NULL && found.table->dltensor_from_py_object_no_sync != NULL) {
-        memset(&t, 0, sizeof(t)); /* some tables leave fields unset (X8) */
-        if (found.table->dltensor_from_py_object_no_sync(obj, &t) == 0 && !PyErr_Occurred()) {
-            if (is_basic && dlp_take_simply(NULL, &t, terms.want, v))
-                return 0;
-            lent = *terms.want;
-            lent.options &= ~(DLPACK_PY_COPY_IF_NEEDED | DLPACK_PY_LEGACY_IS_WRITABLE);
-            lent_terms = dlp_terms_make(&lent, NULL);
-            if (dlp_is_usable(&t, found.is_own, obj, NULL) && t.dtype.bits >= 8 && /* else may be padded (X3) */
-                dlp_check_tensor(&t, DLPACK_PY_LEGACY, &lent_terms, NULL, v, &copy, &error) == 0)
-                return 0;
-        }
-        if (PyErr_Occurred()) {
-            if (dlp_is_fatal())
-                return -1;
-            PyErr_Clear(); /* dlpack_py_consume raises the exception again, where it occurs there too */
-        }
+    }
+    if (known->table == NULL || known->table->dltensor_from_py_object_no_sync == NULL)
+        return dlpack_py_consume(obj, want, v);
+    is_own = known->is_own;   /* foreign code may change *known */
+    memset(&t, 0, sizeof(t)); /* some tables leave fields unset (X8) */
+    lends = known->table->dltensor_from_py_object_no_sync(obj, &t) == 0 && !PyErr_Occurred();
+    if (lends && is_basic && dlp_take_simply(NULL, &t, asked, v))
+        return 0;
+    dlp_view_clear(v);
+    if (lends) {
+        as_legacy = *asked;
+        as_legacy.options &= ~(DLPACK_PY_COPY_IF_NEEDED | DLPACK_PY_LEGACY_IS_WRITABLE);
+        consumer = dlp_consumer_make(&as_legacy, NULL, NULL);
+        if (dlp_is_usable(&t, is_own, obj, NULL) && t.dtype.bits >= 8 && /* else may be padded (X3) */
+            dlp_check_tensor(&t, DLPACK_PY_LEGACY, &consumer, v, &error) == 0)
+            return 0;
+    }
+    if (PyErr_Occurred()) {
+        if (dlp_is_fatal())
+            return -1;
+        PyErr_Clear(); /* dlpack_py_consume raises the exception again, where it occurs there too */
     }
     return dlpack_py_consume(obj, want, v);
 }
 
 /* dlpack_py_borrow: as dlpack_py_consume, for the length of a call.
  *
- * Release the view before Python code runs and before obj can be freed. Without a GIL, other threads run Python code at
- * any time: there, borrow only memory that does not move while obj lives. dlpack_py_borrow may run Python code: of
- * several arguments, borrow only the last. Where the type has an exchange table and want->writable is 0, the call
- * allocates nothing and takes no reference; otherwise the call is dlpack_py_consume. A borrowed tensor has no read-only
- * flag (X3): v->readonly is DLPACK_PY_READONLY_UNSAID.
+ * Release the view before Python code runs and before obj can be freed. Without a GIL, borrow only memory that does not
+ * move while obj lives. The call may run Python code: of several arguments, borrow only the last. Where the type has an
+ * exchange table and want->writable is 0, the call allocates nothing and takes no reference; otherwise the call is
+ * dlpack_py_consume. A borrowed tensor has no read-only flag (X3): v->readonly is DLPACK_PY_READONLY_UNSAID.
  */
 DLP_SHARED int
 dlpack_py_borrow(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
     dlp_gate *gate = dlp_gate_get();
-#if DLP_TYPES
-    dlpack_py_embedded *e = dlp_find_embedded(dlp_type_cached(gate, Py_TYPE(obj)), obj, want);
+    const dlp_type *known = dlp_type_cached(gate, Py_TYPE(obj));
+    dlpack_py_embedded *e = dlp_find_embedded(known, obj, want);
 
+    if (gate == NULL) {
+        dlp_view_clear(v);
+        return -1;
+    }
     if (e != NULL && e->versioned.flags == 0 && !want->writable) {
         dlp_view_set(v, NULL, &e->versioned.dl_tensor);
         return 0;
     }
-#endif
-    return dlp_borrow(gate, obj, want, v);
+    return dlp_borrow(known, obj, want, v);
 }
 
 /* ---- A table for your type ---------------------------------------------- */
@@ -610,8 +615,7 @@ typedef struct dlpack_py_exchange {
 /* Define the exchange table of a type, at file scope, with a semicolon.
  *
  * name         of the static dlpack_py_exchange, for dlpack_py_exchange_add
- * describe     a dlpack_py_describe that offers the data in place. A tensor whose strides are NULL cannot be borrowed
- *              (X3): consumers take a slower way
+ * describe     a dlpack_py_describe that offers the data in place. A tensor without strides cannot be borrowed (X3)
  * make_steal   PyObject *(PyTypeObject *type, dlpack_py_view *v): a new object of the type that owns the view; v is
  *              stolen, also on failure. Export the view by dlpack_py_offer_view: read-only data stays read-only
  * want         const dlpack_py_want *: what make_steal can use; NULL: any tensor that the CPU can read
@@ -765,13 +769,14 @@ dlp_table_check_object(const dlpack_py_exchange *x, PyObject *object)
 {
     dlp_gate *gate = dlp_gate_get();
     const dlp_own *own;
-    dlp_type found;
+    const dlp_type *known;
+    dlp_type learned;
 
     if (object == NULL)
         PyErr_SetString(PyExc_TypeError, "the object is NULL");
-    if (object == NULL || dlp_type_get(gate, object, &found) < 0)
+    if (object == NULL || (known = dlp_type_get(gate, object, &learned)) == NULL)
         return -1;
-    if (found.is_own && found.table == &x->api)
+    if (known->is_own && known->table == &x->api)
         return 0;
     own = dlp_find_own(dlp_exchange_get(gate), Py_TYPE(object), &x->api);
     if (PyErr_Occurred())
@@ -837,7 +842,7 @@ dlp_table_answer(const dlpack_py_exchange *x, void *asked, DLManagedTensorVersio
 static inline int
 dlp_table_to_object(const dlpack_py_exchange *x, DLManagedTensorVersioned *managed, void **out)
 {
-    const dlp_terms terms = dlp_terms_make(x->want, NULL);
+    const dlp_consumer consumer = dlp_consumer_make(x->want, NULL, NULL);
     const dlp_own *own;
     PyObject *type = NULL;
     dlp_gate *gate;
@@ -864,7 +869,7 @@ dlp_table_to_object(const dlpack_py_exchange *x, DLManagedTensorVersioned *manag
         return -1;
     }
     memset(&v, 0, sizeof(v));
-    if (dlp_take_managed(managed, DLPACK_PY_VERSIONED, &terms, &v) == 0)
+    if (dlp_take_managed(managed, DLPACK_PY_VERSIONED, &consumer, &v) == 0)
         *out = x->make_steal((PyTypeObject *)type, &v);
     Py_DECREF(type);
     return *out == NULL ? -1 : 0;
@@ -976,34 +981,31 @@ DLP_SHARED int
 dlpack_py_allocate_like(PyObject *like, const DLTensor *prototype, dlpack_py_view *v)
 {
     dlpack_py_want want = dlpack_py_want_like(prototype);
-    const dlp_terms terms = dlp_terms_make(&want, NULL);
+    const dlp_consumer consumer = dlp_consumer_make(&want, NULL, NULL);
     int64_t shape[DLPACK_PY_MAX_NDIM]; /* a copy: the table may write to it */
     DLTensor t = *prototype;
     DLManagedTensorVersioned *managed = NULL;
-    dlp_type found;
+    const dlp_type *known;
+    dlp_type learned;
     dlpack_py_error error;
 
     dlp_view_clear(v);
-    if (dlp_type_get(dlp_gate_get(), like, &found) < 0)
+    known = dlp_type_get(dlp_gate_get(), like, &learned);
+    if (known == NULL)
         return -1;
-    if (found.table == NULL) {
+    if (known->table == NULL) {
         managed = dlpack_py_allocate(prototype, &error);
         if (managed != NULL)
             dlp_view_set(v, managed, &managed->dl_tensor);
         return managed == NULL ? dlpack_py_raise(&error) : 0;
     }
     error.code = 0;
-    if (t.ndim < 0 || t.ndim > DLPACK_PY_MAX_NDIM || (t.ndim > 0 && t.shape == NULL))
-        dlp_refuse(&error, "the prototype has ndim %d and %s shape, ndim 0 to %d and a shape were wanted", (int)t.ndim,
-                   t.shape == NULL ? "no" : "a", DLPACK_PY_MAX_NDIM);
-    else {
+    if (dlp_check_prototype(&t, &error) == 0) {
         if (t.ndim > 0)
             memcpy(shape, t.shape, (size_t)t.ndim * sizeof(int64_t));
         t.shape = shape;
-        t.strides = NULL;
         t.data = NULL;
-        t.byte_offset = 0;
-        if (found.table->managed_tensor_allocator(&t, &managed, &error, dlp_note_error) != 0)
+        if (known->table->managed_tensor_allocator(&t, &managed, &error, dlp_note_error) != 0)
             managed = NULL;
     }
     if (managed == NULL) {
@@ -1018,7 +1020,7 @@ dlpack_py_allocate_like(PyObject *like, const DLTensor *prototype, dlpack_py_vie
     want.writable = 1;
     want.alignment = 1;
     want.name = "the exchange table's allocator";
-    return dlp_take_managed(managed, DLPACK_PY_VERSIONED, &terms, v);
+    return dlp_take_managed(managed, DLPACK_PY_VERSIONED, &consumer, v);
 }
 
 /* free_fn of a managed tensor over a view. */
@@ -1079,6 +1081,16 @@ dlp_result_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObj
         return dlp_object_dlpack(self, args, nargs, kwnames);
     managed = dlp_view_managed_steal(v);
     return managed == NULL ? NULL : dlpack_py_capsule_steal(managed, DLPACK_PY_VERSIONED);
+}
+
+/* The type of results. */
+DLP_RARE PyObject *
+dlp_result_type(void)
+{
+    static PyMethodDef methods[] = {DLPACK_PY_METHODS(dlp_result_dlpack, dlp_object_dlpack_device),
+                                    {NULL, NULL, 0, NULL}};
+    PyType_Slot slots[] = {DLP_OBJECT_SLOTS, {Py_tp_methods, methods}, {0, NULL}};
+    return dlp_object_type_new("dlpack_py.Result", slots);
 }
 
 /* Finds from_dlpack of the library of obj: of its array namespace, of the module of its type, or of the package around.
@@ -1146,28 +1158,26 @@ dlp_find_from_dlpack(dlp_gate *gate, PyObject *obj)
 DLP_SHARED PyObject *
 dlpack_py_return_like_steal(PyObject *like, dlpack_py_view *v)
 {
-    static PyMethodDef methods[] = {
-        DLPACK_PY_METHODS(dlp_result_dlpack, dlp_object_dlpack_device),
-        {NULL, NULL, 0, NULL},
-    };
-    PyType_Slot slots[4] = {{Py_tp_methods, methods}, {0, NULL}, {0, NULL}, {0, NULL}};
     dlp_gate *gate = dlp_gate_get();
-    PyObject *result, *from_dlpack, *made = NULL, *stack[2] = {NULL, NULL};
+    PyObject *result, *from_dlpack, *made = NULL;
     DLManagedTensorVersioned *managed;
-    dlp_type found;
+    const DLPackExchangeAPI *table;
+    const dlp_type *known;
+    dlp_type learned;
     void *out = NULL;
 
     if (v->managed == NULL)
         PyErr_SetString(PyExc_ValueError, "the view is empty or borrowed, a view that owns its tensor was wanted");
-    if (v->managed == NULL || dlp_type_get(gate, like, &found) < 0) {
+    if (v->managed == NULL || (known = dlp_type_get(gate, like, &learned)) == NULL) {
         dlpack_py_release(v);
         return NULL;
     }
-    if (found.table != NULL) {
-        managed = dlp_view_managed_steal(v);
+    table = known->table;
+    if (table != NULL) {
+        managed = dlp_view_managed_steal(v); /* may run foreign code, which may change *known */
         if (managed == NULL)
             return NULL;
-        if (found.table->managed_tensor_to_py_object_no_sync(managed, &out) != 0)
+        if (table->managed_tensor_to_py_object_no_sync(managed, &out) != 0)
             out = NULL;
         if (out == NULL || PyErr_Occurred())
             (void)dlp_table_failed("managed_tensor_to_py_object_no_sync");
@@ -1177,11 +1187,10 @@ dlpack_py_return_like_steal(PyObject *like, dlpack_py_view *v)
             dlp_decref((PyObject *)out);
         return NULL;
     }
-    result = dlp_object_new_steal(&gate->types[DLP_RESULT_TYPE], "dlpack_py.Result", slots, 1, v);
+    result = dlp_object_new_steal(&gate->types[DLP_RESULT_TYPE], dlp_result_type, v);
     from_dlpack = result == NULL ? NULL : dlp_find_from_dlpack(gate, like);
-    stack[1] = result;
     if (from_dlpack != NULL)
-        made = PyObject_Vectorcall(from_dlpack, stack + 1, 1 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+        made = PyObject_Vectorcall(from_dlpack, &result, 1, NULL);
     Py_XDECREF(from_dlpack);
     Py_XDECREF(result);
     return made;

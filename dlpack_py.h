@@ -68,7 +68,7 @@
  * Stop here if you only use the header. Contents, in the order in which it is read:
  *
  *   Switches and includes    Differences of Pythons    Exceptions    The end of an interpreter
- *   Deleters and capsules    The request    Producing    Views    Taking    Asking    Consuming
+ *   Deleters and capsules    The request    Producing    Views    Asking    Taking    Consuming
  *   Objects for memory without a type
  */
 #ifdef DLPACK_PY_NO_PYTHON
@@ -339,8 +339,8 @@ dlp_is_fatal(void)
  * attached thread drops the owner, another thread leaks it. Gone, after the modules were destroyed: every thread leaks
  * it. The struct of the export is freed in every state. Files share no data, so that versions can differ (G2). */
 
-/* The places of dlp_gate.objects: interned names, those of dlpack_exchange.h, and what calls pass and return. Keywords
- * are matched by places from DLP_MAX_VERSION to DLP_DEVICE: their order counts. */
+/* The indices of dlp_gate.objects: interned names, those of dlpack_exchange.h, and what calls pass and return.
+ * dlp_match_keywords reads names from DLP_MAX_VERSION to DLP_DEVICE: their order counts. */
 enum { DLP_DLPACK, DLP_DLPACK_DEVICE, DLP_MAX_VERSION, DLP_DL_DEVICE, DLP_STREAM, DLP_COPY, DLP_DEVICE };
 enum { DLP_EXCHANGE_API = DLP_DEVICE + 1, DLP_ARRAY_NAMESPACE, DLP_MODULE, DLP_FROM_DLPACK, DLP_NAMES };
 enum { DLP_KEYWORDS = DLP_NAMES, DLP_VERSION, DLP_CPU, DLP_OBJECTS }; /* ("max_version",), (1, 3), (1, 0) */
@@ -373,12 +373,12 @@ dlp_gates(void)
 DLP_RARE void
 dlp_gates_unlink(void)
 {
-    dlp_word *place = dlp_gates(), found;
-    while ((found = DLP_LOAD(place)) != 0) {
+    dlp_word *link = dlp_gates(), found;
+    while ((found = DLP_LOAD(link)) != 0) {
         dlp_gate *gate = (dlp_gate *)found;
         if (!DLP_LOAD(&gate->gone))
-            place = &gate->next;
-        else if (!DLP_REPLACE(place, found, DLP_LOAD(&gate->next)))
+            link = &gate->next;
+        else if (!DLP_REPLACE(link, found, DLP_LOAD(&gate->next)))
             return; /* another thread has changed the list */
         else if (DLP_SWAP(&gate->gone, 2) == 1)
             DLP_STORE(&gate->unlinked, DLP_SWAP(dlp_gates() + 1, found));
@@ -756,9 +756,8 @@ dlp_parse_pair(const char *format, PyObject *object, int32_t pair[2])
             return PyErr_ExceptionMatches(PyExc_TypeError) ? dlp_refuse_value(PyExc_TypeError, format, object) : -1;
         value = PyLong_AsLongAndOverflow(part, &overflow);
         Py_XDECREF(index);
-        if (overflow == 0 && value >= INT32_MIN && value <= INT32_MAX)
-            pair[i] = (int32_t)value;
-        else
+        pair[i] = (int32_t)value;
+        if (pair[i] != value || overflow != 0)
             pair[i] = overflow < 0 || (overflow == 0 && value < 0) ? INT32_MIN : INT32_MAX;
     }
     return 0;
@@ -831,19 +830,16 @@ dlpack_py_parse_request_args(PyObject *stream, PyObject *max_version, PyObject *
     return 0;
 }
 
-/* Puts the keywords of a call, from args[positional] on, into out, by the places of their names in the gate, from first
- * on. Names that are not interned are compared by value (P1). Returns 0, or -1 with TypeError. */
+/* Puts the keywords of a call, from args[positional] on, into out, where names has count keywords in their order. Names
+ * that are not interned are compared by value (P1). Returns 0, or -1 with TypeError. */
 DLP_SHARED int
-dlp_match_keywords(const char *function, int positional, int first, int count, PyObject *const *args, Py_ssize_t nargs,
-                   PyObject *kwnames, PyObject **out)
+dlp_match_keywords(const char *function, int positional, PyObject *const *names, int count, PyObject *const *args,
+                   Py_ssize_t nargs, PyObject *kwnames, PyObject **out)
 {
     const Py_ssize_t given = kwnames == NULL ? 0 : DLP_TUPLE_SIZE(kwnames);
-    const dlp_gate *gate = given == 0 ? NULL : dlp_gate_get();
     Py_ssize_t i;
     int k;
 
-    if (given != 0 && gate == NULL)
-        return -1;
     if (nargs < 0) {
         PyErr_Format(PyExc_SystemError, "%s(): nargs is %zd, PyVectorcall_NARGS(nargs) was wanted", function, nargs);
         return -1;
@@ -854,10 +850,10 @@ dlp_match_keywords(const char *function, int positional, int first, int count, P
     }
     for (i = 0; i < given; i++) {
         PyObject *name = DLP_TUPLE_ITEM(kwnames, i);
-        for (k = 0; k < count && gate->objects[first + k] != name; k++)
+        for (k = 0; k < count && names[k] != name; k++)
             ;
         if (k == count)
-            for (k = 0; k < count && PyUnicode_Compare(gate->objects[first + k], name) != 0; k++)
+            for (k = 0; k < count && PyUnicode_Compare(names[k], name) != 0; k++)
                 ;
         if (k == count) {
             PyErr_Format(PyExc_TypeError, "%s() got an unexpected keyword argument '%U'", function, name);
@@ -870,11 +866,12 @@ dlp_match_keywords(const char *function, int positional, int first, int count, P
 
 /* Reads any arguments of __dlpack__. */
 DLP_SHARED int
-dlp_parse_any(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, dlpack_py_request *request)
+dlp_parse_any(const dlp_gate *gate, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
+              dlpack_py_request *request)
 {
     PyObject *values[4] = {NULL, NULL, NULL, NULL}; /* max_version, dl_device, stream, copy */
 
-    if (dlp_match_keywords("__dlpack__", 0, DLP_MAX_VERSION, 4, args, nargs, kwnames, values) < 0)
+    if (dlp_match_keywords("__dlpack__", 0, gate->objects + DLP_MAX_VERSION, 4, args, nargs, kwnames, values) < 0)
         return -1;
     return dlpack_py_parse_request_args(values[2], values[0], values[1], values[3], request);
 }
@@ -890,13 +887,15 @@ dlpack_py_parse_request(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnam
     if (gate == NULL)
         return -1;
     if (nargs != 0 || given > 1 || (given == 1 && DLP_TUPLE_ITEM(kwnames, 0) != gate->objects[DLP_MAX_VERSION]))
-        return dlp_parse_any(args, nargs, kwnames, request);
+        return dlp_parse_any(gate, args, nargs, kwnames, request);
     memset(request, 0, sizeof(*request));
     if (given == 0)
         return 0;
-    request->max_version.major = DLPACK_PY_PROTOCOL_MAJOR;
-    request->max_version.minor = DLPACK_PY_PROTOCOL_MINOR; /* of this file's consumer */
-    return args[0] == gate->objects[DLP_VERSION] ? 0 : dlp_parse_version(args[0], request);
+    if (args[0] != gate->objects[DLP_VERSION])
+        return dlp_parse_version(args[0], request);
+    request->max_version.major = DLPACK_PY_PROTOCOL_MAJOR; /* of this file's consumer */
+    request->max_version.minor = DLPACK_PY_PROTOCOL_MINOR;
+    return 0;
 }
 
 /* ---- Producing ---------------------------------------------------------- */
@@ -1390,100 +1389,10 @@ dlpack_py_traverse(const dlpack_py_view *v, visitproc visit, void *arg)
     return visit((PyObject *)keeper->owner, arg);
 }
 
-/* ---- Taking ------------------------------------------------------------- */
-
-/* One import: dlp_consume finds a capsule or a table, or calls dlp_consume_by_call. dlp_call_and_take calls __dlpack__
- * (C1, C4). dlp_take lets dlp_check_tensor check and describe the tensor (D8, C9), and then renames the capsule (K4).
- * Where data for the CPU is needed, dlp_consume_by_call does this again (C5). */
-
-/* An object whose __dlpack__ is called. */
-typedef struct dlp_producer {
-    dlp_gate *gate;
-    PyObject *obj;     /* NULL: cannot be asked again */
-    int is_called;     /* dlpack_exchange.h has called __dlpack__ */
-    PyObject *capsule; /* what that call returned, owned; NULL: an exception */
-    int answered;      /* __dlpack__ returned an object; for dlpack_device.h, which may ask once more */
-    int old;           /* its signature refused the keywords max_version, dl_device and copy (C1) */
-} dlp_producer;
-
-struct dlp_terms;
-
-/* What a consumer with a stream does in its own way; dlpack_device.h fills this struct. */
-typedef struct dlp_stream_steps {
-    const dlpack_py_device *device; /* of the stream */
-    /* dlp_call_and_take for such a consumer (C4). */
-    int (*call_and_take)(dlp_producer *producer, const struct dlp_terms *terms, dlpack_py_view *v);
-    /* Check that t is on the device that __dlpack_device__ returned (C4). Returns 0, or -1 with *error filled. */
-    int (*check_announced)(const DLTensor *t, const DLDevice *announced, dlpack_py_error *error);
-    /* Order the consumer's stream after that of the table that gave v (X4). Returns 0, or -1 and releases v. */
-    int (*follow)(const void *table, const struct dlp_terms *terms, dlpack_py_view *v);
-} dlp_stream_steps;
-
-/* What a consumer asks for. Not changed once it is passed on: a step with other values makes a new struct. */
-typedef struct dlp_terms {
-    const dlpack_py_want *want; /* not NULL */
-    const dlpack_py_request *request;
-    const dlp_stream_steps *steps; /* for the consumer's stream, which is in request; NULL: none */
-    const DLDevice *announced;     /* the answer of __dlpack_device__; NULL: not asked */
-} dlp_terms;
-
-/* Makes terms. want NULL: no requirements. request NULL: a request without arguments. */
-static inline dlp_terms
-dlp_terms_make(const dlpack_py_want *want, const dlpack_py_request *request)
-{
-    static const dlpack_py_want any = {0, NULL, 0, 0, NULL, 0, 0, 0, 0, 0, NULL, NULL};
-    static const dlpack_py_request none = {{0, 0}, {0, 0}, 0, {kDLCPU, 0}, 0};
-    const dlp_terms terms = {want != NULL ? want : &any, request != NULL ? request : &none, NULL, NULL};
-    return terms;
-}
-
-/* Results of steps that neither succeed (0) nor fail (-1). */
-#define DLP_ASK_AGAIN 1 /* ask the producer for data that the CPU reads (C5) */
-#define DLP_NO_TABLE 2  /* call __dlpack__ */
-
-/* Checks where the data is, for a request that names a device, for a copy, and for memory that is not the CPU's.
- * copies: the consumer makes a copy. producer: NULL: none can be asked again. Returns 0, DLP_ASK_AGAIN, or -1 with
- * BufferError (C3, C4, C5). */
-DLP_RARE int
-dlp_check_place(const DLTensor *t, const dlp_terms *terms, int copies, const dlp_producer *producer,
-                dlpack_py_error *error)
-{
-    const dlpack_py_want *want = terms->want;
-    const dlpack_py_request *request = terms->request;
-    const int readable = dlpack_py_is_cpu_readable(t->device);
-    const int32_t came = (int32_t)t->device.device_type;
-    DLDevice asked = request->has_device ? request->device : t->device;
-    char came_text[DLPACK_PY_TEXT_SIZE], asked_text[DLPACK_PY_TEXT_SIZE];
-
-    /* Device work may be pending on pinned or managed memory: a producer waits for it if asked for CPU memory. */
-    if (readable && came != (int32_t)kDLCPU && (copies || want->device == 0) &&
-        (want->options & DLPACK_PY_NOTHING_PENDING) == 0) {
-        if (producer != NULL && producer->obj != NULL && !request->has_device)
-            return DLP_ASK_AGAIN;
-        return dlp_refuse(error, "device is %s: device work may be pending on the data",
-                          dlpack_py_device_text(t->device, came_text));
-    }
-    if (copies && !request->has_device)
-        asked = dlp_device(want->device > 0 ? want->device : (int32_t)kDLCPU, 0);
-    if (copies ? readable && asked.device_type == kDLCPU && want->device <= (int32_t)kDLCPU
-               : came == (int32_t)asked.device_type && (readable || t->device.device_id == asked.device_id)) /* D9 */
-        return 0;
-    return dlp_refuse(error, "device is %s, %s was asked for%s", dlpack_py_device_text(t->device, came_text),
-                      dlpack_py_device_text(asked, asked_text),
-                      copies ? ": a copy is made from and to the CPU only" : "");
-}
-
-/* A major version that this file does not know: only the deleter can be relied on (K6). */
+/* Describes in v, which is empty, a tensor that was checked. v owns nothing but strides yet. Returns 0, or -1 with
+ * MemoryError in *error. */
 static inline int
-dlp_is_unknown(const void *managed, int32_t form)
-{
-    return form == DLPACK_PY_VERSIONED &&
-           ((const struct DLManagedTensorVersioned *)managed)->version.major != DLPACK_PY_PROTOCOL_MAJOR;
-}
-
-/* Describes a tensor that was checked in v, which owns nothing yet. Returns 0, or -1 with MemoryError in *error. */
-static inline int
-dlp_view_describe(const DLTensor *t, uint64_t flags, int32_t readonly, int overlaps, dlpack_py_view *v,
+dlp_view_describe(dlpack_py_view *v, const DLTensor *t, uint64_t flags, int32_t readonly, int overlaps,
                   dlpack_py_error *error)
 {
     int64_t *strides = t->strides;
@@ -1504,70 +1413,24 @@ dlp_view_describe(const DLTensor *t, uint64_t flags, int32_t readonly, int overl
     return 0;
 }
 
-/* Checks that a tensor is valid (D8), and that it, or a copy of it, is what the terms ask for (C3 to C5, C9), and
- * describes it in v; nothing is taken yet (K4). producer: its __dlpack__ returned the tensor; NULL: none did. copy:
- * out, memory for a copy of the tensor in v, which the caller makes; NULL: none. Returns 0, DLP_ASK_AGAIN, or -1 with
- * *error filled. */
-DLP_SHARED int
-dlp_check_tensor(const void *managed, int32_t form, const dlp_terms *terms, const dlp_producer *producer,
-                 dlpack_py_view *v, dlp_export **copy, dlpack_py_error *error)
+/* Reserves memory in v, which is empty, for a copy of t that meets want: v->managed. Until dlp_view_own has made the
+ * copy, v->tensor is t. Returns 0, or -1 with MemoryError in *error. */
+static inline int
+dlp_view_reserve(dlpack_py_view *v, const DLTensor *t, uint64_t flags, const dlpack_py_want *want,
+                 dlpack_py_error *error)
 {
-    const struct DLManagedTensorVersioned *versioned = (const struct DLManagedTensorVersioned *)managed;
-    const DLTensor *t =
-        form == DLPACK_PY_VERSIONED ? &versioned->dl_tensor : (const DLTensor *)managed; /* first member */
-    const dlpack_py_want *want = terms->want;
-    const int32_t asked = terms->request->copy;
-    /* Was a copy asked for that the producer could not be asked for, or that a legacy capsule cannot tell (C3)? */
-    int copies = asked == DLPACK_PY_COPY_ALWAYS && (form == DLPACK_PY_LEGACY || producer == NULL || producer->old);
-    const int may_copy = asked == DLPACK_PY_COPY_ALWAYS || /* also a copy by the producer */
-                         (asked == DLPACK_PY_COPY_AS_NEEDED && (want->options & DLPACK_PY_COPY_IF_NEEDED) != 0);
-    int32_t readonly = DLPACK_PY_READONLY_UNSAID; /* C7 */
-    uint64_t flags = 0;
-    int result, simple;
+    const char order = want->order == 'F' ? 'F' : 'C';
+    dlp_export *copy = dlp_copy_new(t, flags, DLPACK_PY_VERSIONED, order, want->alignment, error);
 
-    *copy = NULL;
-    if (form == DLPACK_PY_VERSIONED) {
-        if (versioned->version.major != DLPACK_PY_PROTOCOL_MAJOR) /* read nothing else (K6) */
-            return dlp_refuse(error,
-                              "the tensor has DLPack version %" PRIu32 ".%" PRIu32 ", major version %d was wanted",
-                              versioned->version.major, versioned->version.minor, DLPACK_PY_PROTOCOL_MAJOR);
-        flags = versioned->flags;
-        readonly = (flags & DLPACK_PY_FLAG_READ_ONLY) != 0 ? DLPACK_PY_READONLY : DLPACK_PY_WRITABLE;
-    }
-    else if ((want->options & DLPACK_PY_LEGACY_IS_WRITABLE) != 0)
-        readonly = DLPACK_PY_WRITABLE;
-    simple = dlp_is_simple(t);
-    if (!simple && dlp_check_all(t, flags, error) < 0)
+    if (copy == NULL)
         return -1;
-    if (terms->announced != NULL && terms->steps->check_announced(t, terms->announced, error) < 0)
-        return -1;
-    if (!(simple && dlp_is_basic(want) && dlp_meets_basic(t, dlpack_py_dtype(t), readonly, want)) &&
-        dlp_meets(t, readonly, want, error) < 0) {
-        if (!error->copy_helps || !may_copy)
-            return -1;
-        copies = 1;
-    }
-    if (t->device.device_type != kDLCPU || copies || terms->request->has_device) {
-        result = dlp_check_place(t, terms, copies, producer, error);
-        if (result != 0)
-            return result;
-    }
-    if (copies) {
-        *copy = dlp_copy_new(t, flags, DLPACK_PY_VERSIONED, want->order == 'F' ? 'F' : 'C', want->alignment, error);
-        if (*copy == NULL)
-            return -1;
-        v->tensor = *t; /* what is copied; its strides may be NULL */
-        v->flags = flags;
-        return 0;
-    }
-    return dlp_view_describe(t, flags, readonly,
-                             !simple && (want->order == 0 || want->order == 'R') && /* else t is compact */
-                                 (!want->writable || (want->options & DLPACK_PY_OVERLAP_IS_FINE) != 0) && /* refused */
-                                 dlp_overlaps_itself(t),
-                             v, error);
+    v->managed = &copy->managed.versioned;
+    v->tensor = *t;
+    v->flags = flags;
+    return 0;
 }
 
-/* Describes a tensor that has strides, and no overlap, in v. managed: becomes v's; NULL: the tensor is borrowed. */
+/* Describes in v a tensor that has strides, and no overlap. managed: becomes v's; NULL: the tensor is borrowed. */
 static inline void
 dlp_view_set(dlpack_py_view *v, struct DLManagedTensorVersioned *managed, const DLTensor *t)
 {
@@ -1580,95 +1443,57 @@ dlp_view_set(dlpack_py_view *v, struct DLManagedTensorVersioned *managed, const 
     v->allocated = NULL;
 }
 
-/* Makes v the owner of managed, or where there is memory for a copy, of a copy: managed is deleted. Cannot fail. */
+/* Makes v, which describes the tensor of managed, its owner; or, where v has memory for a copy, the owner of a copy:
+ * managed is deleted. Cannot fail. */
 static inline void
-dlp_view_own(dlpack_py_view *v, void *managed, int32_t form, dlp_export *copy)
+dlp_view_own(dlpack_py_view *v, void *managed, int32_t form)
 {
-    v->managed = managed;
-    v->form = form;
-    if (copy == NULL)
+    struct DLManagedTensorVersioned *copy = (struct DLManagedTensorVersioned *)v->managed;
+
+    if (copy == NULL) {
+        v->managed = managed;
+        v->form = form;
         return;
-    dlp_copy_detached(&copy->managed.versioned.dl_tensor, &v->tensor, v->flags);
-    dlp_view_set(v, &copy->managed.versioned, &copy->managed.versioned.dl_tensor);
+    }
+    dlp_copy_detached(&copy->dl_tensor, &v->tensor, v->flags);
+    dlp_view_set(v, copy, &copy->dl_tensor);
     dlp_delete(managed, form); /* last: a deleter may run code that looks at the view */
-}
-
-/* Raises an error, with the name of the argument. Returns -1. */
-DLP_RARE int
-dlp_raise_for(const dlpack_py_want *want, const dlpack_py_error *error)
-{
-    dlpack_py_error named = *error;
-    if (want->name != NULL)
-        (void)dlp_fail(&named, error->code, "%s: %s", want->name, error->text);
-    return dlpack_py_raise(&named);
-}
-
-/* Takes the tensor of a capsule. Returns as dlp_check_tensor, with an exception. On -1 the capsule keeps its tensor
- * (K4), except for a tensor of an unknown major version (K6). */
-DLP_SHARED int
-dlp_take(PyObject *capsule, const dlp_terms *terms, const dlp_producer *producer, dlpack_py_view *v)
-{
-    dlp_export *copy = NULL;
-    dlpack_py_error error;
-    const char *name;
-    void *managed = NULL;
-    int32_t form;
-    int result = -1;
-
-    if (!PyCapsule_CheckExact(capsule))
-        return dlp_refuse_value(PyExc_TypeError, "__dlpack__ returned %.200U, a capsule was wanted", capsule);
-    DLP_LOCK(capsule); /* Nothing in here runs Python code: no other thread changes the name meanwhile. */
-    name = PyCapsule_GetName(capsule);
-    form = dlp_form_of(name);
-    if (form == 0 && name != NULL &&
-        (strcmp(name, DLP_USED_NAME(DLPACK_PY_VERSIONED)) == 0 || strcmp(name, DLP_USED_NAME(DLPACK_PY_LEGACY)) == 0))
-        (void)dlp_fail(&error, DLPACK_PY_VALUE_ERROR, "the capsule is named '%.60s': it was consumed already", name);
-    else if (form == 0)
-        (void)dlp_fail(&error, DLPACK_PY_TYPE_ERROR,
-                       "the capsule is named '%.60s', 'dltensor_versioned' or 'dltensor' was wanted",
-                       name == NULL ? "NULL" : name);
-    else {
-        managed = PyCapsule_GetPointer(capsule, name);
-        result = dlp_check_tensor(managed, form, terms, producer, v, &copy, &error);
-        /* Commit point (K4): the tensor is ours from here. A tensor that is asked for again is deleted first (C5). */
-        if (result >= 0 || dlp_is_unknown(managed, form))
-            (void)PyCapsule_SetName(capsule, DLP_USED_NAME(form));
-        else
-            managed = NULL;
-    }
-    DLP_UNLOCK();
-    if (result == 0)
-        dlp_view_own(v, managed, form, copy);
-    else if (managed != NULL)
-        dlp_delete(managed, form);
-    return result >= 0 ? result : dlp_raise_for(terms->want, &error);
-}
-
-/* Takes a managed tensor, which is stolen, into an empty view. Returns 0, or -1 with an exception. */
-DLP_SHARED int
-dlp_take_managed(void *managed, int32_t form, const dlp_terms *terms, dlpack_py_view *v)
-{
-    dlp_export *copy;
-    dlpack_py_error error;
-
-    if (dlp_check_tensor(managed, form, terms, NULL, v, &copy, &error) < 0) {
-        dlp_delete(managed, form);
-        return dlp_raise_for(terms->want, &error);
-    }
-    dlp_view_own(v, managed, form, copy);
-    return 0;
 }
 
 /* ---- Asking ------------------------------------------------------------- */
 
-/* Calls __dlpack__ with the keywords of a request that are needed (C4); old: only with stream. */
-DLP_RARE PyObject *
-dlp_call_with(const dlp_producer *producer, const dlpack_py_request *request, int old)
+/* One import: dlpack_py_consume_request is given a capsule, finds an exchange table, or lets dlp_call call __dlpack__
+ * (C1, C4). dlp_take lets dlp_check_tensor check the tensor and describe it in the view (D8, C9), and then renames the
+ * capsule (K4). Where the CPU cannot read the data yet, dlp_take_answer calls __dlpack__ a second time (C5). */
+
+/* What a consumer asks for, and of which object. */
+typedef struct dlp_consumer {
+    const dlpack_py_want *want;       /* not NULL */
+    const dlpack_py_request *request; /* not NULL */
+    PyObject *obj;      /* whose __dlpack__ can be called, borrowed; NULL: the consumer is given a tensor */
+    int takes_keywords; /* 1 until __dlpack__ refuses max_version, dl_device and copy (C1); 0 where obj is NULL */
+} dlp_consumer;
+
+/* Makes a consumer. want NULL: no requirements. request NULL: a request without arguments. */
+static inline dlp_consumer
+dlp_consumer_make(const dlpack_py_want *want, const dlpack_py_request *request, PyObject *obj)
 {
-    const int is_passed[4] = {!old, !old && request->has_device, request->stream.kind != DLPACK_PY_STREAM_NONE,
-                              !old && request->copy != DLPACK_PY_COPY_AS_NEEDED};
-    PyObject *const *objects = producer->gate->objects;
-    PyObject *stack[5] = {producer->obj, NULL, NULL, NULL, NULL}, *name, *answer = NULL;
+    static const dlpack_py_want any = {0, NULL, 0, 0, NULL, 0, 0, 0, 0, 0, NULL, NULL};
+    static const dlpack_py_request none = {{0, 0}, {0, 0}, 0, {kDLCPU, 0}, 0};
+    const dlp_consumer consumer = {want != NULL ? want : &any, request != NULL ? request : &none, obj, obj != NULL};
+    return consumer;
+}
+
+/* Calls __dlpack__ with the keywords of the request that are needed (C4), or only with stream (C1). */
+DLP_RARE PyObject *
+dlp_call_with(const dlp_gate *gate, const dlp_consumer *consumer)
+{
+    const dlpack_py_request *request = consumer->request;
+    const int all = consumer->takes_keywords;
+    const int is_passed[4] = {all, all && request->has_device, request->stream.kind != DLPACK_PY_STREAM_NONE,
+                              all && request->copy != DLPACK_PY_COPY_AS_NEEDED};
+    PyObject *const *objects = gate->objects;
+    PyObject *stack[5] = {consumer->obj, NULL, NULL, NULL, NULL}, *name, *answer = NULL;
     PyObject *names = PyTuple_New(is_passed[0] + is_passed[1] + is_passed[2] + is_passed[3]);
     int i, count = 0, failed = names == NULL;
 
@@ -1717,18 +1542,18 @@ dlp_chain_end(PyObject *chain, PyObject *end, PyObject *without)
  * NULL with the exception of that call, or with BufferError where copy is False: an old producer may copy (C3). The
  * first exception becomes the context of the last one that the caller does not handle, unless this makes a ring. */
 DLP_RARE PyObject *
-dlp_call_again(dlp_producer *producer, const dlpack_py_request *request)
+dlp_call_again(const dlp_gate *gate, dlp_consumer *consumer)
 {
     dlp_exception first = dlp_exception_save(), second, handled;
-    PyObject *capsule = NULL, *last;
+    PyObject *answer = NULL, *last;
 
-    producer->old = 1;
-    if (request->copy == DLPACK_PY_COPY_NEVER)
+    consumer->takes_keywords = 0;
+    if (consumer->request->copy == DLPACK_PY_COPY_NEVER)
         PyErr_SetString(PyExc_BufferError,
                         "copy is False, but __dlpack__ of the producer takes no keyword copy: it may copy");
     else
-        capsule = dlp_call_with(producer, request, 1);
-    if (capsule == NULL) {
+        answer = dlp_call_with(gate, consumer);
+    if (answer == NULL) {
         second = dlp_exception_save();
         PyErr_NormalizeException(&first.type, &first.value, &first.traceback);
         PyErr_NormalizeException(&second.type, &second.value, &second.traceback);
@@ -1744,55 +1569,199 @@ dlp_call_again(dlp_producer *producer, const dlpack_py_request *request)
         PyErr_Restore(second.type, second.value, second.traceback);
     }
     dlp_exception_drop(first);
-    return capsule;
+    return answer;
 }
 
-/* Calls __dlpack__, and takes the tensor of the capsule. Returns as dlp_take. */
-DLP_SHARED int
-dlp_call_and_take(dlp_producer *producer, const dlp_terms *terms, dlpack_py_view *v)
+/* Calls __dlpack__ of the object that a consumer asks. Returns what the method returned; NULL with an exception. */
+DLP_SHARED PyObject *
+dlp_call(dlp_consumer *consumer)
 {
-    const dlpack_py_request *request = terms->request;
-    PyObject *const *objects = producer->gate->objects;
-    PyObject *stack[2] = {producer->obj, objects[DLP_VERSION]}, *capsule;
-    int result;
+    const dlpack_py_request *request = consumer->request;
+    const dlp_gate *gate = dlp_gate_get();
+    PyObject *stack[2] = {consumer->obj, NULL}, *answer;
 
-    if (producer->is_called) {
-        capsule = producer->capsule;
-        producer->is_called = 0;
-    }
-    else if (producer->old || request->has_device || request->copy != DLPACK_PY_COPY_AS_NEEDED ||
-             request->stream.kind != DLPACK_PY_STREAM_NONE)
-        capsule = dlp_call_with(producer, request, producer->old);
+    if (gate == NULL)
+        return NULL;
+    stack[1] = gate->objects[DLP_VERSION];
+    if (!consumer->takes_keywords || request->has_device || request->copy != DLPACK_PY_COPY_AS_NEEDED ||
+        request->stream.kind != DLPACK_PY_STREAM_NONE)
+        answer = dlp_call_with(gate, consumer);
     else
-        capsule = PyObject_VectorcallMethod(objects[DLP_DLPACK], stack, 1, objects[DLP_KEYWORDS]);
-    if (capsule == NULL && !producer->old && PyErr_ExceptionMatches(PyExc_TypeError))
-        capsule = dlp_call_again(producer, request);
-    if (capsule == NULL)
-        return -1;
-    producer->answered = 1;
-    result = dlp_take(capsule, terms, producer, v);
-    if (result < 0) {
-        dlp_decref(capsule); /* keeps the exception (K2) */
-        return -1;
+        answer = PyObject_VectorcallMethod(gate->objects[DLP_DLPACK], stack, 1, gate->objects[DLP_KEYWORDS]);
+    return answer == NULL && consumer->takes_keywords && PyErr_ExceptionMatches(PyExc_TypeError)
+               ? dlp_call_again(gate, consumer)
+               : answer;
+}
+
+/* ---- Taking ------------------------------------------------------------- */
+
+/* Results of steps that neither succeed (0) nor fail (-1). */
+#define DLP_ASK_AGAIN 1 /* ask the object for data that the CPU reads (C5) */
+#define DLP_NO_TABLE 2  /* call __dlpack__ */
+
+/* Checks the device of the data, for a request that names a device, for a copy, and for memory that is not the CPU's.
+ * copies: the consumer makes a copy. Returns 0, DLP_ASK_AGAIN, or -1 with BufferError (C3, C4, C5). */
+DLP_RARE int
+dlp_check_device(const DLTensor *t, const dlp_consumer *consumer, int copies, dlpack_py_error *error)
+{
+    const dlpack_py_want *want = consumer->want;
+    const dlpack_py_request *request = consumer->request;
+    const int readable = dlpack_py_is_cpu_readable(t->device);
+    const int32_t came = (int32_t)t->device.device_type;
+    DLDevice asked = request->has_device ? request->device : t->device;
+    char came_text[DLPACK_PY_TEXT_SIZE], asked_text[DLPACK_PY_TEXT_SIZE];
+
+    /* Device work may be pending on pinned or managed memory: a producer waits for it if asked for CPU memory. */
+    if (readable && came != (int32_t)kDLCPU && (copies || want->device == 0) &&
+        (want->options & DLPACK_PY_NOTHING_PENDING) == 0) {
+        if (consumer->obj != NULL && !request->has_device)
+            return DLP_ASK_AGAIN;
+        return dlp_refuse(error, "device is %s: device work may be pending on the data",
+                          dlpack_py_device_text(t->device, came_text));
     }
-    Py_DECREF(capsule);
-    if (PyErr_Occurred())
-        PyErr_WriteUnraisable(NULL); /* of the capsule's destructor */
-    return result;
+    if (copies && !request->has_device)
+        asked = dlp_device(want->device > 0 ? want->device : (int32_t)kDLCPU, 0);
+    if (copies ? readable && asked.device_type == kDLCPU && want->device <= (int32_t)kDLCPU
+               : came == (int32_t)asked.device_type && (readable || t->device.device_id == asked.device_id)) /* D9 */
+        return 0;
+    return dlp_refuse(error, "device is %s, %s was asked for%s", dlpack_py_device_text(t->device, came_text),
+                      dlpack_py_device_text(asked, asked_text),
+                      copies ? ": a copy is made from and to the CPU only" : "");
+}
+
+/* A major version that this file does not know: only the deleter can be relied on (K6). */
+static inline int
+dlp_is_unknown(const void *managed, int32_t form)
+{
+    return form == DLPACK_PY_VERSIONED &&
+           ((const struct DLManagedTensorVersioned *)managed)->version.major != DLPACK_PY_PROTOCOL_MAJOR;
+}
+
+/* Checks that a tensor is valid (D8), and that it, or a copy of it, is what a consumer asks for (C3 to C5, C9).
+ * Describes it in v, which is empty; nothing is taken yet (K4). Where a copy is needed, v->managed is new memory for a
+ * copy, which dlp_view_own makes. Returns 0, DLP_ASK_AGAIN, or -1 with *error filled and v empty. */
+DLP_SHARED int
+dlp_check_tensor(const void *managed, int32_t form, const dlp_consumer *consumer, dlpack_py_view *v,
+                 dlpack_py_error *error)
+{
+    const struct DLManagedTensorVersioned *versioned = (const struct DLManagedTensorVersioned *)managed;
+    const DLTensor *t =
+        form == DLPACK_PY_VERSIONED ? &versioned->dl_tensor : (const DLTensor *)managed; /* first member */
+    const dlpack_py_want *want = consumer->want;
+    const int32_t asked = consumer->request->copy;
+    /* Was a copy asked for that the producer was not asked for, or that a legacy capsule cannot tell (C3)? */
+    int copies = asked == DLPACK_PY_COPY_ALWAYS && (form == DLPACK_PY_LEGACY || !consumer->takes_keywords);
+    const int may_copy = asked == DLPACK_PY_COPY_ALWAYS || /* also a copy by the producer */
+                         (asked == DLPACK_PY_COPY_AS_NEEDED && (want->options & DLPACK_PY_COPY_IF_NEEDED) != 0);
+    int32_t readonly = DLPACK_PY_READONLY_UNSAID; /* C7 */
+    uint64_t flags = 0;
+    int result, simple;
+
+    if (dlp_is_unknown(managed, form)) /* read nothing else (K6) */
+        return dlp_refuse(error, "the tensor has DLPack version %" PRIu32 ".%" PRIu32 ", major version %d was wanted",
+                          versioned->version.major, versioned->version.minor, DLPACK_PY_PROTOCOL_MAJOR);
+    if (form == DLPACK_PY_VERSIONED) {
+        flags = versioned->flags;
+        readonly = (flags & DLPACK_PY_FLAG_READ_ONLY) != 0 ? DLPACK_PY_READONLY : DLPACK_PY_WRITABLE;
+    }
+    else if ((want->options & DLPACK_PY_LEGACY_IS_WRITABLE) != 0)
+        readonly = DLPACK_PY_WRITABLE;
+    simple = dlp_is_simple(t);
+    if (!simple && dlp_check_all(t, flags, error) < 0)
+        return -1;
+    if (!(simple && dlp_is_basic(want) && dlp_meets_basic(t, dlpack_py_dtype(t), readonly, want)) &&
+        dlp_meets(t, readonly, want, error) < 0) {
+        if (!error->copy_helps || !may_copy)
+            return -1;
+        copies = 1;
+    }
+    if (t->device.device_type != kDLCPU || copies || consumer->request->has_device) {
+        result = dlp_check_device(t, consumer, copies, error);
+        if (result != 0)
+            return result;
+    }
+    if (copies)
+        return dlp_view_reserve(v, t, flags, want, error);
+    return dlp_view_describe(v, t, flags, readonly, !simple && dlp_overlaps_itself(t), error);
+}
+
+/* Raises an error, with the name of the argument. Returns -1. */
+DLP_RARE int
+dlp_raise_for(const dlpack_py_want *want, const dlpack_py_error *error)
+{
+    dlpack_py_error named = *error;
+    if (want->name != NULL)
+        (void)dlp_fail(&named, error->code, "%s: %s", want->name, error->text);
+    return dlpack_py_raise(&named);
+}
+
+/* Takes the tensor of a capsule into v, which is empty. Returns as dlp_check_tensor, with an exception. On -1 the
+ * capsule keeps its tensor (K4), except for a tensor of an unknown major version (K6). */
+DLP_SHARED int
+dlp_take(PyObject *capsule, const dlp_consumer *consumer, dlpack_py_view *v)
+{
+    dlpack_py_error error;
+    const char *name;
+    void *managed = NULL;
+    int32_t form;
+    int result = -1;
+
+    if (!PyCapsule_CheckExact(capsule))
+        return dlp_refuse_value(PyExc_TypeError, "__dlpack__ returned %.200U, a capsule was wanted", capsule);
+    DLP_LOCK(capsule); /* Nothing in here runs Python code: no other thread changes the name meanwhile. */
+    name = PyCapsule_GetName(capsule);
+    form = dlp_form_of(name);
+    if (form == 0 && name != NULL &&
+        (strcmp(name, DLP_USED_NAME(DLPACK_PY_VERSIONED)) == 0 || strcmp(name, DLP_USED_NAME(DLPACK_PY_LEGACY)) == 0))
+        (void)dlp_fail(&error, DLPACK_PY_VALUE_ERROR, "the capsule is named '%.60s': it was consumed already", name);
+    else if (form == 0)
+        (void)dlp_fail(&error, DLPACK_PY_TYPE_ERROR,
+                       "the capsule is named '%.60s', 'dltensor_versioned' or 'dltensor' was wanted",
+                       name == NULL ? "NULL" : name);
+    else {
+        managed = PyCapsule_GetPointer(capsule, name);
+        result = dlp_check_tensor(managed, form, consumer, v, &error);
+        /* Commit point (K4): the tensor is ours from here. A tensor that is asked for again is deleted first (C5). */
+        if (result >= 0 || dlp_is_unknown(managed, form))
+            (void)PyCapsule_SetName(capsule, DLP_USED_NAME(form));
+        else
+            managed = NULL;
+    }
+    DLP_UNLOCK();
+    if (result == 0)
+        dlp_view_own(v, managed, form);
+    else if (managed != NULL)
+        dlp_delete(managed, form);
+    return result >= 0 ? result : dlp_raise_for(consumer->want, &error);
+}
+
+/* Takes a managed tensor that was given to a consumer. It is stolen. Returns 0, or -1 with an exception. */
+DLP_SHARED int
+dlp_take_managed(void *managed, int32_t form, const dlp_consumer *consumer, dlpack_py_view *v)
+{
+    dlpack_py_error error;
+
+    if (dlp_check_tensor(managed, form, consumer, v, &error) < 0) {
+        dlp_delete(managed, form);
+        return dlp_raise_for(consumer->want, &error);
+    }
+    dlp_view_own(v, managed, form);
+    return 0;
 }
 
 /* After an AttributeError: takes what want->fallback makes of an object that has no __dlpack__ (C6). */
 DLP_RARE int
-dlp_consume_fallback(const dlp_producer *producer, const dlp_terms *terms, dlpack_py_view *v)
+dlp_take_fallback(const dlp_consumer *consumer, dlpack_py_view *v)
 {
+    const dlp_consumer given = dlp_consumer_make(consumer->want, consumer->request, NULL);
     const dlp_exception missing = dlp_exception_save();
-    PyObject *method = PyObject_GetAttr(producer->obj, producer->gate->objects[DLP_DLPACK]);
+    PyObject *method = PyObject_GetAttrString(consumer->obj, "__dlpack__");
     struct DLManagedTensorVersioned *managed = NULL;
     int failed = method == NULL && !PyErr_ExceptionMatches(PyExc_AttributeError);
 
     if (method == NULL && !failed) {
         PyErr_Clear();
-        failed = terms->want->fallback(producer->obj, &managed) != 0;
+        failed = consumer->want->fallback(consumer->obj, &managed) != 0;
     }
     Py_XDECREF(method);
     if (!failed && managed == NULL) {
@@ -1800,73 +1769,73 @@ dlp_consume_fallback(const dlp_producer *producer, const dlp_terms *terms, dlpac
         return -1;
     }
     dlp_exception_drop(missing);
-    return failed ? -1 : dlp_take_managed(managed, DLPACK_PY_VERSIONED, terms, v);
+    return failed ? -1 : dlp_take_managed(managed, DLPACK_PY_VERSIONED, &given, v);
 }
 
-/* Takes the tensor that __dlpack__ exports, or that want->fallback makes. */
+/* Takes the tensor of answer, which __dlpack__ returned and which is stolen; NULL: the call failed. Asks once more, for
+ * data that the CPU reads, where it must (C5). Returns 0, or -1 with an exception. */
 DLP_SHARED int
-dlp_consume_by_call(dlp_producer *producer, const dlp_terms *terms, dlpack_py_view *v)
+dlp_take_answer(PyObject *answer, const dlp_consumer *consumer, dlpack_py_view *v)
 {
-    dlpack_py_request request;
-    int result =
-        terms->steps == NULL ? dlp_call_and_take(producer, terms, v) : terms->steps->call_and_take(producer, terms, v);
+    dlpack_py_request for_cpu;
+    dlp_consumer again;
+    int result;
 
-    if (result == DLP_ASK_AGAIN) { /* a second time, for memory that the CPU reads (C5) */
-        const dlp_terms for_cpu = {terms->want, &request, NULL, NULL};
-        request = *terms->request;
-        memset(&request.stream, 0, sizeof(request.stream));
-        request.has_device = 1;
-        request.device = dlp_device(kDLCPU, 0);
-        result = dlp_call_and_take(producer, &for_cpu, v);
+    if (answer == NULL)
+        return consumer->want->fallback != NULL && PyErr_ExceptionMatches(PyExc_AttributeError)
+                   ? dlp_take_fallback(consumer, v)
+                   : -1;
+    result = dlp_take(answer, consumer, v);
+    if (result < 0) {
+        dlp_decref(answer); /* keeps the exception (K2) */
+        return -1;
     }
-    if (result < 0 && terms->want->fallback != NULL && PyErr_ExceptionMatches(PyExc_AttributeError))
-        result = dlp_consume_fallback(producer, terms, v);
-    return result;
+    Py_DECREF(answer);
+    if (PyErr_Occurred())
+        PyErr_WriteUnraisable(NULL); /* of the capsule's destructor */
+    if (result != DLP_ASK_AGAIN)
+        return 0;
+    for_cpu = *consumer->request;
+    memset(&for_cpu.stream, 0, sizeof(for_cpu.stream));
+    for_cpu.has_device = 1; /* dlp_check_device does not ask again */
+    for_cpu.device = dlp_device(kDLCPU, 0);
+    again = *consumer;
+    again.request = &for_cpu;
+    return dlp_take_answer(dlp_call(&again), &again, v);
 }
 
 /* ---- Consuming ---------------------------------------------------------- */
 
 #ifdef DLPACK_EXCHANGE_H /* which defines these */
 static inline int
-dlp_consume_by_table(dlp_gate *gate, PyObject *obj, const dlp_terms *terms, dlpack_py_view *v);
+dlp_take_by_table(const dlp_consumer *consumer, const dlpack_py_device *device, const void **table, dlpack_py_view *v);
 static inline int
 dlp_has_table(dlp_gate *gate, PyObject *obj);
 static int
 dlp_consume_fast(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v);
 #else
-#  define dlp_consume_by_table(gate, obj, terms, v) DLP_NO_TABLE
+#  define dlp_take_by_table(consumer, device, table, v) ((void)(table), DLP_NO_TABLE)
 #  define dlp_has_table(gate, obj) 0
 #endif
 
-/* Takes the tensor of a capsule, or of an object by its type's exchange table, __dlpack__ or want->fallback. */
-DLP_SHARED int
-dlp_consume(PyObject *obj, const dlp_terms *terms, dlpack_py_view *v)
-{
-    dlp_producer producer = {NULL, NULL, 0, NULL, 0, 0};
-    dlpack_py_error error;
-    int result;
-
-    dlp_view_clear(v);
-    if (dlp_check_want(terms->want, &error) < 0)
-        return dlpack_py_raise(&error);
-    if (PyCapsule_CheckExact(obj))
-        return dlp_take(obj, terms, NULL, v);
-    producer.gate = dlp_gate_get();
-    producer.obj = obj;
-    if (producer.gate == NULL)
-        return -1;
-    result = dlp_consume_by_table(producer.gate, obj, terms, v);
-    return result != DLP_NO_TABLE ? result : dlp_consume_by_call(&producer, terms, v);
-}
-
 /* As dlpack_py_consume, with a request. The view meets request->device, where has_device is 1, and request->copy (C3).
  * The stream is only passed to __dlpack__: dlpack_device_consume orders streams. max_version is ignored. */
-static inline int
+DLP_SHARED int
 dlpack_py_consume_request(PyObject *obj, const dlpack_py_request *request, const dlpack_py_want *want,
                           dlpack_py_view *v)
 {
-    const dlp_terms terms = dlp_terms_make(want, request);
-    return dlp_consume(obj, &terms, v);
+    dlp_consumer consumer = dlp_consumer_make(want, request, PyCapsule_CheckExact(obj) ? NULL : obj);
+    dlpack_py_error error;
+    const void *table; /* the table that gave the tensor, which dlpack_device.h uses */
+    int result;
+
+    dlp_view_clear(v);
+    if (dlp_check_want(consumer.want, &error) < 0)
+        return dlpack_py_raise(&error);
+    if (consumer.obj == NULL)
+        return dlp_take(obj, &consumer, v);
+    result = dlp_take_by_table(&consumer, NULL, &table, v);
+    return result != DLP_NO_TABLE ? result : dlp_take_answer(dlp_call(&consumer), &consumer, v);
 }
 
 /* dlpack_py_consume: take the tensor that obj offers, if it meets the requirements.
@@ -1891,7 +1860,7 @@ dlpack_py_consume(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 
 /* Reads device= and copy= of from_dlpack; NULL: not given (C3). */
 static inline int
-dlp_parse_place(PyObject *device, PyObject *copy, dlpack_py_request *request)
+dlp_parse_device_and_copy(PyObject *device, PyObject *copy, dlpack_py_request *request)
 {
     int32_t pair[2] = {kDLCPU, 0};
 
@@ -1915,13 +1884,26 @@ dlpack_py_from_dlpack_args(PyObject *x, PyObject *device, PyObject *copy, const 
 {
     dlpack_py_request request;
 
-    if (dlp_parse_place(device, copy, &request) < 0) {
+    if (dlp_parse_device_and_copy(device, copy, &request) < 0) {
         dlp_view_clear(v);
         return -1;
     }
     return request.has_device || request.copy != DLPACK_PY_COPY_AS_NEEDED
                ? dlpack_py_consume_request(x, &request, want, v)
                : dlpack_py_consume(x, want, v);
+}
+
+/* Puts the keywords copy and device of a call of from_dlpack into values, which are NULL. Returns 0, or -1 with
+ * TypeError. */
+static inline int
+dlp_match_from_dlpack(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, PyObject *values[2])
+{
+    const dlp_gate *gate = kwnames == NULL ? NULL : dlp_gate_get();
+
+    if (kwnames != NULL && gate == NULL)
+        return -1;
+    return dlp_match_keywords("from_dlpack", 1, gate == NULL ? NULL : gate->objects + DLP_COPY, 2, args, nargs, kwnames,
+                              values);
 }
 
 /* dlpack_py_from_dlpack: the first half of a library's from_dlpack(x, /, *, device=None, copy=None), from the call's
@@ -1935,7 +1917,7 @@ dlpack_py_from_dlpack(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames
     PyObject *values[2] = {NULL, NULL}; /* copy, device */
 
     dlp_view_clear(v);
-    if (dlp_match_keywords("from_dlpack", 1, DLP_COPY, 2, args, nargs, kwnames, values) < 0)
+    if (dlp_match_from_dlpack(args, nargs, kwnames, values) < 0)
         return -1;
     return dlpack_py_from_dlpack_args(args[0], values[1], values[0], want, v);
 }
@@ -2005,34 +1987,41 @@ dlp_object_dealloc(PyObject *self)
 
 DLPACK_PY_DESCRIBED(dlp_object, dlp_object_describe);
 
-/* A new dlp_object, of a type that is made at its first use in this interpreter and kept in place; Python code cannot
- * make objects of it. slots: count slots of the type, with room for two more, and a zero slot at the end. Steals the
- * view, also where it returns NULL with an exception. */
+/* What the slots of a type of dlp_objects begin with. */
+#define DLP_OBJECT_SLOTS                                       \
+    {Py_tp_dealloc, (void *)(uintptr_t)dlp_object_dealloc},    \
+    {                                                          \
+        Py_tp_traverse, (void *)(uintptr_t)dlp_object_traverse \
+    }
+
+/* A new type of dlp_objects, which Python code cannot make; NULL with an exception. */
 DLP_RARE PyObject *
-dlp_object_new_steal(dlp_word *place, const char *name, PyType_Slot *slots, int count, dlpack_py_view *v)
+dlp_object_type_new(const char *name, PyType_Slot *slots)
 {
     PyType_Spec spec = {name, (int)sizeof(dlp_object), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, slots};
-    dlp_object *object = NULL;
-    PyObject *made;
-
-    if (DLP_LOAD(place) == 0) {
-        slots[count].slot = Py_tp_dealloc;
-        slots[count].pfunc = (void *)(uintptr_t)dlp_object_dealloc;
-        slots[count + 1].slot = Py_tp_traverse;
-        slots[count + 1].pfunc = (void *)(uintptr_t)dlp_object_traverse;
 #ifdef Py_TPFLAGS_DISALLOW_INSTANTIATION
-        spec.flags |= Py_TPFLAGS_DISALLOW_INSTANTIATION;
-        made = PyType_FromSpec(&spec);
+    spec.flags |= Py_TPFLAGS_DISALLOW_INSTANTIATION;
+    return PyType_FromSpec(&spec);
 #else
-        made = PyType_FromSpec(&spec);
-        if (made != NULL)
-            ((PyTypeObject *)made)->tp_new = NULL;
+    PyObject *type = PyType_FromSpec(&spec);
+    if (type != NULL)
+        ((PyTypeObject *)type)->tp_new = NULL;
+    return type;
 #endif
-        if (made != NULL && !DLP_REPLACE(place, 0, (dlp_word)made))
-            Py_DECREF(made); /* another thread was first */
-    }
-    if (DLP_LOAD(place) != 0)
-        object = PyObject_GC_New(dlp_object, (PyTypeObject *)DLP_LOAD(place));
+}
+
+/* A new dlp_object, of a type of this interpreter that is kept in *type and made by type_new at its first use. Steals
+ * the view, also where it returns NULL with an exception. */
+DLP_SHARED PyObject *
+dlp_object_new_steal(dlp_word *type, PyObject *(*type_new)(void), dlpack_py_view *v)
+{
+    PyObject *made = DLP_LOAD(type) != 0 ? NULL : type_new();
+    dlp_object *object = NULL;
+
+    if (made != NULL && !DLP_REPLACE(type, 0, (dlp_word)made))
+        Py_DECREF(made); /* another thread was first */
+    if (DLP_LOAD(type) != 0)
+        object = PyObject_GC_New(dlp_object, (PyTypeObject *)DLP_LOAD(type));
     if (object == NULL) {
         dlpack_py_release(v);
         return NULL;
@@ -2042,6 +2031,16 @@ dlp_object_new_steal(dlp_word *place, const char *name, PyType_Slot *slots, int 
     dlpack_py_move(&object->view, v);
     PyObject_GC_Track((PyObject *)object);
     return (PyObject *)object;
+}
+
+/* The type of dlpack_py_object_steal. */
+DLP_RARE PyObject *
+dlp_object_type(void)
+{
+    static PyMethodDef methods[] = {DLPACK_PY_METHODS(dlp_object_dlpack, dlp_object_dlpack_device),
+                                    {NULL, NULL, 0, NULL}};
+    PyType_Slot slots[] = {DLP_OBJECT_SLOTS, {Py_tp_methods, methods}, {0, NULL}};
+    return dlp_object_type_new("dlpack_py.Object", slots);
 }
 
 /* dlpack_py_object_steal: an object with __dlpack__ and __dlpack_device__ for memory that has no type of its own.
@@ -2055,13 +2054,8 @@ dlp_object_new_steal(dlp_word *place, const char *name, PyType_Slot *slots, int 
 DLP_RARE PyObject *
 dlpack_py_object_steal(void *managed, int32_t form)
 {
-    static PyMethodDef methods[] = {
-        DLPACK_PY_METHODS(dlp_object_dlpack, dlp_object_dlpack_device),
-        {NULL, NULL, 0, NULL},
-    };
-    PyType_Slot slots[4] = {{Py_tp_methods, methods}, {0, NULL}, {0, NULL}, {0, NULL}};
     dlpack_py_want want = dlpack_py_want_any();
-    const dlp_terms terms = dlp_terms_make(&want, NULL);
+    const dlp_consumer consumer = dlp_consumer_make(&want, NULL, NULL);
     dlp_gate *gate = dlp_gate_get();
     dlpack_py_view v;
 
@@ -2072,9 +2066,9 @@ dlpack_py_object_steal(void *managed, int32_t form)
     dlp_view_clear(&v);
     if (gate == NULL)
         dlp_delete(managed, form);
-    if (gate == NULL || dlp_take_managed(managed, form, &terms, &v) < 0)
+    if (gate == NULL || dlp_take_managed(managed, form, &consumer, &v) < 0)
         return NULL;
-    return dlp_object_new_steal(&gate->types[DLP_OBJECT_TYPE], "dlpack_py.Object", slots, 1, &v);
+    return dlp_object_new_steal(&gate->types[DLP_OBJECT_TYPE], dlp_object_type, &v);
 }
 
 DLP_QUIET_END

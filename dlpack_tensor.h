@@ -112,8 +112,6 @@ DLP_QUIET
 
 /* The structs of dlpack.h cross libraries: -fshort-enums would change them. */
 typedef char dlp_enum_has_4_bytes[sizeof(DLDeviceType) == 4 ? 1 : -1];
-typedef char dlp_device_has_8_bytes[sizeof(DLDevice) == 8 ? 1 : -1];
-typedef char dlp_dtype_has_4_bytes[sizeof(DLDataType) == 4 ? 1 : -1];
 
 /* Sets *out to a * b, or returns -1 where a * b overflows int64_t. */
 static inline int
@@ -229,13 +227,13 @@ dlp_is_complex(DLDataType dtype)
     return dtype.code == kDLComplex || dtype.code == DLP_BCOMPLEX;
 }
 
-/* The word of a list that stands at a place, from 0; *length is 0 where the list is shorter. */
+/* Word n of a list, counted from 0; *length is 0 where the list is shorter. */
 DLP_RARE const char *
-dlp_nth_word(const char *list, int32_t place, int *length)
+dlp_nth_word(const char *list, int32_t n, int *length)
 {
-    while (place > 0 && *list != '\0')
-        place -= *list++ == ' ';
-    *length = place == 0 ? (int)strcspn(list, " ") : 0;
+    while (n > 0 && *list != '\0')
+        n -= *list++ == ' ';
+    *length = n == 0 ? (int)strcspn(list, " ") : 0;
     return list;
 }
 
@@ -257,8 +255,7 @@ dlp_dtype_name(uint8_t code, int *length)
                         code, length);
 }
 
-/* Checks that the specification allows the dtype; unknown dtype codes are accepted (C8). Returns 0, or -1 with
- * BufferError. */
+/* Checks that the specification allows a dtype; unknown codes are accepted (C8). Returns 0, or -1 with BufferError. */
 DLP_RARE int
 dlp_check_dtype(DLDataType dtype, dlpack_py_error *error)
 {
@@ -665,8 +662,7 @@ dlpack_py_validate(const DLTensor *t, uint64_t flags, dlpack_py_error *error)
 
 /* ---- Overlap ------------------------------------------------------------ */
 
-/* May two elements of the tensor share memory? Returns 1 where strides repeat or interleave elements. t must be
- * validated. */
+/* May two elements of a validated tensor share memory? 1 where strides repeat or interleave elements. */
 DLP_RARE int
 dlp_overlaps_itself(const DLTensor *t)
 {
@@ -947,6 +943,26 @@ dlp_tensor(void *managed, int32_t form)
                                        : &((DLManagedTensor *)managed)->dl_tensor;
 }
 
+/* Fills a managed tensor, all but its tensor, which is returned. */
+static inline DLTensor *
+dlp_fill(void *managed, int32_t form, uint64_t flags, dlp_keeper *keeper)
+{
+    struct DLManagedTensorVersioned *versioned = (struct DLManagedTensorVersioned *)managed;
+
+    if (form == DLPACK_PY_VERSIONED) {
+        versioned->version.major = DLPACK_PY_PROTOCOL_MAJOR;
+        versioned->version.minor = DLPACK_PY_PROTOCOL_MINOR;
+        versioned->manager_ctx = keeper; /* not NULL: with NULL, Paddle calls no deleter (K8) */
+        versioned->deleter = dlp_delete_versioned;
+        versioned->flags = flags;
+    }
+    else {
+        ((DLManagedTensor *)managed)->manager_ctx = keeper;
+        ((DLManagedTensor *)managed)->deleter = dlp_delete_legacy;
+    }
+    return dlp_tensor(managed, form);
+}
+
 /* The tensor as it is exported. data is the first element wherever there are addresses, since some consumers ignore
  * byte_offset (D1), and NULL without elements (D3). Memory that the CPU can read has id 0 (D9). */
 static inline void
@@ -1000,19 +1016,7 @@ dlp_export_new(const DLTensor *t, uint64_t flags, int32_t form, char order, size
     e = (dlp_export *)DLPACK_PY_MALLOC(head + slack + (size_t)bytes);
     if (e == NULL)
         return NULL;
-    if (form == DLPACK_PY_VERSIONED) {
-        e->managed.versioned.version.major = DLPACK_PY_PROTOCOL_MAJOR;
-        e->managed.versioned.version.minor = DLPACK_PY_PROTOCOL_MINOR;
-        e->managed.versioned.manager_ctx = &e->keeper; /* not NULL: with NULL, Paddle calls no deleter (K8) */
-        e->managed.versioned.deleter = dlp_delete_versioned;
-        e->managed.versioned.flags = flags;
-        out = &e->managed.versioned.dl_tensor;
-    }
-    else {
-        e->managed.legacy.manager_ctx = &e->keeper;
-        e->managed.legacy.deleter = dlp_delete_legacy;
-        out = &e->managed.legacy.dl_tensor;
-    }
+    out = dlp_fill(&e->managed, form, flags, &e->keeper);
     memset(&e->keeper, 0, sizeof(e->keeper));
     e->keeper.block = e;
     shape = (int64_t *)(void *)(e + 1);
@@ -1050,6 +1054,16 @@ dlp_copy_new(const DLTensor *t, uint64_t flags, int32_t form, char order, size_t
     return e;
 }
 
+/* Makes *t a prototype, which has no data, and checks it. Returns 0, or -1 with *error filled. */
+DLP_RARE int
+dlp_check_prototype(DLTensor *t, dlpack_py_error *error)
+{
+    t->data = (void *)(UINTPTR_MAX / 2 + 1); /* an address that is valid, and not read */
+    t->strides = NULL;
+    t->byte_offset = 0;
+    return dlpack_py_validate(t, 0, error);
+}
+
 /* New CPU memory for a tensor.
  *
  * prototype   its rank, shape, dtype and device are used
@@ -1064,14 +1078,11 @@ dlpack_py_allocate(const DLTensor *prototype, dlpack_py_error *error)
     DLTensor t = *prototype;
     char name[DLPACK_PY_TEXT_SIZE];
 
-    t.data = (void *)(UINTPTR_MAX / 2 + 1); /* an address that is valid, and not read */
-    t.strides = NULL;
-    t.byte_offset = 0;
     if (t.device.device_type != kDLCPU) {
         dlp_refuse(error, "device is %s, memory is allocated on the CPU only", dlpack_py_device_text(t.device, name));
         return NULL;
     }
-    if (dlpack_py_validate(&t, 0, error) < 0)
+    if (dlp_check_prototype(&t, error) < 0)
         return NULL;
     e = dlp_export_new(&t, 0, DLPACK_PY_VERSIONED, 'C', 0);
     if (e != NULL)
@@ -1154,8 +1165,7 @@ typedef struct dlpack_py_work_stream {
 } dlpack_py_work_stream;
 
 #define DLPACK_PY_CURRENT_DEVICE (-1) /* the device that is current on the calling thread */
-
-#define DLPACK_PY_MAX_PENDING 8 /* pending streams of a tensor, at most */
+#define DLPACK_PY_MAX_PENDING 8       /* pending streams of a tensor, at most */
 
 /* ---- Requirements ------------------------------------------------------- */
 

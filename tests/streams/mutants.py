@@ -148,7 +148,7 @@ MUTANTS = [  # what is wrong then, the file, and pairs: a text, the text in its 
     (
         "a stream is passed for memory of the host",
         DEVICE,
-        "    if (!has_device)\n        memset(&request.stream, 0, sizeof(request.stream));\n",
+        "    if (!is_on && !is_managed)\n        memset(&request->stream, 0, sizeof(request->stream));\n",
         "",
     ),
     (
@@ -160,7 +160,7 @@ MUTANTS = [  # what is wrong then, the file, and pairs: a text, the text in its 
     (
         "a producer that refuses stream 2 is not asked again",
         DEVICE,
-        "    if (result < 0 && !producer->answered && request.stream.kind == DLPACK_PY_STREAM_HANDLE &&\n",
+        "    if (answer == NULL && request->stream.kind == DLPACK_PY_STREAM_HANDLE &&\n",
         "    if (0 &&\n",
     ),
     (
@@ -232,7 +232,7 @@ MUTANTS = [  # what is wrong then, the file, and pairs: a text, the text in its 
     (
         "pinned memory that comes as CPU memory is refused",
         DEVICE,
-        "            : t->device.device_type == kDLCPU && dlpack_py_is_cpu_readable(*announced))",
+        "            : came.device_type == kDLCPU && dlpack_py_is_cpu_readable(announced))",
         "            : 0)",
     ),
     (
@@ -268,7 +268,7 @@ MUTANTS = [  # what is wrong then, the file, and pairs: a text, the text in its 
     (
         "a tensor of an array interface is not ordered",
         DEVICE,
-        "    return dlp_device_order_view(pending, consumer, v);",
+        "    return dlp_device_order_view(pending, after, v);",
         "    return 0;",
     ),
     (
