@@ -27,7 +27,6 @@
 #endif
 #if DLPACK_PY_AVAILABLE && !defined(DLPACK_EXCHANGE_LAYER)
 #define DLPACK_EXCHANGE_LAYER
-
 DLP_QUIET
 
 /* ---- The table of a type ------------------------------------------------ */
@@ -480,7 +479,7 @@ dlp_consume_cached(dlp_gate *gate, const dlp_type *known, PyObject *obj, const d
     if (known->table != NULL) {
         consumer = dlp_consumer_make(want, NULL, obj);
         result = dlp_call_table(known, &consumer, 1, NULL, v);
-        return result != DLP_NO_TABLE ? result : dlp_take_answer(dlp_call(&consumer), &consumer, v);
+        return result != DLP_NO_TABLE ? result : dlp_finish(dlp_call(&consumer), &consumer, v);
     }
     stack[0] = obj;
     stack[1] = gate->objects[DLP_VERSION];
@@ -503,7 +502,7 @@ dlp_consume_cached(dlp_gate *gate, const dlp_type *known, PyObject *obj, const d
     consumer = dlp_consumer_make(want, NULL, obj);
     if (answer == NULL && PyErr_ExceptionMatches(PyExc_TypeError))
         answer = dlp_call_again(gate, &consumer);
-    return dlp_take_answer(answer, &consumer, v);
+    return dlp_finish(answer, &consumer, v);
 }
 #endif
 
@@ -540,7 +539,7 @@ dlp_borrow(const dlp_type *known, PyObject *obj, const dlpack_py_want *want, dlp
     dlpack_py_want as_legacy; /* a lent tensor is checked as a legacy tensor, and is not copied */
     dlp_type learned;
     dlpack_py_error error;
-    DLTensor t;
+    DLManagedTensor lent;
     int is_own, lends;
 
     if (PyCapsule_CheckExact(obj) || asked->writable || (asked->options & DLPACK_PY_NO_TABLE) != 0 ||
@@ -553,18 +552,19 @@ dlp_borrow(const dlp_type *known, PyObject *obj, const dlpack_py_want *want, dlp
     }
     if (known->table == NULL || known->table->dltensor_from_py_object_no_sync == NULL)
         return dlpack_py_consume(obj, want, v);
-    is_own = known->is_own;   /* foreign code may change *known */
-    memset(&t, 0, sizeof(t)); /* some tables leave fields unset (X8) */
-    lends = known->table->dltensor_from_py_object_no_sync(obj, &t) == 0 && !PyErr_Occurred();
-    if (lends && is_basic && dlp_take_simply(NULL, &t, asked, v))
+    is_own = known->is_own;         /* foreign code may change *known */
+    memset(&lent, 0, sizeof(lent)); /* some tables leave fields unset (X8) */
+    lends = known->table->dltensor_from_py_object_no_sync(obj, &lent.dl_tensor) == 0 && !PyErr_Occurred();
+    if (lends && is_basic && dlp_take_simply(NULL, &lent.dl_tensor, asked, v))
         return 0;
     dlp_view_clear(v);
     if (lends) {
         as_legacy = *asked;
         as_legacy.options &= ~(DLPACK_PY_COPY_IF_NEEDED | DLPACK_PY_LEGACY_IS_WRITABLE);
         consumer = dlp_consumer_make(&as_legacy, NULL, NULL);
-        if (dlp_is_usable(&t, is_own, obj, NULL) && t.dtype.bits >= 8 && /* else may be padded (X3) */
-            dlp_check_tensor(&t, DLPACK_PY_LEGACY, &consumer, v, &error) == 0)
+        if (dlp_is_usable(&lent.dl_tensor, is_own, obj, NULL) &&
+            lent.dl_tensor.dtype.bits >= 8 && /* else may be padded (X3) */
+            dlp_check_tensor(&lent, DLPACK_PY_LEGACY, &consumer, v, &error) == 0)
             return 0;
     }
     if (PyErr_Occurred()) {

@@ -66,7 +66,6 @@
  * _exports_count and every deleter, which may run on any thread at any time, and those of dlpack_tensor.h.
  *
  * Stop here if you only use the header. Contents, in the order in which it is read:
- *
  *   Switches and includes    Differences of Pythons    Exceptions    The end of an interpreter
  *   Deleters and capsules    The request    Producing    Views    Asking    Taking    Consuming
  *   Objects for memory without a type
@@ -97,8 +96,7 @@
  *
  * DLPACK_PY_EXIT_WAIT      how long the end of an interpreter waits for deleters on other threads, in seconds.
  * DLPACK_PY_OPTIONAL       on PyPy and CPython before 3.9 leaves this file out, without an #error. DLPACK_PY_AVAILABLE
- *                          is 0 there, and 1 on other Pythons.
- */
+ *                          is 0 there, and 1 on other Pythons. */
 #ifndef DLPACK_PY_EXIT_WAIT
 #  define DLPACK_PY_EXIT_WAIT 10
 #endif
@@ -115,7 +113,6 @@
 #endif
 
 #if DLPACK_PY_AVAILABLE
-
 DLP_QUIET
 
 /* ---- Differences of Pythons --------------------------------------------- */
@@ -196,7 +193,8 @@ dlp_thread_state(void)
     return _PyThreadState_UncheckedGet();
 #else
     /* The state that holds the GIL, perhaps on another thread. In a subinterpreter PyGILState may not know this
-     * thread's: there its thread id is compared. Known limit: holder may be freed meanwhile. */
+     * thread's: there its thread id is compared. Known limits: holder may be freed meanwhile; and a thread that runs a
+     * subinterpreter by the thread state of another thread, as _xxsubinterpreters does, counts as not attached. */
     PyThreadState *holder = _PyThreadState_UncheckedGet(), *own = PyGILState_GetThisThreadState();
     return holder == NULL || holder == own ||
                    (own != NULL && PyInterpreterState_Head() != PyInterpreterState_Main() &&
@@ -427,10 +425,12 @@ dlp_at_exit(PyObject *self, PyObject *unused)
     (void)unused;
     dlp_gate_after_fork(gate);
     (void)DLP_OR(&gate->deleters, 1);
-    Py_BEGIN_ALLOW_THREADS
-    while (DLP_LOAD(&gate->deleters) > 1 && waits-- > 0)
-        DLP_SLEEP();
-    Py_END_ALLOW_THREADS
+    if (DLP_LOAD(&gate->deleters) > 1 && !dlp_is_finalizing()) { /* else CPython would end this thread or stop it */
+        Py_BEGIN_ALLOW_THREADS
+        while (DLP_LOAD(&gate->deleters) > 1 && waits-- > 0)
+            DLP_SLEEP();
+        Py_END_ALLOW_THREADS
+    }
     Py_RETURN_NONE;
 }
 
@@ -586,7 +586,8 @@ dlp_drop_attached(const dlp_keeper *keeper)
     dlp_decref((PyObject *)keeper->owner);
 }
 
-/* Drops or leaks an owner on a thread that is attached to another interpreter, or to none (current is NULL). */
+/* Drops or leaks an owner on a thread that is attached to another interpreter, or to none (current is NULL).
+ * PyGILState_Ensure would attach the thread to the main interpreter. */
 DLP_RARE void
 dlp_drop_unattached(const dlp_keeper *keeper, PyThreadState *current)
 {
@@ -716,8 +717,7 @@ dlpack_py_capsule_steal(void *managed, int32_t form)
 {
     PyObject *capsule;
     if (managed == NULL) {
-        PyErr_SetString(PyExc_BufferError,
-                        "the managed tensor is NULL: the tensor was malformed, or there was no memory");
+        PyErr_SetString(PyExc_BufferError, "the managed tensor is NULL: the tensor was malformed, or memory ran out");
         return NULL;
     }
     capsule = PyCapsule_New(managed, DLP_UNUSED_NAME(form), dlp_capsule_destructor);
@@ -936,6 +936,7 @@ typedef struct dlpack_py_offer {
 #define DLPACK_PY_OFFER_NONE_IS_NO_SYNC 8u /* stream=None on a device means -1: order no streams, as in PyTorch */
 #define DLPACK_PY_OFFER_COPY_READ_ONLY 16u /* read-only data requires a copy: PyTorch writes to read-only data */
 #define DLPACK_PY_OFFER_DO_NOT_LEND 32u    /* shape or strides do not live in the object: a table must not lend them */
+#define DLP_OFFER_ANY_DEVICE 0x80000000u   /* device memory without operations: in place, and no work is pending */
 
 /* What dlpack_device.h does for a device. Operations need a thread state; those that fail set an exception. */
 typedef struct dlpack_py_device {
@@ -968,6 +969,30 @@ dlp_is_reversed(const DLTensor *t)
     return 0;
 }
 
+/* Decides on which device the tensor in the capsule is. Returns 0, or -1 with *error filled (P5, P6). */
+static inline int
+dlp_plan_device(const dlpack_py_offer *offer, const dlpack_py_request *request, dlpack_py_plan *plan,
+                dlpack_py_error *error)
+{
+    const DLDevice from = offer->tensor->device, asked = request->device;
+    char came[DLPACK_PY_TEXT_SIZE], wanted[DLPACK_PY_TEXT_SIZE];
+
+    if (!dlpack_py_is_cpu_readable(from) && !dlp_is_on(offer->device, from) &&
+        (offer->options & DLP_OFFER_ANY_DEVICE) == 0)
+        return dlp_refuse(error, "device is %s, this producer does not export memory of this device",
+                          dlpack_py_device_text(from, came));
+    plan->device = from;
+    if (dlpack_py_is_cpu_readable(from))
+        plan->device.device_id = 0; /* D9 */
+    if (request->has_device && asked.device_type == kDLCPU && asked.device_id == 0)
+        plan->device = asked; /* pinned and managed memory is exported as CPU memory; other memory is copied */
+    if (request->has_device &&
+        (asked.device_type != plan->device.device_type || asked.device_id != plan->device.device_id))
+        return dlp_refuse(error, "dl_device is %s, the data is on %s", dlpack_py_device_text(asked, wanted),
+                          dlpack_py_device_text(plan->device, came));
+    return dlp_check_stream(plan->device, &request->stream, error);
+}
+
 /* Checks what an author offers, and decides how the request is met: in place or by a copy, on which device.
  * plan->form is set. Returns 0, or -1 with *error filled (D8, P3 to P7; or the offer makes no sense). */
 DLP_RARE int
@@ -976,11 +1001,9 @@ dlp_plan_any(const dlpack_py_offer *offer, const dlpack_py_request *request, dlp
 {
     const uint32_t negative = DLPACK_PY_OFFER_REFUSE_NEGATIVE | DLPACK_PY_OFFER_COPY_NEGATIVE;
     const DLTensor *t = offer->tensor;
-    const DLDevice asked = request->device;
     const int readable = dlpack_py_is_cpu_readable(t->device);
-    const int for_cpu = request->has_device && asked.device_type == kDLCPU && asked.device_id == 0;
-    const char *why = NULL; /* the reason why the export must be a copy, or why it is refused */
-    char came[DLPACK_PY_TEXT_SIZE], wanted[DLPACK_PY_TEXT_SIZE];
+    const char *why = NULL; /* the reason why the export must be a copy */
+    char came[DLPACK_PY_TEXT_SIZE];
 
     if (offer->owner == NULL)
         return dlp_fail(error, DLPACK_PY_SYSTEM_ERROR, "the offer has no owner");
@@ -988,25 +1011,10 @@ dlp_plan_any(const dlpack_py_offer *offer, const dlpack_py_request *request, dlp
         return dlp_fail(error, DLPACK_PY_SYSTEM_ERROR,
                         "the offer has %zu pending streams, at most %d (0 without a device) were wanted",
                         offer->pending_count, DLPACK_PY_MAX_PENDING);
-    if (dlpack_py_validate(t, offer->flags, error) < 0)
+    if (dlpack_py_validate(t, offer->flags, error) < 0 || dlp_plan_device(offer, request, plan, error) < 0)
         return -1;
-    plan->device = t->device;
     plan->flags = dlp_kept_flags(t, offer->flags) | (offer->is_copy ? DLPACK_PY_FLAG_IS_COPIED : 0);
-    plan->copy = request->copy == DLPACK_PY_COPY_ALWAYS && !offer->is_copy;
-    if (!readable && !dlp_is_on(offer->device, t->device))
-        return dlp_refuse(error, "device is %s, this producer does not export memory of this device",
-                          dlpack_py_device_text(t->device, came));
-    if (readable)
-        plan->device.device_id = 0; /* D9 */
-    if (for_cpu) /* pinned and managed memory is exported as CPU memory; other memory is copied (P5) */
-        plan->device = asked;
-    if (request->has_device &&
-        (asked.device_type != plan->device.device_type || asked.device_id != plan->device.device_id))
-        return dlp_refuse(error, "dl_device is %s, the data is on %s", dlpack_py_device_text(asked, wanted),
-                          dlpack_py_device_text(plan->device, came));
-    if (dlp_check_stream(plan->device, &request->stream, error) < 0) /* P6 */
-        return -1;
-    if (for_cpu && !readable)
+    if (!readable && plan->device.device_type == kDLCPU)
         why = "an export from this device to the CPU must be a copy";
     else if ((offer->options & negative) != 0 && dlp_is_reversed(t)) { /* D11 */
         if ((offer->options & DLPACK_PY_OFFER_COPY_NEGATIVE) == 0 && request->copy != DLPACK_PY_COPY_ALWAYS)
@@ -1015,15 +1023,13 @@ dlp_plan_any(const dlpack_py_offer *offer, const dlpack_py_request *request, dlp
     }
     else if ((offer->options & DLPACK_PY_OFFER_COPY_READ_ONLY) != 0 && (plan->flags & DLPACK_PY_FLAG_READ_ONLY) != 0)
         why = "this producer exports read-only data only as a copy";
-    else if (offer->is_copy && request->copy == DLPACK_PY_COPY_NEVER)
-        return dlp_refuse(error, "this producer made a copy of the data, and copy is False");
-    if (why != NULL && request->copy == DLPACK_PY_COPY_NEVER)
-        return dlp_refuse(error, "%s, and copy is False", why);
-    plan->copy = plan->copy || why != NULL;
+    if (request->copy == DLPACK_PY_COPY_NEVER && (why != NULL || offer->is_copy))
+        return dlp_refuse(error, "%s, and copy is False", why != NULL ? why : "this producer made a copy of the data");
+    plan->copy = why != NULL || (request->copy == DLPACK_PY_COPY_ALWAYS && !offer->is_copy);
     if (plan->copy && plan->device.device_type != kDLCPU) /* P8 */
         return dlp_refuse(error, "a copy of data on %s is made on the CPU: ask with dl_device=(1, 0)",
                           dlpack_py_device_text(plan->device, came));
-    if (plan->copy ? (!readable || offer->pending_count > 0) && offer->device->copy == NULL
+    if (plan->copy ? (!readable || offer->pending_count > 0) && (offer->device == NULL || offer->device->copy == NULL)
                    : offer->pending_count > 0 && offer->device->make_ready == NULL)
         return dlp_refuse(error, "the device operations of this producer cannot %s data on %s",
                           plan->copy ? "copy" : "order work on", dlpack_py_device_text(t->device, came));
@@ -1464,9 +1470,9 @@ dlp_view_own(dlpack_py_view *v, void *managed, int32_t form)
 
 /* One import: dlpack_py_consume_request is given a capsule, finds an exchange table, or lets dlp_call call __dlpack__
  * (C1, C4). dlp_take lets dlp_check_tensor check the tensor and describe it in the view (D8, C9), and then renames the
- * capsule (K4). Where the CPU cannot read the data yet, dlp_take_answer calls __dlpack__ a second time (C5). */
+ * capsule (K4). Where the CPU cannot read the data yet, dlp_finish calls __dlpack__ a second time (C5). */
 
-/* What a consumer asks for, and of which object. */
+/* One import: what a consumer asks for, of which object, and what is known of the object. */
 typedef struct dlp_consumer {
     const dlpack_py_want *want;       /* not NULL */
     const dlpack_py_request *request; /* not NULL */
@@ -1646,7 +1652,7 @@ dlp_check_tensor(const void *managed, int32_t form, const dlp_consumer *consumer
 {
     const struct DLManagedTensorVersioned *versioned = (const struct DLManagedTensorVersioned *)managed;
     const DLTensor *t =
-        form == DLPACK_PY_VERSIONED ? &versioned->dl_tensor : (const DLTensor *)managed; /* first member */
+        form == DLPACK_PY_VERSIONED ? &versioned->dl_tensor : &((const DLManagedTensor *)managed)->dl_tensor;
     const dlpack_py_want *want = consumer->want;
     const int32_t asked = consumer->request->copy;
     /* Was a copy asked for that the producer was not asked for, or that a legacy capsule cannot tell (C3)? */
@@ -1762,6 +1768,8 @@ dlp_take_fallback(const dlp_consumer *consumer, dlpack_py_view *v)
     if (method == NULL && !failed) {
         PyErr_Clear();
         failed = consumer->want->fallback(consumer->obj, &managed) != 0;
+        if (failed && !PyErr_Occurred())
+            PyErr_SetString(PyExc_SystemError, "want->fallback returned -1 without an exception");
     }
     Py_XDECREF(method);
     if (!failed && managed == NULL) {
@@ -1772,10 +1780,11 @@ dlp_take_fallback(const dlp_consumer *consumer, dlpack_py_view *v)
     return failed ? -1 : dlp_take_managed(managed, DLPACK_PY_VERSIONED, &given, v);
 }
 
-/* Takes the tensor of answer, which __dlpack__ returned and which is stolen; NULL: the call failed. Asks once more, for
- * data that the CPU reads, where it must (C5). Returns 0, or -1 with an exception. */
+/* Finishes an import after a call of __dlpack__: takes the tensor of answer, which is stolen. Where the call failed,
+ * answer is NULL, and want->fallback may make a tensor (C6). Where device work may be pending on the data, asks once
+ * more, for CPU memory (C5). Returns 0, or -1 with an exception. */
 DLP_SHARED int
-dlp_take_answer(PyObject *answer, const dlp_consumer *consumer, dlpack_py_view *v)
+dlp_finish(PyObject *answer, const dlp_consumer *consumer, dlpack_py_view *v)
 {
     dlpack_py_request for_cpu;
     dlp_consumer again;
@@ -1801,7 +1810,7 @@ dlp_take_answer(PyObject *answer, const dlp_consumer *consumer, dlpack_py_view *
     for_cpu.device = dlp_device(kDLCPU, 0);
     again = *consumer;
     again.request = &for_cpu;
-    return dlp_take_answer(dlp_call(&again), &again, v);
+    return dlp_finish(dlp_call(&again), &again, v);
 }
 
 /* ---- Consuming ---------------------------------------------------------- */
@@ -1835,7 +1844,7 @@ dlpack_py_consume_request(PyObject *obj, const dlpack_py_request *request, const
     if (consumer.obj == NULL)
         return dlp_take(obj, &consumer, v);
     result = dlp_take_by_table(&consumer, NULL, &table, v);
-    return result != DLP_NO_TABLE ? result : dlp_take_answer(dlp_call(&consumer), &consumer, v);
+    return result != DLP_NO_TABLE ? result : dlp_finish(dlp_call(&consumer), &consumer, v);
 }
 
 /* dlpack_py_consume: take the tensor that obj offers, if it meets the requirements.
@@ -1955,7 +1964,6 @@ dlpack_py_check(PyObject *obj)
 typedef struct dlp_object {
     PyObject_HEAD
     dlpack_py_view view;
-    dlpack_py_device device; /* of memory that the CPU cannot read: no operations, because no work is pending */
 } dlp_object;
 
 static inline int
@@ -1964,7 +1972,8 @@ dlp_object_describe(PyObject *self, const dlpack_py_request *request, dlpack_py_
     dlp_object *object = (dlp_object *)(void *)self;
     (void)request;
     *offer = dlpack_py_offer_view(self, &object->view.tensor, &object->view);
-    offer->device = &object->device;
+    if (object->view.tensor.device.device_type != kDLCPU)
+        offer->options |= DLP_OFFER_ANY_DEVICE;
     return 0;
 }
 
@@ -2026,8 +2035,6 @@ dlp_object_new_steal(dlp_word *type, PyObject *(*type_new)(void), dlpack_py_view
         dlpack_py_release(v);
         return NULL;
     }
-    memset(&object->device, 0, sizeof(object->device));
-    object->device.type = (int32_t)v->tensor.device.device_type;
     dlpack_py_move(&object->view, v);
     PyObject_GC_Track((PyObject *)object);
     return (PyObject *)object;

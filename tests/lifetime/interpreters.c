@@ -48,6 +48,31 @@ run(PyObject *module, PyObject *args)
     Py_RETURN_NONE;
 }
 
+static void
+end_kept(PyObject *capsule)
+{
+    PyThreadState *const inside = (PyThreadState *)PyCapsule_GetPointer(capsule, "interpreter");
+    PyThreadState *const here = PyThreadState_Swap(inside);
+    Py_EndInterpreter(inside);
+    (void)PyThreadState_Swap(here);
+}
+
+/* run_and_keep(script): in a new interpreter, which ends when the capsule that this returns is destroyed. */
+static PyObject *
+run_and_keep(PyObject *module, PyObject *script)
+{
+    PyThreadState *const here = PyThreadState_Get();
+    PyThreadState *const inside = Py_NewInterpreter();
+    const int status = PyRun_SimpleString(PyUnicode_AsUTF8(script));
+
+    (void)module;
+    (void)PyThreadState_Swap(here);
+    if (status == 0)
+        return PyCapsule_New(inside, "interpreter", end_kept);
+    PyErr_SetString(PyExc_RuntimeError, "the script failed");
+    return NULL;
+}
+
 /* drop_outside(tensor): attached to the interpreter that called run(), with an exception in flight there. Returns
  * whether that is still the same afterwards. */
 static PyObject *
@@ -119,6 +144,7 @@ static PyMethodDef functions[] = {
     {"keep", keep, METH_O, NULL},
     {"let_go", let_go, METH_NOARGS, NULL},
     {"run", run, METH_VARARGS, NULL},
+    {"run_and_keep", run_and_keep, METH_O, NULL},
     {"thread_states", thread_states, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

@@ -61,6 +61,19 @@ def test_the_end_waits_no_longer_than_it_was_told_to_K5(child):
     )
 
 
+def test_a_subinterpreter_that_the_end_of_the_main_one_ends_does_not_stop_it_K5(child):
+    child(
+        """
+        import threading
+        threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
+        sys.first = interpreters.run_and_keep(PRELUDE + "probe.drop(export())")
+        sys.last = Owner(partial(say, "the end went on"))
+        """,
+        out="the end went on\n",
+        limit=20,
+    )
+
+
 @pytest.mark.parametrize("place", ["holder.kept", "__main__.kept", "builtins.kept", "sys.kept"])
 def test_an_array_in_a_module_at_the_end_dies_and_its_owner_s_finalizer_runs_K5(child, place):
     child(
