@@ -43,6 +43,17 @@ item(PyObject *names, const char *name)
     return object;
 }
 
+/* A fallback that breaks its contract. */
+static int
+fail_silently(void *object, struct DLManagedTensorVersioned **out)
+{
+    (void)object;
+    (void)out;
+    return -1;
+}
+
+static const dlpack_py_fallback fallbacks[] = {NULL, dlpack_buffer_fallback, fail_silently};
+
 /* The integer that names holds under name; 0 where it has none. */
 static long
 integer(PyObject *names, const char *name)
@@ -80,7 +91,7 @@ parse_want(PyObject *names, Want *out)
     out->want.device = (int32_t)integer(names, "device");
     out->want.alignment = (size_t)integer(names, "alignment");
     out->want.options = (uint32_t)integer(names, "options");
-    out->want.fallback = integer(names, "fallback") != 0 ? dlpack_buffer_fallback : NULL;
+    out->want.fallback = fallbacks[integer(names, "fallback")];
     if ((object = item(names, "name")) != NULL)
         out->want.name = PyUnicode_AsUTF8(object);
     return PyErr_Occurred() ? -1 : 0;

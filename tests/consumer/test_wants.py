@@ -520,6 +520,11 @@ def test_what_offers_neither_is_an_attribute_error_C6():
         consume(object(), {"fallback": 1})
 
 
+def test_a_fallback_that_fails_without_an_exception_is_a_systemerror_C6():
+    with pytest.raises(SystemError, match="want->fallback returned -1 without an exception"):
+        consume(object(), {"fallback": 2})
+
+
 def test_a_buffer_is_copied_on_request_C3():
     thing = bytearray(b"\x01\x02\x03")
     view = consume(thing, {"fallback": 1}, copy=True)
