@@ -1121,7 +1121,7 @@ dlpack_py_wrap(const DLTensor *t, uint64_t flags, void *context, void (*free_fn)
 #define DLPACK_PY_STREAM_NO_SYNC 1 /* -1: do not synchronize */
 #define DLPACK_PY_STREAM_HANDLE 2  /* an integer from 0 to the pointer's width */
 
-/* The argument stream of __dlpack__ (S1). */
+/* The argument stream of __dlpack__ (S1). Streams stand here because dlpack_device.h can be used without Python. */
 typedef struct dlpack_py_stream {
     int32_t kind;     /* DLPACK_PY_STREAM_... */
     uintptr_t handle; /* of DLPACK_PY_STREAM_HANDLE */
