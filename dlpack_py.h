@@ -163,7 +163,7 @@ typedef intptr_t dlp_word;
 #  define DLP_UNLOCK() }
 #endif
 
-/* The id of the process, never 0: a different one shows a fork. And a sleep of some milliseconds. */
+/* The id of the process, never 0, which a fork changes. And a sleep of some milliseconds. */
 #ifdef _WIN32
 #  ifdef __cplusplus
 extern "C"
@@ -534,7 +534,7 @@ dlp_gate_find(PyInterpreterState *interpreter)
 }
 
 /* The gate of this file in the current interpreter, borrowed; NULL with MemoryError or RuntimeError, or the exception
- * of an interrupt. Addresses of interpreters come back: a gate that is gone belongs to an earlier one. */
+ * of an interrupt. An interpreter may have the address of an earlier one, whose gate is gone. */
 DLP_SHARED dlp_gate *
 dlp_gate_get(void)
 {
@@ -1528,13 +1528,13 @@ dlp_call_with(const dlp_gate *gate, const dlp_consumer *consumer)
     return answer;
 }
 
-/* The last exception of a chain of contexts, before NULL or end, borrowed; NULL where the chain has the exception
- * without, and after 32 of them: a chain may be a ring. */
+/* The last exception of a chain of contexts, before NULL or end, borrowed; NULL where the chain contains the exception
+ * other, and where it has more than 32 exceptions: it may be a ring. */
 DLP_RARE PyObject *
-dlp_chain_end(PyObject *chain, PyObject *end, PyObject *without)
+dlp_chain_end(PyObject *chain, PyObject *end, PyObject *other)
 {
     int steps;
-    for (steps = 0; steps < 32 && chain != without; steps++) {
+    for (steps = 0; steps < 32 && chain != other; steps++) {
         PyObject *next = PyException_GetContext(chain);
         Py_XDECREF(next); /* held by chain */
         if (next == NULL || next == end)
@@ -1546,7 +1546,8 @@ dlp_chain_end(PyObject *chain, PyObject *end, PyObject *without)
 
 /* After __dlpack__ has raised TypeError: calls it again without the keywords that an old signature lacks (C1). Returns
  * NULL with the exception of that call, or with BufferError where copy is False: an old producer may copy (C3). The
- * first exception becomes the context of the last one that the caller does not handle, unless this makes a ring. */
+ * first exception becomes the context of the last one that the caller does not handle, unless the chain of contexts
+ * would become a ring. */
 DLP_RARE PyObject *
 dlp_call_again(const dlp_gate *gate, dlp_consumer *consumer)
 {
@@ -1616,6 +1617,7 @@ dlp_check_device(const DLTensor *t, const dlp_consumer *consumer, int copies, dl
     const int32_t came = (int32_t)t->device.device_type;
     DLDevice asked = request->has_device ? request->device : t->device;
     char came_text[DLPACK_PY_TEXT_SIZE], asked_text[DLPACK_PY_TEXT_SIZE];
+    int is_met;
 
     /* Device work may be pending on pinned or managed memory: a producer waits for it if asked for CPU memory. */
     if (readable && came != (int32_t)kDLCPU && (copies || want->device == 0) &&
@@ -1625,10 +1627,14 @@ dlp_check_device(const DLTensor *t, const dlp_consumer *consumer, int copies, dl
         return dlp_refuse(error, "device is %s: device work may be pending on the data",
                           dlpack_py_device_text(t->device, came_text));
     }
-    if (copies && !request->has_device)
-        asked = dlp_device(want->device > 0 ? want->device : (int32_t)kDLCPU, 0);
-    if (copies ? readable && asked.device_type == kDLCPU && want->device <= (int32_t)kDLCPU
-               : came == (int32_t)asked.device_type && (readable || t->device.device_id == asked.device_id)) /* D9 */
+    if (copies) {
+        if (!request->has_device)
+            asked = dlp_device(want->device > 0 ? want->device : (int32_t)kDLCPU, 0);
+        is_met = readable && asked.device_type == kDLCPU && want->device <= (int32_t)kDLCPU;
+    }
+    else
+        is_met = came == (int32_t)asked.device_type && (readable || t->device.device_id == asked.device_id); /* D9 */
+    if (is_met)
         return 0;
     return dlp_refuse(error, "device is %s, %s was asked for%s", dlpack_py_device_text(t->device, came_text),
                       dlpack_py_device_text(asked, asked_text),

@@ -1068,8 +1068,8 @@ dlp_check_prototype(DLTensor *t, dlpack_py_error *error)
  *
  * prototype   its rank, shape, dtype and device are used
  *
- * Returns a managed tensor, row-major, writable and aligned to 64 bytes, owned by the caller until its deleter is
- * called; NULL with BufferError or MemoryError in *error. Needs no thread state.
+ * Returns a managed tensor, row-major, writable, aligned to 64 bytes and not initialized, owned by the caller until its
+ * deleter is called; NULL with BufferError or MemoryError in *error. Needs no thread state.
  */
 DLP_RARE struct DLManagedTensorVersioned *
 dlpack_py_allocate(const DLTensor *prototype, dlpack_py_error *error)
@@ -1387,8 +1387,8 @@ dlp_meets(const DLTensor *t, int readonly, const dlpack_py_want *want, dlpack_py
     return result;
 }
 
-/* Fast path of dlp_meets, for a simple tensor of this dtype and basic requirements that make sense, as they do
- * without shape and max_ndim wherever they are met: are they met? */
+/* Fast path of dlp_meets: does a simple tensor of this dtype meet basic requirements, which make sense
+ * (dlp_makes_sense), or have neither shape nor max_ndim? */
 static inline int
 dlp_meets_basic(const DLTensor *t, uint32_t dtype, int readonly, const dlpack_py_want *want)
 {
