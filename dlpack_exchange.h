@@ -421,7 +421,7 @@ dlp_call_table(const dlp_type *known, const dlp_consumer *consumer, int is_basic
         dlp_delete(managed, DLPACK_PY_VERSIONED);
         return PyErr_Occurred() ? -1 : DLP_NO_TABLE;
     }
-    return dlp_take_managed(managed, DLPACK_PY_VERSIONED, consumer, v);
+    return dlp_take_managed(managed, DLPACK_PY_VERSIONED, consumer->want, consumer->request, v);
 }
 
 /* Takes a tensor by the table of the object's type. device: as in dlp_call_table. table: out, the table that gave the
@@ -538,6 +538,7 @@ dlp_borrow(const dlp_type *known, PyObject *obj, const dlpack_py_want *want, dlp
     dlp_consumer consumer;
     dlpack_py_want as_legacy; /* a lent tensor is checked as a legacy tensor, and is not copied */
     dlp_type learned;
+    dlp_export *copy;
     dlpack_py_error error;
     DLManagedTensor lent;
     int is_own, lends;
@@ -564,7 +565,7 @@ dlp_borrow(const dlp_type *known, PyObject *obj, const dlpack_py_want *want, dlp
         consumer = dlp_consumer_make(&as_legacy, NULL, NULL);
         if (dlp_is_usable(&lent.dl_tensor, is_own, obj, NULL) &&
             lent.dl_tensor.dtype.bits >= 8 && /* else may be padded (X3) */
-            dlp_check_tensor(&lent, DLPACK_PY_LEGACY, &consumer, v, &error) == 0)
+            dlp_check_tensor(&lent, DLPACK_PY_LEGACY, &consumer, v, &copy, &error) == 0)
             return 0;
     }
     if (PyErr_Occurred()) {
@@ -842,7 +843,6 @@ dlp_table_answer(const dlpack_py_exchange *x, void *asked, DLManagedTensorVersio
 static inline int
 dlp_table_to_object(const dlpack_py_exchange *x, DLManagedTensorVersioned *managed, void **out)
 {
-    const dlp_consumer consumer = dlp_consumer_make(x->want, NULL, NULL);
     const dlp_own *own;
     PyObject *type = NULL;
     dlp_gate *gate;
@@ -869,7 +869,7 @@ dlp_table_to_object(const dlpack_py_exchange *x, DLManagedTensorVersioned *manag
         return -1;
     }
     memset(&v, 0, sizeof(v));
-    if (dlp_take_managed(managed, DLPACK_PY_VERSIONED, &consumer, &v) == 0)
+    if (dlp_take_managed(managed, DLPACK_PY_VERSIONED, x->want, NULL, &v) == 0)
         *out = x->make_steal((PyTypeObject *)type, &v);
     Py_DECREF(type);
     return *out == NULL ? -1 : 0;
@@ -981,7 +981,6 @@ DLP_SHARED int
 dlpack_py_allocate_like(PyObject *like, const DLTensor *prototype, dlpack_py_view *v)
 {
     dlpack_py_want want = dlpack_py_want_like(prototype);
-    const dlp_consumer consumer = dlp_consumer_make(&want, NULL, NULL);
     int64_t shape[DLPACK_PY_MAX_NDIM]; /* a copy: the table may write to it */
     DLTensor t = *prototype;
     DLManagedTensorVersioned *managed = NULL;
@@ -1020,7 +1019,7 @@ dlpack_py_allocate_like(PyObject *like, const DLTensor *prototype, dlpack_py_vie
     want.writable = 1;
     want.alignment = 1;
     want.name = "the exchange table's allocator";
-    return dlp_take_managed(managed, DLPACK_PY_VERSIONED, &consumer, v);
+    return dlp_take_managed(managed, DLPACK_PY_VERSIONED, &want, NULL, v);
 }
 
 /* free_fn of a managed tensor over a view. */

@@ -1419,23 +1419,6 @@ dlp_view_describe(dlpack_py_view *v, const DLTensor *t, uint64_t flags, int32_t 
     return 0;
 }
 
-/* Reserves memory in v, which is empty, for a copy of t that meets want: v->managed. Until dlp_view_own has made the
- * copy, v->tensor is t. Returns 0, or -1 with MemoryError in *error. */
-static inline int
-dlp_view_reserve(dlpack_py_view *v, const DLTensor *t, uint64_t flags, const dlpack_py_want *want,
-                 dlpack_py_error *error)
-{
-    const char order = want->order == 'F' ? 'F' : 'C';
-    dlp_export *copy = dlp_copy_new(t, flags, DLPACK_PY_VERSIONED, order, want->alignment, error);
-
-    if (copy == NULL)
-        return -1;
-    v->managed = &copy->managed.versioned;
-    v->tensor = *t;
-    v->flags = flags;
-    return 0;
-}
-
 /* Describes in v a tensor that has strides, and no overlap. managed: becomes v's; NULL: the tensor is borrowed. */
 static inline void
 dlp_view_set(dlpack_py_view *v, struct DLManagedTensorVersioned *managed, const DLTensor *t)
@@ -1449,20 +1432,18 @@ dlp_view_set(dlpack_py_view *v, struct DLManagedTensorVersioned *managed, const 
     v->allocated = NULL;
 }
 
-/* Makes v, which describes the tensor of managed, its owner; or, where v has memory for a copy, the owner of a copy:
- * managed is deleted. Cannot fail. */
+/* Makes v the owner of managed, whose tensor it describes; or, where there is memory for a copy, of the copy, which is
+ * made now: managed is deleted. Cannot fail. */
 static inline void
-dlp_view_own(dlpack_py_view *v, void *managed, int32_t form)
+dlp_view_own(dlpack_py_view *v, void *managed, int32_t form, dlp_export *copy)
 {
-    struct DLManagedTensorVersioned *copy = (struct DLManagedTensorVersioned *)v->managed;
-
     if (copy == NULL) {
         v->managed = managed;
         v->form = form;
         return;
     }
-    dlp_copy_detached(&copy->dl_tensor, &v->tensor, v->flags);
-    dlp_view_set(v, copy, &copy->dl_tensor);
+    dlp_copy_detached(&copy->managed.versioned.dl_tensor, &v->tensor, v->flags);
+    dlp_view_set(v, &copy->managed.versioned, &copy->managed.versioned.dl_tensor);
     dlp_delete(managed, form); /* last: a deleter may run code that looks at the view */
 }
 
@@ -1472,7 +1453,7 @@ dlp_view_own(dlpack_py_view *v, void *managed, int32_t form)
  * (C1, C4). dlp_take lets dlp_check_tensor check the tensor and describe it in the view (D8, C9), and then renames the
  * capsule (K4). Where the CPU cannot read the data yet, dlp_finish calls __dlpack__ a second time (C5). */
 
-/* One import: what a consumer asks for, of which object, and what is known of the object. */
+/* What a consumer asks for, of which object, and what is known of the object. */
 typedef struct dlp_consumer {
     const dlpack_py_want *want;       /* not NULL */
     const dlpack_py_request *request; /* not NULL */
@@ -1507,8 +1488,10 @@ dlp_call_with(const dlp_gate *gate, const dlp_consumer *consumer)
         if (!is_passed[i])
             continue;
         name = objects[DLP_MAX_VERSION + i];
-        if (i == 0)
-            stack[++count] = Py_BuildValue("O", objects[DLP_VERSION]);
+        if (i == 0) {
+            stack[++count] = objects[DLP_VERSION];
+            Py_INCREF(objects[DLP_VERSION]);
+        }
         else if (i == 1)
             stack[++count] = Py_BuildValue("(ii)", (int)request->device.device_type, (int)request->device.device_id);
         else if (i == 3)
@@ -1650,10 +1633,10 @@ dlp_is_unknown(const void *managed, int32_t form)
 }
 
 /* Checks that a tensor is valid (D8), and that it, or a copy of it, is what a consumer asks for (C3 to C5, C9).
- * Describes it in v, which is empty; nothing is taken yet (K4). Where a copy is needed, v->managed is new memory for a
- * copy, which dlp_view_own makes. Returns 0, DLP_ASK_AGAIN, or -1 with *error filled and v empty. */
+ * Describes it in v, which is empty; nothing is taken yet (K4). copy: out, new memory for a copy, which dlp_view_own
+ * makes; NULL: none is needed. Returns 0, DLP_ASK_AGAIN, or -1 with *error filled and v empty. */
 DLP_SHARED int
-dlp_check_tensor(const void *managed, int32_t form, const dlp_consumer *consumer, dlpack_py_view *v,
+dlp_check_tensor(const void *managed, int32_t form, const dlp_consumer *consumer, dlpack_py_view *v, dlp_export **copy,
                  dlpack_py_error *error)
 {
     const struct DLManagedTensorVersioned *versioned = (const struct DLManagedTensorVersioned *)managed;
@@ -1669,6 +1652,7 @@ dlp_check_tensor(const void *managed, int32_t form, const dlp_consumer *consumer
     uint64_t flags = 0;
     int result, simple;
 
+    *copy = NULL;
     if (dlp_is_unknown(managed, form)) /* read nothing else (K6) */
         return dlp_refuse(error, "the tensor has DLPack version %" PRIu32 ".%" PRIu32 ", major version %d was wanted",
                           versioned->version.major, versioned->version.minor, DLPACK_PY_PROTOCOL_MAJOR);
@@ -1692,8 +1676,14 @@ dlp_check_tensor(const void *managed, int32_t form, const dlp_consumer *consumer
         if (result != 0)
             return result;
     }
-    if (copies)
-        return dlp_view_reserve(v, t, flags, want, error);
+    if (copies) {
+        *copy = dlp_copy_new(t, flags, DLPACK_PY_VERSIONED, want->order == 'F' ? 'F' : 'C', want->alignment, error);
+        if (*copy == NULL)
+            return -1;
+        v->tensor = *t; /* to be copied; its strides may be NULL */
+        v->flags = flags;
+        return 0;
+    }
     return dlp_view_describe(v, t, flags, readonly, !simple && dlp_overlaps_itself(t), error);
 }
 
@@ -1712,6 +1702,7 @@ dlp_raise_for(const dlpack_py_want *want, const dlpack_py_error *error)
 DLP_SHARED int
 dlp_take(PyObject *capsule, const dlp_consumer *consumer, dlpack_py_view *v)
 {
+    dlp_export *copy = NULL;
     dlpack_py_error error;
     const char *name;
     void *managed = NULL;
@@ -1732,7 +1723,7 @@ dlp_take(PyObject *capsule, const dlp_consumer *consumer, dlpack_py_view *v)
                        name == NULL ? "NULL" : name);
     else {
         managed = PyCapsule_GetPointer(capsule, name);
-        result = dlp_check_tensor(managed, form, consumer, v, &error);
+        result = dlp_check_tensor(managed, form, consumer, v, &copy, &error);
         /* Commit point (K4): the tensor is ours from here. A tensor that is asked for again is deleted first (C5). */
         if (result >= 0 || dlp_is_unknown(managed, form))
             (void)PyCapsule_SetName(capsule, DLP_USED_NAME(form));
@@ -1741,23 +1732,27 @@ dlp_take(PyObject *capsule, const dlp_consumer *consumer, dlpack_py_view *v)
     }
     DLP_UNLOCK();
     if (result == 0)
-        dlp_view_own(v, managed, form);
+        dlp_view_own(v, managed, form, copy);
     else if (managed != NULL)
         dlp_delete(managed, form);
     return result >= 0 ? result : dlp_raise_for(consumer->want, &error);
 }
 
-/* Takes a managed tensor that was given to a consumer. It is stolen. Returns 0, or -1 with an exception. */
+/* Takes a managed tensor, which is stolen, into v, which is empty. want, request: as in dlp_consumer_make. Returns 0,
+ * or -1 with an exception. */
 DLP_SHARED int
-dlp_take_managed(void *managed, int32_t form, const dlp_consumer *consumer, dlpack_py_view *v)
+dlp_take_managed(void *managed, int32_t form, const dlpack_py_want *want, const dlpack_py_request *request,
+                 dlpack_py_view *v)
 {
+    const dlp_consumer given = dlp_consumer_make(want, request, NULL); /* cannot ask again */
+    dlp_export *copy;
     dlpack_py_error error;
 
-    if (dlp_check_tensor(managed, form, consumer, v, &error) < 0) {
+    if (dlp_check_tensor(managed, form, &given, v, &copy, &error) < 0) {
         dlp_delete(managed, form);
-        return dlp_raise_for(consumer->want, &error);
+        return dlp_raise_for(given.want, &error);
     }
-    dlp_view_own(v, managed, form);
+    dlp_view_own(v, managed, form, copy);
     return 0;
 }
 
@@ -1765,7 +1760,6 @@ dlp_take_managed(void *managed, int32_t form, const dlp_consumer *consumer, dlpa
 DLP_RARE int
 dlp_take_fallback(const dlp_consumer *consumer, dlpack_py_view *v)
 {
-    const dlp_consumer given = dlp_consumer_make(consumer->want, consumer->request, NULL);
     const dlp_exception missing = dlp_exception_save();
     PyObject *method = PyObject_GetAttrString(consumer->obj, "__dlpack__");
     struct DLManagedTensorVersioned *managed = NULL;
@@ -1783,7 +1777,7 @@ dlp_take_fallback(const dlp_consumer *consumer, dlpack_py_view *v)
         return -1;
     }
     dlp_exception_drop(missing);
-    return failed ? -1 : dlp_take_managed(managed, DLPACK_PY_VERSIONED, &given, v);
+    return failed ? -1 : dlp_take_managed(managed, DLPACK_PY_VERSIONED, consumer->want, consumer->request, v);
 }
 
 /* Finishes an import after a call of __dlpack__: takes the tensor of answer, which is stolen. Where the call failed,
@@ -2068,7 +2062,6 @@ DLP_RARE PyObject *
 dlpack_py_object_steal(void *managed, int32_t form)
 {
     dlpack_py_want want = dlpack_py_want_any();
-    const dlp_consumer consumer = dlp_consumer_make(&want, NULL, NULL);
     dlp_gate *gate = dlp_gate_get();
     dlpack_py_view v;
 
@@ -2079,7 +2072,7 @@ dlpack_py_object_steal(void *managed, int32_t form)
     dlp_view_clear(&v);
     if (gate == NULL)
         dlp_delete(managed, form);
-    if (gate == NULL || dlp_take_managed(managed, form, &consumer, &v) < 0)
+    if (gate == NULL || dlp_take_managed(managed, form, &want, NULL, &v) < 0)
         return NULL;
     return dlp_object_new_steal(&gate->types[DLP_OBJECT_TYPE], dlp_object_type, &v);
 }
