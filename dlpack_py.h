@@ -194,7 +194,7 @@ dlp_thread_state(void)
 #else
     /* The state that holds the GIL, perhaps on another thread. In a subinterpreter PyGILState may not know this
      * thread's: there its thread id is compared. Known limits: holder may be freed meanwhile; and a thread that runs a
-     * subinterpreter by the thread state of another thread, as _xxsubinterpreters does, counts as not attached. */
+     * subinterpreter by the thread state of another thread, as _xxsubinterpreters does, hangs in a deleter. */
     PyThreadState *holder = _PyThreadState_UncheckedGet(), *own = PyGILState_GetThisThreadState();
     return holder == NULL || holder == own ||
                    (own != NULL && PyInterpreterState_Head() != PyInterpreterState_Main() &&
@@ -349,8 +349,8 @@ struct dlp_gate {
     dlp_word next;      /* dlp_gate *: the next in the list of this file */
     dlp_word deleters;  /* bit 0: closing; above it, the count of deleters that are attaching */
     dlp_word process;   /* the id of the process whose deleters are counted */
-    dlp_word gone;      /* the interpreter's modules have been torn down; 2: and the gate was unlinked */
-    dlp_word unlinked;  /* dlp_gate *: the gate that was unlinked before it: no checker reports it as a leak */
+    dlp_word gone;      /* 1: the interpreter's modules have been torn down; 2: and the gate is in the second list */
+    dlp_word unlinked;  /* dlp_gate *: the next in the second list, by which checkers of leaks find it */
     int published;      /* 1: in the interpreter's dictionary; exports may point to it */
     int register_tried; /* the exit callback is registered, is being registered, or never will be */
     PyObject *objects[DLP_OBJECTS];
@@ -367,7 +367,8 @@ dlp_gates(void)
     return gates;
 }
 
-/* Takes gates that are gone out of the list, on any thread, or leaves it to the next call. They stay valid to read. */
+/* Takes gates that are gone out of the list, on any thread, or leaves it to the next call. They stay valid to read. If
+ * two threads take out neighbours at once, a gate may come back into the list: a later call takes it out. */
 DLP_RARE void
 dlp_gates_unlink(void)
 {
