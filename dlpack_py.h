@@ -1104,18 +1104,15 @@ dlp_export_copy(const dlpack_py_offer *offer, const dlpack_py_plan *plan)
     return e == NULL ? NULL : &e->managed;
 }
 
-/* Exports an offer as planned; NULL with an exception. For data in place, the caller then calls make_ready. */
+/* Exports an offer as planned; NULL with an exception. For data in place, the caller then calls make_ready. gate: found
+ * before the plan was made, because a first use runs Python code, which may change the tensor. */
 static inline void *
-dlp_export_offer(const dlpack_py_offer *offer, const dlpack_py_plan *plan)
+dlp_export_offer(dlp_gate *gate, const dlpack_py_offer *offer, const dlpack_py_plan *plan)
 {
     dlp_export *e;
-    dlp_gate *gate;
 
     if (plan->copy)
         return dlp_export_copy(offer, plan);
-    gate = dlp_gate_get();
-    if (gate == NULL)
-        return NULL;
     e = dlp_export_new(offer->tensor, plan->flags, plan->form, 0, 0);
     if (e == NULL)
         return PyErr_NoMemory();
@@ -1129,13 +1126,15 @@ static inline PyObject *
 dlpack_py_answer(const dlpack_py_offer *offer, const dlpack_py_request *request)
 {
     dlpack_py_plan plan;
+    dlp_gate *gate;
     PyObject *capsule;
     void *managed;
 
     if (offer->embedded != NULL && (managed = offer->export_embedded(offer, request)) != NULL)
         return dlpack_py_capsule_steal(managed,
                                        request->max_version.major < 1 ? DLPACK_PY_LEGACY : DLPACK_PY_VERSIONED);
-    if (dlp_plan(offer, request, &plan) < 0 || (managed = dlp_export_offer(offer, &plan)) == NULL)
+    gate = dlp_gate_get();
+    if (gate == NULL || dlp_plan(offer, request, &plan) < 0 || (managed = dlp_export_offer(gate, offer, &plan)) == NULL)
         return NULL;
     capsule = dlpack_py_capsule_steal(managed, plan.form);
     /* Called last, because the order of streams cannot be undone. */

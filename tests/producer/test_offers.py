@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+import subprocess
 import sys
 import threading
 import time
@@ -721,3 +722,21 @@ def test_a_copy_that_the_author_made_is_copied_where_its_strides_are_refused_D11
     assert (says.strides, says.flags) == ((1,), IS_COPIED)
     with pytest.raises(BufferError, match="ask with copy=True"):
         thing(**fields).__dlpack__(max_version=(1, 0))
+
+
+def test_a_first_use_that_changes_the_tensor_is_before_its_check_D8():
+    script = """if 1:
+        import atexit, ctypes, producer_probe
+        data = ctypes.c_double()
+        thing = producer_probe.Thing(ctypes.addressof(data), (1,))
+        def register(function, register=atexit.register):
+            thing.__init__(ctypes.addressof(data), (-1,))
+            return register(function)
+        atexit.register = register
+        try:
+            thing.produce_args()
+        except BufferError as error:
+            print(error)
+    """
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("shape[0] is -1, it must not be negative\n", "")
