@@ -483,7 +483,7 @@ dlp_buffer_interface_refuse(const char *name, const char *key, PyObject *value, 
     if (PyErr_Occurred() && dlp_is_fatal())
         return -1;
     snprintf(format, sizeof(format), "%s has %s %%.200U, %s was wanted", name, key, wanted);
-    return dlp_refuse_value(PyExc_BufferError, format, value != NULL ? value : Py_None);
+    return dlp_raise_value(PyExc_BufferError, format, value != NULL ? value : Py_None);
 }
 
 /* The value of an integer, as of whatever has __index__ (P2); -1 with an exception. */
@@ -556,7 +556,7 @@ dlp_buffer_interface_read(const char *name, PyObject *interface, int oldest, int
 
     if (!PyDict_Check(interface)) {
         snprintf(text, sizeof(text), "%s is %%.200U, a dict was wanted", name);
-        return dlp_refuse_value(PyExc_TypeError, text, interface);
+        return dlp_raise_value(PyExc_TypeError, text, interface);
     }
     version = dlp_buffer_interface_get(interface, "version");
     mask = dlp_buffer_interface_get(interface, "mask");

@@ -1057,9 +1057,9 @@ dlp_device_interface_parse(PyObject *interface, int64_t *dims, DLTensor *t, uint
         if (dlp_parse_stream(pending, stream) < 0)
             return -1;
         if (stream->kind != DLPACK_PY_STREAM_HANDLE || stream->handle == 0)
-            return dlp_refuse_value(PyExc_ValueError,
-                                    DLP_DEVICE_INTERFACE " has stream %.200U, None, 1, 2 or a handle was wanted",
-                                    pending);
+            return dlp_raise_value(PyExc_ValueError,
+                                   DLP_DEVICE_INTERFACE " has stream %.200U, None, 1, 2 or a handle was wanted",
+                                   pending);
     }
     return dlpack_py_validate(t, *flags, &error) < 0 ? dlpack_py_raise(&error) : 0;
 }
@@ -1325,8 +1325,8 @@ dlpack_device_from_dlpack(PyObject *const *args, Py_ssize_t nargs, PyObject *kwn
     if (is_name) {
         text = PyUnicode_AsUTF8AndSize(values[1], &length);
         if (text == NULL || strlen(text) != (size_t)length || dlp_device_parse_name(text, &request.device) < 0)
-            return dlp_refuse_value(PyExc_ValueError, "device is %.200U, a name such as 'cpu' or 'cuda:1' was wanted",
-                                    values[1]);
+            return dlp_raise_value(PyExc_ValueError, "device is %.200U, a name such as 'cpu' or 'cuda:1' was wanted",
+                                   values[1]);
         request.has_device = 1;
     }
     return dlp_device_consume(args[0], stream, &request, want, v);

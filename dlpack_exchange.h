@@ -202,7 +202,7 @@ dlp_type_cached(dlp_gate *gate, PyTypeObject *type)
     return known != NULL && known->type == type && known->tag == dlp_type_tag(type) ? known : NULL;
 }
 #else
-#  define dlp_type_cached(gate, type) ((const dlp_type *)NULL)
+#  define dlp_type_cached(gate, type) ((void)(gate), (const dlp_type *)NULL)
 #endif
 
 /* Learns what a type offers, and remembers it where it can. Looks on the type only, never on the instance (X1).
@@ -335,8 +335,8 @@ dlpack_py_embed(dlpack_py_embedded *e, PyObject *owner, const DLTensor *t, uint6
 static inline dlpack_py_offer
 dlpack_py_offer_embedded(dlpack_py_embedded *e)
 {
-    dlpack_py_offer offer =
-        dlpack_py_offer_make((PyObject *)e->keeper.owner, &e->versioned.dl_tensor, e->versioned.flags);
+    PyObject *owner = (PyObject *)e->keeper.owner;
+    dlpack_py_offer offer = dlpack_py_offer_make(owner, &e->versioned.dl_tensor, e->versioned.flags);
     offer.embedded = e;
     offer.export_embedded = dlp_export_embedded;
     return offer;
@@ -358,18 +358,15 @@ dlp_table_failed(const char *function)
 DLP_RARE int
 dlp_is_resolved(PyObject *obj)
 {
-    static const char *const questions[2] = {"is_conj", "is_neg"};
-    PyObject *answer;
-    int i, lazy = 0;
+    PyObject *is_conj = PyObject_CallMethod(obj, "is_conj", NULL);
+    PyObject *is_neg = is_conj == NULL || PyObject_Not(is_conj) != 1 ? NULL : PyObject_CallMethod(obj, "is_neg", NULL);
+    const int is_resolved = is_neg != NULL && PyObject_Not(is_neg) == 1;
 
-    for (i = 0; i < 2 && lazy == 0; i++) {
-        answer = PyObject_CallMethod(obj, questions[i], NULL);
-        lazy = answer == NULL ? -1 : PyObject_IsTrue(answer);
-        Py_XDECREF(answer);
-    }
-    if (lazy < 0 && !dlp_is_fatal())
+    Py_XDECREF(is_conj);
+    Py_XDECREF(is_neg);
+    if (PyErr_Occurred() && !dlp_is_fatal())
         PyErr_Clear(); /* a method is missing */
-    return lazy == 0;
+    return is_resolved;
 }
 
 /* Can the consumer use what a table has exported? A table does not synchronize (X4): for device memory the consumer
@@ -381,8 +378,21 @@ dlp_is_usable(const DLTensor *t, int is_own, PyObject *obj, const dlpack_py_devi
            (is_own || !dlp_is_complex(t->dtype) || dlp_is_resolved(obj));
 }
 
-/* Describes a tensor in v, which then owns managed; managed NULL: a borrowed tensor. Returns 1 where the tensor is
- * simple, has strides, and meets basic requirements; 0: ask dlp_check_tensor. */
+/* Describes in v a tensor that has strides, and no overlap. managed: becomes v's; NULL: the tensor is borrowed. */
+static inline void
+dlp_view_set(dlpack_py_view *v, DLManagedTensorVersioned *managed, const DLTensor *t)
+{
+    v->tensor = *t;
+    v->flags = managed == NULL ? 0 : managed->flags;
+    v->readonly = managed == NULL ? DLPACK_PY_READONLY_UNSAID : (int32_t)(v->flags & DLPACK_PY_FLAG_READ_ONLY);
+    v->overlaps = 0;
+    v->form = DLPACK_PY_VERSIONED;
+    v->managed = managed;
+    v->allocated = NULL;
+}
+
+/* Describes a tensor in v, as dlp_view_set, if it is simple, has strides, and meets basic requirements. Returns 1; or 0
+ * where dlp_view_prepare decides. */
 static inline int
 dlp_take_simply(DLManagedTensorVersioned *managed, const DLTensor *t, const dlpack_py_want *want, dlpack_py_view *v)
 {
@@ -450,7 +460,8 @@ dlp_find_embedded(const dlp_type *known, PyObject *obj, const dlpack_py_want *wa
     dlpack_py_embedded *e;
 
     if (known == NULL || known->embedded == 0 || want == NULL || (want->options & DLPACK_PY_NO_TABLE) != 0 ||
-        !dlp_is_basic(want) || (((uintptr_t)want->shape | (uint32_t)want->max_ndim) != 0 && !dlp_makes_sense(want)))
+        !dlp_is_basic(want) ||
+        (((uintptr_t)want->shape | (uint32_t)want->max_ndim) != 0 && !dlp_is_possible_rank(want)))
         return NULL;
     e = (dlpack_py_embedded *)(void *)((char *)obj + known->embedded);
     return e->keeper.owner == obj && e->dtype != 0 &&
@@ -474,7 +485,7 @@ dlp_consume_cached(dlp_gate *gate, const dlp_type *known, PyObject *obj, const d
 
     dlp_view_clear(v); /* empty while foreign code runs */
     if (known == NULL || (known->table == NULL && known->method == NULL) || !dlp_is_basic(asked) ||
-        !dlp_makes_sense(asked) || (asked->options & DLPACK_PY_NO_TABLE) != 0)
+        !dlp_is_possible_rank(asked) || (asked->options & DLPACK_PY_NO_TABLE) != 0)
         return gate == NULL ? -1 : dlpack_py_consume_request(obj, NULL, want, v);
     if (known->table != NULL) {
         consumer = dlp_consumer_make(want, NULL, obj);
@@ -534,7 +545,7 @@ DLP_SHARED int
 dlp_borrow(const dlp_type *known, PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
     const dlpack_py_want *asked = dlp_consumer_make(want, NULL, NULL).want; /* not NULL */
-    const int is_basic = dlp_is_basic(asked) && dlp_makes_sense(asked);
+    const int is_basic = dlp_is_basic(asked) && dlp_is_possible_rank(asked);
     dlp_consumer consumer;
     dlpack_py_want as_legacy; /* a lent tensor is checked as a legacy tensor, and is not copied */
     dlp_type learned;
@@ -565,14 +576,12 @@ dlp_borrow(const dlp_type *known, PyObject *obj, const dlpack_py_want *want, dlp
         consumer = dlp_consumer_make(&as_legacy, NULL, NULL);
         if (dlp_is_usable(&lent.dl_tensor, is_own, obj, NULL) &&
             lent.dl_tensor.dtype.bits >= 8 && /* else may be padded (X3) */
-            dlp_check_tensor(&lent, DLPACK_PY_LEGACY, &consumer, v, &copy, &error) == 0)
+            dlp_view_prepare(v, &lent, DLPACK_PY_LEGACY, &consumer, &copy, &error) == 0)
             return 0;
     }
-    if (PyErr_Occurred()) {
-        if (dlp_is_fatal())
-            return -1;
-        PyErr_Clear(); /* dlpack_py_consume raises the exception again, where it occurs there too */
-    }
+    if (PyErr_Occurred() && dlp_is_fatal())
+        return -1;
+    PyErr_Clear(); /* dlpack_py_consume raises the exception again, where it occurs there too */
     return dlpack_py_consume(obj, want, v);
 }
 
@@ -590,10 +599,6 @@ dlpack_py_borrow(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
     const dlp_type *known = dlp_type_cached(gate, Py_TYPE(obj));
     dlpack_py_embedded *e = dlp_find_embedded(known, obj, want);
 
-    if (gate == NULL) {
-        dlp_view_clear(v);
-        return -1;
-    }
     if (e != NULL && e->versioned.flags == 0 && !want->writable) {
         dlp_view_set(v, NULL, &e->versioned.dl_tensor);
         return 0;
@@ -679,6 +684,7 @@ dlp_table_plan(const dlpack_py_exchange *x, const dlpack_py_offer *offer, dlpack
 {
     dlpack_py_work_stream work = {0, 0};
 
+    plan->form = DLPACK_PY_VERSIONED;
     if (dlp_plan(offer, request, plan) < 0)
         return -1;
     if (offer->device == NULL || !dlp_is_on(offer->device, plan->device))
@@ -782,10 +788,10 @@ dlp_table_check_object(const dlpack_py_exchange *x, PyObject *object)
     own = dlp_find_own(dlp_exchange_get(gate), Py_TYPE(object), &x->api);
     if (PyErr_Occurred())
         return -1;
-    return dlp_refuse_value(own == NULL ? PyExc_TypeError : PyExc_BufferError,
-                            own == NULL ? "%.200U is not of the type that this exchange table belongs to"
-                                        : "%.200U overrides __dlpack__: its objects are exported only by __dlpack__",
-                            object);
+    return dlp_raise_value(own == NULL ? PyExc_TypeError : PyExc_BufferError,
+                           own == NULL ? "%.200U is not of the type that this exchange table belongs to"
+                                       : "%.200U overrides __dlpack__: its objects are exported only by __dlpack__",
+                           object);
 }
 
 /* The name of the exception of an error code. */
@@ -826,9 +832,7 @@ dlp_table_answer(const dlpack_py_exchange *x, void *asked, DLManagedTensorVersio
 
     if (out != NULL)
         *out = NULL;
-    else if (dlp_check_out(lent) < 0)
-        return -1;
-    if (dlp_table_check_object(x, object) < 0)
+    if ((out == NULL && dlp_check_out(lent) < 0) || dlp_table_check_object(x, object) < 0)
         return -1;
     memset(&request, 0, sizeof(request));
     request.max_version.major = DLPACK_PY_PROTOCOL_MAJOR;
@@ -992,14 +996,12 @@ dlpack_py_allocate_like(PyObject *like, const DLTensor *prototype, dlpack_py_vie
     known = dlp_type_get(dlp_gate_get(), like, &learned);
     if (known == NULL)
         return -1;
-    if (known->table == NULL) {
-        managed = dlpack_py_allocate(prototype, &error);
-        if (managed != NULL)
-            dlp_view_set(v, managed, &managed->dl_tensor);
-        return managed == NULL ? dlpack_py_raise(&error) : 0;
-    }
     error.code = 0;
-    if (dlp_check_prototype(&t, &error) == 0) {
+    if (known->table == NULL && (managed = dlpack_py_allocate(prototype, &error)) != NULL) {
+        dlp_view_set(v, managed, &managed->dl_tensor);
+        return 0;
+    }
+    if (known->table != NULL && dlp_check_prototype(&t, &error) == 0) {
         if (t.ndim > 0)
             memcpy(shape, t.shape, (size_t)t.ndim * sizeof(int64_t));
         t.shape = shape;
@@ -1041,8 +1043,7 @@ dlp_view_managed_steal(dlpack_py_view *v)
 
     if (v->form == DLPACK_PY_VERSIONED && (managed->flags & readonly) == readonly &&
         memcmp(&managed->dl_tensor, &v->tensor, sizeof(v->tensor)) == 0) {
-        v->managed = NULL;
-        dlpack_py_release(v);
+        dlp_view_clear(v); /* has no strides of its own */
         return managed;
     }
     moved = (dlpack_py_view *)DLPACK_PY_MALLOC(sizeof(*moved));
@@ -1130,8 +1131,8 @@ dlp_find_from_dlpack(dlp_gate *gate, PyObject *obj)
     }
     Py_XDECREF(name);
     if (found == NULL && (!PyErr_Occurred() || PyErr_ExceptionMatches(PyExc_AttributeError)))
-        (void)dlp_refuse_value(PyExc_TypeError, "cannot make an object like %.200U: its library has no from_dlpack",
-                               obj);
+        (void)dlp_raise_value(PyExc_TypeError, "cannot make an object like %.200U: its library has no from_dlpack",
+                              obj);
 #if DLP_TYPES
     if (found != NULL && !PyType_HasFeature(Py_TYPE(obj), Py_TPFLAGS_HEAPTYPE) && dlp_type_tag(Py_TYPE(obj)) != 0) {
         name = x->from_dlpack;
@@ -1176,14 +1177,13 @@ dlpack_py_return_like_steal(PyObject *like, dlpack_py_view *v)
         managed = dlp_view_managed_steal(v); /* may run foreign code, which may change *known */
         if (managed == NULL)
             return NULL;
-        if (table->managed_tensor_to_py_object_no_sync(managed, &out) != 0)
-            out = NULL;
-        if (out == NULL || PyErr_Occurred())
-            (void)dlp_table_failed("managed_tensor_to_py_object_no_sync");
-        else
-            return (PyObject *)out;
-        if (out != NULL)
-            dlp_decref((PyObject *)out);
+        if (table->managed_tensor_to_py_object_no_sync(managed, &out) == 0)
+            made = (PyObject *)out;
+        if (made != NULL && !PyErr_Occurred())
+            return made;
+        (void)dlp_table_failed("managed_tensor_to_py_object_no_sync");
+        if (made != NULL)
+            dlp_decref(made);
         return NULL;
     }
     result = dlp_object_new_steal(&gate->types[DLP_RESULT_TYPE], dlp_result_type, v);

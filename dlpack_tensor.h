@@ -4,8 +4,8 @@
  * SPDX-License-Identifier: MIT
  * The licence stands at the end of this file. The clause ids in comments (D4, K5) are listed at the end of dlpack_py.h.
  *
- *   Switches    Compilers and dlpack.h    Errors as code and text    Dtypes and devices    Layout    Validation
- *   Overlap     Copy                      Managed tensors            Streams               Requirements
+ *   Switches          Compilers and dlpack.h    Errors as code and text    Dtypes and devices    Layout    Validation
+ *   Strided copies    Managed tensors           Streams                    Requirements          Copies between tensors
  *
  * Nothing here needs a thread state or an interpreter.
  */
@@ -528,7 +528,7 @@ dlp_layout(const DLTensor *t)
             if (k != i && t->shape[k] != 1 && (uint64_t)llabs(t->strides[k]) <= step)
                 reach += (uint64_t)((t->shape[k] - 1) * llabs(t->strides[k]));
         }
-        if (step <= reach || step > INT64_MAX - reach)
+        if (step <= reach)
             return DLP_MAY_OVERLAP;
         if (t->strides[i] != (int64_t)reach + 1)
             layout = DLP_SEPARATE;
@@ -576,6 +576,13 @@ DLP_RARE int
 dlpack_py_is_contiguous(const DLTensor *t, char order)
 {
     return dlp_check_strides(t, order, NULL) == 0;
+}
+
+/* May two elements of a validated tensor share memory? 1 where strides repeat or interleave elements. */
+DLP_RARE int
+dlp_overlaps_itself(const DLTensor *t)
+{
+    return !dlpack_py_is_contiguous(t, 'C') && dlp_layout(t) == DLP_MAY_OVERLAP;
 }
 
 /* ---- Validation --------------------------------------------------------- */
@@ -660,75 +667,7 @@ dlpack_py_validate(const DLTensor *t, uint64_t flags, dlpack_py_error *error)
     return dlp_is_simple(t) ? 0 : dlp_check_all(t, flags, error);
 }
 
-/* ---- Overlap ------------------------------------------------------------ */
-
-/* May two elements of a validated tensor share memory? 1 where strides repeat or interleave elements. */
-DLP_RARE int
-dlp_overlaps_itself(const DLTensor *t)
-{
-    return !dlpack_py_is_contiguous(t, 'C') && dlp_layout(t) == DLP_MAY_OVERLAP;
-}
-
-/* May two tensors share memory?
- *
- * flags_a, flags_b   DLPACK_PY_FLAG_* of each: padded sub-byte dtypes
- *
- * Returns 0 where the memory ranges of a and b are separate, where their elements fall between each other at equal
- * distances, such as x[..., 0] and x[..., 1], and where the strides show that no byte is in both, such as the left and
- * right half of an image. Returns 1 otherwise. a and b must be validated, and their data addresses on one device.
- */
-DLP_RARE int
-dlpack_py_overlap(const DLTensor *a, uint64_t flags_a, const DLTensor *b, uint64_t flags_b)
-{
-    const uint64_t first_a = (uint64_t)(uintptr_t)dlp_first(a), first_b = (uint64_t)(uintptr_t)dlp_first(b);
-    const uint32_t bits_a = dlp_item_bits(a->dtype, flags_a), bits_b = dlp_item_bits(b->dtype, flags_b);
-    int64_t lowest_a, highest_a, lowest_b, highest_b, compact_a[DLPACK_PY_MAX_NDIM], compact_b[DLPACK_PY_MAX_NDIM];
-    const int64_t *strides_a = dlp_strides(a, compact_a), *strides_b = dlp_strides(b, compact_b);
-    uint64_t begin_a, end_a, begin_b, end_b, rest, reach, step, larger = UINT64_MAX, count, n, divisor, common = 0;
-    int32_t i, is_unclear = 0;
-
-    if (dlp_byte_range(a, flags_a, &lowest_a, &highest_a) < 0 || dlp_byte_range(b, flags_b, &lowest_b, &highest_b) < 0)
-        return 1;
-    begin_a = first_a + (uint64_t)lowest_a;
-    end_a = first_a + (uint64_t)highest_a;
-    begin_b = first_b + (uint64_t)lowest_b;
-    end_b = first_b + (uint64_t)highest_b;
-    if (highest_a == 0 || highest_b == 0 || end_a <= begin_b || end_b <= begin_a) /* 0: no elements */
-        return 0;
-    /* From the first byte of b to a byte of both tensors, and from there to the last byte of a, are rest bytes:
-     * the sum of n * step for each step of a or b, with n from 0 to count, and of a place in an item of a and of b.
-     * reach is the largest such sum. Take rest apart, the largest step first. */
-    rest = end_a - 1 - begin_b;
-    reach = end_a - 1 - begin_a + (end_b - 1 - begin_b);
-    if (bits_a % 8 != 0 || bits_b % 8 != 0 || reach < rest) /* reach wrapped */
-        return 1;
-    for (;; larger = step) {
-        for (step = count = 0, i = 0; i < a->ndim + b->ndim; i++) {
-            const int is_a = i < a->ndim;
-            const int32_t k = is_a ? i : i - a->ndim;
-            const int64_t last = (is_a ? a->shape[k] : b->shape[k]) - 1;
-            const int64_t stride = last == 0 ? 0 : is_a ? strides_a[k] : strides_b[k];
-            n = (uint64_t)llabs(stride) * (is_a ? bits_a / 8 : bits_b / 8);
-            if (n >= step && n < larger) {
-                count = (n == step ? count : 0) + (uint64_t)last;
-                step = n;
-            }
-        }
-        if (step == 0)
-            return (is_unclear ? rest % common : rest) <= reach;
-        reach -= count * step;
-        n = rest / step < count ? rest / step : count;
-        rest -= n * step;
-        if (n > 0 && rest + step <= reach) /* n - 1 is possible too: only the common divisor helps */
-            is_unclear = 1;
-        for (n = step; n != 0; n = divisor) {
-            divisor = common % n;
-            common = n;
-        }
-    }
-}
-
-/* ---- Copy --------------------------------------------------------------- */
+/* ---- Strided copies ----------------------------------------------------- */
 
 #ifdef DLPACK_COPY_H /* a file that includes dlpack_copy.h first */
 typedef dlpack_copy_loop dlp_loop;
@@ -847,45 +786,6 @@ dlp_copy(const DLTensor *dst, const DLTensor *src, uint64_t flags)
             done[k] = 0;
         }
     } while (k <= last);
-}
-
-/* Copy the elements of src to dst, whatever their strides.
- *
- * dst, src   of equal dtype and shape, in memory that the CPU can read, validated
- * flags      DLPACK_PY_FLAG_* of both: padded sub-byte dtypes
- *
- * Returns 0; or -1 with BufferError where dtype or shape differ, where the CPU cannot read a tensor, or where
- * dlpack_py_overlap says that they may share memory (C9); then nothing is written. Where elements of dst share memory,
- * it is not defined which one is written last. Needs no thread state, allocates nothing.
- */
-DLP_RARE int
-dlpack_py_copy(const DLTensor *dst, const DLTensor *src, uint64_t flags, dlpack_py_error *error)
-{
-    char to[DLPACK_PY_TEXT_SIZE], from[DLPACK_PY_TEXT_SIZE];
-    int32_t i = 0;
-
-    if (!dlpack_py_is_cpu_readable(dst->device) || !dlpack_py_is_cpu_readable(src->device))
-        return dlp_refuse(error, "cannot copy from %s to %s, memory that the CPU can read was wanted",
-                          dlpack_py_device_text(src->device, from), dlpack_py_device_text(dst->device, to));
-    if (dlpack_py_dtype(dst) != dlpack_py_dtype(src))
-        return dlp_refuse(error, "cannot copy dtype %s to dtype %s, equal dtypes were wanted",
-                          dlpack_py_dtype_text(dlpack_py_dtype(src), from),
-                          dlpack_py_dtype_text(dlpack_py_dtype(dst), to));
-    if (dst->ndim != src->ndim)
-        return dlp_refuse(error, "cannot copy ndim %" PRId32 " to %" PRId32 ", equal shapes were wanted", src->ndim,
-                          dst->ndim);
-    while (i < src->ndim && dst->shape[i] == src->shape[i])
-        i++;
-    if (i < src->ndim)
-        return dlp_refuse(error, "cannot copy shape[%" PRId32 "] %" PRId64 " to %" PRId64 ", equal shapes were wanted",
-                          i, src->shape[i], dst->shape[i]);
-    if (dlpack_py_overlap(dst, flags, src, flags))
-        return dlp_refuse(error,
-                          "cannot copy from address 0x%" PRIxPTR " to 0x%" PRIxPTR
-                          ": the tensors may share memory, separate memory was wanted",
-                          (uintptr_t)dlp_first(src), (uintptr_t)dlp_first(dst));
-    dlp_copy(dst, src, flags);
-    return 0;
 }
 
 /* ---- Managed tensors ---------------------------------------------------- */
@@ -1236,22 +1136,21 @@ dlp_refuse_want(dlpack_py_error *error, const char *name, int64_t value, const c
     return dlp_fail(error, DLPACK_PY_SYSTEM_ERROR, "want: %s is %" PRId64 ", %s was wanted", name, value, wish);
 }
 
-/* Are the requirements only on one dtype, rank, extents, row-major order and writing? Most are. */
+/* Are the requirements only on one dtype, which has bits, on rank, extents, row-major order and writing? Most are. */
 static inline int
 dlp_is_basic(const dlpack_py_want *want)
 {
     return ((uintptr_t)want->dtypes | want->alignment | (uint32_t)want->device) == 0 &&
-           (want->order == 'C' || want->order == 0);
+           (want->order == 'C' || want->order == 0) && (want->dtype == 0 || (want->dtype & 0xff0000u) != 0);
 }
 
-/* Do the requirements for dtype, rank and extents make sense? */
+/* Can a tensor have the rank and the number of extents that are wanted? */
 static inline int
-dlp_makes_sense(const dlpack_py_want *want)
+dlp_is_possible_rank(const dlpack_py_want *want)
 {
-    return (want->dtype == 0 || (want->dtype & 0xff0000u) != 0) && want->ndim >= DLPACK_PY_SCALAR &&
-           (want->shape != NULL
-                ? want->ndim != 0 && (want->max_ndim == 0 || (want->max_ndim > 0 && want->max_ndim == want->ndim))
-                : want->max_ndim == 0 || (want->max_ndim > 0 && want->max_ndim >= want->ndim));
+    if (want->ndim < DLPACK_PY_SCALAR || (want->max_ndim != 0 && (want->max_ndim < 0 || want->max_ndim < want->ndim)))
+        return 0;
+    return want->shape == NULL || (want->ndim != 0 && (want->max_ndim == 0 || want->max_ndim == want->ndim));
 }
 
 /* Checks that the requirements make sense (C9). Returns 0, or -1 with SystemError. */
@@ -1261,7 +1160,7 @@ dlp_check_want(const dlpack_py_want *want, dlpack_py_error *error)
     static const char dtype[] = "a dtype such as DLPACK_PY_FLOAT32";
     const uint32_t *list = want->dtypes;
 
-    if (dlp_is_basic(want) && dlp_makes_sense(want))
+    if (dlp_is_basic(want) && dlp_is_possible_rank(want))
         return 0;
     while (list != NULL && *list != 0 && (*list & 0xff0000u) != 0)
         list++;
@@ -1269,16 +1168,16 @@ dlp_check_want(const dlpack_py_want *want, dlpack_py_error *error)
         return dlp_refuse_want(error, "dtypes", *list, dtype);
     if (want->dtype != 0 && (want->dtype & 0xff0000u) == 0)
         return dlp_refuse_want(error, "dtype", want->dtype, dtype);
-    if (want->order != 'C' && want->order != 0 && strchr("FAKR", want->order) == NULL)
+    if (want->order != 0 && strchr("CFAKR", want->order) == NULL)
         return dlp_fail(error, DLPACK_PY_SYSTEM_ERROR, "want: order is '%c', 'C', 'F', 'A', 'K' or 'R' was wanted",
                         want->order);
     if ((want->alignment & (want->alignment - 1)) != 0)
         return dlp_refuse_want(error, "alignment", (int64_t)want->alignment, "a power of two");
-    if (dlp_makes_sense(want))
-        return 0;
     if (want->max_ndim != 0 && (want->max_ndim < 0 || want->max_ndim < want->ndim))
         return dlp_refuse_want(error, "max_ndim", want->max_ndim, "ndim or more");
-    return dlp_refuse_want(error, "ndim", want->ndim, "a rank (one fixed rank where shape is set)");
+    if (!dlp_is_possible_rank(want))
+        return dlp_refuse_want(error, "ndim", want->ndim, "a rank (one fixed rank where shape is set)");
+    return 0;
 }
 
 /* Is the dtype wanted? */
@@ -1387,8 +1286,8 @@ dlp_meets(const DLTensor *t, int readonly, const dlpack_py_want *want, dlpack_py
     return result;
 }
 
-/* Fast path of dlp_meets: does a simple tensor of this dtype meet basic requirements, which make sense
- * (dlp_makes_sense), or have neither shape nor max_ndim? */
+/* Fast path of dlp_meets: does a simple tensor of this dtype meet requirements that are basic? Their rank must be
+ * possible, unless shape is NULL and max_ndim is 0. Saves 180 of 1,920 instructions of an import. */
 static inline int
 dlp_meets_basic(const DLTensor *t, uint32_t dtype, int readonly, const dlpack_py_want *want)
 {
@@ -1417,6 +1316,106 @@ dlpack_py_meets(const DLTensor *t, int readonly, const dlpack_py_want *want, dlp
     if (readonly == DLPACK_PY_READONLY_UNSAID && (want->options & DLPACK_PY_LEGACY_IS_WRITABLE) != 0)
         readonly = DLPACK_PY_WRITABLE;
     return dlp_check_want(want, error) < 0 ? -1 : dlp_meets(t, readonly, want, error);
+}
+
+/* ---- Copies between tensors --------------------------------------------- */
+
+/* May two tensors share memory?
+ *
+ * flags_a, flags_b   DLPACK_PY_FLAG_* of each: padded sub-byte dtypes
+ *
+ * Returns 0 where the memory ranges of a and b are separate, where their elements fall between each other at equal
+ * distances, such as x[..., 0] and x[..., 1], and where the strides show that no byte is in both, such as the left and
+ * right half of an image. Returns 1 otherwise. a and b must be validated, and their data addresses on one device.
+ */
+DLP_RARE int
+dlpack_py_overlap(const DLTensor *a, uint64_t flags_a, const DLTensor *b, uint64_t flags_b)
+{
+    const uint64_t first_a = (uint64_t)(uintptr_t)dlp_first(a), first_b = (uint64_t)(uintptr_t)dlp_first(b);
+    const uint32_t bits_a = dlp_item_bits(a->dtype, flags_a), bits_b = dlp_item_bits(b->dtype, flags_b);
+    int64_t lowest_a, highest_a, lowest_b, highest_b, compact_a[DLPACK_PY_MAX_NDIM], compact_b[DLPACK_PY_MAX_NDIM];
+    const int64_t *strides_a = dlp_strides(a, compact_a), *strides_b = dlp_strides(b, compact_b);
+    uint64_t begin_a, end_a, begin_b, end_b, rest, reach, step, larger = UINT64_MAX, count, n, divisor, common = 0;
+    int32_t i, is_unclear = 0;
+
+    if (dlp_byte_range(a, flags_a, &lowest_a, &highest_a) < 0 || dlp_byte_range(b, flags_b, &lowest_b, &highest_b) < 0)
+        return 1;
+    begin_a = first_a + (uint64_t)lowest_a;
+    end_a = first_a + (uint64_t)highest_a;
+    begin_b = first_b + (uint64_t)lowest_b;
+    end_b = first_b + (uint64_t)highest_b;
+    if (highest_a == 0 || highest_b == 0 || end_a <= begin_b || end_b <= begin_a) /* 0: no elements */
+        return 0;
+    /* From the first byte of b to a byte of both tensors, and from there to the last byte of a, are rest bytes:
+     * the sum of n * step for each step of a or b, with n from 0 to count, and of a place in an item of a and of b.
+     * reach is the largest such sum. Take rest apart, the largest step first. */
+    rest = end_a - 1 - begin_b;
+    reach = end_a - 1 - begin_a + (end_b - 1 - begin_b);
+    if (bits_a % 8 != 0 || bits_b % 8 != 0 || reach < rest) /* reach wrapped */
+        return 1;
+    for (;; larger = step) {
+        for (step = count = 0, i = 0; i < a->ndim + b->ndim; i++) {
+            const int is_a = i < a->ndim;
+            const int32_t k = is_a ? i : i - a->ndim;
+            const int64_t last = (is_a ? a->shape[k] : b->shape[k]) - 1;
+            const int64_t stride = last == 0 ? 0 : is_a ? strides_a[k] : strides_b[k];
+            n = (uint64_t)llabs(stride) * (is_a ? bits_a / 8 : bits_b / 8);
+            if (n >= step && n < larger) {
+                count = (n == step ? count : 0) + (uint64_t)last;
+                step = n;
+            }
+        }
+        if (step == 0)
+            return (is_unclear ? rest % common : rest) <= reach;
+        reach -= count * step;
+        n = rest / step < count ? rest / step : count;
+        rest -= n * step;
+        if (n > 0 && rest + step <= reach) /* n - 1 steps may lead to another sum: only the common divisor decides */
+            is_unclear = 1;
+        for (n = step; n != 0; n = divisor) {
+            divisor = common % n;
+            common = n;
+        }
+    }
+}
+
+/* Copy the elements of src to dst, whatever their strides.
+ *
+ * dst, src   of equal dtype and shape, in memory that the CPU can read, validated
+ * flags      DLPACK_PY_FLAG_* of both: padded sub-byte dtypes
+ *
+ * Returns 0; or -1 with BufferError where dtype or shape differ, where the CPU cannot read a tensor, or where
+ * dlpack_py_overlap says that they may share memory (C9); then nothing is written. Where elements of dst share memory,
+ * it is not defined which one is written last. Needs no thread state, allocates nothing.
+ */
+DLP_RARE int
+dlpack_py_copy(const DLTensor *dst, const DLTensor *src, uint64_t flags, dlpack_py_error *error)
+{
+    char to[DLPACK_PY_TEXT_SIZE], from[DLPACK_PY_TEXT_SIZE];
+    int32_t i = 0;
+
+    if (!dlpack_py_is_cpu_readable(dst->device) || !dlpack_py_is_cpu_readable(src->device))
+        return dlp_refuse(error, "cannot copy from %s to %s, memory that the CPU can read was wanted",
+                          dlpack_py_device_text(src->device, from), dlpack_py_device_text(dst->device, to));
+    if (dlpack_py_dtype(dst) != dlpack_py_dtype(src))
+        return dlp_refuse(error, "cannot copy dtype %s to dtype %s, equal dtypes were wanted",
+                          dlpack_py_dtype_text(dlpack_py_dtype(src), from),
+                          dlpack_py_dtype_text(dlpack_py_dtype(dst), to));
+    if (dst->ndim != src->ndim)
+        return dlp_refuse(error, "cannot copy ndim %" PRId32 " to %" PRId32 ", equal shapes were wanted", src->ndim,
+                          dst->ndim);
+    while (i < src->ndim && dst->shape[i] == src->shape[i])
+        i++;
+    if (i < src->ndim)
+        return dlp_refuse(error, "cannot copy shape[%" PRId32 "] %" PRId64 " to %" PRId64 ", equal shapes were wanted",
+                          i, src->shape[i], dst->shape[i]);
+    if (dlpack_py_overlap(dst, flags, src, flags))
+        return dlp_refuse(error,
+                          "cannot copy from address 0x%" PRIxPTR " to 0x%" PRIxPTR
+                          ": the tensors may share memory, separate memory was wanted",
+                          (uintptr_t)dlp_first(src), (uintptr_t)dlp_first(dst));
+    dlp_copy(dst, src, flags);
+    return 0;
 }
 
 DLP_QUIET_END

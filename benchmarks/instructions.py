@@ -4,11 +4,11 @@ Run by `make instructions`. Two builds are counted: "full", modules that include
 that do not, which lack the calls that need tables or embedded managed tensors. Both are compared with one record,
 benchmarks/record.json. It is that of one interpreter and compiler: CPython 3.11 built without a profile, gcc 12 at -O2
 and x86-64; on others the command only prints. A call whose ratio to the record is above MUST is named. It makes the
-command fail, too, where it costs more than what is held for it: the count that was reached, in the part "held" of
-record.json, which RECORD=1 lowers and never raises. A call of the full build that costs less than the record by more
-than 2 % is named: `make instructions RECORD=1` then writes a new record, in which no number is larger than before. Two
-kinds of calls are not part of the record: those of many types depend on the addresses of the types, and the first call
-of a process depends on what was imported.
+command fail, too, and is listed with the functions in which it spends its instructions, where it costs more than what
+is held for it: the count that was reached, in the part "held" of record.json, which RECORD=1 lowers and never raises. A
+call of the full build that costs less than the record by more than 2 % is named: `make instructions RECORD=1` then
+writes a new record, in which no number is larger than before. Two kinds of calls are not part of the record: those of
+many types depend on the addresses of the types, and the first call of a process depends on what was imported.
 `make instructions PROFILE="f(numpy)"` prints in which functions a call spends its instructions, in both builds.
 """
 
@@ -234,7 +234,7 @@ def main():
         return
     record = json.loads(RECORD.read_text())
     before, aims, held = record["instructions"], record["aims"], record.setdefault("held", {form: {} for form in MUST})
-    dearer, cheaper = [], []
+    dearer, cheaper = {}, []
     print(f"instructions of a call of this library, CPython {platform.python_version()}, float64 (3, 4)")
     print("full: with dlpack_exchange.h; plain: without it; beside each: times the record\n")
     musts = "".join(f"{'must ' + str(must):>14}" for must in MUST.values())
@@ -250,7 +250,7 @@ def main():
                 limit = held[form].get(name, 0)
                 said += f"  {form} above its must, held at {limit}"
                 if now > max(limit * STEADY, must * recorded * NOISE):
-                    dearer.append(f"{name} ({form})")
+                    dearer[f"{name} ({form})"] = dump
                 if os.environ.get("RECORD"):
                     held[form][name] = min(now, limit or now)
             elif os.environ.get("RECORD"):
@@ -273,6 +273,8 @@ def main():
     if cheaper:
         print(f"\nbelow the record, make instructions RECORD=1 writes a new one: {', '.join(cheaper)}")
     if dearer and is_reference():
+        for name, dump in dearer.items():
+            print_profile(dump, name)
         sys.exit(f"\nabove the must, and above what is held: {', '.join(dearer)}")
 
 

@@ -52,7 +52,18 @@ fail_silently(void *object, struct DLManagedTensorVersioned **out)
     return -1;
 }
 
-static const dlpack_py_fallback fallbacks[] = {NULL, dlpack_buffer_fallback, fail_silently};
+/* A fallback that copies the data: it offers one number of its own. */
+static int
+offer_copy(void *object, struct DLManagedTensorVersioned **out)
+{
+    static double number = 1.0;
+    const DLTensor t = dlpack_py_cpu(&number, DLPACK_PY_FLOAT64, 0, NULL, NULL);
+    (void)object;
+    *out = dlpack_py_wrap(&t, DLPACK_PY_FLAG_IS_COPIED, NULL, NULL);
+    return *out == NULL ? -1 : 0;
+}
+
+static const dlpack_py_fallback fallbacks[] = {NULL, dlpack_buffer_fallback, fail_silently, offer_copy};
 
 /* The integer that names holds under name; 0 where it has none. */
 static long

@@ -410,6 +410,18 @@ def test_nobody_can_promise_copy_false_for_a_producer_that_does_not_know_it_C3(k
     assert sys.getrefcount(producer) == before
 
 
+def test_a_typeerror_for_copy_false_is_told_as_what_it_is_C3():
+    """The producer may know the keyword, and have another reason."""
+
+    class Busy:
+        def __dlpack__(self, **keywords):
+            raise TypeError("stream 3 belongs to another device")
+
+    with pytest.raises(BufferError, match="copy is False, and __dlpack__ raised TypeError for this keyword") as refused:
+        from_dlpack(Busy(), copy=False)
+    assert str(refused.value.__context__) == "stream 3 belongs to another device"
+
+
 @pytest.mark.parametrize("kind", [NoDevice, NoKeyword])
 def test_a_producer_that_does_not_know_dl_device_is_fine_where_the_data_is_there_C3(kind):
     producer = kind()

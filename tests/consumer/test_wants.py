@@ -520,6 +520,12 @@ def test_what_offers_neither_is_an_attribute_error_C6():
         consume(object(), {"fallback": 1})
 
 
+def test_the_copy_of_a_fallback_is_refused_where_copy_is_false_C3():
+    assert consume(object(), {"fallback": 3}).flags == IS_COPIED
+    with pytest.raises(BufferError, match="out: copy is False, and the data of this object is available as a copy only"):
+        consume(object(), {"fallback": 3, "name": "out"}, copy=False)
+
+
 def test_a_fallback_that_fails_without_an_exception_is_a_systemerror_C6():
     with pytest.raises(SystemError, match="want->fallback returned -1 without an exception"):
         consume(object(), {"fallback": 2})
