@@ -69,6 +69,14 @@
  *   Switches and includes    Differences of Pythons    Exceptions    Deleters    Capsules
  *   The state of an interpreter    The request    Producing    Views    Asking    Taking    Consuming
  *   Objects for memory without a type
+ *
+ * One export: dlpack_py_parse_request reads the arguments (P1, P2), the author describes the object by an offer,
+ * dlp_plan decides how the request is met (P3 to P7), dlp_export_offer makes the managed tensor, whose deleter calls
+ * dlp_drop_owner (K5), dlpack_py_capsule_steal makes the capsule (K1), and last the device orders its streams (S1).
+ * One import: dlpack_py_consume_request is given a capsule, finds an exchange table, or lets dlp_call call __dlpack__
+ * (C1, C4). dlp_take lets dlp_view_prepare check the tensor and describe it in the view (D8, C9), and then renames the
+ * capsule (K4). Where the CPU cannot read the data yet, dlp_finish calls __dlpack__ a second time (C5).
+ * A function stands above its first user. First readers skip "The state of an interpreter".
  */
 #ifdef DLPACK_PY_NO_PYTHON
 #  error "DLPACK_PY_NO_PYTHON is withdrawn: include dlpack_tensor.h, which needs no Python"
@@ -350,8 +358,8 @@ struct dlp_gate {
     dlp_word next;      /* dlp_gate *: the next in the list of this file */
     dlp_word deleters;  /* bit 0: closing; above it, the count of deleters that are attaching */
     dlp_word process;   /* the id of the process whose deleters are counted */
-    dlp_word gone;      /* 1: the interpreter's modules have been torn down; 2: and the gate is in the second list */
-    dlp_word unlinked;  /* dlp_gate *: the next in the second list, by which checkers of leaks find it */
+    dlp_word gone;      /* 1: the interpreter's modules have been torn down */
+    dlp_word next_gone; /* dlp_gate *: the next in the list of gates that are gone */
     int published;      /* 1: in the interpreter's dictionary; exports may point to it */
     int register_tried; /* the exit callback is registered, is being registered, or never will be */
     PyObject *objects[DLP_OBJECTS];
@@ -486,7 +494,7 @@ dlp_delete(void *managed, int32_t form)
     DLManagedTensor *legacy = (DLManagedTensor *)managed;
     dlp_exception saved = {NULL, NULL, NULL};
 
-    if (attached && PyErr_Occurred())
+    if (attached)
         saved = dlp_exception_save();
     if (form == DLPACK_PY_VERSIONED && versioned->deleter != NULL)
         versioned->deleter(versioned);
@@ -545,7 +553,7 @@ dlpack_py_capsule_steal(void *managed, int32_t form)
 
 /* ---- The state of an interpreter ---------------------------------------- */
 
-/* The gates of this file, dlp_gate *, the newest first: the list that is searched, and the list of unlinked gates. */
+/* The gates of this file, dlp_gate *: the list that is searched, and those that are gone, for checkers of leaks. */
 static dlp_word dlp_gates[2];
 
 /* Takes gates that are gone out of the list, because each look-up walks it, on any thread. They stay valid to read. If
@@ -560,12 +568,10 @@ dlp_gates_unlink(void)
             link = &gate->next;
         else if (!DLP_REPLACE(link, found, DLP_LOAD(&gate->next)))
             return; /* another thread has changed the list */
-        else if (DLP_SWAP(&gate->gone, 2) == 1)
-            DLP_STORE(&gate->unlinked, DLP_SWAP(dlp_gates + 1, found));
     }
 }
 
-/* The destructor of the capsule in the interpreter's dictionary: runs after the modules were torn down. */
+/* The destructor of a gate's capsule: a published gate's runs after the interpreter's modules were torn down. */
 DLP_RARE void
 dlp_gate_gone(PyObject *capsule)
 {
@@ -582,7 +588,9 @@ dlp_gate_gone(PyObject *capsule)
         Py_XDECREF((PyObject *)DLP_SWAP(&gate->types[i], 0));
     if (exchange != NULL)
         (*(void (**)(void *))exchange)(exchange);
-    if (!gate->published)
+    if (gate->published)
+        DLP_STORE(&gate->next_gone, DLP_SWAP(dlp_gates + 1, (dlp_word)gate));
+    else
         DLPACK_PY_FREE(gate);
 }
 
@@ -908,18 +916,6 @@ dlpack_py_parse_request(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnam
 
 /* ---- Producing ---------------------------------------------------------- */
 
-/* One export: dlpack_py_parse_request reads the arguments (P1, P2), the author describes the object by an offer,
- * dlp_plan decides how the request is met (P3 to P7), dlp_export_offer makes the managed tensor,
- * dlpack_py_capsule_steal makes the capsule (K1), and last the device orders its streams (S1). */
-
-/* How a request is met. */
-typedef struct dlpack_py_plan {
-    int32_t form;    /* DLPACK_PY_VERSIONED or DLPACK_PY_LEGACY */
-    int32_t copy;    /* 1: a copy, 0: in place */
-    DLDevice device; /* of the tensor in the capsule */
-    uint64_t flags;  /* of an export in place; a copy takes its flags from the offer */
-} dlpack_py_plan;
-
 /* What a producer exports, and how. Zero what is not needed. */
 typedef struct dlpack_py_offer {
     PyObject *owner;            /* keeps the data alive; each export holds a reference until its deleter has run */
@@ -957,6 +953,14 @@ dlpack_py_offer_make(PyObject *owner, const DLTensor *t, uint64_t flags)
     offer.flags = flags;
     return offer;
 }
+
+/* How a request is met. */
+typedef struct dlpack_py_plan {
+    int32_t form;    /* DLPACK_PY_VERSIONED or DLPACK_PY_LEGACY */
+    int32_t copy;    /* 1: a copy, 0: in place */
+    DLDevice device; /* of the tensor in the capsule */
+    uint64_t flags;  /* of an export in place; a copy takes its flags from the offer */
+} dlpack_py_plan;
 
 /* What dlpack_device.h does for a device. Operations need a thread state; those that fail set an exception. */
 typedef struct dlpack_py_device {
@@ -1408,10 +1412,6 @@ dlpack_py_traverse(const dlpack_py_view *v, visitproc visit, void *arg)
 
 /* ---- Asking ------------------------------------------------------------- */
 
-/* One import: dlpack_py_consume_request is given a capsule, finds an exchange table, or lets dlp_call call __dlpack__
- * (C1, C4). dlp_take lets dlp_view_prepare check the tensor and describe it in the view (D8, C9), and then renames the
- * capsule (K4). Where the CPU cannot read the data yet, dlp_finish calls __dlpack__ a second time (C5). */
-
 /* What a consumer asks for, of which object, and what is known of the object. */
 typedef struct dlp_consumer {
     const dlpack_py_want *want;       /* not NULL */
@@ -1556,28 +1556,27 @@ dlp_check_device(const DLTensor *t, const dlp_consumer *consumer, int copies, dl
 {
     const dlpack_py_want *want = consumer->want;
     const dlpack_py_request *request = consumer->request;
-    const int readable = dlpack_py_is_cpu_readable(t->device);
-    const int32_t came = (int32_t)t->device.device_type;
-    DLDevice asked = request->has_device ? request->device : t->device;
+    const DLDevice came = t->device, asked = request->device;
+    const int readable = dlpack_py_is_cpu_readable(came);
+    const int is_there = !request->has_device || (came.device_type == asked.device_type &&
+                                                  (readable || came.device_id == asked.device_id)); /* D9 */
     char came_text[DLPACK_PY_TEXT_SIZE], asked_text[DLPACK_PY_TEXT_SIZE];
 
+    (void)dlpack_py_device_text(came, came_text);
     /* Device work may be pending on pinned or managed memory: a producer waits for it if asked for CPU memory. */
-    if (readable && came != (int32_t)kDLCPU && (copies || want->device == 0) &&
+    if (readable && came.device_type != kDLCPU && (copies || want->device == 0) &&
         (want->options & DLPACK_PY_NOTHING_PENDING) == 0) {
         if (consumer->obj != NULL && !request->has_device)
             return DLP_ASK_AGAIN;
-        return dlp_refuse(error, "device is %s: device work may be pending on the data",
-                          dlpack_py_device_text(t->device, came_text));
+        return dlp_refuse(error, "device is %s: device work may be pending on the data", came_text);
     }
-    if (copies && !request->has_device)
-        asked = dlp_device(want->device > 0 ? want->device : (int32_t)kDLCPU, 0);
-    if (copies && readable && asked.device_type == kDLCPU && want->device <= (int32_t)kDLCPU)
-        return DLP_MAKE_COPY;
-    if (!copies && came == (int32_t)asked.device_type && (readable || t->device.device_id == asked.device_id)) /* D9 */
+    if (!copies && is_there)
         return 0;
-    return dlp_refuse(error, "device is %s, %s was asked for%s", dlpack_py_device_text(t->device, came_text),
-                      dlpack_py_device_text(asked, asked_text),
-                      copies ? ": a copy is made from and to the CPU only" : "");
+    if (copies && readable && want->device <= (int32_t)kDLCPU && (!request->has_device || asked.device_type == kDLCPU))
+        return DLP_MAKE_COPY;
+    if (!is_there)
+        return dlp_refuse(error, "device is %s, %s was asked for", came_text, dlpack_py_device_text(asked, asked_text));
+    return dlp_refuse(error, "device is %s: a copy is made from and to the CPU only", came_text);
 }
 
 /* A major version that this file does not know: only the deleter can be relied on (K6). */
@@ -1604,7 +1603,8 @@ dlp_view_check(dlpack_py_view *v, const dlp_consumer *consumer, dlpack_py_error 
         return -1;
     if (!(is_simple && dlp_is_basic(want) && dlp_meets_basic(t, dlpack_py_dtype(t), v->readonly, want)) &&
         dlp_meets(t, v->readonly, want, error) < 0) {
-        if (!error->copy_helps || asked == DLPACK_PY_COPY_NEVER ||
+        if (!error->copy_helps || !dlpack_py_is_cpu_readable(t->device) || want->device > (int32_t)kDLCPU ||
+            asked == DLPACK_PY_COPY_NEVER ||
             (asked == DLPACK_PY_COPY_AS_NEEDED && (want->options & DLPACK_PY_COPY_IF_NEEDED) == 0))
             return -1;
         copies = 1; /* with copy=True also a second one: the copy of the producer does not meet the requirements */
@@ -1824,7 +1824,7 @@ dlp_finish(PyObject *answer, const dlp_consumer *consumer, dlpack_py_view *v)
 
 /* ---- Consuming ---------------------------------------------------------- */
 
-#ifdef DLPACK_EXCHANGE_H /* which defines these */
+#ifdef DLPACK_EXCHANGE_H /* defines these: the only functions that stand below their users */
 static inline int
 dlp_take_by_table(const dlp_consumer *consumer, const dlpack_py_device *device, const void **table, dlpack_py_view *v);
 static inline int

@@ -4,8 +4,8 @@
  * SPDX-License-Identifier: MIT
  * The licence stands at the end of this file. The clause ids in comments (D4, K5) are listed at the end of dlpack_py.h.
  *
- *   Switches          Compilers and dlpack.h    Errors as code and text    Dtypes and devices    Layout    Validation
- *   Strided copies    Managed tensors           Streams                    Requirements          Copies between tensors
+ *   Switches      Compilers and dlpack.h    Errors as code and text    Dtypes and devices    Layout
+ *   Validation    Managed tensors           Streams                    Requirements          Copies and overlap
  *
  * Nothing here needs a thread state or an interpreter.
  */
@@ -62,7 +62,7 @@
 #include <stddef.h>   /* size_t, NULL */
 #include <stdio.h>    /* vsnprintf: messages */
 #include <stdlib.h>   /* malloc, free, llabs */
-#include <string.h>   /* memcpy, memcmp, strcmp */
+#include <string.h>   /* memcpy, memset, strchr, strcspn */
 
 /* C casts and NULL are C++ warnings of style, which are off between these two. */
 #if defined(__cplusplus) && defined(__GNUC__)
@@ -667,127 +667,6 @@ dlpack_py_validate(const DLTensor *t, uint64_t flags, dlpack_py_error *error)
     return dlp_is_simple(t) ? 0 : dlp_check_all(t, flags, error);
 }
 
-/* ---- Strided copies ----------------------------------------------------- */
-
-#ifdef DLPACK_COPY_H /* a file that includes dlpack_copy.h first */
-typedef dlpack_copy_loop dlp_loop;
-#  define dlp_copy_rows dlpack_copy_rows
-#else
-/* One loop of a copy: how often it runs, and the bytes from one round to the next in dst and in src. */
-typedef struct dlp_loop {
-    int64_t count, to, from;
-} dlp_loop;
-
-/* Copies rows of items of size bytes. Constant sizes are fast. */
-DLP_SHARED void
-dlp_copy_rows(char *to, const dlp_loop *rows, const char *from, const dlp_loop *items, size_t size, int64_t total)
-{
-    int64_t row, i;
-
-    (void)total;
-    for (row = 0; row < rows->count; row++) {
-        char *out = to + row * rows->to;
-        const char *in = from + row * rows->from;
-#define DLP_COPY_ITEMS(bytes)          \
-    for (i = 0; i < items->count; i++) \
-    memcpy(out + i * items->to, in + i * items->from, bytes)
-        switch (size) {
-        case 1: DLP_COPY_ITEMS(1); break;
-        case 2: DLP_COPY_ITEMS(2); break;
-        case 4: DLP_COPY_ITEMS(4); break;
-        case 8: DLP_COPY_ITEMS(8); break;
-        default: DLP_COPY_ITEMS(size); break;
-        }
-#undef DLP_COPY_ITEMS
-    }
-}
-#endif
-
-/* Copies count bits, lowest bit of a byte first (D6). Offsets are in bits. */
-static inline void
-dlp_copy_bits(char *to, int64_t to_bit, const char *from, int64_t from_bit, int64_t count)
-{
-    if (((to_bit | from_bit) & 7) == 0) { /* whole bytes */
-        memcpy(to + (to_bit >> 3), from + (from_bit >> 3), (size_t)(count >> 3));
-        to_bit += count & ~INT64_C(7);
-        from_bit += count & ~INT64_C(7);
-        count &= 7;
-    }
-    for (; count > 0; count--, to_bit++, from_bit++) {
-        const int64_t to_byte = to_bit >> 3, from_byte = from_bit >> 3; /* rounds down, below 0 too */
-        const unsigned bit = (unsigned)(unsigned char)from[from_byte] >> (from_bit & 7) & 1u;
-        const unsigned kept = (unsigned)(unsigned char)to[to_byte] & ~(1u << (to_bit & 7));
-        to[to_byte] = (char)(unsigned char)(kept | bit << (to_bit & 7));
-    }
-}
-
-/* dlpack_py_copy, for tensors that were checked. The loops are ordered by their strides in dst, the shortest first.
- * Dimensions that are contiguous on both sides are one loop. loops[0] is an item: its bytes, or its bits. */
-DLP_RARE void
-dlp_copy(const DLTensor *dst, const DLTensor *src, uint64_t flags)
-{
-    const int64_t bits = dlp_item_bits(src->dtype, flags);
-    const int packed = bits % 8 != 0;
-    const int64_t size = packed ? bits : bits / 8;
-    int64_t compact_to[DLPACK_PY_MAX_NDIM], compact_from[DLPACK_PY_MAX_NDIM], total = size, to = 0, from = 0;
-    const int64_t *step_to = dlp_strides(dst, compact_to);
-    const int64_t *step_from = dlp_strides(src, compact_from);
-    char *first_to = (char *)dlp_first(dst);
-    const char *first_from = (const char *)dlp_first(src);
-    static const dlp_loop once = {1, 0, INT64_MAX}; /* items or rows, where there are none: not in blocks */
-    dlp_loop loops[DLPACK_PY_MAX_NDIM + 1], *next;
-    int64_t done[DLPACK_PY_MAX_NDIM + 1]; /* rounds */
-    int64_t rows = 2;                     /* of the loops from 2 on, that with the shortest stride in src */
-    int64_t i, k, count = 0, last = 0;
-
-    if (dlp_is_empty(src))
-        return;
-    for (i = src->ndim - 1; i >= 0; i--) {
-        dlp_loop loop;
-        loop.count = src->shape[i];
-        if (loop.count == 1)
-            continue;
-        loop.to = step_to[i] * size;
-        loop.from = step_from[i] * size;
-        total *= loop.count;
-        for (next = &loops[++count]; next > &loops[1] && llabs(next[-1].to) > llabs(loop.to); next--)
-            *next = next[-1];
-        *next = loop;
-    }
-    loops[0].count = size;
-    loops[0].to = loops[0].from = 1;
-    for (i = 1; i <= count; i++) {
-        next = &loops[last];
-        if (loops[i].to == next->to * next->count && loops[i].from == next->from * next->count)
-            next->count *= loops[i].count;
-        else {
-            loops[++last] = loops[i];
-            done[last] = 0;
-            if (last > 2 && llabs(loops[last].from) < llabs(loops[rows].from))
-                rows = last;
-        }
-    }
-    do {
-        if (packed)
-            dlp_copy_bits(first_to, to, first_from, from, loops[0].count);
-        else
-            dlp_copy_rows(first_to + to, last > 1 ? &loops[rows] : &once, first_from + from,
-                          last > 0 ? &loops[1] : &once, (size_t)loops[0].count, total);
-        for (k = 1; k <= last; k++) { /* to the next item, or the next rows */
-            if (!packed && (k == 1 || k == rows))
-                continue;
-            next = &loops[k];
-            to += next->to;
-            from += next->from;
-            if (++done[k] < next->count)
-                break;
-            to -= next->count * next->to;
-            from -= next->count * next->from;
-            done[k] = 0;
-        }
-    } while (k <= last);
-}
-
 /* ---- Managed tensors ---------------------------------------------------- */
 
 #define DLPACK_PY_VERSIONED 1 /* DLManagedTensorVersioned */
@@ -1318,7 +1197,126 @@ dlpack_py_meets(const DLTensor *t, int readonly, const dlpack_py_want *want, dlp
     return dlp_check_want(want, error) < 0 ? -1 : dlp_meets(t, readonly, want, error);
 }
 
-/* ---- Copies between tensors --------------------------------------------- */
+/* ---- Copies and overlap ------------------------------------------------- */
+
+#ifdef DLPACK_COPY_H /* a file that includes dlpack_copy.h first */
+typedef dlpack_copy_loop dlp_loop;
+#  define dlp_copy_rows dlpack_copy_rows
+#else
+/* One loop of a copy: how often it runs, and the bytes from one round to the next in dst and in src. */
+typedef struct dlp_loop {
+    int64_t count, to, from;
+} dlp_loop;
+
+/* Copies rows of items of size bytes. Constant sizes are fast. */
+DLP_SHARED void
+dlp_copy_rows(char *to, const dlp_loop *rows, const char *from, const dlp_loop *items, size_t size, int64_t total)
+{
+    int64_t row, i;
+
+    (void)total;
+    for (row = 0; row < rows->count; row++) {
+        char *out = to + row * rows->to;
+        const char *in = from + row * rows->from;
+#define DLP_COPY_ITEMS(bytes)          \
+    for (i = 0; i < items->count; i++) \
+    memcpy(out + i * items->to, in + i * items->from, bytes)
+        switch (size) {
+        case 1: DLP_COPY_ITEMS(1); break;
+        case 2: DLP_COPY_ITEMS(2); break;
+        case 4: DLP_COPY_ITEMS(4); break;
+        case 8: DLP_COPY_ITEMS(8); break;
+        default: DLP_COPY_ITEMS(size); break;
+        }
+#undef DLP_COPY_ITEMS
+    }
+}
+#endif
+
+/* Copies count bits, lowest bit of a byte first (D6). Offsets are in bits. */
+static inline void
+dlp_copy_bits(char *to, int64_t to_bit, const char *from, int64_t from_bit, int64_t count)
+{
+    if (((to_bit | from_bit) & 7) == 0) { /* whole bytes */
+        memcpy(to + (to_bit >> 3), from + (from_bit >> 3), (size_t)(count >> 3));
+        to_bit += count & ~INT64_C(7);
+        from_bit += count & ~INT64_C(7);
+        count &= 7;
+    }
+    for (; count > 0; count--, to_bit++, from_bit++) {
+        const int64_t to_byte = to_bit >> 3, from_byte = from_bit >> 3; /* rounds down, below 0 too */
+        const unsigned bit = (unsigned)(unsigned char)from[from_byte] >> (from_bit & 7) & 1u;
+        const unsigned kept = (unsigned)(unsigned char)to[to_byte] & ~(1u << (to_bit & 7));
+        to[to_byte] = (char)(unsigned char)(kept | bit << (to_bit & 7));
+    }
+}
+
+/* dlpack_py_copy, for tensors that were checked. The loops are ordered by their strides in dst, the shortest first.
+ * Dimensions that are contiguous on both sides are one loop. loops[0] is an item: its bytes, or its bits. */
+DLP_RARE void
+dlp_copy(const DLTensor *dst, const DLTensor *src, uint64_t flags)
+{
+    const int64_t bits = dlp_item_bits(src->dtype, flags);
+    const int packed = bits % 8 != 0;
+    const int64_t size = packed ? bits : bits / 8;
+    int64_t compact_to[DLPACK_PY_MAX_NDIM], compact_from[DLPACK_PY_MAX_NDIM], total = size, to = 0, from = 0;
+    const int64_t *step_to = dlp_strides(dst, compact_to);
+    const int64_t *step_from = dlp_strides(src, compact_from);
+    char *first_to = (char *)dlp_first(dst);
+    const char *first_from = (const char *)dlp_first(src);
+    static const dlp_loop once = {1, 0, INT64_MAX}; /* items or rows, where there are none: not in blocks */
+    dlp_loop loops[DLPACK_PY_MAX_NDIM + 1], *next;
+    int64_t done[DLPACK_PY_MAX_NDIM + 1]; /* rounds */
+    int64_t rows = 2;                     /* of the loops from 2 on, that with the shortest stride in src */
+    int64_t i, k, count = 0, last = 0;
+
+    if (dlp_is_empty(src))
+        return;
+    for (i = src->ndim - 1; i >= 0; i--) {
+        dlp_loop loop;
+        loop.count = src->shape[i];
+        if (loop.count == 1)
+            continue;
+        loop.to = step_to[i] * size;
+        loop.from = step_from[i] * size;
+        total *= loop.count;
+        for (next = &loops[++count]; next > &loops[1] && llabs(next[-1].to) > llabs(loop.to); next--)
+            *next = next[-1];
+        *next = loop;
+    }
+    loops[0].count = size;
+    loops[0].to = loops[0].from = 1;
+    for (i = 1; i <= count; i++) {
+        next = &loops[last];
+        if (loops[i].to == next->to * next->count && loops[i].from == next->from * next->count)
+            next->count *= loops[i].count;
+        else {
+            loops[++last] = loops[i];
+            done[last] = 0;
+            if (last > 2 && llabs(loops[last].from) < llabs(loops[rows].from))
+                rows = last;
+        }
+    }
+    do {
+        if (packed)
+            dlp_copy_bits(first_to, to, first_from, from, loops[0].count);
+        else
+            dlp_copy_rows(first_to + to, last > 1 ? &loops[rows] : &once, first_from + from,
+                          last > 0 ? &loops[1] : &once, (size_t)loops[0].count, total);
+        for (k = 1; k <= last; k++) { /* to the next item, or the next rows */
+            if (!packed && (k == 1 || k == rows))
+                continue;
+            next = &loops[k];
+            to += next->to;
+            from += next->from;
+            if (++done[k] < next->count)
+                break;
+            to -= next->count * next->to;
+            from -= next->count * next->from;
+            done[k] = 0;
+        }
+    } while (k <= last);
+}
 
 /* May two tensors share memory?
  *

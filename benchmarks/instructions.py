@@ -14,6 +14,7 @@ many types depend on the addresses of the types, and the first call of a process
 
 import bisect
 import json
+import math
 import os
 import platform
 import re
@@ -223,6 +224,14 @@ def count_forms():
     }
 
 
+def smaller(counted, again):
+    """Of each call, the smaller of two counts."""
+    return {
+        form: {name: min(dump, again[form].get(name, dump), key=Dump.instructions) for name, dump in dumps.items()}
+        for form, dumps in counted.items()
+    }
+
+
 def main():
     counted = count_forms()
     wanted = os.environ.get("PROFILE")
@@ -235,6 +244,15 @@ def main():
     record = json.loads(RECORD.read_text())
     before, aims, held = record["instructions"], record["aims"], record.setdefault("held", {form: {} for form in MUST})
     dearer, cheaper = {}, []
+
+    def is_dear(form, name, dump):
+        limit = max(held[form].get(name, 0) * STEADY, MUST[form] * before.get(name, math.inf) * NOISE)
+        return dump.instructions() > limit
+
+    # A call that is too dear is counted again, in another process: where memory lies changes a count by half, too, but
+    # in few processes.
+    if any(is_dear(form, name, dump) for form, dumps in counted.items() for name, dump in dumps.items()):
+        counted = smaller(counted, count_forms())
     print(f"instructions of a call of this library, CPython {platform.python_version()}, float64 (3, 4)")
     print("full: with dlpack_exchange.h; plain: without it; beside each: times the record\n")
     musts = "".join(f"{'must ' + str(must):>14}" for must in MUST.values())
@@ -249,7 +267,7 @@ def main():
             if ratio is not None and ratio > must:
                 limit = held[form].get(name, 0)
                 said += f"  {form} above its must, held at {limit}"
-                if now > max(limit * STEADY, must * recorded * NOISE):
+                if is_dear(form, name, dump):
                     dearer[f"{name} ({form})"] = dump
                 if os.environ.get("RECORD"):
                     held[form][name] = min(now, limit or now)
