@@ -27,7 +27,7 @@
  * DLPACK_PY_MALLOC(size), DLPACK_PY_FREE(pointer)
  *                     memory of managed tensors, shapes and copies. Called on any thread, also without an interpreter:
  *                     do not use PyMem_*.
- * DLPACK_PY_PLAIN     1 turns the fast paths off; for tests.
+ * DLPACK_PY_PLAIN     1 turns dlp_is_simple off, and what dlpack_exchange.h remembers of types; for tests.
  */
 #if defined(DLPACK_PY_MALLOC) != defined(DLPACK_PY_FREE)
 #  error "define both of DLPACK_PY_MALLOC and DLPACK_PY_FREE, or neither"
