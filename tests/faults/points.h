@@ -61,6 +61,7 @@ point_unraisable(void);
 #define PyObject_GetItem(...) RUNS(PyObject_GetItem, NULL, (__VA_ARGS__))
 #define _PyObject_GC_New(...) RAISES(_PyObject_GC_New, NULL, (__VA_ARGS__))
 #define PyObject_IsTrue(...) RUNS(PyObject_IsTrue, -1, (__VA_ARGS__))
+#define PyObject_Not(...) RUNS(PyObject_Not, -1, (__VA_ARGS__))
 #define PyObject_Repr(...) RUNS(PyObject_Repr, NULL, (__VA_ARGS__))
 #define PyObject_SetAttr(...) RUNS(PyObject_SetAttr, -1, (__VA_ARGS__))
 #define PyObject_Vectorcall(...) RUNS(PyObject_Vectorcall, NULL, (__VA_ARGS__))
