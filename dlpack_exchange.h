@@ -684,7 +684,6 @@ dlp_table_plan(const dlpack_py_exchange *x, const dlpack_py_offer *offer, dlpack
 {
     dlpack_py_work_stream work = {0, 0};
 
-    plan->form = DLPACK_PY_VERSIONED;
     if (dlp_plan(offer, request, plan) < 0)
         return -1;
     if (offer->device == NULL || !dlp_is_on(offer->device, plan->device))

@@ -354,14 +354,14 @@ enum { DLP_KEYWORDS = DLP_NAMES, DLP_VERSION, DLP_CPU, DLP_OBJECTS }; /* ("max_v
 enum { DLP_OBJECT_TYPE, DLP_RESULT_TYPE, DLP_BUFFER_TYPE, DLP_TYPES_MADE };
 typedef struct dlp_gate dlp_gate;
 struct dlp_gate {
-    PyInterpreterState *interpreter;
-    dlp_word next;      /* dlp_gate *: the next in the list of this file */
-    dlp_word deleters;  /* bit 0: closing; above it, the count of deleters that are attaching */
-    dlp_word process;   /* the id of the process whose deleters are counted */
-    dlp_word gone;      /* 1: the interpreter's modules have been torn down */
-    dlp_word next_gone; /* dlp_gate *: the next in the list of gates that are gone */
-    int published;      /* 1: in the interpreter's dictionary; exports may point to it */
-    int register_tried; /* the exit callback is registered, is being registered, or never will be */
+    PyInterpreterState *interpreter; /* of these fields, deleters use interpreter, deleters, process and gone */
+    dlp_word next;                   /* dlp_gate *: the next in the list of this file */
+    dlp_word deleters;               /* bit 0: closing; above it, the count of deleters that are attaching */
+    dlp_word process;                /* the id of the process whose deleters are counted */
+    dlp_word gone;                   /* 1: the interpreter's modules have been torn down */
+    dlp_word next_gone;              /* dlp_gate *: the next in the list of gates that are gone */
+    int published;                   /* 1: in the interpreter's dictionary; exports may point to it */
+    int register_tried;              /* the exit callback is registered, is being registered, or never will be */
     PyObject *objects[DLP_OBJECTS];
     dlp_word types[DLP_TYPES_MADE]; /* PyTypeObject *; 0: not made yet */
     dlp_word exchange;              /* what dlpack_exchange.h remembers; its first member frees it, when all is gone */
@@ -494,7 +494,7 @@ dlp_delete(void *managed, int32_t form)
     DLManagedTensor *legacy = (DLManagedTensor *)managed;
     dlp_exception saved = {NULL, NULL, NULL};
 
-    if (attached)
+    if (attached && PyErr_Occurred()) /* looked at here: the call is seldom needed */
         saved = dlp_exception_save();
     if (form == DLPACK_PY_VERSIONED && versioned->deleter != NULL)
         versioned->deleter(versioned);
@@ -554,14 +554,14 @@ dlpack_py_capsule_steal(void *managed, int32_t form)
 /* ---- The state of an interpreter ---------------------------------------- */
 
 /* The gates of this file, dlp_gate *: the list that is searched, and those that are gone, for checkers of leaks. */
-static dlp_word dlp_gates[2];
+static dlp_word dlp_gates, dlp_gates_gone;
 
 /* Takes gates that are gone out of the list, because each look-up walks it, on any thread. They stay valid to read. If
  * two threads take out adjacent gates at once, a gate may come back into the list: a later call takes it out. */
 DLP_RARE void
 dlp_gates_unlink(void)
 {
-    dlp_word *link = dlp_gates, found;
+    dlp_word *link = &dlp_gates, found;
     while ((found = DLP_LOAD(link)) != 0) {
         dlp_gate *gate = (dlp_gate *)found;
         if (!DLP_LOAD(&gate->gone))
@@ -589,7 +589,7 @@ dlp_gate_gone(PyObject *capsule)
     if (exchange != NULL)
         (*(void (**)(void *))exchange)(exchange);
     if (gate->published)
-        DLP_STORE(&gate->next_gone, DLP_SWAP(dlp_gates + 1, (dlp_word)gate));
+        DLP_STORE(&gate->next_gone, DLP_SWAP(&dlp_gates_gone, (dlp_word)gate));
     else
         DLPACK_PY_FREE(gate);
 }
@@ -635,9 +635,9 @@ dlp_gate_register(dlp_gate *gate)
         Py_DECREF(result);
         dlp_gates_unlink();
         do {
-            first = DLP_LOAD(dlp_gates);
+            first = DLP_LOAD(&dlp_gates);
             DLP_STORE(&gate->next, first);
-        } while (!DLP_REPLACE(dlp_gates, first, (dlp_word)gate));
+        } while (!DLP_REPLACE(&dlp_gates, first, (dlp_word)gate));
         return 0;
     }
     if (dlp_is_fatal() || PyErr_ExceptionMatches(PyExc_RecursionError)) {
@@ -691,7 +691,7 @@ dlp_gate_find(PyInterpreterState *interpreter)
     dlp_gate *gate = NULL;
     char key[DLPACK_PY_TEXT_SIZE];
 
-    snprintf(key, sizeof(key), "dlpack_py.%x.%p", DLPACK_PY_VERSION, (void *)dlp_gates);
+    snprintf(key, sizeof(key), "dlpack_py.%x.%p", DLPACK_PY_VERSION, (void *)&dlp_gates);
     DLP_LOCK((PyObject *)&PyCapsule_Type);
     names = PyInterpreterState_GetDict(interpreter); /* borrowed */
     if (names == NULL)
@@ -718,7 +718,7 @@ DLP_SHARED dlp_gate *
 dlp_gate_get(void)
 {
     PyInterpreterState *interpreter = PyInterpreterState_Get();
-    dlp_gate *gate = (dlp_gate *)DLP_LOAD(dlp_gates);
+    dlp_gate *gate = (dlp_gate *)DLP_LOAD(&dlp_gates);
     while (gate != NULL && (gate->interpreter != interpreter || DLP_LOAD(&gate->gone)))
         gate = (dlp_gate *)DLP_LOAD(&gate->next);
     return gate != NULL ? gate : dlp_gate_find(interpreter);
@@ -1018,7 +1018,7 @@ dlp_plan_device(const dlpack_py_offer *offer, const dlpack_py_request *request, 
 }
 
 /* Checks what an author offers, and decides how the request is met: in place or by a copy, on which device. Returns 0,
- * or -1 with *error filled (D8, P3 to P7; or the offer makes no sense). plan->form is set before. */
+ * or -1 with *error filled (D8, P3 to P7; or the offer makes no sense). plan->form is set. */
 DLP_RARE int
 dlp_plan_any(const dlpack_py_offer *offer, const dlpack_py_request *request, dlpack_py_plan *plan,
              dlpack_py_error *error)
@@ -1077,6 +1077,7 @@ dlp_plan(const dlpack_py_offer *offer, const dlpack_py_request *request, dlpack_
 {
     dlpack_py_error error;
 
+    plan->form = dlp_requested_form(request);
     if (dlp_is_simple(offer->tensor) &&
         (offer->flags | offer->options | (uint64_t)offer->is_copy | offer->pending_count) == 0 &&
         !request->has_device && request->copy == DLPACK_PY_COPY_AS_NEEDED &&
@@ -1159,7 +1160,6 @@ dlpack_py_answer(const dlpack_py_offer *offer, const dlpack_py_request *request)
 
     if (offer->embedded != NULL && (managed = offer->export_embedded(offer, request)) != NULL)
         return dlpack_py_capsule_steal(managed, dlp_requested_form(request));
-    plan.form = dlp_requested_form(request);
     gate = dlp_gate_get();
     if (gate == NULL || dlp_plan(offer, request, &plan) < 0 || (managed = dlp_export_offer(gate, offer, &plan)) == NULL)
         return NULL;
@@ -1596,13 +1596,13 @@ dlp_view_check(dlpack_py_view *v, const dlp_consumer *consumer, dlpack_py_error 
     const dlpack_py_want *want = consumer->want;
     const int32_t asked = consumer->request->copy;
     const int is_simple = dlp_is_simple(t);
+    const int meets = is_simple && dlp_is_basic(want) && dlp_meets_basic(t, dlpack_py_dtype(t), v->readonly, want);
     /* Was a copy asked for that the producer was not asked for, or that a legacy capsule cannot tell (C3)? */
     int copies = asked == DLPACK_PY_COPY_ALWAYS && (v->form == DLPACK_PY_LEGACY || !consumer->takes_keywords);
 
     if (!is_simple && dlp_check_all(t, v->flags, error) < 0)
         return -1;
-    if (!(is_simple && dlp_is_basic(want) && dlp_meets_basic(t, dlpack_py_dtype(t), v->readonly, want)) &&
-        dlp_meets(t, v->readonly, want, error) < 0) {
+    if (!meets && dlp_meets(t, v->readonly, want, error) < 0) {
         if (!error->copy_helps || !dlpack_py_is_cpu_readable(t->device) || want->device > (int32_t)kDLCPU ||
             asked == DLPACK_PY_COPY_NEVER ||
             (asked == DLPACK_PY_COPY_AS_NEEDED && (want->options & DLPACK_PY_COPY_IF_NEEDED) == 0))
@@ -2035,8 +2035,8 @@ dlp_object_new_steal(dlp_word *type, PyObject *(*type_new)(void), dlpack_py_view
     dlp_object *object = NULL;
 
     if (made != NULL && !DLP_REPLACE(type, 0, (dlp_word)made))
-        Py_DECREF(made); /* another thread was first */
-    if (DLP_LOAD(type) != 0)
+        Py_DECREF(made);                          /* another thread was first */
+    if (DLP_LOAD(type) != 0 && !PyErr_Occurred()) /* else type_new failed, and another thread may have made the type */
         object = PyObject_GC_New(dlp_object, (PyTypeObject *)DLP_LOAD(type));
     if (object == NULL) {
         dlpack_py_release(v);
@@ -2103,7 +2103,7 @@ DLP_QUIET_END
  * P1   The arguments of __dlpack__ are keyword-only, and are matched by value.
  * P2   max_version 1.0 or newer gets a versioned capsule; an older max_version, or None, gets a legacy capsule.
  * P3   Read-only and padded data are flagged. A request for a legacy capsule, which has no flags, is BufferError.
- * P4   copy=True copies, copy=False never does, copy=None copies where it must. A copy is compact and writable.
+ * P4   copy=True copies, copy=False never does, copy=None copies where it must. A copy is compact, writable, flagged.
  * P5   dl_device is the device of the data, or the CPU; another one is BufferError.
  * P6   CPU memory has no streams: only None and -1 are accepted.
  * P7   Data that cannot be exported is BufferError, a bad argument TypeError or ValueError.
@@ -2113,7 +2113,7 @@ DLP_QUIET_END
  * K2   Destructors and deleters keep the current exception.
  * K3   A deleter may be NULL.
  * K4   A consumer checks everything, renames the capsule, owns the tensor, and calls the deleter once.
- * K5   A deleter may be called on any thread at any time, also when the interpreter is gone.
+ * K5   A deleter may be called on any thread at any time, also when the interpreter is gone, and after a fork.
  * K6   A tensor of an unknown major version is deleted, and not read.
  * K7   A deleter frees its struct, with shape and strides.
  * K8   manager_ctx is never NULL.
@@ -2121,7 +2121,7 @@ DLP_QUIET_END
  * C3   copy and dl_device are passed only when asked for. The consumer copies where the producer cannot say so.
  * C4   No keyword is passed that is not needed. __dlpack_device__ is asked before a stream is chosen.
  * C5   An unsupported device is BufferError. Pinned and managed memory is asked for as CPU memory.
- * C6   __dlpack__ is looked up as x.__dlpack__() does. A capsule is accepted in place of an object.
+ * C6   __dlpack__ is looked up as x.__dlpack__() does, and returns a capsule. A capsule is accepted for an object.
  * C7   Read-only data stays read-only. A legacy capsule has no read-only flag: its data counts as read-only.
  * C8   Unknown flags and dtype codes are kept; impossible dtypes are refused.
  * C9   Requirements are checked, and the error names the wrong value and what was wanted.

@@ -1333,7 +1333,7 @@ dlpack_py_overlap(const DLTensor *a, uint64_t flags_a, const DLTensor *b, uint64
     const uint32_t bits_a = dlp_item_bits(a->dtype, flags_a), bits_b = dlp_item_bits(b->dtype, flags_b);
     int64_t lowest_a, highest_a, lowest_b, highest_b, compact_a[DLPACK_PY_MAX_NDIM], compact_b[DLPACK_PY_MAX_NDIM];
     const int64_t *strides_a = dlp_strides(a, compact_a), *strides_b = dlp_strides(b, compact_b);
-    uint64_t begin_a, end_a, begin_b, end_b, rest, reach, step, larger = UINT64_MAX, count, n, divisor, common = 0;
+    uint64_t begin_a, end_a, begin_b, end_b, rest, reach, step, larger = UINT64_MAX, count, n, modulus, common = 0;
     int32_t i, is_unclear = 0;
 
     if (dlp_byte_range(a, flags_a, &lowest_a, &highest_a) < 0 || dlp_byte_range(b, flags_b, &lowest_b, &highest_b) < 0)
@@ -1370,8 +1370,8 @@ dlpack_py_overlap(const DLTensor *a, uint64_t flags_a, const DLTensor *b, uint64
         rest -= n * step;
         if (n > 0 && rest + step <= reach) /* n - 1 steps may lead to another sum: only the common divisor decides */
             is_unclear = 1;
-        for (n = step; n != 0; n = divisor) {
-            divisor = common % n;
+        for (n = step; n != 0; n = modulus) { /* common: the greatest common divisor of the steps */
+            modulus = common % n;
             common = n;
         }
     }

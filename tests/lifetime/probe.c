@@ -653,7 +653,7 @@ set_exit_wait(PyObject *module, PyObject *seconds)
 static PyObject *
 states(PyObject *module, PyObject *unused)
 {
-    const dlp_gate *found = (const dlp_gate *)DLP_LOAD(dlp_gates);
+    const dlp_gate *found = (const dlp_gate *)DLP_LOAD(&dlp_gates);
     long count = 0;
     (void)module;
     (void)unused;
