@@ -705,12 +705,12 @@ static inline int
 dlp_table_export(const dlpack_py_exchange *x, const dlpack_py_offer *offer, dlpack_py_request *request,
                  DLManagedTensorVersioned **out)
 {
-    dlp_gate *gate = dlp_gate_get();
+    dlp_gate *gate;
     dlpack_py_plan plan;
     void *managed = offer->embedded != NULL ? dlp_export_embedded(offer, request) : NULL;
 
     if (managed == NULL) {
-        if (gate == NULL || dlp_table_plan(x, offer, request, &plan) < 0 ||
+        if ((gate = dlp_gate_get()) == NULL || dlp_table_plan(x, offer, request, &plan) < 0 ||
             (managed = dlp_export_offer(gate, offer, &plan)) == NULL)
             return -1;
         if (!plan.copy && offer->pending_count > 0 && offer->device->make_ready(offer, request, &plan) < 0) {

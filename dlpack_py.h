@@ -65,7 +65,7 @@
  * Only Python is linked. Functions need an attached thread state, except for dlpack_py_release, dlpack_py_move, _data,
  * _exports_count and every deleter, which may run on any thread at any time, and those of dlpack_tensor.h.
  *
- * Stop here if you only use the header. Contents, in the order in which it is read:
+ * Stop here if you only use the header. Contents, in the order in which it is read; first readers skip the state:
  *   Switches and includes    Differences of Pythons    Exceptions    Deleters    Capsules
  *   The state of an interpreter    The request    Producing    Views    Asking    Taking    Consuming
  *   Objects for memory without a type
@@ -76,7 +76,6 @@
  * One import: dlpack_py_consume_request is given a capsule, finds an exchange table, or lets dlp_call call __dlpack__
  * (C1, C4). dlp_take lets dlp_view_prepare check the tensor and describe it in the view (D8, C9), and then renames the
  * capsule (K4). Where the CPU cannot read the data yet, dlp_finish calls __dlpack__ a second time (C5).
- * A function stands above its first user. First readers skip "The state of an interpreter".
  */
 #ifdef DLPACK_PY_NO_PYTHON
 #  error "DLPACK_PY_NO_PYTHON is withdrawn: include dlpack_tensor.h, which needs no Python"
@@ -341,7 +340,6 @@ dlp_is_fatal(void)
 
 /* A deleter may run on any thread at any time (K5), also when its owner's interpreter is ending or gone. Each source
  * file therefore has a gate for each interpreter: a struct that outlives the interpreter, to which exports point.
- *
  * Open: a deleter drops its owner; a thread that is not attached attaches first. Closing, from the exit callback on: an
  * attached thread drops the owner, another thread leaks it. Gone, after the modules were destroyed: every thread leaks
  * it. The struct of the export is freed in every state. Files share no data, so that versions can differ (G2). */
@@ -778,7 +776,7 @@ dlp_parse_pair(const char *format, PyObject *object, int32_t pair[2])
 }
 
 /* Reads a stream; a handle has the pointer's full width (S7). */
-DLP_RARE int
+static inline int
 dlp_parse_stream(PyObject *object, dlpack_py_stream *stream)
 {
     PyObject *integer = PyNumber_Index(object);
@@ -1560,23 +1558,25 @@ dlp_check_device(const DLTensor *t, const dlp_consumer *consumer, int copies, dl
     const int readable = dlpack_py_is_cpu_readable(came);
     const int is_there = !request->has_device || (came.device_type == asked.device_type &&
                                                   (readable || came.device_id == asked.device_id)); /* D9 */
-    char came_text[DLPACK_PY_TEXT_SIZE], asked_text[DLPACK_PY_TEXT_SIZE];
+    char text[DLPACK_PY_TEXT_SIZE], name[DLPACK_PY_TEXT_SIZE];
 
-    (void)dlpack_py_device_text(came, came_text);
     /* Device work may be pending on pinned or managed memory: a producer waits for it if asked for CPU memory. */
     if (readable && came.device_type != kDLCPU && (copies || want->device == 0) &&
         (want->options & DLPACK_PY_NOTHING_PENDING) == 0) {
         if (consumer->obj != NULL && !request->has_device)
             return DLP_ASK_AGAIN;
-        return dlp_refuse(error, "device is %s: device work may be pending on the data", came_text);
+        return dlp_refuse(error, "device is %s: device work may be pending on the data",
+                          dlpack_py_device_text(came, text));
     }
     if (!copies && is_there)
         return 0;
     if (copies && readable && want->device <= (int32_t)kDLCPU && (!request->has_device || asked.device_type == kDLCPU))
         return DLP_MAKE_COPY;
     if (!is_there)
-        return dlp_refuse(error, "device is %s, %s was asked for", came_text, dlpack_py_device_text(asked, asked_text));
-    return dlp_refuse(error, "device is %s: a copy is made from and to the CPU only", came_text);
+        return dlp_refuse(error, "device is %s, %s was asked for", dlpack_py_device_text(came, text),
+                          dlpack_py_device_text(asked, name));
+    return dlp_refuse(error, "device is %s: a copy is made from and to the CPU only",
+                      dlpack_py_device_text(came, text));
 }
 
 /* A major version that this file does not know: only the deleter can be relied on (K6). */

@@ -900,7 +900,7 @@ dlpack_py_wrap(const DLTensor *t, uint64_t flags, void *context, void (*free_fn)
 #define DLPACK_PY_STREAM_NO_SYNC 1 /* -1: do not synchronize */
 #define DLPACK_PY_STREAM_HANDLE 2  /* an integer from 0 to the pointer's width */
 
-/* The argument stream of __dlpack__ (S1). Streams stand here because dlpack_device.h can be used without Python. */
+/* The argument stream of __dlpack__ (S1). */
 typedef struct dlpack_py_stream {
     int32_t kind;     /* DLPACK_PY_STREAM_... */
     uintptr_t handle; /* of DLPACK_PY_STREAM_HANDLE */
@@ -937,7 +937,7 @@ dlp_check_stream(DLDevice device, const dlpack_py_stream *stream, dlpack_py_erro
                     stream->handle, dlpack_py_device_text(device, name), wanted);
 }
 
-/* A stream of a device, on which work on a tensor may be pending. */
+/* A stream of a device, on which work on a tensor may be pending. dlpack_device.h uses it without Python, too. */
 typedef struct dlpack_py_work_stream {
     uintptr_t handle;  /* the runtime's handle, as it crosses the protocol (S2, S3) */
     int32_t device_id; /* the device that the stream is on, or DLPACK_PY_CURRENT_DEVICE */

@@ -249,9 +249,9 @@ def main():
         limit = max(held[form].get(name, 0) * STEADY, MUST[form] * before.get(name, math.inf) * NOISE)
         return dump.instructions() > limit
 
-    # A call that is too dear is counted again, in another process: where memory lies changes a count by half, too, but
-    # in few processes.
-    if any(is_dear(form, name, dump) for form, dumps in counted.items() for name, dump in dumps.items()):
+    # A call that is too dear is counted again, in another process: in few of them, where memory lies doubles a count.
+    dear = [name for form, dumps in counted.items() for name, dump in dumps.items() if is_dear(form, name, dump)]
+    if dear and is_reference():
         counted = smaller(counted, count_forms())
     print(f"instructions of a call of this library, CPython {platform.python_version()}, float64 (3, 4)")
     print("full: with dlpack_exchange.h; plain: without it; beside each: times the record\n")

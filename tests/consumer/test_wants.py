@@ -332,7 +332,7 @@ def test_a_raw_capsule_that_needs_a_copy_stays_as_it_was_where_copy_is_false_K4(
 def test_what_is_on_another_device_is_not_copied_C5():
     producer = Producer(**TRANSPOSED, device=(2, 0))
     want = {"device": DLPACK_PY_ANY_DEVICE, "order": "C", "options": DLPACK_PY_COPY_IF_NEEDED}
-    with pytest.raises(BufferError, match=r"strides\[1\] is .*, 1 was asked for by order 'C'"):
+    with pytest.raises(BufferError, match=r"strides\[1\] is 3, 1 was asked for by order 'C'"):
         consume(producer, want)
     assert producer.deleted == [1]
 
