@@ -215,7 +215,7 @@ static inline int
 dlp_buffer_export_steal(PyObject *owner, const DLTensor *t, uint64_t flags, struct DLManagedTensorVersioned **out)
 {
     dlp_gate *gate = dlp_gate_get();
-    dlp_export *e = gate == NULL ? NULL : dlp_export_new(t, flags, DLPACK_PY_VERSIONED, 0, 0);
+    dlp_export *e = gate == NULL ? NULL : dlp_export_new(t, flags, DLPACK_PY_VERSIONED, 0);
 
     if (e == NULL) {
         if (gate != NULL)

@@ -353,13 +353,13 @@ enum { DLP_OBJECT_TYPE, DLP_RESULT_TYPE, DLP_BUFFER_TYPE, DLP_TYPES_MADE };
 typedef struct dlp_gate dlp_gate;
 struct dlp_gate {
     PyInterpreterState *interpreter; /* of these fields, deleters use interpreter, deleters, process and gone */
-    dlp_word next;                   /* dlp_gate *: the next in the list of this file */
     dlp_word deleters;               /* bit 0: closing; above it, the count of deleters that are attaching */
     dlp_word process;                /* the id of the process whose deleters are counted */
     dlp_word gone;                   /* 1: the interpreter's modules have been torn down */
-    dlp_word next_gone;              /* dlp_gate *: the next in the list of gates that are gone */
+    dlp_gate *next_gone;             /* the next in the list of gates that are gone */
     int published;                   /* 1: in the interpreter's dictionary; exports may point to it */
-    int register_tried;              /* the exit callback is registered, is being registered, or never will be */
+    int register_tried;              /* 1: the exit callback is registered, is being registered, or never will be */
+    int registered;                  /* 1: the exit callback is registered */
     PyObject *objects[DLP_OBJECTS];
     dlp_word types[DLP_TYPES_MADE]; /* PyTypeObject *; 0: not made yet */
     dlp_word exchange;              /* what dlpack_exchange.h remembers; its first member frees it, when all is gone */
@@ -551,23 +551,11 @@ dlpack_py_capsule_steal(void *managed, int32_t form)
 
 /* ---- The state of an interpreter ---------------------------------------- */
 
-/* The gates of this file, dlp_gate *: the list that is searched, and those that are gone, for checkers of leaks. */
-static dlp_word dlp_gates, dlp_gates_gone;
-
-/* Takes gates that are gone out of the list, because each look-up walks it, on any thread. They stay valid to read. If
- * two threads take out adjacent gates at once, a gate may come back into the list: a later call takes it out. */
-DLP_RARE void
-dlp_gates_unlink(void)
-{
-    dlp_word *link = &dlp_gates, found;
-    while ((found = DLP_LOAD(link)) != 0) {
-        dlp_gate *gate = (dlp_gate *)found;
-        if (!DLP_LOAD(&gate->gone))
-            link = &gate->next;
-        else if (!DLP_REPLACE(link, found, DLP_LOAD(&gate->next)))
-            return; /* another thread has changed the list */
-    }
-}
+/* The gate of an interpreter is in the interpreter's dictionary. This table remembers gates, dlp_gate *, at places that
+ * follow from the addresses of the interpreters, so that a look-up seldom needs the dictionary. */
+static dlp_word dlp_gates[32];
+#define DLP_GATE_PLACE(interpreter) (&dlp_gates[((uintptr_t)(interpreter) >> 12) % 32])
+static dlp_word dlp_gates_gone; /* dlp_gate *: the list of gates that are gone, for checkers of leaks */
 
 /* The destructor of a gate's capsule: a published gate's runs after the interpreter's modules were torn down. */
 DLP_RARE void
@@ -579,7 +567,7 @@ dlp_gate_gone(PyObject *capsule)
 
     (void)DLP_OR(&gate->deleters, 1);
     DLP_STORE(&gate->gone, 1);
-    dlp_gates_unlink();
+    (void)DLP_REPLACE(DLP_GATE_PLACE(gate->interpreter), (dlp_word)gate, 0); /* its address may be used again */
     for (i = 0; i < DLP_OBJECTS; i++)
         Py_CLEAR(gate->objects[i]);
     for (i = 0; i < DLP_TYPES_MADE; i++)
@@ -587,7 +575,7 @@ dlp_gate_gone(PyObject *capsule)
     if (exchange != NULL)
         (*(void (**)(void *))exchange)(exchange);
     if (gate->published)
-        DLP_STORE(&gate->next_gone, DLP_SWAP(&dlp_gates_gone, (dlp_word)gate));
+        gate->next_gone = (dlp_gate *)DLP_SWAP(&dlp_gates_gone, (dlp_word)gate);
     else
         DLPACK_PY_FREE(gate);
 }
@@ -611,14 +599,13 @@ dlp_at_exit(PyObject *self, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-/* Registers the exit callback, and puts the gate into the list. Where that fails because the interpreter ends, the gate
- * is closing from the start, and only in the dictionary. Returns 0; or -1 with MemoryError, RecursionError or the
- * exception of an interrupt: the next use tries again. PyUnstable_AtExit would run too late, after the modules. */
+/* Registers the exit callback. Where that fails because the interpreter ends, the gate is closing from the start.
+ * Returns 0; or -1 with MemoryError, RecursionError or the exception of an interrupt: the next use tries again.
+ * PyUnstable_AtExit would run too late, after the modules. */
 static inline int
 dlp_gate_register(dlp_gate *gate)
 {
     static PyMethodDef callback = {"dlpack_py_at_exit", dlp_at_exit, METH_NOARGS, NULL};
-    dlp_word first;
     PyObject *self, *method, *module, *result;
 
     gate->register_tried = 1; /* first: registering runs Python code, which may come here */
@@ -631,11 +618,7 @@ dlp_gate_register(dlp_gate *gate)
     Py_XDECREF(module);
     if (result != NULL) {
         Py_DECREF(result);
-        dlp_gates_unlink();
-        do {
-            first = DLP_LOAD(&dlp_gates);
-            DLP_STORE(&gate->next, first);
-        } while (!DLP_REPLACE(&dlp_gates, first, (dlp_word)gate));
+        gate->registered = 1;
         return 0;
     }
     if (dlp_is_fatal() || PyErr_ExceptionMatches(PyExc_RecursionError)) {
@@ -647,7 +630,7 @@ dlp_gate_register(dlp_gate *gate)
     return 0;
 }
 
-/* A new gate in a capsule, in no dictionary and no list yet; NULL with an exception. */
+/* A new gate in a capsule, in no dictionary yet; NULL with an exception. */
 static inline PyObject *
 dlp_gate_new(PyInterpreterState *interpreter)
 {
@@ -685,41 +668,45 @@ dlp_gate_new(PyInterpreterState *interpreter)
 DLP_RARE dlp_gate *
 dlp_gate_find(PyInterpreterState *interpreter)
 {
-    PyObject *names, *capsule = NULL, *made = NULL;
+    PyObject *names, *key = NULL, *capsule = NULL, *made = NULL;
     dlp_gate *gate = NULL;
-    char key[DLPACK_PY_TEXT_SIZE];
 
-    snprintf(key, sizeof(key), "dlpack_py.%x.%p", DLPACK_PY_VERSION, (void *)&dlp_gates);
     DLP_LOCK((PyObject *)&PyCapsule_Type);
     names = PyInterpreterState_GetDict(interpreter); /* borrowed */
     if (names == NULL)
         PyErr_SetString(PyExc_RuntimeError, "the interpreter has no dictionary");
     else
+        key = PyUnicode_FromFormat("dlpack_py.%x.%p", DLPACK_PY_VERSION, (void *)dlp_gates);
+    if (key != NULL)
+        capsule = PyDict_GetItemWithError(names, key);
+    Py_XINCREF(capsule);
+    if (key != NULL && capsule == NULL && !PyErr_Occurred())
         made = dlp_gate_new(interpreter);
-    if (made != NULL) /* setdefault returns the gate that is there already, if there is one */
-        capsule = PyObject_CallMethod(names, "setdefault", "sO", key, made);
+    if (made != NULL) /* setdefault: Python code that ran meanwhile may have made the gate */
+        capsule = PyObject_CallMethod(names, "setdefault", "OO", key, made);
     if (capsule != NULL) {
         gate = (dlp_gate *)PyCapsule_GetPointer(capsule, DLP_GATE_NAME);
         gate->published = 1;
     }
     Py_XDECREF(capsule); /* the dictionary holds it */
     Py_XDECREF(made);
+    Py_XDECREF(key);
     if (gate != NULL && !gate->register_tried && dlp_gate_register(gate) < 0)
         gate = NULL;
+    if (gate != NULL && gate->registered)
+        DLP_STORE(DLP_GATE_PLACE(interpreter), (dlp_word)gate);
     DLP_UNLOCK();
     return gate;
 }
 
 /* The gate of this file in the current interpreter, borrowed; NULL with MemoryError or RuntimeError, or the exception
- * of an interrupt. An interpreter may have the address of an earlier one, whose gate is gone. */
+ * of an interrupt. */
 DLP_SHARED dlp_gate *
 dlp_gate_get(void)
 {
     PyInterpreterState *interpreter = PyInterpreterState_Get();
-    dlp_gate *gate = (dlp_gate *)DLP_LOAD(&dlp_gates);
-    while (gate != NULL && (gate->interpreter != interpreter || DLP_LOAD(&gate->gone)))
-        gate = (dlp_gate *)DLP_LOAD(&gate->next);
-    return gate != NULL ? gate : dlp_gate_find(interpreter);
+    dlp_gate *gate = (dlp_gate *)DLP_LOAD(DLP_GATE_PLACE(interpreter));
+    return gate != NULL && gate->interpreter == interpreter ? gate : dlp_gate_find(interpreter);
 }
 
 /* Prepare this file for the current interpreter, when the module is created. Optional: the first use does it too; but
@@ -1003,9 +990,7 @@ dlp_plan_device(const dlpack_py_offer *offer, const dlpack_py_request *request, 
         (offer->options & DLP_OFFER_ANY_DEVICE) == 0)
         return dlp_refuse(error, "device is %s, this producer does not export memory of this device",
                           dlpack_py_device_text(from, came));
-    plan->device = from;
-    if (dlpack_py_is_cpu_readable(from))
-        plan->device.device_id = 0; /* D9 */
+    plan->device = dlp_exported_device(from);
     if (request->has_device && asked.device_type == kDLCPU && asked.device_id == 0)
         plan->device = asked; /* pinned and managed memory is exported as CPU memory; other memory is copied */
     if (request->has_device &&
@@ -1139,7 +1124,7 @@ dlp_export_offer(dlp_gate *gate, const dlpack_py_offer *offer, const dlpack_py_p
 
     if (plan->copy)
         return dlp_export_copy(offer, plan);
-    e = dlp_export_new(offer->tensor, plan->flags, plan->form, 0, 0);
+    e = dlp_export_new(offer->tensor, plan->flags, plan->form, 0);
     if (e == NULL)
         return PyErr_NoMemory();
     dlp_tensor(&e->managed, plan->form)->device = plan->device;
@@ -1266,10 +1251,9 @@ dlpack_py_cpu_device(PyObject *self, PyObject *unused)
 static inline PyObject *
 dlpack_py_produce_device(const DLTensor *t)
 {
-    if (t->device.device_type == kDLCPU)
-        return dlpack_py_cpu_device(NULL, NULL);
-    return Py_BuildValue("(ii)", (int)t->device.device_type,
-                         dlpack_py_is_cpu_readable(t->device) ? 0 : (int)t->device.device_id); /* D9 */
+    const DLDevice device = dlp_exported_device(t->device);
+    return device.device_type == kDLCPU ? dlpack_py_cpu_device(NULL, NULL)
+                                        : Py_BuildValue("(ii)", (int)device.device_type, (int)device.device_id);
 }
 
 /* Answer a call of __dlpack_device__ for an object that a function describes (P8). */
@@ -1433,37 +1417,39 @@ DLP_RARE PyObject *
 dlp_call_with(const dlp_gate *gate, const dlp_consumer *consumer)
 {
     const dlpack_py_request *request = consumer->request;
-    const int all = consumer->takes_keywords;
-    const int is_passed[4] = {all, all && request->has_device, request->stream.kind != DLPACK_PY_STREAM_NONE,
-                              all && request->copy != DLPACK_PY_COPY_AS_NEEDED};
     PyObject *const *objects = gate->objects;
-    PyObject *stack[5] = {consumer->obj, NULL, NULL, NULL, NULL}, *name, *answer = NULL;
-    PyObject *names = PyTuple_New(is_passed[0] + is_passed[1] + is_passed[2] + is_passed[3]);
-    int i, count = 0, failed = names == NULL;
+    PyObject *values[4] = {NULL, NULL, NULL, NULL}; /* max_version, dl_device, stream, copy; NULL: not passed */
+    PyObject *stack[5] = {consumer->obj, NULL, NULL, NULL, NULL}, *names = NULL, *answer = NULL;
+    int i, count = 0;
 
-    for (i = 0; i < 4 && !failed; i++) {
-        if (!is_passed[i])
-            continue;
-        name = objects[DLP_MAX_VERSION + i];
-        if (i == 0) {
-            stack[++count] = objects[DLP_VERSION];
-            Py_INCREF(objects[DLP_VERSION]);
-        }
-        else if (i == 1)
-            stack[++count] = Py_BuildValue("(ii)", (int)request->device.device_type, (int)request->device.device_id);
-        else if (i == 3)
-            stack[++count] = PyBool_FromLong(request->copy == DLPACK_PY_COPY_ALWAYS);
-        else if (request->stream.kind == DLPACK_PY_STREAM_NO_SYNC)
-            stack[++count] = PyLong_FromLong(-1);
-        else
-            stack[++count] = PyLong_FromUnsignedLongLong(request->stream.handle);
-        Py_INCREF(name);
-        failed = PyTuple_SetItem(names, count - 1, name) < 0 || stack[count] == NULL; /* steals name */
+    if (consumer->takes_keywords) {
+        values[0] = objects[DLP_VERSION];
+        Py_INCREF(values[0]);
+        if (request->has_device)
+            values[1] = Py_BuildValue("(ii)", (int)request->device.device_type, (int)request->device.device_id);
+        if (request->copy != DLPACK_PY_COPY_AS_NEEDED)
+            values[3] = PyBool_FromLong(request->copy == DLPACK_PY_COPY_ALWAYS);
     }
-    if (!failed)
+    if (request->stream.kind == DLPACK_PY_STREAM_NO_SYNC)
+        values[2] = PyLong_FromLong(-1);
+    else if (request->stream.kind == DLPACK_PY_STREAM_HANDLE)
+        values[2] = PyLong_FromUnsignedLongLong(request->stream.handle);
+    for (i = 0; i < 4; i++) {
+        if (values[i] != NULL)
+            stack[++count] = values[i];
+    }
+    if (!PyErr_Occurred()) /* else a value could not be made */
+        names = PyTuple_New(count);
+    for (i = count = 0; names != NULL && i < 4; i++) {
+        if (values[i] != NULL) {
+            Py_INCREF(objects[DLP_MAX_VERSION + i]);
+            (void)PyTuple_SetItem(names, count++, objects[DLP_MAX_VERSION + i]); /* steals; names is new */
+        }
+    }
+    if (names != NULL)
         answer = PyObject_VectorcallMethod(objects[DLP_DLPACK], stack, 1, names);
-    while (count > 0)
-        Py_XDECREF(stack[count--]);
+    for (i = 0; i < 4; i++)
+        Py_XDECREF(values[i]);
     Py_XDECREF(names);
     return answer;
 }
@@ -1484,15 +1470,32 @@ dlp_chain_end(PyObject *chain, PyObject *end, PyObject *other)
     return NULL;
 }
 
+/* Makes first a context of second, as an except block for first would: first becomes the context of the last exception
+ * in second's chain that the caller does not handle (C1). Does nothing where the chain would become a ring. */
+DLP_RARE void
+dlp_chain(PyObject *first, PyObject *second)
+{
+    dlp_exception handled;
+    PyObject *last;
+
+    PyErr_GetExcInfo(&handled.type, &handled.value, &handled.traceback);
+    last = dlp_chain_end(second, handled.value, first);
+    if (last != NULL && dlp_chain_end(first, NULL, last) != NULL) {
+        Py_INCREF(first);
+        PyException_SetContext(last, first); /* steals */
+    }
+    dlp_exception_drop(handled);
+}
+
 /* After __dlpack__ has raised TypeError: calls it again without the keywords that an old signature lacks (C1). Returns
- * NULL with the exception of that call, or with BufferError where copy is False: an old producer may copy (C3). The
- * first exception becomes the context of the last one that the caller does not handle, unless the chain of contexts
- * would become a ring. PyErr_SetExcInfo around the call would do this too, but it changes the generator that runs. */
+ * NULL with the exception of that call, whose context is the TypeError; or with BufferError where copy is False: an old
+ * producer may copy (C3). PyErr_SetExcInfo around the call would set the context, too, but it changes the generator
+ * that runs. */
 DLP_RARE PyObject *
 dlp_call_again(const dlp_gate *gate, dlp_consumer *consumer)
 {
-    dlp_exception first = dlp_exception_save(), second, handled;
-    PyObject *answer = NULL, *last;
+    dlp_exception first = dlp_exception_save(), second;
+    PyObject *answer = NULL;
 
     consumer->takes_keywords = 0;
     if (consumer->request->copy == DLPACK_PY_COPY_NEVER)
@@ -1506,13 +1509,7 @@ dlp_call_again(const dlp_gate *gate, dlp_consumer *consumer)
         PyErr_NormalizeException(&second.type, &second.value, &second.traceback);
         if (first.traceback != NULL)
             (void)PyException_SetTraceback(first.value, first.traceback);
-        PyErr_GetExcInfo(&handled.type, &handled.value, &handled.traceback);
-        last = dlp_chain_end(second.value, handled.value, first.value);
-        if (last != NULL && dlp_chain_end(first.value, NULL, last) != NULL) {
-            Py_INCREF(first.value);
-            PyException_SetContext(last, first.value); /* steals */
-        }
-        dlp_exception_drop(handled);
+        dlp_chain(first.value, second.value);
         PyErr_Restore(second.type, second.value, second.traceback);
     }
     dlp_exception_drop(first);
@@ -1669,11 +1666,13 @@ dlp_view_prepare(dlpack_py_view *v, const void *managed, int32_t form, const dlp
     return result;
 }
 
-/* Makes the copy of a tensor that v describes, in memory that becomes v's. Deletes the managed tensor. Cannot fail. */
+/* Copies the tensor of v to memory that becomes v's, and deletes the managed tensor of the producer. Cannot fail. */
 DLP_RARE void
-dlp_view_copy(dlpack_py_view *v, void *managed, dlp_export *copy)
+dlp_view_copy(dlpack_py_view *v, dlp_export *copy)
 {
-    const int32_t form = v->form; /* of managed */
+    void *managed = v->managed;
+    const int32_t form = v->form;
+
     dlp_copy_detached(&copy->managed.versioned.dl_tensor, &v->tensor, v->flags);
     v->tensor = copy->managed.versioned.dl_tensor;
     v->flags = copy->managed.versioned.flags;
@@ -1735,12 +1734,12 @@ dlp_take(PyObject *capsule, const dlp_consumer *consumer, dlpack_py_view *v)
             managed = NULL;
     }
     DLP_UNLOCK();
-    if (result == 0 && copy == NULL)
+    if (result == 0)
         v->managed = managed;
-    else if (result == 0)
-        dlp_view_copy(v, managed, copy);
     else if (managed != NULL)
         dlp_delete(managed, form);
+    if (copy != NULL)
+        dlp_view_copy(v, copy);
     return result >= 0 ? result : dlp_raise_for(consumer->want, &error);
 }
 
@@ -1760,7 +1759,7 @@ dlp_take_managed(void *managed, int32_t form, const dlpack_py_want *want, const 
     }
     v->managed = managed;
     if (copy != NULL)
-        dlp_view_copy(v, managed, copy);
+        dlp_view_copy(v, copy);
     return 0;
 }
 

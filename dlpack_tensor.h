@@ -742,8 +742,17 @@ dlp_fill(void *managed, int32_t form, uint64_t flags, dlp_keeper *keeper)
     return dlp_tensor(managed, form);
 }
 
+/* The device as it is exported: memory that the CPU can read has id 0 (D9). */
+static inline DLDevice
+dlp_exported_device(DLDevice device)
+{
+    if (dlpack_py_is_cpu_readable(device))
+        device.device_id = 0;
+    return device;
+}
+
 /* The tensor as it is exported. data is the first element wherever there are addresses, since some consumers ignore
- * byte_offset (D1), and NULL without elements (D3). Memory that the CPU can read has id 0 (D9). */
+ * byte_offset (D1), and NULL without elements (D3). */
 static inline void
 dlp_normalize(DLTensor *t, int is_empty)
 {
@@ -751,9 +760,8 @@ dlp_normalize(DLTensor *t, int is_empty)
         return;
     if (is_empty)
         t->data = NULL;
-    if (dlpack_py_is_cpu_readable(t->device))
-        t->device.device_id = 0;
-    else if (!dlp_has_address(t->device))
+    t->device = dlp_exported_device(t->device);
+    if (!dlp_has_address(t->device))
         return;
     t->data = dlp_first(t);
     t->byte_offset = 0;
@@ -766,33 +774,17 @@ dlp_kept_flags(const DLTensor *t, uint64_t flags)
     return flags & (DLPACK_PY_FLAG_READ_ONLY | (t->dtype.bits < 8 ? DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED : 0));
 }
 
-/* A new export of t, which has been validated.
- *
- * order   0: the export uses the memory of t. 'C' or 'F': the export has new CPU memory for a compact copy, aligned to
- *         64 bytes (D2) and to alignment; the caller fills the memory
- * form    DLPACK_PY_VERSIONED or DLPACK_PY_LEGACY
- *
- * Returns NULL where there is no memory, without an exception. The caller fills the keeper.
- */
+/* A new export of t, which has been validated: of form, with flags. room: bytes of memory for data behind its shape and
+ * strides. The caller fills the keeper. Returns NULL where there is no memory, without an exception. */
 DLP_SHARED dlp_export *
-dlp_export_new(const DLTensor *t, uint64_t flags, int32_t form, char order, size_t alignment)
+dlp_export_new(const DLTensor *t, uint64_t flags, int32_t form, size_t room)
 {
-    const size_t head = sizeof(dlp_export) + 2 * (size_t)t->ndim * sizeof(int64_t);
-    size_t slack = 0;
-    uint64_t bytes = 0, size = 1; /* 0 without elements, also where it overflows */
-    const int64_t *strides = order == 0 ? t->strides : NULL;
+    dlp_export *e = (dlp_export *)DLPACK_PY_MALLOC(sizeof(*e) + 2 * (size_t)t->ndim * sizeof(int64_t) + room);
+    uint64_t size = 1; /* 0 without elements, also where it overflows */
     int64_t *shape;
-    dlp_export *e;
     DLTensor *out;
     int32_t i;
 
-    if (order != 0) {
-        slack = alignment == 0 || 64 % alignment == 0 ? 64 : alignment;
-        bytes = (uint64_t)dlpack_py_nbytes(t, flags);
-        if (slack > PTRDIFF_MAX - head || bytes > (uint64_t)PTRDIFF_MAX - head - slack)
-            return NULL;
-    }
-    e = (dlp_export *)DLPACK_PY_MALLOC(head + slack + (size_t)bytes);
     if (e == NULL)
         return NULL;
     out = dlp_fill(&e->managed, form, flags, &e->keeper);
@@ -804,32 +796,43 @@ dlp_export_new(const DLTensor *t, uint64_t flags, int32_t form, char order, size
     out->strides = t->ndim == 0 ? NULL : shape + t->ndim; /* else never NULL (D4) */
     for (i = t->ndim; i-- > 0; size *= (uint64_t)shape[i]) {
         shape[i] = t->shape[i];
-        out->strides[i] = strides != NULL ? strides[i] : (int64_t)size;
+        out->strides[i] = t->strides != NULL ? t->strides[i] : (int64_t)size;
     }
-    if (order == 'F' || (size == 0 && strides == NULL))
-        dlpack_py_strides(t->ndim, shape, order, out->strides);
-    if (order != 0) {
-        out->data = (char *)e + head + (slack - ((uintptr_t)e + head) % slack) % slack;
-        out->byte_offset = 0;
-        out->device.device_type = kDLCPU;
-    }
+    if (size == 0 && t->strides == NULL)
+        dlpack_py_strides(t->ndim, shape, 'C', out->strides);
     dlp_normalize(out, size == 0);
     return e;
 }
 
-/* A new export of memory for a compact copy of t, which the caller fills. The copy is writable (P4). Returns NULL with
- * *error filled. */
-static inline dlp_export *
+/* A new export of CPU memory for a compact copy of t, which the caller fills. order 'F': first index fastest; another
+ * order: last index fastest. The memory is writable (P4), and aligned to alignment, a power of two, and to 64 bytes
+ * (D2). Returns NULL with *error filled. */
+DLP_RARE dlp_export *
 dlp_copy_new(const DLTensor *t, uint64_t flags, int32_t form, char order, size_t alignment, dlpack_py_error *error)
 {
     const uint64_t padded = dlp_kept_flags(t, flags) & DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED;
-    const int64_t bytes = dlpack_py_nbytes(t, padded);
-    dlp_export *e = dlp_export_new(t, padded | DLPACK_PY_FLAG_IS_COPIED, form, order, alignment);
+    const size_t head = sizeof(dlp_export) + 2 * (size_t)t->ndim * sizeof(int64_t);
+    const size_t step = alignment > 64 ? alignment : 64;
+    const uint64_t bytes = (uint64_t)dlpack_py_nbytes(t, padded);
+    const DLTensor compact = dlpack_py_cpu(t->data, dlpack_py_dtype(t), t->ndim, t->shape, NULL);
+    dlp_export *e = NULL;
+    DLTensor *out;
 
-    if (e == NULL)
-        (void)dlp_fail(error, DLPACK_PY_MEMORY_ERROR, "no memory for a copy of %" PRId64 " bytes", bytes);
-    else if (bytes > 0) /* packed sub-byte elements may not fill the last byte */
-        ((char *)dlp_tensor(&e->managed, form)->data)[bytes - 1] = 0;
+    if (step <= PTRDIFF_MAX - head && bytes <= (uint64_t)PTRDIFF_MAX - head - step)
+        e = dlp_export_new(&compact, padded | DLPACK_PY_FLAG_IS_COPIED, form, step + (size_t)bytes);
+    if (e == NULL) {
+        (void)dlp_fail(error, DLPACK_PY_MEMORY_ERROR, "no memory for %" PRIu64 " bytes", bytes);
+        return NULL;
+    }
+    out = dlp_tensor(&e->managed, form);
+    if (order == 'F')
+        dlpack_py_strides(t->ndim, t->shape, 'F', out->strides);
+    if (bytes > 0) {
+        char *data = (char *)e + head;
+        data += (step - (uintptr_t)data % step) % step;
+        data[bytes - 1] = 0; /* packed sub-byte elements may not fill the last byte */
+        out->data = data;
+    }
     return e;
 }
 
@@ -861,13 +864,11 @@ dlpack_py_allocate(const DLTensor *prototype, dlpack_py_error *error)
         dlp_refuse(error, "device is %s, memory is allocated on the CPU only", dlpack_py_device_text(t.device, name));
         return NULL;
     }
-    if (dlp_check_prototype(&t, error) < 0)
+    e = dlp_check_prototype(&t, error) < 0 ? NULL : dlp_copy_new(&t, 0, DLPACK_PY_VERSIONED, 'C', 0, error);
+    if (e == NULL)
         return NULL;
-    e = dlp_export_new(&t, 0, DLPACK_PY_VERSIONED, 'C', 0);
-    if (e != NULL)
-        return &e->managed.versioned;
-    (void)dlp_fail(error, DLPACK_PY_MEMORY_ERROR, "no memory for %" PRId64 " bytes", dlpack_py_nbytes(&t, 0));
-    return NULL;
+    e->managed.versioned.flags = 0; /* the memory is new, not a copy */
+    return &e->managed.versioned;
 }
 
 /* dlpack_py_wrap: a managed tensor over memory that no Python object owns.
@@ -886,7 +887,7 @@ dlpack_py_wrap(const DLTensor *t, uint64_t flags, void *context, void (*free_fn)
 {
     dlp_export *e = NULL;
     if (dlpack_py_validate(t, flags, NULL) == 0)
-        e = dlp_export_new(t, dlp_kept_flags(t, flags) | (flags & DLPACK_PY_FLAG_IS_COPIED), DLPACK_PY_VERSIONED, 0, 0);
+        e = dlp_export_new(t, dlp_kept_flags(t, flags) | (flags & DLPACK_PY_FLAG_IS_COPIED), DLPACK_PY_VERSIONED, 0);
     if (e == NULL)
         return NULL;
     e->keeper.context = context;

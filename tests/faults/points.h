@@ -70,6 +70,7 @@ point_unraisable(void);
 #define PySequence_GetItem(...) RUNS(PySequence_GetItem, NULL, (__VA_ARGS__))
 #define PyTuple_New(...) RAISES(PyTuple_New, NULL, (__VA_ARGS__))
 #define PyType_FromSpec(...) RAISES(PyType_FromSpec, NULL, (__VA_ARGS__))
+#define PyUnicode_FromFormat(...) RAISES(PyUnicode_FromFormat, NULL, (__VA_ARGS__))
 #define PyUnicode_FromString(...) RAISES(PyUnicode_FromString, NULL, (__VA_ARGS__))
 #define PyUnicode_InternFromString(...) RAISES(PyUnicode_InternFromString, NULL, (__VA_ARGS__))
 #define PyWeakref_NewRef(...) RAISES(PyWeakref_NewRef, NULL, (__VA_ARGS__))
