@@ -28,6 +28,34 @@ def test_a_gate_is_found_where_an_interpreter_may_have_the_address_of_an_earlier
     """)
 
 
+def test_more_interpreters_than_are_remembered_keep_their_gates_G1(child, own_gil):
+    """40 interpreters live at once, each inside of the one before, and 32 gates are remembered at most."""
+    child(
+        f"""
+        os.environ["INNER"] = PRELUDE + '''if 1:
+            here = probe.state()
+            outer = os.environ["OUTER"].split()
+            assert str(here) not in outer
+            os.environ["OUTER"] = " ".join(outer + [str(here)])
+            depth = int(os.environ["DEPTH"])
+            if depth > 0:
+                os.environ["DEPTH"] = str(depth - 1)
+                interpreters.run(os.environ["INNER"], {own_gil})
+            assert probe.state() == here
+            died = []
+            probe.drop(export(partial(died.append, here)))
+            assert died == [here]
+        '''
+        os.environ["DEPTH"] = "40"
+        here = probe.state()
+        os.environ["OUTER"] = str(here)
+        interpreters.run(os.environ["INNER"], {own_gil})
+        assert probe.state() == here
+        assert probe.states() == 1, probe.states()
+        """,
+    )
+
+
 def test_the_end_of_a_subinterpreter_waits_for_a_deleter_in_flight_K5(child, own_gil):
     child(
         f"""
