@@ -1008,23 +1008,26 @@ dlp_plan_any(const dlpack_py_offer *offer, const dlpack_py_request *request, dlp
 {
     const uint32_t negative = DLPACK_PY_OFFER_REFUSE_NEGATIVE | DLPACK_PY_OFFER_COPY_NEGATIVE;
     const DLTensor *t = offer->tensor;
-    const int readable = dlpack_py_is_cpu_readable(t->device);
     const char *why = NULL;    /* the reason why the export must be a copy */
     const char *cannot = NULL; /* what the device's operations are needed for and lack */
-    const uint64_t flags = dlp_kept_flags(t, offer->flags);
-    const int is_padded = (flags & DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED) != 0;
-    const int is_read_only = (flags & DLPACK_PY_FLAG_READ_ONLY) != 0;
+    int readable, is_padded, is_read_only;
     char came[DLPACK_PY_TEXT_SIZE];
 
     if (offer->owner == NULL)
         return dlp_fail(error, DLPACK_PY_SYSTEM_ERROR, "the offer has no owner");
+    if (t == NULL)
+        return dlp_fail(error, DLPACK_PY_SYSTEM_ERROR, "the offer has no tensor");
     if (offer->pending_count > (offer->device == NULL ? 0 : DLPACK_PY_MAX_PENDING))
         return dlp_fail(error, DLPACK_PY_SYSTEM_ERROR,
                         "the offer has %zu pending streams, at most %d (0 without a device) were wanted",
                         offer->pending_count, DLPACK_PY_MAX_PENDING);
     if (dlpack_py_validate(t, offer->flags, error) < 0 || dlp_plan_device(offer, request, plan, error) < 0)
         return -1;
-    plan->flags = flags | (offer->is_copy ? DLPACK_PY_FLAG_IS_COPIED : 0);
+    readable = dlpack_py_is_cpu_readable(t->device);
+    plan->flags = dlp_kept_flags(t, offer->flags);
+    is_padded = (plan->flags & DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED) != 0;
+    is_read_only = (plan->flags & DLPACK_PY_FLAG_READ_ONLY) != 0;
+    plan->flags |= (offer->is_copy ? DLPACK_PY_FLAG_IS_COPIED : 0);
     if (!readable && plan->device.device_type == kDLCPU)
         why = "an export from this device to the CPU must be a copy";
     else if ((offer->options & negative) != 0 && dlp_is_reversed(t)) { /* D11 */
@@ -1061,7 +1064,7 @@ dlp_plan(const dlpack_py_offer *offer, const dlpack_py_request *request, dlpack_
     dlpack_py_error error;
 
     plan->form = dlp_requested_form(request);
-    if (dlp_is_simple(offer->tensor) &&
+    if (offer->tensor != NULL && dlp_is_simple(offer->tensor) &&
         (offer->flags | offer->options | (uint64_t)offer->is_copy | offer->pending_count) == 0 &&
         !request->has_device && request->copy == DLPACK_PY_COPY_AS_NEEDED &&
         request->stream.kind == DLPACK_PY_STREAM_NONE && offer->owner != NULL) {
@@ -1500,7 +1503,7 @@ dlp_call_again(const dlp_gate *gate, dlp_consumer *consumer)
     consumer->takes_keywords = 0;
     if (consumer->request->copy == DLPACK_PY_COPY_NEVER)
         PyErr_SetString(PyExc_BufferError,
-                        "copy is False, and __dlpack__ raised TypeError for this keyword: without it, it may copy");
+                        "copy is False, and __dlpack__ raised TypeError: without this keyword, it may copy");
     else
         answer = dlp_call_with(gate, consumer);
     if (answer == NULL) {
@@ -1560,7 +1563,7 @@ dlp_check_device(const DLTensor *t, const dlp_consumer *consumer, int copies, dl
     /* Device work may be pending on pinned or managed memory: a producer waits for it if asked for CPU memory. */
     if (readable && came.device_type != kDLCPU && (copies || want->device == 0) &&
         (want->options & DLPACK_PY_NOTHING_PENDING) == 0) {
-        if (consumer->obj != NULL && !request->has_device)
+        if (consumer->takes_keywords && !request->has_device)
             return DLP_ASK_AGAIN;
         return dlp_refuse(error, "device is %s: device work may be pending on the data",
                           dlpack_py_device_text(came, text));

@@ -695,6 +695,12 @@ def test_operations_of_a_device_that_are_null_are_not_called(device, pending):
     assert sys.getrefcount(a) == before
 
 
+@pytest.mark.parametrize("ask", ["produce", "produce_args"])
+def test_an_export_without_a_tensor_is_an_error_D8(ask):
+    with pytest.raises(SystemError, match="the offer has no tensor"):
+        getattr(thing(no_tensor=True), ask)()
+
+
 def test_an_offer_without_an_owner_is_an_error_P9():
     with pytest.raises(SystemError, match="the offer has no owner"):
         thing(no_owner=True).__dlpack__()
