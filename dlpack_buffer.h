@@ -214,16 +214,16 @@ dlpack_buffer_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, Py
 static inline int
 dlp_buffer_export_steal(PyObject *owner, const DLTensor *t, uint64_t flags, struct DLManagedTensorVersioned **out)
 {
-    dlp_gate *gate = dlp_gate_get();
-    dlp_export *e = gate == NULL ? NULL : dlp_export_new(t, flags, DLPACK_PY_VERSIONED, 0);
+    dlp_state *state = dlp_state_get();
+    dlp_export *e = state == NULL ? NULL : dlp_export_new(t, flags, DLPACK_PY_VERSIONED, 0);
 
     if (e == NULL) {
-        if (gate != NULL)
+        if (state != NULL)
             (void)PyErr_NoMemory();
         dlp_decref(owner);
         return -1;
     }
-    dlp_keep(&e->keeper, owner, gate, NULL);
+    dlp_keep(&e->keeper, owner, &state->gate, NULL);
     Py_DECREF(owner);
     *out = &e->managed.versioned;
     return 0;
@@ -419,17 +419,17 @@ dlp_buffer_object_type(void)
 static inline PyObject *
 dlpack_buffer_memoryview_steal(dlpack_py_view *v)
 {
-    dlp_gate *gate = dlp_gate_get();
+    dlp_state *state = dlp_state_get();
     PyObject *object, *memory;
 
-    if (v->managed == NULL || gate == NULL) {
+    if (v->managed == NULL || state == NULL) {
         dlpack_py_release(v);
-        if (gate != NULL)
+        if (state != NULL)
             PyErr_SetString(PyExc_ValueError,
                             "the view holds no tensor of its own: a borrowed tensor has no memoryview");
         return NULL;
     }
-    object = dlp_object_new_steal(&gate->types[DLP_BUFFER_TYPE], dlp_buffer_object_type, v);
+    object = dlp_object_new_steal(&state->types[DLP_BUFFER_TYPE], dlp_buffer_object_type, v);
     if (object == NULL)
         return NULL;
     memory = PyMemoryView_FromObject(object);

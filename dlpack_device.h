@@ -660,13 +660,13 @@ dlpack_device_operations(void)
 static inline int
 dlp_device_call_device(PyObject *obj, DLDevice *device)
 {
-    const dlp_gate *gate = dlp_gate_get();
+    const dlp_state *state = dlp_state_get();
     PyObject *answer = NULL, *with_id;
     int32_t pair[2] = {0, 0};
     int failed;
 
-    if (gate != NULL)
-        answer = PyObject_VectorcallMethod(gate->objects[DLP_DLPACK_DEVICE], &obj, 1, NULL);
+    if (state != NULL)
+        answer = PyObject_VectorcallMethod(state->objects[DLP_DLPACK_DEVICE], &obj, 1, NULL);
     if (answer != NULL && PyTuple_Check(answer) && PyTuple_Size(answer) == 2 && PyTuple_GetItem(answer, 1) == Py_None) {
         with_id = Py_BuildValue("(Oi)", PyTuple_GetItem(answer, 0), 0);
         Py_DECREF(answer);
@@ -1178,7 +1178,7 @@ dlpack_device_current_work(PyObject *obj, dlpack_py_work_stream *work)
 {
 #ifdef DLPACK_EXCHANGE_H
     dlp_type learned;
-    const dlp_type *known = dlp_type_get(dlp_gate_get(), obj, &learned);
+    const dlp_type *known = dlp_type_get(dlp_state_get(), obj, &learned);
 
     if (known == NULL)
         return -1;

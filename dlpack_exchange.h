@@ -86,11 +86,11 @@ dlp_exchange_free(void *exchange)
     DLPACK_PY_FREE(x);
 }
 
-/* What this file remembers of the interpreter of a gate; NULL with an exception. */
+/* What this file remembers of the interpreter of a state; NULL with an exception. */
 static inline dlp_exchange *
-dlp_exchange_get(dlp_gate *gate)
+dlp_exchange_get(dlp_state *state)
 {
-    dlp_exchange *x = (dlp_exchange *)DLP_LOAD(&gate->exchange);
+    dlp_exchange *x = (dlp_exchange *)DLP_LOAD(&state->exchange);
 
     if (x != NULL)
         return x;
@@ -99,9 +99,9 @@ dlp_exchange_get(dlp_gate *gate)
         return (dlp_exchange *)(void *)PyErr_NoMemory(); /* NULL */
     memset(x, 0, sizeof(*x));
     x->free_fn = dlp_exchange_free;
-    if (!DLP_REPLACE(&gate->exchange, 0, (dlp_word)x)) /* another thread was first */
+    if (!DLP_REPLACE(&state->exchange, 0, (dlp_word)x)) /* another thread was first */
         dlp_exchange_free(x);
-    return (dlp_exchange *)DLP_LOAD(&gate->exchange);
+    return (dlp_exchange *)DLP_LOAD(&state->exchange);
 }
 
 /* The dictionary of the first class in a type's MRO that has a table or __dlpack__; NULL: none, or an exception. */
@@ -193,24 +193,24 @@ dlp_type_at(dlp_exchange *x, PyTypeObject *type)
     return (dlp_type *)(void *)((char *)x->types + (((uintptr_t)type << 2 ^ (uintptr_t)type >> 3) & mask));
 }
 
-/* What is cached of a type, valid until code of others runs; NULL: nothing, also where gate is NULL. */
+/* What is cached of a type, valid until code of others runs; NULL: nothing, also where state is NULL. */
 static inline const dlp_type *
-dlp_type_cached(dlp_gate *gate, PyTypeObject *type)
+dlp_type_cached(dlp_state *state, PyTypeObject *type)
 {
-    dlp_exchange *x = gate == NULL ? NULL : (dlp_exchange *)DLP_LOAD(&gate->exchange);
+    dlp_exchange *x = state == NULL ? NULL : (dlp_exchange *)DLP_LOAD(&state->exchange);
     const dlp_type *known = x == NULL ? NULL : dlp_type_at(x, type);
     return known != NULL && known->type == type && known->tag == dlp_type_tag(type) ? known : NULL;
 }
 #else
-#  define dlp_type_cached(gate, type) ((void)(gate), (const dlp_type *)NULL)
+#  define dlp_type_cached(state, type) ((void)(state), (const dlp_type *)NULL)
 #endif
 
 /* Learns what a type offers, and remembers it where it can. Looks on the type only, never on the instance (X1).
  * Anything but a capsule counts as absent. Returns 0, or -1 with MemoryError, KeyboardInterrupt or the like. */
 DLP_RARE int
-dlp_type_learn(dlp_gate *gate, PyTypeObject *type, dlp_type *found)
+dlp_type_learn(dlp_state *state, PyTypeObject *type, dlp_type *found)
 {
-    dlp_exchange *x = dlp_exchange_get(gate);
+    dlp_exchange *x = dlp_exchange_get(state);
     PyObject *names = NULL, *capsule = NULL;
     const dlp_own *own;
     void *header = NULL;
@@ -220,15 +220,15 @@ dlp_type_learn(dlp_gate *gate, PyTypeObject *type, dlp_type *found)
     memset(found, 0, sizeof(*found));
     found->type = type;
 #ifndef Py_LIMITED_API
-    if (_PyType_Lookup(type, gate->objects[DLP_EXCHANGE_API]) != NULL) /* most types have none */
+    if (_PyType_Lookup(type, state->objects[DLP_EXCHANGE_API]) != NULL) /* most types have none */
 #endif
         /* A derived class that overrides __dlpack__ has no table: its author changed what an export means (X2). */
-        names = dlp_first_with(type, gate->objects);
+        names = dlp_first_with(type, state->objects);
 #if DLP_TYPES
     found->tag = dlp_type_tag(type);
 #endif
-    if (names != NULL && PySequence_Contains(names, gate->objects[DLP_EXCHANGE_API]) > 0)
-        capsule = PyObject_GetItem(names, gate->objects[DLP_EXCHANGE_API]);
+    if (names != NULL && PySequence_Contains(names, state->objects[DLP_EXCHANGE_API]) > 0)
+        capsule = PyObject_GetItem(names, state->objects[DLP_EXCHANGE_API]);
     Py_XDECREF(names);
     if (capsule != NULL && (header = PyCapsule_GetPointer(capsule, DLP_EXCHANGE_NAME)) != NULL)
         found->table = dlp_usable_table((const DLPackExchangeAPIHeader *)header);
@@ -245,7 +245,7 @@ dlp_type_learn(dlp_gate *gate, PyTypeObject *type, dlp_type *found)
 #if DLP_TYPES
     if (found->tag != 0 && found->tag == dlp_type_tag(type)) { /* no metaclass has changed it */
         if (type->tp_getattro == PyObject_GenericGetAttr && type->tp_dictoffset == 0)
-            found->method = _PyType_Lookup(type, gate->objects[DLP_DLPACK]);
+            found->method = _PyType_Lookup(type, state->objects[DLP_DLPACK]);
         if (found->method != NULL && !PyType_HasFeature(Py_TYPE(found->method), Py_TPFLAGS_METHOD_DESCRIPTOR))
             found->method = NULL;
         *dlp_type_at(x, type) = *found;
@@ -254,22 +254,22 @@ dlp_type_learn(dlp_gate *gate, PyTypeObject *type, dlp_type *found)
     return 0;
 }
 
-/* What the type of an object offers, in the interpreter of a gate, where gate is not NULL: what is remembered, which is
- * valid until foreign code runs, or what is learned. Returns NULL with an exception, also where gate is NULL. */
+/* What the type of an object offers: what is remembered, which is valid until foreign code runs, or what is learned.
+ * Returns NULL with an exception, also where state is NULL. */
 static inline const dlp_type *
-dlp_type_get(dlp_gate *gate, PyObject *obj, dlp_type *learned)
+dlp_type_get(dlp_state *state, PyObject *obj, dlp_type *learned)
 {
-    const dlp_type *known = dlp_type_cached(gate, Py_TYPE(obj));
+    const dlp_type *known = dlp_type_cached(state, Py_TYPE(obj));
     if (known != NULL)
         return known;
-    return gate == NULL || dlp_type_learn(gate, Py_TYPE(obj), learned) < 0 ? NULL : learned;
+    return state == NULL || dlp_type_learn(state, Py_TYPE(obj), learned) < 0 ? NULL : learned;
 }
 
 static inline int
-dlp_has_table(dlp_gate *gate, PyObject *obj)
+dlp_has_table(dlp_state *state, PyObject *obj)
 {
     dlp_type learned;
-    const dlp_type *known = dlp_type_get(gate, obj, &learned);
+    const dlp_type *known = dlp_type_get(state, obj, &learned);
     return known != NULL && known->table != NULL;
 }
 
@@ -312,7 +312,7 @@ static inline int
 dlpack_py_embed(dlpack_py_embedded *e, PyObject *owner, const DLTensor *t, uint64_t flags)
 {
     const uint32_t dtype = dlp_is_simple(t) ? dlpack_py_dtype(t) : 0;
-    dlp_gate *gate = dlp_gate_get();
+    dlp_state *state = dlp_state_get();
     dlpack_py_error error;
 
     if ((dtype == 0 && dlp_check_all(t, flags, &error) < 0) ||
@@ -320,9 +320,9 @@ dlpack_py_embed(dlpack_py_embedded *e, PyObject *owner, const DLTensor *t, uint6
          dlp_fail(&error, DLPACK_PY_VALUE_ERROR, "strides is NULL, strides that the object stores were wanted") < 0))
         return dlpack_py_raise(&error);
     memset(&e->keeper, 0, sizeof(e->keeper));
-    if (gate == NULL)
+    if (state == NULL)
         return -1;
-    dlp_keep(&e->keeper, owner, gate, NULL);
+    dlp_keep(&e->keeper, owner, &state->gate, NULL);
     Py_DECREF(owner); /* borrowed */
     *dlp_fill(&e->versioned, DLPACK_PY_VERSIONED, dlp_kept_flags(t, flags), &e->keeper) = *t;
     dlp_normalize(&e->versioned.dl_tensor, dtype == 0 && dlp_is_empty(t));
@@ -445,7 +445,7 @@ dlp_take_by_table(const dlp_consumer *consumer, const dlpack_py_device *device, 
     if ((consumer->want->options & DLPACK_PY_NO_TABLE) != 0 || consumer->request->has_device ||
         consumer->request->copy != DLPACK_PY_COPY_AS_NEEDED) /* a table knows neither devices nor copies */
         return DLP_NO_TABLE;
-    known = dlp_type_get(dlp_gate_get(), consumer->obj, &learned);
+    known = dlp_type_get(dlp_state_get(), consumer->obj, &learned);
     if (known == NULL || known->table == NULL)
         return known == NULL ? -1 : DLP_NO_TABLE;
     *table = known->table;
@@ -475,7 +475,8 @@ dlp_find_embedded(const dlp_type *known, PyObject *obj, const dlpack_py_want *wa
 /* Fast path of dlpack_py_consume_request, for a type that is remembered, and a tensor that dlp_take_simply takes: the
  * same steps in one function, without a look-up of the method. */
 DLP_SHARED int
-dlp_consume_cached(dlp_gate *gate, const dlp_type *known, PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
+dlp_consume_cached(dlp_state *state, const dlp_type *known, PyObject *obj, const dlpack_py_want *want,
+                   dlpack_py_view *v)
 {
     const dlpack_py_want *asked = dlp_consumer_make(want, NULL, NULL).want; /* not NULL */
     DLManagedTensorVersioned *managed;
@@ -486,17 +487,17 @@ dlp_consume_cached(dlp_gate *gate, const dlp_type *known, PyObject *obj, const d
     dlp_view_clear(v); /* empty while foreign code runs */
     if (known == NULL || (known->table == NULL && known->method == NULL) || !dlp_is_basic(asked) ||
         !dlp_is_possible_rank(asked) || (asked->options & DLPACK_PY_NO_TABLE) != 0)
-        return gate == NULL ? -1 : dlpack_py_consume_request(obj, NULL, want, v);
+        return state == NULL ? -1 : dlpack_py_consume_request(obj, NULL, want, v);
     if (known->table != NULL) {
         consumer = dlp_consumer_make(want, NULL, obj);
         result = dlp_call_table(known, &consumer, 1, NULL, v);
         return result != DLP_NO_TABLE ? result : dlp_finish(dlp_call(&consumer), &consumer, v);
     }
     stack[0] = obj;
-    stack[1] = gate->objects[DLP_VERSION];
+    stack[1] = state->objects[DLP_VERSION];
     method = known->method;
     Py_INCREF(method); /* the call may change the type */
-    answer = PyObject_Vectorcall(method, stack, 1, gate->objects[DLP_KEYWORDS]);
+    answer = PyObject_Vectorcall(method, stack, 1, state->objects[DLP_KEYWORDS]);
     Py_DECREF(method);
     if (answer != NULL && PyCapsule_CheckExact(answer)) {
         managed = (DLManagedTensorVersioned *)PyCapsule_GetPointer(answer, DLP_UNUSED_NAME(DLPACK_PY_VERSIONED));
@@ -512,7 +513,7 @@ dlp_consume_cached(dlp_gate *gate, const dlp_type *known, PyObject *obj, const d
     }
     consumer = dlp_consumer_make(want, NULL, obj);
     if (answer == NULL && PyErr_ExceptionMatches(PyExc_TypeError))
-        answer = dlp_call_again(gate, &consumer);
+        answer = dlp_call_again(state, &consumer);
     return dlp_finish(answer, &consumer, v);
 }
 #endif
@@ -523,8 +524,8 @@ DLP_SHARED int
 dlp_consume_fast(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
 #if DLP_TYPES
-    dlp_gate *gate = dlp_gate_get();
-    const dlp_type *known = dlp_type_cached(gate, Py_TYPE(obj));
+    dlp_state *state = dlp_state_get();
+    const dlp_type *known = dlp_type_cached(state, Py_TYPE(obj));
     dlpack_py_embedded *e = dlp_find_embedded(known, obj, want);
 
     if (e != NULL) {
@@ -532,7 +533,7 @@ dlp_consume_fast(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
         dlp_view_set(v, &e->versioned, &e->versioned.dl_tensor);
         return 0;
     }
-    return dlp_consume_cached(gate, known, obj, want, v);
+    return dlp_consume_cached(state, known, obj, want, v);
 #else
     return dlpack_py_consume_request(obj, NULL, want, v);
 #endif
@@ -557,7 +558,7 @@ dlp_borrow(const dlp_type *known, PyObject *obj, const dlpack_py_want *want, dlp
     if (PyCapsule_CheckExact(obj) || asked->writable || (asked->options & DLPACK_PY_NO_TABLE) != 0 ||
         (!is_basic && dlp_check_want(asked, NULL) < 0)) /* dlpack_py_consume raises the error */
         return dlpack_py_consume(obj, want, v);
-    known = known != NULL ? known : dlp_type_get(dlp_gate_get(), obj, &learned);
+    known = known != NULL ? known : dlp_type_get(dlp_state_get(), obj, &learned);
     if (known == NULL) {
         dlp_view_clear(v);
         return -1;
@@ -595,8 +596,8 @@ dlp_borrow(const dlp_type *known, PyObject *obj, const dlpack_py_want *want, dlp
 DLP_SHARED int
 dlpack_py_borrow(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
-    dlp_gate *gate = dlp_gate_get();
-    const dlp_type *known = dlp_type_cached(gate, Py_TYPE(obj));
+    dlp_state *state = dlp_state_get();
+    const dlp_type *known = dlp_type_cached(state, Py_TYPE(obj));
     dlpack_py_embedded *e = dlp_find_embedded(known, obj, want);
 
     if (e != NULL && e->versioned.flags == 0 && !want->writable) {
@@ -705,13 +706,13 @@ static inline int
 dlp_table_export(const dlpack_py_exchange *x, const dlpack_py_offer *offer, dlpack_py_request *request,
                  DLManagedTensorVersioned **out)
 {
-    dlp_gate *gate;
+    dlp_state *state;
     dlpack_py_plan plan;
     void *managed = offer->embedded != NULL ? dlp_export_embedded(offer, request) : NULL;
 
     if (managed == NULL) {
-        if ((gate = dlp_gate_get()) == NULL || dlp_table_plan(x, offer, request, &plan) < 0 ||
-            (managed = dlp_export_offer(gate, offer, &plan)) == NULL)
+        if ((state = dlp_state_get()) == NULL || dlp_table_plan(x, offer, request, &plan) < 0 ||
+            (managed = dlp_export_offer(state, offer, &plan)) == NULL)
             return -1;
         if (!plan.copy && offer->pending_count > 0 && offer->device->make_ready(offer, request, &plan) < 0) {
             dlp_delete(managed, plan.form);
@@ -773,18 +774,18 @@ dlp_check_out(const void *out)
 static inline int
 dlp_table_check_object(const dlpack_py_exchange *x, PyObject *object)
 {
-    dlp_gate *gate = dlp_gate_get();
+    dlp_state *state = dlp_state_get();
     const dlp_own *own;
     const dlp_type *known;
     dlp_type learned;
 
     if (object == NULL)
         PyErr_SetString(PyExc_TypeError, "the object is NULL");
-    if (object == NULL || (known = dlp_type_get(gate, object, &learned)) == NULL)
+    if (object == NULL || (known = dlp_type_get(state, object, &learned)) == NULL)
         return -1;
     if (known->is_own && known->table == &x->api)
         return 0;
-    own = dlp_find_own(dlp_exchange_get(gate), Py_TYPE(object), &x->api);
+    own = dlp_find_own(dlp_exchange_get(state), Py_TYPE(object), &x->api);
     if (PyErr_Occurred())
         return -1;
     return dlp_raise_value(own == NULL ? PyExc_TypeError : PyExc_BufferError,
@@ -848,7 +849,7 @@ dlp_table_to_object(const dlpack_py_exchange *x, DLManagedTensorVersioned *manag
 {
     const dlp_own *own;
     PyObject *type = NULL;
-    dlp_gate *gate;
+    dlp_state *state;
     dlp_exchange *known;
     dlpack_py_view v;
 
@@ -858,7 +859,7 @@ dlp_table_to_object(const dlpack_py_exchange *x, DLManagedTensorVersioned *manag
         PyErr_SetString(PyExc_ValueError, "the managed tensor is NULL");
         return -1;
     }
-    if (dlp_check_out(out) == 0 && (gate = dlp_gate_get()) != NULL && (known = dlp_exchange_get(gate)) != NULL) {
+    if (dlp_check_out(out) == 0 && (state = dlp_state_get()) != NULL && (known = dlp_exchange_get(state)) != NULL) {
         own = (const dlp_own *)DLP_LOAD(&known->own);
         for (; own != NULL && type == NULL && !PyErr_Occurred(); own = own->next) {
             if (own->table == &x->api)
@@ -917,8 +918,8 @@ dlp_type_set(PyTypeObject *type, PyObject *name, PyObject *value)
 DLP_RARE int
 dlpack_py_exchange_add(PyTypeObject *type, const dlpack_py_exchange *exchange)
 {
-    dlp_gate *gate = dlp_gate_get();
-    dlp_exchange *x = gate == NULL ? NULL : dlp_exchange_get(gate);
+    dlp_state *state = dlp_state_get();
+    dlp_exchange *x = state == NULL ? NULL : dlp_exchange_get(state);
     PyObject *reference, *capsule = NULL;
     dlp_own *own;
     dlpack_py_error error;
@@ -938,7 +939,7 @@ dlpack_py_exchange_add(PyTypeObject *type, const dlpack_py_exchange *exchange)
     reference = own == NULL ? PyErr_NoMemory() : PyWeakref_NewRef((PyObject *)type, NULL);
     if (reference != NULL)
         capsule = PyCapsule_New((void *)(uintptr_t)&exchange->api, DLP_EXCHANGE_NAME, NULL);
-    if (capsule == NULL || dlp_type_set(type, gate->objects[DLP_EXCHANGE_API], capsule) < 0) {
+    if (capsule == NULL || dlp_type_set(type, state->objects[DLP_EXCHANGE_API], capsule) < 0) {
         Py_XDECREF(reference);
         Py_XDECREF(capsule);
         if (own != NULL)
@@ -992,7 +993,7 @@ dlpack_py_allocate_like(PyObject *like, const DLTensor *prototype, dlpack_py_vie
     dlpack_py_error error;
 
     dlp_view_clear(v);
-    known = dlp_type_get(dlp_gate_get(), like, &learned);
+    known = dlp_type_get(dlp_state_get(), like, &learned);
     if (known == NULL)
         return -1;
     error.code = 0;
@@ -1095,13 +1096,13 @@ dlp_result_type(void)
 /* Finds from_dlpack of the library of obj: of its array namespace, of the module of its type, or of the package around.
  * Remembers it for one static type. Returns a new reference, or NULL with an exception. */
 DLP_RARE PyObject *
-dlp_find_from_dlpack(dlp_gate *gate, PyObject *obj)
+dlp_find_from_dlpack(dlp_state *state, PyObject *obj)
 {
-    PyObject *const *names = gate->objects;
+    PyObject *const *names = state->objects;
     PyObject *module, *found, *name = NULL, *rest;
 
 #if DLP_TYPES
-    dlp_exchange *x = dlp_exchange_get(gate);
+    dlp_exchange *x = dlp_exchange_get(state);
     if (x->like == Py_TYPE(obj) && x->like_tag == dlp_type_tag(x->like)) {
         Py_INCREF(x->from_dlpack);
         return x->from_dlpack;
@@ -1157,7 +1158,7 @@ dlp_find_from_dlpack(dlp_gate *gate, PyObject *obj)
 DLP_SHARED PyObject *
 dlpack_py_return_like_steal(PyObject *like, dlpack_py_view *v)
 {
-    dlp_gate *gate = dlp_gate_get();
+    dlp_state *state = dlp_state_get();
     PyObject *result, *from_dlpack, *made = NULL;
     DLManagedTensorVersioned *managed;
     const DLPackExchangeAPI *table;
@@ -1167,7 +1168,7 @@ dlpack_py_return_like_steal(PyObject *like, dlpack_py_view *v)
 
     if (v->managed == NULL)
         PyErr_SetString(PyExc_ValueError, "the view is empty or borrowed, a view that owns its tensor was wanted");
-    if (v->managed == NULL || (known = dlp_type_get(gate, like, &learned)) == NULL) {
+    if (v->managed == NULL || (known = dlp_type_get(state, like, &learned)) == NULL) {
         dlpack_py_release(v);
         return NULL;
     }
@@ -1185,8 +1186,8 @@ dlpack_py_return_like_steal(PyObject *like, dlpack_py_view *v)
             dlp_decref(made);
         return NULL;
     }
-    result = dlp_object_new_steal(&gate->types[DLP_RESULT_TYPE], dlp_result_type, v);
-    from_dlpack = result == NULL ? NULL : dlp_find_from_dlpack(gate, like);
+    result = dlp_object_new_steal(&state->types[DLP_RESULT_TYPE], dlp_result_type, v);
+    from_dlpack = result == NULL ? NULL : dlp_find_from_dlpack(state, like);
     if (from_dlpack != NULL)
         made = PyObject_Vectorcall(from_dlpack, &result, 1, NULL);
     Py_XDECREF(from_dlpack);

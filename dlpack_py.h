@@ -66,16 +66,19 @@
  * _exports_count and every deleter, which may run on any thread at any time, and those of dlpack_tensor.h.
  *
  * Stop here if you only use the header. Contents, in the order in which it is read; first readers skip the state:
- *   Switches and includes    Differences of Pythons    Exceptions    Deleters    Capsules
- *   The state of an interpreter    The request    Producing    Views    Asking    Taking    Consuming
- *   Objects for memory without a type
+ *   Switches and includes   Differences of Pythons   Exceptions   Deleters   Capsules   The state of an interpreter
+ *   The request   Producing   Views   Asking   Taking   Consuming   Objects for memory without a type
  *
- * One export: dlpack_py_parse_request reads the arguments (P1, P2), the author describes the object by an offer,
- * dlp_plan decides how the request is met (P3 to P7), dlp_export_offer makes the managed tensor, whose deleter calls
- * dlp_drop_owner (K5), dlpack_py_capsule_steal makes the capsule (K1), and last the device orders its streams (S1).
- * One import: dlpack_py_consume_request is given a capsule, finds an exchange table, or lets dlp_call call __dlpack__
- * (C1, C4). dlp_take lets dlp_view_prepare check the tensor and describe it in the view (D8, C9), and then renames the
- * capsule (K4). Where the CPU cannot read the data yet, dlp_finish calls __dlpack__ a second time (C5).
+ * One export, by dlpack_py_produce:
+ *   dlpack_py_parse_request    reads the arguments (P1, P2)
+ *   dlp_plan                   checks the tensor (D8), and decides how the request is met (P3 to P7)
+ *   dlp_export_offer           makes the managed tensor, whose deleter calls dlp_drop_owner on any thread (K5)
+ *   dlpack_py_capsule_steal    makes the capsule (K1); then the device, if there is one, orders its streams (S1)
+ * One import, by dlpack_py_consume_request:
+ *   dlp_call                   calls __dlpack__ (C3, C4), and once more after a TypeError (C1); a table needs no call
+ *   dlp_finish                 takes the answer; calls again where the CPU cannot read the data yet (C5)
+ *   dlp_take                   checks the tensor (D8, C9), and renames the capsule: the view owns the tensor (K4)
+ *   dlpack_py_release          calls the deleter (K3)
  */
 #ifdef DLPACK_PY_NO_PYTHON
 #  error "DLPACK_PY_NO_PYTHON is withdrawn: include dlpack_tensor.h, which needs no Python"
@@ -170,7 +173,7 @@ typedef intptr_t dlp_word;
 #  define DLP_UNLOCK() }
 #endif
 
-/* The id of the process, never 0, which a fork changes. And a sleep of some milliseconds. */
+/* The id of the process, which is not 0, and is another one after a fork; and a sleep of some milliseconds. */
 #ifdef _WIN32
 #  ifdef __cplusplus
 extern "C"
@@ -338,41 +341,25 @@ dlp_is_fatal(void)
 
 /* ---- Deleters ----------------------------------------------------------- */
 
-/* A deleter may run on any thread at any time (K5), also when its owner's interpreter is ending or gone. Each source
- * file therefore has a gate for each interpreter: a struct that outlives the interpreter, to which exports point.
- * Open: a deleter drops its owner; a thread that is not attached attaches first. Closing, from the exit callback on: an
- * attached thread drops the owner, another thread leaks it. Gone, after the modules were destroyed: every thread leaks
- * it. The struct of the export is freed in every state. Files share no data, so that versions can differ (G2). */
-
-/* The indices of dlp_gate.objects: interned names, those of dlpack_exchange.h, and what calls pass and return.
- * dlp_match_keywords and dlp_call_with read names from DLP_MAX_VERSION to DLP_DEVICE: their order counts. */
-enum { DLP_DLPACK, DLP_DLPACK_DEVICE, DLP_MAX_VERSION, DLP_DL_DEVICE, DLP_STREAM, DLP_COPY, DLP_DEVICE };
-enum { DLP_EXCHANGE_API = DLP_DEVICE + 1, DLP_ARRAY_NAMESPACE, DLP_MODULE, DLP_FROM_DLPACK, DLP_NAMES };
-enum { DLP_KEYWORDS = DLP_NAMES, DLP_VERSION, DLP_CPU, DLP_OBJECTS }; /* ("max_version",), (1, 3), (1, 0) */
-enum { DLP_OBJECT_TYPE, DLP_RESULT_TYPE, DLP_BUFFER_TYPE, DLP_TYPES_MADE };
-typedef struct dlp_gate dlp_gate;
-struct dlp_gate {
-    PyInterpreterState *interpreter; /* of these fields, deleters use interpreter, deleters, process and gone */
-    dlp_word deleters;               /* bit 0: closing; above it, the count of deleters that are attaching */
-    dlp_word process;                /* the id of the process whose deleters are counted */
-    dlp_word gone;                   /* 1: the interpreter's modules have been torn down */
-    dlp_gate *next_gone;             /* the next in the list of gates that are gone */
-    int published;                   /* 1: in the interpreter's dictionary; exports may point to it */
-    int register_tried;              /* 1: the exit callback is registered, is being registered, or never will be */
-    int registered;                  /* 1: the exit callback is registered */
-    PyObject *objects[DLP_OBJECTS];
-    dlp_word types[DLP_TYPES_MADE]; /* PyTypeObject *; 0: not made yet */
-    dlp_word exchange;              /* what dlpack_exchange.h remembers; its first member frees it, when all is gone */
-};
-#define DLP_GATE_NAME "dlpack_py.gate"
+/* A deleter may run on any thread at any time (K5), also when its owner's interpreter is ending or gone. An export of a
+ * Python object therefore points to a gate: a struct of its interpreter that is never freed. Open: a deleter drops the
+ * owner; a thread that is not attached attaches first. Closing, from the exit callback on: an attached thread drops the
+ * owner, another thread leaks it. Gone, after the modules were destroyed: every thread leaks it. The struct of the
+ * export is always freed. */
+typedef struct dlp_gate {
+    PyInterpreterState *interpreter;
+    dlp_word deleters; /* bit 0: closing; above it, the count of deleters that are attaching */
+    dlp_word process;  /* the id of the process whose deleters are counted */
+    dlp_word gone;     /* 1: the interpreter's modules have been torn down */
+} dlp_gate;
 
 /* Counts the exports of an object that can move or free its memory, as bytearray does. In the object, zero at first. */
 typedef struct dlpack_py_exports {
     dlp_word count; /* changed atomically; read it by dlpack_py_exports_count */
 } dlpack_py_exports;
 
-/* The number of exports whose deleter has not run, and of copies that are being made: while it is not 0, refuse to move
- * or free the memory. Needs no thread state. Without a GIL, check and move in one critical section on the object that
+/* The number of exports that hold the object, and of copies that are being made: while it is not 0, refuse to move or
+ * free the memory. Needs no thread state. Without a GIL, check and move in one critical section on the object that
  * describe gets as self: describe and the export run in one, too. */
 static inline size_t
 dlpack_py_exports_count(const dlpack_py_exports *exports)
@@ -551,48 +538,69 @@ dlpack_py_capsule_steal(void *managed, int32_t form)
 
 /* ---- The state of an interpreter ---------------------------------------- */
 
-/* The gate of an interpreter is in the interpreter's dictionary. This table remembers gates, dlp_gate *, at places that
- * follow from the addresses of the interpreters, so that a look-up seldom needs the dictionary. */
-static dlp_word dlp_gates[32];
-#define DLP_GATE_PLACE(interpreter) (&dlp_gates[((uintptr_t)(interpreter) >> 12) % 32])
-static dlp_word dlp_gates_gone; /* dlp_gate *: the list of gates that are gone, for checkers of leaks */
+/* The indices of dlp_state.objects: interned names, those of dlpack_exchange.h, and what calls pass and return.
+ * dlp_match_keywords and dlp_call_with read names from DLP_MAX_VERSION to DLP_DEVICE: their order counts. */
+enum { DLP_DLPACK, DLP_DLPACK_DEVICE, DLP_MAX_VERSION, DLP_DL_DEVICE, DLP_STREAM, DLP_COPY, DLP_DEVICE };
+enum { DLP_EXCHANGE_API = DLP_DEVICE + 1, DLP_ARRAY_NAMESPACE, DLP_MODULE, DLP_FROM_DLPACK, DLP_NAMES };
+enum { DLP_KEYWORDS = DLP_NAMES, DLP_VERSION, DLP_CPU, DLP_OBJECTS }; /* ("max_version",), (1, 3), (1, 0) */
+enum { DLP_OBJECT_TYPE, DLP_RESULT_TYPE, DLP_BUFFER_TYPE, DLP_TYPES_MADE };
+/* What a source file keeps for an interpreter, in a capsule in the interpreter's dictionary. Files share no data, so
+ * that versions can differ (G2). */
+typedef struct dlp_state {
+    dlp_gate gate;
+    struct dlp_state *next_gone; /* the next in the list of states that are gone */
+    int published;               /* 1: in the interpreter's dictionary; exports may point to the gate */
+    int register_tried;          /* 1: the exit callback is registered, is being registered, or never will be */
+    int registered;              /* 1: the exit callback is registered */
+    PyObject *objects[DLP_OBJECTS];
+    dlp_word types[DLP_TYPES_MADE]; /* PyTypeObject *; 0: not made yet */
+    dlp_word exchange;              /* what dlpack_exchange.h remembers; its first member frees it, when all is gone */
+} dlp_state;
+#define DLP_STATE_NAME "dlpack_py.state"
 
-/* The destructor of a gate's capsule: a published gate's runs after the interpreter's modules were torn down. */
+/* The states of the interpreters that used this file last, dlp_state *, at places that follow from their addresses: a
+ * look-up seldom needs the dictionary. */
+static dlp_word dlp_states[32];
+#define DLP_STATE_PLACE(interpreter) (&dlp_states[((uintptr_t)(interpreter) >> 12) % 32])
+static dlp_word dlp_states_gone; /* dlp_state *: the list of states that are gone, for checkers of leaks */
+
+/* The destructor of a state's capsule: a published state's runs after the interpreter's modules were torn down. */
 DLP_RARE void
-dlp_gate_gone(PyObject *capsule)
+dlp_state_gone(PyObject *capsule)
 {
-    dlp_gate *gate = (dlp_gate *)PyCapsule_GetPointer(capsule, DLP_GATE_NAME);
-    void *exchange = (void *)DLP_SWAP(&gate->exchange, 0);
+    dlp_state *state = (dlp_state *)PyCapsule_GetPointer(capsule, DLP_STATE_NAME);
+    void *exchange = (void *)DLP_SWAP(&state->exchange, 0);
     int i;
 
-    (void)DLP_OR(&gate->deleters, 1);
-    DLP_STORE(&gate->gone, 1);
-    (void)DLP_REPLACE(DLP_GATE_PLACE(gate->interpreter), (dlp_word)gate, 0); /* its address may be used again */
+    (void)DLP_OR(&state->gate.deleters, 1);
+    DLP_STORE(&state->gate.gone, 1);
+    (void)DLP_REPLACE(DLP_STATE_PLACE(state->gate.interpreter), (dlp_word)state, 0); /* its address may be used again */
     for (i = 0; i < DLP_OBJECTS; i++)
-        Py_CLEAR(gate->objects[i]);
+        Py_CLEAR(state->objects[i]);
     for (i = 0; i < DLP_TYPES_MADE; i++)
-        Py_XDECREF((PyObject *)DLP_SWAP(&gate->types[i], 0));
+        Py_XDECREF((PyObject *)DLP_SWAP(&state->types[i], 0));
     if (exchange != NULL)
         (*(void (**)(void *))exchange)(exchange);
-    if (gate->published)
-        gate->next_gone = (dlp_gate *)DLP_SWAP(&dlp_gates_gone, (dlp_word)gate);
+    if (state->published)
+        state->next_gone = (dlp_state *)DLP_SWAP(&dlp_states_gone, (dlp_word)state);
     else
-        DLPACK_PY_FREE(gate);
+        DLPACK_PY_FREE(state);
 }
 
 /* The exit callback: closes the gate. Waits without the GIL, at most DLPACK_PY_EXIT_WAIT, for deleters that attach. */
 DLP_RARE PyObject *
 dlp_at_exit(PyObject *self, PyObject *unused)
 {
-    dlp_gate *gate = (dlp_gate *)PyCapsule_GetPointer(self, DLP_GATE_NAME);
+    dlp_state *state = (dlp_state *)PyCapsule_GetPointer(self, DLP_STATE_NAME);
     int waits = (DLPACK_PY_EXIT_WAIT) * 1000 / DLP_SLEEP_MS;
 
     (void)unused;
-    dlp_gate_after_fork(gate);
-    (void)DLP_OR(&gate->deleters, 1);
-    if (DLP_LOAD(&gate->deleters) > 1 && !dlp_is_finalizing()) { /* else CPython would end this thread or stop it */
+    dlp_gate_after_fork(&state->gate);
+    (void)DLP_OR(&state->gate.deleters, 1);
+    if (DLP_LOAD(&state->gate.deleters) > 1 &&
+        !dlp_is_finalizing()) { /* else CPython would end this thread or stop it */
         Py_BEGIN_ALLOW_THREADS
-        while (DLP_LOAD(&gate->deleters) > 1 && waits-- > 0)
+        while (DLP_LOAD(&state->gate.deleters) > 1 && waits-- > 0)
             DLP_SLEEP();
         Py_END_ALLOW_THREADS
     }
@@ -603,13 +611,13 @@ dlp_at_exit(PyObject *self, PyObject *unused)
  * Returns 0; or -1 with MemoryError, RecursionError or the exception of an interrupt: the next use tries again.
  * PyUnstable_AtExit would run too late, after the modules. */
 static inline int
-dlp_gate_register(dlp_gate *gate)
+dlp_state_register(dlp_state *state)
 {
     static PyMethodDef callback = {"dlpack_py_at_exit", dlp_at_exit, METH_NOARGS, NULL};
     PyObject *self, *method, *module, *result;
 
-    gate->register_tried = 1; /* first: registering runs Python code, which may come here */
-    self = PyCapsule_New(gate, DLP_GATE_NAME, NULL);
+    state->register_tried = 1; /* first: registering runs Python code, which may come here */
+    self = PyCapsule_New(state, DLP_STATE_NAME, NULL);
     method = self == NULL ? NULL : PyCFunction_NewEx(&callback, self, NULL);
     module = method == NULL ? NULL : PyImport_ImportModule("atexit");
     result = module == NULL ? NULL : PyObject_CallMethod(module, "register", "O", method);
@@ -618,95 +626,94 @@ dlp_gate_register(dlp_gate *gate)
     Py_XDECREF(module);
     if (result != NULL) {
         Py_DECREF(result);
-        gate->registered = 1;
+        state->registered = 1;
         return 0;
     }
     if (dlp_is_fatal() || PyErr_ExceptionMatches(PyExc_RecursionError)) {
-        gate->register_tried = 0;
+        state->register_tried = 0;
         return -1;
     }
     PyErr_Clear();
-    (void)DLP_OR(&gate->deleters, 1);
+    (void)DLP_OR(&state->gate.deleters, 1);
     return 0;
 }
 
-/* A new gate in a capsule, in no dictionary yet; NULL with an exception. */
+/* A new state in a capsule, in no dictionary yet; NULL with an exception. */
 static inline PyObject *
-dlp_gate_new(PyInterpreterState *interpreter)
+dlp_state_new(PyInterpreterState *interpreter)
 {
-    dlp_gate *gate = (dlp_gate *)DLPACK_PY_MALLOC(sizeof(*gate));
+    dlp_state *state = (dlp_state *)DLPACK_PY_MALLOC(sizeof(*state));
     static const char *const names[DLP_NAMES] = {
         "__dlpack__", "__dlpack_device__",         "max_version",         "dl_device",  "stream",     "copy",
         "device",     "__dlpack_c_exchange_api__", "__array_namespace__", "__module__", "from_dlpack"};
     PyObject *capsule;
     int i;
 
-    if (gate == NULL)
+    if (state == NULL)
         return PyErr_NoMemory();
-    memset(gate, 0, sizeof(*gate));
-    capsule = PyCapsule_New(gate, DLP_GATE_NAME, dlp_gate_gone);
+    memset(state, 0, sizeof(*state));
+    capsule = PyCapsule_New(state, DLP_STATE_NAME, dlp_state_gone);
     if (capsule == NULL) {
-        DLPACK_PY_FREE(gate);
+        DLPACK_PY_FREE(state);
         return NULL;
     }
-    gate->interpreter = interpreter;
-    gate->process = DLP_PROCESS();
+    state->gate.interpreter = interpreter;
+    state->gate.process = DLP_PROCESS();
     for (i = 0; i < DLP_NAMES; i++)
-        gate->objects[i] = PyUnicode_InternFromString(names[i]);
-    gate->objects[DLP_KEYWORDS] = Py_BuildValue("(O)", gate->objects[DLP_MAX_VERSION]);
-    gate->objects[DLP_VERSION] = Py_BuildValue("(ii)", DLPACK_PY_PROTOCOL_MAJOR, DLPACK_PY_PROTOCOL_MINOR);
-    gate->objects[DLP_CPU] = Py_BuildValue("(ii)", (int)kDLCPU, 0);
+        state->objects[i] = PyUnicode_InternFromString(names[i]);
+    state->objects[DLP_KEYWORDS] = Py_BuildValue("(O)", state->objects[DLP_MAX_VERSION]);
+    state->objects[DLP_VERSION] = Py_BuildValue("(ii)", DLPACK_PY_PROTOCOL_MAJOR, DLPACK_PY_PROTOCOL_MINOR);
+    state->objects[DLP_CPU] = Py_BuildValue("(ii)", (int)kDLCPU, 0);
     for (i = 0; i < DLP_OBJECTS && capsule != NULL; i++) {
-        if (gate->objects[i] == NULL)
-            Py_CLEAR(capsule); /* frees the gate */
+        if (state->objects[i] == NULL)
+            Py_CLEAR(capsule); /* frees the state */
     }
     return capsule;
 }
 
-/* Finds the gate in the interpreter's dictionary, or makes it. Without a GIL, the first use of the dictionary and of
+/* Finds the state in the interpreter's dictionary, or makes it. Without a GIL, the first use of the dictionary and of
  * atexit is not safe on two threads at once (3.13): all files and versions lock PyCapsule_Type. May recur. */
-DLP_RARE dlp_gate *
-dlp_gate_find(PyInterpreterState *interpreter)
+DLP_RARE dlp_state *
+dlp_state_find(PyInterpreterState *interpreter)
 {
-    PyObject *names, *key = NULL, *capsule = NULL, *made = NULL;
-    dlp_gate *gate = NULL;
+    PyObject *names, *key = NULL, *capsule, *made = NULL;
+    dlp_state *state = NULL;
 
     DLP_LOCK((PyObject *)&PyCapsule_Type);
     names = PyInterpreterState_GetDict(interpreter); /* borrowed */
     if (names == NULL)
         PyErr_SetString(PyExc_RuntimeError, "the interpreter has no dictionary");
     else
-        key = PyUnicode_FromFormat("dlpack_py.%x.%p", DLPACK_PY_VERSION, (void *)dlp_gates);
-    if (key != NULL)
-        capsule = PyDict_GetItemWithError(names, key);
+        key = PyUnicode_FromFormat("dlpack_py.%x.%p", DLPACK_PY_VERSION, (void *)dlp_states);
+    capsule = key == NULL ? NULL : PyDict_GetItemWithError(names, key);
     Py_XINCREF(capsule);
     if (key != NULL && capsule == NULL && !PyErr_Occurred())
-        made = dlp_gate_new(interpreter);
-    if (made != NULL) /* setdefault: Python code that ran meanwhile may have made the gate */
+        made = dlp_state_new(interpreter);
+    if (made != NULL) /* setdefault: Python code that ran meanwhile may have made the state */
         capsule = PyObject_CallMethod(names, "setdefault", "OO", key, made);
     if (capsule != NULL) {
-        gate = (dlp_gate *)PyCapsule_GetPointer(capsule, DLP_GATE_NAME);
-        gate->published = 1;
+        state = (dlp_state *)PyCapsule_GetPointer(capsule, DLP_STATE_NAME);
+        state->published = 1;
     }
     Py_XDECREF(capsule); /* the dictionary holds it */
     Py_XDECREF(made);
     Py_XDECREF(key);
-    if (gate != NULL && !gate->register_tried && dlp_gate_register(gate) < 0)
-        gate = NULL;
-    if (gate != NULL && gate->registered)
-        DLP_STORE(DLP_GATE_PLACE(interpreter), (dlp_word)gate);
+    if (state != NULL && !state->register_tried && dlp_state_register(state) < 0)
+        state = NULL;
+    if (state != NULL && state->registered)
+        DLP_STORE(DLP_STATE_PLACE(interpreter), (dlp_word)state);
     DLP_UNLOCK();
-    return gate;
+    return state;
 }
 
-/* The gate of this file in the current interpreter, borrowed; NULL with MemoryError or RuntimeError, or the exception
+/* The state of this file in the current interpreter, borrowed; NULL with MemoryError or RuntimeError, or the exception
  * of an interrupt. */
-DLP_SHARED dlp_gate *
-dlp_gate_get(void)
+DLP_SHARED dlp_state *
+dlp_state_get(void)
 {
     PyInterpreterState *interpreter = PyInterpreterState_Get();
-    dlp_gate *gate = (dlp_gate *)DLP_LOAD(DLP_GATE_PLACE(interpreter));
-    return gate != NULL && gate->interpreter == interpreter ? gate : dlp_gate_find(interpreter);
+    dlp_state *state = (dlp_state *)DLP_LOAD(DLP_STATE_PLACE(interpreter));
+    return state != NULL && state->gate.interpreter == interpreter ? state : dlp_state_find(interpreter);
 }
 
 /* Prepare this file for the current interpreter, when the module is created. Optional: the first use does it too; but
@@ -715,7 +722,7 @@ dlp_gate_get(void)
 static inline int
 dlpack_py_init(void)
 {
-    return dlp_gate_get() == NULL ? -1 : 0;
+    return dlp_state_get() == NULL ? -1 : 0;
 }
 
 /* ---- The request -------------------------------------------------------- */
@@ -829,11 +836,11 @@ dlpack_py_parse_request_args(PyObject *stream, PyObject *max_version, PyObject *
     return 0;
 }
 
-/* Puts the keywords of a call, from args[positional] on, into out, in the order of count names of the gate from the one
- * with index first on. Names that are not interned are compared by value (P1). gate may be NULL without keywords.
+/* Puts the keywords of a call, from args[positional] on, into out, in the order of count names of the state, from that
+ * with index first on. Names that are not interned are compared by value (P1). Without keywords, state may be NULL.
  * Returns 0, or -1 with TypeError or SystemError. */
 DLP_SHARED int
-dlp_match_keywords(const char *function, int positional, const dlp_gate *gate, int first, int count,
+dlp_match_keywords(const char *function, int positional, const dlp_state *state, int first, int count,
                    PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, PyObject **out)
 {
     const Py_ssize_t given = kwnames == NULL ? 0 : DLP_TUPLE_SIZE(kwnames);
@@ -849,7 +856,7 @@ dlp_match_keywords(const char *function, int positional, const dlp_gate *gate, i
         return -1;
     }
     for (i = 0; i < given; i++) {
-        PyObject *name = DLP_TUPLE_ITEM(kwnames, i), *const *names = gate->objects + first;
+        PyObject *name = DLP_TUPLE_ITEM(kwnames, i), *const *names = state->objects + first;
         for (k = 0; k < count && names[k] != name; k++)
             ;
         if (k == count)
@@ -864,16 +871,15 @@ dlp_match_keywords(const char *function, int positional, const dlp_gate *gate, i
     return 0;
 }
 
-/* Reads any arguments of __dlpack__. Returns 0, or -1 with TypeError, ValueError or SystemError. */
+/* Reads the arguments of __dlpack__, whatever they are. Returns 0, or -1 with TypeError, ValueError or SystemError. */
 DLP_SHARED int
-dlp_parse_any(const dlp_gate *gate, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
+dlp_parse_any(const dlp_state *state, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
               dlpack_py_request *request)
 {
     PyObject *values[4] = {NULL, NULL, NULL, NULL}; /* max_version, dl_device, stream, copy */
-
-    if (dlp_match_keywords("__dlpack__", 0, gate, DLP_MAX_VERSION, 4, args, nargs, kwnames, values) < 0)
-        return -1;
-    return dlpack_py_parse_request_args(values[2], values[0], values[1], values[3], request);
+    return dlp_match_keywords("__dlpack__", 0, state, DLP_MAX_VERSION, 4, args, nargs, kwnames, values) < 0
+               ? -1
+               : dlpack_py_parse_request_args(values[2], values[0], values[1], values[3], request);
 }
 
 /* Read a request from the arguments of a fastcall method. Returns 0, or -1 with an exception: TypeError or ValueError
@@ -882,17 +888,17 @@ dlp_parse_any(const dlp_gate *gate, PyObject *const *args, Py_ssize_t nargs, PyO
 static inline int
 dlpack_py_parse_request(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, dlpack_py_request *request)
 {
-    const dlp_gate *gate = dlp_gate_get();
+    const dlp_state *state = dlp_state_get();
     const Py_ssize_t given = kwnames == NULL ? 0 : DLP_TUPLE_SIZE(kwnames);
 
-    if (gate == NULL)
+    if (state == NULL)
         return -1;
-    if (nargs != 0 || given > 1 || (given == 1 && DLP_TUPLE_ITEM(kwnames, 0) != gate->objects[DLP_MAX_VERSION]))
-        return dlp_parse_any(gate, args, nargs, kwnames, request);
+    if (nargs != 0 || given > 1 || (given == 1 && DLP_TUPLE_ITEM(kwnames, 0) != state->objects[DLP_MAX_VERSION]))
+        return dlp_parse_any(state, args, nargs, kwnames, request);
     memset(request, 0, sizeof(*request));
     if (given == 0)
         return 0;
-    if (args[0] != gate->objects[DLP_VERSION])
+    if (args[0] != state->objects[DLP_VERSION])
         return dlp_parse_version(args[0], request);
     request->max_version.major = DLPACK_PY_PROTOCOL_MAJOR; /* of this file's consumer */
     request->max_version.minor = DLPACK_PY_PROTOCOL_MINOR;
@@ -1080,10 +1086,10 @@ dlp_plan(const dlpack_py_offer *offer, const dlpack_py_request *request, dlpack_
 DLP_RARE void
 dlp_copy_detached(const DLTensor *dst, const DLTensor *src, uint64_t flags)
 {
-    PyThreadState *state = dlpack_py_nbytes(src, flags) >= 65536 ? PyEval_SaveThread() : NULL;
+    PyThreadState *detached = dlpack_py_nbytes(src, flags) >= 65536 ? PyEval_SaveThread() : NULL;
     dlp_copy(dst, src, flags);
-    if (state != NULL)
-        PyEval_RestoreThread(state);
+    if (detached != NULL)
+        PyEval_RestoreThread(detached);
 }
 
 /* Makes the copy of a plan, behind the pending work: a managed tensor of the plan's form, or NULL with an exception. */
@@ -1118,10 +1124,10 @@ dlp_export_copy(const dlpack_py_offer *offer, const dlpack_py_plan *plan)
     return e == NULL ? NULL : &e->managed;
 }
 
-/* Exports an offer as planned; NULL with an exception. For data in place, the caller then calls make_ready. gate: was
+/* Exports an offer as planned; NULL with an exception. For data in place, the caller then calls make_ready. state: was
  * found before the plan was made, because a first use runs Python code, which may change the tensor (D8). */
 static inline void *
-dlp_export_offer(dlp_gate *gate, const dlpack_py_offer *offer, const dlpack_py_plan *plan)
+dlp_export_offer(dlp_state *state, const dlpack_py_offer *offer, const dlpack_py_plan *plan)
 {
     dlp_export *e;
 
@@ -1131,7 +1137,7 @@ dlp_export_offer(dlp_gate *gate, const dlpack_py_offer *offer, const dlpack_py_p
     if (e == NULL)
         return PyErr_NoMemory();
     dlp_tensor(&e->managed, plan->form)->device = plan->device;
-    dlp_keep(&e->keeper, offer->owner, gate, offer->exports);
+    dlp_keep(&e->keeper, offer->owner, &state->gate, offer->exports);
     return &e->managed;
 }
 
@@ -1140,14 +1146,15 @@ static inline PyObject *
 dlpack_py_answer(const dlpack_py_offer *offer, const dlpack_py_request *request)
 {
     dlpack_py_plan plan;
-    dlp_gate *gate;
+    dlp_state *state;
     PyObject *capsule;
     void *managed;
 
     if (offer->embedded != NULL && (managed = offer->export_embedded(offer, request)) != NULL)
         return dlpack_py_capsule_steal(managed, dlp_requested_form(request));
-    gate = dlp_gate_get();
-    if (gate == NULL || dlp_plan(offer, request, &plan) < 0 || (managed = dlp_export_offer(gate, offer, &plan)) == NULL)
+    state = dlp_state_get();
+    if (state == NULL || dlp_plan(offer, request, &plan) < 0 ||
+        (managed = dlp_export_offer(state, offer, &plan)) == NULL)
         return NULL;
     capsule = dlpack_py_capsule_steal(managed, plan.form);
     /* Called last, because the order of streams cannot be undone. */
@@ -1242,8 +1249,8 @@ dlpack_py_produce_described(PyObject *self, dlpack_py_describe describe, PyObjec
 static inline PyObject *
 dlpack_py_cpu_device(PyObject *self, PyObject *unused)
 {
-    const dlp_gate *gate = dlp_gate_get();
-    PyObject *device = gate == NULL ? NULL : gate->objects[DLP_CPU];
+    const dlp_state *state = dlp_state_get();
+    PyObject *device = state == NULL ? NULL : state->objects[DLP_CPU];
     (void)self;
     (void)unused;
     Py_XINCREF(device);
@@ -1327,9 +1334,8 @@ typedef struct dlpack_py_view {
 static inline dlpack_py_offer
 dlpack_py_offer_view(PyObject *owner, const DLTensor *t, const dlpack_py_view *v)
 {
-    dlpack_py_offer offer = dlpack_py_offer_make(owner, t, v->flags);
-    if (v->readonly != DLPACK_PY_WRITABLE)
-        offer.flags |= DLPACK_PY_FLAG_READ_ONLY;
+    dlpack_py_offer offer =
+        dlpack_py_offer_make(owner, t, v->flags | ((uint32_t)v->readonly & DLPACK_PY_FLAG_READ_ONLY));
     if (v->readonly == DLPACK_PY_READONLY_UNSAID)
         offer.options |= DLPACK_PY_OFFER_UNSAID;
     return offer;
@@ -1417,10 +1423,10 @@ dlp_consumer_make(const dlpack_py_want *want, const dlpack_py_request *request, 
 
 /* Calls __dlpack__ with the keywords of the request that are needed (C4), or only with stream (C1). */
 DLP_RARE PyObject *
-dlp_call_with(const dlp_gate *gate, const dlp_consumer *consumer)
+dlp_call_with(const dlp_state *state, const dlp_consumer *consumer)
 {
     const dlpack_py_request *request = consumer->request;
-    PyObject *const *objects = gate->objects;
+    PyObject *const *objects = state->objects;
     PyObject *values[4] = {NULL, NULL, NULL, NULL}; /* max_version, dl_device, stream, copy; NULL: not passed */
     PyObject *stack[5] = {consumer->obj, NULL, NULL, NULL, NULL}, *names = NULL, *answer = NULL;
     int i, count = 0;
@@ -1437,17 +1443,14 @@ dlp_call_with(const dlp_gate *gate, const dlp_consumer *consumer)
         values[2] = PyLong_FromLong(-1);
     else if (request->stream.kind == DLPACK_PY_STREAM_HANDLE)
         values[2] = PyLong_FromUnsignedLongLong(request->stream.handle);
-    for (i = 0; i < 4; i++) {
-        if (values[i] != NULL)
-            stack[++count] = values[i];
-    }
     if (!PyErr_Occurred()) /* else a value could not be made */
-        names = PyTuple_New(count);
-    for (i = count = 0; names != NULL && i < 4; i++) {
-        if (values[i] != NULL) {
-            Py_INCREF(objects[DLP_MAX_VERSION + i]);
-            (void)PyTuple_SetItem(names, count++, objects[DLP_MAX_VERSION + i]); /* steals; names is new */
-        }
+        names = PyTuple_New((values[0] != NULL) + (values[1] != NULL) + (values[2] != NULL) + (values[3] != NULL));
+    for (i = 0; names != NULL && i < 4; i++) {
+        if (values[i] == NULL)
+            continue;
+        Py_INCREF(objects[DLP_MAX_VERSION + i]);
+        (void)PyTuple_SetItem(names, count, objects[DLP_MAX_VERSION + i]); /* steals; cannot fail: names is new */
+        stack[++count] = values[i];
     }
     if (names != NULL)
         answer = PyObject_VectorcallMethod(objects[DLP_DLPACK], stack, 1, names);
@@ -1492,10 +1495,9 @@ dlp_chain(PyObject *first, PyObject *second)
 
 /* After __dlpack__ has raised TypeError: calls it again without the keywords that an old signature lacks (C1). Returns
  * NULL with the exception of that call, whose context is the TypeError; or with BufferError where copy is False: an old
- * producer may copy (C3). PyErr_SetExcInfo around the call would set the context, too, but it changes the generator
- * that runs. */
+ * producer may copy (C3). PyErr_SetExcInfo is not used, because it changes the generator that runs. */
 DLP_RARE PyObject *
-dlp_call_again(const dlp_gate *gate, dlp_consumer *consumer)
+dlp_call_again(const dlp_state *state, dlp_consumer *consumer)
 {
     dlp_exception first = dlp_exception_save(), second;
     PyObject *answer = NULL;
@@ -1505,7 +1507,7 @@ dlp_call_again(const dlp_gate *gate, dlp_consumer *consumer)
         PyErr_SetString(PyExc_BufferError,
                         "copy is False, and __dlpack__ raised TypeError: without this keyword, it may copy");
     else
-        answer = dlp_call_with(gate, consumer);
+        answer = dlp_call_with(state, consumer);
     if (answer == NULL) {
         second = dlp_exception_save();
         PyErr_NormalizeException(&first.type, &first.value, &first.traceback);
@@ -1524,19 +1526,19 @@ DLP_SHARED PyObject *
 dlp_call(dlp_consumer *consumer)
 {
     const dlpack_py_request *request = consumer->request;
-    const dlp_gate *gate = dlp_gate_get();
+    const dlp_state *state = dlp_state_get();
     PyObject *stack[2] = {consumer->obj, NULL}, *answer;
 
-    if (gate == NULL)
+    if (state == NULL)
         return NULL;
-    stack[1] = gate->objects[DLP_VERSION];
+    stack[1] = state->objects[DLP_VERSION];
     if (!consumer->takes_keywords || request->has_device || request->copy != DLPACK_PY_COPY_AS_NEEDED ||
         request->stream.kind != DLPACK_PY_STREAM_NONE)
-        answer = dlp_call_with(gate, consumer);
+        answer = dlp_call_with(state, consumer);
     else
-        answer = PyObject_VectorcallMethod(gate->objects[DLP_DLPACK], stack, 1, gate->objects[DLP_KEYWORDS]);
+        answer = PyObject_VectorcallMethod(state->objects[DLP_DLPACK], stack, 1, state->objects[DLP_KEYWORDS]);
     return answer == NULL && consumer->takes_keywords && PyErr_ExceptionMatches(PyExc_TypeError)
-               ? dlp_call_again(gate, consumer)
+               ? dlp_call_again(state, consumer)
                : answer;
 }
 
@@ -1568,15 +1570,15 @@ dlp_check_device(const DLTensor *t, const dlp_consumer *consumer, int copies, dl
         return dlp_refuse(error, "device is %s: device work may be pending on the data",
                           dlpack_py_device_text(came, text));
     }
-    if (!copies && is_there)
-        return 0;
     if (copies && readable && want->device <= (int32_t)kDLCPU && (!request->has_device || asked.device_type == kDLCPU))
         return DLP_MAKE_COPY;
     if (!is_there)
         return dlp_refuse(error, "device is %s, %s was asked for", dlpack_py_device_text(came, text),
                           dlpack_py_device_text(asked, name));
-    return dlp_refuse(error, "device is %s: a copy is made from and to the CPU only",
-                      dlpack_py_device_text(came, text));
+    if (copies)
+        return dlp_refuse(error, "device is %s: a copy is made from and to the CPU only",
+                          dlpack_py_device_text(came, text));
+    return 0;
 }
 
 /* A major version that this file does not know: only the deleter can be relied on (K6). */
@@ -1700,8 +1702,7 @@ dlp_raise_for(const dlpack_py_want *want, const dlpack_py_error *error)
 DLP_RARE int
 dlp_refuse_name(const char *name, dlpack_py_error *error)
 {
-    if (name != NULL &&
-        (strcmp(name, DLP_USED_NAME(DLPACK_PY_VERSIONED)) == 0 || strcmp(name, DLP_USED_NAME(DLPACK_PY_LEGACY)) == 0))
+    if (name != NULL && strncmp(name, "used_", 5) == 0 && dlp_form_of(name + 5) != 0)
         return dlp_fail(error, DLPACK_PY_VALUE_ERROR, "the capsule is named '%.60s': it was consumed already", name);
     return dlp_fail(error, DLPACK_PY_TYPE_ERROR,
                     "the capsule is named '%.60s', 'dltensor_versioned' or 'dltensor' was wanted",
@@ -1797,31 +1798,30 @@ dlp_take_fallback(const dlp_consumer *consumer, dlpack_py_view *v)
     return failed ? -1 : dlp_take_managed(managed, DLPACK_PY_VERSIONED, consumer->want, consumer->request, v);
 }
 
-/* Finishes an import after a call of __dlpack__: takes the tensor of answer, which is stolen. Where the call failed,
- * answer is NULL, and want->fallback may make a tensor (C6). Where device work may be pending on the data, asks once
- * more, for CPU memory (C5). Returns 0, or -1 with an exception. */
+/* Finishes an import after a call of __dlpack__: takes the tensor of answer, which is stolen. Where device work may be
+ * pending on the data, calls again, for CPU memory (C5). Where a call failed, answer is NULL, and want->fallback may
+ * make a tensor (C6). Returns 0, or -1 with an exception. */
 DLP_SHARED int
 dlp_finish(PyObject *answer, const dlp_consumer *consumer, dlpack_py_view *v)
 {
+    dlp_consumer asking = *consumer;
     dlpack_py_request for_cpu;
-    dlp_consumer again;
-    int result;
 
-    if (answer == NULL)
-        return consumer->want->fallback != NULL && PyErr_ExceptionMatches(PyExc_AttributeError)
-                   ? dlp_take_fallback(consumer, v)
-                   : -1;
-    result = dlp_take(answer, consumer, v);
-    dlp_decref(answer); /* keeps the exception (K2) */
-    if (result != DLP_ASK_AGAIN)
-        return result;
-    for_cpu = *consumer->request;
-    memset(&for_cpu.stream, 0, sizeof(for_cpu.stream));
-    for_cpu.has_device = 1; /* dlp_check_device does not ask again */
-    for_cpu.device = dlp_device(kDLCPU, 0);
-    again = *consumer;
-    again.request = &for_cpu;
-    return dlp_finish(dlp_call(&again), &again, v);
+    while (answer != NULL) {
+        const int result = dlp_take(answer, &asking, v);
+        dlp_decref(answer); /* keeps the exception (K2) */
+        if (result != DLP_ASK_AGAIN)
+            return result;
+        for_cpu = *asking.request;
+        memset(&for_cpu.stream, 0, sizeof(for_cpu.stream));
+        for_cpu.has_device = 1; /* dlp_take does not ask again */
+        for_cpu.device = dlp_device(kDLCPU, 0);
+        asking.request = &for_cpu;
+        answer = dlp_call(&asking);
+    }
+    return consumer->want->fallback != NULL && PyErr_ExceptionMatches(PyExc_AttributeError)
+               ? dlp_take_fallback(consumer, v)
+               : -1;
 }
 
 /* ---- Consuming ---------------------------------------------------------- */
@@ -1830,12 +1830,13 @@ dlp_finish(PyObject *answer, const dlp_consumer *consumer, dlpack_py_view *v)
 static inline int
 dlp_take_by_table(const dlp_consumer *consumer, const dlpack_py_device *device, const void **table, dlpack_py_view *v);
 static inline int
-dlp_has_table(dlp_gate *gate, PyObject *obj);
+dlp_has_table(dlp_state *state, PyObject *obj);
 static int
 dlp_consume_fast(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v);
 #else
 #  define dlp_take_by_table(consumer, device, table, v) ((void)(table), DLP_NO_TABLE)
-#  define dlp_has_table(gate, obj) 0
+#  define dlp_has_table(state, obj) 0
+#  define dlp_consume_fast(obj, want, v) dlpack_py_consume_request(obj, NULL, want, v)
 #endif
 
 /* As dlpack_py_consume, with a request. The view meets request->device, where has_device is 1, and request->copy (C3).
@@ -1871,11 +1872,7 @@ dlpack_py_consume_request(PyObject *obj, const dlpack_py_request *request, const
 static inline int
 dlpack_py_consume(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
-#ifdef DLPACK_EXCHANGE_H
     return dlp_consume_fast(obj, want, v);
-#else
-    return dlpack_py_consume_request(obj, NULL, want, v);
-#endif
 }
 
 /* Reads device= and copy= of from_dlpack; NULL: not given (C3). */
@@ -1918,10 +1915,10 @@ dlpack_py_from_dlpack_args(PyObject *x, PyObject *device, PyObject *copy, const 
 static inline int
 dlp_match_from_dlpack(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, PyObject *values[2])
 {
-    const dlp_gate *gate = kwnames == NULL ? NULL : dlp_gate_get();
-    if (kwnames != NULL && gate == NULL)
+    const dlp_state *state = kwnames == NULL ? NULL : dlp_state_get();
+    if (kwnames != NULL && state == NULL)
         return -1;
-    return dlp_match_keywords("from_dlpack", 1, gate, DLP_COPY, 2, args, nargs, kwnames, values);
+    return dlp_match_keywords("from_dlpack", 1, state, DLP_COPY, 2, args, nargs, kwnames, values);
 }
 
 /* dlpack_py_from_dlpack: the first half of a library's from_dlpack(x, /, *, device=None, copy=None), from the call's
@@ -1946,7 +1943,7 @@ static inline int
 dlpack_py_check(PyObject *obj)
 {
     dlp_exception saved;
-    dlp_gate *gate;
+    dlp_state *state;
     PyObject *method;
     int offered;
 
@@ -1957,11 +1954,12 @@ dlpack_py_check(PyObject *obj)
         return offered;
     }
     saved = dlp_exception_save();
-    gate = dlp_gate_get();
-    method = gate == NULL ? NULL : PyObject_GetAttr(obj, gate->objects[DLP_DLPACK]);
+    state = dlp_state_get();
+    method = state == NULL ? NULL : PyObject_GetAttr(obj, state->objects[DLP_DLPACK]);
     if (method == NULL && PyErr_ExceptionMatches(PyExc_AttributeError))
         PyErr_Clear();
-    offered = (method != NULL && method != Py_None) || (gate != NULL && !PyErr_Occurred() && dlp_has_table(gate, obj));
+    offered =
+        (method != NULL && method != Py_None) || (state != NULL && !PyErr_Occurred() && dlp_has_table(state, obj));
     Py_XDECREF(method);
     dlp_exception_restore(saved);
     return offered;
@@ -2071,7 +2069,7 @@ DLP_RARE PyObject *
 dlpack_py_object_steal(void *managed, int32_t form)
 {
     dlpack_py_want want = dlpack_py_want_any();
-    dlp_gate *gate = dlp_gate_get();
+    dlp_state *state = dlp_state_get();
     dlpack_py_view v;
 
     if (managed == NULL)
@@ -2079,29 +2077,29 @@ dlpack_py_object_steal(void *managed, int32_t form)
     want.device = DLPACK_PY_ANY_DEVICE;
     want.alignment = 1;
     dlp_view_clear(&v);
-    if (gate == NULL)
+    if (state == NULL)
         dlp_delete(managed, form);
-    if (gate == NULL || dlp_take_managed(managed, form, &want, NULL, &v) < 0)
+    if (state == NULL || dlp_take_managed(managed, form, &want, NULL, &v) < 0)
         return NULL;
-    return dlp_object_new_steal(&gate->types[DLP_OBJECT_TYPE], dlp_object_type, &v);
+    return dlp_object_new_steal(&state->types[DLP_OBJECT_TYPE], dlp_object_type, &v);
 }
 
 DLP_QUIET_END
 #endif /* DLPACK_PY_AVAILABLE */
 #endif /* DLPACK_PY_H */
 
-/* The clauses that the comments name, of the DLPack specification and the Python array API standard. No C2, D7.
- *
+/* The clauses that the comments of all headers name. *: a decision of this library, where neither the specification of
+ * DLPack nor the Python array API standard decides. There is no C2 and no D7.
  * D1   data + byte_offset is the first element. A producer exports byte_offset 0 where data is an address.
- * D2   Consumers must not expect that data is aligned to 256 bytes. This header aligns its own memory to 64 bytes.
+ * D2   Consumers must not expect that data is aligned to 256 bytes. This header aligns its own memory to 64 bytes. *
  * D3   Rank 0 is one element. Without elements a producer exports data NULL, and a consumer accepts any data.
  * D4   Strides count elements. A producer fills them; a consumer takes NULL as row-major.
  * D5   Strides of dimensions of size 1, and of tensors without elements, carry no meaning.
  * D6   Sub-byte elements are packed, lowest bit first, unless the flag says that each has a byte.
  * D8   Rank, extents, pointers, sizes and strides are checked before anything is read.
- * D9   CPU, pinned and managed memory is exported with device id 0; a consumer accepts any id.
+ * D9   CPU, pinned and managed memory is exported with device id 0; a consumer accepts any id. *
  * D10  Only the machine's byte order can be described.
- * D11  Negative strides are exported, unless the author chose that they are refused or copied.
+ * D11  Negative strides are exported, unless the author chose that they are refused or copied. *
  * P1   The arguments of __dlpack__ are keyword-only, and are matched by value.
  * P2   max_version 1.0 or newer gets a versioned capsule; an older max_version, or None, gets a legacy capsule.
  * P3   Read-only and padded data are flagged. A request for a legacy capsule, which has no flags, is BufferError.
@@ -2118,35 +2116,35 @@ DLP_QUIET_END
  * K5   A deleter may be called on any thread at any time, also when the interpreter is gone, and after a fork.
  * K6   A tensor of an unknown major version is deleted, and not read.
  * K7   A deleter frees its struct, with shape and strides.
- * K8   manager_ctx is never NULL.
+ * K8   manager_ctx is never NULL. *
  * C1   A TypeError of __dlpack__(max_version=...) is followed by one call without max_version, copy and dl_device.
  * C3   copy and dl_device are passed only when asked for. The consumer copies where the producer cannot say so.
  * C4   No keyword is passed that is not needed. __dlpack_device__ is asked before a stream is chosen.
  * C5   An unsupported device is BufferError. Pinned and managed memory is asked for as CPU memory.
- * C6   __dlpack__ is looked up as x.__dlpack__() does, and returns a capsule. A capsule is accepted for an object.
- * C7   Read-only data stays read-only. A legacy capsule has no read-only flag: its data counts as read-only.
- * C8   Unknown flags and dtype codes are kept; impossible dtypes are refused.
- * C9   Requirements are checked, and the error names the wrong value and what was wanted.
- * C10  A view has the same fields for a versioned and for a legacy capsule.
+ * C6   __dlpack__ is looked up as x.__dlpack__() does, and returns a capsule. A capsule is accepted for an object. *
+ * C7   Read-only data stays read-only. A legacy capsule has no read-only flag: its data counts as read-only. *
+ * C8   Unknown flags and dtype codes are kept; impossible dtypes are refused. *
+ * C9   Requirements are checked, and the error names the wrong value and what was wanted. *
+ * C10  A view has the same fields for a versioned and for a legacy capsule. *
  * S1   The producer orders its work before the consumer's stream, without blocking the host.
  * S2   On CUDA 1 is the legacy default stream, 2 the per-thread default stream, 0 is refused.
  * S3   On ROCm 0 is the default stream, 1 and 2 are refused.
- * S4   Where producer and consumer use one stream, no event is recorded and no stream waits.
- * S5   After a call the current device is that from before the call, also where the call fails.
- * S6   In a graph capture nothing is called that is illegal in one. A wait for work outside of it is BufferError.
+ * S4   Where producer and consumer use one stream, no event is recorded and no stream waits. *
+ * S5   After a call the current device is that from before the call, also where the call fails. *
+ * S6   In a graph capture nothing is called that is illegal in one. A wait for work outside of it is BufferError. *
  * S7   A stream handle has the pointer's full width.
- * S8   No function of a device's runtime is called with the GIL held.
- * S9   A failure of the runtime is an exception with the runtime's text. No error is left in the runtime.
- * S10  The host waits for pending work before it reads pinned or managed memory.
+ * S8   No function of a device's runtime is called with the GIL held. *
+ * S9   A failure of the runtime is an exception with the runtime's text. No error is left in the runtime. *
+ * S10  The host waits for pending work before it reads pinned or managed memory. *
  * X1   The exchange table is a capsule on the type.
- * X2   A table counts as absent if its major version is not 1, if it lacks a function, or if __dlpack__ is overridden.
- * X3   A borrowed tensor cannot say read-only or padded. Shape and strides that do not stay are not lent.
+ * X2   A table counts as absent if its major version is not 1, it lacks a function, or __dlpack__ is overridden. *
+ * X3   A borrowed tensor cannot say read-only or padded. Shape and strides that do not stay are not lent. *
  * X4   The functions of a table do not synchronize: the table names the stream to work on.
  * X5   The allocator of a table reports through SetError, and needs no thread state.
  * X6   A table's managed_tensor_to_py_object_no_sync steals its argument; NULL arguments are errors.
- * X7   A table refuses objects of another type, and serves those of derived types.
+ * X7   A table refuses objects of another type, and serves those of derived types. *
  * X8   Results of foreign functions are initialized before the call and validated after it.
- * X9   PyTorch's table exports lazily conjugated tensors as they lie in memory: is_conj() and is_neg() are asked first.
- * G1   Interpreters share no Python object.
- * G2   Copies and versions of this header in one process do not share anything.
+ * X9   PyTorch's table exports lazily conjugated tensors as they are in memory: is_conj() and is_neg() are asked. *
+ * G1   Interpreters share no Python object. *
+ * G2   Copies and versions of this header in one process do not share anything. *
  */

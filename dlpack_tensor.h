@@ -899,7 +899,7 @@ dlpack_py_wrap(const DLTensor *t, uint64_t flags, void *context, void (*free_fn)
 
 #define DLPACK_PY_STREAM_NONE 0    /* None, or not given */
 #define DLPACK_PY_STREAM_NO_SYNC 1 /* -1: do not synchronize */
-#define DLPACK_PY_STREAM_HANDLE 2  /* an integer from 0 to the pointer's width */
+#define DLPACK_PY_STREAM_HANDLE 2  /* an integer from 0 to UINTPTR_MAX */
 
 /* The argument stream of __dlpack__ (S1). */
 typedef struct dlpack_py_stream {
@@ -977,7 +977,7 @@ typedef struct dlpack_py_want {
 #define DLPACK_PY_COPY_IF_NEEDED 1u     /* copy where a copy meets the requirement; writes do not reach the producer */
 #define DLPACK_PY_LEGACY_IS_WRITABLE 2u /* accept a legacy capsule, which cannot say read-only, as writable (C7) */
 #define DLPACK_PY_OVERLAP_IS_FINE 4u    /* writable accepts memory that may overlap itself */
-#define DLPACK_PY_NOTHING_PENDING 8u    /* the caller promises: no work is pending; streams are not ordered (C5, S4) */
+#define DLPACK_PY_NOTHING_PENDING 8u    /* the caller promises: no work is pending; streams are not ordered (C5) */
 #define DLPACK_PY_NO_TABLE 16u          /* ask __dlpack__, also where the type has an exchange table (X9) */
 #define DLPACK_PY_ARRAY_INTERFACE_TOO 32u /* dlpack_device_consume: accept __cuda_array_interface__ as well */
 
@@ -1384,7 +1384,7 @@ dlpack_py_overlap(const DLTensor *a, uint64_t flags_a, const DLTensor *b, uint64
  * flags      DLPACK_PY_FLAG_* of both: padded sub-byte dtypes
  *
  * Returns 0; or -1 with BufferError where dtype or shape differ, where the CPU cannot read a tensor, or where
- * dlpack_py_overlap says that they may share memory (C9); then nothing is written. Where elements of dst share memory,
+ * dlpack_py_overlap says that they may share memory; then nothing is written. Where elements of dst share memory,
  * it is not defined which one is written last. Needs no thread state, allocates nothing.
  */
 DLP_RARE int

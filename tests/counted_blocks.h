@@ -33,5 +33,5 @@ counted_free(void *pointer)
     free(block);
 }
 
-#define DLPACK_PY_MALLOC(size) counted_malloc(size, strcmp(#size, "sizeof(*gate)") == 0 || strcmp(#size, "sizeof(*own)") == 0)
+#define DLPACK_PY_MALLOC(size) counted_malloc(size, strcmp(#size, "sizeof(*state)") == 0 || strcmp(#size, "sizeof(*own)") == 0)
 #define DLPACK_PY_FREE(pointer) counted_free(pointer)

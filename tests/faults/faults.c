@@ -234,13 +234,13 @@ static PyObject *
 forget(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
     PyObject *names = PyInterpreterState_GetDict(PyInterpreterState_Get());
-    PyObject *key = PyUnicode_FromFormat("dlpack_py.%x.%p", DLPACK_PY_VERSION, (void *)dlp_gates);
+    PyObject *key = PyUnicode_FromFormat("dlpack_py.%x.%p", DLPACK_PY_VERSION, (void *)dlp_states);
     PyObject *capsule = key == NULL ? NULL : PyDict_GetItem(names, key); /* borrowed */
     void *gate = capsule == NULL ? NULL : PyCapsule_GetPointer(capsule, PyCapsule_GetName(capsule));
     const int failed = key == NULL || PyDict_DelItem(names, key) < 0; /* the gate is gone now, and not remembered */
     Py_XDECREF(key);
     if (gate != NULL && !failed) {
-        dlp_gates_gone = (dlp_word)((dlp_gate *)gate)->next_gone; /* the gate that was put into this list last */
+        dlp_states_gone = (dlp_word)((dlp_state *)gate)->next_gone; /* the gate that was put into this list last */
         point_free(gate); /* the header never does: here no export points to it */
     }
     if (failed && !PyErr_ExceptionMatches(PyExc_KeyError))

@@ -22,10 +22,10 @@ file_export(PyObject *module, PyObject *owner)
 static inline PyObject *
 file_state(PyObject *module, PyObject *unused)
 {
-    dlp_gate *gate = dlp_gate_get();
+    dlp_state *state = dlp_state_get();
     (void)module;
     (void)unused;
-    return gate == NULL ? NULL : PyLong_FromVoidPtr(gate);
+    return state == NULL ? NULL : PyLong_FromVoidPtr(state);
 }
 
 static inline PyObject *

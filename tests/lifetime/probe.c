@@ -633,7 +633,7 @@ counts(PyObject *module, PyObject *unused)
 static PyObject *
 state(PyObject *module, PyObject *unused)
 {
-    dlp_gate *found = dlp_gate_get();
+    dlp_state *found = dlp_state_get();
     (void)module;
     (void)unused;
     return found == NULL ? NULL : PyLong_FromVoidPtr(found);
@@ -657,8 +657,8 @@ states(PyObject *module, PyObject *unused)
     size_t i;
     (void)module;
     (void)unused;
-    for (i = 0; i < sizeof(dlp_gates) / sizeof(dlp_gates[0]); i++)
-        count += DLP_LOAD(&dlp_gates[i]) != 0;
+    for (i = 0; i < sizeof(dlp_states) / sizeof(dlp_states[0]); i++)
+        count += DLP_LOAD(&dlp_states[i]) != 0;
     return PyLong_FromLong(count);
 }
 

@@ -38,11 +38,11 @@ meet(PyObject *Py_UNUSED(module), PyObject *number)
     Py_RETURN_NONE;
 }
 
-/* state(): the address of the gate. */
+/* state(): the address of the interpreter's state. */
 static PyObject *
 state(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
-    dlp_gate *found = dlp_gate_get();
+    dlp_state *found = dlp_state_get();
     return found == NULL ? NULL : PyLong_FromVoidPtr(found);
 }
 
