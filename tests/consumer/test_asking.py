@@ -417,7 +417,7 @@ def test_a_typeerror_for_copy_false_is_told_as_what_it_is_C3():
         def __dlpack__(self, **keywords):
             raise TypeError("stream 3 belongs to another device")
 
-    with pytest.raises(BufferError, match="copy is False, and __dlpack__ raised TypeError: without this keyword") as refused:
+    with pytest.raises(BufferError, match="copy is False, and __dlpack__ raised TypeError: without") as refused:
         from_dlpack(Busy(), copy=False)
     assert str(refused.value.__context__) == "stream 3 belongs to another device"
 

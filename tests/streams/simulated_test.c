@@ -429,10 +429,12 @@ a_wait_that_is_made_to_fail_loses_the_copies_to_the_host(void)
 {
     stream work = new_stream(0);
     unsigned char host[8] = {0}, *data = new_memory(8);
+    simulated_hold(work); /* the copy has not run when the wait fails */
     simulated_fill(work, data, 5, 8);
     SUCCEEDS(MemcpyAsync(host, data, 8, RUNTIME(MemcpyDefault), work));
     simulated_fail("StreamSynchronize", 1, 1, RUNTIME(ErrorLaunchFailure));
     FAILS(StreamSynchronize(work), RUNTIME(ErrorLaunchFailure));
+    simulated_let_go(work);
     SUCCEEDS(StreamSynchronize(work));
     CHECK_NUMBER(host[0], 0);
     CHECK_NUMBER(data[0], 5);
