@@ -1289,14 +1289,12 @@ dlp_device_parse_name(const char *text, DLDevice *device)
     const char *colon = strchr(text, ':'), *name;
     const long id = colon == NULL ? 0 : strtol(colon + 1, NULL, 10);
     char exact[DLPACK_PY_TEXT_SIZE]; /* the name and id that were read, as text */
-    int32_t type = 0;
-    int length;
+    int32_t type;
 
-    while (*(name = dlp_device_name(++type, &length)) != '\0') {
-        snprintf(exact, sizeof(exact), "%.*s:%ld", length, name, id);
-        if (colon == NULL)
-            exact[length] = '\0';
-        if (length > 0 && id >= 0 && id <= INT32_MAX && strcmp(text, exact) == 0) {
+    for (type = 1; type < 64; type++) { /* DLDeviceType has fewer */
+        name = dlp_device_name(type);
+        snprintf(exact, sizeof(exact), colon == NULL ? "%s" : "%s:%ld", name == NULL ? "-" : name, id);
+        if (name != NULL && id >= 0 && id <= INT32_MAX && strcmp(text, exact) == 0) {
             *device = dlp_device(type, (int32_t)id);
             return 0;
         }

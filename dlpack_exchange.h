@@ -448,7 +448,8 @@ dlp_take_by_table(const dlp_consumer *consumer, const dlpack_py_device *device, 
     known = dlp_type_get(dlp_state_get(), consumer->obj, &learned);
     if (known == NULL || known->table == NULL)
         return known == NULL ? -1 : DLP_NO_TABLE;
-    *table = known->table;
+    if (table != NULL)
+        *table = known->table;
     return dlp_call_table(known, consumer, 0, device, v);
 }
 

@@ -227,16 +227,6 @@ dlp_is_complex(DLDataType dtype)
     return dtype.code == kDLComplex || dtype.code == DLP_BCOMPLEX;
 }
 
-/* Word n of a list, counted from 0; *length is 0 where the list is shorter. */
-DLP_RARE const char *
-dlp_nth_word(const char *list, int32_t n, int *length)
-{
-    while (n > 0 && *list != '\0')
-        n -= *list++ == ' ';
-    *length = n == 0 ? (int)strcspn(list, " ") : 0;
-    return list;
-}
-
 /* The only width that a dtype code may have, in bits; 0: any. */
 static inline int
 dlp_dtype_width(uint8_t code)
@@ -245,14 +235,30 @@ dlp_dtype_width(uint8_t code)
     return code < sizeof(widths) ? widths[code] : 0;
 }
 
-/* The name of a dtype code, without its bits; *length is 0 for a code without a name. */
+/* The name of a dtype code, without its bits; NULL: none. */
 static inline const char *
-dlp_dtype_name(uint8_t code, int *length)
+dlp_dtype_name(uint8_t code)
 {
-    return dlp_nth_word("int uint float handle bfloat complex bool float8_e3m4 float8_e4m3 "
-                        "float8_e4m3b11fnuz float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz "
-                        "float8_e8m0fnu float6_e2m3fn float6_e3m2fn float4_e2m1fn bcomplex",
-                        code, length);
+    static const char *const names[] = {"int",
+                                        "uint",
+                                        "float",
+                                        "handle",
+                                        "bfloat",
+                                        "complex",
+                                        "bool", /* 0 to 6 */
+                                        "float8_e3m4",
+                                        "float8_e4m3",
+                                        "float8_e4m3b11fnuz",
+                                        "float8_e4m3fn",
+                                        "float8_e4m3fnuz", /* 7 to 11 */
+                                        "float8_e5m2",
+                                        "float8_e5m2fnuz",
+                                        "float8_e8m0fnu", /* 12 to 14 */
+                                        "float6_e2m3fn",
+                                        "float6_e3m2fn",
+                                        "float4_e2m1fn",
+                                        "bcomplex"}; /* 15 to 18 */
+    return code < sizeof(names) / sizeof(names[0]) ? names[code] : NULL;
 }
 
 /* Checks that the specification allows a dtype; unknown codes are accepted (C8). Returns 0, or -1 with BufferError. */
@@ -260,8 +266,7 @@ DLP_RARE int
 dlp_check_dtype(DLDataType dtype, dlpack_py_error *error)
 {
     const int only = dlp_dtype_width(dtype.code);
-    int length;
-    const char *name, *wish = NULL;
+    const char *name = dlp_dtype_name(dtype.code), *wish = NULL;
 
     if (dtype.lanes == 0)
         wish = "at least 1 lane";
@@ -273,25 +278,23 @@ dlp_check_dtype(DLDataType dtype, dlpack_py_error *error)
         wish = "an even number of bits";
     if (wish == NULL)
         return 0;
-    name = dlp_dtype_name(dtype.code, &length);
-    return dlp_refuse(error, "dtype code %d (%.*s) has %d bits and %d lanes, %s was wanted", dtype.code,
-                      length == 0 ? 7 : length, length == 0 ? "unknown" : name, dtype.bits, dtype.lanes, wish);
+    return dlp_refuse(error, "dtype code %d (%s) has %d bits and %d lanes, %s was wanted", dtype.code,
+                      name == NULL ? "unknown" : name, dtype.bits, dtype.lanes, wish);
 }
 
 /* Writes a dtype as text: "float32", "float8_e4m3fn", "float32x4" for four lanes; "dtype(200, 8, 1)" for a dtype
- * without a name. Returns text. */
+ * that has no name, or is not allowed. Returns text. */
 DLP_RARE const char *
 dlpack_py_dtype_text(uint32_t dtype, char text[DLPACK_PY_TEXT_SIZE])
 {
     DLDataType d;
     char bits[4] = "", lanes[8] = "";
-    int length;
-    const char *name = dlp_dtype_name((uint8_t)(dtype >> 24), &length);
+    const char *name = dlp_dtype_name((uint8_t)(dtype >> 24));
 
     d.code = (uint8_t)(dtype >> 24);
     d.bits = (uint8_t)(dtype >> 16);
     d.lanes = (uint16_t)dtype;
-    if (length == 0 || dlp_check_dtype(d, NULL) < 0) {
+    if (name == NULL || dlp_check_dtype(d, NULL) < 0) {
         snprintf(text, DLPACK_PY_TEXT_SIZE, "dtype(%d, %d, %d)", d.code, d.bits, d.lanes);
         return text;
     }
@@ -299,7 +302,7 @@ dlpack_py_dtype_text(uint32_t dtype, char text[DLPACK_PY_TEXT_SIZE])
         snprintf(bits, sizeof(bits), "%d", d.bits);
     if (d.lanes != 1)
         snprintf(lanes, sizeof(lanes), "x%d", d.lanes);
-    snprintf(text, DLPACK_PY_TEXT_SIZE, "%.*s%s%s", length, name, bits, lanes);
+    snprintf(text, DLPACK_PY_TEXT_SIZE, "%s%s%s", name, bits, lanes);
     return text;
 }
 
@@ -347,16 +350,15 @@ dlp_has_address(DLDevice device)
     return device.device_type == kDLCUDA || device.device_type == kDLROCM || dlpack_py_is_cpu_readable(device);
 }
 
-/* The name of a device type; *length is 0 for a type without a name. */
+/* The name of a device type; NULL: none. */
 DLP_RARE const char *
-dlp_device_name(int32_t type, int *length)
+dlp_device_name(int32_t type)
 {
-    static const char *const names = "- cpu cuda cuda_host opencl - - vulkan metal vpi rocm rocm_host ext_dev "
-                                     "cuda_managed oneapi webgpu hexagon maia trn"; /* by DLDeviceType */
-    const char *name = dlp_nth_word(names, type < 0 ? 0 : type, length);
-    if (*name == '-')
-        *length = 0;
-    return name;
+    static const char *const names[] = {NULL,     "cpu",       "cuda",    "cuda_host",    "opencl",
+                                        NULL,     NULL,        "vulkan",  "metal",        "vpi",
+                                        "rocm",   "rocm_host", "ext_dev", "cuda_managed", "oneapi",
+                                        "webgpu", "hexagon",   "maia",    "trn"}; /* by DLDeviceType */
+    return type >= 0 && type < (int32_t)(sizeof(names) / sizeof(names[0])) ? names[type] : NULL;
 }
 
 /* Writes a device as text: "cpu", "cuda:1"; "device(99, 0)" for a type without a name. Returns text. CPU memory has id
@@ -365,14 +367,13 @@ DLP_RARE const char *
 dlpack_py_device_text(DLDevice device, char text[DLPACK_PY_TEXT_SIZE])
 {
     const int32_t type = (int32_t)device.device_type, id = device.device_id;
-    int length;
-    const char *name = dlp_device_name(type, &length);
-    if (length == 0)
+    const char *name = dlp_device_name(type);
+    if (name == NULL)
         snprintf(text, DLPACK_PY_TEXT_SIZE, "device(%" PRId32 ", %" PRId32 ")", type, id);
     else if (id == 0 && dlpack_py_is_cpu_readable(device))
-        snprintf(text, DLPACK_PY_TEXT_SIZE, "%.*s", length, name);
+        snprintf(text, DLPACK_PY_TEXT_SIZE, "%s", name);
     else
-        snprintf(text, DLPACK_PY_TEXT_SIZE, "%.*s:%" PRId32, length, name, id);
+        snprintf(text, DLPACK_PY_TEXT_SIZE, "%s:%" PRId32, name, id);
     return text;
 }
 
@@ -411,7 +412,7 @@ dlp_first(const DLTensor *t)
 }
 
 /* Has the tensor no elements? */
-DLP_RARE int
+DLP_SHARED int
 dlp_is_empty(const DLTensor *t)
 {
     int32_t i;
@@ -443,7 +444,7 @@ dlp_bytes(int64_t n, DLDataType dtype, uint64_t flags, int64_t *bytes)
 }
 
 /* The bytes of a compact copy of a validated tensor. Packed sub-byte dtypes are rounded up once, for the whole (D6). */
-DLP_RARE int64_t
+DLP_SHARED int64_t
 dlpack_py_nbytes(const DLTensor *t, uint64_t flags)
 {
     int64_t bytes = 0;
@@ -510,7 +511,7 @@ dlp_byte_range(const DLTensor *t, uint64_t flags, int64_t *lowest, int64_t *high
 
 #define DLP_MAY_OVERLAP 0 /* strides repeat or interleave elements */
 #define DLP_SEPARATE 1    /* no two elements share memory */
-#define DLP_COMPACT 2     /* and there is no gap between elements */
+#define DLP_COMPACT 2     /* and there is no gap between elements, and no negative stride */
 
 /* Elements are separate where each stride is larger than the reach of all dimensions with smaller strides: in slices,
  * transposed and reversed arrays. t has elements; its strides are not NULL. */
@@ -572,7 +573,7 @@ dlp_check_strides(const DLTensor *t, char order, dlpack_py_error *error)
  * Returns 1 or 0. Strides of dimensions of size 1, and all strides of a tensor without elements, do not matter (D5);
  * NULL is row-major (D4). t has been validated. Needs no thread state.
  */
-DLP_RARE int
+DLP_SHARED int
 dlpack_py_is_contiguous(const DLTensor *t, char order)
 {
     return dlp_check_strides(t, order, NULL) == 0;
@@ -630,7 +631,8 @@ dlp_check_all(const DLTensor *t, uint64_t flags, dlpack_py_error *error)
 }
 
 /* Is the tensor row-major, in memory of the CPU, of at least 1 and less than 2^31 integers or floats? Then it is valid,
- * and one look at each dimension says so. 0: another tensor, valid or not. */
+ * and one look at each dimension says so. 0: another tensor, valid or not. Saves 859 of 2,510 instructions of an export
+ * and import, as these figures are: CPython 3.11, gcc 12 -O2, README's producer and consumer. */
 DLP_SHARED int
 dlp_is_simple(const DLTensor *t)
 {
@@ -678,7 +680,8 @@ typedef struct dlp_keeper {
     void *context;
     void (*free_fn)(void *context); /* NULL: nothing to be called */
     void *block;                    /* to be freed; NULL: embedded in the owner */
-    void *owner, *gate;
+    void *owner;                    /* PyObject * */
+    struct dlp_gate *gate;          /* of the owner's interpreter */
     struct dlpack_py_exports *exports;
 } dlp_keeper;
 
@@ -853,7 +856,7 @@ dlp_check_prototype(DLTensor *t, dlpack_py_error *error)
  * Returns a managed tensor, row-major, writable, aligned to 64 bytes and not initialized, owned by the caller until its
  * deleter is called; NULL with BufferError or MemoryError in *error. Needs no thread state.
  */
-DLP_RARE struct DLManagedTensorVersioned *
+DLP_SHARED struct DLManagedTensorVersioned *
 dlpack_py_allocate(const DLTensor *prototype, dlpack_py_error *error)
 {
     dlp_export *e;
@@ -1040,8 +1043,6 @@ dlp_check_want(const dlpack_py_want *want, dlpack_py_error *error)
     static const char dtype[] = "a dtype such as DLPACK_PY_FLOAT32";
     const uint32_t *list = want->dtypes;
 
-    if (dlp_is_basic(want) && dlp_is_possible_rank(want))
-        return 0;
     while (list != NULL && *list != 0 && (*list & 0xff0000u) != 0)
         list++;
     if (list != NULL && *list != 0)
@@ -1095,11 +1096,10 @@ static inline int
 dlp_refuse_device(const DLTensor *t, const dlpack_py_want *want, dlpack_py_error *error)
 {
     char came[DLPACK_PY_TEXT_SIZE], wanted[DLPACK_PY_TEXT_SIZE] = "memory that the CPU can read";
-    int length;
-    const char *name = dlp_device_name(want->device, &length);
+    const char *name = dlp_device_name(want->device);
 
-    if (want->device != 0 && length > 0)
-        snprintf(wanted, sizeof(wanted), "%.*s", length, name);
+    if (name != NULL)
+        snprintf(wanted, sizeof(wanted), "%s", name);
     else if (want->device != 0)
         snprintf(wanted, sizeof(wanted), "device type %" PRId32, want->device);
     return dlp_refuse(error, "device is %s, %s was asked for", dlpack_py_device_text(t->device, came), wanted);
@@ -1166,8 +1166,8 @@ dlp_meets(const DLTensor *t, int readonly, const dlpack_py_want *want, dlpack_py
     return result;
 }
 
-/* Fast path of dlp_meets: does a simple tensor of this dtype meet requirements that are basic? Their rank must be
- * possible, unless shape is NULL and max_ndim is 0. Saves 180 of 1,920 instructions of an import. */
+/* Fast path of dlp_meets: does a simple tensor of this dtype meet requirements that are basic? Where
+ * shape or max_ndim is set, dlp_is_possible_rank was asked. Saves 194 of 1,845 instructions of an export and import. */
 static inline int
 dlp_meets_basic(const DLTensor *t, uint32_t dtype, int readonly, const dlpack_py_want *want)
 {
@@ -1187,7 +1187,7 @@ dlp_meets_basic(const DLTensor *t, uint32_t dtype, int readonly, const dlpack_py
  * Returns 0, or -1 with BufferError that names the wrong value and what was wanted, or with SystemError where the
  * requirements contradict each other. Needs no thread state.
  */
-DLP_RARE int
+DLP_SHARED int
 dlpack_py_meets(const DLTensor *t, int readonly, const dlpack_py_want *want, dlpack_py_error *error)
 {
     const dlpack_py_want any = dlpack_py_want_any();
@@ -1227,6 +1227,7 @@ dlp_copy_rows(char *to, const dlp_loop *rows, const char *from, const dlp_loop *
         case 2: DLP_COPY_ITEMS(2); break;
         case 4: DLP_COPY_ITEMS(4); break;
         case 8: DLP_COPY_ITEMS(8); break;
+        case 16: DLP_COPY_ITEMS(16); break;
         default: DLP_COPY_ITEMS(size); break;
         }
 #undef DLP_COPY_ITEMS
@@ -1254,7 +1255,7 @@ dlp_copy_bits(char *to, int64_t to_bit, const char *from, int64_t from_bit, int6
 
 /* dlpack_py_copy, for tensors that were checked. The loops are ordered by their strides in dst, the shortest first.
  * Dimensions that are contiguous on both sides are one loop. loops[0] is an item: its bytes, or its bits. */
-DLP_RARE void
+DLP_SHARED void
 dlp_copy(const DLTensor *dst, const DLTensor *src, uint64_t flags)
 {
     const int64_t bits = dlp_item_bits(src->dtype, flags);
@@ -1265,7 +1266,8 @@ dlp_copy(const DLTensor *dst, const DLTensor *src, uint64_t flags)
     const int64_t *step_from = dlp_strides(src, compact_from);
     char *first_to = (char *)dlp_first(dst);
     const char *first_from = (const char *)dlp_first(src);
-    static const dlp_loop once = {1, 0, INT64_MAX}; /* items or rows, where there are none: not in blocks */
+    static const dlp_loop once = {1, 0,
+                                  INT64_MAX}; /* a loop that is missing; INT64_MAX: dlpack_copy.h makes no blocks */
     dlp_loop loops[DLPACK_PY_MAX_NDIM + 1], *next;
     int64_t done[DLPACK_PY_MAX_NDIM + 1]; /* rounds */
     int64_t rows = 2;                     /* of the loops from 2 on, that with the shortest stride in src */
@@ -1327,7 +1329,7 @@ dlp_copy(const DLTensor *dst, const DLTensor *src, uint64_t flags)
  * distances, such as x[..., 0] and x[..., 1], and where the strides show that no byte is in both, such as the left and
  * right half of an image. Returns 1 otherwise. a and b must be validated, and their data addresses on one device.
  */
-DLP_RARE int
+DLP_SHARED int
 dlpack_py_overlap(const DLTensor *a, uint64_t flags_a, const DLTensor *b, uint64_t flags_b)
 {
     const uint64_t first_a = (uint64_t)(uintptr_t)dlp_first(a), first_b = (uint64_t)(uintptr_t)dlp_first(b);
@@ -1387,7 +1389,7 @@ dlpack_py_overlap(const DLTensor *a, uint64_t flags_a, const DLTensor *b, uint64
  * dlpack_py_overlap says that they may share memory; then nothing is written. Where elements of dst share memory,
  * it is not defined which one is written last. Needs no thread state, allocates nothing.
  */
-DLP_RARE int
+DLP_SHARED int
 dlpack_py_copy(const DLTensor *dst, const DLTensor *src, uint64_t flags, dlpack_py_error *error)
 {
     char to[DLPACK_PY_TEXT_SIZE], from[DLPACK_PY_TEXT_SIZE];

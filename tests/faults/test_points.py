@@ -24,7 +24,7 @@ NOT_A_POINT = """
     PyErr_Occurred PyErr_Restore PyErr_SetRaisedException PyErr_SetString PyErr_WriteUnraisable PyEval_RestoreThread
     PyEval_SaveThread PyException_GetContext PyException_SetContext PyException_SetTraceback PyFloat_CheckExact
     PyGILState_GetThisThreadState PyInterpreterState_Get PyInterpreterState_Head PyInterpreterState_Main
-    PyLong_AsLongAndOverflow PyLong_AsLongLong PyLong_AsLongLongAndOverflow PyLong_AsUnsignedLongLong PyLong_AsVoidPtr
+    PyLong_AsDouble PyLong_AsLongAndOverflow PyLong_AsLongLong PyLong_AsUnsignedLongLong PyLong_AsVoidPtr
     PyLong_CheckExact PyLong_FromLong PyLong_FromLongLong PyLong_FromUnsignedLongLong PyMem_Free PyMem_Malloc
     PyObject_CheckBuffer PyObject_Free PyObject_GC_Del PyObject_GC_Track PyObject_GC_UnTrack PyThreadState_Clear
     PyThreadState_Delete PyThreadState_Get PyThreadState_GetDict PyThreadState_GetInterpreter
