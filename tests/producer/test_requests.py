@@ -39,7 +39,7 @@ def array():
 
 
 def shown(value):
-    """How a message shows a value: numbers of at most 60 digits, short texts and short tuples by value, all else by its type."""
+    """How a message shows a value: numbers of at most 60 digits, short texts and tuples by value, all else by type."""
     if type(value) is tuple and len(value) <= 4 and all(type(x) is not tuple and shown(x) == repr(x) for x in value):
         return repr(value)
     if type(value) is int and abs(value) < 10**60 or type(value) is str and len(value) <= 60:
