@@ -66,18 +66,20 @@
  * _exports_count and every deleter, which may run on any thread at any time, and those of dlpack_tensor.h.
  *
  * Stop here if you only use the header. Contents, in the order in which it is read; first readers skip the state:
- *   Switches and includes   Differences of Pythons   Exceptions   Deleters   Capsules   The state of an interpreter
+ *   Switches and includes   Differences of Pythons   Exceptions   Deleters   The state of an interpreter   Capsules
  *   The request   Producing   Views   Asking   Taking   Consuming   Objects for memory without a type
  *
  * One export, by dlpack_py_produce:
  *   dlpack_py_parse_request    reads the arguments (P1, P2)
+ *   dlpack_py_answer           goes through these steps:
  *   dlp_plan                   checks the tensor (D8), and decides how the request is met (P3 to P7)
  *   dlp_export_offer           makes the managed tensor, whose deleter calls dlp_drop_owner on any thread (K5)
  *   dlpack_py_capsule_steal    makes the capsule (K1); then the device, if there is one, orders its streams (S1)
  * One import, by dlpack_py_consume_request:
  *   dlp_call                   calls __dlpack__ (C3, C4), and once more after a TypeError (C1); a table needs no call
  *   dlp_finish                 takes the answer; calls again where the CPU cannot read the data yet (C5)
- *   dlp_take                   checks the tensor (D8, C9), and renames the capsule: the view owns the tensor (K4)
+ *   dlp_take                   renames the capsule after the check: from then on the view owns the tensor (K4)
+ *   dlp_view_prepare           describes the tensor in the view, and lets dlp_view_check check it (D8, C9)
  *   dlpack_py_release          calls the deleter (K3)
  */
 #ifdef DLPACK_PY_NO_PYTHON
@@ -342,11 +344,10 @@ dlp_is_fatal(void)
 
 /* ---- Deleters ----------------------------------------------------------- */
 
-/* A deleter may run on any thread at any time (K5), also when its owner's interpreter is ending or gone. An export of a
- * Python object therefore points to a gate: a struct of its interpreter that is never freed. Open: a deleter drops the
+/* A deleter may run on any thread at any time (K5), also when its owner's interpreter is ending or gone. An export of
+ * an object therefore points to a gate, a struct of its interpreter that is never freed. Open: a deleter drops the
  * owner; a thread that is not attached attaches first. Closing, from the exit callback on: an attached thread drops the
- * owner, another thread leaks it. Gone, after the modules were destroyed: every thread leaks it. The struct of the
- * export is always freed. */
+ * owner, another one leaks it. Gone, after the modules were destroyed: all leak it. The export's struct is freed. */
 typedef struct dlp_gate {
     PyInterpreterState *interpreter;
     dlp_word deleters; /* bit 0: closing; above it, the count of deleters that are attaching */
@@ -376,8 +377,8 @@ dlp_count(dlpack_py_exports *exports, dlp_word change)
         (void)DLP_ADD(&exports->count, change);
 }
 
-/* After a fork, the count has the deleters of the parent's other threads, which do not run in the child. Its first use
- * in the child takes them out, before any thread of the child adds to it. */
+/* After a fork, the count has the deleters of the parent's other threads, which do not run in the child. The thread of
+ * the child that sets process first takes out what it read before: what the child's threads add meanwhile stays. */
 DLP_RARE void
 dlp_gate_after_fork(dlp_gate *gate)
 {
@@ -474,7 +475,7 @@ dlp_keeper_of(const void *managed, int32_t form)
 DLP_SHARED void
 dlp_delete(void *managed, int32_t form)
 {
-    /* The deleter of a Python object's export keeps the exception itself: saves 71 of 1,720 instructions. */
+    /* The deleter of a Python object's export keeps the exception itself: saves 71 of 1,722 instructions. */
     const int attached = dlp_keeper_of(managed, form) == NULL && dlp_thread_state() != NULL;
     struct DLManagedTensorVersioned *versioned = (struct DLManagedTensorVersioned *)managed;
     DLManagedTensor *legacy = (DLManagedTensor *)managed;
@@ -488,53 +489,6 @@ dlp_delete(void *managed, int32_t form)
         legacy->deleter(legacy);
     if (attached)
         dlp_exception_restore(saved);
-}
-
-/* ---- Capsules ----------------------------------------------------------- */
-
-/* The names of capsules before and after they are consumed (K1, K4). */
-#define DLP_UNUSED_NAME(form) ((form) == DLPACK_PY_VERSIONED ? "dltensor_versioned" : "dltensor")
-#define DLP_USED_NAME(form) ((form) == DLPACK_PY_VERSIONED ? "used_dltensor_versioned" : "used_dltensor")
-
-/* The form of a capsule that was not consumed, by its name; 0 for any other name. Not comparing texts where this
- * can be avoided saves 69 of 1,720 instructions of an export and import. */
-static inline int32_t
-dlp_form_of(const char *name)
-{
-    const char *const versioned = DLP_UNUSED_NAME(DLPACK_PY_VERSIONED);
-    const char *const legacy = DLP_UNUSED_NAME(DLPACK_PY_LEGACY);
-    if (name == NULL || *name != 'd') /* the name of a consumed capsule begins with 'u' */
-        return 0;
-    if (name == versioned || (name != legacy && strcmp(name, versioned) == 0))
-        return DLPACK_PY_VERSIONED;
-    return name == legacy || strcmp(name, legacy) == 0 ? DLPACK_PY_LEGACY : 0;
-}
-
-/* A capsule that was not consumed deletes its tensor (K1). */
-DLP_SHARED void
-dlp_capsule_destructor(PyObject *capsule)
-{
-    const char *name = PyCapsule_GetName(capsule);
-    const int32_t form = dlp_form_of(name);
-    if (form != 0)
-        dlp_delete(PyCapsule_GetPointer(capsule, name), form);
-}
-
-/* Put a managed tensor, which is stolen also on failure, into a new capsule. form, DLPACK_PY_VERSIONED or
- * DLPACK_PY_LEGACY: managed is a DLManagedTensorVersioned or DLManagedTensor. Returns NULL with MemoryError, or with
- * BufferError where managed is NULL, as dlpack_py_wrap may return it. */
-static inline PyObject *
-dlpack_py_capsule_steal(void *managed, int32_t form)
-{
-    PyObject *capsule;
-    if (managed == NULL) {
-        PyErr_SetString(PyExc_BufferError, "the managed tensor is NULL: the tensor was malformed, or memory ran out");
-        return NULL;
-    }
-    capsule = PyCapsule_New(managed, DLP_UNUSED_NAME(form), dlp_capsule_destructor);
-    if (capsule == NULL)
-        dlp_delete(managed, form);
-    return capsule;
 }
 
 /* ---- The state of an interpreter ---------------------------------------- */
@@ -724,6 +678,53 @@ static inline int
 dlpack_py_init(void)
 {
     return dlp_state_get() == NULL ? -1 : 0;
+}
+
+/* ---- Capsules ----------------------------------------------------------- */
+
+/* The names of capsules before and after they are consumed (K1, K4). */
+#define DLP_UNUSED_NAME(form) ((form) == DLPACK_PY_VERSIONED ? "dltensor_versioned" : "dltensor")
+#define DLP_USED_NAME(form) ((form) == DLPACK_PY_VERSIONED ? "used_dltensor_versioned" : "used_dltensor")
+
+/* The form of a capsule that was not consumed, by its name; 0 for any other name. Not comparing texts where this
+ * can be avoided saves 69 of 1,720 instructions of an export and import. */
+static inline int32_t
+dlp_form_of(const char *name)
+{
+    const char *const versioned = DLP_UNUSED_NAME(DLPACK_PY_VERSIONED);
+    const char *const legacy = DLP_UNUSED_NAME(DLPACK_PY_LEGACY);
+    if (name == NULL || *name != 'd') /* the name of a consumed capsule begins with 'u' */
+        return 0;
+    if (name == versioned || (name != legacy && strcmp(name, versioned) == 0))
+        return DLPACK_PY_VERSIONED;
+    return name == legacy || strcmp(name, legacy) == 0 ? DLPACK_PY_LEGACY : 0;
+}
+
+/* A capsule that was not consumed deletes its tensor (K1). */
+DLP_SHARED void
+dlp_capsule_destructor(PyObject *capsule)
+{
+    const char *name = PyCapsule_GetName(capsule);
+    const int32_t form = dlp_form_of(name);
+    if (form != 0)
+        dlp_delete(PyCapsule_GetPointer(capsule, name), form);
+}
+
+/* Put a managed tensor, which is stolen also on failure, into a new capsule. form, DLPACK_PY_VERSIONED or
+ * DLPACK_PY_LEGACY: managed is a DLManagedTensorVersioned or DLManagedTensor. Returns NULL with MemoryError, or with
+ * BufferError where managed is NULL, as dlpack_py_wrap may return it. */
+static inline PyObject *
+dlpack_py_capsule_steal(void *managed, int32_t form)
+{
+    PyObject *capsule;
+    if (managed == NULL) {
+        PyErr_SetString(PyExc_BufferError, "the managed tensor is NULL: the tensor was malformed, or memory ran out");
+        return NULL;
+    }
+    capsule = PyCapsule_New(managed, DLP_UNUSED_NAME(form), dlp_capsule_destructor);
+    if (capsule == NULL)
+        dlp_delete(managed, form);
+    return capsule;
 }
 
 /* ---- The request -------------------------------------------------------- */
@@ -1070,7 +1071,8 @@ dlp_plan(const dlpack_py_offer *offer, const dlpack_py_request *request, dlpack_
 
     plan->form = dlp_requested_form(request);
     if (offer->tensor != NULL && dlp_is_simple(offer->tensor) &&
-        (offer->flags | offer->options | (uint64_t)offer->is_copy | offer->pending_count) == 0 &&
+        (offer->flags | (offer->options & ~DLPACK_PY_OFFER_DO_NOT_LEND) | (uint64_t)offer->is_copy |
+         offer->pending_count) == 0 &&
         !request->has_device && request->copy == DLPACK_PY_COPY_AS_NEEDED &&
         request->stream.kind == DLPACK_PY_STREAM_NONE && offer->owner != NULL) {
         plan->device = dlp_device(kDLCPU, 0);
@@ -1492,9 +1494,9 @@ dlp_chain(PyObject *first, PyObject *second)
     dlp_exception_drop(handled);
 }
 
-/* After __dlpack__ has raised TypeError: calls it again without the keywords that an old signature lacks (C1). Returns
- * NULL with the exception of that call, whose context is the TypeError; or with BufferError where copy is False: an old
- * producer may copy (C3). PyErr_SetExcInfo is not used, because it changes the generator that runs. */
+/* After __dlpack__ has raised TypeError: calls it again without the keywords that an old signature lacks (C1). If copy
+ * is False, raises BufferError in place of the call: an old producer may copy (C3). Returns as dlp_call; the TypeError
+ * becomes a context of the exception. PyErr_SetExcInfo is not called, because it changes the generator that runs. */
 DLP_RARE PyObject *
 dlp_call_again(const dlp_state *state, dlp_consumer *consumer)
 {
@@ -1595,18 +1597,18 @@ dlp_view_check(dlpack_py_view *v, const dlp_consumer *consumer, dlpack_py_error 
 {
     const DLTensor *t = &v->tensor;
     const dlpack_py_want *want = consumer->want;
-    const int32_t asked = consumer->request->copy;
+    const int32_t asked_copy = consumer->request->copy;
     const int is_simple = dlp_is_simple(t);
     const int meets = is_simple && dlp_is_basic(want) && dlp_meets_basic(t, dlpack_py_dtype(t), v->readonly, want);
     /* Was a copy asked for that the producer was not asked for, or that a legacy capsule cannot tell (C3)? */
-    int copies = asked == DLPACK_PY_COPY_ALWAYS && (v->form == DLPACK_PY_LEGACY || !consumer->takes_keywords);
+    int copies = asked_copy == DLPACK_PY_COPY_ALWAYS && (v->form == DLPACK_PY_LEGACY || !consumer->takes_keywords);
 
     if (!is_simple && dlp_check_all(t, v->flags, error) < 0)
         return -1;
     if (!meets && dlp_meets(t, v->readonly, want, error) < 0) {
-        if (!error->copy_helps || !dlpack_py_is_cpu_readable(t->device) || want->device > (int32_t)kDLCPU ||
-            asked == DLPACK_PY_COPY_NEVER ||
-            (asked == DLPACK_PY_COPY_AS_NEEDED && (want->options & DLPACK_PY_COPY_IF_NEEDED) == 0))
+        const int may_copy = asked_copy == DLPACK_PY_COPY_ALWAYS || (asked_copy == DLPACK_PY_COPY_AS_NEEDED &&
+                                                                     (want->options & DLPACK_PY_COPY_IF_NEEDED) != 0);
+        if (!may_copy || !error->copy_helps || !dlpack_py_is_cpu_readable(t->device) || want->device > (int32_t)kDLCPU)
             return -1;
         copies = 1; /* with copy=True also a second one: the copy of the producer does not meet the requirements */
     }
@@ -2067,11 +2069,12 @@ DLP_SHARED PyObject *
 dlpack_py_object_steal(void *managed, int32_t form)
 {
     dlpack_py_want want = dlpack_py_want_any();
-    dlp_state *state = dlp_state_get();
+    dlp_state *state;
     dlpack_py_view v;
 
     if (managed == NULL)
         return dlpack_py_capsule_steal(NULL, form); /* raises BufferError */
+    state = dlp_state_get();
     want.device = DLPACK_PY_ANY_DEVICE;
     want.alignment = 1;
     dlp_view_clear(&v);
@@ -2086,8 +2089,7 @@ DLP_QUIET_END
 #endif /* DLPACK_PY_AVAILABLE */
 #endif /* DLPACK_PY_H */
 
-/* The clauses that the comments of all headers name. *: a decision of this library, where neither the specification of
- * DLPack nor the Python array API standard decides. There is no C2 and no D7.
+/* The clauses that the headers name. *: decided by this library, not by DLPack or the array API standard. No C2, D7.
  * D1   data + byte_offset is the first element. A producer exports byte_offset 0 where data is an address.
  * D2   Consumers must not expect that data is aligned to 256 bytes. This header aligns its own memory to 64 bytes. *
  * D3   Rank 0 is one element. Without elements a producer exports data NULL, and a consumer accepts any data.

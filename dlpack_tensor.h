@@ -152,7 +152,7 @@ dlp_add(int64_t a, int64_t b, int64_t *out)
 #define DLPACK_PY_RUNTIME_ERROR 5
 #define DLPACK_PY_SYSTEM_ERROR 6
 
-/* Filled by a function that returned -1; untouched otherwise. */
+/* Filled by a function that failed; untouched otherwise. */
 typedef struct dlpack_py_error {
     int32_t code;       /* DLPACK_PY_..._ERROR */
     int32_t copy_helps; /* 1: a copy of the data would meet the requirement */
@@ -537,7 +537,7 @@ dlp_layout(const DLTensor *t)
     return layout;
 }
 
-/* dlpack_py_is_contiguous, as a check: returns 0, or -1 with BufferError that names the first wrong stride. */
+/* dlpack_py_is_contiguous, as a check: returns 0, or -1 with BufferError that names a wrong stride, but for 'K'. */
 DLP_RARE int
 dlp_check_strides(const DLTensor *t, char order, dlpack_py_error *error)
 {
@@ -1129,7 +1129,7 @@ dlp_check_rank(const DLTensor *t, const dlpack_py_want *want, dlpack_py_error *e
     return 0;
 }
 
-/* dlpack_py_meets, for requirements that were checked. */
+/* dlpack_py_meets, for requirements that were checked. DLPACK_PY_LEGACY_IS_WRITABLE is in readonly already. */
 DLP_RARE int
 dlp_meets(const DLTensor *t, int readonly, const dlpack_py_want *want, dlpack_py_error *error)
 {
