@@ -1054,10 +1054,10 @@ dlp_check_want(const dlpack_py_want *want, dlpack_py_error *error)
                         want->order);
     if ((want->alignment & (want->alignment - 1)) != 0)
         return dlp_refuse_want(error, "alignment", (int64_t)want->alignment, "a power of two");
-    if (want->max_ndim != 0 && (want->max_ndim < 0 || want->max_ndim < want->ndim))
-        return dlp_refuse_want(error, "max_ndim", want->max_ndim, "ndim or more");
     if (!dlp_is_possible_rank(want))
-        return dlp_refuse_want(error, "ndim", want->ndim, "a rank (one fixed rank where shape is set)");
+        return dlp_fail(error, DLPACK_PY_SYSTEM_ERROR,
+                        "want: ndim is %d and max_ndim is %d, a range of ranks was wanted%s", (int)want->ndim,
+                        (int)want->max_ndim, want->shape != NULL ? " (one rank, as shape is set)" : "");
     return 0;
 }
 

@@ -129,13 +129,13 @@ def test_writable_rows_do_not_overlap_C9(pitch, overlaps):
 # ---- Requirements that make no sense: C9 ----
 
 CONTRADICTIONS = {
-    "shape without a rank": ({"shape": (1, 2)}, r"ndim is 0, a rank \(one fixed rank where shape is set\) was wanted"),
-    "shape with a range": ({"ndim": 2, "max_ndim": 3, "shape": (1, 2)}, r"ndim is 2, a rank \(one fixed rank"),
-    "shape with a range from 0": ({"max_ndim": 3, "shape": (1, 2)}, r"ndim is 0, a rank \(one fixed rank"),
-    "a range upside down": ({"ndim": 3, "max_ndim": 2}, "max_ndim is 2, ndim or more was wanted"),
+    "shape without a rank": ({"shape": (1, 2)}, r"ndim is 0 and max_ndim is 0, .* \(one rank, as shape is set\)"),
+    "shape with a range": ({"ndim": 2, "max_ndim": 3, "shape": (1, 2)}, "ndim is 2 and max_ndim is 3, a range"),
+    "shape with a range from 0": ({"max_ndim": 3, "shape": (1, 2)}, "ndim is 0 and max_ndim is 3, a range"),
+    "a range upside down": ({"ndim": 3, "max_ndim": 2}, "ndim is 3 and max_ndim is 2, a range"),
     "a negative range": ({"max_ndim": -1}, "max_ndim is -1"),
     "a negative range of scalars": ({"ndim": DLPACK_PY_SCALAR, "max_ndim": -1}, "max_ndim is -1"),
-    "a negative rank": ({"ndim": -2}, r"ndim is -2, a rank \(one"),
+    "a negative rank": ({"ndim": -2}, "ndim is -2 and max_ndim is 0, a range"),
     "a small order": ({"order": "c"}, "order is 'c', 'C', 'F', 'A', 'K' or 'R' was wanted"),
     "an unknown order": ({"order": "Q"}, "order is 'Q'"),
     "an odd alignment": ({"alignment": 24}, "alignment is 24, a power of two was wanted"),
