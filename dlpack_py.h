@@ -63,7 +63,7 @@
  *   dlpack_py_release                 releases a view; dlpack_py_move moves one, dlpack_py_traverse visits its owner
  *
  * Only Python is linked. Functions need an attached thread state, except for dlpack_py_release, dlpack_py_move, _data,
- * _exports_count and every deleter, which may run on any thread at any time, and those of dlpack_tensor.h.
+ * _exports_count, _offer_make, _offer_view, every deleter, which may run on any thread, and those of dlpack_tensor.h.
  *
  * Stop here if you only use the header. Contents, in the order in which it is read; first readers skip the state:
  *   Switches and includes   Differences of Pythons   Exceptions   Deleters   The state of an interpreter   Capsules
@@ -1600,7 +1600,7 @@ dlp_view_check(dlpack_py_view *v, const dlp_consumer *consumer, dlpack_py_error 
     const int32_t asked_copy = consumer->request->copy;
     const int is_simple = dlp_is_simple(t);
     const int meets = is_simple && dlp_is_basic(want) && dlp_meets_basic(t, dlpack_py_dtype(t), v->readonly, want);
-    /* Was a copy asked for that the producer was not asked for, or that a legacy capsule cannot tell (C3)? */
+    /* Was a copy asked for, and the producer not told, or can its legacy capsule not say that it made one (C3)? */
     int copies = asked_copy == DLPACK_PY_COPY_ALWAYS && (v->form == DLPACK_PY_LEGACY || !consumer->takes_keywords);
 
     if (!is_simple && dlp_check_all(t, v->flags, error) < 0)

@@ -655,8 +655,8 @@ dlp_is_simple(const DLTensor *t)
     return step * 16 <= UINTPTR_MAX - (uintptr_t)t->data; /* an element has at most 16 bytes */
 }
 
-/* Check a tensor before anything is read: rank, extents, dtype, strides and addresses (D8). The functions below expect
- * a validated tensor.
+/* Check a tensor before anything is read: rank, extents, dtype, strides and addresses (D8). Functions that say so
+ * expect a validated tensor.
  *
  * flags   DLPACK_PY_FLAG_* of the tensor: padded sub-byte dtypes
  * error   out, on failure; may be NULL
