@@ -62,7 +62,7 @@
 #include <stddef.h>   /* size_t, NULL */
 #include <stdio.h>    /* vsnprintf: messages */
 #include <stdlib.h>   /* malloc, free, llabs */
-#include <string.h>   /* memcpy, memset, strchr, strcspn */
+#include <string.h>   /* memcpy, memset, strchr; in dlpack_py.h strcmp, strncmp */
 
 /* C casts and NULL are C++ warnings of style, which are off between these two. */
 #if defined(__cplusplus) && defined(__GNUC__)
