@@ -1315,7 +1315,7 @@ dlpack_device_from_dlpack(PyObject *const *args, Py_ssize_t nargs, PyObject *kwn
     int is_name;
 
     dlp_view_clear(v);
-    if (dlp_match_from_dlpack(args, nargs, kwnames, values) < 0)
+    if (dlp_match_keywords("from_dlpack", 1, DLP_COPY, 2, args, nargs, kwnames, values) < 0)
         return -1;
     is_name = values[1] != NULL && PyUnicode_Check(values[1]);
     if (dlp_parse_device_and_copy(is_name ? NULL : values[1], values[0], &request) < 0)

@@ -61,9 +61,9 @@ typedef struct dlp_type {
 
 /* What this file remembers of an interpreter, until that is gone. */
 typedef struct dlp_exchange {
-    void (*free_fn)(void *exchange);
-    dlp_word own;       /* dlp_own *: the types with a table of this file */
-    PyTypeObject *like; /* the static type whose from_dlpack is remembered; borrowed, to compare with */
+    dlp_remembered base; /* frees it */
+    dlp_word own;        /* dlp_own *: the types with a table of this file */
+    PyTypeObject *like;  /* the static type whose from_dlpack is remembered; borrowed, to compare with */
     unsigned int like_tag;
     PyObject *from_dlpack; /* NULL: not remembered */
 #if DLP_TYPES
@@ -72,9 +72,9 @@ typedef struct dlp_exchange {
 } dlp_exchange;
 
 DLP_RARE void
-dlp_exchange_free(void *exchange)
+dlp_exchange_free(dlp_remembered *remembered)
 {
-    dlp_exchange *x = (dlp_exchange *)exchange;
+    dlp_exchange *x = (dlp_exchange *)(void *)remembered;
     dlp_own *own = (dlp_own *)DLP_LOAD(&x->own), *next;
 
     for (; own != NULL; own = next) {
@@ -98,9 +98,9 @@ dlp_exchange_get(dlp_state *state)
     if (x == NULL)
         return (dlp_exchange *)(void *)PyErr_NoMemory(); /* NULL */
     memset(x, 0, sizeof(*x));
-    x->free_fn = dlp_exchange_free;
+    x->base.free_fn = dlp_exchange_free;
     if (!DLP_REPLACE(&state->exchange, 0, (dlp_word)x)) /* another thread was first */
-        dlp_exchange_free(x);
+        dlp_exchange_free(&x->base);
     return (dlp_exchange *)DLP_LOAD(&state->exchange);
 }
 

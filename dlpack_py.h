@@ -26,14 +26,13 @@
  *       dlpack_py_want want = {0};
  *       dlpack_py_view v;
  *       double total = 0.0;
- *       int64_t i;
  *       (void)module;
  *       want.dtype = DLPACK_PY_FLOAT64;
  *       want.ndim = 1;
  *       want.order = 'C';
  *       if (dlpack_py_consume(obj, &want, &v) < 0)
  *           return NULL;
- *       for (i = 0; i < v.tensor.shape[0]; i++)
+ *       for (int64_t i = 0; i < v.tensor.shape[0]; i++)
  *           total += ((const double *)dlpack_py_data(&v))[i];
  *       dlpack_py_release(&v);
  *       return PyFloat_FromDouble(total);
@@ -242,7 +241,7 @@ DLP_SHARED dlp_exception
 dlp_exception_save(void)
 {
     dlp_exception e = {NULL, NULL, NULL};
-    if (PyErr_Occurred())
+    if (PyErr_Occurred()) /* saves 12 of 1,843 instructions of an import */
         PyErr_Fetch(&e.type, &e.value, &e.traceback);
     return e;
 }
@@ -294,25 +293,22 @@ dlpack_py_raise(const dlpack_py_error *error)
     return -1;
 }
 
-/* May a message show the value? Numbers, short texts and short tuples of them: their repr runs no foreign code. */
+/* Is the value a number, a short text, None, or a short tuple of them? Their repr runs no foreign code. */
 DLP_RARE int
 dlp_is_showable(PyObject *value)
 {
-    Py_ssize_t i = 0, count;
+    const int is_tuple = PyTuple_CheckExact(value);
+    const Py_ssize_t count = is_tuple ? DLP_TUPLE_SIZE(value) : 1;
+    Py_ssize_t i;
 
-    if (PyLong_CheckExact(value)) { /* the text of a long one is slow to make */
-        const double number = PyLong_AsDouble(value);
-        return PyErr_Occurred() ? (PyErr_Clear(), 0) : number > -1e60 && number < 1e60;
+    for (i = 0; i < count && count <= 4; i++) {
+        PyObject *item = is_tuple ? DLP_TUPLE_ITEM(value, i) : value;
+        if (PyUnicode_CheckExact(item)
+                ? PyUnicode_GetLength(item) > 60
+                : item != Py_None && !PyBool_Check(item) && !PyLong_CheckExact(item) && !PyFloat_CheckExact(item))
+            return 0;
     }
-    if (PyUnicode_CheckExact(value))
-        return PyUnicode_GetLength(value) <= 60;
-    if (!PyTuple_CheckExact(value))
-        return value == Py_None || PyBool_Check(value) || PyFloat_CheckExact(value);
-    count = DLP_TUPLE_SIZE(value);
-    while (count <= 4 && i < count && !PyTuple_CheckExact(DLP_TUPLE_ITEM(value, i)) &&
-           dlp_is_showable(DLP_TUPLE_ITEM(value, i)))
-        i++;
-    return i == count;
+    return count <= 4;
 }
 
 /* Raises in place of the current exception; %U in format is the value if showable, or its type's name. Returns -1. */
@@ -321,14 +317,16 @@ dlp_raise_value(PyObject *exception, const char *format, PyObject *value)
 {
     PyObject *text;
     PyErr_Clear();
-    if (dlp_is_showable(value))
-        text = PyObject_Repr(value);
-    else
+    text = dlp_is_showable(value) ? PyObject_Repr(value) : NULL;
+    if (text == NULL || PyUnicode_GetLength(text) > 200) { /* the repr of an integer of 4,301 digits is an error */
+        PyErr_Clear();
+        Py_XDECREF(text);
 #ifdef Py_LIMITED_API
         text = PyType_GetName(Py_TYPE(value));
 #else
         text = PyUnicode_FromString(Py_TYPE(value)->tp_name);
 #endif
+    }
     if (text != NULL)
         PyErr_Format(exception, format, text);
     Py_XDECREF(text);
@@ -499,17 +497,25 @@ enum { DLP_ARRAY_NAMESPACE, DLP_DLPACK_DEVICE, DLP_STREAM, DLP_MAX_VERSION, DLP_
 enum { DLP_EXCHANGE_API = DLP_DEVICE + 1, DLP_DLPACK, DLP_MODULE, DLP_FROM_DLPACK, DLP_NAMES };
 enum { DLP_KEYWORDS = DLP_NAMES, DLP_VERSION, DLP_CPU, DLP_OBJECTS }; /* ("max_version",), (1, 3), (1, 0) */
 enum { DLP_OBJECT_TYPE, DLP_RESULT_TYPE, DLP_BUFFER_TYPE, DLP_TYPES_MADE };
+
+/* The stages of a state. DLP_PUBLISHED: it is in the interpreter's dictionary, and exports may point to its gate.
+ * DLP_UNREGISTERED: its exit callback is being registered, or never will be. DLP_REGISTERED: the callback will run. */
+enum { DLP_NEW, DLP_PUBLISHED, DLP_UNREGISTERED, DLP_REGISTERED };
+
+/* What dlpack_exchange.h remembers of an interpreter begins with the function that frees it. */
+typedef struct dlp_remembered {
+    void (*free_fn)(struct dlp_remembered *remembered);
+} dlp_remembered;
+
 /* What a source file keeps for an interpreter, in a capsule in the interpreter's dictionary. Files share no data, so
  * that versions can differ (G2). */
 typedef struct dlp_state {
     dlp_gate gate;
     struct dlp_state *next_gone; /* the next in the list of states that are gone */
-    int published;               /* 1: in the interpreter's dictionary; exports may point to the gate */
-    int register_tried;          /* 1: the exit callback is registered, is being registered, or never will be */
-    int registered;              /* 1: the exit callback is registered */
+    int stage;                   /* DLP_NEW ... */
     PyObject *objects[DLP_OBJECTS];
     dlp_word types[DLP_TYPES_MADE]; /* PyTypeObject *; 0: not made yet */
-    dlp_word exchange;              /* what dlpack_exchange.h remembers; its first member frees it, when all is gone */
+    dlp_word exchange;              /* dlp_remembered * of dlpack_exchange.h; 0: nothing is remembered */
 } dlp_state;
 #define DLP_STATE_NAME "dlpack_py.state"
 
@@ -524,7 +530,7 @@ DLP_RARE void
 dlp_state_gone(PyObject *capsule)
 {
     dlp_state *state = (dlp_state *)PyCapsule_GetPointer(capsule, DLP_STATE_NAME);
-    void *exchange = (void *)DLP_SWAP(&state->exchange, 0);
+    dlp_remembered *exchange = (dlp_remembered *)DLP_SWAP(&state->exchange, 0);
     int i;
 
     (void)DLP_OR(&state->gate.deleters, 1);
@@ -535,8 +541,8 @@ dlp_state_gone(PyObject *capsule)
     for (i = 0; i < DLP_TYPES_MADE; i++)
         Py_XDECREF((PyObject *)DLP_SWAP(&state->types[i], 0));
     if (exchange != NULL)
-        (*(void (**)(void *))exchange)(exchange);
-    if (state->published)
+        exchange->free_fn(exchange);
+    if (state->stage != DLP_NEW)
         state->next_gone = (dlp_state *)DLP_SWAP(&dlp_states_gone, (dlp_word)state);
     else
         DLPACK_PY_FREE(state);
@@ -552,8 +558,7 @@ dlp_at_exit(PyObject *self, PyObject *unused)
     (void)unused;
     dlp_gate_after_fork(&state->gate);
     (void)DLP_OR(&state->gate.deleters, 1);
-    if (DLP_LOAD(&state->gate.deleters) > 1 &&
-        !dlp_is_finalizing()) { /* else CPython would end this thread or stop it */
+    if (DLP_LOAD(&state->gate.deleters) > 1 && !dlp_is_finalizing()) { /* else CPython would end or stop this thread */
         Py_BEGIN_ALLOW_THREADS
         while (DLP_LOAD(&state->gate.deleters) > 1 && waits-- > 0)
             DLP_SLEEP();
@@ -571,7 +576,7 @@ dlp_state_register(dlp_state *state)
     static PyMethodDef callback = {"dlpack_py_at_exit", dlp_at_exit, METH_NOARGS, NULL};
     PyObject *self, *method, *module, *result;
 
-    state->register_tried = 1; /* first: registering runs Python code, which may come here */
+    state->stage = DLP_UNREGISTERED; /* first: registering runs Python code, which may come here */
     self = PyCapsule_New(state, DLP_STATE_NAME, NULL);
     method = self == NULL ? NULL : PyCFunction_NewEx(&callback, self, NULL);
     module = method == NULL ? NULL : PyImport_ImportModule("atexit");
@@ -581,11 +586,11 @@ dlp_state_register(dlp_state *state)
     Py_XDECREF(module);
     if (result != NULL) {
         Py_DECREF(result);
-        state->registered = 1;
+        state->stage = DLP_REGISTERED;
         return 0;
     }
     if (dlp_is_fatal() || PyErr_ExceptionMatches(PyExc_RecursionError)) {
-        state->register_tried = 0;
+        state->stage = DLP_PUBLISHED;
         return -1;
     }
     PyErr_Clear();
@@ -648,14 +653,15 @@ dlp_state_find(PyInterpreterState *interpreter)
         capsule = PyObject_CallMethod(names, "setdefault", "OO", key, made);
     if (capsule != NULL) {
         state = (dlp_state *)PyCapsule_GetPointer(capsule, DLP_STATE_NAME);
-        state->published = 1;
+        if (state->stage == DLP_NEW)
+            state->stage = DLP_PUBLISHED;
     }
     Py_XDECREF(capsule); /* the dictionary holds it */
     Py_XDECREF(made);
     Py_XDECREF(key);
-    if (state != NULL && !state->register_tried && dlp_state_register(state) < 0)
+    if (state != NULL && state->stage == DLP_PUBLISHED && dlp_state_register(state) < 0)
         state = NULL;
-    if (state != NULL && state->registered)
+    if (state != NULL && state->stage == DLP_REGISTERED)
         DLP_STORE(DLP_STATE_PLACE(interpreter), (dlp_word)state);
     DLP_UNLOCK();
     return state;
@@ -838,17 +844,19 @@ dlpack_py_parse_request_args(PyObject *stream, PyObject *max_version, PyObject *
     return 0;
 }
 
-/* Puts the keywords of a call, from args[positional] on, into out, in the order of count names of the state, from that
- * with index first on. Names that are not interned are compared by value (P1). Without keywords, state may be NULL.
- * Returns 0, or -1 with TypeError or SystemError. */
+/* Puts keyword arguments, from args[positional] on, into out, in the order of count names, from state->objects[first]
+ * on. Names that are not interned are compared by value (P1). Returns 0, or -1 with TypeError or SystemError. */
 DLP_SHARED int
-dlp_match_keywords(const char *function, int positional, const dlp_state *state, int first, int count,
-                   PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, PyObject **out)
+dlp_match_keywords(const char *function, int positional, int first, int count, PyObject *const *args, Py_ssize_t nargs,
+                   PyObject *kwnames, PyObject **out)
 {
+    const dlp_state *state = dlp_state_get();
     const Py_ssize_t given = kwnames == NULL ? 0 : DLP_TUPLE_SIZE(kwnames);
     Py_ssize_t i;
     int k;
 
+    if (state == NULL)
+        return -1;
     if (nargs < 0) {
         PyErr_Format(PyExc_SystemError, "%s(): nargs is %zd, PyVectorcall_NARGS(nargs) was wanted", function, nargs);
         return -1;
@@ -875,11 +883,10 @@ dlp_match_keywords(const char *function, int positional, const dlp_state *state,
 
 /* Reads the arguments of __dlpack__, whatever they are. Returns 0, or -1 with TypeError, ValueError or SystemError. */
 DLP_SHARED int
-dlp_parse_any(const dlp_state *state, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
-              dlpack_py_request *request)
+dlp_parse_any(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, dlpack_py_request *request)
 {
     PyObject *values[4] = {NULL, NULL, NULL, NULL}; /* stream, max_version, dl_device, copy */
-    return dlp_match_keywords("__dlpack__", 0, state, DLP_STREAM, 4, args, nargs, kwnames, values) < 0
+    return dlp_match_keywords("__dlpack__", 0, DLP_STREAM, 4, args, nargs, kwnames, values) < 0
                ? -1
                : dlpack_py_parse_request_args(values[0], values[1], values[2], values[3], request);
 }
@@ -896,7 +903,7 @@ dlpack_py_parse_request(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnam
     if (state == NULL)
         return -1;
     if (nargs != 0 || given > 1 || (given == 1 && DLP_TUPLE_ITEM(kwnames, 0) != state->objects[DLP_MAX_VERSION]))
-        return dlp_parse_any(state, args, nargs, kwnames, request);
+        return dlp_parse_any(args, nargs, kwnames, request);
     memset(request, 0, sizeof(*request));
     if (given == 0)
         return 0;
@@ -1545,10 +1552,11 @@ dlp_call(dlp_consumer *consumer)
 
 /* ---- Taking ------------------------------------------------------------- */
 
-/* Results of steps that neither succeed (0) nor fail (-1). */
-#define DLP_MAKE_COPY 1 /* a copy meets what the consumer asks for */
-#define DLP_ASK_AGAIN 2 /* ask the object for data that the CPU reads (C5) */
-#define DLP_NO_TABLE 3  /* call __dlpack__ */
+/* Results of steps, other than success (0) and failure (-1). */
+#define DLP_MAKE_COPY 1  /* a copy meets what the consumer asks for */
+#define DLP_ASK_AGAIN 2  /* ask the object for data that the CPU reads (C5) */
+#define DLP_NO_TABLE 3   /* call __dlpack__ */
+#define DLP_UNKNOWN (-2) /* failure: the major version is unknown, and the tensor must be deleted (K6) */
 
 /* Checks the device of the data, for a request that names a device, for a copy, and for memory that is not the CPU's.
  * copies: the consumer makes a copy. Returns 0, DLP_MAKE_COPY, DLP_ASK_AGAIN, or -1 with BufferError (C3, C4, C5). */
@@ -1635,7 +1643,7 @@ dlp_view_fill_strides(dlpack_py_view *v, dlpack_py_error *error)
 
 /* Describes a managed tensor in v, which is empty, if it is what the consumer asks for. Nothing is taken yet (K4): v
  * owns memory for strides at most. copy: out, new memory for a copy, which dlp_view_copy makes; NULL: none is needed.
- * Returns 0, DLP_ASK_AGAIN, or -1 with *error filled; then v is empty. */
+ * Returns 0, DLP_ASK_AGAIN, or with *error filled -1 or DLP_UNKNOWN; where not 0, v is empty. */
 DLP_SHARED int
 dlp_view_prepare(dlpack_py_view *v, const void *managed, int32_t form, const dlp_consumer *consumer, dlp_export **copy,
                  dlpack_py_error *error)
@@ -1645,9 +1653,11 @@ dlp_view_prepare(dlpack_py_view *v, const void *managed, int32_t form, const dlp
     int result;
 
     *copy = NULL;
-    if (dlp_is_unknown(managed, form)) /* read nothing else (K6) */
-        return dlp_refuse(error, "the tensor has DLPack version %" PRIu32 ".%" PRIu32 ", major version %d was wanted",
-                          versioned->version.major, versioned->version.minor, DLPACK_PY_PROTOCOL_MAJOR);
+    if (dlp_is_unknown(managed, form)) { /* read nothing else (K6) */
+        (void)dlp_refuse(error, "the tensor has DLPack version %" PRIu32 ".%" PRIu32 ", major version %d was wanted",
+                         versioned->version.major, versioned->version.minor, DLPACK_PY_PROTOCOL_MAJOR);
+        return DLP_UNKNOWN;
+    }
     v->form = form;
     if (form == DLPACK_PY_VERSIONED) {
         v->tensor = versioned->dl_tensor;
@@ -1710,7 +1720,7 @@ dlp_refuse_name(const char *name, dlpack_py_error *error)
                     name == NULL ? "NULL" : name);
 }
 
-/* Takes the tensor of a capsule into v, which is empty. Returns as dlp_view_prepare, with an exception. On -1 the
+/* Takes the tensor of a capsule into v, which is empty. Returns 0, DLP_ASK_AGAIN, or -1 with an exception; then the
  * capsule keeps its tensor (K4), except for a tensor of an unknown major version (K6). */
 DLP_SHARED int
 dlp_take(PyObject *capsule, const dlp_consumer *consumer, dlpack_py_view *v)
@@ -1733,7 +1743,7 @@ dlp_take(PyObject *capsule, const dlp_consumer *consumer, dlpack_py_view *v)
         managed = PyCapsule_GetPointer(capsule, name);
         result = dlp_view_prepare(v, managed, form, consumer, &copy, &error);
         /* Commit point (K4): the tensor is ours. What is asked for again (C5), or is unknown (K6), is deleted below. */
-        if (result >= 0 || dlp_is_unknown(managed, form))
+        if (result != -1)
             (void)PyCapsule_SetName(capsule, DLP_USED_NAME(form));
         else
             managed = NULL;
@@ -1776,27 +1786,28 @@ dlp_take_fallback(const dlp_consumer *consumer, dlpack_py_view *v)
     PyObject *method = PyObject_GetAttrString(consumer->obj, "__dlpack__");
     struct DLManagedTensorVersioned *managed = NULL;
     dlpack_py_error error;
-    int failed = method == NULL && !PyErr_ExceptionMatches(PyExc_AttributeError);
 
-    if (method == NULL && !failed) {
+    if (method == NULL && PyErr_ExceptionMatches(PyExc_AttributeError)) {
         PyErr_Clear();
-        failed = consumer->want->fallback(consumer->obj, &managed) != 0;
-        if (failed && !PyErr_Occurred())
-            PyErr_SetString(PyExc_SystemError, "want->fallback returned -1 without an exception");
+        if (consumer->want->fallback(consumer->obj, &managed) != 0) {
+            managed = NULL;
+            if (!PyErr_Occurred())
+                PyErr_SetString(PyExc_SystemError, "want->fallback returned -1 without an exception");
+        }
     }
     Py_XDECREF(method);
-    if (!failed && managed == NULL) {
+    if (managed == NULL && !PyErr_Occurred()) { /* the object has __dlpack__, or the fallback does not know it */
         PyErr_Restore(missing.type, missing.value, missing.traceback);
         return -1;
     }
     dlp_exception_drop(missing);
-    if (!failed && consumer->request->copy == DLPACK_PY_COPY_NEVER && !dlp_is_unknown(managed, DLPACK_PY_VERSIONED) &&
-        (managed->flags & DLPACK_PY_FLAG_IS_COPIED) != 0) { /* C3 */
-        dlp_delete(managed, DLPACK_PY_VERSIONED);
-        (void)dlp_refuse(&error, "copy is False, and the data of this object is available as a copy only");
-        return dlp_raise_for(consumer->want, &error);
-    }
-    return failed ? -1 : dlp_take_managed(managed, DLPACK_PY_VERSIONED, consumer->want, consumer->request, v);
+    if (managed == NULL || dlp_take_managed(managed, DLPACK_PY_VERSIONED, consumer->want, consumer->request, v) < 0)
+        return -1;
+    if (consumer->request->copy != DLPACK_PY_COPY_NEVER || (v->flags & DLPACK_PY_FLAG_IS_COPIED) == 0)
+        return 0;
+    dlpack_py_release(v);
+    (void)dlp_refuse(&error, "copy is False, and the data of this object is available as a copy only"); /* C3 */
+    return dlp_raise_for(consumer->want, &error);
 }
 
 /* Finishes an import after a call of __dlpack__: takes the tensor of answer, which is stolen. Where device work may be
@@ -1901,24 +1912,10 @@ dlpack_py_from_dlpack_args(PyObject *x, PyObject *device, PyObject *copy, const 
 {
     dlpack_py_request request;
 
-    if (dlp_parse_device_and_copy(device, copy, &request) < 0) {
-        dlp_view_clear(v);
+    dlp_view_clear(v);
+    if (dlp_parse_device_and_copy(device, copy, &request) < 0)
         return -1;
-    }
-    return request.has_device || request.copy != DLPACK_PY_COPY_AS_NEEDED
-               ? dlpack_py_consume_request(x, &request, want, v)
-               : dlpack_py_consume(x, want, v);
-}
-
-/* Puts the keywords copy and device of a call of from_dlpack into values, which are NULL. Returns 0, or -1 with
- * TypeError. */
-static inline int
-dlp_match_from_dlpack(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, PyObject *values[2])
-{
-    const dlp_state *state = kwnames == NULL ? NULL : dlp_state_get();
-    if (kwnames != NULL && state == NULL)
-        return -1;
-    return dlp_match_keywords("from_dlpack", 1, state, DLP_COPY, 2, args, nargs, kwnames, values);
+    return dlpack_py_consume_request(x, &request, want, v);
 }
 
 /* dlpack_py_from_dlpack: the first half of a library's from_dlpack(x, /, *, device=None, copy=None), from the call's
@@ -1931,8 +1928,10 @@ dlpack_py_from_dlpack(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames
 {
     PyObject *values[2] = {NULL, NULL}; /* copy, device */
 
+    if (nargs == 1 && kwnames == NULL) /* saves 80 of 1,740 instructions with dlpack_exchange.h */
+        return dlpack_py_consume(args[0], want, v);
     dlp_view_clear(v);
-    if (dlp_match_from_dlpack(args, nargs, kwnames, values) < 0)
+    if (dlp_match_keywords("from_dlpack", 1, DLP_COPY, 2, args, nargs, kwnames, values) < 0)
         return -1;
     return dlpack_py_from_dlpack_args(args[0], values[1], values[0], want, v);
 }
@@ -2015,15 +2014,16 @@ DLP_RARE PyObject *
 dlp_object_type_new(const char *name, PyType_Slot *slots)
 {
     PyType_Spec spec = {name, (int)sizeof(dlp_object), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, slots};
+    PyObject *type;
 #ifdef Py_TPFLAGS_DISALLOW_INSTANTIATION
     spec.flags |= Py_TPFLAGS_DISALLOW_INSTANTIATION;
-    return PyType_FromSpec(&spec);
-#else
-    PyObject *type = PyType_FromSpec(&spec);
+#endif
+    type = PyType_FromSpec(&spec);
+#ifndef Py_TPFLAGS_DISALLOW_INSTANTIATION /* before 3.10 */
     if (type != NULL)
         ((PyTypeObject *)type)->tp_new = NULL;
-    return type;
 #endif
+    return type;
 }
 
 /* A new dlp_object, of a type of this interpreter that is kept in *type and made by type_new at its first use. Steals

@@ -39,12 +39,14 @@ def array():
 
 
 def shown(value):
-    """How a message shows a value: numbers of at most 60 digits, short texts and tuples by value, all else by type."""
-    if type(value) is tuple and len(value) <= 4 and all(type(x) is not tuple and shown(x) == repr(x) for x in value):
-        return repr(value)
-    if type(value) is int and abs(value) < 10**60 or type(value) is str and len(value) <= 60:
-        return repr(value)
-    if type(value) in (float, bool, type(None)):
+    """How a message shows a value: numbers, short texts and short tuples of them by their repr, which has at most 200
+    characters, all else by type."""
+    items = value if type(value) is tuple else (value,)
+    is_number = [
+        type(x) in (int, float, bool, type(None)) and not (type(x) is int and abs(x) >= 10**200) for x in items
+    ]
+    is_text = [type(x) is str and len(x) <= 60 for x in items]
+    if len(items) <= 4 and all(map(max, is_number, is_text)) and len(repr(value)) <= 200:
         return repr(value)
     of_numpy = type(value).__module__ == "numpy"
     return "numpy." * of_numpy + type(value).__name__
@@ -322,8 +324,9 @@ LONG = [
     Text("1"),
     "x" * 10**6,
     [0] * 10**7,
+    ("\n" * 60,) * 2,
 ]
-SHOWN = ["Unprintable", "list", "tuple", "tuple", "tuple", "Text", "str", "list"]
+SHOWN = ["Unprintable", "list", "tuple", "tuple", "tuple", "Text", "str", "list", "tuple"]
 
 
 @pytest.mark.parametrize("keyword", ["stream", "max_version", "dl_device", "copy"])
