@@ -23,8 +23,8 @@
 #                      call spends its instructions
 #   make bench         measures the same calls by this library and by others, and writes docs/performance.md
 #   make bench-threads prints how many more exchanges two threads make than one, without a GIL
-#   make size          prints the lines and functions of the headers, what one export and one import travel in them, and
-#                      the size and compile time of the example, each with its must; fails where one passes it
+#   make size          prints the lines and functions of the headers, what one export and one import travel in them, the
+#                      size of the example and what its compilation costs, each with its must; fails where one passes it
 #   make dev           builds; afterwards .venv/bin/python can import the example modules
 #   make format, make lint, make clean
 #
