@@ -214,7 +214,7 @@ instructions: configure
 
 # DOCS names another folder than docs.
 bench: configure $(VENV)/$(TAG)-bench
-	cmake --build $(BUILD) --target loop calls calls_floor image
+	cmake --build $(BUILD) --target loop calls calls_floor dlarray image
 	$(RUN) benchmarks/bench.py $(BUILD) $(or $(DOCS),docs)
 
 # On a free-threaded Python, which build_python.sh builds. make throughput PYTHON=... takes any Python.

@@ -1,7 +1,7 @@
 /* calls - the calls that are counted: each function is as short as an author's function can be
  *
- * The arrays are float64 and row-major, of shape (3, 4) unless the rank is named. Nothing computes: what is counted is
- * the exchange. With CALLS_PLAIN the module is one that does not include dlpack_exchange.h: it lacks what needs tables
+ * The arrays are float64 and row-major, of shape (3, 4) unless another kind is named. Nothing computes: what is counted
+ * is the exchange. With CALLS_PLAIN the module is one that does not include dlpack_exchange.h: it lacks what needs tables
  * and embedded managed tensors. */
 
 #ifndef CALLS_PLAIN
@@ -155,6 +155,83 @@ static PyTypeObject simple_type = {
     .tp_methods = simple_methods,
 };
 
+/* Half: the README's producer of bfloat16, which NumPy does not have. */
+static PyObject *
+half_dlpack(PyObject *op, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    static const int64_t shape[2] = {3, 4};
+    DLTensor t = dlpack_py_cpu(((Simple *)op)->values, DLPACK_PY_BFLOAT16, 2, shape, NULL);
+    return dlpack_py_produce(op, &t, 0, args, nargs, kwnames);
+}
+
+static PyMethodDef half_methods[] = {
+    DLPACK_PY_METHODS(half_dlpack, dlpack_py_cpu_device),
+    {NULL, NULL, 0, NULL},
+};
+
+static PyTypeObject half_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "calls.Half",
+    .tp_basicsize = sizeof(Simple),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_new = simple_new,
+    .tp_dealloc = plain_dealloc,
+    .tp_methods = half_methods,
+};
+
+/* Bytes: a producer as NumPy is one. It has extents of Py_ssize_t and strides in bytes, which each export converts. */
+typedef struct {
+    PyObject_HEAD
+    Py_ssize_t shape[2], strides[2];
+    double values[12];
+} Bytes;
+
+static PyObject *
+bytes_new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(names))
+{
+    Bytes *self = (Bytes *)type->tp_alloc(type, 0);
+    if (self != NULL) {
+        self->shape[0] = 3;
+        self->shape[1] = 4;
+        self->strides[0] = 4 * sizeof(double);
+        self->strides[1] = sizeof(double);
+    }
+    return (PyObject *)self;
+}
+
+static PyObject *
+bytes_dlpack(PyObject *op, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    Bytes *self = (Bytes *)op;
+    int64_t shape[2], strides[2];
+    DLTensor t;
+    int i;
+
+    for (i = 0; i < 2; i++) {
+        shape[i] = self->shape[i];
+        strides[i] = self->strides[i] / (Py_ssize_t)sizeof(double);
+        if (self->strides[i] % (Py_ssize_t)sizeof(double) != 0) {
+            PyErr_SetString(PyExc_BufferError, "a stride is no multiple of the item size");
+            return NULL;
+        }
+    }
+    t = dlpack_py_cpu(self->values, DLPACK_PY_FLOAT64, 2, shape, strides);
+    return dlpack_py_produce(op, &t, 0, args, nargs, kwnames);
+}
+
+static PyMethodDef bytes_methods[] = {
+    DLPACK_PY_METHODS(bytes_dlpack, dlpack_py_cpu_device),
+    {NULL, NULL, 0, NULL},
+};
+
+static PyTypeObject bytes_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "calls.Bytes",
+    .tp_basicsize = sizeof(Bytes),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_new = bytes_new,
+    .tp_dealloc = plain_dealloc,
+    .tp_methods = bytes_methods,
+};
+
 /* Held: an array that holds the memory of another library. */
 typedef struct {
     PyObject_HEAD
@@ -164,11 +241,11 @@ typedef struct {
 static const dlpack_py_want matrix = {.dtype = DLPACK_PY_FLOAT64, .ndim = 2, .order = 'C'};
 
 static PyObject *
-held_from_dlpack(PyObject *type, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+held_steal(PyObject *type, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, const dlpack_py_want *want)
 {
     dlpack_py_view v;
     Held *self;
-    if (dlpack_py_from_dlpack(args, nargs, kwnames, &matrix, &v) < 0)
+    if (dlpack_py_from_dlpack(args, nargs, kwnames, want, &v) < 0)
         return NULL;
     self = (Held *)((PyTypeObject *)type)->tp_alloc((PyTypeObject *)type, 0);
     if (self == NULL) {
@@ -177,6 +254,24 @@ held_from_dlpack(PyObject *type, PyObject *const *args, Py_ssize_t nargs, PyObje
     }
     dlpack_py_move(&self->view, &v);
     return (PyObject *)self;
+}
+
+static PyObject *
+held_from_dlpack(PyObject *type, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    return held_steal(type, args, nargs, kwnames, &matrix);
+}
+
+/* As NumPy's from_dlpack: any rank, strides and device of the CPU, and one of fourteen dtypes. */
+static PyObject *
+held_from_any(PyObject *type, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    static const uint32_t dtypes[] = {
+        DLPACK_PY_BOOL,    DLPACK_PY_INT8,    DLPACK_PY_INT16,     DLPACK_PY_INT32,      DLPACK_PY_INT64,
+        DLPACK_PY_UINT8,   DLPACK_PY_UINT16,  DLPACK_PY_UINT32,    DLPACK_PY_UINT64,     DLPACK_PY_FLOAT16,
+        DLPACK_PY_FLOAT32, DLPACK_PY_FLOAT64, DLPACK_PY_COMPLEX64, DLPACK_PY_COMPLEX128, 0};
+    static const dlpack_py_want any = {.dtypes = dtypes};
+    return held_steal(type, args, nargs, kwnames, &any);
 }
 
 static void
@@ -190,6 +285,7 @@ held_dealloc(PyObject *op)
 
 static PyMethodDef held_methods[] = {
     {"from_dlpack", FASTCALL(held_from_dlpack), METH_FASTCALL | METH_KEYWORDS | METH_CLASS, NULL},
+    {"from_any", FASTCALL(held_from_any), METH_FASTCALL | METH_KEYWORDS | METH_CLASS, NULL},
     {NULL, NULL, 0, NULL},
 };
 
@@ -222,35 +318,54 @@ consume_each(PyObject *const *args, Py_ssize_t nargs, const dlpack_py_want *want
     Py_RETURN_NONE;
 }
 
+/* What a call costs that does nothing. */
 static PyObject *
-consume(PyObject *Py_UNUSED(module), PyObject *obj)
+nothing(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(obj))
 {
-    dlpack_py_view v;
-    if (dlpack_py_consume(obj, &matrix, &v) < 0)
-        return NULL;
-    dlpack_py_release(&v);
     Py_RETURN_NONE;
 }
 
-static PyObject *
-consume_writable(PyObject *Py_UNUSED(module), PyObject *obj)
-{
-    dlpack_py_view v;
-    if (dlpack_py_consume(obj, &writable_matrix, &v) < 0)
-        return NULL;
-    dlpack_py_release(&v);
-    Py_RETURN_NONE;
-}
+/* Defines a function that takes an array for as long as the call. */
+#define CONSUMER(name, want)                                          \
+    static PyObject *name(PyObject *Py_UNUSED(module), PyObject *obj) \
+    {                                                                 \
+        dlpack_py_view v;                                             \
+        if (dlpack_py_consume(obj, want, &v) < 0)                     \
+            return NULL;                                              \
+        dlpack_py_release(&v);                                        \
+        Py_RETURN_NONE;                                               \
+    }
 
-static PyObject *
-consume_any_rank(PyObject *Py_UNUSED(module), PyObject *obj)
-{
-    dlpack_py_view v;
-    if (dlpack_py_consume(obj, &of_any_rank, &v) < 0)
-        return NULL;
-    dlpack_py_release(&v);
-    Py_RETURN_NONE;
-}
+static const uint32_t two_dtypes[] = {DLPACK_PY_FLOAT32, DLPACK_PY_FLOAT64, 0};
+static const uint32_t three_dtypes[] = {DLPACK_PY_INT64, DLPACK_PY_FLOAT32, DLPACK_PY_FLOAT64, 0};
+static const dlpack_py_want bools = {.dtype = DLPACK_PY_BOOL, .ndim = 2, .order = 'C'};
+static const dlpack_py_want bytes = {.dtype = DLPACK_PY_UINT8, .ndim = 1, .order = 'C'};
+static const dlpack_py_want halves = {.dtype = DLPACK_PY_BFLOAT16, .ndim = 2, .order = 'C'};
+static const dlpack_py_want complexes = {.dtype = DLPACK_PY_COMPLEX128, .ndim = 2, .order = 'C'};
+static const dlpack_py_want small_complexes = {.dtype = DLPACK_PY_COMPLEX64, .ndim = 2, .order = 'C'};
+static const dlpack_py_want one_of_two = {.dtypes = two_dtypes, .ndim = 2, .order = 'C'};
+static const dlpack_py_want one_of_three = {.dtypes = three_dtypes, .ndim = 2, .order = 'C'};
+static const dlpack_py_want fortran = {.dtype = DLPACK_PY_FLOAT64, .ndim = 2, .order = 'F'};
+static const dlpack_py_want strided = {.dtype = DLPACK_PY_FLOAT64, .ndim = 2};
+static const dlpack_py_want scalar = {.dtype = DLPACK_PY_FLOAT64, .ndim = DLPACK_PY_SCALAR, .order = 'C'};
+static const dlpack_py_want copied = {
+    .dtype = DLPACK_PY_FLOAT64, .ndim = 2, .order = 'C', .options = DLPACK_PY_COPY_IF_NEEDED};
+
+CONSUMER(consume, &matrix)
+CONSUMER(consume_writable, &writable_matrix)
+CONSUMER(consume_any_rank, &of_any_rank)
+CONSUMER(consume_any, NULL)
+CONSUMER(consume_bool, &bools)
+CONSUMER(consume_bytes, &bytes)
+CONSUMER(consume_half, &halves)
+CONSUMER(consume_complex, &complexes)
+CONSUMER(consume_small_complex, &small_complexes)
+CONSUMER(consume_two_dtypes, &one_of_two)
+CONSUMER(consume_three_dtypes, &one_of_three)
+CONSUMER(consume_fortran, &fortran)
+CONSUMER(consume_strided, &strided)
+CONSUMER(consume_scalar, &scalar)
+CONSUMER(consume_or_copy, &copied)
 
 /* consume_rank(rank, obj): the rank is fixed. */
 static PyObject *
@@ -374,6 +489,19 @@ static PyMethodDef functions[] = {
     {"consume", consume, METH_O, NULL},
     {"consume_writable", consume_writable, METH_O, NULL},
     {"consume_any_rank", consume_any_rank, METH_O, NULL},
+    {"consume_any", consume_any, METH_O, NULL},
+    {"consume_bool", consume_bool, METH_O, NULL},
+    {"consume_bytes", consume_bytes, METH_O, NULL},
+    {"consume_half", consume_half, METH_O, NULL},
+    {"consume_complex", consume_complex, METH_O, NULL},
+    {"consume_small_complex", consume_small_complex, METH_O, NULL},
+    {"consume_two_dtypes", consume_two_dtypes, METH_O, NULL},
+    {"consume_three_dtypes", consume_three_dtypes, METH_O, NULL},
+    {"consume_fortran", consume_fortran, METH_O, NULL},
+    {"consume_strided", consume_strided, METH_O, NULL},
+    {"consume_scalar", consume_scalar, METH_O, NULL},
+    {"consume_or_copy", consume_or_copy, METH_O, NULL},
+    {"nothing", nothing, METH_O, NULL},
     {"consume_rank", FASTCALL(consume_rank), METH_FASTCALL, NULL},
     {"consume_many", FASTCALL(consume_many), METH_FASTCALL, NULL},
     {"make_simple", make_simple, METH_NOARGS, NULL},
@@ -392,7 +520,7 @@ static int
 module_exec(PyObject *module)
 {
     PyTypeObject *types[] = {
-        &simple_type, &held_type,  &buffered_type,
+        &simple_type, &half_type,  &bytes_type, &held_type, &buffered_type,
 #ifndef CALLS_PLAIN
         &own_type,    &plain_type,
 #endif

@@ -45,14 +45,33 @@ ROWS = {
     "then NumPy does less. dlpack_py asks for a versioned one (C1), which says whether the data is read-only.",
     "f(numpy), writable": "nanobind: `ndarray<double>`, which asks for a versioned capsule, as dlpack_py does.",
     "f(numpy), any rank": "dlpack_py: max_ndim = 8; nanobind: no rank; tvm-ffi: no check of the rank.",
+    "f(numpy), bool": "",
+    "f(numpy), complex128": "",
+    "f(numpy), second of two dtypes": "float32 or float64. nanobind: the second overload of the function.",
+    "f(numpy), third of three dtypes": "int64, float32 or float64. nanobind: the third overload.",
+    "f(numpy), F order": "Column-major, as asked for.",
+    "f(numpy), x.T": "Any strides are asked for.",
+    "f(numpy), x[:, ::2]": "Any strides are asked for.",
+    "f(numpy), rank 0": "",
+    "f(numpy), empty": "Shape (0, 4).",
+    "f(numpy), 2^31 bytes": "uint8, of rank 1.",
+    "f(numpy), no requirements": "A bool array.",
+    "f(numpy), or a copy": "dlpack_py: DLPACK_PY_COPY_IF_NEEDED, and no copy is needed.",
+    "f(own), bfloat16, README's producer": "NumPy has no bfloat16.",
     "f(torch), borrowed": "By PyTorch's exchange table. nanobind and pybind11 call __dlpack__, which is Python code.",
     "f(torch), owned": "By PyTorch's exchange table; tvm-ffi makes a Tensor.",
+    "f(torch), complex64": "PyTorch's exchange table exports lazily conjugated tensors wrongly: dlpack_py asks "
+    "the tensor (X9).",
     "f(tvm_ffi.Tensor)": "By capsule; tvm-ffi takes its own object.",
     "f(own ×3)": "dlpack_py, floor and tvm-ffi: by exchange table, borrowed. nanobind and pybind11: by capsule.",
     "f(numpy ×3)": "Three capsules.",
     "f(torch ×3)": "dlpack_py, floor and tvm-ffi: by exchange table, borrowed.",
     "from_dlpack(numpy)": "To an own array that holds NumPy's memory. dlpack_py reads device= and copy= as well, as "
     "NumPy and PyTorch do; the others take one argument. Last column: np.from_dlpack.",
+    "from_dlpack(numpy) of 14 dtypes": "As NumPy does it: any rank and any strides.",
+    "from_dlpack(numpy[:, ::2]) of 14 dtypes": "",
+    "from_dlpack(numpy, copy=True) of 14 dtypes": "NumPy copies.",
+    "dlarray.from_dlpack(numpy)": "examples/ndarray: an array of any dtype and rank, in Python's class.",
     "return own array": "tvm-ffi allocates the memory of the array apart. nanobind: memory that exists already.",
     "return own array, README's producer": "",
     "return to NumPy by np.from_dlpack": "A new own array, passed to np.from_dlpack, which the author holds. nanobind: "
@@ -68,10 +87,15 @@ ROWS = {
     "x.__dlpack__(max_version=(1, 3))": "nanobind compares interned names first, and allocates only the capsule.",
     "x.__dlpack__(), README's producer": "Each export is allocated.",
     "x.__dlpack__(max_version=(1, 3)), README's producer": "",
+    "x.__dlpack__(), strides in bytes": "As NumPy does it: extents of Py_ssize_t and strides in bytes are converted in "
+    "each call. Each export is allocated.",
+    "x.__dlpack__(max_version=(1, 3)), strides in bytes": "",
     "x.__dlpack_device__()": "",
+    "x.__dlpack_device__(), described": "By DLPACK_PY_DESCRIBED.",
     "f(numpy) refused: dtype": "int64 where float64 is wanted. dlpack_py names both; nanobind lists the signatures.",
     "f(object()) refused": "An object that has no __dlpack__.",
     "f(old producer)": "A producer in C whose __dlpack__ has no keyword but stream: it raises TypeError first.",
+    "f(x) that does nothing": "This is part of every call of a function.",
     "first f(numpy) in a process": "After the import of the modules. dlpack_py: examples/minimal/image.c.",
 }
 
@@ -105,6 +129,7 @@ class Libraries:
         import numpy
 
         self.ours, self.floor, self.image, self.numpy = calls, calls_floor, image, numpy
+        self.dlarray = self.optional("dlarray")
         self.torch = self.optional("torch")
         self.tvm_ffi = self.optional("tvm_ffi")
         self.nanobind = self.tvm = self.pybind11 = None
@@ -140,8 +165,20 @@ class Libraries:
         integers, nothing = np.zeros((3, 4), np.int64), object()
         old = self.floor.Old()
         version = {"max_version": (1, 3)}
+        kinds = self.kinds()
         table = {
             "f(own), capsule, README's producer": {"ours": Call(ours.consume, (simple,))},
+            **{name: {"ours": Call(getattr(ours, function), (kind,))} for name, (function, kind) in kinds.items()},
+            "f(numpy), or a copy": {"ours": Call(ours.consume_or_copy, (array,))},
+            "f(own), bfloat16, README's producer": {"ours": Call(ours.consume_half, (ours.Half(),))},
+            "from_dlpack(numpy) of 14 dtypes": {"ours": Call(ours.Held.from_any, (array,))},
+            "from_dlpack(numpy[:, ::2]) of 14 dtypes": {"ours": Call(ours.Held.from_any, (array[:, ::2],))},
+            "from_dlpack(numpy, copy=True) of 14 dtypes": {"ours": Call(ours.Held.from_any, (array,), {"copy": True})},
+            "x.__dlpack__(), strides in bytes": {"ours": Call("__dlpack__", (ours.Bytes(),))},
+            "x.__dlpack__(max_version=(1, 3)), strides in bytes": {
+                "ours": Call("__dlpack__", (ours.Bytes(),), version)
+            },
+            "f(x) that does nothing": {"ours": Call(ours.nothing, (nothing,))},
             "f(numpy)": {"ours": Call(ours.consume, (array,))},
             "f(numpy), writable": {"ours": Call(ours.consume_writable, (array,))},
             "f(numpy), any rank": {"ours": Call(ours.consume_any_rank, (array,))},
@@ -157,6 +194,8 @@ class Libraries:
             "f(object()) refused": {"ours": Call(ours.consume, (nothing,), fails=True)},
             "f(old producer)": {"ours": Call(ours.consume, (old,))},
         }
+        if self.dlarray is not None:
+            table["dlarray.from_dlpack(numpy)"] = {"ours": Call(self.dlarray.from_dlpack, (array,))}
         tensor = tvm_tensor = None
         if self.torch is not None:
             tensor = self.torch.zeros((3, 4), dtype=self.torch.float64)
@@ -171,6 +210,24 @@ class Libraries:
                 for name, call in of_peer(array, integers, nothing, old, tensor, tvm_tensor).items():
                     table[name][column] = call
         return {name: table[name] for name in ROWS if name in table}
+
+    def kinds(self):
+        """{row: (name of the function, NumPy array)} of the arrays that users have besides float64 in C order."""
+        np = self.numpy
+        array = np.zeros((3, 4))
+        return {
+            "f(numpy), bool": ("consume_bool", np.zeros((3, 4), bool)),
+            "f(numpy), complex128": ("consume_complex", np.zeros((3, 4), complex)),
+            "f(numpy), second of two dtypes": ("consume_two_dtypes", array),
+            "f(numpy), third of three dtypes": ("consume_three_dtypes", array),
+            "f(numpy), F order": ("consume_fortran", np.zeros((3, 4), order="F")),
+            "f(numpy), x.T": ("consume_strided", array.T),
+            "f(numpy), x[:, ::2]": ("consume_strided", array[:, ::2]),
+            "f(numpy), rank 0": ("consume_scalar", np.zeros(())),
+            "f(numpy), empty": ("consume", np.zeros((0, 4))),
+            "f(numpy), 2^31 bytes": ("consume_bytes", np.zeros(2**31, np.uint8)),
+            "f(numpy), no requirements": ("consume_any", np.zeros((3, 4), bool)),
+        }
 
     def of_tables(self, array, tensor):
         """{row: {column: Call}} of what needs tables or embedded managed tensors."""
@@ -187,8 +244,11 @@ class Libraries:
             "return a new NumPy array": Call(ours.make_like, (array,)),
             "x.__dlpack__()": Call("__dlpack__", (plain,)),
             "x.__dlpack__(max_version=(1, 3))": Call("__dlpack__", (plain,), {"max_version": (1, 3)}),
+            "x.__dlpack_device__(), described": Call("__dlpack_device__", (plain,)),
         }
         if tensor is not None:
+            small_complex = self.torch.zeros((3, 4), dtype=self.torch.complex64)
+            table["f(torch), complex64"] = Call(ours.consume_small_complex, (small_complex,))
             table["f(torch), borrowed"] = Call(ours.borrow, (tensor,))
             table["f(torch), owned"] = Call(ours.consume, (tensor,))
             table["f(torch ×3)"] = Call(ours.borrow_many, (tensor,) * 3)
@@ -233,7 +293,13 @@ class Libraries:
             "f(numpy)": Call(nano.consume_const, (array,)),
             "f(numpy), writable": Call(nano.consume, (array,)),
             "f(numpy), any rank": Call(nano.consume_any_rank, (array,)),
+            **{
+                name: Call(nano.consume_const if function == "consume" else getattr(nano, function), (kind,))
+                for name, (function, kind) in self.kinds().items()
+            },
+            "f(x) that does nothing": Call(nano.nothing, (nothing,)),
             "f(torch), owned": Call(nano.consume, (tensor,)),
+            "f(torch), complex64": Call(nano.consume_small_complex, (tensor.to(self.torch.complex64),)),
             "f(tvm_ffi.Tensor)": Call(nano.consume, (tvm_tensor,)),
             "f(own ×3)": Call(nano.consume_three, (own, own, own)),
             "f(numpy ×3)": Call(nano.consume_three, (array, array, array)),
@@ -303,6 +369,11 @@ class Libraries:
             "f(own), capsule": Call(np.from_dlpack, (plain,)),
             "f(torch), owned": Call(torch.from_dlpack, (tensor,)),
             "from_dlpack(numpy)": Call(np.from_dlpack, (array,)),
+            "from_dlpack(numpy) of 14 dtypes": Call(np.from_dlpack, (array,)),
+            "from_dlpack(numpy[:, ::2]) of 14 dtypes": Call(np.from_dlpack, (array[:, ::2],)),
+            "from_dlpack(numpy, copy=True) of 14 dtypes": Call(np.from_dlpack, (array,), {"copy": True}),
+            "x.__dlpack__(), strides in bytes": Call("__dlpack__", (array,)),
+            "x.__dlpack__(max_version=(1, 3)), strides in bytes": Call("__dlpack__", (array,), {"max_version": (1, 3)}),
             "return a new NumPy array": Call(np.empty, ((3, 4),)),
             "np.from_dlpack of a type by its buffer": Call(np.frombuffer, (bytearray(96),)),
             "memoryview of a NumPy array": Call(memoryview, (array,)),
