@@ -282,7 +282,7 @@ typedef struct dlpack_py_embedded {
     DLManagedTensorVersioned versioned;
     DLManagedTensor legacy;
     dlp_keeper keeper; /* owner is borrowed: the object that this is part of */
-    uint32_t dtype;    /* dlpack_py_dtype of the tensor, where it is simple; else 0 */
+    uint32_t dtype;    /* dlpack_py_dtype of the tensor, where dlp_embedded_meets can look at it; else 0 */
 } dlpack_py_embedded;
 
 /* dlpack_py_offer.export_embedded: the managed tensor in the owner, which is held; NULL: the request needs a plan. */
@@ -311,11 +311,11 @@ dlp_export_embedded(const dlpack_py_offer *offer, const dlpack_py_request *reque
 static inline int
 dlpack_py_embed(dlpack_py_embedded *e, PyObject *owner, const DLTensor *t, uint64_t flags)
 {
-    const uint32_t dtype = dlp_is_simple(t) ? dlpack_py_dtype(t) : 0;
+    const int order = dlp_look(t);
     dlp_state *state = dlp_state_get();
     dlpack_py_error error;
 
-    if ((dtype == 0 && dlp_check_all(t, flags, &error) < 0) ||
+    if ((order == 0 && dlp_check_all(t, flags, &error) < 0) ||
         (t->ndim > 0 && t->strides == NULL &&
          dlp_fail(&error, DLPACK_PY_VALUE_ERROR, "strides is NULL, strides that the object stores were wanted") < 0))
         return dlpack_py_raise(&error);
@@ -325,9 +325,9 @@ dlpack_py_embed(dlpack_py_embedded *e, PyObject *owner, const DLTensor *t, uint6
     dlp_keep(&e->keeper, owner, &state->gate, NULL);
     Py_DECREF(owner); /* borrowed */
     *dlp_fill(&e->versioned, DLPACK_PY_VERSIONED, dlp_kept_flags(t, flags), &e->keeper) = *t;
-    dlp_normalize(&e->versioned.dl_tensor, dtype == 0 && dlp_is_empty(t));
+    dlp_normalize(&e->versioned.dl_tensor, dlp_is_empty(t));
     *dlp_fill(&e->legacy, DLPACK_PY_LEGACY, 0, &e->keeper) = e->versioned.dl_tensor;
-    e->dtype = dtype;
+    e->dtype = order == 'C' && ((uintptr_t)t->data & (t->dtype.bits / 8u - 1)) == 0 ? dlpack_py_dtype(t) : 0;
     return 0;
 }
 
@@ -391,25 +391,26 @@ dlp_view_set(dlpack_py_view *v, DLManagedTensorVersioned *managed, const DLTenso
     v->allocated = NULL;
 }
 
-/* Describes a tensor in v, as dlp_view_set, if it is simple, has strides, and meets basic requirements. Returns 1; or 0
- * where dlp_view_prepare decides. */
+/* Fast path of dlp_view_prepare: describes a tensor in v, as dlp_view_set, if dlp_look knows its order, and it has strides
+ * and meets the requirements, which were checked. Returns 1; or 0 where dlp_view_prepare decides. */
 static inline int
 dlp_take_simply(DLManagedTensorVersioned *managed, const DLTensor *t, const dlpack_py_want *want, dlpack_py_view *v)
 {
     const int32_t readonly =
         managed == NULL ? DLPACK_PY_READONLY_UNSAID : (int32_t)(managed->flags & DLPACK_PY_FLAG_READ_ONLY);
-    if ((managed != NULL && dlp_is_unknown(managed, DLPACK_PY_VERSIONED)) || !dlp_is_simple(t) ||
-        (t->strides == NULL && t->ndim != 0) || !dlp_meets_basic(t, dlpack_py_dtype(t), readonly, want))
+    int order;
+
+    if ((managed != NULL && dlp_is_unknown(managed, DLPACK_PY_VERSIONED)) || (order = dlp_look(t)) == 0 ||
+        (t->strides == NULL && t->ndim != 0) || dlp_meets(t, order, readonly, want, NULL) < 0)
         return 0;
     dlp_view_set(v, managed, t);
     return 1;
 }
 
-/* Takes a tensor by the table of a type. is_basic: so are the requirements. device: that of the consumer's stream, or
- * NULL. Returns 0, DLP_NO_TABLE, or -1 with an exception. */
+/* Takes a tensor by the table of a type. device: that of the consumer's stream, or NULL. Returns 0, DLP_NO_TABLE, or -1
+ * with an exception. */
 static inline int
-dlp_call_table(const dlp_type *known, const dlp_consumer *consumer, int is_basic, const dlpack_py_device *device,
-               dlpack_py_view *v)
+dlp_call_table(const dlp_type *known, const dlp_consumer *consumer, const dlpack_py_device *device, dlpack_py_view *v)
 {
     DLManagedTensorVersioned *managed = NULL; /* some tables leave it unset (X8) */
     const int is_own = known->is_own;         /* foreign code may change *known */
@@ -424,13 +425,13 @@ dlp_call_table(const dlp_type *known, const dlp_consumer *consumer, int is_basic
         PyErr_Clear(); /* a table may refuse data of a device that __dlpack__ exports */
         return DLP_NO_TABLE;
     }
-    if (is_basic && dlp_take_simply(managed, &managed->dl_tensor, consumer->want, v))
-        return 0;
     if (!dlp_is_unknown(managed, DLPACK_PY_VERSIONED) &&
         !dlp_is_usable(&managed->dl_tensor, is_own, consumer->obj, device)) {
         dlp_delete(managed, DLPACK_PY_VERSIONED);
         return PyErr_Occurred() ? -1 : DLP_NO_TABLE;
     }
+    if (dlp_take_simply(managed, &managed->dl_tensor, consumer->want, v))
+        return 0;
     return dlp_take_managed(managed, DLPACK_PY_VERSIONED, consumer->want, consumer->request, v);
 }
 
@@ -450,24 +451,24 @@ dlp_take_by_table(const dlp_consumer *consumer, const dlpack_py_device *device, 
         return known == NULL ? -1 : DLP_NO_TABLE;
     if (table != NULL)
         *table = known->table;
-    return dlp_call_table(known, consumer, 0, device, v);
+    return dlp_call_table(known, consumer, device, v);
 }
 
-/* Fast path of consuming and borrowing an own object: its managed tensors, where they are simple and meet the
- * requirements; else NULL. known: what is remembered of its type. Runs no code of others. */
+/* Fast path of consuming and borrowing an own object: its managed tensors, where they are row-major and aligned, and meet
+ * requirements on dtype, rank, order and writing alone; else NULL. known: what is remembered of its type. Runs no code of
+ * others. */
 static inline dlpack_py_embedded *
 dlp_find_embedded(const dlp_type *known, PyObject *obj, const dlpack_py_want *want)
 {
     dlpack_py_embedded *e;
 
-    if (known == NULL || known->embedded == 0 || want == NULL || (want->options & DLPACK_PY_NO_TABLE) != 0 ||
-        !dlp_is_basic(want) ||
-        (((uintptr_t)want->shape | (uint32_t)want->max_ndim) != 0 && !dlp_is_possible_rank(want)))
+    if (known == NULL || known->embedded == 0 || want == NULL || want->dtype == 0 ||
+        ((uintptr_t)want->dtypes | (uintptr_t)want->shape | want->alignment | (uint32_t)want->device |
+         (uint32_t)want->max_ndim | (want->options & DLPACK_PY_NO_TABLE)) != 0)
         return NULL;
     e = (dlpack_py_embedded *)(void *)((char *)obj + known->embedded);
-    return e->keeper.owner == obj && e->dtype != 0 &&
-                   dlp_meets_basic(&e->versioned.dl_tensor, e->dtype,
-                                   (int)(e->versioned.flags & DLPACK_PY_FLAG_READ_ONLY), want)
+    return e->keeper.owner == obj && e->dtype == want->dtype && e->versioned.dl_tensor.ndim == want->ndim &&
+                   (want->order == 'C' || want->order == 0) && (!want->writable || e->versioned.flags == 0)
                ? e
                : NULL;
 }
@@ -486,12 +487,12 @@ dlp_consume_cached(dlp_state *state, const dlp_type *known, PyObject *obj, const
     int result;
 
     dlp_view_clear(v); /* empty while foreign code runs */
-    if (known == NULL || (known->table == NULL && known->method == NULL) || !dlp_is_basic(asked) ||
-        !dlp_is_possible_rank(asked) || (asked->options & DLPACK_PY_NO_TABLE) != 0)
+    if (known == NULL || (known->table == NULL && known->method == NULL) || dlp_check_want(asked, NULL) < 0 ||
+        (asked->options & DLPACK_PY_NO_TABLE) != 0)
         return state == NULL ? -1 : dlpack_py_consume_request(obj, NULL, want, v);
     if (known->table != NULL) {
         consumer = dlp_consumer_make(want, NULL, obj);
-        result = dlp_call_table(known, &consumer, 1, NULL, v);
+        result = dlp_call_table(known, &consumer, NULL, v);
         return result != DLP_NO_TABLE ? result : dlp_finish(dlp_call(&consumer), &consumer, v);
     }
     stack[0] = obj;
@@ -547,7 +548,6 @@ DLP_SHARED int
 dlp_borrow(const dlp_type *known, PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
     const dlpack_py_want *asked = dlp_consumer_make(want, NULL, NULL).want; /* not NULL */
-    const int is_basic = dlp_is_basic(asked) && dlp_is_possible_rank(asked);
     dlp_consumer consumer;
     dlpack_py_want as_legacy; /* a lent tensor is checked as a legacy tensor, and is not copied */
     dlp_type learned;
@@ -557,7 +557,7 @@ dlp_borrow(const dlp_type *known, PyObject *obj, const dlpack_py_want *want, dlp
     int is_own, lends;
 
     if (PyCapsule_CheckExact(obj) || asked->writable || (asked->options & DLPACK_PY_NO_TABLE) != 0 ||
-        (!is_basic && dlp_check_want(asked, NULL) < 0)) /* dlpack_py_consume raises the error */
+        dlp_check_want(asked, NULL) < 0) /* dlpack_py_consume raises the error */
         return dlpack_py_consume(obj, want, v);
     known = known != NULL ? known : dlp_type_get(dlp_state_get(), obj, &learned);
     if (known == NULL) {
@@ -568,17 +568,17 @@ dlp_borrow(const dlp_type *known, PyObject *obj, const dlpack_py_want *want, dlp
         return dlpack_py_consume(obj, want, v);
     is_own = known->is_own;         /* foreign code may change *known */
     memset(&lent, 0, sizeof(lent)); /* some tables leave fields unset (X8) */
-    lends = known->table->dltensor_from_py_object_no_sync(obj, &lent.dl_tensor) == 0 && !PyErr_Occurred();
-    if (lends && is_basic && dlp_take_simply(NULL, &lent.dl_tensor, asked, v))
+    lends = known->table->dltensor_from_py_object_no_sync(obj, &lent.dl_tensor) == 0 && !PyErr_Occurred() &&
+            lent.dl_tensor.dtype.bits >= 8 && /* else may be padded (X3) */
+            dlp_is_usable(&lent.dl_tensor, is_own, obj, NULL);
+    if (lends && dlp_take_simply(NULL, &lent.dl_tensor, asked, v))
         return 0;
     dlp_view_clear(v);
     if (lends) {
         as_legacy = *asked;
         as_legacy.options &= ~(DLPACK_PY_COPY_IF_NEEDED | DLPACK_PY_LEGACY_IS_WRITABLE);
         consumer = dlp_consumer_make(&as_legacy, NULL, NULL);
-        if (dlp_is_usable(&lent.dl_tensor, is_own, obj, NULL) &&
-            lent.dl_tensor.dtype.bits >= 8 && /* else may be padded (X3) */
-            dlp_view_prepare(v, &lent, DLPACK_PY_LEGACY, &consumer, &copy, &error) == 0)
+        if (dlp_view_prepare(v, &lent, DLPACK_PY_LEGACY, &consumer, &copy, &error) == 0)
             return 0;
     }
     if (PyErr_Occurred() && dlp_is_fatal())

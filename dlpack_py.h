@@ -1077,7 +1077,7 @@ dlp_plan(const dlpack_py_offer *offer, const dlpack_py_request *request, dlpack_
     dlpack_py_error error;
 
     plan->form = dlp_requested_form(request);
-    if (offer->tensor != NULL && dlp_is_simple(offer->tensor) &&
+    if (offer->tensor != NULL && dlp_look(offer->tensor) != 0 &&
         (offer->flags | (offer->options & ~DLPACK_PY_OFFER_DO_NOT_LEND) | (uint64_t)offer->is_copy |
          offer->pending_count) == 0 &&
         !request->has_device && request->copy == DLPACK_PY_COPY_AS_NEEDED &&
@@ -1606,21 +1606,20 @@ dlp_view_check(dlpack_py_view *v, const dlp_consumer *consumer, dlpack_py_error 
     const DLTensor *t = &v->tensor;
     const dlpack_py_want *want = consumer->want;
     const int32_t asked_copy = consumer->request->copy;
-    const int is_simple = dlp_is_simple(t);
-    const int meets = is_simple && dlp_is_basic(want) && dlp_meets_basic(t, dlpack_py_dtype(t), v->readonly, want);
+    const int order = dlp_look(t);
     /* Was a copy asked for, and the producer not told, or can its legacy capsule not say that it made one (C3)? */
     int copies = asked_copy == DLPACK_PY_COPY_ALWAYS && (v->form == DLPACK_PY_LEGACY || !consumer->takes_keywords);
 
-    if (!is_simple && dlp_check_all(t, v->flags, error) < 0)
+    if (order == 0 && dlp_check_all(t, v->flags, error) < 0)
         return -1;
-    if (!meets && dlp_meets(t, v->readonly, want, error) < 0) {
+    if (dlp_meets(t, order, v->readonly, want, error) < 0) {
         const int may_copy = asked_copy == DLPACK_PY_COPY_ALWAYS || (asked_copy == DLPACK_PY_COPY_AS_NEEDED &&
                                                                      (want->options & DLPACK_PY_COPY_IF_NEEDED) != 0);
         if (!may_copy || !error->copy_helps || !dlpack_py_is_cpu_readable(t->device) || want->device > (int32_t)kDLCPU)
             return -1;
         copies = 1; /* with copy=True also a second one: the copy of the producer does not meet the requirements */
     }
-    v->overlaps = !is_simple && dlp_overlaps_itself(t);
+    v->overlaps = order == 0 && dlp_overlaps_itself(t);
     if (t->device.device_type == kDLCPU && !copies && !consumer->request->has_device)
         return 0;
     return dlp_check_device(t, consumer, copies, error);
