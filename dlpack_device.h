@@ -709,7 +709,7 @@ dlp_device_check_announced(PyObject *answer, DLDevice announced, const dlpack_py
     DLP_LOCK(answer); /* the name changes when the capsule is consumed */
     form = PyCapsule_CheckExact(answer) ? dlp_form_of(PyCapsule_GetName(answer)) : 0;
     managed = form == 0 ? NULL : PyCapsule_GetPointer(answer, DLP_UNUSED_NAME(form));
-    if (managed != NULL && !dlp_is_unknown(managed, form)) /* else dlp_take refuses it */
+    if (managed != NULL && !dlp_is_unknown_major(managed, form)) /* else dlp_take refuses it */
         came = dlp_tensor(managed, form)->device;
     DLP_UNLOCK();
     if (announced.device_type == came.device_type

@@ -358,12 +358,15 @@ dlp_table_failed(const char *function)
 DLP_RARE int
 dlp_is_resolved(PyObject *obj)
 {
-    PyObject *is_conj = PyObject_CallMethod(obj, "is_conj", NULL);
-    PyObject *is_neg = is_conj == NULL || PyObject_Not(is_conj) != 1 ? NULL : PyObject_CallMethod(obj, "is_neg", NULL);
-    const int is_resolved = is_neg != NULL && PyObject_Not(is_neg) == 1;
+    const dlp_state *state = dlp_state_get();
+    PyObject *answer = NULL;
+    int is_resolved = state != NULL, i;
 
-    Py_XDECREF(is_conj);
-    Py_XDECREF(is_neg);
+    for (i = DLP_IS_CONJ; i <= DLP_IS_NEG && is_resolved; i++) {
+        answer = PyObject_VectorcallMethod(state->objects[i], &obj, 1, NULL);
+        is_resolved = answer != NULL && PyObject_Not(answer) == 1;
+        Py_XDECREF(answer);
+    }
     if (PyErr_Occurred() && !dlp_is_fatal())
         PyErr_Clear(); /* a method is missing */
     return is_resolved;
@@ -391,26 +394,24 @@ dlp_view_set(dlpack_py_view *v, DLManagedTensorVersioned *managed, const DLTenso
     v->allocated = NULL;
 }
 
-/* Fast path of dlp_view_prepare: describes a tensor in v, as dlp_view_set, if dlp_look knows its order, and it has strides
- * and meets the requirements, which were checked. Returns 1; or 0 where dlp_view_prepare decides. */
+/* Fast path of dlp_view_prepare: can dlp_view_set describe a tensor? It can if dlp_look knows the order, and the tensor
+ * has strides and meets the requirements, which were checked; is_basic: they are basic. */
 static inline int
-dlp_take_simply(DLManagedTensorVersioned *managed, const DLTensor *t, const dlpack_py_want *want, dlpack_py_view *v)
+dlp_is_simply_met(const DLManagedTensorVersioned *managed, const DLTensor *t, const dlpack_py_want *want, int is_basic)
 {
     const int32_t readonly =
         managed == NULL ? DLPACK_PY_READONLY_UNSAID : (int32_t)(managed->flags & DLPACK_PY_FLAG_READ_ONLY);
-    int order;
+    const int order = managed != NULL && dlp_is_unknown_major(managed, DLPACK_PY_VERSIONED) ? 0 : dlp_look(t); /* K6 */
 
-    if ((managed != NULL && dlp_is_unknown(managed, DLPACK_PY_VERSIONED)) || (order = dlp_look(t)) == 0 ||
-        (t->strides == NULL && t->ndim != 0) || dlp_meets(t, order, readonly, want, NULL) < 0)
-        return 0;
-    dlp_view_set(v, managed, t);
-    return 1;
+    return order != 0 && (t->strides != NULL || t->ndim == 0) &&
+           (is_basic ? dlp_meets_basic(t, order, readonly, want) : dlp_meets(t, order, readonly, want, NULL) == 0);
 }
 
-/* Takes a tensor by the table of a type. device: that of the consumer's stream, or NULL. Returns 0, DLP_NO_TABLE, or -1
- * with an exception. */
+/* Takes a tensor by the table of a type. is_basic: so are the requirements. device: that of the consumer's stream, or
+ * NULL. Returns 0, DLP_NO_TABLE, or -1 with an exception. */
 static inline int
-dlp_call_table(const dlp_type *known, const dlp_consumer *consumer, const dlpack_py_device *device, dlpack_py_view *v)
+dlp_call_table(const dlp_type *known, const dlp_consumer *consumer, int is_basic, const dlpack_py_device *device,
+               dlpack_py_view *v)
 {
     DLManagedTensorVersioned *managed = NULL; /* some tables leave it unset (X8) */
     const int is_own = known->is_own;         /* foreign code may change *known */
@@ -425,13 +426,15 @@ dlp_call_table(const dlp_type *known, const dlp_consumer *consumer, const dlpack
         PyErr_Clear(); /* a table may refuse data of a device that __dlpack__ exports */
         return DLP_NO_TABLE;
     }
-    if (!dlp_is_unknown(managed, DLPACK_PY_VERSIONED) &&
+    if (!dlp_is_unknown_major(managed, DLPACK_PY_VERSIONED) &&
         !dlp_is_usable(&managed->dl_tensor, is_own, consumer->obj, device)) {
         dlp_delete(managed, DLPACK_PY_VERSIONED);
         return PyErr_Occurred() ? -1 : DLP_NO_TABLE;
     }
-    if (dlp_take_simply(managed, &managed->dl_tensor, consumer->want, v))
+    if (dlp_is_simply_met(managed, &managed->dl_tensor, consumer->want, is_basic)) {
+        dlp_view_set(v, managed, &managed->dl_tensor);
         return 0;
+    }
     return dlp_take_managed(managed, DLPACK_PY_VERSIONED, consumer->want, consumer->request, v);
 }
 
@@ -451,7 +454,7 @@ dlp_take_by_table(const dlp_consumer *consumer, const dlpack_py_device *device, 
         return known == NULL ? -1 : DLP_NO_TABLE;
     if (table != NULL)
         *table = known->table;
-    return dlp_call_table(known, consumer, device, v);
+    return dlp_call_table(known, consumer, dlp_is_basic(consumer->want), device, v);
 }
 
 /* Fast path of consuming and borrowing an own object: its managed tensors, where they are row-major and aligned, and meet
@@ -462,37 +465,37 @@ dlp_find_embedded(const dlp_type *known, PyObject *obj, const dlpack_py_want *wa
 {
     dlpack_py_embedded *e;
 
-    if (known == NULL || known->embedded == 0 || want == NULL || want->dtype == 0 ||
-        ((uintptr_t)want->dtypes | (uintptr_t)want->shape | want->alignment | (uint32_t)want->device |
-         (uint32_t)want->max_ndim | (want->options & DLPACK_PY_NO_TABLE)) != 0)
+    if (known == NULL || known->embedded == 0 || want == NULL || !dlp_is_basic(want) ||
+        (want->options & DLPACK_PY_NO_TABLE) != 0)
         return NULL;
     e = (dlpack_py_embedded *)(void *)((char *)obj + known->embedded);
     return e->keeper.owner == obj && e->dtype == want->dtype && e->versioned.dl_tensor.ndim == want->ndim &&
-                   (want->order == 'C' || want->order == 0) && (!want->writable || e->versioned.flags == 0)
+                   (!want->writable || e->versioned.flags == 0)
                ? e
                : NULL;
 }
 
 #if DLP_TYPES
-/* Fast path of dlpack_py_consume_request, for a type that is remembered, and a tensor that dlp_take_simply takes: the
+/* Fast path of dlpack_py_consume_request, for a type that is remembered, and a tensor that dlp_is_simply_met accepts: the
  * same steps in one function, without a look-up of the method. */
 DLP_SHARED int
 dlp_consume_cached(dlp_state *state, const dlp_type *known, PyObject *obj, const dlpack_py_want *want,
                    dlpack_py_view *v)
 {
     const dlpack_py_want *asked = dlp_consumer_make(want, NULL, NULL).want; /* not NULL */
+    const int is_basic = dlp_is_basic(asked);
     DLManagedTensorVersioned *managed;
     PyObject *stack[2], *method, *answer;
     dlp_consumer consumer;
     int result;
 
     dlp_view_clear(v); /* empty while foreign code runs */
-    if (known == NULL || (known->table == NULL && known->method == NULL) || dlp_check_want(asked, NULL) < 0 ||
-        (asked->options & DLPACK_PY_NO_TABLE) != 0)
+    if (known == NULL || (known->table == NULL && known->method == NULL) ||
+        (asked->options & DLPACK_PY_NO_TABLE) != 0 || (!is_basic && dlp_check_want(asked, NULL) < 0))
         return state == NULL ? -1 : dlpack_py_consume_request(obj, NULL, want, v);
     if (known->table != NULL) {
         consumer = dlp_consumer_make(want, NULL, obj);
-        result = dlp_call_table(known, &consumer, NULL, v);
+        result = dlp_call_table(known, &consumer, is_basic, NULL, v);
         return result != DLP_NO_TABLE ? result : dlp_finish(dlp_call(&consumer), &consumer, v);
     }
     stack[0] = obj;
@@ -505,7 +508,8 @@ dlp_consume_cached(dlp_state *state, const dlp_type *known, PyObject *obj, const
         managed = (DLManagedTensorVersioned *)PyCapsule_GetPointer(answer, DLP_UNUSED_NAME(DLPACK_PY_VERSIONED));
         if (managed == NULL)
             PyErr_Clear(); /* a capsule of another name */
-        else if (dlp_take_simply(managed, &managed->dl_tensor, asked, v)) {
+        else if (dlp_is_simply_met(managed, &managed->dl_tensor, asked, is_basic)) {
+            dlp_view_set(v, managed, &managed->dl_tensor);
             (void)PyCapsule_SetName(answer, DLP_USED_NAME(DLPACK_PY_VERSIONED)); /* commit point (K4) */
             Py_DECREF(answer);
             if (PyErr_Occurred())
@@ -548,16 +552,13 @@ DLP_SHARED int
 dlp_borrow(const dlp_type *known, PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
     const dlpack_py_want *asked = dlp_consumer_make(want, NULL, NULL).want; /* not NULL */
-    dlp_consumer consumer;
-    dlpack_py_want as_legacy; /* a lent tensor is checked as a legacy tensor, and is not copied */
+    const int is_basic = dlp_is_basic(asked);
     dlp_type learned;
-    dlp_export *copy;
-    dlpack_py_error error;
-    DLManagedTensor lent;
-    int is_own, lends;
+    DLTensor lent;
+    int is_own;
 
     if (PyCapsule_CheckExact(obj) || asked->writable || (asked->options & DLPACK_PY_NO_TABLE) != 0 ||
-        dlp_check_want(asked, NULL) < 0) /* dlpack_py_consume raises the error */
+        (!is_basic && dlp_check_want(asked, NULL) < 0)) /* dlpack_py_consume raises the error */
         return dlpack_py_consume(obj, want, v);
     known = known != NULL ? known : dlp_type_get(dlp_state_get(), obj, &learned);
     if (known == NULL) {
@@ -568,18 +569,11 @@ dlp_borrow(const dlp_type *known, PyObject *obj, const dlpack_py_want *want, dlp
         return dlpack_py_consume(obj, want, v);
     is_own = known->is_own;         /* foreign code may change *known */
     memset(&lent, 0, sizeof(lent)); /* some tables leave fields unset (X8) */
-    lends = known->table->dltensor_from_py_object_no_sync(obj, &lent.dl_tensor) == 0 && !PyErr_Occurred() &&
-            lent.dl_tensor.dtype.bits >= 8 && /* else may be padded (X3) */
-            dlp_is_usable(&lent.dl_tensor, is_own, obj, NULL);
-    if (lends && dlp_take_simply(NULL, &lent.dl_tensor, asked, v))
-        return 0;
     dlp_view_clear(v);
-    if (lends) {
-        as_legacy = *asked;
-        as_legacy.options &= ~(DLPACK_PY_COPY_IF_NEEDED | DLPACK_PY_LEGACY_IS_WRITABLE);
-        consumer = dlp_consumer_make(&as_legacy, NULL, NULL);
-        if (dlp_view_prepare(v, &lent, DLPACK_PY_LEGACY, &consumer, &copy, &error) == 0)
-            return 0;
+    if (known->table->dltensor_from_py_object_no_sync(obj, &lent) == 0 && !PyErr_Occurred() &&
+        dlp_is_usable(&lent, is_own, obj, NULL) && dlp_is_simply_met(NULL, &lent, asked, is_basic)) {
+        dlp_view_set(v, NULL, &lent);
+        return 0;
     }
     if (PyErr_Occurred() && dlp_is_fatal())
         return -1;
@@ -591,8 +585,9 @@ dlp_borrow(const dlp_type *known, PyObject *obj, const dlpack_py_want *want, dlp
  *
  * Release the view before Python code runs and before obj can be freed. Without a GIL, borrow only memory that does not
  * move while obj lives. The call may run Python code: of several arguments, borrow only the last. Where the type has an
- * exchange table and want->writable is 0, the call allocates nothing and takes no reference; otherwise the call is
- * dlpack_py_consume. A borrowed tensor has no read-only flag (X3): v->readonly is DLPACK_PY_READONLY_UNSAID.
+ * exchange table, want->writable is 0, and the tensor is like most (dlp_look), the call allocates nothing and takes no
+ * reference; otherwise the call is dlpack_py_consume. A borrowed tensor has no read-only flag (X3): v->readonly is
+ * DLPACK_PY_READONLY_UNSAID.
  */
 DLP_SHARED int
 dlpack_py_borrow(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
@@ -1002,7 +997,7 @@ dlpack_py_allocate_like(PyObject *like, const DLTensor *prototype, dlpack_py_vie
         dlp_view_set(v, managed, &managed->dl_tensor);
         return 0;
     }
-    if (known->table != NULL && dlp_check_prototype(&t, &error) == 0) {
+    if (known->table != NULL && dlp_prepare_prototype(&t, &error) == 0) {
         if (t.ndim > 0)
             memcpy(shape, t.shape, (size_t)t.ndim * sizeof(int64_t));
         t.shape = shape;

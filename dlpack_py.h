@@ -237,11 +237,11 @@ typedef struct dlp_exception {
 } dlp_exception;
 
 /* Saves the current exception, and clears it. PyErr_Fetch is the one way that all Pythons have. */
-DLP_SHARED dlp_exception
+static inline dlp_exception
 dlp_exception_save(void)
 {
     dlp_exception e = {NULL, NULL, NULL};
-    if (PyErr_Occurred()) /* saves 12 of 1,843 instructions of an import */
+    if (PyErr_Occurred()) /* seldom: saves 12 instructions */
         PyErr_Fetch(&e.type, &e.value, &e.traceback);
     return e;
 }
@@ -271,7 +271,7 @@ dlp_decref(PyObject *object)
 {
     dlp_exception saved;
 #ifndef Py_GIL_DISABLED
-    if (Py_REFCNT(object) > 1) { /* runs no code: not looking for an exception saves 41 of 1,692 instructions */
+    if (Py_REFCNT(object) > 1) { /* runs no code: saves 41 instructions */
         Py_DECREF(object);
         return;
     }
@@ -375,8 +375,9 @@ dlp_count(dlpack_py_exports *exports, dlp_word change)
         (void)DLP_ADD(&exports->count, change);
 }
 
-/* After a fork, the count has the deleters of the parent's other threads, which do not run in the child. The thread of
- * the child that sets process first takes out what it read before: what the child's threads add meanwhile stays. */
+/* After a fork, the count has the deleters of the parent's other threads, which do not run in the child. Each thread of
+ * the child reads the count before it sets process. The thread that sets it first subtracts what it has read: what other
+ * threads of the child have added since then stays. */
 DLP_RARE void
 dlp_gate_after_fork(dlp_gate *gate)
 {
@@ -403,8 +404,9 @@ dlp_drop_unattached(const dlp_keeper *keeper, PyThreadState *current)
     PyThreadState *own, *made = NULL;
     const dlp_word process = DLP_PROCESS();
 
-    /* The exit callback waits until each deleter that was counted before the gate closed is detached. */
     dlp_gate_after_fork(gate);
+    /* A deleter counts itself, then looks whether the gate is closing. The exit callback closes it, then waits until the
+     * count is 0: a deleter that saw it open is detached by then. */
     if ((DLP_ADD(&gate->deleters, 2) & 1) == 0 && !dlp_is_finalizing()) {
         if (current != NULL)
             (void)PyEval_SaveThread();
@@ -473,13 +475,13 @@ dlp_keeper_of(const void *managed, int32_t form)
 DLP_SHARED void
 dlp_delete(void *managed, int32_t form)
 {
-    /* The deleter of a Python object's export keeps the exception itself: saves 71 of 1,722 instructions. */
+    /* The deleter of a Python object's export keeps the exception itself: saves 71 instructions. */
     const int attached = dlp_keeper_of(managed, form) == NULL && dlp_thread_state() != NULL;
     struct DLManagedTensorVersioned *versioned = (struct DLManagedTensorVersioned *)managed;
     DLManagedTensor *legacy = (DLManagedTensor *)managed;
     dlp_exception saved = {NULL, NULL, NULL};
 
-    if (attached && PyErr_Occurred()) /* looked at here: the call is seldom needed */
+    if (attached)
         saved = dlp_exception_save();
     if (form == DLPACK_PY_VERSIONED && versioned->deleter != NULL)
         versioned->deleter(versioned);
@@ -494,13 +496,9 @@ dlp_delete(void *managed, int32_t form)
 /* The indices of dlp_state.objects: interned names, those of dlpack_exchange.h, and what calls pass and return.
  * dlp_match_keywords and dlp_call_with read names from DLP_STREAM to DLP_DEVICE: their order counts. */
 enum { DLP_ARRAY_NAMESPACE, DLP_DLPACK_DEVICE, DLP_STREAM, DLP_MAX_VERSION, DLP_DL_DEVICE, DLP_COPY, DLP_DEVICE };
-enum { DLP_EXCHANGE_API = DLP_DEVICE + 1, DLP_DLPACK, DLP_MODULE, DLP_FROM_DLPACK, DLP_NAMES };
+enum { DLP_EXCHANGE_API = DLP_DEVICE + 1, DLP_DLPACK, DLP_MODULE, DLP_FROM_DLPACK, DLP_IS_CONJ, DLP_IS_NEG, DLP_NAMES };
 enum { DLP_KEYWORDS = DLP_NAMES, DLP_VERSION, DLP_CPU, DLP_OBJECTS }; /* ("max_version",), (1, 3), (1, 0) */
 enum { DLP_OBJECT_TYPE, DLP_RESULT_TYPE, DLP_BUFFER_TYPE, DLP_TYPES_MADE };
-
-/* The stages of a state. DLP_PUBLISHED: it is in the interpreter's dictionary, and exports may point to its gate.
- * DLP_UNREGISTERED: its exit callback is being registered, or never will be. DLP_REGISTERED: the callback will run. */
-enum { DLP_NEW, DLP_PUBLISHED, DLP_UNREGISTERED, DLP_REGISTERED };
 
 /* What dlpack_exchange.h remembers of an interpreter begins with the function that frees it. */
 typedef struct dlp_remembered {
@@ -512,7 +510,7 @@ typedef struct dlp_remembered {
 typedef struct dlp_state {
     dlp_gate gate;
     struct dlp_state *next_gone; /* the next in the list of states that are gone */
-    int stage;                   /* DLP_NEW ... */
+    int published;               /* 1: in the interpreter's dictionary; exports may point to the gate */
     PyObject *objects[DLP_OBJECTS];
     dlp_word types[DLP_TYPES_MADE]; /* PyTypeObject *; 0: not made yet */
     dlp_word exchange;              /* dlp_remembered * of dlpack_exchange.h; 0: nothing is remembered */
@@ -542,7 +540,7 @@ dlp_state_gone(PyObject *capsule)
         Py_XDECREF((PyObject *)DLP_SWAP(&state->types[i], 0));
     if (exchange != NULL)
         exchange->free_fn(exchange);
-    if (state->stage != DLP_NEW)
+    if (state->published)
         state->next_gone = (dlp_state *)DLP_SWAP(&dlp_states_gone, (dlp_word)state);
     else
         DLPACK_PY_FREE(state);
@@ -567,32 +565,25 @@ dlp_at_exit(PyObject *self, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-/* Registers the exit callback. Where that fails because the interpreter ends, the gate is closing from the start.
- * Returns 0; or -1 with MemoryError, RecursionError or the exception of an interrupt: the next use tries again.
- * PyUnstable_AtExit would run too late, after the modules. */
+/* Registers the exit callback of the state in a capsule; runs Python code. Where that fails, as it does while the
+ * interpreter ends, the gate is closing from the start. Returns 0; or -1 with MemoryError, RecursionError or the
+ * exception of an interrupt: the next use tries again. PyUnstable_AtExit would run too late, after the modules. */
 static inline int
-dlp_state_register(dlp_state *state)
+dlp_state_register(PyObject *capsule)
 {
     static PyMethodDef callback = {"dlpack_py_at_exit", dlp_at_exit, METH_NOARGS, NULL};
-    PyObject *self, *method, *module, *result;
+    dlp_state *state = (dlp_state *)PyCapsule_GetPointer(capsule, DLP_STATE_NAME);
+    PyObject *method = PyCFunction_NewEx(&callback, capsule, NULL);
+    PyObject *module = method == NULL ? NULL : PyImport_ImportModule("atexit");
+    PyObject *result = module == NULL ? NULL : PyObject_CallMethod(module, "register", "O", method);
 
-    state->stage = DLP_UNREGISTERED; /* first: registering runs Python code, which may come here */
-    self = PyCapsule_New(state, DLP_STATE_NAME, NULL);
-    method = self == NULL ? NULL : PyCFunction_NewEx(&callback, self, NULL);
-    module = method == NULL ? NULL : PyImport_ImportModule("atexit");
-    result = module == NULL ? NULL : PyObject_CallMethod(module, "register", "O", method);
-    Py_XDECREF(self);
     Py_XDECREF(method);
     Py_XDECREF(module);
-    if (result != NULL) {
-        Py_DECREF(result);
-        state->stage = DLP_REGISTERED;
+    Py_XDECREF(result);
+    if (!PyErr_Occurred())
         return 0;
-    }
-    if (dlp_is_fatal() || PyErr_ExceptionMatches(PyExc_RecursionError)) {
-        state->stage = DLP_PUBLISHED;
+    if (dlp_is_fatal() || PyErr_ExceptionMatches(PyExc_RecursionError))
         return -1;
-    }
     PyErr_Clear();
     (void)DLP_OR(&state->gate.deleters, 1);
     return 0;
@@ -604,8 +595,8 @@ dlp_state_new(PyInterpreterState *interpreter)
 {
     dlp_state *state = (dlp_state *)DLPACK_PY_MALLOC(sizeof(*state));
     static const char *const names[DLP_NAMES] = {
-        "__array_namespace__",       "__dlpack_device__", "stream",     "max_version", "dl_device", "copy", "device",
-        "__dlpack_c_exchange_api__", "__dlpack__",        "__module__", "from_dlpack"};
+        "__array_namespace__",       "__dlpack_device__", "stream",     "max_version", "dl_device", "copy",  "device",
+        "__dlpack_c_exchange_api__", "__dlpack__",        "__module__", "from_dlpack", "is_conj",   "is_neg"};
     PyObject *capsule;
     int i;
 
@@ -649,20 +640,17 @@ dlp_state_find(PyInterpreterState *interpreter)
     Py_XINCREF(capsule);
     if (key != NULL && capsule == NULL && !PyErr_Occurred())
         made = dlp_state_new(interpreter);
-    if (made != NULL) /* setdefault: Python code that ran meanwhile may have made the state */
+    if (made != NULL && dlp_state_register(made) == 0) /* setdefault: its Python code may have made another state */
         capsule = PyObject_CallMethod(names, "setdefault", "OO", key, made);
     if (capsule != NULL) {
         state = (dlp_state *)PyCapsule_GetPointer(capsule, DLP_STATE_NAME);
-        if (state->stage == DLP_NEW)
-            state->stage = DLP_PUBLISHED;
+        state->published = 1;
+        if ((DLP_LOAD(&state->gate.deleters) & 1) == 0) /* else nothing may tell when its address is used again */
+            DLP_STORE(DLP_STATE_PLACE(interpreter), (dlp_word)state);
     }
     Py_XDECREF(capsule); /* the dictionary holds it */
     Py_XDECREF(made);
     Py_XDECREF(key);
-    if (state != NULL && state->stage == DLP_PUBLISHED && dlp_state_register(state) < 0)
-        state = NULL;
-    if (state != NULL && state->stage == DLP_REGISTERED)
-        DLP_STORE(DLP_STATE_PLACE(interpreter), (dlp_word)state);
     DLP_UNLOCK();
     return state;
 }
@@ -693,7 +681,7 @@ dlpack_py_init(void)
 #define DLP_USED_NAME(form) ((form) == DLPACK_PY_VERSIONED ? "used_dltensor_versioned" : "used_dltensor")
 
 /* The form of a capsule that was not consumed, by its name; 0 for any other name. Not comparing texts where this
- * can be avoided saves 69 of 1,720 instructions of an export and import. */
+ * can be avoided saves 69 instructions of an export and import. */
 static inline int32_t
 dlp_form_of(const char *name)
 {
@@ -883,7 +871,7 @@ dlp_match_keywords(const char *function, int positional, int first, int count, P
 
 /* Reads the arguments of __dlpack__, whatever they are. Returns 0, or -1 with TypeError, ValueError or SystemError. */
 DLP_SHARED int
-dlp_parse_any(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, dlpack_py_request *request)
+dlp_parse_general(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, dlpack_py_request *request)
 {
     PyObject *values[4] = {NULL, NULL, NULL, NULL}; /* stream, max_version, dl_device, copy */
     return dlp_match_keywords("__dlpack__", 0, DLP_STREAM, 4, args, nargs, kwnames, values) < 0
@@ -893,7 +881,7 @@ dlp_parse_any(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, dlpack
 
 /* Read a request from the arguments of a fastcall method. Returns 0, or -1 with an exception: TypeError or ValueError
  * for arguments that are malformed (P1, P2, P4, P5). No argument, or max_version alone by an interned name, is read at
- * once: saves 111 of 1,328 instructions of an export. */
+ * once: saves 111 instructions of an export. */
 static inline int
 dlpack_py_parse_request(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, dlpack_py_request *request)
 {
@@ -903,7 +891,7 @@ dlpack_py_parse_request(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnam
     if (state == NULL)
         return -1;
     if (nargs != 0 || given > 1 || (given == 1 && DLP_TUPLE_ITEM(kwnames, 0) != state->objects[DLP_MAX_VERSION]))
-        return dlp_parse_any(args, nargs, kwnames, request);
+        return dlp_parse_general(args, nargs, kwnames, request);
     memset(request, 0, sizeof(*request));
     if (given == 0)
         return 0;
@@ -1018,8 +1006,8 @@ dlp_plan_device(const dlpack_py_offer *offer, const dlpack_py_request *request, 
 /* Checks what an author offers, and decides how the request is met: in place or by a copy, on which device. Returns 0,
  * or -1 with *error filled (D8, P3 to P7; or the offer makes no sense). plan->form is set. */
 DLP_RARE int
-dlp_plan_any(const dlpack_py_offer *offer, const dlpack_py_request *request, dlpack_py_plan *plan,
-             dlpack_py_error *error)
+dlp_plan_general(const dlpack_py_offer *offer, const dlpack_py_request *request, dlpack_py_plan *plan,
+                 dlpack_py_error *error)
 {
     const uint32_t negative = DLPACK_PY_OFFER_REFUSE_NEGATIVE | DLPACK_PY_OFFER_COPY_NEGATIVE;
     const DLTensor *t = offer->tensor;
@@ -1070,7 +1058,7 @@ dlp_plan_any(const dlpack_py_offer *offer, const dlpack_py_request *request, dlp
     return 0;
 }
 
-/* As dlp_plan_any, with an exception. Most exports need no decision: saves 113 of 1,330 instructions of an export. */
+/* As dlp_plan_general, with an exception. Most exports need no decision: saves 113 instructions. */
 static inline int
 dlp_plan(const dlpack_py_offer *offer, const dlpack_py_request *request, dlpack_py_plan *plan)
 {
@@ -1087,7 +1075,7 @@ dlp_plan(const dlpack_py_offer *offer, const dlpack_py_request *request, dlpack_
         plan->copy = 0;
         return 0;
     }
-    return dlp_plan_any(offer, request, plan, &error) < 0 ? dlpack_py_raise(&error) : 0;
+    return dlp_plan_general(offer, request, plan, &error) < 0 ? dlpack_py_raise(&error) : 0;
 }
 
 /* dlp_copy. Other threads run meanwhile where the copy takes longer than a change of threads. */
@@ -1429,6 +1417,16 @@ dlp_consumer_make(const dlpack_py_want *want, const dlpack_py_request *request, 
     return consumer;
 }
 
+/* Raises an error, with the name of the argument. Returns -1. */
+DLP_RARE int
+dlp_raise_for(const dlpack_py_want *want, const dlpack_py_error *error)
+{
+    dlpack_py_error named = *error;
+    if (want->name != NULL)
+        (void)dlp_fail(&named, error->code, "%s: %s", want->name, error->text);
+    return dlpack_py_raise(&named);
+}
+
 /* Calls __dlpack__ with the keywords of the request that are needed (C4), or only with stream (C1). */
 DLP_RARE PyObject *
 dlp_call_with(const dlp_state *state, const dlp_consumer *consumer)
@@ -1469,12 +1467,11 @@ dlp_call_with(const dlp_state *state, const dlp_consumer *consumer)
 }
 
 /* The last exception of a chain of contexts, before NULL or end, borrowed; NULL where the chain contains the exception
- * other, and where it has more than 32 exceptions: it may be a ring. */
+ * other, and where it has more exceptions than most: it may be a ring. */
 DLP_RARE PyObject *
-dlp_chain_end(PyObject *chain, PyObject *end, PyObject *other)
+dlp_chain_end(PyObject *chain, PyObject *end, PyObject *other, int most)
 {
-    int steps;
-    for (steps = 0; steps < 32 && chain != other; steps++) {
+    for (; most > 0 && chain != other; most--) {
         PyObject *next = PyException_GetContext(chain);
         Py_XDECREF(next); /* held by chain */
         if (next == NULL || next == end)
@@ -1493,8 +1490,8 @@ dlp_chain(PyObject *first, PyObject *second)
     PyObject *last;
 
     PyErr_GetExcInfo(&handled.type, &handled.value, &handled.traceback);
-    last = dlp_chain_end(second, handled.value, first);
-    if (last != NULL && dlp_chain_end(first, NULL, last) != NULL) {
+    last = dlp_chain_end(second, handled.value, first, 32);
+    if (last != NULL && dlp_chain_end(first, NULL, last, 1000) != NULL) { /* last is no context of first */
         Py_INCREF(first);
         PyException_SetContext(last, first); /* steals */
     }
@@ -1509,11 +1506,13 @@ dlp_call_again(const dlp_state *state, dlp_consumer *consumer)
 {
     dlp_exception first = dlp_exception_save(), second;
     PyObject *answer = NULL;
+    dlpack_py_error error;
 
     consumer->takes_keywords = 0;
-    if (consumer->request->copy == DLPACK_PY_COPY_NEVER)
-        PyErr_SetString(PyExc_BufferError,
-                        "copy is False, and __dlpack__ raised TypeError: without this keyword, it may copy");
+    if (consumer->request->copy == DLPACK_PY_COPY_NEVER) {
+        (void)dlp_refuse(&error, "copy is False, and __dlpack__ raised TypeError: without this keyword, it may copy");
+        (void)dlp_raise_for(consumer->want, &error);
+    }
     else
         answer = dlp_call_with(state, consumer);
     if (answer == NULL) {
@@ -1543,7 +1542,7 @@ dlp_call(dlp_consumer *consumer)
     if (!consumer->takes_keywords || request->has_device || request->copy != DLPACK_PY_COPY_AS_NEEDED ||
         request->stream.kind != DLPACK_PY_STREAM_NONE)
         answer = dlp_call_with(state, consumer);
-    else /* max_version alone: saves 352 of 2,003 instructions of an export and import */
+    else /* max_version alone: saves 352 instructions */
         answer = PyObject_VectorcallMethod(state->objects[DLP_DLPACK], stack, 1, state->objects[DLP_KEYWORDS]);
     return answer == NULL && consumer->takes_keywords && PyErr_ExceptionMatches(PyExc_TypeError)
                ? dlp_call_again(state, consumer)
@@ -1555,7 +1554,6 @@ dlp_call(dlp_consumer *consumer)
 /* Results of steps, other than success (0) and failure (-1). */
 #define DLP_MAKE_COPY 1  /* a copy meets what the consumer asks for */
 #define DLP_ASK_AGAIN 2  /* ask the object for data that the CPU reads (C5) */
-#define DLP_NO_TABLE 3   /* call __dlpack__ */
 #define DLP_UNKNOWN (-2) /* failure: the major version is unknown, and the tensor must be deleted (K6) */
 
 /* Checks the device of the data, for a request that names a device, for a copy, and for memory that is not the CPU's.
@@ -1592,7 +1590,7 @@ dlp_check_device(const DLTensor *t, const dlp_consumer *consumer, int copies, dl
 
 /* A major version that this file does not know: only the deleter can be relied on (K6). */
 static inline int
-dlp_is_unknown(const void *managed, int32_t form)
+dlp_is_unknown_major(const void *managed, int32_t form)
 {
     return form == DLPACK_PY_VERSIONED &&
            ((const struct DLManagedTensorVersioned *)managed)->version.major != DLPACK_PY_PROTOCOL_MAJOR;
@@ -1607,12 +1605,16 @@ dlp_view_check(dlpack_py_view *v, const dlp_consumer *consumer, dlpack_py_error 
     const dlpack_py_want *want = consumer->want;
     const int32_t asked_copy = consumer->request->copy;
     const int order = dlp_look(t);
+    const int is_met = order != 0 && dlp_is_basic(want) && dlp_meets_basic(t, order, v->readonly, want);
     /* Was a copy asked for, and the producer not told, or can its legacy capsule not say that it made one (C3)? */
     int copies = asked_copy == DLPACK_PY_COPY_ALWAYS && (v->form == DLPACK_PY_LEGACY || !consumer->takes_keywords);
 
     if (order == 0 && dlp_check_all(t, v->flags, error) < 0)
         return -1;
-    if (dlp_meets(t, order, v->readonly, want, error) < 0) {
+    if (want->device == (int32_t)kDLCPU && t->device.device_type != kDLCPU && dlpack_py_is_cpu_readable(t->device) &&
+        consumer->takes_keywords && !consumer->request->has_device)
+        return DLP_ASK_AGAIN; /* pinned or managed memory can be exported as CPU memory (C5) */
+    if (!is_met && dlp_meets(t, order, v->readonly, want, error) < 0) {
         const int may_copy = asked_copy == DLPACK_PY_COPY_ALWAYS || (asked_copy == DLPACK_PY_COPY_AS_NEEDED &&
                                                                      (want->options & DLPACK_PY_COPY_IF_NEEDED) != 0);
         if (!may_copy || !error->copy_helps || !dlpack_py_is_cpu_readable(t->device) || want->device > (int32_t)kDLCPU)
@@ -1652,7 +1654,7 @@ dlp_view_prepare(dlpack_py_view *v, const void *managed, int32_t form, const dlp
     int result;
 
     *copy = NULL;
-    if (dlp_is_unknown(managed, form)) { /* read nothing else (K6) */
+    if (dlp_is_unknown_major(managed, form)) { /* read nothing else (K6) */
         (void)dlp_refuse(error, "the tensor has DLPack version %" PRIu32 ".%" PRIu32 ", major version %d was wanted",
                          versioned->version.major, versioned->version.minor, DLPACK_PY_PROTOCOL_MAJOR);
         return DLP_UNKNOWN;
@@ -1698,16 +1700,6 @@ dlp_view_copy(dlpack_py_view *v, dlp_export *copy)
     dlp_delete(managed, form); /* last: a deleter may run code that looks at the view */
 }
 
-/* Raises an error, with the name of the argument. Returns -1. */
-DLP_RARE int
-dlp_raise_for(const dlpack_py_want *want, const dlpack_py_error *error)
-{
-    dlpack_py_error named = *error;
-    if (want->name != NULL)
-        (void)dlp_fail(&named, error->code, "%s: %s", want->name, error->text);
-    return dlpack_py_raise(&named);
-}
-
 /* Refuses the name of a capsule: ValueError where the capsule was consumed, or else TypeError. Returns -1. */
 DLP_RARE int
 dlp_refuse_name(const char *name, dlpack_py_error *error)
@@ -1735,7 +1727,7 @@ dlp_take(PyObject *capsule, const dlp_consumer *consumer, dlpack_py_view *v)
         return dlp_raise_value(PyExc_TypeError, "__dlpack__ returned %.200U, a capsule was wanted", capsule);
     DLP_LOCK(capsule); /* Nothing in here runs Python code: no other thread changes the name meanwhile. */
     name = PyCapsule_GetName(capsule);
-    form = dlp_form_of(name);
+    form = dlp_form_of(name); /* C2 */
     if (form == 0)
         (void)dlp_refuse_name(name, &error);
     else {
@@ -1810,33 +1802,38 @@ dlp_take_fallback(const dlp_consumer *consumer, dlpack_py_view *v)
 }
 
 /* Finishes an import after a call of __dlpack__: takes the tensor of answer, which is stolen. Where device work may be
- * pending on the data, calls again, for CPU memory (C5). Where a call failed, answer is NULL, and want->fallback may
- * make a tensor (C6). Returns 0, or -1 with an exception. */
+ * pending on the data, calls once more, for CPU memory (C5). Where the call failed, answer is NULL, and want->fallback
+ * may make a tensor (C6). Returns 0, or -1 with an exception. */
 DLP_SHARED int
-dlp_finish(PyObject *answer, const dlp_consumer *consumer, dlpack_py_view *v)
+dlp_finish(PyObject *answer, dlp_consumer *consumer, dlpack_py_view *v)
 {
-    dlp_consumer asking = *consumer;
     dlpack_py_request for_cpu;
+    int result;
 
-    while (answer != NULL) {
-        const int result = dlp_take(answer, &asking, v);
-        dlp_decref(answer);          /* keeps the exception (K2) */
-        if (result != DLP_ASK_AGAIN) /* always in the second round */
-            return result;
-        for_cpu = *asking.request;
-        memset(&for_cpu.stream, 0, sizeof(for_cpu.stream));
-        for_cpu.has_device = 1; /* dlp_take does not ask again */
-        for_cpu.device = dlp_device(kDLCPU, 0);
-        asking.request = &for_cpu;
-        answer = dlp_call(&asking);
-    }
-    return consumer->want->fallback != NULL && PyErr_ExceptionMatches(PyExc_AttributeError)
-               ? dlp_take_fallback(consumer, v)
-               : -1;
+    if (answer == NULL)
+        return consumer->want->fallback != NULL && PyErr_ExceptionMatches(PyExc_AttributeError)
+                   ? dlp_take_fallback(consumer, v)
+                   : -1;
+    result = dlp_take(answer, consumer, v);
+    dlp_decref(answer); /* keeps the exception (K2) */
+    if (result != DLP_ASK_AGAIN)
+        return result;
+    for_cpu = *consumer->request;
+    memset(&for_cpu.stream, 0, sizeof(for_cpu.stream));
+    for_cpu.has_device = 1; /* dlp_take does not ask again */
+    for_cpu.device = dlp_device(kDLCPU, 0);
+    consumer->request = &for_cpu;
+    answer = dlp_call(consumer);
+    if (answer == NULL)
+        return -1;
+    result = dlp_take(answer, consumer, v);
+    dlp_decref(answer);
+    return result;
 }
 
 /* ---- Consuming ---------------------------------------------------------- */
 
+#define DLP_NO_TABLE 3   /* a result of dlp_take_by_table: call __dlpack__ */
 #ifdef DLPACK_EXCHANGE_H /* defines these: the only functions that stand below their users */
 static inline int
 dlp_take_by_table(const dlp_consumer *consumer, const dlpack_py_device *device, const void **table, dlpack_py_view *v);
@@ -1858,15 +1855,19 @@ dlpack_py_consume_request(PyObject *obj, const dlpack_py_request *request, const
 {
     dlp_consumer consumer = dlp_consumer_make(want, request, PyCapsule_CheckExact(obj) ? NULL : obj);
     dlpack_py_error error;
+    PyObject *answer;
     int result;
 
     dlp_view_clear(v);
-    if (dlp_check_want(consumer.want, &error) < 0)
+    if (!dlp_is_basic(consumer.want) && dlp_check_want(consumer.want, &error) < 0)
         return dlpack_py_raise(&error);
     if (consumer.obj == NULL)
         return dlp_take(obj, &consumer, v);
     result = dlp_take_by_table(&consumer, NULL, NULL, v);
-    return result != DLP_NO_TABLE ? result : dlp_finish(dlp_call(&consumer), &consumer, v);
+    if (result != DLP_NO_TABLE)
+        return result;
+    answer = dlp_call(&consumer);
+    return dlp_finish(answer, &consumer, v);
 }
 
 /* dlpack_py_consume: take the tensor that obj offers, if it meets the requirements.
@@ -1927,7 +1928,7 @@ dlpack_py_from_dlpack(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames
 {
     PyObject *values[2] = {NULL, NULL}; /* copy, device */
 
-    if (nargs == 1 && kwnames == NULL) /* saves 80 of 1,740 instructions with dlpack_exchange.h */
+    if (nargs == 1 && kwnames == NULL) /* saves 80 instructions with dlpack_exchange.h */
         return dlpack_py_consume(args[0], want, v);
     dlp_view_clear(v);
     if (dlp_match_keywords("from_dlpack", 1, DLP_COPY, 2, args, nargs, kwnames, values) < 0)
@@ -2088,7 +2089,7 @@ DLP_QUIET_END
 #endif /* DLPACK_PY_AVAILABLE */
 #endif /* DLPACK_PY_H */
 
-/* The clauses that the headers name. *: decided by this library, not by DLPack or the array API standard. No C2, D7.
+/* The clauses that the headers name. *: decided by this library, not by DLPack or the array API standard. No D7.
  * D1   data + byte_offset is the first element. A producer exports byte_offset 0 where data is an address.
  * D2   Consumers must not expect that data is aligned to 256 bytes. This header aligns its own memory to 64 bytes. *
  * D3   Rank 0 is one element. Without elements a producer exports data NULL, and a consumer accepts any data.
@@ -2117,6 +2118,7 @@ DLP_QUIET_END
  * K7   A deleter frees its struct, with shape and strides.
  * K8   manager_ctx is never NULL. *
  * C1   A TypeError of __dlpack__(max_version=...) is followed by one call without max_version, copy and dl_device.
+ * C2   The version of the tensor and the name of the capsule are checked: a producer may answer with the other form.
  * C3   copy and dl_device are passed only when asked for. The consumer copies where the producer cannot say so.
  * C4   No keyword is passed that is not needed. __dlpack_device__ is asked before a stream is chosen.
  * C5   An unsupported device is BufferError. Pinned and managed memory is asked for as CPU memory.
@@ -2145,5 +2147,5 @@ DLP_QUIET_END
  * X8   Results of foreign functions are initialized before the call and validated after it.
  * X9   PyTorch's table exports lazily conjugated tensors as they are in memory: is_conj() and is_neg() are asked. *
  * G1   Interpreters share no Python object. *
- * G2   Copies and versions of this header in one process do not share anything. *
+ * G2   Copies and versions of this header in one process share no data. *
  */

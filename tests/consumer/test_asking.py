@@ -308,6 +308,19 @@ def test_a_long_chain_of_contexts_is_not_walked_to_its_end_C1():
     assert chain(second, 32) == [BufferError] * 32
 
 
+def test_in_handlers_that_are_deeply_nested_the_first_error_is_kept_C1():
+    handled = error = KeyError("handled")
+    for _ in range(100):
+        error.__context__ = KeyError("around")
+        error = error.__context__
+    try:
+        raise handled
+    except KeyError:
+        with pytest.raises(BufferError) as raised:
+            consume(Scripted(TypeError("no keywords"), BufferError("not now")))
+    assert chain(raised.value, 3) == [BufferError, TypeError, KeyError]
+
+
 @pytest.mark.parametrize("fails", [False, True])
 def test_in_a_generator_nothing_is_left_behind_for_the_next_step_C1(fails):
     second = BufferError("not now") if fails else Made(LEGACY).capsule
@@ -558,9 +571,10 @@ def test_a_device_that_the_cpu_cannot_read_is_refused_by_name_C5(device, name):
 
 
 @HOST_READABLE
-def test_pinned_and_managed_memory_is_let_go_and_asked_for_as_the_cpus_C5(device):
+@pytest.mark.parametrize("want", [{}, {"device": CPU[0]}, {"device": CPU[0], "options": DLPACK_PY_NOTHING_PENDING}])
+def test_pinned_and_managed_memory_is_let_go_and_asked_for_as_the_cpus_C5(device, want):
     producer = Producer(device=device, answers=[{}, {"device": CPU}])
-    view = consume(producer)
+    view = consume(producer, want)
     assert producer.calls == [VERSION, {**VERSION, "dl_device": CPU}]
     assert producer.deleted == [1, 0]
     assert (view.data, view.device) == (producer.made[1].address, CPU)

@@ -83,18 +83,20 @@ def test_first_use_by_eight_threads_at_once_ends_with_one_gate_G1():
     )
 
 
-def test_a_first_use_at_once_registers_one_exit_callback_and_that_is_kept_G1():
+def test_no_thread_gets_a_state_whose_exit_callback_is_not_registered_yet_G1():
     child(
         """
         import atexit, time
-        before, counts = atexit._ncallbacks(), []
+        registered = []
         def register(function, register=atexit.register):
-            counts.append(1)
             time.sleep(0.05)  # the other threads come meanwhile
-            return register(function)
+            result = register(function)
+            registered.append(function)
+            return result
         atexit.register = register
-        done(together(probe.state))
-        assert atexit._ncallbacks() == before + len(counts) == before + 1
+        def work():
+            return probe.state(), len(registered) > 0
+        assert done(together(work)) == [(probe.state(), True)] * THREADS
         """,
         prelude=PRELUDE,
         times=8,
