@@ -306,8 +306,7 @@ dlp_export_embedded(const dlpack_py_offer *offer, const dlpack_py_request *reque
  * t       its shape and strides must live in the object too; strides are not NULL
  * flags   DLPACK_PY_FLAG_* that describe the data
  *
- * Returns 0, or -1 with BufferError (D8), ValueError (no strides) or MemoryError.
- */
+ * Returns 0, or -1 with BufferError (D8), ValueError (no strides) or MemoryError. */
 static inline int
 dlpack_py_embed(dlpack_py_embedded *e, PyObject *owner, const DLTensor *t, uint64_t flags)
 {
@@ -457,9 +456,8 @@ dlp_take_by_table(const dlp_consumer *consumer, const dlpack_py_device *device, 
     return dlp_call_table(known, consumer, dlp_is_basic(consumer->want), device, v);
 }
 
-/* Fast path of consuming and borrowing an own object: its managed tensors, where they are row-major and aligned, and meet
- * requirements on dtype, rank, order and writing alone; else NULL. known: what is remembered of its type. Runs no code of
- * others. */
+/* Fast path of consuming and borrowing an own object: its managed tensors, where they are row-major and aligned, and
+ * meet requirements that are basic; else NULL. known: what is remembered of its type. Runs no code of others. */
 static inline dlpack_py_embedded *
 dlp_find_embedded(const dlp_type *known, PyObject *obj, const dlpack_py_want *want)
 {
@@ -469,15 +467,15 @@ dlp_find_embedded(const dlp_type *known, PyObject *obj, const dlpack_py_want *wa
         (want->options & DLPACK_PY_NO_TABLE) != 0)
         return NULL;
     e = (dlpack_py_embedded *)(void *)((char *)obj + known->embedded);
-    return e->keeper.owner == obj && e->dtype == want->dtype && e->versioned.dl_tensor.ndim == want->ndim &&
-                   (!want->writable || e->versioned.flags == 0)
+    return e->keeper.owner == obj && e->dtype != 0 && e->dtype == want->dtype &&
+                   e->versioned.dl_tensor.ndim == want->ndim && (!want->writable || e->versioned.flags == 0)
                ? e
                : NULL;
 }
 
 #if DLP_TYPES
-/* Fast path of dlpack_py_consume_request, for a type that is remembered, and a tensor that dlp_is_simply_met accepts: the
- * same steps in one function, without a look-up of the method. */
+/* Fast path of dlpack_py_consume_request, for a type that is remembered, and a tensor that dlp_is_simply_met accepts:
+ * the same steps in one function, without a look-up of the method. */
 DLP_SHARED int
 dlp_consume_cached(dlp_state *state, const dlp_type *known, PyObject *obj, const dlpack_py_want *want,
                    dlpack_py_view *v)
@@ -553,28 +551,37 @@ dlp_borrow(const dlp_type *known, PyObject *obj, const dlpack_py_want *want, dlp
 {
     const dlpack_py_want *asked = dlp_consumer_make(want, NULL, NULL).want; /* not NULL */
     const int is_basic = dlp_is_basic(asked);
+    dlpack_py_want as_legacy; /* a lent tensor is checked as a legacy tensor, and is not copied */
+    dlp_consumer consumer;
     dlp_type learned;
-    DLTensor lent;
-    int is_own;
+    dlp_export *copy;
+    dlpack_py_error error;
+    DLManagedTensor lent;
+    int is_own, lends;
 
     if (PyCapsule_CheckExact(obj) || asked->writable || (asked->options & DLPACK_PY_NO_TABLE) != 0 ||
         (!is_basic && dlp_check_want(asked, NULL) < 0)) /* dlpack_py_consume raises the error */
         return dlpack_py_consume(obj, want, v);
+    dlp_view_clear(v);
     known = known != NULL ? known : dlp_type_get(dlp_state_get(), obj, &learned);
-    if (known == NULL) {
-        dlp_view_clear(v);
+    if (known == NULL)
         return -1;
-    }
     if (known->table == NULL || known->table->dltensor_from_py_object_no_sync == NULL)
         return dlpack_py_consume(obj, want, v);
     is_own = known->is_own;         /* foreign code may change *known */
     memset(&lent, 0, sizeof(lent)); /* some tables leave fields unset (X8) */
-    dlp_view_clear(v);
-    if (known->table->dltensor_from_py_object_no_sync(obj, &lent) == 0 && !PyErr_Occurred() &&
-        dlp_is_usable(&lent, is_own, obj, NULL) && dlp_is_simply_met(NULL, &lent, asked, is_basic)) {
-        dlp_view_set(v, NULL, &lent);
+    lends = known->table->dltensor_from_py_object_no_sync(obj, &lent.dl_tensor) == 0 && !PyErr_Occurred() &&
+            lent.dl_tensor.dtype.bits >= 8 && /* else may be padded (X3) */
+            dlp_is_usable(&lent.dl_tensor, is_own, obj, NULL);
+    if (lends && dlp_is_simply_met(NULL, &lent.dl_tensor, asked, is_basic)) {
+        dlp_view_set(v, NULL, &lent.dl_tensor);
         return 0;
     }
+    as_legacy = *asked;
+    as_legacy.options &= ~(DLPACK_PY_COPY_IF_NEEDED | DLPACK_PY_LEGACY_IS_WRITABLE);
+    consumer = dlp_consumer_make(&as_legacy, NULL, NULL);
+    if (lends && dlp_view_prepare(v, &lent, DLPACK_PY_LEGACY, &consumer, &copy, &error) == 0)
+        return 0;
     if (PyErr_Occurred() && dlp_is_fatal())
         return -1;
     PyErr_Clear(); /* dlpack_py_consume raises the exception again, where it occurs there too */
@@ -585,10 +592,8 @@ dlp_borrow(const dlp_type *known, PyObject *obj, const dlpack_py_want *want, dlp
  *
  * Release the view before Python code runs and before obj can be freed. Without a GIL, borrow only memory that does not
  * move while obj lives. The call may run Python code: of several arguments, borrow only the last. Where the type has an
- * exchange table, want->writable is 0, and the tensor is like most (dlp_look), the call allocates nothing and takes no
- * reference; otherwise the call is dlpack_py_consume. A borrowed tensor has no read-only flag (X3): v->readonly is
- * DLPACK_PY_READONLY_UNSAID.
- */
+ * exchange table and want->writable is 0, the call allocates nothing and takes no reference; otherwise the call is
+ * dlpack_py_consume. A borrowed tensor has no read-only flag (X3): v->readonly is DLPACK_PY_READONLY_UNSAID. */
 DLP_SHARED int
 dlpack_py_borrow(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {

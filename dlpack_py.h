@@ -375,9 +375,8 @@ dlp_count(dlpack_py_exports *exports, dlp_word change)
         (void)DLP_ADD(&exports->count, change);
 }
 
-/* After a fork, the count has the deleters of the parent's other threads, which do not run in the child. Each thread of
- * the child reads the count before it sets process. The thread that sets it first subtracts what it has read: what other
- * threads of the child have added since then stays. */
+/* After a fork the count has deleters of the parent's threads, which do not run in the child. Each thread of the child
+ * reads the count, then sets process: the first to set it subtracts what it read. What others add meanwhile stays. */
 DLP_RARE void
 dlp_gate_after_fork(dlp_gate *gate)
 {
@@ -405,8 +404,8 @@ dlp_drop_unattached(const dlp_keeper *keeper, PyThreadState *current)
     const dlp_word process = DLP_PROCESS();
 
     dlp_gate_after_fork(gate);
-    /* A deleter counts itself, then looks whether the gate is closing. The exit callback closes it, then waits until the
-     * count is 0: a deleter that saw it open is detached by then. */
+    /* A deleter counts itself, then looks whether the gate is closing. The exit callback closes it, then waits until
+     * the count is 0: a deleter that saw it open is detached by then. */
     if ((DLP_ADD(&gate->deleters, 2) & 1) == 0 && !dlp_is_finalizing()) {
         if (current != NULL)
             (void)PyEval_SaveThread();

@@ -139,7 +139,7 @@ CONTRADICTIONS = {
     "a small order": ({"order": "c"}, "order is 'c', 'C', 'F', 'A', 'K' or 'R' was wanted"),
     "an unknown order": ({"order": "Q"}, "order is 'Q'"),
     "an odd alignment": ({"alignment": 24}, "alignment is 24, a power of two was wanted"),
-    "a code in a list of dtypes": ({"dtypes": ("int8", 2, "int16")}, "dtypes is 2, a dtype such as"),
+    "a code in a list of dtypes": ({"dtypes": ("int8", 2, "int16")}, "want: dtype is 2, a dtype such as"),
     "a code in place of a dtype": ({"dtype": 2}, "dtype is 2, a dtype such as DLPACK_PY_FLOAT32 was wanted"),
 }
 

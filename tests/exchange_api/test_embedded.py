@@ -84,3 +84,11 @@ def test_what_was_embedded_stays_where_a_later_tensor_is_refused_D4():
     with pytest.raises(BufferError, match="dtype is float64, float32 was asked for"):
         look(thing, False, False, 0, FLOAT32)
     assert look(thing, False, False, 0, FLOAT64) == (WRITABLE, True, 0)
+
+
+@pytest.mark.parametrize("borrows", [False, True])
+def test_an_embedded_tensor_that_is_not_aligned_is_refused_C9(borrows):
+    thing = Thing()
+    thing.embed_misaligned()
+    with pytest.raises(BufferError, match="data is at address 0x.*, alignment to 8 bytes was asked for"):
+        look(thing, borrows, False, 0, 0)

@@ -148,8 +148,21 @@ thing_embed_singles(PyObject *op, PyObject *Py_UNUSED(unused))
     Py_RETURN_NONE;
 }
 
+/* embed_misaligned(): embeds three numbers, from the second byte of the first one on. */
+static PyObject *
+thing_embed_misaligned(PyObject *op, PyObject *Py_UNUSED(unused))
+{
+    static int64_t three[] = {3}, one[] = {1};
+    Thing *self = (Thing *)op;
+    const DLTensor t = dlpack_py_cpu((char *)self->numbers + 1, DLPACK_PY_FLOAT64, 1, three, one);
+    if (dlpack_py_embed(&self->tensors, op, &t, 0) < 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef thing_methods[] = {
     DLPACK_PY_METHODS(thing_dlpack, dlpack_py_cpu_device),
+    {"embed_misaligned", thing_embed_misaligned, METH_NOARGS, NULL},
     {"embed_singles", thing_embed_singles, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
@@ -250,6 +263,8 @@ look(PyObject *Py_UNUSED(module), PyObject *args)
 
     if (!PyArg_ParseTuple(args, "OppI|I", &obj, &borrows, &writable, &options, &want.dtype))
         return NULL;
+    if (want.dtype == 0) /* any dtype and shape */
+        want.shape = NULL;
     want.writable = (char)writable;
     want.options = options;
     before = ((Thing *)obj)->requests;
