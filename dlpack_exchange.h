@@ -324,7 +324,7 @@ dlpack_py_embed(dlpack_py_embedded *e, PyObject *owner, const DLTensor *t, uint6
     dlp_keep(&e->keeper, owner, &state->gate, NULL);
     Py_DECREF(owner); /* borrowed */
     *dlp_fill(&e->versioned, DLPACK_PY_VERSIONED, dlp_kept_flags(t, flags), &e->keeper) = *t;
-    dlp_normalize(&e->versioned.dl_tensor, dlp_is_empty(t));
+    dlp_normalize(&e->versioned.dl_tensor, dlpack_py_size(t) == 0);
     *dlp_fill(&e->legacy, DLPACK_PY_LEGACY, 0, &e->keeper) = e->versioned.dl_tensor;
     e->dtype = order == 'C' && ((uintptr_t)t->data & (t->dtype.bits / 8u - 1)) == 0 ? dlpack_py_dtype(t) : 0;
     return 0;
@@ -406,15 +406,15 @@ dlp_is_simply_met(const DLManagedTensorVersioned *managed, const DLTensor *t, co
            (is_basic ? dlp_meets_basic(t, order, readonly, want) : dlp_meets(t, order, readonly, want, NULL) == 0);
 }
 
-/* Takes a tensor by the table of a type. is_basic: so are the requirements. device: that of the consumer's stream, or
- * NULL. Returns 0, DLP_NO_TABLE, or -1 with an exception. */
+/* Takes the tensor of obj by the table of its type. want: not NULL; is_basic: so are the requirements. device: that of
+ * the consumer's stream, or NULL. Returns 0, DLP_NO_TABLE, or -1 with an exception. */
 static inline int
-dlp_call_table(const dlp_type *known, const dlp_consumer *consumer, int is_basic, const dlpack_py_device *device,
-               dlpack_py_view *v)
+dlp_call_table(const dlp_type *known, PyObject *obj, const dlpack_py_want *want, int is_basic,
+               const dlpack_py_device *device, dlpack_py_view *v)
 {
     DLManagedTensorVersioned *managed = NULL; /* some tables leave it unset (X8) */
     const int is_own = known->is_own;         /* foreign code may change *known */
-    const int returned = known->table->managed_tensor_from_py_object_no_sync(consumer->obj, &managed);
+    const int returned = known->table->managed_tensor_from_py_object_no_sync(obj, &managed);
 
     if (returned != 0 || managed == NULL || PyErr_Occurred()) {
         (void)dlp_table_failed("managed_tensor_from_py_object_no_sync");
@@ -425,16 +425,18 @@ dlp_call_table(const dlp_type *known, const dlp_consumer *consumer, int is_basic
         PyErr_Clear(); /* a table may refuse data of a device that __dlpack__ exports */
         return DLP_NO_TABLE;
     }
-    if (!dlp_is_unknown_major(managed, DLPACK_PY_VERSIONED) &&
-        !dlp_is_usable(&managed->dl_tensor, is_own, consumer->obj, device)) {
-        dlp_delete(managed, DLPACK_PY_VERSIONED);
-        return PyErr_Occurred() ? -1 : DLP_NO_TABLE;
+    if (!dlp_is_unknown_major(managed, DLPACK_PY_VERSIONED)) {
+        if ((is_own || !dlp_is_complex(managed->dl_tensor.dtype)) &&
+            dlp_is_simply_met(managed, &managed->dl_tensor, want, is_basic)) {
+            dlp_view_set(v, managed, &managed->dl_tensor);
+            return 0;
+        }
+        if (!dlp_is_usable(&managed->dl_tensor, is_own, obj, device)) {
+            dlp_delete(managed, DLPACK_PY_VERSIONED);
+            return PyErr_Occurred() ? -1 : DLP_NO_TABLE;
+        }
     }
-    if (dlp_is_simply_met(managed, &managed->dl_tensor, consumer->want, is_basic)) {
-        dlp_view_set(v, managed, &managed->dl_tensor);
-        return 0;
-    }
-    return dlp_take_managed(managed, DLPACK_PY_VERSIONED, consumer->want, consumer->request, v);
+    return dlp_take_managed(managed, DLPACK_PY_VERSIONED, want, NULL, v);
 }
 
 /* Takes a tensor by the table of the object's type. device: as in dlp_call_table. table: out, the table that gave the
@@ -453,7 +455,7 @@ dlp_take_by_table(const dlp_consumer *consumer, const dlpack_py_device *device, 
         return known == NULL ? -1 : DLP_NO_TABLE;
     if (table != NULL)
         *table = known->table;
-    return dlp_call_table(known, consumer, dlp_is_basic(consumer->want), device, v);
+    return dlp_call_table(known, consumer->obj, consumer->want, dlp_is_basic(consumer->want), device, v);
 }
 
 /* Fast path of consuming and borrowing an own object: its managed tensors, where they are row-major and aligned, and
@@ -492,8 +494,8 @@ dlp_consume_cached(dlp_state *state, const dlp_type *known, PyObject *obj, const
         (asked->options & DLPACK_PY_NO_TABLE) != 0 || (!is_basic && dlp_check_want(asked, NULL) < 0))
         return state == NULL ? -1 : dlpack_py_consume_request(obj, NULL, want, v);
     if (known->table != NULL) {
+        result = dlp_call_table(known, obj, asked, is_basic, NULL, v);
         consumer = dlp_consumer_make(want, NULL, obj);
-        result = dlp_call_table(known, &consumer, is_basic, NULL, v);
         return result != DLP_NO_TABLE ? result : dlp_finish(dlp_call(&consumer), &consumer, v);
     }
     stack[0] = obj;
@@ -570,17 +572,18 @@ dlp_borrow(const dlp_type *known, PyObject *obj, const dlpack_py_want *want, dlp
         return dlpack_py_consume(obj, want, v);
     is_own = known->is_own;         /* foreign code may change *known */
     memset(&lent, 0, sizeof(lent)); /* some tables leave fields unset (X8) */
-    lends = known->table->dltensor_from_py_object_no_sync(obj, &lent.dl_tensor) == 0 && !PyErr_Occurred() &&
-            lent.dl_tensor.dtype.bits >= 8 && /* else may be padded (X3) */
-            dlp_is_usable(&lent.dl_tensor, is_own, obj, NULL);
-    if (lends && dlp_is_simply_met(NULL, &lent.dl_tensor, asked, is_basic)) {
+    lends = known->table->dltensor_from_py_object_no_sync(obj, &lent.dl_tensor) == 0 && !PyErr_Occurred();
+    if (lends && (is_own || !dlp_is_complex(lent.dl_tensor.dtype)) &&
+        dlp_is_simply_met(NULL, &lent.dl_tensor, asked, is_basic)) {
         dlp_view_set(v, NULL, &lent.dl_tensor);
         return 0;
     }
     as_legacy = *asked;
     as_legacy.options &= ~(DLPACK_PY_COPY_IF_NEEDED | DLPACK_PY_LEGACY_IS_WRITABLE);
     consumer = dlp_consumer_make(&as_legacy, NULL, NULL);
-    if (lends && dlp_view_prepare(v, &lent, DLPACK_PY_LEGACY, &consumer, &copy, &error) == 0)
+    if (lends && lent.dl_tensor.dtype.bits >= 8 && /* else may be padded (X3) */
+        dlp_is_usable(&lent.dl_tensor, is_own, obj, NULL) &&
+        dlp_view_prepare(v, &lent, DLPACK_PY_LEGACY, &consumer, &copy, &error) == 0)
         return 0;
     if (PyErr_Occurred() && dlp_is_fatal())
         return -1;
@@ -632,8 +635,7 @@ typedef struct dlpack_py_exchange {
  *              thread works on such objects. Returns 0 and sets *stream to the value that __dlpack__ takes as stream,
  *              for example (void *)dlpack_cuda_stream(s); NULL is the legacy default stream. Returns -1 with
  *              BufferError for an unknown device. Where each object has its own stream, describe puts it into pending,
- *              and it is ordered before *stream (X4). make_steal gets tensors that are ordered on *stream
- */
+ *              and it is ordered before *stream (X4). make_steal gets tensors that are ordered on *stream */
 #define DLPACK_PY_EXCHANGE_API(name, describe, make_steal, want) \
     DLPACK_PY_EXCHANGE_API_WITH_STREAM(name, describe, make_steal, want, NULL)
 #define DLPACK_PY_EXCHANGE_API_WITH_STREAM(name, describe, make_steal, want, work_stream) \
@@ -980,8 +982,7 @@ dlp_note_error(void *context, const char *kind, const char *message)
  * prototype   its rank, shape, dtype and device are used
  * v           out: as dlpack_py_consume; on any device
  *
- * Returns 0, or -1 with BufferError, MemoryError or the library's exception.
- */
+ * Returns 0, or -1 with BufferError, MemoryError or the library's exception. */
 DLP_SHARED int
 dlpack_py_allocate_like(PyObject *like, const DLTensor *prototype, dlpack_py_view *v)
 {
@@ -1154,8 +1155,7 @@ dlp_find_from_dlpack(dlp_state *state, PyObject *obj)
  * v      the array's data; stolen, also on failure
  *
  * Returns a new reference; NULL with ValueError (a borrowed view), TypeError (no such from_dlpack), MemoryError, or the
- * library's exception.
- */
+ * library's exception. */
 DLP_SHARED PyObject *
 dlpack_py_return_like_steal(PyObject *like, dlpack_py_view *v)
 {
