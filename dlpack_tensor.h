@@ -113,7 +113,7 @@ DLP_QUIET
 /* The structs of dlpack.h cross libraries: -fshort-enums would change them. */
 typedef char dlp_enum_has_4_bytes[sizeof(DLDeviceType) == 4 ? 1 : -1];
 
-/* Sets *out to a * b, or returns -1 where a * b overflows int64_t. */
+/* Sets *out to a * b, or returns -1 where a * b overflows int64_t; *out is undefined then. */
 static inline int
 dlp_multiply(int64_t a, int64_t b, int64_t *out)
 {
@@ -128,7 +128,7 @@ dlp_multiply(int64_t a, int64_t b, int64_t *out)
 #endif
 }
 
-/* Sets *out to a + b, or returns -1 where a + b overflows int64_t. */
+/* Sets *out to a + b, or returns -1 where a + b overflows int64_t; *out is undefined then. */
 static inline int
 dlp_add(int64_t a, int64_t b, int64_t *out)
 {
@@ -617,7 +617,7 @@ dlp_check_all(const DLTensor *t, uint64_t flags, dlpack_py_error *error)
     return 0;
 }
 
-/* dlp_look, for a tensor that is not row-major, or large, or without elements. */
+/* dlp_look, for a tensor that is not row-major, is large, or has no elements or no data. */
 DLP_SHARED int
 dlp_look_strided(const DLTensor *t)
 {
