@@ -237,7 +237,7 @@ typedef struct dlp_exception {
 } dlp_exception;
 
 /* Saves the current exception, and clears it. PyErr_Fetch is the one way that all Pythons have. */
-static inline dlp_exception
+DLP_SHARED dlp_exception
 dlp_exception_save(void)
 {
     dlp_exception e = {NULL, NULL, NULL};
@@ -480,7 +480,7 @@ dlp_delete(void *managed, int32_t form)
     DLManagedTensor *legacy = (DLManagedTensor *)managed;
     dlp_exception saved = {NULL, NULL, NULL};
 
-    if (attached)
+    if (attached && PyErr_Occurred()) /* looked at here: the call is seldom needed */
         saved = dlp_exception_save();
     if (form == DLPACK_PY_VERSIONED && versioned->deleter != NULL)
         versioned->deleter(versioned);

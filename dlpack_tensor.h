@@ -1070,13 +1070,6 @@ dlp_check_want(const dlpack_py_want *want, dlpack_py_error *error)
     return 0;
 }
 
-static inline int
-dlp_is_wanted_rank(int32_t ndim, const dlpack_py_want *want)
-{
-    const int32_t highest = want->max_ndim != 0 ? want->max_ndim : want->ndim == DLPACK_PY_SCALAR ? 0 : want->ndim;
-    return (ndim >= want->ndim && ndim <= highest) || (want->ndim | want->max_ndim) == 0;
-}
-
 /* Is the dtype wanted? */
 static inline int
 dlp_is_wanted_dtype(uint32_t dtype, const dlpack_py_want *want)
@@ -1123,7 +1116,7 @@ dlp_refuse_device(const DLTensor *t, const dlpack_py_want *want, dlpack_py_error
 
 /* dlpack_py_meets, for requirements that were checked. order: what dlp_look found; 0: not known.
  * DLPACK_PY_LEGACY_IS_WRITABLE is in readonly already. */
-DLP_SHARED int
+DLP_RARE int
 dlp_meets(const DLTensor *t, int order, int readonly, const dlpack_py_want *want, dlpack_py_error *error)
 {
     const int32_t lowest = want->ndim == DLPACK_PY_SCALAR ? 0 : want->ndim;
@@ -1139,7 +1132,7 @@ dlp_meets(const DLTensor *t, int order, int readonly, const dlpack_py_want *want
         return dlp_refuse_device(t, want, error);
     if (!dlp_is_wanted_dtype(dlpack_py_dtype(t), want))
         return dlp_refuse_dtype(t, want, error);
-    if (!dlp_is_wanted_rank(t->ndim, want))
+    if ((t->ndim < lowest || t->ndim > highest) && (want->ndim | want->max_ndim) != 0)
         return lowest == highest ? dlp_refuse(error, "ndim is %" PRId32 ", %" PRId32 " was asked for", t->ndim, lowest)
                                  : dlp_refuse(error, "ndim is %" PRId32 ", %" PRId32 " to %" PRId32 " was asked for",
                                               t->ndim, lowest, highest);
@@ -1172,7 +1165,9 @@ dlp_meets(const DLTensor *t, int order, int readonly, const dlpack_py_want *want
 static inline int
 dlp_meets_basic(const DLTensor *t, int order, int readonly, const dlpack_py_want *want)
 {
-    return (want->dtype == dlpack_py_dtype(t) || want->dtype == 0) && dlp_is_wanted_rank(t->ndim, want) &&
+    const int32_t highest = want->max_ndim != 0 ? want->max_ndim : want->ndim == DLPACK_PY_SCALAR ? 0 : want->ndim;
+    return (want->dtype == dlpack_py_dtype(t) || want->dtype == 0) &&
+           ((t->ndim >= want->ndim && t->ndim <= highest) || (want->ndim | want->max_ndim) == 0) &&
            (want->order == 0 || order == 'C') && (!want->writable || readonly == DLPACK_PY_WRITABLE) &&
            ((uintptr_t)t->data & (t->dtype.bits / 8u - 1)) == 0;
 }
