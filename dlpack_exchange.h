@@ -282,7 +282,7 @@ typedef struct dlpack_py_embedded {
     DLManagedTensorVersioned versioned;
     DLManagedTensor legacy;
     dlp_keeper keeper; /* owner is borrowed: the object that this is part of */
-    uint32_t dtype;    /* dlpack_py_dtype of the tensor, where dlp_embedded_meets can look at it; else 0 */
+    uint32_t dtype;    /* dlpack_py_dtype of the tensor, where it is row-major and aligned; else 0 */
 } dlpack_py_embedded;
 
 /* dlpack_py_offer.export_embedded: the managed tensor in the owner, which is held; NULL: the request needs a plan. */
@@ -358,7 +358,7 @@ DLP_RARE int
 dlp_is_resolved(PyObject *obj)
 {
     const dlp_state *state = dlp_state_get();
-    PyObject *answer = NULL;
+    PyObject *answer;
     int is_resolved = state != NULL, i;
 
     for (i = DLP_IS_CONJ; i <= DLP_IS_NEG && is_resolved; i++) {

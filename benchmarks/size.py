@@ -4,8 +4,8 @@ The bytes and the compile time are those of examples/minimal/image.c, without th
 parts, or beside them. A path is one call of this extension, built with -finstrument-functions: the functions of the
 headers that it enters, the lines from one to the next where both stand in one file, and the changes of file. The bytes
 are held for gcc 12 only. The seconds drift by half from machine to machine: the instructions of the compiler, which
-valgrind counts, stand for them. Neither is held. `size.py -v` prints the functions of each path,
-and `size.py lines FILE ...` the figures of these files, which need no compiler.
+valgrind counts, stand for them. Neither is held. `size.py -v` prints the functions of each path, and `size.py lines
+FILE ...` the figures of these files, which need no compiler.
 """
 
 import ctypes
