@@ -229,19 +229,24 @@ use(PyObject *Py_UNUSED(module), PyObject *args)
     Py_RETURN_NONE;
 }
 
-/* forget(): the next use by this file is the first in the interpreter. */
+/* forget(): the next use by this file is the first in the interpreter. The state goes with its capsule: now, or with
+ * the exit callback that holds the capsule. */
 static PyObject *
 forget(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
-    PyObject *names = PyInterpreterState_GetDict(PyInterpreterState_Get());
+    PyInterpreterState *interpreter = PyInterpreterState_Get();
+    PyObject *names = PyInterpreterState_GetDict(interpreter);
     PyObject *key = PyUnicode_FromFormat("dlpack_py.%x.%p", DLPACK_PY_VERSION, (void *)dlp_states);
     PyObject *capsule = key == NULL ? NULL : PyDict_GetItem(names, key); /* borrowed */
-    void *gate = capsule == NULL ? NULL : PyCapsule_GetPointer(capsule, PyCapsule_GetName(capsule));
-    const int failed = key == NULL || PyDict_DelItem(names, key) < 0; /* the gate is gone now, and not remembered */
+    dlp_state *state = capsule == NULL ? NULL : (dlp_state *)PyCapsule_GetPointer(capsule, DLP_STATE_NAME);
+    const int held = capsule != NULL && Py_REFCNT(capsule) > 1;
+    const int failed = key == NULL || PyDict_DelItem(names, key) < 0;
     Py_XDECREF(key);
-    if (gate != NULL && !failed) {
-        dlp_states_gone = (dlp_word)((dlp_state *)gate)->next_gone; /* the gate that was put into this list last */
-        point_free(gate); /* the header never does: here no export points to it */
+    if (state != NULL && !failed && held)
+        (void)DLP_REPLACE(DLP_STATE_PLACE(interpreter), (dlp_word)state, 0);
+    if (state != NULL && !failed && !held) {
+        dlp_states_gone = (dlp_word)state->next_gone; /* the state that was put into this list last */
+        point_free(state);                            /* the header never does: here no export points to it */
     }
     if (failed && !PyErr_ExceptionMatches(PyExc_KeyError))
         return NULL;

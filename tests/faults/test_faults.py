@@ -739,6 +739,7 @@ class Registrar:
 
     def __del__(self):
         atexit.register = self.before
+        self.callbacks.clear()  # they hold the states
         self.forget()
 
 
