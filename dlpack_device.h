@@ -1025,7 +1025,7 @@ dlp_device_release_unraisable(dlpack_py_view *v, uintptr_t handle)
         PyErr_WriteUnraisable(NULL);
     v->managed = NULL; /* leaked, where it is still there */
     dlpack_py_release(v);
-    dlp_exception_restore(saved);
+    dlp_exception_restore(&saved);
 }
 
 /* ---- 6 The CUDA array interface ----------------------------------------- */

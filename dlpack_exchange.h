@@ -58,6 +58,7 @@ typedef struct dlp_type {
 #else
 #  define DLP_TYPES 0
 #endif
+#define DLP_EXCHANGE_NAME "dlpack_exchange_api"
 
 /* What this file remembers of an interpreter, until that is gone. */
 typedef struct dlp_exchange {
@@ -172,8 +173,6 @@ dlp_find_own(dlp_exchange *x, PyTypeObject *type, const void *table)
     }
     return NULL;
 }
-
-#define DLP_EXCHANGE_NAME "dlpack_exchange_api"
 
 #if DLP_TYPES
 /* The version tag of a type; 0: it has none now. */
@@ -394,13 +393,13 @@ dlp_view_set(dlpack_py_view *v, DLManagedTensorVersioned *managed, const DLTenso
 }
 
 /* Fast path of dlp_view_prepare: can dlp_view_set describe a tensor? It can if dlp_look knows the order, and the tensor
- * has strides and meets the requirements, which were checked; is_basic: they are basic. */
+ * has strides and meets the requirements; is_basic: they are basic. */
 static inline int
 dlp_is_simply_met(const DLManagedTensorVersioned *managed, const DLTensor *t, const dlpack_py_want *want, int is_basic)
 {
-    const int32_t readonly =
-        managed == NULL ? DLPACK_PY_READONLY_UNSAID : (int32_t)(managed->flags & DLPACK_PY_FLAG_READ_ONLY);
     const int order = managed != NULL && dlp_is_unknown_major(managed, DLPACK_PY_VERSIONED) ? 0 : dlp_look(t); /* K6 */
+    const int32_t readonly = order == 0 || managed == NULL ? DLPACK_PY_READONLY_UNSAID
+                                                           : (int32_t)(managed->flags & DLPACK_PY_FLAG_READ_ONLY);
 
     return order != 0 && (t->strides != NULL || t->ndim == 0) &&
            (is_basic ? dlp_meets_basic(t, order, readonly, want) : dlp_meets(t, order, readonly, want, NULL) == 0);
@@ -414,11 +413,12 @@ dlp_call_table(const dlp_type *known, PyObject *obj, const dlpack_py_want *want,
 {
     DLManagedTensorVersioned *managed = NULL; /* some tables leave it unset (X8) */
     const int is_own = known->is_own;         /* foreign code may change *known */
-    const int returned = known->table->managed_tensor_from_py_object_no_sync(obj, &managed);
 
-    if (returned != 0 || managed == NULL || PyErr_Occurred()) {
+    if (known->table->managed_tensor_from_py_object_no_sync(obj, &managed) != 0)
+        managed = NULL;
+    if (managed == NULL || PyErr_Occurred()) {
         (void)dlp_table_failed("managed_tensor_from_py_object_no_sync");
-        if (returned == 0 && managed != NULL)
+        if (managed != NULL)
             dlp_delete(managed, DLPACK_PY_VERSIONED);
         if (device == NULL || !PyErr_ExceptionMatches(PyExc_BufferError))
             return -1;
@@ -461,46 +461,30 @@ dlp_take_by_table(const dlp_consumer *consumer, const dlpack_py_device *device, 
 /* Fast path of consuming and borrowing an own object: its managed tensors, where they are row-major and aligned, and
  * meet requirements that are basic; else NULL. known: what is remembered of its type. Runs no code of others. */
 static inline dlpack_py_embedded *
-dlp_find_embedded(const dlp_type *known, PyObject *obj, const dlpack_py_want *want)
+dlp_find_embedded(const dlp_type *known, PyObject *obj, const dlpack_py_want *want, int is_basic)
 {
     dlpack_py_embedded *e;
 
-    if (known == NULL || known->embedded == 0 || want == NULL || !dlp_is_basic(want) ||
-        (want->options & DLPACK_PY_NO_TABLE) != 0)
+    if (known == NULL || known->embedded == 0 || !is_basic || (want->options & DLPACK_PY_NO_TABLE) != 0)
         return NULL;
     e = (dlpack_py_embedded *)(void *)((char *)obj + known->embedded);
-    return e->keeper.owner == obj && e->dtype != 0 && e->dtype == want->dtype &&
+    return e->keeper.owner == obj && e->dtype != 0 && e->dtype == want->dtype && want->max_ndim == 0 &&
                    e->versioned.dl_tensor.ndim == want->ndim && (!want->writable || e->versioned.flags == 0)
                ? e
                : NULL;
 }
 
 #if DLP_TYPES
-/* Fast path of dlpack_py_consume_request, for a type that is remembered, and a tensor that dlp_is_simply_met accepts:
- * the same steps in one function, without a look-up of the method. */
+/* Takes a tensor by the method that is remembered of a type. A tensor that dlp_is_simply_met accepts is taken at once,
+ * without the steps of dlp_call and dlp_finish. state: not NULL. Returns 0, or -1 with an exception. */
 DLP_SHARED int
-dlp_consume_cached(dlp_state *state, const dlp_type *known, PyObject *obj, const dlpack_py_want *want,
-                   dlpack_py_view *v)
+dlp_call_method(const dlp_state *state, PyObject *method, PyObject *obj, const dlpack_py_want *want, int is_basic,
+                dlpack_py_view *v)
 {
-    const dlpack_py_want *asked = dlp_consumer_make(want, NULL, NULL).want; /* not NULL */
-    const int is_basic = dlp_is_basic(asked);
+    PyObject *stack[2] = {obj, state->objects[DLP_VERSION]}, *answer;
+    dlp_consumer consumer = dlp_consumer_make(want, NULL, obj);
     DLManagedTensorVersioned *managed;
-    PyObject *stack[2], *method, *answer;
-    dlp_consumer consumer;
-    int result;
 
-    dlp_view_clear(v); /* empty while foreign code runs */
-    if (known == NULL || (known->table == NULL && known->method == NULL) ||
-        (asked->options & DLPACK_PY_NO_TABLE) != 0 || (!is_basic && dlp_check_want(asked, NULL) < 0))
-        return state == NULL ? -1 : dlpack_py_consume_request(obj, NULL, want, v);
-    if (known->table != NULL) {
-        result = dlp_call_table(known, obj, asked, is_basic, NULL, v);
-        consumer = dlp_consumer_make(want, NULL, obj);
-        return result != DLP_NO_TABLE ? result : dlp_finish(dlp_call(&consumer), &consumer, v);
-    }
-    stack[0] = obj;
-    stack[1] = state->objects[DLP_VERSION];
-    method = known->method;
     Py_INCREF(method); /* the call may change the type */
     answer = PyObject_Vectorcall(method, stack, 1, state->objects[DLP_KEYWORDS]);
     Py_DECREF(method);
@@ -508,7 +492,7 @@ dlp_consume_cached(dlp_state *state, const dlp_type *known, PyObject *obj, const
         managed = (DLManagedTensorVersioned *)PyCapsule_GetPointer(answer, DLP_UNUSED_NAME(DLPACK_PY_VERSIONED));
         if (managed == NULL)
             PyErr_Clear(); /* a capsule of another name */
-        else if (dlp_is_simply_met(managed, &managed->dl_tensor, asked, is_basic)) {
+        else if (dlp_is_simply_met(managed, &managed->dl_tensor, want, is_basic)) {
             dlp_view_set(v, managed, &managed->dl_tensor);
             (void)PyCapsule_SetName(answer, DLP_USED_NAME(DLPACK_PY_VERSIONED)); /* commit point (K4) */
             Py_DECREF(answer);
@@ -517,32 +501,45 @@ dlp_consume_cached(dlp_state *state, const dlp_type *known, PyObject *obj, const
             return 0;
         }
     }
-    consumer = dlp_consumer_make(want, NULL, obj);
     if (answer == NULL && PyErr_ExceptionMatches(PyExc_TypeError))
         answer = dlp_call_again(state, &consumer);
     return dlp_finish(answer, &consumer, v);
 }
 #endif
 
-/* Fast path of dlpack_py_consume. Instructions of a call without and with it (CPython 3.11, gcc 12, float64 of shape
- * (3, 4)): NumPy array 1819 and 1471, own object with embedded tensors 740 and 371, borrowed 607 and 207. */
+/* Fast path of dlpack_py_consume, for types that are remembered. Instructions of a call without and with it (CPython
+ * 3.11, gcc 12, float64 of shape (3, 4)): NumPy array 1819 and 1471, own object with embedded tensors 740 and 371. */
 DLP_SHARED int
 dlp_consume_fast(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
 #if DLP_TYPES
+    const dlpack_py_want *asked = dlp_consumer_make(want, NULL, NULL).want; /* not NULL */
+    const int is_basic = dlp_is_basic(asked);
     dlp_state *state = dlp_state_get();
     const dlp_type *known = dlp_type_cached(state, Py_TYPE(obj));
-    dlpack_py_embedded *e = dlp_find_embedded(known, obj, want);
+    dlpack_py_embedded *e = dlp_find_embedded(known, obj, asked, is_basic);
+    dlp_consumer consumer;
+    int result;
 
     if (e != NULL) {
         Py_INCREF(obj);
         dlp_view_set(v, &e->versioned, &e->versioned.dl_tensor);
         return 0;
     }
-    return dlp_consume_cached(state, known, obj, want, v);
-#else
-    return dlpack_py_consume_request(obj, NULL, want, v);
+    dlp_view_clear(v); /* empty while foreign code runs */
+    if (known != NULL && (asked->options & DLPACK_PY_NO_TABLE) == 0) {
+        if (known->table != NULL) {
+            result = dlp_call_table(known, obj, asked, is_basic, NULL, v);
+            consumer = dlp_consumer_make(asked, NULL, obj);
+            return result != DLP_NO_TABLE ? result : dlp_finish(dlp_call(&consumer), &consumer, v);
+        }
+        if (known->method != NULL)
+            return dlp_call_method(state, known->method, obj, asked, is_basic, v);
+    }
+    if (state == NULL)
+        return -1;
 #endif
+    return dlpack_py_consume_request(obj, NULL, want, v);
 }
 
 /* ---- Borrowing ---------------------------------------------------------- */
@@ -561,23 +558,22 @@ dlp_borrow(const dlp_type *known, PyObject *obj, const dlpack_py_want *want, dlp
     DLManagedTensor lent;
     int is_own, lends;
 
-    if (PyCapsule_CheckExact(obj) || asked->writable || (asked->options & DLPACK_PY_NO_TABLE) != 0 ||
-        (!is_basic && dlp_check_want(asked, NULL) < 0)) /* dlpack_py_consume raises the error */
+    if (asked->writable || (asked->options & DLPACK_PY_NO_TABLE) != 0)
         return dlpack_py_consume(obj, want, v);
-    dlp_view_clear(v);
     known = known != NULL ? known : dlp_type_get(dlp_state_get(), obj, &learned);
     if (known == NULL)
-        return -1;
-    if (known->table == NULL || known->table->dltensor_from_py_object_no_sync == NULL)
-        return dlpack_py_consume(obj, want, v);
-    is_own = known->is_own;         /* foreign code may change *known */
-    memset(&lent, 0, sizeof(lent)); /* some tables leave fields unset (X8) */
+        dlp_view_clear(v);
+    if (known == NULL || known->table == NULL || known->table->dltensor_from_py_object_no_sync == NULL)
+        return known == NULL ? -1 : dlpack_py_consume(obj, want, v);
+    is_own = known->is_own;                             /* foreign code may change *known */
+    memset(&lent.dl_tensor, 0, sizeof(lent.dl_tensor)); /* some tables leave fields unset (X8) */
     lends = known->table->dltensor_from_py_object_no_sync(obj, &lent.dl_tensor) == 0 && !PyErr_Occurred();
     if (lends && (is_own || !dlp_is_complex(lent.dl_tensor.dtype)) &&
         dlp_is_simply_met(NULL, &lent.dl_tensor, asked, is_basic)) {
         dlp_view_set(v, NULL, &lent.dl_tensor);
         return 0;
     }
+    dlp_view_clear(v);
     as_legacy = *asked;
     as_legacy.options &= ~(DLPACK_PY_COPY_IF_NEEDED | DLPACK_PY_LEGACY_IS_WRITABLE);
     consumer = dlp_consumer_make(&as_legacy, NULL, NULL);
@@ -600,11 +596,13 @@ dlp_borrow(const dlp_type *known, PyObject *obj, const dlpack_py_want *want, dlp
 DLP_SHARED int
 dlpack_py_borrow(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
+    const dlpack_py_want *asked = dlp_consumer_make(want, NULL, NULL).want; /* not NULL */
+    const int is_basic = dlp_is_basic(asked);
     dlp_state *state = dlp_state_get();
     const dlp_type *known = dlp_type_cached(state, Py_TYPE(obj));
-    dlpack_py_embedded *e = dlp_find_embedded(known, obj, want);
+    dlpack_py_embedded *e = dlp_find_embedded(known, obj, asked, is_basic);
 
-    if (e != NULL && e->versioned.flags == 0 && !want->writable) {
+    if (e != NULL && e->versioned.flags == 0 && !asked->writable) { /* saves 400 of 607 instructions */
         dlp_view_set(v, NULL, &e->versioned.dl_tensor);
         return 0;
     }
@@ -631,11 +629,11 @@ typedef struct dlpack_py_exchange {
  *              stolen, also on failure. Export the view by dlpack_py_offer_view: read-only data stays read-only
  * want         const dlpack_py_want *: what make_steal can use; NULL: any tensor that the CPU can read
  * work_stream  of DLPACK_PY_EXCHANGE_API_WITH_STREAM; without it, only __dlpack__ exports memory that the CPU cannot
- *              read. int (DLDeviceType type, int32_t id, void **stream): the stream of device id on which the calling
- *              thread works on such objects. Returns 0 and sets *stream to the value that __dlpack__ takes as stream,
- *              for example (void *)dlpack_cuda_stream(s); NULL is the legacy default stream. Returns -1 with
- *              BufferError for an unknown device. Where each object has its own stream, describe puts it into pending,
- *              and it is ordered before *stream (X4). make_steal gets tensors that are ordered on *stream */
+ *              read. int (DLDeviceType type, int32_t id, void **stream): sets *stream to the stream on which the
+ *              calling thread works on such objects, as __dlpack__ takes it: (void *)dlpack_cuda_stream(s), for
+ *              example; NULL is the legacy default stream. Returns 0, or -1 with BufferError for an unknown device.
+ *              describe puts the stream of an object into pending, and it is ordered before *stream (X4). make_steal
+ *              gets tensors that are ordered on *stream */
 #define DLPACK_PY_EXCHANGE_API(name, describe, make_steal, want) \
     DLPACK_PY_EXCHANGE_API_WITH_STREAM(name, describe, make_steal, want, NULL)
 #define DLPACK_PY_EXCHANGE_API_WITH_STREAM(name, describe, make_steal, want, work_stream) \

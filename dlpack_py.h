@@ -248,21 +248,21 @@ dlp_exception_save(void)
 
 /* After foreign code has run: reports an exception of this code as unraisable, and sets the saved exception. */
 DLP_SHARED void
-dlp_exception_restore(dlp_exception e)
+dlp_exception_restore(const dlp_exception *e)
 {
     if (PyErr_Occurred())
         PyErr_WriteUnraisable(NULL);
-    if (e.type != NULL)
-        PyErr_Restore(e.type, e.value, e.traceback);
+    if (e->type != NULL)
+        PyErr_Restore(e->type, e->value, e->traceback);
 }
 
 /* Drops a saved exception. */
 DLP_RARE void
-dlp_exception_drop(dlp_exception e)
+dlp_exception_drop(const dlp_exception *e)
 {
-    Py_XDECREF(e.type);
-    Py_XDECREF(e.value);
-    Py_XDECREF(e.traceback);
+    Py_XDECREF(e->type);
+    Py_XDECREF(e->value);
+    Py_XDECREF(e->traceback);
 }
 
 /* Drops a reference, and keeps the current exception. */
@@ -278,7 +278,7 @@ dlp_decref(PyObject *object)
 #endif
     saved = dlp_exception_save();
     Py_DECREF(object);
-    dlp_exception_restore(saved);
+    dlp_exception_restore(&saved);
 }
 
 /* Raises an error of dlpack_tensor.h. Returns -1. */
@@ -487,7 +487,7 @@ dlp_delete(void *managed, int32_t form)
     if (form == DLPACK_PY_LEGACY && legacy->deleter != NULL)
         legacy->deleter(legacy);
     if (attached)
-        dlp_exception_restore(saved);
+        dlp_exception_restore(&saved);
 }
 
 /* ---- The state of an interpreter ---------------------------------------- */
@@ -1402,7 +1402,7 @@ typedef struct dlp_consumer {
     const dlpack_py_want *want;       /* not NULL */
     const dlpack_py_request *request; /* not NULL */
     PyObject *obj;      /* whose __dlpack__ can be called, borrowed; NULL: the consumer is given a tensor */
-    int takes_keywords; /* 1 until __dlpack__ refuses max_version, dl_device and copy (C1); 0 where obj is NULL */
+    int takes_keywords; /* 1: the producer was told max_version, dl_device and copy, or can be (C1) */
 } dlp_consumer;
 
 /* Makes a consumer. want NULL: no requirements. request NULL: a request without arguments. */
@@ -1493,7 +1493,7 @@ dlp_chain(PyObject *first, PyObject *second)
         Py_INCREF(first);
         PyException_SetContext(last, first); /* steals */
     }
-    dlp_exception_drop(handled);
+    dlp_exception_drop(&handled);
 }
 
 /* After __dlpack__ has raised TypeError: calls it again without the keywords that an old signature lacks (C1). If copy
@@ -1522,7 +1522,7 @@ dlp_call_again(const dlp_state *state, dlp_consumer *consumer)
         dlp_chain(first.value, second.value);
         PyErr_Restore(second.type, second.value, second.traceback);
     }
-    dlp_exception_drop(first);
+    dlp_exception_drop(&first);
     return answer;
 }
 
@@ -1549,13 +1549,17 @@ dlp_call(dlp_consumer *consumer)
 
 /* ---- Taking ------------------------------------------------------------- */
 
-/* Results of steps, other than success (0) and failure (-1). */
-#define DLP_MAKE_COPY 1  /* a copy meets what the consumer asks for */
-#define DLP_ASK_AGAIN 2  /* ask the object for data that the CPU reads (C5) */
-#define DLP_UNKNOWN (-2) /* failure: the major version is unknown, and the tensor must be deleted (K6) */
+/* Results of the steps of an import, other than success (0) and failure (-1). */
+enum {
+    DLP_UNKNOWN = -2,  /* failure: the major version is unknown, and the tensor must be deleted (K6) */
+    DLP_MAKE_COPY = 1, /* a copy meets what the consumer asks for */
+    DLP_ASK_FOR_CPU,   /* pinned or managed memory: refused, unless the object can be asked for CPU memory (C5) */
+    DLP_NO_TABLE       /* of dlp_take_by_table: call __dlpack__ */
+};
 
 /* Checks the device of the data, for a request that names a device, for a copy, and for memory that is not the CPU's.
- * copies: the consumer makes a copy. Returns 0, DLP_MAKE_COPY, DLP_ASK_AGAIN, or -1 with BufferError (C3, C4, C5). */
+ * copies: the consumer makes a copy. Returns 0, DLP_MAKE_COPY, or, with *error filled, DLP_ASK_FOR_CPU or -1 (C3 to
+ * C5). */
 DLP_RARE int
 dlp_check_device(const DLTensor *t, const dlp_consumer *consumer, int copies, dlpack_py_error *error)
 {
@@ -1563,21 +1567,18 @@ dlp_check_device(const DLTensor *t, const dlp_consumer *consumer, int copies, dl
     const dlpack_py_request *request = consumer->request;
     const DLDevice came = t->device, asked = request->device;
     const int readable = dlpack_py_is_cpu_readable(came);
-    const int is_there = !request->has_device || (came.device_type == asked.device_type &&
-                                                  (readable || came.device_id == asked.device_id)); /* D9 */
     char text[DLPACK_PY_TEXT_SIZE], name[DLPACK_PY_TEXT_SIZE];
 
-    /* Device work may be pending on pinned or managed memory: a producer waits for it if asked for CPU memory. */
     if (readable && came.device_type != kDLCPU && (copies || want->device == 0) &&
         (want->options & DLPACK_PY_NOTHING_PENDING) == 0) {
-        if (consumer->takes_keywords && !request->has_device)
-            return DLP_ASK_AGAIN;
-        return dlp_refuse(error, "device is %s: device work may be pending on the data",
-                          dlpack_py_device_text(came, text));
+        (void)dlp_refuse(error, "device is %s: device work may be pending on the data",
+                         dlpack_py_device_text(came, text));
+        return DLP_ASK_FOR_CPU; /* the producer waits for that work */
     }
     if (copies && readable && want->device <= (int32_t)kDLCPU && (!request->has_device || asked.device_type == kDLCPU))
         return DLP_MAKE_COPY;
-    if (!is_there)
+    if (request->has_device &&
+        (came.device_type != asked.device_type || (!readable && came.device_id != asked.device_id))) /* D9 */
         return dlp_refuse(error, "device is %s, %s was asked for", dlpack_py_device_text(came, text),
                           dlpack_py_device_text(asked, name));
     if (copies)
@@ -1595,7 +1596,7 @@ dlp_is_unknown_major(const void *managed, int32_t form)
 }
 
 /* Checks the tensor that v describes, whose strides may be NULL: is it valid (D8), and what the consumer asks for (C3
- * to C5, C9)? Fills v->overlaps. Returns 0, DLP_MAKE_COPY, DLP_ASK_AGAIN, or -1 with *error filled. */
+ * to C5, C9)? Fills v->overlaps. Returns 0, DLP_MAKE_COPY, or with *error filled DLP_ASK_FOR_CPU or -1. */
 static inline int
 dlp_view_check(dlpack_py_view *v, const dlp_consumer *consumer, dlpack_py_error *error)
 {
@@ -1609,12 +1610,11 @@ dlp_view_check(dlpack_py_view *v, const dlp_consumer *consumer, dlpack_py_error 
 
     if (order == 0 && dlp_check_all(t, v->flags, error) < 0)
         return -1;
-    if (want->device == (int32_t)kDLCPU && t->device.device_type != kDLCPU && dlpack_py_is_cpu_readable(t->device) &&
-        consumer->takes_keywords && !consumer->request->has_device)
-        return DLP_ASK_AGAIN; /* pinned or managed memory can be exported as CPU memory (C5) */
     if (!is_met && dlp_meets(t, order, v->readonly, want, error) < 0) {
         const int may_copy = asked_copy == DLPACK_PY_COPY_ALWAYS || (asked_copy == DLPACK_PY_COPY_AS_NEEDED &&
                                                                      (want->options & DLPACK_PY_COPY_IF_NEEDED) != 0);
+        if (want->device == (int32_t)kDLCPU && t->device.device_type != kDLCPU && dlpack_py_is_cpu_readable(t->device))
+            return DLP_ASK_FOR_CPU;
         if (!may_copy || !error->copy_helps || !dlpack_py_is_cpu_readable(t->device) || want->device > (int32_t)kDLCPU)
             return -1;
         copies = 1; /* with copy=True also a second one: the copy of the producer does not meet the requirements */
@@ -1642,7 +1642,7 @@ dlp_view_fill_strides(dlpack_py_view *v, dlpack_py_error *error)
 
 /* Describes a managed tensor in v, which is empty, if it is what the consumer asks for. Nothing is taken yet (K4): v
  * owns memory for strides at most. copy: out, new memory for a copy, which dlp_view_copy makes; NULL: none is needed.
- * Returns 0, DLP_ASK_AGAIN, or with *error filled -1 or DLP_UNKNOWN; where not 0, v is empty. */
+ * Returns 0; or, with *error filled and v empty, DLP_ASK_FOR_CPU, DLP_UNKNOWN or -1. */
 DLP_SHARED int
 dlp_view_prepare(dlpack_py_view *v, const void *managed, int32_t form, const dlp_consumer *consumer, dlp_export **copy,
                  dlpack_py_error *error)
@@ -1709,8 +1709,8 @@ dlp_refuse_name(const char *name, dlpack_py_error *error)
                     name == NULL ? "NULL" : name);
 }
 
-/* Takes the tensor of a capsule into v, which is empty. Returns 0, DLP_ASK_AGAIN, or -1 with an exception; then the
- * capsule keeps its tensor (K4), except for a tensor of an unknown major version (K6). */
+/* Takes the tensor of a capsule into v, which is empty. Returns 0; DLP_ASK_FOR_CPU where the object can be asked so; or
+ * -1 with an exception. Where not 0, the capsule keeps its tensor (K4), unless its major version is unknown (K6). */
 DLP_SHARED int
 dlp_take(PyObject *capsule, const dlp_consumer *consumer, dlpack_py_view *v)
 {
@@ -1731,20 +1731,22 @@ dlp_take(PyObject *capsule, const dlp_consumer *consumer, dlpack_py_view *v)
     else {
         managed = PyCapsule_GetPointer(capsule, name);
         result = dlp_view_prepare(v, managed, form, consumer, &copy, &error);
-        /* Commit point (K4): the tensor is ours. What is asked for again (C5), or is unknown (K6), is deleted below. */
-        if (result != -1)
-            (void)PyCapsule_SetName(capsule, DLP_USED_NAME(form));
-        else
-            managed = NULL;
+        if (result == 0 || result == DLP_UNKNOWN)
+            (void)PyCapsule_SetName(capsule, DLP_USED_NAME(form)); /* commit point: the tensor is ours (K4) */
     }
     DLP_UNLOCK();
-    if (result == 0)
+    if (result == 0) {
         v->managed = managed;
-    else if (managed != NULL)
+        if (copy != NULL)
+            dlp_view_copy(v, copy);
+        return 0;
+    }
+    if (result == DLP_UNKNOWN)
         dlp_delete(managed, form);
-    if (copy != NULL)
-        dlp_view_copy(v, copy);
-    return result >= 0 ? result : dlp_raise_for(consumer->want, &error);
+    if (result == DLP_ASK_FOR_CPU && consumer->obj != NULL && consumer->takes_keywords &&
+        !consumer->request->has_device)
+        return result;
+    return dlp_raise_for(consumer->want, &error);
 }
 
 /* Takes a managed tensor, which is stolen, into v, which is empty. want, request: as in dlp_consumer_make. Returns 0,
@@ -1757,7 +1759,7 @@ dlp_take_managed(void *managed, int32_t form, const dlpack_py_want *want, const 
     dlp_export *copy;
     dlpack_py_error error;
 
-    if (dlp_view_prepare(v, managed, form, &given, &copy, &error) < 0) {
+    if (dlp_view_prepare(v, managed, form, &given, &copy, &error) != 0) {
         dlp_delete(managed, form);
         return dlp_raise_for(given.want, &error);
     }
@@ -1789,7 +1791,7 @@ dlp_take_fallback(const dlp_consumer *consumer, dlpack_py_view *v)
         PyErr_Restore(missing.type, missing.value, missing.traceback);
         return -1;
     }
-    dlp_exception_drop(missing);
+    dlp_exception_drop(&missing);
     if (managed == NULL || dlp_take_managed(managed, DLPACK_PY_VERSIONED, consumer->want, consumer->request, v) < 0)
         return -1;
     if (consumer->request->copy != DLPACK_PY_COPY_NEVER || (v->flags & DLPACK_PY_FLAG_IS_COPIED) == 0)
@@ -1799,9 +1801,9 @@ dlp_take_fallback(const dlp_consumer *consumer, dlpack_py_view *v)
     return dlp_raise_for(consumer->want, &error);
 }
 
-/* Finishes an import after a call of __dlpack__: takes the tensor of answer, which is stolen. Where device work may be
- * pending on the data, calls once more, for CPU memory (C5). Where the call failed, answer is NULL, and want->fallback
- * may make a tensor (C6). Returns 0, or -1 with an exception. */
+/* Finishes an import after a call of __dlpack__: takes the tensor of answer, which is stolen. For pinned or managed
+ * memory, may call once more, and ask for CPU memory (C5). If the call failed, answer is NULL, and want->fallback may
+ * make a tensor (C6). Returns 0, or -1 with an exception. */
 DLP_SHARED int
 dlp_finish(PyObject *answer, const dlp_consumer *consumer, dlpack_py_view *v)
 {
@@ -1815,11 +1817,11 @@ dlp_finish(PyObject *answer, const dlp_consumer *consumer, dlpack_py_view *v)
                    : -1;
     result = dlp_take(answer, consumer, v);
     dlp_decref(answer); /* keeps the exception (K2) */
-    if (result != DLP_ASK_AGAIN)
+    if (result != DLP_ASK_FOR_CPU)
         return result;
     for_cpu = *consumer->request;
     memset(&for_cpu.stream, 0, sizeof(for_cpu.stream));
-    for_cpu.has_device = 1; /* dlp_take does not ask again */
+    for_cpu.has_device = 1; /* dlp_take returns 0 or -1 */
     for_cpu.device = dlp_device(kDLCPU, 0);
     again.request = &for_cpu;
     answer = dlp_call(&again);
@@ -1832,7 +1834,6 @@ dlp_finish(PyObject *answer, const dlp_consumer *consumer, dlpack_py_view *v)
 
 /* ---- Consuming ---------------------------------------------------------- */
 
-#define DLP_NO_TABLE 3   /* a result of dlp_take_by_table: call __dlpack__ */
 #ifdef DLPACK_EXCHANGE_H /* defines these: the only functions that stand below their users */
 static inline int
 dlp_take_by_table(const dlp_consumer *consumer, const dlpack_py_device *device, const void **table, dlpack_py_view *v);
@@ -1853,13 +1854,10 @@ dlpack_py_consume_request(PyObject *obj, const dlpack_py_request *request, const
                           dlpack_py_view *v)
 {
     dlp_consumer consumer = dlp_consumer_make(want, request, PyCapsule_CheckExact(obj) ? NULL : obj);
-    dlpack_py_error error;
     PyObject *answer;
     int result;
 
     dlp_view_clear(v);
-    if (!dlp_is_basic(consumer.want) && dlp_check_want(consumer.want, &error) < 0)
-        return dlpack_py_raise(&error);
     if (consumer.obj == NULL)
         return dlp_take(obj, &consumer, v);
     result = dlp_take_by_table(&consumer, NULL, NULL, v);
@@ -1959,7 +1957,7 @@ dlpack_py_check(PyObject *obj)
     offered =
         (method != NULL && method != Py_None) || (state != NULL && !PyErr_Occurred() && dlp_has_table(state, obj));
     Py_XDECREF(method);
-    dlp_exception_restore(saved);
+    dlp_exception_restore(&saved);
     return offered;
 }
 

@@ -5,7 +5,7 @@
  * The licence stands at the end of this file. The clause ids in comments (D4, K5) are listed at the end of dlpack_py.h.
  *
  *   Switches      Compilers and dlpack.h    Errors as code and text    Dtypes and devices    Layout
- *   Validation    Managed tensors           Streams                    Requirements          Copies and overlap
+ *   Validation    Requirements              Copies and overlap         Managed tensors       Streams
  *
  * Nothing here needs a thread state or an interpreter, but for a want.fallback.
  */
@@ -27,8 +27,7 @@
  * DLPACK_PY_MALLOC(size), DLPACK_PY_FREE(pointer)
  *                     memory of managed tensors, shapes and copies. Called on any thread, also without an interpreter:
  *                     do not use PyMem_*.
- * DLPACK_PY_PLAIN     1 turns dlp_look off, and what dlpack_exchange.h remembers of types; for tests.
- */
+ * DLPACK_PY_PLAIN     1 turns dlp_look off, and what dlpack_exchange.h remembers of types; for tests. */
 #if defined(DLPACK_PY_MALLOC) != defined(DLPACK_PY_FREE)
 #  error "define both of DLPACK_PY_MALLOC and DLPACK_PY_FREE, or neither"
 #endif
@@ -375,8 +374,7 @@ dlpack_py_device_text(DLDevice device, char text[DLPACK_PY_TEXT_SIZE])
  * shape     ndim extents
  * strides   ndim steps in elements; NULL: row-major
  *
- * The result points to shape and strides: they must live as long as it is used.
- */
+ * The result points to shape and strides: they must live as long as it is used. */
 static inline DLTensor
 dlpack_py_cpu(void *data, uint32_t dtype, int32_t ndim, const int64_t *shape, const int64_t *strides)
 {
@@ -444,8 +442,7 @@ dlpack_py_nbytes(const DLTensor *t, uint64_t flags)
  * order     'F': first index fastest; anything else: last index fastest
  * strides   out: ndim strides
  *
- * An extent of 0 counts as 1: strides of a tensor without elements carry no meaning (D5).
- */
+ * An extent of 0 counts as 1: strides of a tensor without elements carry no meaning (D5). */
 DLP_SHARED void
 dlpack_py_strides(int32_t ndim, const int64_t *shape, char order, int64_t *strides)
 {
@@ -558,8 +555,7 @@ dlp_check_strides(const DLTensor *t, char order, dlpack_py_error *error)
  *         example an image whose rows have a pitch
  *
  * Returns 1 or 0. Strides of dimensions of size 1, and all strides of a tensor without elements, do not matter (D5);
- * NULL is row-major (D4). t has been validated. Needs no thread state.
- */
+ * NULL is row-major (D4). t has been validated. Needs no thread state. */
 DLP_SHARED int
 dlpack_py_is_contiguous(const DLTensor *t, char order)
 {
@@ -682,12 +678,462 @@ dlp_look(const DLTensor *t)
  * flags   DLPACK_PY_FLAG_* of the tensor: padded sub-byte dtypes
  * error   out, on failure; may be NULL
  *
- * Returns 0, or -1 with BufferError. Needs no thread state.
- */
+ * Returns 0, or -1 with BufferError. Needs no thread state. */
 static inline int
 dlpack_py_validate(const DLTensor *t, uint64_t flags, dlpack_py_error *error)
 {
     return dlp_look(t) != 0 ? 0 : dlp_check_all(t, flags, error);
+}
+
+/* ---- Requirements ------------------------------------------------------- */
+
+/* Makes a managed tensor of an object that has no __dlpack__. Returns 0 and sets *out, which is owned by the caller;
+ * returns 0 and leaves *out NULL where it knows no such object; or returns -1 with an exception, which the consumer
+ * raises as it is. */
+typedef int (*dlpack_py_fallback)(void *py_object, struct DLManagedTensorVersioned **out);
+
+/* What a caller of dlpack_py_consume requires. All zero, which dlpack_py_want_any returns, accepts any tensor that the
+ * CPU can read, if its numbers are aligned. Where requirements contradict each other, each tensor is SystemError. */
+typedef struct dlpack_py_want {
+    uint32_t dtype;              /* DLPACK_PY_FLOAT32...; 0: any */
+    const uint32_t *dtypes;      /* or any of these, ended by 0 */
+    int32_t ndim;                /* this rank, or the lower end of a range; DLPACK_PY_SCALAR for rank 0; 0: any */
+    int32_t max_ndim;            /* upper end of the range; 0: ndim itself (ndim 0 with max_ndim n: 0 to n) */
+    const int64_t *shape;        /* ndim extents, -1 free; needs a fixed rank; NULL: any */
+    char order;                  /* as dlpack_py_is_contiguous: 'C', 'F', 'A', 'K', 'R'; 0: any strides */
+    char writable;               /* refuse memory that is read-only, may be read-only, or may overlap itself */
+    int32_t device;              /* a DLDeviceType; 0: memory that the CPU can read; DLPACK_PY_ANY_DEVICE */
+    size_t alignment;            /* of the first element, in bytes, a power of two; 0: the size of a number; 1: any */
+    uint32_t options;            /* DLPACK_PY_COPY_IF_NEEDED ... */
+    const char *name;            /* of the argument, put before what is refused: "out: dtype is ..."; NULL: none */
+    dlpack_py_fallback fallback; /* for objects without __dlpack__: dlpack_buffer_fallback, for example; NULL: none */
+} dlpack_py_want;
+
+#define DLPACK_PY_SCALAR (-1)     /* want.ndim: rank 0 */
+#define DLPACK_PY_ANY_DEVICE (-1) /* want.device: memory of any device */
+
+#define DLPACK_PY_COPY_IF_NEEDED 1u     /* copy where a copy meets the requirement; writes do not reach the producer */
+#define DLPACK_PY_LEGACY_IS_WRITABLE 2u /* accept a legacy capsule, which cannot say read-only, as writable (C7) */
+#define DLPACK_PY_OVERLAP_IS_FINE 4u    /* writable accepts memory that may overlap itself */
+#define DLPACK_PY_NOTHING_PENDING 8u    /* the caller promises: no work is pending; streams are not ordered (C5) */
+#define DLPACK_PY_NO_TABLE 16u          /* ask __dlpack__, also where the type has an exchange table (X9) */
+#define DLPACK_PY_ARRAY_INTERFACE_TOO 32u /* dlpack_device_consume: accept __cuda_array_interface__ as well */
+
+/* The values of dlpack_py_view.readonly. DLPACK_PY_READONLY_UNSAID: a legacy capsule does not say whether its memory is
+ * writable (C7). Bit 0 of each value is DLPACK_PY_FLAG_READ_ONLY: a value can be passed as flags of an export. */
+#define DLPACK_PY_WRITABLE 0
+#define DLPACK_PY_READONLY 1
+#define DLPACK_PY_READONLY_UNSAID 0x101
+
+/* No requirements: any tensor that the CPU can read, if its numbers are aligned. */
+static inline dlpack_py_want
+dlpack_py_want_any(void)
+{
+    dlpack_py_want want;
+    memset(&want, 0, sizeof(want));
+    return want;
+}
+
+/* Returns a want for the dtype, rank, shape and device type of t: for example for out=, where t is the tensor of x.
+ * want.shape points to t->shape. Where the CPU can read t, want accepts all memory that the CPU can read. */
+static inline dlpack_py_want
+dlpack_py_want_like(const DLTensor *t)
+{
+    dlpack_py_want want = dlpack_py_want_any();
+    want.dtype = dlpack_py_dtype(t);
+    want.ndim = t->ndim == 0 ? DLPACK_PY_SCALAR : t->ndim;
+    want.shape = t->shape;
+    want.device = dlpack_py_is_cpu_readable(t->device) ? 0 : (int32_t)t->device.device_type;
+    return want;
+}
+
+/* The highest rank that is wanted. The lowest is want->ndim; DLPACK_PY_SCALAR is below every rank. */
+static inline int32_t
+dlp_highest_rank(const dlpack_py_want *want)
+{
+    return want->max_ndim != 0 ? want->max_ndim : want->ndim == DLPACK_PY_SCALAR ? 0 : want->ndim;
+}
+
+/* Is the rank wanted? */
+static inline int
+dlp_is_wanted_rank(int32_t ndim, const dlpack_py_want *want)
+{
+    return (ndim >= want->ndim && ndim <= dlp_highest_rank(want)) || (want->ndim | want->max_ndim) == 0;
+}
+
+/* Are the requirements like most: on a dtype, ranks, row-major order and writing alone? */
+static inline int
+dlp_is_basic(const dlpack_py_want *want)
+{
+    return ((uintptr_t)want->dtypes | (uintptr_t)want->shape | want->alignment | (uint32_t)want->device) == 0 &&
+           (want->order == 'C' || want->order == 0) && want->ndim >= DLPACK_PY_SCALAR;
+}
+
+/* Checks that the requirements make sense (C9). Returns 0, or -1 with SystemError. */
+static inline int
+dlp_check_want(const dlpack_py_want *want, dlpack_py_error *error)
+{
+    const uint32_t *list = want->dtypes;
+    uint32_t dtype = want->dtype; /* or the first one of the list that has no bits */
+
+    while (list != NULL && *list != 0 && (*list & 0xff0000u) != 0)
+        list++;
+    if (list != NULL && *list != 0)
+        dtype = *list;
+    if (dtype != 0 && (dtype & 0xff0000u) == 0)
+        return dlp_fail(error, DLPACK_PY_SYSTEM_ERROR,
+                        "want: dtype is %" PRIu32 ", a dtype such as DLPACK_PY_FLOAT32 was wanted", dtype);
+    if (want->order != 0 && strchr("CFAKR", want->order) == NULL)
+        return dlp_fail(error, DLPACK_PY_SYSTEM_ERROR, "want: order is '%c', 'C', 'F', 'A', 'K' or 'R' was wanted",
+                        want->order);
+    if ((want->alignment & (want->alignment - 1)) != 0)
+        return dlp_fail(error, DLPACK_PY_SYSTEM_ERROR, "want: alignment is %zu, a power of two was wanted",
+                        want->alignment);
+    if (want->ndim < DLPACK_PY_SCALAR || want->max_ndim < 0 || want->ndim > dlp_highest_rank(want) ||
+        (want->shape != NULL && (want->ndim == 0 || (want->max_ndim != 0 && want->max_ndim != want->ndim))))
+        return dlp_fail(error, DLPACK_PY_SYSTEM_ERROR,
+                        "want: ndim is %d and max_ndim is %d, a range was wanted (one rank where shape is set)",
+                        (int)want->ndim, (int)want->max_ndim);
+    return 0;
+}
+
+/* Is the dtype wanted? */
+static inline int
+dlp_is_wanted_dtype(uint32_t dtype, const dlpack_py_want *want)
+{
+    const uint32_t *list = want->dtypes;
+
+    if (dtype == want->dtype || (want->dtype == 0 && (list == NULL || *list == 0)))
+        return 1;
+    while (list != NULL && *list != 0 && *list != dtype)
+        list++;
+    return list != NULL && *list == dtype;
+}
+
+/* Refuses the dtype of a tensor, and lists the wanted dtypes. Returns -1. */
+DLP_RARE int
+dlp_refuse_dtype(const DLTensor *t, const dlpack_py_want *want, dlpack_py_error *error)
+{
+    char came[DLPACK_PY_TEXT_SIZE], name[DLPACK_PY_TEXT_SIZE], wanted[80 + DLPACK_PY_TEXT_SIZE] = "";
+    const uint32_t only[2] = {want->dtype, 0}, *list = want->dtype != 0 ? only : want->dtypes;
+    size_t length = 0;
+
+    while (error != NULL && *list != 0 && length <= 75) {
+        length += (size_t)snprintf(wanted + length, sizeof(wanted) - length, "%s%s", length > 0 ? " or " : "",
+                                   dlpack_py_dtype_text(*list, name));
+        list = list == only && want->dtypes != NULL ? want->dtypes : list + 1;
+    }
+    return dlp_refuse(error, "dtype is %s, %s%s was asked for", dlpack_py_dtype_text(dlpack_py_dtype(t), came), wanted,
+                      *list != 0 ? " or ..." : "");
+}
+
+/* Refuses the device of a tensor. Returns -1. */
+DLP_RARE int
+dlp_refuse_device(const DLTensor *t, const dlpack_py_want *want, dlpack_py_error *error)
+{
+    char came[DLPACK_PY_TEXT_SIZE], wanted[DLPACK_PY_TEXT_SIZE] = "memory that the CPU can read";
+    const char *name = dlp_device_name(want->device);
+
+    if (name != NULL)
+        snprintf(wanted, sizeof(wanted), "%s", name);
+    else if (want->device != 0)
+        snprintf(wanted, sizeof(wanted), "device type %" PRId32, want->device);
+    return dlp_refuse(error, "device is %s, %s was asked for", dlpack_py_device_text(t->device, came), wanted);
+}
+
+/* dlpack_py_meets. order: what dlp_look found; 0: not known.
+ * DLPACK_PY_LEGACY_IS_WRITABLE is in readonly already. */
+DLP_RARE int
+dlp_meets(const DLTensor *t, int order, int readonly, const dlpack_py_want *want, dlpack_py_error *error)
+{
+    const int32_t lowest = want->ndim == DLPACK_PY_SCALAR ? 0 : want->ndim, highest = dlp_highest_rank(want);
+    const uintptr_t first = (uintptr_t)t->data + (uintptr_t)t->byte_offset;
+    size_t alignment = want->alignment;
+    unsigned bits;
+    int32_t i;
+    int result = 0;
+
+    if (dlp_check_want(want, error) < 0)
+        return -1;
+    if (want->device == 0 ? !dlpack_py_is_cpu_readable(t->device)
+                          : want->device != DLPACK_PY_ANY_DEVICE && want->device != (int32_t)t->device.device_type)
+        return dlp_refuse_device(t, want, error);
+    if (!dlp_is_wanted_dtype(dlpack_py_dtype(t), want))
+        return dlp_refuse_dtype(t, want, error);
+    if (!dlp_is_wanted_rank(t->ndim, want))
+        return lowest == highest ? dlp_refuse(error, "ndim is %" PRId32 ", %" PRId32 " was asked for", t->ndim, lowest)
+                                 : dlp_refuse(error, "ndim is %" PRId32 ", %" PRId32 " to %" PRId32 " was asked for",
+                                              t->ndim, lowest, highest);
+    for (i = 0; want->shape != NULL && i < t->ndim; i++) {
+        if (want->shape[i] != -1 && want->shape[i] != t->shape[i])
+            return dlp_refuse(error, "shape[%" PRId32 "] is %" PRId64 ", %" PRId64 " was asked for", i, t->shape[i],
+                              want->shape[i]);
+    }
+    if (alignment == 0 && first % 16 != 0) { /* the size of one number; complex elements and lanes have several */
+        bits = dlp_is_complex(t->dtype) ? t->dtype.bits / 2u : t->dtype.bits;
+        alignment = bits % 8 == 0 && (bits & (bits - 1)) == 0 ? bits / 8 : 1;
+    }
+    if (want->order != 0 && want->order != order)
+        result = dlp_check_strides(t, want->order, error);
+    if (result == 0 && alignment > 1 && first % alignment != 0 && !dlp_is_empty(t) && dlp_has_address(t->device))
+        result = dlp_refuse(error, "data is at address 0x%" PRIxPTR ", alignment to %zu bytes was asked for", first,
+                            alignment);
+    if (result == 0 && want->writable && readonly != DLPACK_PY_WRITABLE)
+        result = dlp_refuse(error, "data is read-only, writable memory was asked for%s",
+                            readonly == DLPACK_PY_READONLY ? "" : " (a legacy capsule has no read-only flag)");
+    if (result == 0 && want->writable && order == 0 && (want->order == 0 || want->order == 'R') && /* else compact */
+        (want->options & DLPACK_PY_OVERLAP_IS_FINE) == 0 && dlp_overlaps_itself(t))
+        result = dlp_refuse(error, "elements may share memory, writable memory without overlap was asked for");
+    if (result < 0 && error != NULL)
+        error->copy_helps = 1;
+    return result;
+}
+
+/* Fast path of dlp_meets, for basic requirements and an order that dlp_look found. Saves 40 of 1,480 instructions. */
+static inline int
+dlp_meets_basic(const DLTensor *t, int order, int readonly, const dlpack_py_want *want)
+{
+    return (want->dtype == dlpack_py_dtype(t) || want->dtype == 0) && dlp_is_wanted_rank(t->ndim, want) &&
+           (want->order == 0 || order == 'C') && (!want->writable || readonly == DLPACK_PY_WRITABLE) &&
+           ((uintptr_t)t->data & (t->dtype.bits / 8u - 1)) == 0;
+}
+
+/* Checks that a tensor meets the requirements (C9). The requirements that a copy of the data can meet are checked last:
+ * where such a requirement fails, error->copy_helps is 1.
+ *
+ * t          has been validated
+ * readonly   DLPACK_PY_WRITABLE, DLPACK_PY_READONLY or DLPACK_PY_READONLY_UNSAID
+ * want       the requirements; NULL: {0}
+ *
+ * Returns 0, or -1 with BufferError that names the wrong value and what was wanted, or with SystemError where the
+ * requirements contradict each other. Needs no thread state. */
+DLP_SHARED int
+dlpack_py_meets(const DLTensor *t, int readonly, const dlpack_py_want *want, dlpack_py_error *error)
+{
+    const dlpack_py_want any = dlpack_py_want_any();
+    want = want != NULL ? want : &any;
+    if (readonly == DLPACK_PY_READONLY_UNSAID && (want->options & DLPACK_PY_LEGACY_IS_WRITABLE) != 0)
+        readonly = DLPACK_PY_WRITABLE;
+    return dlp_meets(t, 0, readonly, want, error);
+}
+
+/* ---- Copies and overlap ------------------------------------------------- */
+
+#ifdef DLPACK_COPY_H /* a file that includes dlpack_copy.h first */
+typedef dlpack_copy_loop dlp_loop;
+#  define dlp_copy_rows dlpack_copy_rows
+#else
+/* One loop of a copy: how often it runs, and the bytes from one round to the next in dst and in src. */
+typedef struct dlp_loop {
+    int64_t count, to, from;
+} dlp_loop;
+
+/* Copies rows of items of size bytes. Constant sizes are fast. */
+DLP_SHARED void
+dlp_copy_rows(char *to, const dlp_loop *rows, const char *from, const dlp_loop *items, size_t size, int64_t total)
+{
+    int64_t row, i;
+
+    (void)total;
+    for (row = 0; row < rows->count; row++) {
+        char *out = to + row * rows->to;
+        const char *in = from + row * rows->from;
+#define DLP_COPY_ITEMS(bytes)          \
+    for (i = 0; i < items->count; i++) \
+    memcpy(out + i * items->to, in + i * items->from, bytes)
+        switch (size) {
+        case 1: DLP_COPY_ITEMS(1); break;
+        case 2: DLP_COPY_ITEMS(2); break;
+        case 4: DLP_COPY_ITEMS(4); break;
+        case 8: DLP_COPY_ITEMS(8); break;
+        case 16: DLP_COPY_ITEMS(16); break;
+        default: DLP_COPY_ITEMS(size); break;
+        }
+#undef DLP_COPY_ITEMS
+    }
+}
+#endif
+
+/* Copies count bits, lowest bit of a byte first (D6). Offsets are in bits. */
+static inline void
+dlp_copy_bits(char *to, int64_t to_bit, const char *from, int64_t from_bit, int64_t count)
+{
+    if (((to_bit | from_bit) & 7) == 0) { /* whole bytes */
+        memcpy(to + (to_bit >> 3), from + (from_bit >> 3), (size_t)(count >> 3));
+        to_bit += count & ~INT64_C(7);
+        from_bit += count & ~INT64_C(7);
+        count &= 7;
+    }
+    for (; count > 0; count--, to_bit++, from_bit++) {
+        const int64_t to_byte = to_bit >> 3, from_byte = from_bit >> 3; /* rounds down, below 0 too */
+        const unsigned bit = (unsigned)(unsigned char)from[from_byte] >> (from_bit & 7) & 1u;
+        const unsigned kept = (unsigned)(unsigned char)to[to_byte] & ~(1u << (to_bit & 7));
+        to[to_byte] = (char)(unsigned char)(kept | bit << (to_bit & 7));
+    }
+}
+
+/* dlpack_py_copy, for tensors that were checked. The loops are ordered by their strides in dst, the shortest first.
+ * Dimensions that are contiguous on both sides are one loop. loops[0] is an item: its bytes, or its bits. */
+DLP_SHARED void
+dlp_copy(const DLTensor *dst, const DLTensor *src, uint64_t flags)
+{
+    const int64_t bits = dlp_item_bits(src->dtype, flags);
+    const int packed = bits % 8 != 0;
+    const int64_t size = packed ? bits : bits / 8;
+    int64_t compact_to[DLPACK_PY_MAX_NDIM], compact_from[DLPACK_PY_MAX_NDIM], total = size, to = 0, from = 0;
+    const int64_t *step_to = dlp_strides(dst, compact_to);
+    const int64_t *step_from = dlp_strides(src, compact_from);
+    char *first_to = (char *)dlp_first(dst);
+    const char *first_from = (const char *)dlp_first(src);
+    /* A loop that is missing. dlpack_copy.h makes no blocks of it, because of INT64_MAX. */
+    static const dlp_loop once = {1, 0, INT64_MAX};
+    dlp_loop loops[DLPACK_PY_MAX_NDIM + 1], *next;
+    int64_t done[DLPACK_PY_MAX_NDIM + 1]; /* rounds */
+    int64_t rows = 2;                     /* of the loops from 2 on, that with the shortest stride in src */
+    int64_t i, k, count = 0, last = 0;
+
+    if (dlp_is_empty(src))
+        return;
+    for (i = src->ndim - 1; i >= 0; i--) {
+        dlp_loop loop;
+        loop.count = src->shape[i];
+        if (loop.count == 1)
+            continue;
+        loop.to = step_to[i] * size;
+        loop.from = step_from[i] * size;
+        total *= loop.count;
+        for (next = &loops[++count]; next > &loops[1] && llabs(next[-1].to) > llabs(loop.to); next--)
+            *next = next[-1];
+        *next = loop;
+    }
+    loops[0].count = size;
+    loops[0].to = loops[0].from = 1;
+    for (i = 1; i <= count; i++) {
+        next = &loops[last];
+        if (loops[i].to == next->to * next->count && loops[i].from == next->from * next->count)
+            next->count *= loops[i].count;
+        else {
+            loops[++last] = loops[i];
+            done[last] = 0;
+            if (last > 2 && llabs(loops[last].from) < llabs(loops[rows].from))
+                rows = last;
+        }
+    }
+    do {
+        if (packed)
+            dlp_copy_bits(first_to, to, first_from, from, loops[0].count);
+        else
+            dlp_copy_rows(first_to + to, last > 1 ? &loops[rows] : &once, first_from + from,
+                          last > 0 ? &loops[1] : &once, (size_t)loops[0].count, total);
+        for (k = 1; k <= last; k++) { /* to the next item, or the next rows */
+            if (!packed && (k == 1 || k == rows))
+                continue;
+            next = &loops[k];
+            to += next->to;
+            from += next->from;
+            if (++done[k] < next->count)
+                break;
+            to -= next->count * next->to;
+            from -= next->count * next->from;
+            done[k] = 0;
+        }
+    } while (k <= last);
+}
+
+/* May two tensors share memory?
+ *
+ * flags_a, flags_b   DLPACK_PY_FLAG_* of each: padded sub-byte dtypes
+ *
+ * Returns 0 where the memory ranges of a and b are separate, where their elements fall between each other at equal
+ * distances, such as x[..., 0] and x[..., 1], and where the strides show that no byte is in both, such as the left and
+ * right half of an image. Returns 1 otherwise. a and b must be validated, and their data addresses on one device. */
+DLP_SHARED int
+dlpack_py_overlap(const DLTensor *a, uint64_t flags_a, const DLTensor *b, uint64_t flags_b)
+{
+    const uint64_t first_a = (uint64_t)(uintptr_t)dlp_first(a), first_b = (uint64_t)(uintptr_t)dlp_first(b);
+    const uint32_t bits_a = dlp_item_bits(a->dtype, flags_a), bits_b = dlp_item_bits(b->dtype, flags_b);
+    int64_t lowest_a, highest_a, lowest_b, highest_b, compact_a[DLPACK_PY_MAX_NDIM], compact_b[DLPACK_PY_MAX_NDIM];
+    const int64_t *strides_a = dlp_strides(a, compact_a), *strides_b = dlp_strides(b, compact_b);
+    uint64_t begin_a, end_a, begin_b, end_b, rest, reach, step, larger = UINT64_MAX, count, n, modulus, common = 0;
+    int32_t i, is_unclear = 0;
+
+    if (dlp_byte_range(a, flags_a, &lowest_a, &highest_a) < 0 || dlp_byte_range(b, flags_b, &lowest_b, &highest_b) < 0)
+        return 1;
+    begin_a = first_a + (uint64_t)lowest_a;
+    end_a = first_a + (uint64_t)highest_a;
+    begin_b = first_b + (uint64_t)lowest_b;
+    end_b = first_b + (uint64_t)highest_b;
+    if (highest_a == 0 || highest_b == 0 || end_a <= begin_b || end_b <= begin_a) /* 0: no elements */
+        return 0;
+    /* From the first byte of b to a byte of both tensors, and from there to the last byte of a, are rest bytes:
+     * the sum of n * step for each step of a or b, with n from 0 to count, and of a place in an item of a and of b.
+     * reach is the largest such sum. Take rest apart, the largest step first. */
+    rest = end_a - 1 - begin_b;
+    reach = end_a - 1 - begin_a + (end_b - 1 - begin_b);
+    if (bits_a % 8 != 0 || bits_b % 8 != 0 || reach < rest) /* reach wrapped */
+        return 1;
+    for (;; larger = step) {
+        for (step = count = 0, i = 0; i < a->ndim + b->ndim; i++) {
+            const int is_a = i < a->ndim;
+            const int32_t k = is_a ? i : i - a->ndim;
+            const int64_t last = (is_a ? a->shape[k] : b->shape[k]) - 1;
+            const int64_t stride = last == 0 ? 0 : is_a ? strides_a[k] : strides_b[k];
+            n = (uint64_t)llabs(stride) * (is_a ? bits_a / 8 : bits_b / 8);
+            if (n >= step && n < larger) {
+                count = (n == step ? count : 0) + (uint64_t)last;
+                step = n;
+            }
+        }
+        if (step == 0)
+            return (is_unclear ? rest % common : rest) <= reach;
+        reach -= count * step;
+        n = rest / step < count ? rest / step : count;
+        rest -= n * step;
+        if (n > 0 && rest + step <= reach) /* n - 1 steps may lead to another sum: only the common divisor decides */
+            is_unclear = 1;
+        for (n = step; n != 0; n = modulus) { /* common: the greatest common divisor of the steps */
+            modulus = common % n;
+            common = n;
+        }
+    }
+}
+
+/* Copy the elements of src to dst, whatever their strides.
+ *
+ * dst, src   of equal dtype and shape, in memory that the CPU can read, validated
+ * flags      DLPACK_PY_FLAG_* of both: padded sub-byte dtypes
+ *
+ * Returns 0; or -1 with BufferError where dtype or shape differ, where the CPU cannot read a tensor, or where
+ * dlpack_py_overlap says that they may share memory; then nothing is written. Where elements of dst share memory,
+ * it is not defined which one is written last. Needs no thread state, allocates nothing. */
+DLP_SHARED int
+dlpack_py_copy(const DLTensor *dst, const DLTensor *src, uint64_t flags, dlpack_py_error *error)
+{
+    char to[DLPACK_PY_TEXT_SIZE], from[DLPACK_PY_TEXT_SIZE];
+    int32_t i = 0;
+
+    if (!dlpack_py_is_cpu_readable(dst->device) || !dlpack_py_is_cpu_readable(src->device))
+        return dlp_refuse(error, "cannot copy from %s to %s, memory that the CPU can read was wanted",
+                          dlpack_py_device_text(src->device, from), dlpack_py_device_text(dst->device, to));
+    if (dlpack_py_dtype(dst) != dlpack_py_dtype(src))
+        return dlp_refuse(error, "cannot copy dtype %s to dtype %s, equal dtypes were wanted",
+                          dlpack_py_dtype_text(dlpack_py_dtype(src), from),
+                          dlpack_py_dtype_text(dlpack_py_dtype(dst), to));
+    if (dst->ndim != src->ndim)
+        return dlp_refuse(error, "cannot copy ndim %" PRId32 " to %" PRId32 ", equal shapes were wanted", src->ndim,
+                          dst->ndim);
+    while (i < src->ndim && dst->shape[i] == src->shape[i])
+        i++;
+    if (i < src->ndim)
+        return dlp_refuse(error, "cannot copy shape[%" PRId32 "] %" PRId64 " to %" PRId64 ", equal shapes were wanted",
+                          i, src->shape[i], dst->shape[i]);
+    if (dlpack_py_overlap(dst, flags, src, flags))
+        return dlp_refuse(error,
+                          "cannot copy from address 0x%" PRIxPTR " to 0x%" PRIxPTR
+                          ": the tensors may share memory, separate memory was wanted",
+                          (uintptr_t)dlp_first(src), (uintptr_t)dlp_first(dst));
+    dlp_copy(dst, src, flags);
+    return 0;
 }
 
 /* ---- Managed tensors ---------------------------------------------------- */
@@ -875,8 +1321,7 @@ dlp_prepare_prototype(DLTensor *t, dlpack_py_error *error)
  * prototype   its rank, shape, dtype and device are used
  *
  * Returns a managed tensor, row-major, writable, aligned to 64 bytes and not initialized, owned by the caller until its
- * deleter is called; NULL with BufferError or MemoryError in *error. Needs no thread state.
- */
+ * deleter is called; NULL with BufferError or MemoryError in *error. Needs no thread state. */
 DLP_SHARED struct DLManagedTensorVersioned *
 dlpack_py_allocate(const DLTensor *prototype, dlpack_py_error *error)
 {
@@ -904,8 +1349,7 @@ dlpack_py_allocate(const DLTensor *prototype, dlpack_py_error *error)
  *
  * Returns a managed tensor, owned by the caller until its deleter is called, or a function ..._steal takes it.
  * Returns NULL where there is no memory or t is malformed (dlpack_py_validate says how); then the caller keeps context.
- * Needs no thread state and sets no exception.
- */
+ * Needs no thread state and sets no exception. */
 static inline struct DLManagedTensorVersioned *
 dlpack_py_wrap(const DLTensor *t, uint64_t flags, void *context, void (*free_fn)(void *context))
 {
@@ -946,14 +1390,10 @@ dlp_check_stream(DLDevice device, const dlpack_py_stream *stream, dlpack_py_erro
     case kDLCUDA:
     case kDLCUDAHost:
     case kDLCUDAManaged:
-        if (stream->handle == 0)
-            wanted = "1 (legacy default), 2 (per-thread default) or a handle";
+        wanted = stream->handle == 0 ? "1 (legacy default), 2 (per-thread default) or a handle" : NULL;
         break;
     case kDLROCM:
-    case kDLROCMHost:
-        if (stream->handle == 1 || stream->handle == 2)
-            wanted = "0 (default) or a handle";
-        break;
+    case kDLROCMHost: wanted = stream->handle == 1 || stream->handle == 2 ? "0 (default) or a handle" : NULL; break;
     default: break;
     }
     if (wanted == NULL)
@@ -970,449 +1410,6 @@ typedef struct dlpack_py_work_stream {
 
 #define DLPACK_PY_CURRENT_DEVICE (-1) /* the device that is current on the calling thread */
 #define DLPACK_PY_MAX_PENDING 8       /* pending streams of a tensor, at most */
-
-/* ---- Requirements ------------------------------------------------------- */
-
-/* Makes a managed tensor of an object that has no __dlpack__. Returns 0 and sets *out, which is owned by the caller;
- * returns 0 and leaves *out NULL where it knows no such object; or returns -1 with an exception, which the consumer
- * raises as it is. */
-typedef int (*dlpack_py_fallback)(void *py_object, struct DLManagedTensorVersioned **out);
-
-/* What a caller of dlpack_py_consume requires. All zero, which dlpack_py_want_any returns, accepts any tensor that the
- * CPU can read, if its numbers are aligned. Requirements that contradict each other are SystemError at every call. */
-typedef struct dlpack_py_want {
-    uint32_t dtype;              /* DLPACK_PY_FLOAT32...; 0: any */
-    const uint32_t *dtypes;      /* or any of these, ended by 0 */
-    int32_t ndim;                /* this rank, or the lower end of a range; DLPACK_PY_SCALAR for rank 0; 0: any */
-    int32_t max_ndim;            /* upper end of the range; 0: ndim itself (ndim 0 with max_ndim n: 0 to n) */
-    const int64_t *shape;        /* ndim extents, -1 free; needs a fixed rank; NULL: any */
-    char order;                  /* as dlpack_py_is_contiguous: 'C', 'F', 'A', 'K', 'R'; 0: any strides */
-    char writable;               /* refuse memory that is read-only, may be read-only, or may overlap itself */
-    int32_t device;              /* a DLDeviceType; 0: memory that the CPU can read; DLPACK_PY_ANY_DEVICE */
-    size_t alignment;            /* of the first element, in bytes, a power of two; 0: the size of a number; 1: any */
-    uint32_t options;            /* DLPACK_PY_COPY_IF_NEEDED ... */
-    const char *name;            /* of the argument, put before what is refused: "out: dtype is ..."; NULL: none */
-    dlpack_py_fallback fallback; /* for objects without __dlpack__: dlpack_buffer_fallback, for example; NULL: none */
-} dlpack_py_want;
-
-#define DLPACK_PY_SCALAR (-1)     /* want.ndim: rank 0 */
-#define DLPACK_PY_ANY_DEVICE (-1) /* want.device: memory of any device */
-
-#define DLPACK_PY_COPY_IF_NEEDED 1u     /* copy where a copy meets the requirement; writes do not reach the producer */
-#define DLPACK_PY_LEGACY_IS_WRITABLE 2u /* accept a legacy capsule, which cannot say read-only, as writable (C7) */
-#define DLPACK_PY_OVERLAP_IS_FINE 4u    /* writable accepts memory that may overlap itself */
-#define DLPACK_PY_NOTHING_PENDING 8u    /* the caller promises: no work is pending; streams are not ordered (C5) */
-#define DLPACK_PY_NO_TABLE 16u          /* ask __dlpack__, also where the type has an exchange table (X9) */
-#define DLPACK_PY_ARRAY_INTERFACE_TOO 32u /* dlpack_device_consume: accept __cuda_array_interface__ as well */
-
-/* The values of dlpack_py_view.readonly. DLPACK_PY_READONLY_UNSAID: a legacy capsule does not say whether its memory is
- * writable (C7). Bit 0 of each value is DLPACK_PY_FLAG_READ_ONLY: a value can be passed as flags of an export. */
-#define DLPACK_PY_WRITABLE 0
-#define DLPACK_PY_READONLY 1
-#define DLPACK_PY_READONLY_UNSAID 0x101
-
-/* No requirements: any tensor that the CPU can read, if its numbers are aligned. */
-static inline dlpack_py_want
-dlpack_py_want_any(void)
-{
-    dlpack_py_want want;
-    memset(&want, 0, sizeof(want));
-    return want;
-}
-
-/* Returns a want for the dtype, rank, shape and device type of t: for example for out=, where t is the tensor of x.
- * want.shape points to t->shape. Where the CPU can read t, want accepts all memory that the CPU can read. */
-static inline dlpack_py_want
-dlpack_py_want_like(const DLTensor *t)
-{
-    dlpack_py_want want = dlpack_py_want_any();
-    want.dtype = dlpack_py_dtype(t);
-    want.ndim = t->ndim == 0 ? DLPACK_PY_SCALAR : t->ndim;
-    want.shape = t->shape;
-    want.device = dlpack_py_is_cpu_readable(t->device) ? 0 : (int32_t)t->device.device_type;
-    return want;
-}
-
-/* Are the requirements like most: on a dtype, ranks, row-major order and writing alone? Then they make sense. */
-static inline int
-dlp_is_basic(const dlpack_py_want *want)
-{
-    return ((uintptr_t)want->dtypes | (uintptr_t)want->shape | want->alignment | (uint32_t)want->device) == 0 &&
-           (want->order == 'C' || want->order == 0) && ((want->dtype & 0xff0000u) != 0 || want->dtype == 0) &&
-           want->ndim >= DLPACK_PY_SCALAR && want->max_ndim >= (want->max_ndim == 0 || want->ndim < 0 ? 0 : want->ndim);
-}
-
-/* Checks that the requirements make sense (C9). Returns 0, or -1 with SystemError. */
-static inline int
-dlp_check_want(const dlpack_py_want *want, dlpack_py_error *error)
-{
-    const uint32_t *list = want->dtypes;
-    uint32_t dtype = want->dtype; /* or the first one of the list that has no bits */
-
-    while (list != NULL && *list != 0 && (*list & 0xff0000u) != 0)
-        list++;
-    if (list != NULL && *list != 0)
-        dtype = *list;
-    if (dtype != 0 && (dtype & 0xff0000u) == 0)
-        return dlp_fail(error, DLPACK_PY_SYSTEM_ERROR,
-                        "want: dtype is %" PRIu32 ", a dtype such as DLPACK_PY_FLOAT32 was wanted", dtype);
-    if (want->order != 0 && strchr("CFAKR", want->order) == NULL)
-        return dlp_fail(error, DLPACK_PY_SYSTEM_ERROR, "want: order is '%c', 'C', 'F', 'A', 'K' or 'R' was wanted",
-                        want->order);
-    if ((want->alignment & (want->alignment - 1)) != 0)
-        return dlp_fail(error, DLPACK_PY_SYSTEM_ERROR, "want: alignment is %zu, a power of two was wanted",
-                        want->alignment);
-    if (want->ndim < DLPACK_PY_SCALAR || (want->max_ndim != 0 && want->max_ndim < (want->ndim > 0 ? want->ndim : 0)) ||
-        (want->shape != NULL && (want->ndim == 0 || (want->max_ndim != 0 && want->max_ndim != want->ndim))))
-        return dlp_fail(error, DLPACK_PY_SYSTEM_ERROR,
-                        "want: ndim is %d and max_ndim is %d, a range of ranks was wanted%s", (int)want->ndim,
-                        (int)want->max_ndim, want->shape != NULL ? " (one rank, as shape is set)" : "");
-    return 0;
-}
-
-/* Is the dtype wanted? */
-static inline int
-dlp_is_wanted_dtype(uint32_t dtype, const dlpack_py_want *want)
-{
-    const uint32_t *list = want->dtypes;
-
-    if (dtype == want->dtype || (want->dtype == 0 && (list == NULL || *list == 0)))
-        return 1;
-    while (list != NULL && *list != 0 && *list != dtype)
-        list++;
-    return list != NULL && *list == dtype;
-}
-
-/* Refuses the dtype of a tensor, and lists the wanted dtypes. Returns -1. */
-DLP_RARE int
-dlp_refuse_dtype(const DLTensor *t, const dlpack_py_want *want, dlpack_py_error *error)
-{
-    char came[DLPACK_PY_TEXT_SIZE], name[DLPACK_PY_TEXT_SIZE], wanted[80 + DLPACK_PY_TEXT_SIZE] = "";
-    const uint32_t only[2] = {want->dtype, 0}, *list = want->dtype != 0 ? only : want->dtypes;
-    size_t length = 0;
-
-    while (error != NULL && *list != 0 && length <= 75) {
-        length += (size_t)snprintf(wanted + length, sizeof(wanted) - length, "%s%s", length > 0 ? " or " : "",
-                                   dlpack_py_dtype_text(*list, name));
-        list = list == only && want->dtypes != NULL ? want->dtypes : list + 1;
-    }
-    return dlp_refuse(error, "dtype is %s, %s%s was asked for", dlpack_py_dtype_text(dlpack_py_dtype(t), came), wanted,
-                      *list != 0 ? " or ..." : "");
-}
-
-/* Refuses the device of a tensor. Returns -1. */
-DLP_RARE int
-dlp_refuse_device(const DLTensor *t, const dlpack_py_want *want, dlpack_py_error *error)
-{
-    char came[DLPACK_PY_TEXT_SIZE], wanted[DLPACK_PY_TEXT_SIZE] = "memory that the CPU can read";
-    const char *name = dlp_device_name(want->device);
-
-    if (name != NULL)
-        snprintf(wanted, sizeof(wanted), "%s", name);
-    else if (want->device != 0)
-        snprintf(wanted, sizeof(wanted), "device type %" PRId32, want->device);
-    return dlp_refuse(error, "device is %s, %s was asked for", dlpack_py_device_text(t->device, came), wanted);
-}
-
-/* dlpack_py_meets, for requirements that were checked. order: what dlp_look found; 0: not known.
- * DLPACK_PY_LEGACY_IS_WRITABLE is in readonly already. */
-DLP_RARE int
-dlp_meets(const DLTensor *t, int order, int readonly, const dlpack_py_want *want, dlpack_py_error *error)
-{
-    const int32_t lowest = want->ndim == DLPACK_PY_SCALAR ? 0 : want->ndim;
-    const int32_t highest = want->max_ndim != 0 ? want->max_ndim : lowest;
-    const uintptr_t first = (uintptr_t)t->data + (uintptr_t)t->byte_offset;
-    size_t alignment = want->alignment;
-    unsigned bits;
-    int32_t i;
-    int result = 0;
-
-    if (want->device == 0 ? !dlpack_py_is_cpu_readable(t->device)
-                          : want->device != DLPACK_PY_ANY_DEVICE && want->device != (int32_t)t->device.device_type)
-        return dlp_refuse_device(t, want, error);
-    if (!dlp_is_wanted_dtype(dlpack_py_dtype(t), want))
-        return dlp_refuse_dtype(t, want, error);
-    if ((t->ndim < lowest || t->ndim > highest) && (want->ndim | want->max_ndim) != 0)
-        return lowest == highest ? dlp_refuse(error, "ndim is %" PRId32 ", %" PRId32 " was asked for", t->ndim, lowest)
-                                 : dlp_refuse(error, "ndim is %" PRId32 ", %" PRId32 " to %" PRId32 " was asked for",
-                                              t->ndim, lowest, highest);
-    for (i = 0; want->shape != NULL && i < t->ndim; i++) {
-        if (want->shape[i] != -1 && want->shape[i] != t->shape[i])
-            return dlp_refuse(error, "shape[%" PRId32 "] is %" PRId64 ", %" PRId64 " was asked for", i, t->shape[i],
-                              want->shape[i]);
-    }
-    if (alignment == 0 && first % 16 != 0) { /* the size of one number; complex elements and lanes have several */
-        bits = dlp_is_complex(t->dtype) ? t->dtype.bits / 2u : t->dtype.bits;
-        alignment = bits % 8 == 0 && (bits & (bits - 1)) == 0 ? bits / 8 : 1;
-    }
-    if (want->order != 0 && want->order != order)
-        result = dlp_check_strides(t, want->order, error);
-    if (result == 0 && alignment > 1 && first % alignment != 0 && !dlp_is_empty(t) && dlp_has_address(t->device))
-        result = dlp_refuse(error, "data is at address 0x%" PRIxPTR ", alignment to %zu bytes was asked for", first,
-                            alignment);
-    if (result == 0 && want->writable && readonly != DLPACK_PY_WRITABLE)
-        result = dlp_refuse(error, "data is read-only, writable memory was asked for%s",
-                            readonly == DLPACK_PY_READONLY ? "" : " (a legacy capsule has no read-only flag)");
-    if (result == 0 && want->writable && order == 0 && (want->order == 0 || want->order == 'R') && /* else compact */
-        (want->options & DLPACK_PY_OVERLAP_IS_FINE) == 0 && dlp_overlaps_itself(t))
-        result = dlp_refuse(error, "elements may share memory, writable memory without overlap was asked for");
-    if (result < 0 && error != NULL)
-        error->copy_helps = 1;
-    return result;
-}
-
-/* Fast path of dlp_meets, for basic requirements and an order that dlp_look found. Saves 40 of 1,480 instructions. */
-static inline int
-dlp_meets_basic(const DLTensor *t, int order, int readonly, const dlpack_py_want *want)
-{
-    const int32_t highest = want->max_ndim != 0 ? want->max_ndim : want->ndim == DLPACK_PY_SCALAR ? 0 : want->ndim;
-    return (want->dtype == dlpack_py_dtype(t) || want->dtype == 0) &&
-           ((t->ndim >= want->ndim && t->ndim <= highest) || (want->ndim | want->max_ndim) == 0) &&
-           (want->order == 0 || order == 'C') && (!want->writable || readonly == DLPACK_PY_WRITABLE) &&
-           ((uintptr_t)t->data & (t->dtype.bits / 8u - 1)) == 0;
-}
-
-/* Checks that a tensor meets the requirements (C9). The requirements that a copy of the data can meet are checked last:
- * where such a requirement fails, error->copy_helps is 1.
- *
- * t          has been validated
- * readonly   DLPACK_PY_WRITABLE, DLPACK_PY_READONLY or DLPACK_PY_READONLY_UNSAID
- * want       the requirements; NULL: {0}
- *
- * Returns 0, or -1 with BufferError that names the wrong value and what was wanted, or with SystemError where the
- * requirements contradict each other. Needs no thread state.
- */
-DLP_SHARED int
-dlpack_py_meets(const DLTensor *t, int readonly, const dlpack_py_want *want, dlpack_py_error *error)
-{
-    const dlpack_py_want any = dlpack_py_want_any();
-    if (want == NULL)
-        want = &any;
-    if (readonly == DLPACK_PY_READONLY_UNSAID && (want->options & DLPACK_PY_LEGACY_IS_WRITABLE) != 0)
-        readonly = DLPACK_PY_WRITABLE;
-    return dlp_check_want(want, error) < 0 ? -1 : dlp_meets(t, 0, readonly, want, error);
-}
-
-/* ---- Copies and overlap ------------------------------------------------- */
-
-#ifdef DLPACK_COPY_H /* a file that includes dlpack_copy.h first */
-typedef dlpack_copy_loop dlp_loop;
-#  define dlp_copy_rows dlpack_copy_rows
-#else
-/* One loop of a copy: how often it runs, and the bytes from one round to the next in dst and in src. */
-typedef struct dlp_loop {
-    int64_t count, to, from;
-} dlp_loop;
-
-/* Copies rows of items of size bytes. Constant sizes are fast. */
-DLP_SHARED void
-dlp_copy_rows(char *to, const dlp_loop *rows, const char *from, const dlp_loop *items, size_t size, int64_t total)
-{
-    int64_t row, i;
-
-    (void)total;
-    for (row = 0; row < rows->count; row++) {
-        char *out = to + row * rows->to;
-        const char *in = from + row * rows->from;
-#define DLP_COPY_ITEMS(bytes)          \
-    for (i = 0; i < items->count; i++) \
-    memcpy(out + i * items->to, in + i * items->from, bytes)
-        switch (size) {
-        case 1: DLP_COPY_ITEMS(1); break;
-        case 2: DLP_COPY_ITEMS(2); break;
-        case 4: DLP_COPY_ITEMS(4); break;
-        case 8: DLP_COPY_ITEMS(8); break;
-        case 16: DLP_COPY_ITEMS(16); break;
-        default: DLP_COPY_ITEMS(size); break;
-        }
-#undef DLP_COPY_ITEMS
-    }
-}
-#endif
-
-/* Copies count bits, lowest bit of a byte first (D6). Offsets are in bits. */
-static inline void
-dlp_copy_bits(char *to, int64_t to_bit, const char *from, int64_t from_bit, int64_t count)
-{
-    if (((to_bit | from_bit) & 7) == 0) { /* whole bytes */
-        memcpy(to + (to_bit >> 3), from + (from_bit >> 3), (size_t)(count >> 3));
-        to_bit += count & ~INT64_C(7);
-        from_bit += count & ~INT64_C(7);
-        count &= 7;
-    }
-    for (; count > 0; count--, to_bit++, from_bit++) {
-        const int64_t to_byte = to_bit >> 3, from_byte = from_bit >> 3; /* rounds down, below 0 too */
-        const unsigned bit = (unsigned)(unsigned char)from[from_byte] >> (from_bit & 7) & 1u;
-        const unsigned kept = (unsigned)(unsigned char)to[to_byte] & ~(1u << (to_bit & 7));
-        to[to_byte] = (char)(unsigned char)(kept | bit << (to_bit & 7));
-    }
-}
-
-/* dlpack_py_copy, for tensors that were checked. The loops are ordered by their strides in dst, the shortest first.
- * Dimensions that are contiguous on both sides are one loop. loops[0] is an item: its bytes, or its bits. */
-DLP_SHARED void
-dlp_copy(const DLTensor *dst, const DLTensor *src, uint64_t flags)
-{
-    const int64_t bits = dlp_item_bits(src->dtype, flags);
-    const int packed = bits % 8 != 0;
-    const int64_t size = packed ? bits : bits / 8;
-    int64_t compact_to[DLPACK_PY_MAX_NDIM], compact_from[DLPACK_PY_MAX_NDIM], total = size, to = 0, from = 0;
-    const int64_t *step_to = dlp_strides(dst, compact_to);
-    const int64_t *step_from = dlp_strides(src, compact_from);
-    char *first_to = (char *)dlp_first(dst);
-    const char *first_from = (const char *)dlp_first(src);
-    /* A loop that is missing. dlpack_copy.h makes no blocks of it, because of INT64_MAX. */
-    static const dlp_loop once = {1, 0, INT64_MAX};
-    dlp_loop loops[DLPACK_PY_MAX_NDIM + 1], *next;
-    int64_t done[DLPACK_PY_MAX_NDIM + 1]; /* rounds */
-    int64_t rows = 2;                     /* of the loops from 2 on, that with the shortest stride in src */
-    int64_t i, k, count = 0, last = 0;
-
-    if (dlp_is_empty(src))
-        return;
-    for (i = src->ndim - 1; i >= 0; i--) {
-        dlp_loop loop;
-        loop.count = src->shape[i];
-        if (loop.count == 1)
-            continue;
-        loop.to = step_to[i] * size;
-        loop.from = step_from[i] * size;
-        total *= loop.count;
-        for (next = &loops[++count]; next > &loops[1] && llabs(next[-1].to) > llabs(loop.to); next--)
-            *next = next[-1];
-        *next = loop;
-    }
-    loops[0].count = size;
-    loops[0].to = loops[0].from = 1;
-    for (i = 1; i <= count; i++) {
-        next = &loops[last];
-        if (loops[i].to == next->to * next->count && loops[i].from == next->from * next->count)
-            next->count *= loops[i].count;
-        else {
-            loops[++last] = loops[i];
-            done[last] = 0;
-            if (last > 2 && llabs(loops[last].from) < llabs(loops[rows].from))
-                rows = last;
-        }
-    }
-    do {
-        if (packed)
-            dlp_copy_bits(first_to, to, first_from, from, loops[0].count);
-        else
-            dlp_copy_rows(first_to + to, last > 1 ? &loops[rows] : &once, first_from + from,
-                          last > 0 ? &loops[1] : &once, (size_t)loops[0].count, total);
-        for (k = 1; k <= last; k++) { /* to the next item, or the next rows */
-            if (!packed && (k == 1 || k == rows))
-                continue;
-            next = &loops[k];
-            to += next->to;
-            from += next->from;
-            if (++done[k] < next->count)
-                break;
-            to -= next->count * next->to;
-            from -= next->count * next->from;
-            done[k] = 0;
-        }
-    } while (k <= last);
-}
-
-/* May two tensors share memory?
- *
- * flags_a, flags_b   DLPACK_PY_FLAG_* of each: padded sub-byte dtypes
- *
- * Returns 0 where the memory ranges of a and b are separate, where their elements fall between each other at equal
- * distances, such as x[..., 0] and x[..., 1], and where the strides show that no byte is in both, such as the left and
- * right half of an image. Returns 1 otherwise. a and b must be validated, and their data addresses on one device.
- */
-DLP_SHARED int
-dlpack_py_overlap(const DLTensor *a, uint64_t flags_a, const DLTensor *b, uint64_t flags_b)
-{
-    const uint64_t first_a = (uint64_t)(uintptr_t)dlp_first(a), first_b = (uint64_t)(uintptr_t)dlp_first(b);
-    const uint32_t bits_a = dlp_item_bits(a->dtype, flags_a), bits_b = dlp_item_bits(b->dtype, flags_b);
-    int64_t lowest_a, highest_a, lowest_b, highest_b, compact_a[DLPACK_PY_MAX_NDIM], compact_b[DLPACK_PY_MAX_NDIM];
-    const int64_t *strides_a = dlp_strides(a, compact_a), *strides_b = dlp_strides(b, compact_b);
-    uint64_t begin_a, end_a, begin_b, end_b, rest, reach, step, larger = UINT64_MAX, count, n, modulus, common = 0;
-    int32_t i, is_unclear = 0;
-
-    if (dlp_byte_range(a, flags_a, &lowest_a, &highest_a) < 0 || dlp_byte_range(b, flags_b, &lowest_b, &highest_b) < 0)
-        return 1;
-    begin_a = first_a + (uint64_t)lowest_a;
-    end_a = first_a + (uint64_t)highest_a;
-    begin_b = first_b + (uint64_t)lowest_b;
-    end_b = first_b + (uint64_t)highest_b;
-    if (highest_a == 0 || highest_b == 0 || end_a <= begin_b || end_b <= begin_a) /* 0: no elements */
-        return 0;
-    /* From the first byte of b to a byte of both tensors, and from there to the last byte of a, are rest bytes:
-     * the sum of n * step for each step of a or b, with n from 0 to count, and of a place in an item of a and of b.
-     * reach is the largest such sum. Take rest apart, the largest step first. */
-    rest = end_a - 1 - begin_b;
-    reach = end_a - 1 - begin_a + (end_b - 1 - begin_b);
-    if (bits_a % 8 != 0 || bits_b % 8 != 0 || reach < rest) /* reach wrapped */
-        return 1;
-    for (;; larger = step) {
-        for (step = count = 0, i = 0; i < a->ndim + b->ndim; i++) {
-            const int is_a = i < a->ndim;
-            const int32_t k = is_a ? i : i - a->ndim;
-            const int64_t last = (is_a ? a->shape[k] : b->shape[k]) - 1;
-            const int64_t stride = last == 0 ? 0 : is_a ? strides_a[k] : strides_b[k];
-            n = (uint64_t)llabs(stride) * (is_a ? bits_a / 8 : bits_b / 8);
-            if (n >= step && n < larger) {
-                count = (n == step ? count : 0) + (uint64_t)last;
-                step = n;
-            }
-        }
-        if (step == 0)
-            return (is_unclear ? rest % common : rest) <= reach;
-        reach -= count * step;
-        n = rest / step < count ? rest / step : count;
-        rest -= n * step;
-        if (n > 0 && rest + step <= reach) /* n - 1 steps may lead to another sum: only the common divisor decides */
-            is_unclear = 1;
-        for (n = step; n != 0; n = modulus) { /* common: the greatest common divisor of the steps */
-            modulus = common % n;
-            common = n;
-        }
-    }
-}
-
-/* Copy the elements of src to dst, whatever their strides.
- *
- * dst, src   of equal dtype and shape, in memory that the CPU can read, validated
- * flags      DLPACK_PY_FLAG_* of both: padded sub-byte dtypes
- *
- * Returns 0; or -1 with BufferError where dtype or shape differ, where the CPU cannot read a tensor, or where
- * dlpack_py_overlap says that they may share memory; then nothing is written. Where elements of dst share memory,
- * it is not defined which one is written last. Needs no thread state, allocates nothing.
- */
-DLP_SHARED int
-dlpack_py_copy(const DLTensor *dst, const DLTensor *src, uint64_t flags, dlpack_py_error *error)
-{
-    char to[DLPACK_PY_TEXT_SIZE], from[DLPACK_PY_TEXT_SIZE];
-    int32_t i = 0;
-
-    if (!dlpack_py_is_cpu_readable(dst->device) || !dlpack_py_is_cpu_readable(src->device))
-        return dlp_refuse(error, "cannot copy from %s to %s, memory that the CPU can read was wanted",
-                          dlpack_py_device_text(src->device, from), dlpack_py_device_text(dst->device, to));
-    if (dlpack_py_dtype(dst) != dlpack_py_dtype(src))
-        return dlp_refuse(error, "cannot copy dtype %s to dtype %s, equal dtypes were wanted",
-                          dlpack_py_dtype_text(dlpack_py_dtype(src), from),
-                          dlpack_py_dtype_text(dlpack_py_dtype(dst), to));
-    if (dst->ndim != src->ndim)
-        return dlp_refuse(error, "cannot copy ndim %" PRId32 " to %" PRId32 ", equal shapes were wanted", src->ndim,
-                          dst->ndim);
-    while (i < src->ndim && dst->shape[i] == src->shape[i])
-        i++;
-    if (i < src->ndim)
-        return dlp_refuse(error, "cannot copy shape[%" PRId32 "] %" PRId64 " to %" PRId64 ", equal shapes were wanted",
-                          i, src->shape[i], dst->shape[i]);
-    if (dlpack_py_overlap(dst, flags, src, flags))
-        return dlp_refuse(error,
-                          "cannot copy from address 0x%" PRIxPTR " to 0x%" PRIxPTR
-                          ": the tensors may share memory, separate memory was wanted",
-                          (uintptr_t)dlp_first(src), (uintptr_t)dlp_first(dst));
-    dlp_copy(dst, src, flags);
-    return 0;
-}
 
 DLP_QUIET_END
 

@@ -92,3 +92,10 @@ def test_an_embedded_tensor_that_is_not_aligned_is_refused_C9(borrows):
     thing.embed_misaligned()
     with pytest.raises(BufferError, match="data is at address 0x.*, alignment to 8 bytes was asked for"):
         look(thing, borrows, False, 0, 0)
+
+
+@pytest.mark.parametrize("borrows", [False, True])
+def test_contradictory_requirements_are_an_error_for_an_embedded_tensor_too_C9(borrows):
+    assert look(Thing(), borrows, False, 0, FLOAT64, 4)[1] is not borrows
+    with pytest.raises(SystemError, match="ndim is 1 and max_ndim is -1"):
+        look(Thing(), borrows, False, 0, FLOAT64, -1)

@@ -250,7 +250,7 @@ consume_detached(PyObject *Py_UNUSED(module), PyObject *obj)
     return consume_here(obj, 1);
 }
 
-/* look(thing, borrows, writable, options, dtype=float64): (readonly, whether the view owns a tensor, calls of
+/* look(thing, borrows, writable, options, dtype=float64, max_ndim=0): (readonly, whether the view owns a tensor, calls of
  * __dlpack__). */
 static PyObject *
 look(PyObject *Py_UNUSED(module), PyObject *args)
@@ -261,9 +261,9 @@ look(PyObject *Py_UNUSED(module), PyObject *args)
     int borrows, writable, readonly, is_owner, before;
     unsigned int options;
 
-    if (!PyArg_ParseTuple(args, "OppI|I", &obj, &borrows, &writable, &options, &want.dtype))
+    if (!PyArg_ParseTuple(args, "OppI|Ii", &obj, &borrows, &writable, &options, &want.dtype, &want.max_ndim))
         return NULL;
-    if (want.dtype == 0) /* any dtype and shape */
+    if (want.dtype == 0 || want.max_ndim != 0) /* any shape */
         want.shape = NULL;
     want.writable = (char)writable;
     want.options = options;
