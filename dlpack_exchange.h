@@ -468,7 +468,7 @@ dlp_find_embedded(const dlp_type *known, PyObject *obj, const dlpack_py_want *wa
     if (known == NULL || known->embedded == 0 || !is_basic || (want->options & DLPACK_PY_NO_TABLE) != 0)
         return NULL;
     e = (dlpack_py_embedded *)(void *)((char *)obj + known->embedded);
-    return e->keeper.owner == obj && e->dtype != 0 && e->dtype == want->dtype && want->max_ndim == 0 &&
+    return e->keeper.owner == obj && e->dtype != 0 && e->dtype == want->dtype &&
                    e->versioned.dl_tensor.ndim == want->ndim && (!want->writable || e->versioned.flags == 0)
                ? e
                : NULL;
@@ -527,7 +527,7 @@ dlp_consume_fast(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
         return 0;
     }
     dlp_view_clear(v); /* empty while foreign code runs */
-    if (known != NULL && (asked->options & DLPACK_PY_NO_TABLE) == 0) {
+    if (known != NULL && (asked->options & DLPACK_PY_NO_TABLE) == 0 && (is_basic || dlp_check_want(asked, NULL) == 0)) {
         if (known->table != NULL) {
             result = dlp_call_table(known, obj, asked, is_basic, NULL, v);
             consumer = dlp_consumer_make(asked, NULL, obj);
@@ -558,7 +558,8 @@ dlp_borrow(const dlp_type *known, PyObject *obj, const dlpack_py_want *want, dlp
     DLManagedTensor lent;
     int is_own, lends;
 
-    if (asked->writable || (asked->options & DLPACK_PY_NO_TABLE) != 0)
+    if (asked->writable || (asked->options & DLPACK_PY_NO_TABLE) != 0 ||
+        (!is_basic && dlp_check_want(asked, NULL) < 0)) /* dlpack_py_consume raises the error */
         return dlpack_py_consume(obj, want, v);
     known = known != NULL ? known : dlp_type_get(dlp_state_get(), obj, &learned);
     if (known == NULL)

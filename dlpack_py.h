@@ -64,7 +64,8 @@
  * Only Python is linked. Functions need an attached thread state, except for dlpack_py_release, dlpack_py_move, _data,
  * _exports_count, _offer_make, _offer_view, every deleter, which may run on any thread, and those of dlpack_tensor.h.
  *
- * Stop here if you only use the header. Contents, in the order in which it is read; first readers skip the state:
+ * Stop here if you only use the header. "Saves 69 instructions": of an export and import of 2,510, with CPython 3.11,
+ * gcc 12 -O2. Contents, in the order in which it is read; first readers skip the state:
  *   Switches and includes   Differences of Pythons   Exceptions   Deleters   The state of an interpreter   Capsules
  *   The request   Producing   Views   Asking   Taking   Consuming   Objects for memory without a type
  *
@@ -72,7 +73,7 @@
  *   dlpack_py_parse_request    reads the arguments (P1, P2)
  *   dlpack_py_answer           goes through these steps:
  *   dlp_plan                   checks the tensor (D8), and decides how the request is met (P3 to P7)
- *   dlp_export_offer           makes the managed tensor, whose deleter calls dlp_drop_owner on any thread (K5)
+ *   dlp_export_offer           makes the managed tensor; without a copy, its deleter calls dlp_drop_owner (K5)
  *   dlpack_py_capsule_steal    makes the capsule (K1); then the device, if there is one, orders its streams (S1)
  * One import, by dlpack_py_consume_request:
  *   dlp_call                   calls __dlpack__ (C3, C4), and once more after a TypeError (C1); a table needs no call
@@ -240,9 +241,8 @@ typedef struct dlp_exception {
 DLP_SHARED dlp_exception
 dlp_exception_save(void)
 {
-    dlp_exception e = {NULL, NULL, NULL};
-    if (PyErr_Occurred()) /* seldom: saves 12 instructions */
-        PyErr_Fetch(&e.type, &e.value, &e.traceback);
+    dlp_exception e;
+    PyErr_Fetch(&e.type, &e.value, &e.traceback);
     return e;
 }
 
@@ -288,7 +288,7 @@ dlpack_py_raise(const dlpack_py_error *error)
     PyObject *const types[] = {PyExc_BufferError, PyExc_ValueError,   PyExc_TypeError,
                                PyExc_MemoryError, PyExc_RuntimeError, PyExc_SystemError};
     const int known = error->code >= DLPACK_PY_BUFFER_ERROR && error->code <= DLPACK_PY_SYSTEM_ERROR;
-    /* "%s" replaces what is no UTF-8: a foreign name may be none, or may be cut within a character. */
+    /* The text may hold invalid UTF-8, of a foreign name or a cut character: "%s" replaces it. */
     PyErr_Format(known ? types[error->code - 1] : PyExc_BufferError, "%s", error->text);
     return -1;
 }
@@ -388,7 +388,7 @@ dlp_gate_after_fork(dlp_gate *gate)
 
 /* Drops an owner, on a thread that is attached to its interpreter. */
 static inline void
-dlp_drop_attached(const dlp_keeper *keeper)
+dlp_drop_inside(const dlp_keeper *keeper)
 {
     dlp_count(keeper->exports, -1); /* first: it is part of the owner */
     dlp_decref((PyObject *)keeper->owner);
@@ -397,7 +397,7 @@ dlp_drop_attached(const dlp_keeper *keeper)
 /* Drops or leaks an owner on a thread that is attached to another interpreter, or to none (current is NULL).
  * PyGILState_Ensure would attach the thread to the main interpreter. */
 DLP_RARE void
-dlp_drop_unattached(const dlp_keeper *keeper, PyThreadState *current)
+dlp_drop_from_outside(const dlp_keeper *keeper, PyThreadState *current)
 {
     dlp_gate *gate = keeper->gate;
     PyThreadState *own, *made = NULL;
@@ -414,7 +414,7 @@ dlp_drop_unattached(const dlp_keeper *keeper, PyThreadState *current)
             own = made = PyThreadState_New(gate->interpreter);
         if (own != NULL) {
             PyEval_RestoreThread(own);
-            dlp_drop_attached(keeper);
+            dlp_drop_inside(keeper);
             if (made != NULL)
                 PyThreadState_Clear(made);
             (void)PyEval_SaveThread();
@@ -437,9 +437,9 @@ dlp_drop_owner(void *context)
     PyThreadState *current = dlp_thread_state();
 
     if (current == NULL || PyThreadState_GetInterpreter(current) != gate->interpreter)
-        dlp_drop_unattached(keeper, current);
+        dlp_drop_from_outside(keeper, current);
     else if (!DLP_LOAD(&gate->gone)) /* gone: a new interpreter may have the same address */
-        dlp_drop_attached(keeper);
+        dlp_drop_inside(keeper);
 }
 
 /* Makes a Python object the owner of an export: takes a new reference. */
@@ -492,11 +492,20 @@ dlp_delete(void *managed, int32_t form)
 
 /* ---- The state of an interpreter ---------------------------------------- */
 
-/* The indices of dlp_state.objects: interned names, those of dlpack_exchange.h, and what calls pass and return.
- * dlp_match_keywords and dlp_call_with read names from DLP_STREAM to DLP_DEVICE: their order counts. */
-enum { DLP_ARRAY_NAMESPACE, DLP_DLPACK_DEVICE, DLP_STREAM, DLP_MAX_VERSION, DLP_DL_DEVICE, DLP_COPY, DLP_DEVICE };
-enum { DLP_EXCHANGE_API = DLP_DEVICE + 1, DLP_DLPACK, DLP_MODULE, DLP_FROM_DLPACK, DLP_IS_CONJ, DLP_IS_NEG, DLP_NAMES };
-enum { DLP_KEYWORDS = DLP_NAMES, DLP_VERSION, DLP_CPU, DLP_OBJECTS }; /* ("max_version",), (1, 3), (1, 0) */
+/* The indices of dlp_state.objects: interned names, in the order of dlp_names; and what calls pass and return.
+ * dlp_match_keywords and dlp_call_with read the names of keywords by their order. */
+/* clang-format off */
+enum {
+    DLP_STREAM, DLP_MAX_VERSION, DLP_DL_DEVICE, DLP_COPY, DLP_DEVICE, /* keywords */
+    DLP_DLPACK, DLP_DLPACK_DEVICE, DLP_ARRAY_NAMESPACE, DLP_EXCHANGE_API, DLP_MODULE, DLP_FROM_DLPACK, DLP_IS_CONJ,
+    DLP_IS_NEG, DLP_KEYWORDS, DLP_VERSION, DLP_CPU, DLP_OBJECTS /* last: ("max_version",), (1, 3), (1, 0) */
+};
+static const char *const dlp_names[DLP_KEYWORDS] = {
+    "stream", "max_version", "dl_device", "copy", "device",
+    "__dlpack__", "__dlpack_device__", "__array_namespace__", "__dlpack_c_exchange_api__", "__module__", "from_dlpack",
+    "is_conj", "is_neg"
+};
+/* clang-format on */
 enum { DLP_OBJECT_TYPE, DLP_RESULT_TYPE, DLP_BUFFER_TYPE, DLP_TYPES_MADE };
 
 /* What dlpack_exchange.h remembers of an interpreter begins with the function that frees it. */
@@ -593,9 +602,6 @@ static inline PyObject *
 dlp_state_new(PyInterpreterState *interpreter)
 {
     dlp_state *state = (dlp_state *)DLPACK_PY_MALLOC(sizeof(*state));
-    static const char *const names[DLP_NAMES] = {
-        "__array_namespace__",       "__dlpack_device__", "stream",     "max_version", "dl_device", "copy",  "device",
-        "__dlpack_c_exchange_api__", "__dlpack__",        "__module__", "from_dlpack", "is_conj",   "is_neg"};
     PyObject *capsule;
     int i;
 
@@ -609,8 +615,8 @@ dlp_state_new(PyInterpreterState *interpreter)
     }
     state->gate.interpreter = interpreter;
     state->gate.process = DLP_PROCESS();
-    for (i = 0; i < DLP_NAMES; i++)
-        state->objects[i] = PyUnicode_InternFromString(names[i]);
+    for (i = 0; i < DLP_KEYWORDS; i++)
+        state->objects[i] = PyUnicode_InternFromString(dlp_names[i]);
     state->objects[DLP_KEYWORDS] = Py_BuildValue("(O)", state->objects[DLP_MAX_VERSION]);
     state->objects[DLP_VERSION] = Py_BuildValue("(ii)", DLPACK_PY_PROTOCOL_MAJOR, DLPACK_PY_PROTOCOL_MINOR);
     state->objects[DLP_CPU] = Py_BuildValue("(ii)", (int)kDLCPU, 0);
@@ -1056,7 +1062,7 @@ dlp_plan_general(const dlpack_py_offer *offer, const dlpack_py_request *request,
     return 0;
 }
 
-/* As dlp_plan_general, with an exception. Most exports need no decision: saves 113 instructions. */
+/* Makes the plan of an export, or raises an exception. Most exports need no decision: saves 113 instructions. */
 static inline int
 dlp_plan(const dlpack_py_offer *offer, const dlpack_py_request *request, dlpack_py_plan *plan)
 {
@@ -1076,7 +1082,7 @@ dlp_plan(const dlpack_py_offer *offer, const dlpack_py_request *request, dlpack_
     return dlp_plan_general(offer, request, plan, &error) < 0 ? dlpack_py_raise(&error) : 0;
 }
 
-/* dlp_copy. Other threads run meanwhile where the copy takes longer than a change of threads. */
+/* Copies as dlp_copy does. From 64 KiB on, where a copy takes longer than a change of threads, other threads run. */
 DLP_RARE void
 dlp_copy_detached(const DLTensor *dst, const DLTensor *src, uint64_t flags)
 {
@@ -1402,7 +1408,7 @@ typedef struct dlp_consumer {
     const dlpack_py_want *want;       /* not NULL */
     const dlpack_py_request *request; /* not NULL */
     PyObject *obj;      /* whose __dlpack__ can be called, borrowed; NULL: the consumer is given a tensor */
-    int takes_keywords; /* 1: the producer was told max_version, dl_device and copy, or can be (C1) */
+    int takes_keywords; /* 1: __dlpack__ takes all keywords; 0: after a TypeError (C1), or the producer is not asked */
 } dlp_consumer;
 
 /* Makes a consumer. want NULL: no requirements. request NULL: a request without arguments. */
@@ -1551,39 +1557,39 @@ dlp_call(dlp_consumer *consumer)
 
 /* Results of the steps of an import, other than success (0) and failure (-1). */
 enum {
-    DLP_UNKNOWN = -2,  /* failure: the major version is unknown, and the tensor must be deleted (K6) */
-    DLP_MAKE_COPY = 1, /* a copy meets what the consumer asks for */
-    DLP_ASK_FOR_CPU,   /* pinned or managed memory: refused, unless the object can be asked for CPU memory (C5) */
-    DLP_NO_TABLE       /* of dlp_take_by_table: call __dlpack__ */
+    DLP_UNKNOWN_MAJOR = -2, /* failure: the major version is unknown, and the tensor must be deleted (K6) */
+    DLP_MAKE_COPY = 1,      /* a copy meets what the consumer asks for */
+    DLP_ASK_FOR_CPU,        /* pinned or managed memory: refused, unless the object can be asked for CPU memory (C5) */
+    DLP_NO_TABLE            /* of dlp_take_by_table: call __dlpack__ */
 };
 
 /* Checks the device of the data, for a request that names a device, for a copy, and for memory that is not the CPU's.
- * copies: the consumer makes a copy. Returns 0, DLP_MAKE_COPY, or, with *error filled, DLP_ASK_FOR_CPU or -1 (C3 to
- * C5). */
+ * copies: the consumer makes a copy. Returns 0, DLP_MAKE_COPY, or with *error DLP_ASK_FOR_CPU or -1 (C3 to C5). */
 DLP_RARE int
 dlp_check_device(const DLTensor *t, const dlp_consumer *consumer, int copies, dlpack_py_error *error)
 {
     const dlpack_py_want *want = consumer->want;
     const dlpack_py_request *request = consumer->request;
-    const DLDevice came = t->device, asked = request->device;
-    const int readable = dlpack_py_is_cpu_readable(came);
-    char text[DLPACK_PY_TEXT_SIZE], name[DLPACK_PY_TEXT_SIZE];
+    const DLDevice device = t->device, asked = request->device;
+    const int readable = dlpack_py_is_cpu_readable(device);
+    const int is_pending = (want->device == 0 || copies) && (want->options & DLPACK_PY_NOTHING_PENDING) == 0;
+    char actual[DLPACK_PY_TEXT_SIZE], wanted[DLPACK_PY_TEXT_SIZE];
 
-    if (readable && came.device_type != kDLCPU && (copies || want->device == 0) &&
-        (want->options & DLPACK_PY_NOTHING_PENDING) == 0) {
-        (void)dlp_refuse(error, "device is %s: device work may be pending on the data",
-                         dlpack_py_device_text(came, text));
-        return DLP_ASK_FOR_CPU; /* the producer waits for that work */
+    /* A producer of pinned or managed memory that is asked for CPU memory waits for the work on it (C5). */
+    if (readable && device.device_type != kDLCPU && (want->device == (int32_t)kDLCPU || is_pending)) {
+        (void)dlp_refuse(error, "device is %s: device work may be pending on the data, CPU memory was asked for",
+                         dlpack_py_device_text(device, actual));
+        return DLP_ASK_FOR_CPU;
     }
     if (copies && readable && want->device <= (int32_t)kDLCPU && (!request->has_device || asked.device_type == kDLCPU))
         return DLP_MAKE_COPY;
     if (request->has_device &&
-        (came.device_type != asked.device_type || (!readable && came.device_id != asked.device_id))) /* D9 */
-        return dlp_refuse(error, "device is %s, %s was asked for", dlpack_py_device_text(came, text),
-                          dlpack_py_device_text(asked, name));
+        (device.device_type != asked.device_type || (!readable && device.device_id != asked.device_id))) /* D9 */
+        return dlp_refuse(error, "device is %s, %s was asked for", dlpack_py_device_text(device, actual),
+                          dlpack_py_device_text(asked, wanted));
     if (copies)
         return dlp_refuse(error, "device is %s: a copy is made from and to the CPU only",
-                          dlpack_py_device_text(came, text));
+                          dlpack_py_device_text(device, actual));
     return 0;
 }
 
@@ -1602,19 +1608,17 @@ dlp_view_check(dlpack_py_view *v, const dlp_consumer *consumer, dlpack_py_error 
 {
     const DLTensor *t = &v->tensor;
     const dlpack_py_want *want = consumer->want;
-    const int32_t asked_copy = consumer->request->copy;
     const int order = dlp_look(t);
     const int is_met = order != 0 && dlp_is_basic(want) && dlp_meets_basic(t, order, v->readonly, want);
-    /* Was a copy asked for, and the producer not told, or can its legacy capsule not say that it made one (C3)? */
+    const int32_t asked_copy = consumer->request->copy;
+    const int may_copy = asked_copy == DLPACK_PY_COPY_ALWAYS ||
+                         (asked_copy == DLPACK_PY_COPY_AS_NEEDED && (want->options & DLPACK_PY_COPY_IF_NEEDED) != 0);
+    /* A copy was asked for, and this may be none: the producer was not told, or a legacy capsule cannot say so (C3). */
     int copies = asked_copy == DLPACK_PY_COPY_ALWAYS && (v->form == DLPACK_PY_LEGACY || !consumer->takes_keywords);
 
     if (order == 0 && dlp_check_all(t, v->flags, error) < 0)
         return -1;
     if (!is_met && dlp_meets(t, order, v->readonly, want, error) < 0) {
-        const int may_copy = asked_copy == DLPACK_PY_COPY_ALWAYS || (asked_copy == DLPACK_PY_COPY_AS_NEEDED &&
-                                                                     (want->options & DLPACK_PY_COPY_IF_NEEDED) != 0);
-        if (want->device == (int32_t)kDLCPU && t->device.device_type != kDLCPU && dlpack_py_is_cpu_readable(t->device))
-            return DLP_ASK_FOR_CPU;
         if (!may_copy || !error->copy_helps || !dlpack_py_is_cpu_readable(t->device) || want->device > (int32_t)kDLCPU)
             return -1;
         copies = 1; /* with copy=True also a second one: the copy of the producer does not meet the requirements */
@@ -1642,7 +1646,7 @@ dlp_view_fill_strides(dlpack_py_view *v, dlpack_py_error *error)
 
 /* Describes a managed tensor in v, which is empty, if it is what the consumer asks for. Nothing is taken yet (K4): v
  * owns memory for strides at most. copy: out, new memory for a copy, which dlp_view_copy makes; NULL: none is needed.
- * Returns 0; or, with *error filled and v empty, DLP_ASK_FOR_CPU, DLP_UNKNOWN or -1. */
+ * Returns 0; or, with *error filled and v empty, DLP_ASK_FOR_CPU, DLP_UNKNOWN_MAJOR or -1. */
 DLP_SHARED int
 dlp_view_prepare(dlpack_py_view *v, const void *managed, int32_t form, const dlp_consumer *consumer, dlp_export **copy,
                  dlpack_py_error *error)
@@ -1655,7 +1659,7 @@ dlp_view_prepare(dlpack_py_view *v, const void *managed, int32_t form, const dlp
     if (dlp_is_unknown_major(managed, form)) { /* read nothing else (K6) */
         (void)dlp_refuse(error, "the tensor has DLPack version %" PRIu32 ".%" PRIu32 ", major version %d was wanted",
                          versioned->version.major, versioned->version.minor, DLPACK_PY_PROTOCOL_MAJOR);
-        return DLP_UNKNOWN;
+        return DLP_UNKNOWN_MAJOR;
     }
     v->form = form;
     if (form == DLPACK_PY_VERSIONED) {
@@ -1731,7 +1735,7 @@ dlp_take(PyObject *capsule, const dlp_consumer *consumer, dlpack_py_view *v)
     else {
         managed = PyCapsule_GetPointer(capsule, name);
         result = dlp_view_prepare(v, managed, form, consumer, &copy, &error);
-        if (result == 0 || result == DLP_UNKNOWN)
+        if (result == 0 || result == DLP_UNKNOWN_MAJOR)
             (void)PyCapsule_SetName(capsule, DLP_USED_NAME(form)); /* commit point: the tensor is ours (K4) */
     }
     DLP_UNLOCK();
@@ -1741,7 +1745,7 @@ dlp_take(PyObject *capsule, const dlp_consumer *consumer, dlpack_py_view *v)
             dlp_view_copy(v, copy);
         return 0;
     }
-    if (result == DLP_UNKNOWN)
+    if (result == DLP_UNKNOWN_MAJOR)
         dlp_delete(managed, form);
     if (result == DLP_ASK_FOR_CPU && consumer->obj != NULL && consumer->takes_keywords &&
         !consumer->request->has_device)
@@ -1821,15 +1825,10 @@ dlp_finish(PyObject *answer, const dlp_consumer *consumer, dlpack_py_view *v)
         return result;
     for_cpu = *consumer->request;
     memset(&for_cpu.stream, 0, sizeof(for_cpu.stream));
-    for_cpu.has_device = 1; /* dlp_take returns 0 or -1 */
+    for_cpu.has_device = 1; /* then dlp_take returns 0 or -1 */
     for_cpu.device = dlp_device(kDLCPU, 0);
     again.request = &for_cpu;
-    answer = dlp_call(&again);
-    if (answer == NULL)
-        return -1;
-    result = dlp_take(answer, &again, v);
-    dlp_decref(answer);
-    return result;
+    return dlp_finish(dlp_call(&again), &again, v);
 }
 
 /* ---- Consuming ---------------------------------------------------------- */
@@ -1854,10 +1853,13 @@ dlpack_py_consume_request(PyObject *obj, const dlpack_py_request *request, const
                           dlpack_py_view *v)
 {
     dlp_consumer consumer = dlp_consumer_make(want, request, PyCapsule_CheckExact(obj) ? NULL : obj);
+    dlpack_py_error error;
     PyObject *answer;
     int result;
 
     dlp_view_clear(v);
+    if (!dlp_is_basic(consumer.want) && dlp_check_want(consumer.want, &error) < 0)
+        return dlpack_py_raise(&error);
     if (consumer.obj == NULL)
         return dlp_take(obj, &consumer, v);
     result = dlp_take_by_table(&consumer, NULL, NULL, v);
@@ -2087,19 +2089,19 @@ DLP_QUIET_END
 #endif /* DLPACK_PY_H */
 
 /* The clauses that the headers name. *: decided by this library, not by DLPack or the array API standard. No D7.
- * D1   data + byte_offset is the first element. A producer exports byte_offset 0 where data is an address.
+ * D1   data + byte_offset is the first element. Where data is an address, this header exports byte_offset 0. *
  * D2   Consumers must not expect that data is aligned to 256 bytes. This header aligns its own memory to 64 bytes. *
  * D3   Rank 0 is one element. Without elements a producer exports data NULL, and a consumer accepts any data.
  * D4   Strides count elements. A producer fills them; a consumer takes NULL as row-major.
  * D5   Strides of dimensions of size 1, and of tensors without elements, carry no meaning.
  * D6   Sub-byte elements are packed, lowest bit first, unless the flag says that each has a byte.
- * D8   Rank, extents, pointers, sizes and strides are checked before anything is read.
- * D9   CPU, pinned and managed memory is exported with device id 0; a consumer accepts any id. *
+ * D8   Rank (64 at most *), extents, pointers, sizes and strides are checked before anything is read.
+ * D9   CPU, pinned and managed memory has device id 0. This header accepts any id. *
  * D10  Only the machine's byte order can be described.
  * D11  Negative strides are exported, unless the author chose that they are refused or copied. *
  * P1   The arguments of __dlpack__ are keyword-only, and are matched by value.
  * P2   max_version 1.0 or newer gets a versioned capsule; an older max_version, or None, gets a legacy capsule.
- * P3   Read-only and padded data are flagged. A request for a legacy capsule, which has no flags, is BufferError.
+ * P3   Read-only and padded data are flagged. They are not exported in place to a legacy capsule, which has no flags.
  * P4   copy=True copies, copy=False never does, copy=None copies where it must. A copy is compact, writable, flagged.
  * P5   dl_device is the device of the data, or the CPU; another one is BufferError.
  * P6   CPU memory has no streams: only None and -1 are accepted.
@@ -2114,7 +2116,7 @@ DLP_QUIET_END
  * K6   A tensor of an unknown major version is deleted, and not read.
  * K7   A deleter frees its struct, with shape and strides.
  * K8   manager_ctx is never NULL. *
- * C1   A TypeError of __dlpack__(max_version=...) is followed by one call without max_version, copy and dl_device.
+ * C1   After a TypeError, __dlpack__ is called once without max_version, copy and dl_device, unless copy is False.
  * C2   The version of the tensor and the name of the capsule are checked: a producer may answer with the other form.
  * C3   copy and dl_device are passed only when asked for. The consumer copies where the producer cannot say so.
  * C4   No keyword is passed that is not needed. __dlpack_device__ is asked before a stream is chosen.

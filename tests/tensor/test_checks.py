@@ -12,7 +12,7 @@ UINT8, BOOL, INT8, INT16, INT32 = (1, 8, 1), (6, 8, 1), (0, 8, 1), (0, 16, 1), (
 FLOAT32, FLOAT64, FLOAT32X4, FLOAT4 = (2, 32, 1), (2, 64, 1), (2, 32, 4), (17, 4, 1)
 UNREADABLE = 64  # an address that ends the process when it is read
 NOWHERE = 4096  # one for tensors that are described and never touched
-CPU, CUDA, CUDA_HOST, METAL, ROCM, ROCM_HOST, CUDA_MANAGED = 1, 2, 3, 8, 10, 11, 13
+CPU, CUDA, CUDA_HOST, METAL, ROCM, ROCM_HOST, CUDA_MANAGED, ONEAPI = 1, 2, 3, 8, 10, 11, 13, 14
 
 
 def packed(dtype):
@@ -167,7 +167,7 @@ def test_strides_and_offsets_that_leave_the_address_range_are_refused_D8():
 
 @pytest.mark.parametrize("device", range(1, 20))
 def test_a_handle_is_no_address_and_its_offset_is_not_added_to_it_D1(device):
-    is_address = device in (CPU, CUDA, CUDA_HOST, ROCM, ROCM_HOST, CUDA_MANAGED)
+    is_address = device in (CPU, CUDA, CUDA_HOST, ROCM, ROCM_HOST, CUDA_MANAGED, ONEAPI)
     assert (refusal(UINT8, (16,), data=ADDRESS_MAX - 7, device=device) is not None) == is_address
 
 
