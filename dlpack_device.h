@@ -1205,7 +1205,7 @@ dlp_device_take(PyObject *obj, dlpack_py_request *request, const dlpack_py_want 
         return dlp_take(obj, &consumer, v);
     result = dlp_take_by_table(&consumer, dlpack_device_operations(), &table, v);
     if (result == DLP_NO_TABLE)
-        return dlp_finish(dlp_device_call(&consumer, request), &consumer, v);
+        return dlp_take_answer(dlp_device_call(&consumer, request), &consumer, v);
     if (result < 0 || !dlp_is_on(dlpack_device_operations(), v->tensor.device) ||
         request->stream.kind == DLPACK_PY_STREAM_NO_SYNC)
         return result;

@@ -402,7 +402,8 @@ dlp_is_simply_met(const DLManagedTensorVersioned *managed, const DLTensor *t, co
                                                            : (int32_t)(managed->flags & DLPACK_PY_FLAG_READ_ONLY);
 
     return order != 0 && (t->strides != NULL || t->ndim == 0) &&
-           (is_basic ? dlp_meets_basic(t, order, readonly, want) : dlp_meets(t, order, readonly, want, NULL) == 0);
+           (is_basic ? dlp_meets_basic(t, order, readonly, want)
+                     : dlp_is_wanted_device(t, want) && dlp_meets(t, order, readonly, want, NULL) == 0);
 }
 
 /* Takes the tensor of obj by the table of its type. want: not NULL; is_basic: so are the requirements. device: that of
@@ -476,7 +477,7 @@ dlp_find_embedded(const dlp_type *known, PyObject *obj, const dlpack_py_want *wa
 
 #if DLP_TYPES
 /* Takes a tensor by the method that is remembered of a type. A tensor that dlp_is_simply_met accepts is taken at once,
- * without the steps of dlp_call and dlp_finish. state: not NULL. Returns 0, or -1 with an exception. */
+ * without the steps of dlp_call and dlp_take_answer. state: not NULL. Returns 0, or -1 with an exception. */
 DLP_SHARED int
 dlp_call_method(const dlp_state *state, PyObject *method, PyObject *obj, const dlpack_py_want *want, int is_basic,
                 dlpack_py_view *v)
@@ -503,7 +504,7 @@ dlp_call_method(const dlp_state *state, PyObject *method, PyObject *obj, const d
     }
     if (answer == NULL && PyErr_ExceptionMatches(PyExc_TypeError))
         answer = dlp_call_again(state, &consumer);
-    return dlp_finish(answer, &consumer, v);
+    return dlp_take_answer(answer, &consumer, v);
 }
 #endif
 
@@ -531,7 +532,7 @@ dlp_consume_fast(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
         if (known->table != NULL) {
             result = dlp_call_table(known, obj, asked, is_basic, NULL, v);
             consumer = dlp_consumer_make(asked, NULL, obj);
-            return result != DLP_NO_TABLE ? result : dlp_finish(dlp_call(&consumer), &consumer, v);
+            return result != DLP_NO_TABLE ? result : dlp_take_answer(dlp_call(&consumer), &consumer, v);
         }
         if (known->method != NULL)
             return dlp_call_method(state, known->method, obj, asked, is_basic, v);

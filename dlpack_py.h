@@ -64,8 +64,7 @@
  * Only Python is linked. Functions need an attached thread state, except for dlpack_py_release, dlpack_py_move, _data,
  * _exports_count, _offer_make, _offer_view, every deleter, which may run on any thread, and those of dlpack_tensor.h.
  *
- * Stop here if you only use the header. "Saves 69 instructions": of an export and import of 2,510, with CPython 3.11,
- * gcc 12 -O2. Contents, in the order in which it is read; first readers skip the state:
+ * Stop here if you only use the header. Contents, in the order in which it is read; first readers skip the state:
  *   Switches and includes   Differences of Pythons   Exceptions   Deleters   The state of an interpreter   Capsules
  *   The request   Producing   Views   Asking   Taking   Consuming   Objects for memory without a type
  *
@@ -77,7 +76,7 @@
  *   dlpack_py_capsule_steal    makes the capsule (K1); then the device, if there is one, orders its streams (S1)
  * One import, by dlpack_py_consume_request:
  *   dlp_call                   calls __dlpack__ (C3, C4), and once more after a TypeError (C1); a table needs no call
- *   dlp_finish                 takes the answer; calls again where the CPU cannot read the data yet (C5)
+ *   dlp_take_answer                 takes the answer; calls again where the CPU cannot read the data yet (C5)
  *   dlp_take                   renames the capsule after the check: from then on the view owns the tensor (K4)
  *   dlp_view_prepare           describes the tensor in the view, and lets dlp_view_check check it (D8, C9)
  *   dlpack_py_release          calls the deleter (K3)
@@ -157,13 +156,18 @@ typedef intptr_t dlp_word;
 #  error "dlpack_py.h needs the atomic built-ins of GCC, clang or MSVC"
 #endif
 
-/* Size and items of a tuple; the type is not checked. */
+/* Size and items of a tuple; the type is not checked. And what keeps a long chain of owners off the C stack when it is
+ * freed: the limited API has nothing for that. */
 #ifdef Py_LIMITED_API
 #  define DLP_TUPLE_SIZE(tuple) PyTuple_Size(tuple)
 #  define DLP_TUPLE_ITEM(tuple, i) PyTuple_GetItem(tuple, i)
+#  define DLP_TRASHCAN_BEGIN(object, dealloc) {
+#  define DLP_TRASHCAN_END }
 #else
 #  define DLP_TUPLE_SIZE(tuple) PyTuple_GET_SIZE(tuple)
 #  define DLP_TUPLE_ITEM(tuple, i) PyTuple_GET_ITEM(tuple, i)
+#  define DLP_TRASHCAN_BEGIN(object, dealloc) Py_TRASHCAN_BEGIN(object, dealloc)
+#  define DLP_TRASHCAN_END Py_TRASHCAN_END
 #endif
 
 /* A critical section, which without a GIL guards an object, a capsule or the first use. */
@@ -496,14 +500,13 @@ dlp_delete(void *managed, int32_t form)
  * dlp_match_keywords and dlp_call_with read the names of keywords by their order. */
 /* clang-format off */
 enum {
-    DLP_STREAM, DLP_MAX_VERSION, DLP_DL_DEVICE, DLP_COPY, DLP_DEVICE, /* keywords */
-    DLP_DLPACK, DLP_DLPACK_DEVICE, DLP_ARRAY_NAMESPACE, DLP_EXCHANGE_API, DLP_MODULE, DLP_FROM_DLPACK, DLP_IS_CONJ,
-    DLP_IS_NEG, DLP_KEYWORDS, DLP_VERSION, DLP_CPU, DLP_OBJECTS /* last: ("max_version",), (1, 3), (1, 0) */
+    DLP_STREAM, DLP_MAX_VERSION, DLP_DL_DEVICE, DLP_COPY, DLP_DEVICE, DLP_DLPACK, DLP_DLPACK_DEVICE,
+    DLP_ARRAY_NAMESPACE, DLP_EXCHANGE_API, DLP_MODULE, DLP_FROM_DLPACK, DLP_IS_CONJ, DLP_IS_NEG, DLP_NAMES,
+    DLP_KEYWORDS = DLP_NAMES, DLP_VERSION, DLP_CPU, DLP_OBJECTS /* ("max_version",), (1, 3), (1, 0) */
 };
-static const char *const dlp_names[DLP_KEYWORDS] = {
-    "stream", "max_version", "dl_device", "copy", "device",
-    "__dlpack__", "__dlpack_device__", "__array_namespace__", "__dlpack_c_exchange_api__", "__module__", "from_dlpack",
-    "is_conj", "is_neg"
+static const char *const dlp_names[DLP_NAMES] = {
+    "stream", "max_version", "dl_device", "copy", "device", "__dlpack__", "__dlpack_device__", "__array_namespace__",
+    "__dlpack_c_exchange_api__", "__module__", "from_dlpack", "is_conj", "is_neg"
 };
 /* clang-format on */
 enum { DLP_OBJECT_TYPE, DLP_RESULT_TYPE, DLP_BUFFER_TYPE, DLP_TYPES_MADE };
@@ -615,7 +618,7 @@ dlp_state_new(PyInterpreterState *interpreter)
     }
     state->gate.interpreter = interpreter;
     state->gate.process = DLP_PROCESS();
-    for (i = 0; i < DLP_KEYWORDS; i++)
+    for (i = 0; i < DLP_NAMES; i++)
         state->objects[i] = PyUnicode_InternFromString(dlp_names[i]);
     state->objects[DLP_KEYWORDS] = Py_BuildValue("(O)", state->objects[DLP_MAX_VERSION]);
     state->objects[DLP_VERSION] = Py_BuildValue("(ii)", DLPACK_PY_PROTOCOL_MAJOR, DLPACK_PY_PROTOCOL_MINOR);
@@ -874,16 +877,6 @@ dlp_match_keywords(const char *function, int positional, int first, int count, P
     return 0;
 }
 
-/* Reads the arguments of __dlpack__, whatever they are. Returns 0, or -1 with TypeError, ValueError or SystemError. */
-DLP_SHARED int
-dlp_parse_general(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, dlpack_py_request *request)
-{
-    PyObject *values[4] = {NULL, NULL, NULL, NULL}; /* stream, max_version, dl_device, copy */
-    return dlp_match_keywords("__dlpack__", 0, DLP_STREAM, 4, args, nargs, kwnames, values) < 0
-               ? -1
-               : dlpack_py_parse_request_args(values[0], values[1], values[2], values[3], request);
-}
-
 /* Read a request from the arguments of a fastcall method. Returns 0, or -1 with TypeError, ValueError (P1, P2, P4, P5)
  * or an error of __index__. No argument, or max_version alone, is read at once: saves 111 instructions of an export. */
 static inline int
@@ -891,11 +884,14 @@ dlpack_py_parse_request(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnam
 {
     const dlp_state *state = dlp_state_get();
     const Py_ssize_t given = kwnames == NULL ? 0 : DLP_TUPLE_SIZE(kwnames);
+    PyObject *values[4] = {NULL, NULL, NULL, NULL}; /* stream, max_version, dl_device, copy */
 
     if (state == NULL)
         return -1;
     if (nargs != 0 || given > 1 || (given == 1 && DLP_TUPLE_ITEM(kwnames, 0) != state->objects[DLP_MAX_VERSION]))
-        return dlp_parse_general(args, nargs, kwnames, request);
+        return dlp_match_keywords("__dlpack__", 0, DLP_STREAM, 4, args, nargs, kwnames, values) < 0
+                   ? -1
+                   : dlpack_py_parse_request_args(values[0], values[1], values[2], values[3], request);
     memset(request, 0, sizeof(*request));
     if (given == 0)
         return 0;
@@ -1408,7 +1404,7 @@ typedef struct dlp_consumer {
     const dlpack_py_want *want;       /* not NULL */
     const dlpack_py_request *request; /* not NULL */
     PyObject *obj;      /* whose __dlpack__ can be called, borrowed; NULL: the consumer is given a tensor */
-    int takes_keywords; /* 1: __dlpack__ takes all keywords; 0: after a TypeError (C1), or the producer is not asked */
+    int takes_keywords; /* 1: max_version, dl_device and copy are passed; 0: after a TypeError (C1), or not asked */
 } dlp_consumer;
 
 /* Makes a consumer. want NULL: no requirements. request NULL: a request without arguments. */
@@ -1555,16 +1551,15 @@ dlp_call(dlp_consumer *consumer)
 
 /* ---- Taking ------------------------------------------------------------- */
 
-/* Results of the steps of an import, other than success (0) and failure (-1). */
+/* Results of the steps of an import, other than success (0). Below 0 the tensor is refused, and *error says why. */
 enum {
-    DLP_UNKNOWN_MAJOR = -2, /* failure: the major version is unknown, and the tensor must be deleted (K6) */
-    DLP_MAKE_COPY = 1,      /* a copy meets what the consumer asks for */
-    DLP_ASK_FOR_CPU,        /* pinned or managed memory: refused, unless the object can be asked for CPU memory (C5) */
-    DLP_NO_TABLE            /* of dlp_take_by_table: call __dlpack__ */
+    DLP_NOT_CPU = -3,       /* pinned or managed memory: the object may be asked for CPU memory (C5) */
+    DLP_UNKNOWN_MAJOR = -2, /* the tensor must be deleted (K6) */
+    DLP_MAKE_COPY = 1       /* a copy meets what the consumer asks for */
 };
 
 /* Checks the device of the data, for a request that names a device, for a copy, and for memory that is not the CPU's.
- * copies: the consumer makes a copy. Returns 0, DLP_MAKE_COPY, or with *error DLP_ASK_FOR_CPU or -1 (C3 to C5). */
+ * copies: the consumer makes a copy. Returns 0, DLP_MAKE_COPY, DLP_NOT_CPU or -1 (C3 to C5). */
 DLP_RARE int
 dlp_check_device(const DLTensor *t, const dlp_consumer *consumer, int copies, dlpack_py_error *error)
 {
@@ -1572,15 +1567,18 @@ dlp_check_device(const DLTensor *t, const dlp_consumer *consumer, int copies, dl
     const dlpack_py_request *request = consumer->request;
     const DLDevice device = t->device, asked = request->device;
     const int readable = dlpack_py_is_cpu_readable(device);
-    const int is_pending = (want->device == 0 || copies) && (want->options & DLPACK_PY_NOTHING_PENDING) == 0;
     char actual[DLPACK_PY_TEXT_SIZE], wanted[DLPACK_PY_TEXT_SIZE];
 
     /* A producer of pinned or managed memory that is asked for CPU memory waits for the work on it (C5). */
-    if (readable && device.device_type != kDLCPU && (want->device == (int32_t)kDLCPU || is_pending)) {
+    if (readable && device.device_type != kDLCPU &&
+        (want->device == (int32_t)kDLCPU ||
+         ((want->device == 0 || copies) && (want->options & DLPACK_PY_NOTHING_PENDING) == 0))) {
         (void)dlp_refuse(error, "device is %s: device work may be pending on the data, CPU memory was asked for",
                          dlpack_py_device_text(device, actual));
-        return DLP_ASK_FOR_CPU;
+        return DLP_NOT_CPU;
     }
+    if (!dlp_is_wanted_device(t, want))
+        return dlp_refuse_device(t, want, error);
     if (copies && readable && want->device <= (int32_t)kDLCPU && (!request->has_device || asked.device_type == kDLCPU))
         return DLP_MAKE_COPY;
     if (request->has_device &&
@@ -1602,7 +1600,7 @@ dlp_is_unknown_major(const void *managed, int32_t form)
 }
 
 /* Checks the tensor that v describes, whose strides may be NULL: is it valid (D8), and what the consumer asks for (C3
- * to C5, C9)? Fills v->overlaps. Returns 0, DLP_MAKE_COPY, or with *error filled DLP_ASK_FOR_CPU or -1. */
+ * to C5, C9)? Fills v->overlaps. Returns 0, DLP_MAKE_COPY, DLP_NOT_CPU or -1. */
 static inline int
 dlp_view_check(dlpack_py_view *v, const dlp_consumer *consumer, dlpack_py_error *error)
 {
@@ -1624,7 +1622,7 @@ dlp_view_check(dlpack_py_view *v, const dlp_consumer *consumer, dlpack_py_error 
         copies = 1; /* with copy=True also a second one: the copy of the producer does not meet the requirements */
     }
     v->overlaps = order == 0 && dlp_overlaps_itself(t);
-    if (t->device.device_type == kDLCPU && !copies && !consumer->request->has_device)
+    if (t->device.device_type == kDLCPU && want->device <= (int32_t)kDLCPU && !copies && !consumer->request->has_device)
         return 0;
     return dlp_check_device(t, consumer, copies, error);
 }
@@ -1646,7 +1644,7 @@ dlp_view_fill_strides(dlpack_py_view *v, dlpack_py_error *error)
 
 /* Describes a managed tensor in v, which is empty, if it is what the consumer asks for. Nothing is taken yet (K4): v
  * owns memory for strides at most. copy: out, new memory for a copy, which dlp_view_copy makes; NULL: none is needed.
- * Returns 0; or, with *error filled and v empty, DLP_ASK_FOR_CPU, DLP_UNKNOWN_MAJOR or -1. */
+ * Returns 0; or, with v empty, DLP_NOT_CPU, DLP_UNKNOWN_MAJOR or -1. */
 DLP_SHARED int
 dlp_view_prepare(dlpack_py_view *v, const void *managed, int32_t form, const dlp_consumer *consumer, dlp_export **copy,
                  dlpack_py_error *error)
@@ -1706,14 +1704,13 @@ dlp_view_copy(dlpack_py_view *v, dlp_export *copy)
 DLP_RARE int
 dlp_refuse_name(const char *name, dlpack_py_error *error)
 {
-    if (name != NULL && strncmp(name, "used_", 5) == 0 && dlp_form_of(name + 5) != 0)
-        return dlp_fail(error, DLPACK_PY_VALUE_ERROR, "the capsule is named '%.60s': it was consumed already", name);
-    return dlp_fail(error, DLPACK_PY_TYPE_ERROR,
-                    "the capsule is named '%.60s', 'dltensor_versioned' or 'dltensor' was wanted",
-                    name == NULL ? "NULL" : name);
+    const int is_used = name != NULL && strncmp(name, "used_", 5) == 0 && dlp_form_of(name + 5) != 0;
+    return dlp_fail(error, is_used ? DLPACK_PY_VALUE_ERROR : DLPACK_PY_TYPE_ERROR, "the capsule is named '%.60s'%s",
+                    name == NULL ? "NULL" : name,
+                    is_used ? ": it was consumed already" : ", 'dltensor_versioned' or 'dltensor' was wanted");
 }
 
-/* Takes the tensor of a capsule into v, which is empty. Returns 0; DLP_ASK_FOR_CPU where the object can be asked so; or
+/* Takes the tensor of a capsule into v, which is empty. Returns 0; DLP_NOT_CPU where the object can be asked so; or
  * -1 with an exception. Where not 0, the capsule keeps its tensor (K4), unless its major version is unknown (K6). */
 DLP_SHARED int
 dlp_take(PyObject *capsule, const dlp_consumer *consumer, dlpack_py_view *v)
@@ -1747,8 +1744,7 @@ dlp_take(PyObject *capsule, const dlp_consumer *consumer, dlpack_py_view *v)
     }
     if (result == DLP_UNKNOWN_MAJOR)
         dlp_delete(managed, form);
-    if (result == DLP_ASK_FOR_CPU && consumer->obj != NULL && consumer->takes_keywords &&
-        !consumer->request->has_device)
+    if (result == DLP_NOT_CPU && consumer->obj != NULL && consumer->takes_keywords && !consumer->request->has_device)
         return result;
     return dlp_raise_for(consumer->want, &error);
 }
@@ -1763,7 +1759,7 @@ dlp_take_managed(void *managed, int32_t form, const dlpack_py_want *want, const 
     dlp_export *copy;
     dlpack_py_error error;
 
-    if (dlp_view_prepare(v, managed, form, &given, &copy, &error) != 0) {
+    if (dlp_view_prepare(v, managed, form, &given, &copy, &error) < 0) {
         dlp_delete(managed, form);
         return dlp_raise_for(given.want, &error);
     }
@@ -1809,7 +1805,7 @@ dlp_take_fallback(const dlp_consumer *consumer, dlpack_py_view *v)
  * memory, may call once more, and ask for CPU memory (C5). If the call failed, answer is NULL, and want->fallback may
  * make a tensor (C6). Returns 0, or -1 with an exception. */
 DLP_SHARED int
-dlp_finish(PyObject *answer, const dlp_consumer *consumer, dlpack_py_view *v)
+dlp_take_answer(PyObject *answer, const dlp_consumer *consumer, dlpack_py_view *v)
 {
     dlp_consumer again = *consumer;
     dlpack_py_request for_cpu;
@@ -1821,18 +1817,19 @@ dlp_finish(PyObject *answer, const dlp_consumer *consumer, dlpack_py_view *v)
                    : -1;
     result = dlp_take(answer, consumer, v);
     dlp_decref(answer); /* keeps the exception (K2) */
-    if (result != DLP_ASK_FOR_CPU)
+    if (result != DLP_NOT_CPU)
         return result;
     for_cpu = *consumer->request;
     memset(&for_cpu.stream, 0, sizeof(for_cpu.stream));
     for_cpu.has_device = 1; /* then dlp_take returns 0 or -1 */
     for_cpu.device = dlp_device(kDLCPU, 0);
     again.request = &for_cpu;
-    return dlp_finish(dlp_call(&again), &again, v);
+    return dlp_take_answer(dlp_call(&again), &again, v);
 }
 
 /* ---- Consuming ---------------------------------------------------------- */
 
+#define DLP_NO_TABLE 2   /* a result of dlp_take_by_table: call __dlpack__ */
 #ifdef DLPACK_EXCHANGE_H /* defines these: the only functions that stand below their users */
 static inline int
 dlp_take_by_table(const dlp_consumer *consumer, const dlpack_py_device *device, const void **table, dlpack_py_view *v);
@@ -1866,7 +1863,7 @@ dlpack_py_consume_request(PyObject *obj, const dlpack_py_request *request, const
     if (result != DLP_NO_TABLE)
         return result;
     answer = dlp_call(&consumer);
-    return dlp_finish(answer, &consumer, v);
+    return dlp_take_answer(answer, &consumer, v);
 }
 
 /* dlpack_py_consume: take the tensor that obj offers, if it meets the requirements.
@@ -1994,9 +1991,11 @@ dlp_object_dealloc(PyObject *self)
 {
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
+    DLP_TRASHCAN_BEGIN(self, dlp_object_dealloc)
     dlpack_py_release(&((dlp_object *)(void *)self)->view);
     PyObject_GC_Del(self);
     Py_DECREF(type);
+    DLP_TRASHCAN_END
 }
 
 DLPACK_PY_DESCRIBED(dlp_object, dlp_object_describe);
@@ -2060,7 +2059,7 @@ dlp_object_type(void)
  *
  * managed   a DLManagedTensorVersioned or DLManagedTensor, as form says, on any device, whose data is ready: no work is
  *           pending. Stolen, also on failure: its deleter runs after the object and all its exports are gone
- * form      DLPACK_PY_VERSIONED or DLPACK_PY_LEGACY, whose exports count as read-only (C7)
+ * form      DLPACK_PY_VERSIONED or DLPACK_PY_LEGACY; data of a legacy tensor counts as read-only (C7)
  *
  * Returns a new object, which can be exported as often as asked; NULL with BufferError (managed is NULL, is malformed:
  * D8, or has an unknown major version: K6) or MemoryError. */
@@ -2108,12 +2107,12 @@ DLP_QUIET_END
  * P7   Data that cannot be exported is BufferError, a bad argument TypeError or ValueError.
  * P8   __dlpack_device__ and the capsule say the same device.
  * P9   The memory lives until the deleter has run.
- * K1   A capsule that is not consumed calls the deleter when it is destroyed. Its name says whether it was consumed.
+ * K1   A capsule is named "dltensor_versioned" or "dltensor", and "used_..." when consumed. Else it calls the deleter.
  * K2   Destructors and deleters keep the current exception.
  * K3   A deleter may be NULL.
  * K4   A consumer checks everything, renames the capsule, owns the tensor, and calls the deleter once.
  * K5   A deleter may be called on any thread at any time, also when the interpreter is gone, and after a fork.
- * K6   A tensor of an unknown major version is deleted, and not read.
+ * K6   A tensor of an unknown major version is taken, and deleted unread.
  * K7   A deleter frees its struct, with shape and strides.
  * K8   manager_ctx is never NULL. *
  * C1   After a TypeError, __dlpack__ is called once without max_version, copy and dl_device, unless copy is False.
@@ -2127,8 +2126,8 @@ DLP_QUIET_END
  * C9   Requirements are checked, and the error names the wrong value and what was wanted. *
  * C10  A view has the same fields for a versioned and for a legacy capsule. *
  * S1   The producer orders its work before the consumer's stream, without blocking the host.
- * S2   On CUDA 1 is the legacy default stream, 2 the per-thread default stream, 0 is refused.
- * S3   On ROCm 0 is the default stream, 1 and 2 are refused.
+ * S2   On CUDA None or 1 is the legacy default stream, 2 the per-thread default stream, 0 is refused.
+ * S3   On ROCm None or 0 is the default stream, 1 and 2 are refused.
  * S4   Where producer and consumer use one stream, no event is recorded and no stream waits. *
  * S5   After a call the current device is that from before the call, also where the call fails. *
  * S6   In a graph capture nothing is called that is illegal in one. A wait for work outside of it is BufferError. *

@@ -81,7 +81,7 @@ def inside(script, own_gil=False):
 """
 
 
-def run(command, out="", times=1, sort=False, limit=60):
+def run(command, out="", times=1, sort=False, limit=120):
     """Expects a command to end well each time and to say `out`; sorted, where the order of lines is open."""
     environment = dict(os.environ, PYTHONPATH=os.pathsep.join([LIMITED_MODULES, str(MODULES)]))
     for turn in range(REPEAT or times):
