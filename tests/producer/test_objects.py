@@ -303,3 +303,13 @@ def test_numpy_takes_it_without_a_copy():
     assert not numpy.from_dlpack(object_of(Made(LEGACY))).flags.writeable
     copied = numpy.from_dlpack(object_of(made := Made()), copy=True)
     assert copied.tolist() == [0.0, 1.0, 2.0] and copied.flags.writeable and made.deleted == 1
+
+
+def test_a_chain_of_100000_objects_is_freed_within_the_c_stack_P9():
+    made = Made()
+    obj = object_of(made)
+    for _ in range(100_000):  # each keeps the one before
+        obj = producer_probe.object_steal(*taken_from(obj, **NOW))
+    assert made.deleted == 0
+    del obj
+    assert made.deleted == 1
