@@ -403,7 +403,7 @@ dlp_is_simply_met(const DLManagedTensorVersioned *managed, const DLTensor *t, co
 
     return order != 0 && (t->strides != NULL || t->ndim == 0) &&
            (is_basic ? dlp_meets_basic(t, order, readonly, want)
-                     : dlp_is_wanted_device(t, want) && dlp_meets(t, order, readonly, want, NULL) == 0);
+                     : want->device <= (int32_t)kDLCPU && dlp_meets(t, order, readonly, want, NULL) == 0);
 }
 
 /* Takes the tensor of obj by the table of its type. want: not NULL; is_basic: so are the requirements. device: that of

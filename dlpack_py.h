@@ -76,7 +76,7 @@
  *   dlpack_py_capsule_steal    makes the capsule (K1); then the device, if there is one, orders its streams (S1)
  * One import, by dlpack_py_consume_request:
  *   dlp_call                   calls __dlpack__ (C3, C4), and once more after a TypeError (C1); a table needs no call
- *   dlp_take_answer                 takes the answer; calls again where the CPU cannot read the data yet (C5)
+ *   dlp_take_answer            takes the answer; calls again where the CPU cannot read the data yet (C5)
  *   dlp_take                   renames the capsule after the check: from then on the view owns the tensor (K4)
  *   dlp_view_prepare           describes the tensor in the view, and lets dlp_view_check check it (D8, C9)
  *   dlpack_py_release          calls the deleter (K3)
@@ -1555,7 +1555,8 @@ dlp_call(dlp_consumer *consumer)
 enum {
     DLP_NOT_CPU = -3,       /* pinned or managed memory: the object may be asked for CPU memory (C5) */
     DLP_UNKNOWN_MAJOR = -2, /* the tensor must be deleted (K6) */
-    DLP_MAKE_COPY = 1       /* a copy meets what the consumer asks for */
+    DLP_MAKE_COPY = 1,      /* a copy meets what the consumer asks for */
+    DLP_NO_TABLE            /* of dlp_take_by_table: call __dlpack__ */
 };
 
 /* Checks the device of the data, for a request that names a device, for a copy, and for memory that is not the CPU's.
@@ -1573,7 +1574,7 @@ dlp_check_device(const DLTensor *t, const dlp_consumer *consumer, int copies, dl
     if (readable && device.device_type != kDLCPU &&
         (want->device == (int32_t)kDLCPU ||
          ((want->device == 0 || copies) && (want->options & DLPACK_PY_NOTHING_PENDING) == 0))) {
-        (void)dlp_refuse(error, "device is %s: device work may be pending on the data, CPU memory was asked for",
+        (void)dlp_refuse(error, "device is %s, CPU memory was asked for: device work may be pending on the data",
                          dlpack_py_device_text(device, actual));
         return DLP_NOT_CPU;
     }
@@ -1616,6 +1617,8 @@ dlp_view_check(dlpack_py_view *v, const dlp_consumer *consumer, dlpack_py_error 
 
     if (order == 0 && dlp_check_all(t, v->flags, error) < 0)
         return -1;
+    if (!is_met && !dlp_is_wanted_device(t, want) && !dlpack_py_is_cpu_readable(t->device))
+        return dlp_refuse_device(t, want, error);
     if (!is_met && dlp_meets(t, order, v->readonly, want, error) < 0) {
         if (!may_copy || !error->copy_helps || !dlpack_py_is_cpu_readable(t->device) || want->device > (int32_t)kDLCPU)
             return -1;
@@ -1808,7 +1811,7 @@ DLP_SHARED int
 dlp_take_answer(PyObject *answer, const dlp_consumer *consumer, dlpack_py_view *v)
 {
     dlp_consumer again = *consumer;
-    dlpack_py_request for_cpu;
+    dlpack_py_request for_cpu = *consumer->request;
     int result;
 
     if (answer == NULL)
@@ -1819,7 +1822,6 @@ dlp_take_answer(PyObject *answer, const dlp_consumer *consumer, dlpack_py_view *
     dlp_decref(answer); /* keeps the exception (K2) */
     if (result != DLP_NOT_CPU)
         return result;
-    for_cpu = *consumer->request;
     memset(&for_cpu.stream, 0, sizeof(for_cpu.stream));
     for_cpu.has_device = 1; /* then dlp_take returns 0 or -1 */
     for_cpu.device = dlp_device(kDLCPU, 0);
@@ -1829,7 +1831,6 @@ dlp_take_answer(PyObject *answer, const dlp_consumer *consumer, dlpack_py_view *
 
 /* ---- Consuming ---------------------------------------------------------- */
 
-#define DLP_NO_TABLE 2   /* a result of dlp_take_by_table: call __dlpack__ */
 #ifdef DLPACK_EXCHANGE_H /* defines these: the only functions that stand below their users */
 static inline int
 dlp_take_by_table(const dlp_consumer *consumer, const dlpack_py_device *device, const void **table, dlpack_py_view *v);
@@ -2093,7 +2094,7 @@ DLP_QUIET_END
  * D3   Rank 0 is one element. Without elements a producer exports data NULL, and a consumer accepts any data.
  * D4   Strides count elements. A producer fills them; a consumer takes NULL as row-major.
  * D5   Strides of dimensions of size 1, and of tensors without elements, carry no meaning.
- * D6   Sub-byte elements are packed, lowest bit first, unless the flag says that each has a byte.
+ * D6   Sub-byte elements are packed, lowest bit first, unless the flag says that each lane has a byte.
  * D8   Rank (64 at most *), extents, pointers, sizes and strides are checked before anything is read.
  * D9   CPU, pinned and managed memory has device id 0. This header accepts any id. *
  * D10  Only the machine's byte order can be described.
@@ -2101,9 +2102,9 @@ DLP_QUIET_END
  * P1   The arguments of __dlpack__ are keyword-only, and are matched by value.
  * P2   max_version 1.0 or newer gets a versioned capsule; an older max_version, or None, gets a legacy capsule.
  * P3   Read-only and padded data are flagged. They are not exported in place to a legacy capsule, which has no flags.
- * P4   copy=True copies, copy=False never does, copy=None copies where it must. A copy is compact, writable, flagged.
+ * P4   copy=True copies, copy=False never does, None copies where it must. A copy is flagged; compact, writable *.
  * P5   dl_device is the device of the data, or the CPU; another one is BufferError.
- * P6   CPU memory has no streams: only None and -1 are accepted.
+ * P6   CPU memory has no streams: None is accepted, and -1. *
  * P7   Data that cannot be exported is BufferError, a bad argument TypeError or ValueError.
  * P8   __dlpack_device__ and the capsule say the same device.
  * P9   The memory lives until the deleter has run.
@@ -2117,9 +2118,9 @@ DLP_QUIET_END
  * K8   manager_ctx is never NULL. *
  * C1   After a TypeError, __dlpack__ is called once without max_version, copy and dl_device, unless copy is False.
  * C2   The version of the tensor and the name of the capsule are checked: a producer may answer with the other form.
- * C3   copy and dl_device are passed only when asked for. The consumer copies where the producer cannot say so.
+ * C3   copy and dl_device are passed only when asked for. The consumer copies where the producer cannot say so. *
  * C4   No keyword is passed that is not needed. __dlpack_device__ is asked before a stream is chosen.
- * C5   An unsupported device is BufferError. Pinned and managed memory is asked for as CPU memory.
+ * C5   An unsupported device is BufferError. Pinned and managed memory is asked for as CPU memory. *
  * C6   __dlpack__ is looked up as x.__dlpack__() does, and returns a capsule. A capsule is accepted for an object. *
  * C7   Read-only data stays read-only. A legacy capsule has no read-only flag: its data counts as read-only. *
  * C8   Unknown flags and dtype codes are kept; impossible dtypes are refused. *

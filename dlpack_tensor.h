@@ -779,7 +779,7 @@ dlp_check_want(const dlpack_py_want *want, dlpack_py_error *error)
     return 0;
 }
 
-/* Is the rank wanted? DLPACK_PY_SCALAR is below every rank, and 0 is the highest one above it without max_ndim. */
+/* Is the rank wanted? DLPACK_PY_SCALAR is -1: without max_ndim, which is 0, the range from above -1 to 0 is rank 0. */
 static inline int
 dlp_is_wanted_rank(int32_t ndim, const dlpack_py_want *want)
 {
