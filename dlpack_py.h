@@ -1617,7 +1617,7 @@ dlp_view_check(dlpack_py_view *v, const dlp_consumer *consumer, dlpack_py_error 
 
     if (order == 0 && dlp_check_all(t, v->flags, error) < 0)
         return -1;
-    if (!is_met && !dlp_is_wanted_device(t, want) && !dlpack_py_is_cpu_readable(t->device))
+    if (t->device.device_type != kDLCPU && !dlp_is_wanted_device(t, want) && !dlpack_py_is_cpu_readable(t->device))
         return dlp_refuse_device(t, want, error);
     if (!is_met && dlp_meets(t, order, v->readonly, want, error) < 0) {
         if (!may_copy || !error->copy_helps || !dlpack_py_is_cpu_readable(t->device) || want->device > (int32_t)kDLCPU)

@@ -126,6 +126,12 @@ def test_writable_rows_do_not_overlap_C9(pitch, overlaps):
         assert consume(rows, {"order": "R", "writable": 1}).strides == (pitch, 1)
 
 
+@pytest.mark.parametrize("want", [{"order": "C"}, {"dtype": "int8"}, {"ndim": 1}, {"writable": 1}])
+def test_an_unsupported_device_is_named_before_what_else_is_wrong_C5_C9(want):
+    with pytest.raises(BufferError, match="device is cuda:0, memory that the CPU can read was asked for"):
+        consume(Producer(LEGACY, shape=(2, 3), strides=(1, 2), device=(2, 0)), want)
+
+
 # ---- Requirements that make no sense: C9 ----
 
 CONTRADICTIONS = {
