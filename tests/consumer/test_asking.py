@@ -593,7 +593,7 @@ def test_the_cpu_being_asked_for_at_once_nothing_is_asked_twice_C5(device):
 @pytest.mark.parametrize("kind", [Producer, NoDevice, NoKeyword])
 def test_memory_that_stays_pinned_when_asked_for_as_the_cpus_is_refused_C5(device, kind):
     producer = kind(device=device)
-    with pytest.raises(BufferError, match="device is .*, CPU memory was asked for: device work may be pending on the data"):
+    with pytest.raises(BufferError, match="CPU memory was asked for: device work may be pending"):
         consume(producer)
     assert set(producer.deleted) == {1}
 

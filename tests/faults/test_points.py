@@ -33,7 +33,8 @@ NOT_A_POINT = """
     PyType_IsSubtype PyType_Modified PyUnicode_Check PyUnicode_CheckExact PyUnicode_Compare
     PyUnicode_CompareWithASCIIString PyUnicode_GetLength PyVectorcall_NARGS PyWeakref_GetObject PyWeakref_GetRef
     Py_BEGIN_CRITICAL_SECTION Py_CLEAR Py_DECREF Py_END_CRITICAL_SECTION Py_INCREF Py_IsFinalizing Py_IsInitialized
-    Py_REFCNT Py_TRASHCAN_BEGIN Py_TYPE Py_VISIT Py_XDECREF Py_XINCREF _PyThreadState_UncheckedGet _PyType_Lookup _Py_IsFinalizing
+    Py_REFCNT Py_TRASHCAN_BEGIN Py_TYPE Py_VISIT Py_XDECREF Py_XINCREF _PyThreadState_UncheckedGet _PyType_Lookup
+    _Py_IsFinalizing
 """.split()
 
 
