@@ -156,8 +156,7 @@ typedef intptr_t dlp_word;
 #  error "dlpack_py.h needs the atomic built-ins of GCC, clang or MSVC"
 #endif
 
-/* Size and items of a tuple; the type is not checked. And what keeps a long chain of owners off the C stack when it is
- * freed: the limited API has nothing for that. */
+/* Size and items of a tuple, unchecked; and what frees a long chain of owners without recursion, where there is any. */
 #ifdef Py_LIMITED_API
 #  define DLP_TUPLE_SIZE(tuple) PyTuple_Size(tuple)
 #  define DLP_TUPLE_ITEM(tuple, i) PyTuple_GetItem(tuple, i)
@@ -884,14 +883,15 @@ dlpack_py_parse_request(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnam
 {
     const dlp_state *state = dlp_state_get();
     const Py_ssize_t given = kwnames == NULL ? 0 : DLP_TUPLE_SIZE(kwnames);
-    PyObject *values[4] = {NULL, NULL, NULL, NULL}; /* stream, max_version, dl_device, copy */
 
     if (state == NULL)
         return -1;
-    if (nargs != 0 || given > 1 || (given == 1 && DLP_TUPLE_ITEM(kwnames, 0) != state->objects[DLP_MAX_VERSION]))
+    if (nargs != 0 || given > 1 || (given == 1 && DLP_TUPLE_ITEM(kwnames, 0) != state->objects[DLP_MAX_VERSION])) {
+        PyObject *values[4] = {NULL, NULL, NULL, NULL}; /* stream, max_version, dl_device, copy */
         return dlp_match_keywords("__dlpack__", 0, DLP_STREAM, 4, args, nargs, kwnames, values) < 0
                    ? -1
                    : dlpack_py_parse_request_args(values[0], values[1], values[2], values[3], request);
+    }
     memset(request, 0, sizeof(*request));
     if (given == 0)
         return 0;
