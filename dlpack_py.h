@@ -391,7 +391,7 @@ dlp_gate_after_fork(dlp_gate *gate)
 
 /* Drops an owner, on a thread that is attached to its interpreter. */
 static inline void
-dlp_drop_inside(const dlp_keeper *keeper)
+dlp_drop_attached(const dlp_keeper *keeper)
 {
     dlp_count(keeper->exports, -1); /* first: it is part of the owner */
     dlp_decref((PyObject *)keeper->owner);
@@ -400,7 +400,7 @@ dlp_drop_inside(const dlp_keeper *keeper)
 /* Drops or leaks an owner on a thread that is attached to another interpreter, or to none (current is NULL).
  * PyGILState_Ensure would attach the thread to the main interpreter. */
 DLP_RARE void
-dlp_drop_from_outside(const dlp_keeper *keeper, PyThreadState *current)
+dlp_drop_unattached(const dlp_keeper *keeper, PyThreadState *current)
 {
     dlp_gate *gate = keeper->gate;
     PyThreadState *own, *made = NULL;
@@ -417,7 +417,7 @@ dlp_drop_from_outside(const dlp_keeper *keeper, PyThreadState *current)
             own = made = PyThreadState_New(gate->interpreter);
         if (own != NULL) {
             PyEval_RestoreThread(own);
-            dlp_drop_inside(keeper);
+            dlp_drop_attached(keeper);
             if (made != NULL)
                 PyThreadState_Clear(made);
             (void)PyEval_SaveThread();
@@ -440,9 +440,9 @@ dlp_drop_owner(void *context)
     PyThreadState *current = dlp_thread_state();
 
     if (current == NULL || PyThreadState_GetInterpreter(current) != gate->interpreter)
-        dlp_drop_from_outside(keeper, current);
+        dlp_drop_unattached(keeper, current);
     else if (!DLP_LOAD(&gate->gone)) /* gone: a new interpreter may have the same address */
-        dlp_drop_inside(keeper);
+        dlp_drop_attached(keeper);
 }
 
 /* Makes a Python object the owner of an export: takes a new reference. */
@@ -813,7 +813,7 @@ dlp_parse_version(PyObject *object, dlpack_py_request *request)
 }
 
 /* Read a request; NULL or None: not given. Returns 0, or -1 with TypeError or ValueError (P1, P2, P4, P5). */
-static inline int
+DLP_SHARED int
 dlpack_py_parse_request_args(PyObject *stream, PyObject *max_version, PyObject *dl_device, PyObject *copy,
                              dlpack_py_request *request)
 {
