@@ -304,14 +304,14 @@ dlp_buffer_give(PyObject *exporter, PyObject *owner, const DLTensor *t, int read
     lease->exports = exports;
     lease->owner = owner != exporter ? owner : NULL;
     Py_XINCREF(lease->owner);
-    dlp_count(exports, 1);
+    dlp_exports_add(exports, 1);
     for (i = t->ndim; i-- > 0;) { /* a stride that reaches no element may be any number (D5) */
         const int reaches = !is_empty && t->shape[i] > 1;
         dims[i] = (Py_ssize_t)t->shape[i];
         dims[t->ndim + i] = (Py_ssize_t)(reaches && t->strides != NULL ? t->strides[i] : step) * itemsize;
         step = is_empty ? 1 : step * t->shape[i];
     }
-    buffer->buf = is_empty ? (void *)exporter : dlp_first(t); /* not NULL: some consumers refuse that */
+    buffer->buf = is_empty ? (void *)exporter : dlp_first_element(t); /* not NULL: some consumers refuse that */
     buffer->len = is_empty ? 0 : (Py_ssize_t)step * itemsize;
     buffer->itemsize = itemsize;
     buffer->readonly = readonly;
@@ -333,7 +333,7 @@ dlpack_buffer_release(PyObject *self, Py_buffer *buffer)
     dlp_buffer_lease *lease = (dlp_buffer_lease *)buffer->internal;
 
     (void)self;
-    dlp_count(lease->exports, -1);
+    dlp_exports_add(lease->exports, -1);
     if (lease->owner != NULL)
         dlp_decref(lease->owner);
     PyMem_Free(lease);
@@ -667,7 +667,7 @@ dlp_buffer_interface_make(const char *name, const DLTensor *t, uint64_t flags, v
             return NULL;
     }
     return Py_BuildValue("{s:N,s:s,s:(NN),s:N,s:i}", "shape", dlp_buffer_interface_make_tuple(t->shape, t->ndim, 1),
-                         "typestr", typestr, "data", PyLong_FromVoidPtr(dlp_is_empty(t) ? empty : dlp_first(t)),
+                         "typestr", typestr, "data", PyLong_FromVoidPtr(dlp_is_empty(t) ? empty : dlp_first_element(t)),
                          PyBool_FromLong((flags & DLPACK_PY_FLAG_READ_ONLY) != 0), "strides",
                          strides != NULL ? strides : Py_BuildValue(""), "version", 3);
 }

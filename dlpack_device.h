@@ -497,8 +497,8 @@ dlp_device_copy_and_wait(const DLTensor *dst, const DLTensor *src, uint64_t flag
     const int64_t bits = dlp_item_bits(src->dtype, flags), bytes = dlpack_py_nbytes(src, flags);
     const dlp_device_stream handle = dlp_device_handle(stream);
     const enum DLPACK_DEVICE_API(MemcpyKind) kind = DLPACK_DEVICE_API(MemcpyDefault);
-    void *to = dlp_first(dst);
-    char *first = (char *)dlp_first(src), *staging = NULL;
+    void *to = dlp_first_element(dst);
+    char *first = (char *)dlp_first_element(src), *staging = NULL;
     int64_t lowest, highest, width = bytes, rows = 1, pitch = bytes;
     DLTensor staged = *src;
     int failed;
@@ -666,7 +666,7 @@ dlp_device_call_device(PyObject *obj, DLDevice *device)
     int failed;
 
     if (state != NULL)
-        answer = PyObject_VectorcallMethod(state->objects[DLP_DLPACK_DEVICE], &obj, 1, NULL);
+        answer = PyObject_VectorcallMethod(state->objects[DLP_STR_DLPACK_DEVICE], &obj, 1, NULL);
     if (answer != NULL && PyTuple_Check(answer) && PyTuple_Size(answer) == 2 && PyTuple_GetItem(answer, 1) == Py_None) {
         with_id = Py_BuildValue("(Oi)", PyTuple_GetItem(answer, 0), 0);
         Py_DECREF(answer);
@@ -1111,7 +1111,7 @@ dlp_device_consume_interface(PyObject *obj, PyObject *interface, const dlpack_py
     capsule = dlpack_py_answer(&offer, &request);
     if (capsule == NULL)
         return -1;
-    consumer.takes_keywords = 1; /* dlpack_py_answer makes a copy that is asked for */
+    consumer.pass_keywords = 1; /* dlpack_py_answer makes a copy that is asked for */
     result = dlp_take(capsule, &consumer, v);
     Py_DECREF(capsule);
     if (result != 0 || !in_place || offer.pending_count == 0 || asked->stream.kind != DLPACK_PY_STREAM_HANDLE)
@@ -1315,7 +1315,7 @@ dlpack_device_from_dlpack(PyObject *const *args, Py_ssize_t nargs, PyObject *kwn
     int is_name;
 
     dlp_view_clear(v);
-    if (dlp_match_keywords("from_dlpack", 1, DLP_COPY, 2, args, nargs, kwnames, values) < 0)
+    if (dlp_match_keywords("from_dlpack", 1, DLP_STR_COPY, 2, args, nargs, kwnames, values) < 0)
         return -1;
     is_name = values[1] != NULL && PyUnicode_Check(values[1]);
     if (dlp_parse_device_and_copy(is_name ? NULL : values[1], values[0], &request) < 0)

@@ -62,9 +62,8 @@ typedef struct dlp_type {
 
 /* What this file remembers of an interpreter, until that is gone. */
 typedef struct dlp_exchange {
-    dlp_remembered base; /* frees it */
-    dlp_word own;        /* dlp_own *: the types with a table of this file */
-    PyTypeObject *like;  /* the static type whose from_dlpack is remembered; borrowed, to compare with */
+    dlp_word own;       /* dlp_own *: the types with a table of this file */
+    PyTypeObject *like; /* the static type whose from_dlpack is remembered; borrowed, to compare with */
     unsigned int like_tag;
     PyObject *from_dlpack; /* NULL: not remembered */
 #if DLP_TYPES
@@ -73,9 +72,9 @@ typedef struct dlp_exchange {
 } dlp_exchange;
 
 DLP_RARE void
-dlp_exchange_free(dlp_remembered *remembered)
+dlp_exchange_free(void *exchange)
 {
-    dlp_exchange *x = (dlp_exchange *)(void *)remembered;
+    dlp_exchange *x = (dlp_exchange *)exchange;
     dlp_own *own = (dlp_own *)DLP_LOAD(&x->own), *next;
 
     for (; own != NULL; own = next) {
@@ -99,9 +98,10 @@ dlp_exchange_get(dlp_state *state)
     if (x == NULL)
         return (dlp_exchange *)(void *)PyErr_NoMemory(); /* NULL */
     memset(x, 0, sizeof(*x));
-    x->base.free_fn = dlp_exchange_free;
-    if (!DLP_REPLACE(&state->exchange, 0, (dlp_word)x)) /* another thread was first */
-        dlp_exchange_free(&x->base);
+    if (DLP_REPLACE(&state->exchange, 0, (dlp_word)x))
+        state->exchange_free = dlp_exchange_free;
+    else
+        dlp_exchange_free(x); /* another thread was first */
     return (dlp_exchange *)DLP_LOAD(&state->exchange);
 }
 
@@ -116,9 +116,9 @@ dlp_first_with(PyTypeObject *type, PyObject *const *objects)
     for (i = 0; i < count && has == 0; i++) {
         Py_XDECREF(names);
         names = PyObject_GetAttrString(DLP_TUPLE_ITEM(bases, i), "__dict__");
-        has = names == NULL ? -1 : PySequence_Contains(names, objects[DLP_EXCHANGE_API]);
+        has = names == NULL ? -1 : PySequence_Contains(names, objects[DLP_STR_EXCHANGE_API]);
         if (has == 0)
-            has = PySequence_Contains(names, objects[DLP_DLPACK]);
+            has = PySequence_Contains(names, objects[DLP_STR_DLPACK]);
     }
     Py_XDECREF(bases);
     if (has <= 0)
@@ -219,15 +219,15 @@ dlp_type_learn(dlp_state *state, PyTypeObject *type, dlp_type *found)
     memset(found, 0, sizeof(*found));
     found->type = type;
 #ifndef Py_LIMITED_API
-    if (_PyType_Lookup(type, state->objects[DLP_EXCHANGE_API]) != NULL) /* most types have none */
+    if (_PyType_Lookup(type, state->objects[DLP_STR_EXCHANGE_API]) != NULL) /* most types have none */
 #endif
         /* A derived class that overrides __dlpack__ has no table: its author changed what an export means (X2). */
         names = dlp_first_with(type, state->objects);
 #if DLP_TYPES
     found->tag = dlp_type_tag(type);
 #endif
-    if (names != NULL && PySequence_Contains(names, state->objects[DLP_EXCHANGE_API]) > 0)
-        capsule = PyObject_GetItem(names, state->objects[DLP_EXCHANGE_API]);
+    if (names != NULL && PySequence_Contains(names, state->objects[DLP_STR_EXCHANGE_API]) > 0)
+        capsule = PyObject_GetItem(names, state->objects[DLP_STR_EXCHANGE_API]);
     Py_XDECREF(names);
     if (capsule != NULL && (header = PyCapsule_GetPointer(capsule, DLP_EXCHANGE_NAME)) != NULL)
         found->table = dlp_usable_table((const DLPackExchangeAPIHeader *)header);
@@ -244,7 +244,7 @@ dlp_type_learn(dlp_state *state, PyTypeObject *type, dlp_type *found)
 #if DLP_TYPES
     if (found->tag != 0 && found->tag == dlp_type_tag(type)) { /* no metaclass has changed it */
         if (type->tp_getattro == PyObject_GenericGetAttr && type->tp_dictoffset == 0)
-            found->method = _PyType_Lookup(type, state->objects[DLP_DLPACK]);
+            found->method = _PyType_Lookup(type, state->objects[DLP_STR_DLPACK]);
         if (found->method != NULL && !PyType_HasFeature(Py_TYPE(found->method), Py_TPFLAGS_METHOD_DESCRIPTOR))
             found->method = NULL;
         *dlp_type_at(x, type) = *found;
@@ -309,7 +309,7 @@ dlp_export_embedded(const dlpack_py_offer *offer, const dlpack_py_request *reque
 static inline int
 dlpack_py_embed(dlpack_py_embedded *e, PyObject *owner, const DLTensor *t, uint64_t flags)
 {
-    const int order = dlp_look(t);
+    const int order = dlp_common_order(t);
     dlp_state *state = dlp_state_get();
     dlpack_py_error error;
 
@@ -360,7 +360,7 @@ dlp_is_resolved(PyObject *obj)
     PyObject *answer;
     int is_resolved = state != NULL, i;
 
-    for (i = DLP_IS_CONJ; i <= DLP_IS_NEG && is_resolved; i++) {
+    for (i = DLP_STR_IS_CONJ; i <= DLP_STR_IS_NEG && is_resolved; i++) {
         answer = PyObject_VectorcallMethod(state->objects[i], &obj, 1, NULL);
         is_resolved = answer != NULL && PyObject_Not(answer) == 1;
         Py_XDECREF(answer);
@@ -392,12 +392,12 @@ dlp_view_set(dlpack_py_view *v, DLManagedTensorVersioned *managed, const DLTenso
     v->allocated = NULL;
 }
 
-/* Fast path of dlp_view_prepare: can dlp_view_set describe a tensor? It can if dlp_look knows the order, and the tensor
- * has strides and meets the requirements; is_basic: they are basic. */
+/* Fast path of dlp_view_prepare: can dlp_view_set describe a tensor? It can if the major version is known (K6), the
+ * order is common, and the tensor has strides and meets the requirements; is_basic: they are basic. */
 static inline int
 dlp_is_simply_met(const DLManagedTensorVersioned *managed, const DLTensor *t, const dlpack_py_want *want, int is_basic)
 {
-    const int order = managed != NULL && dlp_is_unknown_major(managed, DLPACK_PY_VERSIONED) ? 0 : dlp_look(t); /* K6 */
+    const int order = managed == NULL || !dlp_is_unknown_major(managed, DLPACK_PY_VERSIONED) ? dlp_common_order(t) : 0;
     const int32_t readonly = order == 0 || managed == NULL ? DLPACK_PY_READONLY_UNSAID
                                                            : (int32_t)(managed->flags & DLPACK_PY_FLAG_READ_ONLY);
 
@@ -482,12 +482,12 @@ DLP_SHARED int
 dlp_call_method(const dlp_state *state, PyObject *method, PyObject *obj, const dlpack_py_want *want, int is_basic,
                 dlpack_py_view *v)
 {
-    PyObject *stack[2] = {obj, state->objects[DLP_VERSION]}, *answer;
+    PyObject *stack[2] = {obj, state->objects[DLP_OBJ_VERSION]}, *answer;
     dlp_consumer consumer = dlp_consumer_make(want, NULL, obj);
     DLManagedTensorVersioned *managed;
 
     Py_INCREF(method); /* the call may change the type */
-    answer = PyObject_Vectorcall(method, stack, 1, state->objects[DLP_KEYWORDS]);
+    answer = PyObject_Vectorcall(method, stack, 1, state->objects[DLP_OBJ_KEYWORDS]);
     Py_DECREF(method);
     if (answer != NULL && PyCapsule_CheckExact(answer)) {
         managed = (DLManagedTensorVersioned *)PyCapsule_GetPointer(answer, DLP_UNUSED_NAME(DLPACK_PY_VERSIONED));
@@ -749,9 +749,9 @@ dlp_table_lend(const dlpack_py_exchange *x, const dlpack_py_offer *offer, dlpack
         return -1;
     }
     if (offer->pending_count > 0) {
-        dlp_count(offer->exports, 1);
+        dlp_exports_add(offer->exports, 1);
         failed = offer->device->make_ready(offer, request, &plan);
-        dlp_count(offer->exports, -1);
+        dlp_exports_add(offer->exports, -1);
         if (failed < 0)
             return -1;
         /* Other threads may have changed the tensor while this one waited. */
@@ -942,7 +942,7 @@ dlpack_py_exchange_add(PyTypeObject *type, const dlpack_py_exchange *exchange)
     reference = own == NULL ? PyErr_NoMemory() : PyWeakref_NewRef((PyObject *)type, NULL);
     if (reference != NULL)
         capsule = PyCapsule_New((void *)(uintptr_t)&exchange->api, DLP_EXCHANGE_NAME, NULL);
-    if (capsule == NULL || dlp_type_set(type, state->objects[DLP_EXCHANGE_API], capsule) < 0) {
+    if (capsule == NULL || dlp_type_set(type, state->objects[DLP_STR_EXCHANGE_API], capsule) < 0) {
         Py_XDECREF(reference);
         Py_XDECREF(capsule);
         if (own != NULL)
@@ -1110,9 +1110,9 @@ dlp_find_from_dlpack(dlp_state *state, PyObject *obj)
         return x->from_dlpack;
     }
 #endif
-    module = PyObject_CallMethodObjArgs(obj, names[DLP_ARRAY_NAMESPACE], NULL);
+    module = PyObject_CallMethodObjArgs(obj, names[DLP_STR_ARRAY_NAMESPACE], NULL);
     for (;;) {
-        found = module == NULL ? NULL : PyObject_GetAttr(module, names[DLP_FROM_DLPACK]);
+        found = module == NULL ? NULL : PyObject_GetAttr(module, names[DLP_STR_FROM_DLPACK]);
         Py_XDECREF(module);
         if (found != NULL ||
             !(PyErr_ExceptionMatches(PyExc_AttributeError) ||
@@ -1120,7 +1120,7 @@ dlp_find_from_dlpack(dlp_state *state, PyObject *obj)
             break;
         PyErr_Clear();
         if (name == NULL)
-            name = PyObject_GetAttr((PyObject *)Py_TYPE(obj), names[DLP_MODULE]);
+            name = PyObject_GetAttr((PyObject *)Py_TYPE(obj), names[DLP_STR_MODULE]);
         else {
             rest = PyObject_CallMethod(name, "rpartition", "s", "."); /* the package around */
             Py_DECREF(name);

@@ -372,7 +372,7 @@ dlpack_py_exports_count(const dlpack_py_exports *exports)
 
 /* Adds to a count of exports; NULL: there is none. */
 static inline void
-dlp_count(dlpack_py_exports *exports, dlp_word change)
+dlp_exports_add(dlpack_py_exports *exports, dlp_word change)
 {
     if (exports != NULL)
         (void)DLP_ADD(&exports->count, change);
@@ -393,7 +393,7 @@ dlp_gate_after_fork(dlp_gate *gate)
 static inline void
 dlp_drop_attached(const dlp_keeper *keeper)
 {
-    dlp_count(keeper->exports, -1); /* first: it is part of the owner */
+    dlp_exports_add(keeper->exports, -1); /* first: it is part of the owner */
     dlp_decref((PyObject *)keeper->owner);
 }
 
@@ -450,7 +450,7 @@ static inline void
 dlp_keep(dlp_keeper *keeper, PyObject *owner, dlp_gate *gate, dlpack_py_exports *exports)
 {
     Py_INCREF(owner);
-    dlp_count(exports, 1);
+    dlp_exports_add(exports, 1);
     keeper->owner = owner;
     keeper->gate = gate;
     keeper->exports = exports;
@@ -495,25 +495,21 @@ dlp_delete(void *managed, int32_t form)
 
 /* ---- The state of an interpreter ---------------------------------------- */
 
-/* The indices of dlp_state.objects: interned names, in the order of dlp_names; and what calls pass and return.
- * dlp_match_keywords and dlp_call_with read the names of keywords by their order. */
+/* The indices of dlp_state.objects: interned names, in the order of dlp_names; and what calls pass and return:
+ * ("max_version",), (1, 3) and (1, 0). dlp_match_keywords and dlp_call_with rely on the order of the keywords. */
 /* clang-format off */
 enum {
-    DLP_STREAM, DLP_MAX_VERSION, DLP_DL_DEVICE, DLP_COPY, DLP_DEVICE, DLP_DLPACK, DLP_DLPACK_DEVICE,
-    DLP_ARRAY_NAMESPACE, DLP_EXCHANGE_API, DLP_MODULE, DLP_FROM_DLPACK, DLP_IS_CONJ, DLP_IS_NEG, DLP_NAMES,
-    DLP_KEYWORDS = DLP_NAMES, DLP_VERSION, DLP_CPU, DLP_OBJECTS /* ("max_version",), (1, 3), (1, 0) */
+    DLP_STR_STREAM, DLP_STR_MAX_VERSION, DLP_STR_DL_DEVICE, DLP_STR_COPY, DLP_STR_DEVICE, DLP_STR_DLPACK,
+    DLP_STR_DLPACK_DEVICE, DLP_STR_ARRAY_NAMESPACE, DLP_STR_EXCHANGE_API, DLP_STR_MODULE, DLP_STR_FROM_DLPACK,
+    DLP_STR_IS_CONJ, DLP_STR_IS_NEG, DLP_STR_COUNT,
+    DLP_OBJ_KEYWORDS = DLP_STR_COUNT, DLP_OBJ_VERSION, DLP_OBJ_CPU, DLP_OBJ_COUNT
 };
-static const char *const dlp_names[DLP_NAMES] = {
+static const char *const dlp_names[DLP_STR_COUNT] = {
     "stream", "max_version", "dl_device", "copy", "device", "__dlpack__", "__dlpack_device__", "__array_namespace__",
     "__dlpack_c_exchange_api__", "__module__", "from_dlpack", "is_conj", "is_neg"
 };
 /* clang-format on */
 enum { DLP_OBJECT_TYPE, DLP_RESULT_TYPE, DLP_BUFFER_TYPE, DLP_TYPES_MADE };
-
-/* What dlpack_exchange.h remembers of an interpreter begins with the function that frees it. */
-typedef struct dlp_remembered {
-    void (*free_fn)(struct dlp_remembered *remembered);
-} dlp_remembered;
 
 /* What a source file keeps for an interpreter, in a capsule in the interpreter's dictionary. Files share no data, so
  * that versions can differ (G2). */
@@ -521,9 +517,10 @@ typedef struct dlp_state {
     dlp_gate gate;
     struct dlp_state *next_gone; /* the next in the list of states that are gone */
     int published;               /* 1: in the interpreter's dictionary; exports may point to the gate */
-    PyObject *objects[DLP_OBJECTS];
+    PyObject *objects[DLP_OBJ_COUNT];
     dlp_word types[DLP_TYPES_MADE]; /* PyTypeObject *; 0: not made yet */
-    dlp_word exchange;              /* dlp_remembered * of dlpack_exchange.h; 0: nothing is remembered */
+    dlp_word exchange;              /* what dlpack_exchange.h remembers of the interpreter; 0: nothing */
+    void (*exchange_free)(void *exchange);
 } dlp_state;
 #define DLP_STATE_NAME "dlpack_py.state"
 
@@ -538,18 +535,18 @@ DLP_RARE void
 dlp_state_gone(PyObject *capsule)
 {
     dlp_state *state = (dlp_state *)PyCapsule_GetPointer(capsule, DLP_STATE_NAME);
-    dlp_remembered *exchange = (dlp_remembered *)DLP_SWAP(&state->exchange, 0);
+    void *exchange = (void *)DLP_SWAP(&state->exchange, 0);
     int i;
 
     (void)DLP_OR(&state->gate.deleters, 1);
     DLP_STORE(&state->gate.gone, 1);
     (void)DLP_REPLACE(DLP_STATE_PLACE(state->gate.interpreter), (dlp_word)state, 0); /* its address may be used again */
-    for (i = 0; i < DLP_OBJECTS; i++)
+    for (i = 0; i < DLP_OBJ_COUNT; i++)
         Py_CLEAR(state->objects[i]);
     for (i = 0; i < DLP_TYPES_MADE; i++)
         Py_XDECREF((PyObject *)DLP_SWAP(&state->types[i], 0));
     if (exchange != NULL)
-        exchange->free_fn(exchange);
+        state->exchange_free(exchange);
     if (state->published)
         state->next_gone = (dlp_state *)DLP_SWAP(&dlp_states_gone, (dlp_word)state);
     else
@@ -617,15 +614,13 @@ dlp_state_new(PyInterpreterState *interpreter)
     }
     state->gate.interpreter = interpreter;
     state->gate.process = DLP_PROCESS();
-    for (i = 0; i < DLP_NAMES; i++)
+    for (i = 0; i < DLP_STR_COUNT; i++)
         state->objects[i] = PyUnicode_InternFromString(dlp_names[i]);
-    state->objects[DLP_KEYWORDS] = Py_BuildValue("(O)", state->objects[DLP_MAX_VERSION]);
-    state->objects[DLP_VERSION] = Py_BuildValue("(ii)", DLPACK_PY_PROTOCOL_MAJOR, DLPACK_PY_PROTOCOL_MINOR);
-    state->objects[DLP_CPU] = Py_BuildValue("(ii)", (int)kDLCPU, 0);
-    for (i = 0; i < DLP_OBJECTS && capsule != NULL; i++) {
-        if (state->objects[i] == NULL)
-            Py_CLEAR(capsule); /* frees the state */
-    }
+    state->objects[DLP_OBJ_KEYWORDS] = Py_BuildValue("(O)", state->objects[DLP_STR_MAX_VERSION]);
+    state->objects[DLP_OBJ_VERSION] = Py_BuildValue("(ii)", DLPACK_PY_PROTOCOL_MAJOR, DLPACK_PY_PROTOCOL_MINOR);
+    state->objects[DLP_OBJ_CPU] = Py_BuildValue("(ii)", (int)kDLCPU, 0);
+    if (PyErr_Occurred())
+        Py_CLEAR(capsule); /* frees the state */
     return capsule;
 }
 
@@ -803,7 +798,6 @@ static inline int
 dlp_parse_version(PyObject *object, dlpack_py_request *request)
 {
     int32_t pair[2] = {0, 0};
-
     if (object != Py_None &&
         dlp_parse_pair("max_version is %.200U, None or a tuple of two integers was wanted", object, pair) < 0)
         return -1;
@@ -876,6 +870,16 @@ dlp_match_keywords(const char *function, int positional, int first, int count, P
     return 0;
 }
 
+/* Reads a request from any arguments. */
+DLP_SHARED int
+dlp_parse_general(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, dlpack_py_request *request)
+{
+    PyObject *values[4] = {NULL, NULL, NULL, NULL}; /* stream, max_version, dl_device, copy */
+    return dlp_match_keywords("__dlpack__", 0, DLP_STR_STREAM, 4, args, nargs, kwnames, values) < 0
+               ? -1
+               : dlpack_py_parse_request_args(values[0], values[1], values[2], values[3], request);
+}
+
 /* Read a request from the arguments of a fastcall method. Returns 0, or -1 with TypeError, ValueError (P1, P2, P4, P5)
  * or an error of __index__. No argument, or max_version alone, is read at once: saves 111 instructions of an export. */
 static inline int
@@ -886,16 +890,12 @@ dlpack_py_parse_request(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnam
 
     if (state == NULL)
         return -1;
-    if (nargs != 0 || given > 1 || (given == 1 && DLP_TUPLE_ITEM(kwnames, 0) != state->objects[DLP_MAX_VERSION])) {
-        PyObject *values[4] = {NULL, NULL, NULL, NULL}; /* stream, max_version, dl_device, copy */
-        return dlp_match_keywords("__dlpack__", 0, DLP_STREAM, 4, args, nargs, kwnames, values) < 0
-                   ? -1
-                   : dlpack_py_parse_request_args(values[0], values[1], values[2], values[3], request);
-    }
+    if (nargs != 0 || given > 1 || (given == 1 && DLP_TUPLE_ITEM(kwnames, 0) != state->objects[DLP_STR_MAX_VERSION]))
+        return dlp_parse_general(args, nargs, kwnames, request);
     memset(request, 0, sizeof(*request));
     if (given == 0)
         return 0;
-    if (args[0] != state->objects[DLP_VERSION])
+    if (args[0] != state->objects[DLP_OBJ_VERSION])
         return dlp_parse_version(args[0], request);
     request->max_version.major = DLPACK_PY_PROTOCOL_MAJOR; /* of this file's consumer */
     request->max_version.minor = DLPACK_PY_PROTOCOL_MINOR;
@@ -973,12 +973,8 @@ dlp_is_on(const dlpack_py_device *device, DLDevice where)
 static inline int
 dlp_is_reversed(const DLTensor *t)
 {
-    int32_t i;
-    for (i = 0; t->strides != NULL && i < t->ndim; i++) {
-        if (t->strides[i] < 0 && t->shape[i] > 1 && !dlp_is_empty(t))
-            return 1;
-    }
-    return 0;
+    int64_t lowest, highest;
+    return dlp_byte_range(t, 0, &lowest, &highest) == 0 && lowest < 0;
 }
 
 /* Decides on which device the tensor in the capsule is. Returns 0, or -1 with *error filled (P5, P6). */
@@ -1065,7 +1061,7 @@ dlp_plan(const dlpack_py_offer *offer, const dlpack_py_request *request, dlpack_
     dlpack_py_error error;
 
     plan->form = dlp_requested_form(request);
-    if (offer->tensor != NULL && dlp_look(offer->tensor) != 0 &&
+    if (offer->tensor != NULL && dlp_common_order(offer->tensor) != 0 &&
         (offer->flags | (offer->options & ~DLPACK_PY_OFFER_DO_NOT_LEND) | (uint64_t)offer->is_copy |
          offer->pending_count) == 0 &&
         !request->has_device && request->copy == DLPACK_PY_COPY_AS_NEEDED &&
@@ -1103,7 +1099,7 @@ dlp_export_copy(const dlpack_py_offer *offer, const dlpack_py_plan *plan)
         return NULL;
     }
     Py_INCREF(offer->owner); /* other threads may run meanwhile */
-    dlp_count(offer->exports, 1);
+    dlp_exports_add(offer->exports, 1);
     dst = dlp_tensor(&e->managed, plan->form);
     t.shape = dst->shape; /* the author's shape and strides may change */
     if (t.strides != NULL)
@@ -1115,7 +1111,7 @@ dlp_export_copy(const dlpack_py_offer *offer, const dlpack_py_plan *plan)
             dlp_delete(&e->managed, plan->form);
         e = NULL;
     }
-    dlp_count(offer->exports, -1);
+    dlp_exports_add(offer->exports, -1);
     dlp_decref(offer->owner);
     return e == NULL ? NULL : &e->managed;
 }
@@ -1246,7 +1242,7 @@ static inline PyObject *
 dlpack_py_cpu_device(PyObject *self, PyObject *unused)
 {
     const dlp_state *state = dlp_state_get();
-    PyObject *device = state == NULL ? NULL : state->objects[DLP_CPU];
+    PyObject *device = state == NULL ? NULL : state->objects[DLP_OBJ_CPU];
     (void)self;
     (void)unused;
     Py_XINCREF(device);
@@ -1352,7 +1348,7 @@ dlp_view_clear(dlpack_py_view *v)
 static inline void *
 dlpack_py_data(const dlpack_py_view *v)
 {
-    return dlp_first(&v->tensor);
+    return dlp_first_element(&v->tensor);
 }
 
 /* Release a view: calls the producer's deleter. A second release does nothing. Two threads must not release or use one
@@ -1403,8 +1399,8 @@ dlpack_py_traverse(const dlpack_py_view *v, visitproc visit, void *arg)
 typedef struct dlp_consumer {
     const dlpack_py_want *want;       /* not NULL */
     const dlpack_py_request *request; /* not NULL */
-    PyObject *obj;      /* whose __dlpack__ can be called, borrowed; NULL: the consumer is given a tensor */
-    int takes_keywords; /* 1: max_version, dl_device and copy are passed; 0: after a TypeError (C1), or not asked */
+    PyObject *obj;     /* whose __dlpack__ can be called, borrowed; NULL: the consumer is given a tensor */
+    int pass_keywords; /* 1: max_version, dl_device and copy are passed; 0: after a TypeError (C1), or not asked */
 } dlp_consumer;
 
 /* Makes a consumer. want NULL: no requirements. request NULL: a request without arguments. */
@@ -1441,8 +1437,8 @@ dlp_call_with(const dlp_state *state, const dlp_consumer *consumer)
         values[0] = PyLong_FromLong(-1);
     else if (request->stream.kind == DLPACK_PY_STREAM_HANDLE)
         values[0] = PyLong_FromUnsignedLongLong(request->stream.handle);
-    if (consumer->takes_keywords) {
-        values[1] = objects[DLP_VERSION];
+    if (consumer->pass_keywords) {
+        values[1] = objects[DLP_OBJ_VERSION];
         Py_INCREF(values[1]);
         if (request->has_device)
             values[2] = Py_BuildValue("(ii)", (int)request->device.device_type, (int)request->device.device_id);
@@ -1454,12 +1450,12 @@ dlp_call_with(const dlp_state *state, const dlp_consumer *consumer)
     for (i = 0; names != NULL && i < 4; i++) {
         if (values[i] == NULL)
             continue;
-        Py_INCREF(objects[DLP_STREAM + i]);
-        (void)PyTuple_SetItem(names, count, objects[DLP_STREAM + i]); /* steals; cannot fail: names is new */
+        Py_INCREF(objects[DLP_STR_STREAM + i]);
+        (void)PyTuple_SetItem(names, count, objects[DLP_STR_STREAM + i]); /* steals; cannot fail: names is new */
         stack[++count] = values[i];
     }
     if (names != NULL)
-        answer = PyObject_VectorcallMethod(objects[DLP_DLPACK], stack, 1, names);
+        answer = PyObject_VectorcallMethod(objects[DLP_STR_DLPACK], stack, 1, names);
     for (i = 0; i < 4; i++)
         Py_XDECREF(values[i]);
     Py_XDECREF(names);
@@ -1508,7 +1504,7 @@ dlp_call_again(const dlp_state *state, dlp_consumer *consumer)
     PyObject *answer = NULL;
     dlpack_py_error error;
 
-    consumer->takes_keywords = 0;
+    consumer->pass_keywords = 0;
     if (consumer->request->copy == DLPACK_PY_COPY_NEVER) {
         (void)dlp_refuse(&error, "copy is False, and __dlpack__ raised TypeError: without this keyword, it may copy");
         (void)dlp_raise_for(consumer->want, &error);
@@ -1538,13 +1534,13 @@ dlp_call(dlp_consumer *consumer)
 
     if (state == NULL)
         return NULL;
-    stack[1] = state->objects[DLP_VERSION];
-    if (!consumer->takes_keywords || request->has_device || request->copy != DLPACK_PY_COPY_AS_NEEDED ||
+    stack[1] = state->objects[DLP_OBJ_VERSION];
+    if (!consumer->pass_keywords || request->has_device || request->copy != DLPACK_PY_COPY_AS_NEEDED ||
         request->stream.kind != DLPACK_PY_STREAM_NONE)
         answer = dlp_call_with(state, consumer);
     else /* max_version alone: saves 352 instructions */
-        answer = PyObject_VectorcallMethod(state->objects[DLP_DLPACK], stack, 1, state->objects[DLP_KEYWORDS]);
-    return answer == NULL && consumer->takes_keywords && PyErr_ExceptionMatches(PyExc_TypeError)
+        answer = PyObject_VectorcallMethod(state->objects[DLP_STR_DLPACK], stack, 1, state->objects[DLP_OBJ_KEYWORDS]);
+    return answer == NULL && consumer->pass_keywords && PyErr_ExceptionMatches(PyExc_TypeError)
                ? dlp_call_again(state, consumer)
                : answer;
 }
@@ -1559,45 +1555,53 @@ enum {
     DLP_NO_TABLE            /* of dlp_take_by_table: call __dlpack__ */
 };
 
-/* Checks the device of the data, for a request that names a device, for a copy, and for memory that is not the CPU's.
- * copies: the consumer makes a copy. Returns 0, DLP_MAKE_COPY, DLP_NOT_CPU or -1 (C3 to C5). */
-DLP_RARE int
-dlp_check_device(const DLTensor *t, const dlp_consumer *consumer, int copies, dlpack_py_error *error)
-{
-    const dlpack_py_want *want = consumer->want;
-    const dlpack_py_request *request = consumer->request;
-    const DLDevice device = t->device, asked = request->device;
-    const int readable = dlpack_py_is_cpu_readable(device);
-    char actual[DLPACK_PY_TEXT_SIZE], wanted[DLPACK_PY_TEXT_SIZE];
-
-    /* A producer of pinned or managed memory that is asked for CPU memory waits for the work on it (C5). */
-    if (readable && device.device_type != kDLCPU &&
-        (want->device == (int32_t)kDLCPU ||
-         ((want->device == 0 || copies) && (want->options & DLPACK_PY_NOTHING_PENDING) == 0))) {
-        (void)dlp_refuse(error, "device is %s, CPU memory was asked for: device work may be pending on the data",
-                         dlpack_py_device_text(device, actual));
-        return DLP_NOT_CPU;
-    }
-    if (!dlp_is_wanted_device(t, want))
-        return dlp_refuse_device(t, want, error);
-    if (copies && readable && want->device <= (int32_t)kDLCPU && (!request->has_device || asked.device_type == kDLCPU))
-        return DLP_MAKE_COPY;
-    if (request->has_device &&
-        (device.device_type != asked.device_type || (!readable && device.device_id != asked.device_id))) /* D9 */
-        return dlp_refuse(error, "device is %s, %s was asked for", dlpack_py_device_text(device, actual),
-                          dlpack_py_device_text(asked, wanted));
-    if (copies)
-        return dlp_refuse(error, "device is %s: a copy is made from and to the CPU only",
-                          dlpack_py_device_text(device, actual));
-    return 0;
-}
-
 /* A major version that this file does not know: only the deleter can be relied on (K6). */
 static inline int
 dlp_is_unknown_major(const void *managed, int32_t form)
 {
     return form == DLPACK_PY_VERSIONED &&
            ((const struct DLManagedTensorVersioned *)managed)->version.major != DLPACK_PY_PROTOCOL_MAJOR;
+}
+
+/* May the consumer copy the data, from memory that the CPU can read to CPU memory? */
+DLP_RARE int
+dlp_may_copy(const DLTensor *t, const dlp_consumer *consumer)
+{
+    const dlpack_py_want *want = consumer->want;
+    const dlpack_py_request *request = consumer->request;
+
+    return request->copy != DLPACK_PY_COPY_NEVER && want->device <= (int32_t)kDLCPU && /* 0, any or the CPU */
+           (request->copy == DLPACK_PY_COPY_ALWAYS || (want->options & DLPACK_PY_COPY_IF_NEEDED) != 0) &&
+           (!request->has_device || request->device.device_type == kDLCPU) && dlpack_py_is_cpu_readable(t->device);
+}
+
+/* Decides by the device of a tensor that meets the other requirements, or that must be copied. Returns 0,
+ * DLP_MAKE_COPY, DLP_NOT_CPU or -1 (C3 to C5). */
+DLP_SHARED int
+dlp_check_device(const DLTensor *t, const dlp_consumer *consumer, int must_copy, dlpack_py_error *error)
+{
+    const DLDevice device = t->device, asked = consumer->request->device;
+    const int32_t wanted = consumer->want->device;
+    const int readable = dlpack_py_is_cpu_readable(device);
+    const int may_be_pending = (consumer->want->options & DLPACK_PY_NOTHING_PENDING) == 0;
+    char actual[DLPACK_PY_TEXT_SIZE], other[DLPACK_PY_TEXT_SIZE];
+
+    /* A producer of pinned or managed memory that is asked for CPU memory waits for the work on it (C5). */
+    if (readable && device.device_type != kDLCPU &&
+        (wanted == (int32_t)kDLCPU || (may_be_pending && (wanted == 0 || must_copy)))) {
+        (void)dlp_refuse(error, "device is %s, CPU memory was asked for%s", dlpack_py_device_text(device, actual),
+                         may_be_pending ? ": device work may be pending on the data" : "");
+        return DLP_NOT_CPU;
+    }
+    if (must_copy)
+        return dlp_may_copy(t, consumer) ? DLP_MAKE_COPY
+                                         : dlp_refuse(error, "device is %s: a copy is made from and to the CPU only",
+                                                      dlpack_py_device_text(device, actual));
+    if (consumer->request->has_device &&
+        (device.device_type != asked.device_type || (!readable && device.device_id != asked.device_id))) /* D9 */
+        return dlp_refuse(error, "device is %s, %s was asked for", dlpack_py_device_text(device, actual),
+                          dlpack_py_device_text(asked, other));
+    return 0;
 }
 
 /* Checks the tensor that v describes, whose strides may be NULL: is it valid (D8), and what the consumer asks for (C3
@@ -1607,27 +1611,25 @@ dlp_view_check(dlpack_py_view *v, const dlp_consumer *consumer, dlpack_py_error 
 {
     const DLTensor *t = &v->tensor;
     const dlpack_py_want *want = consumer->want;
-    const int order = dlp_look(t);
+    const int order = dlp_common_order(t);
+    const int is_cpu = order != 0 && want->device <= (int32_t)kDLCPU; /* CPU memory, which is wanted */
     const int is_met = order != 0 && dlp_is_basic(want) && dlp_meets_basic(t, order, v->readonly, want);
-    const int32_t asked_copy = consumer->request->copy;
-    const int may_copy = asked_copy == DLPACK_PY_COPY_ALWAYS ||
-                         (asked_copy == DLPACK_PY_COPY_AS_NEEDED && (want->options & DLPACK_PY_COPY_IF_NEEDED) != 0);
     /* A copy was asked for, and this may be none: the producer was not told, or a legacy capsule cannot say so (C3). */
-    int copies = asked_copy == DLPACK_PY_COPY_ALWAYS && (v->form == DLPACK_PY_LEGACY || !consumer->takes_keywords);
+    int must_copy =
+        consumer->request->copy == DLPACK_PY_COPY_ALWAYS && (v->form == DLPACK_PY_LEGACY || !consumer->pass_keywords);
 
     if (order == 0 && dlp_check_all(t, v->flags, error) < 0)
         return -1;
-    if (t->device.device_type != kDLCPU && !dlp_is_wanted_device(t, want) && !dlpack_py_is_cpu_readable(t->device))
-        return dlp_refuse_device(t, want, error);
+    if (!is_cpu && !dlp_is_wanted_device(t, want) &&
+        (want->device != (int32_t)kDLCPU || !dlpack_py_is_cpu_readable(t->device)))
+        return dlp_refuse_device(t, want, error); /* before other faults (C5) */
     if (!is_met && dlp_meets(t, order, v->readonly, want, error) < 0) {
-        if (!may_copy || !error->copy_helps || !dlpack_py_is_cpu_readable(t->device) || want->device > (int32_t)kDLCPU)
+        if (!error->copy_helps || !dlp_may_copy(t, consumer))
             return -1;
-        copies = 1; /* with copy=True also a second one: the copy of the producer does not meet the requirements */
+        must_copy = 1; /* with copy=True also a second one: the copy of the producer does not meet the requirements */
     }
     v->overlaps = order == 0 && dlp_overlaps_itself(t);
-    if (t->device.device_type == kDLCPU && want->device <= (int32_t)kDLCPU && !copies && !consumer->request->has_device)
-        return 0;
-    return dlp_check_device(t, consumer, copies, error);
+    return is_cpu && !must_copy && !consumer->request->has_device ? 0 : dlp_check_device(t, consumer, must_copy, error);
 }
 
 /* Gives v row-major strides, where the producer's are NULL (D4). Returns 0, or -1 with MemoryError in *error. */
@@ -1646,7 +1648,7 @@ dlp_view_fill_strides(dlpack_py_view *v, dlpack_py_error *error)
 }
 
 /* Describes a managed tensor in v, which is empty, if it is what the consumer asks for. Nothing is taken yet (K4): v
- * owns memory for strides at most. copy: out, new memory for a copy, which dlp_view_copy makes; NULL: none is needed.
+ * owns memory for strides at most. copy: out, new memory for a copy, which dlp_view_copy fills; NULL: none is needed.
  * Returns 0; or, with v empty, DLP_NOT_CPU, DLP_UNKNOWN_MAJOR or -1. */
 DLP_SHARED int
 dlp_view_prepare(dlpack_py_view *v, const void *managed, int32_t form, const dlp_consumer *consumer, dlp_export **copy,
@@ -1686,7 +1688,7 @@ dlp_view_prepare(dlpack_py_view *v, const void *managed, int32_t form, const dlp
     return result;
 }
 
-/* Copies the tensor of v to memory that becomes v's, and deletes the managed tensor of the producer. Cannot fail. */
+/* Copies the data of v to copy, which becomes v's managed tensor. Deletes that of the producer. Cannot fail. */
 DLP_RARE void
 dlp_view_copy(dlpack_py_view *v, dlp_export *copy)
 {
@@ -1747,7 +1749,7 @@ dlp_take(PyObject *capsule, const dlp_consumer *consumer, dlpack_py_view *v)
     }
     if (result == DLP_UNKNOWN_MAJOR)
         dlp_delete(managed, form);
-    if (result == DLP_NOT_CPU && consumer->obj != NULL && consumer->takes_keywords && !consumer->request->has_device)
+    if (result == DLP_NOT_CPU && consumer->obj != NULL && consumer->pass_keywords && !consumer->request->has_device)
         return result;
     return dlp_raise_for(consumer->want, &error);
 }
@@ -1852,19 +1854,15 @@ dlpack_py_consume_request(PyObject *obj, const dlpack_py_request *request, const
 {
     dlp_consumer consumer = dlp_consumer_make(want, request, PyCapsule_CheckExact(obj) ? NULL : obj);
     dlpack_py_error error;
-    PyObject *answer;
     int result;
 
     dlp_view_clear(v);
     if (!dlp_is_basic(consumer.want) && dlp_check_want(consumer.want, &error) < 0)
-        return dlpack_py_raise(&error);
+        return dlp_raise_for(consumer.want, &error);
     if (consumer.obj == NULL)
         return dlp_take(obj, &consumer, v);
     result = dlp_take_by_table(&consumer, NULL, NULL, v);
-    if (result != DLP_NO_TABLE)
-        return result;
-    answer = dlp_call(&consumer);
-    return dlp_take_answer(answer, &consumer, v);
+    return result != DLP_NO_TABLE ? result : dlp_take_answer(dlp_call(&consumer), &consumer, v);
 }
 
 /* dlpack_py_consume: take the tensor that obj offers, if it meets the requirements.
@@ -1908,7 +1906,6 @@ static inline int
 dlpack_py_from_dlpack_args(PyObject *x, PyObject *device, PyObject *copy, const dlpack_py_want *want, dlpack_py_view *v)
 {
     dlpack_py_request request;
-
     dlp_view_clear(v);
     if (dlp_parse_device_and_copy(device, copy, &request) < 0)
         return -1;
@@ -1928,7 +1925,7 @@ dlpack_py_from_dlpack(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames
     if (nargs == 1 && kwnames == NULL) /* saves 80 instructions with dlpack_exchange.h */
         return dlpack_py_consume(args[0], want, v);
     dlp_view_clear(v);
-    if (dlp_match_keywords("from_dlpack", 1, DLP_COPY, 2, args, nargs, kwnames, values) < 0)
+    if (dlp_match_keywords("from_dlpack", 1, DLP_STR_COPY, 2, args, nargs, kwnames, values) < 0)
         return -1;
     return dlpack_py_from_dlpack_args(args[0], values[1], values[0], want, v);
 }
@@ -1951,7 +1948,7 @@ dlpack_py_check(PyObject *obj)
     }
     saved = dlp_exception_save();
     state = dlp_state_get();
-    method = state == NULL ? NULL : PyObject_GetAttr(obj, state->objects[DLP_DLPACK]);
+    method = state == NULL ? NULL : PyObject_GetAttr(obj, state->objects[DLP_STR_DLPACK]);
     if (method == NULL && PyErr_ExceptionMatches(PyExc_AttributeError))
         PyErr_Clear();
     offered =

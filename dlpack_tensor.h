@@ -27,7 +27,7 @@
  * DLPACK_PY_MALLOC(size), DLPACK_PY_FREE(pointer)
  *                     memory of managed tensors, shapes and copies. Called on any thread, also without an interpreter:
  *                     do not use PyMem_*.
- * DLPACK_PY_PLAIN     1 turns dlp_look off, and what dlpack_exchange.h remembers of types; for tests. */
+ * DLPACK_PY_PLAIN     1 turns dlp_common_order off, and what dlpack_exchange.h remembers of types; for tests. */
 #if defined(DLPACK_PY_MALLOC) != defined(DLPACK_PY_FREE)
 #  error "define both of DLPACK_PY_MALLOC and DLPACK_PY_FREE, or neither"
 #endif
@@ -93,8 +93,7 @@ DLP_QUIET
 
 #define DLPACK_PY_MAX_NDIM 64 /* NumPy's maximum (D8) */
 
-/* GCC and clang check formats and overflow. RARE: errors, first uses, and what need not be fast. SHARED: one
- * copy for all calls in a file. */
+/* GCC and clang check formats and overflow. RARE: what need not be fast. SHARED: one copy for all calls in a file. */
 #if defined(__clang__) || (defined(__GNUC__) && __GNUC__ >= 5)
 #  define DLP_GNU 1
 #  define DLP_PRINTF(text, first) __attribute__((format(printf, text, first)))
@@ -394,7 +393,7 @@ dlpack_py_cpu(void *data, uint32_t dtype, int32_t ndim, const int64_t *shape, co
 
 /* The address of the first element: data + byte_offset (D1). NULL stays NULL. */
 static inline void *
-dlp_first(const DLTensor *t)
+dlp_first_element(const DLTensor *t)
 {
     return t->data == NULL ? NULL : (void *)((uintptr_t)t->data + (uintptr_t)t->byte_offset);
 }
@@ -615,9 +614,10 @@ dlp_check_all(const DLTensor *t, uint64_t flags, dlpack_py_error *error)
     return 0;
 }
 
-/* The second part of dlp_look: for a tensor that is not row-major, is large, or has no elements or no data. */
+/* dlp_common_order of a tensor that is not row-major, is large, or has no elements or no data. Saves 825 of the 2,503
+ * instructions of an import of x.T. */
 DLP_SHARED int
-dlp_look_strided(const DLTensor *t)
+dlp_strided_order(const DLTensor *t)
 {
     int64_t last, step, reach, least = 1; /* in elements; reach: of the last one; least: the smallest extent */
     int32_t i, k;
@@ -648,12 +648,12 @@ dlp_look_strided(const DLTensor *t)
     return 0;
 }
 
-/* One look at a common tensor: in memory of the CPU, of numbers of 1 to 16 bytes, and with strides that grow
- * from the last dimension to the first, or from the first to the last. Such a tensor is valid (D8), and no two elements
- * share memory. Returns its order, 'C' or 'F', or 'S' where there are gaps between elements; 0: another tensor, valid
- * or not. Saves 859 of the 2,510 instructions of one export and import (such figures: CPython 3.11, gcc 12 -O2). */
+/* The order of a common tensor, which is in CPU memory, has numbers of 1 to 16 bytes, and strides that grow from the
+ * last dimension to the first ('C'), or from the first to the last ('F'); 'S' where there are gaps. Such a tensor is
+ * valid (D8), and no two elements share memory. 0: another tensor, valid or not. Saves 859 of the 2,510 instructions of
+ * one export and import (such figures: CPython 3.11, gcc 12 -O2). */
 DLP_SHARED int
-dlp_look(const DLTensor *t)
+dlp_common_order(const DLTensor *t)
 {
     const uint32_t bits = t->dtype.bits;
     uint64_t size = 1; /* below 2^31 */
@@ -666,12 +666,12 @@ dlp_look(const DLTensor *t)
     while (i-- > 0) {
         const uint64_t last = (uint64_t)t->shape[i] - 1; /* 2^64 - 1 for an extent of 0 */
         if (t->strides != NULL && (uint64_t)t->strides[i] != size && last != 0)
-            return dlp_look_strided(t);
+            return dlp_strided_order(t);
         size *= last + 1;
         if ((last | size) >> 31 != 0)
-            return dlp_look_strided(t);
+            return dlp_strided_order(t);
     }
-    return t->data != NULL && size * 16 <= UINTPTR_MAX - (uintptr_t)t->data ? 'C' : dlp_look_strided(t);
+    return t->data != NULL && size * 16 <= UINTPTR_MAX - (uintptr_t)t->data ? 'C' : dlp_strided_order(t);
 }
 
 /* Check a tensor before anything is read: rank, extents, dtype, strides and addresses (D8). Functions that say so
@@ -684,7 +684,7 @@ dlp_look(const DLTensor *t)
 static inline int
 dlpack_py_validate(const DLTensor *t, uint64_t flags, dlpack_py_error *error)
 {
-    return dlp_look(t) != 0 ? 0 : dlp_check_all(t, flags, error);
+    return dlp_common_order(t) != 0 ? 0 : dlp_check_all(t, flags, error);
 }
 
 /* ---- Requirements ------------------------------------------------------- */
@@ -838,8 +838,8 @@ dlp_refuse_device(const DLTensor *t, const dlpack_py_want *want, dlpack_py_error
     return dlp_refuse(error, "device is %s, %s was asked for", dlpack_py_device_text(t->device, actual), wanted);
 }
 
-/* The checks of dlpack_py_meets, except for the device, for requirements that make sense. order: what dlp_look found;
- * 0: not known. DLPACK_PY_LEGACY_IS_WRITABLE is in readonly already. */
+/* The checks of dlpack_py_meets, except for the device, for requirements that make sense. order: what dlp_common_order
+ * found; 0: not known. DLPACK_PY_LEGACY_IS_WRITABLE is in readonly already. */
 DLP_RARE int
 dlp_meets(const DLTensor *t, int order, int readonly, const dlpack_py_want *want, dlpack_py_error *error)
 {
@@ -892,8 +892,8 @@ dlp_is_basic(const dlpack_py_want *want)
            (want->max_ndim == 0 || (want->max_ndim > 0 && want->max_ndim >= want->ndim));
 }
 
-/* Does a tensor meet basic requirements? order: what dlp_look found, not 0. Saves 40 of the 1,480 instructions of an
- * import. */
+/* Does a tensor meet basic requirements? order: what dlp_common_order found, not 0. Saves 40 of the 1,480
+ * instructions of an import. */
 static inline int
 dlp_meets_basic(const DLTensor *t, int order, int readonly, const dlpack_py_want *want)
 {
@@ -991,8 +991,8 @@ dlp_copy(const DLTensor *dst, const DLTensor *src, uint64_t flags)
     int64_t compact_to[DLPACK_PY_MAX_NDIM], compact_from[DLPACK_PY_MAX_NDIM], total = size, to = 0, from = 0;
     const int64_t *step_to = dlp_strides(dst, compact_to);
     const int64_t *step_from = dlp_strides(src, compact_from);
-    char *first_to = (char *)dlp_first(dst);
-    const char *first_from = (const char *)dlp_first(src);
+    char *first_to = (char *)dlp_first_element(dst);
+    const char *first_from = (const char *)dlp_first_element(src);
     /* Stands for a loop of one round. dlpack_copy.h makes no blocks of it, because of INT64_MAX. */
     static const dlp_loop once = {1, 0, INT64_MAX};
     dlp_loop loops[DLPACK_PY_MAX_NDIM + 1], *next;
@@ -1058,7 +1058,8 @@ dlp_copy(const DLTensor *dst, const DLTensor *src, uint64_t flags)
 DLP_SHARED int
 dlpack_py_overlap(const DLTensor *a, uint64_t flags_a, const DLTensor *b, uint64_t flags_b)
 {
-    const uint64_t first_a = (uint64_t)(uintptr_t)dlp_first(a), first_b = (uint64_t)(uintptr_t)dlp_first(b);
+    const uint64_t first_a = (uint64_t)(uintptr_t)dlp_first_element(a),
+                   first_b = (uint64_t)(uintptr_t)dlp_first_element(b);
     const uint32_t bits_a = dlp_item_bits(a->dtype, flags_a), bits_b = dlp_item_bits(b->dtype, flags_b);
     int64_t lowest_a, highest_a, lowest_b, highest_b, compact_a[DLPACK_PY_MAX_NDIM], compact_b[DLPACK_PY_MAX_NDIM];
     const int64_t *strides_a = dlp_strides(a, compact_a), *strides_b = dlp_strides(b, compact_b);
@@ -1138,7 +1139,7 @@ dlpack_py_copy(const DLTensor *dst, const DLTensor *src, uint64_t flags, dlpack_
         return dlp_refuse(error,
                           "cannot copy from address 0x%" PRIxPTR " to 0x%" PRIxPTR
                           ": the tensors may share memory, separate memory was wanted",
-                          (uintptr_t)dlp_first(src), (uintptr_t)dlp_first(dst));
+                          (uintptr_t)dlp_first_element(src), (uintptr_t)dlp_first_element(dst));
     dlp_copy(dst, src, flags);
     return 0;
 }
@@ -1240,7 +1241,7 @@ dlp_normalize(DLTensor *t, int is_empty)
     t->device = dlp_exported_device(t->device);
     if (!dlp_has_address(t->device))
         return;
-    t->data = dlp_first(t);
+    t->data = dlp_first_element(t);
     t->byte_offset = 0;
 }
 

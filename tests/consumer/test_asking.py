@@ -599,6 +599,12 @@ def test_memory_that_stays_pinned_when_asked_for_as_the_cpus_is_refused_C5(devic
 
 
 @HOST_READABLE
+def test_a_refusal_says_nothing_of_pending_work_where_the_caller_promises_that_there_is_none_C5(device):
+    with pytest.raises(BufferError, match="CPU memory was asked for$"):
+        consume(Producer(device=device), {"device": CPU[0], "options": DLPACK_PY_NOTHING_PENDING})
+
+
+@HOST_READABLE
 def test_a_producer_that_knows_no_keyword_is_not_asked_for_the_cpus_memory_C1_C5(device):
     """It was called twice: with keywords, and without them. A third call could not say more."""
     producer = NoKeyword(device=device)

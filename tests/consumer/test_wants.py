@@ -132,6 +132,12 @@ def test_an_unsupported_device_is_named_before_what_else_is_wrong_C5_C9(want):
         consume(Producer(LEGACY, shape=(2, 3), strides=(1, 2), device=(2, 0)), want)
 
 
+@pytest.mark.parametrize("want", [{"order": "C"}, {"dtype": "int8"}, {"ndim": 1}, {"writable": 1}])
+def test_memory_of_the_cpu_is_no_memory_of_a_device_whatever_else_is_wrong_C5_C9(want):
+    with pytest.raises(BufferError, match="device is cpu, cuda was asked for"):
+        consume(Producer(LEGACY, shape=(2, 3), strides=(1, 2)), {**want, "device": 2})
+
+
 # ---- Requirements that make no sense: C9 ----
 
 CONTRADICTIONS = {
@@ -158,6 +164,11 @@ def test_contradictory_requirements_are_an_error_before_the_object_is_looked_at_
         with pytest.raises(SystemError, match=text):
             consume(obj, want)
     assert (producer.calls, made.deleted, dltensor.name(capsule)) == ([], 0, VERSIONED)
+
+
+def test_a_contradiction_is_told_with_the_name_of_the_argument_C9():
+    with pytest.raises(SystemError, match="^out: want: order is 'Q'"):
+        consume(Producer(), {"order": "Q", "name": "out"})
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (2, 0, 3)])

@@ -38,13 +38,13 @@ the_first_element_is_at_data_and_byte_offset_D1(void)
     DLTensor t = dlpack_py_cpu(bytes, BYTE, 1, shape, NULL);
     CHECK(t.byte_offset == 0 && t.device.device_type == kDLCPU && t.device.device_id == 0 && t.ndim == 1);
     CHECK(t.shape == shape && t.strides == NULL);
-    CHECK(dlp_first(&t) == bytes);
+    CHECK(dlp_first_element(&t) == bytes);
     t.byte_offset = 5;
-    CHECK(dlp_first(&t) == bytes + 5);
+    CHECK(dlp_first_element(&t) == bytes + 5);
     t.byte_offset = (uint64_t)UINTPTR_MAX - (uintptr_t)bytes + 1; /* address 0 again, or the first that has no name */
     CHECK_NUMBER(dlpack_py_validate(&t, 0, NULL), -1);
     t.data = NULL;
-    CHECK(dlp_first(&t) == NULL);
+    CHECK(dlp_first_element(&t) == NULL);
 }
 
 static void
