@@ -2,7 +2,7 @@
 #
 #   make demo          exchanges arrays with NumPy in both directions, without a copy
 #   make test          runs all tests that need no array library except NumPy
-#   make test-whole    runs in full what make test samples: every forced failure, and 400 random examples for each test
+#   make test-whole    runs in full what make test samples: every forced failure, and 200 random examples for each test
 #   make test-plain    runs all tests with the fast paths turned off
 #   make test-exchange runs the tests with dlpack_exchange.h included first in all modules
 #   make test-folders  runs all tests, those of each folder in a process of their own: faster on a Python without a GIL.
@@ -80,7 +80,7 @@ test-folders: dev
 
 # The folders whose tests use random examples, or make each call and each allocation fail.
 test-whole: dev
-	DLPACK_PY_EXAMPLES=400 DLPACK_PY_FAULTS=all \
+	DLPACK_PY_EXAMPLES=200 DLPACK_PY_FAULTS=all \
 	    $(RUN) -m pytest $(PARALLEL) tests/array tests/consumer tests/faults tests/hostile tests/tensor $(PYTEST_ARGS)
 
 # tests/build compiles the headers itself, in these forms too. The library of mistakes has none of the headers.
