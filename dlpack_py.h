@@ -41,7 +41,7 @@
 
 /* Names
  *
- *   dlpack_py_init                    prepares an interpreter, as the module is made; optional
+ *   dlpack_py_init                    prepares an interpreter: call it when the module is created
  *   dlpack_py_raise                   raises a dlpack_py_error
  * To produce:
  *   dlpack_py_produce                 answers __dlpack__
@@ -77,8 +77,8 @@
  * One import, by dlpack_py_consume_request:
  *   dlp_call                   calls __dlpack__ (C3, C4), and once more after a TypeError (C1); a table needs no call
  *   dlp_take_answer            takes the answer; calls again where the CPU cannot read the data yet (C5)
- *   dlp_take                   renames the capsule after the check: from then on the view owns the tensor (K4)
- *   dlp_view_prepare           describes the tensor in the view, and lets dlp_view_check check it (D8, C9)
+ *     dlp_view_prepare         describes the tensor in the view, and lets dlp_view_check check it (D8, C9)
+ *     dlp_take                 then renames the capsule: from then on the view owns the tensor (K4)
  *   dlpack_py_release          calls the deleter (K3)
  */
 #ifdef DLPACK_PY_NO_PYTHON
@@ -209,8 +209,9 @@ dlp_thread_state(void)
     return _PyThreadState_UncheckedGet();
 #else
     /* The state that holds the GIL, perhaps on another thread. In a subinterpreter PyGILState may not know this
-     * thread's: there its thread id is compared. Known limits: holder may be freed meanwhile; and a thread that runs a
-     * subinterpreter by the thread state of another thread, as _xxsubinterpreters does, hangs in a deleter. */
+     * thread's: there its thread id is compared. Known limits: holder may be freed meanwhile; while one thread runs a
+     * subinterpreter by the thread state of another, as _xxsubinterpreters does, a deleter on the first hangs, and one
+     * on the second may crash; and a deleter hangs on an attached thread that PyGILState does not know at all. */
     PyThreadState *holder = _PyThreadState_UncheckedGet(), *own = PyGILState_GetThisThreadState();
     return holder == NULL || holder == own ||
                    (own != NULL && PyInterpreterState_Head() != PyInterpreterState_Main() &&
@@ -403,7 +404,7 @@ DLP_RARE void
 dlp_drop_unattached(const dlp_keeper *keeper, PyThreadState *current)
 {
     dlp_gate *gate = keeper->gate;
-    PyThreadState *own, *made = NULL;
+    PyThreadState *own, *made = NULL, *detached = NULL;
     const dlp_word process = DLP_PROCESS();
 
     dlp_gate_after_fork(gate);
@@ -411,7 +412,7 @@ dlp_drop_unattached(const dlp_keeper *keeper, PyThreadState *current)
      * the count is 0: a deleter that saw it open is detached by then. */
     if ((DLP_ADD(&gate->deleters, 2) & 1) == 0 && !dlp_is_finalizing()) {
         if (current != NULL)
-            (void)PyEval_SaveThread();
+            detached = PyEval_SaveThread();
         own = PyGILState_GetThisThreadState();
         if (own == NULL || PyThreadState_GetInterpreter(own) != gate->interpreter)
             own = made = PyThreadState_New(gate->interpreter);
@@ -424,11 +425,11 @@ dlp_drop_unattached(const dlp_keeper *keeper, PyThreadState *current)
             if (made != NULL)
                 PyThreadState_Delete(made);
         }
-        if (current != NULL)
-            PyEval_RestoreThread(current);
     }
     if (process == DLP_PROCESS()) /* else the owner has forked: the child's count does not have this one */
         (void)DLP_ADD(&gate->deleters, -2);
+    if (detached != NULL) /* last: it may wait long */
+        PyEval_RestoreThread(detached);
 }
 
 /* free_fn of the export of a Python object; context is its keeper. Any thread, at any time (K5). */
@@ -532,7 +533,7 @@ static dlp_word dlp_states_gone; /* dlp_state *: the list of states that are gon
 
 /* The destructor of a state's capsule: a published state's runs after the interpreter's modules were torn down. */
 DLP_RARE void
-dlp_state_gone(PyObject *capsule)
+dlp_state_destructor(PyObject *capsule)
 {
     dlp_state *state = (dlp_state *)PyCapsule_GetPointer(capsule, DLP_STATE_NAME);
     void *exchange = (void *)DLP_SWAP(&state->exchange, 0);
@@ -607,7 +608,7 @@ dlp_state_new(PyInterpreterState *interpreter)
     if (state == NULL)
         return PyErr_NoMemory();
     memset(state, 0, sizeof(*state));
-    capsule = PyCapsule_New(state, DLP_STATE_NAME, dlp_state_gone);
+    capsule = PyCapsule_New(state, DLP_STATE_NAME, dlp_state_destructor);
     if (capsule == NULL) {
         DLPACK_PY_FREE(state);
         return NULL;
@@ -667,9 +668,10 @@ dlp_state_get(void)
     return state != NULL && state->gate.interpreter == interpreter ? state : dlp_state_find(interpreter);
 }
 
-/* Prepare this file for the current interpreter, when the module is created. Optional: the first use does it too; but
- * if this is in an exit callback, the interpreter ends without waiting for deleters on other threads. Returns 0, or -1
- * with MemoryError or RuntimeError, or the exception of an interrupt. */
+/* Prepare this file for the current interpreter: call it when the module is created. The first use does it too; but a
+ * first use in an exit callback is too late: nothing waits for deleters on other threads then, and one that attaches
+ * while the interpreter ends may hang or crash (K5). Returns 0, or -1 with MemoryError, RuntimeError or the exception
+ * of an interrupt. */
 static inline int
 dlpack_py_init(void)
 {
@@ -1478,7 +1480,7 @@ dlp_chain_end(PyObject *chain, PyObject *end, PyObject *other, int most)
 }
 
 /* Makes first a context of second, as an except block for first would: first becomes the context of the last exception
- * in second's chain that the caller does not handle (C1). Does nothing where the chain would become a ring. */
+ * in second's chain that the caller does not handle (C1). Does nothing if the chain is long, or would be a ring. */
 DLP_RARE void
 dlp_chain(PyObject *first, PyObject *second)
 {
@@ -1577,7 +1579,7 @@ dlp_may_copy(const DLTensor *t, const dlp_consumer *consumer)
 
 /* Decides by the device of a tensor that meets the other requirements, or that must be copied. Returns 0,
  * DLP_MAKE_COPY, DLP_NOT_CPU or -1 (C3 to C5). */
-DLP_SHARED int
+DLP_RARE int
 dlp_check_device(const DLTensor *t, const dlp_consumer *consumer, int must_copy, dlpack_py_error *error)
 {
     const DLDevice device = t->device, asked = consumer->request->device;
@@ -1589,7 +1591,7 @@ dlp_check_device(const DLTensor *t, const dlp_consumer *consumer, int must_copy,
     /* A producer of pinned or managed memory that is asked for CPU memory waits for the work on it (C5). */
     if (readable && device.device_type != kDLCPU &&
         (wanted == (int32_t)kDLCPU || (may_be_pending && (wanted == 0 || must_copy)))) {
-        (void)dlp_refuse(error, "device is %s, CPU memory was asked for%s", dlpack_py_device_text(device, actual),
+        (void)dlp_refuse(error, "device is %s, CPU memory was wanted%s", dlpack_py_device_text(device, actual),
                          may_be_pending ? ": device work may be pending on the data" : "");
         return DLP_NOT_CPU;
     }
@@ -1613,7 +1615,6 @@ dlp_view_check(dlpack_py_view *v, const dlp_consumer *consumer, dlpack_py_error 
     const dlpack_py_want *want = consumer->want;
     const int order = dlp_common_order(t);
     const int is_cpu = order != 0 && want->device <= (int32_t)kDLCPU; /* CPU memory, which is wanted */
-    const int is_met = order != 0 && dlp_is_basic(want) && dlp_meets_basic(t, order, v->readonly, want);
     /* A copy was asked for, and this may be none: the producer was not told, or a legacy capsule cannot say so (C3). */
     int must_copy =
         consumer->request->copy == DLPACK_PY_COPY_ALWAYS && (v->form == DLPACK_PY_LEGACY || !consumer->pass_keywords);
@@ -1623,7 +1624,7 @@ dlp_view_check(dlpack_py_view *v, const dlp_consumer *consumer, dlpack_py_error 
     if (!is_cpu && !dlp_is_wanted_device(t, want) &&
         (want->device != (int32_t)kDLCPU || !dlpack_py_is_cpu_readable(t->device)))
         return dlp_refuse_device(t, want, error); /* before other faults (C5) */
-    if (!is_met && dlp_meets(t, order, v->readonly, want, error) < 0) {
+    if (dlp_meets(t, order, v->readonly, want, error) < 0) {
         if (!error->copy_helps || !dlp_may_copy(t, consumer))
             return -1;
         must_copy = 1; /* with copy=True also a second one: the copy of the producer does not meet the requirements */
@@ -1650,7 +1651,7 @@ dlp_view_fill_strides(dlpack_py_view *v, dlpack_py_error *error)
 /* Describes a managed tensor in v, which is empty, if it is what the consumer asks for. Nothing is taken yet (K4): v
  * owns memory for strides at most. copy: out, new memory for a copy, which dlp_view_copy fills; NULL: none is needed.
  * Returns 0; or, with v empty, DLP_NOT_CPU, DLP_UNKNOWN_MAJOR or -1. */
-DLP_SHARED int
+static inline int
 dlp_view_prepare(dlpack_py_view *v, const void *managed, int32_t form, const dlp_consumer *consumer, dlp_export **copy,
                  dlpack_py_error *error)
 {
@@ -1812,8 +1813,8 @@ dlp_take_fallback(const dlp_consumer *consumer, dlpack_py_view *v)
 DLP_SHARED int
 dlp_take_answer(PyObject *answer, const dlp_consumer *consumer, dlpack_py_view *v)
 {
-    dlp_consumer again = *consumer;
-    dlpack_py_request for_cpu = *consumer->request;
+    dlpack_py_request for_cpu;
+    dlp_consumer again;
     int result;
 
     if (answer == NULL)
@@ -1824,9 +1825,11 @@ dlp_take_answer(PyObject *answer, const dlp_consumer *consumer, dlpack_py_view *
     dlp_decref(answer); /* keeps the exception (K2) */
     if (result != DLP_NOT_CPU)
         return result;
+    for_cpu = *consumer->request;
     memset(&for_cpu.stream, 0, sizeof(for_cpu.stream));
     for_cpu.has_device = 1; /* then dlp_take returns 0 or -1 */
     for_cpu.device = dlp_device(kDLCPU, 0);
+    again = *consumer;
     again.request = &for_cpu;
     return dlp_take_answer(dlp_call(&again), &again, v);
 }
@@ -1857,7 +1860,7 @@ dlpack_py_consume_request(PyObject *obj, const dlpack_py_request *request, const
     int result;
 
     dlp_view_clear(v);
-    if (!dlp_is_basic(consumer.want) && dlp_check_want(consumer.want, &error) < 0)
+    if (dlp_check_want(consumer.want, &error) < 0)
         return dlp_raise_for(consumer.want, &error);
     if (consumer.obj == NULL)
         return dlp_take(obj, &consumer, v);

@@ -148,6 +148,7 @@ CONTRADICTIONS = {
     "a negative range": ({"max_ndim": -1}, "max_ndim is -1"),
     "a negative range of scalars": ({"ndim": DLPACK_PY_SCALAR, "max_ndim": -1}, "max_ndim is -1"),
     "a negative rank": ({"ndim": -2}, "ndim is -2 and max_ndim is 0, a range"),
+    "a negative device": ({"device": -5}, "device is -5, a DLDeviceType or DLPACK_PY_ANY_DEVICE was wanted"),
     "a small order": ({"order": "c"}, "order is 'c', 'C', 'F', 'A', 'K' or 'R' was wanted"),
     "an unknown order": ({"order": "Q"}, "order is 'Q'"),
     "an odd alignment": ({"alignment": 24}, "alignment is 24, a power of two was wanted"),
