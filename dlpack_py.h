@@ -352,10 +352,11 @@ dlp_is_fatal(void)
  * owner, another one leaks it. Gone, after the modules were destroyed: all leak it. The export's struct is freed. */
 typedef struct dlp_gate {
     PyInterpreterState *interpreter;
-    dlp_word deleters; /* bit 0: closing; above it, the count of deleters that are attaching */
+    dlp_word deleters; /* DLP_CLOSING, and DLP_DELETER for each deleter that is attaching */
     dlp_word process;  /* the id of the process whose deleters are counted */
     dlp_word gone;     /* 1: the interpreter's modules have been torn down */
 } dlp_gate;
+enum { DLP_CLOSING = 1, DLP_DELETER = 2 };
 
 /* Counts the exports of an object that can move or free its memory, as bytearray does. In the object, zero at first. */
 typedef struct dlpack_py_exports {
@@ -385,7 +386,7 @@ DLP_RARE void
 dlp_gate_after_fork(dlp_gate *gate)
 {
     const dlp_word process = DLP_PROCESS();
-    const dlp_word inherited = DLP_LOAD(&gate->deleters) & ~(dlp_word)1;
+    const dlp_word inherited = DLP_LOAD(&gate->deleters) & ~(dlp_word)DLP_CLOSING;
     if (DLP_LOAD(&gate->process) != process && DLP_SWAP(&gate->process, process) != process)
         (void)DLP_ADD(&gate->deleters, -inherited);
 }
@@ -410,7 +411,7 @@ dlp_drop_unattached(const dlp_keeper *keeper, PyThreadState *current)
     dlp_gate_after_fork(gate);
     /* A deleter counts itself, then looks whether the gate is closing. The exit callback closes it, then waits until
      * the count is 0: a deleter that saw it open is detached by then. */
-    if ((DLP_ADD(&gate->deleters, 2) & 1) == 0 && !dlp_is_finalizing()) {
+    if ((DLP_ADD(&gate->deleters, DLP_DELETER) & DLP_CLOSING) == 0 && !dlp_is_finalizing()) {
         if (current != NULL)
             detached = PyEval_SaveThread();
         own = PyGILState_GetThisThreadState();
@@ -427,7 +428,7 @@ dlp_drop_unattached(const dlp_keeper *keeper, PyThreadState *current)
         }
     }
     if (process == DLP_PROCESS()) /* else the owner has forked: the child's count does not have this one */
-        (void)DLP_ADD(&gate->deleters, -2);
+        (void)DLP_ADD(&gate->deleters, -DLP_DELETER);
     if (detached != NULL) /* last: it may wait long */
         PyEval_RestoreThread(detached);
 }
@@ -539,7 +540,7 @@ dlp_state_destructor(PyObject *capsule)
     void *exchange = (void *)DLP_SWAP(&state->exchange, 0);
     int i;
 
-    (void)DLP_OR(&state->gate.deleters, 1);
+    (void)DLP_OR(&state->gate.deleters, DLP_CLOSING);
     DLP_STORE(&state->gate.gone, 1);
     (void)DLP_REPLACE(DLP_STATE_PLACE(state->gate.interpreter), (dlp_word)state, 0); /* its address may be used again */
     for (i = 0; i < DLP_OBJ_COUNT; i++)
@@ -563,10 +564,10 @@ dlp_at_exit(PyObject *self, PyObject *unused)
 
     (void)unused;
     dlp_gate_after_fork(&state->gate);
-    (void)DLP_OR(&state->gate.deleters, 1);
-    if (DLP_LOAD(&state->gate.deleters) > 1 && !dlp_is_finalizing()) { /* else CPython would end or stop this thread */
+    (void)DLP_OR(&state->gate.deleters, DLP_CLOSING);
+    if (DLP_LOAD(&state->gate.deleters) >= DLP_DELETER && !dlp_is_finalizing()) { /* else CPython stops this thread */
         Py_BEGIN_ALLOW_THREADS
-        while (DLP_LOAD(&state->gate.deleters) > 1 && waits-- > 0)
+        while (DLP_LOAD(&state->gate.deleters) >= DLP_DELETER && waits-- > 0)
             DLP_SLEEP();
         Py_END_ALLOW_THREADS
     }
@@ -593,7 +594,7 @@ dlp_state_register(PyObject *capsule)
     if (dlp_is_fatal() || PyErr_ExceptionMatches(PyExc_RecursionError))
         return -1;
     PyErr_Clear();
-    (void)DLP_OR(&state->gate.deleters, 1);
+    (void)DLP_OR(&state->gate.deleters, DLP_CLOSING);
     return 0;
 }
 
@@ -648,7 +649,7 @@ dlp_state_find(PyInterpreterState *interpreter)
     if (capsule != NULL) {
         state = (dlp_state *)PyCapsule_GetPointer(capsule, DLP_STATE_NAME);
         state->published = 1;
-        if ((DLP_LOAD(&state->gate.deleters) & 1) == 0) /* else nothing may tell when its address is used again */
+        if ((DLP_LOAD(&state->gate.deleters) & DLP_CLOSING) == 0) /* else its address may be used again untold */
             DLP_STORE(DLP_STATE_PLACE(interpreter), (dlp_word)state);
     }
     Py_XDECREF(capsule); /* the dictionary holds it */
@@ -668,10 +669,9 @@ dlp_state_get(void)
     return state != NULL && state->gate.interpreter == interpreter ? state : dlp_state_find(interpreter);
 }
 
-/* Prepare this file for the current interpreter: call it when the module is created. The first use does it too; but a
- * first use in an exit callback is too late: nothing waits for deleters on other threads then, and one that attaches
- * while the interpreter ends may hang or crash (K5). Returns 0, or -1 with MemoryError, RuntimeError or the exception
- * of an interrupt. */
+/* Prepare this file for the current interpreter: call it when the module is created. The first use does it too, but is
+ * too late in an exit callback: a deleter on another thread may hang or crash while the interpreter ends (K5). Returns
+ * 0, or -1 with MemoryError, RuntimeError or the exception of an interrupt. */
 static inline int
 dlpack_py_init(void)
 {
@@ -1526,7 +1526,7 @@ dlp_call_again(const dlp_state *state, dlp_consumer *consumer)
     return answer;
 }
 
-/* Calls __dlpack__ of the object that a consumer asks. Returns what the method returned; NULL with an exception. */
+/* Calls __dlpack__; a second call (C1) sets pass_keywords to 0. Returns the answer, or NULL with an exception. */
 DLP_SHARED PyObject *
 dlp_call(dlp_consumer *consumer)
 {

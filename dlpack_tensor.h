@@ -148,6 +148,15 @@ dlp_add(int64_t a, int64_t b, int64_t *out)
 #define DLPACK_PY_RUNTIME_ERROR 5
 #define DLPACK_PY_SYSTEM_ERROR 6
 
+/* The name of the exception of an error code. */
+DLP_RARE const char *
+dlp_error_kind(int32_t code)
+{
+    static const char *const kinds[] = {"BufferError", "ValueError",   "TypeError",
+                                        "MemoryError", "RuntimeError", "SystemError"};
+    return kinds[code - 1];
+}
+
 /* Filled by a function that fails. */
 typedef struct dlpack_py_error {
     int32_t code;       /* DLPACK_PY_..._ERROR */
@@ -285,7 +294,7 @@ dlpack_py_dtype_text(uint32_t dtype, char text[DLPACK_PY_TEXT_SIZE])
     }
     length = strlen(name);
     memcpy(text, name, length + 1);
-    if (dlp_dtype_width(d.code) == 0) { /* not by snprintf, which saves 1,400 instructions in NumPy's process */
+    if (dlp_dtype_width(d.code) == 0) { /* snprintf costs 1,400 instructions: NumPy loads libquadmath, which slows it */
         if (d.bits >= 100)
             text[length++] = (char)('0' + d.bits / 100);
         if (d.bits >= 10)
@@ -798,23 +807,33 @@ dlp_is_wanted_dtype(uint32_t dtype, const dlpack_py_want *want)
     return list != NULL && *list == dtype;
 }
 
+/* Appends a text and the name of a dtype to a text of this length. Returns the new length. */
+DLP_RARE size_t
+dlp_append_dtype(char *text, size_t length, const char *before, uint32_t dtype)
+{
+    const size_t size = strlen(before);
+    memcpy(text + length, before, size);
+    return length + size + strlen(dlpack_py_dtype_text(dtype, text + length + size));
+}
+
 /* Refuses the dtype of a tensor, and lists the wanted dtypes. Returns -1. */
 DLP_RARE int
 dlp_refuse_dtype(const DLTensor *t, const dlpack_py_want *want, dlpack_py_error *error)
 {
-    char text[160 + DLPACK_PY_TEXT_SIZE] = "dtype is ";
-    const uint32_t only[2] = {want->dtype, 0}, *list = want->dtype != 0 ? only : want->dtypes;
-    size_t length = strlen(text);
+    char text[128 + DLPACK_PY_TEXT_SIZE];
+    size_t length = dlp_append_dtype(text, 0, "dtype is ", dlpack_py_dtype(t));
+    const uint32_t *list = want->dtypes;
+    const char *before = ", ";
 
-    length += strlen(dlpack_py_dtype_text(dlpack_py_dtype(t), text + length));
-    length += strlen((char *)memcpy(text + length, ", ", 3));
-    while (error != NULL && *list != 0 && length <= 90) {
-        length += strlen(dlpack_py_dtype_text(*list, text + length));
-        list = list == only && want->dtypes != NULL ? want->dtypes : list + 1;
-        memcpy(text + length, *list != 0 ? " or " : "\0\0\0", 5);
-        length += strlen(text + length);
+    if (want->dtype != 0) {
+        length = dlp_append_dtype(text, length, before, want->dtype);
+        before = " or ";
     }
-    return dlp_refuse(error, "%s%s was asked for", text, *list != 0 ? "..." : "");
+    for (; list != NULL && *list != 0 && length <= 90; list++) {
+        length = dlp_append_dtype(text, length, before, *list);
+        before = " or ";
+    }
+    return dlp_refuse(error, "%s%s was asked for", text, list != NULL && *list != 0 ? " or ..." : "");
 }
 
 /* Is the device wanted? */
@@ -904,25 +923,6 @@ dlpack_py_meets(const DLTensor *t, int readonly, const dlpack_py_want *want, dlp
     if (!dlp_is_wanted_device(t, want))
         return dlp_refuse_device(t, want, error);
     return dlp_meets(t, 0, readonly, want, error);
-}
-
-/* For dlpack_exchange.h: do the requirements make sense, and concern dtype, ranks, row-major order, writing alone? */
-static inline int
-dlp_is_basic(const dlpack_py_want *want)
-{
-    return ((uintptr_t)want->dtypes | (uintptr_t)want->shape | want->alignment | (uint32_t)want->device) == 0 &&
-           (want->order == 'C' || want->order == 0) && ((want->dtype & 0xff0000u) != 0 || want->dtype == 0) &&
-           want->ndim >= DLPACK_PY_SCALAR &&
-           (want->max_ndim == 0 || (want->max_ndim > 0 && want->max_ndim >= want->ndim));
-}
-
-/* Fast path of dlp_meets: does a tensor meet basic requirements? order: what dlp_common_order found, not 0. */
-static inline int
-dlp_meets_basic(const DLTensor *t, int order, int readonly, const dlpack_py_want *want)
-{
-    return (want->dtype == dlpack_py_dtype(t) || want->dtype == 0) && dlp_is_wanted_rank(t->ndim, want) &&
-           (want->order == 0 || order == 'C') && (!want->writable || readonly == DLPACK_PY_WRITABLE) &&
-           ((uintptr_t)t->data & (t->dtype.bits / 8u - 1)) == 0;
 }
 
 /* ---- Copies and overlap ------------------------------------------------- */
