@@ -649,7 +649,7 @@ dlp_state_find(PyInterpreterState *interpreter)
     if (capsule != NULL) {
         state = (dlp_state *)PyCapsule_GetPointer(capsule, DLP_STATE_NAME);
         state->published = 1;
-        if ((DLP_LOAD(&state->gate.deleters) & DLP_CLOSING) == 0) /* else its address may be used again untold */
+        if ((DLP_LOAD(&state->gate.deleters) & DLP_CLOSING) == 0) /* else nobody clears the place at the end */
             DLP_STORE(DLP_STATE_PLACE(interpreter), (dlp_word)state);
     }
     Py_XDECREF(capsule); /* the dictionary holds it */
