@@ -148,7 +148,7 @@ dlp_add(int64_t a, int64_t b, int64_t *out)
 #define DLPACK_PY_RUNTIME_ERROR 5
 #define DLPACK_PY_SYSTEM_ERROR 6
 
-/* The name of the exception of an error code. */
+/* The name of the exception of an error code, for dlpack_exchange.h. */
 DLP_RARE const char *
 dlp_error_kind(int32_t code)
 {
