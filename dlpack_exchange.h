@@ -309,7 +309,7 @@ dlp_export_embedded(const dlpack_py_offer *offer, const dlpack_py_request *reque
 static inline int
 dlpack_py_embed(dlpack_py_embedded *e, PyObject *owner, const DLTensor *t, uint64_t flags)
 {
-    const int order = dlp_common_order(t);
+    const int order = dlp_common_layout(t);
     dlp_state *state = dlp_state_get();
     dlpack_py_error error;
 
@@ -407,7 +407,7 @@ dlp_is_basic(const dlpack_py_want *want)
 static inline int
 dlp_is_simply_met(const DLManagedTensorVersioned *managed, const DLTensor *t, const dlpack_py_want *want, int is_basic)
 {
-    const int order = managed == NULL || !dlp_is_unknown_major(managed, DLPACK_PY_VERSIONED) ? dlp_common_order(t) : 0;
+    const int order = managed == NULL || !dlp_is_unknown_major(managed, DLPACK_PY_VERSIONED) ? dlp_common_layout(t) : 0;
     const int32_t readonly = order == 0 || managed == NULL ? DLPACK_PY_READONLY_UNSAID
                                                            : (int32_t)(managed->flags & DLPACK_PY_FLAG_READ_ONLY);
 

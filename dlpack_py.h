@@ -649,7 +649,7 @@ dlp_state_find(PyInterpreterState *interpreter)
     if (capsule != NULL) {
         state = (dlp_state *)PyCapsule_GetPointer(capsule, DLP_STATE_NAME);
         state->published = 1;
-        if ((DLP_LOAD(&state->gate.deleters) & DLP_CLOSING) == 0) /* else nobody clears the place at the end */
+        if ((DLP_LOAD(&state->gate.deleters) & DLP_CLOSING) == 0) /* a closing state may not clear its place */
             DLP_STORE(DLP_STATE_PLACE(interpreter), (dlp_word)state);
     }
     Py_XDECREF(capsule); /* the dictionary holds it */
@@ -1063,7 +1063,7 @@ dlp_plan(const dlpack_py_offer *offer, const dlpack_py_request *request, dlpack_
     dlpack_py_error error;
 
     plan->form = dlp_requested_form(request);
-    if (offer->tensor != NULL && dlp_common_order(offer->tensor) != 0 &&
+    if (offer->tensor != NULL && dlp_common_layout(offer->tensor) != 0 &&
         (offer->flags | (offer->options & ~DLPACK_PY_OFFER_DO_NOT_LEND) | (uint64_t)offer->is_copy |
          offer->pending_count) == 0 &&
         !request->has_device && request->copy == DLPACK_PY_COPY_AS_NEEDED &&
@@ -1591,7 +1591,7 @@ dlp_check_device(const DLTensor *t, const dlp_consumer *consumer, int must_copy,
     /* A producer of pinned or managed memory that is asked for CPU memory waits for the work on it (C5). */
     if (readable && device.device_type != kDLCPU &&
         (wanted == (int32_t)kDLCPU || (may_be_pending && (wanted == 0 || must_copy)))) {
-        (void)dlp_refuse(error, "device is %s, CPU memory was wanted%s", dlpack_py_device_text(device, actual),
+        (void)dlp_refuse(error, "device is %s, CPU memory was asked for%s", dlpack_py_device_text(device, actual),
                          may_be_pending ? ": device work may be pending on the data" : "");
         return DLP_NOT_CPU;
     }
@@ -1613,7 +1613,7 @@ dlp_view_check(dlpack_py_view *v, const dlp_consumer *consumer, dlpack_py_error 
 {
     const DLTensor *t = &v->tensor;
     const dlpack_py_want *want = consumer->want;
-    const int order = dlp_common_order(t);
+    const int order = dlp_common_layout(t);
     const int is_cpu = order != 0 && want->device <= (int32_t)kDLCPU; /* CPU memory, which is wanted */
     /* A copy was asked for, and this may be none: the producer was not told, or a legacy capsule cannot say so (C3). */
     int must_copy =

@@ -27,7 +27,7 @@
  * DLPACK_PY_MALLOC(size), DLPACK_PY_FREE(pointer)
  *                     memory of managed tensors, shapes and copies. Called on any thread, also without an interpreter:
  *                     do not use PyMem_*.
- * DLPACK_PY_PLAIN     1 turns dlp_common_order off, and what dlpack_exchange.h remembers of types; for tests. */
+ * DLPACK_PY_PLAIN     1 turns dlp_common_layout off, and what dlpack_exchange.h remembers of types; for tests. */
 #if defined(DLPACK_PY_MALLOC) != defined(DLPACK_PY_FREE)
 #  error "define both of DLPACK_PY_MALLOC and DLPACK_PY_FREE, or neither"
 #endif
@@ -623,10 +623,10 @@ dlp_check_all(const DLTensor *t, uint64_t flags, dlpack_py_error *error)
     return 0;
 }
 
-/* dlp_common_order of a tensor that is not row-major, is large, or has no elements or no data. Saves 825 of the 2,503
+/* dlp_common_layout of a tensor that is not row-major, is large, or has no elements or no data. Saves 825 of the 2,503
  * instructions of an import of x.T. */
 DLP_SHARED int
-dlp_strided_order(const DLTensor *t)
+dlp_strided_layout(const DLTensor *t)
 {
     int64_t last, step, reach, least = 1; /* in elements; reach: of the last one; least: the smallest extent */
     int32_t i, k;
@@ -657,12 +657,12 @@ dlp_strided_order(const DLTensor *t)
     return 0;
 }
 
-/* The order of a common tensor, which is in CPU memory, has numbers of 1 to 16 bytes, and strides that grow from the
+/* The layout of a common tensor, which is in CPU memory, has numbers of 1 to 16 bytes, and strides that grow from the
  * last dimension to the first ('C'), or from the first to the last ('F'); 'S' where there are gaps. Such a tensor is
  * valid (D8), and no two elements share memory. 0: another tensor, valid or not. Saves 859 of the 2,510 instructions of
  * one export and import (such figures: CPython 3.11, gcc 12 -O2). */
 DLP_SHARED int
-dlp_common_order(const DLTensor *t)
+dlp_common_layout(const DLTensor *t)
 {
     const uint32_t bits = t->dtype.bits;
     uint64_t size = 1; /* below 2^31 */
@@ -675,12 +675,12 @@ dlp_common_order(const DLTensor *t)
     while (i-- > 0) {
         const uint64_t last = (uint64_t)t->shape[i] - 1; /* 2^64 - 1 for an extent of 0 */
         if (t->strides != NULL && (uint64_t)t->strides[i] != size && last != 0)
-            return dlp_strided_order(t);
+            return dlp_strided_layout(t);
         size *= last + 1;
         if ((last | size) >> 31 != 0)
-            return dlp_strided_order(t);
+            return dlp_strided_layout(t);
     }
-    return t->data != NULL && size * 16 <= UINTPTR_MAX - (uintptr_t)t->data ? 'C' : dlp_strided_order(t);
+    return t->data != NULL && size * 16 <= UINTPTR_MAX - (uintptr_t)t->data ? 'C' : dlp_strided_layout(t);
 }
 
 /* Check a tensor before anything is read: rank, extents, dtype, strides and addresses (D8). Functions that say so
@@ -693,7 +693,7 @@ dlp_common_order(const DLTensor *t)
 static inline int
 dlpack_py_validate(const DLTensor *t, uint64_t flags, dlpack_py_error *error)
 {
-    return dlp_common_order(t) != 0 ? 0 : dlp_check_all(t, flags, error);
+    return dlp_common_layout(t) != 0 ? 0 : dlp_check_all(t, flags, error);
 }
 
 /* ---- Requirements ------------------------------------------------------- */
@@ -858,7 +858,7 @@ dlp_refuse_device(const DLTensor *t, const dlpack_py_want *want, dlpack_py_error
     return dlp_refuse(error, "device is %s, %s was asked for", dlpack_py_device_text(t->device, actual), wanted);
 }
 
-/* The checks of dlpack_py_meets, except for the device, for requirements that make sense. order: what dlp_common_order
+/* The checks of dlpack_py_meets, except for the device, for requirements that make sense. order: what dlp_common_layout
  * found; 0: not known. DLPACK_PY_LEGACY_IS_WRITABLE is in readonly already. */
 DLP_SHARED int
 dlp_meets(const DLTensor *t, int order, int readonly, const dlpack_py_want *want, dlpack_py_error *error)

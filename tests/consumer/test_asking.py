@@ -593,14 +593,14 @@ def test_the_cpu_being_asked_for_at_once_nothing_is_asked_twice_C5(device):
 @pytest.mark.parametrize("kind", [Producer, NoDevice, NoKeyword])
 def test_memory_that_stays_pinned_when_asked_for_as_the_cpus_is_refused_C5(device, kind):
     producer = kind(device=device)
-    with pytest.raises(BufferError, match="CPU memory was wanted: device work may be pending"):
+    with pytest.raises(BufferError, match="CPU memory was asked for: device work may be pending"):
         consume(producer)
     assert set(producer.deleted) == {1}
 
 
 @HOST_READABLE
 def test_a_refusal_says_nothing_of_pending_work_where_the_caller_promises_that_there_is_none_C5(device):
-    with pytest.raises(BufferError, match="CPU memory was wanted$"):
+    with pytest.raises(BufferError, match="CPU memory was asked for$"):
         consume(Producer(device=device), {"device": CPU[0], "options": DLPACK_PY_NOTHING_PENDING})
 
 

@@ -636,7 +636,7 @@ def test_memory_comes_from_the_allocator_of_the_arguments_table():
 def test_memory_that_is_not_as_it_was_asked_for_is_refused_and_deleted_X8(fields):
     made = Made(**fields)
     hook("allocate", lambda ndim, extent, report: ctypes.addressof(made.managed))
-    with pytest.raises(BufferError, match="the exchange table's allocator: .* was (asked for|wanted)"):
+    with pytest.raises(BufferError, match="the exchange table's allocator: .* was asked for"):
         allocate_like(library()(), (5,))
     assert made.deleted == 1
 

@@ -250,7 +250,7 @@ def test_pinned_memory_of_an_array_interface_is_named_as_such_D9(sim, platform):
 
 def test_pinned_memory_of_an_array_interface_is_refused_as_cpu_memory_C5(sim, platform):
     array = platform.probe.Array((8,), sim.stream(), type=platform.PINNED)
-    with pytest.raises(BufferError, match="_host, CPU memory was wanted"):
+    with pytest.raises(BufferError, match="_host, CPU memory was asked for"):
         consume(platform, Interface(array), sim.stream(), device=CPU[0])
 
 
