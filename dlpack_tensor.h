@@ -128,14 +128,8 @@ dlp_multiply(int64_t a, int64_t b, int64_t *out)
 static inline int
 dlp_add(int64_t a, int64_t b, int64_t *out)
 {
-#if DLP_GNU
-    return __builtin_add_overflow(a, b, out) ? -1 : 0;
-#else
-    if ((b > 0 && a > INT64_MAX - b) || (b < 0 && a < INT64_MIN - b))
-        return -1;
-    *out = a + b;
-    return 0;
-#endif
+    *out = (int64_t)((uint64_t)a + (uint64_t)b);
+    return (*out < a) != (b < 0) ? -1 : 0;
 }
 
 /* ---- Errors as code and text -------------------------------------------- */
@@ -449,9 +443,7 @@ dlpack_py_nbytes(const DLTensor *t, uint64_t flags)
 /* Compact strides in elements for a shape.
  *
  * order     'F': first index fastest; anything else: last index fastest
- * strides   out: ndim strides
- *
- * An extent of 0 counts as 1: strides of a tensor without elements carry no meaning (D5). */
+ * strides   out: ndim strides; without elements they carry no meaning (D5): an extent of 0 counts as 1 */
 DLP_SHARED void
 dlpack_py_strides(int32_t ndim, const int64_t *shape, char order, int64_t *strides)
 {
@@ -1048,9 +1040,32 @@ dlp_copy(const DLTensor *dst, const DLTensor *src, uint64_t flags)
     } while (k <= last);
 }
 
-/* May two tensors share memory?
- *
- * flags_a, flags_b   DLPACK_PY_FLAG_* of each: padded sub-byte dtypes
+/* The greatest common divisor of a and b. */
+static inline uint64_t
+dlp_common_divisor(uint64_t a, uint64_t b)
+{
+    return b == 0 ? a : dlp_common_divisor(b, a % b);
+}
+
+/* Sets *step to the largest step of a tensor, in bytes, below limit, and *count to how often it can be taken, if it is
+ * not below *step. Adds to *count where it equals *step. */
+DLP_RARE void
+dlp_largest_step(const DLTensor *t, uint64_t flags, uint64_t limit, uint64_t *step, uint64_t *count)
+{
+    int64_t storage[DLPACK_PY_MAX_NDIM];
+    const int64_t *strides = dlp_strides(t, storage);
+    int32_t i;
+    for (i = 0; i < t->ndim; i++) {
+        const uint64_t stride = t->shape[i] == 1 ? 0 : (uint64_t)llabs(strides[i]);
+        const uint64_t bytes = stride * (dlp_item_bits(t->dtype, flags) / 8);
+        if (bytes < *step || bytes >= limit)
+            continue;
+        *count = (bytes == *step ? *count : 0) + (uint64_t)t->shape[i] - 1;
+        *step = bytes;
+    }
+}
+
+/* May two tensors share memory? flags_a, flags_b: DLPACK_PY_FLAG_* of each.
  *
  * Returns 0 where the memory ranges of a and b are separate, where their elements fall between each other at equal
  * distances, such as x[..., 0] and x[..., 1], and where the strides show that no byte is in both, such as the left and
@@ -1058,51 +1073,37 @@ dlp_copy(const DLTensor *dst, const DLTensor *src, uint64_t flags)
 DLP_SHARED int
 dlpack_py_overlap(const DLTensor *a, uint64_t flags_a, const DLTensor *b, uint64_t flags_b)
 {
-    const uint64_t first_a = (uint64_t)(uintptr_t)dlp_first_element(a),
-                   first_b = (uint64_t)(uintptr_t)dlp_first_element(b);
-    const uint32_t bits_a = dlp_item_bits(a->dtype, flags_a), bits_b = dlp_item_bits(b->dtype, flags_b);
-    int64_t lowest_a, highest_a, lowest_b, highest_b, compact_a[DLPACK_PY_MAX_NDIM], compact_b[DLPACK_PY_MAX_NDIM];
-    const int64_t *strides_a = dlp_strides(a, compact_a), *strides_b = dlp_strides(b, compact_b);
-    uint64_t begin_a, end_a, begin_b, end_b, rest, reach, step, larger = UINT64_MAX, count, n, modulus, common = 0;
-    int32_t i, is_unclear = 0;
+    const uint64_t data_a = (uint64_t)(uintptr_t)dlp_first_element(a);
+    const uint64_t data_b = (uint64_t)(uintptr_t)dlp_first_element(b);
+    int64_t lowest_a, highest_a, lowest_b, highest_b;
+    uint64_t reach_a, reach, rest, step, count, times, divisor = 0, limit = UINT64_MAX;
+    int is_unclear = 0;
 
     if (dlp_byte_range(a, flags_a, &lowest_a, &highest_a) < 0 || dlp_byte_range(b, flags_b, &lowest_b, &highest_b) < 0)
         return 1;
-    begin_a = first_a + (uint64_t)lowest_a;
-    end_a = first_a + (uint64_t)highest_a;
-    begin_b = first_b + (uint64_t)lowest_b;
-    end_b = first_b + (uint64_t)highest_b;
-    if (highest_a == 0 || highest_b == 0 || end_a <= begin_b || end_b <= begin_a) /* 0: no elements */
+    if (highest_a == 0 || highest_b == 0) /* no elements */
         return 0;
-    /* A byte is in both tensors only if rest is a sum of n * step for each step of a and b, 0 <= n <= count, and of
-     * less than the size of both items. reach is the largest such sum. Take rest apart, the largest step first. */
-    rest = end_a - 1 - begin_b;
-    reach = end_a - 1 - begin_a + (end_b - 1 - begin_b);
-    if (bits_a % 8 != 0 || bits_b % 8 != 0 || reach < rest) /* reach wrapped */
-        return 1;
-    for (;; larger = step) {
-        for (step = count = 0, i = 0; i < a->ndim + b->ndim; i++) {
-            const int is_a = i < a->ndim;
-            const int32_t k = is_a ? i : i - a->ndim;
-            const int64_t last = (is_a ? a->shape[k] : b->shape[k]) - 1;
-            const int64_t stride = last == 0 ? 0 : is_a ? strides_a[k] : strides_b[k];
-            n = (uint64_t)llabs(stride) * (is_a ? bits_a / 8 : bits_b / 8);
-            if (n >= step && n < larger) {
-                count = (n == step ? count : 0) + (uint64_t)last;
-                step = n;
-            }
-        }
+    /* A byte is in both only if rest, from the first byte of b to the last of a, is a sum: each step of a and of b,
+     * taken 0 to count times, and less than the size of both items. The largest such sum is reach. */
+    rest = data_a + (uint64_t)highest_a - 1 - data_b - (uint64_t)lowest_b;
+    reach_a = (uint64_t)highest_a - 1 - (uint64_t)lowest_a;
+    reach = reach_a + (uint64_t)highest_b - 1 - (uint64_t)lowest_b;
+    if (reach >= reach_a && rest > reach) /* one range is behind the other; rest wraps where that is b */
+        return 0;
+    if (reach < reach_a || ((dlp_item_bits(a->dtype, flags_a) | dlp_item_bits(b->dtype, flags_b)) & 7) != 0)
+        return 1;           /* reach wrapped, or items are packed */
+    for (;; limit = step) { /* takes rest apart, the largest step first; reach is that of the steps that remain */
+        step = count = 0;
+        dlp_largest_step(a, flags_a, limit, &step, &count);
+        dlp_largest_step(b, flags_b, limit, &step, &count);
         if (step == 0)
-            return (is_unclear ? rest % common : rest) <= reach;
+            return (is_unclear ? rest % divisor : rest) <= reach;
+        times = rest / step < count ? rest / step : count;
+        rest -= times * step;
         reach -= count * step;
-        n = rest / step < count ? rest / step : count;
-        rest -= n * step;
-        if (n > 0 && rest + step <= reach) /* n - 1 steps may lead to another sum: only the common divisor decides */
+        if (times > 0 && rest + step <= reach) /* one time less may lead to another sum: only the divisor decides */
             is_unclear = 1;
-        for (n = step; n != 0; n = modulus) { /* common: the greatest common divisor of the steps */
-            modulus = common % n;
-            common = n;
-        }
+        divisor = dlp_common_divisor(divisor, step);
     }
 }
 
@@ -1205,7 +1206,6 @@ static inline DLTensor *
 dlp_fill(void *managed, int32_t form, uint64_t flags, dlp_keeper *keeper)
 {
     struct DLManagedTensorVersioned *versioned = (struct DLManagedTensorVersioned *)managed;
-
     if (form == DLPACK_PY_VERSIONED) {
         versioned->version.major = DLPACK_PY_PROTOCOL_MAJOR;
         versioned->version.minor = DLPACK_PY_PROTOCOL_MINOR;

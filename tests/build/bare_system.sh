@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# bare_system.sh SUITE: runs `make demo` and `make test` in a new Debian (bookworm, trixie) that has a C compiler, make, git
-# and Python, with its headers and venv, and nothing else. Then it takes these away one by one, and reads what make says.
+# bare_system.sh SUITE [ARGUMENT ...]: takes away one by one what the README asks for in a new Debian (bookworm, trixie),
+# a C compiler, make, git and Python with its headers and venv, and reads what make says. Then it runs `make demo` and
+# `make test` in that system, which has nothing else. The arguments are for pytest.
 #
 # It needs root, debootstrap and unshare, and a mirror of Debian that apt knows; it says so where it lacks one, with exit
 # status 77. The system is in build/bare/SUITE and is removed at the end.
@@ -78,7 +79,7 @@ inside 'mv /usr/bin/away /usr/bin/python3'
 for target in demo test; do
     echo "---- $suite: make $target"
     SECONDS=0
-    inside "make $target" > "$root.log" 2>&1 || failed=1
+    inside "make $target PYTEST_ARGS='${*:2}'" > "$root.log" 2>&1 || failed=1
     tail -n 25 "$root.log" | grep -v '^make'
     echo "---- $suite: make $target took $SECONDS s"
 done
