@@ -80,11 +80,11 @@
  *     dlp_view_prepare         describes the tensor in the view, and lets dlp_view_check check it (D8, C9)
  *     dlp_take                 then renames the capsule: from then on the view owns the tensor (K4)
  *   dlpack_py_release          calls the deleter (K3)
+ * Who owns what: a capsule owns its managed tensor until a view takes it. An export's manager_ctx is a dlp_keeper. The
+ * keeper holds a reference to the owner, which is the producer's object, and knows the owner's dlp_gate. A deleter drops
+ * that reference in the owner's interpreter; where the gate says that the interpreter is gone, it leaks it. A gate lives
+ * in the dlp_state of an interpreter, which is never freed while exports may point to it.
  */
-#ifdef DLPACK_PY_NO_PYTHON
-#  error "DLPACK_PY_NO_PYTHON is withdrawn: include dlpack_tensor.h, which needs no Python"
-#  include "stop" /* no such file: ends the compilation */
-#endif
 #include <patchlevel.h> /* PY_VERSION_HEX */
 /* Without this macro, "#" in the formats of PyArg_ParseTuple is an error from 3.10 on, and an int before. */
 #if !defined(PY_SSIZE_T_CLEAN) && PY_VERSION_HEX >= 0x030A0000
@@ -344,6 +344,38 @@ dlp_is_fatal(void)
     return PyErr_ExceptionMatches(PyExc_MemoryError) || !PyErr_ExceptionMatches(PyExc_Exception);
 }
 
+/* The last exception of a chain of contexts, before NULL or end, borrowed; NULL where the chain contains the exception
+ * other, and where it has more exceptions than most: it may be a ring. */
+DLP_RARE PyObject *
+dlp_chain_end(PyObject *chain, PyObject *end, PyObject *other, int most)
+{
+    for (; most > 0 && chain != other; most--) {
+        PyObject *next = PyException_GetContext(chain);
+        Py_XDECREF(next); /* held by chain */
+        if (next == NULL || next == end)
+            return chain;
+        chain = next;
+    }
+    return NULL;
+}
+
+/* Makes first a context of second, as an except block for first would: first becomes the context of the last exception
+ * in second's chain that the caller does not handle (C1). Does nothing if the chain is long, or would be a ring. */
+DLP_RARE void
+dlp_chain(PyObject *first, PyObject *second)
+{
+    dlp_exception handled;
+    PyObject *last;
+
+    PyErr_GetExcInfo(&handled.type, &handled.value, &handled.traceback);
+    last = dlp_chain_end(second, handled.value, first, 32);
+    if (last != NULL && dlp_chain_end(first, NULL, last, 1000) != NULL) { /* last is no context of first */
+        Py_INCREF(first);
+        PyException_SetContext(last, first); /* steals */
+    }
+    dlp_exception_drop(&handled);
+}
+
 /* ---- Deleters ----------------------------------------------------------- */
 
 /* A deleter may run on any thread at any time (K5), also when its owner's interpreter is ending or gone. An export of
@@ -498,7 +530,7 @@ dlp_delete(void *managed, int32_t form)
 /* ---- The state of an interpreter ---------------------------------------- */
 
 /* The indices of dlp_state.objects: interned names, in the order of dlp_names; and what calls pass and return:
- * ("max_version",), (1, 3) and (1, 0). dlp_match_keywords and dlp_call_with rely on the order of the keywords. */
+ * ("max_version",), (1, 3) and (1, 0). dlp_match_keywords and dlp_call_general rely on the order of the keywords. */
 /* clang-format off */
 enum {
     DLP_STR_STREAM, DLP_STR_MAX_VERSION, DLP_STR_DL_DEVICE, DLP_STR_COPY, DLP_STR_DEVICE, DLP_STR_DLPACK,
@@ -1427,7 +1459,7 @@ dlp_raise_for(const dlpack_py_want *want, const dlpack_py_error *error)
 
 /* Calls __dlpack__ with the keywords of the request that are needed (C4), or only with stream (C1). */
 DLP_RARE PyObject *
-dlp_call_with(const dlp_state *state, const dlp_consumer *consumer)
+dlp_call_general(const dlp_state *state, const dlp_consumer *consumer)
 {
     const dlpack_py_request *request = consumer->request;
     PyObject *const *objects = state->objects;
@@ -1464,38 +1496,6 @@ dlp_call_with(const dlp_state *state, const dlp_consumer *consumer)
     return answer;
 }
 
-/* The last exception of a chain of contexts, before NULL or end, borrowed; NULL where the chain contains the exception
- * other, and where it has more exceptions than most: it may be a ring. */
-DLP_RARE PyObject *
-dlp_chain_end(PyObject *chain, PyObject *end, PyObject *other, int most)
-{
-    for (; most > 0 && chain != other; most--) {
-        PyObject *next = PyException_GetContext(chain);
-        Py_XDECREF(next); /* held by chain */
-        if (next == NULL || next == end)
-            return chain;
-        chain = next;
-    }
-    return NULL;
-}
-
-/* Makes first a context of second, as an except block for first would: first becomes the context of the last exception
- * in second's chain that the caller does not handle (C1). Does nothing if the chain is long, or would be a ring. */
-DLP_RARE void
-dlp_chain(PyObject *first, PyObject *second)
-{
-    dlp_exception handled;
-    PyObject *last;
-
-    PyErr_GetExcInfo(&handled.type, &handled.value, &handled.traceback);
-    last = dlp_chain_end(second, handled.value, first, 32);
-    if (last != NULL && dlp_chain_end(first, NULL, last, 1000) != NULL) { /* last is no context of first */
-        Py_INCREF(first);
-        PyException_SetContext(last, first); /* steals */
-    }
-    dlp_exception_drop(&handled);
-}
-
 /* After __dlpack__ has raised TypeError: calls it again without the keywords that an old signature lacks (C1). If copy
  * is False, raises BufferError in place of the call: an old producer may copy (C3). Returns as dlp_call; the TypeError
  * becomes a context of the exception. PyErr_SetExcInfo is not called, because it changes the generator that runs. */
@@ -1512,7 +1512,7 @@ dlp_call_again(const dlp_state *state, dlp_consumer *consumer)
         (void)dlp_raise_for(consumer->want, &error);
     }
     else
-        answer = dlp_call_with(state, consumer);
+        answer = dlp_call_general(state, consumer);
     if (answer == NULL) {
         second = dlp_exception_save();
         PyErr_NormalizeException(&first.type, &first.value, &first.traceback);
@@ -1539,7 +1539,7 @@ dlp_call(dlp_consumer *consumer)
     stack[1] = state->objects[DLP_OBJ_VERSION];
     if (!consumer->pass_keywords || request->has_device || request->copy != DLPACK_PY_COPY_AS_NEEDED ||
         request->stream.kind != DLPACK_PY_STREAM_NONE)
-        answer = dlp_call_with(state, consumer);
+        answer = dlp_call_general(state, consumer);
     else /* max_version alone: saves 352 instructions */
         answer = PyObject_VectorcallMethod(state->objects[DLP_STR_DLPACK], stack, 1, state->objects[DLP_OBJ_KEYWORDS]);
     return answer == NULL && consumer->pass_keywords && PyErr_ExceptionMatches(PyExc_TypeError)

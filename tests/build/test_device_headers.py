@@ -1,7 +1,7 @@
 """dlpack_cuda.h and dlpack_rocm.h compile without a warning with each runtime's headers that the machine has, however
 they are brought in, and say what is missing where there are none.
 
-DLPACK_PY_MATRIX=all runs the large matrix; otherwise each of its dimensions is there once.
+DLPACK_PY_MATRIX=all, or =pairs, runs the large matrix; otherwise each of its dimensions is there once.
 """
 
 import itertools
@@ -59,7 +59,7 @@ def combinations():
     others."""
     dimensions = list(machine.runtimes()), list(machine.compilers()), STANDARDS
     turns = itertools.cycle(TURNS)
-    if os.environ.get("DLPACK_PY_MATRIX") == "all":
+    if os.environ.get("DLPACK_PY_MATRIX"):
         runtimes, compilers, standards = dimensions
         newest = {kind(runtime): runtime for runtime in runtimes}.values()
         chosen = [

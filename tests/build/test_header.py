@@ -253,13 +253,6 @@ def test_the_version_of_one_file_that_came_before_this_one_is_refused_in_one_lin
     assert "version" in stops(compile_text(tmp_path, text, "-fsyntax-only"))
 
 
-def test_the_switch_that_left_python_out_is_one_error_that_names_the_header_in_its_place(tmp_path):
-    text = "#define DLPACK_PY_NO_PYTHON\n" + includes(["dlpack_py"])
-    for python in (None, True):
-        said = stops(compile_text(tmp_path, text, "-fsyntax-only", python=python))
-        assert "DLPACK_PY_NO_PYTHON" in said and "include dlpack_tensor.h" in said
-
-
 @needs_cxx
 def test_a_c_and_a_cpp_file_of_one_module_share_arrays(tmp_path):
     """G2: each has its own state and deleters, and takes what the other made."""
