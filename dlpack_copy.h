@@ -100,17 +100,66 @@ dlpack_copy_impl_items(char *to, const dlpack_copy_loop *rows, const char *from,
     DLPACK_COPY_IMPL_N_##n(DLPACK_COPY_IMPL_LOAD, 0, from, step_from) DLPACK_COPY_IMPL_ZIP_##n(0, w) \
         DLPACK_COPY_IMPL_N_##n(DLPACK_COPY_IMPL_STORE, 0, to, step_to)
 
-/* Takes pixels of three items of 1 or 4 bytes apart, to planes, or joins planes to pixels. Returns how many of count
- * pixels are done. Three registers hold n items: 48 of 1 byte, or 12 of 4 bytes. A round interleaves the first half
- * with the other half, which doubles the places of items modulo n - 1. Four rounds, or two, bring item c of pixel p
- * from place 3 * p + c to place p + n / 3 * c; as many rounds backwards join. */
+/* One round: interleaves the items of the first half of 2 or 4 registers with those of the other half. */
+#define DLPACK_COPY_IMPL_ROUND_2(w) DLPACK_COPY_IMPL_ZIP(0, 1, w)
+#define DLPACK_COPY_IMPL_ROUND_4(w)                                                      \
+    (t = a[1], a[1] = _mm_unpackhi_##w(a[0], a[2]), a[0] = _mm_unpacklo_##w(a[0], a[2]), \
+     a[2] = _mm_unpacklo_##w(t, a[3]), a[3] = _mm_unpackhi_##w(t, a[3]))
+
+/* Takes pixels of 2 or 4 items apart, to planes, or joins planes to pixels. Returns how many of count pixels are done.
+ * The registers hold 2^b items. A round rotates the bits of the place of an item to the left by one. As many rounds as
+ * the number of planes has bits join; as many as the number of items in a register has bits take apart. */
+static inline int64_t
+dlpack_copy_impl_even_pixels(char *to, int64_t step_to, const char *from, int64_t step_from, int64_t count,
+                             int64_t size, int64_t planes, int apart, int past)
+{
+    const int64_t rounds = !apart ? planes / 2 : size == 1 ? 4 : size == 2 ? 3 : size == 4 ? 2 : 1;
+    __m128i a[4], t;
+    int64_t n = 0, k;
+#define DLPACK_COPY_IMPL_PIXELS(bytes, n_planes, w)                               \
+    for (; n + 16 / bytes <= count; n += 16 / bytes) {                            \
+        _mm_prefetch(from + 2048, _MM_HINT_T0);                                   \
+        DLPACK_COPY_IMPL_N_##n_planes(DLPACK_COPY_IMPL_LOAD, 0, from, step_from); \
+        for (k = 0; k < rounds; k++)                                              \
+            DLPACK_COPY_IMPL_ROUND_##n_planes(w);                                 \
+        DLPACK_COPY_IMPL_N_##n_planes(DLPACK_COPY_IMPL_PUT, 0, to, step_to);      \
+        to += apart ? 16 : 16 * n_planes;                                         \
+        from += apart ? 16 * n_planes : 16;                                       \
+    }                                                                             \
+    break
+    past &= ((uintptr_t)to & 15) == 0;
+    switch (10 * size + planes) {
+    case 12: DLPACK_COPY_IMPL_PIXELS(1, 2, epi8);
+    case 14: DLPACK_COPY_IMPL_PIXELS(1, 4, epi8);
+    case 22: DLPACK_COPY_IMPL_PIXELS(2, 2, epi16);
+    case 24: DLPACK_COPY_IMPL_PIXELS(2, 4, epi16);
+    case 42: DLPACK_COPY_IMPL_PIXELS(4, 2, epi32);
+    case 44: DLPACK_COPY_IMPL_PIXELS(4, 4, epi32);
+    case 82: DLPACK_COPY_IMPL_PIXELS(8, 2, epi64);
+    }
+    return n;
+}
+
+/* Is there a kernel for pixels of so many items of so many bytes? */
+static inline int
+dlpack_copy_impl_has_pixels(int64_t planes, int64_t size)
+{
+    return planes == 3 ? size == 1 || size == 4 : planes == 4 ? size <= 4 : planes == 2;
+}
+
+/* The same for pixels of 2, 3 or 4 items, or 0 where there is no kernel: three items have 1 or 4 bytes. Three registers
+ * hold n items: 48 of 1 byte, or 12 of 4 bytes. A round interleaves the first half with the other half, which doubles
+ * the places of items modulo n - 1. Four rounds, or two, bring item c of pixel p from place 3 * p + c to place
+ * p + n / 3 * c; as many rounds backwards join. */
 static inline int64_t
 dlpack_copy_impl_pixels(char *to, int64_t step_to, const char *from, int64_t step_from, int64_t count, int64_t size,
-                        int apart, int past)
+                        int64_t planes, int apart, int past)
 {
     const __m128i low = _mm_set1_epi16(255);
     __m128i a[3], t;
     int64_t n, round;
+    if (planes != 3)
+        return dlpack_copy_impl_even_pixels(to, step_to, from, step_from, count, size, planes, apart, past);
     past &= ((uintptr_t)to & 15) == 0;
     for (n = 0; n + 16 / size <= count; n += 16 / size, to += apart ? 16 : 48, from += apart ? 48 : 16) {
         _mm_prefetch(from + 2048, _MM_HINT_T0);
@@ -135,13 +184,14 @@ dlpack_copy_impl_pixels(char *to, int64_t step_to, const char *from, int64_t ste
     return n;
 }
 
-/* Copies items of 1 or 4 bytes, which are neighbours in dst, and every second or reversed in src. Returns how many
- * items are done: bytes between items are read, nothing behind the last item is. */
+/* Copies items which are neighbours in dst, and one item in src, or every second or reversed items of 1 or 4 bytes.
+ * Returns how many items are done: bytes between items are read, nothing behind the last item is. */
 static inline int64_t
-dlpack_copy_impl_line(char *to, const char *from, dlpack_copy_loop items, int past)
+dlpack_copy_impl_line(char *to, const char *from, dlpack_copy_loop items, int64_t size, int past)
 {
     const __m128i low = _mm_set1_epi16(255);
-    __m128i a[2], t;
+    char repeated[16];
+    __m128i a[4], t;
     int64_t n = 0;
     past &= ((uintptr_t)to & 15) == 0;
 #define DLPACK_COPY_IMPL_LINE(size, n_loads, first, result)                                         \
@@ -153,6 +203,14 @@ dlpack_copy_impl_line(char *to, const char *from, dlpack_copy_loop items, int pa
     }                                                                                               \
     break
     switch (items.from) {
+    case 0:
+        for (; n < 16; n += size)
+            memcpy(repeated + n, from, (size_t)size);
+        a[0] = a[1] = a[2] = a[3] = _mm_loadu_si128((const __m128i *)(const void *)repeated);
+        for (n = 0; n + 64 / size <= items.count; n += 64 / size) {
+            DLPACK_COPY_IMPL_N_4(DLPACK_COPY_IMPL_STORE, 0, to + n * size, 16)
+        }
+        break;
     case 2: DLPACK_COPY_IMPL_LINE(1, 2, 0, _mm_packus_epi16(_mm_and_si128(a[0], low), _mm_and_si128(a[1], low)));
     case 8: DLPACK_COPY_IMPL_LINE(4, 2, 0, DLPACK_COPY_IMPL_HALF(a[0], a[1], 0x88));
     case -1: DLPACK_COPY_IMPL_LINE(1, 1, -15, DLPACK_COPY_IMPL_REVERSE_BYTES);
@@ -202,9 +260,9 @@ dlpack_copy_impl_tile(char *to, dlpack_copy_loop rows, const char *from, dlpack_
     int64_t r, i = 0, k;
     high.count -= high.count % side; /* whole squares */
     wide.count -= wide.count % side;
-    if (rows.count == 3 && items.from == 3 * size && (size == 1 || size == 4)) {
-        high.count = 3;
-        wide.count = i = dlpack_copy_impl_pixels(to, rows.to, from, 16, items.count, size, 1, 0);
+    if (dlpack_copy_impl_has_pixels(rows.count, size) && items.from == rows.count * size) {
+        high.count = rows.count;
+        wide.count = i = dlpack_copy_impl_pixels(to, rows.to, from, 16, items.count, size, rows.count, 1, 0);
     }
     for (; i < wide.count; i += side) {
         for (k = i; ahead != 0 && k < i + side; k++)
@@ -266,31 +324,38 @@ dlpack_copy_rows(char *to, const dlpack_copy_loop *rows, const char *from, const
                  size_t item_size, int64_t total)
 {
     const int64_t size = (int64_t)item_size, row = items->count * size;
+    const int64_t high = items->count < 16 ? 512 : rows->count; /* blocks stay in the cache */
     const int64_t wide = llabs(rows->from) < llabs(items->from) && rows->count > 1 ? 64 : items->count;
-    dlpack_copy_loop left = *rows, part = *items;
-    int64_t r = 0, i = 0; /* rows and items that are done */
+    dlpack_copy_loop block = *rows, part = *items;
+    int64_t r = 0, done = 0, i; /* rows, and items of each row, that are done */
 #ifdef DLPACK_COPY_IMPL_SSE2
     const int large = total >= 2097152 && (rows->to == row ? row * rows->count : row) >= 128; /* bytes in one piece */
-    const int many = row * rows->count >= 256 && items->to == size, small = size == 1 || size == 4;
-    const int transposed = many && rows->from == size, apart = small && rows->count == 3 && items->from == 3 * size;
-    if (transposed && small && items->count == 3 && rows->to == 3 * size)
-        r = dlpack_copy_impl_pixels(to, 16, from, items->from, rows->count, size, 0, large);
-    else if (transposed && size <= 8 && (size & (size - 1)) == 0 && row >= 16 && (rows->count * size >= 16 || apart)) {
+    const int many = row * rows->count >= 256 && items->to == size && size <= 16 && (size & (size - 1)) == 0;
+    const int transposed = many && rows->from == size && items->from != 0 && size <= 8;
+    const int few = rows->count * size < 16 || row < (size == 8 ? 64 : 16) || (size == 8 && rows->count < 8);
+    const int joined = dlpack_copy_impl_has_pixels(items->count, size) && rows->to == items->count * size;
+    const int apart = dlpack_copy_impl_has_pixels(rows->count, size) && items->from == rows->count * size;
+    if (transposed && joined)
+        r = dlpack_copy_impl_pixels(to, 16, from, items->from, rows->count, size, items->count, 0, large);
+    else if (transposed && (!few || (apart && row >= 16))) {
         dlpack_copy_impl_transpose(to, *rows, from, *items, size, large);
         r = rows->count;
     }
-    else if (many && small && (items->from == 2 * size || items->from == -size))
+    else if (many &&
+             (items->from == 0 || ((size == 1 || size == 4) && (items->from == 2 * size || items->from == -size))))
         for (int64_t k = 0; k < rows->count; k++)
-            i = dlpack_copy_impl_line(to + k * rows->to, from + k * rows->from, *items, large && row >= 512);
+            done = dlpack_copy_impl_line(to + k * rows->to, from + k * rows->from, *items, size, large && row >= 512);
     if (large)
         _mm_sfence(); /* before other memory is written */
 #endif
     (void)total, (void)row; /* which only the kernels use */
-    left.count -= r;
-    for (; left.count > 0 && i < items->count; i += part.count) {
-        part.count = items->count - i < wide ? items->count - i : wide;
-        dlpack_copy_impl_items(to + r * rows->to + i * items->to, &left, from + r * rows->from + i * items->from, &part,
-                               size);
+    for (; r < rows->count; r += block.count) {
+        block.count = rows->count - r < high ? rows->count - r : high;
+        for (i = done; i < items->count; i += part.count) {
+            part.count = items->count - i < wide ? items->count - i : wide;
+            dlpack_copy_impl_items(to + r * rows->to + i * items->to, &block, from + r * rows->from + i * items->from,
+                                   &part, size);
+        }
     }
 }
 

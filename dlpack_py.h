@@ -77,13 +77,13 @@
  * One import, by dlpack_py_consume_request:
  *   dlp_call                   calls __dlpack__ (C3, C4), and once more after a TypeError (C1); a table needs no call
  *   dlp_take_answer            takes the answer; calls again where the CPU cannot read the data yet (C5)
- *     dlp_view_prepare         describes the tensor in the view, and lets dlp_view_check check it (D8, C9)
- *     dlp_take                 then renames the capsule: from then on the view owns the tensor (K4)
+ *     dlp_take                 reads the capsule (C2); lets dlp_view_prepare describe the tensor in the view and check
+ *                              it (D8, C9); renames the capsule: from then on the view owns the tensor (K4)
  *   dlpack_py_release          calls the deleter (K3)
- * Who owns what: a capsule owns its managed tensor until a view takes it. An export's manager_ctx is a dlp_keeper. The
- * keeper holds a reference to the owner, which is the producer's object, and knows the owner's dlp_gate. A deleter drops
- * that reference in the owner's interpreter; where the gate says that the interpreter is gone, it leaks it. A gate lives
- * in the dlp_state of an interpreter, which is never freed while exports may point to it.
+ * Who owns what: a capsule owns its managed tensor until a view takes it. manager_ctx of an export is a dlp_keeper: it
+ * holds a reference to the owner, the producer's object, and knows the dlp_gate of the owner's interpreter. A deleter
+ * drops the reference in that interpreter; where the gate says that the interpreter is gone, it leaks it. The gate is
+ * part of the interpreter's dlp_state, which is not freed: exports may point to it.
  */
 #include <patchlevel.h> /* PY_VERSION_HEX */
 /* Without this macro, "#" in the formats of PyArg_ParseTuple is an error from 3.10 on, and an int before. */

@@ -50,6 +50,16 @@ def sliced(dtype, shape, *slices):
     return lambda: array(dtype, *shape)[slices]
 
 
+def repeated(dtype, count, shape):
+    items = array(dtype, *count)
+    return lambda: np.lib.stride_tricks.as_strided(items, shape, np.broadcast_to(items, shape).strides)
+
+
+def windows(dtype, count, length):
+    """All that begin at one of so many items."""
+    return lambda: np.lib.stride_tricks.sliding_window_view(array(dtype, count + length - 1), length, writeable=True)
+
+
 EVEN, BACK, CROP = slice(None, None, 2), slice(None, None, -1), slice(100, -100)
 TO_LAST, TO_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)  # of channels
 LARGE = {
@@ -66,6 +76,11 @@ LARGE = {
     "uint8 RGB pixels to planes": permuted(U8, (8, 512, 512, 3), TO_FIRST),
     "float32 RGB planes to pixels, 8×3×512×512": permuted(F32, (8, 3, 512, 512), TO_LAST),
     "float32 RGB pixels to planes": permuted(F32, (8, 512, 512, 3), TO_FIRST),
+    "uint8 RGBA planes to pixels, 8×4×512×512": permuted(U8, (8, 4, 512, 512), TO_LAST),
+    "uint8 RGBA pixels to planes": permuted(U8, (8, 512, 512, 4), TO_FIRST),
+    "float32 two planes to pairs": transposed(F32, 2, 2**22),
+    "float32 pairs to two planes": transposed(F32, 2**22, 2),
+    "float64 three planes to pixels, 8×3×512×512": permuted(F64, (8, 3, 512, 512), TO_LAST),
     "float32 step 2": sliced(F32, (2**25,), EVEN),
     "uint8 step 2": sliced(U8, (2**26,), EVEN),
     "float32 step 2 (in cache)": sliced(F32, (2**14,), EVEN),
@@ -74,6 +89,11 @@ LARGE = {
     "uint8 reversed": sliced(U8, (2**25,), BACK),
     "float32 reversed (in cache)": sliced(F32, (2**13,), BACK),
     "uint8 reversed (in cache)": sliced(U8, (2**15,), BACK),
+    "uint8 one item repeated 2²⁴ times": repeated(U8, (1,), (2**24,)),
+    "uint8 one item repeated 2¹⁶ times (in cache)": repeated(U8, (1,), (2**16,)),
+    "float32 4096² from a column": repeated(F32, (4096, 1), (4096, 4096)),
+    "float32 4096² from a row": repeated(F32, (1, 4096), (4096, 4096)),
+    "float32 2¹⁸ windows of 64": windows(F32, 2**18, 64),
     "float32 192×256×320 (2, 0, 1)": permuted(F32, (192, 256, 320), (2, 0, 1)),
     "float32 192×256×320 (1, 0, 2)": permuted(F32, (192, 256, 320), (1, 0, 2)),
     "float32 192×256×320 (0, 2, 1)": permuted(F32, (192, 256, 320), (0, 2, 1)),
@@ -138,6 +158,8 @@ def copies(src, libraries):
     dst, whole = np.zeros(src.shape, src.dtype), src
     while whole.base is not None:
         whole = whole.base
+    if whole.nbytes < src.nbytes:  # repeats its items: memcpy reads memory of its own
+        whole = np.ones_like(dst)
     to, from_ = described(dst), described(src)
     calls = max(1, min(20000, 2000000 // (src.nbytes + 50)))
     functions = {

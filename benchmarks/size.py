@@ -30,7 +30,7 @@ LINES = {
     "dlpack_py.h": (2150, 1950),
     "dlpack_exchange.h": (1200, 1050),
     "dlpack_buffer.h": (830, None),
-    "dlpack_copy.h": (300, None),
+    "dlpack_copy.h": (400, None),
     "dlpack_device.h": (1335, None),
     "dlpack_cuda.h": (302, None),
     "dlpack_rocm.h": (304, None),

@@ -139,17 +139,38 @@ def test_large_rows_with_a_step_are_copied_D4(copies, size, step, rows, more, ga
 
 @each_copy
 @given(
-    st.sampled_from([1, 2, 4]), st.sampled_from([1, 2, 3, 3, 3, 4, 5]), st.integers(0, 1), edges, edges, st.booleans(),
-    misaligned, misaligned,
+    st.sampled_from([1, 2, 4, 8]), st.sampled_from([1, 2, 2, 3, 3, 4, 4, 5]), st.integers(0, 1), edges, edges,
+    st.booleans(), misaligned, misaligned,
 )  # fmt: skip
 @example(4, 3, 0, 2, 33, False, 0, 0)
 @example(4, 3, 0, 2, 33, True, 0, 0)
+@example(1, 2, 0, 2, 130, True, 16, 0)
+@example(1, 2, 0, 2, 130, False, 0, 1)
+@example(1, 4, 0, 2, 130, True, 16, 0)
+@example(1, 4, 0, 2, 130, False, 0, 1)
+@example(2, 2, 0, 2, 130, True, 16, 0)
+@example(2, 2, 0, 2, 130, False, 0, 1)
+@example(2, 4, 0, 2, 130, True, 16, 0)
+@example(2, 4, 0, 2, 130, False, 0, 1)
+@example(4, 2, 0, 2, 130, True, 16, 0)
+@example(4, 2, 0, 2, 130, False, 0, 1)
+@example(4, 4, 0, 2, 130, True, 16, 0)
+@example(8, 2, 0, 2, 130, True, 16, 0)
+@example(8, 2, 0, 2, 130, False, 0, 1)
 def test_pixels_are_joined_from_planes_and_taken_apart_D4(
     copies, size, channels, unused, height, width, join, to, from_
 ):
     every = channels + unused  # items of a pixel
     shape, planes, pixels = [height, width, channels], [width, 1, height * width], [width * every, every, 1]
     check(copies, shape, size, *((pixels, planes) if join else (planes, pixels)), to, from_)
+
+
+@each_copy
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 8, 16])
+def test_one_item_is_repeated_in_all_of_dst_or_in_each_row_D4(copies, size):
+    for shape in [1, 3], [1, 64], [3, 65], [257, 300], [1, 2**21 // size + 5], [2**19 // size, 5], [5, 2**19 // size]:
+        for src_strides in [0, 0], [1, 0], [0, 1]:
+            check(copies, shape, size, [shape[1], 1], src_strides, 4)
 
 
 # Rows of 16 bytes, of which three are left after the last whole tile. The last two have more than 2 MiB.
@@ -189,17 +210,28 @@ def test_nothing_is_written_outside_of_a_dst_that_overlaps_itself(copies, size, 
 
 @each_copy
 @pytest.mark.parametrize("place", ["begin", "end"])
-@pytest.mark.parametrize("layout", ["transposed", "planes", "pixels", "step", "reversed"])
+@pytest.mark.parametrize(
+    "layout",
+    [
+        "transposed",
+        "step",
+        "reversed",
+        "repeated",
+        *(f"{n} {what}" for n in (2, 3, 4) for what in ("planes", "pixels")),
+    ],
+)
 @pytest.mark.parametrize("n", [64, 67, 2**21 + 3])  # the last: more than 2 MiB
 def test_nothing_is_read_or_written_outside_of_memory(copies, n, layout, place, pages):
     """Memory begins, or ends, with a page that nothing may touch."""
-    side, third = min(n, 1451), -(-n // 3)
+    side, planes = min(n, 1451), int(layout[0]) if layout[0].isdigit() else 1
+    part = -(-n // planes)
     shape, dst_strides, src_strides = {
         "transposed": ([side, side], [side, 1], [1, side]),
-        "planes": ([3, third], [third, 1], [1, 3]),
-        "pixels": ([third, 3], [3, 1], [1, third]),
+        f"{planes} planes": ([planes, part], [part, 1], [1, planes]),
+        f"{planes} pixels": ([part, planes], [planes, 1], [1, part]),
         "step": ([n], [1], [2]),
         "reversed": ([n], [1], [-1]),
+        "repeated": ([n], [1], [0]),
     }[layout]
     for size in (1, 4) if n > 2**21 else (1, 2, 4, 8):
         tensors, arrays = [], []
