@@ -709,7 +709,7 @@ dlp_device_check_announced(PyObject *answer, DLDevice announced, const dlpack_py
     DLP_LOCK(answer); /* the name changes when the capsule is consumed */
     form = PyCapsule_CheckExact(answer) ? dlp_form_of(PyCapsule_GetName(answer)) : 0;
     managed = form == 0 ? NULL : PyCapsule_GetPointer(answer, DLP_UNUSED_NAME(form));
-    if (managed != NULL && !dlp_is_unknown_major(managed, form)) /* else dlp_take refuses it */
+    if (managed != NULL && !dlp_is_unknown_major(managed, form)) /* else dlp_take_capsule refuses it */
         came = dlp_tensor(managed, form)->device;
     DLP_UNLOCK();
     if (announced.device_type == came.device_type
@@ -1112,7 +1112,7 @@ dlp_device_consume_interface(PyObject *obj, PyObject *interface, const dlpack_py
     if (capsule == NULL)
         return -1;
     consumer.pass_keywords = 1; /* dlpack_py_answer makes a copy that is asked for */
-    result = dlp_take(capsule, &consumer, v);
+    result = dlp_take_capsule(capsule, &consumer, v);
     Py_DECREF(capsule);
     if (result != 0 || !in_place || offer.pending_count == 0 || asked->stream.kind != DLPACK_PY_STREAM_HANDLE)
         return result;
@@ -1202,7 +1202,7 @@ dlp_device_take(PyObject *obj, dlpack_py_request *request, const dlpack_py_want 
     int result;
 
     if (consumer.obj == NULL)
-        return dlp_take(obj, &consumer, v);
+        return dlp_take_capsule(obj, &consumer, v);
     result = dlp_take_by_table(&consumer, dlpack_device_operations(), &table, v);
     if (result == DLP_NO_TABLE)
         return dlp_take_answer(dlp_device_call(&consumer, request), &consumer, v);

@@ -77,8 +77,9 @@
  * One import, by dlpack_py_consume_request:
  *   dlp_call                   calls __dlpack__ (C3, C4), and once more after a TypeError (C1); a table needs no call
  *   dlp_take_answer            takes the answer; calls again where the CPU cannot read the data yet (C5)
- *     dlp_take                 reads the capsule (C2); lets dlp_view_prepare describe the tensor in the view and check
- *                              it (D8, C9); renames the capsule: from then on the view owns the tensor (K4)
+ *     dlp_take_capsule         reads the capsule (C2), and calls both in a critical section:
+ *       dlp_view_prepare       describes the tensor in the view, and lets dlp_view_plan check it (D8, C3 to C5, C9)
+ *       PyCapsule_SetName      renames the capsule: from then on the view owns the tensor (K4)
  *   dlpack_py_release          calls the deleter (K3)
  * Who owns what: a capsule owns its managed tensor until a view takes it. manager_ctx of an export is a dlp_keeper: it
  * holds a reference to the owner, the producer's object, and knows the dlp_gate of the owner's interpreter. A deleter
@@ -1433,8 +1434,10 @@ dlpack_py_traverse(const dlpack_py_view *v, visitproc visit, void *arg)
 typedef struct dlp_consumer {
     const dlpack_py_want *want;       /* not NULL */
     const dlpack_py_request *request; /* not NULL */
-    PyObject *obj;     /* whose __dlpack__ can be called, borrowed; NULL: the consumer is given a tensor */
-    int pass_keywords; /* 1: max_version, dl_device and copy are passed; 0: after a TypeError (C1), or not asked */
+    PyObject *obj; /* whose __dlpack__ can be called, borrowed; NULL: the consumer is given a tensor */
+    /* 1: __dlpack__ is passed max_version, dl_device and copy: the producer knows what is asked, and may be asked once
+     * more. 0: after a TypeError (C1), or where __dlpack__ is not called. */
+    int pass_keywords;
 } dlp_consumer;
 
 /* Makes a consumer. want NULL: no requirements. request NULL: a request without arguments. */
@@ -1577,60 +1580,51 @@ dlp_may_copy(const DLTensor *t, const dlp_consumer *consumer)
            (!request->has_device || request->device.device_type == kDLCPU) && dlpack_py_is_cpu_readable(t->device);
 }
 
-/* Decides by the device of a tensor that meets the other requirements, or that must be copied. Returns 0,
- * DLP_MAKE_COPY, DLP_NOT_CPU or -1 (C3 to C5). */
-DLP_RARE int
-dlp_check_device(const DLTensor *t, const dlp_consumer *consumer, int must_copy, dlpack_py_error *error)
-{
-    const DLDevice device = t->device, asked = consumer->request->device;
-    const int32_t wanted = consumer->want->device;
-    const int readable = dlpack_py_is_cpu_readable(device);
-    const int may_be_pending = (consumer->want->options & DLPACK_PY_NOTHING_PENDING) == 0;
-    char actual[DLPACK_PY_TEXT_SIZE], other[DLPACK_PY_TEXT_SIZE];
-
-    /* A producer of pinned or managed memory that is asked for CPU memory waits for the work on it (C5). */
-    if (readable && device.device_type != kDLCPU &&
-        (wanted == (int32_t)kDLCPU || (may_be_pending && (wanted == 0 || must_copy)))) {
-        (void)dlp_refuse(error, "device is %s, CPU memory was asked for%s", dlpack_py_device_text(device, actual),
-                         may_be_pending ? ": device work may be pending on the data" : "");
-        return DLP_NOT_CPU;
-    }
-    if (must_copy)
-        return dlp_may_copy(t, consumer) ? DLP_MAKE_COPY
-                                         : dlp_refuse(error, "device is %s: a copy is made from and to the CPU only",
-                                                      dlpack_py_device_text(device, actual));
-    if (consumer->request->has_device &&
-        (device.device_type != asked.device_type || (!readable && device.device_id != asked.device_id))) /* D9 */
-        return dlp_refuse(error, "device is %s, %s was asked for", dlpack_py_device_text(device, actual),
-                          dlpack_py_device_text(asked, other));
-    return 0;
-}
-
-/* Checks the tensor that v describes, whose strides may be NULL: is it valid (D8), and what the consumer asks for (C3
- * to C5, C9)? Fills v->overlaps. Returns 0, DLP_MAKE_COPY, DLP_NOT_CPU or -1. */
+/* Decides what becomes of the tensor that v describes, whose strides may be NULL: is it valid (D8), and what the
+ * consumer asks for (C3 to C5, C9)? Fills v->overlaps. Returns 0, DLP_MAKE_COPY, DLP_NOT_CPU or -1. */
 static inline int
-dlp_view_check(dlpack_py_view *v, const dlp_consumer *consumer, dlpack_py_error *error)
+dlp_view_plan(dlpack_py_view *v, const dlp_consumer *consumer, dlpack_py_error *error)
 {
     const DLTensor *t = &v->tensor;
+    const DLDevice asked = consumer->request->device;
     const dlpack_py_want *want = consumer->want;
-    const int order = dlp_common_layout(t);
-    const int is_cpu = order != 0 && want->device <= (int32_t)kDLCPU; /* CPU memory, which is wanted */
+    const int order = dlp_common_layout(t); /* not 0: CPU memory */
+    const int wants_cpu = want->device == (int32_t)kDLCPU;
+    const int readable = order != 0 || dlpack_py_is_cpu_readable(t->device);
+    const int may_be_pending = (want->options & DLPACK_PY_NOTHING_PENDING) == 0;
     /* A copy was asked for, and this may be none: the producer was not told, or a legacy capsule cannot say so (C3). */
     int must_copy =
         consumer->request->copy == DLPACK_PY_COPY_ALWAYS && (v->form == DLPACK_PY_LEGACY || !consumer->pass_keywords);
+    char actual[DLPACK_PY_TEXT_SIZE], other[DLPACK_PY_TEXT_SIZE];
 
     if (order == 0 && dlp_check_all(t, v->flags, error) < 0)
         return -1;
-    if (!is_cpu && !dlp_is_wanted_device(t, want) &&
-        (want->device != (int32_t)kDLCPU || !dlpack_py_is_cpu_readable(t->device)))
-        return dlp_refuse_device(t, want, error); /* before other faults (C5) */
+    if (wants_cpu ? !readable : !dlp_is_wanted_device(t, want)) /* before other faults */
+        return dlp_refuse_device(t, want, error);
     if (dlp_meets(t, order, v->readonly, want, error) < 0) {
         if (!error->copy_helps || !dlp_may_copy(t, consumer))
             return -1;
         must_copy = 1; /* with copy=True also a second one: the copy of the producer does not meet the requirements */
     }
     v->overlaps = order == 0 && dlp_overlaps_itself(t);
-    return is_cpu && !must_copy && !consumer->request->has_device ? 0 : dlp_check_device(t, consumer, must_copy, error);
+    if (order != 0 && !must_copy && !consumer->request->has_device) /* CPU memory, which is wanted */
+        return 0;
+    /* A producer of pinned or managed memory that is asked for CPU memory waits for the work on it (C5). */
+    if (readable && t->device.device_type != kDLCPU &&
+        (wants_cpu || (may_be_pending && (want->device == 0 || must_copy)))) {
+        (void)dlp_refuse(error, "device is %s, CPU memory was asked for%s", dlpack_py_device_text(t->device, actual),
+                         may_be_pending ? ": device work may be pending on the data" : "");
+        return DLP_NOT_CPU;
+    }
+    if (must_copy)
+        return dlp_may_copy(t, consumer) ? DLP_MAKE_COPY
+                                         : dlp_refuse(error, "device is %s: a copy is made from and to the CPU only",
+                                                      dlpack_py_device_text(t->device, actual));
+    if (consumer->request->has_device &&
+        (t->device.device_type != asked.device_type || (!readable && t->device.device_id != asked.device_id))) /* D9 */
+        return dlp_refuse(error, "device is %s, %s was asked for", dlpack_py_device_text(t->device, actual),
+                          dlpack_py_device_text(asked, other));
+    return 0;
 }
 
 /* Gives v row-major strides, where the producer's are NULL (D4). Returns 0, or -1 with MemoryError in *error. */
@@ -1676,7 +1670,7 @@ dlp_view_prepare(dlpack_py_view *v, const void *managed, int32_t form, const dlp
         v->flags = 0;
         v->readonly = want->options & DLPACK_PY_LEGACY_IS_WRITABLE ? DLPACK_PY_WRITABLE : DLPACK_PY_READONLY_UNSAID;
     }
-    result = dlp_view_check(v, consumer, error);
+    result = dlp_view_plan(v, consumer, error);
     if (result == DLP_MAKE_COPY) {
         *copy = dlp_copy_new(&v->tensor, v->flags, DLPACK_PY_VERSIONED, want->order == 'F' ? 'F' : 'C', want->alignment,
                              error);
@@ -1706,6 +1700,15 @@ dlp_view_copy(dlpack_py_view *v, dlp_export *copy)
     dlp_delete(managed, form); /* last: a deleter may run code that looks at the view */
 }
 
+/* Makes v, which dlp_view_prepare has filled, the owner of the tensor or of its copy. Cannot fail. */
+static inline void
+dlp_view_own(dlpack_py_view *v, void *managed, dlp_export *copy)
+{
+    v->managed = managed;
+    if (copy != NULL)
+        dlp_view_copy(v, copy);
+}
+
 /* Refuses the name of a capsule: ValueError where the capsule was consumed, or else TypeError. Returns -1. */
 DLP_RARE int
 dlp_refuse_name(const char *name, dlpack_py_error *error)
@@ -1719,7 +1722,7 @@ dlp_refuse_name(const char *name, dlpack_py_error *error)
 /* Takes the tensor of a capsule into v, which is empty. Returns 0; DLP_NOT_CPU where the object can be asked so; or
  * -1 with an exception. Where not 0, the capsule keeps its tensor (K4), unless its major version is unknown (K6). */
 DLP_SHARED int
-dlp_take(PyObject *capsule, const dlp_consumer *consumer, dlpack_py_view *v)
+dlp_take_capsule(PyObject *capsule, const dlp_consumer *consumer, dlpack_py_view *v)
 {
     dlp_export *copy = NULL;
     dlpack_py_error error;
@@ -1743,9 +1746,7 @@ dlp_take(PyObject *capsule, const dlp_consumer *consumer, dlpack_py_view *v)
     }
     DLP_UNLOCK();
     if (result == 0) {
-        v->managed = managed;
-        if (copy != NULL)
-            dlp_view_copy(v, copy);
+        dlp_view_own(v, managed, copy);
         return 0;
     }
     if (result == DLP_UNKNOWN_MAJOR)
@@ -1769,9 +1770,7 @@ dlp_take_managed(void *managed, int32_t form, const dlpack_py_want *want, const 
         dlp_delete(managed, form);
         return dlp_raise_for(given.want, &error);
     }
-    v->managed = managed;
-    if (copy != NULL)
-        dlp_view_copy(v, copy);
+    dlp_view_own(v, managed, copy);
     return 0;
 }
 
@@ -1821,13 +1820,13 @@ dlp_take_answer(PyObject *answer, const dlp_consumer *consumer, dlpack_py_view *
         return consumer->want->fallback != NULL && PyErr_ExceptionMatches(PyExc_AttributeError)
                    ? dlp_take_fallback(consumer, v)
                    : -1;
-    result = dlp_take(answer, consumer, v);
+    result = dlp_take_capsule(answer, consumer, v);
     dlp_decref(answer); /* keeps the exception (K2) */
     if (result != DLP_NOT_CPU)
         return result;
     for_cpu = *consumer->request;
     memset(&for_cpu.stream, 0, sizeof(for_cpu.stream));
-    for_cpu.has_device = 1; /* then dlp_take returns 0 or -1 */
+    for_cpu.has_device = 1; /* then dlp_take_capsule returns 0 or -1 */
     for_cpu.device = dlp_device(kDLCPU, 0);
     again = *consumer;
     again.request = &for_cpu;
@@ -1863,7 +1862,7 @@ dlpack_py_consume_request(PyObject *obj, const dlpack_py_request *request, const
     if (dlp_check_want(consumer.want, &error) < 0)
         return dlp_raise_for(consumer.want, &error);
     if (consumer.obj == NULL)
-        return dlp_take(obj, &consumer, v);
+        return dlp_take_capsule(obj, &consumer, v);
     result = dlp_take_by_table(&consumer, NULL, NULL, v);
     return result != DLP_NO_TABLE ? result : dlp_take_answer(dlp_call(&consumer), &consumer, v);
 }
