@@ -1444,9 +1444,8 @@ typedef struct dlp_consumer {
 static inline dlp_consumer
 dlp_consumer_make(const dlpack_py_want *want, const dlpack_py_request *request, PyObject *obj)
 {
-    static const dlpack_py_want any = {0, NULL, 0, 0, NULL, 0, 0, 0, 0, 0, NULL, NULL};
     static const dlpack_py_request none = {{0, 0}, {0, 0}, 0, {kDLCPU, 0}, 0};
-    const dlp_consumer consumer = {want != NULL ? want : &any, request != NULL ? request : &none, obj, obj != NULL};
+    const dlp_consumer consumer = {dlp_want_or_any(want), request != NULL ? request : &none, obj, obj != NULL};
     return consumer;
 }
 
@@ -1588,26 +1587,26 @@ dlp_view_plan(dlpack_py_view *v, const dlp_consumer *consumer, dlpack_py_error *
     const DLTensor *t = &v->tensor;
     const DLDevice asked = consumer->request->device;
     const dlpack_py_want *want = consumer->want;
-    const int order = dlp_common_layout(t); /* not 0: CPU memory */
+    const int layout = dlp_common_layout(t); /* not 0: CPU memory */
     const int wants_cpu = want->device == (int32_t)kDLCPU;
-    const int readable = order != 0 || dlpack_py_is_cpu_readable(t->device);
+    const int readable = layout != 0 || dlpack_py_is_cpu_readable(t->device);
     const int may_be_pending = (want->options & DLPACK_PY_NOTHING_PENDING) == 0;
     /* A copy was asked for, and this may be none: the producer was not told, or a legacy capsule cannot say so (C3). */
     int must_copy =
         consumer->request->copy == DLPACK_PY_COPY_ALWAYS && (v->form == DLPACK_PY_LEGACY || !consumer->pass_keywords);
     char actual[DLPACK_PY_TEXT_SIZE], other[DLPACK_PY_TEXT_SIZE];
 
-    if (order == 0 && dlp_check_all(t, v->flags, error) < 0)
+    if (layout == 0 && dlp_check_all(t, v->flags, error) < 0)
         return -1;
     if (wants_cpu ? !readable : !dlp_is_wanted_device(t, want)) /* before other faults */
         return dlp_refuse_device(t, want, error);
-    if (dlp_meets(t, order, v->readonly, want, error) < 0) {
+    if (dlp_meets(t, layout, v->readonly, want, error) < 0) {
         if (!error->copy_helps || !dlp_may_copy(t, consumer))
             return -1;
         must_copy = 1; /* with copy=True also a second one: the copy of the producer does not meet the requirements */
     }
-    v->overlaps = order == 0 && dlp_overlaps_itself(t);
-    if (order != 0 && !must_copy && !consumer->request->has_device) /* CPU memory, which is wanted */
+    v->overlaps = layout == 0 && dlp_overlaps_itself(t);
+    if (layout != 0 && !must_copy && !consumer->request->has_device) /* CPU memory, which is wanted */
         return 0;
     /* A producer of pinned or managed memory that is asked for CPU memory waits for the work on it (C5). */
     if (readable && t->device.device_type != kDLCPU &&

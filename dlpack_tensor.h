@@ -494,16 +494,12 @@ dlp_byte_range(const DLTensor *t, uint64_t flags, int64_t *lowest, int64_t *high
     return 0;
 }
 
-#define DLP_MAY_OVERLAP 0 /* strides repeat or interleave elements */
-#define DLP_SEPARATE 1    /* no two elements share memory */
-#define DLP_COMPACT 2     /* and there is no gap between elements, and no negative stride */
-
-/* Elements are separate where each stride is larger than the reach of all dimensions with smaller strides: in slices,
- * transposed and reversed arrays. t has elements; its strides are not NULL. */
+/* 'K': elements fill memory, in any order of the dimensions; 'S': no two share memory; 0: they may. No two do where
+ * each stride is larger than the reach of all dimensions with smaller strides. t has elements; strides are not NULL. */
 DLP_RARE int
 dlp_layout(const DLTensor *t)
 {
-    int32_t i, k, layout = DLP_COMPACT;
+    int32_t i, k, layout = 'K';
 
     for (i = 0; i < t->ndim; i++) {
         uint64_t step, reach = 0;
@@ -515,9 +511,9 @@ dlp_layout(const DLTensor *t)
                 reach += (uint64_t)((t->shape[k] - 1) * llabs(t->strides[k]));
         }
         if (step <= reach)
-            return DLP_MAY_OVERLAP;
+            return 0;
         if (t->strides[i] != (int64_t)reach + 1)
-            layout = DLP_SEPARATE;
+            layout = 'S';
     }
     return layout;
 }
@@ -536,7 +532,7 @@ dlp_check_strides(const DLTensor *t, char order, dlpack_py_error *error)
     if (order == 'A' && dlp_check_strides(t, 'F', NULL) == 0)
         return 0;
     if (order == 'K') {
-        if (t->strides == NULL || dlp_is_empty(t) || dlp_layout(t) == DLP_COMPACT)
+        if (t->strides == NULL || dlp_is_empty(t) || dlp_layout(t) == 'K')
             return 0;
         return dlp_refuse(error, "strides are not compact in any order of the dimensions, order 'K' was asked for");
     }
@@ -568,7 +564,7 @@ dlpack_py_is_contiguous(const DLTensor *t, char order)
 DLP_RARE int
 dlp_overlaps_itself(const DLTensor *t)
 {
-    return !dlpack_py_is_contiguous(t, 'C') && dlp_layout(t) == DLP_MAY_OVERLAP;
+    return !dlpack_py_is_contiguous(t, 'C') && dlp_layout(t) == 0;
 }
 
 /* ---- Validation --------------------------------------------------------- */
@@ -728,13 +724,19 @@ typedef struct dlpack_py_want {
 #define DLPACK_PY_READONLY 1
 #define DLPACK_PY_READONLY_UNSAID 0x101
 
+/* The want of a caller; where it is NULL, a want without requirements. */
+static inline const dlpack_py_want *
+dlp_want_or_any(const dlpack_py_want *want)
+{
+    static const dlpack_py_want any = {0, NULL, 0, 0, NULL, 0, 0, 0, 0, 0, NULL, NULL};
+    return want != NULL ? want : &any;
+}
+
 /* No requirements: any tensor that the CPU can read, if its numbers are aligned. */
 static inline dlpack_py_want
 dlpack_py_want_any(void)
 {
-    dlpack_py_want want;
-    memset(&want, 0, sizeof(want));
-    return want;
+    return *dlp_want_or_any(NULL);
 }
 
 /* Returns a want for the dtype, rank, shape and device type of t: for example for out=, where t is the tensor of x.
@@ -791,7 +793,6 @@ static inline int
 dlp_is_wanted_dtype(uint32_t dtype, const dlpack_py_want *want)
 {
     const uint32_t *list = want->dtypes;
-
     if (dtype == want->dtype || (want->dtype == 0 && (list == NULL || *list == 0)))
         return 1;
     while (list != NULL && *list != 0 && *list != dtype)
@@ -850,10 +851,10 @@ dlp_refuse_device(const DLTensor *t, const dlpack_py_want *want, dlpack_py_error
     return dlp_refuse(error, "device is %s, %s was asked for", dlpack_py_device_text(t->device, actual), wanted);
 }
 
-/* The checks of dlpack_py_meets, except for the device, for requirements that make sense. order: what dlp_common_layout
- * found; 0: not known. DLPACK_PY_LEGACY_IS_WRITABLE is in readonly already. */
+/* The checks of dlpack_py_meets, except for the device, for requirements that make sense. layout: what
+ * dlp_common_layout found; 0: not known. DLPACK_PY_LEGACY_IS_WRITABLE is in readonly already. */
 DLP_SHARED int
-dlp_meets(const DLTensor *t, int order, int readonly, const dlpack_py_want *want, dlpack_py_error *error)
+dlp_meets(const DLTensor *t, int layout, int readonly, const dlpack_py_want *want, dlpack_py_error *error)
 {
     const int32_t lowest = want->ndim == DLPACK_PY_SCALAR ? 0 : want->ndim;
     const int32_t highest = want->max_ndim != 0 ? want->max_ndim : lowest;
@@ -878,7 +879,7 @@ dlp_meets(const DLTensor *t, int order, int readonly, const dlpack_py_want *want
         bits = dlp_is_complex(t->dtype) ? t->dtype.bits / 2u : t->dtype.bits;
         alignment = bits % 8 == 0 && (bits & (bits - 1)) == 0 ? bits / 8 : 1;
     }
-    if (want->order != 0 && want->order != order)
+    if (want->order != 0 && want->order != layout)
         result = dlp_check_strides(t, want->order, error);
     if (result == 0 && alignment > 1 && first % alignment != 0 && !dlp_is_empty(t) && dlp_has_address(t->device))
         result = dlp_refuse(error, "data is at address 0x%" PRIxPTR ", alignment to %zu bytes was asked for", first,
@@ -886,7 +887,7 @@ dlp_meets(const DLTensor *t, int order, int readonly, const dlpack_py_want *want
     if (result == 0 && want->writable && readonly != DLPACK_PY_WRITABLE)
         result = dlp_refuse(error, "data is read-only, writable memory was asked for%s",
                             readonly == DLPACK_PY_READONLY ? "" : " (a legacy capsule has no read-only flag)");
-    if (result == 0 && want->writable && order == 0 && (want->order == 0 || want->order == 'R') && /* else compact */
+    if (result == 0 && want->writable && layout == 0 && (want->order == 0 || want->order == 'R') && /* else compact */
         (want->options & DLPACK_PY_OVERLAP_IS_FINE) == 0 && dlp_overlaps_itself(t))
         result = dlp_refuse(error, "elements may share memory, writable memory without overlap was asked for");
     if (result < 0 && error != NULL)
@@ -906,8 +907,7 @@ dlp_meets(const DLTensor *t, int order, int readonly, const dlpack_py_want *want
 DLP_SHARED int
 dlpack_py_meets(const DLTensor *t, int readonly, const dlpack_py_want *want, dlpack_py_error *error)
 {
-    const dlpack_py_want any = dlpack_py_want_any();
-    want = want != NULL ? want : &any;
+    want = dlp_want_or_any(want);
     if (readonly == DLPACK_PY_READONLY_UNSAID && (want->options & DLPACK_PY_LEGACY_IS_WRITABLE) != 0)
         readonly = DLPACK_PY_WRITABLE;
     if (dlp_check_want(want, error) < 0)
