@@ -346,11 +346,11 @@ dlp_is_fatal(void)
 }
 
 /* The last exception of a chain of contexts, before NULL or end, borrowed; NULL where the chain contains the exception
- * other, and where it has more exceptions than most: it may be a ring. */
+ * other, where it begins with end, and where it has more exceptions than most: it may be a ring. */
 DLP_RARE PyObject *
 dlp_chain_end(PyObject *chain, PyObject *end, PyObject *other, int most)
 {
-    for (; most > 0 && chain != other; most--) {
+    for (; most > 0 && chain != other && chain != end; most--) {
         PyObject *next = PyException_GetContext(chain);
         Py_XDECREF(next); /* held by chain */
         if (next == NULL || next == end)
@@ -1062,13 +1062,13 @@ dlp_plan_general(const dlpack_py_offer *offer, const dlpack_py_request *request,
     plan->flags |= (offer->is_copy ? DLPACK_PY_FLAG_IS_COPIED : 0);
     if (!readable && plan->device.device_type == kDLCPU)
         why = "an export from this device to the CPU must be a copy";
+    else if ((offer->options & DLPACK_PY_OFFER_COPY_READ_ONLY) != 0 && is_read_only)
+        why = "this producer exports read-only data only as a copy";
     else if ((offer->options & negative) != 0 && dlp_is_reversed(t)) { /* D11 */
         if ((offer->options & DLPACK_PY_OFFER_COPY_NEGATIVE) == 0 && request->copy != DLPACK_PY_COPY_ALWAYS)
             return dlp_refuse(error, "negative strides are exported only as a copy: ask with copy=True");
         why = "this producer exports negative strides only as a copy";
     }
-    else if ((offer->options & DLPACK_PY_OFFER_COPY_READ_ONLY) != 0 && is_read_only)
-        why = "this producer exports read-only data only as a copy";
     if (request->copy == DLPACK_PY_COPY_NEVER && (why != NULL || offer->is_copy))
         return dlp_refuse(error, "%s, and copy is False", why != NULL ? why : "this producer made a copy of the data");
     plan->copy = why != NULL || (request->copy == DLPACK_PY_COPY_ALWAYS && !offer->is_copy);

@@ -278,6 +278,28 @@ def test_an_error_that_is_handled_and_raised_again_makes_no_ring_C1():
     assert len(chain(handled)) < 10
 
 
+def test_what_is_handled_gets_no_context_where_it_is_raised_again_C1():
+    handled = KeyError("handled")
+
+    class Producer:
+        def __dlpack__(self, **keywords):
+            if not keywords:
+                raise handled
+            try:
+                raise TypeError("no keywords")
+            except TypeError as error:
+                error.__context__ = None
+                raise
+
+    try:
+        raise handled
+    except KeyError:
+        with pytest.raises(KeyError) as raised:
+            consume(Producer())
+    assert raised.value is handled
+    assert handled.__context__ is None
+
+
 def test_the_first_error_in_the_chain_of_the_second_makes_no_ring_C1():
     first = TypeError("no keywords")
 

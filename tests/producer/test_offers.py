@@ -674,6 +674,12 @@ def test_read_only_data_can_be_exported_as_a_copy_only_P3_P4(form):
     assert says.data != address and says.flags == (IS_COPIED if form == VERSIONED else None)
     with pytest.raises(BufferError, match="exports read-only data only as a copy, and copy is False"):
         owner.__dlpack__(copy=False, **ASK[form])
+    reversed_too = thing(
+        **BACKWARDS, flags=READ_ONLY, options=DLPACK_PY_OFFER_COPY_READ_ONLY | DLPACK_PY_OFFER_REFUSE_NEGATIVE
+    )
+    taken = Taken(reversed_too.__dlpack__(**ASK[form]))
+    assert (taken.values(), taken.says.strides) == ([2.0, 1.0, 0.0], (1,))  # a copy has no negative stride (D11)
+    taken.delete()
     writable = thing(options=DLPACK_PY_OFFER_COPY_READ_ONLY)
     assert dltensor.read(writable.__dlpack__(**ASK[form])).data == address
 
