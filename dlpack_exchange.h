@@ -527,7 +527,7 @@ DLP_SHARED int
 dlp_consume_fast(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
 #if DLP_TYPES
-    const dlpack_py_want *asked = dlp_want_or_any(want);
+    const dlpack_py_want *asked = want != NULL ? want : &dlp_any;
     const int is_basic = dlp_is_basic(asked);
     dlp_state *state = dlp_state_get();
     const dlp_type *known = dlp_type_cached(state, Py_TYPE(obj));
@@ -562,7 +562,7 @@ dlp_consume_fast(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 DLP_SHARED int
 dlp_borrow(const dlp_type *known, PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
-    const dlpack_py_want *asked = dlp_want_or_any(want);
+    const dlpack_py_want *asked = want != NULL ? want : &dlp_any;
     const int is_basic = dlp_is_basic(asked);
     dlpack_py_want as_legacy; /* a lent tensor is checked as a legacy tensor, and is not copied */
     dlp_consumer consumer;
@@ -611,7 +611,7 @@ dlp_borrow(const dlp_type *known, PyObject *obj, const dlpack_py_want *want, dlp
 DLP_SHARED int
 dlpack_py_borrow(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
-    const dlpack_py_want *asked = dlp_want_or_any(want);
+    const dlpack_py_want *asked = want != NULL ? want : &dlp_any;
     const int is_basic = dlp_is_basic(asked);
     dlp_state *state = dlp_state_get();
     const dlp_type *known = dlp_type_cached(state, Py_TYPE(obj));

@@ -1445,7 +1445,7 @@ static inline dlp_consumer
 dlp_consumer_make(const dlpack_py_want *want, const dlpack_py_request *request, PyObject *obj)
 {
     static const dlpack_py_request none = {{0, 0}, {0, 0}, 0, {kDLCPU, 0}, 0};
-    const dlp_consumer consumer = {dlp_want_or_any(want), request != NULL ? request : &none, obj, obj != NULL};
+    const dlp_consumer consumer = {want != NULL ? want : &dlp_any, request != NULL ? request : &none, obj, obj != NULL};
     return consumer;
 }
 
@@ -1587,7 +1587,8 @@ dlp_view_plan(dlpack_py_view *v, const dlp_consumer *consumer, dlpack_py_error *
     const DLTensor *t = &v->tensor;
     const DLDevice asked = consumer->request->device;
     const dlpack_py_want *want = consumer->want;
-    const int layout = dlp_common_layout(t); /* not 0: CPU memory */
+    const int layout = dlp_common_layout(t);
+    const int is_cpu = layout != 0 && want->device <= (int32_t)kDLCPU; /* CPU memory, which is wanted */
     const int wants_cpu = want->device == (int32_t)kDLCPU;
     const int readable = layout != 0 || dlpack_py_is_cpu_readable(t->device);
     const int may_be_pending = (want->options & DLPACK_PY_NOTHING_PENDING) == 0;
@@ -1598,7 +1599,7 @@ dlp_view_plan(dlpack_py_view *v, const dlp_consumer *consumer, dlpack_py_error *
 
     if (layout == 0 && dlp_check_all(t, v->flags, error) < 0)
         return -1;
-    if (wants_cpu ? !readable : !dlp_is_wanted_device(t, want)) /* before other faults */
+    if (!is_cpu && (wants_cpu ? !readable : !dlp_is_wanted_device(t, want))) /* before other faults */
         return dlp_refuse_device(t, want, error);
     if (dlp_meets(t, layout, v->readonly, want, error) < 0) {
         if (!error->copy_helps || !dlp_may_copy(t, consumer))
@@ -1606,7 +1607,7 @@ dlp_view_plan(dlpack_py_view *v, const dlp_consumer *consumer, dlpack_py_error *
         must_copy = 1; /* with copy=True also a second one: the copy of the producer does not meet the requirements */
     }
     v->overlaps = layout == 0 && dlp_overlaps_itself(t);
-    if (layout != 0 && !must_copy && !consumer->request->has_device) /* CPU memory, which is wanted */
+    if (is_cpu && !must_copy && !consumer->request->has_device)
         return 0;
     /* A producer of pinned or managed memory that is asked for CPU memory waits for the work on it (C5). */
     if (readable && t->device.device_type != kDLCPU &&

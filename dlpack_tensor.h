@@ -724,19 +724,14 @@ typedef struct dlpack_py_want {
 #define DLPACK_PY_READONLY 1
 #define DLPACK_PY_READONLY_UNSAID 0x101
 
-/* The want of a caller; where it is NULL, a want without requirements. */
-static inline const dlpack_py_want *
-dlp_want_or_any(const dlpack_py_want *want)
-{
-    static const dlpack_py_want any = {0, NULL, 0, 0, NULL, 0, 0, 0, 0, 0, NULL, NULL};
-    return want != NULL ? want : &any;
-}
+/* No requirements: any tensor that the CPU can read, if its numbers are aligned. For want NULL. */
+static const dlpack_py_want dlp_any = {0, NULL, 0, 0, NULL, 0, 0, 0, 0, 0, NULL, NULL};
 
-/* No requirements: any tensor that the CPU can read, if its numbers are aligned. */
+/* The same, to be filled. */
 static inline dlpack_py_want
 dlpack_py_want_any(void)
 {
-    return *dlp_want_or_any(NULL);
+    return dlp_any;
 }
 
 /* Returns a want for the dtype, rank, shape and device type of t: for example for out=, where t is the tensor of x.
@@ -907,7 +902,7 @@ dlp_meets(const DLTensor *t, int layout, int readonly, const dlpack_py_want *wan
 DLP_SHARED int
 dlpack_py_meets(const DLTensor *t, int readonly, const dlpack_py_want *want, dlpack_py_error *error)
 {
-    want = dlp_want_or_any(want);
+    want = want != NULL ? want : &dlp_any;
     if (readonly == DLPACK_PY_READONLY_UNSAID && (want->options & DLPACK_PY_LEGACY_IS_WRITABLE) != 0)
         readonly = DLPACK_PY_WRITABLE;
     if (dlp_check_want(want, error) < 0)
