@@ -133,7 +133,7 @@ LIBRARY_thread = libtsan.so
 LIBRARY_address = libasan.so
 streams-sanitized:
 	$(MAKE) configure BUILD=$(SANITIZED) \
-	    CMAKE_ARGS='$(CMAKE_ARGS) -DCMAKE_C_FLAGS="$(FLAGS_$(SANITIZER))"'
+	    CMAKE_ARGS='$(CMAKE_ARGS) -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_FLAGS="-O1 $(FLAGS_$(SANITIZER))"'
 	cmake --build $(SANITIZED) --target streams
 	cd $(SANITIZED) && ctest --output-on-failure -R '^streams/'
 	LD_PRELOAD=$$($(CC) -print-file-name=$(LIBRARY_$(SANITIZER))) ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc \
