@@ -14,6 +14,7 @@
 #   make test-gpu      tests the order of work on an NVIDIA GPU, with array libraries for GPUs; says why it skips tests.
 #                      GPU_PYTHON=python3 uses an interpreter as it is; make gpu-packages gets pytest and dlpack.h for it
 #   make test-peers    tests with all array libraries that run here, and writes their results to docs/peers.md
+#   make apart         installs those of them that need an environment each
 #   make conformance   runs the conformance suite on dlarray and on all array libraries that run here; writes their
 #                      results to conformance/results, docs/conformance.md and build/conformance.html
 #   make test-interpreters, make test-long
@@ -54,7 +55,7 @@ endif
 # the test: pytest-xdist waits for ever where another process takes over.
 PARALLEL := -n auto --dist loadfile --no-loadscope-reorder --max-worker-restart=0
 
-.PHONY: demo test test-whole test-plain test-exchange test-folders test-peers conformance test-interpreters \
+.PHONY: demo test test-whole test-plain test-exchange test-folders test-peers apart conformance test-interpreters \
     test-long test-threads test-streams mutate-streams test-gpu gpu-packages instructions bench bench-copy bench-threads throughput size streams-sanitized \
     check configure build dev format lint clean
 
@@ -182,8 +183,9 @@ gpu-packages: | $(VENV)/$(TAG)
 # These libraries get separate environments, because their dependencies conflict with other libraries. All other
 # libraries are in $(VENV).
 APART := tensorflow paddle mlx
+apart: $(APART:%=$(BUILD)/venv-%/installed)
 
-test-peers: dev $(VENV)/$(TAG)-peers $(APART:%=$(BUILD)/venv-%/installed)
+test-peers: dev $(VENV)/$(TAG)-peers apart
 	rm -rf $(BUILD)/peers
 	failed=0; \
 	for peer in $(APART); do \
@@ -200,7 +202,7 @@ LIBRARIES := $(foreach apart,$(APART),$(apart)=$(BUILD)/venv-$(apart)) \
     $(foreach library,torch jax dlarray numpy tvm_ffi pyarrow.Tensor pyarrow.Array array_api_strict nanobind pybind11 mpi4py \
         cupy numba,$(library)=$(VENV))
 SUITE := PYTHONPATH=$(MODULES):conformance DLPACK_PY_BUILD_DIR=$(MODULES)
-conformance: dev $(VENV)/$(TAG)-peers $(APART:%=$(BUILD)/venv-%/installed)
+conformance: dev $(VENV)/$(TAG)-peers apart
 	failed=0; \
 	printf '%s\n' $(LIBRARIES) | $(SUITE) xargs -n 1 -P 2 \
 	    sh -c '$${0#*=}/bin/python tests/conformance/conform.py $${0%%=*} conformance/results' || failed=1; \
