@@ -184,8 +184,8 @@ dlpack_copy_impl_pixels(char *to, int64_t step_to, const char *from, int64_t ste
     return n;
 }
 
-/* Copies items which are neighbours in dst, and one item in src, or every second or reversed items of 1 or 4 bytes.
- * Returns how many items are done: bytes between items are read, nothing behind the last item is. */
+/* Copies items that are contiguous in dst: one item of src again and again, or every second or reversed items of 1 or 4
+ * bytes. Returns how many items are done: bytes between items are read, nothing behind the last item is. */
 static inline int64_t
 dlpack_copy_impl_line(char *to, const char *from, dlpack_copy_loop items, int64_t size, int past)
 {
