@@ -148,7 +148,7 @@ class Gpu(Devices):
             yield
         finally:
             error = self.call("StreamEndCapture", stream, ctypes.byref(graph))
-        assert error == ends
+        assert error == ends, f"the capture ends with {error}"
         if error != 0:
             self.last_error()
         else:

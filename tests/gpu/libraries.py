@@ -3,6 +3,7 @@
 late(value)          an array of SIZE uint8 that the library's current stream makes the value, late; and none too early
 total(array)         the sum of another's array, taken by from_dlpack, or as a kernel's argument
 on(stream)           makes a stream the library's current one, where it can be told
+alone()              optional: something that the library can do by itself, unless what is installed is broken
 """
 
 import contextlib
@@ -125,6 +126,7 @@ def numba(gpu):
     return SimpleNamespace(
         name="numba",
         devices=lambda: len(cuda.gpus),
+        alone=lambda: total(cuda.to_device(numpy.zeros(8, numpy.uint8))),
         total=total,
         **filled_late(
             gpu,
@@ -151,7 +153,13 @@ def _load(name, gpu):
     if importlib.util.find_spec(module) is None:
         return f"{name}: not installed"
     library = make(gpu)
-    return library if library.devices() > 0 else f"{name}: what is installed sees no GPU"
+    if library.devices() == 0:
+        return f"{name}: what is installed sees no GPU"
+    try:
+        getattr(library, "alone", int)()
+    except Exception as error:
+        return f"{name}: what is installed does not work by itself: {type(error).__name__}: {error}"
+    return library
 
 
 def load(name, gpu):

@@ -41,6 +41,7 @@ def test_a_consumer_that_joined_has_to_be_joined_again_S6(gpu, streams):
     array = gpu.array(producer)
     with gpu.capture(producer, ends=UNJOINED):
         array.__dlpack__(stream=consumer)
+        gpu.sum(consumer, array.address)
     assert gpu.capturing(consumer) == NONE
 
 

@@ -172,10 +172,16 @@ def test_freeing_on_the_default_stream_spoils_the_capture_of_a_blocking_one_S6(g
     gpu.runtime("FreeAsync", memory, other)
 
 
-def test_memory_of_a_stream_is_freed_on_it_while_another_captures_S6(gpu, stream, other, memory):
+def test_memory_is_allocated_and_freed_on_a_stream_in_relaxed_mode_while_another_captures_S6(
+    gpu, stream, other, memory
+):
+    allocated = POINTER()
     with gpu.capture(stream):
-        gpu.runtime("FreeAsync", memory, other)
+        with gpu.relaxed():
+            gpu.runtime("MallocAsync", ctypes.byref(allocated), SIZE, other)
+            gpu.runtime("FreeAsync", memory, other)
         assert gpu.capturing(stream) == ACTIVE
+    gpu.runtime("FreeAsync", allocated, other)
 
 
 @pytest.mark.parametrize("where", ["no capture", "a capture, in relaxed mode"])
@@ -189,16 +195,22 @@ def test_cudafree_takes_memory_of_a_stream_S6(gpu, stream, memory, where):
         assert gpu.capturing(stream) == ACTIVE
 
 
-@pytest.mark.parametrize("function", ["EventQuery", "Free"])
+@pytest.mark.parametrize("function", ["EventQuery", "Free", "FreeAsync", "MallocAsync"])
 @pytest.mark.parametrize("called_on", ["this thread", "another thread"])
 def test_what_is_unsafe_in_a_capture_spoils_it_outside_of_relaxed_mode_S6(
     gpu, stream, other, event, memory, function, called_on
 ):
     gpu.runtime("EventRecord", event, other)
     gpu.synchronize(other)
+    arguments = {
+        "EventQuery": [event],
+        "Free": [memory],
+        "FreeAsync": [memory, other],
+        "MallocAsync": [ctypes.byref(POINTER()), SIZE, other],
+    }
 
     def unsafe():
-        errors.append(gpu.call(function, event if function == "EventQuery" else memory))
+        errors.append(gpu.call(function, *arguments[function]))
 
     errors = []
     with gpu.capture(stream, ends=INVALIDATED):
@@ -231,11 +243,16 @@ def test_the_host_looks_and_waits_in_relaxed_mode_while_another_stream_captures_
     assert done == [True]
 
 
-def test_a_stream_that_waits_for_a_capturing_one_joins_its_capture_S6(gpu, stream, other, event):
-    with gpu.capture(stream, ends=UNJOINED):
+@pytest.mark.parametrize("works", [False, True])
+def test_a_stream_that_waits_for_a_capturing_one_joins_its_capture_S6(gpu, stream, other, event, works):
+    """It has to be joined again, if it does more than wait."""
+    array = gpu.array(stream)
+    with gpu.capture(stream, ends=UNJOINED if works else 0):
         gpu.runtime("EventRecord", event, stream)
         gpu.runtime("StreamWaitEvent", other, event, 0)
         assert gpu.capturing(other) == ACTIVE
+        if works:
+            gpu.fill(other, array.address, 1)
     assert gpu.capturing(other) == NONE
 
 

@@ -687,7 +687,7 @@ touch(struct stream *stream)
     return OK;
 }
 
-/* The check of what is unsafe while streams capture, on whichever stream. */
+/* The check of what is unsafe while streams capture, on whichever stream. MallocAsync and FreeAsync are as well. */
 static result
 check_unsafe(void)
 {
@@ -1012,7 +1012,6 @@ wait_across_captures(struct stream *stream, const struct event *event)
     if (own == NULL && other->object.live && !stream->legacy) {
         stream->capture = other;
         stream->captured = event->after;
-        stream->captured.at[stream->index]++; /* also a stream that does no more than this has to be joined */
         return OK;
     }
     if (own != NULL)
@@ -1181,6 +1180,8 @@ allocate_async(void **pointer, size_t size, stream_handle handle)
     struct memory *memory;
     TRY(get_stream(handle, &stream));
     TRY(touch(stream));
+    if (stream->capture == NULL)
+        TRY(check_unsafe());
     TRY(new_memory(pointer, size, ON_DEVICE, stream->object.device, &memory));
     if (memory == NULL)
         return OK;
@@ -1198,6 +1199,8 @@ free_async(void *pointer, stream_handle handle)
     TRY(get_stream(handle, &stream));
     TRY(get_allocated(pointer, &memory));
     TRY(touch(stream));
+    if (stream->capture == NULL)
+        TRY(check_unsafe());
     if (memory->capture != stream->capture)
         return REFUSE(RUNTIME(ErrorInvalidValue), "memory %d is of another capture, or of none", memory->object.number);
     memory->object.live = false;
