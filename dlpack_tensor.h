@@ -611,31 +611,30 @@ dlp_check_all(const DLTensor *t, uint64_t flags, dlpack_py_error *error)
     return 0;
 }
 
-/* dlp_common_layout of a tensor that is not row-major, is large, or has no elements or no data. Saves 825 of the 2,503
+/* dlp_common_layout of a tensor that is not row-major, is large, or has no elements or no data. Saves 870 of the 2,500
  * instructions of an import of x.T. */
 DLP_SHARED int
 dlp_strided_layout(const DLTensor *t)
 {
-    int64_t last, step, reach, least = 1; /* in elements; reach: of the last one; least: the smallest extent */
-    int32_t i, k;
-    int order, has_gaps;
+    int order = t->strides != NULL && t->ndim > 1 && t->strides[0] < t->strides[t->ndim - 1] ? 'F' : 'C';
+    int64_t step, reach, least = 1; /* in elements; reach: of the last one; least: the smallest extent */
+    int tries, i, k, has_gaps;
 
     for (i = 0; i < t->ndim; i++)
         least = t->shape[i] < least ? t->shape[i] : least;
     if (least <= 0 || t->data == NULL)
         return least == 0 ? 'C' : 0; /* D5 */
-    for (order = 'C'; order != 0; order = order == 'C' ? 'F' : 0) {
+    for (tries = 0; tries < 2; tries++, order ^= 'C' ^ 'F') {
         reach = has_gaps = 0;
         for (k = 0; k < t->ndim; k++) {
             i = order == 'F' ? k : t->ndim - 1 - k;
-            last = t->shape[i] - 1;
-            step = t->strides == NULL ? reach + 1 : t->strides[i];
-            if (last == 0)
+            if (t->shape[i] == 1)
                 continue;
+            step = t->strides == NULL ? reach + 1 : t->strides[i];
             if (step <= reach)
                 break;
             has_gaps |= step != reach + 1;
-            if (dlp_multiply(last, step, &step) < 0 || step > INT64_MAX / 64 - reach)
+            if (dlp_multiply(t->shape[i] - 1, step, &step) < 0 || step > INT64_MAX / 64 - reach)
                 return 0;
             reach += step;
         }

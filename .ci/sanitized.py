@@ -35,8 +35,10 @@ def run_pytest(*arguments, asan):
             "PYTHONPATH": str(modules),
             "DLPACK_PY_BUILD_DIR": str(modules),
         }
-        tests = subprocess.Popen([sys.executable, "-m", "pytest", *arguments], env=environment)
-        complaints = [f"pytest {' '.join(arguments)} ended with {tests.returncode}"] if tests.wait() else []
+        command = [sys.executable, "-m", "pytest", *arguments]
+        tests = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        print(tests.communicate()[0].decode(errors="replace"), flush=True)
+        complaints = [f"pytest {' '.join(arguments)} ended with {tests.returncode}"] if tests.returncode else []
         for log in Path(logs).iterdir():
             report = log.read_text(errors="replace")
             if re.search(r"ERROR: AddressSanitizer|runtime error:", report):
@@ -53,13 +55,13 @@ def run_pytest(*arguments, asan):
 many = "tests/consumer/test_round_trips.py"
 whole = ["tests/consumer", "tests/exchange_api", "tests/producer"]
 elsewhere = ["tests/build", "tests/conformance", "tests/streams"]
-others = [
-    str(path) for path in Path("tests").glob("[a-z]*/") if path.is_dir() and str(path) not in [*whole, *elsewhere]
-]
-with ThreadPoolExecutor() as pool:
+folders = {str(path) for path in Path("tests").glob("[a-z]*/") if list(path.glob("test_*.py"))}
+longest = ["tests/tensor", "tests/lifetime", "tests/faults"]  # begin first
+others = [*longest, *sorted(folders.difference(whole, elsewhere, longest)), many]
+with ThreadPoolExecutor(os.cpu_count()) as pool:
     slow = pool.submit(run_pytest, *whole, f"--ignore={many}", asan="fast_unwind_on_malloc=0:malloc_context_size=8")
-    fast = pool.submit(run_pytest, *sorted(others), many, asan="fast_unwind_on_malloc=1")
-    complaints = slow.result() + fast.result()
+    fast = pool.map(lambda tests: run_pytest(tests, asan="fast_unwind_on_malloc=1"), others)
+    complaints = slow.result() + sum(fast, [])
 print("\n".join(complaints))
 print(f"sanitizers: {len(complaints)} complaints")
 sys.exit(bool(complaints))

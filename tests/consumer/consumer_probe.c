@@ -429,6 +429,13 @@ static PyTypeObject c_type = {
 
 /* ---- The module ----------------------------------------------------------- */
 
+/* How many types the module remembers what they offer of. */
+#ifdef DLP_TYPES
+#  define REMEMBERED_TYPES DLP_TYPES
+#else
+#  define REMEMBERED_TYPES 0
+#endif
+
 static struct PyModuleDef module = {
     PyModuleDef_HEAD_INIT,
     .m_name = "consumer_probe",
@@ -456,6 +463,7 @@ PROBE_INIT(void)
         PyModule_AddIntMacro(self, DLPACK_PY_WRITABLE) < 0 || PyModule_AddIntMacro(self, DLPACK_PY_READONLY) < 0 ||
         PyModule_AddIntMacro(self, DLPACK_PY_READONLY_UNSAID) < 0 ||
         PyModule_AddIntConstant(self, "VIEW_SIZE", sizeof(dlpack_py_view)) < 0 ||
+        PyModule_AddIntConstant(self, "REMEMBERED_TYPES", REMEMBERED_TYPES) < 0 ||
         PyModule_AddIntMacro(self, DLPACK_PY_VERSIONED) < 0 || PyModule_AddIntMacro(self, DLPACK_PY_LEGACY) < 0) {
         Py_DECREF(self);
         return NULL;

@@ -9,7 +9,7 @@ import types
 import dlarray
 import dltensor
 import pytest
-from dltensor import CPU, CUDA, CUDA_HOST, FORMS, PADDED, READ_ONLY, VERSIONED, Made, Taken
+from dltensor import CPU, CUDA, CUDA_HOST, FORMS, LEGACY, PADDED, READ_ONLY, VERSIONED, Made, Taken
 from exchange_probe import (
     COPY_IF_NEEDED,
     NO_TABLE,
@@ -24,7 +24,7 @@ from exchange_probe import (
     set_previous,
     table,
 )
-from table_consumer import check, consume
+from table_consumer import REMEMBERED_TYPES, check, consume
 
 ATTRIBUTE = "__dlpack_c_exchange_api__"
 VERSION = {"max_version": (1, 3)}
@@ -380,6 +380,69 @@ def test_a_method_that_replaces_itself_is_called_to_its_end_C6():
     consume(a)
     consume(a)
     assert a.calls == ["replaced", VERSION]
+
+
+class Old:
+    """A producer from before keywords, whose type can be remembered: its objects have no dictionary."""
+
+    __slots__ = ("calls", "made")
+
+    def __init__(self):
+        self.calls = []
+        self.made = Made(LEGACY)
+
+    def __dlpack__(self, **keywords):
+        self.calls.append(keywords)
+        if keywords:
+            raise TypeError("__dlpack__() takes no keyword arguments")
+        return self.made.capsule()
+
+
+def asked(old, **want):
+    view = consume(old, want)
+    assert data(view) == (old.made.address, (3,), (1,))
+    view.release()
+    assert old.made.deleted == 1
+    return old.calls
+
+
+def test_an_old_type_that_is_remembered_is_asked_at_once_without_keywords_C1():
+    kind = type("Kind", (Old,), {"__slots__": ()})
+    for _ in range(2):  # the first call remembers the type, the second one that it is old
+        assert asked(kind()) == [VERSION, {}]
+    assert asked(kind()) == ([{}] if REMEMBERED_TYPES else [VERSION, {}])
+    assert asked(kind(), dtype="float64", order="F") == ([{}] if REMEMBERED_TYPES else [VERSION, {}])
+    with pytest.raises(BufferError, match="dtype is float64, int8 was asked for"):
+        consume(kind(), {"dtype": "int8"})
+    # Another method is asked with keywords again.
+    kind.__dlpack__ = lambda self, **keywords: Old.__dlpack__(self, **keywords)
+    assert asked(kind()) == [VERSION, {}]
+
+
+def test_an_old_type_whose_second_call_fails_is_not_remembered_C1():
+    kind = type("Kind", (Old,), {"__slots__": ()})
+
+    def refuse(self, **keywords):
+        self.calls.append(keywords)
+        raise TypeError("not now") if keywords else KeyError("not now")
+
+    kind.__dlpack__ = refuse
+    for _ in range(3):
+        old = kind()
+        with pytest.raises(KeyError, match="not now") as raised:
+            consume(old)
+        assert old.calls == [VERSION, {}]
+        assert isinstance(raised.value.__context__, TypeError)
+
+
+def test_an_old_type_that_is_remembered_raises_its_own_error_C1():
+    kind = type("Kind", (Old,), {"__slots__": ()})
+    for _ in range(3):
+        old = kind()
+        asked(old)
+    old.made = None  # AttributeError
+    with pytest.raises(AttributeError, match="capsule"):
+        consume(old)
 
 
 def test_many_types_are_told_apart_X2():

@@ -99,3 +99,13 @@ def test_contradictory_requirements_are_an_error_for_an_embedded_tensor_too_C9(b
     assert look(Thing(), borrows, False, 0, FLOAT64, 4)[1] is not borrows
     with pytest.raises(SystemError, match="ndim is 1 and max_ndim is -1"):
         look(Thing(), borrows, False, 0, FLOAT64, -1)
+
+
+@pytest.mark.parametrize("borrows", [False, True])
+def test_an_embedded_matrix_has_the_order_that_it_has_C9(borrows):
+    thing = Thing()
+    thing.embed_matrix()
+    for _ in range(2):
+        assert look(thing, borrows, False, 0, FLOAT64, 0, 2, "C")[1] is not borrows
+        with pytest.raises(BufferError, match=r"strides\[0\] is 2, 1 was asked for by order 'F'"):
+            look(thing, borrows, False, 0, FLOAT64, 0, 2, "F")

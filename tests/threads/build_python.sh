@@ -54,6 +54,7 @@ source_tarball() (
         realpath "$DLPACK_PY_PYTHON_SOURCE"
         return
     fi
+    exec 9> "$cache/lock" && flock 9 # another process may fetch it
     kept=$(ls "$cache"/python3.13_*.orig.tar.xz 2> /dev/null | tail -n 1)
     if [ -z "$kept" ]; then
         command -v apt-get > /dev/null || impossible "no apt-get here; DLPACK_PY_PYTHON_SOURCE can name a tarball"

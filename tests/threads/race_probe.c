@@ -60,7 +60,7 @@ typedef struct {
     PyObject_HEAD
     dlpack_py_embedded tensors;
     double numbers[4];
-    int64_t shape[1], strides[1];
+    int64_t shape[2], strides[2];
     dlpack_py_view view;
     int requests; /* how often __dlpack__ was called */
 } Thing;
@@ -148,6 +148,20 @@ thing_embed_singles(PyObject *op, PyObject *Py_UNUSED(unused))
     Py_RETURN_NONE;
 }
 
+/* embed_matrix(): embeds the numbers as rows of two. */
+static PyObject *
+thing_embed_matrix(PyObject *op, PyObject *Py_UNUSED(unused))
+{
+    Thing *self = (Thing *)op;
+    DLTensor t;
+    self->shape[0] = self->shape[1] = self->strides[0] = 2;
+    self->strides[1] = 1;
+    t = dlpack_py_cpu(self->numbers, DLPACK_PY_FLOAT64, 2, self->shape, self->strides);
+    if (dlpack_py_embed(&self->tensors, op, &t, 0) < 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
 /* embed_misaligned(): embeds three numbers, from the second byte of the first one on. */
 static PyObject *
 thing_embed_misaligned(PyObject *op, PyObject *Py_UNUSED(unused))
@@ -162,6 +176,7 @@ thing_embed_misaligned(PyObject *op, PyObject *Py_UNUSED(unused))
 
 static PyMethodDef thing_methods[] = {
     DLPACK_PY_METHODS(thing_dlpack, dlpack_py_cpu_device),
+    {"embed_matrix", thing_embed_matrix, METH_NOARGS, NULL},
     {"embed_misaligned", thing_embed_misaligned, METH_NOARGS, NULL},
     {"embed_singles", thing_embed_singles, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
@@ -250,20 +265,22 @@ consume_detached(PyObject *Py_UNUSED(module), PyObject *obj)
     return consume_here(obj, 1);
 }
 
-/* look(thing, borrows, writable, options, dtype=float64, max_ndim=0): (readonly, whether the view owns a tensor, calls of
- * __dlpack__). */
+/* look(thing, borrows, writable, options, dtype=float64, max_ndim=0, ndim=1, order='\0'): (readonly, whether the view owns
+ * a tensor, calls of __dlpack__). */
 static PyObject *
 look(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *obj;
     dlpack_py_want want = four_numbers;
     dlpack_py_view v;
-    int borrows, writable, readonly, is_owner, before;
+    int borrows, writable, readonly, is_owner, before, order = 0;
     unsigned int options;
 
-    if (!PyArg_ParseTuple(args, "OppI|Ii", &obj, &borrows, &writable, &options, &want.dtype, &want.max_ndim))
+    if (!PyArg_ParseTuple(args, "OppI|IiiC", &obj, &borrows, &writable, &options, &want.dtype, &want.max_ndim,
+                          &want.ndim, &order))
         return NULL;
-    if (want.dtype == 0 || want.max_ndim != 0) /* any shape */
+    want.order = (char)order;
+    if (want.dtype == 0 || want.max_ndim != 0 || want.ndim != 1) /* any shape */
         want.shape = NULL;
     want.writable = (char)writable;
     want.options = options;
