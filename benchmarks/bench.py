@@ -101,6 +101,9 @@ def examples(folder):
         builds[scenarios.COLUMNS[name]] = [CXX, *SHARED, "-O2", *flags, source]
     library, seconds = nanobind_library(folder, peers()["nanobind"], "-O2")
     builds["nanobind"] += [library, "-Wl,--gc-sections"]
+    small, _ = nanobind_library(folder, peers()["nanobind"], "-Os")
+    source = HERE / "peers" / "image_nanobind.cpp"
+    builds["nanobind, -Os"] = [CXX, *SHARED, "-Os", *peers()["nanobind"], source, small, "-Wl,--gc-sections"]
     builds["tvm-ffi"] += ["-ltvm_ffi"]
     for name, command in builds.items():
         target = folder / f"image-{name.replace(' ', '-')}.so"
@@ -219,7 +222,13 @@ Measured with {versions}. nanobind is built at -O3, all else at -O2.
 
 ## Instructions
 
+A number in bold is lower than that of dlpack_py.
+
 {instructions}
+
+### Where another library is ahead
+
+{ahead}
 
 ## Nanoseconds and allocations
 
@@ -246,10 +255,10 @@ exchange and after many:
 
 ## Compile time and size
 
-`examples/minimal/image.c`, and the same example by the other libraries, at -O2: the best CPU time of up to five
-compilations, the size of the stripped module, and its machine code (`.text`). The library of nanobind is part of the
-module; to compile it takes {library:.0f} s once more. The library of tvm-ffi is not part of the module: users install
-it.
+`examples/minimal/image.c`, and the same example by the other libraries, at -O2 where nothing else is said: the best CPU
+time of up to five compilations, the size of the stripped module, and its machine code (`.text`). The library of
+nanobind is part of the module; to compile it takes {library:.0f} s once more. The library of tvm-ffi is not part of the
+module: users install it.
 
 {examples}
 """
@@ -267,8 +276,24 @@ def write(results, folder):
     main = [name for name in scenarios.ROWS if rows.get(name)]
     notes = [f"- **{name}**: {note}" for name, note in scenarios.ROWS.items() if note and name in main]
 
+    peers = [column for column in columns if column not in ("ours", "floor")]
+
+    def is_ahead(name, column):
+        cells = rows[name]
+        return column in peers and column in cells and cells[column]["instructions"] < cells["ours"]["instructions"]
+
     def cell(name, column, show):
         return show(rows[name][column]) if column in rows[name] else "–"
+
+    def counted(name, column):
+        text = cell(name, column, lambda cell: f"{cell['instructions']:,}")
+        return f"**{text}**" if is_ahead(name, column) else text
+
+    ahead = {}
+    for name in main:
+        first = [columns[column] for column in peers if is_ahead(name, column)]
+        if first:
+            ahead.setdefault((" and ".join(first), scenarios.AHEAD[name]), []).append(f"`{name}`")
 
     def filled(show, names):
         return table(["", *columns.values()], [[n, *(cell(n, c, show) for c in columns)] for n in names])
@@ -282,7 +307,8 @@ def write(results, folder):
     page = PAGE.format(
         calls=instructions.CALLS,
         versions=", ".join(f"{name} {version}" for name, version in results["versions"].items()),
-        instructions=filled(lambda cell: f"{cell['instructions']:,}", main),
+        instructions=table(["", *columns.values()], [[n, *(counted(n, c) for c in columns)] for n in main]),
+        ahead="\n".join(f"- {peer}: {', '.join(names)}. {why}" for (peer, why), names in ahead.items()),
         times=filled(
             lambda cell: f"{cell['nanoseconds']:,} ns, {cell['allocations']}",
             [name for name in main if "nanoseconds" in rows[name]["ours"]],
