@@ -1,5 +1,7 @@
 /* Times copies for copying.py. CMake builds this file with the loops of dlpack_py.h, and again with dlpack_copy.h. */
+#ifndef _POSIX_C_SOURCE
 #define _POSIX_C_SOURCE 199309L /* clock_gettime */
+#endif
 #include "dlpack_tensor.h"
 
 #include <time.h>
