@@ -276,11 +276,11 @@ def write(results, folder):
     main = [name for name in scenarios.ROWS if rows.get(name)]
     notes = [f"- **{name}**: {note}" for name, note in scenarios.ROWS.items() if note and name in main]
 
-    peers = [column for column in columns if column not in ("ours", "floor")]
+    others = [column for column in columns if column not in ("ours", "floor")]
 
     def is_ahead(name, column):
         cells = rows[name]
-        return column in peers and column in cells and cells[column]["instructions"] < cells["ours"]["instructions"]
+        return column in others and column in cells and cells[column]["instructions"] < cells["ours"]["instructions"]
 
     def cell(name, column, show):
         return show(rows[name][column]) if column in rows[name] else "–"
@@ -291,7 +291,7 @@ def write(results, folder):
 
     ahead = {}
     for name in main:
-        first = [columns[column] for column in peers if is_ahead(name, column)]
+        first = [columns[column] for column in others if is_ahead(name, column)]
         if first:
             ahead.setdefault((" and ".join(first), scenarios.AHEAD[name]), []).append(f"`{name}`")
 

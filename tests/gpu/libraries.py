@@ -156,7 +156,8 @@ def _load(name, gpu):
     if library.devices() == 0:
         return f"{name}: what is installed sees no GPU"
     try:
-        getattr(library, "alone", int)()
+        if hasattr(library, "alone"):
+            library.alone()
     except Exception as error:
         return f"{name}: what is installed does not work by itself: {type(error).__name__}: {error}"
     return library

@@ -687,7 +687,7 @@ touch(struct stream *stream)
     return OK;
 }
 
-/* The check of what is unsafe while streams capture, on whichever stream. MallocAsync and FreeAsync are as well. */
+/* The check of what is unsafe while streams capture, on whichever stream: also MallocAsync and FreeAsync. */
 static result
 check_unsafe(void)
 {
