@@ -36,7 +36,7 @@ def make(*arguments):
 
 def run_tests(command, modules, **environment):
     environment = {
-        "DLPACK_PY_REPEAT": "3",
+        "DLPACK_PY_REPEAT": "2",
         **os.environ,
         "PYTHONPATH": str(modules),
         "DLPACK_PY_BUILD_DIR": str(modules),
