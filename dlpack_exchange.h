@@ -43,7 +43,7 @@ typedef struct dlp_own {
 
 /* What a type offers. Its size, 64 bytes, saves 8 of 210 instructions of a call: dlp_type_at. */
 typedef struct dlp_type {
-    PyTypeObject *type;             /* borrowed, to compare with */
+    dlp_word type;                  /* PyTypeObject *: borrowed, to compare with; set last */
     unsigned int tag;               /* its version tag, which changes when the type or a base changes; 0: none */
     int is_own;                     /* the table is of this file */
     int is_old;                     /* __dlpack__ raised TypeError with keywords, and none without (C1) */
@@ -53,8 +53,9 @@ typedef struct dlp_type {
     char unused[56 - 5 * sizeof(void *)];
 } dlp_type;
 
-/* The last types are remembered where a GIL guards them and types have version tags. */
-#if !DLPACK_PY_PLAIN && !defined(Py_LIMITED_API) && !defined(Py_GIL_DISABLED) && PY_VERSION_HEX >= 0x030B0000
+/* Types are remembered where they have version tags; without a GIL, where a tag can be read atomically. */
+#if !DLPACK_PY_PLAIN && !defined(Py_LIMITED_API) && PY_VERSION_HEX >= 0x030B0000 && \
+    (defined(__GNUC__) || !defined(Py_GIL_DISABLED))
 #  define DLP_TYPES 32
 #else
 #  define DLP_TYPES 0
@@ -87,13 +88,13 @@ dlp_exchange_free(void *exchange)
     DLPACK_PY_FREE(x);
 }
 
-/* What this file remembers of the interpreter of a state; NULL with an exception. */
+/* What this file remembers of the interpreter of a state; NULL with an exception, also where state is NULL. */
 static inline dlp_exchange *
 dlp_exchange_get(dlp_state *state)
 {
-    dlp_exchange *x = (dlp_exchange *)DLP_LOAD(&state->exchange);
+    dlp_exchange *x = state == NULL ? NULL : (dlp_exchange *)DLP_LOAD(&state->exchange);
 
-    if (x != NULL)
+    if (x != NULL || state == NULL)
         return x;
     x = (dlp_exchange *)DLPACK_PY_MALLOC(sizeof(*x));
     if (x == NULL)
@@ -147,42 +148,39 @@ dlp_usable_table(const DLPackExchangeAPIHeader *header)
                : table;
 }
 
-/* The referent of a weak reference, a new reference; NULL where it is dead, or with MemoryError. */
-DLP_RARE PyObject *
-dlp_referent(PyObject *reference)
+/* The record of a table that this file has put on the type, or on a base of it (X7), or on any type where type is NULL.
+ * The capsule alone proves nothing: any class may carry the capsule of another class. owner: out, the type in the
+ * record, a new reference. Returns NULL where there is none, or with MemoryError; then *owner is NULL. */
+DLP_RARE const dlp_own *
+dlp_find_own(dlp_exchange *x, PyTypeObject *type, const void *table, PyObject **owner)
 {
-    PyObject *referent = PyObject_CallFunctionObjArgs(reference, NULL);
-    if (referent == Py_None)
-        Py_CLEAR(referent);
-    return referent;
-}
+    const dlp_own *own = x == NULL ? NULL : (const dlp_own *)DLP_LOAD(&x->own);
 
-/* The record of a table that this file has put on the type, or on a base of it (X7); NULL: none. The capsule alone
- * proves nothing: any class may carry the capsule of another class. */
-static inline const dlp_own *
-dlp_find_own(dlp_exchange *x, PyTypeObject *type, const void *table)
-{
-    const dlp_own *own = (const dlp_own *)DLP_LOAD(&x->own);
-    PyObject *referent;
-    for (; own != NULL && !PyErr_Occurred(); own = own->next) {
-        if (own->table != table || !PyType_IsSubtype(type, own->type))
+    for (*owner = NULL; own != NULL && !PyErr_Occurred(); own = own->next) {
+        if (own->table != table || (type != NULL && !PyType_IsSubtype(type, own->type)))
             continue;
-        referent = dlp_referent(own->reference);
-        Py_XDECREF(referent);
-        if (referent != NULL) /* else a dead type had that address */
+        *owner = PyObject_CallFunctionObjArgs(own->reference, NULL);
+        if (*owner != Py_None && *owner != NULL)
             return own;
+        Py_CLEAR(*owner); /* a dead type had that address */
     }
     return NULL;
 }
 
 #if DLP_TYPES
+#  ifdef Py_GIL_DISABLED
+#    define DLP_READ(place) DLP_LOAD(place)
+#  else
+#    define DLP_READ(place) (*(place))
+#  endif
+
 /* The version tag of a type; 0: it has none now. */
 static inline unsigned int
 dlp_type_tag(PyTypeObject *type)
 {
     /* 3.13 sets no flag, and makes the tag 0 where a type changes */
     const int valid = PY_VERSION_HEX >= 0x030D0000 || PyType_HasFeature(type, Py_TPFLAGS_VALID_VERSION_TAG);
-    return valid ? type->tp_version_tag : 0;
+    return valid ? DLP_READ(&type->tp_version_tag) : 0;
 }
 
 /* Where a type is remembered. */
@@ -199,7 +197,7 @@ dlp_type_cached(dlp_state *state, PyTypeObject *type)
 {
     dlp_exchange *x = state == NULL ? NULL : (dlp_exchange *)DLP_LOAD(&state->exchange);
     dlp_type *known = x == NULL ? NULL : dlp_type_at(x, type);
-    return known != NULL && known->type == type && known->tag == dlp_type_tag(type) ? known : NULL;
+    return known != NULL && DLP_READ(&known->type) == (dlp_word)type && known->tag == dlp_type_tag(type) ? known : NULL;
 }
 #else
 #  define dlp_type_cached(state, type) ((void)(state), (dlp_type *)NULL)
@@ -211,29 +209,30 @@ DLP_RARE int
 dlp_type_learn(dlp_state *state, PyTypeObject *type, dlp_type *found)
 {
     dlp_exchange *x = dlp_exchange_get(state);
-    PyObject *names = NULL, *capsule = NULL;
+    PyObject *names = NULL, *capsule = NULL, *owner = NULL;
     const dlp_own *own;
     void *header = NULL;
+    int has = 1;
 
     if (x == NULL)
         return -1;
     memset(found, 0, sizeof(*found));
-    found->type = type;
 #ifndef Py_LIMITED_API
-    if (_PyType_Lookup(type, state->objects[DLP_STR_EXCHANGE_API]) != NULL) /* most types have none */
+    has = _PyType_Lookup(type, state->objects[DLP_STR_EXCHANGE_API]) != NULL; /* most types have none */
 #endif
-        /* A derived class that overrides __dlpack__ has no table: its author changed what an export means (X2). */
-        names = dlp_first_with(type, state->objects);
 #if DLP_TYPES
-    found->tag = dlp_type_tag(type);
+    found->tag = dlp_type_tag(type); /* of the type before it is read: it may change meanwhile */
 #endif
+    if (has) /* a derived class that overrides __dlpack__ has no table: its author changed what an export means (X2) */
+        names = dlp_first_with(type, state->objects);
     if (names != NULL && PySequence_Contains(names, state->objects[DLP_STR_EXCHANGE_API]) > 0)
         capsule = PyObject_GetItem(names, state->objects[DLP_STR_EXCHANGE_API]);
     Py_XDECREF(names);
     if (capsule != NULL && (header = PyCapsule_GetPointer(capsule, DLP_EXCHANGE_NAME)) != NULL)
         found->table = dlp_usable_table((const DLPackExchangeAPIHeader *)header);
     Py_XDECREF(capsule);
-    own = found->table == NULL ? NULL : dlp_find_own(x, type, found->table);
+    own = found->table == NULL ? NULL : dlp_find_own(x, type, found->table, &owner);
+    Py_XDECREF(owner);
     found->is_own = own != NULL;
     found->embedded = own == NULL ? 0 : own->embedded;
     if (PyErr_Occurred()) {
@@ -243,13 +242,21 @@ dlp_type_learn(dlp_state *state, PyTypeObject *type, dlp_type *found)
         return 0;
     }
 #if DLP_TYPES
-    if (found->tag != 0 && found->tag == dlp_type_tag(type)) { /* no metaclass has changed it */
-        if (type->tp_getattro == PyObject_GenericGetAttr && type->tp_dictoffset == 0)
-            found->method = _PyType_Lookup(type, state->objects[DLP_STR_DLPACK]);
-        if (found->method != NULL && !PyType_HasFeature(Py_TYPE(found->method), Py_TPFLAGS_METHOD_DESCRIPTOR))
-            found->method = NULL;
-        *dlp_type_at(x, type) = *found;
-    }
+    if (found->tag == 0 || found->tag != dlp_type_tag(type)) /* it was changed meanwhile */
+        return 0;
+#  ifdef Py_GIL_DISABLED
+    /* A place is filled once. Other threads may free the method, and embed again while this one reads. */
+    found->embedded = 0;
+    if (found->table == NULL || !DLP_REPLACE(&dlp_type_at(x, type)->type, 0, 1))
+        return 0;
+#  else
+    if (type->tp_getattro == PyObject_GenericGetAttr && type->tp_dictoffset == 0)
+        found->method = _PyType_Lookup(type, state->objects[DLP_STR_DLPACK]);
+    if (found->method != NULL && !PyType_HasFeature(Py_TYPE(found->method), Py_TPFLAGS_METHOD_DESCRIPTOR))
+        found->method = NULL;
+#  endif
+    memcpy(&dlp_type_at(x, type)->tag, &found->tag, sizeof(*found) - offsetof(dlp_type, tag));
+    DLP_STORE(&dlp_type_at(x, type)->type, (dlp_word)type);
 #endif
     return 0;
 }
@@ -793,6 +800,7 @@ dlp_table_check_object(const dlpack_py_exchange *x, PyObject *object)
     const dlp_own *own;
     const dlp_type *known;
     dlp_type learned;
+    PyObject *owner;
 
     if (object == NULL)
         PyErr_SetString(PyExc_TypeError, "the object is NULL");
@@ -800,7 +808,8 @@ dlp_table_check_object(const dlpack_py_exchange *x, PyObject *object)
         return -1;
     if (known->is_own && known->table == &x->api)
         return 0;
-    own = dlp_find_own(dlp_exchange_get(state), Py_TYPE(object), &x->api);
+    own = dlp_find_own(dlp_exchange_get(state), Py_TYPE(object), &x->api, &owner);
+    Py_XDECREF(owner);
     if (PyErr_Occurred())
         return -1;
     return dlp_raise_value(own == NULL ? PyExc_TypeError : PyExc_BufferError,
@@ -853,25 +862,16 @@ dlp_table_answer(const dlpack_py_exchange *x, void *asked, DLManagedTensorVersio
 static inline int
 dlp_table_to_object(const dlpack_py_exchange *x, DLManagedTensorVersioned *managed, void **out)
 {
-    const dlp_own *own;
     PyObject *type = NULL;
-    dlp_state *state;
-    dlp_exchange *known;
     dlpack_py_view v;
 
     if (out != NULL)
         *out = NULL;
     if (dlp_check_pointer(managed, "the managed tensor is NULL") < 0)
         return -1;
-    if (dlp_check_out(out) == 0 && (state = dlp_state_get()) != NULL && (known = dlp_exchange_get(state)) != NULL) {
-        own = (const dlp_own *)DLP_LOAD(&known->own);
-        for (; own != NULL && type == NULL && !PyErr_Occurred(); own = own->next) {
-            if (own->table == &x->api)
-                type = dlp_referent(own->reference);
-        }
-        if (type == NULL && !PyErr_Occurred())
-            PyErr_SetString(PyExc_RuntimeError, "this interpreter has no type with this exchange table");
-    }
+    if (dlp_check_out(out) == 0 && dlp_find_own(dlp_exchange_get(dlp_state_get()), NULL, &x->api, &type) == NULL &&
+        !PyErr_Occurred())
+        PyErr_SetString(PyExc_RuntimeError, "this interpreter has no type with this exchange table");
     if (type == NULL) {
         dlp_delete(managed, DLPACK_PY_VERSIONED);
         return -1;
@@ -923,7 +923,7 @@ DLP_RARE int
 dlpack_py_exchange_add(PyTypeObject *type, const dlpack_py_exchange *exchange)
 {
     dlp_state *state = dlp_state_get();
-    dlp_exchange *x = state == NULL ? NULL : dlp_exchange_get(state);
+    dlp_exchange *x = dlp_exchange_get(state);
     PyObject *reference, *capsule = NULL;
     dlp_own *own;
     dlpack_py_error error;
@@ -1104,7 +1104,7 @@ dlp_find_from_dlpack(dlp_state *state, PyObject *obj)
     PyObject *const *names = state->objects;
     PyObject *module, *found, *name = NULL, *rest;
 
-#if DLP_TYPES
+#if DLP_TYPES && !defined(Py_GIL_DISABLED)
     dlp_exchange *x = dlp_exchange_get(state);
     if (x->like == Py_TYPE(obj) && x->like_tag == dlp_type_tag(x->like)) {
         Py_INCREF(x->from_dlpack);
@@ -1136,7 +1136,7 @@ dlp_find_from_dlpack(dlp_state *state, PyObject *obj)
     if (found == NULL && (!PyErr_Occurred() || PyErr_ExceptionMatches(PyExc_AttributeError)))
         (void)dlp_raise_value(PyExc_TypeError, "cannot make an object like %.200U: its library has no from_dlpack",
                               obj);
-#if DLP_TYPES
+#if DLP_TYPES && !defined(Py_GIL_DISABLED)
     if (found != NULL && !PyType_HasFeature(Py_TYPE(obj), Py_TPFLAGS_HEAPTYPE) && dlp_type_tag(Py_TYPE(obj)) != 0) {
         name = x->from_dlpack;
         Py_INCREF(found);

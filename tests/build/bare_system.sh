@@ -36,11 +36,12 @@ certificates=${PIP_CERT:-/etc/ssl/certs/ca-certificates.crt}
 if [ -e "$certificates" ]; then cp "$certificates" "$root/etc/certificates.crt"; fi
 if [ -e /etc/pip.conf ]; then grep -v '^cert' /etc/pip.conf > "$root/etc/pip.conf" || true; fi
 
-# inside [OPTION OF unshare ...] COMMAND: in the repository there, without a variable of this environment but those for pip.
+# inside [OPTION OF unshare ...] COMMAND: in the repository there, without a variable of this environment but those for pip
+# and CMAKE_ARGS.
 inside() {
     local settings=(HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8) name
     if [ -e "$root/etc/certificates.crt" ]; then settings+=(PIP_CERT=/etc/certificates.crt); fi
-    for name in PIP_INDEX_URL PIP_EXTRA_INDEX_URL http_proxy https_proxy no_proxy; do
+    for name in PIP_INDEX_URL PIP_EXTRA_INDEX_URL http_proxy https_proxy no_proxy CMAKE_ARGS; do
         if [ -n "${!name:-}" ]; then settings+=("$name=${!name}"); fi
     done
     unshare --mount "${@:1:$#-1}" sh -c \

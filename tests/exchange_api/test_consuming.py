@@ -24,7 +24,7 @@ from exchange_probe import (
     set_previous,
     table,
 )
-from table_consumer import REMEMBERED_TYPES, check, consume
+from table_consumer import REMEMBERED_METHODS, check, consume
 
 ATTRIBUTE = "__dlpack_c_exchange_api__"
 VERSION = {"max_version": (1, 3)}
@@ -350,6 +350,26 @@ def test_a_change_of_a_base_is_seen_X2():
     assert a.calls == [VERSION]
 
 
+def test_a_metaclass_that_changes_the_class_while_it_is_read_is_not_overlooked_X2():
+    """The class overrides __dlpack__ from then on: whatever was read before is not remembered for the changed class."""
+    changed = []
+
+    class Meta(type):
+        def __getattribute__(cls, name):
+            if name == "__dict__" and cls is base and not changed:  # the class itself was read before
+                changed.append(True)
+                kind.__dlpack__ = lambda self, **keywords: Library.__dlpack__(self, **keywords)
+                assert kind().calls == []  # looks names up: the changed class has a version tag
+            return super().__getattribute__(name)
+
+    base = Meta("Base", (Library,), {ATTRIBUTE: table()})
+    kind = Meta("Derived", (base,), {})
+    a = kind()
+    for _ in range(3):
+        consume(a)
+    assert changed and a.calls == ["owned", VERSION, VERSION]
+
+
 def test_a_method_that_is_replaced_is_the_one_that_is_called_C6():
     kind = type("Array", (Library,), {})
     a = kind()
@@ -410,8 +430,8 @@ def test_an_old_type_that_is_remembered_is_asked_at_once_without_keywords_C1():
     kind = type("Kind", (Old,), {"__slots__": ()})
     for _ in range(2):  # the first call remembers the type, the second one that it is old
         assert asked(kind()) == [VERSION, {}]
-    assert asked(kind()) == ([{}] if REMEMBERED_TYPES else [VERSION, {}])
-    assert asked(kind(), dtype="float64", order="F") == ([{}] if REMEMBERED_TYPES else [VERSION, {}])
+    assert asked(kind()) == ([{}] if REMEMBERED_METHODS else [VERSION, {}])
+    assert asked(kind(), dtype="float64", order="F") == ([{}] if REMEMBERED_METHODS else [VERSION, {}])
     with pytest.raises(BufferError, match="dtype is float64, int8 was asked for"):
         consume(kind(), {"dtype": "int8"})
     # Another method is asked with keywords again.

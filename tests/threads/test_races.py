@@ -249,6 +249,33 @@ def test_a_class_is_changed_while_eight_threads_consume_its_objects_C6():
     """)
 
 
+def test_a_class_with_a_table_is_changed_while_eight_threads_consume_its_objects_X2():
+    child("""
+        import dlarray
+        ones = dlarray.array([1.0, 0, 0, 0])
+        override = lambda self, **kwargs: ones.__dlpack__(**kwargs)
+        class Derived(Thing):
+            pass
+        def change():
+            while len(ended) < THREADS - 1:
+                Derived.__dlpack__ = override  # the class has no table until this is deleted
+                del Derived.__dlpack__
+        def use():
+            for turn in range(200):
+                try:
+                    assert probe.consume(Derived()) in (1.0, 6.0)
+                    assert probe.borrow(Derived()) in (1.0, 6.0)
+                except BufferError as error:  # the class has changed between finding its table and calling it
+                    assert "Derived overrides __dlpack__" in str(error)
+        for turn in range(20):
+            done(together(change, use))
+            assert probe.consume(Derived()) == probe.borrow(Derived()) == 6.0
+            Derived.__dlpack__ = override
+            assert probe.consume(Derived()) == probe.borrow(Derived()) == 1.0
+            del Derived.__dlpack__
+    """)
+
+
 # ---- The same capsules --------------------------------------------------------
 
 
