@@ -199,7 +199,7 @@ test-peers: dev $(VENV)/$(TAG)-peers apart
 # Two libraries at a time. Libraries that are not here, as CuPy and Numba without a GPU, are named and left out. A result
 # of an earlier run stays if its library has another version.
 LIBRARIES := $(foreach apart,$(APART),$(apart)=$(BUILD)/venv-$(apart)) \
-    $(foreach library,torch jax dlarray numpy tvm_ffi pyarrow.Tensor pyarrow.Array array_api_strict nanobind pybind11 mpi4py \
+    $(foreach library,torch jax dlarray by_hand numpy tvm_ffi pyarrow.Tensor pyarrow.Array array_api_strict nanobind pybind11 mpi4py \
         cupy numba,$(library)=$(VENV))
 SUITE := PYTHONPATH=$(MODULES):conformance DLPACK_PY_BUILD_DIR=$(MODULES)
 conformance: dev $(VENV)/$(TAG)-peers apart
@@ -215,7 +215,7 @@ instructions: configure
 
 # DOCS names another folder than docs.
 bench: configure $(VENV)/$(TAG)-bench
-	cmake --build $(BUILD) --target loop calls calls_floor dlarray image
+	cmake --build $(BUILD) --target loop calls by_hand dlarray image
 	$(RUN) benchmarks/bench.py $(BUILD) $(or $(DOCS),docs)
 
 # On a free-threaded Python, which build_python.sh builds. make throughput PYTHON=... takes any Python.

@@ -178,6 +178,69 @@ static PyTypeObject half_type = {
     .tp_methods = half_methods,
 };
 
+/* Old: a producer from before 2024, by hand. Its __dlpack__ refuses the keyword max_version, and its capsule is legacy. */
+typedef struct {
+    PyObject_HEAD
+    DLManagedTensor managed; /* of all exports */
+    int64_t strides[2];
+    double values[12];
+} Old;
+
+static void
+old_delete(DLManagedTensor *managed)
+{
+    Py_DECREF((PyObject *)managed->manager_ctx);
+}
+
+static void
+old_destroy_capsule(PyObject *capsule)
+{
+    if (strcmp(PyCapsule_GetName(capsule), "dltensor") == 0)
+        old_delete((DLManagedTensor *)PyCapsule_GetPointer(capsule, "dltensor"));
+}
+
+static PyObject *
+old_new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(names))
+{
+    Old *self = (Old *)type->tp_alloc(type, 0);
+    if (self != NULL) {
+        self->strides[0] = 4;
+        self->strides[1] = 1;
+        self->managed.dl_tensor = dlpack_py_cpu(self->values, DLPACK_PY_FLOAT64, 2, shape_of_rank[2], self->strides);
+        self->managed.manager_ctx = self;
+        self->managed.deleter = old_delete;
+    }
+    return (PyObject *)self;
+}
+
+static PyObject *
+old_dlpack(PyObject *op, PyObject *args, PyObject *keywords)
+{
+    static char *names[] = {"stream", NULL};
+    PyObject *stream = Py_None, *capsule;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|$O:__dlpack__", names, &stream))
+        return NULL;
+    capsule = PyCapsule_New(&((Old *)op)->managed, "dltensor", old_destroy_capsule);
+    if (capsule != NULL)
+        Py_INCREF(op);
+    return capsule;
+}
+
+static PyMethodDef old_methods[] = {
+    {"__dlpack__", (PyCFunction)(void (*)(void))old_dlpack, METH_VARARGS | METH_KEYWORDS, NULL},
+    {"__dlpack_device__", dlpack_py_cpu_device, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyTypeObject old_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "calls.Old",
+    .tp_basicsize = sizeof(Old),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_new = old_new,
+    .tp_dealloc = plain_dealloc,
+    .tp_methods = old_methods,
+};
+
 /* Bytes: a producer as NumPy is one. It has extents of Py_ssize_t and strides in bytes, which each export converts. */
 typedef struct {
     PyObject_HEAD
@@ -520,7 +583,7 @@ static int
 module_exec(PyObject *module)
 {
     PyTypeObject *types[] = {
-        &simple_type, &half_type,  &bytes_type, &held_type, &buffered_type,
+        &simple_type, &half_type,  &bytes_type, &held_type, &buffered_type, &old_type,
 #ifndef CALLS_PLAIN
         &own_type,    &plain_type,
 #endif

@@ -5,7 +5,7 @@ from html import escape
 INK, PALE, GRID = "#222222", "#666666", "#dddddd"
 COLOURS = {
     "ours": "#1f5fa8",
-    "floor": "#9a9a9a",
+    "by_hand": "#9a9a9a",
     "nanobind": "#d1742f",
     "tvm": "#4f8f46",
 }

@@ -1,8 +1,8 @@
 """The calls that are counted and timed: the rows of docs/performance.md, and the lines of its chart.
 
 A row is the same work by each library. Each library consumes and returns arrays of its own type ("own"): Own, Plain and
-Simple of calls.c and of calls_floor.c, nanobind's ndarray, tvm_ffi.Tensor, and Own of calls_pybind11.cpp. tvm-ffi has
-no own array with a table or a capsule only: there it takes those of calls.c.
+Simple of calls.c, Array of examples/by_hand, nanobind's ndarray, tvm_ffi.Tensor, and Own of calls_pybind11.cpp. tvm-ffi
+has no own array with a table or a capsule only: there it takes those of calls.c.
 """
 
 import importlib
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 COLUMNS = {
     "ours": "dlpack_py",
-    "floor": "floor",
+    "by_hand": "by hand",
     "nanobind": "nanobind",
     "tvm": "tvm-ffi",
     "pybind11": "pybind11 by hand",
@@ -35,12 +35,12 @@ class Call:
 
 # The rows: (name, what the libraries do and do not do). The last row is a call in a process that has made no other.
 ROWS = {
-    "f(own), exchange table, borrowed": "tvm-ffi: Own of calls.c. nanobind and pybind11 have no exchange table. The "
-    "floor knows its own type.",
+    "f(own), exchange table, borrowed": "tvm-ffi: Own of calls.c. The others have no exchange table.",
     "f(own), exchange table, owned": "As above, with a reference to the array; tvm-ffi makes a Tensor.",
-    "f(own), capsule": "The managed tensors are part of the object: only the capsule is allocated. nanobind: its "
-    "ndarray object; tvm-ffi: Plain of calls.c; pybind11: allocates each export.",
-    "f(own), capsule, README's producer": "Each export is allocated. nanobind allocates none: see above.",
+    "f(own), capsule": "The managed tensors are part of the object: only the capsule is allocated. By hand: they are "
+    "shared, also with what the consumer makes; nanobind: its ndarray object; tvm-ffi: Plain of calls.c; pybind11: "
+    "allocates each export.",
+    "f(own), capsule, README's producer": "Each export is allocated. By hand and nanobind allocate none: see above.",
     "f(numpy)": "Read access. nanobind: `ndarray<const double>`, which asks for a legacy capsule, without a keyword: "
     "then NumPy does less. dlpack_py asks for a versioned one (C1), which says whether the data is read-only.",
     "f(numpy), writable": "nanobind: `ndarray<double>`, which asks for a versioned capsule, as dlpack_py does.",
@@ -63,9 +63,9 @@ ROWS = {
     "f(torch), complex64": "PyTorch's exchange table exports lazily conjugated tensors wrongly: dlpack_py asks "
     "the tensor (X9).",
     "f(tvm_ffi.Tensor)": "By capsule; tvm-ffi takes its own object.",
-    "f(own ×3)": "dlpack_py, floor and tvm-ffi: by exchange table, borrowed. nanobind and pybind11: by capsule.",
+    "f(own ×3)": "dlpack_py and tvm-ffi: by exchange table, borrowed. nanobind and pybind11: by capsule.",
     "f(numpy ×3)": "Three capsules.",
-    "f(torch ×3)": "dlpack_py, floor and tvm-ffi: by exchange table, borrowed.",
+    "f(torch ×3)": "dlpack_py and tvm-ffi: by exchange table, borrowed.",
     "from_dlpack(numpy)": "To an own array that holds NumPy's memory. dlpack_py reads device= and copy= as well, as "
     "NumPy and PyTorch do; the others take one argument. Last column: np.from_dlpack.",
     "from_dlpack(numpy) of 14 dtypes": "As NumPy does it: any rank and any strides.",
@@ -78,7 +78,7 @@ ROWS = {
     "`ndarray<numpy>` of memory that exists already.",
     "return to NumPy, as the argument's type": "An own array that exists is returned as an array of the library of an "
     "argument. nanobind: the library is fixed: `ndarray<numpy>`.",
-    "return to PyTorch, as the argument's type": "As above. floor: by the table. nanobind: `ndarray<pytorch>`.",
+    "return to PyTorch, as the argument's type": "As above. nanobind: `ndarray<pytorch>`.",
     "return a new NumPy array": "Memory is allocated for a result like an argument.",
     "return a new PyTorch tensor": "As above; dlpack_py and tvm-ffi: in memory of PyTorch's allocator.",
     "np.from_dlpack of a type by its buffer": "The export holds a memoryview. Last column: np.frombuffer.",
@@ -158,17 +158,17 @@ class Libraries:
     the module calls is built with CALLS_PLAIN, its calls are those without tables and embedded managed tensors."""
 
     def __init__(self, peers=None):
+        import by_hand
         import calls
-        import calls_floor
         import image
         import numpy
 
-        self.ours, self.floor, self.image, self.numpy = calls, calls_floor, image, numpy
+        self.ours, self.by_hand, self.image, self.numpy = calls, by_hand, image, numpy
         self.dlarray = self.optional("dlarray")
         self.torch = self.optional("torch")
         self.tvm_ffi = self.optional("tvm_ffi")
         self.nanobind = self.tvm = self.pybind11 = None
-        self.with_floor = peers is not None
+        self.with_peers = peers is not None
         self.with_tables = hasattr(calls, "Own")
         if peers is not None:
             self.nanobind = load(next(peers.glob("calls_nanobind.*.so")), "calls_nanobind")
@@ -186,8 +186,8 @@ class Libraries:
         array = self.numpy.zeros((3, 4))
         self.numpy.from_dlpack(array)  # what NumPy does once is not counted
         cells = {"ours": Call(self.image.blur, (self.numpy.zeros((1, 1, 3), self.numpy.uint8),))}
-        if self.with_floor:
-            cells["floor"] = Call(self.floor.consume, (array,))
+        if self.with_peers:
+            cells["by_hand"] = Call(self.by_hand.sum, (array,))
             cells["nanobind"] = Call(self.nanobind.consume_const, (array,))
             cells["tvm"] = Call(self.tvm.consume, (array,))
             cells["pybind11"] = Call(self.pybind11.consume, (array,))
@@ -198,7 +198,7 @@ class Libraries:
         ours, np = self.ours, self.numpy
         simple, array = ours.Simple(), np.zeros((3, 4))
         integers, nothing = np.zeros((3, 4), np.int64), object()
-        old = self.floor.Old()
+        old = ours.Old()
         version = {"max_version": (1, 3)}
         kinds = self.kinds()
         table = {
@@ -239,9 +239,9 @@ class Libraries:
             table["f(tvm_ffi.Tensor)"] = {"ours": Call(ours.consume, (tvm_tensor,))}
         if self.with_tables:
             table |= self.of_tables(array, tensor)
-        if self.with_floor:
-            peers = [self.of_floor, self.of_nanobind, self.of_tvm, self.of_pybind11, self.of_libraries_themselves]
-            for column, of_peer in zip(["floor", "nanobind", "tvm", "pybind11", "itself"], peers):
+        if self.with_peers:
+            peers = [self.of_by_hand, self.of_nanobind, self.of_tvm, self.of_pybind11, self.of_libraries_themselves]
+            for column, of_peer in zip(["by_hand", "nanobind", "tvm", "pybind11", "itself"], peers):
                 for name, call in of_peer(array, integers, nothing, old, tensor, tvm_tensor).items():
                     table[name][column] = call
         return {name: table[name] for name in ROWS if name in table}
@@ -291,34 +291,24 @@ class Libraries:
             table["return a new PyTorch tensor"] = Call(ours.make_like, (tensor,))
         return {name: {"ours": call} for name, call in table.items()}
 
-    def of_floor(self, array, integers, nothing, old, tensor, tvm_tensor):
-        floor, np, version = self.floor, self.numpy, {"max_version": (1, 3)}
-        own, plain, simple = floor.Own(), floor.Plain(), floor.Simple()
+    def of_by_hand(self, array, integers, nothing, old, tensor, tvm_tensor):
+        consume, own = self.by_hand.sum, self.by_hand.from_dlpack(array, copy=True)
         return {
-            "f(own), exchange table, borrowed": Call(floor.borrow, (own,)),
-            "f(own), exchange table, owned": Call(floor.consume_by_table, (own,)),
-            "f(own), capsule": Call(floor.consume, (plain,)),
-            "f(own), capsule, README's producer": Call(floor.consume, (simple,)),
-            "f(numpy)": Call(floor.consume, (array,)),
-            "f(numpy), writable": Call(floor.consume_writable, (array,)),
-            "f(torch), borrowed": Call(floor.borrow, (tensor,)),
-            "f(torch), owned": Call(floor.consume_by_table, (tensor,)),
-            "f(tvm_ffi.Tensor)": Call(floor.consume, (tvm_tensor,)),
-            "f(own ×3)": Call(floor.borrow_many, (own, own, own)),
-            "f(numpy ×3)": Call(floor.consume_many, (array, array, array)),
-            "f(torch ×3)": Call(floor.borrow_many, (tensor, tensor, tensor)),
-            "from_dlpack(numpy)": Call(floor.from_dlpack, (array,)),
-            "return own array": Call(floor.make),
-            "return to NumPy by np.from_dlpack": Call(floor.make_through, (np.from_dlpack,)),
-            "return to PyTorch, as the argument's type": Call(floor.return_by_table, (tensor, own)),
-            "x.__dlpack__()": Call("__dlpack__", (plain,)),
-            "x.__dlpack__(max_version=(1, 3))": Call("__dlpack__", (plain,), version),
-            "x.__dlpack__(), README's producer": Call("__dlpack__", (simple,)),
-            "x.__dlpack__(max_version=(1, 3)), README's producer": Call("__dlpack__", (simple,), version),
-            "x.__dlpack_device__()": Call("__dlpack_device__", (plain,)),
-            "f(numpy) refused: dtype": Call(floor.consume, (integers,), fails=True),
-            "f(object()) refused": Call(floor.consume, (nothing,), fails=True),
-            "f(old producer)": Call(floor.consume, (old,)),
+            "f(own), capsule": Call(consume, (own,)),
+            "f(numpy)": Call(consume, (array,)),
+            "f(numpy), x.T": Call(consume, (array.T,)),
+            "f(numpy), x[:, ::2]": Call(consume, (array[:, ::2],)),
+            "f(numpy), empty": Call(consume, (self.numpy.zeros((0, 4)),)),
+            "f(tvm_ffi.Tensor)": Call(consume, (tvm_tensor,)),
+            "from_dlpack(numpy)": Call(self.by_hand.from_dlpack, (array,)),
+            "from_dlpack(numpy[:, ::2]) of 14 dtypes": Call(self.by_hand.from_dlpack, (array[:, ::2],)),
+            "from_dlpack(numpy, copy=True) of 14 dtypes": Call(self.by_hand.from_dlpack, (array,), {"copy": True}),
+            "x.__dlpack__()": Call("__dlpack__", (own,)),
+            "x.__dlpack__(max_version=(1, 3))": Call("__dlpack__", (own,), {"max_version": (1, 3)}),
+            "x.__dlpack_device__()": Call("__dlpack_device__", (own,)),
+            "f(numpy) refused: dtype": Call(consume, (integers,), fails=True),
+            "f(object()) refused": Call(consume, (nothing,), fails=True),
+            "f(old producer)": Call(consume, (old,)),
         }
 
     def of_nanobind(self, array, integers, nothing, old, tensor, tvm_tensor):

@@ -1,5 +1,6 @@
 """Adapters of the libraries that are built here."""
 
+import _dlpack_conformance as native
 from dlpack_conformance import Adapter
 from dlpack_conformance.adapter import DTYPES, NAMES
 
@@ -139,6 +140,34 @@ class Dlarray(Adapter):
 
     def version(self):
         return "unreleased"
+
+
+class ByHand(Dlarray):
+    """The protocol in one file, without this project's headers. It has no arrays but those that it takes."""
+
+    name = "by_hand"
+    choices = {}
+    views = {}
+
+    def __init__(self):
+        import by_hand
+
+        super().__init__()
+        self.from_dlpack = by_hand.from_dlpack
+        self.views, self.repeat = {}, None
+
+    def make(self, dtype, shape, data):
+        return self.from_dlpack(super().make(dtype, shape, data).__dlpack__(), copy=True)
+
+    def readonly(self, dtype, shape, data):
+        return self.from_dlpack(super().readonly(dtype, shape, data))
+
+    def describe(self, a):
+        says = native.take(a, max_version=(1, 3)).says
+        dtype = NAMES.get(says["dtype"], str(says["dtype"]))
+        return says["data"], says["shape"], says["strides"], bool(says["flags"] & 1), dtype
+
+    values = Adapter.values
 
 
 def shifted(a, axes):

@@ -14,7 +14,7 @@ from dlpack_conformance import adapter, report, run
 
 ADAPTERS = Path(__file__).with_name("adapters.py")
 RACES = ["K5_deleters_on_a_thread_while_the_interpreter_ends"]
-OURS = {"dlarray": "Dlarray", "nanobind": "Nanobind", "pybind11": "Pybind11"}
+OURS = {"dlarray": "Dlarray", "by_hand": "ByHand", "nanobind": "Nanobind", "pybind11": "Pybind11"}
 
 
 def main(name, folder):
@@ -34,7 +34,7 @@ def main(name, folder):
         if before.get(race, {}).get("outcome") == "fail" and result["tests"][race]["outcome"] == "pass":
             result["tests"][race] = before[race]
     kept.write_text(report.to_json(result), encoding="utf-8")
-    if name in ("dlarray", "pybind11") and report.failed(result):
+    if name in ("dlarray", "by_hand", "pybind11") and report.failed(result):
         print(report.text(result))
         return True
     return False

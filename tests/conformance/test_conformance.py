@@ -22,7 +22,7 @@ def failures(result):
     return {name: test["came"] for name, test in result["tests"].items() if test["outcome"] == "fail"}
 
 
-@pytest.mark.parametrize("name, least", [("Dlarray", 550), ("Wrongarray", 570)])
+@pytest.mark.parametrize("name, least", [("Dlarray", 550), ("Wrongarray", 570), ("ByHand", 470)])
 def test_a_right_library_fails_nothing(name, least):
     result = run(f"{ADAPTERS}:{name}")
     assert failures(result) == {}

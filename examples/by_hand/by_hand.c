@@ -1,0 +1,450 @@
+/* by_hand.c - an array type that implements the DLPack Python protocol without dlpack_py.h
+ * SPDX-License-Identifier: MIT
+ *
+ * Read this file to learn what the protocol asks of an extension, and why. To write an extension, use dlpack_py.h. Ids
+ * such as (K4) name the clauses in the list at the end of dlpack_py.h. The life of an exchange:
+ *   1. The consumer calls x.__dlpack__(max_version=(1, 3)). The producer returns a capsule, a Python object that holds
+ *      a pointer to a managed tensor: a struct that says where the data is, and has a function, the deleter. The name
+ *      of the capsule is "dltensor_versioned". Without max_version the consumer gets the form of before DLPack 1.0,
+ *      which has no version and no flags, in a capsule named "dltensor".
+ *   2. The consumer checks the tensor, and renames the capsule to "used_dltensor_versioned". From then on the consumer
+ *      owns the managed tensor. A capsule that was not renamed owns it, and calls the deleter when it is freed.
+ *   3. When the consumer no longer uses the data, it calls the deleter, once, on any thread. The producer then frees
+ *      what the managed tensor kept alive.
+ */
+#include <Python.h>
+#include <dlpack/dlpack.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LEGACY "dltensor"
+#define VERSIONED "dltensor_versioned"
+#define READ_ONLY DLPACK_FLAG_BITMASK_READ_ONLY
+
+#ifndef Py_BEGIN_CRITICAL_SECTION /* CPython before 3.13 always has a GIL */
+#  define Py_BEGIN_CRITICAL_SECTION(object) {
+#  define Py_END_CRITICAL_SECTION() }
+#endif
+
+/* ---- Shape, strides and dtype ------------------------------------------- */
+
+static size_t
+item_size(const DLTensor *t)
+{
+    return (size_t)t->dtype.bits / 8 * t->dtype.lanes;
+}
+
+/* The number of elements. Unsigned: a product with a factor of 0 is 0, whatever the other factors are (D3). */
+static uint64_t
+element_count(const DLTensor *t)
+{
+    uint64_t count = 1;
+    for (int i = 0; i < t->ndim; i++)
+        count *= (uint64_t)t->shape[i];
+    return count;
+}
+
+/* Why the tensor of a producer is refused, a format for device type and id; NULL: it is valid. Called before shape and
+ * data are used: a wrong extent or stride would lead to memory outside of the data (D8). */
+static const char *
+find_error(const DLTensor *t)
+{
+    /* Addresses as double: no product overflows, and rounding does not matter, because no data is near UINTPTR_MAX. */
+    double begin = (double)(uintptr_t)t->data + (double)t->byte_offset;
+    double size = (double)item_size(t), end = begin + size, count = 1;
+    if (t->device.device_type != kDLCPU)
+        return "device is (%d, %d), CPU memory was wanted"; /* C5 */
+    if (size == 0 || t->dtype.bits % (t->dtype.code == kDLComplex ? 16 : 8) != 0 ||
+        (t->dtype.code == kDLBool && t->dtype.bits != 8)) /* C8 */
+        return "the dtype is impossible, or has elements of less than a byte";
+    if (t->ndim < 0 || t->ndim > 64 || (t->ndim > 0 && t->shape == NULL)) /* 64 as in NumPy */
+        return "ndim is not from 0 to 64, or shape is NULL";
+    for (int i = t->ndim; i-- > 0;) {
+        const double reach = (double)(t->shape[i] - 1) * size * (t->strides == NULL ? count : (double)t->strides[i]);
+        if (t->shape[i] < 0)
+            return "an extent is negative";
+        *(reach < 0 ? &begin : &end) += reach; /* a stride may be negative */
+        count *= (double)t->shape[i];
+    }
+    if (count == 0) /* data and strides carry no meaning (D3, D5) */
+        return NULL;
+    if (t->data == NULL || count >= 0x1p63 || begin < 0 || end >= (double)(UINTPTR_MAX - 4095))
+        return "data is NULL, or the elements leave the address space";
+    return NULL;
+}
+
+/* Copies the elements of a valid tensor in row-major order. Returns the end of the copy. */
+static char *
+copy_elements(char *to, const char *from, const DLTensor *t, int axis)
+{
+    const int64_t size = (int64_t)item_size(t);
+    if (axis == t->ndim)
+        return (char *)memcpy(to, from, (size_t)size) + size;
+    for (int64_t i = 0; i < t->shape[axis]; i++)
+        to = copy_elements(to, from + i * t->strides[axis] * size, t, axis + 1);
+    return to;
+}
+
+/* ---- Shared tensors ----------------------------------------------------- */
+
+/* A tensor that an array and its exports share. They count their references here, and a deleter drops no reference to a
+ * Python object: it may run on a thread that has no thread state, while the interpreter ends, and after its end (K5).
+ * Only the number of references changes after the tensor was made: threads need no lock. */
+typedef struct {
+    DLManagedTensorVersioned versioned; /* the two forms that capsules point to; manager_ctx is this struct (K8) */
+    DLManagedTensor legacy;
+    atomic_size_t references;
+    void *source;                /* the managed tensor of another library; NULL: the elements follow the strides */
+    int source_is_versioned;     /* its form. Legacy: flagged read-only, but perhaps without need (C7) */
+    int64_t shape_and_strides[]; /* they live until the last deleter has run (K7) */
+} Shared;
+
+/* Calls the deleter of a managed tensor, which may be NULL (K3). */
+static void
+managed_delete(void *managed, int is_versioned)
+{
+    DLManagedTensorVersioned *versioned = managed;
+    DLManagedTensor *legacy = managed;
+    if (is_versioned && versioned->deleter != NULL)
+        versioned->deleter(versioned);
+    else if (!is_versioned && legacy->deleter != NULL)
+        legacy->deleter(legacy);
+}
+
+static void
+shared_release(Shared *s)
+{
+    if (atomic_fetch_sub(&s->references, 1) != 1)
+        return;
+    if (s->source != NULL)
+        managed_delete(s->source, s->source_is_versioned);
+    free(s);
+}
+
+static void
+delete_versioned(DLManagedTensorVersioned *managed)
+{
+    shared_release(managed->manager_ctx);
+}
+
+static void
+delete_legacy(DLManagedTensor *managed)
+{
+    shared_release(managed->manager_ctx);
+}
+
+/* Describes the valid tensor t with byte_offset 0 (D1), strides (D4), device CPU 0 (D9), and data NULL if there is no
+ * element (D3). source: owns the data; NULL: has memory for a row-major copy. Returns NULL with MemoryError. */
+static Shared *
+shared_new(const DLTensor *t, uint64_t flags, void *source, int source_is_versioned)
+{
+    const uint64_t count = element_count(t), ndim = (uint64_t)t->ndim;
+    DLTensor to = *t;
+    uint64_t step = 1;
+    size_t bytes = 0;
+    Shared *s = NULL;
+    if (source != NULL || (!__builtin_mul_overflow(count, item_size(t), &bytes) && bytes < PTRDIFF_MAX / 2))
+        s = malloc(sizeof(Shared) + 2 * ndim * sizeof(int64_t) + bytes);
+    if (s == NULL)
+        return (Shared *)(void *)PyErr_NoMemory(); /* NULL */
+    to.shape = s->shape_and_strides;
+    to.strides = to.shape + ndim;
+    to.data = count == 0 ? NULL : source == NULL ? (char *)(to.strides + ndim) : (char *)t->data + t->byte_offset;
+    to.byte_offset = 0;
+    to.device = (DLDevice){kDLCPU, 0};
+    for (int i = t->ndim; i-- > 0; step *= (uint64_t)t->shape[i]) {
+        to.shape[i] = t->shape[i];
+        to.strides[i] = t->strides == NULL || source == NULL ? (int64_t)step : t->strides[i];
+    }
+    atomic_init(&s->references, 1);
+    s->versioned = (DLManagedTensorVersioned){{1, 3}, s, delete_versioned, flags, to};
+    s->legacy = (DLManagedTensor){to, s, delete_legacy};
+    s->source = source;
+    s->source_is_versioned = source_is_versioned;
+    return s;
+}
+
+/* A row-major copy, also writable if the original is not (P4); NULL with MemoryError. Other threads run meanwhile. */
+static Shared *
+shared_copy(const Shared *from)
+{
+    const DLTensor *t = &from->versioned.dl_tensor;
+    Shared *s = shared_new(t, 0, NULL, 1);
+    Py_BEGIN_ALLOW_THREADS
+    if (s != NULL && t->data != NULL)
+        (void)copy_elements(s->versioned.dl_tensor.data, t->data, t, 0);
+    Py_END_ALLOW_THREADS
+    return s;
+}
+
+/* ---- Producing ---------------------------------------------------------- */
+
+typedef struct {
+    PyObject_HEAD
+    Shared *shared;
+} Array;
+
+/* Made with the module: (1, 0), "__dlpack__", (1, 3), ("copy", "max_version", "dl_device"). */
+static PyObject *cpu_device, *dlpack_name, *our_version, *keyword_names;
+
+/* Calls the deleter if the capsule still has its first name: no consumer owns the managed tensor (K1). The capsule may
+ * be freed while an exception is raised: the exception must be the same afterwards (K2). */
+static void
+capsule_destructor(PyObject *capsule)
+{
+    const int is_versioned = PyCapsule_IsValid(capsule, VERSIONED);
+    PyObject *type, *value, *traceback;
+    if (!is_versioned && !PyCapsule_IsValid(capsule, LEGACY))
+        return;
+    PyErr_Fetch(&type, &value, &traceback);
+    managed_delete(PyCapsule_GetPointer(capsule, is_versioned ? VERSIONED : LEGACY), is_versioned);
+    PyErr_Restore(type, value, traceback);
+}
+
+/* Reads a tuple of two integers of any size (P2); None leaves pair as it is. Returns 0, or -1 with TypeError. */
+static int
+parse_pair(const char *name, PyObject *object, Py_ssize_t pair[2])
+{
+    if (object != Py_None && (!PyTuple_Check(object) || PyTuple_GET_SIZE(object) != 2))
+        PyErr_Format(PyExc_TypeError, "%s is %R, None or a tuple of two integers was wanted", name, object);
+    for (int i = 0; i < 2 && object != Py_None && !PyErr_Occurred(); i++)
+        pair[i] = PyNumber_AsSsize_t(PyTuple_GET_ITEM(object, i), NULL); /* the nearest value, if it is too large */
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+/* Returns 0 for None, True and False, or -1 with TypeError (P4). */
+static int
+check_copy(PyObject *copy)
+{
+    if (copy == Py_None || copy == Py_True || copy == Py_False)
+        return 0;
+    PyErr_Format(PyExc_TypeError, "copy is %R, None, True or False was wanted", copy);
+    return -1;
+}
+
+/* __dlpack__(*, stream=None, max_version=None, dl_device=None, copy=None). Names are compared by value (P1). */
+static PyObject *
+array_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    static const char *const names[] = {"stream", "max_version", "dl_device", "copy"};
+    PyObject *values[4] = {Py_None, Py_None, Py_None, Py_None}, *capsule;
+    Shared *s = ((Array *)self)->shared;
+    Py_ssize_t version[2] = {0, 0}, device[2] = {kDLCPU, 0}, stream, k;
+    if (nargs != 0)
+        return PyErr_Format(PyExc_TypeError, "__dlpack__() takes no positional arguments (%zd given)", nargs);
+    for (Py_ssize_t i = 0; kwnames != NULL && i < PyTuple_GET_SIZE(kwnames); i++) {
+        PyObject *name = PyTuple_GET_ITEM(kwnames, i);
+        for (k = 0; k < 4 && PyUnicode_CompareWithASCIIString(name, names[k]) != 0; k++)
+            ;
+        if (k == 4)
+            return PyErr_Format(PyExc_TypeError, "__dlpack__() got an unexpected keyword argument '%U'", name);
+        values[k] = args[i];
+    }
+    stream = values[0] == Py_None ? -1 : PyNumber_AsSsize_t(values[0], NULL);
+    if (PyErr_Occurred() || parse_pair("max_version", values[1], version) < 0 ||
+        parse_pair("dl_device", values[2], device) < 0 || check_copy(values[3]) < 0)
+        return NULL;
+    if (stream != -1) /* CPU memory has no streams; None, and -1, need none (P6) */
+        return PyErr_Format(PyExc_ValueError, "stream is %zd, None was wanted: the data is in CPU memory", stream);
+    if (device[0] != kDLCPU || device[1] != 0) /* P5 */
+        return PyErr_Format(PyExc_BufferError, "dl_device is (%zd, %zd), the data is on (1, 0)", device[0], device[1]);
+    if (values[3] != Py_True && version[0] < 1 && s->versioned.flags != 0 && s->source_is_versioned) /* P3 */
+        return PyErr_Format(PyExc_BufferError, "read-only data needs a capsule with flags: max_version=(1, 0)");
+    if (values[3] != Py_True)
+        atomic_fetch_add(&s->references, 1); /* the data lives until the deleter has run (P9) */
+    else if ((s = shared_copy(s)) == NULL)
+        return NULL;
+    else
+        s->versioned.flags = DLPACK_FLAG_BITMASK_IS_COPIED;
+    capsule = version[0] < 1 ? PyCapsule_New(&s->legacy, LEGACY, capsule_destructor)
+                             : PyCapsule_New(&s->versioned, VERSIONED, capsule_destructor);
+    if (capsule == NULL)
+        shared_release(s);
+    return capsule;
+}
+
+static PyObject *
+array_dlpack_device(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(unused))
+{
+    return Py_BuildValue("O", cpu_device); /* as in the capsule (P8) */
+}
+
+static void
+array_dealloc(PyObject *self)
+{
+    shared_release(((Array *)self)->shared);
+    PyObject_Free(self);
+}
+
+static PyMethodDef array_methods[] = {
+    {"__dlpack__", (PyCFunction)(void (*)(void))array_dlpack, METH_FASTCALL | METH_KEYWORDS, NULL},
+    {"__dlpack_device__", array_dlpack_device, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+static PyTypeObject array_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "by_hand.Array",
+    .tp_basicsize = sizeof(Array),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_dealloc = array_dealloc,
+    .tp_methods = array_methods,
+};
+
+/* ---- Consuming ---------------------------------------------------------- */
+
+/* Calls x.__dlpack__ with the keywords that are needed only (C3, C4). A TypeError may mean that the producer is older
+ * than the keywords: it is called again without them, and *is_old is 1 (C1). */
+static PyObject *
+call_dlpack(PyObject *x, int to_cpu, PyObject *copy, int *is_old)
+{
+    const int passes_copy = copy != Py_None;
+    PyObject *stack[5] = {x, our_version, cpu_device}, *copy_stack[4] = {x, copy, our_version, cpu_device}, *capsule;
+    PyObject *names = PyTuple_GetSlice(keyword_names, !passes_copy, 2 + to_cpu);
+    if (names == NULL)
+        return NULL;
+    capsule = PyObject_VectorcallMethod(dlpack_name, passes_copy ? copy_stack : stack, 1, names); /* C6 */
+    Py_DECREF(names);
+    if (capsule != NULL || !PyErr_ExceptionMatches(PyExc_TypeError))
+        return capsule;
+    *is_old = 1;
+    PyErr_Clear();
+    if (copy == Py_False) /* an old producer may copy (C3) */
+        return PyErr_Format(PyExc_BufferError, "copy is False, and __dlpack__ raised TypeError for this keyword");
+    return PyObject_VectorcallMethod(dlpack_name, stack, 1, NULL);
+}
+
+/* Takes the tensor of a capsule, or returns NULL with an exception. All that can fail stands before the capsule gets
+ * its new name: after a failure the capsule still owns the tensor (K4). *is_pinned: GPU memory that the CPU reads. */
+static Shared *
+take_capsule(PyObject *capsule, int *is_pinned)
+{
+    DLDeviceType type = kDLCPU;
+    Shared *s = NULL;
+    Py_BEGIN_CRITICAL_SECTION(capsule); /* of two threads that take one capsule, one sees the new name */
+    const char *name = PyCapsule_CheckExact(capsule) ? PyCapsule_GetName(capsule) : NULL;
+    const int is_versioned = name != NULL && strcmp(name, VERSIONED) == 0; /* the producer chooses the form (C2) */
+    if (!is_versioned && (name == NULL || strcmp(name, LEGACY) != 0)) {
+        const int is_used = name != NULL && strncmp(name, "used_" LEGACY, 13) == 0;
+        PyErr_Format(is_used ? PyExc_ValueError : PyExc_TypeError, "%.200R %s", capsule,
+                     is_used ? "was consumed already" : "is no DLPack capsule");
+    }
+    else {
+        void *managed = PyCapsule_GetPointer(capsule, name);
+        DLManagedTensorVersioned *versioned = managed;
+        const DLTensor *t = is_versioned ? &versioned->dl_tensor : &((DLManagedTensor *)managed)->dl_tensor;
+        const int is_known = !is_versioned || versioned->version.major == 1;
+        const char *error = is_known ? find_error(t) : "the tensor has an unknown major version";
+        if (error == NULL) /* a legacy capsule cannot say that the data may be written (C7) */
+            s = shared_new(t, is_versioned ? versioned->flags & READ_ONLY : READ_ONLY, managed, is_versioned);
+        if (s != NULL || !is_known)
+            PyCapsule_SetName(capsule, is_versioned ? "used_" VERSIONED : "used_" LEGACY);
+        if (is_known)
+            type = t->device.device_type;
+        else /* nothing but the deleter can be relied on (K6) */
+            managed_delete(managed, 1);
+        if (error != NULL)
+            PyErr_Format(PyExc_BufferError, error, (int)type, is_known ? (int)t->device.device_id : 0);
+    }
+    Py_END_CRITICAL_SECTION();
+    *is_pinned = type == kDLCUDAHost || type == kDLCUDAManaged || type == kDLROCMHost;
+    return s;
+}
+
+/* The tensor of an object with __dlpack__, or of a capsule (C6); NULL with an exception. */
+static Shared *
+consume(PyObject *x, int to_cpu, PyObject *copy)
+{
+    int is_pinned, is_untold = PyCapsule_CheckExact(x); /* does the producer not know what is asked? */
+    PyObject *capsule = is_untold ? Py_BuildValue("O", x) : call_dlpack(x, to_cpu, copy, &is_untold), *error[3];
+    Shared *s, *copied;
+    if (capsule == NULL)
+        return NULL;
+    s = take_capsule(capsule, &is_pinned);
+    PyErr_Fetch(&error[0], &error[1], &error[2]); /* not every destructor keeps the exception */
+    Py_DECREF(capsule);
+    PyErr_Restore(error[0], error[1], error[2]);
+    if (s == NULL && is_pinned && !is_untold && !to_cpu) { /* a GPU may still write: the producer is to wait (C5) */
+        PyErr_Clear();
+        return consume(x, 1, copy);
+    }
+    if (s != NULL && copy == Py_True && (is_untold || !s->source_is_versioned)) { /* perhaps not a copy (C3) */
+        copied = shared_copy(s);
+        shared_release(s);
+        return copied;
+    }
+    return s;
+}
+
+/* ---- The module --------------------------------------------------------- */
+
+/* from_dlpack(x, /, *, device=None, copy=None), of the array API standard: an array that shares its data with x. */
+static PyObject *
+from_dlpack(PyObject *Py_UNUSED(module), PyObject *args, PyObject *keywords)
+{
+    static char *names[] = {"", "device", "copy", NULL};
+    PyObject *x, *device = Py_None, *copy = Py_None;
+    Py_ssize_t pair[2] = {kDLCPU, 0};
+    Shared *s;
+    Array *self;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|$OO:from_dlpack", names, &x, &device, &copy) ||
+        parse_pair("device", device, pair) < 0 || check_copy(copy) < 0)
+        return NULL;
+    if (pair[0] != kDLCPU) /* C5 */
+        return PyErr_Format(PyExc_BufferError, "device is (%zd, %zd), CPU memory was wanted", pair[0], pair[1]);
+    s = consume(x, device != Py_None, copy);
+    self = s == NULL ? NULL : PyObject_New(Array, &array_type);
+    if (self != NULL)
+        self->shared = s;
+    else if (s != NULL)
+        shared_release(s);
+    return (PyObject *)self;
+}
+
+/* sum(x): of a float64 matrix. */
+static PyObject *
+sum(PyObject *Py_UNUSED(module), PyObject *x)
+{
+    Shared *s = consume(x, 0, Py_None);
+    double total = 0;
+    if (s == NULL)
+        return NULL;
+    const DLTensor *t = &s->versioned.dl_tensor;
+    if (t->dtype.code != kDLFloat || t->dtype.bits != 64 || t->dtype.lanes != 1 || t->ndim != 2)
+        PyErr_Format(PyExc_BufferError, "dtype is (%d, %d, %d), ndim is %d, a matrix of (2, 64, 1) was wanted",
+                     t->dtype.code, t->dtype.bits, t->dtype.lanes, t->ndim);
+    for (int64_t i = 0; !PyErr_Occurred() && i < t->shape[0]; i++)
+        for (int64_t j = 0; j < t->shape[1]; j++)
+            total += ((double *)t->data)[i * t->strides[0] + j * t->strides[1]];
+    shared_release(s);
+    return PyErr_Occurred() ? NULL : PyFloat_FromDouble(total);
+}
+
+static PyMethodDef functions[] = {
+    {"from_dlpack", (PyCFunction)(void (*)(void))from_dlpack, METH_VARARGS | METH_KEYWORDS, NULL},
+    {"sum", sum, METH_O, NULL},
+    {NULL, NULL, 0, NULL},
+};
+static PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "by_hand", .m_size = -1, .m_methods = functions};
+
+PyMODINIT_FUNC
+PyInit_by_hand(void)
+{
+    PyObject *module = PyModule_Create(&definition);
+    cpu_device = Py_BuildValue("(ii)", kDLCPU, 0);
+    dlpack_name = PyUnicode_InternFromString("__dlpack__");
+    our_version = Py_BuildValue("(ii)", 1, 3);
+    keyword_names =
+        Py_BuildValue("(NNN)", PyUnicode_InternFromString("copy"), PyUnicode_InternFromString("max_version"),
+                      PyUnicode_InternFromString("dl_device")); /* interned: compared faster */
+    if (PyErr_Occurred() || PyModule_AddType(module, &array_type) < 0)
+        return NULL;
+#ifdef Py_GIL_DISABLED
+    PyUnstable_Module_SetGIL(module, Py_MOD_GIL_NOT_USED);
+#endif
+    return module;
+}
+
+/* Left out, and the header that has it: data that a Python object owns, subinterpreters, contexts of exceptions (C1),
+ * objects for memory without a type, and more requirements (dlpack_py.h); exchange tables (dlpack_exchange.h); the
+ * buffer protocol (dlpack_buffer.h); fast copies (dlpack_copy.h); packed elements (dlpack_tensor.h); devices and their
+ * streams (dlpack_cuda.h, dlpack_rocm.h). */

@@ -1,0 +1,180 @@
+"""examples/by_hand: the protocol in one file. The conformance suite tests it as well, in tests/conformance."""
+
+import gc
+import re
+import threading
+from pathlib import Path
+
+import by_hand
+import dlarray
+import numpy
+import pytest
+from dltensor import (
+    CPU,
+    CUDA,
+    CUDA_HOST,
+    CUDA_MANAGED,
+    FORMS,
+    IS_COPIED,
+    LEGACY,
+    READ_ONLY,
+    ROCM_HOST,
+    VERSIONED,
+    Made,
+    Producer,
+    Taken,
+    name,
+    read,
+)
+
+VERSION = {"max_version": (1, 3)}
+SOURCE = Path(__file__).parents[2] / "examples" / "by_hand" / "by_hand.c"
+
+
+def matrix():
+    return by_hand.from_dlpack(numpy.arange(12.0).reshape(3, 4).T)
+
+
+def test_the_file_includes_no_header_of_this_project():
+    assert re.findall(r'#include "', SOURCE.read_text()) == []
+
+
+def test_data_is_shared_until_the_last_deleter_has_run_K3_P9():
+    made = Made()
+    a = by_hand.from_dlpack(made.capsule())
+    exports = [Taken(a.__dlpack__(**keywords)) for keywords in (VERSION, {}, VERSION)]
+    a = None
+    for export in exports:
+        assert (export.says.data, export.says.shape, export.says.strides) == (made.address, (3,), (1,))
+        assert export.values() == [0.0, 1.0, 2.0] and made.deleted == 0
+        export.delete_on("a foreign thread")
+    assert made.deleted == 1
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_capsule_is_taken_once_K4(form):
+    made = Made(form)
+    capsule = made.capsule()
+    a = by_hand.from_dlpack(capsule)
+    assert name(capsule) == "used_" + form
+    with pytest.raises(ValueError, match="was consumed already"):
+        by_hand.from_dlpack(capsule)
+    assert made.deleted == 0 and read(a.__dlpack__(**VERSION)).data == made.address
+
+
+def test_of_eight_threads_one_takes_a_capsule_K4():
+    for _ in range(20):
+        made, taken, start = Made(), [], threading.Barrier(8)
+        capsule = made.capsule()
+
+        def take(capsule=capsule, taken=taken, start=start):
+            start.wait()
+            try:
+                taken.append(by_hand.from_dlpack(capsule))
+            except ValueError:
+                pass
+
+        threads = [threading.Thread(target=take) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(taken) == 1 and made.deleted == 0
+        taken.clear()
+        assert made.deleted == 1
+
+
+def test_a_capsule_that_is_refused_keeps_its_tensor_K4():
+    made = Made(device=CUDA)
+    capsule = made.capsule()
+    with pytest.raises(BufferError, match=re.escape("device is (2, 0), CPU memory was wanted")):
+        by_hand.from_dlpack(capsule)
+    assert name(capsule) == VERSIONED and made.deleted == 0
+
+
+def test_an_unknown_major_version_is_taken_and_deleted_K6():
+    made = Made(version=(2, 0)).poison()
+    capsule = made.capsule()
+    with pytest.raises(BufferError, match="unknown major version"):
+        by_hand.from_dlpack(capsule)
+    assert made.deleted == 1 and name(capsule) == "used_" + VERSIONED
+
+
+@pytest.mark.parametrize("device", [CUDA_HOST, ROCM_HOST, CUDA_MANAGED])
+def test_pinned_memory_is_asked_for_again_as_CPU_memory_C5(device):
+    producer = Producer(answers=[{"device": device}, {"device": CPU}])
+    by_hand.from_dlpack(producer)
+    assert producer.calls == [VERSION, {**VERSION, "dl_device": CPU}]
+    producer = Producer(device=device)
+    with pytest.raises(BufferError, match="CPU memory was wanted"):
+        by_hand.from_dlpack(producer)
+    assert len(producer.calls) == 2
+    gc.collect()
+    assert [made.deleted for made in producer.made] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    "keywords, passed",
+    [
+        ({}, VERSION),
+        ({"copy": None, "device": None}, VERSION),
+        ({"copy": False}, {**VERSION, "copy": False}),
+        ({"device": (1, 0)}, {**VERSION, "dl_device": CPU}),
+        ({"copy": True, "device": (1, 0)}, {**VERSION, "dl_device": CPU, "copy": True}),
+    ],
+)
+def test_keywords_are_passed_when_they_are_needed_C3_C4(keywords, passed):
+    producer = Producer()
+    by_hand.from_dlpack(producer, **keywords)
+    assert producer.calls == [passed]
+
+
+@pytest.mark.parametrize("form, copies", [(VERSIONED, False), (LEGACY, True)])
+def test_a_copy_that_nobody_vouches_for_is_made_by_the_consumer_C3(form, copies):
+    producer = Producer(form)
+    a = by_hand.from_dlpack(producer, copy=True)
+    assert (read(a.__dlpack__(**VERSION)).data != producer.made[0].address) == copies
+    assert producer.made[0].deleted == copies
+    made = Made()
+    assert read(by_hand.from_dlpack(made.capsule(), copy=True).__dlpack__(**VERSION)).data != made.address
+    assert made.deleted == 1
+
+
+def test_an_old_producer_is_called_again_without_keywords_C1():
+    class Old:
+        calls = []
+
+        def __dlpack__(self, **keywords):
+            self.calls.append(keywords)
+            if keywords:
+                raise TypeError("no keywords")
+            return Made().capsule()
+
+    by_hand.from_dlpack(Old(), copy=True)
+    assert Old.calls == [{**VERSION, "copy": True}, {}]
+    with pytest.raises(BufferError, match="copy is False, and __dlpack__ raised TypeError"):
+        by_hand.from_dlpack(Old(), copy=False)
+
+
+def test_read_only_data_and_legacy_capsules_P3_C7():
+    legacy = by_hand.from_dlpack(Made(LEGACY).capsule())
+    assert read(legacy.__dlpack__(**VERSION)).flags == READ_ONLY
+    assert read(legacy.__dlpack__()).form == LEGACY
+    readonly = by_hand.from_dlpack(Made(flags=READ_ONLY).capsule())
+    with pytest.raises(BufferError, match="read-only"):
+        readonly.__dlpack__()
+    assert read(readonly.__dlpack__(copy=True)).form == LEGACY
+    assert read(readonly.__dlpack__(copy=True, **VERSION)).flags == IS_COPIED
+    assert read(by_hand.from_dlpack(readonly.__dlpack__(**VERSION), copy=True).__dlpack__(**VERSION)).flags == 0
+
+
+def test_views_are_copied_row_by_row_P4():
+    a = numpy.arange(24.0).reshape(2, 3, 4)[::-1, 1:, ::2]
+    copied = numpy.from_dlpack(by_hand.from_dlpack(by_hand.from_dlpack(a).__dlpack__(), copy=True))
+    assert copied.flags.c_contiguous and (copied == a).all()
+
+
+def test_a_consumer_of_its_own_requirements_C9():
+    assert by_hand.sum(matrix()) == by_hand.sum(dlarray.from_dlpack(matrix())) == 66.0
+    with pytest.raises(BufferError, match=re.escape("dtype is (0, 64, 1), ndim is 2, a matrix of (2, 64, 1) was wanted")):
+        by_hand.sum(numpy.zeros((2, 2), "int64"))
