@@ -254,10 +254,10 @@ exchange and after many:
 
 ## Compile time and size
 
-`examples/minimal/image.c`, the same example by the other libraries, and the code by hand, at -O2 where nothing else is said: the best CPU
-time of up to five compilations, the size of the stripped module, and its machine code (`.text`). The library of
-nanobind is part of the module; to compile it takes {library:.0f} s once more. The library of tvm-ffi is not part of the
-module: users install it.
+`examples/minimal/image.c`, the same example by the other libraries, and the code by hand, at -O2 where nothing else is
+said: the best CPU time of up to five compilations, the size of the stripped module, and its machine code (`.text`). The
+library of nanobind is part of the module; to compile it takes {library:.0f} s once more. The library of tvm-ffi is not
+part of the module: users install it.
 
 {examples}
 """

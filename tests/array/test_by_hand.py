@@ -176,5 +176,5 @@ def test_views_are_copied_row_by_row_P4():
 
 def test_a_consumer_of_its_own_requirements_C9():
     assert by_hand.sum(matrix()) == by_hand.sum(dlarray.from_dlpack(matrix())) == 66.0
-    with pytest.raises(BufferError, match=re.escape("dtype is (0, 64, 1), ndim is 2, a matrix of (2, 64, 1) was wanted")):
+    with pytest.raises(BufferError, match=r"dtype is \(0, 64, 1\), ndim is 2, a matrix of \(2, 64, 1\) was wanted"):
         by_hand.sum(numpy.zeros((2, 2), "int64"))
