@@ -82,7 +82,7 @@ test-folders: dev
 # The folders whose tests use random examples, or make each call and each allocation fail.
 test-whole: dev
 	DLPACK_PY_EXAMPLES=200 DLPACK_PY_FAULTS=all \
-	    $(RUN) -m pytest $(PARALLEL) tests/array tests/consumer tests/faults tests/hostile tests/tensor $(PYTEST_ARGS)
+	    $(RUN) -m pytest $(PARALLEL) tests/array tests/consumer tests/faults tests/invalid_input tests/tensor $(PYTEST_ARGS)
 
 # tests/build compiles the headers itself, in these forms too. tests/conformance has nothing of the headers.
 FORM_ARGS := --ignore=tests/build --ignore=tests/conformance

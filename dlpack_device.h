@@ -981,7 +981,7 @@ dlpack_device_release(dlpack_py_work_stream stream, dlpack_py_view *v, dlpack_py
     waiting->form = own.form;
     /* A deleter of this file attaches to its own interpreter. A deleter of another library must run in the interpreter
      * that released the view (G1). */
-    waiting->interpreter = dlp_keeper_of(own.managed, own.form) != NULL ? -1 : dlp_device_this_interpreter();
+    waiting->interpreter = dlp_manager_of(own.managed, own.form) != NULL ? -1 : dlp_device_this_interpreter();
     waiting->managed = own.managed;
     own.managed = NULL;
     dlpack_py_release(&own); /* the strides that it may have allocated */

@@ -288,8 +288,8 @@ dlp_has_table(dlp_state *state, PyObject *obj)
 typedef struct dlpack_py_embedded {
     DLManagedTensorVersioned versioned;
     DLManagedTensor legacy;
-    dlp_keeper keeper; /* owner is borrowed: the object that this is part of */
-    uint32_t dtype;    /* dlpack_py_dtype of the tensor, where it is row-major and aligned; else 0 */
+    dlp_manager manager; /* owner is borrowed: the object that this is part of */
+    uint32_t dtype;      /* dlpack_py_dtype of the tensor, where it is row-major and aligned; else 0 */
 } dlpack_py_embedded;
 
 /* dlpack_py_offer.export_embedded: the managed tensor in the owner, which is held; NULL: the request needs a plan. */
@@ -303,7 +303,7 @@ dlp_export_embedded(const dlpack_py_offer *offer, const dlpack_py_request *reque
         (request->has_device | request->copy | request->stream.kind) != 0 ||
         e->versioned.dl_tensor.device.device_type != kDLCPU || (request->max_version.major < 1 && offer->flags != 0))
         return NULL;
-    Py_INCREF((PyObject *)e->keeper.owner);
+    Py_INCREF((PyObject *)e->manager.owner);
     return request->max_version.major < 1 ? (void *)&e->legacy : (void *)&e->versioned;
 }
 
@@ -325,14 +325,14 @@ dlpack_py_embed(dlpack_py_embedded *e, PyObject *owner, const DLTensor *t, uint6
         (t->ndim > 0 && t->strides == NULL &&
          dlp_fail(&error, DLPACK_PY_VALUE_ERROR, "strides is NULL, strides that the object stores were wanted") < 0))
         return dlpack_py_raise(&error);
-    memset(&e->keeper, 0, sizeof(e->keeper));
+    memset(&e->manager, 0, sizeof(e->manager));
     if (state == NULL)
         return -1;
-    dlp_keep(&e->keeper, owner, &state->gate, NULL);
+    dlp_keep(&e->manager, owner, &state->lifetime, NULL);
     Py_DECREF(owner); /* borrowed */
-    *dlp_fill(&e->versioned, DLPACK_PY_VERSIONED, dlp_kept_flags(t, flags), &e->keeper) = *t;
+    *dlp_fill(&e->versioned, DLPACK_PY_VERSIONED, dlp_kept_flags(t, flags), &e->manager) = *t;
     dlp_normalize(&e->versioned.dl_tensor, dlpack_py_size(t) == 0);
-    *dlp_fill(&e->legacy, DLPACK_PY_LEGACY, 0, &e->keeper) = e->versioned.dl_tensor;
+    *dlp_fill(&e->legacy, DLPACK_PY_LEGACY, 0, &e->manager) = e->versioned.dl_tensor;
     e->dtype = order == 'C' && ((uintptr_t)t->data & (t->dtype.bits / 8u - 1)) == 0 ? dlpack_py_dtype(t) : 0;
     return 0;
 }
@@ -341,7 +341,7 @@ dlpack_py_embed(dlpack_py_embedded *e, PyObject *owner, const DLTensor *t, uint6
 static inline dlpack_py_offer
 dlpack_py_offer_embedded(dlpack_py_embedded *e)
 {
-    PyObject *owner = (PyObject *)e->keeper.owner;
+    PyObject *owner = (PyObject *)e->manager.owner;
     dlpack_py_offer offer = dlpack_py_offer_make(owner, &e->versioned.dl_tensor, e->versioned.flags);
     offer.embedded = e;
     offer.export_embedded = dlp_export_embedded;
@@ -490,7 +490,7 @@ dlp_find_embedded(const dlp_type *known, PyObject *obj, const dlpack_py_want *wa
     if (known == NULL || known->embedded == 0 || !is_basic || (want->options & DLPACK_PY_NO_TABLE) != 0)
         return NULL;
     e = (dlpack_py_embedded *)(void *)((char *)obj + known->embedded);
-    return e->keeper.owner == obj && e->dtype != 0 && e->dtype == want->dtype && want->order != 'F' &&
+    return e->manager.owner == obj && e->dtype != 0 && e->dtype == want->dtype && want->order != 'F' &&
                    e->versioned.dl_tensor.ndim == want->ndim && (!want->writable || e->versioned.flags == 0)
                ? e
                : NULL;

@@ -81,10 +81,10 @@
  *       dlp_view_prepare       describes the tensor in the view, and lets dlp_view_plan check it (D8, C3 to C5, C9)
  *       PyCapsule_SetName      renames the capsule: from then on the view owns the tensor (K4)
  *   dlpack_py_release          calls the deleter (K3)
- * Who owns what: a capsule owns its managed tensor until a view takes it. manager_ctx of an export is a dlp_keeper: it
- * holds a reference to the owner, the producer's object, and knows the dlp_gate of the owner's interpreter. A deleter
- * drops the reference in that interpreter; where the gate says that the interpreter is gone, it leaks it. The gate is
- * part of the interpreter's dlp_state, which is not freed: exports may point to it.
+ * Who owns what: a capsule owns its managed tensor until a view takes it. manager_ctx of an export is a dlp_manager: it
+ * holds a reference to the owner, the producer's object, and points to the dlp_lifetime of the owner's interpreter. A
+ * deleter drops the reference in that interpreter. If the interpreter is gone, the deleter leaks the reference. The
+ * dlp_lifetime is part of the interpreter's dlp_state, which is not freed: exports may point to it.
  */
 #include <patchlevel.h> /* PY_VERSION_HEX */
 /* Without this macro, "#" in the formats of PyArg_ParseTuple is an error from 3.10 on, and an int before. */
@@ -380,15 +380,15 @@ dlp_chain(PyObject *first, PyObject *second)
 /* ---- Deleters ----------------------------------------------------------- */
 
 /* A deleter may run on any thread at any time (K5), also when its owner's interpreter is ending or gone. An export of
- * an object therefore points to a gate, a struct of its interpreter that is never freed. Open: a deleter drops the
- * owner; a thread that is not attached attaches first. Closing, from the exit callback on: an attached thread drops the
- * owner, another one leaks it. Gone, after the modules were destroyed: all leak it. The export's struct is freed. */
-typedef struct dlp_gate {
+ * an object therefore points to a struct of the interpreter that is never freed. While the interpreter is open, a
+ * thread that is not attached attaches, and drops the owner. From the exit callback on (closing), only an attached
+ * thread drops it. After the modules were destroyed (gone), no thread does. An owner that is not dropped leaks. */
+typedef struct dlp_lifetime {
     PyInterpreterState *interpreter;
     dlp_word deleters; /* DLP_CLOSING, and DLP_DELETER for each deleter that is attaching */
     dlp_word process;  /* the id of the process whose deleters are counted */
     dlp_word gone;     /* 1: the interpreter's modules have been torn down */
-} dlp_gate;
+} dlp_lifetime;
 enum { DLP_CLOSING = 1, DLP_DELETER = 2 };
 
 /* Counts the exports of an object that can move or free its memory, as bytearray does. In the object, zero at first. */
@@ -416,43 +416,43 @@ dlp_exports_add(dlpack_py_exports *exports, dlp_word change)
 /* After a fork the count has deleters of the parent's threads, which do not run in the child. Each thread of the child
  * reads the count, then sets process: the first to set it subtracts what it read. What others add meanwhile stays. */
 DLP_RARE void
-dlp_gate_after_fork(dlp_gate *gate)
+dlp_lifetime_after_fork(dlp_lifetime *lifetime)
 {
     const dlp_word process = DLP_PROCESS();
-    const dlp_word inherited = DLP_LOAD(&gate->deleters) & ~(dlp_word)DLP_CLOSING;
-    if (DLP_LOAD(&gate->process) != process && DLP_SWAP(&gate->process, process) != process)
-        (void)DLP_ADD(&gate->deleters, -inherited);
+    const dlp_word inherited = DLP_LOAD(&lifetime->deleters) & ~(dlp_word)DLP_CLOSING;
+    if (DLP_LOAD(&lifetime->process) != process && DLP_SWAP(&lifetime->process, process) != process)
+        (void)DLP_ADD(&lifetime->deleters, -inherited);
 }
 
 /* Drops an owner, on a thread that is attached to its interpreter. */
 static inline void
-dlp_drop_attached(const dlp_keeper *keeper)
+dlp_drop_attached(const dlp_manager *manager)
 {
-    dlp_exports_add(keeper->exports, -1); /* first: it is part of the owner */
-    dlp_decref((PyObject *)keeper->owner);
+    dlp_exports_add(manager->exports, -1); /* first: it is part of the owner */
+    dlp_decref((PyObject *)manager->owner);
 }
 
 /* Drops or leaks an owner on a thread that is attached to another interpreter, or to none (current is NULL).
  * PyGILState_Ensure would attach the thread to the main interpreter. */
 DLP_RARE void
-dlp_drop_unattached(const dlp_keeper *keeper, PyThreadState *current)
+dlp_drop_unattached(const dlp_manager *manager, PyThreadState *current)
 {
-    dlp_gate *gate = keeper->gate;
+    dlp_lifetime *lifetime = manager->lifetime;
     PyThreadState *own, *made = NULL, *detached = NULL;
     const dlp_word process = DLP_PROCESS();
 
-    dlp_gate_after_fork(gate);
-    /* A deleter counts itself, then looks whether the gate is closing. The exit callback closes it, then waits until
-     * the count is 0: a deleter that saw it open is detached by then. */
-    if ((DLP_ADD(&gate->deleters, DLP_DELETER) & DLP_CLOSING) == 0 && !dlp_is_finalizing()) {
+    dlp_lifetime_after_fork(lifetime);
+    /* A deleter counts itself, then reads DLP_CLOSING. The exit callback sets DLP_CLOSING, then waits until the count
+     * is 0: a deleter that did not see DLP_CLOSING is detached by then. */
+    if ((DLP_ADD(&lifetime->deleters, DLP_DELETER) & DLP_CLOSING) == 0 && !dlp_is_finalizing()) {
         if (current != NULL)
             detached = PyEval_SaveThread();
         own = PyGILState_GetThisThreadState();
-        if (own == NULL || PyThreadState_GetInterpreter(own) != gate->interpreter)
-            own = made = PyThreadState_New(gate->interpreter);
+        if (own == NULL || PyThreadState_GetInterpreter(own) != lifetime->interpreter)
+            own = made = PyThreadState_New(lifetime->interpreter);
         if (own != NULL) {
             PyEval_RestoreThread(own);
-            dlp_drop_attached(keeper);
+            dlp_drop_attached(manager);
             if (made != NULL)
                 PyThreadState_Clear(made);
             (void)PyEval_SaveThread();
@@ -461,51 +461,51 @@ dlp_drop_unattached(const dlp_keeper *keeper, PyThreadState *current)
         }
     }
     if (process == DLP_PROCESS()) /* else the owner has forked: the child's count does not have this one */
-        (void)DLP_ADD(&gate->deleters, -DLP_DELETER);
+        (void)DLP_ADD(&lifetime->deleters, -DLP_DELETER);
     if (detached != NULL) /* last: it may wait long */
         PyEval_RestoreThread(detached);
 }
 
-/* free_fn of the export of a Python object; context is its keeper. Any thread, at any time (K5). */
+/* free_fn of the export of a Python object; context is its manager. Any thread, at any time (K5). */
 DLP_SHARED void
 dlp_drop_owner(void *context)
 {
-    const dlp_keeper *keeper = (const dlp_keeper *)context;
-    dlp_gate *gate = keeper->gate;
+    const dlp_manager *manager = (const dlp_manager *)context;
+    dlp_lifetime *lifetime = manager->lifetime;
     PyThreadState *current = dlp_thread_state();
 
-    if (current == NULL || PyThreadState_GetInterpreter(current) != gate->interpreter)
-        dlp_drop_unattached(keeper, current);
-    else if (!DLP_LOAD(&gate->gone)) /* gone: a new interpreter may have the same address */
-        dlp_drop_attached(keeper);
+    if (current == NULL || PyThreadState_GetInterpreter(current) != lifetime->interpreter)
+        dlp_drop_unattached(manager, current);
+    else if (!DLP_LOAD(&lifetime->gone)) /* gone: a new interpreter may have the same address */
+        dlp_drop_attached(manager);
 }
 
 /* Makes a Python object the owner of an export: takes a new reference. */
 static inline void
-dlp_keep(dlp_keeper *keeper, PyObject *owner, dlp_gate *gate, dlpack_py_exports *exports)
+dlp_keep(dlp_manager *manager, PyObject *owner, dlp_lifetime *lifetime, dlpack_py_exports *exports)
 {
     Py_INCREF(owner);
     dlp_exports_add(exports, 1);
-    keeper->owner = owner;
-    keeper->gate = gate;
-    keeper->exports = exports;
-    keeper->context = keeper;
-    keeper->free_fn = dlp_drop_owner;
+    manager->owner = owner;
+    manager->lifetime = lifetime;
+    manager->exports = exports;
+    manager->context = manager;
+    manager->free_fn = dlp_drop_owner;
 }
 
-/* The keeper of what this file exported for a Python object; NULL for any other managed tensor. */
-static inline const dlp_keeper *
-dlp_keeper_of(const void *managed, int32_t form)
+/* The manager of what this file exported for a Python object; NULL for any other managed tensor. */
+static inline const dlp_manager *
+dlp_manager_of(const void *managed, int32_t form)
 {
     const struct DLManagedTensorVersioned *versioned = (const struct DLManagedTensorVersioned *)managed;
     const DLManagedTensor *legacy = (const DLManagedTensor *)managed;
-    const dlp_keeper *keeper = NULL;
+    const dlp_manager *manager = NULL;
 
     if (form == DLPACK_PY_VERSIONED && versioned->deleter == dlp_delete_versioned)
-        keeper = (const dlp_keeper *)versioned->manager_ctx;
+        manager = (const dlp_manager *)versioned->manager_ctx;
     if (form == DLPACK_PY_LEGACY && legacy->deleter == dlp_delete_legacy)
-        keeper = (const dlp_keeper *)legacy->manager_ctx;
-    return keeper == NULL || keeper->owner == NULL ? NULL : keeper;
+        manager = (const dlp_manager *)legacy->manager_ctx;
+    return manager == NULL || manager->owner == NULL ? NULL : manager;
 }
 
 /* Deletes a managed tensor of any origin, on any thread (K3). An attached thread keeps its current exception (K2). */
@@ -513,7 +513,7 @@ DLP_SHARED void
 dlp_delete(void *managed, int32_t form)
 {
     /* The deleter of a Python object's export keeps the exception itself: saves 71 instructions. */
-    const int attached = dlp_keeper_of(managed, form) == NULL && dlp_thread_state() != NULL;
+    const int attached = dlp_manager_of(managed, form) == NULL && dlp_thread_state() != NULL;
     struct DLManagedTensorVersioned *versioned = (struct DLManagedTensorVersioned *)managed;
     DLManagedTensor *legacy = (DLManagedTensor *)managed;
     dlp_exception saved = {NULL, NULL, NULL};
@@ -549,9 +549,9 @@ enum { DLP_OBJECT_TYPE, DLP_RESULT_TYPE, DLP_BUFFER_TYPE, DLP_TYPES_MADE };
 /* What a source file keeps for an interpreter, in a capsule in the interpreter's dictionary. Files share no data, so
  * that versions can differ (G2). */
 typedef struct dlp_state {
-    dlp_gate gate;
+    dlp_lifetime lifetime;
     struct dlp_state *next_gone; /* the next in the list of states that are gone */
-    int published;               /* 1: in the interpreter's dictionary; exports may point to the gate */
+    int published;               /* 1: in the interpreter's dictionary; exports may point to lifetime */
     PyObject *objects[DLP_OBJ_COUNT];
     dlp_word types[DLP_TYPES_MADE]; /* PyTypeObject *; 0: not made yet */
     dlp_word exchange;              /* what dlpack_exchange.h remembers of the interpreter; 0: nothing */
@@ -573,9 +573,9 @@ dlp_state_destructor(PyObject *capsule)
     void *exchange = (void *)DLP_SWAP(&state->exchange, 0);
     int i;
 
-    (void)DLP_OR(&state->gate.deleters, DLP_CLOSING);
-    DLP_STORE(&state->gate.gone, 1);
-    (void)DLP_REPLACE(DLP_STATE_PLACE(state->gate.interpreter), (dlp_word)state, 0); /* its address may be used again */
+    (void)DLP_OR(&state->lifetime.deleters, DLP_CLOSING);
+    DLP_STORE(&state->lifetime.gone, 1);
+    (void)DLP_REPLACE(DLP_STATE_PLACE(state->lifetime.interpreter), (dlp_word)state, 0); /* the address is free now */
     for (i = 0; i < DLP_OBJ_COUNT; i++)
         Py_CLEAR(state->objects[i]);
     for (i = 0; i < DLP_TYPES_MADE; i++)
@@ -588,7 +588,7 @@ dlp_state_destructor(PyObject *capsule)
         DLPACK_PY_FREE(state);
 }
 
-/* The exit callback: closes the gate. Waits without the GIL, at most DLPACK_PY_EXIT_WAIT, for deleters that attach. */
+/* The exit callback: sets DLP_CLOSING. Waits without the GIL, at most DLPACK_PY_EXIT_WAIT, for deleters that attach. */
 DLP_RARE PyObject *
 dlp_at_exit(PyObject *self, PyObject *unused)
 {
@@ -596,11 +596,11 @@ dlp_at_exit(PyObject *self, PyObject *unused)
     int waits = (DLPACK_PY_EXIT_WAIT) * 1000 / DLP_SLEEP_MS;
 
     (void)unused;
-    dlp_gate_after_fork(&state->gate);
-    (void)DLP_OR(&state->gate.deleters, DLP_CLOSING);
-    if (DLP_LOAD(&state->gate.deleters) >= DLP_DELETER && !dlp_is_finalizing()) { /* else CPython stops this thread */
+    dlp_lifetime_after_fork(&state->lifetime);
+    (void)DLP_OR(&state->lifetime.deleters, DLP_CLOSING);
+    if (DLP_LOAD(&state->lifetime.deleters) >= DLP_DELETER && !dlp_is_finalizing()) { /* else it would be stopped */
         Py_BEGIN_ALLOW_THREADS
-        while (DLP_LOAD(&state->gate.deleters) >= DLP_DELETER && waits-- > 0)
+        while (DLP_LOAD(&state->lifetime.deleters) >= DLP_DELETER && waits-- > 0)
             DLP_SLEEP();
         Py_END_ALLOW_THREADS
     }
@@ -608,8 +608,8 @@ dlp_at_exit(PyObject *self, PyObject *unused)
 }
 
 /* Registers the exit callback of the state in a capsule; runs Python code. Where that fails, as it does while the
- * interpreter ends, the gate is closing from the start. Returns 0; or -1 with MemoryError, RecursionError or the
- * exception of an interrupt: the next use tries again. PyUnstable_AtExit would run too late, after the modules. */
+ * interpreter ends, sets DLP_CLOSING at once. Returns 0; or -1 with MemoryError, RecursionError or the exception of an
+ * interrupt: the next use tries again. PyUnstable_AtExit would run too late, after the modules. */
 static inline int
 dlp_state_register(PyObject *capsule)
 {
@@ -627,7 +627,7 @@ dlp_state_register(PyObject *capsule)
     if (dlp_is_fatal() || PyErr_ExceptionMatches(PyExc_RecursionError))
         return -1;
     PyErr_Clear();
-    (void)DLP_OR(&state->gate.deleters, DLP_CLOSING);
+    (void)DLP_OR(&state->lifetime.deleters, DLP_CLOSING);
     return 0;
 }
 
@@ -647,8 +647,8 @@ dlp_state_new(PyInterpreterState *interpreter)
         DLPACK_PY_FREE(state);
         return NULL;
     }
-    state->gate.interpreter = interpreter;
-    state->gate.process = DLP_PROCESS();
+    state->lifetime.interpreter = interpreter;
+    state->lifetime.process = DLP_PROCESS();
     for (i = 0; i < DLP_STR_COUNT; i++)
         state->objects[i] = PyUnicode_InternFromString(dlp_names[i]);
     state->objects[DLP_OBJ_KEYWORDS] = Py_BuildValue("(O)", state->objects[DLP_STR_MAX_VERSION]);
@@ -682,7 +682,7 @@ dlp_state_find(PyInterpreterState *interpreter)
     if (capsule != NULL) {
         state = (dlp_state *)PyCapsule_GetPointer(capsule, DLP_STATE_NAME);
         state->published = 1;
-        if ((DLP_LOAD(&state->gate.deleters) & DLP_CLOSING) == 0) /* a closing state may not clear its place */
+        if ((DLP_LOAD(&state->lifetime.deleters) & DLP_CLOSING) == 0) /* a closing state may not clear its place */
             DLP_STORE(DLP_STATE_PLACE(interpreter), (dlp_word)state);
     }
     Py_XDECREF(capsule); /* the dictionary holds it */
@@ -699,7 +699,7 @@ dlp_state_get(void)
 {
     PyInterpreterState *interpreter = PyInterpreterState_Get();
     dlp_state *state = (dlp_state *)DLP_LOAD(DLP_STATE_PLACE(interpreter));
-    return state != NULL && state->gate.interpreter == interpreter ? state : dlp_state_find(interpreter);
+    return state != NULL && state->lifetime.interpreter == interpreter ? state : dlp_state_find(interpreter);
 }
 
 /* Prepare this file for the current interpreter: call it when the module is created. The first use does it too, but is
@@ -1164,7 +1164,7 @@ dlp_export_offer(dlp_state *state, const dlpack_py_offer *offer, const dlpack_py
     if (e == NULL)
         return PyErr_NoMemory();
     dlp_tensor(&e->managed, plan->form)->device = plan->device;
-    dlp_keep(&e->keeper, offer->owner, &state->gate, offer->exports);
+    dlp_keep(&e->manager, offer->owner, &state->lifetime, offer->exports);
     return &e->managed;
 }
 
@@ -1420,12 +1420,12 @@ dlpack_py_move(dlpack_py_view *to, dlpack_py_view *from)
 static inline int
 dlpack_py_traverse(const dlpack_py_view *v, visitproc visit, void *arg)
 {
-    const dlp_keeper *keeper = v->managed == NULL ? NULL : dlp_keeper_of(v->managed, v->form);
-    dlp_gate *gate = keeper == NULL ? NULL : keeper->gate;
+    const dlp_manager *manager = v->managed == NULL ? NULL : dlp_manager_of(v->managed, v->form);
+    dlp_lifetime *lifetime = manager == NULL ? NULL : manager->lifetime;
 
-    if (gate == NULL || gate->interpreter != PyInterpreterState_Get() || DLP_LOAD(&gate->gone))
+    if (lifetime == NULL || lifetime->interpreter != PyInterpreterState_Get() || DLP_LOAD(&lifetime->gone))
         return 0;
-    return visit((PyObject *)keeper->owner, arg);
+    return visit((PyObject *)manager->owner, arg);
 }
 
 /* ---- Asking ------------------------------------------------------------- */

@@ -1145,33 +1145,33 @@ dlpack_py_copy(const DLTensor *dst, const DLTensor *src, uint64_t flags, dlpack_
 #define DLPACK_PY_LEGACY 2    /* DLManagedTensor */
 
 /* manager_ctx of an export points to this struct. The deleter calls free_fn(context). For exports of a Python object,
- * dlpack_py.h fills owner, gate and exports, and context is the keeper itself. */
-typedef struct dlp_keeper {
+ * dlpack_py.h fills owner, lifetime and exports, and context is the manager itself. */
+typedef struct dlp_manager {
     void *context;
     void (*free_fn)(void *context); /* NULL: nothing to be called */
     void *block;                    /* to be freed; NULL: embedded in the owner */
     void *owner;                    /* PyObject * */
-    struct dlp_gate *gate;          /* of the owner's interpreter */
+    struct dlp_lifetime *lifetime;  /* of the owner's interpreter */
     struct dlpack_py_exports *exports;
-} dlp_keeper;
+} dlp_manager;
 
-/* An export: a managed tensor with its keeper, its shape and strides and, for a copy, its data, in one allocation. */
+/* An export: a managed tensor with its manager, its shape and strides and, for a copy, its data, in one allocation. */
 typedef struct dlp_export {
     union {
         struct DLManagedTensorVersioned versioned;
         DLManagedTensor legacy;
     } managed;
-    dlp_keeper keeper;
+    dlp_manager manager;
     /* int64_t shape[ndim], strides[ndim], then data */
 } dlp_export;
 
 /* Releases what an export keeps, on any thread at any time (K5). */
 DLP_SHARED void
-dlp_release_keeper(const dlp_keeper *keeper)
+dlp_release_manager(const dlp_manager *manager)
 {
-    void *block = keeper->block; /* read first: an embedded keeper may be freed with the owner */
-    if (keeper->free_fn != NULL)
-        keeper->free_fn(keeper->context);
+    void *block = manager->block; /* read first: an embedded manager may be freed with the owner */
+    if (manager->free_fn != NULL)
+        manager->free_fn(manager->context);
     if (block != NULL)
         DLPACK_PY_FREE(block); /* K7 */
 }
@@ -1179,13 +1179,13 @@ dlp_release_keeper(const dlp_keeper *keeper)
 static inline void
 dlp_delete_versioned(struct DLManagedTensorVersioned *managed)
 {
-    dlp_release_keeper((const dlp_keeper *)managed->manager_ctx);
+    dlp_release_manager((const dlp_manager *)managed->manager_ctx);
 }
 
 static inline void
 dlp_delete_legacy(DLManagedTensor *managed)
 {
-    dlp_release_keeper((const dlp_keeper *)managed->manager_ctx);
+    dlp_release_manager((const dlp_manager *)managed->manager_ctx);
 }
 
 static inline DLTensor *
@@ -1197,18 +1197,18 @@ dlp_tensor(void *managed, int32_t form)
 
 /* Fills a managed tensor, all but its tensor, which is returned. */
 static inline DLTensor *
-dlp_fill(void *managed, int32_t form, uint64_t flags, dlp_keeper *keeper)
+dlp_fill(void *managed, int32_t form, uint64_t flags, dlp_manager *manager)
 {
     struct DLManagedTensorVersioned *versioned = (struct DLManagedTensorVersioned *)managed;
     if (form == DLPACK_PY_VERSIONED) {
         versioned->version.major = DLPACK_PY_PROTOCOL_MAJOR;
         versioned->version.minor = DLPACK_PY_PROTOCOL_MINOR;
-        versioned->manager_ctx = keeper; /* not NULL: with NULL, Paddle calls no deleter (K8) */
+        versioned->manager_ctx = manager; /* not NULL: with NULL, Paddle calls no deleter (K8) */
         versioned->deleter = dlp_delete_versioned;
         versioned->flags = flags;
     }
     else {
-        ((DLManagedTensor *)managed)->manager_ctx = keeper;
+        ((DLManagedTensor *)managed)->manager_ctx = manager;
         ((DLManagedTensor *)managed)->deleter = dlp_delete_legacy;
     }
     return dlp_tensor(managed, form);
@@ -1247,7 +1247,7 @@ dlp_kept_flags(const DLTensor *t, uint64_t flags)
 }
 
 /* A new export of t, which has been validated: of form, with flags. data_size: bytes for data after shape and strides.
- * The caller fills the keeper. Returns NULL where there is no memory, without an exception. */
+ * The caller fills the manager. Returns NULL where there is no memory, without an exception. */
 DLP_SHARED dlp_export *
 dlp_export_new(const DLTensor *t, uint64_t flags, int32_t form, size_t data_size)
 {
@@ -1259,9 +1259,9 @@ dlp_export_new(const DLTensor *t, uint64_t flags, int32_t form, size_t data_size
 
     if (e == NULL)
         return NULL;
-    out = dlp_fill(&e->managed, form, flags, &e->keeper);
-    memset(&e->keeper, 0, sizeof(e->keeper));
-    e->keeper.block = e;
+    out = dlp_fill(&e->managed, form, flags, &e->manager);
+    memset(&e->manager, 0, sizeof(e->manager));
+    e->manager.block = e;
     shape = (int64_t *)(void *)(e + 1);
     *out = *t;
     out->shape = t->ndim == 0 ? NULL : shape;
@@ -1360,8 +1360,8 @@ dlpack_py_wrap(const DLTensor *t, uint64_t flags, void *context, void (*free_fn)
         e = dlp_export_new(t, dlp_kept_flags(t, flags) | (flags & DLPACK_PY_FLAG_IS_COPIED), DLPACK_PY_VERSIONED, 0);
     if (e == NULL)
         return NULL;
-    e->keeper.context = context;
-    e->keeper.free_fn = free_fn;
+    e->manager.context = context;
+    e->manager.free_fn = free_fn;
     return &e->managed.versioned;
 }
 

@@ -66,7 +66,7 @@ def derive() -> None:
     assert_type(dlarray.from_dlpack(named), dlarray.Array)
 
 
-def trade() -> None:
+def exchange() -> None:
     a = dlarray.arange(3)
     capsule = a.__dlpack__(max_version=(1, 0), dl_device=a.__dlpack_device__(), copy=None)
     for source in (a, capsule, Producer(), numpy.zeros(3)):
@@ -82,4 +82,4 @@ if __name__ == "__main__":
     make()
     look()
     derive()
-    trade()
+    exchange()

@@ -862,10 +862,10 @@ def test_a_result_is_made_by_from_dlpack_of_the_module_or_its_package(tmp_path, 
     made = Made()
     assert return_like(some_arrays.core.Array(), Holder(made.capsule())) == ("package", CPU)
     assert made.deleted == 1  # nobody took it
-    which, carrier = return_like(some_arrays.own.Array(), Holder(Made().capsule()))
+    which, result = return_like(some_arrays.own.Array(), Holder(Made().capsule()))
     assert which == "module"
-    assert dltensor.read(carrier.__dlpack__()).form == dltensor.LEGACY
-    assert consume(carrier).shape == (3,)
+    assert dltensor.read(result.__dlpack__()).form == dltensor.LEGACY
+    assert consume(result).shape == (3,)
 
 
 class Nowhere:

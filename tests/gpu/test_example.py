@@ -1,4 +1,4 @@
-"""examples/gpu_vector on a GPU: it finds the runtime at run time, and trades with torch (C3, S1)."""
+"""examples/gpu_vector on a GPU: it finds the runtime at run time, and exchanges with torch (C3, S1)."""
 
 import importlib
 

@@ -18,11 +18,11 @@ def test_each_interpreter_has_a_gate_of_its_own_G1(child, own_gil):
 def test_a_gate_is_found_where_an_interpreter_may_have_the_address_of_an_earlier_one_G1(child, own_gil):
     child(f"""
         probe.settle()
-        for i in range(10):  # the main interpreter has no gate yet
+        for i in range(10):  # the main interpreter has no state yet
             inside("probe.drop(export())", {own_gil})
             assert probe.counts()["blocks"] == 0
         probe.drop(export())
-        for i in range(10):  # the main interpreter has a gate, with a cache
+        for i in range(10):  # the main interpreter has a state, with a cache
             inside("probe.drop(export())", {own_gil})
             assert probe.counts()["blocks"] == 0
     """)
@@ -356,7 +356,7 @@ def test_two_interpreters_import_the_module_and_exchange_at_once_G1_X6(child, ow
         TOGETHER
         + f"""
 probe.settle(1)
-together([{EXCHANGE!r}] * 2, {own_gil})  # neither has a gate before
+together([{EXCHANGE!r}] * 2, {own_gil})  # neither has a state before
 inside({EXCHANGE!r}, {own_gil})
 probe.drop(export())
 together([{EXCHANGE!r}] * 3, {own_gil})

@@ -206,7 +206,7 @@ def test_a_tensor_of_nobody_is_freed_on_any_thread_once_K5(child):
             probe.start([probe.wrap(), probe.wrap()], past)
         probe.join()
         assert probe.counts()["freed"] == 8
-        assert probe.counts()["blocks"] == 0  # nor is there a gate with a cache
+        assert probe.counts()["blocks"] == 0  # nor is there a state with a cache
     """)
 
 

@@ -6,19 +6,19 @@ import re
 import sys
 from pathlib import Path
 
+import exchanges
 import peers
-import trades
 
 TEXT = """\
 # What the peers do with our arrays, and we with theirs
 
-Made by `make test-peers`, which trades arrays between `dlarray` (`examples/ndarray`) and each library, on the CPU:
+Made by `make test-peers`, which exchanges arrays between `dlarray` (`examples/ndarray`) and each library, on the CPU:
 {versions}. [conformance.md](conformance.md) tells which clauses of DLPack each library keeps.
 
 | cell | |
 |---|---|
-| ✓ | traded: the same memory, values, shape, strides and dtype; what one side writes, the other sees |
-| ✓, … | traded, with a difference: the read-only flag was lost, or a copy was asked for and not made |
+| ✓ | exchanged: the same memory, values, shape, strides and dtype; what one side writes, the other sees |
+| ✓, … | exchanged, with a difference: the read-only flag was lost, or a copy was asked for and not made |
 | copied | the same elsewhere, or in another dtype, which is named |
 | unreadable, ends the process [n] | taken, and then the library fails, in the words of note n |
 | – | the side that gives has no such array; of the exchange API: its type has no table; _used_ or not where it has |
@@ -51,12 +51,12 @@ def draw(results):
     """The document, of each peer's version and outcomes by cell."""
     versions = ", ".join(f"{name} {result['version']}" for name, result in results.items())
     document = [TEXT.format(versions=versions)]
-    for direction in trades.DIRECTIONS:
-        rows = {row: [result["cells"][f"{direction}: {row}"] for result in results.values()] for row in trades.ROWS}
+    for direction in exchanges.DIRECTIONS:
+        rows = {row: [result["cells"][f"{direction}: {row}"] for result in results.values()] for row in exchanges.ROWS}
         number, texts = notes(outcome for outcomes in rows.values() for outcome in outcomes)
 
         def cell(peer, kind, words):
-            text = kind.replace(f"refused by {peer}", "refused").replace("traded", "✓").replace("none", "–")
+            text = kind.replace(f"refused by {peer}", "refused").replace("exchanged", "✓").replace("none", "–")
             return f"{text} [{number(kind, words)}]" if words else text
 
         table = [[row, *map(cell, results, *zip(*outcomes))] for row, outcomes in rows.items()]

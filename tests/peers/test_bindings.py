@@ -1,4 +1,4 @@
-"""Extensions written in C++ trade arrays with dlarray and NumPy: by pybind11, with dlpack_py.h, and by nanobind.
+"""Extensions written in C++ exchange arrays with dlarray and NumPy: by pybind11, with dlpack_py.h, and by nanobind.
 
 examples/pybind11 gives a class of pybind11 DLPack by the header; nanobind has its own (P, K, C).
 """

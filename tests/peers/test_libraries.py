@@ -7,9 +7,9 @@ import sys
 
 import dlarray
 import dltensor
+import exchanges
 import peers
 import pytest
-import trades
 
 COPIES = {"mlx"}  # what it imports on the CPU
 NO_FROM_DLPACK = {"pyarrow.Array", "pyarrow.Tensor", "tensorflow"}  # beside their types
@@ -345,7 +345,7 @@ def test_a_tensor_of_torch_is_borrowed_and_owned_by_its_table_once_each_X3(lib):
         pass
 
     for a in (theirs(lib), torch.nn.Parameter(torch.ones(3)), torch.ones(3).as_subclass(Sub), torch.ones(2, 3).T):
-        with trades.counted(torch.Tensor) as calls:
+        with exchanges.counted(torch.Tensor) as calls:
             (data, shape, strides), readonly, owned = borrow(a)
             assert (len(calls), owned) == (1, False)
             assert (data, shape, strides) == (a.data_ptr(), tuple(a.shape), a.stride())
@@ -365,7 +365,7 @@ def test_a_lazily_conjugated_tensor_of_torch_is_not_borrowed_X9(lib):
     with pytest.raises(BufferError, match="conjugate"):
         borrow(torch.tensor([1 + 2j]).conj())
     a = torch.tensor([1 + 2j])
-    with trades.counted(torch.Tensor):
+    with exchanges.counted(torch.Tensor):
         assert borrow(a)[2] is False  # by the table, after is_conj() and is_neg()
 
 
@@ -374,7 +374,7 @@ def test_memory_and_results_like_a_tensor_of_torch_are_torchs(lib):
     import torch
     from exchange_probe import Holder, allocate_like, return_like
 
-    with trades.counted(torch.Tensor):
+    with exchanges.counted(torch.Tensor):
         result = return_like(torch.ones(1), allocate_like(torch.ones(1), (2, 3), "float32"))
     assert type(result) is torch.Tensor
     assert (tuple(result.shape), result.dtype, result.is_contiguous()) == ((2, 3), torch.float32, True)
@@ -391,7 +391,7 @@ def test_tvm_ffi_takes_and_returns_our_arrays_by_their_table_alone_X1_X6(lib, mo
     before = sys.getrefcount(a)
     for name in ("__dlpack__", "__dlpack_device__"):
         monkeypatch.setattr(dlarray.Array, name, lambda self, **keywords: pytest.fail("it was called"))
-    with trades.counted(dlarray.Array) as calls:
+    with exchanges.counted(dlarray.Array) as calls:
         b = tvm_ffi.from_dlpack(a)
         assert len(calls) == 1
         c = tvm_ffi.testing.echo(a)

@@ -6,12 +6,12 @@ import os
 import sys
 from pathlib import Path
 
+import exchanges
 import peers
 import pytest
-import trades
 
-# By peer and direction, what is not traded: rows as patterns, of which the last that fits counts; the exception's type
-# behind the colon. "none": the side that gives has no such array.
+# By peer and direction, what is not exchanged: rows as patterns, of which the last that fits counts; the type of the
+# exception stands behind the colon. "none": the side that gives has no such array.
 ALL = {"to dlarray": {"exchange API": "none"}, "from dlarray": {"exchange API": "not used"}}
 STORED = "bfloat16, float[468]_*"
 LACKING = {"float4_e2m1fnx2": "none"}  # in dlarray
@@ -31,7 +31,7 @@ UNLIKE = {
         "from dlarray": {
             "float8_e3m4, float8_e4m3, float8_e4m3b11fnuz, float6_*, float4_*": "refused by torch: BufferError",
             "negative steps": "ends the process: SIGABRT",  # D11
-            "read-only": "traded, writable",
+            "read-only": "exchanged, writable",
         },
     },
     "jax": {
@@ -43,9 +43,9 @@ UNLIKE = {
             "float6_*, float4_*": "refused by jax: JaxRuntimeError",
             "a slice": "copied",  # it is not aligned to 64 bytes
             "steps, negative steps, broadcast": "refused by jax: JaxRuntimeError",
-            "writable": "traded, read-only",
+            "writable": "exchanged, read-only",
             "read-only": LEGACY,
-            "copy=True": "traded, not copied",
+            "copy=True": "exchanged, not copied",
         },
     },
     "pyarrow.Array": {
@@ -59,7 +59,7 @@ UNLIKE = {
             "bool, complex*": "refused by pyarrow.Array: ArrowInvalid",
             STORED: "refused by pyarrow.Array: ArrowInvalid",
             "? order, *steps, broadcast, odd stride*, rank*, empty matrix": "refused by pyarrow.Array: ArrowInvalid",
-            "writable": "traded, read-only",
+            "writable": "exchanged, read-only",
         },
     },
     "pyarrow.Tensor": {
@@ -80,7 +80,7 @@ UNLIKE = {
         "from dlarray": {
             "float[468]_*": "refused by tensorflow: InvalidArgumentError",
             "F order, *steps, broadcast": "refused by tensorflow: InvalidArgumentError",
-            "writable": "traded, read-only",
+            "writable": "exchanged, read-only",
             "read-only": LEGACY,
             "copy=*, device=": "refused by tensorflow: TypeError",
         },
@@ -88,16 +88,16 @@ UNLIKE = {
     "paddle": {
         "to dlarray": {
             "uint16, uint32, uint64, float[468]_*": "none",
-            "float8_e4m3fn, float8_e5m2": "traded",
+            "float8_e4m3fn, float8_e5m2": "exchanged",
             "rank 32, rank 64, read-only": "none",
             "exchange API": "used",
         },
         "from dlarray": {
             "float[468]_*": "refused by paddle: NotImplementedError",
-            "float8_e4m3fn, float8_e5m2": "traded",
+            "float8_e4m3fn, float8_e5m2": "exchanged",
             "negative steps": "unreadable: MemoryError",
             "rank 32, rank 64": "refused by paddle: RuntimeError",
-            "read-only": "traded, writable",
+            "read-only": "exchanged, writable",
         },
     },
     "mlx": {
@@ -111,7 +111,7 @@ UNLIKE = {
             "float64": "copied as float32",
             "complex128": "copied as complex64",
             "float[468]_*": "refused by mlx: ValueError",
-            "empty*": "traded",
+            "empty*": "exchanged",
             "negative steps, copy=False": "refused by mlx: ValueError",
             "device=": "refused by mlx: TypeError",
             "exchange API": "not used",
@@ -124,7 +124,7 @@ UNLIKE = {
             "copy=True": "refused by tvm_ffi: BufferError",
         },
         "from dlarray": {
-            "read-only": "traded, writable",
+            "read-only": "exchanged, writable",
             "copy=*, device=": "refused by tvm_ffi: TypeError",
             "exchange API": "used",
         },
@@ -141,11 +141,11 @@ UNLIKE = {
 
 def expected(peer, direction):
     """By row."""
-    kinds = {**dict.fromkeys(trades.ROWS, "traded"), "copy=True": "copied"}
+    kinds = {**dict.fromkeys(exchanges.ROWS, "exchanged"), "copy=True": "copied"}
     for patterns in (ALL[direction], UNLIKE[peer][direction], LACKING if direction == "from dlarray" else {}):
         for alternatives, kind in patterns.items():
             for pattern in alternatives.split(", "):
-                fitting = fnmatch.filter(trades.ROWS, pattern)
+                fitting = fnmatch.filter(exchanges.ROWS, pattern)
                 assert fitting, f"no row is called {pattern}"
                 kinds.update(dict.fromkeys(fitting, kind))
     return kinds
@@ -163,7 +163,7 @@ def outcome():
 
     def find(peer, cell):
         if peer not in happened:
-            happened[peer] = trades.run(peer)
+            happened[peer] = exchanges.run(peer)
             result = {"version": peers.version(peer), "cells": happened[peer]}
             (folder / f"{peer}.json").write_text(json.dumps(result))
         return happened[peer][cell]
@@ -172,7 +172,7 @@ def outcome():
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="the table is that of the versions which run on 3.11 and newer")
-@pytest.mark.parametrize("cell", trades.CELLS)
+@pytest.mark.parametrize("cell", exchanges.CELLS)
 @pytest.mark.parametrize("peer", HERE)
 def test_each_array_is_traded_or_refused_as_the_table_says(outcome, peer, cell):
     direction, _, row = cell.partition(": ")
@@ -189,8 +189,8 @@ def test_every_peer_has_its_expectations():
 @pytest.mark.skipif("torch" not in HERE, reason="torch: make test-peers installs it")
 def test_the_count_of_the_table_sees_what_tvm_ffi_takes_from_torch_by_it_X3():
     torch, tvm_ffi = peers.torch(), peers.tvm_ffi()
-    a = trades.vector(torch)
-    with trades.counted(torch.Array) as calls:
+    a = exchanges.vector(torch)
+    with exchanges.counted(torch.Array) as calls:
         b = tvm_ffi.from_dlpack(a)
     assert len(calls) == 1
     tvm_ffi.from_dlpack(a)

@@ -457,7 +457,7 @@ def test_an_empty_array_gives_no_address(sim, platform):
 
 
 def test_numba_s_order_of_events_both_ways_S1(sim, platform):
-    """Two extensions trade by nothing else than the array interface."""
+    """Two extensions exchange by nothing else than the array interface."""
     one, other = sim.stream(), sim.stream()
     array = platform.probe.Array((8,), one)
     for turn in range(3):

@@ -59,7 +59,7 @@ class Mortal(Thing):
         self.died.append(1)
 
 def settle():
-    "Nothing is left of what the header allocated but the gate and its cache."
+    "Nothing is left of what the header allocated but the state and its cache."
     gc.collect()
     assert probe.blocks() == 1, probe.blocks()
 """

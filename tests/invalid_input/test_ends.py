@@ -15,7 +15,7 @@ from _dlpack_conformance import Managed
 from consumer_probe import consume
 from dltensor import DTYPES, FORMATS, IS_COPIED, PADDED, READ_ONLY, compact
 from exchange_probe import Holder, borrow
-from hostile.model import ANY, Array, reach
+from invalid_input.model import ANY, Array, reach
 from producer_probe import Thing, wrap
 from table_consumer import consume as consume_by_table
 

@@ -1,4 +1,4 @@
-"""Hostile __dlpack__ methods, of every kind that Python has (C1, C2, C6), and hostile arguments of ours (P1 to P6)."""
+"""Invalid __dlpack__ methods, of every kind that Python has (C1, C2, C6), and invalid arguments of ours (P1 to P6)."""
 
 import asyncio
 import functools
@@ -14,7 +14,7 @@ import dlarray
 import pytest
 from _dlpack_conformance import Conventions
 from consumer_probe import check, consume, from_dlpack
-from hostile.model import Offer, failure, kept, three
+from invalid_input.model import Offer, failure, kept, three
 
 REFUSAL = "unexpected keyword argument 'max_version'"
 

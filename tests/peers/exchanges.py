@@ -1,10 +1,10 @@
-"""Trades one peer's arrays with dlarray: `trades.py PEER [CELL ...]` prints each cell's name, and what happened.
+"""Exchanges one peer's arrays with dlarray: `exchanges.py PEER [CELL ...]` prints each cell's name, and what happened.
 
 A cell is "DIRECTION: ROW". What happened is a kind and, for some kinds, words:
 
-traded             the same memory, values, shape, strides and dtype; what one side writes, the other sees
-traded, writable   the same, but for the read-only flag, which was lost; "traded, read-only" likewise;
-                   "traded, not copied": copy=True was asked for
+exchanged             the same memory, values, shape, strides and dtype; what one side writes, the other sees
+exchanged, writable   the same, but for the read-only flag, which was lost; "exchanged, read-only" likewise;
+                   "exchanged, not copied": copy=True was asked for
 copied             the same, elsewhere; "copied as DTYPE": with the values of the other dtype
 unreadable         it was taken, but the library cannot read it, in these words
 refused by NAME    with an exception, whose words these are
@@ -29,7 +29,7 @@ from contextlib import contextmanager
 import dltensor
 import peers
 
-# ---- What is traded ----
+# ---- What is exchanged ----
 
 
 def vector(lib, dtype="float32", n=6):
@@ -124,18 +124,18 @@ def compare(source, a, target, b):
     if target.dtype(b) != dtype:
         return f"copied as {target.dtype(b)}" if moved else "WRONG", None
     if moved or 0 in source.shape(a):
-        return "copied" if moved else "traded", None
+        return "copied" if moved else "exchanged", None
     if steps(source, a) != steps(target, b):
         return "WRONG", f"strides are {target.strides(b)}, not {source.strides(a)}"
     if dtype in peers.STORAGE or 0 in steps(source, a):  # PyTorch writes no element of which there are several
-        return "traded", None
+        return "exchanged", None
     for lib, array, value in ((source, a, 1), (target, b, 0)):
         if not lib.readonly(array):
             before = content(lib, array, dtype)
             lib.write(array, value)
             if not before != content(source, a, dtype) == content(target, b, dtype):
                 return "WRONG", f"what {lib.name} writes is not seen"
-    return "traded", None
+    return "exchanged", None
 
 
 def taken(source, target, a, **keywords):
@@ -146,7 +146,7 @@ def taken(source, target, a, **keywords):
         return None, (f"refused by {who(source, target, a, error)}", words(error))
 
 
-def trade(source, target, a, **keywords):
+def exchange(source, target, a, **keywords):
     b, refused = taken(source, target, a, **keywords)
     return refused or compare(source, a, target, b)
 
@@ -154,27 +154,27 @@ def trade(source, target, a, **keywords):
 def trade_dtype(source, target, a, dtype):
     if source.dtype(a) != dtype:
         return "none", None  # it took that for another
-    return trade(source, target, a)
+    return exchange(source, target, a)
 
 
 def trade_strided(source, target, a):
     if source.strides(a) == dltensor.compact(source.shape(a)):
         return "none", None  # it made a compact one
-    return trade(source, target, a)
+    return exchange(source, target, a)
 
 
 def trade_flagged(source, target, a):
     """Does it stay what it is, read-only or not?"""
     b, refused = taken(source, target, a)
     kind = refused or compare(source, a, target, b)
-    if kind[0] == "traded" and target.readonly(b) != source.readonly(a):
-        return "traded, " + ("read-only" if target.readonly(b) else "writable"), None
+    if kind[0] == "exchanged" and target.readonly(b) != source.readonly(a):
+        return "exchanged, " + ("read-only" if target.readonly(b) else "writable"), None
     return kind
 
 
 def trade_copy(source, target, a):
-    kind = trade(source, target, a, copy=True)
-    return ("traded, not copied", None) if kind[0] == "traded" else kind
+    kind = exchange(source, target, a, copy=True)
+    return ("exchanged, not copied", None) if kind[0] == "exchanged" else kind
 
 
 def trade_back(source, target, a):
@@ -235,8 +235,8 @@ def trade_by_table(source, target, a):
     if not hasattr(type(a), TABLE):
         return "none", None
     with counted(type(a)) as calls:
-        kind = trade(source, target, a)
-    return ("used" if calls else "not used", None) if kind[0] in ("traded", "copied") else kind
+        kind = exchange(source, target, a)
+    return ("used" if calls else "not used", None) if kind[0] in ("exchanged", "copied") else kind
 
 
 # ---- All cells ----
@@ -250,21 +250,21 @@ def dtype_row(make, dtype):
 ROWS = {
     **{dtype: dtype_row(vector, dtype) for dtype in dltensor.ARRAY_API_DTYPES},
     **{dtype: dtype_row(stored, dtype) for dtype in peers.STORAGE},
-    "C order": (matrix, trade),
+    "C order": (matrix, exchange),
     "F order": (lambda lib: lib.transpose(matrix(lib)), trade_strided),
-    "a slice": (lambda lib: vector(lib)[2:5], trade),
+    "a slice": (lambda lib: vector(lib)[2:5], exchange),
     "steps": (lambda lib: matrix(lib)[::2, ::2], trade_strided),
     "negative steps": (lambda lib: matrix(lib)[::-1, :], trade_strided),
     "broadcast": (lambda lib: lib.broadcast_to(vector(lib), (2, 6)), trade_strided),
     "odd stride of an extent of 1": (extent_of_1, trade_strided),
-    **{f"rank {n}": (lambda lib, n=n: lib.array(nested(n), "float32"), trade) for n in (0, 8, 32, 64)},
-    "empty vector": (lambda lib: lib.array([], "float32"), trade),
-    "empty matrix": (lambda lib: lib.array([[], [], []], "float32"), trade),
+    **{f"rank {n}": (lambda lib, n=n: lib.array(nested(n), "float32"), exchange) for n in (0, 8, 32, 64)},
+    "empty vector": (lambda lib: lib.array([], "float32"), exchange),
+    "empty matrix": (lambda lib: lib.array([[], [], []], "float32"), exchange),
     "writable": (writable, trade_flagged),
     "read-only": (readonly, trade_flagged),
     "copy=True": (vector, trade_copy),
-    "copy=False": (vector, lambda source, target, a: trade(source, target, a, copy=False)),
-    "device=": (vector, lambda source, target, a: trade(source, target, a, device=target.device)),
+    "copy=False": (vector, lambda source, target, a: exchange(source, target, a, copy=False)),
+    "device=": (vector, lambda source, target, a: exchange(source, target, a, device=target.device)),
     "there and back": (vector, trade_back),
     "exchange API": (vector, trade_by_table),
 }

@@ -8,7 +8,7 @@ import pytest
 from _dlpack_conformance import Managed
 from consumer_probe import consume
 from exchange_probe import Holder
-from hostile.model import kept, three
+from invalid_input.model import kept, three
 from producer_probe import Thing, wrap
 
 NEW, OLD = {"max_version": (1, 0)}, {}

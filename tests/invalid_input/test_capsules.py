@@ -8,9 +8,9 @@ import dlarray
 import pytest
 from _dlpack_conformance import Managed
 from consumer_probe import consume
-from hostile.model import ANY, ENDINGS, VALUES, Offer, fields_of_tensors, is_valid, kept, three
 from hypothesis import given
 from hypothesis import strategies as st
+from invalid_input.model import ANY, ENDINGS, VALUES, Offer, fields_of_tensors, is_valid, kept, three
 from producer_probe import Thing, wrap
 
 NAMES = {True: b"dltensor_versioned", False: b"dltensor"}

@@ -10,7 +10,8 @@ import pytest
 from _dlpack_conformance import Managed
 from dltensor import PADDED, READ_ONLY
 from exchange_probe import Holder, allocate_like, borrow, call_make, return_like
-from hostile.model import (
+from hypothesis import assume, given
+from invalid_input.model import (
     ANY,
     ATTRIBUTE,
     ENDINGS,
@@ -23,7 +24,6 @@ from hostile.model import (
     kept,
     three,
 )
-from hypothesis import assume, given
 from table_consumer import check, consume
 
 
