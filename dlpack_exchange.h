@@ -31,8 +31,8 @@ DLP_QUIET
 
 /* ---- The table of a type ------------------------------------------------ */
 
-/* A type that dlpack_py_exchange_add has put a table on. Never changed, and freed when the interpreter is gone. It does
- * not keep the type alive: a type that lives as long as the interpreter leaks memory (CPython 3.11). */
+/* A type that dlpack_py_exchange_add has put a table on. Never changed, and freed when the interpreter is gone. It
+ * holds no reference to the type: if a type is alive until the interpreter ends, CPython 3.11 leaks memory. */
 typedef struct dlp_own {
     PyTypeObject *type;  /* borrowed, valid while reference is alive */
     PyObject *reference; /* a weak reference to it */
@@ -41,7 +41,7 @@ typedef struct dlp_own {
     struct dlp_own *next;
 } dlp_own;
 
-/* What a type offers. Its size, 64 bytes, saves 8 of 210 instructions of a call: dlp_type_at. */
+/* What a type offers. The struct has 64 bytes for dlp_type_at: saves 8 of the 210 instructions of a call. */
 typedef struct dlp_type {
     dlp_word type;                  /* PyTypeObject *: borrowed, to compare with; set last */
     unsigned int tag;               /* its version tag, which changes when the type or a base changes; 0: none */
@@ -53,7 +53,7 @@ typedef struct dlp_type {
     char unused[56 - 5 * sizeof(void *)];
 } dlp_type;
 
-/* Types are remembered where they have version tags; without a GIL, where a tag can be read atomically. */
+/* From Python 3.11 on, types are cached by version tag; without a GIL, only if a tag can be read atomically. */
 #if !DLPACK_PY_PLAIN && !defined(Py_LIMITED_API) && PY_VERSION_HEX >= 0x030B0000 && \
     (defined(__GNUC__) || !defined(Py_GIL_DISABLED))
 #  define DLP_TYPES 32
@@ -88,7 +88,7 @@ dlp_exchange_free(void *exchange)
     DLPACK_PY_FREE(x);
 }
 
-/* What this file remembers of the interpreter of a state; NULL with an exception, also where state is NULL. */
+/* The dlp_exchange of a state, made at the first use; NULL with an exception, also where state is NULL. */
 static inline dlp_exchange *
 dlp_exchange_get(dlp_state *state)
 {
@@ -203,8 +203,8 @@ dlp_type_cached(dlp_state *state, PyTypeObject *type)
 #  define dlp_type_cached(state, type) ((void)(state), (dlp_type *)NULL)
 #endif
 
-/* Learns what a type offers, and remembers it where it can. Looks on the type only, never on the instance (X1).
- * Anything but a capsule counts as absent. Returns 0, or -1 with MemoryError, KeyboardInterrupt or the like. */
+/* Reads into *found what a type offers, and caches it if possible. Reads the type only, never the instance (X1). If the
+ * attribute is not a capsule, the table is absent. Returns 0, or -1 with MemoryError, KeyboardInterrupt or the like. */
 DLP_RARE int
 dlp_type_learn(dlp_state *state, PyTypeObject *type, dlp_type *found)
 {
@@ -261,8 +261,8 @@ dlp_type_learn(dlp_state *state, PyTypeObject *type, dlp_type *found)
     return 0;
 }
 
-/* What the type of an object offers: what is remembered, which is valid until foreign code runs, or what is learned.
- * Returns NULL with an exception, also where state is NULL. */
+/* What the type of an object offers: its cached entry, which is valid until foreign code runs, or *learned, filled by
+ * dlp_type_learn. Returns NULL with an exception, also where state is NULL. */
 static inline const dlp_type *
 dlp_type_get(dlp_state *state, PyObject *obj, dlp_type *learned)
 {
@@ -410,8 +410,8 @@ dlp_is_basic(const dlpack_py_want *want)
            (want->max_ndim == 0 || (want->max_ndim > 0 && want->max_ndim >= want->ndim));
 }
 
-/* Fast path of dlp_view_prepare: is the major version known (K6), and the layout common, and has the tensor strides and
- * what is required? is_basic: dlp_is_basic(want), which saves 40 of the 1,480 instructions of an import. */
+/* Fast path of dlp_view_prepare. Returns 1 if the major version is known (K6), the layout is common, the tensor has
+ * strides and it meets want; else 0. is_basic: dlp_is_basic(want); saves 40 of the 1,480 instructions of an import. */
 static inline int
 dlp_is_simply_met(const DLManagedTensorVersioned *managed, const DLTensor *t, const dlpack_py_want *want, int is_basic)
 {
@@ -428,7 +428,7 @@ dlp_is_simply_met(const DLManagedTensorVersioned *managed, const DLTensor *t, co
            ((uintptr_t)t->data & (t->dtype.bits / 8u - 1)) == 0;
 }
 
-/* Takes the tensor of obj by the table of its type. want: not NULL; is_basic: so are the requirements. device: that of
+/* Takes the tensor of obj by the table of its type. want: not NULL. is_basic: dlp_is_basic(want). device: the device of
  * the consumer's stream, or NULL. Returns 0, DLP_NO_TABLE, or -1 with an exception. */
 static inline int
 dlp_call_table(const dlp_type *known, PyObject *obj, const dlpack_py_want *want, int is_basic,
@@ -480,8 +480,8 @@ dlp_take_by_table(const dlp_consumer *consumer, const dlpack_py_device *device, 
     return dlp_call_table(known, consumer->obj, consumer->want, dlp_is_basic(consumer->want), device, v);
 }
 
-/* Fast path of consuming and borrowing an own object: its managed tensors, where they are row-major and aligned, and
- * meet requirements that are basic; else NULL. known: what is remembered of its type. Runs no code of others. */
+/* Fast path: returns the managed tensors in an object of a type with a table of this file, if they are row-major and
+ * aligned and meet basic requirements; else NULL. known: the type's cached entry, or NULL. Runs no foreign code. */
 static inline dlpack_py_embedded *
 dlp_find_embedded(const dlp_type *known, PyObject *obj, const dlpack_py_want *want, int is_basic)
 {
@@ -497,8 +497,8 @@ dlp_find_embedded(const dlp_type *known, PyObject *obj, const dlpack_py_want *wa
 }
 
 #if DLP_TYPES
-/* Takes a tensor by the method that is remembered of a type, at once where dlp_is_simply_met accepts it. A known old
- * producer is called without keywords: saves 4,600 of 6,000 instructions. Returns 0, or -1 with an exception. */
+/* Takes a tensor by the cached __dlpack__ of a type; needs no more steps if dlp_is_simply_met accepts it. If is_old is
+ * set, passes no keywords, which saves 4,600 of 6,000 instructions. Returns 0, or -1 with an exception. */
 DLP_SHARED int
 dlp_call_method(dlp_state *state, dlp_type *known, PyObject *obj, const dlpack_py_want *want, int is_basic,
                 dlpack_py_view *v)
@@ -757,7 +757,7 @@ dlp_table_lend(const dlpack_py_exchange *x, const dlpack_py_offer *offer, dlpack
 
     if (dlp_table_plan(x, offer, request, &plan) < 0)
         return -1;
-    why = (offer->options & DLPACK_PY_OFFER_DO_NOT_LEND) != 0         ? "has a shape or strides that do not stay"
+    why = (offer->options & DLPACK_PY_OFFER_DO_NOT_LEND) != 0         ? "has a shape or strides that are temporary"
           : plan.copy                                                 ? "is exported as a copy only"
           : (plan.flags & DLPACK_PY_FLAG_READ_ONLY) != 0              ? "is read-only"
           : (plan.flags & DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED) != 0 ? "is padded"
@@ -1065,7 +1065,7 @@ dlp_view_managed_steal(dlpack_py_view *v)
     return NULL;
 }
 
-/* __dlpack__ of a result: hands the tensor of its view on, without an export of its own, where a request allows it. */
+/* __dlpack__ of a result. If the request allows it, moves the view's tensor to a capsule: the result is then empty. */
 static inline PyObject *
 dlp_result_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {

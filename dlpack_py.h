@@ -45,8 +45,8 @@
  *   dlpack_py_raise                   raises a dlpack_py_error
  * To produce:
  *   dlpack_py_produce                 answers __dlpack__
- *   dlpack_py_produce_args            the same, from four objects
- *   dlpack_py_produce_described       the same, with a dlpack_py_describe; DLPACK_PY_DESCRIBED defines both methods
+ *   dlpack_py_produce_args            answers __dlpack__ from four objects
+ *   dlpack_py_produce_described       answers __dlpack__ with a dlpack_py_describe; DLPACK_PY_DESCRIBED: both methods
  *   dlpack_py_produce_device          answers __dlpack_device__; dlpack_py_cpu_device for CPU memory
  *   dlpack_py_parse_request           reads the arguments of __dlpack__; dlpack_py_parse_request_args from objects
  *   dlpack_py_offer_make              fills an offer; dlpack_py_offer_view for the tensor of a view
@@ -157,7 +157,7 @@ typedef intptr_t dlp_word;
 #  error "dlpack_py.h needs the atomic built-ins of GCC, clang or MSVC"
 #endif
 
-/* Size and items of a tuple, unchecked; and what frees a long chain of owners without recursion, where there is any. */
+/* The size and an item of a tuple, unchecked. The trashcan limits recursion in deallocation; not in the limited API. */
 #ifdef Py_LIMITED_API
 #  define DLP_TUPLE_SIZE(tuple) PyTuple_Size(tuple)
 #  define DLP_TUPLE_ITEM(tuple, i) PyTuple_GetItem(tuple, i)
@@ -179,7 +179,7 @@ typedef intptr_t dlp_word;
 #  define DLP_UNLOCK() }
 #endif
 
-/* The id of the process, which is not 0, and is another one after a fork; and a sleep of some milliseconds. */
+/* DLP_PROCESS: the process id, not 0; a forked child has another id. DLP_SLEEP: sleeps DLP_SLEEP_MS milliseconds. */
 #ifdef _WIN32
 #  ifdef __cplusplus
 extern "C"
@@ -209,10 +209,10 @@ dlp_thread_state(void)
 #elif PY_VERSION_HEX >= 0x030C0000
     return _PyThreadState_UncheckedGet();
 #else
-    /* The state that holds the GIL, perhaps on another thread. In a subinterpreter PyGILState may not know this
-     * thread's: there its thread id is compared. Known limits: holder may be freed meanwhile; while one thread runs a
-     * subinterpreter by the thread state of another, as _xxsubinterpreters does, a deleter on the first hangs, and one
-     * on the second may crash; and a deleter hangs on an attached thread that PyGILState does not know at all. */
+    /* holder: the state that holds the GIL, perhaps of another thread. own: the state that PyGILState has for this
+     * thread. With subinterpreters the thread may have two states: thread ids are compared. Known limits: holder may be
+     * freed meanwhile; if a thread uses the state of another thread, as _xxsubinterpreters does, a deleter hangs on
+     * that thread, and may crash on the other; a deleter hangs on an attached thread for which own is NULL. */
     PyThreadState *holder = _PyThreadState_UncheckedGet(), *own = PyGILState_GetThisThreadState();
     return holder == NULL || holder == own ||
                    (own != NULL && PyInterpreterState_Head() != PyInterpreterState_Main() &&
@@ -251,7 +251,7 @@ dlp_exception_save(void)
     return e;
 }
 
-/* After foreign code has run: reports an exception of this code as unraisable, and sets the saved exception. */
+/* Sets a saved exception again. Before that, reports an exception that was raised after the save as unraisable. */
 DLP_SHARED void
 dlp_exception_restore(const dlp_exception *e)
 {
@@ -345,8 +345,8 @@ dlp_is_fatal(void)
     return PyErr_ExceptionMatches(PyExc_MemoryError) || !PyErr_ExceptionMatches(PyExc_Exception);
 }
 
-/* The last exception of a chain of contexts, before NULL or end, borrowed; NULL where the chain contains the exception
- * other, where it begins with end, and where it has more exceptions than most: it may be a ring. */
+/* Returns the last exception of a chain of contexts, before NULL or end, borrowed. Returns NULL if the chain contains
+ * other, begins with end, or is longer than the limit most, because it may be a ring. */
 DLP_RARE PyObject *
 dlp_chain_end(PyObject *chain, PyObject *end, PyObject *other, int most)
 {
@@ -413,8 +413,8 @@ dlp_exports_add(dlpack_py_exports *exports, dlp_word change)
         (void)DLP_ADD(&exports->count, change);
 }
 
-/* After a fork the count has deleters of the parent's threads, which do not run in the child. Each thread of the child
- * reads the count, then sets process: the first to set it subtracts what it read. What others add meanwhile stays. */
+/* In a forked child, subtracts the deleters of the parent's threads, which do not run in the child. Each thread reads
+ * the count, then sets process. Only the first thread to set process subtracts, and only the count that it has read. */
 DLP_RARE void
 dlp_lifetime_after_fork(dlp_lifetime *lifetime)
 {
@@ -460,7 +460,7 @@ dlp_drop_unattached(const dlp_manager *manager, PyThreadState *current)
                 PyThreadState_Delete(made);
         }
     }
-    if (process == DLP_PROCESS()) /* else the owner has forked: the child's count does not have this one */
+    if (process == DLP_PROCESS()) /* else dropping the owner forked: in the child, dlp_lifetime_after_fork subtracts */
         (void)DLP_ADD(&lifetime->deleters, -DLP_DELETER);
     if (detached != NULL) /* last: it may wait long */
         PyEval_RestoreThread(detached);
@@ -559,8 +559,8 @@ typedef struct dlp_state {
 } dlp_state;
 #define DLP_STATE_NAME "dlpack_py.state"
 
-/* The states of the interpreters that used this file last, dlp_state *, at places that follow from their addresses: a
- * look-up seldom needs the dictionary. */
+/* A cache of dlp_state *, so that a look-up seldom needs the dictionary. DLP_STATE_PLACE: the entry of an interpreter,
+ * chosen by the interpreter's address. */
 static dlp_word dlp_states[32];
 #define DLP_STATE_PLACE(interpreter) (&dlp_states[((uintptr_t)(interpreter) >> 12) % 32])
 static dlp_word dlp_states_gone; /* dlp_state *: the list of states that are gone, for checkers of leaks */
@@ -598,7 +598,7 @@ dlp_at_exit(PyObject *self, PyObject *unused)
     (void)unused;
     dlp_lifetime_after_fork(&state->lifetime);
     (void)DLP_OR(&state->lifetime.deleters, DLP_CLOSING);
-    if (DLP_LOAD(&state->lifetime.deleters) >= DLP_DELETER && !dlp_is_finalizing()) { /* else it would be stopped */
+    if (DLP_LOAD(&state->lifetime.deleters) >= DLP_DELETER && !dlp_is_finalizing()) { /* else CPython stops it */
         Py_BEGIN_ALLOW_THREADS
         while (DLP_LOAD(&state->lifetime.deleters) >= DLP_DELETER && waits-- > 0)
             DLP_SLEEP();
@@ -682,7 +682,7 @@ dlp_state_find(PyInterpreterState *interpreter)
     if (capsule != NULL) {
         state = (dlp_state *)PyCapsule_GetPointer(capsule, DLP_STATE_NAME);
         state->published = 1;
-        if ((DLP_LOAD(&state->lifetime.deleters) & DLP_CLOSING) == 0) /* a closing state may not clear its place */
+        if ((DLP_LOAD(&state->lifetime.deleters) & DLP_CLOSING) == 0) /* else the entry might never be cleared */
             DLP_STORE(DLP_STATE_PLACE(interpreter), (dlp_word)state);
     }
     Py_XDECREF(capsule); /* the dictionary holds it */
@@ -868,8 +868,8 @@ dlpack_py_parse_request_args(PyObject *stream, PyObject *max_version, PyObject *
     return 0;
 }
 
-/* Puts keyword arguments, from args[positional] on, into out, in the order of count names, from state->objects[first]
- * on. Names that are not interned are compared by value (P1). Returns 0, or -1 with TypeError or SystemError. */
+/* Sets out[k] to the value of the keyword argument state->objects[first + k], for k < count. args[positional] is the
+ * first value. Names that are not interned are compared by value (P1). Returns 0, or -1 with an exception. */
 DLP_SHARED int
 dlp_match_keywords(const char *function, int positional, int first, int count, PyObject *const *args, Py_ssize_t nargs,
                    PyObject *kwnames, PyObject **out)
@@ -947,7 +947,7 @@ typedef struct dlpack_py_offer {
     uint32_t options;           /* DLPACK_PY_OFFER_... */
     dlpack_py_exports *exports; /* in the owner, counts its exports; then embedded is not used; NULL: not counted */
     int32_t is_copy;            /* 1: the tensor is a copy that was made for this request, and is flagged so (P4) */
-    /* Of dlpack_exchange.h: managed tensors in the owner, and what exports one, or returns NULL: make a plan. */
+    /* For dlpack_exchange.h: managed tensors in the owner. export_embedded exports one; NULL: a plan is needed. */
     struct dlpack_py_embedded *embedded;
     void *(*export_embedded)(const struct dlpack_py_offer *offer, const dlpack_py_request *request);
     const struct dlpack_py_device *device; /* whose memory the data is in, or whose streams work on it; NULL: none */
@@ -1168,7 +1168,7 @@ dlp_export_offer(dlp_state *state, const dlpack_py_offer *offer, const dlpack_py
     return &e->managed;
 }
 
-/* Answer a request: the second half of dlpack_py_produce, which reads its arguments first. Returns the same. */
+/* Answer a request with an offer: dlpack_py_produce without the reading of arguments. Returns as dlpack_py_produce. */
 static inline PyObject *
 dlpack_py_answer(const dlpack_py_offer *offer, const dlpack_py_request *request)
 {
@@ -1434,9 +1434,9 @@ dlpack_py_traverse(const dlpack_py_view *v, visitproc visit, void *arg)
 typedef struct dlp_consumer {
     const dlpack_py_want *want;       /* not NULL */
     const dlpack_py_request *request; /* not NULL */
-    PyObject *obj; /* whose __dlpack__ can be called, borrowed; NULL: the consumer is given a tensor */
-    /* 1: __dlpack__ is passed max_version, dl_device and copy: the producer knows what is asked, and may be asked once
-     * more. 0: after a TypeError (C1), or where __dlpack__ is not called. */
+    PyObject *obj; /* the object whose __dlpack__ is called, borrowed; NULL: a capsule or managed tensor is taken */
+    /* 1: __dlpack__ is called with max_version, and with dl_device and copy if asked for (C3). It may be called again
+     * for CPU memory (C5). 0: after a TypeError (C1), or where __dlpack__ is not called. */
     int pass_keywords;
 } dlp_consumer;
 
@@ -1592,7 +1592,7 @@ dlp_view_plan(dlpack_py_view *v, const dlp_consumer *consumer, dlpack_py_error *
     const int wants_cpu = want->device == (int32_t)kDLCPU;
     const int readable = layout != 0 || dlpack_py_is_cpu_readable(t->device);
     const int may_be_pending = (want->options & DLPACK_PY_NOTHING_PENDING) == 0;
-    /* A copy was asked for, and this may be none: the producer was not told, or a legacy capsule cannot say so (C3). */
+    /* copy=True, but this may be no copy: the producer was not passed copy, or a legacy capsule has no flags (C3). */
     int must_copy =
         consumer->request->copy == DLPACK_PY_COPY_ALWAYS && (v->form == DLPACK_PY_LEGACY || !consumer->pass_keywords);
     char actual[DLPACK_PY_TEXT_SIZE], other[DLPACK_PY_TEXT_SIZE];
@@ -1719,8 +1719,8 @@ dlp_refuse_name(const char *name, dlpack_py_error *error)
                     is_used ? ": it was consumed already" : ", 'dltensor_versioned' or 'dltensor' was wanted");
 }
 
-/* Takes the tensor of a capsule into v, which is empty. Returns 0; DLP_NOT_CPU where the object can be asked so; or
- * -1 with an exception. Where not 0, the capsule keeps its tensor (K4), unless its major version is unknown (K6). */
+/* Takes the tensor of a capsule into v, which is empty. Returns 0; DLP_NOT_CPU if __dlpack__ may be called again (C5);
+ * or -1 with an exception. If not 0, the capsule owns its tensor (K4), unless its major version is unknown (K6). */
 DLP_SHARED int
 dlp_take_capsule(PyObject *capsule, const dlp_consumer *consumer, dlpack_py_view *v)
 {
@@ -2117,7 +2117,7 @@ DLP_QUIET_END
  * K8   manager_ctx is never NULL. *
  * C1   After a TypeError, __dlpack__ is called once without max_version, copy and dl_device, unless copy is False.
  * C2   The version of the tensor and the name of the capsule are checked: a producer may answer with the other form.
- * C3   copy and dl_device are passed only when asked for. The consumer copies where the producer cannot say so. *
+ * C3   copy and dl_device are passed only when asked for. The consumer copies if copy=True may have made no copy. *
  * C4   No keyword is passed that is not needed. __dlpack_device__ is asked before a stream is chosen.
  * C5   An unsupported device is BufferError. Pinned and managed memory is asked for as CPU memory. *
  * C6   __dlpack__ is looked up as x.__dlpack__() does, and returns a capsule. A capsule is accepted for an object. *

@@ -494,8 +494,8 @@ dlp_byte_range(const DLTensor *t, uint64_t flags, int64_t *lowest, int64_t *high
     return 0;
 }
 
-/* 'K': elements fill memory, in any order of the dimensions; 'S': no two share memory; 0: they may. No two do where
- * each stride is larger than the reach of all dimensions with smaller strides. t has elements; strides are not NULL. */
+/* 'K': elements fill memory without gaps, in any order of dimensions; 'S': no two elements share memory; 0: two may. No
+ * two share memory if each stride is larger than the reach of all smaller strides. t has elements and strides. */
 DLP_RARE int
 dlp_layout(const DLTensor *t)
 {
@@ -694,7 +694,7 @@ typedef int (*dlpack_py_fallback)(void *py_object, struct DLManagedTensorVersion
  * CPU can read, if its numbers are aligned. Requirements that contradict each other are SystemError at every call. */
 typedef struct dlpack_py_want {
     uint32_t dtype;              /* DLPACK_PY_FLOAT32...; 0: any */
-    const uint32_t *dtypes;      /* or any of these, ended by 0 */
+    const uint32_t *dtypes;      /* more accepted dtypes, ended by 0; with dtype 0, only these; NULL: none */
     int32_t ndim;                /* this rank, or the lower end of a range; DLPACK_PY_SCALAR for rank 0; 0: any */
     int32_t max_ndim;            /* upper end of the range; 0: ndim itself (ndim 0 with max_ndim n: 0 to n) */
     const int64_t *shape;        /* ndim extents, -1 free; needs a fixed rank; NULL: any */
@@ -703,7 +703,7 @@ typedef struct dlpack_py_want {
     int32_t device;              /* a DLDeviceType; 0: memory that the CPU can read; DLPACK_PY_ANY_DEVICE */
     size_t alignment;            /* of an address, in bytes, a power of two; 0: the size of a number; 1: any */
     uint32_t options;            /* DLPACK_PY_COPY_IF_NEEDED ... */
-    const char *name;            /* of the argument, put before what is refused: "out: dtype is ..."; NULL: none */
+    const char *name;            /* the argument's name, put before error texts: "out: dtype is ..."; NULL: none */
     dlpack_py_fallback fallback; /* for objects without __dlpack__: dlpack_buffer_fallback, for example; NULL: none */
 } dlpack_py_want;
 
@@ -726,7 +726,7 @@ typedef struct dlpack_py_want {
 /* No requirements: any tensor that the CPU can read, if its numbers are aligned. For want NULL. */
 static const dlpack_py_want dlp_any = {0, NULL, 0, 0, NULL, 0, 0, 0, 0, 0, NULL, NULL};
 
-/* The same, to be filled. */
+/* Returns a want without requirements, for the caller to fill. */
 static inline dlpack_py_want
 dlpack_py_want_any(void)
 {
@@ -775,7 +775,7 @@ dlp_check_want(const dlpack_py_want *want, dlpack_py_error *error)
     return 0;
 }
 
-/* Is the rank wanted? DLPACK_PY_SCALAR is -1: without max_ndim, which is 0, the range from above -1 to 0 is rank 0. */
+/* Is the rank wanted? If want->ndim is DLPACK_PY_SCALAR (-1) and max_ndim is 0, the second test accepts rank 0 only. */
 static inline int
 dlp_is_wanted_rank(int32_t ndim, const dlpack_py_want *want)
 {
@@ -845,8 +845,8 @@ dlp_refuse_device(const DLTensor *t, const dlpack_py_want *want, dlpack_py_error
     return dlp_refuse(error, "device is %s, %s was asked for", dlpack_py_device_text(t->device, actual), wanted);
 }
 
-/* The checks of dlpack_py_meets, except for the device, for requirements that make sense. layout: what
- * dlp_common_layout found; 0: not known. DLPACK_PY_LEGACY_IS_WRITABLE is in readonly already. */
+/* The checks of dlpack_py_meets, except for dlp_check_want and the device. layout: the result of dlp_common_layout; 0:
+ * not known. readonly: the caller has applied DLPACK_PY_LEGACY_IS_WRITABLE. */
 DLP_SHARED int
 dlp_meets(const DLTensor *t, int layout, int readonly, const dlpack_py_want *want, dlpack_py_error *error)
 {
@@ -979,11 +979,11 @@ dlp_copy(const DLTensor *dst, const DLTensor *src, uint64_t flags)
     const int64_t *step_from = dlp_strides(src, compact_from);
     char *first_to = (char *)dlp_first_element(dst);
     const char *first_from = (const char *)dlp_first_element(src);
-    /* Stands for a loop of one round. dlpack_copy.h makes no blocks of it, because of INT64_MAX. */
+    /* A loop that runs once. Because its step is INT64_MAX, dlpack_copy.h does not copy it in blocks. */
     static const dlp_loop once = {1, 0, INT64_MAX};
     dlp_loop loops[DLPACK_PY_MAX_NDIM + 1], *next;
     int64_t done[DLPACK_PY_MAX_NDIM + 1]; /* rounds */
-    int64_t rows = 2;                     /* of the loops from 2 on, that with the shortest stride in src */
+    int64_t rows = 2;                     /* index, 2 or more, of the loop with the shortest stride in src */
     int64_t i, k, count = 0, last = 0;
 
     if (dlp_is_empty(src))
@@ -1041,8 +1041,8 @@ dlp_common_divisor(uint64_t a, uint64_t b)
     return b == 0 ? a : dlp_common_divisor(b, a % b);
 }
 
-/* Sets *step to the largest step of a tensor, in bytes, below limit, and *count to how often it can be taken, if it is
- * not below *step. Adds to *count where it equals *step. */
+/* Finds the largest step of t below limit, in bytes. If this step is above *step, sets *step to it and *count to how
+ * often it can be taken. If it equals *step, adds to *count how often it can be taken. */
 DLP_RARE void
 dlp_largest_step(const DLTensor *t, uint64_t flags, uint64_t limit, uint64_t *step, uint64_t *count)
 {
@@ -1077,8 +1077,8 @@ dlpack_py_overlap(const DLTensor *a, uint64_t flags_a, const DLTensor *b, uint64
         return 1;
     if (highest_a == 0 || highest_b == 0) /* no elements */
         return 0;
-    /* A byte is in both only if rest, from the first byte of b to the last of a, is a sum: each step of a and of b,
-     * taken 0 to count times, and less than the size of both items. The largest such sum is reach. */
+    /* rest: the bytes from the first byte of b to the last byte of a. A byte is in both only if rest is a sum of the
+     * steps of a and b, each 0 to count times, plus at most the sizes of both items minus 2. reach: the largest sum. */
     rest = data_a + (uint64_t)highest_a - 1 - data_b - (uint64_t)lowest_b;
     reach_a = (uint64_t)highest_a - 1 - (uint64_t)lowest_a;
     reach = reach_a + (uint64_t)highest_b - 1 - (uint64_t)lowest_b;
@@ -1086,7 +1086,7 @@ dlpack_py_overlap(const DLTensor *a, uint64_t flags_a, const DLTensor *b, uint64
         return 0;
     if (reach < reach_a || ((dlp_item_bits(a->dtype, flags_a) | dlp_item_bits(b->dtype, flags_b)) & 7) != 0)
         return 1;           /* reach wrapped, or items are packed */
-    for (;; limit = step) { /* takes rest apart, the largest step first; reach is that of the steps that remain */
+    for (;; limit = step) { /* subtracts steps from rest, the largest first; reach: largest sum of the later steps */
         step = count = 0;
         dlp_largest_step(a, flags_a, limit, &step, &count);
         dlp_largest_step(b, flags_b, limit, &step, &count);

@@ -1,16 +1,15 @@
 /* by_hand.c - an array type that implements the DLPack Python protocol without dlpack_py.h
  * SPDX-License-Identifier: MIT
  *
- * Read this file to learn what the protocol asks of an extension, and why. To write an extension, use dlpack_py.h. Ids
- * such as (K4) name the clauses in the list at the end of dlpack_py.h. The life of an exchange:
+ * To learn what the protocol asks of an extension, and why. To write an extension, use dlpack_py.h, whose end lists the
+ * clauses, as (K4). The life of an exchange:
  *   1. The consumer calls x.__dlpack__(max_version=(1, 3)). The producer returns a capsule, a Python object that holds
  *      a pointer to a managed tensor: a struct that says where the data is, and has a function, the deleter. The name
  *      of the capsule is "dltensor_versioned". Without max_version the consumer gets the form of before DLPack 1.0,
  *      which has no version and no flags, in a capsule named "dltensor".
  *   2. The consumer checks the tensor, and renames the capsule to "used_dltensor_versioned". From then on the consumer
- *      owns the managed tensor. A capsule that was not renamed owns it, and calls the deleter when it is freed.
- *   3. When the consumer no longer uses the data, it calls the deleter, once, on any thread. The producer then frees
- *      what the managed tensor kept alive.
+ *      owns the managed tensor. A capsule that still has its first name when it is freed calls the deleter.
+ *   3. When the consumer no longer needs the data, it calls the deleter once, on any thread: the producer frees all.
  */
 #include <Python.h>
 #include <dlpack/dlpack.h>
@@ -21,19 +20,14 @@
 #define LEGACY "dltensor"
 #define VERSIONED "dltensor_versioned"
 #define READ_ONLY DLPACK_FLAG_BITMASK_READ_ONLY
-
-#ifndef Py_BEGIN_CRITICAL_SECTION /* CPython before 3.13 always has a GIL */
+#define LAST_ADDRESS ((double)UINTPTR_MAX)
+#define ITEM_SIZE(t) ((size_t)(t)->dtype.bits / 8 * (t)->dtype.lanes) /* in bytes */
+#ifndef Py_BEGIN_CRITICAL_SECTION                                     /* CPython before 3.13 always has a GIL */
 #  define Py_BEGIN_CRITICAL_SECTION(object) {
 #  define Py_END_CRITICAL_SECTION() }
 #endif
 
 /* ---- Shape, strides and dtype ------------------------------------------- */
-
-static size_t
-item_size(const DLTensor *t)
-{
-    return (size_t)t->dtype.bits / 8 * t->dtype.lanes;
-}
 
 /* The number of elements. Unsigned: a product with a factor of 0 is 0, whatever the other factors are (D3). */
 static uint64_t
@@ -45,32 +39,34 @@ element_count(const DLTensor *t)
     return count;
 }
 
-/* Why the tensor of a producer is refused, a format for device type and id; NULL: it is valid. Called before shape and
- * data are used: a wrong extent or stride would lead to memory outside of the data (D8). */
+/* Returns NULL for a valid tensor, else why it is refused. Called before shape and data are used: a wrong extent or
+ * stride would lead to memory outside of the data (D8). is_matrix: is a matrix of aligned doubles wanted (C9)? */
 static const char *
-find_error(const DLTensor *t)
+find_error(const DLTensor *t, int is_matrix)
 {
-    /* Addresses as double: no product overflows, and rounding does not matter, because no data is near UINTPTR_MAX. */
+    const DLDataType dtype = t->dtype;
+    /* Addresses are doubles: sums and products do not wrap, and rounding matters only where no data can be. */
     double begin = (double)(uintptr_t)t->data + (double)t->byte_offset;
-    double size = (double)item_size(t), end = begin + size, count = 1;
+    double size = (double)ITEM_SIZE(t), end = begin + size, count = 1;
     if (t->device.device_type != kDLCPU)
-        return "device is (%d, %d), CPU memory was wanted"; /* C5 */
-    if (size == 0 || t->dtype.bits % (t->dtype.code == kDLComplex ? 16 : 8) != 0 ||
-        (t->dtype.code == kDLBool && t->dtype.bits != 8)) /* C8 */
-        return "the dtype is impossible, or has elements of less than a byte";
-    if (t->ndim < 0 || t->ndim > 64 || (t->ndim > 0 && t->shape == NULL)) /* 64 as in NumPy */
-        return "ndim is not from 0 to 64, or shape is NULL";
+        return "CPU memory was wanted";                                                  /* C5 */
+    if (t->ndim < 0 || t->ndim > 64 || (t->ndim > 0 && t->shape == NULL) || size == 0 || /* 64 as in NumPy */
+        dtype.bits % (dtype.code == kDLComplex ? 16 : 8) != 0 || (dtype.code == kDLBool && dtype.bits != 8) ||
+        (dtype.code >= kDLFloat8_e3m4 && dtype.code <= kDLFloat4_e2m1fn &&
+         (dtype.bits != 8 || dtype.code >= kDLFloat6_e2m3fn))) /* C8 */
+        return "shape is NULL, ndim is not from 0 to 64, or the dtype is impossible or smaller than a byte";
     for (int i = t->ndim; i-- > 0;) {
-        const double reach = (double)(t->shape[i] - 1) * size * (t->strides == NULL ? count : (double)t->strides[i]);
+        const double stride = t->strides == NULL ? count : (double)t->strides[i]; /* a negative one moves begin */
         if (t->shape[i] < 0)
             return "an extent is negative";
-        *(reach < 0 ? &begin : &end) += reach; /* a stride may be negative */
-        count *= (double)t->shape[i];
+        *(stride < 0 ? &begin : &end) += ((double)t->shape[i] - 1) * stride * size;
+        count = t->shape[i] == 0 ? 0 : count * (double)t->shape[i];
     }
-    if (count == 0) /* data and strides carry no meaning (D3, D5) */
-        return NULL;
-    if (t->data == NULL || count >= 0x1p63 || begin < 0 || end >= (double)(UINTPTR_MAX - 4095))
-        return "data is NULL, or the elements leave the address space";
+    if (count != 0 && (t->data == NULL || count >= 0x1p63 || end - begin >= 0x1p63 || begin < 0 || end >= LAST_ADDRESS))
+        return "data is NULL, or the elements leave the address space"; /* without elements they mean nothing (D3) */
+    if (is_matrix && (dtype.code != kDLFloat || size != sizeof(double) || dtype.lanes != 1 || t->ndim != 2 ||
+                      ((uintptr_t)t->data + t->byte_offset) % sizeof(double) != 0))
+        return "a matrix of aligned float64 was wanted";
     return NULL;
 }
 
@@ -78,7 +74,7 @@ find_error(const DLTensor *t)
 static char *
 copy_elements(char *to, const char *from, const DLTensor *t, int axis)
 {
-    const int64_t size = (int64_t)item_size(t);
+    const int64_t size = (int64_t)ITEM_SIZE(t);
     if (axis == t->ndim)
         return (char *)memcpy(to, from, (size_t)size) + size;
     for (int64_t i = 0; i < t->shape[axis]; i++)
@@ -88,19 +84,19 @@ copy_elements(char *to, const char *from, const DLTensor *t, int axis)
 
 /* ---- Shared tensors ----------------------------------------------------- */
 
-/* A tensor that an array and its exports share. They count their references here, and a deleter drops no reference to a
- * Python object: it may run on a thread that has no thread state, while the interpreter ends, and after its end (K5).
- * Only the number of references changes after the tensor was made: threads need no lock. */
+/* A tensor that an array and its exports share, and that counts them. All exports give out the same two structs: a
+ * consumer must not write to them. The release touches no Python object: a deleter may run on a thread that has no
+ * thread state, while the interpreter ends, and after its end (K5). Only references changes: threads need no lock. */
 typedef struct {
     DLManagedTensorVersioned versioned; /* the two forms that capsules point to; manager_ctx is this struct (K8) */
     DLManagedTensor legacy;
     atomic_size_t references;
-    void *source;                /* the managed tensor of another library; NULL: the elements follow the strides */
-    int source_is_versioned;     /* its form. Legacy: flagged read-only, but perhaps without need (C7) */
-    int64_t shape_and_strides[]; /* they live until the last deleter has run (K7) */
+    void *source;            /* the producer's managed tensor; NULL: the elements lie behind the strides */
+    int source_is_versioned; /* 0: legacy, which cannot say read-only: flagged to be safe (C7) */
+    _Alignas(16) int64_t shape_and_strides[]; /* they live until the last deleter has run (K7) */
 } Shared;
 
-/* Calls the deleter of a managed tensor, which may be NULL (K3). */
+/* Calls the deleter of a managed tensor; NULL: it has none (K3). */
 static void
 managed_delete(void *managed, int is_versioned)
 {
@@ -110,6 +106,16 @@ managed_delete(void *managed, int is_versioned)
         versioned->deleter(versioned);
     else if (!is_versioned && legacy->deleter != NULL)
         legacy->deleter(legacy);
+}
+
+/* The same on a thread with a thread state: keeps the current exception, which a deleter may replace (K2). */
+static void
+managed_delete_attached(void *managed, int is_versioned)
+{
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    managed_delete(managed, is_versioned);
+    PyErr_Restore(type, value, traceback);
 }
 
 static void
@@ -135,7 +141,7 @@ delete_legacy(DLManagedTensor *managed)
 }
 
 /* Describes the valid tensor t with byte_offset 0 (D1), strides (D4), device CPU 0 (D9), and data NULL if there is no
- * element (D3). source: owns the data; NULL: has memory for a row-major copy. Returns NULL with MemoryError. */
+ * element (D3). source owns the data; without it, there is memory for a copy. Returns NULL with MemoryError. */
 static Shared *
 shared_new(const DLTensor *t, uint64_t flags, void *source, int source_is_versioned)
 {
@@ -144,7 +150,7 @@ shared_new(const DLTensor *t, uint64_t flags, void *source, int source_is_versio
     uint64_t step = 1;
     size_t bytes = 0;
     Shared *s = NULL;
-    if (source != NULL || (!__builtin_mul_overflow(count, item_size(t), &bytes) && bytes < PTRDIFF_MAX / 2))
+    if (source != NULL || (!__builtin_mul_overflow(count, ITEM_SIZE(t), &bytes) && bytes < PTRDIFF_MAX / 2))
         s = malloc(sizeof(Shared) + 2 * ndim * sizeof(int64_t) + bytes);
     if (s == NULL)
         return (Shared *)(void *)PyErr_NoMemory(); /* NULL */
@@ -165,7 +171,7 @@ shared_new(const DLTensor *t, uint64_t flags, void *source, int source_is_versio
     return s;
 }
 
-/* A row-major copy, also writable if the original is not (P4); NULL with MemoryError. Other threads run meanwhile. */
+/* A row-major copy, writable even if the original is not (P4); NULL with MemoryError. Other threads run meanwhile. */
 static Shared *
 shared_copy(const Shared *from)
 {
@@ -184,22 +190,16 @@ typedef struct {
     PyObject_HEAD
     Shared *shared;
 } Array;
-
 /* Made with the module: (1, 0), "__dlpack__", (1, 3), ("copy", "max_version", "dl_device"). */
 static PyObject *cpu_device, *dlpack_name, *our_version, *keyword_names;
 
-/* Calls the deleter if the capsule still has its first name: no consumer owns the managed tensor (K1). The capsule may
- * be freed while an exception is raised: the exception must be the same afterwards (K2). */
+/* Calls the deleter if the capsule still has its first name: no consumer owns the managed tensor (K1). */
 static void
 capsule_destructor(PyObject *capsule)
 {
     const int is_versioned = PyCapsule_IsValid(capsule, VERSIONED);
-    PyObject *type, *value, *traceback;
-    if (!is_versioned && !PyCapsule_IsValid(capsule, LEGACY))
-        return;
-    PyErr_Fetch(&type, &value, &traceback);
-    managed_delete(PyCapsule_GetPointer(capsule, is_versioned ? VERSIONED : LEGACY), is_versioned);
-    PyErr_Restore(type, value, traceback);
+    if (is_versioned || PyCapsule_IsValid(capsule, LEGACY))
+        managed_delete_attached(PyCapsule_GetPointer(capsule, is_versioned ? VERSIONED : LEGACY), is_versioned);
 }
 
 /* Reads a tuple of two integers of any size (P2); None leaves pair as it is. Returns 0, or -1 with TypeError. */
@@ -209,7 +209,7 @@ parse_pair(const char *name, PyObject *object, Py_ssize_t pair[2])
     if (object != Py_None && (!PyTuple_Check(object) || PyTuple_GET_SIZE(object) != 2))
         PyErr_Format(PyExc_TypeError, "%s is %R, None or a tuple of two integers was wanted", name, object);
     for (int i = 0; i < 2 && object != Py_None && !PyErr_Occurred(); i++)
-        pair[i] = PyNumber_AsSsize_t(PyTuple_GET_ITEM(object, i), NULL); /* the nearest value, if it is too large */
+        pair[i] = PyNumber_AsSsize_t(PyTuple_GET_ITEM(object, i), NULL); /* a value that is too large is clipped */
     return PyErr_Occurred() ? -1 : 0;
 }
 
@@ -245,7 +245,7 @@ array_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *
     if (PyErr_Occurred() || parse_pair("max_version", values[1], version) < 0 ||
         parse_pair("dl_device", values[2], device) < 0 || check_copy(values[3]) < 0)
         return NULL;
-    if (stream != -1) /* CPU memory has no streams; None, and -1, need none (P6) */
+    if (stream != -1) /* CPU memory has no streams: None and -1 want none (P6) */
         return PyErr_Format(PyExc_ValueError, "stream is %zd, None was wanted: the data is in CPU memory", stream);
     if (device[0] != kDLCPU || device[1] != 0) /* P5 */
         return PyErr_Format(PyExc_BufferError, "dl_device is (%zd, %zd), the data is on (1, 0)", device[0], device[1]);
@@ -273,7 +273,7 @@ array_dlpack_device(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(unused))
 static void
 array_dealloc(PyObject *self)
 {
-    shared_release(((Array *)self)->shared);
+    managed_delete_attached(&((Array *)self)->shared->versioned, 1);
     PyObject_Free(self);
 }
 
@@ -292,13 +292,13 @@ static PyTypeObject array_type = {
 
 /* ---- Consuming ---------------------------------------------------------- */
 
-/* Calls x.__dlpack__ with the keywords that are needed only (C3, C4). A TypeError may mean that the producer is older
- * than the keywords: it is called again without them, and *is_old is 1 (C1). */
+/* Calls x.__dlpack__ with only the keywords that are needed (C3, C4). A TypeError may mean that the producer is older
+ * than the keywords: it is called again without them, and *is_told is 0 (C1). */
 static PyObject *
-call_dlpack(PyObject *x, int to_cpu, PyObject *copy, int *is_old)
+call_dlpack(PyObject *x, int to_cpu, PyObject *copy, int *is_told)
 {
     const int passes_copy = copy != Py_None;
-    PyObject *stack[5] = {x, our_version, cpu_device}, *copy_stack[4] = {x, copy, our_version, cpu_device}, *capsule;
+    PyObject *stack[3] = {x, our_version, cpu_device}, *copy_stack[4] = {x, copy, our_version, cpu_device}, *capsule;
     PyObject *names = PyTuple_GetSlice(keyword_names, !passes_copy, 2 + to_cpu);
     if (names == NULL)
         return NULL;
@@ -306,70 +306,74 @@ call_dlpack(PyObject *x, int to_cpu, PyObject *copy, int *is_old)
     Py_DECREF(names);
     if (capsule != NULL || !PyErr_ExceptionMatches(PyExc_TypeError))
         return capsule;
-    *is_old = 1;
+    *is_told = 0;
     PyErr_Clear();
     if (copy == Py_False) /* an old producer may copy (C3) */
         return PyErr_Format(PyExc_BufferError, "copy is False, and __dlpack__ raised TypeError for this keyword");
     return PyObject_VectorcallMethod(dlpack_name, stack, 1, NULL);
 }
 
-/* Takes the tensor of a capsule, or returns NULL with an exception. All that can fail stands before the capsule gets
- * its new name: after a failure the capsule still owns the tensor (K4). *is_pinned: GPU memory that the CPU reads. */
+/* Takes the tensor of a capsule, or returns NULL with an exception. First comes all that can fail, then the new name:
+ * after a failure the capsule still owns the tensor (K4). *is_pinned: can the CPU read this memory of a GPU? */
 static Shared *
-take_capsule(PyObject *capsule, int *is_pinned)
+take_capsule(PyObject *capsule, int is_matrix, int *is_pinned)
 {
-    DLDeviceType type = kDLCPU;
     Shared *s = NULL;
-    Py_BEGIN_CRITICAL_SECTION(capsule); /* of two threads that take one capsule, one sees the new name */
+    void *unknown = NULL;
+    *is_pinned = 0;
+    Py_BEGIN_CRITICAL_SECTION(capsule); /* of two threads that take one capsule, only one succeeds */
     const char *name = PyCapsule_CheckExact(capsule) ? PyCapsule_GetName(capsule) : NULL;
     const int is_versioned = name != NULL && strcmp(name, VERSIONED) == 0; /* the producer chooses the form (C2) */
-    if (!is_versioned && (name == NULL || strcmp(name, LEGACY) != 0)) {
+    const int is_legacy = name != NULL && strcmp(name, LEGACY) == 0;
+    DLManagedTensorVersioned *managed = is_versioned || is_legacy ? PyCapsule_GetPointer(capsule, name) : NULL;
+    if (managed == NULL) {
         const int is_used = name != NULL && strncmp(name, "used_" LEGACY, 13) == 0;
         PyErr_Format(is_used ? PyExc_ValueError : PyExc_TypeError, "%.200R %s", capsule,
                      is_used ? "was consumed already" : "is no DLPack capsule");
     }
-    else {
-        void *managed = PyCapsule_GetPointer(capsule, name);
-        DLManagedTensorVersioned *versioned = managed;
-        const DLTensor *t = is_versioned ? &versioned->dl_tensor : &((DLManagedTensor *)managed)->dl_tensor;
-        const int is_known = !is_versioned || versioned->version.major == 1;
-        const char *error = is_known ? find_error(t) : "the tensor has an unknown major version";
-        if (error == NULL) /* a legacy capsule cannot say that the data may be written (C7) */
-            s = shared_new(t, is_versioned ? versioned->flags & READ_ONLY : READ_ONLY, managed, is_versioned);
-        if (s != NULL || !is_known)
-            PyCapsule_SetName(capsule, is_versioned ? "used_" VERSIONED : "used_" LEGACY);
-        if (is_known)
-            type = t->device.device_type;
-        else /* nothing but the deleter can be relied on (K6) */
-            managed_delete(managed, 1);
-        if (error != NULL)
-            PyErr_Format(PyExc_BufferError, error, (int)type, is_known ? (int)t->device.device_id : 0);
+    else if (is_versioned && managed->version.major != 1) { /* nothing but the deleter can be relied on (K6) */
+        PyErr_Format(PyExc_BufferError, "the tensor has the unknown major version %u", managed->version.major);
+        unknown = managed;
     }
+    else {
+        const DLTensor *t = is_versioned ? &managed->dl_tensor : &((DLManagedTensor *)(void *)managed)->dl_tensor;
+        const int type = t->device.device_type;
+        const char *error = find_error(t, is_matrix);
+        if (error != NULL)
+            PyErr_Format(PyExc_BufferError, "%s: device is (%d, %d), dtype (%d, %d, %d), ndim %d", error, type,
+                         t->device.device_id, t->dtype.code, t->dtype.bits, t->dtype.lanes, t->ndim);
+        else /* a legacy capsule cannot say that the data may be written (C7) */
+            s = shared_new(t, is_versioned ? managed->flags & READ_ONLY : READ_ONLY, managed, is_versioned);
+        *is_pinned = type == kDLCUDAHost || type == kDLCUDAManaged || type == kDLROCMHost;
+    }
+    if (s != NULL || unknown != NULL)
+        PyCapsule_SetName(capsule, is_versioned ? "used_" VERSIONED : "used_" LEGACY);
     Py_END_CRITICAL_SECTION();
-    *is_pinned = type == kDLCUDAHost || type == kDLCUDAManaged || type == kDLROCMHost;
+    if (unknown != NULL)
+        managed_delete_attached(unknown, 1);
     return s;
 }
 
 /* The tensor of an object with __dlpack__, or of a capsule (C6); NULL with an exception. */
 static Shared *
-consume(PyObject *x, int to_cpu, PyObject *copy)
+consume(PyObject *x, int to_cpu, PyObject *copy, int is_matrix)
 {
-    int is_pinned, is_untold = PyCapsule_CheckExact(x); /* does the producer not know what is asked? */
-    PyObject *capsule = is_untold ? Py_BuildValue("O", x) : call_dlpack(x, to_cpu, copy, &is_untold), *error[3];
+    int is_pinned, is_told = !PyCapsule_CheckExact(x); /* was the producer told what is asked? */
+    PyObject *error[3], *capsule = is_told ? call_dlpack(x, to_cpu, copy, &is_told) : Py_BuildValue("O", x);
     Shared *s, *copied;
     if (capsule == NULL)
         return NULL;
-    s = take_capsule(capsule, &is_pinned);
+    s = take_capsule(capsule, is_matrix, &is_pinned);
     PyErr_Fetch(&error[0], &error[1], &error[2]); /* not every destructor keeps the exception */
     Py_DECREF(capsule);
     PyErr_Restore(error[0], error[1], error[2]);
-    if (s == NULL && is_pinned && !is_untold && !to_cpu) { /* a GPU may still write: the producer is to wait (C5) */
+    if (s == NULL && is_pinned && is_told && !to_cpu) { /* asked again, the producer waits for its GPU (C5) */
         PyErr_Clear();
-        return consume(x, 1, copy);
+        return consume(x, 1, copy, is_matrix);
     }
-    if (s != NULL && copy == Py_True && (is_untold || !s->source_is_versioned)) { /* perhaps not a copy (C3) */
+    if (s != NULL && copy == Py_True && (!is_told || !s->source_is_versioned)) { /* perhaps not a copy (C3) */
         copied = shared_copy(s);
-        shared_release(s);
+        managed_delete_attached(&s->versioned, 1);
         return copied;
     }
     return s;
@@ -391,12 +395,12 @@ from_dlpack(PyObject *Py_UNUSED(module), PyObject *args, PyObject *keywords)
         return NULL;
     if (pair[0] != kDLCPU) /* C5 */
         return PyErr_Format(PyExc_BufferError, "device is (%zd, %zd), CPU memory was wanted", pair[0], pair[1]);
-    s = consume(x, device != Py_None, copy);
+    s = consume(x, device != Py_None, copy, 0);
     self = s == NULL ? NULL : PyObject_New(Array, &array_type);
     if (self != NULL)
         self->shared = s;
     else if (s != NULL)
-        shared_release(s);
+        managed_delete_attached(&s->versioned, 1);
     return (PyObject *)self;
 }
 
@@ -404,19 +408,16 @@ from_dlpack(PyObject *Py_UNUSED(module), PyObject *args, PyObject *keywords)
 static PyObject *
 sum(PyObject *Py_UNUSED(module), PyObject *x)
 {
-    Shared *s = consume(x, 0, Py_None);
+    Shared *s = consume(x, 0, Py_None, 1);
     double total = 0;
     if (s == NULL)
         return NULL;
     const DLTensor *t = &s->versioned.dl_tensor;
-    if (t->dtype.code != kDLFloat || t->dtype.bits != 64 || t->dtype.lanes != 1 || t->ndim != 2)
-        PyErr_Format(PyExc_BufferError, "dtype is (%d, %d, %d), ndim is %d, a matrix of (2, 64, 1) was wanted",
-                     t->dtype.code, t->dtype.bits, t->dtype.lanes, t->ndim);
-    for (int64_t i = 0; !PyErr_Occurred() && i < t->shape[0]; i++)
+    for (int64_t i = 0; i < t->shape[0]; i++)
         for (int64_t j = 0; j < t->shape[1]; j++)
             total += ((double *)t->data)[i * t->strides[0] + j * t->strides[1]];
-    shared_release(s);
-    return PyErr_Occurred() ? NULL : PyFloat_FromDouble(total);
+    managed_delete_attached(&s->versioned, 1);
+    return PyFloat_FromDouble(total);
 }
 
 static PyMethodDef functions[] = {
@@ -444,7 +445,6 @@ PyInit_by_hand(void)
     return module;
 }
 
-/* Left out, and the header that has it: data that a Python object owns, subinterpreters, contexts of exceptions (C1),
- * objects for memory without a type, and more requirements (dlpack_py.h); exchange tables (dlpack_exchange.h); the
- * buffer protocol (dlpack_buffer.h); fast copies (dlpack_copy.h); packed elements (dlpack_tensor.h); devices and their
- * streams (dlpack_cuda.h, dlpack_rocm.h). */
+/* Left out, and where it is: data that a Python object owns, subinterpreters, contexts of exceptions (C1), long chains
+ * of imports, other requirements (dlpack_py.h); exchange tables (dlpack_exchange.h); buffers (dlpack_buffer.h); fast
+ * copies (dlpack_copy.h); packed elements (dlpack_tensor.h); devices, streams (dlpack_cuda.h, dlpack_rocm.h). */
