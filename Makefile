@@ -1,34 +1,43 @@
-# This Makefile only calls other tools: CMake builds, ctest and pytest run the tests.
+# This Makefile only calls other tools: CMake builds, ctest and pytest run the tests. `make help` prints the following.
 #
-#   make demo          exchanges arrays with NumPy in both directions, without a copy
-#   make test          runs all tests that need no array library except NumPy
-#   make test-whole    runs in full what make test samples: every forced failure, and 200 random examples for each test
-#   make test-plain    runs all tests with the fast paths turned off
-#   make test-exchange runs the tests with dlpack_exchange.h included first in all modules
-#   make test-folders  runs all tests, those of each folder in a process of their own: faster on a Python without a GIL.
-#                      FOLDERS names the folders
-#   make test-threads  tests threads, also without a GIL and under ThreadSanitizer
-#   make test-streams  tests the order of work on simulated devices, also under ThreadSanitizer, ASan and UBSan
-#   make mutate-streams
-#                      makes mistakes in a copy of the headers, and prints the mistakes that no test notices
-#   make test-gpu      tests the order of work on an NVIDIA GPU, with array libraries for GPUs; says why it skips tests.
-#                      GPU_PYTHON=python3 uses an interpreter as it is; make gpu-packages gets pytest and dlpack.h for it
-#   make test-peers    tests with all array libraries that run here, and writes their results to docs/peers.md
-#   make apart         installs those of them that need an environment each
-#   make conformance   runs the conformance suite on dlarray and on all array libraries that run here; writes their
-#                      results to conformance/results, docs/conformance.md and build/conformance.html
-#   make test-interpreters, make test-long
-#                      test threads, forks and the end of interpreters 10 times; each exchange a million times
-#   make instructions  counts the instructions of the most common calls with valgrind, with dlpack_exchange.h and without,
-#                      and compares them with the record; RECORD=1 writes the record; PROFILE="f(numpy)" prints where a
-#                      call spends its instructions
-#   make bench         measures the same calls by this library and by others, and writes docs/performance.md
-#   make bench-threads prints how many more exchanges two threads make than one, without a GIL
-#   make size          prints the lines and functions of the headers, what one export and one import travel in them, the
-#                      size of the example and what its compilation costs, each with its must; fails where one passes it
-#   make dev           builds; afterwards .venv/bin/python can import the example modules
-#   make format, make lint, make clean
-#
+# To try, to test, and to change:
+#   make demo              exchanges arrays with NumPy in both directions, without a copy
+#   make test              runs ctest for C and pytest for Python; prints which tests were skipped, and why
+#   make dev               builds; afterwards .venv/bin/python can import dlarray, image and samples
+#   make format, make lint run clang-format and ruff; lint also checks dlarray.pyi with mypy
+#   make clean             removes what was built, and .venv
+# The suite in other forms:
+#   make test-whole        what make test samples, in full: every forced failure (DLPACK_PY_FAULTS=all), 200 random
+#                          examples for each test (DLPACK_PY_EXAMPLES), others in each run
+#   make test-plain        with the fast paths turned off (DLPACK_PY_PLAIN)
+#   make test-exchange     with dlpack_exchange.h included first in all modules (DLPACK_PY_WITH_EXCHANGE)
+#   make test-folders      a process for each folder: faster on a Python without a GIL. FOLDERS names the folders
+#   make test-interpreters threads, forks and the end of interpreters; each scenario 10 times (DLPACK_PY_REPEAT)
+#   make test-long         each exchange a million times (DLPACK_PY_ROUNDS): memory must not grow, and in a debug build
+#                          of Python the number of references must not grow
+#   make test-threads      threads: on this Python, without a GIL, and without a GIL under ThreadSanitizer
+# Devices:
+#   make test-streams      the order of work on simulated devices, also under ThreadSanitizer, ASan and UBSan. Gets
+#                          headers of HIP if the machine has none
+#   make mutate-streams    makes mistakes in a copy of the headers, and prints the mistakes that no test notices
+#   make test-gpu          the order of work on an NVIDIA GPU, with array libraries for GPUs; says why it skips tests.
+#                          GPU_PYTHON=python3 uses an interpreter as it is; make gpu-packages gets pytest and dlpack.h
+# Other libraries:
+#   make test-peers        exchanges with all array libraries that run on a CPU; writes docs/peers.md
+#   make apart             installs those of them that need an environment each
+#   make conformance       runs the conformance suite on all array libraries that run here; writes conformance/results,
+#                          docs/conformance.md and build/conformance.html
+# Figures:
+#   make size              lines and functions of the headers, what one export and one import travel in them, the size
+#                          of the example, the cost of its compilation; fails if a figure is above its must
+#   make instructions      counts the instructions of the most common calls with valgrind, with dlpack_exchange.h and
+#                          without; fails if a call costs more than 1.05 times its number in benchmarks/record.json, 1.3
+#                          times without that header. RECORD=1 writes a record in which no number is larger.
+#                          PROFILE="f(numpy)" prints in which functions a call spends its instructions
+#   make bench             the same calls by this library, by hand and by other libraries: docs/performance.md and its
+#                          chart; about six minutes. DOCS=build writes into another folder
+#   make bench-copy        times strided copies beside memcpy, NumPy and PyTorch: docs/copying.md and its chart
+#   make bench-threads     how many more exchanges two threads make than one, without a GIL; needs two idle cores
 # PYTHON=python3.12 names the interpreter of .venv. CMAKE_ARGS is passed to CMake, and PYTEST_ARGS to pytest.
 
 PYTHON ?= python3
@@ -55,13 +64,16 @@ endif
 # the test: pytest-xdist waits for ever where another process takes over.
 PARALLEL := -n auto --dist loadfile --no-loadscope-reorder --max-worker-restart=0
 
-.PHONY: demo test test-whole test-plain test-exchange test-folders test-peers apart conformance test-interpreters \
+.PHONY: help demo test test-whole test-plain test-exchange test-folders test-peers apart conformance test-interpreters \
     test-long test-threads test-streams mutate-streams test-gpu gpu-packages instructions bench bench-copy bench-threads throughput size streams-sanitized \
     check configure build dev format lint clean
 
-demo: configure
+demo: configure # the first target: make without a target runs it
 	cmake --build $(BUILD) --target dlarray image
 	$(RUN) examples/demo.py
+
+help:
+	@sed -n '3,/^$$/s/^# \{0,1\}//p' Makefile
 
 test: dev
 	cd $(BUILD) && ctest --output-on-failure
