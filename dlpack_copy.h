@@ -220,8 +220,8 @@ dlpack_copy_impl_line(char *to, const char *from, dlpack_copy_loop items, int64_
 }
 
 /* Writes n bytes of a buffer to dst, in whole lines of 64 bytes, which the processor then need not read. An incomplete
- * line stays in the buffer: its bytes are moved to the end of the 64 bytes before the buffer, and the next call, with
- * the neighbours in dst, completes it. first, last: is it the first, the last call for neighbours? Else n >= 64. */
+ * line stays in the buffer: its bytes are moved to the end of the 64 bytes before the buffer, and the next call, for
+ * the bytes that follow in dst, completes it. first, last: is this the first or last call for a row? Else n >= 64. */
 static inline void
 dlpack_copy_impl_write_lines(char *to, char *buffer, int64_t n, int first, int last)
 {
@@ -237,7 +237,7 @@ dlpack_copy_impl_write_lines(char *to, char *buffer, int64_t n, int first, int l
         memmove(last ? to + at : buffer - (n - at), buffer + at, (size_t)(n - at));
 }
 
-/* Transposes a square of 16 / size items of 16 / size neighbours. */
+/* Transposes a square of 16 / size rows of 16 / size items. */
 static inline void
 dlpack_copy_impl_square(char *to, int64_t step_to, const char *from, int64_t step_from, int64_t size)
 {
@@ -250,7 +250,7 @@ dlpack_copy_impl_square(char *to, int64_t step_to, const char *from, int64_t ste
     }
 }
 
-/* Transposes a tile: rows are neighbours in src, items in dst. ahead: the bytes to the tile that is read next, or 0. */
+/* Transposes a tile: rows is the loop that is contiguous in src, items in dst. ahead: bytes to the next tile, or 0. */
 static inline void
 dlpack_copy_impl_tile(char *to, dlpack_copy_loop rows, const char *from, dlpack_copy_loop items, int64_t size,
                       int64_t ahead)

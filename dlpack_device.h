@@ -487,9 +487,9 @@ dlp_device_find_rows(const DLTensor *t, int64_t itemsize, int64_t *width, int64_
 
 #define DLPACK_DEVICE_COPY_UNFINISHED (-2) /* the copy may still write to the destination: leak it */
 
-/* Copies to the host on a stream, and waits. Rows of a constant pitch are copied by one call, unless all memory between
- * the first and the last element is at most four times as much: that memory is copied by one call then, and the host
- * picks out the elements. So are all other layouts. */
+/* Copies to the host on a stream, and waits. One call copies rows of a constant pitch, if the memory from the first to
+ * the last element is more than four times the elements. For other strided layouts, one call copies all that memory,
+ * and the host picks out the elements. */
 static inline int
 dlp_device_copy_and_wait(const DLTensor *dst, const DLTensor *src, uint64_t flags, uintptr_t stream,
                          dlpack_py_error *error)
