@@ -337,10 +337,10 @@ take_capsule(PyObject *capsule, int is_matrix, int *is_pinned)
     }
     else {
         const DLTensor *t = is_versioned ? &managed->dl_tensor : &((DLManagedTensor *)(void *)managed)->dl_tensor;
-        const int type = t->device.device_type;
+        const DLDeviceType type = t->device.device_type;
         const char *error = find_error(t, is_matrix);
         if (error != NULL)
-            PyErr_Format(PyExc_BufferError, "%s: device is (%d, %d), dtype (%d, %d, %d), ndim %d", error, type,
+            PyErr_Format(PyExc_BufferError, "%s: device is (%d, %d), dtype (%d, %d, %d), ndim %d", error, (int)type,
                          t->device.device_id, t->dtype.code, t->dtype.bits, t->dtype.lanes, t->ndim);
         else /* a legacy capsule cannot say that the data may be written (C7) */
             s = shared_new(t, is_versioned ? managed->flags & READ_ONLY : READ_ONLY, managed, is_versioned);
