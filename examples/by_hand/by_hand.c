@@ -12,7 +12,7 @@
  *   3. When the consumer no longer needs the data, it calls the deleter once, on any thread: the producer frees all.
  */
 #include <Python.h>
-#include <dlpack/dlpack.h>
+#include <dlpack/dlpack.h> /* 1.2 or newer */
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
