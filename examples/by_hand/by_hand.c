@@ -62,7 +62,7 @@ find_error(const DLTensor *t, int is_matrix)
         *(stride < 0 ? &begin : &end) += ((double)t->shape[i] - 1) * stride * size;
         count = t->shape[i] == 0 ? 0 : count * (double)t->shape[i];
     }
-    if (count != 0 && (t->data == NULL || count >= 0x1p63 || end - begin >= 0x1p63 || begin < 0 || end >= LAST_ADDRESS))
+    if (count != 0 && (t->data == NULL || count >= 0x1p63 || end - begin >= 0x1p62 || begin < 0 || end >= LAST_ADDRESS))
         return "data is NULL, or the elements leave the address space"; /* without elements they mean nothing (D3) */
     if (is_matrix && (dtype.code != kDLFloat || size != sizeof(double) || dtype.lanes != 1 || t->ndim != 2 ||
                       ((uintptr_t)t->data + t->byte_offset) % sizeof(double) != 0))
