@@ -147,7 +147,6 @@ class ByHand(Dlarray):
 
     name = "by_hand"
     choices = {}
-    views = {}
 
     def __init__(self):
         import by_hand
