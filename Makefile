@@ -23,8 +23,8 @@
 #   make test-gpu          the order of work on an NVIDIA GPU, with array libraries for GPUs; says why it skips tests.
 #                          GPU_PYTHON=python3 uses an interpreter as it is; make gpu-packages gets pytest and dlpack.h
 # Other libraries:
-#   make test-peers        exchanges with all array libraries that run on a CPU; writes docs/peers.md
-#   make apart             installs those of them that need an environment each
+#   make test-libraries        exchanges with all array libraries that run on a CPU; writes docs/libraries.md
+#   make environments      installs those of them that need an environment each
 #   make conformance       runs the conformance suite on all array libraries that run here; writes conformance/results,
 #                          docs/conformance.md and build/conformance.html
 # Figures:
@@ -51,7 +51,7 @@ BUILD ?= build/$(TAG)
 MODULES := $(abspath $(BUILD))/python
 WITH_MODULES := DLPACK_PY_BUILD_DIR=$(MODULES) PYTHONPATH=$(MODULES)
 RUN := $(WITH_MODULES) $(VENV)/bin/python
-C_FILES = $(wildcard *.h *.hpp benchmarks/*.c conformance/*.c benchmarks/*/*.?pp benchmarks/*/*.h examples/*/*.c examples/*/*.?pp tests/*/*.c tests/*/*.h tests/*/*.?pp tests/*/*.cu)
+C_FILES = $(wildcard *.h *.hpp benchmarks/*.c conformance/*.c benchmarks/*/*.?pp benchmarks/*/*.h examples/*/*.c examples/*/*.?pp tests/*/*.c tests/*/*.h tests/*/*.?pp tests/*/*/*.h tests/*/*/*.cu)
 SITE_PACKAGES = $$($(VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 export PATH := $(abspath $(VENV))/bin:$(PATH)
 
@@ -64,7 +64,7 @@ endif
 # the test: pytest-xdist waits for ever where another process takes over.
 PARALLEL := -n auto --dist loadfile --no-loadscope-reorder --max-worker-restart=0
 
-.PHONY: help demo test test-whole test-plain test-exchange test-folders test-peers apart conformance test-interpreters \
+.PHONY: help demo test test-whole test-plain test-exchange test-folders test-libraries environments conformance test-interpreters \
     test-long test-threads test-streams mutate-streams test-gpu gpu-packages instructions bench bench-copy bench-threads throughput size streams-sanitized \
     check configure build dev format lint clean
 
@@ -94,7 +94,7 @@ test-folders: dev
 # The folders whose tests use random examples, or make each call and each allocation fail.
 test-whole: dev
 	DLPACK_PY_EXAMPLES=200 DLPACK_PY_FAULTS=all \
-	    $(RUN) -m pytest $(PARALLEL) tests/array tests/consumer tests/faults tests/invalid_input tests/tensor $(PYTEST_ARGS)
+	    $(RUN) -m pytest $(PARALLEL) tests/consumer tests/examples tests/failures tests/tensor $(PYTEST_ARGS)
 
 # tests/build compiles the headers itself, in these forms too. tests/conformance has nothing of the headers.
 FORM_ARGS := --ignore=tests/build --ignore=tests/conformance
@@ -117,8 +117,8 @@ test-long: dev
 		tests/lifetime/test_subinterpreters.py::test_what_belongs_to_ended_interpreters_is_not_searched_G1 $(PYTEST_ARGS)
 
 test-threads: dev
-	$(RUN) -m pytest tests/threads tests/lifetime/test_threads.py $(PYTEST_ARGS)
-	$(VENV)/bin/python tests/threads/free_threaded.py
+	$(RUN) -m pytest tests/lifetime/test_races.py tests/lifetime/test_threads.py $(PYTEST_ARGS)
+	$(VENV)/bin/python tests/lifetime/free_threaded.py
 
 # Gets headers of HIP where the machine has none; without headers of CUDA or HIP its tests fail. Each sanitizer has a
 # separate build. Python itself is not built with the sanitizer, and leaks: do not detect leaks
@@ -169,21 +169,21 @@ test-gpu:
 	cmake -S . -B $(GPU) -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DPython_EXECUTABLE=$$(command -v $(GPU_PYTHON)) \
 	    -DDLPACK_PY_GPU_TESTS=ON $(CMAKE_ARGS)
 	cmake --build $(GPU) --target gpu
-	DLPACK_PY_BUILD_DIR=$(abspath $(GPU))/python $(GPU_PYTHON) -m pytest -v tests/gpu $(PYTEST_ARGS)
+	DLPACK_PY_BUILD_DIR=$(abspath $(GPU))/python $(GPU_PYTHON) -m pytest -v tests/streams/gpu $(PYTEST_ARGS)
 	$(GPU)/benchmarks/handshake || echo "SKIPPED: benchmarks/handshake.c did not run"
 else
 test-gpu:
 	$(MAKE) configure BUILD=$(GPU) CMAKE_ARGS='$(CMAKE_ARGS) -DDLPACK_PY_GPU_TESTS=ON'
 	cmake --build $(GPU) --target gpu
 	python=$(VENV)/bin/python; \
-	if cuda=$$($(PYTHON) tests/gpu/driver.py); then \
+	if cuda=$$($(PYTHON) tests/streams/gpu/driver.py); then \
 	    python=$(BUILD)/venv-cuda$$cuda/bin/python; \
 	    $(MAKE) $(BUILD)/venv-cuda$$cuda/installed || exit 1; \
 	else \
 	    echo "SKIPPED: libraries for GPUs are not installed"; \
 	fi; \
 	DLPACK_PY_BUILD_DIR=$(abspath $(GPU))/python PYTHONPATH=$(abspath $(GPU))/python \
-	    $$python -m pytest -v tests/gpu $(PYTEST_ARGS)
+	    $$python -m pytest -v tests/streams/gpu $(PYTEST_ARGS)
 	$(GPU)/benchmarks/handshake || echo "SKIPPED: benchmarks/handshake.c did not run"
 endif
 
@@ -194,27 +194,27 @@ gpu-packages: | $(VENV)/$(TAG)
 
 # These libraries get separate environments, because their dependencies conflict with other libraries. All other
 # libraries are in $(VENV).
-APART := tensorflow paddle mlx
-apart: $(APART:%=$(BUILD)/venv-%/installed)
+ENVIRONMENTS := tensorflow paddle mlx
+environments: $(ENVIRONMENTS:%=$(BUILD)/venv-%/installed)
 
-test-peers: dev $(VENV)/$(TAG)-peers apart
-	rm -rf $(BUILD)/peers
+test-libraries: dev $(VENV)/$(TAG)-libraries environments
+	rm -rf $(BUILD)/libraries
 	failed=0; \
-	for peer in $(APART); do \
-	    $(WITH_MODULES) $(BUILD)/venv-$$peer/bin/python -m pytest tests/peers/test_table.py tests/peers/test_libraries.py \
-	        -k $$peer $(PYTEST_ARGS) || failed=1; \
+	for name in $(ENVIRONMENTS); do \
+	    $(WITH_MODULES) $(BUILD)/venv-$$name/bin/python -m pytest tests/libraries/test_table.py tests/libraries/test_libraries.py \
+	        -k $$name $(PYTEST_ARGS) || failed=1; \
 	done; \
-	$(RUN) -m pytest $(PARALLEL) tests/peers $(PYTEST_ARGS) || failed=1; \
-	PYTHONPATH=tests $(VENV)/bin/python tests/peers/table.py $(BUILD)/peers docs/peers.md || failed=1; \
+	$(RUN) -m pytest $(PARALLEL) tests/libraries $(PYTEST_ARGS) || failed=1; \
+	PYTHONPATH=tests $(VENV)/bin/python tests/libraries/table.py $(BUILD)/libraries docs/libraries.md || failed=1; \
 	exit $$failed
 
 # Two libraries at a time. Libraries that are not here, as CuPy and Numba without a GPU, are named and left out. A result
 # of an earlier run stays if its library has another version.
-LIBRARIES := $(foreach apart,$(APART),$(apart)=$(BUILD)/venv-$(apart)) \
+LIBRARIES := $(foreach name,$(ENVIRONMENTS),$(name)=$(BUILD)/venv-$(name)) \
     $(foreach library,torch jax dlarray by_hand numpy tvm_ffi pyarrow.Tensor pyarrow.Array array_api_strict nanobind pybind11 mpi4py \
         cupy numba,$(library)=$(VENV))
 SUITE := PYTHONPATH=$(MODULES):conformance DLPACK_PY_BUILD_DIR=$(MODULES)
-conformance: dev $(VENV)/$(TAG)-peers apart
+conformance: dev $(VENV)/$(TAG)-libraries environments
 	failed=0; \
 	printf '%s\n' $(LIBRARIES) | $(SUITE) xargs -n 1 -P 2 \
 	    sh -c '$${0#*=}/bin/python tests/conformance/conform.py $${0%%=*} conformance/results' || failed=1; \
@@ -232,7 +232,7 @@ bench: configure $(VENV)/$(TAG)-bench
 
 # On a free-threaded Python, which build_python.sh builds. make throughput PYTHON=... takes any Python.
 bench-threads:
-	python=$$(tests/threads/build_python.sh free-threaded) && \
+	python=$$(tests/lifetime/build_python.sh free-threaded) && \
 	    $(MAKE) throughput PYTHON=$$python VENV=build/venv-python3.13t BUILD=build/free-threaded
 
 throughput: configure
@@ -268,7 +268,7 @@ lint: $(VENV)/$(TAG)-lint $(VENV)/$(TAG)-dev
 	$(VENV)/bin/clang-format --dry-run -Werror $(C_FILES)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
-	MYPYPATH=examples/ndarray $(VENV)/bin/mypy --strict --cache-dir=$(BUILD)/mypy examples/ndarray/dlarray.pyi tests/array/typed_use.py
+	MYPYPATH=examples/ndarray $(VENV)/bin/mypy --strict --cache-dir=$(BUILD)/mypy examples/ndarray/dlarray.pyi tests/examples/typed_use.py
 
 clean:
 	rm -rf $(VENV) build
@@ -286,7 +286,7 @@ PIP_INSTALL = $(VENV)/bin/python $(PIP)
 PIP_LOG = $(VENV)/pip.log
 PIP_FAILED = { echo "MISSING: pip got nothing for $<, is there a network? $$(tail -n 1 $(PIP_LOG))" >&2; exit 1; }
 
-$(BUILD)/venv-%/installed: requirements/peers-%.txt
+$(BUILD)/venv-%/installed: requirements/libraries-%.txt
 	$(PYTHON) -m venv --clear $(@D)
 	$(@D)/bin/python $(PIP) -r $<
 	touch $@
@@ -305,7 +305,7 @@ $(VENV)/$(TAG)-dlpack: requirements/dlpack.txt | $(VENV)/$(TAG)
 	touch $@
 endif
 
-$(VENV)/$(TAG)-peers: requirements/bench.txt # which peers.txt includes
+$(VENV)/$(TAG)-libraries: requirements/bench.txt # which libraries.txt includes
 
 # Some platforms have no PyTorch: then its column is empty.
 $(VENV)/$(TAG)-torch: requirements/bench.txt | $(VENV)/$(TAG)

@@ -231,12 +231,12 @@ dlp_buffer_export_steal(PyObject *owner, const DLTensor *t, uint64_t flags, stru
 
 /* ---- 3 Tensors as buffers ----------------------------------------------- */
 
-/* What a buffer that this file gave holds until its release. */
-typedef struct dlp_buffer_lease {
+/* What a Py_buffer of this file holds until its release. */
+typedef struct dlp_buffer_pin {
     dlpack_py_exports *exports; /* in owner */
     PyObject *owner;            /* keeps the memory; NULL: the exporter */
     /* Py_ssize_t shape[ndim], strides[ndim] */
-} dlp_buffer_lease;
+} dlp_buffer_pin;
 
 /* Why a tensor is not given as these flags ask; NULL: it is. Where Py_ssize_t has 32 bits, shape and length of a
  * broadcast may not fit. */
@@ -273,7 +273,7 @@ dlp_buffer_give(PyObject *exporter, PyObject *owner, const DLTensor *t, int read
     const char *const format = dlp_buffer_format_of(t);
     const Py_ssize_t itemsize = t->dtype.bits / 8;
     const int is_empty = dlp_is_empty(t);
-    dlp_buffer_lease *lease;
+    dlp_buffer_pin *pin;
     char text[DLPACK_PY_TEXT_SIZE];
     const char *refusal;
     Py_ssize_t *dims;
@@ -295,15 +295,15 @@ dlp_buffer_give(PyObject *exporter, PyObject *owner, const DLTensor *t, int read
         PyErr_SetString(PyExc_BufferError, refusal);
         return -1;
     }
-    lease = (dlp_buffer_lease *)PyMem_Malloc(sizeof(*lease) + 2 * (size_t)t->ndim * sizeof(Py_ssize_t));
-    if (lease == NULL) {
+    pin = (dlp_buffer_pin *)PyMem_Malloc(sizeof(*pin) + 2 * (size_t)t->ndim * sizeof(Py_ssize_t));
+    if (pin == NULL) {
         (void)PyErr_NoMemory();
         return -1;
     }
-    dims = (Py_ssize_t *)(void *)(lease + 1);
-    lease->exports = exports;
-    lease->owner = owner != exporter ? owner : NULL;
-    Py_XINCREF(lease->owner);
+    dims = (Py_ssize_t *)(void *)(pin + 1);
+    pin->exports = exports;
+    pin->owner = owner != exporter ? owner : NULL;
+    Py_XINCREF(pin->owner);
     dlp_exports_add(exports, 1);
     for (i = t->ndim; i-- > 0;) { /* a stride that reaches no element may be any number (D5) */
         const int reaches = !is_empty && t->shape[i] > 1;
@@ -320,7 +320,7 @@ dlp_buffer_give(PyObject *exporter, PyObject *owner, const DLTensor *t, int read
     buffer->shape = (flags & PyBUF_ND) != 0 && t->ndim > 0 ? dims : NULL;
     buffer->strides = (flags & PyBUF_STRIDES) == PyBUF_STRIDES && t->ndim > 0 ? dims + t->ndim : NULL;
     buffer->suboffsets = NULL;
-    buffer->internal = lease;
+    buffer->internal = pin;
     Py_INCREF(exporter);
     buffer->obj = exporter;
     return 0;
@@ -330,13 +330,13 @@ dlp_buffer_give(PyObject *exporter, PyObject *owner, const DLTensor *t, int read
 static inline void
 dlpack_buffer_release(PyObject *self, Py_buffer *buffer)
 {
-    dlp_buffer_lease *lease = (dlp_buffer_lease *)buffer->internal;
+    dlp_buffer_pin *pin = (dlp_buffer_pin *)buffer->internal;
 
     (void)self;
-    dlp_exports_add(lease->exports, -1);
-    if (lease->owner != NULL)
-        dlp_decref(lease->owner);
-    PyMem_Free(lease);
+    dlp_exports_add(pin->exports, -1);
+    if (pin->owner != NULL)
+        dlp_decref(pin->owner);
+    PyMem_Free(pin);
 }
 
 /* Asks the author for an offer that has an owner. Returns 0, or -1 with an exception. */

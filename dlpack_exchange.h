@@ -62,12 +62,12 @@ typedef struct dlp_type {
 #endif
 #define DLP_EXCHANGE_NAME "dlpack_exchange_api"
 
-/* What this file remembers of an interpreter, until that is gone. */
+/* What this file caches for an interpreter, until the interpreter ends. */
 typedef struct dlp_exchange {
     dlp_word own;       /* dlp_own *: the types with a table of this file */
-    PyTypeObject *like; /* the static type whose from_dlpack is remembered; borrowed, to compare with */
+    PyTypeObject *like; /* the static type that from_dlpack belongs to; borrowed, only compared */
     unsigned int like_tag;
-    PyObject *from_dlpack; /* NULL: not remembered */
+    PyObject *from_dlpack; /* of the library of `like`; NULL: not cached */
 #if DLP_TYPES
     dlp_type types[DLP_TYPES];
 #endif
@@ -183,7 +183,7 @@ dlp_type_tag(PyTypeObject *type)
     return valid ? DLP_READ(&type->tp_version_tag) : 0;
 }
 
-/* Where a type is remembered. */
+/* Returns the place of a type in the cache. */
 static inline dlp_type *
 dlp_type_at(dlp_exchange *x, PyTypeObject *type)
 {
@@ -470,7 +470,7 @@ dlp_take_by_table(const dlp_consumer *consumer, const dlpack_py_device *device, 
     const dlp_type *known;
 
     if ((consumer->want->options & DLPACK_PY_NO_TABLE) != 0 || consumer->request->has_device ||
-        consumer->request->copy != DLPACK_PY_COPY_AS_NEEDED) /* a table knows neither devices nor copies */
+        consumer->request->copy != DLPACK_PY_COPY_AS_NEEDED) /* a table has no arguments for device and copy */
         return DLP_NO_TABLE;
     known = dlp_type_get(dlp_state_get(), consumer->obj, &learned);
     if (known == NULL || known->table == NULL)
@@ -535,7 +535,7 @@ dlp_call_method(dlp_state *state, dlp_type *known, PyObject *obj, const dlpack_p
 }
 #endif
 
-/* Fast path of dlpack_py_consume, for types that are remembered. Instructions of a call without and with it (CPython
+/* Fast path of dlpack_py_consume, for types in the cache. Instructions of a call without and with it (CPython
  * 3.11, gcc 12, float64 of shape (3, 4)): NumPy array 1819 and 1471, own object with embedded tensors 740 and 371. */
 DLP_SHARED int
 dlp_consume_fast(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
@@ -572,7 +572,7 @@ dlp_consume_fast(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 
 /* ---- Borrowing ---------------------------------------------------------- */
 
-/* dlpack_py_borrow, by the table of the type. known: what is remembered of the type; NULL: nothing. */
+/* dlpack_py_borrow, by the table of the type. known: the cached entry of the type, or NULL. */
 DLP_SHARED int
 dlp_borrow(const dlp_type *known, PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
@@ -669,7 +669,7 @@ typedef struct dlpack_py_exchange {
     DLP_DEFINE_TABLE(name, describe, make_steal, want, work_stream, 0)
 
 /* As DLPACK_PY_EXCHANGE_API, for objects that have a dlpack_py_embedded at this offset, all zero as tp_alloc makes it.
- * Once dlpack_py_embed has filled it, a consumer in this file does not call describe, which must offer the same. */
+ * Once dlpack_py_embed has filled it, a consumer in this file exports it without describe: both must agree. */
 #define DLPACK_PY_EXCHANGE_API_EMBEDDED(name, describe, make_steal, want, offset) \
     DLP_DEFINE_TABLE(name, describe, make_steal, want, NULL, offset)
 
@@ -700,7 +700,7 @@ typedef struct dlpack_py_exchange {
     }                                                                                                            \
     struct dlp_semicolon
 
-/* Plans the export of an offer by a table, whose stream for data on a device is put into request (X4). */
+/* Plans the export of an offer by a table. Data on a device: puts the stream of the table into request (X4). */
 static inline int
 dlp_table_plan(const dlpack_py_exchange *x, const dlpack_py_offer *offer, dlpack_py_request *request,
                dlpack_py_plan *plan)
@@ -1096,8 +1096,8 @@ dlp_result_type(void)
     return dlp_object_type_new("dlpack_py.Result", slots);
 }
 
-/* Finds from_dlpack of the library of obj: of its array namespace, of the module of its type, or of the package around.
- * Remembers it for one static type. Returns a new reference, or NULL with an exception. */
+/* Finds the from_dlpack for obj: of its array namespace, of the module of its type, or of a package with that module.
+ * Caches it for one static type. Returns a new reference, or NULL with an exception. */
 DLP_RARE PyObject *
 dlp_find_from_dlpack(dlp_state *state, PyObject *obj)
 {
@@ -1123,7 +1123,7 @@ dlp_find_from_dlpack(dlp_state *state, PyObject *obj)
         if (name == NULL)
             name = PyObject_GetAttr((PyObject *)Py_TYPE(obj), names[DLP_STR_MODULE]);
         else {
-            rest = PyObject_CallMethod(name, "rpartition", "s", "."); /* the package around */
+            rest = PyObject_CallMethod(name, "rpartition", "s", "."); /* the package that contains the module */
             Py_DECREF(name);
             name = rest == NULL ? NULL : PySequence_GetItem(rest, 0);
             Py_XDECREF(rest);
@@ -1152,7 +1152,7 @@ dlp_find_from_dlpack(dlp_state *state, PyObject *obj)
 /* dlpack_py_return_like_steal: a result as an array of the library of an argument.
  *
  * like   the argument; the exchange table of its type makes the array, or else the from_dlpack of its array
- *        namespace, of the module of its type, or of the package around that
+ *        namespace, of the module of its type, or of a package that contains this module
  * v      the array's data; stolen, also on failure
  *
  * Returns a new reference; NULL with ValueError (v is borrowed), TypeError (no from_dlpack), MemoryError, or others. */

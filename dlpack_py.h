@@ -554,7 +554,7 @@ typedef struct dlp_state {
     int published;               /* 1: in the interpreter's dictionary; exports may point to lifetime */
     PyObject *objects[DLP_OBJ_COUNT];
     dlp_word types[DLP_TYPES_MADE]; /* PyTypeObject *; 0: not made yet */
-    dlp_word exchange;              /* what dlpack_exchange.h remembers of the interpreter; 0: nothing */
+    dlp_word exchange;              /* the cache of dlpack_exchange.h; 0: none */
     void (*exchange_free)(void *exchange);
 } dlp_state;
 #define DLP_STATE_NAME "dlpack_py.state"
@@ -660,7 +660,7 @@ dlp_state_new(PyInterpreterState *interpreter)
 }
 
 /* Finds the state in the interpreter's dictionary, or makes it. Without a GIL, the first use of the dictionary and of
- * atexit is not safe on two threads at once (3.13): all files and versions lock PyCapsule_Type. May recur. */
+ * atexit is not safe on two threads at once (3.13): all files and versions lock PyCapsule_Type. May call itself. */
 DLP_RARE dlp_state *
 dlp_state_find(PyInterpreterState *interpreter)
 {
@@ -950,7 +950,7 @@ typedef struct dlpack_py_offer {
     /* For dlpack_exchange.h: managed tensors in the owner. export_embedded exports one; NULL: a plan is needed. */
     struct dlpack_py_embedded *embedded;
     void *(*export_embedded)(const struct dlpack_py_offer *offer, const dlpack_py_request *request);
-    const struct dlpack_py_device *device; /* whose memory the data is in, or whose streams work on it; NULL: none */
+    const struct dlpack_py_device *device; /* operations, for data on a device or used by its streams; NULL: none */
     /* The streams on which work on the data may be queued. This work is done before the consumer's work, or before the
      * host reads. Other threads run while the host waits: they must not move the data. */
     const dlpack_py_work_stream *pending;
@@ -1233,8 +1233,8 @@ dlpack_py_produce_args(PyObject *owner, const DLTensor *t, uint64_t flags, PyObj
  *           exchange table, and for what dlpack_buffer.h gives
  * offer     out: at first all zero, except for owner, which is self. The tensor, shape, strides and pending streams of
  *           the offer live in self: an exchange table lends them, and they are read until control returns to Python
- *           code, also while another object is described. A type without a place for them, whose describe writes
- *           them to memory that the next call of describe uses again, sets DLPACK_PY_OFFER_DO_NOT_LEND
+ *           code, also while another object is described. A type that has no place for them may use memory that
+ *           the next describe overwrites; it sets DLPACK_PY_OFFER_DO_NOT_LEND, and a table lends no tensor then
  *
  * Returns 0, or -1 to refuse, as a rule with BufferError (P7). Always in a critical section on self. Must not throw. */
 typedef int (*dlpack_py_describe)(PyObject *self, const dlpack_py_request *request, dlpack_py_offer *offer);
@@ -1579,8 +1579,8 @@ dlp_may_copy(const DLTensor *t, const dlp_consumer *consumer)
            (!request->has_device || request->device.device_type == kDLCPU) && dlpack_py_is_cpu_readable(t->device);
 }
 
-/* Decides what becomes of the tensor that v describes, whose strides may be NULL: is it valid (D8), and what the
- * consumer asks for (C3 to C5, C9)? Fills v->overlaps. Returns 0, DLP_MAKE_COPY, DLP_NOT_CPU or -1. */
+/* Decides whether the tensor in v is taken, copied or refused: is it valid (D8), does it meet the requirements and the
+ * request (C3 to C5, C9)? Its strides may be NULL. Fills v->overlaps. Returns 0, DLP_MAKE_COPY, DLP_NOT_CPU or -1. */
 static inline int
 dlp_view_plan(dlpack_py_view *v, const dlp_consumer *consumer, dlpack_py_error *error)
 {
@@ -2107,7 +2107,7 @@ DLP_QUIET_END
  * P7   Data that cannot be exported is BufferError, a bad argument TypeError or ValueError.
  * P8   __dlpack_device__ and the capsule say the same device.
  * P9   The memory lives until the deleter has run.
- * K1   A capsule is named "dltensor_versioned" or "dltensor", and "used_..." when consumed. Else it calls the deleter.
+ * K1   A capsule is named "dltensor_versioned" or "dltensor", then "used_...". Unconsumed, it calls the deleter.
  * K2   Destructors and deleters keep the current exception.
  * K3   A deleter may be NULL.
  * K4   A consumer checks everything, renames the capsule, owns the tensor, and calls the deleter once.
@@ -2117,7 +2117,7 @@ DLP_QUIET_END
  * K8   manager_ctx is never NULL. *
  * C1   After a TypeError, __dlpack__ is called once without max_version, copy and dl_device, unless copy is False.
  * C2   The version of the tensor and the name of the capsule are checked: a producer may answer with the other form.
- * C3   copy and dl_device are passed only when asked for. The consumer copies if copy=True may have made no copy. *
+ * C3   copy and dl_device are passed only when asked for. If the producer may have ignored copy=True, we copy. *
  * C4   No keyword is passed that is not needed. __dlpack_device__ is asked before a stream is chosen.
  * C5   An unsupported device is BufferError. Pinned and managed memory is asked for as CPU memory. *
  * C6   __dlpack__ is looked up as x.__dlpack__() does, and returns a capsule. A capsule is accepted for an object. *
@@ -2137,7 +2137,7 @@ DLP_QUIET_END
  * S10  The host waits for pending work before it reads pinned or managed memory. *
  * X1   The exchange table is a capsule on the type.
  * X2   A table counts as absent if its major version is not 1, it lacks a function, or __dlpack__ is overridden. *
- * X3   A borrowed tensor cannot say read-only or padded. Shape and strides that do not stay are not lent. *
+ * X3   A borrowed tensor has no read-only and no padded flag. Shape and strides in temporary memory are not lent. *
  * X4   The functions of a table do not synchronize: the table names the stream to work on.
  * X5   The allocator of a table reports through SetError, and needs no thread state.
  * X6   A table's managed_tensor_to_py_object_no_sync steals its argument; NULL arguments are errors.

@@ -27,7 +27,7 @@
  * DLPACK_PY_MALLOC(size), DLPACK_PY_FREE(pointer)
  *                     memory of managed tensors, shapes and copies. Called on any thread, also without an interpreter:
  *                     do not use PyMem_*.
- * DLPACK_PY_PLAIN     1 turns dlp_common_layout off, and what dlpack_exchange.h remembers of types; for tests. */
+ * DLPACK_PY_PLAIN     1 turns dlp_common_layout off, and what dlpack_exchange.h caches of types; for tests. */
 #if defined(DLPACK_PY_MALLOC) != defined(DLPACK_PY_FREE)
 #  error "define both of DLPACK_PY_MALLOC and DLPACK_PY_FREE, or neither"
 #endif
@@ -617,7 +617,7 @@ DLP_SHARED int
 dlp_strided_layout(const DLTensor *t)
 {
     int order = t->strides != NULL && t->ndim > 1 && t->strides[0] < t->strides[t->ndim - 1] ? 'F' : 'C';
-    int64_t step, reach, least = 1; /* in elements; reach: of the last one; least: the smallest extent */
+    int64_t step, reach, least = 1; /* in elements; reach: offset of the last one; least: smallest extent */
     int tries, i, k, has_gaps;
 
     for (i = 0; i < t->ndim; i++)
@@ -881,7 +881,7 @@ dlp_meets(const DLTensor *t, int layout, int readonly, const dlpack_py_want *wan
     if (result == 0 && want->writable && readonly != DLPACK_PY_WRITABLE)
         result = dlp_refuse(error, "data is read-only, writable memory was asked for%s",
                             readonly == DLPACK_PY_READONLY ? "" : " (a legacy capsule has no read-only flag)");
-    if (result == 0 && want->writable && layout == 0 && (want->order == 0 || want->order == 'R') && /* else compact */
+    if (result == 0 && want->writable && layout == 0 && (want->order == 0 || want->order == 'R') && /* not compact */
         (want->options & DLPACK_PY_OVERLAP_IS_FINE) == 0 && dlp_overlaps_itself(t))
         result = dlp_refuse(error, "elements may share memory, writable memory without overlap was asked for");
     if (result < 0 && error != NULL)

@@ -56,7 +56,7 @@ many = "tests/consumer/test_round_trips.py"
 whole = ["tests/consumer", "tests/exchange_api", "tests/producer"]
 elsewhere = ["tests/build", "tests/conformance", "tests/streams"]
 folders = {str(path) for path in Path("tests").glob("[a-z]*/") if list(path.glob("test_*.py"))}
-longest = ["tests/tensor", "tests/lifetime", "tests/faults"]  # begin first
+longest = ["tests/tensor", "tests/lifetime", "tests/failures"]  # begin first
 others = [*longest, *sorted(folders.difference(whole, elsewhere, longest)), many]
 with ThreadPoolExecutor(os.cpu_count()) as pool:
     slow = pool.submit(run_pytest, *whole, f"--ignore={many}", asan="fast_unwind_on_malloc=0:malloc_context_size=8")

@@ -41,7 +41,7 @@ def compile(compiler, *arguments):
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def peers():
+def other_libraries():
     """{name: flags of the compiler}"""
     import nanobind
     import pybind11
@@ -69,12 +69,12 @@ def nanobind_library(folder, flags, optimize):
 
 
 def build_calls(folder):
-    """The modules with the calls of the peers; built where a source is newer."""
+    """The modules with the calls of the other libraries; built where a source is newer."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name, flags in peers().items():
-        source = HERE / "peers" / f"calls_{name}.cpp"
+    for name, flags in other_libraries().items():
+        source = HERE / "libraries" / f"calls_{name}.cpp"
         target = folder / (source.stem + (".so" if name == "tvm" else SUFFIX))
-        newest = max(path.stat().st_mtime for path in (HERE / "peers").iterdir())
+        newest = max(path.stat().st_mtime for path in (HERE / "libraries").iterdir())
         if target.exists() and target.stat().st_mtime > newest:
             continue
         optimize, more = "-O2", ["-ltvm_ffi"] if name == "tvm" else []
@@ -95,14 +95,14 @@ def examples(folder):
         BY_HAND: [C, *SHARED, "-O2", *include, size.BY_HAND],
         "dlpack_py": [C, *SHARED, "-O2", *include, size.EXAMPLE],
     }
-    for name, flags in peers().items():
-        source = HERE / "peers" / f"image_{name}.cpp"
+    for name, flags in other_libraries().items():
+        source = HERE / "libraries" / f"image_{name}.cpp"
         builds[scenarios.COLUMNS[name]] = [CXX, *SHARED, "-O2", *flags, source]
-    library, seconds = nanobind_library(folder, peers()["nanobind"], "-O2")
+    library, seconds = nanobind_library(folder, other_libraries()["nanobind"], "-O2")
     builds["nanobind"] += [library, "-Wl,--gc-sections"]
-    small, _ = nanobind_library(folder, peers()["nanobind"], "-Os")
-    source = HERE / "peers" / "image_nanobind.cpp"
-    builds["nanobind, -Os"] = [CXX, *SHARED, "-Os", *peers()["nanobind"], source, small, "-Wl,--gc-sections"]
+    small, _ = nanobind_library(folder, other_libraries()["nanobind"], "-Os")
+    source = HERE / "libraries" / "image_nanobind.cpp"
+    builds["nanobind, -Os"] = [CXX, *SHARED, "-Os", *other_libraries()["nanobind"], source, small, "-Wl,--gc-sections"]
     builds["tvm-ffi"] += ["-ltvm_ffi"]
     for name, command in builds.items():
         target = folder / f"image-{re.sub('[^a-z-]+', '-', name)}.so"
@@ -308,7 +308,7 @@ def write(results, folder):
         calls=instructions.CALLS,
         versions=", ".join(f"{name} {version}" for name, version in results["versions"].items()),
         instructions=table(["", *columns.values()], [[n, *(counted(n, c) for c in columns)] for n in main]),
-        ahead="\n".join(f"- {peer}: {', '.join(names)}. {why}" for (peer, why), names in ahead.items()),
+        ahead="\n".join(f"- {library}: {', '.join(names)}. {why}" for (library, why), names in ahead.items()),
         times=filled(
             lambda cell: f"{cell['nanoseconds']:,} ns, {cell['allocations']}",
             [name for name in main if "nanoseconds" in rows[name]["ours"]],

@@ -256,11 +256,11 @@ def document(large, small, whole):
     lines, behind = [], []
     for name, (size, best) in large.items():
         memcpy, *others = speeds(size, best)
-        peers = max(speed for speed in others[:2] if speed)
-        ratios = [f"{others[3] / memcpy:.2f}", f"{others[3] / peers:.1f}"]
+        faster = max(speed for speed in others[:2] if speed)
+        ratios = [f"{others[3] / memcpy:.2f}", f"{others[3] / faster:.1f}"]
         lines.append([name, *(text(speed, 1) for speed in (memcpy, *others)), *ratios])
-        if others[3] < 0.97 * peers:
-            behind.append(f"{name} ({100 - 100 * others[3] / peers:.0f} %)")
+        if others[3] < 0.97 * faster:
+            behind.append(f"{name} ({100 - 100 * others[3] / faster:.0f} %)")
     in_ns = [[name, *(text(best.get(n), 0) for n in NAMES)] for name, (_, best) in small.items()]
     calls = next(iter(whole.values()))[1]
     in_us = [[name, *(text(best[call] / 1e3, 1) for call in calls)] for name, (_, best) in whole.items()]
@@ -285,7 +285,7 @@ is compared with memcpy of as many bytes in the same memory, and with the faster
 
 ![What part of memcpy's speed each copy reaches](copying.svg)
 
-{table(["", *NAMES, "of memcpy", "of peers"], lines)}
+{table(["", *NAMES, "of memcpy", "of the faster"], lines)}
 `dlpack_copy.h` is slower than the faster of NumPy and PyTorch, by more than 3 %, in: {"; ".join(behind) or "no row"}.
 
 Small arrays, in nanoseconds. NumPy and PyTorch are called from Python, the others from C. `dlpack_py_copy` first looks

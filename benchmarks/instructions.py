@@ -51,7 +51,7 @@ RAW_ALLOCATORS = {"PyMem_RawMalloc", "PyMem_RawCalloc", "PyMem_RawRealloc"}
 # ---- Under callgrind: each loop is one dump of the counters ----
 
 
-def run(peers):
+def run(folder):
     """Prints the name of each loop, as JSON, in the order of the dumps. There is a dump before each loop as well."""
     import loop
 
@@ -68,7 +68,7 @@ def run(peers):
             say([*place, CALLS])
             held.extend(bytes(size) for size in range(1, 960, 16) for _ in range(4))
 
-    libraries = scenarios.Libraries(peers)
+    libraries = scenarios.Libraries(folder)
     for column, call in libraries.first().items():
         call(loop.calls, 1)
         say(["row", "first f(numpy) in a process", column, 1])
@@ -170,7 +170,7 @@ def function_at(source, line):
     return names[place] if place >= 0 else None
 
 
-def count(peers=None, form=None):
+def count(others=None, form=None):
     """{("row", name, column) or ("line", name, place): Dump}. form: the folder of modules that come first, full
     or plain. Without it, calls includes dlpack_exchange.h, and image does not."""
     if shutil.which("valgrind") is None:
@@ -180,7 +180,7 @@ def count(peers=None, form=None):
         out = f"--callgrind-out-file={folder}/counts"
         command = ["valgrind", "--tool=callgrind", *options, out, sys.executable, __file__, "run"]
         environment = {**os.environ, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
-        command += [] if peers is None else [str(peers)]
+        command += [] if others is None else [str(others)]
         if form is not None:
             modules = os.environ["DLPACK_PY_BUILD_DIR"]
             environment["PYTHONPATH"] = os.pathsep.join([f"{modules}/{form}", modules])

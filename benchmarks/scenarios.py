@@ -99,7 +99,7 @@ ROWS = {
     "first f(numpy) in a process": "After the import of the modules. dlpack_py: examples/minimal/image.c.",
 }
 
-# Why a peer costs less in a row. A row in which a peer does and that is not here is an error of `make bench`.
+# Why another library costs less in a row. A row in which one does and that is not here is an error of `make bench`.
 LEGACY = (
     "It asks for a legacy capsule, without a keyword, for which NumPy does about 190 instructions less. dlpack_py asks "
     "for a versioned one (C1), which says whether the data is read-only."
@@ -154,10 +154,10 @@ def load(path, name):
 
 
 class Libraries:
-    """The modules that are there. peers: the folder with the modules of the peers; None: only this library. If
+    """The modules that are there. folder: has the modules of the other libraries; None: only this library. If
     the module calls is built with CALLS_PLAIN, its calls are those without tables and embedded managed tensors."""
 
-    def __init__(self, peers=None):
+    def __init__(self, folder=None):
         import by_hand
         import calls
         import image
@@ -168,12 +168,12 @@ class Libraries:
         self.torch = self.optional("torch")
         self.tvm_ffi = self.optional("tvm_ffi")
         self.nanobind = self.tvm = self.pybind11 = None
-        self.with_peers = peers is not None
+        self.with_others = folder is not None
         self.with_tables = hasattr(calls, "Own")
-        if peers is not None:
-            self.nanobind = load(next(peers.glob("calls_nanobind.*.so")), "calls_nanobind")
-            self.pybind11 = load(next(peers.glob("calls_pybind11.*.so")), "calls_pybind11")
-            self.tvm = self.tvm_ffi.load_module(str(peers / "calls_tvm.so"))
+        if folder is not None:
+            self.nanobind = load(next(folder.glob("calls_nanobind.*.so")), "calls_nanobind")
+            self.pybind11 = load(next(folder.glob("calls_pybind11.*.so")), "calls_pybind11")
+            self.tvm = self.tvm_ffi.load_module(str(folder / "calls_tvm.so"))
 
     def optional(self, name):
         try:
@@ -186,7 +186,7 @@ class Libraries:
         array = self.numpy.zeros((3, 4))
         self.numpy.from_dlpack(array)  # what NumPy does once is not counted
         cells = {"ours": Call(self.image.blur, (self.numpy.zeros((1, 1, 3), self.numpy.uint8),))}
-        if self.with_peers:
+        if self.with_others:
             cells["by_hand"] = Call(self.by_hand.sum, (array,))
             cells["nanobind"] = Call(self.nanobind.consume_const, (array,))
             cells["tvm"] = Call(self.tvm.consume, (array,))
@@ -239,10 +239,10 @@ class Libraries:
             table["f(tvm_ffi.Tensor)"] = {"ours": Call(ours.consume, (tvm_tensor,))}
         if self.with_tables:
             table |= self.of_tables(array, tensor)
-        if self.with_peers:
-            peers = [self.of_by_hand, self.of_nanobind, self.of_tvm, self.of_pybind11, self.of_libraries_themselves]
-            for column, of_peer in zip(["by_hand", "nanobind", "tvm", "pybind11", "itself"], peers):
-                for name, call in of_peer(array, integers, nothing, old, tensor, tvm_tensor).items():
+        if self.with_others:
+            others = [self.of_by_hand, self.of_nanobind, self.of_tvm, self.of_pybind11, self.of_libraries_themselves]
+            for column, of_library in zip(["by_hand", "nanobind", "tvm", "pybind11", "itself"], others):
+                for name, call in of_library(array, integers, nothing, old, tensor, tvm_tensor).items():
                     table[name][column] = call
         return {name: table[name] for name in ROWS if name in table}
 

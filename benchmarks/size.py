@@ -245,7 +245,7 @@ def paths(headers, folder):
 
 
 def run_path(what, module):
-    """In a process of its own: one export or one import, after others have filled what is remembered."""
+    """In a process of its own: one export or one import, after other exchanges have filled the caches."""
     sys.path.insert(0, str(Path(module).parent))
     import image
     import numpy

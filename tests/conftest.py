@@ -8,7 +8,7 @@ import pytest
 
 try:
     from hypothesis import settings
-except ImportError:  # The environments of single peers and of GPUs have none: no test that runs there has examples.
+except ImportError:  # The environments of single libraries and of GPUs have none: no test that runs there has examples.
     settings = None
 
 # Leaks are looked for in this process: in children, which end in the midst of things, LeakSanitizer itself crashes.

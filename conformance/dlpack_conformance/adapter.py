@@ -1,12 +1,9 @@
 """What the suite needs to know of a library."""
 
 import ctypes
-import importlib
 import importlib.metadata
-import importlib.util
 import itertools
 import math
-from pathlib import Path
 from typing import NamedTuple
 
 import _dlpack_conformance as native
@@ -91,32 +88,3 @@ class Adapter:
             return importlib.metadata.version(self.distribution or self.name).partition("+")[0]
         except importlib.metadata.PackageNotFoundError:
             return "unknown"
-
-
-def load(name):
-    """The adapter that a name tells: a library of libraries.py, else FILE.py, FILE.py:CLASS, or MODULE:CLASS."""
-    from . import libraries
-
-    if name in libraries.LIBRARIES:
-        return libraries.LIBRARIES[name]()
-    source, _, wanted = name.partition(":")
-    if source.endswith(".py"):
-        spec = importlib.util.spec_from_file_location(Path(source).stem, source)
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    else:
-        try:
-            module = importlib.import_module(source)
-        except ModuleNotFoundError as error:
-            known = ", ".join(libraries.LIBRARIES)
-            raise SystemExit(f"{name}: no file, no module ({error}), and none of the known libraries: {known}")
-    kinds = [
-        kind
-        for kind in vars(module).values()
-        if isinstance(kind, type) and issubclass(kind, Adapter) and kind is not Adapter and kind.name
-    ]
-    if wanted:
-        return getattr(module, wanted)()
-    if len(kinds) != 1:
-        raise SystemExit(f"{name}: the module has {len(kinds)} adapters; name one of them, {source}:CLASS")
-    return kinds[0]()

@@ -307,7 +307,7 @@ class Library:
         begin = (
             "import gc, os, sys, threading\n"
             "import _dlpack_conformance as native\n"
-            "from dlpack_conformance.adapter import load\n"
+            "from dlpack_conformance import load\n"
             "from dlpack_conformance.kit import *\n"
             f"lib = Library(load({self.spec!r}), {self.spec!r})\n"
         )

@@ -1,6 +1,9 @@
-"""Adapters of public libraries. Each imports its library when it is made."""
+"""Adapters of public libraries, and load(), which finds an adapter. Each imports its library when it is made."""
 
 import ctypes
+import importlib
+import importlib.util
+from pathlib import Path
 
 import _dlpack_conformance as native
 
@@ -360,3 +363,30 @@ KINDS = [
     Numba,
 ]
 LIBRARIES = {kind.name: kind for kind in KINDS}
+
+
+def load(name):
+    """The adapter that a name tells: a library of this file, else FILE.py, FILE.py:CLASS, or MODULE:CLASS."""
+    if name in LIBRARIES:
+        return LIBRARIES[name]()
+    source, _, wanted = name.partition(":")
+    if source.endswith(".py"):
+        spec = importlib.util.spec_from_file_location(Path(source).stem, source)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    else:
+        try:
+            module = importlib.import_module(source)
+        except ModuleNotFoundError as error:
+            known = ", ".join(LIBRARIES)
+            raise SystemExit(f"{name}: no file, no module ({error}), and none of the known libraries: {known}")
+    kinds = [
+        kind
+        for kind in vars(module).values()
+        if isinstance(kind, type) and issubclass(kind, Adapter) and kind is not Adapter and kind.name
+    ]
+    if wanted:
+        return getattr(module, wanted)()
+    if len(kinds) != 1:
+        raise SystemExit(f"{name}: the module has {len(kinds)} adapters; name one of them, {source}:CLASS")
+    return kinds[0]()

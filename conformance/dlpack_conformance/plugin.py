@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from .adapter import load
 from .kit import Library, how_ended, last_line
+from .libraries import load
 
 
 def pytest_addoption(parser):

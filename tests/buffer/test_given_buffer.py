@@ -9,7 +9,7 @@ import dlarray
 import dltensor
 import numpy
 import pytest
-from adapter import needs_versioned_numpy
+from array_libraries import needs_versioned_numpy
 from buffer_probe import kind, release_raising, request, rude
 from dltensor import CUDA, CUDA_HOST, READ_ONLY, VERSIONED, Made
 from samples import Samples
@@ -128,19 +128,19 @@ def test_a_refusal_counts_nothing_and_holds_nothing():
     assert thing.count == 0 and sys.getrefcount(thing) == before
 
 
-class Keeper:
+class Owner:
     """Any object that can be referenced weakly."""
 
 
 @pytest.mark.parametrize("counted", [False, True])
 def test_a_buffer_holds_the_owner_of_the_offer_until_its_release_P9(counted):
-    thing, keeper = Buffer(numpy.zeros(3), counted=counted), Keeper()
-    thing.owner, gone = keeper, weakref.ref(keeper)
-    before = sys.getrefcount(keeper)
+    thing, owner = Buffer(numpy.zeros(3), counted=counted), Owner()
+    thing.owner, gone = owner, weakref.ref(owner)
+    before = sys.getrefcount(owner)
     view = memoryview(thing)
-    assert sys.getrefcount(keeper) == before + 1
-    thing.owner = Keeper()
-    del keeper
+    assert sys.getrefcount(owner) == before + 1
+    thing.owner = Owner()
+    del owner
     assert gone() is not None
     view.release()
     assert gone() is None
@@ -264,7 +264,7 @@ def test_memory_that_can_move_has_no_array_interface_P9():
 def test_memory_of_another_owner_has_no_array_interface_P9():
     """NumPy holds the object that has the attribute, not the owner."""
     thing = Interface(numpy.zeros(3))
-    thing.owner = Keeper()
+    thing.owner = Owner()
     with pytest.raises(AttributeError, match="memory of another owner has no __array_interface__"):
         _ = thing.__array_interface__
 

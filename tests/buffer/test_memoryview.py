@@ -8,7 +8,7 @@ import dlarray
 import dltensor
 import numpy
 import pytest
-from adapter import needs_versioned_numpy
+from array_libraries import needs_versioned_numpy
 from buffer_probe import view_of
 from dltensor import CUDA, FORMS, LEGACY, PADDED, READ_ONLY, VERSIONED, Made
 from hypothesis import given

@@ -11,7 +11,7 @@ import weakref
 import dltensor
 import numpy
 import pytest
-from adapter import needs_versioned_numpy
+from array_libraries import needs_versioned_numpy
 from buffer_probe import add_methods
 
 Bytes = add_methods(type("Bytes", (bytes,), {}))

@@ -1,4 +1,4 @@
-"""The .pxd files declare what the headers define: all public names, with the same types. tests/peers/test_cython.py
+"""The .pxd files declare what the headers define: all public names, with the same types. tests/libraries/test_cython.py
 compiles them with Cython."""
 
 import re

@@ -260,7 +260,7 @@ def extension(name, source, *flags):
 
 
 class Nanobind(Adapter):
-    """nanobind's own DLPack, in an extension of tests/peers."""
+    """nanobind's own DLPack, in an extension of tests/libraries."""
 
     name = "nanobind"
     array_api = False
@@ -274,7 +274,7 @@ class Nanobind(Adapter):
         home = Path(nanobind.include_dir())
         include = ["-isystem", str(home), "-isystem", str(home.parent / "ext" / "robin_map" / "include")]
         library = str(Path(nanobind.source_dir()) / "nb_combined.cpp")
-        self.module = extension("nanobind_arrays", "tests/peers/nanobind_arrays.cpp", library, *include)
+        self.module = extension("nanobind_arrays", "tests/libraries/nanobind_arrays.cpp", library, *include)
         self.from_dlpack = self.module.from_dlpack
 
     def make(self, dtype, shape, data):

@@ -10,7 +10,7 @@ import os
 import sys
 from pathlib import Path
 
-from dlpack_conformance import adapter, report, run
+from dlpack_conformance import load, report, run
 
 ADAPTERS = Path(__file__).with_name("adapters.py")
 RACES = ["K5_deleters_on_a_thread_while_the_interpreter_ends"]
@@ -20,7 +20,7 @@ OURS = {"dlarray": "Dlarray", "by_hand": "ByHand", "nanobind": "Nanobind", "pybi
 def main(name, folder):
     spec = f"{ADAPTERS}:{OURS[name]}" if name in OURS else name
     try:
-        found = adapter.load(spec)
+        found = load(spec)
     except Exception as error:
         print(f"SKIPPED: {name}: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
         needed = name not in ("cupy", "numba") and os.environ.get("DLPACK_PY_COMPLETE")

@@ -429,11 +429,11 @@ static PyTypeObject c_type = {
 
 /* ---- The module ----------------------------------------------------------- */
 
-/* Of how many types the module remembers the method. */
+/* How many types the cache of the module holds. */
 #if defined(DLP_TYPES) && !defined(Py_GIL_DISABLED)
-#  define REMEMBERED_METHODS DLP_TYPES
+#  define CACHED_TYPES DLP_TYPES
 #else
-#  define REMEMBERED_METHODS 0
+#  define CACHED_TYPES 0
 #endif
 
 static struct PyModuleDef module = {
@@ -463,7 +463,7 @@ PROBE_INIT(void)
         PyModule_AddIntMacro(self, DLPACK_PY_WRITABLE) < 0 || PyModule_AddIntMacro(self, DLPACK_PY_READONLY) < 0 ||
         PyModule_AddIntMacro(self, DLPACK_PY_READONLY_UNSAID) < 0 ||
         PyModule_AddIntConstant(self, "VIEW_SIZE", sizeof(dlpack_py_view)) < 0 ||
-        PyModule_AddIntConstant(self, "REMEMBERED_METHODS", REMEMBERED_METHODS) < 0 ||
+        PyModule_AddIntConstant(self, "CACHED_TYPES", CACHED_TYPES) < 0 ||
         PyModule_AddIntMacro(self, DLPACK_PY_VERSIONED) < 0 || PyModule_AddIntMacro(self, DLPACK_PY_LEGACY) < 0) {
         Py_DECREF(self);
         return NULL;

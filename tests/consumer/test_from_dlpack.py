@@ -4,7 +4,7 @@ import sys
 
 import dltensor
 import pytest
-from adapter import library
+from array_libraries import library
 from dltensor import ARRAY_API_DTYPES, CPU, FORMS, LEGACY, READ_ONLY, VERSIONED, Kept, Made, Offer, Producer
 
 both_forms = pytest.mark.parametrize("form", FORMS)

@@ -4,7 +4,7 @@ import ctypes
 import math
 
 import dltensor
-from adapter import library
+from array_libraries import library
 from consumer_probe import consume
 from dltensor import ARRAY_API_DTYPES, DTYPES, FORMS, IS_COPIED, LEGACY, READ_ONLY, VERSIONED, Made, Offer, Taken
 from hypothesis import given

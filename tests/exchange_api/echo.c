@@ -1,4 +1,4 @@
-/* echo(object): what a stranger makes of an object by the two functions of its type's exchange table. On plain dlpack.h,
+/* echo(object): what another library makes of an object by the two functions of its type's exchange table. On plain dlpack.h,
  * and for any interpreter. */
 
 #include <Python.h>

@@ -1,4 +1,4 @@
-/* The exchange API from both ends: Holder has a table of the header's; table() makes tables of a stranger's, whose
+/* The exchange API from both ends: Holder has a table of the header's; table() makes tables of another library's, whose
  * functions do what Python callables say; borrow, allocate_like and return_like are the header's. */
 
 #include "dlpack_exchange.h"
@@ -205,7 +205,7 @@ static PyTypeObject moment_type = {
     .tp_methods = moment_methods,
 };
 
-/* ---- Tables of a stranger's ----------------------------------------------- */
+/* ---- Tables of another library's ----------------------------------------------- */
 
 /* What a callable answers becomes what a function returns:
  *
@@ -372,7 +372,7 @@ probe_hook(PyObject *Py_UNUSED(module), PyObject *args)
     Py_RETURN_NONE;
 }
 
-/* ---- A table's functions, called as a stranger does ------------------------ */
+/* ---- A table's functions, called as another library does ------------------------ */
 
 static const DLPackExchangeAPI *
 table_of(PyObject *capsule)

@@ -24,7 +24,7 @@ from exchange_probe import (
     set_previous,
     table,
 )
-from table_consumer import REMEMBERED_METHODS, check, consume
+from table_consumer import CACHED_TYPES, check, consume
 
 ATTRIBUTE = "__dlpack_c_exchange_api__"
 VERSION = {"max_version": (1, 3)}
@@ -281,7 +281,7 @@ def test_an_object_with_a_table_alone_offers_a_tensor_C6():
 
 @pytest.mark.parametrize("how", ["borrow", "consume", "return_like", "call_borrowed", "call_owned"])
 def test_describe_may_consume_any_other_type_X2_X7(how):
-    """Whatever is remembered of a type is not read again after code of others has run, which may have forgotten it."""
+    """The cached entry of a type is not read again after foreign code has run, which may have overwritten it."""
     made, seen = Made(), []
     others = [library(table())() for _ in range(300)]
 
@@ -351,7 +351,7 @@ def test_a_change_of_a_base_is_seen_X2():
 
 
 def test_a_metaclass_that_changes_the_class_while_it_is_read_is_not_overlooked_X2():
-    """The class overrides __dlpack__ from then on: whatever was read before is not remembered for the changed class."""
+    """The class overrides __dlpack__ from then on: what was read before is not cached for the changed class."""
     changed = []
 
     class Meta(type):
@@ -403,7 +403,7 @@ def test_a_method_that_replaces_itself_is_called_to_its_end_C6():
 
 
 class Old:
-    """A producer from before keywords, whose type can be remembered: its objects have no dictionary."""
+    """A producer from before keywords, whose type can be cached: its objects have no dictionary."""
 
     __slots__ = ("calls", "made")
 
@@ -428,10 +428,10 @@ def asked(old, **want):
 
 def test_an_old_type_that_is_remembered_is_asked_at_once_without_keywords_C1():
     kind = type("Kind", (Old,), {"__slots__": ()})
-    for _ in range(2):  # the first call remembers the type, the second one that it is old
+    for _ in range(2):  # the first call caches the type, the second call caches that it is old
         assert asked(kind()) == [VERSION, {}]
-    assert asked(kind()) == ([{}] if REMEMBERED_METHODS else [VERSION, {}])
-    assert asked(kind(), dtype="float64", order="F") == ([{}] if REMEMBERED_METHODS else [VERSION, {}])
+    assert asked(kind()) == ([{}] if CACHED_TYPES else [VERSION, {}])
+    assert asked(kind(), dtype="float64", order="F") == ([{}] if CACHED_TYPES else [VERSION, {}])
     with pytest.raises(BufferError, match="dtype is float64, int8 was asked for"):
         consume(kind(), {"dtype": "int8"})
     # Another method is asked with keywords again.

@@ -6,7 +6,7 @@ import sys
 import dltensor
 import numpy
 import pytest
-from adapter import needs_versioned_numpy
+from array_libraries import needs_versioned_numpy
 from exchange_probe import NO_TABLE
 from race_probe import borrow, consume, consume_detached, consume_integers, look, new_type
 

@@ -1,6 +1,6 @@
 """The exchange table that a producer has from the header: where it stands, what its functions do (X1, X3 to X7).
 
-The functions are called as a stranger does: out parameters hold garbage before, and NULL after a failure.
+The functions are called as another library does: out parameters hold garbage before, and NULL after a failure.
 """
 
 import ctypes

@@ -649,7 +649,7 @@ set_exit_wait(PyObject *module, PyObject *seconds)
     Py_RETURN_NONE;
 }
 
-/* states(): how many states this file remembers; those of interpreters that have ended are forgotten. */
+/* states(): how many states the cache of this file holds; it drops states of interpreters that have ended. */
 static PyObject *
 states(PyObject *module, PyObject *unused)
 {

@@ -1,4 +1,4 @@
-"""Several users of the header in one process: each source file has gates of its own, whatever its version (G2)."""
+"""Several users of the header in one process: each file has its own states of interpreters, in any version (G2)."""
 
 FILES = """
 import newer_version, two_files

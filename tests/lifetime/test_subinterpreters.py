@@ -1,4 +1,4 @@
-"""Subinterpreters, with the main one's GIL and with their own: gates, deleters in flight, and what outlives them."""
+"""Subinterpreters, with the main one's GIL and with their own: states, deleters in flight, and what outlives them."""
 
 import os
 
@@ -28,8 +28,8 @@ def test_a_gate_is_found_where_an_interpreter_may_have_the_address_of_an_earlier
     """)
 
 
-def test_more_interpreters_than_are_remembered_keep_their_gates_G1(child, own_gil):
-    """40 interpreters live at once, each inside of the one before, and 32 gates are remembered at most."""
+def test_more_interpreters_than_the_cache_holds_keep_their_states_G1(child, own_gil):
+    """40 interpreters live at once, each inside of the one before; the cache holds at most 32 states."""
     child(
         f"""
         os.environ["INNER"] = PRELUDE + '''if 1:

@@ -5,7 +5,7 @@ import sys
 
 import dltensor
 import pytest
-from adapter import library
+from array_libraries import library
 from dltensor import ARRAY_API_DTYPES, CPU, DTYPES, FORMS, IS_COPIED, LEGACY, READ_ONLY, VERSIONED, Taken
 
 ASK = {LEGACY: {}, VERSIONED: {"max_version": (1, 0)}}

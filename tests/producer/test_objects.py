@@ -13,7 +13,7 @@ import dltensor
 import numpy
 import producer_probe
 import pytest
-from adapter import needs_versioned_numpy
+from array_libraries import needs_versioned_numpy
 from dltensor import CPU, CUDA, CUDA_HOST, FORMS, IS_COPIED, LEGACY, PADDED, READ_ONLY, VERSIONED, Made
 
 NOW = {"max_version": (1, 3)}

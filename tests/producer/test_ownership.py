@@ -7,7 +7,7 @@ import weakref
 
 import dltensor
 import pytest
-from adapter import library
+from array_libraries import library
 from dltensor import FORMS, LEGACY, VERSIONED, Made, Offer, Taken
 
 ASK = {LEGACY: {}, VERSIONED: {"max_version": (1, 0)}}

@@ -9,7 +9,7 @@ import time
 import dltensor
 import numpy
 import pytest
-from adapter import library
+from array_libraries import library
 from dltensor import CPU, LEGACY, VERSIONED
 
 KEYWORDS = {"stream": -1, "max_version": (1, 0), "dl_device": CPU, "copy": True}

@@ -1,5 +1,5 @@
 /* Both ends of an exchange on a device, each with streams of its own: Array is a producer, consume() makes Views,
- * Exchanged and HostExchanged are Arrays with an exchange table, and table() is one of a stranger's. One source, compiled
+ * Exchanged and HostExchanged are Arrays with an exchange table, and table() is one of another library's. One source, compiled
  * twice for the simulated runtime of each platform: two extensions that share nothing but the runtime. The second finds
  * the functions of the runtime at run time. */
 
@@ -617,7 +617,7 @@ probe_no_memory(PyObject *Py_UNUSED(module), PyObject *yes)
     Py_RETURN_NONE;
 }
 
-/* ---- An exchange table of a stranger's ------------------------------------- */
+/* ---- An exchange table of another library's ------------------------------------- */
 
 #if DLPACK_PY_HAS_EXCHANGE_API
 

@@ -54,8 +54,8 @@ give_block(void *block)
 enum build { CUDA = 1, CUDA_PER_THREAD = 2, ROCM = 4 };
 enum action { ORDER, SYNCHRONIZE, COPY_TO_HOST };
 enum kind {
-    NOBODY,
-    APART,        /* a stream that is created; the default stream and it do not wait for each other */
+    NO_STREAM,
+    NON_BLOCKING, /* a stream that is created; the default stream and it do not wait for each other */
     BLOCKING,     /* one that they do */
     DEFAULT,      /* as the protocol has it: 1 for CUDA, 0 for ROCm */
     OF_THREAD,    /* 2 */
@@ -86,8 +86,8 @@ struct row {
 };
 
 static const struct row rows[] = {
-    {.what = "nothing is pending (P is none), or C is -1", .after = {APART}},
-    {.what = "C is P", .before = {{APART}}, .after = {SAME, 0}},
+    {.what = "nothing is pending (P is none), or C is -1", .after = {NON_BLOCKING}},
+    {.what = "C is P", .before = {{NON_BLOCKING}}, .after = {SAME, 0}},
     {.what = "C is the default stream, P too (also as the author's `NULL`)",
      .builds = CUDA | ROCM,
      .before = {{AUTHORS_NULL}},
@@ -97,59 +97,59 @@ static const struct row rows[] = {
      .before = {{AUTHORS_NULL}},
      .after = {OF_THREAD}},
     {.what = "C differs",
-     .before = {{APART}},
-     .after = {APART},
+     .before = {{NON_BLOCKING}},
+     .after = {NON_BLOCKING},
      .calls = {"StreamIsCapturing(C)", "StreamIsCapturing(P)", "GetDevice()", "EventCreateWithFlags(E, 2)",
                "EventRecord(E, P)", "StreamWaitEvent(C, E)", "EventDestroy(E)"}},
     {.what = "C differs; another device is current",
-     .before = {{APART, 1}},
-     .after = {APART, 1},
+     .before = {{NON_BLOCKING, 1}},
+     .after = {NON_BLOCKING, 1},
      .calls = {"StreamIsCapturing(C)", "StreamIsCapturing(P)", "GetDevice()", "SetDevice(1)",
                "EventCreateWithFlags(E, 2)", "EventRecord(E, P)", "StreamWaitEvent(C, E)", "EventDestroy(E)",
                "SetDevice(0)"}},
     {.what = "C is on another device (2) than P (1)",
-     .before = {{APART, 1}},
-     .after = {APART, 2},
+     .before = {{NON_BLOCKING, 1}},
+     .after = {NON_BLOCKING, 2},
      .calls = {"StreamIsCapturing(C)", "StreamIsCapturing(P)", "GetDevice()", "SetDevice(1)",
                "EventCreateWithFlags(E, 2)", "EventRecord(E, P)", "StreamWaitEvent(C, E)", "EventDestroy(E)",
                "SetDevice(0)"}},
     {.what = "the data is pinned or managed: P is on the current device",
      .current = 1,
-     .before = {{APART, -1}},
-     .after = {APART, -1},
+     .before = {{NON_BLOCKING, -1}},
+     .after = {NON_BLOCKING, -1},
      .calls = {"StreamIsCapturing(C)", "StreamIsCapturing(P)", "EventCreateWithFlags(E, 2)", "EventRecord(E, P)",
                "StreamWaitEvent(C, E)", "EventDestroy(E)"}},
     {.what = "C is the default stream: `None`, CUDA's 1, ROCm's 0",
-     .before = {{APART}},
+     .before = {{NON_BLOCKING}},
      .after = {DEFAULT},
      .calls = {"GetDevice()", "StreamIsCapturing(C)", "StreamIsCapturing(P)", "EventCreateWithFlags(E, 2)",
                "EventRecord(E, P)", "StreamWaitEvent(C, E)", "EventDestroy(E)"}},
     {.what = "the same; another device is current",
-     .before = {{APART, 1}},
+     .before = {{NON_BLOCKING, 1}},
      .after = {DEFAULT, 1},
      .calls = {"GetDevice()", "SetDevice(1)", "StreamIsCapturing(C)", "StreamIsCapturing(P)",
                "EventCreateWithFlags(E, 2)", "EventRecord(E, P)", "StreamWaitEvent(C, E)", "EventDestroy(E)",
                "SetDevice(0)"}},
     {.what = "CUDA: C is the thread's default stream: 2",
      .builds = CUDA | CUDA_PER_THREAD,
-     .before = {{APART}},
+     .before = {{NON_BLOCKING}},
      .after = {OF_THREAD},
      .calls = {"GetDevice()", "StreamIsCapturing(C)", "StreamIsCapturing(P)", "EventCreateWithFlags(E, 2)",
                "EventRecord(E, P)", "StreamWaitEvent(C, E)", "EventDestroy(E)"}},
     {.what = "P is the default stream",
      .before = {{DEFAULT}},
-     .after = {APART},
+     .after = {NON_BLOCKING},
      .calls = {"StreamIsCapturing(C)", "GetDevice()", "StreamIsCapturing(P)", "EventCreateWithFlags(E, 2)",
                "EventRecord(E, P)", "StreamWaitEvent(C, E)", "EventDestroy(E)"}},
     {.what = "the same; another device is current",
      .before = {{DEFAULT, 1}},
-     .after = {APART, 1},
+     .after = {NON_BLOCKING, 1},
      .calls = {"StreamIsCapturing(C)", "GetDevice()", "SetDevice(1)", "StreamIsCapturing(P)",
                "EventCreateWithFlags(E, 2)", "EventRecord(E, P)", "StreamWaitEvent(C, E)", "EventDestroy(E)",
                "SetDevice(0)"}},
     {.what = "P is the thread's default stream",
      .before = {{OF_THREAD}},
-     .after = {APART},
+     .after = {NON_BLOCKING},
      .calls = {"StreamIsCapturing(C)", "GetDevice()", "StreamIsCapturing(P)", "StreamIsCapturing(D)",
                "EventCreateWithFlags(E, 2)", "EventRecord(E, D)", "StreamWaitEvent(C, E)", "EventDestroy(E)"}},
     {.what = "P is the author's `NULL`, C another default stream: 2, or 1 in a file for per-thread default streams",
@@ -169,20 +169,20 @@ static const struct row rows[] = {
                "EventCreateWithFlags(E, 2)", "EventRecord(E, P)", "SetDevice(1)", "StreamWaitEvent(C, E)",
                "EventDestroy(E)", "SetDevice(0)"}},
     {.what = "two streams are pending",
-     .before = {{APART}, {BLOCKING}},
-     .after = {APART},
+     .before = {{NON_BLOCKING}, {BLOCKING}},
+     .after = {NON_BLOCKING},
      .calls = {"StreamIsCapturing(C)", "StreamIsCapturing(P1)", "StreamIsCapturing(P2)", "GetDevice()",
                "EventCreateWithFlags(E1, 2)", "EventRecord(E1, P1)", "StreamWaitEvent(C, E1)", "EventDestroy(E1)",
                "EventCreateWithFlags(E2, 2)", "EventRecord(E2, P2)", "StreamWaitEvent(C, E2)", "EventDestroy(E2)"}},
     {.what = "three are pending, of which P2 is C",
-     .before = {{APART}, {APART}, {APART}},
+     .before = {{NON_BLOCKING}, {NON_BLOCKING}, {NON_BLOCKING}},
      .after = {SAME, 1},
      .calls = {"StreamIsCapturing(C)", "StreamIsCapturing(P1)", "StreamIsCapturing(P3)", "GetDevice()",
                "EventCreateWithFlags(E1, 2)", "EventRecord(E1, P1)", "StreamWaitEvent(C, E1)", "EventDestroy(E1)",
                "EventCreateWithFlags(E2, 2)", "EventRecord(E2, P3)", "StreamWaitEvent(C, E2)", "EventDestroy(E2)"}},
     {.what = "two are pending, on devices 0 and 1",
-     .before = {{APART}, {APART, 1}},
-     .after = {APART},
+     .before = {{NON_BLOCKING}, {NON_BLOCKING, 1}},
+     .after = {NON_BLOCKING},
      .calls = {"StreamIsCapturing(C)", "StreamIsCapturing(P1)", "StreamIsCapturing(P2)", "GetDevice()",
                "EventCreateWithFlags(E1, 2)", "EventRecord(E1, P1)", "StreamWaitEvent(C, E1)", "EventDestroy(E1)",
                "SetDevice(1)", "EventCreateWithFlags(E2, 2)", "EventRecord(E2, P2)", "StreamWaitEvent(C, E2)",
@@ -191,8 +191,8 @@ static const struct row rows[] = {
     /* Captures (S6). Also a default stream P is asked whether it captures, which it never does: the question is
      * answered by an error, and without harm, where a record would spoil what a blocking stream captures. */
     {.what = "P captures, C does not: it joins the capture",
-     .before = {{APART, 0, 1}},
-     .after = {APART},
+     .before = {{NON_BLOCKING, 0, 1}},
+     .after = {NON_BLOCKING},
      .calls = {"StreamIsCapturing(C)", "StreamIsCapturing(P)", "StreamGetCaptureInfo(P)", "GetDevice()",
                "EventCreateWithFlags(E, 2)", "EventRecord(E, P)", "StreamWaitEvent(C, E)", "EventDestroy(E)"}},
     {.what = "the same, P on device 1, C on 2",
@@ -202,8 +202,8 @@ static const struct row rows[] = {
                "EventCreateWithFlags(E, 2)", "EventRecord(E, P)", "StreamWaitEvent(C, E)", "EventDestroy(E)",
                "SetDevice(0)"}},
     {.what = "both are in one capture",
-     .before = {{APART, 0, 1}},
-     .after = {APART, 0, 1},
+     .before = {{NON_BLOCKING, 0, 1}},
+     .after = {NON_BLOCKING, 0, 1},
      .calls = {"StreamIsCapturing(C)", "StreamGetCaptureInfo(C)", "StreamIsCapturing(P)", "StreamGetCaptureInfo(P)",
                "GetDevice()", "EventCreateWithFlags(E, 2)", "EventRecord(E, P)", "StreamWaitEvent(C, E)",
                "EventDestroy(E)"}},
@@ -215,66 +215,66 @@ static const struct row rows[] = {
                "StreamIsCapturing(P)", "StreamGetCaptureInfo(P)", "EventCreateWithFlags(E, 2)", "EventRecord(E, P)",
                "SetDevice(1)", "StreamWaitEvent(C, E)", "EventDestroy(E)", "SetDevice(0)"}},
     {.what = "two are pending, in one capture: C joins it",
-     .before = {{APART, 0, 1}, {APART, 0, 1}},
-     .after = {APART},
+     .before = {{NON_BLOCKING, 0, 1}, {NON_BLOCKING, 0, 1}},
+     .after = {NON_BLOCKING},
      .calls = {"StreamIsCapturing(C)", "StreamIsCapturing(P1)", "StreamGetCaptureInfo(P1)", "StreamIsCapturing(P2)",
                "StreamGetCaptureInfo(P2)", "GetDevice()", "EventCreateWithFlags(E1, 2)", "EventRecord(E1, P1)",
                "StreamWaitEvent(C, E1)", "EventDestroy(E1)", "EventCreateWithFlags(E2, 2)", "EventRecord(E2, P2)",
                "StreamWaitEvent(C, E2)", "EventDestroy(E2)"}},
     {.what = "two are pending, in two captures",
-     .before = {{APART, 0, 1}, {APART, 0, 2}},
-     .after = {APART},
+     .before = {{NON_BLOCKING, 0, 1}, {NON_BLOCKING, 0, 2}},
+     .after = {NON_BLOCKING},
      .code = DLPACK_PY_BUFFER_ERROR,
      .says = "capture different graphs",
      .calls = {"StreamIsCapturing(C)", "StreamIsCapturing(P1)", "StreamGetCaptureInfo(P1)", "StreamIsCapturing(P2)",
                "StreamGetCaptureInfo(P2)"}},
     {.what = "two are pending: P1 captures, and the work of P2 is done",
-     .before = {{APART, 0, 1}, {APART}},
-     .after = {APART},
+     .before = {{NON_BLOCKING, 0, 1}, {NON_BLOCKING}},
+     .after = {NON_BLOCKING},
      .done = true,
      .calls = {"StreamIsCapturing(C)", "StreamIsCapturing(P1)", "StreamGetCaptureInfo(P1)", "StreamIsCapturing(P2)",
                "ThreadExchangeStreamCaptureMode(2)", "StreamQuery(P2)", "ThreadExchangeStreamCaptureMode(0)",
                "GetDevice()", "EventCreateWithFlags(E, 2)", "EventRecord(E, P1)", "StreamWaitEvent(C, E)",
                "EventDestroy(E)"}},
     {.what = "two are pending: P1 captures, and the work of P2 is pending; C joins nothing",
-     .before = {{APART, 0, 1}, {APART}},
-     .after = {APART},
+     .before = {{NON_BLOCKING, 0, 1}, {NON_BLOCKING}},
+     .after = {NON_BLOCKING},
      .code = DLPACK_PY_BUFFER_ERROR,
      .says = "finish that work before the capture, or ask with stream=-1",
      .calls = {"StreamIsCapturing(C)", "StreamIsCapturing(P1)", "StreamGetCaptureInfo(P1)", "StreamIsCapturing(P2)",
                "ThreadExchangeStreamCaptureMode(2)", "StreamQuery(P2) -> 600", "GetLastError() -> 600",
                "ThreadExchangeStreamCaptureMode(0)"}},
     {.what = "the same the other way round",
-     .before = {{APART}, {APART, 0, 1}},
-     .after = {APART},
+     .before = {{NON_BLOCKING}, {NON_BLOCKING, 0, 1}},
+     .after = {NON_BLOCKING},
      .code = DLPACK_PY_BUFFER_ERROR,
      .says = "finish that work before the capture, or ask with stream=-1",
      .calls = {"StreamIsCapturing(C)", "StreamIsCapturing(P1)", "StreamIsCapturing(P2)", "StreamGetCaptureInfo(P2)",
                "ThreadExchangeStreamCaptureMode(2)", "StreamQuery(P1) -> 600", "GetLastError() -> 600",
                "ThreadExchangeStreamCaptureMode(0)"}},
     {.what = "two are pending: P1 captures, P2 is the default stream",
-     .before = {{APART, 0, 1}, {DEFAULT}},
-     .after = {APART},
+     .before = {{NON_BLOCKING, 0, 1}, {DEFAULT}},
+     .after = {NON_BLOCKING},
      .code = DLPACK_PY_BUFFER_ERROR,
      .says = "finish that work before the capture, or ask with stream=-1",
      .calls = {"StreamIsCapturing(C)", "StreamIsCapturing(P1)", "StreamGetCaptureInfo(P1)", "GetDevice()",
                "StreamIsCapturing(P2)", "ThreadExchangeStreamCaptureMode(2)", "StreamQuery(P2) -> 600",
                "GetLastError() -> 600", "ThreadExchangeStreamCaptureMode(0)"}},
     {.what = "both capture, different graphs",
-     .before = {{APART, 0, 1}},
-     .after = {APART, 0, 2},
+     .before = {{NON_BLOCKING, 0, 1}},
+     .after = {NON_BLOCKING, 0, 2},
      .code = DLPACK_PY_BUFFER_ERROR,
      .says = "capture different graphs",
      .calls = {"StreamIsCapturing(C)", "StreamGetCaptureInfo(C)", "StreamIsCapturing(P)", "StreamGetCaptureInfo(P)"}},
     {.what = "C captures, P does not, and its work is done",
-     .before = {{APART}},
-     .after = {APART, 0, 1},
+     .before = {{NON_BLOCKING}},
+     .after = {NON_BLOCKING, 0, 1},
      .done = true,
      .calls = {"StreamIsCapturing(C)", "StreamGetCaptureInfo(C)", "StreamIsCapturing(P)",
                "ThreadExchangeStreamCaptureMode(2)", "StreamQuery(P)", "ThreadExchangeStreamCaptureMode(0)"}},
     {.what = "C captures, P does not, and its work is pending",
-     .before = {{APART}},
-     .after = {APART, 0, 1},
+     .before = {{NON_BLOCKING}},
+     .after = {NON_BLOCKING, 0, 1},
      .code = DLPACK_PY_BUFFER_ERROR,
      .says = "finish that work before the capture, or ask with stream=-1",
      .calls = {"StreamIsCapturing(C)", "StreamGetCaptureInfo(C)", "StreamIsCapturing(P)",
@@ -282,7 +282,7 @@ static const struct row rows[] = {
                "ThreadExchangeStreamCaptureMode(0)"}},
     {.what = "C captures, P is the default stream",
      .before = {{DEFAULT}},
-     .after = {APART, 0, 1},
+     .after = {NON_BLOCKING, 0, 1},
      .code = DLPACK_PY_BUFFER_ERROR,
      .says = "finish that work before the capture, or ask with stream=-1",
      .calls = {"StreamIsCapturing(C)", "StreamGetCaptureInfo(C)", "GetDevice()", "StreamIsCapturing(P)",
@@ -290,7 +290,7 @@ static const struct row rows[] = {
                "ThreadExchangeStreamCaptureMode(0)"}},
     {.what = "C captures, P is the default stream, and its work is done",
      .before = {{DEFAULT}},
-     .after = {APART, 0, 1},
+     .after = {NON_BLOCKING, 0, 1},
      .done = true,
      .calls = {"StreamIsCapturing(C)", "StreamGetCaptureInfo(C)", "GetDevice()", "StreamIsCapturing(P)",
                "ThreadExchangeStreamCaptureMode(2)", "StreamQuery(P)", "ThreadExchangeStreamCaptureMode(0)"}},
@@ -303,7 +303,7 @@ static const struct row rows[] = {
      .calls = {"StreamIsCapturing(C)", "StreamGetCaptureInfo(C)", "GetDevice()", "StreamIsCapturing(P) -> 906",
                "GetLastError() -> 906"}},
     {.what = "P captures, C is the default stream",
-     .before = {{APART, 0, 1}},
+     .before = {{NON_BLOCKING, 0, 1}},
      .after = {DEFAULT},
      .code = DLPACK_PY_BUFFER_ERROR,
      .says = "which the default stream cannot join",
@@ -316,26 +316,26 @@ static const struct row rows[] = {
      .calls = {"GetDevice()", "SetDevice(1)", "StreamIsCapturing(C) -> 906", "GetLastError() -> 906", "SetDevice(0)"}},
     {.what = "P is the default stream, for which another stream waits that captures",
      .before = {{DEFAULT}},
-     .after = {APART},
+     .after = {NON_BLOCKING},
      .third = {BLOCKING, 0, 1},
      .code = DLPACK_PY_BUFFER_ERROR,
      .says = "ErrorStreamCaptureImplicit, the legacy stream would depend on a capturing stream",
      .calls = {"StreamIsCapturing(C)", "GetDevice()", "StreamIsCapturing(P) -> 906", "GetLastError() -> 906"}},
     {.what = "another stream captures, neither P nor C",
-     .before = {{APART}},
+     .before = {{NON_BLOCKING}},
      .after = {BLOCKING},
      .third = {BLOCKING, 0, 1},
      .calls = {"StreamIsCapturing(C)", "StreamIsCapturing(P)", "GetDevice()", "EventCreateWithFlags(E, 2)",
                "EventRecord(E, P)", "StreamWaitEvent(C, E)", "EventDestroy(E)"}},
     {.what = "the capture of P is spoiled",
-     .before = {{APART, 0, SPOILED}},
-     .after = {APART},
+     .before = {{NON_BLOCKING, 0, SPOILED}},
+     .after = {NON_BLOCKING},
      .code = DLPACK_PY_BUFFER_ERROR,
      .says = "was invalidated before",
      .calls = {"StreamIsCapturing(C)", "StreamIsCapturing(P)"}},
     {.what = "the capture of C is spoiled",
-     .before = {{APART}},
-     .after = {APART, 0, SPOILED},
+     .before = {{NON_BLOCKING}},
+     .after = {NON_BLOCKING, 0, SPOILED},
      .code = DLPACK_PY_BUFFER_ERROR,
      .says = "was invalidated before",
      .calls = {"StreamIsCapturing(C)"}},
@@ -343,7 +343,7 @@ static const struct row rows[] = {
     {.what = "nothing is pending", .action = SYNCHRONIZE},
     {.what = "work is pending on P",
      .action = SYNCHRONIZE,
-     .before = {{APART, 1}},
+     .before = {{NON_BLOCKING, 1}},
      .calls = {"StreamIsCapturing(P)", "ThreadExchangeStreamCaptureMode(2)", "StreamSynchronize(P)",
                "ThreadExchangeStreamCaptureMode(0)"}},
     {.what = "P is a default stream; another device is current",
@@ -353,20 +353,20 @@ static const struct row rows[] = {
                "StreamSynchronize(P)", "ThreadExchangeStreamCaptureMode(0)", "SetDevice(0)"}},
     {.what = "two streams are pending",
      .action = SYNCHRONIZE,
-     .before = {{APART}, {OF_THREAD, 2}},
+     .before = {{NON_BLOCKING}, {OF_THREAD, 2}},
      .calls = {"StreamIsCapturing(P1)", "ThreadExchangeStreamCaptureMode(2)", "StreamSynchronize(P1)",
                "ThreadExchangeStreamCaptureMode(0)", "GetDevice()", "SetDevice(2)", "StreamIsCapturing(P2)",
                "StreamIsCapturing(D)", "ThreadExchangeStreamCaptureMode(2)", "StreamSynchronize(D)",
                "ThreadExchangeStreamCaptureMode(0)", "SetDevice(0)"}},
     {.what = "another stream captures",
      .action = SYNCHRONIZE,
-     .before = {{APART}},
-     .third = {APART, 1, 1},
+     .before = {{NON_BLOCKING}},
+     .third = {NON_BLOCKING, 1, 1},
      .calls = {"StreamIsCapturing(P)", "ThreadExchangeStreamCaptureMode(2)", "StreamSynchronize(P)",
                "ThreadExchangeStreamCaptureMode(0)"}},
     {.what = "P captures",
      .action = SYNCHRONIZE,
-     .before = {{APART, 0, 1}},
+     .before = {{NON_BLOCKING, 0, 1}},
      .code = DLPACK_PY_BUFFER_ERROR,
      .says = "captures a graph: the host cannot wait for it",
      .calls = {"StreamIsCapturing(P)", "StreamGetCaptureInfo(P)"}},
@@ -386,7 +386,7 @@ static const struct row rows[] = {
                "SetDevice(0)"}},
     {.what = "work is pending on P",
      .action = COPY_TO_HOST,
-     .before = {{APART, 1}},
+     .before = {{NON_BLOCKING, 1}},
      .calls = {"StreamIsCapturing(P)", "MemcpyAsync(host, M, 64, P)", "ThreadExchangeStreamCaptureMode(2)",
                "StreamSynchronize(P)", "ThreadExchangeStreamCaptureMode(0)"}},
     {.what = "work is pending on the default stream",
@@ -396,19 +396,19 @@ static const struct row rows[] = {
                "ThreadExchangeStreamCaptureMode(2)", "StreamSynchronize(P)", "ThreadExchangeStreamCaptureMode(0)"}},
     {.what = "two streams are pending",
      .action = COPY_TO_HOST,
-     .before = {{APART}, {APART}},
+     .before = {{NON_BLOCKING}, {NON_BLOCKING}},
      .calls = {"StreamIsCapturing(P2)", "ThreadExchangeStreamCaptureMode(2)", "StreamSynchronize(P2)",
                "ThreadExchangeStreamCaptureMode(0)", "StreamIsCapturing(P1)", "MemcpyAsync(host, M, 64, P1)",
                "ThreadExchangeStreamCaptureMode(2)", "StreamSynchronize(P1)", "ThreadExchangeStreamCaptureMode(0)"}},
     {.what = "another stream captures",
      .action = COPY_TO_HOST,
-     .before = {{APART}},
-     .third = {APART, 1, 1},
+     .before = {{NON_BLOCKING}},
+     .third = {NON_BLOCKING, 1, 1},
      .calls = {"StreamIsCapturing(P)", "MemcpyAsync(host, M, 64, P)", "ThreadExchangeStreamCaptureMode(2)",
                "StreamSynchronize(P)", "ThreadExchangeStreamCaptureMode(0)"}},
     {.what = "P captures",
      .action = COPY_TO_HOST,
-     .before = {{APART, 0, 1}},
+     .before = {{NON_BLOCKING, 0, 1}},
      .code = DLPACK_PY_BUFFER_ERROR,
      .says = "captures a graph: the host cannot wait for it",
      .calls = {"StreamIsCapturing(P)", "StreamGetCaptureInfo(P)"}},
@@ -427,7 +427,7 @@ struct member {
 
 static struct scene {
     const struct row *row;
-    struct member members[ROLES]; /* those who are not there are NOBODY */
+    struct member members[ROLES]; /* a role that the case lacks is NO_STREAM */
     size_t count;                 /* of producers */
     unsigned char *data[MOST_BEFORE];
     unsigned char on_host[BYTES];
@@ -445,7 +445,7 @@ go_to(const struct member *member)
 static bool
 may_capture(const struct member *member)
 {
-    return member->role.kind == APART || member->role.kind == BLOCKING || member->role.kind == OF_THREAD;
+    return member->role.kind == NON_BLOCKING || member->role.kind == BLOCKING || member->role.kind == OF_THREAD;
 }
 
 static unsigned long long
@@ -470,8 +470,8 @@ make_stream(struct member *member)
     const struct role role = member->role;
     member->device = role.device < 0 ? scene.row->current : role.device;
     SUCCEEDS(SetDevice(member->device));
-    if (role.kind == APART || role.kind == BLOCKING) {
-        member->handle = new_stream(role.kind == APART ? RUNTIME(StreamNonBlocking) : 0);
+    if (role.kind == NON_BLOCKING || role.kind == BLOCKING) {
+        member->handle = new_stream(role.kind == NON_BLOCKING ? RUNTIME(StreamNonBlocking) : 0);
         snprintf(member->name, sizeof(member->name), "%s", simulated_live_name("stream", 0));
     }
     else {
@@ -490,7 +490,7 @@ begin_captures(void)
     const struct member *first[SPOILED + 1] = {NULL};
     for (int i = 0; i < ROLES; i++) {
         const struct member *member = &scene.members[i];
-        const int capture = member->role.kind == NOBODY ? 0 : member->role.capture;
+        const int capture = member->role.kind == NO_STREAM ? 0 : member->role.capture;
         if (capture <= 0)
             continue;
         if (first[capture] != NULL) {
@@ -507,7 +507,7 @@ begin_captures(void)
     (void)RUNTIME(GetLastError)();
 }
 
-/* Each stream that captures nothing has late work on data of its own; it stays late where nobody is to wait. */
+/* Each stream that captures nothing has late work on data of its own; it stays late where no stream is to wait. */
 static void
 queue_work(void)
 {
@@ -538,10 +538,10 @@ set_scene(const struct row *row)
         struct member *member = &scene.members[i];
         memset(member, 0, sizeof(*member));
         member->role = i < MOST_BEFORE ? row->before[i] : i == C ? row->after : row->third;
-        scene.count += i < MOST_BEFORE && member->role.kind != NOBODY;
+        scene.count += i < MOST_BEFORE && member->role.kind != NO_STREAM;
         if (member->role.kind == SAME)
             *member = scene.members[member->role.device];
-        else if (member->role.kind != NOBODY)
+        else if (member->role.kind != NO_STREAM)
             make_stream(member);
     }
     queue_work();
@@ -611,7 +611,7 @@ clear_scene(void)
     const struct member *origin[SPOILED + 1] = {NULL};
     for (int i = 0; i < ROLES; i++) {
         const struct member *member = &scene.members[i];
-        if (member->role.kind != NOBODY && member->role.capture > 0 && origin[member->role.capture] == NULL)
+        if (member->role.kind != NO_STREAM && member->role.capture > 0 && origin[member->role.capture] == NULL)
             origin[member->role.capture] = member;
     }
     for (int capture = 1; capture <= SPOILED; capture++) {
@@ -631,7 +631,7 @@ clear_scene(void)
     }
     for (int i = 0; i < ROLES; i++) {
         const struct member *member = &scene.members[i];
-        if (member->role.kind != NOBODY)
+        if (member->role.kind != NO_STREAM)
             simulated_let_go(go_to(member));
     }
     for (int device = 0; device < 3; device++) {

@@ -17,7 +17,7 @@ from dltensor import CPU, FORMS, LEGACY, Made
 VERSION = {"max_version": (1, 3)}
 
 
-class Stranger:
+class Foreign:
     """A producer on a device, with nothing pending.
 
     says       its __dlpack_device__
@@ -80,7 +80,7 @@ def test_the_stream_is_passed_as_it_crosses_the_protocol_C4_S2_S3(sim, platform)
     if platform.is_cuda:
         streams.update({1: 1, 2: 2})
     for runtime_s, passed in streams.items():
-        producer = Stranger(sim, (platform.DEVICE, 0))
+        producer = Foreign(sim, (platform.DEVICE, 0))
         with sim.watched():
             view = platform.probe.consume(producer, runtime_s)
         assert producer.calls == [{**VERSION, "stream": passed}]
@@ -88,7 +88,7 @@ def test_the_stream_is_passed_as_it_crosses_the_protocol_C4_S2_S3(sim, platform)
 
 
 def test_a_file_compiled_so_passes_the_per_thread_stream_S2(sim, platform):
-    producer = Stranger(sim, (platform.DEVICE, 0))
+    producer = Foreign(sim, (platform.DEVICE, 0))
     platform.other.consume(producer, 0)
     assert producer.calls == [{**VERSION, "stream": 2 if platform.is_cuda else 0}]
 
@@ -97,7 +97,7 @@ def test_the_stream_is_passed_for_managed_memory_C4(sim, platform):
     if not platform.MANAGED:
         pytest.skip("ROCm has no type for managed memory")
     for number in (0, 1):  # D9: has no meaning, whatever some say
-        producer = Stranger(sim, (13, number), device=(13, 0))
+        producer = Foreign(sim, (13, number), device=(13, 0))
         with sim.watched():
             platform.probe.consume(producer, 3, device=13)
         assert producer.calls == [{**VERSION, "stream": 3}]
@@ -107,7 +107,7 @@ def test_no_order_is_asked_for_where_nothing_is_pending_C4_S4_S6(sim, platform):
     own = sim.stream()
     options = {"options": platform.probe.NOTHING_PENDING}
     for says in filter(None, (platform.DEVICE, platform.PINNED, platform.MANAGED)):
-        producer = Stranger(sim, (says, 0))
+        producer = Foreign(sim, (says, 0))
         with sim.capture(own), sim.watched():
             view = platform.probe.consume(producer, own, device=says, **options)
         # What the host may read is asked for without a stream: NumPy's takes None alone.
@@ -130,7 +130,7 @@ def test_no_stream_is_passed_for_memory_of_the_host_C4(sim, platform):
         (CPU, {"device": -1}),
         ((1, None), {"device": -1}),  # as Paddle answers
     ):
-        producer = Stranger(sim, says, device=(says[0], 0))
+        producer = Foreign(sim, says, device=(says[0], 0))
         with sim.watched():
             view = platform.probe.consume(producer, 3, **keywords)
         assert producer.calls == [VERSION]
@@ -140,15 +140,15 @@ def test_no_stream_is_passed_for_memory_of_the_host_C4(sim, platform):
 def test_a_want_that_names_no_device_is_for_the_stream_s_C9(sim, platform):
     for says in filter(None, (platform.PINNED, platform.MANAGED, 1)):
         with refused(sim, "was asked for"):
-            platform.probe.consume(Stranger(sim, (says, 0), device=(says, 0)), 3, device=0)
-    assert platform.probe.consume(Stranger(sim, (platform.DEVICE, 0)), 3, device=0).device == (platform.DEVICE, 0)
+            platform.probe.consume(Foreign(sim, (says, 0), device=(says, 0)), 3, device=0)
+    assert platform.probe.consume(Foreign(sim, (platform.DEVICE, 0)), 3, device=0).device == (platform.DEVICE, 0)
 
 
 @pytest.mark.parametrize("by_handle", [False, True])
 def test_a_stream_that_may_not_cross_the_protocol_is_refused_first_S2_S3(sim, platform, by_handle):
     refused_handles = ([0] if by_handle else []) if platform.is_cuda else [2] + ([1] if by_handle else [])
     for handle in refused_handles:
-        producer = Stranger(sim, (platform.DEVICE, 0))
+        producer = Foreign(sim, (platform.DEVICE, 0))
         with refused(sim, f"stream is {handle} for data on {platform.name}:0", ValueError):
             platform.probe.consume(producer, handle, by_handle=by_handle)
         assert producer.calls == []
@@ -158,7 +158,7 @@ def test_a_producer_without_max_version_is_given_the_stream_again_C1(sim, platfo
     def dlpack(*, stream=None):
         return Made(LEGACY, device=(platform.DEVICE, 0)).capsule()
 
-    producer = Stranger(sim, (platform.DEVICE, 0), dlpack)
+    producer = Foreign(sim, (platform.DEVICE, 0), dlpack)
     platform.probe.consume(producer, 3)
     assert producer.calls == [{**VERSION, "stream": 3}, {"stream": 3}]
 
@@ -167,7 +167,7 @@ def test_a_producer_that_takes_no_stream_is_never_asked_without_one_C1_S1(sim, p
     def dlpack(*, max_version=None):
         raise AssertionError("called without a stream")
 
-    producer = Stranger(sim, (platform.DEVICE, 0), dlpack)
+    producer = Foreign(sim, (platform.DEVICE, 0), dlpack)
     with refused(sim, "unexpected keyword argument 'stream'", TypeError):
         platform.probe.consume(producer, 3)
     assert producer.calls == [{**VERSION, "stream": 3}, {"stream": 3}]
@@ -187,7 +187,7 @@ def test_a_capsule_is_taken_as_it_is_C6(sim, platform):
 
 def test_the_data_s_device_is_current_while_its_producer_is_asked_C4_S5(sim, platform):
     for device, calls in ((0, []), (2, ["SetDevice(2)"])):
-        producer = Stranger(sim, (platform.DEVICE, device))
+        producer = Foreign(sim, (platform.DEVICE, device))
         with sim.watched():
             platform.probe.consume(producer, 3)
             assert sim.calls() == ["GetDevice()", *calls, "GetDevice()", *["SetDevice(0)" for _ in calls]]
@@ -195,21 +195,21 @@ def test_the_data_s_device_is_current_while_its_producer_is_asked_C4_S5(sim, pla
 
 
 def test_the_device_is_what_it_was_when_the_producer_raises_S5(sim, platform):
-    producer = Stranger(sim, (platform.DEVICE, 2), KeyError("of the producer"))
+    producer = Foreign(sim, (platform.DEVICE, 2), KeyError("of the producer"))
     with sim.on_device(1), refused(sim, "of the producer", KeyError):
         platform.probe.consume(producer, 3)
     assert producer.devices == [2]
 
 
 def test_the_device_is_what_it_was_when_the_tensor_is_not_as_wanted_S5_C9(sim, platform):
-    producer = Stranger(sim, (platform.DEVICE, 2))
+    producer = Foreign(sim, (platform.DEVICE, 2))
     with refused(sim, "dtype is float64, uint8 was asked for"):
         platform.probe.consume(producer, 3, dtype=platform.probe.UINT8)
     assert (producer.devices, producer.deleted) == ([2], [1])
 
 
 def test_for_pinned_memory_the_device_stays_C4_D9(sim, platform):
-    producer = Stranger(sim, (platform.PINNED, 0))
+    producer = Foreign(sim, (platform.PINNED, 0))
     with sim.on_device(1), sim.watched():
         platform.probe.consume(producer, 3, device=platform.PINNED)
     assert producer.devices == [1]
@@ -218,14 +218,14 @@ def test_for_pinned_memory_the_device_stays_C4_D9(sim, platform):
 def test_the_device_of_managed_memory_is_current_while_its_producer_is_asked_C4_S5(sim, platform):
     if not platform.MANAGED:
         pytest.skip("ROCm has no type for managed memory")
-    producer = Stranger(sim, (platform.MANAGED, 2))
+    producer = Foreign(sim, (platform.MANAGED, 2))
     with sim.on_device(1), sim.watched():
         platform.probe.consume(producer, 3, device=platform.MANAGED)
     assert producer.devices == [2]
 
 
 def test_pinned_memory_that_is_exported_as_cpu_memory_is_taken_C4(sim, platform):
-    producer = Stranger(sim, (platform.PINNED, 0), device=CPU)
+    producer = Foreign(sim, (platform.PINNED, 0), device=CPU)
     with sim.watched():
         view = platform.probe.consume(producer, 3, device=-1)
     assert (view.device, producer.calls) == (CPU, [VERSION])
@@ -243,7 +243,7 @@ def test_a_producer_that_refuses_the_per_thread_stream_is_asked_with_the_legacy_
         def refuse(error):
             raise error("stream 2 is not supported")
 
-        producer = Stranger(sim, (platform.DEVICE, 1), answer=answer)
+        producer = Foreign(sim, (platform.DEVICE, 1), answer=answer)
         try:
             with sim.watched():
                 platform.probe.consume(producer, 2).release()
@@ -264,14 +264,14 @@ def test_in_a_capture_of_the_per_thread_stream_the_legacy_one_is_not_asked_for_S
         raise BufferError("stream 2 is not supported")
 
     kind = platform.MANAGED if managed else platform.DEVICE
-    producer = Stranger(sim, (kind, 0 if managed else 1), answer=refuse)
+    producer = Foreign(sim, (kind, 0 if managed else 1), answer=refuse)
     with sim.on_device(1), sim.capture(2), pytest.raises(BufferError, match="stream 2 is not supported"):
         platform.probe.consume(producer, 2, device=kind)
     assert [call["stream"] for call in producer.calls] == [2]
 
 
 def test_a_device_that_is_not_there_is_the_runtime_s_error_S9(sim, platform):
-    producer = Stranger(sim, (platform.DEVICE, 9))
+    producer = Foreign(sim, (platform.DEVICE, 9))
     text = f"{platform.runtime}SetDevice: {platform.runtime}ErrorInvalidDevice, there is no device of this number"
     with refused(sim, text, RuntimeError):
         platform.probe.consume(producer, 3)
@@ -286,7 +286,7 @@ def test_a_device_that_is_not_there_is_the_runtime_s_error_S9(sim, platform):
 def test_a_producer_whose_two_methods_differ_is_refused_C4(sim, platform, form, says, comes):
     devices = {None: CPU, "pinned": (platform.PINNED, 0)}
     says, comes = (devices.get(number, (platform.DEVICE, number)) for number in (says, comes))
-    producer = Stranger(sim, says, form=form, device=comes)
+    producer = Foreign(sim, says, form=form, device=comes)
     with refused(sim, "__dlpack_device__ returned "):
         platform.probe.consume(producer, 3)
     assert producer.deleted == [1]
@@ -296,7 +296,7 @@ def test_another_device_is_refused_by_its_name_C5(sim, platform):
     foreign = (10, 0) if platform.is_cuda else (2, 0)
     names = {CPU: "cpu", (4, 1): "opencl:1", (14, 0): "oneapi:0", foreign: "(cuda|rocm):0", (99, 3): "device.99, 3."}
     for says, name in names.items():
-        producer = Stranger(sim, says)
+        producer = Foreign(sim, says)
         with refused(sim, f"device is {name}, .* was asked for"):
             platform.probe.consume(producer, 3)
         assert producer.calls in ([], [VERSION])
@@ -305,11 +305,11 @@ def test_another_device_is_refused_by_its_name_C5(sim, platform):
 
 def test_what_dlpack_device_must_return_C4(sim, platform):
     for says in (None, 2, (2,), (2, 0, 0), [2, 0], ("2", 0), (2.0, 0)):
-        producer = Stranger(sim, says, device=(platform.DEVICE, 0))
+        producer = Foreign(sim, says, device=(platform.DEVICE, 0))
         with refused(sim, "__dlpack_device__ returned", TypeError):
             platform.probe.consume(producer, 3)
         assert producer.calls == []
-    producer = Stranger(sim, KeyError("of the producer"), device=(platform.DEVICE, 0))
+    producer = Foreign(sim, KeyError("of the producer"), device=(platform.DEVICE, 0))
     with refused(sim, "of the producer", KeyError):
         platform.probe.consume(producer, 3)
     with refused(sim, "__dlpack_device__", AttributeError):
@@ -322,7 +322,7 @@ def test_what_dlpack_device_must_return_C4(sim, platform):
 def library(platform, work, **attributes):
     """A class with a table; work(type, number) is its library's current stream."""
     platform.probe.work(work)
-    return type("Array", (Stranger,), {"__dlpack_c_exchange_api__": platform.probe.table(), **attributes})
+    return type("Array", (Foreign,), {"__dlpack_c_exchange_api__": platform.probe.table(), **attributes})
 
 
 def test_on_the_library_s_own_stream_no_call_is_made_X4_S4(sim, platform):
@@ -427,7 +427,7 @@ def test_other_memory_is_asked_of_the_method_X4(sim, platform):
 
 def test_a_class_that_overrides_the_method_is_asked_by_it_X2(sim, platform):
     def dlpack(self, **keywords):
-        return Stranger.__dlpack__(self, **keywords)
+        return Foreign.__dlpack__(self, **keywords)
 
     Other = type("Other", (library(platform, lambda *device: 1 / 0),), {"__dlpack__": dlpack})
     array = Other(sim, (platform.DEVICE, 0))
@@ -440,7 +440,7 @@ def test_a_library_s_current_stream_can_be_asked_for_X4(sim, platform):
     assert platform.probe.current_work(Array(sim, CPU), 2) == 102
     platform.probe.work(lambda *device: None)
     assert platform.probe.current_work(Array(sim, CPU), 0) == platform.default
-    assert platform.probe.current_work(Stranger(sim, CPU), 0) is None
+    assert platform.probe.current_work(Foreign(sim, CPU), 0) is None
     platform.probe.work(lambda *device: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         platform.probe.current_work(Array(sim, CPU), 0)
@@ -578,7 +578,7 @@ def test_a_table_for_the_host_has_nothing_of_a_device_X4(sim, platform, named):
 
 def test_a_tensor_is_let_go_of_when_the_work_on_it_is_done_S1(sim, platform):
     own = sim.stream()
-    memory, producer = platform.probe.Array((8,), own), Stranger(sim, (platform.DEVICE, 0))
+    memory, producer = platform.probe.Array((8,), own), Foreign(sim, (platform.DEVICE, 0))
     view = platform.probe.consume(producer, own)
     with sim.held(own):
         sim.fill(own, memory.address, 7, 8)
@@ -601,7 +601,7 @@ def test_a_tensor_is_let_go_of_when_the_work_on_it_is_done_S1(sim, platform):
 
 
 def test_a_tensor_whose_work_is_done_is_released_at_once_S1(sim, platform):
-    own, producer = sim.stream(), Stranger(sim, (platform.DEVICE, 0))
+    own, producer = sim.stream(), Foreign(sim, (platform.DEVICE, 0))
     view = platform.probe.consume(producer, own)
     with sim.watched():
         view.release_on(own)
@@ -621,7 +621,7 @@ def test_a_tensor_whose_work_is_done_is_released_at_once_S1(sim, platform):
 @pytest.mark.parametrize("later", ["consume", "release"])
 def test_later_calls_let_go_of_what_is_done_S1(sim, platform, later):
     own = sim.stream()
-    producers = [Stranger(sim, (platform.DEVICE, 0)) for _ in range(3)]
+    producers = [Foreign(sim, (platform.DEVICE, 0)) for _ in range(3)]
     first, second, third = (platform.probe.consume(producer, own) for producer in producers)
     memory = platform.probe.Array((8,), own)
     with sim.held(own):
@@ -632,7 +632,7 @@ def test_later_calls_let_go_of_what_is_done_S1(sim, platform, later):
     with sim.held(own):
         sim.fill(own, memory.address, 7, 8)
         if later == "consume":
-            platform.probe.consume(Stranger(sim, (platform.DEVICE, 0)), own)
+            platform.probe.consume(Foreign(sim, (platform.DEVICE, 0)), own)
         else:
             third.release_on(own)
         assert [producer.deleted for producer in producers] == [[1], [1], [0]]
@@ -642,7 +642,7 @@ def test_later_calls_let_go_of_what_is_done_S1(sim, platform, later):
 
 def test_tensors_go_in_the_order_in_which_their_work_is_done_S1(sim, platform):
     slow, quick = sim.stream(), sim.stream()
-    one, other = Stranger(sim, (platform.DEVICE, 0)), Stranger(sim, (platform.DEVICE, 0))
+    one, other = Foreign(sim, (platform.DEVICE, 0)), Foreign(sim, (platform.DEVICE, 0))
     views = platform.probe.consume(one, slow), platform.probe.consume(other, quick)
     memory = platform.probe.Array((8,), slow)
     with sim.held(slow):
@@ -659,7 +659,7 @@ def test_what_comes_behind_others_that_wait_is_let_go_of_after_them_S1(sim, plat
     arrays = [platform.probe.Array((8,), stream) for stream in (one, other)]
 
     def let_go(number):
-        producer = Stranger(sim, (platform.DEVICE, 0), on_delete=lambda: gone.append(number))
+        producer = Foreign(sim, (platform.DEVICE, 0), on_delete=lambda: gone.append(number))
         platform.probe.consume(producer, own).release_on(own)
 
     def follow(stream, array):
@@ -687,7 +687,7 @@ def test_what_comes_behind_others_that_wait_is_let_go_of_after_them_S1(sim, plat
 def test_a_hundred_tensors_wait_and_are_all_released_S1(sim, platform):
     own = sim.stream()
     memory = platform.probe.Array((8,), own)
-    producers = [Stranger(sim, (platform.DEVICE, 0)) for _ in range(100)]
+    producers = [Foreign(sim, (platform.DEVICE, 0)) for _ in range(100)]
     views = [platform.probe.consume(producer, own) for producer in producers]
     with sim.held(own):
         sim.fill(own, memory.address, 7, 8)
@@ -703,7 +703,7 @@ def test_a_release_on_the_per_thread_stream_waits_for_the_work_of_other_threads_
     """The thread that releases need not be the thread that queued the work."""
     if not platform.is_cuda:
         pytest.skip("ROCm's per-thread streams have no number that crosses the protocol")
-    memory, producer = platform.probe.Array((8,), 2), Stranger(sim, (platform.DEVICE, 0))
+    memory, producer = platform.probe.Array((8,), 2), Foreign(sim, (platform.DEVICE, 0))
     queued, released = threading.Event(), threading.Event()
     views = []
 
@@ -734,9 +734,9 @@ def test_a_release_on_the_per_thread_stream_waits_for_the_work_of_other_threads_
 def test_a_deleter_may_release_further_tensors_S1(sim, platform):
     own = sim.stream()
     memory = platform.probe.Array((8,), own)
-    inner = Stranger(sim, (platform.DEVICE, 0))
+    inner = Foreign(sim, (platform.DEVICE, 0))
     view = platform.probe.consume(inner, own)
-    outer = Stranger(sim, (platform.DEVICE, 0), on_delete=lambda: (platform.probe.collect(), view.release_on(own)))
+    outer = Foreign(sim, (platform.DEVICE, 0), on_delete=lambda: (platform.probe.collect(), view.release_on(own)))
     with sim.held(own):
         sim.fill(own, memory.address, 7, 8)
         platform.probe.consume(outer, own).release_on(own)
@@ -748,7 +748,7 @@ def test_a_deleter_may_release_further_tensors_S1(sim, platform):
 @pytest.mark.parametrize("error, done", {600: False, 900: False, 907: False, 3: False, 709: True, 719: True}.items())
 def test_a_question_that_fails_is_no_answer_unless_the_context_is_lost_S9(sim, platform, error, done):
     own = sim.stream()
-    producer, memory = Stranger(sim, (platform.DEVICE, 0)), platform.probe.Array((8,), own)
+    producer, memory = Foreign(sim, (platform.DEVICE, 0)), platform.probe.Array((8,), own)
     with sim.held(own):
         sim.fill(own, memory.address, 7, 8)
         platform.probe.consume(producer, own).release_on(own)
@@ -759,7 +759,7 @@ def test_a_question_that_fails_is_no_answer_unless_the_context_is_lost_S9(sim, p
 
 
 def test_a_view_is_let_go_of_whatever_becomes_of_the_current_device_S9(sim, platform):
-    producer = Stranger(sim, (platform.DEVICE, 1))
+    producer = Foreign(sim, (platform.DEVICE, 1))
     own = sim.stream(1)
     view = platform.probe.consume(producer, own)
     with sim.failing("SetDevice", nth=2):
@@ -772,7 +772,7 @@ def test_a_view_is_let_go_of_whatever_becomes_of_the_current_device_S9(sim, plat
 
 
 def test_the_default_stream_that_is_waited_for_is_the_data_s_device_s_S5(sim, platform):
-    view = platform.probe.consume(Stranger(sim, (platform.DEVICE, 2)), 0)
+    view = platform.probe.consume(Foreign(sim, (platform.DEVICE, 2)), 0)
     with sim.watched():
         view.release_on(0)
         assert sim.calls() == [
@@ -791,7 +791,7 @@ def test_the_default_stream_that_is_waited_for_is_the_data_s_device_s_S5(sim, pl
 
 def test_nothing_is_let_go_of_in_a_capture_S6(sim, platform):
     own = sim.stream()
-    producer = Stranger(sim, (platform.DEVICE, 0))
+    producer = Foreign(sim, (platform.DEVICE, 0))
     view = platform.probe.consume(producer, own)
     with sim.capture(own), refused(sim, "keep the view as long as the graph"):
         view.release_on(own)
@@ -802,7 +802,7 @@ def test_nothing_is_let_go_of_in_a_capture_S6(sim, platform):
 
 def test_what_waits_is_looked_at_while_others_capture_S6(sim, platform):
     own, capturing = sim.stream(), sim.stream()
-    producers, memory = [Stranger(sim, (platform.DEVICE, 0)) for _ in range(3)], platform.probe.Array((8,), own)
+    producers, memory = [Foreign(sim, (platform.DEVICE, 0)) for _ in range(3)], platform.probe.Array((8,), own)
     views = [platform.probe.consume(producer, own) for producer in producers]
     with sim.held(own):
         sim.fill(own, memory.address, 7, 8)
@@ -852,11 +852,11 @@ def test_what_a_library_gave_is_not_let_go_of_in_a_capture_S6(sim, platform, sam
     assert view.holds and array.deleted == [0]
 
 
-def test_what_a_stranger_made_managed_waits_on_the_current_device_D9(sim, platform):
+def test_what_another_library_made_managed_waits_on_the_current_device_D9(sim, platform):
     if not platform.MANAGED:
         pytest.skip("ROCm has no type for managed memory")
     own = sim.stream(1)
-    producer = Stranger(sim, (13, 0))
+    producer = Foreign(sim, (13, 0))
     with sim.on_device(1):
         view = platform.probe.consume(producer, own, device=13)
         with sim.watched():
@@ -867,7 +867,7 @@ def test_what_a_stranger_made_managed_waits_on_the_current_device_D9(sim, platfo
 
 
 def test_nothing_is_let_go_of_without_a_call_S4(sim, platform):
-    view = platform.probe.consume(Stranger(sim, (platform.DEVICE, 0)), 3)
+    view = platform.probe.consume(Foreign(sim, (platform.DEVICE, 0)), 3)
     view.release()
     with sim.watched():
         view.release_on(3)
@@ -881,7 +881,7 @@ def test_what_cannot_be_remembered_is_waited_for_S9(sim, platform):
     for failing in ("EventRecord", "EventCreateWithFlags", "memory"):
         platform.probe.collect()
         deleted = []
-        producer = Stranger(sim, (platform.DEVICE, 0), on_delete=lambda: deleted.append(sim.pending(own)))
+        producer = Foreign(sim, (platform.DEVICE, 0), on_delete=lambda: deleted.append(sim.pending(own)))
         view = platform.probe.consume(producer, own)
         sim.control("delay", 20_000)
         sim.fill(own, memory.address, 7, 8)
@@ -895,7 +895,7 @@ def test_what_cannot_be_remembered_is_waited_for_S9(sim, platform):
 
 def test_where_the_runtime_is_lost_no_work_goes_on_S9(sim, platform):
     own = sim.stream()
-    producer = Stranger(sim, (platform.DEVICE, 0))
+    producer = Foreign(sim, (platform.DEVICE, 0))
     view = platform.probe.consume(producer, own)
     text = f"StreamIsCapturing: {platform.launch_failure}"
     with sim.failing("StreamIsCapturing", times=2), refused(sim, text, RuntimeError):
@@ -905,7 +905,7 @@ def test_where_the_runtime_is_lost_no_work_goes_on_S9(sim, platform):
 
 def test_a_capture_that_comes_in_between_leaves_the_view_S6_S9(sim, platform):
     own = sim.stream()
-    producer = Stranger(sim, (platform.DEVICE, 0))
+    producer = Foreign(sim, (platform.DEVICE, 0))
     view = platform.probe.consume(producer, own)
     with sim.capture(own):
         with refused(sim, "keep the view as long as the graph"):
@@ -918,7 +918,7 @@ def test_a_capture_that_comes_in_between_leaves_the_view_S6_S9(sim, platform):
 def test_where_nothing_may_fail_exceptions_in_flight_stay_K2_S6(sim, platform, monkeypatch):
     own, told = sim.stream(), []
     monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: told.append(unraisable.exc_type))
-    producers = [Stranger(sim, (platform.DEVICE, 0)) for _ in range(3)]
+    producers = [Foreign(sim, (platform.DEVICE, 0)) for _ in range(3)]
     done, captured, lost = (platform.probe.consume(producer, own) for producer in producers)
     with refused(sim, "in flight", KeyError):
         done.release_unraisable(own)
@@ -978,7 +978,7 @@ def test_device_memory_is_not_transferred_unless_asked_for_C5(sim, platform):
 
 
 def test_views_are_let_go_of_with_their_objects_A6(sim, platform):
-    producer = Stranger(sim, (platform.DEVICE, 0))
+    producer = Foreign(sim, (platform.DEVICE, 0))
     view = platform.probe.consume(producer, 3)
     assert producer.deleted == [0]
     del view

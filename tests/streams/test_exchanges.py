@@ -1,5 +1,5 @@
-"""Exchanges on a device, from end to end: two extensions and a stranger, each on its own stream, on several threads and
-in several interpreters; and each with every call of the runtime failing in turn (S1 to S9, K5, G1)."""
+"""Exchanges on a device, from end to end: two extensions and another library, each on its own stream, on several
+threads and in several interpreters; and each with every call of the runtime failing in turn (S1 to S9, K5, G1)."""
 
 import ctypes
 import gc
@@ -18,7 +18,7 @@ from streams.simulation import GLOBAL, LAUNCH_FAILURE, OUT_OF_MEMORY, RELAXED
 VERSION = {"max_version": (1, 3)}
 
 
-class Stranger:
+class Foreign:
     """Both ends in Python, from the specification alone: work on some memory of a device, on a stream there."""
 
     def __init__(self, sim, device, stream):
@@ -50,7 +50,7 @@ class Stranger:
 
 @pytest.mark.parametrize("current", [0, 1])
 @pytest.mark.parametrize("device", [0, 1])
-def test_two_extensions_and_a_stranger_work_on_one_array_in_turn_S1_S5(sim, platform, device, current):
+def test_two_extensions_and_another_library_work_on_one_array_in_turn_S1_S5(sim, platform, device, current):
     one, other, third = (sim.stream(device) for _ in range(3))
     array = platform.probe.Array((64,), one, device=device)
     with sim.on_device(current):
@@ -62,20 +62,20 @@ def test_two_extensions_and_a_stranger_work_on_one_array_in_turn_S1_S5(sim, plat
             with sim.watched():
                 view.release_on(other)
 
-            stranger = Stranger(sim, (platform.DEVICE, device), third)
+            foreign = Foreign(sim, (platform.DEVICE, device), third)
             with sim.watched():
-                address = stranger.take(array)
+                address = foreign.take(array)
             sim.expect(third, address, turn, 64)
             sim.synchronize(other)  # who reads too: nobody else could know
             sim.fill(third, address, turn + 1, 64)
             with sim.watched():
-                view = platform.other.consume(stranger, other)
+                view = platform.other.consume(foreign, other)
             sim.expect(other, view.data, turn + 1, 64)
             sim.fill(other, view.data, turn + 2, 64)
             with sim.watched():
                 view.release_on(other)
             sim.synchronize(other)
-            stranger.end()
+            foreign.end()
             sim.check(one, array.address, turn + 2, 64)
 
 
@@ -196,7 +196,7 @@ def test_interpreters_exchange_and_end_while_their_tensors_wait_K5_G1(platform, 
 
 
 @pytest.mark.parametrize("own_gil", [False, True] if sys.version_info >= (3, 12) else [False], ids="own_gil={}".format)
-def test_a_stranger_s_deleter_runs_in_the_interpreter_that_let_go_G1(platform, own_gil):
+def test_another_library_s_deleter_runs_in_the_interpreter_that_let_go_G1(platform, own_gil):
     script = f"""
         import threading
         import interpreters
@@ -290,7 +290,7 @@ def test_a_child_that_is_forked_in_the_midst_of_collecting_collects_K5(platform)
         sim, probe = Simulation(platform), platform.probe
         stream, entered, leave = sim.stream(), threading.Event(), threading.Event()
 
-        class Stranger:
+        class Foreign:
             def __dlpack_device__(self):
                 return (platform.DEVICE, 0)
 
@@ -311,7 +311,7 @@ def test_a_child_that_is_forked_in_the_midst_of_collecting_collects_K5(platform)
             sim.control("let_go", stream)
             sim.synchronize(stream)
 
-        release_behind_work(Stranger())
+        release_behind_work(Foreign())
         thread = threading.Thread(target=probe.collect)
         thread.start()
         entered.wait()

@@ -8,7 +8,7 @@ import sys
 
 import numpy
 import pytest
-from adapter import needs_versioned_numpy
+from array_libraries import needs_versioned_numpy
 from dltensor import CPU, Taken
 
 FLOAT32 = 2 << 24 | 32 << 16 | 1

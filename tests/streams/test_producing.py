@@ -1,4 +1,4 @@
-"""What a producer on a device does with a request: __dlpack__, called as strangers call it (S1 to S10, P5, P6, D9)."""
+"""What a producer on a device does with a request by __dlpack__ of another library (S1 to S10, P5, P6, D9)."""
 
 import contextlib
 import ctypes

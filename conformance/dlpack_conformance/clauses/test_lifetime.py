@@ -80,7 +80,7 @@ def test_G1_a_subinterpreter(lib):
         pytest.skip("a Python without a GIL does not load the extension of the suite in a subinterpreter")
     code = (
         "import _dlpack_conformance as native\n"
-        "from dlpack_conformance.adapter import load\n"
+        "from dlpack_conformance import load\n"
         "from dlpack_conformance.kit import *\n"
         f"lib = Library(load({lib.spec!r}), {lib.spec!r})\n"
         f"array = lib.make({SHAPE})\n"

@@ -1,0 +1,287 @@
+"""Capsules of another library. Reading beside the tensor, or after its deleter has run, ends the process (K, D, C)."""
+
+import gc
+import sys
+
+import _dlpack_conformance as native
+import dlarray
+import pytest
+from _dlpack_conformance import Managed
+from consumer_probe import consume
+from failures.model import ANY, ENDINGS, VALUES, Offer, fields_of_tensors, is_valid, kept, three
+from hypothesis import given
+from hypothesis import strategies as st
+from producer_probe import Thing, wrap
+
+NAMES = {True: b"dltensor_versioned", False: b"dltensor"}
+
+both_forms = pytest.mark.parametrize("versioned", [True, False], ids=["versioned", "legacy"])
+raw_or_offered = pytest.mark.parametrize("offered", [False, True], ids=["raw", "offered"])
+
+
+def offer(capsule, offered):
+    return Offer(lambda **keywords: capsule) if offered else capsule
+
+
+def take_back(made):
+    """Ends what nobody took."""
+    native.take(made.capsule()).delete()
+    assert made.deleted == 1
+
+
+# ---- What a tensor says: D8 ----
+
+
+@given(fields_of_tensors, st.booleans())
+def test_a_capsule_is_taken_exactly_when_its_tensor_is_sound_D8_K4(fields, versioned):
+    made = Managed(versioned, values=VALUES, **fields)
+    says = made.says
+    sound = is_valid(says)
+    capsule = made.capsule()
+    try:
+        view = consume(capsule, ANY)
+    except BufferError as error:
+        assert not sound, error
+        assert native.name(capsule) == NAMES[versioned]
+        assert made.says == says
+    else:
+        assert sound, says
+        assert (view.shape, view.dtype, view.device) == (says["shape"] or (), says["dtype"], says["device"])
+        if says["strides"]:
+            assert view.strides == says["strides"]
+        assert made.deleted == 0
+        view.release()
+        assert made.deleted == 1
+    del capsule
+    assert made.deleted == 1
+
+
+@given(fields_of_tensors)
+def test_a_tensor_is_exported_exactly_when_it_is_sound_D8_P7(fields):
+    fields = {name: value for name, value in fields.items() if name not in ("ndim", "device")}
+    shape, strides = fields.pop("shape") or (), fields.pop("strides")
+    strides = strides if shape else None
+    says = {"ndim": len(shape), "shape": shape, "strides": strides, "device": (1, 0), "byte_offset": 0, "data": 2**40}
+    says.update(fields)
+    flags = fields.pop("flags", 0) & 4  # read-only has tests of its own
+    fields.pop("data", None)
+    thing = Thing(says["data"], shape, strides, flags=flags, **fields)
+    if not is_valid({**says, "flags": flags}):
+        with pytest.raises(BufferError):
+            thing.__dlpack__(max_version=(1, 0))
+        assert wrap(thing) is None
+        return
+    for capsule in (thing.__dlpack__(max_version=(1, 0)), wrap(thing)):
+        taken = native.take(capsule).says
+        assert taken["data"] == (0 if 0 in shape else says["data"] + says["byte_offset"])
+        assert (taken["shape"] or (), taken["dtype"]) == (shape, says["dtype"])
+        if strides is not None and shape:
+            assert taken["strides"] == strides
+
+
+# ---- Memory that goes with the deleter: K4, K6 ----
+
+
+@both_forms
+@raw_or_offered
+@pytest.mark.parametrize("null", [False, True], ids=["strides", "NULL"])
+@pytest.mark.parametrize("end", ENDINGS.values(), ids=ENDINGS)
+def test_nobody_looks_at_a_tensor_after_its_deleter_K4(end, null, offered, versioned):
+    made = three(versioned, **({"strides": None} if null else {}))
+    capsule = made.capsule()
+    source = offer(capsule, offered)
+    end(source)
+    del capsule, source
+    if made.deleted != 1:
+        gc.collect()
+    assert made.deleted == 1
+
+
+@both_forms
+@raw_or_offered
+@pytest.mark.parametrize("end", ENDINGS.values(), ids=ENDINGS)
+def test_a_null_deleter_is_nowhere_called_K3(end, offered, versioned):
+    made = three(versioned, deleter=False)
+    end(offer(made.capsule(), offered))
+    assert made.deleted == 0
+    assert native.take(made.capsule()).elements()  # its memory is there
+
+
+@both_forms
+def test_pinned_memory_that_was_let_go_is_not_looked_at_while_it_is_asked_for_again_C5(versioned):
+    answers = [three(versioned, device=(3, 0)), three(versioned)]
+    order = []
+
+    def answer(**keywords):
+        order.append([made.deleted for made in answers])
+        return answers[len(order) - 1].capsule()
+
+    view = consume(Offer(answer))
+    assert order == [[0, 0], [1, 0]]
+    assert view.data == answers[1].address
+    view.release()
+    assert [made.deleted for made in answers] == [1, 1]
+
+
+# ---- Misaligned data: D2, C9 ----
+
+
+@both_forms
+@pytest.mark.parametrize("misalign", range(1, 8))
+def test_misaligned_elements_are_refused_by_address_or_copied_C9(misalign, versioned):
+    made = three(versioned, misalign=misalign)
+    capsule = made.capsule()
+    with pytest.raises(BufferError, match=f"data is at address 0x{made.address:x}, alignment to 8 bytes"):
+        consume(capsule)
+    assert native.name(capsule) == NAMES[versioned]
+    array = dlarray.from_dlpack(capsule, copy=True)
+    assert made.deleted == 1
+    assert [n.to_bytes(8, "little") for n in array.tolist()] == [VALUES[i : i + 8] for i in (0, 8, 16)]
+    assert array.data_ptr % 64 == 0
+
+
+# ---- Names: K1, C6 ----
+
+ODD_NAMES = [
+    b"",
+    b" ",
+    b"dltensor\xff",
+    b"dltensor_",
+    b"dltensor_versione",
+    b"dltensor_versioned_",
+    b"dltensor_versioned\n",
+    b"DLTENSOR_VERSIONED",
+    b"used_",
+    b"used_dltensor_versioned_",
+    b"used_used_dltensor",
+    b"%s%s%n%p%U",
+    "…".encode() * 30,
+    b"\xe2\x80" * 40,
+    b"a" * 100_000,
+]
+
+
+@both_forms
+@raw_or_offered
+@pytest.mark.parametrize("name", ODD_NAMES, ids=lambda name: ascii(name[:20]))
+def test_a_name_that_is_not_dlpacks_is_a_type_error_that_shows_what_can_be_shown_C6(name, offered, versioned):
+    made = three(versioned)
+    capsule = made.capsule(name)
+    with kept(capsule), pytest.raises(TypeError, match="the capsule is named '") as raised:
+        consume(offer(capsule, offered))
+    assert f"'{name[:60].decode(errors='replace')}'" in str(raised.value)
+    assert native.name(capsule) == name
+    del capsule
+    take_back(made)
+
+
+# ---- Destructors and contexts: K1, K2 ----
+
+
+def meddle(seen):
+    """What foreign code may do when it is called: collect, use the library, raise."""
+
+    def run(*args):
+        gc.collect()
+        inner = three()
+        array = dlarray.from_dlpack(inner.capsule())
+        native.take(array).delete()
+        with pytest.raises(TypeError):
+            consume(object, {"ndim": 3}, copy="junk")
+        del array
+        seen.append(inner.deleted)
+        raise LookupError("in foreign code")
+
+    return run
+
+
+@both_forms
+@pytest.mark.parametrize("want", [{}, {"dtype": "int8"}], ids=["taken", "refused"])
+@pytest.mark.parametrize("where", ["deleter", "destructor", "both"])
+def test_destructors_and_deleters_may_use_the_library_and_fail_K2(where, want, versioned, monkeypatch):
+    seen, reported = [], []
+    monkeypatch.setattr(sys, "unraisablehook", lambda what: reported.append(type(what.exc_value)))
+    run = meddle(seen)
+    made = three(versioned, **({"on_delete": run} if where != "destructor" else {}))
+    source = Offer(lambda **keywords: made.capsule(**({"on_destroy": run} if where != "deleter" else {})))
+    with kept(source):
+        if want:
+            with pytest.raises(BufferError, match="dtype is uint64, int8 was asked for") as raised:
+                consume(source, want)
+            assert raised.value.__context__ is None
+            del raised
+        else:
+            consume(source, want).release()
+    assert made.deleted == 1
+    assert seen == [1] * (2 if where == "both" else 1)
+    assert reported == [LookupError] * len(seen)
+
+
+@both_forms
+def test_an_exception_in_flight_outlives_a_deleter_that_uses_the_library_K2(versioned, monkeypatch):
+    monkeypatch.setattr(sys, "unraisablehook", lambda what: None)
+    seen, error = [], KeyError("in flight")
+    made = three(versioned, on_delete=meddle(seen))
+    with pytest.raises(KeyError) as raised:
+        consume(made.capsule()).release_raising(error)
+    assert raised.value is error
+    assert (error.__context__, seen, made.deleted) == (None, [1], 1)
+
+
+@both_forms
+def test_a_deleter_that_lets_go_of_the_array_it_belongs_to_runs_once_K4(versioned):
+    holder = []
+    made = three(versioned, on_delete=holder.clear)
+    holder.append(dlarray.from_dlpack(made.capsule()))
+    holder[0].__dlpack__()
+    del holder[0]
+    assert made.deleted == 1
+
+
+# ---- What was ours, and was changed since: D8 ----
+
+
+@both_forms
+@pytest.mark.parametrize("extent", [-1, -(2**63), 2**63 - 1, 2**62])
+def test_an_export_of_ours_that_its_consumer_changed_is_checked_as_any_other_D8(extent, versioned):
+    array = dlarray.arange(6).reshape(2, 3)
+    ask = {"max_version": (1, 0)} if versioned else {}
+    with kept(array):
+        capsule = native.take(array, **ask).changed(extent)
+        for refused in (consume, dlarray.from_dlpack):
+            with pytest.raises(BufferError, match=r"shape\[0\] is -|shape has 2\^63|2\^63 bytes"):
+                refused(capsule)
+        del capsule
+
+
+# ---- At the edge of the stack: K4 ----
+
+
+@both_forms
+def test_where_the_stack_ends_each_tensor_is_deleted_once_all_the_same_K4(versioned):
+    made = []
+
+    def answer(**keywords):
+        made.append(three(versioned))
+        return made[-1].capsule()
+
+    source, outcomes = Offer(answer), set()
+
+    def at_depth(depth):
+        if depth > 0:
+            return at_depth(depth - 1)
+        return consume(source, copy=True if depth % 2 else None)
+
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(250)
+    try:
+        for depth in range(150, 250):
+            try:
+                at_depth(depth).release()
+                outcomes.add("taken")
+            except RecursionError:
+                outcomes.add("refused")
+    finally:
+        sys.setrecursionlimit(limit)
+    assert outcomes == {"taken", "refused"}
+    assert {m.deleted for m in made} == {1}

@@ -1,0 +1,105 @@
+"""Consumers that do to our exports whatever they please (K1, K4, K7, P9)."""
+
+import gc
+
+import _dlpack_conformance as native
+import dlarray
+import pytest
+from _dlpack_conformance import Managed
+from consumer_probe import consume
+from exchange_probe import Holder
+from failures.model import kept, three
+from producer_probe import Thing, wrap
+
+NEW, OLD = {"max_version": (1, 0)}, {}
+MEMORY = Managed(values=bytes(range(48)))
+
+
+def thing(**fields):
+    return Thing(MEMORY.address, (2, 3), (3, 1), **fields)
+
+
+def array():
+    return dlarray.arange(6).reshape(2, 3)
+
+
+# An object, and a consumer's way to what it offers.
+WAYS = {
+    "an array": (array, lambda a: native.take(a, **NEW)),
+    "an array, the legacy form": (array, lambda a: native.take(a, **OLD)),
+    "an array by its table": (array, native.take_by_table),
+    "a copy": (array, lambda a: native.take(a, copy=True, **NEW)),
+    "a copy, the legacy form": (array, lambda a: native.take(a, copy=True, **OLD)),
+    "an object": (thing, lambda a: native.take(a, **NEW)),
+    "an object, the legacy form": (thing, lambda a: native.take(a, **OLD)),
+    "memory without an object": (thing, lambda a: native.take(wrap(a))),
+    "a view": (lambda: consume(array()), lambda a: native.take(a, **NEW)),
+    "a view by its table": (lambda: Holder(array()), native.take_by_table),
+}
+ways = pytest.mark.parametrize("make, take", WAYS.values(), ids=WAYS)
+
+
+@ways
+@pytest.mark.parametrize("attached", [True, False])
+def test_a_consumer_may_write_over_all_but_the_context_and_the_deleter_K7_P9(make, take, attached):
+    source = make()
+    with kept(source):
+        first, second = take(source), take(source)
+        wanted, says = first.elements(), first.says
+        first.scribble()
+        assert second.elements() == wanted  # it has another struct, shape and strides
+        first.delete(attached)
+        third = take(source)
+        assert third.elements() == wanted
+        assert {**third.says, "data": 0} == {**says, "data": 0}
+        second.scribble()
+        third.scribble()
+        del first, second, third
+
+
+@pytest.mark.parametrize("ask", [NEW, OLD], ids=["versioned", "legacy"])
+@pytest.mark.parametrize("extent", [-1, 2**62])
+def test_an_embedded_tensor_that_a_consumer_spoilt_is_refused_by_ours_D8_K4(ask, extent):
+    source = thing(embedded=True)
+    with kept(source):
+        capsule = native.take(source, **ask).changed(extent)
+        with pytest.raises(BufferError):
+            consume(source.__dlpack__(**ask))  # which shares the struct
+        del capsule
+
+
+@pytest.mark.parametrize("name", [None, b"", b"used_dltensor", b"used_dltensor_versioned", b"numpy_dltensor", b"\xff"])
+@pytest.mark.parametrize("ask", [NEW, OLD], ids=["versioned", "legacy"])
+def test_a_consumer_may_take_the_destructor_away_and_give_the_capsule_any_name_K1_K4(ask, name):
+    source = array()
+    with kept(source):
+        capsule = source.__dlpack__(**ask)
+        taken = native.take(capsule)
+        native.strip(capsule, name)
+        with pytest.raises((ValueError, TypeError), match="consumed already|the capsule is named"):
+            consume(capsule)
+        del capsule
+        gc.collect()
+        assert taken.elements()
+        taken.delete()
+
+
+@pytest.mark.parametrize("ask", [NEW, OLD], ids=["versioned", "legacy"])
+def test_what_was_changed_and_is_let_go_unconsumed_is_let_go_K1(ask):
+    source = array()
+    with kept(source):
+        capsule = native.take(source, **ask).changed(-(2**63))
+        del capsule
+
+
+@pytest.mark.parametrize("ask", [NEW, OLD], ids=["versioned", "legacy"])
+def test_a_tensor_that_goes_through_many_hands_is_deleted_by_the_last_K4(ask):
+    made = three(ask is NEW)
+    source = dlarray.from_dlpack(made.capsule())
+    for _ in range(200):
+        taken = native.take(source, **ask)
+        source = dlarray.from_dlpack(taken.changed(3))
+        del taken
+    assert (source.tolist(), made.deleted) == (dlarray.from_dlpack(three().capsule()).tolist(), 0)
+    del source
+    assert made.deleted == 1

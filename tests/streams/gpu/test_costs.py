@@ -1,0 +1,131 @@
+"""What an exchange costs on a GPU: the calls of docs/streams.md and no other, and no memory (S4)."""
+
+from collections import Counter
+
+import pytest
+from dltensor import CPU, Taken
+from streams.gpu.device import LEGACY, PER_THREAD
+
+ROUNDS = 10_000
+CHUNK = 1 << 26  # the pools of the runtime grow by less; an array for each round would be 150 times as much
+ASK = ["StreamIsCapturing", "StreamIsCapturing"]
+EVENT = ["EventCreateWithFlags", "EventRecord", "StreamWaitEvent", "EventDestroy"]
+WAIT = ["ThreadExchangeStreamCaptureMode", "StreamSynchronize", "ThreadExchangeStreamCaptureMode"]
+
+
+@pytest.fixture
+def streams(gpu):
+    return gpu.stream("producer"), gpu.stream("consumer")
+
+
+def test_the_same_stream_takes_no_call_S4(gpu, streams):
+    producer, _ = streams
+    for home, numbers in ((producer, (producer,)), (0, (None, LEGACY)), (LEGACY, (None, LEGACY)), (PER_THREAD, (2,))):
+        array = gpu.array(home)
+        gpu.calls()
+        for number in numbers:
+            array.__dlpack__(stream=number)
+        assert gpu.calls() == []
+
+
+def test_minus_one_takes_no_call_S4(gpu, streams):
+    array = gpu.array(streams[0])
+    gpu.calls()
+    array.__dlpack__(stream=-1)
+    assert gpu.calls() == []
+
+
+def test_another_stream_is_ordered_by_one_record_and_one_wait_S1(gpu, streams):
+    producer, consumer = streams
+    array = gpu.array(producer)
+    gpu.calls()
+    array.__dlpack__(stream=consumer)
+    assert gpu.calls() == [*ASK, "GetDevice", *EVENT]
+
+
+def test_a_default_stream_takes_one_look_at_the_current_device_more_S5(gpu, streams):
+    producer, consumer = streams
+    array, on_default = gpu.array(producer), gpu.array(0)
+    array.__dlpack__(stream=consumer)
+    gpu.calls()
+    for number in (None, LEGACY, PER_THREAD):
+        array.__dlpack__(stream=number)
+        assert gpu.calls() == ["GetDevice", *ASK, *EVENT]
+    on_default.__dlpack__(stream=consumer)
+    assert gpu.calls() == [ASK[0], "GetDevice", ASK[1], *EVENT]
+
+
+def test_a_copy_to_the_host_waits_for_one_stream_P5(gpu, streams):
+    array = gpu.array(streams[0])
+    gpu.calls()
+    taken = Taken(array.__dlpack__(dl_device=CPU))
+    assert gpu.calls() == ["StreamIsCapturing", "MemcpyAsync"] + WAIT
+    taken.delete()
+
+
+def test_capture_takes_the_calls_of_the_table_S6(gpu, streams):
+    producer, consumer = streams
+    array, result = gpu.array(producer), gpu.array(consumer)
+    array.__dlpack__(stream=consumer)
+    gpu.calls()
+    with gpu.capture(producer):
+        array.__dlpack__(stream=consumer)
+        assert gpu.calls() == [*ASK, "StreamGetCaptureInfo", "GetDevice", *EVENT]
+        result.__dlpack__(stream=producer)
+        assert gpu.calls() == [ASK[0], "StreamGetCaptureInfo", ASK[1], "StreamGetCaptureInfo", "GetDevice", *EVENT]
+    gpu.synchronize(producer)
+    with gpu.capture(consumer):
+        array.__dlpack__(stream=consumer)
+        query = ["ThreadExchangeStreamCaptureMode", "StreamQuery", "ThreadExchangeStreamCaptureMode"]
+        assert gpu.calls() == [ASK[0], "StreamGetCaptureInfo", ASK[1], *query]
+
+
+def test_the_default_stream_s_answer_while_a_blocking_one_captures_is_read_away_S6_S9(gpu, streams):
+    array = gpu.array(streams[0])
+    with gpu.capture(gpu.stream("blocking", flags=0)):
+        gpu.calls()
+        with pytest.raises(BufferError):
+            array.__dlpack__()
+        assert gpu.calls() == ["GetDevice", "StreamIsCapturing -> 906", "GetLastError -> 906"]
+
+
+def test_memory_and_events_stay_flat_over_ten_thousand_exchanges_S4(gpu, streams):
+    producer, consumer = streams
+    array = gpu.array(producer)
+
+    def exchange(rounds):
+        called = Counter()
+        for _ in range(rounds):
+            taken = Taken(array.__dlpack__(stream=consumer))
+            taken.delete()
+            called.update(gpu.calls())
+        gpu.settle()
+        return called
+
+    exchange(100)
+    before = gpu.free_memory()
+    called = exchange(ROUNDS)
+    assert before - gpu.free_memory() < CHUNK
+    assert {called[call] for call in EVENT} == {ROUNDS}
+
+
+def test_memory_and_events_stay_flat_over_ten_thousand_that_are_let_go_of_later_S1(gpu, streams):
+    producer, consumer = streams
+    array = gpu.array(producer)
+
+    def exchange(rounds):
+        events = Counter()
+        for i in range(rounds):
+            gpu.probe.consume(array, consumer).release_on(consumer)
+            if i % 16 == 15:
+                gpu.synchronize(consumer)
+            events.update(gpu.calls())
+        gpu.settle()
+        assert gpu.probe.collect() == 0
+        events.update(gpu.calls())
+        assert events["EventCreateWithFlags"] == events["EventDestroy"]
+
+    exchange(100)
+    before = gpu.free_memory()
+    exchange(ROUNDS)
+    assert before - gpu.free_memory() < CHUNK
