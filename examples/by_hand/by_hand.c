@@ -1,8 +1,8 @@
 /* by_hand.c - an array type that implements the DLPack Python protocol without dlpack_py.h
  * SPDX-License-Identifier: MIT
  *
- * To learn what the protocol asks of an extension, and why. To write an extension, use dlpack_py.h, whose end lists the
- * clauses, as (K4). The life of an exchange:
+ * To learn what the protocol asks of an extension, and why. To write an extension, use dlpack_py.h: its end explains
+ * the clauses, which this file names by their codes, as (K4). The life of an exchange:
  *   1. The consumer calls x.__dlpack__(max_version=(1, 3)). The producer returns a capsule, a Python object that holds
  *      a pointer to a managed tensor: a struct that says where the data is, and has a function, the deleter. The name
  *      of the capsule is "dltensor_versioned". Without max_version the consumer gets the form of before DLPack 1.0,
@@ -45,7 +45,7 @@ static const char *
 find_error(const DLTensor *t, int is_matrix)
 {
     const DLDataType dtype = t->dtype;
-    /* Addresses are doubles: sums and products do not wrap, and rounding matters only where no data can be. */
+    /* Addresses are doubles: they do not wrap, and rounding changes only addresses above any real memory. */
     double begin = (double)(uintptr_t)t->data + (double)t->byte_offset;
     double size = (double)ITEM_SIZE(t), end = begin + size, count = 1;
     if (t->device.device_type != kDLCPU)
@@ -63,9 +63,9 @@ find_error(const DLTensor *t, int is_matrix)
         count = t->shape[i] == 0 ? 0 : count * (double)t->shape[i];
     }
     if (count != 0 && (t->data == NULL || count >= 0x1p63 || end - begin >= 0x1p62 || begin < 0 || end >= LAST_ADDRESS))
-        return "data is NULL, or the elements leave the address space"; /* without elements they mean nothing (D3) */
+        return "data is NULL, or the elements leave the address space"; /* an empty tensor may have any data (D3) */
     if (is_matrix && (dtype.code != kDLFloat || size != sizeof(double) || dtype.lanes != 1 || t->ndim != 2 ||
-                      ((uintptr_t)t->data + t->byte_offset) % sizeof(double) != 0))
+                      (count != 0 && ((uintptr_t)t->data + t->byte_offset) % sizeof(double) != 0)))
         return "a matrix of aligned float64 was wanted";
     return NULL;
 }
@@ -84,19 +84,19 @@ copy_elements(char *to, const char *from, const DLTensor *t, int axis)
 
 /* ---- Shared tensors ----------------------------------------------------- */
 
-/* A tensor that an array and its exports share, and that counts them. All exports give out the same two structs: a
- * consumer must not write to them. The release touches no Python object: a deleter may run on a thread that has no
- * thread state, while the interpreter ends, and after its end (K5). Only references changes: threads need no lock. */
+/* A tensor that an array and its exports share; `references` counts them. All exports point to the two structs below,
+ * which consumers must not write to. A release uses no Python object: a deleter may run on a thread without a thread
+ * state, while the interpreter ends, and after its end (K5). Only `references` changes, atomically: no lock. */
 typedef struct {
     DLManagedTensorVersioned versioned; /* the two forms that capsules point to; manager_ctx is this struct (K8) */
     DLManagedTensor legacy;
     atomic_size_t references;
-    void *source;            /* the producer's managed tensor; NULL: the elements lie behind the strides */
-    int source_is_versioned; /* 0: legacy, which cannot say read-only: flagged to be safe (C7) */
+    void *source;                             /* the producer's managed tensor; NULL: the elements follow the strides */
+    int source_is_versioned;                  /* 0: legacy, which has no read-only flag: we set it, to be safe (C7) */
     _Alignas(16) int64_t shape_and_strides[]; /* they live until the last deleter has run (K7) */
 } Shared;
 
-/* Calls the deleter of a managed tensor; NULL: it has none (K3). */
+/* Calls the deleter of a managed tensor, unless it is NULL (K3). Deleters of other libraries must keep K5, too. */
 static void
 managed_delete(void *managed, int is_versioned)
 {
@@ -108,7 +108,7 @@ managed_delete(void *managed, int is_versioned)
         legacy->deleter(legacy);
 }
 
-/* The same on a thread with a thread state: keeps the current exception, which a deleter may replace (K2). */
+/* As managed_delete, with a thread state. Keeps the current exception, which a deleter may replace (K2). */
 static void
 managed_delete_attached(void *managed, int is_versioned)
 {
@@ -141,7 +141,7 @@ delete_legacy(DLManagedTensor *managed)
 }
 
 /* Describes the valid tensor t with byte_offset 0 (D1), strides (D4), device CPU 0 (D9), and data NULL if there is no
- * element (D3). source owns the data; without it, there is memory for a copy. Returns NULL with MemoryError. */
+ * element (D3). source owns the data; if it is NULL, the caller fills the memory. Returns NULL with MemoryError. */
 static Shared *
 shared_new(const DLTensor *t, uint64_t flags, void *source, int source_is_versioned)
 {
@@ -171,7 +171,7 @@ shared_new(const DLTensor *t, uint64_t flags, void *source, int source_is_versio
     return s;
 }
 
-/* A row-major copy, writable even if the original is not (P4); NULL with MemoryError. Other threads run meanwhile. */
+/* A row-major copy, writable even if the original is not (P4); NULL with MemoryError. Releases the GIL meanwhile. */
 static Shared *
 shared_copy(const Shared *from)
 {
@@ -313,15 +313,15 @@ call_dlpack(PyObject *x, int to_cpu, PyObject *copy, int *is_told)
     return PyObject_VectorcallMethod(dlpack_name, stack, 1, NULL);
 }
 
-/* Takes the tensor of a capsule, or returns NULL with an exception. First comes all that can fail, then the new name:
- * after a failure the capsule still owns the tensor (K4). *is_pinned: can the CPU read this memory of a GPU? */
+/* Takes the tensor of a capsule, or returns NULL with an exception. All that can fail comes before the new name: after
+ * a failure, except K6, the capsule still owns the tensor (K4). *is_pinned: 1 for GPU memory that the CPU can read. */
 static Shared *
 take_capsule(PyObject *capsule, int is_matrix, int *is_pinned)
 {
     Shared *s = NULL;
     void *unknown = NULL;
     *is_pinned = 0;
-    Py_BEGIN_CRITICAL_SECTION(capsule); /* of two threads that take one capsule, only one succeeds */
+    Py_BEGIN_CRITICAL_SECTION(capsule); /* of two calls that take one capsule, only one succeeds */
     const char *name = PyCapsule_CheckExact(capsule) ? PyCapsule_GetName(capsule) : NULL;
     const int is_versioned = name != NULL && strcmp(name, VERSIONED) == 0; /* the producer chooses the form (C2) */
     const int is_legacy = name != NULL && strcmp(name, LEGACY) == 0;
@@ -331,7 +331,7 @@ take_capsule(PyObject *capsule, int is_matrix, int *is_pinned)
         PyErr_Format(is_used ? PyExc_ValueError : PyExc_TypeError, "%.200R %s", capsule,
                      is_used ? "was consumed already" : "is no DLPack capsule");
     }
-    else if (is_versioned && managed->version.major != 1) { /* nothing but the deleter can be relied on (K6) */
+    else if (is_versioned && managed->version.major != 1) { /* DLPack keeps only the deleter's place (K6) */
         PyErr_Format(PyExc_BufferError, "the tensor has the unknown major version %u", managed->version.major);
         unknown = managed;
     }
@@ -358,7 +358,7 @@ take_capsule(PyObject *capsule, int is_matrix, int *is_pinned)
 static Shared *
 consume(PyObject *x, int to_cpu, PyObject *copy, int is_matrix)
 {
-    int is_pinned, is_told = !PyCapsule_CheckExact(x); /* was the producer told what is asked? */
+    int is_pinned, is_told = !PyCapsule_CheckExact(x); /* 1: the producer got the keywords */
     PyObject *error[3], *capsule = is_told ? call_dlpack(x, to_cpu, copy, &is_told) : Py_BuildValue("O", x);
     Shared *s, *copied;
     if (capsule == NULL)
@@ -367,11 +367,11 @@ consume(PyObject *x, int to_cpu, PyObject *copy, int is_matrix)
     PyErr_Fetch(&error[0], &error[1], &error[2]); /* not every destructor keeps the exception */
     Py_DECREF(capsule);
     PyErr_Restore(error[0], error[1], error[2]);
-    if (s == NULL && is_pinned && is_told && !to_cpu) { /* asked again, the producer waits for its GPU (C5) */
+    if (s == NULL && is_pinned && is_told && !to_cpu) { /* asked for CPU memory, it waits for its GPU (C5) */
         PyErr_Clear();
         return consume(x, 1, copy, is_matrix);
     }
-    if (s != NULL && copy == Py_True && (!is_told || !s->source_is_versioned)) { /* perhaps not a copy (C3) */
+    if (s != NULL && copy == Py_True && (!is_told || !s->source_is_versioned)) { /* copy may be ignored (C3) */
         copied = shared_copy(s);
         managed_delete_attached(&s->versioned, 1);
         return copied;
@@ -393,7 +393,7 @@ from_dlpack(PyObject *Py_UNUSED(module), PyObject *args, PyObject *keywords)
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|$OO:from_dlpack", names, &x, &device, &copy) ||
         parse_pair("device", device, pair) < 0 || check_copy(copy) < 0)
         return NULL;
-    if (pair[0] != kDLCPU) /* C5 */
+    if (pair[0] != kDLCPU || pair[1] != 0) /* C5 */
         return PyErr_Format(PyExc_BufferError, "device is (%zd, %zd), CPU memory was wanted", pair[0], pair[1]);
     s = consume(x, device != Py_None, copy, 0);
     self = s == NULL ? NULL : PyObject_New(Array, &array_type);
@@ -413,7 +413,7 @@ sum(PyObject *Py_UNUSED(module), PyObject *x)
     if (s == NULL)
         return NULL;
     const DLTensor *t = &s->versioned.dl_tensor;
-    for (int64_t i = 0; i < t->shape[0]; i++)
+    for (int64_t i = 0; t->data != NULL && i < t->shape[0]; i++) /* NULL: no elements */
         for (int64_t j = 0; j < t->shape[1]; j++)
             total += ((double *)t->data)[i * t->strides[0] + j * t->strides[1]];
     managed_delete_attached(&s->versioned, 1);

@@ -132,7 +132,7 @@ def test_keywords_are_passed_when_they_are_needed_C3_C4(keywords, passed):
 
 
 @pytest.mark.parametrize("form, copies", [(VERSIONED, False), (LEGACY, True)])
-def test_a_copy_that_nobody_vouches_for_is_made_by_the_consumer_C3(form, copies):
+def test_the_consumer_copies_if_the_producer_may_have_ignored_copy_C3(form, copies):
     producer = Producer(form)
     a = by_hand.from_dlpack(producer, copy=True)
     assert (read(a.__dlpack__(**VERSION)).data != producer.made[0].address) == copies
@@ -184,6 +184,17 @@ def test_a_consumer_of_its_own_requirements_C9():
         with pytest.raises(BufferError, match="a matrix of aligned float64 was wanted: device"):
             by_hand.sum(capsule)
         assert name(capsule) == VERSIONED and made.deleted == 0
+
+
+def test_an_empty_matrix_has_any_address_and_sum_0_D3():
+    for shape in [(0, 3), (2**59, 0)]:
+        assert by_hand.sum(Made(shape=shape, data=Made().address + 4).capsule()) == 0.0
+
+
+def test_a_device_that_is_not_the_CPU_is_refused_C5():
+    for device in [(2, 0), (1, 7)]:
+        with pytest.raises(BufferError, match=re.escape(f"device is {device}, CPU memory was wanted")):
+            by_hand.from_dlpack(numpy.arange(3.0), device=device)
 
 
 def test_deleters_of_other_libraries_keep_the_exception_K2():
