@@ -1,8 +1,8 @@
-"""Runs the Python tests on modules that were built with ASan and UBSan, in an interpreter that was not.
+"""Runs the Python tests with modules that are built with ASan and UBSan, in an interpreter that is not.
 
-Fails when a test does, on any error that a sanitizer reports, and on a leak in the tests' own process whose stack leads
-through one of our modules: CPython leaks at its end too. Processes that tests start may leak: what a deleter leaks when
-the interpreter has ended is what some of them look at.
+Fails if a test fails, if a sanitizer reports an error, and on a leak in the process of the tests whose stack includes
+one of this project's modules: CPython leaks at its end too. Processes that tests start may leak: some tests check what
+a deleter leaks after the end of the interpreter.
 """
 
 import os
@@ -22,11 +22,11 @@ def library(name):
 
 
 def run_pytest(*arguments, asan):
-    """Returns what is to be complained of, as texts."""
+    """Returns the errors, as texts."""
     with tempfile.TemporaryDirectory() as logs:
         environment = {
             **os.environ,
-            # The sanitizer has to be first, and looks for the exceptions of C++ when it starts.
+            # libasan must be first. At its start it looks for the exceptions of C++.
             "LD_PRELOAD": " ".join(map(library, ["libasan.so", "libstdc++.so"])),
             "ASAN_OPTIONS": f"log_path={logs}/log:abort_on_error=1:exitcode=0:allocator_may_return_null=1:{asan}:"
             "stack_trace_format='    #%n %F %L (%m)'",
@@ -49,14 +49,15 @@ def run_pytest(*arguments, asan):
     return complaints
 
 
-# Whole stacks, which tell whose a Python object is, are slow: they are for the tests that come to each way out, but
-# not for those with examples by the hundred. Streams have a run of their own (make test-streams), which looks for no
-# leaks: a copy that cannot be waited for has to leak. tests/conformance has a library that crashes and leaks by design.
+# Complete stacks, which show the module that created a Python object, are slow. The tests that reach each exit of a
+# function use complete stacks; the tests with hundreds of examples do not. tests/streams has a separate run (make
+# test-streams) without leak detection: a copy whose wait fails must leak. tests/conformance has a library that crashes
+# and leaks by design.
 many = "tests/consumer/test_round_trips.py"
 whole = ["tests/consumer", "tests/exchange_api", "tests/producer"]
 elsewhere = ["tests/build", "tests/conformance", "tests/streams"]
 folders = {str(path) for path in Path("tests").glob("[a-z]*/") if list(path.glob("test_*.py"))}
-longest = ["tests/tensor", "tests/lifetime", "tests/failures"]  # begin first
+longest = ["tests/tensor", "tests/lifetime", "tests/failures"]  # these folders start first
 others = [*longest, *sorted(folders.difference(whole, elsewhere, longest)), many]
 with ThreadPoolExecutor(os.cpu_count()) as pool:
     slow = pool.submit(run_pytest, *whole, f"--ignore={many}", asan="fast_unwind_on_malloc=0:malloc_context_size=8")

@@ -34,7 +34,7 @@ NANOBIND = ["-std=c++17", "-fno-strict-aliasing", "-ffunction-sections", "-fdata
 
 
 def compile(compiler, *arguments):
-    """The seconds of CPU time that it took."""
+    """Runs a command; returns its seconds of CPU time."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run([compiler, *map(str, arguments)], check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -69,7 +69,7 @@ def nanobind_library(folder, flags, optimize):
 
 
 def build_calls(folder):
-    """The modules with the calls of the other libraries; built where a source is newer."""
+    """Builds the modules with the calls of the other libraries, if a source is newer."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, flags in other_libraries().items():
         source = HERE / "libraries" / f"calls_{name}.cpp"

@@ -32,7 +32,7 @@ plain_dealloc(PyObject *op)
 #ifndef CALLS_PLAIN
 static int64_t strides_of_rank[9][8];
 
-/* Own and Plain: managed tensors are part of the object. Own has an exchange table as well. */
+/* Own and Plain: managed tensors are part of the object. Own also has an exchange table. */
 typedef struct {
     PyObject_HEAD
     dlpack_py_embedded embedded;
@@ -181,7 +181,7 @@ static PyTypeObject half_type = {
 /* Old: a producer from before 2024, by hand. Its __dlpack__ refuses the keyword max_version, and its capsule is legacy. */
 typedef struct {
     PyObject_HEAD
-    DLManagedTensor managed; /* of all exports */
+    DLManagedTensor managed; /* shared by all exports */
     int64_t strides[2];
     double values[12];
 } Old;
@@ -325,7 +325,7 @@ held_from_dlpack(PyObject *type, PyObject *const *args, Py_ssize_t nargs, PyObje
     return held_steal(type, args, nargs, kwnames, &matrix);
 }
 
-/* As NumPy's from_dlpack: any rank, strides and device of the CPU, and one of fourteen dtypes. */
+/* Accepts what NumPy's from_dlpack accepts: any rank, strides and CPU device, and one of fourteen dtypes. */
 static PyObject *
 held_from_any(PyObject *type, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
@@ -375,13 +375,13 @@ consume_each(PyObject *const *args, Py_ssize_t nargs, const dlpack_py_want *want
     for (i = 0; i < nargs && i < 4 && !failed; i++)
         failed = dlpack_py_consume(args[i], want, &v[i]) < 0;
     while (i-- > 0)
-        dlpack_py_release(&v[i]); /* of a view that is empty too */
+        dlpack_py_release(&v[i]); /* works for an empty view too */
     if (failed)
         return NULL;
     Py_RETURN_NONE;
 }
 
-/* What a call costs that does nothing. */
+/* A call that does nothing. */
 static PyObject *
 nothing(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(obj))
 {
@@ -464,7 +464,7 @@ borrow(PyObject *Py_UNUSED(module), PyObject *obj)
     Py_RETURN_NONE;
 }
 
-/* Of one to four arrays whose tables run no Python code. */
+/* Borrows one to four arrays whose tables run no Python code. */
 static PyObject *
 borrow_many(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
 {
@@ -592,7 +592,7 @@ module_exec(PyObject *module)
 
     buffered_type.tp_base = &PyByteArray_Type;
     for (i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
-        if (PyModule_AddType(module, types[i]) < 0) /* makes it ready as well */
+        if (PyModule_AddType(module, types[i]) < 0) /* calls PyType_Ready too */
             return -1;
     }
 #ifndef CALLS_PLAIN

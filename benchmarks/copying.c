@@ -30,7 +30,7 @@ time_copy(const DLTensor *to, const DLTensor *from, int64_t calls)
     return (now() - begin) / (double)calls;
 }
 
-/* As time_copy, of bytes by memcpy. The pointer is volatile, because compilers know what memcpy does. */
+/* Like time_copy, for memcpy. The pointer is volatile: otherwise a compiler may remove the copy. */
 double
 time_memcpy(void *to, const void *from, int64_t size, int64_t calls);
 double

@@ -29,7 +29,7 @@ try:
 except ImportError:
     torch = None
 
-SECONDS = float(os.environ.get("DLPACK_PY_BENCH_SECONDS", "0.5"))  # of a row in a round
+SECONDS = float(os.environ.get("DLPACK_PY_BENCH_SECONDS", "0.5"))  # the time for a row in a round
 ROUNDS = 3
 F32, U8, F64 = np.dtype("f4"), np.dtype("u1"), np.dtype("f8")
 
@@ -56,12 +56,12 @@ def repeated(dtype, count, shape):
 
 
 def windows(dtype, count, length):
-    """All that begin at one of so many items."""
+    """All windows of an array that begin at one of `count` items."""
     return lambda: np.lib.stride_tricks.sliding_window_view(array(dtype, count + length - 1), length, writeable=True)
 
 
 EVEN, BACK, CROP = slice(None, None, 2), slice(None, None, -1), slice(100, -100)
-TO_LAST, TO_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)  # of channels
+TO_LAST, TO_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)  # the axes of images, with the channels last or first
 LARGE = {
     "float32 256² transposed (in cache)": transposed(F32, 256, 256),
     "uint8 256² transposed (in cache)": transposed(U8, 256, 256),
@@ -158,7 +158,7 @@ def copies(src, libraries):
     dst, whole = np.zeros(src.shape, src.dtype), src
     while whole.base is not None:
         whole = whole.base
-    if whole.nbytes < src.nbytes:  # repeats its items: memcpy reads memory of its own
+    if whole.nbytes < src.nbytes:  # src repeats its items: memcpy reads other memory
         whole = np.ones_like(dst)
     to, from_ = described(dst), described(src)
     calls = max(1, min(20000, 2000000 // (src.nbytes + 50)))

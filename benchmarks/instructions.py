@@ -1,4 +1,4 @@
-"""Counts the instructions of the calls of scenarios.py with callgrind. As a command, holds this library to its record.
+"""Counts the instructions of the calls of scenarios.py with callgrind. As a command, compares with the record.
 
 Run by `make instructions`. Two builds are counted: "full", modules that include dlpack_exchange.h, and "plain", modules
 that do not, which lack the calls that need tables or embedded managed tensors. Both are compared with one record,
@@ -37,8 +37,8 @@ RECORD = HERE / "record.json"
 CALLS = 200
 MUST = {"full": 1.05, "plain": 1.3}  # times the record
 CHEAPER = 1.02
-STEADY = 1.02  # a count above what is held for it by less is not dearer
-NOISE = 1.005  # a count above its must by less is not dearer: where memory lies changes counts
+STEADY = 1.02  # a count above the count that is held for it, by less than this, is not dearer
+NOISE = 1.005  # a count above its limit by less is not dearer: memory addresses change counts
 UNSTEADY = ("types", "first")  # names of calls that are not part of the record begin so
 LOOP = "dlpack_py_benchmark_loop"  # the function of loop.c that is counted
 
@@ -134,7 +134,7 @@ class Dump:
                 continue
             step = int(cost[2] or 0)
             line = {"+": line + step, "-": line - step, "*": line, "": step}[cost[1]]
-            if is_call:  # what the callee costs stands with the callee
+            if is_call:  # the cost of the callee is counted for the callee
                 is_call = False
                 continue
             self.total += int(cost[3])
@@ -151,13 +151,13 @@ class Dump:
 
 
 def plain(function):
-    """Without the mark of a recursive call."""
+    """The name of a function without the mark of a recursive call."""
     return function.partition("'")[0]
 
 
 @cache
 def starts(source):
-    """Where the functions of a source file of this project begin: their lines and names."""
+    """The first lines and the names of the functions in a source file of this project."""
     lines = Path(source).read_text().splitlines() if Path(source).exists() else []
     found = [(i, name[1]) for i, text in enumerate(lines, 1) if (name := re.match(r"(\w+)\(", text))]
     return [i for i, _ in found], [name for _, name in found]
@@ -230,7 +230,7 @@ def count_forms():
 
 
 def smaller(counted, again):
-    """Of each call, the smaller of two counts."""
+    """The smaller of two counts of each call."""
     return {
         form: {name: min(dump, again[form].get(name, dump), key=Dump.instructions) for name, dump in dumps.items()}
         for form, dumps in counted.items()
@@ -254,7 +254,7 @@ def main():
         limit = max(held[form].get(name, 0) * STEADY, MUST[form] * before.get(name, math.inf) * NOISE)
         return dump.instructions() > limit
 
-    # A call that is too dear is counted again, in another process: in few of them, where memory lies doubles a count.
+    # Count a call that is too dear again, in another process: in few processes, memory addresses double a count.
     dear = [name for form, dumps in counted.items() for name, dump in dumps.items() if is_dear(form, name, dump)]
     if dear and is_reference():
         counted = smaller(counted, count_forms())

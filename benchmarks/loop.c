@@ -1,4 +1,4 @@
-/* loop - the one loop that drives every call that is counted or timed, of each library alike
+/* loop - the loop that makes every call that is counted or timed, for all libraries
  *
  * A target is a callable, or the name of a method: then the first argument is the object, and each call looks the
  * method up, as x.m() does. */
@@ -8,8 +8,8 @@
 #include <stdint.h>
 #include <time.h>
 
-/* What is counted: its name is given to callgrind. The target is called with args; or, where is_method is set, the method
- * with this name of args[0]; or, where in_turn is not NULL, with one element of this tuple after the other. fails: each
+/* Callgrind counts this function by its name. Calls target with args. If is_method is set, target is the name of a
+ * method of args[0]. If in_turn is not NULL, calls target with one element of this tuple after the other. fails: each
  * call must raise an exception, which is cleared. */
 __attribute__((noinline)) static int
 dlpack_py_benchmark_loop(PyObject *target, int is_method, PyObject *in_turn, PyObject *const *args, size_t nargs,
@@ -18,7 +18,7 @@ dlpack_py_benchmark_loop(PyObject *target, int is_method, PyObject *in_turn, PyO
     Py_ssize_t i = 0;
     PyObject *result;
 
-    for (; !is_method && !fails && in_turn == NULL && count > 0; count--) { /* most calls: the least of a loop */
+    for (; !is_method && !fails && in_turn == NULL && count > 0; count--) { /* most calls use this short loop */
         result = PyObject_Vectorcall(target, args, nargs, kwnames);
         if (result == NULL)
             return -1;
@@ -98,8 +98,8 @@ run(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, int before)
                                     fails, before ? count > 1 : count);
 }
 
-/* calls(count, fails, target, *args, **keywords). A loop of one call comes first, or of none where count is 1. Callgrind
- * counts the calls of a function outside of the loop too; it forgets them when it dumps the costs of that function. */
+/* calls(count, fails, target, *args, **keywords). First runs a loop of one call, or of no call if count is 1. Callgrind
+ * counts the calls of a function outside of the loop too, and forgets them when it dumps the costs of that function. */
 static PyObject *
 calls(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
@@ -121,7 +121,7 @@ now(void)
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* nanoseconds(count, fails, target, *args, **keywords): of all count calls together. */
+/* nanoseconds(count, fails, target, *args, **keywords): the nanoseconds of all calls together. */
 static PyObject *
 nanoseconds(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {

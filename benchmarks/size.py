@@ -1,4 +1,4 @@
-"""What the headers cost those who include them and read them. Run by `make size`; fails where a figure passes its must.
+"""The costs of the headers for their users and readers. Run by `make size`; fails if a figure exceeds its limit (must).
 
 The bytes and the compile time are those of examples/minimal/image.c, without those of the same file without its DLPack
 parts, or beside them. A path is one call of this extension, built with -finstrument-functions: the functions of the
@@ -176,7 +176,7 @@ def include_flags():
 
 
 def build(source, target, *flags):
-    """Builds a module; the seconds of CPU time that it took."""
+    """Builds a module. Returns the seconds of CPU time."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run([COMPILER, "-fPIC", "-shared", *include_flags(), *flags, source, "-o", target], check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -189,7 +189,7 @@ def without_dlpack():
 
 
 def code_size(module):
-    """The bytes of .text and .rodata, or None without the tool that tells them."""
+    """The bytes of .text and .rodata, or None without the tool `size`."""
     if shutil.which("size") is None:
         return None
     table = subprocess.run(["size", "-A", module], capture_output=True, text=True, check=True).stdout
@@ -252,7 +252,7 @@ def run_path(what, module):
 
     library = ctypes.PyDLL(module)
     picture, array = image.Image(4, 4), numpy.zeros((4, 4, 3), numpy.uint8)
-    kept = []  # of an export: its end is another path
+    kept = []  # the export, whose release is another path
     for round in range(3):
         if round == 2:
             library.path_start()

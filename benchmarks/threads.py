@@ -41,7 +41,7 @@ def throughput(target, makers):
             thread.join()
         begins, ends, waits = zip(*spans)
         whole, exchanges = max(ends) - min(begins), CALLS * len(makers)
-        if min(ends) - max(begins) > 0.5 * whole:  # else one thread ran after the other
+        if min(ends) - max(begins) > 0.5 * whole:  # otherwise one thread ran after the other
             best = max(best, (exchanges / whole, 1000 * sum(waits) / exchanges))
     return best
 

@@ -1,15 +1,15 @@
-"""Array libraries as the tests see them: `library`, which the tests of clauses test, and those of docs/libraries.md.
+"""Descriptions of array libraries: `library`, which the tests of clauses test, and the libraries of docs/libraries.md.
 
-`library` is dlarray, or what DLPACK_PY_LIBRARY names. Each function below describes a library: how an array is made,
-and how its values, pointer, shape, strides and state are read. All else that the tests of clauses use is common to
-array libraries: indexing, item assignment, weak references, classes derived from Array. Other libraries need fewer
+`library` is dlarray, or the library that DLPACK_PY_LIBRARY names. Each function below describes a library: how an array
+is made, and how its values, pointer, shape, strides and state are read. The tests of clauses also use what all array
+libraries have: indexing, item assignment, weak references, classes derived from Array. The other libraries have fewer
 fields:
 
 array                    from nested lists and the name of a dtype; fails for a dtype that the library lacks
 transpose, broadcast_to
 make                     called with a function that makes an array; returns the library's array of it
 write                    sets every element to the value, if the library can write
-device                   what from_dlpack takes for the CPU
+device                   the argument of from_dlpack that means the CPU
 export                   the keywords of __dlpack__, if the library warns without them
 """
 
@@ -56,8 +56,8 @@ def dlarray():
 
     return SimpleNamespace(
         name="dlarray",
-        version=(1, 3),  # what versioned capsules say
-        names_values=True,  # error messages show the value that was wrong
+        version=(1, 3),  # in versioned capsules
+        names_values=True,  # error messages show the wrong value
         Array=dlarray.Array,
         from_dlpack=dlarray.from_dlpack,
         array=dlarray.array,  # from nested lists and the name of a dtype
@@ -67,7 +67,7 @@ def dlarray():
         strides=lambda a: a.strides,  # in elements
         dtype=lambda a: a.dtype,
         readonly=lambda a: a.readonly,
-        references=sys.getrefcount,  # to compare with itself
+        references=sys.getrefcount,  # a count that is compared before and after
         set_readonly=lambda a: a.setflags(writeable=False),
         set_writeable=lambda a: a.setflags(writeable=True),
         broadcast_to=lambda a, shape: a.broadcast_to(shape),
@@ -106,7 +106,7 @@ def numpy():
 
 
 def torch():
-    """Not for the tests of clauses: many make negative strides, at which PyTorch ends the process (D11)."""
+    """Not for the tests of clauses: many make negative strides, which end the process in PyTorch (D11)."""
     import torch
 
     def array(values, dtype):
@@ -127,7 +127,7 @@ def torch():
         strides=lambda a: a.stride(),
         dtype=lambda a: str(a.dtype).replace("torch.", "").replace("_x2", "x2"),
         readonly=lambda a: False,  # PyTorch has no read-only tensors
-        references=lambda a: a._use_count(),  # Python counts one reference for all of these
+        references=lambda a: a._use_count(),  # all uses share one Python reference
         broadcast_to=lambda a, shape: a.expand(shape),
         as_class=lambda kind, a: a.as_subclass(kind),
         transpose=lambda a: a.T,
@@ -137,7 +137,7 @@ def torch():
 
 
 def by_export(**fields):
-    """Shape, strides, address and dtype by what an array exports, where the library does not tell."""
+    """Shape, strides, address and dtype read from the exported tensor, for a library that does not show them."""
 
     def says(a):
         return dltensor.read(a.__dlpack__(**fields.get("export", {})))
@@ -156,12 +156,12 @@ def by_export(**fields):
 
 
 def by_numpy(wrap, **fields):
-    """Arrays are made in NumPy, and the library's of these, without a copy."""
+    """NumPy makes the arrays; `wrap` makes the library's arrays of them without a copy."""
     from numpy.lib.stride_tricks import as_strided
 
     maker = numpy()
     maker.name, maker.from_dlpack = fields["name"], fields["from_dlpack"]
-    maker.broadcast_to = lambda a, shape: as_strided(a, shape, (0, a.itemsize))  # NumPy's own is read-only
+    maker.broadcast_to = lambda a, shape: as_strided(a, shape, (0, a.itemsize))  # that of NumPy is read-only
 
     def make(function):
         a = function(maker)
@@ -179,7 +179,7 @@ def jax():
     return by_export(
         name="jax",
         array=lambda values, dtype: jax.numpy.asarray(values, getattr(jax.numpy, dtype)),
-        values=lambda a: numpy.asarray(jax.numpy.copy(a)).tolist(),  # what a itself has shown, it shows again
+        values=lambda a: numpy.asarray(jax.numpy.copy(a)).tolist(),  # a caches the values that it has shown
         transpose=lambda a: a.T,
         broadcast_to=jax.numpy.broadcast_to,
         from_dlpack=jax.dlpack.from_dlpack,
@@ -232,8 +232,8 @@ def tvm_ffi():
         pointer=lambda a: a.data_ptr(),
         shape=lambda a: tuple(a.shape),
         strides=lambda a: tuple(a.strides),
-        dtype=lambda a: NAMES[dltensor.read(a.__dlpack__()).dtype],  # its own has no name for complex ones
-        readonly=lambda a: False,  # it knows no such thing
+        dtype=lambda a: NAMES[dltensor.read(a.__dlpack__()).dtype],  # a.dtype has no name for complex dtypes
+        readonly=lambda a: False,  # the library has no read-only arrays
         write=lambda a, value: fill(numpy.from_dlpack(a), value),
         from_dlpack=tvm_ffi.from_dlpack,
         device=tvm_ffi.device("cpu"),
@@ -272,7 +272,7 @@ def tensorflow():
         dtype=lambda a: a.dtype.name,
         transpose=tensorflow.transpose,
         broadcast_to=tensorflow.broadcast_to,
-        # It takes capsules only.
+        # from_dlpack of this library takes capsules only.
         from_dlpack=lambda a, **keywords: tensorflow.experimental.dlpack.from_dlpack(a.__dlpack__(), **keywords),
     )
 
@@ -292,10 +292,10 @@ def paddle():
         pointer=lambda a: a.data_ptr(),
         shape=lambda a: tuple(a.shape),
         strides=lambda a: tuple(a.strides),
-        dtype=lambda a: NAMES[dltensor.read(a.__dlpack__()).dtype],  # its own takes uint16 for bfloat16
-        readonly=lambda a: False,  # it knows no such thing
+        dtype=lambda a: NAMES[dltensor.read(a.__dlpack__()).dtype],  # a.dtype confuses uint16 with bfloat16
+        readonly=lambda a: False,  # the library has no read-only arrays
         transpose=lambda a: a.T,
-        broadcast_to=lambda a, shape: paddle.as_strided(a, shape, (0, 1)),  # its own copies
+        broadcast_to=lambda a, shape: paddle.as_strided(a, shape, (0, 1)),  # paddle.broadcast_to copies
         write=lambda a, value: a.fill_(value),
         from_dlpack=paddle.from_dlpack,
         device=paddle.CPUPlace(),
@@ -326,7 +326,7 @@ def mlx():
     return mlx_library
 
 
-# The libraries of docs/libraries.md by name: the function that describes each, and the package that tells the version.
+# The libraries of docs/libraries.md by name: the function that describes the library, and the package with its version.
 LIBRARIES = {
     "numpy": (numpy, "numpy"),
     "torch": (torch, "torch"),
@@ -342,7 +342,7 @@ LIBRARIES = {
 
 
 def version(name):
-    """The version of a library that is installed, else None."""
+    """The version of a library, or None if it is not installed."""
     try:
         return importlib.metadata.version(LIBRARIES[name][1]).partition("+")[0]
     except importlib.metadata.PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""Started by hand, the tests use the modules that `make dev` has built."""
+"""Settings for pytest. Without make, the tests use the modules that `make dev` has built."""
 
 import gc
 import os
@@ -8,10 +8,10 @@ import pytest
 
 try:
     from hypothesis import settings
-except ImportError:  # The environments of single libraries and of GPUs have none: no test that runs there has examples.
+except ImportError:  # Environments of single libraries and of GPUs lack hypothesis: no test that runs there needs it.
     settings = None
 
-# Leaks are looked for in this process: in children, which end in the midst of things, LeakSanitizer itself crashes.
+# LeakSanitizer checks this process only: it crashes in child processes that end before they free their memory.
 if "ASAN_OPTIONS" in os.environ:
     os.environ["ASAN_OPTIONS"] += ":detect_leaks=0"
 
@@ -20,7 +20,7 @@ if "DLPACK_PY_BUILD_DIR" not in os.environ:
 
     os.environ["DLPACK_PY_BUILD_DIR"] = os.path.dirname(dlarray.__file__)
 
-# Each test has a few examples, the same each time. DLPACK_PY_EXAMPLES=1000 gives it a thousand others.
+# Each test has a few examples, equal in each run. DLPACK_PY_EXAMPLES=1000 gives each test a thousand random examples.
 EXAMPLES = os.environ.get("DLPACK_PY_EXAMPLES")
 if settings:
     settings.register_profile(
@@ -35,19 +35,19 @@ def pytest_collection_finish():
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item, nextitem):
-    """After the last test of a file."""
+    """Freezes all objects after the last test of a file."""
     if nextitem is not None and nextitem.path != item.path:
         freeze()
 
 
 def freeze():
-    """Many tests collect garbage. That looks through all objects but frozen ones: pytest's reports are frozen here."""
+    """Many tests collect garbage. The collector does not visit frozen objects: freeze the reports of pytest."""
     gc.collect()
     gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter):
-    """One line for each reason to skip. "what is missing: reason" stands in the tests where several share a reason."""
+    """Prints one line for each reason to skip. Tests that share a reason write "what is missing: reason"."""
     missing = defaultdict(Counter)
     for report in terminalreporter.stats.get("skipped", []):
         what, _, reason = report.longrepr[2].removeprefix("Skipped: ").rpartition(": ")

@@ -1,11 +1,10 @@
-/* Comes before dlpack_py.h, and counts the blocks that it has allocated and not freed. Gates, one for each interpreter, are
- * not counted: the header never frees them. Nor are its records of types with a table, which live as long as the
- * interpreter. */
+/* Include before dlpack_py.h. Counts the blocks that the header has allocated and not freed. Two kinds are not counted:
+ * interpreter states, which the header never frees, and type entries, which live as long as the interpreter. */
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
-static atomic_long blocks; /* relaxed, so that counting orders no threads */
+static atomic_long blocks; /* relaxed: counting must not synchronize threads */
 
 typedef union counted_block {
     int lasts;
@@ -33,5 +32,6 @@ counted_free(void *pointer)
     free(block);
 }
 
-#define DLPACK_PY_MALLOC(size) counted_malloc(size, strcmp(#size, "sizeof(*state)") == 0 || strcmp(#size, "sizeof(*own)") == 0)
+#define DLPACK_PY_MALLOC(size) \
+    counted_malloc(size, strcmp(#size, "sizeof(*state)") == 0 || strcmp(#size, "sizeof(*own)") == 0)
 #define DLPACK_PY_FREE(pointer) counted_free(pointer)

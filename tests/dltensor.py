@@ -1,7 +1,7 @@
-"""DLPack's structs in ctypes, written from the specification: the tests' own producer and consumer.
+"""DLPack's structs in ctypes, written from the specification: a producer and a consumer for tests.
 
-read() and take() look at capsules as a foreign consumer does; Made is a managed tensor with whatever is wanted in it,
-and Producer an object that offers one. Nothing here uses the header under test.
+read() and Taken read capsules as a consumer of another library does. Made is a managed tensor with any fields, and
+Producer is an object that offers such a tensor. This file does not use the header under test.
 """
 
 import ctypes
@@ -11,7 +11,7 @@ import threading
 import weakref
 from types import SimpleNamespace
 
-LEGACY, VERSIONED = FORMS = "dltensor", "dltensor_versioned"  # what unconsumed capsules are called
+LEGACY, VERSIONED = FORMS = "dltensor", "dltensor_versioned"  # the names of unconsumed capsules
 
 READ_ONLY, IS_COPIED, PADDED = 1, 2, 4
 
@@ -69,11 +69,11 @@ MANAGED = {LEGACY: LegacyManaged, VERSIONED: VersionedManaged}
 
 
 def _python(result, name, *arguments):
-    """A function of CPython's, with a prototype of our own: those of ctypes.pythonapi are everybody's."""
+    """A function of CPython with its own prototype: all users of ctypes.pythonapi share the prototypes there."""
     return ctypes.PYFUNCTYPE(result, *arguments)((name, ctypes.pythonapi))
 
 
-# Capsules are passed by address where they may be dying.
+# A capsule that is being destroyed is passed by address.
 _new = _python(ctypes.py_object, "PyCapsule_New", ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
 _name = _python(ctypes.c_void_p, "PyCapsule_GetName", ctypes.py_object)
 _pointer = _python(ctypes.c_void_p, "PyCapsule_GetPointer", ctypes.py_object, ctypes.c_void_p)
@@ -81,7 +81,7 @@ _set_name = _python(ctypes.c_int, "PyCapsule_SetName", ctypes.py_object, ctypes.
 _dying_is_valid = _python(ctypes.c_int, "PyCapsule_IsValid", ctypes.c_void_p, ctypes.c_char_p)
 _dying_pointer = _python(ctypes.c_void_p, "PyCapsule_GetPointer", ctypes.c_void_p, ctypes.c_char_p)
 
-_DELETER = ctypes.CFUNCTYPE(None, ctypes.c_void_p)  # attaches by itself, from whatever thread
+_DELETER = ctypes.CFUNCTYPE(None, ctypes.c_void_p)  # attaches any thread to the interpreter
 _DESTRUCTOR = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
 
 _libc = ctypes.CDLL(None)
@@ -99,7 +99,7 @@ def compact(shape):
 
 def values(address, dtype, shape, strides):
     """The elements from memory, as nested lists; strides in elements."""
-    if 0 in shape:  # no address to look at
+    if 0 in shape:  # no memory to read
         return [values(address, dtype, shape[1:], strides[1:]) for _ in range(shape[0])] if shape[0] else []
     item = struct.Struct("=" + FORMATS[dtype])
     if shape:
@@ -119,12 +119,12 @@ def rename(capsule, new):
 
 
 def address(capsule):
-    """Of what the capsule holds."""
+    """The pointer in the capsule."""
     return _pointer(capsule, _name(capsule))
 
 
 def read(capsule):
-    """What an unconsumed capsule says, without taking it."""
+    """The fields of the tensor in an unconsumed capsule, which is not consumed."""
     return _read(name(capsule), address(capsule))
 
 
@@ -148,7 +148,7 @@ def _read(form, where):
 
 
 def run_on(thread, function):
-    """Calls it on "this thread", or on "another thread", which has ended when this returns."""
+    """Calls the function on "this thread", or on "another thread" and waits for its end."""
     if thread == "this thread":
         function()
         return
@@ -159,7 +159,7 @@ def run_on(thread, function):
 
 
 class Taken:
-    """A tensor that was taken out of its capsule, the way that consumers do (K4)."""
+    """A tensor that was taken out of its capsule, as consumers do (K4)."""
 
     def __init__(self, capsule):
         form = name(capsule)
@@ -172,18 +172,18 @@ class Taken:
         return values((says.data or 0) + says.byte_offset, says.dtype, says.shape or (), says.strides or ())
 
     def delete(self):
-        """Not attached to the interpreter, as ctypes calls what is foreign."""
+        """Calls the deleter with the thread detached from the interpreter, as ctypes calls C functions."""
         _DELETER(self.says.deleter)(self._address)
 
     def delete_on(self, thread):
-        """On one of Python's, by run_on(), or on "a foreign thread"."""
+        """Calls the deleter on a thread of run_on(), or on "a foreign thread"."""
         if thread == "a foreign thread":
             self.delete_on_a_foreign_thread()
         else:
             run_on(thread, self.delete)
 
     def delete_on_a_foreign_thread(self):
-        """On a thread that Python never saw."""
+        """Calls the deleter on a thread that has never had a thread state."""
         thread = ctypes.c_ulong()
         start = ctypes.c_void_p(self.says.deleter)
         assert _libc.pthread_create(ctypes.byref(thread), None, start, ctypes.c_void_p(self._address)) == 0
@@ -191,7 +191,7 @@ class Taken:
 
 
 _by_address = weakref.WeakValueDictionary()
-_not_deleted = set()  # keeps them alive
+_not_deleted = set()  # keeps Made objects alive until their deleter runs
 
 
 @_DELETER
@@ -200,7 +200,7 @@ def _delete(where):
     made.deleted += 1
     _not_deleted.discard(made)
     if made.deleted == 1:
-        ctypes.memset(ctypes.addressof(made.managed.dl_tensor), 0xA5, ctypes.sizeof(Tensor))  # whoever looks, stumbles
+        ctypes.memset(ctypes.addressof(made.managed.dl_tensor), 0xA5, ctypes.sizeof(Tensor))  # a later read fails
     if made.on_delete is not None:
         made.on_delete()
 
@@ -224,9 +224,9 @@ _unset = object()
 
 
 class Made:
-    """A managed tensor made by hand. What is not given is that of three float64 on the CPU: 0.0, 1.0, 2.0.
+    """A managed tensor made by hand. By default it has three float64 on the CPU: 0.0, 1.0, 2.0.
 
-    shape, strides     None for NULL; ndim where shape does not tell
+    shape, strides     None for NULL; then ndim gives the rank
     data               an address; None for NULL
     deleter            False for NULL
     on_delete          called by the deleter
@@ -285,22 +285,22 @@ class Made:
         return [bytes(part) for part in (self.managed, *self._extents) if part is not None]
 
     def capsule(self, name=_unset):
-        """A new capsule, whose destructor does as K1 says; name: other than the form's.
+        """A new capsule, whose destructor follows K1. name: instead of the name of the form.
 
-        It must not die while an exception is in flight, with which ctypes cannot work: keep it in a variable.
+        ctypes cannot run the destructor while an exception is in flight: keep the capsule in a variable.
         """
         name = self.form if name is _unset else name
         destroy = ctypes.cast(_destructors[self.form], ctypes.c_void_p)
         return _new(ctypes.addressof(self.managed), _static(name), destroy)
 
     def poison(self):
-        """Makes all of the tensor unreadable, but for version and deleter (K6)."""
+        """Overwrites the DLTensor, so that only version and deleter are readable (K6)."""
         ctypes.memset(ctypes.addressof(self.managed.dl_tensor), 0xA5, ctypes.sizeof(Tensor))
         return self
 
 
 class Offer:
-    """An object that offers one managed tensor, once; it knows nothing of copies and devices."""
+    """An object that offers one managed tensor, once. It does not know the keywords for copies and devices."""
 
     def __init__(self, made):
         self.made = made
@@ -310,7 +310,7 @@ class Offer:
 
 
 class Kept:
-    """An object that offers one capsule, again and again."""
+    """An object that returns one capsule on each call."""
 
     def __init__(self, capsule):
         self.capsule = capsule
@@ -323,13 +323,13 @@ class Kept:
 
 
 class Producer:
-    """An object that offers what Made makes of the fields.
+    """An object whose __dlpack__ makes a tensor by Made(**fields).
 
-    form       None: as max_version asks
-    answers    fields for each call in turn, over the others; the last stays
+    form       None: chosen by max_version
+    answers    fields for each call in turn, which override the other fields; later calls use the last
 
     calls      the keywords of each call of __dlpack__
-    made       what it answered with
+    made       the tensors that it returned
     """
 
     def __init__(self, form=None, answers=({},), **fields):

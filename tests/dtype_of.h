@@ -1,7 +1,7 @@
 /* For probes that are given a dtype as text. */
 #include <stdlib.h>
 
-/* The dtype whose text this is ("float32", "int8x4"); 0: none. */
+/* The dtype with this name ("float32", "int8x4"), or 0. */
 static inline uint32_t
 dtype_of(const char *text)
 {

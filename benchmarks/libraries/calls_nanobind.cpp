@@ -20,7 +20,7 @@ template <typename Item, std::size_t rank = 2>
 using Of = nb::ndarray<const Item, nb::ndim<rank>, nb::c_contig, nb::device::cpu>;
 
 static double values[256];
-static nb::handle owner; /* keeps values alive: an object that exists already, so that no capsule is made for it */
+static nb::handle owner; /* keeps values alive: an existing object, so that nanobind makes no capsule */
 
 /* An array of nanobind's own type, or of another library. */
 template <typename Library>

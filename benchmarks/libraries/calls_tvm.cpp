@@ -30,7 +30,7 @@ consume(TensorView a)
     check(a);
 }
 
-/* Owns the tensor, as a function does that keeps it. */
+/* Owns the tensor, like a function that keeps its argument. */
 static void
 consume_owned(Tensor a)
 {

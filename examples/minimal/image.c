@@ -3,7 +3,7 @@
  *
  * The lines for DLPack stand between the marks "dlpack: begin" and "dlpack: end"; all
  * other lines are those of a type without DLPack. With DLPack, NumPy, PyTorch, JAX and
- * others use the memory of an image, and this module uses theirs, without a copy.
+ * others use the memory of an image, and this module uses their memory, without a copy.
  */
 #include <Python.h>
 #include <structmember.h> /* T_BOOL, T_PYSSIZET */

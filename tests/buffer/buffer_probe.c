@@ -1,4 +1,4 @@
-/* dlpack_buffer.h as seen from Python: types with the protocols that a test asks for, the methods of
+/* Gives Python access to dlpack_buffer.h: types with the protocols that a test chooses, the methods of
  * DLPACK_BUFFER_METHODS on any type, and memoryviews of consumed tensors. */
 
 #include "dlpack_buffer.h"
@@ -10,7 +10,7 @@ typedef struct {
     dlpack_py_view view;
     dlpack_py_exports exports;
     PyObject *veto;  /* an exception that describe raises */
-    PyObject *owner; /* of the offer; NULL: the thing; None: NULL */
+    PyObject *owner; /* offer->owner; NULL here means the thing itself, None means NULL */
     int counted;     /* 1: exports are counted, as for memory that can move */
     int pending;     /* 1: work on the data may be pending */
 } Thing;
@@ -40,7 +40,7 @@ DLPACK_PY_DESCRIBED(thing, thing_describe);
 DLPACK_BUFFER_DESCRIBED(thing, thing_describe);
 DLPACK_BUFFER_ARRAY_INTERFACE(thing, thing_describe);
 
-/* Thing(array, counted=False, pending=False): array may be any DLPack array, also of a device. */
+/* Thing(array, counted=False, pending=False): array is a DLPack array on any device. */
 static PyObject *
 thing_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
@@ -115,7 +115,7 @@ probe_kind(PyObject *Py_UNUSED(module), PyObject *args)
     }
 }
 
-/* add_methods(type): what the line DLPACK_BUFFER_METHODS does in the methods of a type. */
+/* add_methods(type): adds DLPACK_BUFFER_METHODS to the methods of a type. */
 static PyObject *
 probe_add_methods(PyObject *Py_UNUSED(module), PyObject *type)
 {
@@ -152,7 +152,7 @@ probe_view_of(PyObject *Py_UNUSED(module), PyObject *args)
     return dlpack_buffer_memoryview(obj, &want);
 }
 
-/* request(obj, flags): what bf_getbuffer of obj answers to PyBUF_ flags, as a tuple (address, len, itemsize, readonly,
+/* request(obj, flags): calls bf_getbuffer of obj with PyBUF_ flags. Returns a tuple (address, len, itemsize, readonly,
  * ndim, format, shape, strides). */
 static PyObject *
 probe_request(PyObject *Py_UNUSED(module), PyObject *args)
@@ -184,7 +184,7 @@ probe_request(PyObject *Py_UNUSED(module), PyObject *args)
     return answer;
 }
 
-/* dtype_of(format, itemsize): the dtype of a buffer's format, as text; None where there is none. */
+/* dtype_of(format, itemsize): the dtype of a buffer's format as text, or None. */
 static PyObject *
 probe_dtype_of(PyObject *Py_UNUSED(module), PyObject *args)
 {
@@ -228,7 +228,7 @@ rude_destructor(PyObject *capsule)
     PyErr_SetString(PyExc_RuntimeError, (const char *)PyCapsule_GetPointer(capsule, NULL));
 }
 
-/* rude(): an object of a library that leaves an exception behind as it dies. */
+/* rude(): an object whose destructor leaves an exception set. */
 static PyObject *
 probe_rude(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
@@ -236,7 +236,7 @@ probe_rude(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
     return PyCapsule_New(text, NULL, rude_destructor);
 }
 
-/* release_raising(obj, flags, exception): raises the exception, and lets go of a buffer of obj while it is in flight. */
+/* release_raising(obj, flags, exception): raises the exception, and releases a buffer of obj while it is in flight. */
 static PyObject *
 probe_release_raising(PyObject *Py_UNUSED(module), PyObject *args)
 {
@@ -246,7 +246,7 @@ probe_release_raising(PyObject *Py_UNUSED(module), PyObject *args)
 
     if (!PyArg_ParseTuple(args, "OiO", &obj, &flags, &exception) || PyObject_GetBuffer(obj, &buffer, flags) < 0)
         return NULL;
-    if (PyObject_SetAttrString(obj, "owner", Py_None) < 0) /* the buffer alone holds it now */
+    if (PyObject_SetAttrString(obj, "owner", Py_None) < 0) /* now only the buffer holds the owner */
         return NULL;
     PyErr_SetObject((PyObject *)Py_TYPE(exception), exception);
     PyBuffer_Release(&buffer);

@@ -1,5 +1,5 @@
-"""Objects without __dlpack__: buffers, then __array_interface__ (dlpack_buffer_fallback), and the order in which an
-object is asked: C6, C7, D3, D8, D10."""
+"""Objects without __dlpack__: buffers, then __array_interface__ (dlpack_buffer_fallback), and the order of the three
+protocols: C6, C7, D3, D8, D10."""
 
 import array
 import gc
@@ -27,7 +27,7 @@ def values(view):
 
 
 class Interface:
-    """An object with __array_interface__ alone."""
+    """An object that has __array_interface__ and no other protocol."""
 
     def __init__(self, array=None, **changes):
         if array is not None:
@@ -70,14 +70,14 @@ def test_a_format_has_one_dtype_or_none_D10(format, itemsize, dtype):
     assert dtype_of(format, itemsize) == dtype
 
 
-def test_a_stride_of_a_buffer_that_reaches_no_element_may_be_any_D5():
+def test_a_stride_of_a_buffer_that_reaches_no_element_may_have_any_value_D5():
     for shape, strides in [((0, 3), (8, 3)), ((3, 0), (3, 8)), ((1, 1), (3, 3)), ((1, 1), (-3, 2**62))]:
         assert ndim_of(shape, strides) == 2
     with pytest.raises(BufferError, match=r"strides\[1\] is 3 bytes, a multiple of 8 .the item size. was wanted"):
         ndim_of((1, 2), (8, 3))
 
 
-def test_a_file_that_is_mapped_is_taken_C6(tmp_path):
+def test_a_memory_mapped_file_is_consumed_C6(tmp_path):
     (tmp_path / "file").write_bytes(bytes(range(8)))
     with open(tmp_path / "file", "rb") as file:
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -107,7 +107,7 @@ def test_an_array_interface_is_taken_without_a_copy_C6(dtype):
     assert sys.getrefcount(thing) == before
 
 
-def test_it_keeps_the_object_alive_and_read_only_C7_P9():
+def test_an_array_interface_keeps_its_object_alive_and_stays_read_only_C7_P9():
     thing = Interface(numpy.arange(3.0))
     thing.__array_interface__["data"] = (thing.__array_interface__["data"][0], True)
     gone = weakref.ref(thing)
@@ -215,18 +215,18 @@ def test_an_array_interface_that_cannot_be_used_is_refused_P7_D8(changes, error,
     assert sys.getrefcount(thing) == before
 
 
-def test_a_long_value_is_named_by_its_type_in_a_message():
+def test_a_message_shows_the_type_of_a_long_value():
     with pytest.raises(BufferError, match="has mask list, .*a DLPack tensor has no mask"):
         consume(Interface(**{**GOOD, "mask": [1] * 100_000}))
 
 
-def test_a_long_text_is_cut_off_in_a_message():
+def test_a_message_truncates_a_long_text():
     with pytest.raises(BufferError, match="typestr") as raised:
         consume(Interface(**{**GOOD, "typestr": "x" * 100_000}))
     assert len(str(raised.value)) < 400
 
 
-def test_the_repr_of_what_an_array_interface_holds_is_not_asked_for():
+def test_repr_of_a_value_in_an_array_interface_is_not_called():
     class Value:
         def __repr__(self):
             raise KeyboardInterrupt
@@ -242,24 +242,24 @@ def test_the_repr_of_what_an_array_interface_holds_is_not_asked_for():
         consume(thing)
 
 
-def test_negative_strides_may_reach_back_to_the_begin_of_the_data_D11():
+def test_negative_strides_may_reach_the_begin_of_the_data_D11():
     data = numpy.arange(3.0)
     assert values(consume(Interface(**{**GOOD, "data": data.tobytes(), "strides": (-8,), "offset": 16}))) == [2, 1, 0]
 
 
-def test_a_class_is_asked_as_any_object_C6():
+def test_a_class_with_an_array_interface_is_consumed_as_any_object_C6():
     with pytest.raises(TypeError, match="__dlpack__.* needs an argument"):
         consume(numpy.ndarray)
 
 
-def test_what_is_no_dict_is_a_type_error():
+def test_an_array_interface_that_is_not_a_dict_is_a_type_error():
     thing = Interface()
     thing.__array_interface__ = [1]
     with pytest.raises(TypeError, match="__array_interface__ is list, a dict was wanted"):
         consume(thing)
 
 
-def test_an_error_of_the_getter_is_raised_unless_it_says_that_there_is_none():
+def test_an_error_of_the_getter_is_raised_unless_it_is_an_attribute_error():
     class Fails:
         error = ValueError("broken")
 
@@ -309,7 +309,7 @@ def test_a_property_that_raises_AttributeError_is_no_dlpack_C6():
     assert values(consume(Hidden(b"abc"))) == [97, 98, 99]
 
 
-def test_what_dlpack_refuses_is_not_asked_for_otherwise_C6():
+def test_after_an_error_of_dlpack_no_other_protocol_is_used_C6():
     class Refuses(bytes):
         def __dlpack__(self, **keywords):
             raise BufferError("no export today")
@@ -318,7 +318,7 @@ def test_what_dlpack_refuses_is_not_asked_for_otherwise_C6():
         consume(Refuses(b"abc"))
 
 
-def test_a_buffer_that_is_refused_is_not_asked_for_otherwise_C6():
+def test_after_a_refused_buffer_no_other_protocol_is_used_C6():
     class Text(array.array):
         __array_interface__ = GOOD
 
@@ -327,13 +327,13 @@ def test_a_buffer_that_is_refused_is_not_asked_for_otherwise_C6():
 
 
 @pytest.mark.parametrize("protocols", [(1, 1, 1), (0, 1, 1), (0, 1, 0), (0, 0, 1)])
-def test_a_type_of_ours_is_consumed_by_each_of_its_protocols_C6(protocols):
+def test_a_type_of_the_header_is_consumed_by_each_of_its_protocols_C6(protocols):
     source = numpy.arange(3.0)
     view = consume(kind(*protocols)(source))
     assert view.data == source.__array_interface__["data"][0] and values(view) == [0.0, 1.0, 2.0]
 
 
-def test_arrays_of_ours_are_arrays_for_numpy_by_their_interface():
+def test_numpy_makes_an_array_of_the_array_interface_of_dlarray():
     a = dlarray.arange(6).reshape(2, 3)
     interface = a.__array_interface__
     assert interface["data"] == (a.data_ptr, False)
@@ -341,7 +341,7 @@ def test_arrays_of_ours_are_arrays_for_numpy_by_their_interface():
 
 
 def test_a_buffer_with_suboffsets_is_refused_P7():
-    """Rows that lie anywhere, behind pointers."""
+    """Such a buffer holds pointers to its rows."""
     exporters = pytest.importorskip("_testbuffer", reason="CPython was installed without its test modules")
     rows = exporters.ndarray(list(range(6)), shape=[2, 3], format="B", flags=exporters.ND_PIL)
     assert memoryview(rows).suboffsets == (0, -1)

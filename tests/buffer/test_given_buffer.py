@@ -23,7 +23,7 @@ All, Buffer, Interface, DLPack = kind(1, 1, 1), kind(0, 1, 0), kind(0, 0, 1), ki
 
 
 class Only:
-    """The array interface of a thing, alone."""
+    """An object that has the array interface of a thing and no other protocol."""
 
     def __init__(self, thing):
         self.__array_interface__, self.thing = thing.__array_interface__, thing
@@ -51,7 +51,7 @@ def answer(obj, flags):
 
 
 def without_noise(said, array):
-    """Strides that reach no element may be any."""
+    """Replaces strides that reach no element: they may have any value."""
     if said is None:
         return None
     address, length, itemsize, readonly, _, format, shape, strides = said
@@ -74,7 +74,7 @@ def test_every_request_is_answered_as_numpy_answers_it(flags):
 
 
 @needs_versioned_numpy
-def test_refusals_say_what_was_asked_for():
+def test_the_message_of_a_refusal_names_the_request():
     a = numpy.zeros((2, 3))
     a.flags.writeable = False
     for array, flags, text in [
@@ -117,7 +117,7 @@ def test_a_growable_type_refuses_to_grow_while_a_buffer_lives_P9():
     assert not hasattr(samples, "__array_interface__")
 
 
-def test_a_refusal_counts_nothing_and_holds_nothing():
+def test_a_refusal_counts_no_export_and_holds_no_reference():
     thing = Buffer(Made(VERSIONED, dtype=(4, 16, 1)).capsule(), counted=True)
     before = sys.getrefcount(thing)
     with pytest.raises(BufferError, match="dtype is bfloat16, the buffer protocol has no such format"):
@@ -167,7 +167,7 @@ def test_shape_and_strides_of_every_rank_are_given(shape):
     assert view.strides == a.strides
 
 
-def test_an_offer_without_an_owner_is_an_error_of_the_author_P9():
+def test_an_offer_without_an_owner_is_a_system_error_P9():
     thing = All(numpy.zeros(3))
     thing.owner = None
     for ask in (memoryview, lambda x: x.__array_interface__):
@@ -176,7 +176,7 @@ def test_an_offer_without_an_owner_is_an_error_of_the_author_P9():
 
 
 @pytest.mark.parametrize("error", [BufferError("no"), MemoryError("no"), KeyboardInterrupt("no")])
-def test_what_describe_raises_is_raised_P7(error):
+def test_an_exception_of_describe_is_raised_P7(error):
     thing = All(numpy.zeros(3))
     thing.veto = error
     for ask in (memoryview, lambda x: x.__array_interface__):
@@ -184,7 +184,7 @@ def test_what_describe_raises_is_raised_P7(error):
             ask(thing)
 
 
-def test_memory_of_a_device_has_neither_C5():
+def test_memory_of_a_device_has_neither_a_buffer_nor_an_array_interface_C5():
     thing = All(Made(VERSIONED, device=CUDA).capsule())
     with pytest.raises(BufferError, match="device is cuda:0, a buffer is memory of the CPU"):
         memoryview(thing)
@@ -192,7 +192,7 @@ def test_memory_of_a_device_has_neither_C5():
         _ = thing.__array_interface__
 
 
-def test_memory_that_the_cpu_reads_has_both_unless_work_is_pending_S10():
+def test_memory_that_the_cpu_can_read_has_a_buffer_and_an_array_interface_unless_work_is_pending_S10():
     thing = All(Made(VERSIONED, device=CUDA_HOST).capsule())
     assert memoryview(thing).nbytes == thing.__array_interface__["shape"][0] * memoryview(thing).itemsize
     busy = All(Made(VERSIONED, device=CUDA_HOST).capsule(), pending=True)
@@ -243,7 +243,7 @@ def test_read_only_memory_stays_so_in_numpy_C7(make):
 
 
 @needs_versioned_numpy
-def test_the_array_interface_is_that_of_numpy():
+def test_the_array_interface_equals_that_of_numpy():
     for source in layouts():
         ours, theirs = Interface(source).__array_interface__, source.__array_interface__
         assert set(ours) == {"shape", "typestr", "data", "strides", "version"}
@@ -255,14 +255,14 @@ def test_the_array_interface_is_that_of_numpy():
 def test_memory_that_can_move_has_no_array_interface_P9():
     thing = All(numpy.zeros(3), counted=True)
     assert not hasattr(thing, "__array_interface__")
-    a = numpy.asarray(thing)  # by the buffer protocol
+    a = numpy.asarray(thing)  # uses the buffer protocol
     assert thing.count == 1
     del a
     assert thing.count == 0
 
 
-def test_memory_of_another_owner_has_no_array_interface_P9():
-    """NumPy holds the object that has the attribute, not the owner."""
+def test_memory_of_a_separate_owner_has_no_array_interface_P9():
+    """NumPy keeps a reference to the object that has the attribute, not to the owner."""
     thing = Interface(numpy.zeros(3))
     thing.owner = Owner()
     with pytest.raises(AttributeError, match="memory of another owner has no __array_interface__"):
@@ -271,7 +271,7 @@ def test_memory_of_another_owner_has_no_array_interface_P9():
 
 @pytest.mark.parametrize("counted, fields", [(True, {}), (False, {"device": CUDA}), (False, {"dtype": (4, 16, 1)})])
 def test_there_is_no_array_interface_whether_work_is_pending_or_not(counted, fields):
-    """AttributeError lets NumPy go on to the next protocol, BufferError would end the search."""
+    """After AttributeError NumPy tries the next protocol; BufferError would end the search."""
     thing = All(Made(VERSIONED, **{"device": CUDA_HOST, **fields}).capsule(), counted, True)
     assert not hasattr(thing, "__array_interface__")
 
@@ -290,7 +290,7 @@ def test_a_dtype_without_a_typestr_has_no_array_interface_D6(dtype):
     ((0, 128, 1), "int128"),
     ((2, 32, 4), "float32x4"),
 ])  # fmt: skip
-def test_a_typestr_that_means_another_dtype_is_not_given_D6(dtype, text):
+def test_a_typestr_that_means_a_different_dtype_is_not_used_D6(dtype, text):
     with pytest.raises(AttributeError, match=f"no __array_interface__ for {text}"):
         _ = All(Made(VERSIONED, dtype=dtype).capsule()).__array_interface__
 

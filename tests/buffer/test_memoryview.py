@@ -36,7 +36,7 @@ def test_a_dtype_without_a_format_is_refused_and_the_tensor_released_D6(dtype):
 
 
 @given(st.data())
-def test_shape_strides_and_values_are_those_of_the_array_D11(data):
+def test_a_memoryview_has_shape_strides_and_values_of_the_array_D11(data):
     shape = data.draw(st.lists(st.integers(0, 4), max_size=4))
     dtype = data.draw(st.sampled_from(["i1", "f4", "c16"]))
     source = numpy.arange(int(numpy.prod(shape))).astype(dtype).reshape(shape)
@@ -50,7 +50,7 @@ def test_shape_strides_and_values_are_those_of_the_array_D11(data):
 
 
 @needs_versioned_numpy
-def test_writing_to_it_writes_to_the_array_unless_that_is_read_only_C7():
+def test_a_memoryview_writes_to_the_array_unless_the_array_is_read_only_C7():
     source = numpy.zeros(3)
     view = view_of(source)
     view[1] = 5.0
@@ -66,7 +66,7 @@ def test_writing_to_it_writes_to_the_array_unless_that_is_read_only_C7():
 @pytest.mark.parametrize(
     "form, flags, readonly", [(VERSIONED, 0, False), (VERSIONED, READ_ONLY, True), (LEGACY, 0, True)]
 )
-def test_what_a_capsule_does_not_say_is_read_only_C7(form, flags, readonly):
+def test_a_capsule_without_a_flag_gives_a_read_only_memoryview_C7(form, flags, readonly):
     made = Made(form, flags=flags) if form is VERSIONED else Made(form)
     view = view_of(made.capsule())
     assert view.readonly is readonly
@@ -129,7 +129,7 @@ def test_a_borrowed_tensor_has_no_memoryview_X3():
         view_of_borrowed(dlarray.zeros(3))
 
 
-def test_its_exporter_holds_nothing_where_python_code_makes_it():
+def test_an_exporter_that_python_code_makes_holds_no_tensor():
     kind = type(view_of(numpy.zeros(3)).obj)
     try:
         empty = kind()
@@ -139,7 +139,7 @@ def test_its_exporter_holds_nothing_where_python_code_makes_it():
         memoryview(empty)
 
 
-def test_rank_0_and_no_elements_have_views_D3():
+def test_tensors_of_rank_0_or_without_elements_have_memoryviews_D3():
     assert view_of(numpy.array(3.0))[()] == 3.0
     assert view_of(numpy.zeros((0, 3))).shape == (0, 3)
     assert view_of(numpy.zeros((0, 3))).tobytes() == b""

@@ -30,7 +30,7 @@ def strided(a):
 
 
 @needs_versioned_numpy
-def test_an_array_shares_the_memory_and_writes_to_it_P9():
+def test_an_array_shares_the_memory_of_the_buffer_P9():
     numbers = Numbers("d", [1.0, 2.0, 3.0])
     a = numpy.from_dlpack(numbers)
     assert (a.dtype, a.tolist()) == (numpy.float64, [1.0, 2.0, 3.0])
@@ -64,7 +64,7 @@ def test_memory_cannot_be_resized_while_an_export_lives_P9():
     assert bytes(grows) == b"abc\x01"
 
 
-def test_a_file_that_is_mapped_cannot_be_closed_while_an_export_lives_P9(tmp_path):
+def test_a_memory_mapped_file_cannot_be_closed_while_an_export_lives_P9(tmp_path):
     (tmp_path / "file").write_bytes(bytes(range(16)))
     with open(tmp_path / "file", "r+b") as file:
         mapped = Mapped(file.fileno(), 0)
@@ -137,14 +137,14 @@ def test_a_type_without_the_buffer_protocol_is_a_type_error_P7():
 
 
 @pytest.mark.parametrize("keywords", [{"stream": 3}, {"max_version": 1}, {"dl_device": (2, 0)}, {"what": 1}])
-def test_a_request_that_is_refused_holds_nothing_P1_P6_P8(keywords):
+def test_a_refused_request_holds_no_reference_P1_P6_P8(keywords):
     grows = Growable(b"abc")
     with pytest.raises((TypeError, ValueError, BufferError)):
         grows.__dlpack__(**keywords)
     grows.append(1)
 
 
-def test_arguments_are_read_before_the_buffer_is_asked_for_P1():
+def test_arguments_are_parsed_before_the_buffer_is_requested_P1():
     with pytest.raises(TypeError, match="max_version is 1"):
         strided(numpy.zeros(2, "S3")).__dlpack__(max_version=1)
     grows = Growable(b"abc")
@@ -159,7 +159,7 @@ def test_arguments_are_read_before_the_buffer_is_asked_for_P1():
     assert dltensor.read(capsule).shape == (4,)
 
 
-def test_a_chain_of_exporters_is_held_to_its_end_P9():
+def test_a_chain_of_exporters_is_kept_alive_P9():
     stream = io.BytesIO(b"abcd")
     a = numpy.from_dlpack(strided(numpy.frombuffer(stream.getbuffer(), "u1")))
     with pytest.raises(BufferError):

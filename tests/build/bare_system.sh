@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# bare_system.sh SUITE [ARGUMENT ...]: takes away one by one what the README asks for in a new Debian (bookworm, trixie),
-# a C compiler, make, git and Python with its headers and venv, and reads what make says. Then it runs `make demo` and
-# `make test` in that system, which has nothing else. The arguments are for pytest.
+# bare_system.sh SUITE [ARGUMENT ...]: installs a new Debian (bookworm, trixie) with the packages that the README names:
+# a C compiler, make, git and Python with its headers and venv. Removes each in turn and reads the message of make. Then
+# runs `make demo` and `make test` in that system, which has no other packages. The arguments are for pytest.
 #
-# It needs root, debootstrap and unshare, and a mirror of Debian that apt knows; it says so where it lacks one, with exit
+# Needs root, debootstrap, unshare, and a mirror of Debian that apt knows. If one is missing, names it and exits with
 # status 77. The system is in build/bare/SUITE and is removed at the end.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -28,7 +28,7 @@ rm -rf "$root" && mkdir -p "$root"
 debootstrap --variant=minbase --include=gcc,libc6-dev,make,git,python3-dev,python3-venv "$suite" "$root" "$mirror" \
     > "$root.log" 2>&1 || { tail -n 20 "$root.log" && exit 1; }
 
-# The tracked files as they are here, and what pip needs to reach an index: names of hosts, certificates, its settings.
+# Copies the tracked files as they are here, and what pip needs to reach an index: host names, certificates, settings.
 mkdir "$root/root/dlpack_py"
 git ls-files -z | tar --null -T - -c | tar -x -C "$root/root/dlpack_py"
 cp /etc/resolv.conf /etc/hosts "$root/etc/"
@@ -36,8 +36,8 @@ certificates=${PIP_CERT:-/etc/ssl/certs/ca-certificates.crt}
 if [ -e "$certificates" ]; then cp "$certificates" "$root/etc/certificates.crt"; fi
 if [ -e /etc/pip.conf ]; then grep -v '^cert' /etc/pip.conf > "$root/etc/pip.conf" || true; fi
 
-# inside [OPTION OF unshare ...] COMMAND: in the repository there, without a variable of this environment but those for pip
-# and CMAKE_ARGS.
+# inside [OPTION OF unshare ...] COMMAND: runs the command in the repository of that system. Passes on only CMAKE_ARGS
+# and the environment variables for pip.
 inside() {
     local settings=(HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8) name
     if [ -e "$root/etc/certificates.crt" ]; then settings+=(PIP_CERT=/etc/certificates.crt); fi
@@ -51,7 +51,7 @@ inside() {
 
 failed=0
 
-# without NAME MESSAGE [OPTION OF unshare ...] COMMAND: make test says so in one line when COMMAND has taken it away.
+# without NAME MESSAGE [OPTION OF unshare ...] COMMAND: after COMMAND has removed NAME, make test prints MESSAGE.
 without() {
     local said
     said=$(inside "${@:3:$#-3}" "${*: -1}; make --no-print-directory test" 2>&1) && said="make test passed"

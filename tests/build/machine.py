@@ -1,7 +1,7 @@
-"""What this machine has to build with: compilers, interpreters, versions of dlpack.h, headers of device runtimes.
+"""Finds what this machine builds with: compilers, interpreters, versions of dlpack.h, headers of device runtimes.
 
-As a program: `others` prints the interpreters beside the one that runs it, `fetch` gets the older versions of dlpack.h
-and the headers of device runtimes, `fetch-hip` gets headers of HIP, or fails.
+As a program: `others` prints all interpreters except the one that runs it; `fetch` downloads the older versions of
+dlpack.h and the headers of device runtimes; `fetch-hip` downloads headers of HIP, or fails.
 """
 
 import functools
@@ -23,18 +23,18 @@ FETCHED_RUNTIMES = ROOT / "build" / "runtimes"  # "CUDA 11.8"/cuda_runtime_api.h
 COMPILERS = ["clang", "gcc"]
 C_STANDARDS = ["c99", "c11", "c17", "c2x"]
 CXX_STANDARDS = ["c++11", "c++14", "c++17", "c++20", "c++2b"]
-OPTIMIZED = ["c99", "c++17"]  # what only an optimizer notices is looked for as these, to save time
+OPTIMIZED = ["c99", "c++17"]  # the standards to compile with optimization; few, to save time
 PYTHONS = ["3.9", "3.10", "3.11", "3.12", "3.13"]
 DLPACKS = ["1.0", "1.1", "1.2", "1.3"]
 
-# Packages that ship an older dlpack.h, and where in them it is.
+# Packages that ship an older dlpack.h, and its path in the package.
 OLDER_DLPACKS = {
     "1.0": ("cuda-core==0.2.0", "cuda/core/experimental/dlpack.h"),
     "1.1": ("cuda-core==0.3.2", "cuda/core/experimental/dlpack.h"),
     "1.2": ("apache-tvm-ffi==0.1.6", "tvm_ffi/include/dlpack/dlpack.h"),
 }
 
-# Packages of a runtime's headers, and of those that they include.
+# Packages of a runtime's headers, and of the headers that they include.
 RUNTIME_PACKAGES = {
     "CUDA 11.8": ["nvidia-cuda-runtime-cu11==11.8.89", "nvidia-cuda-nvcc-cu11==11.8.89"],
     "CUDA 12.0": ["nvidia-cuda-runtime-cu12==12.0.107", "nvidia-cuda-nvcc-cu12==12.0.76"],
@@ -42,14 +42,14 @@ RUNTIME_PACKAGES = {
     "CUDA 13.5": ["nvidia-cuda-runtime==13.5.37", "nvidia-cuda-crt==13.5.37"],
     "HIP 7.1": ["triton==3.9.0"],
 }
-HIP_PACKAGE = "libamdhip64-dev"  # of Debian; 5.2 in bookworm
+HIP_PACKAGE = "libamdhip64-dev"  # in Debian; version 5.2 in bookworm
 RUNTIMES = [*RUNTIME_PACKAGES, "HIP 5.2"]
 
 WARNINGS = "-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Wsign-conversion -Wcast-qual -Werror".split()
 
 
 def output(*command):
-    """What a command prints, or None where it is missing or fails."""
+    """The output of a command, or None if it is missing or fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired):
@@ -59,7 +59,7 @@ def output(*command):
 
 @functools.cache
 def compilers():
-    """The compilers on the path, as {"gcc-12": (C, C++ or None)}; the newest gcc, or else clang, is last."""
+    """The compilers on the path, as {"gcc-12": (C, C++ or None)}. The last is the newest gcc, or clang without gcc."""
     found = {}
     for path in os.environ["PATH"].split(os.pathsep):
         for command in glob.glob(os.path.join(path, "gcc*")) + glob.glob(os.path.join(path, "clang*")):
@@ -105,7 +105,7 @@ def python_include():
 
 @functools.cache
 def dlpack_headers():
-    """The versions of dlpack.h, as {"1.3": include folder}: the Python package's and those that were fetched."""
+    """The versions of dlpack.h, as {"1.3": include folder}: of the Python package and fetched versions."""
     found = {}
     package = importlib.util.find_spec("tvm_ffi").submodule_search_locations[0]
     for folder in [os.path.join(package, "include"), *map(str, FETCHED.glob("*"))]:
@@ -117,7 +117,7 @@ def dlpack_headers():
 
 @functools.cache
 def runtimes():
-    """The headers of device runtimes, as {"CUDA 13.0": include folder}: those that are installed, or were fetched."""
+    """The headers of device runtimes, as {"CUDA 13.0": include folder}: installed or fetched."""
     installed = [os.environ.get("CUDA_HOME", "/usr/local/cuda"), os.environ.get("ROCM_PATH", "/opt/rocm"), "/usr"]
     found = {}
     for folder in [*(Path(root, "include") for root in installed), *FETCHED_RUNTIMES.glob("*")]:
@@ -133,7 +133,7 @@ def runtimes():
 
 
 def compile_c(source, *flags, compiler=None, dlpack=None, python=True, cwd=None):
-    """Runs a compiler on a file, with no warning allowed; python is a folder of Python.h, True for ours, or None."""
+    """Compiles a file with warnings on. python: a folder of Python.h, True for the running interpreter, or None."""
     c, cxx = compiler or list(compilers().values())[-1]
     command = [cxx if str(source).endswith("cpp") else c, *WARNINGS, "-O2", "-fPIC", f"-I{ROOT}"]
     command += ["-isystem", dlpack or list(dlpack_headers().values())[-1]]
@@ -143,12 +143,12 @@ def compile_c(source, *flags, compiler=None, dlpack=None, python=True, cwd=None)
 
 
 def how_far(standard, folder):
-    """Flags: how far a compiler goes that is asked for its warnings only."""
+    """Flags that end the compilation after the last stage that gives warnings."""
     return ["-c", "-o", str(folder / "o")] if standard in OPTIMIZED else ["-fsyntax-only"]
 
 
 def open_wheel(package, folder):
-    """Downloads a package into a folder of its own there."""
+    """Downloads a package into its own subfolder of the folder."""
     target = Path(folder, package)
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
     subprocess.run([*pip, "--dest", target, package], check=True)
@@ -189,7 +189,7 @@ def fetch_debian_hip(target):
 
 
 def fetch_runtime(name):
-    """Gets the headers of a runtime, unless they are here. Returns None, or why it cannot."""
+    """Downloads the headers of a runtime, unless they are here. Returns None, or the reason of a failure."""
     target = FETCHED_RUNTIMES / name
     if target.exists():
         return None
@@ -203,14 +203,14 @@ def fetch_runtime(name):
 
 
 def fetch_runtimes():
-    """Says what it cannot get: the tests list that as skipped."""
+    """Prints what it cannot download: the tests that need it are skipped."""
     for name in RUNTIMES:
         if reason := fetch_runtime(name):
             print(reason)
 
 
 def fetch_hip():
-    """Gets headers of HIP, of Debian or else of a package of PyPI, unless some are here. Returns why it cannot."""
+    """Downloads headers of HIP, from Debian or else from PyPI, unless some are here. Returns why it failed."""
     places = [os.environ.get("ROCM_PATH"), "/opt/rocm", "/usr", *FETCHED_RUNTIMES.glob("HIP *")]
     headers = "include/hip/hip_runtime_api.h", "hip/hip_runtime_api.h"
     if any(Path(place, header).exists() for place in places if place for header in headers):

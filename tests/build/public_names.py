@@ -1,7 +1,7 @@
-"""The public names of the headers and what they promise, as text: functions with their signatures, macros, structs.
+"""Lists the public names of the headers and their contracts as text: functions with signatures, macros, structs.
 
-As a program: writes public_names.txt, if the version has changed as well. To bump the version, change it in
-dlpack_tensor.h, and in the check of each other header.
+As a program: writes public_names.txt, if the version has changed too. To change the version, edit it in
+dlpack_tensor.h and in the version check of each other header.
 """
 
 import re
@@ -12,13 +12,13 @@ ROOT = Path(__file__).resolve().parents[2]
 LIST = Path(__file__).with_suffix(".txt")
 HEADERS = ["tensor.h", "py.h", "py.hpp", "exchange.h", "buffer.h", "copy.h", "device.h", "cuda.h", "rocm.h"]
 
-# Names with these words are private: parts of the headers, guards, and what the device headers tell each other.
+# Names with these words are private: parts of the headers, guards, and macros that connect the device headers.
 PRIVATE = re.compile(r"(?i)_impl_|^dlp_|_H$|_HPP$|_LAYER$|^DLPACK_DEVICE_API")
-# The words of a comment that are a promise: a change of one is a change of the contract.
+# These words of a comment state the contract: a change of such a word is a change of the contract.
 PROMISES = re.compile(
     r"\b[A-Z]\w+Error\b|\b(?:[Ss]tolen|[Bb]orrowed)\b|[Nn]eeds no thread state|[Mm]ust not throw|critical section"
 )
-COMMENT = r"(/\*(?:(?!\*/).)*\*/\n)?"  # above a definition, if there is one
+COMMENT = r"(/\*(?:(?!\*/).)*\*/\n)?"  # an optional comment above a definition
 
 
 def one_line(text):
@@ -50,7 +50,7 @@ def macros(text):
         r"^ *# *define (DLPACK_\w+)(\([^)]*\))?((?:.*\\\n)*.*)$", text, re.MULTILINE
     ):
         if is_public(name):
-            # What a macro with parameters is made of is no promise, what a constant is, is one.
+            # The value of a constant is part of the contract; the body of a macro with parameters is not.
             value = "" if parameters else one_line(value)
             values.setdefault(name, []).append((name + parameters, value))
     for name, found in values.items():

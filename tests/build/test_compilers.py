@@ -1,7 +1,7 @@
 """The headers compile without a warning: compilers x standards x interpreters x versions of dlpack.h.
 
-DLPACK_PY_MATRIX=all runs the large matrix; DLPACK_PY_MATRIX=pairs a third of it, which has each pair of them; otherwise
-each of them is there once.
+DLPACK_PY_MATRIX=all runs the full matrix; DLPACK_PY_MATRIX=pairs runs a third of it, with each pair of values;
+otherwise each value of a dimension is used once.
 """
 
 import itertools
@@ -24,7 +24,7 @@ HEADERS = ("dlpack_tensor.h", "dlpack_py.h", "dlpack_exchange.h", "dlpack_buffer
 
 
 def chosen(*dimensions):
-    """All combinations, or, of three dimensions with three values each, those that have each pair of two values."""
+    """All combinations, or, for three dimensions with three values each, combinations with each pair of values."""
     for places in itertools.product(*map(range, map(len, dimensions))):
         if MATRIX == "all" or sum(places) % 3 == 0:
             yield [values[place] for values, place in zip(dimensions, places)]
@@ -33,7 +33,7 @@ def chosen(*dimensions):
 def combinations():
     dimensions = list(machine.compilers()), STANDARDS, list(machine.pythons()), list(machine.dlpack_headers())
     if MATRIX:
-        # The interpreters' headers and dlpack.h know nothing of each other.
+        # The headers of the interpreter and dlpack.h do not depend on each other.
         compilers, standards, pythons, dlpacks = dimensions
         yield from chosen(compilers, standards, pythons, dlpacks[-1:])
         yield from chosen(compilers, standards, pythons[-1:], dlpacks[:-1])
@@ -124,7 +124,7 @@ ONLY_CONSUMES = """
 
 @pytest.mark.parametrize("level", ["-O0", "-Og", "-O1", "-Os", "-O3"])
 def test_no_warning_at_any_level_of_optimization(tmp_path, level):
-    """What a compiler finds uninitialized depends on what it inlines; all else is compiled with -O2."""
+    """Warnings about uninitialized variables depend on inlining. All other tests compile with -O2."""
     only = tmp_path / "only.c"
     only.write_text(ONLY_CONSUMES)
     for commands in list(machine.compilers().values())[0 if MATRIX else -1 :]:
@@ -145,7 +145,7 @@ def test_every_function_works_as_c_and_as_cpp(tmp_path, suffix, flags):
     run_module(tmp_path)
 
 
-def test_uses_all_does_use_every_function_and_macro():
+def test_uses_all_uses_every_function_and_macro():
     used = set(re.findall(r"\b(?:dlpack|DLPACK)_\w+(?=\(|;|,)", USES_ALL.read_text()))
     for name in HEADERS:
         header = (machine.ROOT / name).read_text()
@@ -164,7 +164,7 @@ def capabilities():
 
 @pytest.mark.parametrize("switch", ["DLPACK_PY_PLAIN=1", *(f"{name}=0" for name in capabilities())])
 @pytest.mark.parametrize("exchange", [[], [PLAIN]], ids=["all", "without dlpack_exchange.h"])
-def test_every_function_works_without(tmp_path, switch, exchange):
+def test_every_function_works_without_a_capability(tmp_path, switch, exchange):
     build_module(tmp_path, USES_ALL, f"-D{switch}", *exchange, "-O0")
     run_module(tmp_path)
 
@@ -212,7 +212,7 @@ def test_the_tensor_layer_is_right_in_each_flavour(tmp_path, source, flavour, co
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_short_enums_are_refused_by_name():
+def test_short_enums_are_an_error_that_names_them():
     done = machine.compile_c(USES_ALL, "-fshort-enums", "-fsyntax-only")
     assert done.returncode != 0
     assert "enum_has_4_bytes" in done.stderr

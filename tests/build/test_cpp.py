@@ -1,4 +1,4 @@
-"""A module in C++17 of two source files, both with dlpack_py.h: examples/cpp (G2, C9, K4)."""
+"""examples/cpp: a module in C++17 with two source files that both include dlpack_py.h (G2, C9, K4)."""
 
 import re
 import subprocess
@@ -41,7 +41,7 @@ def vector(length):
     return (numpy.arange(length, dtype="float32") % 4) * 3  # whole means
 
 
-def test_a_signal_goes_out_without_a_copy_P9(signals):
+def test_a_signal_is_exported_without_a_copy_P9(signals):
     signal = signals.Signal(4)
     array = dlarray.from_dlpack(signal)
     array[2] = 3
@@ -60,7 +60,7 @@ def test_a_result_is_an_array_of_the_library_of_the_argument(signals, length):
         assert result.tolist() == smoothed(x.tolist())
 
 
-def test_out_takes_the_result_C9(signals):
+def test_the_result_is_written_into_out_C9(signals):
     x, out = vector(9), numpy.zeros(18, "float32")[::2]
     assert signals.smooth(x, out=out) is out
     assert out.tolist() == smoothed(x)
@@ -68,7 +68,7 @@ def test_out_takes_the_result_C9(signals):
     assert signals.smooth(x, out=x).tolist() == expected
 
 
-def test_what_out_cannot_be_is_refused_by_its_name_and_nothing_is_kept_C9(signals):
+def test_an_invalid_out_is_refused_by_the_name_out_and_no_reference_is_kept_C9(signals):
     x, constant = vector(5), vector(5)
     constant.flags.writeable = False
     for out, text in [
@@ -97,7 +97,7 @@ def test_an_out_that_overlaps_is_refused_D8(signals):
     assert pairs[1::2].tolist() == smoothed(vector(8)[::2])
 
 
-def test_views_release_themselves_on_every_way_out_K4(signals):
+def test_views_are_released_on_return_and_on_exceptions_K4(signals):
     x, out = vector(5), vector(5)
     before = sys.getrefcount(x), sys.getrefcount(out)
     threads = [threading.Thread(target=lambda: [signals.smooth(x, out=out) for _ in range(200)]) for _ in range(4)]

@@ -15,7 +15,7 @@ each_file = pytest.mark.parametrize("name", NAMES)
 SWITCHES = {"DLPACK_PY_MALLOC", "DLPACK_PY_FREE", "DLPACK_PY_PLAIN", "DLPACK_PY_EXIT_WAIT"}
 SWITCHES |= {"DLPACK_CUDA_LIBRARY", "DLPACK_ROCM_LIBRARY"}
 DEFINING = re.compile(r"DLPACK_\w+_(?:METHODS|DESCRIBED|ARRAY_INTERFACE)|DLPACK_PY_EXCHANGE_API\w*|DLPACK_DEVICE_CALL")
-# Structs whose fields are private, and private fields: what the header fills, and operations that take private types.
+# Structs whose fields are private, and private fields: fields that the header fills, and operations with private types.
 OPAQUE = {"dlpack_py_exports", "dlpack_py_embedded", "dlpack_py_exchange"}
 PRIVATE = {
     "dlpack_py_view": {"allocated", "strides"},
@@ -56,7 +56,7 @@ class Declarations:
 
 
 def in_c(text):
-    """A type or parameters of Cython, as C."""
+    """Translates a type or parameters of Cython to C."""
     for cython, c in [
         (r"\bobject\b ?", "PyObject *"),
         (r"\btype cls\b", "PyTypeObject *cls"),
@@ -73,7 +73,7 @@ def field_name(field):
 
 
 def public(header):
-    """The names that a header gives to users, with their lines in public_names.txt."""
+    """The public names of a header, with their lines in public_names.txt."""
     return {
         name: lines
         for name, lines in public_names.names(f"{header}.h").items()
@@ -105,7 +105,7 @@ def test_all_public_fields_of_a_struct_are_declared(name):
 
 @each_file
 def test_each_declaration_has_the_types_of_the_header(tmp_path, name):
-    """The same declarations in C: pointers to functions and fields, which take no other type without a warning."""
+    """Writes each declaration in C as a pointer to the function or field; another type would give a warning."""
     declared = Declarations(name)
     lines = []
     for function, (result, parameters) in declared.functions.items():
@@ -148,7 +148,7 @@ def test_each_declaration_has_the_types_of_the_header(tmp_path, name):
     "wrong", ["int (*use)(const DLTensor *t) = dlpack_py_size;", "int32_t *use = &(((dlpack_py_view *)many)->flags);"]
 )
 def test_the_compiler_finds_a_wrong_type(tmp_path, wrong):
-    """Of a function, and of a field."""
+    """One case is a function, the other is a field."""
     source = tmp_path / "wrong.c"
     source.write_text(f'#include "dlpack_py.h"\nextern char many[];\n{wrong}\n')
     done = machine.compile_c(source, "-fsyntax-only")

@@ -1,7 +1,7 @@
-"""dlpack_cuda.h and dlpack_rocm.h compile without a warning with each runtime's headers that the machine has, however
-they are brought in, and say what is missing where there are none.
+"""dlpack_cuda.h and dlpack_rocm.h compile without a warning with the headers of each runtime on this machine, in each
+way to include them. Without these headers an error names them.
 
-DLPACK_PY_MATRIX=all, or =pairs, runs the large matrix; otherwise each of its dimensions is there once.
+DLPACK_PY_MATRIX=all, or =pairs, runs the full matrix; otherwise each value of a dimension is used once.
 """
 
 import itertools
@@ -25,7 +25,7 @@ def kind(runtime):
     return runtime.split()[0]
 
 
-# How a file comes to a device header, which other headers may precede; uses_device.c includes dlpack_py.h after it.
+# Ways to include a device header. Other headers may precede it; uses_device.c includes dlpack_py.h after it.
 WAYS = {
     "included": lambda runtime: ["-include", HEADERS[kind(runtime)]],
     "included after": lambda runtime: ["-include", "dlpack_exchange.h", "-include", HEADERS[kind(runtime)]],
@@ -36,7 +36,7 @@ FLAVOURS = {
     "plain": ["-DDLPACK_PY_PLAIN=1"],
     "at run time": ["-DDLPACK_CUDA_AT_RUN_TIME", "-DDLPACK_ROCM_AT_RUN_TIME"],
 }
-# Without Python a device header comes alone: dlpack_exchange.h needs Python.
+# Without Python a device header is included alone: dlpack_exchange.h needs Python.
 TURNS = [turn for turn in itertools.product(WAYS, FLAVOURS) if turn[1] != "no Python" or turn[0] == "included"]
 
 
@@ -55,8 +55,8 @@ def compile_device(source, runtime, way, flavour, *flags, **where):
 
 
 def combinations():
-    """Runtimes x standards and compilers x standards; the ways and the flavours take turns, as they know nothing of the
-    others."""
+    """Runtimes x standards and compilers x standards. The ways and the flavours alternate: they do not depend on the
+    other dimensions."""
     dimensions = list(machine.runtimes()), list(machine.compilers()), STANDARDS
     turns = itertools.cycle(TURNS)
     if os.environ.get("DLPACK_PY_MATRIX"):
@@ -101,7 +101,7 @@ def test_no_warning_in_any_combination(tmp_path, runtime, compiler, standard, wa
 
 @pytest.mark.parametrize("platform", HEADERS)
 @pytest.mark.parametrize("first", CPU_HEADERS)
-def test_after_any_header_a_device_header_works_or_is_one_error_with_the_cure(tmp_path, platform, first):
+def test_a_device_header_after_any_header_works_or_gives_one_error_with_the_fix(tmp_path, platform, first):
     found = [runtime for runtime in machine.runtimes() if kind(runtime) == platform]
     if not found:
         pytest.skip(f"headers of {platform}: not on this machine")
@@ -136,7 +136,7 @@ def test_a_file_that_finds_the_runtime_at_run_time_compiles_with_the_name_of_its
 
 @pytest.mark.parametrize("found", [True, False])
 def test_the_runtime_in_the_wheel_of_pytorch_is_found_if_it_has_the_version_of_the_headers(tmp_path, found):
-    """It is loaded there as libamdhip64.so. Here that is the simulated runtime, with this or another version."""
+    """PyTorch loads libamdhip64.so. Here this file is the simulated runtime, with a right or a wrong version."""
     folder = Path(os.environ["DLPACK_PY_BUILD_DIR"])
     runtime = next((name for name in machine.runtimes() if kind(name) == "HIP"), None)
     if runtime is None or not (folder / "libsimulated_rocm.so").exists():
@@ -158,7 +158,7 @@ def test_the_runtime_in_the_wheel_of_pytorch_is_found_if_it_has_the_version_of_t
     assert ("there is no libnowhere.so" not in said) == found, said
 
 
-def test_uses_device_does_use_every_function():
+def test_uses_device_uses_every_function():
     used = set(re.findall(r"DEVICE\((\w+)\)", USES_DEVICE.read_text()))
     for name in ("cuda", "rocm"):
         header = (machine.ROOT / f"dlpack_{name}.h").read_text()
@@ -167,12 +167,12 @@ def test_uses_device_does_use_every_function():
     text = USES_DEVICE.read_text()
     header = (machine.ROOT / "dlpack_device.h").read_text()
     public = set(re.findall(r"^dlpack_device_(?!impl_)(\w+)\(", header, re.MULTILINE))
-    by_others = {"consume", "from_dlpack", "array_interface", "order"}  # which the functions above call
+    by_others = {"consume", "from_dlpack", "array_interface", "order"}  # called by functions that are used
     assert {name for name in public if f"dlpack_device_{name}(" not in text} == by_others
 
 
-# The vendors' own headers cannot be in one file: they define the same types, and not in the same way.
-def test_both_are_in_one_program_without_a_name_of_theirs_in_it(tmp_path):
+# One file cannot include the headers of both vendors: both define the same types, with different definitions.
+def test_both_device_headers_in_one_program_add_no_symbols(tmp_path):
     newest = {kind(runtime): runtime for runtime in machine.runtimes()}
     if len(newest) < 2:
         pytest.skip("headers of both CUDA and HIP: not on this machine")
@@ -187,7 +187,7 @@ def test_both_are_in_one_program_without_a_name_of_theirs_in_it(tmp_path):
 
 
 def families():
-    """Of each family the newest compiler."""
+    """The newest compiler of each family."""
     return {re.match(r"[a-z]+", name)[0]: commands for name, commands in machine.compilers().items()}
 
 
@@ -242,7 +242,7 @@ OLDER = {
 
 
 @pytest.mark.parametrize("platform", OLDER)
-def test_a_runtime_that_is_too_old_is_said_to_be(tmp_path, platform):
+def test_a_runtime_that_is_too_old_is_one_error(tmp_path, platform):
     text, says = OLDER[platform]
     header = tmp_path / RUNTIME_HEADERS[platform]
     header.parent.mkdir(exist_ok=True)
@@ -263,16 +263,16 @@ def test_hip_without_a_platform_is_one_error(tmp_path):
     done = machine.compile_c(source, *([] if include == "/usr/include" else ["-isystem", include]), "-fsyntax-only")
     errors = [line for line in done.stderr.splitlines() if "error:" in line]
     assert "want __HIP_PLATFORM_AMD__ to be defined" in errors[0]
-    assert len(errors) == 2 and "stop: No such file" in errors[1]  # which ends the compilation
+    assert len(errors) == 2 and "stop: No such file" in errors[1]  # this include ends the compilation
 
 
-def test_not_asked_for_nothing_of_a_runtime_is_looked_for(tmp_path):
+def test_headers_for_the_cpu_include_no_header_of_a_runtime(tmp_path):
     for name in RUNTIME_HEADERS.values():
         trap = tmp_path / name
         trap.parent.mkdir(exist_ok=True)
         trap.write_text("#error this was included\n")
         for header in CPU_HEADERS:
-            assert name not in (machine.ROOT / header).read_text()  # and so nobody can have looked for it
+            assert name not in (machine.ROOT / header).read_text()  # so no CPU header includes it
     source = tmp_path / "asks_nothing.c"
     source.write_text("".join(f'#include "{header}"\n' for header in CPU_HEADERS))
     done = machine.compile_c(source, "-I", str(tmp_path), "-M")
@@ -315,8 +315,8 @@ def test_the_code_in_the_guide_to_streams_compiles(tmp_path):
 
 
 @pytest.mark.parametrize("how", ["linked", "found at run time", "not found at run time"])
-def test_without_a_driver_each_call_says_so_and_memory_is_the_hosts(tmp_path, how):
-    """The library of the real runtime, as far as it comes without a device (S9)."""
+def test_without_a_driver_each_call_fails_with_a_message_and_memory_is_of_the_host(tmp_path, how):
+    """Tests the library of the real runtime as far as it works without a device (S9)."""
     runtime, library = next(
         (
             (name, library)

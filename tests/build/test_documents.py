@@ -1,4 +1,4 @@
-"""What is written beside the headers says what the headers say."""
+"""The documents agree with the headers."""
 
 import os
 import platform
@@ -18,7 +18,7 @@ VERSION = re.search(r'define DLPACK_PY_VERSION_STRING "(.*?)"', HEADER)[1]
 
 @pytest.fixture
 def added_lines():
-    """What the extension in examples/minimal got for DLPack: its marked regions, with a blank line between two."""
+    """The lines for DLPack in examples/minimal: its marked regions, with a blank line between two regions."""
     text = (machine.ROOT / "examples" / "minimal" / "image.c").read_text()
     regions = re.findall(r"^ */\* dlpack: begin \*/\n(.*?)^ */\* dlpack: end \*/$", text, re.DOTALL | re.MULTILINE)
     assert len(regions) > 1
@@ -85,7 +85,7 @@ PyMODINIT_FUNC PyInit_readme(void) { return PyModuleDef_Init(&module); }
 
 @pytest.fixture(scope="module")
 def samples(tmp_path_factory):
-    """A module of the two functions of the README that describe Samples and make one, word for word."""
+    """A module with the two functions of the README that describe Samples and make a Samples, copied word for word."""
     folder, code, methods = tmp_path_factory.mktemp("readme"), [], []
     for title, method in [
         ("### Describe an object once", r"^    DLPACK_PY_METHODS\(.*$"),
@@ -106,7 +106,7 @@ def samples(tmp_path_factory):
 
 
 @pytest.mark.parametrize("writable", [True, False])
-def test_the_samples_of_the_readme_keep_memory_read_only_P3_C7(samples, writable):
+def test_the_samples_of_the_readme_keep_the_read_only_flag_P3_C7(samples, writable):
     array = numpy.arange(5.0)
     array.flags.writeable = writable
     made = samples.from_dlpack(array)
@@ -116,7 +116,7 @@ def test_the_samples_of_the_readme_keep_memory_read_only_P3_C7(samples, writable
     if writable:
         made.__dlpack__()
     else:
-        with pytest.raises(BufferError, match="read-only"):  # a legacy capsule could not say it
+        with pytest.raises(BufferError, match="read-only"):  # a legacy capsule has no read-only flag
             made.__dlpack__()
     assert made.__dlpack_device__() == (1, 0)
 
@@ -128,13 +128,13 @@ def test_the_cython_code_in_the_readme_is_the_example():
     assert block.split() == " ".join(regions).split()
 
 
-# Of CMake, and of those who withdrew them.
+# Variables of CMake.
 OTHER_NAMES = {"DLPACK_INCLUDE_DIR", "DLPACK_PY_EXAMPLES", "DLPACK_PY_TESTS"}
 DOCUMENTS = [machine.ROOT / "README.md", *sorted((machine.ROOT / "docs").glob("*.md"))]
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_every_name_of_the_headers_in_a_document_is_there(document):
+def test_every_name_of_the_headers_in_a_document_exists(document):
     files = [path for suffix in ("h", "hpp", "pxd") for path in machine.ROOT.glob(f"*.{suffix}")]
     known = set(re.findall(r"\b(?:dlpack|DLPACK)_\w+", "".join(path.read_text() for path in files)))
     known |= OTHER_NAMES | {path.stem for path in files}
@@ -153,7 +153,7 @@ def levels():
 
 
 def test_the_table_of_levels_has_all_files_with_their_lines():
-    """To within a twentieth: it is there to choose a level."""
+    """To within 5 %: the table only helps to choose a level."""
     rows, found = levels(), set()
     for files, (lines, _) in rows.items():
         names = re.findall(r"`(dlpack_\w+\.(?:hpp|h))`", re.sub(r", before .*| or .*", "", files))
@@ -163,7 +163,7 @@ def test_the_table_of_levels_has_all_files_with_their_lines():
     assert found == {path.name for suffix in ("h", "hpp") for path in machine.ROOT.glob(f"dlpack_*.{suffix}")}
 
 
-USES = {  # What is added to the example of the first screen for each level.
+USES = {  # The code that each level adds to the example of the first screen.
     "dlpack_py.h": "",
     "dlpack_exchange.h": '#include "dlpack_exchange.h"\n',
     "dlpack_buffer.h": """
@@ -203,8 +203,8 @@ def code_size(folder, text, *flags):
 
 
 @pytest.mark.parametrize("header", USES)
-def test_the_table_of_levels_says_what_a_level_adds_to_an_example(tmp_path, header):
-    """To within a tenth, or 1 KB."""
+def test_the_table_of_levels_has_the_size_that_a_level_adds_to_an_example(tmp_path, header):
+    """To within 10 %, or 1 KB."""
     if "gcc-12" not in machine.compilers() or platform.machine() != "x86_64":
         pytest.skip("gcc 12 on x86-64: not on this machine")
     runtimes = [include for name, include in machine.runtimes().items() if name.startswith("CUDA")]
@@ -234,7 +234,7 @@ NO_HANDSHAKE = pytest.mark.skip(reason="headers of CUDA or HIP: not on this mach
 @pytest.mark.parametrize(
     "program", HANDSHAKES or [pytest.param(None, marks=NO_HANDSHAKE)], ids=lambda path: getattr(path, "name", None)
 )
-def test_the_calls_of_each_case_are_those_that_are_tested(program):
+def test_the_documented_calls_of_each_case_are_tested(program):
     tables = subprocess.run([program, "--table"], capture_output=True, text=True, check=True).stdout
     assert tables.count("\n| ") > 40
     assert (machine.ROOT / "docs" / "streams.md").read_text().endswith(f"\n\n{tables}")
@@ -245,7 +245,7 @@ def test_the_changelog_begins_with_the_version_of_the_header():
     assert releases[0] == VERSION
 
 
-def test_the_version_of_the_headers_is_the_same_as_number_and_text():
+def test_the_version_number_of_the_headers_equals_the_version_text():
     number = int(re.search(r"define DLPACK_PY_VERSION (0x\w+)", HEADER)[1], 16)
     assert ".".join(str(number >> shift & 255) for shift in (16, 8, 0)) == VERSION
     for name in ("dlpack_tensor.h", "dlpack_py.h"):
@@ -259,7 +259,7 @@ def test_only_one_line_of_the_headers_defines_the_version():
     assert len(re.findall(r"define DLPACK_PY_VERSION_STRING\b", text)) == 1
 
 
-def test_the_clauses_at_the_end_of_dlpack_py_h_are_those_that_the_headers_name():
+def test_dlpack_py_h_lists_the_clauses_that_the_headers_name():
     text = (machine.ROOT / "dlpack_py.h").read_text()
     found, *_ = re.findall(r"^/\* The clauses .*?\*/", text, re.DOTALL | re.MULTILINE)
     listed = set(re.findall(r"^ \* ([DPKCXSG]\d+) ", found, re.MULTILINE))
@@ -270,11 +270,11 @@ def test_the_clauses_at_the_end_of_dlpack_py_h_are_those_that_the_headers_name()
     explained = {name for row in re.findall(r"^\| ([^|]+) \|", document, re.MULTILINE) for name in row.split(", ")}
     assert len(listed) > 40
     assert named - explained == set() and listed - explained == set()
-    assert named - listed - {"S5", "S6", "S8", "S9"} == set()  # which only the device headers name
+    assert named - listed - {"S5", "S6", "S8", "S9"} == set()  # only the device headers name these
     assert re.search(r"C1 .*TypeError", found) and "on the type, then on the instance" not in found
 
 
-def test_the_licence_in_the_header_is_that_of_the_project():
+def test_the_licence_in_the_header_is_the_licence_of_the_project():
     def words(text):
         return re.sub(r"[\s*]+", " ", text[text.index("Permission is hereby granted") :].split("*/")[0]).strip()
 
@@ -285,7 +285,7 @@ def test_the_licence_in_the_header_is_that_of_the_project():
             assert "licence stands at the end of dlpack_tensor.h" in path.read_text(), path.name
 
 
-def test_the_levels_of_the_readme_have_as_many_lines_as_they_say():
+def test_the_levels_of_the_readme_have_the_stated_number_of_lines():
     rows = re.findall(r"^\|[^|]*\|([^|]*`dlpack_\w+\.hp*`[^|]*)\|.*\| ([\d,]+) \|[^|]*\|$", README, re.MULTILINE)
     for files, said in rows:
         names = re.findall(r"`(dlpack_\w+\.hp*)`", re.sub(r", before .*| or .*", "", files))

@@ -1,4 +1,4 @@
-"""The headers can be copied into anybody's tree: what they define, and how often and with whom they are included."""
+"""The headers can be copied into any project: their names, repeated includes, and includes beside other headers."""
 
 import itertools
 import os
@@ -11,7 +11,7 @@ import machine
 import public_names
 import pytest
 
-# The headers, and how many functions must be found in each, at least.
+# The headers, and the least number of functions that the search must find in each.
 LEAST = {
     "dlpack_tensor": 50,
     "dlpack_py": 60,
@@ -38,7 +38,7 @@ def compile_text(folder, text, *flags, suffix=".c", **where):
     return machine.compile_c(source, *flags, "-c", "-o", str(folder / "source.o"), **where)
 
 
-# What each header for the CPU includes of the others, in this order.
+# The headers that each header for the CPU includes, in this order.
 INCLUDES = {
     "dlpack_tensor": ["dlpack_tensor"],
     "dlpack_py": ["dlpack_tensor", "dlpack_py"],
@@ -46,7 +46,7 @@ INCLUDES = {
     "dlpack_buffer": ["dlpack_tensor", "dlpack_py", "dlpack_buffer"],
     "dlpack_copy": ["dlpack_copy"],
 }
-# These change how another header works, and so come before it.
+# These headers change how another header works, so they are included before it.
 BEFORE = {"dlpack_exchange": "dlpack_py", "dlpack_copy": "dlpack_tensor"}
 
 
@@ -65,8 +65,8 @@ def too_late(names):
 
 
 def stops(done, lines=15):
-    """The text of the one #error with which a compiler stopped. Beside it there may be an include that is not found,
-    which is how a header stops a compiler."""
+    """The text of the only #error. An error for an include that is not found may follow: a header stops the compiler
+    with such an include."""
     assert done.returncode != 0
     found = re.findall(r'error: (?:#error )?"(.*)"$', done.stderr, re.MULTILINE)
     others = re.findall(r"error: (?!(?:#error )?\").*$", done.stderr, re.MULTILINE)
@@ -87,8 +87,8 @@ ORDERS = [
 
 @both_languages
 @pytest.mark.parametrize("names", ORDERS, ids=", ".join)
-def test_any_order_of_includes_works_or_is_one_error_with_the_cure(tmp_path, suffix, names):
-    # The pedantry of style is answered inside the header.
+def test_any_order_of_includes_works_or_is_one_error_with_the_fix(tmp_path, suffix, names):
+    # The header itself suppresses warnings about style.
     flags = ["-Wold-style-cast", "-Wzero-as-null-pointer-constant"] if suffix == ".cpp" else []
     done = compile_text(tmp_path, includes(names), "-fsyntax-only", *flags, suffix=suffix)
     late = too_late(names)
@@ -102,7 +102,7 @@ def test_any_order_of_includes_works_or_is_one_error_with_the_cure(tmp_path, suf
 @pytest.mark.parametrize(
     "names", [*INCLUDES, *map(list, itertools.permutations(["dlpack_exchange", "dlpack_py"]))], ids=str
 )
-def test_the_view_of_cpp_is_included_after_any_header(tmp_path, names):
+def test_the_cpp_view_may_be_included_after_any_header(tmp_path, names):
     text = includes([names] if isinstance(names, str) else names)
     text += '#include "dlpack_py.hpp"\nint use(PyObject *x);\n'
     text += "int use(PyObject *x) { dlpack_py_unique_view v; return dlpack_py_consume(x, nullptr, v.reset()); }\n"
@@ -142,7 +142,7 @@ def test_a_class_with_a_view_gives_no_warning_and_no_symbol_of_the_header(tmp_pa
 
 
 @needs_cxx
-def test_style_warnings_of_cpp_are_as_before_behind_the_header(tmp_path):
+def test_the_header_restores_style_warnings_of_cpp(tmp_path):
     text = '#include "dlpack_py.h"\n#include "dlpack_py.h"\nlong f(double d);\nlong f(double d) { return (long)d; }\n'
     done = compile_text(tmp_path, text, "-Wold-style-cast", suffix=".cpp")
     assert "old-style" in done.stderr
@@ -150,7 +150,7 @@ def test_style_warnings_of_cpp_are_as_before_behind_the_header(tmp_path):
 
 
 @needs_cxx
-def test_what_macros_define_in_a_file_of_cpp_has_no_c_casts(tmp_path):
+def test_macros_expand_to_code_without_c_casts_in_cpp(tmp_path):
     text = """
         #include "dlpack_exchange.h"
         #include "dlpack_buffer.h"
@@ -167,8 +167,8 @@ def test_what_macros_define_in_a_file_of_cpp_has_no_c_casts(tmp_path):
 
 
 def test_python_h_comes_before_dlpack_copy_h(tmp_path):
-    """Python.h sets feature macros for the C library. In another order, the headers of Python 3.11 make warnings, which
-    are seen only where their folder is not one of the system."""
+    """Python.h sets feature macros for the C library. If it is not first, the headers of Python 3.11 give warnings,
+    unless their folder is a system folder."""
     source = tmp_path / "source.c"
     source.write_text("#include <Python.h>\n" + includes(["dlpack_copy", "dlpack_py"]))
     command = [list(machine.compilers().values())[-1][0], "-std=c99", "-Wall", "-fsyntax-only"]
@@ -200,17 +200,17 @@ def test_dlpack_copy_h_is_usable_alone(tmp_path, suffix):
 
 
 VERSION = re.search(r"^#define DLPACK_PY_VERSION (0x\w{6}) ", TEXTS["dlpack_tensor"], re.MULTILINE)[1]
-VERSIONED = [name for name in LEAST if name != "dlpack_copy"]  # which uses no name of another header
+VERSIONED = [name for name in LEAST if name != "dlpack_copy"]  # dlpack_copy.h uses no name of another header
 
 
 def other_version(name, version="0x7f0000"):
-    """The text of a header as another version has it."""
+    """The text of a header with another version number."""
     assert VERSION in TEXTS[name], f"{name}.h does not check the version"
     return TEXTS[name].replace(VERSION, version)
 
 
 def runtime_flags(name):
-    """Flags for the headers of the runtime that a device header needs, or a test that is skipped."""
+    """Flags for the headers of the runtime that a device header needs. Skips the test if there are none."""
     if name in ("dlpack_device", "dlpack_cuda", "dlpack_rocm"):
         platform = "HIP" if name == "dlpack_rocm" else "CUDA"
         found = [include for runtime, include in machine.runtimes().items() if runtime.startswith(platform)]
@@ -222,11 +222,11 @@ def runtime_flags(name):
 
 
 @pytest.mark.parametrize("name", VERSIONED)
-def test_files_of_different_versions_that_meet_are_one_error(tmp_path, name):
-    """One header is of another version, and is found beside the others."""
+def test_headers_of_different_versions_in_one_file_are_one_error(tmp_path, name):
+    """The folder holds one header of a different version."""
     (tmp_path / f"{name}.h").write_text(other_version(name))
     source = {"dlpack_tensor": "dlpack_py", "dlpack_device": "dlpack_cuda"}.get(name, name)
-    for other in TEXTS:  # an include with quotes looks beside the file that includes first
+    for other in TEXTS:  # an include with quotes looks first in the folder of the including file
         if other != name:
             (tmp_path / f"{other}.h").write_text(TEXTS[other])
     done = compile_text(tmp_path, includes([source]), "-fsyntax-only", *runtime_flags(name))
@@ -247,7 +247,7 @@ def test_two_whole_versions_in_one_file_are_one_error(tmp_path, name, first):
     assert "version" in stops(done)
 
 
-def test_the_version_of_one_file_that_came_before_this_one_is_refused_in_one_line(tmp_path):
+def test_the_older_single_file_version_is_one_error(tmp_path):
     """0.1.0 was a single file that defined the version itself."""
     text = "#define DLPACK_PY_VERSION 0x000100\n" + includes(["dlpack_tensor"])
     assert "version" in stops(compile_text(tmp_path, text, "-fsyntax-only"))
@@ -255,7 +255,7 @@ def test_the_version_of_one_file_that_came_before_this_one_is_refused_in_one_lin
 
 @needs_cxx
 def test_a_c_and_a_cpp_file_of_one_module_share_arrays(tmp_path):
-    """G2: each has its own state and deleters, and takes what the other made."""
+    """G2: each file has its own state and deleters, and consumes the capsules that the other file makes."""
     first = tmp_path / "pair.c"
     first.write_text("""
         #include "dlpack_py.h"
@@ -301,7 +301,7 @@ def test_a_c_and_a_cpp_file_of_one_module_share_arrays(tmp_path):
 
 @both_languages
 @pytest.mark.parametrize("name", [name for name in LEAST if name != "dlpack_device"])
-def test_including_it_leaves_nothing_in_the_object_file(tmp_path, suffix, name):
+def test_a_header_alone_adds_no_symbol_to_the_object_file(tmp_path, suffix, name):
     flags = runtime_flags(name)
     done = compile_text(tmp_path, includes([name]), *flags, suffix=suffix)
     assert done.returncode == 0 and done.stderr == "", done.stderr
@@ -310,7 +310,10 @@ def test_including_it_leaves_nothing_in_the_object_file(tmp_path, suffix, name):
     assert not re.search(r"^\w+ [A-TV-Z] ", symbols.stdout, re.MULTILINE)
 
 
-PREFIXES = {"dlpack_tensor": "dlpack_py", "dlpack_exchange": "dlpack_py"}  # of public names; else the name of the file
+PREFIXES = {
+    "dlpack_tensor": "dlpack_py",
+    "dlpack_exchange": "dlpack_py",
+}  # of public names; by default the name of the file
 PRIVATE = ("dlp_", "DLP_")  # of private names, in each file
 
 
@@ -321,7 +324,7 @@ def has_prefix(name, header):
 
 
 @each_header
-def test_every_macro_it_leaves_defined_has_its_prefix(tmp_path, name):
+def test_every_macro_that_a_header_leaves_defined_has_its_prefix(tmp_path, name):
     including = "dlpack_cuda" if name == "dlpack_device" else name
     (tmp_path / "source.c").write_text(includes([including]))
     listing = machine.compile_c(tmp_path / "source.c", "-E", "-dD", *runtime_flags(name)).stdout
@@ -334,20 +337,20 @@ def test_every_macro_it_leaves_defined_has_its_prefix(tmp_path, name):
         if here and change:
             (left.add if change[1] == "define" else left.discard)(change[2])
     assert len(left) >= {"dlpack_py": 6, "dlpack_tensor": 50, "dlpack_cuda": 2, "dlpack_rocm": 2}.get(name, 4)
-    others = {"PY_SSIZE_T_CLEAN"}  # which is for Python.h
-    if name in ("dlpack_cuda", "dlpack_rocm"):  # they tell dlpack_device.h the names of the runtime
+    others = {"PY_SSIZE_T_CLEAN"}  # a macro for Python.h
+    if name in ("dlpack_cuda", "dlpack_rocm"):  # macros that give dlpack_device.h the names of the runtime
         others |= {macro for macro in left if macro.startswith("DLPACK_DEVICE_API")}
     assert [macro for macro in left - others if not has_prefix(macro, name)] == []
 
 
 @each_header
-def test_every_name_it_defines_has_its_prefix(name):
+def test_every_name_that_a_header_defines_has_its_prefix(name):
     text = TEXTS[name]
     names = re.findall(r"^(\w+)\(", text, re.MULTILINE)
     names += re.findall(r"^} (\w+);", text, re.MULTILINE)
     names += re.findall(r"^(?:typedef )?(?:struct|union|enum) (\w+)", text, re.MULTILINE)
     assert len(names) > LEAST[name]
-    # One is given to an old dlpack.h; one is the macro for a function of dlpack_cuda.h or dlpack_rocm.h.
+    # One name is added to an old dlpack.h; one is the macro for a function of dlpack_cuda.h or dlpack_rocm.h.
     others = {"DLManagedTensorVersioned", "DLPACK_DEVICE_API", "DLPACK_DEVICE_API_FIND_DEVICE"}
     assert [found for found in names if not has_prefix(found, name) and found not in others] == []
 
@@ -365,7 +368,7 @@ def opening(name):
 
 
 def test_the_synopsis_names_all_public_functions():
-    """A table, after which a reader may stop who only uses the header."""
+    """The synopsis is a table. A user of the header need not read further."""
     table, found, _ = opening("dlpack_py").partition("Stop here if you only use the header")
     assert found
     names = public_names.names("py.h").items()
@@ -392,7 +395,7 @@ def test_all_banners_have_one_form(name):
 
 
 def test_an_extension_for_the_cpu_has_no_device_code():
-    """What dlpack_device.h does is linked into no module that does not include it."""
+    """Only a module that includes dlpack_device.h links its code."""
     module = next(Path(os.environ["DLPACK_PY_BUILD_DIR"]).glob("image.*"))
     symbols = subprocess.run(["nm", str(module)], capture_output=True, text=True, check=True).stdout
     assert "dlpack_py_" in symbols
@@ -473,20 +476,20 @@ def dlpack_with_minor(folder, minor):
 
 @pytest.mark.parametrize("name", ["dlpack_tensor", "dlpack_py", "dlpack_buffer"])
 def test_a_dlpack_h_1_0_that_has_the_newer_typedef_gives_no_warning(tmp_path, name):
-    """As C99 has no second typedef of a name. dlpack.h is found by -I: in the folders of the system nothing warns."""
+    """C99 allows no second typedef of a name. dlpack.h is found by -I: compilers do not warn about system folders."""
     folder = dlpack_with_minor(tmp_path, 0)
     for compiler in machine.compilers().values():
         done = compile_text(tmp_path, includes([name]), f"-I{folder}", "-std=c99", compiler=compiler)
         assert done.returncode == 0 and done.stderr == "", done.stderr
 
 
-def test_the_exchange_api_needs_dlpack_h_1_3_and_says_so_in_one_line(tmp_path):
+def test_the_exchange_api_without_dlpack_h_1_3_is_one_error(tmp_path):
     folder = dlpack_with_minor(tmp_path, 2)
     done = compile_text(tmp_path, includes(["dlpack_exchange"]), dlpack=str(folder))
     assert "dlpack_exchange.h needs dlpack.h 1.3 or newer" in stops(done)
 
 
-def test_where_it_cannot_work_the_header_says_so_or_is_left_out(tmp_path):
+def test_an_unsupported_build_is_an_error_or_leaves_the_exchange_api_out(tmp_path):
     text = '#include "dlpack_py.h"\n#if DLPACK_PY_AVAILABLE\n#error "available"\n#endif\n'
     text += "uint32_t dtype(const DLTensor *t);\nuint32_t dtype(const DLTensor *t) { return dlpack_py_dtype(t); }\n"
     done = compile_text(tmp_path, text, '-DPYPY_VERSION="7.3"')
@@ -513,7 +516,7 @@ SIGNATURES = {
 
 @pytest.mark.parametrize("suffix", ["c", pytest.param("cpp", marks=needs_cxx)])
 @pytest.mark.parametrize("signature, is_right", SIGNATURES.items())
-def test_a_method_of_another_signature_is_told_by_the_compiler(tmp_path, suffix, signature, is_right):
+def test_the_compiler_rejects_a_method_with_a_wrong_signature(tmp_path, suffix, signature, is_right):
     source = tmp_path / f"methods.{suffix}"
     source.write_text(f"""
         #include "dlpack_py.h"

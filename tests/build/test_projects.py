@@ -1,4 +1,4 @@
-"""Somebody else's project builds an extension with the header: copied, as a subdirectory, installed, with meson."""
+"""A user's project builds an extension with the header: copied, as a subdirectory, installed, with meson."""
 
 import contextlib
 import os
@@ -54,7 +54,7 @@ def installed(tmp_path_factory):
     return install(machine.ROOT, tmp_path_factory.mktemp("install"), tmp_path_factory.mktemp("prefix"))
 
 
-def test_a_copy_of_the_headers_is_all_it_takes(tmp_path):
+def test_a_project_needs_only_a_copy_of_the_headers(tmp_path):
     for header in ("dlpack_tensor.h", "dlpack_py.h", "dlpack_exchange.h", "dlpack_buffer.h"):
         shutil.copy(machine.ROOT / header, tmp_path)
     shutil.copy(HERE / "uses_all.c", tmp_path)
@@ -71,8 +71,8 @@ def test_the_tensor_layer_is_one_file_without_python(tmp_path):
     run(compiler, "-fsyntax-only", "-I", list(machine.dlpack_headers().values())[-1], "source.c", cwd=tmp_path)
 
 
-def test_the_project_of_the_readme_is_whole(tmp_path):
-    """Its two files for setuptools, an extension and the header make a wheel."""
+def test_the_project_of_the_readme_is_complete(tmp_path):
+    """The two files for setuptools, an extension and the header make a wheel."""
     readme = (machine.ROOT / "README.md").read_text()
     for name, language in ("pyproject.toml", "toml"), ("setup.py", "python"):
         text = re.search(rf"^```{language}\n# {name}\n(.*?)^```$", readme, re.DOTALL | re.MULTILINE)[1]
@@ -92,7 +92,7 @@ def test_the_project_of_the_readme_is_whole(tmp_path):
     run(sys.executable, "-c", code, cwd=tmp_path / "installed")
 
 
-def test_a_subdirectory_gives_the_target_and_nothing_else(project):
+def test_a_subdirectory_defines_only_the_target(project):
     source, build = project("subdirectory")
     (source / "third_party").mkdir()
     (source / "third_party" / "dlpack_py").symlink_to(machine.ROOT)
@@ -125,7 +125,7 @@ def test_an_installed_package_is_found(project, installed):
 
 
 @pytest.mark.parametrize("wanted, found", [("0.1", False), ("1.1", True), ("2.0", False)])
-def test_an_installed_package_serves_those_who_want_its_major_version(project, tmp_path, wanted, found):
+def test_an_installed_package_is_found_for_its_major_version(project, tmp_path, wanted, found):
     later = tmp_path / "later"
     shutil.copytree(machine.ROOT / "cmake", later / "cmake")
     shutil.copy(machine.ROOT / "CMakeLists.txt", later)
@@ -142,7 +142,7 @@ def test_an_installed_package_serves_those_who_want_its_major_version(project, t
         configure(source, build, f"-DCMAKE_PREFIX_PATH={prefix}")
 
 
-def test_dlpack_include_dir_comes_before_what_else_could_be_found(project, installed, tmp_path):
+def test_dlpack_include_dir_takes_precedence(project, installed, tmp_path):
     source, build = project("package")
     (tmp_path / "old" / "dlpack").mkdir(parents=True)
     (tmp_path / "old" / "dlpack" / "dlpack.h").write_text("#define DLPACK_DLPACK_H_\n")

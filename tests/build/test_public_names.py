@@ -1,4 +1,4 @@
-"""The public names of the headers and their promises are those of public_names.txt: a change needs a new version."""
+"""public_names.txt lists the public names of the headers and their contracts: a change needs a new version."""
 
 import difflib
 import re
@@ -8,7 +8,7 @@ import public_names
 import pytest
 
 
-def test_public_names_and_promises_change_only_with_the_version():
+def test_public_names_and_contracts_change_only_with_the_version():
     text, expected = public_names.write_text(), public_names.LIST.read_text()
     changes = "\n".join(
         difflib.unified_diff(expected.splitlines(), text.splitlines(), "committed", "headers", lineterm="")

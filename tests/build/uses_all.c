@@ -1,7 +1,6 @@
-/* Uses every function of the headers for the CPU, so that a compiler sees them all: as C, as C++ and in each build
- * flavour. As a module, run() exports six numbers in each way and takes them back. With USES_ALL_TENSORS it is a
- * program that does what dlpack_tensor.h can, without Python; with USES_ALL_PLAIN a module without
- * dlpack_exchange.h. */
+/* Uses every function of the headers for the CPU, so that a compiler sees each: as C, as C++ and in each build flavour.
+ * As a module, run() exports six numbers in each way and consumes them. With USES_ALL_TENSORS it is a program that
+ * uses dlpack_tensor.h without Python; with USES_ALL_PLAIN it is a module without dlpack_exchange.h. */
 #ifdef USES_ALL_TENSORS
 #  include "dlpack_tensor.h"
 #else
@@ -13,7 +12,7 @@
 #  include "dlpack_buffer.h"
 #endif
 
-/* A function made of checks returns 0, or the line of the first that failed. */
+/* A function made of checks returns 0, or the line of the first check that failed. */
 #define CHECK(condition)     \
     do {                     \
         if (!(condition))    \
@@ -142,7 +141,7 @@ visit(PyObject *object, void *expected)
     return object == (PyObject *)expected;
 }
 
-/* What x offers is the memory of owner; x is stolen, so that a capsule goes as well. */
+/* Checks that x offers the memory of owner. Steals the reference to x, so that a capsule is freed too. */
 static int
 check_taken(PyObject *x, PyObject *owner)
 {
@@ -195,7 +194,8 @@ use_buffer(PyObject *owner)
 
     CHECK(bytes != NULL && methods[0].ml_name != NULL);
     made = dlpack_buffer_dlpack(bytes, NULL, 0, NULL);
-    CHECK(made == NULL && PyErr_ExceptionMatches(PyExc_BufferError)); /* read-only, and asked for a legacy capsule */
+    CHECK(made == NULL &&
+          PyErr_ExceptionMatches(PyExc_BufferError)); /* read-only memory, but a legacy capsule was asked for */
     PyErr_Clear();
     Py_DECREF(bytes);
     CHECK(numbers_getbuffer(owner, &buffer, PyBUF_FULL_RO) == 0);
@@ -303,7 +303,7 @@ numbers_stream(DLDeviceType type, int32_t id, void **stream)
 
 DLPACK_PY_EXCHANGE_API_WITH_STREAM(numbers_on_stream, numbers_describe, numbers_make_steal, NULL, numbers_stream);
 
-/* From here on the type has an exchange table. */
+/* The type has an exchange table from here. */
 static int
 use_exchange(Numbers *owner)
 {
@@ -316,7 +316,7 @@ use_exchange(Numbers *owner)
 
     managed = dlpack_py_wrap(&t, 0, NULL, NULL);
     CHECK(numbers_on_stream.api.managed_tensor_to_py_object_no_sync(managed, &none) < 0 && none == NULL);
-    CHECK(PyErr_ExceptionMatches(PyExc_RuntimeError)); /* the table was put on no type */
+    CHECK(PyErr_ExceptionMatches(PyExc_RuntimeError)); /* the table was added to no type */
     PyErr_Clear();
 #ifdef DLPACK_PY_EXCHANGE_API_EMBEDDED
     CHECK(dlpack_py_exchange_add(Py_TYPE(like), &numbers_embedded_exchange) == 0);
@@ -348,7 +348,7 @@ use_embedded(Numbers *owner)
     line =
         check_taken(dlpack_py_produce_described((PyObject *)owner, numbers_describe, NULL, 0, NULL), (PyObject *)owner);
     CHECK(line == 0);
-    Py_INCREF((PyObject *)owner); /* as an export would have */
+    Py_INCREF((PyObject *)owner); /* the reference that an export holds */
     line = check_taken(dlpack_py_capsule_steal(&e->legacy, DLPACK_PY_LEGACY), (PyObject *)owner);
     CHECK(line == 0);
     line = use_exchange(owner);

@@ -1,5 +1,5 @@
-/* Uses every function of dlpack_cuda.h or dlpack_rocm.h, whichever the command line brings in, so that a compiler sees
- * them all. With DLPACK_DEVICE_NO_PYTHON it is a program that prints what becomes of each on this machine. */
+/* Uses every function of dlpack_cuda.h or dlpack_rocm.h, which the command line includes, so that a compiler sees each.
+ * With DLPACK_DEVICE_NO_PYTHON it is a program that calls each function and prints the result on this machine. */
 #ifndef DLPACK_DEVICE_NO_PYTHON
 #  include "dlpack_py.h"
 #endif

@@ -1,4 +1,4 @@
-"""Adapters of the libraries that are built here."""
+"""Adapters of the libraries that this project builds."""
 
 import _dlpack_conformance as native
 from dlpack_conformance import Adapter
@@ -101,7 +101,7 @@ CHOICES = {
 
 
 class Dlarray(Adapter):
-    """The example of this project, which is held to the decisions of docs/protocol.md."""
+    """The example of this project, which must follow the decisions of docs/protocol.md."""
 
     name = "dlarray"
     choices = CHOICES
@@ -143,7 +143,7 @@ class Dlarray(Adapter):
 
 
 class ByHand(Dlarray):
-    """The protocol in one file, without this project's headers. It has no arrays but those that it takes."""
+    """The protocol in one file, without this project's headers. It has only arrays that it imports."""
 
     name = "by_hand"
     choices = {}
@@ -236,7 +236,7 @@ class Wrongarray(Adapter):
 
 
 def extension(name, source, *flags):
-    """Compiles an extension of C++ unless it is there, and imports it."""
+    """Compiles a C++ extension unless it exists, and imports it."""
     import importlib.util
     import os
     import subprocess
@@ -264,7 +264,7 @@ class Nanobind(Adapter):
 
     name = "nanobind"
     array_api = False
-    views = {}  # its arrays have no operations
+    views = {}  # nanobind's arrays have no operations
 
     def __init__(self):
         from pathlib import Path

@@ -1,7 +1,7 @@
 """Runs the suite on one library and keeps its results: `conform.py LIBRARY RESULTS`.
 
-Fails if a library of this project fails a clause. What other libraries fail is a result, and not a failure of the
-command. A library that is not here is named. A race that once failed is kept as failed, until the version changes:
+Fails if a library of this project fails a clause. A clause that another library fails is a result, not a failure of the
+command. A library that is not installed is named. A race that failed once is kept as failed until the version changes:
 otherwise the results would differ from run to run.
 """
 

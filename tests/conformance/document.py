@@ -1,6 +1,6 @@
 """Writes docs/conformance.md from the results in conformance/results: `document.py RESULTS DOCUMENT PAGE`.
 
-Writes the page of all results too. Fails if the document said something else before.
+Writes the page of all results too. Fails if this changed the document.
 """
 
 import json
@@ -43,7 +43,7 @@ def sign(base, tests):
 
 
 def newest(folder):
-    """The results of the newest version of each library, and those before it."""
+    """The results of each library, sorted by version."""
     found = {}
     for path in sorted(folder.glob("*.json")):
         result = json.loads(path.read_text())

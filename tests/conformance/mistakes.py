@@ -1,7 +1,7 @@
-"""The mistakes of wrongarray, the test of the suite that is meant for each, and a pytest plugin that runs these tests.
+"""The mistakes of wrongarray, the tests that must catch each mistake, and a pytest plugin that runs these tests.
 
-The plugin collects the suite once. For each mistake it forks a process that makes this mistake, and runs the tests that
-are meant for it: their results go to the file of --mistakes, one line of JSON each.
+The plugin collects the suite once. For each mistake it forks a process that makes this mistake and runs its tests. The
+results are written to the file of --mistakes as lines of JSON.
 """
 
 import json
@@ -10,7 +10,7 @@ import signal
 
 import pytest
 
-# By mistake, the beginning of the names of the tests that are meant for it.
+# For each mistake, the beginning of the names of the tests that must catch it.
 MEANT = {
     "always_legacy": "P2_a_consumer_of_version_1_gets_a_versioned_capsule",
     "always_versioned": "P2_without_max_version_no_versioned_capsule_comes",

@@ -1,4 +1,4 @@
-"""The conformance suite passes a right library and dlarray, and fails each mistake by the test that is meant for it."""
+"""The conformance suite passes a correct library and dlarray, and the test for a mistake fails with that mistake."""
 
 import json
 import subprocess
@@ -23,7 +23,7 @@ def failures(result):
 
 
 @pytest.mark.parametrize("name, least", [("Dlarray", 550), ("Wrongarray", 570), ("ByHand", 470)])
-def test_a_right_library_fails_nothing(name, least):
+def test_a_correct_library_fails_no_test(name, least):
     result = run(f"{ADAPTERS}:{name}")
     assert failures(result) == {}
     assert sum(test["outcome"] != "skip" for test in result["tests"].values()) >= least
@@ -31,7 +31,7 @@ def test_a_right_library_fails_nothing(name, least):
 
 @pytest.fixture(scope="module")
 def caught(tmp_path_factory):
-    """By mistake, what failed. One process collects the suite, and forks one for each mistake."""
+    """The failed tests of each mistake. One process collects the suite and forks a process for each mistake."""
     path = tmp_path_factory.mktemp("mistakes") / "found"
     command = [
         sys.executable,
@@ -62,7 +62,7 @@ def caught(tmp_path_factory):
 
 
 @pytest.mark.parametrize("mistake", wrongarray.MISTAKES)
-def test_each_mistake_is_caught_by_the_test_that_is_meant_for_it(mistake, caught):
+def test_each_mistake_is_caught_by_its_test(mistake, caught):
     assert caught[mistake]["ran"] > 0, f"no test is named {MEANT[mistake]}"
     assert caught[mistake]["failed"]
 
@@ -102,7 +102,7 @@ def test_a_test_that_does_not_end_fails_and_the_run_goes_on(tmp_path):
     assert result["tests"]["C4_no_stream_is_passed_for_memory_of_the_CPU"]["outcome"] == "pass"
 
 
-def test_a_library_is_held_to_the_choices_that_its_adapter_declares(tmp_path):
+def test_a_library_must_follow_the_choices_that_its_adapter_declares(tmp_path):
     adapter = tmp_path / "adapter.py"
     adapter.write_text(
         f"import sys; sys.path.insert(0, {str(HERE)!r})\n"
@@ -122,7 +122,7 @@ def test_a_library_is_held_to_the_choices_that_its_adapter_declares(tmp_path):
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    """A run by the command, with all reports."""
+    """Runs the command with all reports."""
     folder = tmp_path_factory.mktemp("reports")
     mistake = {"WRONGARRAY_MISTAKE": "byte_offset_is_ignored"}
     command = [sys.executable, "-m", "dlpack_conformance", f"{ADAPTERS}:Wrongarray", "--select", "D1", "--select", "D3"]
@@ -131,7 +131,7 @@ def results(tmp_path_factory):
     return folder, ended
 
 
-def test_the_command_tells_what_the_clause_asks_what_came_the_pitfall_and_the_standard(results):
+def test_the_command_prints_clause_outcome_pitfall_and_standard(results):
     folder, ended = results
     assert ended.returncode == 1, ended.stderr
     begin = ended.stdout.index("FAIL D1_byte_offset_is_added (must)")

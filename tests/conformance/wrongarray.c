@@ -1,5 +1,5 @@
 /* A small array library, written from dlpack.h alone, with a switch for each of many known mistakes. Without a mistake
- * it is right: the conformance suite fails nothing. With a mistake, the test that is meant for this mistake fails. */
+ * it passes the conformance suite. With a mistake, the test for this mistake fails. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -76,7 +76,7 @@ static enum mistake mistake;
 
 /* ---- Memory ------------------------------------------------------------------ */
 
-/* Memory that arrays and exports share. It needs no interpreter. */
+/* Memory that arrays and exports share. Its functions need no interpreter. */
 typedef struct {
     int references;
     void *memory; /* of malloc, or NULL */
@@ -138,8 +138,8 @@ block_keep(Block *block)
 typedef struct {
     PyObject_HEAD
     Block *block;
-    char *base;   /* the first byte of the array that this one is a view of */
-    int64_t skip; /* bytes from there to the first element */
+    char *base;   /* the first byte of the array that this array is a view of */
+    int64_t skip; /* bytes from base to the first element */
     DLDataType dtype;
     int ndim;
     int64_t shape[MAX_DIMS], strides[MAX_DIMS];
@@ -310,7 +310,7 @@ array_tobytes(PyObject *op, PyObject *Py_UNUSED(unused))
     PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(element_count(self) * itemsize(self)));
     const enum mistake before = mistake;
     if (bytes != NULL) {
-        mistake = none; /* what the array holds is read rightly */
+        mistake = none; /* read the elements of the array correctly */
         gather(self, PyBytes_AS_STRING(bytes));
         mistake = before;
     }
@@ -667,7 +667,7 @@ check_dtype(const DLDataType *dtype)
            (code == kDLBfloat && bits == 16) || (mistake == unknown_codes_are_taken_for_uint && is_whole);
 }
 
-/* 0, or -1 with BufferError. Multiplies with care: a tensor may say anything. */
+/* 0, or -1 with BufferError. Multiplies with overflow checks: the fields of a tensor may have any value. */
 static int
 check_tensor(const DLTensor *t, uint64_t flags)
 {
@@ -779,7 +779,7 @@ array_of(DLTensor *t, uint64_t flags, int is_legacy, Versioned *versioned, Legac
 static int
 is_copy_wanted(PyObject *copy, int answered_as_copy);
 
-/* Takes the tensor in a capsule. copies: the consumer makes a copy and lets the tensor go. */
+/* Takes the tensor in a capsule. copies: the consumer makes a copy and releases the tensor. */
 static Array *
 take(PyObject *capsule, int copies)
 {
@@ -798,7 +798,7 @@ take(PyObject *capsule, int copies)
     if (!PyCapsule_CheckExact(capsule) && mistake != result_is_not_checked)
         return (Array *)PyErr_Format(PyExc_TypeError, "__dlpack__ returned %R, a capsule was wanted", capsule);
     if (mistake == result_is_not_checked && !PyCapsule_CheckExact(capsule)) {
-        managed = *(void **)((char *)capsule + sizeof(PyObject)); /* where a capsule has its pointer */
+        managed = *(void **)((char *)capsule + sizeof(PyObject)); /* the offset of the pointer in a capsule */
         return array_of(&((Legacy *)managed)->dl_tensor, 0, 1, NULL, (Legacy *)managed);
     }
     if (!is_versioned && !is_legacy) {
@@ -869,7 +869,7 @@ take(PyObject *capsule, int copies)
     return self;
 }
 
-/* take() without another thread that takes this capsule. Only a Python without a GIL needs the critical section. */
+/* Calls take() while no other thread can take this capsule. Only a Python without a GIL needs the critical section. */
 static Array *
 take_alone(PyObject *capsule, int copies)
 {
@@ -1020,7 +1020,7 @@ table_has_name(PyObject *capsule)
     return PyCapsule_IsValid(capsule, "dlpack_exchange_api");
 }
 
-/* The table that an object's type has, or NULL. */
+/* The table of an object's type, or NULL. */
 static const DLPackExchangeAPI *
 find_table(PyObject *obj)
 {
@@ -1050,7 +1050,7 @@ find_table(PyObject *obj)
         (table->managed_tensor_allocator == NULL || table->managed_tensor_from_py_object_no_sync == NULL ||
          table->managed_tensor_to_py_object_no_sync == NULL || table->current_work_stream == NULL))
         return NULL;
-    /* A class that overrides __dlpack__ below the class that has the table changed what an export means. */
+    /* A subclass of the class with the table that overrides __dlpack__ changes what an export means. */
     for (i = 0;
          mistake != override_is_ignored && mistake != instance_table_is_used && i < PyTuple_GET_SIZE(type->tp_mro);
          i++) {
@@ -1099,7 +1099,7 @@ is_copy_wanted(PyObject *copy, int answered_as_copy)
     return copy == Py_True && !answered_as_copy && mistake != copy_True_is_not_passed;
 }
 
-/* Whether the exception in flight says that a keyword is refused. */
+/* Whether the exception in flight says that the callee does not know a keyword. */
 static int
 is_keyword_refused(void)
 {
@@ -1200,7 +1200,7 @@ from_dlpack(PyObject *Py_UNUSED(module), PyObject *args, PyObject *names)
 #endif
     self = take_alone(capsule, is_copy_wanted(copy, is_answered_as_copy));
     if (self == NULL && mistake == refusal_loses_its_exception) {
-        Py_DECREF(capsule); /* while the exception is in flight, and the destructor may clear it */
+        Py_DECREF(capsule); /* the exception is in flight, and the destructor may clear it */
         PyErr_Clear();
         return NULL;
     }

@@ -1,5 +1,5 @@
-/* The consumer's half of the header, as seen from Python: consume(obj, want) with any want gives a View, which tells
- * all of its fields. CalledFromC gives producers the signatures that C code has. */
+/* Gives Python access to the consumer functions of the header: consume(obj, want) takes any want and returns a View,
+ * which shows all of its fields. CalledFromC gives producers the signatures that C code has. */
 
 #include "dlpack_buffer.h"
 #include <structmember.h> /* T_OBJECT: PyMemberDef */
@@ -34,7 +34,7 @@ parse_dtype(PyObject *object, uint32_t *dtype)
     return -1;
 }
 
-/* What names holds under name; NULL where it has none, or with an exception. */
+/* The item of names with the key name (borrowed); NULL without an exception if it has none, or with an exception. */
 static PyObject *
 item(PyObject *names, const char *name)
 {
@@ -52,7 +52,7 @@ fail_silently(void *object, struct DLManagedTensorVersioned **out)
     return -1;
 }
 
-/* A fallback that copies the data: it offers one number of its own. */
+/* A fallback that copies the data: it offers a static number. */
 static int
 offer_copy(void *object, struct DLManagedTensorVersioned **out)
 {
@@ -65,7 +65,7 @@ offer_copy(void *object, struct DLManagedTensorVersioned **out)
 
 static const dlpack_py_fallback fallbacks[] = {NULL, dlpack_buffer_fallback, fail_silently, offer_copy};
 
-/* The integer that names holds under name; 0 where it has none. */
+/* The integer in names with the key name; 0 if it has none. */
 static long
 integer(PyObject *names, const char *name)
 {
@@ -126,7 +126,7 @@ view_new(void)
     return self;
 }
 
-/* Rank 0, no data and no shape, nothing to release. */
+/* Whether a view has rank 0, no data, no shape and nothing to release. */
 static int
 is_empty(const dlpack_py_view *view)
 {
@@ -148,7 +148,7 @@ view_release(PyObject *self, PyObject *Py_UNUSED(unused))
     Py_RETURN_NONE;
 }
 
-/* Without a thread state, as a consumer does that works without the GIL. */
+/* Releases the view without a thread state, as a consumer that works without the GIL does. */
 static PyObject *
 view_release_detached(PyObject *self, PyObject *Py_UNUSED(unused))
 {
@@ -178,7 +178,7 @@ view_move(PyObject *self, PyObject *Py_UNUSED(unused))
     if (moved == NULL)
         return NULL;
     dlpack_py_move(&moved->view, &((View *)self)->view);
-    memset(((View *)self)->view.strides, 0x55, sizeof(moved->view.strides)); /* nobody's any more */
+    memset(((View *)self)->view.strides, 0x55, sizeof(moved->view.strides)); /* the old view must not be read */
     return (PyObject *)moved;
 }
 
@@ -284,7 +284,7 @@ probe_consume(PyObject *Py_UNUSED(module), PyObject *args, PyObject *names)
     self = view_new();
     if (self == NULL)
         return NULL;
-    memset(&self->view, 0x55, sizeof(self->view)); /* as on the stack */
+    memset(&self->view, 0x55, sizeof(self->view)); /* uninitialized, as on the stack */
     if (device != NULL || copy != NULL)
         failed = dlpack_py_from_dlpack_args(obj, device, copy, wanted == NULL ? NULL : &want.want, &self->view);
     else if (by_request) {
@@ -300,13 +300,13 @@ probe_consume(PyObject *Py_UNUSED(module), PyObject *args, PyObject *names)
         failed = dlpack_py_consume(obj, wanted == NULL ? NULL : &want.want, &self->view);
     if (failed == 0)
         return (PyObject *)self;
-    if (!is_empty(&self->view)) /* after -1 */
+    if (!is_empty(&self->view)) /* after -1 the view must be empty */
         PyErr_SetString(PyExc_SystemError, "dlpack_py_consume failed, and left something in the view");
     Py_DECREF(self);
     return NULL;
 }
 
-/* from_dlpack(x, /, *, device=None, copy=None): the call's arguments are the header's to understand. */
+/* from_dlpack(x, /, *, device=None, copy=None): the header parses the arguments of the call. */
 static PyObject *
 probe_from_dlpack(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
@@ -322,7 +322,7 @@ probe_check(PyObject *Py_UNUSED(module), PyObject *obj)
     return PyBool_FromLong(dlpack_py_check(obj));
 }
 
-/* check_in_flight(obj, exception): asks as check does while the exception is in flight, and raises that. */
+/* check_in_flight(obj, exception): calls dlpack_py_check while the exception is in flight, and raises the exception. */
 static PyObject *
 probe_check_in_flight(PyObject *Py_UNUSED(module), PyObject *args)
 {

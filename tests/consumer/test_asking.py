@@ -1,4 +1,4 @@
-"""How a consumer calls __dlpack__: which method, with which keywords, and when again (C1, C3, C4, C5, C6)."""
+"""How a consumer calls __dlpack__: which method, with which keywords, and when a second time (C1, C3, C4, C5, C6)."""
 
 import sys
 import time
@@ -22,7 +22,7 @@ both_forms = pytest.mark.parametrize("form", [VERSIONED, LEGACY])
 
 
 class Scripted:
-    """Answers each call of __dlpack__ by the next of its answers: raised, called, or returned."""
+    """Each call of __dlpack__ uses the next answer: raises it, calls it, or returns it."""
 
     def __init__(self, *answers):
         self.answers = list(answers)
@@ -42,13 +42,13 @@ class Scripted:
 # ---- Keywords: C1, C3, C4 ----
 
 
-def test_a_cpu_consumer_passes_max_version_and_nothing_else_and_does_not_ask_for_the_device_C4():
+def test_a_cpu_consumer_passes_only_max_version_and_does_not_call_dlpack_device_C4():
     producer = Producer()
     consume(producer)
     assert producer.calls == [VERSION]
 
 
-def test_by_a_request_the_same_is_asked_C4():
+def test_a_request_for_the_cpu_passes_max_version_only_C4():
     producer = Producer()
     consume(producer, by_request=True)
     assert producer.calls == [VERSION]
@@ -116,7 +116,7 @@ did not match C++ signature:
     __dlpack__(Image {lvalue})"""
 
 REFUSALS = [
-    "Old.__dlpack__() got an unexpected keyword argument 'max_version'",  # Python, Cython, PyArg_ from 3.13 on
+    "Old.__dlpack__() got an unexpected keyword argument 'max_version'",  # Python, Cython, PyArg_ since 3.13
     "__dlpack__() got an unexpected keyword argument 'max_version'. Did you mean 'version'?",
     "'max_version' is an invalid keyword argument for __dlpack__()",  # PyArg_ before 3.13
     "__dlpack__() takes no keyword arguments",  # METH_NOARGS, Cython
@@ -142,7 +142,7 @@ def test_a_type_error_of_any_text_is_followed_by_one_call_without_the_keyword_C1
     assert producer.calls == [VERSION, {}]
 
 
-def test_a_class_derived_from_type_error_is_one_too_C1():
+def test_a_class_derived_from_type_error_counts_as_a_type_error_C1():
     class Refusal(TypeError):
         pass
 
@@ -169,8 +169,8 @@ def test_there_is_no_third_call_C1():
     assert producer.calls == [VERSION, {}]
 
 
-def test_a_refusal_that_carries_a_traceback_is_one_too_C1():
-    def refuse():  # Cython's keyword errors come with the line of the def
+def test_a_type_error_with_a_traceback_counts_as_a_refusal_C1():
+    def refuse():  # keyword errors of Cython have the line of the def
         raise TypeError("__dlpack__() got an unexpected keyword argument 'max_version'")
 
     producer = Scripted(refuse, Made(LEGACY).capsule)
@@ -178,7 +178,7 @@ def test_a_refusal_that_carries_a_traceback_is_one_too_C1():
     assert producer.calls == [VERSION, {}]
 
 
-def test_the_text_of_a_type_error_is_not_asked_for_C1():
+def test_the_text_of_a_type_error_is_not_read_C1():
     class Unprintable(TypeError):
         def __str__(self):
             raise KeyboardInterrupt
@@ -195,7 +195,7 @@ def test_the_text_of_a_type_error_is_not_asked_for_C1():
 @pytest.mark.parametrize(
     "error", [BufferError, ValueError, RuntimeError, MemoryError, KeyboardInterrupt, AttributeError]
 )
-def test_an_error_of_the_producers_own_is_passed_on_after_one_call_C1(error):
+def test_any_other_error_of_the_producer_is_raised_after_one_call_C1(error):
     raised = error("max_version is an unexpected keyword argument")
     producer = Scripted(raised)
     with pytest.raises(error) as caught:
@@ -223,7 +223,7 @@ def test_one_error_raised_by_both_calls_is_not_its_own_context_C1():
     assert error.__context__ is None
 
 
-def test_a_second_error_that_has_a_context_keeps_it_C1():
+def test_a_second_error_keeps_its_context_C1():
     first = TypeError(REFUSALS[0])
     with pytest.raises(BufferError) as raised:
         consume(Scripted(first, fail_with_a_cause))
@@ -231,7 +231,7 @@ def test_a_second_error_that_has_a_context_keeps_it_C1():
 
 
 def chain(error, limit=10):
-    """The types of an error and its contexts: of ten, where they are a ring."""
+    """The types of an error and its contexts; of at most `limit` errors, since contexts may be a ring."""
     types = []
     while error is not None and len(types) < limit:
         types.append(type(error))
@@ -246,7 +246,7 @@ def fail_with_a_cause():
         raise BufferError("not now")  # noqa: B904
 
 
-def test_inside_of_an_except_block_the_contexts_end_in_what_is_handled_C1():
+def test_inside_an_except_block_the_contexts_end_in_the_handled_error_C1():
     handled = ZeroDivisionError()
     for second, types in [
         (BufferError("not now"), [BufferError, TypeError]),
@@ -263,7 +263,7 @@ def test_inside_of_an_except_block_the_contexts_end_in_what_is_handled_C1():
         assert handled.__context__ is None
 
 
-def test_an_error_that_is_handled_and_raised_again_makes_no_ring_C1():
+def test_a_handled_error_that_is_raised_again_makes_no_ring_of_contexts_C1():
     handled = KeyError("handled")
 
     def fail():
@@ -278,7 +278,7 @@ def test_an_error_that_is_handled_and_raised_again_makes_no_ring_C1():
     assert len(chain(handled)) < 10
 
 
-def test_what_is_handled_gets_no_context_where_it_is_raised_again_C1():
+def test_a_handled_error_that_is_raised_again_gets_no_context_C1():
     handled = KeyError("handled")
 
     class Producer:
@@ -330,7 +330,7 @@ def test_a_long_chain_of_contexts_is_not_walked_to_its_end_C1():
     assert chain(second, 32) == [BufferError] * 32
 
 
-def test_in_handlers_that_are_deeply_nested_the_first_error_is_kept_C1():
+def test_deeply_nested_handlers_keep_the_first_error_C1():
     handled = error = KeyError("handled")
     for _ in range(100):
         error.__context__ = KeyError("around")
@@ -344,7 +344,7 @@ def test_in_handlers_that_are_deeply_nested_the_first_error_is_kept_C1():
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_in_a_generator_nothing_is_left_behind_for_the_next_step_C1(fails):
+def test_a_call_in_a_generator_leaves_no_exception_for_the_next_step_C1(fails):
     second = BufferError("not now") if fails else Made(LEGACY).capsule
     seen = []
 
@@ -371,7 +371,7 @@ def test_in_a_generator_nothing_is_left_behind_for_the_next_step_C1(fails):
     assert seen == [None]
 
 
-def test_in_a_generator_that_is_resumed_in_an_except_block_nothing_is_left_behind_C1():
+def test_a_call_in_a_generator_resumed_in_an_except_block_leaves_no_exception_C1():
     def generate():
         while True:
             consume(Scripted(TypeError("no keywords"), Made(LEGACY).capsule))
@@ -382,7 +382,7 @@ def test_in_a_generator_that_is_resumed_in_an_except_block_nothing_is_left_behin
         raise KeyError("handled")
     except KeyError:
         assert next(steps) is KeyError
-    assert next(steps) is None  # not KeyError: that is handled no more
+    assert next(steps) is None  # not KeyError: its handler has ended
     assert sys.exc_info() == (None, None, None)
 
 
@@ -396,7 +396,7 @@ def test_no_trace_of_the_refusal_is_left_after_success_C1():
     assert view.held
 
 
-def test_the_producers_refcount_is_what_it_was_after_a_refusal_and_after_a_failure_C1():
+def test_a_refusal_or_failure_leaves_the_producers_refcount_unchanged_C1():
     producer = old_python(Made(LEGACY).capsule)
     before = sys.getrefcount(producer)
     consume(producer).release()
@@ -425,7 +425,7 @@ class NoKeyword(Producer):
 
 
 @pytest.mark.parametrize("kind", [NoCopy, NoKeyword])
-def test_the_consumer_makes_the_copy_that_the_producer_does_not_know_of_C3(kind):
+def test_the_consumer_copies_if_the_producer_does_not_know_copy_C3(kind):
     producer = kind()
     view = from_dlpack(producer, copy=True)
     assert view.data != producer.made[0].address
@@ -436,7 +436,7 @@ def test_the_consumer_makes_the_copy_that_the_producer_does_not_know_of_C3(kind)
 
 
 @pytest.mark.parametrize("kind", [NoCopy, NoKeyword])
-def test_nobody_can_promise_copy_false_for_a_producer_that_does_not_know_it_C3(kind):
+def test_copy_false_is_refused_if_the_producer_does_not_know_copy_C3(kind):
     producer = kind()
     before = sys.getrefcount(producer)
     with pytest.raises(BufferError, match="copy is False"):
@@ -445,8 +445,8 @@ def test_nobody_can_promise_copy_false_for_a_producer_that_does_not_know_it_C3(k
     assert sys.getrefcount(producer) == before
 
 
-def test_a_typeerror_for_copy_false_is_told_as_what_it_is_C3():
-    """The producer may know the keyword, and have another reason."""
+def test_the_message_for_copy_false_names_the_type_error_of_the_producer_C3():
+    """The producer may know the keyword and raise TypeError for another reason."""
 
     class Busy:
         def __dlpack__(self, **keywords):
@@ -458,14 +458,14 @@ def test_a_typeerror_for_copy_false_is_told_as_what_it_is_C3():
 
 
 @pytest.mark.parametrize("kind", [NoDevice, NoKeyword])
-def test_a_producer_that_does_not_know_dl_device_is_fine_where_the_data_is_there_C3(kind):
+def test_a_producer_that_does_not_know_dl_device_may_have_data_on_that_device_C3(kind):
     producer = kind()
     assert from_dlpack(producer, device="cpu").data == producer.made[0].address
 
 
 @pytest.mark.parametrize("kind", [NoDevice, NoKeyword])
 @pytest.mark.parametrize("there, asked", [(CPU, CUDA), (CUDA, CPU), (CUDA, (2, 1))])
-def test_a_producer_that_does_not_know_dl_device_is_refused_where_the_data_is_elsewhere_C3(kind, there, asked):
+def test_a_producer_that_does_not_know_dl_device_is_refused_with_data_on_another_device_C3(kind, there, asked):
     producer = kind(device=there)
     with pytest.raises(BufferError, match="device is"):
         consume(producer, {"device": DLPACK_PY_ANY_DEVICE}, device=asked)
@@ -479,7 +479,7 @@ def test_a_copy_that_the_producer_made_is_not_made_again_C3():
     assert view.flags == dltensor.IS_COPIED
 
 
-def test_a_versioned_answer_to_copy_is_trusted_and_a_legacy_one_is_copied_C3():
+def test_with_copy_true_a_versioned_capsule_is_trusted_and_a_legacy_capsule_is_copied_C3():
     producer = Producer(VERSIONED)
     assert from_dlpack(producer, copy=True).data == producer.made[0].address  # PyTorch sets no flag
     producer = Producer(LEGACY)
@@ -504,7 +504,7 @@ def test_a_raw_capsule_is_copied_by_the_consumer_C3():
     "device, error",
     [
         ("gpu", ValueError),
-        ("cpu:0", ValueError),  # names of devices are read by dlpack_device.h
+        ("cpu:0", ValueError),  # dlpack_device.h parses such names
         ("cuda:1", ValueError),
         ("CPU", ValueError),
         ("", ValueError),
@@ -555,7 +555,7 @@ def test_from_dlpack_takes_one_positional_argument_and_two_keywords_C3(call):
     assert producer.calls == []
 
 
-def test_the_device_may_be_made_of_whatever_has_index_C3():
+def test_the_device_may_be_a_pair_of_objects_with_index_C3():
     class Index:
         def __init__(self, value):
             self.value = value
@@ -569,7 +569,7 @@ def test_the_device_may_be_made_of_whatever_has_index_C3():
     assert [type(x) for x in producer.calls[0]["dl_device"]] == [int, int]
 
 
-def test_a_device_with_a_number_is_passed_as_it_was_asked_for_C3():
+def test_a_device_with_a_number_is_passed_unchanged_C3():
     producer = Producer(device=(2, 1))
     view = consume(producer, {"device": DLPACK_PY_ANY_DEVICE}, device=(2, 1))
     assert producer.calls == [{**VERSION, "dl_device": (2, 1)}]
@@ -594,7 +594,7 @@ def test_a_device_that_the_cpu_cannot_read_is_refused_by_name_C5(device, name):
 
 @HOST_READABLE
 @pytest.mark.parametrize("want", [{}, {"device": CPU[0]}, {"device": CPU[0], "options": DLPACK_PY_NOTHING_PENDING}])
-def test_pinned_and_managed_memory_is_let_go_and_asked_for_as_the_cpus_C5(device, want):
+def test_pinned_and_managed_memory_is_released_and_requested_again_as_cpu_memory_C5(device, want):
     producer = Producer(device=device, answers=[{}, {"device": CPU}])
     view = consume(producer, want)
     assert producer.calls == [VERSION, {**VERSION, "dl_device": CPU}]
@@ -605,7 +605,7 @@ def test_pinned_and_managed_memory_is_let_go_and_asked_for_as_the_cpus_C5(device
 
 
 @HOST_READABLE
-def test_the_cpu_being_asked_for_at_once_nothing_is_asked_twice_C5(device):
+def test_with_device_cpu_the_producer_is_called_once_C5(device):
     producer = Producer(device=device, answers=[{"device": CPU}])
     from_dlpack(producer, device="cpu")
     assert producer.calls == [{**VERSION, "dl_device": CPU}]
@@ -613,7 +613,7 @@ def test_the_cpu_being_asked_for_at_once_nothing_is_asked_twice_C5(device):
 
 @HOST_READABLE
 @pytest.mark.parametrize("kind", [Producer, NoDevice, NoKeyword])
-def test_memory_that_stays_pinned_when_asked_for_as_the_cpus_is_refused_C5(device, kind):
+def test_memory_that_stays_pinned_after_the_second_call_is_refused_C5(device, kind):
     producer = kind(device=device)
     with pytest.raises(BufferError, match="CPU memory was asked for: device work may be pending"):
         consume(producer)
@@ -621,14 +621,23 @@ def test_memory_that_stays_pinned_when_asked_for_as_the_cpus_is_refused_C5(devic
 
 
 @HOST_READABLE
-def test_a_refusal_says_nothing_of_pending_work_where_the_caller_promises_that_there_is_none_C5(device):
+def test_a_request_for_pinned_memory_does_not_ask_for_the_cpu_C5(device):
+    """The consumer reads on the CPU, but the producer was not asked to wait for the work on the data."""
+    producer = Producer(device=device)
+    with pytest.raises(BufferError, match="CPU memory is needed: device work may be pending on the data"):
+        from_dlpack(producer, device=device)
+    assert producer.calls == [{**VERSION, "dl_device": device}] and producer.deleted == [1]
+
+
+@HOST_READABLE
+def test_a_refusal_does_not_name_pending_work_with_nothing_pending_C5(device):
     with pytest.raises(BufferError, match="CPU memory was asked for$"):
         consume(Producer(device=device), {"device": CPU[0], "options": DLPACK_PY_NOTHING_PENDING})
 
 
 @HOST_READABLE
-def test_a_producer_that_knows_no_keyword_is_not_asked_for_the_cpus_memory_C1_C5(device):
-    """It was called twice: with keywords, and without them. A third call could not say more."""
+def test_a_producer_without_keywords_is_not_called_again_for_cpu_memory_C1_C5(device):
+    """The producer was called twice, with keywords and without. A third call could not pass dl_device either."""
     producer = NoKeyword(device=device)
     with pytest.raises(BufferError, match="device work may be pending on the data"):
         consume(producer)
@@ -636,7 +645,7 @@ def test_a_producer_that_knows_no_keyword_is_not_asked_for_the_cpus_memory_C1_C5
 
 
 @HOST_READABLE
-def test_the_producers_refusal_to_hand_pinned_memory_over_is_passed_on_C5(device):
+def test_the_error_of_the_second_call_for_cpu_memory_is_raised_C5(device):
     made, refusal = Made(device=device), BufferError("not now")
     with pytest.raises(BufferError) as raised:
         consume(Scripted(made.capsule, refusal))
@@ -645,7 +654,7 @@ def test_the_producers_refusal_to_hand_pinned_memory_over_is_passed_on_C5(device
 
 
 @HOST_READABLE
-def test_what_was_asked_for_by_another_device_does_not_come_as_the_cpus_C5(device):
+def test_memory_requested_on_another_device_is_not_taken_as_cpu_memory_C5(device):
     producer = Producer(device=device, answers=[{}, {"device": CPU}])
     with pytest.raises(BufferError, match="device is "):
         consume(producer, device=device)
@@ -654,7 +663,7 @@ def test_what_was_asked_for_by_another_device_does_not_come_as_the_cpus_C5(devic
 
 @HOST_READABLE
 @both_forms
-def test_a_raw_capsule_of_pinned_memory_has_nobody_to_ask_again_C5(device, form):
+def test_a_raw_capsule_of_pinned_memory_is_refused_and_unchanged_C5(device, form):
     made = Made(form, device=device)
     capsule = made.capsule()
     with pytest.raises(BufferError, match="device work may be pending on the data"):
@@ -666,7 +675,7 @@ def test_a_raw_capsule_of_pinned_memory_has_nobody_to_ask_again_C5(device, form)
 
 @both_forms
 @pytest.mark.parametrize("device", [CUDA, (2, 1), CUDA_HOST])
-def test_a_raw_capsule_from_elsewhere_than_was_asked_for_stays_as_it_was_C3_K4(form, device):
+def test_a_raw_capsule_of_another_device_is_refused_and_unchanged_C3_K4(form, device):
     made = Made(form)
     capsule = made.capsule()
     with pytest.raises(BufferError, match="device is cpu"):
@@ -676,19 +685,19 @@ def test_a_raw_capsule_from_elsewhere_than_was_asked_for_stays_as_it_was_C3_K4(f
 
 @HOST_READABLE
 @pytest.mark.parametrize("want", [{"options": DLPACK_PY_NOTHING_PENDING}, {"device": DLPACK_PY_ANY_DEVICE}])
-def test_pinned_memory_is_taken_as_it_is_where_the_caller_says_so_C5(device, want):
+def test_pinned_memory_is_taken_unchanged_if_the_caller_allows_it_C5(device, want):
     producer = Producer(device=device)
     assert consume(producer, want).device == device
     assert producer.calls == [VERSION]
 
 
 @HOST_READABLE
-def test_a_device_type_that_was_wanted_is_taken_as_it_is_C5(device):
+def test_memory_of_the_wanted_device_type_is_taken_unchanged_C5(device):
     assert consume(Producer(device=device), {"device": device[0]}).device == device
 
 
 @HOST_READABLE
-def test_a_copy_of_pinned_memory_is_not_made_where_the_producer_cannot_be_asked_for_the_cpus_C1_C5(device):
+def test_pinned_memory_is_not_copied_if_the_producer_cannot_be_called_for_cpu_memory_C1_C5(device):
     made = Made(device=device)
     refusal = TypeError("__dlpack__() got an unexpected keyword argument 'copy'")
     producer = Scripted(refusal, made.capsule)
@@ -698,7 +707,7 @@ def test_a_copy_of_pinned_memory_is_not_made_where_the_producer_cannot_be_asked_
 
 
 @HOST_READABLE
-def test_a_copy_is_not_made_of_what_may_be_pending_C5(device):
+def test_memory_with_pending_work_is_not_copied_C5(device):
     made = [Made(device=device, shape=(2, 2), strides=(1, 2)), Made(device=CPU, shape=(2, 2), strides=(1, 2))]
     producer = Scripted(made[0].capsule, made[1].capsule)
     want = {"device": DLPACK_PY_ANY_DEVICE, "order": "C", "options": DLPACK_PY_COPY_IF_NEEDED}
@@ -708,7 +717,7 @@ def test_a_copy_is_not_made_of_what_may_be_pending_C5(device):
 
 
 @HOST_READABLE
-def test_a_copy_is_not_left_where_another_device_was_asked_for_C3(device):
+def test_a_copy_for_a_device_other_than_the_cpu_is_refused_C3(device):
     refusal = TypeError("__dlpack__() got an unexpected keyword argument 'copy'")
     made = Made(device=device)
     with pytest.raises(BufferError, match="a copy is made from and to the CPU only"):
@@ -722,7 +731,7 @@ def test_a_copy_is_not_left_where_another_device_was_asked_for_C3(device):
 
 
 @HOST_READABLE
-def test_pinned_memory_for_which_the_cpu_was_asked_is_refused_after_one_call_C5(device):
+def test_pinned_memory_from_a_call_for_cpu_memory_is_refused_after_one_call_C5(device):
     producer = Producer(device=device)
     with pytest.raises(BufferError, match="device work may be pending on the data"):
         consume(producer, device="cpu")
@@ -739,7 +748,7 @@ def test_pinned_memory_for_which_the_cpu_was_asked_is_refused_after_one_call_C5(
         (CUDA_HOST, {"device": CUDA_HOST[0], "options": DLPACK_PY_NOTHING_PENDING}, True, "cuda_host: a copy is made"),
     ],
 )
-def test_a_raw_capsule_of_which_no_copy_can_be_made_stays_as_it_was_K4(form, device, want, copy, text):
+def test_a_raw_capsule_that_cannot_be_copied_is_unchanged_K4(form, device, want, copy, text):
     made = Made(form, device=device, shape=(2, 2), strides=(1, 2))
     capsule = made.capsule()
     with pytest.raises(BufferError, match=text):
@@ -748,7 +757,7 @@ def test_a_raw_capsule_of_which_no_copy_can_be_made_stays_as_it_was_K4(form, dev
 
 
 @both_forms
-def test_a_raw_capsule_for_whose_copy_there_is_no_memory_stays_as_it_was_K4(form):
+def test_a_raw_capsule_without_memory_for_its_copy_is_unchanged_K4(form):
     made = Made(form, shape=(2**59,), strides=(0,))
     capsule = made.capsule()
     with pytest.raises(MemoryError):
@@ -766,7 +775,7 @@ def test_the_instances_method_comes_before_the_types_C6():
     assert producer.calls == []
 
 
-def test_an_instances_method_counts_where_the_type_has_none_C6():
+def test_an_instances_method_is_called_if_the_type_has_none_C6():
     class Empty:
         pass
 
@@ -776,13 +785,13 @@ def test_an_instances_method_counts_where_the_type_has_none_C6():
     assert check(proxy)
 
 
-def test_a_class_is_asked_as_any_object_and_raises_what_python_raises_C6():
+def test_a_class_is_consumed_as_any_object_and_raises_the_error_of_python_C6():
     assert check(Producer)  # it has the attribute
     with pytest.raises(TypeError, match="__dlpack__.* missing 1 required positional argument: 'self'"):
         consume(Producer)
 
 
-def test_a_class_may_offer_a_tensor_of_its_own_C6():
+def test_a_class_may_offer_a_tensor_by_its_metaclass_C6():
     made = Made()
 
     class Meta(type):
@@ -800,14 +809,14 @@ class Proxy:
         return getattr(self.target, name)
 
 
-def test_a_proxy_with_getattr_counts_C6():
+def test_a_proxy_with_getattr_is_a_producer_C6():
     producer = Producer()
     assert consume(Proxy(producer)).data == producer.made[0].address
     assert check(Proxy(producer))
 
 
 @pytest.mark.parametrize("wrap", [staticmethod, classmethod, property])
-def test_descriptors_are_called_as_python_does_C6(wrap):
+def test_descriptors_are_bound_as_in_python_C6(wrap):
     made = Made()
 
     class Described:
@@ -850,7 +859,7 @@ def test_an_object_without_the_method_is_an_attribute_error_C6(thing):
     before = sys.getrefcount(thing)
     with pytest.raises(AttributeError, match="__dlpack__"):
         consume(thing)
-    if thing is not None:  # of which everybody has references
+    if thing is not None:  # other code changes the reference count of None
         assert sys.getrefcount(thing) == before
     assert not check(thing)
 
@@ -873,7 +882,7 @@ def test_an_error_while_looking_up_is_passed_on_C6(error, how, monkeypatch):
     with pytest.raises(error) as caught:
         consume(thing)
     assert caught.value is raised
-    assert check(thing) is False  # answers no, whatever went wrong
+    assert check(thing) is False  # check returns False for any error
     assert unraisable == ([] if error is AttributeError else [raised])
 
 
@@ -884,7 +893,7 @@ def test_a_method_that_is_not_callable_is_a_type_error_C6(value):
         consume(thing)
 
 
-def test_a_method_set_to_none_offers_nothing_C6():
+def test_a_method_set_to_none_is_no_producer_for_check_C6():
     assert not check(type("Thing", (), {"__dlpack__": None})())
 
 
@@ -910,7 +919,7 @@ def test_an_answer_that_is_no_capsule_is_a_type_error_that_shows_it_C6(answer, s
     assert producer.calls == [VERSION]
 
 
-def test_the_repr_of_an_answer_is_not_asked_for_C6():
+def test_repr_of_a_returned_object_is_not_called_C6():
     class Answer:
         def __repr__(self):
             raise KeyboardInterrupt
@@ -921,7 +930,7 @@ def test_the_repr_of_an_answer_is_not_asked_for_C6():
         consume(Scripted(Answer()))
 
 
-def test_a_large_answer_costs_nothing_to_refuse_C6():
+def test_a_large_returned_object_is_refused_fast_C6():
     answer = [0] * 10**7
     begin = time.perf_counter()
     with pytest.raises(TypeError, match="returned list, a capsule was wanted"):
@@ -929,7 +938,7 @@ def test_a_large_answer_costs_nothing_to_refuse_C6():
     assert time.perf_counter() - begin < 0.05  # its repr takes 0.5 s
 
 
-def test_an_answer_that_is_no_capsule_is_let_go_C6():
+def test_a_returned_object_that_is_no_capsule_is_released_C6():
     answer = object()
     before = sys.getrefcount(answer)
     with pytest.raises(TypeError):
@@ -941,7 +950,7 @@ def test_an_answer_that_is_no_capsule_is_let_go_C6():
 @pytest.mark.parametrize(
     "name", ["DLTENSOR", "dltensor_versioned2", "dltensor ", "", "arrow_array", b"\xff\xfe", "é" * 200, None]
 )
-def test_a_capsule_of_a_foreign_name_is_a_type_error_and_stays_as_it_is_C6(name, form):
+def test_a_capsule_of_a_foreign_name_is_a_type_error_and_unchanged_C6(name, form):
     made = Made(form)
     capsule = made.capsule(name)
     for offered in (capsule, Scripted(capsule)):
@@ -969,13 +978,13 @@ def test_a_raw_capsule_is_accepted_C6(form):
     assert made.deleted == 1
 
 
-def test_check_says_whether_an_object_offers_arrays_and_calls_nothing_C6():
+def test_check_tells_if_an_object_is_a_producer_without_a_call_C6():
     producer = Producer()
     assert check(producer)
     assert producer.calls == []
 
 
-def test_errors_whose_contexts_are_a_ring_are_raised_all_the_same_C1():
+def test_an_error_with_a_ring_of_contexts_is_raised_C1():
     class Ring:
         def __dlpack__(self, **keywords):
             if keywords:
@@ -988,7 +997,7 @@ def test_errors_whose_contexts_are_a_ring_are_raised_all_the_same_C1():
         consume(Ring())
 
 
-def test_what_check_meets_is_reported_and_an_exception_in_flight_is_kept_C6(monkeypatch):
+def test_check_reports_its_errors_and_keeps_an_exception_in_flight_C6(monkeypatch):
     seen = []
     monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: seen.append(unraisable.exc_type))
 

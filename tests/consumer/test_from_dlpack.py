@@ -1,4 +1,4 @@
-"""A library's from_dlpack: what comes in, and what is refused (C1 to C8, D, K4, K6)."""
+"""from_dlpack of a library: which tensors it imports, and which it refuses (C1 to C8, D, K4, K6)."""
 
 import sys
 
@@ -10,7 +10,7 @@ from dltensor import ARRAY_API_DTYPES, CPU, FORMS, LEGACY, READ_ONLY, VERSIONED,
 both_forms = pytest.mark.parametrize("form", FORMS)
 
 
-# ---- What comes in ----
+# ---- What is imported ----
 
 
 @both_forms

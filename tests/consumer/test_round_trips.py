@@ -1,4 +1,4 @@
-"""Any shape, strides and dtype there and back: hypothesis looks for what does not come out as it went in (D, P, C)."""
+"""Round trips of any shape, strides and dtype: hypothesis searches for a tensor that is exported changed (D, P, C)."""
 
 import ctypes
 import math
@@ -10,7 +10,7 @@ from dltensor import ARRAY_API_DTYPES, DTYPES, FORMS, IS_COPIED, LEGACY, READ_ON
 from hypothesis import given
 from hypothesis import strategies as st
 
-ROOM = 512  # elements on either side of the first
+ROOM = 512  # elements before and after the first element
 
 
 @st.composite
@@ -19,13 +19,13 @@ def layouts(draw):
     shape = tuple(draw(st.lists(st.integers(0, 4), max_size=5)))
     strides = []
     for extent in shape:
-        reach = 1000 if extent < 2 or 0 in shape else 24  # without meaning they may be anything
+        reach = 1000 if extent < 2 or 0 in shape else 24  # strides without a meaning may have any value
         strides.append(draw(st.integers(-reach, reach)))
     return shape, tuple(strides)
 
 
 def memory_of(dtype, seed):
-    """Different bytes everywhere, and none that is no bool; the memory, and the address in its middle."""
+    """Memory of varied bytes, which are 0 or 1 for bool. Returns the memory and the address of its middle."""
     size = 2 * ROOM * 16
     raw = bytes((i * 7 + seed) % 251 & (1 if dtype == "bool" else 255) for i in range(size))
     memory = ctypes.create_string_buffer(raw, size + 16)
@@ -33,7 +33,7 @@ def memory_of(dtype, seed):
 
 
 def same(a, b):
-    """Equal, and of the same bits where they are no numbers."""
+    """Equal, where NaN equals NaN."""
     return repr(a) == repr(b)
 
 
@@ -59,7 +59,7 @@ def test_an_import_has_the_elements_that_lie_there_D1_D5_D7(layout, dtype, form,
     st.sampled_from([None, True, False]),
     st.integers(0, 250),
 )
-def test_what_comes_in_goes_out_the_same_P4_D4(layout, dtype, form, copy, seed):
+def test_an_imported_tensor_is_exported_unchanged_P4_D4(layout, dtype, form, copy, seed):
     shape, strides = layout
     memory, middle = memory_of(dtype, seed)
     made = Made(form, shape=shape, strides=strides, dtype=dtype, data=middle)
@@ -106,7 +106,7 @@ extents = st.integers(-(2**63), 2**63 - 1) | st.integers(-2, 5)
     st.integers(0, 2**64 - 1),
     st.sampled_from([None, 8, 2**64 - 8]),
 )
-def test_whatever_a_capsule_says_it_is_taken_or_refused_and_deleted_once_K4_D8(
+def test_a_capsule_with_any_fields_is_taken_or_refused_and_deleted_once_K4_D8(
     form, dims, dtype, byte_offset, flags, data
 ):
     fields = {} if data is None else {"data": data}

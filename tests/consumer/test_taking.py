@@ -1,4 +1,4 @@
-"""What a consumer does with a capsule: it checks it, then takes it or leaves it as it was (K, D, C2, C8, C10)."""
+"""A consumer checks a capsule, then takes it or leaves it unchanged (K, D, C2, C8, C10)."""
 
 import sys
 import threading
@@ -18,7 +18,7 @@ def values(view):
 
 
 def refuses(made, error, text, want=None):
-    """The capsule is refused, and stays as it was: it can be consumed later, and dies with its tensor."""
+    """The capsule is refused and unchanged: it can be consumed later, and it deletes its tensor."""
     capsule = made.capsule()
     struct = made.bytes()
     before = sys.getrefcount(capsule)
@@ -99,7 +99,7 @@ def test_a_misfit_is_found_before_the_capsule_is_renamed_K4(form, misfit):
 
 
 @both_forms
-def test_a_refused_capsule_may_be_consumed_by_somebody_else_K4(form):
+def test_a_refused_capsule_may_be_consumed_by_another_consumer_K4(form):
     made = Made(form)
     capsule = made.capsule()
     with pytest.raises(BufferError):
@@ -126,7 +126,7 @@ def test_a_null_deleter_is_not_called_K3(form):
 
 
 @both_forms
-def test_a_released_view_holds_nothing_and_a_moved_one_neither_K4(form):
+def test_a_released_or_moved_view_holds_no_tensor_K4(form):
     made = Made(form, strides=None)
     view = consume(made.capsule())
     moved = view.move()
@@ -165,7 +165,7 @@ def test_an_exception_in_flight_is_not_made_an_instance_by_a_release_K2(form):
         def __init__(self):
             made.append(self)
 
-    before_3_12 = sys.version_info < (3, 12)  # from then on it is one when it is raised
+    before_3_12 = sys.version_info < (3, 12)  # since 3.12 raising makes an instance
     tensor = Made(form, on_delete=lambda: seen.append(len(made)))
     seen = []
     with pytest.raises(Refusal):
@@ -189,7 +189,7 @@ def test_an_exception_in_flight_survives_a_deleter_that_fails_and_the_deleters_i
 
 
 @both_forms
-def test_the_refusal_survives_a_deleter_that_fails_while_the_capsule_dies_K2(form, monkeypatch):
+def test_the_refusal_survives_a_failing_deleter_of_the_capsule_K2(form, monkeypatch):
     reported = []
     monkeypatch.setattr(sys, "unraisablehook", lambda what: reported.append(type(what.exc_value)))
 
@@ -214,7 +214,7 @@ def test_a_deleter_may_run_python_code_that_uses_the_library_K5(form):
 
 @raw_or_offered
 @pytest.mark.parametrize("version", [(0, 8), (2, 0), (2, 3), (100, 3), (2**32 - 1, 2**32 - 1)])
-def test_an_unknown_major_version_is_consumed_and_deleted_and_nothing_else_is_read_K6(version, offered):
+def test_a_capsule_of_an_unknown_major_version_is_consumed_and_deleted_but_not_read_K6(version, offered):
     made = Made(version=version, flags=2**64 - 1).poison()
     capsule = made.capsule()
     with pytest.raises(BufferError, match=r"version {}\.{}\b".format(*version)):
@@ -251,7 +251,7 @@ def test_any_minor_version_is_taken_C2(version):
     assert values(consume(Producer(version=version))) == [0.0, 1.0, 2.0]
 
 
-def test_the_form_is_that_of_the_capsule_and_not_that_of_the_call_C2():
+def test_the_capsule_decides_the_form_and_not_the_call_C2():
     legacy = consume(Producer(LEGACY))
     assert (legacy.form, legacy.flags) == (DLPACK_PY_LEGACY, 0)
     assert consume(Producer(VERSIONED)).form == DLPACK_PY_VERSIONED
@@ -299,13 +299,13 @@ MALFORMED = {
 
 @both_forms
 @pytest.mark.parametrize("fields, text", MALFORMED.values(), ids=MALFORMED)
-def test_what_is_malformed_is_refused_before_anything_is_read_D8(form, fields, text):
+def test_a_malformed_tensor_is_refused_before_its_data_is_read_D8(form, fields, text):
     refuses(Made(form, **fields), BufferError, text)
 
 
 @both_forms
 @pytest.mark.parametrize("fields, text", MALFORMED.values(), ids=MALFORMED)
-def test_what_is_malformed_is_refused_on_any_device_D8(form, fields, text):
+def test_a_malformed_tensor_is_refused_on_any_device_D8(form, fields, text):
     refuses(Made(form, device=(2, 0), **fields), BufferError, text, {"device": DLPACK_PY_ANY_DEVICE})
 
 
@@ -344,7 +344,7 @@ def test_without_elements_neither_data_nor_offset_nor_strides_matter_D3_D5(form,
 
 @both_forms
 @pytest.mark.parametrize("shape", [(3,), (2, 3), (2, 1, 3), (1,) * 64, (4, 0, 2)])
-def test_null_strides_are_row_major_and_filled_in_without_a_touch_of_the_producers_struct_D4_C10(form, shape):
+def test_null_strides_are_filled_in_row_major_and_the_producers_struct_is_unchanged_D4_C10(form, shape):
     made = Made(form, shape=shape, strides=None)
     struct = made.bytes()
     view = consume(made.capsule())
@@ -384,7 +384,7 @@ def test_a_view_is_small_C10():
         ((0, 3), (0, 0), 0),
     ],
 )
-def test_a_view_says_whether_writing_to_an_element_may_change_others_C9(shape, strides, overlaps):
+def test_a_view_tells_if_elements_may_share_memory_C9(shape, strides, overlaps):
     made = Made(shape=shape, strides=strides, byte_offset=64)
     view = consume(made.capsule())
     assert (view.overlaps, view.readonly) == (overlaps, 0)
@@ -393,7 +393,7 @@ def test_a_view_says_whether_writing_to_an_element_may_change_others_C9(shape, s
 
 
 @both_forms
-def test_given_strides_are_kept_where_they_carry_no_meaning_too_D5(form):
+def test_strides_without_a_meaning_are_kept_D5(form):
     strides = (-7, 3, INT64_MAX, 0, 1)
     view = consume(Made(form, shape=(1, 2, 1, 1, 3), strides=strides).capsule(), {"order": "C"})
     assert view.strides == strides
@@ -433,13 +433,13 @@ def test_every_dtype_of_the_array_api_is_taken_D7(form, dtype):
 
 @both_forms
 @pytest.mark.parametrize("dtype", [(0, 4, 1), (3, 64, 1), (4, 16, 1), (8, 8, 1), (15, 6, 1), (17, 4, 2), (18, 32, 1)])
-def test_dtypes_of_the_specification_and_lanes_are_carried_D6(form, dtype):
+def test_dtypes_of_the_specification_and_lanes_are_kept_D6(form, dtype):
     assert consume(Made(form, dtype=dtype).capsule(), {"alignment": 1}).dtype == dtype
 
 
 @both_forms
 @pytest.mark.parametrize("dtype", [(19, 8, 1), (200, 7, 3), (255, 255, 65535)])
-def test_unknown_dtype_codes_are_carried_and_never_taken_for_what_was_wanted_C8(form, dtype):
+def test_unknown_dtype_codes_are_kept_and_meet_no_wanted_dtype_C8(form, dtype):
     fields = {"dtype": dtype, "shape": (1,)}
     assert consume(Made(form, **fields).capsule(), {"alignment": 1}).dtype == dtype
     refuses(Made(form, **fields), BufferError, r"dtype is dtype\({}, {}, {}\)".format(*dtype), {"dtype": "int8"})
@@ -456,10 +456,10 @@ def test_unknown_flags_are_kept_visible_and_ignored_C8(flags):
 def test_unknown_flags_are_not_exported_again_C8():
     view = consume(Made(flags=2**64 - 1).capsule())
     capsule = view.__dlpack__(max_version=(1, 0))
-    assert dltensor.read(capsule).flags == dltensor.READ_ONLY  # padded says nothing of whole bytes (D6)
+    assert dltensor.read(capsule).flags == dltensor.READ_ONLY  # padded has no meaning for whole bytes (D6)
 
 
-def test_copied_memory_that_is_exported_again_in_place_does_not_say_so_P4():
+def test_copied_memory_that_is_exported_in_place_has_no_copied_flag_P4():
     view = consume(Made(flags=dltensor.IS_COPIED).capsule())
     assert dltensor.read(view.__dlpack__(max_version=(1, 0))).flags == 0
 
@@ -469,7 +469,7 @@ def test_copied_memory_that_is_exported_again_in_place_does_not_say_so_P4():
 
 @both_forms
 @raw_or_offered
-def test_thousands_of_rounds_leave_nothing_behind_K4(form, offered):
+def test_thousands_of_rounds_leave_no_reference_K4(form, offered):
     made = []
     for _ in range(100):
         producer = Producer(form)
@@ -480,6 +480,6 @@ def test_thousands_of_rounds_leave_nothing_behind_K4(form, offered):
     assert len(made) == 2500
 
 
-def test_the_device_that_came_is_told_D9():
+def test_a_view_has_the_device_of_the_tensor_D9():
     assert consume(Made().capsule()).device == CPU
     assert consume(Made(device=(2, 7)).capsule(), {"device": DLPACK_PY_ANY_DEVICE}).device == (2, 7)

@@ -1,4 +1,4 @@
-"""What a caller of dlpack_py_consume insists on, what it lets pass, what is made of the rest (C5, C6, C7, C9)."""
+"""Requirements of a caller of dlpack_py_consume: a tensor meets them, is copied, or is refused (C5, C6, C7, C9)."""
 
 import array
 import ctypes
@@ -38,7 +38,7 @@ def values(view):
 
 # ---- Requirements: C9 ----
 
-# what came, what was wanted, how the error names both
+# fields of the producer's tensor, requirements, the text of the error
 MISFITS = {
     "dtype": ({}, {"dtype": "int32"}, "dtype is float64, int32 was asked for"),
     "dtypes": ({}, {"dtypes": ("int32", "float32")}, "dtype is float64, int32 or float32 was asked for"),
@@ -69,7 +69,7 @@ MISFITS = {
 
 @both_forms
 @pytest.mark.parametrize("came, want, text", MISFITS.values(), ids=MISFITS)
-def test_a_misfit_is_refused_by_what_was_wanted_and_what_came_C9(form, came, want, text):
+def test_the_refusal_of_a_misfit_names_the_tensor_and_the_requirement_C9(form, came, want, text):
     producer = Producer(form, **came)
     before = sys.getrefcount(producer)
     with pytest.raises(BufferError, match=text):
@@ -109,7 +109,7 @@ FITS = {
 
 @both_forms
 @pytest.mark.parametrize("came, want", FITS.values(), ids=FITS)
-def test_what_fits_is_taken_as_it_is_C9(form, came, want):
+def test_a_tensor_that_meets_the_requirements_is_taken_unchanged_C9(form, came, want):
     producer = Producer(form, **came)
     view = consume(producer, want)
     assert view.data == producer.made[0].address + came.get("byte_offset", 0)
@@ -127,13 +127,13 @@ def test_writable_rows_do_not_overlap_C9(pitch, overlaps):
 
 
 @pytest.mark.parametrize("want", [{"order": "C"}, {"dtype": "int8"}, {"ndim": 1}, {"writable": 1}])
-def test_an_unsupported_device_is_named_before_what_else_is_wrong_C5_C9(want):
+def test_an_unsupported_device_is_the_first_error_C5_C9(want):
     with pytest.raises(BufferError, match="device is cuda:0, memory that the CPU can read was asked for"):
         consume(Producer(LEGACY, shape=(2, 3), strides=(1, 2), device=(2, 0)), want)
 
 
 @pytest.mark.parametrize("want", [{"order": "C"}, {"dtype": "int8"}, {"ndim": 1}, {"writable": 1}])
-def test_memory_of_the_cpu_is_no_memory_of_a_device_whatever_else_is_wrong_C5_C9(want):
+def test_cpu_memory_where_a_device_is_wanted_is_the_first_error_C5_C9(want):
     with pytest.raises(BufferError, match="device is cpu, cuda was asked for"):
         consume(Producer(LEGACY, shape=(2, 3), strides=(1, 2)), {**want, "device": 2})
 
@@ -158,7 +158,7 @@ CONTRADICTIONS = {
 
 
 @pytest.mark.parametrize("want, text", CONTRADICTIONS.values(), ids=CONTRADICTIONS)
-def test_contradictory_requirements_are_an_error_before_the_object_is_looked_at_C9(want, text):
+def test_contradictory_requirements_are_an_error_before_the_object_is_called_C9(want, text):
     producer, made = Producer(), Made()
     capsule = made.capsule()
     for obj in (producer, capsule, object()):
@@ -167,7 +167,7 @@ def test_contradictory_requirements_are_an_error_before_the_object_is_looked_at_
     assert (producer.calls, made.deleted, dltensor.name(capsule)) == ([], 0, VERSIONED)
 
 
-def test_a_contradiction_is_told_with_the_name_of_the_argument_C9():
+def test_the_error_of_a_contradiction_has_the_name_of_the_argument_C9():
     with pytest.raises(SystemError, match="^out: want: order is 'Q'"):
         consume(Producer(), {"order": "Q", "name": "out"})
 
@@ -185,19 +185,19 @@ def test_requirements_like_another_tensor_fix_its_rank_C9(shape):
 
 
 @pytest.mark.parametrize("form, flagged", [(VERSIONED, READ_ONLY), (LEGACY, READ_ONLY)])
-def test_what_a_view_says_of_writing_is_safe_as_flags_C7(form, flagged):
+def test_the_readonly_field_of_a_view_is_safe_as_flags_C7(form, flagged):
     assert consume(Producer(form, flags=READ_ONLY if form == VERSIONED else 0)).readonly & 7 == flagged
 
 
 # ---- Writable memory: C7, C9 ----
 
 
-def test_writable_memory_is_what_says_nothing_else_C7():
+def test_a_versioned_tensor_without_the_read_only_flag_is_writable_C7():
     view = consume(Producer(), {"writable": 1})
     assert view.readonly == DLPACK_PY_WRITABLE
 
 
-def test_read_only_memory_says_so_and_is_refused_to_who_will_write_C7():
+def test_read_only_memory_is_refused_if_writable_memory_is_wanted_C7():
     producer = Producer(flags=READ_ONLY)
     assert consume(producer).readonly == DLPACK_PY_READONLY
     with pytest.raises(BufferError, match="data is read-only, writable memory was asked for$"):
@@ -205,12 +205,12 @@ def test_read_only_memory_says_so_and_is_refused_to_who_will_write_C7():
     assert producer.deleted == [1, 1]
 
 
-def test_read_only_memory_stays_so_whatever_the_option_C7():
+def test_the_option_for_legacy_capsules_does_not_make_read_only_memory_writable_C7():
     with pytest.raises(BufferError, match="read-only"):
         consume(Producer(flags=READ_ONLY), {"writable": 1, "options": DLPACK_PY_LEGACY_IS_WRITABLE})
 
 
-def test_a_legacy_capsule_cannot_say_and_the_error_tells_why_C7():
+def test_the_refusal_of_a_legacy_capsule_says_that_it_has_no_flag_C7():
     producer = Producer(LEGACY)
     assert consume(producer).readonly == DLPACK_PY_READONLY_UNSAID
     with pytest.raises(
@@ -219,27 +219,27 @@ def test_a_legacy_capsule_cannot_say_and_the_error_tells_why_C7():
         consume(producer, {"writable": 1})
 
 
-def test_a_legacy_capsule_is_writable_for_who_opts_in_C7():
+def test_a_legacy_capsule_is_writable_with_the_option_C7():
     view = consume(Producer(LEGACY), {"writable": 1, "options": DLPACK_PY_LEGACY_IS_WRITABLE})
     assert view.readonly == DLPACK_PY_WRITABLE
     assert dltensor.read(view.__dlpack__(max_version=(1, 0))).flags == 0
     assert dltensor.read(view.__dlpack__()).form == LEGACY
 
 
-def test_unsaid_is_exported_again_in_legacy_form_and_flagged_in_the_other_C7():
+def test_a_legacy_import_is_exported_as_legacy_or_with_the_read_only_flag_C7():
     view = consume(Producer(LEGACY))
     assert dltensor.read(view.__dlpack__()).data == view.data
     assert dltensor.read(view.__dlpack__(max_version=(1, 0))).flags == READ_ONLY
 
 
-def test_read_only_is_exported_again_in_the_versioned_form_alone_C7():
+def test_a_read_only_import_is_exported_in_the_versioned_form_only_C7():
     view = consume(Producer(flags=READ_ONLY))
     with pytest.raises(BufferError, match="read-only"):
         view.__dlpack__()
     assert dltensor.read(view.__dlpack__(max_version=(1, 0))).flags == READ_ONLY
 
 
-def test_padded_stays_said_on_export_C7():
+def test_the_padded_flag_is_kept_on_export_C7():
     view = consume(Producer(dtype=(17, 4, 1), flags=PADDED), {"alignment": 1})
     with pytest.raises(BufferError, match="padded"):
         view.__dlpack__()
@@ -251,7 +251,7 @@ OVERLAPPING = {"broadcast": {"strides": (0,)}, "windows": {"shape": (4, 3), "str
 
 @both_forms
 @pytest.mark.parametrize("came", OVERLAPPING.values(), ids=OVERLAPPING)
-def test_memory_that_overlaps_itself_is_refused_to_who_will_write_unless_that_is_fine_C9(form, came):
+def test_writable_memory_that_overlaps_itself_is_refused_without_the_option_C9(form, came):
     options = DLPACK_PY_LEGACY_IS_WRITABLE
     with pytest.raises(BufferError, match="elements may share memory, writable memory without overlap was asked for"):
         consume(Producer(form, **came), {"writable": 1, "options": options})
@@ -280,7 +280,7 @@ CURABLE = {
 
 
 @pytest.mark.parametrize("came, want", CURABLE.values(), ids=CURABLE)
-def test_what_a_copy_would_mend_is_copied_where_the_caller_says_so_C9(came, want):
+def test_a_misfit_that_a_copy_can_fix_is_copied_with_the_option_C9(came, want):
     producer = Producer(**came)
     plain = consume(producer, {"alignment": 1})
     wanted, wish = values(plain), {**want, "options": DLPACK_PY_COPY_IF_NEEDED}
@@ -301,20 +301,20 @@ def test_what_a_copy_would_mend_is_copied_where_the_caller_says_so_C9(came, want
     assert producer.made[0].bytes() == struct
 
 
-def test_a_legacy_tensor_is_copied_for_who_will_write_C7():
+def test_a_legacy_tensor_is_copied_if_writable_memory_is_wanted_C7():
     producer = Producer(LEGACY)
     view = consume(producer, {"writable": 1, "options": DLPACK_PY_COPY_IF_NEEDED})
     assert (values(view), view.readonly) == ([0.0, 1.0, 2.0], DLPACK_PY_WRITABLE)
     assert producer.deleted == [1]
 
 
-def test_null_strides_and_a_copy_go_together_D4():
+def test_a_tensor_with_null_strides_can_be_copied_D4():
     view = consume(Producer(**MATRIX, strides=None), {"order": "F", "options": DLPACK_PY_COPY_IF_NEEDED})
     assert (values(view), view.strides) == ([[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]], (1, 2))
 
 
 @pytest.mark.parametrize("came, want", FITS.values(), ids=FITS)
-def test_nothing_is_copied_where_nothing_has_to_be_C9(came, want):
+def test_a_tensor_that_meets_the_requirements_is_not_copied_C9(came, want):
     producer = Producer(**came)
     view = consume(producer, {**want, "options": DLPACK_PY_COPY_IF_NEEDED})
     assert view.data == producer.made[0].address + came.get("byte_offset", 0)
@@ -325,21 +325,21 @@ INCURABLE = ["dtype", "lanes", "rank", "shape", "device", "device of a type"]
 
 
 @pytest.mark.parametrize("came, want, text", [MISFITS[name] for name in INCURABLE], ids=INCURABLE)
-def test_what_a_copy_would_not_mend_is_refused_C9(came, want, text):
+def test_a_misfit_that_a_copy_cannot_fix_is_refused_C9(came, want, text):
     producer = Producer(**came)
     with pytest.raises(BufferError, match=text):
         consume(producer, {**want, "options": DLPACK_PY_COPY_IF_NEEDED})
     assert producer.deleted == [1]
 
 
-def test_a_copy_that_is_needed_is_refused_where_copy_is_false_P4():
+def test_a_needed_copy_is_refused_with_copy_false_P4():
     producer = Producer(**TRANSPOSED)
     with pytest.raises(BufferError, match="1 was asked for by order 'C'"):
         consume(producer, {"order": "C", "options": DLPACK_PY_COPY_IF_NEEDED}, copy=False)
     assert producer.deleted == [1]
 
 
-def test_a_raw_capsule_that_needs_a_copy_stays_as_it_was_where_copy_is_false_K4():
+def test_a_raw_capsule_that_needs_a_copy_is_unchanged_with_copy_false_K4():
     made = Made(**TRANSPOSED)
     capsule = made.capsule()
     with pytest.raises(BufferError, match="1 was asked for by order 'C'"):
@@ -347,7 +347,7 @@ def test_a_raw_capsule_that_needs_a_copy_stays_as_it_was_where_copy_is_false_K4(
     assert (dltensor.name(capsule), made.deleted) == (VERSIONED, 0)
 
 
-def test_what_is_on_another_device_is_not_copied_C5():
+def test_memory_of_another_device_is_not_copied_C5():
     producer = Producer(**TRANSPOSED, device=(2, 0))
     want = {"device": DLPACK_PY_ANY_DEVICE, "order": "C", "options": DLPACK_PY_COPY_IF_NEEDED}
     with pytest.raises(BufferError, match=r"strides\[1\] is 3, 1 was asked for by order 'C'"):
@@ -356,18 +356,18 @@ def test_what_is_on_another_device_is_not_copied_C5():
 
 
 @pytest.mark.parametrize("flags, packed", [(0, b"\x21\x03"), (PADDED, b"\x01\x02\x03")])
-def test_sub_byte_elements_are_copied_as_they_are_stored_D6(flags, packed):
+def test_sub_byte_elements_are_copied_as_stored_D6(flags, packed):
     stored = ctypes.create_string_buffer(b"\x21\x43\x65" if flags == 0 else b"\x01\x02\x03")
     producer = Producer(dtype=(17, 4, 1), data=ctypes.addressof(stored), flags=flags | READ_ONLY)
     view = consume(producer, {"writable": 1, "options": DLPACK_PY_COPY_IF_NEEDED})
     copied = bytearray(ctypes.string_at(view.data, len(packed)))
     if flags == 0:
-        copied[1] &= 0x0F  # the half that no element has
+        copied[1] &= 0x0F  # the unused half of the last byte
     assert copied == packed
     assert view.flags == flags | IS_COPIED
 
 
-def test_a_copy_that_memory_does_not_suffice_for_is_a_memory_error_and_lets_go_P7():
+def test_a_copy_without_enough_memory_is_a_memory_error_and_releases_the_tensor_P7():
     producer = Producer(shape=(2**33, 2**25), strides=(0, 0))
     with pytest.raises(MemoryError, match="2305843009213693952 bytes"):
         consume(producer, {"order": "C", "options": DLPACK_PY_COPY_IF_NEEDED})
@@ -396,7 +396,7 @@ BUFFERS = {
 
 
 @pytest.mark.parametrize("thing, wanted", BUFFERS.values(), ids=BUFFERS)
-def test_buffers_are_taken_where_the_caller_allows_it_C6(thing, wanted):
+def test_buffers_are_taken_if_the_caller_allows_it_C6(thing, wanted):
     with pytest.raises(AttributeError, match="__dlpack__"):
         consume(thing)
     before = sys.getrefcount(thing)
@@ -425,7 +425,7 @@ def test_a_buffer_is_shared_and_held_until_the_view_is_released_C6():
     thing.append(1)
 
 
-def test_a_read_only_buffer_is_refused_to_who_will_write_C7():
+def test_a_read_only_buffer_is_refused_if_writable_memory_is_wanted_C7():
     with pytest.raises(BufferError, match="read-only"):
         consume(b"abc", {"fallback": 1, "writable": 1})
     view = consume(b"abc", {"fallback": 1, "options": DLPACK_PY_COPY_IF_NEEDED, "writable": 1})
@@ -471,14 +471,14 @@ def test_a_buffer_of_foreign_byte_order_is_refused_unless_its_elements_are_bytes
     assert values(consume(memoryview(numpy.array([1, 2], ">i1")), {"fallback": 1})) == [1, 2]
 
 
-def test_a_buffer_whose_strides_are_no_multiple_of_its_items_is_refused_unless_it_has_one_P7():
+def test_a_buffer_whose_strides_are_no_multiple_of_the_item_size_is_refused_unless_it_has_one_element_P7():
     column = numpy.zeros(3, [("a", "i4"), ("b", "i1")])["a"]
     with pytest.raises(BufferError, match=r"strides\[0\] is 5 bytes, a multiple of 4"):
         consume(memoryview(column), {"fallback": 1})
     assert values(consume(memoryview(column[:1]), {"fallback": 1})) == [0]
 
 
-def test_a_buffer_that_does_not_fit_is_let_go_C9():
+def test_a_buffer_that_does_not_meet_the_requirements_is_released_C9():
     thing = bytearray(3)
     with pytest.raises(BufferError, match="dtype is uint8, float32 was asked for"):
         consume(thing, {"fallback": 1, "dtype": "float32"})
@@ -503,7 +503,7 @@ def test_dlpack_comes_before_the_buffer_protocol_C6():
 
 
 @pytest.mark.parametrize("how", ["in the method", "by a look-up in it", "from C", "of the second call"])
-def test_an_attribute_error_of_the_method_is_not_its_absence_C6(how):
+def test_an_attribute_error_of_the_method_does_not_mean_its_absence_C6(how):
     error = AttributeError("of the producer")
 
     class Failing(bytearray):
@@ -524,7 +524,7 @@ def test_an_attribute_error_of_the_method_is_not_its_absence_C6(how):
         assert "missing" in str(raised.value)
 
 
-def test_an_array_whose_method_raises_attribute_error_is_refused_with_it_C6():
+def test_an_attribute_error_of_the_method_of_an_array_is_raised_C6():
     class Failing(array.array):
         def __dlpack__(self, **keywords):
             raise AttributeError("not now")
@@ -533,12 +533,12 @@ def test_an_array_whose_method_raises_attribute_error_is_refused_with_it_C6():
         consume(Failing("d", [1.0]), {"fallback": 1})
 
 
-def test_what_offers_neither_is_an_attribute_error_C6():
+def test_an_object_with_neither_dlpack_nor_buffer_is_an_attribute_error_C6():
     with pytest.raises(AttributeError, match="__dlpack__"):
         consume(object(), {"fallback": 1})
 
 
-def test_what_only_a_copy_could_meet_is_refused_as_such_where_none_can_be_made_C9():
+def test_a_misfit_is_refused_by_its_requirement_if_no_copy_can_be_made_C9():
     copied = {"order": "C", "options": DLPACK_PY_COPY_IF_NEEDED}
     for device, want in [((2, 0), {"device": 2}), ((2, 0), {"device": -1}), ((3, 0), {"device": 3})]:
         producer = Producer(shape=(2, 3), strides=(1, 2), device=device)
@@ -546,7 +546,7 @@ def test_what_only_a_copy_could_meet_is_refused_as_such_where_none_can_be_made_C
             consume(producer, {**copied, **want})
 
 
-def test_the_copy_of_a_fallback_is_refused_where_copy_is_false_C3():
+def test_a_copying_fallback_is_refused_with_copy_false_C3():
     assert consume(object(), {"fallback": 3}).flags == IS_COPIED
     with pytest.raises(
         BufferError, match="out: copy is False, and the data of this object is available as a copy only"
@@ -566,7 +566,7 @@ def test_a_buffer_is_copied_on_request_C3():
     thing.append(1)
 
 
-def test_a_buffer_that_fits_is_not_copied_where_copy_is_false_C3():
+def test_a_buffer_that_meets_the_requirements_is_not_copied_with_copy_false_C3():
     thing = bytearray(b"\x01\x02\x03")
     view = consume(thing, {"fallback": 1}, copy=False, device="cpu")
     thing[0] = 9
@@ -581,8 +581,8 @@ def test_a_buffer_that_fits_is_not_copied_where_copy_is_false_C3():
 @both_forms
 @pytest.mark.parametrize("order, strides", [("C", (2, 1)), ("F", (1, 3)), ("K", None), (None, None)])
 @pytest.mark.parametrize("came", [TRANSPOSED, MATRIX, {"shape": (3, 2), "strides": (4, 2)}], ids=str)
-def test_a_copy_that_was_asked_for_meets_the_order_P4(form, order, strides, came):
-    """The producer's copy has the order of the original, as NumPy's: one that fits is made of it."""
+def test_a_requested_copy_has_the_wanted_order_P4(form, order, strides, came):
+    """The producer's copy has the order of the original, as in NumPy. The consumer copies it into the wanted order."""
     came = {**came, "shape": (3, 2), "strides": came.get("strides", (2, 1))}
     producer = Producer(form, flags=IS_COPIED if form == VERSIONED else 0, **came)
     want = {"writable": 1, **({"order": order} if order else {})}
@@ -595,7 +595,7 @@ def test_a_copy_that_was_asked_for_meets_the_order_P4(form, order, strides, came
 
 
 @pytest.mark.parametrize("want", [{"order": "C"}, {"alignment": 32, "dtype": "float64"}])
-def test_copy_false_is_refused_where_a_copy_would_be_needed_to_meet_the_wish_C3(want):
+def test_copy_false_is_refused_if_the_requirements_need_a_copy_C3(want):
     producer = Producer(**TRANSPOSED, byte_offset=8)
     with pytest.raises(BufferError, match="was asked for"):
         consume(producer, {**want, "options": DLPACK_PY_COPY_IF_NEEDED}, copy=False)
@@ -610,7 +610,7 @@ def test_a_numpy_array_in_columns_is_copied_into_rows_P4():
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_copy_does_not_mend_what_it_cannot_mend_P4(form):
+def test_a_requested_copy_does_not_change_dtype_or_rank_P4(form):
     producer = Producer(form, **TRANSPOSED)
     with pytest.raises(BufferError, match="dtype is float64, int8 was asked for"):
         consume(producer, {"order": "C", "dtype": "int8"}, copy=True)
@@ -638,7 +638,7 @@ def test_a_copy_without_elements_has_no_data_D3():
     assert (view.shape, view.data) == ((2, 0, 3), 0)
 
 
-def test_a_request_changes_nothing_C9():
+def test_consume_request_checks_requirements_as_consume_does_C9():
     with pytest.raises(BufferError, match="dtype is float64, int32 was asked for"):
         consume(Producer(), {"dtype": "int32"}, by_request=True)
     view = consume(bytearray(b"ab"), {"fallback": 1}, by_request=True)
@@ -646,7 +646,7 @@ def test_a_request_changes_nothing_C9():
     assert consume(Producer(VERSIONED), by_request=True).form == DLPACK_PY_VERSIONED
 
 
-def test_a_copy_of_packed_elements_ends_in_zeros_and_not_in_what_the_memory_held_before_D6():
+def test_the_unused_bits_of_a_copy_of_packed_elements_are_zero_D6():
     script = """
 import ctypes, consumer_probe, dltensor
 view = consumer_probe.consume(dltensor.Made(dtype=(17, 4, 1), shape=(3,)).capsule(), copy=True)

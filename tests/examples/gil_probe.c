@@ -27,7 +27,7 @@ probe_release(void *stream)
     next_release(stream);
 }
 
-/* watch(get_last_error, release): the addresses of two functions that call these. */
+/* watch(get_last_error, release): the addresses of two functions that note the GIL and then call these functions. */
 static PyObject *
 probe_watch(PyObject *Py_UNUSED(module), PyObject *args)
 {
@@ -42,7 +42,7 @@ probe_watch(PyObject *Py_UNUSED(module), PyObject *args)
                          (unsigned long long)(uintptr_t)probe_release);
 }
 
-/* counts(): the number of calls since watch, and of those with the GIL. */
+/* counts(): the number of calls since watch, and the number of calls with the GIL. */
 static PyObject *
 probe_counts(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {

@@ -1,7 +1,7 @@
-"""Arrow columns as producers, without an Arrow library: examples/arrow takes what is made here by hand in ctypes, or
-refuses it with the reason (P7, C7), and releases each struct exactly once (P9, K1).
+"""Arrow columns as producers, without an Arrow library: this file makes Arrow structs in ctypes. examples/arrow takes
+them, or refuses them with the reason (P7, C7), and releases each struct exactly once (P9, K1).
 
-After each test, the fixture looks at all structs of the test.
+After each test, the fixture checks all structs of the test.
 """
 
 import contextlib
@@ -57,7 +57,7 @@ Stream._fields_ = [
 ]
 NAMES = {Schema: b"arrow_schema", Array: b"arrow_array", Stream: b"arrow_array_stream"}
 
-made = {}  # by private_data; kept, because a capsule may die late
+made = {}  # by private_data; kept, because a capsule may be destroyed late
 keys = itertools.count(1)
 
 
@@ -92,7 +92,7 @@ class Made:
         self.released += 1
         for memory in self.keep:
             if isinstance(memory, numpy.ndarray) and memory.size:
-                memory.view("uint8")[:] = 0xA5  # whoever looks, stumbles
+                memory.view("uint8")[:] = 0xA5  # a later read fails
         for child in self.children:
             if child is not None and child.struct.release:
                 RELEASE[child.kind](child.address)
@@ -178,7 +178,9 @@ class StreamProducer:
         ]
         names = ["get_schema", "get_next", "get_last_error"]
         addresses = {name: ctypes.cast(f, c_void_p) for name, f in zip(names, self.callbacks)}
-        owned = [s for s in (schema, *chunks) if isinstance(s, Made)]  # what the stream has not given, it releases
+        owned = [
+            s for s in (schema, *chunks) if isinstance(s, Made)
+        ]  # the stream releases the structs that it has not returned
         self.made = Made(Stream, owned, **{**addresses, **fields})
         self.capsule = self.made.capsule()
 
@@ -188,7 +190,7 @@ class StreamProducer:
 
 
 def take(producer):
-    """The traceback of an exception keeps the producer: capsules of ctypes must not die while it is in flight."""
+    """The traceback of an exception keeps the producer: ctypes cannot destroy capsules with an exception in flight."""
     return Column(producer)
 
 
@@ -197,7 +199,7 @@ def column(schema, array):
 
 
 def lists(size, child, **fields):
-    """One level of fixed-size lists, as (schema, array) around such a pair."""
+    """(schema, array) of a fixed-size list whose child is such a pair."""
     return schema(f"+w:{size}", [child[0]]), array([], children=[child[1]], **fields)
 
 
@@ -210,7 +212,7 @@ def table(*columns, **fields):
 
 
 def refused(text, *pair, error=BufferError):
-    """The exception of a refusal; the structs are released with their capsules."""
+    """The exception of a refusal. The capsules release the structs."""
     with pytest.raises(error) as raised:
         column(*pair)
     assert text in str(raised.value)
@@ -288,7 +290,7 @@ def test_a_table_of_one_column_is_its_column():
 # ---- Nulls ----
 
 
-def test_a_null_in_the_window_is_refused_wherever_it_is():
+def test_a_null_anywhere_in_the_window_is_refused():
     for offset, length, null in itertools.product([0, 1, 7, 8, 9], [0, 1, 7, 8, 9, 17], range(27)):
         bits = [i != null for i in range(27)]
         pair = schema(), array(range(27), length=length, offset=offset, null_count=-1, bits=bits)
@@ -305,7 +307,7 @@ def test_counted_nulls_are_refused():
     )
 
 
-def test_a_count_of_0_is_believed_and_no_bitmap_is_no_nulls():
+def test_a_null_count_of_0_is_trusted_and_a_missing_bitmap_means_no_nulls():
     assert numpy.from_dlpack(column(*numbers(2, null_count=0, bits=[True, False]))).tolist() == [0, 1]
     assert numpy.from_dlpack(column(*numbers(2, null_count=-1))).tolist() == [0, 1]
     refused("has 2 nulls and no bitmap", *numbers(3, null_count=2))
@@ -357,7 +359,7 @@ LIST = "cast to fixed-size lists, or export the flattened values first"
         ("+w:99999999999999999999", "Arrow format '+w:99999999999999999999' is not known"),
     ],
 )
-def test_a_type_without_a_dtype_is_refused_with_what_to_do_P7(format, text):
+def test_a_type_without_a_dtype_is_refused_with_advice_P7(format, text):
     refused(text, schema(format), array([1]))
     refused(text, *lists(1, (schema(format), array([1])), length=1))
 
@@ -426,11 +428,11 @@ def test_a_malformed_array_is_refused(fields, text):
 def test_a_large_offset_is_not_cut_off(offset):
     source = numbers(1, offset=offset)
     first = source[1].struct.buffers[1]
-    address = numpy.from_dlpack(column(*source)).ctypes.data  # no element is read, also by the text of a failure
+    address = numpy.from_dlpack(column(*source)).ctypes.data  # no element is read, not even for the text of a failure
     assert address == first + 8 * offset
 
 
-def test_lists_and_children_that_do_not_fit_are_refused():
+def test_lists_and_children_that_do_not_match_are_refused():
     refused("a child ArrowArray has 5 elements, its parent uses 6 from 0 on", *lists(3, numbers(5), length=2))
     refused("a child ArrowArray has 8 elements, its parent uses 6 from 3 on", *lists(3, numbers(8), length=2, offset=1))
     refused("a child ArrowArray has 2 elements", *table(numbers(2), length=3))
@@ -459,11 +461,11 @@ def test_a_malformed_schema_is_refused():
     refused(text, Made(Schema, [None], format=b"+w:1"), array([], children=[array([])]))
 
 
-# ---- Whose memory it is ----
+# ---- Ownership of the memory ----
 
 
 @pytest.mark.parametrize("last", ["column", "array"])
-def test_the_array_is_released_when_the_last_of_column_and_consumers_is_gone_P9(last):
+def test_the_array_is_released_after_the_column_and_all_consumers_P9(last):
     pair = numbers(3)
     producer = Producer(*pair)
     c = Column(producer)
@@ -481,7 +483,7 @@ def test_the_array_is_released_when_the_last_of_column_and_consumers_is_gone_P9(
     assert [s.released for s in pair] == [1, 1]
 
 
-def test_a_capsule_that_no_consumer_took_releases_the_array_K1():
+def test_an_unconsumed_capsule_releases_the_array_K1():
     pair = numbers(3)
     capsule = column(*pair).__dlpack__(max_version=(1, 0))
     assert pair[1].released == 0
@@ -489,7 +491,7 @@ def test_a_capsule_that_no_consumer_took_releases_the_array_K1():
     assert pair[1].released == 1
 
 
-def test_the_array_is_moved_out_of_its_capsule_and_a_refused_array_is_not():
+def test_an_array_is_moved_out_of_its_capsule_unless_it_is_refused():
     pair = numbers(3)
     producer = Producer(*pair)
     c = Column(producer)
@@ -509,7 +511,7 @@ def test_the_array_is_moved_out_of_its_capsule_and_a_refused_array_is_not():
     assert [s.released for s in other] == [0, 0]
 
 
-def test_one_of_many_threads_takes_each_array():
+def test_only_one_of_many_threads_takes_an_array():
     producers = [Producer(*numbers(3)) for _ in range(300)]
     barrier, results = threading.Barrier(4), []
 
@@ -546,7 +548,7 @@ class Answers:
         ((1, 2), "__arrow_c_array__ returned int, a capsule 'arrow_schema' was wanted"),
     ],
 )
-def test_another_answer_than_two_capsules_is_a_TypeError(answer, text):
+def test_a_result_other_than_two_capsules_is_a_TypeError(answer, text):
     with pytest.raises(TypeError, match=text):
         Column(Answers("__arrow_c_array__", answer))
 
@@ -606,14 +608,14 @@ def test_a_stream_of_lists_without_a_chunk_keeps_the_size_of_the_lists():
     assert numpy.from_dlpack(c).shape == (0, 3)
 
 
-def test_several_chunks_are_refused_and_the_rest_is_not_asked_for():
+def test_several_chunks_are_refused_and_later_chunks_are_not_requested():
     producer = StreamProducer(schema(), array([1]), array(), array([2]), array([3]))
     with pytest.raises(BufferError, match=r"several chunks: combine them first, .*combine_chunks\(\).* rechunk\(\)"):
         Column(producer)
     assert len(producer.left) == 1
 
 
-def test_a_type_is_refused_before_the_rows_are_asked_for():
+def test_a_type_is_refused_before_rows_are_requested():
     producer = StreamProducer(schema("u"), array([1]))
     with pytest.raises(BufferError, match="strings"):
         Column(producer)
@@ -627,7 +629,7 @@ def test_a_chunk_with_nulls_is_refused():
 
 @pytest.mark.parametrize("attempt", range(1 if HAS_GIL else 10))
 @pytest.mark.parametrize("make", [Producer, StreamProducer])
-def test_of_two_threads_one_takes_what_a_capsule_holds(make, attempt):
+def test_only_one_of_two_threads_takes_the_content_of_a_capsule(make, attempt):
     producers = [make(schema(), array([1])) for _ in range(1000)]
     start, taken = threading.Barrier(2), []
 
@@ -654,7 +656,7 @@ def test_a_failure_of_a_stream_names_function_errno_and_reason():
 
 
 def test_the_functions_of_a_stream_run_without_the_gil():
-    """PyGILState_Check returns 1 where its thread holds the GIL, which would be an errno, and gives nothing."""
+    """PyGILState_Check replaces a function: it writes no output, and would return 1, an errno, if it held the GIL."""
     check = ctypes.cast(ctypes.pythonapi.PyGILState_Check, c_void_p)
     column = take(StreamProducer(schema(), get_next=check))
     assert dltensor.read(column.__dlpack__(max_version=(1, 0))).shape == (0,)
@@ -689,7 +691,7 @@ def test_a_stream_is_moved_out_of_its_capsule():
         Column(producer)
 
 
-def test_an_array_goes_before_a_stream():
+def test_an_array_is_preferred_to_a_stream():
     class Both(Producer):
         def __arrow_c_stream__(self):
             raise AssertionError("not asked")

@@ -1,4 +1,4 @@
-"""Buffers: what Python's older protocol makes of an array, and an array over what others offer by it."""
+"""The buffer protocol: buffers of an array, and arrays over the buffers of other objects."""
 
 import array as stdlib_array
 import ctypes
@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 FORMATS = {dtype: memoryview(numpy.zeros(1, dtype)).format for dtype in dltensor.DTYPES}
 
-# Requests, by the names that Python's documentation has for them.
+# Requests, by their names in Python's documentation.
 WRITABLE, FORMAT, ND, STRIDES, C, F, ANY, INDIRECT = 1, 4, 8, 0x18, 0x38, 0x58, 0x98, 0x118
 FULL, FULL_RO = INDIRECT | WRITABLE | FORMAT, INDIRECT | FORMAT
 
@@ -56,7 +56,7 @@ _release = ctypes.PYFUNCTYPE(None, ctypes.POINTER(Buffer))(("PyBuffer_Release", 
 
 
 def ask(exporter, flags):
-    """What the exporter answers to a request, its buffer already released; None where it refuses."""
+    """The fields of the exporter's buffer, which is released already; None if the exporter refuses."""
     buffer = Buffer()
     try:
         _get(exporter, buffer, flags)
@@ -72,13 +72,13 @@ def ask(exporter, flags):
 
 
 def as_numpy(a):
-    """The same memory as NumPy's array, by neither buffers nor DLPack."""
+    """A NumPy array over the memory of a, made without buffers and DLPack."""
     described = {
         "version": 3,
         "typestr": numpy.dtype(a.dtype).str,
         "shape": a.shape,
         "strides": tuple(stride * a.itemsize for stride in a.strides),
-        "data": (a.data_ptr or 64, a.readonly),  # NumPy wants an address also where there are no elements
+        "data": (a.data_ptr or 64, a.readonly),  # NumPy needs an address even without elements
     }
     return numpy.asarray(SimpleNamespace(__array_interface__=described))
 
@@ -103,7 +103,7 @@ def views(draw):
 
 
 @given(views())
-def test_every_request_is_met_or_refused_as_numpy_does_it(a):
+def test_every_request_is_met_or_refused_as_in_numpy(a):
     same = as_numpy(a)
     layouts = [0, ND, STRIDES, C, F, ANY, INDIRECT, C | F]
     for layout, writable, format in itertools.product(layouts, (0, WRITABLE), (0, FORMAT)):
@@ -135,12 +135,12 @@ def test_memoryview_numpy_and_bytes_see_the_same_elements(a):
     assert (view.shape, view.nbytes, view.readonly) == (a.shape, expected.nbytes, a.readonly)
     assert view.c_contiguous == (view.nbytes == 0 or expected.size == 1 or as_numpy(a).flags.c_contiguous)
     assert bytes(a) == view.tobytes() == expected.tobytes()
-    if a.dtype != "complex128":  # which memoryview cannot unpack
+    if a.dtype != "complex128":  # memoryview cannot unpack complex numbers
         assert view.tolist() == a.tolist()
 
 
 @pytest.mark.parametrize("dtype", FORMATS)
-def test_formats_are_those_of_struct_and_read_by_numpy(dtype):
+def test_formats_are_formats_of_struct_and_numpy_reads_them(dtype):
     """D7"""
     a = dlarray.array([[0, 1], [1, 0]], dtype)
     assert memoryview(a).format == FORMATS[dtype]
@@ -170,11 +170,11 @@ def test_a_read_only_array_gives_read_only_buffers():
         memoryview(a)[0] = 1
     with pytest.raises((BufferError, TypeError)):
         io.BytesIO(b"123").readinto(a)
-    legacy = dlarray.from_dlpack(dlarray.zeros(3).__dlpack__())  # could not say that it is writable (C7)
+    legacy = dlarray.from_dlpack(dlarray.zeros(3).__dlpack__())  # a legacy capsule has no read-only flag (C7)
     assert memoryview(legacy).readonly
 
 
-def test_a_buffer_that_is_out_stays_as_it_was_when_the_array_becomes_read_only():
+def test_an_exported_buffer_stays_writable_when_the_array_becomes_read_only():
     a = dlarray.zeros(3, "uint8")
     view = memoryview(a)
     a.setflags(writeable=False)
@@ -182,7 +182,7 @@ def test_a_buffer_that_is_out_stays_as_it_was_when_the_array_becomes_read_only()
     assert a.tolist() == [1, 0, 0] and memoryview(a).readonly
 
 
-def test_a_layout_that_was_not_asked_for_is_buffer_error():
+def test_a_layout_that_was_not_requested_is_buffer_error():
     a = dlarray.zeros((2, 3))
     for refused, flags in [
         (a[:, ::2], [0, ND, C, F, ANY]),
@@ -222,7 +222,7 @@ def test_a_buffer_without_elements_is_empty_and_not_null(shape):
     """D3, D5"""
     a = dlarray.zeros(shape)
     assert bytes(a) == b"" and memoryview(a).shape == shape
-    if 2**62 not in shape:  # of which NumPy has none
+    if 2**62 not in shape:  # NumPy has no such shape
         assert numpy.asarray(a).shape == shape
     says = ask(a, FULL)
     assert says["buf"] and says["len"] == 0
@@ -235,7 +235,7 @@ def test_the_stride_of_one_element_has_no_meaning(stride):
     assert ask(a, C)["strides"] == (24, 8) and memoryview(a).tolist() == [[0.0, 1.0, 2.0]]
 
 
-def test_a_buffer_holds_the_array_and_lets_go_of_it():
+def test_a_buffer_holds_the_array_until_its_release():
     a = Derived(dlarray.arange(6))
     gone = weakref.ref(a)
     before = sys.getrefcount(a)
@@ -292,7 +292,7 @@ def test_frombuffer_is_over_the_same_memory():
     count=st.integers(-2, 12),
     offset=st.integers(-1, 41),
 )
-def test_frombuffer_takes_what_numpy_takes(size, dtype, count, offset):
+def test_frombuffer_takes_the_arguments_that_numpy_takes(size, dtype, count, offset):
     source = bytes(range(size))
     itemsize = numpy.dtype(dtype).itemsize
     try:
@@ -329,13 +329,13 @@ def test_frombuffer_takes_what_numpy_takes(size, dtype, count, offset):
         ({"size": 1}, TypeError, None),
     ],
 )
-def test_what_does_not_fit_is_refused_in_words(arguments, error, words):
+def test_invalid_arguments_of_frombuffer_are_refused_with_a_message(arguments, error, words):
     source = bytearray(8)
     before = sys.getrefcount(source)
     with pytest.raises(error, match=words):
         dlarray.frombuffer(source, **arguments)
     assert sys.getrefcount(source) == before
-    source.append(1)  # nobody holds it
+    source.append(1)  # no export is left
 
 
 def test_only_compact_buffers_are_taken():
@@ -348,7 +348,7 @@ def test_only_compact_buffers_are_taken():
         dlarray.frombuffer(dlarray.zeros(3, "bfloat16"))
 
 
-def test_any_exporter_gives_its_bytes_whatever_their_format():
+def test_frombuffer_takes_the_bytes_of_any_format():
     doubles = stdlib_array.array("d", [1.5, -2.0])
     structured = numpy.zeros(2, [("x", "i4"), ("y", "f4")])
     structured["y"] = 1
@@ -365,7 +365,7 @@ def test_any_exporter_gives_its_bytes_whatever_their_format():
     assert dlarray.frombuffer((ctypes.c_int * 3)(1, 2, 3), "int32").tolist() == [1, 2, 3]
 
 
-def test_what_a_read_only_buffer_gave_cannot_be_made_writeable():
+def test_an_array_over_a_read_only_buffer_cannot_be_made_writeable():
     """C7"""
     a = dlarray.frombuffer(b"abc")
     for array in (a, a[1:], dlarray.from_dlpack(a)):
@@ -375,7 +375,7 @@ def test_what_a_read_only_buffer_gave_cannot_be_made_writeable():
     with pytest.raises(ValueError, match="read-only"):
         a[0] = 1
     with pytest.raises(BufferError, match="read-only"):
-        a.__dlpack__()  # the legacy form cannot say so (P3)
+        a.__dlpack__()  # the legacy form has no read-only flag (P3)
     assert dltensor.read(a.__dlpack__(max_version=(1, 0))).flags == dltensor.READ_ONLY
     b = dlarray.frombuffer(bytearray(3))
     b.setflags(writeable=False)
@@ -383,7 +383,7 @@ def test_what_a_read_only_buffer_gave_cannot_be_made_writeable():
     assert dltensor.read(b.__dlpack__(max_version=(1, 0))).flags == 0
 
 
-def test_frombuffer_holds_the_exporter_and_lets_go_of_it():
+def test_frombuffer_holds_the_exporter_until_the_array_is_freed():
     source = bytearray(8)
     a = dlarray.frombuffer(source)[2:]
     with pytest.raises(BufferError):
@@ -398,7 +398,7 @@ def test_frombuffer_holds_the_exporter_and_lets_go_of_it():
     source.append(1)
 
 
-def test_releasing_a_memoryview_takes_nothing_away():
+def test_an_array_survives_the_release_of_its_memoryview():
     source = bytearray(b"abc")
     with memoryview(source) as view:
         a = dlarray.frombuffer(view)
@@ -422,7 +422,7 @@ def test_a_cycle_through_frombuffer_is_collected():
 
 
 @pytest.mark.parametrize("where", ["thread", "foreign"])
-def test_the_last_export_may_go_on_any_thread(where):
+def test_the_last_export_may_be_released_on_any_thread(where):
     """K5"""
     source = bytearray(64)
     taken = dltensor.Taken(dlarray.frombuffer(source).__dlpack__(max_version=(1, 0)))

@@ -1,4 +1,4 @@
-"""examples/by_hand: the protocol in one file. The conformance suite tests it as well, in tests/conformance."""
+"""examples/by_hand: the protocol in one file. tests/conformance also tests it, with the conformance suite."""
 
 import gc
 import re
@@ -103,7 +103,7 @@ def test_an_unknown_major_version_is_taken_and_deleted_K6():
 
 
 @pytest.mark.parametrize("device", [CUDA_HOST, ROCM_HOST, CUDA_MANAGED])
-def test_pinned_memory_is_asked_for_again_as_CPU_memory_C5(device):
+def test_pinned_memory_is_requested_again_as_CPU_memory_C5(device):
     producer = Producer(answers=[{"device": device}, {"device": CPU}])
     by_hand.from_dlpack(producer)
     assert producer.calls == [VERSION, {**VERSION, "dl_device": CPU}]
@@ -176,7 +176,7 @@ def test_views_are_copied_row_by_row_P4():
     assert copied.flags.c_contiguous and (copied == a).all()
 
 
-def test_a_consumer_of_its_own_requirements_C9():
+def test_a_consumer_has_its_own_requirements_C9():
     assert by_hand.sum(matrix()) == by_hand.sum(dlarray.from_dlpack(matrix())) == 66.0
     for wrong in [{"dtype": "int64"}, {}, {"shape": (1, 1), "data": Made().address + 4}]:
         made = Made(**{"shape": (3,), **wrong})
@@ -197,7 +197,7 @@ def test_a_device_that_is_not_the_CPU_is_refused_C5():
             by_hand.from_dlpack(numpy.arange(3.0), device=device)
 
 
-def test_deleters_of_other_libraries_keep_the_exception_K2():
+def test_an_exception_in_flight_survives_deleters_of_other_libraries_K2():
     class Offers:
         def __dlpack__(self, **keywords):
             return Made(shape=(1, 2)).capsule()

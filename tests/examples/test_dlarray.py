@@ -1,4 +1,4 @@
-"""dlarray as an array: what it does apart from trading with others."""
+"""dlarray as an array, apart from exchange with other libraries."""
 
 import cmath
 import gc
@@ -26,7 +26,7 @@ COMPLEX = {"complex64": 8, "complex128": 16}
 DTYPES = ["bool", *INTEGERS, *FLOATS, *COMPLEX]
 ITEMSIZE = {"bool": 1, **{n: int(n.lstrip("uint")) // 8 for n in INTEGERS}, **FLOATS, **COMPLEX}
 
-# Values that each dtype holds exactly, its extremes among them.
+# Values that each dtype holds exactly, with its extremes.
 VALUES = {
     "bool": [False, True],
     **{name: [low, high, 0, 1, 100] for name, (low, high) in INTEGERS.items()},
@@ -48,7 +48,7 @@ def flat(values):
 
 
 def distances(array):
-    """How far each element is from the first, in row-major order."""
+    """The distance of each element from the first, in row-major order."""
     steps = [[i * stride for i in range(extent)] for extent, stride in zip(array.shape, array.strides)]
     return [sum(choice) for choice in itertools.product(*steps)]
 
@@ -57,7 +57,7 @@ def distances(array):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_an_array_gives_back_the_values_it_was_made_of(dtype):
+def test_an_array_returns_the_values_from_which_it_was_made(dtype):
     """D7"""
     values = dlarray.array(VALUES[dtype], dtype).tolist()
     assert values == VALUES[dtype]
@@ -173,13 +173,13 @@ def test_without_elements_there_is_no_memory():
     "shape",
     [-1, (2, -1), (0, -1), 2**63, (2**31, 2**32), (2**62, 2**62), 2**60, (2**59, 2), (1,) * 65],
 )
-def test_a_shape_that_no_array_has_is_value_error(make, shape):
+def test_an_invalid_shape_is_value_error(make, shape):
     """D8"""
     with pytest.raises(ValueError):
         make(shape, "complex128")
 
 
-def test_more_memory_than_there_is_raises_memory_error():
+def test_too_much_memory_is_memory_error():
     for shape in [2**63 - 1, 2**63 - 64, 2**55]:
         with pytest.raises(MemoryError):
             dlarray.empty(shape, "uint8")
@@ -196,7 +196,7 @@ def test_a_shape_of_another_kind_is_type_error(shape):
     ["int4", "handle64", "complex32", "bcomplex32", "float128", "bfloat8", "float8_e4m3x2", "int7", "float32x2"]
     + ["float 32", "", "Float32", "bool8"],
 )
-def test_a_dtype_that_no_array_has_is_value_error(dtype):
+def test_an_unknown_dtype_is_value_error(dtype):
     for make in (dlarray.zeros, dlarray.empty, dlarray.array, lambda _, dtype: dlarray.frombuffer(b"", dtype)):
         with pytest.raises(ValueError, match=f"dtype is '{dtype}'"):
             make([], dtype)
@@ -215,7 +215,7 @@ def test_arange_counts_as_range_does(dtype):
     assert dlarray.arange(3).dtype == "int64"
 
 
-def test_arange_refuses_what_range_refuses_and_what_does_not_fit():
+def test_arange_refuses_arguments_that_range_refuses_and_values_that_do_not_fit():
     for arguments in [(), (1.5,), ("3",), (0, 3, 0.5), (1, 2, 3, 4)]:
         with pytest.raises(TypeError):
             dlarray.arange(*arguments)
@@ -267,7 +267,7 @@ def test_a_list_that_shrinks_while_it_is_read_is_an_error_and_no_crash():
 
 
 def look(values, shape, key):
-    """What nested lists of that shape hold at a key, and the shape of it."""
+    """The item of nested lists of that shape at a key, and the shape of the item."""
     named = sum(item is not None and item is not Ellipsis for item in key)
     rest = (slice(None),) * (len(shape) - named)
     if Ellipsis in key:
@@ -306,7 +306,7 @@ def shapes_and_keys(draw):
 
 
 @given(shapes_and_keys())
-def test_a_key_looks_at_what_it_would_in_nested_lists(shape_and_key):
+def test_a_key_selects_the_elements_that_it_selects_in_nested_lists(shape_and_key):
     shape, key = shape_and_key
     size = math.prod(shape)
     a = dlarray.arange(size).reshape(shape)
@@ -320,7 +320,7 @@ def test_a_key_looks_at_what_it_would_in_nested_lists(shape_and_key):
 
 
 @given(shapes_and_keys())
-def test_assigning_to_a_key_changes_what_it_looks_at_and_nothing_else(shape_and_key):
+def test_assigning_to_a_key_changes_only_the_selected_elements(shape_and_key):
     shape, key = shape_and_key
     a = dlarray.arange(math.prod(shape)).reshape(shape)
     touched = set(flat(look(a.tolist(), shape, key)[0]))
@@ -347,7 +347,7 @@ def test_a_view_begins_where_its_first_element_is():
     assert a[None, 1].strides[1:] == (1,) and a[None, 1].shape == (1, 5)
 
 
-def test_a_view_sees_writes_to_its_owner_and_the_other_way_round():
+def test_a_view_and_its_owner_share_writes():
     a = dlarray.zeros((3, 3), "int32")
     column = a[:, 1]
     column[:] = 5
@@ -483,14 +483,14 @@ def test_reshape_is_a_view_exactly_when_strides_for_it_exist(view_and_shape):
         assert [s for s, n in zip(b.strides, shape) if n > 1] == [s for s, n in zip(expected, shape) if n > 1]
 
 
-def test_extents_of_1_do_not_stand_in_the_way_of_reshape():
+def test_extents_of_1_do_not_prevent_reshape():
     """D5"""
     a = dlarray.arange(24).reshape(4, 6)[:, ::2]
     for b in (a, a[:, None], a[None, :, :, None], a[:, None, None]):
         assert b.reshape(12).strides == (2,) and b.reshape(2, 2, 1, 3).strides[:2] == (12, 6)
 
 
-def test_broadcast_to_repeats_what_has_one_element():
+def test_broadcast_to_repeats_extents_of_1():
     a = dlarray.arange(3, dtype="int8").reshape(3, 1)
     b = a.broadcast_to((2, 3, 4))
     assert (b.shape, b.strides, b.data_ptr, b.owner) == ((2, 3, 4), (0, 1, 0), a.data_ptr, a.owner)
@@ -515,7 +515,7 @@ def test_a_shape_that_an_array_does_not_repeat_to_is_value_error(shape):
 # ---- Copies, repr ----
 
 
-def test_a_copy_is_compact_and_of_its_own_memory():
+def test_a_copy_is_compact_and_has_its_own_memory():
     a = dlarray.arange(12).reshape(3, 4)[::-1, ::2].transpose()
     b = a.copy()
     assert (b.tolist(), b.shape, b.strides, b.dtype) == (a.tolist(), (2, 3), (3, 1), "int64")
@@ -532,7 +532,7 @@ def test_a_copy_of_read_only_elements_may_be_written():
     assert (a.tolist(), b.tolist(), b.readonly) == ([0, 0], [1, 0], False)
 
 
-def test_repr_says_what_makes_the_array():
+def test_repr_shows_the_call_that_makes_the_array():
     a = dlarray.array([[1, 2], [3, 4]], "int8")
     assert repr(a) == "dlarray.Array([[1, 2], [3, 4]], dtype='int8')"
     assert repr(dlarray.array(1.5)) == "dlarray.Array(1.5, dtype='float64')"
@@ -544,7 +544,7 @@ def test_repr_says_what_makes_the_array():
 # ---- Read-only ----
 
 
-def test_what_is_read_only_cannot_be_assigned():
+def test_a_read_only_array_cannot_be_assigned():
     a = dlarray.zeros(3)
     a.setflags(writeable=False)
     for key in (0, slice(None), ..., 99):
@@ -556,7 +556,7 @@ def test_what_is_read_only_cannot_be_assigned():
     assert not a.readonly and a.tolist() == [1, 0, 0]
 
 
-def test_views_of_what_is_read_only_are_too():
+def test_views_of_a_read_only_array_are_read_only():
     a = dlarray.zeros((2, 3))
     a.setflags(writeable=False)
     views = [a[0], a[::-1], a.transpose(), a.reshape(6), a.broadcast_to((4, 2, 3))]
@@ -587,7 +587,7 @@ def test_an_array_that_a_value_s_own_code_makes_read_only_is_not_written():
     assert a.tolist() == [0, 0, 0]
 
 
-def test_what_came_read_only_cannot_be_made_writeable():
+def test_a_read_only_import_cannot_be_made_writeable():
     """C7"""
     a = dlarray.zeros(3)
     a.setflags(writeable=False)
@@ -602,7 +602,7 @@ def test_what_came_read_only_cannot_be_made_writeable():
     assert not dlarray.from_dlpack(b, copy=True).readonly and not b.copy().readonly
 
 
-def test_what_a_legacy_capsule_brought_is_read_only_and_goes_on_as_legacy():
+def test_a_legacy_import_is_read_only_and_is_exported_as_legacy():
     """C7"""
     a = dlarray.from_dlpack(dlarray.arange(3).__dlpack__())
     assert a.readonly
@@ -610,8 +610,8 @@ def test_what_a_legacy_capsule_brought_is_read_only_and_goes_on_as_legacy():
         a.setflags(writeable=True)
     again = dlarray.from_dlpack(a[1:].__dlpack__())
     assert again.tolist() == [1, 2] and again.readonly
-    assert dlarray.from_dlpack(a).readonly and dlarray.from_dlpack(a[1:]).readonly  # said in the versioned form
-    a.setflags(writeable=False)  # now it is said
+    assert dlarray.from_dlpack(a).readonly and dlarray.from_dlpack(a[1:]).readonly  # the versioned form has the flag
+    a.setflags(writeable=False)  # now the flag is set
     with pytest.raises(BufferError, match="read-only"):
         a.__dlpack__()
 
@@ -619,7 +619,7 @@ def test_what_a_legacy_capsule_brought_is_read_only_and_goes_on_as_legacy():
 # ---- Importing ----
 
 
-def test_array_of_a_source_is_a_view_of_it():
+def test_array_of_a_source_is_a_view_of_the_source():
     a = dlarray.arange(6, dtype="float32").reshape(2, 3)
     b = dlarray.Array(a[:, ::-1])
     assert (b.shape, b.strides, b.dtype, b.data_ptr) == ((2, 3), (3, -1), "float32", a.data_ptr + 8)
@@ -662,7 +662,7 @@ def test_odd_strides_of_one_element_are_kept_and_harmless():
     assert b.tolist() == [[[1]]] and b.reshape(1).tolist() == [1] and b[-1, 0, 0] == 1
 
 
-def test_the_offset_of_what_is_imported_is_part_of_the_address():
+def test_the_byte_offset_of_an_import_is_added_to_the_address():
     """D1"""
     made = dltensor.Made(shape=(2, 2), strides=(-2, 1), byte_offset=16)
     a = dlarray.from_dlpack(dltensor.Offer(made))
@@ -681,8 +681,8 @@ def test_the_offset_of_what_is_imported_is_part_of_the_address():
         ((1, 1), (-(2**63), 2**63 - 1)),
     ],
 )
-def test_strides_without_a_meaning_do_no_harm(shape, strides):
-    """D3, D5: of extents of 1, and of no elements, whatever the address and the offset."""
+def test_strides_without_a_meaning_are_harmless(shape, strides):
+    """D3, D5: with extents of 1 or no elements, for any address and offset."""
     size = math.prod(shape)
     anywhere = {"data": 2**64 - 8, "byte_offset": 2**64 - 1} if size == 0 else {}
     a = dlarray.from_dlpack(dltensor.Producer(shape=shape, strides=strides, **anywhere))
@@ -700,8 +700,8 @@ def test_strides_without_a_meaning_do_no_harm(shape, strides):
     assert dlarray.from_dlpack(a).shape == shape
 
 
-def test_strides_that_reach_far_are_only_looked_at():
-    """D8: no memory is like this, but the tensor is well-formed."""
+def test_strides_that_reach_far_are_accepted_without_access():
+    """D8: no memory is so large, but the tensor is well-formed."""
     a = dlarray.from_dlpack(dltensor.Producer(shape=(2, 2), strides=(2**62 - 2, 2**62), dtype="uint8"))
     assert a.transpose().strides == (2**62, 2**62 - 2) and a[:, ::-1].strides == (2**62 - 2, -(2**62))
     assert a[0].reshape(2, 1).shape == (2, 1)
@@ -712,7 +712,7 @@ def test_strides_that_reach_far_are_only_looked_at():
 # ---- Derived classes ----
 
 
-def test_views_and_copies_are_of_the_derived_class_and_have_a_dict_of_their_own():
+def test_views_and_copies_are_of_the_derived_class_and_have_their_own_dict():
     a = Derived(dlarray.arange(6))
     a.name = "a"
     for b in (a[1:], a[...], a.transpose(), a.reshape(2, 3), a.broadcast_to((2, 6)), a.copy()):
@@ -721,7 +721,7 @@ def test_views_and_copies_are_of_the_derived_class_and_have_a_dict_of_their_own(
     assert (a[1:].owner is a, a.copy().owner) == (True, None)
 
 
-def test_a_derived_class_may_have_slots_and_arguments_of_its_own():
+def test_a_derived_class_may_have_its_own_slots_and_arguments():
     class Named(dlarray.Array):
         __slots__ = ("name",)
 
@@ -738,12 +738,12 @@ def test_a_derived_class_may_have_slots_and_arguments_of_its_own():
 # ---- Lifetime ----
 
 
-def test_a_view_holds_its_owner_and_lets_go_of_it():
+def test_a_view_holds_its_owner_until_the_view_is_freed():
     a = Derived(dlarray.arange(6))
     before = sys.getrefcount(a)
     views = [a[1:], a[1:][1:], a.transpose(), a.reshape(2, 3)]
     assert sys.getrefcount(a) == before + 4
-    views.append(dlarray.from_dlpack(views[0]))  # an export holds the view that was exported
+    views.append(dlarray.from_dlpack(views[0]))  # an export holds the exported view
     assert sys.getrefcount(a) == before + 4
     del views[:]
     assert sys.getrefcount(a) == before
@@ -808,21 +808,21 @@ def succeed_in_all_ways(a):
         dlarray.array(view.tolist(), view.dtype)
 
 
-def test_failures_leave_no_reference_behind():
+def test_failures_leave_no_reference():
     a = dlarray.arange(6).reshape(2, 3).transpose()
     before = sys.getrefcount(a)
     fail_in_all_ways(a)
     assert sys.getrefcount(a) == before
 
 
-def test_nothing_is_left_of_arrays_that_are_gone():
+def test_freed_arrays_leave_no_memory():
     def use():
         a = dlarray.array([[0.5, 1e9, 2e9], [3e9, 4e9, 5e9]]).transpose()
         succeed_in_all_ways(a)
         fail_in_all_ways(a)
 
     def growth():
-        """Of the memory in use, by 20 rounds."""
+        """By how much 20 rounds increase the memory in use."""
         gc.collect()
         before = tracemalloc.get_traced_memory()[0]
         for _ in range(20):
@@ -834,7 +834,7 @@ def test_nothing_is_left_of_arrays_that_are_gone():
     references = sys.getrefcount(dlarray.Array)
     tracemalloc.start()
     try:
-        # A leak shows each time; what the interpreter keeps for later, without a GIL for long, comes to an end.
+        # A leak grows each time. Memory that the interpreter keeps for later use stops growing; without a GIL, late.
         assert any(growth() < 20 * 16 for _ in range(100))
     finally:
         tracemalloc.stop()
@@ -873,7 +873,7 @@ def test_a_cycle_through_a_view_is_collected():
     assert gone() is None
 
 
-def test_the_collector_leaves_alone_what_is_in_use():
+def test_the_collector_does_not_free_arrays_in_use():
     a = Derived(dlarray.arange(3))
     a.itself = dlarray.from_dlpack(a)
     last = a.itself
@@ -896,7 +896,7 @@ def test_a_long_chain_of_imports_is_freed_without_recursion():
     assert (done.stdout, done.returncode) == ("freed\n", 0), done.stderr
 
 
-def test_arrays_are_neither_pickled_nor_made_of_nothing():
+def test_arrays_cannot_be_pickled_or_made_by_object_new():
     with pytest.raises(TypeError):
         pickle.dumps(dlarray.zeros(1))
     with pytest.raises(TypeError):

@@ -1,5 +1,5 @@
-"""Containers that grow do not move exported memory: examples/growable counts its exports; a type with the buffer
-protocol has a memoryview as the owner (P9, C7)."""
+"""Containers that grow do not move exported memory: examples/growable counts its exports; for a type with the buffer
+protocol, the owner of an export is a memoryview (P9, C7)."""
 
 import re
 import threading
@@ -24,7 +24,7 @@ def filled(count):
 
 
 @needs_versioned_numpy
-def test_the_memory_is_shown_without_a_copy():
+def test_the_memory_is_exported_without_a_copy():
     samples = filled(8)
     array = numpy.from_dlpack(samples)
     assert array.tolist() == list(samples) == [0, 1, 2, 3, 4, 5, 6, 7]
@@ -32,7 +32,7 @@ def test_the_memory_is_shown_without_a_copy():
     assert samples[3] == 30
 
 
-def test_it_refuses_to_grow_while_it_is_exported_and_grows_again_P9():
+def test_a_container_refuses_to_grow_while_an_export_lives_P9():
     samples = filled(8)
     arrays = [numpy.from_dlpack(samples), numpy.from_dlpack(samples)]
     while arrays:
@@ -45,8 +45,8 @@ def test_it_refuses_to_grow_while_it_is_exported_and_grows_again_P9():
 
 @pytest.mark.parametrize("max_version", [None, (1, 0)])
 @pytest.mark.parametrize("how", ["the capsule dies", "a consumer deletes", "a consumer deletes on another thread"])
-def test_the_last_export_may_be_all_that_holds_it_P9_K7(how, max_version):
-    """The count of exports is a part of the owner: it is lowered before the owner is let go. ASan sees if it is not."""
+def test_the_last_export_may_be_the_only_reference_to_the_container_P9_K7(how, max_version):
+    """The count of exports is in the owner: it is decremented before the owner is released. ASan checks it."""
     samples = filled(8)
     capsule = samples.__dlpack__(max_version=max_version)
     del samples
@@ -60,7 +60,7 @@ def test_the_last_export_may_be_all_that_holds_it_P9_K7(how, max_version):
 
 
 @needs_versioned_numpy
-def test_the_last_view_may_be_all_that_holds_it_P9_K7():
+def test_the_last_view_may_be_the_only_reference_to_the_container_P9_K7():
     array = numpy.from_dlpack(filled(8))
     assert array[7] == 7
     del array
@@ -72,7 +72,7 @@ def test_the_last_view_may_be_all_that_holds_it_P9_K7():
     del given
 
 
-def test_a_copy_leaves_it_free_to_grow_P4():
+def test_a_container_may_grow_while_a_copy_lives_P4():
     samples = filled(8)
     capsule = samples.__dlpack__(copy=True, max_version=(1, 0))
     samples.append(8)
@@ -81,7 +81,7 @@ def test_a_copy_leaves_it_free_to_grow_P4():
 
 
 @needs_versioned_numpy
-def test_it_takes_the_memory_of_another_library_and_hands_it_on_C7():
+def test_a_container_imports_and_exports_memory_of_another_library_C7():
     array = numpy.arange(5.0)
     samples = Samples.from_dlpack(array)
     assert numpy.from_dlpack(samples).ctypes.data == array.ctypes.data
@@ -92,7 +92,7 @@ def test_it_takes_the_memory_of_another_library_and_hands_it_on_C7():
 
 
 @pytest.mark.parametrize("other", [numpy.arange(3), numpy.zeros((2, 2)), numpy.arange(9.0)[::2]])
-def test_what_it_cannot_hold_is_refused_C9(other):
+def test_an_unsupported_tensor_is_refused_C9(other):
     with pytest.raises(BufferError, match="was asked for"):
         Samples.from_dlpack(other)
 

@@ -1,4 +1,4 @@
-"""Dtypes that are stored only, and float16: held against bits that are packed by hand (D6)."""
+"""Storage-only dtypes and float16, compared with bits that are packed by hand (D6)."""
 
 import ctypes
 import itertools
@@ -70,7 +70,7 @@ def random_codes(count, bits, seed=0):
 
 
 @pytest.mark.parametrize("dtype", STORED)
-def test_what_is_stored_only_is_made_and_exported(dtype):
+def test_arrays_of_storage_only_dtypes_are_made_and_exported(dtype):
     bits = STORED[dtype][1]
     for make in (dlarray.zeros, dlarray.empty):
         a = make((3, 5), dtype)
@@ -84,7 +84,7 @@ def test_what_is_stored_only_is_made_and_exported(dtype):
 
 @pytest.mark.parametrize("form", [LEGACY, VERSIONED])
 @pytest.mark.parametrize("dtype", STORED)
-def test_what_is_stored_only_is_imported_and_goes_on(dtype, form):
+def test_arrays_of_storage_only_dtypes_are_imported_and_exported(dtype, form):
     producer = dltensor.Producer(form, dtype=STORED[dtype], shape=(2, 4), strides=(8, 2))
     a = dlarray.from_dlpack(producer)
     assert (a.dtype, a.shape, a.strides, a.data_ptr) == (dtype, (2, 4), (8, 2), producer.made[0].address)
@@ -102,7 +102,7 @@ def test_reading_or_writing_values_is_type_error_that_names_the_type(dtype):
         empty.tolist,
         lambda: scalar[()],
         lambda: a[0, 0],
-        lambda: a[1, 2],  # within a byte, which does not matter here
+        lambda: a[1, 2],  # begins within a byte, which does not matter here
         lambda: a.__setitem__((1, 2), 0),
         lambda: a.__setitem__(..., None),
         lambda: empty.__setitem__(slice(None), 0),
@@ -121,7 +121,7 @@ def test_repr_shows_shape_and_dtype_only(dtype):
 
 
 @pytest.mark.parametrize("dtype", STORED)
-def test_what_no_format_describes_has_no_buffer(dtype):
+def test_a_dtype_without_a_format_has_no_buffer(dtype):
     a = dlarray.zeros(8, dtype)
     for take in (memoryview, bytes, dlarray.frombuffer):
         with pytest.raises(BufferError, match=f"dtype is {dtype}, the buffer protocol has no such format"):
@@ -129,7 +129,7 @@ def test_what_no_format_describes_has_no_buffer(dtype):
 
 
 @pytest.mark.parametrize("dtype", STORED)
-def test_read_only_stays_read_only(dtype):
+def test_a_read_only_array_stays_read_only(dtype):
     """C7, P3"""
     a = dlarray.zeros(8, dtype)
     a.setflags(writeable=False)
@@ -168,7 +168,7 @@ def shapes_and_keys(draw):
 
 @given(st.sampled_from(ONE_PER_WIDTH), st.data())
 def test_a_view_shows_its_elements_or_would_begin_within_a_byte(dtype, data):
-    """D1: a tensor begins with a byte. NumPy, on one number for each element, says which they are."""
+    """D1: a tensor begins at a byte. NumPy indexes an array of element numbers to tell which elements a view has."""
     shape, key = data.draw(shapes_and_keys())
     bits = STORED[dtype][1]
     codes = random_codes(math.prod(shape), bits)
@@ -207,8 +207,8 @@ def test_views_of_views_and_other_shapes_show_the_same_elements(dtype, data):
 
 
 @pytest.mark.parametrize("dtype", SUB_BYTE)
-def test_steps_within_bytes_that_end_on_one_are_fine(dtype):
-    """Only where the view begins counts, not the steps on the way there."""
+def test_a_view_may_skip_parts_of_bytes_if_it_begins_at_a_byte(dtype):
+    """Only the first element of the view must be at a byte. The offset of each index alone need not be."""
     codes = random_codes(25, STORED[dtype][1])
     a = stored(codes, dtype, (5, 5))
     assert codes_of(a[1, 3:]) == codes[8:10]
@@ -218,8 +218,8 @@ def test_steps_within_bytes_that_end_on_one_are_fine(dtype):
         a[1]
 
 
-def test_strides_that_reach_far_are_only_looked_at():
-    """D8: no memory is like this, but the tensor is well-formed."""
+def test_strides_that_reach_far_are_accepted_without_access():
+    """D8: no memory is so large, but the tensor is well-formed."""
     for dtype, bits in (("float4_e2m1fn", 4), ("float6_e2m3fn", 6)):
         a = dlarray.from_dlpack(dltensor.Producer(shape=(2, 2), strides=(2**62, 2**61), dtype=STORED[dtype]))
         assert a[1].data_ptr - a.data_ptr == 2**62 // 8 * bits
@@ -282,7 +282,7 @@ def test_every_float16_is_the_number_that_numpy_reads():
 
 
 @given(st.floats(width=64) | st.floats(-1e5, 1e5) | st.floats(-1e-4, 1e-4))
-def test_a_number_becomes_the_float16_that_struct_makes_of_it(number):
+def test_a_number_is_rounded_to_float16_as_by_struct(number):
     a = dlarray.zeros(1, "float16")
     try:
         expected = struct.pack("=e", number)

@@ -1,4 +1,4 @@
-"""dlarray.pyi is the module that was built, and typed code works. What mypy says of that code is in `make lint`."""
+"""dlarray.pyi describes the module that was built, and typed code runs. `make lint` checks that code with mypy."""
 
 import ast
 import os
@@ -16,7 +16,7 @@ STUBS = HERE.parents[1] / "examples" / "ndarray"
 
 def test_the_stub_describes_the_module_that_was_built(tmp_path):
     command = [sys.executable, "-m", "mypy.stubtest", "dlarray", "--concise"]
-    if sys.version_info < (3, 12):  # Python shows no buffers there; type checkers want to see them all the same
+    if sys.version_info < (3, 12):  # Python before 3.12 has no __buffer__; type checkers need it
         allowed = tmp_path / "allowed"
         allowed.write_text("dlarray.Array.__buffer__\ndlarray.Array.__release_buffer__\n")
         command += ["--allowlist", str(allowed)]
@@ -26,13 +26,13 @@ def test_the_stub_describes_the_module_that_was_built(tmp_path):
 
 
 def names_in(alias):
-    """The texts that the stub gives a name to."""
+    """The strings in a type alias of the stub."""
     module = ast.parse((STUBS / "dlarray.pyi").read_text())
     [value] = [node.value for node in module.body if isinstance(node, ast.AnnAssign) and node.target.id == alias]
     return {node.value for node in ast.walk(value) if isinstance(node, ast.Constant)}
 
 
-def test_the_stub_names_the_dtypes_that_there_are():
+def test_the_stub_names_all_dtypes():
     valued, stored = names_in("_ValueDType"), names_in("_DType")
     assert (len(valued), len(stored)) == (14, 12)
     assert {dlarray.array([0], name).dtype for name in valued} == valued

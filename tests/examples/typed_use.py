@@ -1,5 +1,5 @@
-"""dlarray as typed code uses it: run by test_typing.py, and read by mypy --strict, for which an ignore without an error
-is an error too."""
+"""Typed code that uses dlarray: test_typing.py runs it, and mypy --strict checks it. For mypy, an ignore comment
+without an error is an error too."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ class Named(dlarray.Array):
 
 
 class Producer:
-    """One that knows no keywords."""
+    """A producer without keywords."""
 
     def __dlpack__(self) -> object:
         return dlarray.zeros(3).__dlpack__()

@@ -1,5 +1,5 @@
-/* echo(object): what another library makes of an object by the two functions of its type's exchange table. On plain dlpack.h,
- * and for any interpreter. */
+/* echo(object): exports an object and makes a new object, by two functions of its type's exchange table, as another
+ * library does. Uses plain dlpack.h only, in any interpreter. */
 
 #include <Python.h>
 

@@ -1,5 +1,5 @@
-/* The exchange API from both ends: Holder has a table of the header's; table() makes tables of another library's, whose
- * functions do what Python callables say; borrow, allocate_like and return_like are the header's. */
+/* Both ends of the exchange API: Holder has a table of the header. table() makes tables of another library, whose
+ * functions call Python callables. borrow, allocate_like and return_like call functions of the header. */
 
 #include "dlpack_exchange.h"
 #include "../dtype_of.h"
@@ -8,12 +8,12 @@
 
 /* ---- Holder --------------------------------------------------------------- */
 
-/* Holder(source, *, flags=0, options=0, veto=None, null_strides=False, empty_device=False): a view, offered with more
- * flags and options, and with a device whose operations are NULL. */
+/* Holder(source, *, flags=0, options=0, veto=None, null_strides=False, empty_device=False): owns a view and offers it
+ * with more flags and options; with empty_device also with a device whose operations are NULL. */
 typedef struct {
     PyObject_HEAD
     dlpack_py_view view;
-    DLTensor tensor; /* the view's, or the same without strides */
+    DLTensor tensor; /* the tensor of the view, or a copy of it without strides */
     uint64_t flags;
     uint32_t options;
     PyObject *veto; /* called before anything is exported; NULL: none */
@@ -126,8 +126,8 @@ static PyTypeObject holder_type = {
 
 /* ---- Moment ---------------------------------------------------------------- */
 
-/* Moment(address, shape, strides, *, options=0): a type that has no place for a shape and strides in elements, such as
- * NumPy's: describe writes them into memory of the moment, which the next call overwrites. */
+/* Moment(address, shape, strides, *, options=0): a type that does not store shape and strides in elements, such as
+ * NumPy's: describe writes them into temporary memory, which the next call overwrites. */
 typedef struct {
     PyObject_HEAD
     void *data;
@@ -205,12 +205,12 @@ static PyTypeObject moment_type = {
     .tp_methods = moment_methods,
 };
 
-/* ---- Tables of another library's ----------------------------------------------- */
+/* ---- Tables of another library ------------------------------------------------- */
 
-/* What a callable answers becomes what a function returns:
+/* Converts the result of a callable to the result of a table function:
  *
- *   an address (int)   0, and *out is it
- *   None               0, and *out is left as it was
+ *   an address (int)   0, and *out is the address
+ *   None               0, and *out is unchanged
  *   False              -1, without an exception
  *   ()                 0, with an exception
  *   raised             -1, with an exception
@@ -283,13 +283,13 @@ foreign_allocate(DLTensor *prototype, DLManagedTensorVersioned **out, void *cont
     Py_DECREF(capsule);
     Py_DECREF(call);
     *out = (DLManagedTensorVersioned *)address;
-    prototype->device = dlp_device(kDLCUDA, 7); /* what is written here must not count */
+    prototype->device = dlp_device(kDLCUDA, 7); /* the caller must ignore these changes */
     prototype->dtype.bits = 8;
     prototype->shape[0] = -9;
     return returned;
 }
 
-/* make(address of the managed tensor) answers with the address of an object, of which a reference is taken. */
+/* make(address of the managed tensor) returns the address of an object; foreign_make takes a reference to it. */
 static int
 foreign_make(DLManagedTensorVersioned *managed, void **out)
 {
@@ -306,8 +306,8 @@ foreign_stream(DLDeviceType Py_UNUSED(type), int32_t Py_UNUSED(id), void **Py_UN
     return -1;
 }
 
-/* table(*, major=1, prev=None, without=None, name="dlpack_exchange_api", allocator_of=None): a capsule; prev is one,
- * without names a function that is NULL, and of the table allocator_of the allocator is taken over. */
+/* table(*, major=1, prev=None, without=None, name="dlpack_exchange_api", allocator_of=None): a capsule with a table.
+ * prev: capsule of prev_api; without: the function that is NULL; allocator_of: a capsule whose allocator is used. */
 static PyObject *
 probe_table(PyObject *Py_UNUSED(module), PyObject *args, PyObject *names)
 {
@@ -351,7 +351,7 @@ probe_table(PyObject *Py_UNUSED(module), PyObject *args, PyObject *names)
                          NULL);
 }
 
-/* set_previous(capsule, previous): after the fact, so that a chain may be a ring. */
+/* set_previous(capsule, previous): sets prev_api of an existing table, so that a chain may be a ring. */
 static PyObject *
 probe_set_previous(PyObject *Py_UNUSED(module), PyObject *args)
 {
@@ -402,7 +402,7 @@ describe(const DLTensor *t)
     return Py_BuildValue("NNN", PyLong_FromVoidPtr((char *)t->data + t->byte_offset), shape, strides);
 }
 
-/* call_owned(table, object, out=True): a capsule; *out was garbage, and is NULL after a failure. */
+/* call_owned(table, object, out=True): a capsule. *out is garbage before the call, and NULL after a failure. */
 static PyObject *
 probe_call_owned(PyObject *Py_UNUSED(module), PyObject *args)
 {
@@ -434,7 +434,7 @@ probe_call_borrowed(PyObject *Py_UNUSED(module), PyObject *args)
     return describe(&t);
 }
 
-/* call_make(table, address of a managed tensor, out=True): what became of it. */
+/* call_make(table, address of a managed tensor, out=True): the object. */
 static PyObject *
 probe_call_make(PyObject *Py_UNUSED(module), PyObject *args)
 {
@@ -540,7 +540,7 @@ probe_borrow(PyObject *Py_UNUSED(module), PyObject *args, PyObject *names)
     return result;
 }
 
-/* borrow_two(one, other): what borrow tells of each, after both were borrowed. */
+/* borrow_two(one, other): the result of borrow for each object, read after both were borrowed. */
 static PyObject *
 probe_borrow_two(PyObject *Py_UNUSED(module), PyObject *args)
 {
@@ -572,7 +572,7 @@ probe_add_to_unready(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
     return dlpack_py_exchange_add(&unready, &holder_exchange) < 0 ? NULL : Py_BuildValue("");
 }
 
-/* allocate_like(like, shape, dtype="float64", device=1): a Holder. */
+/* allocate_like(like, shape, dtype="float64", device=1, id=0): a Holder. */
 static PyObject *
 probe_allocate_like(PyObject *Py_UNUSED(module), PyObject *args)
 {
@@ -581,21 +581,22 @@ probe_allocate_like(PyObject *Py_UNUSED(module), PyObject *args)
     PyObject *like, *extents;
     dlpack_py_view v;
     DLTensor t;
-    int i, device = 1;
+    int i, device = 1, id = 0;
 
-    if (!PyArg_ParseTuple(args, "OO!|si", &like, &PyTuple_Type, &extents, &dtype, &device))
+    if (!PyArg_ParseTuple(args, "OO!|sii", &like, &PyTuple_Type, &extents, &dtype, &device, &id))
         return NULL;
     for (i = 0; i < PyTuple_Size(extents); i++)
         shape[i] = PyLong_AsLongLong(PyTuple_GetItem(extents, i));
     t = dlpack_py_cpu(NULL, dtype_of(dtype), (int32_t)PyTuple_Size(extents), shape, NULL);
-    t.device = dlp_device(device, 0);
+    t.device = dlp_device(device, id);
     if (dlpack_py_allocate_like(like, &t, &v) < 0)
         return NULL;
     return holder_make_steal(&holder_type, &v);
 }
 
-/* return_like(like, holder, change=False, readonly=False): what the holder held, which holds nothing any more; change:
- * the view shows one element less than its managed tensor; readonly: it says so, and its tensor does not. */
+/* return_like(like, holder, change=False, readonly=False): an object like `like` with the holder's view; the holder is
+ * empty afterwards. change: the view has one element less than its managed tensor; readonly: the view is read-only, its
+ * managed tensor is not. */
 static PyObject *
 probe_return_like(PyObject *Py_UNUSED(module), PyObject *args)
 {
@@ -631,7 +632,7 @@ probe_return_borrowed_like(PyObject *Py_UNUSED(module), PyObject *args)
     return dlpack_py_return_like_steal(like, &v);
 }
 
-/* immutable(): a new type of the heap's, which Python code cannot change, with Holder's table. */
+/* immutable(): a new heap type that Python code cannot change, with Holder's table. */
 static PyObject *
 probe_immutable(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
@@ -644,7 +645,8 @@ probe_immutable(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 #endif
     type = PyType_FromSpec(&spec);
     if (type != NULL && (dlpack_py_exchange_add((PyTypeObject *)type, &holder_exchange) < 0 ||
-                         dlpack_py_exchange_add(&holder_type, &holder_exchange) < 0)) /* who makes objects again */
+                         dlpack_py_exchange_add(&holder_type, &holder_exchange) <
+                             0)) /* again, so that the table makes Holder objects */
         Py_CLEAR(type);
     return type;
 }

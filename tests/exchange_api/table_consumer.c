@@ -1,4 +1,4 @@
-/* consumer_probe with dlpack_exchange.h: it takes tensors by the tables of other libraries. */
+/* consumer_probe with dlpack_exchange.h: takes tensors by the exchange tables of other libraries. */
 #include "dlpack_exchange.h"
 
 #define PROBE_INIT PyInit_table_consumer

@@ -1,4 +1,4 @@
-"""How the header's consumer uses the exchange tables of others: found, preferred, left alone (X1 to X4, X8, X9)."""
+"""How the header's consumer finds, prefers or ignores the exchange tables of other libraries (X1 to X4, X8, X9)."""
 
 import contextlib
 import ctypes
@@ -9,6 +9,7 @@ import types
 import dlarray
 import dltensor
 import pytest
+import race_probe
 from dltensor import CPU, CUDA, CUDA_HOST, FORMS, LEGACY, PADDED, READ_ONLY, VERSIONED, Made, Taken
 from exchange_probe import (
     COPY_IF_NEEDED,
@@ -32,7 +33,7 @@ UNSAID = 0x101  # DLPACK_PY_READONLY_UNSAID
 
 
 class Library:
-    """What an array of another library does; calls are counted. owned and borrowed answer as table() says."""
+    """An array of another library that records calls. exchange_probe.c lists what owned and borrowed may return."""
 
     def __init__(self, owned=(), borrowed=(), method=(), **fields):
         self.fields = fields
@@ -68,7 +69,7 @@ class Library:
 
 
 def library(capsule=None, **attributes):
-    """A class with a table of its own."""
+    """A class with its own table."""
     return type("Array", (Library,), {ATTRIBUTE: table() if capsule is None else capsule, **attributes})
 
 
@@ -76,10 +77,10 @@ def data(view):
     return (view.data, view.shape, view.strides)
 
 
-# ---- Preferred, owned: X2, X3 ----
+# ---- The table is preferred; owned tensors: X2, X3 ----
 
 
-def test_the_table_is_preferred_and_the_method_not_called_X2():
+def test_the_table_is_used_and_the_method_is_not_called_X2():
     a = library()()
     view = consume(a)
     assert a.calls == ["owned"]
@@ -90,7 +91,7 @@ def test_the_table_is_preferred_and_the_method_not_called_X2():
 
 
 @pytest.mark.parametrize("use", [consume, borrow])
-def test_the_method_is_asked_where_no_table_is_wanted_C9(use):
+def test_the_method_is_called_with_the_option_for_no_table_C9(use):
     a = library()()
     if use is consume:
         consume(a, {"options": NO_TABLE})
@@ -100,33 +101,33 @@ def test_the_method_is_asked_where_no_table_is_wanted_C9(use):
 
 
 @pytest.mark.parametrize("flags, readonly", [(0, 0), (READ_ONLY, 1), (2**63, 0)])
-def test_flags_come_by_the_table_as_by_the_capsule_C7_C8(flags, readonly):
+def test_flags_are_read_from_the_table_as_from_a_capsule_C7_C8(flags, readonly):
     view = consume(library()(flags=flags))
     assert (view.flags, view.readonly) == (flags, readonly)
 
 
-def test_what_is_not_as_wanted_is_deleted_once_C9():
+def test_a_tensor_that_does_not_meet_the_requirements_is_deleted_once_C9():
     a = library()()
     with pytest.raises(BufferError, match="dtype is float64, int32 was asked for"):
         consume(a, {"dtype": "int32"})
     assert (a.calls, a.deleted) == (["owned"], [1])
 
 
-def test_a_copy_that_is_needed_is_made_of_what_the_table_gives_C9():
+def test_a_needed_copy_is_made_of_the_tensor_of_the_table_C9():
     a = library()(shape=(2, 2), strides=(1, 2))
     view = consume(a, {"order": "C", "options": COPY_IF_NEEDED})
     assert (view.strides, view.readonly, a.calls, a.deleted) == ((2, 1), 0, ["owned"], [1])
 
 
 @pytest.mark.parametrize("keywords", [{"copy": True}, {"copy": False}, {"device": CPU}])
-def test_what_a_table_cannot_be_asked_for_is_asked_of_the_method_C3(keywords):
+def test_the_method_is_called_with_keywords_that_a_table_does_not_have_C3(keywords):
     a = library()()
     consume(a, **keywords)
     (call,) = a.calls
     assert call.keys() == VERSION.keys() | {"dl_device" if name == "device" else name for name in keywords}
 
 
-# ---- Found, and not: X1, X2 ----
+# ---- When a table is found, and when not: X1, X2 ----
 
 LEFT_ALONE = {
     "a newer major": lambda: table(major=2),
@@ -148,14 +149,14 @@ LEFT_ALONE = {
 
 @pytest.mark.parametrize("capsule", LEFT_ALONE.values(), ids=LEFT_ALONE)
 @pytest.mark.parametrize("ask", [consume, borrow])
-def test_a_table_that_is_of_no_use_counts_as_absent_X2(ask, capsule):
+def test_an_unusable_table_counts_as_absent_X2(ask, capsule):
     a = type("Array", (Library,), {ATTRIBUTE: capsule()})()
     ask(a)
     assert a.calls == [VERSION]
 
 
 @pytest.mark.parametrize("majors", [(2,), (9, 4, 2)])
-def test_the_chain_is_walked_to_our_major_version_X2(majors):
+def test_the_chain_is_searched_for_the_major_version_of_the_header_X2(majors):
     capsule = table()
     for major in reversed(majors):
         capsule = table(major=major, prev=capsule)
@@ -174,7 +175,7 @@ def test_a_chain_that_is_a_ring_counts_as_absent_X2():
         assert a.calls == [VERSION]
 
 
-def test_only_the_type_is_asked_never_the_instance_X1():
+def test_only_the_type_is_searched_for_a_table_X1():
     a = Library()
     setattr(a, ATTRIBUTE, table())
     consume(a)
@@ -192,13 +193,13 @@ def test_only_the_type_is_asked_never_the_instance_X1():
     assert a.calls == [VERSION]
 
 
-def test_a_subclass_that_changes_nothing_inherits_the_table_X7():
+def test_a_subclass_without_overrides_inherits_the_table_X7():
     a = type("Parameter", (library(),), {})()
     consume(a)
     assert a.calls == ["owned"]
 
 
-def test_a_subclass_that_overrides_the_method_is_asked_by_it_X2():
+def test_the_method_of_a_subclass_that_overrides_it_is_called_X2():
     def dlpack(self, **keywords):
         self.calls.append("overridden")
         return self.make().capsule()
@@ -215,7 +216,7 @@ def test_a_subclass_may_set_the_attribute_to_none_X2():
     assert a.calls == [VERSION]
 
 
-def test_a_metaclass_that_raises_leaves_the_method_X2():
+def test_after_an_error_of_the_metaclass_the_method_is_called_X2():
     class Meta(type):
         def __getattribute__(cls, name):
             if name in ("__mro__", "__dict__"):
@@ -228,7 +229,7 @@ def test_a_metaclass_that_raises_leaves_the_method_X2():
 
 
 @pytest.mark.parametrize("error", [RuntimeError, MemoryError])
-def test_a_metaclass_that_raises_once_is_not_held_against_the_type_X2(error):
+def test_an_error_of_the_metaclass_is_not_cached_X2(error):
     class Meta(type):
         raises = True
 
@@ -246,7 +247,7 @@ def test_a_metaclass_that_raises_once_is_not_held_against_the_type_X2(error):
     assert len(a.calls) == 1 + (error is RuntimeError)
 
 
-def test_a_table_with_an_allocator_of_ours_is_no_table_of_ours_X2():
+def test_a_foreign_table_with_an_allocator_of_the_header_stays_foreign_X2():
     for other in (dlarray.Array, Holder):
         a = library(table(allocator_of=getattr(other, ATTRIBUTE)))()
         assert consume(a).shape == (3,)
@@ -254,7 +255,7 @@ def test_a_table_with_an_allocator_of_ours_is_no_table_of_ours_X2():
         assert a.calls == ["owned", "borrowed"]
 
 
-def test_a_class_that_has_the_capsule_of_another_is_a_type_error_X7():
+def test_a_class_with_the_table_of_an_unrelated_class_is_a_type_error_X7():
     for capsule in (getattr(dlarray.Array, ATTRIBUTE), getattr(Holder, ATTRIBUTE)):
         a = library(capsule)()
         for ask in (consume, borrow):
@@ -276,7 +277,7 @@ def test_an_object_with_a_table_alone_offers_a_tensor_C6():
     assert consume(a).shape == (3,)
 
 
-# ---- Remembered for a type: X2 ----
+# ---- Cached for a type: X2 ----
 
 
 @pytest.mark.parametrize("how", ["borrow", "consume", "return_like", "call_borrowed", "call_owned"])
@@ -344,22 +345,22 @@ def test_a_change_of_a_base_is_seen_X2():
     consume(a)
     base.__dlpack__ = lambda self, **keywords: self.make().capsule()
     consume(a)
-    assert a.calls == [VERSION, "owned", "owned"]  # one class has both
+    assert a.calls == [VERSION, "owned", "owned"]  # both in one class
     a = type("Derived", (base,), {"__dlpack__": Library.__dlpack__})()
     consume(a)
     assert a.calls == [VERSION]
 
 
-def test_a_metaclass_that_changes_the_class_while_it_is_read_is_not_overlooked_X2():
-    """The class overrides __dlpack__ from then on: what was read before is not cached for the changed class."""
+def test_a_class_that_changes_while_it_is_read_is_not_cached_X2():
+    """The class overrides __dlpack__ while its type is read. The header must not cache what it read before."""
     changed = []
 
     class Meta(type):
         def __getattribute__(cls, name):
-            if name == "__dict__" and cls is base and not changed:  # the class itself was read before
+            if name == "__dict__" and cls is base and not changed:  # after the class itself was read
                 changed.append(True)
                 kind.__dlpack__ = lambda self, **keywords: Library.__dlpack__(self, **keywords)
-                assert kind().calls == []  # looks names up: the changed class has a version tag
+                assert kind().calls == []  # attribute lookup gives the changed class a version tag
             return super().__getattribute__(name)
 
     base = Meta("Base", (Library,), {ATTRIBUTE: table()})
@@ -370,7 +371,25 @@ def test_a_metaclass_that_changes_the_class_while_it_is_read_is_not_overlooked_X
     assert changed and a.calls == ["owned", VERSION, VERSION]
 
 
-def test_a_method_that_is_replaced_is_the_one_that_is_called_C6():
+def test_a_consumer_that_comes_while_a_table_is_added_does_not_hide_it_X7():
+    """The consumer sees the table on the type before dlpack_py_exchange_add has finished."""
+    refused = []
+
+    class Meta(type):
+        def __setattr__(cls, name, value):
+            super().__setattr__(name, value)
+            if name == ATTRIBUTE:
+                with pytest.raises(TypeError, match="not of the type that this exchange table belongs to"):
+                    race_probe.consume(thing)
+                refused.append(cls)
+
+    thing = Meta("Thing", (race_probe.new_type_without_table(),), {})()
+    race_probe.add_table(type(thing))
+    assert refused == [type(thing)]
+    assert race_probe.consume(thing) == 6.0
+
+
+def test_after_a_replacement_the_new_method_is_called_C6():
     kind = type("Array", (Library,), {})
     a = kind()
     for answer in ("first", "second", "third"):
@@ -385,7 +404,7 @@ def test_a_method_that_is_replaced_is_the_one_that_is_called_C6():
     assert a.calls == ["first"] * 2 + ["second"] * 2 + ["third"] * 2
 
 
-def test_a_method_that_replaces_itself_is_called_to_its_end_C6():
+def test_a_method_that_deletes_itself_runs_to_its_end_C6():
     kind = type("Array", (Library,), {})
 
     def dlpack(self, **keywords):
@@ -403,7 +422,7 @@ def test_a_method_that_replaces_itself_is_called_to_its_end_C6():
 
 
 class Old:
-    """A producer from before keywords, whose type can be cached: its objects have no dictionary."""
+    """A producer without keywords. Its type can be cached, as its objects have no dictionary."""
 
     __slots__ = ("calls", "made")
 
@@ -426,7 +445,7 @@ def asked(old, **want):
     return old.calls
 
 
-def test_an_old_type_that_is_remembered_is_asked_at_once_without_keywords_C1():
+def test_a_cached_old_type_is_called_once_without_keywords_C1():
     kind = type("Kind", (Old,), {"__slots__": ()})
     for _ in range(2):  # the first call caches the type, the second call caches that it is old
         assert asked(kind()) == [VERSION, {}]
@@ -434,12 +453,12 @@ def test_an_old_type_that_is_remembered_is_asked_at_once_without_keywords_C1():
     assert asked(kind(), dtype="float64", order="F") == ([{}] if CACHED_TYPES else [VERSION, {}])
     with pytest.raises(BufferError, match="dtype is float64, int8 was asked for"):
         consume(kind(), {"dtype": "int8"})
-    # Another method is asked with keywords again.
+    # A new method is called with keywords again.
     kind.__dlpack__ = lambda self, **keywords: Old.__dlpack__(self, **keywords)
     assert asked(kind()) == [VERSION, {}]
 
 
-def test_an_old_type_whose_second_call_fails_is_not_remembered_C1():
+def test_an_old_type_whose_second_call_fails_is_not_cached_C1():
     kind = type("Kind", (Old,), {"__slots__": ()})
 
     def refuse(self, **keywords):
@@ -455,7 +474,7 @@ def test_an_old_type_whose_second_call_fails_is_not_remembered_C1():
         assert isinstance(raised.value.__context__, TypeError)
 
 
-def test_an_old_type_that_is_remembered_raises_its_own_error_C1():
+def test_a_cached_old_type_raises_its_own_error_C1():
     kind = type("Kind", (Old,), {"__slots__": ()})
     for _ in range(3):
         old = kind()
@@ -465,7 +484,7 @@ def test_an_old_type_that_is_remembered_raises_its_own_error_C1():
         consume(old)
 
 
-def test_many_types_are_told_apart_X2():
+def test_the_cache_distinguishes_many_types_X2():
     kinds = [type(f"Array{i}", (Library,), {ATTRIBUTE: table()} if i % 2 else {}) for i in range(200)]
     for _ in range(3):
         for i, kind in enumerate(kinds):
@@ -474,7 +493,7 @@ def test_many_types_are_told_apart_X2():
             assert a.calls == (["owned"] if i % 2 else [VERSION])
 
 
-def test_a_type_in_the_place_of_one_that_died_is_told_apart_X2():
+def test_the_cache_distinguishes_a_type_from_a_freed_type_at_its_address_X2():
     for i in range(300):
         kind = type("Array", (Library,), {ATTRIBUTE: table()} if i % 2 else {})
         a = kind()
@@ -489,11 +508,11 @@ def test_a_type_in_the_place_of_one_that_died_is_told_apart_X2():
 
 @pytest.mark.parametrize("dtype", ["complex64", "complex128", (18, 32, 1)])
 @pytest.mark.parametrize("ask, way", [(consume, "owned"), (borrow, "borrowed")])
-def test_complex_numbers_of_another_library_are_asked_of_the_method_X9(ask, way, dtype):
+def test_for_complex_numbers_of_another_library_the_method_is_called_X9(ask, way, dtype):
     a = library()(dtype=dtype)
     ask(a)
     assert a.calls == ([way, "owned", VERSION] if ask is borrow else ["owned", VERSION])
-    assert a.deleted[-2] == 1  # what the table gave
+    assert a.deleted[-2] == 1  # the tensor from the table
 
 
 @pytest.mark.parametrize("ask, way", [(consume, "owned"), (borrow, "borrowed")])
@@ -501,7 +520,7 @@ def test_complex_numbers_of_another_library_are_asked_of_the_method_X9(ask, way,
     "conjugated, negated, by_table",
     [(False, False, True), (0, 0, True), (True, False, False), (False, True, False), (1, None, False)],
 )
-def test_complex_numbers_that_are_as_they_lie_in_memory_come_by_the_table_X9(ask, way, conjugated, negated, by_table):
+def test_complex_numbers_without_lazy_conjugation_are_taken_from_the_table_X9(ask, way, conjugated, negated, by_table):
     asked = []
     a = library(
         is_conj=lambda self: [asked.append("is_conj"), conjugated][1],
@@ -517,7 +536,7 @@ def test_complex_numbers_that_are_as_they_lie_in_memory_come_by_the_table_X9(ask
 
 @pytest.mark.parametrize("ask, way", [(consume, "owned"), (borrow, "borrowed")])
 @pytest.mark.parametrize("missing", ["is_conj", "is_neg"])
-def test_complex_numbers_of_whom_a_question_cannot_be_asked_are_asked_of_the_method_X9(ask, way, missing):
+def test_the_method_is_called_for_complex_numbers_without_is_conj_or_is_neg_X9(ask, way, missing):
     questions = {"is_conj": lambda self: False, "is_neg": lambda self: False}
     del questions[missing]
     a = library(**questions)(dtype="complex128", shape=(2,))
@@ -528,7 +547,7 @@ def test_complex_numbers_of_whom_a_question_cannot_be_asked_are_asked_of_the_met
 @pytest.mark.parametrize("ask, way", [(consume, "owned"), (borrow, "borrowed")])
 @pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt])
 @pytest.mark.parametrize("question", ["is_conj", "is_neg"])
-def test_what_interrupts_a_question_is_raised_X9_P7(ask, way, error, question):
+def test_an_error_of_is_conj_or_is_neg_is_raised_X9_P7(ask, way, error, question):
     def fail(self):
         raise error
 
@@ -539,13 +558,13 @@ def test_what_interrupts_a_question_is_raised_X9_P7(ask, way, error, question):
     assert a.deleted == [1] if way == "owned" else [0]
 
 
-def test_real_numbers_are_not_asked_X9():
+def test_is_conj_is_not_called_for_real_numbers_X9():
     a = library(is_conj=lambda self: pytest.fail("asked"), is_neg=lambda self: pytest.fail("asked"))()
     assert consume(a).shape == (3,)
     assert a.calls == ["owned"]
 
 
-def test_complex_numbers_of_our_own_come_by_the_table_X9():
+def test_complex_numbers_of_dlarray_are_taken_from_the_table_X9():
     class Array(dlarray.Array):
         pass
 
@@ -554,7 +573,7 @@ def test_complex_numbers_of_our_own_come_by_the_table_X9():
 
 
 @pytest.mark.parametrize("ask", [consume, borrow])
-def test_memory_that_is_not_the_cpus_is_asked_of_the_method_X4_C5(ask):
+def test_for_memory_that_is_not_cpu_memory_the_method_is_called_X4_C5(ask):
     a = library()(device=CUDA_HOST, method=[Made(device=CUDA_HOST), Made(device=CPU)])
     ask(a)
     assert a.calls[-2:] == [VERSION, {**VERSION, "dl_device": CPU}]
@@ -575,12 +594,12 @@ FAILURES = {
 
 
 @pytest.mark.parametrize("answer, error, text", FAILURES.values(), ids=FAILURES)
-def test_a_failing_function_is_an_exception_and_the_method_is_not_asked_X8(answer, error, text):
+def test_a_failing_table_function_is_an_exception_and_the_method_is_not_called_X8(answer, error, text):
     a = library()(owned=[answer])
     before = sys.getrefcount(a)
     with pytest.raises(error, match=text) as raised:
         consume(a)
-    raised.value.__traceback__ = None  # frames hold it
+    raised.value.__traceback__ = None  # frames keep the object alive
     del raised
     assert a.calls == ["owned"]
     assert sys.getrefcount(a) == before
@@ -595,7 +614,7 @@ def test_a_failing_function_is_an_exception_and_the_method_is_not_asked_X8(answe
         ({"dtype": (0, 0, 1)}, "bits"),
     ],
 )
-def test_what_a_table_returns_is_validated_and_deleted_once_X8(fields, text):
+def test_an_invalid_tensor_of_a_table_is_refused_and_deleted_once_X8(fields, text):
     a = library()(**fields)
     with pytest.raises(BufferError, match=text):
         consume(a)
@@ -605,14 +624,14 @@ def test_what_a_table_returns_is_validated_and_deleted_once_X8(fields, text):
 # ---- Borrowed: X3 ----
 
 
-def test_a_borrowed_tensor_comes_without_an_owned_one_X3():
+def test_borrowing_makes_no_owned_tensor_X3():
     a = library()()
     assert borrow(a) == ((a.made[0].address, (3,), (1,)), UNSAID, False)
     assert borrow(a, dtype="float64", order="C")[2] is False
     assert (a.calls, a.deleted) == (["borrowed"] * 2, [0, 0])
 
 
-def test_contradictory_requirements_are_an_error_before_a_table_is_asked_C9():
+def test_contradictory_requirements_are_an_error_before_a_table_is_called_C9():
     a = library()()
     with pytest.raises(SystemError, match="order is 'Q'"):
         borrow(a, order="Q")
@@ -627,7 +646,7 @@ def test_null_strides_of_a_borrowed_tensor_are_filled_in_D4():
     assert borrow(library()(shape=(2, 3), strides=None))[0][1:] == ((2, 3), (3, 1))
 
 
-def test_who_will_write_is_given_an_owned_tensor_X3():
+def test_for_writable_memory_an_owned_tensor_is_taken_X3():
     a = library()()
     assert borrow(a, writable=True)[1:] == (0, True)
     assert (a.calls, a.deleted) == (["owned"], [1])
@@ -649,19 +668,19 @@ def test_an_interrupt_is_not_swallowed_X3():
 
 
 @pytest.mark.parametrize("answer", [BufferError("read-only"), RuntimeError("dtype"), False, (), None], ids=repr)
-def test_what_is_not_lent_is_asked_for_to_own_X3(answer):
+def test_after_a_failed_borrow_an_owned_tensor_is_taken_X3(answer):
     a = library()(borrowed=[answer])
     assert borrow(a)[2] is True
     assert a.calls == ["borrowed", "owned"]
 
 
-def test_a_table_need_not_lend_X3():
+def test_a_table_need_not_have_the_borrow_function_X3():
     a = library(table(without="borrowed"))()
     assert borrow(a)[2] is True
     assert a.calls == ["owned"]
 
 
-def test_what_is_lent_and_not_as_wanted_is_refused_or_copied_as_what_is_owned_C9():
+def test_a_borrowed_tensor_that_does_not_meet_the_requirements_is_refused_or_copied_C9():
     a = library()(shape=(2, 2), strides=(1, 2))
     with pytest.raises(BufferError, match="was asked for by order"):
         borrow(a, order="C")
@@ -671,7 +690,7 @@ def test_what_is_lent_and_not_as_wanted_is_refused_or_copied_as_what_is_owned_C9
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_whoever_has_no_table_is_consumed_C6(form):
+def test_borrow_consumes_an_object_without_a_table_C6(form):
     producer = dltensor.Producer(form)
     assert borrow(producer)[2] is True
     assert producer.deleted == [1]
@@ -682,7 +701,7 @@ def test_whoever_has_no_table_is_consumed_C6(form):
         borrow(object())
 
 
-def test_arrays_of_ours_are_lent_unless_they_are_read_only_X3():
+def test_arrays_of_dlarray_are_borrowed_unless_they_are_read_only_X3():
     a = dlarray.arange(3)
     before = sys.getrefcount(a)
     assert borrow(a) == ((a.data_ptr, (3,), (1,)), UNSAID, False)
@@ -716,11 +735,23 @@ def test_memory_comes_from_the_allocator_of_the_arguments_table():
     ],
     ids=str,
 )
-def test_memory_that_is_not_as_it_was_asked_for_is_refused_and_deleted_X8(fields):
+def test_memory_that_differs_from_the_request_is_refused_and_deleted_X8(fields):
     made = Made(**fields)
     hook("allocate", lambda ndim, extent, report: ctypes.addressof(made.managed))
     with pytest.raises(BufferError, match="the exchange table's allocator: .* was asked for"):
         allocate_like(library()(), (5,))
+    assert made.deleted == 1
+
+
+def test_memory_on_another_device_than_the_prototypes_is_refused_and_deleted_X8():
+    made = Made(shape=(5,), device=CUDA)
+    hook("allocate", lambda ndim, extent, report: ctypes.addressof(made.managed))
+    with pytest.raises(BufferError, match="allocator: device is cuda:0, cuda:1 was asked for"):
+        allocate_like(library()(), (5,), "float64", 2, 1)
+    assert made.deleted == 1
+    made = Made(shape=(5,), device=(2, 1))
+    holder = allocate_like(library()(), (5,), "float64", 2, 1)
+    del holder
     assert made.deleted == 1
 
 
@@ -732,14 +763,14 @@ def test_read_only_memory_for_a_result_is_refused_and_deleted_X8():
     assert made.deleted == 1
 
 
-def test_an_allocator_that_succeeds_with_an_exception_has_failed_X5():
+def test_an_allocator_that_returns_0_with_an_exception_has_failed_X5():
     hook("allocate", lambda ndim, extent, report: ())
     with pytest.raises(KeyError, match="beside success"):
         allocate_like(library()(), (5,))
 
 
 @pytest.mark.parametrize("like", [1, None, dlarray.arange(3), dltensor.Producer()], ids=lambda x: type(x).__name__)
-def test_memory_without_a_table_is_of_our_own_D2(like):
+def test_memory_for_an_argument_without_a_table_is_allocated_by_the_header_D2(like):
     says = dltensor.read(allocate_like(like, (2, 3), "float32").__dlpack__())
     assert (says.shape, says.strides, says.dtype, says.data % 64) == ((2, 3), (3, 1), (2, 32, 1), 0)
     with pytest.raises(BufferError, match="cuda"):
@@ -758,7 +789,7 @@ REPORTS = {
 
 
 @pytest.mark.parametrize("reports, result, error, text", REPORTS.values(), ids=REPORTS)
-def test_what_an_allocator_reports_is_raised_X5(reports, result, error, text):
+def test_the_reported_error_of_an_allocator_is_raised_X5(reports, result, error, text):
     def allocate(ndim, extent, report):
         for kind, message in reports:
             report(kind, message)
@@ -769,7 +800,7 @@ def test_what_an_allocator_reports_is_raised_X5(reports, result, error, text):
         allocate_like(library()(), (5,))
 
 
-def test_an_allocator_that_raises_instead_is_heard_X5():
+def test_an_exception_of_an_allocator_is_raised_X5():
     def allocate(ndim, extent, report):
         raise ZeroDivisionError("instead")
 
@@ -789,10 +820,10 @@ def test_a_result_is_made_by_the_arguments_table():
     hook("make", make)
     made = Made()
     assert return_like(library()(), Holder(made.capsule())) is results[0]
-    assert taken == [ctypes.addressof(made.managed)]  # as it is: no wrapper
+    assert taken == [ctypes.addressof(made.managed)]  # the managed tensor itself, not a wrapper
 
 
-def test_what_a_table_does_not_make_is_its_own_to_delete_X6():
+def test_a_table_that_fails_to_make_an_object_deletes_the_tensor_X6():
     def make(address):
         dltensor._DELETER(made.managed.deleter)(address)
         raise ZeroDivisionError("in the table")
@@ -809,7 +840,7 @@ def test_what_a_table_does_not_make_is_its_own_to_delete_X6():
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("change", [False, True], ids=["as it came", "changed"])
-def test_a_result_is_an_array_of_ours_for_an_array_of_ours(form, change):
+def test_a_result_for_an_array_of_dlarray_is_an_array_of_dlarray(form, change):
     made = Made(form)
     result = return_like(dlarray.arange(1), Holder(made.capsule()), change)
     assert type(result) is dlarray.Array
@@ -820,7 +851,7 @@ def test_a_result_is_an_array_of_ours_for_an_array_of_ours(form, change):
 
 
 @pytest.mark.parametrize("error", [ValueError, MemoryError, KeyboardInterrupt])
-def test_an_error_as_the_namespace_is_looked_for_is_not_its_absence_P7(error):
+def test_an_error_of_the_namespace_lookup_is_raised_P7(error):
     class Array:
         def __getattr__(self, name):
             if name == "__array_namespace__":
@@ -861,7 +892,7 @@ def test_a_result_is_made_by_from_dlpack_of_the_module_or_its_package(tmp_path, 
 
     made = Made()
     assert return_like(some_arrays.core.Array(), Holder(made.capsule())) == ("package", CPU)
-    assert made.deleted == 1  # nobody took it
+    assert made.deleted == 1  # the result was not consumed
     which, result = return_like(some_arrays.own.Array(), Holder(Made().capsule()))
     assert which == "module"
     assert dltensor.read(result.__dlpack__()).form == dltensor.LEGACY
@@ -892,7 +923,7 @@ def test_a_library_without_from_dlpack_is_a_type_error_that_names_the_argument(l
     assert made.deleted == 1
 
 
-def test_one_class_may_stand_for_several_libraries():
+def test_objects_of_one_class_may_have_different_namespaces():
     class Namespace:
         def __init__(self, name):
             self.name = name
@@ -916,11 +947,11 @@ def test_one_class_may_stand_for_several_libraries():
 
 
 def library_with(from_dlpack):
-    """An object of a library whose from_dlpack is the function."""
+    """An object of a library with this from_dlpack."""
     return type("Wrapper", (), {"__array_namespace__": lambda self: types.SimpleNamespace(from_dlpack=from_dlpack)})()
 
 
-def test_a_result_is_handed_on_once_and_says_its_device_before_and_after_K4():
+def test_a_result_is_exported_once_and_has_its_device_before_and_after_K4():
     def from_dlpack(x):
         device = x.__dlpack_device__()
         first = Taken(x.__dlpack__(max_version=(1, 0)))
@@ -936,10 +967,22 @@ def test_a_result_is_handed_on_once_and_says_its_device_before_and_after_K4():
     assert made.deleted == 1
 
 
+def test_a_result_that_was_shared_by_an_export_is_not_given_away_by_the_next_P9():
+    def from_dlpack(x):
+        return Taken(x.__dlpack__()), Taken(x.__dlpack__(max_version=(1, 0)))
+
+    made = Made()
+    legacy, versioned = return_like(library_with(from_dlpack), Holder(made.capsule()))
+    versioned.delete()
+    assert (legacy.says.data, made.deleted) == (made.address, 0)
+    legacy.delete()
+    assert made.deleted == 1
+
+
 @pytest.mark.parametrize(
     "keywords", [{}, {"max_version": (1, 0), "copy": True}, {"max_version": (1, 0), "dl_device": CPU}], ids=str
 )
-def test_a_result_that_is_asked_for_otherwise_is_exported_like_any_other_P1(keywords):
+def test_a_result_that_is_requested_with_other_keywords_may_be_exported_twice_P1(keywords):
     def from_dlpack(x):
         return [Taken(x.__dlpack__(**keywords)) for _ in range(2)]
 
@@ -950,7 +993,7 @@ def test_a_result_that_is_asked_for_otherwise_is_exported_like_any_other_P1(keyw
     assert made.deleted == 1
 
 
-def test_a_result_that_is_refused_or_not_asked_for_is_released_K4():
+def test_a_result_that_is_refused_or_not_requested_is_released_K4():
     made = [Made(), Made()]
     assert return_like(library_with(lambda x: None), Holder(made[0].capsule())) is None
     with pytest.raises(TypeError, match="copy is 3"):
@@ -958,7 +1001,7 @@ def test_a_result_that_is_refused_or_not_asked_for_is_released_K4():
     assert [m.deleted for m in made] == [1, 1]
 
 
-def test_what_a_from_dlpack_raises_is_passed_on():
+def test_an_error_of_the_namespace_is_raised():
     class Array:
         def __array_namespace__(self):
             raise ZeroDivisionError("no namespace")
@@ -969,13 +1012,13 @@ def test_what_a_from_dlpack_raises_is_passed_on():
     assert made.deleted == 1
 
 
-def test_a_result_that_the_author_made_read_only_is_returned_so():
+def test_a_result_whose_view_is_read_only_is_returned_read_only():
     made = Made()
     assert return_like(dlarray.arange(1), Holder(made.capsule()), False, True).readonly
     assert made.deleted == 1
 
 
-def test_a_result_that_the_author_spoilt_is_a_buffer_error():
+def test_a_result_with_an_invalid_shape_is_a_buffer_error():
     made = Made(shape=(0,))
     with pytest.raises(BufferError, match="must not be negative"):
         return_like(dlarray.arange(1), Holder(made.capsule()), True)

@@ -1,5 +1,5 @@
-"""Objects whose exchange table says where their embedded managed tensors are: the file's consumers take them without a
-call of describe (X2, X3, C9)."""
+"""Objects whose exchange table has the offset of their embedded managed tensors: consumers in the file of the table
+take them without a call of describe (X2, X3, C9)."""
 
 import sys
 
@@ -24,7 +24,7 @@ def test_an_embedded_tensor_is_taken_and_released_X2_X3(take):
     assert sys.getrefcount(thing) == before
 
 
-def test_what_does_not_meet_the_requirements_is_refused_and_released_C9():
+def test_an_embedded_tensor_that_does_not_meet_the_requirements_is_refused_and_released_C9():
     thing = Thing()
     before = sys.getrefcount(thing)
     with pytest.raises(BufferError, match="dtype is float64, int32 was asked for"):
@@ -46,7 +46,7 @@ def test_another_library_gets_the_same_memory_X3():
 
 
 @pytest.mark.parametrize("take", CONSUMERS)
-def test_a_class_that_overrides_the_method_is_asked_by_it_X2(take):
+def test_the_method_of_a_class_that_overrides_it_is_called_X2(take):
     class Refuses(Thing):
         def __dlpack__(self, **keywords):
             raise KeyError("asked")
@@ -61,7 +61,7 @@ def test_a_borrowed_tensor_does_not_say_whether_it_is_read_only_X3():
     assert look(Thing(), False, True, 0) == (WRITABLE, True, 0)
 
 
-def test_read_only_memory_is_not_lent_X3_C7():
+def test_read_only_memory_is_not_borrowed_X3_C7():
     assert look(Thing(None, READONLY), True, False, 0)[:2] == (READONLY, True)
     assert look(Thing(None, READONLY), False, False, 0)[:2] == (READONLY, True)
     for borrows in (False, True):
@@ -70,14 +70,14 @@ def test_read_only_memory_is_not_lent_X3_C7():
 
 
 @pytest.mark.parametrize("borrows", [False, True])
-def test_a_consumer_that_wants_no_table_asks_the_method_X9(borrows):
+def test_a_consumer_that_wants_no_table_calls_the_method_X9(borrows):
     assert look(Thing(), borrows, False, NO_TABLE) == (WRITABLE, True, 1)
 
 
 FLOAT32, FLOAT64 = 0x02200001, 0x02400001
 
 
-def test_what_was_embedded_stays_where_a_later_tensor_is_refused_D4():
+def test_an_embedded_tensor_stays_when_a_later_tensor_is_refused_D4():
     thing = Thing()
     with pytest.raises(ValueError, match="strides is NULL"):
         thing.embed_singles()
@@ -102,7 +102,7 @@ def test_contradictory_requirements_are_an_error_for_an_embedded_tensor_too_C9(b
 
 
 @pytest.mark.parametrize("borrows", [False, True])
-def test_an_embedded_matrix_has_the_order_that_it_has_C9(borrows):
+def test_the_order_of_an_embedded_matrix_is_checked_C9(borrows):
     thing = Thing()
     thing.embed_matrix()
     for _ in range(2):

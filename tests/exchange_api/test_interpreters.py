@@ -1,4 +1,4 @@
-"""Exchange tables in several interpreters, whose functions are told of none: each finds its own type (X6, G1)."""
+"""Exchange tables in several interpreters. Table functions get no interpreter: each finds its type (X6, G1)."""
 
 import os
 import subprocess

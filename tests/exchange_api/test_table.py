@@ -1,6 +1,7 @@
-"""The exchange table that a producer has from the header: where it stands, what its functions do (X1, X3 to X7).
+"""The exchange table that the header makes for a producer: its place and its functions (X1, X3 to X7).
 
-The functions are called as another library does: out parameters hold garbage before, and NULL after a failure.
+The tests call the functions as another library does: out parameters hold garbage before the call, and NULL after a
+failure.
 """
 
 import ctypes
@@ -44,11 +45,11 @@ def matrix():
     return dlarray.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], "float64")
 
 
-# ---- Where it stands: X1 ----
+# ---- The place of the table: X1 ----
 
 
 @pytest.mark.parametrize("kind", [dlarray.Array, Holder], ids=["heap type", "static type"])
-def test_the_table_is_a_capsule_of_its_name_in_the_types_own_attributes_X1(kind):
+def test_the_table_is_a_named_capsule_in_the_dict_of_the_type_X1(kind):
     assert dltensor.name(vars(kind)[ATTRIBUTE]) == "dlpack_exchange_api"
 
 
@@ -58,7 +59,7 @@ def test_a_type_that_python_code_cannot_change_may_have_a_table_X1():
 
 
 @pytest.mark.parametrize("capsule", [ARRAY, HOLDER], ids=["heap type", "static type"])
-def test_the_table_says_its_version_and_has_all_functions_X2_X3(capsule):
+def test_the_table_has_its_version_and_all_functions_X2_X3(capsule):
     words = (ctypes.c_void_p * 7).from_address(dltensor.address(capsule))
     version = (ctypes.c_uint32 * 2).from_address(dltensor.address(capsule))
     assert tuple(version) == (1, 3)
@@ -74,7 +75,7 @@ def test_a_static_type_is_made_ready_before_its_table_is_added_X1():
 # ---- managed_tensor_from_py_object_no_sync: X3, X6, X7 ----
 
 
-def test_an_owned_tensor_is_what_the_method_exports_X3():
+def test_an_owned_tensor_equals_the_export_of_the_method_X3():
     a = matrix().transpose()
     before = sys.getrefcount(a)
     taken = Taken(call_owned(ARRAY, a))
@@ -98,7 +99,7 @@ def test_an_owned_tensor_keeps_the_array_alive_P9():
     assert gone() is None
 
 
-def test_an_owned_tensor_says_read_only_and_padded_X3():
+def test_an_owned_tensor_has_the_flags_read_only_and_padded_X3():
     a = matrix()
     a.setflags(writeable=False)
     assert dltensor.read(call_owned(ARRAY, a)).flags == READ_ONLY
@@ -106,7 +107,7 @@ def test_an_owned_tensor_says_read_only_and_padded_X3():
     assert dltensor.read(call_owned(HOLDER, padded)).flags == PADDED
 
 
-def test_what_came_in_the_legacy_form_goes_out_read_only_C7():
+def test_a_legacy_import_is_exported_read_only_C7():
     assert dltensor.read(call_owned(ARRAY, dlarray.from_dlpack(Made(LEGACY).capsule()))).flags == READ_ONLY
 
 
@@ -127,12 +128,12 @@ def test_a_null_out_is_an_error_X6(call):
     with pytest.raises(ValueError, match="out is NULL"):
         call(ARRAY, ctypes.addressof(made.managed) if call is call_make else a, False)
     assert sys.getrefcount(a) == before
-    assert made.deleted == (call is call_make)  # which steals, whatever happens
+    assert made.deleted == (call is call_make)  # call_make steals the tensor even if it fails
 
 
 @pytest.mark.parametrize("call", [call_owned, call_borrowed])
 @pytest.mark.parametrize("error", [BufferError("not now"), KeyError("whatever")], ids=repr)
-def test_the_veto_is_asked_on_each_way_P7(call, error):
+def test_the_veto_is_called_for_owned_and_borrowed_tensors_P7(call, error):
     def veto(major, copy):
         asked.append((major, copy))
         raise error
@@ -148,7 +149,7 @@ def test_the_veto_is_asked_on_each_way_P7(call, error):
 
 
 @pytest.mark.parametrize("call", [call_owned, call_borrowed])
-def test_a_class_that_has_the_capsule_of_another_is_not_taken_for_it_X7(call):
+def test_an_unrelated_class_with_the_capsule_is_a_type_error_X7(call):
     class Thief:
         pass
 
@@ -174,7 +175,7 @@ def test_operations_of_a_device_that_are_null_are_not_called_X4(device):
 
 
 class Same(dlarray.Array):
-    """Changes nothing."""
+    """Does not override __dlpack__."""
 
 
 class Overriding(dlarray.Array):
@@ -195,7 +196,7 @@ setattr(OverridingAndAdding, ATTRIBUTE, ARRAY)
 
 
 @pytest.mark.parametrize("kind", [Same, OverridingAndAdding])
-def test_a_subclass_is_served_by_its_own_lookup_and_by_the_bases_table_X7(kind):
+def test_a_subclass_is_exported_by_its_own_table_and_by_the_bases_table_X7(kind):
     a = kind(matrix())
     for capsule in (table(kind), ARRAY):
         assert dltensor.read(call_owned(capsule, a)).data == a.data_ptr
@@ -204,13 +205,13 @@ def test_a_subclass_is_served_by_its_own_lookup_and_by_the_bases_table_X7(kind):
 
 @pytest.mark.parametrize("call", [call_owned, call_borrowed])
 @pytest.mark.parametrize("kind", [Overriding, BelowOverriding])
-def test_a_subclass_that_overrides_the_method_is_not_exported_behind_its_back_X2(call, kind):
+def test_the_table_refuses_a_subclass_that_overrides_the_method_X2(call, kind):
     a = kind(matrix())
     with pytest.raises(BufferError, match=f"{kind.__name__}.* overrides __dlpack__"):
         call(ARRAY, a)
 
 
-def test_a_method_that_is_overridden_later_counts_from_then_on_X2():
+def test_a_later_override_of_the_method_is_seen_X2():
     class Changing(dlarray.Array):
         pass
 
@@ -226,7 +227,7 @@ def test_a_method_that_is_overridden_later_counts_from_then_on_X2():
 # ---- dltensor_from_py_object_no_sync: X3 ----
 
 
-def test_a_borrowed_tensor_holds_nothing_and_has_strides_X3_D4():
+def test_a_borrowed_tensor_holds_no_reference_and_has_strides_X3_D4():
     a = matrix()[:, 1]
     before = sys.getrefcount(a)
     assert call_borrowed(ARRAY, a) == (a.data_ptr, (2,), (3,))
@@ -235,7 +236,7 @@ def test_a_borrowed_tensor_holds_nothing_and_has_strides_X3_D4():
     assert call_borrowed(ARRAY, dlarray.zeros((0, 4)))[:2] == (0, (0, 4))
 
 
-def test_what_a_borrowed_tensor_cannot_say_is_a_buffer_error_X3():
+def test_a_borrowed_tensor_without_its_flags_or_strides_is_a_buffer_error_X3():
     a = matrix()
     a.setflags(writeable=False)
     with pytest.raises(BufferError, match="read-only.*ask for a managed tensor"):
@@ -247,7 +248,7 @@ def test_what_a_borrowed_tensor_cannot_say_is_a_buffer_error_X3():
         call_borrowed(HOLDER, Holder(matrix(), null_strides=True))
 
 
-def test_the_options_of_an_offer_hold_by_the_table_too_D11():
+def test_the_table_follows_the_options_of_an_offer_D11():
     backwards = dlarray.arange(5)[::-1]
     with pytest.raises(BufferError, match="negative strides are exported only as a copy"):
         call_owned(HOLDER, Holder(backwards, options=REFUSE_NEGATIVE))
@@ -267,14 +268,14 @@ def moments():
     del memory
 
 
-def test_two_arrays_whose_strides_live_in_memory_of_the_moment_are_had_at_once_X3(moments):
+def test_two_arrays_with_strides_in_temporary_memory_are_used_at_once_X3(moments):
     (rows, says_rows), (cube, says_cube) = moments
     assert borrow_two(rows, cube) == ((says_rows, True), (says_cube, True))  # exported, not lent
     assert borrow_two(cube, rows) == ((says_cube, True), (says_rows, True))
     assert borrow(rows)[::2] == (says_rows, True)
 
 
-def test_memory_of_the_moment_is_not_lent_and_says_so_X3(moments):
+def test_a_tensor_with_strides_in_temporary_memory_is_not_borrowed_X3(moments):
     for moment, _ in moments:
         before = sys.getrefcount(moment)
         with pytest.raises(BufferError, match="shape or strides .*cannot be borrowed"):
@@ -282,7 +283,7 @@ def test_memory_of_the_moment_is_not_lent_and_says_so_X3(moments):
         assert sys.getrefcount(moment) == before
 
 
-def test_exports_from_memory_of_the_moment_have_each_their_own_X3_K7(moments):
+def test_exports_copy_strides_from_temporary_memory_X3_K7(moments):
     exports = [Taken(call_owned(table(Moment), moment)) for moment, _ in moments]
     exports += [Taken(moment.__dlpack__(max_version=(1, 0))) for moment, _ in moments]
     for taken, (_, (address, shape, strides)) in zip(exports, [*moments, *moments]):
@@ -294,7 +295,7 @@ def test_exports_from_memory_of_the_moment_have_each_their_own_X3_K7(moments):
 # ---- managed_tensor_to_py_object_no_sync: X6 ----
 
 
-def test_an_object_is_made_of_a_managed_tensor_which_it_owns_X6():
+def test_an_object_is_made_of_a_managed_tensor_and_owns_it_X6():
     made = Made(shape=(2, 3))
     a = call_make(ARRAY, ctypes.addressof(made.managed))
     assert type(a) is dlarray.Array
@@ -304,7 +305,7 @@ def test_an_object_is_made_of_a_managed_tensor_which_it_owns_X6():
     assert made.deleted == 1
 
 
-def test_an_object_made_of_a_read_only_tensor_stays_so_C7():
+def test_an_object_made_of_a_read_only_tensor_is_read_only_C7():
     made = Made(flags=READ_ONLY)
     a = call_make(ARRAY, ctypes.addressof(made.managed))
     assert a.readonly
@@ -322,7 +323,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("fields, error, text", REFUSED.values(), ids=REFUSED)
-def test_what_no_object_is_made_of_is_deleted_once_X6(fields, error, text):
+def test_a_tensor_that_is_refused_for_an_object_is_deleted_once_X6(fields, error, text):
     made = Made(**fields)
     with pytest.raises(error, match=text):
         call_make(ARRAY, ctypes.addressof(made.managed))
@@ -334,7 +335,7 @@ def test_a_null_tensor_is_an_error_X6():
         call_make(ARRAY, 0)
 
 
-def test_wants_of_the_author_are_his_own_C9():
+def test_the_author_of_a_table_chooses_its_requirements_C9():
     made = Made(device=(3, 0))
     call_make(HOLDER, ctypes.addressof(made.managed))  # any device
     deep = Made(shape=(1,) * 5)
@@ -372,7 +373,7 @@ UNALLOCATED = {
 
 
 @pytest.mark.parametrize("arguments, kind, text", UNALLOCATED.values(), ids=UNALLOCATED)
-def test_what_is_not_allocated_is_reported_once_by_kind_and_message_X5(arguments, kind, text):
+def test_a_failed_allocation_is_reported_once_by_kind_and_message_X5(arguments, kind, text):
     calls, said, message = call_allocate(ARRAY, *arguments)
     assert (calls, said) == (1, kind)
     assert text in message
@@ -397,10 +398,10 @@ def test_the_stream_of_another_device_is_a_buffer_error_that_names_it_X4():
         call_stream(ARRAY, 1, 0, False)
 
 
-# ---- Types that go and come again ----
+# ---- Types that are freed and made again ----
 
 
-def test_a_table_does_not_keep_its_type_alive_and_makes_objects_of_the_last_one():
+def test_a_table_does_not_keep_its_type_alive_and_makes_objects_of_the_newest_type():
     script = """
 import ctypes, gc, importlib, sys, weakref
 import dltensor, exchange_probe
@@ -438,7 +439,7 @@ print("done")
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_tables_and_capsules_leave_nothing_behind_in_many_rounds_K4_X6(form):
+def test_many_rounds_of_tables_and_capsules_leave_no_reference_K4_X6(form):
     a = matrix()
     before = sys.getrefcount(a)
     for _ in range(2000):

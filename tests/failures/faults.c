@@ -1,25 +1,25 @@
-/* Makes one call fail that an operation makes, or all from that one on. The calls are those of points.h, in all files
- * of this module, or those of Python's allocators; the header's own allocator belongs to both.
+/* Makes the n-th call of an operation fail, or all calls from the n-th on. These are the calls that points.h names, in
+ * all files of this module, or calls of Python's allocators; the header's allocator belongs to both kinds.
  *
- * The module holds other test modules too, which are compiled with points.h: those of the folders beside this one. */
+ * The module also holds the test modules of other folders, compiled with points.h. */
 
 #include <string.h>
 
 #define CALLS 1
 #define MEMORY 2
 
-/* The operation that runs, or ran last. */
+/* The current or the last operation. */
 static struct {
     int kind; /* CALLS or MEMORY, 0 when it is over */
     long first;
     int onward;
     PyObject *exception;    /* what calls raise */
-    long count;             /* of what could fail, so far */
-    const char *failed;     /* the first that did, NULL if none */
+    long count;             /* calls that could fail, so far */
+    const char *failed;     /* the first call that failed, or NULL */
     int line;               /* of the header; 0 in Python */
     const char *trespasser; /* a call that was made with an exception in flight */
-    int unraisable;         /* exceptions that were reported as such */
-    unsigned long thread;   /* whose allocations fail: Python has other threads, of pytest-xdist */
+    int unraisable;         /* number of exceptions reported as unraisable */
+    unsigned long thread;   /* the thread whose allocations fail: pytest-xdist has other threads */
 } now;
 
 static int
@@ -57,7 +57,7 @@ point_unraisable(void)
 
 /* ---- Blocks of memory ----------------------------------------------------- */
 
-static long header_blocks, python_blocks; /* allocated and not freed; Python's since it was hooked */
+static long header_blocks, python_blocks; /* allocated and not freed; python_blocks: since hook(True) */
 
 static void *
 counted(long *blocks, void *pointer)
@@ -92,7 +92,7 @@ point_free(void *pointer)
 }
 
 static const char *const domain_names[] = {"PyMem_RawMalloc", "PyMem_Malloc", "PyObject_Malloc"};
-static PyMemAllocatorEx domains[3]; /* as they were before */
+static PyMemAllocatorEx domains[3]; /* the original allocators */
 static int hooked;
 
 static int
@@ -135,7 +135,7 @@ domain_free(void *context, void *pointer)
     domain->free(domain->ctx, pointer);
 }
 
-/* hook(on): Python's allocators. */
+/* hook(on): replaces or restores Python's allocators. */
 static PyObject *
 hook(PyObject *Py_UNUSED(module), PyObject *on)
 {
@@ -150,7 +150,7 @@ hook(PyObject *Py_UNUSED(module), PyObject *on)
     Py_RETURN_NONE;
 }
 
-/* blocks(): the header's, without the records of types that have a table, which it keeps; and Python's. */
+/* blocks(): the number of blocks of the header, without the type entries, which it keeps; and of Python. */
 static PyObject *
 blocks(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
@@ -159,8 +159,8 @@ blocks(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 
 /* ---- Operations ------------------------------------------------------------ */
 
-/* run(operation, kind, first, onward, exception): (result or exception, was it raised, what failed, its line, what was
- * called with an exception in flight, how many were reported as unraisable). */
+/* run(operation, kind, first, onward, exception): (result or exception, whether it was raised, the failed call, its
+ * line, a call that was made with an exception in flight, number of exceptions reported as unraisable). */
 static PyObject *
 run(PyObject *Py_UNUSED(module), PyObject *args)
 {
@@ -193,7 +193,8 @@ run(PyObject *Py_UNUSED(module), PyObject *args)
                          now.unraisable);
 }
 
-/* drop([object], exception): its last reference, while the exception is in flight, which is raised then. */
+/* drop([object], exception): drops the last reference to the object while the exception is in flight, then raises the
+ * exception. */
 static PyObject *
 drop(PyObject *Py_UNUSED(module), PyObject *args)
 {
@@ -212,8 +213,8 @@ drop(PyObject *Py_UNUSED(module), PyObject *args)
     return NULL;
 }
 
-/* use(object, back): this file's own copy of the header, which nothing else here uses, consumes an object; back: and
- * makes another like it. */
+/* use(object, back): consumes an object by this file's copy of the header, which only use() uses; with back also makes
+ * an object like it. */
 static PyObject *
 use(PyObject *Py_UNUSED(module), PyObject *args)
 {
@@ -229,8 +230,8 @@ use(PyObject *Py_UNUSED(module), PyObject *args)
     Py_RETURN_NONE;
 }
 
-/* forget(): the next use by this file is the first in the interpreter. The state goes with its capsule: now, or with
- * the exit callback that holds the capsule. */
+/* forget(): makes the next use by this file the first use in the interpreter. The state is freed with its capsule: now,
+ * or with the exit callback that holds the capsule. */
 static PyObject *
 forget(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
@@ -245,8 +246,8 @@ forget(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
     if (state != NULL && !failed && held)
         (void)DLP_REPLACE(DLP_STATE_PLACE(interpreter), (dlp_word)state, 0);
     if (state != NULL && !failed && !held) {
-        dlp_states_gone = (dlp_word)state->next_gone; /* the state that was put into this list last */
-        point_free(state);                            /* the header never does: here no export points to it */
+        dlp_states_gone = (dlp_word)state->next_gone; /* the state that was added to this list last */
+        point_free(state);                            /* the header never frees it; no export points to it here */
     }
     if (failed && !PyErr_ExceptionMatches(PyExc_KeyError))
         return NULL;

@@ -1,4 +1,4 @@
-"""What a tensor may say of itself (D6, D8), decided by integers that have no end; and what the tests here share."""
+"""Decides with unbounded integers whether a tensor is valid (D6, D8). Also helpers that the tests here share."""
 
 import contextlib
 import gc
@@ -25,7 +25,7 @@ def is_dtype(code, bits, lanes):
 
 
 def reach(shape, strides):
-    """The first and the last element from the first one: of all corners, where there are few of them."""
+    """The lowest and highest offset of an element from the first, in elements; up to 6 dimensions from all corners."""
     steps = [(n - 1) * stride for n, stride in zip(shape, strides)]
     if len(steps) > 6:
         return sum(step for step in steps if step < 0), sum(step for step in steps if step > 0)
@@ -34,7 +34,7 @@ def reach(shape, strides):
 
 
 def is_valid(says):
-    """says: as Managed.says has it."""
+    """says: the fields of a tensor as in Managed.says."""
     if not is_dtype(*says["dtype"]) or not 0 <= says["ndim"] <= 64:
         return False
     if says["ndim"] > 0 and says["shape"] is None:
@@ -63,16 +63,16 @@ def is_valid(says):
 
 @contextlib.contextmanager
 def kept(*objects):
-    """Nobody has more or fewer references to the objects afterwards."""
+    """Asserts that the reference counts of the objects are unchanged afterwards."""
     before = [sys.getrefcount(object) for object in objects]
     yield
     if [sys.getrefcount(object) for object in objects] != before:
-        gc.collect()  # which takes its time: frames that a traceback holds
+        gc.collect()  # slow, so only if needed: frees frames that a traceback holds
         assert [sys.getrefcount(object) for object in objects] == before
 
 
 def failure(kind, function, *arguments, **keywords):
-    """The exception that a call raises, which keeps no frame alive."""
+    """The exception that a call raises, without its traceback, which would keep frames alive."""
     with pytest.raises(kind) as raised:
         function(*arguments, **keywords)
     raised.value.__traceback__ = None
@@ -93,7 +93,7 @@ ATTRIBUTE = "__dlpack_c_exchange_api__"
 
 
 class Array:
-    """Of a library that has a table; its method answers with another tensor."""
+    """An array of a library with a table; its method returns a different tensor."""
 
     def __init__(self, managed=None, other=None):
         self.managed = managed
@@ -116,7 +116,7 @@ def three(versioned=True, **fields):
     return Managed(versioned, **{"values": VALUES, "shape": (3,), "strides": (1,), "dtype": (1, 64, 1), **fields})
 
 
-# Fields that Managed takes, of tensors of any kind.
+# Fields for Managed, of tensors of any kind.
 edges = st.sampled_from(
     [0, 1, -1, 2, 3, 2**31, -(2**31), 2**32 - 1, 2**32, 2**59, 2**60, 2**61, 2**62, -(2**62), 2**63 - 1, -(2**63)]
 )
@@ -155,7 +155,7 @@ def split(drawn):
 fields_of_tensors = (tame | wild).map(split)
 
 
-# ---- Ways in which a tensor goes ----
+# ---- Ways to end a tensor ----
 
 ENDINGS = {
     "released": lambda source: consume(source).release(),

@@ -1,21 +1,21 @@
-/* Comes before all else in a source file, and has the headers included: each call in their text that can fail is
- * a point, and fails when faults.c says so. Calls in the file's own text are left alone. */
+/* Include first in a source file. Includes the headers so that each call in their text that can fail is a point, and
+ * fails when faults.c says so. Calls in the text of the source file are unchanged. */
 
 #include <Python.h>
 
 #include <stdlib.h>
 #include <string.h>
 
-/* One for each call, however often that was inlined; all lie side by side in a section: the size is a power of two, as
- * the compiler aligns them. */
+/* One point for each call in the text, even if the call is inlined several times. The points form an array in a
+ * section: the size is a power of two, as the compiler aligns them. */
 typedef struct point {
     const char *name, *file;
-    long line; /* of the file, a header */
+    long line; /* in file, a header */
     long failures;
 } point;
 
-/* How a call fails: without an exception; with one; with one, and there must be none before, for the call may run Python
- * code; as an allocator. */
+/* How a call fails. SILENT: without an exception. RAISING: with an exception. RUNNING: with an exception; no exception
+ * may be in flight before the call, which may run Python code. ALLOCATING: as an allocator. */
 enum point_how { SILENT, RAISING, RUNNING, ALLOCATING };
 
 int
@@ -39,7 +39,7 @@ point_unraisable(void);
 #define PyInterpreterState_GetDict(...) FAILS(PyInterpreterState_GetDict, NULL, (__VA_ARGS__))
 #define PyThreadState_New(...) FAILS(PyThreadState_New, NULL, (__VA_ARGS__))
 
-/* PyCMethod_New and _PyObject_GC_New are what PyCFunction_NewEx and PyObject_GC_New call. */
+/* PyCFunction_NewEx and PyObject_GC_New call PyCMethod_New and _PyObject_GC_New. */
 #define Py_BuildValue(...) RAISES(Py_BuildValue, NULL, (__VA_ARGS__))
 #define PyCapsule_New(...) RAISES(PyCapsule_New, NULL, (__VA_ARGS__))
 #define PyCMethod_New(...) RAISES(PyCMethod_New, NULL, (__VA_ARGS__))
@@ -75,7 +75,7 @@ point_unraisable(void);
 #define PyUnicode_InternFromString(...) RAISES(PyUnicode_InternFromString, NULL, (__VA_ARGS__))
 #define PyWeakref_NewRef(...) RAISES(PyWeakref_NewRef, NULL, (__VA_ARGS__))
 
-/* Text that is all ASCII is UTF-8 as it lies there. */
+/* ASCII text is stored as UTF-8: the call cannot fail. */
 #define PyUnicode_AsUTF8AndSize(text, size)                         \
     (PyUnicode_IS_ASCII(text) ? PyUnicode_AsUTF8AndSize(text, size) \
                               : RAISES(PyUnicode_AsUTF8AndSize, NULL, (text, size)))
@@ -87,8 +87,8 @@ point_unraisable(void);
          : point_malloc(size, strcmp(#size, "sizeof(*own)") == 0 || strcmp(#size, "sizeof(*x)") == 0))
 #define DLPACK_PY_FREE(pointer) point_free(pointer)
 
-#define inline __attribute__((used)) inline /* no function is left out for want of a caller */
-#ifdef FAULTS_LIMITED                       /* the ways that the header goes under the limited API */
+#define inline __attribute__((used)) inline /* keeps functions that have no caller */
+#ifdef FAULTS_LIMITED                       /* the code of the header under the limited API */
 #  define Py_LIMITED_API 0x030C0000
 #endif
 #include "dlpack_copy.h"     /* dlarray.c includes it, and it must be first */

@@ -1,8 +1,8 @@
-"""What can fail does, at each point: the exception is that of the failure, and nobody loses memory, references or what
-was in flight (K2, K4, P7, X6).
+"""Each call that can fail is made to fail: the exception of the failure is raised, and no memory, no reference and no
+exception in flight is lost (K2, K4, P7, X6).
 
-A scenario prepares objects, and an operation on them that is run once for each point: a call of the header's to
-CPython, or an allocation of either's. That one fails, or all from there on. What holds then is said in attempt().
+A scenario prepares objects and an operation on them, which runs once for each point: a call of the header to CPython,
+or an allocation of the header or CPython. That call fails, or all calls from there on. attempt() checks the outcome.
 """
 
 import array
@@ -27,7 +27,7 @@ import dltensor
 import pytest
 from dltensor import CPU, CUDA, CUDA_HOST, READ_ONLY
 
-# All cases, or those that a change of the header breaks first.
+# All cases, or the cases that a change of the header breaks first.
 ALL = os.environ.get("DLPACK_PY_FAULTS") == "all"
 
 KINDS = {
@@ -50,7 +50,7 @@ NEW = {"max_version": (1, 3)}
 
 
 def create(variant, name):
-    """One of the modules that a variant's file holds, and what executes it."""
+    """A module in the file of a variant, and a function that executes it."""
     loader = importlib.machinery.ExtensionFileLoader(f"{variant}.{name}", str(FILES[variant]))
     module = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))
     return module, partial(loader.exec_module, module)
@@ -58,7 +58,7 @@ def create(variant, name):
 
 @pytest.fixture(scope="module")
 def v(request):
-    """A variant: its modules, and what makes objects of their types."""
+    """A variant: its modules, and functions that make objects of their types."""
     made = SimpleNamespace(variant=request.param, create=partial(create, request.param))
     for name in HOLD[request.param]:
         module, execute = made.create(name)
@@ -67,12 +67,12 @@ def v(request):
     derived = {}
 
     def new_to_all(base):
-        """A class of which nothing is known, as it has changed."""
+        """A derived class for which nothing is cached, as it has just changed."""
         derived.setdefault(base, type("Derived", (base,), {})).changed = object()
         return derived[base]
 
     made.new_to_all = new_to_all
-    sys.modules.setdefault("producer_probe", made.producer)  # where its types say that they are from
+    sys.modules.setdefault("producer_probe", made.producer)  # the __module__ of its types
     made.thing = lambda shape=(2, 3), strides=(3, 1), **fields: made.producer.Thing(ADDRESS, shape, strides, **fields)
     first = made.consumer.consume(made.thing())
     if "exchange_probe" in HOLD[request.param]:
@@ -81,7 +81,7 @@ def v(request):
     gc.collect()
     gc.freeze()
     gc.disable()
-    report, sys.unraisablehook = sys.unraisablehook, lambda report: None  # nobody keeps what Python has to say
+    report, sys.unraisablehook = sys.unraisablehook, lambda report: None  # no report keeps references
     made.faults.hook(True)
     ask_interpreter(made)
     yield made
@@ -91,24 +91,24 @@ def v(request):
     gc.unfreeze()
 
 
-# What a function in Python raises on this interpreter when it has no memory. MemoryError is right. Before 3.12
-# the interpreter may lose the exception and raise a SystemError, or lose the text of an exception.
+# What a Python function raises on this interpreter when there is no memory. MemoryError is correct. Before 3.12 the
+# interpreter may lose the exception and raise a SystemError, or lose the text of an exception.
 ANSWERS = set()
 
 
 def answer(exception):
-    """Its type and text, without the name of a function, and its address."""
+    """The type and text of an exception, without the name and address of a function."""
     return re.sub(r"<function [^>]*>", "<function>", f"{type(exception).__name__} ({exception})")
 
 
 def call_without_memory(v, call, first, onward):
-    """Calls a function in Python; one allocation fails, or all from there on: the answer, and whether one failed."""
+    """Calls a Python function; one allocation fails, or all from there on. Returns the answer, and if one failed."""
     value, _, failed, *_ = v.faults.run(call, KINDS["memory"][0], first, onward, None)
     return answer(value), failed is not None
 
 
 def ask_interpreter(v):
-    """Fills ANSWERS: one function in Python raises, another one is refused its arguments."""
+    """Fills ANSWERS with two calls of a Python function: it raises, or its arguments are refused."""
     for call, onward in itertools.product((partial(refuse, 1, 2), partial(refuse, unknown=1)), (False, True)):
         answers = set()
         for first in itertools.count(1):
@@ -117,13 +117,13 @@ def ask_interpreter(v):
                 break
             answers.add(raised)
         ANSWERS.update(answers - {raised})
-    # Where an exception loses its text, so may the SystemError for a function that returned NULL without an exception.
+    # If an exception loses its text, the SystemError for a function that returned NULL without an exception may too.
     if any(text.endswith(" ()") for text in ANSWERS - {"MemoryError ()"}):
         ANSWERS.add("SystemError ()")
 
 
 def see(value, raised=False):
-    """All that matters of a result or an exception, without a reference to it."""
+    """A description of a result or an exception to compare, without a reference to it."""
     if raised:
         if answer(value) in ANSWERS:
             return "MemoryError"
@@ -134,19 +134,19 @@ def see(value, raised=False):
     elif hasattr(value, "__dlpack__"):
         says = dltensor.read(value.__dlpack__(**NEW))
     if says is None:
-        return repr(value[1:] if isinstance(value, tuple) else value)  # first comes an address, if anything
+        return repr(value[1:] if isinstance(value, tuple) else value)  # the first item of a tuple is an address
     numbers = dltensor.values(says.data, says.dtype, says.shape, says.strides)
     return says.form, says.flags, says.device, says.strides, numbers, getattr(value, "readonly", None)
 
 
 def references(objects):
-    """How many each has, and its type, but for what everybody refers to."""
+    """The reference counts of the objects and their types, without objects that other code refers to."""
     own = [obj for obj in objects if not isinstance(obj, (type(None), int, float, str, type))]
     return [sys.getrefcount(obj) for obj in (*own, *map(type, own))]
 
 
 def leave_repr(objects):
-    """CPython lists the containers that repr() is in. Without memory, repr() cannot take its container out."""
+    """CPython keeps a list of the containers whose repr() runs. Without memory, repr() cannot remove its container."""
     leave = ctypes.pythonapi.Py_ReprLeave
     leave.restype = None
     for obj in objects:
@@ -154,7 +154,7 @@ def leave_repr(objects):
 
 
 def attempt(v, scenario, kind, first, onward, plain=None):
-    """One run. Without a plain one to compare it with nothing fails; returns what was seen, or where it failed."""
+    """One run. plain: the outcome of a run without a failure; None: nothing fails. Returns plain or the failed call."""
     at_first = v.faults.blocks()[0]
     operation, *objects = scenario.prepare(v)
     before = references(objects)
@@ -176,7 +176,7 @@ def attempt(v, scenario, kind, first, onward, plain=None):
     else:
         documented = ["MemoryError", kind[1].__name__, *scenario.also]
         documented += ["RuntimeError"] * (failed == "PyInterpreterState_GetDict")
-        if kind[1] is ArithmeticError:  # what cannot be looked at for an error is not there
+        if kind[1] is ArithmeticError:  # the header treats an error of a lookup as absence
             documented += ["BufferError", "TypeError"]
         assert seen in documented or unraisable, f"{where} failed, and the result was {seen}"
         assert lost == [0] * len(lost) or scenario.steals and lost == plain[1], f"{where} failed, references are wrong"
@@ -197,14 +197,14 @@ SCENARIOS = {}
 def scenario(name, prepare, **how):
     """prepare(v) returns an operation, and objects whose references are counted.
 
-    kinds     not all of KINDS
-    also      what it may end with, beside MemoryError, and what it ends with untouched
-    kept      it ends with the exception that is the first of the objects, whatever fails
-    steals    it uses up what it was given, also when it fails
+    kinds     the kinds of failures, if not all of KINDS
+    also      outcomes that are allowed beside MemoryError and the outcome without a failure
+    kept      it raises the exception that is the first of the objects, whatever fails
+    steals    it consumes its argument, also when it fails
     reports   errors are reported as unraisable
     leaks     a failure may cost an object
     cyclic    it leaves cycles to the garbage collector
-    needs     a module of the file, which not all have
+    needs     a module that not all variants have
     """
     assert name not in SCENARIOS
     most = dict.fromkeys(["kept", "steals", "reports", "leaks", "cyclic"], False)
@@ -216,7 +216,7 @@ def scenario(name, prepare, **how):
 
 
 class Index:
-    """Has __index__, and is no int."""
+    """Has __index__, but is not an int."""
 
     def __init__(self, value):
         self.value = value
@@ -226,7 +226,7 @@ class Index:
 
 
 class Mute:
-    """Has no repr()."""
+    """repr() of it raises."""
 
     def __repr__(self):
         raise LookupError("mute")
@@ -238,7 +238,7 @@ def refuse(*request):
 
 PRODUCED = {
     "a legacy capsule": ({}, {}),
-    "a versioned one": ({}, NEW),
+    "a versioned capsule": ({}, NEW),
     "all keywords": ({}, {"stream": -1, **NEW, "dl_device": CPU, "copy": False}),
     "integers by __index__": ({}, {"stream": Index(-1), "max_version": (Index(1), Index(3))}),
     "a copy": ({}, {**NEW, "copy": True}),
@@ -253,11 +253,11 @@ PRODUCED = {
     "malformed": ({"shape": (2, -3)}, {}),
     "vetoed": ({"veto": refuse}, {}),
     "not vetoed": ({"veto": lambda *request: True}, {}),
-    "vetoed without a word": ({"veto": lambda *request: False}, {}),
+    "vetoed without an exception": ({"veto": lambda *request: False}, {}),
     "an unknown keyword": ({}, {"streams": None}),
     "an unknown keyword beyond ASCII": ({}, {"cop\xefe": None}),
     "a stream on the CPU": ({}, {"stream": 7}),
-    "a stream below all": ({}, {"stream": -(2**70)}),
+    "a stream below the range": ({}, {"stream": -(2**70)}),
     "a stream that is text": ({}, {"stream": "7"}),
     "a version that is text": ({}, {"max_version": "1.3"}),
     "a version of floats": ({}, {"max_version": (1.0, 3)}),
@@ -274,13 +274,13 @@ for name, (fields, asked) in PRODUCED.items():
     scenario(f"produce: {name}", prepare)
     if not fields:
         scenario(f"produce_args: {name}", partial(prepare, method="produce_args"))
-    if name in ("a legacy capsule", "a versioned one", "a copy", "read-only", "pinned as the CPU's"):
+    if name in ("a legacy capsule", "a versioned capsule", "a copy", "read-only", "pinned as the CPU's"):
         scenario(f"produce: {name}, embedded", partial(prepare, embedded=True))
         scenario(f"produce, function: {name}", partial(prepare, method="produce"))
 
 
 def on_thing(operation, **fields):
-    """Prepares operation(v, thing), with the thing watched."""
+    """Prepares operation(v, thing); the references of the thing are counted."""
 
     def prepare(v):
         thing = v.thing(**fields)
@@ -299,7 +299,7 @@ scenario("wrap", on_thing(lambda v, thing: partial(v.producer.wrap, thing, gc.is
 
 
 def address(capsule):
-    """Of the tensor in a capsule, which is not the capsule's any more."""
+    """The address of the tensor in a capsule, which is marked as consumed."""
     address = dltensor.address(capsule)
     dltensor.rename(capsule, "used")
     return address
@@ -361,7 +361,7 @@ class Proxy:
 
 
 class Old(Forwarding):
-    """Knows no keyword."""
+    """A producer that takes no keyword."""
 
     def __dlpack__(self, **asked):
         if asked:
@@ -377,7 +377,7 @@ class OldAndEmpty(Old):
 
 
 class Uncopied(Forwarding):
-    """Does not know how to copy, nor what a device is."""
+    """A producer without the keywords copy and dl_device."""
 
     def __dlpack__(self, *, max_version=None):
         return self.source.__dlpack__(max_version=max_version)
@@ -394,7 +394,7 @@ class Junk(Forwarding):
 
 
 class Interface:
-    """Has __array_interface__ alone."""
+    """Has __array_interface__ and no other protocol."""
 
     def __init__(self, **changes):
         typestr = "<f8" if sys.byteorder == "little" else ">f8"
@@ -402,7 +402,7 @@ class Interface:
 
 
 class Bound:
-    """What stands on its class is no function of its."""
+    """The __dlpack__ of its class is the bound method of a different object."""
 
 
 def bound(thing):
@@ -414,7 +414,7 @@ NULL_STRIDES = dltensor.Made(shape=(1,) * 9, strides=None, deleter=False)
 
 CONSUMED = {
     "as it is": ({}, lambda thing: thing, {}, {}),
-    "of a wish": ({}, lambda thing: thing, {"dtype": "float64", "order": "C", "writable": 1}, {}),
+    "with requirements": ({}, lambda thing: thing, {"dtype": "float64", "order": "C", "writable": 1}, {}),
     "of another dtype": ({}, lambda thing: thing, {"dtype": "int32"}, {}),
     "read-only": ({"flags": READ_ONLY}, lambda thing: thing, {"writable": 1}, {}),
     "a copy of read-only": ({"flags": READ_ONLY}, lambda thing: thing, {"writable": 1, "options": 1}, {}),
@@ -428,21 +428,21 @@ CONSUMED = {
     "a copy that is no bool": ({}, lambda thing: thing, {}, {"copy": 1}),
     "pinned": ({"device": CUDA_HOST}, lambda thing: thing, {}, {}),
     "pinned, with nothing pending": ({"device": CUDA_HOST}, lambda thing: thing, {"options": 8}, {}),
-    "pinned, of one who knows no devices": ({"device": CUDA_HOST}, Uncopied, {}, {}),
+    "pinned, of a producer without dl_device": ({"device": CUDA_HOST}, Uncopied, {}, {}),
     "from C to Python and back": ({}, Forwarding, {}, {}),
     "by a property": ({}, Property, {}, {}),
     "by a proxy": ({}, Proxy, {}, {}),
     "by a bound method": ({}, bound, {}, {}),
     "of an old producer": ({}, Old, {}, {}),
-    "of an old one that has nothing": ({}, OldAndEmpty, {}, {}),
-    "of an old one, to be written": ({}, Old, {"writable": 1}, {}),
-    "a copy, of one who knows none": ({}, Uncopied, {}, {"copy": True}),
-    "no copy, of one who knows none": ({}, Uncopied, {}, {"copy": False}),
+    "of an old producer that raises": ({}, OldAndEmpty, {}, {}),
+    "of an old producer, to be written": ({}, Old, {"writable": 1}, {}),
+    "a copy, of a producer without copy": ({}, Uncopied, {}, {"copy": True}),
+    "no copy, of a producer without copy": ({}, Uncopied, {}, {"copy": False}),
     "refused for another reason": ({}, Stern, {}, {}),
     "junk": ({}, Junk, {}, {}),
     "a type": ({}, type, {}, {}),
     "nothing": ({}, lambda thing: 7, {}, {}),
-    "nothing, nor a buffer": ({}, lambda thing: 7, {"fallback": 1}, {}),
+    "neither a producer nor a buffer": ({}, lambda thing: 7, {"fallback": 1}, {}),
     "a buffer": ({}, lambda thing: bytearray(16), {"fallback": 1}, {}),
     "a read-only buffer": ({}, lambda thing: memoryview(b"1234"), {"fallback": 1}, {}),
     "a buffer of no dtype": ({}, lambda thing: memoryview(bytearray(8)).cast("P"), {"fallback": 1}, {}),
@@ -489,13 +489,13 @@ def consumed(v):
     return partial(v.consumer.consume, capsule), capsule, thing
 
 
-scenario("consume: what was consumed", consumed)
+scenario("consume: a consumed capsule", consumed)
 
-# ---- Letting go ----
+# ---- Releasing ----
 
 
 def letting_go(make, **fields):
-    """Of the last reference to what make(v, thing) makes, with an exception in flight."""
+    """Drops the last reference to the object of make(v, thing) while an exception is in flight."""
 
     def prepare(v):
         thing = v.thing(**fields)
@@ -528,9 +528,9 @@ def releasing_elsewhere(v):
 
 scenario("drop a capsule", letting_go(lambda v, thing: thing.__dlpack__(**NEW)), kept=True)
 scenario("drop a legacy capsule", letting_go(lambda v, thing: thing.__dlpack__()), kept=True)
-scenario("drop an embedded one", letting_go(lambda v, thing: thing.__dlpack__(**NEW), embedded=True), kept=True)
+scenario("drop an embedded capsule", letting_go(lambda v, thing: thing.__dlpack__(**NEW), embedded=True), kept=True)
 scenario("drop a copy", letting_go(lambda v, thing: thing.__dlpack__(copy=True)), kept=True)
-scenario("drop what was wrapped", letting_go(lambda v, thing: v.producer.wrap(thing, gc.isenabled)), kept=True)
+scenario("drop a wrapped capsule", letting_go(lambda v, thing: v.producer.wrap(thing, gc.isenabled)), kept=True)
 scenario("drop a view", letting_go(lambda v, thing: v.consumer.consume(thing)), kept=True)
 scenario("drop a buffer", letting_go(lambda v, thing: v.consumer.consume(bytearray(8), {"fallback": 1})), kept=True)
 scenario("release", releasing, kept=True)
@@ -564,7 +564,7 @@ scenario(
 scenario("getbuffer", described(lambda v, made: v.buffer.request(made, 0x1C)))
 scenario("__array_interface__", described(lambda v, made: made.__array_interface__))
 
-# ---- Is there anything? ----
+# ---- dlpack_py_check ----
 
 CHECKED = {"a producer": lambda thing: thing, "a proxy": Proxy, "a capsule": lambda thing: thing.__dlpack__()}
 CHECKED.update({"a type": type, "nothing": lambda thing: object()})
@@ -584,20 +584,20 @@ scenario("check: with an exception in flight", checking, kept=True, reports=True
 
 
 def holder(v, veto=None, new=False, **fields):
-    """Of a type with a table of the file that asks for it."""
+    """An object of a type whose table belongs to the file that calls the header."""
     kind = v.new_to_all(v.exchange.Holder) if new else v.exchange.Holder
     return kind(v.thing(**fields), **({} if veto is None else {"veto": veto}))
 
 
 def foreign(v, dtype="float64", new=False, writeable=True):
-    """Of a type with a table of another file."""
+    """An object of a type whose table belongs to another file."""
     made = v.dlarray.array([[0, 1, 2], [3, 4, 5]], dtype)
     made.setflags(writeable=writeable)
     return v.new_to_all(v.dlarray.Array)(made) if new else made
 
 
 def resolved(v):
-    """As PyTorch's, whose lazily conjugated tensors say so (X9)."""
+    """A complex array with is_conj() and is_neg(), as PyTorch's tensors have for lazy conjugation (X9)."""
     answers = {"is_conj": lambda self: False, "is_neg": lambda self: False}
     return type("Tensor", (v.dlarray.Array,), answers)(foreign(v, "complex64"))
 
@@ -607,18 +607,18 @@ def pinned(v):
 
 
 OFFERED = {
-    "ours": holder,
-    "ours, of a new class": partial(holder, new=True),
-    "ours, vetoed": partial(holder, veto=refuse),
-    "ours, read-only": partial(holder, flags=READ_ONLY),
-    "ours, negative strides": lambda v: v.exchange.Holder(v.thing(strides=(3, -1), byte_offset=16), options=4),
-    "theirs": foreign,
-    "theirs, of a new class": partial(foreign, new=True),
-    "theirs, complex": partial(foreign, dtype="complex64"),
-    "theirs, complex and told to be as it lies in memory": lambda v: resolved(v),
-    "theirs, read-only": partial(foreign, writeable=False),
-    "nobody's": lambda v: v.thing(),
-    "nobody's, of a new class": lambda v: v.new_to_all(v.producer.Thing)(ADDRESS, (2, 3), (3, 1)),
+    "own table": holder,
+    "own table, of a new class": partial(holder, new=True),
+    "own table, vetoed": partial(holder, veto=refuse),
+    "own table, read-only": partial(holder, flags=READ_ONLY),
+    "own table, negative strides": lambda v: v.exchange.Holder(v.thing(strides=(3, -1), byte_offset=16), options=4),
+    "other table": foreign,
+    "other table, of a new class": partial(foreign, new=True),
+    "other table, complex": partial(foreign, dtype="complex64"),
+    "other table, complex, not conjugated": lambda v: resolved(v),
+    "other table, read-only": partial(foreign, writeable=False),
+    "no table": lambda v: v.thing(),
+    "no table, of a new class": lambda v: v.new_to_all(v.producer.Thing)(ADDRESS, (2, 3), (3, 1)),
 }
 
 
@@ -658,15 +658,15 @@ class Namespaced:
 
 
 class Packaged:
-    """The package that its module is in has one."""
+    """The package of its module has a from_dlpack."""
 
 
 class Moduled:
-    """Its module has one."""
+    """Its module has a from_dlpack."""
 
 
 class Lost:
-    """There is no such module."""
+    """Its module does not exist."""
 
 
 def of_library(kind, module=None, package=None):
@@ -708,12 +708,12 @@ def allocating(v):
     return [partial(v.exchange.call_allocate, table(v), (0, 3))]
 
 
-# It is owned where the table cannot be looked at for an error.
+# The view is owned, and the call succeeds, if an error prevents the lookup of the table.
 scenario("return_like: a borrowed view", returning_borrowed, kinds=["calls", "memory"], needs="exchange_probe")
 scenario("table's object", making, steals=True, needs="exchange_probe")
 scenario("table's allocator", allocating, also=["('MemoryError', 'no memory for 0 bytes')"], needs="exchange_probe")
 scenario("table's stream", lambda v: [partial(v.exchange.call_stream, table(v), 2, 0)], needs="exchange_probe")
-# Of the types that it is called with, one lives on, and is listed again.
+# One of the two types outlives the call and is added again.
 scenario(
     "exchange_add",
     lambda v: [v.exchange.immutable],
@@ -728,7 +728,7 @@ scenario("exchange_add: by a module", lambda v: v.create("dlarray")[1:], kinds=A
 
 
 class Registrar:
-    """Takes the callback that a first use registers; forgets the use and the callback when it goes."""
+    """Takes the callback that a first use registers. Its destructor forgets the use and the callback."""
 
     def __init__(self, v):
         self.callbacks = callbacks = []
@@ -739,7 +739,7 @@ class Registrar:
 
     def __del__(self):
         atexit.register = self.before
-        self.callbacks.clear()  # they hold the states
+        self.callbacks.clear()  # callbacks hold the states
         self.forget()
 
 
@@ -762,8 +762,8 @@ def closing(v):
     return registrar.callbacks[-1], registrar
 
 
-# From 3.13.0 on dict.setdefault() miscounts its items where it has no memory for one more; PyType_FromSpec() may then
-# raise nothing in all versions.
+# Since 3.13.0 dict.setdefault() miscounts its items when there is no memory for a new item. In all versions
+# PyType_FromSpec() may then fail without an exception.
 kinds = KINDS if sys.version_info < (3, 13) else ALL_BUT_MEMORY
 scenario("first use", partial(using, back=False), kinds=kinds)
 scenario("first use, and back", partial(using, back=True), kinds=ALL_BUT_MEMORY, also=["TypeError"])
@@ -802,14 +802,14 @@ for name, operation in ON_ARRAY.items():
 
 
 def settled(v):
-    """How many blocks Python has, free lists and caches aside."""
+    """The number of blocks of Python, after free lists and caches are cleared."""
     gc.collect()
     getattr(sys, "_clear_internal_caches", sys._clear_type_cache)()
     return v.faults.blocks()[1]
 
 
 def grows(v, runs):
-    """Does Python's memory, each time again?"""
+    """Whether the memory of Python grows on each of four repetitions."""
     levels = array.array("q", bytes(5 * 8))
     for i in range(5):
         for run in runs:
@@ -825,8 +825,8 @@ ran = set()
 
 WITHOUT_GIL = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 
-# Its items are then those of a list before it, and are dropped once more. Calls and the header's own memory fail all
-# the same, in the other kinds.
+# The new list then has the items of an earlier list, and drops them twice. The other kinds still make calls and the
+# header's allocator fail.
 WITHOUT_LISTS = pytest.mark.skip(reason="PyList_New of 3.13 without a GIL does not survive that there is no memory")
 
 
@@ -838,7 +838,7 @@ def cases():
 
 
 @pytest.mark.parametrize("v, name, kind", cases(), indirect=["v"], scope="module")
-def test_whatever_fails_nothing_is_lost_K2_K4_P7_X6(v, name, kind):
+def test_a_failure_at_any_call_loses_nothing_K2_K4_P7_X6(v, name, kind):
     ran.add((v.variant, name, kind))
     scenario = SCENARIOS[name]
     plain = attempt(v, scenario, KINDS[kind], 0, False)
@@ -848,13 +848,13 @@ def test_whatever_fails_nothing_is_lost_K2_K4_P7_X6(v, name, kind):
             runs.append(partial(attempt, v, scenario, KINDS[kind], first, onward, plain))
             if runs[-1]() is plain:
                 break
-    # The last run is the one in which nothing fails. Without a GIL, 3.13 keeps something of classes that go even then.
+    # In the last run nothing fails. Without a GIL, 3.13 keeps memory of freed classes even then.
     leaks = scenario.leaks or (WITHOUT_GIL and grows(v, runs[-1:] * len(runs)))
     if not leaks and grows(v, runs):
         pytest.fail(f"Python's memory grows where this fails: {[run() for run in runs if grows(v, [run])]}")
 
 
-def test_no_other_call_of_the_header_is_left_that_was_not_made_to_fail():
+def test_every_call_of_the_header_was_made_to_fail():
     if len(ran) < len(list(cases())):
         pytest.skip("not all others of this file ran before")
     failures = Counter()

@@ -1,4 +1,4 @@
-"""Capsules of another library. Reading beside the tensor, or after its deleter has run, ends the process (K, D, C)."""
+"""Capsules of another library. A read outside of the tensor, or after its deleter, ends the process (K, D, C)."""
 
 import gc
 import sys
@@ -24,16 +24,16 @@ def offer(capsule, offered):
 
 
 def take_back(made):
-    """Ends what nobody took."""
+    """Deletes a tensor that was not consumed."""
     native.take(made.capsule()).delete()
     assert made.deleted == 1
 
 
-# ---- What a tensor says: D8 ----
+# ---- The fields of a tensor: D8 ----
 
 
 @given(fields_of_tensors, st.booleans())
-def test_a_capsule_is_taken_exactly_when_its_tensor_is_sound_D8_K4(fields, versioned):
+def test_a_capsule_is_taken_exactly_if_its_tensor_is_valid_D8_K4(fields, versioned):
     made = Managed(versioned, values=VALUES, **fields)
     says = made.says
     sound = is_valid(says)
@@ -57,13 +57,13 @@ def test_a_capsule_is_taken_exactly_when_its_tensor_is_sound_D8_K4(fields, versi
 
 
 @given(fields_of_tensors)
-def test_a_tensor_is_exported_exactly_when_it_is_sound_D8_P7(fields):
+def test_a_tensor_is_exported_exactly_if_it_is_valid_D8_P7(fields):
     fields = {name: value for name, value in fields.items() if name not in ("ndim", "device")}
     shape, strides = fields.pop("shape") or (), fields.pop("strides")
     strides = strides if shape else None
     says = {"ndim": len(shape), "shape": shape, "strides": strides, "device": (1, 0), "byte_offset": 0, "data": 2**40}
     says.update(fields)
-    flags = fields.pop("flags", 0) & 4  # read-only has tests of its own
+    flags = fields.pop("flags", 0) & 4  # other tests cover read-only
     fields.pop("data", None)
     thing = Thing(says["data"], shape, strides, flags=flags, **fields)
     if not is_valid({**says, "flags": flags}):
@@ -79,14 +79,14 @@ def test_a_tensor_is_exported_exactly_when_it_is_sound_D8_P7(fields):
             assert taken["strides"] == strides
 
 
-# ---- Memory that goes with the deleter: K4, K6 ----
+# ---- Memory that the deleter frees: K4, K6 ----
 
 
 @both_forms
 @raw_or_offered
 @pytest.mark.parametrize("null", [False, True], ids=["strides", "NULL"])
 @pytest.mark.parametrize("end", ENDINGS.values(), ids=ENDINGS)
-def test_nobody_looks_at_a_tensor_after_its_deleter_K4(end, null, offered, versioned):
+def test_a_tensor_is_not_read_after_its_deleter_K4(end, null, offered, versioned):
     made = three(versioned, **({"strides": None} if null else {}))
     capsule = made.capsule()
     source = offer(capsule, offered)
@@ -100,15 +100,15 @@ def test_nobody_looks_at_a_tensor_after_its_deleter_K4(end, null, offered, versi
 @both_forms
 @raw_or_offered
 @pytest.mark.parametrize("end", ENDINGS.values(), ids=ENDINGS)
-def test_a_null_deleter_is_nowhere_called_K3(end, offered, versioned):
+def test_a_null_deleter_is_never_called_K3(end, offered, versioned):
     made = three(versioned, deleter=False)
     end(offer(made.capsule(), offered))
     assert made.deleted == 0
-    assert native.take(made.capsule()).elements()  # its memory is there
+    assert native.take(made.capsule()).elements()  # its memory is not freed
 
 
 @both_forms
-def test_pinned_memory_that_was_let_go_is_not_looked_at_while_it_is_asked_for_again_C5(versioned):
+def test_released_pinned_memory_is_not_read_during_the_second_call_C5(versioned):
     answers = [three(versioned, device=(3, 0)), three(versioned)]
     order = []
 
@@ -128,7 +128,7 @@ def test_pinned_memory_that_was_let_go_is_not_looked_at_while_it_is_asked_for_ag
 
 @both_forms
 @pytest.mark.parametrize("misalign", range(1, 8))
-def test_misaligned_elements_are_refused_by_address_or_copied_C9(misalign, versioned):
+def test_misaligned_elements_are_refused_with_their_address_or_copied_C9(misalign, versioned):
     made = three(versioned, misalign=misalign)
     capsule = made.capsule()
     with pytest.raises(BufferError, match=f"data is at address 0x{made.address:x}, alignment to 8 bytes"):
@@ -164,7 +164,7 @@ ODD_NAMES = [
 @both_forms
 @raw_or_offered
 @pytest.mark.parametrize("name", ODD_NAMES, ids=lambda name: ascii(name[:20]))
-def test_a_name_that_is_not_dlpacks_is_a_type_error_that_shows_what_can_be_shown_C6(name, offered, versioned):
+def test_a_foreign_capsule_name_is_a_type_error_that_shows_the_name_C6(name, offered, versioned):
     made = three(versioned)
     capsule = made.capsule(name)
     with kept(capsule), pytest.raises(TypeError, match="the capsule is named '") as raised:
@@ -179,7 +179,7 @@ def test_a_name_that_is_not_dlpacks_is_a_type_error_that_shows_what_can_be_shown
 
 
 def meddle(seen):
-    """What foreign code may do when it is called: collect, use the library, raise."""
+    """A function that does what foreign code may do: collect garbage, use the library, raise."""
 
     def run(*args):
         gc.collect()
@@ -218,7 +218,7 @@ def test_destructors_and_deleters_may_use_the_library_and_fail_K2(where, want, v
 
 
 @both_forms
-def test_an_exception_in_flight_outlives_a_deleter_that_uses_the_library_K2(versioned, monkeypatch):
+def test_an_exception_in_flight_survives_a_deleter_that_uses_the_library_K2(versioned, monkeypatch):
     monkeypatch.setattr(sys, "unraisablehook", lambda what: None)
     seen, error = [], KeyError("in flight")
     made = three(versioned, on_delete=meddle(seen))
@@ -229,7 +229,7 @@ def test_an_exception_in_flight_outlives_a_deleter_that_uses_the_library_K2(vers
 
 
 @both_forms
-def test_a_deleter_that_lets_go_of_the_array_it_belongs_to_runs_once_K4(versioned):
+def test_a_deleter_that_releases_its_own_array_runs_once_K4(versioned):
     holder = []
     made = three(versioned, on_delete=holder.clear)
     holder.append(dlarray.from_dlpack(made.capsule()))
@@ -238,12 +238,12 @@ def test_a_deleter_that_lets_go_of_the_array_it_belongs_to_runs_once_K4(versione
     assert made.deleted == 1
 
 
-# ---- What was ours, and was changed since: D8 ----
+# ---- Exports of dlarray that a consumer changed: D8 ----
 
 
 @both_forms
 @pytest.mark.parametrize("extent", [-1, -(2**63), 2**63 - 1, 2**62])
-def test_an_export_of_ours_that_its_consumer_changed_is_checked_as_any_other_D8(extent, versioned):
+def test_an_export_that_its_consumer_changed_is_checked_again_D8(extent, versioned):
     array = dlarray.arange(6).reshape(2, 3)
     ask = {"max_version": (1, 0)} if versioned else {}
     with kept(array):
@@ -254,11 +254,11 @@ def test_an_export_of_ours_that_its_consumer_changed_is_checked_as_any_other_D8(
         del capsule
 
 
-# ---- At the edge of the stack: K4 ----
+# ---- Near the recursion limit: K4 ----
 
 
 @both_forms
-def test_where_the_stack_ends_each_tensor_is_deleted_once_all_the_same_K4(versioned):
+def test_near_the_recursion_limit_each_tensor_is_deleted_once_K4(versioned):
     made = []
 
     def answer(**keywords):

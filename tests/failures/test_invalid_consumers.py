@@ -1,4 +1,4 @@
-"""Consumers that do to our exports whatever they please (K1, K4, K7, P9)."""
+"""Consumers that change exports of the header in invalid ways (K1, K4, K7, P9)."""
 
 import gc
 
@@ -23,7 +23,7 @@ def array():
     return dlarray.arange(6).reshape(2, 3)
 
 
-# An object, and a consumer's way to what it offers.
+# A function that makes an object, and a way to consume its tensor.
 WAYS = {
     "an array": (array, lambda a: native.take(a, **NEW)),
     "an array, the legacy form": (array, lambda a: native.take(a, **OLD)),
@@ -41,13 +41,13 @@ ways = pytest.mark.parametrize("make, take", WAYS.values(), ids=WAYS)
 
 @ways
 @pytest.mark.parametrize("attached", [True, False])
-def test_a_consumer_may_write_over_all_but_the_context_and_the_deleter_K7_P9(make, take, attached):
+def test_a_consumer_may_overwrite_all_except_the_context_and_the_deleter_K7_P9(make, take, attached):
     source = make()
     with kept(source):
         first, second = take(source), take(source)
         wanted, says = first.elements(), first.says
         first.scribble()
-        assert second.elements() == wanted  # it has another struct, shape and strides
+        assert second.elements() == wanted  # the second tensor has its own struct, shape and strides
         first.delete(attached)
         third = take(source)
         assert third.elements() == wanted
@@ -59,18 +59,18 @@ def test_a_consumer_may_write_over_all_but_the_context_and_the_deleter_K7_P9(mak
 
 @pytest.mark.parametrize("ask", [NEW, OLD], ids=["versioned", "legacy"])
 @pytest.mark.parametrize("extent", [-1, 2**62])
-def test_an_embedded_tensor_that_a_consumer_spoilt_is_refused_by_ours_D8_K4(ask, extent):
+def test_an_embedded_tensor_that_a_consumer_made_invalid_is_refused_D8_K4(ask, extent):
     source = thing(embedded=True)
     with kept(source):
         capsule = native.take(source, **ask).changed(extent)
         with pytest.raises(BufferError):
-            consume(source.__dlpack__(**ask))  # which shares the struct
+            consume(source.__dlpack__(**ask))  # the new capsule shares the struct
         del capsule
 
 
 @pytest.mark.parametrize("name", [None, b"", b"used_dltensor", b"used_dltensor_versioned", b"numpy_dltensor", b"\xff"])
 @pytest.mark.parametrize("ask", [NEW, OLD], ids=["versioned", "legacy"])
-def test_a_consumer_may_take_the_destructor_away_and_give_the_capsule_any_name_K1_K4(ask, name):
+def test_a_consumer_may_remove_the_destructor_and_rename_the_capsule_K1_K4(ask, name):
     source = array()
     with kept(source):
         capsule = source.__dlpack__(**ask)
@@ -85,7 +85,7 @@ def test_a_consumer_may_take_the_destructor_away_and_give_the_capsule_any_name_K
 
 
 @pytest.mark.parametrize("ask", [NEW, OLD], ids=["versioned", "legacy"])
-def test_what_was_changed_and_is_let_go_unconsumed_is_let_go_K1(ask):
+def test_a_changed_unconsumed_capsule_releases_its_owner_K1(ask):
     source = array()
     with kept(source):
         capsule = native.take(source, **ask).changed(-(2**63))
@@ -93,7 +93,7 @@ def test_what_was_changed_and_is_let_go_unconsumed_is_let_go_K1(ask):
 
 
 @pytest.mark.parametrize("ask", [NEW, OLD], ids=["versioned", "legacy"])
-def test_a_tensor_that_goes_through_many_hands_is_deleted_by_the_last_K4(ask):
+def test_a_tensor_that_is_imported_many_times_is_deleted_by_the_last_import_K4(ask):
     made = three(ask is NEW)
     source = dlarray.from_dlpack(made.capsule())
     for _ in range(200):

@@ -1,6 +1,6 @@
-"""What our producer makes, read by another library's consumer, and the reverse: dtypes x layouts x forms x flags.
+"""Exports of the header, read by another library's consumer, and the reverse: dtypes x layouts x forms x flags.
 
-The elements are computed a third time here, from the memory taken as one large integer.
+The expected elements are computed here, from the memory taken as one large integer.
 """
 
 import functools
@@ -20,7 +20,7 @@ from producer_probe import Thing, wrap
 from table_consumer import consume as consume_by_table
 
 NEW = {"max_version": (1, 0)}
-FOREIGN = [2**40, READ_ONLY | IS_COPIED | 2**63]  # flags that we do not set
+FOREIGN = [2**40, READ_ONLY | IS_COPIED | 2**63]  # flags that the header does not set
 
 ALL = {
     **DTYPES,
@@ -37,7 +37,7 @@ ALL = {
     "float6x3": (15, 6, 3),
     "int128": (0, 128, 1),
 }
-# Shape, strides, and the first element, which is at a whole byte.
+# Shape, strides, and the index of the first element, which is at a whole byte.
 LAYOUTS = {
     "a scalar": ((), (), 0),
     "rows": ((3, 4), (4, 1), 0),
@@ -64,7 +64,7 @@ def size(dtype, flags=0):
 
 @functools.lru_cache(None)
 def memory(bits, layout):
-    """As much as the layout reaches, and to a multiple of what any element is aligned to."""
+    """Random bytes as far as the layout reaches, rounded up to 16 bytes, the largest alignment of an element."""
     shape, strides, first = layout
     count = first + reach(shape, strides)[1] + 1
     return random.Random(bits).randbytes((count * bits // 8 + 16) // 16 * 16)
@@ -81,27 +81,27 @@ def elements(bits, layout):
 
 
 def extents(says):
-    """Of a scalar there need not be any (D3)."""
+    """Shape and strides; for a scalar they may be NULL (D3)."""
     return says["shape"] or (), says["strides"] or ()
 
 
 def numbers(dtype, raw):
-    """What the bytes of an element of the array API's dtypes say."""
+    """The number in the bytes of an element of a dtype of the array API."""
     parts = struct.unpack("=" + FORMATS[dtype], raw)
     return complex(*parts) if len(parts) == 2 else parts[0]
 
 
-NUMBERS = {name: dtype for name, dtype in DTYPES.items() if name != "bool"}  # of a byte at random few are one
+NUMBERS = {name: dtype for name, dtype in DTYPES.items() if name != "bool"}  # few random bytes are a valid bool
 every_dtype = pytest.mark.parametrize("dtype", ALL.values(), ids=ALL)
 every_layout = pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 
 
 def flags_of(dtype, *others):
-    """Padded are those alone that need not be."""
+    """Flags for a dtype. Only dtypes below 8 bits can be padded."""
     return [0, READ_ONLY, *others] + ([PADDED, PADDED | READ_ONLY] if dtype[1] < 8 else [])
 
 
-# ---- From another library to us ----
+# ---- From another library to the header ----
 
 
 def foreign(dtype, layout, flags=0, versioned=True, null=False):
@@ -128,7 +128,7 @@ def check_view(view, made, layout, dtype, flags, form):
 
 @every_dtype
 @every_layout
-def test_what_another_library_makes_is_what_we_read_and_hand_on_D1_D4_D6_C7_C10(dtype, layout):
+def test_tensors_of_another_library_are_read_and_exported_correctly_D1_D4_D6_C7_C10(dtype, layout):
     shape, strides, first = layout
     cases = [(flags, True) for flags in flags_of(dtype, *FOREIGN)] + [(0, False)]
     nulls = [False, True] if compact(shape) == strides else [False]
@@ -149,24 +149,24 @@ def test_what_another_library_makes_is_what_we_read_and_hand_on_D1_D4_D6_C7_C10(
         assert made.deleted == 1
         made = foreign(dtype, layout, flags, versioned, null)
         view = consume(made.capsule(), ANY, copy=True)
-        assert (made.deleted, view.readonly) == (1, 0)  # and of what is gone nothing is read
+        assert (made.deleted, view.readonly) == (1, 0)  # deleted, and not read again
         assert native.take(view, **NEW).elements() == wanted
 
 
 @pytest.mark.parametrize("dtype", NUMBERS.values(), ids=NUMBERS)
 @every_layout
-def test_what_another_library_makes_has_its_values_in_an_array_of_ours_D7(dtype, layout):
+def test_arrays_of_dlarray_have_the_values_of_tensors_of_another_library_D7(dtype, layout):
     array = dlarray.from_dlpack(foreign(dtype, layout).capsule())
     assert native.take(array).elements() == elements(size(dtype), layout)
     if array.ndim > 1:
         array = array.copy().reshape(-1)
     wanted = [numbers(dtype, raw) for raw in elements(size(dtype), layout)]
-    assert repr(array.tolist()) == repr(wanted if array.ndim else wanted[0])  # which shows NaN as it is
+    assert repr(array.tolist()) == repr(wanted if array.ndim else wanted[0])  # repr() makes NaN comparable
 
 
 @every_dtype
 @every_layout
-def test_what_another_library_lends_and_gives_by_its_table_is_what_we_read_X3_X9_D6(dtype, layout):
+def test_tensors_of_another_librarys_table_are_read_correctly_X3_X9_D6(dtype, layout):
     shape, strides, first = layout
     for flags in flags_of(dtype, *FOREIGN):
         a = Array(foreign(dtype, layout, flags), foreign(dtype, layout, flags))
@@ -179,9 +179,9 @@ def test_what_another_library_lends_and_gives_by_its_table_is_what_we_read_X3_X9
         assert native.take(view, **NEW).elements() == elements(size(dtype, flags), layout)
 
 
-# ---- From us to another library ----
+# ---- From the header to another library ----
 
-SHALLOW = {name: layout for name, layout in LAYOUTS.items() if len(layout[0]) <= 4}  # Holder has no more room
+SHALLOW = {name: layout for name, layout in LAYOUTS.items() if len(layout[0]) <= 4}  # Holder accepts up to 4 dimensions
 
 
 def check_taken(taken, layout, dtype, address, flags, version):
@@ -196,11 +196,11 @@ def check_taken(taken, layout, dtype, address, flags, version):
 
 @every_dtype
 @every_layout
-def test_what_we_make_in_place_is_what_another_library_reads_D1_D4_D6_P2_P3(dtype, layout):
+def test_another_library_reads_exports_in_place_correctly_D1_D4_D6_P2_P3(dtype, layout):
     shape, strides, first = layout
     for flags in flags_of(dtype):
         bits = size(dtype, flags)
-        kept = Managed(values=memory(bits, layout))  # between pages that nobody may touch
+        kept = Managed(values=memory(bits, layout))  # between pages that cannot be accessed
         offset = first * bits // 8
         fields = {"dtype": dtype, "flags": flags}
         things = [
@@ -223,7 +223,7 @@ def test_what_we_make_in_place_is_what_another_library_reads_D1_D4_D6_P2_P3(dtyp
 
 @every_dtype
 @every_layout
-def test_what_we_copy_is_what_another_library_reads_P4_D6(dtype, layout):
+def test_another_library_reads_exported_copies_correctly_P4_D6(dtype, layout):
     shape, strides, first = layout
     for flags in flags_of(dtype):
         bits = size(dtype, flags)
@@ -245,7 +245,7 @@ def test_what_we_copy_is_what_another_library_reads_P4_D6(dtype, layout):
 
 @every_dtype
 @pytest.mark.parametrize("layout", SHALLOW.values(), ids=SHALLOW)
-def test_what_our_table_gives_lends_and_makes_is_what_another_library_reads_X3_X6_D6(dtype, layout):
+def test_another_library_reads_tensors_of_the_headers_table_correctly_X3_X6_D6(dtype, layout):
     for flags in flags_of(dtype):
         made = foreign(dtype, layout, flags)
         holder = native.make_by_table(Holder, made)

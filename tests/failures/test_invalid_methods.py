@@ -1,4 +1,4 @@
-"""Invalid __dlpack__ methods, of every kind that Python has (C1, C2, C6), and invalid arguments of ours (P1 to P6)."""
+"""Invalid __dlpack__ methods of every kind of callable (C1, C2, C6), and invalid arguments for producers (P1 to P6)."""
 
 import asyncio
 import functools
@@ -20,7 +20,7 @@ REFUSAL = "unexpected keyword argument 'max_version'"
 
 
 def raising(*errors):
-    """An object whose calls of __dlpack__ raise one after the other."""
+    """An object whose calls of __dlpack__ raise the errors in order."""
     left = list(errors)
 
     def answer(**keywords):
@@ -34,7 +34,7 @@ def raising(*errors):
 
 
 def is_taken(source, made):
-    """The source's tensor comes whole, and goes once."""
+    """Asserts that the tensor of the source is imported correctly and deleted once."""
     view = consume(source)
     assert (view.data, view.shape, made.deleted) == (made.address, (3,), 0)
     view.release()
@@ -51,7 +51,7 @@ def test_a_method_in_c_of_each_calling_convention_is_called_C1(name):
     kind = type("Kind", (Conventions,), {"__dlpack__": getattr(Conventions, name)})
     source = kind()
     with kept(source, kind):
-        if name == "o":  # no call without an argument is right
+        if name == "o":  # this convention needs an argument
             with pytest.raises(TypeError, match="takes exactly one argument"):
                 consume(source)
             native.take(made.capsule()).delete()
@@ -83,7 +83,7 @@ def test_a_method_descriptor_of_another_type_is_a_type_error_C6():
 
 
 @pytest.mark.skipif(hasattr(sys, "gettotalrefcount"), reason="a debug build of Python ends itself on such functions")
-def test_a_function_in_c_that_breaks_the_rules_is_a_system_error_and_its_capsule_dies_K1():
+def test_a_c_function_whose_result_and_exception_disagree_is_a_system_error_K1():
     with pytest.raises(SystemError):
         consume(type("Kind", (Conventions,), {"__dlpack__": Conventions.nothing})())
     made = three()
@@ -125,7 +125,7 @@ class Chained:
 
 
 class Generated:
-    """__getattribute__ gives another method than the type has, as for `x.__dlpack__()`."""
+    """__getattribute__ returns a method that the type does not have, as for `x.__dlpack__()`."""
 
     made = three()
 
@@ -137,7 +137,7 @@ class Generated:
 
 
 class Fickle:
-    """__getattr__ gives something else each time."""
+    """__getattr__ returns a different object each time."""
 
     made = three()
     answers = [lambda **keywords: Fickle.made.capsule(), 3, None]
@@ -147,7 +147,7 @@ class Fickle:
 
 
 class Liar:
-    """Says that it is an array of ours."""
+    """Its __class__ claims that it is a dlarray.Array."""
 
     made = three()
     __class__ = dlarray.Array
@@ -157,7 +157,7 @@ class Liar:
 
 
 class Unhashable:
-    """Neither compares nor counts nor prints, and says that it is false."""
+    """Cannot be compared, hashed or printed, and is false."""
 
     made = three()
 
@@ -171,13 +171,13 @@ class Unhashable:
 
 
 @pytest.mark.parametrize("kind", [Static, OfClass, Chained, Generated, Fickle, Liar, Unhashable])
-def test_odd_ways_to_have_a_method_are_what_python_makes_of_them_C6(kind):
+def test_unusual_methods_are_called_as_python_calls_them_C6(kind):
     source = kind()
     with kept(source):
         is_taken(source, kind.made)
 
 
-def test_what_is_no_instance_of_a_class_may_have_the_method_C6():
+def test_modules_and_other_objects_may_have_the_method_C6():
     mades = [three() for _ in range(4)]
     module = types.ModuleType("module")
     module.__dlpack__ = lambda **keywords: mades[0].capsule()
@@ -198,7 +198,7 @@ def test_what_is_no_instance_of_a_class_may_have_the_method_C6():
     assert not check(object)
 
 
-def test_a_mock_offers_nothing_until_it_is_told_to_C6():
+def test_a_mock_is_no_producer_until_it_is_configured_C6():
     mock = unittest.mock.MagicMock()
     with pytest.raises(AttributeError):
         consume(mock)
@@ -233,7 +233,7 @@ class Silent(BaseException):
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, GeneratorExit, Silent, StopIteration, MemoryError])
 @pytest.mark.parametrize("call", [1, 2])
-def test_whatever_a_method_raises_reaches_the_caller_as_it_is_C1(kind, call):
+def test_any_exception_of_a_method_reaches_the_caller_unchanged_C1(kind, call):
     error, refusal = kind(REFUSAL), TypeError(REFUSAL)
     source = raising(error) if call == 1 else raising(refusal, error)
     with kept(source):
@@ -270,7 +270,7 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("error", OTHERS.values(), ids=OTHERS)
-def test_a_type_error_is_followed_by_one_more_call_whatever_its_text_C1(error):
+def test_a_type_error_of_any_text_is_followed_by_one_more_call_C1(error):
     last = TypeError("last")
     assert failure(TypeError, consume, raising(error, last)) is last
     assert last.__context__ is error and error.__context__ is None
@@ -279,7 +279,7 @@ def test_a_type_error_is_followed_by_one_more_call_whatever_its_text_C1(error):
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), MemoryError()], ids=repr)
-def test_no_text_of_a_type_error_is_asked_for_C1(error):
+def test_the_text_of_a_type_error_is_never_read_C1(error):
     made, errors = three(False), [unprintable(error)]
 
     def answer(**keywords):
@@ -300,7 +300,7 @@ def test_no_text_of_a_type_error_is_asked_for_C1(error):
     ],
     ids=["long", "a derived text", "a derived error"],
 )
-def test_a_refusal_is_one_whatever_else_its_text_is_C1(error):
+def test_a_type_error_with_any_text_is_a_refusal_C1(error):
     made, errors = three(False), [error]
 
     def answer(**keywords):
@@ -312,7 +312,7 @@ def test_a_refusal_is_one_whatever_else_its_text_is_C1(error):
     error.__traceback__ = None
 
 
-def test_a_method_that_is_gone_at_the_second_call_is_an_attribute_error_C1_C6():
+def test_a_method_that_is_deleted_before_the_second_call_is_an_attribute_error_C1_C6():
     refusal = TypeError(REFUSAL)
 
     class Kind:
@@ -359,7 +359,7 @@ Long = type("Long" * 1000, (), {})
 
 
 @pytest.mark.parametrize("kind", [Unprintable, Verbose, Surrogate, Long], ids=lambda kind: kind.__name__[:20])
-def test_an_answer_is_named_by_its_type_and_let_go_C6(kind):
+def test_a_returned_object_is_named_by_its_type_and_released_C6(kind):
     answer = kind()
     with kept(answer):
         error = failure(TypeError, consume, Offer(lambda **keywords: answer))
@@ -377,7 +377,7 @@ def test_a_coroutine_is_no_capsule_C6():
             consume(Kind())
 
 
-def test_a_method_that_re_enters_the_consumer_gets_what_is_due_to_each_call_K4():
+def test_a_method_may_call_the_consumer_again_K4():
     made = []
 
     def answer(**keywords):
@@ -395,7 +395,7 @@ def test_a_method_that_re_enters_the_consumer_gets_what_is_due_to_each_call_K4()
     assert {m.deleted for m in made} == {1}
 
 
-def test_a_method_may_change_the_object_and_its_class_under_the_call_C6():
+def test_a_method_may_change_the_object_and_its_class_during_the_call_C6():
     made = three()
 
     class After:
@@ -416,7 +416,7 @@ def test_a_method_may_change_the_object_and_its_class_under_the_call_C6():
         consume(source)
 
 
-def test_the_device_that_an_object_says_is_not_believed_over_that_of_its_capsule_C4_C5():
+def test_the_device_of_the_capsule_counts_and_not_that_of_the_object_C4_C5():
     class Kind(Offer):
         def __dlpack_device__(self):
             return says
@@ -445,7 +445,7 @@ SECOND_ANSWERS = {
 
 @pytest.mark.parametrize("versioned", [True, False])
 @pytest.mark.parametrize("second, error, text", SECOND_ANSWERS.values(), ids=SECOND_ANSWERS)
-def test_an_object_that_changes_between_the_calls_is_judged_by_each_answer_C5(second, error, text, versioned):
+def test_each_capsule_of_an_object_that_changes_between_calls_is_checked_C5(second, error, text, versioned):
     first, capsules = three(versioned, device=(11, 0)), []
 
     def answer(**keywords):
@@ -461,7 +461,7 @@ def test_an_object_that_changes_between_the_calls_is_judged_by_each_answer_C5(se
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, TypeError("boom"), TypeError("unexpected keyword 'dl_device'")])
-def test_an_object_that_fails_when_it_is_asked_again_leaves_nothing_C5(error):
+def test_an_object_whose_second_call_fails_leaks_no_tensor_C5(error):
     made = []
 
     def answer(**keywords):
@@ -470,16 +470,16 @@ def test_an_object_that_fails_when_it_is_asked_again_leaves_nothing_C5(error):
         made.append(three(device=(13, 0)))
         return made[-1].capsule()
 
-    # The call after a TypeError knows no dl_device: what it gives is pinned again.
+    # The call after a TypeError passes no dl_device: it returns pinned memory again.
     failure(BufferError if type(error) is TypeError else KeyboardInterrupt, consume, Offer(answer))
     assert {m.deleted for m in made} == {1}
 
 
-# ---- Hostile arguments of ours: P1 to P6 ----
+# ---- Invalid arguments for __dlpack__: P1 to P6 ----
 
 
 class Number(int):
-    """An integer whose every method that Python code can see is a trap."""
+    """An integer whose methods all raise if Python code or the header calls them."""
 
     def trap(self, *args):
         raise ZeroDivisionError
@@ -503,7 +503,7 @@ class Index:
         return self.action()
 
 
-def test_derived_integers_and_tuples_count_by_what_they_hold_P2_P5_P6():
+def test_derived_integers_and_tuples_are_read_by_their_content_P2_P5_P6():
     array = dlarray.arange(3)
     one, zero, none = Number(1), Number(0), Number(-1)
     with kept(array, one, zero, none):
@@ -526,7 +526,7 @@ def test_derived_integers_and_tuples_count_by_what_they_hold_P2_P5_P6():
 
 @pytest.mark.parametrize("size", [10, 63, 64, 65, 1000, 100_000])
 @pytest.mark.parametrize("sign", [1, -1])
-def test_integers_of_any_size_are_understood_P2_P6(size, sign):
+def test_integers_of_any_size_are_accepted_or_refused_correctly_P2_P6(size, sign):
     array, huge = dlarray.arange(3), sign * 2**size
     devices = [(huge, 0), (1, huge), (huge, huge)]
     with kept(array, huge):
@@ -553,7 +553,7 @@ def test_a_value_of_a_derived_class_is_named_by_its_class_P6(value):
 
 @pytest.mark.parametrize("keyword, pair", [("stream", False), ("max_version", True), ("dl_device", True)])
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, RecursionError, MemoryError, OverflowError])
-def test_what_an_index_raises_is_heard_P2_P5_P6(error, keyword, pair):
+def test_an_exception_of_index_is_raised_P2_P5_P6(error, keyword, pair):
     def fail():
         raise raised
 
@@ -565,7 +565,7 @@ def test_what_an_index_raises_is_heard_P2_P5_P6(error, keyword, pair):
             del value
 
 
-def test_an_index_that_is_no_plain_integer_is_judged_by_python_P2():
+def test_python_checks_an_index_that_is_not_a_plain_integer_P2():
     array = dlarray.arange(3)
     derived = Index(lambda: Number(1))
     with warnings.catch_warnings():
@@ -592,13 +592,13 @@ def test_an_index_may_use_the_array_that_is_being_exported_P1():
     with kept(array):
         taken.append(native.take(array, max_version=(1, 0), dl_device=(Index(use), 0)))
         assert array.readonly
-        assert [t.says["flags"] for t in taken] == [0, 1]  # as it is when the arguments have been read
+        assert [t.says["flags"] for t in taken] == [0, 1]  # the flag at the time when the arguments have been parsed
         assert native.take(array, max_version=(1, 0)).says["flags"] == 1
         taken.clear()
 
 
 class Name(str):
-    """Compares with nothing, so that a call may have it beside the name that it is."""
+    """Is equal to no text, so that a call may pass it beside the keyword with its text."""
 
     def __eq__(self, other):
         return False
@@ -610,7 +610,7 @@ class Name(str):
 @pytest.mark.parametrize(
     "name", ["copy\0", "copy\udcff", "\udcffcopy", "ｃopy", "copy ", "", "copy" * 10_000, Name("сopy")], ids=ascii
 )
-def test_a_name_that_only_looks_like_a_keyword_is_a_type_error_P1(name):
+def test_a_name_that_resembles_a_keyword_is_a_type_error_P1(name):
     array = dlarray.arange(3)
     calls = [array.__dlpack__, functools.partial(dlarray.from_dlpack, array)]
     with kept(array):
@@ -621,7 +621,7 @@ def test_a_name_that_only_looks_like_a_keyword_is_a_type_error_P1(name):
             native.call(array, (name, "copy"), (None, None))
 
 
-def test_names_are_matched_by_what_they_are_and_the_last_of_two_counts_P1():
+def test_keywords_are_compared_by_their_text_and_the_last_of_two_counts_P1():
     array = dlarray.arange(3)
     with kept(array):
         taken = native.take(array, **{Name("max_version"): (1, 0), Name("copy"): True})

@@ -1,4 +1,4 @@
-"""Exchange tables whose functions and attributes keep to nothing (X1 to X8), and ours in the hands of a native."""
+"""Invalid exchange tables of other libraries (X1 to X8), and tables of the header called from native code."""
 
 import gc
 import re
@@ -29,24 +29,24 @@ from table_consumer import check, consume
 
 @pytest.fixture(autouse=True)
 def fair():
-    """Each test begins, and leaves it, with a table that does its work."""
+    """Resets the native table after each test, so that its functions succeed."""
     yield
     native.outcome()
     native.allocator_is(None)
 
 
 def library(attribute, kind=Array, **attributes):
-    """Arrays of a class that has something else for its table."""
+    """A class of arrays with `attribute` in place of its table."""
     return type("Array", (kind,), {ATTRIBUTE: attribute, **attributes})
 
 
 def misleads(says):
-    """Of this the table's word is not taken (X4, X9)."""
+    """Whether the header asks the method in place of the table (X4, X9)."""
     return says["device"][0] != 1 or says["dtype"][0] in (5, 18)
 
 
 def is_misaligned(says, error):
-    """As the error says (C9)."""
+    """Whether the data is misaligned as the error says (C9)."""
     wanted = re.search(r"alignment to (\d+) bytes", str(error))
     return wanted is not None and (says["data"] + says["byte_offset"]) % int(wanted[1]) != 0
 
@@ -100,7 +100,7 @@ JUNK = {
 
 
 @pytest.mark.parametrize("junk", JUNK.values(), ids=JUNK)
-def test_what_is_no_table_of_ours_counts_as_absent_whoever_looks_X2(junk):
+def test_an_invalid_table_attribute_counts_as_absent_in_every_function_X2(junk):
     a = library(junk)(other=three())
     with kept(a):
         for ask in (consume, borrow):
@@ -126,7 +126,7 @@ def test_what_is_no_table_of_ours_counts_as_absent_whoever_looks_X2(junk):
     ],
     ids=["1.0", "1.99", "1.4294967295", "2", "2**32-1, 3, 2"],
 )
-def test_of_newer_tables_only_the_header_is_read_and_of_ours_each_minor_is_used_X2(capsule):
+def test_tables_of_each_minor_version_are_used_and_of_newer_major_versions_only_the_header_is_read_X2(capsule):
     a = library(capsule)(three())
     assert borrow(a)[2] is False
     view = consume(a)
@@ -135,14 +135,14 @@ def test_of_newer_tables_only_the_header_is_read_and_of_ours_each_minor_is_used_
     assert a.managed.deleted == 1
 
 
-def test_a_newer_table_before_ours_is_a_way_to_ours_X2_X7():
+def test_a_table_of_the_header_is_found_behind_a_newer_table_X2_X7():
     a = dlarray.arange(3)
     kind = library(native.header(2, getattr(dlarray.Array, ATTRIBUTE)), dlarray.Array)
     assert consume(kind(a)).data == a.data_ptr
     assert borrow(kind(a))[2] is False
 
 
-def test_what_a_metaclass_has_is_not_the_types_X1():
+def test_an_attribute_of_the_metaclass_is_no_table_of_the_type_X1():
     class Meta(type):
         pass
 
@@ -154,20 +154,20 @@ def test_what_a_metaclass_has_is_not_the_types_X1():
 
 
 class OtherTable(type):
-    """Tells another attribute than the type has."""
+    """Attribute lookup does not return the attribute that the type has."""
 
     def __getattribute__(cls, name):
         return raising(KeyboardInterrupt())() if name == ATTRIBUTE else super().__getattribute__(name)
 
 
-def test_the_type_itself_is_looked_at_and_not_what_its_metaclass_tells_X1():
+def test_the_table_is_read_from_the_type_without_its_metaclass_X1():
     a = OtherTable("Kind", (Array,), {ATTRIBUTE: native.table()})(three())
     consume(a).release()
     assert a.managed.deleted == 1
 
 
 @pytest.mark.parametrize("bases", [None, 3, (), (3,), (object,), [Array]], ids=str)
-def test_of_a_type_that_lies_about_its_bases_the_method_is_asked_X2(bases):
+def test_the_method_is_called_if_a_type_has_a_wrong_mro_X2(bases):
     class Meta(type):
         @property
         def __mro__(cls):
@@ -181,7 +181,7 @@ def test_of_a_type_that_lies_about_its_bases_the_method_is_asked_X2(bases):
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
-def test_an_interrupt_while_a_type_is_looked_at_reaches_the_caller_X2(error):
+def test_an_interrupt_during_the_lookup_of_a_table_reaches_the_caller_X2(error):
     class Meta(type):
         interrupted = False
 
@@ -197,13 +197,13 @@ def test_an_interrupt_while_a_type_is_looked_at_reaches_the_caller_X2(error):
     assert (a.managed.deleted, a.other.deleted) == (0, 0)
 
 
-# ---- What goes with the deleter: X8 ----
+# ---- Memory that the deleter frees: X8 ----
 
 
 @pytest.mark.parametrize("end", ENDINGS.values(), ids=ENDINGS)
 @pytest.mark.parametrize("null", [False, True], ids=["strides", "NULL"])
 @pytest.mark.parametrize("deleter", [True, False], ids=["deleter", "no deleter"])
-def test_nobody_looks_at_what_a_table_gave_after_its_deleter_X8_K3_K4(end, null, deleter):
+def test_a_tensor_of_a_table_is_not_read_after_its_deleter_X8_K3_K4(end, null, deleter):
     mades = [three(deleter=deleter, **({"strides": None} if null else {})) for _ in range(2)]
     a = Array(*mades)
     with kept(a):
@@ -211,15 +211,15 @@ def test_nobody_looks_at_what_a_table_gave_after_its_deleter_X8_K3_K4(end, null,
         gc.collect()
         by_table, by_method = [made.deleted for made in mades]
         if deleter:
-            is_lent = end is ENDINGS["borrowed"]  # and nobody's to delete
+            is_lent = end is ENDINGS["borrowed"]  # the consumer must not delete it
             assert by_table + by_method == (0 if is_lent else 1)
         else:
             assert by_table + by_method == 0
-            assert [made.says["shape"] for made in mades] == [(3,), (3,)]  # it is all there
+            assert [made.says["shape"] for made in mades] == [(3,), (3,)]  # the tensors are not freed
 
 
 @pytest.mark.parametrize("fields", [{"dtype": (5, 64, 1)}, {"device": (7, 0)}, {"device": (3, 0)}], ids=str)
-def test_what_is_asked_of_the_method_instead_is_let_go_before_and_not_read_again_X4_X9(fields):
+def test_a_tensor_of_a_table_is_released_before_the_method_is_called_X4_X9(fields):
     def answer(**keywords):
         order.append(a.managed.deleted)
         return made.capsule()
@@ -233,11 +233,11 @@ def test_what_is_asked_of_the_method_instead_is_let_go_before_and_not_read_again
     assert made.deleted == 1
 
 
-# ---- What a table gives: X8 ----
+# ---- Tensors that a table returns: X8 ----
 
 
 @given(fields_of_tensors)
-def test_what_a_table_gives_is_taken_exactly_when_it_is_sound_X8_D8(fields):
+def test_an_owned_tensor_is_taken_exactly_if_it_is_valid_X8_D8(fields):
     a = Array(*[Managed(values=VALUES, **fields) for _ in range(2)])
     says = a.managed.says
     sound, by_method = is_valid(says), misleads(says)
@@ -255,7 +255,7 @@ def test_what_a_table_gives_is_taken_exactly_when_it_is_sound_X8_D8(fields):
 
 
 @given(fields_of_tensors)
-def test_what_a_table_lends_is_looked_at_exactly_when_it_is_sound_X3_X8(fields):
+def test_a_borrowed_tensor_is_used_exactly_if_it_is_valid_X3_X8(fields):
     a = Array(*[Managed(values=VALUES, **fields) for _ in range(2)])
     says = a.managed.says
     sound = is_valid({**says, "flags": 0})
@@ -290,7 +290,7 @@ outcomes = pytest.mark.parametrize("outcome, error", OUTCOMES.values(), ids=OUTC
 
 
 def check_failure(raised, outcome):
-    """The table's own exception, or one that says that there was none."""
+    """Asserts that the exception is the table's, or says that the table failed without an exception."""
     if len(outcome) == 2:
         assert raised is outcome[1]
         assert raised.__context__ is None
@@ -300,7 +300,7 @@ def check_failure(raised, outcome):
 
 
 @outcomes
-def test_an_owned_tensor_of_a_function_that_fails_is_not_looked_at_and_of_one_that_raises_deleted_X8(outcome, error):
+def test_an_owned_tensor_of_a_function_that_fails_or_raises_is_deleted_once_X8(outcome, error):
     seen = []
     a = Array(three(on_delete=lambda: seen.append(consume(three().capsule()).shape)), three())
     with kept(a, *outcome[1:]):
@@ -313,7 +313,7 @@ def test_an_owned_tensor_of_a_function_that_fails_is_not_looked_at_and_of_one_th
 
 
 @outcomes
-def test_a_lent_tensor_of_a_function_that_fails_is_not_looked_at_X3_X8(outcome, error):
+def test_a_borrowed_tensor_of_a_function_that_fails_is_not_used_X3_X8(outcome, error):
     a = Array(three(), three())
     with kept(a, *outcome[1:]):
         native.outcome(*outcome)
@@ -321,12 +321,12 @@ def test_a_lent_tensor_of_a_function_that_fails_is_not_looked_at_X3_X8(outcome, 
         check_failure(raised, outcome)
         del raised
         native.outcome()
-    assert a.managed.deleted == (error is not KeyboardInterrupt)  # after which nothing more is asked
+    assert a.managed.deleted == (error is not KeyboardInterrupt)  # after an interrupt no further call is made
     assert a.other.deleted == 0
 
 
 @outcomes
-def test_memory_of_an_allocator_that_fails_is_not_looked_at_and_of_one_that_raises_deleted_X5_X8(outcome, error):
+def test_memory_of_an_allocator_that_fails_or_raises_is_deleted_once_X5_X8(outcome, error):
     made = Managed(values=bytes(40), shape=(5,), strides=(1,))
     native.allocator_is(lambda prototype: made)
     native.outcome(*outcome)
@@ -336,7 +336,7 @@ def test_memory_of_an_allocator_that_fails_is_not_looked_at_and_of_one_that_rais
 
 
 @outcomes
-def test_an_object_of_a_function_that_fails_is_not_looked_at_and_of_one_that_raises_let_go_X6_X8(outcome, error):
+def test_an_object_of_a_function_that_fails_or_raises_is_released_once_X6_X8(outcome, error):
     made = three()
     holder = Holder(made.capsule())
     native.outcome(*outcome)
@@ -347,7 +347,7 @@ def test_an_object_of_a_function_that_fails_is_not_looked_at_and_of_one_that_rai
 
 @pytest.mark.parametrize("flags", [0, READ_ONLY, PADDED, READ_ONLY | PADDED, 2**40], ids=bin)
 @pytest.mark.parametrize("change", [False, True], ids=["as it came", "changed"])
-def test_a_result_says_what_its_memory_is_to_the_table_that_it_goes_to_X6_C7(change, flags):
+def test_a_result_for_a_table_keeps_the_flags_of_its_memory_X6_C7(change, flags):
     made = Managed(values=b"\x07\x08\x09", shape=(3,), strides=(1,), dtype=(17, 4, 1), flags=flags)
     taken = return_like(Array(), Holder(made.capsule()), change)
     assert taken.says["flags"] & (READ_ONLY | PADDED) == flags & (READ_ONLY | PADDED)
@@ -362,7 +362,7 @@ def test_a_result_says_what_its_memory_is_to_the_table_that_it_goes_to_X6_C7(cha
 
 
 class Acting(Array):
-    """The table's functions act before they give."""
+    """The table's functions run act() before they return the tensor."""
 
     def __init__(self, act, managed, other=None):
         self.act, self.given = act, managed
@@ -374,7 +374,7 @@ class Acting(Array):
         return self.given
 
 
-def test_a_table_whose_functions_re_enter_the_consumer_gives_each_call_its_own_X8():
+def test_table_functions_may_call_the_consumer_again_X8():
     mades = [three() for _ in range(30)]
 
     def act(a):
@@ -390,12 +390,12 @@ def test_a_table_whose_functions_re_enter_the_consumer_gives_each_call_its_own_X
 
 
 @pytest.mark.parametrize("ask", [consume, borrow])
-def test_a_table_that_takes_itself_away_while_it_is_asked_is_asked_to_the_end_X2_X8(ask):
+def test_a_table_may_be_removed_from_its_type_during_a_call_X2_X8(ask):
     def act(a):
         if ATTRIBUTE in vars(kind):
             delattr(kind, ATTRIBUTE)
             del kind.__dlpack__
-            for i in range(300):  # and the cached entry of the type is overwritten
+            for i in range(300):  # overwrites the cached entry of the type
                 consume(type("Other", (Array,), {ATTRIBUTE: native.table()})(three()))
             gc.collect()
 
@@ -409,7 +409,7 @@ def test_a_table_that_takes_itself_away_while_it_is_asked_is_asked_to_the_end_X2
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, RecursionError, MemoryError, BufferError])
-def test_what_a_function_raises_reaches_the_caller_as_it_is_X8(error):
+def test_an_exception_of_a_table_function_reaches_the_caller_unchanged_X8(error):
     raised = error("in the table")
     a = Acting(raising(raised), three(), three())
     with kept(a):
@@ -419,7 +419,7 @@ def test_what_a_function_raises_reaches_the_caller_as_it_is_X8(error):
     assert (a.given.deleted, a.other.deleted) == (0, 0)
 
 
-def test_a_subclass_that_vetoes_is_asked_and_its_table_not_X2():
+def test_the_method_of_a_subclass_that_vetoes_is_called_and_not_the_table_X2():
     def veto(self, **keywords):
         raise BufferError("never")
 
@@ -440,7 +440,7 @@ def five(**fields):
     return Managed(**{"values": bytes(40), "shape": (5,), "strides": (1,), **fields})
 
 
-def test_an_allocator_that_changes_the_prototype_changes_nothing_X8():
+def test_an_allocator_that_changes_the_prototype_does_not_change_the_check_X8():
     def allocate(prototype):
         t = dltensor.Tensor.from_address(prototype)
         assert (t.ndim, t.shape[0], t.dtype.code, t.dtype.bits) == (1, 5, 2, 64)
@@ -457,7 +457,7 @@ def test_an_allocator_that_changes_the_prototype_changes_nothing_X8():
 
 
 @given(fields_of_tensors)
-def test_memory_is_used_exactly_when_it_is_what_was_asked_for_X8(fields):
+def test_memory_is_used_exactly_if_it_meets_the_request_X8(fields):
     made = Managed(values=bytes(40), **fields)
     says = made.says
     wanted = (says["dtype"], says["shape"], says["device"][0]) == ((2, 64, 1), (5,), 1) and is_valid(says)
@@ -475,7 +475,7 @@ def test_memory_is_used_exactly_when_it_is_what_was_asked_for_X8(fields):
 
 
 @pytest.mark.parametrize("fields", [{"strides": (0,)}, {"flags": 1}, {"shape": (6,), "strides": (1,)}])
-def test_a_result_that_is_not_as_asked_for_is_refused_and_deleted_X8(fields):
+def test_memory_that_does_not_meet_the_request_is_refused_and_deleted_X8(fields):
     made = five(**fields)
     native.allocator_is(lambda prototype: made)
     with pytest.raises(BufferError):
@@ -484,7 +484,7 @@ def test_a_result_that_is_not_as_asked_for_is_refused_and_deleted_X8(fields):
 
 
 @pytest.mark.parametrize("fields", [{}, {"strides": None}, {"byte_offset": 8, "values": bytes(48)}, {"deleter": False}])
-def test_memory_that_is_what_was_asked_for_is_used_whatever_else_is_odd_X8(fields):
+def test_memory_that_meets_the_request_in_an_unusual_way_is_used_X8(fields):
     made = five(**fields)
     native.allocator_is(lambda prototype: made)
     holder = allocate_like(Array(), (5,))
@@ -510,18 +510,18 @@ REPORTS = [
 
 
 @pytest.mark.parametrize("kind, message, error", REPORTS, ids=[f"{kind[:20]}, {text[:9]}" for kind, text, _ in REPORTS])
-def test_whatever_bytes_are_reported_are_an_exception_with_what_can_be_shown_X5(kind, message, error):
+def test_reported_errors_of_any_bytes_are_an_exception_X5(kind, message, error):
     native.allocator_is(raising(Exception(kind, message)))
     raised = failure(error, allocate_like, Array(), (5,))
     assert type(raised) is error
     assert str(raised)[:40] == message[:120].decode(errors="replace")[:40]
 
 
-# ---- Our table in another library's hands: X3, X5, X6 ----
+# ---- A table of the header used by another library: X3, X5, X6 ----
 
 
 @given(fields_of_tensors)
-def test_our_allocator_gives_what_a_prototype_says_or_reports_and_looks_at_nothing_else_X5_D8(fields):
+def test_the_headers_allocator_follows_the_prototype_or_reports_an_error_X5_D8(fields):
     prototype = Managed(values=VALUES, **fields)
     says = prototype.says
     asked = {**says, "data": 2**20, "strides": None, "byte_offset": 0, "flags": 0}
@@ -530,7 +530,7 @@ def test_our_allocator_gives_what_a_prototype_says_or_reports_and_looks_at_nothi
     for extent in says["shape"] or ():
         size *= extent
     size *= says["dtype"][1] * says["dtype"][2]
-    assume(not sound or not 2**27 < size < 2**55)  # there, or not there, without doubt
+    assume(not sound or not 2**27 < size < 2**55)  # the memory surely is available, or surely is not
     try:
         taken = native.allocate_by_table(dlarray.Array, prototype)
     except RuntimeError as error:
@@ -546,7 +546,7 @@ def test_our_allocator_gives_what_a_prototype_says_or_reports_and_looks_at_nothi
 
 
 @given(fields_of_tensors)
-def test_our_table_makes_an_object_of_what_is_sound_and_deletes_the_rest_X6(fields):
+def test_the_headers_table_makes_objects_of_valid_tensors_and_deletes_invalid_tensors_X6(fields):
     made = Managed(values=VALUES, **fields)
     says = made.says
     try:
@@ -560,7 +560,7 @@ def test_our_table_makes_an_object_of_what_is_sound_and_deletes_the_rest_X6(fiel
     assert made.deleted == 1
 
 
-def test_an_export_of_ours_that_was_changed_is_no_object_of_ours_D8_X6():
+def test_the_headers_table_checks_its_own_export_that_was_changed_D8_X6():
     array = dlarray.arange(6).reshape(2, 3)
     table = getattr(dlarray.Array, ATTRIBUTE)
     with kept(array):

@@ -1,4 +1,4 @@
-"""points.h and counted_blocks.h name calls and texts of the headers: each is there, and no call is forgotten."""
+"""points.h and counted_blocks.h name calls and texts of the headers: each name exists, and no call is missing."""
 
 import re
 from pathlib import Path
@@ -9,14 +9,14 @@ ROOT = Path(__file__).resolve().parents[2]
 POINTS = (ROOT / "tests" / "failures" / "points.h").read_text()
 HEADERS = ["dlpack_py.h", "dlpack_exchange.h", "dlpack_buffer.h"]
 
-# What macros of Python call.
+# Functions that macros of Python call.
 WITHIN = {
     "PyCMethod_New": "PyCFunction_NewEx",
     "_PyObject_GC_New": "PyObject_GC_New",
 }
 
-# Calls that do not fail, or fail only for want of memory, which is a failure of Python's allocators (faults.c), or for
-# an argument that the headers do not pass.
+# Calls that cannot fail, or fail only without memory, which faults.c tests by Python's allocators, or with an argument
+# that the headers do not pass.
 NOT_A_POINT = """
     PyBool_Check PyBool_FromLong PyBuffer_Release PyCapsule_CheckExact PyCapsule_GetName PyCapsule_GetPointer
     PyCapsule_SetName PyDict_Check PyDoc_STR PyErr_Clear PyErr_ExceptionMatches PyErr_Fetch PyErr_Format
@@ -33,8 +33,8 @@ NOT_A_POINT = """
     PyType_IsSubtype PyType_Modified PyUnicode_Check PyUnicode_CheckExact PyUnicode_Compare
     PyUnicode_CompareWithASCIIString PyUnicode_GetLength PyVectorcall_NARGS PyWeakref_GetObject PyWeakref_GetRef
     Py_BEGIN_CRITICAL_SECTION Py_CLEAR Py_DECREF Py_END_CRITICAL_SECTION Py_INCREF Py_IsFinalizing Py_IsInitialized
-    Py_REFCNT Py_TRASHCAN_BEGIN Py_TYPE Py_VISIT Py_XDECREF Py_XINCREF _PyThreadState_UncheckedGet _PyType_Lookup
-    _Py_IsFinalizing
+    Py_REFCNT Py_TRASHCAN_BEGIN Py_TYPE Py_VISIT Py_XDECREF Py_XINCREF Py_XSETREF _PyThreadState_UncheckedGet
+    _PyType_Lookup _Py_IsFinalizing
 """.split()
 
 
@@ -51,13 +51,13 @@ def test_each_point_is_a_call_of_the_headers_and_each_call_that_can_fail_is_a_po
 
 
 @pytest.mark.parametrize("file", ["failures/points.h", "counted_blocks.h"])
-def test_the_blocks_that_last_are_allocated_by_the_headers(file):
+def test_the_headers_allocate_the_blocks_that_are_not_counted(file):
     sizes = re.findall(r'"(sizeof\(\*\w+\))"', (ROOT / "tests" / file).read_text())
     assert sizes
     for size in sizes:
         assert f"DLPACK_PY_MALLOC({size})" in code(*HEADERS), f"{file}: no block of {size} is allocated"
 
 
-def test_faults_c_forgets_a_state_by_the_key_that_the_header_gave_it():
+def test_faults_c_uses_the_headers_key_of_the_interpreter_state():
     key = '"dlpack_py.%x.%p"'
     assert key in (ROOT / "tests" / "failures" / "faults.c").read_text() and key in code("dlpack_py.h")

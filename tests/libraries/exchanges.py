@@ -6,14 +6,14 @@ exchanged             memory, values, shape, strides and dtype are equal; both s
 exchanged, writable   as exchanged, without the read-only flag; "exchanged, read-only": with that flag added;
                       "exchanged, not copied": although copy=True was asked for
 copied                values, shape and dtype are equal; "copied as DTYPE": the values are equal, in another dtype
-unreadable            the consumer took the array, but cannot read it; the text is its error
+unreadable            the consumer took the array, but cannot read it; the text is the error
 refused by NAME       the library NAME raised an exception; the text is its type and message
 none                  the producer has no such array, or its type has no exchange table
 used, not used        the exchange table of the producer's type
 ends the process      a signal ended the process; the text is its name and message
 WRONG                 anything else
 
-A library may end the process: run() then starts a new process for the cells that are left.
+A library may end the process: run() then starts a new process for the remaining cells.
 """
 
 import ctypes
@@ -43,13 +43,13 @@ def matrix(lib, dtype="float32"):
 
 def stored(lib, dtype):
     """Four elements of a dtype that not every library knows."""
-    if lib.name in ("dlarray", "tvm_ffi"):  # which make no arrays of values of such dtypes
+    if lib.name in ("dlarray", "tvm_ffi"):  # these libraries make no arrays of such dtypes from values
         return lib.from_dlpack(dltensor.Producer(dtype=array_libraries.STORAGE[dtype], shape=(4,)))
     return lib.array([0.5, 1.0, 2.0, 4.0], dtype)
 
 
 def extent_of_1(lib):
-    """An extent of 1 with a stride that no compact array has there."""
+    """An array with an extent of 1 whose stride is not that of a compact array."""
     if lib.name == "dlarray":
         return lib.from_dlpack(dltensor.Producer(dtype="float32", shape=(1, 3), strides=(77, 1)))
     return lib.transpose(matrix(lib)[1:2, :])
@@ -73,7 +73,7 @@ def readonly(lib):
 
 
 def content(lib, a, dtype):
-    """To be compared. Of dtypes that are only stored, the bytes."""
+    """The content of an array to compare: the values, or for storage-only dtypes the bytes."""
     if dtype not in array_libraries.STORAGE:
         return lib.values(a)
     _, bits, lanes = array_libraries.STORAGE[dtype]
@@ -81,7 +81,7 @@ def content(lib, a, dtype):
 
 
 def steps(lib, a):
-    """The strides that carry a meaning (D5)."""
+    """The strides that have a meaning (D5)."""
     return [stride for extent, stride in zip(lib.shape(a), lib.strides(a)) if extent > 1]
 
 
@@ -95,7 +95,7 @@ def words(error):
 
 
 def who(source, target, a, error):
-    """Whose words these are: the source's, if it says the same without the target."""
+    """The name of the library that raised the error: the source, if it raises the error without the target too."""
     for keywords in (
         {"max_version": max_version, **more}
         for max_version in (None, (1, 3))
@@ -127,9 +127,7 @@ def compare(source, a, target, b):
         return "copied" if moved else "exchanged", None
     if steps(source, a) != steps(target, b):
         return "WRONG", f"strides are {target.strides(b)}, not {source.strides(a)}"
-    if dtype in array_libraries.STORAGE or 0 in steps(
-        source, a
-    ):  # PyTorch writes no element of which there are several
+    if dtype in array_libraries.STORAGE or 0 in steps(source, a):  # PyTorch does not write to repeated elements
         return "exchanged", None
     for lib, array, value in ((source, a, 1), (target, b, 0)):
         if not lib.readonly(array):
@@ -141,7 +139,7 @@ def compare(source, a, target, b):
 
 
 def taken(source, target, a, **keywords):
-    """What target makes of a, and None; or None, and who refused it with what words."""
+    """(the array that target makes of a, None), or (None, the refusal with the library's name and error)."""
     try:
         return target.from_dlpack(a, **keywords), None
     except Exception as error:
@@ -155,18 +153,18 @@ def exchange(source, target, a, **keywords):
 
 def exchange_dtype(source, target, a, dtype):
     if source.dtype(a) != dtype:
-        return "none", None  # it took that for another
+        return "none", None  # the library chose a different dtype
     return exchange(source, target, a)
 
 
 def exchange_strided(source, target, a):
     if source.strides(a) == dltensor.compact(source.shape(a)):
-        return "none", None  # it made a compact one
+        return "none", None  # the library made a compact array
     return exchange(source, target, a)
 
 
 def exchange_flagged(source, target, a):
-    """Does it stay what it is, read-only or not?"""
+    """Compares the read-only flag before and after the exchange."""
     b, refused = taken(source, target, a)
     kind = refused or compare(source, a, target, b)
     if kind[0] == "exchanged" and target.readonly(b) != source.readonly(a):
@@ -180,7 +178,7 @@ def exchange_copy(source, target, a):
 
 
 def exchange_back(source, target, a):
-    """There and back: compared with what went out."""
+    """There and back: compares the result with the original array."""
     b, refused = taken(source, target, a)
     if refused:
         return refused
@@ -211,7 +209,7 @@ FROM_PY_OBJECT = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_
 
 @contextmanager
 def counted(kind):
-    """Meanwhile, counts the calls of the functions of a type's table that export, where these succeed.
+    """Counts the successful calls of the export functions of a type's table, while the context is active.
 
     The table may lie in constant memory.
     """
@@ -233,7 +231,7 @@ def counted(kind):
 
 
 def exchange_by_table(source, target, a):
-    """By the table of the source's type, or by __dlpack__?"""
+    """Whether the target uses the table of the source's type or __dlpack__."""
     if not hasattr(type(a), TABLE):
         return "none", None
     with counted(type(a)) as calls:
@@ -248,7 +246,7 @@ def dtype_row(make, dtype):
     return lambda lib: make(lib, dtype), lambda source, target, a: exchange_dtype(source, target, a, dtype)
 
 
-# What makes the array, and what is done with it.
+# For each row the function that makes the array, and the function that exchanges it.
 ROWS = {
     **{dtype: dtype_row(vector, dtype) for dtype in dltensor.ARRAY_API_DTYPES},
     **{dtype: dtype_row(stored, dtype) for dtype in array_libraries.STORAGE},

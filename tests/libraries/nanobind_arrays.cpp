@@ -1,7 +1,7 @@
-/* nanobind_arrays - what nanobind's ndarray takes and gives
+/* nanobind_arrays - imports and exports of nanobind's ndarray
  * SPDX-License-Identifier: MIT
  *
- * nanobind has DLPack built in: this file does not use dlpack_py.h, it meets it.
+ * nanobind has DLPack built in: this file exchanges arrays with users of dlpack_py.h, but does not use it.
  */
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
@@ -56,7 +56,7 @@ describe(const AnyReadable &a)
                           nb::make_tuple(a.dtype().code, a.dtype().bits, a.dtype().lanes));
 }
 
-/* An array of any dtype and shape, in memory of its own. */
+/* An array of any dtype and shape, in its own memory. */
 template <typename Array>
 static Array
 array(std::tuple<uint8_t, uint8_t, uint16_t> dtype, const std::vector<std::size_t> &shape, const nb::bytes &values)
@@ -68,7 +68,7 @@ array(std::tuple<uint8_t, uint8_t, uint16_t> dtype, const std::vector<std::size_
     return Array(memory, shape.size(), shape.data(), owner, nullptr, of, nb::device::cpu::value, 0);
 }
 
-/* An array of another library, as long as this object lives: nanobind returns the object that an array came from. */
+/* Keeps an array of another library: nanobind returns the object from which it imported an array. */
 struct Holder {
     AnyReadable array;
 };

@@ -1,4 +1,4 @@
-"""Columns of Arrow libraries by examples/arrow, beside PyArrow's own __dlpack__ (P7, C7, P9).
+"""Columns of Arrow libraries exported by examples/arrow, compared with PyArrow's __dlpack__ (P7, C7, P9).
 
 Column refuses what PyArrow refuses, except lists of a fixed size and tables of one column. It also refuses the
 extension type fixed_shape_tensor, whose shape and permutation it does not read.
@@ -32,11 +32,11 @@ def exported(a):
     return dltensor.read(a.__dlpack__(max_version=(1, 3)))
 
 
-# ---- Beside PyArrow's own ----
+# ---- Compared with PyArrow's __dlpack__ ----
 
 
 def columns(pyarrow):
-    """What PyArrow makes, by name. "+": only Column takes it. "-": only PyArrow takes it."""
+    """Objects of PyArrow by name. "+": only Column takes it. "-": only PyArrow exports it."""
     numbers = {name: pyarrow.array([1, 2, 3, 4], pyarrow.from_numpy_dtype(name)) for name in NUMBERS}
     integers = pyarrow.array(range(6))
     times = [pyarrow.date32(), pyarrow.date64(), pyarrow.time32("s"), pyarrow.time64("us"), pyarrow.timestamp("ns")]
@@ -68,7 +68,7 @@ def columns(pyarrow):
     }
 
 
-def test_column_takes_and_refuses_what_pyarrow_does_P7(pyarrow):
+def test_column_takes_and_refuses_the_columns_that_pyarrow_does_P7(pyarrow):
     taken, refused = 0, 0
     for name, a in columns(pyarrow).items():
         try:
@@ -108,7 +108,7 @@ def test_the_memory_of_pyarrow_is_freed_with_the_last_consumer_P9(pyarrow):
 
 # ---- All libraries ----
 
-# For each library: a column of four rows, and what a program writes for the things that are refused.
+# For each library: code that makes a column of four rows, and code that makes objects that are refused.
 MADE = {
     "pyarrow": {
         "numbers": "pyarrow.array([1, 2, 3, 4])",
@@ -188,7 +188,7 @@ REFUSED = {
 def make(name, program):
     names = {name: library(name)}
     if name == "pandas":
-        library("pyarrow")  # which the stream of pandas is made by
+        library("pyarrow")  # pandas makes its stream with PyArrow
     if "CONNECTION" in program:
         names["CONNECTION"] = names[name].connect()
         names["CONNECTION"].create_function("python_function", lambda x: x, ["BIGINT"], "BIGINT")
@@ -223,14 +223,14 @@ def test_a_column_without_rows_of_each_library_is_taken(name):
 
 
 @pytest.mark.parametrize("name, text, program", [(name, *case) for name in REFUSED for case in REFUSED[name]])
-def test_what_cannot_be_exported_of_each_library_is_refused_P7(name, text, program):
+def test_unsupported_objects_of_each_library_are_refused_P7(name, text, program):
     source, _ = make(name, program)
     with pytest.raises(BufferError, match=text):
         Column(source)
 
 
 @pytest.mark.parametrize("name", ["pyarrow", "polars"])
-def test_the_memory_is_that_of_the_library(name):
+def test_a_column_shares_the_memory_of_the_library(name):
     source, _ = make(name, MADE[name]["numbers"])
     theirs = source.to_numpy(**({"zero_copy_only": True} if name == "pyarrow" else {"allow_copy": False}))
     assert numpy.from_dlpack(Column(source)).ctypes.data == theirs.ctypes.data

@@ -1,6 +1,6 @@
-"""Extensions written in C++ exchange arrays with dlarray and NumPy: by pybind11, with dlpack_py.h, and by nanobind.
+"""C++ extensions exchange arrays with dlarray and NumPy: with pybind11 and dlpack_py.h, and with nanobind.
 
-examples/pybind11 gives a class of pybind11 DLPack by the header; nanobind has its own (P, K, C).
+examples/pybind11 adds DLPack to a class of pybind11 by the header; nanobind has its own DLPack code (P, K, C).
 """
 
 import gc
@@ -32,7 +32,7 @@ NANOBIND = Path(nanobind.include_dir())
 
 
 def build(folder, source, *flags):
-    """Compiles for a module, without a warning; the name of the result is that of the source."""
+    """Compiles a source without a warning; the result has the name of the source."""
     compilers = [pair for pair in machine.compilers().values() if pair[1] is not None]
     if not compilers:
         without = pytest.fail if os.environ.get("DLPACK_PY_COMPLETE") else pytest.skip
@@ -93,7 +93,7 @@ def elements(m):
     return [[m[i, j] for j in range(m.shape[1])] for i in range(m.shape[0])]
 
 
-def test_pybind11_a_matrix_goes_out_without_a_copy_P8_D4(pybind, lib):
+def test_pybind11_a_matrix_is_exported_without_a_copy_P8_D4(pybind, lib):
     m = pybind.Matrix(2, 3)
     m[1, 2] = 5
     a = lib.from_dlpack(m)
@@ -106,7 +106,7 @@ def test_pybind11_a_matrix_goes_out_without_a_copy_P8_D4(pybind, lib):
 
 
 @with_views
-def test_pybind11_an_array_comes_in_without_a_copy_D5(pybind, lib, view):
+def test_pybind11_an_array_is_imported_without_a_copy_D5(pybind, lib, view):
     a = view(matrix(lib))
     m = pybind.Matrix.from_dlpack(a)
     assert (m.shape, elements(m), m.readonly) == (lib.shape(a), lib.values(a), False)
@@ -118,7 +118,7 @@ def test_pybind11_an_array_comes_in_without_a_copy_D5(pybind, lib, view):
     assert lib.values(a) == lib.values(b) == elements(m)
 
 
-def test_pybind11_read_only_stays_P3_C7(pybind, lib):
+def test_pybind11_read_only_memory_stays_read_only_P3_C7(pybind, lib):
     a = matrix(lib)
     lib.set_readonly(a)
     m = pybind.Matrix.from_dlpack(a)
@@ -135,7 +135,7 @@ def test_pybind11_read_only_stays_P3_C7(pybind, lib):
     assert not lib.readonly(lib.from_dlpack(m, copy=True))
 
 
-def test_pybind11_what_cannot_say_is_read_only_C7(pybind):
+def test_pybind11_a_legacy_import_is_read_only_C7(pybind):
     m = pybind.Matrix.from_dlpack(dltensor.Producer(dltensor.LEGACY, shape=(2, 2)))
     assert m.readonly
     with pytest.raises(BufferError, match="a legacy capsule has no read-only flag"):
@@ -157,7 +157,7 @@ def test_pybind11_functions_take_any_array_in_place_C9(pybind, lib):
     assert lib.values(a) == [[0, 2, 4], [12, 16, 20]]
 
 
-def test_pybind11_what_is_not_as_wanted_is_refused_in_words_and_left_alone_C6_C9(pybind, lib):
+def test_pybind11_an_unsupported_argument_is_refused_with_a_message_and_unchanged_C6_C9(pybind, lib):
     square = matrix(lib)[:, ::2]
 
     def double(a):
@@ -177,7 +177,7 @@ def test_pybind11_what_is_not_as_wanted_is_refused_in_words_and_left_alone_C6_C9
         assert sys.getrefcount(a) == before
 
 
-def test_pybind11_an_exception_of_the_producers_goes_through_C1(pybind):
+def test_pybind11_an_exception_of_the_producer_reaches_the_caller_C1(pybind):
     class Broken:
         def __dlpack__(self, **keywords):
             raise KeyError("of the producer's own")
@@ -197,7 +197,7 @@ def test_pybind11_a_capsule_is_consumed_once_K4(pybind, lib):
         pybind.trace(capsule)
 
 
-def test_pybind11_requests_are_understood_P1_P4_P5_P6(pybind):
+def test_pybind11_requests_are_met_or_refused_P1_P4_P5_P6(pybind):
     m = pybind.Matrix(2, 2)
     for keywords in ({"stream": None}, {"stream": -1}, {"dl_device": (1, 0)}, {"copy": False}):
         assert dltensor.name(m.__dlpack__(**keywords)) == dltensor.LEGACY
@@ -252,7 +252,7 @@ def test_pybind11_the_array_lives_as_long_as_a_matrix_over_it_K4(pybind, lib):
     assert lib.references(a) == before
 
 
-def test_pybind11_a_matrix_may_die_on_another_thread_K5(pybind, lib):
+def test_pybind11_a_matrix_may_be_freed_on_another_thread_K5(pybind, lib):
     a = matrix(lib)
     before = lib.references(a)
     held = [pybind.Matrix.from_dlpack(a)]
@@ -262,7 +262,7 @@ def test_pybind11_a_matrix_may_die_on_another_thread_K5(pybind, lib):
     assert lib.references(a) == before
 
 
-def test_pybind11_a_thousand_rounds_leave_nothing_behind_K1_K4(pybind, lib):
+def test_pybind11_a_thousand_rounds_leave_no_reference_K1_K4(pybind, lib):
     m, a = pybind.Matrix(2, 2), matrix(lib)
     before = sys.getrefcount(m), sys.getrefcount(a)
     for _ in range(1000):
@@ -273,7 +273,7 @@ def test_pybind11_a_thousand_rounds_leave_nothing_behind_K1_K4(pybind, lib):
     assert (sys.getrefcount(m), sys.getrefcount(a)) == before
 
 
-def test_pybind11_a_class_derived_in_python_goes_out_too_C6(pybind, lib):
+def test_pybind11_a_class_derived_in_python_is_exported_C6(pybind, lib):
     class Named(pybind.Matrix):
         name = "derived"
 
@@ -287,7 +287,7 @@ def test_pybind11_dlpack_takes_at_most_100_lines():
     assert 20 < len(lines) <= 100
 
 
-# ---- nanobind, with DLPack of its own ----
+# ---- nanobind, with its own DLPack code ----
 
 
 @with_views
@@ -335,8 +335,8 @@ def test_nanobind_refuses_other_dtypes_ranks_and_orders(nano, lib):
         assert sys.getrefcount(a) == before
 
 
-def test_nanobind_copies_numpys_array_where_it_refuses_ours(nano):
-    """Unless noconvert() forbids it: what is written into the copy is lost."""
+def test_nanobind_copies_an_array_of_numpy_where_it_refuses_one_of_dlarray(nano):
+    """noconvert() forbids the copy. Values that are written into the copy are lost."""
     theirs, ours = numpy.zeros((2, 3))[:, ::2], dlarray.zeros((2, 3))[:, ::2]
     nano.fill_compact_or_copy(theirs, 1)
     assert theirs.tolist() == [[0, 0], [0, 0]]
@@ -344,7 +344,7 @@ def test_nanobind_copies_numpys_array_where_it_refuses_ours(nano):
         nano.fill_compact_or_copy(ours, 1)
 
 
-def test_nanobind_keeps_an_array_as_long_as_it_wants_P9(nano, lib):
+def test_nanobind_keeps_an_array_alive_P9(nano, lib):
     a = matrix(lib)
     gone = weakref.ref(a)
     nano.keep(a)
@@ -382,7 +382,7 @@ def test_nanobind_never_copies_C3(nano, lib):
     assert lib.values(lib.from_dlpack(nano.numbers(4), copy=False)) == [0, 1, 2, 3]
 
 
-def test_nanobind_a_view_of_an_array_keeps_it_through_all_hands_P9(nano, lib):
+def test_nanobind_a_view_keeps_the_array_through_all_exchanges_P9(nano, lib):
     a = matrix(lib)
     gone, address = weakref.ref(a), lib.pointer(a)
     b = lib.from_dlpack(nano.row(a.transpose(), 1))

@@ -1,4 +1,4 @@
-"""A producer and a consumer in Cython, by dlpack_py.pxd: examples/cython. All .pxd files compile, with each name."""
+"""examples/cython: a producer and a consumer in Cython with dlpack_py.pxd. Each name of the .pxd files compiles."""
 
 import re
 import subprocess
@@ -27,7 +27,7 @@ def cythonize(source):
 
 
 def compile_c(source, *flags):
-    """Compiles the C of Cython, in which a type of a .pxd file that differs from the header is an error."""
+    """Compiles the C code of Cython. A type in a .pxd file that differs from the header is an error."""
     include = ["-isystem", list(machine.dlpack_headers().values())[-1], "-isystem", machine.python_include()]
     command = [list(machine.compilers().values())[-1][0], "-O2", "-shared", "-fPIC", f"-I{ROOT}", *include]
     command += ["-Werror=incompatible-pointer-types", "-Werror=int-conversion", *flags]
@@ -55,7 +55,7 @@ def test_arrays_go_both_ways_without_a_copy(wave):
     assert numpy.from_dlpack(made, copy=True).ctypes.data != array.ctypes.data
 
 
-def test_what_was_not_asked_for_is_refused_and_nothing_is_kept(wave):
+def test_an_unsupported_argument_is_refused_and_no_reference_is_kept(wave):
     for x, text in (numpy.arange(3), "dtype is int64"), (numpy.zeros((2, 2)), "ndim is 2"):
         before = sys.getrefcount(x)
         with pytest.raises(BufferError, match=text):

@@ -1,6 +1,7 @@
-"""Blocks of Dask's arrays go through dlarray where they lie, in the processes and threads of a local cluster (D, P, K).
+"""Blocks of Dask arrays are exchanged with dlarray in the processes and threads of a local cluster (D, P, K).
 
-The functions that workers call stand inside the tests, so that they travel by value; what they assert fails the test.
+The functions that workers call are defined inside the tests, so that Dask sends them by value. A failed assert in a
+worker fails the test.
 """
 
 import os
@@ -14,7 +15,7 @@ missing = {"reason": "dask: make test-libraries installs it", "exc_type": Module
 dask_array = pytest.importorskip("dask.array", **missing)
 distributed = pytest.importorskip("distributed", **missing)
 
-LIMIT = 30  # seconds for whatever a worker does; workers end with the process that started them
+LIMIT = 30  # seconds for a task; workers end with the process that started them
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +34,7 @@ def computed(client, collection):
 
 @pytest.fixture
 def share():
-    """A function for blocks: through dlarray and back to NumPy, in the same memory."""
+    """A function for blocks: imports a block into dlarray and back into NumPy, and asserts that memory is shared."""
 
     def share(block):
         ours = dlarray.from_dlpack(block)
@@ -48,7 +49,7 @@ def share():
 
 
 @pytest.mark.parametrize("dtype", ARRAY_API_DTYPES)
-def test_each_block_goes_through_without_a_copy_D7(client, share, dtype):
+def test_each_block_is_exchanged_without_a_copy_D7(client, share, dtype):
     x = dask_array.arange(24, chunks=8).reshape(6, 4).rechunk((3, 2)).astype(dtype)
     assert computed(client, x.map_blocks(share, dtype=dtype)).tolist() == computed(client, x).tolist()
 
@@ -57,7 +58,7 @@ VIEWS = {"columns": lambda x: x.T, "steps": lambda x: x[:, ::2], "backwards": la
 
 
 @pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
-def test_blocks_of_any_layout_go_through_without_a_copy_D5(client, share, view):
+def test_blocks_of_any_layout_are_exchanged_without_a_copy_D5(client, share, view):
     def share_view(block):
         assert not view(block).flags.c_contiguous
         return share(view(block))
@@ -74,7 +75,7 @@ def test_the_workers_are_processes_of_their_own(client):
 
 
 def test_a_block_from_another_process_is_shared_or_refused_by_its_alignment_C9(client, share):
-    """Dask leaves small arrays where they lie in the message that brought them."""
+    """Dask does not copy small arrays out of the message that contains them."""
 
     def take(block):
         if block.ctypes.data % block.itemsize:

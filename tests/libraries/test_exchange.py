@@ -1,4 +1,4 @@
-"""dlarray's arrays to NumPy and PyTorch, and theirs to dlarray: values, memory, who keeps what alive (D, P, K, C)."""
+"""Exchange of arrays between dlarray and NumPy or PyTorch: values, memory, lifetime (D, P, K, C)."""
 
 import gc
 import importlib.util
@@ -19,7 +19,7 @@ needs_torch = pytest.mark.skipif("torch" not in LIBRARIES, reason="torch: make t
 
 
 def pairs(libraries, **marks):
-    """Each library as the one that takes, and as the one that gives."""
+    """Each library once as the target and once as the source."""
     every = [(pair, name) for name in libraries for pair in (("dlarray", name), (name, "dlarray"))]
     cases = [pytest.param(*pair, marks=marks.get(name, ()), id="-to-".join(pair)) for pair, name in every]
     return pytest.mark.parametrize("source, target", cases, indirect=True)
@@ -41,7 +41,7 @@ with_numpy = pairs(["numpy"])  # PyTorch ends the process when it imports a nega
 
 
 @needs_torch
-def test_all_of_this_is_tried_with_pytorch_too():
+def test_the_pairs_contain_pytorch():
     assert "torch" in LIBRARIES
 
 
@@ -74,7 +74,7 @@ LAYOUTS = {
 
 
 def is_shared(source, a, target, b):
-    """The target's array is the source's: what it is, what is in it, and where that lies."""
+    """Asserts that both arrays have equal shape, strides, dtype, values and memory."""
     assert target.dtype(b) == source.dtype(a)
     assert target.shape(b) == source.shape(a)
     assert target.values(b) == source.values(a)
@@ -85,7 +85,7 @@ def is_shared(source, a, target, b):
 
 
 def steps(lib, a):
-    """The strides that carry a meaning: NumPy before 2.4 exports none for a compact array."""
+    """The strides that have a meaning: NumPy before 2.4 exports no strides for a compact array."""
     return [stride for extent, stride in zip(lib.shape(a), lib.strides(a)) if extent > 1]
 
 
@@ -128,7 +128,7 @@ def test_repeated_elements_are_shared_D5(source, target, shape):
 
 
 def with_strides(lib, shape, strides):
-    """A float64 array with just these strides, whatever the library would make of them."""
+    """A float64 array with exactly these strides, even if the library would change them."""
     if lib.name == "dlarray":
         return lib.from_dlpack(dltensor.Producer(shape=shape, strides=strides))
     a = lib.array([float(i) for i in range(64)], "float64")
@@ -155,11 +155,11 @@ def test_every_rank_up_to_32_is_shared_D8(source, target, ndim):
     assert is_shared(source, a, target, target.from_dlpack(a))
 
 
-# ---- Who keeps what alive: P9, K1, K4 ----
+# ---- Lifetime: P9, K1, K4 ----
 
 
 @with_libraries
-def test_the_memory_lives_when_its_array_dies_first_P9(source, target):
+def test_the_memory_survives_its_array_while_an_import_lives_P9(source, target):
     a = vector(source, "float64")
     b, gone, wanted = target.from_dlpack(a), weakref.ref(a), source.values(a)
     del a
@@ -173,7 +173,7 @@ def test_the_memory_lives_when_its_array_dies_first_P9(source, target):
 
 
 @with_libraries
-def test_the_import_dies_first_and_the_array_lives_P9(source, target):
+def test_the_array_survives_the_release_of_its_import_P9(source, target):
     a = vector(source, "float64")
     wanted, before = source.values(a), source.references(a)
     b = target.from_dlpack(a)
@@ -198,7 +198,7 @@ def test_two_imports_of_one_array_are_independent_P9(source, target):
 
 
 @with_libraries
-def test_an_import_may_die_on_another_thread_K5(source, target):
+def test_an_import_may_be_released_on_another_thread_K5(source, target):
     a = vector(source, "float64")
     before = source.references(a)
     imports = [target.from_dlpack(a)]
@@ -211,7 +211,7 @@ def test_an_import_may_die_on_another_thread_K5(source, target):
 
 @pytest.mark.parametrize("keywords", [{}, pytest.param({"max_version": (1, 0)}, marks=needs_versioned_numpy)], ids=str)
 @with_libraries
-def test_a_dropped_capsule_lets_go_of_the_array_K1(source, target, keywords):
+def test_an_unconsumed_capsule_releases_the_array_when_it_is_freed_K1(source, target, keywords):
     a = vector(source, "float64")
     before = source.references(a)
     for _ in range(10):
@@ -226,7 +226,7 @@ def test_a_dropped_capsule_lets_go_of_the_array_K1(source, target, keywords):
 
 
 @with_libraries
-def test_an_exception_in_flight_survives_the_end_of_an_import_K2(source, target):
+def test_an_exception_in_flight_survives_the_release_of_an_import_K2(source, target):
     a = vector(source, "float64")
     before = source.references(a)
     error = KeyError("in flight")
@@ -261,7 +261,7 @@ def test_a_capsule_is_consumed_once_K4(source, target):
 
 
 @with_libraries_by_keywords
-def test_a_chain_there_and_back_keeps_the_first_array_to_the_last_P9(source, target):
+def test_a_chain_there_and_back_keeps_the_first_array_alive_P9(source, target):
     a = b = vector(source, "float64")
     gone, wanted = weakref.ref(a), source.values(a)
     for _ in range(10):
@@ -275,7 +275,7 @@ def test_a_chain_there_and_back_keeps_the_first_array_to_the_last_P9(source, tar
 
 
 @needs_torch
-def test_a_chain_through_all_libraries_keeps_the_first_array_to_the_last_P9():
+def test_a_chain_through_all_libraries_keeps_the_first_array_alive_P9():
     import torch
 
     a = dlarray.arange(6)
@@ -294,7 +294,7 @@ def test_a_chain_through_all_libraries_keeps_the_first_array_to_the_last_P9():
 
 
 @with_libraries
-def test_a_thousand_rounds_leave_nothing_behind_K4(source, target):
+def test_a_thousand_rounds_leave_no_reference_K4(source, target):
     a = vector(source, "float64")
     before = source.references(a)
     for _ in range(1000):
@@ -337,10 +337,10 @@ def test_the_device_may_be_a_tuple_for_dlarray_C3(source):
     assert dlarray.from_dlpack(a, device=(1, 0)).data_ptr == source.pointer(a)
 
 
-def test_another_device_is_refused_by_the_peer_C3_C5():
+def test_another_device_is_refused_by_numpy_C3_C5():
     a = numpy.arange(3)
     before = sys.getrefcount(a)
-    with pytest.raises((BufferError, ValueError)):  # the latter from NumPy before 2.3
+    with pytest.raises((BufferError, ValueError)):  # ValueError from NumPy before 2.3
         dlarray.from_dlpack(a, device=(2, 0))
     assert sys.getrefcount(a) == before
 
@@ -376,7 +376,7 @@ def test_read_only_arrays_of_numpy_are_read_only_in_dlarray_C7():
     assert not dlarray.from_dlpack(a, copy=True).readonly
 
 
-def test_what_comes_in_the_legacy_form_is_read_only_on_both_sides_C7():
+def test_a_legacy_import_is_read_only_in_both_libraries_C7():
     class Old:
         def __init__(self, a):
             self.a = a
@@ -394,7 +394,7 @@ def test_what_comes_in_the_legacy_form_is_read_only_on_both_sides_C7():
 
 
 @needs_torch
-def test_read_only_arrays_of_dlarray_come_into_pytorch_which_knows_no_such_thing_P3():
+def test_pytorch_imports_read_only_arrays_of_dlarray_P3():
     import torch
 
     a = dlarray.arange(3)
@@ -403,10 +403,10 @@ def test_read_only_arrays_of_dlarray_come_into_pytorch_which_knows_no_such_thing
     assert (b.tolist(), b.data_ptr()) == ([0, 1, 2], a.data_ptr)
 
 
-# ---- What a library refuses, and what dlarray does ----
+# ---- Arrays that a library or dlarray refuses ----
 
 
-def test_what_numpy_cannot_export_is_refused_by_its_own_error_P7():
+def test_an_array_that_numpy_cannot_export_raises_numpys_error_P7():
     for a in (numpy.array(["text"]), numpy.array([1], ">i4"), numpy.array("2026-01-01", "M8[D]"), numpy.longdouble(1)):
         with pytest.raises((BufferError, AttributeError)):
             dlarray.from_dlpack(a)
@@ -417,7 +417,7 @@ def test_what_numpy_cannot_export_is_refused_by_its_own_error_P7():
     assert sys.getrefcount(structured) == before
 
 
-def test_what_is_not_aligned_is_refused_C9():
+def test_an_unaligned_array_is_refused_C9():
     a = numpy.frombuffer(bytearray(17), "float64", 2, 1)
     before = sys.getrefcount(a)
     with pytest.raises(BufferError, match="alignment to 8 bytes"):
@@ -426,7 +426,7 @@ def test_what_is_not_aligned_is_refused_C9():
 
 
 @needs_torch
-def test_what_pytorch_will_not_export_is_refused_by_its_own_error_P7():
+def test_a_tensor_that_pytorch_refuses_to_export_raises_pytorchs_error_P7():
     import torch
 
     for t in (
@@ -453,7 +453,7 @@ def test_a_dtype_of_pytorch_that_dlarray_lacks_is_refused_by_name_C8():
 
 @needs_torch
 @pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu"])
-def test_what_is_stored_only_goes_there_and_back_D6(name):
+def test_storage_only_dtypes_are_exchanged_there_and_back_D6(name):
     import torch
 
     t = torch.arange(24, dtype=torch.uint8).view(getattr(torch, name)).reshape(2, -1)
@@ -463,7 +463,7 @@ def test_what_is_stored_only_goes_there_and_back_D6(name):
     assert (back.dtype, back.data_ptr()) == (t.dtype, t.data_ptr()) and back.stride() == t.T.stride()
 
 
-def test_subclasses_of_a_peers_type_come_in_C6():
+def test_subclasses_of_another_librarys_type_are_imported_C6():
     class Sub(numpy.ndarray):
         pass
 

@@ -1,6 +1,6 @@
-"""torch.distributed reduces and moves dlarray's memory in place, between two processes by gloo (P9, K4).
+"""torch.distributed with gloo reduces, sends and receives dlarray's memory in place, in two processes (P9, K4).
 
-As a program, this file is what each of the processes runs: `python test_gloo.py NAME RANK STORE`.
+Each process runs this file as a program: `python test_gloo.py NAME RANK STORE`.
 """
 
 import datetime
@@ -23,7 +23,7 @@ if importlib.util.find_spec("torch") is None:
 
 
 def by_two_processes(scenario):
-    """The test in which two processes run the scenario at once, each with its rank."""
+    """A test in which two processes run the scenario at once, each with its rank."""
 
     def test(tmp_path):
         command = [sys.executable, __file__, scenario.__name__]
@@ -67,7 +67,7 @@ def test_arrays_are_sent_received_gathered_and_broadcast_in_place(rank):
 
 
 @by_two_processes
-def test_an_array_lives_until_what_is_pending_has_ended_P9(rank):
+def test_an_array_lives_until_pending_work_has_ended_P9(rank):
     a = dlarray.array([rank, 2.0])
     gone = weakref.ref(a)
     pending = distributed.all_reduce(torch.from_dlpack(a), async_op=True)
@@ -77,7 +77,7 @@ def test_an_array_lives_until_what_is_pending_has_ended_P9(rank):
     assert gone().tolist() == [1, 4]
     del pending
     gc.collect()
-    ends = time.monotonic() + 10  # a thread of gloo lets go of the array
+    ends = time.monotonic() + 10  # a thread of gloo releases the array
     while gone() is not None and time.monotonic() < ends:
         time.sleep(0.01)
     assert gone() is None

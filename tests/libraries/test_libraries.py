@@ -1,5 +1,4 @@
-"""Who keeps whose memory, and for how long, with every array library that is installed (P9, K1, K4), and what one of
-them alone does."""
+"""Lifetime of exchanged memory with every installed array library (P9, K1, K4), and tests of single libraries."""
 
 import ctypes
 import gc
@@ -11,9 +10,9 @@ import dltensor
 import exchanges
 import pytest
 
-COPIES = {"mlx"}  # what it imports on the CPU
-NO_FROM_DLPACK = {"pyarrow.Array", "pyarrow.Tensor", "tensorflow"}  # beside their types
-KEEPS = {"paddle": 1}  # for good, of two imports of the same memory that live at once
+COPIES = {"mlx"}  # libraries that copy imports on the CPU
+NO_FROM_DLPACK = {"pyarrow.Array", "pyarrow.Tensor", "tensorflow"}  # in the module of the type
+KEEPS = {"paddle": 1}  # never frees this many of two imports of one memory that live at once
 
 
 @pytest.fixture(params=array_libraries.installed())
@@ -22,7 +21,7 @@ def lib(request):
 
 
 def of(name):
-    """Marks a test of one library."""
+    """Marks a test for one library."""
     installed = pytest.mark.skipif(
         name not in array_libraries.installed(), reason=f"{name}: make test-libraries installs it"
     )
@@ -49,7 +48,7 @@ def theirs(lib, values=(3, 1, 4, 1, 5, 9, 2, 6)):
 
 
 class Counted:
-    """Offers what a library exports, and counts the calls of its deleter, which still runs."""
+    """Offers a library's export and counts the calls of its deleter, which still runs."""
 
     def __init__(self, lib, a):
         self.capsule = a.__dlpack__(**getattr(lib, "export", {}))
@@ -79,8 +78,8 @@ def test_the_deleter_of_each_library_is_called_once_K4(lib):
     assert counted.calls == [(counted.address,)]
 
 
-def test_a_capsule_of_each_library_that_is_refused_or_dropped_lets_go_once_K1(exporting):
-    """Of our memory, that we may count: a library's destructor need not call what stands in the struct."""
+def test_a_refused_or_dropped_capsule_of_each_library_is_released_once_K1(exporting):
+    """Counts references to memory of dlarray: a library's destructor need not call the deleter in the struct."""
     a = ours()
     before, held = sys.getrefcount(a), exporting.name not in COPIES
     capsule = exporting.from_dlpack(a).__dlpack__(**getattr(exporting, "export", {}))
@@ -110,7 +109,7 @@ def test_the_array_of_each_library_outlives_its_import_P9(lib):
     assert lib.values(a) == wanted
 
 
-def test_a_chain_through_each_library_lets_go_once_in_either_order_P9(exporting):
+def test_a_chain_through_each_library_is_released_once_in_either_order_P9(exporting):
     a = ours()
     before, held = sys.getrefcount(a), exporting.name not in COPIES
     for intermediate_first in (True, False):
@@ -132,7 +131,7 @@ def test_a_chain_through_each_library_lets_go_once_in_either_order_P9(exporting)
 # ---- From dlarray to each library ----
 
 
-def test_each_library_calls_our_deleter_once_K4(lib):
+def test_each_library_calls_the_deleter_of_dlarray_once_K4(lib):
     a = ours()
     before, held = sys.getrefcount(a), lib.name not in COPIES
     b = lib.from_dlpack(a)
@@ -143,7 +142,7 @@ def test_each_library_calls_our_deleter_once_K4(lib):
     assert sys.getrefcount(a) == before
 
 
-def test_each_library_keeps_our_memory_when_our_array_dies_first_P9(lib):
+def test_each_library_keeps_memory_of_dlarray_after_its_array_is_freed_P9(lib):
     b = lib.from_dlpack(ours())
     gc.collect()
     others = [dlarray.zeros(16, "int32") for _ in range(20)]
@@ -151,7 +150,7 @@ def test_each_library_keeps_our_memory_when_our_array_dies_first_P9(lib):
     assert len(others) == 20
 
 
-def test_a_thousand_rounds_with_each_library_leave_nothing_behind_K4(lib):
+def test_a_thousand_rounds_with_each_library_leave_no_reference_K4(lib):
     a, b = ours(), theirs(lib)
     before = sys.getrefcount(a)
     for _ in range(1000):
@@ -161,7 +160,7 @@ def test_a_thousand_rounds_with_each_library_leave_nothing_behind_K4(lib):
     assert sys.getrefcount(a) == before
 
 
-def test_what_each_library_refuses_stays_ours_K4(lib):
+def test_an_array_that_each_library_refuses_is_unchanged_K4(lib):
     """A dtype that no library but dlarray and tvm-ffi knows."""
     a = dlarray.from_dlpack(dltensor.Producer(dtype=array_libraries.STORAGE["float6_e2m3fn"], shape=(4,)))
     before = sys.getrefcount(a)
@@ -194,7 +193,7 @@ def test_two_imports_of_one_array_by_each_library_are_independent_P9(lib):
 
 
 @of("jax")
-def test_immutable_arrays_of_jax_come_as_legacy_are_read_only_and_go_back_P2_C7(lib):
+def test_immutable_arrays_of_jax_are_imported_as_legacy_and_read_only_and_return_P2_C7(lib):
     a = theirs(lib)
     assert dltensor.read(a.__dlpack__(max_version=(1, 3))).form == dltensor.LEGACY
     b = dlarray.from_dlpack(a)
@@ -211,7 +210,7 @@ def test_immutable_arrays_of_jax_come_as_legacy_are_read_only_and_go_back_P2_C7(
 
 
 @of("tensorflow")
-def test_tensorflow_knows_only_the_legacy_form_and_gets_its_own_back_P2_C7(lib):
+def test_tensorflow_exchanges_only_the_legacy_form_P2_C7(lib):
     a = theirs(lib)
     assert dltensor.read(a.__dlpack__()).form == dltensor.LEGACY
     b = dlarray.from_dlpack(a)
@@ -261,7 +260,7 @@ def test_tensors_of_pyarrow_are_as_writable_as_their_buffer_C7(lib):
 
 
 @of("mlx")
-def test_slices_of_mlx_come_with_a_byte_offset_which_is_folded_into_the_address_D1(lib):
+def test_the_byte_offset_of_slices_of_mlx_is_added_to_the_address_D1(lib):
     def block(maker):
         return maker.array([[1, 2, 3, 4], [5, 6, 7, 8]], "int32")[1:, 1:3]
 
@@ -276,7 +275,7 @@ def test_slices_of_mlx_come_with_a_byte_offset_which_is_folded_into_the_address_
 
 
 @of("mlx")
-def test_the_memory_of_mlx_stands_still_over_many_rounds_K4(lib):
+def test_many_rounds_do_not_increase_the_memory_of_mlx_K4(lib):
     import mlx.core
 
     def rounds(count):
@@ -297,7 +296,7 @@ def test_the_byte_offset_that_paddle_ignores_is_never_exported_D1(lib):
 
 
 @of("paddle")
-def test_paddle_says_its_device_has_no_number_and_is_understood_C4(lib):
+def test_a_device_of_paddle_without_a_number_is_accepted_C4(lib):
     a = theirs(lib)
     assert tuple(a.__dlpack_device__()) == (1, None)
     assert dlarray.from_dlpack(a, device=(1, 0)).data_ptr == lib.pointer(a)
@@ -326,7 +325,7 @@ def test_a_lazily_conjugated_tensor_of_torch_is_refused_by_torch_X9(lib):
 
 
 @of("torch")
-def test_parameters_and_tensors_of_torch_with_a_gradient_come_in_by_its_table_X9(lib):
+def test_parameters_and_tensors_of_torch_with_a_gradient_are_imported_by_its_table_X9(lib):
     import torch
 
     for a in (torch.ones(3, requires_grad=True), torch.nn.Parameter(torch.ones(3))):
@@ -335,7 +334,7 @@ def test_parameters_and_tensors_of_torch_with_a_gradient_come_in_by_its_table_X9
         assert dlarray.from_dlpack(a).data_ptr == a.data_ptr()
 
 
-# ---- The exchange API: what comes and goes by a table ----
+# ---- The exchange API: imports and exports by a table ----
 
 
 @of("torch")
@@ -368,11 +367,11 @@ def test_a_lazily_conjugated_tensor_of_torch_is_not_borrowed_X9(lib):
         borrow(torch.tensor([1 + 2j]).conj())
     a = torch.tensor([1 + 2j])
     with exchanges.counted(torch.Tensor):
-        assert borrow(a)[2] is False  # by the table, after is_conj() and is_neg()
+        assert borrow(a)[2] is False  # from the table, after calls of is_conj() and is_neg()
 
 
 @of("torch")
-def test_memory_and_results_like_a_tensor_of_torch_are_torchs(lib):
+def test_memory_and_results_like_a_tensor_of_torch_are_made_by_torch(lib):
     import torch
     from exchange_probe import Holder, allocate_like, return_like
 
@@ -386,7 +385,7 @@ def test_memory_and_results_like_a_tensor_of_torch_are_torchs(lib):
 
 
 @of("tvm_ffi")
-def test_tvm_ffi_takes_and_returns_our_arrays_by_their_table_alone_X1_X6(lib, monkeypatch):
+def test_tvm_ffi_exchanges_arrays_of_dlarray_by_their_table_alone_X1_X6(lib, monkeypatch):
     import tvm_ffi.testing
 
     a = dlarray.array([[1, 2, 3], [4, 5, 6]], "int64")
@@ -405,7 +404,7 @@ def test_tvm_ffi_takes_and_returns_our_arrays_by_their_table_alone_X1_X6(lib, mo
 
 
 @of("tvm_ffi")
-def test_tvm_ffi_is_refused_by_the_table_and_asks_a_class_that_exports_in_its_own_way_X2(lib):
+def test_tvm_ffi_calls_the_method_of_a_class_that_overrides_it_X2(lib):
     class Own(dlarray.Array):
         def __dlpack__(self, **keywords):
             return dlarray.array([7], "int64").__dlpack__(**keywords)

@@ -1,7 +1,7 @@
-"""mpi4py sends and receives straight from and into dlarray's memory, between two processes (P, K).
+"""mpi4py sends from and receives into dlarray's memory without a copy, between two processes (P, K).
 
-It asks an array without a buffer protocol for __dlpack__(max_version=(1, 0), copy=False). As a program, this file is
-what one of the two processes runs: `mpiexec -n 2 python -m mpi4py test_mpi.py NAME`.
+mpi4py calls __dlpack__(max_version=(1, 0), copy=False) of an array without a buffer protocol. Each process runs this
+file as a program: `mpiexec -n 2 python -m mpi4py test_mpi.py NAME`.
 """
 
 import importlib.util
@@ -19,7 +19,7 @@ from dltensor import ARRAY_API_DTYPES
 
 LIMIT = 30  # seconds
 
-# Without effect but in Open MPI: to be run by root, and with fewer cores than processes.
+# Settings for Open MPI, ignored by others: allow root, and fewer cores than processes.
 OPEN_MPI = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
@@ -38,7 +38,7 @@ def mpiexec():
 
 
 def by_two_processes(scenario):
-    """The test in which two processes run the scenario at once, each with the communicator."""
+    """A test in which two processes run the scenario at once, each with the communicator."""
 
     def test():
         done = subprocess.run(
@@ -68,13 +68,13 @@ def test_every_dtype_is_sent_and_received_in_place_D7(comm):
 
 
 @by_two_processes
-def test_mpi_sees_the_memory_itself_and_its_dtype_P8(comm):
+def test_mpi_uses_the_memory_itself_and_its_dtype_P8(comm):
     from mpi4py import MPI
 
     a = dlarray.arange(3, dtype="float64")
     memory = MPI.memory(a)
     assert (memory.address, memory.nbytes, memory.readonly) == (a.data_ptr, 24, False)
-    comm.Allreduce(MPI.IN_PLACE, a)  # added up as numbers, by the dtype in the tensor
+    comm.Allreduce(MPI.IN_PLACE, a)  # adds numbers of the dtype in the tensor
     assert a.tolist() == [0, 2, 4]
     a.setflags(writeable=False)
     assert MPI.memory(a).readonly
@@ -107,7 +107,7 @@ def test_another_process_writes_into_a_window_over_an_array(comm):
 
 
 @by_two_processes
-def test_an_array_lives_until_what_is_pending_has_ended_P9(comm):
+def test_an_array_lives_until_pending_work_has_ended_P9(comm):
     other = 1 - comm.rank
     a, b = dlarray.array([comm.rank, 2.0]), dlarray.zeros(2)
     seen, gone = numpy.from_dlpack(b), weakref.ref(a)
@@ -125,7 +125,7 @@ def test_an_array_lives_until_what_is_pending_has_ended_P9(comm):
 
 
 def refused(text, a, call):
-    """Expects a call to be refused in words, with nothing left behind and nothing sent."""
+    """Asserts that a call is refused with the text, keeps no reference and sends nothing."""
     before = sys.getrefcount(a)
     with pytest.raises(BufferError, match=text):
         call(a)
@@ -151,7 +151,7 @@ def test_only_compact_memory_is_sent_and_received_D5(comm):
         refused("not contiguous", a, lambda a: comm.Send(a, other))
         refused("not contiguous", a, lambda a: comm.Recv(a, other))
     refused("negative", matrix[::-1], lambda a: comm.Send(a, other))
-    comm.Sendrecv(matrix.transpose(), other, recvbuf=got, source=other)  # compact too: sent as it lies
+    comm.Sendrecv(matrix.transpose(), other, recvbuf=got, source=other)  # columns are compact too: sent in memory order
     assert got.tolist() == matrix.tolist()
     comm.Sendrecv(matrix[1:, None], other, recvbuf=got[:1], source=other)
     assert got.tolist() == [[3, 4, 5], [3, 4, 5]]
@@ -167,8 +167,8 @@ def test_arrays_of_one_element_and_of_none_are_sent_D3(comm):
 
 
 @by_two_processes
-def test_what_numpy_and_mpi_get_is_one_memory(comm):
-    """Received in an array that dlarray took from NumPy."""
+def test_numpy_and_mpi_share_one_memory(comm):
+    """The target is an array that dlarray imported from NumPy."""
     other = 1 - comm.rank
     theirs = numpy.zeros(3)
     comm.Sendrecv(numpy.full(3, other, float), other, recvbuf=dlarray.from_dlpack(theirs), source=other)

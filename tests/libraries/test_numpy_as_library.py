@@ -1,4 +1,4 @@
-"""The tests of clauses, run on NumPy in place of dlarray: they test DLPack, and not how dlarray happens to be."""
+"""Runs the tests of clauses on NumPy in place of dlarray: they test DLPack, not decisions of dlarray."""
 
 import os
 import re
@@ -17,7 +17,7 @@ FILES = [
     "consumer/test_from_dlpack.py",
 ]
 
-# What NumPy does otherwise, by the tests that see it.
+# Deviations of NumPy, by the tests that fail because of them.
 DEVIATIONS = {
     # __dlpack__
     "test_keywords_are_matched_by_value_in_any_order_and_number_P1": "any stream but None is refused, -1 too",
@@ -51,11 +51,13 @@ DEVIATIONS = {
     "test_a_view_of_an_import_keeps_the_form_of_its_source_C7": "what came as legacy is refused to legacy consumers",
     "test_what_came_in_the_legacy_form_goes_out_in_it_again_and_flagged_in_the_other_C7": "the same",
 }
-CRASHES = ["test_what_is_malformed_is_refused_and_deleted_once_D8"]  # it is read, and ends the process
+CRASHES = [
+    "test_what_is_malformed_is_refused_and_deleted_once_D8"
+]  # NumPy reads the malformed tensor, which ends the process
 
 
 @pytest.mark.skipif(numpy.lib.NumpyVersion(numpy.__version__) < "2.4.0", reason="the table is that of NumPy 2.4")
-def test_numpy_does_as_dlarray_but_for_what_is_known():
+def test_numpy_behaves_as_dlarray_except_for_known_deviations():
     command = [sys.executable, "-m", "pytest", "-q", "-rf", "--tb=no", "--no-header", "-p", "no:cacheprovider"]
     command += ["-W", "ignore", "-k", "not " + " and not ".join(CRASHES), *(str(TESTS / file) for file in FILES)]
     done = subprocess.run(command, env={**os.environ, "DLPACK_PY_LIBRARY": "numpy"}, capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""NumPy's own tests of DLPack, with dlarray between NumPy's arrays: numpy.from_dlpack(dlarray.from_dlpack(x))."""
+"""NumPy's tests of DLPack with dlarray between NumPy's arrays: numpy.from_dlpack(dlarray.from_dlpack(x))."""
 
 import dlarray
 import numpy

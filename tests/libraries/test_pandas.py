@@ -1,7 +1,7 @@
-"""Columns of pandas that offer NumPy's or Arrow's memory: numbers without a copy, the rest refused (P, K, C).
+"""Columns of pandas over memory of NumPy or Arrow: numbers are shared without a copy, the rest is refused (P, K, C).
 
-A Series has no __dlpack__ of its own. NumPy's memory comes from to_numpy(), read-only since pandas 3; Arrow's from
-pyarrow.array(series.array), always read-only.
+A Series has no __dlpack__. to_numpy() returns memory of NumPy, read-only since pandas 3;
+pyarrow.array(series.array) returns memory of Arrow, always read-only.
 """
 
 import gc
@@ -17,7 +17,9 @@ pandas = pytest.importorskip("pandas", **missing)
 pyarrow = pytest.importorskip("pyarrow", **missing)
 
 NULLABLE = {name: name.replace("int", "Int").replace("u", "U").replace("float", "Float") for name in ARRAY_API_DTYPES}
-NUMBERS = [name for name in ARRAY_API_DTYPES if name[0] in "iuf"]  # that nullable and Arrow's columns have
+NUMBERS = [
+    name for name in ARRAY_API_DTYPES if name[0] in "iuf"
+]  # dtypes that nullable columns and columns of Arrow have
 
 
 def address(a):
@@ -28,11 +30,11 @@ def arrow_column(values, dtype):
     return pandas.Series(values, dtype=pandas.ArrowDtype(getattr(pyarrow, dtype)()))
 
 
-# ---- Columns of NumPy's ----
+# ---- Columns over memory of NumPy ----
 
 
 @pytest.mark.parametrize("dtype", ARRAY_API_DTYPES)
-def test_a_column_comes_in_without_a_copy_and_read_only_C7(dtype):
+def test_a_column_is_imported_without_a_copy_and_read_only_C7(dtype):
     series = pandas.Series([0, 1, 1], dtype=dtype)
     a = dlarray.from_dlpack(series.to_numpy())
     assert (a.dtype, a.tolist()) == (dtype, series.tolist())
@@ -44,7 +46,7 @@ def test_a_column_comes_in_without_a_copy_and_read_only_C7(dtype):
         a.__dlpack__()
 
 
-def test_what_pandas_gives_for_writing_is_written_C7():
+def test_memory_that_pandas_gives_for_writing_is_writable_C7():
     series = pandas.Series([1.0, 2.0, 3.0])
     a = dlarray.from_dlpack(series.array.to_numpy())
     a[1] = 9
@@ -71,7 +73,7 @@ def test_columns_of_one_frame_lie_in_one_matrix_D4():
     assert dlarray.from_dlpack(frame.to_numpy()).data_ptr == matrix.data_ptr
 
 
-def test_codes_of_a_categorical_column_come_in_C8():
+def test_codes_of_a_categorical_column_are_imported_C8():
     codes = pandas.Series(["x", "y", "x"], dtype="category").cat.codes
     a = dlarray.from_dlpack(codes.to_numpy())
     assert (a.dtype, a.tolist()) == ("int8", [0, 1, 0])
@@ -98,14 +100,14 @@ def test_a_read_only_array_becomes_a_column_that_cannot_be_assigned_P3():
     assert a.tolist() == series.tolist() == [0, 1, 2]
 
 
-def test_pandas_copies_unless_told_otherwise():
+def test_pandas_copies_by_default():
     a = dlarray.arange(3)
     series = pandas.Series(numpy.from_dlpack(a))
     a[0] = 7
     assert series.tolist() == [0, 1, 2]
 
 
-# ---- Who keeps what alive ----
+# ---- Lifetime ----
 
 
 def test_a_column_keeps_the_array_alive_P9():
@@ -147,11 +149,11 @@ def test_an_array_keeps_the_memory_of_an_arrow_column_alive_K4():
     assert pyarrow.total_allocated_bytes() == before
 
 
-# ---- Nullable columns, and those of Arrow ----
+# ---- Nullable columns, and columns of Arrow ----
 
 
 @pytest.mark.parametrize("dtype", NUMBERS)
-def test_a_nullable_column_without_nulls_comes_in_without_a_copy_C7(dtype):
+def test_a_nullable_column_without_nulls_is_imported_without_a_copy_C7(dtype):
     series = pandas.Series([0, 1, 2], dtype=NULLABLE[dtype])
     by_numpy = dlarray.from_dlpack(series.to_numpy(dtype=dtype))
     by_arrow = dlarray.from_dlpack(pyarrow.array(series.array))
@@ -174,7 +176,7 @@ def test_an_array_becomes_a_nullable_column_without_a_copy():
 
 
 @pytest.mark.parametrize("dtype", NUMBERS)
-def test_a_column_of_arrow_comes_in_without_a_copy_and_read_only_C7(dtype):
+def test_a_column_of_arrow_is_imported_without_a_copy_and_read_only_C7(dtype):
     series = arrow_column([0, 1, 2], dtype)
     chunk = pyarrow.array(series.array)
     a = dlarray.from_dlpack(chunk)
@@ -196,7 +198,7 @@ def test_a_slice_of_an_arrow_column_begins_at_its_offset_D1():
     assert a.data_ptr == address(series.to_numpy()) + 16
 
 
-def test_a_column_in_chunks_comes_in_chunk_by_chunk_C6():
+def test_a_column_in_chunks_is_imported_chunk_by_chunk_C6():
     column = pandas.arrays.ArrowExtensionArray(pyarrow.chunked_array([[0, 1], [2]]))
     chunks = pyarrow.array(pandas.Series(column).array)
     with pytest.raises(AttributeError, match="'pyarrow.lib.ChunkedArray' object has no attribute '__dlpack__'"):
@@ -212,7 +214,7 @@ def test_an_array_becomes_a_column_of_arrow_without_a_copy():
     assert dlarray.from_dlpack(pyarrow.array(series.array)).data_ptr == a.data_ptr
 
 
-# ---- What is refused, and by whom ----
+# ---- Refusals, and the library that refuses ----
 
 
 @pytest.mark.parametrize("column", [arrow_column, lambda values, dtype: pandas.Series(values, dtype=NULLABLE[dtype])])
@@ -221,13 +223,13 @@ def test_nulls_are_refused_by_name_C1_P7(column):
     chunk = pyarrow.array(series.array)
     with pytest.raises(TypeError, match="arrays with no nulls") as raised:
         dlarray.from_dlpack(chunk)
-    assert "arrays with no nulls" in str(raised.value.__context__)  # a TypeError: it was asked a second time
+    assert "arrays with no nulls" in str(raised.value.__context__)  # a TypeError: __dlpack__ was called a second time
     assert raised.value.__context__.__context__ is None
     assert dlarray.from_dlpack(series.to_numpy(dtype="int64", na_value=0)).tolist() == [1, 0, 3]
 
 
 @pytest.mark.parametrize("dtype", ["str", "object", "string[pyarrow]", "category"])
-def test_strings_are_refused_by_both_P7(dtype):
+def test_strings_are_refused_by_numpy_and_pyarrow_P7(dtype):
     series = pandas.Series(["x", "y"], dtype=dtype)
     with pytest.raises(BufferError, match="only supports"):
         dlarray.from_dlpack(series.to_numpy())
@@ -236,7 +238,7 @@ def test_strings_are_refused_by_both_P7(dtype):
 
 
 @pytest.mark.parametrize("dtype", ["datetime64[ns]", "timedelta64[s]", "timestamp[us][pyarrow]"])
-def test_times_are_refused_and_their_counts_come_in_P7(dtype):
+def test_times_are_refused_and_their_counts_are_imported_P7(dtype):
     series = pandas.Series([1000, 2000], dtype="int64").astype(dtype)
     with pytest.raises(BufferError, match="only supports"):
         dlarray.from_dlpack(series.to_numpy())
@@ -246,14 +248,14 @@ def test_times_are_refused_and_their_counts_come_in_P7(dtype):
 
 
 @pytest.mark.parametrize("dtype", ["bool", "boolean", "bool[pyarrow]"])
-def test_truth_values_come_in_by_numpy_and_as_bits_are_refused_D6(dtype):
+def test_bools_of_numpy_are_imported_and_bools_as_bits_are_refused_D6(dtype):
     series = pandas.Series([True, False], dtype=dtype)
     assert dlarray.from_dlpack(series.to_numpy(dtype=bool)).tolist() == [True, False]
     with pytest.raises(TypeError, match="Bit-packed boolean"):
         dlarray.from_dlpack(pyarrow.array(series.array))
 
 
-def test_a_series_itself_offers_nothing_C6():
+def test_a_series_itself_is_no_producer_C6():
     for thing in (pandas.Series([1]), pandas.DataFrame([1]), pandas.Index([1]), pandas.array([1])):
         with pytest.raises(AttributeError, match="__dlpack__"):
             dlarray.from_dlpack(thing)

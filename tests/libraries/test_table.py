@@ -1,4 +1,4 @@
-"""Each array is exchanged between dlarray and each library, or refused: a change on either side fails (D, P, C, X)."""
+"""Each array is exchanged or refused between dlarray and each library as expected here (D, P, C, X)."""
 
 import fnmatch
 import json
@@ -10,8 +10,8 @@ import array_libraries
 import exchanges
 import pytest
 
-# By library and direction, the rows that are not exchanged, as patterns: the last pattern that matches a row counts.
-# The type of the exception stands behind the colon. "none": the producer has no such array.
+# For each library and direction the rows that are not exchanged, as patterns: the last matching pattern counts.
+# After the colon stands the type of the exception. "none": the producer has no such array.
 ALL = {"to dlarray": {"exchange API": "none"}, "from dlarray": {"exchange API": "not used"}}
 STORED = "bfloat16, float[468]_*"
 LACKING = {"float4_e2m1fnx2": "none"}  # in dlarray
@@ -41,7 +41,7 @@ UNLIKE = {
         },
         "from dlarray": {
             "float6_*, float4_*": "refused by jax: JaxRuntimeError",
-            "a slice": "copied",  # it is not aligned to 64 bytes
+            "a slice": "copied",  # not aligned to 64 bytes
             "steps, negative steps, broadcast": "refused by jax: JaxRuntimeError",
             "writable": "exchanged, read-only",
             "read-only": LEGACY,
@@ -104,7 +104,7 @@ UNLIKE = {
         "to dlarray": {
             "complex128, float[468]_*": "none",
             "writable": "none",
-            "there and back": "copied",  # on the way back
+            "there and back": "copied",  # the import back into the library copies
         },
         "from dlarray": {
             "*": "copied",
@@ -140,7 +140,7 @@ UNLIKE = {
 
 
 def expected(name, direction):
-    """By row."""
+    """The expected outcome of each row."""
     kinds = {**dict.fromkeys(exchanges.ROWS, "exchanged"), "copy=True": "copied"}
     for patterns in (ALL[direction], UNLIKE[name][direction], LACKING if direction == "from dlarray" else {}):
         for alternatives, kind in patterns.items():
@@ -182,12 +182,12 @@ def test_each_array_is_exchanged_or_refused_as_the_table_says(outcome, name, cel
     assert kind == expected(name, direction)[row], words
 
 
-def test_every_peer_has_its_expectations():
+def test_every_library_has_its_expectations():
     assert list(UNLIKE) == list(array_libraries.LIBRARIES)
 
 
 @pytest.mark.skipif("torch" not in HERE, reason="torch: make test-libraries installs it")
-def test_the_count_of_the_table_sees_what_tvm_ffi_takes_from_torch_by_it_X3():
+def test_the_counter_counts_calls_of_torchs_table_by_tvm_ffi_X3():
     torch, tvm_ffi = array_libraries.torch(), array_libraries.tvm_ffi()
     a = exchanges.vector(torch)
     with exchanges.counted(torch.Array) as calls:

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# build_python.sh KIND prints the path of a free-threaded CPython 3.13, and builds it where that has not been done before.
+# build_python.sh KIND prints the path of a free-threaded CPython 3.13. The first run with a KIND builds the CPython.
 #
 #   free-threaded   as released
-#   debug           with the assertions and the count of references of a debug build
+#   debug           a debug build, which has assertions and counts references
 #   tsan            with ThreadSanitizer, by clang
 #
-# They stay in ${XDG_CACHE_HOME:-~/.cache}/dlpack_py. The source is the tarball that DLPACK_PY_PYTHON_SOURCE names or, on a
-# Debian, comes by apt from the mirror that the machine uses; what the machine has installed stays as it is.
-# What makes it impossible is said on stderr, with exit status 77; a build that fails is another failure.
+# The builds stay in ${XDG_CACHE_HOME:-~/.cache}/dlpack_py. DLPACK_PY_PYTHON_SOURCE names the tarball of the source.
+# Without it, on Debian, apt downloads the source from the mirror of the machine, and installs nothing.
+# If a build is impossible, prints the reason on stderr and exits with status 77. If a build fails, exits with status 1.
 set -euo pipefail
 
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/dlpack_py
@@ -28,7 +28,7 @@ impossible() {
     exit 77
 }
 
-# An apt world of its own in folder $1, with the sources of trixie. Nothing in it is ever installed.
+# Creates a separate apt configuration in folder $1, with the sources of trixie. Installs no package.
 apt_world() {
     local uri
     uri=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Label: Debian' 2> /dev/null | head -n 1)
@@ -48,13 +48,13 @@ END
     export APT_CONFIG=$1/apt.conf
 }
 
-# Prints the path of the source, fetched once for all kinds.
+# Prints the path of the source. All kinds use one download.
 source_tarball() (
     if [ -n "${DLPACK_PY_PYTHON_SOURCE:-}" ]; then
         realpath "$DLPACK_PY_PYTHON_SOURCE"
         return
     fi
-    exec 9> "$cache/lock" && flock 9 # another process may fetch it
+    exec 9> "$cache/lock" && flock 9 # another process may download the source
     kept=$(ls "$cache"/python3.13_*.orig.tar.xz 2> /dev/null | tail -n 1)
     if [ -z "$kept" ]; then
         command -v apt-get > /dev/null || impossible "no apt-get here; DLPACK_PY_PYTHON_SOURCE can name a tarball"
@@ -70,8 +70,8 @@ source_tarball() (
     echo "$kept"
 )
 
-# In folder $work, without modules that no test imports. The library is not compiled all at once, three times: compileall
-# gets to do that with its --help.
+# Builds in folder $work, without the modules that no test imports. The option --help stops compileall: `make install`
+# would compile the whole standard library three times.
 build() {
     cd "$work/build" &&
         ../source/configure --prefix="$prefix" "${configure[@]}" &&

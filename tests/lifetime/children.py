@@ -6,12 +6,12 @@ import subprocess
 
 import pytest
 
-# How often each scenario runs; without it once, and a race a few times.
+# How often each scenario runs. Without DLPACK_PY_REPEAT, a scenario runs once, and a race several times.
 REPEAT = int(os.environ.get("DLPACK_PY_REPEAT", "0"))
 RACE = 8
 
 MODULES = pathlib.Path(os.environ["DLPACK_PY_BUILD_DIR"])
-# Where probe_limited is taken from: to run what was built for an older Python.
+# The folder of probe_limited. It may hold a module that was built for an older Python.
 LIMITED_MODULES = os.environ.get("DLPACK_PY_LIMITED_DIR", str(MODULES))
 
 PRELUDE = """
@@ -19,7 +19,7 @@ import os, sys, time
 from functools import partial
 import interpreters, PROBE as probe
 
-turn = int(sys.argv[1])  # of a race
+turn = int(sys.argv[1])  # the number of this run
 
 def say(text, write=os.write):
     write(1, text.encode() + b"\\n")
@@ -37,7 +37,7 @@ class EmbeddingOwner(Owner, probe.Array):
 
 EMBEDDED = ["embedded", "embedded legacy"]
 FORMS = ["versioned", "legacy"] + EMBEDDED
-PASTS = ["none", "former", "kept"]  # of threads that drop: see probe.c
+PASTS = ["none", "former", "kept"]  # of the threads that call deleters: see probe.c
 
 def capsule(function=None, form="versioned"):
     owner = EmbeddingOwner(function) if form in EMBEDDED else Owner(function)
@@ -50,9 +50,9 @@ def exports(function=None, forms=FORMS):
     return [export(function, form) for form in forms]
 
 def elsewhere(make, *args):
-    "What make returns on a thread, which then ends."
-    # Without a GIL, an owner dies on the thread that made it, whoever drops it; where that thread has ended, on the
-    # thread that drops it, as with a GIL.
+    "Calls make on a thread that then ends, and returns the result."
+    # Without a GIL, an owner is deallocated on the thread that created it, even if another thread drops the last
+    # reference. If the creating thread has ended, the thread that drops the last reference deallocates the owner.
     import threading
     made = []
     thread = threading.Thread(target=lambda: made.append(make(*args)))
@@ -67,7 +67,7 @@ def wait_for(condition):
         time.sleep(0.0005)
 
 class Slow:
-    "An owner's function that takes its time; other threads run meanwhile."
+    "A slow finalizer of an owner, which lets other threads run."
     def __init__(self, seconds=0.1, sleep=time.sleep, say=say):
         self.entered = False
         self.seconds, self.sleep, self.say = seconds, sleep, say
@@ -82,7 +82,7 @@ def inside(script, own_gil=False):
 
 
 def run(command, out="", times=1, sort=False, limit=120):
-    """Expects a command to end well each time and to say `out`; sorted, where the order of lines is open."""
+    """Checks that a command exits with 0 and prints `out` in each run. With sort, the order of the lines is free."""
     environment = dict(os.environ, PYTHONPATH=os.pathsep.join([LIMITED_MODULES, str(MODULES)]))
     for turn in range(REPEAT or times):
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Each scenario runs in a process of its own: it ends interpreters, and may crash, hang or lose a thread."""
+"""Each scenario runs in a separate process: it ends interpreters, and may crash, hang or lose a thread."""
 
 import sys
 import sysconfig
@@ -14,7 +14,7 @@ if sys.version_info >= (3, 12) and not sysconfig.get_config_var("Py_GIL_DISABLED
 
 @pytest.fixture(params=PROBES)
 def child(request):
-    """Runs a script, in which `probe` is the module probe in one of its builds; what it prints is compared."""
+    """Runs a script, in which `probe` is one build of the module probe, and compares the output."""
 
     def run_script(script, **expected):
         prelude = PRELUDE.replace("PROBE", request.param)

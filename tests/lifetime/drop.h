@@ -1,5 +1,5 @@
-/* How the modules of this folder hand managed tensors around: as an integer, which is the address, and one more where
- * the tensor is of the legacy form. */
+/* The modules of this folder pass a managed tensor as an integer: the address of a versioned tensor, or the address of
+ * a legacy tensor plus 1. */
 #ifndef DROP_H
 #define DROP_H
 

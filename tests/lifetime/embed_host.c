@@ -1,4 +1,4 @@
-/* embed_host SCRIPT...: each script in an interpreter of its own, one after another, all the main one of this process. */
+/* embed_host SCRIPT...: runs each script in a new main interpreter, one interpreter after the other. */
 #include <Python.h>
 
 int

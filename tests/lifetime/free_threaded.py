@@ -1,6 +1,6 @@
-"""Runs the tests of threads on Pythons without a GIL, which build_python.sh makes: as it is, and for ThreadSanitizer.
+"""Runs the thread tests on two Pythons without a GIL from build_python.sh: a release, and one with ThreadSanitizer.
 
-Fails when a test does, and on any race that is reported. Says at the end what ran, and what could not and why.
+Fails if a test fails, or if ThreadSanitizer reports a race. Prints at the end which runs passed.
 """
 
 import os
@@ -16,14 +16,14 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 TESTS = ["tests/lifetime/test_races.py", "tests/lifetime/test_threads.py"]
-VENV = ROOT / "build" / "venv-python3.13t"  # of the one as released; the other takes pytest from it
-IMPOSSIBLE = 77  # of build_python.sh, which has said why
+VENV = ROOT / "build" / "venv-python3.13t"  # of the release; the Python with ThreadSanitizer uses its pytest
+IMPOSSIBLE = 77  # exit status of build_python.sh, which has printed the reason
 MAKING = threading.Lock()
 
 
 @cache
 def python(kind):
-    """The path of an interpreter, or what its building said and whether that is a failure."""
+    """(the path of an interpreter, None), or (None, why there is no interpreter: skipped or failed)."""
     done = subprocess.run([HERE / "build_python.sh", kind], capture_output=True, text=True)
     if done.returncode == 0:
         return done.stdout.strip(), None
@@ -33,7 +33,7 @@ def python(kind):
 
 def make(*arguments):
     command = ["make", "-C", ROOT, "build", *arguments, f"VENV={VENV.relative_to(ROOT)}"]
-    with MAKING:  # the first one makes the environment
+    with MAKING:  # the first call creates the environment
         return subprocess.run(command).returncode == 0
 
 
@@ -43,7 +43,7 @@ def run_tests(command, modules, **environment):
         **os.environ,
         "PYTHONPATH": str(modules),
         "DLPACK_PY_BUILD_DIR": str(modules),
-        "PYTHON_GIL": "0",  # whatever is imported
+        "PYTHON_GIL": "0",  # even if an imported module would enable it
         **environment,
     }
     # The form without dlpack_exchange.h has no function that the other form lacks.
@@ -68,8 +68,8 @@ def tsan():
     command, excuse = (None, excuse) if excuse else python("tsan")
     if excuse:
         return excuse
-    # Configured with the other Python, whose headers are the same and which reports nothing; by the same clang as the
-    # interpreter, for the runtimes of two do not mix.
+    # Configure with the release Python: it has the same headers and no ThreadSanitizer reports. Compile with the clang
+    # that compiled the interpreter: the ThreadSanitizer runtimes of two versions of clang do not work together.
     compiler = subprocess.run(
         [command, "-c", "import sysconfig; print(sysconfig.get_config_var('CC').split()[0])"],
         stdout=subprocess.PIPE,
@@ -77,7 +77,7 @@ def tsan():
         env={**os.environ, "TSAN_OPTIONS": "report_bugs=0"},
     ).stdout.strip()
     symbolizer = shutil.which(compiler.replace("clang", "llvm-symbolizer"))
-    if symbolizer is None:  # suppressions.txt has names of functions
+    if symbolizer is None:  # suppressions.txt names functions
         return f"skipped: no {compiler.replace('clang', 'llvm-symbolizer')} is on the path"
     modules = ROOT / "build" / "tsan"
     flags = f"-DCMAKE_C_COMPILER={compiler} -DCMAKE_C_FLAGS='-fsanitize=thread -g -O1' -DCMAKE_BUILD_TYPE=None"
@@ -98,7 +98,7 @@ def tsan():
     return "passed" if passed and not reports else f"failed: {len(reports)} processes reported races"
 
 
-with ThreadPoolExecutor() as pool:  # side by side: most tests have one thread that works
+with ThreadPoolExecutor() as pool:  # in parallel: in most tests one thread runs at a time
     list(pool.map(python, ["free-threaded", "tsan"]))
     running = {"free-threaded 3.13": pool.submit(free_threaded), "ThreadSanitizer": pool.submit(tsan)}
 outcomes = {name: future.result() for name, future in running.items()}

@@ -3,9 +3,9 @@
 
 #include "drop.h"
 
-static _Thread_local PyThreadState *outer; /* of the thread, which is in run() */
+static _Thread_local PyThreadState *outer; /* the thread state that called run() on this thread */
 
-/* run(script, own_gil=False): in a new interpreter, which has ended when this returns. */
+/* run(script, own_gil=False): runs the script in a new interpreter, which ends before the call returns. */
 static PyObject *
 run(PyObject *module, PyObject *args)
 {
@@ -37,7 +37,7 @@ run(PyObject *module, PyObject *args)
     status = PyRun_SimpleString(script);
     outer = before;
     Py_EndInterpreter(inside);
-    if (own_gil) /* the one that ended let go of its own */
+    if (own_gil) /* Py_EndInterpreter has released the GIL of the ended interpreter */
         PyEval_RestoreThread(here);
     else
         (void)PyThreadState_Swap(here);
@@ -57,7 +57,7 @@ end_kept(PyObject *capsule)
     (void)PyThreadState_Swap(here);
 }
 
-/* run_and_keep(script): in a new interpreter, which ends when the capsule that this returns is destroyed. */
+/* run_and_keep(script): runs the script in a new interpreter, which ends when the returned capsule is destroyed. */
 static PyObject *
 run_and_keep(PyObject *module, PyObject *script)
 {
@@ -73,8 +73,8 @@ run_and_keep(PyObject *module, PyObject *script)
     return NULL;
 }
 
-/* drop_outside(tensor): attached to the interpreter that called run(), with an exception in flight there. Returns
- * whether that is still the same afterwards. */
+/* drop_outside(tensor): calls the deleter attached to the interpreter that called run(), with an exception in flight.
+ * Returns whether the exception is still set afterwards. */
 static PyObject *
 drop_outside(PyObject *module, PyObject *number)
 {
@@ -106,7 +106,7 @@ current(PyObject *module, PyObject *unused)
 
 static PyObject *kept_object;
 
-/* keep(object), and let_go(): an object that outlives its interpreter. */
+/* keep(object) keeps an object beyond the end of its interpreter; let_go() drops the object. */
 static PyObject *
 keep(PyObject *module, PyObject *object)
 {

@@ -1,5 +1,5 @@
-// What C++ extensions keep beyond the interpreter: arrays in objects whose destructors run as a thread or the process
-// ends, and are noexcept.
+// A C++ extension that keeps arrays after the end of the interpreter. The destructors that release the arrays are
+// noexcept, and run when a thread or the process ends.
 #include "dlpack_py.h"
 
 #include <cstdlib>
@@ -24,11 +24,12 @@ thread_local std::vector<Array> of_the_thread;
 std::vector<Array> &
 of_a_function()
 {
-    static std::vector<Array> arrays; // made as it is first used, and so destroyed before of_the_process
+    static std::vector<Array> arrays; // created at its first use, after of_the_process, and so destroyed first
     return arrays;
 }
 
-// keep(array) and keep_in_function(array): to the end of the process; keep_on_thread(array): to that of this thread.
+// keep(array) and keep_in_function(array): keep to the end of the process; keep_on_thread(array): to the end of this
+// thread.
 PyObject *
 keep_in(std::vector<Array> &arrays, PyObject *object)
 {
@@ -57,7 +58,7 @@ keep_on_thread(PyObject *, PyObject *object)
     return keep_in(of_the_thread, object);
 }
 
-// A thread that is not Python's takes over what is kept on this one, and ends.
+// Moves the arrays that are kept on this thread to a thread that Python did not create. That thread then ends.
 PyObject *
 end_thread(PyObject *, PyObject *)
 {
@@ -69,7 +70,7 @@ end_thread(PyObject *, PyObject *)
     Py_RETURN_NONE;
 }
 
-// The process ends while the interpreter lives: from here, with or without the GIL, or from another thread.
+// The three functions end the process while the interpreter lives: with the GIL, without it, or from another thread.
 PyObject *
 exit_attached(PyObject *, PyObject *)
 {

@@ -1,4 +1,4 @@
-/* Compiled with a copy of the header that says it is 0.3.0, and whose record has grown at its head. */
+/* Compiled with a copy of the header that has version 0.3.0 and more fields at the start of struct dlp_state. */
 #include "one_file.h"
 
 #if DLPACK_PY_VERSION != 0x000300

@@ -1,4 +1,4 @@
-/* What a file that uses the header can do for the tests, once for each file: each has a record of its own. */
+/* The functions that the tests call in each file that includes the header. Each file has its own interpreter states. */
 #include <Python.h>
 
 #include "drop.h"

@@ -1,5 +1,5 @@
-/* Tensors of each kind that we export, threads that drop them at a chosen time, and a look at what is left when the
- * process ends. Compiled three times: as it is, without the fast paths, and under the limited API. */
+/* Exports tensors of each kind, calls their deleters on threads at a chosen time, and checks what is left when the
+ * process ends. Compiled three times: with the fast paths, without them, and for the limited API. */
 #include <Python.h>
 
 #include <pthread.h>
@@ -20,12 +20,12 @@ static atomic_int exit_wait = 10;
 #  define PROBE_INIT PyInit_probe
 #endif
 
-/* What a child process exits with when something is wrong that Python cannot tell. */
+/* Exit statuses of a child process for errors that Python cannot report. */
 #define EXIT_THREAD_ENDED 71 /* a thread was ended while it was in a deleter */
 #define EXIT_THREAD_HANGS 72
 #define EXIT_NOT_SETTLED 73
 
-/* Slots hold functions as object pointers, which ISO C converts by way of an integer only. */
+/* ISO C has no cast from a function pointer to an object pointer. */
 #define SLOT(function) ((void *)(intptr_t)(function))
 
 static void
@@ -52,8 +52,8 @@ typedef struct array {
     int64_t shape[1], strides[1];
 } array;
 
-static atomic_int holds;       /* a thread keeps the GIL to itself */
-static atomic_long trespasses; /* owners that died on another thread meanwhile */
+static atomic_int holds;       /* whether a thread holds the GIL in hold() */
+static atomic_long trespasses; /* owners that were deallocated on another thread while hold() held the GIL */
 static pthread_t holder;
 
 static PyObject *
@@ -170,7 +170,7 @@ find(const char *name, const char *const *names)
     return -1;
 }
 
-/* capsule(owner, form="versioned"): what owner's __dlpack__ would return. An embedded form needs an Array. */
+/* capsule(owner, form="versioned"): the capsule of a tensor of the owner. For an embedded form, owner is an Array. */
 static PyObject *
 make_capsule(PyObject *module, PyObject *args)
 {
@@ -200,7 +200,7 @@ take(PyObject *module, PyObject *capsule)
     return tensor == 0 ? NULL : PyLong_FromSize_t(tensor);
 }
 
-/* give(tensor): a capsule around it again. */
+/* give(tensor): a new capsule that holds the tensor. */
 static PyObject *
 give(PyObject *module, PyObject *number)
 {
@@ -212,7 +212,7 @@ give(PyObject *module, PyObject *number)
                              : dlpack_py_capsule_steal((void *)tensor, DLPACK_PY_VERSIONED);
 }
 
-/* give_object(tensor): an object of the header's that owns it. */
+/* give_object(tensor): an object from dlpack_py_object_steal that owns the tensor. */
 static PyObject *
 give_object(PyObject *module, PyObject *number)
 {
@@ -233,7 +233,7 @@ count_freed(void *context)
     atomic_fetch_add(&freed, 1);
 }
 
-/* A tensor whose owner is no Python object. */
+/* wrap(): a tensor without a Python owner. */
 static PyObject *
 wrap(PyObject *module, PyObject *unused)
 {
@@ -252,7 +252,7 @@ rude_deleter(DLManagedTensorVersioned *managed)
     free(managed);
 }
 
-/* A capsule of another library, whose deleter leaves an exception behind. */
+/* rude_capsule(): a capsule of another library, whose deleter sets an exception. */
 static PyObject *
 rude_capsule(PyObject *module, PyObject *unused)
 {
@@ -269,7 +269,7 @@ rude_capsule(PyObject *module, PyObject *unused)
     return dlpack_py_capsule_steal(managed, DLPACK_PY_VERSIONED);
 }
 
-/* A C array of the tensors in a Python list, which is emptied. */
+/* Moves the tensors of a Python list to a C array. */
 static uintptr_t *
 tensors_take(PyObject *list, size_t *count)
 {
@@ -290,7 +290,7 @@ tensors_take(PyObject *list, size_t *count)
     return tensors;
 }
 
-/* Calls a deleter on this thread, without the GIL where that is asked for. */
+/* Calls a deleter on this thread. detached: without the GIL; raising: with an exception in flight. */
 static PyObject *
 drop_here(PyObject *number, int detached, int raising)
 {
@@ -339,7 +339,7 @@ drop_detached_while_raising(PyObject *module, PyObject *number)
     return drop_here(number, 1, 1);
 }
 
-/* Drops an object, the only item of a list, with an exception in flight. */
+/* Removes the only item of a list, and drops the item with an exception in flight. */
 static PyObject *
 pop_while_raising(PyObject *module, PyObject *list)
 {
@@ -355,14 +355,14 @@ pop_while_raising(PyObject *module, PyObject *list)
     return NULL;
 }
 
-/* ---- Threads that are not Python's ------------------------------------- */
+/* ---- Threads that Python did not create -------------------------------- */
 
-/* What a thread has had to do with Python when it begins to drop. */
+/* What a thread has done with Python before it calls the first deleter. */
 static const char *const pasts[] = {
     "none",   /* nothing */
     "former", /* PyGILState_Ensure and Release */
     "kept",   /* PyGILState_Ensure, and released the GIL */
-    "inside", /* a thread state of the interpreter that started it, until it has dropped all */
+    "inside", /* attached to the interpreter that started the thread, until all deleters have run */
     NULL,
 };
 
@@ -373,14 +373,14 @@ typedef struct thread {
     uintptr_t *tensors;
     size_t count;
     double pause;
-    long process; /* a forked child has none of its parent's threads */
+    long process; /* the process that started the thread: a forked child has none of its parent's threads */
     int past;
     atomic_int ready, done;
 } thread;
 
 static thread *threads;
 static pthread_mutex_t threads_lock = PTHREAD_MUTEX_INITIALIZER;
-static atomic_long begun, ended; /* drops on threads */
+static atomic_long begun, ended; /* calls of deleters on threads */
 
 static void
 thread_was_ended(void *unused)
@@ -466,7 +466,7 @@ thread_join(thread *self, double seconds)
     free(self);
 }
 
-/* start(tensors, past="none", pause=0): drop them one by one, with a pause before each. */
+/* start(tensors, past="none", pause=0): a thread calls the deleters one by one, with a pause before each call. */
 static PyObject *
 start(PyObject *module, PyObject *args)
 {
@@ -521,7 +521,7 @@ join(PyObject *module, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-/* hold(drops, seconds): keep the GIL until so many drops have begun on threads, and for a time after. */
+/* hold(drops, seconds): holds the GIL until `drops` calls of deleters have begun on threads, and `seconds` longer. */
 static PyObject *
 hold(PyObject *module, PyObject *args)
 {
@@ -542,7 +542,7 @@ hold(PyObject *module, PyObject *args)
 
 /* ---- After the interpreter --------------------------------------------- */
 
-static uintptr_t *late[2]; /* what is dropped when the last interpreter is gone, and when the process exits */
+static uintptr_t *late[2]; /* tensors to drop: when the last interpreter is gone, and when the process exits */
 static size_t late_count[2];
 static long blocks_allowed = -1, freed_expected;
 
@@ -559,7 +559,7 @@ drop_late(int when)
         free(rest);
         return;
     }
-    for (i = 0; i < here; i++) /* half of them here, the others on a thread */
+    for (i = 0; i < here; i++) /* half of the tensors on this thread, the rest on another thread */
         tensor_drop(tensors[i]);
     memcpy(rest, tensors + here, (count - here) * sizeof(*rest));
     free(tensors);
@@ -589,7 +589,7 @@ at_exit(void)
     }
 }
 
-/* later(tensors, when): drop them when the interpreter is "gone", or at the process's "exit". */
+/* later(tensors, when): drops the tensors when the interpreter is "gone", or at the "exit" of the process. */
 static PyObject *
 later(PyObject *module, PyObject *args)
 {
@@ -607,8 +607,8 @@ later(PyObject *module, PyObject *args)
     Py_RETURN_NONE;
 }
 
-/* settle(blocks=0, freed=0): at the process's exit see to it that all threads are done, that no more memory is left,
- * and how many wrapped tensors were freed. */
+/* settle(blocks=0, freed=0): checks at the exit of the process that all threads are done, that at most `blocks` blocks
+ * are left, and that `freed` wrapped tensors were freed. */
 static PyObject *
 settle(PyObject *module, PyObject *args)
 {
@@ -662,7 +662,7 @@ states(PyObject *module, PyObject *unused)
     return PyLong_FromLong(count);
 }
 
-/* fork_unseen(): a fork that Python is not told of. */
+/* fork_unseen(): calls fork() without the hooks of Python. */
 static PyObject *
 fork_unseen(PyObject *module, PyObject *unused)
 {

@@ -1,5 +1,5 @@
-/* Things that export and import in each way, and functions that many threads call at once: so that they begin as one,
- * each can wait for the others without a thread state. */
+/* A type that exports and imports in each way, and functions that many threads call at once. To start at the same time,
+ * the threads wait for each other without a thread state. */
 #include <Python.h>
 
 #include <pthread.h>
@@ -10,12 +10,12 @@
 #include "../counted_blocks.h"
 #include "dlpack_exchange.h"
 
-/* Slots hold functions as object pointers, which ISO C converts by way of an integer only. */
+/* ISO C has no cast from a function pointer to an object pointer. */
 #define SLOT(function) ((void *)(intptr_t)(function))
 
-/* ---- Waiting for each other ---------------------------------------------- */
+/* ---- Threads that wait for each other ------------------------------------- */
 
-/* Returns when as many threads as count, or another time as many, have come here. */
+/* Returns when `count` threads have called it. Works again for each further group of `count` calls. */
 static void
 wait_for_all(atomic_int *arrived, int count)
 {
@@ -24,7 +24,7 @@ wait_for_all(atomic_int *arrived, int count)
         sched_yield();
 }
 
-/* meet(count): always the same. */
+/* meet(count): waits until `count` threads have called it. */
 static PyObject *
 meet(PyObject *Py_UNUSED(module), PyObject *number)
 {
@@ -54,8 +54,8 @@ count_blocks(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 
 /* ---- Things --------------------------------------------------------------- */
 
-/* A type, new_type(), of which Thing() has four numbers, and exports them in place, and Thing(source) shows
- * what it has imported. */
+/* An object of a type from new_type(). Thing() holds four numbers and exports them in place. Thing(source) imports the
+ * memory of source and exports that memory. */
 typedef struct {
     PyObject_HEAD
     dlpack_py_embedded tensors;
@@ -162,7 +162,7 @@ thing_embed_matrix(PyObject *op, PyObject *Py_UNUSED(unused))
     Py_RETURN_NONE;
 }
 
-/* embed_misaligned(): embeds three numbers, from the second byte of the first one on. */
+/* embed_misaligned(): embeds three numbers that begin at the second byte of the memory. */
 static PyObject *
 thing_embed_misaligned(PyObject *op, PyObject *Py_UNUSED(unused))
 {
@@ -194,15 +194,35 @@ static PyType_Spec thing_spec = {"race_probe.Thing", sizeof(Thing), 0, Py_TPFLAG
 DLPACK_PY_EXCHANGE_API_EMBEDDED(thing_exchange, thing_describe, thing_make_steal, NULL, offsetof(Thing, tensors));
 #endif
 
-/* new_type(): another one, with the same table. */
+/* add_table(type): adds the exchange table that all types of new_type() share. */
 static PyObject *
-new_type(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
+add_table(PyObject *Py_UNUSED(module), PyObject *type)
 {
-    PyObject *type = PyType_FromSpec(&thing_spec);
 #if DLPACK_PY_HAS_EXCHANGE_API
-    if (type != NULL && dlpack_py_exchange_add((PyTypeObject *)type, &thing_exchange) < 0)
-        Py_CLEAR(type);
+    if (dlpack_py_exchange_add((PyTypeObject *)type, &thing_exchange) < 0)
+        return NULL;
+#else
+    (void)type;
 #endif
+    Py_RETURN_NONE;
+}
+
+/* new_type_without_table(): a new type. */
+static PyObject *
+new_type_without_table(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
+{
+    return PyType_FromSpec(&thing_spec);
+}
+
+/* new_type(): a new type with an exchange table. */
+static PyObject *
+new_type(PyObject *module, PyObject *unused)
+{
+    PyObject *type = new_type_without_table(module, unused);
+    PyObject *added = type == NULL ? NULL : add_table(module, type);
+    if (added == NULL)
+        Py_CLEAR(type);
+    Py_XDECREF(added);
     return type;
 }
 
@@ -234,7 +254,7 @@ borrow(PyObject *Py_UNUSED(module), PyObject *obj)
     return PyFloat_FromDouble(total);
 }
 
-/* consume(obj), consume_detached(obj): the latter lets go of it without a thread state. */
+/* consume(obj), consume_detached(obj): consume_detached releases the view without a thread state. */
 static PyObject *
 consume_here(PyObject *obj, int detached)
 {
@@ -265,8 +285,8 @@ consume_detached(PyObject *Py_UNUSED(module), PyObject *obj)
     return consume_here(obj, 1);
 }
 
-/* look(thing, borrows, writable, options, dtype=float64, max_ndim=0, ndim=1, order='\0'): (readonly, whether the view owns
- * a tensor, calls of __dlpack__). */
+/* look(thing, borrows, writable, options, dtype=float64, max_ndim=0, ndim=1, order='\0'): (readonly, whether the view
+ * owns a tensor, calls of __dlpack__). */
 static PyObject *
 look(PyObject *Py_UNUSED(module), PyObject *args)
 {
@@ -293,7 +313,7 @@ look(PyObject *Py_UNUSED(module), PyObject *args)
     return Py_BuildValue("(iNi)", readonly, PyBool_FromLong(is_owner), ((Thing *)obj)->requests - before);
 }
 
-/* consume_integers(obj): refused by whoever has float64. */
+/* consume_integers(obj): BufferError for float64. */
 static PyObject *
 consume_integers(PyObject *Py_UNUSED(module), PyObject *obj)
 {
@@ -311,7 +331,7 @@ check(PyObject *Py_UNUSED(module), PyObject *obj)
     return PyBool_FromLong(dlpack_py_check(obj));
 }
 
-/* wait_until_taken(capsule): looks at it again and again. */
+/* wait_until_taken(capsule): checks the capsule until it is consumed. */
 static PyObject *
 wait_until_taken(PyObject *Py_UNUSED(module), PyObject *capsule)
 {
@@ -323,7 +343,7 @@ wait_until_taken(PyObject *Py_UNUSED(module), PyObject *capsule)
     Py_RETURN_NONE;
 }
 
-/* return_like(like, obj): what obj shows, as one of like's. */
+/* return_like(like, obj): the tensor of obj as an array of the library of like. */
 static PyObject *
 return_like(PyObject *Py_UNUSED(module), PyObject *args)
 {
@@ -334,7 +354,7 @@ return_like(PyObject *Py_UNUSED(module), PyObject *args)
     return dlpack_py_return_like_steal(like, &v);
 }
 
-/* allocate_like(like): four numbers in memory of like's library, and let go of; their sum. */
+/* allocate_like(like): allocates four numbers by the library of like, releases them, and returns their sum. */
 static PyObject *
 allocate_like(PyObject *Py_UNUSED(module), PyObject *like)
 {
@@ -352,7 +372,7 @@ allocate_like(PyObject *Py_UNUSED(module), PyObject *like)
     return PyFloat_FromDouble(total);
 }
 
-/* writable_buffer(obj): is what a writable buffer was asked for, and given, said to be read-only? */
+/* writable_buffer(obj): requests a writable buffer, and returns whether its field readonly is set. */
 static PyObject *
 writable_buffer(PyObject *Py_UNUSED(module), PyObject *obj)
 {
@@ -365,7 +385,7 @@ writable_buffer(PyObject *Py_UNUSED(module), PyObject *obj)
     return PyBool_FromLong(readonly);
 }
 
-/* ---- Threads that are not Python's ---------------------------------------- */
+/* ---- Threads that Python did not create ----------------------------------- */
 
 typedef struct {
     pthread_t id;
@@ -389,8 +409,8 @@ release_at_once(void *arg)
     return NULL;
 }
 
-/* release_on_threads(sources, attached=0): consumes each and empties the list; then threads let go of them, all at once:
- * the first so many attached. */
+/* release_on_threads(sources, attached=0): consumes each source and empties the list. Then one thread for each source
+ * releases its view, all at once. The first `attached` threads have a thread state. */
 static PyObject *
 release_on_threads(PyObject *Py_UNUSED(module), PyObject *args)
 {
@@ -415,7 +435,7 @@ release_on_threads(PyObject *Py_UNUSED(module), PyObject *args)
     }
     for (started = 0; started < count; started++) {
         if (pthread_create(&workers[started].id, NULL, release_at_once, &workers[started]) != 0)
-            Py_FatalError("no thread"); /* those that wait already would do so for ever */
+            Py_FatalError("no thread"); /* the threads that wait already would wait forever */
     }
     Py_BEGIN_ALLOW_THREADS
     for (i = 0; i < started; i++)
@@ -427,6 +447,7 @@ release_on_threads(PyObject *Py_UNUSED(module), PyObject *args)
 /* ---- The module ----------------------------------------------------------- */
 
 static PyMethodDef functions[] = {
+    {"add_table", add_table, METH_O, NULL},
     {"allocate_like", allocate_like, METH_O, NULL},
     {"blocks", count_blocks, METH_NOARGS, NULL},
     {"borrow", borrow, METH_O, NULL},
@@ -437,6 +458,7 @@ static PyMethodDef functions[] = {
     {"look", look, METH_VARARGS, NULL},
     {"meet", meet, METH_O, NULL},
     {"new_type", new_type, METH_NOARGS, NULL},
+    {"new_type_without_table", new_type_without_table, METH_NOARGS, NULL},
     {"release_on_threads", release_on_threads, METH_VARARGS, NULL},
     {"return_like", return_like, METH_VARARGS, NULL},
     {"state", state, METH_NOARGS, NULL},

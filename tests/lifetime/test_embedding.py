@@ -1,4 +1,4 @@
-"""Python in a program of another's: the interpreter ends and begins again in one process (K5)."""
+"""Python embedded in a program: the interpreter ends and begins again in one process (K5)."""
 
 import pytest
 from lifetime.children import MODULES, PRELUDE, run
@@ -54,7 +54,7 @@ def test_a_tensor_dies_between_two_interpreters_K5(host):
 
 
 def test_the_exchange_table_of_a_type_works_in_each_interpreter_of_a_process_in_turn_X6_G1(host):
-    """It is static, and its type another one each time."""
+    """The exchange table is static; each interpreter creates a new type."""
     work = """
 import dlarray, echo
 a = dlarray.arange(3)

@@ -32,7 +32,7 @@ def test_the_end_waits_for_an_owner_s_finalizer_on_another_thread_K5(child):
 
 
 @pytest.mark.parametrize("past", ["none", "former", "kept"])
-def test_the_end_lets_go_of_the_gil_for_a_deleter_that_waits_for_it_K5(child, past):
+def test_the_end_releases_the_gil_for_a_deleter_that_waits_for_it_K5(child, past):
     child(
         f"""
         probe.settle()
@@ -89,9 +89,9 @@ def test_an_array_in_a_module_at_the_end_dies_and_its_owner_s_finalizer_runs_K5(
     )
 
 
-def test_an_array_that_dies_later_than_all_modules_does_no_harm_K5(child):
+def test_an_array_that_dies_after_all_modules_does_no_harm_K5(child):
     child("""
-        # The interpreter lets go of what is registered here when it clears itself.
+        # The interpreter drops the registered functions when it clears its state.
         for form in FORMS:
             os.register_at_fork(before=partial(id, capsule(partial(len, ""), form)))
             os.register_at_fork(before=partial(id, probe.Consumer(capsule(partial(len, ""), form))))
@@ -99,12 +99,12 @@ def test_an_array_that_dies_later_than_all_modules_does_no_harm_K5(child):
     """)
 
 
-def test_a_callback_registered_before_ours_may_drop_on_threads_which_leaks_the_owners_K5(child):
+def test_an_exit_callback_registered_before_the_headers_may_drop_on_threads_which_leaks_the_owners_K5(child):
     child(
         """
         import atexit
         tensors, died = [], []
-        @atexit.register  # and so called when ours is through
+        @atexit.register  # registered before the callback of the header, and so called after it
         def late():
             for past in PASTS:
                 probe.start(tensors.pop(), past)
@@ -121,7 +121,7 @@ def test_a_callback_registered_before_ours_may_drop_on_threads_which_leaks_the_o
     )
 
 
-def test_what_is_used_first_in_an_exit_callback_works_K5(child):
+def test_the_first_use_of_the_header_in_an_exit_callback_works_K5(child):
     child(
         """
         import atexit
@@ -138,7 +138,7 @@ def test_what_is_used_first_in_an_exit_callback_works_K5(child):
     )
 
 
-def test_what_is_used_first_in_an_exit_callback_may_die_after_the_interpreter_K5(child):
+def test_tensors_first_exported_in_an_exit_callback_may_die_after_the_interpreter_K5(child):
     child("""
         import atexit
         @atexit.register
@@ -149,7 +149,7 @@ def test_what_is_used_first_in_an_exit_callback_may_die_after_the_interpreter_K5
     """)
 
 
-# Calls a function while modules are torn down: what it needs it has at hand.
+# Calls a function while modules are torn down. The function uses only its arguments.
 LATE = """
 class Late:
     def __init__(self, function, *args):
@@ -159,7 +159,7 @@ class Late:
 """
 
 
-def test_what_is_used_first_while_modules_are_torn_down_leaks_on_threads_only_K5(child):
+def test_tensors_first_exported_while_modules_are_torn_down_leak_on_threads_only_K5(child):
     child(
         LATE
         + """
@@ -192,7 +192,7 @@ atexit._clear()
     )
 
 
-def test_without_its_exit_callback_the_gate_still_learns_that_the_interpreter_is_gone_K5(child):
+def test_without_its_exit_callback_the_state_still_learns_that_the_interpreter_is_gone_K5(child):
     child("""
         import atexit
         probe.later(exports(partial(say, "owner died")), "gone")
@@ -212,7 +212,7 @@ def test_a_deleter_leaks_the_owner_and_frees_its_own_memory_when_the_interpreter
 
 
 @pytest.mark.parametrize("when", ["gone", "exit"])
-def test_a_tensor_of_nobody_is_freed_when_the_interpreter_is_gone_K5(child, when):
+def test_a_tensor_without_an_owner_is_freed_when_the_interpreter_is_gone_K5(child, when):
     child(f"""
         probe.settle(0, 10)
         probe.later([probe.wrap() for i in range(10)], {when!r})
@@ -220,7 +220,7 @@ def test_a_tensor_of_nobody_is_freed_when_the_interpreter_is_gone_K5(child, when
 
 
 @pytest.mark.parametrize("place", ["main", "deleter"])
-def test_a_process_that_stops_in_the_midst_of_deleters_stops_K5(child, place):
+def test_a_process_that_exits_while_deleters_run_exits_K5(child, place):
     child(
         f"""
         for past in PASTS:

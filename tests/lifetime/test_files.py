@@ -1,4 +1,4 @@
-"""Several users of the header in one process: each file has its own states of interpreters, in any version (G2)."""
+"""Several files that use the header in one process: each has its own interpreter states, whatever its version (G2)."""
 
 FILES = """
 import newer_version, two_files
@@ -9,7 +9,7 @@ def all_files(function):
 """
 
 
-def test_files_modules_and_versions_share_no_gate_G2(child):
+def test_files_modules_and_versions_share_no_state_G2(child):
     child(
         FILES
         + """

@@ -16,7 +16,7 @@ def in_flight(seconds):
             wait_for(lambda: slow.entered)
 
 def wait_for_child(child):
-    "It ends well, and well before the limit of waiting for deleters."
+    "The child exits with 0, long before the time limit for deleters."
     begin = time.monotonic()
     assert os.waitpid(child, 0)[1] == 0
     assert time.monotonic() - begin < 5
@@ -57,7 +57,7 @@ probe.settle()
     )
 
 
-def test_a_fork_that_python_was_not_told_of_does_not_wait_for_the_deleters_of_its_parent_K5(child):
+def test_a_fork_without_the_hooks_of_python_does_not_wait_for_the_deleters_of_its_parent_K5(child):
     child(
         IN_FLIGHT
         + """
@@ -79,7 +79,7 @@ wait_for_child(child)
 @pytest.mark.parametrize("fork", ["os.fork()", "probe.fork_unseen()"])
 @pytest.mark.parametrize("generations", [1, 2, 3])
 def test_a_child_that_inherited_a_count_waits_for_its_own_deleters_alone_K5(child, fork, generations):
-    """An owner's __del__ of 0.4 s on another thread is not cut off, whatever deleters of the parent were counted."""
+    """The child waits for a __del__ of 0.4 s on another thread, even if deleters of the parent were counted."""
     child(
         IN_FLIGHT
         + f"""
@@ -107,8 +107,8 @@ if child == 0 or generation > 0:
     )
 
 
-def test_a_child_lets_go_of_what_its_parent_was_about_to_let_go_of_K5(child):
-    """The count that was inherited is taken out once: by the first deleter, not by the exit callback again."""
+def test_a_child_drops_tensors_while_deleters_of_its_parent_ran_at_the_fork_K5(child):
+    """The inherited count is subtracted once: by the first deleter, and not again by the exit callback."""
     child(
         IN_FLIGHT
         + """
@@ -130,7 +130,7 @@ else:
     )
 
 
-def test_a_fork_that_python_was_not_told_of_may_come_at_any_time_G1_K5(child):
+def test_a_fork_without_the_hooks_of_python_may_happen_at_any_time_G1_K5(child):
     child(
         IN_FLIGHT
         + """
@@ -148,7 +148,7 @@ os._exit(0)
     )
 
 
-def test_a_fork_that_python_was_not_told_of_waits_for_deleters_of_its_own_K5(child):
+def test_a_fork_without_the_hooks_of_python_waits_for_deleters_of_its_own_K5(child):
     child(
         IN_FLIGHT
         + """
@@ -190,7 +190,7 @@ assert process.exitcode == 0 and time.monotonic() - begin < 5
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_a_new_process_of_multiprocessing_drops_on_threads_and_at_its_end_K5(child, method):
-    """A forked one ends without an end of its interpreter, and before 3.13 without exit callbacks too."""
+    """A forked process does not finalize its interpreter. Before 3.13 it also runs no exit callbacks."""
     ends = method == "spawn"
     waits = ends or sys.version_info >= (3, 13)
     child(
@@ -222,13 +222,13 @@ for process in processes:
 
 
 @pytest.mark.skipif(sys.version_info[:2] == (3, 12), reason="3.12 refuses to fork in exit callbacks")
-def test_a_child_that_is_forked_after_our_exit_callback_still_leaks_on_threads_K5(child):
+def test_a_child_that_is_forked_after_the_exit_callback_still_leaks_on_threads_K5(child):
     child(
         IN_FLIGHT
         + """
 import atexit
 tensors, died = [], []
-@atexit.register  # and so called when ours is through
+@atexit.register  # registered before the callback of the header, and so called after it
 def late():
     child = os.fork()
     probe.start(tensors)
@@ -244,7 +244,7 @@ probe.settle(1)
 
 
 def test_an_owner_that_forks_in_a_deleter_leaves_the_count_right_in_both_processes_K5(child):
-    """The child begins to count at 0; were it to fall below, its end would not wait for the deleter that follows."""
+    """The child counts from 0. If the count fell below 0, the child would end without waiting for the next deleter."""
     child(
         IN_FLIGHT
         + """
@@ -277,7 +277,7 @@ for past in PASTS:
     )
 
 
-def test_where_python_cannot_tell_of_forks_arrays_are_exported_all_the_same_K5(child):
+def test_arrays_are_exported_without_os_register_at_fork_K5(child):
     child(
         """
 del os.register_at_fork
@@ -288,7 +288,7 @@ for form in FORMS:
     )
 
 
-def test_a_first_use_without_room_on_the_stack_is_tried_again_K5(child):
+def test_a_first_use_that_fails_by_recursion_error_can_be_repeated_K5(child):
     child("""
 import atexit, builtins
 real, before = builtins.__import__, atexit._ncallbacks()

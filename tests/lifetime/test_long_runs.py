@@ -1,6 +1,6 @@
-"""Each exchange very many times: no memory and no references are left behind (K, C, P, X).
+"""Runs each exchange many times: no memory and no references leak (K, C, P, X).
 
-DLPACK_PY_ROUNDS says how many times. References are counted where Python can tell of all: in a debug build.
+DLPACK_PY_ROUNDS is the number of runs. References are counted in a debug build of Python only.
 """
 
 import ctypes
@@ -27,7 +27,7 @@ class Mallinfo(ctypes.Structure):
     _fields_ = [(name, ctypes.c_size_t) for name in "arena ordblks smblks hblks hblkhd u fsm uordblks f keep".split()]
 
 
-# Of glibc; elsewhere the memory of the process has to tell.
+# mallinfo2 is a function of glibc. Without it, only the resident memory of the process shows a leak.
 mallinfo = getattr(ctypes.CDLL(None), "mallinfo2", None)
 if mallinfo is not None:
     mallinfo.restype = Mallinfo
@@ -46,14 +46,14 @@ def resident():
         return 0
 
 
-# What may grow by how much, however many rounds there are: what others do meanwhile, and what measuring takes.
+# {name: (function, limit)}. The limit covers the measuring itself and other threads; it does not depend on the rounds.
 GROWTH = {
     "blocks": (sys.getallocatedblocks, 50),
     "bytes allocated": (allocated, 32 << 10),
     "bytes resident": (resident, 2 << 20),
     "references": (getattr(sys, "gettotalrefcount", int), 50),
 }
-# The allocators of sanitizers keep what was freed, and look for leaks themselves.
+# A sanitizer's allocator keeps freed memory, and the sanitizer looks for leaks itself.
 if os.environ.get("PYTHONMALLOC") == "malloc":
     GROWTH.clear()
 
@@ -64,10 +64,10 @@ def measure():
 
 
 def grown(function, rounds):
-    """What grows too much in so many calls, each time that they are made: {name: by how much}."""
+    """{name: growth} of what grows beyond its limit in each of three times `rounds` calls."""
     for _ in range(WARM_UP):
         function()
-    for _ in range(3):  # what Python does now and then grows once
+    for _ in range(3):  # work that Python does now and then grows only once
         before = measure()
         for _ in range(rounds):
             function()
@@ -92,7 +92,7 @@ class Method:
 
 
 class Old(Method):
-    """One that knows no max_version: each call is made twice."""
+    """An array whose __dlpack__ does not accept max_version: the consumer calls __dlpack__ twice."""
 
     def __dlpack__(self, stream=None):
         return self.array.__dlpack__()
@@ -104,7 +104,7 @@ class Failing(Method):
 
 
 class Namespace(Method):
-    """One that finds its from_dlpack by its array namespace."""
+    """An array whose from_dlpack is found by __array_namespace__."""
 
     def __array_namespace__(self):
         return dlarray
@@ -192,7 +192,7 @@ CONSUMING = {
 }
 
 if sysconfig.get_config_var("Py_GIL_DISABLED"):
-    del CONSUMING["new types"]  # CPython 3.13 without a GIL keeps something of any type that goes
+    del CONSUMING["new types"]  # CPython 3.13 without a GIL leaks memory for each deleted type
 
 TABLES = {
     "owned": lambda: exchange_probe.call_owned(TABLE, ARRAY),
@@ -214,7 +214,7 @@ TABLES = {
 }
 
 
-# Compiled for release, it leaves references uncounted.
+# The release build of NumPy does not count all references.
 NUMPY = {
     "from NumPy": lambda: dlarray.from_dlpack(MATRIX),
     "from NumPy by its capsule": lambda: consume(MATRIX.__dlpack__()),
@@ -245,17 +245,17 @@ def cases(**kinds):
 
 
 @pytest.mark.parametrize("exchange", cases(produce=PRODUCING, consume=CONSUMING, table=TABLES, deleters=DELETERS))
-def test_an_exchange_leaves_nothing_behind(exchange):
+def test_an_exchange_leaks_nothing(exchange):
     assert grown(exchange, ROUNDS) == {}
 
 
 @pytest.mark.parametrize("exchange", cases(numpy=NUMPY))
-def test_an_exchange_with_numpy_leaves_nothing_behind(exchange):
+def test_an_exchange_with_numpy_leaks_nothing(exchange):
     assert grown(exchange, ROUNDS).keys() <= {"references"}
 
 
 @pytest.mark.parametrize("past", ["none", "former"])
-def test_deleters_on_foreign_threads_leave_nothing_behind_K5(past):
+def test_deleters_on_foreign_threads_leak_nothing_K5(past):
     def drop_100():
         probe.start([probe.take(probe.capsule(probe.Array(), form)) for form in FORMS * 25], past)
         probe.join()
@@ -264,15 +264,15 @@ def test_deleters_on_foreign_threads_leave_nothing_behind_K5(past):
 
 
 @pytest.mark.skipif(not GROWTH, reason="a sanitizer looks for leaks")
-def test_what_is_left_behind_is_noticed():
+def test_a_leak_is_noticed():
     kept = []
     names = {"blocks", "references"} if hasattr(sys, "gettotalrefcount") else {"blocks"}
     assert grown(lambda: kept.append(probe.Array()), 1000).keys() >= names
     assert "bytes allocated" in grown(probe.wrap, 1000) or mallinfo is None
 
 
-def test_interpreters_that_come_and_go_leave_nothing_behind_G1(child, own_gil):
-    """CPython leaves things of its own behind, but for 3.11; elsewhere the header's allocations are counted."""
+def test_interpreters_that_start_and_end_leak_nothing_G1(child, own_gil):
+    """Only CPython 3.11 frees all memory of an interpreter. For other versions, counts the header's blocks only."""
     child(
         f"""
         import gc
@@ -306,8 +306,8 @@ def test_interpreters_that_come_and_go_leave_nothing_behind_G1(child, own_gil):
     )
 
 
-def test_a_result_for_numpy_leaves_no_names_in_the_cache_of_types():
-    """CPython keeps a name by its address: strings between the calls give each new name an address of its own."""
+def test_a_result_for_numpy_leaves_no_names_in_the_type_cache():
+    """CPython caches a name by its address: strings made between the calls give each new name a different address."""
     result, between = NUMPY["a result for NumPy"], []
     for _ in range(WARM_UP):
         result()

@@ -1,6 +1,6 @@
-"""Eight threads do the same with the same objects at once (G1, K1, K4, K5), with and without a GIL.
+"""Eight threads use the same objects at once (G1, K1, K4, K5), with and without a GIL.
 
-Each scenario runs in a process of its own, where everything is used for the first time, and which may crash.
+Each scenario runs in a separate process: it tests the first use of the header, and may crash.
 """
 
 import sys
@@ -16,10 +16,10 @@ import race_probe as probe
 
 sys.setswitchinterval(1e-6)  # where there is a GIL
 THREADS = 8
-ended = []  # threads that have done their work
+ended = []  # the numbers of the threads that have finished
 
 def together(*works):
-    "Calls each on a thread, the last on all that are left; returns what they returned, or raised."
+    "Calls each work on a thread, and the last work on all other threads. Returns their results or exceptions."
     works += works[-1:] * (THREADS - len(works))
     results = [None] * THREADS
     ended.clear()
@@ -28,7 +28,7 @@ def together(*works):
         try:
             results[i] = works[i]()
         except Exception as error:
-            results[i] = error.with_traceback(None)  # which would keep all alive
+            results[i] = error.with_traceback(None)  # a traceback keeps all objects alive
         ended.append(i)
     threads = [threading.Thread(target=run, args=[i]) for i in range(THREADS)]
     for thread in threads:
@@ -38,7 +38,7 @@ def together(*works):
     return results
 
 def done(results):
-    "All went well; raises what one of them raised."
+    "Raises the first exception in results."
     for result in results:
         if isinstance(result, Exception):
             raise result
@@ -50,7 +50,7 @@ THINGS = """
 Thing = probe.new_type()
 
 class Mortal(Thing):
-    "Tells a list when it dies."
+    "Appends to a list when it dies."
     def __new__(cls, died):
         return super().__new__(cls)
     def __init__(self, died):
@@ -59,7 +59,7 @@ class Mortal(Thing):
         self.died.append(1)
 
 def settle():
-    "Nothing is left of what the header allocated but the state and its cache."
+    "Checks that the header has freed all counted blocks but the dlp_exchange_cache."
     gc.collect()
     assert probe.blocks() == 1, probe.blocks()
 """
@@ -72,7 +72,7 @@ def child(script, prelude=PRELUDE + THINGS, **expected):
 # ---- First use ----------------------------------------------------------------
 
 
-def test_first_use_by_eight_threads_at_once_ends_with_one_gate_G1():
+def test_first_use_by_eight_threads_at_once_creates_one_state_G1():
     child(
         """
         found = done(together(probe.state))
@@ -89,7 +89,7 @@ def test_no_thread_gets_a_state_whose_exit_callback_is_not_registered_yet_G1():
         import atexit, time
         registered = []
         def register(function, register=atexit.register):
-            time.sleep(0.05)  # the other threads come meanwhile
+            time.sleep(0.05)  # the other threads call state() meanwhile
             result = register(function)
             registered.append(function)
             return result
@@ -117,10 +117,10 @@ def test_a_module_is_imported_by_eight_threads_at_once_G1():
     )
 
 
-def test_a_type_s_first_exchange_is_by_eight_threads_at_once_G1_X1():
+def test_eight_threads_make_the_first_exchange_of_a_type_at_once_G1_X1():
     child("""
         things = []
-        for turn in range(40):  # more than the cache holds
+        for turn in range(40):  # more types than the cache holds
             things += [kind() for kind in [Thing, type("Sub", (Thing,), {}), probe.new_type()]]
         def work(use, answer):
             for thing in things:
@@ -160,7 +160,7 @@ def test_eight_threads_exchange_share_and_drop_the_same_arrays_K4():
     """)
 
 
-def test_what_one_thread_imports_another_drops_K5():
+def test_an_array_imported_by_one_thread_is_dropped_by_another_thread_K5():
     child("""
         import queue, dlarray
         died, passed = [], queue.SimpleQueue()
@@ -202,7 +202,7 @@ def test_results_are_made_like_an_argument_by_eight_threads_at_once():
     child("""
         import dlarray, types
         module = types.ModuleType("plain")
-        class Plain:  # has no exchange table, but a from_dlpack beside it
+        class Plain:  # has no exchange table; its module has from_dlpack
             def __init__(self, source):
                 self.array = dlarray.from_dlpack(source)
             def __dlpack__(self, **kwargs):
@@ -244,7 +244,7 @@ def test_a_class_is_changed_while_eight_threads_consume_its_objects_C6():
                 assert probe.borrow(Derived()) in (1.0, 6.0)
                 assert probe.check(Derived())
         done(together(change, use))
-        # 3.13 without a GIL goes on with an old method now and then, as it does here, whoever looks it up.
+        # CPython 3.13 without a GIL may still find the old method, here too: use the method that it finds.
         assert probe.consume(Derived()) == {answers[0]: 1.0, answers[1]: 6.0}[Derived.__dlpack__]
     """)
 
@@ -258,14 +258,14 @@ def test_a_class_with_a_table_is_changed_while_eight_threads_consume_its_objects
             pass
         def change():
             while len(ended) < THREADS - 1:
-                Derived.__dlpack__ = override  # the class has no table until this is deleted
+                Derived.__dlpack__ = override  # the class has no table until the override is deleted
                 del Derived.__dlpack__
         def use():
             for turn in range(200):
                 try:
                     assert probe.consume(Derived()) in (1.0, 6.0)
                     assert probe.borrow(Derived()) in (1.0, 6.0)
-                except BufferError as error:  # the class has changed between finding its table and calling it
+                except BufferError as error:  # the class changed after its table was found and before the call
                     assert "Derived overrides __dlpack__" in str(error)
         for turn in range(20):
             done(together(change, use))
@@ -303,6 +303,31 @@ def test_of_eight_threads_exactly_one_takes_a_capsule_K4(version, source):
         assert not any(map(probe.check, capsules))
         del capsules
         assert len(died) == 200
+        settle()
+    """)
+
+
+def test_of_eight_threads_exactly_one_gets_the_tensor_of_a_result_K4():
+    child("""
+        died, got = [], []
+        class Library(Mortal):
+            def __array_namespace__(self):
+                return Library
+            def from_dlpack(result):
+                def work():
+                    try:
+                        return result.__dlpack__(max_version=(1, 0))
+                    except BufferError as error:
+                        assert "was exported already" in str(error)
+                capsules = [capsule for capsule in done(together(work)) if capsule is not None]
+                got.append(len(capsules))
+                return probe.consume(capsules[0])
+        like = type("Like", (), {"__array_namespace__": lambda self: Library})()
+        for turn in range(40):
+            assert probe.return_like(like, Mortal(died)) == 6.0
+        assert got == [1] * 40
+        gc.collect()
+        assert len(died) == 40
         settle()
     """)
 
@@ -354,7 +379,7 @@ def test_a_capsule_that_eight_threads_drop_calls_its_deleter_once_K1():
     """)
 
 
-# ---- Deleters on threads that are not Python's --------------------------------
+# ---- Deleters on threads that Python did not create ---------------------------
 
 
 @pytest.mark.parametrize("attached", [0, 3, 6])
@@ -371,7 +396,7 @@ def test_deleters_of_one_owner_run_at_once_on_foreign_threads_K5(attached):
     """)
 
 
-def test_eight_threads_export_while_foreign_ones_let_go_K5():
+def test_eight_threads_export_while_foreign_threads_release_K5():
     child("""
         import dlarray
         died, shared = [], dlarray.array([0.0, 1.0, 2.0, 3.0])
@@ -428,7 +453,7 @@ def test_each_operation_of_an_array_works_on_eight_threads_at_once():
     """)
 
 
-def test_an_array_is_made_read_only_while_others_export_it_C7():
+def test_an_array_is_made_read_only_while_other_threads_export_it_C7():
     child("""
         import dlarray
         a = dlarray.array([0.0, 1.0, 2.0, 3.0])
@@ -439,7 +464,7 @@ def test_an_array_is_made_read_only_while_others_export_it_C7():
         def write():
             for turn in range(2000):
                 try:
-                    assert probe.writable_buffer(a) is False  # not what was asked for, else
+                    assert probe.writable_buffer(a) is False  # a read-only buffer would break the request
                 except BufferError as error:
                     assert "read-only" in str(error)
         def use():
@@ -450,10 +475,10 @@ def test_an_array_is_made_read_only_while_others_export_it_C7():
                 assert probe.borrow(a) == 6.0
                 try:
                     dlarray.from_dlpack(a.__dlpack__())
-                except BufferError as error:  # a legacy capsule has no read-only flag so
+                except BufferError as error:  # the legacy form has no read-only flag
                     assert "read-only" in str(error)
                 try:
-                    a[4:] = 0.0  # nothing: whoever writes while others read has to agree with them
+                    a[4:] = 0.0  # an empty slice: writing elements would race with the readers
                 except ValueError as error:
                     assert "read-only" in str(error)
         done(together(change, write, use))

@@ -1,4 +1,4 @@
-"""Subinterpreters, with the main one's GIL and with their own: states, deleters in flight, and what outlives them."""
+"""Subinterpreters with the main GIL and with their own: states, running deleters, and objects that outlive them."""
 
 import os
 
@@ -6,7 +6,7 @@ import pytest
 from lifetime.children import RACE
 
 
-def test_each_interpreter_has_a_gate_of_its_own_G1(child, own_gil):
+def test_each_interpreter_has_a_state_of_its_own_G1(child, own_gil):
     child(f"""
         probe.settle()
         here = probe.state()
@@ -15,21 +15,21 @@ def test_each_interpreter_has_a_gate_of_its_own_G1(child, own_gil):
     """)
 
 
-def test_a_gate_is_found_where_an_interpreter_may_have_the_address_of_an_earlier_one_G1(child, own_gil):
+def test_a_state_is_found_if_an_interpreter_has_the_address_of_an_earlier_one_G1(child, own_gil):
     child(f"""
         probe.settle()
         for i in range(10):  # the main interpreter has no state yet
             inside("probe.drop(export())", {own_gil})
             assert probe.counts()["blocks"] == 0
         probe.drop(export())
-        for i in range(10):  # the main interpreter has a state, with a cache
+        for i in range(10):  # the main interpreter has a state
             inside("probe.drop(export())", {own_gil})
             assert probe.counts()["blocks"] == 0
     """)
 
 
 def test_more_interpreters_than_the_cache_holds_keep_their_states_G1(child, own_gil):
-    """40 interpreters live at once, each inside of the one before; the cache holds at most 32 states."""
+    """40 nested interpreters live at once; the cache holds at most 32 states."""
     child(
         f"""
         os.environ["INNER"] = PRELUDE + '''if 1:
@@ -90,7 +90,7 @@ def test_threads_that_drop_while_a_subinterpreter_ends_do_no_harm_K5(child, form
 
 
 @pytest.mark.parametrize("place", ["sys.modules['holder'].kept", "sys.kept"])
-def test_an_array_in_a_module_of_a_subinterpreter_dies_with_it_and_so_does_its_owner_K5(child, place, own_gil):
+def test_an_array_in_a_module_and_its_owner_die_with_the_subinterpreter_K5(child, place, own_gil):
     child(
         f"""
         probe.settle()
@@ -107,7 +107,7 @@ def test_an_array_in_a_module_of_a_subinterpreter_dies_with_it_and_so_does_its_o
     )
 
 
-# In a subinterpreter: its tensors go through a pipe, then it ends.
+# A script for a subinterpreter: sends the addresses of its tensors through a pipe.
 SEND = "os.write({write}, repr(exports(partial(say, 'owner died'))).encode())"
 
 
@@ -124,13 +124,13 @@ def test_a_tensor_may_outlive_its_subinterpreter_K5(child, own_gil):
         for past in PASTS:
             probe.start(orphans(), past)
             probe.join()
-        # One may have the address that the first had.
+        # A new interpreter may have the address of an earlier one.
         inside(f"probe.drop(export()); [probe.drop(tensor) for tensor in {{orphans()}}]", {own_gil})
         probe.settle()
     """)
 
 
-def test_without_its_exit_callback_the_gate_still_learns_that_the_subinterpreter_is_gone_K5(child, own_gil):
+def test_without_its_exit_callback_the_state_still_learns_that_the_subinterpreter_is_gone_K5(child, own_gil):
     child(f"""
         read, write = os.pipe()
         inside({SEND!r}.format(write=write) + "; import atexit; atexit._clear()", {own_gil})
@@ -140,7 +140,7 @@ def test_without_its_exit_callback_the_gate_still_learns_that_the_subinterpreter
     """)
 
 
-def test_an_array_may_outlive_the_subinterpreter_that_its_memory_is_of_K5(child, own_gil):
+def test_an_array_may_outlive_the_subinterpreter_that_owns_its_memory_K5(child, own_gil):
     child(f"""
         import dlarray
         read, write = os.pipe()
@@ -157,7 +157,7 @@ def test_an_array_may_outlive_the_subinterpreter_that_its_memory_is_of_K5(child,
     """)
 
 
-def test_an_array_of_a_subinterpreter_dies_with_it_and_with_it_what_the_main_one_owns_K5(child, own_gil):
+def test_an_array_that_dies_with_its_subinterpreter_drops_an_owner_of_the_main_interpreter_K5(child, own_gil):
     child(
         f"""
         probe.settle()
@@ -193,7 +193,7 @@ def test_a_capsule_may_outlive_its_subinterpreter_K5(child):
     """)
 
 
-def test_a_deleter_in_a_subinterpreter_drops_an_owner_of_the_main_one_there_K5(child, own_gil):
+def test_a_deleter_in_a_subinterpreter_drops_an_owner_in_the_main_interpreter_K5(child, own_gil):
     child(
         f"""
         probe.settle()
@@ -215,13 +215,13 @@ def test_the_collector_visits_an_owner_only_in_its_own_interpreter_G1(child, own
         count = "import gc; found = [len(gc.get_referents(probe.give_object(tensor))) for tensor in {{}}]"
         here = dict(probe=probe)
         exec(count.format(exports()), here)
-        assert here["found"] == [2] * 4, here["found"]  # the type, and the owner
+        assert here["found"] == [2] * 4, here["found"]  # the type and the owner
         inside(count.format(exports()) + "; assert found == [1] * 4, found", {own_gil})
         """
     )
 
 
-def test_a_deleter_in_the_main_interpreter_drops_an_owner_of_a_subinterpreter_there_K2_K5(child, own_gil):
+def test_a_deleter_in_the_main_interpreter_drops_an_owner_in_its_subinterpreter_K2_K5(child, own_gil):
     child(
         f"""
         probe.settle()
@@ -239,7 +239,7 @@ def test_a_deleter_in_the_main_interpreter_drops_an_owner_of_a_subinterpreter_th
     )
 
 
-def test_a_thread_of_one_interpreter_drops_what_another_owns_K5(child, own_gil):
+def test_a_thread_of_one_interpreter_drops_an_owner_of_another_interpreter_K5(child, own_gil):
     child(f"""
         probe.settle()
         died, here = [], interpreters.current()
@@ -250,7 +250,7 @@ def test_a_thread_of_one_interpreter_drops_what_another_owns_K5(child, own_gil):
     """)
 
 
-def test_two_interpreters_drop_at_once_what_the_main_one_owns_K5(child, own_gil):
+def test_two_interpreters_drop_owners_of_the_main_interpreter_at_once_K5(child, own_gil):
     child(f"""
         import threading
         probe.settle()
@@ -268,7 +268,7 @@ def test_two_interpreters_drop_at_once_what_the_main_one_owns_K5(child, own_gil)
     """)
 
 
-# Two interpreters start at once: each runs a script when both are there.
+# Starts one interpreter for each script. The scripts run when all interpreters have started.
 TOGETHER = """
 import threading
 def together(scripts, own_gil):
@@ -321,8 +321,8 @@ wait_for(lambda: len(died) == 12)
 
 
 def test_what_belongs_to_ended_interpreters_is_not_searched_G1(child, own_gil):
-    """An export after many ended interpreters costs what one without them costs: it looks at one state. make test-long
-    ends 10,000 of them."""
+    """After many interpreters have ended, an export still looks at one state only. make test-long ends 10,000
+    interpreters."""
     many = max(40, int(os.environ.get("DLPACK_PY_ROUNDS", "0")) // 100)
     child(
         f"""
@@ -338,7 +338,7 @@ assert probe.states() == before == 1
     )
 
 
-def test_of_interpreters_that_end_in_any_order_only_the_living_are_searched_G1(child, own_gil):
+def test_only_states_of_living_interpreters_are_searched_G1(child, own_gil):
     child(
         TOGETHER
         + f"""
@@ -356,7 +356,7 @@ def test_two_interpreters_import_the_module_and_exchange_at_once_G1_X6(child, ow
         TOGETHER
         + f"""
 probe.settle(1)
-together([{EXCHANGE!r}] * 2, {own_gil})  # neither has a state before
+together([{EXCHANGE!r}] * 2, {own_gil})  # no interpreter has a state before
 inside({EXCHANGE!r}, {own_gil})
 probe.drop(export())
 together([{EXCHANGE!r}] * 3, {own_gil})
@@ -366,8 +366,8 @@ assert probe.counts()["blocks"] == 0
     )
 
 
-def test_two_interpreters_trade_their_tensors_at_once_K5_G1(child, own_gil):
-    """Each takes what the other exported, and drops it while the other runs."""
+def test_two_interpreters_exchange_their_tensors_at_once_K5_G1(child, own_gil):
+    """Each interpreter takes the tensors of the other, and drops them while the other runs."""
     script = """
 import dlarray
 died = []
@@ -399,14 +399,14 @@ together([script.format(read=pipes[0][0], write=pipes[1][1]), script.format(read
     )
 
 
-def test_what_comes_first_in_an_exit_callback_of_a_subinterpreter_works_with_an_older_state_K5(child, own_gil):
+def test_exports_in_an_exit_callback_of_a_subinterpreter_use_the_existing_state_K5(child, own_gil):
     child(
         f"""
         probe.settle()
         inside('''if 1:
             import atexit
             probe.state()
-            @atexit.register  # and so called before ours
+            @atexit.register  # registered after the callback of the header, and so called before it
             def late():
                 for past in PASTS:
                     for form in FORMS:

@@ -7,7 +7,7 @@ import pytest
 needs_gil = pytest.mark.skipif(bool(sysconfig.get_config_var("Py_GIL_DISABLED")), reason="needs a GIL to hold")
 
 
-def test_a_deleter_on_a_foreign_thread_drops_the_owner_there_and_then_K5(child):
+def test_a_deleter_on_a_foreign_thread_drops_the_owner_on_that_thread_K5(child):
     child("""
         import _thread
         for past in PASTS:
@@ -17,7 +17,7 @@ def test_a_deleter_on_a_foreign_thread_drops_the_owner_there_and_then_K5(child):
             probe.join()
             assert len(died) == 4 and _thread.get_ident() not in died
             assert interpreters.thread_states() == states + (past == "kept")
-            assert probe.counts()["blocks"] == 0  # the cache
+            assert probe.counts()["blocks"] == 0  # no export is left, and no dlp_exchange_cache was allocated
         probe.settle()
     """)
 
@@ -86,11 +86,11 @@ def test_no_owner_is_touched_by_a_python_thread_that_has_not_got_the_gil_K5(chil
     """)
 
 
-def test_many_threads_at_first_use_end_with_one_gate_G1(child):
+def test_many_threads_at_first_use_create_one_state_G1(child):
     child("""
         import atexit, threading
         def register(function, atexit_register=atexit.register):
-            time.sleep(0.05)  # so that all of them make one
+            time.sleep(0.05)  # so that all threads create a state
             return atexit_register(function)
         atexit.register = register
         found = []
@@ -106,7 +106,7 @@ def test_many_threads_at_first_use_end_with_one_gate_G1(child):
 
 KEPT = """
 def kept(function, *args):
-    "Is the exception that was in flight in a call still what it was?"
+    "Returns whether the exception in flight survives the call unchanged."
     try:
         function(*args)
     except ValueError as error:
@@ -163,7 +163,7 @@ for form in FORMS:
     )
 
 
-def test_what_an_owner_s_finalizer_raises_is_unraisable_and_nothing_else_K2(child):
+def test_an_exception_of_an_owner_s_finalizer_is_unraisable_K2(child):
     child(
         KEPT
         + """
@@ -183,7 +183,7 @@ assert unraisable == [KeyError] * 20
     )
 
 
-def test_what_another_library_s_deleter_leaves_behind_is_unraisable_K2(child):
+def test_an_exception_of_another_library_s_deleter_is_unraisable_K2(child):
     child(
         KEPT
         + """
@@ -198,7 +198,7 @@ assert unraisable == ["left behind by a deleter"] * 4
     )
 
 
-def test_a_tensor_of_nobody_is_freed_on_any_thread_once_K5(child):
+def test_a_tensor_without_an_owner_is_freed_once_on_any_thread_K5(child):
     child("""
         probe.drop(probe.wrap())
         probe.drop_detached(probe.wrap())
@@ -206,7 +206,7 @@ def test_a_tensor_of_nobody_is_freed_on_any_thread_once_K5(child):
             probe.start([probe.wrap(), probe.wrap()], past)
         probe.join()
         assert probe.counts()["freed"] == 8
-        assert probe.counts()["blocks"] == 0  # nor is there a state with a cache
+        assert probe.counts()["blocks"] == 0  # no dlp_exchange_cache was allocated either
     """)
 
 

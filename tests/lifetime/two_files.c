@@ -1,4 +1,4 @@
-/* A module of two files that both use the header. */
+/* A module of two source files. Both include the header. */
 #include "one_file.h"
 
 PyObject *

@@ -1,5 +1,5 @@
-/* What the header has for producers beyond the arrays of the examples: a Thing exports any tensor over memory that the
- * caller keeps, by each of the ways in; wrap and steal make capsules of what no Python object owns. */
+/* The producer functions that the examples do not cover. A Thing exports any tensor over memory that the caller keeps,
+ * by each export function. wrap and steal make capsules of tensors that no Python object owns. */
 
 #include "dlpack_exchange.h"
 
@@ -9,16 +9,16 @@ typedef struct {
     PyObject_HEAD
     DLTensor tensor;
     int64_t shape[DLPACK_PY_MAX_NDIM], strides[DLPACK_PY_MAX_NDIM];
-    uint64_t flags, later; /* later: by freeze() */
+    uint64_t flags, later; /* later: flags that freeze() adds */
     uint32_t options;
-    PyObject *veto;              /* veto(max_version, copy) raises, or returns whether to go on; NULL: no veto */
+    PyObject *veto;              /* veto(max_version, copy): raises, or returns whether to export; NULL: no veto */
     dlpack_py_embedded embedded; /* filled if is_embedded */
     int is_embedded;
-    int is_elsewhere; /* the offer is of tensor, though is_embedded */
+    int is_elsewhere; /* the offer has tensor, although is_embedded is set */
     dlpack_py_exports exports;
     int is_counted, is_copy, has_no_owner, has_no_tensor;
     int has_empty_device; /* the offer names a device whose operations are NULL */
-    int pending;          /* how many streams are pending in the offer */
+    int pending;          /* the number of pending streams in the offer */
     dlpack_py_device empty_device;
 } Thing;
 
@@ -32,7 +32,7 @@ parse_extents(PyObject *tuple, int64_t *extents)
 }
 
 /* Thing(data, shape, strides=None, *, dtype, device, byte_offset, flags, options, veto, embedded, counted,
- * is_copy, no_owner, no_tensor, empty_device, pending): data is an address, without strides they are NULL. */
+ * is_copy, no_owner, no_tensor, empty_device, pending): data is an address; without strides, tensor.strides is NULL. */
 static int
 thing_init(PyObject *op, PyObject *args, PyObject *names)
 {
@@ -88,7 +88,7 @@ thing_veto(PyObject *owner, const dlpack_py_request *request)
     return yes > 0 ? 0 : -1;
 }
 
-/* All that an offer can say. */
+/* Fills every field of an offer. */
 static int
 thing_describe(PyObject *op, const dlpack_py_request *request, dlpack_py_offer *offer)
 {
@@ -116,7 +116,7 @@ thing_describe(PyObject *op, const dlpack_py_request *request, dlpack_py_offer *
 
 DLPACK_PY_DESCRIBED(thing, thing_describe);
 
-/* freeze(): read-only from now on, whatever was embedded. */
+/* freeze(): makes the Thing read-only, even if it has an embedded tensor. */
 static PyObject *
 thing_freeze(PyObject *op, PyObject *Py_UNUSED(unused))
 {
@@ -124,7 +124,7 @@ thing_freeze(PyObject *op, PyObject *Py_UNUSED(unused))
     Py_RETURN_NONE;
 }
 
-/* move(address): the data is there from now on, whatever was embedded. */
+/* move(address): sets the address of the data, even if the Thing has an embedded tensor. */
 static PyObject *
 thing_move(PyObject *op, PyObject *address)
 {
@@ -136,7 +136,7 @@ thing_move(PyObject *op, PyObject *address)
     Py_RETURN_NONE;
 }
 
-/* exports(): how many live. */
+/* exports(): the number of live exports. */
 static PyObject *
 thing_exports(PyObject *op, PyObject *Py_UNUSED(unused))
 {
@@ -150,7 +150,7 @@ thing_produce(PyObject *op, PyObject *const *args, Py_ssize_t nargs, PyObject *k
     return dlpack_py_produce(op, self->has_no_tensor ? NULL : &self->tensor, self->flags, args, nargs, kwnames);
 }
 
-/* produce_flagged(): as from a vectorcallfunc that passes its nargsf on. */
+/* produce_flagged(): calls the header as a vectorcallfunc that passes its nargsf on. */
 static PyObject *
 thing_produce_flagged(PyObject *op, PyObject *Py_UNUSED(unused))
 {
@@ -209,7 +209,7 @@ call_and_drop(void *context)
     PyGILState_Release(state);
 }
 
-/* wrap(thing, free=None): the thing's memory, of which free is told when it is let go. None if it is malformed. */
+/* wrap(thing, free=None): a capsule over the memory of the thing; its deleter calls free. A malformed tensor: None. */
 static PyObject *
 probe_wrap(PyObject *Py_UNUSED(module), PyObject *args)
 {
@@ -227,7 +227,7 @@ probe_wrap(PyObject *Py_UNUSED(module), PyObject *args)
     return dlpack_py_capsule_steal(managed, DLPACK_PY_VERSIONED);
 }
 
-/* steal(address), steal_legacy(address): a capsule of the header's around a managed tensor of the caller's. */
+/* steal(address), steal_legacy(address): a capsule from the header for a managed tensor of the caller. */
 static PyObject *
 probe_steal(PyObject *Py_UNUSED(module), PyObject *address)
 {
@@ -240,7 +240,7 @@ probe_steal_legacy(PyObject *Py_UNUSED(module), PyObject *address)
     return dlpack_py_capsule_steal(PyLong_AsVoidPtr(address), DLPACK_PY_LEGACY);
 }
 
-/* object_steal(address, legacy=False): an object of the header's that owns a managed tensor of the caller's. */
+/* object_steal(address, legacy=False): an object from the header that owns a managed tensor of the caller. */
 static PyObject *
 probe_object_steal(PyObject *Py_UNUSED(module), PyObject *args)
 {
@@ -251,8 +251,8 @@ probe_object_steal(PyObject *Py_UNUSED(module), PyObject *args)
     return dlpack_py_object_steal((void *)(uintptr_t)address, legacy ? DLPACK_PY_LEGACY : DLPACK_PY_VERSIONED);
 }
 
-/* export_buffer(object, **keywords of __dlpack__): bytes of an object with the buffer protocol. A memoryview is the owner,
- * so the object counts each export as a buffer. */
+/* export_buffer(object, **keywords of __dlpack__): bytes of an object with the buffer protocol. The owner is
+ * a memoryview, so the object counts each export as a buffer. */
 static PyObject *
 probe_export_buffer(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {

@@ -1,4 +1,4 @@
-"""What the capsule says, against the array that it came from (P3, P4, P8, D1 to D9, K8)."""
+"""The tensor in the capsule, compared with the array that was exported (P3, P4, P8, D1 to D9, K8)."""
 
 import ctypes
 import sys
@@ -28,7 +28,7 @@ def matrix(rows=3, columns=4, dtype="int32"):
 
 
 def says_the_same(capsule, a):
-    """The capsule describes the array where it lies, and the memory holds its elements."""
+    """The capsule describes the memory of the array, and the memory holds the elements."""
     says = dltensor.read(capsule)
     assert says.ndim == len(library.shape(a))
     assert (says.shape or ()) == library.shape(a)
@@ -41,7 +41,7 @@ def says_the_same(capsule, a):
 
 @both_forms
 @pytest.mark.parametrize("dtype", ARRAY_API_DTYPES)
-def test_every_dtype_of_the_array_api_goes_out_in_place_D7(form, dtype):
+def test_every_dtype_of_the_array_api_is_exported_in_place_D7(form, dtype):
     a = matrix(dtype=dtype)
     says_the_same(a.__dlpack__(**ASK[form]), a)
 
@@ -80,7 +80,7 @@ def test_every_layout_goes_out_as_it_is_D4_D5(form, make):
 
 @both_forms
 @pytest.mark.parametrize("ndim", [*range(8), 32, 63, 64])
-def test_every_rank_goes_out_D8(form, ndim):
+def test_every_rank_is_exported_D8(form, ndim):
     a = library.array([1, 2], "int32")[(None,) * (ndim - 1)] if ndim > 0 else library.array(7, "int32")
     says = dltensor.read(a.__dlpack__(**ASK[form]))
     assert (says.shape or ()) == (1,) * (ndim - 1) + (2,) * (ndim > 0)
@@ -88,7 +88,7 @@ def test_every_rank_goes_out_D8(form, ndim):
 
 
 @both_forms
-def test_strides_are_given_for_row_major_arrays_and_for_those_without_elements_D4(form):
+def test_strides_are_exported_for_row_major_arrays_and_for_arrays_without_elements_D4(form):
     for shape in [(3,), (2, 3), (2, 1, 3), (0,), (3, 0, 2), (1,) * 5]:
         a = library.broadcast_to(library.array(0, "int32"), shape).copy()
         says = dltensor.read(a.__dlpack__(**ASK[form]))
@@ -175,7 +175,7 @@ def readonly_vector():
     return a
 
 
-def test_read_only_data_says_so_P3():
+def test_read_only_data_has_the_read_only_flag_P3():
     for a in (readonly_vector(), readonly_vector()[1:]):
         says = says_the_same(a.__dlpack__(max_version=(1, 0)), a)
         assert says.flags == READ_ONLY
@@ -184,7 +184,7 @@ def test_read_only_data_says_so_P3():
 @pytest.mark.parametrize(
     "keywords", [{}, {"max_version": (0, 8)}, {"max_version": None}, {"copy": False}, {"dl_device": CPU}]
 )
-def test_read_only_data_in_the_form_that_cannot_say_so_is_a_buffer_error_P3(keywords):
+def test_read_only_data_in_the_legacy_form_is_a_buffer_error_P3(keywords):
     a = readonly_vector()
     before = sys.getrefcount(a)
     with pytest.raises(BufferError, match="read-?only"):
@@ -192,7 +192,7 @@ def test_read_only_data_in_the_form_that_cannot_say_so_is_a_buffer_error_P3(keyw
     assert sys.getrefcount(a) == before
 
 
-def test_what_is_writeable_again_goes_out_again_P3():
+def test_an_array_made_writeable_again_is_exported_in_both_forms_P3():
     a = readonly_vector()
     library.set_writeable(a)
     says_the_same(a.__dlpack__(), a)
@@ -273,7 +273,7 @@ def test_nothing_is_copied_unless_that_was_asked_for_P4(form, make):
 
 
 @both_forms
-def test_a_copy_that_memory_does_not_suffice_for_is_a_memory_error_P7(form):
+def test_a_copy_larger_than_memory_is_a_memory_error_P7(form):
     a = library.broadcast_to(vector(1), (2**40, 2**10))
     before = sys.getrefcount(a)
     with pytest.raises(MemoryError):
@@ -292,10 +292,10 @@ def test_memory_of_the_librarys_own_is_aligned_to_64_bytes_D2(make):
     assert {library.pointer(a) % 64 for a in kept} == {0}
 
 
-# ---- What came by DLPack goes out again: C7, C8 ----
+# ---- Imported arrays are exported again: C7, C8 ----
 
 
-def test_what_came_read_only_goes_out_read_only_and_cannot_be_made_writeable_C7():
+def test_an_imported_read_only_array_is_exported_read_only_and_cannot_be_made_writeable_C7():
     a = library.from_dlpack(dltensor.Producer(flags=READ_ONLY))
     assert library.readonly(a)
     for view in (a, a[1:], a[None]):
@@ -316,7 +316,7 @@ def test_what_came_in_the_legacy_form_goes_out_in_it_again_and_flagged_in_the_ot
         assert dltensor.read(view.__dlpack__(max_version=(1, 0))).flags == READ_ONLY
 
 
-def test_what_was_made_read_only_does_not_go_out_as_unsaid_C7():
+def test_an_array_set_read_only_is_not_exported_in_the_legacy_form_C7():
     a = library.from_dlpack(dltensor.Producer(LEGACY))
     library.set_readonly(a)
     with pytest.raises(BufferError, match="read-?only"):

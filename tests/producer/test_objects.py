@@ -1,4 +1,4 @@
-"""dlpack_py_object_steal: an object with __dlpack__ and __dlpack_device__ for memory that has no type of its own."""
+"""dlpack_py_object_steal: an object with __dlpack__ and __dlpack_device__ for memory that has no Python type."""
 
 import copy
 import ctypes
@@ -25,7 +25,7 @@ def object_of(made):
 
 
 def taken_from(obj, **keywords):
-    """A managed tensor that obj exports, out of its capsule: (address, form)."""
+    """Consumes the capsule that obj exports: (address of the managed tensor, form)."""
     capsule = obj.__dlpack__(**keywords)
     form, address = dltensor.name(capsule), dltensor.address(capsule)
     dltensor.rename(capsule, "used_" + form)
@@ -33,7 +33,7 @@ def taken_from(obj, **keywords):
 
 
 @both_forms
-def test_it_is_exported_as_often_as_asked_and_deleted_once_after_all_P9_K4(form):
+def test_an_object_is_exported_repeatedly_and_its_tensor_deleted_once_at_the_end_P9_K4(form):
     made = Made(form, shape=(2, 3))
     obj = object_of(made)
     for _ in range(3):
@@ -51,7 +51,7 @@ def test_it_is_exported_as_often_as_asked_and_deleted_once_after_all_P9_K4(form)
 
 
 @both_forms
-def test_without_an_export_it_deletes_the_tensor_as_it_dies_K3(form):
+def test_an_object_without_exports_deletes_its_tensor_when_it_dies_K3(form):
     made = Made(form)
     obj = object_of(made)
     assert made.deleted == 0
@@ -63,7 +63,7 @@ def test_without_an_export_it_deletes_the_tensor_as_it_dies_K3(form):
 
 @both_forms
 @pytest.mark.parametrize("max_version", [None, (0, 8), (1, 0), (9, 9)])
-def test_it_is_exported_in_either_form_whatever_it_was_made_of_P2(form, max_version):
+def test_an_object_of_either_form_is_exported_in_either_form_P2(form, max_version):
     made = Made(form)
     says = dltensor.read(object_of(made).__dlpack__(max_version=max_version))
     assert says.form == (VERSIONED if max_version and max_version[0] >= 1 else LEGACY)
@@ -71,7 +71,7 @@ def test_it_is_exported_in_either_form_whatever_it_was_made_of_P2(form, max_vers
     assert says.version == ((1, 3) if says.form == VERSIONED else None)
 
 
-def test_its_flags_are_kept_but_for_those_of_one_export_P3_P4_C7():
+def test_an_object_keeps_the_read_only_and_padded_flags_P3_P4_C7():
     for flags, kept in [(0, 0), (READ_ONLY, READ_ONLY), (IS_COPIED, 0), (READ_ONLY | IS_COPIED | 1 << 40, READ_ONLY)]:
         obj = object_of(Made(flags=flags))
         assert dltensor.read(obj.__dlpack__(**NOW)).flags == kept
@@ -92,7 +92,7 @@ def test_a_legacy_tensor_counts_as_read_only_and_can_be_exported_in_the_legacy_f
 @pytest.mark.parametrize(
     "device, shown", [(CPU, CPU), ((1, 7), CPU), (CUDA_HOST, CUDA_HOST), (CUDA, CUDA), ((10, 3), (10, 3))]
 )
-def test_it_tells_its_device_P8(device, shown):
+def test_an_object_returns_its_device_P8(device, shown):
     made = Made(device=device)
     obj = object_of(made)
     assert obj.__dlpack_device__() == shown
@@ -110,10 +110,10 @@ def test_memory_that_the_cpu_cannot_read_is_not_copied_and_has_no_streams_P4_P5(
         with pytest.raises(BufferError):
             obj.__dlpack__(**NOW, **keywords)
     assert made.deleted == 0
-    assert dltensor.read(obj.__dlpack__(**NOW)).data == made.address  # no operation is called
+    assert dltensor.read(obj.__dlpack__(**NOW)).data == made.address  # no operation of the device is called
 
 
-def test_its_arguments_are_those_of_dlpack_P1_P6():
+def test_an_object_accepts_the_arguments_of_dlpack_P1_P6():
     obj = object_of(Made())
     for keywords, error in [
         ({"stream": 3}, ValueError),
@@ -141,12 +141,12 @@ def test_null_strides_are_filled_in_and_a_byte_offset_is_folded_D1_D4(form):
         assert made.deleted == 1
 
 
-def test_a_scalar_and_no_elements_D3():
+def test_a_scalar_and_a_tensor_without_elements_are_exported_D3():
     assert dlarray.from_dlpack(object_of(Made(shape=()))).tolist() == 0.0
     assert dlarray.from_dlpack(object_of(Made(shape=(0, 3), data=None))).shape == (0, 3)
 
 
-# ---- What is refused ----
+# ---- Refused tensors ----
 
 
 @pytest.mark.parametrize("legacy", [False, True])
@@ -183,7 +183,7 @@ def test_misaligned_memory_and_negative_strides_are_fine_D2_D5():
     assert dlarray.from_dlpack(object_of(made)).tolist() == [2.0, 1.0, 0.0]
 
 
-def test_python_code_cannot_make_one():
+def test_python_code_cannot_create_such_an_object():
     obj = object_of(Made())
     kind = type(obj)
     for make in [
@@ -209,7 +209,7 @@ def test_python_code_cannot_make_one():
 
 
 class Owner(producer_probe.Thing):
-    """Has attributes, and is traversed."""
+    """An owner with attributes, which the garbage collector traverses."""
 
 
 def owner_of_zeros():
@@ -233,7 +233,7 @@ def test_a_cycle_through_the_owner_of_the_tensor_is_collected_P9(max_version):
     assert reference() is None
 
 
-def test_an_owner_in_use_is_not_collected_with_it_P9():
+def test_an_owner_in_use_is_not_collected_with_the_object_P9():
     owner = owner_of_zeros()
     owner.obj = producer_probe.object_steal(*taken_from(owner, **NOW))
     capsule, reference = owner.obj.__dlpack__(**NOW), weakref.ref(owner)
@@ -245,7 +245,7 @@ def test_an_owner_in_use_is_not_collected_with_it_P9():
     assert reference() is None
 
 
-def test_an_object_of_an_export_of_an_object_holds_the_first_P9():
+def test_an_object_over_an_export_of_an_object_keeps_that_object_alive_P9():
     made = Made()
     obj = object_of(made)
     for _ in range(5):
@@ -256,7 +256,7 @@ def test_an_object_of_an_export_of_an_object_holds_the_first_P9():
     assert made.deleted == 1
 
 
-def test_the_deleter_may_look_at_everything_while_it_runs_K2():
+def test_a_deleter_may_run_the_garbage_collector_K2():
     seen = []
     made = Made(on_delete=lambda: seen.append(gc.collect()))
     obj = object_of(made)
@@ -273,7 +273,7 @@ def test_the_last_export_may_die_on_another_thread_K5():
         assert made.deleted == 1
 
 
-def test_threads_may_export_one_at_once():
+def test_threads_may_export_an_object_at_once():
     made = Made()
     objects, failed = [object_of(made)], []
 
@@ -295,7 +295,7 @@ def test_threads_may_export_one_at_once():
 
 
 @needs_versioned_numpy
-def test_numpy_takes_it_without_a_copy():
+def test_numpy_imports_an_object_without_a_copy():
     made = Made(shape=(2, 3))
     array = numpy.from_dlpack(object_of(made))
     array[1, 2] = 50.0
@@ -308,7 +308,7 @@ def test_numpy_takes_it_without_a_copy():
 def test_a_chain_of_100000_objects_is_freed_within_the_c_stack_P9():
     made = Made()
     obj = object_of(made)
-    for _ in range(100_000):  # each keeps the one before
+    for _ in range(100_000):  # each object keeps the object before it alive
         obj = producer_probe.object_steal(*taken_from(obj, **NOW))
     assert made.deleted == 0
     del obj

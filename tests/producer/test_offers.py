@@ -1,4 +1,4 @@
-"""Producers beyond arrays: each way into the header, vetoes, embedding, other devices, wrapped memory (P, K, D)."""
+"""Producers beyond arrays: each export function, vetoes, embedding, other devices, wrapped memory (P, K, D)."""
 
 import ctypes
 import gc
@@ -46,7 +46,7 @@ address = ctypes.addressof(memory)
 
 
 class Owner(Thing):
-    """One that may be referred to weakly."""
+    """A Thing that supports weak references."""
 
 
 def thing(shape=(3,), strides=None, data=address, **fields):
@@ -55,14 +55,14 @@ def thing(shape=(3,), strides=None, data=address, **fields):
     return Owner(data, shape, strides, **fields)
 
 
-# ---- The ways in ----
+# ---- The export functions ----
 
 WAYS = ["__dlpack__", "produce", "produce_args"]
 
 
 @both_forms
 @pytest.mark.parametrize("way", WAYS)
-def test_each_way_in_exports_the_same_P2(form, way):
+def test_each_export_function_exports_an_equal_tensor_P2(form, way):
     owner = thing((2, 3), (1, 2))
     before = sys.getrefcount(owner)
     capsule = getattr(owner, way)(stream=-1, dl_device=CPU, copy=False, **ASK[form])
@@ -76,7 +76,7 @@ def test_each_way_in_exports_the_same_P2(form, way):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_arguments_that_are_none_or_absent_are_the_same_P1(way):
+def test_none_is_equal_to_an_absent_argument_P1(way):
     call = getattr(thing(), way)
     absent = dltensor.read(call())
     none = dltensor.read(call(stream=None, max_version=None, dl_device=None, copy=None))
@@ -96,7 +96,7 @@ BAD_REQUESTS = [
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("keywords, error, text", BAD_REQUESTS)
-def test_each_way_in_refuses_by_the_same_text_P1(way, keywords, error, text):
+def test_each_export_function_refuses_with_an_equal_text_P1(way, keywords, error, text):
     owner = thing()
     before = sys.getrefcount(owner)
     with pytest.raises(error, match=text):
@@ -109,7 +109,7 @@ def test_the_device_of_a_type_that_is_always_on_the_cpu_P8():
     assert [type(x) for x in thing().cpu_device()] == [int, int]
 
 
-# ---- What cannot be described: D8, P7 ----
+# ---- Malformed tensors: D8, P7 ----
 
 MALFORMED = {
     "a negative extent": ({"shape": (3, -1)}, r"shape\[1\] is -1"),
@@ -126,7 +126,7 @@ MALFORMED = {
 @both_forms
 @pytest.mark.parametrize("copy", [None, True, False])
 @pytest.mark.parametrize("fields, text", MALFORMED.values(), ids=MALFORMED)
-def test_what_is_malformed_is_not_exported_D8(form, copy, fields, text):
+def test_a_malformed_tensor_is_not_exported_D8(form, copy, fields, text):
     owner = thing(**fields)
     before = sys.getrefcount(owner)
     for way in WAYS:
@@ -136,7 +136,7 @@ def test_what_is_malformed_is_not_exported_D8(form, copy, fields, text):
 
 
 @pytest.mark.parametrize("fields, text", MALFORMED.values(), ids=MALFORMED)
-def test_what_is_malformed_is_not_embedded_nor_wrapped_D8(fields, text):
+def test_a_malformed_tensor_is_not_embedded_nor_wrapped_D8(fields, text):
     with pytest.raises(BufferError, match=text):
         thing(embedded=True, **fields)
     assert wrap(thing(**fields)) is None
@@ -180,7 +180,7 @@ def test_dtypes_of_any_code_are_exported_and_copied_D6(form, dtype):
 
 @allocated_or_embedded
 @pytest.mark.parametrize("flag, word", [(READ_ONLY, "read-only"), (PADDED, "padded")])
-def test_what_the_legacy_form_cannot_say_is_a_buffer_error_in_it_P3(embedded, flag, word):
+def test_a_flag_in_the_legacy_form_is_a_buffer_error_P3(embedded, flag, word):
     owner = thing(dtype=(17, 4, 1), flags=flag, embedded=embedded)
     before = sys.getrefcount(owner)
     assert dltensor.read(owner.__dlpack__(max_version=(1, 0))).flags == flag
@@ -209,7 +209,7 @@ def test_an_export_in_place_carries_neither_copied_nor_unknown_flags_P4_C8(embed
 
 
 @allocated_or_embedded
-def test_what_an_offer_says_beyond_what_was_embedded_is_said_P3(embedded):
+def test_flags_of_an_offer_are_added_to_an_embedded_tensor_P3(embedded):
     owner = thing(embedded=embedded)
     assert dltensor.read(owner.__dlpack__(max_version=(1, 0))).flags == 0
     owner.freeze()
@@ -223,7 +223,7 @@ def test_what_an_offer_says_beyond_what_was_embedded_is_said_P3(embedded):
 
 
 @allocated_or_embedded
-def test_padded_says_nothing_of_whole_bytes_D6_P3(embedded):
+def test_the_padded_flag_has_no_meaning_for_elements_of_whole_bytes_D6_P3(embedded):
     owner = thing(flags=PADDED, embedded=embedded)
     assert dltensor.read(owner.__dlpack__()).form == LEGACY
     assert dltensor.read(owner.__dlpack__(max_version=(1, 0))).flags == 0
@@ -233,7 +233,7 @@ def test_padded_says_nothing_of_whole_bytes_D6_P3(embedded):
 
 @allocated_or_embedded
 @pytest.mark.parametrize("kind", [1, 3, 11, 13])
-def test_the_hosts_memory_goes_out_without_a_number_whatever_its_owner_says_D9(embedded, kind):
+def test_host_memory_is_exported_with_device_id_0_D9(embedded, kind):
     owner = thing(device=(kind, 3), embedded=embedded)
     assert owner.__dlpack_device__() == (kind, 0)
     for asked in (None, (kind, 0)):
@@ -242,7 +242,7 @@ def test_the_hosts_memory_goes_out_without_a_number_whatever_its_owner_says_D9(e
         owner.__dlpack__(dl_device=(kind, 3))
 
 
-def test_unsaid_data_goes_out_in_the_legacy_form_too_C7():
+def test_data_whose_access_is_unknown_is_exported_in_the_legacy_form_too_C7():
     owner = thing(flags=READ_ONLY, options=DLPACK_PY_OFFER_UNSAID)
     assert dltensor.read(owner.__dlpack__()).data == address
     assert dltensor.read(owner.__dlpack__(max_version=(1, 0))).flags == READ_ONLY
@@ -254,13 +254,13 @@ BACKWARDS = {"data": address + 16, "strides": (-1,)}
 
 
 @both_forms
-def test_a_negative_stride_goes_out_as_it_is_D11(form):
+def test_a_negative_stride_is_exported_unchanged_D11(form):
     says = dltensor.read(thing(**BACKWARDS).__dlpack__(**ASK[form]))
     assert (says.data, says.strides) == (address + 16, (-1,))
 
 
 @both_forms
-def test_a_negative_stride_is_refused_by_name_where_the_author_says_so_D11(form):
+def test_a_negative_stride_is_refused_with_the_option_refuse_negative_D11(form):
     owner = thing(**BACKWARDS, options=DLPACK_PY_OFFER_REFUSE_NEGATIVE)
     for copy in (None, False):
         with pytest.raises(BufferError, match="negative"):
@@ -271,7 +271,7 @@ def test_a_negative_stride_is_refused_by_name_where_the_author_says_so_D11(form)
 
 
 @both_forms
-def test_a_negative_stride_is_copied_where_the_author_says_so_D11(form):
+def test_a_negative_stride_is_copied_with_the_option_copy_negative_D11(form):
     owner = thing(**BACKWARDS, options=DLPACK_PY_OFFER_COPY_NEGATIVE)
     for copy in (None, True):
         taken = Taken(owner.__dlpack__(copy=copy, **ASK[form]))
@@ -287,7 +287,7 @@ def test_a_negative_stride_is_copied_where_the_author_says_so_D11(form):
 @pytest.mark.parametrize(
     "shape, strides", [((3,), (1,)), ((3,), (0,)), ((1, 3), (-5, 1)), ((0, 3), (-1, -1)), ((), ())]
 )
-def test_strides_that_lead_nowhere_below_are_not_negative_D5(form, option, shape, strides):
+def test_negative_strides_without_effect_are_not_copied_nor_refused_D5(form, option, shape, strides):
     says = dltensor.read(thing(shape, strides, options=option).__dlpack__(**ASK[form]))
     assert (says.strides or ()) == strides
     assert says.flags in (None, 0)
@@ -303,7 +303,7 @@ HOST_READABLE = pytest.mark.parametrize(
 @HOST_READABLE
 @both_forms
 @allocated_or_embedded
-def test_host_readable_memory_goes_out_as_it_is_and_as_the_cpus_where_asked_for_P5(device, form, embedded):
+def test_host_readable_memory_is_exported_in_place_with_its_device_or_as_cpu_memory_P5(device, form, embedded):
     owner = thing(device=device, embedded=embedded)
     assert owner.__dlpack_device__() == device
     for dl_device, wanted in [(None, device), (device, device), (CPU, CPU)]:
@@ -322,7 +322,7 @@ def test_host_readable_memory_goes_out_as_it_is_and_as_the_cpus_where_asked_for_
 
 @HOST_READABLE
 @both_forms
-def test_a_copy_that_would_be_elsewhere_than_the_device_method_says_is_refused_P8(device, form):
+def test_a_copy_on_another_device_than_dlpack_device_returns_is_refused_P8(device, form):
     owner = thing(device=device)
     for dl_device in (None, device):
         with pytest.raises(BufferError, match=r"a copy of data on .* ask with dl_device=\(1, 0\)"):
@@ -337,7 +337,7 @@ def test_any_other_device_is_a_buffer_error_P5(device):
 
 
 @pytest.mark.parametrize("device", [(2, 0), (8, 0), (10, 1), (99, 0)])
-def test_what_the_cpu_cannot_read_is_refused_by_the_name_of_its_device_P7(device):
+def test_memory_that_the_cpu_cannot_read_is_refused_by_the_name_of_its_device_P7(device):
     owner = thing(device=device)
     assert owner.__dlpack_device__() == device
     with pytest.raises(BufferError, match="device is "):
@@ -345,7 +345,7 @@ def test_what_the_cpu_cannot_read_is_refused_by_the_name_of_its_device_P7(device
 
 
 @pytest.mark.parametrize("device, wrong", [(CUDA_HOST, 0), (CUDA_MANAGED, 0), (ROCM_HOST, 1)])
-def test_pinned_and_managed_memory_takes_a_stream_unless_it_is_asked_for_as_the_cpus_P6(device, wrong):
+def test_pinned_and_managed_memory_accepts_a_stream_unless_the_cpu_is_requested_P6(device, wrong):
     owner = thing(device=device)
     for stream in (-1, 5, 2**63 + 8):
         owner.__dlpack__(stream=stream)
@@ -361,7 +361,7 @@ def test_pinned_and_managed_memory_takes_a_stream_unless_it_is_asked_for_as_the_
 
 @both_forms
 @allocated_or_embedded
-def test_a_veto_is_asked_with_the_request_and_refuses_by_its_own_exception_P7(form, embedded):
+def test_a_veto_gets_the_request_and_refuses_by_its_own_exception_P7(form, embedded):
     asked, error = [], BufferError("the values are not what the bytes say")
 
     def veto(max_version, copy):
@@ -385,7 +385,7 @@ def test_a_veto_without_an_exception_is_a_buffer_error_P7():
         thing(veto=lambda *request: False).__dlpack__()
 
 
-def test_without_a_veto_all_goes_on_and_a_bad_request_is_not_put_to_it_P7():
+def test_a_bad_request_is_refused_before_the_veto_is_called_P7():
     asked = []
     owner = thing(veto=lambda *request: asked.append(request) or True)
     owner.__dlpack__()
@@ -414,7 +414,7 @@ def test_an_embedded_tensor_is_exported_in_place_and_holds_its_object_K7(form):
     assert gone() is None
 
 
-def test_an_embedded_tensor_goes_out_in_both_forms_at_once_K7():
+def test_an_embedded_tensor_is_exported_in_both_forms_at_once_K7():
     owner = thing(embedded=True)
     taken = [Taken(owner.__dlpack__(**ASK[form])) for form in FORMS]
     gone = weakref.ref(owner)
@@ -426,7 +426,7 @@ def test_an_embedded_tensor_goes_out_in_both_forms_at_once_K7():
 
 
 @both_forms
-def test_an_offer_of_another_tensor_than_the_embedded_one_exports_that_K7(form):
+def test_an_offer_with_a_tensor_beside_the_embedded_tensor_exports_the_tensor_of_the_offer_K7(form):
     owner = thing(embedded=True)
     owner.move(address + 8)
     taken = Taken(owner.__dlpack__(**ASK[form]))
@@ -455,7 +455,7 @@ def test_an_embedded_tensor_that_was_never_exported_dies_quietly_K1():
 # ---- Memory without an object: wrap and steal ----
 
 
-def test_wrapped_memory_is_let_go_once_when_the_capsule_dies_K1():
+def test_wrapped_memory_is_freed_once_when_the_capsule_dies_K1():
     freed = []
     capsule = wrap(thing((2, 3), (1, 2), flags=READ_ONLY), lambda: freed.append(1))
     says = dltensor.read(capsule)
@@ -472,7 +472,7 @@ def test_wrapped_memory_is_let_go_once_when_the_capsule_dies_K1():
     assert freed == [1]
 
 
-def test_wrapped_memory_is_let_go_by_its_consumer_on_any_thread_K5():
+def test_wrapped_memory_is_freed_by_its_consumer_on_any_thread_K5():
     freed = []
     taken = Taken(wrap(thing(), lambda: freed.append(1)))
     assert taken.values() == [0.0, 1.0, 2.0]
@@ -480,14 +480,14 @@ def test_wrapped_memory_is_let_go_by_its_consumer_on_any_thread_K5():
     assert freed == [1]
 
 
-def test_memory_that_nobody_is_told_of_may_be_wrapped_K3():
+def test_memory_without_a_free_function_may_be_wrapped_K3():
     taken = Taken(wrap(thing()))
     assert taken.values() == [0.0, 1.0, 2.0]
     assert taken.says.manager_ctx
     taken.delete()
 
 
-def test_what_is_wrapped_may_say_that_it_was_copied_P4():
+def test_a_wrapped_tensor_may_have_the_copied_flag_P4():
     assert dltensor.read(wrap(thing(flags=IS_COPIED))).flags == IS_COPIED
 
 
@@ -547,7 +547,7 @@ def test_a_capsule_whose_deleter_runs_python_code_keeps_the_exception_in_flight_
 
 @both_forms
 @pytest.mark.parametrize("version", [(1, 0), (2, 0), (0, 0)])
-def test_a_capsule_deletes_what_it_holds_whatever_the_version_K1(form, version):
+def test_a_capsule_deletes_its_tensor_of_any_version_K1(form, version):
     made = Made(form, version=version).poison()
     STEAL[form](ctypes.addressof(made.managed))
     assert made.deleted == 1
@@ -557,7 +557,7 @@ def test_a_capsule_deletes_what_it_holds_whatever_the_version_K1(form, version):
 
 
 @both_forms
-def test_exports_that_live_are_counted_P9(form):
+def test_live_exports_are_counted_P9(form):
     owner = thing(counted=True)
     capsules = [owner.__dlpack__(**ASK[form]) for _ in range(3)]
     assert owner.exports() == 3
@@ -602,7 +602,7 @@ def large(**fields):
 
 
 def call_while(look, call):
-    """What call() returns; until then another thread calls look() again and again."""
+    """Returns call(). Until call() returns, another thread calls look() repeatedly."""
     done = threading.Event()
 
     def watch():
@@ -620,7 +620,7 @@ def call_while(look, call):
 
 
 def ticks_during(call):
-    """What call() returns, and how often another thread ran between a tenth and nine tenths of its time."""
+    """Returns call(), and how often another thread ran between 10 % and 90 % of the time of the call."""
     ticks, times = [], []
 
     def timed():
@@ -657,7 +657,7 @@ def test_a_large_copy_that_is_being_made_is_counted_P4_P9():
 
 @both_forms
 @pytest.mark.parametrize("copy", [None, True])
-def test_a_copy_that_the_author_made_is_exported_in_place_and_says_so_P4(form, copy):
+def test_a_copy_that_the_author_made_is_exported_in_place_with_the_copied_flag_P4(form, copy):
     says = dltensor.read(thing(is_copy=True).__dlpack__(copy=copy, **ASK[form]))
     assert (says.data, says.flags) == (address, IS_COPIED if form == VERSIONED else None)
 
@@ -736,7 +736,7 @@ def test_a_copy_that_the_author_made_is_copied_where_its_strides_are_refused_D11
         thing(**fields).__dlpack__(max_version=(1, 0))
 
 
-def test_a_first_use_that_changes_the_tensor_is_before_its_check_D8():
+def test_a_tensor_that_the_first_use_changes_is_checked_after_the_change_D8():
     script = """if 1:
         import atexit, ctypes, producer_probe
         data = ctypes.c_double()

@@ -1,4 +1,4 @@
-"""Who keeps what alive, and who lets go: the capsule, its deleter and the array (P9, K1 to K5, K7)."""
+"""Ownership: what the capsule, its deleter and the array keep alive and release (P9, K1 to K5, K7)."""
 
 import gc
 import sys
@@ -19,7 +19,7 @@ def vector():
 
 
 class Watched(library.Array):
-    """An array that reports its end."""
+    """An array that reports its deallocation."""
 
     def __del__(self):
         self.on_end()
@@ -35,7 +35,7 @@ def watched(on_end):
 
 
 @both_forms
-def test_dropping_an_unconsumed_capsule_lets_go_of_the_array_once_K1(form):
+def test_dropping_an_unconsumed_capsule_releases_the_array_once_K1(form):
     a = vector()
     before = sys.getrefcount(a)
     capsule = a.__dlpack__(**ASK[form])
@@ -45,7 +45,7 @@ def test_dropping_an_unconsumed_capsule_lets_go_of_the_array_once_K1(form):
 
 
 @both_forms
-def test_a_capsule_keeps_the_array_alive_and_dies_with_it_K1(form):
+def test_a_capsule_keeps_the_array_alive_K1(form):
     a = vector()
     capsule, gone = a.__dlpack__(**ASK[form]), weakref.ref(a)
     del a
@@ -122,7 +122,7 @@ def test_an_exception_in_flight_survives_a_capsule_that_dies_K2(form):
 
 
 @both_forms
-def test_an_exception_in_flight_survives_an_owner_that_fails_and_the_owners_is_reported_K2(form, monkeypatch):
+def test_an_exception_in_flight_survives_a_finalizer_that_raises_and_the_second_is_reported_K2(form, monkeypatch):
     reported = []
     monkeypatch.setattr(sys, "unraisablehook", lambda what: reported.append(type(what.exc_value)))
     error = KeyError("in flight")
@@ -140,7 +140,7 @@ def test_an_exception_in_flight_survives_an_owner_that_fails_and_the_owners_is_r
 
 
 @both_forms
-def test_an_owner_that_fails_is_reported_where_no_exception_is_in_flight_K2(form, monkeypatch):
+def test_a_finalizer_that_raises_is_reported_without_an_exception_in_flight_K2(form, monkeypatch):
     reported = []
     monkeypatch.setattr(sys, "unraisablehook", lambda what: reported.append(type(what.exc_value)))
 
@@ -155,7 +155,7 @@ def test_an_owner_that_fails_is_reported_where_no_exception_is_in_flight_K2(form
 
 
 @both_forms
-def test_an_owners_end_may_use_the_library_K2(form):
+def test_a_finalizer_of_an_owner_may_use_the_library_K2(form):
     seen = []
     inner = vector()
     watched(lambda: seen.append(library.values(library.from_dlpack(inner)))).__dlpack__(**ASK[form])
@@ -170,7 +170,7 @@ def test_an_owners_end_may_use_the_library_K2(form):
     "view", [lambda a: a, lambda a: a[::-1][1:], lambda a: a[None]], ids=["whole", "part", "reshaped"]
 )
 @pytest.mark.parametrize("order", [["array", "capsule"], ["capsule", "array"]])
-def test_the_memory_lives_until_the_deleter_ran_whatever_dies_first_P9(form, view, order):
+def test_the_memory_lives_until_the_deleter_ran_in_any_order_P9(form, view, order):
     whole = vector()
     gone = weakref.ref(whole)
     names = {"array": view(whole)}
@@ -181,7 +181,7 @@ def test_the_memory_lives_until_the_deleter_ran_whatever_dies_first_P9(form, vie
     for name in order:
         del names[name]
         gc.collect()
-    kept = [vector() for _ in range(10)]  # would take its memory
+    kept = [vector() for _ in range(10)]  # a new array would reuse freed memory
     assert taken.values() == wanted
     assert gone() is not None
     taken.delete()
@@ -239,7 +239,7 @@ def test_writes_are_seen_on_both_sides_P9(form):
     taken.delete()
 
 
-# ---- Deleters elsewhere: K5 ----
+# ---- Deleters on other threads: K5 ----
 
 
 @both_forms
@@ -252,14 +252,14 @@ def test_a_deleter_may_run_on_a_thread_that_python_never_saw_K5(form):
 
 
 @both_forms
-def test_a_deleter_on_a_foreign_thread_may_end_the_owner_K5(form):
+def test_a_deleter_on_a_foreign_thread_may_deallocate_the_owner_K5(form):
     seen = []
     taken = []
 
     def make():
         taken.append(Taken(watched(lambda: seen.append(threading.get_ident())).__dlpack__(**ASK[form])))
 
-    # By a thread that ends: without a GIL, an object dies on the thread that made it while there is that.
+    # Create the array on a thread that ends: without a GIL, a living thread deallocates the objects that it created.
     thread = threading.Thread(target=make)
     thread.start()
     thread.join()
@@ -269,7 +269,7 @@ def test_a_deleter_on_a_foreign_thread_may_end_the_owner_K5(form):
 
 
 @both_forms
-def test_a_deleter_may_run_on_another_thread_of_pythons_K5(form):
+def test_a_deleter_may_run_on_another_python_thread_K5(form):
     a = vector()
     before = sys.getrefcount(a)
     taken = Taken(a.__dlpack__(**ASK[form]))
@@ -329,7 +329,7 @@ def test_a_cycle_through_an_import_is_collected_P9():
 
 
 @both_forms
-def test_thousands_of_rounds_leave_nothing_behind_K1_K4(form):
+def test_thousands_of_exchanges_leak_nothing_K1_K4(form):
     a = vector()
     before = sys.getrefcount(a)
     blocks = []
@@ -342,5 +342,5 @@ def test_thousands_of_rounds_leave_nothing_behind_K1_K4(form):
         gc.collect()
         blocks.append(sys.getallocatedblocks())
     assert sys.getrefcount(a) == before
-    # Other threads of the process, those of pytest-xdist, allocate now and then: a leak shows each time.
+    # Threads of pytest-xdist allocate now and then. A leak shows in every measurement.
     assert min(now - then for then, now in zip(blocks, blocks[1:])) < 100

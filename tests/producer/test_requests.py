@@ -1,4 +1,4 @@
-"""The arguments of __dlpack__: which are understood, and what is said of the others (P1, P2, P4, P5, P6)."""
+"""The arguments of __dlpack__: accepted values, and the errors for other values (P1, P2, P4, P5, P6)."""
 
 import enum
 import inspect
@@ -39,8 +39,8 @@ def array():
 
 
 def shown(value):
-    """How a message shows a value: numbers, short texts and short tuples of them by their repr, which has at most 200
-    characters, all else by type."""
+    """How a message shows a value: numbers, short texts and short tuples of both by a repr of at most 200 characters,
+    all other values by their type."""
     items = value if type(value) is tuple else (value,)
     is_number = [
         type(x) in (int, float, bool, type(None)) and not (type(x) is int and abs(x) >= 10**200) for x in items
@@ -53,7 +53,7 @@ def shown(value):
 
 
 def refuses(error, text, **keywords):
-    """The call fails as it should, and leaves nothing behind."""
+    """Checks that the call fails with this error, and keeps no reference to the array."""
     a = array()
     before = sys.getrefcount(a)
     with pytest.raises(error) as raised:
@@ -68,7 +68,7 @@ def refuses(error, text, **keywords):
 
 
 def fresh(name):
-    """An equal string that is not interned, as those of C callers and f(**d) are."""
+    """An equal string that is not interned, as C callers and f(**d) pass it."""
     made = "".join(list(name))
     assert made is not name
     return made
@@ -84,7 +84,7 @@ def test_keywords_are_matched_by_value_in_any_order_and_number_P1(names):
         assert (says.data != library.pointer(a)) == ("copy" in names)
 
 
-def test_keywords_that_are_none_are_as_good_as_not_given_P1():
+def test_keywords_that_are_none_are_equal_to_absent_keywords_P1():
     a = array()
     says = dltensor.read(a.__dlpack__(**dict.fromkeys(KEYWORDS)))
     assert (says.form, says.data) == (LEGACY, library.pointer(a))
@@ -284,7 +284,7 @@ def test_a_stream_whose_index_raises_is_heard_P6():
     refuses(ZeroDivisionError, "no", stream=Index(ZeroDivisionError("no")))
 
 
-# ---- All of them ----
+# ---- All arguments ----
 
 
 @pytest.mark.parametrize("copy", [True, False])
@@ -334,4 +334,4 @@ SHOWN = ["Unprintable", "list", "tuple", "tuple", "tuple", "Text", "str", "list"
 def test_a_value_that_is_no_number_and_no_short_text_is_named_by_its_type_P1(keyword, value, shown):
     begin = time.perf_counter()
     refuses(TypeError, f"{keyword} is {shown}, ", **{keyword: value})
-    assert time.perf_counter() - begin < 0.05  # the repr of the last takes 0.5 s
+    assert time.perf_counter() - begin < 0.05  # the repr of the last value takes 0.5 s

@@ -1,4 +1,4 @@
-"""Every test of streams runs on the simulated runtime of each platform, and leaves nothing behind there."""
+"""Every test of streams runs on the simulated runtime of each platform, and leaves no object there."""
 
 import gc
 import importlib.util
@@ -11,12 +11,12 @@ from streams.simulation import Platform, Simulation
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(call):
-    """What a test that fails has made goes with it, not in the middle of another one."""
+    """The objects of a failed test are dropped after the test, not during a later test."""
     yield
     if call.excinfo is not None:
         traceback.clear_frames(call.excinfo.tb)
         for frame, _ in traceback.walk_tb(call.excinfo.tb):
-            frame.f_locals  # a look makes it forget what it told when it was looked at before
+            frame.f_locals  # this access refreshes the cached dict of the frame's variables
 
 
 NAMES = {"cuda": "CUDA", "rocm": "HIP"}
@@ -32,11 +32,11 @@ def platform(request):
 
 @pytest.fixture
 def sim(platform):
-    """A machine without a past. What a driver would object to, and what is left over, fails the test."""
+    """A new simulated machine. The test fails on a violation, and on objects that it has not destroyed."""
     sim = Simulation(platform)
     sim.watch_gil()
     yield sim
-    if sim.live("memory") > 0:  # of what holds itself
+    if sim.live("memory") > 0:  # memory of objects in reference cycles
         gc.collect()
     sim.control("settle")
     assert (platform.probe.collect(), platform.other.collect()) == (0, 0)

@@ -1,11 +1,11 @@
-/* Both ends of an exchange on a device, each with streams of its own: Array is a producer, consume() makes Views,
- * Exchanged and HostExchanged are Arrays with an exchange table, and table() is one of another library's. One source, compiled
- * twice for the simulated runtime of each platform: two extensions that share nothing but the runtime. The second finds
- * the functions of the runtime at run time. */
+/* Both ends of an exchange on a device, with separate streams: Array is a producer, consume() makes Views, Exchanged
+ * and HostExchanged are Arrays with an exchange table, and table() makes the table of another library. This source is
+ * compiled twice for the simulated runtime of each platform: two extensions that share only the runtime. The second
+ * extension finds the functions of the runtime at run time. */
 
 #include <stdlib.h>
 
-/* The header's memory: whether there is any to be had, and how many blocks of it there are. */
+/* The memory of the header: whether allocations fail, and how many blocks are allocated. */
 static int no_memory;
 static size_t blocks;
 
@@ -33,7 +33,7 @@ typedef DLPACK_DEVICE_API(Stream_t) stream_handle;
 /* A call of the runtime: 0, or -1. */
 #define CALL(function, arguments) DLPACK_DEVICE_CALL(function, arguments, NULL)
 
-/* ISO C has no cast from a function's pointer to an object's. */
+/* ISO C has no cast from a function pointer to an object pointer. */
 #define SLOT(function) ((void *)(uintptr_t)(function))
 #define KEYWORDS(function) ((PyCFunction)(void (*)(void))(function))
 
@@ -54,18 +54,18 @@ typedef struct {
     void *memory;
     Py_ssize_t size;
     int type, device;
-    stream_handle home; /* in whose order memory of the device comes and goes */
+    stream_handle home; /* the stream that allocates and frees memory of the device */
     int plain;          /* exported by dlpack_cuda_produce */
     int bare;           /* the offer names no device */
-    int copies;         /* makes the copy for copy=True */
+    int copies;         /* whether the array makes the copy for copy=True */
     uint64_t flags;
     uint32_t options;
-    PyObject *veto; /* called before anything is exported; NULL: none */
+    PyObject *veto; /* called before each export; NULL: none */
     size_t pending_count;
     dlpack_py_work_stream pending[MAX_STREAMS];
 } Array;
 
-/* Memory is of the device that is current meanwhile. */
+/* Allocates on the current device. */
 static int
 array_allocate(Array *self)
 {
@@ -94,7 +94,7 @@ array_free(Array *self)
     return 0;
 }
 
-/* Calls with the array's device current, and without the GIL. */
+/* Runs a call with the device of the array current, and without the GIL. */
 static int
 array_on_its_device(Array *self, int (*function)(Array *))
 {
@@ -157,10 +157,11 @@ parse_streams(Array *self, PyObject *streams)
 }
 
 /* Array(shape, streams=(), *, strides=None, size=0, offset=0, dtype=UINT8, type=DEVICE, device=0, options=0, flags=0,
- * veto=None, bare=False, copies=False): size bytes of memory, those of the shape by default, of which the first element is at offset.
+ * veto=None, bare=False, copies=False): size bytes of memory, by default the size of the shape; the first element is at
+ * offset.
  *
- * streams   a handle: exported by dlpack_cuda_produce; a tuple, of handles or (handle, number of the device): by what
- *           an offer can say */
+ * streams   a handle: exported by dlpack_cuda_produce; a tuple of handles or of (handle, number of the device):
+ *           exported by an offer */
 static PyObject *
 array_new(PyTypeObject *type, PyObject *args, PyObject *names)
 {
@@ -233,7 +234,7 @@ array_describe(PyObject *op, const dlpack_py_request *request, dlpack_py_offer *
     return self->veto == NULL ? 0 : array_veto(op, request);
 }
 
-/* A new array with the data of another, copied on its stream; the stream of the copy is pending. */
+/* A new array with a copy of the data, made on the stream of the source; the stream of the copy is pending. */
 static PyObject *
 array_copy(Array *self)
 {
@@ -289,7 +290,7 @@ array_dlpack(PyObject *op, PyObject *const *args, Py_ssize_t nargs, PyObject *kw
     return dlpack_py_produce_described(op, array_describe, args, nargs, kwnames);
 }
 
-/* resize(shape): of the same rank, within the memory. */
+/* resize(shape): sets a shape of equal rank that fits into the memory. */
 static PyObject *
 array_resize(PyObject *op, PyObject *shape)
 {
@@ -386,7 +387,7 @@ view_flags(PyObject *op, void *Py_UNUSED(unused))
     return PyLong_FromUnsignedLongLong(((View *)op)->view.flags);
 }
 
-/* Does it hold anything? */
+/* Whether the view holds a tensor. */
 static PyObject *
 view_holds(PyObject *op, void *Py_UNUSED(unused))
 {
@@ -410,7 +411,7 @@ view_release_on(PyObject *op, PyObject *number)
     Py_RETURN_NONE;
 }
 
-/* release_unraisable(stream): as tp_dealloc does, with a KeyError in flight. */
+/* release_unraisable(stream): releases as tp_dealloc does, with a KeyError in flight. */
 static PyObject *
 view_release_unraisable(PyObject *op, PyObject *number)
 {
@@ -466,8 +467,8 @@ view_make(PyObject *module, dlpack_py_view *v)
     return (PyObject *)self;
 }
 
-/* consume(obj, stream, *, by_handle=False, device=DEVICE, dtype=0, options=0): a View; with none of the last three,
- * of anything on a device. The stream is the runtime's, or, by handle, as it crosses the protocol. */
+/* consume(obj, stream, *, by_handle=False, device=DEVICE, dtype=0, options=0): a View; without device,
+ * dtype and options, of any tensor on a device. stream is a stream of the runtime or, by_handle, a DLPack number. */
 static PyObject *
 probe_consume(PyObject *module, PyObject *args, PyObject *names)
 {
@@ -520,7 +521,7 @@ foreign_delete(DLManagedTensorVersioned *managed)
     free(managed);
 }
 
-/* borrow(obj): was it lent, rather than consumed? By the host. */
+/* borrow(obj): borrows a tensor for the CPU. Returns whether it was borrowed, and not consumed. */
 static PyObject *
 probe_borrow(PyObject *Py_UNUSED(module), PyObject *obj)
 {
@@ -534,14 +535,14 @@ probe_borrow(PyObject *Py_UNUSED(module), PyObject *obj)
     return PyBool_FromLong(lent);
 }
 
-/* collect(): how many tensors still wait to be let go of. */
+/* collect(): the number of tensors that still wait for their release. */
 static PyObject *
 probe_collect(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
     return PyLong_FromSize_t(dlpack_device_collect());
 }
 
-/* current_work(obj, device id): the handle of the stream that obj's library works on; None: it does not say. */
+/* current_work(obj, device id): the handle of the work stream of the library of obj; None: not known. */
 static PyObject *
 probe_current_work(PyObject *Py_UNUSED(module), PyObject *args)
 {
@@ -558,7 +559,7 @@ probe_current_work(PyObject *Py_UNUSED(module), PyObject *args)
     return known ? PyLong_FromUnsignedLongLong(work.handle) : Py_BuildValue("");
 }
 
-/* foreign(): the capsule of a tensor of nobody's, in plain C. */
+/* foreign(): the capsule of a tensor without an owner, made in plain C. */
 static PyObject *
 probe_foreign(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
@@ -573,7 +574,7 @@ probe_foreign(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
     return PyCapsule_New(managed, "dltensor_versioned", NULL);
 }
 
-/* foreign_deleted(): in which interpreters such tensors were, as a string of their numbers. */
+/* foreign_deleted(): the ids of the interpreters in which tensors of foreign() were deleted, as a string. */
 static PyObject *
 probe_foreign_deleted(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
@@ -588,7 +589,7 @@ probe_interface(PyObject *Py_UNUSED(module), PyObject *view)
     return DLPACK(array_interface)(&v->tensor, v->flags, NULL);
 }
 
-/* find_device(address): the device of memory. */
+/* find_device(address): the device of the memory. */
 static PyObject *
 probe_find_device(PyObject *Py_UNUSED(module), PyObject *address)
 {
@@ -602,14 +603,14 @@ probe_find_device(PyObject *Py_UNUSED(module), PyObject *address)
     return Py_BuildValue("ii", (int)device.device_type, (int)device.device_id);
 }
 
-/* blocks(): how many the header has. */
+/* blocks(): how many blocks the header has allocated. */
 static PyObject *
 probe_blocks(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
     return PyLong_FromSize_t(__atomic_load_n(&blocks, __ATOMIC_RELAXED));
 }
 
-/* no_memory(bool): for the header. */
+/* no_memory(bool): whether allocations of the header fail. */
 static PyObject *
 probe_no_memory(PyObject *Py_UNUSED(module), PyObject *yes)
 {
@@ -617,12 +618,12 @@ probe_no_memory(PyObject *Py_UNUSED(module), PyObject *yes)
     Py_RETURN_NONE;
 }
 
-/* ---- An exchange table of another library's ------------------------------------- */
+/* ---- An exchange table of another library -------------------------------- */
 
 #if DLPACK_PY_HAS_EXCHANGE_API
 
-/* What a callable answers becomes what a function returns: an address, and *out is it; None, and *out is left as it
- * was; raised, -1. */
+/* Converts the result of a callable: an address is stored in *out; None leaves *out unchanged. Returns 0, or -1 with
+ * the exception of the callable. */
 static int
 answer(PyObject *result, void **out)
 {
@@ -643,7 +644,7 @@ foreign_owned(void *object, DLManagedTensorVersioned **out)
     return failed;
 }
 
-static PyObject *work_function; /* no object is passed: one for all */
+static PyObject *work_function; /* global: the function of the table gets no object */
 
 static int
 foreign_work(DLDeviceType type, int32_t id, void **out)
@@ -666,8 +667,8 @@ foreign_make(DLManagedTensorVersioned *Py_UNUSED(managed), void **Py_UNUSED(out)
     return -1;
 }
 
-/* table(): the capsule of a table whose owned() is the object's method, and whose current_work_stream() is what
- * work(function) names. */
+/* table(): the capsule of a table that calls the method owned() of the object, and whose current_work_stream() calls
+ * the function that work(function) has set. */
 static PyObject *
 probe_table(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
@@ -689,7 +690,7 @@ probe_work(PyObject *Py_UNUSED(module), PyObject *function)
     Py_RETURN_NONE;
 }
 
-/* ---- Exchange tables of our own -------------------------------------------- */
+/* ---- Exchange tables of the header --------------------------------------- */
 
 static PyObject *
 array_make_steal(PyTypeObject *type, dlpack_py_view *v)
@@ -701,7 +702,7 @@ array_make_steal(PyTypeObject *type, dlpack_py_view *v)
 static const dlpack_py_want on_device = {.device = DEVICE};
 
 DLPACK_PY_EXCHANGE_API_WITH_STREAM(exchanged_table, array_describe, array_make_steal, &on_device, foreign_work);
-/* For a table of the CPU's data alone: names the device of bare ones only. */
+/* For a table of CPU data: the offer names the device of bare arrays only. */
 static int
 array_host_describe(PyObject *op, const dlpack_py_request *request, dlpack_py_offer *offer)
 {
@@ -720,7 +721,7 @@ array_host_describe(PyObject *op, const dlpack_py_request *request, dlpack_py_of
 
 DLPACK_PY_EXCHANGE_API(host_exchanged_table, array_host_describe, array_make_steal, NULL);
 
-/* A type that is Array's but for its table. */
+/* A subclass of Array with an exchange table. */
 static int
 add_exchanged(PyObject *module, PyObject *array, const char *name, const dlpack_py_exchange *table)
 {

@@ -1,11 +1,11 @@
-/* What the first layer asks of a runtime to put streams in order, to wait for them and to copy to the host: each case of
- * the tables below with its exact list of calls, with each of these calls failing, and with work that runs late.
- * Compiled for each platform, and for CUDA's per-thread default streams. --table prints the tables as Markdown: that is
- * a part of docs/streams.md. */
+/* The calls of the runtime by which the first layer orders streams, waits for streams and copies to the host. Each case
+ * of the tables below is tested with its exact list of calls, with each call failing, and with work that runs late.
+ * Compiled for each platform, and for CUDA's per-thread default streams. --table prints the tables as Markdown, for
+ * docs/streams.md. */
 #include <pthread.h>
 #include <stdlib.h>
 
-/* The header's memory: how much there is, and whether there is any to be had. */
+/* The memory of the header: the number of blocks, and whether allocations fail. */
 static int blocks, no_memory;
 static void *last_block;
 
@@ -55,31 +55,31 @@ enum build { CUDA = 1, CUDA_PER_THREAD = 2, ROCM = 4 };
 enum action { ORDER, SYNCHRONIZE, COPY_TO_HOST };
 enum kind {
     NO_STREAM,
-    NON_BLOCKING, /* a stream that is created; the default stream and it do not wait for each other */
-    BLOCKING,     /* one that they do */
-    DEFAULT,      /* as the protocol has it: 1 for CUDA, 0 for ROCm */
+    NON_BLOCKING, /* a created stream; the default stream and this stream do not wait for each other */
+    BLOCKING,     /* a created stream; the default stream and this stream wait for each other */
+    DEFAULT,      /* the number in DLPack: 1 for CUDA, 0 for ROCm */
     OF_THREAD,    /* 2 */
-    AUTHORS_NULL, /* in a file of the author's */
-    SAME,         /* as a producer's, of which `device` is the index */
+    AUTHORS_NULL, /* NULL in a file of the author */
+    SAME,         /* the stream of a producer; `device` is the index of the producer */
 };
 enum { SPOILED = 9, MOST_BEFORE = 3, MOST_CALLS = 20, BYTES = 64 };
 
-/* A stream of a case: on which device, and the number of the capture that it is in. */
+/* A stream of a case: its kind, its device, and the number of its capture. */
 struct role {
     enum kind kind;
-    int device; /* -1: the one that is current */
+    int device; /* -1: the current device */
     int capture;
 };
 
-/* The calls are as the simulation logs them. P is the producer's stream, or P1 to P3; C is the consumer's, B a third one
- * that captures, D the default stream; E is an event, or E1 and E2; M is the data. */
+/* The calls are written as in the log of the simulation. P, or P1 to P3, is the stream of a producer; C is the stream
+ * of the consumer, B a third stream, which captures, D the default stream; E, E1, E2 are events; M is the data. */
 struct row {
     const char *what;
     int builds; /* 0: all */
     enum action action;
-    int current; /* device; the data is on that of the first stream */
+    int current; /* the current device; the data is on the device of the first stream */
     struct role before[MOST_BEFORE], after, third;
-    bool done;        /* the work of the streams before is */
+    bool done;        /* the work of the streams `before` is done */
     int32_t code;     /* the error, or 0 */
     const char *says; /* part of its text */
     const char *calls[MOST_CALLS];
@@ -188,8 +188,8 @@ static const struct row rows[] = {
                "SetDevice(1)", "EventCreateWithFlags(E2, 2)", "EventRecord(E2, P2)", "StreamWaitEvent(C, E2)",
                "EventDestroy(E2)", "SetDevice(0)"}},
 
-    /* Captures (S6). Also a default stream P is asked whether it captures, which it never does: the question is
-     * answered by an error, and without harm, where a record would spoil what a blocking stream captures. */
+    /* Captures (S6). StreamIsCapturing is called for a default stream P too. A default stream never captures; but the
+     * call fails, and spoils nothing, if a record on P would spoil the capture of a blocking stream. */
     {.what = "P captures, C does not: it joins the capture",
      .before = {{NON_BLOCKING, 0, 1}},
      .after = {NON_BLOCKING},
@@ -414,27 +414,27 @@ static const struct row rows[] = {
      .calls = {"StreamIsCapturing(P)", "StreamGetCaptureInfo(P)"}},
 };
 
-/* ---- A case on the stage ------------------------------------------------------------------------------------------- */
+/* ---- The scene of a case ------------------------------------------------------------------------------------------- */
 
 enum { P1, P2, P3, C, B, ROLES };
 
 struct member {
     struct role role;
-    stream handle; /* as it is passed; NULL may be a default stream of either kind */
+    stream handle; /* the argument; NULL may be a default stream of either kind */
     int device;
-    char name[16]; /* in the log */
+    char name[16]; /* the name in the log */
 };
 
 static struct scene {
     const struct row *row;
-    struct member members[ROLES]; /* a role that the case lacks is NO_STREAM */
+    struct member members[ROLES]; /* NO_STREAM: the case does not have this role */
     size_t count;                 /* of producers */
     unsigned char *data[MOST_BEFORE];
     unsigned char on_host[BYTES];
-    char events[2][16]; /* E or E1, E2: what the log calls them */
+    char events[2][16]; /* the names of E, or of E1 and E2, in the log */
 } scene;
 
-/* Makes a stream's device current, so that its handle is that stream's. */
+/* Makes the device of a stream current, so that a default handle means this stream. */
 static stream
 go_to(const struct member *member)
 {
@@ -483,7 +483,7 @@ make_stream(struct member *member)
     }
 }
 
-/* The first stream of a capture begins it, in the mode that forbids the most. */
+/* The first stream of each capture begins the capture, in the strictest mode (global). */
 static void
 begin_captures(void)
 {
@@ -507,7 +507,8 @@ begin_captures(void)
     (void)RUNTIME(GetLastError)();
 }
 
-/* Each stream that captures nothing has late work on data of its own; it stays late where no stream is to wait. */
+/* Queues work on separate data for each stream that does not capture. If the case orders streams and the work is not
+ * done, the stream is held: the host must not wait. */
 static void
 queue_work(void)
 {
@@ -526,7 +527,7 @@ queue_work(void)
     }
 }
 
-/* In the order that spoils no capture: memory first. */
+/* Queues work before captures begin: allocating memory would spoil a capture. */
 static void
 set_scene(const struct row *row)
 {
@@ -584,7 +585,7 @@ act(dlpack_py_error *error)
     return dlpack_device_order(before, scene.count, as_author(&members[C]), error);
 }
 
-/* What was asked for is so: the data of each producer is there for the kernel that comes next, or for the host. */
+/* Checks the order: the next kernel of the consumer, or the host, sees the data of each producer. */
 static void
 check_data(void)
 {
@@ -604,7 +605,7 @@ check_data(void)
     simulated_settle();
 }
 
-/* Captures end in a graph, and what was held back comes to its end: nothing has gone wrong. */
+/* Ends the captures, and lets held work finish, without an error or a violation. */
 static void
 clear_scene(void)
 {
@@ -644,7 +645,7 @@ clear_scene(void)
 
 /* ---- The calls ----------------------------------------------------------------------------------------------------- */
 
-/* What the log calls a name of the table; an event is called as it is where it first appears. */
+/* The name in the log for a name in the table. The first use of an event name sets its name in the log. */
 static const char *
 name_in_log(const char *token, size_t length, const char *log)
 {
@@ -663,7 +664,7 @@ name_in_log(const char *token, size_t length, const char *log)
     }
 }
 
-/* Is a line of the log the one of the table? */
+/* Whether a line of the log is equal to a call of the table. */
 static bool
 is_call(const char *wanted, const char *log)
 {
@@ -738,7 +739,7 @@ each_case_makes_its_calls_and_no_others(const struct row *row)
     else
         CHECK_NUMBER(capture_of(&scene.members[C]) != 0, row->after.capture > 0 && row->after.capture < SPOILED);
     clear_scene();
-    CHECK_NUMBER(simulated_live("event"), 0); /* each is destroyed as soon as the order is queued */
+    CHECK_NUMBER(simulated_live("event"), 0); /* each event is destroyed right after the order is queued */
 }
 
 static bool
@@ -747,8 +748,8 @@ is_prefix(const char *text, const char *of)
     return strncmp(text, of, strlen(text)) == 0;
 }
 
-/* With its nth call failing, or all from there on, a case fails with this error; returns false where it makes no so many
- * calls. */
+/* The nth call fails (times 1), or all calls from the nth on (times 0): the case fails with this error. Returns false
+ * if the case makes fewer than n calls. */
 static bool
 fail_once(const struct row *row, int nth, int times, RUNTIME(Error_t) failure, int32_t code)
 {
@@ -776,18 +777,18 @@ fail_once(const struct row *row, int nth, int times, RUNTIME(Error_t) failure, i
     }
     char call[100];
     snprintf(call, sizeof(call), "%s", simulated_call(at) != NULL ? simulated_call(at) : "");
-    const bool last = simulated_calls() == at + 2; /* its error is read after it */
+    const bool last = simulated_calls() == at + 2; /* GetLastError follows the last call */
     const bool gives_back_device = last && is_prefix("SetDevice(0)", call);
     const bool gives_back_mode = is_prefix("ThreadExchangeStreamCaptureMode(0)", call);
-    /* Where the case is an error by itself, giving back the device comes after that; the first error is told. */
+    /* If the case is an error by itself, the device is restored after this error, and the first error is reported. */
     if ((row->code != 0 && gives_back_device) || (times == 1 && is_prefix("EventDestroy", call)))
         check_outcome(outcome, &error); /* an event that cannot be destroyed is no error */
     else if (is_prefix("EventDestroy", call))
-        CHECK(outcome == 0 || error.code == code); /* a later call fails, or none */
+        CHECK(outcome == 0 || error.code == code); /* a later call fails, or no call */
     else {
         snprintf(text, sizeof(text), RUNTIME_PREFIX "%.*s: %s, %s", (int)strcspn(call, "("), call,
                  RUNTIME(GetErrorName)(failure), RUNTIME(GetErrorString)(failure));
-        /* Whether it fails or not, a copy is waited for: if that fails too, memory must not be given back. */
+        /* The host waits for the copy even after an error. If the wait fails too, the memory must not be freed. */
         bool copies = false;
         for (size_t i = 0; i < at; i++)
             copies = copies || is_prefix("MemcpyAsync", simulated_call(i));
@@ -800,7 +801,7 @@ fail_once(const struct row *row, int nth, int times, RUNTIME(Error_t) failure, i
             check_failures++;
         }
     }
-    if (times != 1) { /* then nothing can be given back */
+    if (times != 1) { /* device and mode cannot be restored */
         CHECK(RUNTIME(PeekAtLastError)() == RUNTIME(Success));
         simulated_forgive();
     }
@@ -815,7 +816,7 @@ fail_once(const struct row *row, int nth, int times, RUNTIME(Error_t) failure, i
     SUCCEEDS(ThreadExchangeStreamCaptureMode(&mode));
     SUCCEEDS(SetDevice(row->current));
     CHECK_NUMBER(blocks, 0);
-    if (row->after.capture != 0 || row->before[0].capture == 0) { /* else C may have joined the capture by now */
+    if (row->after.capture != 0 || row->before[0].capture == 0) { /* otherwise C may have joined the capture */
         error.code = 0;
         check_outcome(act(&error), &error);
     }
@@ -849,7 +850,7 @@ each_call_of_a_case_may_fail_and_nothing_stays_of_it(const struct row *row)
 
 /* ---- Copies to the host -------------------------------------------------------------------------------------------- */
 
-/* How a tensor comes to the host, and in how many copies. Memory is counted from the first byte of a device's. */
+/* Copies tensors to the host, and checks the number of copy calls. Offsets begin at the first byte of the memory. */
 static void
 strided_tensors_come_to_the_host_as_the_host_would_copy_them(void)
 {
@@ -939,7 +940,7 @@ strided_tensors_come_to_the_host_as_the_host_would_copy_them(void)
     }
 }
 
-/* Also where a copy fails the host waits: the runtime may still write. */
+/* The host waits even if a copy fails: the runtime may still write. */
 static void
 a_copy_that_fails_leaves_nothing_under_way(void)
 {
@@ -1036,7 +1037,7 @@ the_device_of_a_pointer_is_found(void)
         check_device(&host, kDLCPU, 0);
     }
 #endif
-    simulated_fail("PointerGetAttributes", 1, 1, RUNTIME(ErrorInsufficientDriver)); /* or it is too old */
+    simulated_fail("PointerGetAttributes", 1, 1, RUNTIME(ErrorInsufficientDriver)); /* the driver is too old */
     check_device(memory, kDLCPU, 0);
     simulated_fail("PointerGetAttributes", 1, 1, RUNTIME(ErrorLaunchFailure));
     CHECK_NUMBER(PLATFORM(find_device)(memory, &device, &error), -1);
@@ -1122,7 +1123,7 @@ print_tables(void)
         if (i == 0 || rows[i].action != rows[i - 1].action)
             printf("%s| %s | calls |\n|---|---|\n", i == 0 ? "" : "\n", actions[rows[i].action]);
         if (rows[i].what == NULL)
-            continue; /* the other build's half of the row above */
+            continue; /* the row of the other build, printed with the row above */
         printf("| %s | ", rows[i].what);
         print_calls(&rows[i]);
         printf(" |\n");

@@ -1,9 +1,9 @@
-"""Breaks the device headers on purpose, one way after another: each has to make a test of tests/streams fail.
+"""Breaks the device headers on purpose, one mutant after the other: each mutant must make a test of tests/streams fail.
 
     mutants.py FOLDER [NUMBER ...]     works in a copy of the project in FOLDER; all mutants, or some
 
-A mutant is a file, and texts that are in it once, each with what takes its place. The copy is built for the Python that
-runs it.
+A mutant is a file, and texts that the file contains once, each with its replacement. The copy is built for the Python
+that runs this program.
 """
 
 import os
@@ -14,7 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 DEVICE, CUDA, ROCM, PY = "dlpack_device.h", "dlpack_cuda.h", "dlpack_rocm.h", "dlpack_py.h"
-MUTANTS = [  # what is wrong then, the file, and pairs: a text, the text in its place
+MUTANTS = [  # the error, the file, and pairs: a text, its replacement
     (
         "an order is made with the GIL held",
         DEVICE,

@@ -42,7 +42,7 @@ typedef RUNTIME(Graph_t) graph;
 typedef enum RUNTIME(StreamCaptureMode) capture_mode;
 typedef enum RUNTIME(StreamCaptureStatus) capture_status;
 
-/* The violations since the last look: none, or one that contains the text. */
+/* Checks the violations since the last check: none, or one that contains the text. */
 static inline void
 check_caught(const char *text, const char *test, int line)
 {
@@ -80,7 +80,7 @@ new_memory(size_t size)
     return made;
 }
 
-/* The number of the capture that a stream is in; 0: of none, or of one that is spoiled. */
+/* The number of the capture of a stream; 0: the stream does not capture, or its capture is spoiled. */
 static inline unsigned long long
 capture_id(stream of)
 {

@@ -1,14 +1,14 @@
 /* A CUDA or HIP runtime without a device: compiled against either platform's own header, this is a library with the
- * functions of the runtime that the tests of streams call, as strict as a driver, and with a memory of what was done.
+ * functions of the runtime that the stream tests call. It is as strict as a driver, and logs the calls.
  *
- * Every stream is a thread with a queue. What comes before what is told by moments: vectors that say how many items of
- * each stream something comes after. A stream's moment grows with its work and with the events that it waits for, and
- * an event is the moment of the stream that recorded it. An item may run when all that its moment names has run; two
- * uses of memory are in order when the moment of the later one names the earlier one; a capture is joined when the
- * moment of the stream that began it names the nodes of all others.
+ * Every stream is a thread with a queue. Moments define the order: a moment is a vector with one number for each
+ * stream, the number of items of this stream that must run before. The moment of a stream grows with its work and with
+ * the events that the stream waits for; an event is the moment of the stream that recorded it. An item may run when all
+ * items that its moment includes have run. Two uses of memory are in order if the moment of the later use includes the
+ * earlier use. A capture is joined if the moment of the stream that began it includes the nodes of all other streams.
  *
- * One mutex guards all of it, and one condition tells of every change. Objects stay until the reset, dead or alive:
- * no address comes twice, so that the use of a dead one is seen. */
+ * One mutex guards all data, and one condition variable signals every change. Objects stay until the reset, dead or
+ * alive: no address is reused, so that the use of a dead object is detected. */
 #include <errno.h>
 #include <pthread.h>
 #include <stdarg.h>
@@ -21,7 +21,7 @@
 
 #include "simulated.h"
 
-/* ---- What differs between the platforms -------------------------------------------------------------------------- */
+/* ---- Differences between the platforms --------------------------------------------------------------------------- */
 
 #if defined(__HIP_PLATFORM_AMD__)
 
@@ -83,8 +83,8 @@ typedef enum RUNTIME(StreamCaptureStatus) capture_status;
 
 #define OK RUNTIME(Success)
 
-/* Handles that mean a stream of the current device. The last one stands for NULL in the variants for files that are
- * compiled with per-thread default streams, and is not seen outside. */
+/* Handles that mean a stream of the current device. The last handle stands for NULL in the functions for files that are
+ * compiled with per-thread default streams; it is internal to this file. */
 static char for_null_per_thread;
 #define LEGACY ((void *)1)
 #define PER_THREAD ((void *)2)
@@ -120,7 +120,7 @@ static const struct {
     ERROR(RUNTIME(ErrorStreamCaptureImplicit), "the legacy stream would depend on a capturing stream"),
     ERROR(RUNTIME(ErrorCapturedEvent), "the event was last recorded in a capturing stream"),
     ERROR(RUNTIME(ErrorStreamCaptureWrongThread), "the capture was begun by another thread"),
-    {RUNTIME(ErrorUnknown), UNKNOWN_ERROR_NAME, "an error that is not simulated"}, /* for all others */
+    {RUNTIME(ErrorUnknown), UNKNOWN_ERROR_NAME, "an error that is not simulated"}, /* for all other errors */
 };
 
 /* ---- The state --------------------------------------------------------------------------------------------------- */
@@ -136,7 +136,7 @@ struct moment {
 static const char STREAM[] = "stream", DEFAULT_STREAM[] = "default stream", EVENT[] = "event", MEMORY[] = "memory",
                   GRAPH[] = "graph", CAPTURE[] = "capture";
 
-/* What begins everything that has a handle or a number. */
+/* The first member of each struct that has a handle or a number. */
 struct object {
     struct object *next;
     const char *kind;
@@ -155,13 +155,13 @@ struct capture {
 struct stream {
     struct object object;
     int index;  /* in world.streams and in moments */
-    int thread; /* whose per-thread default stream it is, or 0 */
+    int thread; /* the thread of a per-thread default stream, or 0 */
     bool legacy, blocking, held, running, ended;
     unsigned done;
-    struct moment after; /* what the next item comes after */
+    struct moment after; /* the items that run before the next item */
     struct item *head, **tail;
     struct capture *capture;
-    struct moment captured; /* the same in a capture: its nodes */
+    struct moment captured; /* in a capture: the nodes before the next node */
     pthread_t runner;
 };
 
@@ -169,7 +169,7 @@ struct event {
     struct object object;
     bool recorded;
     struct moment after;
-    struct capture *capture; /* in which it was recorded, or NULL */
+    struct capture *capture; /* the capture that recorded it, or NULL */
 };
 
 struct memory {
@@ -177,9 +177,9 @@ struct memory {
     int type; /* ON_DEVICE, PINNED or MANAGED */
     char *data;
     size_t size;
-    struct capture *capture; /* that allocates it, or NULL */
+    struct capture *capture; /* the capture that allocates it, or NULL */
     const struct stream *writer;
-    unsigned written; /* by the writer's item of this number */
+    unsigned written; /* the number of the writer's last item that writes */
     struct moment read;
 };
 
@@ -196,15 +196,15 @@ struct item {
     const struct stream *stream;
     void (*function)(void *);
     void *argument;
-    char *to;         /* memory that it writes, or NULL */
-    const char *from; /* memory that it reads, or NULL */
+    char *to;         /* the memory to write, or NULL */
+    const char *from; /* the memory to read, or NULL */
     size_t to_pitch, from_pitch, width, height;
     int value;
 };
 
 struct texts {
     char **text;
-    size_t count, capacity, emptied; /* emptied: how many there were before the first one here */
+    size_t count, capacity, emptied; /* emptied: the number of deleted texts before the first text */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -223,10 +223,10 @@ give(pthread_mutex_t **mutex)
     pthread_mutex_unlock(*mutex);
 }
 
-/* Holds the lock to the end of the block. */
+/* Takes the lock until the end of the block. */
 #define WITH_LOCK() pthread_mutex_t *locked __attribute__((cleanup(give), unused)) = take(&lock)
 
-/* Returns from the function with the error, if there is one. */
+/* If work returns an error, returns this error from the function. */
 #define TRY(work)               \
     do {                        \
         result error_ = (work); \
@@ -235,16 +235,16 @@ give(pthread_mutex_t **mutex)
     } while (0)
 
 static struct {
-    unsigned generation; /* how many resets there were */
+    unsigned generation; /* the number of resets */
     int devices, threads;
     unsigned delay;
     uint32_t random;
     bool unknown_memory_is_error;
     int (*holds_lock)(void);
-    struct object *objects; /* the newest first */
+    struct object *objects; /* the newest object first */
     struct stream *streams[MAX_STREAMS];
     int stream_count;
-    struct moment host; /* what the host has waited for; one for all its threads */
+    struct moment host; /* the items that the host has waited for; one moment for all host threads */
     struct texts calls, violations;
     struct {
         char function[40];
@@ -258,11 +258,11 @@ static __thread struct thread {
     int number, device, begin_device;
     capture_mode mode, begin_mode;
     result last, begin_last;
-    size_t call; /* 1 + the number of the call that is under way, or 0 */
+    size_t call; /* 1 + the number of the call in progress, or 0 */
 } self;
-static __thread bool on_stream; /* on a stream's thread no call of the runtime is legal */
+static __thread bool on_stream; /* whether this is a stream's thread, which must not call the runtime */
 
-/* This thread, as the current machine knows it. */
+/* The data of this thread for the current machine. */
 static struct thread *
 me(void)
 {
@@ -307,7 +307,7 @@ empty(struct texts *texts)
     texts->count = 0;
 }
 
-/* The text of the call that this thread is in; NULL outside of calls, or where the log was emptied meanwhile. */
+/* The text of the call in progress on this thread; NULL: there is no call, or the log was emptied during the call. */
 static char **
 this_call(void)
 {
@@ -333,8 +333,8 @@ complain(const char *format, ...)
 static void
 lose_copies_to_host(void);
 
-/* What begins each function of the runtime: the text is its name and arguments. A wait that is made to fail, or the
- * exchange before it, is the end of the context. */
+/* Called at the start of each function of the runtime; the text has its name and arguments. If a wait, or the exchange
+ * of the capture mode before a wait, is forced to fail, the context is lost. */
 static result
 begin_call(const char *format, ...)
 {
@@ -366,7 +366,7 @@ begin_call(const char *format, ...)
     return OK;
 }
 
-/* What ends it. */
+/* Called at the end of each function of the runtime. */
 static result
 end_call(result error)
 {
@@ -416,7 +416,7 @@ find(const char *kind, const void *handle)
     return object;
 }
 
-/* The memory that a pointer points into, freed or not; NULL: it is the host's own. */
+/* The memory that a pointer points into, freed or not; NULL: memory of the host. */
 static struct memory *
 memory_at(const void *pointer)
 {
@@ -428,7 +428,7 @@ memory_at(const void *pointer)
     return NULL;
 }
 
-/* Names for the log; each is good until three more were asked for. */
+/* Names for the log. A name is valid until three more names were made. */
 static const char *
 name(const char *format, ...)
 {
@@ -488,7 +488,7 @@ get_event(event_handle handle, struct event **event)
     return OK;
 }
 
-/* ---- Moments, and what runs -------------------------------------------------------------------------------------- */
+/* ---- Moments and items ------------------------------------------------------------------------------------------- */
 
 static void
 merge(struct moment *into, const struct moment *other)
@@ -606,7 +606,7 @@ let_go_of_all(void)
     pthread_cond_broadcast(&changed);
 }
 
-/* Whether a moment is reached; the host knows it then. */
+/* Checks whether a moment is reached. If it is, the later work of the host comes after it. */
 static result
 ask_for(const struct moment *moment)
 {
@@ -616,7 +616,7 @@ ask_for(const struct moment *moment)
     return OK;
 }
 
-/* Blocks the host until it is. The lock is open meanwhile. */
+/* Blocks the host until the moment is reached. Releases the lock while it waits. */
 static result
 wait_on_host(struct moment moment)
 {
@@ -651,7 +651,7 @@ all_of_device(int device)
 
 /* ---- Capture ----------------------------------------------------------------------------------------------------- */
 
-/* Spoils the captures of a device's blocking streams, which the legacy stream would depend on. Were there any? */
+/* Whether blocking streams of the legacy stream's device capture. spoil: spoils their captures. */
 static bool
 legacy_is_captured(const struct stream *legacy, bool spoil)
 {
@@ -666,8 +666,8 @@ legacy_is_captured(const struct stream *legacy, bool spoil)
     return captured;
 }
 
-/* The checks of what enqueues. A stream that does not capture comes after what it has to by itself: what the host has
- * waited for, and by the rule of the legacy stream. */
+/* The checks of functions that enqueue. Adds the implicit order of a stream that does not capture: after all that the
+ * host has waited for, and by the rule of the legacy stream. */
 static result
 touch(struct stream *stream)
 {
@@ -687,7 +687,7 @@ touch(struct stream *stream)
     return OK;
 }
 
-/* The check of what is unsafe while streams capture, on whichever stream: also MallocAsync and FreeAsync. */
+/* The check of calls that are unsafe while any stream captures, MallocAsync and FreeAsync included. */
 static result
 check_unsafe(void)
 {
@@ -707,7 +707,7 @@ check_unsafe(void)
     return prohibited ? REFUSE(RUNTIME(ErrorStreamCaptureUnsupported), "unsafe while a stream captures") : OK;
 }
 
-/* The checks of what looks at work: queries and synchronization. */
+/* The checks of queries and synchronization of streams. */
 static result
 check_watching(struct stream *stream)
 {
@@ -786,7 +786,7 @@ capture_info(stream_handle handle, capture_status *status, unsigned long long *i
     return OK;
 }
 
-/* The memory that a capture allocates is its graph's. */
+/* The graph owns the memory that its capture allocated. */
 static result
 destroy_graph(graph_handle handle)
 {
@@ -836,7 +836,7 @@ use_memory(const void *pointer, const struct stream *stream, bool write)
         memory->read.at[stream->index] = stream->after.at[stream->index];
 }
 
-/* Queues work on a stream that was touched. A capture only counts it. */
+/* Queues work on a stream after touch(). A capture only counts the work. */
 static result
 enqueue(struct stream *stream, struct item what)
 {
@@ -866,7 +866,7 @@ enqueue_on(const void *handle, struct item what)
     return enqueue(stream, what);
 }
 
-/* Where nobody can wait for a copy any more, it is not to come: the host's memory is given back. */
+/* After a failed wait, cancels queued copies to the host: the host may free the memory. */
 static void
 lose_copies_to_host(void)
 {
@@ -924,7 +924,7 @@ set_device(int device)
     return OK;
 }
 
-/* Leaves nothing that captures, and nothing to do, on the current device. */
+/* Waits for all work of the current device; refuses while a stream captures. */
 static result
 synchronize_device(void)
 {
@@ -1001,8 +1001,8 @@ synchronize_stream(stream_handle handle)
     return wait_on_host(stream->after);
 }
 
-/* A wait where one of the two captures, and not both in the same capture. The stream joins the event's capture, or the
- * wait is refused and spoils the captures of both. */
+/* A wait where the stream or the event is in a capture, and not both in one capture. The stream joins the capture of
+ * the event, or the wait is refused and spoils the captures of both. */
 static result
 wait_across_captures(struct stream *stream, const struct event *event)
 {
@@ -1074,7 +1074,7 @@ record_event(event_handle recorded, stream_handle recording)
         return REFUSE(ERROR_INVALID_HANDLE, "the event is of device %d, the stream of device %d", event->object.device,
                       stream->object.device);
     TRY(touch(stream));
-#if defined(__HIP_PLATFORM_AMD__) /* CUDA allows it */
+#if defined(__HIP_PLATFORM_AMD__) /* CUDA allows this */
     if (event->recorded && event->capture == NULL && !is_reached(&event->after))
         complain("the event is pending: hipEventRecord is undefined then");
 #endif
@@ -1084,7 +1084,7 @@ record_event(event_handle recorded, stream_handle recording)
     return OK;
 }
 
-/* The checks of what looks at an event. */
+/* The checks of queries and synchronization of events. */
 static result
 get_watched_event(event_handle handle, struct event **event)
 {
@@ -1163,7 +1163,7 @@ free_memory(void *pointer, bool pinned)
         return REFUSE(RUNTIME(ErrorInvalidValue), "memory %d is not of this kind", memory->object.number);
     TRY(check_unsafe());
     memory->object.live = false;
-    for (int i = 0; i < world.stream_count; i++) { /* the call may wait, but does not promise to */
+    for (int i = 0; i < world.stream_count; i++) { /* the call may wait, but does not guarantee it */
         if (memory->read.at[i] > world.host.at[i] ||
             (memory->writer == world.streams[i] && memory->written > world.host.at[i]))
             complain("%s still uses memory %d", describe(world.streams[i]), memory->object.number);
@@ -1287,14 +1287,14 @@ get_attributes(pointer_attributes *attributes, const void *pointer)
         me()->last = error;           \
     return end_call(error)
 
-/* A function of the runtime: its name, its parameters, how it is logged, and what does the work. */
+/* Defines a function of the runtime: name, parameters, text for the log, and the work. */
 #define FUNCTION(name, parameters, logged, work) \
     result RUNTIME(name) parameters              \
     {                                            \
         PERFORM(logged, work);                   \
     }
 
-/* The same, and its variant for files that are compiled with per-thread default streams. */
+/* Defines a function of the runtime and its variant for files that are compiled with per-thread default streams. */
 #define STREAM_FUNCTION(name, parameters, logged, work)                    \
     FUNCTION(name, parameters, logged, work)                               \
     result PER_THREAD_VARIANT(name) parameters                             \
@@ -1340,8 +1340,8 @@ FUNCTION(GraphDestroy, (graph_handle graph), ("GraphDestroy(%s)", name_of(GRAPH,
 STREAM_FUNCTION(StreamIsCapturing, (stream_handle stream, capture_status *status),
                 ("StreamIsCapturing(%s)", name_stream(stream)), capture_info(stream, status, NULL))
 
-/* The spellings of StreamGetCaptureInfo. CUDA 12 and 13 make the plain one a longer one, 12 by a macro. Of a capture
- * under way only state and number are simulated. */
+/* The names of StreamGetCaptureInfo. In CUDA 12 (by a macro) and CUDA 13, the plain name is a function with more
+ * parameters. Of an active capture, only state and number are simulated. */
 #define CAPTURE_INFO(name, parameters, others)                                                              \
     STREAM_FUNCTION(name, parameters, ("StreamGetCaptureInfo(%s)", name_stream(stream)),                    \
                     others ? REFUSE(RUNTIME(ErrorInvalidValue), "the nodes of a capture are not simulated") \
@@ -1414,7 +1414,7 @@ STREAM_FUNCTION(LaunchHostFunc, (stream_handle stream, host_function function, v
                 ("LaunchHostFunc(%s)", name_stream(stream)),
                 enqueue_on(stream, (struct item){.run = run_function, .function = function, .argument = argument}))
 
-/* Errors are read without being counted as calls that may fail. */
+/* The functions that read errors are not counted as calls that may fail. */
 static result
 read_error(const char *logged, bool forget)
 {
@@ -1680,7 +1680,7 @@ simulated_end(void)
         complain("the last error was %d, and is %d", (int)thread->begin_last, (int)thread->last);
 }
 
-/* The live object of this kind that so many newer ones precede; and how many there are, to the last. */
+/* The live object of this kind that `index` newer objects precede, or NULL. Counts the live objects that it passes. */
 static const struct object *
 live(const char *kind, size_t index, size_t *count)
 {

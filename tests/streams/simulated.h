@@ -1,8 +1,8 @@
-/* The controls of the simulated runtime: what a test asks of simulated.c beside the runtime's own functions.
+/* The controls of the simulated runtime: the functions of simulated.c that are not functions of the runtime.
  *
- * Plain functions, for C and for ctypes. A stream is passed by the handle that the runtime knows it by: NULL, 1 and 2
- * are the default streams of the thread's current device. Texts belong to the simulation and live until what they
- * are part of is emptied. All may be called from any thread; simulated_reset only while no other call is under way. */
+ * Plain functions, for C and for ctypes. A stream is passed by its handle in the runtime: NULL, 1 and 2 are the default
+ * streams of the thread's current device. The simulation owns all texts; a text lives until its list is emptied. All
+ * functions may be called from any thread; simulated_reset only while no other call is in progress. */
 #ifndef SIMULATED_H
 #define SIMULATED_H
 
@@ -12,53 +12,53 @@
 extern "C" {
 #endif
 
-/* A new machine with so many devices: streams finish and end, every object is gone, nothing is set, logged or held. */
+/* Starts a new machine with this many devices. Streams finish and end, all objects, settings and logs are deleted. */
 void
 simulated_reset(int devices);
 
 /* ---- Work -------------------------------------------------------------------------------------------------------- */
 
-/* What is queued runs later, each piece after a random time up to this one, in microseconds. After a reset: 200. */
+/* Each queued item runs after a random delay of up to this many microseconds. After a reset: 200. */
 void
 simulated_delay(unsigned most);
 
-/* Nothing on a held stream runs until it is let go. A call that blocks the host behind a held stream for a second
- * is a violation, and lets go of all streams. */
+/* Work on a held stream does not run until simulated_let_go. A call that blocks the host behind a held stream for a
+ * second is a violation, and ends the hold of all streams. */
 void
 simulated_hold(void *stream);
 void
 simulated_let_go(void *stream);
 
-/* Returns when every stream has done what it can: it is empty, is held, or waits for another one. */
+/* Returns when every stream is empty, is held, or waits for another stream. */
 void
 simulated_settle(void);
 
-/* How much of what was queued on the stream has not run. */
+/* The number of queued items of the stream that have not run. */
 size_t
 simulated_pending(void *stream);
 
-/* A kernel: function(argument), on the stream's thread. reads and writes point into the memory that it uses, or are
- * NULL: work on that memory which no event, stream order or host wait has put in order is a violation, however it
- * happens to run. A capturing stream keeps the kernel and never runs it. These return the runtime's error code. */
+/* A kernel: function(argument), on the stream's thread. reads and writes point into the memory that the kernel uses, or
+ * are NULL. Two uses of memory that no event, stream order or host wait orders are a violation, even if they run in the
+ * right order by chance. A capturing stream never runs the kernel. These functions return the runtime's error code. */
 int
 simulated_launch(void *stream, void (*function)(void *), void *argument, const void *reads, void *writes);
 
-/* Two kernels ready made: one sets all bytes, the other's violation is a byte that is not as expected. */
+/* Two kernels: simulated_fill sets all bytes; simulated_expect reports each unexpected byte as a violation. */
 int
 simulated_fill(void *stream, void *memory, int value, size_t bytes);
 int
 simulated_expect(void *stream, const void *memory, int value, size_t bytes);
 
-/* Has the host waited for all that was queued to write this memory? */
+/* Whether the host has waited for all queued writes to this memory. */
 int
 simulated_host_may_read(const void *memory);
 
-/* ---- What to go wrong -------------------------------------------------------------------------------------------- */
+/* ---- Forced errors ----------------------------------------------------------------------------------------------- */
 
-/* Of the calls from now on of the function ("EventRecord"; NULL: of any), the nth, counted from 1, and those after it,
- * `times` in all (0: no end to them), do nothing and return the error. Replaces what was set before; nth 0 only
- * ends that. The functions that read errors are never counted. Where it is a wait for a stream that fails, or an exchange
- * of the capture mode, the context is lost, and copies that are queued never come to the host's memory. */
+/* Makes calls of a function ("EventRecord"; NULL: of any function) fail: from now on the nth call, counted from 1, and
+ * the calls after it, `times` in all (0: without end), do nothing and return the error. Replaces the earlier setting;
+ * nth 0 only clears it. The functions that read errors are not counted. If a wait for a stream or an exchange of the
+ * capture mode fails, the context is lost, and queued copies are never written to the host's memory. */
 void
 simulated_fail(const char *function, int nth, int times, int error);
 
@@ -66,23 +66,23 @@ simulated_fail(const char *function, int nth, int times, int error);
 int
 simulated_failed(void);
 
-/* What PointerGetAttributes says of memory that it does not know: 1: an error, 0: that it is not registered.
- * A reset sets what the runtime of these headers does. */
+/* The result of PointerGetAttributes for unknown memory. 1: an error, 0: not registered. A reset restores the behaviour
+ * of the runtime of these headers. */
 void
 simulated_unknown_memory_is_error(int yes);
 
-/* ---- What was done ----------------------------------------------------------------------------------------------- */
+/* ---- The log ----------------------------------------------------------------------------------------------------- */
 
-/* The calls of the runtime since the mark, of all threads: "EventRecord(event 3, stream 5)"; one that returned an
- * error ends in its number: "StreamQuery(stream 5) -> 600". Handles are numbered in order of creation. */
+/* The calls of the runtime since simulated_mark, by all threads: "EventRecord(event 3, stream 5)". A call that returned
+ * an error ends with the error number: "StreamQuery(stream 5) -> 600". Handles are numbered in order of creation. */
 void
 simulated_mark(void);
 size_t
 simulated_calls(void);
 const char *
-simulated_call(size_t index); /* NULL: there are not so many */
+simulated_call(size_t index); /* NULL: fewer calls */
 
-/* What a driver, or a reader of its documentation, would object to. */
+/* Violations: uses of the runtime that its documentation forbids or that a driver refuses. */
 size_t
 simulated_violations(void);
 const char *
@@ -90,19 +90,20 @@ simulated_violation(size_t index);
 void
 simulated_forgive(void); /* empties the list */
 
-/* Until the next reset, a call of the runtime on a thread for which this function returns 1 is a violation: for the GIL,
- * PyGILState_Check. NULL: none. */
+/* Until the next reset, a call of the runtime on a thread for which this function returns 1 is a violation. For the
+ * GIL, pass PyGILState_Check. NULL: no check. */
 void
 simulated_watch_lock(int (*holds_lock)(void));
 
-/* Around what is tested, on one thread: it leaves device, capture mode and last error as they were, or that is a
- * violation. */
+/* Called before and after the tested code, on one thread: a change of the device, the capture mode or the last error is
+ * a violation. */
 void
 simulated_begin(void);
 void
 simulated_end(void);
 
-/* What exists: "event", "stream", "memory" or "graph". The names are those of the log, the newest first. */
+/* The live objects of a kind: "event", "stream", "memory" or "graph". The names are the names in the log, the newest
+ * first. */
 size_t
 simulated_live(const char *kind);
 const char *

@@ -1,5 +1,5 @@
-/* The simulated runtime itself: that its work runs late and in order, and that it catches each misuse it is there to
- * catch. Compiled once for each platform, against the platform's own header. */
+/* Tests the simulated runtime itself: work runs late and in order, and each misuse is detected. Compiled once for each
+ * platform, with the header of the platform. */
 #include "platform.h"
 
 #define CALLS(...) check_calls((const char *[]){__VA_ARGS__, NULL}, __func__, __LINE__)
@@ -71,7 +71,7 @@ a_stream_that_waits_for_an_event_runs_after_the_stream_that_recorded_it(void)
     CLEAN();
 }
 
-/* A kernel that ends when it is told to. */
+/* A kernel that ends when open_gate(1) is called. */
 static pthread_mutex_t gate_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t gate_opened = PTHREAD_COND_INITIALIZER;
 static int gate_is_open;
@@ -95,7 +95,7 @@ open_gate(int open)
     pthread_mutex_unlock(&gate_lock);
 }
 
-/* The work here only says what memory it uses: else it would race, as threads do too. */
+/* The kernels only declare the memory that they use: real accesses would be a data race. */
 static void
 work_on_memory_that_is_in_no_order_is_caught_however_it_runs(void)
 {
@@ -134,12 +134,12 @@ a_wait_uses_the_record_that_is_current_at_the_call(void)
     SUCCEEDS(EventRecord(done, producer));
     SUCCEEDS(StreamWaitEvent(consumer, done, 0));
 #if defined(__HIP_PLATFORM_AMD__)
-    SUCCEEDS(EventSynchronize(done)); /* an event is not recorded again before */
+    SUCCEEDS(EventSynchronize(done)); /* HIP does not allow recording a pending event again */
 #endif
     simulated_launch(producer, gate, NULL, NULL, NULL);
     SUCCEEDS(EventRecord(done, producer));
     simulated_expect(consumer, data, 5, 8);
-    SUCCEEDS(StreamSynchronize(consumer)); /* hangs where the wait is for the later record */
+    SUCCEEDS(StreamSynchronize(consumer)); /* hangs if the wait is for the later record */
     FAILS(EventQuery(done), RUNTIME(ErrorNotReady));
     open_gate(1);
     SUCCEEDS(EventSynchronize(done));
@@ -162,7 +162,7 @@ an_event_that_is_pending_may_be_recorded_again_only_with_cuda(void)
 #else
     CLEAN();
 #endif
-    SUCCEEDS(EventRecord(done, work)); /* it is done: legal on both */
+    SUCCEEDS(EventRecord(done, work)); /* the event is done: legal on both platforms */
     CLEAN();
 }
 
@@ -246,7 +246,7 @@ per_thread_default_streams_are_of_the_thread_and_its_current_device(void)
 }
 
 #if !defined(__HIP_PLATFORM_AMD__)
-/* What such a file calls; declared only there. */
+/* The functions that such a file calls. The header declares them only there. */
 cudaError_t
 cudaStreamQuery_ptsz(cudaStream_t handle);
 cudaError_t
@@ -355,7 +355,7 @@ a_destroyed_stream_finishes_its_work(void)
     simulated_fill(work, data, 5, 8);
     SUCCEEDS(StreamDestroy(work));
     CHECK_NUMBER(simulated_live("stream"), 0);
-    simulated_reset(3); /* lets go of it, and waits */
+    simulated_reset(3); /* ends the hold, and waits */
     CLEAN();
 }
 
@@ -766,7 +766,7 @@ a_capturing_stream_keeps_its_work_and_those_that_join_it_must_be_joined(void)
     SUCCEEDS(StreamWaitEvent(side, fork, 0));
     SUCCEEDS(EventRecord(join, side));
     SUCCEEDS(StreamWaitEvent(origin, join, 0));
-    simulated_fill(side, data, 6, 8); /* after what was joined */
+    simulated_fill(side, data, 6, 8); /* work after the joined work */
     end(origin, RUNTIME(ErrorStreamCaptureUnjoined));
     CAUGHT("StreamEndCapture(stream 2): stream 1 was not joined");
     STATUS_IS(side, None);
@@ -776,7 +776,7 @@ a_capturing_stream_keeps_its_work_and_those_that_join_it_must_be_joined(void)
 
     SUCCEEDS(StreamBeginCapture(origin, RELAXED));
     SUCCEEDS(EventRecord(fork, origin));
-    SUCCEEDS(StreamWaitEvent(side, fork, 0)); /* and no more: there is nothing to join */
+    SUCCEEDS(StreamWaitEvent(side, fork, 0)); /* no work follows: there is nothing to join */
     end(origin, RUNTIME(Success));
     STATUS_IS(side, None);
     CLEAN();
@@ -866,7 +866,7 @@ the_legacy_stream_is_not_to_be_used_while_a_blocking_stream_of_its_device_captur
     CAUGHT("the legacy stream cannot capture");
 }
 
-/* What unsafe calls return here, one of each; whether it is all the same. */
+/* Makes one call of each unsafe function, and checks that all return the same result. Returns this result. */
 static RUNTIME(Error_t) try_unsafe_calls(capture_mode mode)
 {
     void *memory = NULL, *before = NULL;

@@ -1,4 +1,4 @@
-"""The simulated runtime of CUDA or HIP from Python: its controls, the runtime's functions, and the two probes on it."""
+"""The simulated runtime of CUDA or HIP in Python: its controls, the functions of the runtime, and the two probes."""
 
 import contextlib
 import ctypes
@@ -14,22 +14,22 @@ POINTER, SIZE, TEXT = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p
 
 
 class Platform:
-    """CUDA or ROCm: what differs between them, as the specification of DLPack has it."""
+    """CUDA or ROCm: the differences between them in the specification of DLPack."""
 
     def __init__(self, name):
         self.name = name
         self.probe = importlib.import_module(f"{name}_probe")
-        self.other = importlib.import_module(f"{name}_other")  # another extension; CUDA's has per-thread streams
+        self.other = importlib.import_module(f"{name}_other")  # CUDA's has per-thread default streams
         self.is_cuda = name == "cuda"
         self.runtime = "cuda" if self.is_cuda else "hip"
         self.DEVICE, self.PINNED, self.MANAGED = (2, 3, 13) if self.is_cuda else (10, 11, None)
-        self.default = 1 if self.is_cuda else 0  # as it crosses the protocol
-        self.default_name = "legacy" if self.is_cuda else "default"  # in the log
+        self.default = 1 if self.is_cuda else 0  # the number in DLPack
+        self.default_name = "legacy" if self.is_cuda else "default"  # the name in the log
         self.launch_failure = f"{self.runtime}ErrorLaunchFailure, a kernel failed"
 
 
 class Devices:
-    """What both a simulated and a real runtime are asked, by runtime()."""
+    """Functions of a simulated or a real runtime, by runtime()."""
 
     @property
     def device(self):
@@ -47,21 +47,21 @@ class Devices:
             self.runtime("SetDevice", before)
 
     def capturing(self, stream):
-        """The state of its capture, by number; 0: none."""
+        """The state of the capture of a stream, by number; 0: no capture."""
         state = ctypes.c_int()
         self.runtime("StreamIsCapturing", stream, ctypes.byref(state))
         return state.value
 
 
 class Simulation(Devices):
-    """A machine of three devices, in which nothing has happened yet.
+    """A new machine with three devices.
 
-    Streams and memory are handles and addresses. Objects have the names that the log has: "stream 1", "memory 2".
+    Streams and memory are handles and addresses. Objects have their names in the log: "stream 1", "memory 2".
     """
 
     def __init__(self, platform):
         self.platform = platform
-        self._library = ctypes.CDLL(platform.probe.__file__)  # and what it is linked to
+        self._library = ctypes.CDLL(platform.probe.__file__)  # and the libraries that it is linked to
         for function, result in (("call", TEXT), ("violation", TEXT), ("calls", SIZE), ("violations", SIZE)):
             getattr(self._library, f"simulated_{function}").restype = result
         self._library.simulated_pending.restype = SIZE
@@ -74,7 +74,7 @@ class Simulation(Devices):
         return getattr(self._library, f"simulated_{function}")(*converted)
 
     def runtime(self, function, *arguments):
-        """A function of the runtime's, which must not fail."""
+        """Calls a function of the runtime, which must not fail."""
         converted = [POINTER(x) if isinstance(x, int) else x for x in arguments]
         error = getattr(self._library, self.platform.runtime + function)(*converted)
         assert error == 0, f"{function} fails with {error}"
@@ -90,7 +90,7 @@ class Simulation(Devices):
     # ---- Streams and their work ----
 
     def stream(self, device=0, flags=NON_BLOCKING):
-        """A stream that is in no order with the default stream, if not told otherwise."""
+        """A new stream. By default (flags), the default stream does not wait for it."""
         handle = POINTER()
         with self.on_device(device):
             self.runtime("StreamCreateWithFlags", ctypes.byref(handle), flags)
@@ -98,26 +98,26 @@ class Simulation(Devices):
         return handle.value
 
     def name(self, handle):
-        """What the log calls a stream."""
+        """The name of a stream in the log."""
         defaults = {0: "default", 1: "legacy", 2: "per-thread"}
         return defaults.get(handle) or self._names[handle]
 
     def fill(self, stream, address, value, size):
-        """A kernel that writes."""
+        """Queues a kernel that writes."""
         assert self.control("fill", stream, address, value, size) == 0
 
     def expect(self, stream, address, value, size):
-        """A kernel that reads; what is not as expected is a violation."""
+        """Queues a kernel that reads; an unexpected byte is a violation."""
         assert self.control("expect", stream, address, value, size) == 0
 
     def check(self, stream, address, value, size):
-        """The same, and it is done when this returns: memory that comes and goes in a stream's order may then go."""
+        """Runs expect() and waits for it: then the stream that allocated the memory may free it."""
         self.expect(stream, address, value, size)
         self.synchronize(stream)
 
     @contextlib.contextmanager
     def held(self, stream):
-        """Nothing runs on the stream meanwhile, and what blocks the host behind it is a violation."""
+        """No work runs on the stream in the block. A call that blocks the host behind the stream is a violation."""
         self.control("hold", stream)
         yield
         self.control("let_go", stream)
@@ -132,24 +132,24 @@ class Simulation(Devices):
 
     @contextlib.contextmanager
     def capture(self, stream, mode=GLOBAL):
-        """A capture, which is spoiled by nothing that is done meanwhile."""
+        """Captures a stream, and checks that the block does not spoil the capture."""
         graph = POINTER()
         self.runtime("StreamBeginCapture", stream, mode)
         yield
         self.runtime("StreamEndCapture", stream, ctypes.byref(graph))
         self.runtime("GraphDestroy", graph)
 
-    # ---- What was done ----
+    # ---- The log ----
 
     def calls(self):
-        """The runtime's calls since the last look at them. Events are numbered anew, in order of appearance."""
+        """The calls of the runtime since the last call of this method. Events are numbered from 1, by first use."""
         calls = [self.control("call", i).decode() for i in range(self._library.simulated_calls())]
         self._library.simulated_mark()
         numbers = {}
         return [re.sub(r"event \d+", lambda m: numbers.setdefault(m[0], f"event {len(numbers) + 1}"), x) for x in calls]
 
     def last_call(self):
-        """It may be under way."""
+        """The last call, which may be in progress."""
         return self.control("call", self._library.simulated_calls() - 1).decode()
 
     def violations(self):
@@ -158,12 +158,12 @@ class Simulation(Devices):
         return found
 
     def live(self, kind):
-        """How many there are."""
+        """The number of live objects of a kind."""
         return self.control("live", kind.encode())
 
     @contextlib.contextmanager
     def watched(self):
-        """What is done here leaves the current device, the capture mode and the last error as they were."""
+        """The block must not change the current device, the capture mode and the last error."""
         self._library.simulated_mark()
         self._library.simulated_begin()
         try:
@@ -173,7 +173,7 @@ class Simulation(Devices):
 
     @contextlib.contextmanager
     def failing(self, function, nth=1, times=1, error=LAUNCH_FAILURE):
-        """Calls of the runtime's functions fail; function None: of any."""
+        """Calls of a function of the runtime fail in the block; function None: calls of any function."""
         self._library.simulated_fail(function.encode() if function else None, nth, times, error)
         try:
             yield
@@ -181,5 +181,5 @@ class Simulation(Devices):
             self._library.simulated_fail(None, 0, 1, 0)
 
     def failed(self):
-        """How many calls did."""
+        """The number of calls that failed."""
         return self._library.simulated_failed()

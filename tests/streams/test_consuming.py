@@ -1,4 +1,4 @@
-"""What a consumer with a stream asks of producers, takes, and lets go of (S1 to S5, C1 to C5, D9, X2, X4, X8, X9)."""
+"""A consumer with a stream: its requests, imports and releases (S1 to S5, C1 to C5, D9, X2, X4, X8, X9)."""
 
 import contextlib
 import ctypes
@@ -20,12 +20,12 @@ VERSION = {"max_version": (1, 3)}
 class Foreign:
     """A producer on a device, with nothing pending.
 
-    says       its __dlpack_device__
-    answer     in place of a tensor; what is an exception is raised
-    fields     of the tensor, on the device that it says if not told otherwise
+    says       the result of __dlpack_device__
+    answer     the result of __dlpack__, if not None; an exception is raised
+    fields     fields of the tensor; by default it is on the device `says`
 
     calls      the keywords of each call of __dlpack__
-    devices    which one was current in it
+    devices    the current device in each call of __dlpack__
     """
 
     def __init__(self, sim, says, answer=None, form="dltensor_versioned", **fields):
@@ -38,7 +38,7 @@ class Foreign:
         return self.made[-1]
 
     def owned(self):
-        """By an exchange table."""
+        """The function of the exchange table that returns an owned tensor."""
         return ctypes.addressof(self.make().managed)
 
     def __dlpack_device__(self):
@@ -62,7 +62,7 @@ class Foreign:
 
 @contextlib.contextmanager
 def refused(sim, text, error=BufferError):
-    """One exception, after which everything is as it was."""
+    """Expects an exception, after which device, capture mode and last error are unchanged."""
     with sim.watched(), pytest.raises(error, match=text):
         yield
 
@@ -71,10 +71,10 @@ def event_calls(sim):
     return [call for call in sim.calls() if "Event" in call]
 
 
-# ---- What is passed: C4, S1 to S3, S7 ----
+# ---- The stream argument: C4, S1 to S3, S7 ----
 
 
-def test_the_stream_is_passed_as_it_crosses_the_protocol_C4_S2_S3(sim, platform):
+def test_the_stream_is_passed_as_its_number_in_dlpack_C4_S2_S3(sim, platform):
     stream = sim.stream()
     streams = {stream: stream, 0: platform.default, 2**63 + 8: 2**63 + 8}
     if platform.is_cuda:
@@ -87,7 +87,7 @@ def test_the_stream_is_passed_as_it_crosses_the_protocol_C4_S2_S3(sim, platform)
         assert (view.device, view.data, view.holds) == ((platform.DEVICE, 0), producer.made[0].address, True)
 
 
-def test_a_file_compiled_so_passes_the_per_thread_stream_S2(sim, platform):
+def test_a_file_with_per_thread_default_streams_passes_the_per_thread_stream_S2(sim, platform):
     producer = Foreign(sim, (platform.DEVICE, 0))
     platform.other.consume(producer, 0)
     assert producer.calls == [{**VERSION, "stream": 2 if platform.is_cuda else 0}]
@@ -96,21 +96,21 @@ def test_a_file_compiled_so_passes_the_per_thread_stream_S2(sim, platform):
 def test_the_stream_is_passed_for_managed_memory_C4(sim, platform):
     if not platform.MANAGED:
         pytest.skip("ROCm has no type for managed memory")
-    for number in (0, 1):  # D9: has no meaning, whatever some say
+    for number in (0, 1):  # the id has no meaning (D9), although some producers set it
         producer = Foreign(sim, (13, number), device=(13, 0))
         with sim.watched():
             platform.probe.consume(producer, 3, device=13)
         assert producer.calls == [{**VERSION, "stream": 3}]
 
 
-def test_no_order_is_asked_for_where_nothing_is_pending_C4_S4_S6(sim, platform):
+def test_no_order_is_requested_with_nothing_pending_C4_S4_S6(sim, platform):
     own = sim.stream()
     options = {"options": platform.probe.NOTHING_PENDING}
     for says in filter(None, (platform.DEVICE, platform.PINNED, platform.MANAGED)):
         producer = Foreign(sim, (says, 0))
         with sim.capture(own), sim.watched():
             view = platform.probe.consume(producer, own, device=says, **options)
-        # What the host may read is asked for without a stream: NumPy's takes None alone.
+        # For memory that the host may read, no stream is passed: NumPy's __dlpack__ accepts None only.
         assert producer.calls == [VERSION if says == platform.PINNED else {**VERSION, "stream": -1}]
         view.release()
     assert platform.probe.consume(numpy.zeros(3), own, device=-1, **options).device == CPU
@@ -128,7 +128,7 @@ def test_no_stream_is_passed_for_memory_of_the_host_C4(sim, platform):
         ((platform.PINNED, 0), {"device": platform.PINNED}),
         ((platform.PINNED, 1), {"device": platform.PINNED}),
         (CPU, {"device": -1}),
-        ((1, None), {"device": -1}),  # as Paddle answers
+        ((1, None), {"device": -1}),  # as Paddle returns it
     ):
         producer = Foreign(sim, says, device=(says[0], 0))
         with sim.watched():
@@ -137,7 +137,7 @@ def test_no_stream_is_passed_for_memory_of_the_host_C4(sim, platform):
         assert view.device == (says[0], 0)
 
 
-def test_a_want_that_names_no_device_is_for_the_stream_s_C9(sim, platform):
+def test_requirements_without_a_device_require_the_platform_of_the_stream_C9(sim, platform):
     for says in filter(None, (platform.PINNED, platform.MANAGED, 1)):
         with refused(sim, "was asked for"):
             platform.probe.consume(Foreign(sim, (says, 0), device=(says, 0)), 3, device=0)
@@ -145,7 +145,7 @@ def test_a_want_that_names_no_device_is_for_the_stream_s_C9(sim, platform):
 
 
 @pytest.mark.parametrize("by_handle", [False, True])
-def test_a_stream_that_may_not_cross_the_protocol_is_refused_first_S2_S3(sim, platform, by_handle):
+def test_a_stream_without_a_number_in_dlpack_is_refused_first_S2_S3(sim, platform, by_handle):
     refused_handles = ([0] if by_handle else []) if platform.is_cuda else [2] + ([1] if by_handle else [])
     for handle in refused_handles:
         producer = Foreign(sim, (platform.DEVICE, 0))
@@ -163,7 +163,7 @@ def test_a_producer_without_max_version_is_given_the_stream_again_C1(sim, platfo
     assert producer.calls == [{**VERSION, "stream": 3}, {"stream": 3}]
 
 
-def test_a_producer_that_takes_no_stream_is_never_asked_without_one_C1_S1(sim, platform):
+def test_a_producer_that_accepts_no_stream_is_never_called_without_a_stream_C1_S1(sim, platform):
     def dlpack(*, max_version=None):
         raise AssertionError("called without a stream")
 
@@ -173,7 +173,7 @@ def test_a_producer_that_takes_no_stream_is_never_asked_without_one_C1_S1(sim, p
     assert producer.calls == [{**VERSION, "stream": 3}, {"stream": 3}]
 
 
-def test_a_capsule_is_taken_as_it_is_C6(sim, platform):
+def test_a_capsule_is_imported_without_an_order_C6(sim, platform):
     made = Made(device=(platform.DEVICE, 1))
     capsule = made.capsule()
     with sim.watched():
@@ -185,7 +185,7 @@ def test_a_capsule_is_taken_as_it_is_C6(sim, platform):
 # ---- The current device: C4, S5 ----
 
 
-def test_the_data_s_device_is_current_while_its_producer_is_asked_C4_S5(sim, platform):
+def test_the_data_s_device_is_current_during_the_call_of_dlpack_C4_S5(sim, platform):
     for device, calls in ((0, []), (2, ["SetDevice(2)"])):
         producer = Foreign(sim, (platform.DEVICE, device))
         with sim.watched():
@@ -194,28 +194,28 @@ def test_the_data_s_device_is_current_while_its_producer_is_asked_C4_S5(sim, pla
         assert producer.devices == [device]
 
 
-def test_the_device_is_what_it_was_when_the_producer_raises_S5(sim, platform):
+def test_the_current_device_is_restored_when_the_producer_raises_S5(sim, platform):
     producer = Foreign(sim, (platform.DEVICE, 2), KeyError("of the producer"))
     with sim.on_device(1), refused(sim, "of the producer", KeyError):
         platform.probe.consume(producer, 3)
     assert producer.devices == [2]
 
 
-def test_the_device_is_what_it_was_when_the_tensor_is_not_as_wanted_S5_C9(sim, platform):
+def test_the_current_device_is_restored_when_a_requirement_is_not_met_S5_C9(sim, platform):
     producer = Foreign(sim, (platform.DEVICE, 2))
     with refused(sim, "dtype is float64, uint8 was asked for"):
         platform.probe.consume(producer, 3, dtype=platform.probe.UINT8)
     assert (producer.devices, producer.deleted) == ([2], [1])
 
 
-def test_for_pinned_memory_the_device_stays_C4_D9(sim, platform):
+def test_for_pinned_memory_the_current_device_stays_C4_D9(sim, platform):
     producer = Foreign(sim, (platform.PINNED, 0))
     with sim.on_device(1), sim.watched():
         platform.probe.consume(producer, 3, device=platform.PINNED)
     assert producer.devices == [1]
 
 
-def test_the_device_of_managed_memory_is_current_while_its_producer_is_asked_C4_S5(sim, platform):
+def test_the_device_of_managed_memory_is_current_during_the_call_of_dlpack_C4_S5(sim, platform):
     if not platform.MANAGED:
         pytest.skip("ROCm has no type for managed memory")
     producer = Foreign(sim, (platform.MANAGED, 2))
@@ -231,7 +231,7 @@ def test_pinned_memory_that_is_exported_as_cpu_memory_is_taken_C4(sim, platform)
     assert (view.device, producer.calls) == (CPU, [VERSION])
 
 
-def test_a_producer_that_refuses_the_per_thread_stream_is_asked_with_the_legacy_one_S2(sim, platform):
+def test_a_producer_that_refuses_the_per_thread_stream_gets_the_legacy_stream_S2(sim, platform):
     if not platform.is_cuda:
         pytest.skip("ROCm's per-thread streams have no number that crosses the protocol")
     for answer, streams in (
@@ -255,7 +255,7 @@ def test_a_producer_that_refuses_the_per_thread_stream_is_asked_with_the_legacy_
 
 
 @pytest.mark.parametrize("managed", [False, True])
-def test_in_a_capture_of_the_per_thread_stream_the_legacy_one_is_not_asked_for_S6(sim, platform, managed):
+def test_in_a_capture_of_the_per_thread_stream_the_legacy_stream_is_not_passed_S6(sim, platform, managed):
     """Managed memory has id 0, and is worked on by the current device."""
     if not platform.is_cuda:
         pytest.skip("ROCm's per-thread streams have no number that crosses the protocol")
@@ -278,7 +278,7 @@ def test_a_device_that_is_not_there_is_the_runtime_s_error_S9(sim, platform):
     assert producer.calls == []
 
 
-# ---- What is refused: C5, C6 ----
+# ---- Refused tensors: C5, C6 ----
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -303,7 +303,7 @@ def test_another_device_is_refused_by_its_name_C5(sim, platform):
         assert producer.deleted in ([], [1])
 
 
-def test_what_dlpack_device_must_return_C4(sim, platform):
+def test_dlpack_device_must_return_a_device_C4(sim, platform):
     for says in (None, 2, (2,), (2, 0, 0), [2, 0], ("2", 0), (2.0, 0)):
         producer = Foreign(sim, says, device=(platform.DEVICE, 0))
         with refused(sim, "__dlpack_device__ returned", TypeError):
@@ -320,7 +320,7 @@ def test_what_dlpack_device_must_return_C4(sim, platform):
 
 
 def library(platform, work, **attributes):
-    """A class with a table; work(type, number) is its library's current stream."""
+    """A class with a table; work(type, number) is the current stream of its library."""
     platform.probe.work(work)
     return type("Array", (Foreign,), {"__dlpack_c_exchange_api__": platform.probe.table(), **attributes})
 
@@ -387,7 +387,7 @@ def test_a_library_that_names_no_stream_works_on_the_default_one_X4_X8(sim, plat
         ]
 
 
-def test_a_library_that_cannot_say_its_stream_is_asked_for_nothing_more_X4(sim, platform):
+def test_an_error_of_current_work_stream_ends_the_import_X4(sim, platform):
     def work(*device):
         raise KeyError("of the library")
 
@@ -397,7 +397,7 @@ def test_a_library_that_cannot_say_its_stream_is_asked_for_nothing_more_X4(sim, 
     assert (array.calls, array.deleted) == ([], [1])
 
 
-def test_what_cannot_be_ordered_is_given_back_X4_S6(sim, platform):
+def test_a_tensor_that_cannot_be_ordered_is_released_X4_S6(sim, platform):
     work, own = sim.stream(), sim.stream()
     array = library(platform, lambda *device: work)(sim, (platform.DEVICE, 0))
     with sim.capture(work), sim.capture(own), refused(sim, "capture different graphs"):
@@ -405,20 +405,20 @@ def test_what_cannot_be_ordered_is_given_back_X4_S6(sim, platform):
     assert array.deleted == [1]
 
 
-def test_what_is_not_as_wanted_is_given_back_in_no_order_X4_C9(sim, platform):
+def test_a_tensor_that_does_not_meet_the_requirements_is_released_without_an_order_X4_C9(sim, platform):
     array = library(platform, lambda *device: 1 / 0)(sim, (platform.DEVICE, 0))
     with refused(sim, "dtype is float64, uint8 was asked for"):
         platform.probe.consume(array, 3, dtype=platform.probe.UINT8)
     assert array.deleted == [1]
 
 
-def test_complex_numbers_are_asked_of_the_method_X9(sim, platform):
+def test_complex_numbers_are_imported_by_the_method_X9(sim, platform):
     array = library(platform, lambda *device: 1 / 0)(sim, (platform.DEVICE, 0), dtype="complex64")
     platform.probe.consume(array, 3)
     assert (array.calls, array.deleted) == ([{**VERSION, "stream": 3}], [1, 1])
 
 
-def test_other_memory_is_asked_of_the_method_X4(sim, platform):
+def test_pinned_and_managed_memory_is_imported_by_the_method_X4(sim, platform):
     for kind in filter(None, (platform.PINNED, platform.MANAGED)):
         array = library(platform, lambda *device: 1 / 0)(sim, (kind, 0))
         platform.probe.consume(array, 3, device=kind)
@@ -435,7 +435,7 @@ def test_a_class_that_overrides_the_method_is_asked_by_it_X2(sim, platform):
     assert array.calls == [{**VERSION, "stream": 3}]
 
 
-def test_a_library_s_current_stream_can_be_asked_for_X4(sim, platform):
+def test_a_library_s_current_stream_can_be_queried_X4(sim, platform):
     Array = library(platform, lambda kind, number: 100 + number)
     assert platform.probe.current_work(Array(sim, CPU), 2) == 102
     platform.probe.work(lambda *device: None)
@@ -446,16 +446,16 @@ def test_a_library_s_current_stream_can_be_asked_for_X4(sim, platform):
         platform.probe.current_work(Array(sim, CPU), 0)
 
 
-# ---- By an exchange table of this library's: X2, X4, S10 ----
+# ---- By an exchange table of the header: X2, X4, S10 ----
 
 
 def exchanged(platform, work, *arguments, host=False, **keywords):
-    """An array whose type has a table; work(type, number) is the stream that it names."""
+    """An array whose type has a table; work(type, number) is the current stream that the table returns."""
     platform.probe.work(work)
     return (platform.probe.HostExchanged if host else platform.probe.Exchanged)((8,), *arguments, **keywords)
 
 
-def test_a_table_s_tensors_come_in_the_order_of_the_stream_that_it_names_X4_S1(sim, platform):
+def test_tensors_of_a_table_are_ordered_on_the_stream_that_the_table_names_X4_S1(sim, platform):
     one, other, own = sim.stream(), sim.stream(), sim.stream()
     array = exchanged(platform, lambda *device: one, (one, other))
     for worker in (one, other):
@@ -484,7 +484,7 @@ def test_on_the_stream_that_a_table_names_no_call_is_made_X4_S4(sim, platform):
     view.release()
 
 
-def test_a_table_makes_objects_of_what_its_want_names_X6(sim, platform):
+def test_a_table_makes_objects_of_tensors_that_meet_its_requirements_X6(sim, platform):
     table = platform.probe.Exchanged.__dlpack_c_exchange_api__
     for device, error, text in (
         ((platform.DEVICE, 1), SystemError, "nobody makes a"),
@@ -496,7 +496,7 @@ def test_a_table_makes_objects_of_what_its_want_names_X6(sim, platform):
         assert made.deleted == 1
 
 
-def test_one_s_own_arrays_are_ordered_on_the_stream_of_the_consumer_X4(sim, platform):
+def test_arrays_of_the_own_type_are_ordered_on_the_stream_of_the_consumer_X4(sim, platform):
     stream, work, own = sim.stream(), sim.stream(), sim.stream()
     array = exchanged(platform, lambda *device: work, (stream,))
     sim.fill(stream, array.address, 7, 8)
@@ -519,7 +519,7 @@ def test_a_stream_that_a_table_cannot_name_is_an_error_X4(sim, platform):
 
 
 @pytest.mark.parametrize("host", [False, True])
-def test_what_the_host_may_read_is_waited_for_by_a_table_S10_X4(sim, platform, host):
+def test_a_table_waits_for_work_on_memory_that_the_host_may_read_S10_X4(sim, platform, host):
     for kind in filter(None, (platform.probe.CPU, platform.PINNED, platform.MANAGED)):
         stream = sim.stream()
         array = exchanged(platform, lambda *device: 1 / 0, (stream,), host=host, type=kind, strides=(1,))
@@ -531,7 +531,7 @@ def test_what_the_host_may_read_is_waited_for_by_a_table_S10_X4(sim, platform, h
             lambda: exchange_probe.call_borrowed(table, array),
             lambda: exchange_probe.call_owned(table, array),
         ]
-        if kind != platform.MANAGED:  # on a stream, that is ordered
+        if kind != platform.MANAGED:  # managed memory is ordered on the stream
             takes.append(lambda: platform.other.consume(array, sim.stream(), device=kind))
         for take in takes:
             sim.control("delay", 20_000)
@@ -542,7 +542,7 @@ def test_what_the_host_may_read_is_waited_for_by_a_table_S10_X4(sim, platform, h
             del taken
 
 
-def test_of_one_s_own_type_what_the_host_reads_is_waited_for_S10_X4(sim, platform):
+def test_the_host_waits_for_work_on_arrays_of_the_own_type_S10_X4(sim, platform):
     stream = sim.stream()
     array = exchanged(platform, lambda *device: 1 / 0, (stream,), type=platform.probe.CPU, strides=(1,))
     for take in (lambda: platform.probe.consume(array, 3, device=-1), lambda: platform.probe.borrow(array)):
@@ -555,7 +555,7 @@ def test_of_one_s_own_type_what_the_host_reads_is_waited_for_S10_X4(sim, platfor
 
 
 @pytest.mark.parametrize("named", [False, True])
-def test_a_table_for_the_host_has_nothing_of_a_device_X4(sim, platform, named):
+def test_a_table_for_the_host_exports_no_device_memory_X4(sim, platform, named):
     stream, own = sim.stream(), sim.stream()
     array = exchanged(platform, lambda *device: 1 / 0, stream, host=True, bare=named)  # by the method it is not bare
     why = "is for memory that the CPU can read" if named else "this producer does not export memory of this device"
@@ -566,17 +566,17 @@ def test_a_table_for_the_host_has_nothing_of_a_device_X4(sim, platform, named):
         view = platform.other.consume(array, own)  # by the method
     sim.check(own, view.data, 7, 8)
     with sim.watched():
-        view = platform.probe.consume(array, own)  # and so does the module of the table itself
+        view = platform.probe.consume(array, own)  # the module of the table uses the method too
     sim.check(own, view.data, 7, 8)
     assert platform.probe.current_work(array, 0) is None
     with refused(sim, "is for memory that the CPU can read"):
         platform.other.current_work(array, 0)
 
 
-# ---- Letting go: G14 of the streams' pitfalls, S1, S6 ----
+# ---- Release: G14 of the streams' pitfalls, S1, S6 ----
 
 
-def test_a_tensor_is_let_go_of_when_the_work_on_it_is_done_S1(sim, platform):
+def test_a_tensor_is_released_when_the_work_on_it_is_done_S1(sim, platform):
     own = sim.stream()
     memory, producer = platform.probe.Array((8,), own), Foreign(sim, (platform.DEVICE, 0))
     view = platform.probe.consume(producer, own)
@@ -619,7 +619,7 @@ def test_a_tensor_whose_work_is_done_is_released_at_once_S1(sim, platform):
 
 
 @pytest.mark.parametrize("later", ["consume", "release"])
-def test_later_calls_let_go_of_what_is_done_S1(sim, platform, later):
+def test_later_calls_release_tensors_whose_work_is_done_S1(sim, platform, later):
     own = sim.stream()
     producers = [Foreign(sim, (platform.DEVICE, 0)) for _ in range(3)]
     first, second, third = (platform.probe.consume(producer, own) for producer in producers)
@@ -640,7 +640,7 @@ def test_later_calls_let_go_of_what_is_done_S1(sim, platform, later):
     platform.probe.collect()
 
 
-def test_tensors_go_in_the_order_in_which_their_work_is_done_S1(sim, platform):
+def test_tensors_are_released_in_the_order_in_which_their_work_is_done_S1(sim, platform):
     slow, quick = sim.stream(), sim.stream()
     one, other = Foreign(sim, (platform.DEVICE, 0)), Foreign(sim, (platform.DEVICE, 0))
     views = platform.probe.consume(one, slow), platform.probe.consume(other, quick)
@@ -654,7 +654,7 @@ def test_tensors_go_in_the_order_in_which_their_work_is_done_S1(sim, platform):
     sim.synchronize(slow)
 
 
-def test_what_comes_behind_others_that_wait_is_let_go_of_after_them_S1(sim, platform):
+def test_a_tensor_behind_waiting_tensors_is_released_after_them_S1(sim, platform):
     own, one, other, gone = sim.stream(), sim.stream(), sim.stream(), []
     arrays = [platform.probe.Array((8,), stream) for stream in (one, other)]
 
@@ -663,7 +663,7 @@ def test_what_comes_behind_others_that_wait_is_let_go_of_after_them_S1(sim, plat
         platform.probe.consume(producer, own).release_on(own)
 
     def follow(stream, array):
-        """Puts our stream after late work."""
+        """Makes the consumer's stream wait for late work."""
         sim.control("hold", stream)
         sim.fill(stream, array.address, 7, 8)
         platform.probe.consume(array, own).release()
@@ -746,7 +746,7 @@ def test_a_deleter_may_release_further_tensors_S1(sim, platform):
 
 
 @pytest.mark.parametrize("error, done", {600: False, 900: False, 907: False, 3: False, 709: True, 719: True}.items())
-def test_a_question_that_fails_is_no_answer_unless_the_context_is_lost_S9(sim, platform, error, done):
+def test_a_failed_query_keeps_the_tensor_unless_the_context_is_lost_S9(sim, platform, error, done):
     own = sim.stream()
     producer, memory = Foreign(sim, (platform.DEVICE, 0)), platform.probe.Array((8,), own)
     with sim.held(own):
@@ -758,7 +758,7 @@ def test_a_question_that_fails_is_no_answer_unless_the_context_is_lost_S9(sim, p
     sim.synchronize(own)
 
 
-def test_a_view_is_let_go_of_whatever_becomes_of_the_current_device_S9(sim, platform):
+def test_a_view_is_released_even_if_the_current_device_cannot_be_restored_S9(sim, platform):
     producer = Foreign(sim, (platform.DEVICE, 1))
     own = sim.stream(1)
     view = platform.probe.consume(producer, own)
@@ -771,7 +771,7 @@ def test_a_view_is_let_go_of_whatever_becomes_of_the_current_device_S9(sim, plat
     assert producer.deleted == [1]
 
 
-def test_the_default_stream_that_is_waited_for_is_the_data_s_device_s_S5(sim, platform):
+def test_a_release_on_the_default_stream_uses_that_of_the_data_s_device_S5(sim, platform):
     view = platform.probe.consume(Foreign(sim, (platform.DEVICE, 2)), 0)
     with sim.watched():
         view.release_on(0)
@@ -789,7 +789,7 @@ def test_the_default_stream_that_is_waited_for_is_the_data_s_device_s_S5(sim, pl
         ]
 
 
-def test_nothing_is_let_go_of_in_a_capture_S6(sim, platform):
+def test_no_tensor_is_released_in_a_capture_S6(sim, platform):
     own = sim.stream()
     producer = Foreign(sim, (platform.DEVICE, 0))
     view = platform.probe.consume(producer, own)
@@ -800,7 +800,7 @@ def test_nothing_is_let_go_of_in_a_capture_S6(sim, platform):
     assert producer.deleted == [1]
 
 
-def test_what_waits_is_looked_at_while_others_capture_S6(sim, platform):
+def test_waiting_tensors_are_checked_while_other_streams_capture_S6(sim, platform):
     own, capturing = sim.stream(), sim.stream()
     producers, memory = [Foreign(sim, (platform.DEVICE, 0)) for _ in range(3)], platform.probe.Array((8,), own)
     views = [platform.probe.consume(producer, own) for producer in producers]
@@ -817,7 +817,7 @@ def test_what_waits_is_looked_at_while_others_capture_S6(sim, platform):
     assert [producer.deleted for producer in producers] == [[1], [1], [1]]
 
 
-def test_what_a_library_gave_waits_for_our_work_whatever_stream_it_was_made_on_S1(sim, platform):
+def test_a_tensor_of_a_library_waits_for_the_consumer_s_work_on_any_stream_S1(sim, platform):
     made_on, work, own = sim.stream(), sim.stream(), sim.stream()
     memory = ctypes.c_void_p()
     sim.runtime("MallocAsync", ctypes.byref(memory), 64, made_on)
@@ -825,7 +825,7 @@ def test_what_a_library_gave_waits_for_our_work_whatever_stream_it_was_made_on_S
         sim,
         (platform.DEVICE, 0),
         data=memory.value,
-        on_delete=lambda: sim.runtime("FreeAsync", memory, made_on),  # an allocator goes by the stream that it is of
+        on_delete=lambda: sim.runtime("FreeAsync", memory, made_on),  # an allocator frees on the stream that allocated
     )
     sim.synchronize(made_on)
     view = platform.probe.consume(array, own)
@@ -842,7 +842,7 @@ def test_what_a_library_gave_waits_for_our_work_whatever_stream_it_was_made_on_S
 
 
 @pytest.mark.parametrize("same", [True, False])
-def test_what_a_library_gave_is_not_let_go_of_in_a_capture_S6(sim, platform, same):
+def test_a_tensor_of_a_library_is_not_released_in_a_capture_S6(sim, platform, same):
     work = sim.stream()
     own = work if same else sim.stream()
     array = library(platform, lambda *device: work)(sim, (platform.DEVICE, 0))
@@ -852,7 +852,7 @@ def test_what_a_library_gave_is_not_let_go_of_in_a_capture_S6(sim, platform, sam
     assert view.holds and array.deleted == [0]
 
 
-def test_what_another_library_made_managed_waits_on_the_current_device_D9(sim, platform):
+def test_managed_memory_of_another_library_waits_on_the_current_device_D9(sim, platform):
     if not platform.MANAGED:
         pytest.skip("ROCm has no type for managed memory")
     own = sim.stream(1)
@@ -866,7 +866,7 @@ def test_what_another_library_made_managed_waits_on_the_current_device_D9(sim, p
     assert producer.deleted == [1]
 
 
-def test_nothing_is_let_go_of_without_a_call_S4(sim, platform):
+def test_no_tensor_is_released_without_a_call_S4(sim, platform):
     view = platform.probe.consume(Foreign(sim, (platform.DEVICE, 0)), 3)
     view.release()
     with sim.watched():
@@ -875,7 +875,7 @@ def test_nothing_is_let_go_of_without_a_call_S4(sim, platform):
         assert sim.calls() == []
 
 
-def test_what_cannot_be_remembered_is_waited_for_S9(sim, platform):
+def test_the_host_waits_if_a_tensor_cannot_be_queued_for_release_S9(sim, platform):
     own = sim.stream()
     memory = platform.probe.Array((8,), own)
     for failing in ("EventRecord", "EventCreateWithFlags", "memory"):
@@ -893,7 +893,7 @@ def test_what_cannot_be_remembered_is_waited_for_S9(sim, platform):
         assert deleted == [0] and not view.holds
 
 
-def test_where_the_runtime_is_lost_no_work_goes_on_S9(sim, platform):
+def test_a_lost_context_has_no_running_work_S9(sim, platform):
     own = sim.stream()
     producer = Foreign(sim, (platform.DEVICE, 0))
     view = platform.probe.consume(producer, own)
@@ -903,19 +903,19 @@ def test_where_the_runtime_is_lost_no_work_goes_on_S9(sim, platform):
     assert not view.holds and producer.deleted == [1]
 
 
-def test_a_capture_that_comes_in_between_leaves_the_view_S6_S9(sim, platform):
+def test_a_capture_that_begins_during_a_release_leaves_the_view_S6_S9(sim, platform):
     own = sim.stream()
     producer = Foreign(sim, (platform.DEVICE, 0))
     view = platform.probe.consume(producer, own)
     with sim.capture(own):
         with refused(sim, "keep the view as long as the graph"):
             view.release_on(own)
-        with sim.failing("StreamIsCapturing"), refused(sim, "the host cannot wait for it"):  # and the view is unchanged
+        with sim.failing("StreamIsCapturing"), refused(sim, "the host cannot wait for it"):  # the view is unchanged
             view.release_on(own)
     assert view.holds and producer.deleted == [0]
 
 
-def test_where_nothing_may_fail_exceptions_in_flight_stay_K2_S6(sim, platform, monkeypatch):
+def test_a_release_that_must_not_fail_keeps_the_exception_in_flight_K2_S6(sim, platform, monkeypatch):
     own, told = sim.stream(), []
     monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: told.append(unraisable.exc_type))
     producers = [Foreign(sim, (platform.DEVICE, 0)) for _ in range(3)]
@@ -977,7 +977,7 @@ def test_device_memory_is_not_transferred_unless_asked_for_C5(sim, platform):
         dlarray.from_dlpack(array, device="cpu", copy=False)
 
 
-def test_views_are_let_go_of_with_their_objects_A6(sim, platform):
+def test_views_are_released_with_their_objects_A6(sim, platform):
     producer = Foreign(sim, (platform.DEVICE, 0))
     view = platform.probe.consume(producer, 3)
     assert producer.deleted == [0]

@@ -1,5 +1,5 @@
-"""Exchanges on a device, from end to end: two extensions and another library, each on its own stream, on several
-threads and in several interpreters; and each with every call of the runtime failing in turn (S1 to S9, K5, G1)."""
+"""Complete exchanges on a device: two extensions and another library, each on its own stream, on several threads and in
+several interpreters. Then each exchange with every call of the runtime failing in turn (S1 to S9, K5, G1)."""
 
 import ctypes
 import gc
@@ -19,7 +19,7 @@ VERSION = {"max_version": (1, 3)}
 
 
 class Foreign:
-    """Both ends in Python, from the specification alone: work on some memory of a device, on a stream there."""
+    """A producer and consumer in Python, written from the specification: works on memory of a device, on a stream."""
 
     def __init__(self, sim, device, stream):
         self.sim, self.device, self.stream = sim, device, stream
@@ -66,7 +66,7 @@ def test_two_extensions_and_another_library_work_on_one_array_in_turn_S1_S5(sim,
             with sim.watched():
                 address = foreign.take(array)
             sim.expect(third, address, turn, 64)
-            sim.synchronize(other)  # who reads too: nobody else could know
+            sim.synchronize(other)  # the producer does not know of this read: wait for it
             sim.fill(third, address, turn + 1, 64)
             with sim.watched():
                 view = platform.other.consume(foreign, other)
@@ -97,7 +97,7 @@ def test_the_same_stream_on_both_sides_takes_no_event_S4(sim, platform):
     array = platform.probe.Array((64,), stream)
     with sim.watched():
         view = platform.other.consume(array, stream)
-        assert sim.calls() == ["GetDevice()"]  # of the consumer, which makes the data's device current
+        assert sim.calls() == ["GetDevice()"]  # the consumer makes the data's device current
     sim.fill(stream, view.data, 7, 64)
 
 
@@ -196,7 +196,7 @@ def test_interpreters_exchange_and_end_while_their_tensors_wait_K5_G1(platform, 
 
 
 @pytest.mark.parametrize("own_gil", [False, True] if sys.version_info >= (3, 12) else [False], ids="own_gil={}".format)
-def test_another_library_s_deleter_runs_in_the_interpreter_that_let_go_G1(platform, own_gil):
+def test_another_library_s_deleter_runs_in_the_interpreter_that_released_G1(platform, own_gil):
     script = f"""
         import threading
         import interpreters
@@ -227,7 +227,7 @@ def test_another_library_s_deleter_runs_in_the_interpreter_that_let_go_G1(platfo
         thread.join()
         assert probe.foreign_deleted() == "0 "
 
-        # What waits as an interpreter ends is let go of in no other, which may be where that was.
+        # A tensor that waits when its interpreter ends is released in no other interpreter.
         sim.control("hold", stream)
         sim.fill(stream, memory.address, 7, 64)
         inside("probe.consume(probe.foreign(), STREAM).release_on(STREAM)", "assert probe.collect() == 1")
@@ -254,7 +254,7 @@ def test_a_host_callback_may_need_the_gil_while_a_call_waits_for_it_S8(sim, plat
 
 
 def test_deleters_call_the_runtime_while_the_interpreter_ends_K5_S8(platform):
-    """What is left in a module is released then: arrays free memory, a view that waits is leaked."""
+    """Objects in modules are released at the end: arrays free their memory, and a waiting view leaks."""
     script = f"""
         import sys
         from dltensor import Taken
@@ -278,7 +278,7 @@ def test_deleters_call_the_runtime_while_the_interpreter_ends_K5_S8(platform):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_child_that_is_forked_in_the_midst_of_collecting_collects_K5(platform):
+def test_a_child_that_is_forked_during_a_collection_collects_K5(platform):
     script = f"""
         import os
         import threading
@@ -319,7 +319,7 @@ def test_a_child_that_is_forked_in_the_midst_of_collecting_collects_K5(platform)
         warnings.simplefilter("ignore")  # 3.12 warns of threads
         child = os.fork()
         if child == 0:
-            # What the parent's thread was at is the parent's.
+            # The tensor that the parent's thread was releasing stays with the parent.
             os._exit(0 if (probe.collect(), probe.foreign_deleted()) == (0, "0 ") else 1)
         assert os.waitpid(child, 0)[1] == 0
         leave.set()
@@ -347,7 +347,7 @@ def run_alone(script):
 
 
 class Scene:
-    """Streams, and an array with work on it, on a device that is not the current one."""
+    """Streams, and an array with pending work, on a device that is not current."""
 
     def __init__(self, sim, platform):
         self.sim, self.platform, self.probe = sim, platform, platform.probe
@@ -373,7 +373,7 @@ class Tabled:
         raise AssertionError("the table is there to be used")
 
 
-# Each makes ready, and returns what is to be done; that returns what is alive by it.
+# {name: prepare}. prepare(scene) returns the operation, whose result keeps the created objects alive.
 OPERATIONS = {}
 
 
@@ -435,7 +435,7 @@ def let_go_of_a_view_behind_the_default_stream(scene):
 
 
 def put_back(sim, failed):
-    """What a call that puts something back, and fails, cannot but leave: done here, and no longer a violation."""
+    """Restores what a failed call could not restore. Returns the text of the violation that this call causes."""
     if failed.startswith("SetDevice(0)"):
         sim.runtime("SetDevice", 0)
         return "the current device was 0, and is 1"
@@ -446,7 +446,7 @@ def put_back(sim, failed):
 
 
 def fail_once(sim, platform, prepare, nth):
-    """Does an operation whose nth call fails. Returns that call, or None; and what a driver would object to."""
+    """Runs an operation whose nth call fails. Returns this call, or None, and the violations."""
     scene = Scene(sim, platform)
     perform = prepare(scene)
     memory, result, error = sim.live("memory"), None, None
@@ -459,7 +459,7 @@ def fail_once(sim, platform, prepare, nth):
     violations = sim.violations()
     if failed:
         name = re.match(r"\w+", failed[0])[0]
-        if "view" in prepare.__name__ or name == "EventDestroy":  # a view is waited for instead; an event is leaked
+        if "view" in prepare.__name__ or name == "EventDestroy":  # a view waits instead; an event leaks
             assert error is None
         else:
             assert error == f"{platform.runtime}{name}: {platform.launch_failure}"
@@ -467,7 +467,7 @@ def fail_once(sim, platform, prepare, nth):
         violations = [violation for violation in violations if violation != left]
         assert sim.live("memory") == memory
         if "view" not in prepare.__name__:
-            result = perform()  # as if nothing had happened
+            result = perform()  # the operation works again
     sim.synchronize(scene.one)
     sim.synchronize(scene.other)
     del result, perform
@@ -483,7 +483,7 @@ def fail_once(sim, platform, prepare, nth):
 
 
 @pytest.mark.parametrize("prepare", OPERATIONS.values(), ids=OPERATIONS)
-def test_a_call_that_fails_is_an_exception_and_leaves_nothing_behind_S9_S5(sim, platform, prepare):
+def test_a_call_that_fails_is_an_exception_and_leaks_nothing_S9_S5(sim, platform, prepare):
     calls = []
     while not calls or calls[-1] is not None:
         failed, violations = fail_once(sim, platform, prepare, len(calls) + 1)
@@ -492,7 +492,7 @@ def test_a_call_that_fails_is_an_exception_and_leaves_nothing_behind_S9_S5(sim, 
     assert len(calls) > 2
 
 
-def test_a_tensor_waits_where_it_cannot_be_asked_whether_its_work_is_done_S9(sim, platform):
+def test_a_tensor_waits_if_the_query_of_its_work_fails_S9(sim, platform):
     one, other = sim.stream(), sim.stream()
     array = platform.probe.Array((8,), one)
     view = platform.other.consume(array, other)
@@ -506,7 +506,7 @@ def test_a_tensor_waits_where_it_cannot_be_asked_whether_its_work_is_done_S9(sim
 
 
 @pytest.mark.parametrize("prepare", OPERATIONS.values(), ids=OPERATIONS)
-def test_of_many_failures_the_first_is_told_S9(sim, platform, prepare):
+def test_the_first_of_several_failures_is_reported_S9(sim, platform, prepare):
     scene = Scene(sim, platform)
     perform = prepare(scene)
     with sim.failing(None, 2, 0), pytest.raises(RuntimeError) as raised:
@@ -527,14 +527,14 @@ def test_no_memory_is_a_memory_error_S9_P7(sim, platform, function):
 
 
 @pytest.mark.parametrize("error", [900, 901, 905, 906])
-def test_what_a_capture_forbids_is_a_buffer_error_S9_S6(sim, platform, error):
+def test_an_error_of_a_capture_is_a_buffer_error_S9_S6(sim, platform, error):
     scene = Scene(sim, platform)
     text = f"EventRecord: {platform.runtime}Error(StreamCapture|Captured)"
     with sim.watched(), sim.failing("EventRecord", error=error), pytest.raises(BufferError, match=text):
         scene.array.__dlpack__(stream=scene.other)
 
 
-def test_a_device_that_was_reset_is_as_good_as_new_S9(sim, platform):
+def test_a_device_works_after_its_reset_S9(sim, platform):
     one, other = sim.stream(), sim.stream()
     platform.probe.Array((8,), one).__dlpack__(stream=other)
     sim.runtime("DeviceReset")
@@ -547,7 +547,7 @@ def test_a_device_that_was_reset_is_as_good_as_new_S9(sim, platform):
 
 
 def test_each_module_is_of_this_build(platform):
-    """Under a sanitizer, modules of another build would hide mistakes."""
+    """Under a sanitizer, modules of another build would hide errors."""
     folder = os.environ.get("DLPACK_PY_BUILD_DIR") or os.path.dirname(platform.probe.__file__)
     for name in ("probe", "other", "vector"):
         assert os.path.dirname(importlib.util.find_spec(f"{platform.name}_{name}").origin) == folder

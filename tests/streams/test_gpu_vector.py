@@ -1,5 +1,5 @@
-"""examples/gpu_vector on the simulated runtimes: a type with device memory of its own, which finds the runtime at run
-time (C3, P5, S1, S8)."""
+"""examples/gpu_vector on the simulated runtimes: a type that owns device memory and finds the runtime at run time (C3,
+P5, S1, S8)."""
 
 import gc
 import importlib
@@ -21,7 +21,7 @@ def Vector(platform, sim):
     yield vector
     gc.collect()
     sim.control("settle")
-    vector([])  # releases what waits
+    vector([])  # releases the waiting tensors
 
 
 class Interface:
@@ -72,8 +72,8 @@ def test_a_copy_on_the_device_has_memory_of_its_own_and_comes_behind_the_work_C3
         taken = Taken(vector.__dlpack__(copy=True, stream=consumer, **VERSION))
         assert taken.says.data != vector.__cuda_array_interface__["data"][0]
         assert taken.says.flags & 2  # IS_COPIED
-        sim.fill(consumer, taken.says.data, 0, 64)  # in order behind the copy
-    del vector, ones  # the memory is freed when it is copied
+        sim.fill(consumer, taken.says.data, 0, 64)  # ordered after the copy
+    del vector, ones  # the memory is freed after the copy
     sim.check(consumer, taken.says.data, 0, 64)
     taken.delete()
 
@@ -133,7 +133,7 @@ def test_memory_whose_rights_are_unknown_is_given_as_read_only_C7(sim, platform,
     assert vector.__cuda_array_interface__["data"] == (array.address, True)
 
 
-def test_for_the_cpu_from_dlpack_is_refused_before_anything_is_copied_C3(sim, platform, Vector):
+def test_from_dlpack_to_the_cpu_is_refused_before_any_copy_C3(sim, platform, Vector):
     array = platform.probe.Array((3,), sim.stream(), dtype=FLOAT32)
     sim.calls()
     with pytest.raises(BufferError, match="device is cpu, (cuda|rocm) was asked for"):
@@ -190,7 +190,7 @@ def test_assign_keeps_the_array_until_its_copy_is_made_S1(sim, platform, Vector)
         (lambda probe, stream: probe.Array((4,), type=1, dtype=FLOAT32), "x: device is cpu"),
     ],
 )
-def test_assign_refuses_what_does_not_fit_C9(sim, platform, Vector, make, text):
+def test_assign_refuses_arrays_that_do_not_fit_C9(sim, platform, Vector, make, text):
     vector, array = Vector([9] * 4), make(platform.probe, sim.stream())
     with pytest.raises(BufferError, match=text):
         vector.assign(array)
@@ -203,7 +203,7 @@ def test_assign_refuses_another_device(sim, Vector):
 
 
 def test_memory_is_freed_when_the_work_of_consumers_that_released_early_is_done_S1(sim, platform, Vector):
-    """A consumer that knows no better calls the deleter while its stream still reads."""
+    """Some consumers call the deleter while their stream still reads."""
     vector, consumer = Vector([0] * 64), sim.stream()
     taken = Taken(vector.__dlpack__(stream=consumer, **VERSION))
     del vector
@@ -231,7 +231,7 @@ def test_a_call_that_fails_is_an_exception_and_leaks_nothing_S9(sim, platform, V
     assert len(one.tolist()) == 2
 
 
-def test_a_list_that_changes_while_it_is_read(sim, Vector):
+def test_a_list_may_change_while_it_is_read(sim, Vector):
     class Number:
         def __float__(self):
             values.clear()

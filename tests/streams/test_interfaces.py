@@ -1,5 +1,5 @@
 """The interfaces of array libraries for devices: from_dlpack with its arguments (C3, C4), and __cuda_array_interface__,
-which is consumed and given (S1, S2)."""
+imported and exported (S1, S2)."""
 
 import ctypes
 
@@ -10,7 +10,7 @@ from dltensor import CPU
 class Recorder:
     """Passes calls of __dlpack__ on to an array, without one keyword; keeps their keywords and the current device.
 
-    At module level: on a Python without a GIL, a class in a test may outlive the test, and what it refers to.
+    At module level: on a Python without a GIL, a class in a test may outlive the test and keep its objects alive.
     """
 
     def __init__(self, sim, array, says, without=None):
@@ -31,7 +31,7 @@ def address_bytes(view):
 # ---- from_dlpack(x, /, *, device=None, copy=None): C3, C4 ----
 
 
-def test_from_dlpack_takes_the_data_in_place_on_the_consumers_stream_C3_S1(sim, platform):
+def test_from_dlpack_imports_the_data_in_place_on_the_consumers_stream_C3_S1(sim, platform):
     producer, consumer = sim.stream(), sim.stream()
     array = platform.probe.Array((8,), producer)
     sim.synchronize(producer)
@@ -96,7 +96,7 @@ def test_from_dlpack_of_an_array_of_the_cpu_is_refused_unless_the_cpu_is_asked_f
     assert platform.other.from_dlpack(sim.stream(), values, device="cpu").device == CPU
 
 
-def test_from_dlpack_from_one_device_to_another_is_asked_of_the_producer_C3_C4(sim, platform):
+def test_from_dlpack_to_another_device_passes_the_device_to_the_producer_C3_C4(sim, platform):
     array = platform.probe.Array((8,), sim.stream())
     with sim.watched(), pytest.raises(BufferError, match="dl_device|device"):
         platform.other.from_dlpack(sim.stream(1), array, device=(platform.DEVICE, 1))
@@ -141,7 +141,7 @@ def test_a_copy_on_the_device_that_the_producer_does_not_make_is_refused_C3(sim,
         platform.other.from_dlpack(sim.stream(), array, copy=True)
 
 
-# ---- __cuda_array_interface__, consumed ----
+# ---- __cuda_array_interface__, imported ----
 
 
 class Interface:
@@ -284,7 +284,7 @@ def test_pinned_memory_of_an_array_interface_is_refused_as_cpu_memory_C5(sim, pl
     ],
     ids=str,
 )
-def test_what_an_array_interface_must_not_say(sim, platform, changes, error, text):
+def test_an_invalid_array_interface_is_refused(sim, platform, changes, error, text):
     array = platform.probe.Array((8,), sim.stream())
     with sim.watched(), pytest.raises(error, match=text):
         consume(platform, Interface(array, **changes), sim.stream())
@@ -314,7 +314,7 @@ def test_an_array_interface_may_change_while_it_is_read(sim, platform):
     view.release()
 
 
-def test_addresses_and_extents_are_whatever_has_index_P2(sim, platform):
+def test_addresses_and_extents_may_be_any_object_with_index_P2(sim, platform):
     array = platform.probe.Array((8,), sim.stream())
     changes = {"data": (Number(array.address), Number(0)), "shape": (Number(8),), "stream": None}
     changes["data"] = (Number(array.address), False)
@@ -345,7 +345,7 @@ def test_an_empty_array_interface_may_have_any_address_and_extents_of_1_any_stri
     view.release()
 
 
-def test_a_tensor_that_is_refused_draws_no_stream_into_a_capture_S6(sim, platform):
+def test_a_refused_tensor_makes_no_stream_join_a_capture_S6(sim, platform):
     producer, consumer = sim.stream(), sim.stream()
     array = platform.probe.Array((8,), producer)
     sim.synchronize(producer)
@@ -390,7 +390,7 @@ def test_an_array_interface_is_taken_only_with_the_option_and_without_dlpack(sim
         consume(platform, object(), sim.stream())
 
 
-def test_an_array_interface_that_is_no_dict_or_raises(sim, platform):
+def test_an_array_interface_that_is_no_dict_or_raises_is_refused(sim, platform):
     class Text:
         __cuda_array_interface__ = "text"
 
@@ -414,7 +414,7 @@ def test_a_call_that_fails_leaves_nothing_of_an_array_interface_S9(sim, platform
     consume(platform, obj, consumer).release_on(consumer)
 
 
-# ---- __cuda_array_interface__, given ----
+# ---- __cuda_array_interface__, exported ----
 
 
 def test_an_array_interface_is_given_in_version_3_with_its_stream(sim, platform):
@@ -443,7 +443,7 @@ def test_the_default_stream_of_a_given_array_interface_is_never_0_S2(sim, platfo
     assert platform.probe.Array((3,), sim.stream(), flags=1).__cuda_array_interface__["data"][1] is True
 
 
-def test_what_has_no_array_interface_has_no_such_attribute(sim, platform):
+def test_an_array_without_array_interface_has_no_such_attribute(sim, platform):
     bfloat16 = 4 << 24 | 16 << 16 | 1
     for array in (platform.probe.Array((3,), type=1), platform.probe.Array((3,), sim.stream(), dtype=bfloat16)):
         assert not hasattr(array, "__cuda_array_interface__")
@@ -451,13 +451,13 @@ def test_what_has_no_array_interface_has_no_such_attribute(sim, platform):
         array.__cuda_array_interface__
 
 
-def test_an_empty_array_gives_no_address(sim, platform):
+def test_an_empty_array_exports_no_address(sim, platform):
     given = platform.probe.Array((0, 3), sim.stream()).__cuda_array_interface__
     assert (given["shape"], given["data"], given["strides"]) == ((0, 3), (0, False), None)
 
 
 def test_numba_s_order_of_events_both_ways_S1(sim, platform):
-    """Two extensions exchange by nothing else than the array interface."""
+    """Two extensions exchange by the array interface only."""
     one, other = sim.stream(), sim.stream()
     array = platform.probe.Array((8,), one)
     for turn in range(3):

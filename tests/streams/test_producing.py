@@ -1,4 +1,4 @@
-"""What a producer on a device does with a request by __dlpack__ of another library (S1 to S10, P5, P6, D9)."""
+"""Requests of another library by __dlpack__ to a producer on a device (S1 to S10, P5, P6, D9)."""
 
 import contextlib
 import ctypes
@@ -22,7 +22,7 @@ class Index:
 
 
 def waited(stream):
-    """The calls by which the host waits for a stream, whoever captures."""
+    """The calls by which the host waits for a stream, even while another stream captures."""
     return [
         f"ThreadExchangeStreamCaptureMode({RELAXED})",
         f"StreamSynchronize({stream})",
@@ -31,12 +31,12 @@ def waited(stream):
 
 
 def asked(sim, before, after):
-    """The calls that ask two streams for captures."""
+    """The calls that query whether two streams capture."""
     return [f"StreamIsCapturing({sim.name(after)})", f"StreamIsCapturing({sim.name(before)})"]
 
 
 def by_event(sim, before, after, event="event 1"):
-    """The calls that put one stream after another."""
+    """The calls that order one stream after another stream."""
     return [
         f"EventCreateWithFlags({event}, 2)",
         f"EventRecord({event}, {sim.name(before)})",
@@ -52,7 +52,7 @@ def ordered(sim, before, after):
 
 @contextlib.contextmanager
 def refused(sim, text, error=BufferError):
-    """One exception, after which everything is as it was."""
+    """Expects an exception, after which device, capture mode and last error are unchanged."""
     with sim.watched(), pytest.raises(error, match=text):
         yield
 
@@ -60,7 +60,7 @@ def refused(sim, text, error=BufferError):
 # ---- The argument: S2, S3, S7, P6 ----
 
 YES, NO, NOT_AN_INTEGER = None, ValueError, TypeError
-ARGUMENTS = {  # on CUDA, on ROCm, for CPU memory
+ARGUMENTS = {  # name: (value, result on CUDA, result on ROCm, result for CPU memory)
     "None": (None, YES, YES, YES),
     "-1": (-1, YES, YES, YES),
     "0": (0, NO, YES, NO),
@@ -105,7 +105,7 @@ def test_which_streams_are_accepted_S2_S3_S7_P6(sim, platform, value, cuda, rocm
             del capsule
 
 
-def test_the_message_names_what_was_wanted_S2_S3(sim, platform):
+def test_the_message_names_the_valid_streams_S2_S3(sim, platform):
     array = platform.probe.Array((8,))
     wrong, wanted = (0, "1 .legacy default., 2 .per-thread") if platform.is_cuda else (1, "0 .default. or a handle")
     with pytest.raises(ValueError, match=f"stream is {wrong} for data on {platform.name}:0, {wanted}"):
@@ -119,7 +119,7 @@ def test_a_handle_above_2_to_the_63_is_the_same_stream_S7(sim, platform):
         assert sim.calls() == []
     with pytest.raises(RuntimeError, match="StreamIsCapturing"):
         array.__dlpack__(stream=2**63 + 16, **VERSION)
-    assert len(sim.violations()) == 1  # there is no such stream
+    assert len(sim.violations()) == 1  # the stream does not exist
 
 
 # ---- The same stream, or none: S4 ----
@@ -134,15 +134,15 @@ def test_the_same_stream_takes_no_call_S4(sim, platform):
         for kind in filter(None, (platform.DEVICE, platform.MANAGED)):
             array = platform.probe.Array((8,), pending, type=kind)
             if kind == platform.MANAGED and consumer is None:
-                continue  # then it is the host that will read: S10
-            # Which device the default stream of managed memory's consumer is on, that stream does not say.
+                continue  # with stream=None the host will read (S10)
+            # For managed memory, the number of a default stream does not name its device.
             asks = kind == platform.MANAGED and consumer in (1, 2) and pending != ()
             with sim.watched():
                 array.__dlpack__(stream=consumer, **VERSION)
                 assert sim.calls() == (["GetDevice()"] if asks else [])
 
 
-def test_without_a_stream_in_a_file_compiled_so_work_is_on_the_per_thread_stream_S2(sim, platform):
+def test_an_array_of_a_file_with_per_thread_default_streams_uses_the_per_thread_stream_S2(sim, platform):
     if not platform.is_cuda:
         pytest.skip("a file for HIP is not compiled so: its per-thread stream is named")
     array = platform.other.Array((8,), 0)
@@ -164,7 +164,7 @@ def test_minus_one_takes_no_call_S2_S3(sim, platform, copy):
             assert sim.calls() == []
 
 
-def test_minus_one_takes_no_call_where_the_own_device_is_named_S2(sim, platform):
+def test_minus_one_with_the_own_device_takes_no_call_S2(sim, platform):
     for kind in filter(None, (platform.DEVICE, platform.MANAGED, platform.PINNED)):
         array = platform.probe.Array((8,), sim.stream(), type=kind)
         with sim.watched():
@@ -172,7 +172,7 @@ def test_minus_one_takes_no_call_where_the_own_device_is_named_S2(sim, platform)
             assert sim.calls() == []
 
 
-def test_none_takes_no_call_where_the_author_says_so_S2_S3(sim, platform):
+def test_none_with_the_option_none_is_no_sync_takes_no_call_S2_S3(sim, platform):
     array = platform.probe.Array((8,), (sim.stream(),), options=platform.probe.NONE_IS_NO_SYNC)
     with sim.watched():
         array.__dlpack__()
@@ -211,7 +211,7 @@ def test_work_of_the_consumer_runs_after_that_of_the_producer_S1(sim, platform, 
             assert sim.pending(consumer) == 1
         sim.synchronize(consumer)
         del capsule
-        with sim.held(consumer):  # what comes later is not waited for, and the next fill is not before the read
+        with sim.held(consumer):  # the order excludes later work, and the next fill must come after the read
             array.__dlpack__(stream=consumer)
             sim.control("settle")
 
@@ -264,7 +264,7 @@ def test_no_event_is_kept_S1(sim, platform):
 
 
 @pytest.mark.parametrize("several", [False, True])
-def test_managed_memory_is_ordered_whatever_device_is_current_S5(sim, platform, several):
+def test_managed_memory_is_ordered_with_any_current_device_S5(sim, platform, several):
     if not platform.MANAGED:
         pytest.skip("ROCm has no type for managed memory")
     producer = sim.stream(1)
@@ -278,7 +278,7 @@ def test_managed_memory_is_ordered_whatever_device_is_current_S5(sim, platform, 
                 sim.check(consumer, managed.address, 7, 8)
 
 
-def test_the_default_streams_of_two_devices_are_two_for_managed_memory_S5(sim, platform):
+def test_for_managed_memory_the_default_streams_of_two_devices_differ_S5(sim, platform):
     if not platform.MANAGED:
         pytest.skip("ROCm has no type for managed memory")
     managed = platform.probe.Array((8,), 0, type=platform.MANAGED, device=1)
@@ -293,7 +293,7 @@ def test_several_streams_are_all_waited_for_S1(sim, platform):
     producer, consumer = sim.stream(), sim.stream()
     streams = [producer, consumer, sim.stream(), sim.stream()]
     array = platform.probe.Array((8,), tuple(streams))
-    sim.synchronize(producer)  # which the memory comes from
+    sim.synchronize(producer)  # the stream that allocated the memory
     sim.fill(streams[2], array.address, 7, 8)
     with sim.watched():
         array.__dlpack__(stream=consumer)
@@ -334,7 +334,7 @@ def test_streams_of_several_devices_are_waited_for_S1_S5(sim, platform):
     streams, consumer = [sim.stream(device) for device in range(3)], sim.stream(1)
     array = platform.probe.Array((8,), tuple((stream, device) for device, stream in enumerate(streams)))
     for value, stream in enumerate(streams):
-        sim.synchronize(streams[0])  # which the memory comes from
+        sim.synchronize(streams[0])  # the stream that allocated the memory
         sim.fill(stream, array.address, value, 8)
         with sim.watched():
             array.__dlpack__(stream=consumer)
@@ -358,7 +358,7 @@ def test_a_veto_comes_before_any_call_of_the_runtime_P7(sim, platform):
 # ---- The device: P5, P8, D9 ----
 
 
-def test_the_capsule_says_what_dlpack_device_says_P8_D9(sim, platform):
+def test_the_capsule_has_the_device_that_dlpack_device_returns_P8_D9(sim, platform):
     for kind, device, says in (
         (platform.DEVICE, 2, (platform.DEVICE, 2)),
         (platform.PINNED, 0, (platform.PINNED, 0)),
@@ -373,7 +373,7 @@ def test_the_capsule_says_what_dlpack_device_says_P8_D9(sim, platform):
             assert dltensor.read(array.__dlpack__(**keywords)).device == says
 
 
-def test_no_other_device_is_gone_to_P5(sim, platform):
+def test_a_request_for_another_device_is_refused_P5(sim, platform):
     for kind in filter(None, (platform.DEVICE, platform.PINNED, platform.MANAGED)):
         array = platform.probe.Array((8,), sim.stream(), type=kind)
         others = [(other, 0) for other in (platform.DEVICE, platform.PINNED, 13) if other != kind]
@@ -383,9 +383,9 @@ def test_no_other_device_is_gone_to_P5(sim, platform):
                     array.__dlpack__(dl_device=device, copy=copy)
 
 
-# ---- As the CPU's: P5, P6, S10 ----
+# ---- As CPU memory: P5, P6, S10 ----
 
-LAYOUTS = {  # shape, strides, offset, the calls that copy
+LAYOUTS = {  # name: (shape, strides, offset, the calls that copy)
     "compact": ((2, 3), None, 0, ["MemcpyAsync(host, memory 1, 6, stream 1)"]),
     "a slice": ((4,), None, 5, ["MemcpyAsync(host, memory 1 + 5, 4, stream 1)"]),
     "steps of two": ((5,), (2,), 1, ["MemcpyAsync(host, memory 1 + 1, 9, stream 1)"]),
@@ -417,7 +417,7 @@ LAYOUTS = {  # shape, strides, offset, the calls that copy
 
 
 @pytest.mark.parametrize("shape, strides, offset, copies", LAYOUTS.values(), ids=LAYOUTS)
-def test_device_memory_comes_to_the_host_as_a_compact_copy_P5(sim, platform, shape, strides, offset, copies):
+def test_device_memory_is_copied_to_the_host_compactly_P5(sim, platform, shape, strides, offset, copies):
     array = platform.probe.Array(shape, sim.stream(), strides=strides, size=100_000, offset=offset)
     ctypes.memmove(array.address, bytes(range(250)) * 400, 100_000)
     steps = dltensor.compact(shape) if strides is None else strides
@@ -439,7 +439,7 @@ def test_the_copy_is_ready_when_the_call_returns_P6(sim, platform, keywords):
     streams = [sim.stream() for _ in range(3)]
     for pending, worker in ((streams[0], streams[0]), (tuple(streams), streams[0]), (tuple(streams), streams[2])):
         array = platform.probe.Array((8,), pending)
-        sim.synchronize(streams[0])  # which the memory comes from
+        sim.synchronize(streams[0])  # the stream that allocated the memory
         sim.fill(worker, array.address, 5, 8)
         taken = Taken(array.__dlpack__(dl_device=CPU, **keywords))
         assert taken.values() == [5] * 8
@@ -460,7 +460,7 @@ def test_memory_that_a_copy_may_still_write_to_is_leaked_and_not_freed_S9(sim, p
     assert platform.probe.blocks() == before + (2 if strides else 1)
 
 
-def test_of_nobody_s_work_the_copy_is_made_on_the_default_stream_P5(sim, platform):
+def test_a_copy_without_pending_work_is_made_on_the_default_stream_P5(sim, platform):
     array = platform.probe.Array((8,), device=1)
     with sim.watched():
         array.__dlpack__(dl_device=CPU)
@@ -469,21 +469,21 @@ def test_of_nobody_s_work_the_copy_is_made_on_the_default_stream_P5(sim, platfor
         assert sim.calls() == ["GetDevice()", "SetDevice(1)", *copied, "SetDevice(0)"]
 
 
-def test_nothing_is_copied_of_nothing_P5(sim, platform):
+def test_an_array_without_elements_is_not_copied_P5(sim, platform):
     array = platform.probe.Array((3, 0), sim.stream())
     with sim.watched():
         assert dltensor.read(array.__dlpack__(dl_device=CPU)).device == CPU
         assert sim.calls() == []
 
 
-def test_copy_false_is_refused_where_the_host_cannot_read_P4_P5(sim, platform):
+def test_copy_false_is_refused_for_memory_that_the_host_cannot_read_P4_P5(sim, platform):
     array = platform.probe.Array((8,), sim.stream())
     with refused(sim, "from this device to the CPU must be a copy, and copy is False"):
         array.__dlpack__(dl_device=CPU, copy=False)
 
 
 def wait_for(sim, call):
-    """Returns when the last call that was begun is this one, or in five seconds."""
+    """Waits, for at most five seconds, until this call is the last call in the log."""
     deadline = time.monotonic() + 5
     while sim.last_call() != call and time.monotonic() < deadline:
         time.sleep(0.001)
@@ -502,14 +502,14 @@ def test_other_threads_run_while_a_call_waits_for_the_device_P6_S10(sim, platfor
 
     thread = threading.Thread(target=let_go)
     thread.start()
-    taken = Taken(array.__dlpack__(dl_device=CPU))  # for a second, if that thread does not get to run
+    taken = Taken(array.__dlpack__(dl_device=CPU))  # takes a second if the other thread cannot run
     thread.join()
     assert taken.values() == [5] * 8
     taken.delete()
 
 
 @pytest.mark.parametrize("kind, copy", [("DEVICE", None), ("PINNED", True), ("PINNED", None)])
-def test_what_others_change_during_the_wait_is_not_looked_at_P6_S10(sim, platform, kind, copy):
+def test_changes_by_other_threads_during_the_wait_have_no_effect_P6_S10(sim, platform, kind, copy):
     streams = [sim.stream(), sim.stream()]
     array = platform.probe.Array((8,), tuple(streams), type=getattr(platform, kind), size=64)
     sim.synchronize(streams[0])
@@ -530,7 +530,7 @@ def test_what_others_change_during_the_wait_is_not_looked_at_P6_S10(sim, platfor
 
 
 @pytest.mark.parametrize("keywords", [{}, VERSION, {"stream": -1}, {"copy": False}])
-def test_pinned_and_managed_memory_is_the_cpu_s_after_a_wait_P5_S10(sim, platform, keywords):
+def test_pinned_and_managed_memory_is_exported_as_cpu_memory_after_a_wait_P5_S10(sim, platform, keywords):
     for kind in filter(None, (platform.PINNED, platform.MANAGED)):
         sim.control("delay", 20_000)
         streams = [sim.stream(), sim.stream()]
@@ -562,7 +562,7 @@ def test_pinned_memory_is_waited_for_without_a_stream_S10(sim, platform):
     assert sim.control("host_may_read", array.address)
 
 
-def test_a_copy_of_pinned_and_managed_memory_is_the_host_s_P5(sim, platform):
+def test_a_copy_of_pinned_and_managed_memory_is_on_the_host_P5(sim, platform):
     for kind in filter(None, (platform.PINNED, platform.MANAGED)):
         stream = sim.stream()
         array = platform.probe.Array((8,), stream, type=kind)
@@ -598,7 +598,7 @@ def test_a_copy_is_not_made_on_the_device_S8(sim, platform):
 
 
 def test_an_author_makes_the_copy_on_the_device_S8_P4(sim, platform):
-    """It is of the author's allocator, on the author's stream, and flagged; the consumer's stream comes after it."""
+    """The author allocates and copies on the author's stream; the copy has a flag, and the consumer's stream waits."""
     producer, consumer = sim.stream(), sim.stream()
     array = platform.probe.Array((8,), producer, copies=True, flags=READ_ONLY)
     with sim.held(producer):
@@ -607,7 +607,7 @@ def test_an_author_makes_the_copy_on_the_device_S8_P4(sim, platform):
         assert (taken.says.device, taken.says.flags) == ((platform.DEVICE, 0), IS_COPIED)
         assert taken.says.data != array.address
         sim.expect(consumer, taken.says.data, 7, 8)
-        sim.fill(producer, array.address, 8, 8)  # work that is queued later does not change the copy
+        sim.fill(producer, array.address, 8, 8)  # later work does not change the copy
         sim.control("settle")
         assert sim.pending(consumer)
     sim.synchronize(consumer)
@@ -619,7 +619,7 @@ def test_an_author_makes_the_copy_on_the_device_S8_P4(sim, platform):
 
 
 @pytest.mark.parametrize("kind", ["CPU", "PINNED"])
-def test_a_copy_on_the_host_waits_whoever_asks_for_no_order_S10(sim, platform, kind):
+def test_a_copy_on_the_host_waits_even_with_stream_minus_1_S10(sim, platform, kind):
     stream = sim.stream()
     kind = getattr(platform.probe, kind)
     keywords = {"dl_device": CPU} if kind == platform.PINNED else {}
@@ -643,7 +643,7 @@ def test_a_stream_that_waits_for_a_capturing_one_joins_the_capture_S6(sim, platf
         array.__dlpack__(stream=consumer)
         sim.fill(consumer, result.address, 8, 8)
         sim.calls()
-        result.__dlpack__(stream=producer)  # back: both are in the same capture
+        result.__dlpack__(stream=producer)  # back: both streams are in one capture
         assert sim.calls() == [
             "StreamIsCapturing(stream 1)",
             "StreamGetCaptureInfo(stream 1)",
@@ -654,7 +654,7 @@ def test_a_stream_that_waits_for_a_capturing_one_joins_the_capture_S6(sim, platf
         ]
 
 
-def test_a_capturing_stream_waits_for_nothing_outside_S6(sim, platform):
+def test_a_capturing_stream_waits_for_no_work_outside_its_capture_S6(sim, platform):
     producer, consumer = sim.stream(), sim.stream()
     array = platform.probe.Array((8,), producer)
     with sim.held(producer):
@@ -667,7 +667,7 @@ def test_a_capturing_stream_waits_for_nothing_outside_S6(sim, platform):
                 assert sim.calls() == []
 
 
-def test_what_is_done_needs_no_wait_in_a_capture_S6(sim, platform):
+def test_finished_work_needs_no_wait_in_a_capture_S6(sim, platform):
     producer, consumer = sim.stream(), sim.stream()
     array = platform.probe.Array((8,), producer)
     sim.fill(producer, array.address, 7, 8)
@@ -699,9 +699,9 @@ def test_a_stream_that_is_refused_joins_no_capture_S6(sim, platform):
         sim.synchronize(one)
         with sim.capture(one):
             with sim.watched():
-                array.__dlpack__(stream=consumer)  # what is done needs no wait
+                array.__dlpack__(stream=consumer)  # finished work needs no wait
             sim.calls()
-            platform.probe.Array((0,), consumer).__dlpack__(stream=one)  # joins again
+            platform.probe.Array((0,), consumer).__dlpack__(stream=one)  # the stream joins again
         del array
 
 
@@ -730,7 +730,7 @@ def test_the_default_stream_takes_no_part_in_a_capture_S6(sim, platform):
     stream = sim.stream()
     array, on_default = platform.probe.Array((8,), stream), platform.probe.Array((8,), 0)
     quiet = platform.probe.Array((8,), (stream,), options=platform.probe.NONE_IS_NO_SYNC)
-    sim.synchronize(platform.default)  # which the memory comes from
+    sim.synchronize(platform.default)  # the stream that allocated the memory
     with sim.capture(stream):
         for keywords in ({}, {"stream": platform.default}):
             with refused(sim, "captures a graph, which the default stream cannot join"):
@@ -759,7 +759,7 @@ def test_the_default_stream_is_left_alone_while_a_blocking_one_captures_S6(sim, 
                 refuse()
 
 
-def test_what_captures_does_not_come_to_the_host_S6(sim, platform):
+def test_data_of_a_capturing_stream_is_not_copied_to_the_host_S6(sim, platform):
     stream = sim.stream()
     for kind in filter(None, (platform.DEVICE, platform.PINNED, platform.MANAGED)):
         array = platform.probe.Array((8,), stream, type=kind)
@@ -767,7 +767,7 @@ def test_what_captures_does_not_come_to_the_host_S6(sim, platform):
             array.__dlpack__(dl_device=CPU)
 
 
-def test_a_capture_that_is_spoiled_is_said_to_be_S6(sim, platform):
+def test_a_spoiled_capture_is_named_in_the_error_S6(sim, platform):
     producer, consumer = sim.stream(), sim.stream()
     array = platform.probe.Array((8,), producer)
     sim.runtime("StreamBeginCapture", producer, RELAXED)

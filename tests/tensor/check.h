@@ -10,7 +10,7 @@
 #define CHECK(condition) check_number((condition) ? 1 : 0, 1, #condition, __func__, __LINE__)
 #define CHECK_NUMBER(number, wanted) check_number((int64_t)(number), (int64_t)(wanted), #number, __func__, __LINE__)
 
-static int check_failures; /* main returns whether there were any */
+static int check_failures; /* main returns whether a check failed */
 
 static inline void
 check_number(int64_t number, int64_t wanted, const char *what, const char *test, int line)
@@ -21,11 +21,11 @@ check_number(int64_t number, int64_t wanted, const char *what, const char *test,
     check_failures++;
 }
 
-/* Memory that ends the program when it is read or written. */
+/* An address that crashes the program when it is read or written. */
 static inline int64_t *
 check_unreadable(void)
 {
-    static volatile uintptr_t address = 64; /* volatile: compilers warn of constants */
+    static volatile uintptr_t address = 64; /* volatile: compilers warn about constant addresses */
     return (int64_t *)address;
 }
 

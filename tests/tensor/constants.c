@@ -1,4 +1,4 @@
-/* The numbers of the header are those of dlpack.h, of whichever version has them. */
+/* The numbers in the header are equal to those in dlpack.h. Older versions of dlpack.h lack some of them. */
 #include "check.h"
 
 #if DLPACK_MINOR_VERSION >= 1

@@ -1,10 +1,10 @@
-/* The strided copy at its ends: refusals, no elements, the last byte, 64 dimensions. Then elements
- * of all sizes. The rest: test_brute_force.py and test_copies.py. */
+/* The strided copy in extreme cases: refusals, no elements, the last byte, 64 dimensions. Then elements of all sizes.
+ * test_brute_force.py and test_copies.py have the other cases. */
 #include "check.h"
 
 #define BIG ((int64_t)1 << 62)
 
-/* Memory of its very size, so that a sanitizer sees one byte too much: 0, 1, 2... */
+/* Allocates exactly this size, so that a sanitizer sees an access to one byte more. The bytes are 0, 1, 2... */
 static char *
 exactly(int size)
 {
@@ -95,7 +95,7 @@ tensors_that_may_share_memory_are_refused_and_nothing_is_written_C9(void)
         {0, 1, three, all, all, 1}, /* moved by an element */
         {1, 0, three, all, all, 1},
         {0, 2, three, every_second, all, 1},         /* another stride */
-        {0, 3, three, all, all, 0},                  /* neighbours */
+        {0, 3, three, all, all, 0},                  /* adjacent */
         {0, 1, pair, every_second, every_second, 0}, /* x[0::2] = x[1::2] */
     };
     char *bytes = exactly(8), *before = exactly(8);
@@ -165,8 +165,8 @@ sixty_four_dimensions_are_copied_D8(void)
     free(to);
 }
 
-/* Copies n[0] x n[1] x n[2] elements between any strides, and compares them one by one. first_src: the element of src at
- * index 0, in a buffer of so many elements. */
+/* Copies n[0] x n[1] x n[2] elements between any strides, and compares each element. first_src: the position of the
+ * first element of src in its buffer, counted in elements. */
 static void
 check_elements(uint32_t dtype, const int64_t *n, const int64_t *to, const int64_t *from, int64_t first_src,
                int64_t elements)
@@ -187,7 +187,7 @@ check_elements(uint32_t dtype, const int64_t *n, const int64_t *to, const int64_
             for (k = 0; k < n[2]; k++) {
                 const int64_t at = (i * to[0] + j * to[1] + k * to[2]) * bits;
                 const int64_t out_of = (first_src + i * from[0] + j * from[1] + k * from[2]) * bits;
-                for (b = 0; bits % 8 != 0 && b < bits; b++) /* lowest bit of a byte first (D6) */
+                for (b = 0; bits % 8 != 0 && b < bits; b++) /* the first element has the lowest bits of a byte (D6) */
                     wrong += (target[(at + b) / 8] >> (at + b) % 8 ^ source[(out_of + b) / 8] >> (out_of + b) % 8) & 1;
                 wrong += bits % 8 == 0 && memcmp(target + at / 8, source + out_of / 8, (size_t)(bits / 8)) != 0;
             }
@@ -198,7 +198,7 @@ check_elements(uint32_t dtype, const int64_t *n, const int64_t *to, const int64_
     free(target);
 }
 
-/* Shapes that fill blocks, tiles and lines of the cache, and shapes that just do not. */
+/* Shapes that fill blocks, tiles and lines of the cache, and shapes that are slightly smaller or larger. */
 static void
 elements_of_any_size_are_copied_between_any_strides_D4_D6(void)
 {

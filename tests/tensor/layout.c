@@ -1,4 +1,4 @@
-/* Arithmetic, addresses, 64 dimensions and none: what test_brute_force.py leaves. */
+/* Cases that test_brute_force.py lacks: arithmetic, addresses, 64 dimensions and no dimensions. */
 #include "check.h"
 
 #define BIG ((int64_t)1 << 62)
@@ -41,7 +41,7 @@ the_first_element_is_at_data_and_byte_offset_D1(void)
     CHECK(dlp_first_element(&t) == bytes);
     t.byte_offset = 5;
     CHECK(dlp_first_element(&t) == bytes + 5);
-    t.byte_offset = (uint64_t)UINTPTR_MAX - (uintptr_t)bytes + 1; /* address 0 again, or the first that has no name */
+    t.byte_offset = (uint64_t)UINTPTR_MAX - (uintptr_t)bytes + 1; /* address 0, or the first address beyond the range */
     CHECK_NUMBER(dlpack_py_validate(&t, 0, NULL), -1);
     t.data = NULL;
     CHECK(dlp_first_element(&t) == NULL);

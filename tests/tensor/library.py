@@ -1,4 +1,4 @@
-"""tensor_lib.c by way of ctypes: the functions of the tensor layer, and DLPack's structs."""
+"""The functions of tensor_lib.c and the structs of DLPack, for ctypes."""
 
 import ctypes
 import os
@@ -38,23 +38,23 @@ class Error(ctypes.Structure):
 
 
 def numbers(values):
-    """An array of int64_t; an integer is taken as the address of one, None as NULL."""
+    """An array of int64_t. An integer is the address of such an array, None is NULL."""
     if isinstance(values, int):
         return ctypes.cast(values, NUMBERS)
     return values if values is None else (ctypes.c_int64 * len(values))(*values)
 
 
 def tensor(dtype, shape, strides, data=0, byte_offset=0, device=(1, 0), ndim=None):
-    """A DLTensor, on the CPU unless said otherwise, whose first element is at data + byte_offset."""
+    """A DLTensor, by default on the CPU, whose first element is at data + byte_offset."""
     ndim = len(shape) if ndim is None else ndim
     return Tensor(data, device, ndim, dtype, numbers(shape), numbers(strides), byte_offset)
 
 
 def error_of(function, *arguments):
-    """What function(*arguments, error) reports: None, or code, text and whether a copy would mend it."""
+    """The error of function(*arguments, error): None, or (code, text, whether a copy would meet the requirement)."""
     error = Error(7, 7, b"no error")
     result = function(*arguments, error)
-    assert function(*arguments, None) == result  # the struct may be NULL
+    assert function(*arguments, None) == result  # error may be NULL
     if result == 0:
         assert (error.code, error.copy_helps, error.text) == (7, 7, b"no error")
         return None

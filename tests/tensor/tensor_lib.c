@@ -31,7 +31,7 @@ tensor_strides(int32_t ndim, const int64_t *shape, char order, int64_t *strides)
     dlpack_py_strides(ndim, shape, order, strides);
 }
 
-/* The fields of dlpack_py_want one by one, so that it may grow. */
+/* Takes the fields of dlpack_py_want as arguments, so that the struct may grow. */
 int
 tensor_meets(const DLTensor *t, int readonly, uint32_t dtype, const uint32_t *dtypes, int32_t ndim, int32_t max_ndim,
              const int64_t *shape, char order, int writable, int32_t device, size_t alignment, uint32_t options,

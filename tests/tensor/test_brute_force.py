@@ -1,4 +1,4 @@
-"""The tensor layer against answers found in the plainest way: by a look at every element, every byte and every bit."""
+"""The tensor layer, compared with the simplest algorithms: they visit every element, every byte and every bit."""
 
 import ctypes
 import itertools
@@ -13,7 +13,7 @@ from tensor.library import ADDRESS_MAX, COPIES, PADDED, lib, tensor
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
 
-# ---- What is right, said in the plainest way ----
+# ---- The expected results, by the simplest algorithms ----
 
 
 def item_bits(dtype, flags):
@@ -26,7 +26,7 @@ def row_major(shape):
 
 
 def offsets(shape, strides):
-    """Where the elements are, in elements from the first one, last index fastest."""
+    """The positions of the elements, counted in elements from the first element; the last index changes fastest."""
     if 0 in shape:
         return []
     strides = row_major(shape) if strides is None else strides
@@ -35,13 +35,13 @@ def offsets(shape, strides):
 
 
 def turned(shape, strides, order):
-    """The same tensor with its dimensions in another order."""
+    """Shape and strides of the tensor with its dimensions in this order."""
     strides = row_major(shape) if strides is None else strides
     return [shape[i] for i in order], [strides[i] for i in order]
 
 
 def reach(dtype, flags, shape, strides):
-    """The bytes [lowest, highest) that the elements touch, counted from the first one."""
+    """The bytes [lowest, highest) of the elements, counted from the first byte of the first element."""
     bits = item_bits(dtype, flags)
     places = [place * bits for place in offsets(shape, strides)]
     return (min(places) // 8, -(-(max(places) + bits) // 8)) if places else (0, 0)
@@ -58,19 +58,19 @@ def extent_of(t, flags):
     return (lowest.value, highest.value) if result == 0 else result
 
 
-# ---- Tensors to ask about ----
+# ---- Random tensors ----
 
 whole_dtypes = [(0, 8, 1), (2, 16, 1), (2, 16, 3), (2, 32, 1), (5, 128, 1), (17, 4, 2), (0, 24, 1)]
 packed_dtypes = [(17, 4, 1), (15, 6, 1), (17, 4, 3), (0, 12, 1), (1, 1, 1), (15, 6, 5)]
 dtypes = st.sampled_from(whole_dtypes + packed_dtypes)
-flags = st.sampled_from([0, PADDED, 2**64 - 1, 2**64 - 1 - PADDED])  # unknown ones say nothing (C8)
+flags = st.sampled_from([0, PADDED, 2**64 - 1, 2**64 - 1 - PADDED])  # unknown flags have no meaning (C8)
 shapes = st.lists(st.sampled_from([2, 3, 1, 2, 3, 1, 4, 5, 0]), max_size=4)
 odd = st.sampled_from([INT64_MIN, INT64_MAX, -1, 0, 1, 77])
 
 
 @st.composite
 def apart(draw, shape):
-    """Strides of elements that share nothing: dimensions in any order, compact or with gaps and of either sign."""
+    """Strides of elements that share no memory: dimensions in any order, compact or with gaps, of either sign."""
     strides, step = [0] * len(shape), 1
     gaps, signs = draw(st.sampled_from([([0], [1]), ([0, 1, 3], [1, -1])]))
     for i in draw(st.permutations(range(len(shape)))):
@@ -81,7 +81,7 @@ def apart(draw, shape):
 
 
 def any_strides(shape):
-    """Also those that repeat elements, or interleave them."""
+    """Any strides, including strides that repeat or interleave elements."""
     free = [odd if extent == 1 else st.integers(-9, 9) for extent in shape]
     return st.one_of(st.tuples(*free), apart(shape), st.none())
 
@@ -104,7 +104,7 @@ def test_sizes_in_elements_and_bytes_D6(dtype, flags, shape):
 
 
 @given(shapes)
-def test_strides_of_a_shape_put_its_elements_side_by_side_D5(shape):
+def test_strides_of_a_shape_make_its_elements_adjacent_D5(shape):
     filled = [extent or 1 for extent in shape]
     numbers = ctypes.c_int64 * len(shape)
     for order, dimensions in [(b"C", range(len(shape))), (b"F", range(len(shape))[::-1])]:
@@ -115,13 +115,13 @@ def test_strides_of_a_shape_put_its_elements_side_by_side_D5(shape):
 
 
 @given(layouts())
-def test_extent_is_that_of_the_bytes_that_are_touched_D5_D6(layout):
+def test_the_byte_range_covers_the_bytes_of_all_elements_D5_D6(layout):
     dtype, flags, shape, strides = layout
     assert extent_of(tensor(dtype, shape, strides), flags) == reach(dtype, flags, shape, strides)
 
 
 @given(layouts())
-def test_a_tensor_is_contiguous_when_its_elements_lie_side_by_side_in_order_D5(layout):
+def test_a_tensor_is_contiguous_when_its_elements_are_adjacent_and_in_order_D5(layout):
     _, _, shape, strides = layout
     t, n, ndim = tensor((2, 32, 1), shape, strides), math.prod(shape), len(shape)
     c = offsets(shape, strides) == list(range(n))
@@ -132,7 +132,7 @@ def test_a_tensor_is_contiguous_when_its_elements_lie_side_by_side_in_order_D5(l
 
 
 @given(layouts())
-def test_a_tensor_whose_elements_share_a_place_overlaps_itself_C9(layout):
+def test_a_tensor_whose_elements_share_an_address_overlaps_itself_C9(layout):
     dtype, _, shape, strides = layout
     places = offsets(shape, strides)
     shared = len(set(places)) < len(places)
@@ -155,7 +155,7 @@ def test_two_tensors_that_touch_one_byte_overlap_C9(one, other, distance, byte_o
     meet = math.prod(one[2]) * math.prod(other[2]) != 0 and from_a < to_b + distance and from_b + distance < to_a
     if all(item_bits(dtype, flags) % 8 == 0 for dtype, flags, _, _ in (one, other)):
         shared = not touched(*one).isdisjoint(byte + distance for byte in touched(*other))
-    else:  # packed elements share bytes: extents are compared
+    else:  # packed elements share bytes: compare the byte ranges
         shared = meet
     event(f"overlap: {shared}")
     assert shared <= lib.overlap(a, one[1], b, other[1]) <= meet
@@ -165,7 +165,7 @@ def test_two_tensors_that_touch_one_byte_overlap_C9(one, other, distance, byte_o
 @given(st.sampled_from(whole_dtypes), st.data(), shapes, st.integers(-60, 60))
 def test_two_tensors_of_equal_nested_strides_that_touch_one_byte_overlap_C9(dtype, data, shape, distance):
     strides = data.draw(apart(shape))
-    part = [data.draw(st.integers(min(1, extent), extent)) for extent in shape]  # of one array
+    part = [data.draw(st.integers(min(1, extent), extent)) for extent in shape]  # parts of one array
     a, b = tensor(dtype, shape, strides, data=2**30), tensor(dtype, part, strides, data=2**30 + distance)
     here, there = touched(dtype, 0, shape, strides), touched(dtype, 0, part, strides)
     shared = not here.isdisjoint(byte + distance for byte in there)
@@ -174,7 +174,7 @@ def test_two_tensors_of_equal_nested_strides_that_touch_one_byte_overlap_C9(dtyp
 
 
 class Memory:
-    """Random bytes around the extent of a tensor: more of them than it may touch."""
+    """Random bytes around the byte range of a tensor, beyond the bytes that the tensor uses."""
 
     MARGIN = 16
 
@@ -214,7 +214,7 @@ addresses = st.sampled_from(
 
 
 def is_valid(dtype, flags, shape, strides, data, byte_offset):
-    """D8 in numbers that do not overflow."""
+    """D8, computed in numbers that do not overflow."""
     if any(extent < 0 for extent in shape):
         return False
     if 0 in shape:
@@ -231,7 +231,7 @@ def is_valid(dtype, flags, shape, strides, data, byte_offset):
 
 
 @given(dtypes, flags, st.data(), addresses, addresses, addresses)
-def test_validate_takes_what_can_be_reached_with_numbers_that_fit_D8(dtype, flags, data, address, offset, elsewhere):
+def test_validate_accepts_tensors_whose_addresses_do_not_overflow_D8(dtype, flags, data, address, offset, elsewhere):
     shape = data.draw(st.lists(extents, max_size=3))
     strides = data.draw(st.one_of(st.none(), st.tuples(*[steps] * len(shape))))
     t, valid = tensor(dtype, shape, strides, address, offset), is_valid(dtype, flags, shape, strides, address, offset)
@@ -239,7 +239,7 @@ def test_validate_takes_what_can_be_reached_with_numbers_that_fit_D8(dtype, flag
     assert lib.validate(t, flags, None) == (0 if valid else -1)
     if not valid:
         return
-    # Nothing below may overflow, which a build with sanitizers sees; of the answers, those that are known.
+    # Nothing below may overflow: a build with sanitizers checks this. Compare the results whose values are known.
     places = offsets(shape, strides) if math.prod(shape) <= 100 else None
     if places is not None:
         assert extent_of(t, flags) == reach(dtype, flags, shape, strides)
@@ -252,7 +252,7 @@ def test_validate_takes_what_can_be_reached_with_numbers_that_fit_D8(dtype, flag
 
 
 def test_strides_that_interleave_are_taken_to_overlap_C9():
-    assert lib.overlaps_itself(tensor((2, 32, 1), [2, 3], [3, 2]))  # 0 2 4 3 5 7: they do not
+    assert lib.overlaps_itself(tensor((2, 32, 1), [2, 3], [3, 2]))  # 0 2 4 3 5 7: no overlap
     assert lib.overlaps_itself(tensor((2, 32, 1), [2, 3], [4, 2]))  # 0 2 4 4 6 8
 
 
@@ -283,7 +283,7 @@ def test_an_overlap_of_many_dimensions_is_assumed_rather_than_searched_for_C9():
 
 @pytest.mark.parametrize("stride", [12, -12, 13])
 @pytest.mark.parametrize("size", [1, 4])
-def test_the_left_and_the_right_part_of_one_image_are_told_apart_C9(stride, size):
+def test_the_left_and_the_right_part_of_one_image_do_not_overlap_C9(stride, size):
     dtype, base = (0, 8 * size, 1), 2**30
     for left in range(1, 12):
         for begin in range(12):
@@ -318,8 +318,8 @@ def test_overlap_at_the_ends_of_the_address_range_does_not_overflow_C9():
 
 
 @pytest.mark.parametrize("padding", [0, 64])
-def test_channels_tiles_and_lines_of_one_image_are_told_apart_C9(padding):
-    """Layouts of real use: large and interleaved."""
+def test_channels_tiles_and_lines_of_one_image_do_not_overlap_C9(padding):
+    """Layouts from practice: large and interleaved."""
     height, width, data, byte = 1080, 1920, 2**30, (1, 8, 1)
     line = 3 * width + padding
     channels = [tensor(byte, [height, width], [line, 3], data + i) for i in range(3)]

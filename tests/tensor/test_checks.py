@@ -1,4 +1,4 @@
-"""What is refused, by which error with which text: dtypes, devices, tensors, streams, and what a consumer asks for."""
+"""Refusals, with their errors and texts: dtypes, devices, tensors, streams and the requirements of a consumer."""
 
 import ctypes
 import itertools
@@ -10,8 +10,8 @@ from tensor.library import ADDRESS_MAX, Device, DType, Stream, error_of, lib, nu
 INT64_MIN, INT64_MAX, BIG = -(2**63), 2**63 - 1, 2**62
 UINT8, BOOL, INT8, INT16, INT32 = (1, 8, 1), (6, 8, 1), (0, 8, 1), (0, 16, 1), (0, 32, 1)
 FLOAT32, FLOAT64, FLOAT32X4, FLOAT4 = (2, 32, 1), (2, 64, 1), (2, 32, 4), (17, 4, 1)
-UNREADABLE = 64  # an address that ends the process when it is read
-NOWHERE = 4096  # one for tensors that are described and never touched
+UNREADABLE = 64  # an address that crashes the process when it is read
+NOWHERE = 4096  # an address for tensors whose data is never read
 CPU, CUDA, CUDA_HOST, METAL, ROCM, ROCM_HOST, CUDA_MANAGED, ONEAPI = 1, 2, 3, 8, 10, 11, 13, 14
 
 
@@ -51,7 +51,7 @@ def test_every_dtype_has_a_text_D6_D7_C8(lanes):
 
 DEVICES = "- cpu cuda cuda_host opencl - - vulkan metal vpi rocm rocm_host ext_dev cuda_managed"
 DEVICES = [*DEVICES.split(), "oneapi", "webgpu", "hexagon", "maia", "trn"]  # by type
-HOST = ["cpu", "cuda_host", "rocm_host", "cuda_managed"]  # whose memory has no numbers (D9)
+HOST = ["cpu", "cuda_host", "rocm_host", "cuda_managed"]  # devices whose id is always 0 (D9)
 
 
 @pytest.mark.parametrize("type", range(-1, 25))
@@ -88,7 +88,7 @@ NO_BITS = "at least 1 bit was wanted"
         ((18, 31, 1), "dtype code 18 (bcomplex) has 31 bits and 1 lanes, an even number of bits was wanted"),
     ],
 )
-def test_what_is_no_dtype_is_refused_before_anything_is_read_C8(dtype, text):
+def test_an_invalid_dtype_is_refused_before_anything_is_read_C8(dtype, text):
     assert refusal(dtype, UNREADABLE, UNREADABLE, UNREADABLE, ndim=2) == text
 
 
@@ -99,7 +99,7 @@ def test_a_rank_outside_of_0_to_64_is_refused_before_anything_is_read_D8(ndim):
 
 
 @pytest.mark.parametrize("dtype", [FLOAT32, BOOL])
-def test_a_null_shape_is_for_scalars_only_D3_D8(dtype):
+def test_a_null_shape_is_valid_for_scalars_only_D3_D8(dtype):
     assert refusal(dtype, None, UNREADABLE, UNREADABLE, ndim=1) == "shape is NULL, ndim is 1"
     assert refusal(dtype, None, UNREADABLE, UNREADABLE, ndim=64) == "shape is NULL, ndim is 64"
     for shape, strides in itertools.product([None, UNREADABLE], repeat=2):
@@ -113,13 +113,13 @@ def test_a_negative_extent_is_refused_also_beside_a_0_D8(shape):
 
 @pytest.mark.parametrize("strides", [None, (INT64_MIN, BIG, INT64_MIN)])
 @pytest.mark.parametrize("shape", [(0, BIG, BIG), (BIG, 0, BIG), (BIG, BIG, 0)])
-def test_a_dimension_of_0_comes_first_D3_D8(shape, strides):
+def test_a_tensor_without_elements_is_valid_with_any_data_and_strides_D3_D8(shape, strides):
     for data, byte_offset in [(0, 0), (UNREADABLE, 0), (UNREADABLE, 2**64 - 1)]:
         assert refusal(FLOAT64, shape, strides, data, byte_offset) is None
 
 
 @pytest.mark.parametrize(("shape", "n"), [((), 1), ((2, 3), 6)])
-def test_null_data_is_for_no_elements_only_D8(shape, n):
+def test_null_data_is_valid_without_elements_only_D8(shape, n):
     assert refusal(shape=shape, data=0) == f"data is NULL, the tensor has {n} elements"
     assert refusal(shape=shape, data=0, byte_offset=64) == f"data is NULL, the tensor has {n} elements"
 
@@ -128,7 +128,7 @@ def test_elements_and_bytes_beyond_int64_are_refused_D8():
     assert refusal(INT8, (1, BIG, 2, 1)) == "shape has 2^63 elements or more, at shape[2] = 2"
     assert refusal(INT8, (1, BIG, 1, INT64_MAX)) == f"shape has 2^63 elements or more, at shape[3] = {INT64_MAX}"
     for dtype, most in [(INT8, INT64_MAX), (INT16, BIG - 1), (FLOAT4, INT64_MAX), ((17, 4, 4), BIG - 1)]:
-        assert refusal(dtype, (most,), (0,)) is None  # all in one place
+        assert refusal(dtype, (most,), (0,)) is None  # all elements at one address
         if most < INT64_MAX:
             assert refusal(dtype, (most + 1,), (0,)) == f"{most + 1} elements take 2^63 bytes or more"
 
@@ -189,7 +189,7 @@ NOT_0, NOT_1_OR_2 = "1 (legacy default), 2 (per-thread default) or a handle", "0
     + [(type, ANY, NOT_1_OR_2, ANY) for type in (ROCM, ROCM_HOST)]
     + [(type, ANY, ANY, ANY) for type in (METAL, 12, 14, 99)],
 )
-def test_streams_are_judged_by_the_device_P6_S2_S3_S7(type, of_0, of_1_and_2, of_others):
+def test_which_streams_are_valid_depends_on_the_device_P6_S2_S3_S7(type, of_0, of_1_and_2, of_others):
     room = ctypes.create_string_buffer(48)
     device = lib.device_text(Device(type, 0), room).decode()
     for handle in (0, 1, 2, 3, 2**31, ADDRESS_MAX // 2 + 9, ADDRESS_MAX):
@@ -208,7 +208,7 @@ ANY_DEVICE = SCALAR = -1
 
 
 def unmet(t, readonly=WRITABLE, **want):
-    """The text with which dlpack_py_meets refuses, if it does; with an asterisk where a copy would mend it."""
+    """The error text of dlpack_py_meets, or None. An asterisk at the end: a copy would meet the requirement."""
     dtype, dtypes = want.pop("dtype", None), want.pop("dtypes", None)
     fields = [
         packed(dtype) if dtype else 0,
@@ -229,7 +229,7 @@ def two_by_three(dtype=FLOAT32, strides=None, data=NOWHERE, device=(CPU, 0)):
 
 
 @pytest.mark.parametrize("readonly", [WRITABLE, READONLY, UNSAID])
-def test_nothing_asked_for_takes_any_array_that_the_cpu_can_read_C5(readonly):
+def test_without_requirements_any_array_that_the_cpu_can_read_is_accepted_C5(readonly):
     for type in range(1, 20):
         came = two_by_three((200, 7, 3), (0, -7), device=(type, 0))
         text = (
@@ -252,11 +252,11 @@ def test_nothing_asked_for_takes_any_array_that_the_cpu_can_read_C5(readonly):
         ((CPU, 0), 99, "device is cpu, device type 99 was asked for"),
     ],
 )
-def test_a_device_is_that_type_with_any_number_C5(came, device, text):
+def test_a_required_device_type_accepts_any_device_id_C5(came, device, text):
     assert unmet(two_by_three(device=came), device=device) == text
 
 
-LONG = [(9, 8, 65535 - i) for i in range(40)]  # the longest of names
+LONG = [(9, 8, 65535 - i) for i in range(40)]  # the longest names
 
 
 @pytest.mark.parametrize(
@@ -281,7 +281,7 @@ LONG = [(9, 8, 65535 - i) for i in range(40)]  # the longest of names
         (BOOL, None, LONG, f"dtype is bool, {' or '.join(dtype_text(*d) for d in LONG[:3])} or ... was asked for"),
     ],
 )
-def test_a_dtype_is_one_or_one_of_a_list_C9(came, dtype, dtypes, text):
+def test_a_required_dtype_is_one_dtype_or_a_list_C9(came, dtype, dtypes, text):
     assert unmet(two_by_three(came), dtype=dtype, dtypes=dtypes) == text
 
 
@@ -297,7 +297,7 @@ def test_a_dtype_is_one_or_one_of_a_list_C9(came, dtype, dtypes, text):
         (64, 0, [64], "64"),
     ],
 )
-def test_a_rank_is_one_or_a_range_C9(ndim, max_ndim, ranks, wish):
+def test_a_required_rank_is_one_rank_or_a_range_C9(ndim, max_ndim, ranks, wish):
     for rank in range(65):
         text = None if rank in ranks else f"ndim is {rank}, {wish} was asked for"
         assert unmet(tensor(FLOAT32, rank * [1], None, NOWHERE), ndim=ndim, max_ndim=max_ndim) == text
@@ -314,7 +314,7 @@ def test_a_rank_is_one_or_a_range_C9(ndim, max_ndim, ranks, wish):
         (3, UNREADABLE, "ndim is 2, 3 was asked for"),
     ],
 )
-def test_extents_are_as_asked_for_and_minus_1_is_free_C9(ndim, shape, text):
+def test_required_extents_must_be_equal_and_minus_1_accepts_any_extent_C9(ndim, shape, text):
     assert unmet(two_by_three(), ndim=ndim, shape=shape) == text
 
 
@@ -331,7 +331,7 @@ def test_extents_are_as_asked_for_and_minus_1_is_free_C9(ndim, shape, text):
         ((-5, 1), "R"),
     ],
 )
-def test_an_order_is_met_or_a_copy_would_mend_it_D5(strides, met):
+def test_a_copy_would_meet_an_order_that_the_strides_do_not_meet_D5(strides, met):
     assert unmet(two_by_three(strides=strides)) is None
     for order in "CFAKR":
         text = unmet(two_by_three(strides=strides), order=order)
@@ -349,21 +349,21 @@ NATURAL.update({(0, 12, 1): 1, (0, 24, 1): 1, FLOAT4: 1, (17, 4, 8): 1, (4, 16, 
 
 
 @pytest.mark.parametrize("dtype", NATURAL)
-def test_an_alignment_is_that_of_the_numbers_unless_said_otherwise_C9(dtype):
+def test_the_required_alignment_is_by_default_that_of_the_numbers_C9(dtype):
     for offset, wish in itertools.product(range(32), [0, 1, 2, 8, 16]):
         alignment, address = wish or NATURAL[dtype], 48 * 100 + offset
         text = f"data is at address {address:#x}, alignment to {alignment} bytes was asked for*"
-        t = tensor(dtype, (), None, address - offset // 2, offset // 2)  # it is their sum that counts (D1)
+        t = tensor(dtype, (), None, address - offset // 2, offset // 2)  # the sum of both must be aligned (D1)
         assert unmet(t, alignment=wish) == (text if address % alignment else None)
 
 
-def test_alignment_is_not_asked_of_no_elements_nor_of_a_handle_D3():
+def test_alignment_is_not_required_without_elements_nor_for_a_handle_D3():
     assert unmet(tensor(FLOAT64, (3, 0), None, NOWHERE + 1), alignment=256) is None
     assert unmet(two_by_three(data=NOWHERE + 1, device=(METAL, 0)), device=METAL, alignment=256) is None
     assert unmet(two_by_three(data=NOWHERE + 1, device=(ROCM, 0)), device=ROCM).endswith("4 bytes was asked for*")
 
 
-def test_writable_refuses_read_only_and_what_cannot_say_C7():
+def test_writable_refuses_read_only_memory_and_memory_of_unknown_access_C7():
     t, text = two_by_three(), "data is read-only, writable memory was asked for"
     hint = "a legacy capsule has no read-only flag"
     assert unmet(t, WRITABLE, writable=1) is None
@@ -374,7 +374,7 @@ def test_writable_refuses_read_only_and_what_cannot_say_C7():
 
 
 @pytest.mark.parametrize("strides", [(0, 1), (1, 1), (2, -1)])
-def test_writable_refuses_memory_that_overlaps_itself_unless_it_is_fine_C9(strides):
+def test_writable_refuses_memory_that_overlaps_itself_unless_overlap_is_allowed_C9(strides):
     t = two_by_three(strides=strides)
     text = "elements may share memory, writable memory without overlap was asked for*"
     assert unmet(t, writable=1) == text
@@ -384,7 +384,7 @@ def test_writable_refuses_memory_that_overlaps_itself_unless_it_is_fine_C9(strid
     assert unmet(two_by_three(strides=(-3, 1)), writable=1) is None
 
 
-def test_what_no_copy_would_mend_is_told_first_C9():
+def test_a_requirement_that_no_copy_would_meet_is_reported_first_C9():
     t = two_by_three(strides=(0, 2), data=NOWHERE + 1, device=(CUDA, 0))
     want = dict(dtype=INT32, ndim=1, shape=(2, 4), order="C", writable=1)
     assert unmet(t, READONLY, **want).startswith("device")

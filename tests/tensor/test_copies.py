@@ -1,4 +1,4 @@
-"""Each copy against NumPy, on shapes that fill blocks, tiles and lines of the cache, and on shapes that just do not.
+"""Compares each copy with NumPy, on shapes that fill blocks, tiles and lines of the cache, and on similar shapes.
 
 The copies: the loops of dlpack_py.h, dlpack_copy.h, and the part of dlpack_copy.h that needs no SSE2.
 """
@@ -56,7 +56,7 @@ misaligned = st.one_of(st.sampled_from([0, 1, 4, 8, 16]), st.integers(0, 63))
 
 @st.composite
 def shapes(draw, most):
-    """Extents of at most so many items in all."""
+    """Extents with at most this number of items in total."""
     shape = []
     for extent in draw(st.lists(edges, max_size=5)):
         shape.append(extent if np.prod(shape, dtype=int) * extent <= most else 1)
@@ -74,7 +74,7 @@ def distinct(draw, shape, gaps):
 
 
 def any_strides(draw, shape):
-    """Also those that repeat items: broadcast arrays, windows."""
+    """Any strides, including strides that repeat items: broadcast arrays, windows."""
     if draw(st.integers(0, 4)):
         return distinct(draw, shape, [0, 0, 0, 1, 2, 60])
     return [draw(st.sampled_from([0, 0, 1, 2, 3, -1, 64])) for _ in shape]
@@ -87,7 +87,7 @@ def test_items_of_any_size_are_copied_between_any_strides_D4(copies, data, shape
     check(copies, shape, size, dst_strides, any_strides(data.draw, shape), to, from_, seed)
 
 
-# What is larger than 2 MiB is not written through the cache, and in tiles.
+# Copies of more than 2 MiB bypass the cache, and copy in tiles.
 @each_copy
 @given(
     st.sampled_from([2, 3, 4, 5, 15, 16, 17, 64, 65, 100, 128, 250, 256, 300, 1024, 1025, 1448]),
@@ -100,14 +100,14 @@ def test_items_of_any_size_are_copied_between_any_strides_D4(copies, data, shape
 )
 @example(3, 1, 5, (0, 0), False, 1, 1)
 @example(3, 1, 5, (0, 0), True, 1, 1)
-@example(3, 1, 5, (0, 0), True, 16, 1)  # pixels of three items, past the cache
+@example(3, 1, 5, (0, 0), True, 16, 1)  # pixels of three items, not through the cache
 @example(3, 4, 5, (0, 0), True, 16, 4)
-@example(3, 1, 16, (0, 0), False, 0, 1)  # planes that begin at multiples of 16 bytes, or not
+@example(3, 1, 16, (0, 0), False, 0, 1)  # planes that begin at multiples of 16 bytes, and planes that do not
 @example(3, 4, 1, (0, 0), False, 0, 4)
 @example(3, 4, 1, (1, 0), False, 0, 4)
-@example(128, 1, 3, (70, 0), True, 8, 1)  # rows of 128 bytes that are not neighbours in dst
-@example(64, 4, 3, (0, 0), True, 4, 4)  # rows that are neighbours in dst
-@example(128, 4, 3, (1, 0), True, 0, 0)  # rows that nearly are
+@example(128, 1, 3, (70, 0), True, 8, 1)  # rows of 128 bytes that are not adjacent in dst
+@example(64, 4, 3, (0, 0), True, 4, 4)  # rows that are adjacent in dst
+@example(128, 4, 3, (1, 0), True, 0, 0)  # rows that are nearly adjacent
 @example(16, 4, 0, (0, 0), True, 60, 4)
 @example(1024, 4, 0, (0, 0), True, 16, 16)
 def test_a_large_matrix_is_transposed_D4(copies, short, size, more, gaps, high, to, from_):
@@ -167,22 +167,22 @@ def test_pixels_are_joined_from_planes_and_taken_apart_D4(
 
 @each_copy
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 8, 16])
-def test_one_item_is_repeated_in_all_of_dst_or_in_each_row_D4(copies, size):
+def test_one_item_is_repeated_in_dst_or_in_each_row_of_dst_D4(copies, size):
     for shape in [1, 3], [1, 64], [3, 65], [257, 300], [1, 2**21 // size + 5], [2**19 // size, 5], [5, 2**19 // size]:
         for src_strides in [0, 0], [1, 0], [0, 1]:
             check(copies, shape, size, [shape[1], 1], src_strides, 4)
 
 
-# Rows of 16 bytes, of which three are left after the last whole tile. The last two have more than 2 MiB.
+# Three rows of 16 bytes are left after the last whole tile. The last two shapes have more than 2 MiB.
 @each_copy
 @pytest.mark.parametrize("shape, size", [([35, 16], 1), ([19, 4], 4), ([131075, 16], 1), ([131075, 4], 4)])
-def test_a_window_of_neighbours_is_not_taken_for_pixels_D4(copies, shape, size):
+def test_a_sliding_window_is_not_copied_as_pixels_D4(copies, shape, size):
     check(copies, shape, size, [shape[1], 1], [1, 3])
 
 
 @pytest.fixture
 def pages():
-    """Makes an array of bytes that begins behind, or ends before, a page that ends the process when it is touched."""
+    """Creates arrays of bytes that begin after, or end before, a page whose access crashes the process."""
     kept, libc = [], ctypes.CDLL(None)
 
     def make(size, place):
@@ -222,7 +222,7 @@ def test_nothing_is_written_outside_of_a_dst_that_overlaps_itself(copies, size, 
 )
 @pytest.mark.parametrize("n", [64, 67, 2**21 + 3])  # the last: more than 2 MiB
 def test_nothing_is_read_or_written_outside_of_memory(copies, n, layout, place, pages):
-    """Memory begins, or ends, with a page that nothing may touch."""
+    """The memory begins after, or ends before, a page that must not be accessed."""
     side, planes = min(n, 1451), int(layout[0]) if layout[0].isdigit() else 1
     part = -(-n // planes)
     shape, dst_strides, src_strides = {
@@ -249,7 +249,7 @@ def test_nothing_is_read_or_written_outside_of_memory(copies, n, layout, place, 
 @each_copy
 @given(st.data(), shapes(3000), st.sampled_from([1, 2, 3, 4, 8]), st.integers(0, 40))
 def test_parts_of_one_array_that_interleave_are_copied_C9(copies, data, shape, size, distance):
-    """x[..., 0] to x[..., 1]: equal strides, and the overlap test tells that no byte is shared."""
+    """x[..., 0] to x[..., 1]: the strides are equal, and the overlap test reports that no byte is shared."""
     strides = [step * 3 for step in distinct(data.draw, shape, [0, 0, 1])]
     dst, expected = (Memory(shape, strides, size, 0, 1) for _ in range(2))
     src, other = (

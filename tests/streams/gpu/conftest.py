@@ -1,4 +1,4 @@
-"""Every test of gpu/ has a GPU to itself, and leaves nothing behind there; without one it is skipped, and says why."""
+"""Every test of gpu/ uses a GPU exclusively and leaves no object there. Without a GPU it is skipped with a reason."""
 
 import functools
 import gc
@@ -17,8 +17,8 @@ from streams.gpu.driver import NoGpu, devices_and_version
 def reason_to_skip():
     if importlib.util.find_spec("gpu_probe") is None:
         return "GPU: `make test-gpu` builds and runs these"
-    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")  # a queue for each stream: what shares one is in order
-    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # JAX leaves memory to the others
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")  # a queue for each stream: work in one queue is in order
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # JAX leaves memory for the other libraries
     try:
         devices_and_version()
     except NoGpu as reason:
@@ -43,10 +43,10 @@ def open_gpu():
 def gpu(request):
     gpu = open_gpu()
     gpu.forget_calls()
-    gpu.last_error()  # of what a library has left
+    gpu.last_error()  # clears the error that a library has left
     yield gpu
     if {"torch", "library"} & set(request.fixturenames):
-        gpu.last_error()  # libraries leave errors of their own
+        gpu.last_error()  # libraries leave their own errors
     gpu.settle()
     gc.collect()
     gpu.settle()

@@ -1,4 +1,4 @@
-"""A GPU from Python: the runtime's functions, kernels that take their time, and what the probe calls."""
+"""A GPU in Python: the functions of the runtime, slow kernels, and the calls that the probe makes."""
 
 import contextlib
 import ctypes
@@ -15,19 +15,19 @@ NONE, ACTIVE, SPOILED = 0, 1, 2
 LEGACY, PER_THREAD = 1, 2
 NON_BLOCKING = 1
 RELEASE_THRESHOLD = 4
-SIZE = 1 << 20  # of an array that is filled, in bytes
-LATE = 200_000_000  # how long a kernel takes that others have to wait for, in nanoseconds
+SIZE = 1 << 20  # the bytes of an array that is filled
+LATE = 200_000_000  # the duration of a slow kernel, in nanoseconds
 
 POINTER, COUNT, TEXT = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p
 
 
 class Gpu(Devices):
-    """The GPUs of this machine. Device 0 is current; streams are made once, by name, and stay."""
+    """The GPUs of this machine. Device 0 is current. A stream is created at its first use by name, and kept."""
 
     def __init__(self, probe, other):
         self.probe = probe
-        self.other = other  # another extension, with per-thread default streams
-        self._library = ctypes.CDLL(probe.__file__)  # and what it is linked to
+        self.other = other  # a second extension, with per-thread default streams
+        self._library = ctypes.CDLL(probe.__file__)  # and the libraries that it is linked to
         self._library.gpu_call.restype = TEXT
         self._library.gpu_forget_calls.restype = COUNT
         self._streams = {}
@@ -40,8 +40,8 @@ class Gpu(Devices):
         self._warm_up()
 
     def _warm_up(self):
-        """A kernel's first launch may wait for all others. Memory that is given back too early, as some tests have it,
-        is not to be unmapped under a kernel: that would be the end of the process."""
+        """Launches each kernel once, because a first launch may wait for all other kernels. Keeps freed memory mapped:
+        some tests free memory too early, and a kernel that uses unmapped memory would end the process."""
         memory, pool, never = POINTER(), POINTER(), ctypes.c_uint64(2**64 - 1)
         for device in range(self.devices):
             with self.on_device(device):
@@ -58,7 +58,7 @@ class Gpu(Devices):
         return getattr(self._library, "cuda" + function)(*converted)
 
     def runtime(self, function, *arguments):
-        """The same, which must not fail."""
+        """Calls a function of the runtime, which must not fail."""
         error = self.call(function, *arguments)
         assert error == 0, f"cuda{function} fails with {error}"
 
@@ -68,7 +68,7 @@ class Gpu(Devices):
     # ---- Streams and their work ----
 
     def stream(self, name, device=0, flags=NON_BLOCKING):
-        """A stream that is in no order with the default stream, if not told otherwise."""
+        """A stream by name. By default (flags), the default stream does not wait for it."""
         key = name, device, flags
         if key not in self._streams:
             handle = POINTER()
@@ -78,20 +78,20 @@ class Gpu(Devices):
         return self._streams[key]
 
     def event(self):
-        """One without timing, as the header's."""
+        """An event without timing, like the events of the header."""
         event = POINTER()
         self.runtime("EventCreateWithFlags", ctypes.byref(event), 2)
         return event.value
 
     def fill(self, stream, address, value, size=SIZE, delay=0):
-        """Queues a kernel that writes, after some nanoseconds."""
+        """Queues a kernel that waits for `delay` nanoseconds and then writes."""
         assert self._library.gpu_fill(*map(POINTER, (stream, address, value, size, delay))) == 0
 
     def fill_late(self, stream, address, value, size=SIZE):
         self.fill(stream, address, value, size, LATE)
 
     def sum(self, stream, address, size=SIZE, delay=0):
-        """Queues a kernel that reads; its sum is what answer() waits for."""
+        """Queues a kernel that adds up the bytes. answer() waits for the sum."""
         result = ctypes.addressof(self._result)
         assert self._library.gpu_sum(*map(POINTER, (stream, address, size, result, delay))) == 0
 
@@ -112,7 +112,7 @@ class Gpu(Devices):
                 self.runtime("DeviceSynchronize")
 
     def pending(self, stream):
-        """Is work of it under way?"""
+        """Whether the stream has pending work."""
         error = self.call("StreamQuery", stream)
         assert error in (0, NOT_READY)
         if error == NOT_READY:
@@ -120,12 +120,12 @@ class Gpu(Devices):
         return error == NOT_READY
 
     def pending_in_capture(self, stream):
-        """The same of a stream that does not capture, while another does."""
+        """Whether a stream that does not capture has pending work, while another stream captures."""
         with self.relaxed():
             return self.pending(stream)
 
     def array(self, stream, value=0, **fields):
-        """An array of the probe's, filled, on which nothing is pending."""
+        """A filled array of the probe, without pending work."""
         array = self.probe.Array((SIZE,), stream, **fields)
         with self.on_device(fields.get("device", 0)):
             self.fill(array_stream(stream), array.address, value)
@@ -141,7 +141,7 @@ class Gpu(Devices):
 
     @contextlib.contextmanager
     def capture(self, stream, mode=GLOBAL, ends=0):
-        """A capture, which ends with the error; otherwise its graph is run once, and waited for."""
+        """Captures a stream. The capture must end with the error `ends`. If `ends` is 0, runs the graph and waits."""
         graph, runnable = POINTER(), POINTER()
         self.runtime("StreamBeginCapture", stream, mode)
         try:
@@ -167,10 +167,10 @@ class Gpu(Devices):
         finally:
             self.runtime("ThreadExchangeStreamCaptureMode", ctypes.byref(mode))
 
-    # ---- What was done ----
+    # ---- The log ----
 
     def calls(self):
-        """The runtime's calls that the probe has made since the last look at them."""
+        """The calls of the runtime by the probe since the last call of this method."""
         found, error = [], ctypes.c_int()
         while (name := self._library.gpu_call(COUNT(len(found)), ctypes.byref(error))) is not None:
             found.append(name.decode() + (f" -> {error.value}" if error.value else ""))
@@ -178,17 +178,17 @@ class Gpu(Devices):
         return found
 
     def forget_calls(self):
-        """How many they were."""
+        """Deletes the logged calls, and returns their number."""
         return self._library.gpu_forget_calls()
 
 
 def array_stream(streams):
-    """The first of those that an array is made with."""
+    """The first stream of the streams that an array is created with."""
     return streams[0] if isinstance(streams, tuple) else streams
 
 
 class Unordered:
-    """An array of a producer's that asks for no order, whatever its consumer does."""
+    """An array whose producer orders nothing, whatever stream the consumer passes."""
 
     def __init__(self, array):
         self.array = array
@@ -201,6 +201,6 @@ class Unordered:
 
 
 def must_differ(total, expected):
-    """Where chance has made right what nothing has ordered, it cannot be told what an order is worth."""
+    """Skips the test if unordered work gave the right sum by chance: then the test shows nothing."""
     if total == expected:
         pytest.skip("inconclusive: the numbers are right without an order, too")

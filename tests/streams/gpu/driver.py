@@ -1,4 +1,4 @@
-"""Is there an NVIDIA GPU, and which CUDA does its driver run? As a program: prints 12 or 13, or says what lacks."""
+"""Finds an NVIDIA GPU and the version of CUDA of its driver. As a program: prints 12 or 13, or what is missing."""
 
 import ctypes
 import sys
@@ -9,7 +9,7 @@ class NoGpu(Exception):
 
 
 def devices_and_version():
-    """How many GPUs there are, and the newest version of CUDA that the driver runs, as (13, 0)."""
+    """The number of GPUs, and the newest version of CUDA that the driver runs, as (13, 0)."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:

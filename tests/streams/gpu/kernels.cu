@@ -1,5 +1,5 @@
-/* What the tests run on a GPU, late on purpose, and the list of the runtime's calls that trace.h makes. Both are called
- * by ctypes. Whoever reads too early reads what was there before. */
+/* The slow kernels that the tests run on a GPU, and the log of the runtime's calls for trace.h. ctypes calls both. A
+ * kernel that reads too early reads the old values. */
 #include <mutex>
 
 #include "trace.h"
@@ -8,7 +8,7 @@
 
 enum { THREADS = 256 };
 
-/* One block, so that there is room for another kernel beside it. */
+/* Uses one block, so that another kernel can run at the same time. */
 static __device__ void
 pass_time(unsigned long long nanoseconds)
 {
@@ -48,7 +48,7 @@ sum(const unsigned char *memory, size_t size, unsigned long long *result, unsign
         *result = parts[0];
 }
 
-/* Each waits for some nanoseconds first. They return the runtime's error. */
+/* Each kernel first waits for `delay` nanoseconds. These functions return the error of the runtime. */
 extern "C" int
 gpu_fill(cudaStream_t stream, void *memory, size_t value, size_t size, size_t delay)
 {
@@ -69,7 +69,7 @@ gpu_sum(cudaStream_t stream, const void *memory, size_t size, unsigned long long
 enum { MAX_CALLS = 256 };
 
 static struct {
-    std::mutex lock; /* libraries let go of tensors on threads of their own */
+    std::mutex lock; /* libraries release tensors on their own threads */
     const char *names[MAX_CALLS];
     int errors[MAX_CALLS];
     size_t count;
@@ -87,7 +87,7 @@ gpu_called(const char *name, cudaError_t error)
     return error;
 }
 
-/* The i-th call since all were forgotten, and what it returned; NULL where there are no more, or no more room. */
+/* The i-th call since gpu_forget_calls, and its result; NULL: there are fewer calls, or the log is full. */
 extern "C" const char *
 gpu_call(size_t i, int *error)
 {
@@ -98,7 +98,7 @@ gpu_call(size_t i, int *error)
     return calls.names[i];
 }
 
-/* Returns how many there were. */
+/* Deletes the logged calls. Returns their number. */
 extern "C" size_t
 gpu_forget_calls(void)
 {

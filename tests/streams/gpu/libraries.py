@@ -1,9 +1,9 @@
-"""Array libraries as adapters, for what they do on a GPU.
+"""Adapters for array libraries on a GPU.
 
-late(value)          an array of SIZE uint8 that the library's current stream makes the value, late; and none too early
-total(array)         the sum of another's array, taken by from_dlpack, or as a kernel's argument
-on(stream)           makes a stream the library's current one, where it can be told
-alone()              optional: something that the library can do by itself, unless what is installed is broken
+late(value)          an array of SIZE uint8, 0 at first, that the library's current stream sets to the value late
+total(array)         the sum of an array of another library, imported by from_dlpack or as an argument of a kernel
+on(stream)           makes a stream the current stream of the library, if the library allows it
+alone()              optional: a call without DLPack, which fails if the installed library is broken
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from streams.gpu.device import SIZE
 
 
 def filled_late(gpu, empty, pointer, on):
-    """What late() is where the library's current stream is known."""
+    """on() and late() for a library whose current stream is known."""
     current = []
 
     @contextlib.contextmanager
@@ -69,7 +69,7 @@ def torch(gpu):
 
 
 def jax(gpu):
-    """Its streams are its own: what is late there is a product of large matrices."""
+    """JAX has its own streams: its late work is a product of large matrices."""
     import jax
     import jax.numpy as numpy
 
@@ -85,7 +85,7 @@ def jax(gpu):
     @functools.cache
     def identity():
         matrix = numpy.eye(side, dtype=numpy.float32)
-        product(matrix, 0.0).block_until_ready()  # it is compiled once
+        product(matrix, 0.0).block_until_ready()  # compiles the product
         return matrix
 
     return SimpleNamespace(
@@ -98,7 +98,7 @@ def jax(gpu):
 
 
 def numba(gpu):
-    """Its kernels take what has __dlpack__, and pass on the stream that they run on. Its arrays have no __dlpack__."""
+    """Kernels of Numba accept objects with __dlpack__, and pass their stream. Arrays of Numba have no __dlpack__."""
     import numba
     import numpy
     from numba import cuda
@@ -137,7 +137,7 @@ def numba(gpu):
     )
 
 
-# The function that describes each library, and a module of its package.
+# {name: (the function that describes the library, a module of its package)}
 LIBRARIES = {
     "cupy": (cupy, "cupy"),
     "torch": (torch, "torch"),
@@ -148,7 +148,7 @@ LIBRARIES = {
 
 @functools.cache
 def _load(name, gpu):
-    """The description of a library, or the reason for which there is none."""
+    """The description of a library, or the reason why it is missing."""
     make, module = LIBRARIES[name]
     if importlib.util.find_spec(module) is None:
         return f"{name}: not installed"

@@ -1,5 +1,5 @@
-"""Exchanges while graphs are captured: each is in the graph, or a BufferError after which the capture goes on (S6).
-What a capture has recorded runs as it ends."""
+"""Exchanges while graphs are captured: each exchange is part of the graph, or a BufferError, and the capture continues
+(S6). gpu.capture() runs the graph when the capture ends."""
 
 import contextlib
 
@@ -15,7 +15,7 @@ def streams(gpu):
 
 @contextlib.contextmanager
 def refused(gpu, capturing, text, by_library=False):
-    """A BufferError that spoils no capture, and leaves no error behind. A library that asked may have left errors."""
+    """A BufferError that spoils no capture and leaves no error in the runtime. Libraries may have left errors."""
     with pytest.raises(BufferError, match=text):
         yield
     assert by_library or gpu.last_error() == 0
@@ -31,7 +31,7 @@ def test_a_consumer_joins_the_producer_s_capture_S6(gpu, streams, mode):
         array.__dlpack__(stream=consumer)
         assert gpu.capturing(consumer) == ACTIVE
         gpu.sum(consumer, array.address)
-        result.__dlpack__(stream=producer)  # back: both are in the same capture
+        result.__dlpack__(stream=producer)  # back: both streams are in one capture
     assert gpu.answer(producer) == 7 * SIZE
     assert gpu.capturing(consumer) == NONE
 
@@ -45,7 +45,7 @@ def test_a_consumer_that_joined_has_to_be_joined_again_S6(gpu, streams):
     assert gpu.capturing(consumer) == NONE
 
 
-def test_a_capturing_consumer_waits_for_nothing_outside_S6(gpu, streams):
+def test_a_capturing_consumer_waits_for_no_work_outside_its_capture_S6(gpu, streams):
     producer, consumer = streams
     array, result = gpu.array(producer), gpu.array(consumer)
     gpu.fill_late(producer, array.address, 7)
@@ -58,7 +58,7 @@ def test_a_capturing_consumer_waits_for_nothing_outside_S6(gpu, streams):
     assert gpu.total(consumer, result.address) == 3 * SIZE
 
 
-def test_what_is_done_needs_no_wait_in_a_capture_S6(gpu, streams):
+def test_finished_work_needs_no_wait_in_a_capture_S6(gpu, streams):
     producer, consumer = streams
     array = gpu.array(producer, 7)
     with gpu.capture(consumer):
@@ -101,14 +101,14 @@ def test_the_default_stream_is_left_alone_while_a_blocking_one_captures_S6(gpu, 
 
 
 @pytest.mark.parametrize("kind", ["DEVICE", "PINNED", "MANAGED"])
-def test_what_captures_does_not_come_to_the_host_S6(gpu, streams, kind):
+def test_data_of_a_capturing_stream_is_not_copied_to_the_host_S6(gpu, streams, kind):
     producer, _ = streams
     array = gpu.array(producer, type=getattr(gpu.probe, kind))
     with gpu.capture(producer), refused(gpu, [producer], "captures a graph: the host cannot wait for it"):
         array.__dlpack__(dl_device=CPU)
 
 
-def test_others_come_to_the_host_while_a_stream_captures_S6(gpu, streams):
+def test_data_of_other_streams_is_copied_to_the_host_while_a_stream_captures_S6(gpu, streams):
     producer, consumer = streams
     array = gpu.probe.Array((64,), producer)
     gpu.fill_late(producer, array.address, 7, 64)
@@ -119,7 +119,7 @@ def test_others_come_to_the_host_while_a_stream_captures_S6(gpu, streams):
         assert gpu.capturing(consumer) == ACTIVE
 
 
-def test_nothing_is_let_go_of_on_a_capturing_stream_S6(gpu, streams):
+def test_no_tensor_is_released_on_a_capturing_stream_S6(gpu, streams):
     producer, consumer = streams
     view = gpu.probe.consume(gpu.array(producer), consumer)
     with gpu.capture(consumer), refused(gpu, [consumer], "keep the view as long as the graph"):
@@ -128,10 +128,10 @@ def test_nothing_is_let_go_of_on_a_capturing_stream_S6(gpu, streams):
     view.release_on(consumer)
 
 
-# ---- Captures of torch's ----
+# ---- Captures by torch ----
 
 
-def test_torch_captures_what_works_on_our_memory_S6(gpu, torch):
+def test_torch_captures_work_on_memory_of_the_probe_S6(gpu, torch):
     producer = gpu.stream("producer")
     array = gpu.array(producer)
     graph = torch.cuda.CUDAGraph()
@@ -145,7 +145,7 @@ def test_torch_captures_what_works_on_our_memory_S6(gpu, torch):
         assert gpu.total(producer, array.address) == 7 * times * SIZE
 
 
-def test_torch_s_capture_has_no_wait_for_what_is_pending_outside_S6(gpu, torch):
+def test_torch_s_capture_has_no_wait_for_pending_work_outside_S6(gpu, torch):
     producer = gpu.stream("producer")
     array, counts = gpu.array(producer), torch.zeros(8, device="cuda")
     graph = torch.cuda.CUDAGraph()
@@ -161,8 +161,8 @@ def test_torch_s_capture_has_no_wait_for_what_is_pending_outside_S6(gpu, torch):
     assert counts.tolist() == [1.0] * 8
 
 
-def test_our_work_on_torch_s_capturing_stream_is_in_its_graph_S6(gpu, torch):
-    """An export on the very stream that captures, and an import there, take no call."""
+def test_work_of_the_probe_on_torch_s_capturing_stream_is_in_the_graph_S6(gpu, torch):
+    """An export and an import on the stream that captures make no call."""
     tensor = torch.zeros(SIZE, dtype=torch.uint8, device="cuda")
     side = torch.cuda.Stream()
     array = gpu.array(side.cuda_stream)
@@ -182,7 +182,7 @@ def test_our_work_on_torch_s_capturing_stream_is_in_its_graph_S6(gpu, torch):
     view.release()
 
 
-def test_torch_s_capture_is_joined_by_our_stream_and_joins_it_again_S6(gpu, torch):
+def test_torch_s_capture_is_joined_by_a_stream_of_the_probe_and_joins_it_again_S6(gpu, torch):
     consumer = gpu.stream("consumer")
     tensor = torch.zeros(SIZE, dtype=torch.uint8, device="cuda")
     result = gpu.array(consumer)
@@ -201,7 +201,7 @@ def test_torch_s_capture_is_joined_by_our_stream_and_joins_it_again_S6(gpu, torc
 
 
 def test_torch_s_allocator_is_left_alone_by_a_capture_that_refused_S6(gpu, torch):
-    """After a refusal torch allocates, captures and launches as if nothing had been asked."""
+    """After a refusal, torch allocates, captures and launches as usual."""
     on_default = gpu.array(0)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):  # waits for the device first

@@ -1,4 +1,4 @@
-"""What an exchange costs on a GPU: the calls of docs/streams.md and no other, and no memory (S4)."""
+"""The costs of an exchange on a GPU: exactly the calls of docs/streams.md, and no memory (S4)."""
 
 from collections import Counter
 
@@ -7,7 +7,7 @@ from dltensor import CPU, Taken
 from streams.gpu.device import LEGACY, PER_THREAD
 
 ROUNDS = 10_000
-CHUNK = 1 << 26  # the pools of the runtime grow by less; an array for each round would be 150 times as much
+CHUNK = 1 << 26  # the pools of the runtime grow by less; one array for each round would need 150 times as much
 ASK = ["StreamIsCapturing", "StreamIsCapturing"]
 EVENT = ["EventCreateWithFlags", "EventRecord", "StreamWaitEvent", "EventDestroy"]
 WAIT = ["ThreadExchangeStreamCaptureMode", "StreamSynchronize", "ThreadExchangeStreamCaptureMode"]
@@ -80,7 +80,7 @@ def test_capture_takes_the_calls_of_the_table_S6(gpu, streams):
         assert gpu.calls() == [ASK[0], "StreamGetCaptureInfo", ASK[1], *query]
 
 
-def test_the_default_stream_s_answer_while_a_blocking_one_captures_is_read_away_S6_S9(gpu, streams):
+def test_the_error_of_the_default_stream_while_a_blocking_stream_captures_is_cleared_S6_S9(gpu, streams):
     array = gpu.array(streams[0])
     with gpu.capture(gpu.stream("blocking", flags=0)):
         gpu.calls()
@@ -109,7 +109,7 @@ def test_memory_and_events_stay_flat_over_ten_thousand_exchanges_S4(gpu, streams
     assert {called[call] for call in EVENT} == {ROUNDS}
 
 
-def test_memory_and_events_stay_flat_over_ten_thousand_that_are_let_go_of_later_S1(gpu, streams):
+def test_memory_and_events_stay_flat_over_ten_thousand_later_releases_S1(gpu, streams):
     producer, consumer = streams
     array = gpu.array(producer)
 

@@ -3,7 +3,7 @@
 import importlib
 
 
-def test_the_example_keeps_values_and_trades_with_torch_S1(gpu, torch):
+def test_the_example_keeps_values_and_exchanges_with_torch_S1(gpu, torch):
     Vector = importlib.import_module("cuda_vector").Vector
     vector = Vector(range(1000))
     tensor = torch.from_dlpack(vector)

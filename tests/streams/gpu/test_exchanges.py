@@ -1,5 +1,5 @@
-"""Two extensions exchange on a GPU, each on its own stream, while kernels that take their time are under way: a wait
-that is missing gives wrong numbers (S1, S2, S5, S8, S10, P5)."""
+"""Two extensions exchange on a GPU, each on its own stream, while slow kernels run: a missing wait gives wrong numbers
+(S1, S2, S5, S8, S10, P5)."""
 
 import os
 import shutil
@@ -31,10 +31,10 @@ def test_two_extensions_work_on_one_array_in_turn_S1(gpu, streams):
         gpu.sum(consumer, view.data)
         gpu.fill_late(consumer, view.data, value + 1)
         view.release_on(consumer)
-        assert gpu.answer(consumer) == value * SIZE  # the host waits, and so does whoever fills it next
+        assert gpu.answer(consumer) == value * SIZE  # the host waits, so the next fill comes later
 
 
-def test_two_extensions_are_told_apart_by_what_is_wrong_without_the_order_S1(gpu, streams):
+def test_two_extensions_read_wrong_numbers_without_the_order_S1(gpu, streams):
     producer, consumer = streams
     array = gpu.array(producer)
     gpu.fill_late(producer, array.address, 7)
@@ -74,22 +74,22 @@ def test_two_extensions_wait_for_all_pending_streams_S1(gpu, streams):
     assert gpu.total(consumer, view.data) == (7 + 5) * SIZE // 2
 
 
-def test_two_extensions_use_the_memory_anew_after_the_work_on_it_only_S1(gpu, streams):
+def test_two_extensions_reuse_the_memory_only_after_the_work_on_it_S1(gpu, streams):
     producer, consumer = streams
     array = gpu.array(producer, 7)
     view = gpu.other.consume(array, consumer)
     gpu.sum(consumer, view.data, delay=100_000_000)
     view.release_on(consumer)
     del array
-    assert gpu.other.collect() == 1  # it is kept
+    assert gpu.other.collect() == 1  # the memory is kept
     another = gpu.probe.Array((SIZE,), producer)
     gpu.fill(producer, another.address, 9)
     gpu.synchronize(producer)
     assert gpu.answer(consumer) == 7 * SIZE
 
 
-def test_two_extensions_lose_the_memory_that_is_let_go_of_too_early_S1(gpu, streams):
-    """What the test before rests on: the same without an order reads what another has written."""
+def test_two_extensions_lose_the_memory_that_is_released_too_early_S1(gpu, streams):
+    """The counterpart of the test above: without an order, the kernel reads the values of the other array."""
     producer, consumer = streams
     array = gpu.array(producer, 7)
     view = gpu.other.consume(array, consumer)
@@ -217,7 +217,7 @@ def test_two_gpus_have_default_streams_each_S5(two):
 
 
 def test_compute_sanitizer_finds_nothing_in_these(gpu):
-    """It may run kernels one after the other: only what is in order is asked of it."""
+    """compute-sanitizer may run kernels one after the other: run only the tests of ordered work."""
     folders = [os.environ.get("PATH", ""), os.path.join(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "bin")]
     tool = shutil.which("compute-sanitizer", path=os.pathsep.join(folders))
     if tool is None:

@@ -1,5 +1,5 @@
-"""What the handshake takes for granted of the runtime, and the simulated one of tests/streams has as it is here (S1,
-S5, S6, S9). A test that fails here is no error of the header's by itself: look at what rests on it."""
+"""The behaviour of the runtime on which the handshake relies, and which the simulated runtime imitates (S1, S5, S6,
+S9). If a test fails here, the header may still be right: check the code that relies on this behaviour."""
 
 import contextlib
 import ctypes
@@ -49,7 +49,7 @@ def event(gpu):
 
 @pytest.fixture
 def memory(gpu, other):
-    """For a test to free."""
+    """Memory that the test frees."""
     memory = POINTER()
     gpu.runtime("MallocAsync", ctypes.byref(memory), SIZE, other)
     gpu.synchronize(other)
@@ -58,7 +58,7 @@ def memory(gpu, other):
 
 @contextlib.contextmanager
 def failing(gpu, error):
-    """A list, whose only item will be an error that is left to be read, once."""
+    """A list for the error of a call in the block. The runtime must keep this error until it is read once."""
     returned = []
     yield returned
     assert returned == [error]
@@ -70,7 +70,7 @@ def failing(gpu, error):
 
 
 def test_a_wait_is_for_the_record_that_is_current_at_the_call_S1(gpu, stream, other, event):
-    """So one event is enough for all streams of a device."""
+    """Therefore one event is enough for all streams of a device."""
     array, late = gpu.array(stream), gpu.stream("late")
     gpu.fill_late(stream, array.address, 7)
     gpu.runtime("EventRecord", event, stream)
@@ -93,7 +93,7 @@ def test_a_stream_waits_for_an_event_of_another_device_S5(two, event, other):
 
 
 def test_default_streams_are_of_the_current_device_S5(two, event):
-    """The event is of device 0."""
+    """The event belongs to device 0."""
     for handle in (LEGACY, 2):
         two.runtime("EventRecord", event, handle)
         with two.on_device(1), failing(two, INVALID_HANDLE) as errors:
@@ -101,7 +101,7 @@ def test_default_streams_are_of_the_current_device_S5(two, event):
 
 
 def test_a_query_of_the_legacy_stream_sees_work_on_the_per_thread_stream_S2(gpu):
-    """So the legacy stream can be asked whether the work of another thread is done."""
+    """Therefore a query of the legacy stream tells whether the work of other threads is done."""
     array = gpu.array(gpu.stream("producer"))
     gpu.fill_late(2, array.address, 7)
     assert gpu.pending(LEGACY)
@@ -109,7 +109,7 @@ def test_a_query_of_the_legacy_stream_sees_work_on_the_per_thread_stream_S2(gpu)
     assert not gpu.pending(LEGACY)
 
 
-def test_the_error_of_a_call_is_left_for_the_next_who_asks_S9(gpu):
+def test_the_error_of_a_call_stays_until_it_is_read_S9(gpu):
     with failing(gpu, INVALID_DEVICE) as errors:
         errors.append(gpu.call("SetDevice", gpu.devices))
 
@@ -127,7 +127,7 @@ def test_a_wait_for_an_event_from_outside_spoils_the_capture_S6(gpu, stream, oth
 
 @pytest.mark.parametrize("mode", ["global", "relaxed"])
 @pytest.mark.parametrize("function", ["StreamQuery", "StreamSynchronize"])
-def test_who_looks_at_a_capturing_stream_spoils_its_capture_S6(gpu, stream, function, mode):
+def test_a_query_or_wait_for_a_capturing_stream_spoils_its_capture_S6(gpu, stream, function, mode):
     with gpu.capture(stream, ends=INVALIDATED):
         with gpu.relaxed() if mode == "relaxed" else contextlib.nullcontext(), failing(gpu, UNSUPPORTED) as errors:
             errors.append(gpu.call(function, stream))
@@ -164,7 +164,7 @@ def test_a_record_on_the_default_stream_spoils_the_capture_of_a_blocking_one_S6(
 
 
 def test_freeing_on_the_default_stream_spoils_the_capture_of_a_blocking_one_S6(gpu, other, blocking, memory):
-    """So a deleter has to use another way then."""
+    """Therefore a deleter must not use FreeAsync on the default stream during a capture."""
     with gpu.capture(blocking, ends=INVALIDATED):
         with failing(gpu, IMPLICIT) as errors:
             errors.append(gpu.call("FreeAsync", memory, LEGACY))
@@ -197,7 +197,7 @@ def test_cudafree_takes_memory_of_a_stream_S6(gpu, stream, memory, where):
 
 @pytest.mark.parametrize("function", ["EventQuery", "Free", "FreeAsync", "MallocAsync"])
 @pytest.mark.parametrize("called_on", ["this thread", "another thread"])
-def test_what_is_unsafe_in_a_capture_spoils_it_outside_of_relaxed_mode_S6(
+def test_an_unsafe_call_spoils_a_capture_outside_of_relaxed_mode_S6(
     gpu, stream, other, event, memory, function, called_on
 ):
     gpu.runtime("EventRecord", event, other)
@@ -223,7 +223,7 @@ def test_what_is_unsafe_in_a_capture_spoils_it_outside_of_relaxed_mode_S6(
 
 
 @pytest.mark.parametrize("called_on", ["this thread", "another thread"])
-def test_the_host_looks_and_waits_in_relaxed_mode_while_another_stream_captures_S6(
+def test_the_host_queries_and_waits_in_relaxed_mode_while_another_stream_captures_S6(
     gpu, stream, other, event, called_on
 ):
     gpu.runtime("EventRecord", event, other)
@@ -245,7 +245,7 @@ def test_the_host_looks_and_waits_in_relaxed_mode_while_another_stream_captures_
 
 @pytest.mark.parametrize("works", [False, True])
 def test_a_stream_that_waits_for_a_capturing_one_joins_its_capture_S6(gpu, stream, other, event, works):
-    """It has to be joined again, if it does more than wait."""
+    """The origin must join the stream again if the stream has work beyond the wait."""
     array = gpu.array(stream)
     with gpu.capture(stream, ends=UNJOINED if works else 0):
         gpu.runtime("EventRecord", event, stream)

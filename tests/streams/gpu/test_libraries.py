@@ -1,4 +1,4 @@
-"""Array libraries and an extension exchange on a GPU, each on its own stream, while kernels are under way (S1, S2, S4,
+"""Array libraries and an extension exchange on a GPU, each on its own stream, while slow kernels run (S1, S2, S4,
 X4)."""
 
 import importlib
@@ -10,24 +10,24 @@ from streams.gpu.device import LEGACY, SIZE, Unordered, must_differ
 
 @pytest.fixture
 def stream(gpu):
-    """The library's, which tells it where it can be told."""
+    """The current stream of the library."""
     return gpu.stream("library")
 
 
-# ---- Ours, taken by them ----
+# ---- Arrays of the probe, imported by libraries ----
 
 
 def test_a_library_reads_after_the_producer_s_work_S1(gpu, library, stream):
     producer = gpu.stream("producer")
     array = gpu.array(producer)
     with library.on(stream):
-        assert library.total(array) == 0  # and is warm
+        assert library.total(array) == 0  # and the library is compiled and loaded
         gpu.fill_late(producer, array.address, 7)
         assert library.total(array) == 7 * SIZE
 
 
 def test_a_library_reads_too_early_without_the_order_S1(gpu, library, stream):
-    """What the test before rests on."""
+    """The counterpart of the test above, without the order."""
     producer = gpu.stream("producer")
     array = gpu.array(producer)
     with library.on(stream):
@@ -54,27 +54,27 @@ def test_a_library_reads_the_memory_that_it_was_given_P3(gpu, torch):
     assert torch.from_dlpack(array).data_ptr() == array.address
 
 
-# ---- Theirs, taken by us ----
+# ---- Arrays of libraries, imported by the probe ----
 
 
 class Interface:
-    """An array of ours for libraries without DLPack."""
+    """An array of the probe for libraries without DLPack."""
 
     def __init__(self, array):
         self.__cuda_array_interface__, self.array = array.__cuda_array_interface__, array
 
 
-def test_what_a_library_makes_is_read_after_its_work_S1_X4(gpu, library, stream):
+def test_an_array_of_a_library_is_read_after_its_work_S1_X4(gpu, library, stream):
     consumer = gpu.stream("consumer")
     with library.on(stream):
-        array = library.late(7)  # Numba's has the array interface alone
+        array = library.late(7)  # arrays of Numba have the array interface only
         view = gpu.probe.consume(array, consumer, options=gpu.probe.ARRAY_INTERFACE_TOO)
     assert gpu.total(consumer, view.data) == 7 * SIZE
     view.release_on(consumer)
 
 
-def test_what_a_library_makes_is_read_too_early_where_another_stream_waits_S1(gpu, library, stream):
-    """What the test before rests on."""
+def test_an_array_of_a_library_is_read_too_early_if_another_stream_waits_S1(gpu, library, stream):
+    """The counterpart of the test above, without the order."""
     if library.name == "numba":
         pytest.skip("numba: its arrays have no __dlpack__")
     consumer, bystander = gpu.stream("consumer"), gpu.stream("bystander")
@@ -86,7 +86,7 @@ def test_what_a_library_makes_is_read_too_early_where_another_stream_waits_S1(gp
     must_differ(first, 5 * SIZE)
 
 
-def test_cupy_reads_our_array_interface_after_our_work_S1(gpu, stream):
+def test_cupy_reads_an_array_interface_after_the_work_of_the_probe_S1(gpu, stream):
     cupy = libraries.load("cupy", gpu) and importlib.import_module("cupy")
     producer = gpu.stream("producer")
     array = gpu.array(producer)
@@ -96,8 +96,8 @@ def test_cupy_reads_our_array_interface_after_our_work_S1(gpu, stream):
         assert int(cupy.asarray(Interface(array)).sum()) == 7 * SIZE
 
 
-def test_a_library_goes_on_with_its_memory_after_our_work_S1(gpu, torch):
-    """Torch keeps memory by stream: a tensor that is freed on one may be the next one there at once."""
+def test_a_library_reuses_its_memory_after_the_work_of_the_consumer_S1(gpu, torch):
+    """Torch caches memory for each stream: memory that is freed on a stream may be reused there at once."""
     stream, consumer = gpu.stream("library"), gpu.stream("consumer")
     with torch.cuda.stream(torch.cuda.ExternalStream(stream)):
         tensor = torch.full((SIZE,), 7, dtype=torch.uint8, device="cuda")
@@ -107,14 +107,14 @@ def test_a_library_goes_on_with_its_memory_after_our_work_S1(gpu, torch):
         view.release_on(consumer)
         del tensor
         another = torch.full((SIZE,), 9, dtype=torch.uint8, device="cuda")
-        assert another.data_ptr() != address  # the memory waits for our work
+        assert another.data_ptr() != address  # the memory waits for the work of the consumer
         assert gpu.answer(consumer) == 7 * SIZE
         gpu.probe.collect()
         assert torch.empty(SIZE, dtype=torch.uint8, device="cuda").data_ptr() == address
 
 
 def test_torch_uses_memory_at_once_that_is_released_without_waiting_S1(gpu, torch):
-    """What the test before rests on."""
+    """The counterpart of the test above, without the order."""
     stream = gpu.stream("library")
     with torch.cuda.stream(torch.cuda.ExternalStream(stream)):
         tensor = torch.full((SIZE,), 7, dtype=torch.uint8, device="cuda")

@@ -1,5 +1,5 @@
-/* Comes before all else in a source file: each call that dlpack_cuda.h makes of the runtime is told to gpu_called, with
- * what it returned. Not for files with per-thread default streams, whose functions are macros already. */
+/* Included first in a source file: passes each runtime call of dlpack_cuda.h and its result to gpu_called. Not for
+ * files with per-thread default streams, where the functions are macros already. */
 #ifndef TRACE_H
 #define TRACE_H
 
