@@ -696,7 +696,7 @@ dlp_device_is_in_capture(void)
 }
 
 /* Checks that the tensor in the capsule is on the device that __dlpack_device__ returned, because the keywords of the
- * call depended on it (C4). Pinned memory may be exported as CPU memory, as PyTorch does. */
+ * call depended on it (C4). Pinned memory may be exported as CPU memory, as by PyTorch 2.13. */
 static inline int
 dlp_device_check_announced(PyObject *answer, DLDevice announced, const dlpack_py_want *want)
 {
@@ -754,7 +754,7 @@ dlp_device_call(dlp_consumer *consumer, dlpack_py_request *request)
     if (answer == NULL && request->stream.kind == DLPACK_PY_STREAM_HANDLE &&
         request->stream.handle == DLPACK_DEVICE_PER_THREAD_STREAM && PyErr_ExceptionMatches(PyExc_BufferError) &&
         !dlp_device_is_in_capture()) {
-        /* PyTorch refuses the per-thread default stream. That stream waits for the default stream. */
+        /* PyTorch from 2.9 on refuses the per-thread default stream, which waits for the default stream. */
         PyErr_Clear();
         request->stream.handle = DLPACK_DEVICE_API_DEFAULT_STREAM;
         answer = dlp_call(consumer);
@@ -1177,8 +1177,8 @@ static inline int
 dlpack_device_current_work(PyObject *obj, dlpack_py_work_stream *work)
 {
 #ifdef DLPACK_EXCHANGE_H
-    dlp_type learned;
-    const dlp_type *known = dlp_type_get(dlp_state_get(), obj, &learned);
+    dlp_type_entry learned;
+    const dlp_type_entry *known = dlp_type_get(dlp_state_get(), obj, &learned);
 
     if (known == NULL)
         return -1;
@@ -1266,7 +1266,7 @@ dlp_device_consume(PyObject *obj, uintptr_t stream, dlpack_py_request *request, 
  *
  * stream   the consumer's, as it crosses the protocol: never 0 on CUDA, never 1 or 2 on ROCm (S2, S3). It is ordered
  *          after the producer's work, by the producer (__dlpack__) or here (by an exchange table). The host waits only
- *          for pinned memory: PyTorch refuses a stream for it
+ *          for pinned memory: PyTorch 2.13 refuses a stream for it
  * want     the requirements, with a device of 0 for memory of the device; NULL: any such tensor. With the option
  *          DLPACK_PY_NOTHING_PENDING no order is asked for: a producer of device memory gets stream=-1, and the stream
  *          may capture. With DLPACK_PY_ARRAY_INTERFACE_TOO an obj without __dlpack__ may have __cuda_array_interface__

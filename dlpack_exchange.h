@@ -33,16 +33,16 @@ DLP_QUIET
 
 /* A type that dlpack_py_exchange_add has put a table on. Never changed, and freed when the interpreter is gone. It
  * holds no reference to the type: if a type is alive until the interpreter ends, CPython 3.11 leaks memory. */
-typedef struct dlp_own {
+typedef struct dlp_own_type {
     PyTypeObject *type;  /* borrowed, valid while reference is alive */
     PyObject *reference; /* a weak reference to it */
     const DLPackExchangeAPI *table;
     size_t embedded; /* the offset of the dlpack_py_embedded in an object; 0: none */
-    struct dlp_own *next;
-} dlp_own;
+    struct dlp_own_type *next;
+} dlp_own_type;
 
 /* What a type offers. The struct has 64 bytes for dlp_type_at: saves 8 of the 210 instructions of a call. */
-typedef struct dlp_type {
+typedef struct dlp_type_entry {
     dlp_word type;                  /* PyTypeObject *: borrowed, to compare with; set last */
     unsigned int tag;               /* its version tag, which changes when the type or a base changes; 0: none */
     int is_own;                     /* the table is of this file */
@@ -51,7 +51,7 @@ typedef struct dlp_type {
     const DLPackExchangeAPI *table; /* NULL: none */
     PyObject *method; /* __dlpack__, borrowed from the type, where an instance cannot have another; NULL: not known */
     char unused[56 - 5 * sizeof(void *)];
-} dlp_type;
+} dlp_type_entry;
 
 /* From Python 3.11 on, types are cached by version tag; without a GIL, only if a tag can be read atomically. */
 #if !DLPACK_PY_PLAIN && !defined(Py_LIMITED_API) && PY_VERSION_HEX >= 0x030B0000 && \
@@ -63,21 +63,21 @@ typedef struct dlp_type {
 #define DLP_EXCHANGE_NAME "dlpack_exchange_api"
 
 /* What this file caches for an interpreter, until the interpreter ends. */
-typedef struct dlp_exchange {
-    dlp_word own;       /* dlp_own *: the types with a table of this file */
+typedef struct dlp_exchange_cache {
+    dlp_word own;       /* dlp_own_type *: the types with a table of this file */
     PyTypeObject *like; /* the static type that from_dlpack belongs to; borrowed, only compared */
     unsigned int like_tag;
     PyObject *from_dlpack; /* of the library of `like`; NULL: not cached */
 #if DLP_TYPES
-    dlp_type types[DLP_TYPES];
+    dlp_type_entry types[DLP_TYPES];
 #endif
-} dlp_exchange;
+} dlp_exchange_cache;
 
 DLP_RARE void
 dlp_exchange_free(void *exchange)
 {
-    dlp_exchange *x = (dlp_exchange *)exchange;
-    dlp_own *own = (dlp_own *)DLP_LOAD(&x->own), *next;
+    dlp_exchange_cache *x = (dlp_exchange_cache *)exchange;
+    dlp_own_type *own = (dlp_own_type *)DLP_LOAD(&x->own), *next;
 
     for (; own != NULL; own = next) {
         next = own->next;
@@ -88,23 +88,23 @@ dlp_exchange_free(void *exchange)
     DLPACK_PY_FREE(x);
 }
 
-/* The dlp_exchange of a state, made at the first use; NULL with an exception, also where state is NULL. */
-static inline dlp_exchange *
+/* The dlp_exchange_cache of a state, made at the first use; NULL with an exception, also where state is NULL. */
+static inline dlp_exchange_cache *
 dlp_exchange_get(dlp_state *state)
 {
-    dlp_exchange *x = state == NULL ? NULL : (dlp_exchange *)DLP_LOAD(&state->exchange);
+    dlp_exchange_cache *x = state == NULL ? NULL : (dlp_exchange_cache *)DLP_LOAD(&state->exchange);
 
     if (x != NULL || state == NULL)
         return x;
-    x = (dlp_exchange *)DLPACK_PY_MALLOC(sizeof(*x));
+    x = (dlp_exchange_cache *)DLPACK_PY_MALLOC(sizeof(*x));
     if (x == NULL)
-        return (dlp_exchange *)(void *)PyErr_NoMemory(); /* NULL */
+        return (dlp_exchange_cache *)(void *)PyErr_NoMemory(); /* NULL */
     memset(x, 0, sizeof(*x));
     if (DLP_REPLACE(&state->exchange, 0, (dlp_word)x))
         state->exchange_free = dlp_exchange_free;
     else
         dlp_exchange_free(x); /* another thread was first */
-    return (dlp_exchange *)DLP_LOAD(&state->exchange);
+    return (dlp_exchange_cache *)DLP_LOAD(&state->exchange);
 }
 
 /* The dictionary of the first class in a type's MRO that has a table or __dlpack__; NULL: none, or an exception. */
@@ -151,10 +151,10 @@ dlp_usable_table(const DLPackExchangeAPIHeader *header)
 /* The record of a table that this file has put on the type, or on a base of it (X7), or on any type where type is NULL.
  * The capsule alone proves nothing: any class may carry the capsule of another class. owner: out, the type in the
  * record, a new reference. Returns NULL where there is none, or with MemoryError; then *owner is NULL. */
-DLP_RARE const dlp_own *
-dlp_find_own(dlp_exchange *x, PyTypeObject *type, const void *table, PyObject **owner)
+DLP_RARE const dlp_own_type *
+dlp_find_own(dlp_exchange_cache *x, PyTypeObject *type, const void *table, PyObject **owner)
 {
-    const dlp_own *own = x == NULL ? NULL : (const dlp_own *)DLP_LOAD(&x->own);
+    const dlp_own_type *own = x == NULL ? NULL : (const dlp_own_type *)DLP_LOAD(&x->own);
 
     for (*owner = NULL; own != NULL && !PyErr_Occurred(); own = own->next) {
         if (own->table != table || (type != NULL && !PyType_IsSubtype(type, own->type)))
@@ -184,33 +184,33 @@ dlp_type_tag(PyTypeObject *type)
 }
 
 /* Returns the place of a type in the cache. */
-static inline dlp_type *
-dlp_type_at(dlp_exchange *x, PyTypeObject *type)
+static inline dlp_type_entry *
+dlp_type_at(dlp_exchange_cache *x, PyTypeObject *type)
 {
-    const uintptr_t mask = (DLP_TYPES - 1) * sizeof(dlp_type);
-    return (dlp_type *)(void *)((char *)x->types + (((uintptr_t)type << 2 ^ (uintptr_t)type >> 3) & mask));
+    const uintptr_t mask = (DLP_TYPES - 1) * sizeof(dlp_type_entry);
+    return (dlp_type_entry *)(void *)((char *)x->types + (((uintptr_t)type << 2 ^ (uintptr_t)type >> 3) & mask));
 }
 
 /* What is cached of a type, valid until code of others runs; NULL: nothing, also where state is NULL. */
-static inline dlp_type *
+static inline dlp_type_entry *
 dlp_type_cached(dlp_state *state, PyTypeObject *type)
 {
-    dlp_exchange *x = state == NULL ? NULL : (dlp_exchange *)DLP_LOAD(&state->exchange);
-    dlp_type *known = x == NULL ? NULL : dlp_type_at(x, type);
+    dlp_exchange_cache *x = state == NULL ? NULL : (dlp_exchange_cache *)DLP_LOAD(&state->exchange);
+    dlp_type_entry *known = x == NULL ? NULL : dlp_type_at(x, type);
     return known != NULL && DLP_READ(&known->type) == (dlp_word)type && known->tag == dlp_type_tag(type) ? known : NULL;
 }
 #else
-#  define dlp_type_cached(state, type) ((void)(state), (dlp_type *)NULL)
+#  define dlp_type_cached(state, type) ((void)(state), (dlp_type_entry *)NULL)
 #endif
 
 /* Reads into *found what a type offers, and caches it if possible. Reads the type only, never the instance (X1). If the
  * attribute is not a capsule, the table is absent. Returns 0, or -1 with MemoryError, KeyboardInterrupt or the like. */
 DLP_RARE int
-dlp_type_learn(dlp_state *state, PyTypeObject *type, dlp_type *found)
+dlp_type_learn(dlp_state *state, PyTypeObject *type, dlp_type_entry *found)
 {
-    dlp_exchange *x = dlp_exchange_get(state);
+    dlp_exchange_cache *x = dlp_exchange_get(state);
     PyObject *names = NULL, *capsule = NULL, *owner = NULL;
-    const dlp_own *own;
+    const dlp_own_type *own;
     void *header = NULL;
     int has = 1;
 
@@ -245,7 +245,7 @@ dlp_type_learn(dlp_state *state, PyTypeObject *type, dlp_type *found)
     if (found->tag == 0 || found->tag != dlp_type_tag(type)) /* it was changed meanwhile */
         return 0;
 #  ifdef Py_GIL_DISABLED
-    /* A place is filled once. Other threads may free the method, and embed again while this one reads. */
+    /* A place is filled once. Method and embedded stay empty: other threads could free and change them. */
     found->embedded = 0;
     if (found->table == NULL || !DLP_REPLACE(&dlp_type_at(x, type)->type, 0, 1))
         return 0;
@@ -255,7 +255,7 @@ dlp_type_learn(dlp_state *state, PyTypeObject *type, dlp_type *found)
     if (found->method != NULL && !PyType_HasFeature(Py_TYPE(found->method), Py_TPFLAGS_METHOD_DESCRIPTOR))
         found->method = NULL;
 #  endif
-    memcpy(&dlp_type_at(x, type)->tag, &found->tag, sizeof(*found) - offsetof(dlp_type, tag));
+    memcpy(&dlp_type_at(x, type)->tag, &found->tag, sizeof(*found) - offsetof(dlp_type_entry, tag));
     DLP_STORE(&dlp_type_at(x, type)->type, (dlp_word)type);
 #endif
     return 0;
@@ -263,10 +263,10 @@ dlp_type_learn(dlp_state *state, PyTypeObject *type, dlp_type *found)
 
 /* What the type of an object offers: its cached entry, which is valid until foreign code runs, or *learned, filled by
  * dlp_type_learn. Returns NULL with an exception, also where state is NULL. */
-static inline const dlp_type *
-dlp_type_get(dlp_state *state, PyObject *obj, dlp_type *learned)
+static inline const dlp_type_entry *
+dlp_type_get(dlp_state *state, PyObject *obj, dlp_type_entry *learned)
 {
-    const dlp_type *known = dlp_type_cached(state, Py_TYPE(obj));
+    const dlp_type_entry *known = dlp_type_cached(state, Py_TYPE(obj));
     if (known != NULL)
         return known;
     return state == NULL || dlp_type_learn(state, Py_TYPE(obj), learned) < 0 ? NULL : learned;
@@ -275,8 +275,8 @@ dlp_type_get(dlp_state *state, PyObject *obj, dlp_type *learned)
 static inline int
 dlp_has_table(dlp_state *state, PyObject *obj)
 {
-    dlp_type learned;
-    const dlp_type *known = dlp_type_get(state, obj, &learned);
+    dlp_type_entry learned;
+    const dlp_type_entry *known = dlp_type_get(state, obj, &learned);
     return known != NULL && known->table != NULL;
 }
 
@@ -359,8 +359,8 @@ dlp_table_failed(const char *function)
     return -1;
 }
 
-/* Does the object say that its data is neither lazily conjugated nor negated? PyTorch's table exports such data as it
- * is in memory (X9). Returns 1, or 0 with or without an exception. */
+/* Does the object say that its data is neither lazily conjugated nor negated? The table of PyTorch 2.13 exports
+ * such data as it is in memory (X9). Returns 1, or 0 with or without an exception. */
 DLP_RARE int
 dlp_is_resolved(PyObject *obj)
 {
@@ -411,7 +411,7 @@ dlp_is_basic(const dlpack_py_want *want)
 }
 
 /* Fast path of dlp_view_prepare. Returns 1 if the major version is known (K6), the layout is common, the tensor has
- * strides and it meets want; else 0. is_basic: dlp_is_basic(want); saves 40 of the 1,480 instructions of an import. */
+ * strides and it meets want; else 0. is_basic: dlp_is_basic(want). */
 static inline int
 dlp_is_simply_met(const DLManagedTensorVersioned *managed, const DLTensor *t, const dlpack_py_want *want, int is_basic)
 {
@@ -422,7 +422,7 @@ dlp_is_simply_met(const DLManagedTensorVersioned *managed, const DLTensor *t, co
     if (layout == 0 || (t->strides == NULL && t->ndim != 0))
         return 0;
     if (!is_basic)
-        return want->device <= (int32_t)kDLCPU && dlp_meets(t, layout, readonly, want, NULL) == 0;
+        return want->device <= (int32_t)kDLCPU && dlp_check_requirements(t, layout, readonly, want, NULL) == 0;
     return (want->dtype == dlpack_py_dtype(t) || want->dtype == 0) && dlp_is_wanted_rank(t->ndim, want) &&
            (want->order == 0 || layout == want->order) && (!want->writable || readonly == DLPACK_PY_WRITABLE) &&
            ((uintptr_t)t->data & (t->dtype.bits / 8u - 1)) == 0;
@@ -431,7 +431,7 @@ dlp_is_simply_met(const DLManagedTensorVersioned *managed, const DLTensor *t, co
 /* Takes the tensor of obj by the table of its type. want: not NULL. is_basic: dlp_is_basic(want). device: the device of
  * the consumer's stream, or NULL. Returns 0, DLP_NO_TABLE, or -1 with an exception. */
 static inline int
-dlp_call_table(const dlp_type *known, PyObject *obj, const dlpack_py_want *want, int is_basic,
+dlp_call_table(const dlp_type_entry *known, PyObject *obj, const dlpack_py_want *want, int is_basic,
                const dlpack_py_device *device, dlpack_py_view *v)
 {
     DLManagedTensorVersioned *managed = NULL; /* some tables leave it unset (X8) */
@@ -466,8 +466,8 @@ dlp_call_table(const dlp_type *known, PyObject *obj, const dlpack_py_want *want,
 static inline int
 dlp_take_by_table(const dlp_consumer *consumer, const dlpack_py_device *device, const void **table, dlpack_py_view *v)
 {
-    dlp_type learned;
-    const dlp_type *known;
+    dlp_type_entry learned;
+    const dlp_type_entry *known;
 
     if ((consumer->want->options & DLPACK_PY_NO_TABLE) != 0 || consumer->request->has_device ||
         consumer->request->copy != DLPACK_PY_COPY_AS_NEEDED) /* a table has no arguments for device and copy */
@@ -483,7 +483,7 @@ dlp_take_by_table(const dlp_consumer *consumer, const dlpack_py_device *device, 
 /* Fast path: returns the managed tensors in an object of a type with a table of this file, if they are row-major and
  * aligned and meet basic requirements; else NULL. known: the type's cached entry, or NULL. Runs no foreign code. */
 static inline dlpack_py_embedded *
-dlp_find_embedded(const dlp_type *known, PyObject *obj, const dlpack_py_want *want, int is_basic)
+dlp_find_embedded(const dlp_type_entry *known, PyObject *obj, const dlpack_py_want *want, int is_basic)
 {
     dlpack_py_embedded *e;
 
@@ -500,7 +500,7 @@ dlp_find_embedded(const dlp_type *known, PyObject *obj, const dlpack_py_want *wa
 /* Takes a tensor by the cached __dlpack__ of a type; needs no more steps if dlp_is_simply_met accepts it. If is_old is
  * set, passes no keywords, which saves 4,600 of 6,000 instructions. Returns 0, or -1 with an exception. */
 DLP_SHARED int
-dlp_call_method(dlp_state *state, dlp_type *known, PyObject *obj, const dlpack_py_want *want, int is_basic,
+dlp_call_method(dlp_state *state, dlp_type_entry *known, PyObject *obj, const dlpack_py_want *want, int is_basic,
                 dlpack_py_view *v)
 {
     PyObject *stack[2] = {obj, state->objects[DLP_OBJ_VERSION]}, *method = known->method, *answer;
@@ -541,10 +541,10 @@ DLP_SHARED int
 dlp_consume_fast(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
 #if DLP_TYPES
-    const dlpack_py_want *asked = want != NULL ? want : &dlp_any;
+    const dlpack_py_want *asked = want != NULL ? want : &dlp_empty_want;
     const int is_basic = dlp_is_basic(asked);
     dlp_state *state = dlp_state_get();
-    dlp_type *known = dlp_type_cached(state, Py_TYPE(obj));
+    dlp_type_entry *known = dlp_type_cached(state, Py_TYPE(obj));
     dlpack_py_embedded *e = dlp_find_embedded(known, obj, asked, is_basic);
     dlp_consumer consumer;
     int result;
@@ -574,13 +574,13 @@ dlp_consume_fast(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 
 /* dlpack_py_borrow, by the table of the type. known: the cached entry of the type, or NULL. */
 DLP_SHARED int
-dlp_borrow(const dlp_type *known, PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
+dlp_borrow(const dlp_type_entry *known, PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
-    const dlpack_py_want *asked = want != NULL ? want : &dlp_any;
+    const dlpack_py_want *asked = want != NULL ? want : &dlp_empty_want;
     const int is_basic = dlp_is_basic(asked);
     dlpack_py_want as_legacy; /* a lent tensor is checked as a legacy tensor, and is not copied */
     dlp_consumer consumer;
-    dlp_type learned;
+    dlp_type_entry learned;
     dlp_export *copy;
     dlpack_py_error error;
     DLManagedTensor lent;
@@ -589,11 +589,12 @@ dlp_borrow(const dlp_type *known, PyObject *obj, const dlpack_py_want *want, dlp
     if (asked->writable || (asked->options & DLPACK_PY_NO_TABLE) != 0 ||
         (!is_basic && dlp_check_want(asked, NULL) < 0)) /* dlpack_py_consume raises the error */
         return dlpack_py_consume(obj, want, v);
-    known = known != NULL ? known : dlp_type_get(dlp_state_get(), obj, &learned);
-    if (known == NULL)
+    if (known == NULL && (known = dlp_type_get(dlp_state_get(), obj, &learned)) == NULL) {
         dlp_view_clear(v);
-    if (known == NULL || known->table == NULL || known->table->dltensor_from_py_object_no_sync == NULL)
-        return known == NULL ? -1 : dlpack_py_consume(obj, want, v);
+        return -1;
+    }
+    if (known->table == NULL || known->table->dltensor_from_py_object_no_sync == NULL)
+        return dlpack_py_consume(obj, want, v);
     is_own = known->is_own;                             /* foreign code may change *known */
     memset(&lent.dl_tensor, 0, sizeof(lent.dl_tensor)); /* some tables leave fields unset (X8) */
     lends = known->table->dltensor_from_py_object_no_sync(obj, &lent.dl_tensor) == 0 && !PyErr_Occurred();
@@ -612,7 +613,7 @@ dlp_borrow(const dlp_type *known, PyObject *obj, const dlpack_py_want *want, dlp
         return 0;
     if (PyErr_Occurred() && dlp_is_fatal())
         return -1;
-    PyErr_Clear(); /* dlpack_py_consume raises the exception again, where it occurs there too */
+    PyErr_Clear(); /* if dlpack_py_consume fails too, it raises its own exception */
     return dlpack_py_consume(obj, want, v);
 }
 
@@ -625,10 +626,10 @@ dlp_borrow(const dlp_type *known, PyObject *obj, const dlpack_py_want *want, dlp
 DLP_SHARED int
 dlpack_py_borrow(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
-    const dlpack_py_want *asked = want != NULL ? want : &dlp_any;
+    const dlpack_py_want *asked = want != NULL ? want : &dlp_empty_want;
     const int is_basic = dlp_is_basic(asked);
     dlp_state *state = dlp_state_get();
-    const dlp_type *known = dlp_type_cached(state, Py_TYPE(obj));
+    const dlp_type_entry *known = dlp_type_cached(state, Py_TYPE(obj));
     dlpack_py_embedded *e = dlp_find_embedded(known, obj, asked, is_basic);
 
     if (e != NULL && e->versioned.flags == 0 && !asked->writable) { /* saves 400 of 607 instructions */
@@ -661,8 +662,8 @@ typedef struct dlpack_py_exchange {
  *              read. int (DLDeviceType type, int32_t id, void **stream): sets *stream to the stream on which the
  *              calling thread works on such objects, as __dlpack__ takes it: (void *)dlpack_cuda_stream(s), for
  *              example; NULL is the legacy default stream. Returns 0, or -1 with BufferError for an unknown device.
- *              describe puts the stream of an object into pending. Work on that stream, and on what make_steal gets, is
- *              ordered before *stream (X4) */
+ *              describe puts the stream of an object into pending: the header orders the work on it before *stream. The
+ *              data that make_steal gets is ready on *stream (X4) */
 #define DLPACK_PY_EXCHANGE_API(name, describe, make_steal, want) \
     DLPACK_PY_EXCHANGE_API_WITH_STREAM(name, describe, make_steal, want, NULL)
 #define DLPACK_PY_EXCHANGE_API_WITH_STREAM(name, describe, make_steal, want, work_stream) \
@@ -712,11 +713,9 @@ dlp_table_plan(const dlpack_py_exchange *x, const dlpack_py_offer *offer, dlpack
     if (offer->device == NULL || !dlp_is_on(offer->device, plan->device))
         return 0;
     work.device_id = plan->device.device_id;
-    if (offer->device->get_work_stream == NULL) {
+    if (offer->device->get_work_stream == NULL)
         PyErr_SetString(PyExc_BufferError, "the device operations of this producer name no stream for exchange tables");
-        return -1;
-    }
-    if (offer->device->get_work_stream(&x->api, &work) < 0)
+    if (offer->device->get_work_stream == NULL || offer->device->get_work_stream(&x->api, &work) < 0)
         return -1;
     request->stream.kind = DLPACK_PY_STREAM_HANDLE;
     request->stream.handle = work.handle;
@@ -797,9 +796,9 @@ static inline int
 dlp_table_check_object(const dlpack_py_exchange *x, PyObject *object)
 {
     dlp_state *state = dlp_state_get();
-    const dlp_own *own;
-    const dlp_type *known;
-    dlp_type learned;
+    const dlp_own_type *own;
+    const dlp_type_entry *known;
+    dlp_type_entry learned;
     PyObject *owner;
 
     if (object == NULL)
@@ -841,7 +840,7 @@ static inline int
 dlp_table_answer(const dlpack_py_exchange *x, void *asked, DLManagedTensorVersioned **out, DLTensor *lent)
 {
     PyObject *const object = (PyObject *)asked;
-    dlpack_py_request request;
+    dlpack_py_request request = {{0, 0}, {DLPACK_PY_PROTOCOL_MAJOR, 0}, 0, {kDLCPU, 0}, 0};
     dlpack_py_offer offer;
     int result = -1;
 
@@ -849,8 +848,6 @@ dlp_table_answer(const dlpack_py_exchange *x, void *asked, DLManagedTensorVersio
         *out = NULL;
     if ((out == NULL && dlp_check_out(lent) < 0) || dlp_table_check_object(x, object) < 0)
         return -1;
-    memset(&request, 0, sizeof(request));
-    request.max_version.major = DLPACK_PY_PROTOCOL_MAJOR;
     DLP_LOCK(object); /* as in dlpack_py_produce_described */
     if (dlp_ask_author(object, x->describe, NULL, &offer) == 0)
         result = out != NULL ? dlp_table_export(x, &offer, &request, out) : dlp_table_lend(x, &offer, &request, lent);
@@ -923,9 +920,9 @@ DLP_RARE int
 dlpack_py_exchange_add(PyTypeObject *type, const dlpack_py_exchange *exchange)
 {
     dlp_state *state = dlp_state_get();
-    dlp_exchange *x = dlp_exchange_get(state);
+    dlp_exchange_cache *x = dlp_exchange_get(state);
     PyObject *reference, *capsule = NULL;
-    dlp_own *own;
+    dlp_own_type *own;
     dlpack_py_error error;
 
     if (x == NULL)
@@ -939,7 +936,7 @@ dlpack_py_exchange_add(PyTypeObject *type, const dlpack_py_exchange *exchange)
 #endif
     if (exchange->want != NULL && dlp_check_want(exchange->want, &error) < 0)
         return dlpack_py_raise(&error);
-    own = (dlp_own *)DLPACK_PY_MALLOC(sizeof(*own));
+    own = (dlp_own_type *)DLPACK_PY_MALLOC(sizeof(*own));
     reference = own == NULL ? PyErr_NoMemory() : PyWeakref_NewRef((PyObject *)type, NULL);
     if (reference != NULL)
         capsule = PyCapsule_New((void *)(uintptr_t)&exchange->api, DLP_EXCHANGE_NAME, NULL);
@@ -956,8 +953,9 @@ dlpack_py_exchange_add(PyTypeObject *type, const dlpack_py_exchange *exchange)
     own->table = &exchange->api;
     own->embedded = exchange->embedded;
     do
-        own->next = (dlp_own *)DLP_LOAD(&x->own);
+        own->next = (dlp_own_type *)DLP_LOAD(&x->own);
     while (!DLP_REPLACE(&x->own, (dlp_word)own->next, (dlp_word)own));
+    PyType_Modified(type); /* drops an entry that was cached between the attribute and own */
     return 0;
 }
 
@@ -987,12 +985,13 @@ dlp_note_error(void *context, const char *kind, const char *message)
 DLP_SHARED int
 dlpack_py_allocate_like(PyObject *like, const DLTensor *prototype, dlpack_py_view *v)
 {
+    const dlpack_py_request request = {{0, 0}, {0, 0}, 1, prototype->device, 0}; /* only a device is asked for */
     dlpack_py_want want = dlpack_py_want_like(prototype);
     int64_t shape[DLPACK_PY_MAX_NDIM]; /* a copy: the table may write to it */
     DLTensor t = *prototype;
     DLManagedTensorVersioned *managed = NULL;
-    const dlp_type *known;
-    dlp_type learned;
+    const dlp_type_entry *known;
+    dlp_type_entry learned;
     dlpack_py_error error;
 
     dlp_view_clear(v);
@@ -1024,7 +1023,7 @@ dlpack_py_allocate_like(PyObject *like, const DLTensor *prototype, dlpack_py_vie
     want.writable = 1;
     want.alignment = 1;
     want.name = "the exchange table's allocator";
-    return dlp_take_managed(managed, DLPACK_PY_VERSIONED, &want, NULL, v);
+    return dlp_take_managed(managed, DLPACK_PY_VERSIONED, &want, &request, v);
 }
 
 /* free_fn of a managed tensor over a view. */
@@ -1041,7 +1040,7 @@ dlp_view_managed_steal(dlpack_py_view *v)
 {
     DLManagedTensorVersioned *managed = (DLManagedTensorVersioned *)v->managed;
     const uint64_t readonly = v->readonly != DLPACK_PY_WRITABLE ? DLPACK_PY_FLAG_READ_ONLY : 0;
-    dlpack_py_view *moved;
+    dlpack_py_view *moved = NULL;
     dlpack_py_error error;
 
     if (v->form == DLPACK_PY_VERSIONED && (managed->flags & readonly) == readonly &&
@@ -1049,11 +1048,11 @@ dlp_view_managed_steal(dlpack_py_view *v)
         dlp_view_clear(v); /* has no strides of its own */
         return managed;
     }
-    moved = (dlpack_py_view *)DLPACK_PY_MALLOC(sizeof(*moved));
     if (dlpack_py_validate(&v->tensor, v->flags, &error) < 0) /* the caller may have changed it */
         (void)dlpack_py_raise(&error);
-    else if (moved == NULL || (managed = dlpack_py_wrap(&v->tensor, dlp_kept_flags(&v->tensor, v->flags) | readonly,
-                                                        moved, dlp_free_view)) == NULL)
+    else if ((moved = (dlpack_py_view *)DLPACK_PY_MALLOC(sizeof(*moved))) == NULL ||
+             (managed = dlpack_py_wrap(&v->tensor, dlp_kept_flags(&v->tensor, v->flags) | readonly, moved,
+                                       dlp_free_view)) == NULL)
         (void)PyErr_NoMemory();
     else {
         dlpack_py_move(moved, v);
@@ -1065,25 +1064,28 @@ dlp_view_managed_steal(dlpack_py_view *v)
     return NULL;
 }
 
-/* __dlpack__ of a result. If the request allows it, moves the view's tensor to a capsule: the result is then empty. */
+/* __dlpack__ of a result. Gives its tensor away, unless this or an earlier request needs an export that shares it. */
 static inline PyObject *
 dlp_result_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
-    dlpack_py_view *v = &((dlp_object *)(void *)self)->view;
-    DLManagedTensorVersioned *managed;
+    dlp_object *result = (dlp_object *)(void *)self;
+    DLManagedTensorVersioned *managed = NULL;
     dlpack_py_request request;
 
     if (dlpack_py_parse_request(args, nargs, kwnames, &request) < 0)
         return NULL;
-    if (v->managed == NULL) {
-        PyErr_SetString(PyExc_BufferError, "the result was exported already: __dlpack__ hands its tensor on once");
-        return NULL;
-    }
-    if (request.max_version.major < DLPACK_PY_PROTOCOL_MAJOR || request.copy == DLPACK_PY_COPY_ALWAYS ||
-        request.has_device || request.stream.kind == DLPACK_PY_STREAM_HANDLE)
-        return dlp_object_dlpack(self, args, nargs, kwnames);
-    managed = dlp_view_managed_steal(v);
-    return managed == NULL ? NULL : dlpack_py_capsule_steal(managed, DLPACK_PY_VERSIONED);
+    DLP_LOCK(self); /* of two calls at once, only one gets the tensor */
+    result->is_shared |= request.max_version.major < DLPACK_PY_PROTOCOL_MAJOR ||
+                         request.copy == DLPACK_PY_COPY_ALWAYS || request.has_device ||
+                         request.stream.kind == DLPACK_PY_STREAM_HANDLE;
+    if (result->view.managed == NULL)
+        PyErr_SetString(PyExc_BufferError, "the result was exported already: __dlpack__ gives its tensor away once");
+    else if (!result->is_shared)
+        managed = dlp_view_managed_steal(&result->view);
+    DLP_UNLOCK();
+    if (managed != NULL)
+        return dlpack_py_capsule_steal(managed, DLPACK_PY_VERSIONED);
+    return PyErr_Occurred() ? NULL : dlp_object_dlpack(self, args, nargs, kwnames);
 }
 
 /* The type of results. */
@@ -1105,7 +1107,7 @@ dlp_find_from_dlpack(dlp_state *state, PyObject *obj)
     PyObject *module, *found, *name = NULL, *rest;
 
 #if DLP_TYPES && !defined(Py_GIL_DISABLED)
-    dlp_exchange *x = dlp_exchange_get(state);
+    dlp_exchange_cache *x = dlp_exchange_get(state);
     if (x->like == Py_TYPE(obj) && x->like_tag == dlp_type_tag(x->like)) {
         Py_INCREF(x->from_dlpack);
         return x->from_dlpack;
@@ -1138,12 +1140,10 @@ dlp_find_from_dlpack(dlp_state *state, PyObject *obj)
                               obj);
 #if DLP_TYPES && !defined(Py_GIL_DISABLED)
     if (found != NULL && !PyType_HasFeature(Py_TYPE(obj), Py_TPFLAGS_HEAPTYPE) && dlp_type_tag(Py_TYPE(obj)) != 0) {
-        name = x->from_dlpack;
-        Py_INCREF(found);
-        x->from_dlpack = found;
         x->like = Py_TYPE(obj);
         x->like_tag = dlp_type_tag(x->like);
-        Py_XDECREF(name);
+        Py_INCREF(found);
+        Py_XSETREF(x->from_dlpack, found);
     }
 #endif
     return found;
@@ -1163,8 +1163,8 @@ dlpack_py_return_like_steal(PyObject *like, dlpack_py_view *v)
     PyObject *result, *from_dlpack, *made = NULL;
     DLManagedTensorVersioned *managed;
     const DLPackExchangeAPI *table;
-    const dlp_type *known;
-    dlp_type learned;
+    const dlp_type_entry *known;
+    dlp_type_entry learned;
     void *out = NULL;
 
     if (v->managed == NULL)

@@ -73,12 +73,12 @@
  *   dlpack_py_answer           goes through these steps:
  *   dlp_plan                   checks the tensor (D8), and decides how the request is met (P3 to P7)
  *   dlp_export_offer           makes the managed tensor; without a copy, its deleter calls dlp_drop_owner (K5)
- *   dlpack_py_capsule_steal    makes the capsule (K1); then the device, if there is one, orders its streams (S1)
+ *   dlpack_py_capsule_steal    makes the capsule (K1); after it, dlpack_py_answer lets a device order its streams (S1)
  * One import, by dlpack_py_consume_request:
- *   dlp_call                   calls __dlpack__ (C3, C4), and once more after a TypeError (C1); a table needs no call
+ *   dlp_call                   calls __dlpack__ (C3, C4), and once more after a TypeError (C1); a table replaces it
  *   dlp_take_answer            takes the answer; calls again where the CPU cannot read the data yet (C5)
- *     dlp_take_capsule         reads the capsule (C2), and calls both in a critical section:
- *       dlp_view_prepare       describes the tensor in the view, and lets dlp_view_plan check it (D8, C3 to C5, C9)
+ *     dlp_take_capsule         reads the capsule (C2), and calls the next two in a critical section:
+ *       dlp_view_prepare       describes the tensor in the view, and lets dlp_view_decide check it (D8, C3 to C5, C9)
  *       PyCapsule_SetName      renames the capsule: from then on the view owns the tensor (K4)
  *   dlpack_py_release          calls the deleter (K3)
  * Who owns what: a capsule owns its managed tensor until a view takes it. manager_ctx of an export is a dlp_manager: it
@@ -345,8 +345,8 @@ dlp_is_fatal(void)
     return PyErr_ExceptionMatches(PyExc_MemoryError) || !PyErr_ExceptionMatches(PyExc_Exception);
 }
 
-/* Returns the last exception of a chain of contexts, before NULL or end, borrowed. Returns NULL if the chain contains
- * other, begins with end, or is longer than the limit most, because it may be a ring. */
+/* Returns, borrowed, the last exception of a chain of contexts, which ends at NULL or at end. Returns NULL if the chain
+ * begins with end, contains other, or has more than most exceptions, because it may be a ring. */
 DLP_RARE PyObject *
 dlp_chain_end(PyObject *chain, PyObject *end, PyObject *other, int most)
 {
@@ -598,7 +598,8 @@ dlp_at_exit(PyObject *self, PyObject *unused)
     (void)unused;
     dlp_lifetime_after_fork(&state->lifetime);
     (void)DLP_OR(&state->lifetime.deleters, DLP_CLOSING);
-    if (DLP_LOAD(&state->lifetime.deleters) >= DLP_DELETER && !dlp_is_finalizing()) { /* else CPython stops it */
+    if (DLP_LOAD(&state->lifetime.deleters) >= DLP_DELETER &&
+        !dlp_is_finalizing()) { /* else CPython stops these threads */
         Py_BEGIN_ALLOW_THREADS
         while (DLP_LOAD(&state->lifetime.deleters) >= DLP_DELETER && waits-- > 0)
             DLP_SLEEP();
@@ -662,7 +663,7 @@ dlp_state_new(PyInterpreterState *interpreter)
 /* Finds the state in the interpreter's dictionary, or makes it. Without a GIL, the first use of the dictionary and of
  * atexit is not safe on two threads at once (3.13): all files and versions lock PyCapsule_Type. May call itself. */
 DLP_RARE dlp_state *
-dlp_state_find(PyInterpreterState *interpreter)
+dlp_state_find_or_make(PyInterpreterState *interpreter)
 {
     PyObject *names, *key = NULL, *capsule, *made = NULL;
     dlp_state *state = NULL;
@@ -699,7 +700,7 @@ dlp_state_get(void)
 {
     PyInterpreterState *interpreter = PyInterpreterState_Get();
     dlp_state *state = (dlp_state *)DLP_LOAD(DLP_STATE_PLACE(interpreter));
-    return state != NULL && state->lifetime.interpreter == interpreter ? state : dlp_state_find(interpreter);
+    return state != NULL && state->lifetime.interpreter == interpreter ? state : dlp_state_find_or_make(interpreter);
 }
 
 /* Prepare this file for the current interpreter: call it when the module is created. The first use does it too, but is
@@ -717,8 +718,8 @@ dlpack_py_init(void)
 #define DLP_UNUSED_NAME(form) ((form) == DLPACK_PY_VERSIONED ? "dltensor_versioned" : "dltensor")
 #define DLP_USED_NAME(form) ((form) == DLPACK_PY_VERSIONED ? "used_dltensor_versioned" : "used_dltensor")
 
-/* The form of a capsule that was not consumed, by its name; 0 for any other name. Not comparing texts where this
- * can be avoided saves 69 instructions of an export and import. */
+/* The form of a capsule that was not consumed, by its name; 0 for any other name. Comparing pointers first
+ * saves 69 instructions of an export and import. */
 static inline int32_t
 dlp_form_of(const char *name)
 {
@@ -784,20 +785,15 @@ dlp_requested_form(const dlpack_py_request *request)
 DLP_SHARED int
 dlp_parse_pair(const char *format, PyObject *object, int32_t pair[2])
 {
-    int i, overflow;
+    int i;
 
     if (!PyTuple_Check(object) || DLP_TUPLE_SIZE(object) != 2)
         return dlp_raise_value(PyExc_TypeError, format, object);
     for (i = 0; i < 2; i++) {
-        PyObject *part = DLP_TUPLE_ITEM(object, i), *index = NULL;
-        long value;
-        if (!PyLong_CheckExact(part) && (part = index = PyNumber_Index(part)) == NULL)
+        const Py_ssize_t value = PyNumber_AsSsize_t(DLP_TUPLE_ITEM(object, i), NULL); /* clamped to Py_ssize_t */
+        if (value == -1 && PyErr_Occurred())
             return PyErr_ExceptionMatches(PyExc_TypeError) ? dlp_raise_value(PyExc_TypeError, format, object) : -1;
-        value = PyLong_AsLongAndOverflow(part, &overflow);
-        Py_XDECREF(index);
-        pair[i] = (int32_t)value;
-        if (pair[i] != value || overflow != 0)
-            pair[i] = overflow < 0 || (overflow == 0 && value < 0) ? INT32_MIN : INT32_MAX;
+        pair[i] = value < INT32_MIN ? INT32_MIN : value > INT32_MAX ? INT32_MAX : (int32_t)value;
     }
     return 0;
 }
@@ -958,10 +954,10 @@ typedef struct dlpack_py_offer {
 } dlpack_py_offer;
 
 #define DLPACK_PY_OFFER_UNSAID 1u          /* the data came from a legacy capsule: a legacy export is allowed (C7) */
-#define DLPACK_PY_OFFER_REFUSE_NEGATIVE 2u /* refuse a negative stride: PyTorch would end the process (D11) */
+#define DLPACK_PY_OFFER_REFUSE_NEGATIVE 2u /* refuse a negative stride: PyTorch 2.13 ends the process (D11) */
 #define DLPACK_PY_OFFER_COPY_NEGATIVE 4u   /* a negative stride requires a copy */
-#define DLPACK_PY_OFFER_NONE_IS_NO_SYNC 8u /* stream=None on a device means -1: order no streams, as in PyTorch */
-#define DLPACK_PY_OFFER_COPY_READ_ONLY 16u /* read-only data requires a copy: PyTorch writes to read-only data */
+#define DLPACK_PY_OFFER_NONE_IS_NO_SYNC 8u /* stream=None on a device means -1: no order, as in PyTorch up to 2.8 */
+#define DLPACK_PY_OFFER_COPY_READ_ONLY 16u /* read-only data requires a copy: PyTorch 2.13 ignores the flag */
 #define DLPACK_PY_OFFER_DO_NOT_LEND 32u    /* shape or strides do not live in the object: a table must not lend them */
 #define DLP_OFFER_ANY_DEVICE 0x80000000u   /* device memory without operations: in place, and no work is pending */
 
@@ -1035,7 +1031,7 @@ dlp_plan_device(const dlpack_py_offer *offer, const dlpack_py_request *request, 
 }
 
 /* Checks what an author offers, and decides how the request is met: in place or by a copy, on which device. Returns 0,
- * or -1 with *error filled (D8, P3 to P7; or the offer makes no sense). plan->form is set. */
+ * or -1 with *error filled (D8, P3 to P7; or the offer makes no sense). plan->form is an input. */
 DLP_RARE int
 dlp_plan_general(const dlpack_py_offer *offer, const dlpack_py_request *request, dlpack_py_plan *plan,
                  dlpack_py_error *error)
@@ -1043,7 +1039,7 @@ dlp_plan_general(const dlpack_py_offer *offer, const dlpack_py_request *request,
     const uint32_t negative = DLPACK_PY_OFFER_REFUSE_NEGATIVE | DLPACK_PY_OFFER_COPY_NEGATIVE;
     const DLTensor *t = offer->tensor;
     const char *why = NULL;    /* the reason why the export must be a copy */
-    const char *cannot = NULL; /* what the device's operations are needed for and lack */
+    const char *cannot = NULL; /* what the device's operations would have to do, and cannot */
     int readable, is_padded, is_read_only;
     char came[DLPACK_PY_TEXT_SIZE];
 
@@ -1126,7 +1122,7 @@ dlp_export_copy(const dlpack_py_offer *offer, const dlpack_py_plan *plan)
     int64_t strides[DLPACK_PY_MAX_NDIM];
     DLTensor t = *offer->tensor, *dst;
     dlpack_py_error error;
-    dlp_export *e = dlp_copy_new(&t, offer->flags, plan->form, 'C', 0, &error);
+    dlp_export *e = dlp_export_new_compact(&t, offer->flags, plan->form, 'C', 0, &error);
     int failed;
 
     if (e == NULL) {
@@ -1445,7 +1441,8 @@ static inline dlp_consumer
 dlp_consumer_make(const dlpack_py_want *want, const dlpack_py_request *request, PyObject *obj)
 {
     static const dlpack_py_request none = {{0, 0}, {0, 0}, 0, {kDLCPU, 0}, 0};
-    const dlp_consumer consumer = {want != NULL ? want : &dlp_any, request != NULL ? request : &none, obj, obj != NULL};
+    const dlp_consumer consumer = {want != NULL ? want : &dlp_empty_want, request != NULL ? request : &none, obj,
+                                   obj != NULL};
     return consumer;
 }
 
@@ -1500,7 +1497,7 @@ dlp_call_general(const dlp_state *state, const dlp_consumer *consumer)
 
 /* After __dlpack__ has raised TypeError: calls it again without the keywords that an old signature lacks (C1). If copy
  * is False, raises BufferError in place of the call: an old producer may copy (C3). Returns as dlp_call; the TypeError
- * becomes a context of the exception. PyErr_SetExcInfo is not called, because it changes the generator that runs. */
+ * becomes a context of the exception. PyErr_SetExcInfo would do so too, but changes a running generator. */
 DLP_RARE PyObject *
 dlp_call_again(const dlp_state *state, dlp_consumer *consumer)
 {
@@ -1582,7 +1579,7 @@ dlp_may_copy(const DLTensor *t, const dlp_consumer *consumer)
 /* Decides whether the tensor in v is taken, copied or refused: is it valid (D8), does it meet the requirements and the
  * request (C3 to C5, C9)? Its strides may be NULL. Fills v->overlaps. Returns 0, DLP_MAKE_COPY, DLP_NOT_CPU or -1. */
 static inline int
-dlp_view_plan(dlpack_py_view *v, const dlp_consumer *consumer, dlpack_py_error *error)
+dlp_view_decide(dlpack_py_view *v, const dlp_consumer *consumer, dlpack_py_error *error)
 {
     const DLTensor *t = &v->tensor;
     const DLDevice asked = consumer->request->device;
@@ -1601,18 +1598,19 @@ dlp_view_plan(dlpack_py_view *v, const dlp_consumer *consumer, dlpack_py_error *
         return -1;
     if (!is_cpu && (wants_cpu ? !readable : !dlp_is_wanted_device(t, want))) /* before other faults */
         return dlp_refuse_device(t, want, error);
-    if (dlp_meets(t, layout, v->readonly, want, error) < 0) {
+    if (dlp_check_requirements(t, layout, v->readonly, want, error) < 0) {
         if (!error->copy_helps || !dlp_may_copy(t, consumer))
             return -1;
-        must_copy = 1; /* with copy=True also a second one: the copy of the producer does not meet the requirements */
+        must_copy = 1; /* with copy=True perhaps a second copy: the producer's does not meet them */
     }
     v->overlaps = layout == 0 && dlp_overlaps_itself(t);
     if (is_cpu && !must_copy && !consumer->request->has_device)
         return 0;
-    /* A producer of pinned or managed memory that is asked for CPU memory waits for the work on it (C5). */
+    /* Asked for CPU memory, a producer of pinned or managed memory waits for the work on it (C5). */
     if (readable && t->device.device_type != kDLCPU &&
         (wants_cpu || (may_be_pending && (want->device == 0 || must_copy)))) {
-        (void)dlp_refuse(error, "device is %s, CPU memory was asked for%s", dlpack_py_device_text(t->device, actual),
+        (void)dlp_refuse(error, "device is %s, CPU memory %s%s", dlpack_py_device_text(t->device, actual),
+                         wants_cpu || asked.device_type == kDLCPU ? "was asked for" : "is needed",
                          may_be_pending ? ": device work may be pending on the data" : "");
         return DLP_NOT_CPU;
     }
@@ -1670,10 +1668,10 @@ dlp_view_prepare(dlpack_py_view *v, const void *managed, int32_t form, const dlp
         v->flags = 0;
         v->readonly = want->options & DLPACK_PY_LEGACY_IS_WRITABLE ? DLPACK_PY_WRITABLE : DLPACK_PY_READONLY_UNSAID;
     }
-    result = dlp_view_plan(v, consumer, error);
+    result = dlp_view_decide(v, consumer, error);
     if (result == DLP_MAKE_COPY) {
-        *copy = dlp_copy_new(&v->tensor, v->flags, DLPACK_PY_VERSIONED, want->order == 'F' ? 'F' : 'C', want->alignment,
-                             error);
+        *copy = dlp_export_new_compact(&v->tensor, v->flags, DLPACK_PY_VERSIONED, want->order == 'F' ? 'F' : 'C',
+                                       want->alignment, error);
         result = *copy == NULL ? -1 : 0;
     }
     else if (result == 0 && v->tensor.strides == NULL && v->tensor.ndim > 0)
@@ -1966,6 +1964,7 @@ dlpack_py_check(PyObject *obj)
 typedef struct dlp_object {
     PyObject_HEAD
     dlpack_py_view view;
+    int is_shared; /* of a result: exports hold the object, which therefore keeps the tensor */
 } dlp_object;
 
 static inline int
@@ -2040,6 +2039,7 @@ dlp_object_new_steal(dlp_word *type, PyObject *(*type_new)(void), dlpack_py_view
         dlpack_py_release(v);
         return NULL;
     }
+    object->is_shared = 0;
     dlpack_py_move(&object->view, v);
     PyObject_GC_Track((PyObject *)object);
     return (PyObject *)object;
@@ -2114,7 +2114,7 @@ DLP_QUIET_END
  * K5   A deleter may be called on any thread at any time, also when the interpreter is gone, and after a fork.
  * K6   A tensor of an unknown major version is taken, and deleted unread.
  * K7   A deleter frees its struct, with shape and strides.
- * K8   manager_ctx is never NULL. *
+ * K8   manager_ctx is never NULL: Paddle 3.3 calls no deleter then. *
  * C1   After a TypeError, __dlpack__ is called once without max_version, copy and dl_device, unless copy is False.
  * C2   The version of the tensor and the name of the capsule are checked: a producer may answer with the other form.
  * C3   copy and dl_device are passed only when asked for. If the producer may have ignored copy=True, we copy. *
@@ -2143,7 +2143,7 @@ DLP_QUIET_END
  * X6   A table's managed_tensor_to_py_object_no_sync steals its argument; NULL arguments are errors.
  * X7   A table refuses objects of another type, and serves those of derived types. *
  * X8   Results of foreign functions are initialized before the call and validated after it.
- * X9   PyTorch's table exports lazily conjugated tensors as they are in memory: is_conj() and is_neg() are asked. *
+ * X9   The table of PyTorch 2.13 exports lazily conjugated tensors unresolved: is_conj() and is_neg() are asked. *
  * G1   Interpreters share no Python object. *
  * G2   Copies and versions of this header in one process share no data. *
  */

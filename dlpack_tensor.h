@@ -27,7 +27,7 @@
  * DLPACK_PY_MALLOC(size), DLPACK_PY_FREE(pointer)
  *                     memory of managed tensors, shapes and copies. Called on any thread, also without an interpreter:
  *                     do not use PyMem_*.
- * DLPACK_PY_PLAIN     1 turns dlp_common_layout off, and what dlpack_exchange.h caches of types; for tests. */
+ * DLPACK_PY_PLAIN     1, for tests: no dlp_common_layout, and no cache of types in dlpack_exchange.h. */
 #if defined(DLPACK_PY_MALLOC) != defined(DLPACK_PY_FREE)
 #  error "define both of DLPACK_PY_MALLOC and DLPACK_PY_FREE, or neither"
 #endif
@@ -65,7 +65,7 @@
 #include <stdlib.h>   /* malloc, free, llabs */
 #include <string.h>   /* memcpy, memset, strchr; in dlpack_py.h strcmp, strncmp */
 
-/* C casts and NULL are C++ warnings of style, which are off between these two. */
+/* From DLP_QUIET to DLP_QUIET_END, C++ warnings about C casts and NULL are off. */
 #if defined(__cplusplus) && defined(__GNUC__)
 #  ifdef __clang__
 #    define DLP_QUIET_GCC
@@ -288,7 +288,7 @@ dlpack_py_dtype_text(uint32_t dtype, char text[DLPACK_PY_TEXT_SIZE])
     }
     length = strlen(name);
     memcpy(text, name, length + 1);
-    if (dlp_dtype_width(d.code) == 0) { /* snprintf costs 1,400 instructions: NumPy loads libquadmath, which slows it */
+    if (dlp_dtype_width(d.code) == 0) { /* no snprintf: 1,400 instructions, slowed by libquadmath, which NumPy loads */
         if (d.bits >= 100)
             text[length++] = (char)('0' + d.bits / 100);
         if (d.bits >= 10)
@@ -452,7 +452,7 @@ dlpack_py_strides(int32_t ndim, const int64_t *shape, char order, int64_t *strid
     for (k = 0; k < ndim; k++) {
         const int32_t i = order == 'F' ? k : ndim - 1 - k;
         strides[i] = (int64_t)step;
-        if (shape[i] > 1 && (uint64_t)shape[i] <= INT64_MAX / step) /* may be larger only without elements */
+        if (shape[i] > 1 && (uint64_t)shape[i] <= INT64_MAX / step) /* only without elements the product is larger */
             step *= (uint64_t)shape[i];
     }
 }
@@ -494,10 +494,10 @@ dlp_byte_range(const DLTensor *t, uint64_t flags, int64_t *lowest, int64_t *high
     return 0;
 }
 
-/* 'K': elements fill memory without gaps, in any order of dimensions; 'S': no two elements share memory; 0: two may. No
- * two share memory if each stride is larger than the reach of all smaller strides. t has elements and strides. */
+/* 'K': elements fill memory without gaps, in any order of dimensions; 'S': gaps, but no two elements share memory; 0:
+ * two may. No two do if each stride is larger than the reach of all smaller strides. t has elements and strides. */
 DLP_RARE int
-dlp_layout(const DLTensor *t)
+dlp_layout_general(const DLTensor *t)
 {
     int32_t i, k, layout = 'K';
 
@@ -532,7 +532,7 @@ dlp_check_strides(const DLTensor *t, char order, dlpack_py_error *error)
     if (order == 'A' && dlp_check_strides(t, 'F', NULL) == 0)
         return 0;
     if (order == 'K') {
-        if (t->strides == NULL || dlp_is_empty(t) || dlp_layout(t) == 'K')
+        if (t->strides == NULL || dlp_is_empty(t) || dlp_layout_general(t) == 'K')
             return 0;
         return dlp_refuse(error, "strides are not compact in any order of the dimensions, order 'K' was asked for");
     }
@@ -564,7 +564,7 @@ dlpack_py_is_contiguous(const DLTensor *t, char order)
 DLP_RARE int
 dlp_overlaps_itself(const DLTensor *t)
 {
-    return !dlpack_py_is_contiguous(t, 'C') && dlp_layout(t) == 0;
+    return !dlpack_py_is_contiguous(t, 'C') && dlp_layout_general(t) == 0;
 }
 
 /* ---- Validation --------------------------------------------------------- */
@@ -614,7 +614,7 @@ dlp_check_all(const DLTensor *t, uint64_t flags, dlpack_py_error *error)
 /* dlp_common_layout of a tensor that is not row-major, is large, or has no elements or no data. Saves 870 of the 2,500
  * instructions of an import of x.T. */
 DLP_SHARED int
-dlp_strided_layout(const DLTensor *t)
+dlp_common_layout_slow(const DLTensor *t)
 {
     int order = t->strides != NULL && t->ndim > 1 && t->strides[0] < t->strides[t->ndim - 1] ? 'F' : 'C';
     int64_t step, reach, least = 1; /* in elements; reach: offset of the last one; least: smallest extent */
@@ -662,12 +662,12 @@ dlp_common_layout(const DLTensor *t)
     while (i-- > 0) {
         const uint64_t last = (uint64_t)t->shape[i] - 1; /* 2^64 - 1 for an extent of 0 */
         if (t->strides != NULL && (uint64_t)t->strides[i] != size && last != 0)
-            return dlp_strided_layout(t);
+            return dlp_common_layout_slow(t);
         size *= last + 1;
         if ((last | size) >> 31 != 0)
-            return dlp_strided_layout(t);
+            return dlp_common_layout_slow(t);
     }
-    return t->data != NULL && size * 16 <= UINTPTR_MAX - (uintptr_t)t->data ? 'C' : dlp_strided_layout(t);
+    return t->data != NULL && size * 16 <= UINTPTR_MAX - (uintptr_t)t->data ? 'C' : dlp_common_layout_slow(t);
 }
 
 /* Check a tensor before anything is read: rank, extents, dtype, strides and addresses (D8). Functions that say so
@@ -694,7 +694,7 @@ typedef int (*dlpack_py_fallback)(void *py_object, struct DLManagedTensorVersion
  * CPU can read, if its numbers are aligned. Requirements that contradict each other are SystemError at every call. */
 typedef struct dlpack_py_want {
     uint32_t dtype;              /* DLPACK_PY_FLOAT32...; 0: any */
-    const uint32_t *dtypes;      /* more accepted dtypes, ended by 0; with dtype 0, only these; NULL: none */
+    const uint32_t *dtypes;      /* accepted besides dtype, ended by 0; if dtype is 0, only these; NULL: none */
     int32_t ndim;                /* this rank, or the lower end of a range; DLPACK_PY_SCALAR for rank 0; 0: any */
     int32_t max_ndim;            /* upper end of the range; 0: ndim itself (ndim 0 with max_ndim n: 0 to n) */
     const int64_t *shape;        /* ndim extents, -1 free; needs a fixed rank; NULL: any */
@@ -724,13 +724,13 @@ typedef struct dlpack_py_want {
 #define DLPACK_PY_READONLY_UNSAID 0x101
 
 /* No requirements: any tensor that the CPU can read, if its numbers are aligned. For want NULL. */
-static const dlpack_py_want dlp_any = {0, NULL, 0, 0, NULL, 0, 0, 0, 0, 0, NULL, NULL};
+static const dlpack_py_want dlp_empty_want = {0, NULL, 0, 0, NULL, 0, 0, 0, 0, 0, NULL, NULL};
 
 /* Returns a want without requirements, for the caller to fill. */
 static inline dlpack_py_want
 dlpack_py_want_any(void)
 {
-    return dlp_any;
+    return dlp_empty_want;
 }
 
 /* Returns a want for the dtype, rank, shape and device type of t: for example for out=, where t is the tensor of x.
@@ -848,7 +848,7 @@ dlp_refuse_device(const DLTensor *t, const dlpack_py_want *want, dlpack_py_error
 /* The checks of dlpack_py_meets, except for dlp_check_want and the device. layout: the result of dlp_common_layout; 0:
  * not known. readonly: the caller has applied DLPACK_PY_LEGACY_IS_WRITABLE. */
 DLP_SHARED int
-dlp_meets(const DLTensor *t, int layout, int readonly, const dlpack_py_want *want, dlpack_py_error *error)
+dlp_check_requirements(const DLTensor *t, int layout, int readonly, const dlpack_py_want *want, dlpack_py_error *error)
 {
     const int32_t lowest = want->ndim == DLPACK_PY_SCALAR ? 0 : want->ndim;
     const int32_t highest = want->max_ndim != 0 ? want->max_ndim : lowest;
@@ -901,14 +901,14 @@ dlp_meets(const DLTensor *t, int layout, int readonly, const dlpack_py_want *wan
 DLP_SHARED int
 dlpack_py_meets(const DLTensor *t, int readonly, const dlpack_py_want *want, dlpack_py_error *error)
 {
-    want = want != NULL ? want : &dlp_any;
+    want = want != NULL ? want : &dlp_empty_want;
     if (readonly == DLPACK_PY_READONLY_UNSAID && (want->options & DLPACK_PY_LEGACY_IS_WRITABLE) != 0)
         readonly = DLPACK_PY_WRITABLE;
     if (dlp_check_want(want, error) < 0)
         return -1;
     if (!dlp_is_wanted_device(t, want))
         return dlp_refuse_device(t, want, error);
-    return dlp_meets(t, 0, readonly, want, error);
+    return dlp_check_requirements(t, 0, readonly, want, error);
 }
 
 /* ---- Copies and overlap ------------------------------------------------- */
@@ -983,7 +983,7 @@ dlp_copy(const DLTensor *dst, const DLTensor *src, uint64_t flags)
     static const dlp_loop once = {1, 0, INT64_MAX};
     dlp_loop loops[DLPACK_PY_MAX_NDIM + 1], *next;
     int64_t done[DLPACK_PY_MAX_NDIM + 1]; /* rounds */
-    int64_t rows = 2;                     /* index, 2 or more, of the loop with the shortest stride in src */
+    int64_t rows = 2;                     /* of the loops from 2 on, the one with the shortest stride in src */
     int64_t i, k, count = 0, last = 0;
 
     if (dlp_is_empty(src))
@@ -1061,9 +1061,9 @@ dlp_largest_step(const DLTensor *t, uint64_t flags, uint64_t limit, uint64_t *st
 
 /* May two tensors share memory? flags_a, flags_b: DLPACK_PY_FLAG_* of each.
  *
- * Returns 0 where the memory ranges of a and b are separate, where their elements fall between each other at equal
- * distances, such as x[..., 0] and x[..., 1], and where the strides show that no byte is in both, such as the left and
- * right half of an image. Returns 1 otherwise. a and b must be validated, and their data addresses on one device. */
+ * Returns 0 where the memory ranges of a and b are separate, where elements of one lie between those of the other at
+ * equal distances, as x[..., 0] and x[..., 1], and where the strides show that no byte is in both, as two halves of
+ * each row of an image. Returns 1 otherwise. a and b must be validated, and their data addresses on one device. */
 DLP_SHARED int
 dlpack_py_overlap(const DLTensor *a, uint64_t flags_a, const DLTensor *b, uint64_t flags_b)
 {
@@ -1082,7 +1082,7 @@ dlpack_py_overlap(const DLTensor *a, uint64_t flags_a, const DLTensor *b, uint64
     rest = data_a + (uint64_t)highest_a - 1 - data_b - (uint64_t)lowest_b;
     reach_a = (uint64_t)highest_a - 1 - (uint64_t)lowest_a;
     reach = reach_a + (uint64_t)highest_b - 1 - (uint64_t)lowest_b;
-    if (reach >= reach_a && rest > reach) /* one range is behind the other; rest wraps where that is b */
+    if (reach >= reach_a && rest > reach) /* one range is behind the other; if it is b, rest has wrapped */
         return 0;
     if (reach < reach_a || ((dlp_item_bits(a->dtype, flags_a) | dlp_item_bits(b->dtype, flags_b)) & 7) != 0)
         return 1;           /* reach wrapped, or items are packed */
@@ -1095,7 +1095,7 @@ dlpack_py_overlap(const DLTensor *a, uint64_t flags_a, const DLTensor *b, uint64
         times = rest / step < count ? rest / step : count;
         rest -= times * step;
         reach -= count * step;
-        if (times > 0 && rest + step <= reach) /* one time less may lead to another sum: only the divisor decides */
+        if (times > 0 && rest + step <= reach) /* one step less could work too: then only the divisor decides */
             is_unclear = 1;
         divisor = dlp_common_divisor(divisor, step);
     }
@@ -1195,7 +1195,7 @@ dlp_tensor(void *managed, int32_t form)
                                        : &((DLManagedTensor *)managed)->dl_tensor;
 }
 
-/* Fills a managed tensor, all but its tensor, which is returned. */
+/* Fills a managed tensor except for its tensor. Returns the address of the tensor. */
 static inline DLTensor *
 dlp_fill(void *managed, int32_t form, uint64_t flags, dlp_manager *manager)
 {
@@ -1280,7 +1280,8 @@ dlp_export_new(const DLTensor *t, uint64_t flags, int32_t form, size_t data_size
  * order: last index fastest. The memory is writable (P4), and aligned to alignment, a power of two, and to 64 bytes
  * (D2). Returns NULL with *error filled. */
 DLP_RARE dlp_export *
-dlp_copy_new(const DLTensor *t, uint64_t flags, int32_t form, char order, size_t alignment, dlpack_py_error *error)
+dlp_export_new_compact(const DLTensor *t, uint64_t flags, int32_t form, char order, size_t alignment,
+                       dlpack_py_error *error)
 {
     const uint64_t padded = dlp_kept_flags(t, flags) & DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED;
     const size_t head = sizeof(dlp_export) + 2 * (size_t)t->ndim * sizeof(int64_t);
@@ -1308,7 +1309,7 @@ dlp_copy_new(const DLTensor *t, uint64_t flags, int32_t form, char order, size_t
     return e;
 }
 
-/* Makes *t a prototype, which has no data, and checks it. Returns 0, or -1 with *error filled. */
+/* Checks *t as a prototype: sets strides to NULL, and data to a dummy address. Returns 0, or -1 with *error filled. */
 DLP_RARE int
 dlp_prepare_prototype(DLTensor *t, dlpack_py_error *error)
 {
@@ -1335,7 +1336,7 @@ dlpack_py_allocate(const DLTensor *prototype, dlpack_py_error *error)
         dlp_refuse(error, "device is %s, memory is allocated on the CPU only", dlpack_py_device_text(t.device, name));
         return NULL;
     }
-    e = dlp_prepare_prototype(&t, error) < 0 ? NULL : dlp_copy_new(&t, 0, DLPACK_PY_VERSIONED, 'C', 0, error);
+    e = dlp_prepare_prototype(&t, error) < 0 ? NULL : dlp_export_new_compact(&t, 0, DLPACK_PY_VERSIONED, 'C', 0, error);
     if (e == NULL)
         return NULL;
     e->managed.versioned.flags = 0; /* the memory is new, not a copy */
