@@ -41,7 +41,7 @@ typedef struct dlp_own_type {
     struct dlp_own_type *next;
 } dlp_own_type;
 
-/* What a type offers. The struct has 64 bytes for dlp_type_at: saves 8 of the 210 instructions of a call. */
+/* What a type offers. The struct has 64 bytes: dlp_type_at computes its place by a mask. */
 typedef struct dlp_type_entry {
     dlp_word type;                  /* PyTypeObject *: borrowed, to compare with; set last */
     unsigned int tag;               /* its version tag, which changes when the type or a base changes; 0: none */
@@ -985,7 +985,6 @@ dlp_note_error(void *context, const char *kind, const char *message)
 DLP_SHARED int
 dlpack_py_allocate_like(PyObject *like, const DLTensor *prototype, dlpack_py_view *v)
 {
-    const dlpack_py_request request = {{0, 0}, {0, 0}, 1, prototype->device, 0}; /* only a device is asked for */
     dlpack_py_want want = dlpack_py_want_like(prototype);
     int64_t shape[DLPACK_PY_MAX_NDIM]; /* a copy: the table may write to it */
     DLTensor t = *prototype;
@@ -1011,19 +1010,20 @@ dlpack_py_allocate_like(PyObject *like, const DLTensor *prototype, dlpack_py_vie
         if (known->table->managed_tensor_allocator(&t, &managed, &error, dlp_note_error) != 0)
             managed = NULL;
     }
-    if (managed == NULL) {
+    if (managed == NULL)
         dlp_note_error(&error, NULL, NULL); /* where nothing was reported */
-        return PyErr_Occurred() ? -1 : dlpack_py_raise(&error);
-    }
-    if (PyErr_Occurred()) {
+    else if (PyErr_Occurred())
         dlp_delete(managed, DLPACK_PY_VERSIONED);
-        return -1;
-    }
+    if (managed == NULL || PyErr_Occurred())
+        return PyErr_Occurred() ? -1 : dlpack_py_raise(&error);
     want.device = (int32_t)prototype->device.device_type;
     want.writable = 1;
     want.alignment = 1;
     want.name = "the exchange table's allocator";
-    return dlp_take_managed(managed, DLPACK_PY_VERSIONED, &want, &request, v);
+    {
+        const dlpack_py_request request = {{0, 0}, {0, 0}, 1, prototype->device, 0}; /* asks only for the device */
+        return dlp_take_managed(managed, DLPACK_PY_VERSIONED, &want, &request, v);
+    }
 }
 
 /* free_fn of a managed tensor over a view. */
@@ -1075,9 +1075,9 @@ dlp_result_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObj
     if (dlpack_py_parse_request(args, nargs, kwnames, &request) < 0)
         return NULL;
     DLP_LOCK(self); /* of two calls at once, only one gets the tensor */
-    result->is_shared |= request.max_version.major < DLPACK_PY_PROTOCOL_MAJOR ||
-                         request.copy == DLPACK_PY_COPY_ALWAYS || request.has_device ||
-                         request.stream.kind == DLPACK_PY_STREAM_HANDLE;
+    if (request.max_version.major < DLPACK_PY_PROTOCOL_MAJOR || request.copy == DLPACK_PY_COPY_ALWAYS ||
+        request.has_device || request.stream.kind == DLPACK_PY_STREAM_HANDLE)
+        result->is_shared = 1;
     if (result->view.managed == NULL)
         PyErr_SetString(PyExc_BufferError, "the result was exported already: __dlpack__ gives its tensor away once");
     else if (!result->is_shared)

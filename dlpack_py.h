@@ -785,15 +785,16 @@ dlp_requested_form(const dlpack_py_request *request)
 DLP_SHARED int
 dlp_parse_pair(const char *format, PyObject *object, int32_t pair[2])
 {
-    int i;
+    int i, overflow;
 
     if (!PyTuple_Check(object) || DLP_TUPLE_SIZE(object) != 2)
         return dlp_raise_value(PyExc_TypeError, format, object);
     for (i = 0; i < 2; i++) {
-        const Py_ssize_t value = PyNumber_AsSsize_t(DLP_TUPLE_ITEM(object, i), NULL); /* clamped to Py_ssize_t */
-        if (value == -1 && PyErr_Occurred())
+        PyObject *part = DLP_TUPLE_ITEM(object, i);
+        Py_ssize_t value = PyLong_CheckExact(part) ? PyLong_AsLongAndOverflow(part, &overflow) : -1; /* fast */
+        if (value == -1 && (value = PyNumber_AsSsize_t(part, NULL)) == -1 && PyErr_Occurred())       /* clamps */
             return PyErr_ExceptionMatches(PyExc_TypeError) ? dlp_raise_value(PyExc_TypeError, format, object) : -1;
-        pair[i] = value < INT32_MIN ? INT32_MIN : value > INT32_MAX ? INT32_MAX : (int32_t)value;
+        pair[i] = value == (int32_t)value ? (int32_t)value : value < 0 ? INT32_MIN : INT32_MAX;
     }
     return 0;
 }
