@@ -16,19 +16,10 @@
  *   {"__array_interface__", image_array_interface, NULL, NULL, NULL},    // into its getters
  *
  * A function whose argument may be a buffer: want.fallback = dlpack_buffer_fallback. Code that takes buffers takes any
- * DLPack array by dlpack_buffer_memoryview(obj, &want).
+ * DLPack array by dlpack_buffer_get in place of PyObject_GetBuffer, or by dlpack_buffer_memoryview(obj, &want).
  *
- * All functions need an attached thread state.
- */
-
-/* Contents
- *
- *   1 Formats and dtypes
- *   2 Buffers as tensors
- *   3 Tensors as buffers
- *   4 Array interfaces
- */
-
+ * All functions need an attached thread state. Contents:
+ *   1 Formats and dtypes     2 Buffers as tensors     3 Tensors as buffers     4 Array interfaces */
 #include "dlpack_py.h"
 #if DLPACK_PY_VERSION != 0x000200
 #  error "dlpack_buffer.h and dlpack_py.h are of different versions: put one version first on the include path"
@@ -160,8 +151,7 @@ dlp_buffer_tensor(const Py_buffer *buffer, int64_t *dims, DLTensor *t)
  * flags   out, DLPACK_PY_FLAG_READ_ONLY or 0
  *
  * Returns a new memoryview; or NULL with BufferError, TypeError where obj has no buffer protocol, or what bf_getbuffer
- * of obj raises.
- */
+ * of obj raises. */
 static inline PyObject *
 dlp_buffer_open(PyObject *obj, int64_t *dims, DLTensor *t, uint64_t *flags)
 {
@@ -368,10 +358,9 @@ dlp_buffer_check_idle(const dlpack_py_offer *offer)
  * flags   PyBUF_...; all are honoured
  *
  * Returns 0; or -1 with BufferError, MemoryError, SystemError (an offer without owner or tensor), or what describe
- * raises.
- */
+ * raises. */
 static inline int
-dlpack_buffer_get(PyObject *self, dlpack_py_describe describe, Py_buffer *buffer, int flags)
+dlpack_buffer_get_described(PyObject *self, dlpack_py_describe describe, Py_buffer *buffer, int flags)
 {
     dlpack_py_offer offer;
     dlpack_py_error error;
@@ -414,8 +403,7 @@ dlp_buffer_object_type(void)
  * v   memory that the CPU can read; empty afterwards, also on failure
  *
  * Returns a new memoryview, whose obj is not the array; or NULL with BufferError (a dtype without a format: sub-byte,
- * bfloat16, float8, vectors; memory of a device), ValueError (a borrowed view) or MemoryError.
- */
+ * bfloat16, float8, vectors; memory of a device), ValueError (a borrowed view) or MemoryError. */
 static inline PyObject *
 dlpack_buffer_memoryview_steal(dlpack_py_view *v)
 {
@@ -441,8 +429,7 @@ dlpack_buffer_memoryview_steal(dlpack_py_view *v)
  *
  * want   as for dlpack_py_consume; with want->fallback = dlpack_buffer_fallback, buffers are taken as well
  *
- * Returns as dlpack_buffer_memoryview_steal, or NULL with what dlpack_py_consume raises.
- */
+ * Returns as dlpack_buffer_memoryview_steal, or NULL with what dlpack_py_consume raises. */
 static inline PyObject *
 dlpack_buffer_memoryview(PyObject *obj, const dlpack_py_want *want)
 {
@@ -450,12 +437,39 @@ dlpack_buffer_memoryview(PyObject *obj, const dlpack_py_want *want)
     return dlpack_py_consume(obj, want, &v) < 0 ? NULL : dlpack_buffer_memoryview_steal(&v);
 }
 
+/* PyObject_GetBuffer for any object: an object without the buffer protocol is consumed by DLPack.
+ *
+ * want     requirements on DLPack arrays; NULL: memory that the CPU can read. flags (PyBUF_...) hold for all objects
+ * buffer   out: PyBuffer_Release(buffer) also releases the tensor. buffer->obj is not the array
+ *
+ * Returns 0; or -1 with TypeError (neither protocol), BufferError, or what bf_getbuffer or dlpack_py_consume raises. */
+static inline int
+dlpack_buffer_get(PyObject *obj, const dlpack_py_want *want, Py_buffer *buffer, int flags)
+{
+    PyObject *memory;
+    int result = -1;
+
+    buffer->obj = NULL; /* after a failure, PyBuffer_Release does nothing */
+    if (PyObject_CheckBuffer(obj))
+        return PyObject_GetBuffer(obj, buffer, flags);
+    memory = dlpack_buffer_memoryview(obj, want);
+    if (memory != NULL) {
+        result = PyObject_GetBuffer(memory, buffer, flags);
+        dlp_decref(memory);
+    }
+    else if (PyErr_ExceptionMatches(PyExc_AttributeError) && !dlpack_py_check(obj)) { /* has neither protocol */
+        PyErr_Clear();
+        result = PyObject_GetBuffer(obj, buffer, flags); /* raises TypeError */
+    }
+    return result;
+}
+
 /* Define name_getbuffer for a type that a function describes, at file scope, with a semicolon. bf_releasebuffer of the
  * type is dlpack_buffer_release. */
 #define DLPACK_BUFFER_DESCRIBED(name, describe)                               \
     static int name##_getbuffer(PyObject *self, Py_buffer *buffer, int flags) \
     {                                                                         \
-        return dlpack_buffer_get(self, (describe), buffer, flags);            \
+        return dlpack_buffer_get_described(self, (describe), buffer, flags);  \
     }                                                                         \
     struct dlp_semicolon
 
@@ -543,8 +557,7 @@ dlp_buffer_interface_dtype(PyObject *typestr)
  * oldest   the oldest version that is taken
  * dims     room for shape and strides, 2 * DLPACK_PY_MAX_NDIM
  *
- * Returns 0, or -1 with BufferError or TypeError.
- */
+ * Returns 0, or -1 with BufferError or TypeError. */
 DLP_RARE int
 dlp_buffer_interface_read(const char *name, PyObject *interface, int oldest, int64_t *dims, DLTensor *t)
 {

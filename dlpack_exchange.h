@@ -46,7 +46,7 @@ typedef struct dlp_type_entry {
     dlp_word type;                  /* PyTypeObject *: borrowed, to compare with; set last */
     unsigned int tag;               /* its version tag, which changes when the type or a base changes; 0: none */
     int is_own;                     /* the table is of this file */
-    int is_old;                     /* __dlpack__ raised TypeError with keywords, and none without (C1) */
+    int is_old;                     /* __dlpack__, a C function, raised TypeError only with keywords (C1) */
     size_t embedded;                /* of an own table: the offset of the dlpack_py_embedded in an object; 0: none */
     const DLPackExchangeAPI *table; /* NULL: none */
     PyObject *method; /* __dlpack__, borrowed from the type, where an instance cannot have another; NULL: not known */
@@ -76,34 +76,34 @@ typedef struct dlp_exchange_cache {
 DLP_RARE void
 dlp_exchange_free(void *exchange)
 {
-    dlp_exchange_cache *x = (dlp_exchange_cache *)exchange;
-    dlp_own_type *own = (dlp_own_type *)DLP_LOAD(&x->own), *next;
+    dlp_exchange_cache *cache = (dlp_exchange_cache *)exchange;
+    dlp_own_type *own = (dlp_own_type *)DLP_LOAD(&cache->own), *next;
 
     for (; own != NULL; own = next) {
         next = own->next;
         Py_DECREF(own->reference);
         DLPACK_PY_FREE(own);
     }
-    Py_XDECREF(x->from_dlpack);
-    DLPACK_PY_FREE(x);
+    Py_XDECREF(cache->from_dlpack);
+    DLPACK_PY_FREE(cache);
 }
 
 /* The dlp_exchange_cache of a state, made at the first use; NULL with an exception, also where state is NULL. */
 static inline dlp_exchange_cache *
 dlp_exchange_get(dlp_state *state)
 {
-    dlp_exchange_cache *x = state == NULL ? NULL : (dlp_exchange_cache *)DLP_LOAD(&state->exchange);
+    dlp_exchange_cache *cache = state == NULL ? NULL : (dlp_exchange_cache *)DLP_LOAD(&state->exchange);
 
-    if (x != NULL || state == NULL)
-        return x;
-    x = (dlp_exchange_cache *)DLPACK_PY_MALLOC(sizeof(*x));
-    if (x == NULL)
+    if (cache != NULL || state == NULL)
+        return cache;
+    cache = (dlp_exchange_cache *)DLPACK_PY_MALLOC(sizeof(*cache));
+    if (cache == NULL)
         return (dlp_exchange_cache *)(void *)PyErr_NoMemory(); /* NULL */
-    memset(x, 0, sizeof(*x));
-    if (DLP_REPLACE(&state->exchange, 0, (dlp_word)x))
+    memset(cache, 0, sizeof(*cache));
+    if (DLP_REPLACE(&state->exchange, 0, (dlp_word)cache))
         state->exchange_free = dlp_exchange_free;
     else
-        dlp_exchange_free(x); /* another thread was first */
+        dlp_exchange_free(cache); /* another thread was first */
     return (dlp_exchange_cache *)DLP_LOAD(&state->exchange);
 }
 
@@ -148,13 +148,13 @@ dlp_usable_table(const DLPackExchangeAPIHeader *header)
                : table;
 }
 
-/* The record of a table that this file has put on the type, or on a base of it (X7), or on any type where type is NULL.
- * The capsule alone proves nothing: any class may carry the capsule of another class. owner: out, the type in the
- * record, a new reference. Returns NULL where there is none, or with MemoryError; then *owner is NULL. */
+/* The record of this table, put by this file on type or a base of it (X7); type NULL: on any type. A capsule proves
+ * nothing: any class may carry it. owner: out, the type in the record, a new reference. Returns NULL where there is
+ * none, or with MemoryError; then *owner is NULL. */
 DLP_RARE const dlp_own_type *
-dlp_find_own(dlp_exchange_cache *x, PyTypeObject *type, const void *table, PyObject **owner)
+dlp_find_own(dlp_exchange_cache *cache, PyTypeObject *type, const void *table, PyObject **owner)
 {
-    const dlp_own_type *own = x == NULL ? NULL : (const dlp_own_type *)DLP_LOAD(&x->own);
+    const dlp_own_type *own = cache == NULL ? NULL : (const dlp_own_type *)DLP_LOAD(&cache->own);
 
     for (*owner = NULL; own != NULL && !PyErr_Occurred(); own = own->next) {
         if (own->table != table || (type != NULL && !PyType_IsSubtype(type, own->type)))
@@ -185,18 +185,18 @@ dlp_type_tag(PyTypeObject *type)
 
 /* Returns the place of a type in the cache. */
 static inline dlp_type_entry *
-dlp_type_at(dlp_exchange_cache *x, PyTypeObject *type)
+dlp_type_at(dlp_exchange_cache *cache, PyTypeObject *type)
 {
     const uintptr_t mask = (DLP_TYPES - 1) * sizeof(dlp_type_entry);
-    return (dlp_type_entry *)(void *)((char *)x->types + (((uintptr_t)type << 2 ^ (uintptr_t)type >> 3) & mask));
+    return (dlp_type_entry *)(void *)((char *)cache->types + (((uintptr_t)type << 2 ^ (uintptr_t)type >> 3) & mask));
 }
 
-/* What is cached of a type, valid until code of others runs; NULL: nothing, also where state is NULL. */
+/* The cached entry of a type, valid until foreign code runs; NULL: none, also where state is NULL. */
 static inline dlp_type_entry *
 dlp_type_cached(dlp_state *state, PyTypeObject *type)
 {
-    dlp_exchange_cache *x = state == NULL ? NULL : (dlp_exchange_cache *)DLP_LOAD(&state->exchange);
-    dlp_type_entry *known = x == NULL ? NULL : dlp_type_at(x, type);
+    dlp_exchange_cache *cache = state == NULL ? NULL : (dlp_exchange_cache *)DLP_LOAD(&state->exchange);
+    dlp_type_entry *known = cache == NULL ? NULL : dlp_type_at(cache, type);
     return known != NULL && DLP_READ(&known->type) == (dlp_word)type && known->tag == dlp_type_tag(type) ? known : NULL;
 }
 #else
@@ -208,20 +208,20 @@ dlp_type_cached(dlp_state *state, PyTypeObject *type)
 DLP_RARE int
 dlp_type_learn(dlp_state *state, PyTypeObject *type, dlp_type_entry *found)
 {
-    dlp_exchange_cache *x = dlp_exchange_get(state);
+    dlp_exchange_cache *cache = dlp_exchange_get(state);
     PyObject *names = NULL, *capsule = NULL, *owner = NULL;
     const dlp_own_type *own;
     void *header = NULL;
     int has = 1;
 
-    if (x == NULL)
+    if (cache == NULL)
         return -1;
     memset(found, 0, sizeof(*found));
 #ifndef Py_LIMITED_API
     has = _PyType_Lookup(type, state->objects[DLP_STR_EXCHANGE_API]) != NULL; /* most types have none */
 #endif
 #if DLP_TYPES
-    found->tag = dlp_type_tag(type); /* of the type before it is read: it may change meanwhile */
+    found->tag = dlp_type_tag(type); /* read first: the type may change meanwhile */
 #endif
     if (has) /* a derived class that overrides __dlpack__ has no table: its author changed what an export means (X2) */
         names = dlp_first_with(type, state->objects);
@@ -231,7 +231,7 @@ dlp_type_learn(dlp_state *state, PyTypeObject *type, dlp_type_entry *found)
     if (capsule != NULL && (header = PyCapsule_GetPointer(capsule, DLP_EXCHANGE_NAME)) != NULL)
         found->table = dlp_usable_table((const DLPackExchangeAPIHeader *)header);
     Py_XDECREF(capsule);
-    own = found->table == NULL ? NULL : dlp_find_own(x, type, found->table, &owner);
+    own = found->table == NULL ? NULL : dlp_find_own(cache, type, found->table, &owner);
     Py_XDECREF(owner);
     found->is_own = own != NULL;
     found->embedded = own == NULL ? 0 : own->embedded;
@@ -247,7 +247,7 @@ dlp_type_learn(dlp_state *state, PyTypeObject *type, dlp_type_entry *found)
 #  ifdef Py_GIL_DISABLED
     /* A place is filled once. Method and embedded stay empty: other threads could free and change them. */
     found->embedded = 0;
-    if (found->table == NULL || !DLP_REPLACE(&dlp_type_at(x, type)->type, 0, 1))
+    if (found->table == NULL || !DLP_REPLACE(&dlp_type_at(cache, type)->type, 0, 1))
         return 0;
 #  else
     if (type->tp_getattro == PyObject_GenericGetAttr && type->tp_dictoffset == 0)
@@ -255,8 +255,8 @@ dlp_type_learn(dlp_state *state, PyTypeObject *type, dlp_type_entry *found)
     if (found->method != NULL && !PyType_HasFeature(Py_TYPE(found->method), Py_TPFLAGS_METHOD_DESCRIPTOR))
         found->method = NULL;
 #  endif
-    memcpy(&dlp_type_at(x, type)->tag, &found->tag, sizeof(*found) - offsetof(dlp_type_entry, tag));
-    DLP_STORE(&dlp_type_at(x, type)->type, (dlp_word)type);
+    memcpy(&dlp_type_at(cache, type)->tag, &found->tag, sizeof(*found) - offsetof(dlp_type_entry, tag));
+    DLP_STORE(&dlp_type_at(cache, type)->type, (dlp_word)type);
 #endif
     return 0;
 }
@@ -321,7 +321,7 @@ dlpack_py_embed(dlpack_py_embedded *e, PyObject *owner, const DLTensor *t, uint6
     dlp_state *state = dlp_state_get();
     dlpack_py_error error;
 
-    if ((order == 0 && dlp_check_all(t, flags, &error) < 0) ||
+    if ((order == 0 && dlp_validate_general(t, flags, &error) < 0) ||
         (t->ndim > 0 && t->strides == NULL &&
          dlp_fail(&error, DLPACK_PY_VALUE_ERROR, "strides is NULL, strides that the object stores were wanted") < 0))
         return dlpack_py_raise(&error);
@@ -529,7 +529,7 @@ dlp_call_method(dlp_state *state, dlp_type_entry *known, PyObject *obj, const dl
     if (answer == NULL && !is_old && PyErr_ExceptionMatches(PyExc_TypeError)) {
         answer = dlp_call_again(state, &consumer);
         if ((known = dlp_type_cached(state, Py_TYPE(obj))) != NULL)
-            known->is_old = answer != NULL;
+            known->is_old = answer != NULL && known->method != NULL && Py_TYPE(known->method) == &PyMethodDescr_Type;
     }
     return dlp_take_answer(answer, &consumer, v);
 }
@@ -541,11 +541,11 @@ DLP_SHARED int
 dlp_consume_fast(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
 #if DLP_TYPES
-    const dlpack_py_want *asked = want != NULL ? want : &dlp_empty_want;
-    const int is_basic = dlp_is_basic(asked);
+    const dlpack_py_want *wants = want != NULL ? want : &dlp_empty_want;
+    const int is_basic = dlp_is_basic(wants);
     dlp_state *state = dlp_state_get();
     dlp_type_entry *known = dlp_type_cached(state, Py_TYPE(obj));
-    dlpack_py_embedded *e = dlp_find_embedded(known, obj, asked, is_basic);
+    dlpack_py_embedded *e = dlp_find_embedded(known, obj, wants, is_basic);
     dlp_consumer consumer;
     int result;
 
@@ -555,14 +555,14 @@ dlp_consume_fast(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
         return 0;
     }
     dlp_view_clear(v); /* empty while foreign code runs */
-    if (known != NULL && (asked->options & DLPACK_PY_NO_TABLE) == 0 && (is_basic || dlp_check_want(asked, NULL) == 0)) {
+    if (known != NULL && (wants->options & DLPACK_PY_NO_TABLE) == 0 && (is_basic || dlp_check_want(wants, NULL) == 0)) {
         if (known->table != NULL) {
-            result = dlp_call_table(known, obj, asked, is_basic, NULL, v);
-            consumer = dlp_consumer_make(asked, NULL, obj);
+            result = dlp_call_table(known, obj, wants, is_basic, NULL, v);
+            consumer = dlp_consumer_make(wants, NULL, obj);
             return result != DLP_NO_TABLE ? result : dlp_take_answer(dlp_call(&consumer), &consumer, v);
         }
         if (known->method != NULL)
-            return dlp_call_method(state, known, obj, asked, is_basic, v);
+            return dlp_call_method(state, known, obj, wants, is_basic, v);
     }
     if (state == NULL)
         return -1;
@@ -576,8 +576,8 @@ dlp_consume_fast(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 DLP_SHARED int
 dlp_borrow(const dlp_type_entry *known, PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
-    const dlpack_py_want *asked = want != NULL ? want : &dlp_empty_want;
-    const int is_basic = dlp_is_basic(asked);
+    const dlpack_py_want *wants = want != NULL ? want : &dlp_empty_want;
+    const int is_basic = dlp_is_basic(wants);
     dlpack_py_want as_legacy; /* a lent tensor is checked as a legacy tensor, and is not copied */
     dlp_consumer consumer;
     dlp_type_entry learned;
@@ -586,8 +586,8 @@ dlp_borrow(const dlp_type_entry *known, PyObject *obj, const dlpack_py_want *wan
     DLManagedTensor lent;
     int is_own, lends;
 
-    if (asked->writable || (asked->options & DLPACK_PY_NO_TABLE) != 0 ||
-        (!is_basic && dlp_check_want(asked, NULL) < 0)) /* dlpack_py_consume raises the error */
+    if (wants->writable || (wants->options & DLPACK_PY_NO_TABLE) != 0 ||
+        (!is_basic && dlp_check_want(wants, NULL) < 0)) /* dlpack_py_consume raises the error */
         return dlpack_py_consume(obj, want, v);
     if (known == NULL && (known = dlp_type_get(dlp_state_get(), obj, &learned)) == NULL) {
         dlp_view_clear(v);
@@ -599,12 +599,12 @@ dlp_borrow(const dlp_type_entry *known, PyObject *obj, const dlpack_py_want *wan
     memset(&lent.dl_tensor, 0, sizeof(lent.dl_tensor)); /* some tables leave fields unset (X8) */
     lends = known->table->dltensor_from_py_object_no_sync(obj, &lent.dl_tensor) == 0 && !PyErr_Occurred();
     if (lends && (is_own || !dlp_is_complex(lent.dl_tensor.dtype)) &&
-        dlp_is_simply_met(NULL, &lent.dl_tensor, asked, is_basic)) {
+        dlp_is_simply_met(NULL, &lent.dl_tensor, wants, is_basic)) {
         dlp_view_set(v, NULL, &lent.dl_tensor);
         return 0;
     }
     dlp_view_clear(v);
-    as_legacy = *asked;
+    as_legacy = *wants;
     as_legacy.options &= ~(DLPACK_PY_COPY_IF_NEEDED | DLPACK_PY_LEGACY_IS_WRITABLE);
     consumer = dlp_consumer_make(&as_legacy, NULL, NULL);
     if (lends && lent.dl_tensor.dtype.bits >= 8 && /* else may be padded (X3) */
@@ -626,13 +626,13 @@ dlp_borrow(const dlp_type_entry *known, PyObject *obj, const dlpack_py_want *wan
 DLP_SHARED int
 dlpack_py_borrow(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
-    const dlpack_py_want *asked = want != NULL ? want : &dlp_empty_want;
-    const int is_basic = dlp_is_basic(asked);
+    const dlpack_py_want *wants = want != NULL ? want : &dlp_empty_want;
+    const int is_basic = dlp_is_basic(wants);
     dlp_state *state = dlp_state_get();
     const dlp_type_entry *known = dlp_type_cached(state, Py_TYPE(obj));
-    dlpack_py_embedded *e = dlp_find_embedded(known, obj, asked, is_basic);
+    dlpack_py_embedded *e = dlp_find_embedded(known, obj, wants, is_basic);
 
-    if (e != NULL && e->versioned.flags == 0 && !asked->writable) { /* saves 400 of 607 instructions */
+    if (e != NULL && e->versioned.flags == 0 && !wants->writable) { /* saves 400 of 607 instructions */
         dlp_view_set(v, NULL, &e->versioned.dl_tensor);
         return 0;
     }
@@ -920,12 +920,12 @@ DLP_RARE int
 dlpack_py_exchange_add(PyTypeObject *type, const dlpack_py_exchange *exchange)
 {
     dlp_state *state = dlp_state_get();
-    dlp_exchange_cache *x = dlp_exchange_get(state);
+    dlp_exchange_cache *cache = dlp_exchange_get(state);
     PyObject *reference, *capsule = NULL;
     dlp_own_type *own;
     dlpack_py_error error;
 
-    if (x == NULL)
+    if (cache == NULL)
         return -1;
 #ifndef Py_LIMITED_API
     if (!PyType_HasFeature(type, Py_TPFLAGS_READY)) {
@@ -953,8 +953,8 @@ dlpack_py_exchange_add(PyTypeObject *type, const dlpack_py_exchange *exchange)
     own->table = &exchange->api;
     own->embedded = exchange->embedded;
     do
-        own->next = (dlp_own_type *)DLP_LOAD(&x->own);
-    while (!DLP_REPLACE(&x->own, (dlp_word)own->next, (dlp_word)own));
+        own->next = (dlp_own_type *)DLP_LOAD(&cache->own);
+    while (!DLP_REPLACE(&cache->own, (dlp_word)own->next, (dlp_word)own));
     PyType_Modified(type); /* drops an entry that was cached between the attribute and own */
     return 0;
 }
@@ -1107,10 +1107,10 @@ dlp_find_from_dlpack(dlp_state *state, PyObject *obj)
     PyObject *module, *found, *name = NULL, *rest;
 
 #if DLP_TYPES && !defined(Py_GIL_DISABLED)
-    dlp_exchange_cache *x = dlp_exchange_get(state);
-    if (x->like == Py_TYPE(obj) && x->like_tag == dlp_type_tag(x->like)) {
-        Py_INCREF(x->from_dlpack);
-        return x->from_dlpack;
+    dlp_exchange_cache *cache = dlp_exchange_get(state);
+    if (cache->like == Py_TYPE(obj) && cache->like_tag == dlp_type_tag(cache->like)) {
+        Py_INCREF(cache->from_dlpack);
+        return cache->from_dlpack;
     }
 #endif
     module = PyObject_CallMethodObjArgs(obj, names[DLP_STR_ARRAY_NAMESPACE], NULL);
@@ -1140,10 +1140,10 @@ dlp_find_from_dlpack(dlp_state *state, PyObject *obj)
                               obj);
 #if DLP_TYPES && !defined(Py_GIL_DISABLED)
     if (found != NULL && !PyType_HasFeature(Py_TYPE(obj), Py_TPFLAGS_HEAPTYPE) && dlp_type_tag(Py_TYPE(obj)) != 0) {
-        x->like = Py_TYPE(obj);
-        x->like_tag = dlp_type_tag(x->like);
+        cache->like = Py_TYPE(obj);
+        cache->like_tag = dlp_type_tag(cache->like);
         Py_INCREF(found);
-        Py_XSETREF(x->from_dlpack, found);
+        Py_XSETREF(cache->from_dlpack, found);
     }
 #endif
     return found;

@@ -61,8 +61,8 @@
  *   dlpack_py_data                    the first element of a view
  *   dlpack_py_release                 releases a view; dlpack_py_move moves one, dlpack_py_traverse visits its owner
  *
- * Only Python is linked. Functions need an attached thread state, except for dlpack_py_release, dlpack_py_move, _data,
- * _exports_count, _offer_make, _offer_view, every deleter, which may run on any thread, and those of dlpack_tensor.h.
+ * Only Python is linked. A thread state is needed, except by deleters, by functions of dlpack_tensor.h, and by
+ * dlpack_py_release, _move, _data, _exports_count, _offer_make and _offer_view: these may run on any thread.
  *
  * Stop here if you only use the header. Contents, in the order in which it is read; first readers skip the state:
  *   Switches and includes   Differences of Pythons   Exceptions   Deleters   The state of an interpreter   Capsules
@@ -129,7 +129,7 @@ DLP_QUIET
 
 /* ---- Differences of Pythons --------------------------------------------- */
 
-/* C99 and C++11 have no atomics in common. All are sequentially consistent; REPLACE returns 1 if the word was old. */
+/* C99 and C++11 have no atomics in common. All are sequentially consistent; REPLACE returns 1 if it stored value. */
 typedef intptr_t dlp_word;
 #if defined(__GNUC__)
 #  define DLP_LOAD(word) __atomic_load_n(word, __ATOMIC_SEQ_CST)
@@ -212,7 +212,7 @@ dlp_thread_state(void)
     /* holder: the state that holds the GIL, perhaps of another thread. own: the state that PyGILState has for this
      * thread. With subinterpreters the thread may have two states: thread ids are compared. Known limits: holder may be
      * freed meanwhile; if a thread uses the state of another thread, as _xxsubinterpreters does, a deleter hangs on
-     * that thread, and may crash on the other; a deleter hangs on an attached thread for which own is NULL. */
+     * the first thread, and may crash on the second; a deleter hangs on an attached thread for which own is NULL. */
     PyThreadState *holder = _PyThreadState_UncheckedGet(), *own = PyGILState_GetThisThreadState();
     return holder == NULL || holder == own ||
                    (own != NULL && PyInterpreterState_Head() != PyInterpreterState_Main() &&
@@ -346,11 +346,11 @@ dlp_is_fatal(void)
 }
 
 /* Returns, borrowed, the last exception of a chain of contexts, which ends at NULL or at end. Returns NULL if the chain
- * begins with end, contains other, or has more than most exceptions, because it may be a ring. */
+ * begins with end, contains other, or has more than limit exceptions, because it may be a ring. */
 DLP_RARE PyObject *
-dlp_chain_end(PyObject *chain, PyObject *end, PyObject *other, int most)
+dlp_chain_end(PyObject *chain, PyObject *end, PyObject *other, int limit)
 {
-    for (; most > 0 && chain != other && chain != end; most--) {
+    for (; limit > 0 && chain != other && chain != end; limit--) {
         PyObject *next = PyException_GetContext(chain);
         Py_XDECREF(next); /* held by chain */
         if (next == NULL || next == end)
@@ -435,7 +435,7 @@ dlp_drop_attached(const dlp_manager *manager)
 /* Drops or leaks an owner on a thread that is attached to another interpreter, or to none (current is NULL).
  * PyGILState_Ensure would attach the thread to the main interpreter. */
 DLP_RARE void
-dlp_drop_unattached(const dlp_manager *manager, PyThreadState *current)
+dlp_drop_elsewhere(const dlp_manager *manager, PyThreadState *current)
 {
     dlp_lifetime *lifetime = manager->lifetime;
     PyThreadState *own, *made = NULL, *detached = NULL;
@@ -475,7 +475,7 @@ dlp_drop_owner(void *context)
     PyThreadState *current = dlp_thread_state();
 
     if (current == NULL || PyThreadState_GetInterpreter(current) != lifetime->interpreter)
-        dlp_drop_unattached(manager, current);
+        dlp_drop_elsewhere(manager, current);
     else if (!DLP_LOAD(&lifetime->gone)) /* gone: a new interpreter may have the same address */
         dlp_drop_attached(manager);
 }
@@ -530,7 +530,7 @@ dlp_delete(void *managed, int32_t form)
 
 /* ---- The state of an interpreter ---------------------------------------- */
 
-/* The indices of dlp_state.objects: interned names, in the order of dlp_names; and what calls pass and return:
+/* The indices of dlp_state.objects: interned names, in the order of dlp_names; then the tuples
  * ("max_version",), (1, 3) and (1, 0). dlp_match_keywords and dlp_call_general rely on the order of the keywords. */
 /* clang-format off */
 enum {
@@ -1228,9 +1228,9 @@ dlpack_py_produce_args(PyObject *owner, const DLTensor *t, uint64_t flags, PyObj
  * self      the object
  * request   what a call of __dlpack__ asks for, after its arguments were read; NULL for __dlpack_device__, for an
  *           exchange table, and for what dlpack_buffer.h gives
- * offer     out: at first all zero, except for owner, which is self. The tensor, shape, strides and pending streams of
- *           the offer live in self: an exchange table lends them, and they are read until control returns to Python
- *           code, also while another object is described. A type that has no place for them may use memory that
+ * offer     out: at first all zero, except for owner, which is self. The tensor, shape, strides and pending streams
+ *           live in self: an exchange table lends them. They are read until Python code runs again, also while
+ *           another object is described. A type that has no place for them may use memory that
  *           the next describe overwrites; it sets DLPACK_PY_OFFER_DO_NOT_LEND, and a table lends no tensor then
  *
  * Returns 0, or -1 to refuse, as a rule with BufferError (P7). Always in a critical section on self. Must not throw. */
@@ -1441,7 +1441,7 @@ typedef struct dlp_consumer {
 static inline dlp_consumer
 dlp_consumer_make(const dlpack_py_want *want, const dlpack_py_request *request, PyObject *obj)
 {
-    static const dlpack_py_request none = {{0, 0}, {0, 0}, 0, {kDLCPU, 0}, 0};
+    static const dlpack_py_request none = {{0, 0}, {0, 0}, 0, {(DLDeviceType)0, 0}, 0};
     const dlp_consumer consumer = {want != NULL ? want : &dlp_empty_want, request != NULL ? request : &none, obj,
                                    obj != NULL};
     return consumer;
@@ -1595,14 +1595,14 @@ dlp_view_decide(dlpack_py_view *v, const dlp_consumer *consumer, dlpack_py_error
         consumer->request->copy == DLPACK_PY_COPY_ALWAYS && (v->form == DLPACK_PY_LEGACY || !consumer->pass_keywords);
     char actual[DLPACK_PY_TEXT_SIZE], other[DLPACK_PY_TEXT_SIZE];
 
-    if (layout == 0 && dlp_check_all(t, v->flags, error) < 0)
+    if (layout == 0 && dlp_validate_general(t, v->flags, error) < 0)
         return -1;
     if (!is_cpu && (wants_cpu ? !readable : !dlp_is_wanted_device(t, want))) /* before other faults */
         return dlp_refuse_device(t, want, error);
     if (dlp_check_requirements(t, layout, v->readonly, want, error) < 0) {
         if (!error->copy_helps || !dlp_may_copy(t, consumer))
             return -1;
-        must_copy = 1; /* with copy=True perhaps a second copy: the producer's does not meet them */
+        must_copy = 1; /* even after copy=True: the producer's copy does not meet them */
     }
     v->overlaps = layout == 0 && dlp_overlaps_itself(t);
     if (is_cpu && !must_copy && !consumer->request->has_device)
@@ -2000,7 +2000,7 @@ dlp_object_dealloc(PyObject *self)
 
 DLPACK_PY_DESCRIBED(dlp_object, dlp_object_describe);
 
-/* What the slots of a type of dlp_objects begin with. */
+/* The first slots of each type of dlp_objects. */
 #define DLP_OBJECT_SLOTS                                       \
     {Py_tp_dealloc, (void *)(uintptr_t)dlp_object_dealloc},    \
     {                                                          \
@@ -2115,7 +2115,7 @@ DLP_QUIET_END
  * K5   A deleter may be called on any thread at any time, also when the interpreter is gone, and after a fork.
  * K6   A tensor of an unknown major version is taken, and deleted unread.
  * K7   A deleter frees its struct, with shape and strides.
- * K8   manager_ctx is never NULL: Paddle 3.3 calls no deleter then. *
+ * K8   manager_ctx is set: with NULL, Paddle 3.3 calls no deleter. *
  * C1   After a TypeError, __dlpack__ is called once without max_version, copy and dl_device, unless copy is False.
  * C2   The version of the tensor and the name of the capsule are checked: a producer may answer with the other form.
  * C3   copy and dl_device are passed only when asked for. If the producer may have ignored copy=True, we copy. *

@@ -152,6 +152,30 @@ probe_view_of(PyObject *Py_UNUSED(module), PyObject *args)
     return dlpack_buffer_memoryview(obj, &want);
 }
 
+/* get(obj, flags, ndim=0): dlpack_buffer_get. Returns a tuple (bytes of a contiguous buffer, itemsize, readonly, ndim,
+ * format) after the buffer was released; ndim: the rank that DLPack arrays must have, 0: any. */
+static PyObject *
+probe_get(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    dlpack_py_want want = dlpack_py_want_any();
+    PyObject *obj, *answer;
+    Py_buffer b;
+    int flags, ndim = 0;
+
+    memset(&b, 0x55, sizeof(b));
+    if (!PyArg_ParseTuple(args, "Oi|i", &obj, &flags, &ndim))
+        return NULL;
+    want.ndim = ndim;
+    if (dlpack_buffer_get(obj, ndim == 0 ? NULL : &want, &b, flags) < 0) {
+        if (b.obj != NULL)
+            PyErr_SetString(PyExc_SystemError, "obj is not NULL after a failure");
+        return NULL;
+    }
+    answer = Py_BuildValue("y#nNiz", b.buf, b.len, b.itemsize, PyBool_FromLong(b.readonly), b.ndim, b.format);
+    PyBuffer_Release(&b);
+    return answer;
+}
+
 /* request(obj, flags): calls bf_getbuffer of obj with PyBUF_ flags. Returns a tuple (address, len, itemsize, readonly,
  * ndim, format, shape, strides). */
 static PyObject *
@@ -259,6 +283,7 @@ static PyMethodDef functions[] = {
     {"kind", probe_kind, METH_VARARGS, NULL},
     {"add_methods", probe_add_methods, METH_O, NULL},
     {"view_of", probe_view_of, METH_VARARGS, NULL},
+    {"get", probe_get, METH_VARARGS, NULL},
     {"request", probe_request, METH_VARARGS, NULL},
     {"rude", probe_rude, METH_NOARGS, NULL},
     {"release_raising", probe_release_raising, METH_VARARGS, NULL},

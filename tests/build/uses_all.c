@@ -206,6 +206,8 @@ use_buffer(PyObject *owner)
     CHECK(made != NULL);
     Py_DECREF(made);
     made = dlpack_buffer_memoryview(owner, NULL);
+    if (dlpack_buffer_get(owner, NULL, &buffer, PyBUF_SIMPLE) == 0)
+        PyBuffer_Release(&buffer);
     CHECK(made != NULL);
     Py_DECREF(made);
     return 0;

@@ -615,7 +615,7 @@ def test_with_device_cpu_the_producer_is_called_once_C5(device):
 @pytest.mark.parametrize("kind", [Producer, NoDevice, NoKeyword])
 def test_memory_that_stays_pinned_after_the_second_call_is_refused_C5(device, kind):
     producer = kind(device=device)
-    with pytest.raises(BufferError, match="CPU memory was asked for: device work may be pending"):
+    with pytest.raises(BufferError, match="CPU memory (was asked for|is needed): device work may be pending"):
         consume(producer)
     assert set(producer.deleted) == {1}
 

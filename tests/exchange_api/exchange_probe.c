@@ -653,6 +653,27 @@ probe_immutable(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 
 #define KEYWORDS(function) ((PyCFunction)(void (*)(void))(function))
 
+/* delegate(): a new type, whose __dlpack__ is a C function that calls the method answer of the object. */
+static PyObject *
+delegate_dlpack(PyObject *self, PyObject *args, PyObject *keywords)
+{
+    PyObject *method = PyObject_GetAttrString(self, "answer");
+    PyObject *answer = method == NULL ? NULL : PyObject_Call(method, args, keywords);
+    Py_XDECREF(method);
+    return answer;
+}
+
+static PyObject *
+probe_delegate(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
+{
+    static PyMethodDef methods[] = {{"__dlpack__", KEYWORDS(delegate_dlpack), METH_VARARGS | METH_KEYWORDS, NULL},
+                                    {NULL, NULL, 0, NULL}};
+    static PyType_Slot slots[] = {{Py_tp_methods, methods}, {0, NULL}};
+    static PyType_Spec spec = {"exchange_probe.Delegate", sizeof(PyObject), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+                               slots};
+    return PyType_FromSpec(&spec);
+}
+
 static PyMethodDef functions[] = {
     {"table", KEYWORDS(probe_table), METH_VARARGS | METH_KEYWORDS, NULL},
     {"set_previous", probe_set_previous, METH_VARARGS, NULL},
@@ -669,6 +690,7 @@ static PyMethodDef functions[] = {
     {"return_like", probe_return_like, METH_VARARGS, NULL},
     {"return_borrowed_like", probe_return_borrowed_like, METH_VARARGS, NULL},
     {"immutable", probe_immutable, METH_NOARGS, NULL},
+    {"delegate", probe_delegate, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 #else

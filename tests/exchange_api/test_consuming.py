@@ -19,6 +19,7 @@ from exchange_probe import (
     borrow,
     call_borrowed,
     call_owned,
+    delegate,
     hook,
     return_borrowed_like,
     return_like,
@@ -421,8 +422,8 @@ def test_a_method_that_deletes_itself_runs_to_its_end_C6():
     assert a.calls == ["replaced", VERSION]
 
 
-class Old:
-    """A producer without keywords. Its type can be cached, as its objects have no dictionary."""
+class Old(delegate()):
+    """A producer whose __dlpack__ is a C function without keywords. Its objects have no dictionary."""
 
     __slots__ = ("calls", "made")
 
@@ -430,7 +431,7 @@ class Old:
         self.calls = []
         self.made = Made(LEGACY)
 
-    def __dlpack__(self, **keywords):
+    def answer(self, **keywords):
         self.calls.append(keywords)
         if keywords:
             raise TypeError("__dlpack__() takes no keyword arguments")
@@ -455,7 +456,29 @@ def test_a_cached_old_type_is_called_once_without_keywords_C1():
         consume(kind(), {"dtype": "int8"})
     # A new method is called with keywords again.
     kind.__dlpack__ = lambda self, **keywords: Old.__dlpack__(self, **keywords)
-    assert asked(kind()) == [VERSION, {}]
+    for _ in range(3):
+        assert asked(kind()) == [VERSION, {}]
+
+
+def test_a_proxy_is_called_with_keywords_whatever_its_last_object_refused_C1():
+    """A method in Python may answer differently for each object."""
+
+    class Proxy:
+        __slots__ = ("producer",)
+
+        def __init__(self, producer):
+            self.producer = producer
+
+        def __dlpack__(self, **keywords):
+            return self.producer.__dlpack__(**keywords)
+
+    for _ in range(3):
+        old = Old()
+        consume(Proxy(old))
+        assert old.calls == [VERSION, {}]
+        new = dltensor.Producer()
+        consume(Proxy(new), {"writable": 1})
+        assert new.calls == [VERSION]
 
 
 def test_an_old_type_whose_second_call_fails_is_not_cached_C1():

@@ -561,6 +561,7 @@ scenario(
     "memoryview of a dtype without a format",
     on_thing(lambda v, thing: partial(v.buffer.view_of, thing), dtype=(4, 16, 1)),
 )
+scenario("dlpack_buffer_get", on_thing(lambda v, thing: partial(v.buffer.get, thing, 0x1C)))
 scenario("getbuffer", described(lambda v, made: v.buffer.request(made, 0x1C)))
 scenario("__array_interface__", described(lambda v, made: made.__array_interface__))
 
