@@ -206,7 +206,7 @@ use_buffer(PyObject *owner)
     CHECK(made != NULL);
     Py_DECREF(made);
     made = dlpack_buffer_memoryview(owner, NULL);
-    if (dlpack_buffer_get(owner, NULL, &buffer, PyBUF_SIMPLE) == 0)
+    if (dlpack_buffer_get(owner, NULL, &buffer, PyBUF_FULL_RO) == 0)
         PyBuffer_Release(&buffer);
     CHECK(made != NULL);
     Py_DECREF(made);

@@ -562,6 +562,8 @@ scenario(
     on_thing(lambda v, thing: partial(v.buffer.view_of, thing), dtype=(4, 16, 1)),
 )
 scenario("dlpack_buffer_get", on_thing(lambda v, thing: partial(v.buffer.get, thing, 0x1C)))
+scenario("dlpack_buffer_get: a buffer", lambda v: [partial(v.buffer.get, bytearray(8), 0x1C)])
+scenario("dlpack_buffer_get: neither", lambda v: [partial(v.buffer.get, object(), 0x1C)], reports=True)
 scenario("getbuffer", described(lambda v, made: v.buffer.request(made, 0x1C)))
 scenario("__array_interface__", described(lambda v, made: made.__array_interface__))
 
