@@ -674,7 +674,8 @@ dlp_device_call_device(PyObject *obj, DLDevice *device)
     }
     if (answer == NULL)
         return -1;
-    failed = dlp_parse_pair("__dlpack_device__ returned %.200U, a tuple of two integers was wanted", answer, pair);
+    failed =
+        dlp_parse_integers("__dlpack_device__ returned %.200U, a tuple of two integers was wanted", answer, pair, 2);
     Py_DECREF(answer);
     *device = dlp_device(pair[0], pair[1]);
     return failed;

@@ -57,6 +57,7 @@
  * To consume:
  *   dlpack_py_consume                 takes the tensor of an object; dlpack_py_consume_request with a request
  *   dlpack_py_from_dlpack             reads the arguments of from_dlpack and consumes; dlpack_py_from_dlpack_args
+ *   dlpack_py_parse_dtype             reads a dtype object; dlpack_py_parse_device a device
  *   dlpack_py_check                   tells whether an object offers a tensor
  *   dlpack_py_data                    the first element of a view
  *   dlpack_py_release                 releases a view; dlpack_py_move moves one, dlpack_py_traverse visits its owner
@@ -781,20 +782,20 @@ dlp_requested_form(const dlpack_py_request *request)
     return request->max_version.major < 1 ? DLPACK_PY_LEGACY : DLPACK_PY_VERSIONED;
 }
 
-/* Reads a tuple of two objects with __index__, clamped to int32_t. Returns 0, or -1 with TypeError or another error. */
+/* Reads a tuple of count objects with __index__, clamped to int32_t. Returns 0, or -1 with TypeError or others. */
 DLP_SHARED int
-dlp_parse_pair(const char *format, PyObject *object, int32_t pair[2])
+dlp_parse_integers(const char *format, PyObject *object, int32_t *integers, int count)
 {
     int i, overflow;
 
-    if (!PyTuple_Check(object) || DLP_TUPLE_SIZE(object) != 2)
+    if (!PyTuple_Check(object) || DLP_TUPLE_SIZE(object) != count)
         return dlp_raise_value(PyExc_TypeError, format, object);
-    for (i = 0; i < 2; i++) {
+    for (i = 0; i < count; i++) {
         PyObject *part = DLP_TUPLE_ITEM(object, i);
         Py_ssize_t value = PyLong_CheckExact(part) ? PyLong_AsLongAndOverflow(part, &overflow) : -1; /* fast */
         if (value == -1 && (value = PyNumber_AsSsize_t(part, NULL)) == -1 && PyErr_Occurred())       /* clamps */
             return PyErr_ExceptionMatches(PyExc_TypeError) ? dlp_raise_value(PyExc_TypeError, format, object) : -1;
-        pair[i] = value == (int32_t)value ? (int32_t)value : value < 0 ? INT32_MIN : INT32_MAX;
+        integers[i] = value == (int32_t)value ? (int32_t)value : value < 0 ? INT32_MIN : INT32_MAX;
     }
     return 0;
 }
@@ -831,7 +832,7 @@ dlp_parse_version(PyObject *object, dlpack_py_request *request)
 {
     int32_t pair[2] = {0, 0};
     if (object != Py_None &&
-        dlp_parse_pair("max_version is %.200U, None or a tuple of two integers was wanted", object, pair) < 0)
+        dlp_parse_integers("max_version is %.200U, None or a tuple of two integers was wanted", object, pair, 2) < 0)
         return -1;
     request->max_version.major = pair[0] < 0 ? 0 : (uint32_t)pair[0];
     request->max_version.minor = pair[1] < 0 ? 0 : (uint32_t)pair[1];
@@ -851,7 +852,8 @@ dlpack_py_parse_request_args(PyObject *stream, PyObject *max_version, PyObject *
     if (stream != NULL && stream != Py_None && dlp_parse_stream(stream, &request->stream) < 0)
         return -1;
     if (dl_device != NULL && dl_device != Py_None) {
-        if (dlp_parse_pair("dl_device is %.200U, None or a tuple of two integers was wanted", dl_device, pair) < 0)
+        if (dlp_parse_integers("dl_device is %.200U, None or a tuple of two integers was wanted", dl_device, pair, 2) <
+            0)
             return -1;
         request->has_device = 1;
         request->device = dlp_device(pair[0], pair[1]);
@@ -1773,22 +1775,30 @@ dlp_take_managed(void *managed, int32_t form, const dlpack_py_want *want, const 
     return 0;
 }
 
-/* After an AttributeError: takes what want->fallback makes of an object that has no __dlpack__ (C6). */
+/* After a failed call. AttributeError: an object without __dlpack__ is given to want->fallback, or the exception names
+ * the argument (C6). Another exception stays. */
 DLP_RARE int
 dlp_take_fallback(const dlp_consumer *consumer, dlpack_py_view *v)
 {
-    const dlp_exception missing = dlp_exception_save();
-    PyObject *method = PyObject_GetAttrString(consumer->obj, "__dlpack__");
+    const dlpack_py_want *want = consumer->want;
     struct DLManagedTensorVersioned *managed = NULL;
+    dlp_exception missing;
+    PyObject *method;
     dlpack_py_error error;
 
+    if ((want->fallback == NULL && want->name == NULL) || !PyErr_ExceptionMatches(PyExc_AttributeError))
+        return -1;
+    missing = dlp_exception_save();
+    method = PyObject_GetAttrString(consumer->obj, "__dlpack__");
     if (method == NULL && PyErr_ExceptionMatches(PyExc_AttributeError)) {
         PyErr_Clear();
-        if (consumer->want->fallback(consumer->obj, &managed) != 0) {
+        if (want->fallback != NULL && want->fallback(consumer->obj, &managed) != 0) {
             managed = NULL;
             if (!PyErr_Occurred())
                 PyErr_SetString(PyExc_SystemError, "want->fallback returned -1 without an exception");
         }
+        if (managed == NULL && !PyErr_Occurred() && want->name != NULL)
+            PyErr_Format(PyExc_AttributeError, "%s has no attribute '__dlpack__'", want->name);
     }
     Py_XDECREF(method);
     if (managed == NULL && !PyErr_Occurred()) { /* the object has __dlpack__, or the fallback does not know it */
@@ -1796,13 +1806,13 @@ dlp_take_fallback(const dlp_consumer *consumer, dlpack_py_view *v)
         return -1;
     }
     dlp_exception_drop(&missing);
-    if (managed == NULL || dlp_take_managed(managed, DLPACK_PY_VERSIONED, consumer->want, consumer->request, v) < 0)
+    if (managed == NULL || dlp_take_managed(managed, DLPACK_PY_VERSIONED, want, consumer->request, v) < 0)
         return -1;
     if (consumer->request->copy != DLPACK_PY_COPY_NEVER || (v->flags & DLPACK_PY_FLAG_IS_COPIED) == 0)
         return 0;
     dlpack_py_release(v);
     (void)dlp_refuse(&error, "copy is False, and the data of this object is available as a copy only"); /* C3 */
-    return dlp_raise_for(consumer->want, &error);
+    return dlp_raise_for(want, &error);
 }
 
 /* Finishes an import after a call of __dlpack__: takes the tensor of answer, which is stolen. For pinned or managed
@@ -1816,9 +1826,7 @@ dlp_take_answer(PyObject *answer, const dlp_consumer *consumer, dlpack_py_view *
     int result;
 
     if (answer == NULL)
-        return consumer->want->fallback != NULL && PyErr_ExceptionMatches(PyExc_AttributeError)
-                   ? dlp_take_fallback(consumer, v)
-                   : -1;
+        return dlp_take_fallback(consumer, v);
     result = dlp_take_capsule(answer, consumer, v);
     dlp_decref(answer); /* keeps the exception (K2) */
     if (result != DLP_NOT_CPU)
@@ -1849,7 +1857,7 @@ dlp_consume_fast(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v);
 
 /* As dlpack_py_consume, with a request. The view meets request->device, where has_device is 1, and request->copy (C3).
  * The stream is only passed to __dlpack__: dlpack_device_consume orders streams. max_version is ignored. */
-DLP_SHARED int
+DLP_SHARED DLP_MUST_CHECK int
 dlpack_py_consume_request(PyObject *obj, const dlpack_py_request *request, const dlpack_py_want *want,
                           dlpack_py_view *v)
 {
@@ -1876,34 +1884,66 @@ dlpack_py_consume_request(PyObject *obj, const dlpack_py_request *request, const
  * method returned no DLPack capsule: C6), ValueError (the capsule was consumed before: K4), SystemError (requirements
  * contradict each other), MemoryError, or the producer's exception. On -1 the view is empty, and a capsule that was not
  * taken still owns its tensor (K1). */
-static inline int
+static inline DLP_MUST_CHECK int
 dlpack_py_consume(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
     return dlp_consume_fast(obj, want, v);
+}
+
+/* Read a dtype object with __dlpack_data_type__ (data-apis/array-api#972), as Paddle and tvm-ffi have. Returns 0, or -1
+ * with AttributeError (no such object), BufferError (an impossible dtype: C8), TypeError or the object's exception. */
+DLP_RARE int
+dlpack_py_parse_dtype(PyObject *obj, uint32_t *dtype)
+{
+    int32_t n[3] = {0, 0, 0}; /* code, bits, lanes */
+    PyObject *answer = PyObject_CallMethod(obj, "__dlpack_data_type__", NULL);
+    const int result =
+        answer == NULL ? -1 : dlp_parse_integers("dtype is %.200U, three integers were wanted", answer, n, 3);
+    dlpack_py_error error;
+
+    Py_XDECREF(answer);
+    if (result < 0)
+        return -1;
+    if (((n[0] | n[1]) & ~0xff) != 0 || (n[2] & ~0xffff) != 0)
+        n[1] = 0; /* impossible, whatever the others are */
+    *dtype = DLPACK_PY_DTYPE((uint32_t)n[0] & 0xffu, (uint32_t)n[1], (uint32_t)n[2] & 0xffffu);
+    return dlp_check_dtype(dlpack_py_cpu(NULL, *dtype, 0, NULL, NULL).dtype, &error) < 0 ? dlpack_py_raise(&error) : 0;
+}
+
+/* Read a device: "cpu", a tuple (type, id), or an object with __dlpack_device__, as devices and arrays. Returns 0, or
+ * -1 with TypeError, ValueError (another name) or the object's exception. */
+DLP_SHARED int
+dlpack_py_parse_device(PyObject *obj, DLDevice *device)
+{
+    static const char wanted[] = "device is %.200U, None, 'cpu', a tuple of two integers or a device was wanted";
+    int32_t pair[2] = {kDLCPU, 0};
+    PyObject *answer = NULL;
+    int result = 0;
+
+    if (PyUnicode_Check(obj) && PyUnicode_CompareWithASCIIString(obj, "cpu") != 0)
+        return dlp_raise_value(PyExc_ValueError, "device is %.200U, 'cpu' was wanted", obj);
+    if (!PyUnicode_Check(obj) && !PyTuple_Check(obj) &&
+        (answer = PyObject_CallMethod(obj, "__dlpack_device__", NULL)) == NULL)
+        return PyErr_ExceptionMatches(PyExc_AttributeError) ? dlp_raise_value(PyExc_TypeError, wanted, obj) : -1;
+    if (!PyUnicode_Check(obj))
+        result = dlp_parse_integers(wanted, answer != NULL ? answer : obj, pair, 2);
+    Py_XDECREF(answer);
+    *device = dlp_device(pair[0], pair[1]);
+    return result;
 }
 
 /* Reads device= and copy= of from_dlpack; NULL: not given (C3). */
 static inline int
 dlp_parse_device_and_copy(PyObject *device, PyObject *copy, dlpack_py_request *request)
 {
-    int32_t pair[2] = {kDLCPU, 0};
-
     if (dlpack_py_parse_request_args(NULL, NULL, NULL, copy, request) < 0)
         return -1;
     request->has_device = device != NULL && device != Py_None;
-    if (request->has_device && PyUnicode_Check(device)) {
-        if (PyUnicode_CompareWithASCIIString(device, "cpu") != 0)
-            return dlp_raise_value(PyExc_ValueError, "device is %.200U, 'cpu' was wanted", device);
-    }
-    else if (request->has_device &&
-             dlp_parse_pair("device is %.200U, None, 'cpu' or a tuple of two integers was wanted", device, pair) < 0)
-        return -1;
-    request->device = dlp_device(pair[0], pair[1]);
-    return 0;
+    return request->has_device ? dlpack_py_parse_device(device, &request->device) : 0;
 }
 
 /* As dlpack_py_from_dlpack, from objects; device and copy may be NULL for "not given". */
-static inline int
+static inline DLP_MUST_CHECK int
 dlpack_py_from_dlpack_args(PyObject *x, PyObject *device, PyObject *copy, const dlpack_py_want *want, dlpack_py_view *v)
 {
     dlpack_py_request request;
@@ -1915,9 +1955,9 @@ dlpack_py_from_dlpack_args(PyObject *x, PyObject *device, PyObject *copy, const 
 
 /* dlpack_py_from_dlpack: the first half of a library's from_dlpack(x, /, *, device=None, copy=None), from the call's
  * arguments, as METH_FASTCALL | METH_KEYWORDS passes them, to a view. The second half puts the view into an array of
- * the library. device is None, a tuple (type, id) or "cpu" (C3). Returns as dlpack_py_consume, and -1 with
+ * the library. device is None or as dlpack_py_parse_device reads it (C3). Returns as dlpack_py_consume, and -1 with
  * TypeError or ValueError for malformed arguments. */
-static inline int
+static inline DLP_MUST_CHECK int
 dlpack_py_from_dlpack(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, const dlpack_py_want *want,
                       dlpack_py_view *v)
 {

@@ -99,9 +99,11 @@ DLP_QUIET
 #  define DLP_PRINTF(text, first) __attribute__((format(printf, text, first)))
 #  define DLP_RARE static __attribute__((cold, noinline, unused))
 #  define DLP_SHARED static __attribute__((noinline, unused))
+#  define DLP_MUST_CHECK __attribute__((warn_unused_result))
 #else
 #  define DLP_GNU 0
 #  define DLP_PRINTF(text, first)
+#  define DLP_MUST_CHECK
 #  define DLP_RARE static inline
 #  define DLP_SHARED static inline
 #endif
@@ -455,6 +457,47 @@ dlpack_py_strides(int32_t ndim, const int64_t *shape, char order, int64_t *strid
         if (shape[i] > 1 && (uint64_t)shape[i] <= INT64_MAX / step) /* only without elements the product is larger */
             step *= (uint64_t)shape[i];
     }
+}
+
+/* Read extents or strides of another integer type: int, size_t, Py_ssize_t.
+ *
+ * source   ndim integers of size bytes, 4 or 8 (sizeof(*source)), which fit into a signed integer; NULL: returns NULL
+ * to       out: ndim numbers. Returns to */
+static inline int64_t *
+dlpack_py_widen(int32_t ndim, const void *source, size_t size, int64_t *to)
+{
+    int32_t i, narrow;
+
+    for (i = 0; source != NULL && i < ndim; i++) {
+        memcpy(&narrow, (const char *)source + (size_t)i * size, sizeof(narrow));
+        to[i] = narrow;
+        if (size == sizeof(int64_t))
+            memcpy(&to[i], (const char *)source + (size_t)i * size, size);
+    }
+    return source == NULL ? NULL : to;
+}
+
+/* Set the strides of t, which are given in bytes, as NumPy, OpenCV and Pillow count them.
+ *
+ * t         has its dtype, ndim and shape; out: strides
+ * strides   ndim numbers in bytes; out: in elements. t points to them
+ *
+ * Returns 0; or -1 with BufferError in *error: a stride is not a multiple of the size of an element. */
+static inline int
+dlpack_py_byte_strides(DLTensor *t, int64_t *strides, dlpack_py_error *error)
+{
+    const int64_t bits = dlp_item_bits(t->dtype, 0), size = bits < 8 ? 1 : bits / 8;
+    int32_t i;
+
+    for (i = 0; i < t->ndim; i++) {
+        if (t->shape[i] > 1 && (bits % 8 != 0 || bits == 0 || strides[i] % size != 0)) /* else without meaning (D5) */
+            return dlp_refuse(error,
+                              "strides[%" PRId32 "] is %" PRId64 " bytes, a multiple of %" PRId64 " bits was wanted", i,
+                              strides[i], bits);
+        strides[i] /= size;
+    }
+    t->strides = strides;
+    return 0;
 }
 
 /* The tensor's strides; where they are NULL, row-major strides written to storage (D4). */

@@ -40,7 +40,7 @@ def functions(text):
     pattern = rf"{COMMENT}^((?:static|DLP)[^\n;{{}}#]*)\n(dlpack_\w+)(\([^{{}};]*\))\n\{{"
     for comment, result, name, parameters in re.findall(pattern, text, re.DOTALL | re.MULTILINE):
         if is_public(name):
-            result = re.sub(r"^(?:static inline|DLP\w+)\s+", "", result)
+            result = re.sub(r"^(?:(?:static inline|DLP[A-Z_]+)\s+)+", "", result)
             yield name, [one_line(f"{result} {name}{parameters}"), *promises(comment)]
 
 

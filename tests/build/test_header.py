@@ -141,6 +141,18 @@ def test_a_class_with_a_view_gives_no_warning_and_no_symbol_of_the_header(tmp_pa
     assert "take" in symbols.stdout and "T dlpack_py_" not in symbols.stdout and "W dlpack_py_" not in symbols.stdout
 
 
+@both_languages
+@pytest.mark.parametrize(
+    "call", ["dlpack_py_consume(x, NULL, &v)", "dlpack_py_from_dlpack_args(x, NULL, NULL, NULL, &v)"], ids=str
+)
+def test_a_result_that_is_not_checked_is_a_warning(tmp_path, call, suffix):
+    text = '#include "dlpack_py.h"\nvoid f(PyObject *x);\nvoid f(PyObject *x) { dlpack_py_view v; %s; }\n'
+    done = compile_text(tmp_path, text % call, "-Wno-error", suffix=suffix)
+    assert done.returncode == 0 and "warn_unused_result" in done.stderr + "".join(["", done.stdout or ""])
+    done = compile_text(tmp_path, text % f"if ({call} < 0) return", suffix=suffix)
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+
+
 @needs_cxx
 def test_the_header_restores_style_warnings_of_cpp(tmp_path):
     text = '#include "dlpack_py.h"\n#include "dlpack_py.h"\nlong f(double d);\nlong f(double d) { return (long)d; }\n'

@@ -26,6 +26,8 @@ use_tensor_layer(void)
 {
     double values[6] = {0, 1, 2, 3, 4, 5}, compact[6];
     const DLTensor t = dlpack_py_cpu(values, DLPACK_PY_FLOAT64, 2, shape, columns);
+    static const size_t bytes[2] = {sizeof(double), 2 * sizeof(double)};
+    DLTensor in_bytes = dlpack_py_cpu(values, DLPACK_PY_FLOAT64, 2, shape, NULL);
     const DLTensor to = dlpack_py_cpu(compact, DLPACK_PY_FLOAT64, 2, shape, NULL);
     char text[DLPACK_PY_TEXT_SIZE];
     int64_t strides[2];
@@ -46,6 +48,8 @@ use_tensor_layer(void)
     dlpack_py_strides(2, shape, 'F', strides);
     CHECK(memcmp(strides, columns, sizeof(strides)) == 0);
     CHECK(!dlpack_py_overlap(&t, 0, &to, 0));
+    CHECK(dlpack_py_widen(2, bytes, sizeof(*bytes), strides) == strides && strides[0] == 8);
+    CHECK(dlpack_py_byte_strides(&in_bytes, strides, &error) == 0 && strides[1] == 2 && in_bytes.strides == strides);
     CHECK(dlpack_py_copy(&to, &t, 0, &error) == 0 && compact[1] >= 2 && compact[1] <= 2);
 #ifdef DLPACK_COPY_H
     {
@@ -163,6 +167,8 @@ use_consumer(PyObject *owner)
     dlpack_py_want want = dlpack_py_want_any();
     dlpack_py_request request;
     PyObject *bytes;
+    DLDevice device;
+    uint32_t dtype;
     dlpack_py_view v;
 
     CHECK(dlpack_py_init() == 0);
@@ -172,6 +178,9 @@ use_consumer(PyObject *owner)
     dlpack_py_release(&v);
     CHECK(dlpack_py_from_dlpack_args(owner, NULL, Py_True, NULL, &v) == 0);
     dlpack_py_release(&v);
+    CHECK(dlpack_py_parse_dtype(owner, &dtype) < 0 && PyErr_ExceptionMatches(PyExc_AttributeError));
+    PyErr_Clear();
+    CHECK(dlpack_py_parse_device(owner, &device) == 0 && device.device_type == kDLCPU && device.device_id == 0);
     CHECK(dlpack_py_parse_request_args(NULL, NULL, NULL, Py_False, &request) == 0);
     CHECK(dlpack_py_consume_request(owner, &request, NULL, &v) == 0);
     CHECK(dlpack_py_data(&v) == ((Numbers *)owner)->values);

@@ -351,7 +351,29 @@ probe_view_of_borrowed(PyObject *Py_UNUSED(module), PyObject *obj)
 }
 #endif
 
+/* parse_dtype(obj): the dtype of an object as (code, bits, lanes). */
+static PyObject *
+probe_parse_dtype(PyObject *Py_UNUSED(module), PyObject *obj)
+{
+    uint32_t dtype = 0;
+    if (dlpack_py_parse_dtype(obj, &dtype) < 0)
+        return NULL;
+    return Py_BuildValue("(III)", dtype >> 24, dtype >> 16 & 0xff, dtype & 0xffff);
+}
+
+/* parse_device(obj): the device of an object as (type, id). */
+static PyObject *
+probe_parse_device(PyObject *Py_UNUSED(module), PyObject *obj)
+{
+    DLDevice device;
+    if (dlpack_py_parse_device(obj, &device) < 0)
+        return NULL;
+    return Py_BuildValue("(ii)", (int)device.device_type, (int)device.device_id);
+}
+
 static PyMethodDef functions[] = {
+    {"parse_dtype", probe_parse_dtype, METH_O, NULL},
+    {"parse_device", probe_parse_device, METH_O, NULL},
     {"consume", (PyCFunction)(void (*)(void))probe_consume, METH_VARARGS | METH_KEYWORDS, NULL},
     {"from_dlpack", (PyCFunction)(void (*)(void))probe_from_dlpack, METH_FASTCALL | METH_KEYWORDS, NULL},
     {"check", probe_check, METH_O, NULL},

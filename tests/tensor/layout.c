@@ -93,12 +93,67 @@ tensors_without_elements_share_nothing_whatever_they_point_to_D3(void)
     CHECK(dlpack_py_is_contiguous(&empty, 'F') && dlpack_py_is_contiguous(&empty, 'K'));
 }
 
+static void
+extents_of_each_integer_type_are_widened(void)
+{
+    static const int ints[3] = {3, -1, INT32_MAX};
+    static const size_t sizes[2] = {7, (size_t)PTRDIFF_MAX};
+    static const ptrdiff_t differences[2] = {-8, PTRDIFF_MIN};
+    int64_t to[3];
+
+    CHECK(dlpack_py_widen(3, ints, sizeof(*ints), to) == to);
+    CHECK(to[0] == 3 && to[1] == -1 && to[2] == INT32_MAX);
+    CHECK(dlpack_py_widen(2, sizes, sizeof(*sizes), to) == to);
+    CHECK(to[0] == 7 && to[1] == PTRDIFF_MAX && to[2] == INT32_MAX);
+    CHECK(dlpack_py_widen(2, differences, sizeof(*differences), to) == to);
+    CHECK(to[0] == -8 && to[1] == PTRDIFF_MIN);
+    CHECK(dlpack_py_widen(0, ints, sizeof(*ints), to) == to && to[0] == -8);
+    CHECK(dlpack_py_widen(2, NULL, sizeof(*ints), to) == NULL && to[0] == -8);
+}
+
+static void
+strides_in_bytes_become_strides_in_elements_D4_D5(void)
+{
+    double values[6] = {0};
+    const int64_t shape[3] = {2, 1, 3};
+    int64_t strides[3] = {-24, 5, 8}; /* the extent 1 has a stride without meaning */
+    DLTensor t = dlpack_py_cpu(values + 3, DLPACK_PY_FLOAT64, 3, shape, NULL);
+
+    CHECK_NUMBER(dlpack_py_byte_strides(&t, strides, NULL), 0);
+    CHECK(t.strides == strides && strides[0] == -3 && strides[2] == 1);
+    CHECK_NUMBER(dlpack_py_validate(&t, 0, NULL), 0);
+    t.ndim = 0;
+    CHECK_NUMBER(dlpack_py_byte_strides(&t, strides, NULL), 0);
+}
+
+static void
+strides_that_are_no_multiple_of_an_element_are_refused_P7(void)
+{
+    static const uint32_t dtypes[] = {DLPACK_PY_FLOAT64, DLPACK_PY_FLOAT6_E2M3FN, DLPACK_PY_FLOAT4_E2M1FN, 0};
+    const int64_t shape[2] = {2, 2};
+    char bytes[64];
+    int i;
+
+    for (i = 0; i < COUNT(dtypes); i++) {
+        int64_t strides[2] = {16, 4};
+        DLTensor t = dlpack_py_cpu(bytes, dtypes[i], 2, shape, NULL);
+        dlpack_py_error error;
+        CHECK_NUMBER(dlpack_py_byte_strides(&t, strides, &error), -1);
+        CHECK(t.strides == NULL);
+        if (i == 0)
+            CHECK_NUMBER(strcmp(error.text, "strides[1] is 4 bytes, a multiple of 64 bits was wanted"), 0);
+    }
+}
+
 int
 main(void)
 {
     arithmetic_that_leaves_int64_is_seen_D8();
     the_first_element_is_at_data_and_byte_offset_D1();
     strides_that_would_leave_int64_stay_as_they_are_D8();
+    extents_of_each_integer_type_are_widened();
+    strides_in_bytes_become_strides_in_elements_D4_D5();
+    strides_that_are_no_multiple_of_an_element_are_refused_P7();
     sixty_four_dimensions_have_an_order_D8();
     tensors_without_elements_share_nothing_whatever_they_point_to_D3();
     return check_failures != 0;
