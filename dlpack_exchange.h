@@ -321,13 +321,15 @@ dlpack_py_embed(dlpack_py_embedded *e, PyObject *owner, const DLTensor *t, uint6
     dlp_state *state = dlp_state_get();
     dlpack_py_error error;
 
-    if ((order == 0 && dlp_validate_general(t, flags, &error) < 0) ||
-        (t->ndim > 0 && t->strides == NULL &&
-         dlp_fail(&error, DLPACK_PY_VALUE_ERROR, "strides is NULL, strides that the object stores were wanted") < 0))
-        return dlpack_py_raise(&error);
-    memset(&e->manager, 0, sizeof(e->manager));
     if (state == NULL)
         return -1;
+    if (order == 0 && dlp_validate_general(t, flags, &error) < 0)
+        return dlpack_py_raise(&error);
+    if (t->ndim > 0 && t->strides == NULL) {
+        PyErr_SetString(PyExc_ValueError, "strides is NULL, strides that the object stores were wanted");
+        return -1;
+    }
+    memset(&e->manager, 0, sizeof(e->manager));
     dlp_keep(&e->manager, owner, &state->lifetime, NULL);
     Py_DECREF(owner); /* borrowed */
     *dlp_fill(&e->versioned, DLPACK_PY_VERSIONED, dlp_kept_flags(t, flags), &e->manager) = *t;
@@ -693,7 +695,7 @@ typedef struct dlpack_py_exchange {
     }                                                                                                            \
     static int name##_to_object(DLManagedTensorVersioned *managed, void **out)                                   \
     {                                                                                                            \
-        return dlp_table_to_object(&name, managed, out);                                                         \
+        return dlp_table_to_object(&name, NULL, managed, out);                                                   \
     }                                                                                                            \
     static int name##_stream(DLDeviceType type, int32_t id, void **out)                                          \
     {                                                                                                            \
@@ -855,9 +857,10 @@ dlp_table_answer(const dlpack_py_exchange *x, void *asked, DLManagedTensorVersio
     return result;
 }
 
-/* managed_tensor_to_py_object_no_sync. Makes an object of the type to which the table was added last. */
+/* managed_tensor_to_py_object_no_sync. like NULL: makes an object of the type to which the table was added last; else of
+ * like, or of the base of like that has the table. */
 static inline int
-dlp_table_to_object(const dlpack_py_exchange *x, DLManagedTensorVersioned *managed, void **out)
+dlp_table_to_object(const dlpack_py_exchange *x, PyTypeObject *like, DLManagedTensorVersioned *managed, void **out)
 {
     PyObject *type = NULL;
     dlpack_py_view v;
@@ -866,7 +869,7 @@ dlp_table_to_object(const dlpack_py_exchange *x, DLManagedTensorVersioned *manag
         *out = NULL;
     if (dlp_check_pointer(managed, "the managed tensor is NULL") < 0)
         return -1;
-    if (dlp_check_out(out) == 0 && dlp_find_own(dlp_exchange_get(dlp_state_get()), NULL, &x->api, &type) == NULL &&
+    if (dlp_check_out(out) == 0 && dlp_find_own(dlp_exchange_get(dlp_state_get()), like, &x->api, &type) == NULL &&
         !PyErr_Occurred())
         PyErr_SetString(PyExc_RuntimeError, "this interpreter has no type with this exchange table");
     if (type == NULL) {
@@ -985,7 +988,8 @@ dlp_note_error(void *context, const char *kind, const char *message)
 DLP_SHARED int
 dlpack_py_allocate_like(PyObject *like, const DLTensor *prototype, dlpack_py_view *v)
 {
-    dlpack_py_want want = dlpack_py_want_like(prototype);
+    dlpack_py_want want;
+    dlpack_py_request request;
     int64_t shape[DLPACK_PY_MAX_NDIM]; /* a copy: the table may write to it */
     DLTensor t = *prototype;
     DLManagedTensorVersioned *managed = NULL;
@@ -997,33 +1001,37 @@ dlpack_py_allocate_like(PyObject *like, const DLTensor *prototype, dlpack_py_vie
     known = dlp_type_get(dlp_state_get(), like, &learned);
     if (known == NULL)
         return -1;
-    error.code = 0;
-    if (known->table == NULL && (managed = dlpack_py_allocate(prototype, &error)) != NULL) {
+    if (known->table == NULL) {
+        managed = dlpack_py_allocate(prototype, &error);
+        if (managed == NULL)
+            return dlpack_py_raise(&error);
         dlp_view_set(v, managed, &managed->dl_tensor);
         return 0;
     }
-    if (known->table != NULL && dlp_prepare_prototype(&t, &error) == 0) {
-        if (t.ndim > 0)
-            memcpy(shape, t.shape, (size_t)t.ndim * sizeof(int64_t));
-        t.shape = shape;
-        t.data = NULL;
-        if (known->table->managed_tensor_allocator(&t, &managed, &error, dlp_note_error) != 0)
-            managed = NULL;
-    }
-    if (managed == NULL)
+    if (dlp_prepare_prototype(&t, &error) < 0)
+        return dlpack_py_raise(&error);
+    if (t.ndim > 0)
+        memcpy(shape, t.shape, (size_t)t.ndim * sizeof(int64_t));
+    t.shape = shape;
+    t.data = NULL;
+    error.code = 0;
+    if (known->table->managed_tensor_allocator(&t, &managed, &error, dlp_note_error) != 0 || managed == NULL) {
         dlp_note_error(&error, NULL, NULL); /* where nothing was reported */
-    else if (PyErr_Occurred())
-        dlp_delete(managed, DLPACK_PY_VERSIONED);
-    if (managed == NULL || PyErr_Occurred())
         return PyErr_Occurred() ? -1 : dlpack_py_raise(&error);
+    }
+    if (PyErr_Occurred()) {
+        dlp_delete(managed, DLPACK_PY_VERSIONED);
+        return -1;
+    }
+    memset(&request, 0, sizeof(request));
+    request.has_device = 1; /* the device id is checked, too */
+    request.device = prototype->device;
+    want = dlpack_py_want_like(prototype);
     want.device = (int32_t)prototype->device.device_type;
     want.writable = 1;
     want.alignment = 1;
     want.name = "the exchange table's allocator";
-    {
-        const dlpack_py_request request = {{0, 0}, {0, 0}, 1, prototype->device, 0}; /* asks only for the device */
-        return dlp_take_managed(managed, DLPACK_PY_VERSIONED, &want, &request, v);
-    }
+    return dlp_take_managed(managed, DLPACK_PY_VERSIONED, &want, &request, v);
 }
 
 /* free_fn of a managed tensor over a view. */
@@ -1149,9 +1157,27 @@ dlp_find_from_dlpack(dlp_state *state, PyObject *obj)
     return found;
 }
 
+/* Ask before a computation whether dlpack_py_return_like_steal knows how to make an array like an argument: by a table,
+ * or by a from_dlpack. Returns 0, or -1 with TypeError, or with the exception of an import or of an attribute. */
+DLP_RARE int
+dlpack_py_check_like(PyObject *like)
+{
+    dlp_state *state = dlp_state_get();
+    dlp_type_entry learned;
+    const dlp_type_entry *known = dlp_type_get(state, like, &learned);
+    PyObject *from_dlpack;
+
+    if (known == NULL || known->table != NULL)
+        return known == NULL ? -1 : 0;
+    from_dlpack = dlp_find_from_dlpack(state, like);
+    Py_XDECREF(from_dlpack);
+    return from_dlpack == NULL ? -1 : 0;
+}
+
 /* dlpack_py_return_like_steal: a result as an array of the library of an argument.
  *
- * like   the argument; the exchange table of its type makes the array, or else the from_dlpack of its array
+ * like   the argument; the exchange table of its type makes the array, a table of this file makes it of the argument's
+ *        type or the base of it that has the table; or else the from_dlpack of its array
  *        namespace, of the module of its type, or of a package that contains this module
  * v      the array's data; stolen, also on failure
  *
@@ -1166,6 +1192,7 @@ dlpack_py_return_like_steal(PyObject *like, dlpack_py_view *v)
     const dlp_type_entry *known;
     dlp_type_entry learned;
     void *out = NULL;
+    int is_own;
 
     if (v->managed == NULL)
         PyErr_SetString(PyExc_ValueError, "the view is empty or borrowed, a view that owns its tensor was wanted");
@@ -1174,11 +1201,13 @@ dlpack_py_return_like_steal(PyObject *like, dlpack_py_view *v)
         return NULL;
     }
     table = known->table;
+    is_own = known->is_own;
     if (table != NULL) {
         managed = dlp_view_managed_steal(v); /* may run foreign code, which may change *known */
         if (managed == NULL)
             return NULL;
-        if (table->managed_tensor_to_py_object_no_sync(managed, &out) == 0)
+        if ((is_own ? dlp_table_to_object((const dlpack_py_exchange *)(const void *)table, Py_TYPE(like), managed, &out)
+                    : table->managed_tensor_to_py_object_no_sync(managed, &out)) == 0)
             made = (PyObject *)out;
         if (made != NULL && !PyErr_Occurred())
             return made;

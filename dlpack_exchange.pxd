@@ -22,4 +22,5 @@ cdef extern from "dlpack_exchange.h":
     int dlpack_py_embed(dlpack_py_embedded *e, object owner, const DLTensor *t, uint64_t flags) except -1
     dlpack_py_offer dlpack_py_offer_embedded(dlpack_py_embedded *e)
     int dlpack_py_allocate_like(object like, const DLTensor *prototype, dlpack_py_view *v) except -1
+    int dlpack_py_check_like(object like) except -1
     object dlpack_py_return_like_steal(object like, dlpack_py_view *v)

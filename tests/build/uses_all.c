@@ -339,6 +339,7 @@ use_exchange(Numbers *owner)
     dlpack_py_release(&v);
     CHECK(dlpack_py_allocate_like(like, &t, &v) == 0);
     CHECK(dlpack_py_copy(&v.tensor, &t, 0, &error) == 0);
+    CHECK(dlpack_py_check_like(like) == 0);
     made = dlpack_py_return_like_steal(like, &v);
     CHECK(made != NULL && memcmp(((Numbers *)made)->values, owner->values, sizeof(owner->values)) == 0);
     Py_DECREF(made);

@@ -651,6 +651,13 @@ probe_immutable(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
     return type;
 }
 
+/* check_like(like): None, or an exception. */
+static PyObject *
+probe_check_like(PyObject *Py_UNUSED(module), PyObject *like)
+{
+    return dlpack_py_check_like(like) < 0 ? NULL : Py_BuildValue("");
+}
+
 #define KEYWORDS(function) ((PyCFunction)(void (*)(void))(function))
 
 /* delegate(): a new type, whose __dlpack__ is a C function that calls the method answer of the object. */
@@ -690,6 +697,7 @@ static PyMethodDef functions[] = {
     {"return_like", probe_return_like, METH_VARARGS, NULL},
     {"return_borrowed_like", probe_return_borrowed_like, METH_VARARGS, NULL},
     {"immutable", probe_immutable, METH_NOARGS, NULL},
+    {"check_like", probe_check_like, METH_O, NULL},
     {"delegate", probe_delegate, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

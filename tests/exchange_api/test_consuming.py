@@ -19,6 +19,7 @@ from exchange_probe import (
     borrow,
     call_borrowed,
     call_owned,
+    check_like,
     delegate,
     hook,
     return_borrowed_like,
@@ -1051,3 +1052,29 @@ def test_a_result_with_an_invalid_shape_is_a_buffer_error():
 def test_a_borrowed_tensor_is_not_returned():
     with pytest.raises(ValueError, match="the view is empty or borrowed"):
         return_borrowed_like(dlarray.arange(1), dlarray.arange(3))
+
+
+def test_a_result_has_the_type_of_the_argument_that_has_the_table_X6():
+    """As for two instances of a module: the table makes objects of the type to which it was added last."""
+    first, second = race_probe.new_type(), race_probe.new_type()
+    derived = type("Derived", (first,), {})
+    for like, kind in (first(), first), (second(), second), (derived(), first), (first(), first):
+        result = race_probe.return_like(like, first())
+        assert type(result) is kind and race_probe.consume(result) == 6.0
+
+
+def test_a_result_like_the_argument_can_be_asked_for_before_it_is_computed_C6():
+    for like in library()(), dlarray.arange(1), race_probe.new_type()(), library_with(lambda x: None):
+        assert check_like(like) is None
+    capsule = Made().capsule()
+    for like in capsule, object(), None, Nowhere():
+        with pytest.raises(TypeError, match="its library has no from_dlpack"):
+            check_like(like)
+    assert dltensor.name(capsule) == VERSIONED
+
+    class Broken:
+        def __array_namespace__(self):
+            raise KeyError("broken")
+
+    with pytest.raises(KeyError, match="broken"):
+        check_like(Broken())

@@ -638,6 +638,7 @@ ON_OFFERED = {
     "borrow, to be written": lambda v, x: partial(v.exchange.borrow, x, writable=True),
     "borrow, of another order": lambda v, x: partial(v.exchange.borrow, x, order="F", options=1),
     "allocate_like": lambda v, x: partial(v.exchange.allocate_like, x, (0, 3)),
+    "check_like": lambda v, x: partial(v.exchange.check_like, x),
     "table's owned tensor": lambda v, x: partial(v.exchange.call_owned, table(v), x),
     "table's borrowed tensor": lambda v, x: partial(v.exchange.call_borrowed, table(v), x),
 }
