@@ -857,8 +857,8 @@ dlp_table_answer(const dlpack_py_exchange *x, void *asked, DLManagedTensorVersio
     return result;
 }
 
-/* managed_tensor_to_py_object_no_sync. Makes an object of like, or of the base of like that has the table; like NULL: of
- * the type to which the table was added last. */
+/* managed_tensor_to_py_object_no_sync. Makes an object of like, or of the base of like that has the table; like NULL:
+ * of the type to which the table was added last. */
 static inline int
 dlp_table_to_object(const dlpack_py_exchange *x, PyTypeObject *like, DLManagedTensorVersioned *managed, void **out)
 {
