@@ -58,8 +58,7 @@
  *   dlpack_py_consume                 takes the tensor of an object; dlpack_py_consume_request with a request
  *   dlpack_py_from_dlpack             reads the arguments of from_dlpack and consumes; dlpack_py_from_dlpack_args
  *   dlpack_py_parse_dtype             reads a dtype object; dlpack_py_parse_device a device
- *   dlpack_py_check                   tells whether an object offers a tensor
- *   dlpack_py_data                    the first element of a view
+ *   dlpack_py_check                   tells whether an object offers a tensor; dlpack_py_data: the data of a view
  *   dlpack_py_release                 releases a view; dlpack_py_move moves one, dlpack_py_traverse visits its owner
  *
  * Only Python is linked. A thread state is needed, except by deleters, by functions of dlpack_tensor.h, and by
@@ -771,9 +770,10 @@ typedef struct dlpack_py_request {
     int32_t copy; /* DLPACK_PY_COPY_... */
 } dlpack_py_request;
 
-#define DLPACK_PY_COPY_AS_NEEDED 0 /* None */
-#define DLPACK_PY_COPY_ALWAYS 1    /* True */
-#define DLPACK_PY_COPY_NEVER 2     /* False */
+#define DLPACK_PY_COPY_AS_NEEDED 0    /* None */
+#define DLPACK_PY_COPY_ALWAYS 1       /* True */
+#define DLPACK_PY_COPY_NEVER 2        /* False */
+#define DLPACK_PY_COPY_NOT_IF_KNOWN 3 /* for consumers: False, but a producer that does not know copy is accepted */
 
 /* The form of the capsule that a request asks for (P2). */
 static inline int32_t
@@ -1574,7 +1574,7 @@ dlp_may_copy(const DLTensor *t, const dlp_consumer *consumer)
     const dlpack_py_want *want = consumer->want;
     const dlpack_py_request *request = consumer->request;
 
-    return request->copy != DLPACK_PY_COPY_NEVER && want->device <= (int32_t)kDLCPU && /* 0, any or the CPU */
+    return request->copy < DLPACK_PY_COPY_NEVER && want->device <= (int32_t)kDLCPU && /* 0, any or the CPU */
            (request->copy == DLPACK_PY_COPY_ALWAYS || (want->options & DLPACK_PY_COPY_IF_NEEDED) != 0) &&
            (!request->has_device || request->device.device_type == kDLCPU) && dlpack_py_is_cpu_readable(t->device);
 }

@@ -27,6 +27,7 @@ cdef extern from "dlpack_py.h":
         int32_t copy
 
     const int32_t DLPACK_PY_COPY_AS_NEEDED, DLPACK_PY_COPY_ALWAYS, DLPACK_PY_COPY_NEVER
+    const int32_t DLPACK_PY_COPY_NOT_IF_KNOWN
     int dlpack_py_parse_dtype(object obj, uint32_t *dtype) except -1
     int dlpack_py_parse_device(object obj, DLDevice *device) except -1
     int dlpack_py_parse_request_args(object stream, object max_version, object dl_device, object copy,

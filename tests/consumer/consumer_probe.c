@@ -262,7 +262,7 @@ static PyTypeObject view_type = {
 /* ---- Functions ----------------------------------------------------------- */
 
 /* consume(obj, want=None, /, *, device, copy, by_request=False, like, stream): like is a View whose tensor makes the
- * want; stream is that of a request */
+ * want; stream is that of a request, copy is then a number DLPACK_PY_COPY_... */
 static PyObject *
 probe_consume(PyObject *Py_UNUSED(module), PyObject *args, PyObject *names)
 {
@@ -285,7 +285,7 @@ probe_consume(PyObject *Py_UNUSED(module), PyObject *args, PyObject *names)
     if (self == NULL)
         return NULL;
     memset(&self->view, 0x55, sizeof(self->view)); /* uninitialized, as on the stack */
-    if (device != NULL || copy != NULL)
+    if (!by_request && (device != NULL || copy != NULL))
         failed = dlpack_py_from_dlpack_args(obj, device, copy, wanted == NULL ? NULL : &want.want, &self->view);
     else if (by_request) {
         dlpack_py_request request;
@@ -294,6 +294,8 @@ probe_consume(PyObject *Py_UNUSED(module), PyObject *args, PyObject *names)
             Py_DECREF(self);
             return NULL;
         }
+        if (copy != NULL)
+            request.copy = (int32_t)PyLong_AsLong(copy);
         failed = dlpack_py_consume_request(obj, &request, wanted == NULL ? NULL : &want.want, &self->view) < 0;
     }
     else

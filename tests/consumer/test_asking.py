@@ -445,6 +445,22 @@ def test_copy_false_is_refused_if_the_producer_does_not_know_copy_C3(kind):
     assert sys.getrefcount(producer) == before
 
 
+def test_a_request_may_accept_a_producer_that_does_not_know_copy_C3():
+    not_if_known = 3  # DLPACK_PY_COPY_NOT_IF_KNOWN
+    producer = Producer()
+    consume(producer, by_request=True, copy=not_if_known)
+    assert producer.calls == [{**VERSION, "copy": False}]
+    old = NoCopy()
+    assert consume(old, by_request=True, copy=not_if_known).data == old.made[0].address
+    with pytest.raises(BufferError, match="order"):  # the consumer makes no copy either
+        consume(
+            Producer(shape=(2, 2), strides=(1, 2)),
+            {"order": "C", "options": DLPACK_PY_COPY_IF_NEEDED},
+            by_request=True,
+            copy=not_if_known,
+        )
+
+
 def test_the_message_for_copy_false_names_the_type_error_of_the_producer_C3():
     """The producer may know the keyword and raise TypeError for another reason."""
 
