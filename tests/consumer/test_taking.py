@@ -4,10 +4,11 @@ import sys
 import threading
 
 import consumer_probe
+import dlarray
 import dltensor
 import pytest
 from consumer_probe import DLPACK_PY_ANY_DEVICE, DLPACK_PY_LEGACY, DLPACK_PY_VERSIONED, consume
-from dltensor import CPU, DTYPES, FORMS, LEGACY, VERSIONED, Kept, Made, Producer
+from dltensor import CPU, DTYPES, FORMS, LEGACY, READ_ONLY, VERSIONED, Kept, Made, Producer
 
 both_forms = pytest.mark.parametrize("form", FORMS)
 raw_or_offered = pytest.mark.parametrize("offered", [False, True], ids=["raw", "offered"])
@@ -483,3 +484,13 @@ def test_thousands_of_rounds_leave_no_reference_K4(form, offered):
 def test_a_view_has_the_device_of_the_tensor_D9():
     assert consume(Made().capsule()).device == CPU
     assert consume(Made(device=(2, 7)).capsule(), {"device": DLPACK_PY_ANY_DEVICE}).device == (2, 7)
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 3), (2, 0, 3)])
+def test_a_view_of_an_empty_read_only_array_is_read_only_C7_D3(shape):
+    array = dlarray.zeros(shape)
+    array.setflags(writeable=False)
+    for obj in array, array.__dlpack__(max_version=(1, 3)), Made(shape=shape, data=None, flags=READ_ONLY).capsule():
+        assert consume(obj).readonly == READ_ONLY
+    with pytest.raises(BufferError, match="data is read-only"):
+        consume(array, {"writable": 1})

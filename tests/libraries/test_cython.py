@@ -131,6 +131,58 @@ def copy(x):
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
 
 
+WINDOW = ROOT / "examples" / "cython" / "window.pyx"
+
+
+@pytest.fixture(scope="module")
+def window(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("window")
+    for file in (WINDOW, *(ROOT / f"dlpack_{name}.pxd" for name in ("tensor", "py", "buffer"))):
+        (folder / file.name).write_text(file.read_text())
+    compile_c(cythonize(folder / WINDOW.name))
+    sys.path.insert(0, str(folder))
+    import window
+
+    return window
+
+
+def test_a_window_exports_a_part_of_a_view_P9_D1_D4(window):
+    x = numpy.arange(10.0)
+    for source, expected in (x, [2, 3, 4]), (x[::2], [4, 6, 8]), (x[::-1], [7, 6, 5]):
+        part = numpy.from_dlpack(window.Window(source, 2, 5))
+        assert part.tolist() == expected and numpy.shares_memory(part, x)
+    inner = numpy.from_dlpack(window.Window(window.Window(x, 1, 9), 1, 4))
+    assert inner.tolist() == [2, 3, 4] and numpy.shares_memory(inner, x)
+    assert numpy.from_dlpack(window.Window(x, 10, 10)).size == 0
+
+
+def test_a_window_keeps_memory_and_the_read_only_flag_P3_K4(window):
+    x = numpy.arange(5.0)
+    before = sys.getrefcount(x)
+    x.flags.writeable = False
+    part = numpy.from_dlpack(window.Window(window.Window(x, 0, 4), 1, 3))
+    assert sys.getrefcount(x) == before + 1 and not part.flags.writeable and part.tolist() == [1, 2]
+    del part
+    with pytest.raises(BufferError, match="read-only"):
+        window.Window(x, 1, 4).__dlpack__()
+    for start, stop in (-1, 2), (3, 2), (0, 6):
+        with pytest.raises(IndexError):
+            window.Window(x, start, stop)
+    with pytest.raises(AttributeError, match="^x has no attribute"):
+        window.Window([1.0], 0, 1)
+    assert sys.getrefcount(x) == before
+
+
+def test_a_typed_memoryview_of_any_array_is_one_line_D4_C7(window):
+    x = numpy.arange(6.0).reshape(2, 3)
+    x.flags.writeable = False
+    assert window.sums(x) == [3, 12] and window.sums(x.T) == [3, 5, 7] and window.sums(x[::-1, ::2]) == [8, 2]
+    assert window.sums(memoryview(x)) == [3, 12] and window.sums(x[:0]) == []
+    for wrong in x[0], x.astype(int), b"abc":
+        with pytest.raises(BufferError):
+            window.sums(wrong)
+
+
 def test_dlpack_takes_at_most_25_lines_and_no_extern_block():
     text = SOURCE.read_text()
     regions = re.findall(r"# dlpack: begin\n(.*?)# dlpack: end", text, re.DOTALL)
