@@ -1,4 +1,4 @@
-"""examples/c_library: memory of a C library whose functions pass DLManagedTensor *, in Python and by ctypes (P9, K1)."""
+"""examples/c_library: memory of a C library that passes DLManagedTensor *, in Python and by ctypes (P9, K1)."""
 
 import gc
 import subprocess
