@@ -567,6 +567,20 @@ scenario("dlpack_buffer_get: neither", lambda v: [partial(v.buffer.get, object()
 scenario("getbuffer", described(lambda v, made: v.buffer.request(made, 0x1C)))
 scenario("__array_interface__", described(lambda v, made: made.__array_interface__))
 
+# ---- Dtypes and devices that objects name ----
+
+
+class Says:
+    def __dlpack_data_type__(self):
+        return Index(2), 32, 1
+
+    def __dlpack_device__(self):
+        return 1, Index(0)
+
+
+scenario("parse_dtype", lambda v: [partial(v.consumer.parse_dtype, Says())])
+scenario("parse_device", lambda v: [partial(v.consumer.parse_device, Says())])
+
 # ---- dlpack_py_check ----
 
 CHECKED = {"a producer": lambda thing: thing, "a proxy": Proxy, "a capsule": lambda thing: thing.__dlpack__()}
