@@ -1021,7 +1021,7 @@ dlp_plan_device(const dlpack_py_offer *offer, const dlpack_py_request *request, 
 
     if (!dlpack_py_is_cpu_readable(from) && !dlp_is_on(offer->device, from) &&
         (offer->options & DLP_OFFER_ANY_DEVICE) == 0)
-        return dlp_refuse(error, "device is %s, this producer does not export memory of this device",
+        return dlp_refuse(error, "device is %s, which this producer does not export",
                           dlpack_py_device_text(from, came));
     plan->device = dlp_exported_device(from);
     if (request->has_device && asked.device_type == kDLCPU && asked.device_id == 0)
@@ -1050,8 +1050,8 @@ dlp_plan_general(const dlpack_py_offer *offer, const dlpack_py_request *request,
         return dlp_fail(error, DLPACK_PY_SYSTEM_ERROR, "the offer has no %s", t == NULL ? "tensor" : "owner");
     if (offer->pending_count > (offer->device == NULL ? 0 : DLPACK_PY_MAX_PENDING))
         return dlp_fail(error, DLPACK_PY_SYSTEM_ERROR,
-                        "the offer has %zu pending streams, at most %d (0 without a device) were wanted",
-                        offer->pending_count, DLPACK_PY_MAX_PENDING);
+                        "pending_count is %zu, at most %d was wanted, 0 without a device", offer->pending_count,
+                        DLPACK_PY_MAX_PENDING);
     if (dlpack_py_validate(t, offer->flags, error) < 0 || dlp_plan_device(offer, request, plan, error) < 0)
         return -1;
     readable = dlpack_py_is_cpu_readable(t->device);
@@ -1614,7 +1614,7 @@ dlp_view_decide(dlpack_py_view *v, const dlp_consumer *consumer, dlpack_py_error
         (wants_cpu || (may_be_pending && (want->device == 0 || must_copy)))) {
         (void)dlp_refuse(error, "device is %s, CPU memory %s%s", dlpack_py_device_text(t->device, actual),
                          wants_cpu || asked.device_type == kDLCPU ? "was asked for" : "is needed",
-                         may_be_pending ? ": device work may be pending on the data" : "");
+                         may_be_pending ? ": device work may be pending" : "");
         return DLP_NOT_CPU;
     }
     if (must_copy)
@@ -1656,7 +1656,7 @@ dlp_view_prepare(dlpack_py_view *v, const void *managed, int32_t form, const dlp
 
     *copy = NULL;
     if (dlp_is_unknown_major(managed, form)) { /* read nothing else (K6) */
-        (void)dlp_refuse(error, "the tensor has DLPack version %" PRIu32 ".%" PRIu32 ", major version %d was wanted",
+        (void)dlp_refuse(error, "DLPack version %" PRIu32 ".%" PRIu32 ", major version %d was wanted",
                          versioned->version.major, versioned->version.minor, DLPACK_PY_PROTOCOL_MAJOR);
         return DLP_UNKNOWN_MAJOR;
     }
@@ -1795,7 +1795,7 @@ dlp_take_fallback(const dlp_consumer *consumer, dlpack_py_view *v)
         if (want->fallback != NULL && want->fallback(consumer->obj, &managed) != 0) {
             managed = NULL;
             if (!PyErr_Occurred())
-                PyErr_SetString(PyExc_SystemError, "want->fallback returned -1 without an exception");
+                PyErr_SetString(PyExc_SystemError, "want->fallback raised no exception");
         }
         if (managed == NULL && !PyErr_Occurred() && want->name != NULL)
             PyErr_Format(PyExc_AttributeError, "%s has no attribute '__dlpack__'", want->name);
@@ -1811,7 +1811,7 @@ dlp_take_fallback(const dlp_consumer *consumer, dlpack_py_view *v)
     if (consumer->request->copy != DLPACK_PY_COPY_NEVER || (v->flags & DLPACK_PY_FLAG_IS_COPIED) == 0)
         return 0;
     dlpack_py_release(v);
-    (void)dlp_refuse(&error, "copy is False, and the data of this object is available as a copy only"); /* C3 */
+    (void)dlp_refuse(&error, "copy is False, and this object only offers a copy"); /* C3 */
     return dlp_raise_for(want, &error);
 }
 

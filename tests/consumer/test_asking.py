@@ -640,7 +640,7 @@ def test_memory_that_stays_pinned_after_the_second_call_is_refused_C5(device, ki
 def test_a_request_for_pinned_memory_does_not_ask_for_the_cpu_C5(device):
     """The consumer reads on the CPU, but the producer was not asked to wait for the work on the data."""
     producer = Producer(device=device)
-    with pytest.raises(BufferError, match="CPU memory is needed: device work may be pending on the data"):
+    with pytest.raises(BufferError, match="CPU memory is needed: device work may be pending"):
         from_dlpack(producer, device=device)
     assert producer.calls == [{**VERSION, "dl_device": device}] and producer.deleted == [1]
 
@@ -655,7 +655,7 @@ def test_a_refusal_does_not_name_pending_work_with_nothing_pending_C5(device):
 def test_a_producer_without_keywords_is_not_called_again_for_cpu_memory_C1_C5(device):
     """The producer was called twice, with keywords and without. A third call could not pass dl_device either."""
     producer = NoKeyword(device=device)
-    with pytest.raises(BufferError, match="device work may be pending on the data"):
+    with pytest.raises(BufferError, match="device work may be pending"):
         consume(producer)
     assert (producer.calls, producer.deleted) == ([{}], [1])
 
@@ -682,7 +682,7 @@ def test_memory_requested_on_another_device_is_not_taken_as_cpu_memory_C5(device
 def test_a_raw_capsule_of_pinned_memory_is_refused_and_unchanged_C5(device, form):
     made = Made(form, device=device)
     capsule = made.capsule()
-    with pytest.raises(BufferError, match="device work may be pending on the data"):
+    with pytest.raises(BufferError, match="device work may be pending"):
         consume(capsule)
     assert (dltensor.name(capsule), made.deleted) == (form, 0)
     del capsule
@@ -717,7 +717,7 @@ def test_pinned_memory_is_not_copied_if_the_producer_cannot_be_called_for_cpu_me
     made = Made(device=device)
     refusal = TypeError("__dlpack__() got an unexpected keyword argument 'copy'")
     producer = Scripted(refusal, made.capsule)
-    with pytest.raises(BufferError, match="device work may be pending on the data"):
+    with pytest.raises(BufferError, match="device work may be pending"):
         from_dlpack(producer, copy=True)
     assert ([sorted(call) for call in producer.calls], made.deleted) == ([["copy", "max_version"], []], 1)
 
@@ -749,7 +749,7 @@ def test_a_copy_for_a_device_other_than_the_cpu_is_refused_C3(device):
 @HOST_READABLE
 def test_pinned_memory_from_a_call_for_cpu_memory_is_refused_after_one_call_C5(device):
     producer = Producer(device=device)
-    with pytest.raises(BufferError, match="device work may be pending on the data"):
+    with pytest.raises(BufferError, match="device work may be pending"):
         consume(producer, device="cpu")
     assert producer.calls == [{**VERSION, "dl_device": CPU}]
 

@@ -558,7 +558,7 @@ def test_the_host_waits_for_work_on_arrays_of_the_own_type_S10_X4(sim, platform)
 def test_a_table_for_the_host_exports_no_device_memory_X4(sim, platform, named):
     stream, own = sim.stream(), sim.stream()
     array = exchanged(platform, lambda *device: 1 / 0, stream, host=True, bare=named)  # by the method it is not bare
-    why = "is for memory that the CPU can read" if named else "this producer does not export memory of this device"
+    why = "is for memory that the CPU can read" if named else "which this producer does not export"
     with refused(sim, why):
         table_consumer.consume(array, {"device": -1})
     sim.fill(stream, array.address, 7, 8)
