@@ -548,9 +548,7 @@ def test_a_misfit_is_refused_by_its_requirement_if_no_copy_can_be_made_C9():
 
 def test_a_copying_fallback_is_refused_with_copy_false_C3():
     assert consume(object(), {"fallback": 3}).flags == IS_COPIED
-    with pytest.raises(
-        BufferError, match="out: copy is False, and this object only offers a copy"
-    ):
+    with pytest.raises(BufferError, match="out: copy is False, and this object only offers a copy"):
         consume(object(), {"fallback": 3, "name": "out"}, copy=False)
 
 

@@ -58,13 +58,19 @@ def pybind(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def nano(tmp_path_factory):
+def with_nanobind(tmp_path_factory):
+    """Compiles nanobind. Returns a function that builds a source with it, and loads the module."""
     folder = tmp_path_factory.mktemp("nanobind")
     include = ["-isystem", NANOBIND, "-isystem", NANOBIND.parent / "ext" / "robin_map" / "include"]
     library = build(
         folder, Path(nanobind.source_dir()) / "nb_combined.cpp", "-c", "-w", "-fno-strict-aliasing", *include
     )
-    return load("nanobind_arrays", build(folder, HERE / "nanobind_arrays.cpp", "-shared", library, *include))
+    return lambda source: load(source.stem, build(folder, source, "-shared", library, *include))
+
+
+@pytest.fixture(scope="module")
+def nano(with_nanobind):
+    return with_nanobind(HERE / "nanobind_arrays.cpp")
 
 
 @pytest.fixture(params=["dlarray", "numpy"])
@@ -405,3 +411,66 @@ def test_nanobind_and_pybind11_exchange_with_each_other(nano, pybind):
     assert elements(m) == [[3, 3], [6, 6]]
     with pytest.raises(BufferError, match="read-only"):
         pybind.scale(nano.constants(2), 2)
+
+
+# ---- Type casters ----
+
+
+@pytest.fixture(scope="module", params=["pybind11", "nanobind"])
+def sums(request, tmp_path_factory):
+    source = machine.ROOT / "examples" / request.param / "sums.cpp"
+    if request.param == "nanobind":
+        return request.getfixturevalue("with_nanobind")(source)
+    folder = tmp_path_factory.mktemp("sums")
+    return load("sums", build(folder, source, "-shared", "-isystem", pybind11.get_include()))
+
+
+def test_a_function_takes_the_arrays_of_any_library_D4_C7(sums):
+    a = numpy.arange(12.0).reshape(3, 4)
+    readonly = a.copy()
+    readonly.flags.writeable = False
+    for x, total in (a, 66), (a.T, 66), (a[::-1, ::2], 30), (readonly, 66), (a[:0], 0), (dlarray.from_dlpack(a), 66):
+        assert sums.total(x) == total
+    assert sums.total(a.__dlpack__(max_version=(1, 0))) == 66
+    integers = sums.total(numpy.full((1, 2), 2**61 + 1))  # the second overload
+    assert type(integers) is int and integers == 2**62 + 2
+    v = numpy.arange(4.0)
+    sums.scale(v, 2)
+    sums.scale(v[::-2], factor=10)
+    assert v.tolist() == [0, 20, 4, 60]
+
+
+def test_an_array_that_does_not_fit_is_named_and_released_C9(sums):
+    class Broken:
+        def __dlpack__(self, **keywords):
+            raise ZeroDivisionError("broken")
+
+    v = numpy.arange(3.0)
+    readonly = v.copy()
+    readonly.flags.writeable = False
+    for x, error, text in (
+        (readonly, BufferError, "data is read-only"),
+        (v.astype("f4"), BufferError, "dtype is float32, float64 was asked for"),
+        (v.reshape(1, 3), BufferError, "ndim is 2, 1 was asked for"),
+        (Broken(), ZeroDivisionError, "broken"),
+        ([1.0], TypeError, "incompatible function arguments"),
+        (None, TypeError, "incompatible function arguments"),
+    ):
+        before = sys.getrefcount(x)
+        with pytest.raises(error, match=text):
+            sums.scale(x, 2.0)
+        assert x is None or sys.getrefcount(x) == before
+    for x in v, v.astype("f4").reshape(1, 3), Broken(), "x":
+        with pytest.raises(TypeError, match="incompatible function arguments"):
+            sums.total(x)  # no overload fits
+    producer = dltensor.Producer(shape=(3,), dtype="int32")
+    with pytest.raises(BufferError):
+        sums.scale(producer, 2.0)
+    assert set(producer.deleted) == {1}
+
+
+@pytest.mark.parametrize("binder", ["pybind11", "nanobind"])
+def test_a_caster_has_at_most_40_lines_of_code(binder):
+    text = (machine.ROOT / "examples" / binder / "caster.hpp").read_text()
+    lines = [line for line in text.splitlines() if line.strip() and not line.strip().startswith(("//", "#"))]
+    assert 20 < len(lines) <= 40
