@@ -6,7 +6,9 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
+from pathlib import Path
 
 import machine
 import pytest
@@ -104,6 +106,18 @@ def test_a_subdirectory_defines_only_the_target(project):
         assert f"DLPACK_PY_{option}:BOOL=OFF" in cache
     assert "CMAKE_BUILD_TYPE:STRING=\n" in cache
     assert not (build / "install_manifest.txt").exists() and list(build.rglob("*.so")) == list(build.glob("*.so"))
+
+
+def test_an_archive_is_fetched_by_cmake(project, tmp_path):
+    source, build = project("fetched")
+    files = [*installed_files(), machine.ROOT / "CMakeLists.txt", *(machine.ROOT / "cmake").iterdir()]
+    archive = tmp_path / "dlpack_py.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        for file in files:
+            tar.add(file, Path("dlpack_py", file.relative_to(machine.ROOT)))
+    configure(source, build, f"-DARCHIVE={archive}")
+    run("cmake", "--build", build)
+    check_module(build)
 
 
 def installed_files():
