@@ -1,7 +1,8 @@
 """Finds what this machine builds with: compilers, interpreters, versions of dlpack.h, headers of device runtimes.
 
 As a program: `others` prints all interpreters except the one that runs it; `fetch` downloads the older versions of
-dlpack.h and the headers of device runtimes; `fetch-hip` downloads headers of HIP, or fails.
+dlpack.h, the headers of device runtimes and a compiler for other platforms; `fetch-hip` downloads headers of HIP, or
+fails.
 """
 
 import functools
@@ -19,6 +20,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 FETCHED = ROOT / "build" / "dlpack"  # VERSION/dlpack/dlpack.h
 FETCHED_RUNTIMES = ROOT / "build" / "runtimes"  # "CUDA 11.8"/cuda_runtime_api.h, "HIP 5.2"/hip/hip_runtime_api.h
+FETCHED_ZIG = ROOT / "build" / "zig"  # ziglang, which compiles for other platforms
+ZIG = "ziglang==0.17.1"
 
 COMPILERS = ["clang", "gcc"]
 C_STANDARDS = ["c99", "c11", "c17", "c2x"]
@@ -209,6 +212,21 @@ def fetch_runtimes():
             print(reason)
 
 
+def zig():
+    """The command of a compiler for other platforms, or None."""
+    return [sys.executable, str(FETCHED_ZIG / "ziglang" / "__main__.py"), "cc"] if FETCHED_ZIG.exists() else None
+
+
+def fetch_zig():
+    """Downloads a compiler for other platforms, unless it is here. Prints why it failed."""
+    if FETCHED_ZIG.exists():
+        return
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--only-binary=:all:"]
+    if subprocess.run([*pip, "--target", FETCHED_ZIG, ZIG]).returncode != 0:
+        shutil.rmtree(FETCHED_ZIG, ignore_errors=True)
+        print(f"not fetched: {ZIG}")
+
+
 def fetch_hip():
     """Downloads headers of HIP, from Debian or else from PyPI, unless some are here. Returns why it failed."""
     places = [os.environ.get("ROCM_PATH"), "/opt/rocm", "/usr", *FETCHED_RUNTIMES.glob("HIP *")]
@@ -228,6 +246,7 @@ if __name__ == "__main__":
     if sys.argv[1:] == ["fetch"]:
         fetch_older_dlpacks()
         fetch_runtimes()
+        fetch_zig()
     elif sys.argv[1:] == ["fetch-hip"]:
         sys.exit(fetch_hip())
     elif sys.argv[1:] == ["others"]:
