@@ -4,6 +4,7 @@ Python.h is that of this machine, with a pyconfig.h for the sizes of the platfor
 is not here: only the tensor layer is compiled for it.
 """
 
+import os
 import re
 import shutil
 import subprocess
@@ -39,7 +40,8 @@ def compiles(folder, target, source, *flags):
         "-o",
         str(folder / "o"),
     ]
-    done = subprocess.run(command, capture_output=True, text=True)
+    environment = {**os.environ, "ZIG_GLOBAL_CACHE_DIR": str(machine.FETCHED_ZIG / "cache")}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0 and "warning" not in done.stderr, done.stderr
 
 
