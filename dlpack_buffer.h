@@ -213,7 +213,7 @@ dlp_buffer_export_steal(PyObject *owner, const DLTensor *t, uint64_t flags, stru
         dlp_decref(owner);
         return -1;
     }
-    dlp_keep(&e->manager, owner, &state->lifetime, NULL);
+    dlp_set_owner(&e->manager, owner, &state->lifetime, NULL);
     Py_DECREF(owner);
     *out = &e->managed.versioned;
     return 0;

@@ -32,7 +32,7 @@ DLP_QUIET
 /* ---- The table of a type ------------------------------------------------ */
 
 /* A type that dlpack_py_exchange_add has put a table on. Never changed, and freed when the interpreter is gone. It
- * holds no reference to the type: if a type is alive until the interpreter ends, CPython 3.11 leaks memory. */
+ * holds no reference to the type: a type that lives until the interpreter ends makes CPython 3.11 leak. */
 typedef struct dlp_own_type {
     PyTypeObject *type;  /* borrowed, valid while reference is alive */
     PyObject *reference; /* a weak reference to it */
@@ -56,9 +56,9 @@ typedef struct dlp_type_entry {
 /* From Python 3.11 on, types are cached by version tag; without a GIL, only if a tag can be read atomically. */
 #if !DLPACK_PY_PLAIN && !defined(Py_LIMITED_API) && PY_VERSION_HEX >= 0x030B0000 && \
     (defined(__GNUC__) || !defined(Py_GIL_DISABLED))
-#  define DLP_TYPES 32
+#  define DLP_TYPE_PLACES 32
 #else
-#  define DLP_TYPES 0
+#  define DLP_TYPE_PLACES 0
 #endif
 #define DLP_EXCHANGE_NAME "dlpack_exchange_api"
 
@@ -68,8 +68,8 @@ typedef struct dlp_exchange_cache {
     PyTypeObject *like; /* the static type that from_dlpack belongs to; borrowed, only compared */
     unsigned int like_tag;
     PyObject *from_dlpack; /* of the library of `like`; NULL: not cached */
-#if DLP_TYPES
-    dlp_type_entry types[DLP_TYPES];
+#if DLP_TYPE_PLACES
+    dlp_type_entry types[DLP_TYPE_PLACES];
 #endif
 } dlp_exchange_cache;
 
@@ -167,7 +167,7 @@ dlp_find_own(dlp_exchange_cache *cache, PyTypeObject *type, const void *table, P
     return NULL;
 }
 
-#if DLP_TYPES
+#if DLP_TYPE_PLACES
 #  ifdef Py_GIL_DISABLED
 #    define DLP_READ(place) DLP_LOAD(place)
 #  else
@@ -187,7 +187,7 @@ dlp_type_tag(PyTypeObject *type)
 static inline dlp_type_entry *
 dlp_type_at(dlp_exchange_cache *cache, PyTypeObject *type)
 {
-    const uintptr_t mask = (DLP_TYPES - 1) * sizeof(dlp_type_entry);
+    const uintptr_t mask = (DLP_TYPE_PLACES - 1) * sizeof(dlp_type_entry);
     return (dlp_type_entry *)(void *)((char *)cache->types + (((uintptr_t)type << 2 ^ (uintptr_t)type >> 3) & mask));
 }
 
@@ -220,7 +220,7 @@ dlp_type_learn(dlp_state *state, PyTypeObject *type, dlp_type_entry *found)
 #ifndef Py_LIMITED_API
     has = _PyType_Lookup(type, state->objects[DLP_STR_EXCHANGE_API]) != NULL; /* most types have none */
 #endif
-#if DLP_TYPES
+#if DLP_TYPE_PLACES
     found->tag = dlp_type_tag(type); /* read first: the type may change meanwhile */
 #endif
     if (has) /* a derived class that overrides __dlpack__ has no table: its author changed what an export means (X2) */
@@ -241,11 +241,11 @@ dlp_type_learn(dlp_state *state, PyTypeObject *type, dlp_type_entry *found)
         PyErr_Clear();
         return 0;
     }
-#if DLP_TYPES
+#if DLP_TYPE_PLACES
     if (found->tag == 0 || found->tag != dlp_type_tag(type)) /* it was changed meanwhile */
         return 0;
 #  ifdef Py_GIL_DISABLED
-    /* A place is filled once. Method and embedded stay empty: other threads could free and change them. */
+    /* A place is filled once. Method and embedded stay empty: other threads could free the one and change the other. */
     found->embedded = 0;
     if (found->table == NULL || !DLP_REPLACE(&dlp_type_at(cache, type)->type, 0, 1))
         return 0;
@@ -330,7 +330,7 @@ dlpack_py_embed(dlpack_py_embedded *e, PyObject *owner, const DLTensor *t, uint6
         return -1;
     }
     memset(&e->manager, 0, sizeof(e->manager));
-    dlp_keep(&e->manager, owner, &state->lifetime, NULL);
+    dlp_set_owner(&e->manager, owner, &state->lifetime, NULL);
     Py_DECREF(owner); /* borrowed */
     *dlp_fill(&e->versioned, DLPACK_PY_VERSIONED, dlp_kept_flags(t, flags), &e->manager) = *t;
     dlp_normalize(&e->versioned.dl_tensor, dlpack_py_size(t) == 0);
@@ -445,7 +445,8 @@ dlp_call_table(const dlp_type_entry *known, PyObject *obj, const dlpack_py_want 
         (void)dlp_table_failed("managed_tensor_from_py_object_no_sync");
         if (managed != NULL)
             dlp_delete(managed, DLPACK_PY_VERSIONED);
-        if (device == NULL || !PyErr_ExceptionMatches(PyExc_BufferError))
+        if ((device == NULL && (uint32_t)want->device <= (uint32_t)kDLCPU) ||
+            !PyErr_ExceptionMatches(PyExc_BufferError))
             return -1;
         PyErr_Clear(); /* a table may refuse data of a device that __dlpack__ exports */
         return DLP_NO_TABLE;
@@ -498,7 +499,7 @@ dlp_find_embedded(const dlp_type_entry *known, PyObject *obj, const dlpack_py_wa
                : NULL;
 }
 
-#if DLP_TYPES
+#if DLP_TYPE_PLACES
 /* Takes a tensor by the cached __dlpack__ of a type; needs no more steps if dlp_is_simply_met accepts it. If is_old is
  * set, passes no keywords, which saves 4,600 of 6,000 instructions. Returns 0, or -1 with an exception. */
 DLP_SHARED int
@@ -542,7 +543,7 @@ dlp_call_method(dlp_state *state, dlp_type_entry *known, PyObject *obj, const dl
 DLP_SHARED int
 dlp_consume_fast(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
-#if DLP_TYPES
+#if DLP_TYPE_PLACES
     const dlpack_py_want *wants = want != NULL ? want : &dlp_empty_want;
     const int is_basic = dlp_is_basic(wants);
     dlp_state *state = dlp_state_get();
@@ -1114,7 +1115,7 @@ dlp_find_from_dlpack(dlp_state *state, PyObject *obj)
     PyObject *const *names = state->objects;
     PyObject *module, *found, *name = NULL, *rest;
 
-#if DLP_TYPES && !defined(Py_GIL_DISABLED)
+#if DLP_TYPE_PLACES && !defined(Py_GIL_DISABLED)
     dlp_exchange_cache *cache = dlp_exchange_get(state);
     if (cache->like == Py_TYPE(obj) && cache->like_tag == dlp_type_tag(cache->like)) {
         Py_INCREF(cache->from_dlpack);
@@ -1146,7 +1147,7 @@ dlp_find_from_dlpack(dlp_state *state, PyObject *obj)
     if (found == NULL && (!PyErr_Occurred() || PyErr_ExceptionMatches(PyExc_AttributeError)))
         (void)dlp_raise_value(PyExc_TypeError, "cannot make an object like %.200U: its library has no from_dlpack",
                               obj);
-#if DLP_TYPES && !defined(Py_GIL_DISABLED)
+#if DLP_TYPE_PLACES && !defined(Py_GIL_DISABLED)
     if (found != NULL && !PyType_HasFeature(Py_TYPE(obj), Py_TPFLAGS_HEAPTYPE) && dlp_type_tag(Py_TYPE(obj)) != 0) {
         cache->like = Py_TYPE(obj);
         cache->like_tag = dlp_type_tag(cache->like);
@@ -1176,9 +1177,9 @@ dlpack_py_check_like(PyObject *like)
 
 /* dlpack_py_return_like_steal: a result as an array of the library of an argument.
  *
- * like   the argument; the exchange table of its type makes the array, a table of this file makes it of the argument's
- *        type or the base of it that has the table; or else the from_dlpack of its array
- *        namespace, of the module of its type, or of a package that contains this module
+ * like   the argument. The exchange table of its type makes the array; a table of this file makes it of like's type, or
+ *        of the base that has the table. Without a table, the from_dlpack of its array namespace makes it, or of the
+ *        module of its type, or of a package that contains this module
  * v      the array's data; stolen, also on failure
  *
  * Returns a new reference; NULL with ValueError (v is borrowed), TypeError (no from_dlpack), MemoryError, or others. */

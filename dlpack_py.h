@@ -397,8 +397,8 @@ typedef struct dlpack_py_exports {
 } dlpack_py_exports;
 
 /* The number of exports that hold the object, and of copies that are being made: while it is not 0, refuse to move or
- * free the memory. Needs no thread state. Without a GIL, check and move in one critical section on the object that
- * describe gets as self: describe and the export run in one, too. */
+ * free the memory. Needs no thread state. Without a GIL, check and move in one critical section on describe's
+ * self, as describe and the export do. */
 static inline size_t
 dlpack_py_exports_count(const dlpack_py_exports *exports)
 {
@@ -460,7 +460,7 @@ dlp_drop_elsewhere(const dlp_manager *manager, PyThreadState *current)
                 PyThreadState_Delete(made);
         }
     }
-    if (process == DLP_PROCESS()) /* else dropping the owner forked: in the child, dlp_lifetime_after_fork subtracts */
+    if (process == DLP_PROCESS()) /* in a child that the drop forked, dlp_lifetime_after_fork subtracts */
         (void)DLP_ADD(&lifetime->deleters, -DLP_DELETER);
     if (detached != NULL) /* last: it may wait long */
         PyEval_RestoreThread(detached);
@@ -482,7 +482,7 @@ dlp_drop_owner(void *context)
 
 /* Makes a Python object the owner of an export: takes a new reference. */
 static inline void
-dlp_keep(dlp_manager *manager, PyObject *owner, dlp_lifetime *lifetime, dlpack_py_exports *exports)
+dlp_set_owner(dlp_manager *manager, PyObject *owner, dlp_lifetime *lifetime, dlpack_py_exports *exports)
 {
     Py_INCREF(owner);
     dlp_exports_add(exports, 1);
@@ -565,7 +565,7 @@ static dlp_word dlp_states[32];
 #define DLP_STATE_PLACE(interpreter) (&dlp_states[((uintptr_t)(interpreter) >> 12) % 32])
 static dlp_word dlp_states_gone; /* dlp_state *: the list of states that are gone, for checkers of leaks */
 
-/* The destructor of a state's capsule: a published state's runs after the interpreter's modules were torn down. */
+/* The destructor of a state's capsule. If the state was published, it runs after the modules were torn down. */
 DLP_RARE void
 dlp_state_destructor(PyObject *capsule)
 {
@@ -944,9 +944,9 @@ typedef struct dlpack_py_offer {
     const DLTensor *tensor;     /* in memory that the CPU can read, or of device */
     uint64_t flags;             /* DLPACK_PY_FLAG_* that describe the data */
     uint32_t options;           /* DLPACK_PY_OFFER_... */
-    dlpack_py_exports *exports; /* in the owner, counts its exports; then embedded is not used; NULL: not counted */
+    dlpack_py_exports *exports; /* the count in the owner; with it, embedded is not used; NULL: not counted */
     int32_t is_copy;            /* 1: the tensor is a copy that was made for this request, and is flagged so (P4) */
-    /* For dlpack_exchange.h: managed tensors in the owner. export_embedded exports one; NULL: a plan is needed. */
+    /* For dlpack_exchange.h: managed tensors in the owner. export_embedded returns one, or NULL: make a plan. */
     struct dlpack_py_embedded *embedded;
     void *(*export_embedded)(const struct dlpack_py_offer *offer, const dlpack_py_request *request);
     const struct dlpack_py_device *device; /* operations, for data on a device or used by its streams; NULL: none */
@@ -1163,7 +1163,7 @@ dlp_export_offer(dlp_state *state, const dlpack_py_offer *offer, const dlpack_py
     if (e == NULL)
         return PyErr_NoMemory();
     dlp_tensor(&e->managed, plan->form)->device = plan->device;
-    dlp_keep(&e->manager, offer->owner, &state->lifetime, offer->exports);
+    dlp_set_owner(&e->manager, offer->owner, &state->lifetime, offer->exports);
     return &e->managed;
 }
 
@@ -1231,9 +1231,9 @@ dlpack_py_produce_args(PyObject *owner, const DLTensor *t, uint64_t flags, PyObj
  * request   what a call of __dlpack__ asks for, after its arguments were read; NULL for __dlpack_device__, for an
  *           exchange table, and for what dlpack_buffer.h gives
  * offer     out: at first all zero, except for owner, which is self. The tensor, shape, strides and pending streams
- *           live in self: an exchange table lends them. They are read until Python code runs again, also while
- *           another object is described. A type that has no place for them may use memory that
- *           the next describe overwrites; it sets DLPACK_PY_OFFER_DO_NOT_LEND, and a table lends no tensor then
+ *           live in self: an exchange table lends them. Lent ones are read until Python code runs again, also while
+ *           another object is described. A type that has no place for them may use memory that the next describe
+ *           overwrites; it sets DLPACK_PY_OFFER_DO_NOT_LEND, and a table lends no tensor then
  *
  * Returns 0, or -1 to refuse, as a rule with BufferError (P7). Always in a critical section on self. Must not throw. */
 typedef int (*dlpack_py_describe)(PyObject *self, const dlpack_py_request *request, dlpack_py_offer *offer);
@@ -1775,8 +1775,8 @@ dlp_take_managed(void *managed, int32_t form, const dlpack_py_want *want, const 
     return 0;
 }
 
-/* After a failed call. AttributeError: an object without __dlpack__ is given to want->fallback, or the exception names
- * the argument (C6). Another exception stays. */
+/* After a failed call. On AttributeError, gives an object without __dlpack__ to want->fallback, or names the argument
+ * in the exception (C6). Another exception stays. */
 DLP_RARE int
 dlp_take_fallback(const dlp_consumer *consumer, dlpack_py_view *v)
 {
@@ -1905,7 +1905,7 @@ dlpack_py_parse_dtype(PyObject *obj, uint32_t *dtype)
     if (result < 0)
         return -1;
     if (((n[0] | n[1]) & ~0xff) != 0 || (n[2] & ~0xffff) != 0)
-        n[1] = 0; /* impossible, whatever the others are */
+        n[1] = n[2] = 0; /* impossible, whatever the others are */
     *dtype = DLPACK_PY_DTYPE((uint32_t)n[0] & 0xffu, (uint32_t)n[1], (uint32_t)n[2] & 0xffffu);
     return dlp_check_dtype(dlpack_py_cpu(NULL, *dtype, 0, NULL, NULL).dtype, &error) < 0 ? dlpack_py_raise(&error) : 0;
 }
@@ -1915,7 +1915,7 @@ dlpack_py_parse_dtype(PyObject *obj, uint32_t *dtype)
 DLP_SHARED int
 dlpack_py_parse_device(PyObject *obj, DLDevice *device)
 {
-    static const char wanted[] = "device is %.200U, None, 'cpu', a tuple of two integers or a device was wanted";
+    static const char wanted[] = "device is %.200U, 'cpu', a tuple of two integers or a device was wanted";
     int32_t pair[2] = {kDLCPU, 0};
     PyObject *answer = NULL;
     int result = 0;

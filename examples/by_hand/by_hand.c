@@ -367,7 +367,7 @@ consume(PyObject *x, int to_cpu, PyObject *copy, int is_matrix)
     PyErr_Fetch(&error[0], &error[1], &error[2]); /* not every destructor keeps the exception */
     Py_DECREF(capsule);
     PyErr_Restore(error[0], error[1], error[2]);
-    if (s == NULL && is_pinned && is_told && !to_cpu) { /* asked for CPU memory, it waits for its GPU (C5) */
+    if (s == NULL && is_pinned && is_told && !to_cpu) { /* for CPU memory, a producer waits for its GPU (C5) */
         PyErr_Clear();
         return consume(x, 1, copy, is_matrix);
     }

@@ -454,8 +454,8 @@ static PyTypeObject c_type = {
 /* ---- The module ----------------------------------------------------------- */
 
 /* How many types the cache of the module holds. */
-#if defined(DLP_TYPES) && !defined(Py_GIL_DISABLED)
-#  define CACHED_TYPES DLP_TYPES
+#if defined(DLP_TYPE_PLACES) && !defined(Py_GIL_DISABLED)
+#  define CACHED_TYPES DLP_TYPE_PLACES
 #else
 #  define CACHED_TYPES 0
 #endif

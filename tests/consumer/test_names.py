@@ -87,7 +87,7 @@ def test_a_device_is_a_name_a_tuple_or_an_object_C3(said, is_):
     "wrong", [None, 1, [1, 0], (1,), (1, 0.0), object(), device(None), device([1, 0])], ids=lambda x: type(x).__name__
 )
 def test_anything_else_is_no_device_C3(wrong):
-    with pytest.raises(TypeError, match="None, 'cpu', a tuple of two integers or a device was wanted"):
+    with pytest.raises(TypeError, match="'cpu', a tuple of two integers or a device was wanted"):
         parse_device(wrong)
     if wrong is not None:
         with pytest.raises(TypeError, match="a device was wanted"):

@@ -27,7 +27,7 @@ from exchange_probe import (
     set_previous,
     table,
 )
-from table_consumer import CACHED_TYPES, check, consume
+from table_consumer import CACHED_TYPES, DLPACK_PY_ANY_DEVICE, check, consume
 
 ATTRIBUTE = "__dlpack_c_exchange_api__"
 VERSION = {"max_version": (1, 3)}
@@ -1052,6 +1052,15 @@ def test_a_result_with_an_invalid_shape_is_a_buffer_error():
 def test_a_borrowed_tensor_is_not_returned():
     with pytest.raises(ValueError, match="the view is empty or borrowed"):
         return_borrowed_like(dlarray.arange(1), dlarray.arange(3))
+
+
+def test_a_table_that_refuses_a_device_is_followed_by_the_method_where_any_device_is_wanted_X4_C5():
+    refusal = BufferError("no stream")
+    a = library()(owned=[refusal, refusal], device=CUDA)
+    consume(a, {"device": DLPACK_PY_ANY_DEVICE})
+    assert a.calls == ["owned", VERSION]
+    with pytest.raises(BufferError, match="no stream"):
+        consume(a)  # a CPU consumer does not ask further
 
 
 def test_a_result_has_the_type_of_the_argument_that_has_the_table_X6():
