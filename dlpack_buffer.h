@@ -21,7 +21,7 @@
  * All functions need an attached thread state. Contents:
  *   1 Formats and dtypes     2 Buffers as tensors     3 Tensors as buffers     4 Array interfaces */
 #include "dlpack_py.h"
-#if DLPACK_PY_VERSION != 0x000200
+#if DLPACK_PY_VERSION != 0x000300
 #  error "dlpack_buffer.h and dlpack_py.h are of different versions: put one version first on the include path"
 #  include "stop" /* no such file: ends the compilation */
 #endif

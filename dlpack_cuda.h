@@ -49,7 +49,7 @@
  */
 
 #include "dlpack_tensor.h"
-#if DLPACK_PY_VERSION != 0x000200
+#if DLPACK_PY_VERSION != 0x000300
 #  error "dlpack_cuda.h and dlpack_py.h are of different versions: put one version first on the include path"
 #  include "stop" /* no such file: ends the compilation */
 #endif

@@ -30,7 +30,7 @@
 #ifndef DLPACK_DEVICE_NO_PYTHON
 #  include "dlpack_buffer.h"
 #endif
-#if DLPACK_PY_VERSION != 0x000200
+#if DLPACK_PY_VERSION != 0x000300
 #  error "dlpack_device.h and dlpack_py.h are of different versions: put one version first on the include path"
 #  include "stop" /* no such file: ends the compilation */
 #endif

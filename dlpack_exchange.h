@@ -17,7 +17,7 @@
 #  define DLPACK_PY_HAS_EXCHANGE_API 1
 #endif
 #include "dlpack_py.h"
-#if DLPACK_PY_VERSION != 0x000200
+#if DLPACK_PY_VERSION != 0x000300
 #  error "dlpack_exchange.h and dlpack_py.h are of different versions: put one version first on the include path"
 #  include "stop" /* no such file: ends the compilation */
 #endif

@@ -1,5 +1,5 @@
 /* dlpack_py.h - implement the DLPack Python protocol in a C or C++ extension
- * Version 0.2.0, for DLPack 1.0 and newer, CPython 3.9 and newer, C99 and C++11
+ * Version 0.3.0, for DLPack 1.0 and newer, CPython 3.9 and newer, C99 and C++11
  * Copyright (c) 2026 the dlpack_py authors
  * SPDX-License-Identifier: MIT
  * The licence stands at the end of dlpack_tensor.h, the clauses (P1, K4) at the end of this file.
@@ -94,7 +94,7 @@
 #include <Python.h> /* first: it sets feature macros for the C library */
 
 #include "dlpack_tensor.h"
-#if DLPACK_PY_VERSION != 0x000200
+#if DLPACK_PY_VERSION != 0x000300
 #  error "dlpack_py.h and dlpack_tensor.h are of different versions: put one version first on the include path"
 #  include "stop" /* no such file: ends the compilation */
 #endif

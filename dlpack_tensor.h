@@ -1,5 +1,5 @@
 /* dlpack_tensor.h - describe, check and copy the tensors of DLPack, in C or C++, without Python
- * Version 0.2.0, for DLPack 1.0 and newer, C99 and C++11
+ * Version 0.3.0, for DLPack 1.0 and newer, C99 and C++11
  * Copyright (c) 2026 the dlpack_py authors
  * SPDX-License-Identifier: MIT
  * The licence stands at the end of this file. The clause ids in comments (D4, K5) are listed at the end of dlpack_py.h.
@@ -9,15 +9,15 @@
  *
  * Nothing here needs a thread state or an interpreter, except a want.fallback.
  */
-#if defined(DLPACK_PY_VERSION) && DLPACK_PY_VERSION != 0x000200
+#if defined(DLPACK_PY_VERSION) && DLPACK_PY_VERSION != 0x000300
 #  error "two versions of dlpack_py.h meet here: put the files of one version first on the include path"
 #  include "stop" /* no such file: ends the compilation */
 #endif
 #ifndef DLPACK_TENSOR_H
 #define DLPACK_TENSOR_H
 
-#define DLPACK_PY_VERSION 0x000200 /* 0.2.0: a byte for each part */
-#define DLPACK_PY_VERSION_STRING "0.2.0"
+#define DLPACK_PY_VERSION 0x000300 /* 0.3.0: a byte for each part */
+#define DLPACK_PY_VERSION_STRING "0.3.0"
 
 /* ---- Switches ----------------------------------------------------------- */
 
