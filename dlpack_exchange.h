@@ -37,7 +37,7 @@ typedef struct dlp_own_type {
     PyTypeObject *type;  /* borrowed, valid while reference is alive */
     PyObject *reference; /* a weak reference to it */
     const DLPackExchangeAPI *table;
-    size_t embedded; /* the offset of the dlpack_py_embedded in an object; 0: none */
+    size_t embedded_offset; /* the offset of the dlpack_py_embedded in an object; 0: none */
     struct dlp_own_type *next;
 } dlp_own_type;
 
@@ -47,7 +47,7 @@ typedef struct dlp_type_entry {
     unsigned int tag;               /* its version tag, which changes when the type or a base changes; 0: none */
     int is_own;                     /* the table is of this file */
     int is_old;                     /* __dlpack__, a C function, raised TypeError only with keywords (C1) */
-    size_t embedded;                /* of an own table: the offset of the dlpack_py_embedded in an object; 0: none */
+    size_t embedded_offset;         /* of an own table: the offset of the dlpack_py_embedded in an object; 0: none */
     const DLPackExchangeAPI *table; /* NULL: none */
     PyObject *method; /* __dlpack__, borrowed from the type, where an instance cannot have another; NULL: not known */
     char unused[56 - 5 * sizeof(void *)];
@@ -234,7 +234,7 @@ dlp_type_learn(dlp_state *state, PyTypeObject *type, dlp_type_entry *found)
     own = found->table == NULL ? NULL : dlp_find_own(cache, type, found->table, &owner);
     Py_XDECREF(owner);
     found->is_own = own != NULL;
-    found->embedded = own == NULL ? 0 : own->embedded;
+    found->embedded_offset = own == NULL ? 0 : own->embedded_offset;
     if (PyErr_Occurred()) {
         if (dlp_is_fatal())
             return -1;
@@ -245,8 +245,8 @@ dlp_type_learn(dlp_state *state, PyTypeObject *type, dlp_type_entry *found)
     if (found->tag == 0 || found->tag != dlp_type_tag(type)) /* it was changed meanwhile */
         return 0;
 #  ifdef Py_GIL_DISABLED
-    /* A place is filled once. Method and embedded stay empty: other threads could free the one and change the other. */
-    found->embedded = 0;
+    /* A place is filled once. Its method and embedded_offset stay empty: other threads could free or change them. */
+    found->embedded_offset = 0;
     if (found->table == NULL || !DLP_REPLACE(&dlp_type_at(cache, type)->type, 0, 1))
         return 0;
 #  else
@@ -332,9 +332,9 @@ dlpack_py_embed(dlpack_py_embedded *e, PyObject *owner, const DLTensor *t, uint6
     memset(&e->manager, 0, sizeof(e->manager));
     dlp_set_owner(&e->manager, owner, &state->lifetime, NULL);
     Py_DECREF(owner); /* borrowed */
-    *dlp_fill(&e->versioned, DLPACK_PY_VERSIONED, dlp_kept_flags(t, flags), &e->manager) = *t;
+    *dlp_fill_managed(&e->versioned, DLPACK_PY_VERSIONED, dlp_kept_flags(t, flags), &e->manager) = *t;
     dlp_normalize(&e->versioned.dl_tensor, dlpack_py_size(t) == 0);
-    *dlp_fill(&e->legacy, DLPACK_PY_LEGACY, 0, &e->manager) = e->versioned.dl_tensor;
+    *dlp_fill_managed(&e->legacy, DLPACK_PY_LEGACY, 0, &e->manager) = e->versioned.dl_tensor;
     e->dtype = order == 'C' && ((uintptr_t)t->data & (t->dtype.bits / 8u - 1)) == 0 ? dlpack_py_dtype(t) : 0;
     return 0;
 }
@@ -490,9 +490,9 @@ dlp_find_embedded(const dlp_type_entry *known, PyObject *obj, const dlpack_py_wa
 {
     dlpack_py_embedded *e;
 
-    if (known == NULL || known->embedded == 0 || !is_basic || (want->options & DLPACK_PY_NO_TABLE) != 0)
+    if (known == NULL || known->embedded_offset == 0 || !is_basic || (want->options & DLPACK_PY_NO_TABLE) != 0)
         return NULL;
-    e = (dlpack_py_embedded *)(void *)((char *)obj + known->embedded);
+    e = (dlpack_py_embedded *)(void *)((char *)obj + known->embedded_offset);
     return e->manager.owner == obj && e->dtype != 0 && e->dtype == want->dtype && want->order != 'F' &&
                    e->versioned.dl_tensor.ndim == want->ndim && (!want->writable || e->versioned.flags == 0)
                ? e
@@ -541,7 +541,7 @@ dlp_call_method(dlp_state *state, dlp_type_entry *known, PyObject *obj, const dl
 /* Fast path of dlpack_py_consume, for types in the cache. Instructions of a call without and with it (CPython
  * 3.11, gcc 12, float64 of shape (3, 4)): NumPy array 1819 and 1471, own object with embedded tensors 740 and 371. */
 DLP_SHARED int
-dlp_consume_fast(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
+dlp_consume(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
 #if DLP_TYPE_PLACES
     const dlpack_py_want *wants = want != NULL ? want : &dlp_empty_want;
@@ -651,7 +651,7 @@ typedef struct dlpack_py_exchange {
     PyObject *(*make_steal)(PyTypeObject *type, dlpack_py_view *v);
     const dlpack_py_want *want;
     int (*work_stream)(DLDeviceType type, int32_t id, void **out); /* NULL: for memory that the CPU can read */
-    size_t embedded; /* the offset of the dlpack_py_embedded in an object; 0: none */
+    size_t embedded_offset; /* the offset of the dlpack_py_embedded in an object; 0: none */
 } dlpack_py_exchange;
 
 /* Define the exchange table of a type, at file scope, with a semicolon.
@@ -955,7 +955,7 @@ dlpack_py_exchange_add(PyTypeObject *type, const dlpack_py_exchange *exchange)
     own->type = type;
     own->reference = reference;
     own->table = &exchange->api;
-    own->embedded = exchange->embedded;
+    own->embedded_offset = exchange->embedded_offset;
     do
         own->next = (dlp_own_type *)DLP_LOAD(&cache->own);
     while (!DLP_REPLACE(&cache->own, (dlp_word)own->next, (dlp_word)own));

@@ -1848,11 +1848,11 @@ dlp_take_by_table(const dlp_consumer *consumer, const dlpack_py_device *device, 
 static inline int
 dlp_has_table(dlp_state *state, PyObject *obj);
 static int
-dlp_consume_fast(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v);
+dlp_consume(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v);
 #else
 #  define dlp_take_by_table(consumer, device, table, v) DLP_NO_TABLE
 #  define dlp_has_table(state, obj) 0
-#  define dlp_consume_fast(obj, want, v) dlpack_py_consume_request(obj, NULL, want, v)
+#  define dlp_consume(obj, want, v) dlpack_py_consume_request(obj, NULL, want, v)
 #endif
 
 /* As dlpack_py_consume, with a request. The view meets request->device, where has_device is 1, and request->copy (C3).
@@ -1887,7 +1887,7 @@ dlpack_py_consume_request(PyObject *obj, const dlpack_py_request *request, const
 static inline DLP_MUST_CHECK int
 dlpack_py_consume(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
-    return dlp_consume_fast(obj, want, v);
+    return dlp_consume(obj, want, v);
 }
 
 /* Read a dtype object with __dlpack_data_type__ (data-apis/array-api#972), as Paddle and tvm-ffi have. Returns 0, or -1

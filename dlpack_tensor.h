@@ -541,7 +541,7 @@ dlp_byte_range(const DLTensor *t, uint64_t flags, int64_t *lowest, int64_t *high
 /* 'K': elements fill memory without gaps, in any order of dimensions. 'S': gaps or negative strides, and each stride is
  * larger than the reach of all smaller strides: no two elements share memory. 0: two may. t has elements, strides. */
 DLP_RARE int
-dlp_layout_general(const DLTensor *t)
+dlp_density(const DLTensor *t)
 {
     int32_t i, k, layout = 'K';
 
@@ -576,7 +576,7 @@ dlp_check_strides(const DLTensor *t, char order, dlpack_py_error *error)
     if (order == 'A' && dlp_check_strides(t, 'F', NULL) == 0)
         return 0;
     if (order == 'K') {
-        if (t->strides == NULL || dlp_is_empty(t) || dlp_layout_general(t) == 'K')
+        if (t->strides == NULL || dlp_is_empty(t) || dlp_density(t) == 'K')
             return 0;
         return dlp_refuse(error, "strides are not compact in any order of the dimensions, order 'K' was asked for");
     }
@@ -608,7 +608,7 @@ dlpack_py_is_contiguous(const DLTensor *t, char order)
 DLP_RARE int
 dlp_overlaps_itself(const DLTensor *t)
 {
-    return !dlpack_py_is_contiguous(t, 'C') && dlp_layout_general(t) == 0;
+    return !dlpack_py_is_contiguous(t, 'C') && dlp_density(t) == 0;
 }
 
 /* ---- Validation --------------------------------------------------------- */
@@ -1241,7 +1241,7 @@ dlp_tensor(void *managed, int32_t form)
 
 /* Fills a managed tensor except for its tensor. Returns the address of the tensor. */
 static inline DLTensor *
-dlp_fill(void *managed, int32_t form, uint64_t flags, dlp_manager *manager)
+dlp_fill_managed(void *managed, int32_t form, uint64_t flags, dlp_manager *manager)
 {
     struct DLManagedTensorVersioned *versioned = (struct DLManagedTensorVersioned *)managed;
     if (form == DLPACK_PY_VERSIONED) {
@@ -1303,7 +1303,7 @@ dlp_export_new(const DLTensor *t, uint64_t flags, int32_t form, size_t data_size
 
     if (e == NULL)
         return NULL;
-    out = dlp_fill(&e->managed, form, flags, &e->manager);
+    out = dlp_fill_managed(&e->managed, form, flags, &e->manager);
     memset(&e->manager, 0, sizeof(e->manager));
     e->manager.block = e;
     shape = (int64_t *)(void *)(e + 1);
