@@ -560,7 +560,11 @@ def test_a_table_for_the_host_exports_no_device_memory_X4(sim, platform, named):
     array = exchanged(platform, lambda *device: 1 / 0, stream, host=True, bare=named)  # by the method it is not bare
     why = "is for memory that the CPU can read" if named else "which this producer does not export"
     with refused(sim, why):
-        table_consumer.consume(array, {"device": -1})
+        table_consumer.consume(array)
+    with sim.watched():
+        view = table_consumer.consume(array, {"device": -1})  # by the method, which orders the legacy default stream
+    assert view.data == array.address
+    view.release()
     sim.fill(stream, array.address, 7, 8)
     with sim.watched():
         view = platform.other.consume(array, own)  # by the method
