@@ -46,10 +46,10 @@ typedef struct dlp_type_entry {
     dlp_word type;                  /* PyTypeObject *: borrowed, to compare with; set last */
     unsigned int tag;               /* its version tag, which changes when the type or a base changes; 0: none */
     int is_own;                     /* the table is of this file */
-    int is_old;                     /* __dlpack__, a C function, raised TypeError only with keywords (C1) */
+    int refuses_keywords;           /* __dlpack__, a C function, raised TypeError only with keywords (C1) */
     size_t embedded_offset;         /* of an own table: the offset of the dlpack_py_embedded in an object; 0: none */
     const DLPackExchangeAPI *table; /* NULL: none */
-    PyObject *method; /* __dlpack__, borrowed from the type, where an instance cannot have another; NULL: not known */
+    PyObject *method; /* __dlpack__ of the type, borrowed; NULL: not known, or an instance may have its own */
     char unused[56 - 5 * sizeof(void *)];
 } dlp_type_entry;
 
@@ -149,20 +149,20 @@ dlp_usable_table(const DLPackExchangeAPIHeader *header)
 }
 
 /* The record of this table, put by this file on type or a base of it (X7); type NULL: on any type. A capsule proves
- * nothing: any class may carry it. owner: out, the type in the record, a new reference. Returns NULL where there is
- * none, or with MemoryError; then *owner is NULL. */
+ * nothing: any class may carry it. owning_type: out, the type in the record, a new reference. Returns NULL if there is
+ * none, or with MemoryError; then *owning_type is NULL. */
 DLP_RARE const dlp_own_type *
-dlp_find_own(dlp_exchange_cache *cache, PyTypeObject *type, const void *table, PyObject **owner)
+dlp_find_own(dlp_exchange_cache *cache, PyTypeObject *type, const void *table, PyObject **owning_type)
 {
     const dlp_own_type *own = cache == NULL ? NULL : (const dlp_own_type *)DLP_LOAD(&cache->own);
 
-    for (*owner = NULL; own != NULL && !PyErr_Occurred(); own = own->next) {
+    for (*owning_type = NULL; own != NULL && !PyErr_Occurred(); own = own->next) {
         if (own->table != table || (type != NULL && !PyType_IsSubtype(type, own->type)))
             continue;
-        *owner = PyObject_CallFunctionObjArgs(own->reference, NULL);
-        if (*owner != Py_None && *owner != NULL)
+        *owning_type = PyObject_CallFunctionObjArgs(own->reference, NULL);
+        if (*owning_type != Py_None && *owning_type != NULL)
             return own;
-        Py_CLEAR(*owner); /* a dead type had that address */
+        Py_CLEAR(*owning_type); /* a dead type had that address */
     }
     return NULL;
 }
@@ -283,8 +283,8 @@ dlp_has_table(dlp_state *state, PyObject *obj)
 /* ---- Managed tensors in your object ------------------------------------- */
 
 /* Managed tensors of both forms as part of the author's object: an export then allocates only its capsule. The object
- * changes shape, strides, memory or flags only while no export lives, and then calls dlpack_py_embed again. All exports
- * share struct, shape and strides: embed only where no consumer writes to its managed tensor. */
+ * keeps its shape, strides, memory and flags while an export may live, which is not counted, and calls dlpack_py_embed
+ * again after a change. All exports share struct, shape and strides: embed only where no consumer writes to them. */
 typedef struct dlpack_py_embedded {
     DLManagedTensorVersioned versioned;
     DLManagedTensor legacy;
@@ -500,21 +500,21 @@ dlp_find_embedded(const dlp_type_entry *known, PyObject *obj, const dlpack_py_wa
 }
 
 #if DLP_TYPE_PLACES
-/* Takes a tensor by the cached __dlpack__ of a type; needs no more steps if dlp_is_simply_met accepts it. If is_old is
- * set, passes no keywords, which saves 4,600 of 6,000 instructions. Returns 0, or -1 with an exception. */
+/* Takes a tensor by the cached __dlpack__ of a type; needs no more steps if dlp_is_simply_met accepts it. With
+ * refuses_keywords, passes none, which saves 4,600 of 6,000 instructions. Returns 0, or -1 with an exception. */
 DLP_SHARED int
 dlp_call_method(dlp_state *state, dlp_type_entry *known, PyObject *obj, const dlpack_py_want *want, int is_basic,
                 dlpack_py_view *v)
 {
     PyObject *stack[2] = {obj, state->objects[DLP_OBJ_VERSION]}, *method = known->method, *answer;
-    const int is_old = known->is_old;
+    const int refuses_keywords = known->refuses_keywords;
     dlp_consumer consumer;
     DLManagedTensorVersioned *managed;
 
     Py_INCREF(method); /* the call may change the type */
-    answer = PyObject_Vectorcall(method, stack, 1, is_old ? NULL : state->objects[DLP_OBJ_KEYWORDS]);
+    answer = PyObject_Vectorcall(method, stack, 1, refuses_keywords ? NULL : state->objects[DLP_OBJ_KEYWORDS]);
     Py_DECREF(method);
-    if (answer != NULL && !is_old && PyCapsule_CheckExact(answer)) {
+    if (answer != NULL && !refuses_keywords && PyCapsule_CheckExact(answer)) {
         managed = (DLManagedTensorVersioned *)PyCapsule_GetPointer(answer, DLP_UNUSED_NAME(DLPACK_PY_VERSIONED));
         if (managed == NULL)
             PyErr_Clear(); /* a capsule of another name */
@@ -528,11 +528,12 @@ dlp_call_method(dlp_state *state, dlp_type_entry *known, PyObject *obj, const dl
         }
     }
     consumer = dlp_consumer_make(want, NULL, obj);
-    consumer.pass_keywords = !is_old;
-    if (answer == NULL && !is_old && PyErr_ExceptionMatches(PyExc_TypeError)) {
+    consumer.pass_keywords = !refuses_keywords;
+    if (answer == NULL && !refuses_keywords && PyErr_ExceptionMatches(PyExc_TypeError)) {
         answer = dlp_call_again(state, &consumer);
         if ((known = dlp_type_cached(state, Py_TYPE(obj))) != NULL)
-            known->is_old = answer != NULL && known->method != NULL && Py_TYPE(known->method) == &PyMethodDescr_Type;
+            known->refuses_keywords =
+                answer != NULL && known->method != NULL && Py_TYPE(known->method) == &PyMethodDescr_Type;
     }
     return dlp_take_answer(answer, &consumer, v);
 }
@@ -858,8 +859,8 @@ dlp_table_answer(const dlpack_py_exchange *x, void *asked, DLManagedTensorVersio
     return result;
 }
 
-/* managed_tensor_to_py_object_no_sync. Makes an object of like, or of the base of like that has the table; like NULL:
- * of the type to which the table was added last. */
+/* managed_tensor_to_py_object_no_sync. The type of the new object is like, or its base that has the table; like NULL:
+ * the type to which the table was added last. */
 static inline int
 dlp_table_to_object(const dlpack_py_exchange *x, PyTypeObject *like, DLManagedTensorVersioned *managed, void **out)
 {
@@ -959,7 +960,7 @@ dlpack_py_exchange_add(PyTypeObject *type, const dlpack_py_exchange *exchange)
     do
         own->next = (dlp_own_type *)DLP_LOAD(&cache->own);
     while (!DLP_REPLACE(&cache->own, (dlp_word)own->next, (dlp_word)own));
-    PyType_Modified(type); /* drops an entry that was cached between the attribute and own */
+    PyType_Modified(type); /* drops an entry that was cached after the attribute was set, before own was listed */
     return 0;
 }
 

@@ -87,7 +87,7 @@
  * dlp_lifetime is part of the interpreter's dlp_state, which is not freed: exports may point to it.
  */
 #include <patchlevel.h> /* PY_VERSION_HEX */
-/* Without this macro, "#" in the formats of PyArg_ParseTuple is an error from 3.10 on, and an int before. */
+/* From 3.10 on, "#" in the formats of PyArg_ParseTuple needs this macro; before, its length is an int without it. */
 #if !defined(PY_SSIZE_T_CLEAN) && PY_VERSION_HEX >= 0x030A0000
 #  define PY_SSIZE_T_CLEAN
 #endif
@@ -202,7 +202,7 @@ static inline PyThreadState *
 dlp_thread_state(void)
 {
 #if defined(Py_LIMITED_API)
-    /* Makes the dictionary of the state. Known limit: without memory for it, a deleter attaches again, and hangs. */
+    /* Makes the dictionary of the state. Known limit: if memory for it is lacking, a deleter hangs. */
     return PyThreadState_GetDict() == NULL ? NULL : PyThreadState_Get();
 #elif PY_VERSION_HEX >= 0x030D0000
     return PyThreadState_GetUnchecked();
@@ -397,8 +397,8 @@ typedef struct dlpack_py_exports {
 } dlpack_py_exports;
 
 /* The number of exports that hold the object, and of copies that are being made: while it is not 0, refuse to move or
- * free the memory. Needs no thread state. Without a GIL, check and move in one critical section on describe's
- * self, as describe and the export do. */
+ * free the memory. Needs no thread state. Without a GIL, check and move in one critical section on the object:
+ * describe and the export run in one, too. */
 static inline size_t
 dlpack_py_exports_count(const dlpack_py_exports *exports)
 {
@@ -512,7 +512,7 @@ dlp_manager_of(const void *managed, int32_t form)
 DLP_SHARED void
 dlp_delete(void *managed, int32_t form)
 {
-    /* The deleter of a Python object's export keeps the exception itself: saves 71 instructions. */
+    /* The deleter of an export keeps the exception, too: not to save it here saves 71 instructions. */
     const int attached = dlp_manager_of(managed, form) == NULL && dlp_thread_state() != NULL;
     struct DLManagedTensorVersioned *versioned = (struct DLManagedTensorVersioned *)managed;
     DLManagedTensor *legacy = (DLManagedTensor *)managed;
@@ -792,7 +792,7 @@ dlp_parse_integers(const char *format, PyObject *object, int32_t *integers, int 
         return dlp_raise_value(PyExc_TypeError, format, object);
     for (i = 0; i < count; i++) {
         PyObject *part = DLP_TUPLE_ITEM(object, i);
-        Py_ssize_t value = PyLong_CheckExact(part) ? PyLong_AsLongAndOverflow(part, &overflow) : -1; /* fast */
+        Py_ssize_t value = PyLong_CheckExact(part) ? PyLong_AsLongAndOverflow(part, &overflow) : -1; /* saves 33 */
         if (value == -1 && (value = PyNumber_AsSsize_t(part, NULL)) == -1 && PyErr_Occurred())       /* clamps */
             return PyErr_ExceptionMatches(PyExc_TypeError) ? dlp_raise_value(PyExc_TypeError, format, object) : -1;
         integers[i] = value == (int32_t)value ? (int32_t)value : value < 0 ? INT32_MIN : INT32_MAX;
@@ -1231,9 +1231,9 @@ dlpack_py_produce_args(PyObject *owner, const DLTensor *t, uint64_t flags, PyObj
  * request   what a call of __dlpack__ asks for, after its arguments were read; NULL for __dlpack_device__, for an
  *           exchange table, and for what dlpack_buffer.h gives
  * offer     out: at first all zero, except for owner, which is self. The tensor, shape, strides and pending streams
- *           live in self: an exchange table lends them. Lent ones are read until Python code runs again, also while
- *           another object is described. A type that has no place for them may use memory that the next describe
- *           overwrites; it sets DLPACK_PY_OFFER_DO_NOT_LEND, and a table lends no tensor then
+ *           live in self: an exchange table lends them. A borrower reads them until Python code runs again, also
+ *           after describe was called for another object. A type that has no place for them may use memory that the
+ *           next describe overwrites; it sets DLPACK_PY_OFFER_DO_NOT_LEND, and a table lends no tensor then
  *
  * Returns 0, or -1 to refuse, as a rule with BufferError (P7). Always in a critical section on self. Must not throw. */
 typedef int (*dlpack_py_describe)(PyObject *self, const dlpack_py_request *request, dlpack_py_offer *offer);

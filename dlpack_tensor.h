@@ -454,7 +454,7 @@ dlpack_py_strides(int32_t ndim, const int64_t *shape, char order, int64_t *strid
     for (k = 0; k < ndim; k++) {
         const int32_t i = order == 'F' ? k : ndim - 1 - k;
         strides[i] = (int64_t)step;
-        if (shape[i] > 1 && (uint64_t)shape[i] <= INT64_MAX / step) /* only without elements the product is larger */
+        if (shape[i] > 1 && (uint64_t)shape[i] <= INT64_MAX / step) /* a larger product needs an extent of 0 */
             step *= (uint64_t)shape[i];
     }
 }
@@ -482,7 +482,7 @@ dlpack_py_widen(int32_t ndim, const void *source, size_t size, int64_t *to)
  * t         has its dtype, ndim and shape; out: strides
  * strides   ndim numbers in bytes; out: in elements. t points to them
  *
- * Returns 0; or -1 with BufferError in *error: a stride is not a multiple of the size of an element. */
+ * Returns 0; or -1 with BufferError in *error and nothing changed: a stride is no multiple of an element's size. */
 static inline int
 dlpack_py_byte_strides(DLTensor *t, int64_t *strides, dlpack_py_error *error)
 {
@@ -495,8 +495,9 @@ dlpack_py_byte_strides(DLTensor *t, int64_t *strides, dlpack_py_error *error)
         if (t->shape[i] > 1 && strides[i] % size != 0)
             return dlp_refuse(error, "strides[%" PRId32 "] is %" PRId64 " bytes, a multiple of %" PRId64 " was wanted",
                               i, strides[i], size);
-        strides[i] /= size;
     }
+    for (i = 0; i < t->ndim; i++)
+        strides[i] /= size;
     t->strides = strides;
     return 0;
 }
@@ -539,9 +540,9 @@ dlp_byte_range(const DLTensor *t, uint64_t flags, int64_t *lowest, int64_t *high
 }
 
 /* 'K': elements fill memory without gaps, in any order of dimensions. 'S': gaps or negative strides, and each stride is
- * larger than the reach of all smaller strides: no two elements share memory. 0: two may. t has elements, strides. */
+ * larger than the reach of all smaller strides: no two elements share memory. 0: two may share it. t has strides. */
 DLP_RARE int
-dlp_density(const DLTensor *t)
+dlp_stride_layout(const DLTensor *t)
 {
     int32_t i, k, layout = 'K';
 
@@ -576,7 +577,7 @@ dlp_check_strides(const DLTensor *t, char order, dlpack_py_error *error)
     if (order == 'A' && dlp_check_strides(t, 'F', NULL) == 0)
         return 0;
     if (order == 'K') {
-        if (t->strides == NULL || dlp_is_empty(t) || dlp_density(t) == 'K')
+        if (t->strides == NULL || dlp_is_empty(t) || dlp_stride_layout(t) == 'K')
             return 0;
         return dlp_refuse(error, "strides are not compact in any order of the dimensions, order 'K' was asked for");
     }
@@ -608,7 +609,7 @@ dlpack_py_is_contiguous(const DLTensor *t, char order)
 DLP_RARE int
 dlp_overlaps_itself(const DLTensor *t)
 {
-    return !dlpack_py_is_contiguous(t, 'C') && dlp_density(t) == 0;
+    return !dlpack_py_is_contiguous(t, 'C') && dlp_stride_layout(t) == 0;
 }
 
 /* ---- Validation --------------------------------------------------------- */
@@ -1121,8 +1122,8 @@ dlpack_py_overlap(const DLTensor *a, uint64_t flags_a, const DLTensor *b, uint64
         return 1;
     if (highest_a == 0 || highest_b == 0) /* no elements */
         return 0;
-    /* rest: the bytes from the first byte of b to the last byte of a. A byte is in both only if rest is a sum of the
-     * steps of a and b, each 0 to count times, plus at most both item sizes minus 2. reach: the largest sum. */
+    /* rest: the bytes from the first byte of b to the last byte of a. A byte is in both only if rest is a sum of
+     * steps, each taken 0 to count times, plus 0 to both item sizes minus 2. reach: the largest sum. */
     rest = data_a + (uint64_t)highest_a - 1 - data_b - (uint64_t)lowest_b;
     reach_a = (uint64_t)highest_a - 1 - (uint64_t)lowest_a;
     reach = reach_a + (uint64_t)highest_b - 1 - (uint64_t)lowest_b;
@@ -1267,8 +1268,8 @@ dlp_exported_device(DLDevice device)
     return device;
 }
 
-/* The tensor as it is exported. data is the first element wherever there are addresses, since some consumers ignore
- * byte_offset (D1), and NULL without elements (D3). */
+/* The tensor as it is exported. data is NULL without elements (D3). An address is that of the first element: some
+ * consumers ignore byte_offset (D1). */
 static inline void
 dlp_normalize(DLTensor *t, int is_empty)
 {

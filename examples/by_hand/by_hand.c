@@ -91,8 +91,8 @@ typedef struct {
     DLManagedTensorVersioned versioned; /* the two forms that capsules point to; manager_ctx is this struct (K8) */
     DLManagedTensor legacy;
     atomic_size_t references;
-    void *source;                             /* the producer's managed tensor; NULL: the elements follow the strides */
-    int source_is_versioned;                  /* 0: legacy, which has no read-only flag: we set it, to be safe (C7) */
+    void *source;            /* the producer's managed tensor; NULL: the elements are stored behind the strides */
+    int source_is_versioned; /* 0: legacy, which has no read-only flag: we set it, to be safe (C7) */
     _Alignas(16) int64_t shape_and_strides[]; /* they live until the last deleter has run (K7) */
 } Shared;
 
@@ -293,9 +293,9 @@ static PyTypeObject array_type = {
 /* ---- Consuming ---------------------------------------------------------- */
 
 /* Calls x.__dlpack__ with only the keywords that are needed (C3, C4). A TypeError may mean that the producer is older
- * than the keywords: it is called again without them, and *is_told is 0 (C1). */
+ * than the keywords: it is called again without them, and *got_keywords is 0 (C1). */
 static PyObject *
-call_dlpack(PyObject *x, int to_cpu, PyObject *copy, int *is_told)
+call_dlpack(PyObject *x, int to_cpu, PyObject *copy, int *got_keywords)
 {
     const int passes_copy = copy != Py_None;
     PyObject *stack[3] = {x, our_version, cpu_device}, *copy_stack[4] = {x, copy, our_version, cpu_device}, *capsule;
@@ -306,7 +306,7 @@ call_dlpack(PyObject *x, int to_cpu, PyObject *copy, int *is_told)
     Py_DECREF(names);
     if (capsule != NULL || !PyErr_ExceptionMatches(PyExc_TypeError))
         return capsule;
-    *is_told = 0;
+    *got_keywords = 0;
     PyErr_Clear();
     if (copy == Py_False) /* an old producer may copy (C3) */
         return PyErr_Format(PyExc_BufferError, "copy is False, and __dlpack__ raised TypeError for this keyword");
@@ -358,8 +358,8 @@ take_capsule(PyObject *capsule, int is_matrix, int *is_pinned)
 static Shared *
 consume(PyObject *x, int to_cpu, PyObject *copy, int is_matrix)
 {
-    int is_pinned, is_told = !PyCapsule_CheckExact(x); /* 1: the producer got the keywords */
-    PyObject *error[3], *capsule = is_told ? call_dlpack(x, to_cpu, copy, &is_told) : Py_BuildValue("O", x);
+    int is_pinned, got_keywords = !PyCapsule_CheckExact(x); /* 1: the producer got the keywords */
+    PyObject *error[3], *capsule = got_keywords ? call_dlpack(x, to_cpu, copy, &got_keywords) : Py_BuildValue("O", x);
     Shared *s, *copied;
     if (capsule == NULL)
         return NULL;
@@ -367,11 +367,11 @@ consume(PyObject *x, int to_cpu, PyObject *copy, int is_matrix)
     PyErr_Fetch(&error[0], &error[1], &error[2]); /* not every destructor keeps the exception */
     Py_DECREF(capsule);
     PyErr_Restore(error[0], error[1], error[2]);
-    if (s == NULL && is_pinned && is_told && !to_cpu) { /* for CPU memory, a producer waits for its GPU (C5) */
+    if (s == NULL && is_pinned && got_keywords && !to_cpu) { /* for CPU memory, a producer waits for its GPU (C5) */
         PyErr_Clear();
         return consume(x, 1, copy, is_matrix);
     }
-    if (s != NULL && copy == Py_True && (!is_told || !s->source_is_versioned)) { /* copy may be ignored (C3) */
+    if (s != NULL && copy == Py_True && (!got_keywords || !s->source_is_versioned)) { /* copy may be ignored (C3) */
         copied = shared_copy(s);
         managed_delete_attached(&s->versioned, 1);
         return copied;
