@@ -171,7 +171,8 @@ probe_get(PyObject *Py_UNUSED(module), PyObject *args)
             PyErr_SetString(PyExc_SystemError, "obj is not NULL after a failure");
         return NULL;
     }
-    answer = Py_BuildValue("y#nNiz", b.buf, b.len, b.itemsize, PyBool_FromLong(b.readonly), b.ndim, b.format);
+    answer = Py_BuildValue("NnNiz", PyBytes_FromStringAndSize((const char *)b.buf, b.len), b.itemsize,
+                           PyBool_FromLong(b.readonly), b.ndim, b.format);
     PyBuffer_Release(&b);
     return answer;
 }
