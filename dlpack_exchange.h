@@ -282,9 +282,9 @@ dlp_has_table(dlp_state *state, PyObject *obj)
 
 /* ---- Managed tensors in your object ------------------------------------- */
 
-/* Managed tensors of both forms as part of the author's object: an export then allocates only its capsule. The object
- * keeps its shape, strides, memory and flags while an export may live, which is not counted, and calls dlpack_py_embed
- * again after a change. All exports share struct, shape and strides: embed only where no consumer writes to them. */
+/* Managed tensors of both forms as part of the author's object: an export then allocates only its capsule. Exports
+ * are not counted: while one may live, shape, strides, memory and flags stay. After a change, the object calls
+ * dlpack_py_embed again. All exports share struct, shape and strides: embed only where no consumer writes to them. */
 typedef struct dlpack_py_embedded {
     DLManagedTensorVersioned versioned;
     DLManagedTensor legacy;

@@ -64,7 +64,7 @@
  * Only Python is linked. A thread state is needed, except by deleters, by functions of dlpack_tensor.h, and by
  * dlpack_py_release, _move, _data, _exports_count, _offer_make and _offer_view: these may run on any thread.
  *
- * Stop here if you only use the header. Contents, in the order in which it is read; first readers skip the state:
+ * Stop here if you only use the header. Contents, in the order in which it is read; skip the state at first:
  *   Switches and includes   Differences of Pythons   Exceptions   Deleters   The state of an interpreter   Capsules
  *   The request   Producing   Views   Asking   Taking   Consuming   Objects for memory without a type
  *
@@ -211,8 +211,8 @@ dlp_thread_state(void)
 #else
     /* holder: the state that holds the GIL, perhaps of another thread. own: the state that PyGILState has for this
      * thread. With subinterpreters the thread may have two states: thread ids are compared. Known limits: holder may be
-     * freed meanwhile; if a thread uses the state of another thread, as _xxsubinterpreters does, a deleter hangs on
-     * the first thread, and may crash on the second; a deleter hangs on an attached thread for which own is NULL. */
+     * freed meanwhile; if thread A uses the state of thread B, as _xxsubinterpreters does, a deleter hangs on A,
+     * and may crash on B; a deleter hangs on an attached thread for which own is NULL. */
     PyThreadState *holder = _PyThreadState_UncheckedGet(), *own = PyGILState_GetThisThreadState();
     return holder == NULL || holder == own ||
                    (own != NULL && PyInterpreterState_Head() != PyInterpreterState_Main() &&
