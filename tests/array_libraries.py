@@ -28,22 +28,7 @@ needs_versioned_numpy = pytest.mark.skipif(
 )
 
 # Not every library can compute with these dtypes, but every library can exchange them.
-STORAGE = {
-    "float16": (2, 16, 1),
-    "bfloat16": (4, 16, 1),
-    "float8_e3m4": (7, 8, 1),
-    "float8_e4m3": (8, 8, 1),
-    "float8_e4m3b11fnuz": (9, 8, 1),
-    "float8_e4m3fn": (10, 8, 1),
-    "float8_e4m3fnuz": (11, 8, 1),
-    "float8_e5m2": (12, 8, 1),
-    "float8_e5m2fnuz": (13, 8, 1),
-    "float8_e8m0fnu": (14, 8, 1),
-    "float6_e2m3fn": (15, 6, 1),
-    "float6_e3m2fn": (16, 6, 1),
-    "float4_e2m1fn": (17, 4, 1),
-    "float4_e2m1fnx2": (17, 4, 2),
-}
+STORAGE = {"float16": (2, 16, 1), **dltensor.STORED, "float4_e2m1fnx2": (17, 4, 2)}
 NAMES = {dtype: name for name, dtype in {**STORAGE, **dltensor.DTYPES}.items()}
 
 

@@ -27,6 +27,21 @@ DTYPES = {
 }
 # How the struct module writes their elements.
 FORMATS = dict(zip(DTYPES.values(), "? b h i q B H I Q e f d ff dd".split()))
+# The dtypes that are stored and exchanged, but that this project does not compute with, as (code, bits, lanes).
+STORED = {
+    "bfloat16": (4, 16, 1),
+    "float8_e3m4": (7, 8, 1),
+    "float8_e4m3": (8, 8, 1),
+    "float8_e4m3b11fnuz": (9, 8, 1),
+    "float8_e4m3fn": (10, 8, 1),
+    "float8_e4m3fnuz": (11, 8, 1),
+    "float8_e5m2": (12, 8, 1),
+    "float8_e5m2fnuz": (13, 8, 1),
+    "float8_e8m0fnu": (14, 8, 1),
+    "float6_e2m3fn": (15, 6, 1),
+    "float6_e3m2fn": (16, 6, 1),
+    "float4_e2m1fn": (17, 4, 1),
+}
 ARRAY_API_DTYPES = [name for name in DTYPES if name != "float16"]
 
 

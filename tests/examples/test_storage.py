@@ -10,25 +10,10 @@ import dlarray
 import dltensor
 import numpy
 import pytest
-from dltensor import IS_COPIED, LEGACY, PADDED, READ_ONLY, VERSIONED
+from dltensor import IS_COPIED, LEGACY, PADDED, READ_ONLY, STORED, VERSIONED
 from hypothesis import given
 from hypothesis import strategies as st
 
-# As (code, bits, lanes).
-STORED = {
-    "bfloat16": (4, 16, 1),
-    "float8_e3m4": (7, 8, 1),
-    "float8_e4m3": (8, 8, 1),
-    "float8_e4m3b11fnuz": (9, 8, 1),
-    "float8_e4m3fn": (10, 8, 1),
-    "float8_e4m3fnuz": (11, 8, 1),
-    "float8_e5m2": (12, 8, 1),
-    "float8_e5m2fnuz": (13, 8, 1),
-    "float8_e8m0fnu": (14, 8, 1),
-    "float6_e2m3fn": (15, 6, 1),
-    "float6_e3m2fn": (16, 6, 1),
-    "float4_e2m1fn": (17, 4, 1),
-}
 SUB_BYTE = [name for name, (_, bits, _) in STORED.items() if bits < 8]
 ONE_PER_WIDTH = ["bfloat16", "float8_e5m2", "float6_e3m2fn", "float4_e2m1fn"]
 
