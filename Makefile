@@ -23,7 +23,7 @@
 #   make test-gpu          the order of work on an NVIDIA GPU, with array libraries for GPUs; says why it skips tests.
 #                          GPU_PYTHON=python3 uses an interpreter as it is; make gpu-packages gets pytest and dlpack.h
 # Other libraries:
-#   make test-libraries        exchanges with all array libraries that run on a CPU; writes docs/libraries.md
+#   make test-libraries    exchanges with all array libraries that run on a CPU; writes docs/libraries.md
 #   make environments      installs those of them that need an environment each
 #   make conformance       runs the conformance suite on all array libraries that run here; writes conformance/results,
 #                          docs/conformance.md and build/conformance.html
