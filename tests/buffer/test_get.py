@@ -18,6 +18,14 @@ def test_an_object_with_the_buffer_protocol_gives_its_own_buffer(source):
     assert get(source, FULL_RO) == (view.tobytes(), view.itemsize, view.readonly, view.ndim, view.format)
 
 
+def test_an_object_with_both_protocols_is_not_asked_for_a_capsule():
+    class Both(bytearray):
+        def __dlpack__(self, **keywords):
+            raise AssertionError("the buffer protocol is enough")
+
+    assert get(Both(b"abc"), SIMPLE)[0] == b"abc"
+
+
 def test_an_array_without_the_buffer_protocol_is_consumed_and_released_K4():
     producer = Producer()
     assert get(producer, FULL_RO) == (NUMBERS, 8, False, 1, "d")
@@ -56,12 +64,13 @@ def test_an_object_without_both_protocols_is_the_type_error_of_python_C6():
         get(object(), SIMPLE)
 
 
-def test_the_error_of_a_producer_is_raised_C6():
+@pytest.mark.parametrize("error", [KeyError, AttributeError])
+def test_the_error_of_a_producer_is_raised_C6(error):
     class Refusing:
         def __dlpack__(self, **keywords):
-            raise KeyError("not today")
+            raise error("not today")
 
-    with pytest.raises(KeyError, match="not today"):
+    with pytest.raises(error, match="not today"):
         get(Refusing(), SIMPLE)
 
 
