@@ -27,7 +27,7 @@ COMPILERS = ["clang", "gcc"]
 C_STANDARDS = ["c99", "c11", "c17", "c2x"]
 CXX_STANDARDS = ["c++11", "c++14", "c++17", "c++20", "c++2b"]
 OPTIMIZED = ["c99", "c++17"]  # the standards to compile with optimization; few, to save time
-PYTHONS = ["3.9", "3.10", "3.11", "3.12", "3.13"]
+PYTHONS = ["3.9", "3.10", "3.11", "3.12", "3.13", "3.14", "3.15"]
 DLPACKS = ["1.0", "1.1", "1.2", "1.3"]
 
 # Packages that ship an older dlpack.h, and its path in the package.

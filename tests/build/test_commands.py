@@ -43,7 +43,8 @@ def test_a_python_that_is_too_old_is_named_in_one_line(version):
 
 
 def test_make_names_a_missing_python(tmp_path):
-    environment = {**os.environ, "PYTHON": "no-such-python"}
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("MAKE")}  # of an outer make
+    environment["PYTHON"] = "no-such-python"
     done = subprocess.run(["make", "-n", "demo"], capture_output=True, text=True, cwd=machine.ROOT, env=environment)
     assert done.returncode != 0
     assert "MISSING: no Python `no-such-python`: install python3" in done.stderr and done.stderr.count("\n") == 1

@@ -48,6 +48,10 @@ run(PyObject *module, PyObject *args)
     Py_RETURN_NONE;
 }
 
+/* Since 3.14 the end of the main interpreter first ends all other interpreters. */
+#if PY_VERSION_HEX >= 0x030E0000
+#define end_kept NULL
+#else
 static void
 end_kept(PyObject *capsule)
 {
@@ -56,8 +60,10 @@ end_kept(PyObject *capsule)
     Py_EndInterpreter(inside);
     (void)PyThreadState_Swap(here);
 }
+#endif
 
-/* run_and_keep(script): runs the script in a new interpreter, which ends when the returned capsule is destroyed. */
+/* run_and_keep(script): runs the script in a new interpreter, which ends when the returned capsule is destroyed, or at
+ * the end of the main interpreter. */
 static PyObject *
 run_and_keep(PyObject *module, PyObject *script)
 {
