@@ -38,7 +38,8 @@
 #                          chart; about six minutes. DOCS=build writes into another folder
 #   make bench-copy        times strided copies beside memcpy, NumPy and PyTorch: docs/copying.md and its chart
 #   make bench-threads     how many more exchanges two threads make than one, without a GIL; needs two idle cores
-# PYTHON=python3.12 names the interpreter of .venv. CMAKE_ARGS is passed to CMake, and PYTEST_ARGS to pytest.
+# PYTHON=python3.12 names the interpreter of .venv. VENV_ARGS is passed to venv, CMAKE_ARGS to CMake, PYTEST_ARGS to
+# pytest.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -52,6 +53,7 @@ MODULES := $(abspath $(BUILD))/python
 WITH_MODULES := DLPACK_PY_BUILD_DIR=$(MODULES) PYTHONPATH=$(MODULES)
 RUN := $(WITH_MODULES) $(VENV)/bin/python
 C_FILES = $(wildcard *.h *.hpp benchmarks/*.c conformance/*.c benchmarks/*/*.?pp benchmarks/*/*.h examples/*/*.c examples/*/*.?pp tests/*/*.c tests/*/*.h tests/*/*.?pp tests/*/*/*.h tests/*/*/*.cu)
+HAS_NUMPY = $(VENV)/bin/python -c 'import numpy' 2> /dev/null
 SITE_PACKAGES = $$($(VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 export PATH := $(abspath $(VENV))/bin:$(PATH)
 
@@ -69,6 +71,7 @@ PARALLEL := -n auto --dist loadfile --no-loadscope-reorder --max-worker-restart=
     check configure build dev format lint clean
 
 demo: configure # the first target: make without a target runs it
+	@$(HAS_NUMPY) || { echo "MISSING: the demo needs NumPy, and pip has none for $(TAG)" >&2; exit 1; }
 	cmake --build $(BUILD) --target dlarray image
 	$(RUN) examples/demo.py
 
@@ -250,7 +253,7 @@ size: configure
 check:
 	@$(PYTHON) requirements/check.py $(CC)
 
-configure: $(addprefix $(VENV)/$(TAG)-,dev dlpack cmake ninja device)
+configure: $(addprefix $(VENV)/$(TAG)-,dev numpy dlpack cmake ninja device)
 	cmake -S . -B $(BUILD) -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DPython_EXECUTABLE=$(abspath $(VENV))/bin/python $(CMAKE_ARGS)
 
 build: configure
@@ -264,7 +267,7 @@ format: $(VENV)/$(TAG)-lint
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
-lint: $(VENV)/$(TAG)-lint $(VENV)/$(TAG)-dev
+lint: $(VENV)/$(TAG)-lint $(VENV)/$(TAG)-dev $(VENV)/$(TAG)-numpy
 	$(VENV)/bin/clang-format --dry-run -Werror $(C_FILES)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
@@ -276,7 +279,7 @@ clean:
 # Empty files in $(VENV) record what is installed there. Their names contain the version of $(PYTHON): for another
 # version $(VENV) is created again.
 $(VENV)/$(TAG): | check
-	$(PYTHON) -m venv --clear $(VENV)
+	$(PYTHON) -m venv --clear $(VENV_ARGS) $(VENV)
 	touch $@
 
 PIP = -m pip install --quiet --disable-pip-version-check --only-binary=:all:
@@ -295,15 +298,19 @@ $(VENV)/$(TAG)-%: requirements/%.txt | $(VENV)/$(TAG)
 	@$(PIP_INSTALL) -r $< > $(PIP_LOG) 2>&1 || $(PIP_FAILED)
 	touch $@
 
-# There is no package with dlpack.h for the free-threaded CPython 3.13. Install the files for CPython 3.13 with a GIL,
-# which contain dlpack.h. Nothing may import these files: remove the record that the package is installed.
-ifneq ($(and $(findstring cpython-3.13,$(TAG)),$(filter %t %td,$(TAG))),)
+# The package that contains dlpack.h has no wheel for some platforms. Install the files of another platform there.
+# Nothing may import these files: remove the record that the package is installed.
+ANY_PLATFORM := --no-deps --python-version 3.12 --implementation cp --abi cp312 --platform manylinux_2_24_x86_64
 $(VENV)/$(TAG)-dlpack: requirements/dlpack.txt | $(VENV)/$(TAG)
-	$(PIP_INSTALL) --no-deps --python-version 3.13 --implementation cp --abi cp313 --target "$(SITE_PACKAGES)" -r $< \
-	    > $(PIP_LOG) 2>&1 || $(PIP_FAILED)
-	rm -r "$(SITE_PACKAGES)"/apache_tvm_ffi-*.dist-info
+	@$(PIP_INSTALL) -r $< > $(PIP_LOG) 2>&1 || \
+	    { $(PIP_INSTALL) $(ANY_PLATFORM) --target "$(SITE_PACKAGES)" -r $< > $(PIP_LOG) 2>&1 && \
+	    rm -r "$(SITE_PACKAGES)"/apache_tvm_ffi-*.dist-info; } || $(PIP_FAILED)
 	touch $@
-endif
+
+# Some platforms have no wheel of NumPy. VENV_ARGS=--system-site-packages uses the NumPy of the system.
+$(VENV)/$(TAG)-numpy: requirements/numpy.txt | $(VENV)/$(TAG)
+	@$(PIP_INSTALL) -r $< > $(PIP_LOG) 2>&1 || $(HAS_NUMPY) || echo "without $<"
+	touch $@
 
 $(VENV)/$(TAG)-libraries: requirements/bench.txt # which libraries.txt includes
 

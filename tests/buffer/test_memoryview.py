@@ -6,13 +6,13 @@ import threading
 
 import dlarray
 import dltensor
-import numpy
 import pytest
 from array_libraries import needs_versioned_numpy
 from buffer_probe import view_of
 from dltensor import CUDA, FORMS, LEGACY, PADDED, READ_ONLY, VERSIONED, Made
 from hypothesis import given
 from hypothesis import strategies as st
+from optional import numpy
 from table_consumer import view_of_borrowed
 
 

@@ -9,10 +9,10 @@ import sys
 import weakref
 
 import dltensor
-import numpy
 import pytest
 from array_libraries import needs_versioned_numpy
 from buffer_probe import add_methods
+from optional import numpy
 
 Bytes = add_methods(type("Bytes", (bytes,), {}))
 Growable = add_methods(type("Growable", (bytearray,), {}))

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import dlarray
 import machine
-import numpy
 import pytest
+from optional import numpy
 
 FOLDER = machine.ROOT / "examples" / "cpp"
 COMPILERS = {name: pair for name, pair in machine.compilers().items() if pair[1] is not None}

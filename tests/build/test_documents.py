@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import machine
-import numpy
 import pytest
+from optional import numpy
 
 HEADER = (machine.ROOT / "dlpack_tensor.h").read_text()
 README = (machine.ROOT / "README.md").read_text()

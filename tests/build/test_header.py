@@ -10,6 +10,7 @@ from pathlib import Path
 import machine
 import public_names
 import pytest
+from optional import needs_numpy
 
 # The headers, and the least number of functions that the search must find in each.
 LEAST = {
@@ -544,6 +545,7 @@ def test_the_compiler_rejects_a_method_with_a_wrong_signature(tmp_path, suffix, 
 
 
 @needs_cxx
+@needs_numpy
 def test_a_view_of_cpp_releases_itself(tmp_path):
     source = tmp_path / "made.cpp"
     source.write_text(

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import machine
 import pytest
+from optional import needs_numpy
 
 HERE = machine.ROOT / "tests" / "build"
 ENVIRONMENT = {**os.environ, "PATH": os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])}
@@ -73,6 +74,7 @@ def test_the_tensor_layer_is_one_file_without_python(tmp_path):
     run(compiler, "-fsyntax-only", "-I", list(machine.dlpack_headers().values())[-1], "source.c", cwd=tmp_path)
 
 
+@needs_numpy
 def test_the_project_of_the_readme_is_complete(tmp_path):
     """The two files for setuptools, an extension and the header make a wheel."""
     readme = (machine.ROOT / "README.md").read_text()

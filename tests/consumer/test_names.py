@@ -3,10 +3,10 @@
 import re
 
 import dlarray
-import numpy
 import pytest
 from consumer_probe import consume, from_dlpack, parse_device, parse_dtype
 from dltensor import CPU, CUDA, Producer
+from optional import numpy
 
 
 class Says:

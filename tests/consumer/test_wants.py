@@ -7,7 +7,6 @@ import subprocess
 import sys
 
 import dltensor
-import numpy
 import pytest
 from consumer_probe import (
     DLPACK_PY_ANY_DEVICE,
@@ -24,6 +23,7 @@ from consumer_probe import (
     from_dlpack,
 )
 from dltensor import FORMS, IS_COPIED, LEGACY, PADDED, READ_ONLY, VERSIONED, Made, Producer
+from optional import numpy
 
 both_forms = pytest.mark.parametrize("form", FORMS)
 

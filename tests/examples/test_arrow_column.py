@@ -15,10 +15,10 @@ from ctypes import CFUNCTYPE, POINTER, c_char_p, c_int, c_int64, c_void_p
 
 import dltensor
 import gil_probe
-import numpy
 import pytest
 from array_libraries import needs_versioned_numpy
 from arrow_column import Column
+from optional import numpy
 
 pytestmark = needs_versioned_numpy
 

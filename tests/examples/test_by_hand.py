@@ -7,7 +7,6 @@ from pathlib import Path
 
 import by_hand
 import dlarray
-import numpy
 import pytest
 from dltensor import (
     CPU,
@@ -26,6 +25,7 @@ from dltensor import (
     name,
     read,
 )
+from optional import numpy
 
 VERSION = {"max_version": (1, 3)}
 SOURCE = Path(__file__).parents[2] / "examples" / "by_hand" / "by_hand.c"

@@ -7,11 +7,11 @@ import threading
 from pathlib import Path
 
 import machine
-import numpy
 import planes
 import pytest
 from array_libraries import needs_versioned_numpy
 from dltensor import READ_ONLY, Made, Producer
+from optional import numpy
 
 FOLDER = Path(__file__).parents[2] / "examples" / "c_library"
 

@@ -12,10 +12,10 @@ import weakref
 
 import dlarray
 import dltensor
-import numpy
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from optional import numpy
 
 BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 SIGNED = {name: (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for name, bits in BITS.items()}

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import dlarray
 import dltensor
-import numpy
 import producer_probe
 import pytest
 from array_libraries import needs_versioned_numpy
+from optional import numpy
 from samples import Samples
 
 SOURCE = Path(__file__).resolve().parents[2] / "examples" / "growable" / "samples.c"
@@ -91,10 +91,10 @@ def test_a_container_imports_and_exports_memory_of_another_library_C7():
     assert not numpy.from_dlpack(Samples.from_dlpack(array)).flags.writeable
 
 
-@pytest.mark.parametrize("other", [numpy.arange(3), numpy.zeros((2, 2)), numpy.arange(9.0)[::2]])
-def test_an_unsupported_tensor_is_refused_C9(other):
-    with pytest.raises(BufferError, match="was asked for"):
-        Samples.from_dlpack(other)
+def test_an_unsupported_tensor_is_refused_C9():
+    for other in numpy.arange(3), numpy.zeros((2, 2)), numpy.arange(9.0)[::2]:
+        with pytest.raises(BufferError, match="was asked for"):
+            Samples.from_dlpack(other)
 
 
 def test_dlpack_takes_at_most_60_lines():

@@ -8,11 +8,11 @@ import struct
 
 import dlarray
 import dltensor
-import numpy
 import pytest
 from dltensor import IS_COPIED, LEGACY, PADDED, READ_ONLY, STORED, VERSIONED
 from hypothesis import given
 from hypothesis import strategies as st
+from optional import numpy
 
 SUB_BYTE = [name for name, (_, bits, _) in STORED.items() if bits < 8]
 ONE_PER_WIDTH = ["bfloat16", "float8_e5m2", "float6_e3m2fn", "float4_e2m1fn"]

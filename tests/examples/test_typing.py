@@ -9,6 +9,7 @@ from pathlib import Path
 
 import dlarray
 import pytest
+from optional import needs_numpy
 
 HERE = Path(__file__).parent
 STUBS = HERE.parents[1] / "examples" / "ndarray"
@@ -42,5 +43,6 @@ def test_the_stub_names_all_dtypes():
             dlarray.array([0], name)
 
 
+@needs_numpy
 def test_typed_code_runs():
     runpy.run_path(str(HERE / "typed_use.py"), run_name="__main__")

@@ -4,10 +4,10 @@ take them without a call of describe (X2, X3, C9)."""
 import sys
 
 import dltensor
-import numpy
 import pytest
 from array_libraries import needs_versioned_numpy
 from exchange_probe import NO_TABLE
+from optional import numpy
 from race_probe import borrow, consume, consume_detached, consume_integers, look, new_type
 
 Thing = new_type()

@@ -8,9 +8,9 @@ import gc
 import os
 
 import dltensor
-import numpy
 import pytest
 from arrow_column import Column
+from optional import numpy
 
 NUMBERS = [name for name in dltensor.DTYPES if name[0] in "iuf"]
 

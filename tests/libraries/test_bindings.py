@@ -17,9 +17,9 @@ import array_libraries
 import dlarray
 import dltensor
 import machine
-import numpy
 import pytest
 from dltensor import ARRAY_API_DTYPES, DTYPES
+from optional import numpy
 
 missing = {"reason": "pybind11 and nanobind: make test-libraries installs it"}
 pybind11 = pytest.importorskip("pybind11", exc_type=ModuleNotFoundError, **missing)

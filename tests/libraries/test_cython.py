@@ -5,8 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy
 import pytest
+from optional import numpy
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "build"))

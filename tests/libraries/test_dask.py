@@ -7,9 +7,9 @@ worker fails the test.
 import os
 
 import dlarray
-import numpy
 import pytest
 from dltensor import ARRAY_API_DTYPES
+from optional import numpy
 
 missing = {"reason": "dask: make test-libraries installs it", "exc_type": ModuleNotFoundError}
 dask_array = pytest.importorskip("dask.array", **missing)

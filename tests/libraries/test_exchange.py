@@ -9,10 +9,10 @@ import weakref
 import array_libraries
 import dlarray
 import dltensor
-import numpy
 import pytest
 from array_libraries import needs_versioned_numpy
 from dltensor import ARRAY_API_DTYPES
+from optional import numpy
 
 LIBRARIES = ["numpy", "torch"] if importlib.util.find_spec("torch") else ["numpy"]
 needs_torch = pytest.mark.skipif("torch" not in LIBRARIES, reason="torch: make test-libraries installs it")

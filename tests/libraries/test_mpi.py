@@ -13,9 +13,9 @@ import sys
 import weakref
 
 import dlarray
-import numpy
 import pytest
 from dltensor import ARRAY_API_DTYPES
+from optional import numpy
 
 LIMIT = 30  # seconds
 

@@ -6,8 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy
 import pytest
+from optional import numpy
 
 TESTS = Path(__file__).parents[1]
 FILES = [

@@ -1,9 +1,9 @@
 """NumPy's tests of DLPack with dlarray between NumPy's arrays: numpy.from_dlpack(dlarray.from_dlpack(x))."""
 
 import dlarray
-import numpy
 import pytest
 from numpy._core.tests.test_dlpack import TestDLPack as NumpysTests
+from optional import numpy
 
 
 class TestNumpysOwnSuite(NumpysTests):

@@ -8,9 +8,9 @@ import gc
 import weakref
 
 import dlarray
-import numpy
 import pytest
 from dltensor import ARRAY_API_DTYPES
+from optional import numpy
 
 missing = {"reason": "pandas and pyarrow: make test-libraries installs it", "exc_type": ModuleNotFoundError}
 pandas = pytest.importorskip("pandas", **missing)

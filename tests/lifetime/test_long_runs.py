@@ -4,6 +4,7 @@ DLPACK_PY_ROUNDS is the number of runs. References are counted in a debug build 
 """
 
 import ctypes
+import functools
 import gc
 import os
 import sys
@@ -13,10 +14,10 @@ import consumer_probe
 import dlarray
 import echo
 import exchange_probe
-import numpy
 import probe
 import producer_probe
 import pytest
+from optional import numpy
 
 ROUNDS = int(os.environ.get("DLPACK_PY_ROUNDS", "2000"))
 INTERPRETERS = ROUNDS // 5000 + 10
@@ -131,7 +132,6 @@ READ_ONLY = dlarray.arange(12)
 READ_ONLY.setflags(writeable=False)
 STEPS = dlarray.arange(12)[::2]
 BYTES = bytearray(64)
-MATRIX = numpy.arange(12.0).reshape(3, 4)
 TABLE = dlarray.Array.__dlpack_c_exchange_api__
 METHOD, OLD, NAMESPACE = Method(ARRAY), Old(ARRAY), Namespace(ARRAY)
 THING = producer_probe.Thing(ARRAY.data_ptr, (3, 4))
@@ -214,15 +214,20 @@ TABLES = {
 }
 
 
+@functools.cache
+def matrix():
+    return numpy.arange(12.0).reshape(3, 4)
+
+
 # The release build of NumPy does not count all references.
 NUMPY = {
-    "from NumPy": lambda: dlarray.from_dlpack(MATRIX),
-    "from NumPy by its capsule": lambda: consume(MATRIX.__dlpack__()),
-    "from NumPy, copied": lambda: dlarray.from_dlpack(MATRIX, copy=True),
-    "from NumPy, refused": refused(BufferError, consume, MATRIX, {"dtype": "int8"}),
+    "from NumPy": lambda: dlarray.from_dlpack(matrix()),
+    "from NumPy by its capsule": lambda: consume(matrix().__dlpack__()),
+    "from NumPy, copied": lambda: dlarray.from_dlpack(matrix(), copy=True),
+    "from NumPy, refused": lambda: refused(BufferError, consume, matrix(), {"dtype": "int8"})(),
     "to NumPy": lambda: numpy.from_dlpack(ARRAY),
     "to NumPy as a buffer": lambda: numpy.asarray(memoryview(ARRAY)),
-    "a result for NumPy": lambda: exchange_probe.return_like(MATRIX, exchange_probe.allocate_like(MATRIX, (3, 4))),
+    "a result for NumPy": lambda: exchange_probe.return_like(matrix(), exchange_probe.allocate_like(matrix(), (3, 4))),
 }
 
 FORMS = ["versioned", "legacy", "embedded", "embedded legacy"]

@@ -10,11 +10,11 @@ import weakref
 
 import dlarray
 import dltensor
-import numpy
 import producer_probe
 import pytest
 from array_libraries import needs_versioned_numpy
 from dltensor import CPU, CUDA, CUDA_HOST, FORMS, IS_COPIED, LEGACY, PADDED, READ_ONLY, VERSIONED, Made
+from optional import numpy
 
 NOW = {"max_version": (1, 3)}
 both_forms = pytest.mark.parametrize("form", FORMS)

@@ -1,6 +1,7 @@
 """Producers beyond arrays: each export function, vetoes, embedding, other devices, wrapped memory (P, K, D)."""
 
 import ctypes
+import functools
 import gc
 import subprocess
 import sys
@@ -10,7 +11,6 @@ import weakref
 
 import consumer_probe
 import dltensor
-import numpy
 import pytest
 from dltensor import (
     CPU,
@@ -26,6 +26,7 @@ from dltensor import (
     Made,
     Taken,
 )
+from optional import numpy
 from producer_probe import (
     DLPACK_PY_OFFER_COPY_NEGATIVE,
     DLPACK_PY_OFFER_COPY_READ_ONLY,
@@ -594,11 +595,14 @@ def test_a_refused_request_is_not_counted_P9(asked):
 
 # ---- Copies: P4 ----
 
-LARGE = numpy.arange(3000 * 3000, dtype="float64").reshape(3000, 3000)
+
+@functools.cache
+def large_matrix():
+    return numpy.arange(3000 * 3000, dtype="float64").reshape(3000, 3000)
 
 
 def large(**fields):
-    return Owner(LARGE.ctypes.data, (3000, 3000), (1, 3000), **fields)
+    return Owner(large_matrix().ctypes.data, (3000, 3000), (1, 3000), **fields)
 
 
 def call_while(look, call):
@@ -647,7 +651,7 @@ def test_other_threads_run_while_a_large_copy_is_made_P4(by):
         if ticks > 0:
             break
     assert ticks > 0
-    assert numpy.array_equal(numpy.from_dlpack(made), LARGE.T)
+    assert numpy.array_equal(numpy.from_dlpack(made), large_matrix().T)
 
 
 def test_a_large_copy_that_is_being_made_is_counted_P4_P9():

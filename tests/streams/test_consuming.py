@@ -9,10 +9,10 @@ import threading
 import dlarray
 import dltensor
 import exchange_probe
-import numpy
 import pytest
 import table_consumer
 from dltensor import CPU, FORMS, LEGACY, Made
+from optional import numpy
 
 VERSION = {"max_version": (1, 3)}
 

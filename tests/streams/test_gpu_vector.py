@@ -6,10 +6,10 @@ import importlib
 import subprocess
 import sys
 
-import numpy
 import pytest
 from array_libraries import needs_versioned_numpy
 from dltensor import CPU, Taken
+from optional import numpy
 
 FLOAT32 = 2 << 24 | 32 << 16 | 1
 VERSION = {"max_version": (1, 3)}

@@ -6,10 +6,10 @@ The copies: the loops of dlpack_py.h, dlpack_copy.h, and the part of dlpack_copy
 import ctypes
 import mmap
 
-import numpy as np
 import pytest
 from hypothesis import event, example, given
 from hypothesis import strategies as st
+from optional import numpy as np
 from tensor.library import COPIES, tensor
 
 MARGIN = 128

@@ -1,0 +1,25 @@
+"""NumPy where it is installed. Elsewhere a test that uses it is skipped; so is a file that uses it when imported."""
+
+import pytest
+
+
+class Missing:
+    """Stands for a library that is not installed."""
+
+    def __init__(self, name):
+        self.name = name
+
+    def __getattr__(self, attribute):
+        if attribute.startswith("_") and attribute != "__version__":  # pytest looks for its own marks
+            raise AttributeError(attribute)
+        pytest.skip(f"{self.name}: not on this machine", allow_module_level=True)
+
+
+try:
+    import numpy
+except ModuleNotFoundError:
+    numpy = Missing("NumPy")
+
+needs_numpy = pytest.mark.skipif(isinstance(numpy, Missing), reason="NumPy: not on this machine")
+
+needs_numpy = pytest.mark.skipif(isinstance(numpy, Missing), reason="NumPy: not on this machine")
