@@ -145,10 +145,10 @@ delete_legacy(DLManagedTensor *managed)
 static Shared *
 shared_new(const DLTensor *t, uint64_t flags, void *source, int source_is_versioned)
 {
-    const uint64_t count = element_count(t), ndim = (uint64_t)t->ndim;
+    const uint64_t count = element_count(t);
     DLTensor to = *t;
     uint64_t step = 1;
-    size_t bytes = 0;
+    size_t ndim = (size_t)t->ndim, bytes = 0;
     Shared *s = NULL;
     if (source != NULL || (!__builtin_mul_overflow(count, ITEM_SIZE(t), &bytes) && bytes < PTRDIFF_MAX / 2))
         s = malloc(sizeof(Shared) + 2 * ndim * sizeof(int64_t) + bytes);
