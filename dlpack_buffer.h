@@ -118,7 +118,7 @@ dlp_buffer_tensor(const Py_buffer *buffer, int64_t *dims, DLTensor *t)
 {
     const uint32_t dtype = dlp_buffer_dtype(buffer->format, buffer->itemsize);
     dlpack_py_error error;
-    int is_empty, i;
+    int i;
 
     if (dtype == 0) {
         PyErr_Format(PyExc_BufferError,
@@ -129,19 +129,12 @@ dlp_buffer_tensor(const Py_buffer *buffer, int64_t *dims, DLTensor *t)
     }
     for (i = 0; i < buffer->ndim; i++) { /* a memoryview has 64 dimensions at most */
         dims[i] = buffer->shape[i];
-        dims[DLPACK_PY_MAX_NDIM + i] = buffer->strides[i] / buffer->itemsize;
+        dims[DLPACK_PY_MAX_NDIM + i] = buffer->strides[i];
     }
-    *t = dlpack_py_cpu(buffer->buf, dtype, buffer->ndim, dims, dims + DLPACK_PY_MAX_NDIM);
-    is_empty = dlp_is_empty(t);
-    for (i = 0; i < buffer->ndim; i++) { /* a stride that reaches no element may be any number (D5) */
-        if (buffer->strides[i] % buffer->itemsize != 0 && buffer->shape[i] > 1 && !is_empty) {
-            PyErr_Format(PyExc_BufferError,
-                         "the buffer's strides[%d] is %zd bytes, a multiple of %zd (the item size) was wanted", i,
-                         buffer->strides[i], buffer->itemsize);
-            return -1;
-        }
-    }
-    return dlpack_py_validate(t, 0, &error) < 0 ? dlpack_py_raise(&error) : 0;
+    *t = dlpack_py_cpu(buffer->buf, dtype, buffer->ndim, dims, NULL);
+    if (dlpack_py_byte_strides(t, dims + DLPACK_PY_MAX_NDIM, &error) < 0 || dlpack_py_validate(t, 0, &error) < 0)
+        return dlpack_py_raise(&error);
+    return 0;
 }
 
 /* Opens the buffer of obj.
@@ -443,7 +436,7 @@ dlpack_buffer_memoryview(PyObject *obj, const dlpack_py_want *want)
  * buffer   out: PyBuffer_Release(buffer) also releases the tensor. buffer->obj is not the array
  *
  * Returns 0; or -1 with TypeError (neither protocol), BufferError, or what bf_getbuffer or dlpack_py_consume raises. */
-static inline int
+static inline DLP_MUST_CHECK int
 dlpack_buffer_get(PyObject *obj, const dlpack_py_want *want, Py_buffer *buffer, int flags)
 {
     PyObject *memory;
@@ -563,9 +556,8 @@ dlp_buffer_interface_read(const char *name, PyObject *interface, int oldest, int
 {
     PyObject *version, *mask, *typestr, *shape, *strides;
     char text[64];
-    uint32_t dtype, itemsize;
-    int32_t ndim = -1, i;
-    int is_empty;
+    uint32_t dtype;
+    int32_t ndim = -1;
 
     if (!PyDict_Check(interface)) {
         snprintf(text, sizeof(text), "%s is %%.200U, a dict was wanted", name);
@@ -593,15 +585,10 @@ dlp_buffer_interface_read(const char *name, PyObject *interface, int oldest, int
         (strides != NULL && dlp_buffer_interface_tuple(name, "strides", strides, "one for each extent, in bytes,",
                                                        &ndim, dims + DLPACK_PY_MAX_NDIM) < 0))
         return -1;
-    *t = dlpack_py_cpu(NULL, dtype, ndim, dims, strides != NULL ? dims + DLPACK_PY_MAX_NDIM : NULL);
-    itemsize = t->dtype.bits / 8u;
-    is_empty = dlp_is_empty(t);
-    for (i = 0; strides != NULL && i < ndim; i++) { /* a stride that reaches no element may be any number (D5) */
-        if (t->strides[i] % itemsize != 0 && t->shape[i] > 1 && !is_empty) {
-            snprintf(text, sizeof(text), "multiples of %d (the item size)", (int)itemsize);
-            return dlp_buffer_interface_refuse(name, "strides", strides, text);
-        }
-        t->strides[i] /= itemsize;
+    *t = dlpack_py_cpu(NULL, dtype, ndim, dims, NULL);
+    if (strides != NULL && dlpack_py_byte_strides(t, dims + DLPACK_PY_MAX_NDIM, NULL) < 0) {
+        snprintf(text, sizeof(text), "multiples of %d (the item size)", t->dtype.bits / 8);
+        return dlp_buffer_interface_refuse(name, "strides", strides, text);
     }
     return 0;
 }

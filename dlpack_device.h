@@ -1245,7 +1245,7 @@ dlp_device_consume(PyObject *obj, uintptr_t stream, dlpack_py_request *request, 
             request->stream.kind = DLPACK_PY_STREAM_NO_SYNC;
     }
     if (dlp_check_want(&device_want, &error) < 0)
-        return dlpack_py_raise(&error);
+        return dlp_raise_for(&device_want, &error);
     if (request->has_device && device_want.device > 0 && device_want.device != (int32_t)request->device.device_type) {
         t.device = request->device;
         (void)dlp_refuse_device(&t, &device_want, &error);
@@ -1275,7 +1275,7 @@ dlp_device_consume(PyObject *obj, uintptr_t stream, dlpack_py_request *request, 
  * Returns as dlpack_py_consume, and -1 with RuntimeError for an error of the runtime. A raw capsule is taken without an
  * order.
  */
-static inline int
+static inline DLP_MUST_CHECK int
 dlpack_device_consume(PyObject *obj, uintptr_t stream, const dlpack_py_want *want, dlpack_py_view *v)
 {
     dlpack_py_request request;

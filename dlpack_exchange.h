@@ -535,7 +535,12 @@ dlp_call_method(dlp_state *state, dlp_type_entry *known, PyObject *obj, const dl
             known->refuses_keywords =
                 answer != NULL && known->method != NULL && Py_TYPE(known->method) == &PyMethodDescr_Type;
     }
-    return dlp_take_answer(answer, &consumer, v);
+    if (dlp_take_answer(answer, &consumer, v) == 0)
+        return 0;
+    if (!refuses_keywords || !PyErr_ExceptionMatches(PyExc_BufferError))
+        return -1;
+    PyErr_Clear(); /* this object may take the keywords that another object of the type refused */
+    return dlpack_py_consume_request(obj, NULL, want, v);
 }
 #endif
 
@@ -627,7 +632,7 @@ dlp_borrow(const dlp_type_entry *known, PyObject *obj, const dlpack_py_want *wan
  * move while obj lives. The call may run Python code: of several arguments, borrow only the last. Where the type has an
  * exchange table and want->writable is 0, the call allocates nothing and takes no reference; otherwise the call is
  * dlpack_py_consume. A borrowed tensor has no read-only flag (X3): v->readonly is DLPACK_PY_READONLY_UNSAID. */
-DLP_SHARED int
+DLP_SHARED DLP_MUST_CHECK int
 dlpack_py_borrow(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
     const dlpack_py_want *wants = want != NULL ? want : &dlp_empty_want;
@@ -987,7 +992,7 @@ dlp_note_error(void *context, const char *kind, const char *message)
  * v           out: as dlpack_py_consume; on any device
  *
  * Returns 0, or -1 with BufferError, MemoryError or the library's exception. */
-DLP_SHARED int
+DLP_SHARED DLP_MUST_CHECK int
 dlpack_py_allocate_like(PyObject *like, const DLTensor *prototype, dlpack_py_view *v)
 {
     dlpack_py_want want;

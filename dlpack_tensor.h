@@ -487,10 +487,10 @@ static inline int
 dlpack_py_byte_strides(DLTensor *t, int64_t *strides, dlpack_py_error *error)
 {
     const int64_t bits = dlp_item_bits(t->dtype, 0), size = bits < 8 ? 1 : bits / 8;
-    int32_t i;
+    int32_t i, ndim = dlp_is_empty(t) ? 0 : t->ndim; /* a stride that reaches no element may be any number (D5) */
 
-    for (i = 0; i < t->ndim; i++) {
-        if (t->shape[i] > 1 && (bits % 8 != 0 || bits == 0)) /* else without meaning (D5) */
+    for (i = 0; i < ndim; i++) {
+        if (t->shape[i] > 1 && (bits % 8 != 0 || bits == 0))
             return dlp_refuse(error, "elements of %" PRId64 " bits are packed, and have no strides in bytes", bits);
         if (t->shape[i] > 1 && strides[i] % size != 0)
             return dlp_refuse(error, "strides[%" PRId32 "] is %" PRId64 " bytes, a multiple of %" PRId64 " was wanted",

@@ -144,12 +144,23 @@ def test_a_class_with_a_view_gives_no_warning_and_no_symbol_of_the_header(tmp_pa
 
 @both_languages
 @pytest.mark.parametrize(
-    "call", ["dlpack_py_consume(x, NULL, &v)", "dlpack_py_from_dlpack_args(x, NULL, NULL, NULL, &v)"], ids=str
+    "call",
+    [
+        "dlpack_py_consume(x, NULL, &v)",
+        "dlpack_py_from_dlpack_args(x, NULL, NULL, NULL, &v)",
+        "dlpack_py_borrow(x, NULL, &v)",
+        "dlpack_py_allocate_like(x, &v.tensor, &v)",
+        "dlpack_buffer_get(x, NULL, &b, 0)",
+    ],
+    ids=str,
 )
 def test_a_result_that_is_not_checked_is_a_warning(tmp_path, call, suffix):
-    text = '#include "dlpack_py.h"\nvoid f(PyObject *x);\nvoid f(PyObject *x) { dlpack_py_view v; %s; }\n'
+    text = (
+        '#include "dlpack_exchange.h"\n#include "dlpack_buffer.h"\n'
+        "void f(PyObject *x);\nvoid f(PyObject *x) { static dlpack_py_view v; static Py_buffer b; (void)&v; (void)&b; %s; }\n"
+    )
     done = compile_text(tmp_path, text % call, "-Wno-error", suffix=suffix)
-    assert done.returncode == 0 and "warn_unused_result" in done.stderr + "".join(["", done.stdout or ""])
+    assert done.returncode == 0 and "warn_unused_result" in done.stderr
     done = compile_text(tmp_path, text % f"if ({call} < 0) return", suffix=suffix)
     assert done.returncode == 0 and done.stderr == "", done.stderr
 

@@ -430,12 +430,12 @@ class Old(delegate()):
 
     def __init__(self):
         self.calls = []
-        self.made = Made(LEGACY)
 
     def answer(self, **keywords):
         self.calls.append(keywords)
         if keywords:
             raise TypeError("__dlpack__() takes no keyword arguments")
+        self.made = Made(LEGACY)
         return self.made.capsule()
 
 
@@ -459,6 +459,25 @@ def test_a_cached_old_type_is_called_once_without_keywords_C1():
     kind.__dlpack__ = lambda self, **keywords: Old.__dlpack__(self, **keywords)
     for _ in range(3):
         assert asked(kind()) == [VERSION, {}]
+
+
+def test_an_object_may_take_the_keywords_that_another_object_of_its_type_refused_C1():
+    class Mixed(Old):
+        __slots__ = ("takes",)
+
+        def __init__(self, takes):
+            super().__init__()
+            self.takes = takes
+
+        def answer(self, **keywords):
+            if self.takes and keywords == VERSION:
+                self.made = Made(VERSIONED)
+                return self.made.capsule()
+            return super().answer(**keywords)
+
+    for _ in range(3):
+        asked(Mixed(False))
+        asked(Mixed(True), writable=1)
 
 
 def test_a_proxy_is_called_with_keywords_whatever_its_last_object_refused_C1():
@@ -503,8 +522,8 @@ def test_a_cached_old_type_raises_its_own_error_C1():
     for _ in range(3):
         old = kind()
         asked(old)
-    old.made = None  # AttributeError
-    with pytest.raises(AttributeError, match="capsule"):
+    old.calls = None  # AttributeError
+    with pytest.raises(AttributeError, match="append"):
         consume(old)
 
 

@@ -473,7 +473,7 @@ static PyObject *
 probe_consume(PyObject *module, PyObject *args, PyObject *names)
 {
     static char *keywords[] = {"obj", "stream", "by_handle", "device", "dtype", "options", NULL};
-    dlpack_py_want want = {.device = DEVICE};
+    dlpack_py_want want = {.name = "x"};
     const dlpack_py_want *wanted;
     unsigned int dtype = 0, options = 0;
     PyObject *obj, *number;

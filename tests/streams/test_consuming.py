@@ -103,6 +103,11 @@ def test_the_stream_is_passed_for_managed_memory_C4(sim, platform):
         assert producer.calls == [{**VERSION, "stream": 3}]
 
 
+def test_an_impossible_requirement_is_refused_with_the_name_of_the_argument_C9(sim, platform):
+    with refused(sim, "^x: want: dtype is 2, ", SystemError):
+        platform.probe.consume(Foreign(sim, (platform.DEVICE, 0)), 0, dtype=2)
+
+
 def test_no_order_is_requested_with_nothing_pending_C4_S4_S6(sim, platform):
     own = sim.stream()
     options = {"options": platform.probe.NOTHING_PENDING}

@@ -127,6 +127,19 @@ strides_in_bytes_become_strides_in_elements_D4_D5(void)
 }
 
 static void
+strides_in_bytes_of_a_tensor_without_elements_may_be_any_numbers_D5(void)
+{
+    double values[1] = {0};
+    const int64_t shape[2] = {0, 2};
+    int64_t strides[2] = {18, 9};
+    DLTensor t = dlpack_py_cpu(values, DLPACK_PY_FLOAT64, 2, shape, NULL);
+
+    CHECK_NUMBER(dlpack_py_byte_strides(&t, strides, NULL), 0);
+    CHECK(t.strides == strides);
+    CHECK_NUMBER(dlpack_py_validate(&t, 0, NULL), 0);
+}
+
+static void
 strides_that_are_no_multiple_of_an_element_are_refused_P7(void)
 {
     static const uint32_t dtypes[] = {DLPACK_PY_FLOAT64, DLPACK_PY_FLOAT6_E2M3FN, DLPACK_PY_FLOAT4_E2M1FN, 0};
@@ -155,6 +168,7 @@ main(void)
     strides_that_would_leave_int64_stay_as_they_are_D8();
     extents_of_each_integer_type_are_widened();
     strides_in_bytes_become_strides_in_elements_D4_D5();
+    strides_in_bytes_of_a_tensor_without_elements_may_be_any_numbers_D5();
     strides_that_are_no_multiple_of_an_element_are_refused_P7();
     sixty_four_dimensions_have_an_order_D8();
     tensors_without_elements_share_nothing_whatever_they_point_to_D3();
