@@ -157,7 +157,8 @@ def test_a_class_with_a_view_gives_no_warning_and_no_symbol_of_the_header(tmp_pa
 def test_a_result_that_is_not_checked_is_a_warning(tmp_path, call, suffix):
     text = (
         '#include "dlpack_exchange.h"\n#include "dlpack_buffer.h"\n'
-        "void f(PyObject *x);\nvoid f(PyObject *x) { static dlpack_py_view v; static Py_buffer b; (void)&v; (void)&b; %s; }\n"
+        "void f(PyObject *x);\nstatic dlpack_py_view v;\nstatic Py_buffer b;\n"
+        "void f(PyObject *x) { (void)&v; (void)&b; %s; }\n"
     )
     done = compile_text(tmp_path, text % call, "-Wno-error", suffix=suffix)
     assert done.returncode == 0 and "warn_unused_result" in done.stderr
