@@ -16,6 +16,8 @@
 #   make test-long         each exchange a million times (DLPACK_PY_ROUNDS): memory must not grow, and in a debug build
 #                          of Python the number of references must not grow
 #   make test-threads      threads: on this Python, without a GIL, and without a GIL under ThreadSanitizer
+#   make test-matrix       on each platform and Python that this machine has or can get; writes docs/platforms.md. ROWS
+#                          names some rows ("3.14 windows"): then prints the table only
 # Devices:
 #   make test-streams      the order of work on simulated devices, also under ThreadSanitizer, ASan and UBSan. Gets
 #                          headers of HIP if the machine has none
@@ -67,7 +69,7 @@ endif
 PARALLEL := -n auto --dist loadfile --no-loadscope-reorder --max-worker-restart=0
 
 .PHONY: help demo test test-whole test-plain test-exchange test-folders test-libraries environments conformance test-interpreters \
-    test-long test-threads test-streams mutate-streams test-gpu gpu-packages instructions bench bench-copy bench-threads throughput size streams-sanitized \
+    test-long test-matrix test-threads test-streams mutate-streams test-gpu gpu-packages instructions bench bench-copy bench-threads throughput size streams-sanitized \
     check configure build dev format lint clean
 
 demo: configure # the first target: make without a target runs it
@@ -122,6 +124,9 @@ test-long: dev
 test-threads: dev
 	$(RUN) -m pytest tests/lifetime/test_races.py tests/lifetime/test_threads.py $(PYTEST_ARGS)
 	$(VENV)/bin/python tests/lifetime/free_threaded.py
+
+test-matrix: dev
+	$(VENV)/bin/python tests/platforms/matrix.py $(or $(ROWS),--write)
 
 # Gets headers of HIP where the machine has none; without headers of CUDA or HIP its tests fail. Each sanitizer has a
 # separate build. Python itself is not built with the sanitizer, and leaks: do not detect leaks

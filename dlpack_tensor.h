@@ -93,7 +93,7 @@ DLP_QUIET
 
 #define DLPACK_PY_MAX_NDIM 64 /* NumPy's maximum (D8) */
 
-/* GCC and clang check formats and overflow. RARE: what need not be fast. SHARED: one copy for all calls in a file. */
+/* GCC and clang check formats and overflow. DLP_RARE: need not be fast. DLP_SHARED: a file has one copy, not inlined. */
 #if defined(__clang__) || (defined(__GNUC__) && __GNUC__ >= 5)
 #  define DLP_GNU 1
 #  define DLP_PRINTF(text, first) __attribute__((format(printf, text, first)))
@@ -327,12 +327,13 @@ dlp_device(int32_t type, int32_t id)
     return device;
 }
 
-/* Can the CPU read the memory? It can read CPU memory, pinned memory of CUDA or ROCm, and managed memory of CUDA. */
+/* Can the CPU read the memory? It can read CPU memory, pinned memory of CUDA, ROCm or TPUs, and managed memory of CUDA. */
 static inline int
 dlpack_py_is_cpu_readable(DLDevice device)
 {
-    const int32_t type = (int32_t)device.device_type;
-    return type == kDLCPU || type == kDLCUDAHost || type == kDLROCMHost || type == kDLCUDAManaged;
+    const uint32_t type = (uint32_t)device.device_type, tpu_host = 20; /* kDLTPUHost, which dlpack.h 1.3 lacks */
+    return type < 32 &&
+           ((1u << kDLCPU | 1u << kDLCUDAHost | 1u << kDLROCMHost | 1u << kDLCUDAManaged | 1u << tpu_host) >> type & 1);
 }
 
 /* Is data an address, to which an offset can be added? On other devices, such as OpenCL and Vulkan, it is a handle. */
@@ -347,10 +348,10 @@ dlp_has_address(DLDevice device)
 DLP_RARE const char *
 dlp_device_name(int32_t type)
 {
-    static const char *const names[] = {NULL,     "cpu",       "cuda",    "cuda_host",    "opencl",
-                                        NULL,     NULL,        "vulkan",  "metal",        "vpi",
-                                        "rocm",   "rocm_host", "ext_dev", "cuda_managed", "oneapi",
-                                        "webgpu", "hexagon",   "maia",    "trn"}; /* by DLDeviceType */
+    static const char *const names[] = {NULL,      "cpu",          "cuda",     "cuda_host", "opencl",  NULL,
+                                        NULL,      "vulkan",       "metal",    "vpi",       "rocm",    "rocm_host",
+                                        "ext_dev", "cuda_managed", "oneapi",   "webgpu",    "hexagon", "maia",
+                                        "trn",     "tpu",          "tpu_host", "ascend"}; /* by DLDeviceType */
     return type >= 0 && type < (int32_t)(sizeof(names) / sizeof(names[0])) ? names[type] : NULL;
 }
 
@@ -454,7 +455,7 @@ dlpack_py_strides(int32_t ndim, const int64_t *shape, char order, int64_t *strid
     for (k = 0; k < ndim; k++) {
         const int32_t i = order == 'F' ? k : ndim - 1 - k;
         strides[i] = (int64_t)step;
-        if (shape[i] > 1 && (uint64_t)shape[i] <= INT64_MAX / step) /* a larger product needs an extent of 0 */
+        if (shape[i] > 1 && (uint64_t)shape[i] <= INT64_MAX / step) /* else another extent is 0 */
             step *= (uint64_t)shape[i];
     }
 }
@@ -539,8 +540,8 @@ dlp_byte_range(const DLTensor *t, uint64_t flags, int64_t *lowest, int64_t *high
     return 0;
 }
 
-/* 'K': elements fill memory without gaps, in any order of dimensions. 'S': gaps or negative strides, and each stride is
- * larger than the reach of all smaller strides: no two elements share memory. 0: two may share it. t has strides. */
+/* 'K': elements fill memory without gaps, in any order of dimensions. 'S': there are gaps or negative strides, but no two
+ * elements share memory: each stride is larger than the reach of all smaller ones. 0: two may share it. t has strides. */
 DLP_RARE int
 dlp_stride_layout(const DLTensor *t)
 {
@@ -563,8 +564,7 @@ dlp_stride_layout(const DLTensor *t)
     return layout;
 }
 
-/* Checks the order of a tensor, as dlpack_py_is_contiguous describes it. Returns 0, or -1 with BufferError that names a
- * wrong stride, but for 'K'. */
+/* Has the tensor this order? dlpack_py_is_contiguous describes the orders. Returns 0, or -1 with BufferError. */
 DLP_RARE int
 dlp_check_strides(const DLTensor *t, char order, dlpack_py_error *error)
 {
@@ -820,7 +820,7 @@ dlp_check_want(const dlpack_py_want *want, dlpack_py_error *error)
     return 0;
 }
 
-/* Is the rank wanted? If want->ndim is DLPACK_PY_SCALAR (-1) and max_ndim is 0, the second test accepts rank 0 only. */
+/* Is the rank wanted? DLPACK_PY_SCALAR is -1: the second test then accepts 0 to max_ndim. */
 static inline int
 dlp_is_wanted_rank(int32_t ndim, const dlpack_py_want *want)
 {
@@ -1284,7 +1284,7 @@ dlp_normalize(DLTensor *t, int is_empty)
     t->byte_offset = 0;
 }
 
-/* The flags of an export in place: not IS_COPIED (P4), not unknown flags; padded only with a sub-byte dtype (D6). */
+/* The flags of an export in place: READ_ONLY, and PADDED for a sub-byte dtype (D6); never IS_COPIED (P4). */
 static inline uint64_t
 dlp_kept_flags(const DLTensor *t, uint64_t flags)
 {

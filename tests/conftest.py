@@ -2,9 +2,14 @@
 
 import gc
 import os
+import pathlib
+import platform
+import struct
+import sys
 from collections import Counter, defaultdict
 
 import pytest
+from optional import HAS_NUMPY, numpy
 
 try:
     from hypothesis import settings
@@ -55,3 +60,17 @@ def pytest_terminal_summary(terminalreporter):
     for reason, counts in sorted(missing.items()):
         names = ", ".join(f"{what} ({count})" for what, count in sorted(counts.items()) if what)
         terminalreporter.write_line(f"SKIPPED {sum(counts.values())}: {reason}{': ' * bool(names)}{names}")
+    terminalreporter.write_line("PLATFORM: " + " | ".join(this_platform()))
+
+
+def this_platform():
+    """The system, the interpreter, the compiler of the modules and NumPy: a row of docs/platforms.md."""
+    system = f"{platform.system()} {platform.machine()}, {8 * struct.calcsize('P')} bits, {sys.byteorder}-endian"
+    python = f"{platform.python_implementation()} {platform.python_version()}{getattr(sys, 'abiflags', '')}"
+    compiler = pathlib.Path(os.environ["DLPACK_PY_BUILD_DIR"], "compiler.txt")
+    return (
+        system,
+        python,
+        compiler.read_text() if compiler.exists() else "an unknown compiler",
+        f"NumPy {numpy.__version__}" if HAS_NUMPY else "no NumPy",
+    )

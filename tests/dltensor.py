@@ -15,7 +15,7 @@ LEGACY, VERSIONED = FORMS = "dltensor", "dltensor_versioned"  # the names of unc
 
 READ_ONLY, IS_COPIED, PADDED = 1, 2, 4
 
-CPU, CUDA, CUDA_HOST, ROCM_HOST, CUDA_MANAGED = (1, 0), (2, 0), (3, 0), (11, 0), (13, 0)
+CPU, CUDA, CUDA_HOST, ROCM_HOST, CUDA_MANAGED, TPU_HOST = (1, 0), (2, 0), (3, 0), (11, 0), (13, 0), (20, 0)
 
 # All dtypes of the array API, and float16, as (code, bits, lanes).
 DTYPES = {

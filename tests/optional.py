@@ -20,6 +20,5 @@ try:
 except ModuleNotFoundError:
     numpy = Missing("NumPy")
 
-needs_numpy = pytest.mark.skipif(isinstance(numpy, Missing), reason="NumPy: not on this machine")
-
-needs_numpy = pytest.mark.skipif(isinstance(numpy, Missing), reason="NumPy: not on this machine")
+HAS_NUMPY = not isinstance(numpy, Missing)
+needs_numpy = pytest.mark.skipif(not HAS_NUMPY, reason="NumPy: not on this machine")

@@ -15,7 +15,7 @@ from consumer_probe import (
     consume,
     from_dlpack,
 )
-from dltensor import CPU, CUDA, CUDA_HOST, CUDA_MANAGED, LEGACY, ROCM_HOST, VERSIONED, Made, Producer
+from dltensor import CPU, CUDA, CUDA_HOST, CUDA_MANAGED, LEGACY, ROCM_HOST, TPU_HOST, VERSIONED, Made, Producer
 
 VERSION = {"max_version": (1, 3)}
 both_forms = pytest.mark.parametrize("form", [VERSIONED, LEGACY])
@@ -595,7 +595,7 @@ def test_a_device_with_a_number_is_passed_unchanged_C3():
 # ---- Devices: C5 ----
 
 HOST_READABLE = pytest.mark.parametrize(
-    "device", [CUDA_HOST, ROCM_HOST, CUDA_MANAGED], ids=["pinned", "rocm", "managed"]
+    "device", [CUDA_HOST, ROCM_HOST, CUDA_MANAGED, TPU_HOST], ids=["pinned", "rocm", "managed", "tpu"]
 )
 
 

@@ -22,6 +22,7 @@ from dltensor import (
     PADDED,
     READ_ONLY,
     ROCM_HOST,
+    TPU_HOST,
     VERSIONED,
     Made,
     Taken,
@@ -297,7 +298,7 @@ def test_negative_strides_without_effect_are_not_copied_nor_refused_D5(form, opt
 # ---- Pinned and managed memory: P5, P6, D9 ----
 
 HOST_READABLE = pytest.mark.parametrize(
-    "device", [CUDA_HOST, ROCM_HOST, CUDA_MANAGED], ids=["pinned", "rocm", "managed"]
+    "device", [CUDA_HOST, ROCM_HOST, CUDA_MANAGED, TPU_HOST], ids=["pinned", "rocm", "managed", "tpu"]
 )
 
 

@@ -96,6 +96,9 @@ static const struct {
     {kDLHexagon, 0, "hexagon:0"},
     {kDLMAIA, 0, "maia:0"},
     {SINCE_1_2(kDLTrn, 18), 0, "trn:0"},
+    {19, 0, "tpu:0"}, /* kDLTPU, kDLTPUHost and kDLAscend came after dlpack.h 1.3 */
+    {20, 1, "tpu_host"},
+    {21, 0, "ascend:0"},
 };
 
 static void

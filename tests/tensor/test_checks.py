@@ -12,7 +12,7 @@ UINT8, BOOL, INT8, INT16, INT32 = (1, 8, 1), (6, 8, 1), (0, 8, 1), (0, 16, 1), (
 FLOAT32, FLOAT64, FLOAT32X4, FLOAT4 = (2, 32, 1), (2, 64, 1), (2, 32, 4), (17, 4, 1)
 UNREADABLE = 64  # an address that crashes the process when it is read
 NOWHERE = 4096  # an address for tensors whose data is never read
-CPU, CUDA, CUDA_HOST, METAL, ROCM, ROCM_HOST, CUDA_MANAGED, ONEAPI = 1, 2, 3, 8, 10, 11, 13, 14
+CPU, CUDA, CUDA_HOST, METAL, ROCM, ROCM_HOST, CUDA_MANAGED, ONEAPI, TPU_HOST = 1, 2, 3, 8, 10, 11, 13, 14, 20
 
 
 def packed(dtype):
@@ -50,8 +50,8 @@ def test_every_dtype_has_a_text_D6_D7_C8(lanes):
 
 
 DEVICES = "- cpu cuda cuda_host opencl - - vulkan metal vpi rocm rocm_host ext_dev cuda_managed"
-DEVICES = [*DEVICES.split(), "oneapi", "webgpu", "hexagon", "maia", "trn"]  # by type
-HOST = ["cpu", "cuda_host", "rocm_host", "cuda_managed"]  # devices whose id is always 0 (D9)
+DEVICES = [*DEVICES.split(), "oneapi", "webgpu", "hexagon", "maia", "trn", "tpu", "tpu_host", "ascend"]  # by type
+HOST = ["cpu", "cuda_host", "rocm_host", "cuda_managed", "tpu_host"]  # devices whose id is always 0 (D9)
 
 
 @pytest.mark.parametrize("type", range(-1, 25))
@@ -167,7 +167,7 @@ def test_strides_and_offsets_that_leave_the_address_range_are_refused_D8():
 
 @pytest.mark.parametrize("device", range(1, 20))
 def test_a_handle_is_no_address_and_its_offset_is_not_added_to_it_D1(device):
-    is_address = device in (CPU, CUDA, CUDA_HOST, ROCM, ROCM_HOST, CUDA_MANAGED, ONEAPI)
+    is_address = device in (CPU, CUDA, CUDA_HOST, ROCM, ROCM_HOST, CUDA_MANAGED, ONEAPI, TPU_HOST)
     assert (refusal(UINT8, (16,), data=ADDRESS_MAX - 7, device=device) is not None) == is_address
 
 
@@ -230,11 +230,10 @@ def two_by_three(dtype=FLOAT32, strides=None, data=NOWHERE, device=(CPU, 0)):
 
 @pytest.mark.parametrize("readonly", [WRITABLE, READONLY, UNSAID])
 def test_without_requirements_any_array_that_the_cpu_can_read_is_accepted_C5(readonly):
-    for type in range(1, 20):
+    for type in range(1, 25):
         came = two_by_three((200, 7, 3), (0, -7), device=(type, 0))
-        text = (
-            None if type in (CPU, CUDA_HOST, ROCM_HOST, CUDA_MANAGED) else "memory that the CPU can read was asked for"
-        )
+        is_readable = type in (CPU, CUDA_HOST, ROCM_HOST, CUDA_MANAGED, TPU_HOST)
+        text = None if is_readable else "memory that the CPU can read was asked for"
         assert (unmet(came, readonly) or "").endswith(text or "")
         assert (unmet(came, readonly) is None) == (text is None)
         assert unmet(came, readonly, device=ANY_DEVICE) is None
