@@ -121,7 +121,7 @@
 #  error "dlpack_py.h needs CPython 3.9 or newer; define DLPACK_PY_OPTIONAL to compile without DLPack elsewhere"
 #endif
 #if DLPACK_PY_AVAILABLE && defined(Py_LIMITED_API) && (Py_LIMITED_API + 0 < 0x030C0000 || PY_VERSION_HEX < 0x030C0000)
-#  error "dlpack_py.h needs Py_LIMITED_API 0x030C0000 or newer, built with Python 3.12 or newer, for vectorcalls"
+#  error "dlpack_py.h needs Py_LIMITED_API 0x030C0000 or newer: before 3.12 no thread can tell that it has the GIL"
 #endif
 
 #if DLPACK_PY_AVAILABLE
