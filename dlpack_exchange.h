@@ -179,7 +179,7 @@ static inline unsigned int
 dlp_type_tag(PyTypeObject *type)
 {
     /* 3.13 sets no flag, and makes the tag 0 where a type changes */
-    const int valid = PY_VERSION_HEX >= 0x030D0000 || PyType_HasFeature(type, Py_TPFLAGS_VALID_VERSION_TAG);
+    const int valid = PY_VERSION_HEX >= 0x030D0000 ? 1 : PyType_HasFeature(type, Py_TPFLAGS_VALID_VERSION_TAG);
     return valid ? DLP_READ(&type->tp_version_tag) : 0;
 }
 

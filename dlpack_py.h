@@ -131,7 +131,7 @@ DLP_QUIET
 
 /* C99 and C++11 have no atomics in common. All are sequentially consistent; REPLACE returns 1 if it stored value. */
 typedef intptr_t dlp_word;
-#if defined(__GNUC__)
+#if defined(__GNUC__) || defined(__clang__)
 #  define DLP_LOAD(word) __atomic_load_n(word, __ATOMIC_SEQ_CST)
 #  define DLP_STORE(word, value) __atomic_store_n(word, value, __ATOMIC_SEQ_CST)
 #  define DLP_SWAP(word, value) __atomic_exchange_n(word, value, __ATOMIC_SEQ_CST)
@@ -141,18 +141,20 @@ typedef intptr_t dlp_word;
 #elif defined(_MSC_VER)
 #  include <intrin.h>
 #  ifdef _WIN64
-#    define DLP_ATOMIC(operation) operation##64
-#    define DLP_VOLATILE(word) ((volatile __int64 *)(word))
+#    define DLP_ATOMIC(operation, word, ...) operation##64((volatile __int64 *)(word), __VA_ARGS__)
 #  else
-#    define DLP_ATOMIC(operation) operation
-#    define DLP_VOLATILE(word) ((volatile long *)(word))
+#    define DLP_ATOMIC(operation, word, ...) operation((volatile long *)(word), __VA_ARGS__)
 #  endif
-#  define DLP_LOAD(word) DLP_OR(word, 0)
+#  ifdef _M_ARM64
+#    define DLP_LOAD(word) ((dlp_word)__ldar64((volatile unsigned __int64 *)(word)))
+#  else /* no Interlocked operation: each writes the cache line. A volatile read is ordered by x86 and /volatile:ms. */
+#    define DLP_LOAD(word) (*(const volatile dlp_word *)(word))
+#  endif
 #  define DLP_STORE(word, value) ((void)DLP_SWAP(word, value))
-#  define DLP_SWAP(word, value) DLP_ATOMIC(_InterlockedExchange)(DLP_VOLATILE(word), value)
-#  define DLP_ADD(word, value) DLP_ATOMIC(_InterlockedExchangeAdd)(DLP_VOLATILE(word), value)
-#  define DLP_OR(word, value) DLP_ATOMIC(_InterlockedOr)(DLP_VOLATILE(word), value)
-#  define DLP_REPLACE(word, old, now) (DLP_ATOMIC(_InterlockedCompareExchange)(DLP_VOLATILE(word), now, old) == (old))
+#  define DLP_SWAP(word, value) DLP_ATOMIC(_InterlockedExchange, word, value)
+#  define DLP_ADD(word, value) DLP_ATOMIC(_InterlockedExchangeAdd, word, value)
+#  define DLP_OR(word, value) DLP_ATOMIC(_InterlockedOr, word, value)
+#  define DLP_REPLACE(word, old, now) (DLP_ATOMIC(_InterlockedCompareExchange, word, now, old) == (old))
 #else
 #  error "dlpack_py.h needs the atomic built-ins of GCC, clang or MSVC"
 #endif
@@ -559,8 +561,7 @@ typedef struct dlp_state {
 } dlp_state;
 #define DLP_STATE_NAME "dlpack_py.state"
 
-/* A cache of dlp_state *, so that a look-up seldom needs the dictionary. DLP_STATE_PLACE: the entry of an interpreter,
- * chosen by the interpreter's address. */
+/* A cache of dlp_state *: saves look-ups in dictionaries. DLP_STATE_PLACE: an interpreter's entry, by its address. */
 static dlp_word dlp_states[32];
 #define DLP_STATE_PLACE(interpreter) (&dlp_states[((uintptr_t)(interpreter) >> 12) % 32])
 static dlp_word dlp_states_gone; /* dlp_state *: the list of states that are gone, for checkers of leaks */
@@ -852,8 +853,7 @@ dlpack_py_parse_request_args(PyObject *stream, PyObject *max_version, PyObject *
     if (stream != NULL && stream != Py_None && dlp_parse_stream(stream, &request->stream) < 0)
         return -1;
     if (dl_device != NULL && dl_device != Py_None) {
-        if (dlp_parse_integers("dl_device is %.200U, None or a tuple of two integers was wanted", dl_device, pair, 2) <
-            0)
+        if (dlp_parse_integers("dl_device is %.200U, None or a tuple of two integers was wanted", dl_device, pair, 2))
             return -1;
         request->has_device = 1;
         request->device = dlp_device(pair[0], pair[1]);
@@ -1306,16 +1306,16 @@ dlp_produce_described_device(PyObject *self, dlpack_py_describe describe)
 }
 
 /* Define the two methods for DLPACK_PY_METHODS, name_dlpack and name_dlpack_device, at file scope, with a semicolon. */
-#define DLPACK_PY_DESCRIBED(name, describe)                                                                    \
-    static PyObject *name##_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames) \
-    {                                                                                                          \
-        return dlpack_py_produce_described(self, (describe), args, nargs, kwnames);                            \
-    }                                                                                                          \
-    static PyObject *name##_dlpack_device(PyObject *self, PyObject *unused)                                    \
-    {                                                                                                          \
-        (void)unused;                                                                                          \
-        return dlp_produce_described_device(self, (describe));                                                 \
-    }                                                                                                          \
+#define DLPACK_PY_DESCRIBED(name, describe)                                                                           \
+    static inline PyObject *name##_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames) \
+    {                                                                                                                 \
+        return dlpack_py_produce_described(self, (describe), args, nargs, kwnames);                                   \
+    }                                                                                                                 \
+    static inline PyObject *name##_dlpack_device(PyObject *self, PyObject *unused)                                    \
+    {                                                                                                                 \
+        (void)unused;                                                                                                 \
+        return dlp_produce_described_device(self, (describe));                                                        \
+    }                                                                                                                 \
     struct dlp_semicolon
 
 /* Casts a METH_FASTCALL | METH_KEYWORDS function; one with another signature is an error or a warning. */

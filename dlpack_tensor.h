@@ -65,17 +65,18 @@
 #include <stdlib.h>   /* malloc, free, llabs */
 #include <string.h>   /* memcpy, memset, strchr; in dlpack_py.h strcmp, strncmp */
 
-/* From DLP_QUIET to DLP_QUIET_END, C++ warnings about C casts and NULL are off. */
+/* From DLP_QUIET to DLP_QUIET_END, C++ warnings about C casts and NULL are off, and those of MSVC about C99. */
 #if defined(__cplusplus) && defined(__GNUC__)
-#  ifdef __clang__
-#    define DLP_QUIET_GCC
-#  else
-#    define DLP_QUIET_GCC _Pragma("GCC diagnostic ignored \"-Wuseless-cast\"")
-#  endif
-#  define DLP_QUIET                                                                       \
-    _Pragma("GCC diagnostic push") _Pragma("GCC diagnostic ignored \"-Wold-style-cast\"") \
-        _Pragma("GCC diagnostic ignored \"-Wzero-as-null-pointer-constant\"") DLP_QUIET_GCC
+#  define DLP_QUIET                                                                \
+    _Pragma("GCC diagnostic push") _Pragma("GCC diagnostic ignored \"-Wpragmas\"") \
+        _Pragma("GCC diagnostic ignored \"-Wunknown-warning-option\"")             \
+            _Pragma("GCC diagnostic ignored \"-Wuseless-cast\"")                   \
+                _Pragma("GCC diagnostic ignored \"-Wold-style-cast\"")             \
+                    _Pragma("GCC diagnostic ignored \"-Wzero-as-null-pointer-constant\"")
 #  define DLP_QUIET_END _Pragma("GCC diagnostic pop")
+#elif defined(_MSC_VER) /* an initializer has a run-time value, or the address of a local */
+#  define DLP_QUIET __pragma(warning(push)) __pragma(warning(disable : 4204 4221))
+#  define DLP_QUIET_END __pragma(warning(pop))
 #else
 #  define DLP_QUIET
 #  define DLP_QUIET_END
@@ -95,13 +96,12 @@ DLP_QUIET
 
 /* GCC and clang check formats and overflow. DLP_RARE: need not be fast. DLP_SHARED: a file has one copy, not inlined. */
 #if defined(__clang__) || (defined(__GNUC__) && __GNUC__ >= 5)
-#  define DLP_GNU 1
+#  define DLP_GNU
 #  define DLP_PRINTF(text, first) __attribute__((format(printf, text, first)))
 #  define DLP_RARE static __attribute__((cold, noinline, unused))
 #  define DLP_SHARED static __attribute__((noinline, unused))
 #  define DLP_MUST_CHECK __attribute__((warn_unused_result))
 #else
-#  define DLP_GNU 0
 #  define DLP_PRINTF(text, first)
 #  define DLP_MUST_CHECK
 #  define DLP_RARE static inline
@@ -115,7 +115,7 @@ typedef char dlp_enum_has_4_bytes[sizeof(DLDeviceType) == 4 ? 1 : -1];
 static inline int
 dlp_multiply(int64_t a, int64_t b, int64_t *out)
 {
-#if DLP_GNU
+#ifdef DLP_GNU
     return __builtin_mul_overflow(a, b, out) ? -1 : 0;
 #else
     if ((a > 0 && b > 0 && a > INT64_MAX / b) || (a > 0 && b < 0 && b < INT64_MIN / a) ||

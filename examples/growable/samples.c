@@ -152,7 +152,6 @@ static PyTypeObject samples_type = {
     .tp_doc = PyDoc_STR("Samples()\n--\n\nFloat64 values, none at first."),
     .tp_basicsize = sizeof(Samples),
     .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_new = PyType_GenericNew,
     .tp_dealloc = samples_dealloc,
     .tp_methods = samples_methods,
     .tp_as_sequence = &samples_as_sequence,
@@ -166,7 +165,10 @@ static struct PyModuleDef module_def = {PyModuleDef_HEAD_INIT, .m_name = "sample
 PyMODINIT_FUNC
 PyInit_samples(void)
 {
-    PyObject *module = PyType_Ready(&samples_type) < 0 ? NULL : PyModule_Create(&module_def);
+    PyObject *module;
+
+    samples_type.tp_new = PyType_GenericNew; /* in the initializer above, cl.exe warns at /W4 (C4232) */
+    module = PyType_Ready(&samples_type) < 0 ? NULL : PyModule_Create(&module_def);
     Py_INCREF(&samples_type);
     if (module != NULL && PyModule_AddObject(module, "Samples", (PyObject *)&samples_type) < 0)
         Py_CLEAR(module);

@@ -100,7 +100,6 @@ static PyTypeObject bits_type = {
     .tp_doc = PyDoc_STR("Bits()\n--\n\nPacked bits, none at first."),
     .tp_basicsize = sizeof(Bits),
     .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_new = PyType_GenericNew,
     .tp_dealloc = bits_dealloc,
     .tp_methods = bits_methods,
     .tp_as_buffer = &bits_as_buffer,
@@ -111,7 +110,10 @@ static struct PyModuleDef module_def = {PyModuleDef_HEAD_INIT, .m_name = "bits",
 PyMODINIT_FUNC
 PyInit_bits(void)
 {
-    PyObject *module = PyType_Ready(&bits_type) < 0 ? NULL : PyModule_Create(&module_def);
+    PyObject *module;
+
+    bits_type.tp_new = PyType_GenericNew; /* in the initializer above, cl.exe warns at /W4 (C4232) */
+    module = PyType_Ready(&bits_type) < 0 ? NULL : PyModule_Create(&module_def);
     Py_INCREF(&bits_type);
     if (module != NULL && PyModule_AddObject(module, "Bits", (PyObject *)&bits_type) < 0)
         Py_CLEAR(module);

@@ -30,15 +30,20 @@ def test_the_code_in_the_readme_is_the_example(added_lines):
     assert re.search(r"^```c\n(.*?)^```$", section, re.DOTALL | re.MULTILINE)[1] == added_lines
 
 
-def test_the_code_for_several_arrays_in_the_readme_compiles(tmp_path):
+def several_arrays():
+    """The code of the README for several arrays, in a function."""
     section = README.split("### Several arrays")[1]
     code = re.search(r"^```c\n(.*?)^```$", section, re.DOTALL | re.MULTILINE)[1]
-    source = tmp_path / "several.c"
-    source.write_text(
+    return (
         '#include "dlpack_py.h"\nPyObject *use(PyObject *x, PyObject *out);\n'
         f"PyObject *use(PyObject *x, PyObject *out)\n{{\ndlpack_py_view in, to;\n{code}"
         "dlpack_py_release(&in);\ndlpack_py_release(&to);\nPy_RETURN_NONE;\n}\n"
     )
+
+
+def test_the_code_for_several_arrays_in_the_readme_compiles(tmp_path):
+    source = tmp_path / "several.c"
+    source.write_text(several_arrays())
     done = machine.compile_c(source, "-c", "-o", str(tmp_path / "o"))
     assert done.returncode == 0 and done.stderr == "", done.stderr
 
@@ -83,10 +88,9 @@ PyMODINIT_FUNC PyInit_readme(void) { return PyModuleDef_Init(&module); }
 """
 
 
-@pytest.fixture(scope="module")
-def samples(tmp_path_factory):
+def samples_source():
     """A module with the two functions of the README that describe Samples and make a Samples, copied word for word."""
-    folder, code, methods = tmp_path_factory.mktemp("readme"), [], []
+    code, methods = [], []
     for title, method in [
         ("### Describe an object once", r"^    DLPACK_PY_METHODS\(.*$"),
         ("### Your `from_dlpack`", r'^    \{"from_dlpack".*$'),
@@ -95,8 +99,14 @@ def samples(tmp_path_factory):
         (line,) = re.findall(method, block, re.MULTILINE)
         methods.append(line)
         code.append(block.replace(line, ""))
+    return SAMPLES.replace("@CODE@", "".join(code)).replace("@METHODS@", "\n".join(methods))
+
+
+@pytest.fixture(scope="module")
+def samples(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("readme")
     source = folder / "readme.c"
-    source.write_text(SAMPLES.replace("@CODE@", "".join(code)).replace("@METHODS@", "\n".join(methods)))
+    source.write_text(samples_source())
     done = machine.compile_c(source, "-std=c99", "-shared", "-o", str(folder / "readme.so"))
     assert done.returncode == 0 and done.stderr == "", done.stderr
     sys.path.insert(0, str(folder))
