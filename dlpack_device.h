@@ -69,7 +69,7 @@ typedef DLPACK_DEVICE_API(Event_t) dlp_device_event;
 typedef enum DLPACK_DEVICE_API(StreamCaptureMode) dlp_device_mode;
 
 #ifdef DLPACK_DEVICE_API_AT_RUN_TIME
-#  include <dlfcn.h>
+#  include <dlfcn.h> /* not on Windows */
 
 #  define DLP_DEVICE_TEXT(name) #name
 #  define DLP_DEVICE_TEXT_OF(name) DLP_DEVICE_TEXT(name)
@@ -738,8 +738,7 @@ dlp_device_call(dlp_consumer *consumer, dlpack_py_request *request)
     if (request->has_device)
         announced = request->device; /* the producer has the data there, or copies it there */
     is_on = dlp_is_on(dlpack_device_operations(), announced);
-    is_managed =
-        (DLPACK_DEVICE_API_MANAGED_TYPE != 0 && (int32_t)announced.device_type == DLPACK_DEVICE_API_MANAGED_TYPE);
+    is_managed = DLPACK_DEVICE_API_MANAGED_TYPE ? (int32_t)announced.device_type == DLPACK_DEVICE_API_MANAGED_TYPE : 0;
     if (!is_on && !is_managed)
         memset(&request->stream, 0, sizeof(request->stream));
     if (is_on || (is_managed && announced.device_id != 0)) {

@@ -306,6 +306,20 @@ def test_nothing_in_the_code_of_the_readme_is_refused(tmp_path, windows, code):
     assert [line for line in refused(tmp_path, windows, source, "C") if RUN_TIME_VALUE not in line] == []
 
 
+CUDA = [include for name, include in machine.runtimes().items() if name.startswith("CUDA")]
+
+
+@needs_query
+@pytest.mark.skipif(not CUDA, reason="headers of CUDA: not on this machine")
+@pytest.mark.parametrize("mode", ["C", "C++17"])
+def test_nothing_in_the_headers_for_cuda_is_refused(tmp_path, windows, mode):
+    source = tmp_path / "source.c"
+    uses = ROOT / "tests" / "build" / "uses_device.c"
+    source.write_text(f'#include "dlpack_cuda.h"\n#include "{uses}"\n')
+    found = refused(tmp_path, windows, source, mode, "-imsvc", CUDA[-1])
+    assert [line for line in found if RUN_TIME_VALUE not in line] == []
+
+
 FILES = [
     *(ROOT / f"{name}.h" for name in TEXTS),
     ROOT / "dlpack_py.hpp",

@@ -154,8 +154,8 @@ MUTANTS = [  # the error, the file, and pairs: a text, its replacement
     (
         "the device of managed memory is not made current",
         DEVICE,
-        "(DLPACK_DEVICE_API_MANAGED_TYPE != 0 && ",
-        "(0 && ",
+        "is_managed = DLPACK_DEVICE_API_MANAGED_TYPE ? ",
+        "is_managed = 0 ? ",
     ),
     (
         "a producer that refuses stream 2 is not asked again",
