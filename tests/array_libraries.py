@@ -22,9 +22,13 @@ from types import SimpleNamespace
 import dltensor
 import pytest
 
-# The condition is a string: pytest evaluates it in the module of the test. Some environments have no NumPy.
+# The conditions are strings: pytest evaluates them in the module of the test. Some environments have no NumPy.
 needs_versioned_numpy = pytest.mark.skipif(
     "numpy.lib.NumpyVersion(numpy.__version__) < '2.1.0'", reason="NumPy before 2.1 knows no versioned capsules"
+)
+needs_writable_numpy = pytest.mark.skipif(
+    "numpy.lib.NumpyVersion(numpy.__version__) < '2.2.5'",
+    reason="NumPy before 2.2.5 makes every imported array read-only",
 )
 
 # Not every library can compute with these dtypes, but every library can exchange them.

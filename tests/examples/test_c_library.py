@@ -9,7 +9,7 @@ from pathlib import Path
 import machine
 import planes
 import pytest
-from array_libraries import needs_versioned_numpy
+from array_libraries import needs_versioned_numpy, needs_writable_numpy
 from dltensor import READ_ONLY, Made, Producer
 from optional import numpy
 
@@ -28,6 +28,7 @@ def each_tensor_is_deleted_once():
     assert more - made == gone - deleted
 
 
+@needs_writable_numpy
 def test_an_object_is_exported_writable_and_as_often_as_asked_P9():
     decoded = planes.decode(2, 3, 4)
     first, second = numpy.from_dlpack(decoded), numpy.from_dlpack(decoded)
@@ -71,6 +72,7 @@ def test_an_array_is_lent_to_the_library_in_place_C9_K4():
         planes.total([[[1.0]]])
 
 
+@needs_writable_numpy
 def test_the_library_needs_no_python_and_ctypes_uses_the_bridge_P9(tmp_path):
     library, bridge = tmp_path / "library.so", tmp_path / "bridge.so"
     flags = ["-std=c11", "-shared"]

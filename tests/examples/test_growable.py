@@ -9,7 +9,7 @@ import dlarray
 import dltensor
 import producer_probe
 import pytest
-from array_libraries import needs_versioned_numpy
+from array_libraries import needs_versioned_numpy, needs_writable_numpy
 from optional import numpy
 from samples import Samples
 
@@ -23,7 +23,7 @@ def filled(count):
     return samples
 
 
-@needs_versioned_numpy
+@needs_writable_numpy
 def test_the_memory_is_exported_without_a_copy():
     samples = filled(8)
     array = numpy.from_dlpack(samples)
@@ -111,7 +111,7 @@ class Bits(bytearray):
         return 1, 0
 
 
-@needs_versioned_numpy
+@needs_writable_numpy
 def test_with_a_memoryview_as_the_owner_the_object_counts_exports_as_buffers_P9():
     bits = Bits(b"abc")
     arrays = [numpy.from_dlpack(bits), numpy.from_dlpack(bits)]

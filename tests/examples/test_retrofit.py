@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from array_libraries import needs_versioned_numpy
+from array_libraries import needs_versioned_numpy, needs_writable_numpy
 from bits import Bits
 from dltensor import READ_ONLY, Made, Producer
 from optional import numpy
@@ -38,7 +38,7 @@ def test_bits_take_buffers_and_arrays_K4():
         bits.extend(7)
 
 
-@needs_versioned_numpy
+@needs_writable_numpy
 def test_bits_are_exported_and_do_not_grow_meanwhile_P9():
     bits = Bits()
     bits.extend(b"\x03\x80")
@@ -55,7 +55,7 @@ def test_bits_are_exported_and_do_not_grow_meanwhile_P9():
 # ---- picture ----
 
 
-@needs_versioned_numpy
+@needs_writable_numpy
 @pytest.mark.parametrize(
     "mode, shape, dtype",
     [

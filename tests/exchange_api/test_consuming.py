@@ -10,6 +10,7 @@ import dlarray
 import dltensor
 import pytest
 import race_probe
+from array_libraries import needs_writable_numpy
 from dltensor import CPU, CUDA, CUDA_HOST, FORMS, LEGACY, PADDED, READ_ONLY, VERSIONED, Made, Taken
 from exchange_probe import (
     COPY_IF_NEEDED,
@@ -27,6 +28,7 @@ from exchange_probe import (
     set_previous,
     table,
 )
+from optional import numpy
 from table_consumer import CACHED_TYPES, DLPACK_PY_ANY_DEVICE, check, consume
 
 ATTRIBUTE = "__dlpack_c_exchange_api__"
@@ -907,8 +909,8 @@ def test_an_error_of_the_namespace_lookup_is_raised_P7(error):
     assert made.deleted == 1
 
 
+@needs_writable_numpy
 def test_a_result_is_made_by_the_array_namespace_of_the_argument():
-    numpy = pytest.importorskip("numpy", "2.1")
     made = Made(shape=(2, 2))
     result = return_like(numpy.zeros(1), Holder(made.capsule()))
     assert type(result) is numpy.ndarray
