@@ -222,14 +222,17 @@ typedef struct dlp_buffer_pin {
 } dlp_buffer_pin;
 
 /* Why a tensor is not given as these flags ask; NULL: it is. Where Py_ssize_t has 32 bits, shape and length of a
- * broadcast may not fit. */
+ * broadcast, and strides from end to end of the memory, may not fit. */
 static inline const char *
 dlp_buffer_refusal(const DLTensor *t, int readonly, int flags)
 {
     const int64_t bytes = dlpack_py_nbytes(t, 0);
+    int64_t lowest = 0, highest = 0;
     int fits = bytes == (Py_ssize_t)bytes;
     int32_t i;
 
+    if (sizeof(Py_ssize_t) < sizeof(int64_t) && dlp_byte_range(t, 0, &lowest, &highest) == 0)
+        fits &= lowest == (Py_ssize_t)lowest && highest == (Py_ssize_t)highest;
     for (i = 0; i < t->ndim; i++)
         fits &= t->shape[i] == (Py_ssize_t)t->shape[i];
     if (!fits)

@@ -746,7 +746,7 @@ typedef struct dlpack_py_want {
     char order;                  /* as dlpack_py_is_contiguous: 'C', 'F', 'A', 'K', 'R'; 0: any strides */
     char writable;               /* refuse memory that is read-only, may be read-only, or may overlap itself */
     int32_t device;              /* a DLDeviceType; 0: memory that the CPU can read; DLPACK_PY_ANY_DEVICE */
-    size_t alignment;            /* of an address, in bytes, a power of two; 0: the size of a number; 1: any */
+    size_t alignment;            /* of an address, in bytes, a power of two; 0: as C aligns a number; 1: any */
     uint32_t options;            /* DLPACK_PY_COPY_IF_NEEDED ... */
     const char *name;            /* the argument's name, put before error texts: "out: dtype is ..."; NULL: none */
     dlpack_py_fallback fallback; /* for objects without __dlpack__: dlpack_buffer_fallback, for example; NULL: none */
@@ -855,16 +855,11 @@ dlp_refuse_dtype(const DLTensor *t, const dlpack_py_want *want, dlpack_py_error 
     char text[128 + DLPACK_PY_TEXT_SIZE];
     size_t length = dlp_append_dtype(text, 0, "dtype is ", dlpack_py_dtype(t));
     const uint32_t *list = want->dtypes;
-    const char *before = ", ";
 
-    if (want->dtype != 0) {
-        length = dlp_append_dtype(text, length, before, want->dtype);
-        before = " or ";
-    }
-    for (; list != NULL && *list != 0 && length <= 90; list++) {
-        length = dlp_append_dtype(text, length, before, *list);
-        before = " or ";
-    }
+    if (want->dtype != 0)
+        length = dlp_append_dtype(text, length, ", ", want->dtype);
+    for (; list != NULL && *list != 0 && length <= 90; list++)
+        length = dlp_append_dtype(text, length, want->dtype != 0 || list != want->dtypes ? " or " : ", ", *list);
     return dlp_refuse(error, "%s%s was asked for", text, list != NULL && *list != 0 ? " or ..." : "");
 }
 
@@ -914,8 +909,10 @@ dlp_check_requirements(const DLTensor *t, int layout, int readonly, const dlpack
             return dlp_refuse(error, "shape[%" PRId32 "] is %" PRId64 ", %" PRId64 " was asked for", i, t->shape[i],
                               want->shape[i]);
     }
-    if (alignment == 0 && first % 16 != 0) { /* the size of one number; complex elements and lanes have several */
+    if (alignment == 0 && first % 16 != 0) { /* that of one number; complex elements and lanes have several */
         bits = dlp_is_complex(t->dtype) ? t->dtype.bits / 2u : t->dtype.bits;
+        if (bits == 64 && sizeof(DLTensor) % 8 != 0) /* 32-bit x86 aligns them to 4 bytes, also those of DLTensor */
+            bits = 32;
         alignment = bits % 8 == 0 && (bits & (bits - 1)) == 0 ? bits / 8 : 1;
     }
     if (want->order != 0 && want->order != layout)
@@ -1358,10 +1355,13 @@ dlp_export_new_compact(const DLTensor *t, uint64_t flags, int32_t form, char ord
 DLP_RARE int
 dlp_prepare_prototype(DLTensor *t, dlpack_py_error *error)
 {
+    DLTensor checked;
     t->data = (void *)(UINTPTR_MAX / 2 + 1); /* an address that is valid, and not read */
     t->strides = NULL;
     t->byte_offset = 0;
-    return dlpack_py_validate(t, 0, error);
+    checked = *t;
+    checked.device = dlp_device(kDLOpenCL, 0); /* has no addresses: the allocator says what is too large for them */
+    return dlp_common_layout(t) != 0 ? 0 : dlp_validate_general(&checked, 0, error);
 }
 
 /* New CPU memory for a tensor.

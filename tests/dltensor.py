@@ -42,7 +42,14 @@ STORED = {
     "float6_e3m2fn": (16, 6, 1),
     "float4_e2m1fn": (17, 4, 1),
 }
+ALIGNMENT = ctypes.alignment(ctypes.c_double)  # of numbers of 8 bytes, in C: 4 on 32-bit x86
 ARRAY_API_DTYPES = [name for name in DTYPES if name != "float16"]
+
+
+def format_of(view):
+    """The format of a buffer. Where C's long is an int, both formats are right: NumPy writes int32 as a long then."""
+    same = {"l": "i", "L": "I"} if struct.calcsize("l") == struct.calcsize("i") else {}
+    return same.get(view.format, view.format)
 
 
 class Device(ctypes.Structure):

@@ -90,7 +90,9 @@ def test_an_embedded_tensor_stays_when_a_later_tensor_is_refused_D4():
 def test_an_embedded_tensor_that_is_not_aligned_is_refused_C9(borrows):
     thing = Thing()
     thing.embed_misaligned()
-    with pytest.raises(BufferError, match="data is at address 0x.*, alignment to 8 bytes was asked for"):
+    with pytest.raises(
+        BufferError, match=f"data is at address 0x.*, alignment to {dltensor.ALIGNMENT} bytes was asked for"
+    ):
         look(thing, borrows, False, 0, 0)
 
 
