@@ -376,7 +376,16 @@ array_import(PyTypeObject *type, dlpack_py_view *v)
 {
     DLTensor t = v->tensor;
     Array *self;
+    int i;
 
+    for (i = 0; i < t.ndim; i++) {
+        if (t.shape[i] != (Py_ssize_t)t.shape[i]) { /* no index reaches it: 32-bit Python */
+            PyErr_Format(PyExc_BufferError, "shape[%d] is %lld, %zd at most was wanted", i, (long long)t.shape[i],
+                         PY_SSIZE_T_MAX);
+            dlpack_py_release(v);
+            return NULL;
+        }
+    }
     t.data = dlpack_py_data(v);
     t.byte_offset = 0;
     self = array_new(type, &t, v->flags & DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED);
