@@ -1,5 +1,7 @@
 """Adapters of the libraries that this project builds."""
 
+import sys
+
 import _dlpack_conformance as native
 from dlpack_conformance import Adapter
 from dlpack_conformance.adapter import DTYPES, NAMES
@@ -116,7 +118,8 @@ class Dlarray(Adapter):
             "transposed": lambda a: a.transpose(),
             "repeated": lambda a: a[:1].broadcast_to((4, a.shape[1])),
         }
-        self.repeat = lambda a, count: a.broadcast_to((count,))
+        # An extent is a Py_ssize_t.
+        self.repeat = (lambda a, count: a.broadcast_to((count,))) if sys.maxsize > 2**33 else None
 
     def make(self, dtype, shape, data):
         if not data:
