@@ -43,7 +43,7 @@ CHOICES = {
     "dl_device=[1, 0]": "refused",
     "empty tensors": "taken",
     "exchange tables of other libraries": "used",
-    "extents beyond 32 bits": "taken",
+    "extents beyond 32 bits": "taken" if sys.maxsize > 2**33 else "refused",
     "legacy data": "read-only",
     "manager_ctx": "set",
     "max_version='10'": "refused",
