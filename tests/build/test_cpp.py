@@ -82,7 +82,7 @@ def test_an_invalid_out_is_refused_by_the_name_out_and_no_reference_is_kept_C9(s
             signals.smooth(x, out=out)
         assert (sys.getrefcount(x), sys.getrefcount(out)) == before
     with pytest.raises(BufferError, match="x: dtype is int64"):
-        signals.smooth(numpy.arange(3))
+        signals.smooth(numpy.arange(3, dtype="int64"))
 
 
 def test_an_out_that_overlaps_is_refused_D8(signals):
