@@ -199,6 +199,7 @@ class Wrongarray(Adapter):
         **CHOICES,
         "a forbidden array, by the table": "refused",
         "calls of a producer that raises TypeError": 1,
+        "extents beyond 32 bits": "taken",
         "misaligned data": "taken",
         "stream=-1": "refused",
     }
