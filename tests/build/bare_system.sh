@@ -8,46 +8,14 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-suite=$1
+suite=$1 architecture=$(dpkg --print-architecture 2> /dev/null || uname -m)
 root=$PWD/build/bare/$suite
-
-impossible() {
-    echo "SKIPPED: no bare $suite: $1"
-    exit 77
-}
-
-[ "$(id -u)" = 0 ] || impossible "this is not root"
-for command in debootstrap unshare; do
-    command -v $command > /dev/null || impossible "$command is not installed"
-done
-mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Label: Debian' 2> /dev/null | head -n 1)
-[ -n "$mirror" ] || impossible "apt knows no mirror of Debian"
+. tests/platforms/system.sh
+check_machine
 
 trap 'rm -rf "$root"' EXIT
-rm -rf "$root" && mkdir -p "$root"
-debootstrap --variant=minbase --include=gcc,libc6-dev,make,git,python3-dev,python3-venv "$suite" "$root" "$mirror" \
-    > "$root.log" 2>&1 || { tail -n 20 "$root.log" && exit 1; }
-
-# Copies the tracked files as they are here, and what pip needs to reach an index: host names, certificates, settings.
-mkdir "$root/root/dlpack_py"
-git ls-files -z | tar --null -T - -c | tar -x -C "$root/root/dlpack_py"
-cp /etc/resolv.conf /etc/hosts "$root/etc/"
-certificates=${PIP_CERT:-/etc/ssl/certs/ca-certificates.crt}
-if [ -e "$certificates" ]; then cp "$certificates" "$root/etc/certificates.crt"; fi
-if [ -e /etc/pip.conf ]; then grep -v '^cert' /etc/pip.conf > "$root/etc/pip.conf" || true; fi
-
-# inside [OPTION OF unshare ...] COMMAND: runs the command in the repository of that system. Passes on only CMAKE_ARGS
-# and the environment variables for pip.
-inside() {
-    local settings=(HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8) name
-    if [ -e "$root/etc/certificates.crt" ]; then settings+=(PIP_CERT=/etc/certificates.crt); fi
-    for name in PIP_INDEX_URL PIP_EXTRA_INDEX_URL http_proxy https_proxy no_proxy CMAKE_ARGS; do
-        if [ -n "${!name:-}" ]; then settings+=("$name=${!name}"); fi
-    done
-    unshare --mount "${@:1:$#-1}" sh -c \
-        'mount -t proc proc "$0/proc" && mount --bind /dev "$0/dev" && exec chroot "$0" "$@"' \
-        "$root" env -i "${settings[@]}" sh -c "cd /root/dlpack_py && ${*: -1}"
-}
+install_system gcc,libc6-dev,make,git,python3-dev,python3-venv
+copy_repository
 
 failed=0
 
