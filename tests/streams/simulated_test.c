@@ -706,7 +706,7 @@ a_pointer_tells_its_kind_and_device(void)
     simulated_unknown_memory_is_error(0);
     SUCCEEDS(PointerGetAttributes(&found, &found));
     CHECK_NUMBER(type_of(found), 0);
-    FAILS(Malloc(&device, (size_t)1 << 40), OUT_OF_MEMORY);
+    FAILS(Malloc(&device, SIZE_MAX / 2), OUT_OF_MEMORY);
     CLEAN();
 }
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import sys
 import threading
 import time
 
@@ -60,6 +61,9 @@ def refused(sim, text, error=BufferError):
 # ---- The argument: S2, S3, S7, P6 ----
 
 YES, NO, NOT_AN_INTEGER = None, ValueError, TypeError
+HIGHEST = 2 * sys.maxsize + 1  # of a pointer
+HIGH = sys.maxsize + 9  # the highest bit of a pointer is set
+WIDE = YES if HIGHEST > 2**32 else NO
 ARGUMENTS = {  # name: (value, result on CUDA, result on ROCm, result for CPU memory)
     "None": (None, YES, YES, YES),
     "-1": (-1, YES, YES, YES),
@@ -68,9 +72,10 @@ ARGUMENTS = {  # name: (value, result on CUDA, result on ROCm, result for CPU me
     "2": (2, YES, NO, NO),
     "3": (3, YES, YES, NO),
     "2**31": (2**31, YES, YES, NO),
-    "2**32 + 5": (2**32 + 5, YES, YES, NO),
-    "2**63 + 8": (2**63 + 8, YES, YES, NO),
-    "2**64 - 1": (2**64 - 1, YES, YES, NO),
+    "2**32 + 5": (2**32 + 5, WIDE, WIDE, NO),
+    "a high handle": (HIGH, YES, YES, NO),
+    "the highest handle": (HIGHEST, YES, YES, NO),
+    "above all handles": (HIGHEST + 1, NO, NO, NO),
     "2**64": (2**64, NO, NO, NO),
     "-2": (-2, NO, NO, NO),
     "-2**63 - 1": (-(2**63) - 1, NO, NO, NO),
@@ -112,13 +117,13 @@ def test_the_message_names_the_valid_streams_S2_S3(sim, platform):
         array.__dlpack__(stream=wrong)
 
 
-def test_a_handle_above_2_to_the_63_is_the_same_stream_S7(sim, platform):
-    array = platform.probe.Array((8,), ((2**63 + 8, 1),))
+def test_a_handle_whose_highest_bit_is_set_is_the_same_stream_S7(sim, platform):
+    array = platform.probe.Array((8,), ((HIGH, 1),))
     with sim.watched():
-        array.__dlpack__(stream=2**63 + 8, **VERSION)
+        array.__dlpack__(stream=HIGH, **VERSION)
         assert sim.calls() == []
     with pytest.raises(RuntimeError, match="StreamIsCapturing"):
-        array.__dlpack__(stream=2**63 + 16, **VERSION)
+        array.__dlpack__(stream=HIGH + 8, **VERSION)
     assert len(sim.violations()) == 1  # the stream does not exist
 
 
