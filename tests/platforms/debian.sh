@@ -37,6 +37,6 @@ echo "---- $suite $architecture: make test, $python"
 failed=0 SECONDS=0
 inside "make test PYTHON=$python VENV=build/venv-$python VENV_ARGS=$venv_arguments PYTEST_ARGS='${*:4}'" \
     > "$root.log" 2>&1 || failed=1
-grep -E '^(SKIPPED|FAILED|ERROR) |^=* ?[0-9]+ [a-z]+.* in [0-9.]+s' "$root.log" || tail -n 25 "$root.log"
+grep -E '^(PLATFORM:|SKIPPED|FAILED|ERROR) |^=* ?[0-9]+ [a-z]+.* in [0-9.]+s' "$root.log" || tail -n 25 "$root.log"
 echo "---- $suite $architecture: make test, $python, took $SECONDS s"
 exit $failed
