@@ -19,6 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from optional import numpy
+from patience import PATIENCE
 
 # Requests, by their names in Python's documentation.
 WRITABLE, FORMAT, ND, STRIDES, C, F, ANY, INDIRECT = 1, 4, 8, 0x18, 0x38, 0x58, 0x98, 0x118
@@ -447,5 +448,5 @@ def test_a_long_chain_of_buffers_is_freed_without_recursion():
         del a
         print("freed")
     """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120 * PATIENCE)
     assert (done.stdout, done.returncode) == ("freed\n", 0), done.stderr

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from optional import numpy
+from patience import PATIENCE
 
 HUGE = sys.maxsize // 2 + 1
 BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
@@ -905,7 +906,7 @@ def test_a_long_chain_of_imports_is_freed_without_recursion():
         del a
         print("freed")
     """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120 * PATIENCE)
     assert (done.stdout, done.returncode) == ("freed\n", 0), done.stderr
 
 

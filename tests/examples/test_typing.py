@@ -10,6 +10,7 @@ from pathlib import Path
 import dlarray
 import pytest
 from optional import needs_numpy
+from patience import PATIENCE
 
 HERE = Path(__file__).parent
 STUBS = HERE.parents[1] / "examples" / "ndarray"
@@ -21,8 +22,8 @@ def test_the_stub_describes_the_module_that_was_built(tmp_path):
         allowed = tmp_path / "allowed"
         allowed.write_text("dlarray.Array.__buffer__\ndlarray.Array.__release_buffer__\n")
         command += ["--allowlist", str(allowed)]
-    environment = {**os.environ, "MYPYPATH": str(STUBS)}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path, env=environment)
+    how = {"env": {**os.environ, "MYPYPATH": str(STUBS)}, "timeout": 300 * PATIENCE}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, **how)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from patience import PATIENCE
 
 own_gil = pytest.mark.parametrize(
     "own_gil", [False, True] if sys.version_info >= (3, 12) else [False], ids="own_gil={}".format
@@ -46,6 +47,6 @@ print("done")
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": path},
-        timeout=60,
+        timeout=60 * PATIENCE,
     )
     assert (done.stdout, done.stderr, done.returncode) == ("done\n", "", 0)

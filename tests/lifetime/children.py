@@ -5,6 +5,7 @@ import pathlib
 import subprocess
 
 import pytest
+from patience import PATIENCE
 
 # How often each scenario runs. Without DLPACK_PY_REPEAT, a scenario runs once, and a race several times.
 REPEAT = int(os.environ.get("DLPACK_PY_REPEAT", "0"))
@@ -20,6 +21,7 @@ from functools import partial
 import interpreters, PROBE as probe
 
 turn = int(sys.argv[1])  # the number of this run
+patience = PATIENCE  # multiplies each time limit
 
 def say(text, write=os.write):
     write(1, text.encode() + b"\\n")
@@ -61,7 +63,7 @@ def elsewhere(make, *args):
     return made[0]
 
 def wait_for(condition):
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 20 * patience
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.0005)
@@ -78,7 +80,7 @@ class Slow:
 
 def inside(script, own_gil=False):
     return interpreters.run(PRELUDE + script, own_gil)
-"""
+""".replace("PATIENCE", str(PATIENCE))
 
 
 def run(command, out="", times=1, sort=False, limit=120):
@@ -89,7 +91,7 @@ def run(command, out="", times=1, sort=False, limit=120):
             [part.replace("TURN", str(turn)) for part in command],
             env=environment,
             capture_output=True,
-            timeout=limit,
+            timeout=limit * PATIENCE,
             text=True,
         )
         said = "".join(sorted(done.stdout.splitlines(True))) if sort else done.stdout
