@@ -158,7 +158,7 @@ def test_writing_to_a_buffer_shows_in_the_array():
     assert a.tolist() == [[0, 1, 2], [3, 4, -7]]
     numpy.asarray(a)[0] = 9
     assert a.tolist() == [[9, 9, 9], [3, 4, -7]]
-    assert io.BytesIO(b"\1\0\2\0\3\0").readinto(a[1]) == 6
+    assert io.BytesIO(stdlib_array.array("h", [1, 2, 3]).tobytes()).readinto(a[1]) == 6
     assert a.tolist() == [[9, 9, 9], [1, 2, 3]]
 
 
