@@ -10,9 +10,10 @@ from collections import Counter, defaultdict
 
 import pytest
 from optional import HAS_NUMPY, numpy
+from patience import PATIENCE
 
 try:
-    from hypothesis import settings
+    from hypothesis import HealthCheck, settings
 except ImportError:  # Environments of single libraries and of GPUs lack hypothesis: no test that runs there needs it.
     settings = None
 
@@ -29,7 +30,12 @@ if "DLPACK_PY_BUILD_DIR" not in os.environ:
 EXAMPLES = os.environ.get("DLPACK_PY_EXAMPLES")
 if settings:
     settings.register_profile(
-        "suite", deadline=None, database=None, derandomize=EXAMPLES is None, max_examples=int(EXAMPLES or "100")
+        "suite",
+        deadline=None,
+        database=None,
+        derandomize=EXAMPLES is None,
+        max_examples=int(EXAMPLES or "100"),
+        suppress_health_check=[HealthCheck.too_slow] if PATIENCE > 1 else [],
     )
     settings.load_profile("suite")
 
