@@ -476,10 +476,10 @@ dlpack_buffer_get(PyObject *obj, const dlpack_py_want *want, Py_buffer *buffer, 
 /* The value of a key, borrowed; NULL where it is missing or None, or with MemoryError or the like. Does nothing while
  * there is an exception: several keys may be read before one is looked for. */
 DLP_RARE PyObject *
-dlp_buffer_interface_get(PyObject *interface, const char *key)
+dlp_buffer_interface_get(PyObject *dict, const char *key)
 {
     PyObject *name = PyErr_Occurred() ? NULL : PyUnicode_InternFromString(key);
-    PyObject *value = name == NULL ? NULL : PyDict_GetItemWithError(interface, name);
+    PyObject *value = name == NULL ? NULL : PyDict_GetItemWithError(dict, name);
     Py_XDECREF(name);
     return value == Py_None ? NULL : value;
 }
@@ -555,22 +555,22 @@ dlp_buffer_interface_dtype(PyObject *typestr)
  *
  * Returns 0, or -1 with BufferError or TypeError. */
 DLP_RARE int
-dlp_buffer_interface_read(const char *name, PyObject *interface, int oldest, int64_t *dims, DLTensor *t)
+dlp_buffer_interface_read(const char *name, PyObject *dict, int oldest, int64_t *dims, DLTensor *t)
 {
     PyObject *version, *mask, *typestr, *shape, *strides;
     char text[64];
     uint32_t dtype;
     int32_t ndim = -1;
 
-    if (!PyDict_Check(interface)) {
+    if (!PyDict_Check(dict)) {
         snprintf(text, sizeof(text), "%s is %%.200U, a dict was wanted", name);
-        return dlp_raise_value(PyExc_TypeError, text, interface);
+        return dlp_raise_value(PyExc_TypeError, text, dict);
     }
-    version = dlp_buffer_interface_get(interface, "version");
-    mask = dlp_buffer_interface_get(interface, "mask");
-    typestr = dlp_buffer_interface_get(interface, "typestr");
-    shape = dlp_buffer_interface_get(interface, "shape");
-    strides = dlp_buffer_interface_get(interface, "strides");
+    version = dlp_buffer_interface_get(dict, "version");
+    mask = dlp_buffer_interface_get(dict, "mask");
+    typestr = dlp_buffer_interface_get(dict, "typestr");
+    shape = dlp_buffer_interface_get(dict, "shape");
+    strides = dlp_buffer_interface_get(dict, "strides");
     if (PyErr_Occurred())
         return -1;
     if (version == NULL || dlp_buffer_interface_integer(version) < oldest) {
@@ -611,20 +611,20 @@ dlp_buffer_interface_address(const char *name, PyObject *data, DLTensor *t, uint
     return PyErr_Occurred() ? dlp_buffer_interface_refuse(name, "data", data, "(address, read-only)") : 0;
 }
 
-/* The attribute of an object, a copy where it is a dict: reading it may run code that changes it. *interface: out, NULL
+/* The attribute of an object, a copy where it is a dict: reading it may run code that changes it. *dict: out, NULL
  * where there is none. Returns 0, or -1 with the error of a getter. */
 static inline int
-dlp_buffer_interface_find(PyObject *obj, const char *name, PyObject **interface)
+dlp_buffer_interface_find(PyObject *obj, const char *name, PyObject **dict)
 {
     PyObject *found = PyObject_GetAttrString(obj, name);
 
-    *interface = found;
+    *dict = found;
     if (found != NULL && PyDict_Check(found)) {
-        *interface = PyDict_Copy(found);
+        *dict = PyDict_Copy(found);
         Py_DECREF(found);
     }
-    if (*interface != NULL || !PyErr_ExceptionMatches(PyExc_AttributeError))
-        return *interface != NULL ? 0 : -1;
+    if (*dict != NULL || !PyErr_ExceptionMatches(PyExc_AttributeError))
+        return *dict != NULL ? 0 : -1;
     PyErr_Clear();
     return 0;
 }
@@ -686,7 +686,7 @@ dlpack_buffer_array_interface(PyObject *self, dlpack_py_describe describe)
     static int64_t nothing; /* NumPy 2.2 takes no NULL */
     dlpack_py_offer offer;
     dlpack_py_error error;
-    PyObject *interface = NULL;
+    PyObject *dict = NULL;
 
     DLP_LOCK(self);
     if (dlp_buffer_ask(self, describe, &offer) == 0) {
@@ -699,12 +699,12 @@ dlpack_buffer_array_interface(PyObject *self, dlpack_py_describe describe)
         else if (dlpack_py_validate(offer.tensor, offer.flags, &error) < 0)
             (void)dlpack_py_raise(&error);
         else
-            interface = dlp_buffer_interface_make("__array_interface__", offer.tensor, offer.flags, &nothing);
-        if (interface != NULL && dlp_buffer_check_idle(&offer) < 0)
-            Py_CLEAR(interface);
+            dict = dlp_buffer_interface_make("__array_interface__", offer.tensor, offer.flags, &nothing);
+        if (dict != NULL && dlp_buffer_check_idle(&offer) < 0)
+            Py_CLEAR(dict);
     }
     DLP_UNLOCK();
-    return interface;
+    return dict;
 }
 
 /* Define name_array_interface, a getter, for a type that a function describes, at file scope, with a semicolon. */
@@ -755,7 +755,7 @@ dlp_buffer_interface_take(PyObject *obj, struct DLManagedTensorVersioned **out)
 {
     static const char name[] = "__array_interface__";
     int64_t dims[2 * DLPACK_PY_MAX_NDIM];
-    PyObject *interface, *data, *offset, *owner = NULL;
+    PyObject *dict, *data, *offset, *owner = NULL;
     dlpack_py_error error;
     uint64_t flags = 0;
     DLTensor t;
@@ -763,13 +763,13 @@ dlp_buffer_interface_take(PyObject *obj, struct DLManagedTensorVersioned **out)
 
     if (PyType_Check(obj)) /* a class has the attribute of its instances */
         return 0;
-    if (dlp_buffer_interface_find(obj, name, &interface) < 0)
+    if (dlp_buffer_interface_find(obj, name, &dict) < 0)
         return -1;
-    if (interface == NULL)
+    if (dict == NULL)
         return 0;
-    if (dlp_buffer_interface_read(name, interface, 3, dims, &t) == 0) {
-        data = dlp_buffer_interface_get(interface, "data");
-        offset = dlp_buffer_interface_get(interface, "offset");
+    if (dlp_buffer_interface_read(name, dict, 3, dims, &t) == 0) {
+        data = dlp_buffer_interface_get(dict, "data");
+        offset = dlp_buffer_interface_get(dict, "offset");
         if (PyErr_Occurred())
             owner = NULL;
         else if (data == NULL || !(PyTuple_Check(data) || PyObject_CheckBuffer(data)))
@@ -789,7 +789,7 @@ dlp_buffer_interface_take(PyObject *obj, struct DLManagedTensorVersioned **out)
             (void)dlpack_py_raise(&error);
         }
     }
-    dlp_decref(interface);
+    dlp_decref(dict);
     return result;
 }
 

@@ -1050,8 +1050,8 @@ dlp_plan_general(const dlpack_py_offer *offer, const dlpack_py_request *request,
         return dlp_fail(error, DLPACK_PY_SYSTEM_ERROR, "the offer has no %s", t == NULL ? "tensor" : "owner");
     if (offer->pending_count > (offer->device == NULL ? 0 : DLPACK_PY_MAX_PENDING))
         return dlp_fail(error, DLPACK_PY_SYSTEM_ERROR,
-                        "pending_count is %zu, at most %d was wanted, 0 without a device", offer->pending_count,
-                        DLPACK_PY_MAX_PENDING);
+                        "pending_count is %" PRIuPTR ", at most %d was wanted, 0 without a device",
+                        (uintptr_t)offer->pending_count, DLPACK_PY_MAX_PENDING);
     if (dlpack_py_validate(t, offer->flags, error) < 0 || dlp_plan_device(offer, request, plan, error) < 0)
         return -1;
     readable = dlpack_py_is_cpu_readable(t->device);
@@ -1638,7 +1638,7 @@ dlp_view_fill_strides(dlpack_py_view *v, dlpack_py_error *error)
     if (ndim > sizeof(v->strides) / sizeof(v->strides[0]))
         v->tensor.strides = v->allocated = (int64_t *)DLPACK_PY_MALLOC(ndim * sizeof(int64_t));
     if (v->tensor.strides == NULL)
-        return dlp_fail(error, DLPACK_PY_MEMORY_ERROR, "no memory for %zu strides", ndim);
+        return dlp_fail(error, DLPACK_PY_MEMORY_ERROR, "no memory for %d strides", (int)v->tensor.ndim);
     dlpack_py_strides(v->tensor.ndim, v->tensor.shape, 'C', v->tensor.strides);
     return 0;
 }

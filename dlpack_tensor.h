@@ -810,8 +810,8 @@ dlp_check_want(const dlpack_py_want *want, dlpack_py_error *error)
         return dlp_fail(error, DLPACK_PY_SYSTEM_ERROR, "want: order is '%c', 'C', 'F', 'A', 'K' or 'R' was wanted",
                         want->order);
     if ((want->alignment & (want->alignment - 1)) != 0)
-        return dlp_fail(error, DLPACK_PY_SYSTEM_ERROR, "want: alignment is %zu, a power of two was wanted",
-                        want->alignment);
+        return dlp_fail(error, DLPACK_PY_SYSTEM_ERROR, "want: alignment is %" PRIuPTR ", a power of two was wanted",
+                        (uintptr_t)want->alignment); /* not %zu: MinGW's C library lacks it */
     if (want->ndim < DLPACK_PY_SCALAR || (want->max_ndim != 0 && want->max_ndim < (want->ndim > 0 ? want->ndim : 0)) ||
         (want->shape != NULL && (want->ndim == 0 || (want->max_ndim != 0 && want->max_ndim != want->ndim))))
         return dlp_fail(error, DLPACK_PY_SYSTEM_ERROR,
@@ -918,8 +918,8 @@ dlp_check_requirements(const DLTensor *t, int layout, int readonly, const dlpack
     if (want->order != 0 && want->order != layout)
         result = dlp_check_strides(t, want->order, error);
     if (result == 0 && alignment > 1 && first % alignment != 0 && !dlp_is_empty(t) && dlp_has_address(t->device))
-        result = dlp_refuse(error, "data is at address 0x%" PRIxPTR ", alignment to %zu bytes was asked for", first,
-                            alignment);
+        result = dlp_refuse(error, "data is at address 0x%" PRIxPTR ", alignment to %" PRIuPTR " bytes was asked for",
+                            first, (uintptr_t)alignment);
     if (result == 0 && want->writable && readonly != DLPACK_PY_WRITABLE)
         result = dlp_refuse(error, "data is read-only, writable memory was asked for%s",
                             readonly == DLPACK_PY_READONLY ? "" : " (a legacy capsule has no read-only flag)");
