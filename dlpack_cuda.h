@@ -8,8 +8,9 @@
  *
  * DLPACK_CUDA_AT_RUN_TIME   do not link the library: find its functions when they are first called. The extension then
  *                           works on machines without the library: calls on device data are RuntimeError there. Needs
- *                           gcc or clang, and dlopen. A C++ file must not include cuda_runtime.h then
- * DLPACK_CUDA_LIBRARY       the file name of that library, by default "libcudart.so.13" for the headers of CUDA 13
+ *                           gcc or clang. A C++ file must not include cuda_runtime.h then
+ * DLPACK_CUDA_LIBRARY       the file name of that library, by default "libcudart.so.13" for the headers of CUDA 13, on
+ *                           Windows "cudart64_13.dll"
  *
  * Synopsis
  *
@@ -86,9 +87,18 @@
 #    define DLPACK_DEVICE_API_CAPTURE_INFO(stream, status, id) (stream, status, id)
 #  endif
 #  ifdef DLPACK_CUDA_AT_RUN_TIME
-#    ifndef DLPACK_CUDA_LIBRARY
-#      if CUDART_VERSION >= 14000
-#        error "dlpack_cuda.h does not know the library of this CUDA version: define DLPACK_CUDA_LIBRARY"
+#    if !defined(DLPACK_CUDA_LIBRARY) && CUDART_VERSION >= 14000
+#      error "dlpack_cuda.h does not know the library of this CUDA version: define DLPACK_CUDA_LIBRARY"
+#    elif !defined(DLPACK_CUDA_LIBRARY) && defined(_WIN32)
+#      if CUDART_VERSION >= 13000
+#        define DLPACK_DEVICE_API_LIBRARY "cudart64_13.dll"
+#      elif CUDART_VERSION >= 12000
+#        define DLPACK_DEVICE_API_LIBRARY "cudart64_12.dll"
+#      else
+#        define DLPACK_DEVICE_API_LIBRARY "cudart64_110.dll"
+#      endif
+#    else
+#      ifdef DLPACK_CUDA_LIBRARY
 #      elif CUDART_VERSION >= 13000
 #        define DLPACK_CUDA_LIBRARY "libcudart.so.13"
 #      elif CUDART_VERSION >= 12000
@@ -96,9 +106,9 @@
 #      else
 #        define DLPACK_CUDA_LIBRARY "libcudart.so.11.0"
 #      endif
+#      define DLPACK_DEVICE_API_LIBRARY DLPACK_CUDA_LIBRARY
 #    endif
 #    define DLPACK_DEVICE_API_AT_RUN_TIME
-#    define DLPACK_DEVICE_API_LIBRARY DLPACK_CUDA_LIBRARY
 #  endif
 #endif
 

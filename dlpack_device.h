@@ -69,7 +69,31 @@ typedef DLPACK_DEVICE_API(Event_t) dlp_device_event;
 typedef enum DLPACK_DEVICE_API(StreamCaptureMode) dlp_device_mode;
 
 #ifdef DLPACK_DEVICE_API_AT_RUN_TIME
-#  include <dlfcn.h> /* not on Windows */
+/* DLP_DEVICE_OPEN: opens a library. DLP_DEVICE_OPEN_LOADED: only one that the process has loaded. */
+#  ifdef _WIN32 /* as in windows.h, which defines many macros. LoadLibraryA prefers a library that is loaded */
+struct HINSTANCE__;
+#    ifdef __cplusplus
+extern "C" {
+#    endif
+__declspec(dllimport) struct HINSTANCE__ *__stdcall
+GetModuleHandleA(const char *name);
+__declspec(dllimport) struct HINSTANCE__ *__stdcall
+LoadLibraryA(const char *name);
+__declspec(dllimport)
+intptr_t(__stdcall *__stdcall
+         GetProcAddress(struct HINSTANCE__ *library, const char *name))(void);
+#    ifdef __cplusplus
+}
+#    endif
+#    define DLP_DEVICE_OPEN(name) ((void *)LoadLibraryA(name))
+#    define DLP_DEVICE_OPEN_LOADED(name) (GetModuleHandleA(name) == NULL ? NULL : DLP_DEVICE_OPEN(name))
+#    define DLP_DEVICE_SYMBOL(library, name) GetProcAddress((struct HINSTANCE__ *)(library), name)
+#  else
+#    include <dlfcn.h>
+#    define DLP_DEVICE_OPEN(name) dlopen(name, RTLD_NOW)
+#    define DLP_DEVICE_OPEN_LOADED(name) dlopen(name, RTLD_NOW | RTLD_NOLOAD)
+#    define DLP_DEVICE_SYMBOL(library, name) dlsym(library, name)
+#  endif
 
 #  define DLP_DEVICE_TEXT(name) #name
 #  define DLP_DEVICE_TEXT_OF(name) DLP_DEVICE_TEXT(name)
@@ -84,10 +108,11 @@ dlp_device_library(void)
 
     if (library != NULL)
         return library;
-    library = dlopen(DLPACK_DEVICE_API_LIBRARY, RTLD_NOW | RTLD_NOLOAD);
+    library = DLP_DEVICE_OPEN_LOADED(DLPACK_DEVICE_API_LIBRARY);
 #  ifdef DLPACK_DEVICE_API_LOADED_LIBRARY
-    if (library == NULL && (library = dlopen(DLPACK_DEVICE_API_LOADED_LIBRARY, RTLD_NOW | RTLD_NOLOAD)) != NULL) {
-        const uintptr_t address = (uintptr_t)dlsym(library, DLP_DEVICE_TEXT_OF(DLPACK_DEVICE_API(RuntimeGetVersion)));
+    if (library == NULL && (library = DLP_DEVICE_OPEN_LOADED(DLPACK_DEVICE_API_LOADED_LIBRARY)) != NULL) {
+        const char *const name = DLP_DEVICE_TEXT_OF(DLPACK_DEVICE_API(RuntimeGetVersion));
+        const uintptr_t address = (uintptr_t)DLP_DEVICE_SYMBOL(library, name);
         __typeof__(&DLPACK_DEVICE_API(RuntimeGetVersion)) get_version;
         int version = 0;
 
@@ -98,7 +123,7 @@ dlp_device_library(void)
     }
 #  endif
     if (library == NULL)
-        library = dlopen(DLPACK_DEVICE_API_LIBRARY, RTLD_NOW);
+        library = DLP_DEVICE_OPEN(DLPACK_DEVICE_API_LIBRARY);
     __atomic_store_n(&kept, (intptr_t)library, __ATOMIC_SEQ_CST);
     return library;
 }
@@ -111,7 +136,7 @@ dlp_device_find(intptr_t *found, const char *function)
     void *library;
 
     if (address == 0 && (library = dlp_device_library()) != NULL) {
-        address = (intptr_t)dlsym(library, function);
+        address = (intptr_t)DLP_DEVICE_SYMBOL(library, function);
         __atomic_store_n(found, address, __ATOMIC_SEQ_CST);
     }
     return (uintptr_t)address;
@@ -413,7 +438,7 @@ dlpack_device_order(const dlpack_py_work_stream *before, size_t count, dlpack_py
     size_t i, others_count = 0;
 
     if (count > DLPACK_PY_MAX_PENDING)
-        return dlp_refuse(error, "work is pending on %zu streams, %d at most were wanted", count,
+        return dlp_refuse(error, "work is pending on %" PRIuPTR " streams, %d at most were wanted", (uintptr_t)count,
                           DLPACK_PY_MAX_PENDING);
     for (i = 0; i < count; i++) {
         if (!dlp_device_is_same(before[i], after))
@@ -1040,17 +1065,17 @@ dlp_device_release_unraisable(dlpack_py_view *v, uintptr_t handle)
  * Returns 0, or -1 with BufferError, TypeError or ValueError.
  */
 static inline int
-dlp_device_interface_parse(PyObject *interface, int64_t *dims, DLTensor *t, uint64_t *flags, dlpack_py_stream *stream)
+dlp_device_interface_parse(PyObject *dict, int64_t *dims, DLTensor *t, uint64_t *flags, dlpack_py_stream *stream)
 {
     PyObject *data, *pending;
     dlpack_py_error error;
 
     stream->kind = DLPACK_PY_STREAM_NO_SYNC;
     stream->handle = 0;
-    if (dlp_buffer_interface_read(DLP_DEVICE_INTERFACE, interface, 2, dims, t) < 0)
+    if (dlp_buffer_interface_read(DLP_DEVICE_INTERFACE, dict, 2, dims, t) < 0)
         return -1;
-    data = dlp_buffer_interface_get(interface, "data");
-    pending = dlp_buffer_interface_get(interface, "stream");
+    data = dlp_buffer_interface_get(dict, "data");
+    pending = dlp_buffer_interface_get(dict, "stream");
     if (PyErr_Occurred() || dlp_buffer_interface_address(DLP_DEVICE_INTERFACE, data, t, flags) < 0)
         return -1;
     if (pending != NULL) {
@@ -1066,8 +1091,8 @@ dlp_device_interface_parse(PyObject *interface, int64_t *dims, DLTensor *t, uint
 
 /* Takes the tensor of __cuda_array_interface__, exported as a producer of that data would. obj owns the memory. */
 static inline int
-dlp_device_consume_interface(PyObject *obj, PyObject *interface, const dlpack_py_request *asked,
-                             const dlpack_py_want *want, dlpack_py_view *v)
+dlp_device_consume_interface(PyObject *obj, PyObject *dict, const dlpack_py_request *asked, const dlpack_py_want *want,
+                             dlpack_py_view *v)
 {
     const int in_place = !asked->has_device || asked->device.device_type != kDLCPU;
     dlp_consumer consumer = dlp_consumer_make(want, asked, NULL);
@@ -1082,7 +1107,7 @@ dlp_device_consume_interface(PyObject *obj, PyObject *interface, const dlpack_py
     DLTensor t;
     int result, is_empty;
 
-    if (dlp_device_interface_parse(interface, dims, &t, &flags, &stream) < 0)
+    if (dlp_device_interface_parse(dict, dims, &t, &flags, &stream) < 0)
         return -1;
     is_empty = dlp_is_empty(&t); /* it may have any address (D3) */
     Py_BEGIN_ALLOW_THREADS
@@ -1133,35 +1158,35 @@ static inline PyObject *
 dlpack_device_array_interface(const DLTensor *t, uint64_t flags, uintptr_t stream)
 {
     char text[DLPACK_PY_TEXT_SIZE];
-    PyObject *interface, *handle;
+    PyObject *dict, *handle;
 
     if (t->device.device_type == kDLCPU) {
         PyErr_Format(PyExc_AttributeError, "no " DLP_DEVICE_INTERFACE " for %s",
                      dlpack_py_device_text(t->device, text));
         return NULL;
     }
-    interface = dlp_buffer_interface_make(DLP_DEVICE_INTERFACE, t, flags, NULL);
-    handle = interface == NULL ? NULL : PyLong_FromUnsignedLongLong(stream == 0 ? 1 : stream);
-    if (handle == NULL || PyDict_SetItemString(interface, "stream", handle) < 0)
-        Py_CLEAR(interface);
+    dict = dlp_buffer_interface_make(DLP_DEVICE_INTERFACE, t, flags, NULL);
+    handle = dict == NULL ? NULL : PyLong_FromUnsignedLongLong(stream == 0 ? 1 : stream);
+    if (handle == NULL || PyDict_SetItemString(dict, "stream", handle) < 0)
+        Py_CLEAR(dict);
     Py_XDECREF(handle);
-    return interface;
+    return dict;
 }
 
-/* Finds __cuda_array_interface__ of an object without __dlpack__. *interface: out, NULL where there is none. Returns 0,
+/* Finds __cuda_array_interface__ of an object without __dlpack__. *dict: out, NULL where there is none. Returns 0,
  * or -1 with an exception. */
 static inline int
-dlp_device_find_interface(PyObject *obj, PyObject **interface)
+dlp_device_find_interface(PyObject *obj, PyObject **dict)
 {
     PyObject *method = PyObject_GetAttrString(obj, "__dlpack__");
 
-    *interface = NULL;
+    *dict = NULL;
     if (method != NULL || !PyErr_ExceptionMatches(PyExc_AttributeError)) {
         Py_XDECREF(method);
         return method != NULL ? 0 : -1;
     }
     PyErr_Clear(); /* dlp_device_take raises it where there is no interface either */
-    return dlp_buffer_interface_find(obj, DLP_DEVICE_INTERFACE, interface);
+    return dlp_buffer_interface_find(obj, DLP_DEVICE_INTERFACE, dict);
 }
 
 /* ---- 7 Consuming on a stream -------------------------------------------- */
@@ -1225,7 +1250,7 @@ dlp_device_consume(PyObject *obj, uintptr_t stream, dlpack_py_request *request, 
 {
     dlpack_py_want device_want = want != NULL ? *want : dlpack_py_want_any();
     const int has_stream = !request->has_device || request->device.device_type != kDLCPU;
-    PyObject *interface = NULL;
+    PyObject *dict = NULL;
     dlpack_py_error error;
     DLTensor t;
     int result;
@@ -1251,11 +1276,11 @@ dlp_device_consume(PyObject *obj, uintptr_t stream, dlpack_py_request *request, 
         return dlp_raise_for(&device_want, &error);
     }
     (void)dlpack_device_collect();
-    if ((device_want.options & DLPACK_PY_ARRAY_INTERFACE_TOO) != 0 && dlp_device_find_interface(obj, &interface) < 0)
+    if ((device_want.options & DLPACK_PY_ARRAY_INTERFACE_TOO) != 0 && dlp_device_find_interface(obj, &dict) < 0)
         return -1;
-    if (interface != NULL) {
-        result = dlp_device_consume_interface(obj, interface, request, &device_want, v);
-        Py_DECREF(interface);
+    if (dict != NULL) {
+        result = dlp_device_consume_interface(obj, dict, request, &device_want, v);
+        Py_DECREF(dict);
         return result;
     }
     return has_stream ? dlp_device_take(obj, request, &device_want, v)

@@ -9,8 +9,9 @@
  *
  * DLPACK_ROCM_AT_RUN_TIME   do not link the library: find its functions when they are first called. The extension then
  *                           works on machines without the library: calls on device data are RuntimeError there. Needs
- *                           clang or gcc, and dlopen. A C++ file must not include hip_runtime.h then
- * DLPACK_ROCM_LIBRARY       the file name of that library, by default "libamdhip64.so.7" for the headers of HIP 7
+ *                           clang or gcc. A C++ file must not include hip_runtime.h then
+ * DLPACK_ROCM_LIBRARY       the file name of that library, by default "libamdhip64.so.7" for the headers of HIP 7, on
+ *                           Windows "amdhip64_7.dll"
  *
  * Synopsis
  *
@@ -89,12 +90,20 @@
 #  define DLPACK_DEVICE_API_DEFAULT_STREAM 0
 #  define DLPACK_DEVICE_API_CAPTURE_INFO(stream, status, id) (stream, status, id)
 #  ifdef DLPACK_ROCM_AT_RUN_TIME
-#    ifndef DLPACK_ROCM_LIBRARY
-#      define DLPACK_ROCM_LIBRARY "libamdhip64.so." DLP_DEVICE_TEXT_OF(HIP_VERSION_MAJOR)
+#    if !defined(DLPACK_ROCM_LIBRARY) && defined(_WIN32) && HIP_VERSION_MAJOR < 6
+#      define DLPACK_DEVICE_API_LIBRARY "amdhip64.dll"
+#    elif !defined(DLPACK_ROCM_LIBRARY) && defined(_WIN32)
+#      define DLPACK_DEVICE_API_LIBRARY "amdhip64_" DLP_DEVICE_TEXT_OF(HIP_VERSION_MAJOR) ".dll"
+#    else
+#      ifndef DLPACK_ROCM_LIBRARY
+#        define DLPACK_ROCM_LIBRARY "libamdhip64.so." DLP_DEVICE_TEXT_OF(HIP_VERSION_MAJOR)
+#      endif
+#      define DLPACK_DEVICE_API_LIBRARY DLPACK_ROCM_LIBRARY
 #    endif
 #    define DLPACK_DEVICE_API_AT_RUN_TIME
-#    define DLPACK_DEVICE_API_LIBRARY DLPACK_ROCM_LIBRARY
-#    define DLPACK_DEVICE_API_LOADED_LIBRARY "libamdhip64.so" /* its name in the wheel of PyTorch */
+#    ifndef _WIN32
+#      define DLPACK_DEVICE_API_LOADED_LIBRARY "libamdhip64.so" /* its name in the wheel of PyTorch */
+#    endif
 #  endif
 #endif
 

@@ -378,6 +378,7 @@ def test_every_name_that_a_header_defines_has_its_prefix(name):
     assert len(names) > LEAST[name]
     # One name is added to an old dlpack.h; one is the macro for a function of dlpack_cuda.h or dlpack_rocm.h.
     others = {"DLManagedTensorVersioned", "DLPACK_DEVICE_API", "DLPACK_DEVICE_API_FIND_DEVICE"}
+    others |= {"GetModuleHandleA", "LoadLibraryA", "HINSTANCE__", "__declspec", "intptr_t"}  # declarations of windows.h
     assert [found for found in names if not has_prefix(found, name) and found not in others] == []
 
 
