@@ -16,8 +16,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
+#ifdef _WIN32
+#  define WIN32_LEAN_AND_MEAN
+#  include <windows.h>
+#  define usleep(microseconds) Sleep(((microseconds) + 999) / 1000)
+#else
+#  include <sys/mman.h>
+#  include <unistd.h>
+#endif
 
 typedef struct DLManagedTensorVersioned Versioned; /* 1.0 and 1.1 have it without a typedef */
 typedef DLManagedTensor Legacy;
@@ -25,6 +31,55 @@ typedef DLManagedTensor Legacy;
 #define FUNCTION(function) ((PyCFunction)(void (*)(void))(function))
 
 static size_t page; /* bytes of one */
+
+/* Pages that cannot be read; NULL with MemoryError. */
+static char *
+pages_new(size_t size)
+{
+#ifdef _WIN32
+    char *pages = (char *)VirtualAlloc(NULL, size, MEM_RESERVE | MEM_COMMIT, PAGE_NOACCESS);
+#else
+    char *pages = (char *)mmap(NULL, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (pages == (char *)MAP_FAILED)
+        pages = NULL;
+#endif
+    return pages == NULL ? (char *)PyErr_NoMemory() : pages;
+}
+
+/* Makes pages readable and writable, or neither. Returns 0, or another number on failure. */
+static int
+pages_protect(char *pages, size_t size, int readable)
+{
+#ifdef _WIN32
+    DWORD before;
+    return !VirtualProtect(pages, size, readable ? PAGE_READWRITE : PAGE_NOACCESS, &before);
+#else
+    return mprotect(pages, size, readable ? PROT_READ | PROT_WRITE : PROT_NONE);
+#endif
+}
+
+static void
+pages_free(char *pages, size_t size)
+{
+#ifdef _WIN32
+    (void)size;
+    (void)VirtualFree(pages, 0, MEM_RELEASE);
+#else
+    (void)munmap(pages, size);
+#endif
+}
+
+static size_t
+pages_size(void)
+{
+#ifdef _WIN32
+    SYSTEM_INFO info;
+    GetSystemInfo(&info);
+    return info.dwPageSize;
+#else
+    return (size_t)sysconf(_SC_PAGESIZE);
+#endif
+}
 
 /* ---- What tensors say ------------------------------------------------------- */
 
@@ -104,7 +159,7 @@ place(char **next, const void *bytes, size_t size, size_t slack)
     const size_t room = (size + slack + page - 1) / page * page;
     char *at = *next + room - size - slack;
 
-    if (room == 0 || mprotect(*next, room, PROT_READ | PROT_WRITE) != 0)
+    if (room == 0 || pages_protect(*next, room, 1) != 0)
         return *next; /* nothing to place: what cannot be read will do */
     *next += room + page;
     if (bytes != NULL)
@@ -124,7 +179,7 @@ delete_managed(void *managed)
     memcpy(&self, first + page - sizeof(self), sizeof(self));
     PyErr_Fetch(&error_type, &error, &traceback);
     if (__atomic_fetch_add(&self->deleted, 1, __ATOMIC_RELAXED) == 0 && self->handed) {
-        (void)mprotect(self->pages + page, self->size - page, PROT_NONE);
+        (void)pages_protect(self->pages + page, self->size - page, 0);
         if (self->on_delete != NULL) {
             result = PyObject_CallFunctionObjArgs(self->on_delete, NULL);
             if (result == NULL)
@@ -198,10 +253,10 @@ managed_new(PyTypeObject *type, PyObject *args, PyObject *names)
     Py_XINCREF(on_delete);
     self->on_delete = on_delete;
     self->size = 16 * page + (size_t)size;
-    self->pages = (char *)mmap(NULL, self->size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (self->pages == (char *)MAP_FAILED) {
+    self->pages = pages_new(self->size);
+    if (self->pages == NULL) {
         Py_DECREF(self);
-        return PyErr_NoMemory();
+        return NULL;
     }
     next = self->pages;
     (void)place(&next, &self, sizeof(self), 0);
@@ -250,7 +305,7 @@ managed_dealloc(PyObject *op)
 {
     Managed *self = (Managed *)op;
     if (self->pages != NULL)
-        (void)munmap(self->pages, self->size);
+        pages_free(self->pages, self->size);
     Py_XDECREF(self->on_delete);
     Py_TYPE(op)->tp_free(op);
 }
@@ -932,7 +987,7 @@ own_to_object(Versioned *managed, void **out)
     return outcome();
 }
 
-static PyObject *allocator = Py_None; /* which fails */
+static PyObject *allocator; /* which fails; None at first */
 
 /* allocator_is(callable): called with the address of a prototype, for a Managed. What it raises is reported:
  * Exception(kind, message), both bytes. */
@@ -990,12 +1045,8 @@ own_stream(DLDeviceType Py_UNUSED(type), int32_t Py_UNUSED(id), void **out)
 static void *
 keep(const void *bytes, size_t size)
 {
-    char *next = (char *)mmap(NULL, 2 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (next == (char *)MAP_FAILED) {
-        (void)PyErr_NoMemory();
-        return NULL;
-    }
-    return place(&next, bytes, size, 0);
+    char *next = pages_new(2 * page);
+    return next == NULL ? NULL : place(&next, bytes, size, 0);
 }
 
 /* calls_of_tables(): the counts since the last call. */
@@ -1383,7 +1434,8 @@ PyInit__dlpack_conformance(void)
 {
     PyObject *module = PyModule_Create(&module_def), *conventions = PyType_FromSpec(&convention_spec);
 
-    page = (size_t)sysconf(_SC_PAGESIZE);
+    page = pages_size();
+    allocator = Py_None;
     static_names = PyDict_New();
     Py_INCREF(&managed_type);
 #ifdef Py_GIL_DISABLED

@@ -330,6 +330,8 @@ def how_ended(status):
 
     if status < 0:
         return f"was ended by {signal.Signals(-status).name}"
+    if status >= 0xC0000000:  # of Windows, such as 0xC0000005 for an access violation
+        return f"was ended by exception 0x{status:X}"
     return f"ended with status {status}"
 
 

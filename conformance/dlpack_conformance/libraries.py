@@ -369,7 +369,8 @@ def load(name):
     """The adapter that a name tells: a library of this file, else FILE.py, FILE.py:CLASS, or MODULE:CLASS."""
     if name in LIBRARIES:
         return LIBRARIES[name]()
-    source, _, wanted = name.partition(":")
+    source, _, wanted = name[2:].partition(":")  # not at the colon of a drive of Windows
+    source = name[:2] + source
     if source.endswith(".py"):
         spec = importlib.util.spec_from_file_location(Path(source).stem, source)
         module = importlib.util.module_from_spec(spec)

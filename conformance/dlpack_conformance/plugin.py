@@ -110,9 +110,9 @@ class Recorder:
 
 
 def can_fork():
-    """Whether this process has a single thread."""
+    """Whether the system can, and this process has a single thread."""
     try:
-        return len(os.listdir("/proc/self/task")) == 1
+        return hasattr(os, "fork") and len(os.listdir("/proc/self/task")) == 1
     except OSError:
         return False
 

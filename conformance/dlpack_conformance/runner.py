@@ -101,7 +101,10 @@ def run_child(name, record, done, select, environment, limit):
             if record.stat().st_size != size:
                 size, since = record.stat().st_size, time.time()
             elif time.time() - since > (limit if size else START):
-                os.killpg(process.pid, signal.SIGKILL)
+                if hasattr(os, "killpg"):
+                    os.killpg(process.pid, signal.SIGKILL)
+                else:
+                    process.kill()
                 process.wait()
                 ended = f"did not go on within {limit} s"
         output.seek(0)

@@ -13,6 +13,11 @@
 #include <dlpack/dlpack.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#ifdef _WIN32 /* has no aligned_alloc */
+#  include <malloc.h>
+#  define aligned_alloc(alignment, size) _aligned_malloc(size, alignment)
+#  define free _aligned_free
+#endif
 
 typedef struct Planes {
     DLManagedTensor managed; /* first: its address is that of the whole */

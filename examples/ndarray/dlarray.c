@@ -240,7 +240,7 @@ parse_unsigned(PyObject *value, uint64_t highest)
 static float
 narrow(double number)
 {
-    if (!isinf(number) && isinf((float)number)) {
+    if (fabs(number) != HUGE_VAL && fabsf((float)number) == HUGE_VALF) {
         PyErr_SetString(PyExc_OverflowError, "the number is too large for 32 bits");
         return 0;
     }
