@@ -7,6 +7,7 @@ Producer is an object that offers such a tensor. This file does not use the head
 import ctypes
 import math
 import struct
+import sys
 import threading
 import weakref
 from types import SimpleNamespace
@@ -106,7 +107,6 @@ _dying_pointer = _python(ctypes.c_void_p, "PyCapsule_GetPointer", ctypes.c_void_
 _DELETER = ctypes.CFUNCTYPE(None, ctypes.c_void_p)  # attaches any thread to the interpreter
 _DESTRUCTOR = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
 
-_libc = ctypes.CDLL(None)
 _names = {}  # a capsule's name lives as long as the process
 
 
@@ -206,10 +206,17 @@ class Taken:
 
     def delete_on_a_foreign_thread(self):
         """Calls the deleter on a thread that has never had a thread state."""
-        thread = ctypes.c_ulong()
-        start = ctypes.c_void_p(self.says.deleter)
-        assert _libc.pthread_create(ctypes.byref(thread), None, start, ctypes.c_void_p(self._address)) == 0
-        assert _libc.pthread_join(thread, None) == 0
+        start, argument = ctypes.c_void_p(self.says.deleter), ctypes.c_void_p(self._address)
+        if sys.platform == "win32":
+            kernel = ctypes.WinDLL("kernel32")
+            kernel.CreateThread.restype = ctypes.c_void_p
+            thread = ctypes.c_void_p(kernel.CreateThread(None, 0, start, argument, 0, None))
+            assert kernel.WaitForSingleObject(thread, -1) == 0
+            assert kernel.CloseHandle(thread)
+            return
+        libc, thread = ctypes.CDLL(None), ctypes.c_ulong()
+        assert libc.pthread_create(ctypes.byref(thread), None, start, argument) == 0
+        assert libc.pthread_join(thread, None) == 0
 
 
 _by_address = weakref.WeakValueDictionary()

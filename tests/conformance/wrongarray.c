@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../aligned.h"
+
 typedef struct DLManagedTensorVersioned Versioned;
 typedef DLManagedTensor Legacy;
 
@@ -79,7 +81,7 @@ static enum mistake mistake;
 /* Memory that arrays and exports share. Its functions need no interpreter. */
 typedef struct {
     int references;
-    void *memory; /* of malloc, or NULL */
+    void *memory; /* of aligned_new, or NULL */
     size_t size;
     Versioned *versioned; /* an imported tensor, or NULL */
     Legacy *legacy;
@@ -93,7 +95,7 @@ block_new(size_t size)
         return NULL;
     block->references = 1;
     block->size = size;
-    if (size > 0 && posix_memalign(&block->memory, 64, size) != 0) {
+    if (size > 0 && (block->memory = aligned_new(64, size)) == NULL) {
         free(block);
         return NULL;
     }
@@ -122,7 +124,7 @@ block_drop(Block *block)
     delete_imported(block->versioned, block->legacy);
     if (block->memory != NULL)
         memset(block->memory, 0xdd, block->size);
-    free(block->memory);
+    aligned_free(block->memory);
     free(block);
 }
 

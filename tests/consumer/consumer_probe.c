@@ -66,11 +66,11 @@ offer_copy(void *object, struct DLManagedTensorVersioned **out)
 static const dlpack_py_fallback fallbacks[] = {NULL, dlpack_buffer_fallback, fail_silently, offer_copy};
 
 /* The integer in names with the key name; 0 if it has none. */
-static long
+static long long
 integer(PyObject *names, const char *name)
 {
     PyObject *object = item(names, name);
-    return object == NULL ? 0 : PyLong_AsLong(object);
+    return object == NULL ? 0 : PyLong_AsLongLong(object);
 }
 
 static int

@@ -265,7 +265,7 @@ points(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
     PyObject *list = PyList_New(0), *item;
     const point *p;
     for (p = __start_fault_points; list != NULL && p < __stop_fault_points; p++) {
-        item = Py_BuildValue("(ssll)", p->name, p->file, p->line, p->failures);
+        item = Py_BuildValue("(ssLL)", p->name, p->file, p->line, p->failures);
         if (item == NULL || PyList_Append(list, item) < 0)
             Py_CLEAR(list);
         Py_XDECREF(item);

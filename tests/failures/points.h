@@ -10,8 +10,8 @@
  * section: the size is a power of two, as the compiler aligns them. */
 typedef struct point {
     const char *name, *file;
-    long line; /* in file, a header */
-    long failures;
+    long long line; /* in file, a header */
+    long long failures;
 } point;
 
 /* How a call fails. SILENT: without an exception. RAISING: with an exception. RUNNING: with an exception; no exception

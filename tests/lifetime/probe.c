@@ -25,13 +25,20 @@ static atomic_int exit_wait = 10;
 #define EXIT_THREAD_HANGS 72
 #define EXIT_NOT_SETTLED 73
 
+/* Windows ends all other threads before it calls the exit functions of a library, and starts no more. */
+#ifdef _WIN32
+#  define EXIT_ENDS_THREADS 1
+#else
+#  define EXIT_ENDS_THREADS 0
+#endif
+
 /* ISO C has no cast from a function pointer to an object pointer. */
 #define SLOT(function) ((void *)(intptr_t)(function))
 
 static void
 stop(int status, const char *text)
 {
-    const ssize_t written = write(2, text, strlen(text));
+    const ssize_t written = write(2, text, (unsigned int)strlen(text));
     (void)written;
     _exit(status);
 }
@@ -549,7 +556,8 @@ static long blocks_allowed = -1, freed_expected;
 static void
 drop_late(int when)
 {
-    const size_t count = late_count[when], here = count - count / 2;
+    const int alone = when == 1 && EXIT_ENDS_THREADS;
+    const size_t count = late_count[when], here = alone ? count : count - count / 2;
     uintptr_t *tensors = late[when], *rest = (uintptr_t *)malloc(count * sizeof(*rest) + 1);
     thread *other;
     size_t i;
@@ -563,7 +571,9 @@ drop_late(int when)
         tensor_drop(tensors[i]);
     memcpy(rest, tensors + here, (count - here) * sizeof(*rest));
     free(tensors);
-    other = thread_start(rest, count - here, 0, 0);
+    if (alone)
+        free(rest);
+    other = alone ? NULL : thread_start(rest, count - here, 0, 0);
     if (other != NULL)
         thread_join(other, 20);
 }
@@ -616,6 +626,8 @@ settle(PyObject *module, PyObject *args)
     (void)module;
     if (!PyArg_ParseTuple(args, "|ll", &blocks_allowed, &freed_expected))
         return NULL;
+    if (EXIT_ENDS_THREADS && Py_AtExit(join_all) < 0)
+        return NULL;
     Py_RETURN_NONE;
 }
 
@@ -662,6 +674,7 @@ states(PyObject *module, PyObject *unused)
     return PyLong_FromLong(count);
 }
 
+#ifndef _WIN32
 /* fork_unseen(): calls fork() without the hooks of Python. */
 static PyObject *
 fork_unseen(PyObject *module, PyObject *unused)
@@ -670,6 +683,7 @@ fork_unseen(PyObject *module, PyObject *unused)
     (void)unused;
     return PyLong_FromLong((long)fork());
 }
+#endif
 
 static PyMethodDef functions[] = {
     {"capsule", make_capsule, METH_VARARGS, NULL},
@@ -678,7 +692,9 @@ static PyMethodDef functions[] = {
     {"drop_detached", drop_detached, METH_O, NULL},
     {"drop_detached_while_raising", drop_detached_while_raising, METH_O, NULL},
     {"drop_while_raising", drop_while_raising, METH_O, NULL},
+#ifndef _WIN32
     {"fork_unseen", fork_unseen, METH_NOARGS, NULL},
+#endif
     {"give", give, METH_O, NULL},
     {"give_object", give_object, METH_O, NULL},
     {"hold", hold, METH_VARARGS, NULL},

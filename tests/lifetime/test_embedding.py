@@ -1,17 +1,20 @@
 """Python embedded in a program: the interpreter ends and begins again in one process (K5)."""
 
+import os
+
 import pytest
 from lifetime.children import MODULES, PRELUDE, run
 
 
 @pytest.fixture(params=["probe", "probe_plain"])
 def host(request):
-    if not (MODULES / "embed_host").exists():
+    program = MODULES / ("embed_host.exe" if os.name == "nt" else "embed_host")
+    if not program.exists():
         pytest.skip("libpython: not on this machine")
 
     def run_scripts(*scripts, **expected):
         prelude = "import sys; sys.argv = ['', '0']\n" + PRELUDE.replace("PROBE", request.param)
-        run([str(MODULES / "embed_host"), *[prelude + script for script in scripts]], **expected)
+        run([str(program), *[prelude + script for script in scripts]], **expected)
 
     return run_scripts
 

@@ -1,5 +1,7 @@
 """Deleters while the main interpreter ends and after it is gone (K5)."""
 
+import os
+
 import pytest
 from lifetime.children import RACE
 
@@ -89,6 +91,7 @@ def test_an_array_in_a_module_at_the_end_dies_and_its_owner_s_finalizer_runs_K5(
     )
 
 
+@pytest.mark.skipif(not hasattr(os, "register_at_fork"), reason="functions that outlive all modules: no fork here")
 def test_an_array_that_dies_after_all_modules_does_no_harm_K5(child):
     child("""
         # The interpreter drops the registered functions when it clears its state.

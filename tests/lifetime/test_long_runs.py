@@ -29,7 +29,7 @@ class Mallinfo(ctypes.Structure):
 
 
 # mallinfo2 is a function of glibc. Without it, only the resident memory of the process shows a leak.
-mallinfo = getattr(ctypes.CDLL(None), "mallinfo2", None)
+mallinfo = getattr(ctypes.CDLL(None), "mallinfo2", None) if os.name == "posix" else None
 if mallinfo is not None:
     mallinfo.restype = Mallinfo
 
@@ -39,7 +39,17 @@ def allocated():
     return info.uordblks + info.hblkhd
 
 
+class MemoryCounters(ctypes.Structure):  # of Windows
+    _fields_ = [("size", ctypes.c_ulong), ("faults", ctypes.c_ulong), ("peak", ctypes.c_size_t)]
+    _fields_ += [("resident", ctypes.c_size_t), ("others", ctypes.c_size_t * 6)]
+
+
 def resident():
+    if os.name == "nt":
+        counters = MemoryCounters(size=ctypes.sizeof(MemoryCounters))
+        process = ctypes.c_void_p(-1)  # this one
+        assert ctypes.WinDLL("kernel32").K32GetProcessMemoryInfo(process, ctypes.byref(counters), counters.size)
+        return counters.resident
     try:
         with open("/proc/self/statm") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")

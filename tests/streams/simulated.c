@@ -9,6 +9,9 @@
  *
  * One mutex guards all data, and one condition variable signals every change. Objects stay until the reset, dead or
  * alive: no address is reused, so that the use of a dead object is detected. */
+#ifdef __MINGW32__
+#define __USE_MINGW_ANSI_STDIO 1 /* for %zu */
+#endif
 #include <errno.h>
 #include <pthread.h>
 #include <stdarg.h>
@@ -19,6 +22,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "../aligned.h"
 #include "simulated.h"
 
 /* ---- Differences between the platforms --------------------------------------------------------------------------- */
@@ -1117,12 +1121,12 @@ synchronize_event(event_handle handle)
 static result
 new_memory(void **pointer, size_t size, int type, int device, struct memory **memory)
 {
-    void *data = NULL;
     *pointer = NULL;
     *memory = NULL;
     if (size == 0)
         return OK;
-    if (size > MAX_MEMORY || posix_memalign(&data, 256, size) != 0)
+    void *data = size > MAX_MEMORY ? NULL : aligned_new(256, size);
+    if (data == NULL)
         return ERROR_OUT_OF_MEMORY;
     memset(data, NEVER_WRITTEN, size);
     struct memory *made = new_object(MEMORY, sizeof(*made), device);
@@ -1482,7 +1486,7 @@ simulated_reset(int devices)
         struct object *object = world.objects;
         world.objects = object->next;
         if (object->kind == MEMORY)
-            free(((struct memory *)object)->data);
+            aligned_free(((struct memory *)object)->data);
         free(object);
     }
     empty(&world.calls);

@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import importlib
+import pathlib
 import re
 
 # Errors of both runtimes, by number; capture modes; flags.
@@ -20,6 +21,8 @@ class Platform:
         self.name = name
         self.probe = importlib.import_module(f"{name}_probe")
         self.other = importlib.import_module(f"{name}_other")  # CUDA's has per-thread default streams
+        folder = pathlib.Path(self.probe.__file__).parent
+        self.library = next(p for p in folder.glob(f"libsimulated_{name}.*") if p.suffix in (".so", ".dylib", ".dll"))
         self.is_cuda = name == "cuda"
         self.runtime = "cuda" if self.is_cuda else "hip"
         self.DEVICE, self.PINNED, self.MANAGED = (2, 3, 13) if self.is_cuda else (10, 11, None)
@@ -61,7 +64,7 @@ class Simulation(Devices):
 
     def __init__(self, platform):
         self.platform = platform
-        self._library = ctypes.CDLL(platform.probe.__file__)  # and the libraries that it is linked to
+        self._library = ctypes.CDLL(str(platform.library))
         for function, result in (("call", TEXT), ("violation", TEXT), ("calls", SIZE), ("violations", SIZE)):
             getattr(self._library, f"simulated_{function}").restype = result
         self._library.simulated_pending.restype = SIZE

@@ -590,16 +590,15 @@ print(error())
 
 
 def test_an_extension_works_without_the_runtime_and_finds_it_when_another_library_has_loaded_it_S9(platform):
-    library = os.path.join(os.path.dirname(platform.probe.__file__), f"libsimulated_{platform.name}.so")
     code = WITHOUT.format(probe=platform.other.__name__)
-    command = [sys.executable, "-c", code, library]
+    command = [sys.executable, "-c", code, str(platform.library)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     get_device = f"{platform.runtime}GetDevice"
     assert done.stdout.splitlines() == [
-        f"{get_device}: there is no libsimulated_{platform.name}.so"[:40],
+        f"{get_device}: there is no {platform.library.name}"[:40],
         "(3,) (1, 0) 0",
-        f"RuntimeError: {get_device}: there is no libsimulated_{platform.name}.so with this function: install the "
+        f"RuntimeError: {get_device}: there is no {platform.library.name} with this function: install the "
         "runtime, or import a library that has loaded it",
         "NotImplementedError: ",
     ]

@@ -251,4 +251,4 @@ def test_it_imports_without_the_runtime_and_says_what_is_missing_S9(platform):
     code = f"import {platform.name}_vector as m\ntry:\n    m.Vector([1])\nexcept RuntimeError as e:\n    print(e)\n"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(f"{platform.runtime}GetDevice: there is no libsimulated_{platform.name}.so")
+    assert done.stdout.startswith(f"{platform.runtime}GetDevice: there is no {platform.library.name}")

@@ -5,6 +5,7 @@ The copies: the loops of dlpack_py.h, dlpack_copy.h, and the part of dlpack_copy
 
 import ctypes
 import mmap
+import os
 
 import pytest
 from hypothesis import event, example, given
@@ -180,10 +181,19 @@ def test_a_sliding_window_is_not_copied_as_pixels_D4(copies, shape, size):
     check(copies, shape, size, [shape[1], 1], [1, 3])
 
 
+def close_page(address):
+    page = ctypes.c_void_p(address), ctypes.c_size_t(mmap.PAGESIZE)
+    if os.name == "nt":
+        no_access, before = 1, ctypes.c_ulong()
+        assert ctypes.WinDLL("kernel32").VirtualProtect(*page, no_access, ctypes.byref(before)) != 0
+    else:
+        assert ctypes.CDLL(None).mprotect(*page, 0) == 0
+
+
 @pytest.fixture
 def pages():
     """Creates arrays of bytes that begin after, or end before, a page whose access crashes the process."""
-    kept, libc = [], ctypes.CDLL(None)
+    kept = []
 
     def make(size, place):
         length = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
@@ -191,7 +201,7 @@ def pages():
         kept.append(memory)
         address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
         for guard in (address, address + mmap.PAGESIZE + length):
-            assert libc.mprotect(ctypes.c_void_p(guard), ctypes.c_size_t(mmap.PAGESIZE), 0) == 0
+            close_page(guard)
         first = mmap.PAGESIZE + (0 if place == "begin" else length - size)
         return np.frombuffer(memory, np.uint8, size, first)
 
