@@ -18,6 +18,8 @@
 #   make test-threads      threads: on this Python, without a GIL, and without a GIL under ThreadSanitizer
 #   make test-matrix       on each platform and Python that this machine has or can get; writes docs/platforms.md. ROWS
 #                          names some rows ("3.14 windows"): then prints the table only
+# Other systems:
+#   make test-windows      the suite on Windows' CPython, with modules built by mingw-w64, under wine; gets that CPython
 # Devices:
 #   make test-streams      the order of work on simulated devices, also under ThreadSanitizer, ASan and UBSan. Gets
 #                          headers of HIP if the machine has none
@@ -69,7 +71,7 @@ endif
 PARALLEL := -n auto --dist loadfile --no-loadscope-reorder --max-worker-restart=0
 
 .PHONY: help demo test test-whole test-plain test-exchange test-folders test-libraries environments conformance test-interpreters \
-    test-long test-matrix test-threads test-streams mutate-streams test-gpu gpu-packages instructions bench bench-copy bench-threads throughput size streams-sanitized \
+    test-long test-matrix test-threads test-windows test-streams mutate-streams test-gpu gpu-packages instructions bench bench-copy bench-threads throughput size streams-sanitized \
     check configure build dev format lint clean
 
 demo: configure # the first target: make without a target runs it
@@ -120,6 +122,10 @@ test-interpreters: dev
 test-long: dev
 	DLPACK_PY_ROUNDS=$${DLPACK_PY_ROUNDS:-1000000} $(RUN) -m pytest -n auto tests/lifetime/test_long_runs.py \
 		tests/lifetime/test_subinterpreters.py::test_what_belongs_to_ended_interpreters_is_not_searched_G1 $(PYTEST_ARGS)
+
+# Builds and runs with the tools of this machine for another system, beside the modules of this one.
+test-windows: $(addprefix $(VENV)/$(TAG)-,dev dlpack cmake ninja device)
+	$(VENV)/bin/python tests/platforms/windows.py $(PYTEST_ARGS)
 
 test-threads: dev
 	$(RUN) -m pytest tests/lifetime/test_races.py tests/lifetime/test_threads.py $(PYTEST_ARGS)

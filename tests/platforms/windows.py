@@ -1,0 +1,175 @@
+"""make test-windows: builds all modules for 64-bit Windows, and runs the suite on Windows' CPython under wine.
+
+    windows.py [ARGUMENT OF PYTEST ...]
+
+build/windows gets Windows' CPython (python), its packages (packages), wine's files (wine) and the modules (cmake).
+tests/build and tests/libraries are left out: they compile and compare on this machine. Under wine a process starts in
+a second, so that tests/lifetime runs on the module probe alone; DLPACK_PY_WINDOWS=all adds its two other forms.
+"""
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import zipfile
+from collections import Counter
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "build"))
+import machine  # noqa: E402
+
+BUILD = ROOT / "build" / "windows"
+PYTHON, PACKAGES, CMAKE = BUILD / "python", BUILD / "packages", BUILD / "cmake"
+REQUIREMENTS = ROOT / "requirements"
+RUN = Path(__file__).with_name("windows_python.sh")
+COMPILER = "x86_64-w64-mingw32-gcc-posix"
+WINE = dict(os.environ, WINEPREFIX=str(BUILD / "wine"), WINEDEBUG="-all")
+
+# Two processes take about the same time.
+SHARES = [
+    ["tests/failures", "tests/lifetime", "tests/streams"],
+    [f"tests/{name}" for name in "buffer conformance consumer examples exchange_api producer tensor".split()],
+]
+if os.environ.get("DLPACK_PY_WINDOWS") != "all":
+    SHARES[0] += ["-k", "not probe_plain and not probe_limited"]
+
+
+def reason_to_skip():
+    if platform.machine() != "x86_64":
+        return f"wine needs an x86-64 processor, this one is {platform.machine()}"
+    for command, package in ((COMPILER, "gcc-mingw-w64-x86-64-posix"), ("wine", "wine64"), ("wineserver", "wine64")):
+        if shutil.which(command) is None:
+            return f"no {command} (Debian: {package})"
+    return None
+
+
+def call(*command, **options):
+    subprocess.run([str(part) for part in command], check=True, **options)
+
+
+def pip(*arguments):
+    call(sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", *arguments)
+
+
+def fetch(folder, requirements, fill):
+    """Fills a folder by fill(), unless an earlier run has filled it from the same requirements."""
+    used = folder / "requirements.txt"
+    text = (REQUIREMENTS / requirements).read_text()
+    if used.exists() and used.read_text() == text:
+        return
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    fill(folder, REQUIREMENTS / requirements)
+    used.write_text(text)
+
+
+def fetch_python(folder, requirements):
+    pip("download", "--no-deps", "--no-binary=:all:", "--require-hashes", "-r", requirements, "--dest", folder)
+    (source,) = folder.glob("*.tar.gz")
+    shutil.unpack_archive(source, folder)
+    (data,) = folder.glob("*/*/*/data.zip")
+    with zipfile.ZipFile(data) as packed:
+        packed.extractall(folder / "unpacked")
+    for path in (folder / "unpacked" / "cp313").iterdir():
+        path.rename(folder / path.name)
+    (folder / "DLLs" / "_wmi.pyd").unlink()  # the module platform does without; wine 8 ends the process in it
+
+
+def fetch_packages(folder, requirements):
+    windows = "--platform=win_amd64", "--python-version=3.13", "--implementation=cp", "--abi=cp313", "--abi=none"
+    pip("install", "--no-deps", "--only-binary=:all:", *windows, "--target", folder, "-r", requirements)
+    add_complex(folder / "numpy" / "_core")
+
+
+def add_complex(folder):
+    """Gives NumPy's core a math library that has what wine's lacks, and takes all other functions from wine's."""
+    name = "api-ms-win-crt-math-l1-1-0.dll"
+    (core,) = folder.glob("_multiarray_umath.*.pyd")
+    imports = machine.output("x86_64-w64-mingw32-objdump", "-p", str(core))
+    functions = re.findall(r"\s\d+\s+(\w+)$", imports.split(f"DLL Name: {name}")[1].split("DLL Name")[0], re.MULTILINE)
+    own = {"creal", "crealf", "creall", "cimag", "cimagf", "cimagl"}
+    exports = folder / "wine_complex.def"
+    exports.write_text("EXPORTS\n" + "".join(f"{f}\n" if f in own else f"{f} = ucrtbase.{f}\n" for f in functions))
+    library = folder / "wine_complex.dll"
+    source = Path(__file__).with_name("wine_complex.c")
+    call(COMPILER, "-fno-builtin", "-shared", "-nostdlib", "-Wl,--entry=0", "-o", library, source, exports)
+    core.write_bytes(core.read_bytes().replace(name.encode(), library.name.encode().ljust(len(name), b"\0")))
+
+
+def newest_headers(kind):
+    return [folder for name, folder in machine.runtimes().items() if name.startswith(kind)][-1:]
+
+
+def build():
+    settings = {
+        "CMAKE_TOOLCHAIN_FILE": Path(__file__).with_name("windows.cmake"),
+        "CMAKE_MAKE_PROGRAM": shutil.which("ninja"),
+        "CMAKE_BUILD_TYPE": "Debug",
+        "CMAKE_C_FLAGS_DEBUG": "-O1",
+        "CMAKE_COMPILE_WARNING_AS_ERROR": "ON",
+        "Python_EXECUTABLE": RUN,
+        "Python_INCLUDE_DIR": PYTHON / "include",
+        "Python_LIBRARY": PYTHON / "libs" / "python313.lib",
+        "DLPACK_INCLUDE_DIR": list(machine.dlpack_headers().values())[-1],
+    }
+    for kind, name in (("CUDA", "DLPACK_PY_CUDA_INCLUDE_DIR"), ("HIP", "DLPACK_PY_HIP_INCLUDE_DIR")):
+        for folder in newest_headers(kind):
+            settings[name] = folder
+    call("cmake", "-S", ROOT, "-B", CMAKE, "-G", "Ninja", *(f"-D{name}={value}" for name, value in settings.items()))
+    call("cmake", "--build", CMAKE)
+
+
+def run_tests(arguments):
+    """Runs pytest in as many processes as there are shares. Returns whether all tests have passed."""
+    results = [None] * len(SHARES)
+
+    logs = [BUILD / f"pytest-{i}.log" for i in range(len(SHARES))]
+
+    def run(i):
+        command = [str(RUN), "-m", "pytest", "-p", "no:cacheprovider", *SHARES[i], *arguments]
+        with open(logs[i], "w") as log:
+            results[i] = subprocess.run(command, cwd=ROOT, stdout=log).returncode
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(len(SHARES))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    counts = Counter()
+    for log in logs:
+        text = log.read_text(encoding="utf-8", errors="replace")
+        print(text, end="")
+        closing = text.rstrip().rpartition("\n")[2]
+        counts.update({what: int(count) for count, what in re.findall(r"(\d+) (passed|failed|skipped|error)", closing)})
+    failed = any(status not in (0, 5) for status in results)  # 5: no test was selected
+    print(
+        "make test-windows:", ", ".join(f"{counts[what]} {what}" for what in ("passed", "failed", "skipped", "error"))
+    )
+    return not failed and counts["passed"] > 0
+
+
+def main():
+    reason = reason_to_skip()
+    if reason:
+        print(f"SKIPPED: {reason}")
+        return 0
+    fetch(PYTHON, "windows-python.txt", fetch_python)
+    fetch(PACKAGES, "windows.txt", fetch_packages)
+    (BUILD / "wine").mkdir(exist_ok=True)
+    quiet = {"env": WINE, **dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)}
+    call("wineserver", "-p", **quiet)  # it stays until the end: programs start faster
+    try:
+        call("wineboot", "-u", **quiet)
+        build()
+        call("ctest", "--output-on-failure", cwd=CMAKE, env=WINE)
+        return 0 if run_tests(sys.argv[1:]) else 1
+    finally:
+        call("wineserver", "-k", **quiet)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
