@@ -853,7 +853,7 @@ dlp_device_attach_thread(PyThreadState *state)
 static inline int64_t
 dlp_device_this_interpreter(void)
 {
-    return dlp_thread_state() == NULL ? 0 : PyInterpreterState_GetID(PyInterpreterState_Get());
+    return dlp_thread_state() == NULL ? 0 : PyInterpreterState_GetID(DLP_INTERPRETER());
 }
 
 /* A tensor whose release waits for work that is queued on a stream. */

@@ -54,7 +54,7 @@ typedef struct dlp_type_entry {
 } dlp_type_entry;
 
 /* From Python 3.11 on, types are cached by version tag; without a GIL, only if a tag can be read atomically. */
-#if !DLPACK_PY_PLAIN && !defined(Py_LIMITED_API) && PY_VERSION_HEX >= 0x030B0000 && \
+#if !DLPACK_PY_PLAIN && !defined(Py_LIMITED_API) && !defined(PYPY_VERSION) && PY_VERSION_HEX >= 0x030B0000 && \
     (defined(__GNUC__) || !defined(Py_GIL_DISABLED))
 #  define DLP_TYPE_PLACES 32
 #else

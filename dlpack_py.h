@@ -1,5 +1,5 @@
 /* dlpack_py.h - implement the DLPack Python protocol in a C or C++ extension
- * Version 0.3.0, for DLPack 1.0 and newer, CPython 3.9 and newer, C99 and C++11
+ * Version 0.3.0, for DLPack 1.0 and newer, CPython and PyPy 3.9 and newer, C99 and C++11
  * Copyright (c) 2026 the dlpack_py authors
  * SPDX-License-Identifier: MIT
  * The licence stands at the end of dlpack_tensor.h, the clauses (P1, K4) at the end of this file.
@@ -107,18 +107,18 @@
 /* Optional, as those of dlpack_tensor.h.
  *
  * DLPACK_PY_EXIT_WAIT      how long the end of an interpreter waits for deleters on other threads, in seconds.
- * DLPACK_PY_OPTIONAL       on PyPy and CPython before 3.9 leaves this file out, without an #error. DLPACK_PY_AVAILABLE
- *                          is 0 there, and 1 on other Pythons. */
+ * DLPACK_PY_OPTIONAL       before Python 3.9 leaves this file out, without an #error. DLPACK_PY_AVAILABLE is 0 there,
+ *                          and 1 on other Pythons. */
 #ifndef DLPACK_PY_EXIT_WAIT
 #  define DLPACK_PY_EXIT_WAIT 10
 #endif
 
-#if !defined(PYPY_VERSION) && PY_VERSION_HEX >= 0x03090000
+#if PY_VERSION_HEX >= 0x03090000
 #  define DLPACK_PY_AVAILABLE 1
 #elif defined(DLPACK_PY_OPTIONAL)
 #  define DLPACK_PY_AVAILABLE 0
 #else
-#  error "dlpack_py.h needs CPython 3.9 or newer; define DLPACK_PY_OPTIONAL to compile without DLPack elsewhere"
+#  error "dlpack_py.h needs Python 3.9 or newer; define DLPACK_PY_OPTIONAL to compile without DLPack elsewhere"
 #endif
 #if DLPACK_PY_AVAILABLE && defined(Py_LIMITED_API) && (Py_LIMITED_API + 0 < 0x030C0000 || PY_VERSION_HEX < 0x030C0000)
 #  error "dlpack_py.h needs Py_LIMITED_API 0x030C0000 or newer: before 3.12 no thread can tell that it has the GIL"
@@ -159,8 +159,8 @@ typedef intptr_t dlp_word;
 #  error "dlpack_py.h needs the atomic built-ins of GCC, clang or MSVC"
 #endif
 
-/* The size and an item of a tuple, unchecked. The trashcan limits recursion in deallocation; not in the limited API. */
-#ifdef Py_LIMITED_API
+/* The size and an item of a tuple, unchecked. The trashcan limits recursion in deallocation: CPython's, without its limited API. */
+#if defined(Py_LIMITED_API) || defined(PYPY_VERSION)
 #  define DLP_TUPLE_SIZE(tuple) PyTuple_Size(tuple)
 #  define DLP_TUPLE_ITEM(tuple, i) PyTuple_GetItem(tuple, i)
 #  define DLP_TRASHCAN_BEGIN(object, dealloc) {
@@ -199,11 +199,24 @@ extern "C"
 #  define DLP_SLEEP() ((void)poll(NULL, 0, DLP_SLEEP_MS))
 #endif
 
+/* The current interpreter, that of a thread state, and its dictionary, borrowed. PyPy has one interpreter. */
+#ifdef PYPY_VERSION
+#  define DLP_INTERPRETER() PyInterpreterState_Head()
+#  define DLP_INTERPRETER_OF(state) ((state)->interp)
+#  define DLP_INTERPRETER_DICT(interpreter) PyModule_GetDict(PyImport_AddModule("sys"))
+#else
+#  define DLP_INTERPRETER() PyInterpreterState_Get()
+#  define DLP_INTERPRETER_OF(state) PyThreadState_GetInterpreter(state)
+#  define DLP_INTERPRETER_DICT(interpreter) PyInterpreterState_GetDict(interpreter)
+#endif
+
 /* The thread state that this thread is attached with, or NULL. PyGILState_Check knows the main interpreter only. */
 static inline PyThreadState *
 dlp_thread_state(void)
 {
-#if defined(Py_LIMITED_API)
+#if defined(PYPY_VERSION)
+    return PyGILState_Check() ? PyThreadState_Get() : NULL;
+#elif defined(Py_LIMITED_API)
     /* Makes the dictionary of the state. Known limit: if memory for it is lacking, a deleter hangs. */
     return PyThreadState_GetDict() == NULL ? NULL : PyThreadState_Get();
 #elif PY_VERSION_HEX >= 0x030D0000
@@ -440,7 +453,7 @@ DLP_RARE void
 dlp_drop_elsewhere(const dlp_manager *manager, PyThreadState *current)
 {
     dlp_lifetime *lifetime = manager->lifetime;
-    PyThreadState *own, *made = NULL, *detached = NULL;
+    PyThreadState *detached = NULL;
     const dlp_word process = DLP_PROCESS();
 
     dlp_lifetime_after_fork(lifetime);
@@ -449,8 +462,13 @@ dlp_drop_elsewhere(const dlp_manager *manager, PyThreadState *current)
     if ((DLP_ADD(&lifetime->deleters, DLP_DELETER) & DLP_CLOSING) == 0 && !dlp_is_finalizing()) {
         if (current != NULL)
             detached = PyEval_SaveThread();
-        own = PyGILState_GetThisThreadState();
-        if (own == NULL || PyThreadState_GetInterpreter(own) != lifetime->interpreter)
+#ifdef PYPY_VERSION /* has one interpreter */
+        const PyGILState_STATE attached = PyGILState_Ensure();
+        dlp_drop_attached(manager);
+        PyGILState_Release(attached);
+#else
+        PyThreadState *own = PyGILState_GetThisThreadState(), *made = NULL;
+        if (own == NULL || DLP_INTERPRETER_OF(own) != lifetime->interpreter)
             own = made = PyThreadState_New(lifetime->interpreter);
         if (own != NULL) {
             PyEval_RestoreThread(own);
@@ -461,6 +479,7 @@ dlp_drop_elsewhere(const dlp_manager *manager, PyThreadState *current)
             if (made != NULL)
                 PyThreadState_Delete(made);
         }
+#endif
     }
     if (process == DLP_PROCESS()) /* in a child that the drop forked, dlp_lifetime_after_fork subtracts */
         (void)DLP_ADD(&lifetime->deleters, -DLP_DELETER);
@@ -476,7 +495,7 @@ dlp_drop_owner(void *context)
     dlp_lifetime *lifetime = manager->lifetime;
     PyThreadState *current = dlp_thread_state();
 
-    if (current == NULL || PyThreadState_GetInterpreter(current) != lifetime->interpreter)
+    if (current == NULL || DLP_INTERPRETER_OF(current) != lifetime->interpreter)
         dlp_drop_elsewhere(manager, current);
     else if (!DLP_LOAD(&lifetime->gone)) /* gone: a new interpreter may have the same address */
         dlp_drop_attached(manager);
@@ -670,7 +689,7 @@ dlp_state_find_or_make(PyInterpreterState *interpreter)
     dlp_state *state = NULL;
 
     DLP_LOCK((PyObject *)&PyCapsule_Type);
-    names = PyInterpreterState_GetDict(interpreter); /* borrowed */
+    names = DLP_INTERPRETER_DICT(interpreter);
     if (names == NULL)
         PyErr_SetString(PyExc_RuntimeError, "the interpreter has no dictionary");
     else
@@ -699,7 +718,7 @@ dlp_state_find_or_make(PyInterpreterState *interpreter)
 DLP_SHARED dlp_state *
 dlp_state_get(void)
 {
-    PyInterpreterState *interpreter = PyInterpreterState_Get();
+    PyInterpreterState *interpreter = DLP_INTERPRETER();
     dlp_state *state = (dlp_state *)DLP_LOAD(DLP_STATE_PLACE(interpreter));
     return state != NULL && state->lifetime.interpreter == interpreter ? state : dlp_state_find_or_make(interpreter);
 }
@@ -1422,7 +1441,7 @@ dlpack_py_traverse(const dlpack_py_view *v, visitproc visit, void *arg)
     const dlp_manager *manager = v->managed == NULL ? NULL : dlp_manager_of(v->managed, v->form);
     dlp_lifetime *lifetime = manager == NULL ? NULL : manager->lifetime;
 
-    if (lifetime == NULL || lifetime->interpreter != PyInterpreterState_Get() || DLP_LOAD(&lifetime->gone))
+    if (lifetime == NULL || lifetime->interpreter != DLP_INTERPRETER() || DLP_LOAD(&lifetime->gone))
         return 0;
     return visit((PyObject *)manager->owner, arg);
 }

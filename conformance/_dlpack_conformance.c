@@ -886,6 +886,11 @@ drop_with_error(PyObject *Py_UNUSED(module), PyObject *list)
 static PyObject *
 in_subinterpreter(PyObject *Py_UNUSED(module), PyObject *code)
 {
+#ifdef PYPY_VERSION
+    (void)code;
+    PyErr_SetString(PyExc_RuntimeError, "PyPy has no subinterpreters");
+    return NULL;
+#else
     const char *text = PyUnicode_AsUTF8(code);
     PyThreadState *main_state = PyThreadState_Get(), *state;
     int result;
@@ -902,6 +907,7 @@ in_subinterpreter(PyObject *Py_UNUSED(module), PyObject *code)
     Py_EndInterpreter(state);
     (void)PyThreadState_Swap(main_state);
     return PyBool_FromLong(result == 0);
+#endif
 }
 
 /* ---- Exchange tables --------------------------------------------------------- */

@@ -9,6 +9,7 @@ import sys
 from collections import Counter, defaultdict
 
 import pytest
+from collecting import PYPY
 from optional import HAS_NUMPY, numpy
 from patience import PATIENCE
 
@@ -54,7 +55,8 @@ def pytest_runtest_teardown(item, nextitem):
 def freeze():
     """Many tests collect garbage. The collector does not visit frozen objects: freeze the reports of pytest."""
     gc.collect()
-    gc.freeze()
+    if not PYPY:  # has no gc.freeze
+        gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -12,6 +12,8 @@ import threading
 import weakref
 from types import SimpleNamespace
 
+from collecting import PYPY, collect
+
 LEGACY, VERSIONED = FORMS = "dltensor", "dltensor_versioned"  # the names of unconsumed capsules
 
 READ_ONLY, IS_COPIED, PADDED = 1, 2, 4
@@ -96,16 +98,47 @@ def _python(result, name, *arguments):
     return ctypes.PYFUNCTYPE(result, *arguments)((name, ctypes.pythonapi))
 
 
-# A capsule that is being destroyed is passed by address.
-_new = _python(ctypes.py_object, "PyCapsule_New", ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
-_name = _python(ctypes.c_void_p, "PyCapsule_GetName", ctypes.py_object)
-_pointer = _python(ctypes.c_void_p, "PyCapsule_GetPointer", ctypes.py_object, ctypes.c_void_p)
-_set_name = _python(ctypes.c_int, "PyCapsule_SetName", ctypes.py_object, ctypes.c_char_p)
-_dying_is_valid = _python(ctypes.c_int, "PyCapsule_IsValid", ctypes.c_void_p, ctypes.c_char_p)
-_dying_pointer = _python(ctypes.c_void_p, "PyCapsule_GetPointer", ctypes.c_void_p, ctypes.c_char_p)
-
 _DELETER = ctypes.CFUNCTYPE(None, ctypes.c_void_p)  # attaches any thread to the interpreter
-_DESTRUCTOR = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
+
+if PYPY:  # has no ctypes.pythonapi
+    import dltensor_capsules
+
+    _name = dltensor_capsules.name
+    _pointer = dltensor_capsules.pointer
+    _set_name = dltensor_capsules.set_name
+    _as_deleter = dltensor_capsules.deleter
+
+    def _new(form, where, name):
+        return dltensor_capsules.new(where, name, form == VERSIONED)
+else:
+    # A capsule that is being destroyed is passed by address.
+    _name = _python(ctypes.c_void_p, "PyCapsule_GetName", ctypes.py_object)
+    _pointer = _python(ctypes.c_void_p, "PyCapsule_GetPointer", ctypes.py_object, ctypes.c_void_p)
+    _set_name = _python(ctypes.c_int, "PyCapsule_SetName", ctypes.py_object, ctypes.c_char_p)
+    _new_capsule = _python(ctypes.py_object, "PyCapsule_New", ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+    _dying_is_valid = _python(ctypes.c_int, "PyCapsule_IsValid", ctypes.c_void_p, ctypes.c_char_p)
+    _dying_pointer = _python(ctypes.c_void_p, "PyCapsule_GetPointer", ctypes.c_void_p, ctypes.c_char_p)
+    _DESTRUCTOR = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
+    _as_deleter = _DELETER
+
+    def _destructor(form):
+        encoded = form.encode()
+
+        @_DESTRUCTOR
+        def destroy(capsule):
+            if _dying_is_valid(capsule, encoded):
+                where = _dying_pointer(capsule, encoded)
+                deleter = MANAGED[form].from_address(where).deleter
+                if deleter:
+                    _DELETER(deleter)(where)
+
+        return destroy
+
+    _destructors = {form: _destructor(form) for form in FORMS}
+
+    def _new(form, where, name):
+        return _new_capsule(where, name, ctypes.cast(_destructors[form], ctypes.c_void_p))
+
 
 _names = {}  # a capsule's name lives as long as the process
 
@@ -223,33 +256,19 @@ _by_address = weakref.WeakValueDictionary()
 _not_deleted = set()  # keeps Made objects alive until their deleter runs
 
 
-@_DELETER
+@_as_deleter
 def _delete(where):
     made = _by_address[where]
-    made.deleted += 1
+    made.calls += 1
     _not_deleted.discard(made)
-    if made.deleted == 1:
+    if made.calls == 1:
         ctypes.memset(ctypes.addressof(made.managed.dl_tensor), 0xA5, ctypes.sizeof(Tensor))  # a later read fails
     if made.on_delete is not None:
         made.on_delete()
 
 
-def _destructor(form):
-    encoded = _static(form)
-
-    @_DESTRUCTOR
-    def destroy(capsule):
-        if _dying_is_valid(capsule, encoded):
-            where = _dying_pointer(capsule, encoded)
-            deleter = MANAGED[form].from_address(where).deleter
-            if deleter:
-                _DELETER(deleter)(where)
-
-    return destroy
-
-
-_destructors = {form: _destructor(form) for form in FORMS}
 _unset = object()
+_deleter = _delete if PYPY else ctypes.cast(_delete, ctypes.c_void_p)
 
 
 class Made:
@@ -282,7 +301,7 @@ class Made:
         on_delete=None,
     ):
         self.form = form
-        self.deleted = 0
+        self.calls = 0  # of the deleter
         self.on_delete = on_delete
         self.managed = MANAGED[form]()
         room = (ctypes.c_double * 72)()
@@ -302,12 +321,17 @@ class Made:
         t.ndim = len(shape) if ndim is _unset else ndim
         t.shape, t.strides = self._extents
         self.managed.manager_ctx = 1
-        self.managed.deleter = ctypes.cast(_delete, ctypes.c_void_p) if deleter else None
+        self.managed.deleter = _deleter if deleter else None
         if form == VERSIONED:
             self.managed.major, self.managed.minor = version
             self.managed.flags = flags
         _by_address[ctypes.addressof(self.managed)] = self
         _not_deleted.add(self)
+
+    @property
+    def deleted(self):
+        collect()
+        return self.calls
 
     def bytes(self):
         """The struct, shape and strides as they lie in memory."""
@@ -319,8 +343,7 @@ class Made:
         ctypes cannot run the destructor while an exception is in flight: keep the capsule in a variable.
         """
         name = self.form if name is _unset else name
-        destroy = ctypes.cast(_destructors[self.form], ctypes.c_void_p)
-        return _new(ctypes.addressof(self.managed), _static(name), destroy)
+        return _new(self.form, ctypes.addressof(self.managed), _static(name))
 
     def poison(self):
         """Overwrites the DLTensor, so that only version and deleter are readable (K6)."""

@@ -71,9 +71,42 @@ with_huge_pages(void *memory, size_t size)
 /* ISO C has no cast from a function pointer to an object pointer. */
 #define SLOT(function) ((void *)(uintptr_t)(function))
 
-#if PY_VERSION_HEX < 0x030B0000 /* before 3.11, the functions for float16 are private */
-#  define PyFloat_Pack2(number, bytes, le) _PyFloat_Pack2(number, (unsigned char *)(bytes), le)
-#  define PyFloat_Unpack2(bytes, le) _PyFloat_Unpack2((const unsigned char *)(bytes), le)
+#if PY_VERSION_HEX < 0x030B0000 /* before 3.11, the functions for float16 are private in CPython, and PyPy has none */
+#  ifdef PYPY_VERSION
+#    define PyFloat_Pack2(number, bytes, le) float16_pack(number, bytes)
+#    define PyFloat_Unpack2(bytes, le) float16_unpack(bytes)
+
+static int
+float16_pack(double number, char *bytes)
+{
+    PyObject *module = PyImport_ImportModule("struct");
+    PyObject *packed = module == NULL ? NULL : PyObject_CallMethod(module, "pack", "sd", "=e", number);
+    Py_XDECREF(module);
+    if (packed == NULL)
+        return -1;
+    memcpy(bytes, PyBytes_AsString(packed), 2);
+    Py_DECREF(packed);
+    return 0;
+}
+
+static double
+float16_unpack(const char *bytes)
+{
+    PyObject *module = PyImport_ImportModule("struct");
+    PyObject *items = module == NULL ? NULL : PyObject_CallMethod(module, "unpack", "sy#", "=e", bytes, (Py_ssize_t)2);
+    const double number = items == NULL ? -1.0 : PyFloat_AsDouble(PyTuple_GetItem(items, 0));
+    Py_XDECREF(module);
+    Py_XDECREF(items);
+    return number;
+}
+#  else
+#    define PyFloat_Pack2(number, bytes, le) _PyFloat_Pack2(number, (unsigned char *)(bytes), le)
+#    define PyFloat_Unpack2(bytes, le) _PyFloat_Unpack2((const unsigned char *)(bytes), le)
+#  endif
+#endif
+#ifndef Py_TRASHCAN_BEGIN /* PyPy frees a chain of objects without recursion */
+#  define Py_TRASHCAN_BEGIN(object, dealloc)
+#  define Py_TRASHCAN_END
 #endif
 
 /* ---- 1 Elements --------------------------------------------------------- */
@@ -1042,7 +1075,7 @@ array_from_memory(PyTypeObject *type, PyObject *memory, uint32_t dtype, Py_ssize
     DLTensor t;
     int failed;
 
-    if (!PyBuffer_IsContiguous(buffer, 'C')) {
+    if (!PyBuffer_IsContiguous((Py_buffer *)(uintptr_t)buffer, 'C')) {
         PyErr_SetString(PyExc_BufferError, "the buffer is not compact");
         return NULL;
     }

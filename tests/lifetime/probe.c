@@ -447,7 +447,7 @@ thread_start(uintptr_t *tensors, size_t count, int past, double pause)
     thread *self = (thread *)calloc(1, sizeof(*self));
     if (self == NULL)
         return NULL;
-    self->interpreter = past == 3 ? PyInterpreterState_Get() : NULL;
+    self->interpreter = past == 3 ? DLP_INTERPRETER() : NULL;
     self->tensors = tensors;
     self->count = count;
     self->past = past;

@@ -517,7 +517,7 @@ foreign_delete(DLManagedTensorVersioned *managed)
 {
     const size_t at = strlen(foreign_deleted_in);
     (void)snprintf(foreign_deleted_in + at, sizeof(foreign_deleted_in) - at, "%d ",
-                   (int)PyInterpreterState_GetID(PyInterpreterState_Get()));
+                   (int)PyInterpreterState_GetID(DLP_INTERPRETER()));
     free(managed);
 }
 
