@@ -44,30 +44,15 @@ typedef struct dlp_buffer_format {
 static inline const dlp_buffer_format *
 dlp_buffer_formats(void)
 {
+    /* clang-format off */
     static const dlp_buffer_format formats[] = {
-        {"?", kDLBool, 1},
-        {"b", kDLInt, 1},
-        {"B", kDLUInt, 1},
-        {"c", kDLUInt, 1},
-        {"h", kDLInt, 2},
-        {"H", kDLUInt, 2},
-        {"i", kDLInt, 4},
-        {"I", kDLUInt, 4},
-        {"l", kDLInt, sizeof(long)},
-        {"L", kDLUInt, sizeof(long)},
-        {"q", kDLInt, 8},
-        {"Q", kDLUInt, 8},
-        {"n", kDLInt, sizeof(size_t)},
-        {"N", kDLUInt, sizeof(size_t)},
-        {"e", kDLFloat, 2},
-        {"f", kDLFloat, 4},
-        {"d", kDLFloat, 8},
-        {"Zf", kDLComplex, 8},
-        {"Zd", kDLComplex, 16},
-        {"F", kDLComplex, 8},
-        {"D", kDLComplex, 16},
-        {NULL, 0, 0},
+        {"?", kDLBool, 1}, {"b", kDLInt, 1}, {"B", kDLUInt, 1}, {"c", kDLUInt, 1}, {"h", kDLInt, 2}, {"H", kDLUInt, 2},
+        {"i", kDLInt, 4}, {"I", kDLUInt, 4}, {"l", kDLInt, sizeof(long)}, {"L", kDLUInt, sizeof(long)},
+        {"q", kDLInt, 8}, {"Q", kDLUInt, 8}, {"n", kDLInt, sizeof(size_t)}, {"N", kDLUInt, sizeof(size_t)},
+        {"e", kDLFloat, 2}, {"f", kDLFloat, 4}, {"d", kDLFloat, 8}, {"Zf", kDLComplex, 8}, {"Zd", kDLComplex, 16},
+        {"F", kDLComplex, 8}, {"D", kDLComplex, 16}, {NULL, 0, 0}
     };
+    /* clang-format on */
     return formats;
 }
 
@@ -216,10 +201,16 @@ dlp_buffer_export_steal(PyObject *owner, const DLTensor *t, uint64_t flags, stru
 
 /* What a Py_buffer of this file holds until its release. */
 typedef struct dlp_buffer_pin {
-    dlpack_py_exports *exports; /* in owner */
-    PyObject *owner;            /* keeps the memory; NULL: the exporter */
-    /* Py_ssize_t shape[ndim], strides[ndim] */
+    dlpack_py_exports *exports;  /* in owner */
+    PyObject *owner;             /* keeps the memory; NULL: the exporter */
+    PyObject *exporter;          /* on PyPy, whose bf_releasebuffer gets another Py_buffer, with the same buf */
+    void *buf;                   /* on PyPy: the pin is found by exporter and buf */
+    struct dlp_buffer_pin *next; /* on PyPy */
+    /* Py_ssize_t shape[ndim], strides[ndim]; on PyPy in the Py_buffer */
 } dlp_buffer_pin;
+#ifdef PYPY_VERSION
+static dlp_buffer_pin *dlp_buffer_pins; /* the list; the GIL guards it */
+#endif
 
 /* Why a tensor is not given as these flags ask; NULL: it is. Where Py_ssize_t has 32 bits, shape and length of a
  * broadcast, and strides from end to end of the memory, may not fit. */
@@ -235,7 +226,7 @@ dlp_buffer_refusal(const DLTensor *t, int readonly, int flags)
         fits &= lowest == (Py_ssize_t)lowest && highest == (Py_ssize_t)highest;
     for (i = 0; i < t->ndim; i++)
         fits &= t->shape[i] == (Py_ssize_t)t->shape[i];
-    if (!fits)
+    if (!fits || t->ndim > DLP_BUFFER_MAX_NDIM)
         return "the tensor is too large for a buffer";
     if ((flags & PyBUF_WRITABLE) != 0 && readonly)
         return "the memory is read-only, a writable buffer was asked for";
@@ -286,7 +277,7 @@ dlp_buffer_give(PyObject *exporter, PyObject *owner, const DLTensor *t, int read
         (void)PyErr_NoMemory();
         return -1;
     }
-    dims = (Py_ssize_t *)(void *)(pin + 1);
+    dims = DLP_BUFFER_DIMS(buffer, pin);
     pin->exports = exports;
     pin->owner = owner != exporter ? owner : NULL;
     Py_XINCREF(pin->owner);
@@ -307,6 +298,12 @@ dlp_buffer_give(PyObject *exporter, PyObject *owner, const DLTensor *t, int read
     buffer->strides = (flags & PyBUF_STRIDES) == PyBUF_STRIDES && t->ndim > 0 ? dims + t->ndim : NULL;
     buffer->suboffsets = NULL;
     buffer->internal = pin;
+#ifdef PYPY_VERSION
+    pin->exporter = exporter;
+    pin->buf = buffer->buf;
+    pin->next = dlp_buffer_pins;
+    dlp_buffer_pins = pin;
+#endif
     Py_INCREF(exporter);
     buffer->obj = exporter;
     return 0;
@@ -316,9 +313,17 @@ dlp_buffer_give(PyObject *exporter, PyObject *owner, const DLTensor *t, int read
 static inline void
 dlpack_buffer_release(PyObject *self, Py_buffer *buffer)
 {
+#ifdef PYPY_VERSION
+    dlp_buffer_pin **link = &dlp_buffer_pins, *pin;
+    while ((pin = *link) != NULL && (pin->exporter != self || pin->buf != buffer->buf))
+        link = &pin->next;
+    if (pin == NULL)
+        return;
+    *link = pin->next;
+#else
     dlp_buffer_pin *pin = (dlp_buffer_pin *)buffer->internal;
-
     (void)self;
+#endif
     dlp_exports_add(pin->exports, -1);
     if (pin->owner != NULL)
         dlp_decref(pin->owner);
@@ -623,10 +628,9 @@ dlp_buffer_interface_find(PyObject *obj, const char *name, PyObject **dict)
         *dict = PyDict_Copy(found);
         Py_DECREF(found);
     }
-    if (*dict != NULL || !PyErr_ExceptionMatches(PyExc_AttributeError))
-        return *dict != NULL ? 0 : -1;
-    PyErr_Clear();
-    return 0;
+    if (*dict == NULL && PyErr_ExceptionMatches(PyExc_AttributeError))
+        PyErr_Clear();
+    return PyErr_Occurred() ? -1 : 0;
 }
 
 /* A tuple of integers, each times unit. */
@@ -763,10 +767,9 @@ dlp_buffer_interface_take(PyObject *obj, struct DLManagedTensorVersioned **out)
 
     if (PyType_Check(obj)) /* a class has the attribute of its instances */
         return 0;
-    if (dlp_buffer_interface_find(obj, name, &dict) < 0)
-        return -1;
+    (void)dlp_buffer_interface_find(obj, name, &dict);
     if (dict == NULL)
-        return 0;
+        return PyErr_Occurred() ? -1 : 0;
     if (dlp_buffer_interface_read(name, dict, 3, dims, &t) == 0) {
         data = dlp_buffer_interface_get(dict, "data");
         offset = dlp_buffer_interface_get(dict, "offset");

@@ -107,8 +107,7 @@
 /* Optional, as those of dlpack_tensor.h.
  *
  * DLPACK_PY_EXIT_WAIT      how long the end of an interpreter waits for deleters on other threads, in seconds.
- * DLPACK_PY_OPTIONAL       before Python 3.9 leaves this file out, without an #error. DLPACK_PY_AVAILABLE is 0 there,
- *                          and 1 on other Pythons. */
+ * DLPACK_PY_OPTIONAL       leaves this file out before Python 3.9, without an #error: DLPACK_PY_AVAILABLE is 0 there. */
 #ifndef DLPACK_PY_EXIT_WAIT
 #  define DLPACK_PY_EXIT_WAIT 10
 #endif
@@ -199,15 +198,18 @@ extern "C"
 #  define DLP_SLEEP() ((void)poll(NULL, 0, DLP_SLEEP_MS))
 #endif
 
-/* The current interpreter, that of a thread state, and its dictionary, borrowed. PyPy has one interpreter. */
-#ifdef PYPY_VERSION
+#ifdef PYPY_VERSION /* has one interpreter; a Py_buffer has room for its dimensions */
 #  define DLP_INTERPRETER() PyInterpreterState_Head()
 #  define DLP_INTERPRETER_OF(state) ((state)->interp)
 #  define DLP_INTERPRETER_DICT(interpreter) PyModule_GetDict(PyImport_AddModule("sys"))
+#  define DLP_BUFFER_DIMS(buffer, pin) ((Py_ssize_t *)(void *)((char *)(buffer) + offsetof(Py_buffer, _strides)))
+#  define DLP_BUFFER_MAX_NDIM ((int)(sizeof(((Py_buffer *)NULL)->_shape) / sizeof(Py_ssize_t)))
 #else
 #  define DLP_INTERPRETER() PyInterpreterState_Get()
 #  define DLP_INTERPRETER_OF(state) PyThreadState_GetInterpreter(state)
 #  define DLP_INTERPRETER_DICT(interpreter) PyInterpreterState_GetDict(interpreter)
+#  define DLP_BUFFER_DIMS(buffer, pin) ((Py_ssize_t *)(void *)((pin) + 1))
+#  define DLP_BUFFER_MAX_NDIM DLPACK_PY_MAX_NDIM
 #endif
 
 /* The thread state that this thread is attached with, or NULL. PyGILState_Check knows the main interpreter only. */
@@ -1720,15 +1722,6 @@ dlp_view_copy(dlpack_py_view *v, dlp_export *copy)
     dlp_delete(managed, form); /* last: a deleter may run code that looks at the view */
 }
 
-/* Makes v, which dlp_view_prepare has filled, the owner of the tensor or of its copy. Cannot fail. */
-static inline void
-dlp_view_own(dlpack_py_view *v, void *managed, dlp_export *copy)
-{
-    v->managed = managed;
-    if (copy != NULL)
-        dlp_view_copy(v, copy);
-}
-
 /* Refuses the name of a capsule: ValueError where the capsule was consumed, or else TypeError. Returns -1. */
 DLP_RARE int
 dlp_refuse_name(const char *name, dlpack_py_error *error)
@@ -1766,7 +1759,9 @@ dlp_take_capsule(PyObject *capsule, const dlp_consumer *consumer, dlpack_py_view
     }
     DLP_UNLOCK();
     if (result == 0) {
-        dlp_view_own(v, managed, copy);
+        v->managed = managed;
+        if (copy != NULL)
+            dlp_view_copy(v, copy);
         return 0;
     }
     if (result == DLP_UNKNOWN_MAJOR)
@@ -1790,7 +1785,9 @@ dlp_take_managed(void *managed, int32_t form, const dlpack_py_want *want, const 
         dlp_delete(managed, form);
         return dlp_raise_for(given.want, &error);
     }
-    dlp_view_own(v, managed, copy);
+    v->managed = managed;
+    if (copy != NULL)
+        dlp_view_copy(v, copy);
     return 0;
 }
 
@@ -2071,16 +2068,15 @@ DLP_RARE PyObject *
 dlp_object_type_new(const char *name, PyType_Slot *slots)
 {
     PyType_Spec spec = {name, (int)sizeof(dlp_object), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, slots};
-    PyObject *type;
 #ifdef Py_TPFLAGS_DISALLOW_INSTANTIATION
     spec.flags |= Py_TPFLAGS_DISALLOW_INSTANTIATION;
-#endif
-    type = PyType_FromSpec(&spec);
-#ifndef Py_TPFLAGS_DISALLOW_INSTANTIATION /* before 3.10 */
+    return PyType_FromSpec(&spec);
+#else /* before 3.10 */
+    PyObject *type = PyType_FromSpec(&spec);
     if (type != NULL)
         ((PyTypeObject *)type)->tp_new = NULL;
-#endif
     return type;
+#endif
 }
 
 /* A new dlp_object, of a type of this interpreter that is kept in *type and made by type_new at its first use. Steals

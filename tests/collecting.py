@@ -1,15 +1,38 @@
-"""collect(): frees the objects that no variable holds."""
+"""On PyPy, objects are freed by collections, and have no count of references from Python.
+
+collect()          frees what no variable holds
+sys.getrefcount    on PyPy: the references that C code holds, to compare before and after
+weakref.ref        on PyPy: collects before it says whether the object lives
+"""
 
 import gc
 import sys
+import weakref
 
 PYPY = sys.implementation.name == "pypy"
 
+if PYPY:
+    import dltensor_capsules
 
-def collect():
-    """Frees what CPython frees at once: on PyPy, objects of extensions and what they hold are freed by a few
-    collections. Does nothing on CPython, whose reference counts the tests rely on.
-    """
-    if PYPY:
-        for _ in range(3):
+    def collect(times=3):
+        """A collection frees an object of an extension; the next one frees what that object held."""
+        for _ in range(times):
             gc.collect()
+
+    def getrefcount(obj):
+        collect(1)
+        return dltensor_capsules.references(obj)
+
+    class Reference(weakref.ref):
+        def __call__(self):
+            for _ in range(3):
+                if super().__call__() is not None:
+                    gc.collect()
+            return super().__call__()
+
+    sys.getrefcount = getrefcount
+    weakref.ref = Reference
+else:
+
+    def collect(times=3):
+        """Does nothing: the tests find an object that is not freed at once."""

@@ -330,7 +330,7 @@ class Made:
 
     @property
     def deleted(self):
-        collect()
+        collect(2)
         return self.calls
 
     def bytes(self):
@@ -405,4 +405,5 @@ class Producer:
     @property
     def deleted(self):
         """How often each deleter was called."""
-        return [made.deleted for made in self.made]
+        collect(2)
+        return [made.calls for made in self.made]

@@ -1,4 +1,5 @@
-/* dltensor_capsules - what dltensor.py calls by ctypes.pythonapi, which PyPy does not have. Written from dlpack.h. */
+/* dltensor_capsules - for PyPy: what dltensor.py calls by ctypes.pythonapi elsewhere, and how many references C code
+ * holds. Written from dlpack.h. */
 #include <Python.h>
 
 #include <string.h>
@@ -113,7 +114,16 @@ set_deleter(PyObject *module, PyObject *function)
     return PyLong_FromVoidPtr((void *)(uintptr_t)call_on_delete);
 }
 
+/* references(obj): how many references to it C code holds. Higher bits say what PyPy itself holds. */
+static PyObject *
+count_references(PyObject *module, PyObject *obj)
+{
+    (void)module;
+    return PyLong_FromSsize_t(Py_REFCNT(obj) & 0xffffffff);
+}
+
 static PyMethodDef functions[] = {
+    {"references", count_references, METH_O, NULL},
     {"new", new_capsule, METH_VARARGS, NULL},
     {"name", get_name, METH_O, NULL},
     {"pointer", get_pointer, METH_VARARGS, NULL},
@@ -121,8 +131,8 @@ static PyMethodDef functions[] = {
     {"deleter", set_deleter, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };
-static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "dltensor_capsules", NULL, -1, functions, NULL, NULL, NULL,
-                                    NULL};
+static struct PyModuleDef module = {
+    PyModuleDef_HEAD_INIT, "dltensor_capsules", NULL, -1, functions, NULL, NULL, NULL, NULL};
 
 PyMODINIT_FUNC
 PyInit_dltensor_capsules(void);
