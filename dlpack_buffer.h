@@ -97,6 +97,29 @@ dlp_buffer_format_of(const DLTensor *t)
 
 /* ---- 2 Buffers as tensors ----------------------------------------------- */
 
+/* PyMemoryView_FromObject. A memoryview of PyPy 3.9 holds itself. */
+static inline PyObject *
+dlp_buffer_memoryview(PyObject *obj)
+{
+    PyObject *memory = PyMemoryView_FromObject(obj);
+#ifdef PYPY_VERSION
+    if (memory != NULL && PyMemoryView_GET_BUFFER(memory)->obj == memory)
+        Py_CLEAR(PyMemoryView_GET_BUFFER(memory)->obj);
+#endif
+    return memory;
+}
+
+/* Is the buffer of a memoryview read-only? PyPy 3.9 tells the memoryview alone. */
+static inline int
+dlp_buffer_is_readonly(const Py_buffer *buffer, PyObject *memory)
+{
+    (void)memory;
+#ifdef PYPY_VERSION
+    buffer = PyMemoryView_GET_BUFFER(memory);
+#endif
+    return buffer->readonly;
+}
+
 /* Describes a buffer; shape and strides are written to dims. Returns 0, or -1 with BufferError. */
 DLP_RARE int
 dlp_buffer_tensor(const Py_buffer *buffer, int64_t *dims, DLTensor *t)
@@ -133,19 +156,17 @@ dlp_buffer_tensor(const Py_buffer *buffer, int64_t *dims, DLTensor *t)
 static inline PyObject *
 dlp_buffer_open(PyObject *obj, int64_t *dims, DLTensor *t, uint64_t *flags)
 {
-    PyObject *memory = PyMemoryView_FromObject(obj);
+    PyObject *memory = dlp_buffer_memoryview(obj);
     Py_buffer buffer;
-    int result;
+    int result = -1;
 
     *flags = 0;
-    if (memory == NULL)
-        return NULL;
-    if ((result = PyObject_GetBuffer(memory, &buffer, PyBUF_RECORDS_RO)) == 0) {
-        *flags = buffer.readonly ? DLPACK_PY_FLAG_READ_ONLY : 0;
+    if (memory != NULL && (result = PyObject_GetBuffer(memory, &buffer, PyBUF_RECORDS_RO)) == 0) {
+        *flags = dlp_buffer_is_readonly(&buffer, memory) ? DLPACK_PY_FLAG_READ_ONLY : 0;
         result = dlp_buffer_tensor(&buffer, dims, t);
         PyBuffer_Release(&buffer); /* the memoryview keeps the memory */
     }
-    if (result < 0) {
+    if (result < 0 && memory != NULL) {
         dlp_decref(memory);
         return NULL;
     }
@@ -346,10 +367,10 @@ dlp_buffer_ask(PyObject *self, dlpack_py_describe describe, dlpack_py_offer *off
 static inline int
 dlp_buffer_check_idle(const dlpack_py_offer *offer)
 {
-    if (offer->pending_count == 0)
-        return 0;
-    PyErr_SetString(PyExc_BufferError, "work on the data may be pending on a stream, which only __dlpack__ can name");
-    return -1;
+    if (offer->pending_count > 0)
+        PyErr_SetString(PyExc_BufferError,
+                        "work on the data may be pending on a stream, which only __dlpack__ can name");
+    return offer->pending_count > 0 ? -1 : 0;
 }
 
 /* bf_getbuffer of a type that a function describes. Until its release the buffer is counted by offer.exports and holds
@@ -421,7 +442,7 @@ dlpack_buffer_memoryview_steal(dlpack_py_view *v)
     object = dlp_object_new_steal(&state->types[DLP_BUFFER_TYPE], dlp_buffer_object_type, v);
     if (object == NULL)
         return NULL;
-    memory = PyMemoryView_FromObject(object);
+    memory = dlp_buffer_memoryview(object);
     dlp_decref(object);
     return memory;
 }
@@ -450,12 +471,14 @@ dlpack_buffer_get(PyObject *obj, const dlpack_py_want *want, Py_buffer *buffer, 
     PyObject *memory;
     int result = -1;
 
-    buffer->obj = NULL; /* after a failure, PyBuffer_Release does nothing */
+    buffer->obj = NULL;   /* after a failure, PyBuffer_Release does nothing */
+    buffer->readonly = 1; /* PyPy 3.9 sets it for no object of its own but bytes */
     if (PyObject_CheckBuffer(obj))
         return PyObject_GetBuffer(obj, buffer, flags);
     memory = dlpack_buffer_memoryview(obj, want);
     if (memory != NULL) {
         result = PyObject_GetBuffer(memory, buffer, flags);
+        buffer->readonly = dlp_buffer_is_readonly(buffer, memory);
         dlp_decref(memory);
     }
     else if (PyErr_ExceptionMatches(PyExc_AttributeError) && !dlpack_py_check(obj)) { /* has neither protocol */
@@ -726,7 +749,7 @@ static inline PyObject *
 dlp_buffer_interface_bytes(PyObject *data, PyObject *offset, DLTensor *t, uint64_t *flags)
 {
     const Py_ssize_t skipped = offset == NULL ? 0 : PyNumber_AsSsize_t(offset, PyExc_BufferError);
-    PyObject *memory = PyErr_Occurred() ? NULL : PyMemoryView_FromObject(data);
+    PyObject *memory = PyErr_Occurred() ? NULL : dlp_buffer_memoryview(data);
     int64_t lowest = 0, highest = 0;
     Py_buffer buffer;
     int fits;
@@ -742,7 +765,7 @@ dlp_buffer_interface_bytes(PyObject *data, PyObject *offset, DLTensor *t, uint64
     else if (dlp_byte_range(t, 0, &lowest, &highest) < 0 || lowest < -(int64_t)skipped ||
              highest > (int64_t)(buffer.len - skipped))
         fits = 0;
-    *flags = buffer.readonly ? DLPACK_PY_FLAG_READ_ONLY : 0;
+    *flags = dlp_buffer_is_readonly(&buffer, memory) ? DLPACK_PY_FLAG_READ_ONLY : 0;
     PyBuffer_Release(&buffer); /* the memoryview keeps the bytes */
     if (fits)
         return memory;

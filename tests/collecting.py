@@ -20,7 +20,7 @@ if PYPY:
             gc.collect()
 
     def getrefcount(obj):
-        collect(1)
+        collect(2)
         return dltensor_capsules.references(obj)
 
     class Reference(weakref.ref):
