@@ -198,10 +198,10 @@ extern "C"
 #  define DLP_SLEEP() ((void)poll(NULL, 0, DLP_SLEEP_MS))
 #endif
 
-#ifdef PYPY_VERSION /* has one interpreter; a Py_buffer has room for its dimensions */
+#ifdef PYPY_VERSION /* has one interpreter, no GIL before PyEval_InitThreads, and room for dimensions in a Py_buffer */
 #  define DLP_INTERPRETER() PyInterpreterState_Head()
 #  define DLP_INTERPRETER_OF(state) ((state)->interp)
-#  define DLP_INTERPRETER_DICT(interpreter) PyModule_GetDict(PyImport_AddModule("sys"))
+#  define DLP_INTERPRETER_DICT(interpreter) (PyEval_InitThreads(), PyModule_GetDict(PyImport_AddModule("sys")))
 #  define DLP_BUFFER_DIMS(buffer, pin) ((Py_ssize_t *)(void *)((char *)(buffer) + offsetof(Py_buffer, _strides)))
 #  define DLP_BUFFER_MAX_NDIM ((int)(sizeof(((Py_buffer *)NULL)->_shape) / sizeof(Py_ssize_t)))
 #else

@@ -1,6 +1,7 @@
 """On PyPy, objects are freed by collections, and have no count of references from Python.
 
 collect()          frees what no variable holds
+not_on_pypy(what)  skips a test that needs it
 sys.getrefcount    on PyPy: the references that C code holds, to compare before and after
 weakref.ref        on PyPy: collects before it says whether the object lives
 """
@@ -9,7 +10,15 @@ import gc
 import sys
 import weakref
 
+import pytest
+
 PYPY = sys.implementation.name == "pypy"
+OLD_PYPY = PYPY and sys.version_info < (3, 10)
+
+
+def not_on_pypy(what):
+    return pytest.mark.skipif(PYPY, reason=f"{what}: not on PyPy")
+
 
 if PYPY:
     import dltensor_capsules

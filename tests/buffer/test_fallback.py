@@ -7,6 +7,7 @@ import mmap
 import sys
 import weakref
 
+from collecting import not_on_pypy
 import dlarray
 import dltensor
 import pytest
@@ -77,6 +78,7 @@ def test_a_stride_of_a_buffer_that_reaches_no_element_may_have_any_value_D5():
         ndim_of((1, 2), (8, 3))
 
 
+@not_on_pypy("a bytearray, a BytesIO and an mmap that a buffer locks")
 def test_a_memory_mapped_file_is_consumed_C6(tmp_path):
     (tmp_path / "file").write_bytes(bytes(range(8)))
     with open(tmp_path / "file", "rb") as file:
@@ -119,6 +121,7 @@ def test_an_array_interface_keeps_its_object_alive_and_stays_read_only_C7_P9():
     assert gone() is None
 
 
+@not_on_pypy("a bytearray, a BytesIO and an mmap that a buffer locks")
 @pytest.mark.parametrize("data, offset, wanted", [
     (b"\x01\x02\x03\x04", None, [1, 2]),
     (b"\x01\x02\x03\x04", 2, [3, 4]),

@@ -2,6 +2,7 @@
 
 import array
 
+from collecting import OLD_PYPY, not_on_pypy
 import pytest
 from buffer_probe import get
 from dltensor import CUDA, READ_ONLY, Made, Producer
@@ -20,6 +21,8 @@ NUMBERS = array.array("d", [0, 1, 2]).tobytes()
 def test_an_object_with_the_buffer_protocol_gives_its_own_buffer(make):
     source = make(3)
     view = memoryview(source)
+    if OLD_PYPY and type(source) in (bytearray, array.array):  # the buffer does not say whether it is read-only
+        pytest.skip("Py_buffer.readonly: not on PyPy 3.9")
     assert get(source, FULL_RO) == (view.tobytes(), view.itemsize, view.readonly, view.ndim, view.format)
 
 
@@ -48,6 +51,7 @@ def test_read_only_data_gives_no_writable_buffer_C7(flags):
     assert producer.deleted == [1]
 
 
+@not_on_pypy("a memoryview that checks PyBUF_C_CONTIGUOUS")
 def test_flags_and_requirements_are_checked_and_the_tensor_released_C9():
     producer = Producer(shape=(2, 2), strides=(1, 2))
     with pytest.raises(BufferError):
@@ -63,9 +67,9 @@ def test_flags_and_requirements_are_checked_and_the_tensor_released_C9():
 
 
 def test_an_object_without_both_protocols_is_the_type_error_of_python_C6():
-    with pytest.raises(TypeError, match="a bytes-like object is required, not 'int'"):
+    with pytest.raises(TypeError, match="'int'"):
         get(7, SIMPLE)
-    with pytest.raises(TypeError, match="required, not 'object'"):
+    with pytest.raises(TypeError, match="'object'"):
         get(object(), SIMPLE)
 
 

@@ -5,6 +5,7 @@ import itertools
 import sys
 import weakref
 
+from collecting import OLD_PYPY, collect
 import dlarray
 import dltensor
 import pytest
@@ -107,12 +108,15 @@ def test_a_growable_type_refuses_to_grow_while_a_buffer_lives_P9():
     for value in range(8):
         samples.append(value)
     view = memoryview(samples)
+    collect()
     assert view.tolist() == list(range(8)) and numpy.asarray(samples).tolist() == list(range(8))
     with pytest.raises(BufferError, match="the memory is shared with another array, it cannot move"):
         samples.append(8)
     view[3] = 30.0
+    collect()
     assert samples[3] == 30.0
     view.release()
+    collect()
     samples.append(8)
     assert not hasattr(samples, "__array_interface__")
 
@@ -154,6 +158,7 @@ def test_an_exception_in_flight_survives_the_owner_of_a_buffer_K2(counted, monke
     thing.owner = rude()
     with pytest.raises(KeyError) as raised:
         release_raising(thing, STRIDES | FORMAT, error)
+        collect()
     assert raised.value is error
     assert unraisable == ["left behind"]
     assert thing.count == 0 or not counted
@@ -161,6 +166,8 @@ def test_an_exception_in_flight_survives_the_owner_of_a_buffer_K2(counted, monke
 
 @pytest.mark.parametrize("shape", [(), (2,), (2, 3), (2, 1, 3), (1,) * 64])
 def test_shape_and_strides_of_every_rank_are_given(shape):
+    if OLD_PYPY and len(shape) > 36:
+        pytest.skip("a Py_buffer of rank 64: not on PyPy 3.9")
     a = numpy.zeros(shape)
     view = memoryview(Buffer(a))
     assert (view.ndim, view.shape, view.nbytes) == (a.ndim, shape, a.nbytes)
@@ -262,6 +269,7 @@ def test_memory_that_can_move_has_no_array_interface_P9():
     a = numpy.asarray(thing)  # uses the buffer protocol
     assert thing.count == 1
     del a
+    collect()
     assert thing.count == 0
 
 

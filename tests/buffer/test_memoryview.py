@@ -4,6 +4,7 @@ import gc
 import sys
 import threading
 
+from collecting import collect, not_on_pypy
 import dlarray
 import dltensor
 import pytest
@@ -58,6 +59,7 @@ def test_what_a_buffer_cannot_count_is_refused_D8(shape, strides, data):
     assert source.deleted == [1]
 
 
+@not_on_pypy("tobytes of a memoryview with any strides")
 @given(st.data())
 def test_a_memoryview_has_shape_strides_and_values_of_the_array_D11(data):
     shape = data.draw(st.lists(st.integers(0, 4), max_size=4))
@@ -105,12 +107,17 @@ def test_the_tensor_is_released_once_with_the_last_view_on_it_K4(form):
     cast = view.cast("B")
     array = numpy.asarray(cast)
     view.release()
+    collect()
     del view
+    collect()
     assert made.deleted == 0
     part.release()
+    collect()
     del part, cast
+    collect()
     assert made.deleted == 0
     del array
+    collect()
     gc.collect()
     assert made.deleted == 1
 
@@ -158,7 +165,7 @@ def test_an_exporter_that_python_code_makes_holds_no_tensor():
         empty = kind()
     except TypeError:
         return
-    with pytest.raises(BufferError, match="this object holds no tensor"):
+    with pytest.raises(BufferError, match="this object holds no tensor|a buffer is memory of the CPU"):
         memoryview(empty)
 
 

@@ -8,6 +8,7 @@ import mmap
 import sys
 import weakref
 
+from collecting import PYPY, not_on_pypy
 import dltensor
 import pytest
 from array_libraries import needs_writable_numpy
@@ -49,6 +50,7 @@ def test_read_only_memory_is_exported_as_read_only_P3():
     assert copy.flags.writeable
 
 
+@not_on_pypy("a bytearray, a BytesIO and an mmap that a buffer locks")
 def test_memory_cannot_be_resized_while_an_export_lives_P9():
     grows = Growable(b"abc")
     arrays = [numpy.from_dlpack(grows), numpy.from_dlpack(grows)]
@@ -64,6 +66,7 @@ def test_memory_cannot_be_resized_while_an_export_lives_P9():
     assert bytes(grows) == b"abc\x01"
 
 
+@not_on_pypy("a bytearray, a BytesIO and an mmap that a buffer locks")
 def test_a_memory_mapped_file_cannot_be_closed_while_an_export_lives_P9(tmp_path):
     (tmp_path / "file").write_bytes(bytes(range(16)))
     with open(tmp_path / "file", "r+b") as file:
@@ -98,7 +101,7 @@ def test_the_owner_lives_as_long_as_the_last_export_P9():
     before = sys.getrefcount(numbers)
     a, b = numpy.from_dlpack(numbers), numpy.from_dlpack(numbers)
     del a
-    assert sys.getrefcount(numbers) == before + 1
+    assert PYPY or sys.getrefcount(numbers) == before + 1  # PyPy counts no reference of its memoryviews
     del numbers
     assert gone() is not None
     assert b.tolist() == [97, 98, 99]
@@ -159,6 +162,7 @@ def test_arguments_are_parsed_before_the_buffer_is_requested_P1():
     assert dltensor.read(capsule).shape == (4,)
 
 
+@not_on_pypy("a bytearray, a BytesIO and an mmap that a buffer locks")
 def test_a_chain_of_exporters_is_kept_alive_P9():
     stream = io.BytesIO(b"abcd")
     a = numpy.from_dlpack(strided(numpy.frombuffer(stream.getbuffer(), "u1")))

@@ -5,6 +5,7 @@ import sysconfig
 import textwrap
 
 import pytest
+from collecting import PYPY
 from lifetime.children import PRELUDE, run
 
 PROBES = ["probe", "probe_plain"]
@@ -15,6 +16,8 @@ if sys.version_info >= (3, 12) and not sysconfig.get_config_var("Py_GIL_DISABLED
 @pytest.fixture(params=PROBES)
 def child(request):
     """Runs a script, in which `probe` is one build of the module probe, and compares the output."""
+    if PYPY:  # test_pypy.py has scenarios for PyPy
+        pytest.skip("finalizers that run at once, and subinterpreters: not on PyPy")
 
     def run_script(script, **expected):
         prelude = PRELUDE.replace("PROBE", request.param)
