@@ -97,28 +97,20 @@ dlp_buffer_format_of(const DLTensor *t)
 
 /* ---- 2 Buffers as tensors ----------------------------------------------- */
 
-/* PyMemoryView_FromObject. A memoryview of PyPy 3.9 holds itself. */
+#ifdef PYPY_VERSION /* a memoryview of PyPy 3.9 holds itself, and it alone tells whether it is read-only */
 static inline PyObject *
 dlp_buffer_memoryview(PyObject *obj)
 {
     PyObject *memory = PyMemoryView_FromObject(obj);
-#ifdef PYPY_VERSION
     if (memory != NULL && PyMemoryView_GET_BUFFER(memory)->obj == memory)
         Py_CLEAR(PyMemoryView_GET_BUFFER(memory)->obj);
-#endif
     return memory;
 }
-
-/* Is the buffer of a memoryview read-only? PyPy 3.9 tells the memoryview alone. */
-static inline int
-dlp_buffer_is_readonly(const Py_buffer *buffer, PyObject *memory)
-{
-    (void)memory;
-#ifdef PYPY_VERSION
-    buffer = PyMemoryView_GET_BUFFER(memory);
+#  define DLP_BUFFER_READONLY(buffer, memory) (PyMemoryView_GET_BUFFER(memory)->readonly)
+#else
+#  define dlp_buffer_memoryview(obj) PyMemoryView_FromObject(obj)
+#  define DLP_BUFFER_READONLY(buffer, memory) ((buffer)->readonly)
 #endif
-    return buffer->readonly;
-}
 
 /* Describes a buffer; shape and strides are written to dims. Returns 0, or -1 with BufferError. */
 DLP_RARE int
@@ -162,7 +154,7 @@ dlp_buffer_open(PyObject *obj, int64_t *dims, DLTensor *t, uint64_t *flags)
 
     *flags = 0;
     if (memory != NULL && (result = PyObject_GetBuffer(memory, &buffer, PyBUF_RECORDS_RO)) == 0) {
-        *flags = dlp_buffer_is_readonly(&buffer, memory) ? DLPACK_PY_FLAG_READ_ONLY : 0;
+        *flags = DLP_BUFFER_READONLY(&buffer, memory) ? DLPACK_PY_FLAG_READ_ONLY : 0;
         result = dlp_buffer_tensor(&buffer, dims, t);
         PyBuffer_Release(&buffer); /* the memoryview keeps the memory */
     }
@@ -432,11 +424,10 @@ dlpack_buffer_memoryview_steal(dlpack_py_view *v)
     dlp_state *state = dlp_state_get();
     PyObject *object, *memory;
 
+    if (v->managed == NULL && state != NULL)
+        PyErr_SetString(PyExc_ValueError, "the view holds no tensor of its own: a borrowed tensor has no memoryview");
     if (v->managed == NULL || state == NULL) {
         dlpack_py_release(v);
-        if (state != NULL)
-            PyErr_SetString(PyExc_ValueError,
-                            "the view holds no tensor of its own: a borrowed tensor has no memoryview");
         return NULL;
     }
     object = dlp_object_new_steal(&state->types[DLP_BUFFER_TYPE], dlp_buffer_object_type, v);
@@ -478,7 +469,7 @@ dlpack_buffer_get(PyObject *obj, const dlpack_py_want *want, Py_buffer *buffer, 
     memory = dlpack_buffer_memoryview(obj, want);
     if (memory != NULL) {
         result = PyObject_GetBuffer(memory, buffer, flags);
-        buffer->readonly = dlp_buffer_is_readonly(buffer, memory);
+        buffer->readonly = DLP_BUFFER_READONLY(buffer, memory);
         dlp_decref(memory);
     }
     else if (PyErr_ExceptionMatches(PyExc_AttributeError) && !dlpack_py_check(obj)) { /* has neither protocol */
@@ -765,7 +756,7 @@ dlp_buffer_interface_bytes(PyObject *data, PyObject *offset, DLTensor *t, uint64
     else if (dlp_byte_range(t, 0, &lowest, &highest) < 0 || lowest < -(int64_t)skipped ||
              highest > (int64_t)(buffer.len - skipped))
         fits = 0;
-    *flags = dlp_buffer_is_readonly(&buffer, memory) ? DLPACK_PY_FLAG_READ_ONLY : 0;
+    *flags = DLP_BUFFER_READONLY(&buffer, memory) ? DLPACK_PY_FLAG_READ_ONLY : 0;
     PyBuffer_Release(&buffer); /* the memoryview keeps the bytes */
     if (fits)
         return memory;

@@ -107,7 +107,7 @@
 /* Optional, as those of dlpack_tensor.h.
  *
  * DLPACK_PY_EXIT_WAIT      how long the end of an interpreter waits for deleters on other threads, in seconds.
- * DLPACK_PY_OPTIONAL       leaves this file out before Python 3.9, without an #error: DLPACK_PY_AVAILABLE is 0 there. */
+ * DLPACK_PY_OPTIONAL       leaves this file out before Python 3.9, without #error: DLPACK_PY_AVAILABLE is 0. */
 #ifndef DLPACK_PY_EXIT_WAIT
 #  define DLPACK_PY_EXIT_WAIT 10
 #endif
@@ -198,7 +198,7 @@ extern "C"
 #  define DLP_SLEEP() ((void)poll(NULL, 0, DLP_SLEEP_MS))
 #endif
 
-#ifdef PYPY_VERSION /* has one interpreter, no GIL before PyEval_InitThreads, and room for dimensions in a Py_buffer */
+#ifdef PYPY_VERSION /* one interpreter; no GIL before PyEval_InitThreads; a Py_buffer has room for dimensions */
 #  define DLP_INTERPRETER() PyInterpreterState_Head()
 #  define DLP_INTERPRETER_OF(state) ((state)->interp)
 #  define DLP_INTERPRETER_DICT(interpreter) (PyEval_InitThreads(), PyModule_GetDict(PyImport_AddModule("sys")))

@@ -7,11 +7,11 @@ import mmap
 import sys
 import weakref
 
-from collecting import not_on_pypy
 import dlarray
 import dltensor
 import pytest
 from buffer_probe import dtype_of, kind, ndim_of
+from collecting import not_on_pypy
 from consumer_probe import DLPACK_PY_READONLY, DLPACK_PY_WRITABLE
 from consumer_probe import consume as consume_strictly
 from optional import numpy

@@ -5,6 +5,7 @@ import array
 from collecting import OLD_PYPY, not_on_pypy
 import pytest
 from buffer_probe import get
+from collecting import OLD_PYPY, not_on_pypy
 from dltensor import CUDA, READ_ONLY, Made, Producer
 from optional import numpy
 

@@ -5,12 +5,12 @@ import itertools
 import sys
 import weakref
 
-from collecting import OLD_PYPY, collect
 import dlarray
 import dltensor
 import pytest
 from array_libraries import needs_versioned_numpy, needs_writable_numpy
 from buffer_probe import kind, release_raising, request, rude
+from collecting import OLD_PYPY, collect
 from dltensor import CUDA, CUDA_HOST, READ_ONLY, VERSIONED, Made
 from optional import numpy
 from samples import Samples

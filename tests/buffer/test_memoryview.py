@@ -4,12 +4,12 @@ import gc
 import sys
 import threading
 
-from collecting import collect, not_on_pypy
 import dlarray
 import dltensor
 import pytest
 from array_libraries import needs_versioned_numpy
 from buffer_probe import view_of
+from collecting import collect, not_on_pypy
 from dltensor import CUDA, FORMS, LEGACY, PADDED, READ_ONLY, VERSIONED, Made
 from hypothesis import given
 from hypothesis import strategies as st

@@ -21,13 +21,14 @@ NOT_A_POINT = """
     PyBool_Check PyBool_FromLong PyBuffer_Release PyCapsule_CheckExact PyCapsule_GetName PyCapsule_GetPointer
     PyCapsule_SetName PyDict_Check PyDoc_STR PyErr_Clear PyErr_ExceptionMatches PyErr_Fetch PyErr_Format
     PyErr_GetExcInfo PyErr_GetHandledException PyErr_GetRaisedException PyErr_NoMemory PyErr_NormalizeException
-    PyErr_Occurred PyErr_Restore PyErr_SetRaisedException PyErr_SetString PyErr_WriteUnraisable PyEval_RestoreThread
-    PyEval_SaveThread PyException_GetContext PyException_SetContext PyException_SetTraceback PyFloat_CheckExact
-    PyGILState_GetThisThreadState PyInterpreterState_Get PyInterpreterState_Head PyInterpreterState_Main
-    PyLong_AsDouble PyLong_AsLongAndOverflow PyLong_AsLongLong PyLong_AsUnsignedLongLong PyLong_AsVoidPtr
-    PyLong_CheckExact PyLong_FromLong PyLong_FromLongLong PyLong_FromUnsignedLongLong PyMem_Free PyMem_Malloc
-    PyObject_CheckBuffer PyObject_Free PyObject_GC_Del PyObject_GC_Track PyObject_GC_UnTrack PyThreadState_Clear
-    PyThreadState_Delete PyThreadState_Get PyThreadState_GetDict PyThreadState_GetInterpreter
+    PyErr_Occurred PyErr_Restore PyErr_SetRaisedException PyErr_SetString PyErr_WriteUnraisable PyEval_InitThreads
+    PyEval_RestoreThread PyEval_SaveThread PyException_GetContext PyException_SetContext PyException_SetTraceback
+    PyFloat_CheckExact PyGILState_Check PyGILState_Ensure PyGILState_GetThisThreadState PyGILState_Release
+    PyImport_AddModule PyInterpreterState_Get PyInterpreterState_Head PyInterpreterState_Main PyLong_AsDouble
+    PyLong_AsLongAndOverflow PyLong_AsLongLong PyLong_AsUnsignedLongLong PyLong_AsVoidPtr PyLong_CheckExact
+    PyLong_FromLong PyLong_FromLongLong PyLong_FromUnsignedLongLong PyMem_Free PyMem_Malloc PyMemoryView_GET_BUFFER
+    PyModule_GetDict PyObject_CheckBuffer PyObject_Free PyObject_GC_Del PyObject_GC_Track PyObject_GC_UnTrack
+    PyThreadState_Clear PyThreadState_Delete PyThreadState_Get PyThreadState_GetDict PyThreadState_GetInterpreter
     PyThreadState_GetUnchecked PyThread_get_thread_ident PyTuple_Check PyTuple_CheckExact PyTuple_GET_ITEM
     PyTuple_GET_SIZE PyTuple_GetItem PyTuple_SetItem PyTuple_Size PyType_Check PyType_GetName PyType_HasFeature
     PyType_IsSubtype PyType_Modified PyUnicode_Check PyUnicode_CheckExact PyUnicode_Compare
