@@ -158,7 +158,7 @@ typedef intptr_t dlp_word;
 #  error "dlpack_py.h needs the atomic built-ins of GCC, clang or MSVC"
 #endif
 
-/* The size and an item of a tuple, unchecked. The trashcan limits recursion in deallocation: CPython's, without its limited API. */
+/* The size and an item of a tuple, unchecked. CPython's trashcan limits recursion in deallocation. */
 #if defined(Py_LIMITED_API) || defined(PYPY_VERSION)
 #  define DLP_TUPLE_SIZE(tuple) PyTuple_Size(tuple)
 #  define DLP_TUPLE_ITEM(tuple, i) PyTuple_GetItem(tuple, i)

@@ -34,7 +34,8 @@ if PYPY:
 
     class Reference(weakref.ref):
         def __call__(self):
-            for _ in range(3):
+            by_weakref = sys._getframe(1).f_globals is vars(weakref)  # a dictionary looks at its own references
+            for _ in range(0 if by_weakref else 3):
                 if super().__call__() is not None:
                     gc.collect()
             return super().__call__()
