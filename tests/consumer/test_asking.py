@@ -5,6 +5,7 @@ import time
 
 import dltensor
 import pytest
+from collecting import not_on_pypy
 from consumer_probe import (
     DLPACK_PY_ANY_DEVICE,
     DLPACK_PY_COPY_IF_NEEDED,
@@ -247,6 +248,7 @@ def fail_with_a_cause():
         raise BufferError("not now")  # noqa: B904
 
 
+@not_on_pypy("the context of an exception of a method that C code calls")
 def test_inside_an_except_block_the_contexts_end_in_the_handled_error_C1():
     handled = ZeroDivisionError()
     for second, types in [
@@ -331,6 +333,7 @@ def test_a_long_chain_of_contexts_is_not_walked_to_its_end_C1():
     assert chain(second, 32) == [BufferError] * 32
 
 
+@not_on_pypy("the context of an exception of a method that C code calls")
 def test_deeply_nested_handlers_keep_the_first_error_C1():
     handled = error = KeyError("handled")
     for _ in range(100):

@@ -18,7 +18,11 @@ import gil_probe
 import pytest
 from array_libraries import needs_versioned_numpy
 from arrow_column import Column
+from collecting import PYPY
 from optional import numpy
+
+if PYPY:
+    pytest.skip("ctypes.pythonapi: not on PyPy", allow_module_level=True)
 
 pytestmark = needs_versioned_numpy
 

@@ -16,10 +16,14 @@ from types import SimpleNamespace
 import dlarray
 import dltensor
 import pytest
+from collecting import PYPY
 from hypothesis import given
 from hypothesis import strategies as st
 from optional import numpy
 from patience import PATIENCE
+
+if PYPY:
+    pytest.skip("ctypes.pythonapi: not on PyPy", allow_module_level=True)
 
 # Requests, by their names in Python's documentation.
 WRITABLE, FORMAT, ND, STRIDES, C, F, ANY, INDIRECT = 1, 4, 8, 0x18, 0x38, 0x58, 0x98, 0x118

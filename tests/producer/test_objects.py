@@ -13,6 +13,7 @@ import dltensor
 import producer_probe
 import pytest
 from array_libraries import needs_writable_numpy
+from collecting import PYPY, collect, not_on_pypy
 from dltensor import CPU, CUDA, CUDA_HOST, FORMS, IS_COPIED, LEGACY, PADDED, READ_ONLY, VERSIONED, Made
 from optional import numpy
 
@@ -184,6 +185,7 @@ def test_misaligned_memory_and_negative_strides_are_fine_D2_D5():
     assert dlarray.from_dlpack(object_of(made)).tolist() == [2.0, 1.0, 0.0]
 
 
+@not_on_pypy("a type that Python code cannot call")
 def test_python_code_cannot_create_such_an_object():
     obj = object_of(Made())
     kind = type(obj)
@@ -220,6 +222,7 @@ def owner_of_zeros():
     return owner
 
 
+@not_on_pypy("cycles through objects of extensions")
 @pytest.mark.parametrize("max_version", [None, (1, 0)])
 def test_a_cycle_through_the_owner_of_the_tensor_is_collected_P9(max_version):
     gc.collect()
@@ -234,6 +237,7 @@ def test_a_cycle_through_the_owner_of_the_tensor_is_collected_P9(max_version):
     assert reference() is None
 
 
+@not_on_pypy("cycles through objects of extensions")
 def test_an_owner_in_use_is_not_collected_with_the_object_P9():
     owner = owner_of_zeros()
     owner.obj = producer_probe.object_steal(*taken_from(owner, **NOW))
@@ -254,6 +258,7 @@ def test_an_object_over_an_export_of_an_object_keeps_that_object_alive_P9():
     assert dlarray.from_dlpack(obj).data_ptr == made.address
     assert made.deleted == 0
     del obj
+    collect()
     assert made.deleted == 1
 
 
@@ -290,7 +295,7 @@ def test_threads_may_export_an_object_at_once():
         thread.join()
     assert not failed
     count = sys.getrefcount(objects[0])
-    assert count == 2
+    assert count == (1 if PYPY else 2)
     objects.clear()
     assert made.deleted == 1
 
@@ -306,6 +311,7 @@ def test_numpy_imports_an_object_without_a_copy():
     assert copied.tolist() == [0.0, 1.0, 2.0] and copied.flags.writeable and made.deleted == 1
 
 
+@not_on_pypy("a trashcan")
 def test_a_chain_of_100000_objects_is_freed_within_the_c_stack_P9():
     made = Made()
     obj = object_of(made)

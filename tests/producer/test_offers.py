@@ -12,6 +12,7 @@ import weakref
 import consumer_probe
 import dltensor
 import pytest
+from collecting import collect
 from dltensor import (
     CPU,
     CUDA_HOST,
@@ -408,9 +409,11 @@ def test_an_embedded_tensor_is_exported_in_place_and_holds_its_object_K7(form):
     assert sys.getrefcount(owner) == before + 2
     taken = Taken(first)
     del owner, first
+    collect()
     gc.collect()
     assert taken.values() == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
     del second
+    collect()
     assert gone() is not None
     taken.delete()
     assert gone() is None
@@ -421,6 +424,7 @@ def test_an_embedded_tensor_is_exported_in_both_forms_at_once_K7():
     taken = [Taken(owner.__dlpack__(**ASK[form])) for form in FORMS]
     gone = weakref.ref(owner)
     del owner
+    collect()
     assert [one.values() for one in taken] == [[0.0, 1.0, 2.0]] * 2
     taken.pop().delete()
     taken.pop().delete_on_a_foreign_thread()
@@ -442,6 +446,7 @@ def test_a_copy_of_an_embedded_tensor_holds_nothing_of_its_object_P4(form):
     gone = weakref.ref(owner)
     taken = Taken(owner.__dlpack__(copy=True, **ASK[form]))
     del owner
+    collect()
     assert gone() is None
     assert taken.values() == [0.0, 1.0, 2.0]
     taken.delete()
@@ -451,6 +456,7 @@ def test_an_embedded_tensor_that_was_never_exported_dies_quietly_K1():
     owner = thing(embedded=True)
     gone = weakref.ref(owner)
     del owner
+    collect()
     assert gone() is None
 
 
@@ -471,6 +477,7 @@ def test_wrapped_memory_is_freed_once_when_the_capsule_dies_K1():
     assert says.manager_ctx
     assert freed == []
     del capsule
+    collect()
     assert freed == [1]
 
 
@@ -565,8 +572,10 @@ def test_live_exports_are_counted_P9(form):
     assert owner.exports() == 3
     view = consumer_probe.consume(capsules.pop())
     del capsules
+    collect()
     assert owner.exports() == 1
     view.release()
+    collect()
     assert owner.exports() == 0
 
 
@@ -583,6 +592,7 @@ def test_an_object_that_counts_exports_is_not_exported_embedded_P9():
     capsule = owner.__dlpack__(max_version=(1, 0))
     assert owner.exports() == 1
     del capsule
+    collect()
     assert owner.exports() == 0
 
 

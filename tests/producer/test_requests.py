@@ -9,6 +9,7 @@ import time
 import dltensor
 import pytest
 from array_libraries import library
+from collecting import PYPY, not_on_pypy
 from dltensor import CPU, LEGACY, VERSIONED
 from optional import numpy
 from patience import PATIENCE
@@ -113,6 +114,7 @@ def test_positional_arguments_are_a_type_error_P1(args):
     assert sys.getrefcount(a) == before
 
 
+@not_on_pypy("signatures of methods of extensions")
 def test_the_methods_have_signatures_and_documentation_P1():
     of_dlpack = inspect.signature(library.Array.__dlpack__).parameters
     assert list(of_dlpack) == ["self", "stream", "max_version", "dl_device", "copy"]
@@ -296,6 +298,7 @@ def test_a_stream_whose_index_raises_is_heard_P6():
 # ---- All arguments ----
 
 
+@not_on_pypy("counts of a tuple's references")
 @pytest.mark.parametrize("copy", [True, False])
 @pytest.mark.parametrize("max_version", [(1, 0), (0, 8), "junk"], ids=str)
 def test_no_reference_to_an_argument_is_kept_P1(max_version, copy):
@@ -343,4 +346,4 @@ SHOWN = ["Unprintable", "list", "tuple", "tuple", "tuple", "Text", "str", "list"
 def test_a_value_that_is_no_number_and_no_short_text_is_named_by_its_type_P1(keyword, value, shown):
     begin = time.perf_counter()
     refuses(TypeError, f"{keyword} is {shown}, ", **{keyword: value})
-    assert time.perf_counter() - begin < 0.05 * PATIENCE  # the repr of the last value takes 0.5 s
+    assert PYPY or time.perf_counter() - begin < 0.05 * PATIENCE  # the repr of the last value takes 0.5 s
