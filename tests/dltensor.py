@@ -108,14 +108,14 @@ if PYPY:  # has no ctypes.pythonapi
     _set_name = dltensor_capsules.set_name
     _as_deleter = dltensor_capsules.deleter
 
-    def _new(form, where, name):
+    def _capsule(form, where, name):
         return dltensor_capsules.new(where, name, form == VERSIONED)
 else:
     # A capsule that is being destroyed is passed by address.
     _name = _python(ctypes.c_void_p, "PyCapsule_GetName", ctypes.py_object)
     _pointer = _python(ctypes.c_void_p, "PyCapsule_GetPointer", ctypes.py_object, ctypes.c_void_p)
     _set_name = _python(ctypes.c_int, "PyCapsule_SetName", ctypes.py_object, ctypes.c_char_p)
-    _new_capsule = _python(ctypes.py_object, "PyCapsule_New", ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+    _new = _python(ctypes.py_object, "PyCapsule_New", ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
     _dying_is_valid = _python(ctypes.c_int, "PyCapsule_IsValid", ctypes.c_void_p, ctypes.c_char_p)
     _dying_pointer = _python(ctypes.c_void_p, "PyCapsule_GetPointer", ctypes.c_void_p, ctypes.c_char_p)
     _DESTRUCTOR = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
@@ -136,8 +136,8 @@ else:
 
     _destructors = {form: _destructor(form) for form in FORMS}
 
-    def _new(form, where, name):
-        return _new_capsule(where, name, ctypes.cast(_destructors[form], ctypes.c_void_p))
+    def _capsule(form, where, name):
+        return _new(where, name, ctypes.cast(_destructors[form], ctypes.c_void_p))
 
 
 _names = {}  # a capsule's name lives as long as the process
@@ -343,7 +343,7 @@ class Made:
         ctypes cannot run the destructor while an exception is in flight: keep the capsule in a variable.
         """
         name = self.form if name is _unset else name
-        return _new(self.form, ctypes.addressof(self.managed), _static(name))
+        return _capsule(self.form, ctypes.addressof(self.managed), _static(name))
 
     def poison(self):
         """Overwrites the DLTensor, so that only version and deleter are readable (K6)."""

@@ -11,6 +11,7 @@ import dltensor
 import pytest
 import race_probe
 from array_libraries import needs_writable_numpy
+from collecting import not_on_pypy
 from dltensor import CPU, CUDA, CUDA_HOST, FORMS, LEGACY, PADDED, READ_ONLY, VERSIONED, Made, Taken
 from exchange_probe import (
     COPY_IF_NEEDED,
@@ -854,6 +855,7 @@ def test_an_exception_of_an_allocator_is_raised_X5():
         allocate_like(library()(), (5,))
 
 
+@not_on_pypy("the address of an object by id()")
 def test_a_result_is_made_by_the_arguments_table():
     taken, results = [], []
 

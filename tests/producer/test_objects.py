@@ -258,7 +258,7 @@ def test_an_object_over_an_export_of_an_object_keeps_that_object_alive_P9():
     assert dlarray.from_dlpack(obj).data_ptr == made.address
     assert made.deleted == 0
     del obj
-    collect()
+    collect(8)
     assert made.deleted == 1
 
 
