@@ -2,7 +2,6 @@
 
 import array
 
-from collecting import OLD_PYPY, not_on_pypy
 import pytest
 from buffer_probe import get
 from collecting import OLD_PYPY, not_on_pypy

@@ -12,8 +12,8 @@ import dltensor
 import pytest
 from array_libraries import needs_writable_numpy
 from buffer_probe import add_methods
-from optional import numpy
 from collecting import PYPY, not_on_pypy
+from optional import numpy
 
 Bytes = add_methods(type("Bytes", (bytes,), {}))
 Growable = add_methods(type("Growable", (bytearray,), {}))

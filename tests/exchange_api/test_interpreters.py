@@ -6,6 +6,7 @@ import sys
 
 import pytest
 from patience import PATIENCE
+from collecting import not_on_pypy
 
 own_gil = pytest.mark.parametrize(
     "own_gil", [False, True] if sys.version_info >= (3, 12) else [False], ids="own_gil={}".format
@@ -27,6 +28,7 @@ kept = b  # to the end of the interpreter
 """
 
 
+@not_on_pypy("subinterpreters")
 @own_gil
 def test_a_table_makes_objects_of_the_type_of_its_interpreter_G1(own_gil):
     script = f"""

@@ -13,6 +13,7 @@ import weakref
 import dlarray
 import dltensor
 import pytest
+from collecting import not_on_pypy
 from dltensor import FORMS, LEGACY, PADDED, READ_ONLY, VERSIONED, Made, Taken
 from exchange_probe import (
     COPY_NEGATIVE,
@@ -402,6 +403,7 @@ def test_the_stream_of_another_device_is_a_buffer_error_that_names_it_X4():
 # ---- Types that are freed and made again ----
 
 
+@not_on_pypy("types of extensions that are freed")
 def test_a_table_does_not_keep_its_type_alive_and_makes_objects_of_the_newest_type():
     script = """
 import ctypes, gc, importlib, sys, weakref
