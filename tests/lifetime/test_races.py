@@ -7,6 +7,7 @@ import sys
 import textwrap
 
 import pytest
+from collecting import not_on_pypy
 from lifetime.children import run
 
 PRELUDE = """
@@ -133,6 +134,7 @@ def test_eight_threads_make_the_first_exchange_of_a_type_at_once_G1_X1():
 # ---- The same arrays ----------------------------------------------------------
 
 
+@not_on_pypy("objects that die with their last reference")
 def test_eight_threads_exchange_share_and_drop_the_same_arrays_K4():
     child("""
         import dlarray
@@ -160,6 +162,7 @@ def test_eight_threads_exchange_share_and_drop_the_same_arrays_K4():
     """)
 
 
+@not_on_pypy("objects that die with their last reference")
 def test_an_array_imported_by_one_thread_is_dropped_by_another_thread_K5():
     child("""
         import queue, dlarray
@@ -198,6 +201,7 @@ def test_one_exchange_table_serves_eight_threads_while_types_with_it_come_and_go
     """)
 
 
+@not_on_pypy("objects that die with their last reference")
 def test_results_are_made_like_an_argument_by_eight_threads_at_once():
     child("""
         import dlarray, types
@@ -279,6 +283,7 @@ def test_a_class_with_a_table_is_changed_while_eight_threads_consume_its_objects
 # ---- The same capsules --------------------------------------------------------
 
 
+@not_on_pypy("objects that die with their last reference")
 @pytest.mark.parametrize("version", [None, (1, 0)], ids=["legacy", "versioned"])
 @pytest.mark.parametrize("source", ["Mortal(died)", "Thing(Mortal(died))"], ids=["embedded", "allocated"])
 def test_of_eight_threads_exactly_one_takes_a_capsule_K4(version, source):
@@ -363,6 +368,7 @@ def test_a_capsule_that_some_threads_refuse_is_taken_by_one_of_the_others_K4():
     """)
 
 
+@not_on_pypy("objects that die with their last reference")
 def test_a_capsule_that_eight_threads_drop_calls_its_deleter_once_K1():
     child("""
         died = []
@@ -382,6 +388,7 @@ def test_a_capsule_that_eight_threads_drop_calls_its_deleter_once_K1():
 # ---- Deleters on threads that Python did not create ---------------------------
 
 
+@not_on_pypy("objects that die with their last reference")
 @pytest.mark.parametrize("attached", [0, 3, 6])
 def test_deleters_of_one_owner_run_at_once_on_foreign_threads_K5(attached):
     child(f"""
@@ -396,6 +403,7 @@ def test_deleters_of_one_owner_run_at_once_on_foreign_threads_K5(attached):
     """)
 
 
+@not_on_pypy("objects that die with their last reference")
 def test_eight_threads_export_while_foreign_threads_release_K5():
     child("""
         import dlarray
@@ -409,6 +417,7 @@ def test_eight_threads_export_while_foreign_threads_release_K5():
     """)
 
 
+@not_on_pypy("objects that die with their last reference")
 def test_cycles_through_exports_are_collected_while_eight_threads_make_them():
     child("""
         import dlarray
