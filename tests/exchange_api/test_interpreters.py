@@ -5,8 +5,8 @@ import subprocess
 import sys
 
 import pytest
-from patience import PATIENCE
 from collecting import not_on_pypy
+from patience import PATIENCE
 
 own_gil = pytest.mark.parametrize(
     "own_gil", [False, True] if sys.version_info >= (3, 12) else [False], ids="own_gil={}".format
