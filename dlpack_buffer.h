@@ -214,15 +214,21 @@ dlp_buffer_export_steal(PyObject *owner, const DLTensor *t, uint64_t flags, stru
 
 /* What a Py_buffer of this file holds until its release. */
 typedef struct dlp_buffer_pin {
-    dlpack_py_exports *exports;  /* in owner */
-    PyObject *owner;             /* keeps the memory; NULL: the exporter */
-    PyObject *exporter;          /* on PyPy, whose bf_releasebuffer gets another Py_buffer, with the same buf */
-    void *buf;                   /* on PyPy: the pin is found by exporter and buf */
-    struct dlp_buffer_pin *next; /* on PyPy */
-    /* Py_ssize_t shape[ndim], strides[ndim]; on PyPy in the Py_buffer */
-} dlp_buffer_pin;
+    dlpack_py_exports *exports; /* in owner */
+    PyObject *owner;            /* keeps the memory; NULL: the exporter */
 #ifdef PYPY_VERSION
+    PyObject *exporter; /* bf_releasebuffer gets another Py_buffer: the pin is found by exporter and buf */
+    void *buf;
+    struct dlp_buffer_pin *next;
+} dlp_buffer_pin;
 static dlp_buffer_pin *dlp_buffer_pins; /* the list; the GIL guards it */
+/* shape and strides are in the Py_buffer, which has room for 36 of each: _strides, then _shape */
+#  define DLP_BUFFER_DIMS(buffer, pin) ((Py_ssize_t *)(void *)((char *)(buffer) + offsetof(Py_buffer, _strides)))
+#  define DLP_BUFFER_MAX_NDIM ((int)(sizeof(((Py_buffer *)NULL)->_shape) / sizeof(Py_ssize_t)))
+#else
+} dlp_buffer_pin; /* Py_ssize_t shape[ndim], strides[ndim] follow */
+#  define DLP_BUFFER_DIMS(buffer, pin) ((Py_ssize_t *)(void *)((pin) + 1))
+#  define DLP_BUFFER_MAX_NDIM DLPACK_PY_MAX_NDIM
 #endif
 
 /* Why a tensor is not given as these flags ask; NULL: it is. Where Py_ssize_t has 32 bits, shape and length of a

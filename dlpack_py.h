@@ -198,18 +198,14 @@ extern "C"
 #  define DLP_SLEEP() ((void)poll(NULL, 0, DLP_SLEEP_MS))
 #endif
 
-#ifdef PYPY_VERSION /* one interpreter; no GIL before PyEval_InitThreads; a Py_buffer has room for dimensions */
+#ifdef PYPY_VERSION /* has one interpreter, and no GIL before PyEval_InitThreads */
 #  define DLP_INTERPRETER() PyInterpreterState_Head()
 #  define DLP_INTERPRETER_OF(state) ((state)->interp)
 #  define DLP_INTERPRETER_DICT(interpreter) (PyEval_InitThreads(), PyModule_GetDict(PyImport_AddModule("sys")))
-#  define DLP_BUFFER_DIMS(buffer, pin) ((Py_ssize_t *)(void *)((char *)(buffer) + offsetof(Py_buffer, _strides)))
-#  define DLP_BUFFER_MAX_NDIM ((int)(sizeof(((Py_buffer *)NULL)->_shape) / sizeof(Py_ssize_t)))
 #else
 #  define DLP_INTERPRETER() PyInterpreterState_Get()
 #  define DLP_INTERPRETER_OF(state) PyThreadState_GetInterpreter(state)
 #  define DLP_INTERPRETER_DICT(interpreter) PyInterpreterState_GetDict(interpreter)
-#  define DLP_BUFFER_DIMS(buffer, pin) ((Py_ssize_t *)(void *)((pin) + 1))
-#  define DLP_BUFFER_MAX_NDIM DLPACK_PY_MAX_NDIM
 #endif
 
 /* The thread state that this thread is attached with, or NULL. PyGILState_Check knows the main interpreter only. */

@@ -94,7 +94,7 @@ DLP_QUIET
 
 #define DLPACK_PY_MAX_NDIM 64 /* NumPy's maximum (D8) */
 
-/* GCC and clang check formats and overflow. DLP_RARE: need not be fast. DLP_SHARED: a file has one copy, not inlined. */
+/* GCC and clang check formats and overflow. DLP_RARE: need not be fast. DLP_SHARED: one copy in a file, not inlined. */
 #if defined(__clang__) || (defined(__GNUC__) && __GNUC__ >= 5)
 #  define DLP_GNU
 #  define DLP_PRINTF(text, first) __attribute__((format(printf, text, first)))
@@ -327,7 +327,7 @@ dlp_device(int32_t type, int32_t id)
     return device;
 }
 
-/* Can the CPU read the memory? It can read CPU memory, pinned memory of CUDA, ROCm or TPUs, and managed memory of CUDA. */
+/* Can the CPU read the memory? It reads CPU memory, pinned memory of CUDA, ROCm and TPUs, managed memory of CUDA. */
 static inline int
 dlpack_py_is_cpu_readable(DLDevice device)
 {
@@ -540,8 +540,8 @@ dlp_byte_range(const DLTensor *t, uint64_t flags, int64_t *lowest, int64_t *high
     return 0;
 }
 
-/* 'K': elements fill memory without gaps, in any order of dimensions. 'S': there are gaps or negative strides, but no two
- * elements share memory: each stride is larger than the reach of all smaller ones. 0: two may share it. t has strides. */
+/* 'K': elements fill memory without gaps, in any order of dimensions. 'S': with gaps or negative strides, but no two
+ * elements share memory: each stride exceeds the reach of all smaller ones. 0: two may share it. t has strides. */
 DLP_RARE int
 dlp_stride_layout(const DLTensor *t)
 {
