@@ -17,7 +17,7 @@
 #                          of Python the number of references must not grow
 #   make test-threads      threads: on this Python, without a GIL, and without a GIL under ThreadSanitizer
 #   make test-matrix       on each platform and Python that this machine has or can get; writes docs/platforms.md. ROWS
-#                          names some rows ("3.14 windows"): then prints the table only
+#                          names some rows, such as "3.14 windows"
 # Other systems:
 #   make test-windows      the suite on Windows' CPython, with modules built by mingw-w64, under wine; gets that CPython
 # Devices:
@@ -132,7 +132,7 @@ test-threads: dev
 	$(VENV)/bin/python tests/lifetime/free_threaded.py
 
 test-matrix: dev
-	$(VENV)/bin/python tests/platforms/matrix.py $(or $(ROWS),--write)
+	$(VENV)/bin/python tests/platforms/matrix.py $(ROWS)
 
 # Gets headers of HIP where the machine has none; without headers of CUDA or HIP its tests fail. Each sanitizer has a
 # separate build. Python itself is not built with the sanitizer, and leaks: do not detect leaks

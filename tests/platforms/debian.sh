@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # debian.sh SUITE ARCHITECTURE PYTHON [PYTEST ARGUMENT ...]: runs `make test` with this Python of a Debian system:
-#   debian.sh trixie i386 python3        debian.sh forky amd64 python3.14        debian.sh trixie s390x python3
+#   debian.sh trixie i386 python3        debian.sh forky amd64 python3.14        debian.sh forky s390x python3
 # The first run installs the system in build/platforms/SUITE-ARCHITECTURE; later runs use it again. If the machine
 # cannot install it, names what is missing and exits with status 77. CMAKE_ARGS is passed on.
 set -euo pipefail
@@ -18,7 +18,12 @@ flock $lock
 packages=gcc,g++,libc6-dev,make,git,ca-certificates,$python-dev,$python-venv venv_arguments=
 case $architecture in
 amd64 | arm64) ;;
-*) packages+=,python3-numpy venv_arguments=--system-site-packages ;; # pip has no wheel
+i386) packages+=,python3-numpy venv_arguments=--system-site-packages ;; # pip has no wheel
+*) # an emulator is slow
+    packages+=,python3-numpy,cmake,ninja-build venv_arguments=--system-site-packages
+    export DLPACK_PY_PATIENCE=${DLPACK_PY_PATIENCE:-20}
+    CMAKE_ARGS="${CMAKE_ARGS:-} -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_FLAGS_DEBUG=-O0 -DCMAKE_CXX_FLAGS_DEBUG=-O0"
+    ;;
 esac
 
 # The folder build of that system is kept, with what make has built and installed there.

@@ -1,10 +1,10 @@
 """make test-matrix: the suite on each platform and Python that this machine has or can get, as one table.
 
-    matrix.py [--write] [ROW ...]
+    matrix.py [ROW ...]
 
-Runs the named rows, or all of them, and prints the table. --write also writes docs/platforms.md, and needs all rows.
-The output of a row is in build/platforms/ROW.log. Exits with status 1 if a test failed, or if a row ended without the
-counts of pytest.
+Runs the named rows, or all of them, prints the table, and writes docs/platforms.md: rows that were not named keep their
+last result. The row compiled runs no suite. The output of a row is in build/platforms/ROW.log. Exits with status 1 if a test failed, or if a row ended
+without the counts of pytest.
 """
 
 import os
@@ -17,59 +17,76 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 LOGS = ROOT / "build" / "platforms"
+PAGE = ROOT / "docs" / "platforms.md"
 sys.path.insert(0, str(ROOT / "tests" / "build"))
 import machine  # noqa: E402
 
-# Left out: tests/libraries needs libraries with wheels for few platforms; tests/build compiles for all Pythons itself.
-SUITE = "PYTEST_ARGS=--ignore=tests/libraries --ignore=tests/build --ignore=tests/conformance"
+# Left out: tests/libraries needs libraries with wheels for few platforms; tests/build compiles for all Pythons itself;
+# tests/conformance uses no header.
+LEFT_OUT = "--ignore=tests/libraries --ignore=tests/build --ignore=tests/conformance"
+SLOW = "--ignore=tests/lifetime --ignore=tests/streams --ignore=tests/examples/test_typing.py"  # with an emulator
 NOT_RUN = 77  # the status of a script that the machine cannot run
+LINUX = "Linux x86_64, 64 bits, little-endian"
 
-# What a row that cannot run here would be.
-NAMES = {
-    "pypy3.9": ("Linux x86_64, 64 bits, little-endian", "PyPy 3.9"),
-    "pypy3.11": ("Linux x86_64, 64 bits, little-endian", "PyPy 3.11"),
-    "3.13t": ("Linux x86_64, 64 bits, little-endian", "CPython 3.13t"),
+# The platform and Python of each row, for the page of a machine that cannot run it.
+ROWS = {
+    **{version: (LINUX, f"CPython {version}") for version in machine.PYTHONS},
+    "3.13t": (LINUX, "CPython 3.13t"),
+    "pypy3.9": (LINUX, "PyPy 3.9"),
+    "pypy3.11": (LINUX, "PyPy 3.11"),
     "i386": ("Linux i686, 32 bits, little-endian", "CPython 3.13"),
-    "s390x": ("Linux s390x, 64 bits, big-endian", "CPython 3.13"),
+    "s390x": ("Linux s390x, 64 bits, big-endian", "CPython 3.14"),
     "windows": ("Windows AMD64, 64 bits, little-endian", "CPython 3.13"),
-    **{version: ("Linux x86_64, 64 bits, little-endian", f"CPython {version}") for version in machine.PYTHONS},
 }
 
-# Platforms that the headers and examples are compiled for, and where nothing runs: the tests, and what they compile by.
+# Tests that compile the headers and examples for platforms where nothing runs, and their compiler.
 COMPILED = {"tests/build/test_platforms.py": "zig", "tests/build/test_msvc.py": "clang-cl"}
+TARGET = re.compile(r"^(PASSED|FAILED) \S+\[(?:.*-)?((?:x86|x86_64|i686|arm|aarch64)-[\w-]*?)(?:-[^-\]]*)?\]")
 
 
-def on_this_machine(python, *more):
-    name = os.path.basename(python)
-    venv = [] if os.path.samefile(python, sys.base_prefix + "/bin/python3") else [f"VENV=build/venv-{name}"]
-    return ["make", "test", f"PYTHON={python}", *venv, SUITE, *more]
+def on_this_machine(python):
+    venv = (
+        [] if os.path.samefile(python, sys.base_prefix + "/bin/python3") else [f"VENV=build/venv-{Path(python).name}"]
+    )
+    return ["make", "test", f"PYTHON={python}", *venv, f"PYTEST_ARGS={LEFT_OUT}"]
 
 
-def in_debian(suite, architecture, python, *arguments):
-    return ["tests/platforms/debian.sh", suite, architecture, python, *arguments]
+def in_debian(*system, more=""):
+    return ["tests/platforms/debian.sh", *system, *LEFT_OUT.split(), *more.split()]
 
 
-def rows():
-    """The command of each row, or the reason why it cannot run here."""
-    here = {version: command for version, (command, _) in machine.pythons().items()}
-    arguments = SUITE.partition("=")[2].split()
-    commands = {}
-    for version in machine.PYTHONS:
-        if version in here:
-            commands[version] = on_this_machine(here[version])
-        elif version in ("3.14", "3.15"):
-            commands[version] = in_debian("forky", "amd64", f"python{version}", *arguments)
-        else:
-            commands[version] = f"no CPython {version} with headers"
-    free_threaded = subprocess.run(["tests/lifetime/build_python.sh"], cwd=ROOT, capture_output=True, text=True)
-    python = free_threaded.stdout.strip()
-    commands["3.13t"] = on_this_machine(python) if python else free_threaded.stderr.strip().splitlines()[-1]
-    commands["pypy3.9"] = on_this_machine("/usr/bin/pypy3") if os.path.exists("/usr/bin/pypy3") else "no pypy3"
-    commands["pypy3.11"] = in_debian("forky", "amd64", "pypy3", *arguments)
-    commands["i386"] = in_debian("trixie", "i386", "python3", *arguments)
-    commands["s390x"] = in_debian("trixie", "s390x", "python3", *arguments)
-    commands["windows"] = ["make", "test-windows"]
-    return commands
+def free_threaded():
+    done = subprocess.run(["tests/lifetime/build_python.sh"], cwd=ROOT, capture_output=True, text=True)
+    if done.returncode != 0:
+        return done.stderr.strip().rpartition("\n")[2]
+    folders = [
+        str(path.relative_to(ROOT)) for path in sorted((ROOT / "tests").glob("*/")) if any(path.glob("test_*.py"))
+    ]
+    folders = [name for name in folders if name not in ("tests/libraries", "tests/build", "tests/conformance")]
+    python = done.stdout.strip()
+    return ["make", "test-folders", f"PYTHON={python}", "VENV=build/venv-python3.13t", f"FOLDERS={' '.join(folders)}"]
+
+
+def command(row):
+    """The command of a row, or the reason why it cannot run here."""
+    here = machine.pythons()
+    if row in here:
+        return on_this_machine(here[row][0])
+    if row in ("3.14", "3.15"):
+        return in_debian("forky", "amd64", f"python{row}")
+    if row in machine.PYTHONS:
+        return f"no CPython {row} with headers"
+    if row == "3.13t":
+        return free_threaded()
+    if row == "pypy3.9":
+        return on_this_machine("/usr/bin/pypy3") if os.path.exists("/usr/bin/pypy3") else "no pypy3"
+    if row == "pypy3.11":
+        return in_debian("forky", "amd64", "pypy3")
+    if row == "i386":
+        return in_debian("trixie", "i386", "python3")
+    if row == "s390x":
+        return in_debian("forky", "s390x", "python3", more=SLOW)
+    return ["make", "test-windows"]
 
 
 def counted(output):
@@ -81,45 +98,43 @@ def counted(output):
     return counts
 
 
-def run(name, command):
-    """Runs a row. Returns the columns of the table, and whether it failed."""
-    unknown = [*NAMES[name], "", ""]
-    if isinstance(command, str):
-        return [*unknown, "", "", "", f"not run: {command}"], False
-    print(f"-- {name}: {' '.join(command)}", flush=True)
+def run(row):
+    """Runs a row. Returns its columns, and whether it failed."""
+    platform, python = ROWS[row]
+    words = command(row)
+    if isinstance(words, str):
+        return [row, platform, python, "", "", "", "", "", f"not run: {words}"], False
+    print(f"-- {row}: {' '.join(words)}", flush=True)
     start = time.monotonic()
     done = subprocess.run(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+        words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
     )
     LOGS.mkdir(parents=True, exist_ok=True)
-    (LOGS / f"{name}.log").write_text(done.stdout)
-    reason = re.search(r"^SKIPPED: (.*)$", done.stdout, re.MULTILINE)
+    (LOGS / f"{row}.log").write_text(done.stdout)
     counts = counted(done.stdout)
+    reason = re.search(r"^SKIPPED: (.*)$", done.stdout, re.MULTILINE)
     if not counts and reason and done.returncode in (0, NOT_RUN):
-        return [*unknown, "", "", "", f"not run: {reason[1]}"], False
-    platform = re.search(r"^PLATFORM: (.*)$", done.stdout, re.MULTILINE)
-    described = platform[1].strip().split(" | ") if platform else unknown
-    failed = done.returncode != 0 or not counts
-    remark = "" if counts else f"it ended with status {done.returncode}"
+        return [row, platform, python, "", "", "", "", "", f"not run: {reason[1]}"], False
     print(f"   {dict(counts)}, {time.monotonic() - start:.0f} s, status {done.returncode}", flush=True)
-    return [*described, *(str(counts[word]) for word in ("passed", "failed", "skipped")), remark], failed
+    told = re.search(r"^PLATFORM: (.*)$", done.stdout, re.MULTILINE)
+    described = told[1].strip().split(" | ") if told else [platform, python, "", ""]
+    remark = "" if counts else f"it ended with status {done.returncode}"
+    if row == "s390x":
+        remark = remark or "without tests/lifetime and tests/streams"
+    columns = [row, *described, *(str(counts[word]) for word in ("passed", "failed", "skipped")), remark]
+    return columns, done.returncode != 0 or not counts
 
 
 def compiled():
-    """A line for each platform that the headers are only compiled for: its name, by what, and how many tests passed."""
+    """A line for each platform that the headers are only compiled for."""
     lines = []
     for tests, compiler in COMPILED.items():
-        if not (ROOT / tests).exists():
-            continue
-        command = [sys.executable, "-m", "pytest", "-q", "-rA", "-n", "auto", tests]
-        said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout
+        pytest = [sys.executable, "-m", "pytest", "-q", "-rA", "-n", "auto", tests]
+        said = subprocess.run(pytest, cwd=ROOT, capture_output=True, text=True).stdout
         counts = {}
-        for word, target in re.findall(
-            r"^(PASSED|FAILED) \S+\[(?:[^\]]*-)?((?:x86|x86_64|arm|arm64|aarch64|i686)-[^\]]*)\]", said, re.MULTILINE
-        ):
-            counts.setdefault(target, Counter())[word] += 1
-        for target, count in counts.items():
-            lines.append([target, compiler, str(count["PASSED"]), str(count["FAILED"])])
+        for match in filter(None, map(TARGET.match, said.splitlines())):
+            counts.setdefault(match[2], Counter())[match[1]] += 1
+        lines += [[name, compiler, str(count["PASSED"]), str(count["FAILED"])] for name, count in counts.items()]
     return lines
 
 
@@ -127,38 +142,47 @@ def table(head, lines):
     return "\n".join(f"| {' | '.join(line)} |" for line in [head, ["---"] * len(head), *lines])
 
 
+def kept():
+    """The lines of the page, by their first column."""
+    text = PAGE.read_text() if PAGE.exists() else ""
+    lines = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    return {line[0]: [*line, ""][:9] for line in lines}
+
+
 def main():
-    arguments = sys.argv[1:]
-    commands = rows()
-    names = [name for name in arguments if name != "--write"] or list(commands)
-    if unknown := set(names) - set(commands):
-        sys.exit(f"there is no row {', '.join(sorted(unknown))}; there are {', '.join(commands)}")
-    results = [run(name, commands[name]) for name in names]
-    head = ["platform", "Python", "compiler", "NumPy", "passed", "failed", "skipped", "remark"]
-    text = table(head, [line for line, _ in results])
-    print(text)
-    if "--write" in arguments and names == list(commands):
-        document = ROOT / "docs" / "platforms.md"
-        only = table(["platform", "compiled by", "passed", "failed"], compiled())
-        document.write_text(DOCUMENT.format(run=text, compiled=only))
-    return 1 if any(failed for _, failed in results) else 0
+    names = sys.argv[1:] or [*ROWS, "compiled"]
+    if unknown := set(names) - {*ROWS, "compiled"}:
+        sys.exit(f"there is no row {', '.join(sorted(unknown))}; there are {', '.join(ROWS)}, compiled")
+    results = {row: run(row) for row in names if row in ROWS}
+    head = ["row", "platform", "Python", "compiler", "NumPy", "passed", "failed", "skipped", "remark"]
+    print(table(head, [line for line, _ in results.values()]))
+    before = kept()
+    last = {**before, **{row: line for row, (line, _) in results.items()}}
+    never = {row: [row, *ROWS[row], "", "", "", "", "", "not run yet"] for row in ROWS}
+    ran = table(head, [last.get(row, never[row]) for row in ROWS])
+    lines = (
+        compiled() if "compiled" in names else [line[:4] for line in before.values() if line[1] in COMPILED.values()]
+    )
+    only = table(["platform", "compiled by", "passed", "failed"], lines)
+    PAGE.write_text(DOCUMENT.format(ran=ran, only=only))
+    return 1 if any(failed for _, failed in results.values()) or any(line[3] != "0" for line in lines) else 0
 
 
 DOCUMENT = """\
 # Platforms
 
-`make test-matrix` wrote this page.
+`make test-matrix` writes this page; `make test-matrix ROWS="3.14 windows"` runs two rows of it again.
 
 ## The suite has run
 
-Each row is a run of ctest and pytest, without the folders `build`, `conformance` and `libraries` of `tests/`. A skipped
-test needs what the platform lacks; the log of the row gives each reason.
+Each row is a run of ctest and pytest, without the folders `build`, `conformance` and `libraries` of `tests/`. A test is
+skipped where the platform lacks what it needs; the output of the row, `build/platforms/ROW.log`, gives the reasons.
 
-{run}
+{ran}
 
 ## The headers and examples are compiled, and nothing runs
 
-{compiled}
+{only}
 """
 
 if __name__ == "__main__":

@@ -44,12 +44,12 @@ copy_repository() {
     if [ -e /etc/pip.conf ]; then grep -v '^cert' /etc/pip.conf > "$root/etc/pip.conf" || true; fi
 }
 
-# inside [OPTION OF unshare ...] COMMAND: runs the command in the repository of that system. Passes on only CMAKE_ARGS
-# and the environment variables for pip.
+# inside [OPTION OF unshare ...] COMMAND: runs the command in the repository of that system. Passes on only CMAKE_ARGS,
+# DLPACK_PY_PATIENCE and the environment variables for pip.
 inside() {
     local settings=(HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8) name personality=
     if [ -e "$root/etc/certificates.crt" ]; then settings+=(PIP_CERT=/etc/certificates.crt); fi
-    for name in PIP_INDEX_URL PIP_EXTRA_INDEX_URL http_proxy https_proxy no_proxy CMAKE_ARGS; do
+    for name in PIP_INDEX_URL PIP_EXTRA_INDEX_URL http_proxy https_proxy no_proxy CMAKE_ARGS DLPACK_PY_PATIENCE; do
         if [ -n "${!name:-}" ]; then settings+=("$name=${!name}"); fi
     done
     if [ "$architecture" = i386 ]; then personality=linux32; fi # uname says i686 then, as pip and CMake expect
