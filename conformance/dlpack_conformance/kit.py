@@ -125,6 +125,10 @@ class DeviceType(enum.IntEnum):
     CPU = 1
 
 
+# Multiplies the limits of time, on a machine that is slow or busy.
+PATIENCE = float(os.environ.get("DLPACK_PY_PATIENCE", "1"))
+
+
 def resident():
     """Bytes of memory that the process uses."""
     try:
@@ -316,7 +320,7 @@ class Library:
                 [sys.executable, "-c", begin + code],
                 capture_output=True,
                 text=True,
-                timeout=timeout,
+                timeout=timeout * PATIENCE,
                 env={**os.environ, "PYTHONFAULTHANDLER": "1"},
             )
         except subprocess.TimeoutExpired:

@@ -10,11 +10,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from .kit import how_ended, last_line
+from .kit import PATIENCE, how_ended, last_line
 
 CLAUSES = Path(__file__).with_name("clauses")
-LIMIT = 45  # seconds for one test
-START = 120  # seconds until the first test begins
+LIMIT = 45 * PATIENCE  # seconds for one test
+START = 120 * PATIENCE  # seconds until the first test begins
 
 
 def run(name, select=None, environment=None, limit=LIMIT):

@@ -27,6 +27,7 @@ PYTHON, PACKAGES, CMAKE = BUILD / "python", BUILD / "packages", BUILD / "cmake"
 REQUIREMENTS = ROOT / "requirements"
 RUN = Path(__file__).with_name("windows_python.sh")
 COMPILER = "x86_64-w64-mingw32-gcc-posix"
+os.environ.setdefault("DLPACK_PY_PATIENCE", "4")
 WINE = dict(os.environ, WINEPREFIX=str(BUILD / "wine"), WINEDEBUG="-all")
 
 # Two processes take about the same time.
