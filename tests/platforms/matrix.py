@@ -3,8 +3,8 @@
     matrix.py [ROW ...]
 
 Runs the named rows, or all of them, prints the table, and writes docs/platforms.md: rows that were not named keep their
-last result. The row compiled runs no suite. The output of a row is in build/platforms/ROW.log. Exits with status 1 if a test failed, or if a row ended
-without the counts of pytest.
+last result. The row compiled runs no suite. The output of a row is in build/platforms/ROW.log. Exits with status 1 if a
+test failed, or if a row ended without the counts of pytest.
 """
 
 import os
