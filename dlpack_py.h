@@ -112,15 +112,14 @@
 #  define DLPACK_PY_EXIT_WAIT 10
 #endif
 
-#if PY_VERSION_HEX >= 0x03090000
-#  define DLPACK_PY_AVAILABLE 1
-#elif defined(DLPACK_PY_OPTIONAL)
-#  define DLPACK_PY_AVAILABLE 0
-#else
+#if PY_VERSION_HEX < 0x03090000 && !defined(DLPACK_PY_OPTIONAL)
 #  error "dlpack_py.h needs Python 3.9 or newer; define DLPACK_PY_OPTIONAL to compile without DLPack elsewhere"
-#endif
-#if DLPACK_PY_AVAILABLE && defined(Py_LIMITED_API) && (Py_LIMITED_API + 0 < 0x030C0000 || PY_VERSION_HEX < 0x030C0000)
+#elif PY_VERSION_HEX < 0x03090000
+#  define DLPACK_PY_AVAILABLE 0
+#elif defined(Py_LIMITED_API) && (Py_LIMITED_API + 0 < 0x030C0000 || PY_VERSION_HEX < 0x030C0000)
 #  error "dlpack_py.h needs Py_LIMITED_API 0x030C0000 or newer: before 3.12 no thread can tell that it has the GIL"
+#else
+#  define DLPACK_PY_AVAILABLE 1
 #endif
 
 #if DLPACK_PY_AVAILABLE

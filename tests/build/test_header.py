@@ -525,6 +525,11 @@ def python_3_8(folder):
     return str(folder)
 
 
+def test_a_limited_api_before_3_12_is_one_error_with_the_reason(tmp_path):
+    done = compile_text(tmp_path, '#include "dlpack_py.h"\n', "-DPy_LIMITED_API=0x030B0000")
+    assert "before 3.12 no thread can tell that it has the GIL" in stops(done)
+
+
 def test_an_unsupported_build_is_an_error_or_leaves_the_exchange_api_out(tmp_path):
     text = '#include "dlpack_py.h"\n#if DLPACK_PY_AVAILABLE\n#error "available"\n#endif\n'
     text += "uint32_t dtype(const DLTensor *t);\nuint32_t dtype(const DLTensor *t) { return dlpack_py_dtype(t); }\n"
