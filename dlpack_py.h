@@ -112,14 +112,15 @@
 #  define DLPACK_PY_EXIT_WAIT 10
 #endif
 
-#if PY_VERSION_HEX < 0x03090000 && !defined(DLPACK_PY_OPTIONAL)
-#  error "dlpack_py.h needs Python 3.9 or newer; define DLPACK_PY_OPTIONAL to compile without DLPack elsewhere"
-#elif PY_VERSION_HEX < 0x03090000
-#  define DLPACK_PY_AVAILABLE 0
-#elif defined(Py_LIMITED_API) && (Py_LIMITED_API + 0 < 0x030C0000 || PY_VERSION_HEX < 0x030C0000)
+#if defined(Py_LIMITED_API) && PY_VERSION_HEX >= 0x03090000 && \
+    (Py_LIMITED_API + 0 < 0x030C0000 || PY_VERSION_HEX < 0x030C0000)
 #  error "dlpack_py.h needs Py_LIMITED_API 0x030C0000 or newer: before 3.12 no thread can tell that it has the GIL"
-#else
+#elif PY_VERSION_HEX >= 0x03090000
 #  define DLPACK_PY_AVAILABLE 1
+#elif defined(DLPACK_PY_OPTIONAL)
+#  define DLPACK_PY_AVAILABLE 0
+#else
+#  error "dlpack_py.h needs Python 3.9 or newer; define DLPACK_PY_OPTIONAL to compile without DLPack elsewhere"
 #endif
 
 #if DLPACK_PY_AVAILABLE

@@ -32,7 +32,7 @@ COMPILER = os.environ.get("CC", "cc")
 # 1335.
 LINES = {
     "dlpack_tensor.h": (1480, 1250),
-    "dlpack_py.h": (2200, 1950),
+    "dlpack_py.h": (2201, 1950),
     "dlpack_exchange.h": (1240, 1050),
     "dlpack_buffer.h": (840, None),
     "dlpack_copy.h": (400, None),

@@ -149,23 +149,32 @@ def kept():
     return {line[0]: [*line, ""][:9] for line in lines}
 
 
+HEAD = ["row", "platform", "Python", "compiler", "NumPy", "passed", "failed", "skipped", "remark"]
+
+
 def main():
     names = sys.argv[1:] or [*ROWS, "compiled"]
     if unknown := set(names) - {*ROWS, "compiled"}:
         sys.exit(f"there is no row {', '.join(sorted(unknown))}; there are {', '.join(ROWS)}, compiled")
-    results = {row: run(row) for row in names if row in ROWS}
-    head = ["row", "platform", "Python", "compiler", "NumPy", "passed", "failed", "skipped", "remark"]
-    print(table(head, [line for line, _ in results.values()]))
-    before = kept()
-    last = {**before, **{row: line for row, (line, _) in results.items()}}
-    never = {row: [row, *ROWS[row], "", "", "", "", "", "not run yet"] for row in ROWS}
-    ran = table(head, [last.get(row, never[row]) for row in ROWS])
-    lines = (
-        compiled() if "compiled" in names else [line[:4] for line in before.values() if line[1] in COMPILED.values()]
-    )
-    only = table(["platform", "compiled by", "passed", "failed"], lines)
-    PAGE.write_text(DOCUMENT.format(ran=ran, only=only))
-    return 1 if any(failed for _, failed in results.values()) or any(line[3] != "0" for line in lines) else 0
+    failed = []
+    last = {**{row: [row, *ROWS[row], "", "", "", "", "", "not run yet"] for row in ROWS}, **kept()}
+    only = [line[:4] for line in last.values() if line[1] in COMPILED.values()]
+    for row in names:
+        if row == "compiled":
+            only = compiled()
+            failed += [line[0] for line in only if line[3] != "0"]
+        else:
+            last[row], has_failed = run(row)
+            failed += [row] * has_failed
+        write_page([last[row] for row in ROWS], only)  # after each row: the next ones take long
+    print(table(HEAD, [last[row] for row in names if row in ROWS]))
+    print("failed:", ", ".join(failed) or "none")
+    return 1 if failed else 0
+
+
+def write_page(ran, only):
+    only = table(["platform", "compiled by", "passed", "failed"], only)
+    PAGE.write_text(DOCUMENT.format(ran=table(HEAD, ran), only=only))
 
 
 DOCUMENT = """\
