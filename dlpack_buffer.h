@@ -241,7 +241,7 @@ dlp_buffer_refusal(const DLTensor *t, int readonly, int flags)
     int fits = bytes == (Py_ssize_t)bytes;
     int32_t i;
 
-    if (sizeof(Py_ssize_t) < sizeof(int64_t) && dlp_byte_range(t, 0, &lowest, &highest) == 0)
+    if (dlp_byte_range(t, 0, &lowest, &highest) == 0)
         fits &= lowest == (Py_ssize_t)lowest && highest == (Py_ssize_t)highest;
     for (i = 0; i < t->ndim; i++)
         fits &= t->shape[i] == (Py_ssize_t)t->shape[i];

@@ -911,8 +911,7 @@ dlp_check_requirements(const DLTensor *t, int layout, int readonly, const dlpack
     }
     if (alignment == 0 && first % 16 != 0) { /* that of one number; complex elements and lanes have several */
         bits = dlp_is_complex(t->dtype) ? t->dtype.bits / 2u : t->dtype.bits;
-        if (bits == 64 && sizeof(DLTensor) % 8 != 0) /* 32-bit x86 aligns them to 4 bytes, also those of DLTensor */
-            bits = 32;
+        bits = bits != 64 ? bits : sizeof(DLTensor) % 8 == 0 ? 64 : 32; /* 32-bit x86 aligns 8 bytes to 4 */
         alignment = bits % 8 == 0 && (bits & (bits - 1)) == 0 ? bits / 8 : 1;
     }
     if (want->order != 0 && want->order != layout)

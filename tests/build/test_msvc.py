@@ -74,7 +74,7 @@ def run(*command):
 
 
 def compiles(source, *flags, more=()):
-    done = run(CLANG, *flags, *WARNINGS, *more, "/Zs", source)
+    done = run(CLANG, *flags, *WARNINGS, *more, "/Zs", "--", source)
     assert done.returncode == 0 and done.stderr == "", done.stderr
 
 
@@ -168,7 +168,10 @@ def found_in_tree(folder, flags, source):
     queries = folder / "queries"
     lines = [f"match {' '.join(matcher.split())}" for matcher in MATCHERS.values()]
     queries.write_text("\n".join(["set output diag", *lines]) + "\n")
-    done = run(QUERY, "-f", queries, source, "--", *flags)
+    includes_it = folder / "source.c"  # a path that begins as an option of cl does, such as /work, is taken for one
+    if source != includes_it:
+        includes_it.write_text(f'#include "{source}"\n')
+    done = run(QUERY, "-f", queries, includes_it, "--", *flags)
     answers = re.split(r"^\d+ match(?:es)?\.$", done.stdout, flags=re.MULTILINE)
     assert len(answers) == len(MATCHERS) + 1, done.stdout[-2000:] + done.stderr
     for what, answer in zip(MATCHERS, answers):
@@ -183,10 +186,10 @@ def problems(text):
 def refused(folder, windows, source, mode, *more):
     """Finds what cl.exe would refuse or warn about, in a file and in what it includes of ours."""
     flags = windows(mode)
-    yield from problems(run(CLANG, *flags, *WARNINGS, *more, "/Zs", source).stderr)
+    yield from problems(run(CLANG, *flags, *WARNINGS, *more, "/Zs", "--", source).stderr)
     flags += more
     ours = False
-    for line in run(CLANG, *flags, "/E", source).stdout.splitlines():
+    for line in run(CLANG, *flags, "/E", "--", source).stdout.splitlines():
         marker = re.match(r'#(?: |line )\d+ "(.*?)"', line)
         if marker:
             ours = re.search(r"dlpack_\w+\.hp*$|uses_all\.c$|source\.c|examples/\w+/\w+\.c$", marker[1])
@@ -195,7 +198,7 @@ def refused(folder, windows, source, mode, *more):
     if mode != "C++17":
         in_c89 = ["-Xclang", "-std=c89", "-Dinline=__inline", "-Wno-everything"]
         in_c89 += ["-Wc99-extensions", "-Wc11-extensions", "-Wc23-extensions"]
-        found = problems(run(CLANG, *flags, *in_c89, "/Zs", source).stderr)
+        found = problems(run(CLANG, *flags, *in_c89, "/Zs", "--", source).stderr)
         yield from (line for line in found if not ACCEPTED.search(line))
     yield from found_in_tree(folder, flags, source)
 
@@ -284,7 +287,7 @@ def test_nothing_in_the_headers_is_refused(tmp_path, windows, mode, form):
 
 
 def test_each_header_turns_off_warnings_of_cl_and_restores_them(windows):
-    text = run(CLANG, *windows("C"), "/E", USES_ALL).stdout
+    text = run(CLANG, *windows("C"), "/E", "--", USES_ALL).stdout
     pragmas = re.findall(r"^#pragma warning\((push|pop|disable: 4204 4221)\)$", text, re.MULTILINE)
     assert " ".join(pragmas).count("push disable: 4204 4221 pop") == 4 == pragmas.count("disable: 4204 4221")
 
@@ -340,7 +343,7 @@ def test_a_load_on_windows_does_not_write(tmp_path, windows, architecture):
     source = tmp_path / "source.c"
     source.write_text('#include "dlpack_py.h"\ndlp_word load(dlp_word *w) { return DLP_LOAD(w); }\n')
     done = run(
-        CLANG, *windows("C", architecture), "/O2", "/c", "/FA", f"/Fa{tmp_path}/code.asm", f"/Fo{tmp_path}/o", source
+        CLANG, *windows("C", architecture), "/O2", "/c", "/FA", f"/Fa{tmp_path}/code.asm", f"/Fo{tmp_path}/o", "--", source
     )
     assert done.returncode == 0, done.stderr
     body = re.search(r"^_?load:.*?\b(?:ret|br)", (tmp_path / "code.asm").read_text(), re.DOTALL | re.MULTILINE)[0]

@@ -290,6 +290,7 @@ toupper(int character);
 #include <corecrt.h>
 #define INFINITY ((float)(1e300 * 1e300))
 #define HUGE_VAL ((double)INFINITY)
+#define HUGE_VALF INFINITY
 #define NAN (-(float)(INFINITY * 0.0F))
 #define isnan(value) _isnan(value)
 #define isinf(value) (!_isnan(value) && !_finite(value))
@@ -304,6 +305,8 @@ CRT double __cdecl
 pow(double value, double power);
 CRT double __cdecl
 fabs(double value);
+CRT float __cdecl
+fabsf(float value);
 CRT double __cdecl
 floor(double value);
 CRT double __cdecl
