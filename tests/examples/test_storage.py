@@ -10,6 +10,7 @@ import sys
 import dlarray
 import dltensor
 import pytest
+from collecting import not_on_pypy
 from dltensor import IS_COPIED, LEGACY, PADDED, READ_ONLY, STORED, VERSIONED
 from hypothesis import given
 from hypothesis import strategies as st
@@ -100,6 +101,7 @@ def test_reading_or_writing_values_is_type_error_that_names_the_type(dtype):
             call()
 
 
+@not_on_pypy("the module in tp_name")
 @pytest.mark.parametrize("dtype", STORED)
 def test_repr_shows_shape_and_dtype_only(dtype):
     assert repr(dlarray.zeros((2, 3), dtype)) == f"<dlarray.Array of shape (2, 3), dtype '{dtype}'>"
