@@ -9,6 +9,7 @@ from pathlib import Path
 
 import dlarray
 import pytest
+from collecting import not_on_pypy
 from optional import needs_numpy
 from patience import PATIENCE
 
@@ -16,6 +17,7 @@ HERE = Path(__file__).parent
 STUBS = HERE.parents[1] / "examples" / "ndarray"
 
 
+@not_on_pypy("symtable")
 def test_the_stub_describes_the_module_that_was_built(tmp_path):
     command = [sys.executable, "-m", "mypy.stubtest", "dlarray", "--concise"]
     if sys.version_info < (3, 12):  # Python before 3.12 has no __buffer__; type checkers need it
