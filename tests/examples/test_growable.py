@@ -10,7 +10,7 @@ import dltensor
 import producer_probe
 import pytest
 from array_libraries import needs_versioned_numpy, needs_writable_numpy
-from collecting import not_on_pypy
+from collecting import collect, not_on_pypy
 from optional import numpy
 from samples import Samples
 

@@ -327,7 +327,7 @@ def test_a_chain_of_exports_and_imports_keeps_the_first_array_to_the_last_P9(for
     assert gone() is not None
     assert library.values(a) == [1.0, 2.0, 3.0]
     del a
-    collect()
+    collect(110)
     assert gone() is None
 
 
