@@ -343,7 +343,15 @@ def test_a_load_on_windows_does_not_write(tmp_path, windows, architecture):
     source = tmp_path / "source.c"
     source.write_text('#include "dlpack_py.h"\ndlp_word load(dlp_word *w) { return DLP_LOAD(w); }\n')
     done = run(
-        CLANG, *windows("C", architecture), "/O2", "/c", "/FA", f"/Fa{tmp_path}/code.asm", f"/Fo{tmp_path}/o", "--", source
+        CLANG,
+        *windows("C", architecture),
+        "/O2",
+        "/c",
+        "/FA",
+        f"/Fa{tmp_path}/code.asm",
+        f"/Fo{tmp_path}/o",
+        "--",
+        source,
     )
     assert done.returncode == 0, done.stderr
     body = re.search(r"^_?load:.*?\b(?:ret|br)", (tmp_path / "code.asm").read_text(), re.DOTALL | re.MULTILINE)[0]
