@@ -33,6 +33,8 @@ DEVIATIONS = {
     "test_an_index_that_raises_is_heard_P2_P5": "the minor version is not looked at",
     "test_a_value_that_is_no_number_and_no_short_text_is_named_by_its_type_P1": "what repr() raises, or RuntimeError",
     "test_a_copy_that_is_not_none_true_or_false_is_a_type_error_that_shows_it_P4": "True is what has a true value",
+    "test_a_bool_and_an_array_of_numpy_are_no_copy_arguments_P4": "True is what has a true value",
+    "test_integers_of_numpy_are_integers_P2_P5_P6": "any stream but None is refused, -1 too",
     "test_every_layout_goes_out_as_it_is_D4_D5": "without elements, data is not NULL",
     "test_data_is_null_without_elements_D3": "without elements, data is not NULL",
     "test_nothing_is_copied_unless_that_was_asked_for_P4": "without elements, data is not NULL",
