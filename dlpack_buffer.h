@@ -239,10 +239,10 @@ dlp_buffer_refusal(const DLTensor *t, int readonly, int flags)
     const int64_t bytes = dlpack_py_nbytes(t, 0);
     int64_t lowest = 0, highest = 0;
     int fits = bytes == (Py_ssize_t)bytes;
+    const int is_narrow = sizeof(Py_ssize_t) < sizeof(int64_t) ? dlp_byte_range(t, 0, &lowest, &highest) == 0 : 0;
     int32_t i;
 
-    if (dlp_byte_range(t, 0, &lowest, &highest) == 0)
-        fits &= lowest == (Py_ssize_t)lowest && highest == (Py_ssize_t)highest;
+    fits &= !is_narrow || (lowest == (Py_ssize_t)lowest && highest == (Py_ssize_t)highest);
     for (i = 0; i < t->ndim; i++)
         fits &= t->shape[i] == (Py_ssize_t)t->shape[i];
     if (!fits || t->ndim > DLP_BUFFER_MAX_NDIM)
