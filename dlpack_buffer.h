@@ -158,11 +158,9 @@ dlp_buffer_open(PyObject *obj, int64_t *dims, DLTensor *t, uint64_t *flags)
         result = dlp_buffer_tensor(&buffer, dims, t);
         PyBuffer_Release(&buffer); /* the memoryview keeps the memory */
     }
-    if (result < 0 && memory != NULL) {
+    if (result < 0 && memory != NULL)
         dlp_decref(memory);
-        return NULL;
-    }
-    return memory;
+    return result < 0 ? NULL : memory;
 }
 
 /* Answer __dlpack__ from the type's own buffer protocol. The export holds a memoryview of self: self counts it as an
@@ -787,9 +785,10 @@ dlp_buffer_interface_take(PyObject *obj, struct DLManagedTensorVersioned **out)
 
     if (PyType_Check(obj)) /* a class has the attribute of its instances */
         return 0;
-    (void)dlp_buffer_interface_find(obj, name, &dict);
+    if (dlp_buffer_interface_find(obj, name, &dict) < 0)
+        return -1;
     if (dict == NULL)
-        return PyErr_Occurred() ? -1 : 0;
+        return 0;
     if (dlp_buffer_interface_read(name, dict, 3, dims, &t) == 0) {
         data = dlp_buffer_interface_get(dict, "data");
         offset = dlp_buffer_interface_get(dict, "offset");
