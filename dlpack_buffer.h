@@ -163,9 +163,9 @@ dlp_buffer_open(PyObject *obj, int64_t *dims, DLTensor *t, uint64_t *flags)
     return result < 0 ? NULL : memory;
 }
 
-/* Answer __dlpack__ from the type's own buffer protocol. The export holds a memoryview of self: self counts it as an
- * export of its buffer, and refuses what it refuses then, such as to resize. Arguments and errors: as for
- * dlpack_py_produce, and what bf_getbuffer raises. */
+/* Answer __dlpack__ from the type's own buffer protocol. The export holds a memoryview of self, so that the type sees
+ * an exported buffer, and can refuse to resize as long as it lives. Arguments and errors: as for dlpack_py_produce, and
+ * what bf_getbuffer raises. */
 static inline PyObject *
 dlpack_buffer_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
@@ -496,8 +496,8 @@ dlpack_buffer_get(PyObject *obj, const dlpack_py_want *want, Py_buffer *buffer, 
 
 /* __array_interface__ and __cuda_array_interface__ are dicts with the same keys. name is the name of the attribute. */
 
-/* The value of a key, borrowed; NULL where it is missing or None, or with MemoryError or the like. Does nothing while
- * there is an exception: several keys may be read before one is looked for. */
+/* The value of a key, borrowed; NULL where it is missing or None, or with MemoryError or the like. Returns NULL at once
+ * while an exception is set: a caller may read several keys, and then test once. */
 DLP_RARE PyObject *
 dlp_buffer_interface_get(PyObject *dict, const char *key)
 {
@@ -750,7 +750,8 @@ dlp_buffer_interface_bytes(PyObject *data, PyObject *offset, DLTensor *t, uint64
     int fits;
 
     if (memory == NULL || PyObject_GetBuffer(memory, &buffer, PyBUF_SIMPLE) < 0) {
-        Py_XDECREF(memory);
+        if (memory != NULL)
+            dlp_decref(memory);
         return NULL;
     }
     fits = skipped >= 0 && skipped <= buffer.len;
@@ -815,10 +816,9 @@ dlp_buffer_interface_take(PyObject *obj, struct DLManagedTensorVersioned **out)
     return result;
 }
 
-/* A dlpack_py_want.fallback: takes an object without __dlpack__ by the buffer protocol or, where it has none, by
- * __array_interface__, version 3 or newer. Read-only memory stays so. An object whose buffer is refused is not asked
- * for the other. The memoryview that holds the buffer is the owner of the export; it is dropped as any other, on any
- * thread. */
+/* A dlpack_py_want.fallback: takes an object without __dlpack__ by the buffer protocol. An object without a buffer is
+ * taken by __array_interface__, version 3 or newer; an object whose buffer is refused is not. Read-only memory stays
+ * read-only. The owner of the export is the memoryview that holds the buffer. */
 static inline int
 dlpack_buffer_fallback(void *py_object, struct DLManagedTensorVersioned **out)
 {

@@ -507,7 +507,7 @@ dlp_device_find_rows(const DLTensor *t, int64_t itemsize, int64_t *width, int64_
             return 0;
         *rows *= t->shape[i - 1];
     }
-    return step >= run && dlp_multiply(step, itemsize, pitch) == 0 && *pitch <= INT32_MAX;
+    return step >= run && dlp_checked_multiply(step, itemsize, pitch) == 0 && *pitch <= INT32_MAX;
 }
 
 #define DLPACK_DEVICE_COPY_UNFINISHED (-2) /* the copy may still write to the destination: leak it */
@@ -1203,7 +1203,7 @@ dlpack_device_current_work(PyObject *obj, dlpack_py_work_stream *work)
 {
 #ifdef DLPACK_EXCHANGE_H
     dlp_type_entry learned;
-    const dlp_type_entry *known = dlp_type_get(dlp_state_get(), obj, &learned);
+    const dlp_type_entry *known = dlp_entry_get(dlp_state_get(), obj, &learned);
 
     if (known == NULL)
         return -1;
@@ -1230,7 +1230,7 @@ dlp_device_take(PyObject *obj, dlpack_py_request *request, const dlpack_py_want 
         return dlp_take_capsule(obj, &consumer, v);
     result = dlp_take_by_table(&consumer, dlpack_device_operations(), &table, v);
     if (result == DLP_NO_TABLE)
-        return dlp_take_answer(dlp_device_call(&consumer, request), &consumer, v);
+        return dlp_finish_call(dlp_device_call(&consumer, request), &consumer, v);
     if (result < 0 || !dlp_is_on(dlpack_device_operations(), v->tensor.device) ||
         request->stream.kind == DLPACK_PY_STREAM_NO_SYNC)
         return result;

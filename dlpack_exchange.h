@@ -31,8 +31,8 @@ DLP_QUIET
 
 /* ---- The table of a type ------------------------------------------------ */
 
-/* A type that dlpack_py_exchange_add has put a table on. Never changed, and freed when the interpreter is gone. It
- * holds no reference to the type: a type that lives until the interpreter ends makes CPython 3.11 leak. */
+/* A type that dlpack_py_exchange_add has put a table on. The struct is not changed once it is in the list, and is freed
+ * at the end of the interpreter. It does not own the type: CPython 3.11 leaks a type that is owned until then. */
 typedef struct dlp_own_type {
     PyTypeObject *type;  /* borrowed, valid while reference is alive */
     PyObject *reference; /* a weak reference to it */
@@ -41,15 +41,15 @@ typedef struct dlp_own_type {
     struct dlp_own_type *next;
 } dlp_own_type;
 
-/* What a type offers. The struct has 64 bytes: dlp_type_at computes its place by a mask. */
+/* What a type offers. The struct has 64 bytes: dlp_entry_at computes its place by a mask. */
 typedef struct dlp_type_entry {
     dlp_word type;                  /* PyTypeObject *: borrowed, to compare with; set last */
     unsigned int tag;               /* its version tag, which changes when the type or a base changes; 0: none */
     int is_own;                     /* the table is of this file */
-    int refuses_keywords;           /* __dlpack__, a C function, raised TypeError only with keywords (C1) */
+    int refuses_keywords;           /* __dlpack__, a C function, raised TypeError with keywords and not without (C1) */
     size_t embedded_offset;         /* of an own table: the offset of the dlpack_py_embedded in an object; 0: none */
     const DLPackExchangeAPI *table; /* NULL: none */
-    PyObject *method; /* __dlpack__ of the type, borrowed; NULL: not known, or an instance may have its own */
+    PyObject *method; /* __dlpack__ of the type, borrowed; NULL: look it up, an instance may have its own */
     char unused[56 - 5 * sizeof(void *)];
 } dlp_type_entry;
 
@@ -185,7 +185,7 @@ dlp_type_tag(PyTypeObject *type)
 
 /* Returns the place of a type in the cache. */
 static inline dlp_type_entry *
-dlp_type_at(dlp_exchange_cache *cache, PyTypeObject *type)
+dlp_entry_at(dlp_exchange_cache *cache, PyTypeObject *type)
 {
     const uintptr_t mask = (DLP_TYPE_PLACES - 1) * sizeof(dlp_type_entry);
     return (dlp_type_entry *)(void *)((char *)cache->types + (((uintptr_t)type << 2 ^ (uintptr_t)type >> 3) & mask));
@@ -193,20 +193,20 @@ dlp_type_at(dlp_exchange_cache *cache, PyTypeObject *type)
 
 /* The cached entry of a type, valid until foreign code runs; NULL: none, also where state is NULL. */
 static inline dlp_type_entry *
-dlp_type_cached(dlp_state *state, PyTypeObject *type)
+dlp_entry_cached(dlp_state *state, PyTypeObject *type)
 {
     dlp_exchange_cache *cache = state == NULL ? NULL : (dlp_exchange_cache *)DLP_LOAD(&state->exchange);
-    dlp_type_entry *known = cache == NULL ? NULL : dlp_type_at(cache, type);
+    dlp_type_entry *known = cache == NULL ? NULL : dlp_entry_at(cache, type);
     return known != NULL && DLP_READ(&known->type) == (dlp_word)type && known->tag == dlp_type_tag(type) ? known : NULL;
 }
 #else
-#  define dlp_type_cached(state, type) ((void)(state), (dlp_type_entry *)NULL)
+#  define dlp_entry_cached(state, type) ((void)(state), (dlp_type_entry *)NULL)
 #endif
 
 /* Reads into *found what a type offers, and caches it if possible. Reads the type only, never the instance (X1). If the
  * attribute is not a capsule, the table is absent. Returns 0, or -1 with MemoryError, KeyboardInterrupt or the like. */
 DLP_RARE int
-dlp_type_learn(dlp_state *state, PyTypeObject *type, dlp_type_entry *found)
+dlp_entry_read(dlp_state *state, PyTypeObject *type, dlp_type_entry *found)
 {
     dlp_exchange_cache *cache = dlp_exchange_get(state);
     PyObject *names = NULL, *capsule = NULL, *owner = NULL;
@@ -247,7 +247,7 @@ dlp_type_learn(dlp_state *state, PyTypeObject *type, dlp_type_entry *found)
 #  ifdef Py_GIL_DISABLED
     /* A place is filled once. Its method and embedded_offset stay empty: other threads could free or change them. */
     found->embedded_offset = 0;
-    if (found->table == NULL || !DLP_REPLACE(&dlp_type_at(cache, type)->type, 0, 1))
+    if (found->table == NULL || !DLP_REPLACE(&dlp_entry_at(cache, type)->type, 0, 1))
         return 0;
 #  else
     if (type->tp_getattro == PyObject_GenericGetAttr && type->tp_dictoffset == 0)
@@ -255,28 +255,28 @@ dlp_type_learn(dlp_state *state, PyTypeObject *type, dlp_type_entry *found)
     if (found->method != NULL && !PyType_HasFeature(Py_TYPE(found->method), Py_TPFLAGS_METHOD_DESCRIPTOR))
         found->method = NULL;
 #  endif
-    memcpy(&dlp_type_at(cache, type)->tag, &found->tag, sizeof(*found) - offsetof(dlp_type_entry, tag));
-    DLP_STORE(&dlp_type_at(cache, type)->type, (dlp_word)type);
+    memcpy(&dlp_entry_at(cache, type)->tag, &found->tag, sizeof(*found) - offsetof(dlp_type_entry, tag));
+    DLP_STORE(&dlp_entry_at(cache, type)->type, (dlp_word)type);
 #endif
     return 0;
 }
 
 /* What the type of an object offers: its cached entry, which is valid until foreign code runs, or *learned, filled by
- * dlp_type_learn. Returns NULL with an exception, also where state is NULL. */
+ * dlp_entry_read. Returns NULL with an exception, also where state is NULL. */
 static inline const dlp_type_entry *
-dlp_type_get(dlp_state *state, PyObject *obj, dlp_type_entry *learned)
+dlp_entry_get(dlp_state *state, PyObject *obj, dlp_type_entry *learned)
 {
-    const dlp_type_entry *known = dlp_type_cached(state, Py_TYPE(obj));
+    const dlp_type_entry *known = dlp_entry_cached(state, Py_TYPE(obj));
     if (known != NULL)
         return known;
-    return state == NULL || dlp_type_learn(state, Py_TYPE(obj), learned) < 0 ? NULL : learned;
+    return state == NULL || dlp_entry_read(state, Py_TYPE(obj), learned) < 0 ? NULL : learned;
 }
 
 static inline int
 dlp_has_table(dlp_state *state, PyObject *obj)
 {
     dlp_type_entry learned;
-    const dlp_type_entry *known = dlp_type_get(state, obj, &learned);
+    const dlp_type_entry *known = dlp_entry_get(state, obj, &learned);
     return known != NULL && known->table != NULL;
 }
 
@@ -317,7 +317,7 @@ dlp_export_embedded(const dlpack_py_offer *offer, const dlpack_py_request *reque
 static inline int
 dlpack_py_embed(dlpack_py_embedded *e, PyObject *owner, const DLTensor *t, uint64_t flags)
 {
-    const int order = dlp_common_layout(t);
+    const int order = dlp_simple_layout(t);
     dlp_state *state = dlp_state_get();
     dlpack_py_error error;
 
@@ -391,7 +391,7 @@ dlp_is_usable(const DLTensor *t, int is_own, PyObject *obj, const dlpack_py_devi
 
 /* Describes in v a tensor that has strides, and no overlap. managed: becomes v's; NULL: the tensor is borrowed. */
 static inline void
-dlp_view_set(dlpack_py_view *v, DLManagedTensorVersioned *managed, const DLTensor *t)
+dlp_view_fill(dlpack_py_view *v, DLManagedTensorVersioned *managed, const DLTensor *t)
 {
     v->tensor = *t;
     v->flags = managed == NULL ? 0 : managed->flags;
@@ -412,12 +412,12 @@ dlp_is_basic(const dlpack_py_want *want)
            (want->max_ndim == 0 || (want->max_ndim > 0 && want->max_ndim >= want->ndim));
 }
 
-/* Fast path of dlp_view_prepare. Returns 1 if the major version is known (K6), the layout is common, the tensor has
+/* Fast path of dlp_view_check. Returns 1 if the major version is known (K6), the layout is simple, the tensor has
  * strides and it meets want; else 0. is_basic: dlp_is_basic(want). */
 static inline int
 dlp_is_simply_met(const DLManagedTensorVersioned *managed, const DLTensor *t, const dlpack_py_want *want, int is_basic)
 {
-    int layout = managed == NULL || !dlp_is_unknown_major(managed, DLPACK_PY_VERSIONED) ? dlp_common_layout(t) : 0;
+    int layout = managed == NULL || !dlp_is_unknown_major(managed, DLPACK_PY_VERSIONED) ? dlp_simple_layout(t) : 0;
     const int32_t readonly = layout == 0 || managed == NULL ? DLPACK_PY_READONLY_UNSAID
                                                             : (int32_t)(managed->flags & DLPACK_PY_FLAG_READ_ONLY);
 
@@ -454,7 +454,7 @@ dlp_call_table(const dlp_type_entry *known, PyObject *obj, const dlpack_py_want 
     if (!dlp_is_unknown_major(managed, DLPACK_PY_VERSIONED)) {
         if ((is_own || !dlp_is_complex(managed->dl_tensor.dtype)) &&
             dlp_is_simply_met(managed, &managed->dl_tensor, want, is_basic)) {
-            dlp_view_set(v, managed, &managed->dl_tensor);
+            dlp_view_fill(v, managed, &managed->dl_tensor);
             return 0;
         }
         if (!dlp_is_usable(&managed->dl_tensor, is_own, obj, device)) {
@@ -475,7 +475,7 @@ dlp_take_by_table(const dlp_consumer *consumer, const dlpack_py_device *device, 
     if ((consumer->want->options & DLPACK_PY_NO_TABLE) != 0 || consumer->request->has_device ||
         consumer->request->copy != DLPACK_PY_COPY_AS_NEEDED) /* a table has no arguments for device and copy */
         return DLP_NO_TABLE;
-    known = dlp_type_get(dlp_state_get(), consumer->obj, &learned);
+    known = dlp_entry_get(dlp_state_get(), consumer->obj, &learned);
     if (known == NULL || known->table == NULL)
         return known == NULL ? -1 : DLP_NO_TABLE;
     if (table != NULL)
@@ -500,8 +500,9 @@ dlp_find_embedded(const dlp_type_entry *known, PyObject *obj, const dlpack_py_wa
 }
 
 #if DLP_TYPE_PLACES
-/* Takes a tensor by the cached __dlpack__ of a type; needs no more steps if dlp_is_simply_met accepts it. With
- * refuses_keywords, passes none, which saves 4,600 of 6,000 instructions. Returns 0, or -1 with an exception. */
+/* Takes the tensor of an object by its type's cached __dlpack__. A tensor that dlp_is_simply_met accepts is taken here,
+ * any other one by dlp_finish_call. Where the type refuses keywords, none are passed: saves 4,600 of 6,000
+ * instructions. Returns 0, or -1 with an exception. */
 DLP_SHARED int
 dlp_call_method(dlp_state *state, dlp_type_entry *known, PyObject *obj, const dlpack_py_want *want, int is_basic,
                 dlpack_py_view *v)
@@ -519,7 +520,7 @@ dlp_call_method(dlp_state *state, dlp_type_entry *known, PyObject *obj, const dl
         if (managed == NULL)
             PyErr_Clear(); /* a capsule of another name */
         else if (dlp_is_simply_met(managed, &managed->dl_tensor, want, is_basic)) {
-            dlp_view_set(v, managed, &managed->dl_tensor);
+            dlp_view_fill(v, managed, &managed->dl_tensor);
             (void)PyCapsule_SetName(answer, DLP_USED_NAME(DLPACK_PY_VERSIONED)); /* commit point (K4) */
             Py_DECREF(answer);
             if (PyErr_Occurred())
@@ -531,11 +532,11 @@ dlp_call_method(dlp_state *state, dlp_type_entry *known, PyObject *obj, const dl
     consumer.pass_keywords = !refuses_keywords;
     if (answer == NULL && !refuses_keywords && PyErr_ExceptionMatches(PyExc_TypeError)) {
         answer = dlp_call_again(state, &consumer);
-        if ((known = dlp_type_cached(state, Py_TYPE(obj))) != NULL)
+        if ((known = dlp_entry_cached(state, Py_TYPE(obj))) != NULL)
             known->refuses_keywords =
                 answer != NULL && known->method != NULL && Py_TYPE(known->method) == &PyMethodDescr_Type;
     }
-    if (dlp_take_answer(answer, &consumer, v) == 0)
+    if (dlp_finish_call(answer, &consumer, v) == 0)
         return 0;
     if (!refuses_keywords || !PyErr_ExceptionMatches(PyExc_BufferError))
         return -1;
@@ -553,14 +554,14 @@ dlp_consume(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
     const dlpack_py_want *wants = want != NULL ? want : &dlp_empty_want;
     const int is_basic = dlp_is_basic(wants);
     dlp_state *state = dlp_state_get();
-    dlp_type_entry *known = dlp_type_cached(state, Py_TYPE(obj));
+    dlp_type_entry *known = dlp_entry_cached(state, Py_TYPE(obj));
     dlpack_py_embedded *e = dlp_find_embedded(known, obj, wants, is_basic);
     dlp_consumer consumer;
     int result;
 
     if (e != NULL) {
         Py_INCREF(obj);
-        dlp_view_set(v, &e->versioned, &e->versioned.dl_tensor);
+        dlp_view_fill(v, &e->versioned, &e->versioned.dl_tensor);
         return 0;
     }
     dlp_view_clear(v); /* empty while foreign code runs */
@@ -568,7 +569,7 @@ dlp_consume(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
         if (known->table != NULL) {
             result = dlp_call_table(known, obj, wants, is_basic, NULL, v);
             consumer = dlp_consumer_make(wants, NULL, obj);
-            return result != DLP_NO_TABLE ? result : dlp_take_answer(dlp_call(&consumer), &consumer, v);
+            return result != DLP_NO_TABLE ? result : dlp_finish_call(dlp_call(&consumer), &consumer, v);
         }
         if (known->method != NULL)
             return dlp_call_method(state, known, obj, wants, is_basic, v);
@@ -598,7 +599,7 @@ dlp_borrow(const dlp_type_entry *known, PyObject *obj, const dlpack_py_want *wan
     if (wants->writable || (wants->options & DLPACK_PY_NO_TABLE) != 0 ||
         (!is_basic && dlp_check_want(wants, NULL) < 0)) /* dlpack_py_consume raises the error */
         return dlpack_py_consume(obj, want, v);
-    if (known == NULL && (known = dlp_type_get(dlp_state_get(), obj, &learned)) == NULL) {
+    if (known == NULL && (known = dlp_entry_get(dlp_state_get(), obj, &learned)) == NULL) {
         dlp_view_clear(v);
         return -1;
     }
@@ -606,10 +607,10 @@ dlp_borrow(const dlp_type_entry *known, PyObject *obj, const dlpack_py_want *wan
         return dlpack_py_consume(obj, want, v);
     is_own = known->is_own;                             /* foreign code may change *known */
     memset(&lent.dl_tensor, 0, sizeof(lent.dl_tensor)); /* some tables leave fields unset (X8) */
-    lends = known->table->dltensor_from_py_object_no_sync(obj, &lent.dl_tensor) == 0 && !PyErr_Occurred();
-    if (lends && (is_own || !dlp_is_complex(lent.dl_tensor.dtype)) &&
-        dlp_is_simply_met(NULL, &lent.dl_tensor, wants, is_basic)) {
-        dlp_view_set(v, NULL, &lent.dl_tensor);
+    lends = known->table->dltensor_from_py_object_no_sync(obj, &lent.dl_tensor) == 0 && !PyErr_Occurred() &&
+            (is_own || !dlp_is_complex(lent.dl_tensor.dtype)); /* else is_conj() is called (X9): may free lent memory */
+    if (lends && dlp_is_simply_met(NULL, &lent.dl_tensor, wants, is_basic)) {
+        dlp_view_fill(v, NULL, &lent.dl_tensor);
         return 0;
     }
     dlp_view_clear(v);
@@ -617,8 +618,8 @@ dlp_borrow(const dlp_type_entry *known, PyObject *obj, const dlpack_py_want *wan
     as_legacy.options &= ~(DLPACK_PY_COPY_IF_NEEDED | DLPACK_PY_LEGACY_IS_WRITABLE);
     consumer = dlp_consumer_make(&as_legacy, NULL, NULL);
     if (lends && lent.dl_tensor.dtype.bits >= 8 && /* else may be padded (X3) */
-        dlp_is_usable(&lent.dl_tensor, is_own, obj, NULL) &&
-        dlp_view_prepare(v, &lent, DLPACK_PY_LEGACY, &consumer, &copy, &error) == 0)
+        lent.dl_tensor.device.device_type == kDLCPU &&
+        dlp_view_check(v, &lent, DLPACK_PY_LEGACY, &consumer, &copy, &error) == 0)
         return 0;
     if (PyErr_Occurred() && dlp_is_fatal())
         return -1;
@@ -629,20 +630,21 @@ dlp_borrow(const dlp_type_entry *known, PyObject *obj, const dlpack_py_want *wan
 /* dlpack_py_borrow: as dlpack_py_consume, for the length of a call.
  *
  * Release the view before Python code runs and before obj can be freed. Without a GIL, borrow only memory that does not
- * move while obj lives. The call may run Python code: of several arguments, borrow only the last. Where the type has an
- * exchange table and want->writable is 0, the call allocates nothing and takes no reference; otherwise the call is
- * dlpack_py_consume. A borrowed tensor has no read-only flag (X3): v->readonly is DLPACK_PY_READONLY_UNSAID. */
+ * move while obj lives. The call itself may run Python code: of several arguments, borrow only the last one. A type
+ * with an exchange table lends its tensor: no memory is allocated, and no reference taken. v->readonly is then
+ * DLPACK_PY_READONLY_UNSAID, because a lent tensor has no flags (X3). In all other cases, and where want->writable is
+ * 1, the call does what dlpack_py_consume does. */
 DLP_SHARED DLP_MUST_CHECK int
 dlpack_py_borrow(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
     const dlpack_py_want *wants = want != NULL ? want : &dlp_empty_want;
     const int is_basic = dlp_is_basic(wants);
     dlp_state *state = dlp_state_get();
-    const dlp_type_entry *known = dlp_type_cached(state, Py_TYPE(obj));
+    const dlp_type_entry *known = dlp_entry_cached(state, Py_TYPE(obj));
     dlpack_py_embedded *e = dlp_find_embedded(known, obj, wants, is_basic);
 
     if (e != NULL && e->versioned.flags == 0 && !wants->writable) { /* saves 400 of 607 instructions */
-        dlp_view_set(v, NULL, &e->versioned.dl_tensor);
+        dlp_view_fill(v, NULL, &e->versioned.dl_tensor);
         return 0;
     }
     return dlp_borrow(known, obj, want, v);
@@ -694,11 +696,11 @@ typedef struct dlpack_py_exchange {
     static const dlpack_py_exchange name = {DLP_TABLE(name), describe, make_steal, want, work_stream, embedded}; \
     static int name##_from_object(void *object, DLManagedTensorVersioned **out)                                  \
     {                                                                                                            \
-        return dlp_table_answer(&name, object, out, NULL);                                                       \
+        return dlp_table_get(&name, object, out, NULL);                                                          \
     }                                                                                                            \
     static int name##_borrow(void *object, DLTensor *out)                                                        \
     {                                                                                                            \
-        return dlp_table_answer(&name, object, NULL, out);                                                       \
+        return dlp_table_get(&name, object, NULL, out);                                                          \
     }                                                                                                            \
     static int name##_to_object(DLManagedTensorVersioned *managed, void **out)                                   \
     {                                                                                                            \
@@ -812,7 +814,7 @@ dlp_table_check_object(const dlpack_py_exchange *x, PyObject *object)
 
     if (object == NULL)
         PyErr_SetString(PyExc_TypeError, "the object is NULL");
-    if (object == NULL || (known = dlp_type_get(state, object, &learned)) == NULL)
+    if (object == NULL || (known = dlp_entry_get(state, object, &learned)) == NULL)
         return -1;
     if (known->is_own && known->table == &x->api)
         return 0;
@@ -846,7 +848,7 @@ dlp_table_allocate(DLTensor *prototype, DLManagedTensorVersioned **out, void *co
 
 /* managed_tensor_from_py_object_no_sync, with out; dltensor_from_py_object_no_sync, with lent. */
 static inline int
-dlp_table_answer(const dlpack_py_exchange *x, void *asked, DLManagedTensorVersioned **out, DLTensor *lent)
+dlp_table_get(const dlpack_py_exchange *x, void *asked, DLManagedTensorVersioned **out, DLTensor *lent)
 {
     PyObject *const object = (PyObject *)asked;
     dlpack_py_request request = {{0, 0}, {DLPACK_PY_PROTOCOL_MAJOR, 0}, 0, {kDLCPU, 0}, 0};
@@ -864,8 +866,8 @@ dlp_table_answer(const dlpack_py_exchange *x, void *asked, DLManagedTensorVersio
     return result;
 }
 
-/* managed_tensor_to_py_object_no_sync. The type of the new object is like, or its base that has the table; like NULL:
- * the type to which the table was added last. */
+/* managed_tensor_to_py_object_no_sync. like: the new object has this type, or the base of it that has the table. like
+ * NULL: the new object has the type to which the table was added last. */
 static inline int
 dlp_table_to_object(const dlpack_py_exchange *x, PyTypeObject *like, DLManagedTensorVersioned *managed, void **out)
 {
@@ -1005,14 +1007,14 @@ dlpack_py_allocate_like(PyObject *like, const DLTensor *prototype, dlpack_py_vie
     dlpack_py_error error;
 
     dlp_view_clear(v);
-    known = dlp_type_get(dlp_state_get(), like, &learned);
+    known = dlp_entry_get(dlp_state_get(), like, &learned);
     if (known == NULL)
         return -1;
     if (known->table == NULL) {
         managed = dlpack_py_allocate(prototype, &error);
         if (managed == NULL)
             return dlpack_py_raise(&error);
-        dlp_view_set(v, managed, &managed->dl_tensor);
+        dlp_view_fill(v, managed, &managed->dl_tensor);
         return 0;
     }
     if (dlp_prepare_prototype(&t, &error) < 0)
@@ -1171,7 +1173,7 @@ dlpack_py_check_like(PyObject *like)
 {
     dlp_state *state = dlp_state_get();
     dlp_type_entry learned;
-    const dlp_type_entry *known = dlp_type_get(state, like, &learned);
+    const dlp_type_entry *known = dlp_entry_get(state, like, &learned);
     PyObject *from_dlpack;
 
     if (known == NULL || known->table != NULL)
@@ -1203,7 +1205,7 @@ dlpack_py_return_like_steal(PyObject *like, dlpack_py_view *v)
 
     if (v->managed == NULL)
         PyErr_SetString(PyExc_ValueError, "the view is empty or borrowed, a view that owns its tensor was wanted");
-    if (v->managed == NULL || (known = dlp_type_get(state, like, &learned)) == NULL) {
+    if (v->managed == NULL || (known = dlp_entry_get(state, like, &learned)) == NULL) {
         dlpack_py_release(v);
         return NULL;
     }

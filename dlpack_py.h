@@ -76,9 +76,9 @@
  *   dlpack_py_capsule_steal    makes the capsule (K1); after it, dlpack_py_answer lets a device order its streams (S1)
  * One import, by dlpack_py_consume_request:
  *   dlp_call                   calls __dlpack__ (C3, C4), and once more after a TypeError (C1); a table replaces it
- *   dlp_take_answer            takes the answer; calls again where the CPU cannot read the data yet (C5)
+ *   dlp_finish_call            takes the answer; calls again where the CPU cannot read the data yet (C5)
  *     dlp_take_capsule         reads the capsule (C2), and calls the next two in a critical section:
- *       dlp_view_prepare       describes the tensor in the view, and lets dlp_view_decide check it (D8, C3 to C5, C9)
+ *       dlp_view_check       describes the tensor in the view, and lets dlp_view_decide check it (D8, C3 to C5, C9)
  *       PyCapsule_SetName      renames the capsule: from then on the view owns the tensor (K4)
  *   dlpack_py_release          calls the deleter (K3)
  * Who owns what: a capsule owns its managed tensor until a view takes it. manager_ctx of an export is a dlp_manager: it
@@ -128,7 +128,7 @@ DLP_QUIET
 
 /* ---- Differences of Pythons --------------------------------------------- */
 
-/* C99 and C++11 have no atomics in common. All are sequentially consistent; REPLACE returns 1 if it stored value. */
+/* Sequentially consistent atomics of the compiler: C99 has none. DLP_REPLACE returns 1 where it stored the value. */
 typedef intptr_t dlp_word;
 #if defined(__GNUC__) || defined(__clang__)
 #  define DLP_LOAD(word) __atomic_load_n(word, __ATOMIC_SEQ_CST)
@@ -222,10 +222,10 @@ dlp_thread_state(void)
 #elif PY_VERSION_HEX >= 0x030C0000
     return _PyThreadState_UncheckedGet();
 #else
-    /* holder: the state that holds the GIL, perhaps of another thread. own: the state that PyGILState has for this
-     * thread. With subinterpreters the thread may have two states: thread ids are compared. Known limits: holder may be
-     * freed meanwhile; if thread A uses the state of thread B, as _xxsubinterpreters does, a deleter hangs on A,
-     * and may crash on B; a deleter hangs on an attached thread for which own is NULL. */
+    /* holder: the thread state that holds the GIL, perhaps of another thread. own: the thread state that PyGILState
+     * has for this thread. With subinterpreters a thread may have two thread states: then thread ids are compared.
+     * Known limits: another thread may free holder meanwhile. Where thread A uses the thread state of thread B, as
+     * _xxsubinterpreters does, a deleter hangs on A and may crash on B. Where own is NULL, a deleter hangs. */
     PyThreadState *holder = _PyThreadState_UncheckedGet(), *own = PyGILState_GetThisThreadState();
     return holder == NULL || holder == own ||
                    (own != NULL && PyInterpreterState_Head() != PyInterpreterState_Main() &&
@@ -358,8 +358,8 @@ dlp_is_fatal(void)
     return PyErr_ExceptionMatches(PyExc_MemoryError) || !PyErr_ExceptionMatches(PyExc_Exception);
 }
 
-/* Returns, borrowed, the last exception of a chain of contexts, which ends at NULL or at end. Returns NULL if the chain
- * begins with end, contains other, or has more than limit exceptions, because it may be a ring. */
+/* Follows the __context__ of exceptions from chain to the last one, before end or NULL, and returns it, borrowed.
+ * Returns NULL if chain is end, if other is met, or after limit steps: the exceptions may form a ring. */
 DLP_RARE PyObject *
 dlp_chain_end(PyObject *chain, PyObject *end, PyObject *other, int limit)
 {
@@ -426,8 +426,8 @@ dlp_exports_add(dlpack_py_exports *exports, dlp_word change)
         (void)DLP_ADD(&exports->count, change);
 }
 
-/* In a forked child, subtracts the deleters of the parent's threads, which do not run in the child. Each thread reads
- * the count, then sets process. Only the first thread to set process subtracts, and only the count that it has read. */
+/* In a forked child, subtracts the deleters of the parent's threads, which do not run in the child. Each thread of the
+ * child reads the count, then sets process; the thread that sets process first subtracts the count that it read. */
 DLP_RARE void
 dlp_lifetime_after_fork(dlp_lifetime *lifetime)
 {
@@ -445,8 +445,8 @@ dlp_drop_attached(const dlp_manager *manager)
     dlp_decref((PyObject *)manager->owner);
 }
 
-/* Drops or leaks an owner on a thread that is attached to another interpreter, or to none (current is NULL).
- * PyGILState_Ensure would attach the thread to the main interpreter. */
+/* Attaches this thread to the owner's interpreter and drops the owner; leaks it where the interpreter is closing.
+ * current: the thread state of another interpreter, or NULL. PyGILState_Ensure knows the main interpreter only. */
 DLP_RARE void
 dlp_drop_elsewhere(const dlp_manager *manager, PyThreadState *current)
 {
@@ -479,7 +479,7 @@ dlp_drop_elsewhere(const dlp_manager *manager, PyThreadState *current)
         }
 #endif
     }
-    if (process == DLP_PROCESS()) /* in a child that the drop forked, dlp_lifetime_after_fork subtracts */
+    if (process == DLP_PROCESS()) /* else the drop has forked: in the child dlp_lifetime_after_fork subtracts */
         (void)DLP_ADD(&lifetime->deleters, -DLP_DELETER);
     if (detached != NULL) /* last: it may wait long */
         PyEval_RestoreThread(detached);
@@ -531,7 +531,7 @@ dlp_manager_of(const void *managed, int32_t form)
 DLP_SHARED void
 dlp_delete(void *managed, int32_t form)
 {
-    /* The deleter of an export keeps the exception, too: not to save it here saves 71 instructions. */
+    /* The deleter of our export keeps the exception itself: this function need not, which saves 71 instructions. */
     const int attached = dlp_manager_of(managed, form) == NULL && dlp_thread_state() != NULL;
     struct DLManagedTensorVersioned *versioned = (struct DLManagedTensorVersioned *)managed;
     DLManagedTensor *legacy = (DLManagedTensor *)managed;
@@ -678,8 +678,8 @@ dlp_state_new(PyInterpreterState *interpreter)
     return capsule;
 }
 
-/* Finds the state in the interpreter's dictionary, or makes it. Without a GIL, the first use of the dictionary and of
- * atexit is not safe on two threads at once (3.13): all files and versions lock PyCapsule_Type. May call itself. */
+/* Finds the state in the interpreter's dictionary, or makes it. May call itself. The first uses of that dictionary and
+ * of atexit on two threads at once crash CPython 3.13 without a GIL: all files and versions lock PyCapsule_Type. */
 DLP_RARE dlp_state *
 dlp_state_find_or_make(PyInterpreterState *interpreter)
 {
@@ -963,7 +963,7 @@ typedef struct dlpack_py_offer {
     uint32_t options;           /* DLPACK_PY_OFFER_... */
     dlpack_py_exports *exports; /* the count in the owner; with it, embedded is not used; NULL: not counted */
     int32_t is_copy;            /* 1: the tensor is a copy that was made for this request, and is flagged so (P4) */
-    /* For dlpack_exchange.h: managed tensors in the owner. export_embedded returns one, or NULL: make a plan. */
+    /* Of dlpack_py_offer_embedded: managed tensors in the owner. The function exports one; NULL: export the tensor. */
     struct dlpack_py_embedded *embedded;
     void *(*export_embedded)(const struct dlpack_py_offer *offer, const dlpack_py_request *request);
     const struct dlpack_py_device *device; /* operations, for data on a device or used by its streams; NULL: none */
@@ -1112,7 +1112,7 @@ dlp_plan(const dlpack_py_offer *offer, const dlpack_py_request *request, dlpack_
     dlpack_py_error error;
 
     plan->form = dlp_requested_form(request);
-    if (offer->tensor != NULL && dlp_common_layout(offer->tensor) != 0 &&
+    if (offer->tensor != NULL && dlp_simple_layout(offer->tensor) != 0 &&
         (offer->flags | (offer->options & ~DLPACK_PY_OFFER_DO_NOT_LEND) | (uint64_t)offer->is_copy |
          offer->pending_count) == 0 &&
         !request->has_device && request->copy == DLPACK_PY_COPY_AS_NEEDED &&
@@ -1167,8 +1167,8 @@ dlp_export_copy(const dlpack_py_offer *offer, const dlpack_py_plan *plan)
     return e == NULL ? NULL : &e->managed;
 }
 
-/* Exports an offer as planned; NULL with an exception. For data in place, the caller then calls make_ready. state: was
- * found before the plan was made, because a first use runs Python code, which may change the tensor (D8). */
+/* Makes the managed tensor that a plan describes; NULL with an exception. If it is no copy, make_ready is called next.
+ * The state is found before the plan is made: the first use runs Python code, which may change the tensor (D8). */
 static inline void *
 dlp_export_offer(dlp_state *state, const dlpack_py_offer *offer, const dlpack_py_plan *plan)
 {
@@ -1247,10 +1247,10 @@ dlpack_py_produce_args(PyObject *owner, const DLTensor *t, uint64_t flags, PyObj
  * self      the object
  * request   what a call of __dlpack__ asks for, after its arguments were read; NULL for __dlpack_device__, for an
  *           exchange table, and for what dlpack_buffer.h gives
- * offer     out: at first all zero, except for owner, which is self. The tensor, shape, strides and pending streams
- *           live in self: an exchange table lends them. A borrower reads them until Python code runs again, also
- *           after describe was called for another object. A type that has no place for them may use memory that the
- *           next describe overwrites; it sets DLPACK_PY_OFFER_DO_NOT_LEND, and a table lends no tensor then
+ * offer     out: at first all zero, except for owner, which is self. The DLTensor, shape, strides and pending streams
+ *           are stored in self, because an exchange table lends them: a borrower reads them until Python code runs
+ *           again. A type without a place for them may point to memory that the next call of describe overwrites,
+ *           and sets DLPACK_PY_OFFER_DO_NOT_LEND
  *
  * Returns 0, or -1 to refuse, as a rule with BufferError (P7). Always in a critical section on self. Must not throw. */
 typedef int (*dlpack_py_describe)(PyObject *self, const dlpack_py_request *request, dlpack_py_offer *offer);
@@ -1451,8 +1451,8 @@ typedef struct dlp_consumer {
     const dlpack_py_want *want;       /* not NULL */
     const dlpack_py_request *request; /* not NULL */
     PyObject *obj; /* the object whose __dlpack__ is called, borrowed; NULL: a capsule or managed tensor is taken */
-    /* 1: __dlpack__ is called with max_version, and with dl_device and copy if asked for (C3). It may be called again
-     * for CPU memory (C5). 0: after a TypeError (C1), or where __dlpack__ is not called. */
+    /* 1: __dlpack__ gets max_version, and where asked for dl_device and copy (C3). 0: it gets none of them, because it
+     * raised TypeError for them (C1); or obj is NULL. */
     int pass_keywords;
 } dlp_consumer;
 
@@ -1570,7 +1570,7 @@ dlp_call(dlp_consumer *consumer)
 
 /* Results of the steps of an import, other than success (0). Below 0 the tensor is refused, and *error says why. */
 enum {
-    DLP_NOT_CPU = -3,       /* pinned or managed memory: the object may be asked for CPU memory (C5) */
+    DLP_ASK_FOR_CPU = -3,   /* pinned or managed memory: the object may be asked for CPU memory (C5) */
     DLP_UNKNOWN_MAJOR = -2, /* the tensor must be deleted (K6) */
     DLP_MAKE_COPY = 1,      /* a copy meets what the consumer asks for */
     DLP_NO_TABLE            /* of dlp_take_by_table: call __dlpack__ */
@@ -1596,15 +1596,15 @@ dlp_may_copy(const DLTensor *t, const dlp_consumer *consumer)
            (!request->has_device || request->device.device_type == kDLCPU) && dlpack_py_is_cpu_readable(t->device);
 }
 
-/* Decides whether the tensor in v is taken, copied or refused: is it valid (D8), does it meet the requirements and the
- * request (C3 to C5, C9)? Its strides may be NULL. Fills v->overlaps. Returns 0, DLP_MAKE_COPY, DLP_NOT_CPU or -1. */
+/* Decides whether the tensor in v, whose strides may be NULL, is taken, copied or refused: is it valid (D8), does it
+ * meet the requirements and the request (C3 to C5, C9)? Returns 0, DLP_MAKE_COPY, DLP_ASK_FOR_CPU or -1. */
 static inline int
 dlp_view_decide(dlpack_py_view *v, const dlp_consumer *consumer, dlpack_py_error *error)
 {
     const DLTensor *t = &v->tensor;
     const DLDevice asked = consumer->request->device;
     const dlpack_py_want *want = consumer->want;
-    const int layout = dlp_common_layout(t);
+    const int layout = dlp_simple_layout(t);
     const int is_cpu = layout != 0 && want->device <= (int32_t)kDLCPU; /* CPU memory, which is wanted */
     const int wants_cpu = want->device == (int32_t)kDLCPU;
     const int readable = layout != 0 || dlpack_py_is_cpu_readable(t->device);
@@ -1621,7 +1621,7 @@ dlp_view_decide(dlpack_py_view *v, const dlp_consumer *consumer, dlpack_py_error
     if (dlp_check_requirements(t, layout, v->readonly, want, error) < 0) {
         if (!error->copy_helps || !dlp_may_copy(t, consumer))
             return -1;
-        must_copy = 1; /* even after copy=True: the producer's copy does not meet them */
+        must_copy = 1; /* also after copy=True: the producer made a copy, but not one that meets them */
     }
     v->overlaps = layout == 0 && dlp_overlaps_itself(t);
     if (is_cpu && !must_copy && !consumer->request->has_device)
@@ -1632,7 +1632,7 @@ dlp_view_decide(dlpack_py_view *v, const dlp_consumer *consumer, dlpack_py_error
         (void)dlp_refuse(error, "device is %s, CPU memory %s%s", dlpack_py_device_text(t->device, actual),
                          wants_cpu || asked.device_type == kDLCPU ? "was asked for" : "is needed",
                          may_be_pending ? ": device work may be pending" : "");
-        return DLP_NOT_CPU;
+        return DLP_ASK_FOR_CPU;
     }
     if (must_copy)
         return dlp_may_copy(t, consumer) ? DLP_MAKE_COPY
@@ -1662,10 +1662,10 @@ dlp_view_fill_strides(dlpack_py_view *v, dlpack_py_error *error)
 
 /* Describes a managed tensor in v, which is empty, if it is what the consumer asks for. Nothing is taken yet (K4): v
  * owns memory for strides at most. copy: out, new memory for a copy, which dlp_view_copy fills; NULL: none is needed.
- * Returns 0; or, with v empty, DLP_NOT_CPU, DLP_UNKNOWN_MAJOR or -1. */
+ * Returns 0; or, with v empty, DLP_ASK_FOR_CPU, DLP_UNKNOWN_MAJOR or -1. */
 static inline int
-dlp_view_prepare(dlpack_py_view *v, const void *managed, int32_t form, const dlp_consumer *consumer, dlp_export **copy,
-                 dlpack_py_error *error)
+dlp_view_check(dlpack_py_view *v, const void *managed, int32_t form, const dlp_consumer *consumer, dlp_export **copy,
+               dlpack_py_error *error)
 {
     const struct DLManagedTensorVersioned *versioned = (const struct DLManagedTensorVersioned *)managed;
     const dlpack_py_want *want = consumer->want;
@@ -1724,11 +1724,11 @@ dlp_refuse_name(const char *name, dlpack_py_error *error)
 {
     const int is_used = name != NULL && strncmp(name, "used_", 5) == 0 && dlp_form_of(name + 5) != 0;
     return dlp_fail(error, is_used ? DLPACK_PY_VALUE_ERROR : DLPACK_PY_TYPE_ERROR, "the capsule is named '%.60s'%s",
-                    name == NULL ? "NULL" : name,
+                    name == NULL ? "" : name,
                     is_used ? ": it was consumed already" : ", 'dltensor_versioned' or 'dltensor' was wanted");
 }
 
-/* Takes the tensor of a capsule into v, which is empty. Returns 0; DLP_NOT_CPU if __dlpack__ may be called again (C5);
+/* Takes the tensor of a capsule into v, which is empty. Returns 0; DLP_ASK_FOR_CPU to call __dlpack__ again (C5);
  * or -1 with an exception. If not 0, the capsule owns its tensor (K4), unless its major version is unknown (K6). */
 DLP_SHARED int
 dlp_take_capsule(PyObject *capsule, const dlp_consumer *consumer, dlpack_py_view *v)
@@ -1749,7 +1749,7 @@ dlp_take_capsule(PyObject *capsule, const dlp_consumer *consumer, dlpack_py_view
         (void)dlp_refuse_name(name, &error);
     else {
         managed = PyCapsule_GetPointer(capsule, name);
-        result = dlp_view_prepare(v, managed, form, consumer, &copy, &error);
+        result = dlp_view_check(v, managed, form, consumer, &copy, &error);
         if (result == 0 || result == DLP_UNKNOWN_MAJOR)
             (void)PyCapsule_SetName(capsule, DLP_USED_NAME(form)); /* commit point: the tensor is ours (K4) */
     }
@@ -1762,7 +1762,7 @@ dlp_take_capsule(PyObject *capsule, const dlp_consumer *consumer, dlpack_py_view
     }
     if (result == DLP_UNKNOWN_MAJOR)
         dlp_delete(managed, form);
-    if (result == DLP_NOT_CPU && consumer->obj != NULL && consumer->pass_keywords && !consumer->request->has_device)
+    if (result == DLP_ASK_FOR_CPU && consumer->obj != NULL && consumer->pass_keywords && !consumer->request->has_device)
         return result;
     return dlp_raise_for(consumer->want, &error);
 }
@@ -1777,7 +1777,7 @@ dlp_take_managed(void *managed, int32_t form, const dlpack_py_want *want, const 
     dlp_export *copy;
     dlpack_py_error error;
 
-    if (dlp_view_prepare(v, managed, form, &given, &copy, &error) < 0) {
+    if (dlp_view_check(v, managed, form, &given, &copy, &error) < 0) {
         dlp_delete(managed, form);
         return dlp_raise_for(given.want, &error);
     }
@@ -1831,7 +1831,7 @@ dlp_take_fallback(const dlp_consumer *consumer, dlpack_py_view *v)
  * memory, may call once more, and ask for CPU memory (C5). If the call failed, answer is NULL, and want->fallback may
  * make a tensor (C6). Returns 0, or -1 with an exception. */
 DLP_SHARED int
-dlp_take_answer(PyObject *answer, const dlp_consumer *consumer, dlpack_py_view *v)
+dlp_finish_call(PyObject *answer, const dlp_consumer *consumer, dlpack_py_view *v)
 {
     dlpack_py_request for_cpu;
     dlp_consumer again;
@@ -1841,7 +1841,7 @@ dlp_take_answer(PyObject *answer, const dlp_consumer *consumer, dlpack_py_view *
         return dlp_take_fallback(consumer, v);
     result = dlp_take_capsule(answer, consumer, v);
     dlp_decref(answer); /* keeps the exception (K2) */
-    if (result != DLP_NOT_CPU)
+    if (result != DLP_ASK_FOR_CPU)
         return result;
     for_cpu = *consumer->request;
     memset(&for_cpu.stream, 0, sizeof(for_cpu.stream));
@@ -1849,7 +1849,7 @@ dlp_take_answer(PyObject *answer, const dlp_consumer *consumer, dlpack_py_view *
     for_cpu.device = dlp_device(kDLCPU, 0);
     again = *consumer;
     again.request = &for_cpu;
-    return dlp_take_answer(dlp_call(&again), &again, v);
+    return dlp_finish_call(dlp_call(&again), &again, v);
 }
 
 /* ---- Consuming ---------------------------------------------------------- */
@@ -1883,7 +1883,7 @@ dlpack_py_consume_request(PyObject *obj, const dlpack_py_request *request, const
     if (consumer.obj == NULL)
         return dlp_take_capsule(obj, &consumer, v);
     result = dlp_take_by_table(&consumer, NULL, NULL, v);
-    return result != DLP_NO_TABLE ? result : dlp_take_answer(dlp_call(&consumer), &consumer, v);
+    return result != DLP_NO_TABLE ? result : dlp_finish_call(dlp_call(&consumer), &consumer, v);
 }
 
 /* dlpack_py_consume: take the tensor that obj offers, if it meets the requirements.
@@ -2099,7 +2099,7 @@ dlp_object_new_steal(dlp_word *type, PyObject *(*type_new)(void), dlpack_py_view
 
 /* The type of dlpack_py_object_steal. */
 DLP_RARE PyObject *
-dlp_object_type(void)
+dlp_object_type_make(void)
 {
     static PyMethodDef methods[] = {DLPACK_PY_METHODS(dlp_object_dlpack, dlp_object_dlpack_device),
                                     {NULL, NULL, 0, NULL}};
@@ -2132,7 +2132,7 @@ dlpack_py_object_steal(void *managed, int32_t form)
         dlp_delete(managed, form);
     if (state == NULL || dlp_take_managed(managed, form, &want, NULL, &v) < 0)
         return NULL;
-    return dlp_object_new_steal(&state->types[DLP_OBJECT_TYPE], dlp_object_type, &v);
+    return dlp_object_new_steal(&state->types[DLP_OBJECT_TYPE], dlp_object_type_make, &v);
 }
 
 DLP_QUIET_END

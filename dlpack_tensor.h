@@ -27,7 +27,7 @@
  * DLPACK_PY_MALLOC(size), DLPACK_PY_FREE(pointer)
  *                     memory of managed tensors, shapes and copies. Called on any thread, also without an interpreter:
  *                     do not use PyMem_*.
- * DLPACK_PY_PLAIN     1, for tests: no dlp_common_layout, and no cache of types in dlpack_exchange.h. */
+ * DLPACK_PY_PLAIN     1, for tests: no dlp_simple_layout, and no cache of types in dlpack_exchange.h. */
 #if defined(DLPACK_PY_MALLOC) != defined(DLPACK_PY_FREE)
 #  error "define both of DLPACK_PY_MALLOC and DLPACK_PY_FREE, or neither"
 #endif
@@ -113,7 +113,7 @@ typedef char dlp_enum_has_4_bytes[sizeof(DLDeviceType) == 4 ? 1 : -1];
 
 /* Sets *out to a * b, or returns -1 where a * b overflows int64_t; *out is undefined then. */
 static inline int
-dlp_multiply(int64_t a, int64_t b, int64_t *out)
+dlp_checked_multiply(int64_t a, int64_t b, int64_t *out)
 {
 #ifdef DLP_GNU
     return __builtin_mul_overflow(a, b, out) ? -1 : 0;
@@ -128,7 +128,7 @@ dlp_multiply(int64_t a, int64_t b, int64_t *out)
 
 /* Sets *out to a + b, or returns -1 where a + b overflows int64_t; *out is undefined then. */
 static inline int
-dlp_add(int64_t a, int64_t b, int64_t *out)
+dlp_checked_add(int64_t a, int64_t b, int64_t *out)
 {
     *out = (int64_t)((uint64_t)a + (uint64_t)b);
     return (*out < a) != (b < 0) ? -1 : 0;
@@ -427,11 +427,11 @@ dlpack_py_size(const DLTensor *t)
 
 /* Sets *bytes to the bytes of n >= 0 contiguous elements, rounded up, or returns -1 where they overflow int64_t. */
 DLP_RARE int
-dlp_bytes(int64_t n, DLDataType dtype, uint64_t flags, int64_t *bytes)
+dlp_checked_bytes(int64_t n, DLDataType dtype, uint64_t flags, int64_t *bytes)
 {
     const int64_t bits = dlp_item_bits(dtype, flags);
     /* Eight elements fill as many bytes as an element has bits. */
-    return dlp_multiply(n / 8, bits, bytes) < 0 ? -1 : dlp_add(*bytes, (n % 8 * bits + 7) / 8, bytes);
+    return dlp_checked_multiply(n / 8, bits, bytes) < 0 ? -1 : dlp_checked_add(*bytes, (n % 8 * bits + 7) / 8, bytes);
 }
 
 /* The bytes of a compact copy of a validated tensor. Packed sub-byte dtypes are rounded up once, for the whole (D6). */
@@ -439,7 +439,7 @@ DLP_SHARED int64_t
 dlpack_py_nbytes(const DLTensor *t, uint64_t flags)
 {
     int64_t bytes = 0;
-    (void)dlp_bytes(dlpack_py_size(t), t->dtype, flags, &bytes);
+    (void)dlp_checked_bytes(dlpack_py_size(t), t->dtype, flags, &bytes);
     return bytes;
 }
 
@@ -526,15 +526,16 @@ dlp_byte_range(const DLTensor *t, uint64_t flags, int64_t *lowest, int64_t *high
     if (dlp_is_empty(t))
         return 0;
     if (t->strides == NULL)
-        return dlp_bytes(dlpack_py_size(t), t->dtype, flags, highest);
+        return dlp_checked_bytes(dlpack_py_size(t), t->dtype, flags, highest);
     for (i = 0; i < t->ndim; i++) {
         const int64_t last = t->shape[i] - 1;
-        if (last > 0 && (dlp_multiply(last, t->strides[i], &reach) < 0 ||
-                         (reach < 0 ? dlp_add(below, reach, &below) : dlp_add(above, reach, &above)) < 0))
+        if (last > 0 &&
+            (dlp_checked_multiply(last, t->strides[i], &reach) < 0 ||
+             (reach < 0 ? dlp_checked_add(below, reach, &below) : dlp_checked_add(above, reach, &above)) < 0))
             return -1;
     }
-    if (below == INT64_MIN || (below != 0 && dlp_bytes(-below, t->dtype, flags, lowest) < 0) ||
-        dlp_bytes(above, t->dtype, flags, highest) < 0)
+    if (below == INT64_MIN || (below != 0 && dlp_checked_bytes(-below, t->dtype, flags, lowest) < 0) ||
+        dlp_checked_bytes(above, t->dtype, flags, highest) < 0)
         return -1;
     *lowest = -*lowest;
     return 0;
@@ -635,13 +636,13 @@ dlp_validate_general(const DLTensor *t, uint64_t flags, dlpack_py_error *error)
     if (dlp_is_empty(t))
         return 0;
     for (i = 0; i < t->ndim; i++) {
-        if (dlp_multiply(size, t->shape[i], &size) < 0)
+        if (dlp_checked_multiply(size, t->shape[i], &size) < 0)
             return dlp_refuse(error, "shape has 2^63 elements or more, at shape[%" PRId32 "] = %" PRId64, i,
                               t->shape[i]);
     }
     if (t->data == NULL)
         return dlp_refuse(error, "data is NULL, the tensor has %" PRId64 " elements", size);
-    if (dlp_bytes(size, t->dtype, flags, &bytes) < 0)
+    if (dlp_checked_bytes(size, t->dtype, flags, &bytes) < 0)
         return dlp_refuse(error, "%" PRId64 " elements take 2^63 bytes or more", size);
     if (dlp_byte_range(t, flags, &lowest, &highest) < 0)
         return dlp_refuse(error, "strides reach 2^63 bytes or further");
@@ -656,7 +657,7 @@ dlp_validate_general(const DLTensor *t, uint64_t flags, dlpack_py_error *error)
     return 0;
 }
 
-/* dlp_common_layout of a tensor that is not row-major, is large, or has no elements or no data. Saves 870 of the 2,500
+/* dlp_simple_layout of a tensor that is not row-major, is large, or has no elements or no data. Saves 870 of the 2,500
  * instructions of an import of x.T. */
 DLP_SHARED int
 dlp_common_layout_slow(const DLTensor *t)
@@ -679,7 +680,7 @@ dlp_common_layout_slow(const DLTensor *t)
             if (step <= reach)
                 break;
             has_gaps |= step != reach + 1;
-            if (dlp_multiply(t->shape[i] - 1, step, &step) < 0 || step > INT64_MAX / 64 - reach)
+            if (dlp_checked_multiply(t->shape[i] - 1, step, &step) < 0 || step > INT64_MAX / 64 - reach)
                 return 0;
             reach += step;
         }
@@ -689,12 +690,12 @@ dlp_common_layout_slow(const DLTensor *t)
     return 0;
 }
 
-/* A tensor is common if it is in CPU memory, has numbers of 1 to 16 bytes, and strides that grow in one direction: it
+/* A tensor is simple if it is in CPU memory, has numbers of 1 to 16 bytes, and strides that grow in one direction: it
  * is valid (D8), and no two elements share memory. Returns 'C' if it is row-major, 'F' if column-major, 'S'
  * if there are gaps; 0 for any other tensor, valid or not. Saves 859 of the 2,510 instructions of one export and
  * import (such figures: CPython 3.11, gcc 12 -O2). */
 DLP_SHARED int
-dlp_common_layout(const DLTensor *t)
+dlp_simple_layout(const DLTensor *t)
 {
     const uint32_t bits = t->dtype.bits;
     uint64_t size = 1; /* below 2^31 */
@@ -725,7 +726,7 @@ dlp_common_layout(const DLTensor *t)
 static inline int
 dlpack_py_validate(const DLTensor *t, uint64_t flags, dlpack_py_error *error)
 {
-    return dlp_common_layout(t) != 0 ? 0 : dlp_validate_general(t, flags, error);
+    return dlp_simple_layout(t) != 0 ? 0 : dlp_validate_general(t, flags, error);
 }
 
 /* ---- Requirements ------------------------------------------------------- */
@@ -885,7 +886,7 @@ dlp_refuse_device(const DLTensor *t, const dlpack_py_want *want, dlpack_py_error
     return dlp_refuse(error, "device is %s, %s was asked for", dlpack_py_device_text(t->device, actual), wanted);
 }
 
-/* The checks of dlpack_py_meets, except for dlp_check_want and the device. layout: the result of dlp_common_layout; 0:
+/* The checks of dlpack_py_meets, except for dlp_check_want and the device. layout: the result of dlp_simple_layout; 0:
  * not known. readonly: the caller has applied DLPACK_PY_LEGACY_IS_WRITABLE. */
 DLP_SHARED int
 dlp_check_requirements(const DLTensor *t, int layout, int readonly, const dlpack_py_want *want, dlpack_py_error *error)
@@ -1118,8 +1119,8 @@ dlpack_py_overlap(const DLTensor *a, uint64_t flags_a, const DLTensor *b, uint64
         return 1;
     if (highest_a == 0 || highest_b == 0) /* no elements */
         return 0;
-    /* rest: the bytes from the first byte of b to the last byte of a. A byte is in both only if rest is a sum of
-     * steps, each taken 0 to count times, plus 0 to both item sizes minus 2. reach: the largest sum. */
+    /* rest: the bytes from the first byte of b to the last byte of a. The tensors share a byte only if rest is a sum:
+     * of each step, 0 to count times, and of 0 to (both item sizes - 2) bytes. reach: the largest such sum. */
     rest = data_a + (uint64_t)highest_a - 1 - data_b - (uint64_t)lowest_b;
     reach_a = (uint64_t)highest_a - 1 - (uint64_t)lowest_a;
     reach = reach_a + (uint64_t)highest_b - 1 - (uint64_t)lowest_b;
@@ -1360,7 +1361,7 @@ dlp_prepare_prototype(DLTensor *t, dlpack_py_error *error)
     t->byte_offset = 0;
     checked = *t;
     checked.device = dlp_device(kDLOpenCL, 0); /* has no addresses: the allocator says what is too large for them */
-    return dlp_common_layout(t) != 0 ? 0 : dlp_validate_general(&checked, 0, error);
+    return dlp_simple_layout(t) != 0 ? 0 : dlp_validate_general(&checked, 0, error);
 }
 
 /* New CPU memory for a tensor.

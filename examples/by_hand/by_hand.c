@@ -20,7 +20,7 @@
 #define LEGACY "dltensor"
 #define VERSIONED "dltensor_versioned"
 #define READ_ONLY DLPACK_FLAG_BITMASK_READ_ONLY
-#define LAST_ADDRESS ((double)UINTPTR_MAX)
+#define ADDRESS_END ((double)UINTPTR_MAX)
 #define ITEM_SIZE(t) ((size_t)(t)->dtype.bits / 8 * (t)->dtype.lanes) /* in bytes */
 #ifndef Py_BEGIN_CRITICAL_SECTION                                     /* CPython before 3.13 always has a GIL */
 #  define Py_BEGIN_CRITICAL_SECTION(object) {
@@ -29,7 +29,7 @@
 
 /* ---- Shape, strides and dtype ------------------------------------------- */
 
-/* The number of elements. Unsigned: a product with a factor of 0 is 0, whatever the other factors are (D3). */
+/* The number of elements. Unsigned: it may wrap before an extent of 0 makes the product 0 (D3). */
 static uint64_t
 element_count(const DLTensor *t)
 {
@@ -45,7 +45,7 @@ static const char *
 find_error(const DLTensor *t, int is_matrix)
 {
     const DLDataType dtype = t->dtype;
-    /* Addresses are doubles: they do not wrap, and rounding changes only addresses above any real memory. */
+    /* Addresses as doubles do not wrap. A double is exact up to 2^53, and no machine has memory above that. */
     double begin = (double)(uintptr_t)t->data + (double)t->byte_offset;
     double size = (double)ITEM_SIZE(t), end = begin + size, count = 1;
     if (t->device.device_type != kDLCPU)
@@ -62,7 +62,7 @@ find_error(const DLTensor *t, int is_matrix)
         *(stride < 0 ? &begin : &end) += ((double)t->shape[i] - 1) * stride * size;
         count = t->shape[i] == 0 ? 0 : count * (double)t->shape[i];
     }
-    if (count != 0 && (t->data == NULL || count >= 0x1p63 || end - begin >= 0x1p62 || begin < 0 || end >= LAST_ADDRESS))
+    if (count != 0 && (t->data == NULL || count >= 0x1p63 || end - begin >= 0x1p62 || begin < 0 || end >= ADDRESS_END))
         return "data is NULL, or the elements leave the address space"; /* an empty tensor may have any data (D3) */
     if (is_matrix && (dtype.code != kDLFloat || size != sizeof(double) || dtype.lanes != 1 || t->ndim != 2 ||
                       (count != 0 && ((uintptr_t)t->data + t->byte_offset) % sizeof(double) != 0)))
@@ -82,11 +82,11 @@ copy_elements(char *to, const char *from, const DLTensor *t, int axis)
     return to;
 }
 
-/* ---- Shared tensors ----------------------------------------------------- */
+/* ---- Shared tensors -----------------------------------------------------  */
 
-/* A tensor that an array and its exports share; `references` counts them. All exports point to the two structs below,
- * which consumers must not write to. A release uses no Python object: a deleter may run on a thread without a thread
- * state, while the interpreter ends, and after its end (K5). Only `references` changes, atomically: no lock. */
+/* A tensor that an array and its exports share; `references` counts them, atomically. All exports point to the two
+ * structs below, which consumers must not write to. The release of an export touches no Python object: a deleter may run
+ * on a thread without a thread state, and after the end of the interpreter (K5). */
 typedef struct {
     DLManagedTensorVersioned versioned; /* the two forms that capsules point to; manager_ctx is this struct (K8) */
     DLManagedTensor legacy;
@@ -94,7 +94,7 @@ typedef struct {
     void *source;            /* the producer's managed tensor; NULL: the elements are stored behind the strides */
     int source_is_versioned; /* 0: legacy, which has no read-only flag: we set it, to be safe (C7) */
     _Alignas(16) int64_t shape_and_strides[]; /* they live until the last deleter has run (K7) */
-} Shared;
+} SharedTensor;
 
 /* Calls the deleter of a managed tensor, unless it is NULL (K3). Deleters of other libraries must keep K5, too. */
 static void
@@ -119,7 +119,7 @@ managed_delete_attached(void *managed, int is_versioned)
 }
 
 static void
-shared_release(Shared *s)
+shared_release(SharedTensor *s)
 {
     if (atomic_fetch_sub(&s->references, 1) != 1)
         return;
@@ -142,18 +142,18 @@ delete_legacy(DLManagedTensor *managed)
 
 /* Describes the valid tensor t with byte_offset 0 (D1), strides (D4), device CPU 0 (D9), and data NULL if there is no
  * element (D3). source owns the data; if it is NULL, the caller fills the memory. Returns NULL with MemoryError. */
-static Shared *
+static SharedTensor *
 shared_new(const DLTensor *t, uint64_t flags, void *source, int source_is_versioned)
 {
     const uint64_t count = element_count(t);
     DLTensor to = *t;
     uint64_t step = 1;
     size_t ndim = (size_t)t->ndim, bytes = 0;
-    Shared *s = NULL;
+    SharedTensor *s = NULL;
     if (source != NULL || (!__builtin_mul_overflow(count, ITEM_SIZE(t), &bytes) && bytes < PTRDIFF_MAX / 2))
-        s = malloc(sizeof(Shared) + 2 * ndim * sizeof(int64_t) + bytes);
+        s = malloc(sizeof(SharedTensor) + 2 * ndim * sizeof(int64_t) + bytes);
     if (s == NULL)
-        return (Shared *)(void *)PyErr_NoMemory(); /* NULL */
+        return (SharedTensor *)(void *)PyErr_NoMemory(); /* NULL */
     to.shape = s->shape_and_strides;
     to.strides = to.shape + ndim;
     to.data = count == 0 ? NULL : source == NULL ? (char *)(to.strides + ndim) : (char *)t->data + t->byte_offset;
@@ -172,11 +172,11 @@ shared_new(const DLTensor *t, uint64_t flags, void *source, int source_is_versio
 }
 
 /* A row-major copy, writable even if the original is not (P4); NULL with MemoryError. Releases the GIL meanwhile. */
-static Shared *
-shared_copy(const Shared *from)
+static SharedTensor *
+shared_copy(const SharedTensor *from)
 {
     const DLTensor *t = &from->versioned.dl_tensor;
-    Shared *s = shared_new(t, 0, NULL, 1);
+    SharedTensor *s = shared_new(t, 0, NULL, 1);
     Py_BEGIN_ALLOW_THREADS
     if (s != NULL && t->data != NULL)
         (void)copy_elements(s->versioned.dl_tensor.data, t->data, t, 0);
@@ -188,7 +188,7 @@ shared_copy(const Shared *from)
 
 typedef struct {
     PyObject_HEAD
-    Shared *shared;
+    SharedTensor *shared;
 } Array;
 /* Made with the module: (1, 0), "__dlpack__", (1, 3), ("copy", "max_version", "dl_device"). */
 static PyObject *cpu_device, *dlpack_name, *our_version, *keyword_names;
@@ -229,7 +229,7 @@ array_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *
 {
     static const char *const names[] = {"stream", "max_version", "dl_device", "copy"};
     PyObject *values[4] = {Py_None, Py_None, Py_None, Py_None}, *capsule;
-    Shared *s = ((Array *)self)->shared;
+    SharedTensor *s = ((Array *)self)->shared;
     Py_ssize_t version[2] = {0, 0}, device[2] = {kDLCPU, 0}, stream, k;
     if (nargs != 0)
         return PyErr_Format(PyExc_TypeError, "__dlpack__() takes no positional arguments (%zd given)", nargs);
@@ -315,10 +315,10 @@ call_dlpack(PyObject *x, int to_cpu, PyObject *copy, int *got_keywords)
 
 /* Takes the tensor of a capsule, or returns NULL with an exception. All that can fail comes before the new name: after
  * a failure, except K6, the capsule still owns the tensor (K4). *is_pinned: 1 for GPU memory that the CPU can read. */
-static Shared *
+static SharedTensor *
 take_capsule(PyObject *capsule, int is_matrix, int *is_pinned)
 {
-    Shared *s = NULL;
+    SharedTensor *s = NULL;
     void *unknown = NULL;
     *is_pinned = 0;
     Py_BEGIN_CRITICAL_SECTION(capsule); /* of two calls that take one capsule, only one succeeds */
@@ -355,12 +355,12 @@ take_capsule(PyObject *capsule, int is_matrix, int *is_pinned)
 }
 
 /* The tensor of an object with __dlpack__, or of a capsule (C6); NULL with an exception. */
-static Shared *
+static SharedTensor *
 consume(PyObject *x, int to_cpu, PyObject *copy, int is_matrix)
 {
     int is_pinned, got_keywords = !PyCapsule_CheckExact(x); /* 1: the producer got the keywords */
     PyObject *error[3], *capsule = got_keywords ? call_dlpack(x, to_cpu, copy, &got_keywords) : Py_BuildValue("O", x);
-    Shared *s, *copied;
+    SharedTensor *s, *copied;
     if (capsule == NULL)
         return NULL;
     s = take_capsule(capsule, is_matrix, &is_pinned);
@@ -388,7 +388,7 @@ from_dlpack(PyObject *Py_UNUSED(module), PyObject *args, PyObject *keywords)
     static char *names[] = {"", "device", "copy", NULL};
     PyObject *x, *device = Py_None, *copy = Py_None;
     Py_ssize_t pair[2] = {kDLCPU, 0};
-    Shared *s;
+    SharedTensor *s;
     Array *self;
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|$OO:from_dlpack", names, &x, &device, &copy) ||
         parse_pair("device", device, pair) < 0 || check_copy(copy) < 0)
@@ -408,7 +408,7 @@ from_dlpack(PyObject *Py_UNUSED(module), PyObject *args, PyObject *keywords)
 static PyObject *
 sum(PyObject *Py_UNUSED(module), PyObject *x)
 {
-    Shared *s = consume(x, 0, Py_None, 1);
+    SharedTensor *s = consume(x, 0, Py_None, 1);
     double total = 0;
     if (s == NULL)
         return NULL;

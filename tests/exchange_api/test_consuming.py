@@ -573,9 +573,9 @@ def test_complex_numbers_without_lazy_conjugation_are_taken_from_the_table_X9(as
         is_neg=lambda self: [asked.append("is_neg"), negated][1],
     )(dtype="complex64", shape=(2,))
     view = ask(a)
-    again = ["owned"] if ask is borrow else []
-    assert a.calls == [way] + ([] if by_table else [*again, VERSION])
-    assert asked == (["is_conj"] + (["is_neg"] if not conjugated else [])) * (1 if by_table else 1 + len(again))
+    # is_conj() may run code that frees what a table has lent: a lent tensor is given up before it is called
+    assert a.calls == (["borrowed"] if ask is borrow else []) + ["owned"] + ([] if by_table else [VERSION])
+    assert asked == ["is_conj"] + (["is_neg"] if not conjugated else [])
     del view
     assert sum(a.deleted) == len(a.deleted) - (way == "borrowed")
 
@@ -600,8 +600,8 @@ def test_an_error_of_is_conj_or_is_neg_is_raised_X9_P7(ask, way, error, question
     a = library(**{"is_conj": lambda self: False, "is_neg": lambda self: False, question: fail})(dtype="complex64")
     with pytest.raises(error):
         ask(a)
-    assert a.calls == [way]
-    assert a.deleted == [1] if way == "owned" else [0]
+    assert a.calls == (["borrowed", "owned"] if ask is borrow else ["owned"])
+    assert a.deleted == ([0, 1] if ask is borrow else [1])
 
 
 def test_is_conj_is_not_called_for_real_numbers_X9():

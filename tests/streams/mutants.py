@@ -118,8 +118,8 @@ MUTANTS = [  # the error, the file, and pairs: a text, its replacement
     (
         "rows are as far apart as they are wide",
         DEVICE,
-        "dlp_multiply(step, itemsize, pitch) == 0",
-        "dlp_multiply(run, itemsize, pitch) == 0",
+        "dlp_checked_multiply(step, itemsize, pitch) == 0",
+        "dlp_checked_multiply(run, itemsize, pitch) == 0",
     ),
     (
         "a second stream is not waited for",

@@ -22,9 +22,9 @@ arithmetic_that_leaves_int64_is_seen_D8(void)
             const int product_fits = a == 0 || magnitude(b) <= most / magnitude(a);
             const int sum_fits = (a < 0) != (b < 0) || magnitude(a) + magnitude(b) - (a < 0 ? 1 : 0) <= INT64_MAX;
             int64_t out = 0;
-            CHECK_NUMBER(dlp_multiply(a, b, &out), product_fits ? 0 : -1);
+            CHECK_NUMBER(dlp_checked_multiply(a, b, &out), product_fits ? 0 : -1);
             CHECK(!product_fits || (uint64_t)out == (uint64_t)a * (uint64_t)b);
-            CHECK_NUMBER(dlp_add(a, b, &out), sum_fits ? 0 : -1);
+            CHECK_NUMBER(dlp_checked_add(a, b, &out), sum_fits ? 0 : -1);
             CHECK(!sum_fits || (uint64_t)out == (uint64_t)a + (uint64_t)b);
         }
     }
