@@ -1,7 +1,7 @@
 /* dlpack_buffer.h - the buffer protocol and __array_interface__ beside DLPack, for dlpack_py.h
- * Copyright (c) 2026 the dlpack_py authors
+ * Version 0.3.0, not released. https://example.org/dlpack_py
+ * Copyright (c) 2026 the dlpack_py authors. The licence stands at the end of dlpack_tensor.h.
  * SPDX-License-Identifier: MIT
- * The full licence stands at the end of dlpack_tensor.h.
  *
  * A type that has the buffer protocol gets __dlpack__ and __dlpack_device__ by one line of its methods:
  *

@@ -1,5 +1,6 @@
 /* dlpack_copy.h - copy strided memory at the speed of the memory
- * Copyright (c) 2026 the dlpack_py authors. The full licence stands at the end of dlpack_tensor.h.
+ * Version 0.3.0, not released. https://example.org/dlpack_py
+ * Copyright (c) 2026 the dlpack_py authors. The licence stands at the end of dlpack_tensor.h.
  * SPDX-License-Identifier: MIT
  *
  * Optional. Include Python.h, then this file, then dlpack_py.h, whose copies use dlpack_copy_rows then, and no loops.

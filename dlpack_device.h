@@ -1,7 +1,7 @@
 /* dlpack_device.h - streams, graph captures, copies to the host and releases for devices, for dlpack_py.h
- * Copyright (c) 2026 the dlpack_py authors
+ * Version 0.3.0, not released. https://example.org/dlpack_py
+ * Copyright (c) 2026 the dlpack_py authors. The licence stands at the end of dlpack_tensor.h.
  * SPDX-License-Identifier: MIT
- * The full licence stands at the end of dlpack_tensor.h.
  *
  * dlpack_cuda.h and dlpack_rocm.h include this file; a source file includes one of those. With
  * DLPACK_DEVICE_NO_PYTHON the file ends after section 3.
@@ -454,8 +454,7 @@ dlpack_device_order(const dlpack_py_work_stream *before, size_t count, dlpack_py
     return dlp_device_guard_end(&guard, dlp_device_order(&guard, others, others_count, after, error), error);
 }
 
-/* Checks that the host may wait for a stream: the stream must not capture (S6). *stream: as for
- * dlp_device_find_pending. */
+/* Checks that the host may wait for *stream (see dlp_device_find_pending): it must not capture (S6). */
 static inline int
 dlp_device_check_wait(dlp_device_guard *guard, dlpack_py_work_stream *stream, dlpack_py_error *error)
 {

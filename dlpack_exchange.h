@@ -1,5 +1,6 @@
 /* dlpack_exchange.h - the C exchange API of DLPack 1.3 (__dlpack_c_exchange_api__) for dlpack_py.h
- * Copyright (c) 2026 the dlpack_py authors
+ * Version 0.3.0, not released. https://example.org/dlpack_py
+ * Copyright (c) 2026 the dlpack_py authors. The licence stands at the end of dlpack_tensor.h.
  * SPDX-License-Identifier: MIT
  *
  * Include it in place of dlpack_py.h. dlpack_py_consume and all that rests on it then take tensors by the tables of

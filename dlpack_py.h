@@ -1,8 +1,9 @@
 /* dlpack_py.h - implement the DLPack Python protocol in a C or C++ extension
- * Version 0.3.0, for DLPack 1.0 and newer, CPython and PyPy 3.9 and newer, C99 and C++11
- * Copyright (c) 2026 the dlpack_py authors
+ * Version 0.3.0, not released. https://example.org/dlpack_py
+ * Copyright (c) 2026 the dlpack_py authors. The licence stands at the end of dlpack_tensor.h.
  * SPDX-License-Identifier: MIT
- * The licence stands at the end of dlpack_tensor.h, the clauses (P1, K4) at the end of this file.
+ *
+ * For DLPack 1.0 and newer, CPython and PyPy 3.9 and newer, C99 and C++11. The clauses (P1, K4) stand at the end.
  */
 
 /* Synopsis
@@ -1767,8 +1768,7 @@ dlp_take_capsule(PyObject *capsule, const dlp_consumer *consumer, dlpack_py_view
     return dlp_raise_for(consumer->want, &error);
 }
 
-/* Takes a managed tensor, which is stolen, into v, which is empty. want, request: as in dlp_consumer_make. Returns 0,
- * or -1 with an exception. */
+/* Takes a managed tensor, which is stolen, into the empty view v. Returns 0, or -1 with an exception. */
 DLP_SHARED int
 dlp_take_managed(void *managed, int32_t form, const dlpack_py_want *want, const dlpack_py_request *request,
                  dlpack_py_view *v)

@@ -1,5 +1,6 @@
 // dlpack_py.hpp - a view of dlpack_py.h for C++
-// Copyright (c) 2026 the dlpack_py authors
+// Version 0.3.0, not released. https://example.org/dlpack_py
+// Copyright (c) 2026 the dlpack_py authors. The licence stands at the end of dlpack_tensor.h.
 // SPDX-License-Identifier: MIT
 #ifndef DLPACK_PY_HPP
 #define DLPACK_PY_HPP

@@ -1,7 +1,7 @@
 /* dlpack_rocm.h - ROCm for dlpack_py.h: streams, copies to the host, the device of a pointer
- * Copyright (c) 2026 the dlpack_py authors
+ * Version 0.3.0, not released. https://example.org/dlpack_py
+ * Copyright (c) 2026 the dlpack_py authors. The licence stands at the end of dlpack_tensor.h.
  * SPDX-License-Identifier: MIT
- * The full licence stands at the end of dlpack_tensor.h.
  *
  * Needs the headers and the library of the HIP runtime, 5.2 or newer, with __HIP_PLATFORM_AMD__ defined. Needs no
  * hipcc. With DLPACK_DEVICE_NO_PYTHON the file ends after section 1. It is as dlpack_cuda.h, except for the handles of

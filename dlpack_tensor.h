@@ -1,8 +1,8 @@
 /* dlpack_tensor.h - describe, check and copy the tensors of DLPack, in C or C++, without Python
- * Version 0.3.0, for DLPack 1.0 and newer, C99 and C++11
- * Copyright (c) 2026 the dlpack_py authors
+ * Version 0.3.0, not released. https://example.org/dlpack_py
+ * Copyright (c) 2026 the dlpack_py authors. The licence stands at the end of this file.
  * SPDX-License-Identifier: MIT
- * The licence stands at the end of this file. The clause ids in comments (D4, K5) are listed at the end of dlpack_py.h.
+ * For DLPack 1.0 and newer, C99 and C++11. The clauses in comments (D4, K5) are listed at the end of dlpack_py.h.
  *
  *   Switches      Compilers and dlpack.h    Errors as code and text    Dtypes and devices    Layout
  *   Validation    Requirements              Copies and overlap         Managed tensors       Streams
@@ -18,6 +18,8 @@
 
 #define DLPACK_PY_VERSION 0x000300 /* 0.3.0: a byte for each part */
 #define DLPACK_PY_VERSION_STRING "0.3.0"
+#define DLPACK_PY_VERSION_DATE "not released"
+#define DLPACK_PY_URL "https://example.org/dlpack_py"
 
 /* ---- Switches ----------------------------------------------------------- */
 
@@ -148,8 +150,8 @@ dlp_checked_add(int64_t a, int64_t b, int64_t *out)
 DLP_RARE const char *
 dlp_error_kind(int32_t code)
 {
-    static const char *const kinds[] = {"BufferError", "ValueError",   "TypeError",
-                                        "MemoryError", "RuntimeError", "SystemError"};
+    static const char kinds[][13] = {"BufferError", "ValueError",   "TypeError",
+                                     "MemoryError", "RuntimeError", "SystemError"};
     return kinds[code - 1];
 }
 
@@ -355,8 +357,7 @@ dlp_device_name(int32_t type)
     return type >= 0 && type < (int32_t)(sizeof(names) / sizeof(names[0])) ? names[type] : NULL;
 }
 
-/* Writes a device as text: "cpu", "cuda:1"; "device(99, 0)" for a type without a name. Returns text. CPU memory has id
- * 0 (D9); "cpu:1" shows a wrong id. */
+/* Writes a device as text: "cpu" for id 0 (D9), "cuda:1"; "device(99, 0)" for a type without a name. Returns text. */
 DLP_RARE const char *
 dlpack_py_device_text(DLDevice device, char text[DLPACK_PY_TEXT_SIZE])
 {
@@ -1265,8 +1266,7 @@ dlp_exported_device(DLDevice device)
     return device;
 }
 
-/* The tensor as it is exported. data is NULL without elements (D3). An address is that of the first element: some
- * consumers ignore byte_offset (D1). */
+/* Makes a tensor as it is exported: byte_offset 0, because some consumers ignore it (D1), no data if is_empty (D3). */
 static inline void
 dlp_normalize(DLTensor *t, int is_empty)
 {

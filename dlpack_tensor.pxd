@@ -37,6 +37,8 @@ cdef extern from "dlpack_tensor.h":
 
     const int DLPACK_PY_VERSION
     const char *DLPACK_PY_VERSION_STRING
+    const char *DLPACK_PY_VERSION_DATE
+    const char *DLPACK_PY_URL
     const int DLPACK_PY_PROTOCOL_MAJOR, DLPACK_PY_PROTOCOL_MINOR
     const uint64_t DLPACK_PY_FLAG_READ_ONLY, DLPACK_PY_FLAG_IS_COPIED, DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED
     const int DLPACK_PY_MAX_NDIM

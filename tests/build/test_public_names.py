@@ -44,6 +44,9 @@ def test_the_list_is_written_only_if_the_version_has_changed_too(tmp_path, monke
         (tmp_path / f"dlpack_{header}").write_text((machine.ROOT / f"dlpack_{header}").read_text())
     monkeypatch.setattr(public_names, "ROOT", tmp_path)
     monkeypatch.setattr(public_names, "LIST", tmp_path / "public_names.txt")
+    tensor = tmp_path / "dlpack_tensor.h"
+    released = re.sub(r'(DLPACK_PY_VERSION_DATE) ".*"', r'\1 "2031-02-28"', tensor.read_text())
+    tensor.write_text(released)
     public_names.main()
     before = public_names.LIST.read_text()
     if change == "nothing":
@@ -54,13 +57,27 @@ def test_the_list_is_written_only_if_the_version_has_changed_too(tmp_path, monke
     assert header.read_text().count(old) == 1, f"dlpack_py.h has no such text: {old}"
     header.write_text(header.read_text().replace(old, new))
     if change == "the version too":
-        tensor = tmp_path / "dlpack_tensor.h"
-        text, count = re.subn(r'(DLPACK_PY_VERSION_STRING) "[\d.]+"', r'\1 "9.9.9"', tensor.read_text())
+        text, count = re.subn(r'(DLPACK_PY_VERSION_STRING) "[\d.]+"', r'\1 "9.9.9"', released)
         assert count == 1
         tensor.write_text(text)
         public_names.main()
         assert "version 9.9.9" in public_names.LIST.read_text()
     else:
-        with pytest.raises(SystemExit, match="bump the version"):
+        with pytest.raises(SystemExit, match="packaging/version.py sets a new version"):
             public_names.main()
         assert public_names.LIST.read_text() == before
+
+
+def test_the_list_of_a_version_that_is_not_released_may_change(tmp_path, monkeypatch):
+    for header in public_names.HEADERS:
+        (tmp_path / f"dlpack_{header}").write_text((machine.ROOT / f"dlpack_{header}").read_text())
+    monkeypatch.setattr(public_names, "ROOT", tmp_path)
+    monkeypatch.setattr(public_names, "LIST", tmp_path / "public_names.txt")
+    tensor = tmp_path / "dlpack_tensor.h"
+    tensor.write_text(re.sub(r'(DLPACK_PY_VERSION_DATE) ".*"', r'\1 "not released"', tensor.read_text()))
+    public_names.main()
+    tensor.write_text(
+        tensor.read_text().replace("#define DLPACK_PY_CURRENT_DEVICE (-1)", "#define DLPACK_PY_OTHER (-1)")
+    )
+    public_names.main()
+    assert "DLPACK_PY_OTHER (-1)" in public_names.LIST.read_text()

@@ -1,8 +1,8 @@
-/* Compiled with a copy of the header that has version 0.3.0 and more fields at the start of struct dlp_state. */
+/* Compiled with a copy of the headers that has version 255.0.0 and more fields at the start of struct dlp_state. */
 #include "one_file.h"
 
-#if DLPACK_PY_VERSION != 0x000400
-#  error "the include path does not begin with the copy that says it is 0.3.0"
+#if DLPACK_PY_VERSION != 0xff0000
+#  error "the include path does not begin with the copy that says it is 255.0.0"
 #endif
 
 static PyMethodDef functions[] = {
