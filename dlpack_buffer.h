@@ -229,8 +229,8 @@ static dlp_buffer_pin *dlp_buffer_pins; /* the list; the GIL guards it */
 #  define DLP_BUFFER_MAX_NDIM DLPACK_PY_MAX_NDIM
 #endif
 
-/* Why a tensor is not given as these flags ask; NULL: it is. Where Py_ssize_t has 32 bits, shape and length of a
- * broadcast, and strides from end to end of the memory, may not fit. */
+/* Why a tensor is not given as these flags ask; NULL: it is. Py_ssize_t of 32 bits may be
+ * too narrow for the shape or the length of a broadcast, or for a stride. */
 static inline const char *
 dlp_buffer_refusal(const DLTensor *t, int readonly, int flags)
 {
@@ -275,7 +275,7 @@ dlp_buffer_give(PyObject *exporter, PyObject *owner, const DLTensor *t, int read
     int32_t i;
 
     buffer->obj = NULL;
-    if (t->device.device_type != kDLCPU && !dlpack_py_is_cpu_readable(t->device)) {
+    if (!dlpack_py_is_cpu_readable(t->device)) {
         PyErr_Format(PyExc_BufferError, "device is %s, a buffer is memory of the CPU",
                      dlpack_py_device_text(t->device, text));
         return -1;
@@ -400,19 +400,19 @@ dlpack_buffer_get_described(PyObject *self, dlpack_py_describe describe, Py_buff
 static inline int
 dlp_buffer_object_get(PyObject *self, Py_buffer *buffer, int flags)
 {
-    const dlpack_py_view *v = &((dlp_object *)(void *)self)->view;
+    const dlpack_py_view *v = &DLP_OBJECT(self)->view;
     return dlp_buffer_give(self, self, &v->tensor, v->readonly != DLPACK_PY_WRITABLE, NULL, buffer, flags);
 }
 
 /* The type of the objects behind memoryviews. */
 DLP_RARE PyObject *
-dlp_buffer_object_type(void)
+dlp_buffer_object_type_new(void)
 {
     PyType_Slot slots[] = {DLP_OBJECT_SLOTS,
                            {Py_bf_getbuffer, (void *)(uintptr_t)dlp_buffer_object_get},
                            {Py_bf_releasebuffer, (void *)(uintptr_t)dlpack_buffer_release},
                            {0, NULL}};
-    return dlp_object_type_new("dlpack_buffer.Object", slots);
+    return dlp_object_type_from_slots("dlpack_buffer.Object", slots);
 }
 
 /* Make a memoryview of the tensor in a view, which is released when the last memoryview of it, and all that is built on
@@ -434,7 +434,7 @@ dlpack_buffer_memoryview_steal(dlpack_py_view *v)
         dlpack_py_release(v);
         return NULL;
     }
-    object = dlp_object_new_steal(&state->types[DLP_BUFFER_TYPE], dlp_buffer_object_type, v);
+    object = dlp_object_new_steal(&state->types[DLP_BUFFER_TYPE], dlp_buffer_object_type_new, v);
     if (object == NULL)
         return NULL;
     memory = dlp_buffer_memoryview(object);
@@ -716,7 +716,7 @@ dlpack_buffer_array_interface(PyObject *self, dlpack_py_describe describe)
             PyErr_SetString(PyExc_AttributeError, "memory that can move has no __array_interface__");
         else if (offer.owner != self)
             PyErr_SetString(PyExc_AttributeError, "memory of another owner has no __array_interface__");
-        else if (offer.tensor->device.device_type != kDLCPU && !dlpack_py_is_cpu_readable(offer.tensor->device))
+        else if (!dlpack_py_is_cpu_readable(offer.tensor->device))
             PyErr_SetString(PyExc_AttributeError, "memory of a device has no __array_interface__");
         else if (dlpack_py_validate(offer.tensor, offer.flags, &error) < 0)
             (void)dlpack_py_raise(&error);
@@ -797,6 +797,8 @@ dlp_buffer_interface_take(PyObject *obj, struct DLManagedTensorVersioned **out)
             owner = NULL;
         else if (data == NULL || !(PyTuple_Check(data) || PyObject_CheckBuffer(data)))
             (void)dlp_buffer_interface_refuse(name, "data", data, "(address, read-only) or a buffer");
+        else if (offset != NULL && !PyIndex_Check(offset))
+            (void)dlp_buffer_interface_refuse(name, "offset", offset, "an integer");
         else if (!PyTuple_Check(data))
             owner = dlp_buffer_interface_bytes(data, offset, &t, &flags);
         else if (dlp_buffer_interface_address(name, data, &t, &flags) == 0) {
@@ -804,13 +806,11 @@ dlp_buffer_interface_take(PyObject *obj, struct DLManagedTensorVersioned **out)
             owner = obj;
         }
     }
-    if (owner != NULL) {
-        if (dlpack_py_validate(&t, flags, &error) == 0)
-            result = dlp_buffer_export_steal(owner, &t, flags, out);
-        else {
-            Py_DECREF(owner);
-            (void)dlpack_py_raise(&error);
-        }
+    if (owner != NULL && dlpack_py_validate(&t, flags, &error) == 0)
+        result = dlp_buffer_export_steal(owner, &t, flags, out);
+    else if (owner != NULL) {
+        Py_DECREF(owner);
+        (void)dlpack_py_raise(&error);
     }
     dlp_decref(dict);
     return result;

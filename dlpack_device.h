@@ -1202,7 +1202,7 @@ dlpack_device_current_work(PyObject *obj, dlpack_py_work_stream *work)
 {
 #ifdef DLPACK_EXCHANGE_H
     dlp_type_entry learned;
-    const dlp_type_entry *known = dlp_entry_get(dlp_state_get(), obj, &learned);
+    const dlp_type_entry *known = dlp_type_entry_get(dlp_state_get(), obj, &learned);
 
     if (known == NULL)
         return -1;

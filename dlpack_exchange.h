@@ -42,7 +42,7 @@ typedef struct dlp_own_type {
     struct dlp_own_type *next;
 } dlp_own_type;
 
-/* What a type offers. The struct has 64 bytes: dlp_entry_at computes its place by a mask. */
+/* What a type offers. The struct has 64 bytes: dlp_type_entry_at computes its place by a mask. */
 typedef struct dlp_type_entry {
     dlp_word type;                  /* PyTypeObject *: borrowed, to compare with; set last */
     unsigned int tag;               /* its version tag, which changes when the type or a base changes; 0: none */
@@ -149,9 +149,9 @@ dlp_usable_table(const DLPackExchangeAPIHeader *header)
                : table;
 }
 
-/* The record of this table, put by this file on type or a base of it (X7); type NULL: on any type. A capsule proves
- * nothing: any class may carry it. owning_type: out, the type in the record, a new reference. Returns NULL if there is
- * none, or with MemoryError; then *owning_type is NULL. */
+/* What dlpack_py_exchange_add recorded of this table for type or a base of it (X7); type NULL: for any type. A capsule
+ * proves nothing: any class may carry it. owning_type: out, the type in the record, a new reference. Returns NULL if
+ * there is none, or with MemoryError; then *owning_type is NULL. */
 DLP_RARE const dlp_own_type *
 dlp_find_own(dlp_exchange_cache *cache, PyTypeObject *type, const void *table, PyObject **owning_type)
 {
@@ -186,7 +186,7 @@ dlp_type_tag(PyTypeObject *type)
 
 /* Returns the place of a type in the cache. */
 static inline dlp_type_entry *
-dlp_entry_at(dlp_exchange_cache *cache, PyTypeObject *type)
+dlp_type_entry_at(dlp_exchange_cache *cache, PyTypeObject *type)
 {
     const uintptr_t mask = (DLP_TYPE_PLACES - 1) * sizeof(dlp_type_entry);
     return (dlp_type_entry *)(void *)((char *)cache->types + (((uintptr_t)type << 2 ^ (uintptr_t)type >> 3) & mask));
@@ -194,20 +194,20 @@ dlp_entry_at(dlp_exchange_cache *cache, PyTypeObject *type)
 
 /* The cached entry of a type, valid until foreign code runs; NULL: none, also where state is NULL. */
 static inline dlp_type_entry *
-dlp_entry_cached(dlp_state *state, PyTypeObject *type)
+dlp_type_entry_cached(dlp_state *state, PyTypeObject *type)
 {
     dlp_exchange_cache *cache = state == NULL ? NULL : (dlp_exchange_cache *)DLP_LOAD(&state->exchange);
-    dlp_type_entry *known = cache == NULL ? NULL : dlp_entry_at(cache, type);
+    dlp_type_entry *known = cache == NULL ? NULL : dlp_type_entry_at(cache, type);
     return known != NULL && DLP_READ(&known->type) == (dlp_word)type && known->tag == dlp_type_tag(type) ? known : NULL;
 }
 #else
-#  define dlp_entry_cached(state, type) ((void)(state), (dlp_type_entry *)NULL)
+#  define dlp_type_entry_cached(state, type) ((void)(state), (dlp_type_entry *)NULL)
 #endif
 
 /* Reads into *found what a type offers, and caches it if possible. Reads the type only, never the instance (X1). If the
  * attribute is not a capsule, the table is absent. Returns 0, or -1 with MemoryError, KeyboardInterrupt or the like. */
 DLP_RARE int
-dlp_entry_read(dlp_state *state, PyTypeObject *type, dlp_type_entry *found)
+dlp_type_entry_read(dlp_state *state, PyTypeObject *type, dlp_type_entry *found)
 {
     dlp_exchange_cache *cache = dlp_exchange_get(state);
     PyObject *names = NULL, *capsule = NULL, *owner = NULL;
@@ -248,7 +248,7 @@ dlp_entry_read(dlp_state *state, PyTypeObject *type, dlp_type_entry *found)
 #  ifdef Py_GIL_DISABLED
     /* A place is filled once. Its method and embedded_offset stay empty: other threads could free or change them. */
     found->embedded_offset = 0;
-    if (found->table == NULL || !DLP_REPLACE(&dlp_entry_at(cache, type)->type, 0, 1))
+    if (found->table == NULL || !DLP_REPLACE(&dlp_type_entry_at(cache, type)->type, 0, 1))
         return 0;
 #  else
     if (type->tp_getattro == PyObject_GenericGetAttr && type->tp_dictoffset == 0)
@@ -256,28 +256,28 @@ dlp_entry_read(dlp_state *state, PyTypeObject *type, dlp_type_entry *found)
     if (found->method != NULL && !PyType_HasFeature(Py_TYPE(found->method), Py_TPFLAGS_METHOD_DESCRIPTOR))
         found->method = NULL;
 #  endif
-    memcpy(&dlp_entry_at(cache, type)->tag, &found->tag, sizeof(*found) - offsetof(dlp_type_entry, tag));
-    DLP_STORE(&dlp_entry_at(cache, type)->type, (dlp_word)type);
+    memcpy(&dlp_type_entry_at(cache, type)->tag, &found->tag, sizeof(*found) - offsetof(dlp_type_entry, tag));
+    DLP_STORE(&dlp_type_entry_at(cache, type)->type, (dlp_word)type);
 #endif
     return 0;
 }
 
 /* What the type of an object offers: its cached entry, which is valid until foreign code runs, or *learned, filled by
- * dlp_entry_read. Returns NULL with an exception, also where state is NULL. */
+ * dlp_type_entry_read. Returns NULL with an exception, also where state is NULL. */
 static inline const dlp_type_entry *
-dlp_entry_get(dlp_state *state, PyObject *obj, dlp_type_entry *learned)
+dlp_type_entry_get(dlp_state *state, PyObject *obj, dlp_type_entry *learned)
 {
-    const dlp_type_entry *known = dlp_entry_cached(state, Py_TYPE(obj));
+    const dlp_type_entry *known = dlp_type_entry_cached(state, Py_TYPE(obj));
     if (known != NULL)
         return known;
-    return state == NULL || dlp_entry_read(state, Py_TYPE(obj), learned) < 0 ? NULL : learned;
+    return state == NULL || dlp_type_entry_read(state, Py_TYPE(obj), learned) < 0 ? NULL : learned;
 }
 
 static inline int
 dlp_has_table(dlp_state *state, PyObject *obj)
 {
     dlp_type_entry learned;
-    const dlp_type_entry *known = dlp_entry_get(state, obj, &learned);
+    const dlp_type_entry *known = dlp_type_entry_get(state, obj, &learned);
     return known != NULL && known->table != NULL;
 }
 
@@ -403,7 +403,7 @@ dlp_view_fill(dlpack_py_view *v, DLManagedTensorVersioned *managed, const DLTens
     v->allocated = NULL;
 }
 
-/* Do the requirements make sense, and concern dtype, ranks, order and writing alone? */
+/* 1 if want is valid, and asks only about dtype, rank, order C or F, and writing. */
 static inline int
 dlp_is_basic(const dlpack_py_want *want)
 {
@@ -413,7 +413,7 @@ dlp_is_basic(const dlpack_py_want *want)
            (want->max_ndim == 0 || (want->max_ndim > 0 && want->max_ndim >= want->ndim));
 }
 
-/* Fast path of dlp_view_check. Returns 1 if the major version is known (K6), the layout is simple, the tensor has
+/* Fast path of dlp_view_prepare. Returns 1 if the major version is known (K6), the layout is simple, the tensor has
  * strides and it meets want; else 0. is_basic: dlp_is_basic(want). */
 static inline int
 dlp_is_simply_met(const DLManagedTensorVersioned *managed, const DLTensor *t, const dlpack_py_want *want, int is_basic)
@@ -476,7 +476,7 @@ dlp_take_by_table(const dlp_consumer *consumer, const dlpack_py_device *device, 
     if ((consumer->want->options & DLPACK_PY_NO_TABLE) != 0 || consumer->request->has_device ||
         consumer->request->copy != DLPACK_PY_COPY_AS_NEEDED) /* a table has no arguments for device and copy */
         return DLP_NO_TABLE;
-    known = dlp_entry_get(dlp_state_get(), consumer->obj, &learned);
+    known = dlp_type_entry_get(dlp_state_get(), consumer->obj, &learned);
     if (known == NULL || known->table == NULL)
         return known == NULL ? -1 : DLP_NO_TABLE;
     if (table != NULL)
@@ -533,7 +533,7 @@ dlp_call_method(dlp_state *state, dlp_type_entry *known, PyObject *obj, const dl
     consumer.pass_keywords = !refuses_keywords;
     if (answer == NULL && !refuses_keywords && PyErr_ExceptionMatches(PyExc_TypeError)) {
         answer = dlp_call_again(state, &consumer);
-        if ((known = dlp_entry_cached(state, Py_TYPE(obj))) != NULL)
+        if ((known = dlp_type_entry_cached(state, Py_TYPE(obj))) != NULL)
             known->refuses_keywords =
                 answer != NULL && known->method != NULL && Py_TYPE(known->method) == &PyMethodDescr_Type;
     }
@@ -555,7 +555,7 @@ dlp_consume(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
     const dlpack_py_want *wants = want != NULL ? want : &dlp_empty_want;
     const int is_basic = dlp_is_basic(wants);
     dlp_state *state = dlp_state_get();
-    dlp_type_entry *known = dlp_entry_cached(state, Py_TYPE(obj));
+    dlp_type_entry *known = dlp_type_entry_cached(state, Py_TYPE(obj));
     dlpack_py_embedded *e = dlp_find_embedded(known, obj, wants, is_basic);
     dlp_consumer consumer;
     int result;
@@ -600,7 +600,7 @@ dlp_borrow(const dlp_type_entry *known, PyObject *obj, const dlpack_py_want *wan
     if (wants->writable || (wants->options & DLPACK_PY_NO_TABLE) != 0 ||
         (!is_basic && dlp_check_want(wants, NULL) < 0)) /* dlpack_py_consume raises the error */
         return dlpack_py_consume(obj, want, v);
-    if (known == NULL && (known = dlp_entry_get(dlp_state_get(), obj, &learned)) == NULL) {
+    if (known == NULL && (known = dlp_type_entry_get(dlp_state_get(), obj, &learned)) == NULL) {
         dlp_view_clear(v);
         return -1;
     }
@@ -620,7 +620,7 @@ dlp_borrow(const dlp_type_entry *known, PyObject *obj, const dlpack_py_want *wan
     consumer = dlp_consumer_make(&as_legacy, NULL, NULL);
     if (lends && lent.dl_tensor.dtype.bits >= 8 && /* else may be padded (X3) */
         lent.dl_tensor.device.device_type == kDLCPU &&
-        dlp_view_check(v, &lent, DLPACK_PY_LEGACY, &consumer, &copy, &error) == 0)
+        dlp_view_prepare(v, &lent, DLPACK_PY_LEGACY, &consumer, &copy, &error) == 0)
         return 0;
     if (PyErr_Occurred() && dlp_is_fatal())
         return -1;
@@ -641,7 +641,7 @@ dlpack_py_borrow(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
     const dlpack_py_want *wants = want != NULL ? want : &dlp_empty_want;
     const int is_basic = dlp_is_basic(wants);
     dlp_state *state = dlp_state_get();
-    const dlp_type_entry *known = dlp_entry_cached(state, Py_TYPE(obj));
+    const dlp_type_entry *known = dlp_type_entry_cached(state, Py_TYPE(obj));
     dlpack_py_embedded *e = dlp_find_embedded(known, obj, wants, is_basic);
 
     if (e != NULL && e->versioned.flags == 0 && !wants->writable) { /* saves 400 of 607 instructions */
@@ -815,7 +815,7 @@ dlp_table_check_object(const dlpack_py_exchange *x, PyObject *object)
 
     if (object == NULL)
         PyErr_SetString(PyExc_TypeError, "the object is NULL");
-    if (object == NULL || (known = dlp_entry_get(state, object, &learned)) == NULL)
+    if (object == NULL || (known = dlp_type_entry_get(state, object, &learned)) == NULL)
         return -1;
     if (known->is_own && known->table == &x->api)
         return 0;
@@ -1008,7 +1008,7 @@ dlpack_py_allocate_like(PyObject *like, const DLTensor *prototype, dlpack_py_vie
     dlpack_py_error error;
 
     dlp_view_clear(v);
-    known = dlp_entry_get(dlp_state_get(), like, &learned);
+    known = dlp_type_entry_get(dlp_state_get(), like, &learned);
     if (known == NULL)
         return -1;
     if (known->table == NULL) {
@@ -1086,7 +1086,7 @@ dlp_view_managed_steal(dlpack_py_view *v)
 static inline PyObject *
 dlp_result_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
-    dlp_object *result = (dlp_object *)(void *)self;
+    dlp_object *result = DLP_OBJECT(self);
     DLManagedTensorVersioned *managed = NULL;
     dlpack_py_request request;
 
@@ -1108,12 +1108,12 @@ dlp_result_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObj
 
 /* The type of results. */
 DLP_RARE PyObject *
-dlp_result_type(void)
+dlp_result_type_new(void)
 {
     static PyMethodDef methods[] = {DLPACK_PY_METHODS(dlp_result_dlpack, dlp_object_dlpack_device),
                                     {NULL, NULL, 0, NULL}};
     PyType_Slot slots[] = {DLP_OBJECT_SLOTS, {Py_tp_methods, methods}, {0, NULL}};
-    return dlp_object_type_new("dlpack_py.Result", slots);
+    return dlp_object_type_from_slots("dlpack_py.Result", slots);
 }
 
 /* Finds the from_dlpack for obj: of its array namespace, of the module of its type, or of a package with that module.
@@ -1174,7 +1174,7 @@ dlpack_py_check_like(PyObject *like)
 {
     dlp_state *state = dlp_state_get();
     dlp_type_entry learned;
-    const dlp_type_entry *known = dlp_entry_get(state, like, &learned);
+    const dlp_type_entry *known = dlp_type_entry_get(state, like, &learned);
     PyObject *from_dlpack;
 
     if (known == NULL || known->table != NULL)
@@ -1206,7 +1206,7 @@ dlpack_py_return_like_steal(PyObject *like, dlpack_py_view *v)
 
     if (v->managed == NULL)
         PyErr_SetString(PyExc_ValueError, "the view is empty or borrowed, a view that owns its tensor was wanted");
-    if (v->managed == NULL || (known = dlp_entry_get(state, like, &learned)) == NULL) {
+    if (v->managed == NULL || (known = dlp_type_entry_get(state, like, &learned)) == NULL) {
         dlpack_py_release(v);
         return NULL;
     }
@@ -1226,7 +1226,7 @@ dlpack_py_return_like_steal(PyObject *like, dlpack_py_view *v)
             dlp_decref(made);
         return NULL;
     }
-    result = dlp_object_new_steal(&state->types[DLP_RESULT_TYPE], dlp_result_type, v);
+    result = dlp_object_new_steal(&state->types[DLP_RESULT_TYPE], dlp_result_type_new, v);
     from_dlpack = result == NULL ? NULL : dlp_find_from_dlpack(state, like);
     if (from_dlpack != NULL)
         made = PyObject_Vectorcall(from_dlpack, &result, 1, NULL);

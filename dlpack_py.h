@@ -79,7 +79,7 @@
  *   dlp_call                   calls __dlpack__ (C3, C4), and once more after a TypeError (C1); a table replaces it
  *   dlp_finish_call            takes the answer; calls again where the CPU cannot read the data yet (C5)
  *     dlp_take_capsule         reads the capsule (C2), and calls the next two in a critical section:
- *       dlp_view_check       describes the tensor in the view, and lets dlp_view_decide check it (D8, C3 to C5, C9)
+ *       dlp_view_prepare       describes the tensor in the view, and lets dlp_view_decide check it (D8, C3 to C5, C9)
  *       PyCapsule_SetName      renames the capsule: from then on the view owns the tensor (K4)
  *   dlpack_py_release          calls the deleter (K3)
  * Who owns what: a capsule owns its managed tensor until a view takes it. manager_ctx of an export is a dlp_manager: it
@@ -172,6 +172,15 @@ typedef intptr_t dlp_word;
 #  define DLP_TRASHCAN_END Py_TRASHCAN_END
 #endif
 
+/* A dlp_object lies behind the PyObject, which in abi3t, the stable ABI of CPython 3.15, has no known size. */
+#ifdef _Py_OPAQUE_PYOBJECT
+#  define DLP_OBJECT(self) ((dlp_object *)PyObject_GetTypeData(self, Py_TYPE(self)))
+#  define DLP_OBJECT_SIZE (-(int)sizeof(dlp_object))
+#else
+#  define DLP_OBJECT(self) ((dlp_object *)(void *)((self) + 1))
+#  define DLP_OBJECT_SIZE ((int)(sizeof(PyObject) + sizeof(dlp_object)))
+#endif
+
 /* A critical section, which without a GIL guards an object, a capsule or the first use. */
 #ifdef Py_GIL_DISABLED
 #  define DLP_LOCK(object) Py_BEGIN_CRITICAL_SECTION(object)
@@ -226,7 +235,7 @@ dlp_thread_state(void)
     /* holder: the thread state that holds the GIL, perhaps of another thread. own: the thread state that PyGILState
      * has for this thread. With subinterpreters a thread may have two thread states: then thread ids are compared.
      * Known limits: another thread may free holder meanwhile. Where thread A uses the thread state of thread B, as
-     * _xxsubinterpreters does, a deleter hangs on A and may crash on B. Where own is NULL, a deleter hangs. */
+     * _xxsubinterpreters does, a deleter hangs on A and may crash on B. On an attached thread without own, it hangs. */
     PyThreadState *holder = _PyThreadState_UncheckedGet(), *own = PyGILState_GetThisThreadState();
     return holder == NULL || holder == own ||
                    (own != NULL && PyInterpreterState_Head() != PyInterpreterState_Main() &&
@@ -359,8 +368,8 @@ dlp_is_fatal(void)
     return PyErr_ExceptionMatches(PyExc_MemoryError) || !PyErr_ExceptionMatches(PyExc_Exception);
 }
 
-/* Follows the __context__ of exceptions from chain to the last one, before end or NULL, and returns it, borrowed.
- * Returns NULL if chain is end, if other is met, or after limit steps: the exceptions may form a ring. */
+/* The last exception of a chain of contexts, borrowed: its context is NULL or end. NULL if chain is end, if other is in
+ * the chain, or if the chain has limit exceptions or more, because it may be a ring. */
 DLP_RARE PyObject *
 dlp_chain_end(PyObject *chain, PyObject *end, PyObject *other, int limit)
 {
@@ -375,7 +384,7 @@ dlp_chain_end(PyObject *chain, PyObject *end, PyObject *other, int limit)
 }
 
 /* Makes first a context of second, as an except block for first would: first becomes the context of the last exception
- * in second's chain that the caller does not handle (C1). Does nothing if the chain is long, or would be a ring. */
+ * in second's chain before the one that the caller is handling (C1). Does nothing where that may make a ring. */
 DLP_RARE void
 dlp_chain(PyObject *first, PyObject *second)
 {
@@ -811,8 +820,9 @@ dlp_parse_integers(const char *format, PyObject *object, int32_t *integers, int 
         return dlp_raise_value(PyExc_TypeError, format, object);
     for (i = 0; i < count; i++) {
         PyObject *part = DLP_TUPLE_ITEM(object, i);
-        Py_ssize_t value = PyLong_CheckExact(part) ? PyLong_AsLongAndOverflow(part, &overflow) : -1; /* saves 33 */
-        if (value == -1 && (value = PyNumber_AsSsize_t(part, NULL)) == -1 && PyErr_Occurred())       /* clamps */
+        Py_ssize_t value =
+            PyLong_CheckExact(part) ? PyLong_AsLongAndOverflow(part, &overflow) : -1;          /* the usual case */
+        if (value == -1 && (value = PyNumber_AsSsize_t(part, NULL)) == -1 && PyErr_Occurred()) /* clamps */
             return PyErr_ExceptionMatches(PyExc_TypeError) ? dlp_raise_value(PyExc_TypeError, format, object) : -1;
         integers[i] = value == (int32_t)value ? (int32_t)value : value < 0 ? INT32_MIN : INT32_MAX;
     }
@@ -959,12 +969,12 @@ dlpack_py_parse_request(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnam
 /* What a producer exports, and how. Zero what is not needed. */
 typedef struct dlpack_py_offer {
     PyObject *owner;            /* keeps the data alive; each export holds a reference until its deleter has run */
-    const DLTensor *tensor;     /* in memory that the CPU can read, or of device */
+    const DLTensor *tensor;     /* in memory that the CPU can read, or on the device of `device` */
     uint64_t flags;             /* DLPACK_PY_FLAG_* that describe the data */
     uint32_t options;           /* DLPACK_PY_OFFER_... */
     dlpack_py_exports *exports; /* the count in the owner; with it, embedded is not used; NULL: not counted */
     int32_t is_copy;            /* 1: the tensor is a copy that was made for this request, and is flagged so (P4) */
-    /* Of dlpack_py_offer_embedded: managed tensors in the owner. The function exports one; NULL: export the tensor. */
+    /* Set by dlpack_py_offer_embedded: managed tensors in the owner, and what exports one, or NULL: make a new one. */
     struct dlpack_py_embedded *embedded;
     void *(*export_embedded)(const struct dlpack_py_offer *offer, const dlpack_py_request *request);
     const struct dlpack_py_device *device; /* operations, for data on a device or used by its streams; NULL: none */
@@ -1021,14 +1031,6 @@ dlp_is_on(const dlpack_py_device *device, DLDevice where)
     return device != NULL && (int32_t)where.device_type == device->type;
 }
 
-/* Has the tensor a negative stride that leads to another element? */
-static inline int
-dlp_is_reversed(const DLTensor *t)
-{
-    int64_t lowest, highest;
-    return dlp_byte_range(t, 0, &lowest, &highest) == 0 && lowest < 0;
-}
-
 /* Decides on which device the tensor in the capsule is. Returns 0, or -1 with *error filled (P5, P6). */
 static inline int
 dlp_plan_device(const dlpack_py_offer *offer, const dlpack_py_request *request, dlpack_py_plan *plan,
@@ -1059,9 +1061,9 @@ dlp_plan_general(const dlpack_py_offer *offer, const dlpack_py_request *request,
 {
     const uint32_t negative = DLPACK_PY_OFFER_REFUSE_NEGATIVE | DLPACK_PY_OFFER_COPY_NEGATIVE;
     const DLTensor *t = offer->tensor;
-    const char *why = NULL;    /* the reason why the export must be a copy */
-    const char *cannot = NULL; /* what the device's operations would have to do, and cannot */
+    const char *why = NULL; /* the reason why the export must be a copy */
     int readable, is_padded, is_read_only;
+    int64_t lowest, highest; /* bytes, from the first element; below 0: a negative stride leads to an element */
     char came[DLPACK_PY_TEXT_SIZE];
 
     if (offer->owner == NULL || t == NULL)
@@ -1081,7 +1083,7 @@ dlp_plan_general(const dlpack_py_offer *offer, const dlpack_py_request *request,
         why = "an export from this device to the CPU must be a copy";
     else if ((offer->options & DLPACK_PY_OFFER_COPY_READ_ONLY) != 0 && is_read_only)
         why = "this producer exports read-only data only as a copy";
-    else if ((offer->options & negative) != 0 && dlp_is_reversed(t)) { /* D11 */
+    else if ((offer->options & negative) != 0 && dlp_byte_range(t, 0, &lowest, &highest) == 0 && lowest < 0) { /* D11 */
         if ((offer->options & DLPACK_PY_OFFER_COPY_NEGATIVE) == 0 && request->copy != DLPACK_PY_COPY_ALWAYS)
             return dlp_refuse(error, "negative strides are exported only as a copy: ask with copy=True");
         why = "this producer exports negative strides only as a copy";
@@ -1092,13 +1094,10 @@ dlp_plan_general(const dlpack_py_offer *offer, const dlpack_py_request *request,
     if (plan->copy && plan->device.device_type != kDLCPU) /* P8 */
         return dlp_refuse(error, "a copy of data on %s is made on the CPU: ask with dl_device=(1, 0)",
                           dlpack_py_device_text(plan->device, came));
-    if (plan->copy && (!readable || offer->pending_count > 0) && (offer->device == NULL || offer->device->copy == NULL))
-        cannot = "copy";
-    if (!plan->copy && offer->pending_count > 0 && offer->device->make_ready == NULL)
-        cannot = "order work on";
-    if (cannot != NULL)
-        return dlp_refuse(error, "the device operations of this producer cannot %s data on %s", cannot,
-                          dlpack_py_device_text(t->device, came));
+    if (plan->copy ? (!readable || offer->pending_count > 0) && (offer->device == NULL || offer->device->copy == NULL)
+                   : offer->pending_count > 0 && offer->device->make_ready == NULL)
+        return dlp_refuse(error, "the device operations of this producer cannot %s data on %s",
+                          plan->copy ? "copy" : "order work on", dlpack_py_device_text(t->device, came));
     if (plan->form == DLPACK_PY_LEGACY && /* P3 */
         (is_padded || (is_read_only && !plan->copy && (offer->options & DLPACK_PY_OFFER_UNSAID) == 0)))
         return dlp_refuse(error, "data is %s, and a legacy capsule has no flags: ask with max_version=(1, 0)",
@@ -1665,8 +1664,8 @@ dlp_view_fill_strides(dlpack_py_view *v, dlpack_py_error *error)
  * owns memory for strides at most. copy: out, new memory for a copy, which dlp_view_copy fills; NULL: none is needed.
  * Returns 0; or, with v empty, DLP_ASK_FOR_CPU, DLP_UNKNOWN_MAJOR or -1. */
 static inline int
-dlp_view_check(dlpack_py_view *v, const void *managed, int32_t form, const dlp_consumer *consumer, dlp_export **copy,
-               dlpack_py_error *error)
+dlp_view_prepare(dlpack_py_view *v, const void *managed, int32_t form, const dlp_consumer *consumer, dlp_export **copy,
+                 dlpack_py_error *error)
 {
     const struct DLManagedTensorVersioned *versioned = (const struct DLManagedTensorVersioned *)managed;
     const dlpack_py_want *want = consumer->want;
@@ -1750,7 +1749,7 @@ dlp_take_capsule(PyObject *capsule, const dlp_consumer *consumer, dlpack_py_view
         (void)dlp_refuse_name(name, &error);
     else {
         managed = PyCapsule_GetPointer(capsule, name);
-        result = dlp_view_check(v, managed, form, consumer, &copy, &error);
+        result = dlp_view_prepare(v, managed, form, consumer, &copy, &error);
         if (result == 0 || result == DLP_UNKNOWN_MAJOR)
             (void)PyCapsule_SetName(capsule, DLP_USED_NAME(form)); /* commit point: the tensor is ours (K4) */
     }
@@ -1777,7 +1776,7 @@ dlp_take_managed(void *managed, int32_t form, const dlpack_py_want *want, const 
     dlp_export *copy;
     dlpack_py_error error;
 
-    if (dlp_view_check(v, managed, form, &given, &copy, &error) < 0) {
+    if (dlp_view_prepare(v, managed, form, &given, &copy, &error) < 0) {
         dlp_delete(managed, form);
         return dlp_raise_for(given.want, &error);
     }
@@ -1787,8 +1786,8 @@ dlp_take_managed(void *managed, int32_t form, const dlpack_py_want *want, const 
     return 0;
 }
 
-/* After a failed call. On AttributeError, gives an object without __dlpack__ to want->fallback, or names the argument
- * in the exception (C6). Another exception stays. */
+/* After __dlpack__ has failed: gives an object without __dlpack__ to want->fallback, or names the argument in the
+ * AttributeError (C6). Any other exception stays. */
 DLP_RARE int
 dlp_take_fallback(const dlp_consumer *consumer, dlpack_py_view *v)
 {
@@ -1854,7 +1853,7 @@ dlp_finish_call(PyObject *answer, const dlp_consumer *consumer, dlpack_py_view *
 
 /* ---- Consuming ---------------------------------------------------------- */
 
-#ifdef DLPACK_EXCHANGE_H /* defines these: the only functions that stand below their users */
+#ifdef DLPACK_EXCHANGE_H /* defines these later; all other functions are defined before their use */
 static inline int
 dlp_take_by_table(const dlp_consumer *consumer, const dlpack_py_device *device, const void **table, dlpack_py_view *v);
 static inline int
@@ -1909,15 +1908,14 @@ dlpack_py_parse_dtype(PyObject *obj, uint32_t *dtype)
 {
     int32_t n[3] = {0, 0, 0}; /* code, bits, lanes */
     PyObject *answer = PyObject_CallMethod(obj, "__dlpack_data_type__", NULL);
-    const int result =
-        answer == NULL ? -1 : dlp_parse_integers("dtype is %.200U, three integers were wanted", answer, n, 3);
+    int result = answer == NULL ? -1 : dlp_parse_integers("dtype is %.200U, three integers were wanted", answer, n, 3);
     dlpack_py_error error;
 
+    if (result == 0 && (((n[0] | n[1]) & ~0xff) != 0 || (n[2] & ~0xffff) != 0))
+        result = dlp_raise_value(PyExc_BufferError, "dtype is %.200U, which no dtype of DLPack is", answer);
     Py_XDECREF(answer);
     if (result < 0)
         return -1;
-    if (((n[0] | n[1]) & ~0xff) != 0 || (n[2] & ~0xffff) != 0)
-        n[1] = n[2] = 0; /* impossible, whatever the others are */
     *dtype = DLPACK_PY_DTYPE((uint32_t)n[0] & 0xffu, (uint32_t)n[1], (uint32_t)n[2] & 0xffffu);
     return dlp_check_dtype(dlpack_py_cpu(NULL, *dtype, 0, NULL, NULL).dtype, &error) < 0 ? dlpack_py_raise(&error) : 0;
 }
@@ -1965,9 +1963,9 @@ dlpack_py_from_dlpack_args(PyObject *x, PyObject *device, PyObject *copy, const 
     return dlpack_py_consume_request(x, &request, want, v);
 }
 
-/* dlpack_py_from_dlpack: the first half of a library's from_dlpack(x, /, *, device=None, copy=None), from the call's
- * arguments, as METH_FASTCALL | METH_KEYWORDS passes them, to a view. The second half puts the view into an array of
- * the library. device is None or as dlpack_py_parse_device reads it (C3). Returns as dlpack_py_consume, and -1 with
+/* dlpack_py_from_dlpack: read the arguments of a library's from_dlpack(x, /, *, device=None, copy=None), as
+ * METH_FASTCALL | METH_KEYWORDS passes them, and consume x into a view. The library then makes its array of the view.
+ * device is None or as dlpack_py_parse_device reads it (C3). Returns as dlpack_py_consume, and -1 with
  * TypeError or ValueError for malformed arguments. */
 static inline DLP_MUST_CHECK int
 dlpack_py_from_dlpack(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, const dlpack_py_want *want,
@@ -2013,9 +2011,8 @@ dlpack_py_check(PyObject *obj)
 
 /* ---- Objects for memory without a type ---------------------------------- */
 
-/* An object that owns a view and has __dlpack__ and __dlpack_device__. */
+/* The data of an object that owns a view and has __dlpack__ and __dlpack_device__. */
 typedef struct dlp_object {
-    PyObject_HEAD
     dlpack_py_view view;
     int is_shared; /* of a result: exports hold the object, which therefore keeps the tensor */
 } dlp_object;
@@ -2023,7 +2020,7 @@ typedef struct dlp_object {
 static inline int
 dlp_object_describe(PyObject *self, const dlpack_py_request *request, dlpack_py_offer *offer)
 {
-    dlp_object *object = (dlp_object *)(void *)self;
+    dlp_object *object = DLP_OBJECT(self);
     (void)request;
     *offer = dlpack_py_offer_view(self, &object->view.tensor, &object->view);
     if (object->view.tensor.device.device_type != kDLCPU)
@@ -2035,7 +2032,7 @@ static inline int
 dlp_object_traverse(PyObject *self, visitproc visit, void *arg)
 {
     Py_VISIT(Py_TYPE(self));
-    return dlpack_py_traverse(&((dlp_object *)(void *)self)->view, visit, arg);
+    return dlpack_py_traverse(&DLP_OBJECT(self)->view, visit, arg);
 }
 
 static inline void
@@ -2044,7 +2041,7 @@ dlp_object_dealloc(PyObject *self)
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
     DLP_TRASHCAN_BEGIN(self, dlp_object_dealloc)
-    dlpack_py_release(&((dlp_object *)(void *)self)->view);
+    dlpack_py_release(&DLP_OBJECT(self)->view);
     PyObject_GC_Del(self);
     Py_DECREF(type);
     DLP_TRASHCAN_END
@@ -2061,9 +2058,9 @@ DLPACK_PY_DESCRIBED(dlp_object, dlp_object_describe);
 
 /* A new type of dlp_objects, which Python code cannot make; NULL with an exception. */
 DLP_RARE PyObject *
-dlp_object_type_new(const char *name, PyType_Slot *slots)
+dlp_object_type_from_slots(const char *name, PyType_Slot *slots)
 {
-    PyType_Spec spec = {name, (int)sizeof(dlp_object), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, slots};
+    PyType_Spec spec = {name, DLP_OBJECT_SIZE, 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, slots};
 #ifdef Py_TPFLAGS_DISALLOW_INSTANTIATION
     spec.flags |= Py_TPFLAGS_DISALLOW_INSTANTIATION;
     return PyType_FromSpec(&spec);
@@ -2081,30 +2078,30 @@ DLP_SHARED PyObject *
 dlp_object_new_steal(dlp_word *type, PyObject *(*type_new)(void), dlpack_py_view *v)
 {
     PyObject *made = DLP_LOAD(type) != 0 ? NULL : type_new();
-    dlp_object *object = NULL;
+    PyObject *object = NULL;
 
     if (made != NULL && !DLP_REPLACE(type, 0, (dlp_word)made))
         Py_DECREF(made);                          /* another thread was first */
     if (DLP_LOAD(type) != 0 && !PyErr_Occurred()) /* else type_new failed, and another thread may have made the type */
-        object = PyObject_GC_New(dlp_object, (PyTypeObject *)DLP_LOAD(type));
+        object = PyObject_GC_New(PyObject, (PyTypeObject *)DLP_LOAD(type));
     if (object == NULL) {
         dlpack_py_release(v);
         return NULL;
     }
-    object->is_shared = 0;
-    dlpack_py_move(&object->view, v);
-    PyObject_GC_Track((PyObject *)object);
-    return (PyObject *)object;
+    DLP_OBJECT(object)->is_shared = 0;
+    dlpack_py_move(&DLP_OBJECT(object)->view, v);
+    PyObject_GC_Track(object);
+    return object;
 }
 
 /* The type of dlpack_py_object_steal. */
 DLP_RARE PyObject *
-dlp_object_type_make(void)
+dlp_object_type_new(void)
 {
     static PyMethodDef methods[] = {DLPACK_PY_METHODS(dlp_object_dlpack, dlp_object_dlpack_device),
                                     {NULL, NULL, 0, NULL}};
     PyType_Slot slots[] = {DLP_OBJECT_SLOTS, {Py_tp_methods, methods}, {0, NULL}};
-    return dlp_object_type_new("dlpack_py.Object", slots);
+    return dlp_object_type_from_slots("dlpack_py.Object", slots);
 }
 
 /* dlpack_py_object_steal: an object with __dlpack__ and __dlpack_device__ for memory that has no type of its own.
@@ -2132,7 +2129,7 @@ dlpack_py_object_steal(void *managed, int32_t form)
         dlp_delete(managed, form);
     if (state == NULL || dlp_take_managed(managed, form, &want, NULL, &v) < 0)
         return NULL;
-    return dlp_object_new_steal(&state->types[DLP_OBJECT_TYPE], dlp_object_type_make, &v);
+    return dlp_object_new_steal(&state->types[DLP_OBJECT_TYPE], dlp_object_type_new, &v);
 }
 
 DLP_QUIET_END

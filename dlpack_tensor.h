@@ -7,7 +7,7 @@
  *   Switches      Compilers and dlpack.h    Errors as code and text    Dtypes and devices    Layout
  *   Validation    Requirements              Copies and overlap         Managed tensors       Streams
  *
- * Nothing here needs a thread state or an interpreter, except a want.fallback.
+ * Nothing here needs a thread state or an interpreter. dlpack_py.h calls want.fallback.
  */
 #if defined(DLPACK_PY_VERSION) && DLPACK_PY_VERSION != 0x000300
 #  error "two versions of dlpack_py.h meet here: put the files of one version first on the include path"
@@ -661,7 +661,7 @@ dlp_validate_general(const DLTensor *t, uint64_t flags, dlpack_py_error *error)
 /* dlp_simple_layout of a tensor that is not row-major, is large, or has no elements or no data. Saves 870 of the 2,500
  * instructions of an import of x.T. */
 DLP_SHARED int
-dlp_common_layout_slow(const DLTensor *t)
+dlp_simple_layout_slow(const DLTensor *t)
 {
     int order = t->strides != NULL && t->ndim > 1 && t->strides[0] < t->strides[t->ndim - 1] ? 'F' : 'C';
     int64_t step, reach, least = 1; /* in elements; reach: offset of the last one; least: smallest extent */
@@ -709,12 +709,12 @@ dlp_simple_layout(const DLTensor *t)
     while (i-- > 0) {
         const uint64_t last = (uint64_t)t->shape[i] - 1; /* 2^64 - 1 for an extent of 0 */
         if (t->strides != NULL && (uint64_t)t->strides[i] != size && last != 0)
-            return dlp_common_layout_slow(t);
+            return dlp_simple_layout_slow(t);
         size *= last + 1;
         if ((last | size) >> 31 != 0)
-            return dlp_common_layout_slow(t);
+            return dlp_simple_layout_slow(t);
     }
-    return t->data != NULL && size * 16 <= UINTPTR_MAX - (uintptr_t)t->data ? 'C' : dlp_common_layout_slow(t);
+    return t->data != NULL && size * 16 <= UINTPTR_MAX - (uintptr_t)t->data ? 'C' : dlp_simple_layout_slow(t);
 }
 
 /* Check a tensor before anything is read: rank, extents, dtype, strides and addresses (D8). Functions that say so
@@ -741,7 +741,7 @@ typedef int (*dlpack_py_fallback)(void *py_object, struct DLManagedTensorVersion
  * CPU can read, if its numbers are aligned. Requirements that contradict each other are SystemError at every call. */
 typedef struct dlpack_py_want {
     uint32_t dtype;              /* DLPACK_PY_FLOAT32...; 0: any */
-    const uint32_t *dtypes;      /* accepted besides dtype, ended by 0; if dtype is 0, only these; NULL: none */
+    const uint32_t *dtypes;      /* further accepted dtypes, ended by 0; NULL: no further ones */
     int32_t ndim;                /* this rank, or the lower end of a range; DLPACK_PY_SCALAR for rank 0; 0: any */
     int32_t max_ndim;            /* upper end of the range; 0: ndim itself (ndim 0 with max_ndim n: 0 to n) */
     const int64_t *shape;        /* ndim extents, -1 free; needs a fixed rank; NULL: any */
@@ -1022,7 +1022,7 @@ dlp_copy(const DLTensor *dst, const DLTensor *src, uint64_t flags)
     const int64_t *step_from = dlp_strides(src, compact_from);
     char *first_to = (char *)dlp_first_element(dst);
     const char *first_from = (const char *)dlp_first_element(src);
-    /* A loop that runs once. Because its step is INT64_MAX, dlpack_copy.h does not copy it in blocks. */
+    /* A loop that runs once. Its step is the largest: dlpack_copy.h does not copy such loops in blocks. */
     static const dlp_loop once = {1, 0, INT64_MAX};
     dlp_loop loops[DLPACK_PY_MAX_NDIM + 1], *next;
     int64_t done[DLPACK_PY_MAX_NDIM + 1]; /* rounds */
@@ -1104,9 +1104,9 @@ dlp_largest_step(const DLTensor *t, uint64_t flags, uint64_t limit, uint64_t *st
 
 /* May two tensors share memory? flags_a, flags_b: DLPACK_PY_FLAG_* of each.
  *
- * Returns 0 where the memory ranges of a and b are separate, where elements of one lie between those of the other at
- * equal distances, as x[..., 0] and x[..., 1], and where the strides show that no byte is in both, as two halves of
- * each row of an image. Returns 1 otherwise. a and b must be validated, and their data addresses on one device. */
+ * Returns 0 in three cases: the memory ranges are separate; or the elements of one lie between those of the other at
+ * equal distances, as in x[..., 0] and x[..., 1]; or the strides show that no byte is in both, as in two halves of each
+ * row of an image. Returns 1 otherwise. a and b must be validated, and their data addresses on one device. */
 DLP_SHARED int
 dlpack_py_overlap(const DLTensor *a, uint64_t flags_a, const DLTensor *b, uint64_t flags_b)
 {
@@ -1121,7 +1121,7 @@ dlpack_py_overlap(const DLTensor *a, uint64_t flags_a, const DLTensor *b, uint64
     if (highest_a == 0 || highest_b == 0) /* no elements */
         return 0;
     /* rest: the bytes from the first byte of b to the last byte of a. The tensors share a byte only if rest is a sum:
-     * of each step, 0 to count times, and of 0 to (both item sizes - 2) bytes. reach: the largest such sum. */
+     * each step taken 0 to count times, plus 0 to (item size of a + of b - 2) bytes. reach: the largest such sum. */
     rest = data_a + (uint64_t)highest_a - 1 - data_b - (uint64_t)lowest_b;
     reach_a = (uint64_t)highest_a - 1 - (uint64_t)lowest_a;
     reach = reach_a + (uint64_t)highest_b - 1 - (uint64_t)lowest_b;
@@ -1360,7 +1360,7 @@ dlp_prepare_prototype(DLTensor *t, dlpack_py_error *error)
     t->strides = NULL;
     t->byte_offset = 0;
     checked = *t;
-    checked.device = dlp_device(kDLOpenCL, 0); /* has no addresses: the allocator says what is too large for them */
+    checked.device = dlp_device(kDLOpenCL, 0); /* no address range is checked: the allocator refuses a large size */
     return dlp_simple_layout(t) != 0 ? 0 : dlp_validate_general(&checked, 0, error);
 }
 

@@ -45,7 +45,7 @@ static const char *
 find_error(const DLTensor *t, int is_matrix)
 {
     const DLDataType dtype = t->dtype;
-    /* Addresses as doubles do not wrap. A double is exact up to 2^53, and no machine has memory above that. */
+    /* Addresses as doubles do not wrap. Above 2^53 they are rounded, which the limits below allow. */
     double begin = (double)(uintptr_t)t->data + (double)t->byte_offset;
     double size = (double)ITEM_SIZE(t), end = begin + size, count = 1;
     if (t->device.device_type != kDLCPU)
@@ -56,10 +56,10 @@ find_error(const DLTensor *t, int is_matrix)
          (dtype.bits != 8 || dtype.code >= kDLFloat6_e2m3fn))) /* C8 */
         return "shape is NULL, ndim is not from 0 to 64, or the dtype is impossible or smaller than a byte";
     for (int i = t->ndim; i-- > 0;) {
-        const double stride = t->strides == NULL ? count : (double)t->strides[i]; /* a negative one moves begin */
+        const double stride = t->strides == NULL ? count : (double)t->strides[i];
         if (t->shape[i] < 0)
             return "an extent is negative";
-        *(stride < 0 ? &begin : &end) += ((double)t->shape[i] - 1) * stride * size;
+        *(stride < 0 ? &begin : &end) += ((double)t->shape[i] - 1) * stride * size; /* below 0: before the first */
         count = t->shape[i] == 0 ? 0 : count * (double)t->shape[i];
     }
     if (count != 0 && (t->data == NULL || count >= 0x1p63 || end - begin >= 0x1p62 || begin < 0 || end >= ADDRESS_END))
@@ -85,8 +85,8 @@ copy_elements(char *to, const char *from, const DLTensor *t, int axis)
 /* ---- Shared tensors -----------------------------------------------------  */
 
 /* A tensor that an array and its exports share; `references` counts them, atomically. All exports point to the two
- * structs below, which consumers must not write to. The release of an export touches no Python object: a deleter may run
- * on a thread without a thread state, and after the end of the interpreter (K5). */
+ * structs below, which consumers must not write to. The release of an export touches no Python object: it may come on a
+ * thread without a thread state, and after the end of the interpreter (K5). */
 typedef struct {
     DLManagedTensorVersioned versioned; /* the two forms that capsules point to; manager_ctx is this struct (K8) */
     DLManagedTensor legacy;
@@ -145,9 +145,8 @@ delete_legacy(DLManagedTensor *managed)
 static SharedTensor *
 shared_new(const DLTensor *t, uint64_t flags, void *source, int source_is_versioned)
 {
-    const uint64_t count = element_count(t);
+    uint64_t count = element_count(t), step = 1;
     DLTensor to = *t;
-    uint64_t step = 1;
     size_t ndim = (size_t)t->ndim, bytes = 0;
     SharedTensor *s = NULL;
     if (source != NULL || (!__builtin_mul_overflow(count, ITEM_SIZE(t), &bytes) && bytes < PTRDIFF_MAX / 2))
@@ -217,10 +216,9 @@ parse_pair(const char *name, PyObject *object, Py_ssize_t pair[2])
 static int
 check_copy(PyObject *copy)
 {
-    if (copy == Py_None || copy == Py_True || copy == Py_False)
-        return 0;
-    PyErr_Format(PyExc_TypeError, "copy is %R, None, True or False was wanted", copy);
-    return -1;
+    if (copy != Py_None && copy != Py_True && copy != Py_False)
+        PyErr_Format(PyExc_TypeError, "copy is %R, None, True or False was wanted", copy);
+    return PyErr_Occurred() ? -1 : 0;
 }
 
 /* __dlpack__(*, stream=None, max_version=None, dl_device=None, copy=None). Names are compared by value (P1). */
@@ -314,13 +312,13 @@ call_dlpack(PyObject *x, int to_cpu, PyObject *copy, int *got_keywords)
 }
 
 /* Takes the tensor of a capsule, or returns NULL with an exception. All that can fail comes before the new name: after
- * a failure, except K6, the capsule still owns the tensor (K4). *is_pinned: 1 for GPU memory that the CPU can read. */
+ * a failure, except K6, the capsule still owns the tensor (K4). *is_readable: 1 for GPU memory the CPU can read. */
 static SharedTensor *
-take_capsule(PyObject *capsule, int is_matrix, int *is_pinned)
+take_capsule(PyObject *capsule, int is_matrix, int *is_readable)
 {
     SharedTensor *s = NULL;
     void *unknown = NULL;
-    *is_pinned = 0;
+    *is_readable = 0;
     Py_BEGIN_CRITICAL_SECTION(capsule); /* of two calls that take one capsule, only one succeeds */
     const char *name = PyCapsule_CheckExact(capsule) ? PyCapsule_GetName(capsule) : NULL;
     const int is_versioned = name != NULL && strcmp(name, VERSIONED) == 0; /* the producer chooses the form (C2) */
@@ -342,9 +340,11 @@ take_capsule(PyObject *capsule, int is_matrix, int *is_pinned)
         if (error != NULL)
             PyErr_Format(PyExc_BufferError, "%s: device is (%d, %d), dtype (%d, %d, %d), ndim %d", error, (int)type,
                          t->device.device_id, t->dtype.code, t->dtype.bits, t->dtype.lanes, t->ndim);
-        else /* a legacy capsule cannot say that the data may be written (C7) */
-            s = shared_new(t, is_versioned ? managed->flags & READ_ONLY : READ_ONLY, managed, is_versioned);
-        *is_pinned = type == kDLCUDAHost || type == kDLCUDAManaged || type == kDLROCMHost;
+        else if (is_versioned && managed->deleter == delete_versioned && managed->flags <= READ_ONLY)
+            s = managed->manager_ctx; /* of our own export: its reference becomes ours, and no chain grows */
+        else
+            s = shared_new(t, is_versioned ? managed->flags & READ_ONLY : READ_ONLY, managed, is_versioned); /* C7 */
+        *is_readable = type == kDLCUDAHost || type == kDLCUDAManaged || type == kDLROCMHost;
     }
     if (s != NULL || unknown != NULL)
         PyCapsule_SetName(capsule, is_versioned ? "used_" VERSIONED : "used_" LEGACY);
@@ -358,16 +358,16 @@ take_capsule(PyObject *capsule, int is_matrix, int *is_pinned)
 static SharedTensor *
 consume(PyObject *x, int to_cpu, PyObject *copy, int is_matrix)
 {
-    int is_pinned, got_keywords = !PyCapsule_CheckExact(x); /* 1: the producer got the keywords */
+    int is_readable, got_keywords = !PyCapsule_CheckExact(x); /* 1: the producer got the keywords */
     PyObject *error[3], *capsule = got_keywords ? call_dlpack(x, to_cpu, copy, &got_keywords) : Py_BuildValue("O", x);
     SharedTensor *s, *copied;
     if (capsule == NULL)
         return NULL;
-    s = take_capsule(capsule, is_matrix, &is_pinned);
+    s = take_capsule(capsule, is_matrix, &is_readable);
     PyErr_Fetch(&error[0], &error[1], &error[2]); /* not every destructor keeps the exception */
     Py_DECREF(capsule);
     PyErr_Restore(error[0], error[1], error[2]);
-    if (s == NULL && is_pinned && got_keywords && !to_cpu) { /* for CPU memory, a producer waits for its GPU (C5) */
+    if (s == NULL && is_readable && got_keywords && !to_cpu) { /* for CPU memory, a producer waits for its GPU (C5) */
         PyErr_Clear();
         return consume(x, 1, copy, is_matrix);
     }
@@ -445,6 +445,6 @@ PyInit_by_hand(void)
     return module;
 }
 
-/* Left out, and where it is: data that a Python object owns, subinterpreters, contexts of exceptions (C1), long chains
- * of imports, other requirements (dlpack_py.h); exchange tables (dlpack_exchange.h); buffers (dlpack_buffer.h); fast
+/* Left out, and where it is: data that a Python object owns, subinterpreters, contexts of exceptions (C1), other
+ * requirements (dlpack_py.h); exchange tables (dlpack_exchange.h); buffers (dlpack_buffer.h); fast
  * copies (dlpack_copy.h); packed elements (dlpack_tensor.h); devices, streams (dlpack_cuda.h, dlpack_rocm.h). */

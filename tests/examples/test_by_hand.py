@@ -8,6 +8,7 @@ from pathlib import Path
 import by_hand
 import dlarray
 import pytest
+from collecting import collect
 from dltensor import (
     CPU,
     CUDA,
@@ -240,3 +241,19 @@ def test_a_tensor_is_checked_before_it_is_taken_C8_D3_D8(fields, taken):
         with pytest.raises(BufferError):
             by_hand.from_dlpack(capsule)
     assert made.deleted == taken and name(capsule) == ("used_" if taken else "") + VERSIONED
+
+
+def test_a_long_chain_of_exchanges_with_itself_is_one_tensor_K3():
+    made = Made()
+    x = by_hand.from_dlpack(made.capsule())
+    for _ in range(1_000_000):
+        x = by_hand.from_dlpack(x)
+    assert read(x.__dlpack__(**VERSION)).data == made.address
+    del x  # deleters that call each other would overflow the stack
+    collect()
+    assert made.deleted == 1
+
+
+def test_a_copy_that_was_taken_is_exported_without_the_flag_of_a_copy_P4():
+    copied = by_hand.from_dlpack(by_hand.from_dlpack(Made().capsule()), copy=True)
+    assert read(copied.__dlpack__(**VERSION)).flags == 0

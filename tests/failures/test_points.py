@@ -24,18 +24,18 @@ NOT_A_POINT = """
     PyErr_Occurred PyErr_Restore PyErr_SetRaisedException PyErr_SetString PyErr_WriteUnraisable PyEval_InitThreads
     PyEval_RestoreThread PyEval_SaveThread PyException_GetContext PyException_SetContext PyException_SetTraceback
     PyFloat_CheckExact PyGILState_Check PyGILState_Ensure PyGILState_GetThisThreadState PyGILState_Release
-    PyImport_AddModule PyInterpreterState_Get PyInterpreterState_Head PyInterpreterState_Main PyLong_AsDouble
-    PyLong_AsLongAndOverflow PyLong_AsLongLong PyLong_AsUnsignedLongLong PyLong_AsVoidPtr PyLong_CheckExact
-    PyLong_FromLong PyLong_FromLongLong PyLong_FromUnsignedLongLong PyMem_Free PyMem_Malloc PyMemoryView_GET_BUFFER
-    PyModule_GetDict PyObject_CheckBuffer PyObject_Free PyObject_GC_Del PyObject_GC_Track PyObject_GC_UnTrack
-    PyThreadState_Clear PyThreadState_Delete PyThreadState_Get PyThreadState_GetDict PyThreadState_GetInterpreter
-    PyThreadState_GetUnchecked PyThread_get_thread_ident PyTuple_Check PyTuple_CheckExact PyTuple_GET_ITEM
-    PyTuple_GET_SIZE PyTuple_GetItem PyTuple_SetItem PyTuple_Size PyType_Check PyType_GetName PyType_HasFeature
-    PyType_IsSubtype PyType_Modified PyUnicode_Check PyUnicode_CheckExact PyUnicode_Compare
-    PyUnicode_CompareWithASCIIString PyUnicode_GetLength PyVectorcall_NARGS PyWeakref_GetObject PyWeakref_GetRef
-    Py_BEGIN_CRITICAL_SECTION Py_CLEAR Py_DECREF Py_END_CRITICAL_SECTION Py_INCREF Py_IsFinalizing Py_IsInitialized
-    Py_REFCNT Py_TRASHCAN_BEGIN Py_TYPE Py_VISIT Py_XDECREF Py_XINCREF Py_XSETREF _PyThreadState_UncheckedGet
-    _PyType_Lookup _Py_IsFinalizing
+    PyImport_AddModule PyIndex_Check PyInterpreterState_Get PyInterpreterState_Head PyInterpreterState_Main
+    PyLong_AsDouble PyLong_AsLongAndOverflow PyLong_AsLongLong PyLong_AsUnsignedLongLong PyLong_AsVoidPtr
+    PyLong_CheckExact PyLong_FromLong PyLong_FromLongLong PyLong_FromUnsignedLongLong PyMem_Free PyMem_Malloc
+    PyMemoryView_GET_BUFFER PyModule_GetDict PyObject_CheckBuffer PyObject_Free PyObject_GC_Del PyObject_GC_Track
+    PyObject_GC_UnTrack PyObject_GetTypeData PyThreadState_Clear PyThreadState_Delete PyThreadState_Get
+    PyThreadState_GetDict PyThreadState_GetInterpreter PyThreadState_GetUnchecked PyThread_get_thread_ident
+    PyTuple_Check PyTuple_CheckExact PyTuple_GET_ITEM PyTuple_GET_SIZE PyTuple_GetItem PyTuple_SetItem PyTuple_Size
+    PyType_Check PyType_GetName PyType_HasFeature PyType_IsSubtype PyType_Modified PyUnicode_Check
+    PyUnicode_CheckExact PyUnicode_Compare PyUnicode_CompareWithASCIIString PyUnicode_GetLength PyVectorcall_NARGS
+    PyWeakref_GetObject PyWeakref_GetRef Py_BEGIN_CRITICAL_SECTION Py_CLEAR Py_DECREF Py_END_CRITICAL_SECTION
+    Py_INCREF Py_IsFinalizing Py_IsInitialized Py_REFCNT Py_TRASHCAN_BEGIN Py_TYPE Py_VISIT Py_XDECREF Py_XINCREF
+    Py_XSETREF _PyThreadState_UncheckedGet _PyType_Lookup _Py_IsFinalizing
 """.split()
 
 
