@@ -6,7 +6,7 @@
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
-#include <structmember.h> /* T_INT, T_OBJECT_EX: PyMemberDef */
+#include <structmember.h> /* T_OBJECT_EX: PyMemberDef */
 
 #include <dlpack/dlpack.h>
 
@@ -321,6 +321,9 @@ hand_over(Managed *self)
     }
     has_deleter =
         self->versioned ? ((Versioned *)self->struct_)->deleter != NULL : ((Legacy *)self->struct_)->deleter != NULL;
+#ifdef PYPY_VERSION
+    has_deleter = 1; /* a collection frees in any order: what is never deleted stays */
+#endif
     if (has_deleter && !self->handed) {
         self->handed = 1;
         Py_INCREF(self);
@@ -416,6 +419,24 @@ managed_address(PyObject *op, void *Py_UNUSED(closure))
     return PyLong_FromVoidPtr(((Managed *)op)->values);
 }
 
+static PyObject *
+managed_deleted(PyObject *op, void *Py_UNUSED(closure))
+{
+    const Managed *self = (const Managed *)op;
+#ifdef PYPY_VERSION
+    int i; /* a collection frees an object, and the next one what that object held */
+    for (i = 0; i < 3 && self->handed && !self->deleted; i++) {
+        PyObject *gc = PyImport_ImportModule("gc");
+        PyObject *result = gc == NULL ? NULL : PyObject_CallMethod(gc, "collect", NULL);
+        Py_XDECREF(gc);
+        if (result == NULL)
+            return NULL;
+        Py_DECREF(result);
+    }
+#endif
+    return PyLong_FromLong(self->deleted);
+}
+
 static PyMethodDef managed_methods[] = {
     {"capsule", FUNCTION(managed_capsule), METH_VARARGS | METH_KEYWORDS, NULL},
     {NULL, NULL, 0, NULL},
@@ -424,12 +445,8 @@ static PyMethodDef managed_methods[] = {
 static PyGetSetDef managed_attributes[] = {
     {"says", managed_says, NULL, NULL, NULL},
     {"address", managed_address, NULL, NULL, NULL}, /* of the values */
+    {"deleted", managed_deleted, NULL, NULL, NULL}, /* on PyPy: after a collection, if that is needed */
     {NULL, NULL, NULL, NULL, NULL},
-};
-
-static PyMemberDef managed_members[] = {
-    {"deleted", T_INT, offsetof(Managed, deleted), READONLY, NULL},
-    {NULL, 0, 0, 0, NULL},
 };
 
 static PyTypeObject managed_type = {
@@ -440,7 +457,6 @@ static PyTypeObject managed_type = {
     .tp_dealloc = managed_dealloc,
     .tp_methods = managed_methods,
     .tp_getset = managed_attributes,
-    .tp_members = managed_members,
 };
 
 /* ---- Taken ------------------------------------------------------------------ */
