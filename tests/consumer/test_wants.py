@@ -8,6 +8,7 @@ import sys
 
 import dltensor
 import pytest
+from collecting import PYPY
 from consumer_probe import (
     DLPACK_PY_ANY_DEVICE,
     DLPACK_PY_COPY_IF_NEEDED,
@@ -419,8 +420,9 @@ def test_a_buffer_is_shared_and_held_until_the_view_is_released_C6():
     assert values(view) == [1, 9, 3]
     ctypes.memset(view.data, 7, 1)
     assert thing[0] == 7
-    with pytest.raises(BufferError):  # exports exist
-        thing.append(1)
+    if not PYPY:  # there a buffer does not lock a bytearray
+        with pytest.raises(BufferError):  # exports exist
+            thing.append(1)
     view.release_detached()
     thing.append(1)
 

@@ -8,6 +8,7 @@ import dlarray
 import dltensor
 import pytest
 from _dlpack_conformance import Managed
+from collecting import not_on_pypy
 from consumer_probe import consume
 from failures.model import ADDRESSES, ANY, ENDINGS, VALUES, Offer, fields_of_tensors, is_valid, kept, three
 from hypothesis import given
@@ -262,6 +263,7 @@ def test_an_export_that_its_consumer_changed_is_checked_again_D8(extent, version
 
 
 @both_forms
+@not_on_pypy("a recursion limit that counts calls")
 def test_near_the_recursion_limit_each_tensor_is_deleted_once_K4(versioned):
     made = []
 

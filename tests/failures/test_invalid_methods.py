@@ -13,6 +13,7 @@ import _dlpack_conformance as native
 import dlarray
 import pytest
 from _dlpack_conformance import Conventions
+from collecting import PYPY, not_on_pypy
 from consumer_probe import check, consume, from_dlpack
 from failures.model import Offer, failure, kept, three
 
@@ -78,7 +79,7 @@ def test_a_bound_method_of_something_else_is_called_C6():
 
 def test_a_method_descriptor_of_another_type_is_a_type_error_C6():
     for descriptor in (list.append, Conventions.keywords, dlarray.Array.__dlpack__):
-        with pytest.raises(TypeError, match="requires a|doesn't apply"):
+        with pytest.raises(TypeError, match=r"requires a|doesn't apply|append\(\) missing 1 required"):
             consume(type("Kind", (), {"__dlpack__": descriptor})())
 
 
@@ -90,7 +91,7 @@ def test_a_c_function_whose_result_and_exception_disagree_is_a_system_error_K1()
     native.answer_is(made.capsule)
     with pytest.raises(SystemError) as raised:
         consume(type("Kind", (Conventions,), {"__dlpack__": Conventions.both})())
-    assert type(raised.value.__cause__) is KeyError
+    assert PYPY or type(raised.value.__cause__) is KeyError
     native.answer_is(None)
     assert made.deleted == 1
 
@@ -219,8 +220,9 @@ def test_lookups_that_never_end_are_a_recursion_error_C6():
     chain = functools.partial(from_dlpack)  # calls in C alone
     for _ in range(sys.getrecursionlimit() * 4 if sys.version_info < (3, 12) else 40):
         chain = functools.partial(from_dlpack, type("Link", (), {"__dlpack__": staticmethod(chain)})())
+    # PyPy may make a SystemError of an end of the stack in C code.
     for endless in (Endless(), Itself()):
-        with kept(endless), pytest.raises(RecursionError):
+        with kept(endless), pytest.raises((RecursionError, SystemError) if PYPY else RecursionError):
             consume(endless)
 
 
@@ -360,6 +362,8 @@ Long = type("Long" * 1000, (), {})
 
 @pytest.mark.parametrize("kind", [Unprintable, Verbose, Surrogate, Long], ids=lambda kind: kind.__name__[:20])
 def test_a_returned_object_is_named_by_its_type_and_released_C6(kind):
+    if PYPY and kind is Long:
+        pytest.skip("a precision in PyErr_Format: not on PyPy")
     answer = kind()
     with kept(answer):
         error = failure(TypeError, consume, Offer(lambda **keywords: answer))
@@ -492,7 +496,9 @@ class Pair(tuple):
     def trap(self, *args):
         raise ZeroDivisionError
 
-    __len__ = __getitem__ = __iter__ = __eq__ = __hash__ = __repr__ = __bool__ = __contains__ = trap
+    __iter__ = __eq__ = __hash__ = __repr__ = __bool__ = __contains__ = trap
+    if not PYPY:  # whose functions of C for tuples call these methods
+        __len__ = __getitem__ = trap
 
 
 class Index:
@@ -528,17 +534,17 @@ def test_derived_integers_and_tuples_are_read_by_their_content_P2_P5_P6():
 @pytest.mark.parametrize("sign", [1, -1])
 def test_integers_of_any_size_are_accepted_or_refused_correctly_P2_P6(size, sign):
     array, huge = dlarray.arange(3), sign * 2**size
-    devices = [(huge, 0), (1, huge), (huge, huge)]
     with kept(array, huge):
         version = native.take(array, max_version=(huge, huge)).says["version"]
         assert version == ((1, 3) if sign > 0 else None)
         with pytest.raises(ValueError, match="stream is "):
             native.take(array, stream=huge)
-        for device in devices:
+        for device in [(huge, 0), (1, huge), (huge, huge)]:
             with pytest.raises(BufferError, match="dl_device is "):
                 native.take(array, dl_device=device)
             with pytest.raises(BufferError, match="device is "):
                 from_dlpack(array, device=device)
+        del device
 
 
 @pytest.mark.parametrize("value", [2**70, -7, "\ud800", 1.5], ids=ascii)
@@ -557,6 +563,8 @@ def test_an_exception_of_index_is_raised_P2_P5_P6(error, keyword, pair):
     def fail():
         raise raised
 
+    if PYPY and error is OverflowError and pair:
+        pytest.skip("a clamp that raises the OverflowError of __index__: not on PyPy")
     raised = error("in __index__")
     array, index = dlarray.arange(3), Index(fail)
     with kept(array, index):
@@ -623,11 +631,18 @@ def test_a_name_that_resembles_a_keyword_is_a_type_error_P1(name):
             native.call(array, (name, "copy"), (None, None))
 
 
-def test_keywords_are_compared_by_their_text_and_the_last_of_two_counts_P1():
+def test_keywords_are_compared_by_their_text_P1():
     array = dlarray.arange(3)
     with kept(array):
         taken = native.take(array, **{Name("max_version"): (1, 0), Name("copy"): True})
         assert (taken.says["version"], taken.says["flags"]) == ((1, 3), 2)
+        del taken
+
+
+@not_on_pypy("a call that passes a keyword twice")
+def test_of_two_equal_keywords_the_last_counts_P1():
+    array = dlarray.arange(3)
+    with kept(array):
         for copies in [(True, False), (False, True)]:
             taken = native.call(array, ("copy", Name("copy"), "max_version"), (*copies, (1, 0)))
             assert taken.says["flags"] == (2 if copies[1] else 0)
