@@ -122,8 +122,18 @@ count_references(PyObject *module, PyObject *obj)
     return PyLong_FromSsize_t(Py_REFCNT(obj) & 0xffffffff);
 }
 
+/* gil_check(): the address of PyGILState_Check. */
+static PyObject *
+gil_check(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    return PyLong_FromVoidPtr((void *)(uintptr_t)PyGILState_Check);
+}
+
 static PyMethodDef functions[] = {
     {"references", count_references, METH_O, NULL},
+    {"gil_check", gil_check, METH_NOARGS, NULL},
     {"new", new_capsule, METH_VARARGS, NULL},
     {"name", get_name, METH_O, NULL},
     {"pointer", get_pointer, METH_VARARGS, NULL},

@@ -496,9 +496,8 @@ class Pair(tuple):
     def trap(self, *args):
         raise ZeroDivisionError
 
-    __iter__ = __eq__ = __hash__ = __repr__ = __bool__ = __contains__ = trap
     if not PYPY:  # whose functions of C for tuples call these methods
-        __len__ = __getitem__ = trap
+        __len__ = __getitem__ = __iter__ = __eq__ = __hash__ = __repr__ = __bool__ = __contains__ = trap
 
 
 class Index:

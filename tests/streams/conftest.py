@@ -6,6 +6,7 @@ import os
 import traceback
 
 import pytest
+from collecting import collect
 from streams.simulation import Platform, Simulation
 
 
@@ -38,6 +39,7 @@ def sim(platform):
     yield sim
     if sim.live("memory") > 0:  # memory of objects in reference cycles
         gc.collect()
+        collect()
     sim.control("settle")
     assert (platform.probe.collect(), platform.other.collect()) == (0, 0)
     left = {kind: sim.live(kind) for kind in ("event", "memory", "graph")}

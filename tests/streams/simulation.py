@@ -6,6 +6,8 @@ import importlib
 import pathlib
 import re
 
+from collecting import PYPY, collect
+
 # Errors of both runtimes, by number; capture modes; flags.
 OUT_OF_MEMORY, LAUNCH_FAILURE = 2, 719
 GLOBAL, THREAD_LOCAL, RELAXED = 0, 1, 2
@@ -88,7 +90,13 @@ class Simulation(Devices):
 
     def watch_gil(self):
         """Calls of the runtime with the GIL held are violations (S8). Works while there is one interpreter."""
-        self._library.simulated_watch_lock(ctypes.cast(ctypes.pythonapi.PyGILState_Check, POINTER))
+        if PYPY:  # has no ctypes.pythonapi
+            import dltensor_capsules
+
+            check = POINTER(dltensor_capsules.gil_check())
+        else:
+            check = ctypes.cast(ctypes.pythonapi.PyGILState_Check, POINTER)
+        self._library.simulated_watch_lock(check)
 
     # ---- Streams and their work ----
 
@@ -161,7 +169,9 @@ class Simulation(Devices):
         return found
 
     def live(self, kind):
-        """The number of live objects of a kind."""
+        """The number of live objects of a kind. On PyPy, a collection frees the memory of dead objects first."""
+        if kind == "memory":
+            collect()
         return self.control("live", kind.encode())
 
     @contextlib.contextmanager

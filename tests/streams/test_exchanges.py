@@ -12,6 +12,7 @@ import textwrap
 import threading
 
 import pytest
+from collecting import not_on_pypy
 from dltensor import CPU, Made, Taken
 from streams.simulation import GLOBAL, LAUNCH_FAILURE, OUT_OF_MEMORY, RELAXED
 
@@ -162,6 +163,7 @@ def test_eight_threads_exchange_at_once_G1(sim, platform):
 
 
 @pytest.mark.parametrize("own_gil", [False, True] if sys.version_info >= (3, 12) else [False], ids="own_gil={}".format)
+@not_on_pypy("subinterpreters")
 def test_interpreters_exchange_and_end_while_their_tensors_wait_K5_G1(platform, own_gil):
     inside = f"""
         import {platform.name}_other as other, {platform.name}_probe as probe
@@ -196,6 +198,7 @@ def test_interpreters_exchange_and_end_while_their_tensors_wait_K5_G1(platform, 
 
 
 @pytest.mark.parametrize("own_gil", [False, True] if sys.version_info >= (3, 12) else [False], ids="own_gil={}".format)
+@not_on_pypy("subinterpreters")
 def test_another_library_s_deleter_runs_in_the_interpreter_that_released_G1(platform, own_gil):
     script = f"""
         import threading
