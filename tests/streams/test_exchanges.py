@@ -12,7 +12,7 @@ import textwrap
 import threading
 
 import pytest
-from collecting import not_on_pypy
+from collecting import collect, not_on_pypy
 from dltensor import CPU, Made, Taken
 from streams.simulation import GLOBAL, LAUNCH_FAILURE, OUT_OF_MEMORY, RELAXED
 
@@ -480,6 +480,7 @@ def fail_once(sim, platform, prepare, nth):
     if failed and name == "EventDestroy":
         assert sim.live("event") == 1
         del scene
+        collect()
         sim.reset()
     assert sim.live("event") == 0
     return failed[0] if failed else None, violations

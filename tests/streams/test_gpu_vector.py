@@ -210,7 +210,7 @@ def test_memory_is_freed_when_the_work_of_consumers_that_released_early_is_done_
     sim.control("delay", 20_000)
     sim.expect(consumer, taken.says.data, 0, 256)
     taken.delete()
-    assert (sim.pending(consumer), sim.live("memory")) == (0, 0)
+    assert (sim.live("memory"), sim.pending(consumer)) == (0, 0)
 
 
 FUNCTIONS = "GetDevice SetDevice StreamCreateWithFlags Malloc MemcpyAsync StreamSynchronize StreamIsCapturing".split()
