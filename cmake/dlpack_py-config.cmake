@@ -8,10 +8,13 @@ if("rocm" IN_LIST dlpack_py_FIND_COMPONENTS)
   set(dlpack_py_rocm_FOUND ON)
 endif()
 include(${CMAKE_CURRENT_LIST_DIR}/dlpack_py-targets.cmake)
-# The pip package has a dlpack.h beside the headers. DLPACK_INCLUDE_DIR takes precedence.
+# The pip package has dlpack.h beside the headers, which find that one first.
 get_target_property(_dlpack_py_include dlpack_py::dlpack_py INTERFACE_INCLUDE_DIRECTORIES)
-if(DLPACK_INCLUDE_DIR OR NOT EXISTS "${_dlpack_py_include}/dlpack/dlpack.h")
+if(NOT EXISTS "${_dlpack_py_include}/dlpack/dlpack.h")
   include(${CMAKE_CURRENT_LIST_DIR}/find-dlpack.cmake)
   dlpack_py_find_dlpack(_dlpack_py_dlpack_dir)
-  target_include_directories(dlpack_py::dlpack_py SYSTEM BEFORE INTERFACE ${_dlpack_py_dlpack_dir})
+  target_include_directories(dlpack_py::dlpack_py SYSTEM INTERFACE ${_dlpack_py_dlpack_dir})
+elseif(DLPACK_INCLUDE_DIR)
+  message(NOTICE "dlpack_py: DLPACK_INCLUDE_DIR is not used, as the pip package has its own dlpack.h. Source files that "
+          "need another one include it before dlpack_py.h.")
 endif()

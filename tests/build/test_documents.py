@@ -140,7 +140,7 @@ def test_the_cython_code_in_the_readme_is_the_example():
 
 
 # Variables of CMake.
-OTHER_NAMES = {"DLPACK_INCLUDE_DIR", "DLPACK_PY_EXAMPLES", "DLPACK_PY_TESTS"}
+OTHER_NAMES = {"DLPACK_INCLUDE_DIR", "DLPACK_PY_EXAMPLES", "DLPACK_PY_TESTS", "dlpack_py_DIR"}
 DOCUMENTS = [machine.ROOT / "README.md", *sorted((machine.ROOT / "docs").glob("*.md"))]
 
 

@@ -1,19 +1,18 @@
-"""A user's project builds an extension with the header: copied, as a subdirectory, installed, with meson."""
+"""A user's project builds an extension with the header: copied, as a subdirectory, installed, with meson.
+
+test_package.py has the projects that take the headers from the package of pip."""
 
 import contextlib
-import importlib.metadata
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tarfile
-import zipfile
 from pathlib import Path
 
 import machine
 import pytest
-from optional import needs_numpy
 
 HERE = machine.ROOT / "tests" / "build"
 ENVIRONMENT = {**os.environ, "PATH": os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])}
@@ -73,31 +72,6 @@ def test_the_tensor_layer_is_one_file_without_python(tmp_path):
     (tmp_path / "source.c").write_text('#include "dlpack_tensor.h"\n')
     compiler = list(machine.compilers().values())[-1][0]
     run(compiler, "-fsyntax-only", "-I", list(machine.dlpack_headers().values())[-1], "source.c", cwd=tmp_path)
-
-
-@pytest.mark.skipif(
-    not any(importlib.metadata.distributions(name="apache-tvm-ffi")), reason="apache-tvm-ffi: not on this machine"
-)
-@needs_numpy
-def test_the_project_of_the_readme_is_complete(tmp_path):
-    """The two files for setuptools, an extension and the header make a wheel."""
-    readme = (machine.ROOT / "README.md").read_text()
-    for name, language in ("pyproject.toml", "toml"), ("setup.py", "python"):
-        text = re.search(rf"^```{language}\n# {name}\n(.*?)^```$", readme, re.DOTALL | re.MULTILINE)[1]
-        (tmp_path / name).write_text(text)
-    (tmp_path / "third_party").mkdir()
-    depends = re.search(r"depends = \[(.*?)\]", (tmp_path / "setup.py").read_text())[1]
-    assert re.findall(r'"third_party/(\w+\.h)"', depends) == ["dlpack_tensor.h", "dlpack_py.h"]
-    for header in ("dlpack_tensor.h", "dlpack_py.h"):
-        shutil.copy(machine.ROOT / header, tmp_path / "third_party")
-    shutil.copy(machine.ROOT / "examples" / "minimal" / "image.c", tmp_path)
-    pip = [sys.executable, "-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "--no-index"]
-    run(*pip, "--wheel-dir", tmp_path, tmp_path)
-    with zipfile.ZipFile(next(tmp_path.glob("image-1.0-*.whl"))) as wheel:
-        assert not any(name.startswith("third_party") for name in wheel.namelist())
-        wheel.extractall(tmp_path / "installed")
-    code = "import image, numpy; assert numpy.from_dlpack(image.Image(2, 3)).shape == (2, 3, 3)"
-    run(sys.executable, "-c", code, cwd=tmp_path / "installed")
 
 
 def test_a_subdirectory_defines_only_the_target(project):
