@@ -4,7 +4,7 @@
 #   make demo              exchanges arrays with NumPy in both directions, without a copy
 #   make test              runs ctest for C and pytest for Python; prints which tests were skipped, and why
 #   make dev               builds; afterwards .venv/bin/python can import dlarray, image and samples
-#   make format, make lint run clang-format and ruff; lint also checks dlarray.pyi with mypy
+#   make format, make lint run clang-format and ruff; lint also checks dlarray.pyi and python/dlpack_py with mypy
 #   make clean             removes what was built, and .venv
 # The suite in other forms:
 #   make test-whole        what make test samples, in full: every forced failure (DLPACK_PY_FAULTS=all), 200 random
@@ -42,6 +42,10 @@
 #                          chart; about six minutes. DOCS=build writes into another folder
 #   make bench-copy        times strided copies beside memcpy, NumPy and PyTorch: docs/copying.md and its chart
 #   make bench-threads     how many more exchanges two threads make than one, without a GIL; needs two idle cores
+# The package:
+#   make package           builds the package dlpack-py, sdist and wheel, into build/release
+#   make test-package      builds users' projects with it, by each build tool; asks the index of packages
+#   make release           checks all that a release needs, builds the package, and builds and tests from its sdist
 # PYTHON=python3.12 names the interpreter of .venv. VENV_ARGS is passed to venv, CMAKE_ARGS to CMake, PYTEST_ARGS to
 # pytest.
 
@@ -72,7 +76,7 @@ PARALLEL := -n auto --dist loadfile --no-loadscope-reorder --max-worker-restart=
 
 .PHONY: help demo test test-whole test-plain test-exchange test-folders test-libraries environments conformance test-interpreters \
     test-long test-matrix test-threads test-windows test-streams mutate-streams test-gpu gpu-packages instructions bench bench-copy bench-threads throughput size streams-sanitized \
-    check configure build dev format lint clean
+    check configure build dev format lint clean package test-package release
 
 demo: configure # the first target: make without a target runs it
 	@$(HAS_NUMPY) || { echo "MISSING: the demo needs NumPy, and pip has none for $(TAG)" >&2; exit 1; }
@@ -260,6 +264,15 @@ bench-copy: configure $(VENV)/$(TAG)-torch
 size: configure
 	$(VENV)/bin/python benchmarks/size.py
 
+package: $(addprefix $(VENV)/$(TAG)-,dev dlpack)
+	$(VENV)/bin/python python/release.py package
+
+test-package: dev $(VENV)/$(TAG)-package
+	DLPACK_PY_COMPLETE=1 $(RUN) -m pytest $(PARALLEL) tests/build/test_package.py tests/build/test_release.py $(PYTEST_ARGS)
+
+release: $(addprefix $(VENV)/$(TAG)-,dev numpy dlpack cmake ninja)
+	$(VENV)/bin/python python/release.py release
+
 # Prints in one line what the machine lacks.
 check:
 	@$(PYTHON) requirements/check.py $(CC)
@@ -283,6 +296,7 @@ lint: $(VENV)/$(TAG)-lint $(VENV)/$(TAG)-dev $(VENV)/$(TAG)-numpy
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	MYPYPATH=examples/ndarray $(VENV)/bin/mypy --strict --cache-dir=$(BUILD)/mypy examples/ndarray/dlarray.pyi tests/examples/typed_use.py
+	$(VENV)/bin/mypy --strict --python-version=3.9 --cache-dir=$(BUILD)/mypy python/dlpack_py
 
 clean:
 	rm -rf $(VENV) build
@@ -310,11 +324,12 @@ $(VENV)/$(TAG)-%: requirements/%.txt | $(VENV)/$(TAG)
 	touch $@
 
 # The package that contains dlpack.h has no wheel for some platforms. Install the files of another platform there.
-# Nothing may import these files: remove the record that the package is installed.
+# Nothing may import these files: remove the record that the package is installed, all but its licence.
 ANY_PLATFORM := --no-deps --python-version 3.12 --implementation cp --abi cp312 --platform manylinux_2_24_x86_64
 $(VENV)/$(TAG)-dlpack: requirements/dlpack.txt | $(VENV)/$(TAG)
 	@$(PIP_INSTALL) -r $< > $(PIP_LOG) 2>&1 || \
 	    { $(PIP_INSTALL) $(ANY_PLATFORM) --target "$(SITE_PACKAGES)" -r $< > $(PIP_LOG) 2>&1 && \
+	    mv "$(SITE_PACKAGES)"/apache_tvm_ffi-*.dist-info/licenses "$(SITE_PACKAGES)/tvm_ffi" && \
 	    rm -r "$(SITE_PACKAGES)"/apache_tvm_ffi-*.dist-info; } || $(PIP_FAILED)
 	touch $@
 

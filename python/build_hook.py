@@ -90,7 +90,7 @@ class BuildHook(BuildHookInterface):
             if package is None:
                 raise SystemExit("dlpack-py: no dlpack.h: pip install -r requirements/dlpack.txt")
             site = Path(package.submodule_search_locations[0]).parent
-            licences = list(site.glob(DLPACK_LICENCE))
+            licences = [*site.glob(DLPACK_LICENCE), *site.glob("tvm_ffi/licenses/LICENSE")]  # the last by the Makefile
         if len(licences) != 1:
             raise SystemExit(f"dlpack-py: {len(licences)} licences of dlpack.h in {site}, and not one")
         # The parts after the licence itself are of the package that dlpack.h is in.
