@@ -68,6 +68,7 @@ def edited(old, new):
         if path.name not in ("dlpack_copy.h", "dlpack_py.hpp"):  # each other header compares the version
             pairs.append((f"DLPACK_PY_VERSION != {numbers[0]}", f"DLPACK_PY_VERSION != {numbers[1]}"))
         replace(path, *pairs)
+    replace(ROOT / "pyproject.toml", (f'"{old[2]}"', f'"{new[2]}"'))
     if old[0] == new[0]:
         replace(ROOT / "CHANGELOG.md", (heading(*old[:2]) + "\n", heading(*new[:2]) + "\n"))
     else:

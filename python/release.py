@@ -16,6 +16,9 @@ import tarfile
 import tempfile
 from pathlib import Path
 
+sys.path.insert(0, "packaging")
+import version as headers  # noqa: E402
+
 RELEASE = Path("build", "release")
 # What the tree of the sdist is tested with, beside make demo: that it is complete.
 TESTS = ["tests/build/test_package.py", "tests/build/test_projects.py", "tests/build/test_documents.py"]
@@ -26,16 +29,6 @@ def output(*command):
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def headers():
-    return sorted([*Path().glob("dlpack_*.h"), *Path().glob("dlpack_*.hpp")])
-
-
-def defined(name):
-    """The text of a macro of dlpack_tensor.h, or None."""
-    found = re.search(rf'define {name} "?([^"\s]+)"?', Path("dlpack_tensor.h").read_text("utf-8"))
-    return found and found[1]
-
-
 def cmake_version():
     """The version that CMake reads."""
     with tempfile.TemporaryDirectory() as folder:
@@ -44,42 +37,20 @@ def cmake_version():
     return re.search(r"^CMAKE_PROJECT_VERSION:STATIC=(.*)$", cache, re.MULTILINE)[1]
 
 
-def url():
-    """The address in pyproject.toml."""
-    return re.search(r'^Source = "(.*?)"', Path("pyproject.toml").read_text("utf-8"), re.MULTILINE)[1]
-
-
 def problems():
     """What stands against a release of this tree, a line each."""
-    version = defined("DLPACK_PY_VERSION_STRING")
+    version, date, url = headers.read()
     if changed := output("git", "status", "--porcelain"):
         yield f"the tree is not clean: {len(changed.splitlines())} files, as {changed.split()[1]}"
+    if date == headers.NOT_RELEASED:
+        yield f"version {version} is not closed: `packaging/version.py {version} 2026-01-31` gives it a date"
     top = re.search(r"^## .*$", Path("CHANGELOG.md").read_text("utf-8"), re.MULTILINE)[0]
-    date = re.search(r"\b\d{4}-\d\d-\d\d\b", top)
-    if not re.match(rf"## {re.escape(version)}\b(?![.-])", top):
-        yield f"the top section of CHANGELOG.md is `{top}`, and the headers have version {version}"
-    elif not date:
-        yield f"the top section of CHANGELOG.md is not closed: `{top}` has no date, as in `## {version} (2026-01-31)`"
-    number = "0x{:02x}{:02x}{:02x}".format(*map(int, version.split(".")))
-    if defined("DLPACK_PY_VERSION") != number:
-        yield f"DLPACK_PY_VERSION is {defined('DLPACK_PY_VERSION')}, and the text of the version is {version}"
-    dates = {"DLPACK_PY_VERSION_DATE": defined("DLPACK_PY_VERSION_DATE")}
-    for header in headers():
-        text = header.read_text("utf-8")
-        first = "\n".join(text.splitlines()[:12])
-        for found in re.findall(r"\bVersion (\d+\.\d+\.\d+)", first):
-            if found != version:
-                yield f"the first lines of {header} have version {found}, and not {version}"
-        for found in re.findall(r"DLPACK_PY_VERSION != (0x\w+)", text):
-            if found != number:
-                yield f"{header} compares with version {found}, and not {number}"
-        dates[f"the date in the first lines of {header}"] = (re.findall(r"\b\d{4}-\d\d-\d\d\b", first) or [None])[0]
-    for place, found in dates.items():
-        if date and found and found != date[0]:
-            yield f"{place} is {found}, and CHANGELOG.md has {date[0]}"
-    for name in "DLPACK_PY_URL", "DLPACK_PY_VERSION_URL":
-        if defined(name) not in (None, url()):
-            yield f"{name} is {defined(name)}, and pyproject.toml has {url()}"
+    if top != headers.heading(version, date):
+        yield f"CHANGELOG.md begins with `{top}`, and not with `{headers.heading(version, date)}`"
+    try:
+        headers.edited((version, date, url), (version, date, url))
+    except SystemExit as error:
+        yield str(error)
     if cmake_version() != version:
         yield f"CMake reads version {cmake_version()}, and the headers have {version}"
     if output("git", "tag", "--list", f"v{version}"):
@@ -103,7 +74,7 @@ def package():
     built = [build(kind, ".", RELEASE) for kind in ("sdist", "wheel")]
     for path in built:
         print(f"{path}: {path.stat().st_size:,} bytes, sha256 {hashlib.sha256(path.read_bytes()).hexdigest()}")
-    version = defined("DLPACK_PY_VERSION_STRING")
+    version = headers.read()[0]
     if {path.name for path in built} != {f"dlpack_py-{version}.tar.gz", f"dlpack_py-{version}-py3-none-any.whl"}:
         sys.exit(f"not released: the headers have version {version}")
     return built
@@ -130,9 +101,9 @@ def release():
         same(wheel, build("wheel", tree, tree.parent))
         print("built again, and from the sdist: the same bytes", flush=True)
         test(tree)
-    version = defined("DLPACK_PY_VERSION_STRING")
-    if "example.org" in url():
-        print(f"note: pyproject.toml has the placeholder {url()}")
+    version, _, url = headers.read()
+    if "example.org" in url:
+        print(f"note: the URL is the placeholder {url}; packaging/version.py --url sets another")
     print(f"to release {version}, set the tag, and upload the two files of {RELEASE}:")
     print(f"git tag -a v{version} -m 'dlpack_py {version}' {output('git', 'rev-parse', 'HEAD')}")
 

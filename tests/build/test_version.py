@@ -16,7 +16,8 @@ SCRIPT = Path("packaging", "version.py")
 def tree(tmp_path):
     """A copy of the files that name the version."""
     (tmp_path / "packaging").mkdir()
-    for path in [machine.ROOT / SCRIPT, machine.ROOT / "CHANGELOG.md", *machine.ROOT.glob("dlpack_*.h*")]:
+    for path in [SCRIPT, "CHANGELOG.md", "pyproject.toml", *machine.ROOT.glob("dlpack_*.h*")]:
+        path = machine.ROOT / path
         shutil.copy(path, tmp_path / path.relative_to(machine.ROOT))
     return tmp_path
 
@@ -72,8 +73,9 @@ def test_a_version_begins_and_is_released(tree):
     assert run(tree).stdout.startswith("Version 8.1.0 of 2031-02-28. ")
 
 
-def test_the_url_is_set_in_all_headers(tree):
+def test_the_url_is_set_in_all_headers_and_in_the_package(tree):
     run(tree, "--url", "https://example.net/moved")
+    assert '\nSource = "https://example.net/moved"' in (tree / "pyproject.toml").read_text(encoding="utf-8")
     for path in tree.glob("dlpack_*"):
         assert path.read_text(encoding="utf-8").splitlines()[1].endswith(". https://example.net/moved")
     assert '#define DLPACK_PY_URL "https://example.net/moved"' in (tree / "dlpack_tensor.h").read_text(encoding="utf-8")
