@@ -20,6 +20,9 @@ sys.path.insert(0, "packaging")
 import version as headers  # noqa: E402
 
 RELEASE = Path("build", "release")
+# What the sdist has that git does not have.
+ADDED = {f"python/dlpack_py/{name}" for name in ("source.json", "include/dlpack/dlpack.h", "include/dlpack/LICENSE")}
+ADDED.add("PKG-INFO")
 # What the tree of the sdist is tested with, beside make demo: that it is complete.
 TESTS = ["tests/build/test_package.py", "tests/build/test_projects.py", "tests/build/test_documents.py"]
 TESTS += ["tests/examples/test_dlarray.py"]
@@ -97,6 +100,9 @@ def release():
             same(path, build(kind, ".", Path(folder)))
         with tarfile.open(sdist) as tar:
             tar.extractall(folder)
+            names = {member.name.split("/", 1)[1] for member in tar if member.isfile()}
+        if foreign := names - ADDED - set(output("git", "ls-files").splitlines()):
+            sys.exit(f"not released: the sdist has files that git does not have, as {min(foreign)}")
         tree = Path(folder, sdist.name.removesuffix(".tar.gz"))
         same(wheel, build("wheel", tree, tree.parent))
         print("built again, and from the sdist: the same bytes", flush=True)
