@@ -69,6 +69,7 @@ def edited(old, new):
             pairs.append((f"DLPACK_PY_VERSION != {numbers[0]}", f"DLPACK_PY_VERSION != {numbers[1]}"))
         replace(path, *pairs)
     replace(ROOT / "pyproject.toml", (f'"{old[2]}"', f'"{new[2]}"'))
+    replace(ROOT / "meson.build", (f"version: '{old[0]}'", f"version: '{new[0]}'"))
     if old[0] == new[0]:
         replace(ROOT / "CHANGELOG.md", (heading(*old[:2]) + "\n", heading(*new[:2]) + "\n"))
     else:

@@ -3,6 +3,7 @@
 test_package.py has the projects that take the headers from the package of pip."""
 
 import contextlib
+import importlib.metadata
 import os
 import re
 import shutil
@@ -16,6 +17,9 @@ import pytest
 
 HERE = machine.ROOT / "tests" / "build"
 ENVIRONMENT = {**os.environ, "PATH": os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])}
+needs_tvm_ffi = pytest.mark.skipif(
+    not any(importlib.metadata.distributions(name="apache-tvm-ffi")), reason="apache-tvm-ffi: not on this machine"
+)
 
 
 def run(*command, **options):
@@ -112,10 +116,69 @@ def test_all_headers_and_declarations_are_installed(installed):
 
 
 def test_an_installed_package_is_found(project, installed):
+    """The project calls find_package(Python) afterwards: this package has not decided which Python that is."""
     source, build = project("package")
+    text = (source / "CMakeLists.txt").read_text()
+    assert text.index("find_package(dlpack_py") < text.index("find_package(Python")
     configure(source, build, f"-DCMAKE_PREFIX_PATH={installed}")
     run("cmake", "--build", build)
     check_module(build)
+
+
+LOOK = """
+cmake_minimum_required(VERSION 3.18...4.0)
+project(look LANGUAGES C)
+if(ALONE)
+  unset(ENV{VIRTUAL_ENV})
+  set(CMAKE_FIND_USE_CMAKE_SYSTEM_PATH OFF)
+  set(CMAKE_FIND_USE_SYSTEM_ENVIRONMENT_PATH OFF)
+endif()
+find_package(dlpack_py REQUIRED)
+get_target_property(found dlpack_py::dlpack_py INTERFACE_INCLUDE_DIRECTORIES)
+message(NOTICE "include: ${found}")
+get_cmake_property(names CACHE_VARIABLES)
+list(FILTER names INCLUDE REGEX "[Pp]ython|PYTHON|DLPACK_")
+message(NOTICE "variables: ${names}")
+"""
+
+
+def look(folder, prefix, *options):
+    """Which folders find_package(dlpack_py) gives in an activated environment, which variables it leaves, and what it
+    has said."""
+    source = folder / "source"
+    source.mkdir()
+    (source / "CMakeLists.txt").write_text(LOOK)
+    command = ["cmake", "-S", source, "-B", folder / "build", "-G", "Ninja", f"-DCMAKE_PREFIX_PATH={prefix}", *options]
+    environment = {**ENVIRONMENT, "VIRTUAL_ENV": os.path.dirname(os.path.dirname(sys.executable))}
+    done = subprocess.run(list(map(str, command)), env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    _, *folders = re.search(r"^include: (.*)$", done.stderr, re.MULTILINE)[1].split(";")
+    return folders, re.search(r"^variables: (.*)$", done.stderr, re.MULTILINE)[1], done.stderr
+
+
+@needs_tvm_ffi
+def test_a_package_finds_dlpack_h_without_find_package_python(installed, tmp_path):
+    folders, variables, said = look(tmp_path, installed)
+    assert Path(folders[0], "dlpack", "dlpack.h").exists() and "tvm_ffi" in folders[0]
+    assert variables == "" and "found no dlpack.h" not in said
+
+
+@pytest.mark.parametrize("version, found", [("DLPACK_MAJOR_VERSION 1", True), ("DLPACK_VERSION 80", False)])
+def test_a_package_finds_a_dlpack_h_of_the_system_that_is_new_enough(installed, tmp_path, version, found):
+    header = tmp_path / "system" / "include" / "dlpack" / "dlpack.h"
+    header.parent.mkdir(parents=True)
+    header.write_text(f"#define {version}\n")
+    folders, variables, said = look(tmp_path, f"{installed};{tmp_path / 'system'}", "-DALONE=ON")  # and no Python
+    assert folders == ([str(tmp_path / "system" / "include")] if found else [])
+    assert variables == "" and ("found no dlpack.h 1.0 or newer" in said) != found
+
+
+def test_a_package_with_a_dlpack_h_beside_the_headers_looks_for_no_other(installed, tmp_path):
+    prefix = tmp_path / "prefix"
+    shutil.copytree(installed, prefix)
+    shutil.copytree(list(machine.dlpack_headers().values())[-1] + "/dlpack", prefix / "include" / "dlpack")
+    folders, variables, said = look(tmp_path, prefix)
+    assert (folders, variables) == ([], "") and "found no dlpack.h" not in said
 
 
 @pytest.mark.parametrize("wanted, found", [("0.1", False), ("1.1", True), ("2.0", False)])
@@ -145,14 +208,66 @@ def test_dlpack_include_dir_takes_precedence(project, installed, tmp_path):
         run("cmake", "--build", build)
 
 
+def build_with_meson(source, build, *options):
+    meson = [sys.executable, "-m", "mesonbuild.mesonmain"]
+    run(*meson, "setup", source, build, *options)
+    run(*meson, "compile", "-C", build)
+    check_module(build)
+
+
 def test_meson_finds_the_installed_package(project, installed):
     source, build = project("meson")
     include = list(machine.dlpack_headers().values())[-1]
     paths = [f"--pkg-config-path={installed / 'share' / 'pkgconfig'}", f"--cmake-prefix-path={installed}"]
-    meson = [sys.executable, "-m", "mesonbuild.mesonmain"]
-    run(*meson, "setup", source, build, *paths, f"-Dc_args=-I{include}")
-    run(*meson, "compile", "-C", build)
-    check_module(build)
+    build_with_meson(source, build, *paths, f"-Dc_args=-I{include}")
+
+
+def subproject(source):
+    folder = source / "subprojects" / "dlpack_py"
+    folder.mkdir(parents=True)
+    for file in [*installed_files(), machine.ROOT / "meson.build"]:
+        shutil.copy(file, folder)
+    return folder
+
+
+@needs_tvm_ffi
+def test_meson_takes_the_headers_as_a_subproject(project):
+    source, build = project("meson_subproject")
+    subproject(source)
+    build_with_meson(source, build)
+
+
+def test_meson_takes_a_dlpack_h_beside_the_headers_of_a_subproject(project):
+    source, build = project("meson_subproject")
+    shutil.copytree(list(machine.dlpack_headers().values())[-1] + "/dlpack", subproject(source) / "dlpack")
+    build_with_meson(source, build)
+    assert "found no apache-tvm-ffi" not in (build / "meson-logs" / "meson-log.txt").read_text()
+    assert "tvm_ffi" not in (build / "compile_commands.json").read_text()
+
+
+def test_meson_takes_an_absolute_path_into_the_source_tree(project, monkeypatch):
+    """As of a virtual environment in the project. include_directories() refuses such a path."""
+    source, build = project("meson_include")
+    site = source / "venv" / "site-packages"
+    include = site / "headers" / "include"
+    shutil.copytree(list(machine.dlpack_headers().values())[-1] + "/dlpack", include / "dlpack")
+    for file in installed_files():
+        shutil.copy(file, include)
+    (include.parent / "__init__.py").write_text(f"def get_include():\n    return {str(include)!r}\n")
+    monkeypatch.setitem(ENVIRONMENT, "PYTHONPATH", str(site))
+    build_with_meson(source, build)
+    listfile = source / "meson.build"
+    text, count = re.subn(
+        r"compile_args: '-I' \+ (.*)\)$",
+        r"include_directories: include_directories(\1))",
+        listfile.read_text(),
+        flags=re.MULTILINE,
+    )
+    assert count == 1
+    listfile.write_text(text)
+    shutil.rmtree(build)
+    with pytest.raises(AssertionError, match="absolute path"):
+        build_with_meson(source, build)
 
 
 def test_pkg_config_knows_the_installed_header(installed):
