@@ -96,14 +96,21 @@ DLP_QUIET
 
 #define DLPACK_PY_MAX_NDIM 64 /* NumPy's maximum (D8) */
 
-/* GCC and clang check formats and overflow. DLP_RARE: need not be fast. DLP_SHARED: one copy in a file, not inlined. */
+/* GCC and clang check formats and overflow. DLP_RARE: need not be fast. DLP_SHARED: one copy in a file, not inlined.
+ * DLP_DEPRECATED, before a function, a field or a typedef: each use is a warning, which has the text. */
 #if defined(__clang__) || (defined(__GNUC__) && __GNUC__ >= 5)
 #  define DLP_GNU
 #  define DLP_PRINTF(text, first) __attribute__((format(printf, text, first)))
 #  define DLP_RARE static __attribute__((cold, noinline, unused))
 #  define DLP_SHARED static __attribute__((noinline, unused))
 #  define DLP_MUST_CHECK __attribute__((warn_unused_result))
+#  define DLP_DEPRECATED(text) __attribute__((deprecated(text)))
 #else
+#  ifdef _MSC_VER
+#    define DLP_DEPRECATED(text) __declspec(deprecated(text))
+#  else
+#    define DLP_DEPRECATED(text)
+#  endif
 #  define DLP_PRINTF(text, first)
 #  define DLP_MUST_CHECK
 #  define DLP_RARE static inline
@@ -244,10 +251,9 @@ dlp_dtype_name(uint8_t code)
 {
     /* clang-format off */
     static const char *const names[] = {
-        "int", "uint", "float", "handle", "bfloat", "complex", "bool",
-        "float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz", "float8_e4m3fn", "float8_e4m3fnuz",
-        "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu", "float6_e2m3fn",
-        "float6_e3m2fn", "float4_e2m1fn", "bcomplex"
+        "int", "uint", "float", "handle", "bfloat", "complex", "bool", "float8_e3m4", "float8_e4m3",
+        "float8_e4m3b11fnuz", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz",
+        "float8_e8m0fnu", "float6_e2m3fn", "float6_e3m2fn", "float4_e2m1fn", "bcomplex"
     };
     /* clang-format on */
     return code < sizeof(names) / sizeof(names[0]) ? names[code] : NULL;
@@ -279,13 +285,10 @@ dlp_check_dtype(DLDataType dtype, dlpack_py_error *error)
 DLP_RARE const char *
 dlpack_py_dtype_text(uint32_t dtype, char text[DLPACK_PY_TEXT_SIZE])
 {
-    DLDataType d;
-    const char *name = dlp_dtype_name((uint8_t)(dtype >> 24));
+    const DLDataType d = {(uint8_t)(dtype >> 24), (uint8_t)(dtype >> 16), (uint16_t)dtype};
+    const char *name = dlp_dtype_name(d.code);
     size_t length;
 
-    d.code = (uint8_t)(dtype >> 24);
-    d.bits = (uint8_t)(dtype >> 16);
-    d.lanes = (uint16_t)dtype;
     if (name == NULL || dlp_check_dtype(d, NULL) < 0) {
         snprintf(text, DLPACK_PY_TEXT_SIZE, "dtype(%d, %d, %d)", d.code, d.bits, d.lanes);
         return text;
@@ -323,9 +326,7 @@ dlpack_py_itemsize(DLDataType dtype, uint64_t flags)
 static inline DLDevice
 dlp_device(int32_t type, int32_t id)
 {
-    DLDevice device;
-    device.device_type = (DLDeviceType)type;
-    device.device_id = id;
+    const DLDevice device = {(DLDeviceType)type, id};
     return device;
 }
 
@@ -385,13 +386,12 @@ dlpack_py_device_text(DLDevice device, char text[DLPACK_PY_TEXT_SIZE])
 static inline DLTensor
 dlpack_py_cpu(void *data, uint32_t dtype, int32_t ndim, const int64_t *shape, const int64_t *strides)
 {
+    const DLDataType d = {(uint8_t)(dtype >> 24), (uint8_t)(dtype >> 16 & 0xff), (uint16_t)(dtype & 0xffff)};
     DLTensor t;
     t.data = data;
     t.device = dlp_device(kDLCPU, 0);
     t.ndim = ndim;
-    t.dtype.code = (uint8_t)(dtype >> 24);
-    t.dtype.bits = (uint8_t)(dtype >> 16 & 0xff);
-    t.dtype.lanes = (uint16_t)(dtype & 0xffff);
+    t.dtype = d;
     t.shape = (int64_t *)(uintptr_t)shape; /* dlpack.h has no const; nothing is written */
     t.strides = (int64_t *)(uintptr_t)strides;
     t.byte_offset = 0;

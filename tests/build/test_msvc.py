@@ -13,6 +13,7 @@ import subprocess
 
 import machine
 import pytest
+import test_deprecated
 from test_compilers import MATRIX
 from test_documents import README, samples_source, several_arrays
 from test_header import TEXTS
@@ -295,6 +296,15 @@ def test_each_header_turns_off_warnings_of_cl_and_restores_them(windows):
     text = run(CLANG, *windows("C"), "/E", "--", USES_ALL).stdout
     pragmas = re.findall(r"^#pragma warning\((push|pop|disable: 4204 4221)\)$", text, re.MULTILINE)
     assert " ".join(pragmas).count("push disable: 4204 4221 pop") == 4 == pragmas.count("disable: 4204 4221")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_each_use_of_a_deprecated_name_is_a_warning_for_windows(tmp_path, windows, mode):
+    source = tmp_path / "source.c"
+    source.write_text(f'#include "{test_deprecated.SOURCE}"\n')
+    compiles(source, *windows(mode))
+    done = run(CLANG, *windows(mode), "/W4", "-DUSES", "/Zs", "--", source)
+    assert done.returncode == 0 and test_deprecated.warned(done.stderr) == test_deprecated.INSTEAD, done.stderr
 
 
 @needs_query
