@@ -1,7 +1,7 @@
 """Lists the public names of the headers and their contracts as text: functions with signatures, macros, structs.
 
-As a program: writes public_names.txt, if the version has changed too. To change the version, edit it in
-dlpack_tensor.h and in the version check of each other header.
+As a program: writes public_names.txt, unless the version in it is a released one, or a name has gone that the release
+before had and did not deprecate. packaging/version.py begins a new version.
 """
 
 import re
@@ -10,6 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 LIST = Path(__file__).with_suffix(".txt")
+RELEASED = Path(__file__).with_name("public_names_released.txt")  # the list of the version before
 HEADERS = ["tensor.h", "py.h", "py.hpp", "exchange.h", "buffer.h", "copy.h", "device.h", "cuda.h", "rocm.h"]
 
 # Names with these words are private: parts of the headers, guards, and macros that connect the device headers.
@@ -19,6 +20,12 @@ PROMISES = re.compile(
     r"\b[A-Z]\w+Error\b|\b(?:[Ss]tolen|[Bb]orrowed)\b|[Nn]eeds no thread state|[Mm]ust not throw|critical section"
 )
 COMMENT = r"(/\*(?:(?!\*/).)*\*/\n)?"  # an optional comment above a definition
+
+DEPRECATED = re.compile(r'DLP_DEPRECATED\("(.*?)"\)\s+')
+
+
+def deprecations(found):
+    return [f"deprecated: {text}" for text in found]
 
 
 def one_line(text):
@@ -40,11 +47,16 @@ def functions(text):
     pattern = rf"{COMMENT}^((?:static|DLP)[^\n;{{}}#]*)\n(dlpack_\w+)(\([^{{}};]*\))\n\{{"
     for comment, result, name, parameters in re.findall(pattern, text, re.DOTALL | re.MULTILINE):
         if is_public(name):
-            result = re.sub(r"^(?:(?:static inline|DLP[A-Z_]+)\s+)+", "", result)
-            yield name, [one_line(f"{result} {name}{parameters}"), *promises(comment)]
+            deprecated = DEPRECATED.findall(result)
+            result = re.sub(r"^(?:(?:static inline|DLP[A-Z_]+)\s+)+", "", DEPRECATED.sub("", result))
+            yield name, [one_line(f"{result} {name}{parameters}"), *deprecations(deprecated), *promises(comment)]
 
 
 def macros(text):
+    """A deprecated constant is cast to a type that is deprecated."""
+    types = {
+        name: said for said, name in re.findall(rf"^{DEPRECATED.pattern}typedef [^;]*\b(\w+);", text, re.MULTILINE)
+    }
     values = {}
     for name, parameters, value in re.findall(
         r"^ *# *define (DLPACK_\w+)(\([^)]*\))?((?:.*\\\n)*.*)$", text, re.MULTILINE
@@ -55,7 +67,8 @@ def macros(text):
             values.setdefault(name, []).append((name + parameters, value))
     for name, found in values.items():
         told = " or ".join(dict.fromkeys(value for _, value in found if value))
-        yield name, [f"#define {found[0][0]}" + (f" {told}" if told else "")]
+        deprecated = [said for cast, said in types.items() if f"({cast})" in told]
+        yield name, [f"#define {found[0][0]}" + (f" {told}" if told else ""), *deprecations(deprecated)]
 
 
 def types(text):
@@ -109,10 +122,32 @@ def without_version(text):
     return re.sub(r"^version .*$|^.*DLPACK_PY_(VERSION|URL).*$", "", text, flags=re.MULTILINE)
 
 
+def gone(text, old):
+    """The names of the old list that are not in the new one and were not deprecated."""
+
+    def listed(text):
+        for entry in re.split(r"\n  (?! )", text)[1:]:
+            found = re.match(
+                r"(?:#define |(?:struct|class) (?=\w+$)|typedef [^(]*\(\*|[^(]*?(?=\w+\())(\w+)", entry, re.MULTILINE
+            )
+            yield found[1], "\n      deprecated: " in entry
+
+    now = dict(listed(text))
+    return [name for name, deprecated in listed(old) if name not in now and not deprecated]
+
+
 def main():
     text, old = write_text(), LIST.read_text() if LIST.exists() else ""
     if f"\nversion {version()}\n" in old and is_released() and without_version(text) != without_version(old):
         sys.exit(f"public names have changed since {version()} was released: packaging/version.py sets a new version")
+    released = RELEASED.read_text() if RELEASED.exists() else ""
+    if old and f"\nversion {version()}\n" not in old:
+        released = old  # of the version before, which is released
+    names = gone(text, released)
+    if names:
+        sys.exit(f"names have gone that no release has deprecated (docs/stability.md): {', '.join(names)}")
+    if released:
+        RELEASED.write_text(released)
     LIST.write_text(text)
     return 0
 

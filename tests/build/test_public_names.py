@@ -44,6 +44,7 @@ def test_the_list_is_written_only_if_the_version_has_changed_too(tmp_path, monke
         (tmp_path / f"dlpack_{header}").write_text((machine.ROOT / f"dlpack_{header}").read_text())
     monkeypatch.setattr(public_names, "ROOT", tmp_path)
     monkeypatch.setattr(public_names, "LIST", tmp_path / "public_names.txt")
+    monkeypatch.setattr(public_names, "RELEASED", tmp_path / "public_names_released.txt")
     tensor = tmp_path / "dlpack_tensor.h"
     released = re.sub(r'(DLPACK_PY_VERSION_DATE) ".*"', r'\1 "2031-02-28"', tensor.read_text())
     tensor.write_text(released)
@@ -73,6 +74,7 @@ def test_the_list_of_a_version_that_is_not_released_may_change(tmp_path, monkeyp
         (tmp_path / f"dlpack_{header}").write_text((machine.ROOT / f"dlpack_{header}").read_text())
     monkeypatch.setattr(public_names, "ROOT", tmp_path)
     monkeypatch.setattr(public_names, "LIST", tmp_path / "public_names.txt")
+    monkeypatch.setattr(public_names, "RELEASED", tmp_path / "public_names_released.txt")
     tensor = tmp_path / "dlpack_tensor.h"
     tensor.write_text(re.sub(r'(DLPACK_PY_VERSION_DATE) ".*"', r'\1 "not released"', tensor.read_text()))
     public_names.main()
@@ -81,3 +83,49 @@ def test_the_list_of_a_version_that_is_not_released_may_change(tmp_path, monkeyp
     )
     public_names.main()
     assert "DLPACK_PY_OTHER (-1)" in public_names.LIST.read_text()
+
+
+OLD_FUNCTION = """
+DLP_DEPRECATED("use dlpack_py_size") static inline int64_t
+dlpack_py_count(const DLTensor *t)
+{
+    return dlpack_py_size(t);
+}
+"""
+OLD_CONSTANT = """
+DLP_DEPRECATED("use DLPACK_PY_MAX_NDIM") typedef int32_t dlp_max_rank;
+#define DLPACK_PY_MAX_RANK ((dlp_max_rank)64)
+"""
+
+
+@pytest.mark.parametrize("before", [OLD_FUNCTION, OLD_CONSTANT], ids=["a function", "a constant"])
+@pytest.mark.parametrize("warns", [True, False])
+def test_a_name_goes_only_after_a_release_that_warns(tmp_path, monkeypatch, before, warns):
+    """docs/stability.md promises it."""
+    texts = {header: (machine.ROOT / f"dlpack_{header}").read_text() for header in public_names.HEADERS}
+    monkeypatch.setattr(public_names, "ROOT", tmp_path)
+    monkeypatch.setattr(public_names, "LIST", tmp_path / "public_names.txt")
+    monkeypatch.setattr(public_names, "RELEASED", tmp_path / "public_names_released.txt")
+
+    def write(text, version):
+        for header in public_names.HEADERS:
+            (tmp_path / f"dlpack_{header}").write_text(texts[header])
+        text, count = re.subn(r'(DLPACK_PY_VERSION_STRING) "[\d.]+"', rf'\1 "{version}"', texts["tensor.h"] + text)
+        assert count == 1
+        (tmp_path / "dlpack_tensor.h").write_text(text)
+        return public_names.main()
+
+    write(before if warns else re.sub(r'DLP_DEPRECATED\(".*"\) ', "", before), "9.1.0")
+    listed = public_names.LIST.read_text()
+    assert listed.count("      deprecated: use ") == warns and ("dlpack_py_count" in listed or "MAX_RANK" in listed)
+    for before in "", "#define DLPACK_PY_NEW 1\n", "":  # what is new in the version may go again
+        if warns:
+            assert write(before, "9.2.0") == 0 and "deprecated" not in public_names.LIST.read_text()
+        else:
+            with pytest.raises(SystemExit, match="no release has deprecated .*: (dlpack_py_count|DLPACK_PY_MAX_RANK)$"):
+                write(before, "9.2.0")
+
+
+def test_each_name_of_the_list_counts_as_gone_when_it_goes():
+    listed = {name for header in public_names.HEADERS for name in public_names.names(header)}
+    assert set(public_names.gone("", public_names.LIST.read_text())) == listed
