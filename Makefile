@@ -4,7 +4,8 @@
 #   make demo              exchanges arrays with NumPy in both directions, without a copy
 #   make test              runs ctest for C and pytest for Python; prints which tests were skipped, and why
 #   make dev               builds; afterwards .venv/bin/python can import dlarray, image and samples
-#   make format, make lint run clang-format and ruff; lint also checks dlarray.pyi and python/dlpack_py with mypy
+#   make format, make lint run clang-format and ruff; lint also checks dlarray.pyi and python/dlpack_py with mypy, and the
+#                          files in .github and CITATION.cff with their schemas
 #   make clean             removes what was built, and .venv
 # The suite in other forms:
 #   make test-whole        what make test samples, in full: every forced failure (DLPACK_PY_FAULTS=all), 200 random
@@ -291,10 +292,17 @@ format: $(VENV)/$(TAG)-lint
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
+# The schemas are in the package: nothing is downloaded.
+SCHEMA = $(VENV)/bin/check-jsonschema --builtin-schema
 lint: $(VENV)/$(TAG)-lint $(VENV)/$(TAG)-dev $(VENV)/$(TAG)-numpy
 	$(VENV)/bin/clang-format --dry-run -Werror $(C_FILES)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/editorconfig-checker -disable-indentation -disable-max-line-length
+	$(SCHEMA) vendor.github-workflows .github/workflows/*.yml
+	$(SCHEMA) vendor.github-issue-forms .github/ISSUE_TEMPLATE/[!c]*.yml
+	$(SCHEMA) vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
+	$(SCHEMA) vendor.citation-file-format CITATION.cff
 	MYPYPATH=examples/ndarray $(VENV)/bin/mypy --strict --cache-dir=$(BUILD)/mypy examples/ndarray/dlarray.pyi tests/examples/typed_use.py
 	$(VENV)/bin/mypy --strict --python-version=3.9 --cache-dir=$(BUILD)/mypy python/dlpack_py
 

@@ -70,6 +70,7 @@ def edited(old, new):
         replace(path, *pairs)
     replace(ROOT / "pyproject.toml", (f'"{old[2]}"', f'"{new[2]}"'))
     replace(ROOT / "meson.build", (f"version: '{old[0]}'", f"version: '{new[0]}'"))
+    replace(ROOT / "CITATION.cff", (f"\nversion: {old[0]}\n", f"\nversion: {new[0]}\n"))
     if old[0] == new[0]:
         replace(ROOT / "CHANGELOG.md", (heading(*old[:2]) + "\n", heading(*new[:2]) + "\n"))
     else:

@@ -324,6 +324,29 @@ def test_nothing_in_the_code_of_the_readme_is_refused(tmp_path, windows, code):
     assert [line for line in refused(tmp_path, windows, source, "C") if RUN_TIME_VALUE not in line] == []
 
 
+def modules():
+    """The files below tests/ that CMake builds with MSVC, without what PyPy or a device needs."""
+    lists = (ROOT / "tests" / "CMakeLists.txt").read_text()
+    (left_out,) = re.findall(r'^if\(MSVC\)\n +list\(FILTER sources EXCLUDE REGEX "(.*)"', lists, re.MULTILINE)
+    left_out = left_out.replace("\\\\", "\\")
+    others = re.compile(r"/(?:build|platforms|streams)/|/(?:faults|newer_version|embed_host)\.c$")
+    for path in sorted((ROOT / "tests").glob("*/*.c")):
+        if not re.search(left_out, str(path)) and not others.search(str(path)):
+            yield path
+
+
+@pytest.mark.parametrize("source", modules(), ids=lambda path: path.name)
+def test_the_modules_of_the_tests_compile_for_windows(windows, source):
+    flags = windows("C17")
+    done = run(CLANG, *flags, "-Wno-everything", "-Wgnu", "-Wno-language-extension-token", "/Zs", "--", source)
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    text = run(CLANG, *flags, "/E", "--", source).stdout
+    own = re.findall(
+        r'^# \d+ ".*?/tests/[\w/]+\.[ch]".*\n((?:(?!# \d).*\n)*)', text.replace("#line", "#"), re.MULTILINE
+    )
+    assert own and FOREIGN.search("".join(own)) is None
+
+
 CUDA = [include for name, include in machine.runtimes().items() if name.startswith("CUDA")]
 
 

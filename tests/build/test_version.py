@@ -16,7 +16,8 @@ SCRIPT = Path("packaging", "version.py")
 def tree(tmp_path):
     """A copy of the files that name the version."""
     (tmp_path / "packaging").mkdir()
-    for path in [SCRIPT, "CHANGELOG.md", "pyproject.toml", "meson.build", *machine.ROOT.glob("dlpack_*.h*")]:
+    others = ["CHANGELOG.md", "CITATION.cff", "meson.build", "pyproject.toml"]
+    for path in [SCRIPT, *others, *machine.ROOT.glob("dlpack_*.h*")]:
         path = machine.ROOT / path
         shutil.copy(path, tmp_path / path.relative_to(machine.ROOT))
     return tmp_path
@@ -70,6 +71,7 @@ def test_a_version_begins_and_is_released(tree):
         assert numbers <= {"0x080100"}, path
     tensor = (tree / "dlpack_tensor.h").read_text(encoding="utf-8")
     assert '#define DLPACK_PY_VERSION_STRING "8.1.0"\n#define DLPACK_PY_VERSION_DATE "2031-02-28"\n' in tensor
+    assert "\nversion: 8.1.0\n" in (tree / "CITATION.cff").read_text(encoding="utf-8")
     assert "project('dlpack_py', version: '8.1.0'," in (tree / "meson.build").read_text(encoding="utf-8")
     assert run(tree).stdout.startswith("Version 8.1.0 of 2031-02-28. ")
 
