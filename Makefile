@@ -299,7 +299,7 @@ lint: $(VENV)/$(TAG)-lint $(VENV)/$(TAG)-dev $(VENV)/$(TAG)-numpy
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/editorconfig-checker -disable-indentation -disable-max-line-length
-	$(SCHEMA) vendor.github-workflows .github/workflows/*.yml
+	$(SCHEMA) vendor.github-workflows .github/workflows/*.yml examples/template/.github/workflows/*.yml
 	$(SCHEMA) vendor.github-issue-forms .github/ISSUE_TEMPLATE/[!c]*.yml
 	$(SCHEMA) vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
 	$(SCHEMA) vendor.citation-file-format CITATION.cff
