@@ -46,6 +46,7 @@
 # The package:
 #   make package           builds the package dlpack-py, sdist and wheel, into build/release
 #   make test-package      builds users' projects with it, by each build tool; asks the index of packages
+#   make test-packaging    makes packages of it by the recipes of packaging/, with conan and rattler-build
 #   make release           checks all that a release needs, builds the package, and builds and tests from its sdist
 # PYTHON=python3.12 names the interpreter of .venv. VENV_ARGS is passed to venv, CMAKE_ARGS to CMake, PYTEST_ARGS to
 # pytest.
@@ -61,7 +62,7 @@ BUILD ?= build/$(TAG)
 MODULES := $(abspath $(BUILD))/python
 WITH_MODULES := DLPACK_PY_BUILD_DIR=$(MODULES) PYTHONPATH=$(MODULES)
 RUN := $(WITH_MODULES) $(VENV)/bin/python
-C_FILES = $(wildcard *.h *.hpp benchmarks/*.c conformance/*.c benchmarks/*/*.?pp benchmarks/*/*.h examples/*/*.c examples/*/*.?pp tests/*/*.c tests/*/*.h tests/*/*.?pp tests/*/*/*.h tests/*/*/*.cu)
+C_FILES = $(wildcard *.h *.hpp benchmarks/*.c conformance/*.c benchmarks/*/*.?pp benchmarks/*/*.h examples/*/*.c examples/*/*.?pp tests/*/*.c tests/*/*.h tests/*/*.?pp tests/*/*/*.h tests/*/*/*.cu packaging/*/*/*.c)
 HAS_NUMPY = $(VENV)/bin/python -c 'import numpy' 2> /dev/null
 SITE_PACKAGES = $$($(VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 export PATH := $(abspath $(VENV))/bin:$(PATH)
@@ -76,7 +77,7 @@ endif
 PARALLEL := -n auto --dist loadfile --no-loadscope-reorder --max-worker-restart=0
 
 .PHONY: help demo test test-whole test-plain test-exchange test-folders test-libraries environments conformance test-interpreters \
-    test-long test-matrix test-threads test-windows test-streams mutate-streams test-gpu gpu-packages instructions bench bench-copy bench-threads throughput size streams-sanitized \
+    test-long test-matrix test-threads test-windows test-streams mutate-streams test-gpu gpu-packages instructions bench bench-copy bench-threads throughput size streams-sanitized test-packaging \
     check configure build dev format lint clean package test-package release
 
 demo: configure # the first target: make without a target runs it
@@ -270,6 +271,16 @@ package: $(addprefix $(VENV)/$(TAG)-,dev dlpack)
 
 test-package: dev $(VENV)/$(TAG)-package
 	DLPACK_PY_COMPLETE=1 $(RUN) -m pytest $(PARALLEL) tests/build/test_package.py tests/build/test_release.py $(PYTEST_ARGS)
+
+# conan has dependencies that conflict with other packages.
+$(BUILD)/venv-packaging/installed: requirements/packaging.txt
+	$(PYTHON) -m venv --clear $(@D)
+	$(@D)/bin/python $(PIP) -r $<
+	touch $@
+
+test-packaging: dev $(BUILD)/venv-packaging/installed
+	DLPACK_PY_PACKAGING=$(abspath $(BUILD))/venv-packaging/bin \
+	    $(RUN) -m pytest tests/build/test_packaging.py $(PYTEST_ARGS)
 
 release: $(addprefix $(VENV)/$(TAG)-,dev numpy dlpack cmake ninja)
 	$(VENV)/bin/python python/release.py release
