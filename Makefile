@@ -267,7 +267,7 @@ size: configure
 	$(VENV)/bin/python benchmarks/size.py
 
 package: $(addprefix $(VENV)/$(TAG)-,dev dlpack)
-	$(VENV)/bin/python python/release.py package
+	$(VENV)/bin/python packaging/release.py package
 
 test-package: dev $(VENV)/$(TAG)-package
 	DLPACK_PY_COMPLETE=1 $(RUN) -m pytest $(PARALLEL) tests/build/test_package.py tests/build/test_release.py $(PYTEST_ARGS)
@@ -283,7 +283,7 @@ test-packaging: dev $(BUILD)/venv-packaging/installed
 	    $(RUN) -m pytest tests/build/test_packaging.py $(PYTEST_ARGS)
 
 release: $(addprefix $(VENV)/$(TAG)-,dev numpy dlpack cmake ninja)
-	$(VENV)/bin/python python/release.py release
+	$(VENV)/bin/python packaging/release.py release
 
 # Prints in one line what the machine lacks.
 check:

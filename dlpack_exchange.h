@@ -990,7 +990,7 @@ dlp_note_error(void *context, const char *kind, const char *message)
 
 /* dlpack_py_allocate_like: memory for a result, from the library of an argument.
  *
- * like        the argument; the exchange table of its type allocates, or else dlpack_py_allocate
+ * like        the argument; the exchange table of its type allocates, or else, and for Py_None, dlpack_py_allocate
  * prototype   its rank, shape, dtype and device are used
  * v           out: as dlpack_py_consume; on any device
  *

@@ -1,13 +1,16 @@
 """Gives this copy of the template the names of a project: `rename.py rainfall Rainfall`, the module and the type."""
 
+import keyword
 import re
 import sys
 from pathlib import Path
 
 
 def main(module, type_name):
-    if not re.fullmatch(r"[a-z][a-z0-9_]*", module) or not type_name.isidentifier():
-        sys.exit(f"a module is written in small letters, a type is a name: not {module}, {type_name}")
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", module) or not re.fullmatch(r"[A-Z]\w*", type_name, re.ASCII):
+        sys.exit(f"a module is written in small letters, a type begins with a capital: not {module}, {type_name}")
+    if keyword.iskeyword(module) or keyword.iskeyword(type_name):
+        sys.exit(f"a name is a word of Python: {module}, {type_name}")
     for path in sorted(Path(__file__).parent.rglob("*")):
         if not path.is_file() or path.suffix not in {".c", ".md", ".py", ".toml", ".yml"} or path.name == "rename.py":
             continue

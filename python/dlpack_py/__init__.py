@@ -19,4 +19,7 @@ def get_include() -> str:
     return str(Path(__file__).parent / "include")
 
 
-__version__: str = json.loads((Path(__file__).parent / "source.json").read_text("utf-8"))["version"]
+try:
+    __version__: str = json.loads((Path(__file__).parent / "source.json").read_text("utf-8"))["version"]
+except FileNotFoundError:
+    raise ImportError("this is the source of dlpack_py, without headers: `pip install .` in the checkout") from None

@@ -25,6 +25,9 @@ VENDOR_EXAMPLES = """\
 names: a header, as exchange or dlpack_exchange.h, with what it includes; hpp, the header for C++; pxd, the declarations
 for Cython of the chosen headers. Without names: py, which brings tensor. With --update: names to add.
 
+exit status of --check: 0 if all files are as in this package; 1 if a file was changed by hand, is missing, or exists no
+more in this package; 3 if files are only of another version. 2: the request makes no sense, here as everywhere.
+
 examples:
   python -m dlpack_py vendor third_party/ exchange buffer pxd
   python -m dlpack_py vendor third_party/ --update
@@ -55,7 +58,7 @@ def vendor_parser() -> Parser:
     made.add_argument("folder", type=Path, metavar="FOLDER")
     made.add_argument("names", nargs="*", default=[], metavar="NAME", help="which headers; without names: py")
     what = made.add_mutually_exclusive_group()
-    what.add_argument("--check", action="store_true", help="compare; exit status 1 if a file is not as in this package")
+    what.add_argument("--check", action="store_true", help="compare: see the exit status below")
     what.add_argument("--update", action="store_true", help="update the files that are there")
     made.add_argument("--force", action="store_true", help="overwrite files with changes, and newer ones")
     made.add_argument("--no-dlpack-h", action="store_true", help="leave out dlpack.h")

@@ -1,8 +1,8 @@
 """Headers in another project: copies them, compares them with this package, updates them.
 
 A stamp file beside them says of which version and commit they are, with the sha256 of each file: a file whose sha256
-differs was changed. In a folder without a stamp, the first lines of a header say its version; a file that was changed
-there and is of an older version looks like an old one.
+differs was changed. In a folder without a stamp, the first lines of a header say its version; a change by hand cannot
+be told from an old version there.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ class Found(NamedTuple):
     def text(self) -> str:
         here = source()["version"]
         if self.state == "old" and self.version == here:
-            return f"old: of another commit of {here}"
+            return f"differs: of another commit of {here}"
         return {
             "current": "as in this package",
             "old": f"old: {self.version}, this package has {here}",
             "newer": f"newer: {self.version}, this package has {here}",
-            "changed": f"changed, since {self.version or 'an unknown version'}",
+            "changed": f"changed by hand, was {self.version or 'of an unknown version'}",
             "missing": "missing",
-            "dropped": f"dropped: this package, {here}, has no such file",
+            "dropped": f"dropped: {here} has no such file, delete it",
         }[self.state]
 
 
@@ -96,7 +96,7 @@ def chosen(names: list[str], present: set[str]) -> set[str]:
                 raise Refused(f"there is no header {name!r}: there are {words}, hpp and pxd")
             files.add(found[0])
     files = with_included(files or {"dlpack_py.h"})
-    if "pxd" in names:
+    if "pxd" in names or any(name.endswith(".pxd") for name in present):
         declared = {re.sub(r"\.h$", ".pxd", file) for file in files}
         files = with_included(files | {file for file in declared if file in known})
     return files
@@ -140,15 +140,26 @@ def look(folder: Path) -> list[Found]:
     present = {name for name in names if (folder / name).exists()}
     if not stamped and not present & set(headers()):
         raise Refused(f"{folder} has no headers of dlpack_py")
-    needed = with_included({name for name in present | set(stamped) if name in headers()})
+    stamped = {name: sha for name, sha in stamped.items() if is_known(name) or is_left(folder, name)}
+    needed = with_licences(with_included({name for name in present | set(stamped) if name in headers()}) | present)
     named = [version_in((folder / name).read_bytes()) for name in ("dlpack_py.h", "dlpack_tensor.h") if name in present]
     version = stamp.version if stamp else next(filter(None, named), "")
     return [look_at(folder, name, stamped.get(name), version) for name in sorted(present | set(stamped) | needed)]
 
 
+def is_known(name: str) -> bool:
+    """Has this package such a file?"""
+    return name in headers() or name in ("dlpack.h", DLPACK_H, "dlpack/LICENSE", "dlpack_py.LICENSE")
+
+
+def is_left(folder: Path, name: str) -> bool:
+    """Does the folder still have a file that this package has no more? The stamp may name any file."""
+    return re.fullmatch(r"dlpack\w*\.\w+", name) is not None and (folder / name).exists()
+
+
 def look_at(folder: Path, name: str, stamped: str | None, version: str) -> Found:
     path = folder / name
-    if name not in headers() and name not in ("dlpack.h", DLPACK_H, "dlpack/LICENSE", "dlpack_py.LICENSE"):
+    if not is_known(name):
         return Found(name, "dropped", version)
     if not path.exists():
         return Found(name, "missing", "")
@@ -168,11 +179,12 @@ def look_at(folder: Path, name: str, stamped: str | None, version: str) -> Found
 
 
 def check(folder: Path) -> int:
-    """Prints the state of each file. Returns 1 if a file is not as in this package."""
+    """Prints the state of each file. Returns 1 if one is changed, missing or dropped; 3 if one is of another version."""
     found = look(folder)
     for file in found:
         print(f"{folder / file.name}: {file.text()}")
-    return int(any(file.state != "current" for file in found))
+    states = {file.state for file in found} - {"current"}
+    return 0 if not states else 3 if states <= {"old", "newer"} else 1
 
 
 def copy(folder: Path, names: list[str], dlpack_h: bool, force: bool) -> None:
@@ -182,7 +194,7 @@ def copy(folder: Path, names: list[str], dlpack_h: bool, force: bool) -> None:
     for name in sorted(files):
         path = folder / name
         if path.exists() and digest(path.read_bytes()) != digest(path_of(name).read_bytes()) and not force:
-            raise Refused(f"{path} is there already, and differs: --update updates it, --force overwrites it")
+            raise Refused(f"{path} is there already, and differs: --force overwrites it, --update only an old version")
     write(folder, files)
 
 
@@ -194,6 +206,9 @@ def update(folder: Path, names: list[str], dlpack_h: bool, force: bool) -> None:
     present = {file.name for file in found if file.state != "dropped"}
     kept = {name for name in present if name in ("dlpack.h", DLPACK_H) and dlpack_h}
     write(folder, with_licences(chosen(names, present) | kept), {file.name: file for file in found})
+    for file in found:
+        if file.state == "dropped":
+            print(f"{folder / file.name}: {file.text()}")
 
 
 def with_licences(files: set[str]) -> set[str]:
@@ -203,16 +218,19 @@ def with_licences(files: set[str]) -> set[str]:
 def write(folder: Path, files: set[str], before: dict[str, Found] | None = None) -> None:
     """Writes the files and the stamp, and prints what became of each file."""
     stamp = {**source(), "files": {name: digest(path_of(name).read_bytes()) for name in sorted(files)}}
+    dropped = [name for name, file in (before or {}).items() if file.state == "dropped"]
+    stamp["files"].update({name: digest((folder / name).read_bytes()) for name in dropped})
     for name in sorted(files):
         old = (before or {}).get(name)
-        what = "added"
+        what = "overwritten" if old is None and (folder / name).exists() else "added"
         if old and old.state == "current":
             what = old.text()
         elif old and old.state != "missing":
-            what = f"updated, was {old.text().split(', this package')[0]}"
+            what = f"updated, was {old.text().split(', this package')[0].replace('old: ', '').replace('newer: ', '')}"
         replace(folder / name, path_of(name).read_bytes())
         print(f"{folder / name}: {what}")
     replace(folder / STAMP, (json.dumps(stamp, indent=2) + "\n").encode())
+    print(f"{folder / STAMP}: version, commit and sha256 of these files; commit it with them")
 
 
 def replace(path: Path, content: bytes) -> None:

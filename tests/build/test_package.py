@@ -512,8 +512,9 @@ def test_cython_finds_the_declarations_of_the_package(python, tmp_path):
     toml = block("toml").replace('"setuptools>=61"', '"setuptools>=61", "cython>=3"')
     (tmp_path / "pyproject.toml").write_text(toml)
     setup = block("python").replace('["image.c"]', '["wave.pyx"]').replace('"image"', '"wave"')
+    assert setup.count("ext_modules=[image]") == 1
     other = 'Extension("window", ["window.pyx"], include_dirs=[dlpack_py.get_include()])'
-    (tmp_path / "setup.py").write_text(setup.replace("])])", f"]), {other}])"))
+    (tmp_path / "setup.py").write_text(setup.replace("ext_modules=[image]", f"ext_modules=[image, {other}]"))
     installed = pip_wheel(python, tmp_path)
     code = """
 import numpy, wave, window
@@ -587,6 +588,25 @@ def test_vendored_headers_compile_without_another_path(alone, tmp_path):
     check_module(tmp_path)
 
 
+def test_a_project_of_setuptools_with_copies_has_them_in_its_sdist_and_not_in_its_wheel(alone, python, tmp_path):
+    """With py_modules and MANIFEST.in, as the README says."""
+    project = tmp_path / "project"
+    shutil.copytree(machine.ROOT / "examples" / "minimal", project)
+    vendor(alone, "third_party", cwd=project)
+    (project / "pyproject.toml").write_text(block("toml").replace(re.search(r', "dlpack-py.*?"', block("toml"))[0], ""))
+    (project / "setup.py").write_text(
+        'from setuptools import Extension, setup\nimage = Extension("image", ["image.c"], include_dirs=["third_party"])\n'
+        "setup(py_modules=[], ext_modules=[image])\n"
+    )
+    (project / "MANIFEST.in").write_text("graft third_party\n")
+    code = "import setuptools.build_meta as build; print(build.build_sdist('dist'))"
+    name = run(sys.executable, "-c", code, cwd=project).splitlines()[-1]
+    shutil.unpack_archive(project / "dist" / name, tmp_path / "unpacked")
+    installed = pip_wheel(python, tmp_path / "unpacked" / name.removesuffix(".tar.gz"))
+    assert list(installed.rglob("*third_party*")) == []
+    run(sys.executable, "-c", "import image; image.blur", cwd=installed)
+
+
 def test_the_stamp_has_version_commit_and_files(alone, tmp_path):
     vendor(alone, ".", "tensor", "--no-dlpack-h", cwd=tmp_path)
     stamp = json.loads((tmp_path / "dlpack_py.json").read_text())
@@ -607,7 +627,7 @@ def test_check_says_of_each_file_whether_it_is_changed_or_missing(alone, tmp_pat
         file.write("/* mine */\n")
     (folder / "dlpack_tensor.h").unlink()
     found = states(vendor(alone, "third_party", "--check", status=1, cwd=tmp_path))
-    assert found.pop("dlpack_py.h") == f"changed, since {VERSION}"
+    assert found.pop("dlpack_py.h") == f"changed by hand, was {VERSION}"
     assert found.pop("dlpack_tensor.h") == "missing"
     assert set(found.values()) == {"as in this package"} and len(found) == 3
 
@@ -644,10 +664,11 @@ def test_an_older_version_is_found_and_updated(alone, older, tmp_path, how):
         for name in "dlpack_py.json", "dlpack_py.LICENSE":
             (folder / name).unlink()
         (folder / "dlpack_buffer.h").write_text("/* an older one, which names no version */\n")
-    found = states(vendor(alone, "third_party", "--check", status=1, cwd=tmp_path))
+    status = 3 if how == "stamp" else 1  # 1: the licence is missing
+    found = states(vendor(alone, "third_party", "--check", status=status, cwd=tmp_path))
     assert found["dlpack_py.h"] == found["dlpack_tensor.h"] == found["dlpack_buffer.h"] == OLD
     said = states(vendor(alone, "third_party", "--update", cwd=tmp_path))
-    assert said["dlpack_py.h"] == "updated, was old: 0.0.9"
+    assert said["dlpack_py.h"] == "updated, was 0.0.9"
     assert said["dlpack_py.LICENSE"] == ("as in this package" if how == "stamp" else "added")
     vendor(alone, "third_party", "--check", cwd=tmp_path)
     assert folder_of(folder) == sorted([*DEFAULT, "dlpack_buffer.h"])
@@ -658,7 +679,8 @@ def test_an_older_project_of_one_header_gets_those_that_it_needs_now(alone, tmp_
     """Version 0.1.0 was one header. dlpack.h, which the project had from elsewhere, is not added."""
     (tmp_path / "dlpack_py.h").write_text("/* dlpack_py.h - DLPack\n * Version 0.1.0, for DLPack 1.0 and newer\n */\n")
     said = vendor(alone, ".", "--check", status=1, cwd=tmp_path)
-    assert states(said, ".") == {"dlpack_py.h": f"old: 0.1.0, this package has {VERSION}", "dlpack_tensor.h": "missing"}
+    missing = dict.fromkeys(["dlpack_py.LICENSE", "dlpack_tensor.h"], "missing")
+    assert states(said, ".") == {"dlpack_py.h": f"old: 0.1.0, this package has {VERSION}", **missing}
     vendor(alone, ".", "--update", cwd=tmp_path)
     assert folder_of(tmp_path) == ["dlpack_py.LICENSE", "dlpack_py.h", "dlpack_py.json", "dlpack_tensor.h"]
     vendor(alone, ".", "--check", cwd=tmp_path)
@@ -675,7 +697,7 @@ def test_update_refuses_a_changed_file_unless_forced(alone, older, tmp_path, how
     before = (tmp_path / "dlpack_tensor.h").read_bytes()
     since = "0.0.9" if how == "stamp" else VERSION
     said = vendor(alone, ".", "--update", status=2, cwd=tmp_path)
-    assert said.count("\n") == 1 and f"dlpack_py.h (changed, since {since})" in said
+    assert said.count("\n") == 1 and f"dlpack_py.h (changed by hand, was {since})" in said
     assert (tmp_path / "dlpack_tensor.h").read_bytes() == before
     vendor(alone, ".", "--update", "--force", cwd=tmp_path)
     vendor(alone, ".", "--check", cwd=tmp_path)
@@ -683,7 +705,7 @@ def test_update_refuses_a_changed_file_unless_forced(alone, older, tmp_path, how
 
 def test_an_older_package_does_not_go_back_unless_forced(alone, older, tmp_path):
     vendor(alone, ".", cwd=tmp_path)
-    found = states(vendor(older, ".", "--check", status=1, cwd=tmp_path), ".")
+    found = states(vendor(older, ".", "--check", status=3, cwd=tmp_path), ".")
     assert found["dlpack_py.h"] == f"newer: {VERSION}, this package has 0.0.9"
     vendor(older, ".", "--update", status=2, cwd=tmp_path)
     vendor(older, ".", "--update", "--force", cwd=tmp_path)
@@ -701,18 +723,22 @@ def test_an_old_dlpack_h_beside_the_headers_is_updated_there(alone, tmp_path):
     vendor(alone, ".", "--check", cwd=tmp_path)
 
 
-def test_update_adds_named_headers(alone, tmp_path):
-    vendor(alone, ".", cwd=tmp_path)
+@pytest.mark.parametrize("declarations", [[], ["pxd"]])
+def test_update_adds_named_headers(alone, tmp_path, declarations):
+    """And their declarations, to a folder that has declarations."""
+    vendor(alone, ".", *declarations, cwd=tmp_path)
     vendor(alone, ".", "--update", "buffer", "--no-dlpack-h", cwd=tmp_path)
     assert "dlpack_buffer.h" in json.loads((tmp_path / "dlpack_py.json").read_text())["files"]
     assert "exchange" not in "".join(folder_of(tmp_path))
+    assert (tmp_path / "dlpack_buffer.pxd").exists() == bool(declarations)
 
 
 def test_copying_does_not_overwrite(alone, tmp_path):
     (tmp_path / "dlpack_py.h").write_text("mine\n")
     said = vendor(alone, ".", status=2, cwd=tmp_path)
     assert "dlpack_py.h is there already" in said and folder_of(tmp_path) == ["dlpack_py.h"]
-    vendor(alone, ".", "--force", cwd=tmp_path)
+    said = states(vendor(alone, ".", "--force", cwd=tmp_path), ".")
+    assert (said["dlpack_py.h"], said["dlpack_tensor.h"]) == ("overwritten", "added")
     assert "is there already: --update" in vendor(alone, ".", "exchange", status=2, cwd=tmp_path)
 
 
@@ -730,11 +756,28 @@ def test_a_stamp_writes_no_other_files(alone, tmp_path):
     stamp = json.loads((folder / "dlpack_py.json").read_text())
     stamp["files"].update({"../other.h": "0", "dlpack_gone.h": "0"})
     (folder / "dlpack_py.json").write_text(json.dumps(stamp))
-    found = states(vendor(alone, "third_party", "--check", status=1, cwd=tmp_path))
-    assert found["../other.h"].startswith("dropped") and found["dlpack_gone.h"].startswith("dropped")
     vendor(alone, "third_party", "--update", cwd=tmp_path)
     assert folder_of(tmp_path) == [f"third_party/{name}" for name in DEFAULT]
     vendor(alone, "third_party", "--check", cwd=tmp_path)
+
+
+def test_a_file_that_the_package_no_longer_has_is_named_until_it_is_deleted(alone, tmp_path):
+    vendor(alone, ".", cwd=tmp_path)
+    (tmp_path / "dlpack_gone.h").write_text("/* of an older version */\n")
+    stamp = json.loads((tmp_path / "dlpack_py.json").read_text())
+    stamp["files"]["dlpack_gone.h"] = hashlib.sha256((tmp_path / "dlpack_gone.h").read_bytes()).hexdigest()
+    (tmp_path / "dlpack_py.json").write_text(json.dumps(stamp))
+    for option, status in ("--check", 1), ("--update", 0), ("--check", 1):
+        found = states(vendor(alone, ".", option, status=status, cwd=tmp_path), ".")
+        assert found["dlpack_gone.h"] == f"dropped: {VERSION} has no such file, delete it"
+    (tmp_path / "dlpack_gone.h").unlink()
+    vendor(alone, ".", "--check", cwd=tmp_path)
+
+
+def test_the_package_in_a_checkout_says_how_it_is_installed():
+    source = machine.ROOT / "python"
+    done = subprocess.run([sys.executable, "-c", "import dlpack_py"], cwd=source, capture_output=True, text=True)
+    assert "ImportError: this is the source of dlpack_py, without headers: `pip install .`" in done.stderr
 
 
 @pytest.mark.parametrize("folder, said", [("nothing", "is no folder"), (".", "has no headers")])

@@ -58,7 +58,7 @@ def release(tree):
     """The status, the output and the messages of make release, without make."""
     environment = {**os.environ, "PATH": os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])}
     environment.pop("DLPACK_PY_COMPLETE", None)
-    command = [sys.executable, "python/release.py", "release"]
+    command = [sys.executable, "packaging/release.py", "release"]
     done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True)
     return done.returncode, done.stdout, done.stderr
 

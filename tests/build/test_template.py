@@ -31,7 +31,10 @@ def test_the_template_is_renamed_whole(rainfall):
         assert "myarray" not in name and re.search("(?i)myarray", (rainfall / name).read_text()) is None, name
 
 
-@pytest.mark.parametrize("names", [["Rain", "Rain"], ["rain-fall", "Rain"], ["rain", "Rain fall"], ["rain"]])
+@pytest.mark.parametrize(
+    "names",
+    [["Rain", "Rain"], ["rain-fall", "Rain"], ["rain", "Rain fall"], ["rain"], ["class", "Rain"], ["rain", "double"]],
+)
 def test_names_that_no_module_or_type_can_have_are_refused(rainfall, names):
     shutil.copy(TEMPLATE / "rename.py", rainfall)
     before = {path: path.read_bytes() for path in rainfall.rglob("*") if path.is_file()}
