@@ -179,7 +179,7 @@ def look_at(folder: Path, name: str, stamped: str | None, version: str) -> Found
 
 
 def check(folder: Path) -> int:
-    """Prints the state of each file. Returns 1 if one is changed, missing or dropped; 3 if one is of another version."""
+    """Prints the state of each file. Returns 1 if one is changed, missing or dropped, 3 if of another version."""
     found = look(folder)
     for file in found:
         print(f"{folder / file.name}: {file.text()}")

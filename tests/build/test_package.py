@@ -594,10 +594,10 @@ def test_a_project_of_setuptools_with_copies_has_them_in_its_sdist_and_not_in_it
     shutil.copytree(machine.ROOT / "examples" / "minimal", project)
     vendor(alone, "third_party", cwd=project)
     (project / "pyproject.toml").write_text(block("toml").replace(re.search(r', "dlpack-py.*?"', block("toml"))[0], ""))
-    (project / "setup.py").write_text(
-        'from setuptools import Extension, setup\nimage = Extension("image", ["image.c"], include_dirs=["third_party"])\n'
-        "setup(py_modules=[], ext_modules=[image])\n"
-    )
+    lines = ["from setuptools import Extension, setup"]
+    lines += ['image = Extension("image", ["image.c"], include_dirs=["third_party"])']
+    lines += ["setup(py_modules=[], ext_modules=[image])", ""]
+    (project / "setup.py").write_text("\n".join(lines))
     (project / "MANIFEST.in").write_text("graft third_party\n")
     code = "import setuptools.build_meta as build; print(build.build_sdist('dist'))"
     name = run(sys.executable, "-c", code, cwd=project).splitlines()[-1]
