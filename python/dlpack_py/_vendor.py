@@ -217,9 +217,9 @@ def with_licences(files: set[str]) -> set[str]:
 
 def write(folder: Path, files: set[str], before: dict[str, Found] | None = None) -> None:
     """Writes the files and the stamp, and prints what became of each file."""
-    stamp = {**source(), "files": {name: digest(path_of(name).read_bytes()) for name in sorted(files)}}
+    digests = {name: digest(path_of(name).read_bytes()) for name in sorted(files)}
     dropped = [name for name, file in (before or {}).items() if file.state == "dropped"]
-    stamp["files"].update({name: digest((folder / name).read_bytes()) for name in dropped})
+    digests.update({name: digest((folder / name).read_bytes()) for name in dropped})
     for name in sorted(files):
         old = (before or {}).get(name)
         what = "overwritten" if old is None and (folder / name).exists() else "added"
@@ -229,7 +229,7 @@ def write(folder: Path, files: set[str], before: dict[str, Found] | None = None)
             what = f"updated, was {old.text().split(', this package')[0].replace('old: ', '').replace('newer: ', '')}"
         replace(folder / name, path_of(name).read_bytes())
         print(f"{folder / name}: {what}")
-    replace(folder / STAMP, (json.dumps(stamp, indent=2) + "\n").encode())
+    replace(folder / STAMP, (json.dumps({**source(), "files": digests}, indent=2) + "\n").encode())
     print(f"{folder / STAMP}: version, commit and sha256 of these files; commit it with them")
 
 
