@@ -19,7 +19,7 @@
  * DLPack array by dlpack_buffer_get in place of PyObject_GetBuffer, or by dlpack_buffer_memoryview(obj, &want).
  *
  * All functions need an attached thread state. Contents:
- *   1 Formats and dtypes     2 Buffers as tensors     3 Tensors as buffers     4 Array interfaces */
+ *   Formats and dtypes     Buffers as tensors     Tensors as buffers     Array interfaces */
 #include "dlpack_py.h"
 #if DLPACK_PY_VERSION != 0x000300
 #  error "dlpack_buffer.h and dlpack_py.h are of different versions: put one version first on the include path"
@@ -31,7 +31,7 @@
 
 DLP_QUIET
 
-/* ---- 1 Formats and dtypes ----------------------------------------------- */
+/* ---- Formats and dtypes ------------------------------------------------- */
 
 /* The formats of buffers that have a dtype. A buffer that this file gives has the first format of its dtype. F and D
  * are Python 3.14's. */
@@ -95,7 +95,7 @@ dlp_buffer_format_of(const DLTensor *t)
     return known->text;
 }
 
-/* ---- 2 Buffers as tensors ----------------------------------------------- */
+/* ---- Buffers as tensors ------------------------------------------------- */
 
 #ifdef PYPY_VERSION /* a memoryview of PyPy 3.9 holds itself, and it alone tells whether it is read-only */
 static inline PyObject *
@@ -208,7 +208,7 @@ dlp_buffer_export_steal(PyObject *owner, const DLTensor *t, uint64_t flags, stru
     return 0;
 }
 
-/* ---- 3 Tensors as buffers ----------------------------------------------- */
+/* ---- Tensors as buffers ------------------------------------------------- */
 
 /* What a Py_buffer of this file holds until its release. */
 typedef struct dlp_buffer_pin {
@@ -492,7 +492,7 @@ dlpack_buffer_get(PyObject *obj, const dlpack_py_want *want, Py_buffer *buffer, 
     }                                                                         \
     struct dlp_semicolon
 
-/* ---- 4 Array interfaces ------------------------------------------------- */
+/* ---- Array interfaces --------------------------------------------------- */
 
 /* __array_interface__ and __cuda_array_interface__ are dicts with the same keys. name is the name of the attribute. */
 

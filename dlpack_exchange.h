@@ -463,7 +463,7 @@ dlp_call_table(const dlp_type_entry *known, PyObject *obj, const dlpack_py_want 
             return PyErr_Occurred() ? -1 : DLP_NO_TABLE;
         }
     }
-    return dlp_take_managed(managed, DLPACK_PY_VERSIONED, want, NULL, v);
+    return dlp_take_managed_steal(managed, DLPACK_PY_VERSIONED, want, NULL, v);
 }
 
 /* As dlp_call_table, for an object of any type: DLP_NO_TABLE if it has no table. table: out, the table; may be NULL. */
@@ -887,7 +887,7 @@ dlp_table_to_object(const dlpack_py_exchange *x, PyTypeObject *like, DLManagedTe
         return -1;
     }
     memset(&v, 0, sizeof(v));
-    if (dlp_take_managed(managed, DLPACK_PY_VERSIONED, x->want, NULL, &v) == 0)
+    if (dlp_take_managed_steal(managed, DLPACK_PY_VERSIONED, x->want, NULL, &v) == 0)
         *out = x->make_steal((PyTypeObject *)type, &v);
     Py_DECREF(type);
     return *out == NULL ? -1 : 0;
@@ -1041,7 +1041,7 @@ dlpack_py_allocate_like(PyObject *like, const DLTensor *prototype, dlpack_py_vie
     want.writable = 1;
     want.alignment = 1;
     want.name = "the exchange table's allocator";
-    return dlp_take_managed(managed, DLPACK_PY_VERSIONED, &want, &request, v);
+    return dlp_take_managed_steal(managed, DLPACK_PY_VERSIONED, &want, &request, v);
 }
 
 /* free_fn of a managed tensor over a view. */

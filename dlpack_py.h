@@ -299,7 +299,7 @@ dlp_decref(PyObject *object)
 {
     dlp_exception saved;
 #ifndef Py_GIL_DISABLED
-    if (Py_REFCNT(object) > 1) { /* runs no code: saves 41 instructions */
+    if (Py_REFCNT(object) > 1) { /* then nothing is freed: no code runs */
         Py_DECREF(object);
         return;
     }
@@ -541,7 +541,7 @@ dlp_manager_of(const void *managed, int32_t form)
 DLP_SHARED void
 dlp_delete(void *managed, int32_t form)
 {
-    /* The deleter of our export keeps the exception itself: this function need not, which saves 71 instructions. */
+    /* The deleter of an export of this file keeps the exception itself. */
     const int attached = dlp_manager_of(managed, form) == NULL && dlp_thread_state() != NULL;
     struct DLManagedTensorVersioned *versioned = (struct DLManagedTensorVersioned *)managed;
     DLManagedTensor *legacy = (DLManagedTensor *)managed;
@@ -746,8 +746,8 @@ dlpack_py_init(void)
 #define DLP_UNUSED_NAME(form) ((form) == DLPACK_PY_VERSIONED ? "dltensor_versioned" : "dltensor")
 #define DLP_USED_NAME(form) ((form) == DLPACK_PY_VERSIONED ? "used_dltensor_versioned" : "used_dltensor")
 
-/* The form of a capsule that was not consumed, by its name; 0 for any other name. Comparing pointers first
- * saves 69 instructions of an export and import. */
+/* The form of a capsule that was not consumed, by its name; 0 for any other name. Pointers are
+ * compared first: most capsules have the strings of this file. */
 static inline int32_t
 dlp_form_of(const char *name)
 {
@@ -943,7 +943,7 @@ dlp_parse_general(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, dl
 }
 
 /* Read a request from the arguments of a fastcall method. Returns 0, or -1 with TypeError, ValueError (P1, P2, P4, P5)
- * or an error of __index__. No argument, or max_version alone, is read at once: saves 111 instructions of an export. */
+ * or an error of __index__. No argument, or max_version alone, is read at once. */
 static inline int
 dlpack_py_parse_request(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, dlpack_py_request *request)
 {
@@ -1105,7 +1105,7 @@ dlp_plan_general(const dlpack_py_offer *offer, const dlpack_py_request *request,
     return 0;
 }
 
-/* Makes the plan of an export, or raises an exception. Most exports need no decision: saves 113 instructions. */
+/* Makes the plan of an export, or raises an exception. Most exports need no decision. */
 static inline int
 dlp_plan(const dlpack_py_offer *offer, const dlpack_py_request *request, dlpack_py_plan *plan)
 {
@@ -1559,7 +1559,7 @@ dlp_call(dlp_consumer *consumer)
     if (!consumer->pass_keywords || request->has_device || request->copy != DLPACK_PY_COPY_AS_NEEDED ||
         request->stream.kind != DLPACK_PY_STREAM_NONE)
         answer = dlp_call_general(state, consumer);
-    else /* max_version alone: saves 352 instructions */
+    else /* max_version alone: the usual call */
         answer = PyObject_VectorcallMethod(state->objects[DLP_STR_DLPACK], stack, 1, state->objects[DLP_OBJ_KEYWORDS]);
     return answer == NULL && consumer->pass_keywords && PyErr_ExceptionMatches(PyExc_TypeError)
                ? dlp_call_again(state, consumer)
@@ -1769,8 +1769,8 @@ dlp_take_capsule(PyObject *capsule, const dlp_consumer *consumer, dlpack_py_view
 
 /* Takes a managed tensor, which is stolen, into the empty view v. Returns 0, or -1 with an exception. */
 DLP_SHARED int
-dlp_take_managed(void *managed, int32_t form, const dlpack_py_want *want, const dlpack_py_request *request,
-                 dlpack_py_view *v)
+dlp_take_managed_steal(void *managed, int32_t form, const dlpack_py_want *want, const dlpack_py_request *request,
+                       dlpack_py_view *v)
 {
     const dlp_consumer given = dlp_consumer_make(want, request, NULL); /* cannot ask again */
     dlp_export *copy;
@@ -1817,7 +1817,7 @@ dlp_take_fallback(const dlp_consumer *consumer, dlpack_py_view *v)
         return -1;
     }
     dlp_exception_drop(&missing);
-    if (managed == NULL || dlp_take_managed(managed, DLPACK_PY_VERSIONED, want, consumer->request, v) < 0)
+    if (managed == NULL || dlp_take_managed_steal(managed, DLPACK_PY_VERSIONED, want, consumer->request, v) < 0)
         return -1;
     if (consumer->request->copy != DLPACK_PY_COPY_NEVER || (v->flags & DLPACK_PY_FLAG_IS_COPIED) == 0)
         return 0;
@@ -1973,7 +1973,7 @@ dlpack_py_from_dlpack(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames
 {
     PyObject *values[2] = {NULL, NULL}; /* copy, device */
 
-    if (nargs == 1 && kwnames == NULL) /* saves 80 instructions with dlpack_exchange.h */
+    if (nargs == 1 && kwnames == NULL) /* the usual call */
         return dlpack_py_consume(args[0], want, v);
     dlp_view_clear(v);
     if (dlp_match_keywords("from_dlpack", 1, DLP_STR_COPY, 2, args, nargs, kwnames, values) < 0)
@@ -2127,7 +2127,7 @@ dlpack_py_object_steal(void *managed, int32_t form)
     dlp_view_clear(&v);
     if (state == NULL)
         dlp_delete(managed, form);
-    if (state == NULL || dlp_take_managed(managed, form, &want, NULL, &v) < 0)
+    if (state == NULL || dlp_take_managed_steal(managed, form, &want, NULL, &v) < 0)
         return NULL;
     return dlp_object_new_steal(&state->types[DLP_OBJECT_TYPE], dlp_object_type_new, &v);
 }

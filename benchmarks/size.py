@@ -167,7 +167,7 @@ class Header:
 
 
 def is_public(name):
-    return name.startswith("dlpack_") and "_impl_" not in name
+    return name.startswith("dlpack_")
 
 
 # ---- The example ----

@@ -247,7 +247,7 @@ array_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *
         return PyErr_Format(PyExc_ValueError, "stream is %zd, None was wanted: the data is in CPU memory", stream);
     if (device[0] != kDLCPU || device[1] != 0) /* P5 */
         return PyErr_Format(PyExc_BufferError, "dl_device is (%zd, %zd), the data is on (1, 0)", device[0], device[1]);
-    if (values[3] != Py_True && version[0] < 1 && s->versioned.flags != 0 && s->source_is_versioned) /* P3 */
+    if (values[3] != Py_True && version[0] < 1 && s->versioned.flags != 0 && s->source_is_versioned) /* P3; C7 */
         return PyErr_Format(PyExc_BufferError, "read-only data needs a capsule with flags: max_version=(1, 0)");
     if (values[3] != Py_True)
         atomic_fetch_add(&s->references, 1); /* the data lives until the deleter has run (P9) */

@@ -14,7 +14,7 @@ RELEASED = Path(__file__).with_name("public_names_released.txt")  # the list of 
 HEADERS = ["tensor.h", "py.h", "py.hpp", "exchange.h", "buffer.h", "copy.h", "device.h", "cuda.h", "rocm.h"]
 
 # Names with these words are private: parts of the headers, guards, and macros that connect the device headers.
-PRIVATE = re.compile(r"(?i)_impl_|^dlp_|_H$|_HPP$|_LAYER$|^DLPACK_DEVICE_API")
+PRIVATE = re.compile(r"(?i)^dlp_|_H$|_HPP$|_LAYER$|^DLPACK_DEVICE_API")
 # These words of a comment state the contract: a change of such a word is a change of the contract.
 PROMISES = re.compile(
     r"\b[A-Z]\w+Error\b|\b(?:[Ss]tolen|[Bb]orrowed)\b|[Nn]eeds no thread state|[Mm]ust not throw|critical section"
