@@ -148,6 +148,8 @@ typedef struct {
     PyObject *on_delete;
 } Managed;
 
+#define ALIGNMENT 256 /* of values, as dlpack.h asks for */
+
 #define MAX_EXTENTS 1024 /* of shape and of strides: 8 KB each, in the 16 pages of a Managed */
 
 static PyTypeObject managed_type;
@@ -225,7 +227,7 @@ parse_extents(PyObject *tuple, char **next)
 }
 
 /* Managed(versioned=True, *, values, misalign, shape, strides, ndim, dtype, data, byte_offset, device, flags, version,
- * deleter, on_delete, sealed): values are bytes, misalign how many to leave behind them; None for NULL; data is an
+ * deleter, on_delete, sealed): values are bytes, aligned to 256 but for misalign; None for NULL; data is an
  * address. Of a sealed versioned tensor dl_tensor cannot be read: only what is in front of it. */
 static PyObject *
 managed_new(PyTypeObject *type, PyObject *args, PyObject *names)
@@ -235,6 +237,7 @@ managed_new(PyTypeObject *type, PyObject *args, PyObject *names)
     PyObject *shape = NULL, *strides = Py_None, *ndim = Py_None, *data = Py_None, *on_delete = NULL;
     unsigned long long byte_offset = 0, flags = 0;
     unsigned int major = 1, minor = 3;
+    size_t slack;
     int sealed = 0, versioned = 1, misalign = 0, deleter = 1, code = 2, bits = 64, lanes = 1, device = 1, id = 0;
     const char *values = "";
     Py_ssize_t size = 0;
@@ -252,7 +255,7 @@ managed_new(PyTypeObject *type, PyObject *args, PyObject *names)
     self->versioned = versioned;
     Py_XINCREF(on_delete);
     self->on_delete = on_delete;
-    self->size = 16 * page + (size_t)size;
+    self->size = 16 * page + (size_t)size + 2 * ALIGNMENT;
     self->pages = pages_new(self->size);
     if (self->pages == NULL) {
         Py_DECREF(self);
@@ -284,7 +287,8 @@ managed_new(PyTypeObject *type, PyObject *args, PyObject *names)
     self->tensor = t;
     t->shape = shape == NULL ? NULL : parse_extents(shape, &next);
     t->strides = parse_extents(strides, &next);
-    self->values = place(&next, values, (size_t)size, (size_t)misalign);
+    slack = (ALIGNMENT - (size_t)size % ALIGNMENT) % ALIGNMENT + (size_t)misalign; /* values begin aligned */
+    self->values = place(&next, values, (size_t)size, slack);
     t->data = data == Py_None ? self->values : PyLong_AsVoidPtr(data);
     t->ndim = shape == NULL || shape == Py_None ? 0 : (int32_t)PyTuple_Size(shape);
     if (ndim != Py_None)

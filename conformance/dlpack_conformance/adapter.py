@@ -56,9 +56,16 @@ class Adapter:
     name = None  # of the library, as the report shows it
     distribution = None  # of which the version is shown; None: the name
     choices = {}  # what the library does where the standard leaves the choice: {"byte offset": "0"}
-    array_api = True  # False: from_dlpack of the library does not claim to be that of the array API standard
+    standard = "2025.12"  # the version of the array API standard that the library claims, or None: DLPack alone
+    dtypes = tuple(
+        DTYPES
+    )  # of its arrays. A test that any dtype will do for uses float32 if it is here, else the first
+    ranks = range(65)  # of its arrays
+    shape = (6,)  # of a plain array. If ranks lack its rank, the suite finds another shape
+    zero_copy = True  # False: from_dlpack cannot use the memory of others, and copies
     takes_objects = True  # False: from_dlpack of the library takes capsules only
     from_dlpack = None  # from_dlpack(x, **keywords): an array of the library
+    from_several = None  # from_several(xs): one object of several tensors, as of the planes of a picture
     make = None  # make(dtype, shape, data): a new array that is writable if the library has such arrays
     readonly = None  # readonly(dtype, shape, data): a read-only array
     unexportable = None  # unexportable(): {description: array that DLPack cannot describe}
@@ -73,7 +80,10 @@ class Adapter:
 
     def describe(self, array):
         """A Description. This default asks the array's own export, for libraries that tell no pointer."""
-        says = native.take(array).says
+        try:
+            says = native.take(array, max_version=(1, 3)).says
+        except TypeError:
+            says = native.take(array).says
         shape = says["shape"] or ()
         strides = says["strides"] or compact(shape)
         return Description(says["data"] + says["byte_offset"], shape, strides, None, NAMES.get(says["dtype"]))

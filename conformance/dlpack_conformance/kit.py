@@ -12,9 +12,10 @@ import time
 from typing import NamedTuple
 
 import pytest
-from _dlpack_conformance import Managed
+from _dlpack_conformance import Managed, take
 
 from .adapter import DTYPES, Description, compact, itemsize
+from .standard import OPEN, Sentence
 
 CPU = (1, 0)
 READ_ONLY, IS_COPIED, PADDED = 1, 2, 4
@@ -24,38 +25,28 @@ VERSIONED = {"max_version": (1, 3)}
 
 MUST, SHOULD, CHOICE = "must", "should", "choice"
 
-# Sections of the standards by name.
-METHOD = "Python array API standard 2025.12, array.__dlpack__"
-DEVICE_METHOD = "Python array API standard 2025.12, array.__dlpack_device__"
-FROM_DLPACK = "Python array API standard 2025.12, from_dlpack"
-SEMANTICS = "DLPack, Python Specification, Semantics"
-IMPLEMENTATION = "DLPack, Python Specification, Implementation"
-TENSOR = "dlpack.h 1.3, DLTensor"
-DTYPE = "dlpack.h 1.3, DLDataType and DLDataTypeCode"
-VERSION = "dlpack.h 1.3, DLPackVersion"
-MANAGED = "dlpack.h 1.3, DLManagedTensorVersioned"
-FLAGS = "dlpack.h 1.3, DLPACK_FLAG_BITMASK_*"
-TABLE = "dlpack.h 1.3, DLPackExchangeAPI"
-ALLOCATOR = "dlpack.h 1.3, DLPackManagedTensorAllocator"
-FROM_OBJECT = "dlpack.h 1.3, DLPackManagedTensorFromPyObjectNoSync and DLPackDLTensorFromPyObjectNoSync"
-TO_OBJECT = "dlpack.h 1.3, DLPackManagedTensorToPyObjectNoSync"
-STREAM = "dlpack.h 1.3, DLPackCurrentWorkStream"
-OPEN = "no standard decides this"
-
 
 class Clause(NamedTuple):
     id: str
     grade: str
     asks: str
-    standard: str
+    sentence: Sentence
     pitfall: str
+    anyway: bool = False  # the test runs also if the library does not claim the sentence: it may refuse then
+
+    @property
+    def standard(self):
+        """The source, from when it holds, and its words."""
+        if self.sentence is OPEN:
+            return OPEN.document
+        return f'{self.sentence.source}, since {self.sentence.since}: "{self.sentence.words}"'
 
 
-def clause(id, grade, standard, pitfall):
+def clause(id, grade, sentence, pitfall, anyway=False):
     """A test of a clause. The docstring of the test says what the clause asks."""
 
     def mark(test):
-        test.clause = Clause(id, grade, " ".join(test.__doc__.split()), standard, pitfall)
+        test.clause = Clause(id, grade, " ".join(test.__doc__.split()), sentence, pitfall, anyway)
         return test
 
     return mark
@@ -192,27 +183,117 @@ class Library:
 
     def __init__(self, adapter, name):
         self.adapter, self.spec = adapter, name
+        self.clause = None  # of the running test
         self.chosen = {}  # what the running test found of choices
+        self.known = {}  # keywords of __dlpack__: whether the library knows them
+        self.dtype = "float32" if "float32" in adapter.dtypes else adapter.dtypes[0]
+        self.shape = adapter.shape
+        if len(self.shape) not in adapter.ranks:
+            rank = min(rank for rank in adapter.ranks if rank > 0)
+            self.shape = (6,) if rank == 1 else (1,) * (rank - 2) + (2, 3)
+        self.data = data_of(self.dtype, self.shape)
+
+    def begin(self, clause):
+        """Before a test: skips what the library does not claim."""
+        self.clause, self.chosen = clause, {}
+        if not clause.anyway and not self.claims(clause.sentence):
+            pytest.skip(self.unclaimed(clause.sentence))
+
+    # -- what it claims --
+
+    def claims(self, sentence):
+        """Whether the library claims the version of the array API standard that the sentence is from."""
+        return not sentence.is_array_api or self.claims_version(sentence.since)
+
+    def claims_version(self, version):
+        return self.adapter.standard is not None and self.adapter.standard >= version
+
+    def unclaimed(self, sentence):
+        claimed = self.adapter.standard or "DLPack alone"
+        return f"from {sentence.since} of the array API standard on; the library claims {claimed}"
+
+    def refused(self, error, what):
+        """The library refuses what the clause asks for: a failure, unless it does not claim it."""
+        if not self.claims(self.clause.sentence):
+            pytest.skip(f"{self.unclaimed(self.clause.sentence)}, and refuses {what}: {shown(error)}")
+        raise AssertionError(f"{what} raised {shown(error)}")
+
+    def knows(self, keyword):
+        """Whether __dlpack__ takes the keyword with its default. What it does not know, fails P1 alone."""
+        if keyword not in self.known:
+            try:
+                self.some().__dlpack__(**{keyword: None})
+                self.known[keyword] = True
+            except TypeError:
+                self.known[keyword] = False
+            except Exception:
+                self.known[keyword] = True
+        return self.known[keyword]
+
+    def needs_keyword(self, *keywords):
+        for keyword in keywords:
+            if not self.knows(keyword):
+                pytest.skip(f"__dlpack__ does not know the keyword {keyword}, which P1 tests")
 
     # -- as a producer --
 
-    def make(self, dtype="float32", shape=(2, 3), data=None):
+    def make(self, dtype=None, shape=None, data=None):
+        """An array. Skips where the library has no such array."""
         if self.adapter.make is None:
             pytest.skip("the library does not produce")
-        return self._make(self.adapter.make, dtype, shape, data)
+        return self._make(self.adapter.make, dtype or self.dtype, self.shape if shape is None else shape, data)
 
-    def make_readonly(self, dtype="float32", shape=(2, 3)):
+    def make_readonly(self, dtype=None, shape=None):
         if self.adapter.readonly is None:
             pytest.skip("the library has no read-only arrays")
-        return self._make(self.adapter.readonly, dtype, shape, None)
+        return self._make(self.adapter.readonly, dtype or self.dtype, self.shape if shape is None else shape, None)
 
     def _make(self, make, dtype, shape, data):
+        if dtype not in self.adapter.dtypes or len(shape) not in self.adapter.ranks:
+            pytest.skip(f"the library has no array of {dtype} and rank {len(shape)}")
         try:
             return make(dtype, shape, data_of(dtype, shape) if data is None else data)
         except Exception as error:
-            if (dtype, shape) == ("float32", (6,)):
+            if (dtype, shape) == (self.dtype, self.shape):
                 raise
             pytest.skip(f"the library makes no array of {dtype} and shape {shape}: {shown(error)}")
+
+    def scaled(self, count):
+        """A plain shape with at least so many elements."""
+        return (-(-count // math.prod(self.shape[1:])), *self.shape[1:])
+
+    def large(self, count=1000, data=None):
+        """An array of many elements. With data, all its bytes are this byte."""
+        shape = self.scaled(count)
+        return self.make(shape=shape, data=data and data * (math.prod(shape) * itemsize(self.dtype)))
+
+    def capsule(self, array, **keywords):
+        """The capsule that __dlpack__ gives. Skips where the library has the other form of capsules only."""
+        self.needs_keyword(*keywords)
+        try:
+            return array.__dlpack__(**keywords)
+        except BufferError as error:
+            if "max_version" in keywords:
+                raise
+            pytest.skip(f"the library exports no legacy capsule: {shown(without_frames(error))}")
+
+    def take(self, array, **keywords):
+        """A tensor in the form that the keywords ask for. Skips where the library has the other form only."""
+        taken = take(self.capsule(array, **keywords))
+        if "max_version" in keywords and taken.says["version"] is None:
+            pytest.skip("the library exports legacy capsules only")
+        return taken
+
+    def take_any(self, array, **keywords):
+        """A tensor in the form that the library has."""
+        for form in (VERSIONED, {}):
+            if form and not self.knows("max_version"):
+                continue
+            try:
+                return take(array.__dlpack__(**form, **keywords))
+            except BufferError as error:
+                refusal = without_frames(error)
+        raise refusal
 
     def view(self, name, array):
         if name not in self.adapter.views:
@@ -225,9 +306,9 @@ class Library:
     def some(self):
         """An array of rank 2 if the library has one, else of rank 1."""
         try:
-            return self.make()
+            return self.make(shape=(2, 3))
         except pytest.skip.Exception:
-            return self.make(shape=(6,))
+            return self.make()
 
     def pointer(self, array):
         return Description(*self.adapter.describe(array)).pointer
@@ -244,7 +325,9 @@ class Library:
     def from_dlpack(self, source, **keywords):
         if self.adapter.from_dlpack is None:
             pytest.skip("the library does not consume")
-        return self.adapter.from_dlpack(source, **keywords)
+        array = self.adapter.from_dlpack(source, **keywords)
+        self.described(array)  # a library may check a tensor no sooner than it looks at it
+        return array
 
     def attempt(self, source, **keywords):
         """(array, None), or (None, the exception)."""
@@ -253,9 +336,12 @@ class Library:
         except Exception as error:
             return None, without_frames(error)
 
-    def needs_array_api(self):
-        if not self.adapter.array_api:
-            pytest.skip("the library does not claim from_dlpack of the array API standard")
+    def plain(self, **fields):
+        """The fields of a tensor that the library takes, but for those given."""
+        return {"dtype": self.dtype, "shape": self.shape, **fields}
+
+    def offer(self, form=None, **fields):
+        return Offer(form, **self.plain(**fields))
 
     def needs_objects(self):
         if not self.adapter.takes_objects:
@@ -274,6 +360,11 @@ class Library:
         in self.refusal.
         """
         array, self.refusal = self.attempt(offer, **keywords)
+        if array is not None and data:
+            try:
+                got = self.values(array)
+            except Exception as error:
+                array, self.refusal = None, without_frames(error)
         if array is None:
             for made in offer.made:
                 assert settled(lambda made=made: made.deleted >= 1), "the library refused the tensor, and it leaks"
@@ -288,7 +379,6 @@ class Library:
         if says.shape is not None:
             assert tuple(says.shape) == shape, f"the array has the shape {tuple(says.shape)}, the tensor {shape}"
         if data:
-            got = self.values(array)
             assert got == data, f"the array has the bytes {got[:32].hex()}, the tensor {data[:32].hex()}"
         del array
         for made in offer.made:

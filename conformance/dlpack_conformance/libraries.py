@@ -3,6 +3,7 @@
 import ctypes
 import importlib
 import importlib.util
+import inspect
 from pathlib import Path
 
 import _dlpack_conformance as native
@@ -20,6 +21,7 @@ class Numpy(Adapter):
 
         self.np = numpy
         self.from_dlpack = numpy.from_dlpack
+        self.standard = getattr(numpy, "__array_api_version__", "2021.12")  # 1.26 and older tell none
 
     def make(self, dtype, shape, data):
         return self.np.frombuffer(bytearray(data), dtype).reshape(shape)
@@ -52,6 +54,9 @@ class Torch(Adapter):
 
         self.torch = torch
         self.from_dlpack = torch.from_dlpack
+        # PyTorch names the standard but no version: the parameters that it documents are those of a version.
+        parameters = inspect.signature(torch.Tensor.__dlpack__).parameters
+        self.standard = "2023.12" if "dl_device" in parameters else "2022.12"
 
     def make(self, dtype, shape, data):
         kind = getattr(self.torch, dtype)
@@ -88,6 +93,7 @@ class Jax(Adapter):
         jax.config.update("jax_enable_x64", True)
         self.jax, self.np = jax, numpy
         self.from_dlpack = jax.dlpack.from_dlpack
+        self.standard = getattr(jax.numpy, "__array_api_version__", "2022.12")
 
     def make(self, dtype, shape, data):
         return self.jax.numpy.array(self.np.frombuffer(data, self.jax.numpy.dtype(dtype)).reshape(shape))
@@ -103,7 +109,7 @@ class Jax(Adapter):
 
 class TensorFlow(Adapter):
     name = "tensorflow"
-    array_api = False
+    standard = None
     distribution = "tensorflow-cpu"
     takes_objects = False
     views = {}  # a slice is a new tensor
@@ -130,6 +136,7 @@ class TensorFlow(Adapter):
 
 class Paddle(Adapter):
     name = "paddle"
+    standard = "2023.12"  # whose parameters it documents
     distribution = "paddlepaddle"
 
     def __init__(self):
@@ -156,6 +163,8 @@ class Paddle(Adapter):
 
 class Mlx(Adapter):
     name = "mlx"
+    standard = "2023.12"  # whose parameters it documents
+    zero_copy = False  # its arrays are in memory that its own allocator aligns
 
     def __init__(self):
         import mlx.core
@@ -178,7 +187,7 @@ class Mlx(Adapter):
 
 class TvmFfi(Adapter):
     name = "tvm_ffi"
-    array_api = False
+    standard = None
     distribution = "apache-tvm-ffi"
     views = {}  # its tensor has no operations
 
@@ -199,7 +208,7 @@ class TvmFfi(Adapter):
 
 class PyarrowTensor(Adapter):
     name = "pyarrow.Tensor"
-    array_api = False
+    standard = None
     distribution = "pyarrow"
     views = {}
 
@@ -229,7 +238,7 @@ class PyarrowTensor(Adapter):
 
 class PyarrowArray(Adapter):
     name = "pyarrow.Array"
-    array_api = False
+    standard = None
     distribution = "pyarrow"
     views = {"slice": lambda a: a[1:]}
 
@@ -264,6 +273,7 @@ class ArrayApiStrict(Adapter):
         import numpy
 
         self.np, self.xp = numpy, array_api_strict
+        self.standard = array_api_strict.__array_api_version__
         self.from_dlpack = array_api_strict.from_dlpack
 
     def make(self, dtype, shape, data):
@@ -283,7 +293,7 @@ class Mpi4py(Adapter):
     """A consumer of message buffers: MPI.buffer shows the memory that a message would be read from."""
 
     name = "mpi4py"
-    array_api = False
+    standard = None
 
     def __init__(self):
         from mpi4py import rc
@@ -312,6 +322,7 @@ class Cupy(Adapter):
 
         cupy.cuda.runtime.getDeviceCount()  # raises without a GPU
         self.cupy = cupy
+        self.standard = getattr(cupy, "__array_api_version__", "2022.12")
         self.from_dlpack = cupy.from_dlpack
 
     def make(self, dtype, shape, data):
@@ -330,7 +341,7 @@ class Numba(Adapter):
     """Numba's device arrays have no __dlpack__ of their own: they are consumers of __cuda_array_interface__ only."""
 
     name = "numba"
-    array_api = False
+    standard = None
     distribution = "numba-cuda"
 
     def __init__(self):

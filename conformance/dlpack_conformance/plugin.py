@@ -156,6 +156,6 @@ def library(request):
 
 
 @pytest.fixture
-def lib(library):
-    library.chosen.clear()
+def lib(request, library):
+    library.begin(request.function.clause)
     return library

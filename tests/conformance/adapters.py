@@ -14,6 +14,21 @@ CHOICES = {
     "NULL strides since 1.2": "taken",
     "__dlpack__ of an instance": "called",
     "a borrowed tensor of read-only data": "refused",
+    "a copy of read-only data": "writable",
+    "a legacy capsule for who asks for nothing": "exported",
+    "byte_offset beyond 32 bits": "added",
+    "copy=False in a legacy capsule": "shared",
+    "copy=False in a versioned capsule": "shared",
+    "copy=True in a legacy capsule": "copied",
+    "copy=True in a versioned capsule": "copied",
+    "stream=-2": "refused",
+    "stream=1": "refused",
+    "stream=1099511627776": "refused",
+    "stream=2": "refused",
+    "the flag IS_COPIED": "ignored",
+    "the stream of the CPU": "NULL",
+    "writable data": "writable",
+    "an exception in flight when the deleter is called": "survives",
     "a legacy capsule": "taken",
     "a legacy capsule in place of an object": "taken",
     "a negative extent": "refused",
@@ -267,7 +282,7 @@ class Nanobind(Adapter):
     """nanobind's own DLPack, in an extension of tests/libraries."""
 
     name = "nanobind"
-    array_api = False
+    standard = None
     views = {}  # nanobind's arrays have no operations
 
     def __init__(self):

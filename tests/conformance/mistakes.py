@@ -39,7 +39,7 @@ MEANT = {
     "other_device_is_a_ValueError": "P5_a_device_that_cannot_be_served_is_a_BufferError",
     "streams_are_accepted_on_the_CPU": "P6_on_the_CPU_a_stream_is_refused",
     "unexportable_is_a_RuntimeError": "P7_data_that_cannot_be_exported_is_a_BufferError",
-    "unexportable_is_exported": "P7_data_that_DLPack_cannot_describe_is_not_exported",
+    "unexportable_is_exported": "P7_data_that_cannot_be_exported_is_a_BufferError",
     "device_is_a_list": "P8_the_device_is_a_tuple_of_two_integers",
     "device_id_is_None": "P8_the_device_is_a_tuple_of_two_integers",
     "device_and_capsule_disagree": "P8_the_capsule_has_the_device_that_the_method_tells",
