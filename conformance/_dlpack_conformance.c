@@ -779,6 +779,19 @@ strip(PyObject *Py_UNUSED(module), PyObject *args)
     Py_RETURN_NONE;
 }
 
+/* rename(capsule, name): as a consumer does; name are bytes. */
+static PyObject *
+rename_capsule(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *capsule, *wanted;
+    const char *given;
+
+    if (!PyArg_ParseTuple(args, "OO", &capsule, &wanted) || static_name(wanted, &given) < 0 ||
+        PyCapsule_SetName(capsule, given) < 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
 /* name(capsule): bytes. */
 static PyObject *
 name(PyObject *Py_UNUSED(module), PyObject *capsule)
@@ -1235,6 +1248,24 @@ borrow_by_table(PyObject *Py_UNUSED(module), PyObject *obj)
     return Py_BuildValue("NN", describe(&t), read_elements(&t, 0));
 }
 
+/* borrow_both_by_table(one, other): what each tensor says and its elements, read when both are lent. */
+static PyObject *
+borrow_both_by_table(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    const DLPackExchangeAPI *found;
+    PyObject *one, *other;
+    DLTensor t, u;
+
+    if (!PyArg_ParseTuple(args, "OO", &one, &other) || (found = table_of(Py_TYPE(one))) == NULL)
+        return NULL;
+    memset(&t, 0, sizeof(t));
+    memset(&u, 0, sizeof(u));
+    if (check_result("dltensor_from_py_object_no_sync", found->dltensor_from_py_object_no_sync(one, &t)) != 0 ||
+        check_result("dltensor_from_py_object_no_sync", found->dltensor_from_py_object_no_sync(other, &u)) != 0)
+        return NULL;
+    return Py_BuildValue("NNNN", describe(&t), read_elements(&t, 0), describe(&u), read_elements(&u, 0));
+}
+
 /* make_by_table(type, managed): an object of the type. */
 static PyObject *
 make_by_table(PyObject *Py_UNUSED(module), PyObject *args)
@@ -1425,6 +1456,7 @@ call(PyObject *module, PyObject *args)
 static PyMethodDef functions[] = {
     {"take", FUNCTION(take), METH_VARARGS | METH_KEYWORDS, NULL},
     {"name", name, METH_O, NULL},
+    {"rename", rename_capsule, METH_VARARGS, NULL},
     {"strip", strip, METH_VARARGS, NULL},
     {"peek", peek, METH_O, NULL},
     {"watch", watch_capsule, METH_O, NULL},
@@ -1444,6 +1476,7 @@ static PyMethodDef functions[] = {
     {"outcome", set_outcome, METH_VARARGS, NULL},
     {"allocator_is", allocator_is, METH_O, NULL},
     {"take_by_table", take_by_table, METH_O, NULL},
+    {"borrow_both_by_table", borrow_both_by_table, METH_VARARGS, NULL},
     {"borrow_by_table", borrow_by_table, METH_O, NULL},
     {"make_by_table", make_by_table, METH_VARARGS, NULL},
     {"allocate_by_table", allocate_by_table, METH_VARARGS, NULL},

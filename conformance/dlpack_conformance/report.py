@@ -18,7 +18,7 @@ GRADES = ["must", "should", "choice"]
 def clauses():
     """The clauses by the names of their tests."""
     found = {}
-    for file in ("producer", "consumer", "exchange_api", "lifetime"):
+    for file in ("producer", "consumer", "exchange_api", "lifetime", "paths"):
         tests = vars(importlib.import_module(f".clauses.test_{file}", __package__))
         found.update((name[5:], test.clause) for name, test in tests.items() if name.startswith("test_"))
     return found

@@ -233,6 +233,7 @@ class Wrongarray(Adapter):
         self.wrongarray = wrongarray
         self.from_dlpack = wrongarray.from_dlpack
         self.repeat = lambda a, count: a.view((count,), (0,), 0)
+        self.from_several = wrongarray.from_several
 
     def make(self, dtype, shape, data):
         return self.wrongarray.array(DTYPES[dtype], shape, data)

@@ -146,7 +146,166 @@ MEANT = {
     "prev_api_is_refused": "X2_an_older_table_behind_a_newer_one",
     "table_tensor_is_deleted_twice": "X2_a_type_with_a_table",
     "override_is_ignored": "X2_a_subclass_that_overrides_the_method",
+    # Of public reports about libraries.
+    "copy_of_a_view_is_shared": "P4_a_copy_of_a_view_has_the_values_of_the_view",
+    "copy_of_a_view_is_not_flagged": "P4_a_copy_is_flagged_as_a_copy",
+    "name_is_compared_by_address": "K1_a_capsule_that_is_given_back",
+    "destructor_leaves_an_exception": "K2_an_exception_survives_a_capsule_that_dies[unused",
+    "destructor_replaces_the_exception": "K2_an_exception_survives_a_capsule_that_dies[argument",
+    "lent_tensors_share_their_shape": "X3_two_arrays_are_lent_at_once",
+    "float16_is_exported_as_bfloat16": "D6_each_dtype_on_every_way_out[float16",
+    "float16_is_imported_as_bfloat16": "D9_every_way_in_reads_each_dtype[float16",
+    "from_dlpack_has_no_device": "C3_the_keywords_of_from_dlpack_may_be_None",
+    "copy_False_falls_back_to_a_copy": "C3_copy_False_is_not_replaced_by_a_copy",
+    "source_is_leaked": "K4_no_reference_is_left_behind",
+    "capsule_is_leaked": "K4_no_reference_is_left_behind",
+    "capsule_is_renamed_otherwise": "K4_the_capsule_is_renamed",
+    "error_of_the_device_leaks": "C1_an_error_of_dlpack_device_leaves_nothing_behind",
+    "same_memory_is_taken_once": "K4_two_tensors_with_the_same_memory",
+    "first_part_leaks": "K4_several_tensors_of_which_one_is_refused",
+    "first_part_is_deleted_twice": "K4_several_tensors_of_which_one_is_refused",
+    "exported_strides_have_32_bits": "D8_a_stride_beyond_32_bits_is_exported_whole",
 }
+
+# ---- Mistakes of one field on one way: "path.field" of wrongarray ----
+
+# For each path of exports, how and source of the tests in test_paths.py that go there.
+EXPORTS = {
+    "legacy": "legacy-itself",
+    "versioned": "versioned-itself",
+    "legacy_copy": "legacy copy-itself",
+    "versioned_copy": "versioned copy-itself",
+    "legacy_view": "legacy-slice",
+    "versioned_view": "versioned-slice",
+    "legacy_copy_of_view": "legacy copy-slice",
+    "versioned_copy_of_view": "versioned copy-slice",
+    "read_only": "versioned-read-only",
+    "read_only_view": "versioned-read-only slice",
+    "legacy_of_import": "legacy-imported",
+    "versioned_of_import": "versioned-imported",
+    "owned": "owned-itself",
+    "owned_view": "owned-slice",
+    "owned_read_only": "owned-read-only",
+    "owned_of_import": "owned-imported",
+    "lent": "lent-itself",
+    "lent_view": "lent-slice",
+}
+EXPORT_FIELDS = {
+    "data": "D1_every_export_has_the_values_of_the_array[{}]",
+    "byte_offset": "D1_every_export_has_the_values_of_the_array[{}]",
+    "offset_twice": "D1_every_export_has_the_values_of_the_array[{}]",
+    "ndim": "D3_every_export_has_the_shape_of_the_array[{}]",
+    "shape": "D3_every_export_has_the_shape_of_the_array[{}]",
+    "strides": "D1_every_export_has_the_values_of_the_array[{}]",
+    "no_strides": "D4_every_export_of_1_2_or_newer_has_strides[{}]",
+    "code": "D6_every_export_has_the_dtype_of_the_array[{}]",
+    "bits": "D6_every_export_has_the_dtype_of_the_array[{}]",
+    "lanes": "D6_every_export_has_the_dtype_of_the_array[{}]",
+    "device_type": "P8_every_export_has_the_device_of_the_array[{}]",
+    "device_id": "P8_every_export_has_the_device_of_the_array[{}]",
+    "read_only_flag": "P3_no_export_of_writable_data_is_flagged[{}]",
+    "copied_flag": "P4_no_export_of_shared_memory_is_flagged_as_a_copy[{}]",
+    "unknown_flag": "P3_no_export_has_an_unknown_flag[{}]",
+    "major": "P2_every_export_has_a_version_of_DLPack[{}]",
+    "minor": "P2_every_export_has_a_version_of_DLPack[{}]",
+    "no_deleter": "K1_no_export_leaves_memory_behind[{}]",
+    "leaked_owner": "K1_no_export_leaves_memory_behind[{}]",
+    "leaked_struct": "K1_no_export_leaves_memory_behind[{}]",
+    "owner_not_kept": "P9_every_export_keeps_the_memory_until_its_deleter[{}]",
+    "deleter_with_the_GIL": "K5_the_deleter_of_every_export_works_without_the_GIL[{}]",
+}
+ALLOCATED = {
+    **dict.fromkeys(
+        [
+            "ndim",
+            "shape",
+            "strides",
+            "no_strides",
+            "code",
+            "bits",
+            "lanes",
+            "device_type",
+            "device_id",
+            "major",
+            "minor",
+        ],
+        "X5_every_field_of_an_allocated_tensor",
+    ),
+    "read_only_flag": "X5_an_allocated_tensor_has_no_flags",
+    "copied_flag": "X5_an_allocated_tensor_is_no_copy",
+    "unknown_flag": "X5_an_allocated_tensor_has_no_flags",
+    **dict.fromkeys(["no_deleter", "leaked_owner", "leaked_struct"], "K1_an_allocated_tensor_leaves_no_memory_behind"),
+    "deleter_with_the_GIL": "K5_the_deleter_of_an_allocated_tensor_works_without_the_GIL",
+}
+IMPORTS = {
+    "from_versioned": "versioned",
+    "from_legacy": "legacy",
+    "from_versioned_capsule": "versioned capsule",
+    "from_legacy_capsule": "legacy capsule",
+    "by_copy": "copy",
+    "by_table": "table",
+    "to_object": "to_object",
+}
+IMPORT_FIELDS = {
+    "late_data": "D9_every_way_in_reads_each_dtype[float32-{}]",
+    "no_offset": "D1_every_way_in_adds_byte_offset[16-{}]",
+    "double_offset": "D1_every_way_in_adds_byte_offset[256-{}]",
+    "short_offset": "D1_every_way_in_adds_a_byte_offset_beyond_32_bits[{}]",
+    "short_shape": "D9_every_way_in_reads_each_dtype[float32-{}]",
+    "no_strides_read": "D5_every_way_in_follows_strides[columns-{}]",
+    "short_strides": "D8_every_way_in_follows_a_stride_beyond_32_bits[{}]",
+    "positive_strides": "D5_every_way_in_follows_strides[backwards-{}]",
+    "other_code": "D9_every_way_in_reads_each_dtype[int32-{}]",
+    "no_lanes": "D6_every_way_in_refuses_lanes_or_keeps_them[{}]",
+    "no_device": "C5_every_way_in_refuses_memory_of_a_GPU[CUDA-{}]",
+    "lost_read_only": "C7_every_way_in_keeps_read_only_data_read_only[{}]",
+    "other_major": "K6_every_way_in_refuses_another_major_version[{}]",
+    "never_deleted": "K4_every_way_in_deletes_the_tensor_once[{}]",
+    "deleted_twice": "K4_every_way_in_deletes_the_tensor_once[{}]",
+    "deleted_at_once": "K4_every_way_in_deletes_the_tensor_once[{}]",
+    "NULL_called": "K3_no_way_in_calls_a_NULL_deleter[{}]",
+    "refused_leaks": "K4_every_way_in_deletes_what_it_refuses_once[{}]",
+}
+
+
+def is_a_mistake(path, field):
+    """Whether a tensor of this way has the field, and a wrong value makes a difference."""
+    is_legacy = path.startswith("legacy")
+    if path.startswith("lent") or is_legacy:
+        if field in ("read_only_flag", "copied_flag", "unknown_flag", "major", "minor"):
+            return False
+    if path.startswith("lent"):
+        return field not in ("no_deleter", "leaked_owner", "leaked_struct", "owner_not_kept", "deleter_with_the_GIL")
+    if is_legacy and field == "no_strides":  # what is compact may have NULL strides there
+        return path == "legacy_view"
+    if path == "to_object" and field == "refused_leaks":
+        return False  # X6_a_tensor_that_is_refused
+    if field in ("lost_read_only", "other_major"):
+        return path not in ("from_legacy", "from_legacy_capsule", "by_copy")
+    return True
+
+
+def grid():
+    for path, test in EXPORTS.items():
+        for field, meant in EXPORT_FIELDS.items():
+            tests = test
+            if field == "copied_flag" and "copy" in path:
+                meant = "P4_every_copy_is_flagged[" + tests.partition("-")[2] + "]"
+            elif field == "read_only_flag" and "read_only" in path:
+                meant = "P3_every_export_of_read_only_data_is_flagged[{}]"
+            elif (path, field) == ("legacy_view", "no_strides"):
+                meant, tests = "D1_every_export_has_the_values_of_the_array[{}]", "legacy-transposed"
+            if is_a_mistake(path, field):
+                yield f"{path}.{field}", meant.format(tests)
+    for field, meant in ALLOCATED.items():
+        yield f"allocated.{field}", meant
+    for path, way in IMPORTS.items():
+        for field, meant in IMPORT_FIELDS.items():
+            if is_a_mistake(path, field):
+                yield f"{path}.{field}", meant.format(way)
+
+
+MEANT.update(grid())
 
 
 def pytest_addoption(parser):

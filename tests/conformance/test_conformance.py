@@ -16,7 +16,7 @@ from dlpack_conformance import __main__, report, run, runner, standard
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
-from mistakes import MEANT  # noqa: E402
+from mistakes import EXPORT_FIELDS, EXPORTS, IMPORT_FIELDS, IMPORTS, MEANT  # noqa: E402
 
 ADAPTERS = HERE / "adapters.py"
 WRAPPERS = HERE / "wrappers.py"
@@ -115,14 +115,21 @@ def caught(tmp_path_factory):
     return {line["mistake"]: line for line in map(json.loads, path.read_text().splitlines())}
 
 
-@pytest.mark.parametrize("mistake", wrongarray.MISTAKES)
+def test_each_mistake_has_a_test():
+    assert set(wrongarray.MISTAKES) <= set(MEANT)
+    assert set(EXPORTS) | {"allocated"} == set(wrongarray.EXPORT_PATHS)
+    assert set(EXPORT_FIELDS) == set(wrongarray.EXPORT_FIELDS)
+    assert (set(IMPORTS), set(IMPORT_FIELDS)) == (set(wrongarray.IMPORT_PATHS), set(wrongarray.IMPORT_FIELDS))
+
+
+@pytest.mark.parametrize("mistake", MEANT)
 def test_each_mistake_is_caught_by_its_test(mistake, caught):
     assert caught[mistake]["ran"] > 0, f"no test is named {MEANT[mistake]}"
     assert caught[mistake]["failed"]
 
 
 def test_a_crash_fails_its_test_and_the_run_goes_on():
-    result = run(f"{ADAPTERS}:Wrongarray", ["K3", "K4_the_capsule"], {"WRONGARRAY_MISTAKE": "NULL_deleter_is_called"})
+    result = run(f"{ADAPTERS}:Wrongarray", ["K3_a", "K4_the_capsule"], {"WRONGARRAY_MISTAKE": "NULL_deleter_is_called"})
     assert set(failures(result)) == {f"K3_a_NULL_deleter_is_not_called[{form}]" for form in ("versioned", "legacy")}
     crash = "exception 0xC0000005" if os.name == "nt" else "SIGSEGV"
     assert {came.partition(":")[0] for came in failures(result).values()} == {f"the process was ended by {crash}"}

@@ -66,7 +66,14 @@ typedef DLManagedTensor Legacy;
     X(allocator_does_not_report) X(allocator_reports_twice) X(allocator_ignores_the_shape)                            \
     X(instance_table_is_used) X(table_version_is_not_checked) X(NULL_functions_are_called)                            \
     X(failure_of_a_table_is_ignored) X(table_name_is_not_checked) X(prev_api_is_refused)                              \
-    X(table_tensor_is_deleted_twice) X(override_is_ignored)
+    X(table_tensor_is_deleted_twice) X(override_is_ignored)                                                           \
+    /* Of public reports about libraries. */                                                                          \
+    X(copy_of_a_view_is_shared) X(copy_of_a_view_is_not_flagged) X(name_is_compared_by_address)                       \
+    X(destructor_leaves_an_exception) X(destructor_replaces_the_exception) X(lent_tensors_share_their_shape)          \
+    X(float16_is_exported_as_bfloat16) X(float16_is_imported_as_bfloat16) X(from_dlpack_has_no_device)                \
+    X(copy_False_falls_back_to_a_copy) X(source_is_leaked) X(capsule_is_leaked) X(capsule_is_renamed_otherwise)       \
+    X(error_of_the_device_leaks) X(same_memory_is_taken_once) X(first_part_leaks) X(first_part_is_deleted_twice)      \
+    X(exported_strides_have_32_bits)
 /* clang-format on */
 
 #define NUMBER(name) name,
@@ -75,6 +82,42 @@ enum mistake { MISTAKES(NUMBER) MISTAKES_END };
 static const char *const mistake_names[] = {MISTAKES(NAME)};
 
 static enum mistake mistake;
+
+/* Mistakes in one field on one path, named "path.field": of exports, and of imports. */
+/* clang-format off */
+#define EXPORT_PATHS(X)                                                                                               \
+    X(legacy) X(versioned) X(legacy_copy) X(versioned_copy) X(legacy_view) X(versioned_view) X(legacy_copy_of_view)   \
+    X(versioned_copy_of_view) X(read_only) X(read_only_view) X(legacy_of_import) X(versioned_of_import) X(owned)      \
+    X(owned_view) X(owned_read_only) X(owned_of_import) X(lent) X(lent_view) X(allocated)
+#define EXPORT_FIELDS(X)                                                                                              \
+    X(data) X(byte_offset) X(offset_twice) X(ndim) X(shape) X(strides) X(no_strides) X(code) X(bits) X(lanes)         \
+    X(device_type) X(device_id) X(read_only_flag) X(copied_flag) X(unknown_flag) X(major) X(minor) X(no_deleter)      \
+    X(leaked_owner) X(leaked_struct) X(owner_not_kept) X(deleter_with_the_GIL)
+#define IMPORT_PATHS(X)                                                                                               \
+    X(from_versioned) X(from_legacy) X(from_versioned_capsule) X(from_legacy_capsule) X(by_copy) X(by_table)          \
+    X(to_object)
+#define IMPORT_FIELDS(X)                                                                                              \
+    X(late_data) X(no_offset) X(double_offset) X(short_offset) X(short_shape) X(no_strides_read) X(short_strides)     \
+    X(positive_strides) X(other_code) X(no_lanes) X(no_device) X(lost_read_only) X(other_major) X(never_deleted)      \
+    X(deleted_twice) X(deleted_at_once) X(NULL_called) X(refused_leaks)
+/* clang-format on */
+
+#define PATH(name) path_##name,
+#define FIELD(name) field_##name,
+enum { path_none, EXPORT_PATHS(PATH) IMPORT_PATHS(PATH) };
+enum { field_none, EXPORT_FIELDS(FIELD) IMPORT_FIELDS(FIELD) };
+#define TEXT(name) #name,
+static const char *const export_paths[] = {EXPORT_PATHS(TEXT)}, *const export_fields[] = {EXPORT_FIELDS(TEXT)};
+static const char *const import_paths[] = {IMPORT_PATHS(TEXT)}, *const import_fields[] = {IMPORT_FIELDS(TEXT)};
+#define COUNT(array) ((int)(sizeof(array) / sizeof((array)[0])))
+
+static int wrong_path, wrong_field;
+
+static int
+is_wrong(int path, int field)
+{
+    return path == wrong_path && field == wrong_field;
+}
 
 /* ---- Memory ------------------------------------------------------------------ */
 
@@ -85,6 +128,7 @@ typedef struct {
     size_t size;
     Versioned *versioned; /* an imported tensor, or NULL */
     Legacy *legacy;
+    int path;
 } Block;
 
 static Block *
@@ -103,15 +147,16 @@ block_new(size_t size)
 }
 
 static void
-delete_imported(Versioned *versioned, Legacy *legacy)
+delete_imported(Versioned *versioned, Legacy *legacy, int path)
 {
-    int times = mistake == deleter_is_called_twice ? 2 : 1;
-    if (mistake == deleter_is_never_called)
+    int times = mistake == deleter_is_called_twice || is_wrong(path, field_deleted_twice) ? 2 : 1;
+    const int calls_NULL = mistake == NULL_deleter_is_called || is_wrong(path, field_NULL_called);
+    if (mistake == deleter_is_never_called || is_wrong(path, field_never_deleted))
         return;
     for (; times > 0; times--) {
-        if (versioned != NULL && (versioned->deleter != NULL || mistake == NULL_deleter_is_called))
+        if (versioned != NULL && (versioned->deleter != NULL || calls_NULL))
             versioned->deleter(versioned);
-        if (legacy != NULL && (legacy->deleter != NULL || mistake == NULL_deleter_is_called))
+        if (legacy != NULL && (legacy->deleter != NULL || calls_NULL))
             legacy->deleter(legacy);
     }
 }
@@ -121,7 +166,7 @@ block_drop(Block *block)
 {
     if (block == NULL || __atomic_sub_fetch(&block->references, 1, __ATOMIC_ACQ_REL) > 0)
         return;
-    delete_imported(block->versioned, block->legacy);
+    delete_imported(block->versioned, block->legacy, block->path);
     if (block->memory != NULL)
         memset(block->memory, 0xdd, block->size);
     aligned_free(block->memory);
@@ -147,6 +192,7 @@ typedef struct {
     int64_t shape[MAX_DIMS], strides[MAX_DIMS];
     int readonly;
     int unexportable;
+    int is_view;
 } Array;
 
 static PyTypeObject array_type;
@@ -301,6 +347,7 @@ array_view(PyObject *op, PyObject *args)
     else {
         view->skip = self->skip + first * itemsize(self);
         view->readonly = self->readonly;
+        view->is_view = 1;
     }
     return (PyObject *)view;
 }
@@ -356,16 +403,17 @@ typedef struct {
         Legacy legacy;
     } managed;
     Block *block;
-    int64_t shape[MAX_DIMS], strides[MAX_DIMS];
+    int path;
+    int64_t shape[MAX_DIMS + 1], strides[MAX_DIMS + 1];
 } Export;
 
-static int64_t shared_shape[MAX_DIMS];
+static int64_t shared_shape[MAX_DIMS + 1], shared_strides[MAX_DIMS + 1];
 
 static void
 free_export(void *managed)
 {
     Export *export_ = (Export *)managed;
-    if (mistake == deleter_needs_the_GIL)
+    if (mistake == deleter_needs_the_GIL || is_wrong(export_->path, field_deleter_with_the_GIL))
         (void)PyThreadState_Get(); /* ends the process without a thread state */
     if (mistake == deleter_needs_the_interpreter)
         PyGILState_Release(PyGILState_Ensure());
@@ -373,9 +421,10 @@ free_export(void *managed)
         PyErr_Clear();
     if (mistake == exports_share_their_shape)
         memset(shared_shape, 0, sizeof(shared_shape));
-    if (mistake != owner_leaks && mistake != owner_is_not_kept)
+    if (mistake != owner_leaks && mistake != owner_is_not_kept && !is_wrong(export_->path, field_leaked_owner) &&
+        !is_wrong(export_->path, field_owner_not_kept))
         block_drop(export_->block);
-    if (mistake != struct_leaks)
+    if (mistake != struct_leaks && !is_wrong(export_->path, field_leaked_struct))
         free(export_);
 }
 
@@ -432,6 +481,8 @@ fill(const Array *self, DLTensor *t, int64_t *shape, int64_t *strides)
     if (mistake == device_and_capsule_disagree)
         t->device.device_type = kDLCUDAHost;
     t->dtype = self->dtype;
+    if (t->dtype.code == kDLFloat && t->dtype.bits == 16 && mistake == float16_is_exported_as_bfloat16)
+        t->dtype.code = kDLBfloat;
     if (t->dtype.code == kDLBool && mistake == bool_is_uint8)
         t->dtype.code = kDLUInt;
     if (t->dtype.code == kDLComplex && mistake == complex_has_two_lanes) {
@@ -448,6 +499,8 @@ fill(const Array *self, DLTensor *t, int64_t *shape, int64_t *strides)
             strides[i] *= itemsize(self);
         if (mistake == exported_strides_are_made_positive && strides[i] < 0)
             strides[i] = -strides[i];
+        if (mistake == exported_strides_have_32_bits)
+            strides[i] = (int32_t)strides[i];
     }
     if (self->ndim == 0 && mistake == scalar_has_rank_1) {
         t->ndim = 1;
@@ -455,16 +508,72 @@ fill(const Array *self, DLTensor *t, int64_t *shape, int64_t *strides)
     }
 }
 
+/* Makes the mistakes of a path in a tensor; versioned is NULL if the tensor is of another form. */
+static void
+spoil(const Array *self, int path, DLTensor *t, Versioned *versioned)
+{
+    if (path != wrong_path)
+        return;
+    switch (wrong_field) {
+    case field_data: t->data = (char *)t->data + itemsize(self); break;
+    case field_byte_offset: t->byte_offset = (uint64_t)itemsize(self); break;
+    case field_offset_twice: t->byte_offset = (uint64_t)(self->skip != 0 ? self->skip : itemsize(self)); break;
+    case field_ndim:
+        t->shape[t->ndim] = t->strides[t->ndim] = 1;
+        t->ndim++;
+        break;
+    case field_shape:
+        if (t->ndim > 0)
+            t->shape[0]--;
+        break;
+    case field_strides:
+        if (t->ndim > 0)
+            t->strides[t->ndim - 1] = 0;
+        break;
+    case field_no_strides: t->strides = NULL; break;
+    case field_code: t->dtype.code = t->dtype.code == kDLFloat ? kDLInt : kDLFloat; break;
+    case field_bits: t->dtype.bits = (uint8_t)(t->dtype.bits / 2); break;
+    case field_lanes: t->dtype.lanes = 0; break;
+    case field_device_type: t->device.device_type = kDLCUDAHost; break;
+    case field_device_id: t->device.device_id = 1; break;
+    case field_read_only_flag: versioned->flags ^= DLPACK_FLAG_BITMASK_READ_ONLY; break;
+    case field_copied_flag: versioned->flags ^= DLPACK_FLAG_BITMASK_IS_COPIED; break;
+    case field_unknown_flag: versioned->flags |= UINT64_C(1) << 40; break;
+    case field_major: versioned->version.major = 2; break;
+    case field_minor: versioned->version.minor = 0xdeadbeef; break;
+    default: break;
+    }
+}
+
+/* The path of an export; form is that of the array itself, and the next paths are those of its copy, ... */
+static int
+path_of(const Array *self, int is_versioned, int copies)
+{
+    if (self->block->versioned != NULL || self->block->legacy != NULL)
+        return copies ? path_none : is_versioned ? path_versioned_of_import : path_legacy_of_import;
+    if (self->readonly && !copies)
+        return self->is_view ? path_read_only_view : path_read_only;
+    if (self->is_view && copies)
+        return is_versioned ? path_versioned_copy_of_view : path_legacy_copy_of_view;
+    if (self->is_view)
+        return is_versioned ? path_versioned_view : path_legacy_view;
+    if (copies)
+        return is_versioned ? path_versioned_copy : path_legacy_copy;
+    return is_versioned ? path_versioned : path_legacy;
+}
+
 /* A managed tensor of either form that shares the array's block. */
 static Export *
-export_array(Array *self, int is_versioned, uint64_t flags)
+export_array(Array *self, int is_versioned, uint64_t flags, int path)
 {
     Export *export_ = (Export *)calloc(1, sizeof(Export));
     DLTensor *t;
 
     if (export_ == NULL)
         return (Export *)PyErr_NoMemory();
-    export_->block = mistake == owner_is_not_kept ? self->block : block_keep(self->block);
+    export_->path = path;
+    export_->block =
+        mistake == owner_is_not_kept || is_wrong(path, field_owner_not_kept) ? self->block : block_keep(self->block);
     if (is_versioned) {
         Versioned *managed = &export_->managed.versioned;
         managed->version.major = mistake == version_2_is_exported ? 2 : DLPACK_MAJOR_VERSION;
@@ -487,24 +596,44 @@ export_array(Array *self, int is_versioned, uint64_t flags)
         t = &managed->dl_tensor;
     }
     fill(self, t, mistake == exports_share_their_shape ? shared_shape : export_->shape, export_->strides);
+    spoil(self, path, t, is_versioned ? &export_->managed.versioned : NULL);
+    if (is_wrong(path, field_no_deleter)) {
+        export_->managed.versioned.deleter = is_versioned ? NULL : export_->managed.versioned.deleter;
+        export_->managed.legacy.deleter = is_versioned ? export_->managed.legacy.deleter : NULL;
+    }
     return export_;
+}
+
+static const char *const capsule_names[] = {"dltensor", "dltensor_versioned"};
+
+static void
+call_deleter(const char *name, void *managed)
+{
+    if (name != NULL && strstr(name, "_versioned") != NULL) {
+        if (((Versioned *)managed)->deleter != NULL)
+            ((Versioned *)managed)->deleter((Versioned *)managed);
+    }
+    else if (((Legacy *)managed)->deleter != NULL) {
+        ((Legacy *)managed)->deleter((Legacy *)managed);
+    }
 }
 
 static void
 drop_capsule(PyObject *capsule)
 {
     const char *name = PyCapsule_GetName(capsule);
-    const int is_used = name != NULL && strncmp(name, "used_", 5) == 0;
+    const int is_used = mistake == name_is_compared_by_address
+                            ? name != NULL && name != capsule_names[0] && name != capsule_names[1]
+                            : name != NULL && strncmp(name, "used_", 5) == 0;
     void *managed = PyCapsule_GetPointer(capsule, name);
 
     if (mistake == destructor_clears_the_exception)
         PyErr_Clear();
     if (mistake == destructor_is_inverted ? !is_used : is_used && mistake != destructor_ignores_the_name)
         return;
-    if (name != NULL && strstr(name, "_versioned") != NULL)
-        ((Versioned *)managed)->deleter((Versioned *)managed);
-    else
-        ((Legacy *)managed)->deleter((Legacy *)managed);
+    call_deleter(name, managed);
+    if (mistake == destructor_leaves_an_exception || (mistake == destructor_replaces_the_exception && PyErr_Occurred()))
+        PyErr_SetString(PyExc_RuntimeError, "in the destructor");
 }
 
 static char reused_name[32];
@@ -588,7 +717,8 @@ array_dlpack(PyObject *op, PyObject *const *args, Py_ssize_t nargs, PyObject *na
     is_versioned = major >= 1 || (values[1] != Py_None && mistake == version_0_gets_a_versioned_capsule);
     if (mistake == always_legacy || mistake == always_versioned)
         is_versioned = mistake == always_versioned;
-    copies = values[3] == Py_True && mistake != copy_True_is_ignored;
+    copies = values[3] == Py_True && mistake != copy_True_is_ignored &&
+             (mistake != copy_of_a_view_is_shared || !self->is_view);
     if (copies && mistake == copy_True_is_refused)
         return PyErr_Format(PyExc_BufferError, "copy=True is not supported");
     if ((values[3] == Py_False && mistake == copy_False_copies) ||
@@ -603,15 +733,17 @@ array_dlpack(PyObject *op, PyObject *const *args, Py_ssize_t nargs, PyObject *na
         source->readonly = self->readonly && mistake == copy_of_read_only_is_read_only;
     }
     export_ = export_array(source, is_versioned,
-                           (copies && mistake != copy_is_not_flagged) ||
+                           ((copies || values[3] == Py_True) && mistake != copy_is_not_flagged &&
+                            (mistake != copy_of_a_view_is_not_flagged || !self->is_view)) ||
                                    (!copies && mistake == shared_memory_is_flagged_as_a_copy)
                                ? DLPACK_FLAG_BITMASK_IS_COPIED
-                               : 0);
+                               : 0,
+                           path_of(self, is_versioned, copies));
     if (copies)
         Py_DECREF(source);
     if (export_ == NULL)
         return NULL;
-    name = is_versioned ? "dltensor_versioned" : "dltensor";
+    name = capsule_names[is_versioned];
     if (mistake == name_is_reused) {
         static int turn;
         strcpy(reused_name, turn++ % 2 ? "a name of something else" : name);
@@ -671,7 +803,7 @@ check_dtype(const DLDataType *dtype)
 
 /* 0, or -1 with BufferError. Multiplies with overflow checks: the fields of a tensor may have any value. */
 static int
-check_tensor(const DLTensor *t, uint64_t flags)
+check_tensor(const DLTensor *t, uint64_t flags, int path)
 {
     int64_t count = 1, reach = 0, low = 0, step;
     int i, is_empty = 0;
@@ -680,11 +812,12 @@ check_tensor(const DLTensor *t, uint64_t flags)
         PyErr_SetString(PyExc_BufferError, "ndim or shape is wrong");
         return -1;
     }
-    if (t->device.device_type != kDLCPU && mistake != devices_are_ignored) {
+    if (t->device.device_type != kDLCPU && mistake != devices_are_ignored && !is_wrong(path, field_no_device)) {
         (void)PyErr_Format(PyExc_BufferError, "device type %d is not supported", (int)t->device.device_type);
         return -1;
     }
-    if (!check_dtype(&t->dtype) || (flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED && t->dtype.bits < 8)) {
+    if (!(check_dtype(&t->dtype) || (is_wrong(path, field_no_lanes) && t->dtype.lanes == 2)) ||
+        (flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED && t->dtype.bits < 8)) {
         (void)PyErr_Format(PyExc_BufferError, "dtype (%d, %d, %d) is not supported", (int)t->dtype.code,
                            (int)t->dtype.bits, (int)t->dtype.lanes);
         return -1;
@@ -736,7 +869,7 @@ check_tensor(const DLTensor *t, uint64_t flags)
 
 /* An array of a tensor that passed check_tensor. The block owns the managed tensor. */
 static Array *
-array_of(DLTensor *t, uint64_t flags, int is_legacy, Versioned *versioned, Legacy *legacy)
+array_of(DLTensor *t, uint64_t flags, int is_legacy, Versioned *versioned, Legacy *legacy, int path)
 {
     Block *block = block_new(0);
     int64_t compact = 1;
@@ -747,11 +880,26 @@ array_of(DLTensor *t, uint64_t flags, int is_legacy, Versioned *versioned, Legac
         return (Array *)PyErr_NoMemory();
     block->versioned = versioned;
     block->legacy = legacy;
+    block->path = path;
     self = array_alloc(&t->dtype, 0, NULL, block, t->data);
     if (self == NULL)
         return NULL;
     self->skip = mistake == byte_offset_is_ignored ? 0 : (int64_t)t->byte_offset;
+    if (is_wrong(path, field_no_offset))
+        self->skip = 0;
+    if (is_wrong(path, field_double_offset))
+        self->skip *= 2;
+    if (is_wrong(path, field_short_offset))
+        self->skip = (int32_t)self->skip;
+    if (is_wrong(path, field_late_data))
+        self->skip += itemsize(self);
     self->ndim = t->ndim;
+    if (is_wrong(path, field_no_lanes))
+        self->dtype.lanes = 1;
+    if (is_wrong(path, field_other_code) && self->dtype.code <= kDLUInt)
+        self->dtype.code = (uint8_t)(1 - self->dtype.code);
+    if (t->dtype.code == kDLFloat && t->dtype.bits == 16 && mistake == float16_is_imported_as_bfloat16)
+        self->dtype.code = kDLBfloat;
     if (mistake == signs_are_ignored && t->dtype.code == kDLUInt)
         self->dtype.code = kDLInt;
     if (mistake == bits_are_ignored || mistake == lanes_are_ignored)
@@ -764,17 +912,28 @@ array_of(DLTensor *t, uint64_t flags, int is_legacy, Versioned *versioned, Legac
         const int follows = t->strides != NULL || mistake == NULL_strides_are_followed;
         self->shape[i] = mistake == imported_extents_have_32_bits ? (int32_t)t->shape[i] : t->shape[i];
         self->strides[i] = follows && mistake != strides_are_ignored ? t->strides[i] : compact;
-        if (self->strides[i] < 0 && mistake == imported_strides_are_made_positive)
+        if (is_wrong(path, field_no_strides_read))
+            self->strides[i] = compact;
+        if (is_wrong(path, field_short_strides))
+            self->strides[i] = (int32_t)self->strides[i];
+        if (is_wrong(path, field_short_shape))
+            self->shape[i] = self->shape[i] > 1 ? self->shape[i] - 1 : self->shape[i];
+        if (self->strides[i] < 0 &&
+            (mistake == imported_strides_are_made_positive || is_wrong(path, field_positive_strides)))
             self->strides[i] = -self->strides[i];
         compact = (int64_t)((uint64_t)compact * (uint64_t)t->shape[i]);
         if (mistake == struct_is_changed && t->strides != NULL)
             t->strides[i] *= itemsize(self);
     }
     self->readonly = (is_legacy || flags & DLPACK_FLAG_BITMASK_READ_ONLY) != 0;
-    if (mistake == read_only_flag_is_lost)
+    if (mistake == read_only_flag_is_lost || is_wrong(path, field_lost_read_only))
         self->readonly = 0;
     if (mistake == all_imports_are_read_only)
         self->readonly = 1;
+    if (is_wrong(path, field_deleted_at_once)) {
+        delete_imported(versioned, legacy, path);
+        block->versioned = NULL, block->legacy = NULL;
+    }
     return self;
 }
 
@@ -783,8 +942,9 @@ is_copy_wanted(PyObject *copy, int answered_as_copy);
 
 /* Takes the tensor in a capsule. copies: the consumer makes a copy and releases the tensor. */
 static Array *
-take(PyObject *capsule, int copies)
+take(PyObject *capsule, int copies, int is_raw)
 {
+    static void *last;
     const char *name = PyCapsule_CheckExact(capsule) ? PyCapsule_GetName(capsule) : NULL;
     int is_versioned = name != NULL && strcmp(name, "dltensor_versioned") == 0;
     const int is_legacy = name != NULL && strcmp(name, "dltensor") == 0;
@@ -794,6 +954,7 @@ take(PyObject *capsule, int copies)
     Array *self, *copy;
     DLTensor *t;
     void *managed;
+    int path;
 
     if (mistake == NULL_without_an_exception && !PyCapsule_CheckExact(capsule))
         return NULL;
@@ -801,7 +962,7 @@ take(PyObject *capsule, int copies)
         return (Array *)PyErr_Format(PyExc_TypeError, "__dlpack__ returned %R, a capsule was wanted", capsule);
     if (mistake == result_is_not_checked && !PyCapsule_CheckExact(capsule)) {
         managed = *(void **)((char *)capsule + sizeof(PyObject)); /* the offset of the pointer in a capsule */
-        return array_of(&((Legacy *)managed)->dl_tensor, 0, 1, NULL, (Legacy *)managed);
+        return array_of(&((Legacy *)managed)->dl_tensor, 0, 1, NULL, (Legacy *)managed, path_none);
     }
     if (!is_versioned && !is_legacy) {
         const int is_used = name != NULL && strncmp(name, "used_dltensor", 13) == 0;
@@ -820,9 +981,15 @@ take(PyObject *capsule, int copies)
     }
     if (mistake == legacy_is_read_as_versioned)
         is_versioned = 1;
+    path = is_versioned ? is_raw ? path_from_versioned_capsule : path_from_versioned
+           : is_raw     ? path_from_legacy_capsule
+                        : path_from_legacy;
+    if (copies)
+        path = path_by_copy;
     if (is_versioned) {
         versioned = (Versioned *)managed;
-        if (versioned->version.major != 1 && mistake != major_version_is_not_checked) {
+        if (versioned->version.major != 1 && mistake != major_version_is_not_checked &&
+            !is_wrong(path, field_other_major)) {
             if (mistake == deleter_is_never_called || PyCapsule_SetName(capsule, "used_dltensor_versioned") < 0)
                 return NULL;
             if (versioned->deleter != NULL && mistake != other_major_version_leaks)
@@ -838,27 +1005,32 @@ take(PyObject *capsule, int copies)
         legacy = (Legacy *)managed;
         t = &legacy->dl_tensor;
     }
-    if (mistake == refused_tensor_leaks)
+    if (mistake == refused_tensor_leaks || is_wrong(path, field_refused_leaks))
         (void)PyCapsule_SetName(capsule, is_versioned ? "used_dltensor_versioned" : "used_dltensor");
-    if (check_tensor(t, flags) < 0) {
+    if (check_tensor(t, flags, path) < 0) {
         if (mistake == refused_tensor_is_deleted_twice)
-            delete_imported(versioned, legacy);
+            delete_imported(versioned, legacy, path);
         return NULL;
     }
     if (mistake == data_of_an_empty_tensor_is_read && *(volatile char *)t->data)
         mistake = data_of_an_empty_tensor_is_read;
     if (mistake != capsule_is_not_renamed &&
-        PyCapsule_SetName(capsule, is_versioned ? "used_dltensor_versioned" : "used_dltensor") < 0)
+        PyCapsule_SetName(capsule, mistake == capsule_is_renamed_otherwise ? "dltensor_used"
+                                   : is_versioned                          ? "used_dltensor_versioned"
+                                                                           : "used_dltensor") < 0)
         return NULL;
     if (mistake == deleter_is_called_at_once)
-        delete_imported(versioned, legacy);
-    self = array_of(t, flags, legacy != NULL, versioned, legacy);
+        delete_imported(versioned, legacy, path);
+    self = array_of(t, flags, legacy != NULL, versioned, legacy, path);
     if (self == NULL)
         return NULL;
     if (mistake == deleter_is_called_at_once || (mistake == empty_tensor_is_not_deleted && element_count(self) == 0))
         self->block->versioned = NULL, self->block->legacy = NULL;
     if (mistake == import_leaks)
         leak(256);
+    if (mistake == same_memory_is_taken_once && t->data == last)
+        self->block->versioned = NULL, self->block->legacy = NULL;
+    last = self->base;
     if (copies || mistake == imports_are_copied || mistake == shape_is_read_after_the_deleter) {
         copy = array_copy(self);
         if (mistake == copied_tensor_is_not_deleted)
@@ -873,13 +1045,13 @@ take(PyObject *capsule, int copies)
 
 /* Calls take() while no other thread can take this capsule. Only a Python without a GIL needs the critical section. */
 static Array *
-take_alone(PyObject *capsule, int copies)
+take_alone(PyObject *capsule, int copies, int is_raw)
 {
     Array *self;
 #ifdef Py_GIL_DISABLED
     Py_BEGIN_CRITICAL_SECTION(capsule);
 #endif
-    self = take(capsule, copies);
+    self = take(capsule, copies, is_raw);
 #ifdef Py_GIL_DISABLED
     Py_END_CRITICAL_SECTION();
 #endif
@@ -917,7 +1089,7 @@ table_allocate(DLTensor *prototype, Versioned **out, void *context,
         return -1;
     }
     like.base = (char *)like.block->memory;
-    export_ = export_array(&like, 1, 0);
+    export_ = export_array(&like, 1, 0, path_allocated);
     block_drop(like.block);
     if (export_ == NULL) {
         set_error(context, "MemoryError", "the tensor cannot be allocated");
@@ -947,7 +1119,11 @@ table_from_object(void *object, Versioned **out)
     *out = NULL;
     if (check_object(object) < 0)
         return -1;
-    export_ = export_array(self, 1, 0);
+    export_ = export_array(self, 1, 0,
+                           self->block->versioned != NULL || self->block->legacy != NULL ? path_owned_of_import
+                           : self->readonly                                              ? path_owned_read_only
+                           : self->is_view                                               ? path_owned_view
+                                                                                         : path_owned);
     if (export_ == NULL)
         return -1;
     *out = &export_->managed.versioned;
@@ -970,7 +1146,17 @@ table_borrow(void *object, DLTensor *out)
         PyErr_SetString(PyExc_BufferError, "a borrowed tensor cannot say read-only");
         return -1;
     }
-    fill(self, out, self->shape, self->strides);
+    if (mistake == lent_tensors_share_their_shape)
+        fill(self, out, shared_shape, shared_strides);
+    else
+        fill(self, out, self->shape, self->strides);
+    if (wrong_path == (self->is_view ? path_lent_view : path_lent)) { /* the array's own shape stays right */
+        memcpy(shared_shape, self->shape, sizeof(self->shape));
+        memcpy(shared_strides, self->strides, sizeof(self->strides));
+        out->shape = shared_shape;
+        out->strides = shared_strides;
+        spoil(self, wrong_path, out, NULL);
+    }
     if (mistake == borrowed_tensor_begins_at_its_base)
         out->data = self->base;
     if (mistake == table_has_NULL_strides)
@@ -984,11 +1170,17 @@ table_to_object(Versioned *managed, void **out)
     Array *self;
 
     *out = NULL;
-    if (check_tensor(&managed->dl_tensor, managed->flags) < 0) {
-        delete_imported(managed, NULL);
+    if (managed->version.major != 1 && !is_wrong(path_to_object, field_other_major)) {
+        delete_imported(managed, NULL, path_to_object);
+        PyErr_SetString(PyExc_BufferError, "the tensor has another major version");
         return -1;
     }
-    self = array_of(&managed->dl_tensor, managed->flags, 0, managed, NULL);
+    if (check_tensor(&managed->dl_tensor, managed->flags, path_to_object) < 0) {
+        if (!is_wrong(path_to_object, field_refused_leaks))
+            delete_imported(managed, NULL, path_to_object);
+        return -1;
+    }
+    self = array_of(&managed->dl_tensor, managed->flags, 0, managed, NULL, path_to_object);
     if (self != NULL && mistake == to_object_ignores_byte_offset)
         self->skip = 0;
     if (self != NULL && mistake == to_object_never_deletes)
@@ -1080,14 +1272,15 @@ take_by_table(const DLPackExchangeAPI *table, PyObject *obj)
         return NULL;
     }
     PyErr_Clear();
-    if (managed->version.major != 1 || check_tensor(&managed->dl_tensor, managed->flags) < 0) {
-        if (managed->deleter != NULL)
+    if ((managed->version.major != 1 && !is_wrong(path_by_table, field_other_major)) ||
+        check_tensor(&managed->dl_tensor, managed->flags, path_by_table) < 0) {
+        if (managed->deleter != NULL && !is_wrong(path_by_table, field_refused_leaks))
             managed->deleter(managed);
         if (!PyErr_Occurred())
             PyErr_SetString(PyExc_BufferError, "the tensor has another major version");
         return NULL;
     }
-    self = array_of(&managed->dl_tensor, managed->flags, 0, managed, NULL);
+    self = array_of(&managed->dl_tensor, managed->flags, 0, managed, NULL, path_by_table);
     if (mistake == table_tensor_is_deleted_twice)
         managed->deleter(managed);
     return self;
@@ -1167,16 +1360,18 @@ ask(PyObject *method, PyObject *copy, PyObject *device)
 static PyObject *
 from_dlpack(PyObject *Py_UNUSED(module), PyObject *args, PyObject *names)
 {
-    static char *keywords[] = {"", "device", "copy", NULL};
+    static char *keywords[] = {"", "device", "copy", NULL}, *fewer[] = {"", "copy", NULL};
     PyObject *obj, *device = Py_None, *copy = Py_None, *method, *capsule;
     const DLPackExchangeAPI *table;
     int is_answered_as_copy = 0;
     Array *self;
 
-    if (!PyArg_ParseTupleAndKeywords(args, names, "O|$OO", keywords, &obj, &device, &copy))
+    if (mistake == from_dlpack_has_no_device
+            ? !PyArg_ParseTupleAndKeywords(args, names, "O|$O", fewer, &obj, &copy)
+            : !PyArg_ParseTupleAndKeywords(args, names, "O|$OO", keywords, &obj, &device, &copy))
         return NULL;
     if (PyCapsule_CheckExact(obj))
-        return (PyObject *)take_alone(obj, copy == Py_True);
+        return (PyObject *)take_alone(obj, copy == Py_True, 1);
     table = copy == Py_None && device == Py_None ? find_table(obj) : NULL;
     if (table != NULL || PyErr_Occurred())
         return table == NULL ? NULL : (PyObject *)take_by_table(table, obj);
@@ -1187,9 +1382,17 @@ from_dlpack(PyObject *Py_UNUSED(module), PyObject *args, PyObject *names)
         return NULL;
     }
     capsule = ask(method, copy, device);
+    if (capsule == NULL && copy == Py_False && mistake == copy_False_falls_back_to_a_copy) {
+        PyErr_Clear();
+        capsule = ask(method, Py_None, device);
+    }
     Py_DECREF(method);
     if (capsule == NULL)
         return NULL;
+    if (mistake == source_is_leaked)
+        Py_INCREF(obj);
+    if (mistake == capsule_is_leaked)
+        Py_INCREF(capsule);
 #ifdef Py_GIL_DISABLED /* another thread may take the capsule */
     Py_BEGIN_CRITICAL_SECTION(capsule);
 #endif
@@ -1200,7 +1403,15 @@ from_dlpack(PyObject *Py_UNUSED(module), PyObject *args, PyObject *names)
 #ifdef Py_GIL_DISABLED
     Py_END_CRITICAL_SECTION();
 #endif
-    self = take_alone(capsule, is_copy_wanted(copy, is_answered_as_copy));
+    self = take_alone(capsule, is_copy_wanted(copy, is_answered_as_copy), 0);
+    if (self != NULL && mistake == error_of_the_device_leaks) {
+        method = PyObject_CallMethod(obj, "__dlpack_device__", NULL);
+        Py_XDECREF(method);
+        if (method == NULL) {
+            Py_DECREF(capsule);
+            return NULL; /* without the array */
+        }
+    }
     if (self == NULL && mistake == refusal_loses_its_exception) {
         Py_DECREF(capsule); /* the exception is in flight, and the destructor may clear it */
         PyErr_Clear();
@@ -1208,6 +1419,37 @@ from_dlpack(PyObject *Py_UNUSED(module), PyObject *args, PyObject *names)
     }
     Py_DECREF(capsule);
     return (PyObject *)self;
+}
+
+/* from_several(sources): the arrays of all, in a list. */
+static PyObject *
+from_several(PyObject *module, PyObject *sources)
+{
+    PyObject *arrays = PyList_New(0), *array;
+    Py_ssize_t i, count = PySequence_Size(sources);
+
+    for (i = 0; arrays != NULL && i < count; i++) {
+        PyObject *source = PySequence_GetItem(sources, i), *args = PyTuple_Pack(1, source);
+        array = from_dlpack(module, args, NULL);
+        Py_DECREF(args);
+        Py_DECREF(source);
+        if (array != NULL) {
+            (void)PyList_Append(arrays, array);
+            Py_DECREF(array);
+            continue;
+        }
+        if (mistake == first_part_is_deleted_twice && PyList_Size(arrays) > 0) {
+            PyObject *error_type, *error, *traceback;
+            Array *first = (Array *)PyList_GetItem(arrays, 0);
+            PyErr_Fetch(&error_type, &error, &traceback);
+            delete_imported(first->block->versioned, first->block->legacy, path_none);
+            PyErr_Restore(error_type, error, traceback);
+        }
+        if (mistake != first_part_leaks)
+            Py_DECREF(arrays);
+        return NULL;
+    }
+    return arrays;
 }
 
 /* ---- The module ------------------------------------------------------------------------ */
@@ -1235,9 +1477,26 @@ set_table(void)
 static PyObject *
 set_mistake(PyObject *Py_UNUSED(module), PyObject *name)
 {
-    int i;
-    for (i = 0; i < MISTAKES_END; i++)
-        if (PyUnicode_CompareWithASCIIString(name, mistake_names[i]) == 0) {
+    const char *text = PyUnicode_AsUTF8(name), *field = text == NULL ? NULL : strchr(text, '.');
+    int i, k;
+
+    wrong_path = wrong_field = 0;
+    mistake = none;
+    if (field != NULL) {
+        for (i = 0; i < COUNT(export_paths) + COUNT(import_paths); i++) {
+            const char *path = i < COUNT(export_paths) ? export_paths[i] : import_paths[i - COUNT(export_paths)];
+            if (strncmp(path, text, (size_t)(field - text)) == 0 && path[field - text] == '\0')
+                wrong_path = i + 1;
+        }
+        for (k = 0; k < COUNT(export_fields) + COUNT(import_fields); k++)
+            if (strcmp(field + 1,
+                       k < COUNT(export_fields) ? export_fields[k] : import_fields[k - COUNT(export_fields)]) == 0)
+                wrong_field = k + 1;
+        if (wrong_path != 0 && wrong_field != 0 && set_table() == 0)
+            Py_RETURN_NONE;
+    }
+    for (i = 0; text != NULL && i < MISTAKES_END; i++)
+        if (strcmp(text, mistake_names[i]) == 0) {
             mistake = (enum mistake)i;
             if (set_table() < 0)
                 return NULL;
@@ -1246,9 +1505,20 @@ set_mistake(PyObject *Py_UNUSED(module), PyObject *name)
     return PyErr_Format(PyExc_LookupError, "no mistake is named %R", name);
 }
 
+static PyObject *
+texts_of(const char *const *texts, int count)
+{
+    PyObject *tuple = PyTuple_New(count);
+    int i;
+    for (i = 0; tuple != NULL && i < count; i++)
+        PyTuple_SET_ITEM(tuple, i, PyUnicode_FromString(texts[i]));
+    return tuple;
+}
+
 static PyMethodDef functions[] = {
     {"array", make_array, METH_VARARGS, NULL},
     {"from_dlpack", (PyCFunction)(void (*)(void))from_dlpack, METH_VARARGS | METH_KEYWORDS, NULL},
+    {"from_several", from_several, METH_O, NULL},
     {"mistake", set_mistake, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };
@@ -1279,7 +1549,11 @@ PyInit_wrongarray(void)
     (void)PyUnstable_Module_SetGIL(module, Py_MOD_GIL_NOT_USED);
 #endif
     Py_INCREF(&array_type);
-    if (PyModule_AddObject(module, "MISTAKES", names) < 0 ||
+    if (PyModule_AddObject(module, "EXPORT_PATHS", texts_of(export_paths, COUNT(export_paths))) < 0 ||
+        PyModule_AddObject(module, "EXPORT_FIELDS", texts_of(export_fields, COUNT(export_fields))) < 0 ||
+        PyModule_AddObject(module, "IMPORT_PATHS", texts_of(import_paths, COUNT(import_paths))) < 0 ||
+        PyModule_AddObject(module, "IMPORT_FIELDS", texts_of(import_fields, COUNT(import_fields))) < 0 ||
+        PyModule_AddObject(module, "MISTAKES", names) < 0 ||
         PyModule_AddObject(module, "Array", (PyObject *)&array_type) < 0)
         return NULL;
     return module;
