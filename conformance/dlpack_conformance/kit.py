@@ -141,20 +141,25 @@ def settle_memory():
 
 def leaked(function, rounds, limit):
     """By how many bytes the process grows in so many calls, if by more than the limit each time; else 0. Allocators
-    grow at first."""
-    for _ in range(max(3, rounds // 5)):
-        function()
-    grown = 0
-    for _ in range(3):
+    grow at first, some of them for thousands of calls: what looks like a leak is measured again after more of them."""
+
+    def grown():
         settle_memory()
         before = resident()
         for _ in range(rounds):
             function()
         settle_memory()
-        grown = resident() - before
-        if grown < limit:
+        return resident() - before
+
+    for _ in range(max(3, rounds // 5)):
+        function()
+    for _ in range(3):
+        if grown() < limit:
             return 0
-    return grown
+    for _ in range(10 * rounds if rounds >= 1000 else rounds):
+        function()
+    found = grown()
+    return found if found >= limit else 0
 
 
 def settled(condition):

@@ -16,7 +16,6 @@ CHOICES = {
     "a borrowed tensor of read-only data": "refused",
     "a copy of read-only data": "writable",
     "a legacy capsule for who asks for nothing": "exported",
-    "byte_offset beyond 32 bits": "added",
     "copy=False in a legacy capsule": "shared",
     "copy=False in a versioned capsule": "shared",
     "copy=True in a legacy capsule": "copied",

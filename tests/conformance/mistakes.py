@@ -134,7 +134,7 @@ MEANT = {
     "stream_is_left_unset": "X4_the_stream_of_the_CPU_is_set",
     "table_failure_sets_no_exception": "X7_an_object_of_another_type",
     "to_object_never_deletes": "X6_an_object_of_a_managed_tensor",
-    "to_object_ignores_byte_offset": "X6_an_object_of_a_tensor_with_byte_offset",
+    "to_object_ignores_byte_offset": "D1_every_way_in_adds_byte_offset[16-to_object",
     "allocator_does_not_report": "X5_the_allocator_reports_a_failure_through_SetError",
     "allocator_reports_twice": "X5_the_allocator_reports_a_failure_through_SetError",
     "allocator_ignores_the_shape": "X5_the_allocator_gives_what_the_prototype_says",
@@ -246,6 +246,25 @@ IMPORTS = {
     "by_table": "table",
     "to_object": "to_object",
 }
+# Objects, which test_consumer.py tests.
+OF_OBJECTS = {
+    "late_data": "K4_the_deleter_is_called_once_when_the_array_is_gone[{}]",
+    "no_offset": "D1_byte_offset_is_added[16-{}]",
+    "double_offset": "D1_byte_offset_is_added[256-{}]",
+    "short_shape": "K4_the_deleter_is_called_once_when_the_array_is_gone[{}]",
+    "no_strides_read": "D5_strides_lead_to_the_elements[columns-{}]",
+    "positive_strides": "D5_negative_strides[vector-{}]",
+    "other_code": "D6_each_dtype_is_read[int32-{}]",
+    "no_lanes": "D6_a_dtype_that_the_library_lacks_is_not_taken_for_another[two lanes-{}]",
+    "no_device": "C5_memory_of_a_GPU_is_not_read_as_memory_of_the_CPU[CUDA-told-{}]",
+    "lost_read_only": "C7_read_only_data_stays_read_only",
+    "other_major": "K6_another_major_version_is_refused_and_deleted_unread",
+    "never_deleted": "K4_the_deleter_is_called_once_when_the_array_is_gone[{}]",
+    "deleted_twice": "K4_the_deleter_is_called_once_when_the_array_is_gone[{}]",
+    "deleted_at_once": "K4_the_memory_is_used_until_the_array_is_gone[{}]",
+    "NULL_called": "K3_a_NULL_deleter_is_not_called[{}]",
+    "refused_leaks": "K4_a_tensor_that_is_refused_is_deleted_once[unknown code-{}]",
+}
 IMPORT_FIELDS = {
     "late_data": "D9_every_way_in_reads_each_dtype[float32-{}]",
     "no_offset": "D1_every_way_in_adds_byte_offset[16-{}]",
@@ -290,7 +309,7 @@ def grid():
         for field, meant in EXPORT_FIELDS.items():
             tests = test
             if field == "copied_flag" and "copy" in path:
-                meant = "P4_every_copy_is_flagged[" + tests.partition("-")[2] + "]"
+                meant = f"P4_a_copy_is_flagged_as_a_copy[{tests.partition('-')[2]}]"
             elif field == "read_only_flag" and "read_only" in path:
                 meant = "P3_every_export_of_read_only_data_is_flagged[{}]"
             elif (path, field) == ("legacy_view", "no_strides"):
@@ -301,6 +320,8 @@ def grid():
         yield f"allocated.{field}", meant
     for path, way in IMPORTS.items():
         for field, meant in IMPORT_FIELDS.items():
+            if way in ("versioned", "legacy"):
+                meant = OF_OBJECTS.get(field, meant)
             if is_a_mistake(path, field):
                 yield f"{path}.{field}", meant.format(way)
 

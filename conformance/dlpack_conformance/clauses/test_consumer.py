@@ -244,7 +244,7 @@ def test_C3_copy_False_never_copies(lib):
         return
     assert lib.described(array).pointer in (None, offer.made[-1].address), "the array has other memory"
     asked = [keywords.get("copy") for keywords in offer.calls]
-    assert False in asked, f"the producer was asked with copy={asked}"
+    assert False in asked, f"copy=False is not passed, and the producer may copy: it was asked with copy={asked}"
 
 
 @clause("C3", MUST, standard.ZERO_COPY, "memory is copied without need")
@@ -616,31 +616,6 @@ def test_D1_byte_offset_is_added(lib, offset, form):
     offer = lib.offer(form, values=bytes(offset) + lib.data, byte_offset=offset)
     outcome = lib.exchange(offer, lib.data, lib.shape)
     lib.choose("byte_offset", "refused" if outcome == "refused" else "added")
-
-
-@clause("D1", MUST, standard.OFFSET, "byte_offset is cut to 32 bits")
-@both_forms
-def test_D1_a_byte_offset_beyond_32_bits_is_added(lib, form):
-    """byte_offset is a 64-bit integer: data + byte_offset is the first element, or the tensor is refused."""
-    accepts(lib, form)
-    outcome = lib.exchange(Far(lib, form, 2**33), lib.data, lib.shape)
-    lib.choose("byte_offset beyond 32 bits", "refused" if outcome == "refused" else "added")
-
-
-class Far(Offer):
-    """An Offer whose data pointer is far in front of its first element."""
-
-    def __init__(self, lib, form, offset):
-        super().__init__(form, **lib.plain(values=b"", byte_offset=offset))
-        self.memory = tensor(values=bytes(256) + lib.data)
-        if self.memory.address < offset:
-            pytest.skip("the address of memory is less than the offset")
-        self.fields["data"] = self.memory.address + 256 - offset
-
-    def __dlpack__(self, **keywords):
-        capsule = super().__dlpack__(**keywords)
-        self.made[-1] = Placed(self.made[-1], self.fields["data"])
-        return capsule
 
 
 @clause("D4", MUST, standard.STRIDES_NULL, "NULL strides are followed")

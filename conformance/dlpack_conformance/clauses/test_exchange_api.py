@@ -176,15 +176,6 @@ def test_X6_an_object_of_a_managed_tensor(lib):
     assert made.deleted == 1, f"the deleter was called {made.deleted} times"
 
 
-@clause("X6", MUST, standard.OFFSET, "byte_offset is ignored by the table")
-def test_X6_an_object_of_a_tensor_with_byte_offset(lib):
-    """managed_tensor_to_py_object_no_sync adds byte_offset, or refuses the tensor."""
-    kind = lib.table()
-    made = tensor(**lib.plain(values=bytes(16) + lib.data, byte_offset=16))
-    array, error = attempt(native.make_by_table, kind, made)
-    assert error is not None or lib.values(array) == lib.data, "the array has other values"
-
-
 @clause("X6", CHOICE, standard.STOLEN, "a tensor that is refused leaks, or is freed twice")
 def test_X6_a_tensor_that_is_refused(lib):
     """If managed_tensor_to_py_object_no_sync fails, the deleter was called once, because the tensor is stolen, or it

@@ -217,9 +217,11 @@ def test_P3_no_export_of_writable_data_is_flagged(lib, how, source):
 
 
 @clause("P4", MUST, standard.IS_COPIED_SET, "copies of some arrays are not flagged")
-@sources
+@pytest.mark.parametrize("source", ["read-only", "read-only slice", "imported", "imported read-only"])
 def test_P4_every_copy_is_flagged(lib, source):
     """A copy of any array has DLPACK_FLAG_BITMASK_IS_COPIED set."""
+    if not take(lib, "versioned copy", lib.some()).says["flags"] & IS_COPIED:
+        pytest.skip("no copy is flagged, which another clause tests")
     array = SOURCES[source](lib)
     says = take(lib, "versioned copy", array).says
     if first(says) == lib.pointer(array):
@@ -419,9 +421,9 @@ class Given:
                 return array, None
             except Exception as error:
                 return None, without_frames(error)
-        source = self.source()
-        if self.way != "table" and not self.way.endswith("capsule"):
+        if self.way == "table":
             lib.needs_objects()
+        source = self.source()
         if self.way == "copy":
             if not lib.claims_version("2023.12"):
                 pytest.skip("the library does not claim from_dlpack with copy")
@@ -445,10 +447,12 @@ class Given:
             assert made.deleted == 1, f"the deleter was called {made.deleted} times"
 
 
+# Of the first two, test_consumer.py has most tests: they are here where that file has none.
 WAYS = ("versioned", "legacy", "versioned capsule", "legacy capsule", "copy", "table", "to_object")
 OF_VERSIONED = ("versioned", "versioned capsule", "table", "to_object")
-ways = pytest.mark.parametrize("way", WAYS)
-versioned_ways = pytest.mark.parametrize("way", OF_VERSIONED)
+all_ways = pytest.mark.parametrize("way", WAYS)
+ways = pytest.mark.parametrize("way", WAYS[2:])
+versioned_ways = pytest.mark.parametrize("way", OF_VERSIONED[1:])
 
 
 def needs_way(lib, way):
@@ -464,8 +468,17 @@ def needs_way(lib, way):
 
 
 def reads(lib, way, wanted, **fields):
-    """Gives a tensor, and checks the values and the shape of the array. Returns whether it was taken."""
+    """Gives a tensor, and checks the values and the shape of the array. Skips where an object with such a tensor is
+    read wrong, too: test_consumer.py tells this once."""
+    usual = "versioned" if way in OF_VERSIONED else "legacy"
     needs_way(lib, way)
+    if way != usual and way != "to_object":
+        try:
+            reads(lib, usual, wanted, **fields)
+        except pytest.skip.Exception:
+            pass
+        except AssertionError:
+            pytest.skip("an object with such a tensor is read wrong, too, which another clause tests")
     given = Given(lib, way, **fields)
     array, error = given.take()
     if error is None:
@@ -481,7 +494,6 @@ def reads(lib, way, wanted, **fields):
         del array, says
     if way != "to_object" or error is None:
         given.deleted_once()
-    return error is None
 
 
 @clause("D9", MUST, standard.ACCEPTS, "one of the ways in reads other values")
@@ -501,9 +513,13 @@ def test_D1_every_way_in_adds_byte_offset(lib, offset, way):
 
 
 @clause("D1", MUST, standard.OFFSET, "one of the ways in cuts byte_offset to 32 bits")
-@ways
+@all_ways
 def test_D1_every_way_in_adds_a_byte_offset_beyond_32_bits(lib, way):
     """byte_offset is a 64-bit integer, on each way in, or the tensor is refused."""
+    try:
+        reads(lib, way, lib.data, values=bytes(256) + lib.data, byte_offset=256)
+    except AssertionError:
+        pytest.skip("byte_offset is not added, which another clause tests")
     memory, offset = tensor(values=bytes(256) + lib.data), 2**33
     if memory.address < offset:
         pytest.skip("the address of memory is less than the offset")
@@ -557,7 +573,7 @@ def far_memory(lib):
 
 
 @clause("D8", MUST, standard.SHAPE_64, "one of the ways in cuts strides to 32 bits")
-@ways
+@all_ways
 def test_D8_every_way_in_follows_a_stride_beyond_32_bits(lib, way):
     """Strides are 64-bit integers, on each way in, or the tensor is refused."""
     needs_way(lib, way)
@@ -585,14 +601,17 @@ def test_D6_every_way_in_refuses_lanes_or_keeps_them(lib, way):
     """A tensor of two lanes is refused, or not taken for a dtype of the array API, on each way in."""
     needs_way(lib, way)
     code, bits, _ = DTYPES[lib.dtype]
-    given = Given(lib, way, dtype=(code, bits, 2), values=lib.data * 2)
-    array, error = given.take()
-    if error is None:
-        says = lib.described(array)
-        assert says.dtype not in DTYPES, f"it is read as {says.dtype}"
-        del array, says
-    if way != "to_object" or error is None:
-        given.deleted_once()
+    found = {}
+    for each in {"versioned" if way in OF_VERSIONED else "legacy", way}:
+        given = Given(lib, each, dtype=(code, bits, 2), values=lib.data * 2)
+        array, error = given.take()
+        found[each] = None if error is not None else lib.described(array).dtype
+        del array
+        if each != "to_object" or error is None:
+            given.deleted_once()
+    if way != "to_object" and any(found[each] in DTYPES for each in found if each != way):
+        pytest.skip("lanes are ignored in an object's tensor, too, which another clause tests")
+    assert found[way] not in DTYPES, f"it is read as {found[way]}"
 
 
 @clause("C5", SHOULD, standard.UNSUPPORTED, "one of the ways in takes memory of a device for memory of the CPU")
@@ -706,7 +725,7 @@ def test_C8_no_way_in_reads_padded_data_as_packed(lib, way):
 
 
 @clause("K4", MUST, standard.DELETER_CALLED, "of two tensors with the same memory one is released")
-@ways
+@all_ways
 def test_K4_two_tensors_with_the_same_memory(lib, way):
     """Two tensors that have the same memory are two tensors: each deleter is called once."""
     needs_way(lib, way)
