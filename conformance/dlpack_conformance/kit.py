@@ -135,7 +135,7 @@ def settle_memory():
     gc.collect()
     try:
         ctypes.CDLL(None).malloc_trim(0)
-    except (AttributeError, OSError):
+    except (AttributeError, OSError, TypeError):
         pass
 
 
