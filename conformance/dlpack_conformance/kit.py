@@ -156,7 +156,7 @@ def leaked(function, rounds, limit):
     for _ in range(3):
         if grown() < limit:
             return 0
-    for _ in range(10 * rounds if rounds >= 1000 else rounds):
+    for _ in range(3 * rounds if rounds >= 1000 else rounds):
         function()
     found = grown()
     return found if found >= limit else 0

@@ -1,5 +1,6 @@
 """The conformance suite passes a correct library and dlarray, and the test for a mistake fails with that mistake."""
 
+import importlib.util
 import json
 import os
 import re
@@ -10,7 +11,6 @@ from xml.etree import ElementTree
 
 import dlpack_conformance
 import pytest
-import tvm_ffi
 import wrongarray
 from dlpack_conformance import __main__, report, run, runner, standard
 
@@ -260,7 +260,10 @@ def test_each_grade_rests_on_a_sentence_of_one_line_and_is_a_choice_without_one(
 
 
 def test_the_sentences_of_dlpack_h_stand_in_it():
-    header = Path(os.environ.get("DLPACK_INCLUDE_DIR") or Path(tvm_ffi.__file__).parent / "include", "dlpack/dlpack.h")
+    package = importlib.util.find_spec("tvm_ffi")
+    if package is None:
+        pytest.skip("apache-tvm-ffi: has dlpack.h 1.3")
+    header = Path(package.origin).parent / "include" / "dlpack" / "dlpack.h"
     text = re.sub(r"[\s*`]+", " ", header.read_text(encoding="utf-8"))
     for sentence in vars(standard).values():
         if isinstance(sentence, standard.Sentence) and sentence.document == "dlpack.h 1.3":
