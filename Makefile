@@ -8,8 +8,9 @@
 #                          files in .github and CITATION.cff with their schemas
 #   make clean             removes what was built, and .venv
 # The suite in other forms:
-#   make test-whole        what make test samples, in full: every forced failure (DLPACK_PY_FAULTS=all), 200 random
-#                          examples for each test (DLPACK_PY_EXAMPLES), others in each run
+#   make test-whole        what make test samples, in full: every forced failure (DLPACK_PY_FAULTS=all), every mistake
+#                          for the conformance suite (DLPACK_PY_MISTAKES=all), 200 random examples for each test
+#                          (DLPACK_PY_EXAMPLES), others in each run
 #   make test-plain        with the fast paths turned off (DLPACK_PY_PLAIN)
 #   make test-exchange     with dlpack_exchange.h included first in all modules (DLPACK_PY_WITH_EXCHANGE)
 #   make test-folders      a process for each folder: faster on a Python without a GIL. FOLDERS names the folders
@@ -104,10 +105,10 @@ test-folders: dev
 	done; \
 	exit $$failed
 
-# The folders whose tests use random examples, or make each call and each allocation fail.
+# The folders whose tests use random examples, or make each call, each allocation or each clause fail.
 test-whole: dev
-	DLPACK_PY_EXAMPLES=200 DLPACK_PY_FAULTS=all \
-	    $(RUN) -m pytest $(PARALLEL) tests/consumer tests/examples tests/failures tests/tensor $(PYTEST_ARGS)
+	DLPACK_PY_EXAMPLES=200 DLPACK_PY_FAULTS=all DLPACK_PY_MISTAKES=all \
+	    $(RUN) -m pytest $(PARALLEL) tests/conformance tests/consumer tests/examples tests/failures tests/tensor $(PYTEST_ARGS)
 
 # tests/build compiles the headers itself, in these forms too. tests/conformance has nothing of the headers.
 FORM_ARGS := --ignore=tests/build --ignore=tests/conformance

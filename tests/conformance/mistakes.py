@@ -326,7 +326,8 @@ def grid():
                 yield f"{path}.{field}", meant.format(way)
 
 
-MEANT.update(grid())
+# The mistakes with names of their own, and of the grid all with DLPACK_PY_MISTAKES=all, else each seventh.
+MEANT.update(list(grid())[:: 1 if os.environ.get("DLPACK_PY_MISTAKES") == "all" else 7])
 
 
 def pytest_addoption(parser):

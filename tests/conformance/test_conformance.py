@@ -111,7 +111,7 @@ def caught(tmp_path_factory):
     command += ["-p", "mistakes", "--adapter", f"{ADAPTERS}:Wrongarray", "--mistakes", str(path)]
     environment = runner.child_environment()
     environment["PYTHONPATH"] += os.pathsep + str(HERE)
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1200)
     assert path.exists(), ended.stdout + ended.stderr
     return {line["mistake"]: line for line in map(json.loads, path.read_text().splitlines())}
 
