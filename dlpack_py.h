@@ -1012,7 +1012,8 @@ typedef struct dlpack_py_plan {
     uint64_t flags;  /* of an export in place; a copy takes its flags from the offer */
 } dlpack_py_plan;
 
-/* What dlpack_device.h does for a device. Operations need a thread state; those that fail set an exception. */
+/* The operations of a device: dlpack_device.h has those of CUDA and HIP, docs/devices.md shows another's. They need a
+ * thread state; those that fail set an exception. Any may be NULL: a request that needs it is BufferError. */
 typedef struct dlpack_py_device {
     int32_t type; /* DLDeviceType of its memory */
 
