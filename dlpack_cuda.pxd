@@ -21,6 +21,5 @@ cdef extern from "dlpack_cuda.h":
     int dlpack_cuda_consume(object obj, const dlpack_py_want *want, cudaStream_t stream, dlpack_py_view *v) except -1
     int dlpack_cuda_from_dlpack(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, const dlpack_py_want *want,
                                 cudaStream_t stream, dlpack_py_view *v) except -1
-    object dlpack_cuda_array_interface(const DLTensor *t, uint64_t flags, cudaStream_t stream)
     int dlpack_cuda_release(dlpack_py_view *v, cudaStream_t stream) except -1
     void dlpack_cuda_release_unraisable(dlpack_py_view *v, cudaStream_t stream)

@@ -18,8 +18,7 @@
  *   3 Copies to the host
  *   4 The operations of a device
  *   5 Releasing behind queued work
- *   6 The CUDA array interface
- *   7 Consuming on a stream
+ *   6 Consuming on a stream
  */
 
 #ifndef DLPACK_DEVICE_API
@@ -27,9 +26,6 @@
 #  include "stop" /* no such file: ends the compilation */
 #endif
 
-#ifndef DLPACK_DEVICE_NO_PYTHON
-#  include "dlpack_buffer.h"
-#endif
 #if DLPACK_PY_VERSION != 0x000300
 #  error "dlpack_device.h and dlpack_py.h are of different versions: put one version first on the include path"
 #  include "stop" /* no such file: ends the compilation */
@@ -1052,143 +1048,15 @@ dlp_device_release_unraisable(dlpack_py_view *v, uintptr_t handle)
     dlp_exception_restore(&saved);
 }
 
-/* ---- 6 The CUDA array interface ----------------------------------------- */
+/* ---- 6 Consuming on a stream -------------------------------------------- */
 
-#define DLP_DEVICE_INTERFACE "__cuda_array_interface__"
-
-/* Reads __cuda_array_interface__, version 2 or newer.
- *
- * dims     room for shape and strides, 2 * DLPACK_PY_MAX_NDIM
- * stream   out: kind is DLPACK_PY_STREAM_NO_SYNC where no work is pending
- *
- * Returns 0, or -1 with BufferError, TypeError or ValueError.
- */
+#ifdef DLPACK_CUDA_ARRAY_INTERFACE_H /* defines this later: takes the tensor of an array interface; 1: there is none */
 static inline int
-dlp_device_interface_parse(PyObject *dict, int64_t *dims, DLTensor *t, uint64_t *flags, dlpack_py_stream *stream)
-{
-    PyObject *data, *pending;
-    dlpack_py_error error;
-
-    stream->kind = DLPACK_PY_STREAM_NO_SYNC;
-    stream->handle = 0;
-    if (dlp_buffer_interface_read(DLP_DEVICE_INTERFACE, dict, 2, dims, t) < 0)
-        return -1;
-    data = dlp_buffer_interface_get(dict, "data");
-    pending = dlp_buffer_interface_get(dict, "stream");
-    if (PyErr_Occurred() || dlp_buffer_interface_address(DLP_DEVICE_INTERFACE, data, t, flags) < 0)
-        return -1;
-    if (pending != NULL) {
-        if (dlp_parse_stream(pending, stream) < 0)
-            return -1;
-        if (stream->kind != DLPACK_PY_STREAM_HANDLE || stream->handle == 0)
-            return dlp_raise_value(PyExc_ValueError,
-                                   DLP_DEVICE_INTERFACE " has stream %.200U, None, 1, 2 or a handle was wanted",
-                                   pending);
-    }
-    return dlpack_py_validate(t, *flags, &error) < 0 ? dlpack_py_raise(&error) : 0;
-}
-
-/* Takes the tensor of __cuda_array_interface__, exported as a producer of that data would. obj owns the memory. */
-static inline int
-dlp_device_consume_interface(PyObject *obj, PyObject *dict, const dlpack_py_request *asked, const dlpack_py_want *want,
-                             dlpack_py_view *v)
-{
-    const int in_place = !asked->has_device || asked->device.device_type != kDLCPU;
-    dlp_consumer consumer = dlp_consumer_make(want, asked, NULL);
-    dlpack_py_request request = *asked;
-    dlpack_py_work_stream pending, after;
-    dlpack_py_stream stream;
-    int64_t dims[2 * DLPACK_PY_MAX_NDIM];
-    dlpack_py_offer offer;
-    dlpack_py_error error;
-    PyObject *capsule;
-    uint64_t flags = 0;
-    DLTensor t;
-    int result, is_empty;
-
-    if (dlp_device_interface_parse(dict, dims, &t, &flags, &stream) < 0)
-        return -1;
-    is_empty = dlp_is_empty(&t); /* it may have any address (D3) */
-    Py_BEGIN_ALLOW_THREADS
-    result = DLPACK_DEVICE_CALL(GetDevice, (&t.device.device_id), &error); /* also tells where there is no runtime */
-    if (result == 0 && !is_empty)
-        result = DLPACK_DEVICE_API_FIND_DEVICE(t.data, &t.device, &error);
-    Py_END_ALLOW_THREADS
-    if (result < 0)
-        return dlpack_py_raise(&error);
-    if (is_empty)
-        t.device.device_type = (DLDeviceType)DLPACK_DEVICE_API_TYPE;
-    if (t.device.device_type == kDLCPU) {
-        PyErr_Format(PyExc_BufferError, DLP_DEVICE_INTERFACE " has data %p, which is no memory of a device", t.data);
-        return -1;
-    }
-    pending.handle = stream.handle == 1 ? DLPACK_DEVICE_API_DEFAULT_STREAM : stream.handle;
-    pending.device_id = dlp_is_on(dlpack_device_operations(), t.device) ? t.device.device_id : DLPACK_PY_CURRENT_DEVICE;
-    offer = dlpack_py_offer_make(obj, &t, flags);
-    offer.device = dlpack_device_operations();
-    offer.pending = &pending;
-    offer.pending_count = stream.kind == DLPACK_PY_STREAM_HANDLE;
-    request.max_version.major = DLPACK_MAJOR_VERSION;
-    request.max_version.minor = DLPACK_MINOR_VERSION;
-    if (in_place)
-        request.stream.kind = DLPACK_PY_STREAM_NO_SYNC; /* a tensor that is refused below changes no stream */
-    capsule = dlpack_py_answer(&offer, &request);
-    if (capsule == NULL)
-        return -1;
-    consumer.pass_keywords = 1; /* dlpack_py_answer makes a copy that is asked for */
-    result = dlp_take_capsule(capsule, &consumer, v);
-    Py_DECREF(capsule);
-    if (result != 0 || !in_place || offer.pending_count == 0 || asked->stream.kind != DLPACK_PY_STREAM_HANDLE)
-        return result;
-    after.handle = asked->stream.handle;
-    after.device_id = pending.device_id;
-    return dlp_device_order_view(pending, after, v);
-}
-
-/* Return the dict of __cuda_array_interface__, version 3, for a getter in one line.
- *
- * t, flags   memory that a device can read; flags: DLPACK_PY_FLAG_READ_ONLY or 0
- * stream     as it crosses the protocol: work on the data may be pending on it
- *
- * Returns a new reference; or NULL with AttributeError, so that the object has no such attribute, for memory of the CPU
- * and for a dtype without a typestr; or NULL with MemoryError. The data must stay where it is while the object lives.
- */
-static inline PyObject *
-dlpack_device_array_interface(const DLTensor *t, uint64_t flags, uintptr_t stream)
-{
-    char text[DLPACK_PY_TEXT_SIZE];
-    PyObject *dict, *handle;
-
-    if (t->device.device_type == kDLCPU) {
-        PyErr_Format(PyExc_AttributeError, "no " DLP_DEVICE_INTERFACE " for %s",
-                     dlpack_py_device_text(t->device, text));
-        return NULL;
-    }
-    dict = dlp_buffer_interface_make(DLP_DEVICE_INTERFACE, t, flags, NULL);
-    handle = dict == NULL ? NULL : PyLong_FromUnsignedLongLong(stream == 0 ? 1 : stream);
-    if (handle == NULL || PyDict_SetItemString(dict, "stream", handle) < 0)
-        Py_CLEAR(dict);
-    Py_XDECREF(handle);
-    return dict;
-}
-
-/* Finds __cuda_array_interface__ of an object without __dlpack__. *dict: out, NULL where there is none. Returns 0,
- * or -1 with an exception. */
-static inline int
-dlp_device_find_interface(PyObject *obj, PyObject **dict)
-{
-    PyObject *method = PyObject_GetAttrString(obj, "__dlpack__");
-
-    *dict = NULL;
-    if (method != NULL || !PyErr_ExceptionMatches(PyExc_AttributeError)) {
-        Py_XDECREF(method);
-        return method != NULL ? 0 : -1;
-    }
-    PyErr_Clear(); /* dlp_device_take raises it where there is no interface either */
-    return dlp_buffer_interface_find(obj, DLP_DEVICE_INTERFACE, dict);
-}
-
-/* ---- 7 Consuming on a stream -------------------------------------------- */
+dlp_device_take_interface(PyObject *obj, dlpack_py_request *request, const dlpack_py_want *want, dlpack_py_view *v);
+#else
+#  define dlp_device_take_interface(obj, request, want, v) \
+    (PyErr_SetString(PyExc_SystemError, "DLPACK_PY_ARRAY_INTERFACE_TOO needs dlpack_cuda_array_interface.h"), -1)
+#endif
 
 /* The stream that a library works on, from the exchange table of an object's type. A consumer that works on that stream
  * needs no order (X4).
@@ -1249,7 +1117,6 @@ dlp_device_consume(PyObject *obj, uintptr_t stream, dlpack_py_request *request, 
 {
     dlpack_py_want device_want = want != NULL ? *want : dlpack_py_want_any();
     const int has_stream = !request->has_device || request->device.device_type != kDLCPU;
-    PyObject *dict = NULL;
     dlpack_py_error error;
     DLTensor t;
     int result;
@@ -1275,13 +1142,9 @@ dlp_device_consume(PyObject *obj, uintptr_t stream, dlpack_py_request *request, 
         return dlp_raise_for(&device_want, &error);
     }
     (void)dlpack_device_collect();
-    if ((device_want.options & DLPACK_PY_ARRAY_INTERFACE_TOO) != 0 && dlp_device_find_interface(obj, &dict) < 0)
-        return -1;
-    if (dict != NULL) {
-        result = dlp_device_consume_interface(obj, dict, request, &device_want, v);
-        Py_DECREF(dict);
+    if ((device_want.options & DLPACK_PY_ARRAY_INTERFACE_TOO) != 0 &&
+        (result = dlp_device_take_interface(obj, request, &device_want, v)) <= 0)
         return result;
-    }
     return has_stream ? dlp_device_take(obj, request, &device_want, v)
                       : dlpack_py_consume_request(obj, request, &device_want, v);
 }
@@ -1293,7 +1156,8 @@ dlp_device_consume(PyObject *obj, uintptr_t stream, dlpack_py_request *request, 
  *          for pinned memory: PyTorch 2.13 refuses a stream for it
  * want     the requirements, with a device of 0 for memory of the device; NULL: any such tensor. With the option
  *          DLPACK_PY_NOTHING_PENDING no order is asked for: a producer of device memory gets stream=-1, and the stream
- *          may capture. With DLPACK_PY_ARRAY_INTERFACE_TOO an obj without __dlpack__ may have __cuda_array_interface__
+ *          may capture. With DLPACK_PY_ARRAY_INTERFACE_TOO an obj without __dlpack__ may have __cuda_array_interface__:
+ *          include dlpack_cuda_array_interface.h
  *
  * Returns as dlpack_py_consume, and -1 with RuntimeError for an error of the runtime. A raw capsule is taken without an
  * order.

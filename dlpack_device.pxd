@@ -17,7 +17,6 @@ cdef extern from *:
     const dlpack_py_device *dlpack_device_operations() noexcept nogil
     size_t dlpack_device_collect()
     int dlpack_device_release(dlpack_py_work_stream stream, dlpack_py_view *v, dlpack_py_error *error)
-    object dlpack_device_array_interface(const DLTensor *t, uint64_t flags, uintptr_t stream)
     int dlpack_device_current_work(object obj, dlpack_py_work_stream *work) except -1
     int dlpack_device_consume(object obj, uintptr_t stream, const dlpack_py_want *want, dlpack_py_view *v) except -1
     int dlpack_device_from_dlpack(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, uintptr_t stream,

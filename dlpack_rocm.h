@@ -259,14 +259,6 @@ dlpack_rocm_from_dlpack(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnam
     return dlpack_device_from_dlpack(args, nargs, kwnames, dlpack_rocm_stream(stream), want, v);
 }
 
-/* The dict of __cuda_array_interface__, for libraries without DLPack: the getter of a type in one line. Work on the
- * data may be pending on the stream. Returns as dlpack_device_array_interface. */
-static inline PyObject *
-dlpack_rocm_array_interface(const DLTensor *t, uint64_t flags, hipStream_t stream)
-{
-    return dlpack_device_array_interface(t, flags, dlpack_rocm_stream(stream));
-}
-
 /* Release a view while work on its tensor is queued on a stream of its device, or of the current device for pinned and
  * managed memory. Needs a thread state. For a stream of another device: dlpack_device_release.
  *

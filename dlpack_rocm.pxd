@@ -21,6 +21,5 @@ cdef extern from "dlpack_rocm.h":
     int dlpack_rocm_consume(object obj, const dlpack_py_want *want, hipStream_t stream, dlpack_py_view *v) except -1
     int dlpack_rocm_from_dlpack(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, const dlpack_py_want *want,
                                 hipStream_t stream, dlpack_py_view *v) except -1
-    object dlpack_rocm_array_interface(const DLTensor *t, uint64_t flags, hipStream_t stream)
     int dlpack_rocm_release(dlpack_py_view *v, hipStream_t stream) except -1
     void dlpack_rocm_release_unraisable(dlpack_py_view *v, hipStream_t stream)

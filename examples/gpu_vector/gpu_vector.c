@@ -10,14 +10,14 @@
  */
 #include <Python.h>
 
+#include "dlpack_cuda_array_interface.h" /* includes dlpack_cuda.h or dlpack_rocm.h */
+
 #ifdef __HIP_PLATFORM_AMD__
-#  include "dlpack_rocm.h"
 #  define GPU(name) dlpack_rocm_##name
 #  define MODULE_NAME "rocm_vector"
 #  define MODULE_INIT PyInit_rocm_vector
 #  define GPU_TYPE kDLROCM
 #else
-#  include "dlpack_cuda.h"
 #  define GPU(name) dlpack_cuda_##name
 #  define MODULE_NAME "cuda_vector"
 #  define MODULE_INIT PyInit_cuda_vector

@@ -12,6 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LIST = Path(__file__).with_suffix(".txt")
 RELEASED = Path(__file__).with_name("public_names_released.txt")  # the list of the version before
 HEADERS = ["tensor.h", "py.h", "py.hpp", "exchange.h", "buffer.h", "copy.h", "device.h", "cuda.h", "rocm.h"]
+HEADERS += ["cuda_array_interface.h"]
 
 # Names with these words are private: parts of the headers, guards, and macros that connect the device headers.
 PRIVATE = re.compile(r"(?i)^dlp_|_H$|_HPP$|_LAYER$|^DLPACK_DEVICE_API")

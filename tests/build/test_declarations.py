@@ -8,11 +8,12 @@ import public_names
 import pytest
 from test_header import runtime_flags
 
-NAMES = ["tensor", "py", "exchange", "buffer", "copy", "device", "cuda", "rocm"]
+NAMES = ["tensor", "py", "exchange", "buffer", "copy", "device", "cuda", "rocm", "cuda_array_interface"]
 each_file = pytest.mark.parametrize("name", NAMES)
 
 # Switches of a build, and macros that define functions or entries of a table: Cython cannot use these.
 SWITCHES = {"DLPACK_PY_MALLOC", "DLPACK_PY_FREE", "DLPACK_PY_PLAIN", "DLPACK_PY_EXIT_WAIT"}
+SWITCHES |= {"dlpack_rocm_array_interface"}  # dlpack_cuda_array_interface.pxd includes dlpack_cuda.pxd
 SWITCHES |= {"DLPACK_CUDA_LIBRARY", "DLPACK_ROCM_LIBRARY"}
 DEFINING = re.compile(r"DLPACK_\w+_(?:METHODS|DESCRIBED|ARRAY_INTERFACE)|DLPACK_PY_EXCHANGE_API\w*|DLPACK_DEVICE_CALL")
 # Structs whose fields are private, and private fields: fields that the header fills, and operations with private types.
@@ -141,7 +142,7 @@ def test_each_declaration_has_the_types_of_the_header(tmp_path, name):
     source.write_text("\n".join([f'#include "dlpack_{including}.h"', "extern char many[];", *lines, ""]))
     done = machine.compile_c(source, *runtime_flags(f"dlpack_{name}"), "-fsyntax-only")
     assert done.returncode == 0 and done.stderr == "", done.stderr
-    assert len(lines) >= {"tensor": 90, "py": 60, "copy": 4}.get(name, 7)
+    assert len(lines) >= {"tensor": 90, "py": 60, "copy": 4, "cuda_array_interface": 2}.get(name, 7)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import itertools
 import os
 import re
 import subprocess
+import sys
 import textwrap
 from pathlib import Path
 
@@ -25,9 +26,11 @@ def kind(runtime):
     return runtime.split()[0]
 
 
+PLATFORM = {"CUDA": [], "HIP": ["-D__HIP_PLATFORM_AMD__"]}  # dlpack_cuda_array_interface.h includes a header by it
 # Ways to include a device header. Other headers may precede it; uses_device.c includes dlpack_py.h after it.
 WAYS = {
     "included": lambda runtime: ["-include", HEADERS[kind(runtime)]],
+    "array interface": lambda runtime: ["-include", "dlpack_cuda_array_interface.h", *PLATFORM[kind(runtime)]],
     "included after": lambda runtime: ["-include", "dlpack_exchange.h", "-include", HEADERS[kind(runtime)]],
 }
 FLAVOURS = {
@@ -36,8 +39,8 @@ FLAVOURS = {
     "plain": ["-DDLPACK_PY_PLAIN=1"],
     "at run time": ["-DDLPACK_CUDA_AT_RUN_TIME", "-DDLPACK_ROCM_AT_RUN_TIME"],
 }
-# Without Python a device header is included alone: dlpack_exchange.h needs Python.
-TURNS = [turn for turn in itertools.product(WAYS, FLAVOURS) if turn[1] != "no Python" or turn[0] == "included"]
+# Without Python no other header comes before: dlpack_exchange.h needs Python.
+TURNS = [turn for turn in itertools.product(WAYS, FLAVOURS) if turn[1] != "no Python" or turn[0] != "included after"]
 
 
 def runtime_flags(runtime):
@@ -167,7 +170,7 @@ def test_uses_device_uses_every_function():
     text = USES_DEVICE.read_text()
     header = (machine.ROOT / "dlpack_device.h").read_text()
     public = set(re.findall(r"^dlpack_device_(\w+)\(", header, re.MULTILINE))
-    by_others = {"consume", "from_dlpack", "array_interface", "order"}  # called by functions that are used
+    by_others = {"consume", "from_dlpack", "order"}  # called by functions that are used
     assert {name for name in public if f"dlpack_device_{name}(" not in text} == by_others
 
 
@@ -178,7 +181,9 @@ def test_both_device_headers_in_one_program_add_no_symbols(tmp_path):
         pytest.skip("headers of both CUDA and HIP: not on this machine")
     for number, runtime in enumerate(newest.values()):
         flags = ["-c", *(f"-Duse_{name}={name}{number}" for name in ("producer", "consumer", "interface"))]
-        done = compile_device(USES_DEVICE, runtime, "included", "Python", *flags, "-o", str(tmp_path / f"{number}.o"))
+        done = compile_device(
+            USES_DEVICE, runtime, "array interface", "Python", *flags, "-o", str(tmp_path / f"{number}.o")
+        )
         assert done.returncode == 0, done.stderr
     subprocess.run(["ld", "-r", "0.o", "1.o", "-o", "both.o"], cwd=tmp_path, check=True)
     symbols = subprocess.run(["nm", "-g", "--defined-only", "both.o"], cwd=tmp_path, capture_output=True, text=True)
@@ -279,6 +284,49 @@ def test_headers_for_the_cpu_include_no_header_of_a_runtime(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "dlpack_py.h" in done.stdout
     assert re.search(r"dlpack_(cuda|rocm)\.h|runtime_api\.h", done.stdout) is None
+
+
+INTERFACES = """
+    #include "dlpack_cuda%s.h"
+    static PyObject *take(PyObject *module, PyObject *x)
+    {
+        dlpack_py_want want = dlpack_py_want_any();
+        dlpack_py_view v;
+        (void)module;
+        want.options = DLPACK_PY_ARRAY_INTERFACE_TOO;
+        return dlpack_cuda_consume(x, &want, NULL, &v) < 0 ? NULL : PyLong_FromLong(0);
+    }
+    static PyMethodDef functions[] = {{"take", take, METH_O, NULL}, {NULL, NULL, 0, NULL}};
+    static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "takes", NULL, 0, functions, NULL, NULL, NULL, NULL};
+    PyMODINIT_FUNC PyInit_takes(void);
+    PyMODINIT_FUNC PyInit_takes(void) { return PyModuleDef_Init(&module); }
+"""
+
+
+@pytest.mark.parametrize("header, says", [("", "SystemError: DLPACK_PY_ARRAY"), ("_array_interface", "AttributeError")])
+def test_the_option_for_array_interfaces_needs_their_header(tmp_path, header, says):
+    cuda = [runtime for runtime in machine.runtimes() if kind(runtime) == "CUDA"]
+    if not cuda:
+        pytest.skip("headers of CUDA: not on this machine")
+    source = tmp_path / "takes.c"
+    source.write_text(INTERFACES % header)
+    flags = [*runtime_flags(cuda[-1]), "-DDLPACK_CUDA_AT_RUN_TIME", "-shared", "-fPIC", "-ldl"]
+    done = machine.compile_c(source, *flags, "-o", str(tmp_path / "takes.so"))
+    assert done.returncode == 0, done.stderr
+    code = "import takes\ntry:\n    takes.take(3)\nexcept Exception as e:\n    print(type(e).__name__ + ':', e)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert says in done.stdout, done.stderr
+
+
+def test_array_interfaces_come_before_the_device_header(tmp_path):
+    cuda = [runtime for runtime in machine.runtimes() if kind(runtime) == "CUDA"]
+    if not cuda:
+        pytest.skip("headers of CUDA: not on this machine")
+    source = tmp_path / "asks.c"
+    source.write_text('#include "dlpack_cuda.h"\n#include "dlpack_cuda_array_interface.h"\n')
+    done = machine.compile_c(source, *runtime_flags(cuda[-1]), "-fsyntax-only")
+    errors = [line for line in done.stderr.splitlines() if "error:" in line]
+    assert "include dlpack_cuda_array_interface.h before dlpack_cuda.h" in errors[0] and len(errors) <= 2, done.stderr
 
 
 GUIDE = """

@@ -23,6 +23,7 @@ LEAST = {
     "dlpack_device": 30,
     "dlpack_cuda": 10,
     "dlpack_rocm": 10,
+    "dlpack_cuda_array_interface": 4,
 }
 TEXTS = {name: (machine.ROOT / f"{name}.h").read_text() for name in LEAST}
 KINDS = r"DLP_(?:RARE|SHARED|COPY_HOT)"  # words of linkage
@@ -235,9 +236,12 @@ def other_version(name, version="0x7f0000"):
     return TEXTS[name].replace(VERSION, version)
 
 
+DEVICE_HEADERS = ("dlpack_device", "dlpack_cuda", "dlpack_rocm", "dlpack_cuda_array_interface")
+
+
 def runtime_flags(name):
     """Flags for the headers of the runtime that a device header needs. Skips the test if there are none."""
-    if name in ("dlpack_device", "dlpack_cuda", "dlpack_rocm"):
+    if name in DEVICE_HEADERS:
         platform = "HIP" if name == "dlpack_rocm" else "CUDA"
         found = [include for runtime, include in machine.runtimes().items() if runtime.startswith(platform)]
         if not found:
@@ -339,6 +343,7 @@ def test_a_header_alone_adds_no_symbol_to_the_object_file(tmp_path, suffix, name
 PREFIXES = {
     "dlpack_tensor": "dlpack_py",
     "dlpack_exchange": "dlpack_py",
+    "dlpack_cuda_array_interface": "dlpack",  # with the names of dlpack_device.h and dlpack_rocm.h
 }  # of public names; by default the name of the file
 PRIVATE = ("dlp_", "DLP_")  # of private names, in each file
 
@@ -362,7 +367,13 @@ def test_every_macro_that_a_header_leaves_defined_has_its_prefix(tmp_path, name)
         change = re.match(r"#(define|undef) (\w+)", line)
         if here and change:
             (left.add if change[1] == "define" else left.discard)(change[2])
-    assert len(left) >= {"dlpack_py": 6, "dlpack_tensor": 50, "dlpack_cuda": 2, "dlpack_rocm": 2}.get(name, 3)
+    assert len(left) >= {
+        "dlpack_py": 6,
+        "dlpack_tensor": 50,
+        "dlpack_cuda": 2,
+        "dlpack_rocm": 2,
+        "dlpack_cuda_array_interface": 3,
+    }.get(name, 3)
     others = {"PY_SSIZE_T_CLEAN"}  # a macro for Python.h
     if name in ("dlpack_cuda", "dlpack_rocm"):  # macros that give dlpack_device.h the names of the runtime
         others |= {macro for macro in left if macro.startswith("DLPACK_DEVICE_API")}
@@ -409,7 +420,7 @@ def test_the_contents_are_the_banners(name):
     """The contents stand in the opening comment, in columns or each on a line."""
     banners = re.findall(r"^/\* ---- (.*?) -+ \*/$", TEXTS[name], re.MULTILINE)
     names = [part for line in opening(name).splitlines() for part in re.split(r" {2,}", line.strip(" */")) if part]
-    assert len(banners) > 3
+    assert len(banners) > (1 if name == "dlpack_cuda_array_interface" else 3)
     places = [i for i in range(len(names)) if names[i] == banners[0]]
     assert any(names[i : i + len(banners)] == banners for i in places), (banners, names)
 

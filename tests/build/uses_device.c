@@ -1,4 +1,4 @@
-/* Uses every function of dlpack_cuda.h or dlpack_rocm.h, which the command line includes, so that a compiler sees each.
+/* Uses every function of dlpack_cuda.h or dlpack_rocm.h, and of dlpack_cuda_array_interface.h, which the command line includes, so that a compiler sees each.
  * With DLPACK_DEVICE_NO_PYTHON it is a program that calls each function and prints the result on this machine. */
 #ifndef DLPACK_DEVICE_NO_PYTHON
 #  include "dlpack_py.h"
@@ -66,7 +66,11 @@ use_interface(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
     PyObject *made;
     if (DEVICE(from_dlpack)(args, nargs, kwnames, NULL, NULL, &v) < 0)
         return NULL;
+#ifdef DLPACK_CUDA_ARRAY_INTERFACE_H
     made = DEVICE(array_interface)(&v.tensor, v.flags, NULL);
+#else
+    made = PyLong_FromLong(0);
+#endif
     dlpack_py_release(&v);
     return made;
 }

@@ -12,14 +12,14 @@ static size_t blocks;
 #define DLPACK_PY_MALLOC(size) (no_memory ? NULL : (__atomic_add_fetch(&blocks, 1, __ATOMIC_RELAXED), malloc(size)))
 #define DLPACK_PY_FREE(pointer) (__atomic_sub_fetch(&blocks, 1, __ATOMIC_RELAXED), free(pointer))
 
+#include "dlpack_cuda_array_interface.h"
+
 #if defined(__HIP_PLATFORM_AMD__)
-#include "dlpack_rocm.h"
 #define DLPACK(name) dlpack_rocm_##name
 #define MALLOC_PINNED(pointer, size) CALL(HostMalloc, (pointer, size, hipHostMallocDefault))
 #define FREE_PINNED(pointer) CALL(HostFree, (pointer))
 enum { CPU = 1, DEVICE = 10, PINNED = 11, MANAGED = 0 /* has no type of its own */ };
 #else
-#include "dlpack_cuda.h"
 #define DLPACK(name) dlpack_cuda_##name
 #define MALLOC_PINNED(pointer, size) CALL(MallocHost, (pointer, size))
 #define FREE_PINNED(pointer) CALL(FreeHost, (pointer))

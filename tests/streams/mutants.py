@@ -14,6 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 DEVICE, CUDA, ROCM, PY = "dlpack_device.h", "dlpack_cuda.h", "dlpack_rocm.h", "dlpack_py.h"
+INTERFACE = "dlpack_cuda_array_interface.h"
 MUTANTS = [  # the error, the file, and pairs: a text, its replacement
     (
         "an order is made with the GIL held",
@@ -261,13 +262,13 @@ MUTANTS = [  # the error, the file, and pairs: a text, its replacement
     ),
     (
         "a tensor of an array interface that is refused is ordered",
-        DEVICE,
+        INTERFACE,
         "        request.stream.kind = DLPACK_PY_STREAM_NO_SYNC; /* a tensor",
         "        (void)0; /* a tensor",
     ),
     (
         "a tensor of an array interface is not ordered",
-        DEVICE,
+        INTERFACE,
         "    return dlp_device_order_view(pending, after, v);",
         "    return 0;",
     ),
