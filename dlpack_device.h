@@ -792,6 +792,42 @@ dlp_device_call(dlp_consumer *consumer, dlpack_py_request *request)
     return NULL;
 }
 
+/* Releases the GIL where this thread holds it, except while the interpreter is ending: a thread that releases it then
+ * may not get it back. Returns the thread state to attach again, or NULL. */
+static inline PyThreadState *
+dlp_device_detach_thread(void)
+{
+    return dlp_thread_state() != NULL && !dlp_is_finalizing() ? PyEval_SaveThread() : NULL;
+}
+
+static inline void
+dlp_device_attach_thread(PyThreadState *state)
+{
+    if (state != NULL)
+        PyEval_RestoreThread(state);
+}
+
+/* Exchanges the capture mode of this thread, without the GIL. *mode: in, the new one; out, the one before. */
+static inline int
+dlp_device_exchange_mode(dlp_device_mode *mode)
+{
+    PyThreadState *state = dlp_device_detach_thread();
+    const int failed = DLPACK_DEVICE_CALL(ThreadExchangeStreamCaptureMode, (mode), NULL);
+    dlp_device_attach_thread(state);
+    return failed;
+}
+
+/* dlpack_py_release in the relaxed capture mode: a deleter that frees memory of the device spoils no capture (S6). */
+static inline void
+dlp_device_release_now(dlpack_py_view *v)
+{
+    dlp_device_mode mode = DLPACK_DEVICE_API(StreamCaptureModeRelaxed);
+    const int failed = dlp_device_exchange_mode(&mode);
+    dlpack_py_release(v);
+    if (!failed)
+        (void)dlp_device_exchange_mode(&mode);
+}
+
 /* Orders the stream of a consumer that has taken a view. Returns 0, or -1 and releases v. */
 DLP_SHARED int
 dlp_device_order_view(dlpack_py_work_stream before, dlpack_py_work_stream after, dlpack_py_view *v)
@@ -806,7 +842,7 @@ dlp_device_order_view(dlpack_py_work_stream before, dlpack_py_work_stream after,
     Py_END_ALLOW_THREADS
     if (failed == 0)
         return 0;
-    dlpack_py_release(v);
+    dlp_device_release_now(v);
     return dlpack_py_raise(&error);
 }
 
@@ -828,21 +864,6 @@ dlp_device_produce(PyObject *owner, const DLTensor *t, uint64_t flags, dlpack_py
 
 /* ---- 5 Releasing behind queued work ------------------------------------- */
 
-/* Releases the GIL where this thread holds it, except while the interpreter is ending: a thread that releases it then
- * may not get it back. Returns the thread state to attach again, or NULL. */
-static inline PyThreadState *
-dlp_device_detach_thread(void)
-{
-    return dlp_thread_state() != NULL && !dlp_is_finalizing() ? PyEval_SaveThread() : NULL;
-}
-
-static inline void
-dlp_device_attach_thread(PyThreadState *state)
-{
-    if (state != NULL)
-        PyEval_RestoreThread(state);
-}
-
 /* The id of the interpreter that this thread is attached to; 0, the id of the main interpreter, without a thread state.
  * An id is used again only after Py_Finalize; an address may be used again at any time. */
 static inline int64_t
@@ -851,16 +872,20 @@ dlp_device_this_interpreter(void)
     return dlp_thread_state() == NULL ? 0 : PyInterpreterState_GetID(DLP_INTERPRETER());
 }
 
-/* A tensor whose release waits for work that is queued on a stream. */
+/* A tensor whose release waits for work that is queued on a stream. Those of one stream form a chain: while the first
+ * waits, the others do. */
 typedef struct dlp_device_waiting {
-    struct dlp_device_waiting *next;
+    struct dlp_device_waiting *next;          /* of the first of a chain: the next chain */
+    struct dlp_device_waiting *behind, *last; /* the next of the chain, NULL: none; of the first: the last */
+    size_t count;                             /* of the first of a chain: its length */
+    dlpack_py_work_stream stream;
     dlp_device_event event; /* recorded behind the work */
     int64_t interpreter;    /* the id of the interpreter in which the deleter may run; -1: any */
     void *managed;
     int32_t form; /* DLPACK_PY_VERSIONED or DLPACK_PY_LEGACY: the type of *managed */
 } dlp_device_waiting;
 
-/* The list of this source file: the tensors whose release waits. */
+/* The list of this source file: the chains of tensors whose release waits, the newest first. */
 static inline dlp_word *
 dlp_device_list(void)
 {
@@ -868,7 +893,7 @@ dlp_device_list(void)
     return &first;
 }
 
-/* Puts a chain of waiting tensors, from first to last, into the list. */
+/* Puts chains, from first to last, into the list. */
 static inline void
 dlp_device_list_add(dlp_device_waiting *first, dlp_device_waiting *last)
 {
@@ -878,46 +903,76 @@ dlp_device_list_add(dlp_device_waiting *first, dlp_device_waiting *last)
     while (!DLP_REPLACE(list, (dlp_word)last->next, (dlp_word)first));
 }
 
+/* Makes one chain of the chains of a stream and interpreter. Returns the chains. */
+static inline dlp_device_waiting *
+dlp_device_join_chains(dlp_device_waiting *all)
+{
+    dlp_device_waiting *joined = NULL, *next, *newer, **place;
+
+    for (; all != NULL; all = next) {
+        next = all->next;
+        all->next = NULL;
+        place = &joined;
+        while (*place != NULL &&
+               ((*place)->interpreter != all->interpreter || !dlp_device_is_same((*place)->stream, all->stream)))
+            place = &(*place)->next;
+        newer = *place;
+        if (newer != NULL) {
+            all->next = newer->next;
+            all->last->behind = newer;
+            all->last = newer->last;
+            all->count += newer->count;
+        }
+        *place = all;
+    }
+    return joined;
+}
+
 /* Release the tensors of dlpack_device_release whose work is done. Later calls of dlpack_device_release and
  * dlpack_device_consume in this file do it too. A library that makes no such calls calls this function now and then,
  * and after it has synchronized, before an interpreter or the process ends: tensors that wait at the end are leaked.
  *
  * Returns how many tensors still wait that this thread may release: those of its interpreter. A thread without a thread
  * state counts as a thread of the main interpreter. Tensors that another thread asks about at this moment are not
- * counted. The host does not wait. The deleters run here, as by dlpack_py_release. Any thread.
+ * counted. The host does not wait. The deleters run here, as by dlpack_py_release, in the relaxed capture mode: they
+ * spoil no capture (S6). Any thread.
  */
 static inline size_t
 dlpack_device_collect(void)
 {
     dlp_word *list = dlp_device_list();
     const int64_t here = dlp_device_this_interpreter();
-    dlp_device_waiting *all, *next, *done = NULL, *left = NULL, *last = NULL;
+    dlp_device_waiting *left, *first, *next, *last = NULL, *done = NULL, **place = &left, **done_end = &done;
+    dlp_device_mode mode = DLPACK_DEVICE_API(StreamCaptureModeRelaxed);
     PyThreadState *state;
     size_t count = 0;
-    dlp_device_mode mode;
     int failed, is_here;
 
     if (DLP_LOAD(list) == 0)
         return 0;
-    all = (dlp_device_waiting *)DLP_SWAP(list, 0);
+    failed = dlp_device_exchange_mode(&mode);
+    left = dlp_device_join_chains((dlp_device_waiting *)DLP_SWAP(list, 0));
     state = dlp_device_detach_thread();
-    failed = dlp_device_relaxed_begin(&mode, NULL);
-    for (; all != NULL; all = next) {
-        next = all->next;
-        is_here = all->interpreter == -1 || all->interpreter == here;
-        if (!failed && is_here && dlp_device_event_is_done(all->event)) {
-            (void)DLPACK_DEVICE_CALL(EventDestroy, (all->event), NULL);
-            all->next = done;
-            done = all;
+    while ((first = *place) != NULL) {
+        is_here = first->interpreter == -1 || first->interpreter == here;
+        if (failed || !is_here || !dlp_device_event_is_done(first->event)) {
+            count += is_here ? first->count : 0;
+            last = first;
+            place = &first->next;
             continue;
         }
-        count += is_here ? 1 : 0;
-        last = last == NULL ? all : last;
-        all->next = left;
-        left = all;
+        (void)DLPACK_DEVICE_CALL(EventDestroy, (first->event), NULL);
+        next = first->behind != NULL ? first->behind : first->next;
+        if (first->behind != NULL) {
+            next->next = first->next;
+            next->last = first->last;
+            next->count = first->count - 1;
+        }
+        *place = next;
+        first->next = NULL;
+        *done_end = first;
+        done_end = &first->next;
     }
-    if (!failed)
-        (void)dlp_device_relaxed_end(&mode, 0, NULL);
     dlp_device_attach_thread(state);
     if (left != NULL)
         dlp_device_list_add(left, last);
@@ -926,37 +981,30 @@ dlpack_device_collect(void)
         dlp_delete(done->managed, done->form);
         DLPACK_PY_FREE(done);
     }
+    if (!failed)
+        (void)dlp_device_exchange_mode(&mode);
     return count;
 }
 
-/* Records an event behind the work that is queued on a stream. *event: out, a new event; NULL: the work is done. */
+/* Records an event behind the work that is queued on waiting->stream. */
 static inline int
-dlp_device_mark_work(dlpack_py_work_stream stream, dlp_device_event *event, dlpack_py_error *error)
+dlp_device_mark_work(dlp_device_waiting *waiting, dlpack_py_error *error)
 {
+    const unsigned flags = DLPACK_DEVICE_API(EventDisableTiming);
     dlp_device_guard guard = {-1, -1};
     uint64_t capture;
-    dlp_device_mode mode;
-    int failed, done;
+    int failed = dlp_device_find_pending(&guard, &waiting->stream, &capture, error);
 
-    *event = NULL;
-    failed = dlp_device_find_pending(&guard, &stream, &capture, error);
     if (!failed && capture != 0)
         failed = dlp_refuse(error, "the stream captures a graph, whose work runs later: keep the view as long as the "
                                    "graph");
     if (!failed)
-        failed = dlp_device_guard_set(&guard, stream.device_id, error) < 0 ||
-                 DLPACK_DEVICE_CALL(EventCreateWithFlags, (event, DLPACK_DEVICE_API(EventDisableTiming)), error) < 0;
-    if (*event != NULL) {
-        failed = DLPACK_DEVICE_CALL(EventRecord, (*event, dlp_device_handle(stream.handle)), error);
-        done = failed;
-        if (!failed && dlp_device_relaxed_begin(&mode, NULL) == 0) {
-            done = dlp_device_event_is_done(*event);
-            (void)dlp_device_relaxed_end(&mode, 0, NULL);
-        }
-        if (done) {
-            (void)DLPACK_DEVICE_CALL(EventDestroy, (*event), NULL);
-            *event = NULL;
-        }
+        failed = dlp_device_guard_set(&guard, waiting->stream.device_id, error) < 0 ||
+                 DLPACK_DEVICE_CALL(EventCreateWithFlags, (&waiting->event, flags), error) < 0;
+    if (!failed) {
+        failed = DLPACK_DEVICE_CALL(EventRecord, (waiting->event, dlp_device_handle(waiting->stream.handle)), error);
+        if (failed)
+            (void)DLPACK_DEVICE_CALL(EventDestroy, (waiting->event), NULL);
     }
     /* An error of restoring the device is no error of the release. */
     (void)dlp_device_guard_end(&guard, 0, NULL);
@@ -966,73 +1014,76 @@ dlp_device_mark_work(dlpack_py_work_stream stream, dlp_device_event *event, dlpa
 /* Release a view while work on its tensor is queued on a stream.
  *
  * stream   the consumer's, with the id of its device
- * v        empty afterwards; unchanged on failure: outside of a capture, synchronize and call dlpack_py_release then
+ * v        empty afterwards; unchanged after BufferError
  *
  * Where the work is done, the tensor is released at once. Otherwise it waits for a later call (dlpack_device_collect).
- * Returns 0, or -1 with BufferError (the stream captures a graph, or is the default stream while a blocking stream
- * captures: try again after that capture), MemoryError or RuntimeError in *error. The host does not wait. Any thread.
+ * The host waits only where no event can be recorded. Returns 0, or -1 with BufferError (the stream captures a graph, or
+ * is the default stream while a blocking stream captures: try again after that capture) or RuntimeError (the runtime
+ * failed, and v is released) in *error. Any thread.
  */
 static inline int
 dlpack_device_release(dlpack_py_work_stream stream, dlpack_py_view *v, dlpack_py_error *error)
 {
     dlp_device_waiting *waiting;
+    dlpack_py_error why, wait_error;
     PyThreadState *state;
     dlpack_py_view own; /* while the GIL is released, v is empty: another thread may look at it */
-    int failed;
+    int failed, is_done = 0;
 
-    (void)dlpack_device_collect();
-    if (v->managed == NULL)
-        return 0;
-    waiting = (dlp_device_waiting *)DLPACK_PY_MALLOC(sizeof(*waiting));
-    if (waiting == NULL)
-        return dlp_fail(error, DLPACK_PY_MEMORY_ERROR, "no memory for a tensor whose release waits");
-    dlpack_py_move(&own, v);
-    state = dlp_device_detach_thread();
-    failed = dlp_device_mark_work(stream, &waiting->event, error);
-    dlp_device_attach_thread(state);
-    if (failed || waiting->event == NULL) {
-        DLPACK_PY_FREE(waiting);
-        if (failed)
-            dlpack_py_move(v, &own);
-        else
-            dlpack_py_release(&own);
-        return failed;
+    if (v->managed != NULL) {
+        waiting = (dlp_device_waiting *)DLPACK_PY_MALLOC(sizeof(*waiting));
+        dlpack_py_move(&own, v);
+        state = dlp_device_detach_thread();
+        if (waiting == NULL)
+            failed = dlp_fail(&why, DLPACK_PY_MEMORY_ERROR, "no memory for a tensor whose release waits");
+        else {
+            memset(waiting, 0, sizeof(*waiting));
+            waiting->stream = stream;
+            failed = dlp_device_mark_work(waiting, &why);
+        }
+        if (failed && why.code != DLPACK_PY_BUFFER_ERROR) {
+            failed = dlpack_device_synchronize(&stream, 1, &wait_error);
+            is_done = !failed || wait_error.code != DLPACK_PY_BUFFER_ERROR; /* or the stream is lost: it has no work */
+            if (!is_done)                                                   /* a capture has begun meanwhile */
+                why = wait_error;
+        }
+        dlp_device_attach_thread(state);
+        if (failed || is_done) {
+            if (waiting != NULL)
+                DLPACK_PY_FREE(waiting);
+            if (is_done)
+                dlp_device_release_now(&own);
+            else
+                dlpack_py_move(v, &own);
+            if (failed && error != NULL)
+                *error = why;
+            return failed;
+        }
+        waiting->last = waiting;
+        waiting->count = 1;
+        waiting->form = own.form;
+        /* A deleter of this file attaches to its own interpreter. A deleter of another library must run in the
+         * interpreter that released the view (G1). */
+        waiting->interpreter = dlp_manager_of(own.managed, own.form) != NULL ? -1 : dlp_device_this_interpreter();
+        waiting->managed = own.managed;
+        own.managed = NULL;
+        dlpack_py_release(&own); /* the strides that it may have allocated */
+        dlp_device_list_add(waiting, waiting);
     }
-    waiting->form = own.form;
-    /* A deleter of this file attaches to its own interpreter. A deleter of another library must run in the interpreter
-     * that released the view (G1). */
-    waiting->interpreter = dlp_manager_of(own.managed, own.form) != NULL ? -1 : dlp_device_this_interpreter();
-    waiting->managed = own.managed;
-    own.managed = NULL;
-    dlpack_py_release(&own); /* the strides that it may have allocated */
-    dlp_device_list_add(waiting, waiting);
+    (void)dlpack_device_collect();
     return 0;
 }
 
-/* dlpack_device_release that raises, for a stream of the view's device. Where no event can be recorded, the host waits
- * for the stream instead, and the view is released. Returns 0; or -1 in a capture, where the view is unchanged, and
- * where the host cannot wait either, where the view is released: v->managed tells. */
+/* dlpack_device_release that raises, for a stream of the view's device. */
 static inline int
-dlp_device_release_or_wait(dlpack_py_view *v, uintptr_t handle)
+dlp_device_release(dlpack_py_view *v, uintptr_t handle)
 {
     dlpack_py_work_stream stream = {handle, v->tensor.device.device_id};
-    dlpack_py_error error, wait_error;
-    PyThreadState *state;
-    int failed;
+    dlpack_py_error error;
 
     if (stream.device_id == 0 && !dlp_is_on(dlpack_device_operations(), v->tensor.device))
         stream.device_id = DLPACK_PY_CURRENT_DEVICE; /* pinned and managed memory have id 0 as a rule */
-    failed = dlpack_device_release(stream, v, &error);
-    if (failed && error.code != DLPACK_PY_BUFFER_ERROR) {
-        state = dlp_device_detach_thread();
-        failed = dlpack_device_synchronize(&stream, 1, &wait_error);
-        dlp_device_attach_thread(state);
-        if (failed && wait_error.code == DLPACK_PY_BUFFER_ERROR) /* a capture has begun meanwhile */
-            error = wait_error;
-        else /* the work is done; or the stream is invalid, or its context is lost, and it has no work */
-            dlpack_py_release(v);
-    }
-    return failed ? dlpack_py_raise(&error) : 0;
+    return dlpack_device_release(stream, v, &error) < 0 ? dlpack_py_raise(&error) : 0;
 }
 
 /* dlpack_device_release for tp_dealloc: keeps the exception in flight, reports an error as unraisable, and leaks the
@@ -1041,7 +1092,7 @@ static inline void
 dlp_device_release_unraisable(dlpack_py_view *v, uintptr_t handle)
 {
     const dlp_exception saved = dlp_exception_save();
-    if (dlp_device_release_or_wait(v, handle) < 0)
+    if (dlp_device_release(v, handle) < 0)
         PyErr_WriteUnraisable(NULL);
     v->managed = NULL; /* leaked, where it is still there */
     dlpack_py_release(v);
@@ -1106,7 +1157,7 @@ dlp_device_take(PyObject *obj, dlpack_py_request *request, const dlpack_py_want 
     work = stream;
     if (dlp_device_get_work_stream(table, &work) == 0)
         return dlp_device_order_view(work, stream, v);
-    dlpack_py_release(v);
+    dlp_device_release_now(v);
     return -1;
 }
 

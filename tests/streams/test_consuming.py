@@ -13,6 +13,7 @@ import pytest
 import table_consumer
 from dltensor import CPU, FORMS, LEGACY, Made
 from optional import numpy
+from streams.simulation import GLOBAL, THREAD_LOCAL
 
 VERSION = {"max_version": (1, 3)}
 
@@ -622,8 +623,8 @@ def test_a_tensor_whose_work_is_done_is_released_at_once_S1(sim, platform):
             "EventRecord",
             "ThreadExchangeStreamCaptureMode",
             "EventQuery",
-            "ThreadExchangeStreamCaptureMode",
             "EventDestroy",
+            "ThreadExchangeStreamCaptureMode",
         ]
     assert (view.holds, producer.deleted, sim.live("event")) == (False, [1], 0)
 
@@ -709,6 +710,26 @@ def test_a_hundred_tensors_wait_and_are_all_released_S1(sim, platform):
     assert [producer.deleted for producer in producers] == 100 * [[1]]
 
 
+def test_many_waiting_tensors_cost_one_query_a_call_S1(sim, platform):
+    streams = [sim.stream() for _ in range(2)]
+    memories = [platform.probe.Array((8,), stream) for stream in streams]
+    producers = [Foreign(sim, (platform.DEVICE, 0)) for _ in range(200)]
+    views = [platform.probe.consume(producer, streams[0]) for producer in producers]
+    with sim.held(streams[0]), sim.held(streams[1]):
+        for stream, memory in zip(streams, memories):
+            sim.fill(stream, memory.address, 7, 8)
+        with sim.watched():
+            for i, view in enumerate(views):
+                view.release_on(streams[i % 2])
+            queries = sum("EventQuery" in call for call in sim.calls())
+        assert queries <= 2 * len(views)  # one a stream
+        assert platform.probe.collect() == 200
+    for stream in streams:
+        sim.synchronize(stream)
+    assert (platform.probe.collect(), sim.live("event")) == (0, 0)
+    assert [producer.deleted for producer in producers] == 200 * [[1]]
+
+
 def test_a_release_on_the_per_thread_stream_waits_for_the_work_of_other_threads_S1(sim, platform):
     """The thread that releases need not be the thread that queued the work."""
     if not platform.is_cuda:
@@ -791,11 +812,11 @@ def test_a_release_on_the_default_stream_uses_that_of_the_data_s_device_S5(sim, 
             f"StreamIsCapturing({platform.default_name})",
             "EventCreateWithFlags(event 1, 2)",
             f"EventRecord(event 1, {platform.default_name})",
+            "SetDevice(0)",
             "ThreadExchangeStreamCaptureMode(2)",
             "EventQuery(event 1)",
-            "ThreadExchangeStreamCaptureMode(0)",
             "EventDestroy(event 1)",
-            "SetDevice(0)",
+            "ThreadExchangeStreamCaptureMode(0)",
         ]
 
 
@@ -849,6 +870,51 @@ def test_a_tensor_of_a_library_waits_for_the_consumer_s_work_on_any_stream_S1(si
     assert platform.probe.collect() == 0
     assert array.deleted == [1]
     sim.synchronize(made_on)
+
+
+def allocated(sim, stream):
+    """Memory of the device, and a function that frees it, as a deleter may: by Free, or by FreeAsync on a stream."""
+    memory = ctypes.c_void_p()
+    if stream is None:
+        sim.runtime("Malloc", ctypes.byref(memory), 64)
+        return lambda: sim.runtime("Free", memory)
+    sim.runtime("MallocAsync", ctypes.byref(memory), 64, stream)
+    return lambda: sim.runtime("FreeAsync", memory, stream)
+
+
+@pytest.mark.parametrize("mode", [GLOBAL, THREAD_LOCAL])
+@pytest.mark.parametrize("by_stream", [False, True])
+@pytest.mark.parametrize("how", ["consume", "release", "collect", "at once", "failing", "refused"])
+def test_a_deleter_that_frees_memory_spoils_no_capture_S6(sim, platform, how, by_stream, mode):
+    own, capturing, made_on = sim.stream(), sim.stream(), sim.stream()
+    work = platform.probe.Array((8,), own)
+    free = allocated(sim, made_on if by_stream else None)
+    made = library(platform, lambda *device: own) if how == "refused" else Foreign
+    producer, other = made(sim, (platform.DEVICE, 0), on_delete=free), Foreign(sim, (platform.DEVICE, 0))
+    further = platform.probe.consume(other, own)
+    view = None if how == "refused" else platform.probe.consume(producer, own)
+    if how in ("consume", "release", "collect"):
+        with sim.held(own):
+            sim.fill(own, work.address, 7, 8)
+            view.release_on(own)
+        assert producer.deleted == [0]
+    sim.synchronize(own)
+    with sim.capture(capturing, mode), sim.watched():
+        if how == "consume":
+            platform.probe.consume(Foreign(sim, (platform.DEVICE, 0)), own)
+        elif how == "release":
+            further.release_on(own)
+        elif how == "collect":
+            assert platform.probe.collect() == 0
+        elif how == "at once":
+            view.release_on(own)
+        elif how == "failing":
+            with sim.failing("EventCreateWithFlags"):
+                view.release_on(own)
+        else:
+            with sim.failing("EventCreateWithFlags"), pytest.raises(RuntimeError):
+                platform.probe.consume(producer, sim.stream())
+    assert producer.deleted == [1]
 
 
 @pytest.mark.parametrize("same", [True, False])
