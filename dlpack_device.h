@@ -301,11 +301,18 @@ dlp_device_guard_end(const dlp_device_guard *guard, int result, dlpack_py_error 
     return result;
 }
 
-/* Are two handles the same stream? */
+/* Are two handles the same stream, for this thread? */
 static inline int
 dlp_device_is_same(dlpack_py_work_stream a, dlpack_py_work_stream b)
 {
     return a.handle == b.handle && (a.handle > DLPACK_DEVICE_PER_THREAD_STREAM || a.device_id == b.device_id);
+}
+
+/* Is work on a stream before work on another one, whichever thread has queued it? */
+static inline int
+dlp_device_is_ordered(dlpack_py_work_stream before, dlpack_py_work_stream after)
+{
+    return dlp_device_is_same(before, after) && before.handle != DLPACK_DEVICE_PER_THREAD_STREAM;
 }
 
 /* Finds the capture that a stream is in. *id: out, 0 for none. Returns 0, or -1 with BufferError where the capture was
@@ -380,7 +387,7 @@ dlp_device_order_by_event(dlp_device_guard *guard, dlpack_py_work_stream before,
     return failed ? -1 : 0;
 }
 
-/* The work of dlpack_device_order. No stream of before equals after. before is changed. All streams are asked for
+/* The work of dlpack_device_order. before is changed. All streams are asked for
  * captures before the first event is recorded: a request that is refused changes no capture. */
 static inline int
 dlp_device_order(dlp_device_guard *guard, dlpack_py_work_stream *before, size_t count, dlpack_py_work_stream after,
@@ -423,7 +430,8 @@ dlp_device_order(dlp_device_guard *guard, dlpack_py_work_stream *before, size_t 
  *
  * Returns 0, or -1 with BufferError (a graph capture forbids it; the capture stays valid) or RuntimeError (an error of
  * the runtime). The host does not wait. The current device is restored. For equal streams the runtime is not called
- * (S4). Where a stream of before captures a graph, after joins the capture. Needs no thread state; any thread.
+ * (S4), except for the per-thread default stream: another thread may have queued the work. Where a stream of before
+ * captures a graph, after joins the capture. Needs no thread state; any thread.
  */
 static inline int
 dlpack_device_order(const dlpack_py_work_stream *before, size_t count, dlpack_py_work_stream after,
@@ -437,7 +445,7 @@ dlpack_device_order(const dlpack_py_work_stream *before, size_t count, dlpack_py
         return dlp_refuse(error, "work is pending on %" PRIuPTR " streams, %d at most were wanted", (uintptr_t)count,
                           DLPACK_PY_MAX_PENDING);
     for (i = 0; i < count; i++) {
-        if (!dlp_device_is_same(before[i], after))
+        if (!dlp_device_is_ordered(before[i], after))
             others[others_count++] = before[i];
     }
     if (others_count == 0)
@@ -615,7 +623,7 @@ dlp_device_make_ready(const dlpack_py_offer *offer, const dlpack_py_request *req
     if (dlp_is_on(offer->device, device)) /* pinned and managed memory have no device id */
         stream.device_id = device.device_id;
     for (i = 0; i < offer->pending_count; i++) {
-        if (on_host || !dlp_device_is_same(offer->pending[i], stream))
+        if (on_host || !dlp_device_is_ordered(offer->pending[i], stream))
             pending[count++] = offer->pending[i];
     }
     if (count == 0)
@@ -835,8 +843,6 @@ dlp_device_order_view(dlpack_py_work_stream before, dlpack_py_work_stream after,
     dlpack_py_error error;
     int failed;
 
-    if (dlp_device_is_same(before, after))
-        return 0;
     Py_BEGIN_ALLOW_THREADS
     failed = dlpack_device_order(&before, 1, after, &error);
     Py_END_ALLOW_THREADS
@@ -1155,8 +1161,8 @@ dlp_device_take(PyObject *obj, dlpack_py_request *request, const dlpack_py_want 
     stream.handle = request->stream.handle;
     stream.device_id = v->tensor.device.device_id;
     work = stream;
-    if (dlp_device_get_work_stream(table, &work) == 0)
-        return dlp_device_order_view(work, stream, v);
+    if (dlp_device_get_work_stream(table, &work) == 0) /* a table names the stream of this thread */
+        return dlp_device_is_same(work, stream) ? 0 : dlp_device_order_view(work, stream, v);
     dlp_device_release_now(v);
     return -1;
 }

@@ -39,6 +39,12 @@ MUTANTS = [  # the error, the file, and pairs: a text, its replacement
         "return NULL;",
     ),
     (
+        "the per-thread streams of two threads are one stream",
+        DEVICE,
+        "dlp_device_is_same(before, after) && before.handle != DLPACK_DEVICE_PER_THREAD_STREAM;",
+        "dlp_device_is_same(before, after);",
+    ),
+    (
         "an event is not destroyed",
         DEVICE,
         "    (void)DLPACK_DEVICE_CALL(EventDestroy, (event), NULL); /* which may be pending */\n",
@@ -173,8 +179,8 @@ MUTANTS = [  # the error, the file, and pairs: a text, its replacement
     (
         "a table's stream is not ordered",
         DEVICE,
-        "    return dlp_device_order_view(work, stream, v);",
-        "    return 0;",
+        "return dlp_device_is_same(work, stream) ? 0 : dlp_device_order_view(work, stream, v);",
+        "return 0;",
     ),
     (
         "a tensor is released in any interpreter",

@@ -11,7 +11,7 @@ from collecting import PYPY, collect
 # Errors of both runtimes, by number; capture modes; flags.
 OUT_OF_MEMORY, LAUNCH_FAILURE = 2, 719
 GLOBAL, THREAD_LOCAL, RELAXED = 0, 1, 2
-NON_BLOCKING = 1
+BLOCKING, NON_BLOCKING = 0, 1
 
 POINTER, SIZE, TEXT = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p
 

@@ -13,7 +13,7 @@ import pytest
 import table_consumer
 from dltensor import CPU, FORMS, LEGACY, Made
 from optional import numpy
-from streams.simulation import GLOBAL, THREAD_LOCAL
+from streams.simulation import BLOCKING, GLOBAL, THREAD_LOCAL
 
 VERSION = {"max_version": (1, 3)}
 
@@ -59,6 +59,10 @@ class Foreign:
     @property
     def deleted(self):
         return [made.deleted for made in self.made]
+
+
+def interface_of(array):
+    return {**array.__cuda_array_interface__, "stream": 2}
 
 
 @contextlib.contextmanager
@@ -236,6 +240,39 @@ def test_pinned_memory_that_is_exported_as_cpu_memory_is_taken_C4(sim, platform)
     with sim.watched():
         view = platform.probe.consume(producer, 3, device=-1)
     assert (view.device, producer.calls) == (CPU, [VERSION])
+
+
+@pytest.mark.parametrize("how", ["method", "interface"])
+def test_the_per_thread_streams_of_two_threads_are_two_streams_S1_S2(sim, platform, how):
+    """The producer's 2 is the stream of the thread that queued the work, the consumer's is that of this thread."""
+    if not platform.is_cuda:
+        pytest.skip("ROCm's per-thread streams have no number that crosses the protocol")
+    array = platform.probe.Array((8,), (2,) if how == "method" else 2)
+    options = {} if how == "method" else {"options": platform.other.ARRAY_INTERFACE_TOO}
+    obj = array if how == "method" else type("Interface", (), {"__cuda_array_interface__": interface_of(array)})()
+    queued, consumed = threading.Event(), threading.Event()
+
+    def work():
+        sim.control("hold", 2)
+        sim.fill(2, array.address, 7, 8)
+        queued.set()
+        consumed.wait()
+        sim.control("let_go", 2)
+        sim.synchronize(2)
+
+    sim.synchronize(2)
+    thread = threading.Thread(target=work)
+    thread.start()
+    queued.wait()
+    with sim.watched():
+        view = platform.other.consume(obj, 2, **options)
+    sim.expect(2, view.data, 7, 8)
+    sim.control("settle")
+    pending = sim.pending(2)
+    consumed.set()
+    thread.join()
+    assert pending == 1
+    sim.synchronize(2)
 
 
 def test_a_producer_that_refuses_the_per_thread_stream_gets_the_legacy_stream_S2(sim, platform):
@@ -760,6 +797,25 @@ def test_a_release_on_the_per_thread_stream_waits_for_the_work_of_other_threads_
     sim.synchronize(platform.default)
     assert platform.probe.collect() == 0
     assert producer.deleted == [1]
+
+
+def test_a_release_on_the_per_thread_stream_is_a_barrier_among_blocking_streams_S1(sim, platform):
+    """As docs/streams.md says, and a release on another stream is none."""
+    if not platform.is_cuda:
+        pytest.skip("ROCm's per-thread streams have no number that crosses the protocol")
+    for own, pending in ((2, 1), (sim.stream(), 0)):
+        one, other = sim.stream(flags=BLOCKING), sim.stream(flags=BLOCKING)
+        memory, further = platform.probe.Array((8,), one), platform.probe.Array((8,), other)
+        sim.synchronize(other)
+        view = platform.probe.consume(Foreign(sim, (platform.DEVICE, 0)), own)
+        with sim.held(one):
+            sim.fill(one, memory.address, 7, 8)
+            view.release_on(own)
+            sim.fill(other, further.address, 7, 8)
+            sim.control("settle")
+            assert sim.pending(other) == pending
+        sim.synchronize(one)
+        sim.synchronize(other)
 
 
 def test_a_deleter_may_release_further_tensors_S1(sim, platform):
