@@ -174,7 +174,8 @@ dlpack_cuda_find_device(const void *pointer, DLDevice *device, dlpack_py_error *
     struct cudaPointerAttributes attributes;
     const cudaError_t status = DLP_DEVICE_STATUS(PointerGetAttributes, (&attributes, pointer));
     const int unknown = status == cudaErrorInvalidValue || status == cudaErrorInsufficientDriver ||
-                        status == cudaErrorNoDevice || status == cudaErrorSharedObjectSymbolNotFound;
+                        status == cudaErrorNoDevice || status == cudaErrorSharedObjectSymbolNotFound ||
+                        (int)status == 34 /* cudaErrorStubLibrary: it stands in for a driver, to link */;
 
     *device = dlp_device(1, 0);
     if (dlp_device_check(status, "cudaPointerGetAttributes", unknown ? NULL : error) < 0)

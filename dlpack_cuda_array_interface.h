@@ -156,7 +156,7 @@ dlp_device_take_interface(PyObject *obj, dlpack_py_request *request, const dlpac
 /* Return the dict of __cuda_array_interface__, version 3, for a getter in one line.
  *
  * t, flags   memory that a device can read; flags: DLPACK_PY_FLAG_READ_ONLY or 0
- * stream     as it crosses the protocol: work on the data may be pending on it
+ * stream     as it crosses the protocol: work on the data may be pending on it; (uintptr_t)-1: nothing is pending
  *
  * Returns a new reference; or NULL with AttributeError, so that the object has no such attribute, for memory of the CPU
  * and for a dtype without a typestr; or NULL with MemoryError. The data must stay where it is while the object lives.
@@ -173,8 +173,8 @@ dlpack_device_array_interface(const DLTensor *t, uint64_t flags, uintptr_t strea
         return NULL;
     }
     dict = dlp_buffer_interface_make(DLP_DEVICE_INTERFACE, t, flags, NULL);
-    handle = dict == NULL ? NULL : PyLong_FromUnsignedLongLong(stream == 0 ? 1 : stream);
-    if (handle == NULL || PyDict_SetItemString(dict, "stream", handle) < 0)
+    handle = stream == UINTPTR_MAX ? Py_BuildValue("") : PyLong_FromUnsignedLongLong(stream == 0 ? 1 : stream);
+    if (dict == NULL || handle == NULL || PyDict_SetItemString(dict, "stream", handle) < 0)
         Py_CLEAR(dict);
     Py_XDECREF(handle);
     return dict;

@@ -222,12 +222,13 @@ dlp_device_relaxed_begin(dlp_device_mode *mode, dlpack_py_error *error)
     return DLPACK_DEVICE_CALL(ThreadExchangeStreamCaptureMode, (mode), error);
 }
 
-/* Restores the capture mode. result: what the call in between returned. Returns result; or -1 where the mode cannot be
- * restored. *error keeps the first error. */
+/* Restores the capture mode. result: what the calls in between returned. Returns result; or -1 where result is 0 and
+ * the mode cannot be restored. *error keeps the first error. */
 static inline int
 dlp_device_relaxed_end(dlp_device_mode *mode, int result, dlpack_py_error *error)
 {
-    return DLPACK_DEVICE_CALL(ThreadExchangeStreamCaptureMode, (mode), result != 0 ? NULL : error) < 0 ? -1 : result;
+    const int failed = DLPACK_DEVICE_CALL(ThreadExchangeStreamCaptureMode, (mode), result != 0 ? NULL : error);
+    return result != 0 ? result : failed;
 }
 
 /* The host waits for a stream that does not capture. Other streams may capture. */
@@ -515,9 +516,9 @@ dlp_device_find_rows(const DLTensor *t, int64_t itemsize, int64_t *width, int64_
 
 #define DLPACK_DEVICE_COPY_UNFINISHED (-2) /* the copy may still write to the destination: leak it */
 
-/* Copies to the host on a stream, and waits. One call copies rows of a constant pitch, if the memory from the first to
- * the last element is more than four times the elements. For other strided layouts, one call copies all that memory,
- * and the host picks out the elements. */
+/* Copies to the host on a stream, and waits; both in the relaxed mode: a copy to pageable memory may wait, too. One call
+ * copies rows of a constant pitch, if the memory from the first to the last element is more than four times the
+ * elements. For other strided layouts, one call copies all that memory, and the host picks out the elements. */
 static inline int
 dlp_device_copy_and_wait(const DLTensor *dst, const DLTensor *src, uint64_t flags, uintptr_t stream,
                          dlpack_py_error *error)
@@ -529,7 +530,7 @@ dlp_device_copy_and_wait(const DLTensor *dst, const DLTensor *src, uint64_t flag
     char *first = (char *)dlp_first_element(src), *staging = NULL;
     int64_t lowest, highest, width = bytes, rows = 1, pitch = bytes;
     DLTensor staged = *src;
-    int failed;
+    int failed, is_unfinished;
 
     (void)dlp_byte_range(src, flags, &lowest, &highest); /* src was validated */
     if (!dlpack_py_is_contiguous(src, 'C') && (bits % 8 != 0 || (highest - lowest) / 4 <= bytes ||
@@ -549,7 +550,8 @@ dlp_device_copy_and_wait(const DLTensor *dst, const DLTensor *src, uint64_t flag
                        Memcpy2DAsync,
                        (to, (size_t)width, first, (size_t)pitch, (size_t)width, (size_t)rows, kind, handle), error);
     /* Wait also after a failure: the copy may still write. If waiting fails too, leak the memory. */
-    if (dlp_device_host_wait(stream, failed ? NULL : error) < 0)
+    is_unfinished = DLPACK_DEVICE_CALL(StreamSynchronize, (handle), failed ? NULL : error);
+    if (is_unfinished)
         return DLPACK_DEVICE_COPY_UNFINISHED;
     if (staging == NULL && !failed && bits % 8 != 0 && dlpack_py_size(src) * bits % 8 != 0) /* bits of other elements */
         ((unsigned char *)to)[bytes - 1] &= (unsigned char)((1u << dlpack_py_size(src) * bits % 8) - 1);
@@ -579,6 +581,7 @@ dlpack_device_copy_to_host(const DLTensor *dst, const DLTensor *src, uint64_t fl
 {
     dlp_device_guard guard = {-1, -1};
     dlpack_py_work_stream stream = {DLPACK_DEVICE_API_DEFAULT_STREAM, src->device.device_id};
+    dlp_device_mode mode;
     int failed;
 
     if (dlp_is_empty(src))
@@ -587,9 +590,11 @@ dlpack_device_copy_to_host(const DLTensor *dst, const DLTensor *src, uint64_t fl
         return -1;
     if (count > 0)
         stream = before[0];
-    failed = dlp_device_check_wait(&guard, &stream, error);
-    if (!failed)
+    failed = dlp_device_check_wait(&guard, &stream, error) < 0 || dlp_device_relaxed_begin(&mode, error) < 0 ? -1 : 0;
+    if (!failed) {
         failed = dlp_device_copy_and_wait(dst, src, flags, stream.handle, error);
+        failed = dlp_device_relaxed_end(&mode, failed, error);
+    }
     return dlp_device_guard_end(&guard, failed, error);
 }
 
@@ -1023,8 +1028,8 @@ dlp_device_mark_work(dlp_device_waiting *waiting, dlpack_py_error *error)
  * v        empty afterwards; unchanged after BufferError
  *
  * Where the work is done, the tensor is released at once. Otherwise it waits for a later call (dlpack_device_collect).
- * The host waits only where no event can be recorded. Returns 0, or -1 with BufferError (the stream captures a graph, or
- * is the default stream while a blocking stream captures: try again after that capture) or RuntimeError (the runtime
+ * The host waits only where no event can be recorded. Returns 0, or -1 with BufferError (the stream captures a graph,
+ * or is the default stream while a blocking stream captures: try again after that capture) or RuntimeError (the runtime
  * failed, and v is released) in *error. Any thread.
  */
 static inline int

@@ -987,7 +987,7 @@ typedef struct dlpack_py_offer {
 #define DLPACK_PY_OFFER_UNSAID 1u          /* the data came from a legacy capsule: a legacy export is allowed (C7) */
 #define DLPACK_PY_OFFER_REFUSE_NEGATIVE 2u /* refuse a negative stride: PyTorch 2.13 ends the process (D11) */
 #define DLPACK_PY_OFFER_COPY_NEGATIVE 4u   /* a negative stride requires a copy */
-#define DLPACK_PY_OFFER_NONE_IS_NO_SYNC 8u /* stream=None on a device means -1: no order, as in PyTorch up to 2.8 */
+#define DLPACK_PY_OFFER_NONE_IS_NO_SYNC 8u /* stream=None on a device means -1: cuda.core's stream 0 is unordered */
 #define DLPACK_PY_OFFER_COPY_READ_ONLY 16u /* read-only data requires a copy: PyTorch 2.13 ignores the flag */
 #define DLPACK_PY_OFFER_DO_NOT_LEND 32u    /* shape or strides do not live in the object: a table must not lend them */
 #define DLP_OFFER_ANY_DEVICE 0x80000000u   /* device memory without operations: in place, and no work is pending */

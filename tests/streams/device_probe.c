@@ -581,12 +581,19 @@ probe_foreign_deleted(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
     return PyUnicode_FromString(foreign_deleted_in);
 }
 
-/* interface(view): the dict of __cuda_array_interface__ for its tensor. */
+/* interface(view, stream=None): the dict of __cuda_array_interface__ for its tensor. stream: a number of the protocol;
+ * None: the default stream of the runtime. */
 static PyObject *
-probe_interface(PyObject *Py_UNUSED(module), PyObject *view)
+probe_interface(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    const dlpack_py_view *v = &((View *)view)->view;
-    return DLPACK(array_interface)(&v->tensor, v->flags, NULL);
+    PyObject *view, *stream = Py_None;
+    const dlpack_py_view *v;
+
+    if (!PyArg_ParseTuple(args, "O|O", &view, &stream))
+        return NULL;
+    v = &((View *)view)->view;
+    return stream == Py_None ? DLPACK(array_interface)(&v->tensor, v->flags, NULL)
+                             : dlpack_device_array_interface(&v->tensor, v->flags, (uintptr_t)PyLong_AsVoidPtr(stream));
 }
 
 /* find_device(address): the device of the memory. */
@@ -741,7 +748,7 @@ static PyMethodDef functions[] = {
     {"borrow", probe_borrow, METH_O, NULL},
     {"collect", probe_collect, METH_NOARGS, NULL},
     {"current_work", probe_current_work, METH_VARARGS, NULL},
-    {"interface", probe_interface, METH_O, NULL},
+    {"interface", probe_interface, METH_VARARGS, NULL},
     {"find_device", probe_find_device, METH_O, NULL},
     {"blocks", probe_blocks, METH_NOARGS, NULL},
     {"no_memory", probe_no_memory, METH_O, NULL},

@@ -107,14 +107,14 @@ MUTANTS = [  # the error, the file, and pairs: a text, its replacement
     (
         "the host does not wait for a copy that failed",
         DEVICE,
-        "    if (dlp_device_host_wait(stream, failed ? NULL : error) < 0)",
-        "    if (!failed && dlp_device_host_wait(stream, failed ? NULL : error) < 0)",
+        "is_unfinished = DLPACK_DEVICE_CALL(StreamSynchronize",
+        "is_unfinished = failed ? 0 : DLPACK_DEVICE_CALL(StreamSynchronize",
     ),
     (
         "the host does not wait for a copy",
         DEVICE,
-        "    if (dlp_device_host_wait(stream, failed ? NULL : error) < 0)\n",
-        "    (void)ignored;\n    if (0)\n",
+        "is_unfinished = DLPACK_DEVICE_CALL(StreamSynchronize, (handle), failed ? NULL : error);",
+        "is_unfinished = 0;",
     ),
     (
         "memory that may still be written to is freed",

@@ -1248,6 +1248,8 @@ copy_rows(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t
     if (width == 0 || height == 0)
         return enqueue_on(handle, (struct item){.run = NULL});
     TRY(check_copy(&copy, kind));
+    if (memory_at(to) == NULL || memory_at(from) == NULL) /* pageable: the call may wait */
+        TRY(check_unsafe());
     return enqueue_on(handle, copy);
 }
 

@@ -2,6 +2,7 @@
 imported and exported (S1, S2)."""
 
 import ctypes
+import sys
 
 import pytest
 from dltensor import CPU
@@ -441,6 +442,33 @@ def test_the_default_stream_of_a_given_array_interface_is_never_0_S2(sim, platfo
     given = platform.probe.Array((3,), 0).__cuda_array_interface__
     assert given["stream"] == 1
     assert platform.probe.Array((3,), sim.stream(), flags=1).__cuda_array_interface__["data"][1] is True
+
+
+HIGHEST = 2 * sys.maxsize + 1  # -1 as an unsigned number
+
+
+def test_memory_has_no_device_where_the_runtime_has_none_S9(sim, platform):
+    array = platform.probe.Array((8,), sim.stream())
+    sim.watch_gil(False)  # find_device() of the probe holds the GIL
+    errors = [1, 35, 100] + ([34] if platform.is_cuda else [101])  # 34: the library is a stub, for linking alone
+    for error in errors:
+        with sim.watched(), sim.failing("PointerGetAttributes", error=error):
+            assert platform.probe.find_device(array.address) == CPU
+    with sim.failing("PointerGetAttributes"), pytest.raises(RuntimeError):
+        platform.probe.find_device(array.address)
+    assert platform.probe.find_device(array.address) == (platform.DEVICE, 0)
+
+
+def test_a_given_array_interface_can_say_that_nothing_is_pending_S4(sim, platform):
+    array, own = platform.probe.Array((8,), sim.stream()), sim.stream()
+    view = platform.probe.consume(array, own)
+    given = platform.probe.interface(view, HIGHEST)
+    assert (given["stream"], given["version"]) == (None, 3)
+    assert platform.probe.interface(view)["stream"] == 1
+    obj = type("Interface", (), {"__cuda_array_interface__": given})()
+    with sim.watched():
+        consume(platform, obj, sim.stream()).release()
+        assert not any("Event" in call for call in sim.calls())
 
 
 def test_an_array_without_array_interface_has_no_such_attribute(sim, platform):

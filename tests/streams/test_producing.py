@@ -22,10 +22,11 @@ class Index:
         return self.value
 
 
-def waited(stream):
-    """The calls by which the host waits for a stream, even while another stream captures."""
+def waited(stream, *copies):
+    """The calls by which the host waits for a stream, and for copies, even while another stream captures."""
     return [
         f"ThreadExchangeStreamCaptureMode({RELAXED})",
+        *copies,
         f"StreamSynchronize({stream})",
         "ThreadExchangeStreamCaptureMode(0)",
     ]
@@ -433,7 +434,7 @@ def test_device_memory_is_copied_to_the_host_compactly_P5(sim, platform, shape, 
     for copy in (None, True):
         with sim.watched():
             capsule = array.__dlpack__(dl_device=CPU, copy=copy, **VERSION)
-            assert sim.calls() == ["StreamIsCapturing(stream 1)", *copies, *waited("stream 1")]
+            assert sim.calls() == ["StreamIsCapturing(stream 1)", *waited("stream 1", *copies)]
         taken = Taken(capsule)
         assert taken.values() == expected
         assert (taken.says.device, taken.says.flags) == (CPU, IS_COPIED)
@@ -473,7 +474,7 @@ def test_a_copy_without_pending_work_is_made_on_the_default_stream_P5(sim, platf
     with sim.watched():
         array.__dlpack__(dl_device=CPU)
         name = sim.name(platform.default)
-        copied = [f"StreamIsCapturing({name})", f"MemcpyAsync(host, memory 1, 8, {name})", *waited(name)]
+        copied = [f"StreamIsCapturing({name})", *waited(name, f"MemcpyAsync(host, memory 1, 8, {name})")]
         assert sim.calls() == ["GetDevice()", "SetDevice(1)", *copied, "SetDevice(0)"]
 
 
