@@ -65,95 +65,7 @@ typedef DLPACK_DEVICE_API(Event_t) dlp_device_event;
 typedef enum DLPACK_DEVICE_API(StreamCaptureMode) dlp_device_mode;
 
 #ifdef DLPACK_DEVICE_API_AT_RUN_TIME
-/* DLP_DEVICE_OPEN: opens a library. DLP_DEVICE_OPEN_LOADED: only one that the process has loaded. */
-#  ifdef _WIN32 /* as in windows.h, which defines many macros. LoadLibraryA prefers a library that is loaded */
-struct HINSTANCE__;
-#    ifdef __cplusplus
-extern "C" {
-#    endif
-__declspec(dllimport) struct HINSTANCE__ *__stdcall
-GetModuleHandleA(const char *name);
-__declspec(dllimport) struct HINSTANCE__ *__stdcall
-LoadLibraryA(const char *name);
-__declspec(dllimport)
-intptr_t(__stdcall *__stdcall
-         GetProcAddress(struct HINSTANCE__ *library, const char *name))(void);
-#    ifdef __cplusplus
-}
-#    endif
-#    define DLP_DEVICE_OPEN(name) ((void *)LoadLibraryA(name))
-#    define DLP_DEVICE_OPEN_LOADED(name) (GetModuleHandleA(name) == NULL ? NULL : DLP_DEVICE_OPEN(name))
-#    define DLP_DEVICE_SYMBOL(library, name) GetProcAddress((struct HINSTANCE__ *)(library), name)
-#  else
-#    include <dlfcn.h>
-#    define DLP_DEVICE_OPEN(name) dlopen(name, RTLD_NOW)
-#    define DLP_DEVICE_OPEN_LOADED(name) dlopen(name, RTLD_NOW | RTLD_NOLOAD)
-#    define DLP_DEVICE_SYMBOL(library, name) dlsym(library, name)
-#  endif
-
-#  define DLP_DEVICE_TEXT(name) #name
-#  define DLP_DEVICE_TEXT_OF(name) DLP_DEVICE_TEXT(name)
-
-/* Opens the library that the process has loaded, for example with PyTorch's wheel, or else the library of the system.
- * NULL where there is none; then a later call tries again, because a later import may load the library. */
-static inline void *
-dlp_device_library(void)
-{
-    static intptr_t kept; /* one library for all functions; never closed */
-    void *library = (void *)__atomic_load_n(&kept, __ATOMIC_SEQ_CST);
-
-    if (library != NULL)
-        return library;
-    library = DLP_DEVICE_OPEN_LOADED(DLPACK_DEVICE_API_LIBRARY);
-#  ifdef DLPACK_DEVICE_API_LOADED_LIBRARY
-    if (library == NULL && (library = DLP_DEVICE_OPEN_LOADED(DLPACK_DEVICE_API_LOADED_LIBRARY)) != NULL) {
-        const char *const name = DLP_DEVICE_TEXT_OF(DLPACK_DEVICE_API(RuntimeGetVersion));
-        const uintptr_t address = (uintptr_t)DLP_DEVICE_SYMBOL(library, name);
-        __typeof__(&DLPACK_DEVICE_API(RuntimeGetVersion)) get_version;
-        int version = 0;
-
-        memcpy(&get_version, &address, sizeof(address));
-        if (address == 0 || get_version(&version) != DLPACK_DEVICE_API(Success) ||
-            version / 10000000 != HIP_VERSION_MAJOR) /* another major version has other structs */
-            library = NULL;
-    }
-#  endif
-    if (library == NULL)
-        library = DLP_DEVICE_OPEN(DLPACK_DEVICE_API_LIBRARY);
-    __atomic_store_n(&kept, (intptr_t)library, __ATOMIC_SEQ_CST);
-    return library;
-}
-
-/* The address of a function, which *found keeps; 0 where there is none. */
-static inline uintptr_t
-dlp_device_find(intptr_t *found, const char *function)
-{
-    intptr_t address = __atomic_load_n(found, __ATOMIC_SEQ_CST);
-    void *library;
-
-    if (address == 0 && (library = dlp_device_library()) != NULL) {
-        address = (intptr_t)DLP_DEVICE_SYMBOL(library, function);
-        __atomic_store_n(found, address, __ATOMIC_SEQ_CST);
-    }
-    return (uintptr_t)address;
-}
-
-/* clang-format off */
-#  define DLP_DEVICE_FUNCTION(function) \
-      __extension__({ \
-          static intptr_t dlpack_device_found; \
-          const uintptr_t dlpack_device_address = dlp_device_find( \
-              &dlpack_device_found, DLP_DEVICE_TEXT_OF(DLPACK_DEVICE_API(function))); \
-          __typeof__(&DLPACK_DEVICE_API(function)) dlpack_device_pointer; \
-          memcpy(&dlpack_device_pointer, &dlpack_device_address, sizeof(dlpack_device_pointer)); \
-          dlpack_device_pointer; \
-      })
-#  define DLP_DEVICE_STATUS(function, arguments) \
-      __extension__({ \
-          const __typeof__(&DLPACK_DEVICE_API(function)) dlpack_device_f = DLP_DEVICE_FUNCTION(function); \
-          dlpack_device_f != NULL ? dlpack_device_f arguments : DLPACK_DEVICE_API(ErrorSharedObjectSymbolNotFound); \
-      })
-/* clang-format on */
+#  include "dlpack_device_library.h"
 #else
 #  define DLP_DEVICE_FUNCTION(function) DLPACK_DEVICE_API(function)
 #  define DLP_DEVICE_STATUS(function, arguments) DLPACK_DEVICE_API(function) arguments
@@ -516,8 +428,8 @@ dlp_device_find_rows(const DLTensor *t, int64_t itemsize, int64_t *width, int64_
 
 #define DLPACK_DEVICE_COPY_UNFINISHED (-2) /* the copy may still write to the destination: leak it */
 
-/* Copies to the host on a stream, and waits; both in the relaxed mode: a copy to pageable memory may wait, too. One call
- * copies rows of a constant pitch, if the memory from the first to the last element is more than four times the
+/* Copies to the host on a stream, and waits; both in the relaxed mode: to pageable memory a copy may wait, too. One
+ * call copies rows of a constant pitch, if the memory from the first to the last element is over four times the
  * elements. For other strided layouts, one call copies all that memory, and the host picks out the elements. */
 static inline int
 dlp_device_copy_and_wait(const DLTensor *dst, const DLTensor *src, uint64_t flags, uintptr_t stream,

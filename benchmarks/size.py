@@ -37,6 +37,7 @@ LINES = {
     "dlpack_buffer.h": (840, None),
     "dlpack_copy.h": (400, None),
     "dlpack_device.h": (1358, None),
+    "dlpack_device_library.h": (103, None),
     "dlpack_cuda_array_interface.h": (200, None),
     "dlpack_cuda.h": (302, None),
     "dlpack_rocm.h": (304, None),

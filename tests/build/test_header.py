@@ -24,6 +24,7 @@ LEAST = {
     "dlpack_cuda": 10,
     "dlpack_rocm": 10,
     "dlpack_cuda_array_interface": 4,
+    "dlpack_device_library": 1,
 }
 TEXTS = {name: (machine.ROOT / f"{name}.h").read_text() for name in LEAST}
 KINDS = r"DLP_(?:RARE|SHARED|COPY_HOT)"  # words of linkage
@@ -236,7 +237,9 @@ def other_version(name, version="0x7f0000"):
     return TEXTS[name].replace(VERSION, version)
 
 
-DEVICE_HEADERS = ("dlpack_device", "dlpack_cuda", "dlpack_rocm", "dlpack_cuda_array_interface")
+DEVICE_HEADERS = ("dlpack_device", "dlpack_device_library", "dlpack_cuda", "dlpack_rocm", "dlpack_cuda_array_interface")
+
+PARTS = {"dlpack_device": "dlpack_cuda", "dlpack_device_library": "dlpack_cuda"}  # the files that include them
 
 
 def runtime_flags(name):
@@ -247,6 +250,7 @@ def runtime_flags(name):
         if not found:
             pytest.skip(f"headers of {platform}: not on this machine")
         flags = ["-D__HIP_PLATFORM_AMD__"] if platform == "HIP" else []
+        flags += ["-DDLPACK_CUDA_AT_RUN_TIME"] if name == "dlpack_device_library" else []
         return [*flags, *([] if found[-1] == "/usr/include" else ["-isystem", found[-1]])]
     return []
 
@@ -255,7 +259,7 @@ def runtime_flags(name):
 def test_headers_of_different_versions_in_one_file_are_one_error(tmp_path, name):
     """The folder holds one header of a different version."""
     (tmp_path / f"{name}.h").write_text(other_version(name))
-    source = {"dlpack_tensor": "dlpack_py", "dlpack_device": "dlpack_cuda"}.get(name, name)
+    source = {"dlpack_tensor": "dlpack_py", **PARTS}.get(name, name)
     for other in TEXTS:  # an include with quotes looks first in the folder of the including file
         if other != name:
             (tmp_path / f"{other}.h").write_text(TEXTS[other])
@@ -330,7 +334,7 @@ def test_a_c_and_a_cpp_file_of_one_module_share_arrays(tmp_path):
 
 
 @both_languages
-@pytest.mark.parametrize("name", [name for name in LEAST if name != "dlpack_device"])
+@pytest.mark.parametrize("name", [name for name in LEAST if name not in PARTS])
 def test_a_header_alone_adds_no_symbol_to_the_object_file(tmp_path, suffix, name):
     flags = runtime_flags(name)
     done = compile_text(tmp_path, includes([name]), *flags, suffix=suffix)
@@ -356,7 +360,7 @@ def has_prefix(name, header):
 
 @each_header
 def test_every_macro_that_a_header_leaves_defined_has_its_prefix(tmp_path, name):
-    including = "dlpack_cuda" if name == "dlpack_device" else name
+    including = PARTS.get(name, name)
     (tmp_path / "source.c").write_text(includes([including]))
     listing = machine.compile_c(tmp_path / "source.c", "-E", "-dD", *runtime_flags(name)).stdout
     here, left = False, set()
@@ -415,7 +419,10 @@ def test_the_synopsis_names_all_public_functions():
     assert {name for name in functions if not re.search(rf"\b{name}\b", table)} == set()
 
 
-@pytest.mark.parametrize("name", [name for name in LEAST if name not in ("dlpack_copy", "dlpack_cuda", "dlpack_rocm")])
+WITHOUT_CONTENTS = ("dlpack_copy", "dlpack_cuda", "dlpack_rocm", "dlpack_device_library")
+
+
+@pytest.mark.parametrize("name", [name for name in LEAST if name not in WITHOUT_CONTENTS])
 def test_the_contents_are_the_banners(name):
     """The contents stand in the opening comment, in columns or each on a line."""
     banners = re.findall(r"^/\* ---- (.*?) -+ \*/$", TEXTS[name], re.MULTILINE)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 DEVICE, CUDA, ROCM, PY = "dlpack_device.h", "dlpack_cuda.h", "dlpack_rocm.h", "dlpack_py.h"
-INTERFACE = "dlpack_cuda_array_interface.h"
+INTERFACE, LIBRARY = "dlpack_cuda_array_interface.h", "dlpack_device_library.h"
 MUTANTS = [  # the error, the file, and pairs: a text, its replacement
     (
         "an order is made with the GIL held",
@@ -289,7 +289,7 @@ MUTANTS = [  # the error, the file, and pairs: a text, its replacement
     ),
     (
         "the runtime that another library has loaded later is not found",
-        DEVICE,
+        LIBRARY,
         "    if (address == 0 && (library = dlp_device_library",
         "    static int looked;\n    if (address == 0 && !looked++ && (library = dlp_device_library",
     ),
@@ -429,7 +429,7 @@ MUTANTS = [  # the error, the file, and pairs: a text, its replacement
     ),
     (
         "a runtime of another major version is used",
-        DEVICE,
+        LIBRARY,
         "version / 10000000 != HIP_VERSION_MAJOR)",
         "0)",
     ),
