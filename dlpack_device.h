@@ -400,37 +400,11 @@ dlpack_device_synchronize(const dlpack_py_work_stream *streams, size_t count, dl
 
 /* ---- 3 Copies to the host ----------------------------------------------- */
 
-/* Are the elements of a tensor rows of a constant, positive pitch, so that one call copies them? The tensor is not
- * compact.
- *
- * itemsize      bytes of an element
- * width, rows   out: bytes of a row; how many there are
- * pitch         out: bytes from one row to the next, below 2^31
- */
-static inline int
-dlp_device_find_rows(const DLTensor *t, int64_t itemsize, int64_t *width, int64_t *rows, int64_t *pitch)
-{
-    int64_t run = 1, step; /* in elements */
-    int32_t i = t->ndim;
-
-    while (i > 0 && (t->shape[i - 1] == 1 || t->strides[i - 1] == run))
-        run *= t->shape[--i];
-    *width = run * itemsize;
-    *rows = 1;
-    step = i > 0 ? t->strides[i - 1] : run;
-    for (; i > 0; i--) { /* outer dimensions that continue the rows */
-        if (t->shape[i - 1] != 1 && (t->strides[i - 1] % *rows != 0 || t->strides[i - 1] / *rows != step))
-            return 0;
-        *rows *= t->shape[i - 1];
-    }
-    return step >= run && dlp_checked_multiply(step, itemsize, pitch) == 0 && *pitch <= INT32_MAX;
-}
-
 #define DLPACK_DEVICE_COPY_UNFINISHED (-2) /* the copy may still write to the destination: leak it */
 
-/* Copies to the host on a stream, and waits; both in the relaxed mode: to pageable memory a copy may wait, too. One
- * call copies rows of a constant pitch, if the memory from the first to the last element is over four times the
- * elements. For other strided layouts, one call copies all that memory, and the host picks out the elements. */
+/* Copies to the host on a stream, and waits; both in the relaxed mode: to pageable memory a copy may wait, too. Of a
+ * tensor that is not compact, all memory from the first to the last element is copied, and the host picks the elements
+ * out. */
 static inline int
 dlp_device_copy_and_wait(const DLTensor *dst, const DLTensor *src, uint64_t flags, uintptr_t stream,
                          dlpack_py_error *error)
@@ -440,27 +414,21 @@ dlp_device_copy_and_wait(const DLTensor *dst, const DLTensor *src, uint64_t flag
     const enum DLPACK_DEVICE_API(MemcpyKind) kind = DLPACK_DEVICE_API(MemcpyDefault);
     void *to = dlp_first_element(dst);
     char *first = (char *)dlp_first_element(src), *staging = NULL;
-    int64_t lowest, highest, width = bytes, rows = 1, pitch = bytes;
+    int64_t lowest, highest, width = bytes;
     DLTensor staged = *src;
     int failed, is_unfinished;
 
     (void)dlp_byte_range(src, flags, &lowest, &highest); /* src was validated */
-    if (!dlpack_py_is_contiguous(src, 'C') && (bits % 8 != 0 || (highest - lowest) / 4 <= bytes ||
-                                               !dlp_device_find_rows(src, bits / 8, &width, &rows, &pitch))) {
+    if (!dlpack_py_is_contiguous(src, 'C')) {
         staging = (char *)DLPACK_PY_MALLOC((size_t)(highest - lowest));
         if (staging == NULL)
             return dlp_fail(error, DLPACK_PY_MEMORY_ERROR, "no memory for a copy of %" PRId64 " bytes",
                             highest - lowest);
         to = staging;
         first += lowest;
-        width = pitch = highest - lowest;
-        rows = 1;
+        width = highest - lowest;
     }
-    failed = rows == 1
-                 ? DLPACK_DEVICE_CALL(MemcpyAsync, (to, first, (size_t)width, kind, handle), error)
-                 : DLPACK_DEVICE_CALL(
-                       Memcpy2DAsync,
-                       (to, (size_t)width, first, (size_t)pitch, (size_t)width, (size_t)rows, kind, handle), error);
+    failed = DLPACK_DEVICE_CALL(MemcpyAsync, (to, first, (size_t)width, kind, handle), error);
     /* Wait also after a failure: the copy may still write. If waiting fails too, leak the memory. */
     is_unfinished = DLPACK_DEVICE_CALL(StreamSynchronize, (handle), failed ? NULL : error);
     if (is_unfinished)

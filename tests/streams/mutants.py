@@ -123,12 +123,6 @@ MUTANTS = [  # the error, the file, and pairs: a text, its replacement
         "            dlp_delete",
     ),
     (
-        "rows are as far apart as they are wide",
-        DEVICE,
-        "dlp_checked_multiply(step, itemsize, pitch) == 0",
-        "dlp_checked_multiply(run, itemsize, pitch) == 0",
-    ),
-    (
         "a second stream is not waited for",
         DEVICE,
         "    if (count > 1 && dlpack_device_synchronize(before + 1, count - 1, error) < 0)\n",
@@ -352,20 +346,6 @@ MUTANTS = [  # the error, the file, and pairs: a text, its replacement
         DEVICE,
         "        ((unsigned char *)to)[bytes - 1] &= ",
         "        (void)",
-    ),
-    (
-        "packed elements are copied as rows",
-        DEVICE,
-        "(bits % 8 != 0 || (highest - lowest)",
-        "((highest - lowest)",
-        "dlp_device_find_rows(src, bits / 8, &width",
-        "dlp_device_find_rows(src, (bits + 7) / 8, &width",
-    ),
-    (
-        "the pitch of rows may have 32 bits",
-        DEVICE,
-        " && *pitch <= INT32_MAX;",
-        ";",
     ),
     (
         "an array interface is ordered on the current device",

@@ -12,6 +12,7 @@ from dltensor import CPU, FORMS, IS_COPIED, READ_ONLY, Taken
 from streams.simulation import RELAXED
 
 VERSION = {"max_version": (1, 3)}
+PADDED = 4  # the flag
 
 
 class Index:
@@ -401,7 +402,7 @@ LAYOUTS = {  # name: (shape, strides, offset, the calls that copy)
     "transposed": ((3, 4), (1, 3), 0, ["MemcpyAsync(host, memory 1, 12, stream 1)"]),
     "backwards": ((6,), (-1,), 5, ["MemcpyAsync(host, memory 1, 6, stream 1)"]),
     "one element many times": ((3, 2), (0, 0), 7, ["MemcpyAsync(host, memory 1 + 7, 1, stream 1)"]),
-    "rows far apart": ((3, 4), (50, 1), 2, ["Memcpy2DAsync(host, memory 1 + 2, 3 x 4, stream 1)"]),
+    "rows far apart": ((3, 4), (50, 1), 2, ["MemcpyAsync(host, memory 1 + 2, 104, stream 1)"]),
     "somewhat apart in three dimensions": (
         (2, 2, 4),
         (120, 30, 1),
@@ -440,6 +441,26 @@ def test_device_memory_is_copied_to_the_host_compactly_P5(sim, platform, shape, 
         assert (taken.says.device, taken.says.flags) == (CPU, IS_COPIED)
         assert (taken.says.strides or ()) == dltensor.compact(shape)
         taken.delete()
+
+
+@pytest.mark.parametrize("kind", ["DEVICE", "PINNED"])
+@pytest.mark.parametrize("padded", [False, True])
+def test_elements_of_less_than_a_byte_are_copied_as_they_lie_P5(sim, platform, padded, kind):
+    """Five elements of 4 bits: a byte each, or two in a byte, where the bits behind the last one stay behind."""
+    array = platform.probe.Array(
+        (5,),
+        (sim.stream(),),
+        size=8,
+        dtype=platform.probe.FLOAT4_E2M1FN,
+        flags=PADDED if padded else 0,
+        type=getattr(platform, kind),
+    )
+    ctypes.memmove(array.address, bytes(range(0xA1, 0xA9)), 8)
+    taken = Taken(array.__dlpack__(dl_device=CPU, copy=True, **VERSION))
+    expected = bytes(range(0xA1, 0xA6)) if padded else bytes([0xA1, 0xA2, 0x03])
+    assert ctypes.string_at(taken.says.data, len(expected)) == expected
+    assert taken.says.flags == IS_COPIED | (PADDED if padded else 0)
+    taken.delete()
 
 
 @pytest.mark.parametrize("keywords", [{}, {"stream": None}, {"stream": -1}, VERSION, {"copy": True}])
