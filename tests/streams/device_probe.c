@@ -299,6 +299,18 @@ array_resize(PyObject *op, PyObject *shape)
     Py_RETURN_NONE;
 }
 
+/* repend(handle): replaces the handles of all pending streams. */
+static PyObject *
+array_repend(PyObject *op, PyObject *handle)
+{
+    Array *self = (Array *)op;
+    size_t i;
+
+    for (i = 0; i < self->pending_count; i++)
+        self->pending[i].handle = (uintptr_t)as_stream(handle);
+    Py_RETURN_NONE;
+}
+
 static PyObject *
 array_device(PyObject *op, PyObject *Py_UNUSED(unused))
 {
@@ -320,6 +332,7 @@ static PyGetSetDef array_getset[] = {
 static PyMethodDef array_methods[] = {
     DLPACK_PY_METHODS(array_dlpack, array_device),
     {"resize", array_resize, METH_O, NULL},
+    {"repend", array_repend, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };
 

@@ -360,12 +360,6 @@ MUTANTS = [  # the error, the file, and pairs: a text, its replacement
         "    if (DLPACK_DEVICE_CALL(StreamIsCapturing",
     ),
     (
-        "the pending streams are read without the GIL for an order",
-        DEVICE,
-        ": dlpack_device_order(pending, count, stream, &error);",
-        ": dlpack_device_order(offer->pending, offer->pending_count, stream, &error);",
-    ),
-    (
         "the pending streams are read without the GIL for a wait",
         DEVICE,
         "on_host ? dlpack_device_synchronize(pending, count, &error)",

@@ -207,6 +207,20 @@ def test_stream_1_of_an_array_interface_is_the_default_stream_S2(sim, platform):
     view.release_on(consumer)
 
 
+def test_the_default_stream_of_an_array_interface_is_that_of_the_data_s_device_S2_S5(sim, platform):
+    array, own = platform.probe.Array((8,), 0, device=1), sim.stream(1)
+    sim.synchronize(own)
+    with sim.on_device(1), sim.held(0):
+        sim.fill(0, array.address, 7, 8)
+        with sim.on_device(0), sim.watched():
+            view = consume(platform, Interface(array), own)
+        sim.expect(own, view.data, 7, 8)
+        sim.control("settle")
+        assert sim.pending(own) == 1
+    sim.synchronize(own)
+    view.release_on(own)
+
+
 def test_strides_and_dtypes_of_an_array_interface_D2(sim, platform):
     array = platform.probe.Array((64,), sim.stream())
     changes = {"shape": (2, 3), "strides": (4, 16), "typestr": "<f4", "stream": None}

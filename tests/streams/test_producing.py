@@ -559,6 +559,31 @@ def test_changes_by_other_threads_during_the_wait_have_no_effect_P6_S10(sim, pla
     taken.delete()
 
 
+@pytest.mark.parametrize("kind, copy", [("DEVICE", None), ("PINNED", True), ("PINNED", None)])
+def test_pending_streams_that_change_during_the_wait_are_those_of_the_call_S8(sim, platform, kind, copy):
+    streams = [sim.stream(), sim.stream()]
+    array = platform.probe.Array((8,), tuple(streams), type=getattr(platform, kind))
+    first = (
+        streams[1] if kind == "DEVICE" else streams[0]
+    )  # a copy is queued on the first stream, and waits for it last
+    if kind == "DEVICE":
+        sim.synchronize(streams[0])
+    sim.control("hold", first)
+    sim.fill(first, array.address, 5, 8)
+
+    def change():
+        wait_for(sim, f"StreamSynchronize({sim.name(first)})")
+        array.repend(1 << 20)
+        sim.control("let_go", first)
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    taken = Taken(array.__dlpack__(dl_device=CPU, copy=copy))
+    thread.join()
+    assert taken.values() == [5] * 8
+    taken.delete()
+
+
 @pytest.mark.parametrize("keywords", [{}, VERSION, {"stream": -1}, {"copy": False}])
 def test_pinned_and_managed_memory_is_exported_as_cpu_memory_after_a_wait_P5_S10(sim, platform, keywords):
     for kind in filter(None, (platform.PINNED, platform.MANAGED)):
