@@ -113,9 +113,6 @@ dlp_device_check_query(dlp_device_status status, int *done, dlpack_py_error *err
     return 0;
 }
 
-static inline int
-DLPACK_DEVICE_API_FIND_DEVICE(const void *pointer, DLDevice *device, dlpack_py_error *error);
-
 static inline dlp_device_stream
 dlp_device_handle(uintptr_t stream)
 {
@@ -141,19 +138,6 @@ dlp_device_relaxed_end(dlp_device_mode *mode, int result, dlpack_py_error *error
 {
     const int failed = DLPACK_DEVICE_CALL(ThreadExchangeStreamCaptureMode, (mode), result != 0 ? NULL : error);
     return result != 0 ? result : failed;
-}
-
-/* The host waits for a stream that does not capture. Other streams may capture. */
-static inline int
-dlp_device_host_wait(uintptr_t stream, dlpack_py_error *error)
-{
-    dlp_device_mode mode;
-    int failed;
-
-    if (dlp_device_relaxed_begin(&mode, error) < 0)
-        return -1;
-    failed = DLPACK_DEVICE_CALL(StreamSynchronize, (dlp_device_handle(stream)), error);
-    return dlp_device_relaxed_end(&mode, failed, error);
 }
 
 /* Is an event done? 1 also where the context of the event is lost, and its work with it. */
@@ -388,12 +372,17 @@ dlpack_device_synchronize(const dlpack_py_work_stream *streams, size_t count, dl
 {
     dlp_device_guard guard = {-1, -1};
     dlpack_py_work_stream stream;
+    dlp_device_mode mode;
     int failed = 0;
     size_t i;
 
     for (i = 0; i < count && !failed; i++) {
         stream = streams[i];
-        failed = dlp_device_check_wait(&guard, &stream, error) < 0 || dlp_device_host_wait(stream.handle, error) < 0;
+        failed = dlp_device_check_wait(&guard, &stream, error) < 0 || dlp_device_relaxed_begin(&mode, error) < 0;
+        if (!failed) { /* other streams may capture */
+            failed = DLPACK_DEVICE_CALL(StreamSynchronize, (dlp_device_handle(stream.handle)), error);
+            failed = dlp_device_relaxed_end(&mode, failed, error);
+        }
     }
     return dlp_device_guard_end(&guard, failed ? -1 : 0, error);
 }
@@ -763,8 +752,7 @@ dlp_device_this_interpreter(void)
     return dlp_thread_state() == NULL ? 0 : PyInterpreterState_GetID(DLP_INTERPRETER());
 }
 
-/* A tensor whose release waits for work that is queued on a stream. Those of one stream form a chain: while the first
- * waits, the others do. */
+/* A tensor whose release waits for work on a stream. Those of one stream form a chain: the first is asked about. */
 typedef struct dlp_device_waiting {
     struct dlp_device_waiting *next;          /* of the first of a chain: the next chain */
     struct dlp_device_waiting *behind, *last; /* the next of the chain, NULL: none; of the first: the last */
@@ -1098,8 +1086,7 @@ dlp_device_consume(PyObject *obj, uintptr_t stream, dlpack_py_request *request, 
  *          for pinned memory: PyTorch 2.13 refuses a stream for it
  * want     the requirements, with a device of 0 for memory of the device; NULL: any such tensor. With the option
  *          DLPACK_PY_NOTHING_PENDING no order is asked for: a producer of device memory gets stream=-1, and the stream
- *          may capture. With DLPACK_PY_ARRAY_INTERFACE_TOO an obj without __dlpack__ may have __cuda_array_interface__:
- *          include dlpack_cuda_array_interface.h
+ *          may capture. With DLPACK_PY_ARRAY_INTERFACE_TOO: also __cuda_array_interface__, by the header of that name
  *
  * Returns as dlpack_py_consume, and -1 with RuntimeError for an error of the runtime. A raw capsule is taken without an
  * order.

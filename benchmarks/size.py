@@ -35,7 +35,7 @@ LINES = {
     "dlpack_exchange.h": (1240, 1050),
     "dlpack_buffer.h": (840, None),
     "dlpack_copy.h": (400, None),
-    "dlpack_device.h": (1163, 1050),
+    "dlpack_device.h": (1150, 1050),
     "dlpack_device_library.h": (103, None),
     "dlpack_cuda_array_interface.h": (200, None),
     "dlpack_cuda.h": (302, None),

@@ -981,6 +981,25 @@ a_copy_that_fails_leaves_nothing_under_way(void)
     CLEAN();
 }
 
+/* At most eight streams may be pending: the runtime is not called for more. */
+static void
+nine_streams_are_refused(void)
+{
+    dlpack_py_work_stream before[DLPACK_PY_MAX_PENDING + 1];
+    dlpack_py_error error;
+
+    new_machine();
+    for (int i = 0; i < COUNT(before); i++)
+        before[i] = PLATFORM(work_stream)(new_stream(0), 0);
+    const dlpack_py_work_stream after = PLATFORM(work_stream)(new_stream(0), 0);
+    simulated_mark();
+    CHECK_NUMBER(dlpack_device_order(before, COUNT(before), after, &error), -1);
+    CHECK_NUMBER(error.code, DLPACK_PY_BUFFER_ERROR);
+    CHECK_NUMBER(simulated_calls(), 0);
+    CHECK_NUMBER(dlpack_device_order(before, COUNT(before) - 1, after, &error), 0);
+    CLEAN();
+}
+
 /* ---- Streams by their numbers, and the device of a pointer ---------------------------------------------------------- */
 
 static void
@@ -1148,6 +1167,7 @@ main(int argc, char **argv)
     }
     strided_tensors_come_to_the_host_as_the_host_would_copy_them();
     a_copy_that_fails_leaves_nothing_under_way();
+    nine_streams_are_refused();
     streams_cross_the_protocol_by_their_numbers();
     the_device_of_a_pointer_is_found();
     threads_order_at_once();
