@@ -286,6 +286,40 @@ def test_headers_for_the_cpu_include_no_header_of_a_runtime(tmp_path):
     assert re.search(r"dlpack_(cuda|rocm)\.h|runtime_api\.h", done.stdout) is None
 
 
+STUB = """
+    #include <hip/hip_runtime_api.h>
+    hipError_t hipRuntimeGetVersion(int *found) { *found = (HIP_VERSION_MAJOR + OFF) * 10000000; return hipSuccess; }
+    hipError_t hipGetDevice(int *device) { *device = 7; return hipSuccess; }
+"""
+ASKS = """
+    #define DLPACK_DEVICE_NO_PYTHON
+    #define DLPACK_ROCM_AT_RUN_TIME
+    #define DLPACK_ROCM_LIBRARY "libnone_such.so"
+    #include "dlpack_rocm.h"
+    int ask(void);
+    int ask(void) { int d; return DLPACK_DEVICE_CALL(GetDevice, (&d), NULL) < 0 ? -1 : d; }
+"""
+
+
+@pytest.mark.parametrize("off, answer", [(0, 7), (1, -1), (-1, -1)])
+def test_a_loaded_runtime_of_another_major_version_is_not_used(tmp_path, off, answer):
+    """PyTorch's wheel has loaded libamdhip64.so, whose name tells no version."""
+    hip = [runtime for runtime in machine.runtimes() if kind(runtime) == "HIP"]
+    if not hip or sys.platform != "linux":
+        pytest.skip("headers of HIP on Linux: not on this machine")
+    for name, text, flags in (
+        ("libamdhip64", STUB, [f"-DOFF={off}", "-Wl,-soname,libamdhip64.so", "-Wno-missing-prototypes"]),
+        ("asks", ASKS, ["-ldl"]),
+    ):
+        (tmp_path / f"{name}.c").write_text(text)
+        given = [*runtime_flags(hip[-1]), "-shared", "-fPIC", *flags, "-o", str(tmp_path / f"{name}.so")]
+        done = machine.compile_c(tmp_path / f"{name}.c", *given, python=False)
+        assert done.returncode == 0, done.stderr
+    code = "import ctypes\nctypes.CDLL('./libamdhip64.so')\nprint(ctypes.CDLL('./asks.so').ask())"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout == f"{answer}\n", done.stderr
+
+
 INTERFACES = """
     #include "dlpack_cuda%s.h"
     static PyObject *take(PyObject *module, PyObject *x)

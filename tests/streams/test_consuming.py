@@ -155,6 +155,13 @@ def test_requirements_without_a_device_require_the_platform_of_the_stream_C9(sim
     assert platform.probe.consume(Foreign(sim, (platform.DEVICE, 0)), 3, device=0).device == (platform.DEVICE, 0)
 
 
+def test_without_requirements_memory_need_not_be_aligned_C9(sim, platform):
+    producer = Foreign(sim, (platform.DEVICE, 0), data=0x10001)
+    assert platform.probe.consume(producer, 3).data == 0x10001
+    with refused(sim, "alignment to 8 bytes"):
+        platform.probe.consume(Foreign(sim, (platform.DEVICE, 0), data=0x10001), 3, device=0)
+
+
 @pytest.mark.parametrize("by_handle", [False, True])
 def test_a_stream_without_a_number_in_dlpack_is_refused_first_S2_S3(sim, platform, by_handle):
     refused_handles = ([0] if by_handle else []) if platform.is_cuda else [2] + ([1] if by_handle else [])
@@ -816,6 +823,21 @@ def test_a_release_on_the_per_thread_stream_is_a_barrier_among_blocking_streams_
             assert sim.pending(other) == pending
         sim.synchronize(one)
         sim.synchronize(other)
+
+
+def test_strides_that_a_view_has_allocated_are_freed_when_it_waits_D4(sim, platform):
+    own = sim.stream()
+    memory = platform.probe.Array((8,), own)
+    before = platform.probe.blocks()
+    producer = Foreign(sim, (platform.DEVICE, 0), shape=9 * (1,), strides=None)  # above rank 8, the view allocates them
+    view = platform.probe.consume(producer, own)
+    assert platform.probe.blocks() == before + 1
+    with sim.held(own):
+        sim.fill(own, memory.address, 7, 8)
+        view.release_on(own)
+        assert platform.probe.blocks() == before + 1  # that of the waiting tensor
+    sim.synchronize(own)
+    assert (platform.probe.collect(), platform.probe.blocks()) == (0, before)
 
 
 def test_a_deleter_may_release_further_tensors_S1(sim, platform):
