@@ -265,6 +265,32 @@ def test_the_event_is_made_on_the_device_of_the_producer_s_stream_S5(sim, platfo
     sim.check(consumer, array.address, 7, 8)
 
 
+@pytest.mark.parametrize("how", ["stream", "host", "-1"])
+def test_a_ready_event_is_exported_by_a_stream_that_waits_for_it_S1(sim, platform, how):
+    """As docs/streams.md has it for decoders and cameras, which give an event and no stream."""
+    decoder, waiting, own, ready = sim.stream(), sim.stream(), sim.stream(), ctypes.c_void_p()
+    array = platform.probe.Array((8,), (waiting,))
+    sim.runtime("EventCreateWithFlags", ctypes.byref(ready), 2)
+    sim.synchronize(waiting)
+    sim.control("delay", 20_000)
+    sim.fill(decoder, array.address, 7, 8)
+    sim.runtime("EventRecord", ready, decoder)
+    sim.runtime("StreamWaitEvent", waiting, ready, 0)
+    with sim.watched():
+        if how == "stream":
+            platform.other.consume(array, own)
+            sim.check(own, array.address, 7, 8)
+        elif how == "host":
+            taken = Taken(array.__dlpack__(dl_device=CPU))
+            assert taken.values() == [7] * 8
+            taken.delete()
+        else:
+            array.__dlpack__(stream=-1)
+            assert not any("Event" in call for call in sim.calls()[1:])
+    sim.synchronize(waiting)
+    sim.runtime("EventDestroy", ready)
+
+
 def test_no_event_is_kept_S1(sim, platform):
     arrays = [platform.probe.Array((8,), sim.stream(device), device=device) for device in range(3)]
     streams = [sim.stream(device) for device in range(3)]
