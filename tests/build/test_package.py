@@ -569,7 +569,7 @@ DEFAULT = ["dlpack/LICENSE", "dlpack/dlpack.h", "dlpack_py.LICENSE", "dlpack_py.
         ("hpp copy", ["dlpack_copy.h", "dlpack_py.hpp"]),
         ("pxd", ["dlpack_py.pxd", "dlpack_tensor.pxd"]),
         ("exchange pxd", ["dlpack_exchange.h"] + [f"dlpack_{n}.pxd" for n in ("exchange", "py", "tensor")]),
-        ("cuda", [f"dlpack_{name}.h" for name in ("buffer", "cuda", "device", "exchange")]),
+        ("cuda", [f"dlpack_{name}.h" for name in ("cuda", "device", "device_library", "exchange")]),
     ],
 )
 def test_vendor_copies_the_named_headers_and_what_they_include(alone, tmp_path, names, added):
