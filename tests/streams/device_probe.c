@@ -666,10 +666,13 @@ foreign_owned(void *object, DLManagedTensorVersioned **out)
 
 static PyObject *work_function; /* global: the function of the table gets no object */
 
+/* A function with the attribute `forgets` leaves its exception behind, and no error is returned. */
 static int
 foreign_work(DLDeviceType type, int32_t id, void **out)
 {
-    return answer(PyObject_CallFunction(work_function, "ii", (int)type, (int)id), out);
+    const int forgets = PyObject_HasAttrString(work_function, "forgets");
+    const int failed = answer(PyObject_CallFunction(work_function, "ii", (int)type, (int)id), out);
+    return forgets ? 0 : failed;
 }
 
 static int

@@ -448,6 +448,17 @@ def test_an_error_of_current_work_stream_ends_the_import_X4(sim, platform):
     assert (array.calls, array.deleted) == ([], [1])
 
 
+def test_an_exception_that_current_work_stream_leaves_behind_ends_the_import_X8(sim, platform):
+    def work(*device):
+        raise KeyError("of the library")
+
+    work.forgets = True
+    array = library(platform, work)(sim, (platform.DEVICE, 0))
+    with refused(sim, "of the library", KeyError):
+        platform.probe.consume(array, 3)
+    assert (array.calls, array.deleted) == ([], [1])
+
+
 def test_a_tensor_that_cannot_be_ordered_is_released_X4_S6(sim, platform):
     work, own = sim.stream(), sim.stream()
     array = library(platform, lambda *device: work)(sim, (platform.DEVICE, 0))
