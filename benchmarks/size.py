@@ -178,7 +178,9 @@ def include_flags():
     import tvm_ffi.libinfo
 
     includes = [tvm_ffi.libinfo.find_dlpack_include_path(), sysconfig.get_path("include")]
-    return [f"-I{ROOT}", *(flag for include in includes for flag in ("-isystem", include))]
+    # Asserts in macros of Python.h hold the path of the header: without the map a longer path makes a larger module.
+    mapped = f"-fmacro-prefix-map={ROOT}/="
+    return [f"-I{ROOT}", mapped, *(flag for include in includes for flag in ("-isystem", include))]
 
 
 def build(source, target, *flags):
