@@ -451,6 +451,9 @@ def last_line(text):
     lines = [
         line for line in lines if not line.startswith(("Extension modules:", "Current thread", "Thread 0x", "File "))
     ]
+    # Which of its checks finds a corrupted heap differs from run to run.
+    if any(re.match(r"(malloc|free|realloc|munmap_chunk)\(\): |double free|corrupted ", line) for line in lines):
+        return "the C library found a corrupted heap"
     for word in ("what():", "Check failed", "terminate called", "Assertion", "Error", "Fatal Python error"):
         told = [line for line in lines if word in line]
         if told:
