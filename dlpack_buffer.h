@@ -229,8 +229,8 @@ static dlp_buffer_pin *dlp_buffer_pins; /* the list; the GIL guards it */
 #  define DLP_BUFFER_MAX_NDIM DLPACK_PY_MAX_NDIM
 #endif
 
-/* Why a tensor is not given as these flags ask; NULL: it is. Py_ssize_t of 32 bits may be
- * too narrow for the shape or the length of a broadcast, or for a stride. */
+/* Why a tensor is not given as these flags ask; NULL: it is. Py_ssize_t of 32 bits may be too narrow for the
+ * shape or the length of a broadcast, or for a stride. */
 static inline const char *
 dlp_buffer_refusal(const DLTensor *t, int readonly, int flags)
 {

@@ -814,8 +814,7 @@ dlp_device_join_chains(dlp_device_waiting *all)
  * Returns how many tensors still wait that this thread may release: those of its interpreter. A thread without a thread
  * state counts as a thread of the main interpreter. Tensors that another thread asks about at this moment are not
  * counted. The host does not wait. The deleters run here, as by dlpack_py_release, in the relaxed capture mode: they
- * spoil no capture (S6). Any thread.
- */
+ * spoil no capture (S6). Any thread. */
 static inline size_t
 dlpack_device_collect(void)
 {
@@ -898,8 +897,7 @@ dlp_device_mark_work(dlp_device_waiting *waiting, dlpack_py_error *error)
  * Where the work is done, the tensor is released at once. Otherwise it waits for a later call (dlpack_device_collect).
  * The host waits only where no event can be recorded. Returns 0, or -1 with BufferError (the stream captures a graph,
  * or is the default stream while a blocking stream captures: try again after that capture) or RuntimeError (the runtime
- * failed, and v is released) in *error. Any thread.
- */
+ * failed, and v is released) in *error. Any thread. */
 static inline int
 dlpack_device_release(dlpack_py_work_stream stream, dlpack_py_view *v, dlpack_py_error *error)
 {
@@ -909,46 +907,48 @@ dlpack_device_release(dlpack_py_work_stream stream, dlpack_py_view *v, dlpack_py
     dlpack_py_view own; /* while the GIL is released, v is empty: another thread may look at it */
     int failed, is_done = 0;
 
-    if (v->managed != NULL) {
-        waiting = (dlp_device_waiting *)DLPACK_PY_MALLOC(sizeof(*waiting));
-        dlpack_py_move(&own, v);
-        state = dlp_device_detach_thread();
-        if (waiting == NULL)
-            failed = dlp_fail(&why, DLPACK_PY_MEMORY_ERROR, "no memory for a tensor whose release waits");
-        else {
-            memset(waiting, 0, sizeof(*waiting));
-            waiting->stream = stream;
-            failed = dlp_device_mark_work(waiting, &why);
-        }
-        if (failed && why.code != DLPACK_PY_BUFFER_ERROR) {
-            failed = dlpack_device_synchronize(&stream, 1, &wait_error);
-            is_done = !failed || wait_error.code != DLPACK_PY_BUFFER_ERROR; /* or the stream is lost: it has no work */
-            if (!is_done)                                                   /* a capture has begun meanwhile */
-                why = wait_error;
-        }
-        dlp_device_attach_thread(state);
-        if (failed || is_done) {
-            if (waiting != NULL)
-                DLPACK_PY_FREE(waiting);
-            if (is_done)
-                dlp_device_release_now(&own);
-            else
-                dlpack_py_move(v, &own);
-            if (failed && error != NULL)
-                *error = why;
-            return failed;
-        }
-        waiting->last = waiting;
-        waiting->count = 1;
-        waiting->form = own.form;
-        /* A deleter of this file attaches to its own interpreter. A deleter of another library must run in the
-         * interpreter that released the view (G1). */
-        waiting->interpreter = dlp_manager_of(own.managed, own.form) != NULL ? -1 : dlp_device_this_interpreter();
-        waiting->managed = own.managed;
-        own.managed = NULL;
-        dlpack_py_release(&own); /* the strides that it may have allocated */
-        dlp_device_list_add(waiting, waiting);
+    if (v->managed == NULL) {
+        (void)dlpack_device_collect();
+        return 0;
     }
+    waiting = (dlp_device_waiting *)DLPACK_PY_MALLOC(sizeof(*waiting));
+    dlpack_py_move(&own, v);
+    state = dlp_device_detach_thread();
+    if (waiting == NULL)
+        failed = dlp_fail(&why, DLPACK_PY_MEMORY_ERROR, "no memory for a tensor whose release waits");
+    else {
+        memset(waiting, 0, sizeof(*waiting));
+        waiting->stream = stream;
+        failed = dlp_device_mark_work(waiting, &why);
+    }
+    if (failed && why.code != DLPACK_PY_BUFFER_ERROR) {
+        failed = dlpack_device_synchronize(&stream, 1, &wait_error);
+        is_done = !failed || wait_error.code != DLPACK_PY_BUFFER_ERROR; /* or the stream is lost: it has no work */
+        if (!is_done)                                                   /* a capture has begun meanwhile */
+            why = wait_error;
+    }
+    dlp_device_attach_thread(state);
+    if (failed || is_done) {
+        if (waiting != NULL)
+            DLPACK_PY_FREE(waiting);
+        if (is_done)
+            dlp_device_release_now(&own);
+        else
+            dlpack_py_move(v, &own);
+        if (failed && error != NULL)
+            *error = why;
+        return failed;
+    }
+    waiting->last = waiting;
+    waiting->count = 1;
+    waiting->form = own.form;
+    /* A deleter of this file attaches to its own interpreter. A deleter of another library must run in the interpreter
+     * that released the view (G1). */
+    waiting->interpreter = dlp_manager_of(own.managed, own.form) != NULL ? -1 : dlp_device_this_interpreter();
+    waiting->managed = own.managed;
+    own.managed = NULL;
+    dlpack_py_release(&own); /* the strides that it may have allocated */
+    dlp_device_list_add(waiting, waiting);
     (void)dlpack_device_collect();
     return 0;
 }

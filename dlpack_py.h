@@ -1012,8 +1012,8 @@ typedef struct dlpack_py_plan {
     uint64_t flags;  /* of an export in place; a copy takes its flags from the offer */
 } dlpack_py_plan;
 
-/* The operations of a device: dlpack_device.h has those of CUDA and HIP, docs/devices.md shows another's. They need a
- * thread state; those that fail set an exception. Any may be NULL: a request that needs it is BufferError. */
+/* The operations of a device: dlpack_device.h has those of CUDA and HIP, docs/devices.md shows how to write others. A
+ * thread state is needed; a failure sets an exception. Any may be NULL: a request that needs it is BufferError. */
 typedef struct dlpack_py_device {
     int32_t type; /* DLDeviceType of its memory */
 

@@ -1,4 +1,4 @@
-"""Adapters of libraries that are right and unlike others, around the right wrongarray, and of one that is not."""
+"""Adapters of right libraries that differ from others, made of wrongarray without mistakes; and two that refuse all."""
 
 import ctypes
 import enum

@@ -249,6 +249,30 @@ def test_pinned_memory_that_is_exported_as_cpu_memory_is_taken_C4(sim, platform)
     assert (view.device, producer.calls) == (CPU, [VERSION])
 
 
+@contextlib.contextmanager
+def work_of_another_thread(sim, array, begin=lambda: None):
+    """Another thread calls begin, and its per-thread stream holds work on the array until the block ends."""
+    queued, ended = threading.Event(), threading.Event()
+
+    def work():
+        begin()
+        sim.control("hold", 2)
+        sim.fill(2, array.address, 7, 8)
+        queued.set()
+        ended.wait()
+        sim.control("let_go", 2)
+        sim.synchronize(2)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    queued.wait()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
 @pytest.mark.parametrize("how", ["method", "interface"])
 def test_the_per_thread_streams_of_two_threads_are_two_streams_S1_S2(sim, platform, how):
     """The producer's 2 is the stream of the thread that queued the work, the consumer's is that of this thread."""
@@ -257,27 +281,13 @@ def test_the_per_thread_streams_of_two_threads_are_two_streams_S1_S2(sim, platfo
     array = platform.probe.Array((8,), (2,) if how == "method" else 2)
     options = {} if how == "method" else {"options": platform.other.ARRAY_INTERFACE_TOO}
     obj = array if how == "method" else type("Interface", (), {"__cuda_array_interface__": interface_of(array)})()
-    queued, consumed = threading.Event(), threading.Event()
-
-    def work():
-        sim.control("hold", 2)
-        sim.fill(2, array.address, 7, 8)
-        queued.set()
-        consumed.wait()
-        sim.control("let_go", 2)
-        sim.synchronize(2)
-
     sim.synchronize(2)
-    thread = threading.Thread(target=work)
-    thread.start()
-    queued.wait()
-    with sim.watched():
-        view = platform.other.consume(obj, 2, **options)
-    sim.expect(2, view.data, 7, 8)
-    sim.control("settle")
-    pending = sim.pending(2)
-    consumed.set()
-    thread.join()
+    with work_of_another_thread(sim, array):
+        with sim.watched():
+            view = platform.other.consume(obj, 2, **options)
+        sim.expect(2, view.data, 7, 8)
+        sim.control("settle")
+        pending = sim.pending(2)
     assert pending == 1
     sim.synchronize(2)
 
@@ -790,27 +800,12 @@ def test_a_release_on_the_per_thread_stream_waits_for_the_work_of_other_threads_
     if not platform.is_cuda:
         pytest.skip("ROCm's per-thread streams have no number that crosses the protocol")
     memory, producer = platform.probe.Array((8,), 2), Foreign(sim, (platform.DEVICE, 0))
-    queued, released = threading.Event(), threading.Event()
     views = []
-
-    def work():
-        views.append(platform.probe.consume(producer, 2))
-        sim.control("hold", 2)
-        sim.fill(2, memory.address, 7, 8)
-        queued.set()
-        released.wait()
-        sim.control("let_go", 2)
-        sim.synchronize(2)
-
     sim.synchronize(2)
-    thread = threading.Thread(target=work)
-    thread.start()
-    queued.wait()
-    with sim.watched():
-        views.pop().release_on(2)
-    waiting, deleted = platform.probe.collect(), list(producer.deleted)
-    released.set()
-    thread.join()
+    with work_of_another_thread(sim, memory, lambda: views.append(platform.probe.consume(producer, 2))):
+        with sim.watched():
+            views.pop().release_on(2)
+        waiting, deleted = platform.probe.collect(), list(producer.deleted)
     assert (waiting, deleted) == (1, [0])
     sim.synchronize(platform.default)
     assert platform.probe.collect() == 0

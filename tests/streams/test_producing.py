@@ -156,7 +156,7 @@ def test_an_array_of_a_file_with_per_thread_default_streams_uses_the_per_thread_
     sim.calls()
     array.__dlpack__(stream=2)  # another thread may have queued the work
     assert "EventRecord(event 1, legacy)" in sim.calls()
-    with sim.capture(2):  # nobody else queues work on a stream that this thread captures
+    with sim.capture(2):  # while this thread captures its stream, no other thread can queue work on it
         array.__dlpack__(stream=2)
         assert not any("Event" in call for call in sim.calls())
     array.__dlpack__(stream=1)

@@ -1,6 +1,6 @@
-/* A device that the headers do not know, by docs/devices.md alone: a producer and a consumer with streams. The device is
- * simulated: work on a queue runs when somebody waits for the queue. The parts between "docs" stand in docs/devices.md
- * too. */
+/* A device that the headers do not know, by docs/devices.md alone: a producer and a consumer with streams. The device
+ * is simulated: the work on a queue runs when the host waits for that queue. docs/devices.md repeats the parts of this
+ * file that stand between "docs". */
 #include "dlpack_tensor.h"
 #if DLPACK_MINOR_VERSION >= 3
 #  include "dlpack_exchange.h"
