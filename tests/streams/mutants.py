@@ -197,8 +197,8 @@ MUTANTS = [  # the error, the file, and pairs: a text, its replacement
     (
         "a release does not look whether the work is done",
         DEVICE,
-        "    }\n    (void)dlpack_device_collect();\n    return 0;",
-        "    }\n    return 0;",
+        "    dlp_device_list_add(waiting, waiting);\n    (void)dlpack_device_collect();\n    return 0;",
+        "    dlp_device_list_add(waiting, waiting);\n    return 0;",
     ),
     (
         "tensors of two streams form one chain",
@@ -242,8 +242,8 @@ MUTANTS = [  # the error, the file, and pairs: a text, its replacement
     (
         "a view that cannot wait is released at once",
         DEVICE,
-        "            failed = dlpack_device_synchronize(&stream, 1, &wait_error);\n",
-        "            failed = 0;\n            wait_error.code = 0;\n",
+        "        failed = dlpack_device_synchronize(&stream, 1, &wait_error);\n",
+        "        failed = 0;\n        wait_error.code = 0;\n",
     ),
     (
         "later calls release nothing",
@@ -380,8 +380,8 @@ MUTANTS = [  # the error, the file, and pairs: a text, its replacement
     (
         "strides that the view allocated are leaked",
         DEVICE,
-        "        dlpack_py_release(&own); /* the strides",
-        "        (void)0; /* the strides",
+        "    dlpack_py_release(&own); /* the strides",
+        "    (void)0; /* the strides",
     ),
     (
         "device 0 is made current for managed memory without an id",
