@@ -252,6 +252,12 @@ exchange and after many:
 
 {long_lived}
 
+## Two threads without a GIL
+
+`make bench-threads` measures how many more exchanges two threads make than one. Where they exchange different arrays,
+nothing that they write is shared. Where they exchange the same array, they wait for each other: both count references
+to it, and an exchange table locks it while it reads it. The command also prints what a reference and a lock alone cost.
+
 ## Compile time and size
 
 `examples/minimal/image.c`, the same example by the other libraries, and the code by hand, at -O2 where nothing else is

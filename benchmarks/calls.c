@@ -388,6 +388,25 @@ nothing(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(obj))
     Py_RETURN_NONE;
 }
 
+/* A call that takes a reference to its argument. */
+static PyObject *
+take_reference(PyObject *Py_UNUSED(module), PyObject *obj)
+{
+    Py_INCREF(obj);
+    Py_DECREF(obj);
+    Py_RETURN_NONE;
+}
+
+/* A call that locks its argument, as an exchange table does while it asks describe. */
+static PyObject *
+take_lock(PyObject *Py_UNUSED(module), PyObject *obj)
+{
+    DLP_LOCK(obj);
+    (void)obj;
+    DLP_UNLOCK();
+    Py_RETURN_NONE;
+}
+
 /* Defines a function that takes an array for as long as the call. */
 #define CONSUMER(name, want)                                          \
     static PyObject *name(PyObject *Py_UNUSED(module), PyObject *obj) \
@@ -565,6 +584,8 @@ static PyMethodDef functions[] = {
     {"consume_scalar", consume_scalar, METH_O, NULL},
     {"consume_or_copy", consume_or_copy, METH_O, NULL},
     {"nothing", nothing, METH_O, NULL},
+    {"take_reference", take_reference, METH_O, NULL},
+    {"take_lock", take_lock, METH_O, NULL},
     {"consume_rank", FASTCALL(consume_rank), METH_FASTCALL, NULL},
     {"consume_many", FASTCALL(consume_many), METH_FASTCALL, NULL},
     {"make_simple", make_simple, METH_NOARGS, NULL},

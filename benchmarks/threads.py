@@ -1,7 +1,8 @@
 """Measures how many more exchanges two threads make than one thread; run by `make bench-threads`, without a GIL.
 
 The threads exchange different arrays, or the same one. Where nothing is shared, two threads make twice as many
-exchanges. References to one object are counted by both threads: the same array and the type of both arrays are shared.
+exchanges. Two threads that exchange the same array wait for each other where they count references to it, and where they
+lock it: an exchange table locks the object while it reads it. The first rows show what CPython makes of these two alone.
 """
 
 import resource
@@ -48,6 +49,9 @@ def throughput(target, makers):
 
 def main():
     cases = {
+        "f(x) that does nothing": (calls.nothing, calls.Own),
+        "f(x) that takes a reference to x": (calls.take_reference, calls.Own),
+        "f(x) that locks x": (calls.take_lock, calls.Own),
         "f(own), exchange table, borrowed": (calls.borrow, calls.Own),
         "f(own), exchange table, owned": (calls.consume, calls.Own),
         "f(own), capsule": (calls.consume, calls.Plain),
