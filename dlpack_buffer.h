@@ -38,7 +38,7 @@ DLP_QUIET
 typedef struct dlp_buffer_format {
     const char *text;
     uint8_t code;  /* DLDataTypeCode */
-    uint8_t bytes; /* of native size; "l" and "n" may also have 4 or 8 */
+    uint8_t bytes; /* native; "l", "L", "n" and "N" may have 4 or 8 */
 } dlp_buffer_format;
 
 static inline const dlp_buffer_format *
@@ -97,7 +97,7 @@ dlp_buffer_format_of(const DLTensor *t)
 
 /* ---- Buffers as tensors ------------------------------------------------- */
 
-#ifdef PYPY_VERSION /* a memoryview of PyPy 3.9 holds itself, and it alone tells whether it is read-only */
+#ifdef PYPY_VERSION /* PyPy 3.9: a memoryview's buffer holds the memoryview, which alone knows read-only */
 static inline PyObject *
 dlp_buffer_memoryview(PyObject *obj)
 {
@@ -229,7 +229,7 @@ static dlp_buffer_pin *dlp_buffer_pins; /* the list; the GIL guards it */
 #  define DLP_BUFFER_MAX_NDIM DLPACK_PY_MAX_NDIM
 #endif
 
-/* Why a tensor is not given as these flags ask; NULL: it is. Py_ssize_t of 32 bits may be too narrow for the
+/* Why a buffer with these flags is refused; NULL: it is not. Py_ssize_t of 32 bits may be too narrow for the
  * shape or the length of a broadcast, or for a stride. */
 static inline const char *
 dlp_buffer_refusal(const DLTensor *t, int readonly, int flags)
@@ -258,8 +258,8 @@ dlp_buffer_refusal(const DLTensor *t, int readonly, int flags)
     return NULL;
 }
 
-/* Gives a validated tensor, whose memory owner keeps, as a buffer of exporter, as flags (PyBUF_...) ask. exports: NULL:
- * not counted. Returns 0, or -1 with BufferError or MemoryError. */
+/* Fills buffer with a validated tensor, as flags (PyBUF_...) ask; its obj is exporter. owner keeps the memory. exports
+ * NULL: not counted. Returns 0, or -1 with BufferError or MemoryError. */
 DLP_SHARED int
 dlp_buffer_give(PyObject *exporter, PyObject *owner, const DLTensor *t, int readonly, dlpack_py_exports *exports,
                 Py_buffer *buffer, int flags)
@@ -347,26 +347,14 @@ dlpack_buffer_release(PyObject *self, Py_buffer *buffer)
     PyMem_Free(pin);
 }
 
-/* Asks the author for an offer that has an owner. Returns 0, or -1 with an exception. */
-static inline int
-dlp_buffer_ask(PyObject *self, dlpack_py_describe describe, dlpack_py_offer *offer)
-{
-    if (dlp_ask_author(self, describe, NULL, offer) < 0)
-        return -1;
-    if (offer->owner != NULL)
-        return 0;
-    PyErr_SetString(PyExc_SystemError, "owner is NULL, an object was wanted");
-    return -1;
-}
-
 /* Returns 0; or -1 with BufferError, where work on the data may be pending. */
 static inline int
 dlp_buffer_check_idle(const dlpack_py_offer *offer)
 {
-    if (offer->pending_count > 0)
-        PyErr_SetString(PyExc_BufferError,
-                        "work on the data may be pending on a stream, which only __dlpack__ can name");
-    return offer->pending_count > 0 ? -1 : 0;
+    if (offer->pending_count == 0)
+        return 0;
+    PyErr_SetString(PyExc_BufferError, "work on the data may be pending on a stream, which only __dlpack__ can name");
+    return -1;
 }
 
 /* bf_getbuffer of a type that a function describes. Until its release the buffer is counted by offer.exports and holds
@@ -386,7 +374,7 @@ dlpack_buffer_get_described(PyObject *self, dlpack_py_describe describe, Py_buff
 
     buffer->obj = NULL;
     DLP_LOCK(self); /* no other thread moves the memory before the buffer is counted */
-    if (dlp_buffer_ask(self, describe, &offer) == 0) {
+    if (dlp_ask_author(self, describe, NULL, &offer) == 0) {
         if (dlpack_py_validate(offer.tensor, offer.flags, &error) < 0)
             (void)dlpack_py_raise(&error);
         else if (dlp_buffer_check_idle(&offer) == 0)
@@ -415,8 +403,8 @@ dlp_buffer_object_type_new(void)
     return dlp_object_type_from_slots("dlpack_buffer.Object", slots);
 }
 
-/* Make a memoryview of the tensor in a view, which is released when the last memoryview of it, and all that is built on
- * that, is gone. Read-only, unless v->readonly is DLPACK_PY_WRITABLE.
+/* Make a memoryview of a view, which is released when the last memoryview, and all that uses it, is gone. The
+ * memoryview is read-only, unless v->readonly is DLPACK_PY_WRITABLE.
  *
  * v   memory that the CPU can read; empty afterwards, also on failure
  *
@@ -442,7 +430,7 @@ dlpack_buffer_memoryview_steal(dlpack_py_view *v)
     return memory;
 }
 
-/* Take the tensor that obj offers, and make a memoryview of it: code that takes buffers takes DLPack arrays so.
+/* Take the tensor of obj as a memoryview, for code that takes buffers.
  *
  * want   as for dlpack_py_consume; with want->fallback = dlpack_buffer_fallback, buffers are taken as well
  *
@@ -467,7 +455,7 @@ dlpack_buffer_get(PyObject *obj, const dlpack_py_want *want, Py_buffer *buffer, 
     int result = -1;
 
     buffer->obj = NULL;   /* after a failure, PyBuffer_Release does nothing */
-    buffer->readonly = 1; /* PyPy 3.9 sets it for no object of its own but bytes */
+    buffer->readonly = 1; /* PyPy 3.9 sets it only for bytes */
     if (PyObject_CheckBuffer(obj))
         return PyObject_GetBuffer(obj, buffer, flags);
     memory = dlpack_buffer_memoryview(obj, want);
@@ -698,10 +686,10 @@ dlp_buffer_interface_make(const char *name, const DLTensor *t, uint64_t flags, v
 }
 
 /* The getter of __array_interface__ for a type that a function describes: numpy.asarray(x) shares the memory of x, and
- * holds x. Returns a new dict; or NULL with AttributeError, so that the object has no such attribute, for memory that
- * can move (offer.exports: an array interface is not released), memory of another owner, which NumPy would not hold,
- * memory of a device and a dtype without a typestr; or NULL with BufferError, where work may be pending, with
- * SystemError (an offer without owner or tensor), or with what describe raises. */
+ * holds x. Returns a new dict, or NULL with an exception. AttributeError: the object has no such attribute, because the
+ * memory can move (offer.exports: an array interface is not released), has another owner, which NumPy would not hold,
+ * or is on a device, or because the dtype has no typestr. BufferError: work may be pending. SystemError: an offer
+ * without owner or tensor. describe may raise others. */
 static inline PyObject *
 dlpack_buffer_array_interface(PyObject *self, dlpack_py_describe describe)
 {
@@ -711,7 +699,7 @@ dlpack_buffer_array_interface(PyObject *self, dlpack_py_describe describe)
     PyObject *dict = NULL;
 
     DLP_LOCK(self);
-    if (dlp_buffer_ask(self, describe, &offer) == 0) {
+    if (dlp_ask_author(self, describe, NULL, &offer) == 0) {
         if (offer.exports != NULL)
             PyErr_SetString(PyExc_AttributeError, "memory that can move has no __array_interface__");
         else if (offer.owner != self)

@@ -3,12 +3,13 @@
  * Copyright (c) 2026 the dlpack_py authors. The licence stands at the end of dlpack_tensor.h.
  * SPDX-License-Identifier: MIT
  *
- * Optional. Include Python.h, then this file, then dlpack_py.h, whose copies use dlpack_copy_rows then, and no loops.
+ * Optional. Include Python.h, then this file, then dlpack_py.h: its copies then call dlpack_copy_rows.
  * Portable C99 and C++11, and SSE2 on x86, which DLPACK_COPY_PORTABLE leaves out, for tests.
  */
 
 #ifndef DLPACK_COPY_H
 #define DLPACK_COPY_H
+#define DLP_COPY_VERSION 0x000300 /* that of dlpack_tensor.h */
 #ifdef DLPACK_TENSOR_H
 #  error "include dlpack_copy.h before dlpack_tensor.h and dlpack_py.h, whose loops are already compiled"
 #endif
@@ -34,7 +35,7 @@ typedef struct dlpack_copy_loop {
     int64_t count, to, from;
 } dlpack_copy_loop;
 
-/* Copies rows of items; the rows inside if items are fewer and below 16. Constant sizes and rounds of four are fast. */
+/* Copies rows of items. The rows are the inner loop if items are fewer and below 16. Constant sizes are fast. */
 static inline void
 dlp_copy_items(char *to, const dlpack_copy_loop *rows, const char *from, const dlpack_copy_loop *items, int64_t size)
 {

@@ -32,13 +32,22 @@ DLP_QUIET
 
 /* ---- The table of a type ------------------------------------------------ */
 
+/* What DLPACK_PY_EXCHANGE_API defines. */
+typedef struct dlpack_py_exchange {
+    DLPackExchangeAPI api; /* first: the capsule on the type points to it */
+    dlpack_py_describe describe;
+    PyObject *(*make_steal)(PyTypeObject *type, dlpack_py_view *v);
+    const dlpack_py_want *want;
+    int (*work_stream)(DLDeviceType type, int32_t id, void **out); /* NULL: for memory that the CPU can read */
+    size_t embedded_offset; /* the offset of the dlpack_py_embedded in an object; 0: none */
+} dlpack_py_exchange;
+
 /* A type that dlpack_py_exchange_add has put a table on. The struct is not changed once it is in the list, and is freed
- * at the end of the interpreter. It does not own the type: CPython 3.11 leaks a type that is owned until then. */
+ * at the end of the interpreter. It does not own the type: CPython 3.11 leaks a type that is held so long. */
 typedef struct dlp_own_type {
     PyTypeObject *type;  /* borrowed, valid while reference is alive */
     PyObject *reference; /* a weak reference to it */
-    const DLPackExchangeAPI *table;
-    size_t embedded_offset; /* the offset of the dlpack_py_embedded in an object; 0: none */
+    const dlpack_py_exchange *exchange;
     struct dlp_own_type *next;
 } dlp_own_type;
 
@@ -89,7 +98,7 @@ dlp_exchange_free(void *exchange)
     DLPACK_PY_FREE(cache);
 }
 
-/* The dlp_exchange_cache of a state, made at the first use; NULL with an exception, also where state is NULL. */
+/* The cache of a state, made at the first use, or NULL with an exception. state may be NULL, after an error. */
 static inline dlp_exchange_cache *
 dlp_exchange_get(dlp_state *state)
 {
@@ -149,16 +158,16 @@ dlp_usable_table(const DLPackExchangeAPIHeader *header)
                : table;
 }
 
-/* What dlpack_py_exchange_add recorded of this table for type or a base of it (X7); type NULL: for any type. A capsule
- * proves nothing: any class may carry it. owning_type: out, the type in the record, a new reference. Returns NULL if
- * there is none, or with MemoryError; then *owning_type is NULL. */
+/* What dlpack_py_exchange_add recorded of this table for type or a base of it (X7); type NULL: for any type. The
+ * capsule is no proof: any class may carry it. owning_type: out, the type in the record, a new reference. Returns NULL
+ * if there is none, or with MemoryError; then *owning_type is NULL. */
 DLP_RARE const dlp_own_type *
 dlp_find_own(dlp_exchange_cache *cache, PyTypeObject *type, const void *table, PyObject **owning_type)
 {
     const dlp_own_type *own = cache == NULL ? NULL : (const dlp_own_type *)DLP_LOAD(&cache->own);
 
     for (*owning_type = NULL; own != NULL && !PyErr_Occurred(); own = own->next) {
-        if (own->table != table || (type != NULL && !PyType_IsSubtype(type, own->type)))
+        if (&own->exchange->api != table || (type != NULL && !PyType_IsSubtype(type, own->type)))
             continue;
         *owning_type = PyObject_CallFunctionObjArgs(own->reference, NULL);
         if (*owning_type != Py_None && *owning_type != NULL)
@@ -179,7 +188,7 @@ dlp_find_own(dlp_exchange_cache *cache, PyTypeObject *type, const void *table, P
 static inline unsigned int
 dlp_type_tag(PyTypeObject *type)
 {
-    /* 3.13 sets no flag, and makes the tag 0 where a type changes */
+    /* 3.13 has no flag: a change sets the tag to 0 */
     const int valid = PY_VERSION_HEX >= 0x030D0000 ? 1 : PyType_HasFeature(type, Py_TPFLAGS_VALID_VERSION_TAG);
     return valid ? DLP_READ(&type->tp_version_tag) : 0;
 }
@@ -192,7 +201,7 @@ dlp_type_entry_at(dlp_exchange_cache *cache, PyTypeObject *type)
     return (dlp_type_entry *)(void *)((char *)cache->types + (((uintptr_t)type << 2 ^ (uintptr_t)type >> 3) & mask));
 }
 
-/* The cached entry of a type, valid until foreign code runs; NULL: none, also where state is NULL. */
+/* The cached entry of a type, valid until foreign code runs; NULL: none. state may be NULL, after an error. */
 static inline dlp_type_entry *
 dlp_type_entry_cached(dlp_state *state, PyTypeObject *type)
 {
@@ -222,7 +231,7 @@ dlp_type_entry_read(dlp_state *state, PyTypeObject *type, dlp_type_entry *found)
     has = _PyType_Lookup(type, state->objects[DLP_STR_EXCHANGE_API]) != NULL; /* most types have none */
 #endif
 #if DLP_TYPE_PLACES
-    found->tag = dlp_type_tag(type); /* read first: the type may change meanwhile */
+    found->tag = dlp_type_tag(type); /* before foreign code runs, which may change the type */
 #endif
     if (has) /* a derived class that overrides __dlpack__ has no table: its author changed what an export means (X2) */
         names = dlp_first_with(type, state->objects);
@@ -235,7 +244,7 @@ dlp_type_entry_read(dlp_state *state, PyTypeObject *type, dlp_type_entry *found)
     own = found->table == NULL ? NULL : dlp_find_own(cache, type, found->table, &owner);
     Py_XDECREF(owner);
     found->is_own = own != NULL;
-    found->embedded_offset = own == NULL ? 0 : own->embedded_offset;
+    found->embedded_offset = own == NULL ? 0 : own->exchange->embedded_offset;
     if (PyErr_Occurred()) {
         if (dlp_is_fatal())
             return -1;
@@ -263,7 +272,7 @@ dlp_type_entry_read(dlp_state *state, PyTypeObject *type, dlp_type_entry *found)
 }
 
 /* What the type of an object offers: its cached entry, which is valid until foreign code runs, or *learned, filled by
- * dlp_type_entry_read. Returns NULL with an exception, also where state is NULL. */
+ * dlp_type_entry_read. Returns NULL with an exception. state may be NULL, after an error. */
 static inline const dlp_type_entry *
 dlp_type_entry_get(dlp_state *state, PyObject *obj, dlp_type_entry *learned)
 {
@@ -284,7 +293,7 @@ dlp_has_table(dlp_state *state, PyObject *obj)
 /* ---- Managed tensors in your object ------------------------------------- */
 
 /* Managed tensors of both forms as part of the author's object: an export then allocates only its capsule. Exports
- * are not counted: while one may live, shape, strides, memory and flags stay. After a change, the object calls
+ * are not counted: while one lives, do not change shape, strides, memory or flags. After a change, the object calls
  * dlpack_py_embed again. All exports share struct, shape and strides: embed only where no consumer writes to them. */
 typedef struct dlpack_py_embedded {
     DLManagedTensorVersioned versioned;
@@ -293,7 +302,7 @@ typedef struct dlpack_py_embedded {
     uint32_t dtype;      /* dlpack_py_dtype of the tensor, where it is row-major and aligned; else 0 */
 } dlpack_py_embedded;
 
-/* dlpack_py_offer.export_embedded: the managed tensor in the owner, which is held; NULL: the request needs a plan. */
+/* Returns the managed tensor in the owner, with a reference to the owner; NULL: the request needs a plan. */
 DLP_SHARED void *
 dlp_export_embedded(const dlpack_py_offer *offer, const dlpack_py_request *request)
 {
@@ -347,13 +356,12 @@ dlpack_py_offer_embedded(dlpack_py_embedded *e)
     PyObject *owner = (PyObject *)e->manager.owner;
     dlpack_py_offer offer = dlpack_py_offer_make(owner, &e->versioned.dl_tensor, e->versioned.flags);
     offer.embedded = e;
-    offer.export_embedded = dlp_export_embedded;
     return offer;
 }
 
 /* ---- Consuming by a table ----------------------------------------------- */
 
-/* After a table's function has failed, or has set an exception: raises an error where there is none. Returns -1. */
+/* After a table's function failed or set an exception: raises if none is set. Returns -1. */
 DLP_RARE int
 dlp_table_failed(const char *function)
 {
@@ -382,7 +390,7 @@ dlp_is_resolved(PyObject *obj)
 }
 
 /* Can the consumer use what a table has exported? A table does not synchronize (X4): for device memory the consumer
- * needs a stream of the device. Returns 1; or 0, perhaps with an exception, where __dlpack__ is to be asked. */
+ * needs a stream of the device. Returns 1; 0 to call __dlpack__; or 0 with an exception. */
 static inline int
 dlp_is_usable(const DLTensor *t, int is_own, PyObject *obj, const dlpack_py_device *device)
 {
@@ -390,7 +398,7 @@ dlp_is_usable(const DLTensor *t, int is_own, PyObject *obj, const dlpack_py_devi
            (is_own || !dlp_is_complex(t->dtype) || dlp_is_resolved(obj));
 }
 
-/* Describes in v a tensor that has strides, and no overlap. managed: becomes v's; NULL: the tensor is borrowed. */
+/* Describes in v a tensor with strides and without overlap. v takes managed; NULL: the tensor is borrowed. */
 static inline void
 dlp_view_fill(dlpack_py_view *v, DLManagedTensorVersioned *managed, const DLTensor *t)
 {
@@ -466,7 +474,7 @@ dlp_call_table(const dlp_type_entry *known, PyObject *obj, const dlpack_py_want 
     return dlp_take_managed_steal(managed, DLPACK_PY_VERSIONED, want, NULL, v);
 }
 
-/* As dlp_call_table, for an object of any type: DLP_NO_TABLE if it has no table. table: out, the table; may be NULL. */
+/* As dlp_call_table, for an object of any type: DLP_NO_TABLE if it has no table. table: out; NULL: not wanted. */
 static inline int
 dlp_take_by_table(const dlp_consumer *consumer, const dlpack_py_device *device, const void **table, dlpack_py_view *v)
 {
@@ -609,7 +617,7 @@ dlp_borrow(const dlp_type_entry *known, PyObject *obj, const dlpack_py_want *wan
     is_own = known->is_own;                             /* foreign code may change *known */
     memset(&lent.dl_tensor, 0, sizeof(lent.dl_tensor)); /* some tables leave fields unset (X8) */
     lends = known->table->dltensor_from_py_object_no_sync(obj, &lent.dl_tensor) == 0 && !PyErr_Occurred() &&
-            (is_own || !dlp_is_complex(lent.dl_tensor.dtype)); /* else is_conj() is called (X9): may free lent memory */
+            (is_own || !dlp_is_complex(lent.dl_tensor.dtype)); /* complex: is_conj() may free lent memory (X9) */
     if (lends && dlp_is_simply_met(NULL, &lent.dl_tensor, wants, is_basic)) {
         dlp_view_fill(v, NULL, &lent.dl_tensor);
         return 0;
@@ -632,7 +640,7 @@ dlp_borrow(const dlp_type_entry *known, PyObject *obj, const dlpack_py_want *wan
  *
  * Release the view before Python code runs and before obj can be freed. Without a GIL, borrow only memory that does not
  * move while obj lives. The call itself may run Python code: of several arguments, borrow only the last one. A type
- * with an exchange table lends its tensor: no memory is allocated, and no reference taken. v->readonly is then
+ * with an exchange table lends its tensor: no reference is taken, and no export is made. v->readonly is then
  * DLPACK_PY_READONLY_UNSAID, because a lent tensor has no flags (X3). In all other cases, and where want->writable is
  * 1, the call does what dlpack_py_consume does. */
 DLP_SHARED DLP_MUST_CHECK int
@@ -652,66 +660,6 @@ dlpack_py_borrow(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 }
 
 /* ---- A table for your type ---------------------------------------------- */
-
-/* What DLPACK_PY_EXCHANGE_API defines. */
-typedef struct dlpack_py_exchange {
-    DLPackExchangeAPI api; /* first: the capsule on the type points to it */
-    dlpack_py_describe describe;
-    PyObject *(*make_steal)(PyTypeObject *type, dlpack_py_view *v);
-    const dlpack_py_want *want;
-    int (*work_stream)(DLDeviceType type, int32_t id, void **out); /* NULL: for memory that the CPU can read */
-    size_t embedded_offset; /* the offset of the dlpack_py_embedded in an object; 0: none */
-} dlpack_py_exchange;
-
-/* Define the exchange table of a type, at file scope, with a semicolon.
- *
- * name         of the static dlpack_py_exchange, for dlpack_py_exchange_add
- * describe     a dlpack_py_describe that offers the data in place. A tensor without strides cannot be borrowed (X3)
- * make_steal   PyObject *(PyTypeObject *type, dlpack_py_view *v): a new object of the type that owns the view; v is
- *              stolen, also on failure. Export the view by dlpack_py_offer_view: read-only data stays read-only
- * want         const dlpack_py_want *: what make_steal can use; NULL: any tensor that the CPU can read
- * work_stream  of DLPACK_PY_EXCHANGE_API_WITH_STREAM; without it, only __dlpack__ exports memory that the CPU cannot
- *              read. int (DLDeviceType type, int32_t id, void **stream): sets *stream to the stream on which the
- *              calling thread works on such objects, as __dlpack__ takes it: (void *)dlpack_cuda_stream(s), for
- *              example; NULL is the legacy default stream. Returns 0, or -1 with BufferError for an unknown device.
- *              describe puts the stream of an object into pending: the header orders the work on it before *stream. The
- *              data that make_steal gets is ready on *stream (X4) */
-#define DLPACK_PY_EXCHANGE_API(name, describe, make_steal, want) \
-    DLPACK_PY_EXCHANGE_API_WITH_STREAM(name, describe, make_steal, want, NULL)
-#define DLPACK_PY_EXCHANGE_API_WITH_STREAM(name, describe, make_steal, want, work_stream) \
-    DLP_DEFINE_TABLE(name, describe, make_steal, want, work_stream, 0)
-
-/* As DLPACK_PY_EXCHANGE_API, for objects that have a dlpack_py_embedded at this offset, all zero as tp_alloc makes it.
- * Once dlpack_py_embed has filled it, a consumer in this file exports it without describe: both must agree. */
-#define DLPACK_PY_EXCHANGE_API_EMBEDDED(name, describe, make_steal, want, offset) \
-    DLP_DEFINE_TABLE(name, describe, make_steal, want, NULL, offset)
-
-#define DLP_TABLE_HEADER {{DLPACK_PY_PROTOCOL_MAJOR, DLPACK_PY_PROTOCOL_MINOR}, NULL}
-#define DLP_TABLE(name) \
-    {DLP_TABLE_HEADER, dlp_table_allocate, name##_from_object, name##_to_object, name##_borrow, name##_stream}
-#define DLP_DEFINE_TABLE(name, describe, make_steal, want, work_stream, embedded)                                \
-    static int name##_from_object(void *object, DLManagedTensorVersioned **out);                                 \
-    static int name##_borrow(void *object, DLTensor *out);                                                       \
-    static int name##_to_object(DLManagedTensorVersioned *managed, void **out);                                  \
-    static int name##_stream(DLDeviceType type, int32_t id, void **out);                                         \
-    static const dlpack_py_exchange name = {DLP_TABLE(name), describe, make_steal, want, work_stream, embedded}; \
-    static int name##_from_object(void *object, DLManagedTensorVersioned **out)                                  \
-    {                                                                                                            \
-        return dlp_table_get(&name, object, out, NULL);                                                          \
-    }                                                                                                            \
-    static int name##_borrow(void *object, DLTensor *out)                                                        \
-    {                                                                                                            \
-        return dlp_table_get(&name, object, NULL, out);                                                          \
-    }                                                                                                            \
-    static int name##_to_object(DLManagedTensorVersioned *managed, void **out)                                   \
-    {                                                                                                            \
-        return dlp_table_to_object(&name, NULL, managed, out);                                                   \
-    }                                                                                                            \
-    static int name##_stream(DLDeviceType type, int32_t id, void **out)                                          \
-    {                                                                                                            \
-        return dlp_table_stream(&name, type, id, out);                                                           \
-    }                                                                                                            \
-    struct dlp_semicolon
 
 /* Plans the export of an offer by a table. Data on a device: puts the stream of the table into request (X4). */
 static inline int
@@ -772,13 +720,8 @@ dlp_table_lend(const dlpack_py_exchange *x, const dlpack_py_offer *offer, dlpack
           : plan.copy                                                 ? "is exported as a copy only"
           : (plan.flags & DLPACK_PY_FLAG_READ_ONLY) != 0              ? "is read-only"
           : (plan.flags & DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED) != 0 ? "is padded"
-          : t->ndim > 0 && t->strides == NULL                         ? "has no strides in its object"
                                                                       : NULL;
-    if (why != NULL) { /* X3 */
-        PyErr_Format(PyExc_BufferError, "the data %s and cannot be borrowed: ask for a managed tensor", why);
-        return -1;
-    }
-    if (offer->pending_count > 0) {
+    if (why == NULL && offer->pending_count > 0) {
         dlp_exports_add(offer->exports, 1);
         failed = offer->device->make_ready(offer, request, &plan);
         dlp_exports_add(offer->exports, -1);
@@ -787,6 +730,12 @@ dlp_table_lend(const dlpack_py_exchange *x, const dlpack_py_offer *offer, dlpack
         /* Other threads may have changed the tensor while this one waited. */
         if (dlpack_py_validate(t, offer->flags, &error) < 0)
             return dlpack_py_raise(&error);
+    }
+    if (why == NULL && t->ndim > 0 && t->strides == NULL)
+        why = "has no strides in its object";
+    if (why != NULL) { /* X3 */
+        PyErr_Format(PyExc_BufferError, "the data %s and cannot be borrowed: ask for a managed tensor", why);
+        return -1;
     }
     *out = *t;
     dlp_normalize(out, dlp_is_empty(out));
@@ -912,6 +861,56 @@ dlp_table_stream(const dlpack_py_exchange *x, DLDeviceType type, int32_t id, voi
     return -1;
 }
 
+/* Define the exchange table of a type, at file scope, with a semicolon.
+ *
+ * name         of the static dlpack_py_exchange, for dlpack_py_exchange_add
+ * describe     a dlpack_py_describe that offers the data in place. A tensor without strides cannot be borrowed (X3)
+ * make_steal   PyObject *(PyTypeObject *type, dlpack_py_view *v): a new object of the type that owns the view; v is
+ *              stolen, also on failure. Export the view by dlpack_py_offer_view: read-only data stays read-only
+ * want         const dlpack_py_want *: what make_steal can use; NULL: any tensor that the CPU can read
+ * work_stream  of DLPACK_PY_EXCHANGE_API_WITH_STREAM; without it, only __dlpack__ exports memory that the CPU cannot
+ *              read. int (DLDeviceType type, int32_t id, void **stream): sets *stream to the stream on which the
+ *              calling thread works on such objects, as __dlpack__ takes it: (void *)dlpack_cuda_stream(s), for
+ *              example; NULL is the legacy default stream. Returns 0, or -1 with BufferError for an unknown device.
+ *              describe puts the stream of an object into pending: the header orders the work on it before *stream. The
+ *              data that make_steal gets is ready on *stream (X4) */
+#define DLPACK_PY_EXCHANGE_API(name, describe, make_steal, want) \
+    DLPACK_PY_EXCHANGE_API_WITH_STREAM(name, describe, make_steal, want, NULL)
+#define DLPACK_PY_EXCHANGE_API_WITH_STREAM(name, describe, make_steal, want, work_stream) \
+    DLP_DEFINE_TABLE(name, describe, make_steal, want, work_stream, 0)
+
+/* As DLPACK_PY_EXCHANGE_API, for objects that have a dlpack_py_embedded at this offset, all zero as tp_alloc makes it.
+ * Once dlpack_py_embed has filled it, a consumer in this file takes it without describe, which must offer the same. */
+#define DLPACK_PY_EXCHANGE_API_EMBEDDED(name, describe, make_steal, want, offset) \
+    DLP_DEFINE_TABLE(name, describe, make_steal, want, NULL, offset)
+
+#define DLP_TABLE_HEADER {{DLPACK_PY_PROTOCOL_MAJOR, DLPACK_PY_PROTOCOL_MINOR}, NULL}
+#define DLP_TABLE(name) \
+    {DLP_TABLE_HEADER, dlp_table_allocate, name##_from_object, name##_to_object, name##_borrow, name##_stream}
+#define DLP_DEFINE_TABLE(name, describe, make_steal, want, work_stream, embedded)                                \
+    static int name##_from_object(void *object, DLManagedTensorVersioned **out);                                 \
+    static int name##_borrow(void *object, DLTensor *out);                                                       \
+    static int name##_to_object(DLManagedTensorVersioned *managed, void **out);                                  \
+    static int name##_stream(DLDeviceType type, int32_t id, void **out);                                         \
+    static const dlpack_py_exchange name = {DLP_TABLE(name), describe, make_steal, want, work_stream, embedded}; \
+    static int name##_from_object(void *object, DLManagedTensorVersioned **out)                                  \
+    {                                                                                                            \
+        return dlp_table_get(&name, object, out, NULL);                                                          \
+    }                                                                                                            \
+    static int name##_borrow(void *object, DLTensor *out)                                                        \
+    {                                                                                                            \
+        return dlp_table_get(&name, object, NULL, out);                                                          \
+    }                                                                                                            \
+    static int name##_to_object(DLManagedTensorVersioned *managed, void **out)                                   \
+    {                                                                                                            \
+        return dlp_table_to_object(&name, NULL, managed, out);                                                   \
+    }                                                                                                            \
+    static int name##_stream(DLDeviceType type, int32_t id, void **out)                                          \
+    {                                                                                                            \
+        return dlp_table_stream(&name, type, id, out);                                                           \
+    }                                                                                                            \
+    struct dlp_semicolon
+
 /* Sets an attribute of a type, also of a static or immutable one. */
 DLP_RARE int
 dlp_type_set(PyTypeObject *type, PyObject *name, PyObject *value)
@@ -963,8 +962,7 @@ dlpack_py_exchange_add(PyTypeObject *type, const dlpack_py_exchange *exchange)
     Py_DECREF(capsule);
     own->type = type;
     own->reference = reference;
-    own->table = &exchange->api;
-    own->embedded_offset = exchange->embedded_offset;
+    own->exchange = exchange;
     do
         own->next = (dlp_own_type *)DLP_LOAD(&cache->own);
     while (!DLP_REPLACE(&cache->own, (dlp_word)own->next, (dlp_word)own));
@@ -1094,7 +1092,8 @@ dlp_result_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObj
         return NULL;
     DLP_LOCK(self); /* of two calls at once, only one gets the tensor */
     if (request.max_version.major < DLPACK_PY_PROTOCOL_MAJOR || request.copy == DLPACK_PY_COPY_ALWAYS ||
-        request.has_device || request.stream.kind == DLPACK_PY_STREAM_HANDLE)
+        request.has_device || request.stream.kind == DLPACK_PY_STREAM_HANDLE ||
+        result->view.tensor.device.device_type != kDLCPU) /* the consumer may ask again (C5) */
         result->is_shared = 1;
     if (result->view.managed == NULL)
         PyErr_SetString(PyExc_BufferError, "the result was exported already: __dlpack__ gives its tensor away once");

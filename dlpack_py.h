@@ -65,7 +65,7 @@
  * Only Python is linked. A thread state is needed, except by deleters, by functions of dlpack_tensor.h, and by
  * dlpack_py_release, _move, _data, _exports_count, _offer_make and _offer_view: these may run on any thread.
  *
- * Stop here if you only use the header. Contents, in the order in which it is read; skip the state at first:
+ * Stop here if you only use the header. Sections in reading order; skip "The state of an interpreter" at first:
  *   Switches and includes   Differences of Pythons   Exceptions   Deleters   The state of an interpreter   Capsules
  *   The request   Producing   Views   Asking   Taking   Consuming   Objects for memory without a type
  *
@@ -76,7 +76,7 @@
  *   dlp_export_offer           makes the managed tensor; without a copy, its deleter calls dlp_drop_owner (K5)
  *   dlpack_py_capsule_steal    makes the capsule (K1); after it, dlpack_py_answer lets a device order its streams (S1)
  * One import, by dlpack_py_consume_request:
- *   dlp_call                   calls __dlpack__ (C3, C4), and once more after a TypeError (C1); a table replaces it
+ *   dlp_call                   calls __dlpack__ (C3, C4), and again after a TypeError (C1); or a table gives the tensor
  *   dlp_finish_call            takes the answer; calls again where the CPU cannot read the data yet (C5)
  *     dlp_take_capsule         reads the capsule (C2), and calls the next two in a critical section:
  *       dlp_view_prepare       describes the tensor in the view, and lets dlp_view_decide check it (D8, C3 to C5, C9)
@@ -88,7 +88,7 @@
  * dlp_lifetime is part of the interpreter's dlp_state, which is not freed: exports may point to it.
  */
 #include <patchlevel.h> /* PY_VERSION_HEX */
-/* From 3.10 on, "#" in the formats of PyArg_ParseTuple needs this macro; before, its length is an int without it. */
+/* From 3.10 on "#" formats need this macro. Before, it would change the type of the author's lengths from int. */
 #if !defined(PY_SSIZE_T_CLEAN) && PY_VERSION_HEX >= 0x030A0000
 #  define PY_SSIZE_T_CLEAN
 #endif
@@ -105,7 +105,7 @@
 
 /* ---- Switches and includes ---------------------------------------------- */
 
-/* Optional, as those of dlpack_tensor.h.
+/* Optional; the rules are those of the macros in dlpack_tensor.h.
  *
  * DLPACK_PY_EXIT_WAIT      how long the end of an interpreter waits for deleters on other threads, in seconds.
  * DLPACK_PY_OPTIONAL       leaves this file out before Python 3.9, without #error: DLPACK_PY_AVAILABLE is 0. */
@@ -147,7 +147,7 @@ typedef intptr_t dlp_word;
 #  endif
 #  ifdef _M_ARM64
 #    define DLP_LOAD(word) ((dlp_word)__ldar64((volatile unsigned __int64 *)(word)))
-#  else /* no Interlocked operation: each writes the cache line. A volatile read is ordered by x86 and /volatile:ms. */
+#  else /* volatile: ordered on x86 and by /volatile:ms. An Interlocked operation would write the cache line. */
 #    define DLP_LOAD(word) (*(const volatile dlp_word *)(word))
 #  endif
 #  define DLP_STORE(word, value) ((void)DLP_SWAP(word, value))
@@ -181,7 +181,7 @@ typedef intptr_t dlp_word;
 #  define DLP_OBJECT_SIZE ((int)(sizeof(PyObject) + sizeof(dlp_object)))
 #endif
 
-/* A critical section, which without a GIL guards an object, a capsule or the first use. */
+/* A critical section on an object; empty in builds with a GIL. */
 #ifdef Py_GIL_DISABLED
 #  define DLP_LOCK(object) Py_BEGIN_CRITICAL_SECTION(object)
 #  define DLP_UNLOCK() Py_END_CRITICAL_SECTION()
@@ -225,7 +225,7 @@ dlp_thread_state(void)
 #if defined(PYPY_VERSION)
     return PyGILState_Check() ? PyThreadState_Get() : NULL;
 #elif defined(Py_LIMITED_API)
-    /* Makes the dictionary of the state. Known limit: if memory for it is lacking, a deleter hangs. */
+    /* This call makes the thread state's dictionary. Without memory for it a deleter hangs (known limit). */
     return PyThreadState_GetDict() == NULL ? NULL : PyThreadState_Get();
 #elif PY_VERSION_HEX >= 0x030D0000
     return PyThreadState_GetUnchecked();
@@ -235,7 +235,7 @@ dlp_thread_state(void)
     /* holder: the thread state that holds the GIL, perhaps of another thread. own: the thread state that PyGILState
      * has for this thread. With subinterpreters a thread may have two thread states: then thread ids are compared.
      * Known limits: another thread may free holder meanwhile. Where thread A uses the thread state of thread B, as
-     * _xxsubinterpreters does, a deleter hangs on A and may crash on B. On an attached thread without own, it hangs. */
+     * _xxsubinterpreters does, a deleter hangs on A and may crash on B. Without own, an attached thread hangs. */
     PyThreadState *holder = _PyThreadState_UncheckedGet(), *own = PyGILState_GetThisThreadState();
     return holder == NULL || holder == own ||
                    (own != NULL && PyInterpreterState_Head() != PyInterpreterState_Main() &&
@@ -339,7 +339,7 @@ dlp_is_showable(PyObject *value)
     return count <= 4;
 }
 
-/* Raises in place of the current exception; %U in format is the value if showable, or its type's name. Returns -1. */
+/* Raises in place of the current exception. %U: the repr of a showable value, or the name of its type. Returns -1. */
 DLP_RARE int
 dlp_raise_value(PyObject *exception, const char *format, PyObject *value)
 {
@@ -383,8 +383,8 @@ dlp_chain_end(PyObject *chain, PyObject *end, PyObject *other, int limit)
     return NULL;
 }
 
-/* Makes first a context of second, as an except block for first would: first becomes the context of the last exception
- * in second's chain before the one that the caller is handling (C1). Does nothing where that may make a ring. */
+/* Chains first to second as an except block would (C1): first becomes the context of the last exception in second's
+ * chain that the caller is not handling. Does nothing if a ring could result. */
 DLP_RARE void
 dlp_chain(PyObject *first, PyObject *second)
 {
@@ -414,7 +414,7 @@ typedef struct dlp_lifetime {
 } dlp_lifetime;
 enum { DLP_CLOSING = 1, DLP_DELETER = 2 };
 
-/* Counts the exports of an object that can move or free its memory, as bytearray does. In the object, zero at first. */
+/* Counts the exports of an object that can move or free its memory, as bytearray does; is part of it. Zero at first. */
 typedef struct dlpack_py_exports {
     dlp_word count; /* changed atomically; read it by dlpack_py_exports_count */
 } dlpack_py_exports;
@@ -437,7 +437,7 @@ dlp_exports_add(dlpack_py_exports *exports, dlp_word change)
 }
 
 /* In a forked child, subtracts the deleters of the parent's threads, which do not run in the child. Each thread of the
- * child reads the count, then sets process; the thread that sets process first subtracts the count that it read. */
+ * child reads the count, then sets process; the first thread to set it subtracts the count that it read. */
 DLP_RARE void
 dlp_lifetime_after_fork(dlp_lifetime *lifetime)
 {
@@ -489,7 +489,7 @@ dlp_drop_elsewhere(const dlp_manager *manager, PyThreadState *current)
         }
 #endif
     }
-    if (process == DLP_PROCESS()) /* else the drop has forked: in the child dlp_lifetime_after_fork subtracts */
+    if (process == DLP_PROCESS()) /* else this is a forked child: dlp_lifetime_after_fork subtracts */
         (void)DLP_ADD(&lifetime->deleters, -DLP_DELETER);
     if (detached != NULL) /* last: it may wait long */
         PyEval_RestoreThread(detached);
@@ -505,7 +505,7 @@ dlp_drop_owner(void *context)
 
     if (current == NULL || DLP_INTERPRETER_OF(current) != lifetime->interpreter)
         dlp_drop_elsewhere(manager, current);
-    else if (!DLP_LOAD(&lifetime->gone)) /* gone: a new interpreter may have the same address */
+    else if (!DLP_LOAD(&lifetime->gone)) /* gone: current may be a new interpreter at this address */
         dlp_drop_attached(manager);
 }
 
@@ -547,7 +547,7 @@ dlp_delete(void *managed, int32_t form)
     DLManagedTensor *legacy = (DLManagedTensor *)managed;
     dlp_exception saved = {NULL, NULL, NULL};
 
-    if (attached && PyErr_Occurred()) /* looked at here: the call is seldom needed */
+    if (attached && PyErr_Occurred()) /* saves a call in most cases */
         saved = dlp_exception_save();
     if (form == DLPACK_PY_VERSIONED && versioned->deleter != NULL)
         versioned->deleter(versioned);
@@ -591,7 +591,7 @@ typedef struct dlp_state {
 /* A cache of dlp_state *: saves look-ups in dictionaries. DLP_STATE_PLACE: an interpreter's entry, by its address. */
 static dlp_word dlp_states[32];
 #define DLP_STATE_PLACE(interpreter) (&dlp_states[((uintptr_t)(interpreter) >> 12) % 32])
-static dlp_word dlp_states_gone; /* dlp_state *: the list of states that are gone, for checkers of leaks */
+static dlp_word dlp_states_gone; /* dlp_state *: dead states, kept reachable for leak checkers */
 
 /* The destructor of a state's capsule. If the state was published, it runs after the modules were torn down. */
 DLP_RARE void
@@ -603,7 +603,7 @@ dlp_state_destructor(PyObject *capsule)
 
     (void)DLP_OR(&state->lifetime.deleters, DLP_CLOSING);
     DLP_STORE(&state->lifetime.gone, 1);
-    (void)DLP_REPLACE(DLP_STATE_PLACE(state->lifetime.interpreter), (dlp_word)state, 0); /* the address is free now */
+    (void)DLP_REPLACE(DLP_STATE_PLACE(state->lifetime.interpreter), (dlp_word)state, 0);
     for (i = 0; i < DLP_OBJ_COUNT; i++)
         Py_CLEAR(state->objects[i]);
     for (i = 0; i < DLP_TYPES_MADE; i++)
@@ -627,7 +627,7 @@ dlp_at_exit(PyObject *self, PyObject *unused)
     dlp_lifetime_after_fork(&state->lifetime);
     (void)DLP_OR(&state->lifetime.deleters, DLP_CLOSING);
     if (DLP_LOAD(&state->lifetime.deleters) >= DLP_DELETER &&
-        !dlp_is_finalizing()) { /* else CPython stops these threads */
+        !dlp_is_finalizing()) { /* else CPython stops or hangs them */
         Py_BEGIN_ALLOW_THREADS
         while (DLP_LOAD(&state->lifetime.deleters) >= DLP_DELETER && waits-- > 0)
             DLP_SLEEP();
@@ -688,8 +688,8 @@ dlp_state_new(PyInterpreterState *interpreter)
     return capsule;
 }
 
-/* Finds the state in the interpreter's dictionary, or makes it. May call itself. The first uses of that dictionary and
- * of atexit on two threads at once crash CPython 3.13 without a GIL: all files and versions lock PyCapsule_Type. */
+/* Finds the state in the interpreter's dictionary, or makes it. Its Python code may call it. The first uses of that
+ * dictionary and of atexit on two threads at once crash CPython 3.13 without a GIL: all files lock PyCapsule_Type. */
 DLP_RARE dlp_state *
 dlp_state_find_or_make(PyInterpreterState *interpreter)
 {
@@ -711,7 +711,7 @@ dlp_state_find_or_make(PyInterpreterState *interpreter)
     if (capsule != NULL) {
         state = (dlp_state *)PyCapsule_GetPointer(capsule, DLP_STATE_NAME);
         state->published = 1;
-        if ((DLP_LOAD(&state->lifetime.deleters) & DLP_CLOSING) == 0) /* else the entry might never be cleared */
+        if ((DLP_LOAD(&state->lifetime.deleters) & DLP_CLOSING) == 0) /* a state made late may never be destroyed */
             DLP_STORE(DLP_STATE_PLACE(interpreter), (dlp_word)state);
     }
     Py_XDECREF(capsule); /* the dictionary holds it */
@@ -731,8 +731,8 @@ dlp_state_get(void)
     return state != NULL && state->lifetime.interpreter == interpreter ? state : dlp_state_find_or_make(interpreter);
 }
 
-/* Prepare this file for the current interpreter: call it when the module is created. The first use does it too, but is
- * too late in an exit callback: a deleter on another thread may hang or crash while the interpreter ends (K5). Returns
+/* Prepare this file for the current interpreter: call it when the module is created. The first use does it too; in an
+ * exit callback it is too late: a deleter on another thread may hang or crash while the interpreter ends (K5). Returns
  * 0, or -1 with MemoryError, RuntimeError or the exception of an interrupt. */
 static inline int
 dlpack_py_init(void)
@@ -770,9 +770,9 @@ dlp_capsule_destructor(PyObject *capsule)
         dlp_delete(PyCapsule_GetPointer(capsule, name), form);
 }
 
-/* Put a managed tensor, which is stolen also on failure, into a new capsule. form, DLPACK_PY_VERSIONED or
- * DLPACK_PY_LEGACY: managed is a DLManagedTensorVersioned or DLManagedTensor. Returns NULL with MemoryError, or with
- * BufferError where managed is NULL, as dlpack_py_wrap may return it. */
+/* Put a managed tensor into a new capsule. It is stolen, also on failure. form: DLPACK_PY_VERSIONED for a
+ * DLManagedTensorVersioned, DLPACK_PY_LEGACY for a DLManagedTensor. Returns NULL with MemoryError, or with BufferError
+ * where managed is NULL, as dlpack_py_wrap may return it. */
 static inline PyObject *
 dlpack_py_capsule_steal(void *managed, int32_t form)
 {
@@ -810,7 +810,7 @@ dlp_requested_form(const dlpack_py_request *request)
     return request->max_version.major < 1 ? DLPACK_PY_LEGACY : DLPACK_PY_VERSIONED;
 }
 
-/* Reads a tuple of count objects with __index__, clamped to int32_t. Returns 0, or -1 with TypeError or others. */
+/* Reads a tuple of count objects with __index__, clamped to int32_t. Returns 0, or -1 with TypeError or their error. */
 DLP_SHARED int
 dlp_parse_integers(const char *format, PyObject *object, int32_t *integers, int count)
 {
@@ -943,7 +943,7 @@ dlp_parse_general(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, dl
 }
 
 /* Read a request from the arguments of a fastcall method. Returns 0, or -1 with TypeError, ValueError (P1, P2, P4, P5)
- * or an error of __index__. No argument, or max_version alone, is read at once. */
+ * or an error of __index__. Fast for no argument, or max_version alone. */
 static inline int
 dlpack_py_parse_request(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, dlpack_py_request *request)
 {
@@ -959,7 +959,7 @@ dlpack_py_parse_request(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnam
         return 0;
     if (args[0] != state->objects[DLP_OBJ_VERSION])
         return dlp_parse_version(args[0], request);
-    request->max_version.major = DLPACK_PY_PROTOCOL_MAJOR; /* of this file's consumer */
+    request->max_version.major = DLPACK_PY_PROTOCOL_MAJOR; /* the tuple of this file's consumer */
     request->max_version.minor = DLPACK_PY_PROTOCOL_MINOR;
     return 0;
 }
@@ -974,9 +974,7 @@ typedef struct dlpack_py_offer {
     uint32_t options;           /* DLPACK_PY_OFFER_... */
     dlpack_py_exports *exports; /* the count in the owner; with it, embedded is not used; NULL: not counted */
     int32_t is_copy;            /* 1: the tensor is a copy that was made for this request, and is flagged so (P4) */
-    /* Set by dlpack_py_offer_embedded: managed tensors in the owner, and what exports one, or NULL: make a new one. */
-    struct dlpack_py_embedded *embedded;
-    void *(*export_embedded)(const struct dlpack_py_offer *offer, const dlpack_py_request *request);
+    struct dlpack_py_embedded *embedded;   /* managed tensors in the owner, by dlpack_py_offer_embedded; NULL: none */
     const struct dlpack_py_device *device; /* operations, for data on a device or used by its streams; NULL: none */
     /* The streams on which work on the data may be queued. This work is done before the consumer's work, or before the
      * host reads. Other threads run while the host waits: they must not move the data. */
@@ -987,7 +985,7 @@ typedef struct dlpack_py_offer {
 #define DLPACK_PY_OFFER_UNSAID 1u          /* the data came from a legacy capsule: a legacy export is allowed (C7) */
 #define DLPACK_PY_OFFER_REFUSE_NEGATIVE 2u /* refuse a negative stride: PyTorch 2.13 ends the process (D11) */
 #define DLPACK_PY_OFFER_COPY_NEGATIVE 4u   /* a negative stride requires a copy */
-#define DLPACK_PY_OFFER_NONE_IS_NO_SYNC 8u /* stream=None on a device means -1: cuda.core's stream 0 is unordered */
+#define DLPACK_PY_OFFER_NONE_IS_NO_SYNC 8u /* stream=None on a device means -1: nothing is ordered (docs/streams.md) */
 #define DLPACK_PY_OFFER_COPY_READ_ONLY 16u /* read-only data requires a copy: PyTorch 2.13 ignores the flag */
 #define DLPACK_PY_OFFER_DO_NOT_LEND 32u    /* shape or strides do not live in the object: a table must not lend them */
 #define DLP_OFFER_ANY_DEVICE 0x80000000u   /* device memory without operations: in place, and no work is pending */
@@ -1009,7 +1007,7 @@ typedef struct dlpack_py_plan {
     int32_t form;    /* DLPACK_PY_VERSIONED or DLPACK_PY_LEGACY */
     int32_t copy;    /* 1: a copy, 0: in place */
     DLDevice device; /* of the tensor in the capsule */
-    uint64_t flags;  /* of an export in place; a copy takes its flags from the offer */
+    uint64_t flags;  /* of an export in place; a copy has IS_COPIED, and PADDED of the offer */
 } dlpack_py_plan;
 
 /* The operations of a device: dlpack_device.h has those of CUDA and HIP, docs/devices.md shows how to write others. A
@@ -1168,8 +1166,8 @@ dlp_export_copy(const dlpack_py_offer *offer, const dlpack_py_plan *plan)
     return e == NULL ? NULL : &e->managed;
 }
 
-/* Makes the managed tensor that a plan describes; NULL with an exception. If it is no copy, make_ready is called next.
- * The state is found before the plan is made: the first use runs Python code, which may change the tensor (D8). */
+/* Makes the managed tensor that a plan describes; NULL with an exception. For an export in place the caller then calls
+ * make_ready. It gets the state before the plan: the first use runs Python code, which may change the tensor (D8). */
 static inline void *
 dlp_export_offer(dlp_state *state, const dlpack_py_offer *offer, const dlpack_py_plan *plan)
 {
@@ -1185,6 +1183,13 @@ dlp_export_offer(dlp_state *state, const dlpack_py_offer *offer, const dlpack_py
     return &e->managed;
 }
 
+#ifdef DLPACK_EXCHANGE_H /* dlpack_exchange.h defines it */
+DLP_SHARED void *
+dlp_export_embedded(const dlpack_py_offer *offer, const dlpack_py_request *request);
+#else
+#  define dlp_export_embedded(offer, request) NULL
+#endif
+
 /* Answer a request with an offer: dlpack_py_produce without the reading of arguments. Returns as dlpack_py_produce. */
 static inline PyObject *
 dlpack_py_answer(const dlpack_py_offer *offer, const dlpack_py_request *request)
@@ -1194,7 +1199,7 @@ dlpack_py_answer(const dlpack_py_offer *offer, const dlpack_py_request *request)
     PyObject *capsule;
     void *managed;
 
-    if (offer->embedded != NULL && (managed = offer->export_embedded(offer, request)) != NULL)
+    if (offer->embedded != NULL && (managed = dlp_export_embedded(offer, request)) != NULL)
         return dlpack_py_capsule_steal(managed, dlp_requested_form(request));
     state = dlp_state_get();
     if (state == NULL || dlp_plan(offer, request, &plan) < 0 ||
@@ -1263,9 +1268,10 @@ dlp_ask_author(PyObject *self, dlpack_py_describe describe, const dlpack_py_requ
     memset(offer, 0, sizeof(*offer));
     offer->owner = self;
     if (describe(self, request, offer) == 0) {
-        if (offer->tensor != NULL)
+        if (offer->tensor != NULL && offer->owner != NULL)
             return 0;
-        PyErr_SetString(PyExc_SystemError, "describe returned 0, but offer->tensor is NULL");
+        PyErr_Format(PyExc_SystemError, "describe returned 0, but offer->%s is NULL",
+                     offer->tensor == NULL ? "tensor" : "owner");
     }
     if (!PyErr_Occurred())
         PyErr_SetString(PyExc_BufferError, "the data cannot be exported in its present state");
@@ -1360,7 +1366,7 @@ typedef PyObject *(*dlp_method)(PyObject *self, PyObject *const *args, Py_ssize_
 /* A consumed tensor. Read it, then release it. An empty view has rank 0, data and shape NULL, and nothing to release. A
  * view is empty when it is all zero, after a failed call, and after its release: releasing it again is harmless.
  *
- * A view can be moved (dlpack_py_move), not copied: tensor.strides may point into the view. For a view in an object,
+ * A view can be moved (dlpack_py_move), not copied: it owns its tensor. For a view in an object,
  * tp_traverse calls dlpack_py_traverse, and tp_dealloc calls dlpack_py_release. tp_clear may release the view only if
  * no other code can read the data after tp_clear. */
 typedef struct dlpack_py_view {
@@ -1370,8 +1376,7 @@ typedef struct dlpack_py_view {
     int32_t overlaps;   /* 1: elements may share memory: writing to one may change others */
     int32_t form;       /* DLPACK_PY_VERSIONED or DLPACK_PY_LEGACY: the type of *managed */
     void *managed;      /* the managed tensor, owned; NULL: nothing to release */
-    int64_t *allocated; /* row-major strides where the producer's are NULL (D4) and the rank is above 8; NULL: none */
-    int64_t strides[8]; /* row-major strides where the producer's are NULL and the rank is 8 or less */
+    int64_t *allocated; /* row-major strides where the producer's are NULL (D4); NULL: none */
 } dlpack_py_view;
 
 /* The offer by which the holder of a view exports t, the view's tensor or a part of it, with the view's flags (C7). */
@@ -1385,7 +1390,7 @@ dlpack_py_offer_view(PyObject *owner, const DLTensor *t, const dlpack_py_view *v
     return offer;
 }
 
-/* Makes a view empty. */
+/* Makes a view empty. Keeps the device, which an exported result still answers (P8). */
 static inline void
 dlp_view_clear(dlpack_py_view *v)
 {
@@ -1411,7 +1416,7 @@ dlpack_py_release(dlpack_py_view *v)
 {
     void *managed = v->managed;
     int64_t *allocated = v->allocated;
-    const int32_t form = managed == NULL ? 0 : v->form; /* an empty view may have none */
+    const int32_t form = managed == NULL ? 0 : v->form; /* an empty view may leave it unset */
 
     dlp_view_clear(v);
     if (allocated != NULL)
@@ -1427,8 +1432,6 @@ dlpack_py_move(dlpack_py_view *to, dlpack_py_view *from)
     if (to == from)
         return;
     *to = *from;
-    if (from->tensor.strides == from->strides)
-        to->tensor.strides = to->strides;
     dlp_view_clear(from);
 }
 
@@ -1447,7 +1450,7 @@ dlpack_py_traverse(const dlpack_py_view *v, visitproc visit, void *arg)
 
 /* ---- Asking ------------------------------------------------------------- */
 
-/* What a consumer asks for, of which object, and what is known of the object. */
+/* A consumer's requirements and request, the object, and what is known of it. */
 typedef struct dlp_consumer {
     const dlpack_py_want *want;       /* not NULL */
     const dlpack_py_request *request; /* not NULL */
@@ -1652,9 +1655,7 @@ dlp_view_fill_strides(dlpack_py_view *v, dlpack_py_error *error)
 {
     const size_t ndim = (size_t)v->tensor.ndim;
 
-    v->tensor.strides = v->strides;
-    if (ndim > sizeof(v->strides) / sizeof(v->strides[0]))
-        v->tensor.strides = v->allocated = (int64_t *)DLPACK_PY_MALLOC(ndim * sizeof(int64_t));
+    v->tensor.strides = v->allocated = (int64_t *)DLPACK_PY_MALLOC(ndim * sizeof(int64_t));
     if (v->tensor.strides == NULL)
         return dlp_fail(error, DLPACK_PY_MEMORY_ERROR, "no memory for %d strides", (int)v->tensor.ndim);
     dlpack_py_strides(v->tensor.ndim, v->tensor.shape, 'C', v->tensor.strides);
@@ -1854,7 +1855,7 @@ dlp_finish_call(PyObject *answer, const dlp_consumer *consumer, dlpack_py_view *
 
 /* ---- Consuming ---------------------------------------------------------- */
 
-#ifdef DLPACK_EXCHANGE_H /* defines these later; all other functions are defined before their use */
+#ifdef DLPACK_EXCHANGE_H /* dlpack_exchange.h defines these; all else is defined before use */
 static inline int
 dlp_take_by_table(const dlp_consumer *consumer, const dlpack_py_device *device, const void **table, dlpack_py_view *v);
 static inline int
@@ -1922,7 +1923,7 @@ dlpack_py_parse_dtype(PyObject *obj, uint32_t *dtype)
 }
 
 /* Read a device: "cpu", a tuple (type, id), or an object with __dlpack_device__, as devices and arrays. Returns 0, or
- * -1 with TypeError, ValueError (another name) or the object's exception. */
+ * -1 with TypeError (also for its AttributeError), ValueError (another name) or the object's exception. */
 DLP_SHARED int
 dlpack_py_parse_device(PyObject *obj, DLDevice *device)
 {
@@ -2015,7 +2016,7 @@ dlpack_py_check(PyObject *obj)
 /* The data of an object that owns a view and has __dlpack__ and __dlpack_device__. */
 typedef struct dlp_object {
     dlpack_py_view view;
-    int is_shared; /* of a result: exports hold the object, which therefore keeps the tensor */
+    int is_shared; /* results only: an export holds the object, so the tensor is not given away */
 } dlp_object;
 
 static inline int
@@ -2151,7 +2152,7 @@ DLP_QUIET_END
  * P1   The arguments of __dlpack__ are keyword-only, and are matched by value.
  * P2   max_version 1.0 or newer gets a versioned capsule; an older max_version, or None, gets a legacy capsule.
  * P3   Read-only and padded data are flagged. They are not exported in place to a legacy capsule, which has no flags.
- * P4   copy=True copies, copy=False never does, None copies where it must. A copy is flagged; compact, writable *.
+ * P4   copy=True copies, copy=False never does, None copies where it must. A copy is flagged, compact and writable. *
  * P5   dl_device is the device of the data, or the CPU; another one is BufferError.
  * P6   CPU memory has no streams: None is accepted, and -1. *
  * P7   Data that cannot be exported is BufferError, a bad argument TypeError or ValueError.
@@ -2167,7 +2168,7 @@ DLP_QUIET_END
  * K8   manager_ctx is set: with NULL, Paddle 3.3 calls no deleter. *
  * C1   After a TypeError, __dlpack__ is called once without max_version, copy and dl_device, unless copy is False.
  * C2   The version of the tensor and the name of the capsule are checked: a producer may answer with the other form.
- * C3   copy and dl_device are passed only when asked for. If the producer may have ignored copy=True, we copy. *
+ * C3   copy and dl_device are passed only when asked for. The consumer copies if copy=True may have been ignored. *
  * C4   No keyword is passed that is not needed. __dlpack_device__ is asked before a stream is chosen.
  * C5   An unsupported device is BufferError. Pinned and managed memory is asked for as CPU memory. *
  * C6   __dlpack__ is looked up as x.__dlpack__() does, and returns a capsule. A capsule is accepted for an object. *
@@ -2186,7 +2187,7 @@ DLP_QUIET_END
  * S9   A failure of the runtime is an exception with the runtime's text. No error is left in the runtime. *
  * S10  The host waits for pending work before it reads pinned or managed memory. *
  * X1   The exchange table is a capsule on the type.
- * X2   A table counts as absent if its major version is not 1, it lacks a function, or __dlpack__ is overridden. *
+ * X2   A table is absent if no version in its chain has major 1, if it lacks a function or __dlpack__ is overridden. *
  * X3   A borrowed tensor has no read-only and no padded flag. Shape and strides in temporary memory are not lent. *
  * X4   The functions of a table do not synchronize: the table names the stream to work on.
  * X5   The allocator of a table reports through SetError, and needs no thread state.

@@ -5,6 +5,9 @@
 #ifndef DLPACK_PY_HPP
 #define DLPACK_PY_HPP
 #include "dlpack_py.h"
+#if DLPACK_PY_VERSION != 0x000300
+#  error "dlpack_py.hpp and dlpack_py.h are of different versions: put one version first on the include path"
+#endif
 #if DLPACK_PY_AVAILABLE
 
 /* A view that releases itself. It can be moved, not copied:

@@ -7,9 +7,10 @@
  *   Switches      Compilers and dlpack.h    Errors as code and text    Dtypes and devices    Layout
  *   Validation    Requirements              Copies and overlap         Managed tensors       Streams
  *
- * Nothing here needs a thread state or an interpreter. dlpack_py.h calls want.fallback.
+ * No function here needs a thread state or an interpreter, or calls want.fallback.
  */
-#if defined(DLPACK_PY_VERSION) && DLPACK_PY_VERSION != 0x000300
+#if (defined(DLPACK_PY_VERSION) && DLPACK_PY_VERSION != 0x000300) || \
+    (defined(DLPACK_COPY_H) && DLP_COPY_VERSION != 0x000300)
 #  error "two versions of dlpack_py.h meet here: put the files of one version first on the include path"
 #  include "stop" /* no such file: ends the compilation */
 #endif
@@ -29,7 +30,7 @@
  * DLPACK_PY_MALLOC(size), DLPACK_PY_FREE(pointer)
  *                     memory of managed tensors, shapes and copies. Called on any thread, also without an interpreter:
  *                     do not use PyMem_*.
- * DLPACK_PY_PLAIN     1, for tests: no dlp_simple_layout, and no cache of types in dlpack_exchange.h. */
+ * DLPACK_PY_PLAIN     1, for tests: dlp_simple_layout returns 0, and dlpack_exchange.h caches no types. */
 #if defined(DLPACK_PY_MALLOC) != defined(DLPACK_PY_FREE)
 #  error "define both of DLPACK_PY_MALLOC and DLPACK_PY_FREE, or neither"
 #endif
@@ -76,7 +77,7 @@
                 _Pragma("GCC diagnostic ignored \"-Wold-style-cast\"")             \
                     _Pragma("GCC diagnostic ignored \"-Wzero-as-null-pointer-constant\"")
 #  define DLP_QUIET_END _Pragma("GCC diagnostic pop")
-#elif defined(_MSC_VER) /* an initializer has a run-time value, or the address of a local */
+#elif defined(_MSC_VER) /* run-time values and addresses of locals in initializers */
 #  define DLP_QUIET __pragma(warning(push)) __pragma(warning(disable : 4204 4221))
 #  define DLP_QUIET_END __pragma(warning(pop))
 #else
@@ -89,14 +90,14 @@ DLP_QUIET
 #define DLPACK_PY_PROTOCOL_MAJOR 1
 #define DLPACK_PY_PROTOCOL_MINOR 3
 
-/* Flags of DLManagedTensorVersioned. dlpack.h has them as unsigned long (32 bits on Windows); 1.0 lacks the last. */
+/* Flags of DLManagedTensorVersioned. In dlpack.h they are unsigned long, 32 bits on Windows, and 1.0 lacks the last. */
 #define DLPACK_PY_FLAG_READ_ONLY UINT64_C(1)
 #define DLPACK_PY_FLAG_IS_COPIED UINT64_C(2)
 #define DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED UINT64_C(4)
 
 #define DLPACK_PY_MAX_NDIM 64 /* NumPy's maximum (D8) */
 
-/* GCC and clang check formats and overflow. DLP_RARE: need not be fast. DLP_SHARED: one copy in a file, not inlined.
+/* DLP_GNU: has overflow built-ins. DLP_PRINTF: checks formats. DLP_RARE: cold. DLP_SHARED: not inlined.
  * DLP_DEPRECATED, before a function, a field or a typedef: each use is a warning, which has the text. */
 #if defined(__clang__) || (defined(__GNUC__) && __GNUC__ >= 5)
 #  define DLP_GNU
@@ -245,7 +246,7 @@ dlp_dtype_width(uint8_t code)
     return code < sizeof(widths) ? widths[code] : 0;
 }
 
-/* The name of a dtype code, without its bits; NULL: none. The codes begin with 0. */
+/* The name of a dtype code, without its bits; NULL: none. */
 static inline const char *
 dlp_dtype_name(uint8_t code)
 {
@@ -295,7 +296,7 @@ dlpack_py_dtype_text(uint32_t dtype, char text[DLPACK_PY_TEXT_SIZE])
     }
     length = strlen(name);
     memcpy(text, name, length + 1);
-    if (dlp_dtype_width(d.code) == 0) { /* no snprintf: 1,400 instructions, slowed by libquadmath, which NumPy loads */
+    if (dlp_dtype_width(d.code) == 0) { /* no snprintf: 1,400 instructions, more once NumPy has loaded libquadmath */
         if (d.bits >= 100)
             text[length++] = (char)('0' + d.bits / 100);
         if (d.bits >= 10)
@@ -431,7 +432,7 @@ DLP_RARE int
 dlp_checked_bytes(int64_t n, DLDataType dtype, uint64_t flags, int64_t *bytes)
 {
     const int64_t bits = dlp_item_bits(dtype, flags);
-    /* Eight elements fill as many bytes as an element has bits. */
+    /* 8 elements of n bits are n bytes. */
     return dlp_checked_multiply(n / 8, bits, bytes) < 0 ? -1 : dlp_checked_add(*bytes, (n % 8 * bits + 7) / 8, bytes);
 }
 
@@ -447,7 +448,7 @@ dlpack_py_nbytes(const DLTensor *t, uint64_t flags)
 /* Compact strides in elements for a shape.
  *
  * order     'F': first index fastest; anything else: last index fastest
- * strides   out: ndim strides; without elements they carry no meaning (D5): an extent of 0 counts as 1 */
+ * strides   out: ndim strides. An extent of 0 counts as 1: they then carry no meaning (D5) */
 DLP_SHARED void
 dlpack_py_strides(int32_t ndim, const int64_t *shape, char order, int64_t *strides)
 {
@@ -456,7 +457,7 @@ dlpack_py_strides(int32_t ndim, const int64_t *shape, char order, int64_t *strid
     for (k = 0; k < ndim; k++) {
         const int32_t i = order == 'F' ? k : ndim - 1 - k;
         strides[i] = (int64_t)step;
-        if (shape[i] > 1 && (uint64_t)shape[i] <= INT64_MAX / step) /* else another extent is 0 */
+        if (shape[i] > 1 && (uint64_t)shape[i] <= INT64_MAX / step) /* it overflows only if an extent is 0 */
             step *= (uint64_t)shape[i];
     }
 }
@@ -542,8 +543,8 @@ dlp_byte_range(const DLTensor *t, uint64_t flags, int64_t *lowest, int64_t *high
     return 0;
 }
 
-/* 'K': elements fill memory without gaps, in any order of dimensions. 'S': with gaps or negative strides, but no two
- * elements share memory: each stride exceeds the reach of all smaller ones. 0: two may share it. t has strides. */
+/* 'K': elements fill memory without gaps, in any order of dimensions. 'S': with gaps or negative strides, but each
+ * stride exceeds the reach of all smaller ones: no elements share memory. 0: elements may share it. t has strides. */
 DLP_RARE int
 dlp_stride_layout(const DLTensor *t)
 {
@@ -570,7 +571,7 @@ dlp_stride_layout(const DLTensor *t)
 DLP_RARE int
 dlp_check_strides(const DLTensor *t, char order, dlpack_py_error *error)
 {
-    const int32_t count = order == 'R' && t->ndim > 1 ? t->ndim - 1 : t->ndim; /* of dimensions to look at */
+    const int32_t count = order == 'R' && t->ndim > 1 ? t->ndim - 1 : t->ndim; /* dimensions to check */
     int64_t storage[DLPACK_PY_MAX_NDIM];
     const int64_t *strides = dlp_strides(t, storage);
     uint64_t step = 1;
@@ -588,7 +589,7 @@ dlp_check_strides(const DLTensor *t, char order, dlpack_py_error *error)
         if (t->shape[i] != 1 && strides[i] != (int64_t)step && !dlp_is_empty(t))
             return dlp_refuse(error, "strides[%" PRId32 "] is %" PRId64 ", %" PRId64 " was asked for by order '%c'", i,
                               strides[i], (int64_t)step, order);
-        step *= (uint64_t)t->shape[i]; /* wraps only without elements */
+        step *= (uint64_t)t->shape[i]; /* wraps only if an extent is 0 */
     }
     return 0;
 }
@@ -607,7 +608,7 @@ dlpack_py_is_contiguous(const DLTensor *t, char order)
     return dlp_check_strides(t, order, NULL) == 0;
 }
 
-/* May two elements of a validated tensor share memory? 1 where strides repeat or interleave elements. */
+/* May two elements of a validated tensor share memory? 1 where strides repeat or interleave; never wrongly 0. */
 DLP_RARE int
 dlp_overlaps_itself(const DLTensor *t)
 {
@@ -664,7 +665,7 @@ DLP_SHARED int
 dlp_simple_layout_slow(const DLTensor *t)
 {
     int order = t->strides != NULL && t->ndim > 1 && t->strides[0] < t->strides[t->ndim - 1] ? 'F' : 'C';
-    int64_t step, reach, least = 1; /* in elements; reach: offset of the last one; least: smallest extent */
+    int64_t step, reach, least = 1; /* in elements; reach: offset of the last element; least: smallest extent */
     int tries, i, k, has_gaps;
 
     for (i = 0; i < t->ndim; i++)
@@ -694,7 +695,7 @@ dlp_simple_layout_slow(const DLTensor *t)
 /* A tensor is simple if it is in CPU memory, has numbers of 1 to 16 bytes, and strides that grow in one direction: it
  * is valid (D8), and no two elements share memory. Returns 'C' if it is row-major, 'F' if column-major, 'S'
  * if there are gaps; 0 for any other tensor, valid or not. Saves 859 of the 2,510 instructions of one export and
- * import (such figures: CPython 3.11, gcc 12 -O2). */
+ * import (all such figures: CPython 3.11, gcc 12 -O2). */
 DLP_SHARED int
 dlp_simple_layout(const DLTensor *t)
 {
@@ -717,8 +718,8 @@ dlp_simple_layout(const DLTensor *t)
     return t->data != NULL && size * 16 <= UINTPTR_MAX - (uintptr_t)t->data ? 'C' : dlp_simple_layout_slow(t);
 }
 
-/* Check a tensor before anything is read: rank, extents, dtype, strides and addresses (D8). Functions that say so
- * expect a validated tensor.
+/* Check a tensor before anything is read: rank, extents, dtype, strides and addresses (D8). Functions that
+ * want a "validated" tensor rely on it.
  *
  * flags   DLPACK_PY_FLAG_* of the tensor: padded sub-byte dtypes
  * error   out, on failure; may be NULL
@@ -733,8 +734,7 @@ dlpack_py_validate(const DLTensor *t, uint64_t flags, dlpack_py_error *error)
 /* ---- Requirements ------------------------------------------------------- */
 
 /* Makes a managed tensor of an object that has no __dlpack__. Returns 0 and sets *out, which is owned by the caller;
- * returns 0 and leaves *out NULL where it knows no such object; or returns -1 with an exception, which the consumer
- * raises as it is. */
+ * returns 0 and leaves *out NULL if it does not know the object; or returns -1 with an exception for the caller. */
 typedef int (*dlpack_py_fallback)(void *py_object, struct DLManagedTensorVersioned **out);
 
 /* What a caller of dlpack_py_consume requires. All zero, which dlpack_py_want_any returns, accepts any tensor that the
@@ -760,7 +760,7 @@ typedef struct dlpack_py_want {
 #define DLPACK_PY_COPY_IF_NEEDED 1u     /* copy where a copy meets the requirement; writes do not reach the producer */
 #define DLPACK_PY_LEGACY_IS_WRITABLE 2u /* accept a legacy capsule, which cannot say read-only, as writable (C7) */
 #define DLPACK_PY_OVERLAP_IS_FINE 4u    /* writable accepts memory that may overlap itself */
-#define DLPACK_PY_NOTHING_PENDING 8u    /* the caller promises: no work is pending; streams are not ordered (C5) */
+#define DLPACK_PY_NOTHING_PENDING 8u    /* no work is pending, the caller knows: streams are not ordered (C5) */
 #define DLPACK_PY_NO_TABLE 16u          /* ask __dlpack__, also where the type has an exchange table (X9) */
 #define DLPACK_PY_ARRAY_INTERFACE_TOO 32u /* dlpack_device_consume: accept __cuda_array_interface__ as well */
 
@@ -911,7 +911,7 @@ dlp_check_requirements(const DLTensor *t, int layout, int readonly, const dlpack
             return dlp_refuse(error, "shape[%" PRId32 "] is %" PRId64 ", %" PRId64 " was asked for", i, t->shape[i],
                               want->shape[i]);
     }
-    if (alignment == 0 && first % 16 != 0) { /* that of one number; complex elements and lanes have several */
+    if (alignment == 0 && first % 16 != 0) { /* of one number: half a complex element, or one lane */
         bits = dlp_is_complex(t->dtype) ? t->dtype.bits / 2u : t->dtype.bits;
         bits = bits != 64 ? bits : sizeof(DLTensor) % 8 == 0 ? 64 : 32; /* 32-bit x86 aligns 8 bytes to 4 */
         alignment = bits % 8 == 0 && (bits & (bits - 1)) == 0 ? bits / 8 : 1;
@@ -924,7 +924,7 @@ dlp_check_requirements(const DLTensor *t, int layout, int readonly, const dlpack
     if (result == 0 && want->writable && readonly != DLPACK_PY_WRITABLE)
         result = dlp_refuse(error, "data is read-only, writable memory was asked for%s",
                             readonly == DLPACK_PY_READONLY ? "" : " (a legacy capsule has no read-only flag)");
-    if (result == 0 && want->writable && layout == 0 && (want->order == 0 || want->order == 'R') && /* not compact */
+    if (result == 0 && want->writable && layout == 0 && (want->order == 0 || want->order == 'R') && /* else compact */
         (want->options & DLPACK_PY_OVERLAP_IS_FINE) == 0 && dlp_overlaps_itself(t))
         result = dlp_refuse(error, "elements may share memory, writable memory without overlap was asked for");
     if (result < 0 && error != NULL)
@@ -1009,8 +1009,8 @@ dlp_copy_bits(char *to, int64_t to_bit, const char *from, int64_t from_bit, int6
     }
 }
 
-/* Copies src to dst, which were checked. The loops are ordered by their strides in dst, the shortest first.
- * Dimensions that are contiguous on both sides are one loop. loops[0] is an item, counted in bytes or bits. */
+/* Copies src to dst. The caller has checked both. The loops are ordered by their strides in dst, the shortest first.
+ * Loops that are contiguous in both tensors are merged. loops[0] is an item, counted in bytes or bits. */
 DLP_SHARED void
 dlp_copy(const DLTensor *dst, const DLTensor *src, uint64_t flags)
 {
@@ -1022,7 +1022,7 @@ dlp_copy(const DLTensor *dst, const DLTensor *src, uint64_t flags)
     const int64_t *step_from = dlp_strides(src, compact_from);
     char *first_to = (char *)dlp_first_element(dst);
     const char *first_from = (const char *)dlp_first_element(src);
-    /* A loop that runs once. Its step is the largest: dlpack_copy.h does not copy such loops in blocks. */
+    /* A loop that runs once. The largest step keeps dlpack_copy.h from copying in blocks. */
     static const dlp_loop once = {1, 0, INT64_MAX};
     dlp_loop loops[DLPACK_PY_MAX_NDIM + 1], *next;
     int64_t done[DLPACK_PY_MAX_NDIM + 1]; /* rounds */
@@ -1120,8 +1120,8 @@ dlpack_py_overlap(const DLTensor *a, uint64_t flags_a, const DLTensor *b, uint64
         return 1;
     if (highest_a == 0 || highest_b == 0) /* no elements */
         return 0;
-    /* rest: the bytes from the first byte of b to the last byte of a. The tensors share a byte only if rest is a sum:
-     * each step taken 0 to count times, plus 0 to (item size of a + of b - 2) bytes. reach: the largest such sum. */
+    /* rest: the bytes from the first byte of b to the last byte of a. The tensors share a byte only if rest is a sum of
+     * steps, each taken 0 to count times, plus 0 to (item size of a + of b - 2) bytes. reach: the largest such sum. */
     rest = data_a + (uint64_t)highest_a - 1 - data_b - (uint64_t)lowest_b;
     reach_a = (uint64_t)highest_a - 1 - (uint64_t)lowest_a;
     reach = reach_a + (uint64_t)highest_b - 1 - (uint64_t)lowest_b;
@@ -1138,7 +1138,7 @@ dlpack_py_overlap(const DLTensor *a, uint64_t flags_a, const DLTensor *b, uint64
         times = rest / step < count ? rest / step : count;
         rest -= times * step;
         reach -= count * step;
-        if (times > 0 && rest + step <= reach) /* one step less could work too: then only the divisor decides */
+        if (times > 0 && rest + step <= reach) /* fewer steps may fit too: then only the divisor decides */
             is_unclear = 1;
         divisor = dlp_common_divisor(divisor, step);
     }
@@ -1281,7 +1281,7 @@ dlp_normalize(DLTensor *t, int is_empty)
     t->byte_offset = 0;
 }
 
-/* The flags of an export in place: READ_ONLY, and PADDED for a sub-byte dtype (D6); never IS_COPIED (P4). */
+/* The flags that an export keeps: READ_ONLY, and PADDED for a sub-byte dtype (D6). */
 static inline uint64_t
 dlp_kept_flags(const DLTensor *t, uint64_t flags)
 {
@@ -1360,7 +1360,7 @@ dlp_prepare_prototype(DLTensor *t, dlpack_py_error *error)
     t->strides = NULL;
     t->byte_offset = 0;
     checked = *t;
-    checked.device = dlp_device(kDLOpenCL, 0); /* no address range is checked: the allocator refuses a large size */
+    checked.device = dlp_device(kDLOpenCL, 0); /* skips the address range: the allocator refuses large sizes */
     return dlp_simple_layout(t) != 0 ? 0 : dlp_validate_general(&checked, 0, error);
 }
 

@@ -62,11 +62,10 @@ def edited(old, new):
     for path in headers():
         pairs = [lines]
         if path.name == "dlpack_tensor.h":
-            pairs.append((f"{numbers[0]} /* {old[0]}:", f"{numbers[1]} /* {new[0]}:"))
+            pairs.append((f" /* {old[0]}: a byte", f" /* {new[0]}: a byte"))
             for name, was, now in zip(("VERSION_STRING", "VERSION_DATE", "URL"), old, new):
                 pairs.append((f'#define DLPACK_PY_{name} "{was}"', f'#define DLPACK_PY_{name} "{now}"'))
-        if path.name not in ("dlpack_copy.h", "dlpack_py.hpp"):  # each other header compares the version
-            pairs.append((f"DLPACK_PY_VERSION != {numbers[0]}", f"DLPACK_PY_VERSION != {numbers[1]}"))
+        pairs.append((numbers[0], numbers[1]))  # each header compares the version
         replace(path, *pairs)
     replace(ROOT / "pyproject.toml", (f'"{old[2]}"', f'"{new[2]}"'))
     replace(ROOT / "meson.build", (f"version: '{old[0]}'", f"version: '{new[0]}'"))

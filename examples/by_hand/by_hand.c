@@ -20,7 +20,6 @@
 #define LEGACY "dltensor"
 #define VERSIONED "dltensor_versioned"
 #define READ_ONLY DLPACK_FLAG_BITMASK_READ_ONLY
-#define ADDRESS_END ((double)UINTPTR_MAX)
 #define ITEM_SIZE(t) ((size_t)(t)->dtype.bits / 8 * (t)->dtype.lanes) /* in bytes */
 #ifndef Py_BEGIN_CRITICAL_SECTION                                     /* CPython before 3.13 always has a GIL */
 #  define Py_BEGIN_CRITICAL_SECTION(object) {
@@ -29,25 +28,16 @@
 
 /* ---- Shape, strides and dtype ------------------------------------------- */
 
-/* The number of elements. Unsigned: it may wrap before an extent of 0 makes the product 0 (D3). */
-static uint64_t
-element_count(const DLTensor *t)
-{
-    uint64_t count = 1;
-    for (int i = 0; i < t->ndim; i++)
-        count *= (uint64_t)t->shape[i];
-    return count;
-}
-
 /* Returns NULL for a valid tensor, else why it is refused. Called before shape and data are used: a wrong extent or
  * stride would lead to memory outside of the data (D8). is_matrix: is a matrix of aligned doubles wanted (C9)? */
 static const char *
 find_error(const DLTensor *t, int is_matrix)
 {
     const DLDataType dtype = t->dtype;
-    /* Addresses as doubles do not wrap. Above 2^53 they are rounded, which the limits below allow. */
-    double begin = (double)(uintptr_t)t->data + (double)t->byte_offset;
-    double size = (double)ITEM_SIZE(t), end = begin + size, count = 1;
+    const size_t size = ITEM_SIZE(t);
+    int64_t begin = 0, end = 1, count = 1, reach; /* in elements, then in bytes, from the first element */
+    uintptr_t first;
+    int is_empty = 0, overflows = __builtin_add_overflow((uintptr_t)t->data, t->byte_offset, &first);
     if (t->device.device_type != kDLCPU)
         return "CPU memory was wanted";                                                  /* C5 */
     if (t->ndim < 0 || t->ndim > 64 || (t->ndim > 0 && t->shape == NULL) || size == 0 || /* 64 as in NumPy */
@@ -56,16 +46,19 @@ find_error(const DLTensor *t, int is_matrix)
          (dtype.bits != 8 || dtype.code >= kDLFloat6_e2m3fn))) /* C8 */
         return "shape is NULL, ndim is not from 0 to 64, or the dtype is impossible or smaller than a byte";
     for (int i = t->ndim; i-- > 0;) {
-        const double stride = t->strides == NULL ? count : (double)t->strides[i];
+        const int64_t stride = t->strides == NULL ? count : t->strides[i];
         if (t->shape[i] < 0)
             return "an extent is negative";
-        *(stride < 0 ? &begin : &end) += ((double)t->shape[i] - 1) * stride * size; /* below 0: before the first */
-        count = t->shape[i] == 0 ? 0 : count * (double)t->shape[i];
+        is_empty |= t->shape[i] == 0;
+        overflows |= __builtin_mul_overflow(t->shape[i] - 1, stride, &reach);
+        overflows |= __builtin_add_overflow(stride < 0 ? begin : end, reach, stride < 0 ? &begin : &end);
+        overflows |= __builtin_mul_overflow(count, t->shape[i], &count);
     }
-    if (count != 0 && (t->data == NULL || count >= 0x1p63 || end - begin >= 0x1p62 || begin < 0 || end >= ADDRESS_END))
+    overflows |= __builtin_mul_overflow(begin, size, &begin) || __builtin_mul_overflow(end, size, &end);
+    if (!is_empty && (t->data == NULL || overflows || -(uint64_t)begin > first || (uint64_t)end > UINTPTR_MAX - first))
         return "data is NULL, or the elements leave the address space"; /* an empty tensor may have any data (D3) */
     if (is_matrix && (dtype.code != kDLFloat || size != sizeof(double) || dtype.lanes != 1 || t->ndim != 2 ||
-                      (count != 0 && ((uintptr_t)t->data + t->byte_offset) % sizeof(double) != 0)))
+                      (!is_empty && first % sizeof(double) != 0)))
         return "a matrix of aligned float64 was wanted";
     return NULL;
 }
@@ -82,7 +75,7 @@ copy_elements(char *to, const char *from, const DLTensor *t, int axis)
     return to;
 }
 
-/* ---- Shared tensors -----------------------------------------------------  */
+/* ---- Shared tensors ----------------------------------------------------- */
 
 /* A tensor that an array and its exports share; `references` counts them, atomically. All exports point to the two
  * structs below, which consumers must not write to. The release of an export touches no Python object: it may come on a
@@ -96,7 +89,7 @@ typedef struct {
     _Alignas(16) int64_t shape_and_strides[]; /* they live until the last deleter has run (K7) */
 } SharedTensor;
 
-/* Calls the deleter of a managed tensor, unless it is NULL (K3). Deleters of other libraries must keep K5, too. */
+/* Calls the deleter of a managed tensor, unless it is NULL (K3). It may run without a thread state (K5). */
 static void
 managed_delete(void *managed, int is_versioned)
 {
@@ -108,13 +101,15 @@ managed_delete(void *managed, int is_versioned)
         legacy->deleter(legacy);
 }
 
-/* As managed_delete, with a thread state. Keeps the current exception, which a deleter may replace (K2). */
+/* As managed_delete, with a thread state. Keeps the current exception; a deleter's own cannot be raised (K2). */
 static void
 managed_delete_attached(void *managed, int is_versioned)
 {
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
     managed_delete(managed, is_versioned);
+    if (PyErr_Occurred())
+        PyErr_WriteUnraisable(NULL);
     PyErr_Restore(type, value, traceback);
 }
 
@@ -145,14 +140,18 @@ delete_legacy(DLManagedTensor *managed)
 static SharedTensor *
 shared_new(const DLTensor *t, uint64_t flags, void *source, int source_is_versioned)
 {
-    uint64_t count = element_count(t), step = 1;
+    uint64_t count = 1, step = 1; /* unsigned: count may wrap before an extent of 0 makes it 0 (D3) */
     DLTensor to = *t;
     size_t ndim = (size_t)t->ndim, bytes = 0;
     SharedTensor *s = NULL;
+    for (int i = 0; i < t->ndim; i++)
+        count *= (uint64_t)t->shape[i];
     if (source != NULL || (!__builtin_mul_overflow(count, ITEM_SIZE(t), &bytes) && bytes < PTRDIFF_MAX / 2))
         s = malloc(sizeof(SharedTensor) + 2 * ndim * sizeof(int64_t) + bytes);
-    if (s == NULL)
-        return (SharedTensor *)(void *)PyErr_NoMemory(); /* NULL */
+    if (s == NULL) {
+        PyErr_NoMemory();
+        return NULL;
+    }
     to.shape = s->shape_and_strides;
     to.strides = to.shape + ndim;
     to.data = count == 0 ? NULL : source == NULL ? (char *)(to.strides + ndim) : (char *)t->data + t->byte_offset;
@@ -312,7 +311,7 @@ call_dlpack(PyObject *x, int to_cpu, PyObject *copy, int *got_keywords)
 }
 
 /* Takes the tensor of a capsule, or returns NULL with an exception. All that can fail comes before the new name: after
- * a failure, except K6, the capsule still owns the tensor (K4). *is_readable: 1 for GPU memory the CPU can read. */
+ * a failure other than K6, the capsule still owns the tensor (K4). *is_readable: 1 for GPU memory the CPU can read. */
 static SharedTensor *
 take_capsule(PyObject *capsule, int is_matrix, int *is_readable)
 {
@@ -341,7 +340,7 @@ take_capsule(PyObject *capsule, int is_matrix, int *is_readable)
             PyErr_Format(PyExc_BufferError, "%s: device is (%d, %d), dtype (%d, %d, %d), ndim %d", error, (int)type,
                          t->device.device_id, t->dtype.code, t->dtype.bits, t->dtype.lanes, t->ndim);
         else if (is_versioned && managed->deleter == delete_versioned && managed->flags <= READ_ONLY)
-            s = managed->manager_ctx; /* of our own export: its reference becomes ours, and no chain grows */
+            s = managed->manager_ctx; /* of our own export: its reference becomes ours, no wrapper around a wrapper */
         else
             s = shared_new(t, is_versioned ? managed->flags & READ_ONLY : READ_ONLY, managed, is_versioned); /* C7 */
         *is_readable = type == kDLCUDAHost || type == kDLCUDAManaged || type == kDLROCMHost;
@@ -359,20 +358,19 @@ static SharedTensor *
 consume(PyObject *x, int to_cpu, PyObject *copy, int is_matrix)
 {
     int is_readable, got_keywords = !PyCapsule_CheckExact(x); /* 1: the producer got the keywords */
-    PyObject *error[3], *capsule = got_keywords ? call_dlpack(x, to_cpu, copy, &got_keywords) : Py_BuildValue("O", x);
-    SharedTensor *s, *copied;
+    PyObject *saved[3], *capsule = got_keywords ? call_dlpack(x, to_cpu, copy, &got_keywords) : Py_BuildValue("O", x);
     if (capsule == NULL)
         return NULL;
-    s = take_capsule(capsule, is_matrix, &is_readable);
-    PyErr_Fetch(&error[0], &error[1], &error[2]); /* not every destructor keeps the exception */
+    SharedTensor *s = take_capsule(capsule, is_matrix, &is_readable);
+    PyErr_Fetch(&saved[0], &saved[1], &saved[2]); /* not every destructor keeps the exception (K2) */
     Py_DECREF(capsule);
-    PyErr_Restore(error[0], error[1], error[2]);
+    PyErr_Restore(saved[0], saved[1], saved[2]);
     if (s == NULL && is_readable && got_keywords && !to_cpu) { /* for CPU memory, a producer waits for its GPU (C5) */
         PyErr_Clear();
         return consume(x, 1, copy, is_matrix);
     }
     if (s != NULL && copy == Py_True && (!got_keywords || !s->source_is_versioned)) { /* copy may be ignored (C3) */
-        copied = shared_copy(s);
+        SharedTensor *copied = shared_copy(s);
         managed_delete_attached(&s->versioned, 1);
         return copied;
     }
@@ -388,15 +386,13 @@ from_dlpack(PyObject *Py_UNUSED(module), PyObject *args, PyObject *keywords)
     static char *names[] = {"", "device", "copy", NULL};
     PyObject *x, *device = Py_None, *copy = Py_None;
     Py_ssize_t pair[2] = {kDLCPU, 0};
-    SharedTensor *s;
-    Array *self;
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|$OO:from_dlpack", names, &x, &device, &copy) ||
         parse_pair("device", device, pair) < 0 || check_copy(copy) < 0)
         return NULL;
     if (pair[0] != kDLCPU || pair[1] != 0) /* C5 */
         return PyErr_Format(PyExc_BufferError, "device is (%zd, %zd), CPU memory was wanted", pair[0], pair[1]);
-    s = consume(x, device != Py_None, copy, 0);
-    self = s == NULL ? NULL : PyObject_New(Array, &array_type);
+    SharedTensor *s = consume(x, device != Py_None, copy, 0);
+    Array *self = s == NULL ? NULL : PyObject_New(Array, &array_type);
     if (self != NULL)
         self->shared = s;
     else if (s != NULL)

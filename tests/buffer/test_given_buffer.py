@@ -180,7 +180,7 @@ def test_an_offer_without_an_owner_is_a_system_error_P9():
     thing = All(numpy.zeros(3))
     thing.owner = None
     for ask in (memoryview, lambda x: x.__array_interface__):
-        with pytest.raises(SystemError, match="owner is NULL, an object was wanted"):
+        with pytest.raises(SystemError, match="describe returned 0, but offer->owner is NULL"):
             ask(thing)
 
 

@@ -20,7 +20,7 @@ DEFINING = re.compile(r"DLPACK_\w+_(?:METHODS|DESCRIBED|ARRAY_INTERFACE)|DLPACK_
 OPAQUE = {"dlpack_py_exports", "dlpack_py_embedded", "dlpack_py_exchange"}
 PRIVATE = {
     "dlpack_py_view": {"allocated", "strides"},
-    "dlpack_py_offer": {"embedded", "export_embedded"},
+    "dlpack_py_offer": {"embedded"},
     "dlpack_py_device": {"make_ready", "copy", "get_work_stream"},
 }
 

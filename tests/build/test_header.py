@@ -281,6 +281,23 @@ def test_two_whole_versions_in_one_file_are_one_error(tmp_path, name, first):
     assert "version" in stops(done)
 
 
+@pytest.mark.parametrize("version", [VERSION, ""], ids=["another version", "no version"])
+def test_a_copy_header_of_a_different_version_is_one_error(tmp_path, version):
+    line = f"#define DLP_COPY_VERSION {VERSION}"
+    text = TEXTS["dlpack_copy"]
+    assert line in text
+    (tmp_path / "dlpack_copy.h").write_text(text.replace(line, version and "#define DLP_COPY_VERSION 0x7f0000"))
+    source = '#include <Python.h>\n' + includes(["dlpack_copy", "dlpack_py"])
+    assert "version" in stops(compile_text(tmp_path, source, "-fsyntax-only"))
+
+
+@needs_cxx
+def test_a_cpp_header_of_a_different_version_is_an_error(tmp_path):
+    (tmp_path / "dlpack_py.hpp").write_text((machine.ROOT / "dlpack_py.hpp").read_text().replace(VERSION, "0x7f0000"))
+    done = compile_text(tmp_path, '#include "dlpack_py.hpp"\n', "-fsyntax-only", suffix=".cpp")
+    assert done.returncode != 0 and "of different versions" in done.stderr
+
+
 def test_the_older_single_file_version_is_one_error(tmp_path):
     """0.1.0 was a single file that defined the version itself."""
     text = "#define DLPACK_PY_VERSION 0x000100\n" + includes(["dlpack_tensor"])

@@ -2,11 +2,13 @@
 
 import gc
 import re
+import sys
 import threading
 from pathlib import Path
 
 import by_hand
 import dlarray
+import probe
 import pytest
 from collecting import collect
 from dltensor import (
@@ -209,6 +211,14 @@ def test_an_exception_in_flight_survives_deleters_of_other_libraries_K2():
     with pytest.raises(ZeroDivisionError):
         drop_an_array_and_raise()
     assert by_hand.sum(Offers()) == 1.0
+
+
+def test_an_exception_of_another_library_s_deleter_is_unraisable_K2(monkeypatch):
+    unraisable = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda args: unraisable.append(str(args.exc_value)))
+    by_hand.from_dlpack(probe.rude_capsule())
+    by_hand.from_dlpack(probe.rude_capsule()).__dlpack__()
+    assert unraisable == ["left behind by a deleter"] * 2
 
 
 @pytest.mark.parametrize(

@@ -1014,6 +1014,19 @@ def test_a_result_is_exported_once_and_has_its_device_before_and_after_K4():
     assert made.deleted == 1
 
 
+def test_a_result_in_pinned_memory_outlives_a_consumer_that_asks_again_for_the_cpu_C5():
+    def from_dlpack(x):
+        x.__dlpack__(max_version=(1, 0))  # a capsule that is dropped: its device is not the CPU
+        assert made.deleted == 0
+        return Taken(x.__dlpack__(max_version=(1, 0)))
+
+    made = Made(device=CUDA_HOST)
+    taken = return_like(library_with(from_dlpack), Holder(made.capsule(), empty_device=True))
+    assert (taken.says.data, taken.says.device, made.deleted) == (made.address, CUDA_HOST, 0)
+    taken.delete()
+    assert made.deleted == 1
+
+
 def test_a_result_that_was_shared_by_an_export_is_not_given_away_by_the_next_P9():
     def from_dlpack(x):
         return Taken(x.__dlpack__()), Taken(x.__dlpack__(max_version=(1, 0)))
