@@ -8,7 +8,8 @@
  * earlier use. A capture is joined if the moment of the stream that began it includes the nodes of all other streams.
  *
  * One mutex guards all data, and one condition variable signals every change. Objects stay until the reset, dead or
- * alive: no address is reused, so that the use of a dead object is detected. */
+ * alive: no handle is used again, so that the use of a dead object is detected, unless simulated_reuse_handles asks for
+ * it. Memory that was freed is given again, as allocators do. */
 #ifdef __MINGW32__
 #define __USE_MINGW_ANSI_STDIO 1 /* for %zu */
 #endif
@@ -80,6 +81,7 @@ typedef RUNTIME(Error_t) result;
 typedef RUNTIME(Stream_t) stream_handle;
 typedef RUNTIME(Event_t) event_handle;
 typedef RUNTIME(Graph_t) graph_handle;
+typedef RUNTIME(GraphExec_t) runnable_handle;
 typedef RUNTIME(HostFn_t) host_function;
 typedef enum RUNTIME(MemcpyKind) copy_kind;
 typedef enum RUNTIME(StreamCaptureMode) capture_mode;
@@ -138,12 +140,13 @@ struct moment {
 };
 
 static const char STREAM[] = "stream", DEFAULT_STREAM[] = "default stream", EVENT[] = "event", MEMORY[] = "memory",
-                  GRAPH[] = "graph", CAPTURE[] = "capture";
+                  GRAPH[] = "graph", RUNNABLE[] = "runnable graph", CAPTURE[] = "capture";
 
 /* The first member of each struct that has a handle or a number. */
 struct object {
     struct object *next;
     const char *kind;
+    const void *handle; /* the address of the object, or that of a dead object */
     int number, device;
     bool live;
 };
@@ -154,12 +157,14 @@ struct capture {
     int thread;
     capture_mode mode;
     bool spoiled;
+    struct item *first, **last; /* the captured work, in the order of the calls */
 };
 
 struct stream {
     struct object object;
-    int index;  /* in world.streams and in moments */
-    int thread; /* the thread of a per-thread default stream, or 0 */
+    int index;   /* in world.streams and in moments */
+    int thread;  /* the thread of a per-thread default stream, or 0 */
+    int context; /* 0: the primary context of the device */
     bool legacy, blocking, held, running, ended;
     unsigned done;
     struct moment after; /* the items that run before the next item */
@@ -171,6 +176,7 @@ struct stream {
 
 struct event {
     struct object object;
+    int context;
     bool recorded;
     struct moment after;
     struct capture *capture; /* the capture that recorded it, or NULL */
@@ -185,9 +191,12 @@ struct memory {
     const struct stream *writer;
     unsigned written; /* the number of the writer's last item that writes */
     struct moment read;
+    bool can_reuse;             /* new memory may get the address when item `freed` of stream `freer` has run */
+    const struct stream *freer; /* NULL: at once */
+    unsigned freed;
 };
 
-struct graph {
+struct graph { /* also a runnable graph */
     struct object object;
     struct capture *capture;
 };
@@ -243,7 +252,7 @@ static struct {
     int devices, threads;
     unsigned delay;
     uint32_t random;
-    bool unknown_memory_is_error;
+    bool unknown_memory_is_error, reuses_handles, managed_is_exclusive;
     int (*holds_lock)(void);
     struct object *objects; /* the newest object first */
     struct stream *streams[MAX_STREAMS];
@@ -259,7 +268,7 @@ static struct {
 
 static __thread struct thread {
     unsigned generation;
-    int number, device, begin_device;
+    int number, device, context, begin_device;
     capture_mode mode, begin_mode;
     result last, begin_last;
     size_t call; /* 1 + the number of the call in progress, or 0 */
@@ -403,6 +412,7 @@ new_object(const char *kind, size_t size, int device)
 {
     struct object *object = allocate(size);
     object->kind = kind;
+    object->handle = object;
     object->number = next_number(kind);
     object->device = device;
     object->live = true;
@@ -415,9 +425,23 @@ static struct object *
 find(const char *kind, const void *handle)
 {
     struct object *object = world.objects;
-    while (object != NULL && (object != handle || object->kind != kind))
+    while (object != NULL && (object->handle != handle || object->kind != kind))
         object = object->next;
     return object;
+}
+
+/* The handle of a new object: its own, or that of the newest dead object of its kind (simulated_reuse_handles). */
+static void *
+handle_of(struct object *made)
+{
+    struct object *dead = world.reuses_handles ? made->next : NULL;
+    while (dead != NULL && (dead->kind != made->kind || dead->live))
+        dead = dead->next;
+    if (dead != NULL) {
+        made->handle = dead->handle;
+        dead->handle = made;
+    }
+    return (void *)(uintptr_t)made->handle;
 }
 
 /* The memory that a pointer points into, freed or not; NULL: memory of the host. */
@@ -560,6 +584,7 @@ new_stream(const char *kind, int device, bool blocking)
     if (world.stream_count == MAX_STREAMS)
         return NULL;
     struct stream *stream = new_object(kind, sizeof(*stream), device);
+    stream->context = me()->context;
     stream->blocking = blocking;
     stream->tail = &stream->head;
     stream->index = world.stream_count;
@@ -575,7 +600,7 @@ default_stream(int device, int thread)
     for (int i = 0; i < world.stream_count; i++) {
         struct stream *stream = world.streams[i];
         if (stream->object.kind == DEFAULT_STREAM && stream->object.live && stream->object.device == device &&
-            stream->thread == thread)
+            stream->context == me()->context && stream->thread == thread)
             return stream;
     }
     struct stream *stream = new_stream(DEFAULT_STREAM, device, true);
@@ -736,6 +761,7 @@ begin_capture(stream_handle handle, capture_mode mode)
     stream->capture->origin = stream;
     stream->capture->thread = me()->number;
     stream->capture->mode = mode;
+    stream->capture->last = &stream->capture->first;
     memset(&stream->captured, 0, sizeof(stream->captured));
     return OK;
 }
@@ -806,6 +832,36 @@ destroy_graph(graph_handle handle)
 }
 
 static result
+get_runnable(runnable_handle handle, struct graph **runnable)
+{
+    *runnable = (struct graph *)find(RUNNABLE, handle);
+    if (*runnable == NULL || !(*runnable)->object.live)
+        return REFUSE(RUNTIME(ErrorInvalidValue), "not a runnable graph, or destroyed");
+    return OK;
+}
+
+static result
+make_runnable(runnable_handle *handle, graph_handle of)
+{
+    const struct graph *graph = (struct graph *)find(GRAPH, of);
+    if (graph == NULL || !graph->object.live)
+        return REFUSE(RUNTIME(ErrorInvalidValue), "not a graph, or destroyed");
+    struct graph *made = new_object(RUNNABLE, sizeof(*made), graph->object.device);
+    made->capture = graph->capture;
+    *handle = (runnable_handle)made;
+    return OK;
+}
+
+static result
+destroy_runnable(runnable_handle handle)
+{
+    struct graph *runnable;
+    TRY(get_runnable(handle, &runnable));
+    runnable->object.live = false;
+    return OK;
+}
+
+static result
 exchange_mode(capture_mode *mode)
 {
     capture_mode old = me()->mode;
@@ -840,16 +896,19 @@ use_memory(const void *pointer, const struct stream *stream, bool write)
         memory->read.at[stream->index] = stream->after.at[stream->index];
 }
 
-/* Queues work on a stream after touch(). A capture only counts the work. */
+/* Queues work on a stream after touch(). A capture counts the work, and keeps it for the graph. */
 static result
 enqueue(struct stream *stream, struct item what)
 {
-    if (stream->capture != NULL) {
-        stream->captured.at[stream->index]++;
-        return OK;
-    }
     struct item *item = allocate(sizeof(*item));
     *item = what;
+    item->next = NULL;
+    if (stream->capture != NULL) {
+        stream->captured.at[stream->index]++;
+        *stream->capture->last = item;
+        stream->capture->last = &item->next;
+        return OK;
+    }
     item->stream = stream;
     item->after = stream->after;
     item->number = ++stream->after.at[stream->index];
@@ -868,6 +927,20 @@ enqueue_on(const void *handle, struct item what)
     TRY(get_stream(handle, &stream));
     TRY(touch(stream));
     return enqueue(stream, what);
+}
+
+/* Queues the work of a graph on one stream, in the order in which it was captured. */
+static result
+launch_graph(runnable_handle handle, stream_handle launching)
+{
+    struct graph *runnable;
+    struct stream *stream;
+    TRY(get_runnable(handle, &runnable));
+    TRY(get_stream(launching, &stream));
+    TRY(touch(stream));
+    for (const struct item *item = runnable->capture->first; item != NULL; item = item->next)
+        TRY(enqueue(stream, *item));
+    return OK;
 }
 
 /* After a failed wait, cancels queued copies to the host: the host may free the memory. */
@@ -925,6 +998,7 @@ set_device(int device)
     if (device < 0 || device >= world.devices)
         return RUNTIME(ErrorInvalidDevice);
     me()->device = device;
+    me()->context = 0;
     return OK;
 }
 
@@ -970,7 +1044,7 @@ create_stream(stream_handle *handle, unsigned flags)
     struct stream *stream = new_stream(STREAM, me()->device, (flags & RUNTIME(StreamNonBlocking)) == 0);
     if (stream == NULL)
         return REFUSE(ERROR_OUT_OF_MEMORY, "more streams than are simulated");
-    *handle = (stream_handle)stream;
+    *handle = (stream_handle)handle_of(&stream->object);
     return OK;
 }
 
@@ -1054,7 +1128,8 @@ static result
 create_event(event_handle *handle)
 {
     struct event *event = new_object(EVENT, sizeof(*event), me()->device);
-    *handle = (event_handle)event;
+    event->context = me()->context;
+    *handle = (event_handle)handle_of(&event->object);
     return OK;
 }
 
@@ -1077,6 +1152,8 @@ record_event(event_handle recorded, stream_handle recording)
     if (event->object.device != stream->object.device)
         return REFUSE(ERROR_INVALID_HANDLE, "the event is of device %d, the stream of device %d", event->object.device,
                       stream->object.device);
+    if (event->context != stream->context)
+        return REFUSE(ERROR_INVALID_HANDLE, "the event and %s are of two contexts", describe(stream));
     TRY(touch(stream));
 #if defined(__HIP_PLATFORM_AMD__) /* CUDA allows this */
     if (event->recorded && event->capture == NULL && !is_reached(&event->after))
@@ -1118,17 +1195,44 @@ synchronize_event(event_handle handle)
 
 /* ---- Memory ------------------------------------------------------------------------------------------------------ */
 
+/* The address of freed memory of this kind and size, for new memory; NULL: there is none. Work that frees memory must
+ * have run, or come before the next item of `stream` (NULL: none). Memory of a graph is the graph's. */
+static char *
+reuse_memory(size_t size, int type, int device, const struct stream *stream)
+{
+    for (struct object *object = world.objects; object != NULL; object = object->next) {
+        struct memory *memory = (struct memory *)object;
+        if (object->kind != MEMORY || !memory->can_reuse || memory->size != size || memory->type != type ||
+            object->device != device)
+            continue;
+        const struct stream *freer = memory->freer;
+        if (freer == NULL || freer->done >= memory->freed ||
+            (stream != NULL && stream->capture == NULL && stream->after.at[freer->index] >= memory->freed)) {
+            char *data = memory->data;
+            memory->can_reuse = false;
+            memory->data = NULL; /* memory_at finds the new memory */
+            memory->size = 0;
+            return data;
+        }
+    }
+    return NULL;
+}
+
+/* stream: the stream that allocates, or NULL. New memory has a pattern; memory that is given again is not changed. */
 static result
-new_memory(void **pointer, size_t size, int type, int device, struct memory **memory)
+new_memory(void **pointer, size_t size, int type, int device, const struct stream *stream, struct memory **memory)
 {
     *pointer = NULL;
     *memory = NULL;
     if (size == 0)
         return OK;
-    void *data = size > MAX_MEMORY ? NULL : aligned_new(256, size);
-    if (data == NULL)
-        return ERROR_OUT_OF_MEMORY;
-    memset(data, NEVER_WRITTEN, size);
+    char *data = reuse_memory(size, type, device, stream);
+    if (data == NULL) {
+        data = size > MAX_MEMORY ? NULL : aligned_new(256, size);
+        if (data == NULL)
+            return ERROR_OUT_OF_MEMORY;
+        memset(data, NEVER_WRITTEN, size);
+    }
     struct memory *made = new_object(MEMORY, sizeof(*made), device);
     made->data = *pointer = data;
     made->size = size;
@@ -1142,7 +1246,7 @@ allocate_memory(void **pointer, size_t size, int type)
 {
     struct memory *memory;
     TRY(check_unsafe());
-    return new_memory(pointer, size, type, me()->device, &memory);
+    return new_memory(pointer, size, type, me()->device, NULL, &memory);
 }
 
 static result
@@ -1174,6 +1278,7 @@ free_memory(void *pointer, bool pinned)
     }
     wait_on_host(all_of_device(memory->object.device));
     memset(memory->data, FREED, memory->size);
+    memory->can_reuse = memory->capture == NULL;
     return OK;
 }
 
@@ -1186,7 +1291,7 @@ allocate_async(void **pointer, size_t size, stream_handle handle)
     TRY(touch(stream));
     if (stream->capture == NULL)
         TRY(check_unsafe());
-    TRY(new_memory(pointer, size, ON_DEVICE, stream->object.device, &memory));
+    TRY(new_memory(pointer, size, ON_DEVICE, stream->object.device, stream, &memory));
     if (memory == NULL)
         return OK;
     memory->capture = stream->capture;
@@ -1208,7 +1313,24 @@ free_async(void *pointer, stream_handle handle)
     if (memory->capture != stream->capture)
         return REFUSE(RUNTIME(ErrorInvalidValue), "memory %d is of another capture, or of none", memory->object.number);
     memory->object.live = false;
-    return enqueue(stream, (struct item){.run = run_fill, .to = memory->data, .value = FREED, .width = memory->size});
+    TRY(enqueue(stream, (struct item){.run = run_fill, .to = memory->data, .value = FREED, .width = memory->size}));
+    memory->can_reuse = stream->capture == NULL;
+    memory->freer = stream;
+    memory->freed = stream->after.at[stream->index];
+    return OK;
+}
+
+/* Memory counts as free when it is freed, before its turn comes. */
+static result
+memory_info(size_t *free_bytes, size_t *total)
+{
+    *total = (size_t)MAX_MEMORY;
+    *free_bytes = *total;
+    for (const struct object *object = world.objects; object != NULL; object = object->next) {
+        if (object->kind == MEMORY && object->live && object->device == me()->device)
+            *free_bytes -= ((const struct memory *)object)->size;
+    }
+    return OK;
 }
 
 static result
@@ -1343,6 +1465,13 @@ STREAM_FUNCTION(StreamBeginCapture, (stream_handle stream, capture_mode mode),
 STREAM_FUNCTION(StreamEndCapture, (stream_handle stream, graph_handle *graph),
                 ("StreamEndCapture(%s)", name_stream(stream)), end_capture(stream, graph))
 FUNCTION(GraphDestroy, (graph_handle graph), ("GraphDestroy(%s)", name_of(GRAPH, graph)), destroy_graph(graph))
+FUNCTION(GraphInstantiateWithFlags, (runnable_handle * runnable, graph_handle graph, unsigned long long flags),
+         ("GraphInstantiateWithFlags(%s, %llu)", name_of(GRAPH, graph), flags), make_runnable(runnable, graph))
+FUNCTION(GraphExecDestroy, (runnable_handle runnable), ("GraphExecDestroy(%s)", name_of(RUNNABLE, runnable)),
+         destroy_runnable(runnable))
+STREAM_FUNCTION(GraphLaunch, (runnable_handle runnable, stream_handle stream),
+                ("GraphLaunch(%s, %s)", name_of(RUNNABLE, runnable), name_stream(stream)),
+                launch_graph(runnable, stream))
 STREAM_FUNCTION(StreamIsCapturing, (stream_handle stream, capture_status *status),
                 ("StreamIsCapturing(%s)", name_stream(stream)), capture_info(stream, status, NULL))
 
@@ -1396,6 +1525,7 @@ STREAM_FUNCTION(MallocAsync, (void **pointer, size_t size, stream_handle stream)
                 allocate_async(pointer, size, stream))
 STREAM_FUNCTION(FreeAsync, (void *pointer, stream_handle stream),
                 ("FreeAsync(%s, %s)", name_memory(pointer), name_stream(stream)), free_async(pointer, stream))
+FUNCTION(MemGetInfo, (size_t *free_bytes, size_t *total), ("MemGetInfo()"), memory_info(free_bytes, total))
 FUNCTION(PointerGetAttributes, (pointer_attributes * attributes, const void *pointer),
          ("PointerGetAttributes(%s)", name_memory(pointer)), get_attributes(attributes, pointer))
 
@@ -1468,6 +1598,16 @@ RUNTIME(GetErrorString)(result error)
 
 /* ---- The controls ------------------------------------------------------------------------------------------------ */
 
+static void
+free_items(struct item *item)
+{
+    while (item != NULL) {
+        struct item *next = item->next;
+        free(item);
+        item = next;
+    }
+}
+
 void
 simulated_reset(int devices)
 {
@@ -1487,8 +1627,10 @@ simulated_reset(int devices)
     while (world.objects != NULL) {
         struct object *object = world.objects;
         world.objects = object->next;
-        if (object->kind == MEMORY)
+        if (object->kind == MEMORY && ((struct memory *)object)->data != NULL) /* NULL: newer memory has it */
             aligned_free(((struct memory *)object)->data);
+        if (object->kind == CAPTURE)
+            free_items(((struct capture *)object)->first);
         free(object);
     }
     empty(&world.calls);
@@ -1585,6 +1727,10 @@ simulated_host_may_read(const void *pointer)
 {
     WITH_LOCK();
     const struct memory *memory = memory_at(pointer);
+    if (memory != NULL && memory->type == MANAGED && world.managed_is_exclusive) {
+        const struct moment idle = all_of_device(memory->object.device);
+        return is_reached(&idle);
+    }
     return memory == NULL || memory->writer == NULL || memory->written <= world.host.at[memory->writer->index];
 }
 
@@ -1612,6 +1758,27 @@ simulated_unknown_memory_is_error(int yes)
 {
     WITH_LOCK();
     world.unknown_memory_is_error = yes != 0;
+}
+
+void
+simulated_managed_is_exclusive(int yes)
+{
+    WITH_LOCK();
+    world.managed_is_exclusive = yes != 0;
+}
+
+void
+simulated_reuse_handles(int yes)
+{
+    WITH_LOCK();
+    world.reuses_handles = yes != 0;
+}
+
+void
+simulated_set_context(int context)
+{
+    WITH_LOCK();
+    me()->context = context;
 }
 
 void

@@ -39,7 +39,8 @@ simulated_pending(void *stream);
 
 /* A kernel: function(argument), on the stream's thread. reads and writes point into the memory that the kernel uses, or
  * are NULL. Two uses of memory that no event, stream order or host wait orders are a violation, even if they run in the
- * right order by chance. A capturing stream never runs the kernel. These functions return the runtime's error code. */
+ * right order by chance. On a capturing stream the kernel runs when the graph is launched. These functions return the
+ * runtime's error code. */
 int
 simulated_launch(void *stream, void (*function)(void *), void *argument, const void *reads, void *writes);
 
@@ -52,6 +53,23 @@ simulated_expect(void *stream, const void *memory, int value, size_t bytes);
 /* Whether the host has waited for all queued writes to this memory. */
 int
 simulated_host_may_read(const void *memory);
+
+/* yes: the host may read managed memory only while nothing runs on its device, as where the attribute
+ * ConcurrentManagedAccess is 0. A reset restores 0. */
+void
+simulated_managed_is_exclusive(int yes);
+
+/* ---- Handles and contexts ---------------------------------------------------------------------------------------- */
+
+/* yes: a new stream or event gets the handle of one that was destroyed, and the use of a destroyed one may not be noticed.
+ * A reset restores 0. */
+void
+simulated_reuse_handles(int yes);
+
+/* Makes a context of the current device current for this thread, as cuCtxSetCurrent does. 0: the primary context, which
+ * SetDevice makes current, too. New streams and events belong to the current context. */
+void
+simulated_set_context(int context);
 
 /* ---- Forced errors ----------------------------------------------------------------------------------------------- */
 

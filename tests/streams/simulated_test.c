@@ -347,6 +347,45 @@ handles_that_are_destroyed_or_never_were_are_refused(void)
 }
 
 static void
+handles_are_used_again_where_a_test_asks_for_it(void)
+{
+    stream work = new_stream(0), again;
+    event done = new_event();
+    unsigned char *data = new_memory(8);
+    simulated_reuse_handles(1);
+    simulated_hold(work);
+    simulated_fill(work, data, 5, 8);
+    SUCCEEDS(EventRecord(done, work));
+    SUCCEEDS(EventDestroy(done));
+    SUCCEEDS(StreamDestroy(work));
+    again = new_stream(RUNTIME(StreamNonBlocking));
+    CHECK(again == work && new_event() == done);
+    CHECK(new_stream(0) != again && new_event() != done);
+    SUCCEEDS(StreamQuery(again)); /* the work of the other stream is not on this one */
+    SUCCEEDS(EventRecord(done, again));
+    SUCCEEDS(EventQuery(done));
+    CHECK_NUMBER(simulated_live("event") + simulated_live("stream"), 4);
+    CLEAN();
+}
+
+static void
+a_stream_of_another_context_takes_events_of_that_context_alone(void)
+{
+    stream here = new_stream(0), there;
+    event of_here = new_event(), of_there;
+    simulated_set_context(1);
+    there = new_stream(0);
+    of_there = new_event();
+    SUCCEEDS(EventRecord(of_there, there));
+    FAILS(EventRecord(of_here, there), INVALID_HANDLE);
+    CAUGHT("EventRecord(event 1, stream 2): the event and stream 2 are of two contexts");
+    SUCCEEDS(StreamWaitEvent(here, of_there, 0));
+    SUCCEEDS(SetDevice(0)); /* makes the primary context current */
+    FAILS(EventRecord(new_event(), there), INVALID_HANDLE);
+    CAUGHT("are of two contexts");
+}
+
+static void
 a_destroyed_stream_finishes_its_work(void)
 {
     stream work = new_stream(0);
@@ -658,6 +697,84 @@ memory_freed_while_a_stream_uses_it_is_caught_although_the_call_waits(void)
     SUCCEEDS(Free(more));
     CAUGHT("stream 2 still uses memory 2");
     SUCCEEDS(Free(NULL));
+    CLEAN();
+}
+
+static void
+memory_that_was_freed_is_given_again_when_its_turn_has_come(void)
+{
+    stream work = new_stream(RUNTIME(StreamNonBlocking)), other = new_stream(RUNTIME(StreamNonBlocking));
+    void *first = NULL, *second = NULL, *third = NULL, *larger = NULL;
+    SUCCEEDS(MallocAsync(&first, 64, work));
+    simulated_hold(work);
+    simulated_fill(work, first, 5, 64);
+    SUCCEEDS(FreeAsync(first, work));
+    SUCCEEDS(MallocAsync(&second, 64, other));
+    SUCCEEDS(MallocAsync(&larger, 65, work));
+    CHECK(second != first && larger != first);
+    SUCCEEDS(MallocAsync(&third, 64, work)); /* comes after the work that frees it */
+    CHECK(third == first);
+    simulated_fill(work, third, 6, 64);
+    simulated_let_go(work);
+    SUCCEEDS(StreamSynchronize(work));
+    CHECK_NUMBER(((unsigned char *)third)[63], 6);
+    SUCCEEDS(FreeAsync(third, work));
+    SUCCEEDS(StreamSynchronize(work));
+    SUCCEEDS(SetDevice(1));
+    SUCCEEDS(Malloc(&larger, 64));
+    SUCCEEDS(SetDevice(0));
+    CHECK(larger != first);
+    SUCCEEDS(MallocManaged(&larger, 64, RUNTIME(MemAttachGlobal)));
+    CHECK(larger != first);
+    SUCCEEDS(MallocAsync(&second, 64, other)); /* on any stream, as the memory is free */
+    CHECK(second == first);
+    CHECK_NUMBER(simulated_live("memory"), 5);
+    CLEAN();
+}
+
+static void
+memory_that_the_host_frees_is_given_again(void)
+{
+    unsigned char *first = new_memory(16), *second;
+    SUCCEEDS(Free(first));
+    second = new_memory(16);
+    CHECK(second == first);
+    CHECK_NUMBER(second[0], 0xDD);
+    SUCCEEDS(Free(second));
+    FAILS(Free(second), RUNTIME(ErrorInvalidValue));
+    CAUGHT("memory 2 was freed");
+}
+
+static void
+free_memory_is_counted(void)
+{
+    size_t before, after, total;
+    unsigned char *data;
+    SUCCEEDS(MemGetInfo(&before, &total));
+    data = new_memory(4096);
+    SUCCEEDS(MemGetInfo(&after, &total));
+    CHECK_NUMBER(before - after, 4096);
+    SUCCEEDS(Free(data));
+    SUCCEEDS(MemGetInfo(&after, &total));
+    CHECK_NUMBER(before - after, 0);
+}
+
+static void
+managed_memory_may_be_readable_while_the_device_is_idle_alone(void)
+{
+    stream work = new_stream(RUNTIME(StreamNonBlocking)), other = new_stream(RUNTIME(StreamNonBlocking));
+    void *managed = NULL;
+    SUCCEEDS(MallocManaged(&managed, 8, RUNTIME(MemAttachGlobal)));
+    simulated_hold(other);
+    simulated_fill(work, managed, 5, 8);
+    simulated_launch(other, gate, NULL, NULL, NULL);
+    SUCCEEDS(StreamSynchronize(work));
+    CHECK(simulated_host_may_read(managed));
+    simulated_managed_is_exclusive(1);
+    CHECK(!simulated_host_may_read(managed));
+    simulated_let_go(other);
+    SUCCEEDS(DeviceSynchronize());
+    CHECK(simulated_host_may_read(managed));
     CLEAN();
 }
 
@@ -1001,6 +1118,40 @@ memory_allocated_in_a_capture_is_its_graphs(void)
     CAUGHT("not a graph, or destroyed");
 }
 
+static void
+a_graph_does_its_work_each_time_it_is_launched(void)
+{
+    RUNTIME(GraphExec_t) runnable = NULL;
+    unsigned char *data = new_memory(8);
+    event fork = new_event(), join = new_event();
+    stream side = new_stream(0), origin = capturing(0, RELAXED), work = new_stream(0);
+    graph made = NULL;
+    simulated_fill(origin, data, 5, 8);
+    SUCCEEDS(EventRecord(fork, origin));
+    SUCCEEDS(StreamWaitEvent(side, fork, 0));
+    simulated_fill(side, data, 6, 8);
+    SUCCEEDS(EventRecord(join, side));
+    SUCCEEDS(StreamWaitEvent(origin, join, 0));
+    simulated_expect(origin, data, 6, 8);
+    SUCCEEDS(StreamEndCapture(origin, &made));
+    SUCCEEDS(GraphInstantiateWithFlags(&runnable, made, 0));
+    SUCCEEDS(GraphDestroy(made));
+    CHECK_NUMBER(data[0], 0xCD);
+    for (int i = 0; i < 2; i++) {
+        simulated_fill(work, data, 7, 8);
+        SUCCEEDS(GraphLaunch(runnable, work));
+        CHECK_NUMBER(simulated_pending(work) > 0, 1);
+        SUCCEEDS(StreamSynchronize(work));
+        CHECK_NUMBER(data[7], 6);
+    }
+    SUCCEEDS(GraphExecDestroy(runnable));
+    CLEAN();
+    FAILS(GraphLaunch(runnable, work), RUNTIME(ErrorInvalidValue));
+    CAUGHT("not a runnable graph, or destroyed");
+    FAILS(GraphInstantiateWithFlags(&runnable, made, 0), RUNTIME(ErrorInvalidValue));
+    CAUGHT("not a graph, or destroyed");
+}
+
 /* ---- Threads ------------------------------------------------------------------------------------------------------- */
 
 static void *
@@ -1061,6 +1212,8 @@ main(void)
         a_call_that_blocks_the_host_behind_a_held_stream_is_caught,
         an_event_is_recorded_only_on_streams_of_its_device,
         handles_that_are_destroyed_or_never_were_are_refused,
+        handles_are_used_again_where_a_test_asks_for_it,
+        a_stream_of_another_context_takes_events_of_that_context_alone,
         a_destroyed_stream_finishes_its_work,
         a_wait_for_an_event_that_was_never_recorded_is_caught,
         the_log_has_every_call_and_the_errors,
@@ -1079,6 +1232,10 @@ main(void)
         memory_allocated_on_a_stream_is_there_when_its_turn_comes,
         memory_freed_on_a_stream_that_does_not_wait_for_a_reader_is_caught,
         memory_freed_while_a_stream_uses_it_is_caught_although_the_call_waits,
+        memory_that_was_freed_is_given_again_when_its_turn_has_come,
+        memory_that_the_host_frees_is_given_again,
+        free_memory_is_counted,
+        managed_memory_may_be_readable_while_the_device_is_idle_alone,
         a_pointer_tells_its_kind_and_device,
         a_capturing_stream_keeps_its_work_and_those_that_join_it_must_be_joined,
         a_capturing_stream_cannot_wait_for_an_event_outside_nor_of_another_capture,
@@ -1088,6 +1245,7 @@ main(void)
         a_capture_ends_where_it_was_begun,
         the_number_of_a_capture_tells_its_streams,
         memory_allocated_in_a_capture_is_its_graphs,
+        a_graph_does_its_work_each_time_it_is_launched,
         threads_use_it_at_once,
     };
     open_gate(1);

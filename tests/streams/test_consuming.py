@@ -760,6 +760,52 @@ def test_a_tensor_behind_waiting_tensors_is_released_after_them_S1(sim, platform
     assert (platform.probe.collect(), sorted(gone)) == (0, [0, 1, 2, 3])
 
 
+def test_tensors_of_a_destroyed_stream_wait_beside_those_of_a_new_one_with_its_handle_S1(sim, platform):
+    sim.control("reuse_handles", 1)
+    gate, first = sim.stream(), sim.stream()
+    memory = platform.probe.Array((8,), gate)
+    producers = [Foreign(sim, (platform.DEVICE, 0)) for _ in range(3)]
+    old, new, late = [platform.probe.consume(producer, first) for producer in producers]
+    sim.synchronize(gate)
+    with sim.held(gate):
+        sim.fill(gate, memory.address, 7, 8)
+        platform.probe.consume(memory, first).release()  # its work is pending behind that of gate
+        old.release_on(first)
+        sim.runtime("StreamDestroy", first)
+        assert sim.stream() == first
+        new.release_on(first)
+        assert (producers[0].deleted, platform.probe.collect()) == ([0], 2)
+    sim.synchronize(gate)
+    with sim.held(first):
+        sim.fill(first, memory.address, 7, 8)
+        late.release_on(first)
+        assert platform.probe.collect() == 1
+        assert [producer.deleted for producer in producers] == [[1], [1], [0]]
+    sim.synchronize(first)
+    assert platform.probe.collect() == 0
+    sim.check(gate, memory.address, 7, 8)
+
+
+def test_memory_is_given_again_only_behind_the_work_of_its_consumer_S1(sim, platform):
+    """As allocators do: the next array of a stream has the memory of the last one that was freed there."""
+    own, consumer = sim.stream(), sim.stream()
+    array = platform.probe.Array((64,), own)
+    address = array.address
+    sim.fill(own, address, 7, 64)
+    view = platform.probe.consume(array, consumer)
+    with sim.held(consumer):
+        sim.expect(consumer, address, 7, 64)
+        view.release_on(consumer)
+        del array
+        other = platform.probe.Array((64,), own)
+        sim.fill(own, other.address, 9, 64)
+        assert other.address != address
+    sim.synchronize(consumer)
+    assert platform.probe.collect() == 0
+    again = platform.probe.Array((64,), own)
+    assert again.address == address
+
+
 def test_a_hundred_tensors_wait_and_are_all_released_S1(sim, platform):
     own = sim.stream()
     memory = platform.probe.Array((8,), own)

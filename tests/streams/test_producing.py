@@ -325,6 +325,55 @@ def test_for_managed_memory_the_default_streams_of_two_devices_differ_S5(sim, pl
     sim.check(platform.default, managed.address, 7, 8)
 
 
+def stream_of_this_context(sim):
+    handle = ctypes.c_void_p()
+    sim.runtime("StreamCreateWithFlags", ctypes.byref(handle), 0)
+    return handle.value
+
+
+def test_streams_of_another_context_are_ordered_while_that_is_current_alone_S1_S5(sim, platform):
+    if not platform.is_cuda:
+        pytest.skip("ROCm has one context for each device")
+    homes = [sim.stream(device) for device in range(2)]
+    arrays = [platform.probe.Array((8,), (home,), device=device) for device, home in enumerate(homes)]
+    consumer = sim.stream()
+    sim.synchronize(homes[0])
+    sim.control("set_context", 1)
+    own = stream_of_this_context(sim)
+    arrays[0].repend(own)
+    with sim.watched():
+        arrays[0].__dlpack__(stream=consumer)  # a stream may wait for an event of any context
+        arrays[0].__dlpack__(dl_device=CPU)
+    assert sim.violations() == []
+    with sim.watched():
+        arrays[1].__dlpack__(stream=consumer)  # makes the primary context of device 0 current when it restores it
+    with refused(sim, "cudaEventRecord: cudaErrorInvalidResourceHandle", RuntimeError):
+        arrays[0].__dlpack__(stream=consumer)
+    assert [violation.split(": ")[1] for violation in sim.violations()] == [
+        "the event and stream 4 are of two contexts"
+    ]
+    sim.control("set_context", 1)
+    arrays[0].__dlpack__(stream=consumer)
+
+
+def test_managed_memory_that_needs_an_idle_device_is_not_ready_for_the_cpu_before_it_is_S10(sim, platform):
+    """Where ConcurrentManagedAccess is 0. The header waits for the producer's streams alone."""
+    if not platform.MANAGED:
+        pytest.skip("ROCm has no type for managed memory")
+    sim.control("managed_is_exclusive", 1)
+    own, busy = sim.stream(), sim.stream()
+    managed = platform.probe.Array((8,), own, type=platform.MANAGED)
+    other = platform.probe.Array((8,), busy)
+    sim.fill(own, managed.address, 7, 8)
+    with sim.held(busy):
+        sim.fill(busy, other.address, 1, 8)
+        managed.__dlpack__(dl_device=CPU)
+        assert not sim.control("host_may_read", managed.address)
+    sim.runtime("DeviceSynchronize")  # the author's, before the export
+    managed.__dlpack__(dl_device=CPU)
+    assert sim.control("host_may_read", managed.address)
+
+
 def test_several_streams_are_all_waited_for_S1(sim, platform):
     producer, consumer = sim.stream(), sim.stream()
     streams = [producer, consumer, sim.stream(), sim.stream()]
