@@ -26,6 +26,7 @@
 #   make test-streams      the order of work on simulated devices, also under ThreadSanitizer, ASan and UBSan. Gets
 #                          headers of HIP if the machine has none
 #   make mutate-streams    makes mistakes in a copy of the headers, and prints the mistakes that no test notices
+#   make test-simulated-gpu  the tests of test-gpu on the simulated devices, without a GPU
 #   make test-gpu          the order of work on an NVIDIA GPU, with array libraries for GPUs; says why it skips tests.
 #                          GPU_PYTHON=python3 uses an interpreter as it is; make gpu-packages gets pytest and dlpack.h
 # Other libraries:
@@ -63,7 +64,7 @@ BUILD ?= build/$(TAG)
 MODULES := $(abspath $(BUILD))/python
 WITH_MODULES := DLPACK_PY_BUILD_DIR=$(MODULES) PYTHONPATH=$(MODULES)
 RUN := $(WITH_MODULES) $(VENV)/bin/python
-C_FILES = $(wildcard *.h *.hpp benchmarks/*.c conformance/*.c benchmarks/*/*.?pp benchmarks/*/*.h examples/*/*.c examples/*/*.?pp tests/*/*.c tests/*/*.h tests/*/*.?pp tests/*/*/*.h tests/*/*/*.cu packaging/*/*/*.c)
+C_FILES = $(wildcard *.h *.hpp benchmarks/*.c conformance/*.c benchmarks/*/*.?pp benchmarks/*/*.h examples/*/*.c examples/*/*.?pp tests/*/*.c tests/*/*.h tests/*/*.?pp tests/*/*/*.c tests/*/*/*.h tests/*/*/*.cu packaging/*/*/*.c)
 HAS_NUMPY = $(VENV)/bin/python -c 'import numpy' 2> /dev/null
 SITE_PACKAGES = $$($(VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 export PATH := $(abspath $(VENV))/bin:$(PATH)
@@ -78,7 +79,7 @@ endif
 PARALLEL := -n auto --dist loadfile --no-loadscope-reorder --max-worker-restart=0
 
 .PHONY: help demo test test-whole test-plain test-exchange test-folders test-libraries environments conformance test-interpreters \
-    test-long test-matrix test-threads test-windows test-streams mutate-streams test-gpu gpu-packages instructions bench bench-copy bench-threads throughput size streams-sanitized test-packaging \
+    test-long test-matrix test-threads test-windows test-streams mutate-streams test-simulated-gpu test-gpu gpu-packages instructions bench bench-copy bench-threads throughput size streams-sanitized test-packaging \
     check configure build dev format lint clean package test-package release
 
 demo: configure # the first target: make without a target runs it
@@ -141,7 +142,7 @@ test-threads: dev
 test-matrix: dev
 	$(VENV)/bin/python tests/platforms/matrix.py $(ROWS)
 
-# Gets headers of HIP where the machine has none; without headers of CUDA or HIP its tests fail. Each sanitizer has a
+# Gets headers and the library of HIP where the machine has none; without headers of CUDA or HIP its tests fail. Each sanitizer has a
 # separate build. Python itself is not built with the sanitizer, and leaks: do not detect leaks
 # here.
 test-streams: export DLPACK_PY_COMPLETE := 1
@@ -172,11 +173,18 @@ streams-sanitized:
 	cd $(SANITIZED) && ctest --output-on-failure -R '^streams/'
 	LD_PRELOAD=$$($(CC) -print-file-name=$(LIBRARY_$(SANITIZER))) ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc \
 	    DLPACK_PY_BUILD_DIR=$(abspath $(SANITIZED))/python PYTHONPATH=$(abspath $(SANITIZED))/python \
-	    $(VENV)/bin/python -m pytest $(PARALLEL) tests/streams $(PYTEST_ARGS)
+	    $(VENV)/bin/python -m pytest $(PARALLEL) tests/streams --ignore=tests/streams/test_without_device.py $(PYTEST_ARGS)
 
 mutate-streams: dev
 	$(VENV)/bin/python tests/build/machine.py fetch
 	$(VENV)/bin/python tests/streams/mutants.py $(BUILD)/mutants
+
+# The tests of test-gpu on the simulated runtime: their own code is tested, and what they say of the simulation.
+SIMULATED_GPU = $(BUILD)/simulated_gpu
+test-simulated-gpu: dev
+	cmake --build $(BUILD) --target simulated_gpu
+	DLPACK_PY_SIMULATED_GPU=1 DLPACK_PY_BUILD_DIR=$(MODULES) PYTHONPATH=$(abspath $(SIMULATED_GPU)):$(MODULES) \
+	    $(VENV)/bin/python -m pytest --timeout 60 tests/streams/gpu $(PYTEST_ARGS)
 
 # The tests that need nvcc have a separate build. The array libraries must match the CUDA version of the driver; without
 # a driver they are not installed. GPU_PYTHON=python3 names an interpreter that is used as it is, without a network:

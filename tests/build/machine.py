@@ -2,7 +2,7 @@
 
 As a program: `others` prints all interpreters except the one that runs it; `fetch` downloads the older versions of
 dlpack.h, the headers of device runtimes and a compiler for other platforms; `fetch-hip` downloads headers of HIP, or
-fails.
+fails, and the library of HIP if Debian has it.
 """
 
 import functools
@@ -46,6 +46,10 @@ RUNTIME_PACKAGES = {
     "HIP 7.1": ["triton==3.9.0"],
 }
 HIP_PACKAGE = "libamdhip64-dev"  # in Debian; version 5.2 in bookworm
+# The library of HIP in bookworm, which works without a device, and the libraries that it needs.
+HIP_LIBRARIES = "libamdhip64-5 libamd-comgr2 libhsa-runtime64-1 libhsakmt1 libllvm15 libz3-4 libnuma1 libelf1".split()
+HIP_LIBRARIES += ["libdrm2", "libdrm-amdgpu1"]
+FETCHED_HIP = ROOT / "build" / "hip-library"
 RUNTIMES = [*RUNTIME_PACKAGES, "HIP 5.2"]
 
 WARNINGS = "-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Wsign-conversion -Wcast-qual -Werror".split()
@@ -133,6 +137,26 @@ def runtimes():
             version = (re.search(rf"define HIP_VERSION_{part} +(\d+)", text)[1] for part in ("MAJOR", "MINOR"))
             found.setdefault(f"HIP {'.'.join(version)}", str(folder))
     return dict(sorted(found.items()))
+
+
+@functools.cache
+def runtime_libraries():
+    """The libraries of device runtimes, with the headers of their version: {"CUDA 13.0": (include folder, library)}."""
+    wheel = Path(os.path.dirname(importlib.util.find_spec("pytest").origin), "..", "nvidia", "cu13").resolve()
+    found = {}
+    for name, include in {**runtimes(), "CUDA 13 of a wheel": str(wheel / "include")}.items():
+        major = name.split()[1].split(".")[0]
+        if name.startswith("CUDA"):
+            folders, library = sorted(Path(include).resolve().parent.glob("lib*")), f"libcudart.so.{major}"
+        else:
+            folders, library = (
+                [Path("/opt/rocm/lib"), Path("/usr/lib/x86_64-linux-gnu"), FETCHED_HIP],
+                "libamdhip64.so." + major,
+            )
+        for folder in folders:
+            if Path(folder, library).exists():
+                found.setdefault(name, (include, Path(folder, library)))
+    return found
 
 
 def compile_c(source, *flags, compiler=None, dlpack=None, python=True, cwd=None):
@@ -227,6 +251,22 @@ def fetch_zig():
         print(f"not fetched: {ZIG}")
 
 
+def fetch_hip_library():
+    """Downloads the library of HIP, unless it is here. Prints why it failed: the tests that need it are skipped."""
+    if FETCHED_HIP.exists():
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            subprocess.run(["apt-get", "download", "-qq", *HIP_LIBRARIES], cwd=folder, check=True)
+            for package in Path(folder).glob("*.deb"):
+                subprocess.run(["dpkg", "-x", package, Path(folder, "all")], check=True)
+            lib = next(Path(folder, "all").glob("**/libamdhip64.so.*")).parent
+            shutil.copytree(lib, FETCHED_HIP, symlinks=True)
+        except (OSError, StopIteration, subprocess.CalledProcessError) as error:
+            shutil.rmtree(FETCHED_HIP, ignore_errors=True)
+            print(f"not fetched: the library of HIP: {error}")
+
+
 def fetch_hip():
     """Downloads headers of HIP, from Debian or else from PyPI, unless some are here. Returns why it failed."""
     places = [os.environ.get("ROCM_PATH"), "/opt/rocm", "/usr", *FETCHED_RUNTIMES.glob("HIP *")]
@@ -248,6 +288,7 @@ if __name__ == "__main__":
         fetch_runtimes()
         fetch_zig()
     elif sys.argv[1:] == ["fetch-hip"]:
+        fetch_hip_library()
         sys.exit(fetch_hip())
     elif sys.argv[1:] == ["others"]:
         print("\n".join(command for command, _ in pythons().values() if command != sys.executable))

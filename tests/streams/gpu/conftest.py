@@ -1,4 +1,5 @@
-"""Every test of gpu/ uses a GPU exclusively and leaves no object there. Without a GPU it is skipped with a reason."""
+"""Every test of gpu/ uses a GPU exclusively and leaves no object there. Without a GPU it is skipped with a reason, or
+uses the simulated runtime (`make test-simulated-gpu`)."""
 
 import functools
 import gc
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from streams.gpu import libraries
-from streams.gpu.device import Gpu
+from streams.gpu.device import SIMULATED, Gpu
 from streams.gpu.driver import NoGpu, devices_and_version
 
 
@@ -17,6 +18,8 @@ from streams.gpu.driver import NoGpu, devices_and_version
 def reason_to_skip():
     if importlib.util.find_spec("gpu_probe") is None:
         return "GPU: `make test-gpu` builds and runs these"
+    if SIMULATED:
+        return None
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")  # a queue for each stream: work in one queue is in order
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # JAX leaves memory for the other libraries
     try:
@@ -44,6 +47,7 @@ def gpu(request):
     gpu = open_gpu()
     gpu.forget_calls()
     gpu.last_error()  # clears the error that a library has left
+    gpu.violations()
     yield gpu
     if {"torch", "library"} & set(request.fixturenames):
         gpu.last_error()  # libraries leave their own errors
@@ -54,6 +58,8 @@ def gpu(request):
     error, device = gpu.last_error(), gpu.device
     gpu.runtime("SetDevice", 0)
     assert (waiting, error, device) == ((0, 0), 0, 0)
+    if request.node.get_closest_marker("forbidden") is None:
+        assert gpu.violations() == []
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import os
 
 import pytest
 from streams.simulation import Devices
@@ -17,6 +18,8 @@ NON_BLOCKING = 1
 RELEASE_THRESHOLD = 4
 SIZE = 1 << 20  # the bytes of an array that is filled
 LATE = 200_000_000  # the duration of a slow kernel, in nanoseconds
+
+SIMULATED = "DLPACK_PY_SIMULATED_GPU" in os.environ  # the simulated runtime stands in for a GPU
 
 POINTER, COUNT, TEXT = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p
 
@@ -168,6 +171,17 @@ class Gpu(Devices):
             self.runtime("ThreadExchangeStreamCaptureMode", ctypes.byref(mode))
 
     # ---- The log ----
+
+    def violations(self):
+        """What the simulated runtime says is forbidden, since the last call of this method. On a GPU: nothing."""
+        if not SIMULATED:
+            return []
+        self._library.simulated_violation.restype = TEXT
+        self._library.simulated_violations.restype = COUNT
+        numbers = map(COUNT, range(self._library.simulated_violations()))
+        found = [self._library.simulated_violation(number).decode() for number in numbers]
+        self._library.simulated_forgive()
+        return found
 
     def calls(self):
         """The calls of the runtime by the probe since the last call of this method."""

@@ -12,7 +12,7 @@ import importlib.util
 from types import SimpleNamespace
 
 import pytest
-from streams.gpu.device import SIZE
+from streams.gpu.device import SIMULATED, SIZE
 
 
 def filled_late(gpu, empty, pointer, on):
@@ -150,6 +150,8 @@ LIBRARIES = {
 def _load(name, gpu):
     """The description of a library, or the reason why it is missing."""
     make, module = LIBRARIES[name]
+    if SIMULATED:
+        return f"{name}: a simulated GPU is none for libraries"
     if importlib.util.find_spec(module) is None:
         return f"{name}: not installed"
     library = make(gpu)

@@ -36,6 +36,7 @@ def test_a_consumer_joins_the_producer_s_capture_S6(gpu, streams, mode):
     assert gpu.capturing(consumer) == NONE
 
 
+@pytest.mark.forbidden
 def test_a_consumer_that_joined_has_to_be_joined_again_S6(gpu, streams):
     producer, consumer = streams
     array = gpu.array(producer)

@@ -23,6 +23,7 @@ from streams.gpu.device import (
 )
 
 INVALID_DEVICE, INVALID_HANDLE = 101, 400
+pytestmark = pytest.mark.forbidden
 
 
 @pytest.fixture
