@@ -29,6 +29,9 @@
 #   make test-simulated-gpu  the tests of test-gpu on the simulated devices, without a GPU
 #   make test-gpu          the order of work on an NVIDIA GPU, with array libraries for GPUs; says why it skips tests.
 #                          GPU_PYTHON=python3 uses an interpreter as it is; make gpu-packages gets pytest and dlpack.h
+#   make gpu-all           on an NVIDIA GPU, in at most 570 seconds (GPU_SECONDS): these tests, the cost of an order
+#                          beside the bare calls, latencies beside those of PyTorch and CuPy, a soak, and mistakes that
+#                          the tests must notice. Writes build/gpu-all. SIMULATED=1: a dry run without a GPU
 # Other libraries:
 #   make test-libraries    exchanges with all array libraries that run on a CPU; writes docs/libraries.md
 #   make environments      installs those of them that need an environment each
@@ -79,7 +82,7 @@ endif
 PARALLEL := -n auto --dist loadfile --no-loadscope-reorder --max-worker-restart=0
 
 .PHONY: help demo test test-whole test-plain test-exchange test-folders test-libraries environments conformance test-interpreters \
-    test-long test-matrix test-threads test-windows test-streams mutate-streams test-simulated-gpu test-gpu gpu-packages instructions bench bench-copy bench-threads throughput size streams-sanitized test-packaging \
+    test-long test-matrix test-threads test-windows test-streams mutate-streams test-simulated-gpu test-gpu gpu-all gpu-packages instructions bench bench-copy bench-threads throughput size streams-sanitized test-packaging \
     check configure build dev format lint clean package test-package release
 
 demo: configure # the first target: make without a target runs it
@@ -184,13 +187,16 @@ SIMULATED_GPU = $(BUILD)/simulated_gpu
 test-simulated-gpu: dev
 	cmake --build $(BUILD) --target simulated_gpu
 	DLPACK_PY_SIMULATED_GPU=1 DLPACK_PY_BUILD_DIR=$(MODULES) PYTHONPATH=$(abspath $(SIMULATED_GPU)):$(MODULES) \
-	    $(VENV)/bin/python -m pytest --timeout 60 tests/streams/gpu $(PYTEST_ARGS)
+	    $(VENV)/bin/python -m pytest $(GPU_LIMIT) tests/streams/gpu $(PYTEST_ARGS)
 
 # The tests that need nvcc have a separate build. The array libraries must match the CUDA version of the driver; without
 # a driver they are not installed. GPU_PYTHON=python3 names an interpreter that is used as it is, without a network:
 # dlpack.h and pytest may be in $(GPU_PACKAGES), which make gpu-packages fills on another machine.
 GPU = $(BUILD)/gpu
 GPU_PACKAGES ?= build/gpu-packages
+# A test that hangs in a call of the driver ends the process: no signal ends the call.
+GPU_LIMIT = --timeout 120 --timeout-method thread
+GPU_HANDSHAKE = $(GPU)/benchmarks/handshake || echo "SKIPPED: benchmarks/handshake.c did not run"
 test-gpu: export PATH := $(PATH):$(or $(CUDA_HOME),/usr/local/cuda)/bin
 ifdef GPU_PYTHON
 test-gpu: export PYTHONPATH := $(abspath $(GPU))/python:$(abspath $(GPU_PACKAGES))
@@ -198,13 +204,16 @@ test-gpu:
 	cmake -S . -B $(GPU) -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DPython_EXECUTABLE=$$(command -v $(GPU_PYTHON)) \
 	    -DDLPACK_PY_GPU_TESTS=ON $(CMAKE_ARGS)
 	cmake --build $(GPU) --target gpu
-	DLPACK_PY_BUILD_DIR=$(abspath $(GPU))/python $(GPU_PYTHON) -m pytest -v tests/streams/gpu $(PYTEST_ARGS)
-	$(GPU)/benchmarks/handshake || echo "SKIPPED: benchmarks/handshake.c did not run"
+	failed=0; limit="$(GPU_LIMIT)"; \
+	$(GPU_PYTHON) -c 'import pytest_timeout' || { limit=; echo "SKIPPED: a time limit for each test: make gpu-packages"; }; \
+	DLPACK_PY_BUILD_DIR=$(abspath $(GPU))/python $(GPU_PYTHON) -m pytest -v $$limit tests/streams/gpu $(PYTEST_ARGS) || failed=1; \
+	$(GPU_HANDSHAKE); \
+	exit $$failed
 else
 test-gpu:
 	$(MAKE) configure BUILD=$(GPU) CMAKE_ARGS='$(CMAKE_ARGS) -DDLPACK_PY_GPU_TESTS=ON'
 	cmake --build $(GPU) --target gpu
-	python=$(VENV)/bin/python; \
+	failed=0; python=$(VENV)/bin/python; \
 	if cuda=$$($(PYTHON) tests/streams/gpu/driver.py); then \
 	    python=$(BUILD)/venv-cuda$$cuda/bin/python; \
 	    $(MAKE) $(BUILD)/venv-cuda$$cuda/installed || exit 1; \
@@ -212,14 +221,26 @@ test-gpu:
 	    echo "SKIPPED: libraries for GPUs are not installed"; \
 	fi; \
 	DLPACK_PY_BUILD_DIR=$(abspath $(GPU))/python PYTHONPATH=$(abspath $(GPU))/python \
-	    $$python -m pytest -v tests/streams/gpu $(PYTEST_ARGS)
-	$(GPU)/benchmarks/handshake || echo "SKIPPED: benchmarks/handshake.c did not run"
+	    $$python -m pytest -v $(GPU_LIMIT) tests/streams/gpu $(PYTEST_ARGS) || failed=1; \
+	$(GPU_HANDSHAKE); \
+	exit $$failed
+endif
+
+# In one command that ends in GPU_SECONDS. GPU_PYTHON names the interpreter. SIMULATED=1: a dry run without a GPU.
+GPU_SECONDS ?= 570
+GPU_ALL = tests/streams/gpu/all.py --seconds $(GPU_SECONDS) --to build/gpu-all
+ifdef SIMULATED
+gpu-all: $(addprefix $(VENV)/$(TAG)-,dev dlpack cmake ninja device)
+	DLPACK_PY_SIMULATED_GPU=1 $(VENV)/bin/python $(GPU_ALL)
+else
+gpu-all:
+	$(or $(GPU_PYTHON),$(PYTHON)) $(GPU_ALL)
 endif
 
 gpu-packages: | $(VENV)/$(TAG)
 	rm -rf $(GPU_PACKAGES)
 	$(PIP_INSTALL) --python-version 3.12 --target $(GPU_PACKAGES) --no-deps -r requirements/dlpack.txt
-	$(PIP_INSTALL) --python-version 3.12 --target $(GPU_PACKAGES) $$(grep '^pytest==' requirements/dev.txt)
+	$(PIP_INSTALL) --python-version 3.12 --target $(GPU_PACKAGES) $$(grep -oE '^pytest(-timeout)?==[0-9.]+' requirements/dev.txt)
 
 # These libraries get separate environments, because their dependencies conflict with other libraries. All other
 # libraries are in $(VENV).

@@ -40,8 +40,6 @@ def test_a_library_reads_too_early_without_the_order_S1(gpu, library, stream):
 
 @pytest.mark.parametrize("home", ["another stream", LEGACY])
 def test_a_library_on_its_default_stream_reads_after_the_producer_s_work_S2(gpu, library, home):
-    if library.name == "numba":
-        pytest.skip("numba: its default stream is 0, which may not cross the protocol")
     producer = gpu.stream("producer") if home != LEGACY else LEGACY
     array = gpu.array(producer)
     assert library.total(array) == 0
