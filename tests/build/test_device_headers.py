@@ -174,6 +174,47 @@ def test_uses_device_uses_every_function():
     assert {name for name in public if f"dlpack_device_{name}(" not in text} == by_others
 
 
+# How the paragraphs begin in which dlpack_cuda.h and dlpack_rocm.h differ, after the names of CUDA, HIP and ROCm are
+# replaced by DEVICE and device.
+VENDOR = [
+    "Needs the headers and the library of the DEVICE runtime",
+    "DLPACK_DEVICE_AT_RUN_TIME do not link the library",
+    "#if defined(__has_include) && !defined(DLPACK_DEVICE_API)",
+    "#ifdef DLPACK_",  # no file includes both
+    "/* The handle of a stream as it crosses the protocol",
+    "device out: kDLDEVICE with an id",
+    "Returns 0, or -1 with RuntimeError in *error. / static inline int dlpack_device_find_device(",
+    "*device = dlp_device(1, 0);",
+]
+NAMES_OF_VENDOR = {
+    "cuda": [("kDLCUDA", "kDLDEVICE"), ("CUDA", "DEVICE"), ("cuda", "device"), (r"dlp_device\(2,", "dlp_device(TYPE,")],
+    "rocm": [
+        ("kDLROCM", "kDLDEVICE"),
+        ("ROCm|ROCM|HIP", "DEVICE"),
+        ("rocm|hip", "device"),
+        (r"dlp_device\(10,", "dlp_device(TYPE,"),
+    ],
+}
+
+
+def paragraphs(name):
+    """The paragraphs of a header, without the names of its vendor and without its line breaks."""
+    text = (machine.ROOT / f"dlpack_{name}.h").read_text()
+    for own, shared in NAMES_OF_VENDOR[name]:
+        text = re.sub(own, shared, text)
+    found = re.split(r"\n(?: \*)?\n", text)
+    return [" ".join(re.sub(r"^ \* ?", "", part, flags=re.MULTILINE).split()) for part in found]
+
+
+def test_what_is_the_same_for_cuda_and_rocm_is_the_same_in_both_headers():
+    cuda, rocm = paragraphs("cuda"), paragraphs("rocm")
+    differ = [(one, other) for one, other in zip(cuda, rocm) if one != other]
+    assert len(cuda) == len(rocm) and len(cuda) - len(differ) > 30
+    unknown = [pair for pair in differ if not any(all(text.startswith(start) for text in pair) for start in VENDOR)]
+    assert not unknown, "\n\n".join(map("\n".join, unknown))
+    assert len(differ) == len(VENDOR)
+
+
 # One file cannot include the headers of both vendors: both define the same types, with different definitions.
 def test_both_device_headers_in_one_program_add_no_symbols(tmp_path):
     newest = {kind(runtime): runtime for runtime in machine.runtimes()}

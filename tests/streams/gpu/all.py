@@ -149,6 +149,10 @@ def main(folder, seconds):
     stages, tree = Stages(folder, seconds), folder / "tree"
     os.environ["PATH"] += f"{os.pathsep}{CUDA / 'bin'}"
     stages.say(f"machine: {'simulated' if SIMULATED else describe_machine(folder / 'machine.txt')}")
+    found = subprocess.run([sys.executable, Path(__file__).with_name("driver.py")], capture_output=True, text=True)
+    if not SIMULATED and found.returncode != 0:
+        stages.say(f"MISSING: {found.stderr.strip()}. SIMULATED=1 is a dry run")
+        return 1
     copy_tree(tree)
     build = tree / "build"
     modules = [build / "simulated_gpu", build / "python"] if SIMULATED else [build / "python"]
