@@ -523,7 +523,7 @@ MUTANTS = [  # the error, the file, and pairs: a text, its replacement
         "a copy with stream=-1 is not waited for",
         DEVICE,
         "(request->stream.kind == DLPACK_PY_STREAM_NO_SYNC && !for_cpu) ||",
-        "request->stream.kind == DLPACK_PY_STREAM_NO_SYNC ||",
+        "(request->stream.kind == DLPACK_PY_STREAM_NO_SYNC && (1 || for_cpu)) ||",
     ),
     (
         "pinned memory is released on a stream of device 0",

@@ -352,6 +352,14 @@ def test_streams_of_another_context_are_ordered_while_that_is_current_alone_S1_S
     assert [violation.split(": ")[1] for violation in sim.violations()] == [
         "the event and stream 4 are of two contexts"
     ]
+    arrays[0].repend(homes[0])
+    view = platform.probe.consume(arrays[0], own)  # own waits for an event of the primary context
+    sim.fill(own, arrays[0].address, 7, 8)
+    with sim.watched():
+        view.release_on(own)  # by a wait on the host
+    assert (view.holds, sim.pending(own), platform.probe.collect()) == (False, 0, 0)
+    sim.violations()
+    arrays[0].repend(own)
     sim.control("set_context", 1)
     arrays[0].__dlpack__(stream=consumer)
 

@@ -31,9 +31,10 @@ def reason_to_skip():
 
 def pytest_collection_modifyitems(items):
     """Managed memory comes last: a mistake with it can stop the GPU."""
-    items.sort(key=lambda item: "managed" in item.name.lower())
-    for item in items:
-        if Path(__file__).parent in item.path.parents and (reason := reason_to_skip()):
+    own = [item for item in items if Path(__file__).parent in item.path.parents]
+    items.sort(key=lambda item: item in own and "managed" in item.name.lower())
+    for item in own:
+        if reason := reason_to_skip():
             item.add_marker(pytest.mark.skip(reason=reason))
 
 
