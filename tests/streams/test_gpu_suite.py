@@ -37,10 +37,8 @@ def test_compute_sanitizer_runs_no_test_of_managed_memory():
     assert len(chosen) > 10 and [name for name in chosen if "managed" in name.lower()] == []
 
 
-def test_gpu_all_has_tests_for_its_mistakes_and_runs_the_rest_once():
+def test_gpu_all_runs_each_file_and_has_tests_for_its_mistakes():
     noticing = collected(SUITE / "test_exchanges.py", SUITE / "test_capture.py", "-k", gpu_all.NOTICING)
     assert len(noticing) > 20 and [name for name in noticing if "managed" in name.lower() or "torch" in name] == []
     files = {path.stem.removeprefix("test_") for path in SUITE.glob("test_*.py")}
     assert files == set(gpu_all.FILES)
-    parts = [collected(SUITE, "-k", f"not ({gpu_all.LAST})"), *(collected(SUITE, "-k", part) for part in gpu_all.LATE)]
-    assert sorted(name for part in parts for name in part) == sorted(collected(SUITE))
