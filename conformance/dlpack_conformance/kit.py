@@ -196,8 +196,8 @@ def shown(error):
 class Library:
     """The library under test, by its adapter."""
 
-    def __init__(self, adapter, name):
-        self.adapter, self.spec = adapter, name
+    def __init__(self, adapter, name, cuda=False):
+        self.adapter, self.spec, self.cuda = adapter, name, cuda
         self.clause = None  # of the running test
         self.chosen = {}  # what the running test found of choices
         self.known = {}  # keywords of __dlpack__: whether the library knows them

@@ -1,6 +1,7 @@
 """Adapters of public libraries, and load(), which finds an adapter. Each imports its library when it is made."""
 
 import ctypes
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -377,7 +378,8 @@ LIBRARIES = {kind.name: kind for kind in KINDS}
 
 
 def load(name):
-    """The adapter that a name tells: a library of this file, else FILE.py, FILE.py:CLASS, or MODULE:CLASS."""
+    """The adapter that a name tells: a library of this file, else FILE.py, FILE.py:OBJECT, or MODULE:OBJECT. The object
+    is an adapter, or what returns one when it is called, such as a class."""
     if name in LIBRARIES:
         return LIBRARIES[name]()
     source, _, wanted = name[2:].partition(":")  # not at the colon of a drive of Windows
@@ -398,7 +400,8 @@ def load(name):
         if isinstance(kind, type) and issubclass(kind, Adapter) and kind is not Adapter and kind.name
     ]
     if wanted:
-        return getattr(module, wanted)()
+        found = functools.reduce(getattr, wanted.split("."), module)
+        return found if isinstance(found, Adapter) else found()
     if len(kinds) != 1:
         raise SystemExit(f"{name}: the module has {len(kinds)} adapters; name one of them, {source}:CLASS")
     return kinds[0]()

@@ -2,11 +2,12 @@
 
 import json
 import os
-import platform
+import queue
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -17,105 +18,177 @@ LIMIT = 45 * PATIENCE  # seconds for one test
 START = 120 * PATIENCE  # seconds until the first test begins
 
 
-def run(name, select=None, environment=None, limit=LIMIT):
+class NoLibrary(Exception):
+    """The process of the tests did not start: the adapter cannot be loaded, for instance."""
+
+
+def run(name, select=None, environment=None, limit=LIMIT, cuda=False):
     """The results of an adapter: a dict of the library's name and version, and of all tests by name.
 
     select: the beginnings of the names of tests; None runs all.
     environment: variables for the processes of the tests.
     limit: seconds for one test.
+    cuda: the tests of streams, in place of all others.
     """
     begun = time.time()
-    results = {}
-    with tempfile.TemporaryDirectory() as folder:
-        record, done = Path(folder, "record"), Path(folder, "done")
-        record.touch()
-        fails = 0
-        while True:
-            done.write_text(json.dumps(sorted(results)))
-            before = len(results)
-            ended, messages = run_child(name, record, done, select, environment, limit)
-            read(record, results)
-            unfinished = [test for test, result in results.items() if "outcome" not in result]
-            for test in unfinished:
-                results[test].update(outcome="fail", came=f"the process {ended}: {last_line(messages)}")
-            record.write_text("")
-            if not unfinished:
-                if ended is not None and (before == len(results) or not results):
-                    raise SystemExit(f"{name}: pytest {ended}:\n{messages[-3000:]}")
-                if ended is None:
-                    break
-                fails += 1
-                if fails > 3:
-                    raise SystemExit(f"{name}: pytest {ended}:\n{messages[-3000:]}")
-        about = json.loads(about_library(name, environment))
+    try:
+        with Worker(name, environment, limit, cuda) as worker:
+            about = dict(worker.wait_for_library())
+            tests = [test for test in about.pop("tests") if test.startswith(tuple(select or ("",)))]
+            results = {test: worker.run(test) for test in tests}
+    except NoLibrary as error:
+        raise SystemExit(str(error)) from None
     return {**about, "seconds": round(time.time() - begun, 1), "tests": results}
 
 
 def child_environment(more=None):
-    """The environment of a process that imports this package, wherever it was imported from."""
-    paths = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "PYTEST_ADDOPTS": "", **(more or {})}
+    """The environment of a process that imports what this process can import."""
+    paths = [path for path in sys.path if path]
+    here = str(Path(__file__).parents[1])
+    if here not in paths:
+        paths.append(here)
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTEST_ADDOPTS": "", **(more or {})}
 
 
-def about_library(name, environment):
-    code = (
-        "import json, sys; from dlpack_conformance import load; a = load(sys.argv[1]);"
-        "print(); print(json.dumps({'library': a.name, 'version': a.version(), 'choices': a.choices}))"
-    )
-    told = subprocess.run(
-        [sys.executable, "-c", code, name], capture_output=True, text=True, env=child_environment(environment)
-    )
-    if told.returncode:
-        raise SystemExit(f"{name}: the adapter cannot be made:\n{told.stderr[-2000:]}")
-    return json.dumps({**json.loads(told.stdout.strip().splitlines()[-1]), "python": platform.python_version()})
+def command_of(name, cuda=False):
+    """The command of a pytest that has this package's tests and plugins, and no others."""
+    command = [sys.executable, "-X", "faulthandler", "-m", "pytest", str(CLAUSES), "-s", "-c", os.devnull]
+    command += ["--rootdir", str(CLAUSES), "--import-mode=importlib"]
+    for plugin in "no:cacheprovider", "no:warnings", "dlpack_conformance.plugin":
+        command += ["-p", plugin]
+    return [*command, "-p", "dlpack_conformance.server", "--dlpack", name, *(["--dlpack-cuda"] if cuda else [])]
 
 
-def run_child(name, record, done, select, environment, limit):
-    """How the process ended, None for well, and what it wrote."""
-    command = [sys.executable, "-X", "faulthandler", "-m", "pytest", str(CLAUSES), "-q", "--no-header", "--tb=no"]
-    command += [
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "dlpack_conformance.plugin",
-        "-p",
-        "no:xdist",
-        "-p",
-        "no:randomly",
-        "-p",
-        "no:warnings",
-        "-s",
-    ]
-    command += ["-c", os.devnull, "--rootdir", str(CLAUSES), "--import-mode=importlib"]
-    command += ["--adapter", name, "--record", str(record)]
-    env = {**child_environment(environment), "DLPACK_CONFORMANCE_DONE": str(done)}
-    env["DLPACK_CONFORMANCE_SELECT"] = json.dumps(select)
-    env.setdefault("OPENBLAS_NUM_THREADS", "1")  # its threads would forbid a fork
-    with tempfile.TemporaryFile("w+") as output:
-        process = subprocess.Popen(
-            command, stdout=output, stderr=output, env=env, stdin=subprocess.DEVNULL, start_new_session=True
-        )
-        size, since, ended = 0, time.time(), None
-        while process.poll() is None:
-            time.sleep(0.02)
-            if record.stat().st_size != size:
-                size, since = record.stat().st_size, time.time()
-            elif time.time() - since > (limit if size else START):
-                if hasattr(os, "killpg"):
-                    os.killpg(process.pid, signal.SIGKILL)
-                else:
-                    process.kill()
-                process.wait()
-                ended = f"did not go on within {limit} s"
-        output.seek(0)
-        messages = output.read()
-    if ended is None and process.returncode not in (0, 1, 5):
-        ended = how_ended(process.returncode)
-    return ended, messages
+class Worker:
+    """A process that runs tests, one at a time, as they are asked for. If it ends, another takes over."""
+
+    def __init__(self, name, environment=None, limit=LIMIT, cuda=False):
+        self.name, self.limit, self.about = name, limit, None
+        self.command = command_of(name, cuda)
+        self.environment = {**child_environment(environment), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+        self.environment.pop("PYTEST_PLUGINS", None)
+        self.environment.setdefault("OPENBLAS_NUM_THREADS", "1")  # its threads would forbid a fork
+        self.folder = tempfile.TemporaryDirectory()
+        self.messages = Path(self.folder.name, "messages")
+        self.start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.close()
+
+    def start(self):
+        with open(self.messages, "wb") as output:
+            self.process = subprocess.Popen(
+                self.command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=output,
+                env=self.environment,
+                start_new_session=True,
+            )
+        self.lines = queue.Queue()
+        threading.Thread(target=listen, args=(self.process.stdout, self.lines), daemon=True).start()
+        self.is_ready = False
+
+    def wait_for_library(self):
+        """Returns a dict of library, version, choices, python, suite, and tests, which are ids. Raises NoLibrary."""
+        if self.is_ready:
+            return self.about
+        try:
+            hello = self.lines.get(timeout=START)
+        except queue.Empty:
+            self.kill()
+            raise NoLibrary(f"{self.name}: no test began within {START} s: {last_line(self.told())}") from None
+        if hello is None:
+            raise NoLibrary(f"{self.name}: pytest {how_ended(self.wait())}:\n{self.told()[-3000:]}")
+        if "error" in hello:
+            raise NoLibrary(f"{self.name}: {hello['error']}")
+        self.about, self.is_ready = hello, True
+        return hello
+
+    def run(self, test):
+        """The result of a test: a dict of outcome, came, chosen."""
+        for _ in range(3):
+            result = self.attempt(test)
+            if "outcome" in result:
+                return result
+        return {"outcome": "fail", "came": f"before the test began, {result['came']}"}
+
+    def attempt(self, test):
+        """The result of a test. Without an outcome, if the process ended before the test began."""
+        if self.process is None:
+            self.start()
+        self.wait_for_library()
+        before, has_begun, forks = self.messages.stat().st_size, False, 0
+        try:
+            self.process.stdin.write((test + "\n").encode())
+            self.process.stdin.flush()
+        except OSError:
+            pass  # it has ended, which the next line tells
+        while True:
+            try:
+                line = self.lines.get(timeout=self.limit)
+            except queue.Empty:
+                self.kill()
+                return {
+                    "outcome": "fail",
+                    "came": f"the process did not go on within {self.limit} s: {self.last(before)}",
+                }
+            if line is not None and "begun" in line:
+                has_begun = True
+            elif line is not None and "ended" not in line:
+                return line
+            elif line is not None and not has_begun and forks < 3:
+                forks += 1  # it ended before it read the request, which is left for the next one
+            else:
+                ended = how_ended(self.wait()) if line is None else line["ended"]
+                result = {"came": f"the process {ended}: {self.last(before)}"}
+                return {"outcome": "fail", **result} if has_begun or line is not None else result
+
+    def told(self, begin=0):
+        """What the process and the library printed."""
+        return self.messages.read_bytes()[begin:].decode(errors="replace")
+
+    def last(self, begin):
+        return last_line(self.told(begin))
+
+    def wait(self):
+        """The exit status of a process that ends."""
+        process, self.process = self.process, None
+        process.stdin.close()
+        try:
+            return process.wait(timeout=START)
+        except subprocess.TimeoutExpired:
+            self.process = process
+            self.kill()
+            return process.returncode
+
+    def kill(self):
+        process, self.process = self.process, None
+        if hasattr(os, "killpg"):
+            try:
+                os.killpg(process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        else:
+            process.kill()
+        process.wait()
+
+    def close(self):
+        if self.process is not None:
+            try:
+                self.process.stdin.close()
+                self.process.wait(timeout=5)
+            except (OSError, subprocess.TimeoutExpired):
+                self.kill()
+        self.folder.cleanup()
 
 
-def read(record, results):
-    """Reads what a process recorded. A test that has begun but not ended has an empty result."""
-    for line in record.read_text().splitlines():
-        line = json.loads(line)
-        results.setdefault(line.pop("test"), {}).update(line)
+def listen(stdout, lines):
+    """Puts what the process answers into a queue, and None at the end."""
+    with stdout:
+        for line in stdout:
+            lines.put(json.loads(line))
+    lines.put(None)

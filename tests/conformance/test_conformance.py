@@ -108,7 +108,8 @@ def caught(tmp_path_factory):
         "-p",
         "dlpack_conformance.plugin",
     ]
-    command += ["-p", "mistakes", "--adapter", f"{ADAPTERS}:Wrongarray", "--mistakes", str(path)]
+    command += ["-p", "mistakes", "--dlpack", f"{ADAPTERS}:Wrongarray", "--dlpack-in-process", "--dlpack-grades", "all"]
+    command += ["--mistakes", str(path)]
     environment = runner.child_environment()
     environment["PYTHONPATH"] += os.pathsep + str(HERE)
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1200)
@@ -200,6 +201,7 @@ def results(tmp_path_factory):
 def test_the_command_prints_clause_outcome_pitfall_and_standard(results):
     folder, ended = results
     assert ended.returncode == 1, ended.stderr
+    assert f", dlpack_conformance {dlpack_conformance.__version__}, " in ended.stdout.splitlines()[0]
     begin = ended.stdout.index("FAIL D1_byte_offset_is_added (must)")
     told = ended.stdout[begin : ended.stdout.index("\n\n", begin)].splitlines()
     assert [line.split(":")[0].strip() for line in told[1:]] == ["asks", "came", "pitfall", "standard"]
@@ -222,9 +224,10 @@ def test_junit_xml_counts_what_failed(results):
     found = json.loads((folder / "json").read_text())
     suite = ElementTree.parse(folder / "junit").getroot()[0]
     number = report.counts(found)
-    assert int(suite.get("tests")) == len(found["tests"]) == len(suite)
+    assert int(suite.get("tests")) == len(found["tests"]) == len(suite.findall("testcase"))
     assert int(suite.get("failures")) == number["fail"] == len(suite.findall("*/failure")) > 0
     assert "standard: dlpack.h 1.3, DLTensor, since" in suite.find("*/failure").text
+    assert suite.find("properties/property[@name='dlpack_conformance']").get("value") == dlpack_conformance.__version__
 
 
 def test_markdown_has_a_row_for_each_library(results):
