@@ -301,7 +301,7 @@ package: $(addprefix $(VENV)/$(TAG)-,dev dlpack)
 	$(VENV)/bin/python packaging/release.py package
 
 test-package: dev $(VENV)/$(TAG)-package
-	DLPACK_PY_COMPLETE=1 $(RUN) -m pytest $(PARALLEL) tests/build/test_package.py tests/build/test_release.py $(PYTEST_ARGS)
+	DLPACK_PY_COMPLETE=1 $(RUN) -m pytest $(PARALLEL) tests/build/test_package.py tests/build/test_release.py tests/build/test_conformance_wheel.py $(PYTEST_ARGS)
 
 # conan has dependencies that conflict with other packages.
 $(BUILD)/venv-packaging/installed: requirements/packaging.txt

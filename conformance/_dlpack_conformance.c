@@ -4,14 +4,13 @@
  * deleter makes all of them unreadable: code that reads too far, or after the deleter, ends the process.
  * Taken: a tensor that this consumer took from a capsule or from an exchange table. */
 
-#define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <structmember.h> /* T_OBJECT_EX: PyMemberDef */
 
 #include <dlpack/dlpack.h>
 
 #include <errno.h>
-#include <pthread.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,6 +20,7 @@
 #  include <windows.h>
 #  define usleep(microseconds) Sleep(((microseconds) + 999) / 1000)
 #else
+#  include <pthread.h>
 #  include <sys/mman.h>
 #  include <unistd.h>
 #endif
@@ -29,6 +29,86 @@ typedef struct DLManagedTensorVersioned Versioned; /* 1.0 and 1.1 have it withou
 typedef DLManagedTensor Legacy;
 
 #define FUNCTION(function) ((PyCFunction)(void (*)(void))(function))
+#define SLOT(function) ((void *)(uintptr_t)(function)) /* ISO C has no cast from a function to an object pointer */
+
+/* Python.h has these for the limited API of 3.10. CPython 3.9 knows the same numbers. */
+#ifndef METH_FASTCALL
+#  define METH_FASTCALL 0x0080
+#endif
+
+/* Py_XSETREF, which the limited API lacks. Steals the value. */
+static void
+replace(PyObject **variable, PyObject *value)
+{
+    PyObject *before = *variable;
+    *variable = value;
+    Py_XDECREF(before);
+}
+
+/* ---- Differences of systems -------------------------------------------------- */
+
+/* A thread's function: `THREAD_FUNCTION(name) { ... argument ...; return THREAD_END; }` */
+#ifdef _WIN32
+typedef HANDLE Thread;
+typedef LPTHREAD_START_ROUTINE ThreadFunction;
+#  define THREAD_FUNCTION(name) static DWORD WINAPI name(void *argument)
+#  define THREAD_END 0
+static SRWLOCK watches_lock = SRWLOCK_INIT;
+#  define LOCK_WATCHES() AcquireSRWLockExclusive(&watches_lock)
+#  define UNLOCK_WATCHES() ReleaseSRWLockExclusive(&watches_lock)
+#else
+typedef pthread_t Thread;
+typedef void *(*ThreadFunction)(void *);
+#  define THREAD_FUNCTION(name) static void *name(void *argument)
+#  define THREAD_END NULL
+static pthread_mutex_t watches_lock = PTHREAD_MUTEX_INITIALIZER;
+#  define LOCK_WATCHES() (void)pthread_mutex_lock(&watches_lock)
+#  define UNLOCK_WATCHES() (void)pthread_mutex_unlock(&watches_lock)
+#endif
+
+/* Returns 0, or a number of errno. */
+static int
+thread_start(Thread *thread, ThreadFunction function, void *argument)
+{
+#ifdef _WIN32
+    *thread = CreateThread(NULL, 0, function, argument, 0, NULL);
+    return *thread == NULL ? EAGAIN : 0;
+#else
+    return pthread_create(thread, NULL, function, argument);
+#endif
+}
+
+static void
+thread_join(Thread thread)
+{
+#ifdef _WIN32
+    (void)WaitForSingleObject(thread, INFINITE);
+    (void)CloseHandle(thread);
+#else
+    (void)pthread_join(thread, NULL);
+#endif
+}
+
+static void
+thread_detach(Thread thread)
+{
+#ifdef _WIN32
+    (void)CloseHandle(thread);
+#else
+    (void)pthread_detach(thread);
+#endif
+}
+
+/* Adds 1, and returns the number before. */
+static long
+add_one(long *number)
+{
+#if defined(_MSC_VER) && !defined(__clang__)
+    return InterlockedExchangeAdd(number, 1);
+#else
+    return __atomic_fetch_add(number, 1, __ATOMIC_RELAXED);
+#endif
+}
 
 static size_t page; /* bytes of one */
 
@@ -92,7 +172,7 @@ extents(const int64_t *numbers, int32_t count)
         Py_RETURN_NONE;
     tuple = PyTuple_New(count);
     for (i = 0; i < count; i++)
-        PyTuple_SET_ITEM(tuple, i, PyLong_FromLongLong(numbers[i]));
+        (void)PyTuple_SetItem(tuple, i, PyLong_FromLongLong(numbers[i]));
     return tuple;
 }
 
@@ -140,8 +220,8 @@ typedef struct {
     char *pages;
     size_t size;
     int versioned;
-    int handed;  /* somebody has it: the deleter drops a reference */
-    int deleted; /* how often its deleter was called */
+    int handed;   /* somebody has it: the deleter drops a reference */
+    long deleted; /* how often its deleter was called */
     void *struct_;
     DLTensor *tensor;
     char *values;
@@ -152,7 +232,7 @@ typedef struct {
 
 #define MAX_EXTENTS 1024 /* of shape and of strides: 8 KB each, in the 16 pages of a Managed */
 
-static PyTypeObject managed_type;
+static PyTypeObject *managed_type;
 
 /* Puts bytes at the end of the next page, and a page that cannot be read behind it. */
 static char *
@@ -180,7 +260,7 @@ delete_managed(void *managed)
 
     memcpy(&self, first + page - sizeof(self), sizeof(self));
     PyErr_Fetch(&error_type, &error, &traceback);
-    if (__atomic_fetch_add(&self->deleted, 1, __ATOMIC_RELAXED) == 0 && self->handed) {
+    if (add_one(&self->deleted) == 0 && self->handed) {
         (void)pages_protect(self->pages + page, self->size - page, 0);
         if (self->on_delete != NULL) {
             result = PyObject_CallFunctionObjArgs(self->on_delete, NULL);
@@ -234,22 +314,23 @@ managed_new(PyTypeObject *type, PyObject *args, PyObject *names)
 {
     static char *keywords[] = {"versioned",   "values", "misalign", "shape",   "strides", "ndim",      "dtype",  "data",
                                "byte_offset", "device", "flags",    "version", "deleter", "on_delete", "sealed", NULL};
-    PyObject *shape = NULL, *strides = Py_None, *ndim = Py_None, *data = Py_None, *on_delete = NULL;
+    PyObject *bytes = NULL, *shape = NULL, *strides = Py_None, *ndim = Py_None, *data = Py_None, *on_delete = NULL;
     unsigned long long byte_offset = 0, flags = 0;
     unsigned int major = 1, minor = 3;
     size_t slack;
     int sealed = 0, versioned = 1, misalign = 0, deleter = 1, code = 2, bits = 64, lanes = 1, device = 1, id = 0;
-    const char *values = "";
+    char *values = NULL;
     Py_ssize_t size = 0;
     Managed *self;
     DLTensor *t;
     char *next;
 
-    if (!PyArg_ParseTupleAndKeywords(args, names, "|p$y#iOOO(iii)OK(ii)K(II)pOp", keywords, &versioned, &values, &size,
+    if (!PyArg_ParseTupleAndKeywords(args, names, "|p$OiOOO(iii)OK(ii)K(II)pOp", keywords, &versioned, &bytes,
                                      &misalign, &shape, &strides, &ndim, &code, &bits, &lanes, &data, &byte_offset,
-                                     &device, &id, &flags, &major, &minor, &deleter, &on_delete, &sealed))
+                                     &device, &id, &flags, &major, &minor, &deleter, &on_delete, &sealed) ||
+        (bytes != NULL && PyBytes_AsStringAndSize(bytes, &values, &size) < 0))
         return NULL;
-    self = (Managed *)type->tp_alloc(type, 0);
+    self = (Managed *)PyType_GenericAlloc(type, 0);
     if (self == NULL)
         return NULL;
     self->versioned = versioned;
@@ -304,6 +385,15 @@ managed_new(PyTypeObject *type, PyObject *args, PyObject *names)
     return (PyObject *)self;
 }
 
+/* The end of tp_dealloc of a type of the heap. */
+static void
+free_object(PyObject *op)
+{
+    PyTypeObject *type = Py_TYPE(op);
+    ((freefunc)(uintptr_t)PyType_GetSlot(type, Py_tp_free))(op);
+    Py_DECREF(type);
+}
+
 static void
 managed_dealloc(PyObject *op)
 {
@@ -311,7 +401,7 @@ managed_dealloc(PyObject *op)
     if (self->pages != NULL)
         pages_free(self->pages, self->size);
     Py_XDECREF(self->on_delete);
-    Py_TYPE(op)->tp_free(op);
+    free_object(op);
 }
 
 /* The struct, whose deleter is due then; NULL with an exception once it was deleted. */
@@ -453,14 +543,16 @@ static PyGetSetDef managed_attributes[] = {
     {NULL, NULL, NULL, NULL, NULL},
 };
 
-static PyTypeObject managed_type = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "_dlpack_conformance.Managed",
-    .tp_basicsize = sizeof(Managed),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_new = managed_new,
-    .tp_dealloc = managed_dealloc,
-    .tp_methods = managed_methods,
-    .tp_getset = managed_attributes,
+static PyType_Slot managed_slots[] = {
+    {Py_tp_new, SLOT(managed_new)},
+    {Py_tp_dealloc, SLOT(managed_dealloc)},
+    {Py_tp_methods, managed_methods},
+    {Py_tp_getset, managed_attributes},
+    {0, NULL},
+};
+
+static PyType_Spec managed_spec = {
+    "_dlpack_conformance.Managed", sizeof(Managed), 0, Py_TPFLAGS_DEFAULT, managed_slots,
 };
 
 /* ---- Taken ------------------------------------------------------------------ */
@@ -472,7 +564,7 @@ typedef struct {
     PyObject *says; /* as it was taken */
 } Taken;
 
-static PyTypeObject taken_type;
+static PyTypeObject *taken_type;
 
 /* The elements in row-major order, each as its bits in as many bytes as they need. */
 static PyObject *
@@ -519,7 +611,7 @@ read_elements(const DLTensor *t, int padded)
 static PyObject *
 taken_new(Versioned *versioned, Legacy *legacy)
 {
-    Taken *self = PyObject_New(Taken, &taken_type);
+    Taken *self = (Taken *)PyType_GenericAlloc(taken_type, 0);
 
     if (self == NULL)
         return NULL;
@@ -546,8 +638,8 @@ static void
 taken_dealloc(PyObject *op)
 {
     taken_let_go((Taken *)op);
-    Py_DECREF(((Taken *)op)->says);
-    PyObject_Free(op);
+    Py_XDECREF(((Taken *)op)->says);
+    free_object(op);
 }
 
 /* delete(attached=True) */
@@ -568,25 +660,25 @@ taken_delete(PyObject *op, PyObject *args)
     Py_RETURN_NONE;
 }
 
-static void *
-let_go_on_thread(void *taken)
+THREAD_FUNCTION(let_go_on_thread)
 {
-    taken_let_go((Taken *)taken);
-    return NULL;
+    taken_let_go((Taken *)argument);
+    return THREAD_END;
 }
 
 /* delete_on_thread(): calls the deleter on a thread that Python has never seen. */
 static PyObject *
 taken_delete_on_thread(PyObject *op, PyObject *Py_UNUSED(unused))
 {
-    pthread_t thread;
+    Thread thread;
     int failed;
 
     Py_BEGIN_ALLOW_THREADS
-    failed = pthread_create(&thread, NULL, let_go_on_thread, op);
+    failed = thread_start(&thread, let_go_on_thread, op);
     if (!failed)
-        (void)pthread_join(thread, NULL);
+        thread_join(thread);
     Py_END_ALLOW_THREADS
+    errno = failed;
     if (failed)
         return PyErr_SetFromErrno(PyExc_OSError);
     Py_RETURN_NONE;
@@ -628,17 +720,15 @@ taken_keep_until_exit(PyObject *op, PyObject *Py_UNUSED(unused))
     Py_RETURN_NONE;
 }
 
-static void *
-let_go_slowly(void *Py_UNUSED(unused))
+THREAD_FUNCTION(let_go_slowly)
 {
-    Held *entry = held;
+    Held *entry = (Held *)argument;
 
-    held = NULL;
     for (; entry != NULL; entry = entry->next) {
         (void)usleep(500);
         taken_let_go(&entry->taken);
     }
-    return NULL;
+    return THREAD_END;
 }
 
 /* delete_held_on_thread(): a thread calls the deleters of all that keep_until_exit() holds, one every half
@@ -646,11 +736,14 @@ let_go_slowly(void *Py_UNUSED(unused))
 static PyObject *
 delete_held_on_thread(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
-    pthread_t thread;
-    errno = pthread_create(&thread, NULL, let_go_slowly, NULL);
+    Held *entries = held;
+    Thread thread;
+
+    held = NULL;
+    errno = thread_start(&thread, let_go_slowly, entries);
     if (errno != 0)
         return PyErr_SetFromErrno(PyExc_OSError);
-    (void)pthread_detach(thread);
+    thread_detach(thread);
     Py_RETURN_NONE;
 }
 
@@ -717,14 +810,14 @@ static PyMemberDef taken_members[] = {
     {NULL, 0, 0, 0, NULL},
 };
 
-static PyTypeObject taken_type = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "_dlpack_conformance.Taken",
-    .tp_basicsize = sizeof(Taken),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_dealloc = taken_dealloc,
-    .tp_methods = taken_methods,
-    .tp_members = taken_members,
+static PyType_Slot taken_slots[] = {
+    {Py_tp_dealloc, SLOT(taken_dealloc)},
+    {Py_tp_methods, taken_methods},
+    {Py_tp_members, taken_members},
+    {0, NULL},
 };
+
+static PyType_Spec taken_spec = {"_dlpack_conformance.Taken", sizeof(Taken), 0, Py_TPFLAGS_DEFAULT, taken_slots};
 
 /* take(obj, **keywords): calls __dlpack__ with them, or takes a capsule. */
 static PyObject *
@@ -821,18 +914,17 @@ typedef struct Watch {
 } Watch;
 
 static Watch *watches;
-static pthread_mutex_t watches_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* The second call and later calls are counted, but not passed on: the struct is freed. */
 static Watch *
 count_call(void *managed, int *first)
 {
     Watch *watch;
-    (void)pthread_mutex_lock(&watches_lock);
+    LOCK_WATCHES();
     for (watch = watches; watch->managed != managed; watch = watch->next)
         ;
     *first = watch->calls++ == 0;
-    (void)pthread_mutex_unlock(&watches_lock);
+    UNLOCK_WATCHES();
     return watch;
 }
 
@@ -880,10 +972,10 @@ watch_capsule(PyObject *Py_UNUSED(module), PyObject *capsule)
         PyErr_SetString(PyExc_TypeError, "not an unconsumed DLPack capsule");
         return NULL;
     }
-    (void)pthread_mutex_lock(&watches_lock);
+    LOCK_WATCHES();
     watch->next = watches;
     watches = watch;
-    (void)pthread_mutex_unlock(&watches_lock);
+    UNLOCK_WATCHES();
     return PyLong_FromVoidPtr(watch);
 }
 
@@ -914,6 +1006,24 @@ drop_with_error(PyObject *Py_UNUSED(module), PyObject *list)
     return error;
 }
 
+#ifndef PYPY_VERSION
+/* PyRun_SimpleString, which the limited API lacks. */
+static int
+run_code(const char *text)
+{
+    PyObject *main_module = PyImport_AddModule("__main__"); /* borrowed */
+    PyObject *globals = main_module == NULL ? NULL : PyModule_GetDict(main_module);
+    PyObject *code = globals == NULL ? NULL : Py_CompileString(text, "<string>", Py_file_input);
+    PyObject *result = code == NULL ? NULL : PyEval_EvalCode(code, globals, globals);
+
+    if (result == NULL)
+        PyErr_Print();
+    Py_XDECREF(code);
+    Py_XDECREF(result);
+    return result == NULL ? -1 : 0;
+}
+#endif
+
 /* in_subinterpreter(code): runs code in a new subinterpreter that shares the GIL, and ends it. Returns whether the code
  * raised nothing. */
 static PyObject *
@@ -924,7 +1034,7 @@ in_subinterpreter(PyObject *Py_UNUSED(module), PyObject *code)
     PyErr_SetString(PyExc_RuntimeError, "PyPy has no subinterpreters");
     return NULL;
 #else
-    const char *text = PyUnicode_AsUTF8(code);
+    PyObject *text = PyUnicode_AsUTF8String(code);
     PyThreadState *main_state = PyThreadState_Get(), *state;
     int result;
 
@@ -933,12 +1043,14 @@ in_subinterpreter(PyObject *Py_UNUSED(module), PyObject *code)
     state = Py_NewInterpreter();
     if (state == NULL) {
         (void)PyThreadState_Swap(main_state);
+        Py_DECREF(text);
         PyErr_SetString(PyExc_RuntimeError, "no new interpreter");
         return NULL;
     }
-    result = PyRun_SimpleString(text);
+    result = run_code(PyBytes_AsString(text));
     Py_EndInterpreter(state);
     (void)PyThreadState_Swap(main_state);
+    Py_DECREF(text);
     return PyBool_FromLong(result == 0);
 #endif
 }
@@ -965,7 +1077,7 @@ set_outcome(PyObject *Py_UNUSED(module), PyObject *args)
     if (exception == Py_None)
         exception = NULL;
     Py_XINCREF(exception);
-    Py_XSETREF(beside, exception);
+    replace(&beside, exception);
     Py_RETURN_NONE;
 }
 
@@ -983,7 +1095,7 @@ managed_of(void *object)
 {
     Managed *managed = (Managed *)PyObject_GetAttrString((PyObject *)object, "managed");
     Py_XDECREF(managed); /* the object keeps it */
-    if (managed != NULL && (Py_TYPE(managed) != &managed_type || managed->deleted)) {
+    if (managed != NULL && (Py_TYPE((PyObject *)managed) != managed_type || managed->deleted)) {
         PyErr_SetString(PyExc_ReferenceError, "this tensor was deleted before");
         return NULL;
     }
@@ -1034,7 +1146,7 @@ static PyObject *
 allocator_is(PyObject *Py_UNUSED(module), PyObject *callable)
 {
     Py_INCREF(callable);
-    Py_SETREF(allocator, callable);
+    replace(&allocator, callable);
     Py_RETURN_NONE;
 }
 
@@ -1274,7 +1386,7 @@ make_by_table(PyObject *Py_UNUSED(module), PyObject *args)
     PyObject *type, *managed;
     void *made = NULL, *struct_;
 
-    if (!PyArg_ParseTuple(args, "OO!", &type, &managed_type, &managed) ||
+    if (!PyArg_ParseTuple(args, "OO!", &type, managed_type, &managed) ||
         (found = table_of((PyTypeObject *)type)) == NULL || (struct_ = hand_over((Managed *)managed)) == NULL ||
         check_result("managed_tensor_to_py_object_no_sync",
                      found->managed_tensor_to_py_object_no_sync((Versioned *)struct_, &made)) != 0)
@@ -1282,14 +1394,18 @@ make_by_table(PyObject *Py_UNUSED(module), PyObject *args)
     return (PyObject *)made;
 }
 
-/* stream_by_table(type): the current work stream of the CPU as an integer, 0 for NULL; the out parameter is preset to
- * another address. */
+/* stream_by_table(type, device_type=1, device_id=0): the current work stream of a device, by default of the CPU, as an
+ * integer, 0 for NULL; the out parameter is preset to another address. */
 static PyObject *
-stream_by_table(PyObject *Py_UNUSED(module), PyObject *type)
+stream_by_table(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    const DLPackExchangeAPI *found = table_of((PyTypeObject *)type);
+    const DLPackExchangeAPI *found;
     void *stream = (void *)&page;
-    if (found == NULL || check_result("current_work_stream", found->current_work_stream(kDLCPU, 0, &stream)) != 0)
+    int device = kDLCPU, id = 0;
+    PyObject *type;
+
+    if (!PyArg_ParseTuple(args, "O|ii", &type, &device, &id) || (found = table_of((PyTypeObject *)type)) == NULL ||
+        check_result("current_work_stream", found->current_work_stream((DLDeviceType)device, id, &stream)) != 0)
         return NULL;
     if (stream == (void *)&page)
         return PyErr_Format(PyExc_AssertionError, "current_work_stream returned 0 and left the out parameter unset");
@@ -1314,12 +1430,11 @@ report(void *context, const char *kind, const char *message)
 }
 
 /* On a thread that Python never saw. */
-static void *
-allocate(void *argument)
+THREAD_FUNCTION(allocate)
 {
     Allocation *a = (Allocation *)argument;
     a->returned = a->table->managed_tensor_allocator(a->prototype, &a->managed, a, report);
-    return NULL;
+    return THREAD_END;
 }
 
 /* allocate_by_table(type, prototype): a Taken; the prototype is a Managed. */
@@ -1328,15 +1443,15 @@ allocate_by_table(PyObject *Py_UNUSED(module), PyObject *args)
 {
     Allocation a = {.returned = -1};
     PyObject *type, *prototype;
-    pthread_t thread;
+    Thread thread;
 
-    if (!PyArg_ParseTuple(args, "OO!", &type, &managed_type, &prototype) ||
+    if (!PyArg_ParseTuple(args, "OO!", &type, managed_type, &prototype) ||
         (a.table = table_of((PyTypeObject *)type)) == NULL)
         return NULL;
     a.prototype = ((Managed *)prototype)->tensor;
     Py_BEGIN_ALLOW_THREADS
-    if (pthread_create(&thread, NULL, allocate, &a) == 0)
-        (void)pthread_join(thread, NULL);
+    if (thread_start(&thread, allocate, &a) == 0)
+        thread_join(thread);
     Py_END_ALLOW_THREADS
     if (a.returned == 0 && a.reports == 0 && a.managed != NULL)
         return taken_new(a.managed, NULL);
@@ -1356,14 +1471,14 @@ static PyObject *
 answer_is(PyObject *Py_UNUSED(module), PyObject *callable)
 {
     Py_INCREF(callable);
-    Py_XSETREF(answer, callable);
+    replace(&answer, callable);
     Py_RETURN_NONE;
 }
 
 static PyObject *
 by_noargs_or_o(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(other))
 {
-    return PyObject_CallNoArgs(answer);
+    return PyObject_CallObject(answer, NULL);
 }
 
 static PyObject *
@@ -1428,8 +1543,30 @@ static PyType_Spec convention_spec = {
     "_dlpack_conformance.Conventions", sizeof(PyObject), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, convention_slots,
 };
 
-/* call(obj, names, values): obj.__dlpack__ by vectorcall, with names as they are: the same one twice, or not interned.
- * What comes back is taken. */
+/* Calls with names as they are: not interned, for instance. The limited API of 3.9 has no vectorcall, by which the same
+ * name may be given twice. */
+static PyObject *
+call_with_names(PyObject *method, PyObject *names, PyObject *values)
+{
+#ifdef Py_LIMITED_API
+    PyObject *none = PyTuple_New(0), *keywords = PyDict_New(), *result = NULL;
+    Py_ssize_t i;
+
+    for (i = 0; keywords != NULL && i < PyTuple_Size(names); i++) {
+        if (PyDict_SetItem(keywords, PyTuple_GetItem(names, i), PyTuple_GetItem(values, i)) < 0)
+            Py_CLEAR(keywords);
+    }
+    if (none != NULL && keywords != NULL)
+        result = PyObject_Call(method, none, keywords);
+    Py_XDECREF(none);
+    Py_XDECREF(keywords);
+    return result;
+#else
+    return PyObject_Vectorcall(method, &PyTuple_GET_ITEM(values, 0), 0, names);
+#endif
+}
+
+/* call(obj, names, values): obj.__dlpack__ with names as they are. What comes back is taken. */
 static PyObject *
 call(PyObject *module, PyObject *args)
 {
@@ -1438,7 +1575,7 @@ call(PyObject *module, PyObject *args)
     if (!PyArg_ParseTuple(args, "OO!O!", &obj, &PyTuple_Type, &names, &PyTuple_Type, &values) ||
         (method = PyObject_GetAttrString(obj, "__dlpack__")) == NULL)
         return NULL;
-    capsule = PyObject_Vectorcall(method, &PyTuple_GET_ITEM(values, 0), 0, names);
+    capsule = call_with_names(method, names, values);
     Py_DECREF(method);
     if (capsule == NULL)
         return NULL;
@@ -1470,7 +1607,7 @@ static PyMethodDef functions[] = {
     {"table", FUNCTION(table), METH_VARARGS | METH_KEYWORDS, NULL},
     {"calls_of_tables", calls_of_tables, METH_NOARGS, NULL},
     {"table_facts", table_facts, METH_O, NULL},
-    {"stream_by_table", stream_by_table, METH_O, NULL},
+    {"stream_by_table", stream_by_table, METH_VARARGS, NULL},
     {"take_by_table_of", take_by_table_of, METH_VARARGS, NULL},
     {"header", header, METH_VARARGS, NULL},
     {"outcome", set_outcome, METH_VARARGS, NULL},
@@ -1495,14 +1632,17 @@ PyInit__dlpack_conformance(void)
 
     page = pages_size();
     allocator = Py_None;
+    Py_INCREF(allocator);
     static_names = PyDict_New();
-    Py_INCREF(&managed_type);
+    managed_type = (PyTypeObject *)PyType_FromSpec(&managed_spec);
+    taken_type = (PyTypeObject *)PyType_FromSpec(&taken_spec);
+    Py_XINCREF((PyObject *)managed_type);
 #ifdef Py_GIL_DISABLED
     if (module != NULL)
         (void)PyUnstable_Module_SetGIL(module, Py_MOD_GIL_NOT_USED);
 #endif
-    if (module == NULL || static_names == NULL || conventions == NULL || PyType_Ready(&managed_type) < 0 ||
-        PyType_Ready(&taken_type) < 0 || PyModule_AddObject(module, "Managed", (PyObject *)&managed_type) < 0 ||
+    if (module == NULL || static_names == NULL || conventions == NULL || managed_type == NULL || taken_type == NULL ||
+        PyModule_AddObject(module, "Managed", (PyObject *)managed_type) < 0 ||
         PyModule_AddObject(module, "Conventions", conventions) < 0)
         return NULL;
     return module;
