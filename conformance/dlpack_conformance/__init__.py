@@ -1,4 +1,4 @@
-"""A conformance suite that any DLPack library can run on itself: `pytest --pyargs dlpack_conformance --dlpack=numpy`."""
+"""Tests that any DLPack library can run on itself: `pytest --pyargs dlpack_conformance --dlpack=numpy`."""
 
 __version__ = "0.1.0"
 __all__ = ["Adapter", "load", "run"]

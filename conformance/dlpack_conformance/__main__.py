@@ -26,6 +26,7 @@ def parse(arguments):
     parser.add_argument("--markdown", help="writes a table in Markdown, a row for each library")
     parser.add_argument("--html", help="writes one page: clauses and libraries, with the reasons")
     parser.add_argument("--write-xfails", metavar="FILE", help="writes the tests that fail, for the plugin's --xfails")
+    parser.add_argument("--cuda", action="store_true", help="runs the tests of streams, on a GPU, and no others")
     parser.add_argument("--choices", action="store_true", help="prints the choices of the library, for its adapter")
     parser.add_argument(
         "-v", "--verbose", action="store_true", help="prints each test that did not pass, with its reason"
@@ -43,7 +44,7 @@ def main(arguments=None):
     found = [json.loads(Path(path).read_text(encoding="utf-8")) for path in options.results]
     failed = False
     for name in options.adapter:
-        result = run(name, options.select)
+        result = run(name, options.select, cuda=options.cuda)
         found.append(result)
         print(report.text(result, options.verbose))
         if options.choices:

@@ -68,6 +68,12 @@ class Adapter:
     from_several = None  # from_several(xs): one object of several tensors, as of the planes of a picture
     make = None  # make(dtype, shape, data): a new array that is writable if the library has such arrays
     readonly = None  # readonly(dtype, shape, data): a read-only array
+    # For the tests of streams, --cuda; values(array) and describe(array) take such arrays too.
+    device = None  # where make_on_device makes arrays: (2, id) of CUDA, (10, id) of ROCm
+    make_on_device = None  # make_on_device(dtype, shape, data): a new array on the device
+    current_stream = None  # current_stream(): the number in DLPack of the stream that the library works on
+    runtime = None  # the path of the library of CUDA's or HIP's runtime; None: the one that is loaded or found
+
     unexportable = None  # unexportable(): {description: array that DLPack cannot describe}
 
     # Views that share the memory of an array, by what they are. What an array cannot do, it has no view of.

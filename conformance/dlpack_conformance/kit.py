@@ -16,6 +16,7 @@ import pytest
 from _dlpack_conformance import Managed, take
 
 from .adapter import DTYPES, Description, compact, itemsize
+from .runtime import Runtime
 from .standard import OPEN, Sentence
 
 CPU = (1, 0)
@@ -400,6 +401,24 @@ class Library:
             assert settled(lambda made=made: made.deleted >= 1), "the deleter was not called"
             assert made.deleted == 1, f"the deleter was called {made.deleted} times"
         return "copied" if copied else "taken"
+
+    # -- on a device with streams --
+
+    def runtime(self):
+        """The runtime of the device."""
+        if self.adapter.device is None:
+            pytest.skip("the adapter names no device, or the library finds none")
+        return Runtime(self.adapter.device[0], self.adapter.runtime)
+
+    def make_on_device(self, data=None):
+        if self.adapter.make_on_device is None:
+            pytest.skip("the library does not produce on the device")
+        return self.adapter.make_on_device(self.dtype, self.shape, self.data if data is None else data)
+
+    def current_stream(self):
+        if self.adapter.current_stream is None:
+            pytest.skip("the library has no current stream")
+        return self.adapter.current_stream()
 
     # -- choices --
 

@@ -58,6 +58,16 @@ class Torch(Adapter):
         # PyTorch names the standard but no version: the parameters that it documents are those of a version.
         parameters = inspect.signature(torch.Tensor.__dlpack__).parameters
         self.standard = "2023.12" if "dl_device" in parameters else "2022.12"
+        self.is_hip = torch.version.hip is not None
+        if torch.cuda.is_available():
+            self.device = (10 if self.is_hip else 2, 0)
+
+    def make_on_device(self, dtype, shape, data):
+        return self.make(dtype, shape, data).cuda()
+
+    def current_stream(self):
+        handle = self.torch.cuda.current_stream().cuda_stream
+        return handle or (0 if self.is_hip else 1)
 
     def make(self, dtype, shape, data):
         kind = getattr(self.torch, dtype)
@@ -78,7 +88,7 @@ class Torch(Adapter):
         return a.data_ptr(), tuple(a.shape), a.stride(), False, str(a.dtype).replace("torch.", "")
 
     def values(self, a):
-        whole = a.detach().resolve_conj().resolve_neg().clone(memory_format=self.torch.contiguous_format)
+        whole = a.detach().cpu().resolve_conj().resolve_neg().clone(memory_format=self.torch.contiguous_format)
         return ctypes.string_at(whole.data_ptr(), whole.nbytes) if whole.nbytes else b""
 
 
@@ -323,6 +333,7 @@ class Cupy(Adapter):
 
         cupy.cuda.runtime.getDeviceCount()  # raises without a GPU
         self.cupy = cupy
+        self.device = (10 if cupy.cuda.runtime.is_hip else 2, 0)
         self.standard = getattr(cupy, "__array_api_version__", "2022.12")
         self.from_dlpack = cupy.from_dlpack
 
@@ -330,6 +341,11 @@ class Cupy(Adapter):
         import numpy
 
         return self.cupy.asarray(numpy.frombuffer(data, dtype).reshape(shape))
+
+    make_on_device = make
+
+    def current_stream(self):
+        return self.cupy.cuda.get_current_stream().ptr or (0 if self.device[0] == 10 else 1)
 
     def describe(self, a):
         return a.data.ptr, a.shape, tuple(stride // a.itemsize for stride in a.strides), False, a.dtype.name

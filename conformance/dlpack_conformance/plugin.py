@@ -47,6 +47,10 @@ def clause_of(item):
     return clause if hasattr(clause, "pitfall") else None
 
 
+def id_of(item):
+    return item.name.replace("test_", "", 1)
+
+
 def pytest_collect_file(file_path, parent):
     """Collects the tests of this package also for an ini file that gives the files of tests other names."""
     patterns = parent.config.getini("python_files")
@@ -58,8 +62,15 @@ def pytest_collect_file(file_path, parent):
 
 def pytest_itemcollected(item):
     """Names a test by its id, wherever this package lies."""
-    if clause_of(item) is not None:
-        item._nodeid = "dlpack_conformance::" + item.name.replace("test_", "", 1)
+    if clause_of(item) is None:
+        return
+    name = f"dlpack_conformance::{id_of(item)}"
+    if hasattr(item, "_nodeid"):
+        item._nodeid = name
+    elif hasattr(item, "_id"):  # pytest 9.2
+        from _pytest.nodeid import coerce_node_id
+
+        item._id = coerce_node_id(name)
 
 
 def pytest_collection_modifyitems(config, items):
@@ -163,10 +174,9 @@ class Suite:
         clause = clause_of(item)
         if clause is None or self.in_process:
             return None
-        hook, location = item.ihook, ("dlpack_conformance", item.location[1], item.name)
+        hook, id, begun = item.ihook, id_of(item), time.time()
+        location = ("dlpack_conformance", item.location[1], id)
         hook.pytest_runtest_logstart(nodeid=item.nodeid, location=location)
-        begun = time.time()
-        id = item.nodeid.partition("::")[2]
         if id in self.skips:
             result = {"outcome": "skip", "came": self.skips[id].reason or str(self.skips[id])}
         else:
@@ -190,9 +200,9 @@ class Suite:
         return True
 
     def pytest_runtest_setup(self, item):
-        id = item.nodeid.partition("::")[2]
-        if clause_of(item) is not None and id in self.skips:  # in this process
-            pytest.skip(self.skips[id].reason or str(self.skips[id]))
+        line = self.skips.get(id_of(item)) if clause_of(item) is not None else None
+        if line is not None:  # in this process
+            pytest.skip(line.reason or str(line))
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_makereport(self, item, call):
@@ -206,7 +216,7 @@ class Suite:
         result = result_of(item, call, report)
         if result is not None:
             item.user_properties[:] = report.user_properties = properties(clause, result)
-            self.judge(report, item.nodeid.partition("::")[2], clause, result)
+            self.judge(report, id_of(item), clause, result)
 
     # -- what a result means --
 

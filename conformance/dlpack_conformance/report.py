@@ -18,7 +18,7 @@ GRADES = ["must", "should", "choice"]
 def clauses():
     """The clauses by the names of their tests."""
     found = {}
-    for file in ("producer", "consumer", "exchange_api", "lifetime", "paths"):
+    for file in ("producer", "consumer", "exchange_api", "lifetime", "paths", "streams"):
         tests = vars(importlib.import_module(f".clauses.test_{file}", __package__))
         found.update((name[5:], test.clause) for name, test in tests.items() if name.startswith("test_"))
     return found
@@ -220,6 +220,7 @@ GROUPS = {
     "C": ("Consumers", "from_dlpack"),
     "X": ("The C exchange API", "__dlpack_c_exchange_api__"),
     "G": ("Threads and interpreters", "several threads, subinterpreters"),
+    "S": ("Streams", "the order of work on a GPU"),
 }
 
 STYLE = Path(__file__).with_name("report.css").read_text(encoding="utf-8")

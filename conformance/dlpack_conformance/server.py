@@ -98,8 +98,8 @@ class Server:
 
         After a failure or a crash, which may leave a damaged library behind, another fork goes on.
 
-        A process with several threads cannot be forked safely, and a runtime of a GPU not at all: there the tests run in
-        this process, and after a crash Worker starts another.
+        A process with several threads cannot be forked safely, and a runtime of a GPU not at all: there the tests run
+        in this process, and after a crash Worker starts another.
         """
         if session.testsfailed:  # some file could not be imported
             return None

@@ -65,6 +65,17 @@ COPY_NONE = array_api(METHOD, "2023.12", "the function must reuse the existing m
 CONSUMER_LOGIC = array_api(METHOD, "2023.12", "And this logic for the consumer in from_dlpack")
 VERIFY = array_api(METHOD, "2023.12", "the consumer must verify the version even when max_version is passed")
 
+# ---- The array API standard: streams of array.__dlpack__ ----
+
+SAFELY = array_api(METHOD, "2021.12", "to ensure that operations can safely be performed on the array (e.g., by insert")
+ASSUME_LEGACY = array_api(METHOD, "2021.12", "producer must assume the legacy default stream (default).")
+EXPLICITLY = array_api(METHOD, "2021.12", "It is recommended that implementers explicitly handle streams.")
+MINUS_ONE = array_api(METHOD, "2021.12", "If stream is -1, the value may be used by the consumer to signal")
+AMBIGUOUS = array_api(METHOD, "2021.12", "0 is disallowed due to its ambiguity: 0 could mean either None, 1, or 2.")
+NOT_SUPPORTED = array_api(METHOD, "2021.12", "Using 1 and 2 is not supported.")
+FROM_MINUS_ONE = array_api(METHOD, "2023.12", "The pointer must be an integer larger than or equal to -1")
+ON_THE_HOST = array_api(METHOD, "2023.12", "when kDLCPU is in use, stream must be None and a synchronization must be")
+
 # ---- The array API standard: array.__dlpack_device__ and from_dlpack ----
 
 DEVICE_TUPLE = array_api("array.__dlpack_device__", "2021.12", "a tuple (device_type, device_id) in DLPack format")
@@ -153,4 +164,5 @@ SAME_TYPE = dlpack_h("DLPackManagedTensorFromPyObjectNoSync", "1.3", "Must have 
 LENT = dlpack_h("DLPackDLTensorFromPyObjectNoSync", "1.3", "still owns the memory of data, strides, shape")
 STOLEN = dlpack_h("DLPackManagedTensorToPyObjectNoSync", "1.3", "to convert the ownership of the tensor is stolen.")
 CONVERT = dlpack_h("DLPackManagedTensorToPyObjectNoSync", "1.3", "Convert an owning DLManagedTensorVersioned* to the")
+WORK_STREAM = dlpack_h("DLPackCurrentWorkStream", "1.3", "Obtain the current work stream of a device.")
 NULL_STREAM = dlpack_h("DLPackCurrentWorkStream", "1.3", "the producer can simply return NULL when queried")

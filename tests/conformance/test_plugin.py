@@ -158,8 +158,10 @@ def test_what_a_line_of_these_files_names():
 def test_ids_txt_has_the_ids_of_all_tests():
     """An id that changes or goes is one that stands in files of others: CHANGELOG.md names it."""
     ids = expected.all_ids()
-    with runner.Worker(f"{HERE / 'adapters.py'}:Wrongarray") as worker:
-        found = worker.wait_for_library()["tests"]
+    found = []
+    for cuda in False, True:
+        with runner.Worker(f"{HERE / 'adapters.py'}:Wrongarray", cuda=cuda) as worker:
+            found += worker.wait_for_library()["tests"]
     if sys.maxsize < 2**33:
         pytest.skip("alignments of 64 bits: some tests have fewer parameters here")
     text = "\n".join(found)

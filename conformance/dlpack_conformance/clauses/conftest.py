@@ -16,3 +16,13 @@ def library(request):
 def lib(request, library):
     library.begin(request.function.clause)
     return library
+
+
+@pytest.fixture
+def runtime(lib):
+    """The runtime of the device, which is left as it was."""
+    runtime = lib.runtime()
+    device = runtime.device()
+    yield runtime
+    runtime.set_device(device)
+    runtime.close()
