@@ -255,7 +255,7 @@ test-libraries: dev $(VENV)/$(TAG)-libraries environments
 	    $(WITH_MODULES) $(BUILD)/venv-$$name/bin/python -m pytest tests/libraries/test_table.py tests/libraries/test_libraries.py \
 	        -k $$name $(PYTEST_ARGS) || failed=1; \
 	done; \
-	$(RUN) -m pytest $(PARALLEL) tests/libraries $(PYTEST_ARGS) || failed=1; \
+	DLPACK_PY_LIBRARIES=1 $(RUN) -m pytest $(PARALLEL) tests/libraries tests/conformance/test_xfails.py $(PYTEST_ARGS) || failed=1; \
 	PYTHONPATH=tests $(VENV)/bin/python tests/libraries/table.py $(BUILD)/libraries docs/libraries.md || failed=1; \
 	exit $$failed
 

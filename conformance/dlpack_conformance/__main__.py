@@ -31,7 +31,10 @@ def parse(arguments):
     parser.add_argument(
         "-v", "--verbose", action="store_true", help="prints each test that did not pass, with its reason"
     )
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.cuda and options.html:
+        parser.error("the page has no clauses of streams: --html without --cuda")
+    return options
 
 
 def main(arguments=None):

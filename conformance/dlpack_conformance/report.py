@@ -14,18 +14,27 @@ OUTCOMES = ["pass", "fail", "choice", "skip"]
 GRADES = ["must", "should", "choice"]
 
 
-@functools.cache
-def clauses():
-    """The clauses by the names of their tests."""
+def tests_of(*files):
     found = {}
-    for file in ("producer", "consumer", "exchange_api", "lifetime", "paths", "streams"):
+    for file in files:
         tests = vars(importlib.import_module(f".clauses.test_{file}", __package__))
         found.update((name[5:], test.clause) for name, test in tests.items() if name.startswith("test_"))
     return found
 
 
+@functools.cache
+def clauses():
+    """The clauses by the names of their tests, without those of streams."""
+    return tests_of("producer", "consumer", "exchange_api", "lifetime", "paths")
+
+
+@functools.cache
+def all_clauses():
+    return {**clauses(), **tests_of("streams")}
+
+
 def clause_of(test):
-    return clauses()[test.partition("[")[0]]
+    return all_clauses()[test.partition("[")[0]]
 
 
 def failed(result):
@@ -56,7 +65,7 @@ def rows(result):
     grouped = {}
     for name, test in result["tests"].items():
         base, _, parameters = name.partition("[")
-        if base not in clauses():
+        if base not in all_clauses():
             continue
         grouped.setdefault(base, []).append((parameters.rstrip("]"), test))
     return grouped
@@ -220,7 +229,6 @@ GROUPS = {
     "C": ("Consumers", "from_dlpack"),
     "X": ("The C exchange API", "__dlpack_c_exchange_api__"),
     "G": ("Threads and interpreters", "several threads, subinterpreters"),
-    "S": ("Streams", "the order of work on a GPU"),
 }
 
 STYLE = Path(__file__).with_name("report.css").read_text(encoding="utf-8")

@@ -32,11 +32,11 @@ def failures(result):
     return {name: test["came"] for name, test in result["tests"].items() if test["outcome"] == "fail"}
 
 
-@pytest.mark.parametrize("name, least", [("Dlarray", 550), ("Wrongarray", 570), ("ByHand", 470)])
-def test_a_correct_library_fails_no_test(name, least):
-    result = run(f"{ADAPTERS}:{name}")
+def test_a_correct_library_fails_no_test():
+    """test_xfails.py has others."""
+    result = run(f"{ADAPTERS}:Wrongarray")
     assert failures(result) == {}
-    assert sum(test["outcome"] != "skip" for test in result["tests"].values()) >= least
+    assert sum(test["outcome"] != "skip" for test in result["tests"].values()) >= 570
 
 
 # ---- Libraries that are right and unlike others ----
@@ -245,14 +245,14 @@ def test_the_page_shows_each_clause_with_the_reason_of_its_failure(results):
 
 
 def test_every_clause_has_a_grade_a_standard_and_a_pitfall():
-    assert len(report.clauses()) > 150
-    for name, clause in report.clauses().items():
+    assert len(report.clauses()) > 150 and len(report.all_clauses()) > len(report.clauses()) + 20
+    for name, clause in report.all_clauses().items():
         assert name.startswith(f"{clause.id}_")
         assert clause.grade in report.GRADES and clause.asks.endswith(".") and clause.pitfall, name
 
 
 def test_each_grade_rests_on_a_sentence_of_one_line_and_is_a_choice_without_one():
-    for name, clause in report.clauses().items():
+    for name, clause in report.all_clauses().items():
         if clause.sentence is standard.OPEN:
             assert clause.grade == "choice", name
         else:
