@@ -118,6 +118,9 @@ class DeviceType(enum.IntEnum):
     CPU = 1
 
 
+# `python -c` puts the current folder in front of PYTHONPATH.
+OWN_PATH = "import sys; sys.path[:] = sys.path[sys.path[0] == '' :]"
+
 # Multiplies the limits of time, on a machine that is slow or busy.
 PATIENCE = float(os.environ.get("DLPACK_PY_PATIENCE", "1"))
 
@@ -433,7 +436,8 @@ class Library:
     def run(self, code, timeout=40):
         """Runs code in a new process, in which `lib` is this library. Fails if the process does not end with 0."""
         begin = (
-            "import gc, os, sys, threading\n"
+            f"{OWN_PATH}\n"
+            "import gc, os, threading\n"
             "import _dlpack_conformance as native\n"
             "from dlpack_conformance import load\n"
             "from dlpack_conformance.kit import *\n"

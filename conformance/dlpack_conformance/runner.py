@@ -11,11 +11,15 @@ import threading
 import time
 from pathlib import Path
 
-from .kit import PATIENCE, how_ended, last_line
+from .kit import OWN_PATH, PATIENCE, how_ended, last_line
 
 CLAUSES = Path(__file__).with_name("clauses")
 LIMIT = 45 * PATIENCE  # seconds for one test
 START = 120 * PATIENCE  # seconds until the first test begins
+
+
+# The current folder may have the sources of the library: they count only if they count for this process.
+PYTEST = f"{OWN_PATH}; import pytest; sys.exit(pytest.main(sys.argv[1:]))"
 
 
 class NoLibrary(Exception):
@@ -52,7 +56,7 @@ def child_environment(more=None):
 
 def command_of(name, cuda=False):
     """The command of a pytest that has this package's tests and plugins, and no others."""
-    command = [sys.executable, "-X", "faulthandler", "-m", "pytest", str(CLAUSES), "-s", "-c", os.devnull]
+    command = [sys.executable, "-X", "faulthandler", "-c", PYTEST, str(CLAUSES), "-s", "-c", os.devnull]
     command += ["--rootdir", str(CLAUSES), "--import-mode=importlib"]
     for plugin in "no:cacheprovider", "no:warnings", "dlpack_conformance.plugin":
         command += ["-p", plugin]

@@ -11,6 +11,7 @@ import pytest
 from dlpack_conformance import expected, load, runner
 
 HERE = Path(__file__).parent
+PYTEST = [sys.executable, "-m", "pytest"]
 ADAPTER = "adapters:Wrongarray"
 ALL = ("--pyargs", "dlpack_conformance")
 CONSUMER, PRODUCER = (
@@ -18,6 +19,7 @@ CONSUMER, PRODUCER = (
 )  # fewer to collect
 CRASHING = {"WRONGARRAY_MISTAKE": "NULL_deleter_is_called"}
 K3 = [f"K3_a_NULL_deleter_is_not_called[{form}]" for form in ("versioned", "legacy")]
+PASSING = "K4_the_capsule_is_renamed[legacy]"
 FEW = "K3_a or K4_the_capsule"
 SHOULD = "P2_a_consumer_of_version_1_gets_a_versioned_capsule[(1, 0)]"
 
@@ -26,8 +28,8 @@ SHOULD = "P2_a_consumer_of_version_1_gets_a_versioned_capsule[(1, 0)]"
 def run(tmp_path):
     """Runs pytest in an empty folder. Returns the exit status, what it printed, and the outcomes by id."""
 
-    def run(*arguments, adapter=ADAPTER, tests=("--pyargs", CONSUMER), environment=None):
-        command = [sys.executable, "-m", "pytest", "-p", "dlpack_conformance.plugin", "--junitxml=junit.xml", *tests]
+    def run(*arguments, adapter=ADAPTER, tests=("--pyargs", CONSUMER), environment=None, command=PYTEST):
+        command = [*command, "-p", "dlpack_conformance.plugin", "--junitxml=junit.xml", *tests]
         command += [*arguments, *([f"--dlpack={adapter}"] if adapter else [])]
         variables = runner.child_environment({"COLUMNS": "200", **(environment or {})})
         variables["PYTHONPATH"] += os.pathsep + str(HERE)
@@ -55,22 +57,33 @@ def test_a_right_library_passes(run):
     assert all_passed(outcomes) and set(K3) < set(outcomes)
 
 
-@pytest.mark.parametrize("processes", [0, 2])
-def test_a_crash_is_the_failure_of_one_test(run, processes):
-    status, told, outcomes = run("-k", FEW, "-n", str(processes), environment=CRASHING)
+def test_a_crash_is_the_failure_of_one_test(run):
+    status, told, outcomes = run("-k", FEW, environment=CRASHING)
     assert status == 1, told
     failed = {id: told for id, (what, told) in outcomes.items() if what == "failure"}
     assert sorted(failed) == sorted(K3)
     for text in failed.values():
         assert "the process was ended by" in text and "asks:" in text and "standard: dlpack.h 1.3" in text
-    assert outcomes["K4_the_capsule_is_renamed[legacy]"] == ("passed", "")
+    assert outcomes[PASSING] == ("passed", "")
     assert f"dlpack_conformance {dlpack_conformance.__version__}: wrongarray 0: failures by grade: 2 must" in told
 
 
-def test_the_version_of_the_suite_and_of_the_library_stand_in_each_report(run):
-    _, told, _ = run("-k", "K3_a", "-n", "2")
+def test_two_workers_find_the_same(run, tmp_path):
+    (tmp_path / "xfails.txt").write_text(f"{K3[0]}  # ends the process\n{PASSING}\n")
+    status, told, outcomes = run("-k", FEW, "-n", "2", "--xfails=xfails.txt", environment=CRASHING)
+    assert status == 1, told
+    failed = {id for id, (what, _) in outcomes.items() if what == "failure"}
+    assert (failed, outcomes[K3[0]]) == ({K3[1], PASSING}, ("xfailed", "ends the process"))
+    assert f"[XPASS(strict)] {PASSING} passes: remove line 2 of xfails.txt" in outcomes[PASSING][1]
     version = dlpack_conformance.__version__
     assert f"\ndlpack_conformance {version}: wrongarray 0, grades that fail: must\n" in told
+    assert f"dlpack_conformance {version}: wrongarray 0: failures by grade: 2 must" in told
+
+
+def test_the_version_of_the_suite_and_of_the_library_stand_in_each_report(run):
+    _, told, _ = run("-k", "K3_a")
+    version = dlpack_conformance.__version__
+    assert f"\ndlpack_conformance {version}: adapters:Wrongarray, grades that fail: must\n" in told
     suite = ElementTree.parse(run.xml).find("testsuite/properties")
     properties = {entry.get("name"): entry.get("value") for entry in suite}
     assert properties == {"dlpack_conformance": version, "dlpack_library": "wrongarray 0"}
@@ -91,7 +104,7 @@ def test_a_failure_of_another_grade_is_shown_and_fails_only_if_asked(run):
     assert status == 4 and "--dlpack-grades: most is none of must, should, choice" in told
 
 
-@pytest.mark.parametrize("how", [[], ["-n", "2"], ["--dlpack-in-process"]], ids=["alone", "two workers", "in process"])
+@pytest.mark.parametrize("how", [[], ["--dlpack-in-process"]], ids=["isolated", "in process"])
 def test_a_test_of_the_xfails_file_must_fail(run, tmp_path, how):
     mistake = {"WRONGARRAY_MISTAKE": "byte_offset_is_ignored"}
     failing = "D1_byte_offset_is_added[16-versioned]"
@@ -208,6 +221,16 @@ def test_other_projects_notice_nothing_of_the_plugin(run, tmp_path):
     status, told, outcomes = run("-s", adapter=None, tests=[str(tmp_path)])
     assert (status, outcomes) == (0, {"test_other": ("passed", "")}), told
     assert "nothing is imported" in told
+
+
+def test_the_sources_in_the_current_folder_are_not_the_library(run, tmp_path):
+    """As `pytest`, in contrast to `python -m pytest`: a module is the installed one."""
+    (tmp_path / "wrongarray.py").write_text("raise ImportError('these are the sources')")
+    command = "import sys; del sys.path[0]; import pytest; sys.exit(pytest.main(sys.argv[1:]))"
+    status, told, outcomes = run("-k", FEW, command=[sys.executable, "-c", command])
+    assert status == 0 and all_passed(outcomes), told
+    status, told, _ = run("-k", FEW)
+    assert status == 4 and "these are the sources" in told
 
 
 def test_the_settings_of_the_users_project_do_not_matter(run, tmp_path):
