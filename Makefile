@@ -35,8 +35,9 @@
 # Other libraries:
 #   make test-libraries    exchanges with all array libraries that run on a CPU; writes docs/libraries.md
 #   make environments      installs those of them that need an environment each
-#   make conformance       runs the conformance suite on all array libraries that run here; writes conformance/results,
-#                          docs/conformance.md and build/conformance.html
+#   make conformance       runs the conformance suite on all array libraries that run here, some in several versions;
+#                          writes conformance/results, docs/conformance.md and build/conformance.html. Installs 10 GB.
+#                          LIBRARIES=numpy=.venv names some libraries, each with its environment
 # Figures:
 #   make size              lines and functions of the headers, what one export and one import travel in them, the size
 #                          of the example, the cost of its compilation; fails if a figure is above its must
@@ -259,13 +260,19 @@ test-libraries: dev $(VENV)/$(TAG)-libraries environments
 	PYTHONPATH=tests $(VENV)/bin/python tests/libraries/table.py $(BUILD)/libraries docs/libraries.md || failed=1; \
 	exit $$failed
 
-# Two libraries at a time. Libraries that are not here, as CuPy and Numba without a GPU, are named and left out. A result
-# of an earlier run stays if its library has another version.
+# The conformance suite tests these libraries too, and older versions of others. Each has an environment of its own.
+SUBJECTS := warp drjit kornia pyav cuda-core mxnet ndonnx numpy1.26 numpy2.0 jax0.4 torch2.6
+
+# Each library with the folder of its environment. Two libraries run at a time. Libraries that are not here, as CuPy and
+# Numba without a GPU, are named and left out. A result of an earlier run stays if its library has another version.
 LIBRARIES := $(foreach name,$(ENVIRONMENTS),$(name)=$(BUILD)/venv-$(name)) \
     $(foreach library,torch jax dlarray by_hand numpy tvm_ffi pyarrow.Tensor pyarrow.Array array_api_strict nanobind pybind11 mpi4py \
-        cupy numba,$(library)=$(VENV))
+        cupy numba,$(library)=$(VENV)) \
+    $(foreach pair,warp=warp drjit=drjit kornia_rs=kornia av=pyav cuda.core=cuda-core mxnet=mxnet ndonnx=ndonnx numpy=numpy1.26 \
+        numpy=numpy2.0 jax=jax0.4 torch=torch2.6,$(subst =,=$(BUILD)/venv-,$(pair)))
+LIBRARY_ENVIRONMENTS = $(filter $(BUILD)/venv-%,$(subst =, ,$(LIBRARIES)))
 SUITE := PYTHONPATH=$(MODULES):conformance DLPACK_PY_BUILD_DIR=$(MODULES)
-conformance: dev $(VENV)/$(TAG)-libraries environments
+conformance: dev $(VENV)/$(TAG)-libraries $(LIBRARY_ENVIRONMENTS:%=%/installed)
 	failed=0; \
 	printf '%s\n' $(LIBRARIES) | $(SUITE) xargs -n 1 -P 2 \
 	    sh -c '$${0#*=}/bin/python tests/conformance/conform.py $${0%%=*} conformance/results' || failed=1; \

@@ -13,7 +13,7 @@ import time
 from typing import NamedTuple
 
 import pytest
-from _dlpack_conformance import Managed, take
+from _dlpack_conformance import Managed, allocate_by_table, take
 
 from .adapter import DTYPES, Description, compact, itemsize
 from .runtime import Runtime
@@ -196,6 +196,8 @@ def shown(error):
 
 # ---- The library ----
 
+UNKNOWN = object()
+
 
 class Library:
     """The library under test, by its adapter."""
@@ -204,6 +206,7 @@ class Library:
         self.adapter, self.spec, self.cuda = adapter, name, cuda
         self.clause = None  # of the running test
         self.chosen = {}  # what the running test found of choices
+        self.no_export = UNKNOWN  # the exception of the export of a plain array
         self.known = {}  # keywords of __dlpack__: whether the library knows them
         self.dtype = "float32" if "float32" in adapter.dtypes else adapter.dtypes[0]
         self.shape = adapter.shape
@@ -270,12 +273,28 @@ class Library:
     def _make(self, make, dtype, shape, data):
         if dtype not in self.adapter.dtypes or len(shape) not in self.adapter.ranks:
             pytest.skip(f"the library has no array of {dtype} and rank {len(shape)}")
+        self.needs_export()
         try:
             return make(dtype, shape, data_of(dtype, shape) if data is None else data)
         except Exception as error:
             if (dtype, shape) == (self.dtype, self.shape):
                 raise
             pytest.skip(f"the library makes no array of {dtype} and shape {shape}: {shown(error)}")
+
+    def export_error(self):
+        """The exception that the export of a plain array raises, or None."""
+        if self.no_export is UNKNOWN:
+            self.no_export = None
+            try:
+                self.take_any(self.adapter.make(self.dtype, self.shape, self.data))
+            except Exception as error:
+                self.no_export = without_frames(error)
+        return self.no_export
+
+    def needs_export(self):
+        """Skips where a plain array is not exported: P2_a_plain_array_is_exported has failed."""
+        if self.adapter.make is not None and self.export_error() is not None:
+            pytest.skip(f"the library exports no plain array: {shown(self.no_export)}")
 
     def scaled(self, count):
         """A plain shape with at least so many elements."""
@@ -340,6 +359,15 @@ class Library:
         return kind
 
     # -- as a consumer --
+
+    def allocate(self, kind, prototype):
+        """A tensor of the table's allocator. Skips where it makes none: SetError is for that."""
+        try:
+            return allocate_by_table(kind, prototype)
+        except RuntimeError as error:
+            if "NotImplemented" in str(error):
+                pytest.skip(f"the allocator makes no tensor: {shown(error)}")
+            raise
 
     def from_dlpack(self, source, **keywords):
         if self.adapter.from_dlpack is None:
@@ -470,7 +498,9 @@ def how_ended(status):
 def last_line(text):
     """The line of a process's messages that tells most: an uncaught error of C++, else Python's own, else the last."""
     logged = re.compile(r"^[A-Z]\d{4} [\d:.]+ +\d+ ")  # a time and a process, which differ from run to run
-    lines = [logged.sub("", line.strip()) for line in text.splitlines() if line.strip()]
+    progress = re.compile(r"^[.sxFE]*(?=Fatal|$)")  # of pytest
+    lines = [progress.sub("", logged.sub("", line.strip())) for line in text.splitlines()]
+    lines = [line for line in lines if line]
     lines = [
         line for line in lines if not line.startswith(("Extension modules:", "Current thread", "Thread 0x", "File "))
     ]

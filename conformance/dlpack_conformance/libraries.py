@@ -324,6 +324,198 @@ class Mpi4py(Adapter):
         return a.tobytes()
 
 
+class Warp(Adapter):
+    name = "warp"
+    standard = None
+    distribution = "warp-lang"
+    ranks = range(1, 5)
+    views = {**Adapter.views, "transposed": lambda a: a.transpose()}
+
+    def __init__(self):
+        import numpy
+        import warp
+
+        warp.config.quiet = True
+        warp.init()
+        self.np, self.wp = numpy, warp
+        self.from_dlpack = warp.from_dlpack
+
+    def make(self, dtype, shape, data):
+        kind = self.wp.dtype_from_numpy(self.np.dtype(dtype))
+        return self.wp.array(self.np.frombuffer(data, dtype).reshape(shape), dtype=kind, device="cpu")
+
+    def describe(self, a):
+        size = self.wp.types.type_size_in_bytes(a.dtype)
+        return a.ptr, tuple(a.shape), tuple(stride // size for stride in a.strides), False, a.dtype.__name__
+
+    def values(self, a):
+        return a.numpy().tobytes()
+
+
+class Drjit(Adapter):
+    """Its types on the CPU without LLVM. A type takes one dtype: what is not of Dr.Jit becomes a TensorXf."""
+
+    name = "drjit"
+    standard = None
+    zero_copy = False
+    dtypes = ("float32", "float64", "int8", "int32", "int64", "uint8", "uint32", "uint64", "float16", "bool")
+    views = {}  # a slice is a new tensor
+
+    def __init__(self):
+        import drjit.scalar
+        import numpy
+
+        self.np, self.scalar = numpy, drjit.scalar
+
+    def from_dlpack(self, x, **keywords):
+        own = type(x).__module__.startswith("drjit.")
+        return (type(x) if own else self.scalar.TensorXf)(x, **keywords)
+
+    def make(self, dtype, shape, data):
+        ending = {"float32": "f", "int32": "i", "uint32": "u", "bool": "b"}.get(dtype)
+        ending = ending or dtype.replace("float", "f").replace("uint", "u").replace("int", "i")
+        return getattr(self.scalar, f"TensorX{ending}")(self.np.frombuffer(data, dtype).reshape(shape))
+
+
+class Kornia(Adapter):
+    """Pictures: height, width and channels."""
+
+    name = "kornia_rs"
+    standard = None
+    distribution = "kornia-rs"
+    dtypes = ("uint8", "uint16", "float32")
+    ranks = (3,)
+    shape = (2, 3, 3)
+    views = {}
+
+    def __init__(self):
+        import numpy
+        from kornia_rs.image import Image
+
+        self.np, self.Image = numpy, Image
+        self.from_dlpack = Image.from_dlpack
+
+    def make(self, dtype, shape, data):
+        return self.from_dlpack(self.np.frombuffer(bytearray(data), dtype).reshape(shape))
+
+    def describe(self, a):
+        """A tensor of two dimensions becomes a picture of one channel."""
+        told = super().describe(a)
+        if told.shape[2:] != (1,):
+            return told
+        return told._replace(shape=told.shape[:2], strides=told.strides[:2])
+
+
+class PyAV(Adapter):
+    """Planes of a video frame: of one picture of grey bytes, or of three such planes."""
+
+    name = "av"
+    standard = None
+    dtypes = ("uint8",)
+    ranks = (2,)
+    shape = (4, 6)
+    views = {}
+
+    def __init__(self):
+        import av
+        import numpy
+
+        self.np, self.Frame = numpy, av.VideoFrame
+
+    def from_dlpack(self, x, **keywords):
+        return self.Frame.from_dlpack(x, format="gray", **keywords).planes[0]
+
+    def from_several(self, sources):
+        return self.Frame.from_dlpack((*sources, sources[-1])[:3], format="gbrp")
+
+    def make(self, dtype, shape, data):
+        return self.Frame.from_ndarray(self.np.frombuffer(data, dtype).reshape(shape), format="gray").planes[0]
+
+
+class CudaCore(Adapter):
+    """StridedMemoryView, which shows the memory of others, also on the CPU."""
+
+    name = "cuda.core"
+    standard = None
+    distribution = "cuda-core"
+    views = {}
+
+    def __init__(self):
+        import numpy
+        from cuda.core.utils import StridedMemoryView
+
+        self.np, self.View = numpy, StridedMemoryView
+
+    def from_dlpack(self, x, **keywords):
+        return self.View.from_dlpack(x, stream_ptr=-1, **keywords)
+
+    def make(self, dtype, shape, data):
+        return self.from_dlpack(self.np.frombuffer(bytearray(data), dtype).reshape(shape))
+
+    def readonly(self, dtype, shape, data):
+        return self.from_dlpack(self.np.frombuffer(data, dtype).reshape(shape))
+
+    def describe(self, a):
+        shape = tuple(a.shape)
+        return a.ptr, shape, compact(shape) if a.strides is None else tuple(a.strides), a.readonly, a.dtype.name
+
+
+class Mxnet(Adapter):
+    """Its functions take and give capsules: its arrays have no __dlpack__."""
+
+    name = "mxnet"
+    standard = None
+    takes_objects = False
+    views = {}
+
+    def __init__(self):
+        import mxnet
+
+        self.mx = mxnet
+
+    def from_dlpack(self, x, **keywords):
+        if hasattr(x, "__dlpack__"):
+            x = x.__dlpack__()
+        return self.mx.nd.from_dlpack(x, **keywords)
+
+    def describe(self, a):
+        pointer = ctypes.c_void_p()
+        self.mx.base.check_call(self.mx.base._LIB.MXNDArrayGetData(a.handle, ctypes.byref(pointer)))
+        return (
+            pointer.value,
+            tuple(a.shape),
+            compact(a.shape),
+            False,
+            a.asnumpy().dtype.name.replace("void16", "bfloat16"),
+        )
+
+    def values(self, a):
+        return a.asnumpy().tobytes()
+
+
+class Ndonnx(Adapter):
+    name = "ndonnx"
+    zero_copy = False
+    views = {}
+
+    def __init__(self):
+        import ndonnx
+        import numpy
+
+        self.np, self.nd = numpy, ndonnx
+        self.standard = ndonnx.__array_api_version__
+        self.from_dlpack = ndonnx.from_dlpack
+
+    def make(self, dtype, shape, data):
+        return self.nd.asarray(self.np.frombuffer(data, dtype).reshape(shape))
+
+    def describe(self, a):
+        return None, tuple(a.shape), None, None, a.unwrap_numpy().dtype.name
+
+    def values(self, a):
+        return a.unwrap_numpy().tobytes()
+
+
 class Cupy(Adapter):
     name = "cupy"
     distribution = "cupy-cuda13x"
@@ -387,6 +579,13 @@ KINDS = [
     PyarrowArray,
     ArrayApiStrict,
     Mpi4py,
+    Warp,
+    Drjit,
+    Kornia,
+    PyAV,
+    CudaCore,
+    Mxnet,
+    Ndonnx,
     Cupy,
     Numba,
 ]

@@ -198,7 +198,7 @@ def test_X5_the_allocator_gives_what_the_prototype_says(lib, dtype, shape):
     """managed_tensor_allocator gives a tensor with dtype, shape and device of the prototype, on any thread."""
     kind = lib.table()
     prototype = tensor(dtype, shape, strides=None, data=0)
-    taken = native.allocate_by_table(kind, prototype)
+    taken = lib.allocate(kind, prototype)
     says = taken.says
     assert (says["dtype"], says["shape"] or (), says["device"][0]) == (DTYPES[dtype], shape, 1), f"it is {says}"
     assert says["strides"] in (None, compact(shape)) or 0 in shape

@@ -334,7 +334,7 @@ def test_X3_two_arrays_are_lent_at_once(lib, source):
 
 def allocate(lib, shape=None, kind=None):
     kind = kind or lib.table()
-    return native.allocate_by_table(kind, tensor(lib.dtype, shape or lib.shape, strides=None, data=0, values=b""))
+    return lib.allocate(kind, tensor(lib.dtype, shape or lib.shape, strides=None, data=0, values=b""))
 
 
 @clause("X5", MUST, standard.ALLOCATED, "a field of an allocated tensor is wrong")

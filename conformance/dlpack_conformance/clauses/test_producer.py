@@ -131,9 +131,11 @@ def test_P2_without_max_version_no_versioned_capsule_comes(lib, keywords):
 @clause("P2", MUST, standard.ACCEPTS, "nothing is exported")
 def test_P2_a_plain_array_is_exported(lib):
     """A plain array is exported in one form of capsules at least, with its dtype, its shape and its values."""
-    array = lib.make()
-    taken, error = attempt(lib.take_any, array)
+    if lib.adapter.make is None:
+        pytest.skip("the library does not produce")
+    error = lib.export_error()
     assert error is None, f"a plain array of {lib.dtype} and shape {lib.shape}: raised {shown(error)}"
+    taken = lib.take_any(lib.make())
     assert taken.says["dtype"] == DTYPES[lib.dtype], f"the dtype is {taken.says['dtype']}"
     assert taken.says["shape"] == lib.shape, f"the shape is {taken.says['shape']}"
     assert elements(taken) == lib.data, "the values differ"
