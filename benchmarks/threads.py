@@ -1,8 +1,9 @@
 """Measures how many more exchanges two threads make than one thread; run by `make bench-threads`, without a GIL.
 
 The threads exchange different arrays, or the same one. Where nothing is shared, two threads make twice as many
-exchanges. Two threads that exchange the same array wait for each other where they count references to it, and where they
-lock it: an exchange table locks the object while it reads it. The first rows show what CPython makes of these two alone.
+exchanges. Two threads that exchange the same array wait for each other where they count references to it, and where
+they lock it: an exchange table locks the object while it reads it. The first rows show what CPython makes of these two
+alone.
 """
 
 import resource
