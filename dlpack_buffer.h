@@ -64,7 +64,7 @@ dlp_buffer_is_little(void)
 }
 
 /* The dtype of a buffer's format; 0 where DLPack has no such dtype, or the byte order is not the machine's (D10). */
-DLP_RARE uint32_t
+DLP_COLD uint32_t
 dlp_buffer_dtype(const char *format, Py_ssize_t itemsize)
 {
     const dlp_buffer_format *known = dlp_buffer_formats();
@@ -84,7 +84,7 @@ dlp_buffer_dtype(const char *format, Py_ssize_t itemsize)
 }
 
 /* The format of a dtype; NULL where the buffer protocol has none. */
-DLP_RARE const char *
+DLP_COLD const char *
 dlp_buffer_format_of(const DLTensor *t)
 {
     const dlp_buffer_format *known = dlp_buffer_formats();
@@ -113,7 +113,7 @@ dlp_buffer_memoryview(PyObject *obj)
 #endif
 
 /* Describes a buffer; shape and strides are written to dims. Returns 0, or -1 with BufferError. */
-DLP_RARE int
+DLP_COLD int
 dlp_buffer_tensor(const Py_buffer *buffer, int64_t *dims, DLTensor *t)
 {
     const uint32_t dtype = dlp_buffer_dtype(buffer->format, buffer->itemsize);
@@ -237,10 +237,10 @@ dlp_buffer_refusal(const DLTensor *t, int readonly, int flags)
     const int64_t bytes = dlpack_py_nbytes(t, 0);
     int64_t lowest = 0, highest = 0;
     int fits = bytes == (Py_ssize_t)bytes;
-    const int is_narrow = sizeof(Py_ssize_t) < sizeof(int64_t) ? dlp_byte_range(t, 0, &lowest, &highest) == 0 : 0;
+    const int has_range = sizeof(Py_ssize_t) < sizeof(int64_t) ? dlp_byte_range(t, 0, &lowest, &highest) == 0 : 0;
     int32_t i;
 
-    fits &= !is_narrow || (lowest == (Py_ssize_t)lowest && highest == (Py_ssize_t)highest);
+    fits &= !has_range || (lowest == (Py_ssize_t)lowest && highest == (Py_ssize_t)highest);
     for (i = 0; i < t->ndim; i++)
         fits &= t->shape[i] == (Py_ssize_t)t->shape[i];
     if (!fits || t->ndim > DLP_BUFFER_MAX_NDIM)
@@ -260,7 +260,7 @@ dlp_buffer_refusal(const DLTensor *t, int readonly, int flags)
 
 /* Fills buffer with a validated tensor, as flags (PyBUF_...) ask; its obj is exporter. owner keeps the memory. exports
  * NULL: not counted. Returns 0, or -1 with BufferError or MemoryError. */
-DLP_SHARED int
+DLP_NOINLINE int
 dlp_buffer_give(PyObject *exporter, PyObject *owner, const DLTensor *t, int readonly, dlpack_py_exports *exports,
                 Py_buffer *buffer, int flags)
 {
@@ -393,7 +393,7 @@ dlp_buffer_object_get(PyObject *self, Py_buffer *buffer, int flags)
 }
 
 /* The type of the objects behind memoryviews. */
-DLP_RARE PyObject *
+DLP_COLD PyObject *
 dlp_buffer_object_type_new(void)
 {
     PyType_Slot slots[] = {DLP_OBJECT_SLOTS,
@@ -486,7 +486,7 @@ dlpack_buffer_get(PyObject *obj, const dlpack_py_want *want, Py_buffer *buffer, 
 
 /* The value of a key, borrowed; NULL where it is missing or None, or with MemoryError or the like. Returns NULL at once
  * while an exception is set: a caller may read several keys, and then test once. */
-DLP_RARE PyObject *
+DLP_COLD PyObject *
 dlp_buffer_interface_get(PyObject *dict, const char *key)
 {
     PyObject *name = PyErr_Occurred() ? NULL : PyUnicode_InternFromString(key);
@@ -496,7 +496,7 @@ dlp_buffer_interface_get(PyObject *dict, const char *key)
 }
 
 /* Refuses the value of a key. An exception such as KeyboardInterrupt stays. Returns -1. */
-DLP_RARE int
+DLP_COLD int
 dlp_buffer_interface_refuse(const char *name, const char *key, PyObject *value, const char *wanted)
 {
     char format[192];
@@ -565,7 +565,7 @@ dlp_buffer_interface_dtype(PyObject *typestr)
  * dims     room for shape and strides, 2 * DLPACK_PY_MAX_NDIM
  *
  * Returns 0, or -1 with BufferError or TypeError. */
-DLP_RARE int
+DLP_COLD int
 dlp_buffer_interface_read(const char *name, PyObject *dict, int oldest, int64_t *dims, DLTensor *t)
 {
     PyObject *version, *mask, *typestr, *shape, *strides;
@@ -608,7 +608,7 @@ dlp_buffer_interface_read(const char *name, PyObject *dict, int oldest, int64_t 
 }
 
 /* Reads data as (address, read-only). Returns 0, or -1 with BufferError. */
-DLP_RARE int
+DLP_COLD int
 dlp_buffer_interface_address(const char *name, PyObject *data, DLTensor *t, uint64_t *flags)
 {
     PyObject *address;
@@ -656,7 +656,7 @@ dlp_buffer_interface_make_tuple(const int64_t *values, int32_t count, int64_t un
 
 /* A new dict, of version 3, of a validated tensor; NULL with AttributeError, so that the object has no such attribute,
  * for a dtype without a typestr, or with MemoryError. empty: the address of a tensor without elements. */
-DLP_RARE PyObject *
+DLP_COLD PyObject *
 dlp_buffer_interface_make(const char *name, const DLTensor *t, uint64_t flags, void *empty)
 {
     static const char kinds[] = {'i', 'u', 'f', '\0', '\0', 'c', 'b'};
@@ -761,7 +761,7 @@ dlp_buffer_interface_bytes(PyObject *data, PyObject *offset, DLTensor *t, uint64
 }
 
 /* Exports the tensor of __array_interface__, whose memory obj or data keeps. Returns as a want.fallback. */
-DLP_RARE int
+DLP_COLD int
 dlp_buffer_interface_take(PyObject *obj, struct DLManagedTensorVersioned **out)
 {
     static const char name[] = "__array_interface__";

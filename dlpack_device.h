@@ -603,9 +603,9 @@ dlp_device_is_in_capture(void)
 static inline int
 dlp_device_check_announced(PyObject *answer, DLDevice announced, const dlpack_py_want *want)
 {
-    char came_text[DLPACK_PY_TEXT_SIZE], announced_text[DLPACK_PY_TEXT_SIZE];
+    char actual_text[DLPACK_PY_TEXT_SIZE], announced_text[DLPACK_PY_TEXT_SIZE];
     dlpack_py_error error;
-    DLDevice came = announced;
+    DLDevice actual = announced;
     void *managed;
     int32_t form;
 
@@ -613,20 +613,20 @@ dlp_device_check_announced(PyObject *answer, DLDevice announced, const dlpack_py
     form = PyCapsule_CheckExact(answer) ? dlp_form_of(PyCapsule_GetName(answer)) : 0;
     managed = form == 0 ? NULL : PyCapsule_GetPointer(answer, DLP_UNUSED_NAME(form));
     if (managed != NULL && !dlp_is_unknown_major(managed, form)) /* else dlp_take_capsule refuses it */
-        came = dlp_tensor(managed, form)->device;
+        actual = dlp_tensor(managed, form)->device;
     DLP_UNLOCK();
-    if (announced.device_type == came.device_type
-            ? announced.device_id == came.device_id || dlpack_py_is_cpu_readable(came) /* D9 */
-            : came.device_type == kDLCPU && dlpack_py_is_cpu_readable(announced))
+    if (announced.device_type == actual.device_type
+            ? announced.device_id == actual.device_id || dlpack_py_is_cpu_readable(actual) /* D9 */
+            : actual.device_type == kDLCPU && dlpack_py_is_cpu_readable(announced))
         return 0;
-    dlp_refuse(&error, "device is %s, but __dlpack_device__ returned %s", dlpack_py_device_text(came, came_text),
+    dlp_refuse(&error, "device is %s, but __dlpack_device__ returned %s", dlpack_py_device_text(actual, actual_text),
                dlpack_py_device_text(announced, announced_text));
     return dlp_raise_for(want, &error);
 }
 
 /* dlp_call for a consumer with a stream: asks for the device of the data, passes the stream of *request for memory of
  * that device alone, and makes the device current for the call (C4, S2, S3, S5). */
-DLP_SHARED PyObject *
+DLP_NOINLINE PyObject *
 dlp_device_call(dlp_consumer *consumer, dlpack_py_request *request)
 {
     dlp_device_guard guard = {-1, -1};
@@ -711,7 +711,7 @@ dlp_device_release_now(dlpack_py_view *v)
 }
 
 /* Orders the stream of a consumer that has taken a view. Returns 0, or -1 and releases v. */
-DLP_SHARED int
+DLP_NOINLINE int
 dlp_device_order_view(dlpack_py_work_stream before, dlpack_py_work_stream after, dlpack_py_view *v)
 {
     dlpack_py_error error;
@@ -765,10 +765,10 @@ typedef struct dlp_device_waiting {
 } dlp_device_waiting;
 
 /* The list of this source file: the chains of tensors whose release waits, the newest first. */
-static inline dlp_word *
+static inline dlp_atomic *
 dlp_device_list(void)
 {
-    static dlp_word first; /* dlp_device_waiting *, or 0 */
+    static dlp_atomic first; /* dlp_device_waiting *, or 0 */
     return &first;
 }
 
@@ -776,10 +776,10 @@ dlp_device_list(void)
 static inline void
 dlp_device_list_add(dlp_device_waiting *first, dlp_device_waiting *last)
 {
-    dlp_word *list = dlp_device_list();
+    dlp_atomic *list = dlp_device_list();
     do
         last->next = (dlp_device_waiting *)DLP_LOAD(list);
-    while (!DLP_REPLACE(list, (dlp_word)last->next, (dlp_word)first));
+    while (!DLP_COMPARE_EXCHANGE(list, (dlp_atomic)last->next, (dlp_atomic)first));
 }
 
 /* Makes one chain of the chains of a stream and interpreter. Returns the chains. */
@@ -818,7 +818,7 @@ dlp_device_join_chains(dlp_device_waiting *all)
 static inline size_t
 dlpack_device_collect(void)
 {
-    dlp_word *list = dlp_device_list();
+    dlp_atomic *list = dlp_device_list();
     const int64_t here = dlp_device_this_interpreter();
     dlp_device_waiting *left, *first, *next, *last = NULL, *done = NULL, **place = &left, **done_end = &done;
     dlp_device_mode mode = DLPACK_DEVICE_API(StreamCaptureModeRelaxed);
@@ -829,7 +829,7 @@ dlpack_device_collect(void)
     if (DLP_LOAD(list) == 0)
         return 0;
     failed = dlp_device_exchange_mode(&mode);
-    left = dlp_device_join_chains((dlp_device_waiting *)DLP_SWAP(list, 0));
+    left = dlp_device_join_chains((dlp_device_waiting *)DLP_EXCHANGE(list, 0));
     state = dlp_device_detach_thread();
     while ((first = *place) != NULL) {
         is_here = first->interpreter == -1 || first->interpreter == here;
@@ -904,7 +904,7 @@ dlpack_device_release(dlpack_py_work_stream stream, dlpack_py_view *v, dlpack_py
     dlp_device_waiting *waiting;
     dlpack_py_error why, wait_error;
     PyThreadState *state;
-    dlpack_py_view own; /* while the GIL is released, v is empty: another thread may look at it */
+    dlpack_py_view taken; /* while the GIL is released, v is empty: another thread may look at it */
     int failed, is_done = 0;
 
     if (v->managed == NULL) {
@@ -912,7 +912,7 @@ dlpack_device_release(dlpack_py_work_stream stream, dlpack_py_view *v, dlpack_py
         return 0;
     }
     waiting = (dlp_device_waiting *)DLPACK_PY_MALLOC(sizeof(*waiting));
-    dlpack_py_move(&own, v);
+    dlpack_py_move(&taken, v);
     state = dlp_device_detach_thread();
     if (waiting == NULL)
         failed = dlp_fail(&why, DLPACK_PY_MEMORY_ERROR, "no memory for a tensor whose release waits");
@@ -932,22 +932,22 @@ dlpack_device_release(dlpack_py_work_stream stream, dlpack_py_view *v, dlpack_py
         if (waiting != NULL)
             DLPACK_PY_FREE(waiting);
         if (is_done)
-            dlp_device_release_now(&own);
+            dlp_device_release_now(&taken);
         else
-            dlpack_py_move(v, &own);
+            dlpack_py_move(v, &taken);
         if (failed && error != NULL)
             *error = why;
         return failed;
     }
     waiting->last = waiting;
     waiting->count = 1;
-    waiting->form = own.form;
+    waiting->form = taken.form;
     /* A deleter of this file attaches to its own interpreter. A deleter of another library must run in the interpreter
      * that released the view (G1). */
-    waiting->interpreter = dlp_manager_of(own.managed, own.form) != NULL ? -1 : dlp_device_this_interpreter();
-    waiting->managed = own.managed;
-    own.managed = NULL;
-    dlpack_py_release(&own); /* the strides that it may have allocated */
+    waiting->interpreter = dlp_manager_of(taken.managed, taken.form) != NULL ? -1 : dlp_device_this_interpreter();
+    waiting->managed = taken.managed;
+    taken.managed = NULL;
+    dlpack_py_release(&taken); /* the strides that it may have allocated */
     dlp_device_list_add(waiting, waiting);
     (void)dlpack_device_collect();
     return 0;
@@ -999,13 +999,13 @@ static inline int
 dlpack_device_current_work(PyObject *obj, dlpack_py_work_stream *work)
 {
 #ifdef DLPACK_EXCHANGE_H
-    dlp_type_entry learned;
-    const dlp_type_entry *known = dlp_type_entry_get(dlp_state_get(), obj, &learned);
+    dlp_type_entry uncached;
+    const dlp_type_entry *known = dlp_type_entry_get(dlp_state_get(), obj, &uncached);
 
     if (known == NULL)
         return -1;
     if (known->table != NULL &&
-        (!known->is_own || ((const dlpack_py_exchange *)(const void *)known->table)->work_stream != NULL))
+        (!known->is_ours || ((const dlpack_py_exchange *)(const void *)known->table)->work_stream != NULL))
         return dlp_device_get_work_stream(known->table, work) < 0 ? -1 : 1;
 #endif
     (void)obj;
@@ -1015,7 +1015,7 @@ dlpack_device_current_work(PyObject *obj, dlpack_py_work_stream *work)
 
 /* dlpack_py_consume_request for a consumer with a stream, which is in *request. The stream is ordered after that of an
  * exchange table that gave the tensor (X4). */
-DLP_SHARED int
+DLP_NOINLINE int
 dlp_device_take(PyObject *obj, dlpack_py_request *request, const dlpack_py_want *want, dlpack_py_view *v)
 {
     dlp_consumer consumer = dlp_consumer_make(want, request, PyCapsule_CheckExact(obj) ? NULL : obj);
@@ -1027,7 +1027,7 @@ dlp_device_take(PyObject *obj, dlpack_py_request *request, const dlpack_py_want 
         return dlp_take_capsule(obj, &consumer, v);
     result = dlp_take_by_table(&consumer, dlpack_device_operations(), &table, v);
     if (result == DLP_NO_TABLE)
-        return dlp_finish_call(dlp_device_call(&consumer, request), &consumer, v);
+        return dlp_take_answer_steal(dlp_device_call(&consumer, request), &consumer, v);
     if (result < 0 || !dlp_is_on(dlpack_device_operations(), v->tensor.device) ||
         request->stream.kind == DLPACK_PY_STREAM_NO_SYNC)
         return result;
@@ -1100,7 +1100,7 @@ dlpack_device_consume(PyObject *obj, uintptr_t stream, const dlpack_py_want *wan
 }
 
 /* Reads the name of a device, such as "cpu", "cuda" or "cuda:1". Returns 0, or -1. */
-DLP_RARE int
+DLP_COLD int
 dlp_device_parse_name(const char *text, DLDevice *device)
 {
     const char *colon = strchr(text, ':'), *name;

@@ -44,20 +44,20 @@ typedef struct dlpack_py_exchange {
 
 /* A type that dlpack_py_exchange_add has put a table on. The struct is not changed once it is in the list, and is freed
  * at the end of the interpreter. It does not own the type: CPython 3.11 leaks a type that is held so long. */
-typedef struct dlp_own_type {
+typedef struct dlp_registered {
     PyTypeObject *type;  /* borrowed, valid while reference is alive */
     PyObject *reference; /* a weak reference to it */
     const dlpack_py_exchange *exchange;
-    struct dlp_own_type *next;
-} dlp_own_type;
+    struct dlp_registered *next;
+} dlp_registered;
 
 /* What a type offers. The struct has 64 bytes: dlp_type_entry_at computes its place by a mask. */
 typedef struct dlp_type_entry {
-    dlp_word type;                  /* PyTypeObject *: borrowed, to compare with; set last */
+    dlp_atomic type;                /* PyTypeObject *: borrowed, to compare with; set last */
     unsigned int tag;               /* its version tag, which changes when the type or a base changes; 0: none */
-    int is_own;                     /* the table is of this file */
+    int is_ours;                    /* the table is of this file */
     int refuses_keywords;           /* __dlpack__, a C function, raised TypeError with keywords and not without (C1) */
-    size_t embedded_offset;         /* of an own table: the offset of the dlpack_py_embedded in an object; 0: none */
+    size_t embedded_offset;         /* of our table: the offset of the dlpack_py_embedded in an object; 0: none */
     const DLPackExchangeAPI *table; /* NULL: none */
     PyObject *method; /* __dlpack__ of the type, borrowed; NULL: look it up, an instance may have its own */
     char unused[56 - 5 * sizeof(void *)];
@@ -66,33 +66,33 @@ typedef struct dlp_type_entry {
 /* From Python 3.11 on, types are cached by version tag; without a GIL, only if a tag can be read atomically. */
 #if !DLPACK_PY_PLAIN && !defined(Py_LIMITED_API) && !defined(PYPY_VERSION) && PY_VERSION_HEX >= 0x030B0000 && \
     (defined(__GNUC__) || !defined(Py_GIL_DISABLED))
-#  define DLP_TYPE_PLACES 32
+#  define DLP_TYPE_SLOTS 32
 #else
-#  define DLP_TYPE_PLACES 0
+#  define DLP_TYPE_SLOTS 0
 #endif
 #define DLP_EXCHANGE_NAME "dlpack_exchange_api"
 
 /* What this file caches for an interpreter, until the interpreter ends. */
 typedef struct dlp_exchange_cache {
-    dlp_word own;       /* dlp_own_type *: the types with a table of this file */
-    PyTypeObject *like; /* the static type that from_dlpack belongs to; borrowed, only compared */
-    unsigned int like_tag;
-    PyObject *from_dlpack; /* of the library of `like`; NULL: not cached */
-#if DLP_TYPE_PLACES
-    dlp_type_entry types[DLP_TYPE_PLACES];
+    dlp_atomic registered;     /* dlp_registered *: the types with a table of this file */
+    PyTypeObject *cached_type; /* the static type that from_dlpack belongs to; borrowed, only compared */
+    unsigned int cached_tag;
+    PyObject *from_dlpack; /* of the library of cached_type; NULL: not cached */
+#if DLP_TYPE_SLOTS
+    dlp_type_entry types[DLP_TYPE_SLOTS];
 #endif
 } dlp_exchange_cache;
 
-DLP_RARE void
+DLP_COLD void
 dlp_exchange_free(void *exchange)
 {
     dlp_exchange_cache *cache = (dlp_exchange_cache *)exchange;
-    dlp_own_type *own = (dlp_own_type *)DLP_LOAD(&cache->own), *next;
+    dlp_registered *record = (dlp_registered *)DLP_LOAD(&cache->registered), *next;
 
-    for (; own != NULL; own = next) {
-        next = own->next;
-        Py_DECREF(own->reference);
-        DLPACK_PY_FREE(own);
+    for (; record != NULL; record = next) {
+        next = record->next;
+        Py_DECREF(record->reference);
+        DLPACK_PY_FREE(record);
     }
     Py_XDECREF(cache->from_dlpack);
     DLPACK_PY_FREE(cache);
@@ -110,7 +110,7 @@ dlp_exchange_get(dlp_state *state)
     if (cache == NULL)
         return (dlp_exchange_cache *)(void *)PyErr_NoMemory(); /* NULL */
     memset(cache, 0, sizeof(*cache));
-    if (DLP_REPLACE(&state->exchange, 0, (dlp_word)cache))
+    if (DLP_COMPARE_EXCHANGE(&state->exchange, 0, (dlp_atomic)cache))
         state->exchange_free = dlp_exchange_free;
     else
         dlp_exchange_free(cache); /* another thread was first */
@@ -161,23 +161,23 @@ dlp_usable_table(const DLPackExchangeAPIHeader *header)
 /* What dlpack_py_exchange_add recorded of this table for type or a base of it (X7); type NULL: for any type. The
  * capsule is no proof: any class may carry it. owning_type: out, the type in the record, a new reference. Returns NULL
  * if there is none, or with MemoryError; then *owning_type is NULL. */
-DLP_RARE const dlp_own_type *
-dlp_find_own(dlp_exchange_cache *cache, PyTypeObject *type, const void *table, PyObject **owning_type)
+DLP_COLD const dlp_registered *
+dlp_find_registered(dlp_exchange_cache *cache, PyTypeObject *type, const void *table, PyObject **owning_type)
 {
-    const dlp_own_type *own = cache == NULL ? NULL : (const dlp_own_type *)DLP_LOAD(&cache->own);
+    const dlp_registered *record = cache == NULL ? NULL : (const dlp_registered *)DLP_LOAD(&cache->registered);
 
-    for (*owning_type = NULL; own != NULL && !PyErr_Occurred(); own = own->next) {
-        if (&own->exchange->api != table || (type != NULL && !PyType_IsSubtype(type, own->type)))
+    for (*owning_type = NULL; record != NULL && !PyErr_Occurred(); record = record->next) {
+        if (&record->exchange->api != table || (type != NULL && !PyType_IsSubtype(type, record->type)))
             continue;
-        *owning_type = PyObject_CallFunctionObjArgs(own->reference, NULL);
+        *owning_type = PyObject_CallFunctionObjArgs(record->reference, NULL);
         if (*owning_type != Py_None && *owning_type != NULL)
-            return own;
+            return record;
         Py_CLEAR(*owning_type); /* a dead type had that address */
     }
     return NULL;
 }
 
-#if DLP_TYPE_PLACES
+#if DLP_TYPE_SLOTS
 #  ifdef Py_GIL_DISABLED
 #    define DLP_READ(place) DLP_LOAD(place)
 #  else
@@ -197,7 +197,7 @@ dlp_type_tag(PyTypeObject *type)
 static inline dlp_type_entry *
 dlp_type_entry_at(dlp_exchange_cache *cache, PyTypeObject *type)
 {
-    const uintptr_t mask = (DLP_TYPE_PLACES - 1) * sizeof(dlp_type_entry);
+    const uintptr_t mask = (DLP_TYPE_SLOTS - 1) * sizeof(dlp_type_entry);
     return (dlp_type_entry *)(void *)((char *)cache->types + (((uintptr_t)type << 2 ^ (uintptr_t)type >> 3) & mask));
 }
 
@@ -207,7 +207,8 @@ dlp_type_entry_cached(dlp_state *state, PyTypeObject *type)
 {
     dlp_exchange_cache *cache = state == NULL ? NULL : (dlp_exchange_cache *)DLP_LOAD(&state->exchange);
     dlp_type_entry *known = cache == NULL ? NULL : dlp_type_entry_at(cache, type);
-    return known != NULL && DLP_READ(&known->type) == (dlp_word)type && known->tag == dlp_type_tag(type) ? known : NULL;
+    return known != NULL && DLP_READ(&known->type) == (dlp_atomic)type && known->tag == dlp_type_tag(type) ? known
+                                                                                                           : NULL;
 }
 #else
 #  define dlp_type_entry_cached(state, type) ((void)(state), (dlp_type_entry *)NULL)
@@ -215,12 +216,12 @@ dlp_type_entry_cached(dlp_state *state, PyTypeObject *type)
 
 /* Reads into *found what a type offers, and caches it if possible. Reads the type only, never the instance (X1). If the
  * attribute is not a capsule, the table is absent. Returns 0, or -1 with MemoryError, KeyboardInterrupt or the like. */
-DLP_RARE int
+DLP_COLD int
 dlp_type_entry_read(dlp_state *state, PyTypeObject *type, dlp_type_entry *found)
 {
     dlp_exchange_cache *cache = dlp_exchange_get(state);
     PyObject *names = NULL, *capsule = NULL, *owner = NULL;
-    const dlp_own_type *own;
+    const dlp_registered *record;
     void *header = NULL;
     int has = 1;
 
@@ -230,7 +231,7 @@ dlp_type_entry_read(dlp_state *state, PyTypeObject *type, dlp_type_entry *found)
 #ifndef Py_LIMITED_API
     has = _PyType_Lookup(type, state->objects[DLP_STR_EXCHANGE_API]) != NULL; /* most types have none */
 #endif
-#if DLP_TYPE_PLACES
+#if DLP_TYPE_SLOTS
     found->tag = dlp_type_tag(type); /* before foreign code runs, which may change the type */
 #endif
     if (has) /* a derived class that overrides __dlpack__ has no table: its author changed what an export means (X2) */
@@ -241,23 +242,23 @@ dlp_type_entry_read(dlp_state *state, PyTypeObject *type, dlp_type_entry *found)
     if (capsule != NULL && (header = PyCapsule_GetPointer(capsule, DLP_EXCHANGE_NAME)) != NULL)
         found->table = dlp_usable_table((const DLPackExchangeAPIHeader *)header);
     Py_XDECREF(capsule);
-    own = found->table == NULL ? NULL : dlp_find_own(cache, type, found->table, &owner);
+    record = found->table == NULL ? NULL : dlp_find_registered(cache, type, found->table, &owner);
     Py_XDECREF(owner);
-    found->is_own = own != NULL;
-    found->embedded_offset = own == NULL ? 0 : own->exchange->embedded_offset;
+    found->is_ours = record != NULL;
+    found->embedded_offset = record == NULL ? 0 : record->exchange->embedded_offset;
     if (PyErr_Occurred()) {
         if (dlp_is_fatal())
             return -1;
         PyErr_Clear();
         return 0;
     }
-#if DLP_TYPE_PLACES
+#if DLP_TYPE_SLOTS
     if (found->tag == 0 || found->tag != dlp_type_tag(type)) /* it was changed meanwhile */
         return 0;
 #  ifdef Py_GIL_DISABLED
     /* A place is filled once. Its method and embedded_offset stay empty: other threads could free or change them. */
     found->embedded_offset = 0;
-    if (found->table == NULL || !DLP_REPLACE(&dlp_type_entry_at(cache, type)->type, 0, 1))
+    if (found->table == NULL || !DLP_COMPARE_EXCHANGE(&dlp_type_entry_at(cache, type)->type, 0, 1))
         return 0;
 #  else
     if (type->tp_getattro == PyObject_GenericGetAttr && type->tp_dictoffset == 0)
@@ -266,27 +267,27 @@ dlp_type_entry_read(dlp_state *state, PyTypeObject *type, dlp_type_entry *found)
         found->method = NULL;
 #  endif
     memcpy(&dlp_type_entry_at(cache, type)->tag, &found->tag, sizeof(*found) - offsetof(dlp_type_entry, tag));
-    DLP_STORE(&dlp_type_entry_at(cache, type)->type, (dlp_word)type);
+    DLP_STORE(&dlp_type_entry_at(cache, type)->type, (dlp_atomic)type);
 #endif
     return 0;
 }
 
-/* What the type of an object offers: its cached entry, which is valid until foreign code runs, or *learned, filled by
+/* What the type of an object offers: its cached entry, which is valid until foreign code runs, or *uncached, filled by
  * dlp_type_entry_read. Returns NULL with an exception. state may be NULL, after an error. */
 static inline const dlp_type_entry *
-dlp_type_entry_get(dlp_state *state, PyObject *obj, dlp_type_entry *learned)
+dlp_type_entry_get(dlp_state *state, PyObject *obj, dlp_type_entry *uncached)
 {
     const dlp_type_entry *known = dlp_type_entry_cached(state, Py_TYPE(obj));
     if (known != NULL)
         return known;
-    return state == NULL || dlp_type_entry_read(state, Py_TYPE(obj), learned) < 0 ? NULL : learned;
+    return state == NULL || dlp_type_entry_read(state, Py_TYPE(obj), uncached) < 0 ? NULL : uncached;
 }
 
 static inline int
 dlp_has_table(dlp_state *state, PyObject *obj)
 {
-    dlp_type_entry learned;
-    const dlp_type_entry *known = dlp_type_entry_get(state, obj, &learned);
+    dlp_type_entry uncached;
+    const dlp_type_entry *known = dlp_type_entry_get(state, obj, &uncached);
     return known != NULL && known->table != NULL;
 }
 
@@ -303,7 +304,7 @@ typedef struct dlpack_py_embedded {
 } dlpack_py_embedded;
 
 /* Returns the managed tensor in the owner, with a reference to the owner; NULL: the request needs a plan. */
-DLP_SHARED void *
+DLP_NOINLINE void *
 dlp_export_embedded(const dlpack_py_offer *offer, const dlpack_py_request *request)
 {
     dlpack_py_embedded *e = offer->embedded;
@@ -362,7 +363,7 @@ dlpack_py_offer_embedded(dlpack_py_embedded *e)
 /* ---- Consuming by a table ----------------------------------------------- */
 
 /* After a table's function failed or set an exception: raises if none is set. Returns -1. */
-DLP_RARE int
+DLP_COLD int
 dlp_table_failed(const char *function)
 {
     if (!PyErr_Occurred())
@@ -372,7 +373,7 @@ dlp_table_failed(const char *function)
 
 /* Does the object say that its data is neither lazily conjugated nor negated? The table of PyTorch 2.13 exports
  * such data as it is in memory (X9). Returns 1, or 0 with or without an exception. */
-DLP_RARE int
+DLP_COLD int
 dlp_is_resolved(PyObject *obj)
 {
     const dlp_state *state = dlp_state_get();
@@ -392,10 +393,10 @@ dlp_is_resolved(PyObject *obj)
 /* Can the consumer use what a table has exported? A table does not synchronize (X4): for device memory the consumer
  * needs a stream of the device. Returns 1; 0 to call __dlpack__; or 0 with an exception. */
 static inline int
-dlp_is_usable(const DLTensor *t, int is_own, PyObject *obj, const dlpack_py_device *device)
+dlp_needs_no_method(const DLTensor *t, int is_ours, PyObject *obj, const dlpack_py_device *device)
 {
     return (t->device.device_type == kDLCPU || dlp_is_on(device, t->device)) &&
-           (is_own || !dlp_is_complex(t->dtype) || dlp_is_resolved(obj));
+           (is_ours || !dlp_is_complex(t->dtype) || dlp_is_resolved(obj));
 }
 
 /* Describes in v a tensor with strides and without overlap. v takes managed; NULL: the tensor is borrowed. */
@@ -404,7 +405,7 @@ dlp_view_fill(dlpack_py_view *v, DLManagedTensorVersioned *managed, const DLTens
 {
     v->tensor = *t;
     v->flags = managed == NULL ? 0 : managed->flags;
-    v->readonly = managed == NULL ? DLPACK_PY_READONLY_UNSAID : (int32_t)(v->flags & DLPACK_PY_FLAG_READ_ONLY);
+    v->readonly = managed == NULL ? DLPACK_PY_READONLY_UNKNOWN : (int32_t)(v->flags & DLPACK_PY_FLAG_READ_ONLY);
     v->overlaps = 0;
     v->form = DLPACK_PY_VERSIONED;
     v->managed = managed;
@@ -427,7 +428,7 @@ static inline int
 dlp_is_simply_met(const DLManagedTensorVersioned *managed, const DLTensor *t, const dlpack_py_want *want, int is_basic)
 {
     int layout = managed == NULL || !dlp_is_unknown_major(managed, DLPACK_PY_VERSIONED) ? dlp_simple_layout(t) : 0;
-    const int32_t readonly = layout == 0 || managed == NULL ? DLPACK_PY_READONLY_UNSAID
+    const int32_t readonly = layout == 0 || managed == NULL ? DLPACK_PY_READONLY_UNKNOWN
                                                             : (int32_t)(managed->flags & DLPACK_PY_FLAG_READ_ONLY);
 
     if (layout == 0 || (t->strides == NULL && t->ndim != 0))
@@ -442,11 +443,11 @@ dlp_is_simply_met(const DLManagedTensorVersioned *managed, const DLTensor *t, co
 /* Takes the tensor of obj by the table of its type. want: not NULL. is_basic: dlp_is_basic(want). device: the device of
  * the consumer's stream, or NULL. Returns 0, DLP_NO_TABLE, or -1 with an exception. */
 static inline int
-dlp_call_table(const dlp_type_entry *known, PyObject *obj, const dlpack_py_want *want, int is_basic,
-               const dlpack_py_device *device, dlpack_py_view *v)
+dlp_take_by_entry(const dlp_type_entry *known, PyObject *obj, const dlpack_py_want *want, int is_basic,
+                  const dlpack_py_device *device, dlpack_py_view *v)
 {
     DLManagedTensorVersioned *managed = NULL; /* some tables leave it unset (X8) */
-    const int is_own = known->is_own;         /* foreign code may change *known */
+    const int is_ours = known->is_ours;       /* foreign code may change *known */
 
     if (known->table->managed_tensor_from_py_object_no_sync(obj, &managed) != 0)
         managed = NULL;
@@ -461,12 +462,12 @@ dlp_call_table(const dlp_type_entry *known, PyObject *obj, const dlpack_py_want 
         return DLP_NO_TABLE;
     }
     if (!dlp_is_unknown_major(managed, DLPACK_PY_VERSIONED)) {
-        if ((is_own || !dlp_is_complex(managed->dl_tensor.dtype)) &&
+        if ((is_ours || !dlp_is_complex(managed->dl_tensor.dtype)) &&
             dlp_is_simply_met(managed, &managed->dl_tensor, want, is_basic)) {
             dlp_view_fill(v, managed, &managed->dl_tensor);
             return 0;
         }
-        if (!dlp_is_usable(&managed->dl_tensor, is_own, obj, device)) {
+        if (!dlp_needs_no_method(&managed->dl_tensor, is_ours, obj, device)) {
             dlp_delete(managed, DLPACK_PY_VERSIONED);
             return PyErr_Occurred() ? -1 : DLP_NO_TABLE;
         }
@@ -474,22 +475,22 @@ dlp_call_table(const dlp_type_entry *known, PyObject *obj, const dlpack_py_want 
     return dlp_take_managed_steal(managed, DLPACK_PY_VERSIONED, want, NULL, v);
 }
 
-/* As dlp_call_table, for an object of any type: DLP_NO_TABLE if it has no table. table: out; NULL: not wanted. */
+/* As dlp_take_by_entry, for an object of any type: DLP_NO_TABLE if it has no table. table: out; NULL: not wanted. */
 static inline int
 dlp_take_by_table(const dlp_consumer *consumer, const dlpack_py_device *device, const void **table, dlpack_py_view *v)
 {
-    dlp_type_entry learned;
+    dlp_type_entry uncached;
     const dlp_type_entry *known;
 
     if ((consumer->want->options & DLPACK_PY_NO_TABLE) != 0 || consumer->request->has_device ||
         consumer->request->copy != DLPACK_PY_COPY_AS_NEEDED) /* a table has no arguments for device and copy */
         return DLP_NO_TABLE;
-    known = dlp_type_entry_get(dlp_state_get(), consumer->obj, &learned);
+    known = dlp_type_entry_get(dlp_state_get(), consumer->obj, &uncached);
     if (known == NULL || known->table == NULL)
         return known == NULL ? -1 : DLP_NO_TABLE;
     if (table != NULL)
         *table = known->table;
-    return dlp_call_table(known, consumer->obj, consumer->want, dlp_is_basic(consumer->want), device, v);
+    return dlp_take_by_entry(known, consumer->obj, consumer->want, dlp_is_basic(consumer->want), device, v);
 }
 
 /* Fast path: returns the managed tensors in an object of a type with a table of this file, if they are row-major and
@@ -508,13 +509,13 @@ dlp_find_embedded(const dlp_type_entry *known, PyObject *obj, const dlpack_py_wa
                : NULL;
 }
 
-#if DLP_TYPE_PLACES
+#if DLP_TYPE_SLOTS
 /* Takes the tensor of an object by its type's cached __dlpack__. A tensor that dlp_is_simply_met accepts is taken here,
- * any other one by dlp_finish_call. Where the type refuses keywords, none are passed: saves 4,600 of 6,000
+ * any other one by dlp_take_answer_steal. Where the type refuses keywords, none are passed: saves 4,600 of 6,000
  * instructions. Returns 0, or -1 with an exception. */
-DLP_SHARED int
-dlp_call_method(dlp_state *state, dlp_type_entry *known, PyObject *obj, const dlpack_py_want *want, int is_basic,
-                dlpack_py_view *v)
+DLP_NOINLINE int
+dlp_take_by_method(dlp_state *state, dlp_type_entry *known, PyObject *obj, const dlpack_py_want *want, int is_basic,
+                   dlpack_py_view *v)
 {
     PyObject *stack[2] = {obj, state->objects[DLP_OBJ_VERSION]}, *method = known->method, *answer;
     const int refuses_keywords = known->refuses_keywords;
@@ -545,7 +546,7 @@ dlp_call_method(dlp_state *state, dlp_type_entry *known, PyObject *obj, const dl
             known->refuses_keywords =
                 answer != NULL && known->method != NULL && Py_TYPE(known->method) == &PyMethodDescr_Type;
     }
-    if (dlp_finish_call(answer, &consumer, v) == 0)
+    if (dlp_take_answer_steal(answer, &consumer, v) == 0)
         return 0;
     if (!refuses_keywords || !PyErr_ExceptionMatches(PyExc_BufferError))
         return -1;
@@ -556,15 +557,15 @@ dlp_call_method(dlp_state *state, dlp_type_entry *known, PyObject *obj, const dl
 
 /* Fast path of dlpack_py_consume, for types in the cache. Instructions of a call without and with it (CPython
  * 3.11, gcc 12, float64 of shape (3, 4)): NumPy array 1819 and 1471, own object with embedded tensors 740 and 371. */
-DLP_SHARED int
+DLP_NOINLINE int
 dlp_consume(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
-#if DLP_TYPE_PLACES
-    const dlpack_py_want *wants = want != NULL ? want : &dlp_empty_want;
-    const int is_basic = dlp_is_basic(wants);
+#if DLP_TYPE_SLOTS
+    const dlpack_py_want *required = want != NULL ? want : &dlp_empty_want;
+    const int is_basic = dlp_is_basic(required);
     dlp_state *state = dlp_state_get();
     dlp_type_entry *known = dlp_type_entry_cached(state, Py_TYPE(obj));
-    dlpack_py_embedded *e = dlp_find_embedded(known, obj, wants, is_basic);
+    dlpack_py_embedded *e = dlp_find_embedded(known, obj, required, is_basic);
     dlp_consumer consumer;
     int result;
 
@@ -574,14 +575,15 @@ dlp_consume(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
         return 0;
     }
     dlp_view_clear(v); /* empty while foreign code runs */
-    if (known != NULL && (wants->options & DLPACK_PY_NO_TABLE) == 0 && (is_basic || dlp_check_want(wants, NULL) == 0)) {
+    if (known != NULL && (required->options & DLPACK_PY_NO_TABLE) == 0 &&
+        (is_basic || dlp_check_want(required, NULL) == 0)) {
         if (known->table != NULL) {
-            result = dlp_call_table(known, obj, wants, is_basic, NULL, v);
-            consumer = dlp_consumer_make(wants, NULL, obj);
-            return result != DLP_NO_TABLE ? result : dlp_finish_call(dlp_call(&consumer), &consumer, v);
+            result = dlp_take_by_entry(known, obj, required, is_basic, NULL, v);
+            consumer = dlp_consumer_make(required, NULL, obj);
+            return result != DLP_NO_TABLE ? result : dlp_take_answer_steal(dlp_call(&consumer), &consumer, v);
         }
         if (known->method != NULL)
-            return dlp_call_method(state, known, obj, wants, is_basic, v);
+            return dlp_take_by_method(state, known, obj, required, is_basic, v);
     }
     if (state == NULL)
         return -1;
@@ -592,38 +594,38 @@ dlp_consume(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 /* ---- Borrowing ---------------------------------------------------------- */
 
 /* dlpack_py_borrow, by the table of the type. known: the cached entry of the type, or NULL. */
-DLP_SHARED int
+DLP_NOINLINE int
 dlp_borrow(const dlp_type_entry *known, PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
-    const dlpack_py_want *wants = want != NULL ? want : &dlp_empty_want;
-    const int is_basic = dlp_is_basic(wants);
+    const dlpack_py_want *required = want != NULL ? want : &dlp_empty_want;
+    const int is_basic = dlp_is_basic(required);
     dlpack_py_want as_legacy; /* a lent tensor is checked as a legacy tensor, and is not copied */
     dlp_consumer consumer;
-    dlp_type_entry learned;
+    dlp_type_entry uncached;
     dlp_export *copy;
     dlpack_py_error error;
     DLManagedTensor lent;
-    int is_own, lends;
+    int is_ours, lends;
 
-    if (wants->writable || (wants->options & DLPACK_PY_NO_TABLE) != 0 ||
-        (!is_basic && dlp_check_want(wants, NULL) < 0)) /* dlpack_py_consume raises the error */
+    if (required->writable || (required->options & DLPACK_PY_NO_TABLE) != 0 ||
+        (!is_basic && dlp_check_want(required, NULL) < 0)) /* dlpack_py_consume raises the error */
         return dlpack_py_consume(obj, want, v);
-    if (known == NULL && (known = dlp_type_entry_get(dlp_state_get(), obj, &learned)) == NULL) {
+    if (known == NULL && (known = dlp_type_entry_get(dlp_state_get(), obj, &uncached)) == NULL) {
         dlp_view_clear(v);
         return -1;
     }
     if (known->table == NULL || known->table->dltensor_from_py_object_no_sync == NULL)
         return dlpack_py_consume(obj, want, v);
-    is_own = known->is_own;                             /* foreign code may change *known */
+    is_ours = known->is_ours;                           /* foreign code may change *known */
     memset(&lent.dl_tensor, 0, sizeof(lent.dl_tensor)); /* some tables leave fields unset (X8) */
     lends = known->table->dltensor_from_py_object_no_sync(obj, &lent.dl_tensor) == 0 && !PyErr_Occurred() &&
-            (is_own || !dlp_is_complex(lent.dl_tensor.dtype)); /* complex: is_conj() may free lent memory (X9) */
-    if (lends && dlp_is_simply_met(NULL, &lent.dl_tensor, wants, is_basic)) {
+            (is_ours || !dlp_is_complex(lent.dl_tensor.dtype)); /* complex: is_conj() may free lent memory (X9) */
+    if (lends && dlp_is_simply_met(NULL, &lent.dl_tensor, required, is_basic)) {
         dlp_view_fill(v, NULL, &lent.dl_tensor);
         return 0;
     }
     dlp_view_clear(v);
-    as_legacy = *wants;
+    as_legacy = *required;
     as_legacy.options &= ~(DLPACK_PY_COPY_IF_NEEDED | DLPACK_PY_LEGACY_IS_WRITABLE);
     consumer = dlp_consumer_make(&as_legacy, NULL, NULL);
     if (lends && lent.dl_tensor.dtype.bits >= 8 && /* else may be padded (X3) */
@@ -640,19 +642,18 @@ dlp_borrow(const dlp_type_entry *known, PyObject *obj, const dlpack_py_want *wan
  *
  * Release the view before Python code runs and before obj can be freed. Without a GIL, borrow only memory that does not
  * move while obj lives. The call itself may run Python code: of several arguments, borrow only the last one. A type
- * with an exchange table lends its tensor: no reference is taken, and no export is made. v->readonly is then
- * DLPACK_PY_READONLY_UNSAID, because a lent tensor has no flags (X3). In all other cases, and where want->writable is
- * 1, the call does what dlpack_py_consume does. */
-DLP_SHARED DLP_MUST_CHECK int
+ * with an exchange table lends its tensor: no reference is taken, no export is made, and v->readonly is
+ * DLPACK_PY_READONLY_UNKNOWN: it has no flags (X3). Otherwise, and for want->writable, this is dlpack_py_consume. */
+DLP_NOINLINE DLP_MUST_CHECK int
 dlpack_py_borrow(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
-    const dlpack_py_want *wants = want != NULL ? want : &dlp_empty_want;
-    const int is_basic = dlp_is_basic(wants);
+    const dlpack_py_want *required = want != NULL ? want : &dlp_empty_want;
+    const int is_basic = dlp_is_basic(required);
     dlp_state *state = dlp_state_get();
     const dlp_type_entry *known = dlp_type_entry_cached(state, Py_TYPE(obj));
-    dlpack_py_embedded *e = dlp_find_embedded(known, obj, wants, is_basic);
+    dlpack_py_embedded *e = dlp_find_embedded(known, obj, required, is_basic);
 
-    if (e != NULL && e->versioned.flags == 0 && !wants->writable) { /* saves 400 of 607 instructions */
+    if (e != NULL && e->versioned.flags == 0 && !required->writable) { /* saves 400 of 607 instructions */
         dlp_view_fill(v, NULL, &e->versioned.dl_tensor);
         return 0;
     }
@@ -757,24 +758,24 @@ static inline int
 dlp_table_check_object(const dlpack_py_exchange *x, PyObject *object)
 {
     dlp_state *state = dlp_state_get();
-    const dlp_own_type *own;
+    const dlp_registered *record;
     const dlp_type_entry *known;
-    dlp_type_entry learned;
+    dlp_type_entry uncached;
     PyObject *owner;
 
     if (object == NULL)
         PyErr_SetString(PyExc_TypeError, "the object is NULL");
-    if (object == NULL || (known = dlp_type_entry_get(state, object, &learned)) == NULL)
+    if (object == NULL || (known = dlp_type_entry_get(state, object, &uncached)) == NULL)
         return -1;
-    if (known->is_own && known->table == &x->api)
+    if (known->is_ours && known->table == &x->api)
         return 0;
-    own = dlp_find_own(dlp_exchange_get(state), Py_TYPE(object), &x->api, &owner);
+    record = dlp_find_registered(dlp_exchange_get(state), Py_TYPE(object), &x->api, &owner);
     Py_XDECREF(owner);
     if (PyErr_Occurred())
         return -1;
-    return dlp_raise_value(own == NULL ? PyExc_TypeError : PyExc_BufferError,
-                           own == NULL ? "%.200U is not of the type that this exchange table belongs to"
-                                       : "%.200U overrides __dlpack__: its objects are exported only by __dlpack__",
+    return dlp_raise_value(record == NULL ? PyExc_TypeError : PyExc_BufferError,
+                           record == NULL ? "%.200U is not of the type that this exchange table belongs to"
+                                          : "%.200U overrides __dlpack__: its objects are exported only by __dlpack__",
                            object);
 }
 
@@ -828,8 +829,8 @@ dlp_table_to_object(const dlpack_py_exchange *x, PyTypeObject *like, DLManagedTe
         *out = NULL;
     if (dlp_check_pointer(managed, "the managed tensor is NULL") < 0)
         return -1;
-    if (dlp_check_out(out) == 0 && dlp_find_own(dlp_exchange_get(dlp_state_get()), like, &x->api, &type) == NULL &&
-        !PyErr_Occurred())
+    if (dlp_check_out(out) == 0 &&
+        dlp_find_registered(dlp_exchange_get(dlp_state_get()), like, &x->api, &type) == NULL && !PyErr_Occurred())
         PyErr_SetString(PyExc_RuntimeError, "this interpreter has no type with this exchange table");
     if (type == NULL) {
         dlp_delete(managed, DLPACK_PY_VERSIONED);
@@ -912,7 +913,7 @@ dlp_table_stream(const dlpack_py_exchange *x, DLDeviceType type, int32_t id, voi
     struct dlp_semicolon
 
 /* Sets an attribute of a type, also of a static or immutable one. */
-DLP_RARE int
+DLP_COLD int
 dlp_type_set(PyTypeObject *type, PyObject *name, PyObject *value)
 {
     int failed = PyObject_SetAttr((PyObject *)type, name, value);
@@ -928,13 +929,13 @@ dlp_type_set(PyTypeObject *type, PyObject *name, PyObject *value)
 
 /* Add an exchange table to a type, when the type is created; for a static type, after PyType_Ready. The table makes
  * objects of the type that it was added to last, and does not keep it alive. Returns 0, or -1 with an exception. */
-DLP_RARE int
+DLP_COLD int
 dlpack_py_exchange_add(PyTypeObject *type, const dlpack_py_exchange *exchange)
 {
     dlp_state *state = dlp_state_get();
     dlp_exchange_cache *cache = dlp_exchange_get(state);
     PyObject *reference, *capsule = NULL;
-    dlp_own_type *own;
+    dlp_registered *record;
     dlpack_py_error error;
 
     if (cache == NULL)
@@ -948,32 +949,32 @@ dlpack_py_exchange_add(PyTypeObject *type, const dlpack_py_exchange *exchange)
 #endif
     if (exchange->want != NULL && dlp_check_want(exchange->want, &error) < 0)
         return dlpack_py_raise(&error);
-    own = (dlp_own_type *)DLPACK_PY_MALLOC(sizeof(*own));
-    reference = own == NULL ? PyErr_NoMemory() : PyWeakref_NewRef((PyObject *)type, NULL);
+    record = (dlp_registered *)DLPACK_PY_MALLOC(sizeof(*record));
+    reference = record == NULL ? PyErr_NoMemory() : PyWeakref_NewRef((PyObject *)type, NULL);
     if (reference != NULL)
         capsule = PyCapsule_New((void *)(uintptr_t)&exchange->api, DLP_EXCHANGE_NAME, NULL);
     if (capsule == NULL || dlp_type_set(type, state->objects[DLP_STR_EXCHANGE_API], capsule) < 0) {
         Py_XDECREF(reference);
         Py_XDECREF(capsule);
-        if (own != NULL)
-            DLPACK_PY_FREE(own);
+        if (record != NULL)
+            DLPACK_PY_FREE(record);
         return -1;
     }
     Py_DECREF(capsule);
-    own->type = type;
-    own->reference = reference;
-    own->exchange = exchange;
+    record->type = type;
+    record->reference = reference;
+    record->exchange = exchange;
     do
-        own->next = (dlp_own_type *)DLP_LOAD(&cache->own);
-    while (!DLP_REPLACE(&cache->own, (dlp_word)own->next, (dlp_word)own));
-    PyType_Modified(type); /* drops an entry that was cached after the attribute was set, before own was listed */
+        record->next = (dlp_registered *)DLP_LOAD(&cache->registered);
+    while (!DLP_COMPARE_EXCHANGE(&cache->registered, (dlp_atomic)record->next, (dlp_atomic)record));
+    PyType_Modified(type); /* drops an entry that was cached after the attribute was set, before the record was */
     return 0;
 }
 
 /* ---- Results like an argument ------------------------------------------- */
 
 /* SetError of a table's allocator, perhaps without a thread state: keeps the first report, which is raised later. */
-DLP_RARE void
+DLP_COLD void
 dlp_note_error(void *context, const char *kind, const char *message)
 {
     dlpack_py_error *error = (dlpack_py_error *)context;
@@ -993,7 +994,7 @@ dlp_note_error(void *context, const char *kind, const char *message)
  * v           out: as dlpack_py_consume; on any device
  *
  * Returns 0, or -1 with BufferError, MemoryError or the library's exception. */
-DLP_SHARED DLP_MUST_CHECK int
+DLP_NOINLINE DLP_MUST_CHECK int
 dlpack_py_allocate_like(PyObject *like, const DLTensor *prototype, dlpack_py_view *v)
 {
     dlpack_py_want want;
@@ -1002,11 +1003,11 @@ dlpack_py_allocate_like(PyObject *like, const DLTensor *prototype, dlpack_py_vie
     DLTensor t = *prototype;
     DLManagedTensorVersioned *managed = NULL;
     const dlp_type_entry *known;
-    dlp_type_entry learned;
+    dlp_type_entry uncached;
     dlpack_py_error error;
 
     dlp_view_clear(v);
-    known = dlp_type_entry_get(dlp_state_get(), like, &learned);
+    known = dlp_type_entry_get(dlp_state_get(), like, &uncached);
     if (known == NULL)
         return -1;
     if (known->table == NULL) {
@@ -1043,7 +1044,7 @@ dlpack_py_allocate_like(PyObject *like, const DLTensor *prototype, dlpack_py_vie
 }
 
 /* free_fn of a managed tensor over a view. */
-DLP_RARE void
+DLP_COLD void
 dlp_free_view(void *context)
 {
     dlpack_py_release((dlpack_py_view *)context);
@@ -1051,7 +1052,7 @@ dlp_free_view(void *context)
 }
 
 /* A versioned managed tensor of what a view shows; NULL with an exception. Steals the view, also on failure. */
-DLP_RARE DLManagedTensorVersioned *
+DLP_COLD DLManagedTensorVersioned *
 dlp_view_managed_steal(dlpack_py_view *v)
 {
     DLManagedTensorVersioned *managed = (DLManagedTensorVersioned *)v->managed;
@@ -1106,7 +1107,7 @@ dlp_result_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObj
 }
 
 /* The type of results. */
-DLP_RARE PyObject *
+DLP_COLD PyObject *
 dlp_result_type_new(void)
 {
     static PyMethodDef methods[] = {DLPACK_PY_METHODS(dlp_result_dlpack, dlp_object_dlpack_device),
@@ -1117,15 +1118,15 @@ dlp_result_type_new(void)
 
 /* Finds the from_dlpack for obj: of its array namespace, of the module of its type, or of a package with that module.
  * Caches it for one static type. Returns a new reference, or NULL with an exception. */
-DLP_RARE PyObject *
+DLP_COLD PyObject *
 dlp_find_from_dlpack(dlp_state *state, PyObject *obj)
 {
     PyObject *const *names = state->objects;
     PyObject *module, *found, *name = NULL, *rest;
 
-#if DLP_TYPE_PLACES && !defined(Py_GIL_DISABLED)
+#if DLP_TYPE_SLOTS && !defined(Py_GIL_DISABLED)
     dlp_exchange_cache *cache = dlp_exchange_get(state);
-    if (cache->like == Py_TYPE(obj) && cache->like_tag == dlp_type_tag(cache->like)) {
+    if (cache->cached_type == Py_TYPE(obj) && cache->cached_tag == dlp_type_tag(cache->cached_type)) {
         Py_INCREF(cache->from_dlpack);
         return cache->from_dlpack;
     }
@@ -1155,10 +1156,10 @@ dlp_find_from_dlpack(dlp_state *state, PyObject *obj)
     if (found == NULL && (!PyErr_Occurred() || PyErr_ExceptionMatches(PyExc_AttributeError)))
         (void)dlp_raise_value(PyExc_TypeError, "cannot make an object like %.200U: its library has no from_dlpack",
                               obj);
-#if DLP_TYPE_PLACES && !defined(Py_GIL_DISABLED)
+#if DLP_TYPE_SLOTS && !defined(Py_GIL_DISABLED)
     if (found != NULL && !PyType_HasFeature(Py_TYPE(obj), Py_TPFLAGS_HEAPTYPE) && dlp_type_tag(Py_TYPE(obj)) != 0) {
-        cache->like = Py_TYPE(obj);
-        cache->like_tag = dlp_type_tag(cache->like);
+        cache->cached_type = Py_TYPE(obj);
+        cache->cached_tag = dlp_type_tag(cache->cached_type);
         Py_INCREF(found);
         Py_XSETREF(cache->from_dlpack, found);
     }
@@ -1168,12 +1169,12 @@ dlp_find_from_dlpack(dlp_state *state, PyObject *obj)
 
 /* Ask before a computation whether dlpack_py_return_like_steal knows how to make an array like an argument: by a table,
  * or by a from_dlpack. Returns 0, or -1 with TypeError, or with the exception of an import or of an attribute. */
-DLP_RARE int
+DLP_COLD int
 dlpack_py_check_like(PyObject *like)
 {
     dlp_state *state = dlp_state_get();
-    dlp_type_entry learned;
-    const dlp_type_entry *known = dlp_type_entry_get(state, like, &learned);
+    dlp_type_entry uncached;
+    const dlp_type_entry *known = dlp_type_entry_get(state, like, &uncached);
     PyObject *from_dlpack;
 
     if (known == NULL || known->table != NULL)
@@ -1191,7 +1192,7 @@ dlpack_py_check_like(PyObject *like)
  * v      the array's data; stolen, also on failure
  *
  * Returns a new reference; NULL with ValueError (v is borrowed), TypeError (no from_dlpack), MemoryError, or others. */
-DLP_SHARED PyObject *
+DLP_NOINLINE PyObject *
 dlpack_py_return_like_steal(PyObject *like, dlpack_py_view *v)
 {
     dlp_state *state = dlp_state_get();
@@ -1199,24 +1200,25 @@ dlpack_py_return_like_steal(PyObject *like, dlpack_py_view *v)
     DLManagedTensorVersioned *managed;
     const DLPackExchangeAPI *table;
     const dlp_type_entry *known;
-    dlp_type_entry learned;
+    dlp_type_entry uncached;
     void *out = NULL;
-    int is_own;
+    int is_ours;
 
     if (v->managed == NULL)
         PyErr_SetString(PyExc_ValueError, "the view is empty or borrowed, a view that owns its tensor was wanted");
-    if (v->managed == NULL || (known = dlp_type_entry_get(state, like, &learned)) == NULL) {
+    if (v->managed == NULL || (known = dlp_type_entry_get(state, like, &uncached)) == NULL) {
         dlpack_py_release(v);
         return NULL;
     }
     table = known->table;
-    is_own = known->is_own;
+    is_ours = known->is_ours;
     if (table != NULL) {
         managed = dlp_view_managed_steal(v); /* may run foreign code, which may change *known */
         if (managed == NULL)
             return NULL;
-        if ((is_own ? dlp_table_to_object((const dlpack_py_exchange *)(const void *)table, Py_TYPE(like), managed, &out)
-                    : table->managed_tensor_to_py_object_no_sync(managed, &out)) == 0)
+        if ((is_ours
+                 ? dlp_table_to_object((const dlpack_py_exchange *)(const void *)table, Py_TYPE(like), managed, &out)
+                 : table->managed_tensor_to_py_object_no_sync(managed, &out)) == 0)
             made = (PyObject *)out;
         if (made != NULL && !PyErr_Occurred())
             return made;

@@ -77,7 +77,7 @@
  *   dlpack_py_capsule_steal    makes the capsule (K1); after it, dlpack_py_answer lets a device order its streams (S1)
  * One import, by dlpack_py_consume_request:
  *   dlp_call                   calls __dlpack__ (C3, C4), and again after a TypeError (C1); or a table gives the tensor
- *   dlp_finish_call            takes the answer; calls again where the CPU cannot read the data yet (C5)
+ *   dlp_take_answer_steal            takes the answer; calls again where the CPU cannot read the data yet (C5)
  *     dlp_take_capsule         reads the capsule (C2), and calls the next two in a critical section:
  *       dlp_view_prepare       describes the tensor in the view, and lets dlp_view_decide check it (D8, C3 to C5, C9)
  *       PyCapsule_SetName      renames the capsule: from then on the view owns the tensor (K4)
@@ -129,15 +129,15 @@ DLP_QUIET
 
 /* ---- Differences of Pythons --------------------------------------------- */
 
-/* Sequentially consistent atomics of the compiler: C99 has none. DLP_REPLACE returns 1 where it stored the value. */
-typedef intptr_t dlp_word;
+/* Sequentially consistent atomics of the compiler: C99 has none. DLP_COMPARE_EXCHANGE: did it store the value?. */
+typedef intptr_t dlp_atomic;
 #if defined(__GNUC__) || defined(__clang__)
 #  define DLP_LOAD(word) __atomic_load_n(word, __ATOMIC_SEQ_CST)
 #  define DLP_STORE(word, value) __atomic_store_n(word, value, __ATOMIC_SEQ_CST)
-#  define DLP_SWAP(word, value) __atomic_exchange_n(word, value, __ATOMIC_SEQ_CST)
+#  define DLP_EXCHANGE(word, value) __atomic_exchange_n(word, value, __ATOMIC_SEQ_CST)
 #  define DLP_ADD(word, value) __atomic_fetch_add(word, value, __ATOMIC_SEQ_CST)
 #  define DLP_OR(word, value) __atomic_fetch_or(word, value, __ATOMIC_SEQ_CST)
-#  define DLP_REPLACE(word, old, value) __sync_bool_compare_and_swap(word, old, value)
+#  define DLP_COMPARE_EXCHANGE(word, old, value) __sync_bool_compare_and_swap(word, old, value)
 #elif defined(_MSC_VER)
 #  include <intrin.h>
 #  ifdef _WIN64
@@ -146,15 +146,15 @@ typedef intptr_t dlp_word;
 #    define DLP_ATOMIC(operation, word, ...) operation((volatile long *)(word), __VA_ARGS__)
 #  endif
 #  ifdef _M_ARM64
-#    define DLP_LOAD(word) ((dlp_word)__ldar64((volatile unsigned __int64 *)(word)))
+#    define DLP_LOAD(word) ((dlp_atomic)__ldar64((volatile unsigned __int64 *)(word)))
 #  else /* volatile: ordered on x86 and by /volatile:ms. An Interlocked operation would write the cache line. */
-#    define DLP_LOAD(word) (*(const volatile dlp_word *)(word))
+#    define DLP_LOAD(word) (*(const volatile dlp_atomic *)(word))
 #  endif
-#  define DLP_STORE(word, value) ((void)DLP_SWAP(word, value))
-#  define DLP_SWAP(word, value) DLP_ATOMIC(_InterlockedExchange, word, value)
+#  define DLP_STORE(word, value) ((void)DLP_EXCHANGE(word, value))
+#  define DLP_EXCHANGE(word, value) DLP_ATOMIC(_InterlockedExchange, word, value)
 #  define DLP_ADD(word, value) DLP_ATOMIC(_InterlockedExchangeAdd, word, value)
 #  define DLP_OR(word, value) DLP_ATOMIC(_InterlockedOr, word, value)
-#  define DLP_REPLACE(word, old, now) (DLP_ATOMIC(_InterlockedCompareExchange, word, now, old) == (old))
+#  define DLP_COMPARE_EXCHANGE(word, old, now) (DLP_ATOMIC(_InterlockedCompareExchange, word, now, old) == (old))
 #else
 #  error "dlpack_py.h needs the atomic built-ins of GCC, clang or MSVC"
 #endif
@@ -197,13 +197,13 @@ extern "C"
 #  endif
     __declspec(dllimport) void __stdcall
     Sleep(unsigned long milliseconds); /* without windows.h and its macros */
-#  define DLP_PROCESS() ((dlp_word)1)
+#  define DLP_PROCESS() ((dlp_atomic)1)
 #  define DLP_SLEEP_MS 16 /* Windows wakes threads every 15.6 ms: a shorter sleep lasts as long */
 #  define DLP_SLEEP() Sleep(DLP_SLEEP_MS)
 #else
 #  include <poll.h>
 #  include <unistd.h>
-#  define DLP_PROCESS() ((dlp_word)getpid())
+#  define DLP_PROCESS() ((dlp_atomic)getpid())
 #  define DLP_SLEEP_MS 1
 #  define DLP_SLEEP() ((void)poll(NULL, 0, DLP_SLEEP_MS))
 #endif
@@ -232,13 +232,13 @@ dlp_thread_state(void)
 #elif PY_VERSION_HEX >= 0x030C0000
     return _PyThreadState_UncheckedGet();
 #else
-    /* holder: the thread state that holds the GIL, perhaps of another thread. own: the thread state that PyGILState
+    /* holder: the thread state that holds the GIL, perhaps of another thread. gil_state: the one that PyGILState
      * has for this thread. With subinterpreters a thread may have two thread states: then thread ids are compared.
      * Known limits: another thread may free holder meanwhile. Where thread A uses the thread state of thread B, as
-     * _xxsubinterpreters does, a deleter hangs on A and may crash on B. Without own, an attached thread hangs. */
-    PyThreadState *holder = _PyThreadState_UncheckedGet(), *own = PyGILState_GetThisThreadState();
-    return holder == NULL || holder == own ||
-                   (own != NULL && PyInterpreterState_Head() != PyInterpreterState_Main() &&
+     * _xxsubinterpreters does, a deleter hangs on A and may crash on B. Without gil_state, an attached thread hangs. */
+    PyThreadState *holder = _PyThreadState_UncheckedGet(), *gil_state = PyGILState_GetThisThreadState();
+    return holder == NULL || holder == gil_state ||
+                   (gil_state != NULL && PyInterpreterState_Head() != PyInterpreterState_Main() &&
                     holder->thread_id == PyThread_get_thread_ident())
                ? holder
                : NULL;
@@ -266,7 +266,7 @@ typedef struct dlp_exception {
 } dlp_exception;
 
 /* Saves the current exception, and clears it. PyErr_Fetch is the one way that all Pythons have. */
-DLP_SHARED dlp_exception
+DLP_NOINLINE dlp_exception
 dlp_exception_save(void)
 {
     dlp_exception e;
@@ -275,7 +275,7 @@ dlp_exception_save(void)
 }
 
 /* Sets a saved exception again. Before that, reports an exception that was raised after the save as unraisable. */
-DLP_SHARED void
+DLP_NOINLINE void
 dlp_exception_restore(const dlp_exception *e)
 {
     if (PyErr_Occurred())
@@ -285,7 +285,7 @@ dlp_exception_restore(const dlp_exception *e)
 }
 
 /* Drops a saved exception. */
-DLP_RARE void
+DLP_COLD void
 dlp_exception_drop(const dlp_exception *e)
 {
     Py_XDECREF(e->type);
@@ -294,7 +294,7 @@ dlp_exception_drop(const dlp_exception *e)
 }
 
 /* Drops a reference, and keeps the current exception. */
-DLP_SHARED void
+DLP_NOINLINE void
 dlp_decref(PyObject *object)
 {
     dlp_exception saved;
@@ -310,7 +310,7 @@ dlp_decref(PyObject *object)
 }
 
 /* Raises an error of dlpack_tensor.h. Returns -1. */
-DLP_RARE int
+DLP_COLD int
 dlpack_py_raise(const dlpack_py_error *error)
 {
     PyObject *const types[] = {PyExc_BufferError, PyExc_ValueError,   PyExc_TypeError,
@@ -322,7 +322,7 @@ dlpack_py_raise(const dlpack_py_error *error)
 }
 
 /* Is the value a number, a short text, None, or a short tuple of them? Their repr runs no foreign code. */
-DLP_RARE int
+DLP_COLD int
 dlp_is_showable(PyObject *value)
 {
     const int is_tuple = PyTuple_CheckExact(value);
@@ -340,7 +340,7 @@ dlp_is_showable(PyObject *value)
 }
 
 /* Raises in place of the current exception. %U: the repr of a showable value, or the name of its type. Returns -1. */
-DLP_RARE int
+DLP_COLD int
 dlp_raise_value(PyObject *exception, const char *format, PyObject *value)
 {
     PyObject *text;
@@ -362,7 +362,7 @@ dlp_raise_value(PyObject *exception, const char *format, PyObject *value)
 }
 
 /* Is the current exception one that must be passed on: MemoryError, KeyboardInterrupt and the like? */
-DLP_RARE int
+DLP_COLD int
 dlp_is_fatal(void)
 {
     return PyErr_ExceptionMatches(PyExc_MemoryError) || !PyErr_ExceptionMatches(PyExc_Exception);
@@ -370,7 +370,7 @@ dlp_is_fatal(void)
 
 /* The last exception of a chain of contexts, borrowed: its context is NULL or end. NULL if chain is end, if other is in
  * the chain, or if the chain has limit exceptions or more, because it may be a ring. */
-DLP_RARE PyObject *
+DLP_COLD PyObject *
 dlp_chain_end(PyObject *chain, PyObject *end, PyObject *other, int limit)
 {
     for (; limit > 0 && chain != other && chain != end; limit--) {
@@ -385,7 +385,7 @@ dlp_chain_end(PyObject *chain, PyObject *end, PyObject *other, int limit)
 
 /* Chains first to second as an except block would (C1): first becomes the context of the last exception in second's
  * chain that the caller is not handling. Does nothing if a ring could result. */
-DLP_RARE void
+DLP_COLD void
 dlp_chain(PyObject *first, PyObject *second)
 {
     dlp_exception handled;
@@ -408,15 +408,15 @@ dlp_chain(PyObject *first, PyObject *second)
  * thread drops it. After the modules were destroyed (gone), no thread does. An owner that is not dropped leaks. */
 typedef struct dlp_lifetime {
     PyInterpreterState *interpreter;
-    dlp_word deleters; /* DLP_CLOSING, and DLP_DELETER for each deleter that is attaching */
-    dlp_word process;  /* the id of the process whose deleters are counted */
-    dlp_word gone;     /* 1: the interpreter's modules have been torn down */
+    dlp_atomic deleters; /* DLP_CLOSING, and DLP_DELETER for each deleter that is attaching */
+    dlp_atomic process;  /* the id of the process whose deleters are counted */
+    dlp_atomic gone;     /* 1: the interpreter's modules have been torn down */
 } dlp_lifetime;
 enum { DLP_CLOSING = 1, DLP_DELETER = 2 };
 
 /* Counts the exports of an object that can move or free its memory, as bytearray does; is part of it. Zero at first. */
 typedef struct dlpack_py_exports {
-    dlp_word count; /* changed atomically; read it by dlpack_py_exports_count */
+    dlp_atomic count; /* changed atomically; read it by dlpack_py_exports_count */
 } dlpack_py_exports;
 
 /* The number of exports that hold the object, and of copies that are being made: while it is not 0, refuse to move or
@@ -425,12 +425,12 @@ typedef struct dlpack_py_exports {
 static inline size_t
 dlpack_py_exports_count(const dlpack_py_exports *exports)
 {
-    return (size_t)DLP_LOAD((dlp_word *)(uintptr_t)&exports->count);
+    return (size_t)DLP_LOAD((dlp_atomic *)(uintptr_t)&exports->count);
 }
 
 /* Adds to a count of exports; NULL: there is none. */
 static inline void
-dlp_exports_add(dlpack_py_exports *exports, dlp_word change)
+dlp_exports_add(dlpack_py_exports *exports, dlp_atomic change)
 {
     if (exports != NULL)
         (void)DLP_ADD(&exports->count, change);
@@ -438,12 +438,12 @@ dlp_exports_add(dlpack_py_exports *exports, dlp_word change)
 
 /* In a forked child, subtracts the deleters of the parent's threads, which do not run in the child. Each thread of the
  * child reads the count, then sets process; the first thread to set it subtracts the count that it read. */
-DLP_RARE void
+DLP_COLD void
 dlp_lifetime_after_fork(dlp_lifetime *lifetime)
 {
-    const dlp_word process = DLP_PROCESS();
-    const dlp_word inherited = DLP_LOAD(&lifetime->deleters) & ~(dlp_word)DLP_CLOSING;
-    if (DLP_LOAD(&lifetime->process) != process && DLP_SWAP(&lifetime->process, process) != process)
+    const dlp_atomic process = DLP_PROCESS();
+    const dlp_atomic inherited = DLP_LOAD(&lifetime->deleters) & ~(dlp_atomic)DLP_CLOSING;
+    if (DLP_LOAD(&lifetime->process) != process && DLP_EXCHANGE(&lifetime->process, process) != process)
         (void)DLP_ADD(&lifetime->deleters, -inherited);
 }
 
@@ -457,12 +457,12 @@ dlp_drop_attached(const dlp_manager *manager)
 
 /* Attaches this thread to the owner's interpreter and drops the owner; leaks it where the interpreter is closing.
  * current: the thread state of another interpreter, or NULL. PyGILState_Ensure knows the main interpreter only. */
-DLP_RARE void
+DLP_COLD void
 dlp_drop_elsewhere(const dlp_manager *manager, PyThreadState *current)
 {
     dlp_lifetime *lifetime = manager->lifetime;
     PyThreadState *detached = NULL;
-    const dlp_word process = DLP_PROCESS();
+    const dlp_atomic process = DLP_PROCESS();
 
     dlp_lifetime_after_fork(lifetime);
     /* A deleter counts itself, then reads DLP_CLOSING. The exit callback sets DLP_CLOSING, then waits until the count
@@ -475,11 +475,11 @@ dlp_drop_elsewhere(const dlp_manager *manager, PyThreadState *current)
         dlp_drop_attached(manager);
         PyGILState_Release(attached);
 #else
-        PyThreadState *own = PyGILState_GetThisThreadState(), *made = NULL;
-        if (own == NULL || DLP_INTERPRETER_OF(own) != lifetime->interpreter)
-            own = made = PyThreadState_New(lifetime->interpreter);
-        if (own != NULL) {
-            PyEval_RestoreThread(own);
+        PyThreadState *gil_state = PyGILState_GetThisThreadState(), *made = NULL;
+        if (gil_state == NULL || DLP_INTERPRETER_OF(gil_state) != lifetime->interpreter)
+            gil_state = made = PyThreadState_New(lifetime->interpreter);
+        if (gil_state != NULL) {
+            PyEval_RestoreThread(gil_state);
             dlp_drop_attached(manager);
             if (made != NULL)
                 PyThreadState_Clear(made);
@@ -496,7 +496,7 @@ dlp_drop_elsewhere(const dlp_manager *manager, PyThreadState *current)
 }
 
 /* free_fn of the export of a Python object; context is its manager. Any thread, at any time (K5). */
-DLP_SHARED void
+DLP_NOINLINE void
 dlp_drop_owner(void *context)
 {
     const dlp_manager *manager = (const dlp_manager *)context;
@@ -538,7 +538,7 @@ dlp_manager_of(const void *managed, int32_t form)
 }
 
 /* Deletes a managed tensor of any origin, on any thread (K3). An attached thread keeps its current exception (K2). */
-DLP_SHARED void
+DLP_NOINLINE void
 dlp_delete(void *managed, int32_t form)
 {
     /* The deleter of an export of this file keeps the exception itself. */
@@ -573,7 +573,7 @@ static const char *const dlp_names[DLP_STR_COUNT] = {
     "__dlpack_c_exchange_api__", "__module__", "from_dlpack", "is_conj", "is_neg"
 };
 /* clang-format on */
-enum { DLP_OBJECT_TYPE, DLP_RESULT_TYPE, DLP_BUFFER_TYPE, DLP_TYPES_MADE };
+enum { DLP_OBJECT_TYPE, DLP_RESULT_TYPE, DLP_BUFFER_TYPE, DLP_TYPE_COUNT };
 
 /* What a source file keeps for an interpreter, in a capsule in the interpreter's dictionary. Files share no data, so
  * that versions can differ (G2). */
@@ -582,42 +582,42 @@ typedef struct dlp_state {
     struct dlp_state *next_gone; /* the next in the list of states that are gone */
     int published;               /* 1: in the interpreter's dictionary; exports may point to lifetime */
     PyObject *objects[DLP_OBJ_COUNT];
-    dlp_word types[DLP_TYPES_MADE]; /* PyTypeObject *; 0: not made yet */
-    dlp_word exchange;              /* the cache of dlpack_exchange.h; 0: none */
+    dlp_atomic types[DLP_TYPE_COUNT]; /* PyTypeObject *; 0: not made yet */
+    dlp_atomic exchange;              /* the cache of dlpack_exchange.h; 0: none */
     void (*exchange_free)(void *exchange);
 } dlp_state;
 #define DLP_STATE_NAME "dlpack_py.state"
 
-/* A cache of dlp_state *: saves look-ups in dictionaries. DLP_STATE_PLACE: an interpreter's entry, by its address. */
-static dlp_word dlp_states[32];
-#define DLP_STATE_PLACE(interpreter) (&dlp_states[((uintptr_t)(interpreter) >> 12) % 32])
-static dlp_word dlp_states_gone; /* dlp_state *: dead states, kept reachable for leak checkers */
+/* A cache of dlp_state *: saves look-ups in dictionaries. DLP_STATE_SLOT: an interpreter's entry, by its address. */
+static dlp_atomic dlp_states[32];
+#define DLP_STATE_SLOT(interpreter) (&dlp_states[((uintptr_t)(interpreter) >> 12) % 32])
+static dlp_atomic dlp_dead_states; /* dlp_state *: dead states, kept reachable for leak checkers */
 
 /* The destructor of a state's capsule. If the state was published, it runs after the modules were torn down. */
-DLP_RARE void
+DLP_COLD void
 dlp_state_destructor(PyObject *capsule)
 {
     dlp_state *state = (dlp_state *)PyCapsule_GetPointer(capsule, DLP_STATE_NAME);
-    void *exchange = (void *)DLP_SWAP(&state->exchange, 0);
+    void *exchange = (void *)DLP_EXCHANGE(&state->exchange, 0);
     int i;
 
     (void)DLP_OR(&state->lifetime.deleters, DLP_CLOSING);
     DLP_STORE(&state->lifetime.gone, 1);
-    (void)DLP_REPLACE(DLP_STATE_PLACE(state->lifetime.interpreter), (dlp_word)state, 0);
+    (void)DLP_COMPARE_EXCHANGE(DLP_STATE_SLOT(state->lifetime.interpreter), (dlp_atomic)state, 0);
     for (i = 0; i < DLP_OBJ_COUNT; i++)
         Py_CLEAR(state->objects[i]);
-    for (i = 0; i < DLP_TYPES_MADE; i++)
-        Py_XDECREF((PyObject *)DLP_SWAP(&state->types[i], 0));
+    for (i = 0; i < DLP_TYPE_COUNT; i++)
+        Py_XDECREF((PyObject *)DLP_EXCHANGE(&state->types[i], 0));
     if (exchange != NULL)
         state->exchange_free(exchange);
     if (state->published)
-        state->next_gone = (dlp_state *)DLP_SWAP(&dlp_states_gone, (dlp_word)state);
+        state->next_gone = (dlp_state *)DLP_EXCHANGE(&dlp_dead_states, (dlp_atomic)state);
     else
         DLPACK_PY_FREE(state);
 }
 
 /* The exit callback: sets DLP_CLOSING. Waits without the GIL, at most DLPACK_PY_EXIT_WAIT, for deleters that attach. */
-DLP_RARE PyObject *
+DLP_COLD PyObject *
 dlp_at_exit(PyObject *self, PyObject *unused)
 {
     dlp_state *state = (dlp_state *)PyCapsule_GetPointer(self, DLP_STATE_NAME);
@@ -690,7 +690,7 @@ dlp_state_new(PyInterpreterState *interpreter)
 
 /* Finds the state in the interpreter's dictionary, or makes it. Its Python code may call it. The first uses of that
  * dictionary and of atexit on two threads at once crash CPython 3.13 without a GIL: all files lock PyCapsule_Type. */
-DLP_RARE dlp_state *
+DLP_COLD dlp_state *
 dlp_state_find_or_make(PyInterpreterState *interpreter)
 {
     PyObject *names, *key = NULL, *capsule, *made = NULL;
@@ -712,7 +712,7 @@ dlp_state_find_or_make(PyInterpreterState *interpreter)
         state = (dlp_state *)PyCapsule_GetPointer(capsule, DLP_STATE_NAME);
         state->published = 1;
         if ((DLP_LOAD(&state->lifetime.deleters) & DLP_CLOSING) == 0) /* a state made late may never be destroyed */
-            DLP_STORE(DLP_STATE_PLACE(interpreter), (dlp_word)state);
+            DLP_STORE(DLP_STATE_SLOT(interpreter), (dlp_atomic)state);
     }
     Py_XDECREF(capsule); /* the dictionary holds it */
     Py_XDECREF(made);
@@ -723,11 +723,11 @@ dlp_state_find_or_make(PyInterpreterState *interpreter)
 
 /* The state of this file in the current interpreter, borrowed; NULL with MemoryError or RuntimeError, or the exception
  * of an interrupt. */
-DLP_SHARED dlp_state *
+DLP_NOINLINE dlp_state *
 dlp_state_get(void)
 {
     PyInterpreterState *interpreter = DLP_INTERPRETER();
-    dlp_state *state = (dlp_state *)DLP_LOAD(DLP_STATE_PLACE(interpreter));
+    dlp_state *state = (dlp_state *)DLP_LOAD(DLP_STATE_SLOT(interpreter));
     return state != NULL && state->lifetime.interpreter == interpreter ? state : dlp_state_find_or_make(interpreter);
 }
 
@@ -761,7 +761,7 @@ dlp_form_of(const char *name)
 }
 
 /* A capsule that was not consumed deletes its tensor (K1). */
-DLP_SHARED void
+DLP_NOINLINE void
 dlp_capsule_destructor(PyObject *capsule)
 {
     const char *name = PyCapsule_GetName(capsule);
@@ -798,10 +798,11 @@ typedef struct dlpack_py_request {
     int32_t copy; /* DLPACK_PY_COPY_... */
 } dlpack_py_request;
 
-#define DLPACK_PY_COPY_AS_NEEDED 0    /* None */
-#define DLPACK_PY_COPY_ALWAYS 1       /* True */
-#define DLPACK_PY_COPY_NEVER 2        /* False */
-#define DLPACK_PY_COPY_NOT_IF_KNOWN 3 /* for consumers: False, but a producer that does not know copy is accepted */
+#define DLPACK_PY_COPY_AS_NEEDED 0 /* None */
+#define DLPACK_PY_COPY_ALWAYS 1    /* True */
+#define DLPACK_PY_COPY_NEVER 2     /* False */
+#define DLPACK_PY_COPY_NEVER_IF_SUPPORTED \
+    3 /* for consumers: False, but a producer that does not know copy is accepted */
 
 /* The form of the capsule that a request asks for (P2). */
 static inline int32_t
@@ -811,7 +812,7 @@ dlp_requested_form(const dlpack_py_request *request)
 }
 
 /* Reads a tuple of count objects with __index__, clamped to int32_t. Returns 0, or -1 with TypeError or their error. */
-DLP_SHARED int
+DLP_NOINLINE int
 dlp_parse_integers(const char *format, PyObject *object, int32_t *integers, int count)
 {
     int i, overflow;
@@ -869,7 +870,7 @@ dlp_parse_version(PyObject *object, dlpack_py_request *request)
 }
 
 /* Read a request; NULL or None: not given. Returns 0, or -1 with TypeError or ValueError (P1, P2, P4, P5). */
-DLP_SHARED int
+DLP_NOINLINE int
 dlpack_py_parse_request_args(PyObject *stream, PyObject *max_version, PyObject *dl_device, PyObject *copy,
                              dlpack_py_request *request)
 {
@@ -897,7 +898,7 @@ dlpack_py_parse_request_args(PyObject *stream, PyObject *max_version, PyObject *
 
 /* Sets out[k] to the value of the keyword argument state->objects[first + k], for k < count. args[positional] is the
  * first value. Names that are not interned are compared by value (P1). Returns 0, or -1 with an exception. */
-DLP_SHARED int
+DLP_NOINLINE int
 dlp_match_keywords(const char *function, int positional, int first, int count, PyObject *const *args, Py_ssize_t nargs,
                    PyObject *kwnames, PyObject **out)
 {
@@ -933,7 +934,7 @@ dlp_match_keywords(const char *function, int positional, int first, int count, P
 }
 
 /* Reads a request from any arguments. */
-DLP_SHARED int
+DLP_NOINLINE int
 dlp_parse_general(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, dlpack_py_request *request)
 {
     PyObject *values[4] = {NULL, NULL, NULL, NULL}; /* stream, max_version, dl_device, copy */
@@ -982,13 +983,13 @@ typedef struct dlpack_py_offer {
     size_t pending_count; /* DLPACK_PY_MAX_PENDING at most */
 } dlpack_py_offer;
 
-#define DLPACK_PY_OFFER_UNSAID 1u          /* the data came from a legacy capsule: a legacy export is allowed (C7) */
-#define DLPACK_PY_OFFER_REFUSE_NEGATIVE 2u /* refuse a negative stride: PyTorch 2.13 ends the process (D11) */
-#define DLPACK_PY_OFFER_COPY_NEGATIVE 4u   /* a negative stride requires a copy */
-#define DLPACK_PY_OFFER_NONE_IS_NO_SYNC 8u /* stream=None on a device means -1: nothing is ordered (docs/streams.md) */
-#define DLPACK_PY_OFFER_COPY_READ_ONLY 16u /* read-only data requires a copy: PyTorch 2.13 ignores the flag */
-#define DLPACK_PY_OFFER_DO_NOT_LEND 32u    /* shape or strides do not live in the object: a table must not lend them */
-#define DLP_OFFER_ANY_DEVICE 0x80000000u   /* device memory without operations: in place, and no work is pending */
+#define DLPACK_PY_OFFER_READONLY_UNKNOWN 1u /* the data actual from a legacy capsule: a legacy export is allowed (C7) */
+#define DLPACK_PY_OFFER_REFUSE_NEGATIVE 2u  /* refuse a negative stride: PyTorch 2.13 ends the process (D11) */
+#define DLPACK_PY_OFFER_COPY_NEGATIVE 4u    /* a negative stride requires a copy */
+#define DLPACK_PY_OFFER_NONE_IS_NO_SYNC 8u  /* stream=None on a device means -1: nothing is ordered (docs/streams.md) */
+#define DLPACK_PY_OFFER_COPY_READ_ONLY 16u  /* read-only data requires a copy: PyTorch 2.13 ignores the flag */
+#define DLPACK_PY_OFFER_DO_NOT_LEND 32u     /* shape or strides do not live in the object: a table must not lend them */
+#define DLP_OFFER_ANY_DEVICE 0x80000000u    /* device memory without operations: in place, and no work is pending */
 
 /* An offer of a tensor, with all else zero. */
 static inline dlpack_py_offer
@@ -1036,25 +1037,25 @@ dlp_plan_device(const dlpack_py_offer *offer, const dlpack_py_request *request, 
                 dlpack_py_error *error)
 {
     const DLDevice from = offer->tensor->device, asked = request->device;
-    char came[DLPACK_PY_TEXT_SIZE], wanted[DLPACK_PY_TEXT_SIZE];
+    char actual[DLPACK_PY_TEXT_SIZE], wanted[DLPACK_PY_TEXT_SIZE];
 
     if (!dlpack_py_is_cpu_readable(from) && !dlp_is_on(offer->device, from) &&
         (offer->options & DLP_OFFER_ANY_DEVICE) == 0)
         return dlp_refuse(error, "device is %s, which this producer does not export",
-                          dlpack_py_device_text(from, came));
+                          dlpack_py_device_text(from, actual));
     plan->device = dlp_exported_device(from);
     if (request->has_device && asked.device_type == kDLCPU && asked.device_id == 0)
         plan->device = asked; /* pinned and managed memory is exported as CPU memory; other memory is copied */
     if (request->has_device &&
         (asked.device_type != plan->device.device_type || asked.device_id != plan->device.device_id))
         return dlp_refuse(error, "dl_device is %s, the data is on %s", dlpack_py_device_text(asked, wanted),
-                          dlpack_py_device_text(plan->device, came));
+                          dlpack_py_device_text(plan->device, actual));
     return dlp_check_stream(plan->device, &request->stream, error);
 }
 
 /* Checks what an author offers, and decides how the request is met: in place or by a copy, on which device. Returns 0,
  * or -1 with *error filled (D8, P3 to P7; or the offer makes no sense). plan->form is an input. */
-DLP_RARE int
+DLP_COLD int
 dlp_plan_general(const dlpack_py_offer *offer, const dlpack_py_request *request, dlpack_py_plan *plan,
                  dlpack_py_error *error)
 {
@@ -1063,7 +1064,7 @@ dlp_plan_general(const dlpack_py_offer *offer, const dlpack_py_request *request,
     const char *why = NULL; /* the reason why the export must be a copy */
     int readable, is_padded, is_read_only;
     int64_t lowest, highest; /* bytes, from the first element; below 0: a negative stride leads to an element */
-    char came[DLPACK_PY_TEXT_SIZE];
+    char actual[DLPACK_PY_TEXT_SIZE];
 
     if (offer->owner == NULL || t == NULL)
         return dlp_fail(error, DLPACK_PY_SYSTEM_ERROR, "the offer has no %s", t == NULL ? "tensor" : "owner");
@@ -1092,13 +1093,13 @@ dlp_plan_general(const dlpack_py_offer *offer, const dlpack_py_request *request,
     plan->copy = why != NULL || (request->copy == DLPACK_PY_COPY_ALWAYS && !offer->is_copy);
     if (plan->copy && plan->device.device_type != kDLCPU) /* P8 */
         return dlp_refuse(error, "a copy of data on %s is made on the CPU: ask with dl_device=(1, 0)",
-                          dlpack_py_device_text(plan->device, came));
+                          dlpack_py_device_text(plan->device, actual));
     if (plan->copy ? (!readable || offer->pending_count > 0) && (offer->device == NULL || offer->device->copy == NULL)
                    : offer->pending_count > 0 && offer->device->make_ready == NULL)
         return dlp_refuse(error, "the device operations of this producer cannot %s data on %s",
-                          plan->copy ? "copy" : "order work on", dlpack_py_device_text(t->device, came));
+                          plan->copy ? "copy" : "order work on", dlpack_py_device_text(t->device, actual));
     if (plan->form == DLPACK_PY_LEGACY && /* P3 */
-        (is_padded || (is_read_only && !plan->copy && (offer->options & DLPACK_PY_OFFER_UNSAID) == 0)))
+        (is_padded || (is_read_only && !plan->copy && (offer->options & DLPACK_PY_OFFER_READONLY_UNKNOWN) == 0)))
         return dlp_refuse(error, "data is %s, and a legacy capsule has no flags: ask with max_version=(1, 0)",
                           is_padded ? "padded" : "read-only");
     return 0;
@@ -1125,7 +1126,7 @@ dlp_plan(const dlpack_py_offer *offer, const dlpack_py_request *request, dlpack_
 }
 
 /* Copies as dlp_copy does. From 64 KiB on, where a copy takes longer than a change of threads, other threads run. */
-DLP_RARE void
+DLP_COLD void
 dlp_copy_detached(const DLTensor *dst, const DLTensor *src, uint64_t flags)
 {
     PyThreadState *detached = dlpack_py_nbytes(src, flags) >= 65536 ? PyEval_SaveThread() : NULL;
@@ -1135,7 +1136,7 @@ dlp_copy_detached(const DLTensor *dst, const DLTensor *src, uint64_t flags)
 }
 
 /* Makes the copy of a plan, behind the pending work: a managed tensor of the plan's form, or NULL with an exception. */
-DLP_RARE void *
+DLP_COLD void *
 dlp_export_copy(const dlpack_py_offer *offer, const dlpack_py_plan *plan)
 {
     int64_t strides[DLPACK_PY_MAX_NDIM];
@@ -1184,7 +1185,7 @@ dlp_export_offer(dlp_state *state, const dlpack_py_offer *offer, const dlpack_py
 }
 
 #ifdef DLPACK_EXCHANGE_H /* dlpack_exchange.h defines it */
-DLP_SHARED void *
+DLP_NOINLINE void *
 dlp_export_embedded(const dlpack_py_offer *offer, const dlpack_py_request *request);
 #else
 #  define dlp_export_embedded(offer, request) NULL
@@ -1372,7 +1373,7 @@ typedef PyObject *(*dlp_method)(PyObject *self, PyObject *const *args, Py_ssize_
 typedef struct dlpack_py_view {
     DLTensor tensor;    /* strides are never NULL where ndim > 0 (C10); add byte_offset, or use dlpack_py_data */
     uint64_t flags;     /* DLPACK_PY_FLAG_* of the producer, unknown flags too (C8); 0 from a legacy capsule */
-    int32_t readonly;   /* DLPACK_PY_WRITABLE (0), DLPACK_PY_READONLY or DLPACK_PY_READONLY_UNSAID (C7) */
+    int32_t readonly;   /* DLPACK_PY_WRITABLE (0), DLPACK_PY_READONLY or DLPACK_PY_READONLY_UNKNOWN (C7) */
     int32_t overlaps;   /* 1: elements may share memory: writing to one may change others */
     int32_t form;       /* DLPACK_PY_VERSIONED or DLPACK_PY_LEGACY: the type of *managed */
     void *managed;      /* the managed tensor, owned; NULL: nothing to release */
@@ -1385,8 +1386,8 @@ dlpack_py_offer_view(PyObject *owner, const DLTensor *t, const dlpack_py_view *v
 {
     dlpack_py_offer offer =
         dlpack_py_offer_make(owner, t, v->flags | ((uint32_t)v->readonly & DLPACK_PY_FLAG_READ_ONLY));
-    if (v->readonly == DLPACK_PY_READONLY_UNSAID)
-        offer.options |= DLPACK_PY_OFFER_UNSAID;
+    if (v->readonly == DLPACK_PY_READONLY_UNKNOWN)
+        offer.options |= DLPACK_PY_OFFER_READONLY_UNKNOWN;
     return offer;
 }
 
@@ -1471,7 +1472,7 @@ dlp_consumer_make(const dlpack_py_want *want, const dlpack_py_request *request, 
 }
 
 /* Raises an error, with the name of the argument. Returns -1. */
-DLP_RARE int
+DLP_COLD int
 dlp_raise_for(const dlpack_py_want *want, const dlpack_py_error *error)
 {
     dlpack_py_error named = *error;
@@ -1481,7 +1482,7 @@ dlp_raise_for(const dlpack_py_want *want, const dlpack_py_error *error)
 }
 
 /* Calls __dlpack__ with the keywords of the request that are needed (C4), or only with stream (C1). */
-DLP_RARE PyObject *
+DLP_COLD PyObject *
 dlp_call_general(const dlp_state *state, const dlp_consumer *consumer)
 {
     const dlpack_py_request *request = consumer->request;
@@ -1522,7 +1523,7 @@ dlp_call_general(const dlp_state *state, const dlp_consumer *consumer)
 /* After __dlpack__ has raised TypeError: calls it again without the keywords that an old signature lacks (C1). If copy
  * is False, raises BufferError in place of the call: an old producer may copy (C3). Returns as dlp_call; the TypeError
  * becomes a context of the exception. PyErr_SetExcInfo would do so too, but changes a running generator. */
-DLP_RARE PyObject *
+DLP_COLD PyObject *
 dlp_call_again(const dlp_state *state, dlp_consumer *consumer)
 {
     dlp_exception first = dlp_exception_save(), second;
@@ -1550,7 +1551,7 @@ dlp_call_again(const dlp_state *state, dlp_consumer *consumer)
 }
 
 /* Calls __dlpack__; a second call (C1) sets pass_keywords to 0. Returns the answer, or NULL with an exception. */
-DLP_SHARED PyObject *
+DLP_NOINLINE PyObject *
 dlp_call(dlp_consumer *consumer)
 {
     const dlpack_py_request *request = consumer->request;
@@ -1589,7 +1590,7 @@ dlp_is_unknown_major(const void *managed, int32_t form)
 }
 
 /* May the consumer copy the data, from memory that the CPU can read to CPU memory? */
-DLP_RARE int
+DLP_COLD int
 dlp_may_copy(const DLTensor *t, const dlp_consumer *consumer)
 {
     const dlpack_py_want *want = consumer->want;
@@ -1650,7 +1651,7 @@ dlp_view_decide(dlpack_py_view *v, const dlp_consumer *consumer, dlpack_py_error
 }
 
 /* Gives v row-major strides, where the producer's are NULL (D4). Returns 0, or -1 with MemoryError in *error. */
-DLP_RARE int
+DLP_COLD int
 dlp_view_fill_strides(dlpack_py_view *v, dlpack_py_error *error)
 {
     const size_t ndim = (size_t)v->tensor.ndim;
@@ -1688,7 +1689,7 @@ dlp_view_prepare(dlpack_py_view *v, const void *managed, int32_t form, const dlp
     else { /* has no flags (C7) */
         v->tensor = ((const DLManagedTensor *)managed)->dl_tensor;
         v->flags = 0;
-        v->readonly = want->options & DLPACK_PY_LEGACY_IS_WRITABLE ? DLPACK_PY_WRITABLE : DLPACK_PY_READONLY_UNSAID;
+        v->readonly = want->options & DLPACK_PY_LEGACY_IS_WRITABLE ? DLPACK_PY_WRITABLE : DLPACK_PY_READONLY_UNKNOWN;
     }
     result = dlp_view_decide(v, consumer, error);
     if (result == DLP_MAKE_COPY) {
@@ -1704,7 +1705,7 @@ dlp_view_prepare(dlpack_py_view *v, const void *managed, int32_t form, const dlp
 }
 
 /* Copies the data of v to copy, which becomes v's managed tensor. Deletes that of the producer. Cannot fail. */
-DLP_RARE void
+DLP_COLD void
 dlp_view_copy(dlpack_py_view *v, dlp_export *copy)
 {
     void *managed = v->managed;
@@ -1721,7 +1722,7 @@ dlp_view_copy(dlpack_py_view *v, dlp_export *copy)
 }
 
 /* Refuses the name of a capsule: ValueError where the capsule was consumed, or else TypeError. Returns -1. */
-DLP_RARE int
+DLP_COLD int
 dlp_refuse_name(const char *name, dlpack_py_error *error)
 {
     const int is_used = name != NULL && strncmp(name, "used_", 5) == 0 && dlp_form_of(name + 5) != 0;
@@ -1732,7 +1733,7 @@ dlp_refuse_name(const char *name, dlpack_py_error *error)
 
 /* Takes the tensor of a capsule into v, which is empty. Returns 0; DLP_ASK_FOR_CPU to call __dlpack__ again (C5);
  * or -1 with an exception. If not 0, the capsule owns its tensor (K4), unless its major version is unknown (K6). */
-DLP_SHARED int
+DLP_NOINLINE int
 dlp_take_capsule(PyObject *capsule, const dlp_consumer *consumer, dlpack_py_view *v)
 {
     dlp_export *copy = NULL;
@@ -1770,7 +1771,7 @@ dlp_take_capsule(PyObject *capsule, const dlp_consumer *consumer, dlpack_py_view
 }
 
 /* Takes a managed tensor, which is stolen, into the empty view v. Returns 0, or -1 with an exception. */
-DLP_SHARED int
+DLP_NOINLINE int
 dlp_take_managed_steal(void *managed, int32_t form, const dlpack_py_want *want, const dlpack_py_request *request,
                        dlpack_py_view *v)
 {
@@ -1790,7 +1791,7 @@ dlp_take_managed_steal(void *managed, int32_t form, const dlpack_py_want *want, 
 
 /* After __dlpack__ has failed: gives an object without __dlpack__ to want->fallback, or names the argument in the
  * AttributeError (C6). Any other exception stays. */
-DLP_RARE int
+DLP_COLD int
 dlp_take_fallback(const dlp_consumer *consumer, dlpack_py_view *v)
 {
     const dlpack_py_want *want = consumer->want;
@@ -1831,8 +1832,8 @@ dlp_take_fallback(const dlp_consumer *consumer, dlpack_py_view *v)
 /* Finishes an import after a call of __dlpack__: takes the tensor of answer, which is stolen. For pinned or managed
  * memory, may call once more, and ask for CPU memory (C5). If the call failed, answer is NULL, and want->fallback may
  * make a tensor (C6). Returns 0, or -1 with an exception. */
-DLP_SHARED int
-dlp_finish_call(PyObject *answer, const dlp_consumer *consumer, dlpack_py_view *v)
+DLP_NOINLINE int
+dlp_take_answer_steal(PyObject *answer, const dlp_consumer *consumer, dlpack_py_view *v)
 {
     dlpack_py_request for_cpu;
     dlp_consumer again;
@@ -1850,7 +1851,7 @@ dlp_finish_call(PyObject *answer, const dlp_consumer *consumer, dlpack_py_view *
     for_cpu.device = dlp_device(kDLCPU, 0);
     again = *consumer;
     again.request = &for_cpu;
-    return dlp_finish_call(dlp_call(&again), &again, v);
+    return dlp_take_answer_steal(dlp_call(&again), &again, v);
 }
 
 /* ---- Consuming ---------------------------------------------------------- */
@@ -1870,7 +1871,7 @@ dlp_consume(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v);
 
 /* As dlpack_py_consume, with a request. The view meets request->device, where has_device is 1, and request->copy (C3).
  * The stream is only passed to __dlpack__: dlpack_device_consume orders streams. max_version is ignored. */
-DLP_SHARED DLP_MUST_CHECK int
+DLP_NOINLINE DLP_MUST_CHECK int
 dlpack_py_consume_request(PyObject *obj, const dlpack_py_request *request, const dlpack_py_want *want,
                           dlpack_py_view *v)
 {
@@ -1884,7 +1885,7 @@ dlpack_py_consume_request(PyObject *obj, const dlpack_py_request *request, const
     if (consumer.obj == NULL)
         return dlp_take_capsule(obj, &consumer, v);
     result = dlp_take_by_table(&consumer, NULL, NULL, v);
-    return result != DLP_NO_TABLE ? result : dlp_finish_call(dlp_call(&consumer), &consumer, v);
+    return result != DLP_NO_TABLE ? result : dlp_take_answer_steal(dlp_call(&consumer), &consumer, v);
 }
 
 /* dlpack_py_consume: take the tensor that obj offers, if it meets the requirements.
@@ -1905,7 +1906,7 @@ dlpack_py_consume(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 
 /* Read a dtype object with __dlpack_data_type__ (data-apis/array-api#972), as Paddle and tvm-ffi have. Returns 0, or -1
  * with AttributeError (no such object), BufferError (an impossible dtype: C8), TypeError or the object's exception. */
-DLP_RARE int
+DLP_COLD int
 dlpack_py_parse_dtype(PyObject *obj, uint32_t *dtype)
 {
     int32_t n[3] = {0, 0, 0}; /* code, bits, lanes */
@@ -1924,7 +1925,7 @@ dlpack_py_parse_dtype(PyObject *obj, uint32_t *dtype)
 
 /* Read a device: "cpu", a tuple (type, id), or an object with __dlpack_device__, as devices and arrays. Returns 0, or
  * -1 with TypeError (also for its AttributeError), ValueError (another name) or the object's exception. */
-DLP_SHARED int
+DLP_NOINLINE int
 dlpack_py_parse_device(PyObject *obj, DLDevice *device)
 {
     static const char wanted[] = "device is %.200U, 'cpu', a tuple of two integers or a device was wanted";
@@ -2059,7 +2060,7 @@ DLPACK_PY_DESCRIBED(dlp_object, dlp_object_describe);
     }
 
 /* A new type of dlp_objects, which Python code cannot make; NULL with an exception. */
-DLP_RARE PyObject *
+DLP_COLD PyObject *
 dlp_object_type_from_slots(const char *name, PyType_Slot *slots)
 {
     PyType_Spec spec = {name, DLP_OBJECT_SIZE, 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, slots};
@@ -2076,13 +2077,13 @@ dlp_object_type_from_slots(const char *name, PyType_Slot *slots)
 
 /* A new dlp_object, of a type of this interpreter that is kept in *type and made by type_new at its first use. Steals
  * the view, also where it returns NULL with an exception. */
-DLP_SHARED PyObject *
-dlp_object_new_steal(dlp_word *type, PyObject *(*type_new)(void), dlpack_py_view *v)
+DLP_NOINLINE PyObject *
+dlp_object_new_steal(dlp_atomic *type, PyObject *(*type_new)(void), dlpack_py_view *v)
 {
     PyObject *made = DLP_LOAD(type) != 0 ? NULL : type_new();
     PyObject *object = NULL;
 
-    if (made != NULL && !DLP_REPLACE(type, 0, (dlp_word)made))
+    if (made != NULL && !DLP_COMPARE_EXCHANGE(type, 0, (dlp_atomic)made))
         Py_DECREF(made);                          /* another thread was first */
     if (DLP_LOAD(type) != 0 && !PyErr_Occurred()) /* else type_new failed, and another thread may have made the type */
         object = PyObject_GC_New(PyObject, (PyTypeObject *)DLP_LOAD(type));
@@ -2097,7 +2098,7 @@ dlp_object_new_steal(dlp_word *type, PyObject *(*type_new)(void), dlpack_py_view
 }
 
 /* The type of dlpack_py_object_steal. */
-DLP_RARE PyObject *
+DLP_COLD PyObject *
 dlp_object_type_new(void)
 {
     static PyMethodDef methods[] = {DLPACK_PY_METHODS(dlp_object_dlpack, dlp_object_dlpack_device),
@@ -2114,7 +2115,7 @@ dlp_object_type_new(void)
  *
  * Returns a new object, which can be exported as often as asked; NULL with BufferError (managed is NULL, is malformed:
  * D8, or has an unknown major version: K6) or MemoryError. */
-DLP_SHARED PyObject *
+DLP_NOINLINE PyObject *
 dlpack_py_object_steal(void *managed, int32_t form)
 {
     dlpack_py_want want = dlpack_py_want_any();

@@ -97,13 +97,13 @@ DLP_QUIET
 
 #define DLPACK_PY_MAX_NDIM 64 /* NumPy's maximum (D8) */
 
-/* DLP_GNU: has overflow built-ins. DLP_PRINTF: checks formats. DLP_RARE: cold. DLP_SHARED: not inlined.
+/* DLP_GNU: has overflow built-ins. DLP_PRINTF: checks formats. DLP_COLD: cold. DLP_NOINLINE: not inlined.
  * DLP_DEPRECATED, before a function, a field or a typedef: each use is a warning, which has the text. */
 #if defined(__clang__) || (defined(__GNUC__) && __GNUC__ >= 5)
 #  define DLP_GNU
 #  define DLP_PRINTF(text, first) __attribute__((format(printf, text, first)))
-#  define DLP_RARE static __attribute__((cold, noinline, unused))
-#  define DLP_SHARED static __attribute__((noinline, unused))
+#  define DLP_COLD static __attribute__((cold, noinline, unused))
+#  define DLP_NOINLINE static __attribute__((noinline, unused))
 #  define DLP_MUST_CHECK __attribute__((warn_unused_result))
 #  define DLP_DEPRECATED(text) __attribute__((deprecated(text)))
 #else
@@ -114,8 +114,8 @@ DLP_QUIET
 #  endif
 #  define DLP_PRINTF(text, first)
 #  define DLP_MUST_CHECK
-#  define DLP_RARE static inline
-#  define DLP_SHARED static inline
+#  define DLP_COLD static inline
+#  define DLP_NOINLINE static inline
 #endif
 
 /* The structs of dlpack.h cross libraries: -fshort-enums would change them. */
@@ -155,7 +155,7 @@ dlp_checked_add(int64_t a, int64_t b, int64_t *out)
 #define DLPACK_PY_SYSTEM_ERROR 6
 
 /* The name of the exception of an error code, for dlpack_exchange.h. */
-DLP_RARE const char *
+DLP_COLD const char *
 dlp_error_kind(int32_t code)
 {
     static const char kinds[][13] = {"BufferError", "ValueError",   "TypeError",
@@ -171,7 +171,7 @@ typedef struct dlpack_py_error {
 } dlpack_py_error;
 
 /* Fills *error, which may be NULL. Returns -1. */
-DLP_RARE int DLP_PRINTF(3, 4)
+DLP_COLD int DLP_PRINTF(3, 4)
 dlp_fail(dlpack_py_error *error, int32_t code, const char *format, ...)
 {
     va_list values;
@@ -261,7 +261,7 @@ dlp_dtype_name(uint8_t code)
 }
 
 /* Checks that the specification allows a dtype; unknown codes are accepted (C8). Returns 0, or -1 with BufferError. */
-DLP_RARE int
+DLP_COLD int
 dlp_check_dtype(DLDataType dtype, dlpack_py_error *error)
 {
     const int width = dlp_dtype_width(dtype.code);
@@ -283,7 +283,7 @@ dlp_check_dtype(DLDataType dtype, dlpack_py_error *error)
 
 /* Writes a dtype as text: "float32", "float8_e4m3fn", "float32x4" for four lanes; "dtype(200, 8, 1)" for a dtype
  * that has no name, or is not allowed. Returns text. */
-DLP_RARE const char *
+DLP_COLD const char *
 dlpack_py_dtype_text(uint32_t dtype, char text[DLPACK_PY_TEXT_SIZE])
 {
     const DLDataType d = {(uint8_t)(dtype >> 24), (uint8_t)(dtype >> 16), (uint16_t)dtype};
@@ -349,7 +349,7 @@ dlp_has_address(DLDevice device)
 }
 
 /* The name of a device type; NULL: none. */
-DLP_RARE const char *
+DLP_COLD const char *
 dlp_device_name(int32_t type)
 {
     static const char *const names[] = {NULL,      "cpu",          "cuda",     "cuda_host", "opencl",  NULL,
@@ -360,7 +360,7 @@ dlp_device_name(int32_t type)
 }
 
 /* Writes a device as text: "cpu" for id 0 (D9), "cuda:1"; "device(99, 0)" for a type without a name. Returns text. */
-DLP_RARE const char *
+DLP_COLD const char *
 dlpack_py_device_text(DLDevice device, char text[DLPACK_PY_TEXT_SIZE])
 {
     const int32_t type = (int32_t)device.device_type, id = device.device_id;
@@ -407,7 +407,7 @@ dlp_first_element(const DLTensor *t)
 }
 
 /* Has the tensor no elements? */
-DLP_SHARED int
+DLP_NOINLINE int
 dlp_is_empty(const DLTensor *t)
 {
     int32_t i = 0;
@@ -428,7 +428,7 @@ dlpack_py_size(const DLTensor *t)
 }
 
 /* Sets *bytes to the bytes of n >= 0 contiguous elements, rounded up, or returns -1 where they overflow int64_t. */
-DLP_RARE int
+DLP_COLD int
 dlp_checked_bytes(int64_t n, DLDataType dtype, uint64_t flags, int64_t *bytes)
 {
     const int64_t bits = dlp_item_bits(dtype, flags);
@@ -437,7 +437,7 @@ dlp_checked_bytes(int64_t n, DLDataType dtype, uint64_t flags, int64_t *bytes)
 }
 
 /* The bytes of a compact copy of a validated tensor. Packed sub-byte dtypes are rounded up once, for the whole (D6). */
-DLP_SHARED int64_t
+DLP_NOINLINE int64_t
 dlpack_py_nbytes(const DLTensor *t, uint64_t flags)
 {
     int64_t bytes = 0;
@@ -449,7 +449,7 @@ dlpack_py_nbytes(const DLTensor *t, uint64_t flags)
  *
  * order     'F': first index fastest; anything else: last index fastest
  * strides   out: ndim strides. An extent of 0 counts as 1: they then carry no meaning (D5) */
-DLP_SHARED void
+DLP_NOINLINE void
 dlpack_py_strides(int32_t ndim, const int64_t *shape, char order, int64_t *strides)
 {
     uint64_t step = 1;
@@ -506,7 +506,7 @@ dlpack_py_byte_strides(DLTensor *t, int64_t *strides, dlpack_py_error *error)
 }
 
 /* The tensor's strides; where they are NULL, row-major strides written to storage (D4). */
-DLP_RARE const int64_t *
+DLP_COLD const int64_t *
 dlp_strides(const DLTensor *t, int64_t storage[DLPACK_PY_MAX_NDIM])
 {
     if (t->strides != NULL)
@@ -545,7 +545,7 @@ dlp_byte_range(const DLTensor *t, uint64_t flags, int64_t *lowest, int64_t *high
 
 /* 'K': elements fill memory without gaps, in any order of dimensions. 'S': with gaps or negative strides, but each
  * stride exceeds the reach of all smaller ones: no elements share memory. 0: elements may share it. t has strides. */
-DLP_RARE int
+DLP_COLD int
 dlp_stride_layout(const DLTensor *t)
 {
     int32_t i, k, layout = 'K';
@@ -568,8 +568,8 @@ dlp_stride_layout(const DLTensor *t)
 }
 
 /* Has the tensor this order? dlpack_py_is_contiguous describes the orders. Returns 0, or -1 with BufferError. */
-DLP_RARE int
-dlp_check_strides(const DLTensor *t, char order, dlpack_py_error *error)
+DLP_COLD int
+dlp_check_layout(const DLTensor *t, char order, dlpack_py_error *error)
 {
     const int32_t count = order == 'R' && t->ndim > 1 ? t->ndim - 1 : t->ndim; /* dimensions to check */
     int64_t storage[DLPACK_PY_MAX_NDIM];
@@ -577,7 +577,7 @@ dlp_check_strides(const DLTensor *t, char order, dlpack_py_error *error)
     uint64_t step = 1;
     int32_t k;
 
-    if (order == 'A' && dlp_check_strides(t, 'F', NULL) == 0)
+    if (order == 'A' && dlp_check_layout(t, 'F', NULL) == 0)
         return 0;
     if (order == 'K') {
         if (t->strides == NULL || dlp_is_empty(t) || dlp_stride_layout(t) == 'K')
@@ -602,14 +602,14 @@ dlp_check_strides(const DLTensor *t, char order, dlpack_py_error *error)
  *
  * Returns 1 or 0. Strides of dimensions of size 1, and all strides of a tensor without elements, do not matter (D5);
  * NULL is row-major (D4). t has been validated. Needs no thread state. */
-DLP_SHARED int
+DLP_NOINLINE int
 dlpack_py_is_contiguous(const DLTensor *t, char order)
 {
-    return dlp_check_strides(t, order, NULL) == 0;
+    return dlp_check_layout(t, order, NULL) == 0;
 }
 
 /* May two elements of a validated tensor share memory? 1 where strides repeat or interleave; never wrongly 0. */
-DLP_RARE int
+DLP_COLD int
 dlp_overlaps_itself(const DLTensor *t)
 {
     return !dlpack_py_is_contiguous(t, 'C') && dlp_stride_layout(t) == 0;
@@ -618,7 +618,7 @@ dlp_overlaps_itself(const DLTensor *t)
 /* ---- Validation --------------------------------------------------------- */
 
 /* Checks all of clause D8. Returns 0, or -1 with *error filled. */
-DLP_RARE int
+DLP_COLD int
 dlp_validate_general(const DLTensor *t, uint64_t flags, dlpack_py_error *error)
 {
     const uint64_t base = (uint64_t)(uintptr_t)t->data;
@@ -661,7 +661,7 @@ dlp_validate_general(const DLTensor *t, uint64_t flags, dlpack_py_error *error)
 
 /* dlp_simple_layout of a tensor that is not row-major, is large, or has no elements or no data. Saves 870 of the 2,500
  * instructions of an import of x.T. */
-DLP_SHARED int
+DLP_NOINLINE int
 dlp_simple_layout_slow(const DLTensor *t)
 {
     int order = t->strides != NULL && t->ndim > 1 && t->strides[0] < t->strides[t->ndim - 1] ? 'F' : 'C';
@@ -696,7 +696,7 @@ dlp_simple_layout_slow(const DLTensor *t)
  * is valid (D8), and no two elements share memory. Returns 'C' if it is row-major, 'F' if column-major, 'S'
  * if there are gaps; 0 for any other tensor, valid or not. Saves 859 of the 2,510 instructions of one export and
  * import (all such figures: CPython 3.11, gcc 12 -O2). */
-DLP_SHARED int
+DLP_NOINLINE int
 dlp_simple_layout(const DLTensor *t)
 {
     const uint32_t bits = t->dtype.bits;
@@ -764,11 +764,11 @@ typedef struct dlpack_py_want {
 #define DLPACK_PY_NO_TABLE 16u          /* ask __dlpack__, also where the type has an exchange table (X9) */
 #define DLPACK_PY_ARRAY_INTERFACE_TOO 32u /* dlpack_device_consume: accept __cuda_array_interface__ as well */
 
-/* The values of dlpack_py_view.readonly. DLPACK_PY_READONLY_UNSAID: a legacy capsule does not say whether its memory is
+/* The values of dlpack_py_view.readonly. DLPACK_PY_READONLY_UNKNOWN: a legacy capsule cannot say whether memory is
  * writable (C7). Bit 0 of each value is DLPACK_PY_FLAG_READ_ONLY: a value can be passed as flags of an export. */
 #define DLPACK_PY_WRITABLE 0
 #define DLPACK_PY_READONLY 1
-#define DLPACK_PY_READONLY_UNSAID 0x101
+#define DLPACK_PY_READONLY_UNKNOWN 0x101
 
 /* No requirements: any tensor that the CPU can read, if its numbers are aligned. For want NULL. */
 static const dlpack_py_want dlp_empty_want = {0, NULL, 0, 0, NULL, 0, 0, 0, 0, 0, NULL, NULL};
@@ -842,7 +842,7 @@ dlp_is_wanted_dtype(uint32_t dtype, const dlpack_py_want *want)
 }
 
 /* Appends a text and the name of a dtype to a text of this length. Returns the new length. */
-DLP_RARE size_t
+DLP_COLD size_t
 dlp_append_dtype(char *text, size_t length, const char *before, uint32_t dtype)
 {
     const size_t size = strlen(before);
@@ -851,7 +851,7 @@ dlp_append_dtype(char *text, size_t length, const char *before, uint32_t dtype)
 }
 
 /* Refuses the dtype of a tensor, and lists the wanted dtypes. Returns -1. */
-DLP_RARE int
+DLP_COLD int
 dlp_refuse_dtype(const DLTensor *t, const dlpack_py_want *want, dlpack_py_error *error)
 {
     char text[128 + DLPACK_PY_TEXT_SIZE];
@@ -874,7 +874,7 @@ dlp_is_wanted_device(const DLTensor *t, const dlpack_py_want *want)
 }
 
 /* Refuses the device of a tensor. Returns -1. */
-DLP_RARE int
+DLP_COLD int
 dlp_refuse_device(const DLTensor *t, const dlpack_py_want *want, dlpack_py_error *error)
 {
     char actual[DLPACK_PY_TEXT_SIZE], wanted[DLPACK_PY_TEXT_SIZE] = "memory that the CPU can read";
@@ -887,9 +887,9 @@ dlp_refuse_device(const DLTensor *t, const dlpack_py_want *want, dlpack_py_error
     return dlp_refuse(error, "device is %s, %s was asked for", dlpack_py_device_text(t->device, actual), wanted);
 }
 
-/* The checks of dlpack_py_meets, except for dlp_check_want and the device. layout: the result of dlp_simple_layout; 0:
+/* The checks of dlpack_py_check_tensor, except dlp_check_want and the device. layout: of dlp_simple_layout; 0:
  * not known. readonly: the caller has applied DLPACK_PY_LEGACY_IS_WRITABLE. */
-DLP_SHARED int
+DLP_NOINLINE int
 dlp_check_requirements(const DLTensor *t, int layout, int readonly, const dlpack_py_want *want, dlpack_py_error *error)
 {
     const int32_t lowest = want->ndim == DLPACK_PY_SCALAR ? 0 : want->ndim;
@@ -917,7 +917,7 @@ dlp_check_requirements(const DLTensor *t, int layout, int readonly, const dlpack
         alignment = bits % 8 == 0 && (bits & (bits - 1)) == 0 ? bits / 8 : 1;
     }
     if (want->order != 0 && want->order != layout)
-        result = dlp_check_strides(t, want->order, error);
+        result = dlp_check_layout(t, want->order, error);
     if (result == 0 && alignment > 1 && first % alignment != 0 && !dlp_is_empty(t) && dlp_has_address(t->device))
         result = dlp_refuse(error, "data is at address 0x%" PRIxPTR ", alignment to %" PRIuPTR " bytes was asked for",
                             first, (uintptr_t)alignment);
@@ -936,16 +936,16 @@ dlp_check_requirements(const DLTensor *t, int layout, int readonly, const dlpack
  * where such a requirement fails, error->copy_helps is 1.
  *
  * t          has been validated
- * readonly   DLPACK_PY_WRITABLE, DLPACK_PY_READONLY or DLPACK_PY_READONLY_UNSAID
+ * readonly   DLPACK_PY_WRITABLE, DLPACK_PY_READONLY or DLPACK_PY_READONLY_UNKNOWN
  * want       the requirements; NULL: {0}
  *
  * Returns 0, or -1 with BufferError that names the wrong value and what was wanted, or with SystemError where the
  * requirements contradict each other. Needs no thread state. */
-DLP_SHARED int
-dlpack_py_meets(const DLTensor *t, int readonly, const dlpack_py_want *want, dlpack_py_error *error)
+DLP_NOINLINE int
+dlpack_py_check_tensor(const DLTensor *t, int readonly, const dlpack_py_want *want, dlpack_py_error *error)
 {
     want = want != NULL ? want : &dlp_empty_want;
-    if (readonly == DLPACK_PY_READONLY_UNSAID && (want->options & DLPACK_PY_LEGACY_IS_WRITABLE) != 0)
+    if (readonly == DLPACK_PY_READONLY_UNKNOWN && (want->options & DLPACK_PY_LEGACY_IS_WRITABLE) != 0)
         readonly = DLPACK_PY_WRITABLE;
     if (dlp_check_want(want, error) < 0)
         return -1;
@@ -966,7 +966,7 @@ typedef struct dlp_loop {
 } dlp_loop;
 
 /* Copies rows of items of size bytes. Constant sizes are fast. */
-DLP_SHARED void
+DLP_NOINLINE void
 dlp_copy_rows(char *to, const dlp_loop *rows, const char *from, const dlp_loop *items, size_t size, int64_t total)
 {
     int64_t row, i;
@@ -1011,7 +1011,7 @@ dlp_copy_bits(char *to, int64_t to_bit, const char *from, int64_t from_bit, int6
 
 /* Copies src to dst. The caller has checked both. The loops are ordered by their strides in dst, the shortest first.
  * Loops that are contiguous in both tensors are merged. loops[0] is an item, counted in bytes or bits. */
-DLP_SHARED void
+DLP_NOINLINE void
 dlp_copy(const DLTensor *dst, const DLTensor *src, uint64_t flags)
 {
     const int64_t bits = dlp_item_bits(src->dtype, flags);
@@ -1086,7 +1086,7 @@ dlp_common_divisor(uint64_t a, uint64_t b)
 
 /* Finds the largest step of t below limit, in bytes. If this step is above *step, sets *step to it and *count to how
  * often it can be taken. If it equals *step, adds to *count how often it can be taken. */
-DLP_RARE void
+DLP_COLD void
 dlp_largest_step(const DLTensor *t, uint64_t flags, uint64_t limit, uint64_t *step, uint64_t *count)
 {
     int64_t storage[DLPACK_PY_MAX_NDIM];
@@ -1107,7 +1107,7 @@ dlp_largest_step(const DLTensor *t, uint64_t flags, uint64_t limit, uint64_t *st
  * Returns 0 in three cases: the memory ranges are separate; or the elements of one lie between those of the other at
  * equal distances, as in x[..., 0] and x[..., 1]; or the strides show that no byte is in both, as in two halves of each
  * row of an image. Returns 1 otherwise. a and b must be validated, and their data addresses on one device. */
-DLP_SHARED int
+DLP_NOINLINE int
 dlpack_py_overlap(const DLTensor *a, uint64_t flags_a, const DLTensor *b, uint64_t flags_b)
 {
     const uint64_t data_a = (uint64_t)(uintptr_t)dlp_first_element(a);
@@ -1152,7 +1152,7 @@ dlpack_py_overlap(const DLTensor *a, uint64_t flags_a, const DLTensor *b, uint64
  * Returns 0; or -1 with BufferError where dtype or shape differ, where the CPU cannot read a tensor, or where
  * dlpack_py_overlap says that they may share memory; then nothing is written. Where elements of dst share memory,
  * it is not defined which one is written last. Needs no thread state, allocates nothing. */
-DLP_SHARED int
+DLP_NOINLINE int
 dlpack_py_copy(const DLTensor *dst, const DLTensor *src, uint64_t flags, dlpack_py_error *error)
 {
     char to[DLPACK_PY_TEXT_SIZE], from[DLPACK_PY_TEXT_SIZE];
@@ -1209,7 +1209,7 @@ typedef struct dlp_export {
 } dlp_export;
 
 /* Releases what an export keeps, on any thread at any time (K5). */
-DLP_SHARED void
+DLP_NOINLINE void
 dlp_release_manager(const dlp_manager *manager)
 {
     void *block = manager->block; /* read first: an embedded manager may be freed with the owner */
@@ -1290,7 +1290,7 @@ dlp_kept_flags(const DLTensor *t, uint64_t flags)
 
 /* Allocates an export of t, which is validated, in this form and with these flags. data_size: bytes for data, after the
  * shape and strides. The caller fills the manager. Returns NULL if there is no memory, without an exception. */
-DLP_SHARED dlp_export *
+DLP_NOINLINE dlp_export *
 dlp_export_new(const DLTensor *t, uint64_t flags, int32_t form, size_t data_size)
 {
     dlp_export *e = (dlp_export *)DLPACK_PY_MALLOC(sizeof(*e) + 2 * (size_t)t->ndim * sizeof(int64_t) + data_size);
@@ -1321,7 +1321,7 @@ dlp_export_new(const DLTensor *t, uint64_t flags, int32_t form, size_t data_size
 /* A new export of CPU memory for a compact copy of t, which the caller fills. order 'F': first index fastest; another
  * order: last index fastest. The memory is writable (P4), and aligned to alignment, a power of two, and to 64 bytes
  * (D2). Returns NULL with *error filled. */
-DLP_RARE dlp_export *
+DLP_COLD dlp_export *
 dlp_export_new_compact(const DLTensor *t, uint64_t flags, int32_t form, char order, size_t alignment,
                        dlpack_py_error *error)
 {
@@ -1352,7 +1352,7 @@ dlp_export_new_compact(const DLTensor *t, uint64_t flags, int32_t form, char ord
 }
 
 /* Sets t->strides to NULL and t->data to a dummy address, then checks *t. Returns 0, or -1 with *error filled. */
-DLP_RARE int
+DLP_COLD int
 dlp_prepare_prototype(DLTensor *t, dlpack_py_error *error)
 {
     DLTensor checked;
@@ -1370,7 +1370,7 @@ dlp_prepare_prototype(DLTensor *t, dlpack_py_error *error)
  *
  * Returns a managed tensor, row-major, writable, aligned to 64 bytes and not initialized, owned by the caller until its
  * deleter is called; NULL with BufferError or MemoryError in *error. Needs no thread state. */
-DLP_SHARED struct DLManagedTensorVersioned *
+DLP_NOINLINE struct DLManagedTensorVersioned *
 dlpack_py_allocate(const DLTensor *prototype, dlpack_py_error *error)
 {
     dlp_export *e;

@@ -119,8 +119,8 @@ cdef extern from "dlpack_tensor.h":
     const int DLPACK_PY_MAX_PENDING
     const uint32_t DLPACK_PY_COPY_IF_NEEDED, DLPACK_PY_LEGACY_IS_WRITABLE, DLPACK_PY_OVERLAP_IS_FINE
     const uint32_t DLPACK_PY_NOTHING_PENDING, DLPACK_PY_NO_TABLE, DLPACK_PY_ARRAY_INTERFACE_TOO
-    const int32_t DLPACK_PY_WRITABLE, DLPACK_PY_READONLY, DLPACK_PY_READONLY_UNSAID
+    const int32_t DLPACK_PY_WRITABLE, DLPACK_PY_READONLY, DLPACK_PY_READONLY_UNKNOWN
     dlpack_py_want dlpack_py_want_any() noexcept nogil
     dlpack_py_want dlpack_py_want_like(const DLTensor *t) noexcept nogil
-    int dlpack_py_meets(const DLTensor *t, int readonly, const dlpack_py_want *want,
+    int dlpack_py_check_tensor(const DLTensor *t, int readonly, const dlpack_py_want *want,
                         dlpack_py_error *error) noexcept nogil

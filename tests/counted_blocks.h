@@ -33,5 +33,5 @@ counted_free(void *pointer)
 }
 
 #define DLPACK_PY_MALLOC(size) \
-    counted_malloc(size, strcmp(#size, "sizeof(*state)") == 0 || strcmp(#size, "sizeof(*own)") == 0)
+    counted_malloc(size, strcmp(#size, "sizeof(*state)") == 0 || strcmp(#size, "sizeof(*record)") == 0)
 #define DLPACK_PY_FREE(pointer) counted_free(pointer)

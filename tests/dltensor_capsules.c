@@ -132,14 +132,10 @@ gil_check(PyObject *module, PyObject *unused)
 }
 
 static PyMethodDef functions[] = {
-    {"references", count_references, METH_O, NULL},
-    {"gil_check", gil_check, METH_NOARGS, NULL},
-    {"new", new_capsule, METH_VARARGS, NULL},
-    {"name", get_name, METH_O, NULL},
-    {"pointer", get_pointer, METH_VARARGS, NULL},
-    {"set_name", set_name, METH_VARARGS, NULL},
-    {"deleter", set_deleter, METH_O, NULL},
-    {NULL, NULL, 0, NULL},
+    {"references", count_references, METH_O, NULL}, {"gil_check", gil_check, METH_NOARGS, NULL},
+    {"new", new_capsule, METH_VARARGS, NULL},       {"name", get_name, METH_O, NULL},
+    {"pointer", get_pointer, METH_VARARGS, NULL},   {"set_name", set_name, METH_VARARGS, NULL},
+    {"deleter", set_deleter, METH_O, NULL},         {NULL, NULL, 0, NULL},
 };
 static struct PyModuleDef module = {
     PyModuleDef_HEAD_INIT, "dltensor_capsules", NULL, -1, functions, NULL, NULL, NULL, NULL};

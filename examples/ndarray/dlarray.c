@@ -323,7 +323,7 @@ typedef struct Array {
     struct Array *owner;   /* of a view: the array that holds the memory, never a view; else NULL */
     void *memory;          /* the array's own memory, else NULL */
     dlpack_py_view source; /* the imported tensor; else all zero, which says writable */
-    int readonly;          /* DLPACK_PY_WRITABLE, ..._READONLY or, from a legacy capsule, ..._READONLY_UNSAID */
+    int readonly;          /* DLPACK_PY_WRITABLE, ..._READONLY or, from a legacy capsule, ..._READONLY_UNKNOWN */
     uint64_t padded;       /* DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED if the elements are padded, else 0 */
     PyObject *weakrefs;
 } Array;
@@ -1026,7 +1026,7 @@ array_describe(PyObject *op, const dlpack_py_request *request, dlpack_py_offer *
     offer->flags |= self->padded;                     /* a copy has no source with this flag */
     if (array_readonly(self) == DLPACK_PY_READONLY) { /* set by setflags, or by the source */
         offer->flags |= DLPACK_PY_FLAG_READ_ONLY;
-        offer->options &= ~DLPACK_PY_OFFER_UNSAID;
+        offer->options &= ~DLPACK_PY_OFFER_READONLY_UNKNOWN;
     }
     return 0;
 }

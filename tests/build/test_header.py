@@ -27,7 +27,7 @@ LEAST = {
     "dlpack_device_library": 1,
 }
 TEXTS = {name: (machine.ROOT / f"{name}.h").read_text() for name in LEAST}
-KINDS = r"DLP_(?:RARE|SHARED|COPY_HOT)"  # words of linkage
+KINDS = r"DLP_(?:COLD|NOINLINE|COPY_HOT)"  # words of linkage
 STATIC = re.compile(rf"static inline |{KINDS} ")
 each_header = pytest.mark.parametrize("name", TEXTS)
 
@@ -287,7 +287,7 @@ def test_a_copy_header_of_a_different_version_is_one_error(tmp_path, version):
     text = TEXTS["dlpack_copy"]
     assert line in text
     (tmp_path / "dlpack_copy.h").write_text(text.replace(line, version and "#define DLP_COPY_VERSION 0x7f0000"))
-    source = '#include <Python.h>\n' + includes(["dlpack_copy", "dlpack_py"])
+    source = "#include <Python.h>\n" + includes(["dlpack_copy", "dlpack_py"])
     assert "version" in stops(compile_text(tmp_path, source, "-fsyntax-only"))
 
 

@@ -379,7 +379,7 @@ def test_files_are_of_ascii_and_do_not_look_for_a_standard_of_c(path):
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_a_load_on_windows_does_not_write(tmp_path, windows, architecture):
     source = tmp_path / "source.c"
-    source.write_text('#include "dlpack_py.h"\ndlp_word load(dlp_word *w) { return DLP_LOAD(w); }\n')
+    source.write_text('#include "dlpack_py.h"\ndlp_atomic load(dlp_atomic *w) { return DLP_LOAD(w); }\n')
     done = run(
         CLANG,
         *windows("C", architecture),

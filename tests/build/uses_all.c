@@ -59,11 +59,11 @@ use_tensor_layer(void)
         CHECK(compact[1] >= 2 && compact[1] <= 2);
     }
 #endif
-    CHECK(dlpack_py_meets(&t, DLPACK_PY_WRITABLE, &want, &error) == 0);
+    CHECK(dlpack_py_check_tensor(&t, DLPACK_PY_WRITABLE, &want, &error) == 0);
     want.order = 'C';
-    CHECK(dlpack_py_meets(&t, DLPACK_PY_WRITABLE, &want, &error) < 0 && error.code == DLPACK_PY_BUFFER_ERROR);
+    CHECK(dlpack_py_check_tensor(&t, DLPACK_PY_WRITABLE, &want, &error) < 0 && error.code == DLPACK_PY_BUFFER_ERROR);
     want = dlpack_py_want_like(&t);
-    CHECK(dlpack_py_meets(&t, DLPACK_PY_WRITABLE, &want, &error) == 0);
+    CHECK(dlpack_py_check_tensor(&t, DLPACK_PY_WRITABLE, &want, &error) == 0);
     managed = dlpack_py_allocate(&t, &error);
     CHECK(managed != NULL && dlpack_py_copy(&managed->dl_tensor, &t, 0, &error) == 0);
     managed->deleter(managed);

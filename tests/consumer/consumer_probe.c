@@ -453,8 +453,8 @@ static PyTypeObject c_type = {
 /* ---- The module ----------------------------------------------------------- */
 
 /* How many types the cache of the module holds. */
-#if defined(DLP_TYPE_PLACES) && !defined(Py_GIL_DISABLED)
-#  define CACHED_TYPES DLP_TYPE_PLACES
+#if defined(DLP_TYPE_SLOTS) && !defined(Py_GIL_DISABLED)
+#  define CACHED_TYPES DLP_TYPE_SLOTS
 #else
 #  define CACHED_TYPES 0
 #endif
@@ -484,7 +484,7 @@ PROBE_INIT(void)
         PyModule_AddIntMacro(self, DLPACK_PY_NOTHING_PENDING) < 0 ||
         PyModule_AddIntMacro(self, DLPACK_PY_ANY_DEVICE) < 0 || PyModule_AddIntMacro(self, DLPACK_PY_SCALAR) < 0 ||
         PyModule_AddIntMacro(self, DLPACK_PY_WRITABLE) < 0 || PyModule_AddIntMacro(self, DLPACK_PY_READONLY) < 0 ||
-        PyModule_AddIntMacro(self, DLPACK_PY_READONLY_UNSAID) < 0 ||
+        PyModule_AddIntMacro(self, DLPACK_PY_READONLY_UNKNOWN) < 0 ||
         PyModule_AddIntConstant(self, "VIEW_SIZE", sizeof(dlpack_py_view)) < 0 ||
         PyModule_AddIntConstant(self, "CACHED_TYPES", CACHED_TYPES) < 0 ||
         PyModule_AddIntMacro(self, DLPACK_PY_VERSIONED) < 0 || PyModule_AddIntMacro(self, DLPACK_PY_LEGACY) < 0) {

@@ -450,7 +450,7 @@ def test_copy_false_is_refused_if_the_producer_does_not_know_copy_C3(kind):
 
 
 def test_a_request_may_accept_a_producer_that_does_not_know_copy_C3():
-    not_if_known = 3  # DLPACK_PY_COPY_NOT_IF_KNOWN
+    not_if_known = 3  # DLPACK_PY_COPY_NEVER_IF_SUPPORTED
     producer = Producer()
     consume(producer, by_request=True, copy=not_if_known)
     assert producer.calls == [{**VERSION, "copy": False}]

@@ -15,7 +15,7 @@ from consumer_probe import (
     DLPACK_PY_LEGACY_IS_WRITABLE,
     DLPACK_PY_OVERLAP_IS_FINE,
     DLPACK_PY_READONLY,
-    DLPACK_PY_READONLY_UNSAID,
+    DLPACK_PY_READONLY_UNKNOWN,
     DLPACK_PY_SCALAR,
     DLPACK_PY_VERSIONED,
     DLPACK_PY_WRITABLE,
@@ -213,7 +213,7 @@ def test_the_option_for_legacy_capsules_does_not_make_read_only_memory_writable_
 
 def test_the_refusal_of_a_legacy_capsule_says_that_it_has_no_flag_C7():
     producer = Producer(LEGACY)
-    assert consume(producer).readonly == DLPACK_PY_READONLY_UNSAID
+    assert consume(producer).readonly == DLPACK_PY_READONLY_UNKNOWN
     with pytest.raises(
         BufferError, match=r"read-only, writable memory was asked for \(a legacy capsule has no read-only flag\)$"
     ):

@@ -34,7 +34,7 @@ from table_consumer import CACHED_TYPES, DLPACK_PY_ANY_DEVICE, check, consume
 
 ATTRIBUTE = "__dlpack_c_exchange_api__"
 VERSION = {"max_version": (1, 3)}
-UNSAID = 0x101  # DLPACK_PY_READONLY_UNSAID
+UNKNOWN = 0x101  # DLPACK_PY_READONLY_UNKNOWN
 
 
 class Library:
@@ -672,7 +672,7 @@ def test_an_invalid_tensor_of_a_table_is_refused_and_deleted_once_X8(fields, tex
 
 def test_borrowing_makes_no_owned_tensor_X3():
     a = library()()
-    assert borrow(a) == ((a.made[0].address, (3,), (1,)), UNSAID, False)
+    assert borrow(a) == ((a.made[0].address, (3,), (1,)), UNKNOWN, False)
     assert borrow(a, dtype="float64", order="C")[2] is False
     assert (a.calls, a.deleted) == (["borrowed"] * 2, [0, 0])
 
@@ -750,7 +750,7 @@ def test_borrow_consumes_an_object_without_a_table_C6(form):
 def test_arrays_of_dlarray_are_borrowed_unless_they_are_read_only_X3():
     a = dlarray.arange(3)
     before = sys.getrefcount(a)
-    assert borrow(a) == ((a.data_ptr, (3,), (1,)), UNSAID, False)
+    assert borrow(a) == ((a.data_ptr, (3,), (1,)), UNKNOWN, False)
     a.setflags(writeable=False)
     assert borrow(a)[1:] == (1, True)
     assert sys.getrefcount(a) == before

@@ -12,7 +12,7 @@ from race_probe import borrow, consume, consume_detached, consume_integers, look
 
 Thing = new_type()
 CONSUMERS = [borrow, consume, consume_detached]
-WRITABLE, READONLY, UNSAID = 0, 1, 0x101  # the values of dlpack_py_view.readonly
+WRITABLE, READONLY, UNKNOWN = 0, 1, 0x101  # the values of dlpack_py_view.readonly
 
 
 @pytest.mark.parametrize("take", CONSUMERS)
@@ -56,7 +56,7 @@ def test_the_method_of_a_class_that_overrides_it_is_called_X2(take):
 
 
 def test_a_borrowed_tensor_does_not_say_whether_it_is_read_only_X3():
-    assert look(Thing(), True, False, 0) == (UNSAID, False, 0)
+    assert look(Thing(), True, False, 0) == (UNKNOWN, False, 0)
     assert look(Thing(), True, True, 0) == (WRITABLE, True, 0)
     assert look(Thing(), False, True, 0) == (WRITABLE, True, 0)
 

@@ -244,10 +244,10 @@ forget(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
     const int failed = key == NULL || PyDict_DelItem(names, key) < 0;
     Py_XDECREF(key);
     if (state != NULL && !failed && held)
-        (void)DLP_REPLACE(DLP_STATE_PLACE(interpreter), (dlp_word)state, 0);
+        (void)DLP_COMPARE_EXCHANGE(DLP_STATE_SLOT(interpreter), (dlp_atomic)state, 0);
     if (state != NULL && !failed && !held) {
-        dlp_states_gone = (dlp_word)state->next_gone; /* the state that was added to this list last */
-        point_free(state);                            /* the header never frees it; no export points to it here */
+        dlp_dead_states = (dlp_atomic)state->next_gone; /* the state that was added to this list last */
+        point_free(state);                              /* the header never frees it; no export points to it here */
     }
     if (failed && !PyErr_ExceptionMatches(PyExc_KeyError))
         return NULL;

@@ -84,7 +84,7 @@ point_unraisable(void);
 #define DLPACK_PY_MALLOC(size)                \
     (AT_POINT("DLPACK_PY_MALLOC", ALLOCATING) \
          ? NULL                               \
-         : point_malloc(size, strcmp(#size, "sizeof(*own)") == 0 || strcmp(#size, "sizeof(*cache)") == 0))
+         : point_malloc(size, strcmp(#size, "sizeof(*record)") == 0 || strcmp(#size, "sizeof(*cache)") == 0))
 #define DLPACK_PY_FREE(pointer) point_free(pointer)
 
 #define inline __attribute__((used)) inline /* keeps functions that have no caller */

@@ -260,7 +260,7 @@ MUTANTS = [  # the error, the file, and pairs: a text, its replacement
     (
         "pinned memory that comes as CPU memory is refused",
         DEVICE,
-        "            : came.device_type == kDLCPU && dlpack_py_is_cpu_readable(announced))",
+        "            : actual.device_type == kDLCPU && dlpack_py_is_cpu_readable(announced))",
         "            : 0)",
     ),
     (
@@ -380,7 +380,7 @@ MUTANTS = [  # the error, the file, and pairs: a text, its replacement
     (
         "strides that the view allocated are leaked",
         DEVICE,
-        "    dlpack_py_release(&own); /* the strides",
+        "    dlpack_py_release(&taken); /* the strides",
         "    (void)0; /* the strides",
     ),
     (
@@ -462,8 +462,8 @@ MUTANTS = [  # the error, the file, and pairs: a text, its replacement
     (
         "the id of a device is not compared with that of __dlpack_device__",
         DEVICE,
-        "? announced.device_id == came.device_id || dlpack_py_is_cpu_readable(came)",
-        "? 1 || dlpack_py_is_cpu_readable(came)",
+        "? announced.device_id == actual.device_id || dlpack_py_is_cpu_readable(actual)",
+        "? 1 || dlpack_py_is_cpu_readable(actual)",
     ),
     (
         "an order is asked for where nothing is pending",
@@ -552,8 +552,8 @@ MUTANTS = [  # the error, the file, and pairs: a text, its replacement
     (
         "a table without a stream is asked for it",
         DEVICE,
-        "    if (known->table != NULL &&\n        (!known->is_own ||",
-        "    if (known->table != NULL &&\n        (1 || !known->is_own ||",
+        "    if (known->table != NULL &&\n        (!known->is_ours ||",
+        "    if (known->table != NULL &&\n        (1 || !known->is_ours ||",
     ),
     (
         "memory without elements is copied",

@@ -49,5 +49,5 @@ tensor_meets(const DLTensor *t, int readonly, uint32_t dtype, const uint32_t *dt
     want.device = device;
     want.alignment = alignment;
     want.options = options;
-    return dlpack_py_meets(t, readonly, &want, error);
+    return dlpack_py_check_tensor(t, readonly, &want, error);
 }

@@ -202,13 +202,13 @@ def test_which_streams_are_valid_depends_on_the_device_P6_S2_S3_S7(type, of_0, o
 
 # ---- Requirements ----
 
-WRITABLE, READONLY, UNSAID = 0, 1, 0x101
+WRITABLE, READONLY, UNKNOWN = 0, 1, 0x101
 LEGACY_IS_WRITABLE, OVERLAP_IS_FINE = 2, 4
 ANY_DEVICE = SCALAR = -1
 
 
 def unmet(t, readonly=WRITABLE, **want):
-    """The error text of dlpack_py_meets, or None. An asterisk at the end: a copy would meet the requirement."""
+    """The error text of dlpack_py_check_tensor, or None. An asterisk at the end: a copy would meet the requirement."""
     dtype, dtypes = want.pop("dtype", None), want.pop("dtypes", None)
     fields = [
         packed(dtype) if dtype else 0,
@@ -228,7 +228,7 @@ def two_by_three(dtype=FLOAT32, strides=None, data=NOWHERE, device=(CPU, 0)):
     return tensor(dtype, (2, 3), strides, data, 0, device)
 
 
-@pytest.mark.parametrize("readonly", [WRITABLE, READONLY, UNSAID])
+@pytest.mark.parametrize("readonly", [WRITABLE, READONLY, UNKNOWN])
 def test_without_requirements_any_array_that_the_cpu_can_read_is_accepted_C5(readonly):
     for type in range(1, 25):
         came = two_by_three((200, 7, 3), (0, -7), device=(type, 0))
@@ -369,8 +369,8 @@ def test_writable_refuses_read_only_memory_and_memory_of_unknown_access_C7():
     assert unmet(t, WRITABLE, writable=1) is None
     assert unmet(t, READONLY, writable=1) == f"{text}*"
     assert unmet(t, READONLY, writable=1, options=LEGACY_IS_WRITABLE) == f"{text}*"
-    assert unmet(t, UNSAID, writable=1) == f"{text} ({hint})*"
-    assert unmet(t, UNSAID, writable=1, options=LEGACY_IS_WRITABLE) is None
+    assert unmet(t, UNKNOWN, writable=1) == f"{text} ({hint})*"
+    assert unmet(t, UNKNOWN, writable=1, options=LEGACY_IS_WRITABLE) is None
 
 
 @pytest.mark.parametrize("strides", [(0, 1), (1, 1), (2, -1)])
@@ -378,7 +378,7 @@ def test_writable_refuses_memory_that_overlaps_itself_unless_overlap_is_allowed_
     t = two_by_three(strides=strides)
     text = "elements may share memory, writable memory without overlap was asked for*"
     assert unmet(t, writable=1) == text
-    assert unmet(t, UNSAID, writable=1, options=LEGACY_IS_WRITABLE) == text
+    assert unmet(t, UNKNOWN, writable=1, options=LEGACY_IS_WRITABLE) == text
     assert unmet(t, writable=1, options=OVERLAP_IS_FINE) is None
     assert unmet(t, READONLY, writable=1, options=OVERLAP_IS_FINE) is not None
     assert unmet(two_by_three(strides=(-3, 1)), writable=1) is None
