@@ -33,7 +33,8 @@
 #                          beside the bare calls, latencies beside those of PyTorch and CuPy, a soak, and mistakes that
 #                          the tests must notice. Writes build/gpu-all. SIMULATED=1: a dry run without a GPU
 # Other libraries:
-#   make test-libraries    exchanges with all array libraries that run on a CPU; writes docs/libraries.md
+#   make test-libraries    exchanges with all array libraries that run on a CPU; writes docs/libraries.md. Runs the
+#                          conformance suite on PyTorch and JAX, with the files of conformance/xfails
 #   make environments      installs those of them that need an environment each
 #   make conformance       runs the conformance suite on all array libraries that run here, some in several versions;
 #                          writes conformance/results, docs/conformance.md and build/conformance.html. Installs 10 GB.
@@ -51,7 +52,8 @@
 #   make bench-threads     how many more exchanges two threads make than one, without a GIL; needs two idle cores
 # The package:
 #   make package           builds the package dlpack-py, sdist and wheel, into build/release
-#   make test-package      builds users' projects with it, by each build tool; asks the index of packages
+#   make test-package      builds users' projects with it, by each build tool, and the wheel of the conformance suite; asks
+#                          the index of packages
 #   make test-packaging    makes packages of it by the recipes of packaging/, with conan and rattler-build
 #   make release           checks all that a release needs, builds the package, and builds and tests from its sdist
 # PYTHON=python3.12 names the interpreter of .venv. VENV_ARGS is passed to venv, CMAKE_ARGS to CMake, PYTEST_ARGS to

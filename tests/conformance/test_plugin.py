@@ -1,5 +1,6 @@
 """The pytest plugin: a library that takes up the conformance suite runs it so."""
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -21,6 +22,8 @@ CRASHING = {"WRONGARRAY_MISTAKE": "NULL_deleter_is_called"}
 K3 = [f"K3_a_NULL_deleter_is_not_called[{form}]" for form in ("versioned", "legacy")]
 PASSING = "K4_the_capsule_is_renamed[legacy]"
 FEW = "K3_a or K4_the_capsule"
+needs_xdist = pytest.mark.skipif(importlib.util.find_spec("xdist") is None, reason="not on this machine: pytest-xdist")
+two_workers = pytest.param(["-n", "2"], marks=needs_xdist)
 SHOULD = "P2_a_consumer_of_version_1_gets_a_versioned_capsule[(1, 0)]"
 
 
@@ -68,6 +71,7 @@ def test_a_crash_is_the_failure_of_one_test(run):
     assert f"dlpack_conformance {dlpack_conformance.__version__}: wrongarray 0: failures by grade: 2 must" in told
 
 
+@needs_xdist
 def test_two_workers_find_the_same(run, tmp_path):
     (tmp_path / "xfails.txt").write_text(f"{K3[0]}  # ends the process\n{PASSING}\n")
     status, told, outcomes = run("-k", FEW, "-n", "2", "--xfails=xfails.txt", environment=CRASHING)
@@ -136,7 +140,7 @@ def test_a_test_of_the_skips_file_does_not_run(run, tmp_path, how):
     assert "ends the process" in outcomes[K3[0]][1]
 
 
-@pytest.mark.parametrize("how", [[], ["-n", "2"]], ids=["alone", "two workers"])
+@pytest.mark.parametrize("how", [[], two_workers], ids=["alone", "two workers"])
 def test_an_id_that_no_test_has_is_an_error(run, tmp_path, how):
     (tmp_path / "ids.txt").write_text("P8\nK3_a_NULL_deleter_is_called # gone\n")
     status, told, outcomes = run("--xfails=ids.txt", "--skips=ids.txt", *how)
@@ -189,9 +193,9 @@ def test_without_a_library_nothing_runs(run):
     assert "--dlpack names the library under test: numpy, torch" in told
 
 
-@pytest.mark.parametrize("processes", [0, 2])
-def test_a_library_that_is_not_there_is_an_error(run, processes):
-    status, told, _ = run("-n", str(processes), adapter="no_such_library")
+@pytest.mark.parametrize("how", [[], two_workers], ids=["alone", "two workers"])
+def test_a_library_that_is_not_there_is_an_error(run, how):
+    status, told, _ = run(*how, adapter="no_such_library")
     assert status == 4 and "no_such_library: no file, no module" in told, told
 
 
