@@ -49,7 +49,8 @@ setup(
             include_dirs=[] if {"sdist", "egg_info", "dist_info"} & set(sys.argv) else [include_dir()],
             define_macros=[("Py_LIMITED_API", "0x03090000")] if is_limited else [],
             py_limited_api=is_limited,
-            extra_compile_args=["-pthread"] if is_posix else [],
+            # A function that the limited API lacks is an error, and not a warning.
+            extra_compile_args=["-pthread", "-Werror=implicit-function-declaration"] if is_posix else [],
             extra_link_args=["-pthread"] if is_posix else [],
         )
     ],
