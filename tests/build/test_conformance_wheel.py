@@ -14,6 +14,7 @@ import zipfile
 import dlpack_conformance
 import machine
 import pytest
+import test_msvc
 from collecting import PYPY
 from optional import needs_numpy
 
@@ -201,6 +202,50 @@ def test_the_extension_compiles_for_windows_with_the_limited_api(tmp_path):
     shown = subprocess.run([MINGW.replace("gcc-posix", "objdump"), "-p", tmp_path / "it.pyd"], capture_output=True)
     libraries = set(re.findall(rb"DLL Name: (\S+)", shown.stdout))
     assert libraries == {b"KERNEL32.dll", b"msvcrt.dll", b"python3.dll"}
+
+
+# What the extension uses of windows.h, and of the C library beyond tests/build/windows.h.
+WINDOWS_H = """
+#define WINAPI __stdcall
+#define INFINITE 0xFFFFFFFF
+#define MEM_COMMIT 0x1000
+#define MEM_RESERVE 0x2000
+#define MEM_RELEASE 0x8000
+#define PAGE_NOACCESS 1
+#define PAGE_READWRITE 4
+#define SRWLOCK_INIT {0}
+typedef void *HANDLE;
+typedef void *LPVOID;
+typedef unsigned long DWORD;
+typedef int BOOL;
+typedef DWORD (WINAPI *LPTHREAD_START_ROUTINE)(LPVOID);
+typedef struct { void *lock; } SRWLOCK;
+typedef struct { DWORD dwPageSize; } SYSTEM_INFO;
+void AcquireSRWLockExclusive(SRWLOCK *);
+void ReleaseSRWLockExclusive(SRWLOCK *);
+HANDLE CreateThread(void *, size_t, LPTHREAD_START_ROUTINE, LPVOID, DWORD, DWORD *);
+DWORD WaitForSingleObject(HANDLE, DWORD);
+BOOL CloseHandle(HANDLE);
+void Sleep(DWORD);
+LPVOID VirtualAlloc(LPVOID, size_t, DWORD, DWORD);
+BOOL VirtualProtect(LPVOID, size_t, DWORD, DWORD *);
+BOOL VirtualFree(LPVOID, size_t, DWORD);
+void GetSystemInfo(SYSTEM_INFO *);
+long InterlockedExchangeAdd(long volatile *, long);
+int atexit(void (*)(void));
+#define EAGAIN 11
+"""
+windows = test_msvc.windows  # a fixture
+
+
+@pytest.mark.skipif(test_msvc.CLANG is None, reason="clang-cl: not on this machine")
+@pytest.mark.parametrize("version", [test_msvc.PYTHONS[0], test_msvc.PYTHONS[-1]])
+@pytest.mark.parametrize("mode, architecture", [("C", "x86_64"), ("C17", "aarch64")])
+def test_the_extension_compiles_with_the_rules_of_msvc(windows, tmp_path, mode, architecture, version):
+    (tmp_path / "windows.h").write_text(WINDOWS_H)
+    flags = [*windows(mode, architecture, version), "-imsvc", tmp_path, "-DPy_LIMITED_API=0x03090000", "/W4", "/WX"]
+    done = test_msvc.run(test_msvc.CLANG, *flags, test_msvc.PY_UNUSED, "/Zs", "--", TREE / "_dlpack_conformance.c")
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.skipif(not MORE, reason="the index of packages: make test-package asks it")
