@@ -39,6 +39,8 @@
 #   make conformance       runs the conformance suite on all array libraries that run here, some in several versions;
 #                          writes conformance/results, docs/conformance.md and build/conformance.html. Installs 10 GB.
 #                          LIBRARIES=numpy=.venv names some libraries, each with its environment
+#   make conformance-pairs measures what each of these libraries does with the arrays of each other: half an hour. Writes
+#                          conformance/pairs.json and the page
 # Figures:
 #   make size              lines and functions of the headers, what one export and one import travel in them, the size
 #                          of the example, the cost of its compilation; fails if a figure is above its must
@@ -84,7 +86,7 @@ endif
 # the test: pytest-xdist waits for ever where another process takes over.
 PARALLEL := -n auto --dist loadfile --no-loadscope-reorder --max-worker-restart=0
 
-.PHONY: help demo test test-whole test-plain test-exchange test-folders test-libraries environments conformance test-interpreters \
+.PHONY: help demo test test-whole test-plain test-exchange test-folders test-libraries environments conformance conformance-pairs test-interpreters \
     test-long test-matrix test-threads test-windows test-streams mutate-streams test-simulated-gpu test-gpu gpu-all gpu-packages instructions bench bench-copy bench-threads throughput size streams-sanitized test-packaging \
     check configure build dev format lint clean package test-package release
 
@@ -280,6 +282,11 @@ conformance: dev $(VENV)/$(TAG)-libraries $(LIBRARY_ENVIRONMENTS:%=%/installed)
 	    sh -c '$${0#*=}/bin/python tests/conformance/conform.py $${0%%=*} conformance/results' || failed=1; \
 	$(SUITE) $(VENV)/bin/python tests/conformance/document.py conformance/results docs/conformance.md build/conformance.html || failed=1; \
 	exit $$failed
+
+# What each library does with the arrays of each other, for the page; half an hour.
+conformance-pairs: dev $(VENV)/$(TAG)-libraries $(LIBRARY_ENVIRONMENTS:%=%/installed)
+	$(SUITE) $(VENV)/bin/python tests/conformance/measure.py conformance/pairs.json $(LIBRARIES)
+	-$(SUITE) $(VENV)/bin/python tests/conformance/document.py conformance/results docs/conformance.md build/conformance.html
 
 instructions: configure
 	cmake --build $(BUILD) --target counted

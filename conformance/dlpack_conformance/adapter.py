@@ -60,6 +60,7 @@ class Adapter:
     dtypes = tuple(
         DTYPES
     )  # of its arrays. A test that any dtype will do for uses float32 if it is here, else the first
+    dtypes_taken = None  # by from_dlpack, if it makes one dtype of all; pairs.py asks for no others
     ranks = range(65)  # of its arrays
     shape = (6,)  # of a plain array. If ranks lack its rank, the suite finds another shape
     zero_copy = True  # False: from_dlpack cannot use the memory of others, and copies

@@ -358,6 +358,7 @@ class Drjit(Adapter):
     name = "drjit"
     standard = None
     zero_copy = False
+    dtypes_taken = ("float32",)
     dtypes = ("float32", "float64", "int8", "int32", "int64", "uint8", "uint32", "uint64", "float16", "bool")
     views = {}  # a slice is a new tensor
 

@@ -1,13 +1,10 @@
 """Reports of results: text, choices, JSON, JUnit XML, Markdown and HTML."""
 
 import functools
-import html as escape
 import importlib
-import itertools
 import json
 import re
 from collections import Counter
-from pathlib import Path
 from xml.etree import ElementTree
 
 OUTCOMES = ["pass", "fail", "choice", "skip"]
@@ -231,90 +228,9 @@ GROUPS = {
     "G": ("Threads and interpreters", "several threads, subinterpreters"),
 }
 
-STYLE = Path(__file__).with_name("report.css").read_text(encoding="utf-8")
-
-
-def cell(clause, tests):
-    """A cell of the table: how it went, and why."""
-    if not tests:
-        return '<td class="skip"><div>–</div></td>'
-    outcome = verdict(tests)
-    number = sum(test["outcome"] == outcome for _, test in tests)
-    ran = sum(test["outcome"] != "skip" for _, test in tests)
-    word = {"pass": "✓", "fail": "✗", "choice": "", "skip": "–"}[outcome]
-    if outcome == "fail" and ran > 1:
-        word = f"✗ {number}/{ran}"
-    texts = reasons(tests, outcome)
-    if outcome == "choice":
-        values = [str(value) for _, test in tests for value in test.get("chosen", {}).values()]
-        word = values[0] if len(set(values)) == 1 else " or ".join(sorted(set(values)))
-        word = word if len(word) < 24 else "varies"
-    if outcome == "pass" and any(test["outcome"] == "skip" for _, test in tests):
-        texts = reasons(tests, "skip")
-    tone = f"{outcome} {clause.grade if clause.grade != 'choice' else 'choice-grade'}"
-    if not texts:
-        return f'<td class="{tone}"><div>{escape.escape(word)}</div></td>'
-    listed = "".join(f"<li>{escape.escape(text + named(p))}</li>" for text, p in texts[:12])
-    title_ = escape.escape("; ".join(text for text, _ in texts)[:300], quote=True)
-    why = f"<b>what came</b><ul>{listed}</ul>"
-    if outcome == "fail":
-        why += (
-            f"<b>what the clause asks</b>{escape.escape(clause.asks)}<b>the pitfall</b>{escape.escape(clause.pitfall)}"
-        )
-    why += f"<b>where it is written</b>{escape.escape(clause.standard)}"
-    summary = f"<summary>{escape.escape(word)}</summary>"
-    return f'<td class="{tone}" title="{title_}"><details>{summary}<div class="why">{why}</div></details></td>'
-
 
 def html(results):
     """One page: a table of clauses and libraries, each cell with its reason."""
-    grouped = [rows(result) for result in results]
-    names = list(dict.fromkeys(itertools.chain(*grouped)))
-    heads = "".join(
-        f"<th>{escape.escape(r['library'])}<small>{escape.escape(r['version'])}</small></th>" for r in results
-    )
+    from . import page
 
-    def total(label, note, count):
-        cells = "".join(f"<td>{count(result)}</td>" for result in results)
-        return f'<tr class="total"><th>{label}<small>{note}</small></th>{cells}</tr>'
-
-    def failures(grade):
-        return lambda result: failed(result)[grade]
-
-    body = [
-        total("Failures of grade must", "what dlpack.h and the array API standard require", failures("must")),
-        total("Failures of grade should", "what they recommend", failures("should")),
-        total("Tests that passed", "and choices that were found", lambda r: counts(r)["pass"] + counts(r)["choice"]),
-        total("Tests that were skipped", "the library has no such array, or no such side", lambda r: counts(r)["skip"]),
-    ]
-    for letter, (name, note) in GROUPS.items():
-        members = sorted(
-            (n for n in names if clauses()[n].id[0] == letter), key=lambda n: (int(clauses()[n].id[1:]), names.index(n))
-        )
-        if not members:
-            continue
-        body.append(f'<tr class="group"><th colspan="{len(results) + 1}">{name}<small>{note}</small></th></tr>')
-        for base in members:
-            clause = clauses()[base]
-            name = escape.escape(title(base)[1])
-            head = f'<span class="id">{clause.id}</span>{name}<span class="grade">{clause.grade}</span>'
-            cells = "".join(cell(clause, g.get(base)) for g in grouped)
-            body.append(f'<tr><th title="{escape.escape(clause.asks, quote=True)}">{head}</th>{cells}</tr>')
-    legend = (
-        '<span class="pass">✓ passed</span><span class="fail">✗ against the standard (must)</span>'
-        '<span class="should">✗ against a recommendation (should)</span>'
-        '<span class="choice">a choice that the standard leaves open</span><span class="skip">– does not apply</span>'
-    )
-    tested = (
-        f"{len(names)} clauses of DLPack 1.3 and of the Python array API standard 2025.12, {len(results)} libraries."
-    )
-    parts = [
-        '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">',
-        f"<title>DLPack conformance</title><style>{STYLE}</style>",
-        f"<header><h1>DLPack conformance</h1><p>{tested}",
-        "<span class=faint>Open a cell to read its reason.</span></p>",
-        f'<p class="legend">{legend}</p></header>',
-        f'<div class="scroll"><table><thead><tr><th>clause</th>{heads}</tr></thead>',
-        f"<tbody>{''.join(body)}</tbody></table></div></html>",
-    ]
-    return "\n".join(parts) + "\n"
+    return page.html(results)

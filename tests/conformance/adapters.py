@@ -330,7 +330,8 @@ class Pybind11(Adapter):
         self.from_dlpack = self.module.from_dlpack
 
     def make(self, dtype, shape, data):
-        return self.from_dlpack(self.np.frombuffer(bytearray(data), dtype).reshape(shape))
+        # A copy is writable, also of what an older NumPy exports in legacy capsules.
+        return self.from_dlpack(self.np.frombuffer(bytearray(data), dtype).reshape(shape), copy=True)
 
     def readonly(self, dtype, shape, data):
         return self.from_dlpack(self.np.frombuffer(data, dtype).reshape(shape))
