@@ -16,15 +16,17 @@ const form = document.getElementById("filters"), hidden = document.getElementByI
 const words = input => input.value.toLowerCase().split(/[\\s,]+/).filter(Boolean);
 const named = (name, list) => !list.length || list.some(word => name.includes(word));
 function apply() {
-  const from = words(form.from), to = words(form.to), rules = [];
+  const from = words(form.from), to = words(form.to), rules = [], shown = new Set();
   for (const th of document.querySelectorAll("th[data-name]")) {
     const name = th.dataset.name, l = th.dataset.l, older = th.dataset.older && !form.older.checked;
     if (older || !named(name, from)) rules.push(`#matrix [data-p="${l}"]`);
     if (older || !named(name, to)) rules.push(`#matrix [data-c="${l}"]`);
     if (older || !named(name, from.concat(to))) rules.push(`#clauses [data-l="${l}"]`);
+    else shown.add(l);
   }
   if (form.grade.value) rules.push(`#clauses [data-grade]:not([data-grade="${form.grade.value}"])`);
-  if (form.failures.checked) rules.push("#clauses tr[data-grade]:not([data-fails])");
+  for (const tr of document.querySelectorAll("#clauses tr[data-grade]"))
+    tr.hidden = form.failures.checked && ![...tr.querySelectorAll("td.fail")].some(td => shown.has(td.dataset.l));
   hidden.textContent = rules.join(",") + (rules.length ? "{display:none}" : "");
 }
 form.addEventListener("input", apply);
@@ -327,18 +329,17 @@ def clause_table(results, specs, reproductions):
         body.append(f'<tr class="group"><th>{name}<small>{note}</small></th></tr>')
         for base in members:
             clause = report.clauses()[base]
-            cells, entries, fails = [], [], ""
+            cells, entries = [], []
             for i, (result, group) in enumerate(zip(results, grouped)):
                 outcome = verdict(group.get(base))
                 tone = clause.grade if outcome == "fail" else outcome
-                fails = ' data-fails="1"' if outcome == "fail" else fails
                 sign = link(f"{base}--{slug(label(result))}", OUTCOMES[outcome][0], OUTCOMES[outcome][1])
                 cells.append(f'<td class="{outcome} {tone}" data-l="{i}">{sign}</td>')
                 entries.append(entry(base, clause, result, group.get(base), outcome, specs, reproductions))
             text = escape(report.title(base)[1])
             head = f'<span class="id">{clause.id}</span>{text} <span class="grade">{clause.grade}</span>'
             row = f'<th title="{escape(clause.asks)}">{head}</th>{"".join(cells)}'
-            body.append(f'<tr data-grade="{clause.grade}"{fails}>{row}</tr>')
+            body.append(f'<tr data-grade="{clause.grade}">{row}</tr>')
             about = f"<p>{escape(clause.asks)}</p><p class=faint>{escape(clause.standard)}. Where it goes wrong: "
             about += f"{escape(clause.pitfall)}.</p>"
             sheets.append(sheet(base, about, entries))

@@ -94,7 +94,7 @@ def test_the_filters_name_what_the_page_has(text):
     assert set(re.findall(r"form\.(\w+)\.", page.SCRIPT)) <= set(re.findall(r'name="(\w+)"', page.FILTERS)) | {"reset"}
     for id in re.findall(r'getElementById\("(\w+)"\)', page.SCRIPT):
         assert f'id="{id}"' in text
-    for attribute in ("data-name", "data-older", "data-l", "data-p", "data-c", "data-grade", "data-fails"):
+    for attribute in ("data-name", "data-older", "data-l", "data-p", "data-c", "data-grade"):
         assert f" {attribute}=" in text and (attribute in page.SCRIPT or f"dataset.{attribute[5:]}" in page.SCRIPT)
 
 
