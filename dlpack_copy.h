@@ -105,8 +105,8 @@ dlp_copy_items(char *to, const dlpack_copy_loop *rows, const char *from, const d
      a[2] = _mm_unpacklo_##w(t, a[3]), a[3] = _mm_unpackhi_##w(t, a[3]))
 
 /* Takes pixels of 2 or 4 items apart, to planes, or joins planes to pixels. Returns how many of count pixels are done.
- * The registers hold 2^b items. A round rotates the bits of the place of an item to the left by one. As many rounds as
- * the number of planes has bits join; as many as the number of items in a register has bits take apart. */
+ * The registers hold 2^b items. A round rotates the bits of the place of an item to the left by one. log2(planes)
+ * rounds join; log2(items in a register) rounds take apart. */
 static inline int64_t
 dlp_copy_even_pixels(char *to, int64_t step_to, const char *from, int64_t step_from, int64_t count, int64_t size,
                      int64_t planes, int apart, int past)
@@ -145,8 +145,8 @@ dlp_copy_has_pixels(int64_t planes, int64_t size)
     return planes == 3 ? size == 1 || size == 4 : planes == 4 ? size <= 4 : planes == 2;
 }
 
-/* The same for pixels of 2, 3 or 4 items, or 0 where there is no kernel: three items have 1 or 4 bytes. Three registers
- * hold n items: 48 of 1 byte, or 12 of 4 bytes. A round interleaves the first half with the other half, which doubles
+/* Takes pixels of 2, 3 or 4 items apart, or joins them. Returns how many of count pixels are done. Three items have 1 or
+ * 4 bytes: three registers hold n items, 48 or 12. A round interleaves the first half with the other half, which doubles
  * the places of items modulo n - 1. Four rounds, or two, bring item c of pixel p from place 3 * p + c to place
  * p + n / 3 * c; as many rounds backwards join. */
 static inline int64_t

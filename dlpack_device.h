@@ -54,8 +54,8 @@
 
 /* DLPACK_DEVICE_CALL: call a function of the runtime, for example DLPACK_DEVICE_CALL(Malloc, (&p, size), &error) for
  * cudaMalloc or hipMalloc. Returns 0, or -1 with *error filled, which may be NULL: MemoryError, BufferError for a graph
- * capture, else RuntimeError with the runtime's name and text of the error. The error is read away: no other library
- * finds it (S9). Release the GIL around the call (S8). */
+ * capture, else RuntimeError with the runtime's name and text of the error. The runtime's last
+ * error is cleared (S9). Release the GIL around the call (S8). */
 #define DLPACK_DEVICE_CALL(function, arguments, error) \
     dlp_device_check(DLP_DEVICE_STATUS(function, arguments), DLPACK_DEVICE_API_PREFIX #function, error)
 
@@ -102,7 +102,7 @@ dlp_device_check(dlp_device_status status, const char *call, dlpack_py_error *er
                     DLP_DEVICE_FUNCTION(GetErrorString)(status));
 }
 
-/* Reads the status of a query. ...ErrorNotReady means "not done"; it is read away like an error. */
+/* Reads the status of a query. ...ErrorNotReady means "not done"; it is cleared as an error is. */
 static inline int
 dlp_device_check_query(dlp_device_status status, int *done, dlpack_py_error *error)
 {
@@ -205,7 +205,7 @@ dlp_device_is_same(dlpack_py_work_stream a, dlpack_py_work_stream b)
     return a.handle == b.handle && (a.handle > DLPACK_DEVICE_PER_THREAD_STREAM || a.device_id == b.device_id);
 }
 
-/* Is work on a stream before work on another one, whichever thread has queued it? */
+/* Is work on before done ahead of work on after, whichever thread queued it? */
 static inline int
 dlp_device_is_ordered(dlpack_py_work_stream before, dlpack_py_work_stream after)
 {
@@ -266,7 +266,7 @@ dlp_device_check_done(dlp_device_guard *guard, dlpack_py_work_stream stream, dlp
                                     "work outside of it: finish that work before the capture, or ask with stream=-1");
 }
 
-/* Orders one stream after another: records a new event on the one, and makes the other wait for the event. */
+/* Records a new event on before; after waits for it. */
 static inline int
 dlp_device_order_by_event(dlp_device_guard *guard, dlpack_py_work_stream before, dlpack_py_work_stream after,
                           dlpack_py_error *error)
@@ -280,12 +280,12 @@ dlp_device_order_by_event(dlp_device_guard *guard, dlpack_py_work_stream before,
     failed = DLPACK_DEVICE_CALL(EventRecord, (event, dlp_device_handle(before.handle)), error) < 0 ||
              dlp_device_guard_stream(guard, after, error) < 0 ||
              DLPACK_DEVICE_CALL(StreamWaitEvent, (dlp_device_handle(after.handle), event, 0), error) < 0;
-    (void)DLPACK_DEVICE_CALL(EventDestroy, (event), NULL); /* which may be pending */
+    (void)DLPACK_DEVICE_CALL(EventDestroy, (event), NULL); /* allowed while it is pending */
     return failed ? -1 : 0;
 }
 
-/* The work of dlpack_device_order. before is changed. All streams are asked for
- * captures before the first event is recorded: a request that is refused changes no capture. */
+/* The work of dlpack_device_order. before is changed. All streams are asked for captures before the first event is
+ * recorded: a request that is refused changes no capture. */
 static inline int
 dlp_device_order(dlp_device_guard *guard, dlpack_py_work_stream *before, size_t count, dlpack_py_work_stream after,
                  dlpack_py_error *error)
@@ -391,7 +391,7 @@ dlpack_device_synchronize(const dlpack_py_work_stream *streams, size_t count, dl
 
 #define DLPACK_DEVICE_COPY_UNFINISHED (-2) /* the copy may still write to the destination: leak it */
 
-/* Copies to the host on a stream, and waits; both in the relaxed mode: to pageable memory a copy may wait, too. Of a
+/* Copies to the host on a stream, and waits, in the relaxed mode: a copy to pageable memory may wait, too. Of a
  * tensor that is not compact, all memory from the first to the last element is copied, and the host picks the elements
  * out. */
 static inline int
@@ -483,7 +483,7 @@ dlp_device_make_ready(const dlpack_py_offer *offer, const dlpack_py_request *req
     dlpack_py_work_stream stream = {DLPACK_DEVICE_API_DEFAULT_STREAM, DLPACK_PY_CURRENT_DEVICE};
     const int on_host = dlpack_py_is_cpu_readable(plan->device) && request->stream.kind != DLPACK_PY_STREAM_HANDLE;
     const int for_cpu = request->has_device && plan->device.device_type == kDLCPU;
-    dlpack_py_work_stream pending[DLPACK_PY_MAX_PENDING]; /* copied: the author's may change without the GIL */
+    dlpack_py_work_stream pending[DLPACK_PY_MAX_PENDING]; /* copied: the author may change it meanwhile */
     size_t i, count = 0;
     dlpack_py_error error;
     int failed;
@@ -515,7 +515,7 @@ dlp_device_copy(const dlpack_py_offer *offer, const DLTensor *to, const DLTensor
 {
     const uint64_t padded = offer->flags & DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED;
     const size_t count = offer->pending_count;
-    dlpack_py_work_stream pending[DLPACK_PY_MAX_PENDING]; /* copied: the author's may change without the GIL */
+    dlpack_py_work_stream pending[DLPACK_PY_MAX_PENDING]; /* copied: the author may change it meanwhile */
     dlpack_py_error error;
     int failed;
 
@@ -752,7 +752,7 @@ dlp_device_this_interpreter(void)
     return dlp_thread_state() == NULL ? 0 : PyInterpreterState_GetID(DLP_INTERPRETER());
 }
 
-/* A tensor whose release waits for work on a stream. Those of one stream form a chain: the first is asked about. */
+/* A tensor whose release waits for work on a stream. Tensors of one stream form a chain: its first event is queried. */
 typedef struct dlp_device_waiting {
     struct dlp_device_waiting *next;          /* of the first of a chain: the next chain */
     struct dlp_device_waiting *behind, *last; /* the next of the chain, NULL: none; of the first: the last */

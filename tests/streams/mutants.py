@@ -47,7 +47,7 @@ MUTANTS = [  # the error, the file, and pairs: a text, its replacement
     (
         "an event is not destroyed",
         DEVICE,
-        "    (void)DLPACK_DEVICE_CALL(EventDestroy, (event), NULL); /* which may be pending */\n",
+        "    (void)DLPACK_DEVICE_CALL(EventDestroy, (event), NULL); /* allowed while it is pending */\n",
         "",
     ),
     (
