@@ -145,9 +145,9 @@ dlp_copy_has_pixels(int64_t planes, int64_t size)
     return planes == 3 ? size == 1 || size == 4 : planes == 4 ? size <= 4 : planes == 2;
 }
 
-/* Takes pixels of 2, 3 or 4 items apart, or joins them. Returns how many of count pixels are done. Three items have 1 or
- * 4 bytes: three registers hold n items, 48 or 12. A round interleaves the first half with the other half, which doubles
- * the places of items modulo n - 1. Four rounds, or two, bring item c of pixel p from place 3 * p + c to place
+/* Takes pixels of 2, 3 or 4 items apart, or joins them. Returns how many of count pixels are done. Three items have 1
+ * or 4 bytes: three registers hold n items, 48 or 12. A round interleaves the first half with the other half, which
+ * doubles the places of items modulo n - 1. Four rounds, or two, bring item c of pixel p from place 3 * p + c to place
  * p + n / 3 * c; as many rounds backwards join. */
 static inline int64_t
 dlp_copy_pixels(char *to, int64_t step_to, const char *from, int64_t step_from, int64_t count, int64_t size,
