@@ -17,7 +17,7 @@ from streams.gpu.driver import NoGpu, devices_and_version
 @functools.cache
 def reason_to_skip():
     if importlib.util.find_spec("gpu_probe") is None:
-        return "GPU: `make test-gpu` builds and runs these"
+        return "GPU: `make test-gpu` runs these, without one `make test-simulated-gpu`"
     if SIMULATED:
         return None
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")  # a queue for each stream: work in one queue is in order

@@ -21,7 +21,7 @@ import traceback
 from streams.gpu.device import LEGACY, SIMULATED, SIZE, Gpu, Unordered
 
 ROUNDS = 3 if SIMULATED else 15
-PENDING = 3_000_000_000 if SIMULATED else 300_000_000  # nanoseconds: 300 ms, as simulated kernels take a tenth
+PENDING = 600_000_000 if SIMULATED else 300_000_000  # nanoseconds: 300 ms, as simulated kernels take half
 SOAK_SECONDS = 2 if SIMULATED else 20
 VERSION = {"max_version": (1, 3)}
 CPU = (1, 0)

@@ -1,5 +1,5 @@
 /* libgpu_kernels for the simulated runtime, so that the tests of this folder run without a GPU: the functions of
- * kernels.cu, and the functions of the runtime that these tests call and simulated.c lacks. A kernel takes a tenth of
+ * kernels.cu, and the functions of the runtime that these tests call and simulated.c lacks. A kernel takes half of
  * its time. */
 #include <pthread.h>
 #include <stdlib.h>
@@ -20,8 +20,8 @@ struct kernel {
 static void
 pass_time(size_t nanoseconds)
 {
-    const size_t tenth = nanoseconds / 10;
-    struct timespec pause = {(time_t)(tenth / 1000000000), (long)(tenth % 1000000000)};
+    const size_t half = nanoseconds / 2;
+    struct timespec pause = {(time_t)(half / 1000000000), (long)(half % 1000000000)};
     nanosleep(&pause, NULL);
 }
 
