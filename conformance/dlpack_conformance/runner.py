@@ -57,7 +57,8 @@ def child_environment(more=None):
 def command_of(name, cuda=False):
     """The command of a pytest that has this package's tests and plugins, and no others."""
     command = [sys.executable, "-X", "faulthandler", "-c", PYTEST, str(CLAUSES), "-s", "-c", os.devnull]
-    command += ["--rootdir", str(CLAUSES), "--import-mode=importlib"]
+    # Without --confcutdir, pytest looks through all folders above.
+    command += ["--rootdir", str(CLAUSES), "--confcutdir", str(CLAUSES), "--import-mode=importlib"]
     for plugin in "no:cacheprovider", "no:warnings", "dlpack_conformance.plugin":
         command += ["-p", plugin]
     return [*command, "-p", "dlpack_conformance.server", "--dlpack", name, *(["--dlpack-cuda"] if cuda else [])]
