@@ -97,7 +97,7 @@ dlp_buffer_format_of(const DLTensor *t)
 
 /* ---- Buffers as tensors ------------------------------------------------- */
 
-#ifdef PYPY_VERSION /* PyPy 3.9: a memoryview's buffer holds the memoryview, which alone knows read-only */
+#ifdef PYPY_VERSION /* PyPy 3.9: a memoryview's buffer holds the memoryview, and it alone has readonly */
 static inline PyObject *
 dlp_buffer_memoryview(PyObject *obj)
 {
@@ -132,7 +132,7 @@ dlp_buffer_tensor(const Py_buffer *buffer, int64_t *dims, DLTensor *t)
         dims[DLPACK_PY_MAX_NDIM + i] = buffer->strides[i];
     }
     *t = dlpack_py_cpu(buffer->buf, dtype, buffer->ndim, dims, NULL);
-    if (dlpack_py_byte_strides(t, dims + DLPACK_PY_MAX_NDIM, &error) < 0 || dlpack_py_validate(t, 0, &error) < 0)
+    if (dlpack_py_byte_strides(t, dims + DLPACK_PY_MAX_NDIM, 0, &error) < 0 || dlpack_py_validate(t, 0, &error) < 0)
         return dlpack_py_raise(&error);
     return 0;
 }
@@ -229,8 +229,8 @@ static dlp_buffer_pin *dlp_buffer_pins; /* the list; the GIL guards it */
 #  define DLP_BUFFER_MAX_NDIM DLPACK_PY_MAX_NDIM
 #endif
 
-/* Why a buffer with these flags is refused; NULL: it is not. Py_ssize_t of 32 bits may be too narrow for the
- * shape or the length of a broadcast, or for a stride. */
+/* Why a buffer with these flags is refused; NULL: it is not. With a Py_ssize_t of 32 bits, an extent, a
+ * stride or the length of a broadcast may not fit. */
 static inline const char *
 dlp_buffer_refusal(const DLTensor *t, int readonly, int flags)
 {
@@ -507,7 +507,7 @@ dlp_buffer_interface_refuse(const char *name, const char *key, PyObject *value, 
     return dlp_raise_value(PyExc_BufferError, format, value != NULL ? value : Py_None);
 }
 
-/* The value of an integer, as of whatever has __index__ (P2); -1 with an exception. */
+/* Reads an integer, or an object with __index__ (P2); -1 with an exception. */
 static inline int64_t
 dlp_buffer_interface_integer(PyObject *value)
 {
@@ -600,7 +600,7 @@ dlp_buffer_interface_read(const char *name, PyObject *dict, int oldest, int64_t 
                                                        &ndim, dims + DLPACK_PY_MAX_NDIM) < 0))
         return -1;
     *t = dlpack_py_cpu(NULL, dtype, ndim, dims, NULL);
-    if (strides != NULL && dlpack_py_byte_strides(t, dims + DLPACK_PY_MAX_NDIM, NULL) < 0) {
+    if (strides != NULL && dlpack_py_byte_strides(t, dims + DLPACK_PY_MAX_NDIM, 0, NULL) < 0) {
         snprintf(text, sizeof(text), "multiples of %d (the item size)", t->dtype.bits / 8);
         return dlp_buffer_interface_refuse(name, "strides", strides, text);
     }
@@ -654,8 +654,8 @@ dlp_buffer_interface_make_tuple(const int64_t *values, int32_t count, int64_t un
     return tuple;
 }
 
-/* A new dict, of version 3, of a validated tensor; NULL with AttributeError, so that the object has no such attribute,
- * for a dtype without a typestr, or with MemoryError. empty: the address of a tensor without elements. */
+/* A new dict, version 3, for a validated tensor. NULL with AttributeError (the dtype has no typestr: the object then
+ * lacks the attribute) or MemoryError. empty: the address of a tensor without elements. */
 DLP_COLD PyObject *
 dlp_buffer_interface_make(const char *name, const DLTensor *t, uint64_t flags, void *empty)
 {
@@ -686,9 +686,9 @@ dlp_buffer_interface_make(const char *name, const DLTensor *t, uint64_t flags, v
 }
 
 /* The getter of __array_interface__ for a type that a function describes: numpy.asarray(x) shares the memory of x, and
- * holds x. Returns a new dict, or NULL with an exception. AttributeError: the object has no such attribute, because the
- * memory can move (offer.exports: an array interface is not released), has another owner, which NumPy would not hold,
- * or is on a device, or because the dtype has no typestr. BufferError: work may be pending. SystemError: an offer
+ * holds x. Returns a new dict, or NULL with an exception. AttributeError, as if there were no attribute: the memory
+ * can move (offer.exports: an array interface is not released), has another owner, which NumPy would not hold, or is on
+ * a device, or the dtype has no typestr. BufferError: work may be pending. SystemError: an offer
  * without owner or tensor. describe may raise others. */
 static inline PyObject *
 dlpack_buffer_array_interface(PyObject *self, dlpack_py_describe describe)
@@ -805,7 +805,7 @@ dlp_buffer_interface_take(PyObject *obj, struct DLManagedTensorVersioned **out)
 }
 
 /* A dlpack_py_want.fallback: takes an object without __dlpack__ by the buffer protocol. An object without a buffer is
- * taken by __array_interface__, version 3 or newer; an object whose buffer is refused is not. Read-only memory stays
+ * taken by __array_interface__, version 3 or newer; if a buffer is refused, it is not asked. Read-only memory stays
  * read-only. The owner of the export is the memoryview that holds the buffer. */
 static inline int
 dlpack_buffer_fallback(void *py_object, struct DLManagedTensorVersioned **out)

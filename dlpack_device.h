@@ -78,7 +78,7 @@ dlp_device_is_capture_error(dlp_device_status status)
     return (int)status >= 900 && (int)status <= 908;
 }
 
-/* Turns a failed status into *error, which may be NULL, and reads the runtime's last error away. */
+/* Turns a failed status into *error, which may be NULL, and clears the runtime's last error. */
 static inline int
 dlp_device_check(dlp_device_status status, const char *call, dlpack_py_error *error)
 {
@@ -391,9 +391,8 @@ dlpack_device_synchronize(const dlpack_py_work_stream *streams, size_t count, dl
 
 #define DLPACK_DEVICE_COPY_UNFINISHED (-2) /* the copy may still write to the destination: leak it */
 
-/* Copies to the host on a stream, and waits, in the relaxed mode: a copy to pageable memory may wait, too. Of a
- * tensor that is not compact, all memory from the first to the last element is copied, and the host picks the elements
- * out. */
+/* Copies to the host on a stream, and waits, in the relaxed mode: a copy to pageable memory may wait, too. A tensor
+ * that is not compact is copied whole, from the first to the last element; the host then picks its elements. */
 static inline int
 dlp_device_copy_and_wait(const DLTensor *dst, const DLTensor *src, uint64_t flags, uintptr_t stream,
                          dlpack_py_error *error)
@@ -699,7 +698,7 @@ dlp_device_exchange_mode(dlp_device_mode *mode)
     return failed;
 }
 
-/* dlpack_py_release in the relaxed capture mode: a deleter that frees memory of the device spoils no capture (S6). */
+/* dlpack_py_release in the relaxed capture mode: a deleter that frees device memory invalidates no capture (S6). */
 static inline void
 dlp_device_release_now(dlpack_py_view *v)
 {
@@ -764,19 +763,14 @@ typedef struct dlp_device_waiting {
     int32_t form; /* DLPACK_PY_VERSIONED or DLPACK_PY_LEGACY: the type of *managed */
 } dlp_device_waiting;
 
-/* The list of this source file: the chains of tensors whose release waits, the newest first. */
-static inline dlp_atomic *
-dlp_device_list(void)
-{
-    static dlp_atomic first; /* dlp_device_waiting *, or 0 */
-    return &first;
-}
+/* dlp_device_waiting *: the chains of tensors whose release waits, the newest first, of this source file; or 0. */
+static dlp_atomic dlp_device_list;
 
 /* Puts chains, from first to last, into the list. */
 static inline void
 dlp_device_list_add(dlp_device_waiting *first, dlp_device_waiting *last)
 {
-    dlp_atomic *list = dlp_device_list();
+    dlp_atomic *list = &dlp_device_list;
     do
         last->next = (dlp_device_waiting *)DLP_LOAD(list);
     while (!DLP_COMPARE_EXCHANGE(list, (dlp_atomic)last->next, (dlp_atomic)first));
@@ -814,11 +808,11 @@ dlp_device_join_chains(dlp_device_waiting *all)
  * Returns how many tensors still wait that this thread may release: those of its interpreter. A thread without a thread
  * state counts as a thread of the main interpreter. Tensors that another thread asks about at this moment are not
  * counted. The host does not wait. The deleters run here, as by dlpack_py_release, in the relaxed capture mode: they
- * spoil no capture (S6). Any thread. */
+ * invalidate no capture (S6). Any thread. */
 static inline size_t
 dlpack_device_collect(void)
 {
-    dlp_atomic *list = dlp_device_list();
+    dlp_atomic *list = &dlp_device_list;
     const int64_t here = dlp_device_this_interpreter();
     dlp_device_waiting *left, *first, *next, *last = NULL, *done = NULL, **place = &left, **done_end = &done;
     dlp_device_mode mode = DLPACK_DEVICE_API(StreamCaptureModeRelaxed);

@@ -7,7 +7,7 @@
  *   Switches      Compilers and dlpack.h    Errors as code and text    Dtypes and devices    Layout
  *   Validation    Requirements              Copies and overlap         Managed tensors       Streams
  *
- * No function here needs a thread state or an interpreter, or calls want.fallback.
+ * No function here needs a thread state or an interpreter. want.fallback is not called.
  */
 #if (defined(DLPACK_PY_VERSION) && DLPACK_PY_VERSION != 0x000300) || \
     (defined(DLPACK_COPY_H) && DLP_COPY_VERSION != 0x000300)
@@ -68,7 +68,7 @@
 #include <stdlib.h>   /* malloc, free, llabs */
 #include <string.h>   /* memcpy, memset, strchr; in dlpack_py.h strcmp, strncmp */
 
-/* From DLP_QUIET to DLP_QUIET_END, C++ warnings about C casts and NULL are off, and those of MSVC about C99. */
+/* Between DLP_QUIET and DLP_QUIET_END: no C++ warnings about C casts and NULL, no MSVC warnings about C99. */
 #if defined(__cplusplus) && defined(__GNUC__)
 #  define DLP_QUIET                                                                \
     _Pragma("GCC diagnostic push") _Pragma("GCC diagnostic ignored \"-Wpragmas\"") \
@@ -98,7 +98,7 @@ DLP_QUIET
 #define DLPACK_PY_MAX_NDIM 64 /* NumPy's maximum (D8) */
 
 /* DLP_GNU: has overflow built-ins. DLP_PRINTF: checks formats. DLP_COLD: cold. DLP_NOINLINE: not inlined.
- * DLP_DEPRECATED, before a function, a field or a typedef: each use is a warning, which has the text. */
+ * DLP_MUST_CHECK: the result. DLP_DEPRECATED, before a function, field or typedef: each use warns, with the text. */
 #if defined(__clang__) || (defined(__GNUC__) && __GNUC__ >= 5)
 #  define DLP_GNU
 #  define DLP_PRINTF(text, first) __attribute__((format(printf, text, first)))
@@ -464,7 +464,7 @@ dlpack_py_strides(int32_t ndim, const int64_t *shape, char order, int64_t *strid
 
 /* Read extents or strides of another integer type: int, size_t, Py_ssize_t.
  *
- * source   ndim integers of size bytes, 4 or 8 (sizeof(*source)), which fit into a signed integer; NULL: returns NULL
+ * source   ndim integers of 4 or 8 bytes (size: sizeof(*source)), none above the signed maximum; NULL: returns NULL
  * to       out: ndim numbers. Returns to */
 static inline int64_t *
 dlpack_py_widen(int32_t ndim, const void *source, size_t size, int64_t *to)
@@ -484,12 +484,13 @@ dlpack_py_widen(int32_t ndim, const void *source, size_t size, int64_t *to)
  *
  * t         has its dtype, ndim and shape; out: strides
  * strides   ndim numbers in bytes; out: in elements. t points to them
+ * flags     DLPACK_PY_FLAG_* of the tensor: packed sub-byte elements have no strides in bytes, padded ones have
  *
  * Returns 0; or -1 with BufferError in *error and nothing changed: a stride is no multiple of an element's size. */
 static inline int
-dlpack_py_byte_strides(DLTensor *t, int64_t *strides, dlpack_py_error *error)
+dlpack_py_byte_strides(DLTensor *t, int64_t *strides, uint64_t flags, dlpack_py_error *error)
 {
-    const int64_t bits = dlp_item_bits(t->dtype, 0), size = bits < 8 ? 1 : bits / 8;
+    const int64_t bits = dlp_item_bits(t->dtype, flags), size = bits < 8 ? 1 : bits / 8;
     int32_t i, ndim = dlp_is_empty(t) ? 0 : t->ndim; /* a stride that reaches no element may be any number (D5) */
 
     for (i = 0; i < ndim; i++) {
@@ -659,8 +660,8 @@ dlp_validate_general(const DLTensor *t, uint64_t flags, dlpack_py_error *error)
     return 0;
 }
 
-/* dlp_simple_layout of a tensor that is not row-major, is large, or has no elements or no data. Saves 870 of the 2,500
- * instructions of an import of x.T. */
+/* The rest of dlp_simple_layout: tensors that are not row-major, are large, or have no elements or no data. Saves 870
+ * of the 2,500 instructions of an import of x.T. */
 DLP_NOINLINE int
 dlp_simple_layout_slow(const DLTensor *t)
 {
@@ -692,8 +693,8 @@ dlp_simple_layout_slow(const DLTensor *t)
     return 0;
 }
 
-/* A tensor is simple if it is in CPU memory, has numbers of 1 to 16 bytes, and strides that grow in one direction: it
- * is valid (D8), and no two elements share memory. Returns 'C' if it is row-major, 'F' if column-major, 'S'
+/* Recognizes a simple tensor: CPU memory, numbers of 1 to 16 bytes, strides that grow in one direction. It is valid
+ * (D8), and no two of its elements share memory. Returns 'C' if it is row-major, 'F' if column-major, 'S'
  * if there are gaps; 0 for any other tensor, valid or not. Saves 859 of the 2,510 instructions of one export and
  * import (all such figures: CPython 3.11, gcc 12 -O2). */
 DLP_NOINLINE int
@@ -760,7 +761,7 @@ typedef struct dlpack_py_want {
 #define DLPACK_PY_COPY_IF_NEEDED 1u     /* copy where a copy meets the requirement; writes do not reach the producer */
 #define DLPACK_PY_LEGACY_IS_WRITABLE 2u /* accept a legacy capsule, which cannot say read-only, as writable (C7) */
 #define DLPACK_PY_OVERLAP_IS_FINE 4u    /* writable accepts memory that may overlap itself */
-#define DLPACK_PY_NOTHING_PENDING 8u    /* no work is pending, the caller knows: streams are not ordered (C5) */
+#define DLPACK_PY_NOTHING_PENDING 8u    /* the caller knows that no work is pending: no stream is ordered (C5) */
 #define DLPACK_PY_NO_TABLE 16u          /* ask __dlpack__, also where the type has an exchange table (X9) */
 #define DLPACK_PY_ARRAY_INTERFACE_TOO 32u /* dlpack_device_consume: accept __cuda_array_interface__ as well */
 
@@ -770,7 +771,7 @@ typedef struct dlpack_py_want {
 #define DLPACK_PY_READONLY 1
 #define DLPACK_PY_READONLY_UNKNOWN 0x101
 
-/* No requirements: any tensor that the CPU can read, if its numbers are aligned. For want NULL. */
+/* No requirements: any tensor that the CPU can read, if its numbers are aligned. Used where want is NULL. */
 static const dlpack_py_want dlp_empty_want = {0, NULL, 0, 0, NULL, 0, 0, 0, 0, 0, NULL, NULL};
 
 /* Returns a want without requirements, for the caller to fill. */
@@ -924,7 +925,7 @@ dlp_check_requirements(const DLTensor *t, int layout, int readonly, const dlpack
     if (result == 0 && want->writable && readonly != DLPACK_PY_WRITABLE)
         result = dlp_refuse(error, "data is read-only, writable memory was asked for%s",
                             readonly == DLPACK_PY_READONLY ? "" : " (a legacy capsule has no read-only flag)");
-    if (result == 0 && want->writable && layout == 0 && (want->order == 0 || want->order == 'R') && /* else compact */
+    if (result == 0 && want->writable && layout == 0 && (want->order == 0 || want->order == 'R') && /* not compact */
         (want->options & DLPACK_PY_OVERLAP_IS_FINE) == 0 && dlp_overlaps_itself(t))
         result = dlp_refuse(error, "elements may share memory, writable memory without overlap was asked for");
     if (result < 0 && error != NULL)
@@ -1270,8 +1271,6 @@ dlp_exported_device(DLDevice device)
 static inline void
 dlp_normalize(DLTensor *t, int is_empty)
 {
-    if (t->device.device_type == kDLCPU && ((uint32_t)t->device.device_id | t->byte_offset | (uint32_t)is_empty) == 0)
-        return;
     if (is_empty)
         t->data = NULL;
     t->device = dlp_exported_device(t->device);

@@ -77,7 +77,7 @@ cdef extern from "dlpack_tensor.h":
     int64_t dlpack_py_nbytes(const DLTensor *t, uint64_t flags) noexcept nogil
     void dlpack_py_strides(int32_t ndim, const int64_t *shape, char order, int64_t *strides) noexcept nogil
     int64_t *dlpack_py_widen(int32_t ndim, const void *source, size_t size, int64_t *to) noexcept nogil
-    int dlpack_py_byte_strides(DLTensor *t, int64_t *strides, dlpack_py_error *error) noexcept nogil
+    int dlpack_py_byte_strides(DLTensor *t, int64_t *strides, uint64_t flags, dlpack_py_error *error) noexcept nogil
     bint dlpack_py_is_contiguous(const DLTensor *t, char order) noexcept nogil
     int dlpack_py_validate(const DLTensor *t, uint64_t flags, dlpack_py_error *error) noexcept nogil
     bint dlpack_py_overlap(const DLTensor *a, uint64_t flags_a, const DLTensor *b, uint64_t flags_b) noexcept nogil

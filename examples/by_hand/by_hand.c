@@ -5,7 +5,7 @@
  * the clauses, which this file names by their codes, as (K4). The life of an exchange:
  *   1. The consumer calls x.__dlpack__(max_version=(1, 3)). The producer returns a capsule, a Python object that holds
  *      a pointer to a managed tensor: a struct that says where the data is, and has a function, the deleter. The name
- *      of the capsule is "dltensor_versioned". Without max_version the consumer gets the form of before DLPack 1.0,
+ *      of the capsule is "dltensor_versioned". Without max_version the consumer gets the form from before DLPack 1.0,
  *      which has no version and no flags, in a capsule named "dltensor".
  *   2. The consumer checks the tensor, and renames the capsule to "used_dltensor_versioned". From then on the consumer
  *      owns the managed tensor. A capsule that still has its first name when it is freed calls the deleter.
@@ -328,7 +328,7 @@ take_capsule(PyObject *capsule, int is_matrix, int *is_readable)
         PyErr_Format(is_used ? PyExc_ValueError : PyExc_TypeError, "%.200R %s", capsule,
                      is_used ? "was consumed already" : "is no DLPack capsule");
     }
-    else if (is_versioned && managed->version.major != 1) { /* DLPack keeps only the deleter's place (K6) */
+    else if (is_versioned && managed->version.major != 1) { /* only the deleter's place is fixed (K6) */
         PyErr_Format(PyExc_BufferError, "the tensor has the unknown major version %u", managed->version.major);
         unknown = managed;
     }
@@ -369,7 +369,8 @@ consume(PyObject *x, int to_cpu, PyObject *copy, int is_matrix)
         PyErr_Clear();
         return consume(x, 1, copy, is_matrix);
     }
-    if (s != NULL && copy == Py_True && (!got_keywords || !s->source_is_versioned)) { /* copy may be ignored (C3) */
+    if (s != NULL && copy == Py_True &&
+        (!got_keywords || !s->source_is_versioned)) { /* the producer may have ignored copy (C3) */
         SharedTensor *copied = shared_copy(s);
         managed_delete_attached(&s->versioned, 1);
         return copied;

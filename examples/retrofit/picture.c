@@ -87,7 +87,7 @@ picture_dlpack(PyObject *op, PyObject *const *args, Py_ssize_t nargs, PyObject *
         dlpack_py_request request;
         return dlpack_py_parse_request(args, nargs, kwnames, &request) < 0 ? NULL : dlpack_py_answer(&offer, &request);
     }
-    if (dlpack_py_byte_strides(&t, dlpack_py_widen(ndim, bytes, sizeof(*bytes), strides), &error) < 0) {
+    if (dlpack_py_byte_strides(&t, dlpack_py_widen(ndim, bytes, sizeof(*bytes), strides), 0, &error) < 0) {
         (void)dlpack_py_raise(&error);
         return NULL;
     }

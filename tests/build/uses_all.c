@@ -49,7 +49,7 @@ use_tensor_layer(void)
     CHECK(memcmp(strides, columns, sizeof(strides)) == 0);
     CHECK(!dlpack_py_overlap(&t, 0, &to, 0));
     CHECK(dlpack_py_widen(2, bytes, sizeof(*bytes), strides) == strides && strides[0] == 8);
-    CHECK(dlpack_py_byte_strides(&in_bytes, strides, &error) == 0 && strides[1] == 2 && in_bytes.strides == strides);
+    CHECK(dlpack_py_byte_strides(&in_bytes, strides, 0, &error) == 0 && strides[1] == 2 && in_bytes.strides == strides);
     CHECK(dlpack_py_copy(&to, &t, 0, &error) == 0 && compact[1] >= 2 && compact[1] <= 2);
 #ifdef DLPACK_COPY_H
     {

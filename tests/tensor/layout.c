@@ -119,11 +119,11 @@ strides_in_bytes_become_strides_in_elements_D4_D5(void)
     int64_t strides[3] = {-24, 5, 8}; /* the extent 1 has a stride without meaning */
     DLTensor t = dlpack_py_cpu(values + 3, DLPACK_PY_FLOAT64, 3, shape, NULL);
 
-    CHECK_NUMBER(dlpack_py_byte_strides(&t, strides, NULL), 0);
+    CHECK_NUMBER(dlpack_py_byte_strides(&t, strides, 0, NULL), 0);
     CHECK(t.strides == strides && strides[0] == -3 && strides[2] == 1);
     CHECK_NUMBER(dlpack_py_validate(&t, 0, NULL), 0);
     t.ndim = 0;
-    CHECK_NUMBER(dlpack_py_byte_strides(&t, strides, NULL), 0);
+    CHECK_NUMBER(dlpack_py_byte_strides(&t, strides, 0, NULL), 0);
 }
 
 static void
@@ -134,9 +134,22 @@ strides_in_bytes_of_a_tensor_without_elements_may_be_any_numbers_D5(void)
     int64_t strides[2] = {18, 9};
     DLTensor t = dlpack_py_cpu(values, DLPACK_PY_FLOAT64, 2, shape, NULL);
 
-    CHECK_NUMBER(dlpack_py_byte_strides(&t, strides, NULL), 0);
+    CHECK_NUMBER(dlpack_py_byte_strides(&t, strides, 0, NULL), 0);
     CHECK(t.strides == strides);
     CHECK_NUMBER(dlpack_py_validate(&t, 0, NULL), 0);
+}
+
+static void
+padded_elements_have_strides_in_bytes_and_packed_ones_have_none_D6(void)
+{
+    char bytes[4] = {0};
+    const int64_t shape[2] = {2, 2};
+    int64_t strides[2] = {2, 1};
+    DLTensor t = dlpack_py_cpu(bytes, DLPACK_PY_DTYPE(kDLInt, 4, 1), 2, shape, NULL);
+
+    CHECK_NUMBER(dlpack_py_byte_strides(&t, strides, 0, NULL), -1);
+    CHECK_NUMBER(dlpack_py_byte_strides(&t, strides, DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED, NULL), 0);
+    CHECK(t.strides == strides && strides[0] == 2 && strides[1] == 1);
 }
 
 static void
@@ -151,7 +164,7 @@ strides_that_are_no_multiple_of_an_element_are_refused_P7(void)
         int64_t strides[2] = {16, 4};
         DLTensor t = dlpack_py_cpu(bytes, dtypes[i], 2, shape, NULL);
         dlpack_py_error error;
-        CHECK_NUMBER(dlpack_py_byte_strides(&t, strides, &error), -1);
+        CHECK_NUMBER(dlpack_py_byte_strides(&t, strides, 0, &error), -1);
         CHECK(t.strides == NULL && strides[0] == 16); /* unchanged */
         if (i == 1)
             CHECK_NUMBER(strcmp(error.text, "elements of 6 bits are packed, and have no strides in bytes"), 0);
@@ -169,6 +182,7 @@ main(void)
     extents_of_each_integer_type_are_widened();
     strides_in_bytes_become_strides_in_elements_D4_D5();
     strides_in_bytes_of_a_tensor_without_elements_may_be_any_numbers_D5();
+    padded_elements_have_strides_in_bytes_and_packed_ones_have_none_D6();
     strides_that_are_no_multiple_of_an_element_are_refused_P7();
     sixty_four_dimensions_have_an_order_D8();
     tensors_without_elements_share_nothing_whatever_they_point_to_D3();
