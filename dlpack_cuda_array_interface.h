@@ -5,7 +5,7 @@
  *
  * Libraries without DLPack, such as Numba, have __cuda_array_interface__. Include this file in place of dlpack_cuda.h
  * or, in a file that HIP's macros make one for HIP, of dlpack_rocm.h: dlpack_cuda_consume and the like take the
- * interface too, with the option DLPACK_PY_ARRAY_INTERFACE_TOO, and dlpack_cuda_array_interface gives it.
+ * interface too, with the option DLPACK_PY_WANT_ARRAY_INTERFACE_TOO, and dlpack_cuda_array_interface gives it.
  */
 
 /* Contents

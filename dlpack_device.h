@@ -979,7 +979,7 @@ static inline int
 dlp_device_take_interface(PyObject *obj, dlpack_py_request *request, const dlpack_py_want *want, dlpack_py_view *v);
 #else
 #  define dlp_device_take_interface(obj, request, want, v) \
-    (PyErr_SetString(PyExc_SystemError, "DLPACK_PY_ARRAY_INTERFACE_TOO needs dlpack_cuda_array_interface.h"), -1)
+    (PyErr_SetString(PyExc_SystemError, "DLPACK_PY_WANT_ARRAY_INTERFACE_TOO needs dlpack_cuda_array_interface.h"), -1)
 #endif
 
 /* The stream that a library works on, from the exchange table of an object's type. A consumer that works on that stream
@@ -1055,7 +1055,7 @@ dlp_device_consume(PyObject *obj, uintptr_t stream, dlpack_py_request *request, 
         request->stream.handle = stream;
         if (dlp_check_stream(dlp_device(DLPACK_DEVICE_API_TYPE, 0), &request->stream, &error) < 0)
             return dlpack_py_raise(&error);
-        if ((device_want.options & DLPACK_PY_NOTHING_PENDING) != 0)
+        if ((device_want.options & DLPACK_PY_WANT_NOTHING_PENDING) != 0)
             request->stream.kind = DLPACK_PY_STREAM_NO_SYNC;
     }
     if (dlp_check_want(&device_want, &error) < 0)
@@ -1066,7 +1066,7 @@ dlp_device_consume(PyObject *obj, uintptr_t stream, dlpack_py_request *request, 
         return dlp_raise_for(&device_want, &error);
     }
     (void)dlpack_device_collect();
-    if ((device_want.options & DLPACK_PY_ARRAY_INTERFACE_TOO) != 0 &&
+    if ((device_want.options & DLPACK_PY_WANT_ARRAY_INTERFACE_TOO) != 0 &&
         (result = dlp_device_take_interface(obj, request, &device_want, v)) <= 0)
         return result;
     return has_stream ? dlp_device_take(obj, request, &device_want, v)
@@ -1078,9 +1078,10 @@ dlp_device_consume(PyObject *obj, uintptr_t stream, dlpack_py_request *request, 
  * stream   the consumer's, as it crosses the protocol: never 0 on CUDA, never 1 or 2 on ROCm (S2, S3). It is ordered
  *          after the producer's work, by the producer (__dlpack__) or here (by an exchange table). The host waits only
  *          for pinned memory: PyTorch 2.13 refuses a stream for it
- * want     the requirements, with a device of 0 for memory of the device; NULL: any such tensor. With the option
- *          DLPACK_PY_NOTHING_PENDING no order is asked for: a producer of device memory gets stream=-1, and the stream
- *          may capture. With DLPACK_PY_ARRAY_INTERFACE_TOO: also __cuda_array_interface__, by the header of that name
+ * want     the requirements, with a device of 0 for memory of the device; NULL: any such tensor.
+ *          DLPACK_PY_WANT_NOTHING_PENDING: no order is asked for, a producer of device memory gets stream=-1, and the
+ *          stream may capture. DLPACK_PY_WANT_ARRAY_INTERFACE_TOO: also __cuda_array_interface__, by the header of that
+ *          name
  *
  * Returns as dlpack_py_consume, and -1 with RuntimeError for an error of the runtime. A raw capsule is taken without an
  * order.

@@ -73,7 +73,7 @@ typedef struct dlp_type_entry {
 #define DLP_EXCHANGE_NAME "dlpack_exchange_api"
 
 /* What this file caches for an interpreter, until the interpreter ends. */
-typedef struct dlp_exchange_cache {
+typedef struct dlp_exchange_state {
     dlp_atomic registered;     /* dlp_registered *: the types with a table of this file */
     PyTypeObject *cached_type; /* the static type that from_dlpack belongs to; borrowed, only compared */
     unsigned int cached_tag;
@@ -81,12 +81,12 @@ typedef struct dlp_exchange_cache {
 #if DLP_TYPE_SLOTS
     dlp_type_entry types[DLP_TYPE_SLOTS];
 #endif
-} dlp_exchange_cache;
+} dlp_exchange_state;
 
 DLP_COLD void
 dlp_exchange_free(void *exchange)
 {
-    dlp_exchange_cache *cache = (dlp_exchange_cache *)exchange;
+    dlp_exchange_state *cache = (dlp_exchange_state *)exchange;
     dlp_registered *record = (dlp_registered *)DLP_LOAD(&cache->registered), *next;
 
     for (; record != NULL; record = next) {
@@ -99,27 +99,27 @@ dlp_exchange_free(void *exchange)
 }
 
 /* The cache of a state, made at the first use, or NULL with an exception. state may be NULL, after an error. */
-static inline dlp_exchange_cache *
+static inline dlp_exchange_state *
 dlp_exchange_get(dlp_state *state)
 {
-    dlp_exchange_cache *cache = state == NULL ? NULL : (dlp_exchange_cache *)DLP_LOAD(&state->exchange);
+    dlp_exchange_state *cache = state == NULL ? NULL : (dlp_exchange_state *)DLP_LOAD(&state->exchange);
 
     if (cache != NULL || state == NULL)
         return cache;
-    cache = (dlp_exchange_cache *)DLPACK_PY_MALLOC(sizeof(*cache));
+    cache = (dlp_exchange_state *)DLPACK_PY_MALLOC(sizeof(*cache));
     if (cache == NULL)
-        return (dlp_exchange_cache *)(void *)PyErr_NoMemory(); /* NULL */
+        return (dlp_exchange_state *)(void *)PyErr_NoMemory(); /* NULL */
     memset(cache, 0, sizeof(*cache));
     if (DLP_COMPARE_EXCHANGE(&state->exchange, 0, (dlp_atomic)cache))
         state->exchange_free = dlp_exchange_free;
     else
         dlp_exchange_free(cache); /* another thread was first */
-    return (dlp_exchange_cache *)DLP_LOAD(&state->exchange);
+    return (dlp_exchange_state *)DLP_LOAD(&state->exchange);
 }
 
 /* The dictionary of the first class in a type's MRO that has a table or __dlpack__; NULL: none, or an exception. */
 static inline PyObject *
-dlp_first_with(PyTypeObject *type, PyObject *const *objects)
+dlp_find_defining_dict(PyTypeObject *type, PyObject *const *objects)
 {
     PyObject *bases = PyObject_GetAttrString((PyObject *)type, "__mro__"), *names = NULL;
     Py_ssize_t i, count = bases != NULL && PyTuple_Check(bases) ? DLP_TUPLE_SIZE(bases) : 0;
@@ -162,7 +162,7 @@ dlp_usable_table(const DLPackExchangeAPIHeader *header)
  * is no proof: any class may carry it. owning_type: out, the type in the record, a new reference. Returns NULL
  * if there is none, or with MemoryError; then *owning_type is NULL. */
 DLP_COLD const dlp_registered *
-dlp_find_registered(dlp_exchange_cache *cache, PyTypeObject *type, const void *table, PyObject **owning_type)
+dlp_find_registered(dlp_exchange_state *cache, PyTypeObject *type, const void *table, PyObject **owning_type)
 {
     const dlp_registered *record = cache == NULL ? NULL : (const dlp_registered *)DLP_LOAD(&cache->registered);
 
@@ -195,7 +195,7 @@ dlp_type_tag(PyTypeObject *type)
 
 /* Returns the place of a type in the cache. */
 static inline dlp_type_entry *
-dlp_type_entry_at(dlp_exchange_cache *cache, PyTypeObject *type)
+dlp_type_entry_at(dlp_exchange_state *cache, PyTypeObject *type)
 {
     const uintptr_t mask = (DLP_TYPE_SLOTS - 1) * sizeof(dlp_type_entry);
     return (dlp_type_entry *)(void *)((char *)cache->types + (((uintptr_t)type << 2 ^ (uintptr_t)type >> 3) & mask));
@@ -205,7 +205,7 @@ dlp_type_entry_at(dlp_exchange_cache *cache, PyTypeObject *type)
 static inline dlp_type_entry *
 dlp_type_entry_cached(dlp_state *state, PyTypeObject *type)
 {
-    dlp_exchange_cache *cache = state == NULL ? NULL : (dlp_exchange_cache *)DLP_LOAD(&state->exchange);
+    dlp_exchange_state *cache = state == NULL ? NULL : (dlp_exchange_state *)DLP_LOAD(&state->exchange);
     dlp_type_entry *known = cache == NULL ? NULL : dlp_type_entry_at(cache, type);
     return known != NULL && DLP_READ(&known->type) == (dlp_atomic)type && known->tag == dlp_type_tag(type) ? known
                                                                                                            : NULL;
@@ -219,7 +219,7 @@ dlp_type_entry_cached(dlp_state *state, PyTypeObject *type)
 DLP_COLD int
 dlp_type_entry_read(dlp_state *state, PyTypeObject *type, dlp_type_entry *found)
 {
-    dlp_exchange_cache *cache = dlp_exchange_get(state);
+    dlp_exchange_state *cache = dlp_exchange_get(state);
     PyObject *names = NULL, *capsule = NULL, *owner = NULL;
     const dlp_registered *record;
     void *header = NULL;
@@ -235,7 +235,7 @@ dlp_type_entry_read(dlp_state *state, PyTypeObject *type, dlp_type_entry *found)
     found->tag = dlp_type_tag(type); /* before foreign code runs, which may change the type */
 #endif
     if (has) /* a derived class that overrides __dlpack__ has no table: its author changed what an export means (X2) */
-        names = dlp_first_with(type, state->objects);
+        names = dlp_find_defining_dict(type, state->objects);
     if (names != NULL && PySequence_Contains(names, state->objects[DLP_STR_EXCHANGE_API]) > 0)
         capsule = PyObject_GetItem(names, state->objects[DLP_STR_EXCHANGE_API]);
     Py_XDECREF(names);
@@ -393,7 +393,7 @@ dlp_is_resolved(PyObject *obj)
 /* Can the consumer use what a table has exported? A table does not synchronize (X4): for device memory the consumer
  * needs a stream of the device. Returns 1; 0 to call __dlpack__; or 0 with an exception. */
 static inline int
-dlp_needs_no_method(const DLTensor *t, int is_ours, PyObject *obj, const dlpack_py_device *device)
+dlp_can_use_table_tensor(const DLTensor *t, int is_ours, PyObject *obj, const dlpack_py_device *device)
 {
     return (t->device.device_type == kDLCPU || dlp_is_on(device, t->device)) &&
            (is_ours || !dlp_is_complex(t->dtype) || dlp_is_resolved(obj));
@@ -405,7 +405,7 @@ dlp_view_fill(dlpack_py_view *v, DLManagedTensorVersioned *managed, const DLTens
 {
     v->tensor = *t;
     v->flags = managed == NULL ? 0 : managed->flags;
-    v->readonly = managed == NULL ? DLPACK_PY_READONLY_UNKNOWN : (int32_t)(v->flags & DLPACK_PY_FLAG_READ_ONLY);
+    v->readonly = managed == NULL ? DLPACK_PY_READ_ONLY_UNKNOWN : (int32_t)(v->flags & DLPACK_PY_FLAG_READ_ONLY);
     v->overlaps = 0;
     v->form = DLPACK_PY_VERSIONED;
     v->managed = managed;
@@ -428,7 +428,7 @@ static inline int
 dlp_is_simply_met(const DLManagedTensorVersioned *managed, const DLTensor *t, const dlpack_py_want *want, int is_basic)
 {
     int layout = managed == NULL || !dlp_is_unknown_major(managed, DLPACK_PY_VERSIONED) ? dlp_simple_layout(t) : 0;
-    const int32_t readonly = layout == 0 || managed == NULL ? DLPACK_PY_READONLY_UNKNOWN
+    const int32_t readonly = layout == 0 || managed == NULL ? DLPACK_PY_READ_ONLY_UNKNOWN
                                                             : (int32_t)(managed->flags & DLPACK_PY_FLAG_READ_ONLY);
 
     if (layout == 0 || (t->strides == NULL && t->ndim != 0))
@@ -467,7 +467,7 @@ dlp_take_by_entry(const dlp_type_entry *known, PyObject *obj, const dlpack_py_wa
             dlp_view_fill(v, managed, &managed->dl_tensor);
             return 0;
         }
-        if (!dlp_needs_no_method(&managed->dl_tensor, is_ours, obj, device)) {
+        if (!dlp_can_use_table_tensor(&managed->dl_tensor, is_ours, obj, device)) {
             dlp_delete(managed, DLPACK_PY_VERSIONED);
             return PyErr_Occurred() ? -1 : DLP_NO_TABLE;
         }
@@ -482,7 +482,7 @@ dlp_take_by_table(const dlp_consumer *consumer, const dlpack_py_device *device, 
     dlp_type_entry uncached;
     const dlp_type_entry *known;
 
-    if ((consumer->want->options & DLPACK_PY_NO_TABLE) != 0 || consumer->request->has_device ||
+    if ((consumer->want->options & DLPACK_PY_WANT_NO_TABLE) != 0 || consumer->request->has_device ||
         consumer->request->copy != DLPACK_PY_COPY_AS_NEEDED) /* a table has no arguments for device and copy */
         return DLP_NO_TABLE;
     known = dlp_type_entry_get(dlp_state_get(), consumer->obj, &uncached);
@@ -500,7 +500,7 @@ dlp_find_embedded(const dlp_type_entry *known, PyObject *obj, const dlpack_py_wa
 {
     dlpack_py_embedded *e;
 
-    if (known == NULL || known->embedded_offset == 0 || !is_basic || (want->options & DLPACK_PY_NO_TABLE) != 0)
+    if (known == NULL || known->embedded_offset == 0 || !is_basic || (want->options & DLPACK_PY_WANT_NO_TABLE) != 0)
         return NULL;
     e = (dlpack_py_embedded *)(void *)((char *)obj + known->embedded_offset);
     return e->manager.owner == obj && e->dtype != 0 && e->dtype == want->dtype && want->order != 'F' &&
@@ -575,7 +575,7 @@ dlp_consume(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
         return 0;
     }
     dlp_view_clear(v); /* empty while foreign code runs */
-    if (known != NULL && (required->options & DLPACK_PY_NO_TABLE) == 0 &&
+    if (known != NULL && (required->options & DLPACK_PY_WANT_NO_TABLE) == 0 &&
         (is_basic || dlp_check_want(required, NULL) == 0)) {
         if (known->table != NULL) {
             result = dlp_take_by_entry(known, obj, required, is_basic, NULL, v);
@@ -607,7 +607,7 @@ dlp_borrow(const dlp_type_entry *known, PyObject *obj, const dlpack_py_want *wan
     DLManagedTensor lent;
     int is_ours, lends;
 
-    if (required->writable || (required->options & DLPACK_PY_NO_TABLE) != 0 ||
+    if (required->writable || (required->options & DLPACK_PY_WANT_NO_TABLE) != 0 ||
         (!is_basic && dlp_check_want(required, NULL) < 0)) /* dlpack_py_consume raises the error */
         return dlpack_py_consume(obj, want, v);
     if (known == NULL && (known = dlp_type_entry_get(dlp_state_get(), obj, &uncached)) == NULL) {
@@ -626,7 +626,7 @@ dlp_borrow(const dlp_type_entry *known, PyObject *obj, const dlpack_py_want *wan
     }
     dlp_view_clear(v);
     as_legacy = *required;
-    as_legacy.options &= ~(DLPACK_PY_COPY_IF_NEEDED | DLPACK_PY_LEGACY_IS_WRITABLE);
+    as_legacy.options &= ~(DLPACK_PY_WANT_COPY_IF_NEEDED | DLPACK_PY_WANT_LEGACY_IS_WRITABLE);
     consumer = dlp_consumer_make(&as_legacy, NULL, NULL);
     if (lends && lent.dl_tensor.dtype.bits >= 8 && /* else may be padded (X3) */
         lent.dl_tensor.device.device_type == kDLCPU &&
@@ -643,7 +643,7 @@ dlp_borrow(const dlp_type_entry *known, PyObject *obj, const dlpack_py_want *wan
  * Release the view before Python code runs and before obj can be freed. Without a GIL, borrow only memory that does not
  * move while obj lives. The call itself may run Python code: of several arguments, borrow only the last one. A type
  * with an exchange table lends its tensor: no reference is taken, no export is made, and v->readonly is
- * DLPACK_PY_READONLY_UNKNOWN: it has no flags (X3). Otherwise, and for want->writable, this is dlpack_py_consume. */
+ * DLPACK_PY_READ_ONLY_UNKNOWN: it has no flags (X3). Otherwise, and for want->writable, this is dlpack_py_consume. */
 DLP_NOINLINE DLP_MUST_CHECK int
 dlpack_py_borrow(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
@@ -914,7 +914,7 @@ dlp_table_stream(const dlpack_py_exchange *x, DLDeviceType type, int32_t id, voi
 
 /* Sets an attribute of a type, also of a static or immutable one. */
 DLP_COLD int
-dlp_type_set(PyTypeObject *type, PyObject *name, PyObject *value)
+dlp_type_set_attribute(PyTypeObject *type, PyObject *name, PyObject *value)
 {
     int failed = PyObject_SetAttr((PyObject *)type, name, value);
 #ifndef Py_LIMITED_API
@@ -933,7 +933,7 @@ DLP_COLD int
 dlpack_py_exchange_add(PyTypeObject *type, const dlpack_py_exchange *exchange)
 {
     dlp_state *state = dlp_state_get();
-    dlp_exchange_cache *cache = dlp_exchange_get(state);
+    dlp_exchange_state *cache = dlp_exchange_get(state);
     PyObject *reference, *capsule = NULL;
     dlp_registered *record;
     dlpack_py_error error;
@@ -953,7 +953,7 @@ dlpack_py_exchange_add(PyTypeObject *type, const dlpack_py_exchange *exchange)
     reference = record == NULL ? PyErr_NoMemory() : PyWeakref_NewRef((PyObject *)type, NULL);
     if (reference != NULL)
         capsule = PyCapsule_New((void *)(uintptr_t)&exchange->api, DLP_EXCHANGE_NAME, NULL);
-    if (capsule == NULL || dlp_type_set(type, state->objects[DLP_STR_EXCHANGE_API], capsule) < 0) {
+    if (capsule == NULL || dlp_type_set_attribute(type, state->objects[DLP_STR_EXCHANGE_API], capsule) < 0) {
         Py_XDECREF(reference);
         Py_XDECREF(capsule);
         if (record != NULL)
@@ -1125,7 +1125,7 @@ dlp_find_from_dlpack(dlp_state *state, PyObject *obj)
     PyObject *module, *found, *name = NULL, *rest;
 
 #if DLP_TYPE_SLOTS && !defined(Py_GIL_DISABLED)
-    dlp_exchange_cache *cache = dlp_exchange_get(state);
+    dlp_exchange_state *cache = dlp_exchange_get(state);
     if (cache->cached_type == Py_TYPE(obj) && cache->cached_tag == dlp_type_tag(cache->cached_type)) {
         Py_INCREF(cache->from_dlpack);
         return cache->from_dlpack;

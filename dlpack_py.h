@@ -591,7 +591,7 @@ typedef struct dlp_state {
 /* A cache of dlp_state *: saves look-ups in dictionaries. DLP_STATE_SLOT: an interpreter's entry, by its address. */
 static dlp_atomic dlp_states[32];
 #define DLP_STATE_SLOT(interpreter) (&dlp_states[((uintptr_t)(interpreter) >> 12) % 32])
-static dlp_atomic dlp_dead_states; /* dlp_state *: dead states, kept reachable for leak checkers */
+static dlp_atomic dlp_gone_states; /* dlp_state *: dead states, kept reachable for leak checkers */
 
 /* The destructor of a state's capsule. For a published state it runs after the modules were torn down. */
 DLP_COLD void
@@ -611,7 +611,7 @@ dlp_state_destructor(PyObject *capsule)
     if (exchange != NULL)
         state->exchange_free(exchange);
     if (state->published)
-        state->next_gone = (dlp_state *)DLP_EXCHANGE(&dlp_dead_states, (dlp_atomic)state);
+        state->next_gone = (dlp_state *)DLP_EXCHANGE(&dlp_gone_states, (dlp_atomic)state);
     else
         DLPACK_PY_FREE(state);
 }
@@ -983,13 +983,13 @@ typedef struct dlpack_py_offer {
     size_t pending_count; /* DLPACK_PY_MAX_PENDING at most */
 } dlpack_py_offer;
 
-#define DLPACK_PY_OFFER_READONLY_UNKNOWN 1u /* data from a legacy capsule: a legacy export is allowed (C7) */
-#define DLPACK_PY_OFFER_REFUSE_NEGATIVE 2u  /* refuse a negative stride: PyTorch 2.13 ends the process (D11) */
-#define DLPACK_PY_OFFER_COPY_NEGATIVE 4u    /* a negative stride requires a copy */
-#define DLPACK_PY_OFFER_NONE_IS_NO_SYNC 8u  /* stream=None on a device means -1: nothing is ordered (docs/streams.md) */
-#define DLPACK_PY_OFFER_COPY_READ_ONLY 16u  /* read-only data requires a copy: PyTorch 2.13 ignores the flag */
-#define DLPACK_PY_OFFER_DO_NOT_LEND 32u     /* shape or strides do not live in the object: a table must not lend them */
-#define DLP_OFFER_ANY_DEVICE 0x80000000u    /* device data without operations: exported in place, no work pending */
+#define DLPACK_PY_OFFER_READ_ONLY_UNKNOWN 1u /* data from a legacy capsule: a legacy export is allowed (C7) */
+#define DLPACK_PY_OFFER_REFUSE_NEGATIVE 2u   /* refuse a negative stride: PyTorch 2.13 ends the process (D11) */
+#define DLPACK_PY_OFFER_COPY_NEGATIVE 4u     /* a negative stride requires a copy */
+#define DLPACK_PY_OFFER_NONE_IS_NO_SYNC 8u /* stream=None on a device means -1: nothing is ordered (docs/streams.md) */
+#define DLPACK_PY_OFFER_COPY_READ_ONLY 16u /* read-only data requires a copy: PyTorch 2.13 ignores the flag */
+#define DLPACK_PY_OFFER_DO_NOT_LEND 32u    /* shape or strides do not live in the object: a table must not lend them */
+#define DLP_OFFER_ANY_DEVICE 0x80000000u   /* device data without operations: exported in place, no work pending */
 
 /* An offer of a tensor, with all else zero. */
 static inline dlpack_py_offer
@@ -1099,7 +1099,7 @@ dlp_plan_general(const dlpack_py_offer *offer, const dlpack_py_request *request,
         return dlp_refuse(error, "the device operations of this producer cannot %s data on %s",
                           plan->copy ? "copy" : "order work on", dlpack_py_device_text(t->device, actual));
     if (plan->form == DLPACK_PY_LEGACY && /* P3 */
-        (is_padded || (is_read_only && !plan->copy && (offer->options & DLPACK_PY_OFFER_READONLY_UNKNOWN) == 0)))
+        (is_padded || (is_read_only && !plan->copy && (offer->options & DLPACK_PY_OFFER_READ_ONLY_UNKNOWN) == 0)))
         return dlp_refuse(error, "data is %s, and a legacy capsule has no flags: ask with max_version=(1, 0)",
                           is_padded ? "padded" : "read-only");
     return 0;
@@ -1373,7 +1373,7 @@ typedef PyObject *(*dlp_method)(PyObject *self, PyObject *const *args, Py_ssize_
 typedef struct dlpack_py_view {
     DLTensor tensor;    /* strides are never NULL where ndim > 0 (C10); add byte_offset, or use dlpack_py_data */
     uint64_t flags;     /* DLPACK_PY_FLAG_* of the producer, unknown flags too (C8); 0 from a legacy capsule */
-    int32_t readonly;   /* DLPACK_PY_WRITABLE (0), DLPACK_PY_READONLY or DLPACK_PY_READONLY_UNKNOWN (C7) */
+    int32_t readonly;   /* DLPACK_PY_WRITABLE (0), DLPACK_PY_READ_ONLY or DLPACK_PY_READ_ONLY_UNKNOWN (C7) */
     int32_t overlaps;   /* 1: elements may share memory: writing to one may change others */
     int32_t form;       /* DLPACK_PY_VERSIONED or DLPACK_PY_LEGACY: the type of *managed */
     void *managed;      /* the managed tensor, owned; NULL: nothing to release */
@@ -1386,8 +1386,8 @@ dlpack_py_offer_view(PyObject *owner, const DLTensor *t, const dlpack_py_view *v
 {
     dlpack_py_offer offer =
         dlpack_py_offer_make(owner, t, v->flags | ((uint32_t)v->readonly & DLPACK_PY_FLAG_READ_ONLY));
-    if (v->readonly == DLPACK_PY_READONLY_UNKNOWN)
-        offer.options |= DLPACK_PY_OFFER_READONLY_UNKNOWN;
+    if (v->readonly == DLPACK_PY_READ_ONLY_UNKNOWN)
+        offer.options |= DLPACK_PY_OFFER_READ_ONLY_UNKNOWN;
     return offer;
 }
 
@@ -1597,7 +1597,7 @@ dlp_may_copy(const DLTensor *t, const dlp_consumer *consumer)
     const dlpack_py_request *request = consumer->request;
 
     return request->copy < DLPACK_PY_COPY_NEVER && want->device <= (int32_t)kDLCPU && /* 0, any or the CPU */
-           (request->copy == DLPACK_PY_COPY_ALWAYS || (want->options & DLPACK_PY_COPY_IF_NEEDED) != 0) &&
+           (request->copy == DLPACK_PY_COPY_ALWAYS || (want->options & DLPACK_PY_WANT_COPY_IF_NEEDED) != 0) &&
            (!request->has_device || request->device.device_type == kDLCPU) && dlpack_py_is_cpu_readable(t->device);
 }
 
@@ -1613,7 +1613,7 @@ dlp_view_decide(dlpack_py_view *v, const dlp_consumer *consumer, dlpack_py_error
     const int is_cpu = layout != 0 && want->device <= (int32_t)kDLCPU; /* CPU memory, which is wanted */
     const int wants_cpu = want->device == (int32_t)kDLCPU;
     const int readable = layout != 0 || dlpack_py_is_cpu_readable(t->device);
-    const int may_be_pending = (want->options & DLPACK_PY_NOTHING_PENDING) == 0;
+    const int may_be_pending = (want->options & DLPACK_PY_WANT_NOTHING_PENDING) == 0;
     /* copy=True, but this may be no copy: the producer was not passed copy, or a legacy capsule has no flags (C3). */
     int must_copy =
         consumer->request->copy == DLPACK_PY_COPY_ALWAYS && (v->form == DLPACK_PY_LEGACY || !consumer->pass_keywords);
@@ -1654,9 +1654,7 @@ dlp_view_decide(dlpack_py_view *v, const dlp_consumer *consumer, dlpack_py_error
 DLP_COLD int
 dlp_view_fill_strides(dlpack_py_view *v, dlpack_py_error *error)
 {
-    const size_t ndim = (size_t)v->tensor.ndim;
-
-    v->tensor.strides = v->allocated = (int64_t *)DLPACK_PY_MALLOC(ndim * sizeof(int64_t));
+    v->tensor.strides = v->allocated = (int64_t *)DLPACK_PY_MALLOC((size_t)v->tensor.ndim * sizeof(int64_t));
     if (v->tensor.strides == NULL)
         return dlp_fail(error, DLPACK_PY_MEMORY_ERROR, "no memory for %d strides", (int)v->tensor.ndim);
     dlpack_py_strides(v->tensor.ndim, v->tensor.shape, 'C', v->tensor.strides);
@@ -1684,12 +1682,13 @@ dlp_view_prepare(dlpack_py_view *v, const void *managed, int32_t form, const dlp
     if (form == DLPACK_PY_VERSIONED) {
         v->tensor = versioned->dl_tensor;
         v->flags = versioned->flags;
-        v->readonly = (v->flags & DLPACK_PY_FLAG_READ_ONLY) != 0 ? DLPACK_PY_READONLY : DLPACK_PY_WRITABLE;
+        v->readonly = (v->flags & DLPACK_PY_FLAG_READ_ONLY) != 0 ? DLPACK_PY_READ_ONLY : DLPACK_PY_WRITABLE;
     }
     else { /* has no flags (C7) */
         v->tensor = ((const DLManagedTensor *)managed)->dl_tensor;
         v->flags = 0;
-        v->readonly = want->options & DLPACK_PY_LEGACY_IS_WRITABLE ? DLPACK_PY_WRITABLE : DLPACK_PY_READONLY_UNKNOWN;
+        v->readonly =
+            want->options & DLPACK_PY_WANT_LEGACY_IS_WRITABLE ? DLPACK_PY_WRITABLE : DLPACK_PY_READ_ONLY_UNKNOWN;
     }
     result = dlp_view_decide(v, consumer, error);
     if (result == DLP_MAKE_COPY) {

@@ -58,7 +58,7 @@ cdef extern from "dlpack_py.h":
 
     ctypedef int (*dlpack_py_describe)(object self, const dlpack_py_request *request, dlpack_py_offer *offer) except -1
 
-    const uint32_t DLPACK_PY_OFFER_READONLY_UNKNOWN, DLPACK_PY_OFFER_REFUSE_NEGATIVE, DLPACK_PY_OFFER_COPY_NEGATIVE
+    const uint32_t DLPACK_PY_OFFER_READ_ONLY_UNKNOWN, DLPACK_PY_OFFER_REFUSE_NEGATIVE, DLPACK_PY_OFFER_COPY_NEGATIVE
     const uint32_t DLPACK_PY_OFFER_NONE_IS_NO_SYNC, DLPACK_PY_OFFER_COPY_READ_ONLY, DLPACK_PY_OFFER_DO_NOT_LEND
     object dlpack_py_produce(object owner, const DLTensor *t, uint64_t flags, PyObject *const *args, Py_ssize_t nargs,
                              PyObject *kwnames)

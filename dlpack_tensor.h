@@ -750,7 +750,7 @@ typedef struct dlpack_py_want {
     char writable;               /* refuse memory that is read-only, may be read-only, or may overlap itself */
     int32_t device;              /* a DLDeviceType; 0: memory that the CPU can read; DLPACK_PY_ANY_DEVICE */
     size_t alignment;            /* of an address, in bytes, a power of two; 0: as C aligns a number; 1: any */
-    uint32_t options;            /* DLPACK_PY_COPY_IF_NEEDED ... */
+    uint32_t options;            /* DLPACK_PY_WANT_COPY_IF_NEEDED ... */
     const char *name;            /* the argument's name, put before error texts: "out: dtype is ..."; NULL: none */
     dlpack_py_fallback fallback; /* for objects without __dlpack__: dlpack_buffer_fallback, for example; NULL: none */
 } dlpack_py_want;
@@ -758,18 +758,18 @@ typedef struct dlpack_py_want {
 #define DLPACK_PY_SCALAR (-1)     /* want.ndim: rank 0 */
 #define DLPACK_PY_ANY_DEVICE (-1) /* want.device: memory of any device */
 
-#define DLPACK_PY_COPY_IF_NEEDED 1u     /* copy where a copy meets the requirement; writes do not reach the producer */
-#define DLPACK_PY_LEGACY_IS_WRITABLE 2u /* accept a legacy capsule, which cannot say read-only, as writable (C7) */
-#define DLPACK_PY_OVERLAP_IS_FINE 4u    /* writable accepts memory that may overlap itself */
-#define DLPACK_PY_NOTHING_PENDING 8u    /* the caller knows that no work is pending: no stream is ordered (C5) */
-#define DLPACK_PY_NO_TABLE 16u          /* ask __dlpack__, also where the type has an exchange table (X9) */
-#define DLPACK_PY_ARRAY_INTERFACE_TOO 32u /* dlpack_device_consume: accept __cuda_array_interface__ as well */
+#define DLPACK_PY_WANT_COPY_IF_NEEDED 1u /* copy where a copy meets the requirement; writes do not reach the producer */
+#define DLPACK_PY_WANT_LEGACY_IS_WRITABLE 2u /* accept a legacy capsule, which cannot say read-only, as writable (C7) */
+#define DLPACK_PY_WANT_OVERLAP_IS_FINE 4u    /* writable accepts memory that may overlap itself */
+#define DLPACK_PY_WANT_NOTHING_PENDING 8u    /* the caller knows that no work is pending: no stream is ordered (C5) */
+#define DLPACK_PY_WANT_NO_TABLE 16u          /* ask __dlpack__, also where the type has an exchange table (X9) */
+#define DLPACK_PY_WANT_ARRAY_INTERFACE_TOO 32u /* dlpack_device_consume: accept __cuda_array_interface__ as well */
 
-/* The values of dlpack_py_view.readonly. DLPACK_PY_READONLY_UNKNOWN: a legacy capsule cannot say whether memory is
+/* The values of dlpack_py_view.readonly. DLPACK_PY_READ_ONLY_UNKNOWN: a legacy capsule cannot say whether memory is
  * writable (C7). Bit 0 of each value is DLPACK_PY_FLAG_READ_ONLY: a value can be passed as flags of an export. */
 #define DLPACK_PY_WRITABLE 0
-#define DLPACK_PY_READONLY 1
-#define DLPACK_PY_READONLY_UNKNOWN 0x101
+#define DLPACK_PY_READ_ONLY 1
+#define DLPACK_PY_READ_ONLY_UNKNOWN 0x101
 
 /* No requirements: any tensor that the CPU can read, if its numbers are aligned. Used where want is NULL. */
 static const dlpack_py_want dlp_empty_want = {0, NULL, 0, 0, NULL, 0, 0, 0, 0, 0, NULL, NULL};
@@ -889,7 +889,7 @@ dlp_refuse_device(const DLTensor *t, const dlpack_py_want *want, dlpack_py_error
 }
 
 /* The checks of dlpack_py_check_tensor, except dlp_check_want and the device. layout: of dlp_simple_layout; 0:
- * not known. readonly: the caller has applied DLPACK_PY_LEGACY_IS_WRITABLE. */
+ * not known. readonly: the caller has applied DLPACK_PY_WANT_LEGACY_IS_WRITABLE. */
 DLP_NOINLINE int
 dlp_check_requirements(const DLTensor *t, int layout, int readonly, const dlpack_py_want *want, dlpack_py_error *error)
 {
@@ -924,9 +924,9 @@ dlp_check_requirements(const DLTensor *t, int layout, int readonly, const dlpack
                             first, (uintptr_t)alignment);
     if (result == 0 && want->writable && readonly != DLPACK_PY_WRITABLE)
         result = dlp_refuse(error, "data is read-only, writable memory was asked for%s",
-                            readonly == DLPACK_PY_READONLY ? "" : " (a legacy capsule has no read-only flag)");
+                            readonly == DLPACK_PY_READ_ONLY ? "" : " (a legacy capsule has no read-only flag)");
     if (result == 0 && want->writable && layout == 0 && (want->order == 0 || want->order == 'R') && /* not compact */
-        (want->options & DLPACK_PY_OVERLAP_IS_FINE) == 0 && dlp_overlaps_itself(t))
+        (want->options & DLPACK_PY_WANT_OVERLAP_IS_FINE) == 0 && dlp_overlaps_itself(t))
         result = dlp_refuse(error, "elements may share memory, writable memory without overlap was asked for");
     if (result < 0 && error != NULL)
         error->copy_helps = 1;
@@ -937,7 +937,7 @@ dlp_check_requirements(const DLTensor *t, int layout, int readonly, const dlpack
  * where such a requirement fails, error->copy_helps is 1.
  *
  * t          has been validated
- * readonly   DLPACK_PY_WRITABLE, DLPACK_PY_READONLY or DLPACK_PY_READONLY_UNKNOWN
+ * readonly   DLPACK_PY_WRITABLE, DLPACK_PY_READ_ONLY or DLPACK_PY_READ_ONLY_UNKNOWN
  * want       the requirements; NULL: {0}
  *
  * Returns 0, or -1 with BufferError that names the wrong value and what was wanted, or with SystemError where the
@@ -946,7 +946,7 @@ DLP_NOINLINE int
 dlpack_py_check_tensor(const DLTensor *t, int readonly, const dlpack_py_want *want, dlpack_py_error *error)
 {
     want = want != NULL ? want : &dlp_empty_want;
-    if (readonly == DLPACK_PY_READONLY_UNKNOWN && (want->options & DLPACK_PY_LEGACY_IS_WRITABLE) != 0)
+    if (readonly == DLPACK_PY_READ_ONLY_UNKNOWN && (want->options & DLPACK_PY_WANT_LEGACY_IS_WRITABLE) != 0)
         readonly = DLPACK_PY_WRITABLE;
     if (dlp_check_want(want, error) < 0)
         return -1;

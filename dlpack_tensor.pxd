@@ -117,9 +117,9 @@ cdef extern from "dlpack_tensor.h":
     const int32_t DLPACK_PY_STREAM_NONE, DLPACK_PY_STREAM_NO_SYNC, DLPACK_PY_STREAM_HANDLE
     const int32_t DLPACK_PY_CURRENT_DEVICE, DLPACK_PY_ANY_DEVICE, DLPACK_PY_SCALAR
     const int DLPACK_PY_MAX_PENDING
-    const uint32_t DLPACK_PY_COPY_IF_NEEDED, DLPACK_PY_LEGACY_IS_WRITABLE, DLPACK_PY_OVERLAP_IS_FINE
-    const uint32_t DLPACK_PY_NOTHING_PENDING, DLPACK_PY_NO_TABLE, DLPACK_PY_ARRAY_INTERFACE_TOO
-    const int32_t DLPACK_PY_WRITABLE, DLPACK_PY_READONLY, DLPACK_PY_READONLY_UNKNOWN
+    const uint32_t DLPACK_PY_WANT_COPY_IF_NEEDED, DLPACK_PY_WANT_LEGACY_IS_WRITABLE, DLPACK_PY_WANT_OVERLAP_IS_FINE
+    const uint32_t DLPACK_PY_WANT_NOTHING_PENDING, DLPACK_PY_WANT_NO_TABLE, DLPACK_PY_WANT_ARRAY_INTERFACE_TOO
+    const int32_t DLPACK_PY_WRITABLE, DLPACK_PY_READ_ONLY, DLPACK_PY_READ_ONLY_UNKNOWN
     dlpack_py_want dlpack_py_want_any() noexcept nogil
     dlpack_py_want dlpack_py_want_like(const DLTensor *t) noexcept nogil
     int dlpack_py_check_tensor(const DLTensor *t, int readonly, const dlpack_py_want *want,

@@ -431,7 +431,7 @@ static const dlpack_py_want fortran = {.dtype = DLPACK_PY_FLOAT64, .ndim = 2, .o
 static const dlpack_py_want strided = {.dtype = DLPACK_PY_FLOAT64, .ndim = 2};
 static const dlpack_py_want scalar = {.dtype = DLPACK_PY_FLOAT64, .ndim = DLPACK_PY_SCALAR, .order = 'C'};
 static const dlpack_py_want copied = {
-    .dtype = DLPACK_PY_FLOAT64, .ndim = 2, .order = 'C', .options = DLPACK_PY_COPY_IF_NEEDED};
+    .dtype = DLPACK_PY_FLOAT64, .ndim = 2, .order = 'C', .options = DLPACK_PY_WANT_COPY_IF_NEEDED};
 
 CONSUMER(consume, &matrix)
 CONSUMER(consume_writable, &writable_matrix)

@@ -56,7 +56,7 @@ ROWS = {
     "f(numpy), empty": "Shape (0, 4).",
     "f(numpy), 2^31 bytes": "uint8, of rank 1.",
     "f(numpy), no requirements": "A bool array.",
-    "f(numpy), or a copy": "dlpack_py: DLPACK_PY_COPY_IF_NEEDED, and no copy is needed.",
+    "f(numpy), or a copy": "dlpack_py: DLPACK_PY_WANT_COPY_IF_NEEDED, and no copy is needed.",
     "f(own), bfloat16, README's producer": "NumPy has no bfloat16.",
     "f(torch), borrowed": "By PyTorch's exchange table. nanobind and pybind11 call __dlpack__, which is Python code.",
     "f(torch), owned": "By PyTorch's exchange table; tvm-ffi makes a Tensor.",

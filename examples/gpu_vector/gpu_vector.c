@@ -215,7 +215,7 @@ vector_from_dlpack(PyObject *type, PyObject *const *args, Py_ssize_t nargs, PyOb
                                           .ndim = 1,
                                           .order = 'C',
                                           .device = GPU_TYPE,
-                                          .options = DLPACK_PY_ARRAY_INTERFACE_TOO};
+                                          .options = DLPACK_PY_WANT_ARRAY_INTERFACE_TOO};
     dlpack_py_view v;
     Vector *self;
 
@@ -245,7 +245,7 @@ vector_assign(PyObject *op, PyObject *x)
     int failed;
 
     same.shape = &self->length;
-    same.options = DLPACK_PY_ARRAY_INTERFACE_TOO;
+    same.options = DLPACK_PY_WANT_ARRAY_INTERFACE_TOO;
     if (self->source.managed != NULL && self->source.readonly != DLPACK_PY_WRITABLE) {
         PyErr_SetString(PyExc_BufferError, "the memory of this vector is read-only");
         return NULL;

@@ -323,7 +323,7 @@ typedef struct Array {
     struct Array *owner;   /* of a view: the array that holds the memory, never a view; else NULL */
     void *memory;          /* the array's own memory, else NULL */
     dlpack_py_view source; /* the imported tensor; else all zero, which says writable */
-    int readonly;          /* DLPACK_PY_WRITABLE, ..._READONLY or, from a legacy capsule, ..._READONLY_UNKNOWN */
+    int readonly;          /* DLPACK_PY_WRITABLE, ..._READ_ONLY or, from a legacy capsule, ..._READ_ONLY_UNKNOWN */
     uint64_t padded;       /* DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED if the elements are padded, else 0 */
     PyObject *weakrefs;
 } Array;
@@ -615,7 +615,7 @@ array_setflags(PyObject *op, PyObject *args, PyObject *kwargs)
         return NULL;
     }
     Py_BEGIN_CRITICAL_SECTION(self);
-    self->readonly = writeable ? DLPACK_PY_WRITABLE : DLPACK_PY_READONLY;
+    self->readonly = writeable ? DLPACK_PY_WRITABLE : DLPACK_PY_READ_ONLY;
     Py_END_CRITICAL_SECTION();
     Py_RETURN_NONE;
 }
@@ -1023,10 +1023,10 @@ array_describe(PyObject *op, const dlpack_py_request *request, dlpack_py_offer *
 
     (void)request;
     *offer = dlpack_py_offer_view(op, &self->tensor, &array_root(self)->source);
-    offer->flags |= self->padded;                     /* a copy has no source with this flag */
-    if (array_readonly(self) == DLPACK_PY_READONLY) { /* set by setflags, or by the source */
+    offer->flags |= self->padded;                      /* a copy has no source with this flag */
+    if (array_readonly(self) == DLPACK_PY_READ_ONLY) { /* set by setflags, or by the source */
         offer->flags |= DLPACK_PY_FLAG_READ_ONLY;
-        offer->options &= ~DLPACK_PY_OFFER_READONLY_UNKNOWN;
+        offer->options &= ~DLPACK_PY_OFFER_READ_ONLY_UNKNOWN;
     }
     return 0;
 }

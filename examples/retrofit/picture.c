@@ -98,8 +98,12 @@ static PyObject *
 picture_from_dlpack(PyObject *type, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
     static const uint32_t dtypes[] = {DLPACK_PY_UINT8, DLPACK_PY_INT32, DLPACK_PY_FLOAT32, 0};
-    static const dlpack_py_want want = {
-        .dtypes = dtypes, .ndim = 2, .max_ndim = 3, .order = 'R', .options = DLPACK_PY_COPY_IF_NEEDED, .name = "x"};
+    static const dlpack_py_want want = {.dtypes = dtypes,
+                                        .ndim = 2,
+                                        .max_ndim = 3,
+                                        .order = 'R',
+                                        .options = DLPACK_PY_WANT_COPY_IF_NEEDED,
+                                        .name = "x"};
     dlpack_py_view v;
     Picture *self;
     int64_t bands;

@@ -50,7 +50,7 @@ thing_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
     PyObject *array;
 
     want.device = -1;
-    want.options = DLPACK_PY_NOTHING_PENDING;
+    want.options = DLPACK_PY_WANT_NOTHING_PENDING;
     if (self != NULL &&
         (!PyArg_ParseTupleAndKeywords(args, keywords, "O|pp", names, &array, &self->counted, &self->pending) ||
          dlpack_py_consume(array, &want, &self->view) < 0))
@@ -147,7 +147,7 @@ probe_view_of(PyObject *Py_UNUSED(module), PyObject *args)
     want.writable = (char)writable;
     if (any_device) {
         want.device = -1;
-        want.options = DLPACK_PY_NOTHING_PENDING;
+        want.options = DLPACK_PY_WANT_NOTHING_PENDING;
     }
     return dlpack_buffer_memoryview(obj, &want);
 }

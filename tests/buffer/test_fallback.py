@@ -12,7 +12,7 @@ import dltensor
 import pytest
 from buffer_probe import dtype_of, kind, ndim_of
 from collecting import not_on_pypy
-from consumer_probe import DLPACK_PY_READONLY, DLPACK_PY_WRITABLE
+from consumer_probe import DLPACK_PY_READ_ONLY, DLPACK_PY_WRITABLE
 from consumer_probe import consume as consume_strictly
 from optional import numpy
 
@@ -84,7 +84,7 @@ def test_a_memory_mapped_file_is_consumed_C6(tmp_path):
     with open(tmp_path / "file", "rb") as file:
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     view = consume(mapped)
-    assert values(view) == list(range(8)) and view.readonly == DLPACK_PY_READONLY
+    assert values(view) == list(range(8)) and view.readonly == DLPACK_PY_READ_ONLY
     with pytest.raises(BufferError):
         mapped.close()
     del view
@@ -115,7 +115,7 @@ def test_an_array_interface_keeps_its_object_alive_and_stays_read_only_C7_P9():
     gone = weakref.ref(thing)
     view = consume(thing)
     del thing
-    assert values(view) == [0.0, 1.0, 2.0] and view.readonly == DLPACK_PY_READONLY
+    assert values(view) == [0.0, 1.0, 2.0] and view.readonly == DLPACK_PY_READ_ONLY
     del view
     gc.collect()
     assert gone() is None
@@ -131,7 +131,7 @@ def test_data_may_be_a_buffer_with_an_offset_C6(data, offset, wanted):
     thing = Interface(version=3, typestr="|u1", shape=(2,), data=data, offset=offset)
     view = consume(thing)
     assert values(view) == wanted
-    assert view.readonly == (DLPACK_PY_READONLY if isinstance(data, bytes) else DLPACK_PY_WRITABLE)
+    assert view.readonly == (DLPACK_PY_READ_ONLY if isinstance(data, bytes) else DLPACK_PY_WRITABLE)
     if isinstance(data, bytearray):
         with pytest.raises(BufferError):
             data.append(1)

@@ -368,7 +368,7 @@ INTERFACES = """
         dlpack_py_want want = dlpack_py_want_any();
         dlpack_py_view v;
         (void)module;
-        want.options = DLPACK_PY_ARRAY_INTERFACE_TOO;
+        want.options = DLPACK_PY_WANT_ARRAY_INTERFACE_TOO;
         return dlpack_cuda_consume(x, &want, NULL, &v) < 0 ? NULL : PyLong_FromLong(0);
     }
     static PyMethodDef functions[] = {{"take", take, METH_O, NULL}, {NULL, NULL, 0, NULL}};

@@ -188,7 +188,7 @@ use_consumer(PyObject *owner)
     want.fallback = dlpack_buffer_fallback;
     bytes = PyBytes_FromString("abc");
     CHECK(bytes != NULL && dlpack_py_consume(bytes, &want, &v) == 0);
-    CHECK(v.readonly == DLPACK_PY_READONLY);
+    CHECK(v.readonly == DLPACK_PY_READ_ONLY);
     dlpack_py_release(&v);
     Py_DECREF(bytes);
     return 0;

@@ -478,13 +478,13 @@ PROBE_INIT(void)
         return NULL;
     Py_INCREF(&c_type);
     if (PyModule_AddObject(self, "CalledFromC", (PyObject *)&c_type) < 0 ||
-        PyModule_AddIntMacro(self, DLPACK_PY_COPY_IF_NEEDED) < 0 ||
-        PyModule_AddIntMacro(self, DLPACK_PY_LEGACY_IS_WRITABLE) < 0 ||
-        PyModule_AddIntMacro(self, DLPACK_PY_OVERLAP_IS_FINE) < 0 ||
-        PyModule_AddIntMacro(self, DLPACK_PY_NOTHING_PENDING) < 0 ||
+        PyModule_AddIntMacro(self, DLPACK_PY_WANT_COPY_IF_NEEDED) < 0 ||
+        PyModule_AddIntMacro(self, DLPACK_PY_WANT_LEGACY_IS_WRITABLE) < 0 ||
+        PyModule_AddIntMacro(self, DLPACK_PY_WANT_OVERLAP_IS_FINE) < 0 ||
+        PyModule_AddIntMacro(self, DLPACK_PY_WANT_NOTHING_PENDING) < 0 ||
         PyModule_AddIntMacro(self, DLPACK_PY_ANY_DEVICE) < 0 || PyModule_AddIntMacro(self, DLPACK_PY_SCALAR) < 0 ||
-        PyModule_AddIntMacro(self, DLPACK_PY_WRITABLE) < 0 || PyModule_AddIntMacro(self, DLPACK_PY_READONLY) < 0 ||
-        PyModule_AddIntMacro(self, DLPACK_PY_READONLY_UNKNOWN) < 0 ||
+        PyModule_AddIntMacro(self, DLPACK_PY_WRITABLE) < 0 || PyModule_AddIntMacro(self, DLPACK_PY_READ_ONLY) < 0 ||
+        PyModule_AddIntMacro(self, DLPACK_PY_READ_ONLY_UNKNOWN) < 0 ||
         PyModule_AddIntConstant(self, "VIEW_SIZE", sizeof(dlpack_py_view)) < 0 ||
         PyModule_AddIntConstant(self, "CACHED_TYPES", CACHED_TYPES) < 0 ||
         PyModule_AddIntMacro(self, DLPACK_PY_VERSIONED) < 0 || PyModule_AddIntMacro(self, DLPACK_PY_LEGACY) < 0) {

@@ -8,8 +8,8 @@ import pytest
 from collecting import not_on_pypy
 from consumer_probe import (
     DLPACK_PY_ANY_DEVICE,
-    DLPACK_PY_COPY_IF_NEEDED,
-    DLPACK_PY_NOTHING_PENDING,
+    DLPACK_PY_WANT_COPY_IF_NEEDED,
+    DLPACK_PY_WANT_NOTHING_PENDING,
     CalledFromC,
     check,
     check_in_flight,
@@ -459,7 +459,7 @@ def test_a_request_may_accept_a_producer_that_does_not_know_copy_C3():
     with pytest.raises(BufferError, match="order"):  # the consumer makes no copy either
         consume(
             Producer(shape=(2, 2), strides=(1, 2)),
-            {"order": "C", "options": DLPACK_PY_COPY_IF_NEEDED},
+            {"order": "C", "options": DLPACK_PY_WANT_COPY_IF_NEEDED},
             by_request=True,
             copy=not_if_known,
         )
@@ -613,7 +613,9 @@ def test_a_device_that_the_cpu_cannot_read_is_refused_by_name_C5(device, name):
 
 
 @HOST_READABLE
-@pytest.mark.parametrize("want", [{}, {"device": CPU[0]}, {"device": CPU[0], "options": DLPACK_PY_NOTHING_PENDING}])
+@pytest.mark.parametrize(
+    "want", [{}, {"device": CPU[0]}, {"device": CPU[0], "options": DLPACK_PY_WANT_NOTHING_PENDING}]
+)
 def test_pinned_and_managed_memory_is_released_and_requested_again_as_cpu_memory_C5(device, want):
     producer = Producer(device=device, answers=[{}, {"device": CPU}])
     view = consume(producer, want)
@@ -652,7 +654,7 @@ def test_a_request_for_pinned_memory_does_not_ask_for_the_cpu_C5(device):
 @HOST_READABLE
 def test_a_refusal_does_not_name_pending_work_with_nothing_pending_C5(device):
     with pytest.raises(BufferError, match="CPU memory was asked for$"):
-        consume(Producer(device=device), {"device": CPU[0], "options": DLPACK_PY_NOTHING_PENDING})
+        consume(Producer(device=device), {"device": CPU[0], "options": DLPACK_PY_WANT_NOTHING_PENDING})
 
 
 @HOST_READABLE
@@ -704,7 +706,7 @@ def test_a_raw_capsule_of_another_device_is_refused_and_unchanged_C3_K4(form, de
 
 
 @HOST_READABLE
-@pytest.mark.parametrize("want", [{"options": DLPACK_PY_NOTHING_PENDING}, {"device": DLPACK_PY_ANY_DEVICE}])
+@pytest.mark.parametrize("want", [{"options": DLPACK_PY_WANT_NOTHING_PENDING}, {"device": DLPACK_PY_ANY_DEVICE}])
 def test_pinned_memory_is_taken_unchanged_if_the_caller_allows_it_C5(device, want):
     producer = Producer(device=device)
     assert consume(producer, want).device == device
@@ -730,7 +732,7 @@ def test_pinned_memory_is_not_copied_if_the_producer_cannot_be_called_for_cpu_me
 def test_memory_with_pending_work_is_not_copied_C5(device):
     made = [Made(device=device, shape=(2, 2), strides=(1, 2)), Made(device=CPU, shape=(2, 2), strides=(1, 2))]
     producer = Scripted(made[0].capsule, made[1].capsule)
-    want = {"device": DLPACK_PY_ANY_DEVICE, "order": "C", "options": DLPACK_PY_COPY_IF_NEEDED}
+    want = {"device": DLPACK_PY_ANY_DEVICE, "order": "C", "options": DLPACK_PY_WANT_COPY_IF_NEEDED}
     view = consume(producer, want)
     assert [call.get("dl_device") for call in producer.calls] == [None, CPU]
     assert (view.device, view.strides, [m.deleted for m in made]) == (CPU, (2, 1), [1, 1])
@@ -743,7 +745,7 @@ def test_a_copy_for_a_device_other_than_the_cpu_is_refused_C3(device):
     with pytest.raises(BufferError, match="a copy is made from and to the CPU only"):
         consume(
             Scripted(refusal, made.capsule),
-            {"device": DLPACK_PY_ANY_DEVICE, "options": DLPACK_PY_NOTHING_PENDING},
+            {"device": DLPACK_PY_ANY_DEVICE, "options": DLPACK_PY_WANT_NOTHING_PENDING},
             device=device,
             copy=True,
         )
@@ -762,10 +764,20 @@ def test_pinned_memory_from_a_call_for_cpu_memory_is_refused_after_one_call_C5(d
 @pytest.mark.parametrize(
     "device, want, copy, text",
     [
-        (CUDA, {"device": DLPACK_PY_ANY_DEVICE, "order": "C", "options": DLPACK_PY_COPY_IF_NEEDED}, None, "strides"),
+        (
+            CUDA,
+            {"device": DLPACK_PY_ANY_DEVICE, "order": "C", "options": DLPACK_PY_WANT_COPY_IF_NEEDED},
+            None,
+            "strides",
+        ),
         (CUDA, {"device": DLPACK_PY_ANY_DEVICE}, True, "cuda:0: a copy is made"),
         (CUDA_HOST, {"device": CUDA_HOST[0]}, True, "device work may be pending"),
-        (CUDA_HOST, {"device": CUDA_HOST[0], "options": DLPACK_PY_NOTHING_PENDING}, True, "cuda_host: a copy is made"),
+        (
+            CUDA_HOST,
+            {"device": CUDA_HOST[0], "options": DLPACK_PY_WANT_NOTHING_PENDING},
+            True,
+            "cuda_host: a copy is made",
+        ),
     ],
 )
 def test_a_raw_capsule_that_cannot_be_copied_is_unchanged_K4(form, device, want, copy, text):

@@ -11,13 +11,13 @@ import pytest
 from collecting import PYPY, collect
 from consumer_probe import (
     DLPACK_PY_ANY_DEVICE,
-    DLPACK_PY_COPY_IF_NEEDED,
-    DLPACK_PY_LEGACY_IS_WRITABLE,
-    DLPACK_PY_OVERLAP_IS_FINE,
-    DLPACK_PY_READONLY,
-    DLPACK_PY_READONLY_UNKNOWN,
+    DLPACK_PY_READ_ONLY,
+    DLPACK_PY_READ_ONLY_UNKNOWN,
     DLPACK_PY_SCALAR,
     DLPACK_PY_VERSIONED,
+    DLPACK_PY_WANT_COPY_IF_NEEDED,
+    DLPACK_PY_WANT_LEGACY_IS_WRITABLE,
+    DLPACK_PY_WANT_OVERLAP_IS_FINE,
     DLPACK_PY_WRITABLE,
     check,
     consume,
@@ -200,7 +200,7 @@ def test_a_versioned_tensor_without_the_read_only_flag_is_writable_C7():
 
 def test_read_only_memory_is_refused_if_writable_memory_is_wanted_C7():
     producer = Producer(flags=READ_ONLY)
-    assert consume(producer).readonly == DLPACK_PY_READONLY
+    assert consume(producer).readonly == DLPACK_PY_READ_ONLY
     with pytest.raises(BufferError, match="data is read-only, writable memory was asked for$"):
         consume(producer, {"writable": 1})
     assert producer.deleted == [1, 1]
@@ -208,12 +208,12 @@ def test_read_only_memory_is_refused_if_writable_memory_is_wanted_C7():
 
 def test_the_option_for_legacy_capsules_does_not_make_read_only_memory_writable_C7():
     with pytest.raises(BufferError, match="read-only"):
-        consume(Producer(flags=READ_ONLY), {"writable": 1, "options": DLPACK_PY_LEGACY_IS_WRITABLE})
+        consume(Producer(flags=READ_ONLY), {"writable": 1, "options": DLPACK_PY_WANT_LEGACY_IS_WRITABLE})
 
 
 def test_the_refusal_of_a_legacy_capsule_says_that_it_has_no_flag_C7():
     producer = Producer(LEGACY)
-    assert consume(producer).readonly == DLPACK_PY_READONLY_UNKNOWN
+    assert consume(producer).readonly == DLPACK_PY_READ_ONLY_UNKNOWN
     with pytest.raises(
         BufferError, match=r"read-only, writable memory was asked for \(a legacy capsule has no read-only flag\)$"
     ):
@@ -221,7 +221,7 @@ def test_the_refusal_of_a_legacy_capsule_says_that_it_has_no_flag_C7():
 
 
 def test_a_legacy_capsule_is_writable_with_the_option_C7():
-    view = consume(Producer(LEGACY), {"writable": 1, "options": DLPACK_PY_LEGACY_IS_WRITABLE})
+    view = consume(Producer(LEGACY), {"writable": 1, "options": DLPACK_PY_WANT_LEGACY_IS_WRITABLE})
     assert view.readonly == DLPACK_PY_WRITABLE
     assert dltensor.read(view.__dlpack__(max_version=(1, 0))).flags == 0
     assert dltensor.read(view.__dlpack__()).form == LEGACY
@@ -253,10 +253,10 @@ OVERLAPPING = {"broadcast": {"strides": (0,)}, "windows": {"shape": (4, 3), "str
 @both_forms
 @pytest.mark.parametrize("came", OVERLAPPING.values(), ids=OVERLAPPING)
 def test_writable_memory_that_overlaps_itself_is_refused_without_the_option_C9(form, came):
-    options = DLPACK_PY_LEGACY_IS_WRITABLE
+    options = DLPACK_PY_WANT_LEGACY_IS_WRITABLE
     with pytest.raises(BufferError, match="elements may share memory, writable memory without overlap was asked for"):
         consume(Producer(form, **came), {"writable": 1, "options": options})
-    consume(Producer(form, **came), {"writable": 1, "options": options | DLPACK_PY_OVERLAP_IS_FINE})
+    consume(Producer(form, **came), {"writable": 1, "options": options | DLPACK_PY_WANT_OVERLAP_IS_FINE})
     consume(Producer(form, **came))
 
 
@@ -284,7 +284,7 @@ CURABLE = {
 def test_a_misfit_that_a_copy_can_fix_is_copied_with_the_option_C9(came, want):
     producer = Producer(**came)
     plain = consume(producer, {"alignment": 1})
-    wanted, wish = values(plain), {**want, "options": DLPACK_PY_COPY_IF_NEEDED}
+    wanted, wish = values(plain), {**want, "options": DLPACK_PY_WANT_COPY_IF_NEEDED}
     struct = producer.made[0].bytes()
     with pytest.raises(BufferError):
         consume(producer, want)
@@ -304,20 +304,20 @@ def test_a_misfit_that_a_copy_can_fix_is_copied_with_the_option_C9(came, want):
 
 def test_a_legacy_tensor_is_copied_if_writable_memory_is_wanted_C7():
     producer = Producer(LEGACY)
-    view = consume(producer, {"writable": 1, "options": DLPACK_PY_COPY_IF_NEEDED})
+    view = consume(producer, {"writable": 1, "options": DLPACK_PY_WANT_COPY_IF_NEEDED})
     assert (values(view), view.readonly) == ([0.0, 1.0, 2.0], DLPACK_PY_WRITABLE)
     assert producer.deleted == [1]
 
 
 def test_a_tensor_with_null_strides_can_be_copied_D4():
-    view = consume(Producer(**MATRIX, strides=None), {"order": "F", "options": DLPACK_PY_COPY_IF_NEEDED})
+    view = consume(Producer(**MATRIX, strides=None), {"order": "F", "options": DLPACK_PY_WANT_COPY_IF_NEEDED})
     assert (values(view), view.strides) == ([[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]], (1, 2))
 
 
 @pytest.mark.parametrize("came, want", FITS.values(), ids=FITS)
 def test_a_tensor_that_meets_the_requirements_is_not_copied_C9(came, want):
     producer = Producer(**came)
-    view = consume(producer, {**want, "options": DLPACK_PY_COPY_IF_NEEDED})
+    view = consume(producer, {**want, "options": DLPACK_PY_WANT_COPY_IF_NEEDED})
     assert view.data == producer.made[0].address + came.get("byte_offset", 0)
     assert producer.deleted == [0]
 
@@ -329,14 +329,14 @@ INCURABLE = ["dtype", "lanes", "rank", "shape", "device", "device of a type"]
 def test_a_misfit_that_a_copy_cannot_fix_is_refused_C9(came, want, text):
     producer = Producer(**came)
     with pytest.raises(BufferError, match=text):
-        consume(producer, {**want, "options": DLPACK_PY_COPY_IF_NEEDED})
+        consume(producer, {**want, "options": DLPACK_PY_WANT_COPY_IF_NEEDED})
     assert producer.deleted == [1]
 
 
 def test_a_needed_copy_is_refused_with_copy_false_P4():
     producer = Producer(**TRANSPOSED)
     with pytest.raises(BufferError, match="1 was asked for by order 'C'"):
-        consume(producer, {"order": "C", "options": DLPACK_PY_COPY_IF_NEEDED}, copy=False)
+        consume(producer, {"order": "C", "options": DLPACK_PY_WANT_COPY_IF_NEEDED}, copy=False)
     assert producer.deleted == [1]
 
 
@@ -344,13 +344,13 @@ def test_a_raw_capsule_that_needs_a_copy_is_unchanged_with_copy_false_K4():
     made = Made(**TRANSPOSED)
     capsule = made.capsule()
     with pytest.raises(BufferError, match="1 was asked for by order 'C'"):
-        consume(capsule, {"order": "C", "options": DLPACK_PY_COPY_IF_NEEDED}, copy=False)
+        consume(capsule, {"order": "C", "options": DLPACK_PY_WANT_COPY_IF_NEEDED}, copy=False)
     assert (dltensor.name(capsule), made.deleted) == (VERSIONED, 0)
 
 
 def test_memory_of_another_device_is_not_copied_C5():
     producer = Producer(**TRANSPOSED, device=(2, 0))
-    want = {"device": DLPACK_PY_ANY_DEVICE, "order": "C", "options": DLPACK_PY_COPY_IF_NEEDED}
+    want = {"device": DLPACK_PY_ANY_DEVICE, "order": "C", "options": DLPACK_PY_WANT_COPY_IF_NEEDED}
     with pytest.raises(BufferError, match=r"strides\[1\] is 3, 1 was asked for by order 'C'"):
         consume(producer, want)
     assert producer.deleted == [1]
@@ -360,7 +360,7 @@ def test_memory_of_another_device_is_not_copied_C5():
 def test_sub_byte_elements_are_copied_as_stored_D6(flags, packed):
     stored = ctypes.create_string_buffer(b"\x21\x43\x65" if flags == 0 else b"\x01\x02\x03")
     producer = Producer(dtype=(17, 4, 1), data=ctypes.addressof(stored), flags=flags | READ_ONLY)
-    view = consume(producer, {"writable": 1, "options": DLPACK_PY_COPY_IF_NEEDED})
+    view = consume(producer, {"writable": 1, "options": DLPACK_PY_WANT_COPY_IF_NEEDED})
     copied = bytearray(ctypes.string_at(view.data, len(packed)))
     if flags == 0:
         copied[1] &= 0x0F  # the unused half of the last byte
@@ -371,7 +371,7 @@ def test_sub_byte_elements_are_copied_as_stored_D6(flags, packed):
 def test_a_copy_without_enough_memory_is_a_memory_error_and_releases_the_tensor_P7():
     producer = Producer(shape=(2**33, 2**25), strides=(0, 0))
     with pytest.raises(MemoryError, match="2305843009213693952 bytes"):
-        consume(producer, {"order": "C", "options": DLPACK_PY_COPY_IF_NEEDED})
+        consume(producer, {"order": "C", "options": DLPACK_PY_WANT_COPY_IF_NEEDED})
     assert producer.deleted == [1]
 
 
@@ -406,7 +406,7 @@ def test_buffers_are_taken_if_the_caller_allows_it_C6(thing, wanted):
     assert values(view) == wanted
     assert view.shape == memory.shape
     assert view.strides == tuple(stride // memory.itemsize for stride in memory.strides)
-    assert view.readonly == (DLPACK_PY_READONLY if memory.readonly else DLPACK_PY_WRITABLE)
+    assert view.readonly == (DLPACK_PY_READ_ONLY if memory.readonly else DLPACK_PY_WRITABLE)
     assert view.device == (1, 0)
     del memory, view
     assert sys.getrefcount(thing) == before
@@ -431,7 +431,7 @@ def test_a_buffer_is_shared_and_held_until_the_view_is_released_C6():
 def test_a_read_only_buffer_is_refused_if_writable_memory_is_wanted_C7():
     with pytest.raises(BufferError, match="read-only"):
         consume(b"abc", {"fallback": 1, "writable": 1})
-    view = consume(b"abc", {"fallback": 1, "options": DLPACK_PY_COPY_IF_NEEDED, "writable": 1})
+    view = consume(b"abc", {"fallback": 1, "options": DLPACK_PY_WANT_COPY_IF_NEEDED, "writable": 1})
     assert values(view) == [97, 98, 99]
 
 
@@ -543,7 +543,7 @@ def test_an_object_with_neither_dlpack_nor_buffer_is_an_attribute_error_C6():
 
 
 def test_a_misfit_is_refused_by_its_requirement_if_no_copy_can_be_made_C9():
-    copied = {"order": "C", "options": DLPACK_PY_COPY_IF_NEEDED}
+    copied = {"order": "C", "options": DLPACK_PY_WANT_COPY_IF_NEEDED}
     for device, want in [((2, 0), {"device": 2}), ((2, 0), {"device": -1}), ((3, 0), {"device": 3})]:
         producer = Producer(shape=(2, 3), strides=(1, 2), device=device)
         with pytest.raises(BufferError, match=r"strides\[1\] is 2, 1 was asked for by order 'C'"):
@@ -601,7 +601,7 @@ def test_a_requested_copy_has_the_wanted_order_P4(form, order, strides, came):
 def test_copy_false_is_refused_if_the_requirements_need_a_copy_C3(want):
     producer = Producer(**TRANSPOSED, byte_offset=8)
     with pytest.raises(BufferError, match="was asked for"):
-        consume(producer, {**want, "options": DLPACK_PY_COPY_IF_NEEDED}, copy=False)
+        consume(producer, {**want, "options": DLPACK_PY_WANT_COPY_IF_NEEDED}, copy=False)
     assert producer.deleted == [1]
 
 

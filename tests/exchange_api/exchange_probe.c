@@ -614,7 +614,7 @@ probe_return_like(PyObject *Py_UNUSED(module), PyObject *args)
         v->tensor.shape = less;
     }
     if (readonly)
-        v->readonly = DLPACK_PY_READONLY;
+        v->readonly = DLPACK_PY_READ_ONLY;
     result = dlpack_py_return_like_steal(like, v);
     if (v->managed != NULL)
         PyErr_SetString(PyExc_SystemError, "the view was not taken over");
@@ -725,8 +725,8 @@ PyInit_exchange_probe(void)
         PyModule_AddIntConstant(module, "DO_NOT_LEND", DLPACK_PY_OFFER_DO_NOT_LEND) < 0 ||
         PyModule_AddIntConstant(module, "COPY_NEGATIVE", DLPACK_PY_OFFER_COPY_NEGATIVE) < 0 ||
         PyModule_AddIntConstant(module, "REFUSE_NEGATIVE", DLPACK_PY_OFFER_REFUSE_NEGATIVE) < 0 ||
-        PyModule_AddIntConstant(module, "COPY_IF_NEEDED", DLPACK_PY_COPY_IF_NEEDED) < 0 ||
-        PyModule_AddIntConstant(module, "NO_TABLE", DLPACK_PY_NO_TABLE) < 0)
+        PyModule_AddIntConstant(module, "COPY_IF_NEEDED", DLPACK_PY_WANT_COPY_IF_NEEDED) < 0 ||
+        PyModule_AddIntConstant(module, "NO_TABLE", DLPACK_PY_WANT_NO_TABLE) < 0)
         return NULL;
 #endif
     return module;

@@ -34,7 +34,7 @@ from table_consumer import CACHED_TYPES, DLPACK_PY_ANY_DEVICE, check, consume
 
 ATTRIBUTE = "__dlpack_c_exchange_api__"
 VERSION = {"max_version": (1, 3)}
-UNKNOWN = 0x101  # DLPACK_PY_READONLY_UNKNOWN
+UNKNOWN = 0x101  # DLPACK_PY_READ_ONLY_UNKNOWN
 
 
 class Library:

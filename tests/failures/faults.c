@@ -246,7 +246,7 @@ forget(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
     if (state != NULL && !failed && held)
         (void)DLP_COMPARE_EXCHANGE(DLP_STATE_SLOT(interpreter), (dlp_atomic)state, 0);
     if (state != NULL && !failed && !held) {
-        dlp_dead_states = (dlp_atomic)state->next_gone; /* the state that was added to this list last */
+        dlp_gone_states = (dlp_atomic)state->next_gone; /* the state that was added to this list last */
         point_free(state);                              /* the header never frees it; no export points to it here */
     }
     if (failed && !PyErr_ExceptionMatches(PyExc_KeyError))

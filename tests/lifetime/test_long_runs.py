@@ -181,7 +181,7 @@ CONSUMING = {
     "of strides": lambda: consume(STEPS),
     "copied": lambda: dlarray.from_dlpack(ARRAY, copy=True),
     "copied by its producer": lambda: consume(METHOD, copy=True),
-    "copied as needed": lambda: consume(STEPS, {"order": "C", "options": consumer_probe.DLPACK_PY_COPY_IF_NEEDED}),
+    "copied as needed": lambda: consume(STEPS, {"order": "C", "options": consumer_probe.DLPACK_PY_WANT_COPY_IF_NEEDED}),
     "from a buffer": lambda: consume(BYTES, {"fallback": 1}),
     "as a buffer": lambda: memoryview(ARRAY),
     "released detached": lambda: consume(ARRAY).release_detached(),

@@ -300,7 +300,7 @@ PyInit_producer_probe(void)
         return NULL;
     Py_INCREF(&thing_type);
     if (PyModule_AddObject(self, "Thing", (PyObject *)&thing_type) < 0 ||
-        PyModule_AddIntMacro(self, DLPACK_PY_OFFER_READONLY_UNKNOWN) < 0 ||
+        PyModule_AddIntMacro(self, DLPACK_PY_OFFER_READ_ONLY_UNKNOWN) < 0 ||
         PyModule_AddIntMacro(self, DLPACK_PY_OFFER_REFUSE_NEGATIVE) < 0 ||
         PyModule_AddIntMacro(self, DLPACK_PY_OFFER_COPY_NEGATIVE) < 0 ||
         PyModule_AddIntMacro(self, DLPACK_PY_OFFER_COPY_READ_ONLY) < 0) {

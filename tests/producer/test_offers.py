@@ -32,7 +32,7 @@ from optional import numpy
 from producer_probe import (
     DLPACK_PY_OFFER_COPY_NEGATIVE,
     DLPACK_PY_OFFER_COPY_READ_ONLY,
-    DLPACK_PY_OFFER_READONLY_UNKNOWN,
+    DLPACK_PY_OFFER_READ_ONLY_UNKNOWN,
     DLPACK_PY_OFFER_REFUSE_NEGATIVE,
     Thing,
     steal,
@@ -246,7 +246,7 @@ def test_host_memory_is_exported_with_device_id_0_D9(embedded, kind):
 
 
 def test_data_whose_access_is_unknown_is_exported_in_the_legacy_form_too_C7():
-    owner = thing(flags=READ_ONLY, options=DLPACK_PY_OFFER_READONLY_UNKNOWN)
+    owner = thing(flags=READ_ONLY, options=DLPACK_PY_OFFER_READ_ONLY_UNKNOWN)
     assert dltensor.read(owner.__dlpack__()).data == address
     assert dltensor.read(owner.__dlpack__(max_version=(1, 0))).flags == READ_ONLY
 
@@ -742,7 +742,7 @@ def test_an_offer_without_a_tensor_is_an_error_P7():
 
 
 def test_a_wrapped_tensor_has_no_flags_that_are_reserved_C8():
-    unsaid = consumer_probe.DLPACK_PY_READONLY_UNKNOWN
+    unsaid = consumer_probe.DLPACK_PY_READ_ONLY_UNKNOWN
     assert dltensor.read(wrap(thing(flags=unsaid))).flags == READ_ONLY
 
 

@@ -468,7 +468,7 @@ MUTANTS = [  # the error, the file, and pairs: a text, its replacement
     (
         "an order is asked for where nothing is pending",
         DEVICE,
-        "        if ((device_want.options & DLPACK_PY_NOTHING_PENDING) != 0)\n",
+        "        if ((device_want.options & DLPACK_PY_WANT_NOTHING_PENDING) != 0)\n",
         "        if (0)\n",
     ),
     (

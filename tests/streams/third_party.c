@@ -294,7 +294,7 @@ consume(PyObject *module, PyObject *args)
     request.stream.kind = DLPACK_PY_STREAM_HANDLE;
     request.stream.handle = (uintptr_t)queue;
     want.device = kDLOneAPI;
-    want.options = DLPACK_PY_NO_TABLE; /* a table orders its library's stream, not this one */
+    want.options = DLPACK_PY_WANT_NO_TABLE; /* a table orders its library's stream, not this one */
     if (dlpack_py_consume_request(obj, &request, &want, &v) < 0)
         return NULL;
     queue_wait(request.stream.handle); /* the work of this function is done: the view can be released */
