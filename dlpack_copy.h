@@ -219,7 +219,8 @@ dlp_copy_line(char *to, const char *from, dlpack_copy_loop items, int64_t size, 
 
 /* Writes n bytes of a buffer to dst, in whole lines of 64 bytes, which the processor then need not read. An incomplete
  * line stays in the buffer: its bytes are moved to the end of the 64 bytes before the buffer, and the next call, for
- * the bytes that follow in dst, completes it. first, last: is this the first or last call for a row? Else n >= 64. */
+ * the bytes that follow in dst, completes it. first, last: is this the first or last call for a row? Every call but the
+ * last has n >= 64. */
 static inline void
 dlp_copy_write_lines(char *to, char *buffer, int64_t n, int first, int last)
 {

@@ -4,7 +4,7 @@
  * SPDX-License-Identifier: MIT
  *
  * Include it in place of dlpack_py.h. dlpack_py_consume, and what calls it, then uses the exchange table of a type that
- * has one: no Python code runs.
+ * has one: __dlpack__ is not called.
  *
  *   The table of a type     Managed tensors in your object     Consuming by a table     Borrowing
  *   A table for your type     Results like an argument
@@ -43,7 +43,7 @@ typedef struct dlpack_py_exchange {
 } dlpack_py_exchange;
 
 /* A type that dlpack_py_exchange_add has put a table on. The struct is not changed once it is in the list, and is freed
- * at the end of the interpreter. It does not own the type: CPython 3.11 leaks a type that is held so long. */
+ * at the end of the interpreter. It holds no reference to the type: CPython 3.11 would leak it. */
 typedef struct dlp_registered {
     PyTypeObject *type;  /* borrowed, valid while reference is alive */
     PyObject *reference; /* a weak reference to it */
@@ -51,12 +51,12 @@ typedef struct dlp_registered {
     struct dlp_registered *next;
 } dlp_registered;
 
-/* What a type offers. The struct has 64 bytes: dlp_type_entry_at computes its place by a mask. */
+/* What a type offers. The struct has 64 bytes, on which the mask of dlp_type_entry_at relies. */
 typedef struct dlp_type_entry {
     dlp_atomic type;                /* PyTypeObject *: borrowed, to compare with; set last */
     unsigned int tag;               /* its version tag, which changes when the type or a base changes; 0: none */
     int is_ours;                    /* the table is of this file */
-    int refuses_keywords;           /* __dlpack__, a C function, raised TypeError with keywords and not without (C1) */
+    int refuses_keywords;           /* __dlpack__, a C function, raised TypeError with keywords, not without (C1) */
     size_t embedded_offset;         /* of our table: the offset of the dlpack_py_embedded in an object; 0: none */
     const DLPackExchangeAPI *table; /* NULL: none */
     PyObject *method; /* __dlpack__ of the type, borrowed; NULL: look it up, an instance may have its own */
@@ -256,7 +256,7 @@ dlp_type_entry_read(dlp_state *state, PyTypeObject *type, dlp_type_entry *found)
     if (found->tag == 0 || found->tag != dlp_type_tag(type)) /* it was changed meanwhile */
         return 0;
 #  ifdef Py_GIL_DISABLED
-    /* A place is filled once. Its method and embedded_offset stay empty: other threads could free or change them. */
+    /* A place is filled once, without method and embedded_offset: threads could change the type while they are used. */
     found->embedded_offset = 0;
     if (found->table == NULL || !DLP_COMPARE_EXCHANGE(&dlp_type_entry_at(cache, type)->type, 0, 1))
         return 0;
@@ -328,8 +328,8 @@ dlp_export_embedded(const dlpack_py_offer *offer, const dlpack_py_request *reque
 static inline int
 dlpack_py_embed(dlpack_py_embedded *e, PyObject *owner, const DLTensor *t, uint64_t flags)
 {
+    dlp_state *state = dlp_state_get(); /* first: its first use runs Python code, which may change t */
     const int order = dlp_simple_layout(t);
-    dlp_state *state = dlp_state_get();
     dlpack_py_error error;
 
     if (state == NULL)
@@ -399,7 +399,7 @@ dlp_can_use_table_tensor(const DLTensor *t, int is_ours, PyObject *obj, const dl
            (is_ours || !dlp_is_complex(t->dtype) || dlp_is_resolved(obj));
 }
 
-/* Describes in v a tensor with strides and without overlap. v takes managed; NULL: the tensor is borrowed. */
+/* Fills v with a tensor that has strides and no overlap. v owns managed; NULL: the tensor is borrowed. */
 static inline void
 dlp_view_fill(dlpack_py_view *v, DLManagedTensorVersioned *managed, const DLTensor *t)
 {
@@ -599,7 +599,7 @@ dlp_borrow(const dlp_type_entry *known, PyObject *obj, const dlpack_py_want *wan
 {
     const dlpack_py_want *required = want != NULL ? want : &dlp_empty_want;
     const int is_basic = dlp_is_basic(required);
-    dlpack_py_want as_legacy; /* checks the lent tensor as a legacy tensor, without copies */
+    dlpack_py_want as_legacy; /* want without copies: a lent tensor is checked as a legacy one */
     dlp_consumer consumer;
     dlp_type_entry uncached;
     dlp_export *copy;
@@ -673,10 +673,12 @@ dlp_table_plan(const dlpack_py_exchange *x, const dlpack_py_offer *offer, dlpack
         return -1;
     if (offer->device == NULL || !dlp_is_on(offer->device, plan->device))
         return 0;
-    work.device_id = plan->device.device_id;
-    if (offer->device->get_work_stream == NULL)
+    if (offer->device->get_work_stream == NULL) {
         PyErr_SetString(PyExc_BufferError, "the device operations of this producer name no stream for exchange tables");
-    if (offer->device->get_work_stream == NULL || offer->device->get_work_stream(&x->api, &work) < 0)
+        return -1;
+    }
+    work.device_id = plan->device.device_id;
+    if (offer->device->get_work_stream(&x->api, &work) < 0)
         return -1;
     request->stream.kind = DLPACK_PY_STREAM_HANDLE;
     request->stream.handle = work.handle;
@@ -713,7 +715,6 @@ dlp_table_lend(const dlpack_py_exchange *x, const dlpack_py_offer *offer, dlpack
     const char *why;
     dlpack_py_plan plan;
     dlpack_py_error error;
-    int failed;
 
     if (dlp_table_plan(x, offer, request, &plan) < 0)
         return -1;
@@ -723,13 +724,9 @@ dlp_table_lend(const dlpack_py_exchange *x, const dlpack_py_offer *offer, dlpack
           : (plan.flags & DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED) != 0 ? "is padded"
                                                                       : NULL;
     if (why == NULL && offer->pending_count > 0) {
-        dlp_exports_add(offer->exports, 1);
-        failed = offer->device->make_ready(offer, request, &plan);
-        dlp_exports_add(offer->exports, -1);
-        if (failed < 0)
+        if (offer->device->make_ready(offer, request, &plan) < 0)
             return -1;
-        /* Other threads may have changed the tensor while this one waited. */
-        if (dlpack_py_validate(t, offer->flags, &error) < 0)
+        if (dlpack_py_validate(t, offer->flags, &error) < 0) /* other threads may have changed it meanwhile */
             return dlpack_py_raise(&error);
     }
     if (why == NULL && t->ndim > 0 && t->strides == NULL)
@@ -811,8 +808,11 @@ dlp_table_get(const dlpack_py_exchange *x, void *asked, DLManagedTensorVersioned
     if ((out == NULL && dlp_check_out(lent) < 0) || dlp_table_check_object(x, object) < 0)
         return -1;
     DLP_LOCK(object); /* as in dlpack_py_produce_described */
-    if (dlp_ask_author(object, x->describe, NULL, &offer) == 0)
+    if (dlp_ask_author(object, x->describe, NULL, &offer) == 0) {
+        dlp_exports_add(offer.exports, 1); /* the operations of a device may let other threads run */
         result = out != NULL ? dlp_table_export(x, &offer, &request, out) : dlp_table_lend(x, &offer, &request, lent);
+        dlp_exports_add(offer.exports, -1);
+    }
     DLP_UNLOCK();
     return result;
 }
@@ -967,7 +967,7 @@ dlpack_py_exchange_add(PyTypeObject *type, const dlpack_py_exchange *exchange)
     do
         record->next = (dlp_registered *)DLP_LOAD(&cache->registered);
     while (!DLP_COMPARE_EXCHANGE(&cache->registered, (dlp_atomic)record->next, (dlp_atomic)record));
-    PyType_Modified(type); /* drops an entry that was cached after the attribute was set, before the record was */
+    PyType_Modified(type); /* drops an entry that was cached between the attribute and the record */
     return 0;
 }
 

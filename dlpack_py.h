@@ -235,7 +235,7 @@ dlp_thread_state(void)
     /* holder: the thread state that holds the GIL, perhaps of another thread. gil_state: the one that PyGILState
      * has for this thread. With subinterpreters a thread may have two thread states: then thread ids are compared.
      * Known limits: another thread may free holder meanwhile. Where thread A uses the thread state of thread B, as
-     * _xxsubinterpreters does, a deleter hangs on A and may crash on B. Without gil_state, an attached thread hangs. */
+     * _xxsubinterpreters does, a deleter hangs on A and may crash on B. Without gil_state an attached thread hangs. */
     PyThreadState *holder = _PyThreadState_UncheckedGet(), *gil_state = PyGILState_GetThisThreadState();
     return holder == NULL || holder == gil_state ||
                    (gil_state != NULL && PyInterpreterState_Head() != PyInterpreterState_Main() &&
@@ -688,7 +688,7 @@ dlp_state_new(PyInterpreterState *interpreter)
     return capsule;
 }
 
-/* Finds the state in the interpreter's dictionary, or makes it. Python code that it runs may call it. First uses of the
+/* Finds the state in the interpreter's dictionary, or makes it. Python code in it may re-enter it. First uses of the
  * dictionary and of atexit on two threads at once crash CPython 3.13 without a GIL: all files lock PyCapsule_Type. */
 DLP_COLD dlp_state *
 dlp_state_find_or_make(PyInterpreterState *interpreter)
@@ -711,7 +711,7 @@ dlp_state_find_or_make(PyInterpreterState *interpreter)
     if (capsule != NULL) {
         state = (dlp_state *)PyCapsule_GetPointer(capsule, DLP_STATE_NAME);
         state->published = 1;
-        if ((DLP_LOAD(&state->lifetime.deleters) & DLP_CLOSING) == 0) /* a state made late may never be destroyed */
+        if ((DLP_LOAD(&state->lifetime.deleters) & DLP_CLOSING) == 0) /* a late state may never be destroyed */
             DLP_STORE(DLP_STATE_SLOT(interpreter), (dlp_atomic)state);
     }
     Py_XDECREF(capsule); /* the dictionary holds it */
@@ -747,7 +747,7 @@ dlpack_py_init(void)
 #define DLP_USED_NAME(form) ((form) == DLPACK_PY_VERSIONED ? "used_dltensor_versioned" : "used_dltensor")
 
 /* The form of a capsule that was not consumed, by its name; 0 for any other name. Pointers are
- * compared first: most capsules have the strings of this file. */
+ * compared first: a capsule of this file has these strings. */
 static inline int32_t
 dlp_form_of(const char *name)
 {
@@ -1168,7 +1168,7 @@ dlp_export_copy(const dlpack_py_offer *offer, const dlpack_py_plan *plan)
 }
 
 /* Makes the managed tensor that a plan describes; NULL with an exception. For an export in place the caller then calls
- * make_ready. The caller gets the state before the plan: the first use runs Python code, which may change the tensor */
+ * make_ready. The caller gets the state before the plan: the first use runs Python code, which may change it. */
 static inline void *
 dlp_export_offer(dlp_state *state, const dlpack_py_offer *offer, const dlpack_py_plan *plan)
 {
@@ -1662,7 +1662,7 @@ dlp_view_fill_strides(dlpack_py_view *v, dlpack_py_error *error)
 }
 
 /* Fills v, which is empty, from a managed tensor that meets want and request. Nothing is taken yet (K4): v
- * owns memory for strides at most. copy: out, new memory for a copy, which dlp_view_copy fills; NULL: none is needed.
+ * owns at most its strides. copy: out, new memory for a copy, which dlp_view_copy fills; NULL: none is needed.
  * Returns 0; or, with v empty, DLP_ASK_FOR_CPU, DLP_UNKNOWN_MAJOR or -1. */
 static inline int
 dlp_view_prepare(dlpack_py_view *v, const void *managed, int32_t form, const dlp_consumer *consumer, dlp_export **copy,

@@ -90,7 +90,7 @@ DLP_QUIET
 #define DLPACK_PY_PROTOCOL_MAJOR 1
 #define DLPACK_PY_PROTOCOL_MINOR 3
 
-/* Flags of DLManagedTensorVersioned. In dlpack.h they are unsigned long, 32 bits on Windows, and 1.0 lacks the last. */
+/* Flags of DLManagedTensorVersioned. In dlpack.h they are unsigned long (32 bits on Windows); 1.0 lacks the last. */
 #define DLPACK_PY_FLAG_READ_ONLY UINT64_C(1)
 #define DLPACK_PY_FLAG_IS_COPIED UINT64_C(2)
 #define DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED UINT64_C(4)
@@ -98,7 +98,7 @@ DLP_QUIET
 #define DLPACK_PY_MAX_NDIM 64 /* NumPy's maximum (D8) */
 
 /* DLP_GNU: has overflow built-ins. DLP_PRINTF: checks formats. DLP_COLD: cold. DLP_NOINLINE: not inlined.
- * DLP_MUST_CHECK: the result. DLP_DEPRECATED, before a function, field or typedef: each use warns, with the text. */
+ * DLP_MUST_CHECK: an unused result warns. DLP_DEPRECATED, before a function, field or typedef: each use warns. */
 #if defined(__clang__) || (defined(__GNUC__) && __GNUC__ >= 5)
 #  define DLP_GNU
 #  define DLP_PRINTF(text, first) __attribute__((format(printf, text, first)))
@@ -296,7 +296,7 @@ dlpack_py_dtype_text(uint32_t dtype, char text[DLPACK_PY_TEXT_SIZE])
     }
     length = strlen(name);
     memcpy(text, name, length + 1);
-    if (dlp_dtype_width(d.code) == 0) { /* no snprintf: 1,400 instructions, more once NumPy has loaded libquadmath */
+    if (dlp_dtype_width(d.code) == 0) { /* digits by hand: snprintf takes 1,400 instructions, more with libquadmath */
         if (d.bits >= 100)
             text[length++] = (char)('0' + d.bits / 100);
         if (d.bits >= 10)
@@ -480,13 +480,13 @@ dlpack_py_widen(int32_t ndim, const void *source, size_t size, int64_t *to)
     return source == NULL ? NULL : to;
 }
 
-/* Set the strides of t, which are given in bytes, as NumPy, OpenCV and Pillow count them.
+/* Set t->strides from strides in bytes, as NumPy, OpenCV and Pillow have them.
  *
  * t         has its dtype, ndim and shape; out: strides
  * strides   ndim numbers in bytes; out: in elements. t points to them
  * flags     DLPACK_PY_FLAG_* of the tensor: packed sub-byte elements have no strides in bytes, padded ones have
  *
- * Returns 0; or -1 with BufferError in *error and nothing changed: a stride is no multiple of an element's size. */
+ * Returns 0; or -1 with BufferError and no change: a stride is no multiple of the item size, or items are packed. */
 static inline int
 dlpack_py_byte_strides(DLTensor *t, int64_t *strides, uint64_t flags, dlpack_py_error *error)
 {
@@ -912,7 +912,7 @@ dlp_check_requirements(const DLTensor *t, int layout, int readonly, const dlpack
             return dlp_refuse(error, "shape[%" PRId32 "] is %" PRId64 ", %" PRId64 " was asked for", i, t->shape[i],
                               want->shape[i]);
     }
-    if (alignment == 0 && first % 16 != 0) { /* of one number: half a complex element, or one lane */
+    if (alignment == 0 && first % 16 != 0) { /* of one number: half of a complex element, or one lane */
         bits = dlp_is_complex(t->dtype) ? t->dtype.bits / 2u : t->dtype.bits;
         bits = bits != 64 ? bits : sizeof(DLTensor) % 8 == 0 ? 64 : 32; /* 32-bit x86 aligns 8 bytes to 4 */
         alignment = bits % 8 == 0 && (bits & (bits - 1)) == 0 ? bits / 8 : 1;

@@ -101,7 +101,7 @@ managed_delete(void *managed, int is_versioned)
         legacy->deleter(legacy);
 }
 
-/* As managed_delete, with a thread state. Keeps the current exception; a deleter's own cannot be raised (K2). */
+/* As managed_delete, with a thread state. Keeps the current exception; one of the deleter is only reported (K2). */
 static void
 managed_delete_attached(void *managed, int is_versioned)
 {
@@ -242,7 +242,7 @@ array_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *
     if (PyErr_Occurred() || parse_pair("max_version", values[1], version) < 0 ||
         parse_pair("dl_device", values[2], device) < 0 || check_copy(values[3]) < 0)
         return NULL;
-    if (stream != -1) /* CPU memory has no streams: None and -1 want none (P6) */
+    if (stream != -1) /* None and -1 ask for no order (P6) */
         return PyErr_Format(PyExc_ValueError, "stream is %zd, None was wanted: the data is in CPU memory", stream);
     if (device[0] != kDLCPU || device[1] != 0) /* P5 */
         return PyErr_Format(PyExc_BufferError, "dl_device is (%zd, %zd), the data is on (1, 0)", device[0], device[1]);

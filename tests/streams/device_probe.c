@@ -61,6 +61,7 @@ typedef struct {
     uint64_t flags;
     uint32_t options;
     PyObject *veto; /* called before each export; NULL: none */
+    dlpack_py_exports exports;
     size_t pending_count;
     dlpack_py_work_stream pending[MAX_STREAMS];
 } Array;
@@ -231,6 +232,7 @@ array_describe(PyObject *op, const dlpack_py_request *request, dlpack_py_offer *
         offer->device = DLPACK(operations)();
     offer->pending = self->pending;
     offer->pending_count = self->pending_count;
+    offer->exports = &self->exports;
     return self->veto == NULL ? 0 : array_veto(op, request);
 }
 
@@ -324,7 +326,14 @@ array_interface(PyObject *op, void *Py_UNUSED(unused))
     return DLPACK(array_interface)(&self->tensor, self->flags, self->home);
 }
 
+static PyObject *
+array_exports(PyObject *op, void *Py_UNUSED(unused))
+{
+    return PyLong_FromSize_t(dlpack_py_exports_count(&((Array *)op)->exports));
+}
+
 static PyGetSetDef array_getset[] = {
+    {"exports", array_exports, NULL, NULL, NULL},
     {"__cuda_array_interface__", array_interface, NULL, NULL, NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };

@@ -527,6 +527,18 @@ def exchanged(platform, work, *arguments, host=False, **keywords):
     return (platform.probe.HostExchanged if host else platform.probe.Exchanged)((8,), *arguments, **keywords)
 
 
+def test_an_array_is_counted_as_exported_while_the_table_names_its_stream_P9_X4(sim, platform):
+    own, arrays, counts = sim.stream(), [], []
+    array = exchanged(platform, lambda *device: (counts.append(arrays[0].exports), own)[1], (own,), strides=(1,))
+    arrays.append(array)
+    exchange_probe.call_borrowed(type(array).__dlpack_c_exchange_api__, array)
+    view = platform.other.consume(array, own)
+    assert set(counts) == {1} and array.exports == 1
+    view.release()
+    assert array.exports == 0
+    arrays.clear()  # the function of the table stays
+
+
 def test_tensors_of_a_table_are_ordered_on_the_stream_that_the_table_names_X4_S1(sim, platform):
     one, other, own = sim.stream(), sim.stream(), sim.stream()
     array = exchanged(platform, lambda *device: one, (one, other))
