@@ -64,7 +64,7 @@ def newest(folder):
     """The results of each library, sorted by version."""
     found = {}
     for path in sorted(folder.glob("*.json")):
-        result = json.loads(path.read_text())
+        result = json.loads(path.read_text(encoding="utf-8"))
         found.setdefault(result["library"], []).append(result)
     for results in found.values():
         results.sort(key=lambda result: [int(part) if part.isdigit() else 0 for part in result["version"].split(".")])

@@ -4,7 +4,8 @@
 
 build/windows gets Windows' CPython (python), its packages (packages), wine's files (wine) and the modules (cmake).
 tests/build and tests/libraries are left out: they compile and compare on this machine. Under wine a process starts in
-a second, so that tests/lifetime runs on the module probe alone; DLPACK_PY_WINDOWS=all adds its two other forms.
+a second: tests/lifetime runs on the module probe alone, and three files of tests/conformance that start a process for
+each test are left out. DLPACK_PY_WINDOWS=all adds both.
 """
 
 import os
@@ -37,6 +38,7 @@ SHARES = [
 ]
 if os.environ.get("DLPACK_PY_WINDOWS") != "all":
     SHARES[0] += ["-k", "not probe_plain and not probe_limited"]
+    SHARES[1] += [f"--ignore=tests/conformance/test_{name}.py" for name in ("plugin", "cuda", "xfails")]
 
 
 def reason_to_skip():
