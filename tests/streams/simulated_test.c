@@ -1138,9 +1138,12 @@ a_graph_does_its_work_each_time_it_is_launched(void)
     SUCCEEDS(GraphDestroy(made));
     CHECK_NUMBER(data[0], 0xCD);
     for (int i = 0; i < 2; i++) {
+        open_gate(0);
+        simulated_launch(work, gate, NULL, NULL, NULL);
         simulated_fill(work, data, 7, 8);
         SUCCEEDS(GraphLaunch(runnable, work));
         CHECK_NUMBER(simulated_pending(work) > 0, 1);
+        open_gate(1);
         SUCCEEDS(StreamSynchronize(work));
         CHECK_NUMBER(data[7], 6);
     }
