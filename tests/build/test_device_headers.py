@@ -378,7 +378,9 @@ INTERFACES = """
 """
 
 
-@pytest.mark.parametrize("header, says", [("", "SystemError: DLPACK_PY_WANT_ARRAY"), ("_array_interface", "AttributeError")])
+@pytest.mark.parametrize(
+    "header, says", [("", "SystemError: DLPACK_PY_WANT_ARRAY"), ("_array_interface", "AttributeError")]
+)
 def test_the_option_for_array_interfaces_needs_their_header(tmp_path, header, says):
     cuda = [runtime for runtime in machine.runtimes() if kind(runtime) == "CUDA"]
     if not cuda:
