@@ -1272,7 +1272,7 @@ static inline void
 dlp_normalize(DLTensor *t, int is_empty)
 {
     if (t->device.device_type == kDLCPU && ((uint32_t)t->device.device_id | t->byte_offset | (uint32_t)is_empty) == 0)
-        return; /* most tensors are so already */
+        return; /* nothing to change in most tensors */
     t->data = is_empty ? NULL : t->data;
     t->device = dlp_exported_device(t->device);
     if (!dlp_has_address(t->device))

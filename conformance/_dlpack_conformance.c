@@ -220,7 +220,7 @@ typedef struct {
     char *pages;
     size_t size;
     int versioned;
-    int handed;   /* somebody has it: the deleter drops a reference */
+    int handed;   /* 1: exported; the deleter drops a reference */
     long deleted; /* how often its deleter was called */
     void *struct_;
     DLTensor *tensor;
@@ -1566,7 +1566,7 @@ call_with_names(PyObject *method, PyObject *names, PyObject *values)
 #endif
 }
 
-/* call(obj, names, values): obj.__dlpack__ with names as they are. What comes back is taken. */
+/* call(obj, names, values): calls obj.__dlpack__ with these names, unchanged, and takes the capsule. */
 static PyObject *
 call(PyObject *module, PyObject *args)
 {

@@ -127,7 +127,7 @@ SPECS = {
         "pybind11 with dlpack_py.h": "Pybind11",
     }.items()
 }
-PACKAGES = {
+PACKAGES = {  # the library of a package, as results name it
     "apache-tvm-ffi": "tvm_ffi",
     "cuda-core": "cuda.core",
     "kornia-rs": "kornia_rs",

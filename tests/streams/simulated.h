@@ -61,8 +61,8 @@ simulated_managed_is_exclusive(int yes);
 
 /* ---- Handles and contexts ---------------------------------------------------------------------------------------- */
 
-/* yes: a new stream or event gets the handle of one that was destroyed, and the use of a destroyed one may not be noticed.
- * A reset restores 0. */
+/* yes: a new stream or event gets the handle of a destroyed stream or event. The use of a destroyed handle is then not
+ * always noticed. A reset restores 0. */
 void
 simulated_reuse_handles(int yes);
 

@@ -774,20 +774,20 @@ def test_a_tensor_behind_waiting_tensors_is_released_after_them_S1(sim, platform
 
 def test_tensors_of_a_destroyed_stream_wait_beside_those_of_a_new_one_with_its_handle_S1(sim, platform):
     sim.control("reuse_handles", 1)
-    gate, first = sim.stream(), sim.stream()
-    memory = platform.probe.Array((8,), gate)
+    blocked, first = sim.stream(), sim.stream()
+    memory = platform.probe.Array((8,), blocked)
     producers = [Foreign(sim, (platform.DEVICE, 0)) for _ in range(3)]
     old, new, late = [platform.probe.consume(producer, first) for producer in producers]
-    sim.synchronize(gate)
-    with sim.held(gate):
-        sim.fill(gate, memory.address, 7, 8)
-        platform.probe.consume(memory, first).release()  # its work is pending behind that of gate
+    sim.synchronize(blocked)
+    with sim.held(blocked):
+        sim.fill(blocked, memory.address, 7, 8)
+        platform.probe.consume(memory, first).release()  # its work is pending behind that of blocked
         old.release_on(first)
         sim.runtime("StreamDestroy", first)
         assert sim.stream() == first
         new.release_on(first)
         assert (producers[0].deleted, platform.probe.collect()) == ([0], 2)
-    sim.synchronize(gate)
+    sim.synchronize(blocked)
     with sim.held(first):
         sim.fill(first, memory.address, 7, 8)
         late.release_on(first)
@@ -795,7 +795,7 @@ def test_tensors_of_a_destroyed_stream_wait_beside_those_of_a_new_one_with_its_h
         assert [producer.deleted for producer in producers] == [[1], [1], [0]]
     sim.synchronize(first)
     assert platform.probe.collect() == 0
-    sim.check(gate, memory.address, 7, 8)
+    sim.check(blocked, memory.address, 7, 8)
 
 
 def test_memory_is_given_again_only_behind_the_work_of_its_consumer_S1(sim, platform):

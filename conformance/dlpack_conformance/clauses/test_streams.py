@@ -245,14 +245,20 @@ def test_X4_the_table_tells_the_stream_of_the_library(lib, runtime):
 # ---- Consumers ----
 
 
+def taken(lib, offer):
+    """The library's array of memory on the device; skips the test if the library does not take such memory."""
+    lib.needs_objects()
+    array, error = lib.attempt(offer)
+    if error is not None:
+        pytest.skip(f"the library does not take memory of the device: {shown(error)}")
+    return array
+
+
 @clause("C4", MUST, standard.AMBIGUOUS, "the producer orders its work before that of another stream")
 def test_C4_a_number_of_the_standard_is_passed_as_stream(lib, runtime):
     """from_dlpack of memory on a GPU passes a stream that the standard has: None, -1, a default stream or a handle."""
-    lib.needs_objects()
     offer = OnDevice(lib, runtime)
-    _, error = lib.attempt(offer)
-    if error is not None:
-        pytest.skip(f"the library does not take memory of the device: {shown(error)}")
+    taken(lib, offer)
     passed = {call.get("stream") for call in offer.calls}
     forbidden = {0} if runtime.kind == CUDA else {1, 2}
     wrong = [s for s in passed if s is not None and (not hasattr(s, "__index__") or s < -1 or s in forbidden)]
@@ -262,11 +268,8 @@ def test_C4_a_number_of_the_standard_is_passed_as_stream(lib, runtime):
 @clause("C4", CHOICE, standard.OPEN, "the library's stream does not wait for the producer")
 def test_C4_the_stream_that_is_passed(lib, runtime):
     """from_dlpack passes the stream that the library works on, or another one."""
-    lib.needs_objects()
     offer = OnDevice(lib, runtime)
-    _, error = lib.attempt(offer)
-    if error is not None:
-        pytest.skip(f"the library does not take memory of the device: {shown(error)}")
+    taken(lib, offer)
     passed, own = offer.calls[-1].get("stream"), lib.current_stream()
     lib.choose("the stream of from_dlpack", "its own" if passed == own else "None" if passed is None else "another")
 
@@ -275,11 +278,8 @@ def test_C4_the_stream_that_is_passed(lib, runtime):
 def test_S1_the_library_reads_after_the_producers_work(lib, runtime):
     """What a producer has still to write, and has ordered before the stream that it was given, is what the library
     reads. If no stream was given, that is the default stream."""
-    lib.needs_objects()
     offer = OnDevice(lib, runtime)
-    array, error = lib.attempt(offer)
-    if error is not None:
-        pytest.skip(f"the library does not take memory of the device: {shown(error)}")
+    array = taken(lib, offer)
     if offer.calls[-1].get("stream") == -1:
         pytest.skip("the library passes -1, and orders nothing by the producer")
     assert lib.values(array) == lib.data, "the library read what was there before the producer's work"
