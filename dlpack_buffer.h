@@ -374,7 +374,7 @@ dlpack_buffer_get_described(PyObject *self, dlpack_py_describe describe, Py_buff
 
     buffer->obj = NULL;
     DLP_LOCK(self); /* no other thread moves the memory before the buffer is counted */
-    if (dlp_ask_author(self, describe, NULL, &offer) == 0) {
+    if (dlp_call_describe(self, describe, NULL, &offer) == 0) {
         if (dlpack_py_validate(offer.tensor, offer.flags, &error) < 0)
             (void)dlpack_py_raise(&error);
         else if (dlp_buffer_check_idle(&offer) == 0)
@@ -699,7 +699,7 @@ dlpack_buffer_array_interface(PyObject *self, dlpack_py_describe describe)
     PyObject *dict = NULL;
 
     DLP_LOCK(self);
-    if (dlp_ask_author(self, describe, NULL, &offer) == 0) {
+    if (dlp_call_describe(self, describe, NULL, &offer) == 0) {
         if (offer.exports != NULL)
             PyErr_SetString(PyExc_AttributeError, "memory that can move has no __array_interface__");
         else if (offer.owner != self)

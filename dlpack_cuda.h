@@ -177,15 +177,15 @@ dlpack_cuda_find_device(const void *pointer, DLDevice *device, dlpack_py_error *
                         status == cudaErrorNoDevice || status == cudaErrorSharedObjectSymbolNotFound ||
                         (int)status == 34 /* cudaErrorStubLibrary: it stands in for a driver, to link */;
 
-    *device = dlp_device(1, 0);
+    *device = dlp_device_make(1, 0);
     if (dlp_device_check(status, "cudaPointerGetAttributes", unknown ? NULL : error) < 0)
         return unknown ? 0 : -1;
     if (attributes.type == cudaMemoryTypeDevice)
-        *device = dlp_device(2, attributes.device);
+        *device = dlp_device_make(2, attributes.device);
     else if (attributes.type == cudaMemoryTypeHost)
-        *device = dlp_device(3, 0);
+        *device = dlp_device_make(3, 0);
     else if (attributes.type == cudaMemoryTypeManaged)
-        *device = dlp_device(13, 0);
+        *device = dlp_device_make(13, 0);
     return 0;
 }
 
@@ -195,7 +195,7 @@ dlpack_cuda_tensor(void *data, int32_t device_id, uint32_t dtype, int32_t ndim, 
                    const int64_t *strides)
 {
     DLTensor t = dlpack_py_cpu(data, dtype, ndim, shape, strides);
-    t.device = dlp_device(2, device_id);
+    t.device = dlp_device_make(2, device_id);
     return t;
 }
 

@@ -426,7 +426,7 @@ dlp_device_copy_and_wait(const DLTensor *dst, const DLTensor *src, uint64_t flag
     if (staging != NULL && !failed) {
         staged.data = staging - lowest;
         staged.byte_offset = 0;
-        staged.device = dlp_device(kDLCPU, 0);
+        staged.device = dlp_device_make(kDLCPU, 0);
         failed = dlpack_py_copy(dst, &staged, flags, error);
     }
     if (staging != NULL)
@@ -524,7 +524,7 @@ dlp_device_copy(const dlpack_py_offer *offer, const DLTensor *to, const DLTensor
     if (!dlpack_py_is_cpu_readable(from->device))
         failed = dlpack_device_copy_to_host(to, from, padded, pending, count, &error);
     else if ((failed = dlpack_device_synchronize(pending, count, &error)) == 0)
-        dlp_copy(to, from, padded);
+        dlp_copy_unchecked(to, from, padded);
     Py_END_ALLOW_THREADS
     if (failed)
         (void)dlpack_py_raise(&error);
@@ -578,7 +578,7 @@ dlp_device_call_device(PyObject *obj, DLDevice *device)
     failed =
         dlp_parse_integers("__dlpack_device__ returned %.200U, a tuple of two integers was wanted", answer, pair, 2);
     Py_DECREF(answer);
-    *device = dlp_device(pair[0], pair[1]);
+    *device = dlp_device_make(pair[0], pair[1]);
     return failed;
 }
 
@@ -994,13 +994,13 @@ dlpack_device_current_work(PyObject *obj, dlpack_py_work_stream *work)
 {
 #ifdef DLPACK_EXCHANGE_H
     dlp_type_entry uncached;
-    const dlp_type_entry *known = dlp_type_entry_get(dlp_state_get(), obj, &uncached);
+    const dlp_type_entry *entry = dlp_type_entry_get(dlp_state_get(), obj, &uncached);
 
-    if (known == NULL)
+    if (entry == NULL)
         return -1;
-    if (known->table != NULL &&
-        (!known->is_ours || ((const dlpack_py_exchange *)(const void *)known->table)->work_stream != NULL))
-        return dlp_device_get_work_stream(known->table, work) < 0 ? -1 : 1;
+    if (entry->table != NULL &&
+        (!entry->is_ours || ((const dlpack_py_exchange *)(const void *)entry->table)->work_stream != NULL))
+        return dlp_device_get_work_stream(entry->table, work) < 0 ? -1 : 1;
 #endif
     (void)obj;
     (void)work;
@@ -1053,7 +1053,7 @@ dlp_device_consume(PyObject *obj, uintptr_t stream, dlpack_py_request *request, 
     if (has_stream) {
         request->stream.kind = DLPACK_PY_STREAM_HANDLE;
         request->stream.handle = stream;
-        if (dlp_check_stream(dlp_device(DLPACK_DEVICE_API_TYPE, 0), &request->stream, &error) < 0)
+        if (dlp_check_stream(dlp_device_make(DLPACK_DEVICE_API_TYPE, 0), &request->stream, &error) < 0)
             return dlpack_py_raise(&error);
         if ((device_want.options & DLPACK_PY_WANT_NOTHING_PENDING) != 0)
             request->stream.kind = DLPACK_PY_STREAM_NO_SYNC;
@@ -1107,7 +1107,7 @@ dlp_device_parse_name(const char *text, DLDevice *device)
         name = dlp_device_name(type);
         snprintf(exact, sizeof(exact), colon == NULL ? "%s" : "%s:%ld", name == NULL ? "-" : name, id);
         if (name != NULL && id >= 0 && id <= INT32_MAX && strcmp(text, exact) == 0) {
-            *device = dlp_device(type, (int32_t)id);
+            *device = dlp_device_make(type, (int32_t)id);
             return 0;
         }
     }

@@ -193,11 +193,11 @@ dlp_type_tag(PyTypeObject *type)
     return valid ? DLP_READ(&type->tp_version_tag) : 0;
 }
 
-/* Returns the place of a type in the cache. */
+/* The place of a type in the cache. */
 static inline dlp_type_entry *
 dlp_type_entry_at(dlp_exchange_state *cache, PyTypeObject *type)
 {
-    const uintptr_t mask = (DLP_TYPE_SLOTS - 1) * sizeof(dlp_type_entry);
+    const uintptr_t mask = (DLP_TYPE_SLOTS - 1) * sizeof(dlp_type_entry); /* 64 bytes each: saves a multiplication */
     return (dlp_type_entry *)(void *)((char *)cache->types + (((uintptr_t)type << 2 ^ (uintptr_t)type >> 3) & mask));
 }
 
@@ -206,8 +206,8 @@ static inline dlp_type_entry *
 dlp_type_entry_cached(dlp_state *state, PyTypeObject *type)
 {
     dlp_exchange_state *cache = state == NULL ? NULL : (dlp_exchange_state *)DLP_LOAD(&state->exchange);
-    dlp_type_entry *known = cache == NULL ? NULL : dlp_type_entry_at(cache, type);
-    return known != NULL && DLP_READ(&known->type) == (dlp_atomic)type && known->tag == dlp_type_tag(type) ? known
+    dlp_type_entry *entry = cache == NULL ? NULL : dlp_type_entry_at(cache, type);
+    return entry != NULL && DLP_READ(&entry->type) == (dlp_atomic)type && entry->tag == dlp_type_tag(type) ? entry
                                                                                                            : NULL;
 }
 #else
@@ -277,9 +277,9 @@ dlp_type_entry_read(dlp_state *state, PyTypeObject *type, dlp_type_entry *found)
 static inline const dlp_type_entry *
 dlp_type_entry_get(dlp_state *state, PyObject *obj, dlp_type_entry *uncached)
 {
-    const dlp_type_entry *known = dlp_type_entry_cached(state, Py_TYPE(obj));
-    if (known != NULL)
-        return known;
+    const dlp_type_entry *entry = dlp_type_entry_cached(state, Py_TYPE(obj));
+    if (entry != NULL)
+        return entry;
     return state == NULL || dlp_type_entry_read(state, Py_TYPE(obj), uncached) < 0 ? NULL : uncached;
 }
 
@@ -287,8 +287,8 @@ static inline int
 dlp_has_table(dlp_state *state, PyObject *obj)
 {
     dlp_type_entry uncached;
-    const dlp_type_entry *known = dlp_type_entry_get(state, obj, &uncached);
-    return known != NULL && known->table != NULL;
+    const dlp_type_entry *entry = dlp_type_entry_get(state, obj, &uncached);
+    return entry != NULL && entry->table != NULL;
 }
 
 /* ---- Managed tensors in your object ------------------------------------- */
@@ -414,7 +414,7 @@ dlp_view_fill(dlpack_py_view *v, DLManagedTensorVersioned *managed, const DLTens
 
 /* 1 if want is valid, and asks only about dtype, rank, order C or F, and writing. */
 static inline int
-dlp_is_basic(const dlpack_py_want *want)
+dlp_is_basic_want(const dlpack_py_want *want)
 {
     return ((uintptr_t)want->dtypes | (uintptr_t)want->shape | want->alignment | (uint32_t)want->device) == 0 &&
            (want->order == 0 || want->order == 'C' || want->order == 'F') &&
@@ -423,7 +423,7 @@ dlp_is_basic(const dlpack_py_want *want)
 }
 
 /* Fast path of dlp_view_prepare. Returns 1 if the major version is known (K6), the layout is simple, the tensor has
- * strides and it meets want; else 0. is_basic: dlp_is_basic(want). */
+ * strides and it meets want; else 0. is_basic: dlp_is_basic_want(want). */
 static inline int
 dlp_is_simply_met(const DLManagedTensorVersioned *managed, const DLTensor *t, const dlpack_py_want *want, int is_basic)
 {
@@ -440,16 +440,16 @@ dlp_is_simply_met(const DLManagedTensorVersioned *managed, const DLTensor *t, co
            ((uintptr_t)t->data & (t->dtype.bits / 8u - 1)) == 0;
 }
 
-/* Takes the tensor of obj by the table of its type. want: not NULL. is_basic: dlp_is_basic(want). device: the device of
- * the consumer's stream, or NULL. Returns 0, DLP_NO_TABLE, or -1 with an exception. */
+/* Takes the tensor of obj by the table of its type. want: not NULL. is_basic: dlp_is_basic_want(want). device: the
+ * device of the consumer's stream, or NULL. Returns 0, DLP_NO_TABLE, or -1 with an exception. */
 static inline int
-dlp_take_by_entry(const dlp_type_entry *known, PyObject *obj, const dlpack_py_want *want, int is_basic,
+dlp_take_by_entry(const dlp_type_entry *entry, PyObject *obj, const dlpack_py_want *want, int is_basic,
                   const dlpack_py_device *device, dlpack_py_view *v)
 {
     DLManagedTensorVersioned *managed = NULL; /* some tables leave it unset (X8) */
-    const int is_ours = known->is_ours;       /* foreign code may change *known */
+    const int is_ours = entry->is_ours;       /* foreign code may change *entry */
 
-    if (known->table->managed_tensor_from_py_object_no_sync(obj, &managed) != 0)
+    if (entry->table->managed_tensor_from_py_object_no_sync(obj, &managed) != 0)
         managed = NULL;
     if (managed == NULL || PyErr_Occurred()) {
         (void)dlp_table_failed("managed_tensor_from_py_object_no_sync");
@@ -480,29 +480,29 @@ static inline int
 dlp_take_by_table(const dlp_consumer *consumer, const dlpack_py_device *device, const void **table, dlpack_py_view *v)
 {
     dlp_type_entry uncached;
-    const dlp_type_entry *known;
+    const dlp_type_entry *entry;
 
     if ((consumer->want->options & DLPACK_PY_WANT_NO_TABLE) != 0 || consumer->request->has_device ||
         consumer->request->copy != DLPACK_PY_COPY_AS_NEEDED) /* a table has no arguments for device and copy */
         return DLP_NO_TABLE;
-    known = dlp_type_entry_get(dlp_state_get(), consumer->obj, &uncached);
-    if (known == NULL || known->table == NULL)
-        return known == NULL ? -1 : DLP_NO_TABLE;
+    entry = dlp_type_entry_get(dlp_state_get(), consumer->obj, &uncached);
+    if (entry == NULL || entry->table == NULL)
+        return entry == NULL ? -1 : DLP_NO_TABLE;
     if (table != NULL)
-        *table = known->table;
-    return dlp_take_by_entry(known, consumer->obj, consumer->want, dlp_is_basic(consumer->want), device, v);
+        *table = entry->table;
+    return dlp_take_by_entry(entry, consumer->obj, consumer->want, dlp_is_basic_want(consumer->want), device, v);
 }
 
 /* Fast path: returns the managed tensors in an object of a type with a table of this file, if they are row-major and
- * aligned and meet basic requirements; else NULL. known: the type's cached entry, or NULL. Runs no foreign code. */
+ * aligned and meet basic requirements; else NULL. entry: the type's cached entry, or NULL. Runs no foreign code. */
 static inline dlpack_py_embedded *
-dlp_find_embedded(const dlp_type_entry *known, PyObject *obj, const dlpack_py_want *want, int is_basic)
+dlp_find_embedded(const dlp_type_entry *entry, PyObject *obj, const dlpack_py_want *want, int is_basic)
 {
     dlpack_py_embedded *e;
 
-    if (known == NULL || known->embedded_offset == 0 || !is_basic || (want->options & DLPACK_PY_WANT_NO_TABLE) != 0)
+    if (entry == NULL || entry->embedded_offset == 0 || !is_basic || (want->options & DLPACK_PY_WANT_NO_TABLE) != 0)
         return NULL;
-    e = (dlpack_py_embedded *)(void *)((char *)obj + known->embedded_offset);
+    e = (dlpack_py_embedded *)(void *)((char *)obj + entry->embedded_offset);
     return e->manager.owner == obj && e->dtype != 0 && e->dtype == want->dtype && want->order != 'F' &&
                    e->versioned.dl_tensor.ndim == want->ndim && (!want->writable || e->versioned.flags == 0)
                ? e
@@ -510,20 +510,20 @@ dlp_find_embedded(const dlp_type_entry *known, PyObject *obj, const dlpack_py_wa
 }
 
 #if DLP_TYPE_SLOTS
-/* Takes the tensor of an object by its type's cached __dlpack__. A tensor that dlp_is_simply_met accepts is taken here,
- * any other one by dlp_take_answer_steal. Where the type refuses keywords, none are passed: saves 4,600 of 6,000
+/* Takes the tensor of an object by its type's cached __dlpack__. A tensor that dlp_is_simply_met accepts is taken
+ * here, any other one by dlp_take_answer_steal. Where the type refuses keywords, none are passed: saves 4,600 of 6,000
  * instructions. Returns 0, or -1 with an exception. */
 DLP_NOINLINE int
-dlp_take_by_method(dlp_state *state, dlp_type_entry *known, PyObject *obj, const dlpack_py_want *want, int is_basic,
+dlp_take_by_method(dlp_state *state, dlp_type_entry *entry, PyObject *obj, const dlpack_py_want *want, int is_basic,
                    dlpack_py_view *v)
 {
-    PyObject *stack[2] = {obj, state->objects[DLP_OBJ_VERSION]}, *method = known->method, *answer;
-    const int refuses_keywords = known->refuses_keywords;
+    PyObject *stack[2] = {obj, state->objects[DLP_OBJ_VERSION]}, *method = entry->method, *answer;
+    const int refuses_keywords = entry->refuses_keywords;
     dlp_consumer consumer;
     DLManagedTensorVersioned *managed;
 
     Py_INCREF(method); /* the call may change the type */
-    answer = PyObject_Vectorcall(method, stack, 1, refuses_keywords ? NULL : state->objects[DLP_OBJ_KEYWORDS]);
+    answer = PyObject_Vectorcall(method, stack, 1, refuses_keywords ? NULL : state->objects[DLP_OBJ_KWNAMES]);
     Py_DECREF(method);
     if (answer != NULL && !refuses_keywords && PyCapsule_CheckExact(answer)) {
         managed = (DLManagedTensorVersioned *)PyCapsule_GetPointer(answer, DLP_UNUSED_NAME(DLPACK_PY_VERSIONED));
@@ -542,9 +542,9 @@ dlp_take_by_method(dlp_state *state, dlp_type_entry *known, PyObject *obj, const
     consumer.pass_keywords = !refuses_keywords;
     if (answer == NULL && !refuses_keywords && PyErr_ExceptionMatches(PyExc_TypeError)) {
         answer = dlp_call_again(state, &consumer);
-        if ((known = dlp_type_entry_cached(state, Py_TYPE(obj))) != NULL)
-            known->refuses_keywords =
-                answer != NULL && known->method != NULL && Py_TYPE(known->method) == &PyMethodDescr_Type;
+        if ((entry = dlp_type_entry_cached(state, Py_TYPE(obj))) != NULL)
+            entry->refuses_keywords =
+                answer != NULL && entry->method != NULL && Py_TYPE(entry->method) == &PyMethodDescr_Type;
     }
     if (dlp_take_answer_steal(answer, &consumer, v) == 0)
         return 0;
@@ -562,10 +562,10 @@ dlp_consume(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
 #if DLP_TYPE_SLOTS
     const dlpack_py_want *required = want != NULL ? want : &dlp_empty_want;
-    const int is_basic = dlp_is_basic(required);
+    const int is_basic = dlp_is_basic_want(required);
     dlp_state *state = dlp_state_get();
-    dlp_type_entry *known = dlp_type_entry_cached(state, Py_TYPE(obj));
-    dlpack_py_embedded *e = dlp_find_embedded(known, obj, required, is_basic);
+    dlp_type_entry *entry = dlp_type_entry_cached(state, Py_TYPE(obj));
+    dlpack_py_embedded *e = dlp_find_embedded(entry, obj, required, is_basic);
     dlp_consumer consumer;
     int result;
 
@@ -575,15 +575,15 @@ dlp_consume(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
         return 0;
     }
     dlp_view_clear(v); /* empty while foreign code runs */
-    if (known != NULL && (required->options & DLPACK_PY_WANT_NO_TABLE) == 0 &&
+    if (entry != NULL && (required->options & DLPACK_PY_WANT_NO_TABLE) == 0 &&
         (is_basic || dlp_check_want(required, NULL) == 0)) {
-        if (known->table != NULL) {
-            result = dlp_take_by_entry(known, obj, required, is_basic, NULL, v);
+        if (entry->table != NULL) {
+            result = dlp_take_by_entry(entry, obj, required, is_basic, NULL, v);
             consumer = dlp_consumer_make(required, NULL, obj);
             return result != DLP_NO_TABLE ? result : dlp_take_answer_steal(dlp_call(&consumer), &consumer, v);
         }
-        if (known->method != NULL)
-            return dlp_take_by_method(state, known, obj, required, is_basic, v);
+        if (entry->method != NULL)
+            return dlp_take_by_method(state, entry, obj, required, is_basic, v);
     }
     if (state == NULL)
         return -1;
@@ -593,12 +593,12 @@ dlp_consume(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 
 /* ---- Borrowing ---------------------------------------------------------- */
 
-/* dlpack_py_borrow, by the table of the type. known: the cached entry of the type, or NULL. */
+/* dlpack_py_borrow, by the table of the type. entry: the cached entry of the type, or NULL. */
 DLP_NOINLINE int
-dlp_borrow(const dlp_type_entry *known, PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
+dlp_borrow(const dlp_type_entry *entry, PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
     const dlpack_py_want *required = want != NULL ? want : &dlp_empty_want;
-    const int is_basic = dlp_is_basic(required);
+    const int is_basic = dlp_is_basic_want(required);
     dlpack_py_want as_legacy; /* want without copies: a lent tensor is checked as a legacy one */
     dlp_consumer consumer;
     dlp_type_entry uncached;
@@ -610,15 +610,15 @@ dlp_borrow(const dlp_type_entry *known, PyObject *obj, const dlpack_py_want *wan
     if (required->writable || (required->options & DLPACK_PY_WANT_NO_TABLE) != 0 ||
         (!is_basic && dlp_check_want(required, NULL) < 0)) /* dlpack_py_consume raises the error */
         return dlpack_py_consume(obj, want, v);
-    if (known == NULL && (known = dlp_type_entry_get(dlp_state_get(), obj, &uncached)) == NULL) {
+    if (entry == NULL && (entry = dlp_type_entry_get(dlp_state_get(), obj, &uncached)) == NULL) {
         dlp_view_clear(v);
         return -1;
     }
-    if (known->table == NULL || known->table->dltensor_from_py_object_no_sync == NULL)
+    if (entry->table == NULL || entry->table->dltensor_from_py_object_no_sync == NULL)
         return dlpack_py_consume(obj, want, v);
-    is_ours = known->is_ours;                           /* foreign code may change *known */
+    is_ours = entry->is_ours;                           /* foreign code may change *entry */
     memset(&lent.dl_tensor, 0, sizeof(lent.dl_tensor)); /* some tables leave fields unset (X8) */
-    lends = known->table->dltensor_from_py_object_no_sync(obj, &lent.dl_tensor) == 0 && !PyErr_Occurred() &&
+    lends = entry->table->dltensor_from_py_object_no_sync(obj, &lent.dl_tensor) == 0 && !PyErr_Occurred() &&
             (is_ours || !dlp_is_complex(lent.dl_tensor.dtype)); /* complex: is_conj() may free lent memory (X9) */
     if (lends && dlp_is_simply_met(NULL, &lent.dl_tensor, required, is_basic)) {
         dlp_view_fill(v, NULL, &lent.dl_tensor);
@@ -648,16 +648,16 @@ DLP_NOINLINE DLP_MUST_CHECK int
 dlpack_py_borrow(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
     const dlpack_py_want *required = want != NULL ? want : &dlp_empty_want;
-    const int is_basic = dlp_is_basic(required);
+    const int is_basic = dlp_is_basic_want(required);
     dlp_state *state = dlp_state_get();
-    const dlp_type_entry *known = dlp_type_entry_cached(state, Py_TYPE(obj));
-    dlpack_py_embedded *e = dlp_find_embedded(known, obj, required, is_basic);
+    const dlp_type_entry *entry = dlp_type_entry_cached(state, Py_TYPE(obj));
+    dlpack_py_embedded *e = dlp_find_embedded(entry, obj, required, is_basic);
 
     if (e != NULL && e->versioned.flags == 0 && !required->writable) { /* saves 400 of 607 instructions */
         dlp_view_fill(v, NULL, &e->versioned.dl_tensor);
         return 0;
     }
-    return dlp_borrow(known, obj, want, v);
+    return dlp_borrow(entry, obj, want, v);
 }
 
 /* ---- A table for your type ---------------------------------------------- */
@@ -756,15 +756,15 @@ dlp_table_check_object(const dlpack_py_exchange *x, PyObject *object)
 {
     dlp_state *state = dlp_state_get();
     const dlp_registered *record;
-    const dlp_type_entry *known;
+    const dlp_type_entry *entry;
     dlp_type_entry uncached;
     PyObject *owner;
 
     if (object == NULL)
         PyErr_SetString(PyExc_TypeError, "the object is NULL");
-    if (object == NULL || (known = dlp_type_entry_get(state, object, &uncached)) == NULL)
+    if (object == NULL || (entry = dlp_type_entry_get(state, object, &uncached)) == NULL)
         return -1;
-    if (known->is_ours && known->table == &x->api)
+    if (entry->is_ours && entry->table == &x->api)
         return 0;
     record = dlp_find_registered(dlp_exchange_get(state), Py_TYPE(object), &x->api, &owner);
     Py_XDECREF(owner);
@@ -796,7 +796,7 @@ dlp_table_allocate(DLTensor *prototype, DLManagedTensorVersioned **out, void *co
 
 /* managed_tensor_from_py_object_no_sync, with out; dltensor_from_py_object_no_sync, with lent. */
 static inline int
-dlp_table_get(const dlpack_py_exchange *x, void *asked, DLManagedTensorVersioned **out, DLTensor *lent)
+dlp_table_from_object(const dlpack_py_exchange *x, void *asked, DLManagedTensorVersioned **out, DLTensor *lent)
 {
     PyObject *const object = (PyObject *)asked;
     dlpack_py_request request = {{0, 0}, {DLPACK_PY_PROTOCOL_MAJOR, 0}, 0, {kDLCPU, 0}, 0};
@@ -808,7 +808,7 @@ dlp_table_get(const dlpack_py_exchange *x, void *asked, DLManagedTensorVersioned
     if ((out == NULL && dlp_check_out(lent) < 0) || dlp_table_check_object(x, object) < 0)
         return -1;
     DLP_LOCK(object); /* as in dlpack_py_produce_described */
-    if (dlp_ask_author(object, x->describe, NULL, &offer) == 0) {
+    if (dlp_call_describe(object, x->describe, NULL, &offer) == 0) {
         dlp_exports_add(offer.exports, 1); /* the operations of a device may let other threads run */
         result = out != NULL ? dlp_table_export(x, &offer, &request, out) : dlp_table_lend(x, &offer, &request, lent);
         dlp_exports_add(offer.exports, -1);
@@ -852,13 +852,13 @@ dlp_table_stream(const dlpack_py_exchange *x, DLDeviceType type, int32_t id, voi
     if (dlp_check_out(out) < 0)
         return -1;
     *out = NULL;
-    if (dlpack_py_is_cpu_readable(dlp_device((int32_t)type, id)))
+    if (dlpack_py_is_cpu_readable(dlp_device_make((int32_t)type, id)))
         return 0;
     if (x->work_stream != NULL)
         return x->work_stream(type, id, out);
     PyErr_Format(PyExc_BufferError,
                  "device is %s, and the exchange table of the type is for memory that the CPU can read",
-                 dlpack_py_device_text(dlp_device((int32_t)type, id), name));
+                 dlpack_py_device_text(dlp_device_make((int32_t)type, id), name));
     return -1;
 }
 
@@ -896,11 +896,11 @@ dlp_table_stream(const dlpack_py_exchange *x, DLDeviceType type, int32_t id, voi
     static const dlpack_py_exchange name = {DLP_TABLE(name), describe, make_steal, want, work_stream, embedded}; \
     static int name##_from_object(void *object, DLManagedTensorVersioned **out)                                  \
     {                                                                                                            \
-        return dlp_table_get(&name, object, out, NULL);                                                          \
+        return dlp_table_from_object(&name, object, out, NULL);                                                  \
     }                                                                                                            \
     static int name##_borrow(void *object, DLTensor *out)                                                        \
     {                                                                                                            \
-        return dlp_table_get(&name, object, NULL, out);                                                          \
+        return dlp_table_from_object(&name, object, NULL, out);                                                  \
     }                                                                                                            \
     static int name##_to_object(DLManagedTensorVersioned *managed, void **out)                                   \
     {                                                                                                            \
@@ -1002,15 +1002,15 @@ dlpack_py_allocate_like(PyObject *like, const DLTensor *prototype, dlpack_py_vie
     int64_t shape[DLPACK_PY_MAX_NDIM]; /* a copy: the table may write to it */
     DLTensor t = *prototype;
     DLManagedTensorVersioned *managed = NULL;
-    const dlp_type_entry *known;
+    const dlp_type_entry *entry;
     dlp_type_entry uncached;
     dlpack_py_error error;
 
     dlp_view_clear(v);
-    known = dlp_type_entry_get(dlp_state_get(), like, &uncached);
-    if (known == NULL)
+    entry = dlp_type_entry_get(dlp_state_get(), like, &uncached);
+    if (entry == NULL)
         return -1;
-    if (known->table == NULL) {
+    if (entry->table == NULL) {
         managed = dlpack_py_allocate(prototype, &error);
         if (managed == NULL)
             return dlpack_py_raise(&error);
@@ -1024,7 +1024,7 @@ dlpack_py_allocate_like(PyObject *like, const DLTensor *prototype, dlpack_py_vie
     t.shape = shape;
     t.data = NULL;
     error.code = 0;
-    if (known->table->managed_tensor_allocator(&t, &managed, &error, dlp_note_error) != 0 || managed == NULL) {
+    if (entry->table->managed_tensor_allocator(&t, &managed, &error, dlp_note_error) != 0 || managed == NULL) {
         dlp_note_error(&error, NULL, NULL); /* where nothing was reported */
         return PyErr_Occurred() ? -1 : dlpack_py_raise(&error);
     }
@@ -1174,11 +1174,11 @@ dlpack_py_check_like(PyObject *like)
 {
     dlp_state *state = dlp_state_get();
     dlp_type_entry uncached;
-    const dlp_type_entry *known = dlp_type_entry_get(state, like, &uncached);
+    const dlp_type_entry *entry = dlp_type_entry_get(state, like, &uncached);
     PyObject *from_dlpack;
 
-    if (known == NULL || known->table != NULL)
-        return known == NULL ? -1 : 0;
+    if (entry == NULL || entry->table != NULL)
+        return entry == NULL ? -1 : 0;
     from_dlpack = dlp_find_from_dlpack(state, like);
     Py_XDECREF(from_dlpack);
     return from_dlpack == NULL ? -1 : 0;
@@ -1199,21 +1199,21 @@ dlpack_py_return_like_steal(PyObject *like, dlpack_py_view *v)
     PyObject *result, *from_dlpack, *made = NULL;
     DLManagedTensorVersioned *managed;
     const DLPackExchangeAPI *table;
-    const dlp_type_entry *known;
+    const dlp_type_entry *entry;
     dlp_type_entry uncached;
     void *out = NULL;
     int is_ours;
 
     if (v->managed == NULL)
         PyErr_SetString(PyExc_ValueError, "the view is empty or borrowed, a view that owns its tensor was wanted");
-    if (v->managed == NULL || (known = dlp_type_entry_get(state, like, &uncached)) == NULL) {
+    if (v->managed == NULL || (entry = dlp_type_entry_get(state, like, &uncached)) == NULL) {
         dlpack_py_release(v);
         return NULL;
     }
-    table = known->table;
-    is_ours = known->is_ours;
+    table = entry->table;
+    is_ours = entry->is_ours;
     if (table != NULL) {
-        managed = dlp_view_managed_steal(v); /* may run foreign code, which may change *known */
+        managed = dlp_view_managed_steal(v); /* may run foreign code, which may change *entry */
         if (managed == NULL)
             return NULL;
         if ((is_ours

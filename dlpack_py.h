@@ -67,7 +67,8 @@
  *
  * Stop here if you only use the header. Sections in reading order; skip "The state of an interpreter" at first:
  *   Switches and includes   Differences of Pythons   Exceptions   Deleters   The state of an interpreter   Capsules
- *   The request   Producing   Views   Asking   Taking   Consuming   Objects for memory without a type
+ *   The request   Producing   Views   Calling __dlpack__   Taking a tensor   Consuming
+ *   Objects for memory without a type
  *
  * One export, by dlpack_py_produce:
  *   dlpack_py_parse_request    reads the arguments (P1, P2)
@@ -458,7 +459,7 @@ dlp_drop_attached(const dlp_manager *manager)
 /* Attaches this thread to the owner's interpreter and drops the owner; leaks it where the interpreter is closing.
  * current: the thread state of another interpreter, or NULL. PyGILState_Ensure attaches to the main one only. */
 DLP_COLD void
-dlp_drop_elsewhere(const dlp_manager *manager, PyThreadState *current)
+dlp_attach_and_drop(const dlp_manager *manager, PyThreadState *current)
 {
     dlp_lifetime *lifetime = manager->lifetime;
     PyThreadState *detached = NULL;
@@ -504,7 +505,7 @@ dlp_drop_owner(void *context)
     PyThreadState *current = dlp_thread_state();
 
     if (current == NULL || DLP_INTERPRETER_OF(current) != lifetime->interpreter)
-        dlp_drop_elsewhere(manager, current);
+        dlp_attach_and_drop(manager, current);
     else if (!DLP_LOAD(&lifetime->gone)) /* gone: current may be a new interpreter at this address */
         dlp_drop_attached(manager);
 }
@@ -566,7 +567,7 @@ enum {
     DLP_STR_STREAM, DLP_STR_MAX_VERSION, DLP_STR_DL_DEVICE, DLP_STR_COPY, DLP_STR_DEVICE, DLP_STR_DLPACK,
     DLP_STR_DLPACK_DEVICE, DLP_STR_ARRAY_NAMESPACE, DLP_STR_EXCHANGE_API, DLP_STR_MODULE, DLP_STR_FROM_DLPACK,
     DLP_STR_IS_CONJ, DLP_STR_IS_NEG, DLP_STR_COUNT,
-    DLP_OBJ_KEYWORDS = DLP_STR_COUNT, DLP_OBJ_VERSION, DLP_OBJ_CPU, DLP_OBJ_COUNT
+    DLP_OBJ_KWNAMES = DLP_STR_COUNT, DLP_OBJ_VERSION, DLP_OBJ_CPU, DLP_OBJ_COUNT
 };
 static const char *const dlp_names[DLP_STR_COUNT] = {
     "stream", "max_version", "dl_device", "copy", "device", "__dlpack__", "__dlpack_device__", "__array_namespace__",
@@ -680,7 +681,7 @@ dlp_state_new(PyInterpreterState *interpreter)
     state->lifetime.process = DLP_PROCESS();
     for (i = 0; i < DLP_STR_COUNT; i++)
         state->objects[i] = PyUnicode_InternFromString(dlp_names[i]);
-    state->objects[DLP_OBJ_KEYWORDS] = Py_BuildValue("(O)", state->objects[DLP_STR_MAX_VERSION]);
+    state->objects[DLP_OBJ_KWNAMES] = Py_BuildValue("(O)", state->objects[DLP_STR_MAX_VERSION]);
     state->objects[DLP_OBJ_VERSION] = Py_BuildValue("(ii)", DLPACK_PY_PROTOCOL_MAJOR, DLPACK_PY_PROTOCOL_MINOR);
     state->objects[DLP_OBJ_CPU] = Py_BuildValue("(ii)", (int)kDLCPU, 0);
     if (PyErr_Occurred())
@@ -885,7 +886,7 @@ dlpack_py_parse_request_args(PyObject *stream, PyObject *max_version, PyObject *
         if (dlp_parse_integers("dl_device is %.200U, None or a tuple of two integers was wanted", dl_device, pair, 2))
             return -1;
         request->has_device = 1;
-        request->device = dlp_device(pair[0], pair[1]);
+        request->device = dlp_device_make(pair[0], pair[1]);
     }
     if (copy == Py_True)
         request->copy = DLPACK_PY_COPY_ALWAYS;
@@ -1117,7 +1118,7 @@ dlp_plan(const dlpack_py_offer *offer, const dlpack_py_request *request, dlpack_
          offer->pending_count) == 0 &&
         !request->has_device && request->copy == DLPACK_PY_COPY_AS_NEEDED &&
         request->stream.kind == DLPACK_PY_STREAM_NONE && offer->owner != NULL) {
-        plan->device = dlp_device(kDLCPU, 0);
+        plan->device = dlp_device_make(kDLCPU, 0);
         plan->flags = 0;
         plan->copy = 0;
         return 0;
@@ -1125,12 +1126,12 @@ dlp_plan(const dlpack_py_offer *offer, const dlpack_py_request *request, dlpack_
     return dlp_plan_general(offer, request, plan, &error) < 0 ? dlpack_py_raise(&error) : 0;
 }
 
-/* Copies as dlp_copy does. From 64 KiB on, where a copy takes longer than a change of threads, other threads run. */
+/* As dlp_copy_unchecked. Other threads run from 64 KiB on, where a copy takes longer than a change of threads. */
 DLP_COLD void
 dlp_copy_detached(const DLTensor *dst, const DLTensor *src, uint64_t flags)
 {
     PyThreadState *detached = dlpack_py_nbytes(src, flags) >= 65536 ? PyEval_SaveThread() : NULL;
-    dlp_copy(dst, src, flags);
+    dlp_copy_unchecked(dst, src, flags);
     if (detached != NULL)
         PyEval_RestoreThread(detached);
 }
@@ -1264,7 +1265,7 @@ typedef int (*dlpack_py_describe)(PyObject *self, const dlpack_py_request *reque
 
 /* Asks the author for an offer. Returns 0, or -1 with an exception. */
 static inline int
-dlp_ask_author(PyObject *self, dlpack_py_describe describe, const dlpack_py_request *request, dlpack_py_offer *offer)
+dlp_call_describe(PyObject *self, dlpack_py_describe describe, const dlpack_py_request *request, dlpack_py_offer *offer)
 {
     memset(offer, 0, sizeof(*offer));
     offer->owner = self;
@@ -1290,7 +1291,7 @@ dlpack_py_produce_described(PyObject *self, dlpack_py_describe describe, PyObjec
     if (dlpack_py_parse_request(args, nargs, kwnames, &request) < 0)
         return NULL;
     DLP_LOCK(self); /* no other thread moves the memory before the export is counted */
-    if (dlp_ask_author(self, describe, &request, &offer) == 0)
+    if (dlp_call_describe(self, describe, &request, &offer) == 0)
         capsule = dlpack_py_answer(&offer, &request);
     DLP_UNLOCK();
     return capsule;
@@ -1324,7 +1325,7 @@ dlp_produce_described_device(PyObject *self, dlpack_py_describe describe)
     dlpack_py_offer offer;
     PyObject *result = NULL;
     DLP_LOCK(self); /* as in dlpack_py_produce_described */
-    if (dlp_ask_author(self, describe, NULL, &offer) == 0)
+    if (dlp_call_describe(self, describe, NULL, &offer) == 0)
         result = dlpack_py_produce_device(offer.tensor);
     DLP_UNLOCK();
     return result;
@@ -1449,7 +1450,7 @@ dlpack_py_traverse(const dlpack_py_view *v, visitproc visit, void *arg)
     return visit((PyObject *)manager->owner, arg);
 }
 
-/* ---- Asking ------------------------------------------------------------- */
+/* ---- Calling __dlpack__ ------------------------------------------------- */
 
 /* One import: its requirements, its request, the object, and how to call it. */
 typedef struct dlp_consumer {
@@ -1565,13 +1566,13 @@ dlp_call(dlp_consumer *consumer)
         request->stream.kind != DLPACK_PY_STREAM_NONE)
         answer = dlp_call_general(state, consumer);
     else /* max_version alone: saves 341 of 2,162 instructions of a call with a NumPy array */
-        answer = PyObject_VectorcallMethod(state->objects[DLP_STR_DLPACK], stack, 1, state->objects[DLP_OBJ_KEYWORDS]);
+        answer = PyObject_VectorcallMethod(state->objects[DLP_STR_DLPACK], stack, 1, state->objects[DLP_OBJ_KWNAMES]);
     return answer == NULL && consumer->pass_keywords && PyErr_ExceptionMatches(PyExc_TypeError)
                ? dlp_call_again(state, consumer)
                : answer;
 }
 
-/* ---- Taking ------------------------------------------------------------- */
+/* ---- Taking a tensor ---------------------------------------------------- */
 
 /* Results of the steps of an import, other than success (0). Below 0 the tensor is refused, and *error says why. */
 enum {
@@ -1847,7 +1848,7 @@ dlp_take_answer_steal(PyObject *answer, const dlp_consumer *consumer, dlpack_py_
     for_cpu = *consumer->request;
     memset(&for_cpu.stream, 0, sizeof(for_cpu.stream));
     for_cpu.has_device = 1; /* then dlp_take_capsule returns 0 or -1 */
-    for_cpu.device = dlp_device(kDLCPU, 0);
+    for_cpu.device = dlp_device_make(kDLCPU, 0);
     again = *consumer;
     again.request = &for_cpu;
     return dlp_take_answer_steal(dlp_call(&again), &again, v);
@@ -1918,7 +1919,7 @@ dlpack_py_parse_dtype(PyObject *obj, uint32_t *dtype)
     Py_XDECREF(answer);
     if (result < 0)
         return -1;
-    *dtype = DLPACK_PY_DTYPE((uint32_t)n[0] & 0xffu, (uint32_t)n[1], (uint32_t)n[2] & 0xffffu);
+    *dtype = DLPACK_PY_DTYPE((uint32_t)n[0], (uint32_t)n[1], (uint32_t)n[2]);
     return dlp_check_dtype(dlpack_py_cpu(NULL, *dtype, 0, NULL, NULL).dtype, &error) < 0 ? dlpack_py_raise(&error) : 0;
 }
 
@@ -1940,7 +1941,7 @@ dlpack_py_parse_device(PyObject *obj, DLDevice *device)
     if (!PyUnicode_Check(obj))
         result = dlp_parse_integers(wanted, answer != NULL ? answer : obj, pair, 2);
     Py_XDECREF(answer);
-    *device = dlp_device(pair[0], pair[1]);
+    *device = dlp_device_make(pair[0], pair[1]);
     return result;
 }
 

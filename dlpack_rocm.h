@@ -171,7 +171,7 @@ dlpack_rocm_find_device(const void *pointer, DLDevice *device, dlpack_py_error *
                         status == hipErrorNoDevice || status == hipErrorInvalidDevice ||
                         status == hipErrorSharedObjectSymbolNotFound;
 
-    *device = dlp_device(1, 0);
+    *device = dlp_device_make(1, 0);
     if (dlp_device_check(status, "hipPointerGetAttributes", unknown ? NULL : error) < 0)
         return unknown ? 0 : -1;
 #if HIP_VERSION_MAJOR >= 6
@@ -181,9 +181,9 @@ dlpack_rocm_find_device(const void *pointer, DLDevice *device, dlpack_py_error *
 #else
     if (attributes.memoryType == hipMemoryTypeHost && !attributes.isManaged)
 #endif
-        *device = dlp_device(11, 0);
+        *device = dlp_device_make(11, 0);
     else
-        *device = dlp_device(10, attributes.device);
+        *device = dlp_device_make(10, attributes.device);
     return 0;
 }
 
@@ -193,7 +193,7 @@ dlpack_rocm_tensor(void *data, int32_t device_id, uint32_t dtype, int32_t ndim, 
                    const int64_t *strides)
 {
     DLTensor t = dlpack_py_cpu(data, dtype, ndim, shape, strides);
-    t.device = dlp_device(10, device_id);
+    t.device = dlp_device_make(10, device_id);
     return t;
 }
 

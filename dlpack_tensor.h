@@ -325,7 +325,7 @@ dlpack_py_itemsize(DLDataType dtype, uint64_t flags)
 }
 
 static inline DLDevice
-dlp_device(int32_t type, int32_t id)
+dlp_device_make(int32_t type, int32_t id)
 {
     const DLDevice device = {(DLDeviceType)type, id};
     return device;
@@ -390,7 +390,7 @@ dlpack_py_cpu(void *data, uint32_t dtype, int32_t ndim, const int64_t *shape, co
     const DLDataType d = {(uint8_t)(dtype >> 24), (uint8_t)(dtype >> 16 & 0xff), (uint16_t)(dtype & 0xffff)};
     DLTensor t;
     t.data = data;
-    t.device = dlp_device(kDLCPU, 0);
+    t.device = dlp_device_make(kDLCPU, 0);
     t.ndim = ndim;
     t.dtype = d;
     t.shape = (int64_t *)(uintptr_t)shape; /* dlpack.h has no const; nothing is written */
@@ -547,7 +547,7 @@ dlp_byte_range(const DLTensor *t, uint64_t flags, int64_t *lowest, int64_t *high
 /* 'K': elements fill memory without gaps, in any order of dimensions. 'S': with gaps or negative strides, but each
  * stride exceeds the reach of all smaller ones: no elements share memory. 0: elements may share it. t has strides. */
 DLP_COLD int
-dlp_stride_layout(const DLTensor *t)
+dlp_stride_pattern(const DLTensor *t)
 {
     int32_t i, k, layout = 'K';
 
@@ -581,7 +581,7 @@ dlp_check_layout(const DLTensor *t, char order, dlpack_py_error *error)
     if (order == 'A' && dlp_check_layout(t, 'F', NULL) == 0)
         return 0;
     if (order == 'K') {
-        if (t->strides == NULL || dlp_is_empty(t) || dlp_stride_layout(t) == 'K')
+        if (t->strides == NULL || dlp_is_empty(t) || dlp_stride_pattern(t) == 'K')
             return 0;
         return dlp_refuse(error, "strides are not compact in any order of the dimensions, order 'K' was asked for");
     }
@@ -613,7 +613,7 @@ dlpack_py_is_contiguous(const DLTensor *t, char order)
 DLP_COLD int
 dlp_overlaps_itself(const DLTensor *t)
 {
-    return !dlpack_py_is_contiguous(t, 'C') && dlp_stride_layout(t) == 0;
+    return !dlpack_py_is_contiguous(t, 'C') && dlp_stride_pattern(t) == 0;
 }
 
 /* ---- Validation --------------------------------------------------------- */
@@ -914,7 +914,7 @@ dlp_check_requirements(const DLTensor *t, int layout, int readonly, const dlpack
     }
     if (alignment == 0 && first % 16 != 0) { /* of one number: half of a complex element, or one lane */
         bits = dlp_is_complex(t->dtype) ? t->dtype.bits / 2u : t->dtype.bits;
-        bits = bits != 64 ? bits : sizeof(DLTensor) % 8 == 0 ? 64 : 32; /* 32-bit x86 aligns 8 bytes to 4 */
+        bits = bits == 64 && sizeof(DLTensor) % 8 != 0 ? 32 : bits; /* where C aligns 8-byte numbers to 4: 32-bit x86 */
         alignment = bits % 8 == 0 && (bits & (bits - 1)) == 0 ? bits / 8 : 1;
     }
     if (want->order != 0 && want->order != layout)
@@ -1013,7 +1013,7 @@ dlp_copy_bits(char *to, int64_t to_bit, const char *from, int64_t from_bit, int6
 /* Copies src to dst. The caller has checked both. The loops are ordered by their strides in dst, the shortest first.
  * Loops that are contiguous in both tensors are merged. loops[0] is an item, counted in bytes or bits. */
 DLP_NOINLINE void
-dlp_copy(const DLTensor *dst, const DLTensor *src, uint64_t flags)
+dlp_copy_unchecked(const DLTensor *dst, const DLTensor *src, uint64_t flags)
 {
     const int64_t bits = dlp_item_bits(src->dtype, flags);
     const int packed = bits % 8 != 0;
@@ -1179,7 +1179,7 @@ dlpack_py_copy(const DLTensor *dst, const DLTensor *src, uint64_t flags, dlpack_
                           "cannot copy from address 0x%" PRIxPTR " to 0x%" PRIxPTR
                           ": the tensors may share memory, separate memory was wanted",
                           (uintptr_t)dlp_first_element(src), (uintptr_t)dlp_first_element(dst));
-    dlp_copy(dst, src, flags);
+    dlp_copy_unchecked(dst, src, flags);
     return 0;
 }
 
@@ -1360,7 +1360,7 @@ dlp_prepare_prototype(DLTensor *t, dlpack_py_error *error)
     t->strides = NULL;
     t->byte_offset = 0;
     checked = *t;
-    checked.device = dlp_device(kDLOpenCL, 0); /* skips the address range: the allocator refuses large sizes */
+    checked.device = dlp_device_make(kDLOpenCL, 0); /* skips the address range: the allocator refuses large sizes */
     return dlp_simple_layout(t) != 0 ? 0 : dlp_validate_general(&checked, 0, error);
 }
 

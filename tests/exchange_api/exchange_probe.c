@@ -283,7 +283,7 @@ foreign_allocate(DLTensor *prototype, DLManagedTensorVersioned **out, void *cont
     Py_DECREF(capsule);
     Py_DECREF(call);
     *out = (DLManagedTensorVersioned *)address;
-    prototype->device = dlp_device(kDLCUDA, 7); /* the caller must ignore these changes */
+    prototype->device = dlp_device_make(kDLCUDA, 7); /* the caller must ignore these changes */
     prototype->dtype.bits = 8;
     prototype->shape[0] = -9;
     return returned;
@@ -498,7 +498,7 @@ probe_call_allocate(PyObject *Py_UNUSED(module), PyObject *args)
     t.ndim = extents == Py_None ? 0 : (int)PyTuple_Size(extents);
     t.shape = shape;
     t.dtype = dlpack_py_cpu(NULL, DLPACK_PY_DTYPE(2u, (uint32_t)bits, 1u), 0, NULL, NULL).dtype;
-    t.device = dlp_device(type, 0);
+    t.device = dlp_device_make(type, 0);
     for (i = 0; i < t.ndim; i++)
         shape[i] = PyLong_AsLongLong(PyTuple_GetItem(extents, i));
     table = table_of(capsule);
@@ -588,7 +588,7 @@ probe_allocate_like(PyObject *Py_UNUSED(module), PyObject *args)
     for (i = 0; i < PyTuple_Size(extents); i++)
         shape[i] = PyLong_AsLongLong(PyTuple_GetItem(extents, i));
     t = dlpack_py_cpu(NULL, dtype_of(dtype), (int32_t)PyTuple_Size(extents), shape, NULL);
-    t.device = dlp_device(device, id);
+    t.device = dlp_device_make(device, id);
     if (dlpack_py_allocate_like(like, &t, &v) < 0)
         return NULL;
     return holder_make_steal(&holder_type, &v);

@@ -55,7 +55,7 @@ thing_init(PyObject *op, PyObject *args, PyObject *names)
     if (parse_extents(shape, self->shape) < 0 || (strides != Py_None && parse_extents(strides, self->strides) < 0))
         return -1;
     t->data = (void *)(uintptr_t)data;
-    t->device = dlp_device(type, id);
+    t->device = dlp_device_make(type, id);
     t->ndim = (int32_t)PyTuple_Size(shape);
     t->dtype.code = (uint8_t)code;
     t->dtype.bits = (uint8_t)bits;

@@ -188,7 +188,7 @@ array_new(PyTypeObject *type, PyObject *args, PyObject *names)
     self->veto = veto;
     self->tensor = dlpack_py_cpu(NULL, dtype, (int32_t)PyTuple_Size(shape), self->shape,
                                  strides == Py_None ? NULL : self->strides);
-    self->tensor.device = dlp_device(self->type, self->device);
+    self->tensor.device = dlp_device_make(self->type, self->device);
     if (self->size == 0)
         self->size = (Py_ssize_t)dlpack_py_nbytes(&self->tensor, 0);
     if (self->size > 0 && array_on_its_device(self, array_allocate) < 0) {
@@ -592,7 +592,7 @@ probe_foreign(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
     managed->version.major = DLPACK_MAJOR_VERSION;
     managed->deleter = foreign_delete;
     managed->dl_tensor = dlpack_py_cpu(&data, DLPACK_PY_UINT8, 1, &one, &one);
-    managed->dl_tensor.device = dlp_device(DEVICE, 0);
+    managed->dl_tensor.device = dlp_device_make(DEVICE, 0);
     return PyCapsule_New(managed, "dltensor_versioned", NULL);
 }
 

@@ -29,8 +29,8 @@ MUTANTS = [  # the error, the file, and pairs: a text, its replacement
         DEVICE,
         "    Py_BEGIN_ALLOW_THREADS\n    if (!dlpack_py_is_cpu_readable(from->device))",
         "    {\n    if (!dlpack_py_is_cpu_readable(from->device))",
-        "        dlp_copy(to, from, padded);\n    Py_END_ALLOW_THREADS\n",
-        "        dlp_copy(to, from, padded);\n    }\n",
+        "        dlp_copy_unchecked(to, from, padded);\n    Py_END_ALLOW_THREADS\n",
+        "        dlp_copy_unchecked(to, from, padded);\n    }\n",
     ),
     (
         "a release calls the runtime with the GIL held",
@@ -332,8 +332,8 @@ MUTANTS = [  # the error, the file, and pairs: a text, its replacement
     (
         "pinned memory of HIP is device memory",
         ROCM,
-        "        *device = dlp_device(11, 0);",
-        "        *device = dlp_device(10, attributes.device);",
+        "        *device = dlp_device_make(11, 0);",
+        "        *device = dlp_device_make(10, attributes.device);",
     ),
     (
         "padded elements are copied as packed ones",
@@ -504,8 +504,8 @@ MUTANTS = [  # the error, the file, and pairs: a text, its replacement
     (
         "managed memory is device memory",
         CUDA,
-        "        *device = dlp_device(13, 0);",
-        "        *device = dlp_device(2, attributes.device);",
+        "        *device = dlp_device_make(13, 0);",
+        "        *device = dlp_device_make(2, attributes.device);",
     ),
     (
         "a stub in place of the driver is an error of memory of the host",
@@ -552,8 +552,8 @@ MUTANTS = [  # the error, the file, and pairs: a text, its replacement
     (
         "a table without a stream is asked for it",
         DEVICE,
-        "    if (known->table != NULL &&\n        (!known->is_ours ||",
-        "    if (known->table != NULL &&\n        (1 || !known->is_ours ||",
+        "    if (entry->table != NULL &&\n        (!entry->is_ours ||",
+        "    if (entry->table != NULL &&\n        (1 || !entry->is_ours ||",
     ),
     (
         "memory without elements is copied",

@@ -107,7 +107,7 @@ every_device_is_what_dlpack_h_says_and_has_its_text_C5_D9(void)
     char text[DLPACK_PY_TEXT_SIZE];
     int i;
     for (i = 0; i < COUNT(devices); i++) {
-        const DLDevice device = dlp_device(devices[i].type, 0);
+        const DLDevice device = dlp_device_make(devices[i].type, 0);
         CHECK(strcmp(dlpack_py_device_text(device, text), devices[i].text) == 0);
         CHECK_NUMBER(dlpack_py_is_cpu_readable(device), devices[i].cpu_readable);
     }
