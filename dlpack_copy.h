@@ -32,7 +32,7 @@
 
 /* One loop of a copy: how often it runs, and the bytes from one round to the next in dst and in src. */
 typedef struct dlpack_copy_loop {
-    int64_t count, to, from;
+    int64_t count, to_step, from_step;
 } dlpack_copy_loop;
 
 /* Copies rows of items. The rows are the inner loop if items are fewer and below 16. Constant sizes are fast. */
@@ -41,12 +41,12 @@ dlp_copy_items(char *to, const dlpack_copy_loop *rows, const char *from, const d
 {
     const int turn = items->count < 16 && items->count < rows->count;
     const dlpack_copy_loop *outer = turn ? items : rows, *inner = turn ? rows : items;
-    const int64_t step_to = inner->to, step_from = inner->from;
+    const int64_t step_to = inner->to_step, step_from = inner->from_step;
     int64_t r, i;
 #define DLP_COPY_ITEMS(bytes)                                                          \
     for (r = 0; r < outer->count; r++) {                                               \
-        char *t = to + r * outer->to;                                                  \
-        const char *f = from + r * outer->from;                                        \
+        char *t = to + r * outer->to_step;                                             \
+        const char *f = from + r * outer->from_step;                                   \
         for (i = inner->count; i >= 4; i -= 4, t += 4 * step_to, f += 4 * step_from) { \
             memcpy(t, f, bytes);                                                       \
             memcpy(t + step_to, f + step_from, bytes);                                 \
@@ -194,13 +194,13 @@ dlp_copy_line(char *to, const char *from, dlpack_copy_loop items, int64_t size, 
     past &= ((uintptr_t)to & 15) == 0;
 #define DLP_COPY_LINE(size, n_loads, first, result)                                 \
     for (; n + 16 / size < items.count; n += 16 / size) {                           \
-        const char *source = from + n * items.from;                                 \
-        _mm_prefetch(source + 2048 / size * items.from, _MM_HINT_T0);               \
+        const char *source = from + n * items.from_step;                            \
+        _mm_prefetch(source + 2048 / size * items.from_step, _MM_HINT_T0);          \
         DLP_COPY_N_##n_loads(DLP_COPY_LOAD, 0, source + (first), 16) a[0] = result; \
         DLP_COPY_PUT(0, to + n * size, 0);                                          \
     }                                                                               \
     break
-    switch (items.from) {
+    switch (items.from_step) {
     case 0:
         for (; n < 16; n += size)
             memcpy(repeated + n, from, (size_t)size);
@@ -258,21 +258,22 @@ dlp_copy_tile(char *to, dlpack_copy_loop rows, const char *from, dlpack_copy_loo
     int64_t r, i = 0, k;
     high.count -= high.count % side; /* whole squares */
     wide.count -= wide.count % side;
-    if (dlp_copy_has_pixels(rows.count, size) && items.from == rows.count * size) {
+    if (dlp_copy_has_pixels(rows.count, size) && items.from_step == rows.count * size) {
         high.count = rows.count;
-        wide.count = i = dlp_copy_pixels(to, rows.to, from, 16, items.count, size, rows.count, 1, 0);
+        wide.count = i = dlp_copy_pixels(to, rows.to_step, from, 16, items.count, size, rows.count, 1, 0);
     }
     for (; i < wide.count; i += side) {
         for (k = i; ahead != 0 && k < i + side; k++)
-            for (r = -(int64_t)((uintptr_t)(from + k * items.from + ahead) & 63); r < rows.count * size; r += 64)
-                _mm_prefetch(from + k * items.from + ahead + r, _MM_HINT_T1);
+            for (r = -(int64_t)((uintptr_t)(from + k * items.from_step + ahead) & 63); r < rows.count * size; r += 64)
+                _mm_prefetch(from + k * items.from_step + ahead + r, _MM_HINT_T1);
         for (r = 0; r < high.count; r += side)
-            dlp_copy_square(to + r * rows.to + i * size, rows.to, from + r * size + i * items.from, items.from, size);
+            dlp_copy_square(to + r * rows.to_step + i * size, rows.to_step, from + r * size + i * items.from_step,
+                            items.from_step, size);
     }
     items.count -= wide.count; /* what is left: the other items, and the other rows */
-    dlp_copy_items(to + wide.count * size, &rows, from + wide.count * items.from, &items, size);
+    dlp_copy_items(to + wide.count * size, &rows, from + wide.count * items.from_step, &items, size);
     rows.count -= high.count;
-    dlp_copy_items(to + high.count * rows.to, &rows, from + high.count * size, &wide, size);
+    dlp_copy_items(to + high.count * rows.to_step, &rows, from + high.count * size, &wide, size);
 }
 
 /* Transposes in tiles. Large memory is gathered in a buffer, and written in whole lines; joined: of several rows. */
@@ -281,24 +282,24 @@ dlp_copy_transpose(char *to, dlpack_copy_loop rows, const char *from, dlpack_cop
 {
     char buffer[64 + 128 * 64 + 16384]; /* up to 128 rows, and 64 bytes before each */
     const int64_t row = items.count * size, most = !large ? 32 / size : size == 8 ? 32 : size == 1 ? 128 : 64;
-    const int joined = large && rows.to == row && row <= 512, cut = large && !joined && rows.count > most;
+    const int joined = large && rows.to_step == row && row <= 512, cut = large && !joined && rows.count > most;
     const int64_t high = joined ? 16384 / row / 16 * 16 : rows.count < most ? rows.count : most;
     const int64_t wide = joined ? items.count : large ? 16384 / high / 64 * 64 / size : 512 / size;
     dlpack_copy_loop tile_rows = rows, tile_items = items;
     int64_t r, i, k;
-    tile_rows.to = joined ? row : large ? 64 + wide * size : rows.to;
+    tile_rows.to_step = joined ? row : large ? 64 + wide * size : rows.to_step;
     for (r = 0; r < rows.count; r += tile_rows.count) {
         const int64_t past = cut ? (int64_t)((uintptr_t)(from + r * size) & 63) / size : 0; /* end with a line of src */
         tile_rows.count = rows.count - r < high - past ? rows.count - r : high - past;
         for (i = 0; i < items.count; i += wide) {
             const int last = items.count - i <= wide;
-            const char *source = from + r * size + i * items.from;
-            char *target = to + r * rows.to + i * size;
-            const int64_t next = last ? tile_rows.count * size - i * items.from : wide * items.from;
+            const char *source = from + r * size + i * items.from_step;
+            char *target = to + r * rows.to_step + i * size;
+            const int64_t next = last ? tile_rows.count * size - i * items.from_step : wide * items.from_step;
             tile_items.count = last ? items.count - i : wide;
             dlp_copy_tile(large ? buffer + 64 : target, tile_rows, source, tile_items, size, large ? next : 0);
             for (k = 0; large && k < (joined ? 1 : tile_rows.count); k++)
-                dlp_copy_write_lines(target + k * rows.to, buffer + 64 + k * tile_rows.to,
+                dlp_copy_write_lines(target + k * rows.to_step, buffer + 64 + k * tile_rows.to_step,
                                      tile_items.count * size * (joined ? tile_rows.count : 1), (joined ? r : i) == 0,
                                      joined ? r + tile_rows.count == rows.count : last);
         }
@@ -313,34 +314,36 @@ dlp_copy_transpose(char *to, dlpack_copy_loop rows, const char *from, dlpack_cop
  * to, from   the first item of dst and of src, which share no byte
  * total      the bytes of the whole copy, of which these rows may be a part: large memory is written past the cache
  *
- * Steps have any sign, and may be 0 in src. Fastest where items->to is the shortest step of dst, and rows->from the
- * shortest of the other steps of src. Needs 25 KB of stack. Allocates nothing; calls memcpy and memmove only. */
+ * Steps have any sign, and may be 0 in src. Fastest where items->to_step is the shortest step of dst, and
+ * rows->from_step the shortest of the other steps of src. Needs 25 KB of stack. Allocates nothing; calls memcpy and
+ * memmove only. */
 DLP_COPY_HOT void
 dlpack_copy_rows(char *to, const dlpack_copy_loop *rows, const char *from, const dlpack_copy_loop *items,
                  size_t item_size, int64_t total)
 {
     const int64_t size = (int64_t)item_size, row = items->count * size;
     const int64_t high = items->count < 16 ? 512 : rows->count; /* blocks stay in the cache */
-    const int64_t wide = llabs(rows->from) < llabs(items->from) && rows->count > 1 ? 64 : items->count;
+    const int64_t wide = llabs(rows->from_step) < llabs(items->from_step) && rows->count > 1 ? 64 : items->count;
     dlpack_copy_loop block = *rows, part = *items;
     int64_t r = 0, done = 0, i; /* rows, and items of each row, that are done */
 #ifdef DLP_COPY_SSE2
-    const int large = total >= 2097152 && (rows->to == row ? row * rows->count : row) >= 128; /* bytes in one piece */
-    const int many = row * rows->count >= 256 && items->to == size && size <= 16 && (size & (size - 1)) == 0;
-    const int transposed = many && rows->from == size && items->from != 0 && size <= 8;
+    const int large =
+        total >= 2097152 && (rows->to_step == row ? row * rows->count : row) >= 128; /* bytes in one piece */
+    const int many = row * rows->count >= 256 && items->to_step == size && size <= 16 && (size & (size - 1)) == 0;
+    const int transposed = many && rows->from_step == size && items->from_step != 0 && size <= 8;
     const int few = rows->count * size < 16 || row < (size == 8 ? 64 : 16) || (size == 8 && rows->count < 8);
-    const int joined = dlp_copy_has_pixels(items->count, size) && rows->to == items->count * size;
-    const int apart = dlp_copy_has_pixels(rows->count, size) && items->from == rows->count * size;
+    const int joined = dlp_copy_has_pixels(items->count, size) && rows->to_step == items->count * size;
+    const int apart = dlp_copy_has_pixels(rows->count, size) && items->from_step == rows->count * size;
     if (transposed && joined)
-        r = dlp_copy_pixels(to, 16, from, items->from, rows->count, size, items->count, 0, large);
+        r = dlp_copy_pixels(to, 16, from, items->from_step, rows->count, size, items->count, 0, large);
     else if (transposed && (!few || (apart && row >= 16))) {
         dlp_copy_transpose(to, *rows, from, *items, size, large);
         r = rows->count;
     }
-    else if (many &&
-             (items->from == 0 || ((size == 1 || size == 4) && (items->from == 2 * size || items->from == -size))))
+    else if (many && (items->from_step == 0 ||
+                      ((size == 1 || size == 4) && (items->from_step == 2 * size || items->from_step == -size))))
         for (int64_t k = 0; k < rows->count; k++)
-            done = dlp_copy_line(to + k * rows->to, from + k * rows->from, *items, size, large && row >= 512);
+            done = dlp_copy_line(to + k * rows->to_step, from + k * rows->from_step, *items, size, large && row >= 512);
     if (large)
         _mm_sfence(); /* before other memory is written */
 #endif
@@ -349,8 +352,8 @@ dlpack_copy_rows(char *to, const dlpack_copy_loop *rows, const char *from, const
         block.count = rows->count - r < high ? rows->count - r : high;
         for (i = done; i < items->count; i += part.count) {
             part.count = items->count - i < wide ? items->count - i : wide;
-            dlp_copy_items(to + r * rows->to + i * items->to, &block, from + r * rows->from + i * items->from, &part,
-                           size);
+            dlp_copy_items(to + r * rows->to_step + i * items->to_step, &block,
+                           from + r * rows->from_step + i * items->from_step, &part, size);
         }
     }
 }

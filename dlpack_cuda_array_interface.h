@@ -107,9 +107,9 @@ dlp_device_consume_interface(PyObject *obj, PyObject *dict, const dlpack_py_requ
         return -1;
     }
     pending.handle = stream.handle == 1 ? DLPACK_DEVICE_API_DEFAULT_STREAM : stream.handle;
-    pending.device_id = dlp_is_on(dlpack_device_operations(), t.device) ? t.device.device_id : DLPACK_PY_CURRENT_DEVICE;
     offer = dlpack_py_offer_make(obj, &t, flags);
     offer.device = dlpack_device_operations();
+    pending.device_id = dlp_operates_on(offer.device, t.device) ? t.device.device_id : DLPACK_PY_CURRENT_DEVICE;
     offer.pending = &pending;
     offer.pending_count = stream.kind == DLPACK_PY_STREAM_HANDLE;
     request.max_version.major = DLPACK_MAJOR_VERSION;

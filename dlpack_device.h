@@ -493,7 +493,7 @@ dlp_device_make_ready(const dlpack_py_offer *offer, const dlpack_py_request *req
         return 0;
     if (request->stream.kind == DLPACK_PY_STREAM_HANDLE)
         stream.handle = request->stream.handle;
-    if (dlp_is_on(offer->device, device)) /* pinned and managed memory have no device id */
+    if (dlp_operates_on(offer->device, device)) /* pinned and managed memory have no device id */
         stream.device_id = device.device_id;
     for (i = 0; i < offer->pending_count; i++) {
         if (on_host || !dlp_device_is_ordered(offer->pending[i], stream))
@@ -623,8 +623,8 @@ dlp_device_check_announced(PyObject *answer, DLDevice announced, const dlpack_py
     return dlp_raise_for(want, &error);
 }
 
-/* dlp_call for a consumer with a stream: asks for the device of the data, passes the stream of *request for memory of
- * that device alone, and makes the device current for the call (C4, S2, S3, S5). */
+/* dlp_call_dlpack for a consumer with a stream: asks for the device of the data, passes the stream of *request for
+ * memory of that device alone, and makes the device current for the call (C4, S2, S3, S5). */
 DLP_NOINLINE PyObject *
 dlp_device_call(dlp_consumer *consumer, dlpack_py_request *request)
 {
@@ -638,7 +638,7 @@ dlp_device_call(dlp_consumer *consumer, dlpack_py_request *request)
         return NULL;
     if (request->has_device)
         announced = request->device; /* the producer has the data there, or copies it there */
-    is_on = dlp_is_on(dlpack_device_operations(), announced);
+    is_on = dlp_operates_on(dlpack_device_operations(), announced);
     is_managed = DLPACK_DEVICE_API_MANAGED_TYPE ? (int32_t)announced.device_type == DLPACK_DEVICE_API_MANAGED_TYPE : 0;
     if (!is_on && !is_managed)
         memset(&request->stream, 0, sizeof(request->stream));
@@ -651,14 +651,14 @@ dlp_device_call(dlp_consumer *consumer, dlpack_py_request *request)
             return NULL;
         }
     }
-    answer = dlp_call(consumer);
+    answer = dlp_call_dlpack(consumer);
     if (answer == NULL && request->stream.kind == DLPACK_PY_STREAM_HANDLE &&
         request->stream.handle == DLPACK_DEVICE_PER_THREAD_STREAM && PyErr_ExceptionMatches(PyExc_BufferError) &&
         !dlp_device_is_in_capture()) {
         /* PyTorch from 2.9 on refuses the per-thread default stream, which waits for the default stream. */
         PyErr_Clear();
         request->stream.handle = DLPACK_DEVICE_API_DEFAULT_STREAM;
-        answer = dlp_call(consumer);
+        answer = dlp_call_dlpack(consumer);
     }
     if (guard.current != guard.original) {
         Py_BEGIN_ALLOW_THREADS
@@ -954,7 +954,7 @@ dlp_device_release(dlpack_py_view *v, uintptr_t handle)
     dlpack_py_work_stream stream = {handle, v->tensor.device.device_id};
     dlpack_py_error error;
 
-    if (stream.device_id == 0 && !dlp_is_on(dlpack_device_operations(), v->tensor.device))
+    if (stream.device_id == 0 && !dlp_operates_on(dlpack_device_operations(), v->tensor.device))
         stream.device_id = DLPACK_PY_CURRENT_DEVICE; /* pinned and managed memory have id 0 as a rule */
     return dlpack_device_release(stream, v, &error) < 0 ? dlpack_py_raise(&error) : 0;
 }
@@ -1022,7 +1022,7 @@ dlp_device_take(PyObject *obj, dlpack_py_request *request, const dlpack_py_want 
     result = dlp_take_by_table(&consumer, dlpack_device_operations(), &table, v);
     if (result == DLP_NO_TABLE)
         return dlp_take_answer_steal(dlp_device_call(&consumer, request), &consumer, v);
-    if (result < 0 || !dlp_is_on(dlpack_device_operations(), v->tensor.device) ||
+    if (result < 0 || !dlp_operates_on(dlpack_device_operations(), v->tensor.device) ||
         request->stream.kind == DLPACK_PY_STREAM_NO_SYNC)
         return result;
     stream.handle = request->stream.handle;

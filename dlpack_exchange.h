@@ -4,7 +4,10 @@
  * SPDX-License-Identifier: MIT
  *
  * Include it in place of dlpack_py.h. dlpack_py_consume, and what calls it, then uses the exchange table of a type that
- * has one: __dlpack__ is not called.
+ * has one; it calls __dlpack__ where the table cannot be used (X4, X9). One import:
+ *   dlp_consume_cached         for a type in the cache, tries the embedded tensor (dlp_find_embedded), the table
+ *                              (dlp_take_by_entry), then the type's __dlpack__ (dlp_take_by_method)
+ *   dlpack_py_consume_request  all else: reads the type (dlp_take_by_table), and goes on as dlpack_py.h describes
  *
  *   The table of a type     Managed tensors in your object     Consuming by a table     Borrowing
  *   A table for your type     Results like an argument
@@ -44,12 +47,12 @@ typedef struct dlpack_py_exchange {
 
 /* A type that dlpack_py_exchange_add has put a table on. The struct is not changed once it is in the list, and is freed
  * at the end of the interpreter. It holds no reference to the type: CPython 3.11 would leak it. */
-typedef struct dlp_registered {
+typedef struct dlp_registration {
     PyTypeObject *type;  /* borrowed, valid while reference is alive */
     PyObject *reference; /* a weak reference to it */
     const dlpack_py_exchange *exchange;
-    struct dlp_registered *next;
-} dlp_registered;
+    struct dlp_registration *next;
+} dlp_registration;
 
 /* What a type offers. The struct has 64 bytes, on which the mask of dlp_type_entry_at relies. */
 typedef struct dlp_type_entry {
@@ -74,7 +77,7 @@ typedef struct dlp_type_entry {
 
 /* What this file caches for an interpreter, until the interpreter ends. */
 typedef struct dlp_exchange_state {
-    dlp_atomic registered;     /* dlp_registered *: the types with a table of this file */
+    dlp_atomic registered;     /* dlp_registration *: the types with a table of this file */
     PyTypeObject *cached_type; /* the static type that from_dlpack belongs to; borrowed, only compared */
     unsigned int cached_tag;
     PyObject *from_dlpack; /* of the library of cached_type; NULL: not cached */
@@ -87,7 +90,7 @@ DLP_COLD void
 dlp_exchange_free(void *exchange)
 {
     dlp_exchange_state *cache = (dlp_exchange_state *)exchange;
-    dlp_registered *record = (dlp_registered *)DLP_LOAD(&cache->registered), *next;
+    dlp_registration *record = (dlp_registration *)DLP_LOAD(&cache->registered), *next;
 
     for (; record != NULL; record = next) {
         next = record->next;
@@ -117,25 +120,25 @@ dlp_exchange_get(dlp_state *state)
     return (dlp_exchange_state *)DLP_LOAD(&state->exchange);
 }
 
-/* The dictionary of the first class in a type's MRO that has a table or __dlpack__; NULL: none, or an exception. */
+/* The table attribute of the first class in a type's MRO that has it or __dlpack__; NULL: none, or an exception. */
 static inline PyObject *
-dlp_find_defining_dict(PyTypeObject *type, PyObject *const *objects)
+dlp_find_table_attribute(PyTypeObject *type, PyObject *const *objects)
 {
-    PyObject *bases = PyObject_GetAttrString((PyObject *)type, "__mro__"), *names = NULL;
+    PyObject *bases = PyObject_GetAttrString((PyObject *)type, "__mro__"), *dict, *found = NULL;
     Py_ssize_t i, count = bases != NULL && PyTuple_Check(bases) ? DLP_TUPLE_SIZE(bases) : 0;
     int has = 0;
 
     for (i = 0; i < count && has == 0; i++) {
-        Py_XDECREF(names);
-        names = PyObject_GetAttrString(DLP_TUPLE_ITEM(bases, i), "__dict__");
-        has = names == NULL ? -1 : PySequence_Contains(names, objects[DLP_STR_EXCHANGE_API]);
-        if (has == 0)
-            has = PySequence_Contains(names, objects[DLP_STR_DLPACK]);
+        dict = PyObject_GetAttrString(DLP_TUPLE_ITEM(bases, i), "__dict__");
+        has = dict == NULL ? -1 : PySequence_Contains(dict, objects[DLP_STR_EXCHANGE_API]);
+        if (has > 0)
+            found = PyObject_GetItem(dict, objects[DLP_STR_EXCHANGE_API]);
+        else if (has == 0)
+            has = PySequence_Contains(dict, objects[DLP_STR_DLPACK]);
+        Py_XDECREF(dict);
     }
     Py_XDECREF(bases);
-    if (has <= 0)
-        Py_CLEAR(names);
-    return names;
+    return found;
 }
 
 /* The table of our major version in a chain, or NULL; NULL also where it lacks a function that it must have (X2). */
@@ -161,10 +164,10 @@ dlp_usable_table(const DLPackExchangeAPIHeader *header)
 /* The record of dlpack_py_exchange_add for this table and type, or a base of it (X7); type NULL: any type. A capsule
  * is no proof: any class may carry it. owning_type: out, the type in the record, a new reference. Returns NULL
  * if there is none, or with MemoryError; then *owning_type is NULL. */
-DLP_COLD const dlp_registered *
-dlp_find_registered(dlp_exchange_state *cache, PyTypeObject *type, const void *table, PyObject **owning_type)
+DLP_COLD const dlp_registration *
+dlp_find_registration(dlp_exchange_state *cache, PyTypeObject *type, const void *table, PyObject **owning_type)
 {
-    const dlp_registered *record = cache == NULL ? NULL : (const dlp_registered *)DLP_LOAD(&cache->registered);
+    const dlp_registration *record = cache == NULL ? NULL : (const dlp_registration *)DLP_LOAD(&cache->registered);
 
     for (*owning_type = NULL; record != NULL && !PyErr_Occurred(); record = record->next) {
         if (&record->exchange->api != table || (type != NULL && !PyType_IsSubtype(type, record->type)))
@@ -172,7 +175,7 @@ dlp_find_registered(dlp_exchange_state *cache, PyTypeObject *type, const void *t
         *owning_type = PyObject_CallFunctionObjArgs(record->reference, NULL);
         if (*owning_type != Py_None && *owning_type != NULL)
             return record;
-        Py_CLEAR(*owning_type); /* the recorded type is dead, its address was used again */
+        Py_CLEAR(*owning_type); /* the recorded type is dead; its address may be reused */
     }
     return NULL;
 }
@@ -220,8 +223,8 @@ DLP_COLD int
 dlp_type_entry_read(dlp_state *state, PyTypeObject *type, dlp_type_entry *found)
 {
     dlp_exchange_state *cache = dlp_exchange_get(state);
-    PyObject *names = NULL, *capsule = NULL, *owner = NULL;
-    const dlp_registered *record;
+    PyObject *capsule = NULL, *owner = NULL;
+    const dlp_registration *record;
     void *header = NULL;
     int has = 1;
 
@@ -235,14 +238,11 @@ dlp_type_entry_read(dlp_state *state, PyTypeObject *type, dlp_type_entry *found)
     found->tag = dlp_type_tag(type); /* before foreign code runs, which may change the type */
 #endif
     if (has) /* a derived class that overrides __dlpack__ has no table: its author changed what an export means (X2) */
-        names = dlp_find_defining_dict(type, state->objects);
-    if (names != NULL && PySequence_Contains(names, state->objects[DLP_STR_EXCHANGE_API]) > 0)
-        capsule = PyObject_GetItem(names, state->objects[DLP_STR_EXCHANGE_API]);
-    Py_XDECREF(names);
+        capsule = dlp_find_table_attribute(type, state->objects);
     if (capsule != NULL && (header = PyCapsule_GetPointer(capsule, DLP_EXCHANGE_NAME)) != NULL)
         found->table = dlp_usable_table((const DLPackExchangeAPIHeader *)header);
     Py_XDECREF(capsule);
-    record = found->table == NULL ? NULL : dlp_find_registered(cache, type, found->table, &owner);
+    record = found->table == NULL ? NULL : dlp_find_registration(cache, type, found->table, &owner);
     Py_XDECREF(owner);
     found->is_ours = record != NULL;
     found->embedded_offset = record == NULL ? 0 : record->exchange->embedded_offset;
@@ -329,12 +329,12 @@ static inline int
 dlpack_py_embed(dlpack_py_embedded *e, PyObject *owner, const DLTensor *t, uint64_t flags)
 {
     dlp_state *state = dlp_state_get(); /* first: its first use runs Python code, which may change t */
-    const int order = dlp_simple_layout(t);
+    const int layout = dlp_simple_layout(t);
     dlpack_py_error error;
 
     if (state == NULL)
         return -1;
-    if (order == 0 && dlp_validate_general(t, flags, &error) < 0)
+    if (layout == 0 && dlp_validate_general(t, flags, &error) < 0)
         return dlpack_py_raise(&error);
     if (t->ndim > 0 && t->strides == NULL) {
         PyErr_SetString(PyExc_ValueError, "strides is NULL, strides that the object stores were wanted");
@@ -346,7 +346,7 @@ dlpack_py_embed(dlpack_py_embedded *e, PyObject *owner, const DLTensor *t, uint6
     *dlp_fill_managed(&e->versioned, DLPACK_PY_VERSIONED, dlp_kept_flags(t, flags), &e->manager) = *t;
     dlp_normalize(&e->versioned.dl_tensor, dlpack_py_size(t) == 0);
     *dlp_fill_managed(&e->legacy, DLPACK_PY_LEGACY, 0, &e->manager) = e->versioned.dl_tensor;
-    e->dtype = order == 'C' && ((uintptr_t)t->data & (t->dtype.bits / 8u - 1)) == 0 ? dlpack_py_dtype(t) : 0;
+    e->dtype = layout == 'C' && ((uintptr_t)t->data & (t->dtype.bits / 8u - 1)) == 0 ? dlpack_py_dtype(t) : 0;
     return 0;
 }
 
@@ -395,7 +395,7 @@ dlp_is_resolved(PyObject *obj)
 static inline int
 dlp_can_use_table_tensor(const DLTensor *t, int is_ours, PyObject *obj, const dlpack_py_device *device)
 {
-    return (t->device.device_type == kDLCPU || dlp_is_on(device, t->device)) &&
+    return (t->device.device_type == kDLCPU || dlp_operates_on(device, t->device)) &&
            (is_ours || !dlp_is_complex(t->dtype) || dlp_is_resolved(obj));
 }
 
@@ -425,7 +425,7 @@ dlp_is_basic_want(const dlpack_py_want *want)
 /* Fast path of dlp_view_prepare. Returns 1 if the major version is known (K6), the layout is simple, the tensor has
  * strides and it meets want; else 0. is_basic: dlp_is_basic_want(want). */
 static inline int
-dlp_is_simply_met(const DLManagedTensorVersioned *managed, const DLTensor *t, const dlpack_py_want *want, int is_basic)
+dlp_meets_simple(const DLManagedTensorVersioned *managed, const DLTensor *t, const dlpack_py_want *want, int is_basic)
 {
     int layout = managed == NULL || !dlp_is_unknown_major(managed, DLPACK_PY_VERSIONED) ? dlp_simple_layout(t) : 0;
     const int32_t readonly = layout == 0 || managed == NULL ? DLPACK_PY_READ_ONLY_UNKNOWN
@@ -463,7 +463,7 @@ dlp_take_by_entry(const dlp_type_entry *entry, PyObject *obj, const dlpack_py_wa
     }
     if (!dlp_is_unknown_major(managed, DLPACK_PY_VERSIONED)) {
         if ((is_ours || !dlp_is_complex(managed->dl_tensor.dtype)) &&
-            dlp_is_simply_met(managed, &managed->dl_tensor, want, is_basic)) {
+            dlp_meets_simple(managed, &managed->dl_tensor, want, is_basic)) {
             dlp_view_fill(v, managed, &managed->dl_tensor);
             return 0;
         }
@@ -510,7 +510,7 @@ dlp_find_embedded(const dlp_type_entry *entry, PyObject *obj, const dlpack_py_wa
 }
 
 #if DLP_TYPE_SLOTS
-/* Takes the tensor of an object by its type's cached __dlpack__. A tensor that dlp_is_simply_met accepts is taken
+/* Takes the tensor of an object by its type's cached __dlpack__. A tensor that dlp_meets_simple accepts is taken
  * here, any other one by dlp_take_answer_steal. Where the type refuses keywords, none are passed: saves 4,600 of 6,000
  * instructions. Returns 0, or -1 with an exception. */
 DLP_NOINLINE int
@@ -529,7 +529,7 @@ dlp_take_by_method(dlp_state *state, dlp_type_entry *entry, PyObject *obj, const
         managed = (DLManagedTensorVersioned *)PyCapsule_GetPointer(answer, DLP_UNUSED_NAME(DLPACK_PY_VERSIONED));
         if (managed == NULL)
             PyErr_Clear(); /* a capsule of another name */
-        else if (dlp_is_simply_met(managed, &managed->dl_tensor, want, is_basic)) {
+        else if (dlp_meets_simple(managed, &managed->dl_tensor, want, is_basic)) {
             dlp_view_fill(v, managed, &managed->dl_tensor);
             (void)PyCapsule_SetName(answer, DLP_USED_NAME(DLPACK_PY_VERSIONED)); /* commit point (K4) */
             Py_DECREF(answer);
@@ -541,7 +541,7 @@ dlp_take_by_method(dlp_state *state, dlp_type_entry *entry, PyObject *obj, const
     consumer = dlp_consumer_make(want, NULL, obj);
     consumer.pass_keywords = !refuses_keywords;
     if (answer == NULL && !refuses_keywords && PyErr_ExceptionMatches(PyExc_TypeError)) {
-        answer = dlp_call_again(state, &consumer);
+        answer = dlp_call_dlpack_again(state, &consumer);
         if ((entry = dlp_type_entry_cached(state, Py_TYPE(obj))) != NULL)
             entry->refuses_keywords =
                 answer != NULL && entry->method != NULL && Py_TYPE(entry->method) == &PyMethodDescr_Type;
@@ -558,7 +558,7 @@ dlp_take_by_method(dlp_state *state, dlp_type_entry *entry, PyObject *obj, const
 /* Fast path of dlpack_py_consume, for types in the cache. Instructions of a call without and with it (CPython
  * 3.11, gcc 12, float64 of shape (3, 4)): NumPy array 1819 and 1471, own object with embedded tensors 740 and 371. */
 DLP_NOINLINE int
-dlp_consume(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
+dlp_consume_cached(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
 #if DLP_TYPE_SLOTS
     const dlpack_py_want *required = want != NULL ? want : &dlp_empty_want;
@@ -580,7 +580,7 @@ dlp_consume(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
         if (entry->table != NULL) {
             result = dlp_take_by_entry(entry, obj, required, is_basic, NULL, v);
             consumer = dlp_consumer_make(required, NULL, obj);
-            return result != DLP_NO_TABLE ? result : dlp_take_answer_steal(dlp_call(&consumer), &consumer, v);
+            return result != DLP_NO_TABLE ? result : dlp_take_answer_steal(dlp_call_dlpack(&consumer), &consumer, v);
         }
         if (entry->method != NULL)
             return dlp_take_by_method(state, entry, obj, required, is_basic, v);
@@ -595,7 +595,7 @@ dlp_consume(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 
 /* dlpack_py_borrow, by the table of the type. entry: the cached entry of the type, or NULL. */
 DLP_NOINLINE int
-dlp_borrow(const dlp_type_entry *entry, PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
+dlp_borrow_general(const dlp_type_entry *entry, PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
     const dlpack_py_want *required = want != NULL ? want : &dlp_empty_want;
     const int is_basic = dlp_is_basic_want(required);
@@ -620,7 +620,7 @@ dlp_borrow(const dlp_type_entry *entry, PyObject *obj, const dlpack_py_want *wan
     memset(&lent.dl_tensor, 0, sizeof(lent.dl_tensor)); /* some tables leave fields unset (X8) */
     lends = entry->table->dltensor_from_py_object_no_sync(obj, &lent.dl_tensor) == 0 && !PyErr_Occurred() &&
             (is_ours || !dlp_is_complex(lent.dl_tensor.dtype)); /* complex: is_conj() may free lent memory (X9) */
-    if (lends && dlp_is_simply_met(NULL, &lent.dl_tensor, required, is_basic)) {
+    if (lends && dlp_meets_simple(NULL, &lent.dl_tensor, required, is_basic)) {
         dlp_view_fill(v, NULL, &lent.dl_tensor);
         return 0;
     }
@@ -657,12 +657,12 @@ dlpack_py_borrow(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
         dlp_view_fill(v, NULL, &e->versioned.dl_tensor);
         return 0;
     }
-    return dlp_borrow(entry, obj, want, v);
+    return dlp_borrow_general(entry, obj, want, v);
 }
 
 /* ---- A table for your type ---------------------------------------------- */
 
-/* Plans the export of an offer by a table. Data on a device: puts the stream of the table into request (X4). */
+/* Plans the export of an offer by a table. For data on a device, puts the table's stream into request (X4). */
 static inline int
 dlp_table_plan(const dlpack_py_exchange *x, const dlpack_py_offer *offer, dlpack_py_request *request,
                dlpack_py_plan *plan)
@@ -671,7 +671,7 @@ dlp_table_plan(const dlpack_py_exchange *x, const dlpack_py_offer *offer, dlpack
 
     if (dlp_plan(offer, request, plan) < 0)
         return -1;
-    if (offer->device == NULL || !dlp_is_on(offer->device, plan->device))
+    if (!dlp_operates_on(offer->device, plan->device))
         return 0;
     if (offer->device->get_work_stream == NULL) {
         PyErr_SetString(PyExc_BufferError, "the device operations of this producer name no stream for exchange tables");
@@ -755,7 +755,7 @@ static inline int
 dlp_table_check_object(const dlpack_py_exchange *x, PyObject *object)
 {
     dlp_state *state = dlp_state_get();
-    const dlp_registered *record;
+    const dlp_registration *record;
     const dlp_type_entry *entry;
     dlp_type_entry uncached;
     PyObject *owner;
@@ -766,7 +766,7 @@ dlp_table_check_object(const dlpack_py_exchange *x, PyObject *object)
         return -1;
     if (entry->is_ours && entry->table == &x->api)
         return 0;
-    record = dlp_find_registered(dlp_exchange_get(state), Py_TYPE(object), &x->api, &owner);
+    record = dlp_find_registration(dlp_exchange_get(state), Py_TYPE(object), &x->api, &owner);
     Py_XDECREF(owner);
     if (PyErr_Occurred())
         return -1;
@@ -796,9 +796,9 @@ dlp_table_allocate(DLTensor *prototype, DLManagedTensorVersioned **out, void *co
 
 /* managed_tensor_from_py_object_no_sync, with out; dltensor_from_py_object_no_sync, with lent. */
 static inline int
-dlp_table_from_object(const dlpack_py_exchange *x, void *asked, DLManagedTensorVersioned **out, DLTensor *lent)
+dlp_table_from_object(const dlpack_py_exchange *x, void *py_object, DLManagedTensorVersioned **out, DLTensor *lent)
 {
-    PyObject *const object = (PyObject *)asked;
+    PyObject *const object = (PyObject *)py_object;
     dlpack_py_request request = {{0, 0}, {DLPACK_PY_PROTOCOL_MAJOR, 0}, 0, {kDLCPU, 0}, 0};
     dlpack_py_offer offer;
     int result = -1;
@@ -830,7 +830,7 @@ dlp_table_to_object(const dlpack_py_exchange *x, PyTypeObject *like, DLManagedTe
     if (dlp_check_pointer(managed, "the managed tensor is NULL") < 0)
         return -1;
     if (dlp_check_out(out) == 0 &&
-        dlp_find_registered(dlp_exchange_get(dlp_state_get()), like, &x->api, &type) == NULL && !PyErr_Occurred())
+        dlp_find_registration(dlp_exchange_get(dlp_state_get()), like, &x->api, &type) == NULL && !PyErr_Occurred())
         PyErr_SetString(PyExc_RuntimeError, "this interpreter has no type with this exchange table");
     if (type == NULL) {
         dlp_delete(managed, DLPACK_PY_VERSIONED);
@@ -935,7 +935,7 @@ dlpack_py_exchange_add(PyTypeObject *type, const dlpack_py_exchange *exchange)
     dlp_state *state = dlp_state_get();
     dlp_exchange_state *cache = dlp_exchange_get(state);
     PyObject *reference, *capsule = NULL;
-    dlp_registered *record;
+    dlp_registration *record;
     dlpack_py_error error;
 
     if (cache == NULL)
@@ -949,7 +949,7 @@ dlpack_py_exchange_add(PyTypeObject *type, const dlpack_py_exchange *exchange)
 #endif
     if (exchange->want != NULL && dlp_check_want(exchange->want, &error) < 0)
         return dlpack_py_raise(&error);
-    record = (dlp_registered *)DLPACK_PY_MALLOC(sizeof(*record));
+    record = (dlp_registration *)DLPACK_PY_MALLOC(sizeof(*record));
     reference = record == NULL ? PyErr_NoMemory() : PyWeakref_NewRef((PyObject *)type, NULL);
     if (reference != NULL)
         capsule = PyCapsule_New((void *)(uintptr_t)&exchange->api, DLP_EXCHANGE_NAME, NULL);
@@ -965,7 +965,7 @@ dlpack_py_exchange_add(PyTypeObject *type, const dlpack_py_exchange *exchange)
     record->reference = reference;
     record->exchange = exchange;
     do
-        record->next = (dlp_registered *)DLP_LOAD(&cache->registered);
+        record->next = (dlp_registration *)DLP_LOAD(&cache->registered);
     while (!DLP_COMPARE_EXCHANGE(&cache->registered, (dlp_atomic)record->next, (dlp_atomic)record));
     PyType_Modified(type); /* drops an entry that was cached between the attribute and the record */
     return 0;
@@ -1051,7 +1051,7 @@ dlp_free_view(void *context)
     DLPACK_PY_FREE(context);
 }
 
-/* A versioned managed tensor of what a view shows; NULL with an exception. Steals the view, also on failure. */
+/* A versioned managed tensor of v->tensor; NULL with an exception. Steals the view, also on failure. */
 DLP_COLD DLManagedTensorVersioned *
 dlp_view_managed_steal(dlpack_py_view *v)
 {

@@ -77,7 +77,7 @@
  *   dlp_export_offer           makes the managed tensor; without a copy, its deleter calls dlp_drop_owner (K5)
  *   dlpack_py_capsule_steal    makes the capsule (K1); after it, dlpack_py_answer lets a device order its streams (S1)
  * One import, by dlpack_py_consume_request:
- *   dlp_call                   calls __dlpack__ (C3, C4), and again after a TypeError (C1); or a table gives the tensor
+ *   dlp_call_dlpack            calls __dlpack__ (C3, C4), and again after a TypeError (C1); or a table gives the tensor
  *   dlp_take_answer_steal      takes the answer; calls again where the CPU cannot read the data yet (C5)
  *     dlp_take_capsule         reads the capsule (C2), and calls the next two in a critical section:
  *       dlp_view_prepare       describes the tensor in the view, and lets dlp_view_decide check it (D8, C3 to C5, C9)
@@ -370,7 +370,7 @@ dlp_is_fatal(void)
 }
 
 /* The last exception of a chain of contexts, borrowed: its context is NULL or end. NULL if chain is end, if other is in
- * the chain, or if the chain has limit exceptions or more, because it may be a ring. */
+ * the chain, or if the chain has more than limit exceptions: it may be a ring. */
 DLP_COLD PyObject *
 dlp_chain_end(PyObject *chain, PyObject *end, PyObject *other, int limit)
 {
@@ -560,8 +560,8 @@ dlp_delete(void *managed, int32_t form)
 
 /* ---- The state of an interpreter ---------------------------------------- */
 
-/* The indices of dlp_state.objects: interned names, in the order of dlp_names; then the tuples
- * ("max_version",), (1, 3) and (1, 0). dlp_match_keywords and dlp_call_general rely on the order of the keywords. */
+/* The indices of dlp_state.objects: interned names, in the order of dlp_names; then the tuples ("max_version",), (1, 3)
+ * and (1, 0). dlp_match_keywords and dlp_call_dlpack_general rely on the order of the keywords. */
 /* clang-format off */
 enum {
     DLP_STR_STREAM, DLP_STR_MAX_VERSION, DLP_STR_DL_DEVICE, DLP_STR_COPY, DLP_STR_DEVICE, DLP_STR_DLPACK,
@@ -628,7 +628,7 @@ dlp_at_exit(PyObject *self, PyObject *unused)
     dlp_lifetime_after_fork(&state->lifetime);
     (void)DLP_OR(&state->lifetime.deleters, DLP_CLOSING);
     if (DLP_LOAD(&state->lifetime.deleters) >= DLP_DELETER &&
-        !dlp_is_finalizing()) { /* if finalizing, CPython stops them */
+        !dlp_is_finalizing()) { /* if so, CPython stops the threads */
         Py_BEGIN_ALLOW_THREADS
         while (DLP_LOAD(&state->lifetime.deleters) >= DLP_DELETER && waits-- > 0)
             DLP_SLEEP();
@@ -689,26 +689,26 @@ dlp_state_new(PyInterpreterState *interpreter)
     return capsule;
 }
 
-/* Finds the state in the interpreter's dictionary, or makes it. Python code in it may re-enter it. First uses of the
+/* Finds or makes the state in the interpreter's dictionary. Runs Python code, which may call it. First uses of the
  * dictionary and of atexit on two threads at once crash CPython 3.13 without a GIL: all files lock PyCapsule_Type. */
 DLP_COLD dlp_state *
 dlp_state_find_or_make(PyInterpreterState *interpreter)
 {
-    PyObject *names, *key = NULL, *capsule, *made = NULL;
+    PyObject *dict, *key = NULL, *capsule, *made = NULL;
     dlp_state *state = NULL;
 
     DLP_LOCK((PyObject *)&PyCapsule_Type);
-    names = DLP_INTERPRETER_DICT(interpreter);
-    if (names == NULL)
+    dict = DLP_INTERPRETER_DICT(interpreter);
+    if (dict == NULL)
         PyErr_SetString(PyExc_RuntimeError, "the interpreter has no dictionary");
     else
         key = PyUnicode_FromFormat("dlpack_py.%x.%p", DLPACK_PY_VERSION, (void *)dlp_states);
-    capsule = key == NULL ? NULL : PyDict_GetItemWithError(names, key);
+    capsule = key == NULL ? NULL : PyDict_GetItemWithError(dict, key);
     Py_XINCREF(capsule);
     if (key != NULL && capsule == NULL && !PyErr_Occurred())
         made = dlp_state_new(interpreter);
     if (made != NULL && dlp_state_register(made) == 0) /* setdefault: the calls above may have stored a state */
-        capsule = PyObject_CallMethod(names, "setdefault", "OO", key, made);
+        capsule = PyObject_CallMethod(dict, "setdefault", "OO", key, made);
     if (capsule != NULL) {
         state = (dlp_state *)PyCapsule_GetPointer(capsule, DLP_STATE_NAME);
         state->published = 1;
@@ -812,7 +812,7 @@ dlp_requested_form(const dlpack_py_request *request)
     return request->max_version.major < 1 ? DLPACK_PY_LEGACY : DLPACK_PY_VERSIONED;
 }
 
-/* Reads a tuple of count objects with __index__, clamped to int32_t. Returns 0, or -1 with TypeError or their error. */
+/* Reads a tuple of count objects with __index__, clamped to int32_t. Returns 0, or -1 with an exception. */
 DLP_NOINLINE int
 dlp_parse_integers(const char *format, PyObject *object, int32_t *integers, int count)
 {
@@ -1013,7 +1013,7 @@ typedef struct dlpack_py_plan {
 } dlpack_py_plan;
 
 /* The operations of a device: dlpack_device.h has those of CUDA and HIP, docs/devices.md shows how to write others.
- * They need a thread state, and set an exception if they fail. A request that needs one that is NULL is BufferError. */
+ * They need a thread state, and set an exception if they fail. A request that needs a NULL one raises BufferError. */
 typedef struct dlpack_py_device {
     int32_t type; /* DLDeviceType of its memory */
 
@@ -1027,7 +1027,7 @@ typedef struct dlpack_py_device {
 } dlpack_py_device;
 
 static inline int
-dlp_is_on(const dlpack_py_device *device, DLDevice where)
+dlp_operates_on(const dlpack_py_device *device, DLDevice where)
 {
     return device != NULL && (int32_t)where.device_type == device->type;
 }
@@ -1040,7 +1040,7 @@ dlp_plan_device(const dlpack_py_offer *offer, const dlpack_py_request *request, 
     const DLDevice from = offer->tensor->device, asked = request->device;
     char actual[DLPACK_PY_TEXT_SIZE], wanted[DLPACK_PY_TEXT_SIZE];
 
-    if (!dlpack_py_is_cpu_readable(from) && !dlp_is_on(offer->device, from) &&
+    if (!dlpack_py_is_cpu_readable(from) && !dlp_operates_on(offer->device, from) &&
         (offer->options & DLP_OFFER_ANY_DEVICE) == 0)
         return dlp_refuse(error, "device is %s, which this producer does not export",
                           dlpack_py_device_text(from, actual));
@@ -1126,7 +1126,7 @@ dlp_plan(const dlpack_py_offer *offer, const dlpack_py_request *request, dlpack_
     return dlp_plan_general(offer, request, plan, &error) < 0 ? dlpack_py_raise(&error) : 0;
 }
 
-/* As dlp_copy_unchecked. Other threads run from 64 KiB on, where a copy takes longer than a change of threads. */
+/* As dlp_copy_unchecked. Releases the GIL from 64 KiB on: such a copy takes longer than a change of threads. */
 DLP_COLD void
 dlp_copy_detached(const DLTensor *dst, const DLTensor *src, uint64_t flags)
 {
@@ -1169,7 +1169,7 @@ dlp_export_copy(const dlpack_py_offer *offer, const dlpack_py_plan *plan)
 }
 
 /* Makes the managed tensor that a plan describes; NULL with an exception. For an export in place the caller then calls
- * make_ready. The caller gets the state before the plan: the first use runs Python code, which may change it. */
+ * make_ready. Get the state before the plan: its first use runs Python code, which may change the tensor. */
 static inline void *
 dlp_export_offer(dlp_state *state, const dlpack_py_offer *offer, const dlpack_py_plan *plan)
 {
@@ -1260,7 +1260,7 @@ dlpack_py_produce_args(PyObject *owner, const DLTensor *t, uint64_t flags, PyObj
  *           again. A type without a place for them may point to memory that the next call of describe overwrites,
  *           and sets DLPACK_PY_OFFER_DO_NOT_LEND
  *
- * Returns 0, or -1 to refuse, as a rule with BufferError (P7). Always in a critical section on self. Must not throw. */
+ * Returns 0, or -1 to refuse, as a rule with BufferError (P7). Called in a critical section on self. Must not throw. */
 typedef int (*dlpack_py_describe)(PyObject *self, const dlpack_py_request *request, dlpack_py_offer *offer);
 
 /* Asks the author for an offer. Returns 0, or -1 with an exception. */
@@ -1392,7 +1392,7 @@ dlpack_py_offer_view(PyObject *owner, const DLTensor *t, const dlpack_py_view *v
     return offer;
 }
 
-/* Makes a view empty. Keeps the device, which an exported result still answers (P8). */
+/* Makes a view empty. Keeps the device: an exported result still returns it (P8). */
 static inline void
 dlp_view_clear(dlpack_py_view *v)
 {
@@ -1418,7 +1418,7 @@ dlpack_py_release(dlpack_py_view *v)
 {
     void *managed = v->managed;
     int64_t *allocated = v->allocated;
-    const int32_t form = managed == NULL ? 0 : v->form; /* an empty view may leave it unset */
+    const int32_t form = managed == NULL ? 0 : v->form; /* not read: may be unset */
 
     dlp_view_clear(v);
     if (allocated != NULL)
@@ -1484,12 +1484,12 @@ dlp_raise_for(const dlpack_py_want *want, const dlpack_py_error *error)
 
 /* Calls __dlpack__ with the keywords of the request that are needed (C4), or only with stream (C1). */
 DLP_COLD PyObject *
-dlp_call_general(const dlp_state *state, const dlp_consumer *consumer)
+dlp_call_dlpack_general(const dlp_state *state, const dlp_consumer *consumer)
 {
     const dlpack_py_request *request = consumer->request;
     PyObject *const *objects = state->objects;
     PyObject *values[4] = {NULL, NULL, NULL, NULL}; /* stream, max_version, dl_device, copy; NULL: not passed */
-    PyObject *stack[5] = {consumer->obj, NULL, NULL, NULL, NULL}, *names = NULL, *answer = NULL;
+    PyObject *stack[5] = {consumer->obj, NULL, NULL, NULL, NULL}, *kwnames = NULL, *answer = NULL;
     int i, count = 0;
 
     if (request->stream.kind == DLPACK_PY_STREAM_NO_SYNC)
@@ -1505,27 +1505,27 @@ dlp_call_general(const dlp_state *state, const dlp_consumer *consumer)
             values[3] = PyBool_FromLong(request->copy == DLPACK_PY_COPY_ALWAYS);
     }
     if (!PyErr_Occurred()) /* else a value could not be made */
-        names = PyTuple_New((values[0] != NULL) + (values[1] != NULL) + (values[2] != NULL) + (values[3] != NULL));
-    for (i = 0; names != NULL && i < 4; i++) {
+        kwnames = PyTuple_New((values[0] != NULL) + (values[1] != NULL) + (values[2] != NULL) + (values[3] != NULL));
+    for (i = 0; kwnames != NULL && i < 4; i++) {
         if (values[i] == NULL)
             continue;
         Py_INCREF(objects[DLP_STR_STREAM + i]);
-        (void)PyTuple_SetItem(names, count, objects[DLP_STR_STREAM + i]); /* steals; cannot fail: names is new */
+        (void)PyTuple_SetItem(kwnames, count, objects[DLP_STR_STREAM + i]); /* steals; cannot fail: kwnames is new */
         stack[++count] = values[i];
     }
-    if (names != NULL)
-        answer = PyObject_VectorcallMethod(objects[DLP_STR_DLPACK], stack, 1, names);
+    if (kwnames != NULL)
+        answer = PyObject_VectorcallMethod(objects[DLP_STR_DLPACK], stack, 1, kwnames);
     for (i = 0; i < 4; i++)
         Py_XDECREF(values[i]);
-    Py_XDECREF(names);
+    Py_XDECREF(kwnames);
     return answer;
 }
 
 /* After __dlpack__ has raised TypeError: calls it again without the keywords that an old signature lacks (C1). If copy
- * is False, raises BufferError in place of the call: an old producer may copy (C3). Returns as dlp_call; the TypeError
- * becomes a context of the exception. PyErr_SetExcInfo would do so too, but changes a running generator. */
+ * is False, raises BufferError in place of the call: an old producer may copy (C3). Returns as dlp_call_dlpack; the
+ * TypeError becomes a context of the exception. PyErr_SetExcInfo would do so too, but changes a running generator. */
 DLP_COLD PyObject *
-dlp_call_again(const dlp_state *state, dlp_consumer *consumer)
+dlp_call_dlpack_again(const dlp_state *state, dlp_consumer *consumer)
 {
     dlp_exception first = dlp_exception_save(), second;
     PyObject *answer = NULL;
@@ -1537,7 +1537,7 @@ dlp_call_again(const dlp_state *state, dlp_consumer *consumer)
         (void)dlp_raise_for(consumer->want, &error);
     }
     else
-        answer = dlp_call_general(state, consumer);
+        answer = dlp_call_dlpack_general(state, consumer);
     if (answer == NULL) {
         second = dlp_exception_save();
         PyErr_NormalizeException(&first.type, &first.value, &first.traceback);
@@ -1553,7 +1553,7 @@ dlp_call_again(const dlp_state *state, dlp_consumer *consumer)
 
 /* Calls __dlpack__; a second call (C1) sets pass_keywords to 0. Returns the answer, or NULL with an exception. */
 DLP_NOINLINE PyObject *
-dlp_call(dlp_consumer *consumer)
+dlp_call_dlpack(dlp_consumer *consumer)
 {
     const dlpack_py_request *request = consumer->request;
     const dlp_state *state = dlp_state_get();
@@ -1564,11 +1564,11 @@ dlp_call(dlp_consumer *consumer)
     stack[1] = state->objects[DLP_OBJ_VERSION];
     if (!consumer->pass_keywords || request->has_device || request->copy != DLPACK_PY_COPY_AS_NEEDED ||
         request->stream.kind != DLPACK_PY_STREAM_NONE)
-        answer = dlp_call_general(state, consumer);
+        answer = dlp_call_dlpack_general(state, consumer);
     else /* max_version alone: saves 341 of 2,162 instructions of a call with a NumPy array */
         answer = PyObject_VectorcallMethod(state->objects[DLP_STR_DLPACK], stack, 1, state->objects[DLP_OBJ_KWNAMES]);
     return answer == NULL && consumer->pass_keywords && PyErr_ExceptionMatches(PyExc_TypeError)
-               ? dlp_call_again(state, consumer)
+               ? dlp_call_dlpack_again(state, consumer)
                : answer;
 }
 
@@ -1611,7 +1611,7 @@ dlp_view_decide(dlpack_py_view *v, const dlp_consumer *consumer, dlpack_py_error
     const DLDevice asked = consumer->request->device;
     const dlpack_py_want *want = consumer->want;
     const int layout = dlp_simple_layout(t);
-    const int is_cpu = layout != 0 && want->device <= (int32_t)kDLCPU; /* CPU memory, which is wanted */
+    const int is_wanted_cpu = layout != 0 && want->device <= (int32_t)kDLCPU; /* CPU memory, which is wanted */
     const int wants_cpu = want->device == (int32_t)kDLCPU;
     const int readable = layout != 0 || dlpack_py_is_cpu_readable(t->device);
     const int may_be_pending = (want->options & DLPACK_PY_WANT_NOTHING_PENDING) == 0;
@@ -1622,15 +1622,15 @@ dlp_view_decide(dlpack_py_view *v, const dlp_consumer *consumer, dlpack_py_error
 
     if (layout == 0 && dlp_validate_general(t, v->flags, error) < 0)
         return -1;
-    if (!is_cpu && (wants_cpu ? !readable : !dlp_is_wanted_device(t, want))) /* before other faults */
+    if (!is_wanted_cpu && (wants_cpu ? !readable : !dlp_is_wanted_device(t, want))) /* before other faults */
         return dlp_refuse_device(t, want, error);
     if (dlp_check_requirements(t, layout, v->readonly, want, error) < 0) {
         if (!error->copy_helps || !dlp_may_copy(t, consumer))
             return -1;
-        must_copy = 1; /* also after copy=True: the producer made a copy, but not one that meets them */
+        must_copy = 1; /* also after copy=True: the producer's copy does not meet the requirements */
     }
     v->overlaps = layout == 0 && dlp_overlaps_itself(t);
-    if (is_cpu && !must_copy && !consumer->request->has_device)
+    if (is_wanted_cpu && !must_copy && !consumer->request->has_device)
         return 0;
     /* Asked for CPU memory, a producer of pinned or managed memory waits for the work on it (C5). */
     if (readable && t->device.device_type != kDLCPU &&
@@ -1662,7 +1662,7 @@ dlp_view_fill_strides(dlpack_py_view *v, dlpack_py_error *error)
     return 0;
 }
 
-/* Fills v, which is empty, from a managed tensor that meets want and request. Nothing is taken yet (K4): v
+/* Fills the empty v from a managed tensor, if it meets want and request. Nothing is taken yet (K4): v
  * owns at most its strides. copy: out, new memory for a copy, which dlp_view_copy fills; NULL: none is needed.
  * Returns 0; or, with v empty, DLP_ASK_FOR_CPU, DLP_UNKNOWN_MAJOR or -1. */
 static inline int
@@ -1775,13 +1775,13 @@ DLP_NOINLINE int
 dlp_take_managed_steal(void *managed, int32_t form, const dlpack_py_want *want, const dlpack_py_request *request,
                        dlpack_py_view *v)
 {
-    const dlp_consumer given = dlp_consumer_make(want, request, NULL); /* cannot ask again */
+    const dlp_consumer consumer = dlp_consumer_make(want, request, NULL); /* cannot ask again */
     dlp_export *copy;
     dlpack_py_error error;
 
-    if (dlp_view_prepare(v, managed, form, &given, &copy, &error) < 0) {
+    if (dlp_view_prepare(v, managed, form, &consumer, &copy, &error) < 0) {
         dlp_delete(managed, form);
-        return dlp_raise_for(given.want, &error);
+        return dlp_raise_for(consumer.want, &error);
     }
     v->managed = managed;
     if (copy != NULL)
@@ -1851,7 +1851,7 @@ dlp_take_answer_steal(PyObject *answer, const dlp_consumer *consumer, dlpack_py_
     for_cpu.device = dlp_device_make(kDLCPU, 0);
     again = *consumer;
     again.request = &for_cpu;
-    return dlp_take_answer_steal(dlp_call(&again), &again, v);
+    return dlp_take_answer_steal(dlp_call_dlpack(&again), &again, v);
 }
 
 /* ---- Consuming ---------------------------------------------------------- */
@@ -1862,11 +1862,11 @@ dlp_take_by_table(const dlp_consumer *consumer, const dlpack_py_device *device, 
 static inline int
 dlp_has_table(dlp_state *state, PyObject *obj);
 static int
-dlp_consume(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v);
+dlp_consume_cached(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v);
 #else
 #  define dlp_take_by_table(consumer, device, table, v) DLP_NO_TABLE
 #  define dlp_has_table(state, obj) 0
-#  define dlp_consume(obj, want, v) dlpack_py_consume_request(obj, NULL, want, v)
+#  define dlp_consume_cached(obj, want, v) dlpack_py_consume_request(obj, NULL, want, v)
 #endif
 
 /* As dlpack_py_consume, with a request. The view meets request->device, where has_device is 1, and request->copy (C3).
@@ -1885,7 +1885,7 @@ dlpack_py_consume_request(PyObject *obj, const dlpack_py_request *request, const
     if (consumer.obj == NULL)
         return dlp_take_capsule(obj, &consumer, v);
     result = dlp_take_by_table(&consumer, NULL, NULL, v);
-    return result != DLP_NO_TABLE ? result : dlp_take_answer_steal(dlp_call(&consumer), &consumer, v);
+    return result != DLP_NO_TABLE ? result : dlp_take_answer_steal(dlp_call_dlpack(&consumer), &consumer, v);
 }
 
 /* dlpack_py_consume: take the tensor that obj offers, if it meets the requirements.
@@ -1901,11 +1901,11 @@ dlpack_py_consume_request(PyObject *obj, const dlpack_py_request *request, const
 static inline DLP_MUST_CHECK int
 dlpack_py_consume(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
-    return dlp_consume(obj, want, v);
+    return dlp_consume_cached(obj, want, v);
 }
 
 /* Read a dtype object with __dlpack_data_type__ (data-apis/array-api#972), as Paddle and tvm-ffi have. Returns 0, or -1
- * with AttributeError (no such object), BufferError (an impossible dtype: C8), TypeError or the object's exception. */
+ * with AttributeError (no such method), BufferError (an impossible dtype: C8), TypeError or the object's exception. */
 DLP_COLD int
 dlpack_py_parse_dtype(PyObject *obj, uint32_t *dtype)
 {
@@ -2181,7 +2181,7 @@ DLP_QUIET_END
  * S2   On CUDA None or 1 is the legacy default stream, 2 the per-thread default stream, 0 is refused.
  * S3   On ROCm None or 0 is the default stream, 1 and 2 are refused.
  * S4   Where producer and consumer use one stream, no event is recorded and no stream waits. *
- * S5   After a call the current device is that from before the call, also where the call fails. *
+ * S5   A call leaves the current device as it was, also where the call fails. *
  * S6   In a graph capture nothing is called that is illegal in one. A wait for work outside of it is BufferError. *
  * S7   A stream handle has the pointer's full width.
  * S8   No function of a device's runtime is called with the GIL held. *

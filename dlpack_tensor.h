@@ -97,7 +97,7 @@ DLP_QUIET
 
 #define DLPACK_PY_MAX_NDIM 64 /* NumPy's maximum (D8) */
 
-/* DLP_GNU: has overflow built-ins. DLP_PRINTF: checks formats. DLP_COLD: cold. DLP_NOINLINE: not inlined.
+/* DLP_GNU: has overflow built-ins. DLP_PRINTF: checks formats. DLP_NOINLINE: not inlined. DLP_COLD: and rarely called.
  * DLP_MUST_CHECK: an unused result warns. DLP_DEPRECATED, before a function, field or typedef: each use warns. */
 #if defined(__clang__) || (defined(__GNUC__) && __GNUC__ >= 5)
 #  define DLP_GNU
@@ -387,7 +387,7 @@ dlpack_py_device_text(DLDevice device, char text[DLPACK_PY_TEXT_SIZE])
 static inline DLTensor
 dlpack_py_cpu(void *data, uint32_t dtype, int32_t ndim, const int64_t *shape, const int64_t *strides)
 {
-    const DLDataType d = {(uint8_t)(dtype >> 24), (uint8_t)(dtype >> 16 & 0xff), (uint16_t)(dtype & 0xffff)};
+    const DLDataType d = {(uint8_t)(dtype >> 24), (uint8_t)(dtype >> 16), (uint16_t)dtype};
     DLTensor t;
     t.data = data;
     t.device = dlp_device_make(kDLCPU, 0);
@@ -508,7 +508,7 @@ dlpack_py_byte_strides(DLTensor *t, int64_t *strides, uint64_t flags, dlpack_py_
 
 /* The tensor's strides; where they are NULL, row-major strides written to storage (D4). */
 DLP_COLD const int64_t *
-dlp_strides(const DLTensor *t, int64_t storage[DLPACK_PY_MAX_NDIM])
+dlp_strides_or_compact(const DLTensor *t, int64_t storage[DLPACK_PY_MAX_NDIM])
 {
     if (t->strides != NULL)
         return t->strides;
@@ -568,13 +568,13 @@ dlp_stride_pattern(const DLTensor *t)
     return layout;
 }
 
-/* Has the tensor this order? dlpack_py_is_contiguous describes the orders. Returns 0, or -1 with BufferError. */
+/* Checks that t has this order; dlpack_py_is_contiguous lists the orders. Returns 0, or -1 with BufferError. */
 DLP_COLD int
 dlp_check_layout(const DLTensor *t, char order, dlpack_py_error *error)
 {
     const int32_t count = order == 'R' && t->ndim > 1 ? t->ndim - 1 : t->ndim; /* dimensions to check */
     int64_t storage[DLPACK_PY_MAX_NDIM];
-    const int64_t *strides = dlp_strides(t, storage);
+    const int64_t *strides = dlp_strides_or_compact(t, storage);
     uint64_t step = 1;
     int32_t k;
 
@@ -739,7 +739,7 @@ dlpack_py_validate(const DLTensor *t, uint64_t flags, dlpack_py_error *error)
 typedef int (*dlpack_py_fallback)(void *py_object, struct DLManagedTensorVersioned **out);
 
 /* What a caller of dlpack_py_consume requires. All zero, which dlpack_py_want_any returns, accepts any tensor that the
- * CPU can read, if its numbers are aligned. Requirements that contradict each other are SystemError at every call. */
+ * CPU can read, if its numbers are aligned. A want whose fields contradict each other raises SystemError. */
 typedef struct dlpack_py_want {
     uint32_t dtype;              /* DLPACK_PY_FLOAT32...; 0: any */
     const uint32_t *dtypes;      /* further accepted dtypes, ended by 0; NULL: no further ones */
@@ -963,7 +963,7 @@ typedef dlpack_copy_loop dlp_loop;
 #else
 /* One loop of a copy: how often it runs, and the bytes from one round to the next in dst and in src. */
 typedef struct dlp_loop {
-    int64_t count, to, from;
+    int64_t count, to_step, from_step;
 } dlp_loop;
 
 /* Copies rows of items of size bytes. Constant sizes are fast. */
@@ -974,11 +974,11 @@ dlp_copy_rows(char *to, const dlp_loop *rows, const char *from, const dlp_loop *
 
     (void)total;
     for (row = 0; row < rows->count; row++) {
-        char *out = to + row * rows->to;
-        const char *in = from + row * rows->from;
+        char *out = to + row * rows->to_step;
+        const char *in = from + row * rows->from_step;
 #define DLP_COPY_ITEMS(bytes)          \
     for (i = 0; i < items->count; i++) \
-    memcpy(out + i * items->to, in + i * items->from, bytes)
+    memcpy(out + i * items->to_step, in + i * items->from_step, bytes)
         switch (size) {
         case 1: DLP_COPY_ITEMS(1); break;
         case 2: DLP_COPY_ITEMS(2); break;
@@ -1019,8 +1019,8 @@ dlp_copy_unchecked(const DLTensor *dst, const DLTensor *src, uint64_t flags)
     const int packed = bits % 8 != 0;
     const int64_t size = packed ? bits : bits / 8;
     int64_t compact_to[DLPACK_PY_MAX_NDIM], compact_from[DLPACK_PY_MAX_NDIM], total = size, to = 0, from = 0;
-    const int64_t *step_to = dlp_strides(dst, compact_to);
-    const int64_t *step_from = dlp_strides(src, compact_from);
+    const int64_t *step_to = dlp_strides_or_compact(dst, compact_to);
+    const int64_t *step_from = dlp_strides_or_compact(src, compact_from);
     char *first_to = (char *)dlp_first_element(dst);
     const char *first_from = (const char *)dlp_first_element(src);
     /* A loop that runs once. The largest step keeps dlpack_copy.h from copying in blocks. */
@@ -1037,23 +1037,23 @@ dlp_copy_unchecked(const DLTensor *dst, const DLTensor *src, uint64_t flags)
         loop.count = src->shape[i];
         if (loop.count == 1)
             continue;
-        loop.to = step_to[i] * size;
-        loop.from = step_from[i] * size;
+        loop.to_step = step_to[i] * size;
+        loop.from_step = step_from[i] * size;
         total *= loop.count;
-        for (next = &loops[++count]; next > &loops[1] && llabs(next[-1].to) > llabs(loop.to); next--)
+        for (next = &loops[++count]; next > &loops[1] && llabs(next[-1].to_step) > llabs(loop.to_step); next--)
             *next = next[-1];
         *next = loop;
     }
     loops[0].count = size;
-    loops[0].to = loops[0].from = 1;
+    loops[0].to_step = loops[0].from_step = 1;
     for (i = 1; i <= count; i++) {
         next = &loops[last];
-        if (loops[i].to == next->to * next->count && loops[i].from == next->from * next->count)
+        if (loops[i].to_step == next->to_step * next->count && loops[i].from_step == next->from_step * next->count)
             next->count *= loops[i].count;
         else {
             loops[++last] = loops[i];
             done[last] = 0;
-            if (last > 2 && llabs(loops[last].from) < llabs(loops[rows].from))
+            if (last > 2 && llabs(loops[last].from_step) < llabs(loops[rows].from_step))
                 rows = last;
         }
     }
@@ -1067,12 +1067,12 @@ dlp_copy_unchecked(const DLTensor *dst, const DLTensor *src, uint64_t flags)
             if (!packed && (k == 1 || k == rows))
                 continue;
             next = &loops[k];
-            to += next->to;
-            from += next->from;
+            to += next->to_step;
+            from += next->from_step;
             if (++done[k] < next->count)
                 break;
-            to -= next->count * next->to;
-            from -= next->count * next->from;
+            to -= next->count * next->to_step;
+            from -= next->count * next->from_step;
             done[k] = 0;
         }
     } while (k <= last);
@@ -1091,7 +1091,7 @@ DLP_COLD void
 dlp_largest_step(const DLTensor *t, uint64_t flags, uint64_t limit, uint64_t *step, uint64_t *count)
 {
     int64_t storage[DLPACK_PY_MAX_NDIM];
-    const int64_t *strides = dlp_strides(t, storage);
+    const int64_t *strides = dlp_strides_or_compact(t, storage);
     int32_t i;
     for (i = 0; i < t->ndim; i++) {
         const uint64_t stride = t->shape[i] == 1 ? 0 : (uint64_t)llabs(strides[i]);
@@ -1209,7 +1209,7 @@ typedef struct dlp_export {
     /* int64_t shape[ndim], strides[ndim], then data */
 } dlp_export;
 
-/* Releases what an export keeps, on any thread at any time (K5). */
+/* Releases what an export holds, and frees it. Any thread, at any time (K5). */
 DLP_NOINLINE void
 dlp_release_manager(const dlp_manager *manager)
 {

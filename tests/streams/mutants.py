@@ -143,7 +143,7 @@ MUTANTS = [  # the error, the file, and pairs: a text, its replacement
     (
         "pinned memory has the device of its number",
         DEVICE,
-        "    if (dlp_is_on(offer->device, device)) /* pinned",
+        "    if (dlp_operates_on(offer->device, device)) /* pinned",
         "    /* pinned",
     ),
     (
@@ -350,7 +350,7 @@ MUTANTS = [  # the error, the file, and pairs: a text, its replacement
     (
         "an array interface is ordered on the current device",
         INTERFACE,
-        "pending.device_id = dlp_is_on(dlpack_device_operations(), t.device) ? t.device.device_id :",
+        "pending.device_id = dlp_operates_on(offer.device, t.device) ? t.device.device_id :",
         "pending.device_id = 0 ? t.device.device_id :",
     ),
     (
@@ -528,7 +528,7 @@ MUTANTS = [  # the error, the file, and pairs: a text, its replacement
     (
         "pinned memory is released on a stream of device 0",
         DEVICE,
-        "    if (stream.device_id == 0 && !dlp_is_on(dlpack_device_operations(), v->tensor.device))",
+        "    if (stream.device_id == 0 && !dlp_operates_on(dlpack_device_operations(), v->tensor.device))",
         "    if (0)",
     ),
     (
