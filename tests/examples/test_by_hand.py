@@ -218,6 +218,7 @@ def test_an_exception_of_another_library_s_deleter_is_unraisable_K2(monkeypatch)
     monkeypatch.setattr(sys, "unraisablehook", lambda args: unraisable.append(str(args.exc_value)))
     by_hand.from_dlpack(probe.rude_capsule())
     by_hand.from_dlpack(probe.rude_capsule()).__dlpack__()
+    collect()
     assert unraisable == ["left behind by a deleter"] * 2
 
 

@@ -11,6 +11,7 @@ import dltensor
 import exchange_probe
 import pytest
 import table_consumer
+from collecting import collect
 from dltensor import CPU, FORMS, LEGACY, Made
 from optional import numpy
 from streams.simulation import BLOCKING, GLOBAL, THREAD_LOCAL
@@ -814,6 +815,7 @@ def test_memory_is_given_again_only_behind_the_work_of_its_consumer_S1(sim, plat
         assert other.address != address
     sim.synchronize(consumer)
     assert platform.probe.collect() == 0
+    collect()
     again = platform.probe.Array((64,), own)
     assert again.address == address
 
