@@ -622,8 +622,8 @@ dlp_buffer_interface_address(const char *name, PyObject *data, DLTensor *t, uint
     return PyErr_Occurred() ? dlp_buffer_interface_refuse(name, "data", data, "(address, read-only)") : 0;
 }
 
-/* The attribute of an object, a copy where it is a dict: reading it may run code that changes it. *dict: out, NULL
- * where there is none. Returns 0, or -1 with the error of a getter. */
+/* Finds the attribute. A dict is copied: code that runs while it is read may change the original. *dict: out, NULL
+ * where there is no attribute. Returns 0, or -1 with the error of a getter. */
 static inline int
 dlp_buffer_interface_find(PyObject *obj, const char *name, PyObject **dict)
 {

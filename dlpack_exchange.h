@@ -46,7 +46,7 @@ typedef struct dlpack_py_exchange {
 } dlpack_py_exchange;
 
 /* A type that dlpack_py_exchange_add has put a table on. The struct is not changed once it is in the list, and is freed
- * at the end of the interpreter. It holds no reference to the type: CPython 3.11 would leak it. */
+ * at the end of the interpreter. A reference to the type would leak it on CPython 3.11. */
 typedef struct dlp_registration {
     PyTypeObject *type;  /* borrowed, valid while reference is alive */
     PyObject *reference; /* a weak reference to it */
@@ -59,12 +59,13 @@ typedef struct dlp_type_entry {
     dlp_atomic type;                /* PyTypeObject *: borrowed, to compare with; set last */
     unsigned int tag;               /* its version tag, which changes when the type or a base changes; 0: none */
     int is_ours;                    /* the table is of this file */
-    int refuses_keywords;           /* __dlpack__, a C function, raised TypeError with keywords, not without (C1) */
+    int refuses_keywords;           /* __dlpack__ is a C function that raised TypeError only with keywords (C1) */
     size_t embedded_offset;         /* of our table: the offset of the dlpack_py_embedded in an object; 0: none */
     const DLPackExchangeAPI *table; /* NULL: none */
     PyObject *method; /* __dlpack__ of the type, borrowed; NULL: look it up, an instance may have its own */
     char unused[56 - 5 * sizeof(void *)];
 } dlp_type_entry;
+typedef char dlp_type_entry_has_64_bytes[sizeof(dlp_type_entry) == 64 ? 1 : -1];
 
 /* From Python 3.11 on, types are cached by version tag; without a GIL, only if a tag can be read atomically. */
 #if !DLPACK_PY_PLAIN && !defined(Py_LIMITED_API) && !defined(PYPY_VERSION) && PY_VERSION_HEX >= 0x030B0000 && \
@@ -77,12 +78,12 @@ typedef struct dlp_type_entry {
 
 /* What this file caches for an interpreter, until the interpreter ends. */
 typedef struct dlp_exchange_state {
-    dlp_atomic registered;     /* dlp_registration *: the types with a table of this file */
-    PyTypeObject *cached_type; /* the static type that from_dlpack belongs to; borrowed, only compared */
-    unsigned int cached_tag;
-    PyObject *from_dlpack; /* of the library of cached_type; NULL: not cached */
+    dlp_atomic registered;          /* dlp_registration *: the types with a table of this file */
+    PyTypeObject *from_dlpack_type; /* the static type that from_dlpack belongs to; borrowed, only compared */
+    unsigned int from_dlpack_tag;
+    PyObject *from_dlpack; /* of the library of from_dlpack_type; NULL: not cached */
 #if DLP_TYPE_SLOTS
-    dlp_type_entry types[DLP_TYPE_SLOTS];
+    dlp_type_entry entries[DLP_TYPE_SLOTS];
 #endif
 } dlp_exchange_state;
 
@@ -161,9 +162,9 @@ dlp_usable_table(const DLPackExchangeAPIHeader *header)
                : table;
 }
 
-/* The record of dlpack_py_exchange_add for this table and type, or a base of it (X7); type NULL: any type. A capsule
- * is no proof: any class may carry it. owning_type: out, the type in the record, a new reference. Returns NULL
- * if there is none, or with MemoryError; then *owning_type is NULL. */
+/* The record of dlpack_py_exchange_add for this table and type, or a base of it (X7); type NULL: any type. Any
+ * class may carry the capsule of a table. owning_type: out, the type in the record, a new reference. Returns NULL if
+ * there is no record, or with MemoryError; then *owning_type is NULL. */
 DLP_COLD const dlp_registration *
 dlp_find_registration(dlp_exchange_state *cache, PyTypeObject *type, const void *table, PyObject **owning_type)
 {
@@ -201,7 +202,7 @@ static inline dlp_type_entry *
 dlp_type_entry_at(dlp_exchange_state *cache, PyTypeObject *type)
 {
     const uintptr_t mask = (DLP_TYPE_SLOTS - 1) * sizeof(dlp_type_entry); /* 64 bytes each: saves a multiplication */
-    return (dlp_type_entry *)(void *)((char *)cache->types + (((uintptr_t)type << 2 ^ (uintptr_t)type >> 3) & mask));
+    return (dlp_type_entry *)(void *)((char *)cache->entries + (((uintptr_t)type << 2 ^ (uintptr_t)type >> 3) & mask));
 }
 
 /* The cached entry of a type, valid until foreign code runs; NULL: none. state may be NULL, after an error. */
@@ -371,8 +372,8 @@ dlp_table_failed(const char *function)
     return -1;
 }
 
-/* Does the object say that its data is neither lazily conjugated nor negated? The table of PyTorch 2.13 exports
- * such data as it is in memory (X9). Returns 1, or 0 with or without an exception. */
+/* Are is_conj() and is_neg() of the object false? The table of PyTorch 2.13 exports conjugated and negated data as it
+ * is in memory (X9). Returns 1, or 0 with or without an exception. */
 DLP_COLD int
 dlp_is_resolved(PyObject *obj)
 {
@@ -425,7 +426,7 @@ dlp_is_basic_want(const dlpack_py_want *want)
 /* Fast path of dlp_view_prepare. Returns 1 if the major version is known (K6), the layout is simple, the tensor has
  * strides and it meets want; else 0. is_basic: dlp_is_basic_want(want). */
 static inline int
-dlp_meets_simple(const DLManagedTensorVersioned *managed, const DLTensor *t, const dlpack_py_want *want, int is_basic)
+dlp_meets_want(const DLManagedTensorVersioned *managed, const DLTensor *t, const dlpack_py_want *want, int is_basic)
 {
     int layout = managed == NULL || !dlp_is_unknown_major(managed, DLPACK_PY_VERSIONED) ? dlp_simple_layout(t) : 0;
     const int32_t readonly = layout == 0 || managed == NULL ? DLPACK_PY_READ_ONLY_UNKNOWN
@@ -463,7 +464,7 @@ dlp_take_by_entry(const dlp_type_entry *entry, PyObject *obj, const dlpack_py_wa
     }
     if (!dlp_is_unknown_major(managed, DLPACK_PY_VERSIONED)) {
         if ((is_ours || !dlp_is_complex(managed->dl_tensor.dtype)) &&
-            dlp_meets_simple(managed, &managed->dl_tensor, want, is_basic)) {
+            dlp_meets_want(managed, &managed->dl_tensor, want, is_basic)) {
             dlp_view_fill(v, managed, &managed->dl_tensor);
             return 0;
         }
@@ -510,7 +511,7 @@ dlp_find_embedded(const dlp_type_entry *entry, PyObject *obj, const dlpack_py_wa
 }
 
 #if DLP_TYPE_SLOTS
-/* Takes the tensor of an object by its type's cached __dlpack__. A tensor that dlp_meets_simple accepts is taken
+/* Takes the tensor of an object by its type's cached __dlpack__. A tensor that dlp_meets_want accepts is taken
  * here, any other one by dlp_take_answer_steal. Where the type refuses keywords, none are passed: saves 4,600 of 6,000
  * instructions. Returns 0, or -1 with an exception. */
 DLP_NOINLINE int
@@ -529,7 +530,7 @@ dlp_take_by_method(dlp_state *state, dlp_type_entry *entry, PyObject *obj, const
         managed = (DLManagedTensorVersioned *)PyCapsule_GetPointer(answer, DLP_UNUSED_NAME(DLPACK_PY_VERSIONED));
         if (managed == NULL)
             PyErr_Clear(); /* a capsule of another name */
-        else if (dlp_meets_simple(managed, &managed->dl_tensor, want, is_basic)) {
+        else if (dlp_meets_want(managed, &managed->dl_tensor, want, is_basic)) {
             dlp_view_fill(v, managed, &managed->dl_tensor);
             (void)PyCapsule_SetName(answer, DLP_USED_NAME(DLPACK_PY_VERSIONED)); /* commit point (K4) */
             Py_DECREF(answer);
@@ -593,13 +594,13 @@ dlp_consume_cached(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 
 /* ---- Borrowing ---------------------------------------------------------- */
 
-/* dlpack_py_borrow, by the table of the type. entry: the cached entry of the type, or NULL. */
+/* dlpack_py_borrow, by the table of the type. entry: the cached entry of the type, or NULL. want: not NULL. is_basic:
+ * dlp_is_basic_want(want). */
 DLP_NOINLINE int
-dlp_borrow_general(const dlp_type_entry *entry, PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
+dlp_borrow_general(const dlp_type_entry *entry, PyObject *obj, const dlpack_py_want *want, int is_basic,
+                   dlpack_py_view *v)
 {
-    const dlpack_py_want *required = want != NULL ? want : &dlp_empty_want;
-    const int is_basic = dlp_is_basic_want(required);
-    dlpack_py_want as_legacy; /* want without copies: a lent tensor is checked as a legacy one */
+    dlpack_py_want lent_want; /* want, but a lent tensor is neither copied nor made writable */
     dlp_consumer consumer;
     dlp_type_entry uncached;
     dlp_export *copy;
@@ -607,8 +608,8 @@ dlp_borrow_general(const dlp_type_entry *entry, PyObject *obj, const dlpack_py_w
     DLManagedTensor lent;
     int is_ours, lends;
 
-    if (required->writable || (required->options & DLPACK_PY_WANT_NO_TABLE) != 0 ||
-        (!is_basic && dlp_check_want(required, NULL) < 0)) /* dlpack_py_consume raises the error */
+    if (want->writable || (want->options & DLPACK_PY_WANT_NO_TABLE) != 0 ||
+        (!is_basic && dlp_check_want(want, NULL) < 0)) /* dlpack_py_consume raises the error */
         return dlpack_py_consume(obj, want, v);
     if (entry == NULL && (entry = dlp_type_entry_get(dlp_state_get(), obj, &uncached)) == NULL) {
         dlp_view_clear(v);
@@ -620,14 +621,14 @@ dlp_borrow_general(const dlp_type_entry *entry, PyObject *obj, const dlpack_py_w
     memset(&lent.dl_tensor, 0, sizeof(lent.dl_tensor)); /* some tables leave fields unset (X8) */
     lends = entry->table->dltensor_from_py_object_no_sync(obj, &lent.dl_tensor) == 0 && !PyErr_Occurred() &&
             (is_ours || !dlp_is_complex(lent.dl_tensor.dtype)); /* complex: is_conj() may free lent memory (X9) */
-    if (lends && dlp_meets_simple(NULL, &lent.dl_tensor, required, is_basic)) {
+    if (lends && dlp_meets_want(NULL, &lent.dl_tensor, want, is_basic)) {
         dlp_view_fill(v, NULL, &lent.dl_tensor);
         return 0;
     }
     dlp_view_clear(v);
-    as_legacy = *required;
-    as_legacy.options &= ~(DLPACK_PY_WANT_COPY_IF_NEEDED | DLPACK_PY_WANT_LEGACY_IS_WRITABLE);
-    consumer = dlp_consumer_make(&as_legacy, NULL, NULL);
+    lent_want = *want;
+    lent_want.options &= ~(DLPACK_PY_WANT_COPY_IF_NEEDED | DLPACK_PY_WANT_LEGACY_IS_WRITABLE);
+    consumer = dlp_consumer_make(&lent_want, NULL, NULL);
     if (lends && lent.dl_tensor.dtype.bits >= 8 && /* else may be padded (X3) */
         lent.dl_tensor.device.device_type == kDLCPU &&
         dlp_view_prepare(v, &lent, DLPACK_PY_LEGACY, &consumer, &copy, &error) == 0)
@@ -657,7 +658,7 @@ dlpack_py_borrow(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
         dlp_view_fill(v, NULL, &e->versioned.dl_tensor);
         return 0;
     }
-    return dlp_borrow_general(entry, obj, want, v);
+    return dlp_borrow_general(entry, obj, required, is_basic, v);
 }
 
 /* ---- A table for your type ---------------------------------------------- */
@@ -921,7 +922,6 @@ dlp_type_set_attribute(PyTypeObject *type, PyObject *name, PyObject *value)
     if (failed && PyErr_ExceptionMatches(PyExc_TypeError)) {
         PyErr_Clear();
         failed = PyDict_SetItem(type->tp_dict, name, value);
-        PyType_Modified(type);
     }
 #endif
     return failed;
@@ -967,7 +967,7 @@ dlpack_py_exchange_add(PyTypeObject *type, const dlpack_py_exchange *exchange)
     do
         record->next = (dlp_registration *)DLP_LOAD(&cache->registered);
     while (!DLP_COMPARE_EXCHANGE(&cache->registered, (dlp_atomic)record->next, (dlp_atomic)record));
-    PyType_Modified(type); /* drops an entry that was cached between the attribute and the record */
+    PyType_Modified(type); /* drops what was cached before the attribute and the record were set */
     return 0;
 }
 
@@ -1081,7 +1081,7 @@ dlp_view_managed_steal(dlpack_py_view *v)
     return NULL;
 }
 
-/* __dlpack__ of a result. Gives its tensor away, unless a request needs an export that shares it: saves a reference. */
+/* __dlpack__ of a result. Moves the tensor to the capsule, unless the request needs an export that shares it. */
 static inline PyObject *
 dlp_result_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
@@ -1126,7 +1126,7 @@ dlp_find_from_dlpack(dlp_state *state, PyObject *obj)
 
 #if DLP_TYPE_SLOTS && !defined(Py_GIL_DISABLED)
     dlp_exchange_state *cache = dlp_exchange_get(state);
-    if (cache->cached_type == Py_TYPE(obj) && cache->cached_tag == dlp_type_tag(cache->cached_type)) {
+    if (cache->from_dlpack_type == Py_TYPE(obj) && cache->from_dlpack_tag == dlp_type_tag(cache->from_dlpack_type)) {
         Py_INCREF(cache->from_dlpack);
         return cache->from_dlpack;
     }
@@ -1158,8 +1158,8 @@ dlp_find_from_dlpack(dlp_state *state, PyObject *obj)
                               obj);
 #if DLP_TYPE_SLOTS && !defined(Py_GIL_DISABLED)
     if (found != NULL && !PyType_HasFeature(Py_TYPE(obj), Py_TPFLAGS_HEAPTYPE) && dlp_type_tag(Py_TYPE(obj)) != 0) {
-        cache->cached_type = Py_TYPE(obj);
-        cache->cached_tag = dlp_type_tag(cache->cached_type);
+        cache->from_dlpack_type = Py_TYPE(obj);
+        cache->from_dlpack_tag = dlp_type_tag(cache->from_dlpack_type);
         Py_INCREF(found);
         Py_XSETREF(cache->from_dlpack, found);
     }

@@ -372,7 +372,7 @@ dlp_is_fatal(void)
 /* The last exception of a chain of contexts, borrowed: its context is NULL or end. NULL if chain is end, if other is in
  * the chain, or if the chain has more than limit exceptions: it may be a ring. */
 DLP_COLD PyObject *
-dlp_chain_end(PyObject *chain, PyObject *end, PyObject *other, int limit)
+dlp_exception_chain_end(PyObject *chain, PyObject *end, PyObject *other, int limit)
 {
     for (; limit > 0 && chain != other && chain != end; limit--) {
         PyObject *next = PyException_GetContext(chain);
@@ -384,17 +384,17 @@ dlp_chain_end(PyObject *chain, PyObject *end, PyObject *other, int limit)
     return NULL;
 }
 
-/* Chains first to second as an except block would (C1): first becomes the context of the last exception in second's
- * chain that the caller is not handling. Does nothing if a ring could result. */
+/* Chains first to second as an except block would (C1): first becomes the context of the last exception of second's
+ * chain, before what the caller handles. Does nothing if a ring could result. */
 DLP_COLD void
-dlp_chain(PyObject *first, PyObject *second)
+dlp_exception_chain(PyObject *first, PyObject *second)
 {
     dlp_exception handled;
     PyObject *last;
 
     PyErr_GetExcInfo(&handled.type, &handled.value, &handled.traceback);
-    last = dlp_chain_end(second, handled.value, first, 32);
-    if (last != NULL && dlp_chain_end(first, NULL, last, 1000) != NULL) { /* last is no context of first */
+    last = dlp_exception_chain_end(second, handled.value, first, 32);
+    if (last != NULL && dlp_exception_chain_end(first, NULL, last, 1000) != NULL) { /* last is no context of first */
         Py_INCREF(first);
         PyException_SetContext(last, first); /* steals */
     }
@@ -506,7 +506,7 @@ dlp_drop_owner(void *context)
 
     if (current == NULL || DLP_INTERPRETER_OF(current) != lifetime->interpreter)
         dlp_attach_and_drop(manager, current);
-    else if (!DLP_LOAD(&lifetime->gone)) /* gone: current may be a new interpreter at this address */
+    else if (!DLP_LOAD(&lifetime->gone)) /* gone: a new interpreter may have the same address */
         dlp_drop_attached(manager);
 }
 
@@ -628,7 +628,7 @@ dlp_at_exit(PyObject *self, PyObject *unused)
     dlp_lifetime_after_fork(&state->lifetime);
     (void)DLP_OR(&state->lifetime.deleters, DLP_CLOSING);
     if (DLP_LOAD(&state->lifetime.deleters) >= DLP_DELETER &&
-        !dlp_is_finalizing()) { /* if so, CPython stops the threads */
+        !dlp_is_finalizing()) { /* else CPython stops the threads */
         Py_BEGIN_ALLOW_THREADS
         while (DLP_LOAD(&state->lifetime.deleters) >= DLP_DELETER && waits-- > 0)
             DLP_SLEEP();
@@ -689,8 +689,8 @@ dlp_state_new(PyInterpreterState *interpreter)
     return capsule;
 }
 
-/* Finds or makes the state in the interpreter's dictionary. Runs Python code, which may call it. First uses of the
- * dictionary and of atexit on two threads at once crash CPython 3.13 without a GIL: all files lock PyCapsule_Type. */
+/* Finds or makes the state in the interpreter's dictionary. Runs Python code, which may call this function.
+ * CPython 3.13t crashes if two threads first use the dictionary or atexit at once: all files lock PyCapsule_Type. */
 DLP_COLD dlp_state *
 dlp_state_find_or_make(PyInterpreterState *interpreter)
 {
@@ -712,7 +712,7 @@ dlp_state_find_or_make(PyInterpreterState *interpreter)
     if (capsule != NULL) {
         state = (dlp_state *)PyCapsule_GetPointer(capsule, DLP_STATE_NAME);
         state->published = 1;
-        if ((DLP_LOAD(&state->lifetime.deleters) & DLP_CLOSING) == 0) /* a late state may never be destroyed */
+        if ((DLP_LOAD(&state->lifetime.deleters) & DLP_CLOSING) == 0) /* at exit it may never be destroyed */
             DLP_STORE(DLP_STATE_SLOT(interpreter), (dlp_atomic)state);
     }
     Py_XDECREF(capsule); /* the dictionary holds it */
@@ -936,7 +936,7 @@ dlp_match_keywords(const char *function, int positional, int first, int count, P
 
 /* Reads a request from any arguments. */
 DLP_NOINLINE int
-dlp_parse_general(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, dlpack_py_request *request)
+dlp_parse_request_general(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, dlpack_py_request *request)
 {
     PyObject *values[4] = {NULL, NULL, NULL, NULL}; /* stream, max_version, dl_device, copy */
     return dlp_match_keywords("__dlpack__", 0, DLP_STR_STREAM, 4, args, nargs, kwnames, values) < 0
@@ -955,7 +955,7 @@ dlpack_py_parse_request(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnam
     if (state == NULL)
         return -1;
     if (nargs != 0 || given > 1 || (given == 1 && DLP_TUPLE_ITEM(kwnames, 0) != state->objects[DLP_STR_MAX_VERSION]))
-        return dlp_parse_general(args, nargs, kwnames, request);
+        return dlp_parse_request_general(args, nargs, kwnames, request);
     memset(request, 0, sizeof(*request));
     if (given == 0)
         return 0; /* saves 133 of 818 instructions of x.__dlpack__() */
@@ -1009,7 +1009,7 @@ typedef struct dlpack_py_plan {
     int32_t form;    /* DLPACK_PY_VERSIONED or DLPACK_PY_LEGACY */
     int32_t copy;    /* 1: a copy, 0: in place */
     DLDevice device; /* of the tensor in the capsule */
-    uint64_t flags;  /* of an export in place; a copy has IS_COPIED, and PADDED of the offer */
+    uint64_t flags;  /* of an export in place; dlp_export_new_compact sets those of a copy */
 } dlpack_py_plan;
 
 /* The operations of a device: dlpack_device.h has those of CUDA and HIP, docs/devices.md shows how to write others.
@@ -1027,9 +1027,9 @@ typedef struct dlpack_py_device {
 } dlpack_py_device;
 
 static inline int
-dlp_operates_on(const dlpack_py_device *device, DLDevice where)
+dlp_operates_on(const dlpack_py_device *operations, DLDevice device)
 {
-    return device != NULL && (int32_t)where.device_type == device->type;
+    return operations != NULL && (int32_t)device.device_type == operations->type;
 }
 
 /* Decides on which device the tensor in the capsule is. Returns 0, or -1 with *error filled (P5, P6). */
@@ -1079,7 +1079,7 @@ dlp_plan_general(const dlpack_py_offer *offer, const dlpack_py_request *request,
     plan->flags = dlp_kept_flags(t, offer->flags);
     is_padded = (plan->flags & DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED) != 0;
     is_read_only = (plan->flags & DLPACK_PY_FLAG_READ_ONLY) != 0;
-    plan->flags |= (offer->is_copy ? DLPACK_PY_FLAG_IS_COPIED : 0);
+    plan->flags |= offer->is_copy ? DLPACK_PY_FLAG_IS_COPIED : 0;
     if (!readable && plan->device.device_type == kDLCPU)
         why = "an export from this device to the CPU must be a copy";
     else if ((offer->options & DLPACK_PY_OFFER_COPY_READ_ONLY) != 0 && is_read_only)
@@ -1418,13 +1418,12 @@ dlpack_py_release(dlpack_py_view *v)
 {
     void *managed = v->managed;
     int64_t *allocated = v->allocated;
-    const int32_t form = managed == NULL ? 0 : v->form; /* not read: may be unset */
 
     dlp_view_clear(v);
     if (allocated != NULL)
         DLPACK_PY_FREE(allocated);
     if (managed != NULL)
-        dlp_delete(managed, form);
+        dlp_delete(managed, v->form);
 }
 
 /* Move a view: afterwards from is empty, and to owns the tensor. to is empty before, or not initialized. */
@@ -1457,8 +1456,8 @@ typedef struct dlp_consumer {
     const dlpack_py_want *want;       /* not NULL */
     const dlpack_py_request *request; /* not NULL */
     PyObject *obj; /* the object whose __dlpack__ is called, borrowed; NULL: a capsule or managed tensor is taken */
-    /* 1: __dlpack__ gets max_version, and where asked for dl_device and copy (C3). 0: it gets none of them, because it
-     * raised TypeError for them (C1); or obj is NULL. */
+    /* 1: __dlpack__ gets max_version, and where asked for dl_device and copy (C3). 0: it raised TypeError for them
+     * (C1). Where obj is NULL, 1: copy=True was met before. */
     int pass_keywords;
 } dlp_consumer;
 
@@ -1544,7 +1543,7 @@ dlp_call_dlpack_again(const dlp_state *state, dlp_consumer *consumer)
         PyErr_NormalizeException(&second.type, &second.value, &second.traceback);
         if (first.traceback != NULL)
             (void)PyException_SetTraceback(first.value, first.traceback);
-        dlp_chain(first.value, second.value);
+        dlp_exception_chain(first.value, second.value);
         PyErr_Restore(second.type, second.value, second.traceback);
     }
     dlp_exception_drop(&first);
@@ -1611,18 +1610,18 @@ dlp_view_decide(dlpack_py_view *v, const dlp_consumer *consumer, dlpack_py_error
     const DLDevice asked = consumer->request->device;
     const dlpack_py_want *want = consumer->want;
     const int layout = dlp_simple_layout(t);
-    const int is_wanted_cpu = layout != 0 && want->device <= (int32_t)kDLCPU; /* CPU memory, which is wanted */
+    const int skip_device_checks = layout != 0 && want->device <= (int32_t)kDLCPU; /* CPU memory, which is wanted */
     const int wants_cpu = want->device == (int32_t)kDLCPU;
     const int readable = layout != 0 || dlpack_py_is_cpu_readable(t->device);
     const int may_be_pending = (want->options & DLPACK_PY_WANT_NOTHING_PENDING) == 0;
-    /* copy=True, but this may be no copy: the producer was not passed copy, or a legacy capsule has no flags (C3). */
+    /* copy=True may have been ignored: copy was not passed, or the capsule is legacy. IS_COPIED is not read (C3). */
     int must_copy =
         consumer->request->copy == DLPACK_PY_COPY_ALWAYS && (v->form == DLPACK_PY_LEGACY || !consumer->pass_keywords);
     char actual[DLPACK_PY_TEXT_SIZE], other[DLPACK_PY_TEXT_SIZE];
 
     if (layout == 0 && dlp_validate_general(t, v->flags, error) < 0)
         return -1;
-    if (!is_wanted_cpu && (wants_cpu ? !readable : !dlp_is_wanted_device(t, want))) /* before other faults */
+    if (!skip_device_checks && (wants_cpu ? !readable : !dlp_is_wanted_device(t, want))) /* before other faults */
         return dlp_refuse_device(t, want, error);
     if (dlp_check_requirements(t, layout, v->readonly, want, error) < 0) {
         if (!error->copy_helps || !dlp_may_copy(t, consumer))
@@ -1630,9 +1629,9 @@ dlp_view_decide(dlpack_py_view *v, const dlp_consumer *consumer, dlpack_py_error
         must_copy = 1; /* also after copy=True: the producer's copy does not meet the requirements */
     }
     v->overlaps = layout == 0 && dlp_overlaps_itself(t);
-    if (is_wanted_cpu && !must_copy && !consumer->request->has_device)
+    if (skip_device_checks && !must_copy && !consumer->request->has_device)
         return 0;
-    /* Asked for CPU memory, a producer of pinned or managed memory waits for the work on it (C5). */
+    /* A producer of pinned or managed memory waits for its work if CPU memory is asked for (C5). */
     if (readable && t->device.device_type != kDLCPU &&
         (wants_cpu || (may_be_pending && (want->device == 0 || must_copy)))) {
         (void)dlp_refuse(error, "device is %s, CPU memory %s%s", dlpack_py_device_text(t->device, actual),
@@ -2170,7 +2169,7 @@ DLP_QUIET_END
  * C1   After a TypeError, __dlpack__ is called once without max_version, copy and dl_device, unless copy is False.
  * C2   The version of the tensor and the name of the capsule are checked: a producer may answer with the other form.
  * C3   copy and dl_device are passed only when asked for. The consumer copies if copy=True may have been ignored. *
- * C4   No keyword is passed that is not needed: no stream for the CPU. __dlpack_device__ is asked before a stream.
+ * C4   No keyword is passed that is not needed: no stream for the CPU. __dlpack_device__ comes before a stream.
  * C5   An unsupported device is BufferError. Pinned and managed memory is asked for as CPU memory. *
  * C6   __dlpack__ is looked up as x.__dlpack__() does, and returns a capsule. A capsule is accepted for an object. *
  * C7   Read-only data stays read-only. A legacy capsule has no read-only flag: its data counts as read-only. *

@@ -7,7 +7,7 @@
  *   Switches      Compilers and dlpack.h    Errors as code and text    Dtypes and devices    Layout
  *   Validation    Requirements              Copies and overlap         Managed tensors       Streams
  *
- * No function here needs a thread state or an interpreter. want.fallback is not called.
+ * No function here needs a thread state or an interpreter, or calls want.fallback.
  */
 #if (defined(DLPACK_PY_VERSION) && DLPACK_PY_VERSION != 0x000300) || \
     (defined(DLPACK_COPY_H) && DLP_COPY_VERSION != 0x000300)
@@ -522,7 +522,7 @@ dlp_strides_or_compact(const DLTensor *t, int64_t storage[DLPACK_PY_MAX_NDIM])
 static inline int
 dlp_byte_range(const DLTensor *t, uint64_t flags, int64_t *lowest, int64_t *highest)
 {
-    int64_t below = 0, above = 1, reach; /* in elements; below counts downwards */
+    int64_t below = 0, above = 1, reach; /* in elements; below is 0 or negative */
     int32_t i;
 
     *lowest = *highest = 0;
@@ -549,7 +549,7 @@ dlp_byte_range(const DLTensor *t, uint64_t flags, int64_t *lowest, int64_t *high
 DLP_COLD int
 dlp_stride_pattern(const DLTensor *t)
 {
-    int32_t i, k, layout = 'K';
+    int32_t i, k, pattern = 'K';
 
     for (i = 0; i < t->ndim; i++) {
         uint64_t step, reach = 0;
@@ -563,14 +563,14 @@ dlp_stride_pattern(const DLTensor *t)
         if (step <= reach)
             return 0;
         if (t->strides[i] != (int64_t)reach + 1)
-            layout = 'S';
+            pattern = 'S';
     }
-    return layout;
+    return pattern;
 }
 
 /* Checks that t has this order; dlpack_py_is_contiguous lists the orders. Returns 0, or -1 with BufferError. */
 DLP_COLD int
-dlp_check_layout(const DLTensor *t, char order, dlpack_py_error *error)
+dlp_check_order(const DLTensor *t, char order, dlpack_py_error *error)
 {
     const int32_t count = order == 'R' && t->ndim > 1 ? t->ndim - 1 : t->ndim; /* dimensions to check */
     int64_t storage[DLPACK_PY_MAX_NDIM];
@@ -578,7 +578,7 @@ dlp_check_layout(const DLTensor *t, char order, dlpack_py_error *error)
     uint64_t step = 1;
     int32_t k;
 
-    if (order == 'A' && dlp_check_layout(t, 'F', NULL) == 0)
+    if (order == 'A' && dlp_check_order(t, 'F', NULL) == 0)
         return 0;
     if (order == 'K') {
         if (t->strides == NULL || dlp_is_empty(t) || dlp_stride_pattern(t) == 'K')
@@ -606,10 +606,10 @@ dlp_check_layout(const DLTensor *t, char order, dlpack_py_error *error)
 DLP_NOINLINE int
 dlpack_py_is_contiguous(const DLTensor *t, char order)
 {
-    return dlp_check_layout(t, order, NULL) == 0;
+    return dlp_check_order(t, order, NULL) == 0;
 }
 
-/* May two elements of a validated tensor share memory? 1 where strides repeat or interleave; never wrongly 0. */
+/* May two elements of a validated tensor share memory? 0 is certain; 1 also where strides only interleave. */
 DLP_COLD int
 dlp_overlaps_itself(const DLTensor *t)
 {
@@ -918,14 +918,14 @@ dlp_check_requirements(const DLTensor *t, int layout, int readonly, const dlpack
         alignment = bits % 8 == 0 && (bits & (bits - 1)) == 0 ? bits / 8 : 1;
     }
     if (want->order != 0 && want->order != layout)
-        result = dlp_check_layout(t, want->order, error);
+        result = dlp_check_order(t, want->order, error);
     if (result == 0 && alignment > 1 && first % alignment != 0 && !dlp_is_empty(t) && dlp_has_address(t->device))
         result = dlp_refuse(error, "data is at address 0x%" PRIxPTR ", alignment to %" PRIuPTR " bytes was asked for",
                             first, (uintptr_t)alignment);
     if (result == 0 && want->writable && readonly != DLPACK_PY_WRITABLE)
         result = dlp_refuse(error, "data is read-only, writable memory was asked for%s",
                             readonly == DLPACK_PY_READ_ONLY ? "" : " (a legacy capsule has no read-only flag)");
-    if (result == 0 && want->writable && layout == 0 && (want->order == 0 || want->order == 'R') && /* not compact */
+    if (result == 0 && want->writable && layout == 0 && (want->order == 0 || want->order == 'R') && /* may overlap */
         (want->options & DLPACK_PY_WANT_OVERLAP_IS_FINE) == 0 && dlp_overlaps_itself(t))
         result = dlp_refuse(error, "elements may share memory, writable memory without overlap was asked for");
     if (result < 0 && error != NULL)
@@ -1267,7 +1267,7 @@ dlp_exported_device(DLDevice device)
     return device;
 }
 
-/* Makes a tensor as it is exported: byte_offset 0, because some consumers ignore it (D1), no data if is_empty (D3). */
+/* Changes t for export: byte_offset 0, because some consumers ignore it (D1), and data NULL if is_empty (D3). */
 static inline void
 dlp_normalize(DLTensor *t, int is_empty)
 {

@@ -311,7 +311,7 @@ call_dlpack(PyObject *x, int to_cpu, PyObject *copy, int *got_keywords)
 }
 
 /* Takes the tensor of a capsule, or returns NULL with an exception. All that can fail comes before the new name: after
- * a failure other than K6, the capsule still owns the tensor (K4). *is_readable: 1 for GPU memory the CPU can read. */
+ * a failure the capsule still owns the tensor (K4; but see K6). *is_readable: 1 for GPU memory the CPU can read. */
 static SharedTensor *
 take_capsule(PyObject *capsule, int is_matrix, int *is_readable)
 {
@@ -324,7 +324,7 @@ take_capsule(PyObject *capsule, int is_matrix, int *is_readable)
     const int is_legacy = name != NULL && strcmp(name, LEGACY) == 0;
     DLManagedTensorVersioned *managed = is_versioned || is_legacy ? PyCapsule_GetPointer(capsule, name) : NULL;
     if (managed == NULL) {
-        const int is_used = name != NULL && strncmp(name, "used_" LEGACY, 13) == 0;
+        const int is_used = name != NULL && (strcmp(name, "used_" LEGACY) == 0 || strcmp(name, "used_" VERSIONED) == 0);
         PyErr_Format(is_used ? PyExc_ValueError : PyExc_TypeError, "%.200R %s", capsule,
                      is_used ? "was consumed already" : "is no DLPack capsule");
     }

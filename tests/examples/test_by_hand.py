@@ -65,6 +65,15 @@ def test_a_capsule_is_taken_once_K4(form):
     assert made.deleted == 0 and read(a.__dlpack__(**VERSION)).data == made.address
 
 
+@pytest.mark.parametrize("other", ["used_dltensor_", "used_dltensor_x", "dltensor_", "used_", ""])
+def test_a_capsule_of_another_name_is_no_DLPack_capsule_C6(other):
+    made = Made(LEGACY)
+    capsule = made.capsule(other)
+    with pytest.raises(TypeError, match="is no DLPack capsule"):
+        by_hand.from_dlpack(capsule)
+    assert made.deleted == 0
+
+
 def test_of_eight_threads_one_takes_a_capsule_K4():
     for _ in range(20):
         made, taken, start = Made(), [], threading.Barrier(8)
