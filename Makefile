@@ -20,7 +20,9 @@
 #   make test-threads      threads: on this Python, without a GIL, and without a GIL under ThreadSanitizer
 #   make test-matrix       on each platform and Python that this machine has or can get; writes docs/platforms.md. ROWS
 #                          names some rows, such as "3.14 windows"
-#   make coverage          the lines and branches of the headers that no test runs, and are not in tests/coverage/uncovered.txt
+#   make coverage          lines and branches of the headers that no test runs and tests/proofs/coverage does not explain
+#   make mutate            makes 5,800 mistakes in a copy of the headers, or MUTANTS of them, and prints those that no
+#                          test notices and tests/proofs/mutants does not explain
 # Other systems:
 #   make test-windows      the suite on Windows' CPython, with modules built by mingw-w64, under wine; gets that CPython
 # Devices:
@@ -88,7 +90,7 @@ endif
 PARALLEL := -n auto --dist loadfile --no-loadscope-reorder --max-worker-restart=0
 
 .PHONY: help demo test test-whole test-plain test-exchange test-folders test-libraries environments conformance conformance-pairs test-interpreters \
-    test-long test-matrix test-threads test-windows test-streams mutate-streams coverage test-simulated-gpu test-gpu gpu-all gpu-packages instructions bench bench-copy bench-threads throughput size streams-sanitized test-packaging \
+    test-long test-matrix test-threads test-windows test-streams mutate-streams mutate coverage test-simulated-gpu test-gpu gpu-all gpu-packages instructions bench bench-copy bench-threads throughput size streams-sanitized test-packaging \
     check configure build dev format lint clean package test-package release
 
 demo: configure # the first target: make without a target runs it
@@ -185,14 +187,18 @@ streams-sanitized:
 	    $(VENV)/bin/python -m pytest $(PARALLEL) tests/streams --ignore=tests/streams/test_without_device.py \
 	    --ignore=tests/streams/test_gpu_suite.py $(PYTEST_ARGS)
 
-# The tests that tests/mutants uses, with each call and each allocation that can fail.
+# MUTANTS mutants, or all of them. The mutants of make mutate-streams are written by hand.
+mutate: dev $(VENV)/$(TAG)-mutate
+	$(VENV)/bin/python tests/proofs/mutants/mutate.py $(BUILD)/mutants $(MUTANTS)
+
+# The tests of make mutate, with each call and each allocation that can fail.
 coverage: $(VENV)/$(TAG)-coverage
 	$(MAKE) dev BUILD=$(BUILD)/coverage CMAKE_ARGS='$(CMAKE_ARGS) -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_FLAGS="$(COVERAGE)" -DCMAKE_CXX_FLAGS="$(COVERAGE)"'
 	find $(BUILD)/coverage -name '*.gcda' -delete
 	cd $(BUILD)/coverage && ctest --output-on-failure
 	DLPACK_PY_FAULTS=all DLPACK_PY_BUILD_DIR=$(abspath $(BUILD))/coverage/python PYTHONPATH=$(abspath $(BUILD))/coverage/python \
 	    $(VENV)/bin/python -m pytest $(PARALLEL) $(HEADER_TESTS) $(PYTEST_ARGS)
-	$(VENV)/bin/python tests/coverage/coverage.py $(BUILD)/coverage
+	$(VENV)/bin/python tests/proofs/coverage/coverage.py $(BUILD)/coverage
 
 COVERAGE := -O0 -g0 --coverage -fprofile-update=atomic
 HEADER_TESTS := $(patsubst %,tests/%,tensor producer consumer buffer exchange_api failures examples lifetime streams)

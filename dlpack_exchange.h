@@ -594,12 +594,12 @@ dlp_consume_cached(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 
 /* ---- Borrowing ---------------------------------------------------------- */
 
-/* dlpack_py_borrow, by the table of the type. entry: the cached entry of the type, or NULL. want: not NULL. is_basic:
- * dlp_is_basic_want(want). */
+/* dlpack_py_borrow, by the table of the type. entry: the cached entry of the type, or NULL. */
 DLP_NOINLINE int
-dlp_borrow_general(const dlp_type_entry *entry, PyObject *obj, const dlpack_py_want *want, int is_basic,
-                   dlpack_py_view *v)
+dlp_borrow_general(const dlp_type_entry *entry, PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
+    const dlpack_py_want *required = want != NULL ? want : &dlp_empty_want;
+    const int is_basic = dlp_is_basic_want(required);
     dlpack_py_want lent_want; /* want, but a lent tensor is neither copied nor made writable */
     dlp_consumer consumer;
     dlp_type_entry uncached;
@@ -608,8 +608,8 @@ dlp_borrow_general(const dlp_type_entry *entry, PyObject *obj, const dlpack_py_w
     DLManagedTensor lent;
     int is_ours, lends;
 
-    if (want->writable || (want->options & DLPACK_PY_WANT_NO_TABLE) != 0 ||
-        (!is_basic && dlp_check_want(want, NULL) < 0)) /* dlpack_py_consume raises the error */
+    if (required->writable || (required->options & DLPACK_PY_WANT_NO_TABLE) != 0 ||
+        (!is_basic && dlp_check_want(required, NULL) < 0)) /* dlpack_py_consume raises the error */
         return dlpack_py_consume(obj, want, v);
     if (entry == NULL && (entry = dlp_type_entry_get(dlp_state_get(), obj, &uncached)) == NULL) {
         dlp_view_clear(v);
@@ -621,12 +621,12 @@ dlp_borrow_general(const dlp_type_entry *entry, PyObject *obj, const dlpack_py_w
     memset(&lent.dl_tensor, 0, sizeof(lent.dl_tensor)); /* some tables leave fields unset (X8) */
     lends = entry->table->dltensor_from_py_object_no_sync(obj, &lent.dl_tensor) == 0 && !PyErr_Occurred() &&
             (is_ours || !dlp_is_complex(lent.dl_tensor.dtype)); /* complex: is_conj() may free lent memory (X9) */
-    if (lends && dlp_meets_want(NULL, &lent.dl_tensor, want, is_basic)) {
+    if (lends && dlp_meets_want(NULL, &lent.dl_tensor, required, is_basic)) {
         dlp_view_fill(v, NULL, &lent.dl_tensor);
         return 0;
     }
     dlp_view_clear(v);
-    lent_want = *want;
+    lent_want = *required;
     lent_want.options &= ~(DLPACK_PY_WANT_COPY_IF_NEEDED | DLPACK_PY_WANT_LEGACY_IS_WRITABLE);
     consumer = dlp_consumer_make(&lent_want, NULL, NULL);
     if (lends && lent.dl_tensor.dtype.bits >= 8 && /* else may be padded (X3) */
@@ -658,7 +658,7 @@ dlpack_py_borrow(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
         dlp_view_fill(v, NULL, &e->versioned.dl_tensor);
         return 0;
     }
-    return dlp_borrow_general(entry, obj, required, is_basic, v);
+    return dlp_borrow_general(entry, obj, want, v);
 }
 
 /* ---- A table for your type ---------------------------------------------- */

@@ -17,7 +17,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 LIST = Path(__file__).with_name("uncovered.txt")
 
 
