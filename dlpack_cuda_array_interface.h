@@ -119,7 +119,7 @@ dlp_device_consume_interface(PyObject *obj, PyObject *dict, const dlpack_py_requ
     capsule = dlpack_py_answer(&offer, &request);
     if (capsule == NULL)
         return -1;
-    consumer.pass_keywords = 1; /* dlpack_py_answer makes a copy that is asked for */
+    consumer.knows_keywords = 1; /* dlpack_py_answer makes a copy that is asked for */
     result = dlp_take_capsule(capsule, &consumer, v);
     Py_DECREF(capsule);
     if (result != 0 || !in_place || offer.pending_count == 0 || asked->stream.kind != DLPACK_PY_STREAM_HANDLE)

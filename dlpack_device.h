@@ -612,7 +612,7 @@ dlp_device_check_announced(PyObject *answer, DLDevice announced, const dlpack_py
     form = PyCapsule_CheckExact(answer) ? dlp_form_of(PyCapsule_GetName(answer)) : 0;
     managed = form == 0 ? NULL : PyCapsule_GetPointer(answer, DLP_UNUSED_NAME(form));
     if (managed != NULL && !dlp_is_unknown_major(managed, form)) /* else dlp_take_capsule refuses it */
-        actual = dlp_tensor(managed, form)->device;
+        actual = dlp_tensor_of(managed, form)->device;
     DLP_UNLOCK();
     if (announced.device_type == actual.device_type
             ? announced.device_id == actual.device_id || dlpack_py_is_cpu_readable(actual) /* D9 */
@@ -1021,7 +1021,7 @@ dlp_device_take(PyObject *obj, dlpack_py_request *request, const dlpack_py_want 
         return dlp_take_capsule(obj, &consumer, v);
     result = dlp_take_by_table(&consumer, dlpack_device_operations(), &table, v);
     if (result == DLP_NO_TABLE)
-        return dlp_take_answer_steal(dlp_device_call(&consumer, request), &consumer, v);
+        return dlp_finish_import_steal(dlp_device_call(&consumer, request), &consumer, v);
     if (result < 0 || !dlp_operates_on(dlpack_device_operations(), v->tensor.device) ||
         request->stream.kind == DLPACK_PY_STREAM_NO_SYNC)
         return result;

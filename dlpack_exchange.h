@@ -3,11 +3,13 @@
  * Copyright (c) 2026 the dlpack_py authors. The licence stands at the end of dlpack_tensor.h.
  * SPDX-License-Identifier: MIT
  *
- * Include it in place of dlpack_py.h. dlpack_py_consume, and what calls it, then uses the exchange table of a type that
- * has one; it calls __dlpack__ where the table cannot be used (X4, X9). One import:
+ * Include it in place of dlpack_py.h. dlpack_py_consume and dlpack_py_consume_request then use the exchange table of a
+ * type that has one; they call __dlpack__ where the table cannot be used (X4, X9). One import:
  *   dlp_consume_cached         for a type in the cache, tries the embedded tensor (dlp_find_embedded), the table
  *                              (dlp_take_by_entry), then the type's __dlpack__ (dlp_take_by_method)
  *   dlpack_py_consume_request  all else: reads the type (dlp_take_by_table), and goes on as dlpack_py.h describes
+ * More calls: dlpack_py_borrow; dlpack_py_embed, dlpack_py_offer_embedded; DLPACK_PY_EXCHANGE_API...,
+ * dlpack_py_exchange_add; dlpack_py_allocate_like, dlpack_py_check_like, dlpack_py_return_like_steal.
  *
  *   The table of a type     Managed tensors in your object     Consuming by a table     Borrowing
  *   A table for your type     Results like an argument
@@ -70,9 +72,9 @@ typedef char dlp_type_entry_has_64_bytes[sizeof(dlp_type_entry) == 64 ? 1 : -1];
 /* From Python 3.11 on, types are cached by version tag; without a GIL, only if a tag can be read atomically. */
 #if !DLPACK_PY_PLAIN && !defined(Py_LIMITED_API) && !defined(PYPY_VERSION) && PY_VERSION_HEX >= 0x030B0000 && \
     (defined(__GNUC__) || !defined(Py_GIL_DISABLED))
-#  define DLP_TYPE_SLOTS 32
+#  define DLP_TYPE_ENTRIES 32
 #else
-#  define DLP_TYPE_SLOTS 0
+#  define DLP_TYPE_ENTRIES 0
 #endif
 #define DLP_EXCHANGE_NAME "dlpack_exchange_api"
 
@@ -82,8 +84,8 @@ typedef struct dlp_exchange_state {
     PyTypeObject *from_dlpack_type; /* the static type that from_dlpack belongs to; borrowed, only compared */
     unsigned int from_dlpack_tag;
     PyObject *from_dlpack; /* of the library of from_dlpack_type; NULL: not cached */
-#if DLP_TYPE_SLOTS
-    dlp_type_entry entries[DLP_TYPE_SLOTS];
+#if DLP_TYPE_ENTRIES
+    dlp_type_entry entries[DLP_TYPE_ENTRIES];
 #endif
 } dlp_exchange_state;
 
@@ -121,7 +123,7 @@ dlp_exchange_get(dlp_state *state)
     return (dlp_exchange_state *)DLP_LOAD(&state->exchange);
 }
 
-/* The table attribute of the first class in a type's MRO that has it or __dlpack__; NULL: none, or an exception. */
+/* Finds the first class in the MRO with a table or __dlpack__; returns its table. NULL: none, or an exception. */
 static inline PyObject *
 dlp_find_table_attribute(PyTypeObject *type, PyObject *const *objects)
 {
@@ -162,26 +164,24 @@ dlp_usable_table(const DLPackExchangeAPIHeader *header)
                : table;
 }
 
-/* The record of dlpack_py_exchange_add for this table and type, or a base of it (X7); type NULL: any type. Any
- * class may carry the capsule of a table. owning_type: out, the type in the record, a new reference. Returns NULL if
- * there is no record, or with MemoryError; then *owning_type is NULL. */
-DLP_COLD const dlp_registration *
-dlp_find_registration(dlp_exchange_state *cache, PyTypeObject *type, const void *table, PyObject **owning_type)
+/* The type in a record of dlpack_py_exchange_add for this table and type, or a base of it (X7), a new reference; type
+ * NULL: any type. A class of others may carry this table. NULL: there is no record, or MemoryError. */
+DLP_COLD PyObject *
+dlp_find_owning_type(dlp_exchange_state *cache, PyTypeObject *type, const void *table)
 {
     const dlp_registration *record = cache == NULL ? NULL : (const dlp_registration *)DLP_LOAD(&cache->registered);
+    PyObject *owner = NULL;
 
-    for (*owning_type = NULL; record != NULL && !PyErr_Occurred(); record = record->next) {
-        if (&record->exchange->api != table || (type != NULL && !PyType_IsSubtype(type, record->type)))
-            continue;
-        *owning_type = PyObject_CallFunctionObjArgs(record->reference, NULL);
-        if (*owning_type != Py_None && *owning_type != NULL)
-            return record;
-        Py_CLEAR(*owning_type); /* the recorded type is dead; its address may be reused */
+    for (; record != NULL && owner == NULL && !PyErr_Occurred(); record = record->next) {
+        if (&record->exchange->api == table && (type == NULL || PyType_IsSubtype(type, record->type)))
+            owner = PyObject_CallFunctionObjArgs(record->reference, NULL);
+        if (owner == Py_None)
+            Py_CLEAR(owner); /* the recorded type is dead; its address may be reused */
     }
-    return NULL;
+    return owner;
 }
 
-#if DLP_TYPE_SLOTS
+#if DLP_TYPE_ENTRIES
 #  ifdef Py_GIL_DISABLED
 #    define DLP_READ(place) DLP_LOAD(place)
 #  else
@@ -201,7 +201,7 @@ dlp_type_tag(PyTypeObject *type)
 static inline dlp_type_entry *
 dlp_type_entry_at(dlp_exchange_state *cache, PyTypeObject *type)
 {
-    const uintptr_t mask = (DLP_TYPE_SLOTS - 1) * sizeof(dlp_type_entry); /* 64 bytes each: saves a multiplication */
+    const uintptr_t mask = (DLP_TYPE_ENTRIES - 1) * sizeof(dlp_type_entry); /* 64 bytes each: saves a multiplication */
     return (dlp_type_entry *)(void *)((char *)cache->entries + (((uintptr_t)type << 2 ^ (uintptr_t)type >> 3) & mask));
 }
 
@@ -225,7 +225,6 @@ dlp_type_entry_read(dlp_state *state, PyTypeObject *type, dlp_type_entry *found)
 {
     dlp_exchange_state *cache = dlp_exchange_get(state);
     PyObject *capsule = NULL, *owner = NULL;
-    const dlp_registration *record;
     void *header = NULL;
     int has = 1;
 
@@ -235,7 +234,7 @@ dlp_type_entry_read(dlp_state *state, PyTypeObject *type, dlp_type_entry *found)
 #ifndef Py_LIMITED_API
     has = _PyType_Lookup(type, state->objects[DLP_STR_EXCHANGE_API]) != NULL; /* most types have none */
 #endif
-#if DLP_TYPE_SLOTS
+#if DLP_TYPE_ENTRIES
     found->tag = dlp_type_tag(type); /* before foreign code runs, which may change the type */
 #endif
     if (has) /* a derived class that overrides __dlpack__ has no table: its author changed what an export means (X2) */
@@ -243,21 +242,22 @@ dlp_type_entry_read(dlp_state *state, PyTypeObject *type, dlp_type_entry *found)
     if (capsule != NULL && (header = PyCapsule_GetPointer(capsule, DLP_EXCHANGE_NAME)) != NULL)
         found->table = dlp_usable_table((const DLPackExchangeAPIHeader *)header);
     Py_XDECREF(capsule);
-    record = found->table == NULL ? NULL : dlp_find_registration(cache, type, found->table, &owner);
+    owner = found->table == NULL ? NULL : dlp_find_owning_type(cache, type, found->table);
+    found->is_ours = owner != NULL;
+    if (owner != NULL)
+        found->embedded_offset = ((const dlpack_py_exchange *)(const void *)found->table)->embedded_offset;
     Py_XDECREF(owner);
-    found->is_ours = record != NULL;
-    found->embedded_offset = record == NULL ? 0 : record->exchange->embedded_offset;
     if (PyErr_Occurred()) {
         if (dlp_is_fatal())
             return -1;
         PyErr_Clear();
         return 0;
     }
-#if DLP_TYPE_SLOTS
+#if DLP_TYPE_ENTRIES
     if (found->tag == 0 || found->tag != dlp_type_tag(type)) /* it was changed meanwhile */
         return 0;
 #  ifdef Py_GIL_DISABLED
-    /* A place is filled once, without method and embedded_offset: threads could change the type while they are used. */
+    /* Filled once, without method and embedded_offset: a thread may change the type while another uses them. */
     found->embedded_offset = 0;
     if (found->table == NULL || !DLP_COMPARE_EXCHANGE(&dlp_type_entry_at(cache, type)->type, 0, 1))
         return 0;
@@ -325,7 +325,7 @@ dlp_export_embedded(const dlpack_py_offer *offer, const dlpack_py_request *reque
  * t       its shape and strides must live in the object too; strides are not NULL
  * flags   DLPACK_PY_FLAG_* that describe the data
  *
- * Returns 0, or -1 with BufferError (D8), ValueError (no strides) or what dlpack_py_init raises. */
+ * Returns 0; or -1, with *e unchanged, and BufferError (D8), ValueError (no strides) or what dlpack_py_init raises. */
 static inline int
 dlpack_py_embed(dlpack_py_embedded *e, PyObject *owner, const DLTensor *t, uint64_t flags)
 {
@@ -426,7 +426,8 @@ dlp_is_basic_want(const dlpack_py_want *want)
 /* Fast path of dlp_view_prepare. Returns 1 if the major version is known (K6), the layout is simple, the tensor has
  * strides and it meets want; else 0. is_basic: dlp_is_basic_want(want). */
 static inline int
-dlp_meets_want(const DLManagedTensorVersioned *managed, const DLTensor *t, const dlpack_py_want *want, int is_basic)
+dlp_meets_want_simple(const DLManagedTensorVersioned *managed, const DLTensor *t, const dlpack_py_want *want,
+                      int is_basic)
 {
     int layout = managed == NULL || !dlp_is_unknown_major(managed, DLPACK_PY_VERSIONED) ? dlp_simple_layout(t) : 0;
     const int32_t readonly = layout == 0 || managed == NULL ? DLPACK_PY_READ_ONLY_UNKNOWN
@@ -464,7 +465,7 @@ dlp_take_by_entry(const dlp_type_entry *entry, PyObject *obj, const dlpack_py_wa
     }
     if (!dlp_is_unknown_major(managed, DLPACK_PY_VERSIONED)) {
         if ((is_ours || !dlp_is_complex(managed->dl_tensor.dtype)) &&
-            dlp_meets_want(managed, &managed->dl_tensor, want, is_basic)) {
+            dlp_meets_want_simple(managed, &managed->dl_tensor, want, is_basic)) {
             dlp_view_fill(v, managed, &managed->dl_tensor);
             return 0;
         }
@@ -510,9 +511,9 @@ dlp_find_embedded(const dlp_type_entry *entry, PyObject *obj, const dlpack_py_wa
                : NULL;
 }
 
-#if DLP_TYPE_SLOTS
-/* Takes the tensor of an object by its type's cached __dlpack__. A tensor that dlp_meets_want accepts is taken
- * here, any other one by dlp_take_answer_steal. Where the type refuses keywords, none are passed: saves 4,600 of 6,000
+#if DLP_TYPE_ENTRIES
+/* Takes the tensor of an object by its type's cached __dlpack__. A tensor that dlp_meets_want_simple accepts is taken
+ * here, any other by dlp_finish_import_steal. Where the type refuses keywords, none are passed: saves 4,600 of 6,000
  * instructions. Returns 0, or -1 with an exception. */
 DLP_NOINLINE int
 dlp_take_by_method(dlp_state *state, dlp_type_entry *entry, PyObject *obj, const dlpack_py_want *want, int is_basic,
@@ -530,7 +531,7 @@ dlp_take_by_method(dlp_state *state, dlp_type_entry *entry, PyObject *obj, const
         managed = (DLManagedTensorVersioned *)PyCapsule_GetPointer(answer, DLP_UNUSED_NAME(DLPACK_PY_VERSIONED));
         if (managed == NULL)
             PyErr_Clear(); /* a capsule of another name */
-        else if (dlp_meets_want(managed, &managed->dl_tensor, want, is_basic)) {
+        else if (dlp_meets_want_simple(managed, &managed->dl_tensor, want, is_basic)) {
             dlp_view_fill(v, managed, &managed->dl_tensor);
             (void)PyCapsule_SetName(answer, DLP_USED_NAME(DLPACK_PY_VERSIONED)); /* commit point (K4) */
             Py_DECREF(answer);
@@ -540,14 +541,14 @@ dlp_take_by_method(dlp_state *state, dlp_type_entry *entry, PyObject *obj, const
         }
     }
     consumer = dlp_consumer_make(want, NULL, obj);
-    consumer.pass_keywords = !refuses_keywords;
+    consumer.knows_keywords = !refuses_keywords;
     if (answer == NULL && !refuses_keywords && PyErr_ExceptionMatches(PyExc_TypeError)) {
         answer = dlp_call_dlpack_again(state, &consumer);
         if ((entry = dlp_type_entry_cached(state, Py_TYPE(obj))) != NULL)
             entry->refuses_keywords =
                 answer != NULL && entry->method != NULL && Py_TYPE(entry->method) == &PyMethodDescr_Type;
     }
-    if (dlp_take_answer_steal(answer, &consumer, v) == 0)
+    if (dlp_finish_import_steal(answer, &consumer, v) == 0)
         return 0;
     if (!refuses_keywords || !PyErr_ExceptionMatches(PyExc_BufferError))
         return -1;
@@ -561,7 +562,7 @@ dlp_take_by_method(dlp_state *state, dlp_type_entry *entry, PyObject *obj, const
 DLP_NOINLINE int
 dlp_consume_cached(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
-#if DLP_TYPE_SLOTS
+#if DLP_TYPE_ENTRIES
     const dlpack_py_want *required = want != NULL ? want : &dlp_empty_want;
     const int is_basic = dlp_is_basic_want(required);
     dlp_state *state = dlp_state_get();
@@ -581,7 +582,7 @@ dlp_consume_cached(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
         if (entry->table != NULL) {
             result = dlp_take_by_entry(entry, obj, required, is_basic, NULL, v);
             consumer = dlp_consumer_make(required, NULL, obj);
-            return result != DLP_NO_TABLE ? result : dlp_take_answer_steal(dlp_call_dlpack(&consumer), &consumer, v);
+            return result != DLP_NO_TABLE ? result : dlp_finish_import_steal(dlp_call_dlpack(&consumer), &consumer, v);
         }
         if (entry->method != NULL)
             return dlp_take_by_method(state, entry, obj, required, is_basic, v);
@@ -621,7 +622,7 @@ dlp_borrow_general(const dlp_type_entry *entry, PyObject *obj, const dlpack_py_w
     memset(&lent.dl_tensor, 0, sizeof(lent.dl_tensor)); /* some tables leave fields unset (X8) */
     lends = entry->table->dltensor_from_py_object_no_sync(obj, &lent.dl_tensor) == 0 && !PyErr_Occurred() &&
             (is_ours || !dlp_is_complex(lent.dl_tensor.dtype)); /* complex: is_conj() may free lent memory (X9) */
-    if (lends && dlp_meets_want(NULL, &lent.dl_tensor, required, is_basic)) {
+    if (lends && dlp_meets_want_simple(NULL, &lent.dl_tensor, required, is_basic)) {
         dlp_view_fill(v, NULL, &lent.dl_tensor);
         return 0;
     }
@@ -756,7 +757,6 @@ static inline int
 dlp_table_check_object(const dlpack_py_exchange *x, PyObject *object)
 {
     dlp_state *state = dlp_state_get();
-    const dlp_registration *record;
     const dlp_type_entry *entry;
     dlp_type_entry uncached;
     PyObject *owner;
@@ -767,13 +767,13 @@ dlp_table_check_object(const dlpack_py_exchange *x, PyObject *object)
         return -1;
     if (entry->is_ours && entry->table == &x->api)
         return 0;
-    record = dlp_find_registration(dlp_exchange_get(state), Py_TYPE(object), &x->api, &owner);
+    owner = dlp_find_owning_type(dlp_exchange_get(state), Py_TYPE(object), &x->api); /* object keeps it alive */
     Py_XDECREF(owner);
     if (PyErr_Occurred())
         return -1;
-    return dlp_raise_value(record == NULL ? PyExc_TypeError : PyExc_BufferError,
-                           record == NULL ? "%.200U is not of the type that this exchange table belongs to"
-                                          : "%.200U overrides __dlpack__: its objects are exported only by __dlpack__",
+    return dlp_raise_value(owner == NULL ? PyExc_TypeError : PyExc_BufferError,
+                           owner == NULL ? "%.200U is not of the type that this exchange table belongs to"
+                                         : "%.200U overrides __dlpack__: its objects are exported only by __dlpack__",
                            object);
 }
 
@@ -831,7 +831,7 @@ dlp_table_to_object(const dlpack_py_exchange *x, PyTypeObject *like, DLManagedTe
     if (dlp_check_pointer(managed, "the managed tensor is NULL") < 0)
         return -1;
     if (dlp_check_out(out) == 0 &&
-        dlp_find_registration(dlp_exchange_get(dlp_state_get()), like, &x->api, &type) == NULL && !PyErr_Occurred())
+        (type = dlp_find_owning_type(dlp_exchange_get(dlp_state_get()), like, &x->api)) == NULL && !PyErr_Occurred())
         PyErr_SetString(PyExc_RuntimeError, "this interpreter has no type with this exchange table");
     if (type == NULL) {
         dlp_delete(managed, DLPACK_PY_VERSIONED);
@@ -975,7 +975,7 @@ dlpack_py_exchange_add(PyTypeObject *type, const dlpack_py_exchange *exchange)
 
 /* SetError of a table's allocator, perhaps without a thread state: keeps the first report, which is raised later. */
 DLP_COLD void
-dlp_note_error(void *context, const char *kind, const char *message)
+dlp_keep_first_error(void *context, const char *kind, const char *message)
 {
     dlpack_py_error *error = (dlpack_py_error *)context;
     int32_t code = DLPACK_PY_BUFFER_ERROR;
@@ -1024,8 +1024,8 @@ dlpack_py_allocate_like(PyObject *like, const DLTensor *prototype, dlpack_py_vie
     t.shape = shape;
     t.data = NULL;
     error.code = 0;
-    if (entry->table->managed_tensor_allocator(&t, &managed, &error, dlp_note_error) != 0 || managed == NULL) {
-        dlp_note_error(&error, NULL, NULL); /* where nothing was reported */
+    if (entry->table->managed_tensor_allocator(&t, &managed, &error, dlp_keep_first_error) != 0 || managed == NULL) {
+        dlp_keep_first_error(&error, NULL, NULL); /* where nothing was reported */
         return PyErr_Occurred() ? -1 : dlpack_py_raise(&error);
     }
     if (PyErr_Occurred()) {
@@ -1062,7 +1062,7 @@ dlp_view_managed_steal(dlpack_py_view *v)
 
     if (v->form == DLPACK_PY_VERSIONED && (managed->flags & readonly) == readonly &&
         memcmp(&managed->dl_tensor, &v->tensor, sizeof(v->tensor)) == 0) {
-        dlp_view_clear(v); /* has no strides of its own */
+        dlp_view_clear(v); /* v->allocated is NULL here */
         return managed;
     }
     if (dlpack_py_validate(&v->tensor, v->flags, &error) < 0) /* the caller may have changed it */
@@ -1124,7 +1124,7 @@ dlp_find_from_dlpack(dlp_state *state, PyObject *obj)
     PyObject *const *names = state->objects;
     PyObject *module, *found, *name = NULL, *rest;
 
-#if DLP_TYPE_SLOTS && !defined(Py_GIL_DISABLED)
+#if DLP_TYPE_ENTRIES && !defined(Py_GIL_DISABLED)
     dlp_exchange_state *cache = dlp_exchange_get(state);
     if (cache->from_dlpack_type == Py_TYPE(obj) && cache->from_dlpack_tag == dlp_type_tag(cache->from_dlpack_type)) {
         Py_INCREF(cache->from_dlpack);
@@ -1156,7 +1156,7 @@ dlp_find_from_dlpack(dlp_state *state, PyObject *obj)
     if (found == NULL && (!PyErr_Occurred() || PyErr_ExceptionMatches(PyExc_AttributeError)))
         (void)dlp_raise_value(PyExc_TypeError, "cannot make an object like %.200U: its library has no from_dlpack",
                               obj);
-#if DLP_TYPE_SLOTS && !defined(Py_GIL_DISABLED)
+#if DLP_TYPE_ENTRIES && !defined(Py_GIL_DISABLED)
     if (found != NULL && !PyType_HasFeature(Py_TYPE(obj), Py_TPFLAGS_HEAPTYPE) && dlp_type_tag(Py_TYPE(obj)) != 0) {
         cache->from_dlpack_type = Py_TYPE(obj);
         cache->from_dlpack_tag = dlp_type_tag(cache->from_dlpack_type);
@@ -1186,9 +1186,9 @@ dlpack_py_check_like(PyObject *like)
 
 /* dlpack_py_return_like_steal: a result as an array of the library of an argument.
  *
- * like   the argument. The exchange table of its type makes the array; a table of this file makes it of like's type, or
- *        of the base that has the table. Without a table, the from_dlpack of its array namespace makes it, or of the
- *        module of its type, or of a package that contains this module
+ * like   the argument. The exchange table of its type makes the array (a table of this file: of like's type, or of the
+ *        base that has the table). Without a table, from_dlpack makes it: of the array namespace, of the type's module,
+ *        or of a package around it
  * v      the array's data, which is ready, or on the stream that the table names; stolen, also on failure
  *
  * Returns a new reference; NULL with ValueError (v is borrowed), TypeError (no from_dlpack), MemoryError, or others. */

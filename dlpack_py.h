@@ -78,7 +78,7 @@
  *   dlpack_py_capsule_steal    makes the capsule (K1); after it, dlpack_py_answer lets a device order its streams (S1)
  * One import, by dlpack_py_consume_request:
  *   dlp_call_dlpack            calls __dlpack__ (C3, C4), and again after a TypeError (C1); or a table gives the tensor
- *   dlp_take_answer_steal      takes the answer; calls again where the CPU cannot read the data yet (C5)
+ *   dlp_finish_import_steal      takes the answer; calls again for pinned or managed memory (C5)
  *     dlp_take_capsule         reads the capsule (C2), and calls the next two in a critical section:
  *       dlp_view_prepare       describes the tensor in the view, and lets dlp_view_decide check it (D8, C3 to C5, C9)
  *       PyCapsule_SetName      renames the capsule: from then on the view owns the tensor (K4)
@@ -384,8 +384,8 @@ dlp_exception_chain_end(PyObject *chain, PyObject *end, PyObject *other, int lim
     return NULL;
 }
 
-/* Chains first to second as an except block would (C1): first becomes the context of the last exception of second's
- * chain, before what the caller handles. Does nothing if a ring could result. */
+/* Chains first to second as an except block would (C1): inserts first into the chain of second,
+ * before the exception that the caller handles. Does nothing if a ring could result. */
 DLP_COLD void
 dlp_exception_chain(PyObject *first, PyObject *second)
 {
@@ -712,7 +712,7 @@ dlp_state_find_or_make(PyInterpreterState *interpreter)
     if (capsule != NULL) {
         state = (dlp_state *)PyCapsule_GetPointer(capsule, DLP_STATE_NAME);
         state->published = 1;
-        if ((DLP_LOAD(&state->lifetime.deleters) & DLP_CLOSING) == 0) /* at exit it may never be destroyed */
+        if ((DLP_LOAD(&state->lifetime.deleters) & DLP_CLOSING) == 0) /* made at exit: would stay cached */
             DLP_STORE(DLP_STATE_SLOT(interpreter), (dlp_atomic)state);
     }
     Py_XDECREF(capsule); /* the dictionary holds it */
@@ -771,7 +771,7 @@ dlp_capsule_destructor(PyObject *capsule)
         dlp_delete(PyCapsule_GetPointer(capsule, name), form);
 }
 
-/* Put a managed tensor into a new capsule. It is stolen, also on failure. form: DLPACK_PY_VERSIONED for a
+/* Put a managed tensor, stolen also on failure, into a new capsule. form: DLPACK_PY_VERSIONED for a
  * DLManagedTensorVersioned, DLPACK_PY_LEGACY for a DLManagedTensor. Returns NULL with MemoryError, or with BufferError
  * where managed is NULL, as dlpack_py_wrap may return it. */
 static inline PyObject *
@@ -799,11 +799,10 @@ typedef struct dlpack_py_request {
     int32_t copy; /* DLPACK_PY_COPY_... */
 } dlpack_py_request;
 
-#define DLPACK_PY_COPY_AS_NEEDED 0 /* None */
-#define DLPACK_PY_COPY_ALWAYS 1    /* True */
-#define DLPACK_PY_COPY_NEVER 2     /* False */
-#define DLPACK_PY_COPY_NEVER_IF_SUPPORTED \
-    3 /* for consumers: False, but a producer that does not know copy is accepted */
+#define DLPACK_PY_COPY_AS_NEEDED 0          /* None */
+#define DLPACK_PY_COPY_ALWAYS 1             /* True */
+#define DLPACK_PY_COPY_NEVER 2              /* False */
+#define DLPACK_PY_COPY_NEVER_IF_SUPPORTED 3 /* for consumers: False, but a producer without copy is accepted */
 
 /* The form of the capsule that a request asks for (P2). */
 static inline int32_t
@@ -822,8 +821,7 @@ dlp_parse_integers(const char *format, PyObject *object, int32_t *integers, int 
         return dlp_raise_value(PyExc_TypeError, format, object);
     for (i = 0; i < count; i++) {
         PyObject *part = DLP_TUPLE_ITEM(object, i);
-        Py_ssize_t value =
-            PyLong_CheckExact(part) ? PyLong_AsLongAndOverflow(part, &overflow) : -1;          /* the usual case */
+        Py_ssize_t value = PyLong_CheckExact(part) ? PyLong_AsLongAndOverflow(part, &overflow) : -1;
         if (value == -1 && (value = PyNumber_AsSsize_t(part, NULL)) == -1 && PyErr_Occurred()) /* clamps */
             return PyErr_ExceptionMatches(PyExc_TypeError) ? dlp_raise_value(PyExc_TypeError, format, object) : -1;
         integers[i] = value == (int32_t)value ? (int32_t)value : value < 0 ? INT32_MIN : INT32_MAX;
@@ -1013,7 +1011,7 @@ typedef struct dlpack_py_plan {
 } dlpack_py_plan;
 
 /* The operations of a device: dlpack_device.h has those of CUDA and HIP, docs/devices.md shows how to write others.
- * They need a thread state, and set an exception if they fail. A request that needs a NULL one raises BufferError. */
+ * They need a thread state, and set an exception if they fail. If the needed operation is NULL: BufferError. */
 typedef struct dlpack_py_device {
     int32_t type; /* DLDeviceType of its memory */
 
@@ -1152,7 +1150,7 @@ dlp_export_copy(const dlpack_py_offer *offer, const dlpack_py_plan *plan)
     }
     Py_INCREF(offer->owner); /* other threads may run meanwhile */
     dlp_exports_add(offer->exports, 1);
-    dst = dlp_tensor(&e->managed, plan->form);
+    dst = dlp_tensor_of(&e->managed, plan->form);
     t.shape = dst->shape; /* the author's shape and strides may change */
     if (t.strides != NULL)
         t.strides = (int64_t *)memcpy(strides, t.strides, (size_t)t.ndim * sizeof(int64_t));
@@ -1180,7 +1178,7 @@ dlp_export_offer(dlp_state *state, const dlpack_py_offer *offer, const dlpack_py
     e = dlp_export_new(offer->tensor, plan->flags, plan->form, 0);
     if (e == NULL)
         return PyErr_NoMemory();
-    dlp_tensor(&e->managed, plan->form)->device = plan->device;
+    dlp_tensor_of(&e->managed, plan->form)->device = plan->device;
     dlp_set_owner(&e->manager, offer->owner, &state->lifetime, offer->exports);
     return &e->managed;
 }
@@ -1456,9 +1454,9 @@ typedef struct dlp_consumer {
     const dlpack_py_want *want;       /* not NULL */
     const dlpack_py_request *request; /* not NULL */
     PyObject *obj; /* the object whose __dlpack__ is called, borrowed; NULL: a capsule or managed tensor is taken */
-    /* 1: __dlpack__ gets max_version, and where asked for dl_device and copy (C3). 0: it raised TypeError for them
-     * (C1). Where obj is NULL, 1: copy=True was met before. */
-    int pass_keywords;
+    /* 1: the producer knows max_version, dl_device and copy (C3). 0: it raised TypeError for them (C1), or obj is NULL
+     * and copy was not passed to a producer. */
+    int knows_keywords;
 } dlp_consumer;
 
 /* Makes a consumer. want NULL: no requirements. request NULL: a request without arguments. */
@@ -1495,7 +1493,7 @@ dlp_call_dlpack_general(const dlp_state *state, const dlp_consumer *consumer)
         values[0] = PyLong_FromLong(-1);
     else if (request->stream.kind == DLPACK_PY_STREAM_HANDLE)
         values[0] = PyLong_FromUnsignedLongLong(request->stream.handle);
-    if (consumer->pass_keywords) {
+    if (consumer->knows_keywords) {
         values[1] = objects[DLP_OBJ_VERSION];
         Py_INCREF(values[1]);
         if (request->has_device)
@@ -1530,7 +1528,7 @@ dlp_call_dlpack_again(const dlp_state *state, dlp_consumer *consumer)
     PyObject *answer = NULL;
     dlpack_py_error error;
 
-    consumer->pass_keywords = 0;
+    consumer->knows_keywords = 0;
     if (consumer->request->copy == DLPACK_PY_COPY_NEVER) {
         (void)dlp_refuse(&error, "copy is False, and __dlpack__ raised TypeError: without this keyword, it may copy");
         (void)dlp_raise_for(consumer->want, &error);
@@ -1550,7 +1548,7 @@ dlp_call_dlpack_again(const dlp_state *state, dlp_consumer *consumer)
     return answer;
 }
 
-/* Calls __dlpack__; a second call (C1) sets pass_keywords to 0. Returns the answer, or NULL with an exception. */
+/* Calls __dlpack__; a second call (C1) sets knows_keywords to 0. Returns the answer, or NULL with an exception. */
 DLP_NOINLINE PyObject *
 dlp_call_dlpack(dlp_consumer *consumer)
 {
@@ -1561,12 +1559,12 @@ dlp_call_dlpack(dlp_consumer *consumer)
     if (state == NULL)
         return NULL;
     stack[1] = state->objects[DLP_OBJ_VERSION];
-    if (!consumer->pass_keywords || request->has_device || request->copy != DLPACK_PY_COPY_AS_NEEDED ||
+    if (!consumer->knows_keywords || request->has_device || request->copy != DLPACK_PY_COPY_AS_NEEDED ||
         request->stream.kind != DLPACK_PY_STREAM_NONE)
         answer = dlp_call_dlpack_general(state, consumer);
     else /* max_version alone: saves 341 of 2,162 instructions of a call with a NumPy array */
         answer = PyObject_VectorcallMethod(state->objects[DLP_STR_DLPACK], stack, 1, state->objects[DLP_OBJ_KWNAMES]);
-    return answer == NULL && consumer->pass_keywords && PyErr_ExceptionMatches(PyExc_TypeError)
+    return answer == NULL && consumer->knows_keywords && PyErr_ExceptionMatches(PyExc_TypeError)
                ? dlp_call_dlpack_again(state, consumer)
                : answer;
 }
@@ -1616,7 +1614,7 @@ dlp_view_decide(dlpack_py_view *v, const dlp_consumer *consumer, dlpack_py_error
     const int may_be_pending = (want->options & DLPACK_PY_WANT_NOTHING_PENDING) == 0;
     /* copy=True may have been ignored: copy was not passed, or the capsule is legacy. IS_COPIED is not read (C3). */
     int must_copy =
-        consumer->request->copy == DLPACK_PY_COPY_ALWAYS && (v->form == DLPACK_PY_LEGACY || !consumer->pass_keywords);
+        consumer->request->copy == DLPACK_PY_COPY_ALWAYS && (v->form == DLPACK_PY_LEGACY || !consumer->knows_keywords);
     char actual[DLPACK_PY_TEXT_SIZE], other[DLPACK_PY_TEXT_SIZE];
 
     if (layout == 0 && dlp_validate_general(t, v->flags, error) < 0)
@@ -1764,7 +1762,8 @@ dlp_take_capsule(PyObject *capsule, const dlp_consumer *consumer, dlpack_py_view
     }
     if (result == DLP_UNKNOWN_MAJOR)
         dlp_delete(managed, form);
-    if (result == DLP_ASK_FOR_CPU && consumer->obj != NULL && consumer->pass_keywords && !consumer->request->has_device)
+    if (result == DLP_ASK_FOR_CPU && consumer->obj != NULL && consumer->knows_keywords &&
+        !consumer->request->has_device)
         return result;
     return dlp_raise_for(consumer->want, &error);
 }
@@ -1832,7 +1831,7 @@ dlp_take_fallback(const dlp_consumer *consumer, dlpack_py_view *v)
  * memory, may call once more, and ask for CPU memory (C5). If the call failed, answer is NULL, and want->fallback may
  * make a tensor (C6). Returns 0, or -1 with an exception. */
 DLP_NOINLINE int
-dlp_take_answer_steal(PyObject *answer, const dlp_consumer *consumer, dlpack_py_view *v)
+dlp_finish_import_steal(PyObject *answer, const dlp_consumer *consumer, dlpack_py_view *v)
 {
     dlpack_py_request for_cpu;
     dlp_consumer again;
@@ -1850,12 +1849,12 @@ dlp_take_answer_steal(PyObject *answer, const dlp_consumer *consumer, dlpack_py_
     for_cpu.device = dlp_device_make(kDLCPU, 0);
     again = *consumer;
     again.request = &for_cpu;
-    return dlp_take_answer_steal(dlp_call_dlpack(&again), &again, v);
+    return dlp_finish_import_steal(dlp_call_dlpack(&again), &again, v);
 }
 
 /* ---- Consuming ---------------------------------------------------------- */
 
-#ifdef DLPACK_EXCHANGE_H /* dlpack_exchange.h defines these; all else is defined before use */
+#ifdef DLPACK_EXCHANGE_H /* dlpack_exchange.h defines these */
 static inline int
 dlp_take_by_table(const dlp_consumer *consumer, const dlpack_py_device *device, const void **table, dlpack_py_view *v);
 static inline int
@@ -1884,7 +1883,7 @@ dlpack_py_consume_request(PyObject *obj, const dlpack_py_request *request, const
     if (consumer.obj == NULL)
         return dlp_take_capsule(obj, &consumer, v);
     result = dlp_take_by_table(&consumer, NULL, NULL, v);
-    return result != DLP_NO_TABLE ? result : dlp_take_answer_steal(dlp_call_dlpack(&consumer), &consumer, v);
+    return result != DLP_NO_TABLE ? result : dlp_finish_import_steal(dlp_call_dlpack(&consumer), &consumer, v);
 }
 
 /* dlpack_py_consume: take the tensor that obj offers, if it meets the requirements.
@@ -1923,7 +1922,7 @@ dlpack_py_parse_dtype(PyObject *obj, uint32_t *dtype)
 }
 
 /* Read a device: "cpu", a tuple (type, id), or an object with __dlpack_device__: a device or an array. Returns 0,
- * or -1 with TypeError (also if the method is missing), ValueError (another name) or the object's exception. */
+ * or -1 with TypeError (also in place of AttributeError), ValueError (another name) or the object's exception. */
 DLP_NOINLINE int
 dlpack_py_parse_device(PyObject *obj, DLDevice *device)
 {
@@ -2074,7 +2073,7 @@ dlp_object_type_from_slots(const char *name, PyType_Slot *slots)
 #endif
 }
 
-/* A new dlp_object, of a type of this interpreter that is kept in *type and made by type_new at its first use. Steals
+/* A new dlp_object. *type keeps its type for the interpreter; type_new makes the type at the first use. Steals
  * the view, also where it returns NULL with an exception. */
 DLP_NOINLINE PyObject *
 dlp_object_new_steal(dlp_atomic *type, PyObject *(*type_new)(void), dlpack_py_view *v)
@@ -2171,7 +2170,7 @@ DLP_QUIET_END
  * C3   copy and dl_device are passed only when asked for. The consumer copies if copy=True may have been ignored. *
  * C4   No keyword is passed that is not needed: no stream for the CPU. __dlpack_device__ comes before a stream.
  * C5   An unsupported device is BufferError. Pinned and managed memory is asked for as CPU memory. *
- * C6   __dlpack__ is looked up as x.__dlpack__() does, and returns a capsule. A capsule is accepted for an object. *
+ * C6   __dlpack__ is looked up as x.__dlpack__() does, and returns a capsule. A capsule may stand for an object. *
  * C7   Read-only data stays read-only. A legacy capsule has no read-only flag: its data counts as read-only. *
  * C8   Unknown flags and dtype codes are kept; impossible dtypes are refused. *
  * C9   Requirements are checked, and the error names the wrong value and what was wanted. *

@@ -453,8 +453,8 @@ static PyTypeObject c_type = {
 /* ---- The module ----------------------------------------------------------- */
 
 /* How many types the cache of the module holds. */
-#if defined(DLP_TYPE_SLOTS) && !defined(Py_GIL_DISABLED)
-#  define CACHED_TYPES DLP_TYPE_SLOTS
+#if defined(DLP_TYPE_ENTRIES) && !defined(Py_GIL_DISABLED)
+#  define CACHED_TYPES DLP_TYPE_ENTRIES
 #else
 #  define CACHED_TYPES 0
 #endif
