@@ -23,6 +23,8 @@
 #   make coverage          lines and branches of the headers that no test runs and tests/proofs/coverage does not explain
 #   make mutate            makes 5,800 mistakes in a copy of the headers, or MUTANTS of them, and prints those that no
 #                          test notices and tests/proofs/mutants does not explain
+#   make fuzz              fuzzes the headers with clang and libFuzzer: FUZZ_SECONDS (60) for each target, two targets
+#                          at a time. FUZZ_TARGETS names some. Keeps an input that crashes, and prints how to run it again
 # Other systems:
 #   make test-windows      the suite on Windows' CPython, with modules built by mingw-w64, under wine; gets that CPython
 # Devices:
@@ -90,7 +92,7 @@ endif
 PARALLEL := -n auto --dist loadfile --no-loadscope-reorder --max-worker-restart=0
 
 .PHONY: help demo test test-whole test-plain test-exchange test-folders test-libraries environments conformance conformance-pairs test-interpreters \
-    test-long test-matrix test-threads test-windows test-streams mutate-streams mutate coverage test-simulated-gpu test-gpu gpu-all gpu-packages instructions bench bench-copy bench-threads throughput size streams-sanitized test-packaging \
+    test-long test-matrix test-threads fuzz test-windows test-streams mutate-streams mutate coverage test-simulated-gpu test-gpu gpu-all gpu-packages instructions bench bench-copy bench-threads throughput size streams-sanitized test-packaging \
     check configure build dev format lint clean package test-package release
 
 demo: configure # the first target: make without a target runs it
@@ -122,8 +124,8 @@ test-whole: dev
 	DLPACK_PY_EXAMPLES=200 DLPACK_PY_FAULTS=all DLPACK_PY_MISTAKES=all \
 	    $(RUN) -m pytest $(PARALLEL) tests/conformance tests/consumer tests/examples tests/failures tests/tensor $(PYTEST_ARGS)
 
-# tests/build compiles the headers itself, in these forms too. tests/conformance has nothing of the headers.
-FORM_ARGS := --ignore=tests/build --ignore=tests/conformance
+# tests/build and tests/fuzz compile the headers themselves. tests/conformance has nothing of the headers.
+FORM_ARGS := --ignore=tests/build --ignore=tests/conformance --ignore=tests/fuzz
 test-plain: $(VENV)/$(TAG)
 	$(MAKE) test BUILD=$(BUILD)/plain CMAKE_ARGS='$(CMAKE_ARGS) -DCMAKE_C_FLAGS=-DDLPACK_PY_PLAIN=1' \
 	    PYTEST_ARGS='$(FORM_ARGS) $(PYTEST_ARGS)'
@@ -152,6 +154,10 @@ test-threads: dev
 
 test-matrix: dev
 	$(VENV)/bin/python tests/platforms/matrix.py $(ROWS)
+
+FUZZ_SECONDS ?= 60
+fuzz: $(addprefix $(VENV)/$(TAG)-,dlpack device)
+	$(VENV)/bin/python tests/fuzz/run.py --seconds $(FUZZ_SECONDS) $(FUZZ_TARGETS)
 
 # Gets headers and the library of HIP where the machine has none; without headers of CUDA or HIP its tests fail. Each
 # sanitizer has a separate build, whose code test_without_device.py and test_gpu_suite.py do not run. Python itself is

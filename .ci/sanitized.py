@@ -52,10 +52,10 @@ def run_pytest(*arguments, asan):
 # Complete stacks, which show the module that created a Python object, are slow. The tests that reach each exit of a
 # function use complete stacks; the tests with hundreds of examples do not. tests/streams has a separate run (make
 # test-streams) without leak detection: a copy whose wait fails must leak. tests/conformance has a library that crashes
-# and leaks by design.
+# and leaks by design. tests/fuzz has sanitizers of its own.
 many = "tests/consumer/test_round_trips.py"
 whole = ["tests/consumer", "tests/exchange_api", "tests/producer"]
-elsewhere = ["tests/build", "tests/conformance", "tests/streams"]
+elsewhere = ["tests/build", "tests/conformance", "tests/fuzz", "tests/streams"]
 folders = {str(path) for path in Path("tests").glob("[a-z]*/") if list(path.glob("test_*.py"))}
 longest = ["tests/tensor", "tests/lifetime", "tests/failures"]  # these folders start first
 others = [*longest, *sorted(folders.difference(whole, elsewhere, longest)), many]

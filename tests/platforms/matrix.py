@@ -23,7 +23,7 @@ import machine  # noqa: E402
 
 # Left out: tests/libraries needs libraries with wheels for few platforms; tests/build compiles for all Pythons itself;
 # tests/conformance uses no header.
-LEFT_OUT = "--ignore=tests/libraries --ignore=tests/build --ignore=tests/conformance"
+LEFT_OUT = "--ignore=tests/libraries --ignore=tests/build --ignore=tests/conformance --ignore=tests/fuzz"
 SLOW = "--ignore=tests/lifetime --ignore=tests/streams --ignore=tests/examples/test_typing.py"  # with an emulator
 NOT_RUN = 77  # the status of a script that the machine cannot run
 LINUX = "Linux x86_64, 64 bits, little-endian"

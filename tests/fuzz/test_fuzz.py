@@ -1,0 +1,31 @@
+"""The targets of `make fuzz` run the inputs of their corpora once. Each checks what the headers answer."""
+
+import pytest
+from fuzz import run
+
+
+@pytest.fixture(scope="module")
+def clang():
+    try:
+        return run.find_clang()
+    except run.Missing as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.mark.parametrize("target", run.TARGETS)
+def test_the_headers_answer_each_input_of_the_corpus_as_they_should(target, clang):
+    try:
+        lines, failed = run.replay(target, clang)
+    except run.Missing as missing:
+        pytest.skip(str(missing))
+    assert not failed, lines
+
+
+@pytest.mark.parametrize("target", run.TARGETS)
+def test_a_corpus_is_small(target):
+    sizes = [seed.stat().st_size for seed in (run.HERE / "corpus" / target).iterdir()]
+    assert 0 < len(sizes) <= run.MAX_SEEDS and max(sizes) <= run.MAX_BYTES
+
+
+def test_each_corpus_has_a_target():
+    assert {folder.name for folder in (run.HERE / "corpus").iterdir()} == set(run.TARGETS)
