@@ -25,6 +25,11 @@
 #                          test notices and tests/proofs/mutants does not explain
 #   make fuzz              fuzzes the headers with clang and libFuzzer: FUZZ_SECONDS (60) for each target, two targets
 #                          at a time. FUZZ_TARGETS names some. Keeps an input that crashes, and prints how to run it again
+#   make prove             proves with CBMC, within bounds, what tests/proofs says of validation, layout, overlap and the
+#                          loops of the copies; gets CBMC on Debian. PROVE=sample: smaller bounds; PROVE=all: larger
+#                          ones; PROVE=mutants: mistakes in a copy of the header, whose proof must fail; PROVE=NAME
+#   make model             verifies tests/proofs/ownership.pml, who owns a capsule's tensor, with Spin, and that each of
+#                          its mistakes is found
 # Other systems:
 #   make test-windows      the suite on Windows' CPython, with modules built by mingw-w64, under wine; gets that CPython
 # Devices:
@@ -92,7 +97,7 @@ endif
 PARALLEL := -n auto --dist loadfile --no-loadscope-reorder --max-worker-restart=0
 
 .PHONY: help demo test test-whole test-plain test-exchange test-folders test-libraries environments conformance conformance-pairs test-interpreters \
-    test-long test-matrix test-threads fuzz test-windows test-streams mutate-streams mutate coverage test-simulated-gpu test-gpu gpu-all gpu-packages instructions bench bench-copy bench-threads throughput size streams-sanitized test-packaging \
+    test-long test-matrix test-threads fuzz test-windows test-streams mutate-streams mutate coverage prove model test-simulated-gpu test-gpu gpu-all gpu-packages instructions bench bench-copy bench-threads throughput size streams-sanitized test-packaging \
     check configure build dev format lint clean package test-package release
 
 demo: configure # the first target: make without a target runs it
@@ -147,6 +152,12 @@ test-long: dev
 # Builds and runs with the tools of this machine for another system, beside the modules of this one.
 test-windows: $(addprefix $(VENV)/$(TAG)-,dev dlpack cmake ninja device)
 	$(VENV)/bin/python tests/platforms/windows.py $(PYTEST_ARGS)
+
+prove: $(VENV)/$(TAG)-dlpack
+	$(VENV)/bin/python tests/proofs/prove.py $(PROVE)
+
+model:
+	$(PYTHON) tests/proofs/model.py
 
 test-threads: dev
 	$(RUN) -m pytest tests/lifetime/test_races.py tests/lifetime/test_threads.py $(PYTEST_ARGS)
