@@ -26,27 +26,29 @@ copy_rows(void)
 
     rows.count = ROWS;
     items.count = ITEMS;
-    rows.to = (int8_t)nondet_uint8();
-    rows.from = (int8_t)nondet_uint8();
-    items.to = (int8_t)nondet_uint8();
-    items.from = (int8_t)nondet_uint8();
+    rows.to_step = (int8_t)nondet_uint8();
+    rows.from_step = (int8_t)nondet_uint8();
+    items.to_step = (int8_t)nondet_uint8();
+    items.from_step = (int8_t)nondet_uint8();
     assume(byte < ROOM);
     for (row = 0; row < ROWS; row++) {
         for (item = 0; item < ITEMS; item++) {
-            const int64_t at = to + row * rows.to + item * items.to, was = from + row * rows.from + item * items.from;
+            const int64_t at = to + row * rows.to_step + item * items.to_step,
+                          was = from + row * rows.from_step + item * items.from_step;
             assume(at >= 0 && at <= ROOM - SIZE && was >= 0 && was <= ROOM - SIZE);
             touched |= byte >= at && byte < at + SIZE;
         }
     }
     for (row = 1 - ROWS; row < ROWS; row++) {
         for (item = 1 - ITEMS; item < ITEMS; item++)
-            assume((row == 0 && item == 0) || llabs(row * rows.to + item * items.to) >= SIZE);
+            assume((row == 0 && item == 0) || llabs(row * rows.to_step + item * items.to_step) >= SIZE);
     }
     before[byte] = target[byte];
     dlp_copy_rows(target + to, &rows, source + from, &items, SIZE, ROWS * ITEMS * SIZE);
     assume(r < ROWS && i < ITEMS);
     for (row = 0; row < SIZE; row++)
-        prove(target[to + r * rows.to + i * items.to + row] == source[from + r * rows.from + i * items.from + row],
+        prove(target[to + r * rows.to_step + i * items.to_step + row] ==
+                  source[from + r * rows.from_step + i * items.from_step + row],
               "each element arrives");
     prove(touched || target[byte] == before[byte], "no other byte is written");
 }

@@ -65,9 +65,8 @@ def main():
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         for variant, (errors, states, depth, seconds, violated) in zip(VARIANTS, pool.map(verify, VARIANTS)):
             wrong += errors != 0
-            print(
-                f"{errors} errors: {variant or 'with a GIL'}: {states} states, depth {depth}, {seconds:.1f} s {violated}"
-            )
+            figures = f"{states} states, depth {depth}, {seconds:.1f} s"
+            print(f"{errors} errors: {variant or 'with a GIL'}: {figures} {violated}")
         broken = [f"{name} {variant}" for name, variant in BREAKS.items()]
         for name, (errors, _, depth, _, violated) in zip(broken, pool.map(verify, broken)):
             wrong += errors == 0

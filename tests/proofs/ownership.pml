@@ -224,7 +224,7 @@ proctype Consumer(byte me)
 
     attach();
     dlp_take_capsule();
-    drop_capsule();                                             /* dlp_take_answer_steal: dlp_decref(answer) */
+    drop_capsule();                                             /* dlp_finish_import_steal: dlp_decref(answer) */
     holds = takes;
     run_python_code();
     if
