@@ -8,8 +8,9 @@
 
 /* ---- Holder --------------------------------------------------------------- */
 
-/* Holder(source, *, flags=0, options=0, veto=None, null_strides=False, empty_device=False): owns a view and offers it
- * with more flags and options; with empty_device also with a device whose operations are NULL. */
+/* Holder(source, *, flags=0, options=0, veto=None, null_strides=False, empty_device=False, ready=None): owns a view and
+ * offers it with more flags and options; with empty_device also with a device whose operations are NULL; with ready,
+ * for pinned memory, with work that is pending on a stream of CUDA. */
 typedef struct {
     PyObject_HEAD
     dlpack_py_view view;
@@ -17,8 +18,10 @@ typedef struct {
     uint64_t flags;
     uint32_t options;
     PyObject *veto; /* called before anything is exported; NULL: none */
-    dlpack_py_device empty_device;
-    int has_empty_device;
+    PyObject *ready; /* orders the pending work: raises, or returns False where the tensor becomes invalid */
+    dlpack_py_device device;
+    dlpack_py_work_stream pending;
+    int has_device;
 } Holder;
 
 static PyTypeObject holder_type;
@@ -38,28 +41,45 @@ holder_make_steal(PyTypeObject *type, dlpack_py_view *v)
     return (PyObject *)self;
 }
 
+/* make_ready of a Holder. */
+static int
+holder_make_ready(const dlpack_py_offer *offer, const dlpack_py_request *request, const dlpack_py_plan *plan)
+{
+    Holder *self = (Holder *)offer->owner;
+    PyObject *result = PyObject_CallNoArgs(self->ready);
+    (void)request;
+    (void)plan;
+    if (result == Py_False)
+        self->tensor.ndim = -1;
+    Py_XDECREF(result);
+    return result == NULL ? -1 : 0;
+}
+
 static PyObject *
 holder_new(PyTypeObject *type, PyObject *args, PyObject *names)
 {
-    static char *keywords[] = {"", "flags", "options", "veto", "null_strides", "empty_device", NULL};
+    static char *keywords[] = {"", "flags", "options", "veto", "null_strides", "empty_device", "ready", NULL};
     unsigned long long flags = 0;
     unsigned int options = 0;
-    PyObject *source, *veto = NULL;
+    PyObject *source, *veto = NULL, *ready = NULL;
     int null_strides = 0, empty_device = 0;
     dlpack_py_view v;
     Holder *self;
 
-    if (!PyArg_ParseTupleAndKeywords(args, names, "O|$KIOpp", keywords, &source, &flags, &options, &veto, &null_strides,
-                                     &empty_device) ||
-        dlpack_py_consume(source, empty_device ? &anywhere : NULL, &v) < 0)
+    if (!PyArg_ParseTupleAndKeywords(args, names, "O|$KIOppO", keywords, &source, &flags, &options, &veto,
+                                     &null_strides, &empty_device, &ready) ||
+        dlpack_py_consume(source, empty_device || ready != NULL ? &anywhere : NULL, &v) < 0)
         return NULL;
     self = (Holder *)holder_make_steal(type, &v);
     if (self == NULL)
         return NULL;
     self->flags = flags;
     self->options = options;
-    self->has_empty_device = empty_device;
-    self->empty_device.type = (int32_t)self->tensor.device.device_type;
+    self->has_device = empty_device || ready != NULL;
+    self->device.type = empty_device ? (int32_t)self->tensor.device.device_type : (int32_t)kDLCUDA;
+    self->device.make_ready = ready != NULL ? holder_make_ready : NULL;
+    Py_XINCREF(ready);
+    self->ready = ready;
     Py_XINCREF(veto);
     self->veto = veto;
     if (null_strides)
@@ -72,6 +92,7 @@ holder_dealloc(PyObject *op)
 {
     dlpack_py_release(&((Holder *)op)->view);
     Py_XDECREF(((Holder *)op)->veto);
+    Py_XDECREF(((Holder *)op)->ready);
     Py_TYPE(op)->tp_free(op);
 }
 
@@ -92,8 +113,13 @@ holder_describe(PyObject *op, const dlpack_py_request *request, dlpack_py_offer 
     *offer = dlpack_py_offer_view(op, &self->tensor, &self->view);
     offer->flags |= self->flags;
     offer->options |= self->options;
-    if (self->has_empty_device)
-        offer->device = &self->empty_device;
+    if (self->has_device)
+        offer->device = &self->device;
+    if (self->ready != NULL) {
+        self->pending.handle = 7;
+        offer->pending = &self->pending;
+        offer->pending_count = 1;
+    }
     return self->veto == NULL ? 0 : holder_veto(op, request);
 }
 
@@ -681,6 +707,31 @@ probe_delegate(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
     return PyType_FromSpec(&spec);
 }
 
+static void
+rude_destructor(PyObject *Py_UNUSED(capsule))
+{
+    PyErr_SetString(PyExc_RuntimeError, "left behind");
+}
+
+/* rude(address of a managed tensor): a capsule whose destructor leaves an exception set. */
+static PyObject *
+probe_rude(PyObject *Py_UNUSED(module), PyObject *address)
+{
+    return PyCapsule_New(PyLong_AsVoidPtr(address), "dltensor_versioned", rude_destructor);
+}
+
+/* add_contradictory(type): adds a table whose requirements contradict each other. */
+static PyObject *
+probe_add_contradictory(PyObject *Py_UNUSED(module), PyObject *type)
+{
+    static const dlpack_py_want contradictory = {.order = 'Q'};
+    static dlpack_py_exchange exchange; /* a table lives as long as the process */
+
+    exchange = holder_exchange;
+    exchange.want = &contradictory;
+    return dlpack_py_exchange_add((PyTypeObject *)type, &exchange) < 0 ? NULL : Py_BuildValue("");
+}
+
 static PyMethodDef functions[] = {
     {"table", KEYWORDS(probe_table), METH_VARARGS | METH_KEYWORDS, NULL},
     {"set_previous", probe_set_previous, METH_VARARGS, NULL},
@@ -699,6 +750,8 @@ static PyMethodDef functions[] = {
     {"immutable", probe_immutable, METH_NOARGS, NULL},
     {"check_like", probe_check_like, METH_O, NULL},
     {"delegate", probe_delegate, METH_NOARGS, NULL},
+    {"rude", probe_rude, METH_O, NULL},
+    {"add_contradictory", probe_add_contradictory, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };
 #else

@@ -17,6 +17,7 @@ from exchange_probe import (
     COPY_IF_NEEDED,
     NO_TABLE,
     Holder,
+    add_contradictory,
     allocate_like,
     borrow,
     call_borrowed,
@@ -233,6 +234,18 @@ def test_after_an_error_of_the_metaclass_the_method_is_called_X2():
     assert a.calls == [VERSION]
 
 
+def test_after_an_mro_that_is_no_tuple_the_method_is_called_X2():
+    class Meta(type):
+        def __getattribute__(cls, name):
+            found = super().__getattribute__(name)
+            return list(found) if name == "__mro__" else found
+
+    a = Meta("Array", (Library,), {ATTRIBUTE: table()})()
+    for _ in range(2):
+        consume(a)
+    assert a.calls == [VERSION] * 2
+
+
 @pytest.mark.parametrize("error", [RuntimeError, MemoryError])
 def test_an_error_of_the_metaclass_is_not_cached_X2(error):
     class Meta(type):
@@ -392,6 +405,25 @@ def test_a_consumer_that_comes_while_a_table_is_added_does_not_hide_it_X7():
     race_probe.add_table(type(thing))
     assert refused == [type(thing)]
     assert race_probe.consume(thing) == 6.0
+
+
+def test_an_error_of_the_metaclass_ends_the_adding_of_a_table_X1():
+    class Meta(type):
+        def __setattr__(cls, name, value):
+            raise KeyError(name)
+
+    kind = Meta("Thing", (race_probe.new_type_without_table(),), {})
+    with pytest.raises(KeyError, match=ATTRIBUTE):
+        race_probe.add_table(kind)
+    assert not hasattr(kind, ATTRIBUTE)
+    assert race_probe.consume(kind()) == 6.0  # by __dlpack__
+
+
+def test_a_table_whose_requirements_contradict_each_other_is_not_added_C9():
+    kind = race_probe.new_type_without_table()
+    with pytest.raises(SystemError, match="want: order is 'Q'"):
+        add_contradictory(kind)
+    assert not hasattr(kind, ATTRIBUTE)
 
 
 def test_after_a_replacement_the_new_method_is_called_C6():
@@ -823,6 +855,25 @@ def test_memory_for_an_argument_without_a_table_is_allocated_by_the_header_D2(li
         allocate_like(like, (2, 3), "float32", 2)
 
 
+@pytest.mark.parametrize("like", [dlarray.arange(3), Holder(Made().capsule()), None], ids=lambda x: type(x).__name__)
+def test_memory_for_one_element_is_allocated_like_an_argument_D3(like):
+    says = dltensor.read(allocate_like(like, (), "int16").__dlpack__())
+    assert (says.ndim, says.dtype, says.data % 64) == (0, (0, 16, 1), 0)
+
+
+@pytest.mark.parametrize("like", [dlarray.arange(3), Holder(Made().capsule()), None], ids=lambda x: type(x).__name__)
+@pytest.mark.parametrize("shape, text", [((2, -1), "must not be negative"), ((2**40, 2**40), "element")], ids=str)
+def test_a_malformed_prototype_is_refused_before_an_allocator_is_called_D8(like, shape, text):
+    with pytest.raises(BufferError, match=text):
+        allocate_like(like, shape)
+
+
+def test_an_allocator_of_another_library_is_not_asked_for_a_negative_extent_D8():
+    hook("allocate", lambda ndim, extent, report: pytest.fail("asked"))
+    with pytest.raises(BufferError, match="must not be negative"):
+        allocate_like(library()(), (-1,))
+
+
 REPORTS = {
     "a kind": ([("MemoryError", "no more")], False, MemoryError, "no more"),
     "the first counts": ([("BufferError", "first"), ("ValueError", "second")], False, BufferError, "first"),
@@ -970,6 +1021,49 @@ def test_a_library_without_from_dlpack_is_a_type_error_that_names_the_argument(l
     assert made.deleted == 1
 
 
+def test_a_class_without_a_module_is_a_type_error_that_names_the_argument():
+    class Meta(type):
+        @property
+        def __module__(cls):
+            raise AttributeError("no module")
+
+    made = Made()
+    with pytest.raises(TypeError, match="its library has no from_dlpack"):
+        return_like(Meta("Nameless", (), {})(), Holder(made.capsule()))
+    assert made.deleted == 1
+
+
+@not_on_pypy("PyType_Modified")
+def test_from_dlpack_is_found_again_after_a_change_of_a_static_type(monkeypatch):
+    """The function for the last static type is cached, as long as the type is unchanged."""
+    view = consume(Made().capsule())  # of a static type of the module consumer_probe, which stands in for a library
+    changed = ctypes.PYFUNCTYPE(None, ctypes.py_object)(("PyType_Modified", ctypes.pythonapi))
+    seen = []
+
+    class Module(types.ModuleType):
+        changes = False
+
+        def __getattr__(self, name):
+            if name != "from_dlpack":
+                raise AttributeError(name)
+            if self.changes:
+                changed(type(view))
+            found = len(seen)
+            seen.append(found)
+            return lambda x: found
+
+    monkeypatch.setitem(sys.modules, type(view).__module__, Module("stand_in"))
+    changed(type(view))
+    results = [return_like(view, Holder(Made().capsule())) for _ in range(3)]
+    changed(type(view))
+    results += [return_like(view, Holder(Made().capsule())) for _ in range(2)]
+    sys.modules[type(view).__module__].changes = True  # while it is looked up: nothing is cached
+    changed(type(view))
+    results += [return_like(view, Holder(Made().capsule())) for _ in range(2)]
+    assert results == ([0, 0, 0, 1, 1, 2, 3] if CACHED_TYPES else list(range(7)))
+    changed(type(view))
+
+
 def test_objects_of_one_class_may_have_different_namespaces():
     class Namespace:
         def __init__(self, name):
@@ -1050,6 +1144,19 @@ def test_a_result_that_is_requested_with_other_keywords_may_be_exported_twice_P1
     for taken in return_like(library_with(from_dlpack), Holder(made.capsule())):
         assert (taken.says.data == made.address) == ("copy" not in keywords)
         taken.delete()
+    assert made.deleted == 1
+
+
+def test_a_result_on_the_cpu_is_refused_for_a_stream_and_exported_without_one_P6():
+    def from_dlpack(x):
+        with pytest.raises(ValueError, match="stream is 7 for data on cpu"):
+            x.__dlpack__(max_version=(1, 0), stream=7)
+        return Taken(x.__dlpack__(max_version=(1, 0)))
+
+    made = Made()
+    taken = return_like(library_with(from_dlpack), Holder(made.capsule()))
+    assert (taken.says.data, made.deleted) == (made.address, 0)
+    taken.delete()
     assert made.deleted == 1
 
 

@@ -77,6 +77,22 @@ def test_a_consumer_that_wants_no_table_calls_the_method_X9(borrows):
 FLOAT32, FLOAT64 = 0x02200001, 0x02400001
 
 
+@pytest.mark.parametrize("borrows", [False, True])
+def test_the_refusals_come_again_after_an_embedded_tensor_was_taken_C7_C9_X9(borrows):
+    """With requirements that ask for a dtype and a rank only, which the embedded tensors alone can answer."""
+    for _ in range(3):
+        assert look(Thing(), borrows, False, 0, FLOAT64, 4) == (UNKNOWN if borrows else WRITABLE, not borrows, 0)
+        assert look(Thing(), borrows, True, 0, FLOAT64, 4) == (WRITABLE, True, 0)
+        assert look(Thing(), borrows, False, NO_TABLE, FLOAT64, 4) == (WRITABLE, True, 1)
+        assert look(Thing(None, READONLY), borrows, False, 0, FLOAT64, 4) == (READONLY, True, 0)
+        with pytest.raises(BufferError, match="data is read-only"):
+            look(Thing(None, READONLY), borrows, True, 0, FLOAT64, 4)
+        with pytest.raises(BufferError, match="ndim is 1, 2 was asked for"):
+            look(Thing(), borrows, False, 0, FLOAT64, 0, 2)
+        with pytest.raises(BufferError, match="dtype is float64, float32 was asked for"):
+            look(Thing(), borrows, False, 0, FLOAT32, 4)
+
+
 def test_an_embedded_tensor_stays_when_a_later_tensor_is_refused_D4():
     thing = Thing()
     with pytest.raises(ValueError, match="strides is NULL"):

@@ -14,7 +14,7 @@ import dlarray
 import dltensor
 import pytest
 from collecting import not_on_pypy
-from dltensor import FORMS, LEGACY, PADDED, READ_ONLY, VERSIONED, Made, Taken
+from dltensor import CUDA_HOST, FORMS, LEGACY, PADDED, READ_ONLY, VERSIONED, Made, Taken
 from exchange_probe import (
     COPY_NEGATIVE,
     DO_NOT_LEND,
@@ -118,6 +118,8 @@ def test_an_object_of_another_type_is_a_type_error_X7(call):
     for other in (object(), 1, Holder(matrix())):
         with pytest.raises(TypeError, match="is not of the type that this exchange table belongs to"):
             call(ARRAY, other)
+    with pytest.raises(TypeError, match="Holder is not of the type that this exchange table belongs to"):
+        call(table(Moment), Holder(matrix()))  # a type with another table of the same file
     with pytest.raises(TypeError, match="NULL"):
         call(ARRAY, None)
 
@@ -171,6 +173,49 @@ def test_operations_of_a_device_that_are_null_are_not_called_X4(device):
             pass
     del holder
     assert made.deleted == 1
+
+
+# ---- Work that is pending: S10, X4 ----
+
+
+def pinned(ready):
+    """An object whose table exports pinned memory, on which work is pending until ready() has returned."""
+    made = Made(device=CUDA_HOST)
+    return made, Holder(made.capsule(), ready=ready)
+
+
+@pytest.mark.parametrize("call", [call_owned, call_borrowed])
+def test_pending_work_is_ordered_as_the_last_step_of_a_table_X4(call):
+    asked = []
+    made, holder = pinned(lambda: asked.append(made.deleted))
+    result = call(HOLDER, holder)
+    assert asked == [0]
+    assert (dltensor.read(result).data if call is call_owned else result[0]) == made.address
+
+
+@pytest.mark.parametrize("call", [call_owned, call_borrowed])
+@pytest.mark.parametrize("error", [BufferError, KeyboardInterrupt])
+def test_an_error_of_the_order_drops_the_export_of_a_table_X4_P7(call, error):
+    def ready():
+        raise error("not ordered")
+
+    made, holder = pinned(ready)
+    before = sys.getrefcount(holder)
+    for _ in range(2):
+        with pytest.raises(error, match="not ordered"):
+            call(HOLDER, holder)
+        assert sys.getrefcount(holder) == before
+    del holder
+    assert made.deleted == 1
+
+
+def test_a_tensor_that_changes_while_its_work_is_ordered_is_not_lent_D8_X3():
+    """Other threads run while a device is waited for."""
+    made, holder = pinned(lambda: False)  # makes the rank negative
+    before = sys.getrefcount(holder)
+    with pytest.raises(BufferError, match="ndim is -1"):
+        call_borrowed(HOLDER, holder)
+    assert sys.getrefcount(holder) == before
 
 
 # ---- Subclasses: X2, X7 ----
