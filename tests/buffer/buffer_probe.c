@@ -13,6 +13,8 @@ typedef struct {
     PyObject *owner; /* offer->owner; NULL here means the thing itself, None means NULL */
     int counted;     /* 1: exports are counted, as for memory that can move */
     int pending;     /* 1: work on the data may be pending */
+    int change;      /* 1: the offer has no strides, 2: its rank is negative */
+    DLTensor changed;
 } Thing;
 
 static int
@@ -27,6 +29,12 @@ thing_describe(PyObject *op, const dlpack_py_request *request, dlpack_py_offer *
         return -1;
     }
     *offer = dlpack_py_offer_view(op, &self->view.tensor, &self->view);
+    if (self->change != 0) {
+        self->changed = self->view.tensor;
+        self->changed.strides = NULL;
+        self->changed.ndim = self->change == 2 ? -1 : self->changed.ndim;
+        offer->tensor = &self->changed;
+    }
     if (self->counted)
         offer->exports = &self->exports;
     if (self->owner != NULL)
@@ -79,6 +87,7 @@ thing_count(PyObject *op, void *unused)
 static PyMemberDef thing_members[] = {
     {"veto", T_OBJECT, offsetof(Thing, veto), 0, NULL},
     {"owner", T_OBJECT, offsetof(Thing, owner), 0, NULL},
+    {"change", T_INT, offsetof(Thing, change), 0, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 static PyMethodDef thing_methods[] = {DLPACK_PY_METHODS(thing_dlpack, thing_dlpack_device), {NULL, NULL, 0, NULL}};
@@ -224,23 +233,23 @@ probe_dtype_of(PyObject *Py_UNUSED(module), PyObject *args)
     return Py_BuildValue("z", dtype == 0 ? NULL : dlpack_py_dtype_text(dtype, text));
 }
 
-/* ndim_of((rows, columns), (stride, stride)): the rank of a buffer of float64 with strides in bytes. */
+/* ndim_of((rows, columns), (stride, stride), format="d", itemsize=8): the rank of a buffer with strides in bytes. */
 static PyObject *
 probe_ndim_of(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    static char format[] = "d";
     int64_t dims[2 * DLPACK_PY_MAX_NDIM];
-    Py_ssize_t shape[2], strides[2];
+    Py_ssize_t shape[2], strides[2], itemsize = 8;
+    const char *format = "d";
     double value = 0;
     Py_buffer b;
     DLTensor t;
 
-    if (!PyArg_ParseTuple(args, "(nn)(nn)", &shape[0], &shape[1], &strides[0], &strides[1]))
+    if (!PyArg_ParseTuple(args, "(nn)(nn)|zn", &shape[0], &shape[1], &strides[0], &strides[1], &format, &itemsize))
         return NULL;
     memset(&b, 0, sizeof(b));
     b.buf = &value;
-    b.itemsize = 8;
-    b.format = format;
+    b.itemsize = itemsize;
+    b.format = (char *)(uintptr_t)format;
     b.ndim = 2;
     b.shape = shape;
     b.strides = strides;

@@ -57,6 +57,9 @@ class Interface:
         ("D", 16, "complex128"),
         (NATIVE + "d", 8, "float64"),
         (FOREIGN + "b", 1, "int8"),
+        (NATIVE + "b", 1, "int8"),
+        (NATIVE + "B", 2, None),
+        (None, 2, None),
         ("!B", 1, "uint8"),
         ("!d", 8, None if NATIVE == "<" else "float64"),
         (FOREIGN + "d", 8, None),
@@ -76,6 +79,22 @@ def test_a_stride_of_a_buffer_that_reaches_no_element_may_have_any_value_D5():
         assert ndim_of(shape, strides) == 2
     with pytest.raises(BufferError, match=r"strides\[1\] is 3 bytes, a multiple of 8 was wanted"):
         ndim_of((1, 2), (8, 3))
+
+
+def test_a_buffer_without_a_format_has_bytes_D10():
+    assert ndim_of((1, 2), (2, 1), None, 1) == 2
+    with pytest.raises(BufferError, match="the buffer's format is 'B' with 8 bytes, one of a DLPack dtype"):
+        ndim_of((1, 2), (16, 8), None, 8)
+
+
+@pytest.mark.parametrize(
+    "shape, strides, text",
+    [((-1, 2), (16, 8), "must not be negative"), ((sys.maxsize // 8, 16), (0, 0), "elements")],
+    ids=str,
+)
+def test_a_malformed_buffer_is_refused_D8(shape, strides, text):
+    with pytest.raises(BufferError, match=text):
+        ndim_of(shape, strides)
 
 
 @not_on_pypy("a bytearray, a BytesIO and an mmap that a buffer locks")
@@ -160,8 +179,13 @@ def test_a_version_newer_than_3_is_taken():
 
 BAD_TYPESTRS = [None, 5]
 BAD_TYPESTRS += "- < <f <f3 <f16 <f32 <f1 <i16 <c4 <b2 |f8 f8 <f8x <M8[s] |O8 |S3 <U3 |V8 <t8 xu1 @f4 =f16".split()
-BAD_TYPESTRS += ["<f8\0", "<f\0", "\0f8", "<\x008", "\0u1"]
+BAD_TYPESTRS += ["<f:", "<fa", "<f/4", "<f8\0", "<f\0", "\0f8", "<\x008", "\0u1"]
 GOOD = {"version": 3, "typestr": NATIVE + "f8", "shape": (3,), "data": bytes(24)}
+
+
+class Undecided:
+    def __bool__(self):
+        raise ValueError("neither")
 
 
 @pytest.mark.parametrize(
@@ -209,6 +233,8 @@ GOOD = {"version": 3, "typestr": NATIVE + "f8", "shape": (3,), "data": bytes(24)
         ({"data": ("1", False)}, BufferError, "has data .*, .address, read-only. was wanted"),
         ({"data": (2**70, False)}, BufferError, "has data .*, .address, read-only. was wanted"),
         ({"data": (0, False)}, BufferError, "NULL"),
+        ({"data": (8, Undecided())}, BufferError, "has data .*, .address, read-only. was wanted"),
+        ({"data": memoryview(bytes(48))[::2]}, BufferError, "contiguous"),
     ],
 )
 def test_an_array_interface_that_cannot_be_used_is_refused_P7_D8(changes, error, text):
@@ -255,6 +281,15 @@ def test_negative_strides_may_reach_the_begin_of_the_data_D11():
 def test_a_class_with_an_array_interface_is_consumed_as_any_object_C6():
     with pytest.raises(TypeError, match="__dlpack__.* needs an argument"):
         consume(numpy.ndarray)
+
+
+def test_a_class_whose_instances_have_an_array_interface_is_not_taken_for_one_C6():
+    class Thing:
+        __array_interface__ = GOOD
+
+    assert values(consume(Thing())) == [0.0, 0.0, 0.0]
+    with pytest.raises(AttributeError, match="__dlpack__"):
+        consume(Thing)
 
 
 def test_an_array_interface_that_is_not_a_dict_is_a_type_error():

@@ -210,6 +210,30 @@ def test_memory_that_the_cpu_can_read_has_a_buffer_and_an_array_interface_unless
             ask(busy)
 
 
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3), (2, 0, 3)])
+def test_an_offer_without_strides_has_row_major_strides_in_a_buffer_and_an_array_interface_D4(shape):
+    source = numpy.arange(float(numpy.prod(shape))).reshape(shape)
+    thing = All(source)
+    thing.change = 1  # no strides
+    view = memoryview(thing)
+    assert (view.shape, view.tolist()) == (shape, source.tolist())
+    assert 0 in shape or view.strides == source.strides
+    assert thing.__array_interface__["strides"] is None
+    assert numpy.asarray(Only(thing)).tolist() == source.tolist()
+
+
+def test_a_malformed_offer_is_a_buffer_error_D8():
+    thing = All(numpy.zeros(3), counted=True)
+    uncounted = All(numpy.zeros(3))
+    before = sys.getrefcount(thing)
+    thing.change = uncounted.change = 2  # a negative rank
+    with pytest.raises(BufferError, match="ndim is -1"):
+        memoryview(thing)
+    with pytest.raises(BufferError, match="ndim is -1"):
+        _ = uncounted.__array_interface__
+    assert (thing.count, sys.getrefcount(thing)) == (0, before)
+
+
 # ---- numpy.asarray by each path alone ----
 
 

@@ -181,6 +181,14 @@ view_move(PyObject *self, PyObject *Py_UNUSED(unused))
     return (PyObject *)moved;
 }
 
+/* move_onto_itself(): moves the view to where it is. */
+static PyObject *
+view_move_onto_itself(PyObject *self, PyObject *Py_UNUSED(unused))
+{
+    dlpack_py_move(&((View *)self)->view, &((View *)self)->view);
+    Py_RETURN_NONE;
+}
+
 static int
 view_describe(PyObject *self, const dlpack_py_request *request, dlpack_py_offer *offer)
 {
@@ -198,6 +206,7 @@ static PyMethodDef view_methods[] = {
     {"release_detached", view_release_detached, METH_NOARGS, NULL},
     {"release_raising", view_release_raising, METH_O, NULL},
     {"move", view_move, METH_NOARGS, NULL},
+    {"move_onto_itself", view_move_onto_itself, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 
@@ -372,7 +381,24 @@ probe_parse_device(PyObject *Py_UNUSED(module), PyObject *obj)
     return Py_BuildValue("(ii)", (int)device.device_type, (int)device.device_id);
 }
 
+/* raise_error(code, text): raises an error of dlpack_tensor.h. */
+static PyObject *
+probe_raise_error(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    dlpack_py_error error;
+    const char *text;
+    int code;
+
+    memset(&error, 0, sizeof(error));
+    if (!PyArg_ParseTuple(args, "is", &code, &text))
+        return NULL;
+    error.code = code;
+    snprintf(error.text, sizeof(error.text), "%s", text);
+    return dlpack_py_raise(&error) < 0 ? NULL : Py_BuildValue("");
+}
+
 static PyMethodDef functions[] = {
+    {"raise_error", probe_raise_error, METH_VARARGS, NULL},
     {"parse_dtype", probe_parse_dtype, METH_O, NULL},
     {"parse_device", probe_parse_device, METH_O, NULL},
     {"consume", (PyCFunction)(void (*)(void))probe_consume, METH_VARARGS | METH_KEYWORDS, NULL},

@@ -225,6 +225,16 @@ def test_one_error_raised_by_both_calls_is_not_its_own_context_C1():
     assert error.__context__ is None
 
 
+def test_a_second_error_that_is_a_context_of_the_first_makes_no_ring_C1():
+    first, second = TypeError(REFUSALS[0]), KeyError("second")
+    first.__context__ = second
+    with pytest.raises(KeyError) as raised:
+        consume(Scripted(first, second))
+    assert raised.value is second
+    assert first.__context__ is second
+    assert second.__context__ is None
+
+
 def test_a_second_error_keeps_its_context_C1():
     first = TypeError(REFUSALS[0])
     with pytest.raises(BufferError) as raised:

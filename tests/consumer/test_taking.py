@@ -142,6 +142,18 @@ def test_a_released_or_moved_view_holds_no_tensor_K4(form):
 
 
 @both_forms
+def test_a_view_that_is_moved_to_its_own_place_keeps_its_tensor_K4(form):
+    made = Made(form, strides=None)
+    view = consume(made.capsule())
+    for _ in range(2):
+        view.move_onto_itself()
+        assert (view.held, view.strides, values(view), made.deleted) == (True, (1,), [0.0, 1.0, 2.0], 0)
+    view.release()
+    view.move_onto_itself()
+    assert (view.empty, made.deleted) == (True, 1)
+
+
+@both_forms
 def test_a_view_may_be_released_on_a_thread_that_is_not_attached_K5(form):
     made = Made(form)
     consume(made.capsule()).release_detached()

@@ -2,6 +2,7 @@
 
 import array
 import ctypes
+import math
 import os
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from consumer_probe import (
     check,
     consume,
     from_dlpack,
+    raise_error,
 )
 from dltensor import FORMS, IS_COPIED, LEGACY, PADDED, READ_ONLY, VERSIONED, Made, Producer
 from optional import numpy
@@ -373,6 +375,40 @@ def test_a_copy_without_enough_memory_is_a_memory_error_and_releases_the_tensor_
     with pytest.raises(MemoryError, match="2305843009213693952 bytes"):
         consume(producer, {"order": "C", "options": DLPACK_PY_WANT_COPY_IF_NEEDED})
     assert producer.deleted == [1]
+
+
+@pytest.mark.parametrize(
+    "fields, want",
+    [
+        ({"shape": (2**60 - 1,), "strides": (0,)}, {"order": "C"}),  # with head and alignment beyond ptrdiff_t
+        ({}, {"alignment": -(2**63)}),  # 2**63, where size_t has 64 bits
+    ],
+)
+def test_a_copy_that_no_address_range_holds_is_a_memory_error_P7(fields, want):
+    producer = Producer(**fields)
+    with pytest.raises(MemoryError, match=f"no memory for {8 * math.prod(fields.get('shape', (3,)))} bytes"):
+        consume(producer, {**want, "options": DLPACK_PY_WANT_COPY_IF_NEEDED})
+    assert producer.deleted == [1]
+
+
+@pytest.mark.parametrize(
+    "code, error",
+    [
+        (1, BufferError),
+        (2, ValueError),
+        (3, TypeError),
+        (4, MemoryError),
+        (5, RuntimeError),
+        (6, SystemError),
+        (0, BufferError),
+        (7, BufferError),
+        (-1, BufferError),
+    ],
+)
+def test_each_code_of_an_error_has_its_exception_and_an_unknown_code_is_a_buffer_error_P7(code, error):
+    with pytest.raises(error, match="^what is wrong$") as raised:
+        raise_error(code, "what is wrong")
+    assert type(raised.value) is error
 
 
 # ---- The buffer protocol: C6 ----

@@ -17,7 +17,7 @@ typedef struct {
     DLTensor tensor; /* the tensor of the view, or a copy of it without strides */
     uint64_t flags;
     uint32_t options;
-    PyObject *veto; /* called before anything is exported; NULL: none */
+    PyObject *veto;  /* called before anything is exported; NULL: none */
     PyObject *ready; /* orders the pending work: raises, or returns False where the tensor becomes invalid */
     dlpack_py_device device;
     dlpack_py_work_stream pending;

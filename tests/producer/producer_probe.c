@@ -147,7 +147,8 @@ static PyObject *
 thing_produce(PyObject *op, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
     Thing *self = (Thing *)op;
-    return dlpack_py_produce(op, self->has_no_tensor ? NULL : &self->tensor, self->flags, args, nargs, kwnames);
+    return dlpack_py_produce(self->has_no_owner ? NULL : op, self->has_no_tensor ? NULL : &self->tensor, self->flags,
+                             args, nargs, kwnames);
 }
 
 /* produce_flagged(): calls the header as a vectorcallfunc that passes its nargsf on. */
@@ -169,8 +170,8 @@ thing_produce_args(PyObject *op, PyObject *args, PyObject *names)
 
     if (!PyArg_ParseTupleAndKeywords(args, names, "|$OOOO", keywords, &stream, &max_version, &dl_device, &copy))
         return NULL;
-    return dlpack_py_produce_args(op, self->has_no_tensor ? NULL : &self->tensor, self->flags, stream, max_version,
-                                  dl_device, copy);
+    return dlpack_py_produce_args(self->has_no_owner ? NULL : op, self->has_no_tensor ? NULL : &self->tensor,
+                                  self->flags, stream, max_version, dl_device, copy);
 }
 
 static PyMethodDef thing_methods[] = {

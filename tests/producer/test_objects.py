@@ -238,6 +238,14 @@ def test_a_cycle_through_the_owner_of_the_tensor_is_collected_P9(max_version):
 
 
 @not_on_pypy("cycles through objects of extensions")
+def test_the_collector_finds_an_object_from_its_type_and_its_owner_P9():
+    owner = owner_of_zeros()
+    obj = producer_probe.object_steal(*taken_from(owner, **NOW))
+    for referent in (owner, type(obj)):
+        assert any(x is obj for x in gc.get_referrers(referent))
+
+
+@not_on_pypy("cycles through objects of extensions")
 def test_an_owner_in_use_is_not_collected_with_the_object_P9():
     owner = owner_of_zeros()
     owner.obj = producer_probe.object_steal(*taken_from(owner, **NOW))

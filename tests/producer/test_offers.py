@@ -735,6 +735,15 @@ def test_a_number_of_arguments_with_a_flag_is_an_error_P1():
         thing().produce_flagged()
 
 
+@pytest.mark.parametrize("fields", [{}, {"flags": READ_ONLY}])
+def test_memory_without_an_owner_is_not_exported_P9(fields):
+    owned, unowned = thing(**fields), thing(no_owner=True, **fields)
+    for method in ("produce", "produce_args"):
+        getattr(owned, method)(max_version=(1, 0))
+        with pytest.raises(SystemError, match="the offer has no owner"):
+            getattr(unowned, method)(max_version=(1, 0))
+
+
 def test_an_offer_without_a_tensor_is_an_error_P7():
     for ask in (Thing.__dlpack__, Thing.__dlpack_device__):
         with pytest.raises(SystemError, match="tensor is NULL"):

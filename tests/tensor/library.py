@@ -59,7 +59,8 @@ def error_of(function, *arguments):
         assert (error.code, error.copy_helps, error.text) == (7, 7, b"no error")
         return None
     assert result == -1
-    return ["BufferError", "ValueError"][error.code - 1], error.text.decode(), bool(error.copy_helps)
+    names = ["BufferError", "ValueError", "TypeError", "MemoryError", "RuntimeError", "SystemError"]
+    return names[error.code - 1], error.text.decode(), bool(error.copy_helps)
 
 
 def load(name="tensor_lib"):
@@ -84,6 +85,7 @@ def load(name="tensor_lib"):
         ("overlap", integer, t, flags, t, flags),
         ("copy", integer, t, t, flags, error),
         ("check_stream", integer, Device, stream, error),
+        ("meets_nothing", integer, t, integer, error),
         (
             "meets",
             integer,

@@ -22,6 +22,8 @@ EXPORT(int, is_contiguous, (const DLTensor *t, char order), (t, order))
 EXPORT_PRIVATE(int, overlaps_itself, (const DLTensor *t), (t))
 EXPORT(int, overlap, (const DLTensor *a, uint64_t fa, const DLTensor *b, uint64_t fb), (a, fa, b, fb))
 EXPORT(int, copy, (const DLTensor *to, const DLTensor *from, uint64_t flags, dlpack_py_error *e), (to, from, flags, e))
+EXPORT_AS(meets_nothing, int, dlpack_py_check_tensor, (const DLTensor *t, int readonly, dlpack_py_error *error),
+          (t, readonly, NULL, error))
 EXPORT_PRIVATE(int, check_stream, (DLDevice device, const dlpack_py_stream *stream, dlpack_py_error *e),
                (device, stream, e))
 

@@ -317,6 +317,35 @@ def test_overlap_at_the_ends_of_the_address_range_does_not_overflow_C9():
     assert lib.overlaps_itself(tensor(byte, [2, 2], [2**62 + 1, -(2**62) - 1]))
 
 
+@pytest.mark.parametrize(
+    "dtype, shape, strides",
+    [
+        ((0, 8, 1), (3,), (2**62,)),
+        ((0, 8, 1), (2, 2), (2**63 - 1, 1)),
+        ((0, 8, 1), (3,), (-(2**63),)),
+        ((0, 8, 1), (2,), (-(2**63),)),
+        ((2, 64, 1), (2,), (2**61,)),
+        ((2, 64, 1), (2,), (-(2**61),)),
+        ((2, 64, 1), (2**61,), None),
+    ],
+)
+def test_a_tensor_that_reaches_beyond_int64_has_no_byte_range_and_may_overlap_D8_C9(dtype, shape, strides):
+    """Such a tensor is not valid. The answers are those for which nothing is written to it."""
+    far, near = tensor(dtype, shape, strides, 4096), tensor(dtype, (1,), (1,), 8192)
+    ends = [(ctypes.c_int64 * 1)() for _ in range(2)]
+    assert lib.byte_range(near, 0, *ends) == 0
+    assert lib.byte_range(far, 0, *ends) == -1
+    assert lib.overlap(far, 0, near, 0) == lib.overlap(near, 0, far, 0) == 1
+
+
+def test_two_tensors_that_fill_the_address_range_overlap_C9():
+    byte, half = (0, 8, 1), ADDRESS_MAX // 2 - 16
+    wide = [tensor(byte, (2, 2), (half, -half), ADDRESS_MAX // 2 + i) for i in range(2)]
+    for a, b in itertools.product(wide, wide):
+        assert lib.validate(a, 0, None) == 0
+        assert lib.overlap(a, 0, b, 0)
+
+
 @pytest.mark.parametrize("padding", [0, 64])
 def test_channels_tiles_and_lines_of_one_image_do_not_overlap_C9(padding):
     """Layouts from practice: large and interleaved."""

@@ -207,7 +207,7 @@ LEGACY_IS_WRITABLE, OVERLAP_IS_FINE = 2, 4
 ANY_DEVICE = SCALAR = -1
 
 
-def unmet(t, readonly=WRITABLE, **want):
+def unmet(t, readonly=WRITABLE, kind="BufferError", **want):
     """The error text of dlpack_py_check_tensor, or None. An asterisk at the end: a copy would meet the requirement."""
     dtype, dtypes = want.pop("dtype", None), want.pop("dtypes", None)
     fields = [
@@ -220,7 +220,7 @@ def unmet(t, readonly=WRITABLE, **want):
     ]
     assert not want
     error = error_of(lib.meets, t, readonly, *fields)
-    assert error is None or error[0] == "BufferError"
+    assert error is None or error[0] == kind
     return error and error[1] + ("*" if error[2] else "")
 
 
@@ -253,6 +253,32 @@ def test_without_requirements_any_array_that_the_cpu_can_read_is_accepted_C5(rea
 )
 def test_a_required_device_type_accepts_any_device_id_C5(came, device, text):
     assert unmet(two_by_three(device=came), device=device) == text
+
+
+@pytest.mark.parametrize("device", [(CPU, 0), (CUDA_HOST, 0), (CUDA, 1)])
+@pytest.mark.parametrize("data", [NOWHERE, NOWHERE + 2])
+def test_without_a_want_the_requirements_are_those_of_one_that_is_all_zero_C9(device, data):
+    came = two_by_three(device=device, data=data)
+    error = error_of(lib.meets_nothing, came, READONLY)
+    assert (error and error[1] + "*" * error[2]) == unmet(came, READONLY)
+    assert (error is None) == (device[0] != CUDA and data == NOWHERE)
+
+
+@pytest.mark.parametrize(
+    ("want", "text"),
+    [
+        ({"order": "Q"}, "order is 'Q'"),
+        ({"dtypes": [(2, 0, 1)]}, "dtype is 33554433"),
+        ({"ndim": -2}, "ndim is -2 and max_ndim is 0"),
+        ({"ndim": 3, "max_ndim": 2}, "ndim is 3 and max_ndim is 2"),
+        ({"shape": (2, 3)}, "ndim is 0 and max_ndim is 0"),
+        ({"ndim": 2, "max_ndim": 3, "shape": (2, 3)}, "ndim is 2 and max_ndim is 3"),
+        ({"device": -2}, "device is -2"),
+        ({"alignment": 24}, "alignment is 24"),
+    ],
+)
+def test_requirements_that_contradict_each_other_are_a_system_error_C9(want, text):
+    assert text in unmet(two_by_three(), kind="SystemError", **want)
 
 
 LONG = [(9, 8, 65535 - i) for i in range(40)]  # the longest names
@@ -314,7 +340,8 @@ def test_a_required_rank_is_one_rank_or_a_range_C9(ndim, max_ndim, ranks, wish):
     ],
 )
 def test_required_extents_must_be_equal_and_minus_1_accepts_any_extent_C9(ndim, shape, text):
-    assert unmet(two_by_three(), ndim=ndim, shape=shape) == text
+    for max_ndim in (0, ndim):
+        assert unmet(two_by_three(), ndim=ndim, max_ndim=max_ndim, shape=shape) == text
 
 
 @pytest.mark.parametrize(
