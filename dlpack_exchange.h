@@ -659,7 +659,7 @@ dlpack_py_borrow(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
         dlp_view_fill(v, NULL, &e->versioned.dl_tensor);
         return 0;
     }
-    return dlp_borrow_general(entry, obj, want, v);
+    return state == NULL ? (dlp_view_clear(v), -1) : dlp_borrow_general(entry, obj, want, v);
 }
 
 /* ---- A table for your type ---------------------------------------------- */

@@ -230,6 +230,133 @@ use(PyObject *Py_UNUSED(module), PyObject *args)
     Py_RETURN_NONE;
 }
 
+/* A managed tensor of one number, which no interpreter keeps. */
+static void *
+number(void)
+{
+    static double value = 1.0;
+    const DLTensor t = dlpack_py_cpu(&value, DLPACK_PY_FLOAT64, 0, NULL, NULL);
+    void *managed = dlpack_py_wrap(&t, 0, NULL, NULL);
+    return managed != NULL ? managed : PyErr_NoMemory();
+}
+
+/* start(how, object): one use of this file's copy of the header, which only use() and start() use. */
+static PyObject *
+start(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    const double value = 1.0;
+    const DLTensor t = dlpack_py_cpu((void *)(uintptr_t)&value, DLPACK_PY_FLOAT64, 0, NULL, NULL);
+    DLManagedTensorVersioned *managed = NULL;
+    dlpack_py_request request;
+    dlpack_py_view v;
+    PyObject *object;
+    const char *how;
+
+    memset(&request, 0, sizeof(request));
+    memset(&v, 0, sizeof(v));
+    if (!PyArg_ParseTuple(args, "sO", &how, &object))
+        return NULL;
+    if (strcmp(how, "init") == 0)
+        return dlpack_py_init() < 0 ? NULL : Py_BuildValue("");
+    if (strcmp(how, "cpu_device") == 0)
+        return dlpack_py_cpu_device(NULL, NULL);
+    if (strcmp(how, "check") == 0)
+        return PyBool_FromLong(dlpack_py_check(object));
+    if (strcmp(how, "produce") == 0)
+        return dlpack_py_produce(object, &t, DLPACK_PY_FLAG_READ_ONLY, NULL, 0, NULL);
+    if (strcmp(how, "answer") == 0) {
+        const dlpack_py_offer offer = dlpack_py_offer_make(object, &t, DLPACK_PY_FLAG_READ_ONLY);
+        return dlpack_py_answer(&offer, &request);
+    }
+    if (strcmp(how, "object_steal") == 0 || strcmp(how, "memoryview_steal") == 0) {
+        v.managed = number();
+        v.form = DLPACK_PY_VERSIONED;
+        if (v.managed == NULL)
+            return NULL;
+        if (strcmp(how, "object_steal") == 0) {
+            object = dlpack_py_object_steal(v.managed, v.form);
+            Py_XDECREF(object);
+            return object == NULL ? NULL : Py_BuildValue("");
+        }
+        v.tensor = ((DLManagedTensorVersioned *)v.managed)->dl_tensor;
+        object = dlpack_buffer_memoryview_steal(&v);
+        Py_XDECREF(object);
+        return object == NULL ? NULL : Py_BuildValue("");
+    }
+    if (strcmp(how, "memoryview_steal: a borrowed view") == 0)
+        return dlpack_buffer_memoryview_steal(&v);
+    if (strcmp(how, "fallback") == 0) {
+        if (dlpack_buffer_fallback(object, &managed) < 0)
+            return NULL;
+        dlp_delete(managed, DLPACK_PY_VERSIONED);
+        Py_RETURN_NONE;
+    }
+    if (strcmp(how, "from_dlpack") == 0 ? dlpack_py_from_dlpack(&object, 1, NULL, NULL, &v) < 0
+                                        : dlpack_py_consume_request(object, &request, NULL, &v) < 0)
+        return NULL;
+    dlpack_py_release(&v);
+    Py_RETURN_NONE;
+}
+
+#if DLPACK_PY_HAS_EXCHANGE_API
+static PyObject *
+make_nothing_steal(PyTypeObject *Py_UNUSED(type), dlpack_py_view *v)
+{
+    dlpack_py_release(v);
+    return Py_BuildValue("");
+}
+
+static int
+describe_nothing(PyObject *Py_UNUSED(object), const dlpack_py_request *Py_UNUSED(request),
+                 dlpack_py_offer *Py_UNUSED(offer))
+{
+    PyErr_SetString(PyExc_BufferError, "nothing is offered");
+    return -1;
+}
+
+DLPACK_PY_EXCHANGE_API(nothing_exchange, describe_nothing, make_nothing_steal, NULL);
+
+/* start_exchange(how, object): as start, with a function of dlpack_exchange.h. */
+static PyObject *
+start_exchange(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    dlpack_py_embedded embedded;
+    dlpack_py_want want = dlpack_py_want_any();
+    dlpack_py_request request;
+    dlpack_py_view v;
+    PyObject *object;
+    const char *how;
+    int failed;
+    DLTensor t;
+
+    if (!PyArg_ParseTuple(args, "sO", &how, &object))
+        return NULL;
+    memset(&request, 0, sizeof(request));
+    t = dlpack_py_cpu(&t, DLPACK_PY_FLOAT64, 0, NULL, NULL);
+    if (strcmp(how, "add") == 0)
+        failed = dlpack_py_exchange_add((PyTypeObject *)object, &nothing_exchange);
+    else if (strcmp(how, "embed") == 0)
+        failed = dlpack_py_embed(&embedded, object, &t, 0);
+    else if (strcmp(how, "check_like") == 0)
+        failed = dlpack_py_check_like(object);
+    else if (strcmp(how, "make") == 0) {
+        void *managed = number(), *made = NULL;
+        failed = managed == NULL ||
+                 nothing_exchange.api.managed_tensor_to_py_object_no_sync((DLManagedTensorVersioned *)managed, &made);
+        Py_XDECREF((PyObject *)made);
+    }
+    else {
+        request.copy = strcmp(how, "consume a copy") == 0 ? DLPACK_PY_COPY_ALWAYS : DLPACK_PY_COPY_AS_NEEDED;
+        want.writable = strcmp(how, "borrow, to be written") == 0;
+        failed = strncmp(how, "borrow", 6) == 0 ? dlpack_py_borrow(object, &want, &v)
+                                                : dlpack_py_consume_request(object, &request, NULL, &v);
+        if (!failed)
+            dlpack_py_release(&v);
+    }
+    return failed ? NULL : Py_BuildValue("");
+}
+#endif
+
 /* forget(): makes the next use by this file the first use in the interpreter. The state is freed with its capsule: now,
  * or with the exit callback that holds the capsule. */
 static PyObject *
@@ -274,10 +401,18 @@ points(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 }
 
 static PyMethodDef functions[] = {
-    {"hook", hook, METH_O, NULL},          {"blocks", blocks, METH_NOARGS, NULL},
-    {"run", run, METH_VARARGS, NULL},      {"drop", drop, METH_VARARGS, NULL},
-    {"use", use, METH_VARARGS, NULL},      {"forget", forget, METH_NOARGS, NULL},
-    {"points", points, METH_NOARGS, NULL}, {NULL, NULL, 0, NULL},
+    {"hook", hook, METH_O, NULL},
+    {"blocks", blocks, METH_NOARGS, NULL},
+    {"run", run, METH_VARARGS, NULL},
+    {"drop", drop, METH_VARARGS, NULL},
+    {"use", use, METH_VARARGS, NULL},
+    {"forget", forget, METH_NOARGS, NULL},
+    {"points", points, METH_NOARGS, NULL},
+    {"start", start, METH_VARARGS, NULL},
+#if DLPACK_PY_HAS_EXCHANGE_API
+    {"start_exchange", start_exchange, METH_VARARGS, NULL},
+#endif
+    {NULL, NULL, 0, NULL},
 };
 
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "faults", NULL, -1, functions, NULL, NULL, NULL, NULL};

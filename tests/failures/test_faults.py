@@ -405,6 +405,10 @@ class Interface:
         self.__array_interface__ = {"version": 3, "typestr": typestr, "shape": (6,), **changes}
 
 
+class NoInterface:
+    __array_interface__ = ("version", 3)
+
+
 class Bound:
     """The __dlpack__ of its class is the bound method of a different object."""
 
@@ -454,6 +458,14 @@ CONSUMED = {
     "an array interface": ({}, lambda thing: Interface(data=(ADDRESS, False)), {"fallback": 1}, {}),
     "an array interface of bytes": ({}, lambda thing: Interface(data=bytes(48), offset=0), {"fallback": 1}, {}),
     "an array interface of too few bytes": ({}, lambda thing: Interface(data=bytes(8)), {"fallback": 1}, {}),
+    "an array interface of read-only memory": ({}, lambda thing: Interface(data=(ADDRESS, True)), {"fallback": 1}, {}),
+    "an array interface of strided bytes": (
+        {},
+        lambda thing: Interface(data=memoryview(bytes(96))[::2]),
+        {"fallback": 1},
+        {},
+    ),
+    "an array interface that is no dict": ({}, lambda thing: NoInterface(), {"fallback": 1}, {}),
     "an array interface that is not ASCII": ({}, lambda thing: Interface(typestr="\xe9\xe9"), {"fallback": 1}, {}),
     "an array interface that is refused": ({}, lambda thing: Interface(typestr="|O8"), {"fallback": 1}, {}),
     "null strides of many dimensions": ({}, lambda thing: NULL_STRIDES.capsule(), {}, {}),
@@ -571,6 +583,17 @@ scenario("dlpack_buffer_get: neither", lambda v: [partial(v.buffer.get, object()
 scenario("getbuffer", described(lambda v, made: v.buffer.request(made, 0x1C)))
 scenario("__array_interface__", described(lambda v, made: made.__array_interface__))
 
+
+def described_by_strides(v):
+    """Integers that CPython allocates: it keeps those below 257."""
+    thing = v.thing(shape=(300, 2), strides=(600, 2))
+    made = v.buffer.kind(True, True, True)(thing)
+    return partial(getattr, made, "__array_interface__"), made, thing
+
+
+# Calls: where Py_BuildValue fails before it begins, it does not drop what it is given.
+scenario("__array_interface__: with strides", described_by_strides, kinds=["memory"])
+
 # ---- Dtypes and devices that objects name ----
 
 
@@ -620,6 +643,11 @@ def foreign(v, dtype="float64", new=False, writeable=True):
 def resolved(v):
     """A complex array with is_conj() and is_neg(), as PyTorch's tensors have for lazy conjugation (X9)."""
     answers = {"is_conj": lambda self: False, "is_neg": lambda self: False}
+    return type("Tensor", (v.dlarray.Array,), answers)(foreign(v, "complex64"))
+
+
+def conjugated(v):
+    answers = {"is_conj": lambda self: True}
     return type("Tensor", (v.dlarray.Array,), answers)(foreign(v, "complex64"))
 
 
@@ -716,6 +744,46 @@ for (name, make), change in itertools.product(RETURNED.items(), (False, True)):
     scenario(f"return_like: {name}{', changed' * change}", prepare, kinds=kinds, steals=True, needs="exchange_probe")
 
 
+def overriding(v):
+    """The table of the header refuses a class that overrides __dlpack__ (X2)."""
+    kind = type("Overriding", (v.exchange.Holder,), {"__dlpack__": lambda self, **keywords: None})
+    x = kind(v.thing())
+    return partial(v.exchange.call_owned, table(v), x), x
+
+
+def consuming_conjugated(v):
+    x = conjugated(v)
+    return partial(v.consumer.consume, x), x
+
+
+class Slotted:
+    """Its objects have no dictionary: the __dlpack__ of the class is cached. It takes no keyword."""
+
+    __slots__ = ("source",)
+
+    def __init__(self, source):
+        self.source = source
+
+
+def old(v):
+    kind = type("OldKind", (Slotted, v.exchange.delegate()), {"__slots__": (), "answer": answer_of_old})
+    x = kind(v.thing())
+    for _ in range(2):
+        v.exchange.Holder(x)
+    return partial(v.exchange.Holder, x), x
+
+
+def answer_of_old(self, **asked):
+    if asked:
+        raise TypeError("no keywords")
+    return self.source.__dlpack__()
+
+
+scenario("table's owned tensor: overridden", overriding, cyclic=True, needs="exchange_probe")
+scenario("consume: other table, complex, conjugated", consuming_conjugated, cyclic=True, needs="exchange_probe")
+scenario("consume: a cached method without keywords", old, cyclic=True, needs="exchange_probe")
+
+
 def returning_borrowed(v):
     x = holder(v)
     return partial(v.exchange.return_borrowed_like, x, x), x
@@ -778,6 +846,35 @@ def using(v, back):
     return partial(v.faults.use, source, back), source, Registrar(v)
 
 
+STARTS = {
+    "init": lambda v: None,
+    "cpu_device": lambda v: None,
+    "check": lambda v: v.thing(),
+    "produce": lambda v: v.thing(),
+    "answer": lambda v: v.thing(),
+    "object_steal": lambda v: None,
+    "memoryview_steal": lambda v: None,
+    "memoryview_steal: a borrowed view": lambda v: None,
+    "fallback": lambda v: bytearray(16),
+    "from_dlpack": lambda v: v.thing(),
+}
+STARTS_OF_EXCHANGE = {
+    "add": lambda v: type("Kind", (), {}),
+    "embed": lambda v: v.thing(),
+    "check_like": lambda v: holder(v),
+    "make": lambda v: None,
+    "borrow": lambda v: v.thing(),
+    "borrow, to be written": lambda v: v.thing(),
+    "consume a copy": lambda v: v.thing(),
+}
+
+
+def starting(v, how, function):
+    """A first use by another function than those of use()."""
+    source = {**STARTS, **STARTS_OF_EXCHANGE}[how](v)
+    return partial(getattr(v.faults, function), how, source), source, Registrar(v)
+
+
 def closing(v):
     use, _, registrar = using(v, False)
     use()
@@ -789,6 +886,23 @@ def closing(v):
 kinds = KINDS if sys.version_info < (3, 13) else ALL_BUT_MEMORY
 scenario("first use", partial(using, back=False), kinds=kinds)
 scenario("first use, and back", partial(using, back=True), kinds=ALL_BUT_MEMORY, also=["TypeError"])
+for how in STARTS:
+    scenario(
+        f"first use: {how}",
+        partial(starting, how=how, function="start"),
+        kinds=ALL_BUT_MEMORY,
+        also=["False"] * (how == "check"),
+        reports=how == "check",
+    )
+for how in STARTS_OF_EXCHANGE:
+    scenario(
+        f"first use: {how}",
+        partial(starting, how=how, function="start_exchange"),
+        kinds=ALL_BUT_MEMORY,
+        cyclic=how == "add",
+        leaks=how == "add",
+        needs="exchange_probe",
+    )
 scenario("closing", closing, kinds=["calls"])
 
 # ---- The example ----

@@ -7,14 +7,15 @@ reason. A listed line that is covered is printed as well. The exit status is 1 i
 vain.
 
 A branch is one outcome of one condition, as GCC makes them: `a || b` has four. A function of a header that several
-modules contain counts as covered where one of them runs it.
+modules contain counts as covered where one of them runs it. Where macros or options give a line several forms, with
+different numbers of branches, the form counts that misses the fewest.
 """
 
 import json
 import re
 import subprocess
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -22,12 +23,25 @@ LIST = Path(__file__).with_name("uncovered.txt")
 
 
 def measure(build):
-    """Of each header: the lines of functions, as gcovr describes them."""
-    result = Path(build, "coverage.json")
-    merge = ["--merge-mode-functions=merge-use-line-min", "--exclude-throw-branches"]
-    command = [sys.executable, "-m", "gcovr", "--root", ROOT, "--filter", r"dlpack_.*\.h$", *merge, "--json", result]
-    subprocess.run([*command, "-j", "2", build], check=True, cwd=ROOT, stderr=subprocess.DEVNULL)
-    return {file["file"]: file["lines"] for file in json.loads(result.read_text())["files"]}
+    """Of each header: [(line, function, how often it was run, how often each of its branches was taken)]."""
+    notes = [str(path.resolve()) for path in Path(build).rglob("*.gcda")]
+    command = ["gcov", "--json-format", "--stdout", "--branch-probabilities", *notes]
+    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    forms = defaultdict(Counter)  # of a line with a number of branches
+    for module in map(json.loads, said.splitlines()):
+        for file in module["files"]:
+            path = Path(module["current_working_directory"], file["file"]).resolve()
+            for line in file["lines"] if path.parent == ROOT and path.match("dlpack_*.h") else ():
+                counts = [branch["count"] for branch in line["branches"] if not branch["throw"]]
+                form = path.name, line["line_number"], line.get("function_name", ""), len(counts)
+                forms[form].update(dict(enumerate([line["count"], *counts], -1)))
+    headers = defaultdict(dict)
+    for (name, number, function, n), counts in forms.items():
+        run, taken = counts[-1], [counts[i] for i in range(n)]
+        other = headers[name].get((number, function), (0, ()))
+        best = max([(run, taken), other], key=lambda form: (form[0] > 0, -form[1].count(0), len(form[1])))
+        headers[name][number, function] = (run + other[0], best[1])
+    return {name: [(*where, *counts) for where, counts in sorted(lines.items())] for name, lines in headers.items()}
 
 
 def listed():
@@ -47,17 +61,17 @@ def main(build):
     for name, lines in sorted(measure(build).items()):
         text = (ROOT / name).read_text().splitlines()
         counts = Counter()
-        for line in lines:
-            taken = [branch["count"] > 0 for branch in line["branches"]]
-            counts.update(lines=1, run=line["count"] > 0, branches=len(taken), taken=sum(taken))
-            if line["count"] > 0 and all(taken):
+        for number, function, run, taken in lines:
+            missed = taken.count(0)
+            counts.update(lines=1, run=run > 0, branches=len(taken), taken=len(taken) - missed)
+            if run and not missed:
                 continue
-            source = re.sub(r"\s*/\*.*?\*/", "", text[line["line_number"] - 1]).strip()
-            key = f"{name} {line.get('function_name', '')}: {source}"
+            source = re.sub(r"\s*/\*.*?\*/", "", text[number - 1]).strip()
+            key = f"{name} {function}: {source}"
             found[key] += 1
             if key not in reasons:
-                what = "not run" if line["count"] == 0 else f"{taken.count(False)} of {len(taken)} branches not taken"
-                missing.append(f"line {line['line_number']}, {what}:\n  {key}")
+                what = f"{missed} of {len(taken)} branches not taken" if run else "not run"
+                missing.append(f"line {number}, {what}:\n  {key}")
         rows.append((name, counts))
     print(f"{'':32}{'lines':>8}{'run':>8}{'':>7}{'branches':>10}{'taken':>8}")
     total = sum((counts for _, counts in rows), Counter())
