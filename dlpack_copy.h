@@ -336,7 +336,7 @@ dlpack_copy_rows(char *to, const dlpack_copy_loop *rows, const char *from, const
     const int apart = dlp_copy_has_pixels(rows->count, size) && items->from_step == rows->count * size;
     if (transposed && joined)
         r = dlp_copy_pixels(to, 16, from, items->from_step, rows->count, size, items->count, 0, large);
-    else if (transposed && (!few || (apart && row >= 16))) {
+    else if (transposed && (!few || apart)) {
         dlp_copy_transpose(to, *rows, from, *items, size, large);
         r = rows->count;
     }

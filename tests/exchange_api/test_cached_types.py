@@ -246,12 +246,14 @@ def test_a_method_that_python_does_not_bind_as_a_function_is_called_as_python_do
 @pytest.mark.parametrize("consumes", [False, True], ids=["nothing is cached after the call", "another one is cached"])
 def test_a_method_may_replace_itself_as_it_refuses_its_keywords_C1(consumes):
     """Whether the type refuses keywords must not be noted for the method that stands there then."""
-    calls = []
+    calls, armed = [], []
 
     def refuse(self, **keywords):
         calls.append(keywords)
         if keywords:
             raise TypeError("no keywords")
+        if not armed:
+            return Made(LEGACY).capsule()
         kind.__dlpack__ = Callable(replaced)
         if consumes:
             assert consume(kind()).shape == (3,)
@@ -265,6 +267,10 @@ def test_a_method_may_replace_itself_as_it_refuses_its_keywords_C1(consumes):
     accepted(kind)
     for _ in range(2):
         kind.__dlpack__ = refuse
+        armed.clear()
+        assert consume(kind()).shape == (3,)  # caches refuse()
+        armed.append(True)
+        calls.clear()
         assert consume(kind()).shape == (3,)
         assert calls == [VERSION, {}] + ["replaced"] * consumes
         calls.clear()

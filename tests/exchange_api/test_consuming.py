@@ -234,6 +234,19 @@ def test_after_an_error_of_the_metaclass_the_method_is_called_X2():
     assert a.calls == [VERSION]
 
 
+def test_an_object_whose_type_cannot_be_read_offers_nothing_and_the_error_is_reported_C6(monkeypatch):
+    class Meta(type):
+        def __getattribute__(cls, name):
+            if name == "__mro__":
+                raise MemoryError("of the look at the type")
+            return super().__getattribute__(name)
+
+    reported = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda what: reported.append(str(what.exc_value)))
+    assert check(Meta("Array", (), {ATTRIBUTE: table()})()) is False
+    assert reported == ["of the look at the type"]
+
+
 def test_after_an_mro_that_is_no_tuple_the_method_is_called_X2():
     class Meta(type):
         def __getattribute__(cls, name):
@@ -995,6 +1008,15 @@ def test_a_result_is_made_by_from_dlpack_of_the_module_or_its_package(tmp_path, 
     assert which == "module"
     assert dltensor.read(result.__dlpack__()).form == dltensor.LEGACY
     assert consume(result).shape == (3,)
+
+
+def test_a_package_whose_modules_cannot_be_imported_is_asked_itself(monkeypatch):
+    package = types.ModuleType("odd_arrays")
+    package.__path__ = 5  # import raises TypeError
+    package.from_dlpack = lambda x: "package"
+    monkeypatch.setitem(sys.modules, "odd_arrays", package)
+    like = type("Array", (), {"__module__": "odd_arrays.core"})()
+    assert return_like(like, Holder(Made().capsule())) == "package"
 
 
 class Nowhere:

@@ -291,11 +291,18 @@ start(PyObject *Py_UNUSED(module), PyObject *args)
         dlp_delete(managed, DLPACK_PY_VERSIONED);
         Py_RETURN_NONE;
     }
-    if (strcmp(how, "from_dlpack") == 0 ? dlpack_py_from_dlpack(&object, 1, NULL, NULL, &v) < 0
-                                        : dlpack_py_consume_request(object, &request, NULL, &v) < 0)
-        return NULL;
-    dlpack_py_release(&v);
-    Py_RETURN_NONE;
+    if (strcmp(how, "from_dlpack") == 0) {
+        PyObject *const both[] = {object, Py_None};
+        PyObject *names = Py_BuildValue("(s)", "copy");
+        const int failed = names == NULL || dlpack_py_from_dlpack(both, 1, names, NULL, &v) < 0;
+        Py_XDECREF(names);
+        if (failed)
+            return NULL;
+        dlpack_py_release(&v);
+        Py_RETURN_NONE;
+    }
+    PyErr_Format(PyExc_ValueError, "no such use: %s", how);
+    return NULL;
 }
 
 #if DLPACK_PY_HAS_EXCHANGE_API

@@ -735,6 +735,18 @@ def test_a_number_of_arguments_with_a_flag_is_an_error_P1():
         thing().produce_flagged()
 
 
+def test_an_embedded_tensor_follows_the_options_of_its_offer_D11_P4():
+    backwards = {"shape": (3,), "strides": (-1,), "byte_offset": 16}
+    assert dltensor.read(thing(embedded=True, **backwards).__dlpack__(max_version=(1, 0))).strides == (-1,)
+    copied = thing(embedded=True, options=DLPACK_PY_OFFER_COPY_NEGATIVE, **backwards)
+    says = dltensor.read(copied.__dlpack__(max_version=(1, 0)))
+    assert (says.strides, says.flags) == ((1,), IS_COPIED)
+    refused = thing(embedded=True, options=DLPACK_PY_OFFER_REFUSE_NEGATIVE, **backwards)
+    with pytest.raises(BufferError, match="negative strides are exported only as a copy"):
+        refused.__dlpack__(max_version=(1, 0))
+    assert dltensor.read(thing(embedded=True, is_copy=True).__dlpack__(max_version=(1, 0))).flags == IS_COPIED
+
+
 @pytest.mark.parametrize("fields", [{}, {"flags": READ_ONLY}])
 def test_memory_without_an_owner_is_not_exported_P9(fields):
     owned, unowned = thing(**fields), thing(no_owner=True, **fields)

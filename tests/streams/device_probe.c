@@ -433,6 +433,22 @@ view_release_on(PyObject *op, PyObject *number)
     Py_RETURN_NONE;
 }
 
+/* release_detached(stream): as release_on, without a thread state and without an error. Returns whether it failed. */
+static PyObject *
+view_release_detached(PyObject *op, PyObject *number)
+{
+    View *self = (View *)op;
+    dlpack_py_work_stream stream = DLPACK(work_stream)(as_stream(number), self->view.tensor.device.device_id);
+    int failed;
+
+    if (PyErr_Occurred())
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    failed = dlpack_device_release(stream, &self->view, NULL) < 0;
+    Py_END_ALLOW_THREADS
+    return PyBool_FromLong(failed);
+}
+
 /* release_unraisable(stream): releases as tp_dealloc does, with a KeyError in flight. */
 static PyObject *
 view_release_unraisable(PyObject *op, PyObject *number)
@@ -457,6 +473,7 @@ view_dealloc(PyObject *op)
 static PyMethodDef view_methods[] = {
     {"release", view_release, METH_NOARGS, NULL},
     {"release_on", view_release_on, METH_O, NULL},
+    {"release_detached", view_release_detached, METH_O, NULL},
     {"release_unraisable", view_release_unraisable, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };
@@ -528,6 +545,20 @@ probe_from_dlpack(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyO
     dlpack_py_view v;
 
     if (PyErr_Occurred() || DLPACK(from_dlpack)(args + 1, nargs - 1, kwnames, NULL, stream, &v) < 0)
+        return NULL;
+    return view_make(module, &v);
+}
+
+/* from_dlpack_too(stream, x, *, device=None, copy=None): also by an array interface, to any device. */
+static PyObject *
+probe_from_dlpack_too(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    const dlpack_py_want want = {
+        .device = DLPACK_PY_ANY_DEVICE, .alignment = 1, .options = DLPACK_PY_WANT_ARRAY_INTERFACE_TOO};
+    const stream_handle stream = as_stream(args[0]);
+    dlpack_py_view v;
+
+    if (PyErr_Occurred() || DLPACK(from_dlpack)(args + 1, nargs - 1, kwnames, &want, stream, &v) < 0)
         return NULL;
     return view_make(module, &v);
 }
@@ -770,6 +801,7 @@ add_exchanged(PyObject *module, PyObject *array, const char *name, const dlpack_
 static PyMethodDef functions[] = {
     {"consume", KEYWORDS(probe_consume), METH_VARARGS | METH_KEYWORDS, NULL},
     {"from_dlpack", DLP_METHOD(probe_from_dlpack), METH_FASTCALL | METH_KEYWORDS, NULL},
+    {"from_dlpack_too", DLP_METHOD(probe_from_dlpack_too), METH_FASTCALL | METH_KEYWORDS, NULL},
     {"borrow", probe_borrow, METH_O, NULL},
     {"collect", probe_collect, METH_NOARGS, NULL},
     {"current_work", probe_current_work, METH_VARARGS, NULL},

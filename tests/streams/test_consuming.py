@@ -12,7 +12,7 @@ import exchange_probe
 import pytest
 import table_consumer
 from collecting import collect
-from dltensor import CPU, FORMS, LEGACY, Made
+from dltensor import CPU, FORMS, LEGACY, Made, Taken
 from optional import numpy
 from streams.simulation import BLOCKING, GLOBAL, THREAD_LOCAL
 
@@ -316,6 +316,60 @@ def test_a_producer_that_refuses_the_per_thread_stream_gets_the_legacy_stream_S2
         assert producer.deleted == ([1] if producer.made else [])
 
 
+def test_an_old_producer_that_refuses_the_per_thread_stream_gets_the_legacy_stream_C1_S2(sim, platform):
+    """It takes no max_version: the answer to the other stream is asked for without it at once."""
+    if not platform.is_cuda:
+        pytest.skip("ROCm's per-thread streams have no number that crosses the protocol")
+    for takes in (True, False):
+
+        def answer(takes=takes, **keywords):
+            if "max_version" in keywords:
+                raise TypeError("unexpected keyword argument 'max_version'")
+            if keywords["stream"] == 2 or not takes:
+                raise BufferError(f"stream {keywords['stream']} is not supported")
+            return producer.make().capsule()
+
+        producer = Foreign(sim, (platform.DEVICE, 1), answer=answer, form="dltensor")
+        if takes:
+            platform.probe.consume(producer, 2).release()
+        else:
+            with refused(sim, "stream 1 is not supported"):
+                platform.probe.consume(producer, 2)
+        assert producer.calls == [{**VERSION, "stream": 2}, {"stream": 2}, {"stream": 1}]
+        assert producer.deleted == [1] * takes
+
+
+def test_the_legacy_stream_is_not_passed_where_a_capture_cannot_be_ruled_out_S6_S9(sim, platform):
+    if not platform.is_cuda:
+        pytest.skip("ROCm's per-thread streams have no number that crosses the protocol")
+    producer = Foreign(sim, (platform.DEVICE, 1), answer=BufferError("stream 2 is not supported"))
+    with sim.failing("StreamIsCapturing"), refused(sim, "stream 2 is not supported"):
+        platform.probe.consume(producer, 2)
+    assert [call["stream"] for call in producer.calls] == [2]
+
+
+def used_capsule():
+    capsule = Made().capsule()
+    Taken(capsule)
+    return capsule
+
+
+ANSWERS = {
+    "a number": (lambda **keywords: 7, TypeError, "__dlpack__ returned 7, a capsule was wanted"),
+    "a consumed capsule": (lambda **keywords: used_capsule(), ValueError, "'used_dltensor_versioned'"),
+    "a capsule of another name": (lambda **keywords: Made().capsule("other"), TypeError, "'other'"),
+    "an unknown major version": (lambda **keywords: Made(version=(2, 0)).capsule(), BufferError, r"version 2\.0"),
+}
+
+
+@pytest.mark.parametrize("answer, error, text", ANSWERS.values(), ids=ANSWERS)
+def test_an_answer_that_is_no_tensor_is_refused_K1_K4_K6_C6(sim, platform, answer, error, text):
+    producer = Foreign(sim, (platform.DEVICE, 1), answer=answer)
+    with refused(sim, text, error):
+        platform.probe.consume(producer, sim.stream(1))
+    assert len(producer.calls) == 1
+
+
 @pytest.mark.parametrize("managed", [False, True])
 def test_in_a_capture_of_the_per_thread_stream_the_legacy_stream_is_not_passed_S6(sim, platform, managed):
     """Managed memory has id 0, and is worked on by the current device."""
@@ -518,6 +572,15 @@ def test_a_library_s_current_stream_can_be_queried_X4(sim, platform):
     with pytest.raises(ZeroDivisionError):
         platform.probe.current_work(Array(sim, CPU), 0)
 
+    class Meta(type):
+        def __getattribute__(cls, name):
+            if name == "__mro__":
+                raise MemoryError("of the look at the type")
+            return super().__getattribute__(name)
+
+    with pytest.raises(MemoryError, match="of the look at the type"):
+        platform.probe.current_work(Meta("Array", (Array,), {})(sim, CPU), 0)
+
 
 # ---- By an exchange table of the header: X2, X4, S10 ----
 
@@ -687,6 +750,25 @@ def test_a_tensor_is_released_when_the_work_on_it_is_done_S1(sim, platform):
     assert producer.deleted == [0]
     assert platform.probe.collect() == 0
     assert producer.deleted == [1]
+
+
+def test_a_tensor_is_released_without_a_thread_state_and_without_a_place_for_the_error_K5_S6(sim, platform):
+    consumer = sim.stream()
+    producer = Foreign(sim, (platform.DEVICE, 0))
+    views = [platform.probe.consume(producer, consumer) for _ in range(2)]
+    with sim.capture(consumer):
+        assert views[0].release_detached(consumer) is True  # the capture's work runs later
+        assert views[0].holds and producer.deleted == [0, 0]
+    assert views[0].release_detached(consumer) is False
+    memory = platform.probe.Array((8,), consumer)
+    sim.control("hold", consumer)
+    sim.fill(consumer, memory.address, 7, 8)
+    assert views[1].release_detached(consumer) is False
+    assert producer.deleted == [1, 0]
+    sim.control("let_go", consumer)
+    sim.synchronize(consumer)
+    assert platform.probe.collect() == 0
+    assert producer.deleted == [1, 1]
 
 
 def test_a_tensor_whose_work_is_done_is_released_at_once_S1(sim, platform):

@@ -280,6 +280,43 @@ def test_deleters_call_the_runtime_while_the_interpreter_ends_K5_S8(platform):
     run_alone(script)
 
 
+def test_tensors_are_collected_while_the_interpreter_ends_K5_S8(platform):
+    """The GIL stays held then: a thread that gives it away may not get it back."""
+    script = f"""
+        import os, sys
+        from dltensor import Made
+        from streams.simulation import Platform, Simulation
+
+        class Foreign:
+            def __dlpack_device__(self):
+                return (platform.DEVICE, 0)
+
+            def __dlpack__(self, **keywords):
+                return made.capsule()
+
+        class Last:
+            def __init__(self, collect):
+                self.collect, self.write = collect, os.write  # print() does not work so late
+
+            def __del__(self):
+                self.write(1, b"%d\\n" % self.collect())
+
+        platform = Platform({platform.name!r})
+        sim = Simulation(platform)
+        stream = sim.stream()
+        memory = platform.probe.Array((64,), stream)
+        made = Made(device=(platform.DEVICE, 0))
+        view = platform.other.consume(Foreign(), stream)
+        sim.control("hold", stream)
+        sim.fill(stream, memory.address, 7, 64)
+        view.release_on(stream)
+        assert platform.other.collect() == 1
+        sys.last = Last(platform.other.collect)
+        print("done", flush=True)
+    """
+    run_alone(script, "done\n1\n")
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_child_that_is_forked_during_a_collection_collects_K5(platform):
     script = f"""
@@ -334,7 +371,7 @@ def test_a_child_that_is_forked_during_a_collection_collects_K5(platform):
     run_alone(script)
 
 
-def run_alone(script):
+def run_alone(script, says="done\n"):
     path = [os.environ["DLPACK_PY_BUILD_DIR"], os.path.dirname(os.path.dirname(__file__)), os.environ.get("PYTHONPATH")]
     done = subprocess.run(
         [sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(script)],
@@ -343,7 +380,7 @@ def run_alone(script):
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))},
         timeout=60,
     )
-    assert (done.stdout, done.stderr, done.returncode) == ("done\n", "", 0), done.stderr
+    assert (done.stdout, done.stderr, done.returncode) == (says, "", 0), done.stderr
 
 
 # ---- Every call fails in turn: S9, S5 ----
@@ -413,6 +450,11 @@ def copy_to_the_host_by_the_default_stream(scene):
 @operation
 def hand_over_pinned_memory(scene):
     return lambda: scene.pinned.__dlpack__(dl_device=CPU)
+
+
+@operation
+def copy_pinned_memory(scene):
+    return lambda: scene.pinned.__dlpack__(dl_device=CPU, copy=True)
 
 
 @operation
@@ -536,6 +578,13 @@ def test_an_error_of_a_capture_is_a_buffer_error_S9_S6(sim, platform, error):
     text = f"EventRecord: {platform.runtime}Error(StreamCapture|Captured)"
     with sim.watched(), sim.failing("EventRecord", error=error), pytest.raises(BufferError, match=text):
         scene.array.__dlpack__(stream=scene.other)
+
+
+@pytest.mark.parametrize("error", [899, 909, 999])
+def test_an_error_beside_those_of_captures_is_a_runtime_error_S9(sim, platform, error):
+    array = platform.probe.Array((8,), sim.stream())
+    with sim.watched(), sim.failing("EventCreateWithFlags", error=error), pytest.raises(RuntimeError):
+        array.__dlpack__(stream=sim.stream())
 
 
 def test_a_device_works_after_its_reset_S9(sim, platform):

@@ -292,6 +292,8 @@ def test_pinned_memory_of_an_array_interface_is_refused_as_cpu_memory_C5(sim, pl
         ({"strides": (6,), "typestr": "<f4"}, BufferError, "strides"),
         ({"data": None}, BufferError, "data None"),
         ({"data": (1,)}, BufferError, "data"),
+        ({"data": 4096}, BufferError, "data 4096, .address, read-only. was wanted"),
+        ({"data": b"12345678"}, BufferError, "data bytes|data b'12345678'"),
         ({"data": ("1", False)}, BufferError, "data"),
         ({"stream": 0}, ValueError, "stream 0"),
         ({"stream": -1}, ValueError, "stream -1, None, 1, 2 or a handle"),
@@ -368,6 +370,85 @@ def test_a_refused_tensor_makes_no_stream_join_a_capture_S6(sim, platform):
         with pytest.raises(BufferError, match="dtype is uint8"):
             consume(platform, Interface(array), consumer, dtype=platform.probe.COMPLEX64)
         assert sim.capturing(consumer) == 0
+
+
+def test_an_array_interface_is_copied_to_the_cpu_behind_its_stream_C3_P5(sim, platform):
+    producer = sim.stream()
+    array = platform.probe.Array((8,), producer)
+    sim.fill(producer, array.address, 7, 8)
+    for keywords in ({"device": CPU}, {"device": "cpu", "copy": True}):
+        with sim.watched():
+            view = platform.other.from_dlpack_too(sim.stream(), Interface(array), **keywords)
+        assert (view.device, address_bytes(view)) == (CPU, b"\7" * 8)
+        assert view.data != array.address
+        view.release()
+
+
+def test_an_array_interface_is_taken_with_its_own_device_and_no_copy_C3(sim, platform):
+    array = platform.probe.Array((8,), sim.stream())
+    for keywords in ({}, {"device": (platform.DEVICE, 0)}, {"copy": False}):
+        view = platform.other.from_dlpack_too(sim.stream(), Interface(array), **keywords)
+        assert (view.device, view.data) == ((platform.DEVICE, 0), array.address)
+        view.release()
+
+
+@pytest.mark.parametrize(
+    "keywords, text",
+    [
+        ({"copy": True}, "copy"),
+        ({"device": CPU, "copy": False}, "copy is False"),
+        ({"device": "other"}, "dl_device is .*:1, the data is on .*:0"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_made_of_an_array_interface_is_refused_C3_P4_P5(sim, platform, keywords, text):
+    array = platform.probe.Array((8,), sim.stream())
+    keywords = {**keywords, **({"device": (platform.DEVICE, 1)} if "other" in keywords.values() else {})}
+    with sim.watched(), pytest.raises(BufferError, match=text):
+        platform.other.from_dlpack_too(sim.stream(), Interface(array), **keywords)
+
+
+def test_an_array_interface_is_not_ordered_where_nothing_is_pending_S4(sim, platform):
+    array = platform.probe.Array((8,), sim.stream())
+    options = platform.other.ARRAY_INTERFACE_TOO | platform.other.NOTHING_PENDING
+    sim.calls()
+    view = platform.other.consume(Interface(array), sim.stream(), options=options)
+    assert view.data == array.address and not any("Event" in call for call in sim.calls())
+    view.release()
+
+
+class Rude:
+    """A key with the hash of a name, whose comparison raises."""
+
+    def __init__(self, name):
+        self.hash = hash(name)
+
+    def __hash__(self):
+        return self.hash
+
+    def __eq__(self, other):
+        raise KeyError("not comparable")
+
+
+@pytest.mark.parametrize("key", ["shape", "data", "stream"])
+def test_an_error_of_a_key_of_an_array_interface_is_raised(sim, platform, key):
+    array = platform.probe.Array((8,), sim.stream())
+    found = array.__cuda_array_interface__
+    obj = type("Interface", (), {})()
+    obj.__cuda_array_interface__ = {Rude(key): 0, **{name: found[name] for name in found if name != key}}
+    with sim.watched(), pytest.raises(KeyError, match="not comparable"):
+        consume(platform, obj, sim.stream())
+
+
+def test_an_error_of_the_look_up_of_dlpack_is_raised_C6(sim, platform):
+    class Raises(Interface):
+        @property
+        def __dlpack__(self):
+            raise KeyError("nobody")
+
+    array = platform.probe.Array((8,), sim.stream())
+    with sim.watched(), pytest.raises(KeyError, match="nobody"):
+        consume(platform, Raises(array), sim.stream())
 
 
 def test_requirements_that_contradict_each_other_are_a_system_error_C9(sim, platform):
@@ -479,6 +560,7 @@ def test_a_given_array_interface_can_say_that_nothing_is_pending_S4(sim, platfor
     given = platform.probe.interface(view, HIGHEST)
     assert (given["stream"], given["version"]) == (None, 3)
     assert platform.probe.interface(view)["stream"] == 1
+    assert [platform.probe.interface(view, stream)["stream"] for stream in (0, 1, 2, own)] == [1, 1, 2, own]
     obj = type("Interface", (), {"__cuda_array_interface__": given})()
     with sim.watched():
         consume(platform, obj, sim.stream()).release()
@@ -491,6 +573,26 @@ def test_an_array_without_array_interface_has_no_such_attribute(sim, platform):
         assert not hasattr(array, "__cuda_array_interface__")
     with pytest.raises(AttributeError, match="bfloat16"):
         array.__cuda_array_interface__
+
+
+def test_an_array_interface_for_which_there_is_no_memory_is_a_memory_error_P7(sim, platform):
+    memory = pytest.importorskip("_testcapi", reason="CPython was installed without its test modules")
+    array, own = platform.probe.Array((300, 2), sim.stream(), strides=(600, 2), size=200000), sim.stream()
+    view = platform.probe.consume(array, own)
+    expected = platform.probe.interface(view, own)
+    failures = 0
+    for start in range(100):
+        memory.set_nomemory(start, start + 1)
+        try:
+            given = platform.probe.interface(view, own)
+        except MemoryError:
+            memory.remove_mem_hooks()
+            failures += 1
+            continue
+        memory.remove_mem_hooks()
+        assert given == expected
+        break
+    assert 5 < failures < 100
 
 
 def test_an_empty_array_exports_no_address(sim, platform):

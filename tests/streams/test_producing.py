@@ -325,6 +325,55 @@ def test_for_managed_memory_the_default_streams_of_two_devices_differ_S5(sim, pl
     sim.check(platform.default, managed.address, 7, 8)
 
 
+def test_default_streams_of_another_and_of_the_current_device_are_both_waited_for_S5(sim, platform):
+    if not platform.MANAGED:
+        pytest.skip("ROCm has no type for managed memory")
+    consumer = sim.stream(2)
+    managed = platform.probe.Array((8,), ((0, 1), (0, -1), (0, 2)), type=platform.MANAGED, device=1)
+    for worker in (1, 0, 2):
+        with sim.on_device(worker), sim.held(0):
+            sim.fill(0, managed.address, 7, 8)
+            with sim.on_device(0), sim.watched():
+                managed.__dlpack__(stream=consumer)
+            sim.expect(consumer, managed.address, 7, 8)
+            sim.control("settle")
+            assert sim.pending(consumer) > 0
+        sim.synchronize(consumer)
+
+
+def test_a_failure_to_ask_for_the_current_device_is_an_error_of_the_order_S9(sim, platform):
+    if not platform.MANAGED:
+        pytest.skip("ROCm has no type for managed memory")
+    managed = platform.probe.Array((8,), 0, type=platform.MANAGED, device=1)
+    with sim.watched(), sim.failing("GetDevice"), pytest.raises(RuntimeError, match="GetDevice"):
+        managed.__dlpack__(stream=platform.default)
+    managed.__dlpack__(stream=platform.default)
+
+
+@pytest.mark.parametrize("function", ["SetDevice", "StreamQuery", "ThreadExchangeStreamCaptureMode"])
+def test_a_failure_of_the_look_at_work_outside_of_a_capture_is_an_error_S9_S6(sim, platform, function):
+    """The default streams of two devices: the device is set for each look."""
+    array = platform.probe.Array((8,), ((0, 1), (0, 2)))
+    sim.synchronize(0)
+    consumer = sim.stream()
+    failed = 0
+    for nth in range(1, 30):
+        with sim.capture(consumer, RELAXED), sim.failing(function, nth):
+            try:
+                array.__dlpack__(stream=consumer)
+            except RuntimeError as error:
+                assert function in str(error)
+                failed += 1
+            except BufferError:
+                break
+            if sim.failed() == 0:
+                break
+        sim.runtime("SetDevice", 0)
+        sim.runtime("ThreadExchangeStreamCaptureMode", ctypes.byref(ctypes.c_int(0)))
+        sim.violations()
+    assert 0 < failed < 29
+
+
 def stream_of_this_context(sim):
     handle = ctypes.c_void_p()
     sim.runtime("StreamCreateWithFlags", ctypes.byref(handle), 0)
@@ -544,6 +593,22 @@ def test_elements_of_less_than_a_byte_are_copied_as_they_lie_P5(sim, platform, p
     assert ctypes.string_at(taken.says.data, len(expected)) == expected
     assert taken.says.flags == IS_COPIED | (PADDED if padded else 0)
     taken.delete()
+
+
+def test_elements_of_less_than_a_byte_that_fill_the_last_byte_are_all_copied_P5(sim, platform):
+    array = platform.probe.Array((6,), (sim.stream(),), size=8, dtype=platform.probe.FLOAT4_E2M1FN)
+    ctypes.memmove(array.address, bytes(range(0xA1, 0xA9)), 8)
+    taken = Taken(array.__dlpack__(dl_device=CPU, copy=True, **VERSION))
+    assert ctypes.string_at(taken.says.data, 3) == bytes([0xA1, 0xA2, 0xA3])
+    taken.delete()
+
+
+def test_malformed_arguments_are_refused_before_the_runtime_is_called_P1_P2(sim, platform):
+    array = platform.probe.Array((8,), sim.stream())  # dlpack_cuda_produce
+    for keywords, error in (({"copy": 5}, TypeError), ({"max_version": "1"}, TypeError), ({"unknown": 1}, TypeError)):
+        with sim.watched(), pytest.raises(error):
+            array.__dlpack__(**keywords)
+        assert sim.calls() == []
 
 
 @pytest.mark.parametrize("keywords", [{}, {"stream": None}, {"stream": -1}, VERSION, {"copy": True}])

@@ -253,9 +253,33 @@ large_matrices_are_transposed_D4(void)
     }
 }
 
+#ifdef DLPACK_COPY_H
+/* A step that is never taken may have any value, also one below the step of the items. */
+static void
+one_row_with_any_step_is_copied_D5(void)
+{
+    static const int64_t steps[] = {0, 1, 4, -4, 64, INT64_MAX};
+    int i, k, size;
+    for (i = 0; i < COUNT(steps); i++) {
+        for (size = 1; size <= 16; size *= 2) {
+            const dlpack_copy_loop row = {1, steps[i], steps[i]}, items = {70, size, 3 * size};
+            char *from = exactly(3 * 70 * size), *to = exactly(70 * size);
+            dlpack_copy_rows(to, &row, from, &items, (size_t)size, 70 * size);
+            for (k = 0; k < 70 * size; k++)
+                CHECK(to[k] == (char)(k / size * 3 * size + k % size));
+            free(from);
+            free(to);
+        }
+    }
+}
+#endif
+
 int
 main(void)
 {
+#ifdef DLPACK_COPY_H
+    one_row_with_any_step_is_copied_D5();
+#endif
     another_dtype_or_shape_is_refused_and_nothing_is_written();
     memory_that_the_cpu_cannot_read_is_refused_P7();
     without_elements_nothing_is_touched_D3();

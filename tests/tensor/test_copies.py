@@ -167,6 +167,23 @@ def test_pixels_are_joined_from_planes_and_taken_apart_D4(
 
 
 @each_copy
+@pytest.mark.parametrize("size, channels", [(1, 2), (1, 3), (1, 4), (2, 2), (2, 4), (4, 2), (4, 3), (4, 4), (8, 2)])
+@pytest.mark.parametrize("join", [False, True], ids=["apart", "joined"])
+def test_pixels_of_a_large_image_are_joined_and_taken_apart_D4(copies, size, channels, join):
+    """Large memory is written past the cache, where dst is aligned to a register."""
+    width = 2**21 // (size * channels) + 48
+    shape, planes, pixels = [width, channels], [1, width], [channels, 1]
+    for misaligned in (-MARGIN & 63, 1):  # Memory begins MARGIN bytes behind a line
+        check(copies, shape, size, *((pixels, planes) if join else (planes, pixels)), misaligned)
+
+
+@each_copy
+def test_small_matrices_in_large_memory_are_transposed_D4(copies):
+    check(copies, [2**17 + 1, 4, 4], 1, [17, 4, 1], [16, 1, 4])
+    check(copies, [2**13 + 1, 16, 16], 1, [257, 16, 1], [256, 1, 16])
+
+
+@each_copy
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 8, 16])
 def test_one_item_is_repeated_in_dst_or_in_each_row_of_dst_D4(copies, size):
     for shape in [1, 3], [1, 64], [3, 65], [257, 300], [1, 2**21 // size + 5], [2**19 // size, 5], [5, 2**19 // size]:
