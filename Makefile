@@ -209,8 +209,8 @@ mutate: dev $(VENV)/$(TAG)-mutate
 	$(VENV)/bin/python tests/proofs/mutants/mutate.py $(BUILD)/mutants $(MUTANTS)
 
 # The tests of make mutate, with each call and each allocation that can fail.
-coverage: $(VENV)/$(TAG)-coverage
-	$(MAKE) dev BUILD=$(BUILD)/coverage CMAKE_ARGS='$(CMAKE_ARGS) -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_FLAGS="$(COVERAGE)" -DCMAKE_CXX_FLAGS="$(COVERAGE)"'
+coverage: dev
+	$(MAKE) build BUILD=$(BUILD)/coverage CMAKE_ARGS='$(CMAKE_ARGS) -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_FLAGS="$(COVERAGE)" -DCMAKE_CXX_FLAGS="$(COVERAGE)"'
 	find $(BUILD)/coverage -name '*.gcda' -delete
 	cd $(BUILD)/coverage && ctest --output-on-failure
 	DLPACK_PY_FAULTS=all DLPACK_PY_BUILD_DIR=$(abspath $(BUILD))/coverage/python PYTHONPATH=$(abspath $(BUILD))/coverage/python \
