@@ -234,6 +234,11 @@ def test_after_an_error_of_the_metaclass_the_method_is_called_X2():
     assert a.calls == [VERSION]
 
 
+def test_a_method_that_is_none_offers_nothing_without_a_table_C6():
+    assert check(type("Array", (), {"__dlpack__": None})()) is False
+    assert check(type("Array", (), {"__dlpack__": None, ATTRIBUTE: table()})()) is True
+
+
 def test_an_object_whose_type_cannot_be_read_offers_nothing_and_the_error_is_reported_C6(monkeypatch):
     class Meta(type):
         def __getattribute__(cls, name):

@@ -3,8 +3,8 @@
     coverage.py BUILD      reads what a build with --coverage has noted in this folder
 
 Prints a row for each header, and the lines of which no test runs a branch, unless uncovered.txt lists them with a
-reason. A listed line that is covered is printed as well, unless its reason begins with "By chance". The exit status is 1 if a line is not listed, or is listed in
-vain.
+reason. A listed line that is covered is printed as well, unless its reason begins with "By chance". The exit status is
+1 if a line is not listed, or is listed in vain.
 
 A branch is one outcome of one condition, as GCC makes them: `a || b` has four. A function of a header that several
 modules contain counts as covered where one of them runs it. Where macros or options give a line several forms, with
