@@ -329,7 +329,7 @@ def modules():
     lists = (ROOT / "tests" / "CMakeLists.txt").read_text()
     (left_out,) = re.findall(r'^if\(MSVC\)\n +list\(FILTER sources EXCLUDE REGEX "(.*)"', lists, re.MULTILINE)
     left_out = left_out.replace("\\\\", "\\")
-    others = re.compile(r"/(?:build|platforms|streams)/|/(?:faults|newer_version|embed_host)\.c$")
+    others = re.compile(r"/(?:build|fuzz|platforms|proofs|streams)/|/(?:faults|newer_version|embed_host)\.c$")
     for path in sorted((ROOT / "tests").glob("*/*.c")):
         if not re.search(left_out, str(path)) and not others.search(str(path)):
             yield path
