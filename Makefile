@@ -206,7 +206,7 @@ streams-sanitized:
 
 # MUTANTS mutants, or all of them. The mutants of make mutate-streams are written by hand.
 mutate: dev $(VENV)/$(TAG)-mutate
-	$(VENV)/bin/python tests/proofs/mutants/mutate.py $(BUILD)/mutants $(MUTANTS)
+	$(VENV)/bin/python tests/proofs/mutants/mutate.py $(BUILD)/mutants $(or $(MUTANTS),0) $(HEADER_TESTS)
 
 # The tests of make mutate, with each call and each allocation that can fail.
 coverage: dev

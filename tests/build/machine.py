@@ -174,6 +174,15 @@ def how_far(standard, folder):
     return ["-c", "-o", str(folder / "o")] if standard in OPTIMIZED else ["-fsyntax-only"]
 
 
+def copy_project(folder):
+    """Copies the project, without what was built, but with the headers of HIP that were fetched, to an empty folder."""
+    left_out = {".git", "build", ".venv"}
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(ROOT, folder, ignore=lambda path, names: left_out if Path(path) == ROOT else {"__pycache__"})
+    if (ROOT / "build" / "runtimes").exists():
+        shutil.copytree(ROOT / "build" / "runtimes", folder / "build" / "runtimes")
+
+
 def open_wheel(package, folder):
     """Downloads a package into its own subfolder of the folder."""
     target = Path(folder, package)

@@ -7,6 +7,7 @@
 #define HAS_CUDA 0
 #endif
 #include "embedded.h"
+#include "thing.h"
 #if HAS_CUDA
 #include "dlpack_cuda_array_interface.h"
 #else
@@ -265,37 +266,9 @@ run_exporter(Input *in)
 
 /* ---- Tensors as buffers ------------------------------------------------- */
 
-typedef struct Thing {
-    PyObject_HEAD
-    Tensor given;
-    dlpack_py_exports exports;
-    int is_counted;
-} Thing;
-
-static int
-thing_describe(PyObject *self, const dlpack_py_request *request, dlpack_py_offer *offer)
-{
-    Thing *thing = (Thing *)self;
-    (void)request;
-    offer->tensor = &thing->given.t;
-    offer->flags = thing->given.flags;
-    if (thing->is_counted)
-        offer->exports = &thing->exports;
-    return 0;
-}
-
 DLPACK_PY_DESCRIBED(thing, thing_describe);
 DLPACK_BUFFER_DESCRIBED(thing, thing_describe);
 DLPACK_BUFFER_ARRAY_INTERFACE(thing, thing_describe);
-
-static void
-thing_dealloc(PyObject *self)
-{
-    Thing *thing = (Thing *)self;
-    CHECK(dlpack_py_exports_count(&thing->exports) == 0);
-    tensor_free(&thing->given);
-    object_free(self);
-}
 
 /* A buffer has the elements of the tensor, and is as the flags ask. */
 static void

@@ -258,7 +258,7 @@ import_capsule(Input *in, const char *name, const dlpack_py_want *want, const dl
             CHECK(managed->deleted == 0 && after == name);
     }
     Py_DECREF(capsule);
-    if (!is_offered(name)) /* then nobody has called it */
+    if (!is_offered(name)) /* the capsule's destructor calls no deleter under such a name */
         call_deleter(managed);
     return kind;
 }

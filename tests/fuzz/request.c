@@ -1,6 +1,7 @@
 /* request: the arguments of __dlpack__ and of from_dlpack. The answer is a capsule that fits to the arguments, or an
  * exception of a documented type, and no reference is left. */
 #include "embedded.h"
+#include "thing.h"
 
 /* ---- Objects as arguments ----------------------------------------------- */
 
@@ -110,32 +111,12 @@ is_pair(PyObject *object, long long pair[2])
 
 /* ---- A producer --------------------------------------------------------- */
 
-typedef struct Thing {
-    PyObject_HEAD
-    Tensor given;
-    dlpack_py_exports exports;
-    uint32_t options;
-    int how;
-} Thing;
-
-static int
-thing_describe(PyObject *self, const dlpack_py_request *request, dlpack_py_offer *offer)
-{
-    Thing *thing = (Thing *)self;
-    (void)request;
-    offer->tensor = &thing->given.t;
-    offer->flags = thing->given.flags;
-    offer->options = thing->options;
-    offer->exports = &thing->exports;
-    return 0;
-}
-
 static PyObject *
 thing_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
     Thing *thing = (Thing *)self;
-    return thing->how != 0 ? dlpack_py_produce_described(self, thing_describe, args, nargs, kwnames)
-                           : dlpack_py_produce(self, &thing->given.t, thing->given.flags, args, nargs, kwnames);
+    return thing->is_described ? dlpack_py_produce_described(self, thing_describe, args, nargs, kwnames)
+                               : dlpack_py_produce(self, &thing->given.t, thing->given.flags, args, nargs, kwnames);
 }
 
 static PyObject *
@@ -143,15 +124,6 @@ thing_device(PyObject *self, PyObject *unused)
 {
     (void)unused;
     return dlpack_py_produce_device(&((Thing *)self)->given.t);
-}
-
-static void
-thing_dealloc(PyObject *self)
-{
-    Thing *thing = (Thing *)self;
-    CHECK(dlpack_py_exports_count(&thing->exports) == 0);
-    tensor_free(&thing->given);
-    object_free(self);
 }
 
 static void
@@ -176,8 +148,9 @@ take_thing(Input *in)
     Thing *thing = (Thing *)object_new(thing_type);
     Tensor *given = &thing->given;
 
-    thing->how = (int)take_below(in, 2);
-    thing->options = thing->how == 0 ? 0 : TAKE(in, options);
+    thing->is_counted = 1;
+    thing->is_described = (int)take_below(in, 2);
+    thing->options = thing->is_described ? TAKE(in, options) : 0;
     tensor_take(in, given);
     given->flags &= ~DLPACK_PY_FLAG_IS_COPIED;
     if (slow_is_valid(&given->t, given->flags) && !slow_is_in_arena(&given->t, given->flags) &&

@@ -9,6 +9,7 @@ Two targets run at a time. All that is written is in build/fuzz: programs, logs,
 
 import argparse
 import concurrent.futures
+import functools
 import json
 import os
 import pathlib
@@ -42,6 +43,7 @@ class Missing(Exception):
     """Something that the machine lacks."""
 
 
+@functools.cache
 def find_clang():
     """The first clang that has libFuzzer, and the wide integers of fuzz.h."""
     names = [os.environ.get("FUZZ_CLANG"), "clang-19", "clang"]

@@ -7,12 +7,13 @@ an error. The copy is built for the Python that runs this program.
 """
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "build"))
+import machine  # noqa: E402
+
 DEVICE, CUDA, ROCM, PY = "dlpack_device.h", "dlpack_cuda.h", "dlpack_rocm.h", "dlpack_py.h"
 INTERFACE, LIBRARY = "dlpack_cuda_array_interface.h", "dlpack_device_library.h"
 MUTANTS = [  # the error, the file, and pairs: a text, its replacement
@@ -624,11 +625,7 @@ def run(*command, cwd, **environment):
 
 def prepare(folder):
     """A copy of the project, configured."""
-    shutil.rmtree(folder, ignore_errors=True)
-    left_out = {".git", "build", ".venv"}
-    shutil.copytree(ROOT, folder, ignore=lambda path, names: left_out if Path(path) == ROOT else {"__pycache__"})
-    if (ROOT / "build" / "runtimes").exists():
-        shutil.copytree(ROOT / "build" / "runtimes", folder / "build" / "runtimes")
+    machine.copy_project(folder)
     done = run(
         "cmake", "-S", ".", "-B", "build/mutant", "-G", "Ninja", f"-DPython_EXECUTABLE={sys.executable}", cwd=folder
     )

@@ -1,7 +1,8 @@
 """The texts of mutants.py are in the headers: `make mutate-streams`, which takes an hour, needs them."""
 
 import pytest
-from streams.mutants import MUTANTS, ROOT
+from machine import ROOT
+from streams.mutants import MUTANTS
 
 
 @pytest.mark.parametrize("wrong, file, texts", [(wrong, file, texts) for wrong, file, *texts in MUTANTS], ids=str)

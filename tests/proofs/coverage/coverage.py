@@ -18,6 +18,9 @@ import sys
 from collections import Counter, defaultdict
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import reasons  # noqa: E402
+
 ROOT = Path(__file__).resolve().parents[3]
 LIST = Path(__file__).with_name("uncovered.txt")
 
@@ -44,19 +47,8 @@ def measure(build):
     return {name: [(*where, *counts) for where, counts in sorted(lines.items())] for name, lines in headers.items()}
 
 
-def listed():
-    """uncovered.txt: a reason, then the lines that it explains, each with two spaces in front."""
-    reason, lines = None, {}
-    for line in LIST.read_text().splitlines():
-        if line.startswith("  "):
-            lines[line.strip()] = reason
-        elif line and not line.startswith("#"):
-            reason = line
-    return lines
-
-
 def main(build):
-    reasons, found = listed(), Counter()
+    explained, found = reasons.read(LIST), Counter()
     rows, missing = [], []
     for name, lines in sorted(measure(build).items()):
         text = (ROOT / name).read_text().splitlines()
@@ -69,7 +61,7 @@ def main(build):
             source = re.sub(r"\s*/\*.*?\*/", "", text[number - 1]).strip()
             key = f"{name} {function}: {source}"
             found[key] += 1
-            if key not in reasons:
+            if key not in explained:
                 what = f"{missed} of {len(taken)} branches not taken" if run else "not run"
                 missing.append(f"line {number}, {what}:\n  {key}")
         rows.append((name, counts))
@@ -79,8 +71,8 @@ def main(build):
         lines, branches = 100 * c["run"] / c["lines"], 100 * c["taken"] / max(c["branches"], 1)
         print(f"{name:32}{c['lines']:8}{c['run']:8}{lines:6.1f}%{c['branches']:10}{c['taken']:8}{branches:6.1f}%")
     perhaps = ("By chance", "With HIP")
-    vain = [key for key, reason in reasons.items() if key not in found and not reason.startswith(perhaps)]
-    print(f"\n{sum(found.values())} lines have a branch that no test takes; uncovered.txt explains {len(reasons)}")
+    vain = [key for key, reason in explained.items() if key not in found and not reason.startswith(perhaps)]
+    print(f"\n{sum(found.values())} lines have a branch that no test takes; uncovered.txt explains {len(explained)}")
     if missing:
         print(f"\nnot explained, {len(missing)}:", *missing, sep="\n")
     if vain:

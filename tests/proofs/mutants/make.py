@@ -69,11 +69,8 @@ class Header:
         self.function = None
 
     def add(self, cursor, old, new):
-        squeeze = lambda text: " ".join(text.split())  # noqa: E731
-        line = cursor.extent.start.line
-        mutant = Mutant(
-            self.before + len(self.mutants) + 1, self.path.name, self.function, line, squeeze(old), squeeze(new)
-        )
+        number, line = self.before + len(self.mutants) + 1, cursor.extent.start.line
+        mutant = Mutant(number, self.path.name, self.function, line, " ".join(old.split()), " ".join(new.split()))
         self.mutants.append(mutant)
         return f"dlp_mutant({mutant.number})"
 
@@ -87,14 +84,14 @@ class Header:
             return False
         return self.text[start.offset - 1] != "#"
 
-    def inside(self, cursor, children):
-        """The text of a cursor, with the changed texts of these children."""
+    def inside(self, cursor, children, change=None):
+        """The text of a cursor, with the texts that change, or self.change, gives for these children."""
         place, parts = cursor.extent.start.offset, []
         for child in children:
             start, end = child.extent.start.offset, child.extent.end.offset
             if start < place or end > cursor.extent.end.offset:
                 raise Macro
-            parts += [self.text[place:start], self.change(child)]
+            parts += [self.text[place:start], (change or self.change)(child)]
             place = end
         return "".join(parts) + self.text[place : cursor.extent.end.offset]
 
@@ -123,9 +120,9 @@ class Header:
         if kind == CursorKind.CXX_UNARY_EXPR:
             return self.source(cursor)  # sizeof
         if kind == CursorKind.COMPOUND_STMT:
-            return self.inside_block(cursor, children)
+            return self.inside(cursor, children, self.statement)
         if kind == CursorKind.IF_STMT:
-            return self.branch(cursor, children)
+            return self.inside(cursor, children, lambda c: (self.condition if c is children[0] else self.change)(c))
         if kind in (CursorKind.FOR_STMT, CursorKind.WHILE_STMT, CursorKind.DO_STMT):
             return self.inside(cursor, sorted(children, key=lambda child: child.extent.start.offset))
         if kind == CursorKind.RETURN_STMT:
@@ -147,16 +144,6 @@ class Header:
         types = (CursorKind.TYPE_REF, CursorKind.STRUCT_DECL, CursorKind.UNION_DECL, CursorKind.ENUM_DECL)
         return [child for child in children if child.kind not in types]
 
-    def inside_block(self, cursor, children):
-        place, parts = cursor.extent.start.offset, []
-        for child in children:
-            start, end = child.extent.start.offset, child.extent.end.offset
-            if start < place:
-                raise Macro
-            parts += [self.text[place:start], self.statement(child)]
-            place = end
-        return "".join(parts) + self.text[place : cursor.extent.end.offset]
-
     def statement(self, child):
         """A statement of a block: a call or an assignment may be left out."""
         text = self.change(child)
@@ -175,21 +162,6 @@ class Header:
         text = self.change(cursor)
         never, always = self.add(cursor, self.source(cursor), "0"), self.add(cursor, self.source(cursor), "1")
         return f"({never} ? 0 : {always} ? 1 : ({text}) != 0)"
-
-    def branch(self, cursor, children):
-        condition, *rest = children
-        place, parts = cursor.extent.start.offset, []
-        for child in [condition, *rest]:
-            start, end = child.extent.start.offset, child.extent.end.offset
-            if start < place:
-                raise Macro
-            if child is condition:
-                new = self.condition(child)
-            else:
-                new = self.change(child)
-            parts += [self.text[place:start], new]
-            place = end
-        return "".join(parts) + self.text[place : cursor.extent.end.offset]
 
     def conditional(self, cursor, condition, first, second):
         chosen = self.condition(condition)

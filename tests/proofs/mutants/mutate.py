@@ -1,14 +1,15 @@
 """Makes mistakes in a copy of the headers, and lists those that no test notices.
 
-    mutate.py FOLDER [COUNT]    works in a copy of the project in FOLDER; tries COUNT mutants, or all of them
+    mutate.py FOLDER COUNT TESTS ...    works in a copy of the project in FOLDER; tries COUNT mutants, 0: all of them
 
 make.py puts all mutants into one copy of the headers, which is built once. One process of pytest collects the tests of
-FOLDERS and runs them without a mutant: so it knows which tests reach which mutant, and how long a test takes. Then it
-forks for each mutant. The child runs the tests that reach the mutant, the fastest first, until one fails. A crash, or a
-child that takes too long, counts as a failure. COUNT mutants are always the same ones, as long as their text is the
-same.
+the folders TESTS and runs them without a mutant: so it knows which tests reach which mutant, and how long a test takes.
+Then it forks for each mutant. The child runs the tests that reach the mutant, the fastest first, until one fails. A
+crash, or a child that takes too long, counts as a failure. COUNT mutants are always the same ones, as long as their
+text is the same.
 
 explained.txt lists mutants that no test can notice, each with its reason. The exit status is 1 if another one survives.
+With MUTANTS_KEEP=1 in the environment, the copy of an earlier run is used again.
 """
 
 import ctypes
@@ -17,7 +18,6 @@ import json
 import mmap
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -25,8 +25,12 @@ import time
 from collections import Counter
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[3]
-FOLDERS = "tensor producer consumer buffer exchange_api failures examples lifetime streams".split()
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = map(str, (HERE, HERE.parent, HERE.parents[1] / "build"))
+import machine  # noqa: E402
+import make  # noqa: E402
+import reasons  # noqa: E402
+
 # A source that is compiled with the flags of these headers, the headers that get mutants, and how to include them.
 PARTS = (
     (
@@ -57,15 +61,7 @@ def run(*command, cwd):
 
 def prepare(folder):
     """Writes and builds the copy. Returns the mutants, as dictionaries."""
-    import make
-
-    shutil.rmtree(folder, ignore_errors=True)
-    files = run("git", "ls-files", "-z", cwd=ROOT).split("\0")
-    for file in filter(None, files):
-        (folder / file).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / file, folder / file)
-    if (ROOT / "build" / "runtimes").exists():  # headers of HIP
-        shutil.copytree(ROOT / "build" / "runtimes", folder / "build" / "runtimes")
+    machine.copy_project(folder)
     configure = ["-S", ".", "-B", "build/mutants", "-G", "Ninja", f"-DPython_EXECUTABLE={sys.executable}"]
     flags = ["-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_C_FLAGS=-w -O0 -D_GNU_SOURCE", "-DCMAKE_CXX_FLAGS=-w -O0"]
     run("cmake", *configure, *flags, "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON", cwd=folder)
@@ -79,12 +75,12 @@ def prepare(folder):
 
 
 def include_flags(command):
-    """The flags of a compile command that name folders and macros, and the folder of clang's own headers."""
+    """The flags of a compile command that name folders and macros, and the folder of the compiler's own headers."""
     flags = [flag for flag in command if flag.startswith(("-I", "-D"))]
     for flag, value in zip(command, command[1:]):
         if flag == "-isystem":
             flags += [flag, value]
-    gcc = run("gcc", "-print-file-name=include", cwd=ROOT).strip()
+    gcc = run("gcc", "-print-file-name=include", cwd=HERE).strip()
     return [*flags, "-isystem", gcc, "-std=gnu11"]
 
 
@@ -95,8 +91,6 @@ class Map:
     """The file that the modules of this process map."""
 
     def __init__(self, name):
-        import make
-
         self.path = Path(os.environ["MUTANTS_FOLDER"], f"{name}.map")
         self.path.write_bytes(bytes(make.SIZE))
         os.environ["DLPACK_PY_MUTANT"] = str(self.path)
@@ -213,6 +207,10 @@ class Plugin:
             file.write(json.dumps(result) + "\n")
 
 
+def pytest_configure(config):
+    config.pluginmanager.register(Plugin(), "mutants")
+
+
 # ---- The command ----
 
 
@@ -225,18 +223,7 @@ def add_keys(mutants):
         mutant["key"] = key if counts[key] == 1 else f"{key} #{counts[key]}"
 
 
-def explanations():
-    """explained.txt: a reason, then the mutants that it explains, each with two spaces in front."""
-    reason, explained = None, {}
-    for line in (Path(__file__).parent / "explained.txt").read_text().splitlines():
-        if line.startswith("  "):
-            explained[line.strip()] = reason
-        elif line and not line.startswith("#"):
-            reason = line
-    return explained
-
-
-def main(folder, count=None):
+def main(folder, count, *tests):
     folder = Path(folder).resolve()
     state = folder / "build" / "state"
     if os.environ.get("MUTANTS_KEEP"):  # the copy of an earlier run
@@ -248,7 +235,7 @@ def main(folder, count=None):
         (state / "mutants.json").write_text(json.dumps(mutants))
     add_keys(mutants)
     chosen = sorted(mutants, key=lambda mutant: hashlib.sha256(mutant["key"].encode()).digest())
-    chosen = chosen[: int(count)] if count else chosen
+    chosen = chosen[: int(count) or None]
     random.Random(0).shuffle(chosen)
     (state / "chosen.json").write_text(json.dumps(chosen))
     build = folder / "build" / "mutants"
@@ -257,25 +244,24 @@ def main(folder, count=None):
     print(f"{len(mutants)} mutants are built, {len(chosen)} are tried", flush=True)
     environment = os.environ | {
         "DLPACK_PY_BUILD_DIR": str(build / "python"),
-        "PYTHONPATH": os.pathsep.join([str(build / "python"), str(Path(__file__).parent)]),
+        "PYTHONPATH": os.pathsep.join([str(build / "python"), str(HERE)]),
         "MUTANTS_FOLDER": str(state),
         "MUTANTS_PROGRAMS": "\n".join(map(json.dumps, programs)),
     }
-    tests = [f"tests/{name}" for name in os.environ.get("MUTANTS_FOLDERS", " ".join(FOLDERS)).split()]
-    options = ["-q", "-p", "mutate_plugin", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    options = ["-q", "-p", "mutate", "-p", "no:cacheprovider", "-p", "no:xdist"]
     subprocess.run([sys.executable, "-m", "pytest", *options, *tests], cwd=folder, env=environment)
     lines = (state / "results.json").read_text().splitlines() if (state / "results.json").exists() else []
     results = {result["number"]: result for result in map(json.loads, lines)}
     assert len(results) == len(chosen), f"{len(results)} of {len(chosen)} mutants have a result"
-    explained, unexplained = explanations(), 0
+    explained, unexplained = reasons.read(HERE / "explained.txt"), 0
     for mutant in sorted(chosen, key=lambda mutant: mutant["number"]):
         result = results[mutant["number"]]
         if result["by"] is not None:
             continue
         reason = explained.get(mutant["key"])
         unexplained += reason is None
-        tests = "no test reaches it" if result["able"] == 0 else f"{result['used']} of {result['able']} tests"
-        print(f"{'SURVIVES' if reason is None else 'explained'}: line {mutant['line']}, {tests}: {mutant['key']}")
+        by = "no test reaches it" if result["able"] == 0 else f"{result['used']} of {result['able']} tests"
+        print(f"{'SURVIVES' if reason is None else 'explained'}: line {mutant['line']}, {by}: {mutant['key']}")
     survivors = sum(result["by"] is None for result in results.values())
     killed = len(chosen) - survivors
     print(f"{len(chosen)} mutants: {killed} killed, {survivors - unexplained} explained, {unexplained} survive")
@@ -283,5 +269,4 @@ def main(folder, count=None):
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parent))
     sys.exit(main(*sys.argv[1:]) != 0)
