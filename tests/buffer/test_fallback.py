@@ -89,7 +89,7 @@ def test_a_buffer_without_a_format_has_bytes_D10():
 
 @pytest.mark.parametrize(
     "shape, strides, text",
-    [((-1, 2), (16, 8), "must not be negative"), ((sys.maxsize // 8, 16), (0, 0), "elements")],
+    [((-1, 2), (16, 8), "must not be negative"), ((sys.maxsize, sys.maxsize), (0, 0), "elements")],
     ids=str,
 )
 def test_a_malformed_buffer_is_refused_D8(shape, strides, text):

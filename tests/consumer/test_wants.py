@@ -381,7 +381,7 @@ def test_a_copy_without_enough_memory_is_a_memory_error_and_releases_the_tensor_
     "fields, want",
     [
         ({"shape": (2**60 - 1,), "strides": (0,)}, {"order": "C"}),  # with head and alignment beyond ptrdiff_t
-        ({}, {"alignment": -(2**63)}),  # 2**63, where size_t has 64 bits
+        ({}, {"alignment": -sys.maxsize - 1}),  # as size_t: sys.maxsize + 1
     ],
 )
 def test_a_copy_that_no_address_range_holds_is_a_memory_error_P7(fields, want):

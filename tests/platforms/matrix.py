@@ -98,6 +98,14 @@ def counted(output):
     return counts
 
 
+def print_failures(row, output):
+    """Prints the tests that failed, and the end of the output: build/platforms is not kept by every CI."""
+    failures = re.findall(r"^(?:FAILED|ERROR) .*$", output, re.MULTILINE)
+    for line in [*failures, *output.splitlines()[-60:]]:
+        print(f"   {row}: {line}")
+    sys.stdout.flush()
+
+
 def run(row):
     """Runs a row. Returns its columns, and whether it failed."""
     platform, python = ROWS[row]
@@ -116,6 +124,8 @@ def run(row):
     if not counts and reason and done.returncode in (0, NOT_RUN):
         return [row, platform, python, "", "", "", "", "", f"not run: {reason[1]}"], False
     print(f"   {dict(counts)}, {time.monotonic() - start:.0f} s, status {done.returncode}", flush=True)
+    if done.returncode != 0:
+        print_failures(row, done.stdout)
     told = re.search(r"^PLATFORM: (.*)$", done.stdout, re.MULTILINE)
     described = told[1].strip().split(" | ") if told else [platform, python, "", ""]
     remark = "" if counts else f"it ended with status {done.returncode}"
