@@ -77,8 +77,8 @@ def test_with_msvc_the_tests_of_missing_modules_are_left_out_and_no_others():
 
 def test_with_mingw_the_same_folders_run_on_windows_and_under_wine():
     text = (machine.ROOT / "tests" / "platforms" / "windows.py").read_text()
-    shares = re.search(r"^SHARES = \[\n(.*?)^\]", text, re.DOTALL | re.MULTILINE)[1]
-    wine = {*re.findall(r'"tests/(\w+)"', shares), *re.search(r'in "([\w ]+)"\.split', shares)[1].split()}
+    parts = "".join(re.findall(r"^PARTS \+?= .*\n", text, re.MULTILINE))
+    wine = {*re.findall(r'"tests/(\w+)"', parts), *re.search(r'in "([\w ]+)"\.split', parts)[1].split()}
     (command,) = (command for command in commands(job("mingw")) if "pytest" in command)
     assert set(re.findall(r" tests/(\w+)", command)) == wine
 

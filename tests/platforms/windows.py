@@ -14,9 +14,9 @@ import re
 import shutil
 import subprocess
 import sys
-import threading
 import zipfile
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,14 +31,12 @@ COMPILER = "x86_64-w64-mingw32-gcc-posix"
 os.environ.setdefault("DLPACK_PY_PATIENCE", "4")
 WINE = dict(os.environ, WINEPREFIX=str(BUILD / "wine"), WINEDEBUG="-all")
 
-# Two processes take about the same time.
-SHARES = [
-    ["tests/failures", "tests/lifetime", "tests/streams"],
-    [f"tests/{name}" for name in "buffer conformance consumer examples exchange_api producer tensor".split()],
-]
+# Two processes at a time run these parts of the suite, the longest first.
+PARTS = [["tests/conformance"], ["tests/lifetime"], ["tests/failures"], ["tests/streams"]]
+PARTS += [[f"tests/{name}" for name in "buffer consumer examples exchange_api producer tensor".split()]]
 if os.environ.get("DLPACK_PY_WINDOWS") != "all":
-    SHARES[0] += ["-k", "not probe_plain and not probe_limited"]
-    SHARES[1] += [f"--ignore=tests/conformance/test_{name}.py" for name in ("plugin", "cuda", "xfails")]
+    PARTS[0] += [f"--ignore=tests/conformance/test_{name}.py" for name in ("plugin", "cuda", "xfails")]
+    PARTS[1] += ["-k", "not probe_plain and not probe_limited"]
 
 
 def reason_to_skip():
@@ -127,21 +125,16 @@ def build():
 
 
 def run_tests(arguments):
-    """Runs pytest in as many processes as there are shares. Returns whether all tests have passed."""
-    results = [None] * len(SHARES)
+    """Runs pytest once for each part. Returns whether all tests have passed."""
+    logs = [BUILD / f"pytest-{Path(part[0]).name}.log" for part in PARTS]
 
-    logs = [BUILD / f"pytest-{i}.log" for i in range(len(SHARES))]
+    def run(part, log):
+        with open(log, "w") as file:
+            command = [str(RUN), "-m", "pytest", "-p", "no:cacheprovider", *part, *arguments]
+            return subprocess.run(command, cwd=ROOT, stdout=file).returncode
 
-    def run(i):
-        command = [str(RUN), "-m", "pytest", "-p", "no:cacheprovider", *SHARES[i], *arguments]
-        with open(logs[i], "w") as log:
-            results[i] = subprocess.run(command, cwd=ROOT, stdout=log).returncode
-
-    threads = [threading.Thread(target=run, args=(i,)) for i in range(len(SHARES))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(2) as pool:
+        results = list(pool.map(run, PARTS, logs))
     counts = Counter()
     for log in logs:
         text = log.read_text(encoding="utf-8", errors="replace")
