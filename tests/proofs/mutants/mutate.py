@@ -3,10 +3,10 @@
     mutate.py FOLDER COUNT TESTS ...    works in a copy of the project in FOLDER; tries COUNT mutants, 0: all of them
 
 make.py puts all mutants into one copy of the headers, which is built once. One process of pytest collects the tests of
-the folders TESTS and runs them without a mutant: so it knows which tests reach which mutant, and how long a test takes.
-Then it forks for each mutant. The child runs the tests that reach the mutant, the fastest first, until one fails. A
-crash, or a child that takes too long, counts as a failure. COUNT mutants are always the same ones, as long as their
-text is the same.
+the folders TESTS and forks. Its children run all tests without a mutant: so it is known which tests reach which mutant,
+and how long a test takes. Then pytest forks for each mutant. The child runs the tests that reach the mutant until one
+fails, the fastest first. A crash, or a child that takes too long, counts as a failure. COUNT mutants are always the
+same ones, as long as their text is the same.
 
 explained.txt lists mutants that no test can notice, each with its reason. The exit status is 1 if another one survives.
 With MUTANTS_KEEP=1 in the environment, the copy of an earlier run is used again.
@@ -118,7 +118,7 @@ class Plugin:
 
     def __init__(self):
         self.failed = None
-        self.map = Map("parent")
+        Map("parent")
 
     def pytest_runtest_logreport(self, report):
         if report.failed and self.failed is None:
@@ -127,17 +127,13 @@ class Plugin:
     def pytest_runtestloop(self, session):
         programs = [json.loads(line) for line in os.environ["MUTANTS_PROGRAMS"].splitlines()]
         mutants = json.loads(Path(os.environ["MUTANTS_FOLDER"], "chosen.json").read_text())
-        reach, seconds = {}, {}
-        for test in [*programs, *session.items]:
-            began = time.perf_counter()
-            failed = self.fails(session, test, None)
-            seconds[id(test)] = time.perf_counter() - began
-            reached = self.map.take_reached()
-            if not failed:
-                reach[id(test)] = reached
-        tests = [test for test in [*programs, *session.items] if id(test) in reach]
-        all_tests = len(programs) + len(session.items)
-        print(f"\nwithout a mutant: {len(tests)} of {all_tests} tests pass, {sum(seconds.values()):.0f} s", flush=True)
+        everything = [*programs, *session.items]
+        reach, seconds = self.measure(session, everything)
+        tests = [test for test in everything if id(test) in reach]
+        print(
+            f"\nwithout a mutant: {len(tests)} of {len(everything)} tests pass, {sum(seconds.values()):.0f} s",
+            flush=True,
+        )
         waiting, running = list(reversed(mutants)), {}
         while waiting or running:
             while waiting and len(running) < AT_ONCE:
@@ -162,6 +158,42 @@ class Plugin:
                 self.report(status, *running.pop(pid))
         return True
 
+    def measure(self, session, tests):
+        """Runs the tests without a mutant, a file at a time, in AT_ONCE processes. Returns two dictionaries, whose keys
+        are the id() of a test: the mutants that each passing test reaches, and the seconds of each test."""
+        files = {}
+        for number, test in enumerate(tests):
+            files.setdefault(number if isinstance(test, list) else str(test.path), []).append(number)
+        files = list(files.values())
+        queue, writer = os.pipe()  # of the numbers of files
+        os.write(writer, b"".join(number.to_bytes(4, "little") for number in range(len(files))))  # a pipe holds 64 KiB
+        os.close(writer)
+        folder = Path(os.environ["MUTANTS_FOLDER"])
+        results = [folder / f"measured-{process}.json" for process in range(AT_ONCE)]
+        for process, result in enumerate(results):
+            if os.fork() == 0:
+                self.close_streams()
+                self.map = Map(f"measured-{process}")
+                with open(result, "w", buffering=1) as file:
+                    while number := os.read(queue, 4):
+                        for test in files[int.from_bytes(number, "little")]:
+                            began = time.perf_counter()
+                            failed = self.fails(session, tests[test], None)
+                            reached = sorted(self.map.take_reached())
+                            print(json.dumps([test, failed, time.perf_counter() - began, reached]), file=file)
+                os._exit(0)
+        for _ in range(AT_ONCE):
+            os.wait()
+        os.close(queue)
+        lines = [json.loads(line) for result in results for line in result.read_text().splitlines()]
+        reach = {id(tests[test]): set(reached) for test, failed, _, reached in lines if not failed}
+        return reach, {id(tests[test]): seconds for test, _, seconds, _ in lines}
+
+    def close_streams(self):
+        null = os.open(os.devnull, os.O_RDWR)
+        for descriptor in (0, 1, 2):
+            os.dup2(null, descriptor)
+
     def fails(self, session, test, following):
         if isinstance(test, list):
             return subprocess.run(test, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode != 0
@@ -177,9 +209,7 @@ class Plugin:
         os.setsid()
         name = f"{mutant['number']}"
         try:
-            null = os.open(os.devnull, os.O_RDWR)
-            for descriptor in (0, 1, 2):
-                os.dup2(null, descriptor)
+            self.close_streams()
             Map(name).choose(mutant["number"])
             said = Path(os.environ["MUTANTS_FOLDER"], f"{name}.said")
             for test, following in zip(tests, [*tests[1:], None]):
@@ -248,7 +278,7 @@ def main(folder, count, *tests):
         "MUTANTS_FOLDER": str(state),
         "MUTANTS_PROGRAMS": "\n".join(map(json.dumps, programs)),
     }
-    options = ["-q", "-p", "mutate", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    options = ["-q", "-p", "mutate", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:faulthandler"]
     subprocess.run([sys.executable, "-m", "pytest", *options, *tests], cwd=folder, env=environment)
     lines = (state / "results.json").read_text().splitlines() if (state / "results.json").exists() else []
     results = {result["number"]: result for result in map(json.loads, lines)}
