@@ -21,7 +21,7 @@ def library(name):
     return found.stdout.strip()
 
 
-def run_pytest(*arguments, asan):
+def run_pytest(*arguments, asan, **variables):
     """Returns the errors, as texts."""
     with tempfile.TemporaryDirectory() as logs:
         environment = {
@@ -34,6 +34,7 @@ def run_pytest(*arguments, asan):
             "PYTHONMALLOC": "malloc",
             "PYTHONPATH": str(modules),
             "DLPACK_PY_BUILD_DIR": str(modules),
+            **variables,
         }
         command = [sys.executable, "-m", "pytest", *arguments]
         tests = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
@@ -59,10 +60,15 @@ elsewhere = ["tests/build", "tests/conformance", "tests/fuzz", "tests/streams"]
 folders = {str(path) for path in Path("tests").glob("[a-z]*/") if list(path.glob("test_*.py"))}
 longest = ["tests/tensor", "tests/lifetime", "tests/failures"]  # these folders start first
 others = [*longest, *sorted(folders.difference(whole, elsewhere, longest)), many]
+# These tests compile the examples in C++ and Cython: here with sanitizers, and under the folder of the modules.
+compiled = ["tests/build/test_cpp.py", "tests/libraries/test_bindings.py", "tests/libraries/test_cython.py"]
+flags = "-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer"
+compiled += [f"--basetemp={modules / 'compiled'}"]
 with ThreadPoolExecutor(os.cpu_count()) as pool:
     slow = pool.submit(run_pytest, *whole, f"--ignore={many}", asan="fast_unwind_on_malloc=0:malloc_context_size=8")
     fast = pool.map(lambda tests: run_pytest(tests, asan="fast_unwind_on_malloc=1"), others)
-    complaints = slow.result() + sum(fast, [])
+    own = pool.submit(run_pytest, *compiled, asan="fast_unwind_on_malloc=1", DLPACK_PY_TEST_CFLAGS=flags)
+    complaints = slow.result() + sum(fast, []) + own.result()
 print("\n".join(complaints))
 print(f"sanitizers: {len(complaints)} complaints")
 sys.exit(bool(complaints))

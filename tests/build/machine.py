@@ -23,6 +23,8 @@ FETCHED_RUNTIMES = ROOT / "build" / "runtimes"  # "CUDA 11.8"/cuda_runtime_api.h
 FETCHED_ZIG = ROOT / "build" / "zig"  # ziglang, which compiles for other platforms
 ZIG = "ziglang==0.17.1"
 
+TEST_CFLAGS = os.environ.get("DLPACK_PY_TEST_CFLAGS", "").split()
+
 COMPILERS = ["clang", "gcc"]
 C_STANDARDS = ["c99", "c11", "c17", "c2x"]
 CXX_STANDARDS = ["c++11", "c++14", "c++17", "c++20", "c++2b"]
@@ -160,13 +162,14 @@ def runtime_libraries():
 
 
 def compile_c(source, *flags, compiler=None, dlpack=None, python=True, cwd=None):
-    """Compiles a file with warnings on. python: a folder of Python.h, True for the running interpreter, or None."""
+    """Compiles a file with warnings on, and with the flags DLPACK_PY_TEST_CFLAGS, for a sanitizer. python: a folder of
+    Python.h, True for the running interpreter, or None."""
     c, cxx = compiler or list(compilers().values())[-1]
     command = [cxx if str(source).endswith("cpp") else c, *WARNINGS, "-O2", "-fPIC", f"-I{ROOT}"]
     command += ["-isystem", dlpack or list(dlpack_headers().values())[-1]]
     if python:
         command += ["-isystem", python_include() if python is True else python]
-    return subprocess.run([*command, str(source), *flags], capture_output=True, text=True, cwd=cwd)
+    return subprocess.run([*command, str(source), *flags, *TEST_CFLAGS], capture_output=True, text=True, cwd=cwd)
 
 
 def how_far(standard, folder):

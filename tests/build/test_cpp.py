@@ -25,7 +25,9 @@ def signals(tmp_path_factory, request):
         done = machine.compile_c(source, "-std=c++17", "-c", "-o", objects[-1], compiler=compiler)
         assert done.returncode == 0 and done.stderr == "", done.stderr
     assert len(objects) == 2
-    subprocess.run([compiler[1], "-shared", *objects, "-o", str(folder / "signals.so")], check=True)
+    subprocess.run(
+        [compiler[1], "-shared", *machine.TEST_CFLAGS, *objects, "-o", str(folder / "signals.so")], check=True
+    )
     sys.path.insert(0, str(folder))
     import signals
 

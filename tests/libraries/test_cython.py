@@ -30,7 +30,7 @@ def compile_c(source, *flags):
     """Compiles the C code of Cython. A type in a .pxd file that differs from the header is an error."""
     include = ["-isystem", list(machine.dlpack_headers().values())[-1], "-isystem", machine.python_include()]
     command = [list(machine.compilers().values())[-1][0], "-O2", "-shared", "-fPIC", f"-I{ROOT}", *include]
-    command += ["-Werror=incompatible-pointer-types", "-Werror=int-conversion", *flags]
+    command += ["-Werror=incompatible-pointer-types", "-Werror=int-conversion", *flags, *machine.TEST_CFLAGS]
     done = subprocess.run([*command, str(source), "-o", str(source.with_suffix(".so"))], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
