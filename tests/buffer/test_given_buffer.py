@@ -216,7 +216,7 @@ def test_an_offer_without_strides_has_row_major_strides_in_a_buffer_and_an_array
     thing = All(source)
     thing.change = 1  # no strides
     view = memoryview(thing)
-    assert (view.shape, view.tolist()) == (shape, source.tolist())
+    assert (view.shape, view.tobytes()) == (shape, source.tobytes())  # tolist() of a scalar ends PyPy 3.9
     assert 0 in shape or view.strides == source.strides
     assert thing.__array_interface__["strides"] is None
     assert numpy.asarray(Only(thing)).tolist() == source.tolist()
