@@ -97,7 +97,7 @@ dlp_buffer_format_of(const DLTensor *t)
 
 /* ---- Buffers as tensors ------------------------------------------------- */
 
-#ifdef PYPY_VERSION /* PyPy 3.9: a memoryview's buffer holds the memoryview, and it alone has readonly */
+#ifdef PYPY_VERSION /* PyPy 3.9: a memoryview's Py_buffer holds the memoryview; only it has the right readonly */
 static inline PyObject *
 dlp_buffer_memoryview(PyObject *obj)
 {
@@ -159,7 +159,7 @@ dlp_buffer_open(PyObject *obj, int64_t *dims, DLTensor *t, uint64_t *flags)
         PyBuffer_Release(&buffer); /* the memoryview keeps the memory */
     }
     if (result < 0 && memory != NULL)
-        dlp_decref(memory);
+        dlp_decref_keeping_error(memory);
     return result < 0 ? NULL : memory;
 }
 
@@ -181,7 +181,7 @@ dlpack_buffer_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, Py
         return NULL;
     offer = dlpack_py_offer_make(memory, &t, flags);
     capsule = dlpack_py_answer(&offer, &request);
-    dlp_decref(memory);
+    dlp_decref_keeping_error(memory);
     return capsule;
 }
 
@@ -199,7 +199,7 @@ dlp_buffer_export_steal(PyObject *owner, const DLTensor *t, uint64_t flags, stru
     if (e == NULL) {
         if (state != NULL)
             (void)PyErr_NoMemory();
-        dlp_decref(owner);
+        dlp_decref_keeping_error(owner);
         return -1;
     }
     dlp_set_owner(&e->manager, owner, &state->lifetime, NULL);
@@ -343,7 +343,7 @@ dlpack_buffer_release(PyObject *self, Py_buffer *buffer)
 #endif
     dlp_exports_add(pin->exports, -1);
     if (pin->owner != NULL)
-        dlp_decref(pin->owner);
+        dlp_decref_keeping_error(pin->owner);
     PyMem_Free(pin);
 }
 
@@ -373,7 +373,7 @@ dlpack_buffer_get_described(PyObject *self, dlpack_py_describe describe, Py_buff
     int result = -1;
 
     buffer->obj = NULL;
-    DLP_LOCK(self); /* no other thread moves the memory before the buffer is counted */
+    DLP_CRITICAL_SECTION(self); /* no other thread moves the memory before the buffer is counted */
     if (dlp_call_describe(self, describe, NULL, &offer) == 0) {
         if (dlpack_py_validate(offer.tensor, offer.flags, &error) < 0)
             (void)dlpack_py_raise(&error);
@@ -381,7 +381,7 @@ dlpack_buffer_get_described(PyObject *self, dlpack_py_describe describe, Py_buff
             result = dlp_buffer_give(self, offer.owner, offer.tensor, (offer.flags & DLPACK_PY_FLAG_READ_ONLY) != 0,
                                      offer.exports, buffer, flags);
     }
-    DLP_UNLOCK();
+    DLP_CRITICAL_SECTION_END();
     return result;
 }
 
@@ -426,7 +426,7 @@ dlpack_buffer_memoryview_steal(dlpack_py_view *v)
     if (object == NULL)
         return NULL;
     memory = dlp_buffer_memoryview(object);
-    dlp_decref(object);
+    dlp_decref_keeping_error(object);
     return memory;
 }
 
@@ -445,7 +445,7 @@ dlpack_buffer_memoryview(PyObject *obj, const dlpack_py_want *want)
 /* PyObject_GetBuffer for any object: an object without the buffer protocol is consumed by DLPack.
  *
  * want     requirements on DLPack arrays; NULL: memory that the CPU can read. flags (PyBUF_...) hold for all objects
- * buffer   out: PyBuffer_Release(buffer) also releases the tensor. buffer->obj is not the array
+ * buffer   out; without the buffer protocol, PyBuffer_Release also releases the tensor, and buffer->obj is not obj
  *
  * Returns 0; or -1 with TypeError (neither protocol), BufferError, or what bf_getbuffer or dlpack_py_consume raises. */
 static inline DLP_MUST_CHECK int
@@ -454,15 +454,14 @@ dlpack_buffer_get(PyObject *obj, const dlpack_py_want *want, Py_buffer *buffer, 
     PyObject *memory;
     int result = -1;
 
-    buffer->obj = NULL;   /* after a failure, PyBuffer_Release does nothing */
-    buffer->readonly = 1; /* PyPy 3.9 sets it only for bytes */
+    buffer->obj = NULL; /* after a failure, PyBuffer_Release does nothing */
     if (PyObject_CheckBuffer(obj))
         return PyObject_GetBuffer(obj, buffer, flags);
     memory = dlpack_buffer_memoryview(obj, want);
     if (memory != NULL) {
         result = PyObject_GetBuffer(memory, buffer, flags);
         buffer->readonly = DLP_BUFFER_READONLY(buffer, memory);
-        dlp_decref(memory);
+        dlp_decref_keeping_error(memory);
     }
     else if (PyErr_ExceptionMatches(PyExc_AttributeError) && !dlpack_py_check(obj)) { /* has neither protocol */
         PyErr_Clear();
@@ -589,15 +588,16 @@ dlp_buffer_interface_read(const char *name, PyObject *dict, int oldest, int64_t 
         return dlp_buffer_interface_refuse(name, "version", version, text);
     }
     if (mask != NULL)
-        return dlp_buffer_interface_refuse(name, "mask", mask, "a DLPack tensor has no mask, None");
+        return dlp_buffer_interface_refuse(name, "mask", mask, "None (a DLPack tensor has no mask)");
     if ((dtype = dlp_buffer_interface_dtype(typestr)) == 0) {
         snprintf(text, sizeof(text), "one of a DLPack dtype in native byte order, such as '%cf4',",
                  dlp_buffer_is_little() ? '<' : '>');
         return dlp_buffer_interface_refuse(name, "typestr", typestr, text);
     }
     if (dlp_buffer_interface_tuple(name, "shape", shape, "a tuple of at most 64 extents", &ndim, dims) < 0 ||
-        (strides != NULL && dlp_buffer_interface_tuple(name, "strides", strides, "one for each extent, in bytes,",
-                                                       &ndim, dims + DLPACK_PY_MAX_NDIM) < 0))
+        (strides != NULL &&
+         dlp_buffer_interface_tuple(name, "strides", strides, "a tuple with one stride in bytes for each extent", &ndim,
+                                    dims + DLPACK_PY_MAX_NDIM) < 0))
         return -1;
     *t = dlpack_py_cpu(NULL, dtype, ndim, dims, NULL);
     if (strides != NULL && dlpack_py_byte_strides(t, dims + DLPACK_PY_MAX_NDIM, 0, NULL) < 0) {
@@ -698,7 +698,7 @@ dlpack_buffer_array_interface(PyObject *self, dlpack_py_describe describe)
     dlpack_py_error error;
     PyObject *dict = NULL;
 
-    DLP_LOCK(self);
+    DLP_CRITICAL_SECTION(self);
     if (dlp_call_describe(self, describe, NULL, &offer) == 0) {
         if (offer.exports != NULL)
             PyErr_SetString(PyExc_AttributeError, "memory that can move has no __array_interface__");
@@ -713,7 +713,7 @@ dlpack_buffer_array_interface(PyObject *self, dlpack_py_describe describe)
         if (dict != NULL && dlp_buffer_check_idle(&offer) < 0)
             Py_CLEAR(dict);
     }
-    DLP_UNLOCK();
+    DLP_CRITICAL_SECTION_END();
     return dict;
 }
 
@@ -735,20 +735,18 @@ dlp_buffer_interface_bytes(PyObject *data, PyObject *offset, DLTensor *t, uint64
     PyObject *memory = PyErr_Occurred() ? NULL : dlp_buffer_memoryview(data);
     int64_t lowest = 0, highest = 0;
     Py_buffer buffer;
-    int fits;
+    int is_inside, fits;
 
     if (memory == NULL || PyObject_GetBuffer(memory, &buffer, PyBUF_SIMPLE) < 0) {
         if (memory != NULL)
-            dlp_decref(memory);
+            dlp_decref_keeping_error(memory);
         return NULL;
     }
-    fits = skipped >= 0 && skipped <= buffer.len;
-    t->data = (char *)buffer.buf + (fits ? skipped : 0);
-    if (dlpack_py_validate(t, 0, NULL) < 0) /* the caller says why */
-        fits = 1;
-    else if (dlp_byte_range(t, 0, &lowest, &highest) < 0 || lowest < -(int64_t)skipped ||
-             highest > (int64_t)(buffer.len - skipped))
-        fits = 0;
+    is_inside = skipped >= 0 && skipped <= buffer.len;
+    t->data = (char *)buffer.buf + (is_inside ? skipped : 0);
+    /* an invalid tensor fits: the caller refuses it, and says why */
+    fits = dlpack_py_validate(t, 0, NULL) < 0 || (dlp_byte_range(t, 0, &lowest, &highest) == 0 && is_inside &&
+                                                  lowest >= -skipped && highest <= buffer.len - skipped);
     *flags = DLP_BUFFER_READONLY(&buffer, memory) ? DLPACK_PY_FLAG_READ_ONLY : 0;
     PyBuffer_Release(&buffer); /* the memoryview keeps the bytes */
     if (fits)
@@ -800,7 +798,7 @@ dlp_buffer_interface_take(PyObject *obj, struct DLManagedTensorVersioned **out)
         Py_DECREF(owner);
         (void)dlpack_py_raise(&error);
     }
-    dlp_decref(dict);
+    dlp_decref_keeping_error(dict);
     return result;
 }
 

@@ -78,7 +78,7 @@ dlp_device_consume_interface(PyObject *obj, PyObject *dict, const dlpack_py_requ
                              dlpack_py_view *v)
 {
     const int in_place = !asked->has_device || asked->device.device_type != kDLCPU;
-    dlp_consumer consumer = dlp_consumer_make(want, asked, NULL);
+    dlp_import import = dlp_import_make(want, asked, NULL);
     dlpack_py_request request = *asked;
     dlpack_py_work_stream pending, after;
     dlpack_py_stream stream;
@@ -119,8 +119,8 @@ dlp_device_consume_interface(PyObject *obj, PyObject *dict, const dlpack_py_requ
     capsule = dlpack_py_answer(&offer, &request);
     if (capsule == NULL)
         return -1;
-    consumer.knows_keywords = 1; /* dlpack_py_answer makes a copy that is asked for */
-    result = dlp_take_capsule(capsule, &consumer, v);
+    import.knows_keywords = 1; /* dlpack_py_answer makes a copy that is asked for */
+    result = dlp_take_capsule(capsule, &import, v);
     Py_DECREF(capsule);
     if (result != 0 || !in_place || offer.pending_count == 0 || asked->stream.kind != DLPACK_PY_STREAM_HANDLE)
         return result;
@@ -141,7 +141,7 @@ dlp_device_take_interface(PyObject *obj, dlpack_py_request *request, const dlpac
         Py_XDECREF(method);
         return method != NULL ? 1 : -1;
     }
-    PyErr_Clear(); /* dlp_device_take raises it where there is no interface either */
+    PyErr_Clear(); /* dlp_device_consume_on_stream raises it where there is no interface either */
     if (dlp_buffer_interface_find(obj, DLP_DEVICE_INTERFACE, &dict) < 0)
         return -1;
     if (dict == NULL)

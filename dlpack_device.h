@@ -408,13 +408,13 @@ dlp_device_copy_and_wait(const DLTensor *dst, const DLTensor *src, uint64_t flag
 
     (void)dlp_byte_range(src, flags, &lowest, &highest); /* src was validated */
     if (!dlpack_py_is_contiguous(src, 'C')) {
-        staging = (char *)DLPACK_PY_MALLOC((size_t)(highest - lowest));
+        width = (int64_t)((uint64_t)highest - (uint64_t)lowest);
+        staging = width < 0 ? NULL : (char *)DLPACK_PY_MALLOC((size_t)width); /* below 0: 2^63 bytes or more */
         if (staging == NULL)
-            return dlp_fail(error, DLPACK_PY_MEMORY_ERROR, "no memory for a copy of %" PRId64 " bytes",
-                            highest - lowest);
+            return dlp_fail(error, DLPACK_PY_MEMORY_ERROR, "no memory for a copy of %" PRIu64 " bytes",
+                            (uint64_t)width);
         to = staging;
         first += lowest;
-        width = highest - lowest;
     }
     failed = DLPACK_DEVICE_CALL(MemcpyAsync, (to, first, (size_t)width, kind, handle), error);
     /* Wait also after a failure: the copy may still write. If waiting fails too, leak the memory. */
@@ -559,7 +559,7 @@ dlpack_device_operations(void)
 
 /* Calls __dlpack_device__. Some libraries return None as the id of the CPU: it counts as 0. */
 static inline int
-dlp_device_call_device(PyObject *obj, DLDevice *device)
+dlp_call_dlpack_device(PyObject *obj, DLDevice *device)
 {
     const dlp_state *state = dlp_state_get();
     PyObject *answer = NULL, *with_id;
@@ -608,25 +608,25 @@ dlp_device_check_announced(PyObject *answer, DLDevice announced, const dlpack_py
     void *managed;
     int32_t form;
 
-    DLP_LOCK(answer); /* the name changes when the capsule is consumed */
+    DLP_CRITICAL_SECTION(answer); /* the name changes when the capsule is consumed */
     form = PyCapsule_CheckExact(answer) ? dlp_form_of(PyCapsule_GetName(answer)) : 0;
     managed = form == 0 ? NULL : PyCapsule_GetPointer(answer, DLP_UNUSED_NAME(form));
     if (managed != NULL && !dlp_is_unknown_major(managed, form)) /* else dlp_take_capsule refuses it */
         actual = dlp_tensor_of(managed, form)->device;
-    DLP_UNLOCK();
+    DLP_CRITICAL_SECTION_END();
     if (announced.device_type == actual.device_type
             ? announced.device_id == actual.device_id || dlpack_py_is_cpu_readable(actual) /* D9 */
             : actual.device_type == kDLCPU && dlpack_py_is_cpu_readable(announced))
         return 0;
     dlp_refuse(&error, "device is %s, but __dlpack_device__ returned %s", dlpack_py_device_text(actual, actual_text),
                dlpack_py_device_text(announced, announced_text));
-    return dlp_raise_for(want, &error);
+    return dlp_raise_named(want, &error);
 }
 
 /* dlp_call_dlpack for a consumer with a stream: asks for the device of the data, passes the stream of *request for
  * memory of that device alone, and makes the device current for the call (C4, S2, S3, S5). */
 DLP_NOINLINE PyObject *
-dlp_device_call(dlp_consumer *consumer, dlpack_py_request *request)
+dlp_device_call_dlpack(dlp_import *import, dlpack_py_request *request)
 {
     dlp_device_guard guard = {-1, -1};
     dlpack_py_error error;
@@ -634,7 +634,7 @@ dlp_device_call(dlp_consumer *consumer, dlpack_py_request *request)
     PyObject *answer;
     int is_on, is_managed, failed = 0;
 
-    if (dlp_device_call_device(consumer->obj, &announced) < 0)
+    if (dlp_call_dlpack_device(import->obj, &announced) < 0)
         return NULL;
     if (request->has_device)
         announced = request->device; /* the producer has the data there, or copies it there */
@@ -651,25 +651,25 @@ dlp_device_call(dlp_consumer *consumer, dlpack_py_request *request)
             return NULL;
         }
     }
-    answer = dlp_call_dlpack(consumer);
+    answer = dlp_call_dlpack(import);
     if (answer == NULL && request->stream.kind == DLPACK_PY_STREAM_HANDLE &&
         request->stream.handle == DLPACK_DEVICE_PER_THREAD_STREAM && PyErr_ExceptionMatches(PyExc_BufferError) &&
         !dlp_device_is_in_capture()) {
         /* PyTorch from 2.9 on refuses the per-thread default stream, which waits for the default stream. */
         PyErr_Clear();
         request->stream.handle = DLPACK_DEVICE_API_DEFAULT_STREAM;
-        answer = dlp_call_dlpack(consumer);
+        answer = dlp_call_dlpack(import);
     }
     if (guard.current != guard.original) {
         Py_BEGIN_ALLOW_THREADS
         failed = dlp_device_guard_end(&guard, 0, &error);
         Py_END_ALLOW_THREADS
     }
-    if (answer == NULL || (!failed && dlp_device_check_announced(answer, announced, consumer->want) == 0))
+    if (answer == NULL || (!failed && dlp_device_check_announced(answer, announced, import->want) == 0))
         return answer;
     if (failed)
         (void)dlpack_py_raise(&error);
-    dlp_decref(answer);
+    dlp_decref_keeping_error(answer);
     return NULL;
 }
 
@@ -776,7 +776,7 @@ dlp_device_list_add(dlp_device_waiting *first, dlp_device_waiting *last)
     while (!DLP_COMPARE_EXCHANGE(list, (dlp_atomic)last->next, (dlp_atomic)first));
 }
 
-/* Makes one chain of the chains of a stream and interpreter. Returns the chains. */
+/* Joins the chains that have one stream and one interpreter. Returns the list of joined chains. */
 static inline dlp_device_waiting *
 dlp_device_join_chains(dlp_device_waiting *all)
 {
@@ -896,7 +896,7 @@ static inline int
 dlpack_device_release(dlpack_py_work_stream stream, dlpack_py_view *v, dlpack_py_error *error)
 {
     dlp_device_waiting *waiting;
-    dlpack_py_error why, wait_error;
+    dlpack_py_error why;
     PyThreadState *state;
     dlpack_py_view taken; /* while the GIL is released, v is empty: another thread may look at it */
     int failed, is_done = 0;
@@ -916,10 +916,9 @@ dlpack_device_release(dlpack_py_work_stream stream, dlpack_py_view *v, dlpack_py
         failed = dlp_device_mark_work(waiting, &why);
     }
     if (failed && why.code != DLPACK_PY_BUFFER_ERROR) {
-        failed = dlpack_device_synchronize(&stream, 1, &wait_error);
-        is_done = !failed || wait_error.code != DLPACK_PY_BUFFER_ERROR; /* or the stream is lost: it has no work */
-        if (!is_done)                                                   /* a capture has begun meanwhile */
-            why = wait_error;
+        failed = dlpack_device_synchronize(&stream, 1, &why);
+        /* 1 also where the stream is lost: it has no work. 0: a capture has begun meanwhile */
+        is_done = !failed || why.code != DLPACK_PY_BUFFER_ERROR;
     }
     dlp_device_attach_thread(state);
     if (failed || is_done) {
@@ -1010,18 +1009,18 @@ dlpack_device_current_work(PyObject *obj, dlpack_py_work_stream *work)
 /* dlpack_py_consume_request for a consumer with a stream, which is in *request. The stream is ordered after that of an
  * exchange table that gave the tensor (X4). */
 DLP_NOINLINE int
-dlp_device_take(PyObject *obj, dlpack_py_request *request, const dlpack_py_want *want, dlpack_py_view *v)
+dlp_device_consume_on_stream(PyObject *obj, dlpack_py_request *request, const dlpack_py_want *want, dlpack_py_view *v)
 {
-    dlp_consumer consumer = dlp_consumer_make(want, request, PyCapsule_CheckExact(obj) ? NULL : obj);
+    dlp_import import = dlp_import_make(want, request, PyCapsule_CheckExact(obj) ? NULL : obj);
     dlpack_py_work_stream stream, work;
     const void *table = NULL;
     int result;
 
-    if (consumer.obj == NULL)
-        return dlp_take_capsule(obj, &consumer, v);
-    result = dlp_take_by_table(&consumer, dlpack_device_operations(), &table, v);
+    if (import.obj == NULL)
+        return dlp_take_capsule(obj, &import, v);
+    result = dlp_take_by_type(&import, dlpack_device_operations(), &table, v);
     if (result == DLP_NO_TABLE)
-        return dlp_finish_import_steal(dlp_device_call(&consumer, request), &consumer, v);
+        return dlp_finish_import_steal(dlp_device_call_dlpack(&import, request), &import, v);
     if (result < 0 || !dlp_operates_on(dlpack_device_operations(), v->tensor.device) ||
         request->stream.kind == DLPACK_PY_STREAM_NO_SYNC)
         return result;
@@ -1042,7 +1041,6 @@ dlp_device_consume(PyObject *obj, uintptr_t stream, dlpack_py_request *request, 
     dlpack_py_want device_want = want != NULL ? *want : dlpack_py_want_any();
     const int has_stream = !request->has_device || request->device.device_type != kDLCPU;
     dlpack_py_error error;
-    DLTensor t;
     int result;
 
     if (want == NULL)
@@ -1059,17 +1057,16 @@ dlp_device_consume(PyObject *obj, uintptr_t stream, dlpack_py_request *request, 
             request->stream.kind = DLPACK_PY_STREAM_NO_SYNC;
     }
     if (dlp_check_want(&device_want, &error) < 0)
-        return dlp_raise_for(&device_want, &error);
+        return dlp_raise_named(&device_want, &error);
     if (request->has_device && device_want.device > 0 && device_want.device != (int32_t)request->device.device_type) {
-        t.device = request->device;
-        (void)dlp_refuse_device(&t, &device_want, &error);
-        return dlp_raise_for(&device_want, &error);
+        (void)dlp_refuse_device(request->device, &device_want, &error);
+        return dlp_raise_named(&device_want, &error);
     }
     (void)dlpack_device_collect();
     if ((device_want.options & DLPACK_PY_WANT_ARRAY_INTERFACE_TOO) != 0 &&
         (result = dlp_device_take_interface(obj, request, &device_want, v)) <= 0)
         return result;
-    return has_stream ? dlp_device_take(obj, request, &device_want, v)
+    return has_stream ? dlp_device_consume_on_stream(obj, request, &device_want, v)
                       : dlpack_py_consume_request(obj, request, &device_want, v);
 }
 

@@ -6,8 +6,8 @@
  * Include it in place of dlpack_py.h. dlpack_py_consume and dlpack_py_consume_request then use the exchange table of a
  * type that has one; they call __dlpack__ where the table cannot be used (X4, X9). One import:
  *   dlp_consume_cached         for a type in the cache, tries the embedded tensor (dlp_find_embedded), the table
- *                              (dlp_take_by_entry), then the type's __dlpack__ (dlp_take_by_method)
- *   dlpack_py_consume_request  all else: reads the type (dlp_take_by_table), and goes on as dlpack_py.h describes
+ *                              (dlp_take_from_table), then the type's __dlpack__ (dlp_take_by_method)
+ *   dlpack_py_consume_request  all else: reads the type (dlp_take_by_type), and goes on as dlpack_py.h describes
  * More calls: dlpack_py_borrow; dlpack_py_embed, dlpack_py_offer_embedded; DLPACK_PY_EXCHANGE_API...,
  * dlpack_py_exchange_add; dlpack_py_allocate_like, dlpack_py_check_like, dlpack_py_return_like_steal.
  *
@@ -79,7 +79,7 @@ typedef char dlp_type_entry_has_64_bytes[sizeof(dlp_type_entry) == 64 ? 1 : -1];
 #define DLP_EXCHANGE_NAME "dlpack_exchange_api"
 
 /* What this file caches for an interpreter, until the interpreter ends. */
-typedef struct dlp_exchange_state {
+typedef struct dlp_type_cache {
     dlp_atomic registered;          /* dlp_registration *: the types with a table of this file */
     PyTypeObject *from_dlpack_type; /* the static type that from_dlpack belongs to; borrowed, only compared */
     unsigned int from_dlpack_tag;
@@ -87,12 +87,12 @@ typedef struct dlp_exchange_state {
 #if DLP_TYPE_ENTRIES
     dlp_type_entry entries[DLP_TYPE_ENTRIES];
 #endif
-} dlp_exchange_state;
+} dlp_type_cache;
 
 DLP_COLD void
-dlp_exchange_free(void *exchange)
+dlp_type_cache_free(void *exchange)
 {
-    dlp_exchange_state *cache = (dlp_exchange_state *)exchange;
+    dlp_type_cache *cache = (dlp_type_cache *)exchange;
     dlp_registration *record = (dlp_registration *)DLP_LOAD(&cache->registered), *next;
 
     for (; record != NULL; record = next) {
@@ -105,22 +105,22 @@ dlp_exchange_free(void *exchange)
 }
 
 /* The cache of a state, made at the first use, or NULL with an exception. state may be NULL, after an error. */
-static inline dlp_exchange_state *
-dlp_exchange_get(dlp_state *state)
+static inline dlp_type_cache *
+dlp_type_cache_get(dlp_state *state)
 {
-    dlp_exchange_state *cache = state == NULL ? NULL : (dlp_exchange_state *)DLP_LOAD(&state->exchange);
+    dlp_type_cache *cache = state == NULL ? NULL : (dlp_type_cache *)DLP_LOAD(&state->type_cache);
 
     if (cache != NULL || state == NULL)
         return cache;
-    cache = (dlp_exchange_state *)DLPACK_PY_MALLOC(sizeof(*cache));
+    cache = (dlp_type_cache *)DLPACK_PY_MALLOC(sizeof(*cache));
     if (cache == NULL)
-        return (dlp_exchange_state *)(void *)PyErr_NoMemory(); /* NULL */
+        return (dlp_type_cache *)(void *)PyErr_NoMemory(); /* NULL */
     memset(cache, 0, sizeof(*cache));
-    if (DLP_COMPARE_EXCHANGE(&state->exchange, 0, (dlp_atomic)cache))
-        state->exchange_free = dlp_exchange_free;
+    if (DLP_COMPARE_EXCHANGE(&state->type_cache, 0, (dlp_atomic)cache))
+        state->type_cache_free = dlp_type_cache_free;
     else
-        dlp_exchange_free(cache); /* another thread was first */
-    return (dlp_exchange_state *)DLP_LOAD(&state->exchange);
+        dlp_type_cache_free(cache); /* another thread was first */
+    return (dlp_type_cache *)DLP_LOAD(&state->type_cache);
 }
 
 /* Finds the first class in the MRO with a table or __dlpack__; returns its table. NULL: none, or an exception. */
@@ -164,21 +164,21 @@ dlp_usable_table(const DLPackExchangeAPIHeader *header)
                : table;
 }
 
-/* The type in a record of dlpack_py_exchange_add for this table and type, or a base of it (X7), a new reference; type
- * NULL: any type. A class of others may carry this table. NULL: there is no record, or MemoryError. */
+/* The type, type itself or a base of it, to which dlpack_py_exchange_add has added this table (X7); with type NULL, any
+ * such type. A new reference. NULL: there is none, as in a class of others that carries this table; or MemoryError. */
 DLP_COLD PyObject *
-dlp_find_owning_type(dlp_exchange_state *cache, PyTypeObject *type, const void *table)
+dlp_registered_type(dlp_type_cache *cache, PyTypeObject *type, const void *table)
 {
     const dlp_registration *record = cache == NULL ? NULL : (const dlp_registration *)DLP_LOAD(&cache->registered);
-    PyObject *owner = NULL;
+    PyObject *registered = NULL;
 
-    for (; record != NULL && owner == NULL && !PyErr_Occurred(); record = record->next) {
+    for (; record != NULL && registered == NULL && !PyErr_Occurred(); record = record->next) {
         if (&record->exchange->api == table && (type == NULL || PyType_IsSubtype(type, record->type)))
-            owner = PyObject_CallFunctionObjArgs(record->reference, NULL);
-        if (owner == Py_None)
-            Py_CLEAR(owner); /* the recorded type is dead; its address may be reused */
+            registered = PyObject_CallFunctionObjArgs(record->reference, NULL);
+        if (registered == Py_None)
+            Py_CLEAR(registered); /* the recorded type is dead; its address may be reused */
     }
-    return owner;
+    return registered;
 }
 
 #if DLP_TYPE_ENTRIES
@@ -197,9 +197,8 @@ dlp_type_tag(PyTypeObject *type)
     return valid ? DLP_READ(&type->tp_version_tag) : 0;
 }
 
-/* The place of a type in the cache. */
 static inline dlp_type_entry *
-dlp_type_entry_at(dlp_exchange_state *cache, PyTypeObject *type)
+dlp_type_entry_at(dlp_type_cache *cache, PyTypeObject *type)
 {
     const uintptr_t mask = (DLP_TYPE_ENTRIES - 1) * sizeof(dlp_type_entry); /* 64 bytes each: saves a multiplication */
     return (dlp_type_entry *)(void *)((char *)cache->entries + (((uintptr_t)type << 2 ^ (uintptr_t)type >> 3) & mask));
@@ -209,7 +208,7 @@ dlp_type_entry_at(dlp_exchange_state *cache, PyTypeObject *type)
 static inline dlp_type_entry *
 dlp_type_entry_cached(dlp_state *state, PyTypeObject *type)
 {
-    dlp_exchange_state *cache = state == NULL ? NULL : (dlp_exchange_state *)DLP_LOAD(&state->exchange);
+    dlp_type_cache *cache = state == NULL ? NULL : (dlp_type_cache *)DLP_LOAD(&state->type_cache);
     dlp_type_entry *entry = cache == NULL ? NULL : dlp_type_entry_at(cache, type);
     return entry != NULL && DLP_READ(&entry->type) == (dlp_atomic)type && entry->tag == dlp_type_tag(type) ? entry
                                                                                                            : NULL;
@@ -223,8 +222,8 @@ dlp_type_entry_cached(dlp_state *state, PyTypeObject *type)
 DLP_COLD int
 dlp_type_entry_read(dlp_state *state, PyTypeObject *type, dlp_type_entry *found)
 {
-    dlp_exchange_state *cache = dlp_exchange_get(state);
-    PyObject *capsule = NULL, *owner = NULL;
+    dlp_type_cache *cache = dlp_type_cache_get(state);
+    PyObject *capsule = NULL, *registered = NULL;
     void *header = NULL;
     int has = 1;
 
@@ -239,14 +238,15 @@ dlp_type_entry_read(dlp_state *state, PyTypeObject *type, dlp_type_entry *found)
 #endif
     if (has) /* a derived class that overrides __dlpack__ has no table: its author changed what an export means (X2) */
         capsule = dlp_find_table_attribute(type, state->objects);
-    if (capsule != NULL && (header = PyCapsule_GetPointer(capsule, DLP_EXCHANGE_NAME)) != NULL)
-        found->table = dlp_usable_table((const DLPackExchangeAPIHeader *)header);
+    if (capsule != NULL && (header = PyCapsule_GetPointer(capsule, DLP_EXCHANGE_NAME)) == NULL && !dlp_is_fatal())
+        PyErr_Clear(); /* not a capsule of this name: the table is absent, which is cached too */
+    found->table = dlp_usable_table((const DLPackExchangeAPIHeader *)header);
     Py_XDECREF(capsule);
-    owner = found->table == NULL ? NULL : dlp_find_owning_type(cache, type, found->table);
-    found->is_ours = owner != NULL;
-    if (owner != NULL)
+    registered = found->table == NULL ? NULL : dlp_registered_type(cache, type, found->table);
+    found->is_ours = registered != NULL;
+    if (registered != NULL)
         found->embedded_offset = ((const dlpack_py_exchange *)(const void *)found->table)->embedded_offset;
-    Py_XDECREF(owner);
+    Py_XDECREF(registered);
     if (PyErr_Occurred()) {
         if (dlp_is_fatal())
             return -1;
@@ -257,7 +257,7 @@ dlp_type_entry_read(dlp_state *state, PyTypeObject *type, dlp_type_entry *found)
     if (found->tag == 0 || found->tag != dlp_type_tag(type)) /* it was changed meanwhile */
         return 0;
 #  ifdef Py_GIL_DISABLED
-    /* Filled once, without method and embedded_offset: a thread may change the type while another uses them. */
+    /* Written once, for readers without a lock, and without what is invalid once another thread changes the type. */
     found->embedded_offset = 0;
     if (found->table == NULL || !DLP_COMPARE_EXCHANGE(&dlp_type_entry_at(cache, type)->type, 0, 1))
         return 0;
@@ -344,7 +344,7 @@ dlpack_py_embed(dlpack_py_embedded *e, PyObject *owner, const DLTensor *t, uint6
     memset(&e->manager, 0, sizeof(e->manager));
     dlp_set_owner(&e->manager, owner, &state->lifetime, NULL);
     Py_DECREF(owner); /* borrowed */
-    *dlp_fill_managed(&e->versioned, DLPACK_PY_VERSIONED, dlp_kept_flags(t, flags), &e->manager) = *t;
+    *dlp_fill_managed(&e->versioned, DLPACK_PY_VERSIONED, dlp_export_flags(t, flags), &e->manager) = *t;
     dlp_normalize(&e->versioned.dl_tensor, dlpack_py_size(t) == 0);
     *dlp_fill_managed(&e->legacy, DLPACK_PY_LEGACY, 0, &e->manager) = e->versioned.dl_tensor;
     e->dtype = layout == 'C' && ((uintptr_t)t->data & (t->dtype.bits / 8u - 1)) == 0 ? dlpack_py_dtype(t) : 0;
@@ -394,9 +394,9 @@ dlp_is_resolved(PyObject *obj)
 /* Can the consumer use what a table has exported? A table does not synchronize (X4): for device memory the consumer
  * needs a stream of the device. Returns 1; 0 to call __dlpack__; or 0 with an exception. */
 static inline int
-dlp_can_use_table_tensor(const DLTensor *t, int is_ours, PyObject *obj, const dlpack_py_device *device)
+dlp_can_use_table_tensor(const DLTensor *t, int is_ours, PyObject *obj, const dlpack_py_device *operations)
 {
-    return (t->device.device_type == kDLCPU || dlp_operates_on(device, t->device)) &&
+    return (t->device.device_type == kDLCPU || dlp_operates_on(operations, t->device)) &&
            (is_ours || !dlp_is_complex(t->dtype) || dlp_is_resolved(obj));
 }
 
@@ -442,11 +442,11 @@ dlp_meets_want_simple(const DLManagedTensorVersioned *managed, const DLTensor *t
            ((uintptr_t)t->data & (t->dtype.bits / 8u - 1)) == 0;
 }
 
-/* Takes the tensor of obj by the table of its type. want: not NULL. is_basic: dlp_is_basic_want(want). device: the
- * device of the consumer's stream, or NULL. Returns 0, DLP_NO_TABLE, or -1 with an exception. */
+/* Takes the tensor of obj by the table of its type. want: not NULL. is_basic: dlp_is_basic_want(want).
+ * operations: of the device of the consumer's stream, or NULL. Returns 0, DLP_NO_TABLE, or -1 with an exception. */
 static inline int
-dlp_take_by_entry(const dlp_type_entry *entry, PyObject *obj, const dlpack_py_want *want, int is_basic,
-                  const dlpack_py_device *device, dlpack_py_view *v)
+dlp_take_from_table(const dlp_type_entry *entry, PyObject *obj, const dlpack_py_want *want, int is_basic,
+                    const dlpack_py_device *operations, dlpack_py_view *v)
 {
     DLManagedTensorVersioned *managed = NULL; /* some tables leave it unset (X8) */
     const int is_ours = entry->is_ours;       /* foreign code may change *entry */
@@ -457,7 +457,7 @@ dlp_take_by_entry(const dlp_type_entry *entry, PyObject *obj, const dlpack_py_wa
         (void)dlp_table_failed("managed_tensor_from_py_object_no_sync");
         if (managed != NULL)
             dlp_delete(managed, DLPACK_PY_VERSIONED);
-        if ((device == NULL && (uint32_t)want->device <= (uint32_t)kDLCPU) ||
+        if ((operations == NULL && (uint32_t)want->device <= (uint32_t)kDLCPU) ||
             !PyErr_ExceptionMatches(PyExc_BufferError))
             return -1;
         PyErr_Clear(); /* a table may refuse data of a device that __dlpack__ exports */
@@ -469,7 +469,7 @@ dlp_take_by_entry(const dlp_type_entry *entry, PyObject *obj, const dlpack_py_wa
             dlp_view_fill(v, managed, &managed->dl_tensor);
             return 0;
         }
-        if (!dlp_can_use_table_tensor(&managed->dl_tensor, is_ours, obj, device)) {
+        if (!dlp_can_use_table_tensor(&managed->dl_tensor, is_ours, obj, operations)) {
             dlp_delete(managed, DLPACK_PY_VERSIONED);
             return PyErr_Occurred() ? -1 : DLP_NO_TABLE;
         }
@@ -477,22 +477,22 @@ dlp_take_by_entry(const dlp_type_entry *entry, PyObject *obj, const dlpack_py_wa
     return dlp_take_managed_steal(managed, DLPACK_PY_VERSIONED, want, NULL, v);
 }
 
-/* As dlp_take_by_entry, for an object of any type: DLP_NO_TABLE if it has no table. table: out; NULL: not wanted. */
+/* As dlp_take_from_table, for an object of any type: DLP_NO_TABLE if it has no table. table: out; NULL: not wanted. */
 static inline int
-dlp_take_by_table(const dlp_consumer *consumer, const dlpack_py_device *device, const void **table, dlpack_py_view *v)
+dlp_take_by_type(const dlp_import *import, const dlpack_py_device *operations, const void **table, dlpack_py_view *v)
 {
     dlp_type_entry uncached;
     const dlp_type_entry *entry;
 
-    if ((consumer->want->options & DLPACK_PY_WANT_NO_TABLE) != 0 || consumer->request->has_device ||
-        consumer->request->copy != DLPACK_PY_COPY_AS_NEEDED) /* a table has no arguments for device and copy */
+    if ((import->want->options & DLPACK_PY_WANT_NO_TABLE) != 0 || import->request->has_device ||
+        import->request->copy != DLPACK_PY_COPY_AS_NEEDED) /* a table has no arguments for device and copy */
         return DLP_NO_TABLE;
-    entry = dlp_type_entry_get(dlp_state_get(), consumer->obj, &uncached);
+    entry = dlp_type_entry_get(dlp_state_get(), import->obj, &uncached);
     if (entry == NULL || entry->table == NULL)
         return entry == NULL ? -1 : DLP_NO_TABLE;
     if (table != NULL)
         *table = entry->table;
-    return dlp_take_by_entry(entry, consumer->obj, consumer->want, dlp_is_basic_want(consumer->want), device, v);
+    return dlp_take_from_table(entry, import->obj, import->want, dlp_is_basic_want(import->want), operations, v);
 }
 
 /* Fast path: returns the managed tensors in an object of a type with a table of this file, if they are row-major and
@@ -513,15 +513,15 @@ dlp_find_embedded(const dlp_type_entry *entry, PyObject *obj, const dlpack_py_wa
 
 #if DLP_TYPE_ENTRIES
 /* Takes the tensor of an object by its type's cached __dlpack__. A tensor that dlp_meets_want_simple accepts is taken
- * here, any other by dlp_finish_import_steal. Where the type refuses keywords, none are passed: saves 4,600 of 6,000
- * instructions. Returns 0, or -1 with an exception. */
+ * here, any other by dlp_finish_import_steal. Where the type refuses keywords, none are passed: saves 4,600 of
+ * 6,000 instructions. Returns 0, or -1 with an exception. */
 DLP_NOINLINE int
 dlp_take_by_method(dlp_state *state, dlp_type_entry *entry, PyObject *obj, const dlpack_py_want *want, int is_basic,
                    dlpack_py_view *v)
 {
     PyObject *stack[2] = {obj, state->objects[DLP_OBJ_VERSION]}, *method = entry->method, *answer;
     const int refuses_keywords = entry->refuses_keywords;
-    dlp_consumer consumer;
+    dlp_import import;
     DLManagedTensorVersioned *managed;
 
     Py_INCREF(method); /* the call may change the type */
@@ -540,15 +540,15 @@ dlp_take_by_method(dlp_state *state, dlp_type_entry *entry, PyObject *obj, const
             return 0;
         }
     }
-    consumer = dlp_consumer_make(want, NULL, obj);
-    consumer.knows_keywords = !refuses_keywords;
+    import = dlp_import_make(want, NULL, obj);
+    import.knows_keywords = !refuses_keywords;
     if (answer == NULL && !refuses_keywords && PyErr_ExceptionMatches(PyExc_TypeError)) {
-        answer = dlp_call_dlpack_again(state, &consumer);
+        answer = dlp_call_dlpack_again(state, &import);
         if ((entry = dlp_type_entry_cached(state, Py_TYPE(obj))) != NULL)
             entry->refuses_keywords =
                 answer != NULL && entry->method != NULL && Py_TYPE(entry->method) == &PyMethodDescr_Type;
     }
-    if (dlp_finish_import_steal(answer, &consumer, v) == 0)
+    if (dlp_finish_import_steal(answer, &import, v) == 0)
         return 0;
     if (!refuses_keywords || !PyErr_ExceptionMatches(PyExc_BufferError))
         return -1;
@@ -568,7 +568,7 @@ dlp_consume_cached(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
     dlp_state *state = dlp_state_get();
     dlp_type_entry *entry = dlp_type_entry_cached(state, Py_TYPE(obj));
     dlpack_py_embedded *e = dlp_find_embedded(entry, obj, required, is_basic);
-    dlp_consumer consumer;
+    dlp_import import;
     int result;
 
     if (e != NULL) {
@@ -580,9 +580,9 @@ dlp_consume_cached(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
     if (entry != NULL && (required->options & DLPACK_PY_WANT_NO_TABLE) == 0 &&
         (is_basic || dlp_check_want(required, NULL) == 0)) {
         if (entry->table != NULL) {
-            result = dlp_take_by_entry(entry, obj, required, is_basic, NULL, v);
-            consumer = dlp_consumer_make(required, NULL, obj);
-            return result != DLP_NO_TABLE ? result : dlp_finish_import_steal(dlp_call_dlpack(&consumer), &consumer, v);
+            result = dlp_take_from_table(entry, obj, required, is_basic, NULL, v);
+            import = dlp_import_make(required, NULL, obj);
+            return result != DLP_NO_TABLE ? result : dlp_finish_import_steal(dlp_call_dlpack(&import), &import, v);
         }
         if (entry->method != NULL)
             return dlp_take_by_method(state, entry, obj, required, is_basic, v);
@@ -601,8 +601,8 @@ dlp_borrow_general(const dlp_type_entry *entry, PyObject *obj, const dlpack_py_w
 {
     const dlpack_py_want *required = want != NULL ? want : &dlp_empty_want;
     const int is_basic = dlp_is_basic_want(required);
-    dlpack_py_want lent_want; /* want, but a lent tensor is neither copied nor made writable */
-    dlp_consumer consumer;
+    dlpack_py_want lent_want; /* *required without options to copy or to write: a lent tensor is read as it is */
+    dlp_import import;
     dlp_type_entry uncached;
     dlp_export *copy;
     dlpack_py_error error;
@@ -629,10 +629,10 @@ dlp_borrow_general(const dlp_type_entry *entry, PyObject *obj, const dlpack_py_w
     dlp_view_clear(v);
     lent_want = *required;
     lent_want.options &= ~(DLPACK_PY_WANT_COPY_IF_NEEDED | DLPACK_PY_WANT_LEGACY_IS_WRITABLE);
-    consumer = dlp_consumer_make(&lent_want, NULL, NULL);
+    import = dlp_import_make(&lent_want, NULL, NULL);
     if (lends && lent.dl_tensor.dtype.bits >= 8 && /* else may be padded (X3) */
         lent.dl_tensor.device.device_type == kDLCPU &&
-        dlp_view_prepare(v, &lent, DLPACK_PY_LEGACY, &consumer, &copy, &error) == 0)
+        dlp_view_prepare(v, &lent, DLPACK_PY_LEGACY, &import, &copy, &error) == 0)
         return 0;
     if (PyErr_Occurred() && dlp_is_fatal())
         return -1;
@@ -666,7 +666,7 @@ dlpack_py_borrow(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 
 /* Plans the export of an offer by a table. For data on a device, puts the table's stream into request (X4). */
 static inline int
-dlp_table_plan(const dlpack_py_exchange *x, const dlpack_py_offer *offer, dlpack_py_request *request,
+dlp_table_plan(const dlpack_py_exchange *ours, const dlpack_py_offer *offer, dlpack_py_request *request,
                dlpack_py_plan *plan)
 {
     dlpack_py_work_stream work = {0, 0};
@@ -680,7 +680,7 @@ dlp_table_plan(const dlpack_py_exchange *x, const dlpack_py_offer *offer, dlpack
         return -1;
     }
     work.device_id = plan->device.device_id;
-    if (offer->device->get_work_stream(&x->api, &work) < 0)
+    if (offer->device->get_work_stream(&ours->api, &work) < 0)
         return -1;
     request->stream.kind = DLPACK_PY_STREAM_HANDLE;
     request->stream.handle = work.handle;
@@ -689,7 +689,7 @@ dlp_table_plan(const dlpack_py_exchange *x, const dlpack_py_offer *offer, dlpack
 
 /* Exports an offer by a table. Returns 0, or -1 with an exception. */
 static inline int
-dlp_table_export(const dlpack_py_exchange *x, const dlpack_py_offer *offer, dlpack_py_request *request,
+dlp_table_export(const dlpack_py_exchange *ours, const dlpack_py_offer *offer, dlpack_py_request *request,
                  DLManagedTensorVersioned **out)
 {
     dlp_state *state;
@@ -697,8 +697,8 @@ dlp_table_export(const dlpack_py_exchange *x, const dlpack_py_offer *offer, dlpa
     void *managed = offer->embedded != NULL ? dlp_export_embedded(offer, request) : NULL;
 
     if (managed == NULL) {
-        if ((state = dlp_state_get()) == NULL || dlp_table_plan(x, offer, request, &plan) < 0 ||
-            (managed = dlp_export_offer(state, offer, &plan)) == NULL)
+        if ((state = dlp_state_get()) == NULL || dlp_table_plan(ours, offer, request, &plan) < 0 ||
+            (managed = dlp_offer_export(state, offer, &plan)) == NULL)
             return -1;
         if (!plan.copy && offer->pending_count > 0 && offer->device->make_ready(offer, request, &plan) < 0) {
             dlp_delete(managed, plan.form);
@@ -711,14 +711,14 @@ dlp_table_export(const dlpack_py_exchange *x, const dlpack_py_offer *offer, dlpa
 
 /* Lends the tensor of an offer. Returns 0, or -1 with an exception. */
 static inline int
-dlp_table_lend(const dlpack_py_exchange *x, const dlpack_py_offer *offer, dlpack_py_request *request, DLTensor *out)
+dlp_table_lend(const dlpack_py_exchange *ours, const dlpack_py_offer *offer, dlpack_py_request *request, DLTensor *out)
 {
     const DLTensor *t = offer->tensor;
     const char *why;
     dlpack_py_plan plan;
     dlpack_py_error error;
 
-    if (dlp_table_plan(x, offer, request, &plan) < 0)
+    if (dlp_table_plan(ours, offer, request, &plan) < 0)
         return -1;
     why = (offer->options & DLPACK_PY_OFFER_DO_NOT_LEND) != 0         ? "has a shape or strides that are temporary"
           : plan.copy                                                 ? "is exported as a copy only"
@@ -754,26 +754,26 @@ dlp_check_pointer(const void *pointer, const char *text)
 
 /* Raises TypeError for an object of another type (X7), BufferError for one whose class overrides __dlpack__. */
 static inline int
-dlp_table_check_object(const dlpack_py_exchange *x, PyObject *object)
+dlp_table_check_object(const dlpack_py_exchange *ours, PyObject *object)
 {
     dlp_state *state = dlp_state_get();
     const dlp_type_entry *entry;
     dlp_type_entry uncached;
-    PyObject *owner;
+    PyObject *type;
 
     if (object == NULL)
         PyErr_SetString(PyExc_TypeError, "the object is NULL");
     if (object == NULL || (entry = dlp_type_entry_get(state, object, &uncached)) == NULL)
         return -1;
-    if (entry->is_ours && entry->table == &x->api)
+    if (entry->is_ours && entry->table == &ours->api)
         return 0;
-    owner = dlp_find_owning_type(dlp_exchange_get(state), Py_TYPE(object), &x->api); /* object keeps it alive */
-    Py_XDECREF(owner);
+    type = dlp_registered_type(dlp_type_cache_get(state), Py_TYPE(object), &ours->api); /* object keeps it alive */
+    Py_XDECREF(type);
     if (PyErr_Occurred())
         return -1;
-    return dlp_raise_value(owner == NULL ? PyExc_TypeError : PyExc_BufferError,
-                           owner == NULL ? "%.200U is not of the type that this exchange table belongs to"
-                                         : "%.200U overrides __dlpack__: its objects are exported only by __dlpack__",
+    return dlp_raise_value(type == NULL ? PyExc_TypeError : PyExc_BufferError,
+                           type == NULL ? "%.200U is not of the type that this exchange table belongs to"
+                                        : "%.200U overrides __dlpack__: its objects are exported only by __dlpack__",
                            object);
 }
 
@@ -797,7 +797,7 @@ dlp_table_allocate(DLTensor *prototype, DLManagedTensorVersioned **out, void *co
 
 /* managed_tensor_from_py_object_no_sync, with out; dltensor_from_py_object_no_sync, with lent. */
 static inline int
-dlp_table_from_object(const dlpack_py_exchange *x, void *py_object, DLManagedTensorVersioned **out, DLTensor *lent)
+dlp_table_from_object(const dlpack_py_exchange *ours, void *py_object, DLManagedTensorVersioned **out, DLTensor *lent)
 {
     PyObject *const object = (PyObject *)py_object;
     dlpack_py_request request = {{0, 0}, {DLPACK_PY_PROTOCOL_MAJOR, 0}, 0, {kDLCPU, 0}, 0};
@@ -806,22 +806,23 @@ dlp_table_from_object(const dlpack_py_exchange *x, void *py_object, DLManagedTen
 
     if (out != NULL)
         *out = NULL;
-    if ((out == NULL && dlp_check_out(lent) < 0) || dlp_table_check_object(x, object) < 0)
+    if ((out == NULL && dlp_check_out(lent) < 0) || dlp_table_check_object(ours, object) < 0)
         return -1;
-    DLP_LOCK(object); /* as in dlpack_py_produce_described */
-    if (dlp_call_describe(object, x->describe, NULL, &offer) == 0) {
+    DLP_CRITICAL_SECTION(object); /* as in dlpack_py_produce_described */
+    if (dlp_call_describe(object, ours->describe, NULL, &offer) == 0) {
         dlp_exports_add(offer.exports, 1); /* the operations of a device may let other threads run */
-        result = out != NULL ? dlp_table_export(x, &offer, &request, out) : dlp_table_lend(x, &offer, &request, lent);
+        result =
+            out != NULL ? dlp_table_export(ours, &offer, &request, out) : dlp_table_lend(ours, &offer, &request, lent);
         dlp_exports_add(offer.exports, -1);
     }
-    DLP_UNLOCK();
+    DLP_CRITICAL_SECTION_END();
     return result;
 }
 
 /* managed_tensor_to_py_object_no_sync. like: the new object has this type, or the base of it that has the table. like
  * NULL: the new object has the type to which the table was added last. */
 static inline int
-dlp_table_to_object(const dlpack_py_exchange *x, PyTypeObject *like, DLManagedTensorVersioned *managed, void **out)
+dlp_table_to_object(const dlpack_py_exchange *ours, PyTypeObject *like, DLManagedTensorVersioned *managed, void **out)
 {
     PyObject *type = NULL;
     dlpack_py_view v;
@@ -831,22 +832,23 @@ dlp_table_to_object(const dlpack_py_exchange *x, PyTypeObject *like, DLManagedTe
     if (dlp_check_pointer(managed, "the managed tensor is NULL") < 0)
         return -1;
     if (dlp_check_out(out) == 0 &&
-        (type = dlp_find_owning_type(dlp_exchange_get(dlp_state_get()), like, &x->api)) == NULL && !PyErr_Occurred())
+        (type = dlp_registered_type(dlp_type_cache_get(dlp_state_get()), like, &ours->api)) == NULL &&
+        !PyErr_Occurred())
         PyErr_SetString(PyExc_RuntimeError, "this interpreter has no type with this exchange table");
     if (type == NULL) {
         dlp_delete(managed, DLPACK_PY_VERSIONED);
         return -1;
     }
     memset(&v, 0, sizeof(v));
-    if (dlp_take_managed_steal(managed, DLPACK_PY_VERSIONED, x->want, NULL, &v) == 0)
-        *out = x->make_steal((PyTypeObject *)type, &v);
+    if (dlp_take_managed_steal(managed, DLPACK_PY_VERSIONED, ours->want, NULL, &v) == 0)
+        *out = ours->make_steal((PyTypeObject *)type, &v);
     Py_DECREF(type);
     return *out == NULL ? -1 : 0;
 }
 
 /* current_work_stream. Work on memory that the CPU can read is done when a call returns: it has no stream (X4). */
 static inline int
-dlp_table_stream(const dlpack_py_exchange *x, DLDeviceType type, int32_t id, void **out)
+dlp_table_stream(const dlpack_py_exchange *ours, DLDeviceType type, int32_t id, void **out)
 {
     char name[DLPACK_PY_TEXT_SIZE];
 
@@ -855,8 +857,8 @@ dlp_table_stream(const dlpack_py_exchange *x, DLDeviceType type, int32_t id, voi
     *out = NULL;
     if (dlpack_py_is_cpu_readable(dlp_device_make((int32_t)type, id)))
         return 0;
-    if (x->work_stream != NULL)
-        return x->work_stream(type, id, out);
+    if (ours->work_stream != NULL)
+        return ours->work_stream(type, id, out);
     PyErr_Format(PyExc_BufferError,
                  "device is %s, and the exchange table of the type is for memory that the CPU can read",
                  dlpack_py_device_text(dlp_device_make((int32_t)type, id), name));
@@ -888,10 +890,10 @@ dlp_table_stream(const dlpack_py_exchange *x, DLDeviceType type, int32_t id, voi
 
 #define DLP_TABLE_HEADER {{DLPACK_PY_PROTOCOL_MAJOR, DLPACK_PY_PROTOCOL_MINOR}, NULL}
 #define DLP_TABLE(name) \
-    {DLP_TABLE_HEADER, dlp_table_allocate, name##_from_object, name##_to_object, name##_borrow, name##_stream}
+    {DLP_TABLE_HEADER, dlp_table_allocate, name##_from_object, name##_to_object, name##_lend, name##_stream}
 #define DLP_DEFINE_TABLE(name, describe, make_steal, want, work_stream, embedded)                                \
     static int name##_from_object(void *object, DLManagedTensorVersioned **out);                                 \
-    static int name##_borrow(void *object, DLTensor *out);                                                       \
+    static int name##_lend(void *object, DLTensor *out);                                                         \
     static int name##_to_object(DLManagedTensorVersioned *managed, void **out);                                  \
     static int name##_stream(DLDeviceType type, int32_t id, void **out);                                         \
     static const dlpack_py_exchange name = {DLP_TABLE(name), describe, make_steal, want, work_stream, embedded}; \
@@ -899,7 +901,7 @@ dlp_table_stream(const dlpack_py_exchange *x, DLDeviceType type, int32_t id, voi
     {                                                                                                            \
         return dlp_table_from_object(&name, object, out, NULL);                                                  \
     }                                                                                                            \
-    static int name##_borrow(void *object, DLTensor *out)                                                        \
+    static int name##_lend(void *object, DLTensor *out)                                                          \
     {                                                                                                            \
         return dlp_table_from_object(&name, object, NULL, out);                                                  \
     }                                                                                                            \
@@ -913,7 +915,7 @@ dlp_table_stream(const dlpack_py_exchange *x, DLDeviceType type, int32_t id, voi
     }                                                                                                            \
     struct dlp_semicolon
 
-/* Sets an attribute of a type, also of a static or immutable one. */
+/* Sets an attribute of a type; without the limited API also of a static or immutable one. */
 DLP_COLD int
 dlp_type_set_attribute(PyTypeObject *type, PyObject *name, PyObject *value)
 {
@@ -933,7 +935,7 @@ DLP_COLD int
 dlpack_py_exchange_add(PyTypeObject *type, const dlpack_py_exchange *exchange)
 {
     dlp_state *state = dlp_state_get();
-    dlp_exchange_state *cache = dlp_exchange_get(state);
+    dlp_type_cache *cache = dlp_type_cache_get(state);
     PyObject *reference, *capsule = NULL;
     dlp_registration *record;
     dlpack_py_error error;
@@ -1043,7 +1045,6 @@ dlpack_py_allocate_like(PyObject *like, const DLTensor *prototype, dlpack_py_vie
     return dlp_take_managed_steal(managed, DLPACK_PY_VERSIONED, &want, &request, v);
 }
 
-/* free_fn of a managed tensor over a view. */
 DLP_COLD void
 dlp_free_view(void *context)
 {
@@ -1053,7 +1054,7 @@ dlp_free_view(void *context)
 
 /* A versioned managed tensor of v->tensor; NULL with an exception. Steals the view, also on failure. */
 DLP_COLD DLManagedTensorVersioned *
-dlp_view_managed_steal(dlpack_py_view *v)
+dlp_managed_from_view_steal(dlpack_py_view *v)
 {
     DLManagedTensorVersioned *managed = (DLManagedTensorVersioned *)v->managed;
     const uint64_t readonly = v->readonly != DLPACK_PY_WRITABLE ? DLPACK_PY_FLAG_READ_ONLY : 0;
@@ -1068,7 +1069,7 @@ dlp_view_managed_steal(dlpack_py_view *v)
     if (dlpack_py_validate(&v->tensor, v->flags, &error) < 0) /* the caller may have changed it */
         (void)dlpack_py_raise(&error);
     else if ((moved = (dlpack_py_view *)DLPACK_PY_MALLOC(sizeof(*moved))) == NULL ||
-             (managed = dlpack_py_wrap(&v->tensor, dlp_kept_flags(&v->tensor, v->flags) | readonly, moved,
+             (managed = dlpack_py_wrap(&v->tensor, dlp_export_flags(&v->tensor, v->flags) | readonly, moved,
                                        dlp_free_view)) == NULL)
         (void)PyErr_NoMemory();
     else {
@@ -1091,22 +1092,21 @@ dlp_result_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObj
 
     if (dlpack_py_parse_request(args, nargs, kwnames, &request) < 0)
         return NULL;
-    DLP_LOCK(self); /* of two calls at once, only one gets the tensor */
-    if (request.max_version.major < DLPACK_PY_PROTOCOL_MAJOR || request.copy == DLPACK_PY_COPY_ALWAYS ||
+    DLP_CRITICAL_SECTION(self); /* of two calls at once, only one gets the tensor */
+    if (dlp_requested_form(&request) == DLPACK_PY_LEGACY || request.copy == DLPACK_PY_COPY_ALWAYS ||
         request.has_device || request.stream.kind == DLPACK_PY_STREAM_HANDLE ||
         result->view.tensor.device.device_type != kDLCPU) /* the consumer may ask again (C5) */
         result->is_shared = 1;
     if (result->view.managed == NULL)
         PyErr_SetString(PyExc_BufferError, "the result was exported already: __dlpack__ gives its tensor away once");
     else if (!result->is_shared)
-        managed = dlp_view_managed_steal(&result->view);
-    DLP_UNLOCK();
+        managed = dlp_managed_from_view_steal(&result->view);
+    DLP_CRITICAL_SECTION_END();
     if (managed != NULL)
         return dlpack_py_capsule_steal(managed, DLPACK_PY_VERSIONED);
     return PyErr_Occurred() ? NULL : dlp_object_dlpack(self, args, nargs, kwnames);
 }
 
-/* The type of results. */
 DLP_COLD PyObject *
 dlp_result_type_new(void)
 {
@@ -1125,7 +1125,7 @@ dlp_find_from_dlpack(dlp_state *state, PyObject *obj)
     PyObject *module, *found, *name = NULL, *rest;
 
 #if DLP_TYPE_ENTRIES && !defined(Py_GIL_DISABLED)
-    dlp_exchange_state *cache = dlp_exchange_get(state);
+    dlp_type_cache *cache = dlp_type_cache_get(state);
     if (cache->from_dlpack_type == Py_TYPE(obj) && cache->from_dlpack_tag == dlp_type_tag(cache->from_dlpack_type)) {
         Py_INCREF(cache->from_dlpack);
         return cache->from_dlpack;
@@ -1213,7 +1213,7 @@ dlpack_py_return_like_steal(PyObject *like, dlpack_py_view *v)
     table = entry->table;
     is_ours = entry->is_ours;
     if (table != NULL) {
-        managed = dlp_view_managed_steal(v); /* may run foreign code, which may change *entry */
+        managed = dlp_managed_from_view_steal(v); /* may run foreign code, which may change *entry */
         if (managed == NULL)
             return NULL;
         if ((is_ours
@@ -1224,7 +1224,7 @@ dlpack_py_return_like_steal(PyObject *like, dlpack_py_view *v)
             return made;
         (void)dlp_table_failed("managed_tensor_to_py_object_no_sync");
         if (made != NULL)
-            dlp_decref(made);
+            dlp_decref_keeping_error(made);
         return NULL;
     }
     result = dlp_object_new_steal(&state->types[DLP_RESULT_TYPE], dlp_result_type_new, v);

@@ -74,7 +74,7 @@
  *   dlpack_py_parse_request    reads the arguments (P1, P2)
  *   dlpack_py_answer           goes through these steps:
  *   dlp_plan                   checks the tensor (D8), and decides how the request is met (P3 to P7)
- *   dlp_export_offer           makes the managed tensor; without a copy, its deleter calls dlp_drop_owner (K5)
+ *   dlp_offer_export           makes the managed tensor; without a copy, its deleter calls dlp_drop_owner (K5)
  *   dlpack_py_capsule_steal    makes the capsule (K1); after it, dlpack_py_answer lets a device order its streams (S1)
  * One import, by dlpack_py_consume_request:
  *   dlp_call_dlpack            calls __dlpack__ (C3, C4), and again after a TypeError (C1); or a table gives the tensor
@@ -89,7 +89,7 @@
  * dlp_lifetime is part of the interpreter's dlp_state, which is not freed: exports may point to it.
  */
 #include <patchlevel.h> /* PY_VERSION_HEX */
-/* From 3.10 on "#" formats need this macro. Before 3.10 it would make the author's lengths Py_ssize_t, not int. */
+/* From 3.10 on formats such as "s#" need this macro. Before, it would change the author's lengths to Py_ssize_t. */
 #if !defined(PY_SSIZE_T_CLEAN) && PY_VERSION_HEX >= 0x030A0000
 #  define PY_SSIZE_T_CLEAN
 #endif
@@ -160,7 +160,7 @@ typedef intptr_t dlp_atomic;
 #  error "dlpack_py.h needs the atomic built-ins of GCC, clang or MSVC"
 #endif
 
-/* The size and an item of a tuple, unchecked. CPython's trashcan limits recursion in deallocation. */
+/* The size and an item of a tuple, unchecked where Python can. The trashcan limits the recursion of deallocation. */
 #if defined(Py_LIMITED_API) || defined(PYPY_VERSION)
 #  define DLP_TUPLE_SIZE(tuple) PyTuple_Size(tuple)
 #  define DLP_TUPLE_ITEM(tuple, i) PyTuple_GetItem(tuple, i)
@@ -184,11 +184,11 @@ typedef intptr_t dlp_atomic;
 
 /* A critical section on an object; empty in builds with a GIL. */
 #ifdef Py_GIL_DISABLED
-#  define DLP_LOCK(object) Py_BEGIN_CRITICAL_SECTION(object)
-#  define DLP_UNLOCK() Py_END_CRITICAL_SECTION()
+#  define DLP_CRITICAL_SECTION(object) Py_BEGIN_CRITICAL_SECTION(object)
+#  define DLP_CRITICAL_SECTION_END() Py_END_CRITICAL_SECTION()
 #else
-#  define DLP_LOCK(object) {
-#  define DLP_UNLOCK() }
+#  define DLP_CRITICAL_SECTION(object) {
+#  define DLP_CRITICAL_SECTION_END() }
 #endif
 
 /* DLP_PROCESS: the process id, not 0; a forked child has another id. DLP_SLEEP: sleeps DLP_SLEEP_MS milliseconds. */
@@ -296,7 +296,7 @@ dlp_exception_drop(const dlp_exception *e)
 
 /* Drops a reference, and keeps the current exception. */
 DLP_NOINLINE void
-dlp_decref(PyObject *object)
+dlp_decref_keeping_error(PyObject *object)
 {
     dlp_exception saved;
 #ifndef Py_GIL_DISABLED
@@ -369,8 +369,8 @@ dlp_is_fatal(void)
     return PyErr_ExceptionMatches(PyExc_MemoryError) || !PyErr_ExceptionMatches(PyExc_Exception);
 }
 
-/* The last exception of a chain of contexts, borrowed: its context is NULL or end. NULL if chain is end, if other is in
- * the chain, or if the chain has more than limit exceptions: it may be a ring. */
+/* Follows __context__ from chain to the exception whose context is NULL or end. Returns that one, borrowed; NULL if
+ * chain is end, if other is on the way, or after limit exceptions: the chain may be a ring. */
 DLP_COLD PyObject *
 dlp_exception_chain_end(PyObject *chain, PyObject *end, PyObject *other, int limit)
 {
@@ -394,7 +394,7 @@ dlp_exception_chain(PyObject *first, PyObject *second)
 
     PyErr_GetExcInfo(&handled.type, &handled.value, &handled.traceback);
     last = dlp_exception_chain_end(second, handled.value, first, 32);
-    if (last != NULL && dlp_exception_chain_end(first, NULL, last, 1000) != NULL) { /* last is no context of first */
+    if (last != NULL && dlp_exception_chain_end(first, NULL, last, 1000) != NULL) { /* else the link closes a ring */
         Py_INCREF(first);
         PyException_SetContext(last, first); /* steals */
     }
@@ -409,9 +409,9 @@ dlp_exception_chain(PyObject *first, PyObject *second)
  * thread drops it. After the modules were destroyed (gone), no thread does. An owner that is not dropped leaks. */
 typedef struct dlp_lifetime {
     PyInterpreterState *interpreter;
-    dlp_atomic deleters; /* DLP_CLOSING, and DLP_DELETER for each deleter that is attaching */
-    dlp_atomic process;  /* the id of the process whose deleters are counted */
-    dlp_atomic gone;     /* 1: the interpreter's modules have been torn down */
+    dlp_atomic closing_and_deleters; /* DLP_CLOSING, and DLP_DELETER for each deleter that is attaching */
+    dlp_atomic process;              /* the id of the process whose deleters are counted */
+    dlp_atomic gone;                 /* 1: the interpreter's modules have been torn down */
 } dlp_lifetime;
 enum { DLP_CLOSING = 1, DLP_DELETER = 2 };
 
@@ -443,9 +443,9 @@ DLP_COLD void
 dlp_lifetime_after_fork(dlp_lifetime *lifetime)
 {
     const dlp_atomic process = DLP_PROCESS();
-    const dlp_atomic inherited = DLP_LOAD(&lifetime->deleters) & ~(dlp_atomic)DLP_CLOSING;
+    const dlp_atomic inherited = DLP_LOAD(&lifetime->closing_and_deleters) & ~(dlp_atomic)DLP_CLOSING;
     if (DLP_LOAD(&lifetime->process) != process && DLP_EXCHANGE(&lifetime->process, process) != process)
-        (void)DLP_ADD(&lifetime->deleters, -inherited);
+        (void)DLP_ADD(&lifetime->closing_and_deleters, -inherited);
 }
 
 /* Drops an owner, on a thread that is attached to its interpreter. */
@@ -453,7 +453,7 @@ static inline void
 dlp_drop_attached(const dlp_manager *manager)
 {
     dlp_exports_add(manager->exports, -1); /* first: it is part of the owner */
-    dlp_decref((PyObject *)manager->owner);
+    dlp_decref_keeping_error((PyObject *)manager->owner);
 }
 
 /* Attaches this thread to the owner's interpreter and drops the owner; leaks it where the interpreter is closing.
@@ -468,7 +468,7 @@ dlp_attach_and_drop(const dlp_manager *manager, PyThreadState *current)
     dlp_lifetime_after_fork(lifetime);
     /* A deleter counts itself, then reads DLP_CLOSING. The exit callback sets DLP_CLOSING, then waits until the count
      * is 0: a deleter that did not see DLP_CLOSING is detached by then. */
-    if ((DLP_ADD(&lifetime->deleters, DLP_DELETER) & DLP_CLOSING) == 0 && !dlp_is_finalizing()) {
+    if ((DLP_ADD(&lifetime->closing_and_deleters, DLP_DELETER) & DLP_CLOSING) == 0 && !dlp_is_finalizing()) {
         if (current != NULL)
             detached = PyEval_SaveThread();
 #ifdef PYPY_VERSION /* has one interpreter */
@@ -491,7 +491,7 @@ dlp_attach_and_drop(const dlp_manager *manager, PyThreadState *current)
 #endif
     }
     if (process == DLP_PROCESS()) /* else this is a forked child: dlp_lifetime_after_fork subtracts */
-        (void)DLP_ADD(&lifetime->deleters, -DLP_DELETER);
+        (void)DLP_ADD(&lifetime->closing_and_deleters, -DLP_DELETER);
     if (detached != NULL) /* last: it may wait for the GIL */
         PyEval_RestoreThread(detached);
 }
@@ -584,8 +584,8 @@ typedef struct dlp_state {
     int published;               /* 1: in the interpreter's dictionary; exports may point to lifetime */
     PyObject *objects[DLP_OBJ_COUNT];
     dlp_atomic types[DLP_TYPE_COUNT]; /* PyTypeObject *; 0: not made yet */
-    dlp_atomic exchange;              /* the cache of dlpack_exchange.h; 0: none */
-    void (*exchange_free)(void *exchange);
+    dlp_atomic type_cache;            /* the cache of dlpack_exchange.h; 0: none */
+    void (*type_cache_free)(void *type_cache);
 } dlp_state;
 #define DLP_STATE_NAME "dlpack_py.state"
 
@@ -599,18 +599,18 @@ DLP_COLD void
 dlp_state_destructor(PyObject *capsule)
 {
     dlp_state *state = (dlp_state *)PyCapsule_GetPointer(capsule, DLP_STATE_NAME);
-    void *exchange = (void *)DLP_EXCHANGE(&state->exchange, 0);
+    void *type_cache = (void *)DLP_EXCHANGE(&state->type_cache, 0);
     int i;
 
-    (void)DLP_OR(&state->lifetime.deleters, DLP_CLOSING);
+    (void)DLP_OR(&state->lifetime.closing_and_deleters, DLP_CLOSING);
     DLP_STORE(&state->lifetime.gone, 1);
     (void)DLP_COMPARE_EXCHANGE(DLP_STATE_SLOT(state->lifetime.interpreter), (dlp_atomic)state, 0);
     for (i = 0; i < DLP_OBJ_COUNT; i++)
         Py_CLEAR(state->objects[i]);
     for (i = 0; i < DLP_TYPE_COUNT; i++)
         Py_XDECREF((PyObject *)DLP_EXCHANGE(&state->types[i], 0));
-    if (exchange != NULL)
-        state->exchange_free(exchange);
+    if (type_cache != NULL)
+        state->type_cache_free(type_cache);
     if (state->published)
         state->next_gone = (dlp_state *)DLP_EXCHANGE(&dlp_gone_states, (dlp_atomic)state);
     else
@@ -626,11 +626,11 @@ dlp_at_exit(PyObject *self, PyObject *unused)
 
     (void)unused;
     dlp_lifetime_after_fork(&state->lifetime);
-    (void)DLP_OR(&state->lifetime.deleters, DLP_CLOSING);
-    if (DLP_LOAD(&state->lifetime.deleters) >= DLP_DELETER &&
+    (void)DLP_OR(&state->lifetime.closing_and_deleters, DLP_CLOSING);
+    if (DLP_LOAD(&state->lifetime.closing_and_deleters) >= DLP_DELETER &&
         !dlp_is_finalizing()) { /* else CPython stops the threads */
         Py_BEGIN_ALLOW_THREADS
-        while (DLP_LOAD(&state->lifetime.deleters) >= DLP_DELETER && waits-- > 0)
+        while (DLP_LOAD(&state->lifetime.closing_and_deleters) >= DLP_DELETER && waits-- > 0)
             DLP_SLEEP();
         Py_END_ALLOW_THREADS
     }
@@ -657,7 +657,7 @@ dlp_state_register(PyObject *capsule)
     if (dlp_is_fatal() || PyErr_ExceptionMatches(PyExc_RecursionError))
         return -1;
     PyErr_Clear();
-    (void)DLP_OR(&state->lifetime.deleters, DLP_CLOSING);
+    (void)DLP_OR(&state->lifetime.closing_and_deleters, DLP_CLOSING);
     return 0;
 }
 
@@ -697,7 +697,7 @@ dlp_state_find_or_make(PyInterpreterState *interpreter)
     PyObject *dict, *key = NULL, *capsule, *made = NULL;
     dlp_state *state = NULL;
 
-    DLP_LOCK((PyObject *)&PyCapsule_Type);
+    DLP_CRITICAL_SECTION((PyObject *)&PyCapsule_Type);
     dict = DLP_INTERPRETER_DICT(interpreter);
     if (dict == NULL)
         PyErr_SetString(PyExc_RuntimeError, "the interpreter has no dictionary");
@@ -712,18 +712,17 @@ dlp_state_find_or_make(PyInterpreterState *interpreter)
     if (capsule != NULL) {
         state = (dlp_state *)PyCapsule_GetPointer(capsule, DLP_STATE_NAME);
         state->published = 1;
-        if ((DLP_LOAD(&state->lifetime.deleters) & DLP_CLOSING) == 0) /* made at exit: would stay cached */
+        if ((DLP_LOAD(&state->lifetime.closing_and_deleters) & DLP_CLOSING) == 0) /* else nothing frees the cache */
             DLP_STORE(DLP_STATE_SLOT(interpreter), (dlp_atomic)state);
     }
     Py_XDECREF(capsule); /* the dictionary holds it */
     Py_XDECREF(made);
     Py_XDECREF(key);
-    DLP_UNLOCK();
+    DLP_CRITICAL_SECTION_END();
     return state;
 }
 
-/* The state of this file in the current interpreter, borrowed; NULL with MemoryError or RuntimeError, or the exception
- * of an interrupt. */
+/* The state of this file in this interpreter, borrowed; NULL with MemoryError, RuntimeError or an interrupt. */
 DLP_NOINLINE dlp_state *
 dlp_state_get(void)
 {
@@ -976,8 +975,8 @@ typedef struct dlpack_py_offer {
     int32_t is_copy;            /* 1: the tensor is a copy that was made for this request, and is flagged so (P4) */
     struct dlpack_py_embedded *embedded;   /* managed tensors in the owner, by dlpack_py_offer_embedded; NULL: none */
     const struct dlpack_py_device *device; /* operations, for data on a device or used by its streams; NULL: none */
-    /* The streams on which work on the data may be queued. This work is done before the consumer's work, or before the
-     * host reads. Other threads run while the host waits: they must not move the data. */
+    /* The streams on which work on the data may be queued. make_ready and copy order the consumer's stream after this
+     * work, or make the host wait for it. Other threads run while the host waits: they must not move the data. */
     const dlpack_py_work_stream *pending;
     size_t pending_count; /* DLPACK_PY_MAX_PENDING at most */
 } dlpack_py_offer;
@@ -1062,7 +1061,7 @@ dlp_plan_general(const dlpack_py_offer *offer, const dlpack_py_request *request,
     const DLTensor *t = offer->tensor;
     const char *why = NULL; /* the reason why the export must be a copy */
     int readable, is_padded, is_read_only;
-    int64_t lowest, highest; /* bytes, from the first element; below 0: a negative stride leads to an element */
+    int64_t lowest, highest; /* in bytes, from the first element; lowest < 0: a negative stride leads before it */
     char actual[DLPACK_PY_TEXT_SIZE];
 
     if (offer->owner == NULL || t == NULL)
@@ -1074,7 +1073,7 @@ dlp_plan_general(const dlpack_py_offer *offer, const dlpack_py_request *request,
     if (dlpack_py_validate(t, offer->flags, error) < 0 || dlp_plan_device(offer, request, plan, error) < 0)
         return -1;
     readable = dlpack_py_is_cpu_readable(t->device);
-    plan->flags = dlp_kept_flags(t, offer->flags);
+    plan->flags = dlp_export_flags(t, offer->flags);
     is_padded = (plan->flags & DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED) != 0;
     is_read_only = (plan->flags & DLPACK_PY_FLAG_READ_ONLY) != 0;
     plan->flags |= offer->is_copy ? DLPACK_PY_FLAG_IS_COPIED : 0;
@@ -1136,7 +1135,7 @@ dlp_copy_detached(const DLTensor *dst, const DLTensor *src, uint64_t flags)
 
 /* Makes the copy of a plan, behind the pending work: a managed tensor of the plan's form, or NULL with an exception. */
 DLP_COLD void *
-dlp_export_copy(const dlpack_py_offer *offer, const dlpack_py_plan *plan)
+dlp_offer_copy(const dlpack_py_offer *offer, const dlpack_py_plan *plan)
 {
     int64_t strides[DLPACK_PY_MAX_NDIM];
     DLTensor t = *offer->tensor, *dst;
@@ -1162,19 +1161,19 @@ dlp_export_copy(const dlpack_py_offer *offer, const dlpack_py_plan *plan)
         e = NULL;
     }
     dlp_exports_add(offer->exports, -1);
-    dlp_decref(offer->owner);
+    dlp_decref_keeping_error(offer->owner);
     return e == NULL ? NULL : &e->managed;
 }
 
 /* Makes the managed tensor that a plan describes; NULL with an exception. For an export in place the caller then calls
  * make_ready. Get the state before the plan: its first use runs Python code, which may change the tensor. */
 static inline void *
-dlp_export_offer(dlp_state *state, const dlpack_py_offer *offer, const dlpack_py_plan *plan)
+dlp_offer_export(dlp_state *state, const dlpack_py_offer *offer, const dlpack_py_plan *plan)
 {
     dlp_export *e;
 
     if (plan->copy)
-        return dlp_export_copy(offer, plan);
+        return dlp_offer_copy(offer, plan);
     e = dlp_export_new(offer->tensor, plan->flags, plan->form, 0);
     if (e == NULL)
         return PyErr_NoMemory();
@@ -1203,13 +1202,13 @@ dlpack_py_answer(const dlpack_py_offer *offer, const dlpack_py_request *request)
         return dlpack_py_capsule_steal(managed, dlp_requested_form(request));
     state = dlp_state_get();
     if (state == NULL || dlp_plan(offer, request, &plan) < 0 ||
-        (managed = dlp_export_offer(state, offer, &plan)) == NULL)
+        (managed = dlp_offer_export(state, offer, &plan)) == NULL)
         return NULL;
     capsule = dlpack_py_capsule_steal(managed, plan.form);
     /* Called last, because the order of streams cannot be undone. */
     if (capsule != NULL && !plan.copy && offer->pending_count > 0 &&
         offer->device->make_ready(offer, request, &plan) < 0) {
-        dlp_decref(capsule);
+        dlp_decref_keeping_error(capsule);
         return NULL;
     }
     return capsule;
@@ -1288,10 +1287,10 @@ dlpack_py_produce_described(PyObject *self, dlpack_py_describe describe, PyObjec
     PyObject *capsule = NULL;
     if (dlpack_py_parse_request(args, nargs, kwnames, &request) < 0)
         return NULL;
-    DLP_LOCK(self); /* no other thread moves the memory before the export is counted */
+    DLP_CRITICAL_SECTION(self); /* no other thread moves the memory before the export is counted */
     if (dlp_call_describe(self, describe, &request, &offer) == 0)
         capsule = dlpack_py_answer(&offer, &request);
-    DLP_UNLOCK();
+    DLP_CRITICAL_SECTION_END();
     return capsule;
 }
 
@@ -1322,10 +1321,10 @@ dlp_produce_described_device(PyObject *self, dlpack_py_describe describe)
 {
     dlpack_py_offer offer;
     PyObject *result = NULL;
-    DLP_LOCK(self); /* as in dlpack_py_produce_described */
+    DLP_CRITICAL_SECTION(self); /* as in dlpack_py_produce_described */
     if (dlp_call_describe(self, describe, NULL, &offer) == 0)
         result = dlpack_py_produce_device(offer.tensor);
-    DLP_UNLOCK();
+    DLP_CRITICAL_SECTION_END();
     return result;
 }
 
@@ -1434,8 +1433,7 @@ dlpack_py_move(dlpack_py_view *to, dlpack_py_view *from)
     dlp_view_clear(from);
 }
 
-/* For the tp_traverse of an object that holds a view: visits the owner of the tensor, where this file exported it in
- * this interpreter (G1). */
+/* For the tp_traverse of an object with a view: visits the owner of a tensor that this file exported here (G1). */
 static inline int
 dlpack_py_traverse(const dlpack_py_view *v, visitproc visit, void *arg)
 {
@@ -1450,28 +1448,28 @@ dlpack_py_traverse(const dlpack_py_view *v, visitproc visit, void *arg)
 /* ---- Calling __dlpack__ ------------------------------------------------- */
 
 /* One import: its requirements, its request, the object, and how to call it. */
-typedef struct dlp_consumer {
+typedef struct dlp_import {
     const dlpack_py_want *want;       /* not NULL */
     const dlpack_py_request *request; /* not NULL */
     PyObject *obj; /* the object whose __dlpack__ is called, borrowed; NULL: a capsule or managed tensor is taken */
-    /* 1: the producer knows max_version, dl_device and copy (C3). 0: it raised TypeError for them (C1), or obj is NULL
-     * and copy was not passed to a producer. */
+    /* 1: copy, dl_device and max_version are passed to the producer, which has not refused them (C3). 0: it raised
+     * TypeError for them (C1), or no producer is called (obj is NULL). */
     int knows_keywords;
-} dlp_consumer;
+} dlp_import;
 
 /* Makes a consumer. want NULL: no requirements. request NULL: a request without arguments. */
-static inline dlp_consumer
-dlp_consumer_make(const dlpack_py_want *want, const dlpack_py_request *request, PyObject *obj)
+static inline dlp_import
+dlp_import_make(const dlpack_py_want *want, const dlpack_py_request *request, PyObject *obj)
 {
     static const dlpack_py_request none = {{0, 0}, {0, 0}, 0, {(DLDeviceType)0, 0}, 0};
-    const dlp_consumer consumer = {want != NULL ? want : &dlp_empty_want, request != NULL ? request : &none, obj,
-                                   obj != NULL};
-    return consumer;
+    const dlp_import import = {want != NULL ? want : &dlp_empty_want, request != NULL ? request : &none, obj,
+                               obj != NULL};
+    return import;
 }
 
 /* Raises an error, with the name of the argument. Returns -1. */
 DLP_COLD int
-dlp_raise_for(const dlpack_py_want *want, const dlpack_py_error *error)
+dlp_raise_named(const dlpack_py_want *want, const dlpack_py_error *error)
 {
     dlpack_py_error named = *error;
     if (want->name != NULL)
@@ -1481,19 +1479,19 @@ dlp_raise_for(const dlpack_py_want *want, const dlpack_py_error *error)
 
 /* Calls __dlpack__ with the keywords of the request that are needed (C4), or only with stream (C1). */
 DLP_COLD PyObject *
-dlp_call_dlpack_general(const dlp_state *state, const dlp_consumer *consumer)
+dlp_call_dlpack_general(const dlp_state *state, const dlp_import *import)
 {
-    const dlpack_py_request *request = consumer->request;
+    const dlpack_py_request *request = import->request;
     PyObject *const *objects = state->objects;
     PyObject *values[4] = {NULL, NULL, NULL, NULL}; /* stream, max_version, dl_device, copy; NULL: not passed */
-    PyObject *stack[5] = {consumer->obj, NULL, NULL, NULL, NULL}, *kwnames = NULL, *answer = NULL;
+    PyObject *stack[5] = {import->obj, NULL, NULL, NULL, NULL}, *kwnames = NULL, *answer = NULL;
     int i, count = 0;
 
     if (request->stream.kind == DLPACK_PY_STREAM_NO_SYNC)
         values[0] = PyLong_FromLong(-1);
     else if (request->stream.kind == DLPACK_PY_STREAM_HANDLE)
         values[0] = PyLong_FromUnsignedLongLong(request->stream.handle);
-    if (consumer->knows_keywords) {
+    if (import->knows_keywords) {
         values[1] = objects[DLP_OBJ_VERSION];
         Py_INCREF(values[1]);
         if (request->has_device)
@@ -1522,19 +1520,19 @@ dlp_call_dlpack_general(const dlp_state *state, const dlp_consumer *consumer)
  * is False, raises BufferError in place of the call: an old producer may copy (C3). Returns as dlp_call_dlpack; the
  * TypeError becomes a context of the exception. PyErr_SetExcInfo would do so too, but changes a running generator. */
 DLP_COLD PyObject *
-dlp_call_dlpack_again(const dlp_state *state, dlp_consumer *consumer)
+dlp_call_dlpack_again(const dlp_state *state, dlp_import *import)
 {
     dlp_exception first = dlp_exception_save(), second;
     PyObject *answer = NULL;
     dlpack_py_error error;
 
-    consumer->knows_keywords = 0;
-    if (consumer->request->copy == DLPACK_PY_COPY_NEVER) {
+    import->knows_keywords = 0;
+    if (import->request->copy == DLPACK_PY_COPY_NEVER) {
         (void)dlp_refuse(&error, "copy is False, and __dlpack__ raised TypeError: without this keyword, it may copy");
-        (void)dlp_raise_for(consumer->want, &error);
+        (void)dlp_raise_named(import->want, &error);
     }
     else
-        answer = dlp_call_dlpack_general(state, consumer);
+        answer = dlp_call_dlpack_general(state, import);
     if (answer == NULL) {
         second = dlp_exception_save();
         PyErr_NormalizeException(&first.type, &first.value, &first.traceback);
@@ -1550,22 +1548,22 @@ dlp_call_dlpack_again(const dlp_state *state, dlp_consumer *consumer)
 
 /* Calls __dlpack__; a second call (C1) sets knows_keywords to 0. Returns the answer, or NULL with an exception. */
 DLP_NOINLINE PyObject *
-dlp_call_dlpack(dlp_consumer *consumer)
+dlp_call_dlpack(dlp_import *import)
 {
-    const dlpack_py_request *request = consumer->request;
+    const dlpack_py_request *request = import->request;
     const dlp_state *state = dlp_state_get();
-    PyObject *stack[2] = {consumer->obj, NULL}, *answer;
+    PyObject *stack[2] = {import->obj, NULL}, *answer;
 
     if (state == NULL)
         return NULL;
     stack[1] = state->objects[DLP_OBJ_VERSION];
-    if (!consumer->knows_keywords || request->has_device || request->copy != DLPACK_PY_COPY_AS_NEEDED ||
+    if (!import->knows_keywords || request->has_device || request->copy != DLPACK_PY_COPY_AS_NEEDED ||
         request->stream.kind != DLPACK_PY_STREAM_NONE)
-        answer = dlp_call_dlpack_general(state, consumer);
+        answer = dlp_call_dlpack_general(state, import);
     else /* max_version alone: saves 341 of 2,162 instructions of a call with a NumPy array */
         answer = PyObject_VectorcallMethod(state->objects[DLP_STR_DLPACK], stack, 1, state->objects[DLP_OBJ_KWNAMES]);
-    return answer == NULL && consumer->knows_keywords && PyErr_ExceptionMatches(PyExc_TypeError)
-               ? dlp_call_dlpack_again(state, consumer)
+    return answer == NULL && import->knows_keywords && PyErr_ExceptionMatches(PyExc_TypeError)
+               ? dlp_call_dlpack_again(state, import)
                : answer;
 }
 
@@ -1576,7 +1574,7 @@ enum {
     DLP_ASK_FOR_CPU = -3,   /* pinned or managed memory: the object may be asked for CPU memory (C5) */
     DLP_UNKNOWN_MAJOR = -2, /* the tensor must be deleted (K6) */
     DLP_MAKE_COPY = 1,      /* a copy meets what the consumer asks for */
-    DLP_NO_TABLE            /* of dlp_take_by_table: call __dlpack__ */
+    DLP_NO_TABLE            /* of dlp_take_by_type: call __dlpack__ */
 };
 
 /* A major version that this file does not know: only the deleter can be relied on (K6). */
@@ -1589,10 +1587,10 @@ dlp_is_unknown_major(const void *managed, int32_t form)
 
 /* May the consumer copy the data, from memory that the CPU can read to CPU memory? */
 DLP_COLD int
-dlp_may_copy(const DLTensor *t, const dlp_consumer *consumer)
+dlp_may_copy(const DLTensor *t, const dlp_import *import)
 {
-    const dlpack_py_want *want = consumer->want;
-    const dlpack_py_request *request = consumer->request;
+    const dlpack_py_want *want = import->want;
+    const dlpack_py_request *request = import->request;
 
     return request->copy < DLPACK_PY_COPY_NEVER && want->device <= (int32_t)kDLCPU && /* 0, any or the CPU */
            (request->copy == DLPACK_PY_COPY_ALWAYS || (want->options & DLPACK_PY_WANT_COPY_IF_NEEDED) != 0) &&
@@ -1602,11 +1600,11 @@ dlp_may_copy(const DLTensor *t, const dlp_consumer *consumer)
 /* Decides whether the tensor in v, whose strides may be NULL, is taken, copied or refused: is it valid (D8), does it
  * meet the requirements and the request (C3 to C5, C9)? Returns 0, DLP_MAKE_COPY, DLP_ASK_FOR_CPU or -1. */
 static inline int
-dlp_view_decide(dlpack_py_view *v, const dlp_consumer *consumer, dlpack_py_error *error)
+dlp_view_decide(dlpack_py_view *v, const dlp_import *import, dlpack_py_error *error)
 {
     const DLTensor *t = &v->tensor;
-    const DLDevice asked = consumer->request->device;
-    const dlpack_py_want *want = consumer->want;
+    const DLDevice asked = import->request->device;
+    const dlpack_py_want *want = import->want;
     const int layout = dlp_simple_layout(t);
     const int skip_device_checks = layout != 0 && want->device <= (int32_t)kDLCPU; /* CPU memory, which is wanted */
     const int wants_cpu = want->device == (int32_t)kDLCPU;
@@ -1614,20 +1612,20 @@ dlp_view_decide(dlpack_py_view *v, const dlp_consumer *consumer, dlpack_py_error
     const int may_be_pending = (want->options & DLPACK_PY_WANT_NOTHING_PENDING) == 0;
     /* copy=True may have been ignored: copy was not passed, or the capsule is legacy. IS_COPIED is not read (C3). */
     int must_copy =
-        consumer->request->copy == DLPACK_PY_COPY_ALWAYS && (v->form == DLPACK_PY_LEGACY || !consumer->knows_keywords);
+        import->request->copy == DLPACK_PY_COPY_ALWAYS && (v->form == DLPACK_PY_LEGACY || !import->knows_keywords);
     char actual[DLPACK_PY_TEXT_SIZE], other[DLPACK_PY_TEXT_SIZE];
 
     if (layout == 0 && dlp_validate_general(t, v->flags, error) < 0)
         return -1;
     if (!skip_device_checks && (wants_cpu ? !readable : !dlp_is_wanted_device(t, want))) /* before other faults */
-        return dlp_refuse_device(t, want, error);
+        return dlp_refuse_device(t->device, want, error);
     if (dlp_check_requirements(t, layout, v->readonly, want, error) < 0) {
-        if (!error->copy_helps || !dlp_may_copy(t, consumer))
+        if (!error->copy_helps || !dlp_may_copy(t, import))
             return -1;
         must_copy = 1; /* also after copy=True: the producer's copy does not meet the requirements */
     }
     v->overlaps = layout == 0 && dlp_overlaps_itself(t);
-    if (skip_device_checks && !must_copy && !consumer->request->has_device)
+    if (skip_device_checks && !must_copy && !import->request->has_device)
         return 0;
     /* A producer of pinned or managed memory waits for its work if CPU memory is asked for (C5). */
     if (readable && t->device.device_type != kDLCPU &&
@@ -1638,10 +1636,10 @@ dlp_view_decide(dlpack_py_view *v, const dlp_consumer *consumer, dlpack_py_error
         return DLP_ASK_FOR_CPU;
     }
     if (must_copy)
-        return dlp_may_copy(t, consumer) ? DLP_MAKE_COPY
-                                         : dlp_refuse(error, "device is %s: a copy is made from and to the CPU only",
-                                                      dlpack_py_device_text(t->device, actual));
-    if (consumer->request->has_device &&
+        return dlp_may_copy(t, import) ? DLP_MAKE_COPY
+                                       : dlp_refuse(error, "device is %s: a copy is made from and to the CPU only",
+                                                    dlpack_py_device_text(t->device, actual));
+    if (import->request->has_device &&
         (t->device.device_type != asked.device_type || (!readable && t->device.device_id != asked.device_id))) /* D9 */
         return dlp_refuse(error, "device is %s, %s was asked for", dlpack_py_device_text(t->device, actual),
                           dlpack_py_device_text(asked, other));
@@ -1663,11 +1661,11 @@ dlp_view_fill_strides(dlpack_py_view *v, dlpack_py_error *error)
  * owns at most its strides. copy: out, new memory for a copy, which dlp_view_copy fills; NULL: none is needed.
  * Returns 0; or, with v empty, DLP_ASK_FOR_CPU, DLP_UNKNOWN_MAJOR or -1. */
 static inline int
-dlp_view_prepare(dlpack_py_view *v, const void *managed, int32_t form, const dlp_consumer *consumer, dlp_export **copy,
+dlp_view_prepare(dlpack_py_view *v, const void *managed, int32_t form, const dlp_import *import, dlp_export **copy,
                  dlpack_py_error *error)
 {
     const struct DLManagedTensorVersioned *versioned = (const struct DLManagedTensorVersioned *)managed;
-    const dlpack_py_want *want = consumer->want;
+    const dlpack_py_want *want = import->want;
     int result;
 
     *copy = NULL;
@@ -1688,7 +1686,7 @@ dlp_view_prepare(dlpack_py_view *v, const void *managed, int32_t form, const dlp
         v->readonly =
             want->options & DLPACK_PY_WANT_LEGACY_IS_WRITABLE ? DLPACK_PY_WRITABLE : DLPACK_PY_READ_ONLY_UNKNOWN;
     }
-    result = dlp_view_decide(v, consumer, error);
+    result = dlp_view_decide(v, import, error);
     if (result == DLP_MAKE_COPY) {
         *copy = dlp_export_new_compact(&v->tensor, v->flags, DLPACK_PY_VERSIONED, want->order == 'F' ? 'F' : 'C',
                                        want->alignment, error);
@@ -1731,7 +1729,7 @@ dlp_refuse_name(const char *name, dlpack_py_error *error)
 /* Takes the tensor of a capsule into v, which is empty. Returns 0; DLP_ASK_FOR_CPU to call __dlpack__ again (C5);
  * or -1 with an exception. If not 0, the capsule owns its tensor (K4), unless its major version is unknown (K6). */
 DLP_NOINLINE int
-dlp_take_capsule(PyObject *capsule, const dlp_consumer *consumer, dlpack_py_view *v)
+dlp_take_capsule(PyObject *capsule, const dlp_import *import, dlpack_py_view *v)
 {
     dlp_export *copy = NULL;
     dlpack_py_error error;
@@ -1742,18 +1740,18 @@ dlp_take_capsule(PyObject *capsule, const dlp_consumer *consumer, dlpack_py_view
 
     if (!PyCapsule_CheckExact(capsule))
         return dlp_raise_value(PyExc_TypeError, "__dlpack__ returned %.200U, a capsule was wanted", capsule);
-    DLP_LOCK(capsule); /* Nothing in here runs Python code: no other thread changes the name meanwhile. */
+    DLP_CRITICAL_SECTION(capsule); /* Nothing in here runs Python code: no other thread changes the name meanwhile. */
     name = PyCapsule_GetName(capsule);
     form = dlp_form_of(name); /* C2 */
     if (form == 0)
         (void)dlp_refuse_name(name, &error);
     else {
         managed = PyCapsule_GetPointer(capsule, name);
-        result = dlp_view_prepare(v, managed, form, consumer, &copy, &error);
+        result = dlp_view_prepare(v, managed, form, import, &copy, &error);
         if (result == 0 || result == DLP_UNKNOWN_MAJOR)
             (void)PyCapsule_SetName(capsule, DLP_USED_NAME(form)); /* commit point: the tensor is ours (K4) */
     }
-    DLP_UNLOCK();
+    DLP_CRITICAL_SECTION_END();
     if (result == 0) {
         v->managed = managed;
         if (copy != NULL)
@@ -1762,10 +1760,9 @@ dlp_take_capsule(PyObject *capsule, const dlp_consumer *consumer, dlpack_py_view
     }
     if (result == DLP_UNKNOWN_MAJOR)
         dlp_delete(managed, form);
-    if (result == DLP_ASK_FOR_CPU && consumer->obj != NULL && consumer->knows_keywords &&
-        !consumer->request->has_device)
+    if (result == DLP_ASK_FOR_CPU && import->obj != NULL && import->knows_keywords && !import->request->has_device)
         return result;
-    return dlp_raise_for(consumer->want, &error);
+    return dlp_raise_named(import->want, &error);
 }
 
 /* Takes a managed tensor, which is stolen, into the empty view v. Returns 0, or -1 with an exception. */
@@ -1773,13 +1770,13 @@ DLP_NOINLINE int
 dlp_take_managed_steal(void *managed, int32_t form, const dlpack_py_want *want, const dlpack_py_request *request,
                        dlpack_py_view *v)
 {
-    const dlp_consumer consumer = dlp_consumer_make(want, request, NULL); /* cannot ask again */
+    const dlp_import import = dlp_import_make(want, request, NULL); /* cannot ask again */
     dlp_export *copy;
     dlpack_py_error error;
 
-    if (dlp_view_prepare(v, managed, form, &consumer, &copy, &error) < 0) {
+    if (dlp_view_prepare(v, managed, form, &import, &copy, &error) < 0) {
         dlp_delete(managed, form);
-        return dlp_raise_for(consumer.want, &error);
+        return dlp_raise_named(import.want, &error);
     }
     v->managed = managed;
     if (copy != NULL)
@@ -1790,9 +1787,9 @@ dlp_take_managed_steal(void *managed, int32_t form, const dlpack_py_want *want, 
 /* After __dlpack__ has failed: gives an object without __dlpack__ to want->fallback, or names the argument in the
  * AttributeError (C6). Any other exception stays. */
 DLP_COLD int
-dlp_take_fallback(const dlp_consumer *consumer, dlpack_py_view *v)
+dlp_take_fallback(const dlp_import *import, dlpack_py_view *v)
 {
-    const dlpack_py_want *want = consumer->want;
+    const dlpack_py_want *want = import->want;
     struct DLManagedTensorVersioned *managed = NULL;
     dlp_exception missing;
     PyObject *method;
@@ -1801,10 +1798,10 @@ dlp_take_fallback(const dlp_consumer *consumer, dlpack_py_view *v)
     if ((want->fallback == NULL && want->name == NULL) || !PyErr_ExceptionMatches(PyExc_AttributeError))
         return -1;
     missing = dlp_exception_save();
-    method = PyObject_GetAttrString(consumer->obj, "__dlpack__");
+    method = PyObject_GetAttrString(import->obj, "__dlpack__");
     if (method == NULL && PyErr_ExceptionMatches(PyExc_AttributeError)) {
         PyErr_Clear();
-        if (want->fallback != NULL && want->fallback(consumer->obj, &managed) != 0) {
+        if (want->fallback != NULL && want->fallback(import->obj, &managed) != 0) {
             managed = NULL;
             if (!PyErr_Occurred())
                 PyErr_SetString(PyExc_SystemError, "want->fallback raised no exception");
@@ -1818,51 +1815,52 @@ dlp_take_fallback(const dlp_consumer *consumer, dlpack_py_view *v)
         return -1;
     }
     dlp_exception_drop(&missing);
-    if (managed == NULL || dlp_take_managed_steal(managed, DLPACK_PY_VERSIONED, want, consumer->request, v) < 0)
+    if (managed == NULL || dlp_take_managed_steal(managed, DLPACK_PY_VERSIONED, want, import->request, v) < 0)
         return -1;
-    if (consumer->request->copy != DLPACK_PY_COPY_NEVER || (v->flags & DLPACK_PY_FLAG_IS_COPIED) == 0)
+    if (import->request->copy != DLPACK_PY_COPY_NEVER || (v->flags & DLPACK_PY_FLAG_IS_COPIED) == 0)
         return 0;
     dlpack_py_release(v);
     (void)dlp_refuse(&error, "copy is False, and this object only offers a copy"); /* C3 */
-    return dlp_raise_for(want, &error);
+    return dlp_raise_named(want, &error);
 }
 
 /* Finishes an import after a call of __dlpack__: takes the tensor of answer, which is stolen. For pinned or managed
  * memory, may call once more, and ask for CPU memory (C5). If the call failed, answer is NULL, and want->fallback may
  * make a tensor (C6). Returns 0, or -1 with an exception. */
 DLP_NOINLINE int
-dlp_finish_import_steal(PyObject *answer, const dlp_consumer *consumer, dlpack_py_view *v)
+dlp_finish_import_steal(PyObject *answer, const dlp_import *import, dlpack_py_view *v)
 {
     dlpack_py_request for_cpu;
-    dlp_consumer again;
+    dlp_import again;
     int result;
 
     if (answer == NULL)
-        return dlp_take_fallback(consumer, v);
-    result = dlp_take_capsule(answer, consumer, v);
-    dlp_decref(answer); /* keeps the exception (K2) */
+        return dlp_take_fallback(import, v);
+    result = dlp_take_capsule(answer, import, v);
+    dlp_decref_keeping_error(answer); /* keeps the exception (K2) */
     if (result != DLP_ASK_FOR_CPU)
         return result;
-    for_cpu = *consumer->request;
+    for_cpu = *import->request;
     memset(&for_cpu.stream, 0, sizeof(for_cpu.stream));
     for_cpu.has_device = 1; /* then dlp_take_capsule returns 0 or -1 */
     for_cpu.device = dlp_device_make(kDLCPU, 0);
-    again = *consumer;
+    again = *import;
     again.request = &for_cpu;
-    return dlp_finish_import_steal(dlp_call_dlpack(&again), &again, v);
+    answer = dlp_call_dlpack(&again);
+    return dlp_finish_import_steal(answer, &again, v);
 }
 
 /* ---- Consuming ---------------------------------------------------------- */
 
 #ifdef DLPACK_EXCHANGE_H /* dlpack_exchange.h defines these */
 static inline int
-dlp_take_by_table(const dlp_consumer *consumer, const dlpack_py_device *device, const void **table, dlpack_py_view *v);
+dlp_take_by_type(const dlp_import *import, const dlpack_py_device *operations, const void **table, dlpack_py_view *v);
 static inline int
 dlp_has_table(dlp_state *state, PyObject *obj);
 static int
 dlp_consume_cached(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v);
 #else
-#  define dlp_take_by_table(consumer, device, table, v) DLP_NO_TABLE
+#  define dlp_take_by_type(import, operations, table, v) DLP_NO_TABLE
 #  define dlp_has_table(state, obj) 0
 #  define dlp_consume_cached(obj, want, v) dlpack_py_consume_request(obj, NULL, want, v)
 #endif
@@ -1873,17 +1871,21 @@ DLP_NOINLINE DLP_MUST_CHECK int
 dlpack_py_consume_request(PyObject *obj, const dlpack_py_request *request, const dlpack_py_want *want,
                           dlpack_py_view *v)
 {
-    dlp_consumer consumer = dlp_consumer_make(want, request, PyCapsule_CheckExact(obj) ? NULL : obj);
+    dlp_import import = dlp_import_make(want, request, PyCapsule_CheckExact(obj) ? NULL : obj);
     dlpack_py_error error;
+    PyObject *answer;
     int result;
 
     dlp_view_clear(v);
-    if (dlp_check_want(consumer.want, &error) < 0)
-        return dlp_raise_for(consumer.want, &error);
-    if (consumer.obj == NULL)
-        return dlp_take_capsule(obj, &consumer, v);
-    result = dlp_take_by_table(&consumer, NULL, NULL, v);
-    return result != DLP_NO_TABLE ? result : dlp_finish_import_steal(dlp_call_dlpack(&consumer), &consumer, v);
+    if (dlp_check_want(import.want, &error) < 0)
+        return dlp_raise_named(import.want, &error);
+    if (import.obj == NULL)
+        return dlp_take_capsule(obj, &import, v);
+    result = dlp_take_by_type(&import, NULL, NULL, v);
+    if (result != DLP_NO_TABLE)
+        return result;
+    answer = dlp_call_dlpack(&import); /* may set import.knows_keywords to 0 */
+    return dlp_finish_import_steal(answer, &import, v);
 }
 
 /* dlpack_py_consume: take the tensor that obj offers, if it meets the requirements.
@@ -1913,7 +1915,7 @@ dlpack_py_parse_dtype(PyObject *obj, uint32_t *dtype)
     dlpack_py_error error;
 
     if (result == 0 && (((n[0] | n[1]) & ~0xff) != 0 || (n[2] & ~0xffff) != 0))
-        result = dlp_raise_value(PyExc_BufferError, "dtype is %.200U, which no dtype of DLPack is", answer);
+        result = dlp_raise_value(PyExc_BufferError, "dtype is %.200U, which is no dtype of DLPack", answer);
     Py_XDECREF(answer);
     if (result < 0)
         return -1;
@@ -1921,8 +1923,8 @@ dlpack_py_parse_dtype(PyObject *obj, uint32_t *dtype)
     return dlp_check_dtype(dlpack_py_cpu(NULL, *dtype, 0, NULL, NULL).dtype, &error) < 0 ? dlpack_py_raise(&error) : 0;
 }
 
-/* Read a device: "cpu", a tuple (type, id), or an object with __dlpack_device__: a device or an array. Returns 0,
- * or -1 with TypeError (also in place of AttributeError), ValueError (another name) or the object's exception. */
+/* Read a device: "cpu", a tuple (type, id), or an object whose __dlpack_device__ returns such a tuple. Returns 0, or
+ * -1 with TypeError (also in place of AttributeError), ValueError (another name) or the object's exception. */
 DLP_NOINLINE int
 dlpack_py_parse_device(PyObject *obj, DLDevice *device)
 {
@@ -1993,9 +1995,9 @@ dlpack_py_check(PyObject *obj)
     int offered;
 
     if (PyCapsule_CheckExact(obj)) {
-        DLP_LOCK(obj); /* the name changes when the capsule is consumed */
+        DLP_CRITICAL_SECTION(obj); /* the name changes when the capsule is consumed */
         offered = dlp_form_of(PyCapsule_GetName(obj)) != 0;
-        DLP_UNLOCK();
+        DLP_CRITICAL_SECTION_END();
         return offered;
     }
     saved = dlp_exception_save();

@@ -744,7 +744,7 @@ typedef struct dlpack_py_want {
     uint32_t dtype;              /* DLPACK_PY_FLOAT32...; 0: any */
     const uint32_t *dtypes;      /* further accepted dtypes, ended by 0; NULL: no further ones */
     int32_t ndim;                /* this rank, or the lower end of a range; DLPACK_PY_SCALAR for rank 0; 0: any */
-    int32_t max_ndim;            /* upper end of the range; 0: ndim itself (ndim 0 with max_ndim n: 0 to n) */
+    int32_t max_ndim;            /* highest rank; 0: only the rank ndim. ndim 0 with max_ndim n: ranks 0 to n */
     const int64_t *shape;        /* ndim extents, -1 free; needs a fixed rank; NULL: any */
     char order;                  /* as dlpack_py_is_contiguous: 'C', 'F', 'A', 'K', 'R'; 0: any strides */
     char writable;               /* refuse memory that is read-only, may be read-only, or may overlap itself */
@@ -874,9 +874,9 @@ dlp_is_wanted_device(const DLTensor *t, const dlpack_py_want *want)
                              : want->device == DLPACK_PY_ANY_DEVICE || want->device == (int32_t)t->device.device_type;
 }
 
-/* Refuses the device of a tensor. Returns -1. */
+/* Refuses a device that is not the wanted one. Returns -1. */
 DLP_COLD int
-dlp_refuse_device(const DLTensor *t, const dlpack_py_want *want, dlpack_py_error *error)
+dlp_refuse_device(DLDevice device, const dlpack_py_want *want, dlpack_py_error *error)
 {
     char actual[DLPACK_PY_TEXT_SIZE], wanted[DLPACK_PY_TEXT_SIZE] = "memory that the CPU can read";
     const char *name = dlp_device_name(want->device);
@@ -885,7 +885,7 @@ dlp_refuse_device(const DLTensor *t, const dlpack_py_want *want, dlpack_py_error
         snprintf(wanted, sizeof(wanted), "%s", name);
     else if (want->device != 0)
         snprintf(wanted, sizeof(wanted), "device type %" PRId32, want->device);
-    return dlp_refuse(error, "device is %s, %s was asked for", dlpack_py_device_text(t->device, actual), wanted);
+    return dlp_refuse(error, "device is %s, %s was asked for", dlpack_py_device_text(device, actual), wanted);
 }
 
 /* The checks of dlpack_py_check_tensor, except dlp_check_want and the device. layout: of dlp_simple_layout; 0:
@@ -951,7 +951,7 @@ dlpack_py_check_tensor(const DLTensor *t, int readonly, const dlpack_py_want *wa
     if (dlp_check_want(want, error) < 0)
         return -1;
     if (!dlp_is_wanted_device(t, want))
-        return dlp_refuse_device(t, want, error);
+        return dlp_refuse_device(t->device, want, error);
     return dlp_check_requirements(t, 0, readonly, want, error);
 }
 
@@ -1023,7 +1023,7 @@ dlp_copy_unchecked(const DLTensor *dst, const DLTensor *src, uint64_t flags)
     const int64_t *step_from = dlp_strides_or_compact(src, compact_from);
     char *first_to = (char *)dlp_first_element(dst);
     const char *first_from = (const char *)dlp_first_element(src);
-    /* A loop that runs once. The largest step keeps dlpack_copy.h from copying in blocks. */
+    /* A loop that runs once. dlpack_copy_rows copies in blocks where rows have shorter steps than items: not here. */
     static const dlp_loop once = {1, 0, INT64_MAX};
     dlp_loop loops[DLPACK_PY_MAX_NDIM + 1], *next;
     int64_t done[DLPACK_PY_MAX_NDIM + 1]; /* rounds */
@@ -1105,9 +1105,9 @@ dlp_largest_step(const DLTensor *t, uint64_t flags, uint64_t limit, uint64_t *st
 
 /* May two tensors share memory? flags_a, flags_b: DLPACK_PY_FLAG_* of each.
  *
- * Returns 0 in three cases: the memory ranges are separate; or the elements of one lie between those of the other at
- * equal distances, as in x[..., 0] and x[..., 1]; or the strides show that no byte is in both, as in two halves of each
- * row of an image. Returns 1 otherwise. a and b must be validated, and their data addresses on one device. */
+ * Returns 0 in four cases: a tensor has no elements; the memory ranges are separate; the elements of one lie between
+ * those of the other at equal distances, as in x[..., 0] and x[..., 1]; the strides show that no byte is in both, as in
+ * two halves of each row of an image. Returns 1 otherwise. a and b are validated; their addresses are on one device. */
 DLP_NOINLINE int
 dlpack_py_overlap(const DLTensor *a, uint64_t flags_a, const DLTensor *b, uint64_t flags_b)
 {
@@ -1121,12 +1121,12 @@ dlpack_py_overlap(const DLTensor *a, uint64_t flags_a, const DLTensor *b, uint64
         return 1;
     if (highest_a == 0 || highest_b == 0) /* no elements */
         return 0;
-    /* rest: the bytes from the first byte of b to the last byte of a. The tensors share a byte only if rest is a sum of
-     * steps, each taken 0 to count times, plus 0 to (item size of a + of b - 2) bytes. reach: the largest such sum. */
+    /* rest: from the first byte of b to the last byte of a. The tensors share a byte only if rest is a sum of strides
+     * in bytes, each 0 to count times, plus 0 to (item size of a + of b - 2). reach: the largest such sum. */
     rest = data_a + (uint64_t)highest_a - 1 - data_b - (uint64_t)lowest_b;
     reach_a = (uint64_t)highest_a - 1 - (uint64_t)lowest_a;
     reach = reach_a + (uint64_t)highest_b - 1 - (uint64_t)lowest_b;
-    if (reach >= reach_a && rest > reach) /* one range is behind the other; if it is b, rest has wrapped */
+    if (reach >= reach_a && rest > reach) /* the ranges are separate; a negative rest has wrapped: b is behind a */
         return 0;
     if (reach < reach_a || ((dlp_item_bits(a->dtype, flags_a) | dlp_item_bits(b->dtype, flags_b)) & 7) != 0)
         return 1;           /* reach wrapped, or items are packed */
@@ -1139,7 +1139,7 @@ dlpack_py_overlap(const DLTensor *a, uint64_t flags_a, const DLTensor *b, uint64
         times = rest / step < count ? rest / step : count;
         rest -= times * step;
         reach -= count * step;
-        if (times > 0 && rest + step <= reach) /* fewer steps may fit too: only test the divisor */
+        if (times > 0 && rest + step <= reach) /* fewer of these steps may fit too: then only test the divisor */
             is_unclear = 1;
         divisor = dlp_common_divisor(divisor, step);
     }
@@ -1283,7 +1283,7 @@ dlp_normalize(DLTensor *t, int is_empty)
 
 /* The flags that an export keeps: READ_ONLY, and PADDED for a sub-byte dtype (D6). */
 static inline uint64_t
-dlp_kept_flags(const DLTensor *t, uint64_t flags)
+dlp_export_flags(const DLTensor *t, uint64_t flags)
 {
     return flags & (DLPACK_PY_FLAG_READ_ONLY | (t->dtype.bits < 8 ? DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED : 0));
 }
@@ -1325,7 +1325,7 @@ DLP_COLD dlp_export *
 dlp_export_new_compact(const DLTensor *t, uint64_t flags, int32_t form, char order, size_t alignment,
                        dlpack_py_error *error)
 {
-    const uint64_t padded = dlp_kept_flags(t, flags) & DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED;
+    const uint64_t padded = dlp_export_flags(t, flags) & DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED;
     const size_t head = sizeof(dlp_export) + 2 * (size_t)t->ndim * sizeof(int64_t);
     const size_t boundary = alignment > 64 ? alignment : 64;
     const uint64_t bytes = (uint64_t)dlpack_py_nbytes(t, padded);
@@ -1403,7 +1403,7 @@ dlpack_py_wrap(const DLTensor *t, uint64_t flags, void *context, void (*free_fn)
 {
     dlp_export *e = NULL;
     if (dlpack_py_validate(t, flags, NULL) == 0)
-        e = dlp_export_new(t, dlp_kept_flags(t, flags) | (flags & DLPACK_PY_FLAG_IS_COPIED), DLPACK_PY_VERSIONED, 0);
+        e = dlp_export_new(t, dlp_export_flags(t, flags) | (flags & DLPACK_PY_FLAG_IS_COPIED), DLPACK_PY_VERSIONED, 0);
     if (e == NULL)
         return NULL;
     e->manager.context = context;

@@ -401,9 +401,9 @@ take_reference(PyObject *Py_UNUSED(module), PyObject *obj)
 static PyObject *
 take_lock(PyObject *Py_UNUSED(module), PyObject *obj)
 {
-    DLP_LOCK(obj);
+    DLP_CRITICAL_SECTION(obj);
     (void)obj;
-    DLP_UNLOCK();
+    DLP_CRITICAL_SECTION_END();
     Py_RETURN_NONE;
 }
 

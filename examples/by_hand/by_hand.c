@@ -29,9 +29,9 @@
 /* ---- Shape, strides and dtype ------------------------------------------- */
 
 /* Returns NULL for a valid tensor, else why it is refused. Called before shape and data are used: a wrong extent or
- * stride would lead to memory outside of the data (D8). is_matrix: is a matrix of aligned doubles wanted (C9)? */
+ * stride would lead to memory outside of the data (D8). wants_matrix: only a matrix of aligned doubles (C9). */
 static const char *
-find_error(const DLTensor *t, int is_matrix)
+find_error(const DLTensor *t, int wants_matrix)
 {
     const DLDataType dtype = t->dtype;
     const size_t size = ITEM_SIZE(t);
@@ -57,8 +57,8 @@ find_error(const DLTensor *t, int is_matrix)
     overflows |= __builtin_mul_overflow(begin, size, &begin) || __builtin_mul_overflow(end, size, &end);
     if (!is_empty && (t->data == NULL || overflows || -(uint64_t)begin > first || (uint64_t)end > UINTPTR_MAX - first))
         return "data is NULL, or the elements leave the address space"; /* an empty tensor may have any data (D3) */
-    if (is_matrix && (dtype.code != kDLFloat || size != sizeof(double) || dtype.lanes != 1 || t->ndim != 2 ||
-                      (!is_empty && first % sizeof(double) != 0)))
+    if (wants_matrix && (dtype.code != kDLFloat || size != sizeof(double) || dtype.lanes != 1 || t->ndim != 2 ||
+                         (!is_empty && first % sizeof(double) != 0)))
         return "a matrix of aligned float64 was wanted";
     return NULL;
 }
@@ -313,7 +313,7 @@ call_dlpack(PyObject *x, int to_cpu, PyObject *copy, int *got_keywords)
 /* Takes the tensor of a capsule, or returns NULL with an exception. All that can fail comes before the new name: after
  * a failure the capsule still owns the tensor (K4; but see K6). *is_readable: 1 for GPU memory the CPU can read. */
 static SharedTensor *
-take_capsule(PyObject *capsule, int is_matrix, int *is_readable)
+take_capsule(PyObject *capsule, int wants_matrix, int *is_readable)
 {
     SharedTensor *s = NULL;
     void *unknown = NULL;
@@ -335,7 +335,7 @@ take_capsule(PyObject *capsule, int is_matrix, int *is_readable)
     else {
         const DLTensor *t = is_versioned ? &managed->dl_tensor : &((DLManagedTensor *)(void *)managed)->dl_tensor;
         const DLDeviceType type = t->device.device_type;
-        const char *error = find_error(t, is_matrix);
+        const char *error = find_error(t, wants_matrix);
         if (error != NULL)
             PyErr_Format(PyExc_BufferError, "%s: device is (%d, %d), dtype (%d, %d, %d), ndim %d", error, (int)type,
                          t->device.device_id, t->dtype.code, t->dtype.bits, t->dtype.lanes, t->ndim);
@@ -355,19 +355,19 @@ take_capsule(PyObject *capsule, int is_matrix, int *is_readable)
 
 /* The tensor of an object with __dlpack__, or of a capsule (C6); NULL with an exception. */
 static SharedTensor *
-consume(PyObject *x, int to_cpu, PyObject *copy, int is_matrix)
+consume(PyObject *x, int to_cpu, PyObject *copy, int wants_matrix)
 {
     int is_readable, got_keywords = !PyCapsule_CheckExact(x); /* 1: the producer got the keywords */
     PyObject *saved[3], *capsule = got_keywords ? call_dlpack(x, to_cpu, copy, &got_keywords) : Py_BuildValue("O", x);
     if (capsule == NULL)
         return NULL;
-    SharedTensor *s = take_capsule(capsule, is_matrix, &is_readable);
+    SharedTensor *s = take_capsule(capsule, wants_matrix, &is_readable);
     PyErr_Fetch(&saved[0], &saved[1], &saved[2]); /* not every destructor keeps the exception (K2) */
     Py_DECREF(capsule);
     PyErr_Restore(saved[0], saved[1], saved[2]);
     if (s == NULL && is_readable && got_keywords && !to_cpu) { /* for CPU memory, a producer waits for its GPU (C5) */
         PyErr_Clear();
-        return consume(x, 1, copy, is_matrix);
+        return consume(x, 1, copy, wants_matrix);
     }
     if (s != NULL && copy == Py_True &&
         (!got_keywords || !s->source_is_versioned)) { /* the producer may have ignored copy (C3) */
@@ -387,8 +387,10 @@ from_dlpack(PyObject *Py_UNUSED(module), PyObject *args, PyObject *keywords)
     static char *names[] = {"", "device", "copy", NULL};
     PyObject *x, *device = Py_None, *copy = Py_None;
     Py_ssize_t pair[2] = {kDLCPU, 0};
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|$OO:from_dlpack", names, &x, &device, &copy) ||
-        parse_pair("device", device, pair) < 0 || check_copy(copy) < 0)
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|$OO:from_dlpack", names, &x, &device, &copy))
+        return NULL;
+    const int is_cpu = PyUnicode_Check(device) && PyUnicode_CompareWithASCIIString(device, "cpu") == 0; /* C3 */
+    if (parse_pair("device", is_cpu ? cpu_device : device, pair) < 0 || check_copy(copy) < 0)
         return NULL;
     if (pair[0] != kDLCPU || pair[1] != 0) /* C5 */
         return PyErr_Format(PyExc_BufferError, "device is (%zd, %zd), CPU memory was wanted", pair[0], pair[1]);
@@ -435,9 +437,10 @@ PyInit_by_hand(void)
         Py_BuildValue("(NNN)", PyUnicode_InternFromString("copy"), PyUnicode_InternFromString("max_version"),
                       PyUnicode_InternFromString("dl_device")); /* interned: compared faster */
     if (PyErr_Occurred() || PyModule_AddType(module, &array_type) < 0)
-        return NULL;
+        Py_CLEAR(module);
 #ifdef Py_GIL_DISABLED
-    PyUnstable_Module_SetGIL(module, Py_MOD_GIL_NOT_USED);
+    else
+        PyUnstable_Module_SetGIL(module, Py_MOD_GIL_NOT_USED);
 #endif
     return module;
 }

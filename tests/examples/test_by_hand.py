@@ -203,6 +203,14 @@ def test_an_empty_matrix_has_any_address_and_sum_0_D3():
         assert by_hand.sum(Made(shape=shape, data=Made().address + 4).capsule()) == 0.0
 
 
+def test_the_cpu_is_a_device_by_name_and_as_a_tuple_C3():
+    x = numpy.arange(3.0)
+    for device in ["cpu", (1, 0), None]:
+        assert numpy.shares_memory(numpy.from_dlpack(by_hand.from_dlpack(x, device=device)), x)
+    with pytest.raises(TypeError):
+        by_hand.from_dlpack(x, device="gpu")
+
+
 def test_a_device_that_is_not_the_CPU_is_refused_C5():
     for device in [(2, 0), (1, 7)]:
         with pytest.raises(BufferError, match=re.escape(f"device is {device}, CPU memory was wanted")):

@@ -48,7 +48,7 @@ copied(PyObject *module, PyObject *x)
     (void)module;
     if (dlpack_py_consume_request(x, &request, NULL, &v) < 0)
         return NULL;
-    return dlpack_py_object_steal(dlp_view_managed_steal(&v), DLPACK_PY_VERSIONED);
+    return dlpack_py_object_steal(dlp_managed_from_view_steal(&v), DLPACK_PY_VERSIONED);
 }
 
 /* memory(x) -> a memoryview of an array */

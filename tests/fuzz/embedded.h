@@ -344,7 +344,7 @@ LLVMFuzzerInitialize(int *argc, char ***argv)
     PyConfig_Clear(&config);
     CHECK(PySys_SetObject("unraisablehook", PyCFunction_New(&hook, NULL)) == 0);
     CHECK(PyRun_SimpleString("import gc; gc.disable()") == 0); /* it would run at any time: runs must be repeatable */
-    CHECK(dlpack_py_init() == 0 && dlp_exchange_get(dlp_state_get()) != NULL);
+    CHECK(dlpack_py_init() == 0 && dlp_type_cache_get(dlp_state_get()) != NULL);
     set_up();
     return 0;
 }

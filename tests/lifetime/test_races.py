@@ -60,7 +60,7 @@ class Mortal(Thing):
         self.died.append(1)
 
 def settle():
-    "Checks that the header has freed all counted blocks but the dlp_exchange_state."
+    "Checks that the header has freed all counted blocks but the dlp_type_cache."
     gc.collect()
     assert probe.blocks() == 1, probe.blocks()
 """

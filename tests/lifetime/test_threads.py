@@ -17,7 +17,7 @@ def test_a_deleter_on_a_foreign_thread_drops_the_owner_on_that_thread_K5(child):
             probe.join()
             assert len(died) == 4 and _thread.get_ident() not in died
             assert interpreters.thread_states() == states + (past == "kept")
-            assert probe.counts()["blocks"] == 0  # no export is left, and no dlp_exchange_state was allocated
+            assert probe.counts()["blocks"] == 0  # no export is left, and no dlp_type_cache was allocated
         probe.settle()
     """)
 
@@ -206,7 +206,7 @@ def test_a_tensor_without_an_owner_is_freed_once_on_any_thread_K5(child):
             probe.start([probe.wrap(), probe.wrap()], past)
         probe.join()
         assert probe.counts()["freed"] == 8
-        assert probe.counts()["blocks"] == 0  # no dlp_exchange_state was allocated either
+        assert probe.counts()["blocks"] == 0  # no dlp_type_cache was allocated either
     """)
 
 

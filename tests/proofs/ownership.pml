@@ -103,7 +103,7 @@ inline dlp_drop_attached()
 #ifndef BREAK_EXPORTS_LAST
     assert(owner_refs > 0);                                     /* dlp_exports_add(manager->exports, -1) */
 #endif
-    atomic { assert(owner_refs > 0); owner_refs--; dropped++; assert(dropped == 1) } /* dlp_decref(manager->owner) */
+    atomic { assert(owner_refs > 0); owner_refs--; dropped++; assert(dropped == 1) } /* dlp_decref_keeping_error(manager->owner) */
 #ifdef BREAK_EXPORTS_LAST
     assert(owner_refs > 0);
 #endif
@@ -177,7 +177,7 @@ inline drop_capsule() /* Py_DECREF(capsule) */
     fi
 }
 
-/* DLP_LOCK and DLP_UNLOCK: a critical section without a GIL; with a GIL, this thread keeps the GIL in between. */
+/* DLP_CRITICAL_SECTION and DLP_CRITICAL_SECTION_END: a critical section without a GIL; with a GIL, this thread keeps the GIL in between. */
 inline lock()
 {
 #if defined(FREE_THREADED) && !defined(BREAK_NO_SECTION)
@@ -224,7 +224,7 @@ proctype Consumer(byte me)
 
     attach();
     dlp_take_capsule();
-    drop_capsule();                                             /* dlp_finish_import_steal: dlp_decref(answer) */
+    drop_capsule();                                             /* dlp_finish_import_steal: dlp_decref_keeping_error(answer) */
     holds = takes;
     run_python_code();
     if

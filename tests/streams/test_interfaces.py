@@ -5,6 +5,7 @@ import ctypes
 import sys
 
 import pytest
+from collecting import not_on_pypy
 from dltensor import CPU
 
 
@@ -575,6 +576,7 @@ def test_an_array_without_array_interface_has_no_such_attribute(sim, platform):
         array.__cuda_array_interface__
 
 
+@not_on_pypy("_testcapi")
 def test_an_array_interface_for_which_there_is_no_memory_is_a_memory_error_P7(sim, platform):
     memory = pytest.importorskip("_testcapi", reason="CPython was installed without its test modules")
     array, own = platform.probe.Array((300, 2), sim.stream(), strides=(600, 2), size=200000), sim.stream()
