@@ -15,16 +15,10 @@ import weakref
 import dlarray
 import pytest
 from dltensor import ARRAY_API_DTYPES
+from open_mpi import OPEN_MPI
 from optional import numpy
 
 LIMIT = 30  # seconds
-
-# Settings for Open MPI, ignored by others: allow root, and fewer cores than processes.
-OPEN_MPI = {
-    "OMPI_ALLOW_RUN_AS_ROOT": "1",
-    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    "OMPI_MCA_rmaps_base_oversubscribe": "1",
-}
 
 if importlib.util.find_spec("mpi4py") is None:
     pytest.skip("mpi4py: make test-libraries installs it", allow_module_level=True)
