@@ -18,6 +18,7 @@ from open_mpi import OPEN_MPI
 from patience import PATIENCE
 
 FOLDER = Path(__file__).parents[2] / "examples" / "engines"
+PAGE = FOLDER.parents[1] / "docs" / "engines.md"
 LIMIT = 50 * PATIENCE  # seconds
 
 
@@ -25,6 +26,15 @@ def needs(library):
     """Where make test-libraries runs, nothing may be missing."""
     missing = importlib.util.find_spec(library) is None and not os.environ.get("DLPACK_PY_COMPLETE")
     return pytest.mark.skipif(missing, reason=f"{library}: make test-libraries installs it")
+
+
+def test_the_page_has_the_command_of_each_program():
+    """That of the program's own docstring, with the Python of the project."""
+    block = re.search(r"^```sh\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)[1]
+    programs = sorted(FOLDER.glob("*.py"))
+    told = [re.search(r"^    (.*examples/engines/.*)$", path.read_text(), re.MULTILINE)[1] for path in programs]
+    assert sorted(block.replace(".venv/bin/python", "python").splitlines()) == sorted(told)
+    assert [path.name in PAGE.read_text() for path in programs] == [True] * 4
 
 
 def run(name, *launcher, **environment):
