@@ -6,6 +6,8 @@
 #   make dev               builds; afterwards .venv/bin/python can import dlarray, image and samples
 #   make format, make lint run clang-format and ruff; lint also checks dlarray.pyi and python/dlpack_py with mypy, and the
 #                          files in .github and CITATION.cff with their schemas
+#   make docs              builds the site of the documentation into build/docs, without a warning, and checks its links.
+#                          Needs Python 3.11 or newer
 #   make clean             removes what was built, and .venv
 # The suite in other forms:
 #   make test-whole        what make test samples, in full: every forced failure (DLPACK_PY_FAULTS=all), every mistake
@@ -98,7 +100,7 @@ PARALLEL := -n auto --dist loadfile --no-loadscope-reorder --max-worker-restart=
 
 .PHONY: help demo test test-whole test-plain test-exchange test-folders test-libraries environments conformance conformance-pairs test-interpreters \
     test-long test-matrix test-threads fuzz test-windows test-streams mutate-streams mutate coverage prove model test-simulated-gpu test-gpu gpu-all gpu-packages instructions bench bench-copy bench-threads throughput size streams-sanitized test-packaging \
-    check configure build dev format lint clean package test-package release
+    check configure build dev format lint clean package test-package release docs
 
 demo: configure # the first target: make without a target runs it
 	@$(HAS_NUMPY) || { echo "MISSING: the demo needs NumPy, and pip has none for $(TAG)" >&2; exit 1; }
@@ -380,6 +382,12 @@ build: configure
 
 dev: build
 	echo $(MODULES) > "$(SITE_PACKAGES)/dlpack_py.pth"
+
+# Sphinx reads all pages again: the pages of sources follow from links. The tests need no module.
+docs: $(VENV)/$(TAG)-docs $(VENV)/$(TAG)-dev
+	rm -rf build/docs
+	$(VENV)/bin/python -m sphinx --quiet --fresh-env --nitpicky --fail-on-warning --keep-going -b html -c docs . build/docs
+	DLPACK_PY_SITE=build/docs $(WITH_MODULES) $(VENV)/bin/python -m pytest --quiet tests/build/test_site.py $(PYTEST_ARGS)
 
 format: $(VENV)/$(TAG)-lint
 	$(VENV)/bin/clang-format -i $(C_FILES)
