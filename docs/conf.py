@@ -16,7 +16,7 @@ project_copyright = f"2026 {author}"
 
 # The pages of docs/ and those that they link to. The root of the project is the folder of sources: a link from one page
 # to another is the same on a code host and in the site.
-extensions = ["myst_parser", "sphinx_design", "site_pages", "site_reference"]
+extensions = ["myst_parser", "sphinx_design", "site_code", "site_pages", "site_reference"]
 root_doc = "docs/index"
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
 include_patterns = [

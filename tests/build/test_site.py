@@ -8,6 +8,7 @@ import sys
 import urllib.parse
 import zlib
 from pathlib import Path
+from xml.etree import ElementTree
 
 import machine
 import public_names
@@ -53,6 +54,16 @@ def test_each_page_is_listed_in_a_table_of_contents():
             listed.add((page.parent / target).resolve())
     pages = {path for suffix in ("md", "rst") for path in DOCS.rglob(f"*.{suffix}")}
     assert pages - listed == set()
+
+
+@pytest.mark.parametrize("drawing", sorted((DOCS / "diagrams").glob("*.svg")), ids=lambda path: path.stem)
+def test_a_drawing_has_a_title_the_colours_of_the_page_and_no_other_file(drawing):
+    text = drawing.read_text()
+    assert ElementTree.fromstring(text).get("aria-labelledby") == f"{drawing.stem}-title"
+    assert f'<title id="{drawing.stem}-title">' in text
+    assert "prefers-color-scheme: dark" in text and 'fill="currentColor"' in text
+    assert re.findall(r"https?:[^\"]*|href|@import|url\((?!#)", text) == ["http://www.w3.org/2000/svg"]
+    assert f"](diagrams/{drawing.name})" in "".join(path.read_text() for path in DOCS.glob("*.md"))
 
 
 # ---- The built pages ----------------------------------------------------
@@ -125,6 +136,7 @@ def test_the_first_page_leads_to_the_sections():
 
 
 SECTIONS = [
+    "How DLPack works",
     "Guides",
     "Reference",
     "What works with whom",
