@@ -1,7 +1,8 @@
 # This Makefile only calls other tools: CMake builds, ctest and pytest run the tests. `make help` prints the following.
 #
 # To try, to test, and to change:
-#   make demo              exchanges arrays with NumPy in both directions, without a copy
+#   make demo              exchanges arrays with NumPy in both directions, without a copy. RECORD=docs/demo.txt writes
+#                          what it prints into the file that docs/start.md shows
 #   make test              runs ctest for C and pytest for Python; prints which tests were skipped, and why
 #   make dev               builds; afterwards .venv/bin/python can import dlarray, image and samples
 #   make format, make lint run clang-format and ruff; lint also checks dlarray.pyi and python/dlpack_py with mypy, and the
@@ -84,7 +85,7 @@ BUILD ?= build/$(TAG)
 MODULES := $(abspath $(BUILD))/python
 WITH_MODULES := DLPACK_PY_BUILD_DIR=$(MODULES) PYTHONPATH=$(MODULES)
 RUN := $(WITH_MODULES) $(VENV)/bin/python
-C_FILES = $(wildcard *.h *.hpp benchmarks/*.c conformance/*.c benchmarks/*/*.?pp benchmarks/*/*.h examples/*/*.c examples/*/*.?pp tests/*/*.c tests/*/*.h tests/*/*.?pp tests/*/*/*.c tests/*/*/*.h tests/*/*/*.cu packaging/*/*/*.c)
+C_FILES = $(wildcard *.h *.hpp benchmarks/*.c conformance/*.c benchmarks/*/*.?pp benchmarks/*/*.h examples/*/*.c examples/*/*.?pp examples/start/*/*.c examples/start/*/*.?pp tests/*/*.c tests/*/*.h tests/*/*.?pp tests/*/*/*.c tests/*/*/*.h tests/*/*/*.cu packaging/*/*/*.c)
 HAS_NUMPY = $(VENV)/bin/python -c 'import numpy' 2> /dev/null
 SITE_PACKAGES = $$($(VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 export PATH := $(abspath $(VENV))/bin:$(PATH)
@@ -105,7 +106,7 @@ PARALLEL := -n auto --dist loadfile --no-loadscope-reorder --max-worker-restart=
 demo: configure # the first target: make without a target runs it
 	@$(HAS_NUMPY) || { echo "MISSING: the demo needs NumPy, and pip has none for $(TAG)" >&2; exit 1; }
 	cmake --build $(BUILD) --target dlarray image
-	$(RUN) examples/demo.py
+	$(RUN) examples/demo.py $(if $(RECORD),> $(RECORD))
 
 help:
 	@sed -n '3,/^$$/s/^# \{0,1\}//p' Makefile
@@ -355,7 +356,7 @@ package: $(addprefix $(VENV)/$(TAG)-,dev dlpack)
 	$(VENV)/bin/python packaging/release.py package
 
 test-package: dev $(VENV)/$(TAG)-package
-	DLPACK_PY_COMPLETE=1 $(RUN) -m pytest $(PARALLEL) tests/build/test_package.py tests/build/test_release.py tests/build/test_conformance_wheel.py $(PYTEST_ARGS)
+	DLPACK_PY_COMPLETE=1 $(RUN) -m pytest $(PARALLEL) tests/build/test_package.py tests/build/test_start.py tests/build/test_release.py tests/build/test_conformance_wheel.py $(PYTEST_ARGS)
 
 # conan has dependencies that conflict with other packages.
 $(BUILD)/venv-packaging/installed: requirements/packaging.txt

@@ -136,6 +136,7 @@ def test_the_first_page_leads_to_the_sections():
 
 
 SECTIONS = [
+    "Start",
     "How DLPack works",
     "Guides",
     "Reference",

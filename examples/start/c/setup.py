@@ -1,0 +1,5 @@
+import dlpack_py
+from setuptools import Extension, setup
+
+ramp = Extension("ramp", ["ramp.c"], include_dirs=[dlpack_py.get_include()])
+setup(py_modules=[], ext_modules=[ramp])  # py_modules=[]: no other file here is installed
