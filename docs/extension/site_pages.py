@@ -4,6 +4,7 @@ Pages are written so that they read well on a code host, too:
 
 - A page of INDEXES is a list of links to other pages. The list is its table of contents.
 - A link to a file or folder of the project leads to a page with the highlighted file, `source/PATH.html`.
+- So does the path of a file in `code`.
 - The id of a clause (K4) leads to its row in docs/protocol.md, and the name of a function to its place in the
   reference, in text and in `code`.
 """
@@ -133,6 +134,15 @@ def link(app, docname, text):
     return builder.get_relative_uri(docname, found[0]) + f"#{found[1]}"
 
 
+def link_file(app, docname, text):
+    """The relative address of the page of a file, or a folder of examples, that is named in `code`, or None."""
+    name = app.sources.find("page", text) if re.fullmatch(r"[a-z][\w.-]*/[\w./-]+", text) else None
+    if name is None or name.startswith("build/") or ((app.sources.root / name).is_dir() and "examples" not in name):
+        return None
+    app.sources.wanted.add(name)
+    return relative_uri(app.builder.get_target_uri(docname), f"source/{name}.html")
+
+
 def reference(address, *children):
     return nodes.reference("", "", *children, refuri=address, internal=True)
 
@@ -150,7 +160,7 @@ def resolve(app, doctree, docname):
     skipped = (nodes.reference, nodes.title, nodes.literal_block, addnodes.desc_signature, nodes.comment, nodes.raw)
     for node in list(doctree.findall(nodes.literal)):
         if not has_parent(node, skipped):
-            address = link(app, docname, node.astext())
+            address = link(app, docname, node.astext()) or link_file(app, docname, node.astext())
             if address:
                 parent, place = node.parent, node.parent.index(node)
                 parent.remove(node)

@@ -5,6 +5,7 @@ import platform
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import machine
@@ -14,6 +15,7 @@ from optional import numpy
 
 HEADER = (machine.ROOT / "dlpack_tensor.h").read_text()
 README = (machine.ROOT / "README.md").read_text()
+GUIDES = {path.stem: path.read_text() for path in sorted((machine.ROOT / "docs" / "guides").glob("*.md"))}
 VERSION = re.search(r'define DLPACK_PY_VERSION_STRING "(.*?)"', HEADER)[1]
 
 
@@ -31,10 +33,14 @@ def test_the_code_in_the_readme_is_the_example(added_lines):
     assert re.search(r"^```c\n(.*?)^```$", section, re.DOTALL | re.MULTILINE)[1] == added_lines
 
 
+def blocks(language, text):
+    """The blocks of code of a page."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+
+
 def several_arrays():
-    """The code of the README for several arrays, in a function."""
-    section = README.split("### Several arrays")[1]
-    code = re.search(r"^```c\n(.*?)^```$", section, re.DOTALL | re.MULTILINE)[1]
+    """The code of the guide for several arrays, in a function."""
+    (code,) = blocks("c", GUIDES["out"])
     return (
         '#include "dlpack_py.h"\nPyObject *use(PyObject *x, PyObject *out);\n'
         f"PyObject *use(PyObject *x, PyObject *out)\n{{\ndlpack_py_view in, to;\n{code}"
@@ -42,11 +48,165 @@ def several_arrays():
     )
 
 
-def test_the_code_for_several_arrays_in_the_readme_compiles(tmp_path):
+def test_the_code_for_several_arrays_in_the_guide_compiles(tmp_path):
     source = tmp_path / "several.c"
     source.write_text(several_arrays())
     done = machine.compile_c(source, "-c", "-o", str(tmp_path / "o"))
     assert done.returncode == 0 and done.stderr == "", done.stderr
+
+
+# ---- The blocks of C and C++ in the guides ------------------------------
+
+ARGUMENTS = "PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames"
+
+
+def memoryview_as_owner(block):
+    declared = f"PyObject *use(DLTensor t, uint64_t flags, {ARGUMENTS})"
+    return f'#include "dlpack_py.h"\n{declared};\n{declared}\n{{\n{block}}}\n'
+
+
+def buffer_lines(block):
+    """Each line in its place: the methods of a type, a function, the file."""
+    methods, fallback, memoryview, get, described, interface = block.split("\n\n")
+    getter = interface.splitlines()[1]
+    return f"""
+        #include "dlpack_buffer.h"
+        typedef struct {{ PyObject_HEAD DLTensor tensor; }} Samples;
+        static int
+        samples_describe(PyObject *self, const dlpack_py_request *request, dlpack_py_offer *offer)
+        {{
+            (void)request;
+            offer->tensor = &((Samples *)self)->tensor;
+            return 0;
+        }}
+        #define image_describe samples_describe
+        {described}
+        {interface.splitlines()[0]}
+        PyMethodDef methods[] = {{ {methods} {{NULL, NULL, 0, NULL}} }};
+        PyGetSetDef getters[] = {{ {getter} {{NULL, NULL, NULL, NULL, NULL}} }};
+        PyBufferProcs *used = &samples_as_buffer;
+        PyObject *use(PyObject *obj);
+        PyObject *use(PyObject *obj)
+        {{
+            dlpack_py_want want = dlpack_py_want_any();
+            Py_buffer buffer;
+            {fallback}
+            {memoryview}
+            {get}
+            PyBuffer_Release(&buffer);
+            return memory;
+        }}
+    """
+
+
+def device_lines(block):
+    produce, consume = block.split("\n\n")
+    tensor, answer, device = produce.splitlines()
+    return f"""
+        #include "dlpack_cuda.h"
+        typedef struct {{ PyObject_HEAD float *pixels; int device; cudaStream_t stream; }} Image;
+        typedef struct {{ dlpack_py_view kept; }} Graph;
+        void launch_blur(void *, cudaStream_t);
+        PyObject *use(Image *im, const int64_t *shape, {ARGUMENTS});
+        PyObject *use(Image *im, const int64_t *shape, {ARGUMENTS})
+        {{
+            {tensor}
+            if (nargs < 0) {{
+                {device}
+            }}
+            {answer}
+        }}
+        PyObject *take(PyObject *obj, cudaStream_t stream, Graph *graph);
+        PyObject *take(PyObject *obj, cudaStream_t stream, Graph *graph)
+        {{
+            dlpack_py_want wanted_on_cuda = dlpack_py_want_any();
+            dlpack_py_view v;
+            {consume}
+            Py_RETURN_NONE;
+        }}
+    """
+
+
+def sum_of_numpy(block):
+    return f'#include "dlpack_py.h"\n{block}PyObject *(*used)(PyObject *, PyObject *) = sum;\n'
+
+
+def pybind11_method(block):
+    return f"""
+        #include <pybind11/pybind11.h>
+        #include "dlpack_py.hpp"
+        namespace py = pybind11;
+        struct Class {{ double value = 0; DLTensor tensor() const; }};
+        DLTensor Class::tensor() const
+        {{
+            return dlpack_py_cpu(const_cast<double *>(&value), DLPACK_PY_FLOAT64, 0, nullptr, nullptr);
+        }}
+        PYBIND11_MODULE(block, module)
+        {{
+            py::class_<Class> type(module, "Class");
+            type.def(py::init<>());
+            {block}
+        }}
+    """
+
+
+def pybind11_sum(block):
+    return f"""
+        #include <pybind11/pybind11.h>
+        #include "dlpack_py.hpp"
+        namespace py = pybind11;
+        {block}
+        PYBIND11_MODULE(block, module) {{ module.def("sum", sum); }}
+    """
+
+
+IN_AN_EXAMPLE, TESTED = "in an example, word for word but for blanks", "another test of this file has it"
+BLOCKS = {  # what makes a source file of each block of a guide, in order
+    ("describe", "c"): [TESTED],
+    ("from_dlpack", "c"): [TESTED],
+    ("out", "c"): [TESTED],
+    ("growing", "c"): [memoryview_as_owner],
+    ("exchange_tables", "c"): [IN_AN_EXAMPLE],
+    ("buffers", "c"): [buffer_lines],
+    ("devices", "c"): [device_lines],
+    ("threads", "c"): [IN_AN_EXAMPLE],
+    ("interpreters", "c"): [IN_AN_EXAMPLE],
+    ("moving", "c"): [sum_of_numpy],
+    ("moving", "cpp"): [pybind11_sum],
+    ("languages", "cpp"): [pybind11_method],
+    ("languages", "cython"): [TESTED],
+}
+
+
+def test_each_block_in_a_guide_is_tested():
+    found = {
+        (guide, language): len(blocks(language, text))
+        for guide, text in GUIDES.items()
+        for language in set(re.findall(r"^```(\w+)$", text, re.MULTILINE))
+    }
+    assert found == {key: len(makers) for key, makers in BLOCKS.items()}
+
+
+@pytest.mark.parametrize("guide, language", BLOCKS)
+def test_a_block_in_a_guide_is_code_of_an_example_or_compiles(tmp_path, guide, language):
+    examples = "".join(path.read_text() for path in sorted((machine.ROOT / "examples").glob("*/*.c")))
+    for block, make in zip(blocks(language, GUIDES[guide]), BLOCKS[guide, language]):
+        if make == IN_AN_EXAMPLE:
+            assert "".join(block.split()) in "".join(examples.split())
+        elif make != TESTED:
+            flags = ["-c", "-o", str(tmp_path / "o")]
+            if make is device_lines:
+                runtimes = [include for name, include in machine.runtimes().items() if name.startswith("CUDA")]
+                if not runtimes:
+                    pytest.skip("headers of CUDA: not on this machine")
+                flags += ["-isystem", runtimes[-1]]
+            if language == "cpp":
+                pybind11 = pytest.importorskip("pybind11", reason="pybind11: make test-package installs it")
+                flags += ["-isystem", pybind11.get_include(), "-std=c++17"]
+            source = tmp_path / f"block.{language}"
+            source.write_text(textwrap.dedent(make(block)))
+            done = machine.compile_c(source, *flags)
+            assert done.returncode == 0 and done.stderr == "", done.stderr
 
 
 SAMPLES = """
@@ -90,13 +250,13 @@ PyMODINIT_FUNC PyInit_readme(void) { return PyModuleDef_Init(&module); }
 
 
 def samples_source():
-    """A module with the two functions of the README that describe Samples and make a Samples, copied word for word."""
+    """A module with the two functions of the guides that describe Samples and make a Samples, copied word for word."""
     code, methods = [], []
-    for title, method in [
-        ("### Describe an object once", r"^    DLPACK_PY_METHODS\(.*$"),
-        ("### Your `from_dlpack`", r'^    \{"from_dlpack".*$'),
+    for guide, method in [
+        ("describe", r"^    DLPACK_PY_METHODS\(.*$"),
+        ("from_dlpack", r'^    \{"from_dlpack".*$'),
     ]:
-        block = re.search(r"^```c\n(.*?)^```$", README.split(title)[1], re.DOTALL | re.MULTILINE)[1]
+        (block,) = blocks("c", GUIDES[guide])
         (line,) = re.findall(method, block, re.MULTILINE)
         methods.append(line)
         code.append(block.replace(line, ""))
@@ -117,7 +277,7 @@ def samples(tmp_path_factory):
 
 
 @pytest.mark.parametrize("writable", [pytest.param(True, marks=needs_writable_numpy), False])
-def test_the_samples_of_the_readme_keep_the_read_only_flag_P3_C7(samples, writable):
+def test_the_samples_of_the_guides_keep_the_read_only_flag_P3_C7(samples, writable):
     array = numpy.arange(5.0)
     array.flags.writeable = writable
     made = samples.from_dlpack(array)
@@ -132,8 +292,8 @@ def test_the_samples_of_the_readme_keep_the_read_only_flag_P3_C7(samples, writab
     assert made.__dlpack_device__() == (1, 0)
 
 
-def test_the_cython_code_in_the_readme_is_the_example():
-    block = re.search(r"^```cython\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)[1]
+def test_the_cython_code_in_the_guide_is_the_example():
+    (block,) = blocks("cython", GUIDES["languages"])
     example = (machine.ROOT / "examples" / "cython" / "wave.pyx").read_text()
     regions = re.findall(r"# dlpack: begin\n(.*?) *# dlpack: end", example, re.DOTALL)
     assert block.split() == " ".join(regions).split()
@@ -142,6 +302,7 @@ def test_the_cython_code_in_the_readme_is_the_example():
 # Variables of CMake.
 OTHER_NAMES = {"DLPACK_INCLUDE_DIR", "DLPACK_PY_EXAMPLES", "DLPACK_PY_TESTS", "dlpack_py_DIR"}
 DOCUMENTS = [machine.ROOT / "README.md", *sorted((machine.ROOT / "docs").glob("*.md"))]
+DOCUMENTS += sorted((machine.ROOT / "docs" / "guides").glob("*.md"))
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)

@@ -1,4 +1,4 @@
-"""What cl.exe refuses or warns about at /W4 is in no header, no example and no code of the README.
+"""What cl.exe refuses or warns about at /W4 is in no header, no example and no code of the guides.
 
 cl.exe is not here. clang-cl compiles for Windows in its place, with the extensions of Microsoft and without __clang__:
 the headers take their branches for cl.exe. The C library and pyconfig.h are those of windows.h; Python.h is that of
@@ -15,7 +15,7 @@ import machine
 import pytest
 import test_deprecated
 from test_compilers import MATRIX
-from test_documents import README, samples_source, several_arrays
+from test_documents import GUIDES, samples_source, several_arrays
 from test_header import TEXTS
 
 ROOT = machine.ROOT
@@ -119,7 +119,7 @@ ACCEPTED = re.compile(
     "|empty macro arguments are a C99 feature"
 )
 
-# C4204 and C4221: C89 allows constants only. The headers turn the warnings off, and the README says that they come.
+# C4204 and C4221: C89 allows constants only. The headers turn the warnings off, and the guide says that they come.
 RUN_TIME_VALUE = "initializer for aggregate is not a compile-time constant"
 
 # Words that cl.exe does not know in all modes. clang's own headers use some built-ins.
@@ -313,12 +313,12 @@ def test_nothing_in_the_examples_is_refused(tmp_path, windows, example):
     """Except for run-time values in initializers: C without them is longer."""
     found = refused(tmp_path, windows, example, "C", PY_UNUSED)
     assert [line for line in found if RUN_TIME_VALUE not in line] == []
-    assert "C4204" in README
+    assert "C4204" in GUIDES["packaging"]
 
 
 @needs_query
 @pytest.mark.parametrize("code", [several_arrays, samples_source], ids=["several arrays", "Samples"])
-def test_nothing_in_the_code_of_the_readme_is_refused(tmp_path, windows, code):
+def test_nothing_in_the_code_of_the_guides_is_refused(tmp_path, windows, code):
     source = tmp_path / "source.c"
     source.write_text(code())
     assert [line for line in refused(tmp_path, windows, source, "C") if RUN_TIME_VALUE not in line] == []
