@@ -111,6 +111,14 @@ def find_links_to_sources(app, doctree):
         node.replace_self(link)
 
 
+def mark_messages(app, doctree):
+    """On a narrow screen, a table of messages is a list: docs/static/site.css."""
+    for table in doctree.findall(nodes.table):
+        first = next(table.findall(nodes.entry))
+        if first.astext() == "message":
+            table["classes"].append("messages")
+
+
 def mark_clauses(app, doctree):
     """Gives each row of the tables of docs/protocol.md the id of its clause."""
     if app.env.current_document.docname != "docs/protocol":
@@ -233,6 +241,7 @@ def setup(app):
     app.connect("source-read", add_table_of_contents)
     app.connect("doctree-read", find_links_to_sources, priority=100)
     app.connect("doctree-read", mark_clauses)
+    app.connect("doctree-read", mark_messages)
     app.connect("doctree-resolved", resolve)
     app.connect("html-collect-pages", source_pages)
     app.connect("build-finished", write_first_page)

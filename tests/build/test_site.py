@@ -144,5 +144,6 @@ SECTIONS = [
     "Performance",
     "Platforms",
     "Stability",
+    "Errors",
     "The project",
 ]
