@@ -2,7 +2,7 @@
 
 Pages are written so that they read well on a code host, too:
 
-- A page of INDEXES is a list of links to other pages. The list is its table of contents.
+- A page of INDEXES is a list of links to other pages. The list is its table of contents, with the names in the list.
 - A link to a file or folder of the project leads to a page with the highlighted file, `source/PATH.html`.
 - So does the path of a file in `code`.
 - The id of a clause (K4) leads to its row in docs/protocol.md, and the name of a function to its place in the
@@ -30,7 +30,7 @@ INDEXES = {
     "docs/with_whom",
     "docs/upstream/README",
 }
-LISTED = re.compile(r"^(?:- |\| )\[[^\]\n]*\]\(([^)#:\n]+)\.(?:md|rst)\)", re.MULTILINE)
+LISTED = re.compile(r"^(?:- |\| )\[([^\]\n]*)\]\(([^)#:\n]+)\.(?:md|rst)\)", re.MULTILINE)
 LANGUAGES = {".c": "c", ".h": "c", ".cpp": "cpp", ".hpp": "cpp", ".py": "python", ".pyi": "python", ".pyx": "cython"}
 LANGUAGES |= {".pxd": "cython", ".toml": "toml", ".yml": "yaml", ".cmake": "cmake"}
 CLAUSE = r"\b[DPKCXSG][1-9]\d?\b"
@@ -39,8 +39,24 @@ NAME = r"\b(?:dlpack|DLPACK)_\w+"
 
 def add_table_of_contents(app, docname, content):
     if docname in INDEXES:
-        pages = dict.fromkeys(LISTED.findall(content[0]))
-        content[0] += "\n\n```{toctree}\n:hidden:\n\n" + "\n".join(pages) + "\n```\n"
+        pages = {page: f"{text} <{page}>" for text, page in LISTED.findall(content[0])}
+        content[0] += "\n\n```{toctree}\n:hidden:\n\n" + "\n".join(pages.values()) + "\n```\n"
+
+
+CODE_OR_UNDERSCORES = re.compile(r"(^```.*?^```$|``.+?``|`[^`]*`)|__(\w+?)__", re.DOTALL | re.MULTILINE)
+
+
+def keep_underscores(app, docname, content):
+    """Markdown would take __dlpack__ in a text as dlpack in bold: no page means that."""
+    if str(app.env.doc2path(docname)).endswith(".md"):
+        content[0] = CODE_OR_UNDERSCORES.sub(lambda found: found[1] or rf"\_\_{found[2]}\_\_", content[0])
+
+
+def leave_out_of_search(app, doctree):
+    """These pages have words for everything, and answers for contributors only."""
+    docname = app.env.current_document.docname
+    if docname in ("CHANGELOG", "CONTRIBUTING"):
+        app.env.metadata[docname]["nosearch"] = True
 
 
 class Sources:
@@ -81,7 +97,7 @@ class Sources:
                 links = "".join(f'<li><a href="{relative_uri(page, url)}">{html.escape(t)}</a>' for url, t in lines)
                 yield page, name, f"<ul>{links}</ul>"
             else:
-                yield page, name, self.highlight(path)
+                yield page, name, f'<div class="source-file">{self.highlight(path)}</div>'
 
     def highlight(self, path):
         bridge = PygmentsBridge("html", "default")
@@ -239,6 +255,8 @@ def setup(app):
     app.connect("builder-inited", builder_inited)
     app.connect("missing-reference", find_c_name)
     app.connect("source-read", add_table_of_contents)
+    app.connect("source-read", keep_underscores)
+    app.connect("doctree-read", leave_out_of_search)
     app.connect("doctree-read", find_links_to_sources, priority=100)
     app.connect("doctree-read", mark_clauses)
     app.connect("doctree-read", mark_messages)

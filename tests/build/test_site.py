@@ -121,6 +121,12 @@ def test_each_public_name_is_in_the_inventory_of_the_site():
 
 
 @needs_site
+def test_no_name_of_a_method_is_in_bold_without_its_underscores():
+    for page in pages():
+        assert not re.search(r"<strong>(?:c_)?(?:dlpack|array|cuda)\w*</strong>", page.read_text()), page
+
+
+@needs_site
 def test_each_clause_that_a_page_links_to_has_a_row():
     protocol = SITE / "docs" / "protocol.html"
     rows = set(re.findall(r'<tr\b[^>]*\bid="([a-z]\d+)"', protocol.read_text()))
