@@ -60,7 +60,7 @@ def comment_before(lines, number):
 def clean(comment):
     """The text of a comment without its marks."""
     text = re.sub(r"^/\* ?|\s*\*/$", "", comment.strip())
-    return re.sub(r"^ ?\*(?: |$)", "", text, flags=re.MULTILINE)
+    return re.sub(r"^[ \t]*\*(?: |$)", "", text, flags=re.MULTILINE)
 
 
 def read(header):
@@ -76,12 +76,18 @@ def read(header):
         item.section = sections[-1] if sections else ""
         item.first = first_line(lines, item)
         found = comment_before(lines, item.first)
-        item.comment = found[0] if found else mentioned(lines, item)
+        item.comment = without_name(found[0], item.name) if found else mentioned(lines, item)
         if item.kind == "macro":
             item.comment = own_term(item.comment, item.name) or item.comment
         if item.kind == "struct":
             item.fields = fields(lines, item.line)
     return items
+
+
+def without_name(comment, name):
+    """The comment without the name that it may begin with, which stands above it."""
+    text = comment.removeprefix(f"{name}: ")
+    return text[:1].upper() + text[1:] if text != comment else comment
 
 
 def first_line(lines, item):
@@ -206,16 +212,13 @@ def comment_to_rst(comment):
 
 
 def facts(item):
-    """What the contract fixes, as fields: exceptions, ownership, threads and clauses."""
-    promised = [word for line in item.contract[1:] for word in line.split(", ")]
-    if item.kind in ("struct", "class"):
-        promised = []
-    errors = [word for word in promised if word.endswith("Error")]
-    owned = [word for word in promised if word in ("stolen", "borrowed")]
-    threads = [word for word in promised if word in ("needs no thread state", "critical section", "must not throw")]
-    clauses = list(dict.fromkeys(CLAUSE.findall(item.comment or "")))
-    titles = (("Exceptions", errors), ("References", owned), ("Threads", threads), ("Clauses", clauses))
-    return [f":{title}: {', '.join(words)}" for title, words in titles if words]
+    """What the comment says in fixed words, as fields: exceptions, threads and clauses."""
+    comment = " ".join((item.comment or "").split())
+    returns = re.search(r"\b(?:Returns|return) .*", comment)
+    errors = re.findall(r"\b[A-Z]\w+Error\b", returns[0]) if returns and " with " in returns[0] else []
+    threads = ["needs no thread state"] if "Needs no thread state" in comment else []
+    titles = (("Exceptions", errors), ("Threads", threads), ("Clauses", CLAUSE.findall(comment)))
+    return [f":{title}: {', '.join(dict.fromkeys(words))}" for title, words in titles if words]
 
 
 def declaration(item):
@@ -279,7 +282,9 @@ def opening(lines):
     comments[0] = comments[0][0].upper() + comments[0][1:]
     text = "\n\n".join(comment.split("Stop here if you only")[0] for comment in comments)
     titles = "|".join(re.escape(found[1]) for line in lines if (found := BANNER.match(line)))
-    return re.sub(rf"^(?:\s*(?:{titles})\s*)+$", "", text, flags=re.MULTILINE) if titles else text
+    if titles:
+        text = re.sub(rf"^(?:\s*(?:\d+ )?(?:{titles})\s*)+$", "", text, flags=re.MULTILINE)
+    return re.sub(r"(?:^| )Contents:?$", "", text, flags=re.MULTILINE)
 
 
 def to_rst(header):
