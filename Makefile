@@ -167,6 +167,7 @@ test-threads: dev
 	$(VENV)/bin/python tests/lifetime/free_threaded.py
 
 test-matrix: dev
+	$(VENV)/bin/python tests/build/machine.py fetch
 	$(VENV)/bin/python tests/platforms/matrix.py $(ROWS)
 
 FUZZ_SECONDS ?= 60

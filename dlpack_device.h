@@ -889,14 +889,14 @@ dlp_device_mark_work(dlp_device_waiting *waiting, dlpack_py_error *error)
  * v        empty afterwards; unchanged after BufferError
  *
  * Where the work is done, the tensor is released at once. Otherwise it waits for a later call (dlpack_device_collect).
- * The host waits only where no event can be recorded. Returns 0, or -1 with BufferError (the stream captures a graph,
- * or is the default stream while a blocking stream captures: try again after that capture) or RuntimeError (the runtime
- * failed, and v is released) in *error. Any thread. */
+ * The host waits only where no event can be recorded. Returns 0, or -1 with *error: BufferError (the stream captures a
+ * graph, or is the default stream while a blocking stream captures: try again after that capture); or the first failure
+ * of the runtime, RuntimeError or MemoryError (S9): then v is released. Any thread. */
 static inline int
 dlpack_device_release(dlpack_py_work_stream stream, dlpack_py_view *v, dlpack_py_error *error)
 {
     dlp_device_waiting *waiting;
-    dlpack_py_error why;
+    dlpack_py_error why, wait_error;
     PyThreadState *state;
     dlpack_py_view taken; /* while the GIL is released, v is empty: another thread may look at it */
     int failed, is_done = 0;
@@ -916,9 +916,10 @@ dlpack_device_release(dlpack_py_work_stream stream, dlpack_py_view *v, dlpack_py
         failed = dlp_device_mark_work(waiting, &why);
     }
     if (failed && why.code != DLPACK_PY_BUFFER_ERROR) {
-        failed = dlpack_device_synchronize(&stream, 1, &why);
-        /* 1 also where the stream is lost: it has no work. 0: a capture has begun meanwhile */
-        is_done = !failed || why.code != DLPACK_PY_BUFFER_ERROR;
+        failed = dlpack_device_synchronize(&stream, 1, &wait_error);
+        is_done = !failed || wait_error.code != DLPACK_PY_BUFFER_ERROR; /* or the stream is lost: it has no work */
+        if (!is_done)                                                   /* a capture has begun meanwhile */
+            why = wait_error;
     }
     dlp_device_attach_thread(state);
     if (failed || is_done) {

@@ -243,8 +243,8 @@ MUTANTS = [  # the error, the file, and pairs: a text, its replacement
     (
         "a view that cannot wait is released at once",
         DEVICE,
-        "        failed = dlpack_device_synchronize(&stream, 1, &why);\n",
-        "        failed = 0;\n        why.code = 0;\n",
+        "        failed = dlpack_device_synchronize(&stream, 1, &wait_error);\n",
+        "        failed = 0;\n        wait_error.code = 0;\n",
     ),
     (
         "later calls release nothing",
