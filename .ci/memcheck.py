@@ -18,7 +18,7 @@ from xml.etree import ElementTree
 modules = Path(importlib.util.find_spec("by_hand").origin).resolve().parent
 TESTS = [
     ["tests/examples/test_by_hand.py"],
-    ["tests/build/test_cpp.py", "tests/libraries/test_cython.py"],
+    ["tests/build/test_cpp.py", "tests/libraries/test_cython.py", "-k", "not declar"],  # some tests only compile
     ["tests/libraries/test_bindings.py"],
 ]
 
