@@ -204,7 +204,7 @@ blur(PyObject *Py_UNUSED(module), PyObject *obj)
     dlpack_py_view v;
 
     if (dlpack_py_consume(obj, &rgb8, &v) < 0)
-        return NULL; /* BufferError says what was wanted and what came */
+        return NULL; /* BufferError names the requirement that is not met */
     blur_rows(dlpack_py_data(&v), v.tensor.shape[0], v.tensor.shape[1]);
     dlpack_py_release(&v);
     Py_RETURN_NONE;

@@ -4,7 +4,7 @@
 // void scale(dlpack_array<double, 1> values, double factor); takes a float64 vector that the CPU can read, with any
 // stride, and refuses read-only memory. dlpack_array<const double, 1> takes read-only memory as well.
 //
-// An array that does not fit raises BufferError. Its text says what was wanted and what came. An exception of the
+// An array that does not fit raises BufferError. Its text names the requirement that is not met. An exception of the
 // producer stays as it is. In a function with overloads mark the arrays nb::arg("x").noconvert(): then the exception is
 // dropped, the next overload is tried, and where none fits, nanobind's TypeError lists them. Without the mark, an
 // overload is still found where the other arguments need no conversion; else the first array that does not fit hides

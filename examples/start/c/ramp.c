@@ -65,7 +65,7 @@ total(PyObject *module, PyObject *x)
     want.dtype = DLPACK_PY_FLOAT64;
     want.ndim = 1;
     if (dlpack_py_consume(x, &want, &v) < 0)
-        return NULL; /* BufferError says what was wanted and what came */
+        return NULL; /* BufferError names the requirement that is not met */
     for (i = 0; i < v.tensor.shape[0]; i++)
         sum += ((const double *)dlpack_py_data(&v))[i * v.tensor.strides[0]];
     dlpack_py_release(&v);

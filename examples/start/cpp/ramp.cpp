@@ -66,7 +66,7 @@ total(PyObject *, PyObject *x)
     want.dtype = DLPACK_PY_FLOAT64;
     want.ndim = 1;
     if (dlpack_py_consume(x, &want, v.reset()) < 0)
-        return nullptr; // BufferError says what was wanted and what came
+        return nullptr; // BufferError names the requirement that is not met
     for (int64_t i = 0; i < v->tensor.shape[0]; i++)
         sum += static_cast<const double *>(v.data())[i * v->tensor.strides[0]];
     return PyFloat_FromDouble(sum);

@@ -38,7 +38,7 @@ def total(x):
     cdef double result = 0
     want.dtype = DLPACK_PY_FLOAT64
     want.ndim = 1
-    dlpack_py_consume(x, &want, &v) # BufferError says what was wanted and what came
+    dlpack_py_consume(x, &want, &v) # BufferError names the requirement that is not met
     for i in range(v.tensor.shape[0]):
         result += (<const double *>dlpack_py_data(&v))[i * v.tensor.strides[0]]
     dlpack_py_release(&v)

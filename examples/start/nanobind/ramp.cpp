@@ -42,7 +42,7 @@ total(nb::handle x)
     want.dtype = DLPACK_PY_FLOAT64;
     want.ndim = 1;
     if (dlpack_py_consume(x.ptr(), &want, v.reset()) < 0)
-        throw nb::python_error(); // BufferError says what was wanted and what came
+        throw nb::python_error(); // BufferError names the requirement that is not met
     for (int64_t i = 0; i < v->tensor.shape[0]; i++)
         sum += static_cast<const double *>(v.data())[i * v->tensor.strides[0]];
     return sum;
