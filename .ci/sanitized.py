@@ -61,8 +61,8 @@ folders = {str(path) for path in Path("tests").glob("[a-z]*/") if list(path.glob
 longest = ["tests/tensor", "tests/lifetime", "tests/failures"]  # these folders start first
 others = [*longest, *sorted(folders.difference(whole, elsewhere, longest)), many]
 # These tests compile the examples in C++ and Cython: here with sanitizers, and under the folder of the modules.
-compiled = ["tests/build/test_cpp.py", "tests/libraries/test_bindings.py", "tests/libraries/test_cython.py"]
 flags = "-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer"
+compiled = ["tests/build/test_cpp.py", "tests/libraries/test_bindings.py", "tests/libraries/test_cython.py"]
 compiled += [f"--basetemp={modules / 'compiled'}", "-k", "not declar"]  # some tests of test_cython.py only compile
 with ThreadPoolExecutor(os.cpu_count()) as pool:
     slow = pool.submit(run_pytest, *whole, f"--ignore={many}", asan="fast_unwind_on_malloc=0:malloc_context_size=8")

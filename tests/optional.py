@@ -1,4 +1,8 @@
-"""NumPy where it is installed. Elsewhere a test that uses it is skipped; so is a file that uses it when imported."""
+"""NumPy and other modules where they are installed. Elsewhere a test that uses NumPy is skipped; so is a file that uses
+it when imported."""
+
+import importlib.util
+import os
 
 import pytest
 
@@ -22,3 +26,9 @@ except ModuleNotFoundError:
 
 HAS_NUMPY = not isinstance(numpy, Missing)
 needs_numpy = pytest.mark.skipif(not HAS_NUMPY, reason="NumPy: not on this machine")
+
+
+def needs(module, command):
+    """Marks a test that needs a module, which a make command installs: where that one runs, none may be missing."""
+    missing = importlib.util.find_spec(module) is None and not os.environ.get("DLPACK_PY_COMPLETE")
+    return pytest.mark.skipif(missing, reason=f"{module}: {command} installs it")

@@ -2,7 +2,7 @@
 
 Pages are written so that they read well on a code host, too:
 
-- A page of INDEXES is a list of links to other pages. The list is its table of contents, with the names in the list.
+- A page of indexes.PAGES is a list of links to other pages. The list is its table of contents, with its own names.
 - A link to a file or folder of the project leads to a page with the highlighted file, `source/PATH.html`.
 - So does the path of a file in `code`.
 - The id of a clause (K4) leads to its row in docs/protocol.md, and the name of a function to its place in the
@@ -13,6 +13,8 @@ import html
 import re
 from pathlib import Path
 
+import headers
+import indexes
 from docutils import nodes
 from sphinx import addnodes
 from sphinx.highlighting import PygmentsBridge
@@ -21,25 +23,15 @@ from sphinx.util.osutil import relative_uri
 
 logger = logging.getLogger(__name__)
 
-INDEXES = {
-    "docs/index",
-    "docs/guides/index",
-    "docs/figures",
-    "docs/project",
-    "docs/reference/index",
-    "docs/with_whom",
-    "docs/upstream/README",
-}
-LISTED = re.compile(r"^(?:- |\| )\[([^\]\n]*)\]\(([^)#:\n]+)\.(?:md|rst)\)", re.MULTILINE)
 LANGUAGES = {".c": "c", ".h": "c", ".cpp": "cpp", ".hpp": "cpp", ".py": "python", ".pyi": "python", ".pyx": "cython"}
 LANGUAGES |= {".pxd": "cython", ".toml": "toml", ".yml": "yaml", ".cmake": "cmake"}
-CLAUSE = r"\b[DPKCXSG][1-9]\d?\b"
+CLAUSE = headers.CLAUSE.pattern
 NAME = r"\b(?:dlpack|DLPACK)_\w+"
 
 
 def add_table_of_contents(app, docname, content):
-    if docname in INDEXES:
-        pages = {page: f"{text} <{page}>" for text, page in LISTED.findall(content[0])}
+    if docname in indexes.PAGES:
+        pages = {page: f"{text} <{page}>" for text, page, _ in indexes.LISTED.findall(content[0])}
         content[0] += "\n\n```{toctree}\n:hidden:\n\n" + "\n".join(pages.values()) + "\n```\n"
 
 
@@ -189,8 +181,10 @@ def resolve(app, doctree, docname):
                 parent, place = node.parent, node.parent.index(node)
                 parent.remove(node)
                 parent.insert(place, reference(address, node))
+    if docname == "docs/protocol":  # it has the rows that clauses lead to
+        return
     for node in list(doctree.findall(nodes.Text)):
-        if not has_parent(node, (*skipped, nodes.literal, nodes.strong if docname == "docs/protocol" else nodes.raw)):
+        if not has_parent(node, (*skipped, nodes.literal)):
             link_words(app, docname, node)
 
 
@@ -208,17 +202,12 @@ def link_words(app, docname, node):
     made = []
     for part in parts:
         address = link(app, docname, part) if re.fullmatch(rf"{CLAUSE}|{NAME}", part) else None
-        if address and (docname, part) != ("docs/protocol", part) and not is_own_row(docname, part, node):
+        if address:
             made.append(reference(address, nodes.inline("", part, classes=["clause"])))
         elif part:
             made.append(nodes.Text(part))
     if any(not isinstance(part, nodes.Text) for part in made):
         node.parent.replace(node, made)
-
-
-def is_own_row(docname, part, node):
-    """In docs/protocol.md, a clause does not lead to itself."""
-    return docname == "docs/protocol" and node.astext().strip() == part
 
 
 def source_pages(app):

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import machine
 import pytest
-from optional import needs_numpy
+from optional import needs, needs_numpy
 
 HERE = machine.ROOT / "tests" / "build"
 HEADERS = sorted(path.name for suffix in ("h", "hpp") for path in machine.ROOT.glob(f"dlpack_*.{suffix}"))
@@ -30,12 +30,6 @@ README = (machine.ROOT / "README.md").read_text()
 
 MORE = bool(os.environ.get("DLPACK_PY_COMPLETE"))
 needs_index = pytest.mark.skipif(not MORE, reason="the index of packages: make test-package asks it")
-
-
-def needs(module):
-    """A build tool that make test-package installs. There, nothing may be missing."""
-    missing = importlib.util.find_spec(module) is None and not MORE
-    return pytest.mark.skipif(missing, reason=f"{module}: make test-package installs it")
 
 
 def run(*command, status=0, **options):
@@ -341,7 +335,7 @@ def test_setuptools_builds_in_an_environment_of_its_own(index, python, setuptool
     pip_wheel(python, setuptools_project, "--find-links", wheel.parent)
 
 
-@needs("scikit_build_core")
+@needs("scikit_build_core", "make test-package")
 def test_scikit_build_core_finds_the_package_by_itself(python, project):
     check_module(pip_wheel(python, project("package")))
 
@@ -354,15 +348,15 @@ def meson_with(project, line):
     path.write_text(text)
 
 
-@needs("mesonpy")
+@needs("mesonpy", "make test-package")
 def test_meson_python_builds_with_the_lines_of_the_readme(python, project):
     folder = project("meson")
     meson_with(folder, block("meson"))
     check_module(pip_wheel(python, folder))
 
 
-@needs("mesonpy")
-@needs("pkgconf")
+@needs("mesonpy", "make test-package")
+@needs("pkgconf", "make test-package")
 @pytest.mark.parametrize("how", ["path", "pkgconf"])
 def test_meson_python_finds_the_dependency_by_a_path_or_by_the_package_pkgconf(python, project, how):
     """The Python package pkgconf asks the packages that are installed for their paths."""
@@ -502,7 +496,7 @@ def test_a_compiler_needs_one_flag(alone, tmp_path):
     check_module(tmp_path)
 
 
-@needs("Cython")
+@needs("Cython", "make test-package")
 @needs_numpy
 def test_cython_finds_the_declarations_of_the_package(python, tmp_path):
     """As the README says, by setuptools: from dlpack_py, and from the modules of the other headers."""
@@ -525,7 +519,7 @@ assert wave.total(array) == 6 and numpy.from_dlpack(window.Window(array, 1, 3)).
     run(sys.executable, "-c", code, cwd=installed)
 
 
-@needs("Cython")
+@needs("Cython", "make test-package")
 @pytest.mark.parametrize("path", ["package", "include path"])
 @pytest.mark.parametrize("name", [path.removesuffix(".pxd") for path in DECLARATIONS])
 def test_cython_finds_each_declaration(python, tmp_path, name, path):

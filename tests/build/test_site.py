@@ -17,6 +17,7 @@ import pytest
 DOCS = machine.ROOT / "docs"
 sys.path.append(str(DOCS / "extension"))
 import headers  # noqa: E402
+import indexes  # noqa: E402
 
 SITE = Path(os.environ.get("DLPACK_PY_SITE", "build/docs")).resolve()
 needs_site = pytest.mark.skipif("DLPACK_PY_SITE" not in os.environ, reason="the site: make docs builds and tests it")
@@ -45,13 +46,11 @@ def test_each_function_has_a_comment_in_the_reference(header):
 
 
 def test_each_page_is_listed_in_a_table_of_contents():
-    text = (DOCS / "extension" / "site_pages.py").read_text()
-    indexes = re.findall(r'^    "(docs/[^"]+)",$', text, re.MULTILINE)
     listed = {DOCS / "index.md"}
-    for index in indexes:
+    for index in indexes.PAGES:
         page = (machine.ROOT / index).with_suffix(".md")
-        for target in re.findall(r"^(?:- |\| )\[[^\]\n]*\]\(([^)#:\n]+\.(?:md|rst))\)", page.read_text(), re.MULTILINE):
-            listed.add((page.parent / target).resolve())
+        for _, target, suffix in indexes.LISTED.findall(page.read_text()):
+            listed.add((page.parent / f"{target}.{suffix}").resolve())
     pages = {path for suffix in ("md", "rst") for path in DOCS.rglob(f"*.{suffix}")}
     assert pages - listed == set()
 

@@ -6,8 +6,8 @@ import sys
 
 import machine
 import pytest
-from optional import needs_numpy
-from test_package import VERSION, needs, pip_wheel, python, run, wheel  # noqa: F401  fixtures
+from optional import needs, needs_numpy
+from test_package import VERSION, pip_wheel, python, run, wheel  # noqa: F401  fixtures
 
 START = machine.ROOT / "examples" / "start"
 NEEDS = {
@@ -17,7 +17,10 @@ NEEDS = {
     "nanobind": ["scikit_build_core", "nanobind"],
     "pybind11": ["scikit_build_core", "pybind11"],
 }
-PROJECTS = [pytest.param(name, marks=[needs(module) for module in modules]) for name, modules in NEEDS.items()]
+PROJECTS = [
+    pytest.param(name, marks=[needs(module, "make test-package") for module in modules])
+    for name, modules in NEEDS.items()
+]
 
 USE = """
 import numpy, ramp

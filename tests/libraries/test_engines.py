@@ -3,7 +3,6 @@
 Each program asserts what it prints: results, and the addresses of the memory on both sides.
 """
 
-import importlib.util
 import os
 import re
 import shutil
@@ -15,17 +14,12 @@ from pathlib import Path
 
 import pytest
 from open_mpi import OPEN_MPI
+from optional import needs
 from patience import PATIENCE
 
 FOLDER = Path(__file__).parents[2] / "examples" / "engines"
 PAGE = FOLDER.parents[1] / "docs" / "engines.md"
 LIMIT = 50 * PATIENCE  # seconds
-
-
-def needs(library):
-    """Where make test-libraries runs, nothing may be missing."""
-    missing = importlib.util.find_spec(library) is None and not os.environ.get("DLPACK_PY_COMPLETE")
-    return pytest.mark.skipif(missing, reason=f"{library}: make test-libraries installs it")
 
 
 def test_the_page_has_the_command_of_each_program():
@@ -54,7 +48,7 @@ def run(name, *launcher, **environment):
     return said
 
 
-@needs("distributed")
+@needs("distributed", "make test-libraries")
 def test_blocks_of_dask_are_copied_only_from_process_to_process_D5_C9():
     said = run("dask_blocks.py")
     assert len(re.findall(r"^threads: process \d+ made a block", said, re.MULTILINE)) == 4
@@ -62,7 +56,7 @@ def test_blocks_of_dask_are_copied_only_from_process_to_process_D5_C9():
     assert said.count(" has block 0 at ") == 3 and said.endswith("Without a copy in each process that made a block.\n")
 
 
-@needs("mpi4py")
+@needs("mpi4py", "make test-libraries")
 def test_mpi_scatters_and_gathers_rows_in_the_memory_of_images_P8_P3():
     if shutil.which("mpiexec") is None:
         without = pytest.fail if os.environ.get("DLPACK_PY_COMPLETE") else pytest.skip
@@ -72,14 +66,14 @@ def test_mpi_scatters_and_gathers_rows_in_the_memory_of_images_P8_P3():
     assert said.count("rank 0: MPI has gathered 600 blurred rows") == 1
 
 
-@needs("torch")
+@needs("torch", "make test-libraries")
 def test_gloo_adds_in_the_memory_of_samples_which_does_not_move_meanwhile_P9():
     said = run("gloo_sum.py")
     assert said.count("gloo has written 100000 sums") == said.count("it cannot move") == 2
     assert said.count("append after PyTorch has released it: ") == 2
 
 
-@needs("ray")
+@needs("ray", "make test-libraries")
 def test_actors_of_ray_share_one_copy_of_an_array_P3():
     """Ray writes its logs and sockets below RAY_TMPDIR, whose name must be short."""
     with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp", ignore_cleanup_errors=True) as folder:
