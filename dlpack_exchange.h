@@ -995,7 +995,7 @@ dlp_keep_first_error(void *context, const char *kind, const char *message)
  * prototype   its rank, shape, dtype and device are used
  * v           out: as dlpack_py_consume; on any device
  *
- * Returns 0, or -1 with BufferError, MemoryError or the library's exception. */
+ * Returns 0, or -1 with BufferError, MemoryError, the library's exception or an error of dlpack_py_init. */
 DLP_NOINLINE DLP_MUST_CHECK int
 dlpack_py_allocate_like(PyObject *like, const DLTensor *prototype, dlpack_py_view *v)
 {

@@ -733,7 +733,7 @@ dlp_state_get(void)
 
 /* Prepare this file for the current interpreter: call it when the module is created. The first use does it too, but a
  * first use in an exit callback is too late: a deleter on another thread may hang or crash at the end (K5). Returns 0,
- * or -1 with MemoryError, RuntimeError or the exception of an interrupt. */
+ * or -1 with MemoryError, RuntimeError or the exception of an interrupt: every first use may fail in these ways. */
 static inline int
 dlpack_py_init(void)
 {
@@ -746,8 +746,7 @@ dlpack_py_init(void)
 #define DLP_UNUSED_NAME(form) ((form) == DLPACK_PY_VERSIONED ? "dltensor_versioned" : "dltensor")
 #define DLP_USED_NAME(form) ((form) == DLPACK_PY_VERSIONED ? "used_dltensor_versioned" : "used_dltensor")
 
-/* The form of a capsule that was not consumed, by its name; 0 for any other name. Pointers are
- * compared first: a capsule of this file has these strings. */
+/* The form of a capsule that was not consumed, by its name; 0 for another name. Compares the addresses first. */
 static inline int32_t
 dlp_form_of(const char *name)
 {
@@ -941,8 +940,8 @@ dlp_parse_request_general(PyObject *const *args, Py_ssize_t nargs, PyObject *kwn
                : dlpack_py_parse_request_args(values[0], values[1], values[2], values[3], request);
 }
 
-/* Read a request from the arguments of a fastcall method. Returns 0, or -1 with TypeError, ValueError (P1, P2, P4, P5)
- * or an error of __index__. Fast for no argument, or max_version alone. */
+/* Read a request from the arguments of a fastcall method. Returns 0, or -1 with TypeError, ValueError (P1, P2, P4, P5),
+ * SystemError (nargs is below 0), an error of __index__ or of dlpack_py_init. */
 static inline int
 dlpack_py_parse_request(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, dlpack_py_request *request)
 {
@@ -1224,8 +1223,8 @@ dlpack_py_answer(const dlpack_py_offer *offer, const dlpack_py_request *request)
  * args, nargs, kwnames   as METH_FASTCALL | METH_KEYWORDS passes them
  *
  * Returns a new capsule, or NULL with TypeError, ValueError or an __index__'s error (malformed request: P1, P4, P6),
- * BufferError (the request cannot be met: D8, P3, P5, P7), SystemError or MemoryError; then no reference is kept. The
- * deleter needs no thread state (K5). */
+ * BufferError (the request cannot be met: D8, P3, P5, P7), SystemError, MemoryError or an error of dlpack_py_init; then
+ * no reference is kept. The deleter needs no thread state (K5). */
 static inline PyObject *
 dlpack_py_produce(PyObject *owner, const DLTensor *t, uint64_t flags, PyObject *const *args, Py_ssize_t nargs,
                   PyObject *kwnames)
@@ -1294,7 +1293,7 @@ dlpack_py_produce_described(PyObject *self, dlpack_py_describe describe, PyObjec
     return capsule;
 }
 
-/* __dlpack_device__ for a type whose data is always CPU memory: METH_NOARGS. */
+/* __dlpack_device__ for a type whose data is always CPU memory: METH_NOARGS. NULL with an error of dlpack_py_init. */
 static inline PyObject *
 dlpack_py_cpu_device(PyObject *self, PyObject *unused)
 {
@@ -1306,7 +1305,8 @@ dlpack_py_cpu_device(PyObject *self, PyObject *unused)
     return device;
 }
 
-/* Answer __dlpack_device__ from the tensor that __dlpack__ exports (P8): a tuple of two ints, owned by the caller. */
+/* Answer __dlpack_device__ from the tensor that __dlpack__ exports (P8). Returns a new tuple of two integers; NULL with
+ * MemoryError or an error of dlpack_py_init. */
 static inline PyObject *
 dlpack_py_produce_device(const DLTensor *t)
 {
@@ -1896,8 +1896,8 @@ dlpack_py_consume_request(PyObject *obj, const dlpack_py_request *request, const
  *
  * Returns 0, or -1 with BufferError (a requirement is not met: C9), AttributeError (no __dlpack__), TypeError (the
  * method returned no DLPack capsule: C6), ValueError (the capsule was consumed before: K4), SystemError (requirements
- * contradict each other), MemoryError, or the producer's exception. On -1 the view is empty, and a capsule that was not
- * taken still owns its tensor (K1). */
+ * contradict each other), MemoryError, an error of dlpack_py_init or of the producer. On -1 the view is empty, and a
+ * capsule that was not taken still owns its tensor (K1). */
 static inline DLP_MUST_CHECK int
 dlpack_py_consume(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
@@ -2114,7 +2114,7 @@ dlp_object_type_new(void)
  * form      DLPACK_PY_VERSIONED or DLPACK_PY_LEGACY; data of a legacy tensor counts as read-only (C7)
  *
  * Returns a new object, which can be exported as often as asked; NULL with BufferError (managed is NULL, is malformed:
- * D8, or has an unknown major version: K6) or MemoryError. */
+ * D8, or has an unknown major version: K6), MemoryError or an error of dlpack_py_init. */
 DLP_NOINLINE PyObject *
 dlpack_py_object_steal(void *managed, int32_t form)
 {

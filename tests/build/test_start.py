@@ -7,6 +7,7 @@ import sys
 import machine
 import pytest
 from optional import needs, needs_numpy
+from test_header import needs_cxx
 from test_package import VERSION, pip_wheel, python, run, wheel  # noqa: F401  fixtures
 
 START = machine.ROOT / "examples" / "start"
@@ -17,8 +18,9 @@ NEEDS = {
     "nanobind": ["scikit_build_core", "nanobind"],
     "pybind11": ["scikit_build_core", "pybind11"],
 }
+IN_CXX = ["cpp", "nanobind", "pybind11"]
 PROJECTS = [
-    pytest.param(name, marks=[needs(module, "make test-package") for module in modules])
+    pytest.param(name, marks=[*(needs(module, "make test-package") for module in modules), *[needs_cxx] * (name in IN_CXX)])
     for name, modules in NEEDS.items()
 ]
 
