@@ -272,6 +272,11 @@ README = "rank, f(own), README's producer"
 BY_HAND = "by hand: `examples/by_hand`, whole"
 
 
+def escaped(text):
+    """Markdown of a text: two underscores would begin bold letters."""
+    return text.replace("__", r"\_\_")
+
+
 def table(head, rows):
     lines = ["| " + " | ".join(head) + " |", "|---" + "|---:" * (len(head) - 1) + "|"]
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
@@ -280,7 +285,7 @@ def table(head, rows):
 def write(results, folder):
     rows, lines, columns = results["rows"], results["lines"], scenarios.COLUMNS
     main = [name for name in scenarios.ROWS if rows.get(name)]
-    notes = [f"- **{name}**: {note}" for name, note in scenarios.ROWS.items() if note and name in main]
+    notes = [f"- **{escaped(name)}**: {escaped(note)}" for name, note in scenarios.ROWS.items() if note and name in main]
 
     others = [column for column in columns if column not in ("ours", "by_hand")]
 
@@ -302,7 +307,7 @@ def write(results, folder):
             ahead.setdefault((" and ".join(first), scenarios.AHEAD[name]), []).append(f"`{name}`")
 
     def filled(show, names):
-        return table(["", *columns.values()], [[n, *(cell(n, c, show) for c in columns)] for n in names])
+        return table(["", *columns.values()], [[escaped(n), *(cell(n, c, show) for c in columns)] for n in names])
 
     def growth(name):
         values = lines[name]
@@ -313,7 +318,7 @@ def write(results, folder):
     page = PAGE.format(
         calls=instructions.CALLS,
         versions=", ".join(f"{name} {version}" for name, version in results["versions"].items()),
-        instructions=table(["", *columns.values()], [[n, *(counted(n, c) for c in columns)] for n in main]),
+        instructions=table(["", *columns.values()], [[escaped(n), *(counted(n, c) for c in columns)] for n in main]),
         ahead="\n".join(f"- {library}: {', '.join(names)}. {why}" for (library, why), names in ahead.items()),
         times=filled(
             lambda cell: f"{cell['nanoseconds']:,} ns, {cell['allocations']}",

@@ -459,3 +459,12 @@ def test_no_line_is_longer_than_120_columns():
     files = [path for suffix in ("h", "hpp", "pxd") for path in sorted(machine.ROOT.glob(f"*.{suffix}"))]
     lines = [f"{path.name}: {line}" for path in files for line in path.read_text().splitlines() if len(line) > 120]
     assert lines == []
+
+
+def test_no_special_method_is_in_bold_letters():
+    """Markdown takes __dlpack__ outside of code for the bold word dlpack."""
+    found = []
+    for path in [machine.ROOT / "README.md", *(machine.ROOT / "docs").rglob("*.md")]:
+        text = re.sub(r"^```.*?^```$|`[^`]*`", "", path.read_text(), flags=re.DOTALL | re.MULTILINE)
+        found += [f"{path.name}: {name}" for name in re.findall(r"(?<![\w\\])__\w+__", text)]
+    assert found == []

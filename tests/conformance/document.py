@@ -39,6 +39,11 @@ Each row of the table below is a clause.
 """
 
 
+def escaped(text):
+    """Markdown of a text: two underscores would begin bold letters."""
+    return text.replace("__", r"\_\_")
+
+
 def sign(base, tests):
     outcome = draw_page.verdict(tests)
     if outcome == "fail":
@@ -91,7 +96,7 @@ def draw(found):
             if clause.id[0] == letter:
                 id, text = report.title(base)
                 cells = " | ".join(sign(base, group.get(base)) for group in grouped)
-                lines.append(f"| {id} {text} | {clause.grade} | {cells} |")
+                lines.append(f"| {id} {escaped(text)} | {clause.grade} | {cells} |")
         lines.append("")
     lines += ["## Failures, and the answers of the libraries", ""]
     for result, group in zip(results, grouped):
@@ -103,7 +108,7 @@ def draw(found):
             for base, tests in failed.items():
                 clause = report.clauses()[base]
                 if clause.grade == grade:
-                    lines += [f"- `{base}` ({grade}). {clause.asks} _{clause.standard}_"]
+                    lines += [f"- `{base}` ({grade}). {escaped(f'{clause.asks} _{clause.standard}_')}"]
                     for came, parameters in report.reasons(tests, "fail")[:3]:
                         lines.append(f"  - `{came.replace('`', chr(39))[:160]}`{report.named(parameters)}")
         lines.append("")

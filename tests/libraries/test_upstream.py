@@ -29,7 +29,8 @@ class Report:
         self.name, self.text = path.stem, path.read_text(encoding="utf-8")
         self.title = self.text.splitlines()[0][2:]
         facts = dict(re.findall(r"^- (\w+): (.+)$", self.text, re.M))
-        self.package, self.clause, self.standard = facts["package"], facts["clause"], facts["standard"]
+        self.package, self.clause = facts["package"], facts["clause"]
+        self.standard = facts["standard"].replace("`", "")
         self.versions = re.split(r", | and ", facts["versions"])
         blocks = {kind: body for kind, body in re.findall(r"^```(\w*)\n(.*?)^```$", self.text, re.M | re.S)}
         self.code, self.output, self.extension = blocks["python"], blocks[""], blocks.get("cpp")
