@@ -285,7 +285,7 @@ def table(head, rows):
 def write(results, folder):
     rows, lines, columns = results["rows"], results["lines"], scenarios.COLUMNS
     main = [name for name in scenarios.ROWS if rows.get(name)]
-    notes = [f"- **{escaped(name)}**: {escaped(note)}" for name, note in scenarios.ROWS.items() if note and name in main]
+    notes = [f"- **{escaped(name)}**: {escaped(note)}" for name in main if (note := scenarios.ROWS[name])]
 
     others = [column for column in columns if column not in ("ours", "by_hand")]
 

@@ -11,18 +11,16 @@ from test_header import needs_cxx
 from test_package import VERSION, pip_wheel, python, run, wheel  # noqa: F401  fixtures
 
 START = machine.ROOT / "examples" / "start"
-NEEDS = {
+INSTALL = "make test-package"
+in_cxx = [needs_cxx, needs("scikit_build_core", INSTALL)]
+MARKS = {
     "c": [],
-    "cpp": [],
-    "cython": ["Cython"],
-    "nanobind": ["scikit_build_core", "nanobind"],
-    "pybind11": ["scikit_build_core", "pybind11"],
+    "cpp": [needs_cxx],
+    "cython": [needs("Cython", INSTALL)],
+    "nanobind": [*in_cxx, needs("nanobind", INSTALL)],
+    "pybind11": [*in_cxx, needs("pybind11", INSTALL)],
 }
-IN_CXX = ["cpp", "nanobind", "pybind11"]
-PROJECTS = [
-    pytest.param(name, marks=[*(needs(module, "make test-package") for module in modules), *[needs_cxx] * (name in IN_CXX)])
-    for name, modules in NEEDS.items()
-]
+PROJECTS = [pytest.param(name, marks=marks) for name, marks in MARKS.items()]
 
 USE = """
 import numpy, ramp
@@ -65,7 +63,7 @@ def page_example():
     return re.search(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)[1].strip()
 
 
-@pytest.mark.parametrize("name", NEEDS)
+@pytest.mark.parametrize("name", MARKS)
 def test_the_page_shows_all_files_of_the_project(name):
     page = (machine.ROOT / "docs" / "start.md").read_text()
     for path in sorted((START / name).iterdir()):
@@ -75,7 +73,7 @@ def test_the_page_shows_all_files_of_the_project(name):
             )
 
 
-@pytest.mark.parametrize("name", NEEDS)
+@pytest.mark.parametrize("name", MARKS)
 def test_the_project_builds_with_the_version_of_the_headers(name):
     wanted = ".".join(VERSION.split(".")[:2])
     assert f'"dlpack-py=={wanted}.*"' in (START / name / "pyproject.toml").read_text()
