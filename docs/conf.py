@@ -43,6 +43,7 @@ html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sourcelink = False
+html_search_scorer = str(ROOT / "docs" / "extension" / "search_scorer.js")
 html_theme_options = {"navigation_with_keys": False, "top_of_page_buttons": []}
 pygments_style = "default"
 pygments_dark_style = "github-dark"
