@@ -236,11 +236,11 @@ dlp_buffer_refusal(const DLTensor *t, int readonly, int flags)
 {
     const int64_t bytes = dlpack_py_nbytes(t, 0);
     int64_t lowest = 0, highest = 0;
-    int fits = bytes == (Py_ssize_t)bytes;
-    const int has_range = sizeof(Py_ssize_t) < sizeof(int64_t) ? dlp_byte_range(t, 0, &lowest, &highest) == 0 : 0;
     int32_t i;
+    /* t was validated: it has a range. No if: MSVC warns of its constant condition. */
+    int fits = sizeof(Py_ssize_t) == sizeof(int64_t) || dlp_byte_range(t, 0, &lowest, &highest) == 0;
 
-    fits &= !has_range || (lowest == (Py_ssize_t)lowest && highest == (Py_ssize_t)highest);
+    fits &= bytes == (Py_ssize_t)bytes && lowest == (Py_ssize_t)lowest && highest == (Py_ssize_t)highest;
     for (i = 0; i < t->ndim; i++)
         fits &= t->shape[i] == (Py_ssize_t)t->shape[i];
     if (!fits || t->ndim > DLP_BUFFER_MAX_NDIM)
@@ -459,8 +459,8 @@ dlpack_buffer_get(PyObject *obj, const dlpack_py_want *want, Py_buffer *buffer, 
         return PyObject_GetBuffer(obj, buffer, flags);
     memory = dlpack_buffer_memoryview(obj, want);
     if (memory != NULL) {
-        result = PyObject_GetBuffer(memory, buffer, flags);
-        buffer->readonly = DLP_BUFFER_READONLY(buffer, memory);
+        if ((result = PyObject_GetBuffer(memory, buffer, flags)) == 0)
+            buffer->readonly = DLP_BUFFER_READONLY(buffer, memory);
         dlp_decref_keeping_error(memory);
     }
     else if (PyErr_ExceptionMatches(PyExc_AttributeError) && !dlpack_py_check(obj)) { /* has neither protocol */

@@ -271,7 +271,7 @@ dlpack_cuda_from_dlpack(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnam
 static inline int
 dlpack_cuda_release(dlpack_py_view *v, cudaStream_t stream)
 {
-    return dlp_device_release(v, dlpack_cuda_stream(stream));
+    return dlp_device_release_or_raise(v, dlpack_cuda_stream(stream));
 }
 
 /* dlpack_cuda_release for tp_dealloc: keeps the exception in flight and reports an error as unraisable. Where

@@ -287,8 +287,8 @@ dlp_device_order_by_event(dlp_device_guard *guard, dlpack_py_work_stream before,
 /* The work of dlpack_device_order. before is changed. All streams are asked for captures before the first event is
  * recorded: a request that is refused changes no capture. */
 static inline int
-dlp_device_order(dlp_device_guard *guard, dlpack_py_work_stream *before, size_t count, dlpack_py_work_stream after,
-                 dlpack_py_error *error)
+dlp_device_order_guarded(dlp_device_guard *guard, dlpack_py_work_stream *before, size_t count,
+                         dlpack_py_work_stream after, dlpack_py_error *error)
 {
     uint64_t captures[DLPACK_PY_MAX_PENDING]; /* of before[i]; 0: none */
     uint64_t joined;                          /* the capture that after is in, or will join; 0: none */
@@ -352,7 +352,7 @@ dlpack_device_order(const dlpack_py_work_stream *before, size_t count, dlpack_py
             return -1;
         return dlpack_device_order(others, others_count, after, error); /* compares with the id */
     }
-    return dlp_device_guard_end(&guard, dlp_device_order(&guard, others, others_count, after, error), error);
+    return dlp_device_guard_end(&guard, dlp_device_order_guarded(&guard, others, others_count, after, error), error);
 }
 
 /* Checks that the host may wait for *stream (see dlp_device_find_pending): it must not capture (S6). */
@@ -437,6 +437,7 @@ dlp_device_copy_and_wait(const DLTensor *dst, const DLTensor *src, uint64_t flag
 /* Copy the elements of a tensor on a device to the host, whatever their strides.
  *
  * dst             compact row-major memory of the host, of the dtype and shape of src
+ * flags           DLPACK_PY_FLAG_* of src: padded sub-byte dtypes
  * before, count   streams on which work on src is pending. The copy is queued on the first of them, or else on the
  *                 default stream of the device, and the host waits for it
  *
@@ -802,8 +803,8 @@ dlp_device_join_chains(dlp_device_waiting *all)
 }
 
 /* Release the tensors of dlpack_device_release whose work is done. Later calls of dlpack_device_release and
- * dlpack_device_consume in this file do it too. A library that makes no such calls calls this function now and then,
- * and after it has synchronized, before an interpreter or the process ends: tensors that wait at the end are leaked.
+ * dlpack_device_consume in this source file do it too. A library that makes no such calls calls this function now and
+ * then, and after it has synchronized, before an interpreter or the process ends: tensors that wait then are leaked.
  *
  * Returns how many tensors still wait that this thread may release: those of its interpreter. A thread without a thread
  * state counts as a thread of the main interpreter. Tensors that another thread asks about at this moment are not
@@ -936,8 +937,8 @@ dlpack_device_release(dlpack_py_work_stream stream, dlpack_py_view *v, dlpack_py
     waiting->last = waiting;
     waiting->count = 1;
     waiting->form = taken.form;
-    /* A deleter of this file attaches to its own interpreter. A deleter of another library must run in the interpreter
-     * that released the view (G1). */
+    /* A deleter of this source file attaches to its own interpreter. A deleter of another library must run in the
+     * interpreter that released the view (G1). */
     waiting->interpreter = dlp_manager_of(taken.managed, taken.form) != NULL ? -1 : dlp_device_this_interpreter();
     waiting->managed = taken.managed;
     taken.managed = NULL;
@@ -949,7 +950,7 @@ dlpack_device_release(dlpack_py_work_stream stream, dlpack_py_view *v, dlpack_py
 
 /* dlpack_device_release that raises, for a stream of the view's device. */
 static inline int
-dlp_device_release(dlpack_py_view *v, uintptr_t handle)
+dlp_device_release_or_raise(dlpack_py_view *v, uintptr_t handle)
 {
     dlpack_py_work_stream stream = {handle, v->tensor.device.device_id};
     dlpack_py_error error;
@@ -965,7 +966,7 @@ static inline void
 dlp_device_release_unraisable(dlpack_py_view *v, uintptr_t handle)
 {
     const dlp_exception saved = dlp_exception_save();
-    if (dlp_device_release(v, handle) < 0)
+    if (dlp_device_release_or_raise(v, handle) < 0)
         PyErr_WriteUnraisable(NULL);
     v->managed = NULL; /* leaked, where it is still there */
     dlpack_py_release(v);
@@ -987,8 +988,8 @@ dlp_device_take_interface(PyObject *obj, dlpack_py_request *request, const dlpac
  *
  * work   in: device_id; out: handle
  *
- * Returns 1; 0 where the type has no table, or a table of this file without a stream; -1 with the library's exception.
- */
+ * Returns 1; 0 where the type has no table, or one of this source file without a stream; -1 with the library's
+ * exception. */
 static inline int
 dlpack_device_current_work(PyObject *obj, dlpack_py_work_stream *work)
 {
@@ -1019,7 +1020,7 @@ dlp_device_consume_on_stream(PyObject *obj, dlpack_py_request *request, const dl
 
     if (import.obj == NULL)
         return dlp_take_capsule(obj, &import, v);
-    result = dlp_take_by_type(&import, dlpack_device_operations(), &table, v);
+    result = dlp_take_by_table(&import, dlpack_device_operations(), &table, v);
     if (result == DLP_NO_TABLE)
         return dlp_finish_import_steal(dlp_device_call_dlpack(&import, request), &import, v);
     if (result < 0 || !dlp_operates_on(dlpack_device_operations(), v->tensor.device) ||
@@ -1036,8 +1037,8 @@ dlp_device_consume_on_stream(PyObject *obj, dlpack_py_request *request, const dl
 
 /* Takes the tensor of obj by a request that names no stream. stream, want: as for dlpack_device_consume. */
 static inline int
-dlp_device_consume(PyObject *obj, uintptr_t stream, dlpack_py_request *request, const dlpack_py_want *want,
-                   dlpack_py_view *v)
+dlp_device_consume_request(PyObject *obj, uintptr_t stream, dlpack_py_request *request, const dlpack_py_want *want,
+                           dlpack_py_view *v)
 {
     dlpack_py_want device_want = want != NULL ? *want : dlpack_py_want_any();
     const int has_stream = !request->has_device || request->device.device_type != kDLCPU;
@@ -1089,7 +1090,7 @@ dlpack_device_consume(PyObject *obj, uintptr_t stream, const dlpack_py_want *wan
 {
     dlpack_py_request request;
     memset(&request, 0, sizeof(request));
-    return dlp_device_consume(obj, stream, &request, want, v);
+    return dlp_device_consume_request(obj, stream, &request, want, v);
 }
 
 /* Reads the name of a device, such as "cpu", "cuda" or "cuda:1". Returns 0, or -1. */
@@ -1137,7 +1138,7 @@ dlpack_device_from_dlpack(PyObject *const *args, Py_ssize_t nargs, PyObject *kwn
                                    values[1]);
         request.has_device = 1;
     }
-    return dlp_device_consume(args[0], stream, &request, want, v);
+    return dlp_device_consume_request(args[0], stream, &request, want, v);
 }
 
 #endif /* DLPACK_DEVICE_PROTOCOL_LAYER */

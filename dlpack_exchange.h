@@ -7,7 +7,7 @@
  * type that has one; they call __dlpack__ where the table cannot be used (X4, X9). One import:
  *   dlp_consume_cached         for a type in the cache, tries the embedded tensor (dlp_find_embedded), the table
  *                              (dlp_take_from_table), then the type's __dlpack__ (dlp_take_by_method)
- *   dlpack_py_consume_request  all else: reads the type (dlp_take_by_type), and goes on as dlpack_py.h describes
+ *   dlpack_py_consume_request  all else: reads the type (dlp_take_by_table), and goes on as dlpack_py.h describes
  * More calls: dlpack_py_borrow; dlpack_py_embed, dlpack_py_offer_embedded; DLPACK_PY_EXCHANGE_API...,
  * dlpack_py_exchange_add; dlpack_py_allocate_like, dlpack_py_check_like, dlpack_py_return_like_steal.
  *
@@ -60,7 +60,7 @@ typedef struct dlp_registration {
 typedef struct dlp_type_entry {
     dlp_atomic type;                /* PyTypeObject *: borrowed, to compare with; set last */
     unsigned int tag;               /* its version tag, which changes when the type or a base changes; 0: none */
-    int is_ours;                    /* the table is of this file */
+    int is_ours;                    /* the table was defined in this source file */
     int refuses_keywords;           /* __dlpack__ is a C function that raised TypeError only with keywords (C1) */
     size_t embedded_offset;         /* of our table: the offset of the dlpack_py_embedded in an object; 0: none */
     const DLPackExchangeAPI *table; /* NULL: none */
@@ -78,9 +78,9 @@ typedef char dlp_type_entry_has_64_bytes[sizeof(dlp_type_entry) == 64 ? 1 : -1];
 #endif
 #define DLP_EXCHANGE_NAME "dlpack_exchange_api"
 
-/* What this file caches for an interpreter, until the interpreter ends. */
+/* What this source file caches for an interpreter, until the interpreter ends. */
 typedef struct dlp_type_cache {
-    dlp_atomic registered;          /* dlp_registration *: the types with a table of this file */
+    dlp_atomic registered;          /* dlp_registration *: the types with a table of this source file */
     PyTypeObject *from_dlpack_type; /* the static type that from_dlpack belongs to; borrowed, only compared */
     unsigned int from_dlpack_tag;
     PyObject *from_dlpack; /* of the library of from_dlpack_type; NULL: not cached */
@@ -90,9 +90,9 @@ typedef struct dlp_type_cache {
 } dlp_type_cache;
 
 DLP_COLD void
-dlp_type_cache_free(void *exchange)
+dlp_type_cache_free(void *type_cache)
 {
-    dlp_type_cache *cache = (dlp_type_cache *)exchange;
+    dlp_type_cache *cache = (dlp_type_cache *)type_cache;
     dlp_registration *record = (dlp_registration *)DLP_LOAD(&cache->registered), *next;
 
     for (; record != NULL; record = next) {
@@ -164,8 +164,8 @@ dlp_usable_table(const DLPackExchangeAPIHeader *header)
                : table;
 }
 
-/* The type, type itself or a base of it, to which dlpack_py_exchange_add has added this table (X7); with type NULL, any
- * such type. A new reference. NULL: there is none, as in a class of others that carries this table; or MemoryError. */
+/* The type to which dlpack_py_exchange_add has added this table: type itself or a base of it (X7); if type is NULL, the
+ * last such type. A new reference. NULL: the table was added to none of them, or MemoryError. */
 DLP_COLD PyObject *
 dlp_registered_type(dlp_type_cache *cache, PyTypeObject *type, const void *table)
 {
@@ -257,7 +257,7 @@ dlp_type_entry_read(dlp_state *state, PyTypeObject *type, dlp_type_entry *found)
     if (found->tag == 0 || found->tag != dlp_type_tag(type)) /* it was changed meanwhile */
         return 0;
 #  ifdef Py_GIL_DISABLED
-    /* Written once, for readers without a lock, and without what is invalid once another thread changes the type. */
+    /* Written once: readers take no lock. Without offset and method, which a change by another thread makes wrong. */
     found->embedded_offset = 0;
     if (found->table == NULL || !DLP_COMPARE_EXCHANGE(&dlp_type_entry_at(cache, type)->type, 0, 1))
         return 0;
@@ -463,23 +463,22 @@ dlp_take_from_table(const dlp_type_entry *entry, PyObject *obj, const dlpack_py_
         PyErr_Clear(); /* a table may refuse data of a device that __dlpack__ exports */
         return DLP_NO_TABLE;
     }
-    if (!dlp_is_unknown_major(managed, DLPACK_PY_VERSIONED)) {
-        if ((is_ours || !dlp_is_complex(managed->dl_tensor.dtype)) &&
-            dlp_meets_want_simple(managed, &managed->dl_tensor, want, is_basic)) {
-            dlp_view_fill(v, managed, &managed->dl_tensor);
-            return 0;
-        }
-        if (!dlp_can_use_table_tensor(&managed->dl_tensor, is_ours, obj, operations)) {
-            dlp_delete(managed, DLPACK_PY_VERSIONED);
-            return PyErr_Occurred() ? -1 : DLP_NO_TABLE;
-        }
+    if (dlp_meets_want_simple(managed, &managed->dl_tensor, want, is_basic) &&
+        (is_ours || !dlp_is_complex(managed->dl_tensor.dtype))) {
+        dlp_view_fill(v, managed, &managed->dl_tensor);
+        return 0;
+    }
+    if (!dlp_is_unknown_major(managed, DLPACK_PY_VERSIONED) &&
+        !dlp_can_use_table_tensor(&managed->dl_tensor, is_ours, obj, operations)) {
+        dlp_delete(managed, DLPACK_PY_VERSIONED);
+        return PyErr_Occurred() ? -1 : DLP_NO_TABLE;
     }
     return dlp_take_managed_steal(managed, DLPACK_PY_VERSIONED, want, NULL, v);
 }
 
 /* As dlp_take_from_table, for an object of any type: DLP_NO_TABLE if it has no table. table: out; NULL: not wanted. */
 static inline int
-dlp_take_by_type(const dlp_import *import, const dlpack_py_device *operations, const void **table, dlpack_py_view *v)
+dlp_take_by_table(const dlp_import *import, const dlpack_py_device *operations, const void **table, dlpack_py_view *v)
 {
     dlp_type_entry uncached;
     const dlp_type_entry *entry;
@@ -495,8 +494,8 @@ dlp_take_by_type(const dlp_import *import, const dlpack_py_device *operations, c
     return dlp_take_from_table(entry, import->obj, import->want, dlp_is_basic_want(import->want), operations, v);
 }
 
-/* Fast path: returns the managed tensors in an object of a type with a table of this file, if they are row-major and
- * aligned and meet basic requirements; else NULL. entry: the type's cached entry, or NULL. Runs no foreign code. */
+/* Fast path: returns the managed tensors in an object of a type with a table of this source file, if they are row-major
+ * and aligned and meet basic requirements; else NULL. entry: the type's cached entry, or NULL. Runs no foreign code. */
 static inline dlpack_py_embedded *
 dlp_find_embedded(const dlp_type_entry *entry, PyObject *obj, const dlpack_py_want *want, int is_basic)
 {
@@ -784,11 +783,11 @@ dlp_table_allocate(DLTensor *prototype, DLManagedTensorVersioned **out, void *co
 {
     dlpack_py_error error;
 
+    if (out != NULL)
+        *out = NULL;
     if (out == NULL || prototype == NULL)
         (void)dlp_fail(&error, DLPACK_PY_VALUE_ERROR, "%s is NULL", out == NULL ? "out" : "prototype");
-    if (out != NULL)
-        *out = prototype == NULL ? NULL : dlpack_py_allocate(prototype, &error);
-    if (out != NULL && *out != NULL)
+    else if ((*out = dlpack_py_allocate(prototype, &error)) != NULL)
         return 0;
     if (set_error != NULL)
         set_error(context, dlp_error_kind(error.code), error.text);
@@ -884,7 +883,7 @@ dlp_table_stream(const dlpack_py_exchange *ours, DLDeviceType type, int32_t id, 
     DLP_DEFINE_TABLE(name, describe, make_steal, want, work_stream, 0)
 
 /* As DLPACK_PY_EXCHANGE_API, for objects that have a dlpack_py_embedded at this offset, all zero as tp_alloc makes it.
- * Once dlpack_py_embed has filled it, a consumer in this file takes it without describe, which must offer the same. */
+ * Once dlpack_py_embed has filled it, a consumer in this source file skips describe, which must offer the same. */
 #define DLPACK_PY_EXCHANGE_API_EMBEDDED(name, describe, make_steal, want, offset) \
     DLP_DEFINE_TABLE(name, describe, make_steal, want, NULL, offset)
 
@@ -929,8 +928,8 @@ dlp_type_set_attribute(PyTypeObject *type, PyObject *name, PyObject *value)
     return failed;
 }
 
-/* Add an exchange table to a type, when the type is created; for a static type, after PyType_Ready. The table makes
- * objects of the type that it was added to last, and does not keep it alive. Returns 0, or -1 with an exception. */
+/* Add an exchange table to a new type (a static one: after PyType_Ready). It makes objects of the type it was added to
+ * last, and keeps none alive. Returns 0; or -1 with SystemError (not ready; bad want), TypeError or MemoryError. */
 DLP_COLD int
 dlpack_py_exchange_add(PyTypeObject *type, const dlpack_py_exchange *exchange)
 {
@@ -993,7 +992,7 @@ dlp_keep_first_error(void *context, const char *kind, const char *message)
  *
  * like        the argument; the exchange table of its type allocates. Without one, and for Py_None: dlpack_py_allocate
  * prototype   its rank, shape, dtype and device are used
- * v           out: as dlpack_py_consume; on any device
+ * v           out: as dlpack_py_consume; on any device, writable; in the memory order that the table chooses
  *
  * Returns 0, or -1 with BufferError, MemoryError, the library's exception or an error of dlpack_py_init. */
 DLP_NOINLINE DLP_MUST_CHECK int
@@ -1186,9 +1185,9 @@ dlpack_py_check_like(PyObject *like)
 
 /* dlpack_py_return_like_steal: a result as an array of the library of an argument.
  *
- * like   the argument. The exchange table of its type makes the array (a table of this file: of like's type, or of the
- *        base that has the table). Without a table, from_dlpack makes it: of the array namespace, of the type's module,
- *        or of a package around it
+ * like   the argument. The exchange table of its type makes the array (a table of this source file: of like's type, or
+ *        of the base that has the table). Without a table, from_dlpack makes it: of the array namespace, of the type's
+ *        module, or of a package around it
  * v      the array's data, which is ready, or on the stream that the table names; stolen, also on failure
  *
  * Returns a new reference; NULL with ValueError (v is borrowed), TypeError (no from_dlpack), MemoryError, or others. */

@@ -109,7 +109,7 @@
 /* Optional; set them as the switches of dlpack_tensor.h.
  *
  * DLPACK_PY_EXIT_WAIT      how long the end of an interpreter waits for deleters on other threads, in seconds.
- * DLPACK_PY_OPTIONAL       leaves this file out before Python 3.9, without #error: DLPACK_PY_AVAILABLE is 0. */
+ * DLPACK_PY_OPTIONAL       leaves this header out before Python 3.9, without #error: DLPACK_PY_AVAILABLE is 0. */
 #ifndef DLPACK_PY_EXIT_WAIT
 #  define DLPACK_PY_EXIT_WAIT 10
 #endif
@@ -199,7 +199,7 @@ extern "C"
     __declspec(dllimport) void __stdcall
     Sleep(unsigned long milliseconds); /* without windows.h and its macros */
 #  define DLP_PROCESS() ((dlp_atomic)1)
-#  define DLP_SLEEP_MS 16 /* Windows wakes threads every 15.6 ms: a shorter sleep lasts as long */
+#  define DLP_SLEEP_MS 15 /* Windows wakes threads every 15.6 ms: a shorter sleep lasts as long, 16 twice as long */
 #  define DLP_SLEEP() Sleep(DLP_SLEEP_MS)
 #else
 #  include <poll.h>
@@ -236,7 +236,7 @@ dlp_thread_state(void)
     /* holder: the thread state that holds the GIL, perhaps of another thread. gil_state: the one that PyGILState
      * has for this thread. With subinterpreters a thread may have two thread states: then thread ids are compared.
      * Known limits: another thread may free holder meanwhile. Where thread A uses the thread state of thread B, as
-     * _xxsubinterpreters does, a deleter hangs on A and may crash on B. Without gil_state an attached thread hangs. */
+     * _xxsubinterpreters does, a deleter hangs on A and may crash on B; on an attached thread without gil_state too. */
     PyThreadState *holder = _PyThreadState_UncheckedGet(), *gil_state = PyGILState_GetThisThreadState();
     return holder == NULL || holder == gil_state ||
                    (gil_state != NULL && PyInterpreterState_Head() != PyInterpreterState_Main() &&
@@ -369,8 +369,8 @@ dlp_is_fatal(void)
     return PyErr_ExceptionMatches(PyExc_MemoryError) || !PyErr_ExceptionMatches(PyExc_Exception);
 }
 
-/* Follows __context__ from chain to the exception whose context is NULL or end. Returns that one, borrowed; NULL if
- * chain is end, if other is on the way, or after limit exceptions: the chain may be a ring. */
+/* Follows __context__ from chain up to the last exception before end, or before NULL. Returns that exception, borrowed.
+ * Returns NULL if chain is end, if other is in between, or after limit exceptions: the chain may be a ring. */
 DLP_COLD PyObject *
 dlp_exception_chain_end(PyObject *chain, PyObject *end, PyObject *other, int limit)
 {
@@ -457,7 +457,7 @@ dlp_drop_attached(const dlp_manager *manager)
 }
 
 /* Attaches this thread to the owner's interpreter and drops the owner; leaks it where the interpreter is closing.
- * current: the thread state of another interpreter, or NULL. PyGILState_Ensure attaches to the main one only. */
+ * current: the thread state of another interpreter, or NULL. PyGILState_Ensure knows only the main interpreter. */
 DLP_COLD void
 dlp_attach_and_drop(const dlp_manager *manager, PyThreadState *current)
 {
@@ -523,7 +523,7 @@ dlp_set_owner(dlp_manager *manager, PyObject *owner, dlp_lifetime *lifetime, dlp
     manager->free_fn = dlp_drop_owner;
 }
 
-/* The manager of what this file exported for a Python object; NULL for any other managed tensor. */
+/* The manager of a tensor that this source file exported for a Python object; NULL for any other managed tensor. */
 static inline const dlp_manager *
 dlp_manager_of(const void *managed, int32_t form)
 {
@@ -542,7 +542,7 @@ dlp_manager_of(const void *managed, int32_t form)
 DLP_NOINLINE void
 dlp_delete(void *managed, int32_t form)
 {
-    /* The deleter of an export of this file keeps the exception itself. */
+    /* The deleter of an export of this source file keeps the exception itself. */
     const int attached = dlp_manager_of(managed, form) == NULL && dlp_thread_state() != NULL;
     struct DLManagedTensorVersioned *versioned = (struct DLManagedTensorVersioned *)managed;
     DLManagedTensor *legacy = (DLManagedTensor *)managed;
@@ -617,7 +617,7 @@ dlp_state_destructor(PyObject *capsule)
         DLPACK_PY_FREE(state);
 }
 
-/* The exit callback: sets DLP_CLOSING. Waits without the GIL, at most DLPACK_PY_EXIT_WAIT, for deleters that attach. */
+/* The exit callback: sets DLP_CLOSING. Waits without the GIL, about DLPACK_PY_EXIT_WAIT, for deleters that attach. */
 DLP_COLD PyObject *
 dlp_at_exit(PyObject *self, PyObject *unused)
 {
@@ -722,7 +722,7 @@ dlp_state_find_or_make(PyInterpreterState *interpreter)
     return state;
 }
 
-/* The state of this file in this interpreter, borrowed; NULL with MemoryError, RuntimeError or an interrupt. */
+/* The state of this source file in this interpreter, borrowed; NULL with MemoryError, RuntimeError or an interrupt. */
 DLP_NOINLINE dlp_state *
 dlp_state_get(void)
 {
@@ -731,9 +731,9 @@ dlp_state_get(void)
     return state != NULL && state->lifetime.interpreter == interpreter ? state : dlp_state_find_or_make(interpreter);
 }
 
-/* Prepare this file for the current interpreter: call it when the module is created. The first use does it too, but a
- * first use in an exit callback is too late: a deleter on another thread may hang or crash at the end (K5). Returns 0,
- * or -1 with MemoryError, RuntimeError or the exception of an interrupt: every first use may fail in these ways. */
+/* Prepare this source file for the current interpreter: call it when the module is created. The first use does it too,
+ * but a first use in an exit callback is too late: a deleter on another thread may hang or crash at the end of the
+ * interpreter (K5). Returns 0, or -1 with MemoryError, RuntimeError or an interrupt, as every first use may. */
 static inline int
 dlpack_py_init(void)
 {
@@ -957,7 +957,7 @@ dlpack_py_parse_request(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnam
         return 0; /* saves 133 of 818 instructions of x.__dlpack__() */
     if (args[0] != state->objects[DLP_OBJ_VERSION])
         return dlp_parse_version(args[0], request);
-    request->max_version.major = DLPACK_PY_PROTOCOL_MAJOR; /* the tuple of this file's consumer */
+    request->max_version.major = DLPACK_PY_PROTOCOL_MAJOR; /* the tuple of this source file's consumer */
     request->max_version.minor = DLPACK_PY_PROTOCOL_MINOR;
     return 0;
 }
@@ -1165,7 +1165,7 @@ dlp_offer_copy(const dlpack_py_offer *offer, const dlpack_py_plan *plan)
 }
 
 /* Makes the managed tensor that a plan describes; NULL with an exception. For an export in place the caller then calls
- * make_ready. Get the state before the plan: its first use runs Python code, which may change the tensor. */
+ * make_ready. Call dlp_state_get before dlp_plan: its first call runs Python code, which may change the tensor. */
 static inline void *
 dlp_offer_export(dlp_state *state, const dlpack_py_offer *offer, const dlpack_py_plan *plan)
 {
@@ -1433,7 +1433,7 @@ dlpack_py_move(dlpack_py_view *to, dlpack_py_view *from)
     dlp_view_clear(from);
 }
 
-/* For the tp_traverse of an object with a view: visits the owner of a tensor that this file exported here (G1). */
+/* For tp_traverse of an object with a view: visits the owner of an export of this source file and interpreter (G1). */
 static inline int
 dlpack_py_traverse(const dlpack_py_view *v, visitproc visit, void *arg)
 {
@@ -1457,7 +1457,7 @@ typedef struct dlp_import {
     int knows_keywords;
 } dlp_import;
 
-/* Makes a consumer. want NULL: no requirements. request NULL: a request without arguments. */
+/* Fills a dlp_import. want NULL: no requirements. request NULL: a request without arguments. */
 static inline dlp_import
 dlp_import_make(const dlpack_py_want *want, const dlpack_py_request *request, PyObject *obj)
 {
@@ -1574,10 +1574,10 @@ enum {
     DLP_ASK_FOR_CPU = -3,   /* pinned or managed memory: the object may be asked for CPU memory (C5) */
     DLP_UNKNOWN_MAJOR = -2, /* the tensor must be deleted (K6) */
     DLP_MAKE_COPY = 1,      /* a copy meets what the consumer asks for */
-    DLP_NO_TABLE            /* of dlp_take_by_type: call __dlpack__ */
+    DLP_NO_TABLE            /* of dlp_take_by_table: call __dlpack__ */
 };
 
-/* A major version that this file does not know: only the deleter can be relied on (K6). */
+/* A major version that this header does not know: only the deleter can be relied on (K6). */
 static inline int
 dlp_is_unknown_major(const void *managed, int32_t form)
 {
@@ -1606,18 +1606,18 @@ dlp_view_decide(dlpack_py_view *v, const dlp_import *import, dlpack_py_error *er
     const DLDevice asked = import->request->device;
     const dlpack_py_want *want = import->want;
     const int layout = dlp_simple_layout(t);
-    const int skip_device_checks = layout != 0 && want->device <= (int32_t)kDLCPU; /* CPU memory, which is wanted */
+    const int is_wanted_cpu = layout != 0 && want->device <= (int32_t)kDLCPU; /* layout is not 0: CPU memory */
     const int wants_cpu = want->device == (int32_t)kDLCPU;
     const int readable = layout != 0 || dlpack_py_is_cpu_readable(t->device);
     const int may_be_pending = (want->options & DLPACK_PY_WANT_NOTHING_PENDING) == 0;
     /* copy=True may have been ignored: copy was not passed, or the capsule is legacy. IS_COPIED is not read (C3). */
     int must_copy =
         import->request->copy == DLPACK_PY_COPY_ALWAYS && (v->form == DLPACK_PY_LEGACY || !import->knows_keywords);
-    char actual[DLPACK_PY_TEXT_SIZE], other[DLPACK_PY_TEXT_SIZE];
+    char actual[DLPACK_PY_TEXT_SIZE], wanted[DLPACK_PY_TEXT_SIZE];
 
     if (layout == 0 && dlp_validate_general(t, v->flags, error) < 0)
         return -1;
-    if (!skip_device_checks && (wants_cpu ? !readable : !dlp_is_wanted_device(t, want))) /* before other faults */
+    if (!is_wanted_cpu && (wants_cpu ? !readable : !dlp_is_wanted_device(t, want))) /* before other faults */
         return dlp_refuse_device(t->device, want, error);
     if (dlp_check_requirements(t, layout, v->readonly, want, error) < 0) {
         if (!error->copy_helps || !dlp_may_copy(t, import))
@@ -1625,7 +1625,7 @@ dlp_view_decide(dlpack_py_view *v, const dlp_import *import, dlpack_py_error *er
         must_copy = 1; /* also after copy=True: the producer's copy does not meet the requirements */
     }
     v->overlaps = layout == 0 && dlp_overlaps_itself(t);
-    if (skip_device_checks && !must_copy && !import->request->has_device)
+    if (is_wanted_cpu && !must_copy && !import->request->has_device)
         return 0;
     /* A producer of pinned or managed memory waits for its work if CPU memory is asked for (C5). */
     if (readable && t->device.device_type != kDLCPU &&
@@ -1642,7 +1642,7 @@ dlp_view_decide(dlpack_py_view *v, const dlp_import *import, dlpack_py_error *er
     if (import->request->has_device &&
         (t->device.device_type != asked.device_type || (!readable && t->device.device_id != asked.device_id))) /* D9 */
         return dlp_refuse(error, "device is %s, %s was asked for", dlpack_py_device_text(t->device, actual),
-                          dlpack_py_device_text(asked, other));
+                          dlpack_py_device_text(asked, wanted));
     return 0;
 }
 
@@ -1718,7 +1718,7 @@ dlp_view_copy(dlpack_py_view *v, dlp_export *copy)
 
 /* Refuses the name of a capsule: ValueError where the capsule was consumed, or else TypeError. Returns -1. */
 DLP_COLD int
-dlp_refuse_name(const char *name, dlpack_py_error *error)
+dlp_refuse_capsule(const char *name, dlpack_py_error *error)
 {
     const int is_used = name != NULL && strncmp(name, "used_", 5) == 0 && dlp_form_of(name + 5) != 0;
     return dlp_fail(error, is_used ? DLPACK_PY_VALUE_ERROR : DLPACK_PY_TYPE_ERROR, "the capsule is named '%.60s'%s",
@@ -1744,7 +1744,7 @@ dlp_take_capsule(PyObject *capsule, const dlp_import *import, dlpack_py_view *v)
     name = PyCapsule_GetName(capsule);
     form = dlp_form_of(name); /* C2 */
     if (form == 0)
-        (void)dlp_refuse_name(name, &error);
+        (void)dlp_refuse_capsule(name, &error);
     else {
         managed = PyCapsule_GetPointer(capsule, name);
         result = dlp_view_prepare(v, managed, form, import, &copy, &error);
@@ -1854,13 +1854,13 @@ dlp_finish_import_steal(PyObject *answer, const dlp_import *import, dlpack_py_vi
 
 #ifdef DLPACK_EXCHANGE_H /* dlpack_exchange.h defines these */
 static inline int
-dlp_take_by_type(const dlp_import *import, const dlpack_py_device *operations, const void **table, dlpack_py_view *v);
+dlp_take_by_table(const dlp_import *import, const dlpack_py_device *operations, const void **table, dlpack_py_view *v);
 static inline int
 dlp_has_table(dlp_state *state, PyObject *obj);
 static int
 dlp_consume_cached(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v);
 #else
-#  define dlp_take_by_type(import, operations, table, v) DLP_NO_TABLE
+#  define dlp_take_by_table(import, operations, table, v) DLP_NO_TABLE
 #  define dlp_has_table(state, obj) 0
 #  define dlp_consume_cached(obj, want, v) dlpack_py_consume_request(obj, NULL, want, v)
 #endif
@@ -1881,7 +1881,7 @@ dlpack_py_consume_request(PyObject *obj, const dlpack_py_request *request, const
         return dlp_raise_named(import.want, &error);
     if (import.obj == NULL)
         return dlp_take_capsule(obj, &import, v);
-    result = dlp_take_by_type(&import, NULL, NULL, v);
+    result = dlp_take_by_table(&import, NULL, NULL, v);
     if (result != DLP_NO_TABLE)
         return result;
     answer = dlp_call_dlpack(&import); /* may set import.knows_keywords to 0 */
@@ -2167,7 +2167,7 @@ DLP_QUIET_END
  * K6   A tensor of an unknown major version is taken, and deleted unread.
  * K7   A deleter frees its struct, with shape and strides.
  * K8   manager_ctx is set: with NULL, Paddle 3.3 calls no deleter. *
- * C1   After a TypeError, __dlpack__ is called once without max_version, copy and dl_device, unless copy is False.
+ * C1   After a TypeError, __dlpack__ is called with stream alone, unless copy is False. Such types are remembered. *
  * C2   The version of the tensor and the name of the capsule are checked: a producer may answer with the other form.
  * C3   copy and dl_device are passed only when asked for. The consumer copies if copy=True may have been ignored. *
  * C4   No keyword is passed that is not needed: no stream for the CPU. __dlpack_device__ comes before a stream.
@@ -2184,7 +2184,7 @@ DLP_QUIET_END
  * S5   A call leaves the current device as it was, also where the call fails. *
  * S6   In a graph capture nothing is called that is illegal in one. A wait for work outside of it is BufferError. *
  * S7   A stream handle has the pointer's full width.
- * S8   No function of a device's runtime is called with the GIL held. *
+ * S8   No function of a device's runtime is called with the GIL held, except while the interpreter is ending. *
  * S9   A failure of the runtime is an exception with the runtime's text. No error is left in the runtime. *
  * S10  The host waits for pending work before it reads pinned or managed memory. *
  * X1   The exchange table is a capsule on the type.

@@ -269,7 +269,7 @@ dlpack_rocm_from_dlpack(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnam
 static inline int
 dlpack_rocm_release(dlpack_py_view *v, hipStream_t stream)
 {
-    return dlp_device_release(v, dlpack_rocm_stream(stream));
+    return dlp_device_release_or_raise(v, dlpack_rocm_stream(stream));
 }
 
 /* dlpack_rocm_release for tp_dealloc: keeps the exception in flight and reports an error as unraisable. Where

@@ -97,10 +97,10 @@ DLP_QUIET
 
 #define DLPACK_PY_MAX_NDIM 64 /* NumPy's maximum (D8) */
 
-/* DLP_GNU: has overflow built-ins. DLP_PRINTF: checks formats. DLP_NOINLINE: not inlined. DLP_COLD: and rarely called.
+/* DLP_PRINTF checks formats. DLP_NOINLINE: not inlined. DLP_COLD: not inlined, rarely called.
  * DLP_MUST_CHECK: an unused result warns. DLP_DEPRECATED, before a function, field or typedef: each use warns. */
 #if defined(__clang__) || (defined(__GNUC__) && __GNUC__ >= 5)
-#  define DLP_GNU
+#  define DLP_HAS_OVERFLOW_BUILTINS
 #  define DLP_PRINTF(text, first) __attribute__((format(printf, text, first)))
 #  define DLP_COLD static __attribute__((cold, noinline, unused))
 #  define DLP_NOINLINE static __attribute__((noinline, unused))
@@ -125,7 +125,7 @@ typedef char dlp_enum_has_4_bytes[sizeof(DLDeviceType) == 4 ? 1 : -1];
 static inline int
 dlp_checked_multiply(int64_t a, int64_t b, int64_t *out)
 {
-#ifdef DLP_GNU
+#ifdef DLP_HAS_OVERFLOW_BUILTINS
     return __builtin_mul_overflow(a, b, out) ? -1 : 0;
 #else
     if ((a > 0 && b > 0 && a > INT64_MAX / b) || (a > 0 && b < 0 && b < INT64_MIN / a) ||
@@ -912,7 +912,7 @@ dlp_check_requirements(const DLTensor *t, int layout, int readonly, const dlpack
             return dlp_refuse(error, "shape[%" PRId32 "] is %" PRId64 ", %" PRId64 " was asked for", i, t->shape[i],
                               want->shape[i]);
     }
-    if (alignment == 0 && first % 16 != 0) { /* of one number: half of a complex element, or one lane */
+    if (alignment == 0 && first % 16 != 0) { /* a number: one lane, or half of a complex one; 16 bytes align each */
         bits = dlp_is_complex(t->dtype) ? t->dtype.bits / 2u : t->dtype.bits;
         bits = bits != 64 ? bits : sizeof(DLTensor) % 8 == 0 ? 64 : 32; /* C aligns 8-byte numbers to 4 on 32-bit x86 */
         alignment = bits % 8 == 0 && (bits & (bits - 1)) == 0 ? bits / 8 : 1;
@@ -1023,8 +1023,7 @@ dlp_copy_unchecked(const DLTensor *dst, const DLTensor *src, uint64_t flags)
     const int64_t *step_from = dlp_strides_or_compact(src, compact_from);
     char *first_to = (char *)dlp_first_element(dst);
     const char *first_from = (const char *)dlp_first_element(src);
-    /* A loop that runs once. dlpack_copy_rows copies in blocks where rows have shorter steps than items: not here. */
-    static const dlp_loop once = {1, 0, INT64_MAX};
+    static const dlp_loop once = {1, 0, 0}; /* a loop that runs once */
     dlp_loop loops[DLPACK_PY_MAX_NDIM + 1], *next;
     int64_t done[DLPACK_PY_MAX_NDIM + 1]; /* rounds */
     int64_t rows = 2;                     /* index of the loop, from 2 on, with the shortest stride in src */
@@ -1114,15 +1113,15 @@ dlpack_py_overlap(const DLTensor *a, uint64_t flags_a, const DLTensor *b, uint64
     const uint64_t data_a = (uint64_t)(uintptr_t)dlp_first_element(a);
     const uint64_t data_b = (uint64_t)(uintptr_t)dlp_first_element(b);
     int64_t lowest_a, highest_a, lowest_b, highest_b;
-    uint64_t reach_a, reach, rest, step, count, times, divisor = 0, limit = UINT64_MAX;
+    uint64_t reach_a, reach, rest, step, count, times, divisor = 0, limit = UINT64_MAX; /* reach: the largest sum */
     int is_unclear = 0;
 
     if (dlp_byte_range(a, flags_a, &lowest_a, &highest_a) < 0 || dlp_byte_range(b, flags_b, &lowest_b, &highest_b) < 0)
         return 1;
     if (highest_a == 0 || highest_b == 0) /* no elements */
         return 0;
-    /* rest: from the first byte of b to the last byte of a. The tensors share a byte only if rest is a sum of strides
-     * in bytes, each 0 to count times, plus 0 to (item size of a + of b - 2). reach: the largest such sum. */
+    /* rest: last byte of a minus first byte of b. A byte is shared only if rest is a sum of strides of a, taken back
+     * from its last element, and of b (in bytes, each 0 to count times), plus 0 to (item size of a + of b - 2). */
     rest = data_a + (uint64_t)highest_a - 1 - data_b - (uint64_t)lowest_b;
     reach_a = (uint64_t)highest_a - 1 - (uint64_t)lowest_a;
     reach = reach_a + (uint64_t)highest_b - 1 - (uint64_t)lowest_b;

@@ -295,11 +295,11 @@ static PyObject *
 call_dlpack(PyObject *x, int to_cpu, PyObject *copy, int *got_keywords)
 {
     const int passes_copy = copy != Py_None;
-    PyObject *stack[3] = {x, our_version, cpu_device}, *copy_stack[4] = {x, copy, our_version, cpu_device}, *capsule;
+    PyObject *stack[4] = {x, passes_copy ? copy : x, our_version, cpu_device}, *capsule;
     PyObject *names = PyTuple_GetSlice(keyword_names, !passes_copy, 2 + to_cpu);
     if (names == NULL)
         return NULL;
-    capsule = PyObject_VectorcallMethod(dlpack_name, passes_copy ? copy_stack : stack, 1, names); /* C6 */
+    capsule = PyObject_VectorcallMethod(dlpack_name, stack + !passes_copy, 1, names); /* C6 */
     Py_DECREF(names);
     if (capsule != NULL || !PyErr_ExceptionMatches(PyExc_TypeError))
         return capsule;
@@ -307,17 +307,17 @@ call_dlpack(PyObject *x, int to_cpu, PyObject *copy, int *got_keywords)
     PyErr_Clear();
     if (copy == Py_False) /* an old producer may copy (C3) */
         return PyErr_Format(PyExc_BufferError, "copy is False, and __dlpack__ raised TypeError for this keyword");
-    return PyObject_VectorcallMethod(dlpack_name, stack, 1, NULL);
+    return PyObject_VectorcallMethod(dlpack_name, &x, 1, NULL);
 }
 
 /* Takes the tensor of a capsule, or returns NULL with an exception. All that can fail comes before the new name: after
- * a failure the capsule still owns the tensor (K4; but see K6). *is_readable: 1 for GPU memory the CPU can read. */
+ * a failure the capsule still owns the tensor (K4; but see K6). *is_gpu_memory: 1: and the CPU can read it. */
 static SharedTensor *
-take_capsule(PyObject *capsule, int wants_matrix, int *is_readable)
+take_capsule(PyObject *capsule, int wants_matrix, int *is_gpu_memory)
 {
     SharedTensor *s = NULL;
     void *unknown = NULL;
-    *is_readable = 0;
+    *is_gpu_memory = 0;
     Py_BEGIN_CRITICAL_SECTION(capsule); /* of two calls that take one capsule, only one succeeds */
     const char *name = PyCapsule_CheckExact(capsule) ? PyCapsule_GetName(capsule) : NULL;
     const int is_versioned = name != NULL && strcmp(name, VERSIONED) == 0; /* the producer chooses the form (C2) */
@@ -325,7 +325,7 @@ take_capsule(PyObject *capsule, int wants_matrix, int *is_readable)
     DLManagedTensorVersioned *managed = is_versioned || is_legacy ? PyCapsule_GetPointer(capsule, name) : NULL;
     if (managed == NULL) {
         const int is_used = name != NULL && (strcmp(name, "used_" LEGACY) == 0 || strcmp(name, "used_" VERSIONED) == 0);
-        PyErr_Format(is_used ? PyExc_ValueError : PyExc_TypeError, "%.200R %s", capsule,
+        PyErr_Format(is_used ? PyExc_ValueError : PyExc_TypeError, "%.200s %s", Py_TYPE(capsule)->tp_name,
                      is_used ? "was consumed already" : "is no DLPack capsule");
     }
     else if (is_versioned && managed->version.major != 1) { /* only the deleter's place is fixed (K6) */
@@ -343,7 +343,7 @@ take_capsule(PyObject *capsule, int wants_matrix, int *is_readable)
             s = managed->manager_ctx; /* of our own export: its reference becomes ours, no wrapper around a wrapper */
         else
             s = shared_new(t, is_versioned ? managed->flags & READ_ONLY : READ_ONLY, managed, is_versioned); /* C7 */
-        *is_readable = type == kDLCUDAHost || type == kDLCUDAManaged || type == kDLROCMHost;
+        *is_gpu_memory = type == kDLCUDAHost || type == kDLCUDAManaged || type == kDLROCMHost;
     }
     if (s != NULL || unknown != NULL)
         PyCapsule_SetName(capsule, is_versioned ? "used_" VERSIONED : "used_" LEGACY);
@@ -357,15 +357,15 @@ take_capsule(PyObject *capsule, int wants_matrix, int *is_readable)
 static SharedTensor *
 consume(PyObject *x, int to_cpu, PyObject *copy, int wants_matrix)
 {
-    int is_readable, got_keywords = !PyCapsule_CheckExact(x); /* 1: the producer got the keywords */
+    int is_gpu_memory, got_keywords = !PyCapsule_CheckExact(x); /* 1: the producer got the keywords */
     PyObject *saved[3], *capsule = got_keywords ? call_dlpack(x, to_cpu, copy, &got_keywords) : Py_BuildValue("O", x);
     if (capsule == NULL)
         return NULL;
-    SharedTensor *s = take_capsule(capsule, wants_matrix, &is_readable);
+    SharedTensor *s = take_capsule(capsule, wants_matrix, &is_gpu_memory);
     PyErr_Fetch(&saved[0], &saved[1], &saved[2]); /* not every destructor keeps the exception (K2) */
     Py_DECREF(capsule);
     PyErr_Restore(saved[0], saved[1], saved[2]);
-    if (s == NULL && is_readable && got_keywords && !to_cpu) { /* for CPU memory, a producer waits for its GPU (C5) */
+    if (s == NULL && is_gpu_memory && got_keywords && !to_cpu) { /* for CPU memory, a producer waits for its GPU (C5) */
         PyErr_Clear();
         return consume(x, 1, copy, wants_matrix);
     }
@@ -445,6 +445,6 @@ PyInit_by_hand(void)
     return module;
 }
 
-/* Left out, and where it is: data that a Python object owns, subinterpreters, contexts of exceptions (C1), other
- * requirements (dlpack_py.h); exchange tables (dlpack_exchange.h); buffers (dlpack_buffer.h); fast
- * copies (dlpack_copy.h); packed elements (dlpack_tensor.h); devices, streams (dlpack_cuda.h, dlpack_rocm.h). */
+/* Left out, and where it is: data that a Python object owns, subinterpreters, contexts of exceptions (C1), exceptions
+ * that a foreign deleter loses (K2), other requirements (dlpack_py.h); exchange tables (dlpack_exchange.h); buffers
+ * (dlpack_buffer.h); fast copies (dlpack_copy.h); packed elements (dlpack_tensor.h); devices (dlpack_cuda.h). */
