@@ -106,10 +106,10 @@
 
 /* ---- Switches and includes ---------------------------------------------- */
 
-/* Optional; set them as the switches of dlpack_tensor.h.
- *
+/* Optional; set them as the switches of dlpack_tensor.h. DLPACK_PY_AVAILABLE is set here.
  * DLPACK_PY_EXIT_WAIT      how long the end of an interpreter waits for deleters on other threads, in seconds.
- * DLPACK_PY_OPTIONAL       leaves this header out before Python 3.9, without #error: DLPACK_PY_AVAILABLE is 0. */
+ * DLPACK_PY_OPTIONAL       leaves this header out before Python 3.9, without #error.
+ * DLPACK_PY_AVAILABLE      0 where this header was left out, 1 elsewhere. */
 #ifndef DLPACK_PY_EXIT_WAIT
 #  define DLPACK_PY_EXIT_WAIT 10
 #endif
