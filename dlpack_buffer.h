@@ -237,8 +237,8 @@ dlp_buffer_refusal(const DLTensor *t, int readonly, int flags)
     const int64_t bytes = dlpack_py_nbytes(t, 0);
     int64_t lowest = 0, highest = 0;
     int32_t i;
-    /* t was validated: it has a range. No if: MSVC warns of its constant condition. */
-    int fits = sizeof(Py_ssize_t) == sizeof(int64_t) || dlp_byte_range(t, 0, &lowest, &highest) == 0;
+    /* Of constant conditions, MSVC accepts only that of ?: without a warning. */
+    int fits = sizeof(Py_ssize_t) < sizeof(int64_t) ? dlp_byte_range(t, 0, &lowest, &highest) == 0 : 1;
 
     fits &= bytes == (Py_ssize_t)bytes && lowest == (Py_ssize_t)lowest && highest == (Py_ssize_t)highest;
     for (i = 0; i < t->ndim; i++)
