@@ -97,7 +97,7 @@ dlp_buffer_format_of(const DLTensor *t)
 
 /* ---- Buffers as tensors ------------------------------------------------- */
 
-#ifdef PYPY_VERSION /* PyPy 3.9: a memoryview's Py_buffer holds the memoryview; only it has the right readonly */
+#ifdef PYPY_VERSION /* PyPy 3.9: the Py_buffer of a memoryview refers to it, a cycle; only there readonly is right */
 static inline PyObject *
 dlp_buffer_memoryview(PyObject *obj)
 {

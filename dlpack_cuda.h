@@ -207,7 +207,7 @@ dlpack_cuda_tensor(void *data, int32_t device_id, uint32_t dtype, int32_t ndim, 
 #define DLPACK_CUDA_PROTOCOL_LAYER
 
 /* The operations: the device of a dlpack_py_offer. */
-static inline const dlpack_py_device *
+static inline const dlpack_py_operations *
 dlpack_cuda_operations(void)
 {
     return dlpack_device_operations();

@@ -15,7 +15,7 @@ cdef extern from "dlpack_cuda.h":
     int dlpack_cuda_find_device(const void *pointer, DLDevice *device, dlpack_py_error *error) noexcept nogil
     DLTensor dlpack_cuda_tensor(void *data, int32_t device_id, uint32_t dtype, int32_t ndim, const int64_t *shape,
                                 const int64_t *strides) noexcept nogil
-    const dlpack_py_device *dlpack_cuda_operations() noexcept nogil
+    const dlpack_py_operations *dlpack_cuda_operations() noexcept nogil
     object dlpack_cuda_produce(object owner, const DLTensor *t, uint64_t flags, cudaStream_t stream,
                                PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
     int dlpack_cuda_consume(object obj, const dlpack_py_want *want, cudaStream_t stream, dlpack_py_view *v) except -1

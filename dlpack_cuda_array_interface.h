@@ -108,8 +108,8 @@ dlp_device_consume_interface(PyObject *obj, PyObject *dict, const dlpack_py_requ
     }
     pending.handle = stream.handle == 1 ? DLPACK_DEVICE_API_DEFAULT_STREAM : stream.handle;
     offer = dlpack_py_offer_make(obj, &t, flags);
-    offer.device = dlpack_device_operations();
-    pending.device_id = dlp_operates_on(offer.device, t.device) ? t.device.device_id : DLPACK_PY_CURRENT_DEVICE;
+    offer.operations = dlpack_device_operations();
+    pending.device_id = dlp_operates_on(offer.operations, t.device) ? t.device.device_id : DLPACK_PY_CURRENT_DEVICE;
     offer.pending = &pending;
     offer.pending_count = stream.kind == DLPACK_PY_STREAM_HANDLE;
     request.max_version.major = DLPACK_MAJOR_VERSION;
@@ -119,7 +119,7 @@ dlp_device_consume_interface(PyObject *obj, PyObject *dict, const dlpack_py_requ
     capsule = dlpack_py_answer(&offer, &request);
     if (capsule == NULL)
         return -1;
-    import.knows_keywords = 1; /* dlpack_py_answer makes a copy that is asked for */
+    import.passes_keywords = 1; /* dlpack_py_answer makes a copy that is asked for */
     result = dlp_take_capsule(capsule, &import, v);
     Py_DECREF(capsule);
     if (result != 0 || !in_place || offer.pending_count == 0 || asked->stream.kind != DLPACK_PY_STREAM_HANDLE)

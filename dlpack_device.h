@@ -475,7 +475,7 @@ dlpack_device_copy_to_host(const DLTensor *dst, const DLTensor *src, uint64_t fl
 /* ---- 4 The operations of a device --------------------------------------- */
 
 /* Makes data ready that is exported in place: orders the consumer's stream after the pending work (S1), or waits for
- * that work on the host (S10). This is dlpack_py_device.make_ready. */
+ * that work on the host (S10). This is dlpack_py_operations.make_ready. */
 static inline int
 dlp_device_make_ready(const dlpack_py_offer *offer, const dlpack_py_request *request, const dlpack_py_plan *plan)
 {
@@ -494,7 +494,7 @@ dlp_device_make_ready(const dlpack_py_offer *offer, const dlpack_py_request *req
         return 0;
     if (request->stream.kind == DLPACK_PY_STREAM_HANDLE)
         stream.handle = request->stream.handle;
-    if (dlp_operates_on(offer->device, device)) /* pinned and managed memory have no device id */
+    if (dlp_operates_on(offer->operations, device)) /* pinned and managed memory have no device id */
         stream.device_id = device.device_id;
     for (i = 0; i < offer->pending_count; i++) {
         if (on_host || !dlp_device_is_ordered(offer->pending[i], stream))
@@ -509,7 +509,7 @@ dlp_device_make_ready(const dlpack_py_offer *offer, const dlpack_py_request *req
     return failed ? dlpack_py_raise(&error) : 0;
 }
 
-/* Copies to compact memory of the CPU, behind the pending work. This is dlpack_py_device.copy. */
+/* Copies to compact memory of the CPU, behind the pending work. This is dlpack_py_operations.copy. */
 static inline int
 dlp_device_copy(const dlpack_py_offer *offer, const DLTensor *to, const DLTensor *from)
 {
@@ -532,7 +532,7 @@ dlp_device_copy(const dlpack_py_offer *offer, const DLTensor *to, const DLTensor
     return failed;
 }
 
-/* Asks an exchange table for the stream that its library works on (X4). This is dlpack_py_device.get_work_stream. */
+/* get_work_stream of dlpack_py_operations: asks an exchange table for the stream that its library works on (X4). */
 static inline int
 dlp_device_get_work_stream(const void *table, dlpack_py_work_stream *work)
 {
@@ -541,7 +541,7 @@ dlp_device_get_work_stream(const void *table, dlpack_py_work_stream *work)
     void *stream = NULL; /* some tables leave it unset (X8) */
     const int returned = exchange->current_work_stream((DLDeviceType)DLPACK_DEVICE_API_TYPE, work->device_id, &stream);
     work->handle = stream == NULL ? DLPACK_DEVICE_API_DEFAULT_STREAM : (uintptr_t)stream;
-    return returned == 0 && !PyErr_Occurred() ? 0 : dlp_table_failed("current_work_stream");
+    return returned == 0 && !PyErr_Occurred() ? 0 : dlp_raise_table_error("current_work_stream");
 #else
     (void)table;
     (void)work;
@@ -550,11 +550,11 @@ dlp_device_get_work_stream(const void *table, dlpack_py_work_stream *work)
 }
 
 /* The operations: the device of a dlpack_py_offer. */
-static inline const dlpack_py_device *
+static inline const dlpack_py_operations *
 dlpack_device_operations(void)
 {
-    static const dlpack_py_device device = {DLPACK_DEVICE_API_TYPE, dlp_device_make_ready, dlp_device_copy,
-                                            dlp_device_get_work_stream};
+    static const dlpack_py_operations device = {DLPACK_DEVICE_API_TYPE, dlp_device_make_ready, dlp_device_copy,
+                                                dlp_device_get_work_stream};
     return &device;
 }
 
@@ -563,22 +563,23 @@ static inline int
 dlp_call_dlpack_device(PyObject *obj, DLDevice *device)
 {
     const dlp_state *state = dlp_state_get();
-    PyObject *answer = NULL, *with_id;
+    PyObject *returned = NULL, *with_id;
     int32_t pair[2] = {0, 0};
     int failed;
 
     if (state != NULL)
-        answer = PyObject_VectorcallMethod(state->objects[DLP_STR_DLPACK_DEVICE], &obj, 1, NULL);
-    if (answer != NULL && PyTuple_Check(answer) && PyTuple_Size(answer) == 2 && PyTuple_GetItem(answer, 1) == Py_None) {
-        with_id = Py_BuildValue("(Oi)", PyTuple_GetItem(answer, 0), 0);
-        Py_DECREF(answer);
-        answer = with_id;
+        returned = PyObject_VectorcallMethod(state->objects[DLP_STR_DLPACK_DEVICE], &obj, 1, NULL);
+    if (returned != NULL && PyTuple_Check(returned) && PyTuple_Size(returned) == 2 &&
+        PyTuple_GetItem(returned, 1) == Py_None) {
+        with_id = Py_BuildValue("(Oi)", PyTuple_GetItem(returned, 0), 0);
+        Py_DECREF(returned);
+        returned = with_id;
     }
-    if (answer == NULL)
+    if (returned == NULL)
         return -1;
     failed =
-        dlp_parse_integers("__dlpack_device__ returned %.200U, a tuple of two integers was wanted", answer, pair, 2);
-    Py_DECREF(answer);
+        dlp_parse_integers("__dlpack_device__ returned %.200U, a tuple of two integers was wanted", returned, pair, 2);
+    Py_DECREF(returned);
     *device = dlp_device_make(pair[0], pair[1]);
     return failed;
 }
@@ -601,7 +602,7 @@ dlp_device_is_in_capture(void)
 /* Checks that the tensor in the capsule is on the device that __dlpack_device__ returned, because the keywords of the
  * call depended on it (C4). Pinned memory may be exported as CPU memory, as by PyTorch 2.13. */
 static inline int
-dlp_device_check_announced(PyObject *answer, DLDevice announced, const dlpack_py_want *want)
+dlp_device_check_announced(PyObject *returned, DLDevice announced, const dlpack_py_want *want)
 {
     char actual_text[DLPACK_PY_TEXT_SIZE], announced_text[DLPACK_PY_TEXT_SIZE];
     dlpack_py_error error;
@@ -609,9 +610,9 @@ dlp_device_check_announced(PyObject *answer, DLDevice announced, const dlpack_py
     void *managed;
     int32_t form;
 
-    DLP_CRITICAL_SECTION(answer); /* the name changes when the capsule is consumed */
-    form = PyCapsule_CheckExact(answer) ? dlp_form_of(PyCapsule_GetName(answer)) : 0;
-    managed = form == 0 ? NULL : PyCapsule_GetPointer(answer, DLP_UNUSED_NAME(form));
+    DLP_CRITICAL_SECTION(returned); /* the name changes when the capsule is consumed */
+    form = PyCapsule_CheckExact(returned) ? dlp_form_of(PyCapsule_GetName(returned)) : 0;
+    managed = form == 0 ? NULL : PyCapsule_GetPointer(returned, DLP_FIRST_NAME(form));
     if (managed != NULL && !dlp_is_unknown_major(managed, form)) /* else dlp_take_capsule refuses it */
         actual = dlp_tensor_of(managed, form)->device;
     DLP_CRITICAL_SECTION_END();
@@ -632,7 +633,7 @@ dlp_device_call_dlpack(dlp_import *import, dlpack_py_request *request)
     dlp_device_guard guard = {-1, -1};
     dlpack_py_error error;
     DLDevice announced;
-    PyObject *answer;
+    PyObject *returned;
     int is_on, is_managed, failed = 0;
 
     if (dlp_call_dlpack_device(import->obj, &announced) < 0)
@@ -652,25 +653,25 @@ dlp_device_call_dlpack(dlp_import *import, dlpack_py_request *request)
             return NULL;
         }
     }
-    answer = dlp_call_dlpack(import);
-    if (answer == NULL && request->stream.kind == DLPACK_PY_STREAM_HANDLE &&
+    returned = dlp_call_dlpack(import);
+    if (returned == NULL && request->stream.kind == DLPACK_PY_STREAM_HANDLE &&
         request->stream.handle == DLPACK_DEVICE_PER_THREAD_STREAM && PyErr_ExceptionMatches(PyExc_BufferError) &&
         !dlp_device_is_in_capture()) {
         /* PyTorch from 2.9 on refuses the per-thread default stream, which waits for the default stream. */
         PyErr_Clear();
         request->stream.handle = DLPACK_DEVICE_API_DEFAULT_STREAM;
-        answer = dlp_call_dlpack(import);
+        returned = dlp_call_dlpack(import);
     }
     if (guard.current != guard.original) {
         Py_BEGIN_ALLOW_THREADS
         failed = dlp_device_guard_end(&guard, 0, &error);
         Py_END_ALLOW_THREADS
     }
-    if (answer == NULL || (!failed && dlp_device_check_announced(answer, announced, import->want) == 0))
-        return answer;
+    if (returned == NULL || (!failed && dlp_device_check_announced(returned, announced, import->want) == 0))
+        return returned;
     if (failed)
         (void)dlpack_py_raise(&error);
-    dlp_decref_keeping_error(answer);
+    dlp_decref_keeping_error(returned);
     return NULL;
 }
 
@@ -734,7 +735,7 @@ dlp_device_produce(PyObject *owner, const DLTensor *t, uint64_t flags, dlpack_py
     dlpack_py_offer offer = dlpack_py_offer_make(owner, t, flags);
     dlpack_py_request request;
 
-    offer.device = dlpack_device_operations();
+    offer.operations = dlpack_device_operations();
     offer.pending = &pending;
     offer.pending_count = 1;
     if (dlpack_py_parse_request(args, nargs, kwnames, &request) < 0)
@@ -754,9 +755,9 @@ dlp_device_this_interpreter(void)
 
 /* A tensor whose release waits for work on a stream. Tensors of one stream form a chain: its first event is queried. */
 typedef struct dlp_device_waiting {
-    struct dlp_device_waiting *next;          /* of the first of a chain: the next chain */
-    struct dlp_device_waiting *behind, *last; /* the next of the chain, NULL: none; of the first: the last */
-    size_t count;                             /* of the first of a chain: its length */
+    struct dlp_device_waiting *behind;      /* the next tensor of the chain; NULL: this is the last */
+    struct dlp_device_waiting *next, *last; /* in the first of a chain: the next chain; the last of its own chain */
+    size_t count;                           /* in the first of a chain: the length of the chain */
     dlpack_py_work_stream stream;
     dlp_device_event event; /* recorded behind the work */
     int64_t interpreter;    /* the id of the interpreter in which the deleter may run; -1: any */
@@ -764,7 +765,7 @@ typedef struct dlp_device_waiting {
     int32_t form; /* DLPACK_PY_VERSIONED or DLPACK_PY_LEGACY: the type of *managed */
 } dlp_device_waiting;
 
-/* dlp_device_waiting *: the chains of tensors whose release waits, the newest first, of this source file; or 0. */
+/* dlp_device_waiting *: the chains of tensors whose release waits, of this source file; 0: none. */
 static dlp_atomic dlp_device_list;
 
 /* Puts chains, from first to last, into the list. */
@@ -879,8 +880,7 @@ dlp_device_mark_work(dlp_device_waiting *waiting, dlpack_py_error *error)
         if (failed)
             (void)DLPACK_DEVICE_CALL(EventDestroy, (waiting->event), NULL);
     }
-    /* An error of restoring the device is no error of the release. */
-    (void)dlp_device_guard_end(&guard, 0, NULL);
+    (void)dlp_device_guard_end(&guard, 0, NULL); /* an error of restoring the device is no error of the release */
     return failed ? -1 : 0;
 }
 
@@ -903,6 +903,7 @@ dlpack_device_release(dlpack_py_work_stream stream, dlpack_py_view *v, dlpack_py
     int failed, is_done = 0;
 
     if (v->managed == NULL) {
+        dlpack_py_release(v); /* a borrowed view may have strides of its own */
         (void)dlpack_device_collect();
         return 0;
     }

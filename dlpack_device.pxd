@@ -14,7 +14,7 @@ cdef extern from *:
     int dlpack_device_copy_to_host(const DLTensor *dst, const DLTensor *src, uint64_t flags,
                                    const dlpack_py_work_stream *before, size_t count,
                                    dlpack_py_error *error) noexcept nogil
-    const dlpack_py_device *dlpack_device_operations() noexcept nogil
+    const dlpack_py_operations *dlpack_device_operations() noexcept nogil
     size_t dlpack_device_collect()
     int dlpack_device_release(dlpack_py_work_stream stream, dlpack_py_view *v, dlpack_py_error *error)
     int dlpack_device_current_work(object obj, dlpack_py_work_stream *work) except -1

@@ -5,8 +5,8 @@
  *
  * Include it in place of dlpack_py.h. dlpack_py_consume and dlpack_py_consume_request then use the exchange table of a
  * type that has one; they call __dlpack__ where the table cannot be used (X4, X9). One import:
- *   dlp_consume_cached         for a type in the cache, tries the embedded tensor (dlp_find_embedded), the table
- *                              (dlp_take_from_table), then the type's __dlpack__ (dlp_take_by_method)
+ *   dlp_consume_cached         for a type in the cache, tries the embedded tensor (dlp_find_embedded); then the table
+ *                              (dlp_take_from_table, else dlp_call_dlpack), or without one dlp_take_by_method
  *   dlpack_py_consume_request  all else: reads the type (dlp_take_by_table), and goes on as dlpack_py.h describes
  * More calls: dlpack_py_borrow; dlpack_py_embed, dlpack_py_offer_embedded; DLPACK_PY_EXCHANGE_API...,
  * dlpack_py_exchange_add; dlpack_py_allocate_like, dlpack_py_check_like, dlpack_py_return_like_steal.
@@ -76,7 +76,7 @@ typedef char dlp_type_entry_has_64_bytes[sizeof(dlp_type_entry) == 64 ? 1 : -1];
 #else
 #  define DLP_TYPE_ENTRIES 0
 #endif
-#define DLP_EXCHANGE_NAME "dlpack_exchange_api"
+#define DLP_TABLE_NAME "dlpack_exchange_api"
 
 /* What this source file caches for an interpreter, until the interpreter ends. */
 typedef struct dlp_type_cache {
@@ -238,7 +238,7 @@ dlp_type_entry_read(dlp_state *state, PyTypeObject *type, dlp_type_entry *found)
 #endif
     if (has) /* a derived class that overrides __dlpack__ has no table: its author changed what an export means (X2) */
         capsule = dlp_find_table_attribute(type, state->objects);
-    if (capsule != NULL && (header = PyCapsule_GetPointer(capsule, DLP_EXCHANGE_NAME)) == NULL && !dlp_is_fatal())
+    if (capsule != NULL && (header = PyCapsule_GetPointer(capsule, DLP_TABLE_NAME)) == NULL && !dlp_is_fatal())
         PyErr_Clear(); /* not a capsule of this name: the table is absent, which is cached too */
     found->table = dlp_usable_table((const DLPackExchangeAPIHeader *)header);
     Py_XDECREF(capsule);
@@ -257,7 +257,7 @@ dlp_type_entry_read(dlp_state *state, PyTypeObject *type, dlp_type_entry *found)
     if (found->tag == 0 || found->tag != dlp_type_tag(type)) /* it was changed meanwhile */
         return 0;
 #  ifdef Py_GIL_DISABLED
-    /* Written once: readers take no lock. Without offset and method, which a change by another thread makes wrong. */
+    /* Written once, so that readers need no lock; without offset and method: another thread may change the type. */
     found->embedded_offset = 0;
     if (found->table == NULL || !DLP_COMPARE_EXCHANGE(&dlp_type_entry_at(cache, type)->type, 0, 1))
         return 0;
@@ -365,7 +365,7 @@ dlpack_py_offer_embedded(dlpack_py_embedded *e)
 
 /* After a table's function failed or set an exception: raises if none is set. Returns -1. */
 DLP_COLD int
-dlp_table_failed(const char *function)
+dlp_raise_table_error(const char *function)
 {
     if (!PyErr_Occurred())
         PyErr_Format(PyExc_RuntimeError, "the producer's exchange table: %s failed without an exception", function);
@@ -378,13 +378,13 @@ DLP_COLD int
 dlp_is_resolved(PyObject *obj)
 {
     const dlp_state *state = dlp_state_get();
-    PyObject *answer;
+    PyObject *returned;
     int is_resolved = state != NULL, i;
 
     for (i = DLP_STR_IS_CONJ; i <= DLP_STR_IS_NEG && is_resolved; i++) {
-        answer = PyObject_VectorcallMethod(state->objects[i], &obj, 1, NULL);
-        is_resolved = answer != NULL && PyObject_Not(answer) == 1;
-        Py_XDECREF(answer);
+        returned = PyObject_VectorcallMethod(state->objects[i], &obj, 1, NULL);
+        is_resolved = returned != NULL && PyObject_Not(returned) == 1;
+        Py_XDECREF(returned);
     }
     if (PyErr_Occurred() && !dlp_is_fatal())
         PyErr_Clear(); /* a method is missing */
@@ -394,7 +394,7 @@ dlp_is_resolved(PyObject *obj)
 /* Can the consumer use what a table has exported? A table does not synchronize (X4): for device memory the consumer
  * needs a stream of the device. Returns 1; 0 to call __dlpack__; or 0 with an exception. */
 static inline int
-dlp_can_use_table_tensor(const DLTensor *t, int is_ours, PyObject *obj, const dlpack_py_device *operations)
+dlp_can_use_table_tensor(const DLTensor *t, int is_ours, PyObject *obj, const dlpack_py_operations *operations)
 {
     return (t->device.device_type == kDLCPU || dlp_operates_on(operations, t->device)) &&
            (is_ours || !dlp_is_complex(t->dtype) || dlp_is_resolved(obj));
@@ -446,7 +446,7 @@ dlp_meets_want_simple(const DLManagedTensorVersioned *managed, const DLTensor *t
  * operations: of the device of the consumer's stream, or NULL. Returns 0, DLP_NO_TABLE, or -1 with an exception. */
 static inline int
 dlp_take_from_table(const dlp_type_entry *entry, PyObject *obj, const dlpack_py_want *want, int is_basic,
-                    const dlpack_py_device *operations, dlpack_py_view *v)
+                    const dlpack_py_operations *operations, dlpack_py_view *v)
 {
     DLManagedTensorVersioned *managed = NULL; /* some tables leave it unset (X8) */
     const int is_ours = entry->is_ours;       /* foreign code may change *entry */
@@ -454,7 +454,7 @@ dlp_take_from_table(const dlp_type_entry *entry, PyObject *obj, const dlpack_py_
     if (entry->table->managed_tensor_from_py_object_no_sync(obj, &managed) != 0)
         managed = NULL;
     if (managed == NULL || PyErr_Occurred()) {
-        (void)dlp_table_failed("managed_tensor_from_py_object_no_sync");
+        (void)dlp_raise_table_error("managed_tensor_from_py_object_no_sync");
         if (managed != NULL)
             dlp_delete(managed, DLPACK_PY_VERSIONED);
         if ((operations == NULL && (uint32_t)want->device <= (uint32_t)kDLCPU) ||
@@ -478,7 +478,8 @@ dlp_take_from_table(const dlp_type_entry *entry, PyObject *obj, const dlpack_py_
 
 /* As dlp_take_from_table, for an object of any type: DLP_NO_TABLE if it has no table. table: out; NULL: not wanted. */
 static inline int
-dlp_take_by_table(const dlp_import *import, const dlpack_py_device *operations, const void **table, dlpack_py_view *v)
+dlp_take_by_table(const dlp_import *import, const dlpack_py_operations *operations, const void **table,
+                  dlpack_py_view *v)
 {
     dlp_type_entry uncached;
     const dlp_type_entry *entry;
@@ -518,36 +519,36 @@ DLP_NOINLINE int
 dlp_take_by_method(dlp_state *state, dlp_type_entry *entry, PyObject *obj, const dlpack_py_want *want, int is_basic,
                    dlpack_py_view *v)
 {
-    PyObject *stack[2] = {obj, state->objects[DLP_OBJ_VERSION]}, *method = entry->method, *answer;
+    PyObject *stack[2] = {obj, state->objects[DLP_CONST_VERSION]}, *method = entry->method, *returned;
     const int refuses_keywords = entry->refuses_keywords;
     dlp_import import;
     DLManagedTensorVersioned *managed;
 
     Py_INCREF(method); /* the call may change the type */
-    answer = PyObject_Vectorcall(method, stack, 1, refuses_keywords ? NULL : state->objects[DLP_OBJ_KWNAMES]);
+    returned = PyObject_Vectorcall(method, stack, 1, refuses_keywords ? NULL : state->objects[DLP_CONST_NAMES]);
     Py_DECREF(method);
-    if (answer != NULL && !refuses_keywords && PyCapsule_CheckExact(answer)) {
-        managed = (DLManagedTensorVersioned *)PyCapsule_GetPointer(answer, DLP_UNUSED_NAME(DLPACK_PY_VERSIONED));
+    if (returned != NULL && !refuses_keywords && PyCapsule_CheckExact(returned)) {
+        managed = (DLManagedTensorVersioned *)PyCapsule_GetPointer(returned, DLP_FIRST_NAME(DLPACK_PY_VERSIONED));
         if (managed == NULL)
             PyErr_Clear(); /* a capsule of another name */
         else if (dlp_meets_want_simple(managed, &managed->dl_tensor, want, is_basic)) {
             dlp_view_fill(v, managed, &managed->dl_tensor);
-            (void)PyCapsule_SetName(answer, DLP_USED_NAME(DLPACK_PY_VERSIONED)); /* commit point (K4) */
-            Py_DECREF(answer);
+            (void)PyCapsule_SetName(returned, DLP_CONSUMED_NAME(DLPACK_PY_VERSIONED)); /* commit point (K4) */
+            Py_DECREF(returned);
             if (PyErr_Occurred())
                 PyErr_WriteUnraisable(NULL); /* of the capsule's destructor */
             return 0;
         }
     }
     import = dlp_import_make(want, NULL, obj);
-    import.knows_keywords = !refuses_keywords;
-    if (answer == NULL && !refuses_keywords && PyErr_ExceptionMatches(PyExc_TypeError)) {
-        answer = dlp_call_dlpack_again(state, &import);
+    import.passes_keywords = !refuses_keywords;
+    if (returned == NULL && !refuses_keywords && PyErr_ExceptionMatches(PyExc_TypeError)) {
+        returned = dlp_call_dlpack_again(state, &import);
         if ((entry = dlp_type_entry_cached(state, Py_TYPE(obj))) != NULL)
             entry->refuses_keywords =
-                answer != NULL && entry->method != NULL && Py_TYPE(entry->method) == &PyMethodDescr_Type;
+                returned != NULL && entry->method != NULL && Py_TYPE(entry->method) == &PyMethodDescr_Type;
     }
-    if (dlp_finish_import_steal(answer, &import, v) == 0)
+    if (dlp_finish_import_steal(returned, &import, v) == 0)
         return 0;
     if (!refuses_keywords || !PyErr_ExceptionMatches(PyExc_BufferError))
         return -1;
@@ -579,9 +580,10 @@ dlp_consume_cached(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
     if (entry != NULL && (required->options & DLPACK_PY_WANT_NO_TABLE) == 0 &&
         (is_basic || dlp_check_want(required, NULL) == 0)) {
         if (entry->table != NULL) {
-            result = dlp_take_from_table(entry, obj, required, is_basic, NULL, v);
+            if ((result = dlp_take_from_table(entry, obj, required, is_basic, NULL, v)) != DLP_NO_TABLE)
+                return result;
             import = dlp_import_make(required, NULL, obj);
-            return result != DLP_NO_TABLE ? result : dlp_finish_import_steal(dlp_call_dlpack(&import), &import, v);
+            return dlp_finish_import_steal(dlp_call_dlpack(&import), &import, v);
         }
         if (entry->method != NULL)
             return dlp_take_by_method(state, entry, obj, required, is_basic, v);
@@ -605,7 +607,7 @@ dlp_borrow_general(const dlp_type_entry *entry, PyObject *obj, const dlpack_py_w
     dlp_type_entry uncached;
     dlp_export *copy;
     dlpack_py_error error;
-    DLManagedTensor lent;
+    DLManagedTensor lent; /* only dl_tensor is filled: dlp_view_prepare reads nothing else of a legacy tensor */
     int is_ours, lends;
 
     if (required->writable || (required->options & DLPACK_PY_WANT_NO_TABLE) != 0 ||
@@ -672,14 +674,14 @@ dlp_table_plan(const dlpack_py_exchange *ours, const dlpack_py_offer *offer, dlp
 
     if (dlp_plan(offer, request, plan) < 0)
         return -1;
-    if (!dlp_operates_on(offer->device, plan->device))
+    if (!dlp_operates_on(offer->operations, plan->device))
         return 0;
-    if (offer->device->get_work_stream == NULL) {
+    if (offer->operations->get_work_stream == NULL) {
         PyErr_SetString(PyExc_BufferError, "the device operations of this producer name no stream for exchange tables");
         return -1;
     }
     work.device_id = plan->device.device_id;
-    if (offer->device->get_work_stream(&ours->api, &work) < 0)
+    if (offer->operations->get_work_stream(&ours->api, &work) < 0)
         return -1;
     request->stream.kind = DLPACK_PY_STREAM_HANDLE;
     request->stream.handle = work.handle;
@@ -699,7 +701,7 @@ dlp_table_export(const dlpack_py_exchange *ours, const dlpack_py_offer *offer, d
         if ((state = dlp_state_get()) == NULL || dlp_table_plan(ours, offer, request, &plan) < 0 ||
             (managed = dlp_offer_export(state, offer, &plan)) == NULL)
             return -1;
-        if (!plan.copy && offer->pending_count > 0 && offer->device->make_ready(offer, request, &plan) < 0) {
+        if (!plan.copy && offer->pending_count > 0 && offer->operations->make_ready(offer, request, &plan) < 0) {
             dlp_delete(managed, plan.form);
             return -1;
         }
@@ -725,7 +727,7 @@ dlp_table_lend(const dlpack_py_exchange *ours, const dlpack_py_offer *offer, dlp
           : (plan.flags & DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED) != 0 ? "is padded"
                                                                       : NULL;
     if (why == NULL && offer->pending_count > 0) {
-        if (offer->device->make_ready(offer, request, &plan) < 0)
+        if (offer->operations->make_ready(offer, request, &plan) < 0)
             return -1;
         if (dlpack_py_validate(t, offer->flags, &error) < 0) /* other threads may have changed it meanwhile */
             return dlpack_py_raise(&error);
@@ -928,14 +930,14 @@ dlp_type_set_attribute(PyTypeObject *type, PyObject *name, PyObject *value)
     return failed;
 }
 
-/* Add an exchange table to a new type (a static one: after PyType_Ready). It makes objects of the type it was added to
- * last, and keeps none alive. Returns 0; or -1 with SystemError (not ready; bad want), TypeError or MemoryError. */
+/* Add an exchange table to a new type (a static one: after PyType_Ready). It makes objects of the last type that it was
+ * added to, and keeps no type alive. Returns 0; -1 with SystemError (not ready; bad want), TypeError or MemoryError. */
 DLP_COLD int
 dlpack_py_exchange_add(PyTypeObject *type, const dlpack_py_exchange *exchange)
 {
     dlp_state *state = dlp_state_get();
     dlp_type_cache *cache = dlp_type_cache_get(state);
-    PyObject *reference, *capsule = NULL;
+    PyObject *reference, *capsule;
     dlp_registration *record;
     dlpack_py_error error;
 
@@ -952,8 +954,7 @@ dlpack_py_exchange_add(PyTypeObject *type, const dlpack_py_exchange *exchange)
         return dlpack_py_raise(&error);
     record = (dlp_registration *)DLPACK_PY_MALLOC(sizeof(*record));
     reference = record == NULL ? PyErr_NoMemory() : PyWeakref_NewRef((PyObject *)type, NULL);
-    if (reference != NULL)
-        capsule = PyCapsule_New((void *)(uintptr_t)&exchange->api, DLP_EXCHANGE_NAME, NULL);
+    capsule = reference == NULL ? NULL : PyCapsule_New((void *)(uintptr_t)&exchange->api, DLP_TABLE_NAME, NULL);
     if (capsule == NULL || dlp_type_set_attribute(type, state->objects[DLP_STR_EXCHANGE_API], capsule) < 0) {
         Py_XDECREF(reference);
         Py_XDECREF(capsule);
@@ -1185,9 +1186,9 @@ dlpack_py_check_like(PyObject *like)
 
 /* dlpack_py_return_like_steal: a result as an array of the library of an argument.
  *
- * like   the argument. The exchange table of its type makes the array (a table of this source file: of like's type, or
- *        of the base that has the table). Without a table, from_dlpack makes it: of the array namespace, of the type's
- *        module, or of a package around it
+ * like   the argument. The exchange table of its type makes the array; a table of this source file makes it of like's
+ *        type, or of the base that has the table. Without a table, a from_dlpack makes it: that of the array namespace,
+ *        of the type's module, or of a package that contains this module
  * v      the array's data, which is ready, or on the stream that the table names; stolen, also on failure
  *
  * Returns a new reference; NULL with ValueError (v is borrowed), TypeError (no from_dlpack), MemoryError, or others. */
@@ -1221,7 +1222,7 @@ dlpack_py_return_like_steal(PyObject *like, dlpack_py_view *v)
             made = (PyObject *)out;
         if (made != NULL && !PyErr_Occurred())
             return made;
-        (void)dlp_table_failed("managed_tensor_to_py_object_no_sync");
+        (void)dlp_raise_table_error("managed_tensor_to_py_object_no_sync");
         if (made != NULL)
             dlp_decref_keeping_error(made);
         return NULL;

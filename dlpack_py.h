@@ -78,7 +78,7 @@
  *   dlpack_py_capsule_steal    makes the capsule (K1); after it, dlpack_py_answer lets a device order its streams (S1)
  * One import, by dlpack_py_consume_request:
  *   dlp_call_dlpack            calls __dlpack__ (C3, C4), and again after a TypeError (C1); or a table gives the tensor
- *   dlp_finish_import_steal      takes the answer; calls again for pinned or managed memory (C5)
+ *   dlp_finish_import_steal      takes the capsule; calls again for pinned or managed memory (C5)
  *     dlp_take_capsule         reads the capsule (C2), and calls the next two in a critical section:
  *       dlp_view_prepare       describes the tensor in the view, and lets dlp_view_decide check it (D8, C3 to C5, C9)
  *       PyCapsule_SetName      renames the capsule: from then on the view owns the tensor (K4)
@@ -160,7 +160,7 @@ typedef intptr_t dlp_atomic;
 #  error "dlpack_py.h needs the atomic built-ins of GCC, clang or MSVC"
 #endif
 
-/* The size and an item of a tuple, unchecked where Python can. The trashcan limits the recursion of deallocation. */
+/* Sizes and items of tuples, unchecked where Python can; the trashcan, which limits the recursion of deallocations. */
 #if defined(Py_LIMITED_API) || defined(PYPY_VERSION)
 #  define DLP_TUPLE_SIZE(tuple) PyTuple_Size(tuple)
 #  define DLP_TUPLE_ITEM(tuple, i) PyTuple_GetItem(tuple, i)
@@ -235,8 +235,8 @@ dlp_thread_state(void)
 #else
     /* holder: the thread state that holds the GIL, perhaps of another thread. gil_state: the one that PyGILState
      * has for this thread. With subinterpreters a thread may have two thread states: then thread ids are compared.
-     * Known limits: another thread may free holder meanwhile. Where thread A uses the thread state of thread B, as
-     * _xxsubinterpreters does, a deleter hangs on A and may crash on B; on an attached thread without gil_state too. */
+     * Known limits: another thread may free holder meanwhile. A deleter hangs on an attached thread without gil_state,
+     * and on one that uses another thread's state, as _xxsubinterpreters does; on that other thread it may crash. */
     PyThreadState *holder = _PyThreadState_UncheckedGet(), *gil_state = PyGILState_GetThisThreadState();
     return holder == NULL || holder == gil_state ||
                    (gil_state != NULL && PyInterpreterState_Head() != PyInterpreterState_Main() &&
@@ -270,28 +270,28 @@ typedef struct dlp_exception {
 DLP_NOINLINE dlp_exception
 dlp_exception_save(void)
 {
-    dlp_exception e;
-    PyErr_Fetch(&e.type, &e.value, &e.traceback);
-    return e;
+    dlp_exception saved;
+    PyErr_Fetch(&saved.type, &saved.value, &saved.traceback);
+    return saved;
 }
 
 /* Sets a saved exception again. Before that, reports an exception that was raised after the save as unraisable. */
 DLP_NOINLINE void
-dlp_exception_restore(const dlp_exception *e)
+dlp_exception_restore(const dlp_exception *saved)
 {
     if (PyErr_Occurred())
         PyErr_WriteUnraisable(NULL);
-    if (e->type != NULL)
-        PyErr_Restore(e->type, e->value, e->traceback);
+    if (saved->type != NULL)
+        PyErr_Restore(saved->type, saved->value, saved->traceback);
 }
 
 /* Drops a saved exception. */
 DLP_COLD void
-dlp_exception_drop(const dlp_exception *e)
+dlp_exception_drop(const dlp_exception *saved)
 {
-    Py_XDECREF(e->type);
-    Py_XDECREF(e->value);
-    Py_XDECREF(e->traceback);
+    Py_XDECREF(saved->type);
+    Py_XDECREF(saved->value);
+    Py_XDECREF(saved->traceback);
 }
 
 /* Drops a reference, and keeps the current exception. */
@@ -369,8 +369,8 @@ dlp_is_fatal(void)
     return PyErr_ExceptionMatches(PyExc_MemoryError) || !PyErr_ExceptionMatches(PyExc_Exception);
 }
 
-/* Follows __context__ from chain up to the last exception before end, or before NULL. Returns that exception, borrowed.
- * Returns NULL if chain is end, if other is in between, or after limit exceptions: the chain may be a ring. */
+/* The last exception of the __context__ chain from chain on, borrowed; end, or NULL, ends the chain. Returns NULL if
+ * chain is end, if other is in the chain, or if it is longer than limit: the chain may be a ring. */
 DLP_COLD PyObject *
 dlp_exception_chain_end(PyObject *chain, PyObject *end, PyObject *other, int limit)
 {
@@ -567,7 +567,7 @@ enum {
     DLP_STR_STREAM, DLP_STR_MAX_VERSION, DLP_STR_DL_DEVICE, DLP_STR_COPY, DLP_STR_DEVICE, DLP_STR_DLPACK,
     DLP_STR_DLPACK_DEVICE, DLP_STR_ARRAY_NAMESPACE, DLP_STR_EXCHANGE_API, DLP_STR_MODULE, DLP_STR_FROM_DLPACK,
     DLP_STR_IS_CONJ, DLP_STR_IS_NEG, DLP_STR_COUNT,
-    DLP_OBJ_KWNAMES = DLP_STR_COUNT, DLP_OBJ_VERSION, DLP_OBJ_CPU, DLP_OBJ_COUNT
+    DLP_CONST_NAMES = DLP_STR_COUNT, DLP_CONST_VERSION, DLP_CONST_CPU, DLP_CONST_COUNT
 };
 static const char *const dlp_names[DLP_STR_COUNT] = {
     "stream", "max_version", "dl_device", "copy", "device", "__dlpack__", "__dlpack_device__", "__array_namespace__",
@@ -582,7 +582,7 @@ typedef struct dlp_state {
     dlp_lifetime lifetime;
     struct dlp_state *next_gone; /* the next in the list of states that are gone */
     int published;               /* 1: in the interpreter's dictionary; exports may point to lifetime */
-    PyObject *objects[DLP_OBJ_COUNT];
+    PyObject *objects[DLP_CONST_COUNT];
     dlp_atomic types[DLP_TYPE_COUNT]; /* PyTypeObject *; 0: not made yet */
     dlp_atomic type_cache;            /* the cache of dlpack_exchange.h; 0: none */
     void (*type_cache_free)(void *type_cache);
@@ -605,7 +605,7 @@ dlp_state_destructor(PyObject *capsule)
     (void)DLP_OR(&state->lifetime.closing_and_deleters, DLP_CLOSING);
     DLP_STORE(&state->lifetime.gone, 1);
     (void)DLP_COMPARE_EXCHANGE(DLP_STATE_SLOT(state->lifetime.interpreter), (dlp_atomic)state, 0);
-    for (i = 0; i < DLP_OBJ_COUNT; i++)
+    for (i = 0; i < DLP_CONST_COUNT; i++)
         Py_CLEAR(state->objects[i]);
     for (i = 0; i < DLP_TYPE_COUNT; i++)
         Py_XDECREF((PyObject *)DLP_EXCHANGE(&state->types[i], 0));
@@ -681,9 +681,9 @@ dlp_state_new(PyInterpreterState *interpreter)
     state->lifetime.process = DLP_PROCESS();
     for (i = 0; i < DLP_STR_COUNT; i++)
         state->objects[i] = PyUnicode_InternFromString(dlp_names[i]);
-    state->objects[DLP_OBJ_KWNAMES] = Py_BuildValue("(O)", state->objects[DLP_STR_MAX_VERSION]);
-    state->objects[DLP_OBJ_VERSION] = Py_BuildValue("(ii)", DLPACK_PY_PROTOCOL_MAJOR, DLPACK_PY_PROTOCOL_MINOR);
-    state->objects[DLP_OBJ_CPU] = Py_BuildValue("(ii)", (int)kDLCPU, 0);
+    state->objects[DLP_CONST_NAMES] = Py_BuildValue("(O)", state->objects[DLP_STR_MAX_VERSION]);
+    state->objects[DLP_CONST_VERSION] = Py_BuildValue("(ii)", DLPACK_PY_PROTOCOL_MAJOR, DLPACK_PY_PROTOCOL_MINOR);
+    state->objects[DLP_CONST_CPU] = Py_BuildValue("(ii)", (int)kDLCPU, 0);
     if (PyErr_Occurred())
         Py_CLEAR(capsule); /* frees the state */
     return capsule;
@@ -743,15 +743,15 @@ dlpack_py_init(void)
 /* ---- Capsules ----------------------------------------------------------- */
 
 /* The names of capsules before and after they are consumed (K1, K4). */
-#define DLP_UNUSED_NAME(form) ((form) == DLPACK_PY_VERSIONED ? "dltensor_versioned" : "dltensor")
-#define DLP_USED_NAME(form) ((form) == DLPACK_PY_VERSIONED ? "used_dltensor_versioned" : "used_dltensor")
+#define DLP_FIRST_NAME(form) ((form) == DLPACK_PY_VERSIONED ? "dltensor_versioned" : "dltensor")
+#define DLP_CONSUMED_NAME(form) ((form) == DLPACK_PY_VERSIONED ? "used_dltensor_versioned" : "used_dltensor")
 
 /* The form of a capsule that was not consumed, by its name; 0 for another name. Compares the addresses first. */
 static inline int32_t
 dlp_form_of(const char *name)
 {
-    const char *const versioned = DLP_UNUSED_NAME(DLPACK_PY_VERSIONED);
-    const char *const legacy = DLP_UNUSED_NAME(DLPACK_PY_LEGACY);
+    const char *const versioned = DLP_FIRST_NAME(DLPACK_PY_VERSIONED);
+    const char *const legacy = DLP_FIRST_NAME(DLPACK_PY_LEGACY);
     if (name == NULL || *name != 'd') /* the name of a consumed capsule begins with 'u' */
         return 0;
     if (name == versioned || (name != legacy && strcmp(name, versioned) == 0))
@@ -780,7 +780,7 @@ dlpack_py_capsule_steal(void *managed, int32_t form)
         PyErr_SetString(PyExc_BufferError, "the managed tensor is NULL: the tensor was malformed, or memory ran out");
         return NULL;
     }
-    capsule = PyCapsule_New(managed, DLP_UNUSED_NAME(form), dlp_capsule_destructor);
+    capsule = PyCapsule_New(managed, DLP_FIRST_NAME(form), dlp_capsule_destructor);
     if (capsule == NULL)
         dlp_delete(managed, form);
     return capsule;
@@ -894,7 +894,7 @@ dlpack_py_parse_request_args(PyObject *stream, PyObject *max_version, PyObject *
 }
 
 /* Sets out[k] to the value of the keyword argument state->objects[first + k], for k < count. args[positional] is the
- * first value. Names that are not interned are compared by value (P1). Returns 0, or -1 with an exception. */
+ * first value. Names are compared by value (P1). Returns 0, or -1 with an exception. */
 DLP_NOINLINE int
 dlp_match_keywords(const char *function, int positional, int first, int count, PyObject *const *args, Py_ssize_t nargs,
                    PyObject *kwnames, PyObject **out)
@@ -916,11 +916,8 @@ dlp_match_keywords(const char *function, int positional, int first, int count, P
     }
     for (i = 0; i < given; i++) {
         PyObject *name = DLP_TUPLE_ITEM(kwnames, i), *const *names = state->objects + first;
-        for (k = 0; k < count && names[k] != name; k++)
+        for (k = 0; k < count && PyUnicode_Compare(names[k], name) != 0; k++)
             ;
-        if (k == count)
-            for (k = 0; k < count && PyUnicode_Compare(names[k], name) != 0; k++)
-                ;
         if (k == count) {
             PyErr_Format(PyExc_TypeError, "%s() got an unexpected keyword argument '%U'", function, name);
             return -1;
@@ -955,7 +952,7 @@ dlpack_py_parse_request(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnam
     memset(request, 0, sizeof(*request));
     if (given == 0)
         return 0; /* saves 133 of 818 instructions of x.__dlpack__() */
-    if (args[0] != state->objects[DLP_OBJ_VERSION])
+    if (args[0] != state->objects[DLP_CONST_VERSION])
         return dlp_parse_version(args[0], request);
     request->max_version.major = DLPACK_PY_PROTOCOL_MAJOR; /* the tuple of this source file's consumer */
     request->max_version.minor = DLPACK_PY_PROTOCOL_MINOR;
@@ -967,13 +964,13 @@ dlpack_py_parse_request(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnam
 /* What a producer exports, and how. Zero what is not needed. */
 typedef struct dlpack_py_offer {
     PyObject *owner;            /* keeps the data alive; each export holds a reference until its deleter has run */
-    const DLTensor *tensor;     /* in memory that the CPU can read, or on the device of `device` */
+    const DLTensor *tensor;     /* in memory that the CPU can read, or on the device of `operations` */
     uint64_t flags;             /* DLPACK_PY_FLAG_* that describe the data */
     uint32_t options;           /* DLPACK_PY_OFFER_... */
     dlpack_py_exports *exports; /* a counter in the owner, NULL: not counted; if set, embedded is ignored */
     int32_t is_copy;            /* 1: the tensor is a copy that was made for this request, and is flagged so (P4) */
-    struct dlpack_py_embedded *embedded;   /* managed tensors in the owner, by dlpack_py_offer_embedded; NULL: none */
-    const struct dlpack_py_device *device; /* operations, for data on a device or used by its streams; NULL: none */
+    struct dlpack_py_embedded *embedded; /* managed tensors in the owner, by dlpack_py_offer_embedded; NULL: none */
+    const struct dlpack_py_operations *operations; /* for data on a device, or used by its streams; NULL: none */
     /* The streams on which work on the data may be queued. make_ready and copy order the consumer's stream after this
      * work, or make the host wait for it. Other threads run while the host waits: they must not move the data. */
     const dlpack_py_work_stream *pending;
@@ -1010,7 +1007,7 @@ typedef struct dlpack_py_plan {
 
 /* The operations of a device: dlpack_device.h has those of CUDA and HIP, docs/devices.md shows how to write others.
  * They need a thread state, and set an exception if they fail. If the needed operation is NULL: BufferError. */
-typedef struct dlpack_py_device {
+typedef struct dlpack_py_operations {
     int32_t type; /* DLDeviceType of its memory */
 
     /* Make data that is exported in place ready for the request's stream (S1), or the CPU (S10). Returns 0 or -1. */
@@ -1020,10 +1017,10 @@ typedef struct dlpack_py_device {
     int (*copy)(const dlpack_py_offer *offer, const DLTensor *to, const DLTensor *from);
     /* Ask an exchange table for its work stream (X4). work: device_id is set, handle is out. Returns 0 or -1. */
     int (*get_work_stream)(const void *table, dlpack_py_work_stream *work);
-} dlpack_py_device;
+} dlpack_py_operations;
 
 static inline int
-dlp_operates_on(const dlpack_py_device *operations, DLDevice device)
+dlp_operates_on(const dlpack_py_operations *operations, DLDevice device)
 {
     return operations != NULL && (int32_t)device.device_type == operations->type;
 }
@@ -1036,7 +1033,7 @@ dlp_plan_device(const dlpack_py_offer *offer, const dlpack_py_request *request, 
     const DLDevice from = offer->tensor->device, asked = request->device;
     char actual[DLPACK_PY_TEXT_SIZE], wanted[DLPACK_PY_TEXT_SIZE];
 
-    if (!dlpack_py_is_cpu_readable(from) && !dlp_operates_on(offer->device, from) &&
+    if (!dlpack_py_is_cpu_readable(from) && !dlp_operates_on(offer->operations, from) &&
         (offer->options & DLP_OFFER_ANY_DEVICE) == 0)
         return dlp_refuse(error, "device is %s, which this producer does not export",
                           dlpack_py_device_text(from, actual));
@@ -1065,7 +1062,7 @@ dlp_plan_general(const dlpack_py_offer *offer, const dlpack_py_request *request,
 
     if (offer->owner == NULL || t == NULL)
         return dlp_fail(error, DLPACK_PY_SYSTEM_ERROR, "the offer has no %s", t == NULL ? "tensor" : "owner");
-    if (offer->pending_count > (offer->device == NULL ? 0 : DLPACK_PY_MAX_PENDING))
+    if (offer->pending_count > (offer->operations == NULL ? 0 : DLPACK_PY_MAX_PENDING))
         return dlp_fail(error, DLPACK_PY_SYSTEM_ERROR,
                         "pending_count is %" PRIuPTR ", at most %d was wanted, 0 without a device",
                         (uintptr_t)offer->pending_count, DLPACK_PY_MAX_PENDING);
@@ -1091,8 +1088,9 @@ dlp_plan_general(const dlpack_py_offer *offer, const dlpack_py_request *request,
     if (plan->copy && plan->device.device_type != kDLCPU) /* P8 */
         return dlp_refuse(error, "a copy of data on %s is made on the CPU: ask with dl_device=(1, 0)",
                           dlpack_py_device_text(plan->device, actual));
-    if (plan->copy ? (!readable || offer->pending_count > 0) && (offer->device == NULL || offer->device->copy == NULL)
-                   : offer->pending_count > 0 && offer->device->make_ready == NULL)
+    if (plan->copy
+            ? (!readable || offer->pending_count > 0) && (offer->operations == NULL || offer->operations->copy == NULL)
+            : offer->pending_count > 0 && offer->operations->make_ready == NULL)
         return dlp_refuse(error, "the device operations of this producer cannot %s data on %s",
                           plan->copy ? "copy" : "order work on", dlpack_py_device_text(t->device, actual));
     if (plan->form == DLPACK_PY_LEGACY && /* P3 */
@@ -1102,7 +1100,7 @@ dlp_plan_general(const dlpack_py_offer *offer, const dlpack_py_request *request,
     return 0;
 }
 
-/* Makes the plan of an export, or raises an exception. The first if saves 138 of 1,207 instructions of an export. */
+/* Makes the plan of an export. Returns 0, or -1 with an exception. The first if saves 138 of 1,207 instructions. */
 static inline int
 dlp_plan(const dlpack_py_offer *offer, const dlpack_py_request *request, dlpack_py_plan *plan)
 {
@@ -1154,7 +1152,7 @@ dlp_offer_copy(const dlpack_py_offer *offer, const dlpack_py_plan *plan)
         t.strides = (int64_t *)memcpy(strides, t.strides, (size_t)t.ndim * sizeof(int64_t));
     if (dlpack_py_is_cpu_readable(t.device) && offer->pending_count == 0)
         dlp_copy_detached(dst, &t, offer->flags);
-    else if ((failed = offer->device->copy(offer, dst, &t)) != 0) {
+    else if ((failed = offer->operations->copy(offer, dst, &t)) != 0) {
         if (failed == -1)
             dlp_delete(&e->managed, plan->form);
         e = NULL;
@@ -1206,7 +1204,7 @@ dlpack_py_answer(const dlpack_py_offer *offer, const dlpack_py_request *request)
     capsule = dlpack_py_capsule_steal(managed, plan.form);
     /* Called last, because the order of streams cannot be undone. */
     if (capsule != NULL && !plan.copy && offer->pending_count > 0 &&
-        offer->device->make_ready(offer, request, &plan) < 0) {
+        offer->operations->make_ready(offer, request, &plan) < 0) {
         dlp_decref_keeping_error(capsule);
         return NULL;
     }
@@ -1286,7 +1284,7 @@ dlpack_py_produce_described(PyObject *self, dlpack_py_describe describe, PyObjec
     PyObject *capsule = NULL;
     if (dlpack_py_parse_request(args, nargs, kwnames, &request) < 0)
         return NULL;
-    DLP_CRITICAL_SECTION(self); /* no other thread moves the memory before the export is counted */
+    DLP_CRITICAL_SECTION(self); /* no other thread moves the memory before it is counted, unless dlp_state_get waits */
     if (dlp_call_describe(self, describe, &request, &offer) == 0)
         capsule = dlpack_py_answer(&offer, &request);
     DLP_CRITICAL_SECTION_END();
@@ -1298,7 +1296,7 @@ static inline PyObject *
 dlpack_py_cpu_device(PyObject *self, PyObject *unused)
 {
     const dlp_state *state = dlp_state_get();
-    PyObject *device = state == NULL ? NULL : state->objects[DLP_OBJ_CPU];
+    PyObject *device = state == NULL ? NULL : state->objects[DLP_CONST_CPU];
     (void)self;
     (void)unused;
     Py_XINCREF(device);
@@ -1389,7 +1387,7 @@ dlpack_py_offer_view(PyObject *owner, const DLTensor *t, const dlpack_py_view *v
     return offer;
 }
 
-/* Makes a view empty. Keeps the device: an exported result still returns it (P8). */
+/* Makes a view empty. Keeps the device: a dlpack_py.Result whose tensor was taken still returns it (P8). */
 static inline void
 dlp_view_clear(dlpack_py_view *v)
 {
@@ -1452,9 +1450,9 @@ typedef struct dlp_import {
     const dlpack_py_want *want;       /* not NULL */
     const dlpack_py_request *request; /* not NULL */
     PyObject *obj; /* the object whose __dlpack__ is called, borrowed; NULL: a capsule or managed tensor is taken */
-    /* 1: copy, dl_device and max_version are passed to the producer, which has not refused them (C3). 0: it raised
-     * TypeError for them (C1), or no producer is called (obj is NULL). */
-    int knows_keywords;
+    /* 1: the call passes max_version, dl_device and copy, and they were not refused (C3), or copy is obeyed already.
+     * 0: the producer raised TypeError for them (C1), or no producer is called (obj is NULL). */
+    int passes_keywords;
 } dlp_import;
 
 /* Fills a dlp_import. want NULL: no requirements. request NULL: a request without arguments. */
@@ -1484,15 +1482,15 @@ dlp_call_dlpack_general(const dlp_state *state, const dlp_import *import)
     const dlpack_py_request *request = import->request;
     PyObject *const *objects = state->objects;
     PyObject *values[4] = {NULL, NULL, NULL, NULL}; /* stream, max_version, dl_device, copy; NULL: not passed */
-    PyObject *stack[5] = {import->obj, NULL, NULL, NULL, NULL}, *kwnames = NULL, *answer = NULL;
+    PyObject *stack[5] = {import->obj, NULL, NULL, NULL, NULL}, *kwnames = NULL, *returned = NULL;
     int i, count = 0;
 
     if (request->stream.kind == DLPACK_PY_STREAM_NO_SYNC)
         values[0] = PyLong_FromLong(-1);
     else if (request->stream.kind == DLPACK_PY_STREAM_HANDLE)
         values[0] = PyLong_FromUnsignedLongLong(request->stream.handle);
-    if (import->knows_keywords) {
-        values[1] = objects[DLP_OBJ_VERSION];
+    if (import->passes_keywords) {
+        values[1] = objects[DLP_CONST_VERSION];
         Py_INCREF(values[1]);
         if (request->has_device)
             values[2] = Py_BuildValue("(ii)", (int)request->device.device_type, (int)request->device.device_id);
@@ -1509,11 +1507,11 @@ dlp_call_dlpack_general(const dlp_state *state, const dlp_import *import)
         stack[++count] = values[i];
     }
     if (kwnames != NULL)
-        answer = PyObject_VectorcallMethod(objects[DLP_STR_DLPACK], stack, 1, kwnames);
+        returned = PyObject_VectorcallMethod(objects[DLP_STR_DLPACK], stack, 1, kwnames);
     for (i = 0; i < 4; i++)
         Py_XDECREF(values[i]);
     Py_XDECREF(kwnames);
-    return answer;
+    return returned;
 }
 
 /* After __dlpack__ has raised TypeError: calls it again without the keywords that an old signature lacks (C1). If copy
@@ -1523,17 +1521,17 @@ DLP_COLD PyObject *
 dlp_call_dlpack_again(const dlp_state *state, dlp_import *import)
 {
     dlp_exception first = dlp_exception_save(), second;
-    PyObject *answer = NULL;
+    PyObject *returned = NULL;
     dlpack_py_error error;
 
-    import->knows_keywords = 0;
+    import->passes_keywords = 0;
     if (import->request->copy == DLPACK_PY_COPY_NEVER) {
         (void)dlp_refuse(&error, "copy is False, and __dlpack__ raised TypeError: without this keyword, it may copy");
         (void)dlp_raise_named(import->want, &error);
     }
     else
-        answer = dlp_call_dlpack_general(state, import);
-    if (answer == NULL) {
+        returned = dlp_call_dlpack_general(state, import);
+    if (returned == NULL) {
         second = dlp_exception_save();
         PyErr_NormalizeException(&first.type, &first.value, &first.traceback);
         PyErr_NormalizeException(&second.type, &second.value, &second.traceback);
@@ -1543,28 +1541,28 @@ dlp_call_dlpack_again(const dlp_state *state, dlp_import *import)
         PyErr_Restore(second.type, second.value, second.traceback);
     }
     dlp_exception_drop(&first);
-    return answer;
+    return returned;
 }
 
-/* Calls __dlpack__; a second call (C1) sets knows_keywords to 0. Returns the answer, or NULL with an exception. */
+/* Calls __dlpack__; a second call (C1) sets passes_keywords to 0. Returns its result, or NULL with an exception. */
 DLP_NOINLINE PyObject *
 dlp_call_dlpack(dlp_import *import)
 {
     const dlpack_py_request *request = import->request;
     const dlp_state *state = dlp_state_get();
-    PyObject *stack[2] = {import->obj, NULL}, *answer;
+    PyObject *stack[2] = {import->obj, NULL}, *returned;
 
     if (state == NULL)
         return NULL;
-    stack[1] = state->objects[DLP_OBJ_VERSION];
-    if (!import->knows_keywords || request->has_device || request->copy != DLPACK_PY_COPY_AS_NEEDED ||
+    stack[1] = state->objects[DLP_CONST_VERSION];
+    if (!import->passes_keywords || request->has_device || request->copy != DLPACK_PY_COPY_AS_NEEDED ||
         request->stream.kind != DLPACK_PY_STREAM_NONE)
-        answer = dlp_call_dlpack_general(state, import);
+        returned = dlp_call_dlpack_general(state, import);
     else /* max_version alone: saves 341 of 2,162 instructions of a call with a NumPy array */
-        answer = PyObject_VectorcallMethod(state->objects[DLP_STR_DLPACK], stack, 1, state->objects[DLP_OBJ_KWNAMES]);
-    return answer == NULL && import->knows_keywords && PyErr_ExceptionMatches(PyExc_TypeError)
+        returned = PyObject_VectorcallMethod(state->objects[DLP_STR_DLPACK], stack, 1, state->objects[DLP_CONST_NAMES]);
+    return returned == NULL && import->passes_keywords && PyErr_ExceptionMatches(PyExc_TypeError)
                ? dlp_call_dlpack_again(state, import)
-               : answer;
+               : returned;
 }
 
 /* ---- Taking a tensor ---------------------------------------------------- */
@@ -1606,18 +1604,18 @@ dlp_view_decide(dlpack_py_view *v, const dlp_import *import, dlpack_py_error *er
     const DLDevice asked = import->request->device;
     const dlpack_py_want *want = import->want;
     const int layout = dlp_simple_layout(t);
-    const int is_wanted_cpu = layout != 0 && want->device <= (int32_t)kDLCPU; /* layout is not 0: CPU memory */
-    const int wants_cpu = want->device == (int32_t)kDLCPU;
+    const int is_simple_cpu = layout != 0 && want->device <= (int32_t)kDLCPU; /* saves tests that would all pass */
+    const int wants_only_cpu = want->device == (int32_t)kDLCPU;
     const int readable = layout != 0 || dlpack_py_is_cpu_readable(t->device);
     const int may_be_pending = (want->options & DLPACK_PY_WANT_NOTHING_PENDING) == 0;
     /* copy=True may have been ignored: copy was not passed, or the capsule is legacy. IS_COPIED is not read (C3). */
     int must_copy =
-        import->request->copy == DLPACK_PY_COPY_ALWAYS && (v->form == DLPACK_PY_LEGACY || !import->knows_keywords);
+        import->request->copy == DLPACK_PY_COPY_ALWAYS && (v->form == DLPACK_PY_LEGACY || !import->passes_keywords);
     char actual[DLPACK_PY_TEXT_SIZE], wanted[DLPACK_PY_TEXT_SIZE];
 
     if (layout == 0 && dlp_validate_general(t, v->flags, error) < 0)
         return -1;
-    if (!is_wanted_cpu && (wants_cpu ? !readable : !dlp_is_wanted_device(t, want))) /* before other faults */
+    if (!is_simple_cpu && (wants_only_cpu ? !readable : !dlp_is_wanted_device(t, want))) /* before other faults */
         return dlp_refuse_device(t->device, want, error);
     if (dlp_check_requirements(t, layout, v->readonly, want, error) < 0) {
         if (!error->copy_helps || !dlp_may_copy(t, import))
@@ -1625,13 +1623,13 @@ dlp_view_decide(dlpack_py_view *v, const dlp_import *import, dlpack_py_error *er
         must_copy = 1; /* also after copy=True: the producer's copy does not meet the requirements */
     }
     v->overlaps = layout == 0 && dlp_overlaps_itself(t);
-    if (is_wanted_cpu && !must_copy && !import->request->has_device)
+    if (is_simple_cpu && !must_copy && !import->request->has_device)
         return 0;
     /* A producer of pinned or managed memory waits for its work if CPU memory is asked for (C5). */
     if (readable && t->device.device_type != kDLCPU &&
-        (wants_cpu || (may_be_pending && (want->device == 0 || must_copy)))) {
+        (wants_only_cpu || (may_be_pending && (want->device == 0 || must_copy)))) {
         (void)dlp_refuse(error, "device is %s, CPU memory %s%s", dlpack_py_device_text(t->device, actual),
-                         wants_cpu || asked.device_type == kDLCPU ? "was asked for" : "is needed",
+                         wants_only_cpu || asked.device_type == kDLCPU ? "was asked for" : "is needed",
                          may_be_pending ? ": device work may be pending" : "");
         return DLP_ASK_FOR_CPU;
     }
@@ -1749,7 +1747,7 @@ dlp_take_capsule(PyObject *capsule, const dlp_import *import, dlpack_py_view *v)
         managed = PyCapsule_GetPointer(capsule, name);
         result = dlp_view_prepare(v, managed, form, import, &copy, &error);
         if (result == 0 || result == DLP_UNKNOWN_MAJOR)
-            (void)PyCapsule_SetName(capsule, DLP_USED_NAME(form)); /* commit point: the tensor is ours (K4) */
+            (void)PyCapsule_SetName(capsule, DLP_CONSUMED_NAME(form)); /* commit point: the tensor is ours (K4) */
     }
     DLP_CRITICAL_SECTION_END();
     if (result == 0) {
@@ -1760,7 +1758,7 @@ dlp_take_capsule(PyObject *capsule, const dlp_import *import, dlpack_py_view *v)
     }
     if (result == DLP_UNKNOWN_MAJOR)
         dlp_delete(managed, form);
-    if (result == DLP_ASK_FOR_CPU && import->obj != NULL && import->knows_keywords && !import->request->has_device)
+    if (result == DLP_ASK_FOR_CPU && import->obj != NULL && import->passes_keywords && !import->request->has_device)
         return result;
     return dlp_raise_named(import->want, &error);
 }
@@ -1824,20 +1822,20 @@ dlp_take_fallback(const dlp_import *import, dlpack_py_view *v)
     return dlp_raise_named(want, &error);
 }
 
-/* Finishes an import after a call of __dlpack__: takes the tensor of answer, which is stolen. For pinned or managed
- * memory, may call once more, and ask for CPU memory (C5). If the call failed, answer is NULL, and want->fallback may
- * make a tensor (C6). Returns 0, or -1 with an exception. */
+/* Finishes an import after a call of __dlpack__: takes the tensor of its result, returned, which is stolen. For pinned
+ * or managed memory, may call once more, and ask for CPU memory (C5). If the call failed, returned is NULL, and
+ * want->fallback may make a tensor (C6). Returns 0, or -1 with an exception. */
 DLP_NOINLINE int
-dlp_finish_import_steal(PyObject *answer, const dlp_import *import, dlpack_py_view *v)
+dlp_finish_import_steal(PyObject *returned, const dlp_import *import, dlpack_py_view *v)
 {
     dlpack_py_request for_cpu;
     dlp_import again;
     int result;
 
-    if (answer == NULL)
+    if (returned == NULL)
         return dlp_take_fallback(import, v);
-    result = dlp_take_capsule(answer, import, v);
-    dlp_decref_keeping_error(answer); /* keeps the exception (K2) */
+    result = dlp_take_capsule(returned, import, v);
+    dlp_decref_keeping_error(returned); /* keeps the exception (K2) */
     if (result != DLP_ASK_FOR_CPU)
         return result;
     for_cpu = *import->request;
@@ -1846,15 +1844,16 @@ dlp_finish_import_steal(PyObject *answer, const dlp_import *import, dlpack_py_vi
     for_cpu.device = dlp_device_make(kDLCPU, 0);
     again = *import;
     again.request = &for_cpu;
-    answer = dlp_call_dlpack(&again);
-    return dlp_finish_import_steal(answer, &again, v);
+    returned = dlp_call_dlpack(&again);
+    return dlp_finish_import_steal(returned, &again, v);
 }
 
 /* ---- Consuming ---------------------------------------------------------- */
 
 #ifdef DLPACK_EXCHANGE_H /* dlpack_exchange.h defines these */
 static inline int
-dlp_take_by_table(const dlp_import *import, const dlpack_py_device *operations, const void **table, dlpack_py_view *v);
+dlp_take_by_table(const dlp_import *import, const dlpack_py_operations *operations, const void **table,
+                  dlpack_py_view *v);
 static inline int
 dlp_has_table(dlp_state *state, PyObject *obj);
 static int
@@ -1873,7 +1872,7 @@ dlpack_py_consume_request(PyObject *obj, const dlpack_py_request *request, const
 {
     dlp_import import = dlp_import_make(want, request, PyCapsule_CheckExact(obj) ? NULL : obj);
     dlpack_py_error error;
-    PyObject *answer;
+    PyObject *returned;
     int result;
 
     dlp_view_clear(v);
@@ -1884,8 +1883,8 @@ dlpack_py_consume_request(PyObject *obj, const dlpack_py_request *request, const
     result = dlp_take_by_table(&import, NULL, NULL, v);
     if (result != DLP_NO_TABLE)
         return result;
-    answer = dlp_call_dlpack(&import); /* may set import.knows_keywords to 0 */
-    return dlp_finish_import_steal(answer, &import, v);
+    returned = dlp_call_dlpack(&import); /* may set import.passes_keywords to 0 */
+    return dlp_finish_import_steal(returned, &import, v);
 }
 
 /* dlpack_py_consume: take the tensor that obj offers, if it meets the requirements.
@@ -1910,13 +1909,13 @@ DLP_COLD int
 dlpack_py_parse_dtype(PyObject *obj, uint32_t *dtype)
 {
     int32_t n[3] = {0, 0, 0}; /* code, bits, lanes */
-    PyObject *answer = PyObject_CallMethod(obj, "__dlpack_data_type__", NULL);
-    int result = answer == NULL ? -1 : dlp_parse_integers("dtype is %.200U, three integers were wanted", answer, n, 3);
+    PyObject *triple = PyObject_CallMethod(obj, "__dlpack_data_type__", NULL);
+    int result = triple == NULL ? -1 : dlp_parse_integers("dtype is %.200U, three integers were wanted", triple, n, 3);
     dlpack_py_error error;
 
     if (result == 0 && (((n[0] | n[1]) & ~0xff) != 0 || (n[2] & ~0xffff) != 0))
-        result = dlp_raise_value(PyExc_BufferError, "dtype is %.200U, which is no dtype of DLPack", answer);
-    Py_XDECREF(answer);
+        result = dlp_raise_value(PyExc_BufferError, "dtype is %.200U, which is no dtype of DLPack", triple);
+    Py_XDECREF(triple);
     if (result < 0)
         return -1;
     *dtype = DLPACK_PY_DTYPE((uint32_t)n[0], (uint32_t)n[1], (uint32_t)n[2]);
@@ -1930,17 +1929,17 @@ dlpack_py_parse_device(PyObject *obj, DLDevice *device)
 {
     static const char wanted[] = "device is %.200U, 'cpu', a tuple of two integers or a device was wanted";
     int32_t pair[2] = {kDLCPU, 0};
-    PyObject *answer = NULL;
+    PyObject *returned = NULL;
     int result = 0;
 
     if (PyUnicode_Check(obj) && PyUnicode_CompareWithASCIIString(obj, "cpu") != 0)
         return dlp_raise_value(PyExc_ValueError, "device is %.200U, 'cpu' was wanted", obj);
     if (!PyUnicode_Check(obj) && !PyTuple_Check(obj) &&
-        (answer = PyObject_CallMethod(obj, "__dlpack_device__", NULL)) == NULL)
+        (returned = PyObject_CallMethod(obj, "__dlpack_device__", NULL)) == NULL)
         return PyErr_ExceptionMatches(PyExc_AttributeError) ? dlp_raise_value(PyExc_TypeError, wanted, obj) : -1;
     if (!PyUnicode_Check(obj))
-        result = dlp_parse_integers(wanted, answer != NULL ? answer : obj, pair, 2);
-    Py_XDECREF(answer);
+        result = dlp_parse_integers(wanted, returned != NULL ? returned : obj, pair, 2);
+    Py_XDECREF(returned);
     *device = dlp_device_make(pair[0], pair[1]);
     return result;
 }
@@ -2167,7 +2166,7 @@ DLP_QUIET_END
  * K6   A tensor of an unknown major version is taken, and deleted unread.
  * K7   A deleter frees its struct, with shape and strides.
  * K8   manager_ctx is set: with NULL, Paddle 3.3 calls no deleter. *
- * C1   After a TypeError, __dlpack__ is called with stream alone, unless copy is False. Such types are remembered. *
+ * C1   After a TypeError, __dlpack__ is called with stream alone, unless copy is False. dlpack_exchange.h caches it. *
  * C2   The version of the tensor and the name of the capsule are checked: a producer may answer with the other form.
  * C3   copy and dl_device are passed only when asked for. The consumer copies if copy=True may have been ignored. *
  * C4   No keyword is passed that is not needed: no stream for the CPU. __dlpack_device__ comes before a stream.
@@ -2180,7 +2179,7 @@ DLP_QUIET_END
  * S1   The producer orders its work before the consumer's stream, without blocking the host.
  * S2   On CUDA None or 1 is the legacy default stream, 2 the per-thread default stream, 0 is refused.
  * S3   On ROCm None or 0 is the default stream, 1 and 2 are refused.
- * S4   Where producer and consumer use one stream, no event is recorded and no stream waits. *
+ * S4   Where both use one stream, no event is recorded and no stream waits, except for the per-thread default stream. *
  * S5   A call leaves the current device as it was, also where the call fails. *
  * S6   In a graph capture nothing is called that is illegal in one. A wait for work outside of it is BufferError. *
  * S7   A stream handle has the pointer's full width.

@@ -42,7 +42,7 @@ cdef extern from "dlpack_py.h":
         DLDevice device
         uint64_t flags
 
-    ctypedef struct dlpack_py_device:
+    ctypedef struct dlpack_py_operations:
         int32_t type
 
     ctypedef struct dlpack_py_offer:
@@ -52,7 +52,7 @@ cdef extern from "dlpack_py.h":
         uint32_t options
         dlpack_py_exports *exports
         int32_t is_copy
-        const dlpack_py_device *device
+        const dlpack_py_operations *operations
         const dlpack_py_work_stream *pending
         size_t pending_count
 

@@ -7,7 +7,7 @@
  *   Switches      Compilers and dlpack.h    Errors as code and text    Dtypes and devices    Layout
  *   Validation    Requirements              Copies and overlap         Managed tensors       Streams
  *
- * No function here needs a thread state or an interpreter, or calls want.fallback.
+ * No function here needs an interpreter or a thread state. want.fallback needs both: dlpack_py.h calls it.
  */
 #if (defined(DLPACK_PY_VERSION) && DLPACK_PY_VERSION != 0x000300) || \
     (defined(DLPACK_COPY_H) && DLP_COPY_VERSION != 0x000300)
@@ -189,7 +189,7 @@ dlp_fail(dlpack_py_error *error, int32_t code, const char *format, ...)
 
 /* ---- Dtypes and devices ------------------------------------------------- */
 
-/* A dtype as one integer, never 0: for tables, comparison and switch. The codes are the specification's, as numbers,
+/* A dtype as one integer: for tables, comparison and switch. The codes are the specification's, as numbers,
  * because older versions of dlpack.h lack some names. */
 #define DLPACK_PY_DTYPE(code, bits, lanes) ((code) * 0x1000000u + (bits) * 0x10000u + (lanes))
 
@@ -544,8 +544,8 @@ dlp_byte_range(const DLTensor *t, uint64_t flags, int64_t *lowest, int64_t *high
     return 0;
 }
 
-/* 'K': elements fill memory without gaps, in any order of dimensions. 'S': with gaps or negative strides, but each
- * stride exceeds the reach of all smaller ones: no elements share memory. 0: elements may share it. t has strides. */
+/* 'K': the elements fill memory without gaps, in any order of dimensions. 'S': there are gaps or negative strides, but
+ * each stride steps over all elements that smaller strides reach. 0: elements may share memory. t has strides. */
 DLP_COLD int
 dlp_stride_pattern(const DLTensor *t)
 {
@@ -1104,9 +1104,9 @@ dlp_largest_step(const DLTensor *t, uint64_t flags, uint64_t limit, uint64_t *st
 
 /* May two tensors share memory? flags_a, flags_b: DLPACK_PY_FLAG_* of each.
  *
- * Returns 0 in four cases: a tensor has no elements; the memory ranges are separate; the elements of one lie between
- * those of the other at equal distances, as in x[..., 0] and x[..., 1]; the strides show that no byte is in both, as in
- * two halves of each row of an image. Returns 1 otherwise. a and b are validated; their addresses are on one device. */
+ * Returns 0 in four cases: a tensor has no elements; the memory ranges are separate; and, not for packed dtypes: the
+ * elements of one lie between those of the other at equal distances, as in x[..., 0] and x[..., 1]; the strides show
+ * that no byte is in both, as in two halves of each row of an image. Otherwise 1. Both are validated, on one device. */
 DLP_NOINLINE int
 dlpack_py_overlap(const DLTensor *a, uint64_t flags_a, const DLTensor *b, uint64_t flags_b)
 {
@@ -1120,8 +1120,8 @@ dlpack_py_overlap(const DLTensor *a, uint64_t flags_a, const DLTensor *b, uint64
         return 1;
     if (highest_a == 0 || highest_b == 0) /* no elements */
         return 0;
-    /* rest: last byte of a minus first byte of b. A byte is shared only if rest is a sum of strides of a, taken back
-     * from its last element, and of b (in bytes, each 0 to count times), plus 0 to (item size of a + of b - 2). */
+    /* rest: from the first byte of b to the last byte of a. They share a byte only if rest is a sum of strides (each
+     * stride of a and of b, in bytes, 0 to extent - 1 times) and of 0 to (item size of a + item size of b - 2). */
     rest = data_a + (uint64_t)highest_a - 1 - data_b - (uint64_t)lowest_b;
     reach_a = (uint64_t)highest_a - 1 - (uint64_t)lowest_a;
     reach = reach_a + (uint64_t)highest_b - 1 - (uint64_t)lowest_b;
@@ -1359,7 +1359,7 @@ dlp_prepare_prototype(DLTensor *t, dlpack_py_error *error)
     t->strides = NULL;
     t->byte_offset = 0;
     checked = *t;
-    checked.device = dlp_device_make(kDLOpenCL, 0); /* skips the address range: the allocator refuses large sizes */
+    checked.device = dlp_device_make(kDLOpenCL, 0); /* data is a handle: its size is checked, not its range */
     return dlp_simple_layout(t) != 0 ? 0 : dlp_validate_general(&checked, 0, error);
 }
 

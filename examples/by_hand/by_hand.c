@@ -311,7 +311,7 @@ call_dlpack(PyObject *x, int to_cpu, PyObject *copy, int *got_keywords)
 }
 
 /* Takes the tensor of a capsule, or returns NULL with an exception. All that can fail comes before the new name: after
- * a failure the capsule still owns the tensor (K4; but see K6). *is_gpu_memory: 1: and the CPU can read it. */
+ * a failure the capsule still owns the tensor (K4; but see K6). *is_gpu_memory: 1 for pinned and managed memory. */
 static SharedTensor *
 take_capsule(PyObject *capsule, int wants_matrix, int *is_gpu_memory)
 {

@@ -177,7 +177,7 @@ vector_dlpack(PyObject *op, PyObject *const *args, Py_ssize_t nargs, PyObject *k
         offer = dlpack_py_offer_make((PyObject *)self, &t, 0);
     pending = GPU(work_stream)(self->stream, self->device);
     offer.is_copy = copy != NULL;
-    offer.device = GPU(operations)();
+    offer.operations = GPU(operations)();
     offer.pending = &pending;
     offer.pending_count = 1;
     capsule = dlpack_py_answer(&offer, &request);

@@ -21,7 +21,7 @@ OPAQUE = {"dlpack_py_exports", "dlpack_py_embedded", "dlpack_py_exchange"}
 PRIVATE = {
     "dlpack_py_view": {"allocated", "strides"},
     "dlpack_py_offer": {"embedded"},
-    "dlpack_py_device": {"make_ready", "copy", "get_work_stream"},
+    "dlpack_py_operations": {"make_ready", "copy", "get_work_stream"},
 }
 
 

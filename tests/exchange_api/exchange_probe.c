@@ -19,7 +19,7 @@ typedef struct {
     uint32_t options;
     PyObject *veto;  /* called before anything is exported; NULL: none */
     PyObject *ready; /* orders the pending work: raises, or returns False where the tensor becomes invalid */
-    dlpack_py_device device;
+    dlpack_py_operations device;
     dlpack_py_work_stream pending;
     int has_device;
 } Holder;
@@ -114,7 +114,7 @@ holder_describe(PyObject *op, const dlpack_py_request *request, dlpack_py_offer 
     offer->flags |= self->flags;
     offer->options |= self->options;
     if (self->has_device)
-        offer->device = &self->device;
+        offer->operations = &self->device;
     if (self->ready != NULL) {
         self->pending.handle = 7;
         offer->pending = &self->pending;

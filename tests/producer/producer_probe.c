@@ -19,7 +19,7 @@ typedef struct {
     int is_counted, is_copy, has_no_owner, has_no_tensor;
     int has_empty_device; /* the offer names a device whose operations are NULL */
     int pending;          /* the number of pending streams in the offer */
-    dlpack_py_device empty_device;
+    dlpack_py_operations empty_device;
 } Thing;
 
 static int
@@ -104,7 +104,7 @@ thing_describe(PyObject *op, const dlpack_py_request *request, dlpack_py_offer *
         offer->exports = &self->exports;
     offer->is_copy = self->is_copy;
     if (self->has_empty_device)
-        offer->device = &self->empty_device;
+        offer->operations = &self->empty_device;
     offer->pending = pending;
     offer->pending_count = (size_t)self->pending;
     if (self->has_no_owner)

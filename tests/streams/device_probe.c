@@ -229,7 +229,7 @@ array_describe(PyObject *op, const dlpack_py_request *request, dlpack_py_offer *
     *offer = dlpack_py_offer_make(op, &self->tensor, self->flags);
     offer->options = self->options;
     if (!self->bare)
-        offer->device = DLPACK(operations)();
+        offer->operations = DLPACK(operations)();
     offer->pending = self->pending;
     offer->pending_count = self->pending_count;
     offer->exports = &self->exports;
@@ -269,7 +269,7 @@ array_dlpack_copy(Array *self, const dlpack_py_request *request)
         return NULL;
     offer = dlpack_py_offer_make(copy, &((Array *)copy)->tensor, 0);
     offer.is_copy = 1;
-    offer.device = DLPACK(operations)();
+    offer.operations = DLPACK(operations)();
     offer.pending = &pending;
     offer.pending_count = 1;
     capsule = dlpack_py_answer(&offer, request);
@@ -588,6 +588,22 @@ probe_borrow(PyObject *Py_UNUSED(module), PyObject *obj)
     return PyBool_FromLong(lent);
 }
 
+/* release_borrowed(stream): releases a view as dlpack_py_borrow fills it where a table lends no strides. */
+static PyObject *
+probe_release_borrowed(PyObject *Py_UNUSED(module), PyObject *number)
+{
+    const stream_handle stream = as_stream(number);
+    dlpack_py_view v = {0};
+
+    if (PyErr_Occurred())
+        return NULL;
+    v.tensor.ndim = 1;
+    v.tensor.strides = v.allocated = (int64_t *)DLPACK_PY_MALLOC(sizeof(int64_t));
+    if (DLPACK(release)(&v, stream) < 0)
+        return NULL;
+    return PyBool_FromLong(v.allocated == NULL && v.tensor.ndim == 0);
+}
+
 /* collect(): the number of tensors that still wait for their release. */
 static PyObject *
 probe_collect(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
@@ -774,11 +790,11 @@ array_host_describe(PyObject *op, const dlpack_py_request *request, dlpack_py_of
     if (array_describe(op, request, offer) < 0)
         return -1;
     if (self->type == DEVICE && !self->bare) {
-        offer->device = NULL;
+        offer->operations = NULL;
         offer->pending_count = 0;
     }
     else if (self->type == DEVICE)
-        offer->device = DLPACK(operations)();
+        offer->operations = DLPACK(operations)();
     return 0;
 }
 
@@ -803,6 +819,7 @@ static PyMethodDef functions[] = {
     {"from_dlpack", DLP_METHOD(probe_from_dlpack), METH_FASTCALL | METH_KEYWORDS, NULL},
     {"from_dlpack_too", DLP_METHOD(probe_from_dlpack_too), METH_FASTCALL | METH_KEYWORDS, NULL},
     {"borrow", probe_borrow, METH_O, NULL},
+    {"release_borrowed", probe_release_borrowed, METH_O, NULL},
     {"collect", probe_collect, METH_NOARGS, NULL},
     {"current_work", probe_current_work, METH_VARARGS, NULL},
     {"interface", probe_interface, METH_VARARGS, NULL},

@@ -144,7 +144,7 @@ MUTANTS = [  # the error, the file, and pairs: a text, its replacement
     (
         "pinned memory has the device of its number",
         DEVICE,
-        "    if (dlp_operates_on(offer->device, device)) /* pinned",
+        "    if (dlp_operates_on(offer->operations, device)) /* pinned",
         "    /* pinned",
     ),
     (
@@ -162,7 +162,7 @@ MUTANTS = [  # the error, the file, and pairs: a text, its replacement
     (
         "a producer that refuses stream 2 is not asked again",
         DEVICE,
-        "    if (answer == NULL && request->stream.kind == DLPACK_PY_STREAM_HANDLE &&\n",
+        "    if (returned == NULL && request->stream.kind == DLPACK_PY_STREAM_HANDLE &&\n",
         "    if (0 &&\n",
     ),
     (
@@ -351,7 +351,7 @@ MUTANTS = [  # the error, the file, and pairs: a text, its replacement
     (
         "an array interface is ordered on the current device",
         INTERFACE,
-        "pending.device_id = dlp_operates_on(offer.device, t.device) ? t.device.device_id :",
+        "pending.device_id = dlp_operates_on(offer.operations, t.device) ? t.device.device_id :",
         "pending.device_id = 0 ? t.device.device_id :",
     ),
     (
@@ -405,10 +405,10 @@ MUTANTS = [  # the error, the file, and pairs: a text, its replacement
     (
         "a producer that has answered is asked again",
         DEVICE,
-        "    if (answer == NULL && request->stream.kind",
+        "    if (returned == NULL && request->stream.kind",
         "    if (request->stream.kind",
         "PER_THREAD_STREAM && PyErr_ExceptionMatches(PyExc_BufferError) &&",
-        "PER_THREAD_STREAM && (answer != NULL || PyErr_ExceptionMatches(PyExc_BufferError)) &&",
+        "PER_THREAD_STREAM && (returned != NULL || PyErr_ExceptionMatches(PyExc_BufferError)) &&",
     ),
     (
         "a producer is asked again whatever it raises",
@@ -565,7 +565,7 @@ MUTANTS = [  # the error, the file, and pairs: a text, its replacement
     (
         "None as the id of the CPU is an error",
         DEVICE,
-        "PyTuple_GetItem(answer, 1) == Py_None) {",
+        "PyTuple_GetItem(returned, 1) == Py_None) {",
         "0) {",
     ),
     (
@@ -613,7 +613,7 @@ MUTANTS = [  # the error, the file, and pairs: a text, its replacement
     (
         "an operation that is NULL is called",
         PY,
-        ": offer->pending_count > 0 && offer->device->make_ready == NULL)",
+        ": offer->pending_count > 0 && offer->operations->make_ready == NULL)",
         ": 0)",
     ),
 ]

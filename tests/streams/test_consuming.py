@@ -725,6 +725,13 @@ def test_a_table_for_the_host_exports_no_device_memory_X4(sim, platform, named):
         platform.other.current_work(array, 0)
 
 
+def test_a_borrowed_view_with_strides_of_its_own_is_empty_after_its_release_D4(sim, platform):
+    before = platform.probe.blocks()
+    assert platform.probe.release_borrowed(sim.stream())
+    assert platform.probe.blocks() == before
+
+
+
 # ---- Release: G14 of the streams' pitfalls, S1, S6 ----
 
 

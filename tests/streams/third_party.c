@@ -104,7 +104,7 @@ third_copy(const dlpack_py_offer *offer, const DLTensor *to, const DLTensor *fro
     return dlpack_py_copy(to, &readable, padded, &error) < 0 ? dlpack_py_raise(&error) : 0;
 }
 
-static const dlpack_py_device third_party = {.type = kDLOneAPI, .make_ready = third_make_ready, .copy = third_copy};
+static const dlpack_py_operations third_party = {.type = kDLOneAPI, .make_ready = third_make_ready, .copy = third_copy};
 /* docs: end */
 
 /* ---- Array: a producer ----------------------------------------------------- */
@@ -115,7 +115,7 @@ typedef struct {
     int64_t shape;
     DLTensor tensor;
     dlpack_py_work_stream pending;
-    dlpack_py_device device;
+    dlpack_py_operations device;
 } Array;
 
 static int
@@ -166,7 +166,7 @@ array_describe(PyObject *op, const dlpack_py_request *request, dlpack_py_offer *
 
     (void)request;
     offer->tensor = &self->tensor;
-    offer->device = &self->device;
+    offer->operations = &self->device;
     offer->pending = &self->pending;
     offer->pending_count = self->pending.handle != 0;
     return 0;
