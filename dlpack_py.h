@@ -894,7 +894,7 @@ dlpack_py_parse_request_args(PyObject *stream, PyObject *max_version, PyObject *
 }
 
 /* Sets out[k] to the value of the keyword argument state->objects[first + k], for k < count. args[positional] is the
- * first value. Names are compared by value (P1). Returns 0, or -1 with an exception. */
+ * first value. Names are compared by value (P1), at first by address. Returns 0, or -1 with an exception. */
 DLP_NOINLINE int
 dlp_match_keywords(const char *function, int positional, int first, int count, PyObject *const *args, Py_ssize_t nargs,
                    PyObject *kwnames, PyObject **out)
@@ -916,8 +916,11 @@ dlp_match_keywords(const char *function, int positional, int first, int count, P
     }
     for (i = 0; i < given; i++) {
         PyObject *name = DLP_TUPLE_ITEM(kwnames, i), *const *names = state->objects + first;
-        for (k = 0; k < count && PyUnicode_Compare(names[k], name) != 0; k++)
+        for (k = 0; k < count && names[k] != name; k++) /* saves 700 of 3,400 instructions of np.from_dlpack */
             ;
+        if (k == count)
+            for (k = 0; k < count && PyUnicode_Compare(names[k], name) != 0; k++)
+                ;
         if (k == count) {
             PyErr_Format(PyExc_TypeError, "%s() got an unexpected keyword argument '%U'", function, name);
             return -1;
@@ -1088,9 +1091,8 @@ dlp_plan_general(const dlpack_py_offer *offer, const dlpack_py_request *request,
     if (plan->copy && plan->device.device_type != kDLCPU) /* P8 */
         return dlp_refuse(error, "a copy of data on %s is made on the CPU: ask with dl_device=(1, 0)",
                           dlpack_py_device_text(plan->device, actual));
-    if (plan->copy
-            ? (!readable || offer->pending_count > 0) && (offer->operations == NULL || offer->operations->copy == NULL)
-            : offer->pending_count > 0 && offer->operations->make_ready == NULL)
+    if (plan->copy ? (!readable || offer->pending_count > 0) && (offer->operations == NULL || !offer->operations->copy)
+                   : offer->pending_count > 0 && !offer->operations->make_ready)
         return dlp_refuse(error, "the device operations of this producer cannot %s data on %s",
                           plan->copy ? "copy" : "order work on", dlpack_py_device_text(t->device, actual));
     if (plan->form == DLPACK_PY_LEGACY && /* P3 */
@@ -1974,8 +1976,7 @@ dlpack_py_from_dlpack(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames
                       dlpack_py_view *v)
 {
     PyObject *values[2] = {NULL, NULL}; /* copy, device */
-
-    if (nargs == 1 && kwnames == NULL) /* the usual call */
+    if (nargs == 1 && kwnames == NULL)  /* the usual call */
         return dlpack_py_consume(args[0], want, v);
     dlp_view_clear(v);
     if (dlp_match_keywords("from_dlpack", 1, DLP_STR_COPY, 2, args, nargs, kwnames, values) < 0)

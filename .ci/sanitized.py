@@ -60,8 +60,9 @@ elsewhere = ["tests/build", "tests/conformance", "tests/fuzz", "tests/streams"]
 folders = {str(path) for path in Path("tests").glob("[a-z]*/") if list(path.glob("test_*.py"))}
 longest = ["tests/tensor", "tests/lifetime", "tests/failures"]  # these folders start first
 others = [*longest, *sorted(folders.difference(whole, elsewhere, longest)), many]
-# These tests compile the examples in C++ and Cython: here with sanitizers, and under the folder of the modules.
-flags = "-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer"
+# These tests compile the examples in C++ and Cython: here with sanitizers, without the optimization, which takes three
+# times as long, and under the folder of the modules.
+flags = "-O0 -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer"
 compiled = ["tests/build/test_cpp.py", "tests/libraries/test_bindings.py", "tests/libraries/test_cython.py"]
 compiled += [f"--basetemp={modules / 'compiled'}", "-k", "not declar"]  # some tests of test_cython.py only compile
 with ThreadPoolExecutor(os.cpu_count()) as pool:

@@ -613,7 +613,7 @@ MUTANTS = [  # the error, the file, and pairs: a text, its replacement
     (
         "an operation that is NULL is called",
         PY,
-        ": offer->pending_count > 0 && offer->operations->make_ready == NULL)",
+        ": offer->pending_count > 0 && !offer->operations->make_ready)",
         ": 0)",
     ),
 ]

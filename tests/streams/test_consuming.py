@@ -731,7 +731,6 @@ def test_a_borrowed_view_with_strides_of_its_own_is_empty_after_its_release_D4(s
     assert platform.probe.blocks() == before
 
 
-
 # ---- Release: G14 of the streams' pitfalls, S1, S6 ----
 
 
