@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 modules = Path(sys.argv[1]).resolve()
+LIMIT = 1200  # seconds for one process of pytest, which takes 300 at most
 
 
 def library(name):
@@ -38,7 +39,12 @@ def run_pytest(*arguments, asan, **variables):
         }
         command = [sys.executable, "-m", "pytest", *arguments]
         tests = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        print(tests.communicate()[0].decode(errors="replace"), flush=True)
+        try:
+            output = tests.communicate(timeout=LIMIT)[0]
+        except subprocess.TimeoutExpired:
+            tests.kill()
+            output = tests.communicate()[0]
+        print(output.decode(errors="replace"), flush=True)
         complaints = [f"pytest {' '.join(arguments)} ended with {tests.returncode}"] if tests.returncode else []
         for log in Path(logs).iterdir():
             report = log.read_text(errors="replace")
