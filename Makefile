@@ -24,7 +24,7 @@
 #   make test-matrix       on each platform and Python that this machine has or can get; writes docs/platforms.md. ROWS
 #                          names some rows, such as "3.14 windows"
 #   make coverage          lines and branches of the headers that no test runs and tests/proofs/coverage does not explain
-#   make mutate            makes 5,800 mistakes in a copy of the headers, or MUTANTS of them, and prints those that no
+#   make mutate            makes 5,300 mistakes in a copy of the headers, or MUTANTS of them, and prints those that no
 #                          test notices and tests/proofs/mutants does not explain
 #   make fuzz              fuzzes the headers with clang and libFuzzer: FUZZ_SECONDS (60) for each target, two targets
 #                          at a time. FUZZ_TARGETS names some. Keeps an input that crashes, and prints how to run it again
