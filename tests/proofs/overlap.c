@@ -1,4 +1,4 @@
-/* Proof about dlpack_py_overlap: 0 only where no byte is in both tensors. The ranks, the extents and the strides are
+/* Proof about dlpack_py_may_overlap: 0 only where no byte is in both tensors. The ranks, the extents and the strides are
  * constants: all combinations of EXTENTS and STRIDES, for a of rank 0 to RANK and for b of rank 0 to 1. Both addresses,
  * the flags, the indices of an element of each and the bytes in the two elements are unknown. */
 #include "any.h"
@@ -62,7 +62,7 @@ check_overlap(int32_t ndim_a, int a_number, int32_t ndim_b, int b_number)
     a.byte_offset = b.byte_offset = 0;
     assume((uintptr_t)a.data > 4096 && (uintptr_t)a.data < UINTPTR_MAX - 4096);
     assume((uintptr_t)b.data > 4096 && (uintptr_t)b.data < UINTPTR_MAX - 4096);
-    if (dlpack_py_overlap(&a, 0, &b, 0))
+    if (dlpack_py_may_overlap(&a, 0, &b, 0))
         return;
     distance = (wide)(uintptr_t)a.data - (wide)(uintptr_t)b.data + any_element(&a) - any_element(&b);
     prove(distance >= BITS / 8 * LANES || distance <= -(BITS / 8 * LANES), "no byte is in an element of each");

@@ -28,7 +28,7 @@ byte capsule_refs = 3;      /* of both consumers and of a module */
 bool unused = true;         /* the name of the capsule: "dltensor", or "used_dltensor" */
 bool section;               /* the critical section of the capsule */
 bool managed = true;        /* the memory of the managed tensor and its dlp_manager */
-byte owner_refs = 2;        /* of the export and of a module; 0: the owner is freed, with its dlpack_py_exports */
+byte owner_refs = 2;        /* of the export and of a module; 0: the owner is freed, with its dlpack_py_counter */
 bool kept;                  /* a view is left in an object that is destroyed late */
 
 /* dlp_lifetime, which is never freed. */

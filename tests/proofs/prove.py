@@ -9,7 +9,7 @@ mistake of MUTANTS must hold without the mistake and fail with it. NAME: these p
 Each proof is one or more runs of CBMC. All have these checks: array bounds, pointers, signed overflow, shifts, division
 by zero, and that no loop runs more often than it is unwound. Checks of unsigned overflow and of conversions are on
 where a proof says so: elsewhere the headers wrap on purpose (dlp_checked_add, dlpack_py_size and rest in
-dlpack_py_overlap), and the proofs compare with 128-bit arithmetic instead.
+dlpack_py_may_overlap), and the proofs compare with 128-bit arithmetic instead.
 
 CBMC 6 comes from Debian trixie. Where it is not installed, its package and the libraries that it needs are downloaded
 with apt-get and unpacked into build/cbmc; nothing is installed.

@@ -164,6 +164,8 @@ class Header:
         return f"({never} ? 0 : {always} ? 1 : ({text}) != 0)"
 
     def conditional(self, cursor, condition, first, second):
+        if condition.extent.end.offset > first.extent.start.offset:
+            raise Macro
         chosen = self.condition(condition)
         return f"({chosen} ? {self.change(first)} : {self.change(second)})"
 
@@ -180,9 +182,9 @@ class Header:
         if not self.is_written(left) or not self.is_written(right):
             raise Macro
         operator = self.operator(left, right)
-        first, second = self.change(left), self.change(right)
         if operator in ("=", ","):
-            return self.inside(cursor, [right]) if operator == "=" else self.source(cursor)
+            return self.inside(cursor, [right] if operator == "=" else [left, right])
+        first, second = self.change(left), self.change(right)
         plain = f"({first}) {operator} ({second})"
         source = self.source(cursor)
         if operator in ("&&", "||"):

@@ -1,23 +1,28 @@
 """Makes mistakes in a copy of the headers, and lists those that no test notices.
 
-    mutate.py FOLDER COUNT TESTS ...    works in a copy of the project in FOLDER; tries COUNT mutants, 0: all of them
+    mutate.py FOLDER WHICH TESTS ...    works in a copy of the project in FOLDER. WHICH: a number of mutants, 0 for all
+                                        of them, or the name of a header
 
 make.py puts all mutants into one copy of the headers, which is built once. One process of pytest collects the tests of
 the folders TESTS and forks. Its children run all tests without a mutant: so it is known which tests reach which mutant,
 and how long a test takes. Then pytest forks for each mutant. The child runs the tests that reach the mutant until one
-fails, the fastest first. A crash, or a child that takes too long, counts as a failure. COUNT mutants are always the
-same ones, as long as their text is the same.
+fails: first those that noticed another mutant of the function, then the fast ones. A crash, and a test that takes far
+longer than without the mutant, count as failures. A number of mutants are always the same ones, as long as their text
+is the same.
 
 explained.txt lists mutants that no test can notice, each with its reason. The exit status is 1 if another one survives.
-With MUTANTS_KEEP=1 in the environment, the copy of an earlier run is used again.
+A number of mutants is a sample: explained mutants of it are not tried, and it may have some that TESTS do not reach.
+In the environment: MUTANTS_SECONDS, the seconds of tests for a mutant, at most; with MUTANTS_KEEP=1 the copy of an
+earlier run is used again, and its results are kept: only mutants that have no result, or survived fewer seconds of
+tests and are not explained, are tried.
 """
 
+import contextlib
 import ctypes
 import hashlib
 import json
 import mmap
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -45,7 +50,8 @@ PARTS = (
         '#include "dlpack_exchange.h"\n#include "dlpack_cuda_array_interface.h"\n#include "dlpack_cuda.h"\n',
     ),
 )
-LIMIT = 60  # seconds of tests for a mutant, at most: the tests that are left out are counted
+LIMIT = float(os.environ.get("MUTANTS_SECONDS", "60"))  # the tests that are left out are counted
+KEEP = bool(os.environ.get("MUTANTS_KEEP"))
 AT_ONCE = os.cpu_count()
 
 
@@ -134,29 +140,40 @@ class Plugin:
             f"\nwithout a mutant: {len(tests)} of {len(everything)} tests pass, {sum(seconds.values()):.0f} s",
             flush=True,
         )
+        self.killers = {}
         waiting, running = list(reversed(mutants)), {}
         while waiting or running:
             while waiting and len(running) < AT_ONCE:
                 mutant = waiting.pop()
                 able = [test for test in tests if mutant["number"] in reach[id(test)]]
-                able.sort(key=lambda test: seconds[id(test)])
                 total, used = 0.0, []
-                for test in able:
+                for test in self.order(mutant, able, seconds):
                     total += seconds[id(test)]
                     if total < LIMIT or not used:
                         used.append(test)
-                pid = self.fork(session, mutant, used)
-                limit = 30 + 4 * sum(seconds[id(test)] for test in used)
-                running[pid] = mutant, time.monotonic() + limit, len(used), len(able)
-            pid, status = os.waitpid(-1, os.WNOHANG)
-            if pid == 0:
-                for pid, (_, end, _, _) in running.items():
-                    if time.monotonic() > end:
-                        os.killpg(pid, signal.SIGKILL)
-                time.sleep(0.01)
-            elif pid in running:
-                self.report(status, *running.pop(pid))
+                pid = self.fork(session, mutant, used, seconds)
+                running[pid] = mutant, len(used), len(able)
+            pid, status = os.waitpid(-1, 0)
+            if pid in running:
+                self.report(pid, status, *running.pop(pid))
         return True
+
+    def order(self, mutant, tests, seconds):
+        """The tests that noticed another mutant of the function, the last one first; then the tests of at most 0.05 s:
+        of each test function the fastest, of each the second fastest, and so on; then all others in this order."""
+        killers, counts, ranks = self.killers.get((mutant["file"], mutant["function"]), []), Counter(), {}
+        tests = sorted(tests, key=lambda test: seconds[id(test)])
+        for test in tests:
+            name = self.name(test).partition("[")[0]
+            counts[name] += 1
+            ranks[id(test)] = (1 + (seconds[id(test)] > 0.05), counts[name])
+            if self.name(test) in killers:
+                ranks[id(test)] = (0, -killers.index(self.name(test)))
+        return sorted(tests, key=lambda test: ranks[id(test)])
+
+    @staticmethod
+    def name(test):
+        return Path(test[0]).name if isinstance(test, list) else test.nodeid
 
     def measure(self, session, tests):
         """Runs the tests without a mutant, a file at a time, in AT_ONCE processes. Returns two dictionaries, whose keys
@@ -170,8 +187,9 @@ class Plugin:
         os.close(writer)
         folder = Path(os.environ["MUTANTS_FOLDER"])
         results = [folder / f"measured-{process}.json" for process in range(AT_ONCE)]
+        missing = not (KEEP and (folder / "measured").exists())
         for process, result in enumerate(results):
-            if os.fork() == 0:
+            if missing and os.fork() == 0:
                 self.close_streams()
                 self.map = Map(f"measured-{process}")
                 with open(result, "w", buffering=1) as file:
@@ -182,9 +200,10 @@ class Plugin:
                             reached = sorted(self.map.take_reached())
                             print(json.dumps([test, failed, time.perf_counter() - began, reached]), file=file)
                 os._exit(0)
-        for _ in range(AT_ONCE):
+        for _ in results if missing else ():
             os.wait()
         os.close(queue)
+        (folder / "measured").touch()
         lines = [json.loads(line) for result in results for line in result.read_text().splitlines()]
         reach = {id(tests[test]): set(reached) for test, failed, _, reached in lines if not failed}
         return reach, {id(tests[test]): seconds for test, _, seconds, _ in lines}
@@ -201,12 +220,13 @@ class Plugin:
         test.config.hook.pytest_runtest_protocol(item=test, nextitem=following)
         return self.failed is not None
 
-    def fork(self, session, mutant, tests):
+    def fork(self, session, mutant, tests, seconds):
         sys.stdout.flush()
         pid = os.fork()
         if pid != 0:
             return pid
         os.setsid()
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
         name = f"{mutant['number']}"
         try:
             self.close_streams()
@@ -214,25 +234,26 @@ class Plugin:
             said = Path(os.environ["MUTANTS_FOLDER"], f"{name}.said")
             for test, following in zip(tests, [*tests[1:], None]):
                 following = following if not isinstance(following, list) else None
+                signal.alarm(3 + int(10 * seconds[id(test)]))
+                said.write_text(self.name(test))
                 if self.fails(session, test, following):
-                    said.write_text(self.failed if not isinstance(test, list) else Path(test[0]).name)
                     os._exit(1)
             os._exit(0)
-        except BaseException as error:
-            Path(os.environ["MUTANTS_FOLDER"], f"{name}.said").write_text(repr(error))
+        except BaseException:
             os._exit(1)
 
-    def report(self, status, mutant, end, used, able):
+    def report(self, pid, status, mutant, used, able):
         said = Path(os.environ["MUTANTS_FOLDER"], f"{mutant['number']}.said")
-        if os.WIFSIGNALED(status):
-            by = "no end" if time.monotonic() > end else f"signal {os.WTERMSIG(status)}"
-        elif os.WEXITSTATUS(status) != 0:
-            by = said.read_text() if said.exists() else f"exit status {os.WEXITSTATUS(status)}"
-        else:
-            by = None
+        by = None if status == 0 else said.read_text() if said.exists() else f"status {status}"
+        if status != 0:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)  # processes that the test has started
+            killers = self.killers.setdefault((mutant["file"], mutant["function"]), [])
+            killers[:] = [name for name in killers if name != by] + [by]
         said.unlink(missing_ok=True)
         Path(os.environ["MUTANTS_FOLDER"], f"{mutant['number']}.map").unlink(missing_ok=True)
-        result = {"number": mutant["number"], "by": by, "used": used, "able": able}
+        how = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else ""
+        result = {"number": mutant["number"], "by": by, "how": how, "used": used, "able": able, "limit": LIMIT}
         with open(Path(os.environ["MUTANTS_FOLDER"], "results.json"), "a") as file:
             file.write(json.dumps(result) + "\n")
 
@@ -253,21 +274,34 @@ def add_keys(mutants):
         mutant["key"] = key if counts[key] == 1 else f"{key} #{counts[key]}"
 
 
-def main(folder, count, *tests):
+def read_results(path):
+    """{number of a mutant: its last result}"""
+    results = map(json.loads, path.read_text().splitlines() if path.exists() else [])
+    return {result["number"]: result for result in results}
+
+
+def main(folder, which, *tests):
     folder = Path(folder).resolve()
     state = folder / "build" / "state"
-    if os.environ.get("MUTANTS_KEEP"):  # the copy of an earlier run
+    if KEEP and (state / "mutants.json").exists():
         mutants = json.loads((state / "mutants.json").read_text())
-        (state / "results.json").unlink(missing_ok=True)
     else:
         mutants = prepare(folder)
         state.mkdir()
         (state / "mutants.json").write_text(json.dumps(mutants))
     add_keys(mutants)
-    chosen = sorted(mutants, key=lambda mutant: hashlib.sha256(mutant["key"].encode()).digest())
-    chosen = chosen[: int(count) or None]
-    random.Random(0).shuffle(chosen)
-    (state / "chosen.json").write_text(json.dumps(chosen))
+    chosen = [mutant for mutant in mutants if which.isdigit() or mutant["file"] == which]
+    chosen.sort(key=lambda mutant: hashlib.sha256(mutant["key"].encode()).digest())
+    chosen = chosen[: int(which) or None] if which.isdigit() else chosen
+    results = read_results(state / "results.json")
+    explained = reasons.read(HERE / "explained.txt")
+    unexplained = {mutant["number"] for mutant in mutants if mutant["key"] not in explained}
+    tried = {n for n, r in results.items() if r["by"] is not None or r["limit"] >= LIMIT or n not in unexplained}
+    is_sample = which.isdigit() and int(which) > 0
+    if is_sample:
+        sample, chosen = chosen, [mutant for mutant in chosen if mutant["key"] not in explained]
+        print(f"{len(sample) - len(chosen)} of {len(sample)} mutants are explained: they are not tried")
+    (state / "chosen.json").write_text(json.dumps([mutant for mutant in chosen if mutant["number"] not in tried]))
     build = folder / "build" / "mutants"
     listed = json.loads(run("ctest", "--show-only=json-v1", cwd=build))["tests"]
     programs = [test["command"] for test in listed]
@@ -275,27 +309,36 @@ def main(folder, count, *tests):
     environment = os.environ | {
         "DLPACK_PY_BUILD_DIR": str(build / "python"),
         "PYTHONPATH": os.pathsep.join([str(build / "python"), str(HERE)]),
+        "MALLOC_PERTURB_": "85",  # what is read after its free is wrong
         "MUTANTS_FOLDER": str(state),
         "MUTANTS_PROGRAMS": "\n".join(map(json.dumps, programs)),
     }
     options = ["-q", "-p", "mutate", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:faulthandler"]
     subprocess.run([sys.executable, "-m", "pytest", *options, *tests], cwd=folder, env=environment)
-    lines = (state / "results.json").read_text().splitlines() if (state / "results.json").exists() else []
-    results = {result["number"]: result for result in map(json.loads, lines)}
-    assert len(results) == len(chosen), f"{len(results)} of {len(chosen)} mutants have a result"
-    explained, unexplained = reasons.read(HERE / "explained.txt"), 0
+    results = read_results(state / "results.json")
+    assert all(mutant["number"] in results for mutant in chosen), "the tests ended before all mutants had a result"
+    stale = explained.keys() - {mutant["key"] for mutant in mutants}
+    for key in sorted(stale):
+        print(f"NOT FOUND: explained.txt explains what is no mutant: {key}")
+    surviving = unreached = 0
     for mutant in sorted(chosen, key=lambda mutant: mutant["number"]):
         result = results[mutant["number"]]
         if result["by"] is not None:
             continue
+        if is_sample and result["able"] == 0:
+            unreached += 1
+            continue
         reason = explained.get(mutant["key"])
-        unexplained += reason is None
+        surviving += reason is None
         by = "no test reaches it" if result["able"] == 0 else f"{result['used']} of {result['able']} tests"
         print(f"{'SURVIVES' if reason is None else 'explained'}: line {mutant['line']}, {by}: {mutant['key']}")
-    survivors = sum(result["by"] is None for result in results.values())
+    survivors = sum(results[mutant["number"]]["by"] is None for mutant in chosen)
     killed = len(chosen) - survivors
-    print(f"{len(chosen)} mutants: {killed} killed, {survivors - unexplained} explained, {unexplained} survive")
-    return unexplained
+    print(
+        f"{len(chosen)} mutants: {killed} killed, {survivors - surviving - unreached} explained, "
+        f"{unreached} not reached by these tests, {surviving} survive"
+    )
+    return surviving + len(stale)
 
 
 if __name__ == "__main__":
