@@ -97,9 +97,9 @@ dlp_buffer_format_of(const DLTensor *t)
 
 /* ---- Buffers as tensors ------------------------------------------------- */
 
-#ifdef PYPY_VERSION /* PyPy 3.9: the Py_buffer of a memoryview refers to it, a cycle; only there readonly is right */
+#ifdef PYPY_VERSION /* PyPy 3.9: the own Py_buffer of a memoryview is a cycle with it; others have a wrong readonly */
 static inline PyObject *
-dlp_buffer_memoryview(PyObject *obj)
+dlp_buffer_memoryview_of(PyObject *obj)
 {
     PyObject *memory = PyMemoryView_FromObject(obj);
     if (memory != NULL && PyMemoryView_GET_BUFFER(memory)->obj == memory)
@@ -108,7 +108,7 @@ dlp_buffer_memoryview(PyObject *obj)
 }
 #  define DLP_BUFFER_READONLY(buffer, memory) (PyMemoryView_GET_BUFFER(memory)->readonly)
 #else
-#  define dlp_buffer_memoryview(obj) PyMemoryView_FromObject(obj)
+#  define dlp_buffer_memoryview_of(obj) PyMemoryView_FromObject(obj)
 #  define DLP_BUFFER_READONLY(buffer, memory) ((buffer)->readonly)
 #endif
 
@@ -131,8 +131,9 @@ dlp_buffer_tensor(const Py_buffer *buffer, int64_t *dims, DLTensor *t)
         dims[i] = buffer->shape[i];
         dims[DLPACK_PY_MAX_NDIM + i] = buffer->strides[i];
     }
-    *t = dlpack_py_cpu(buffer->buf, dtype, buffer->ndim, dims, NULL);
-    if (dlpack_py_byte_strides(t, dims + DLPACK_PY_MAX_NDIM, 0, &error) < 0 || dlpack_py_validate(t, 0, &error) < 0)
+    *t = dlpack_py_cpu_tensor(buffer->buf, dtype, buffer->ndim, dims, NULL);
+    if (dlpack_py_strides_from_bytes(t, dims + DLPACK_PY_MAX_NDIM, 0, &error) < 0 ||
+        dlpack_py_validate(t, 0, &error) < 0)
         return dlpack_py_raise(&error);
     return 0;
 }
@@ -148,7 +149,7 @@ dlp_buffer_tensor(const Py_buffer *buffer, int64_t *dims, DLTensor *t)
 static inline PyObject *
 dlp_buffer_open(PyObject *obj, int64_t *dims, DLTensor *t, uint64_t *flags)
 {
-    PyObject *memory = dlp_buffer_memoryview(obj);
+    PyObject *memory = dlp_buffer_memoryview_of(obj);
     Py_buffer buffer;
     int result = -1;
 
@@ -211,26 +212,26 @@ dlp_buffer_export_steal(PyObject *owner, const DLTensor *t, uint64_t flags, stru
 /* ---- Tensors as buffers ------------------------------------------------- */
 
 /* What a Py_buffer of this file holds until its release. */
-typedef struct dlp_buffer_pin {
-    dlpack_py_exports *exports; /* in owner */
+typedef struct dlp_buffer_hold {
+    dlpack_py_counter *exports; /* in owner */
     PyObject *owner;            /* keeps the memory; NULL: the exporter */
 #ifdef PYPY_VERSION
-    PyObject *exporter; /* bf_releasebuffer gets another Py_buffer: the pin is found by exporter and buf */
+    PyObject *exporter; /* bf_releasebuffer gets another Py_buffer: the hold is found by exporter and buf */
     void *buf;
-    struct dlp_buffer_pin *next;
-} dlp_buffer_pin;
-static dlp_buffer_pin *dlp_buffer_pins; /* the list; the GIL guards it */
+    struct dlp_buffer_hold *next;
+} dlp_buffer_hold;
+static dlp_buffer_hold *dlp_buffer_holds; /* the list; the GIL guards it */
 /* shape and strides are in the Py_buffer, which has room for 36 of each: _strides, then _shape */
-#  define DLP_BUFFER_DIMS(buffer, pin) ((Py_ssize_t *)(void *)((char *)(buffer) + offsetof(Py_buffer, _strides)))
+#  define DLP_BUFFER_DIMS(buffer, hold) ((Py_ssize_t *)(void *)((char *)(buffer) + offsetof(Py_buffer, _strides)))
 #  define DLP_BUFFER_MAX_NDIM ((int)(sizeof(((Py_buffer *)NULL)->_shape) / sizeof(Py_ssize_t)))
 #else
-} dlp_buffer_pin; /* Py_ssize_t shape[ndim], strides[ndim] follow */
-#  define DLP_BUFFER_DIMS(buffer, pin) ((Py_ssize_t *)(void *)((pin) + 1))
+} dlp_buffer_hold; /* Py_ssize_t shape[ndim], strides[ndim] follow */
+#  define DLP_BUFFER_DIMS(buffer, hold) ((Py_ssize_t *)(void *)((hold) + 1))
 #  define DLP_BUFFER_MAX_NDIM DLPACK_PY_MAX_NDIM
 #endif
 
-/* Why a buffer with these flags is refused; NULL: it is not. With a Py_ssize_t of 32 bits, an extent, a
- * stride or the length of a broadcast may not fit. */
+/* Why a buffer with these flags is refused; NULL: it is not. With a Py_ssize_t of 32 bits, an extent, a stride or the
+ * length of a broadcast may not fit. */
 static inline const char *
 dlp_buffer_refusal(const DLTensor *t, int readonly, int flags)
 {
@@ -261,13 +262,13 @@ dlp_buffer_refusal(const DLTensor *t, int readonly, int flags)
 /* Fills buffer with a validated tensor, as flags (PyBUF_...) ask; its obj is exporter. owner keeps the memory. exports
  * NULL: not counted. Returns 0, or -1 with BufferError or MemoryError. */
 DLP_NOINLINE int
-dlp_buffer_give(PyObject *exporter, PyObject *owner, const DLTensor *t, int readonly, dlpack_py_exports *exports,
+dlp_buffer_fill(PyObject *exporter, PyObject *owner, const DLTensor *t, int readonly, dlpack_py_counter *exports,
                 Py_buffer *buffer, int flags)
 {
     const char *const format = dlp_buffer_format_of(t);
     const Py_ssize_t itemsize = t->dtype.bits / 8;
     const int is_empty = dlp_is_empty(t);
-    dlp_buffer_pin *pin;
+    dlp_buffer_hold *hold;
     char text[DLPACK_PY_TEXT_SIZE];
     const char *refusal;
     Py_ssize_t *dims;
@@ -289,15 +290,15 @@ dlp_buffer_give(PyObject *exporter, PyObject *owner, const DLTensor *t, int read
         PyErr_SetString(PyExc_BufferError, refusal);
         return -1;
     }
-    pin = (dlp_buffer_pin *)PyMem_Malloc(sizeof(*pin) + 2 * (size_t)t->ndim * sizeof(Py_ssize_t));
-    if (pin == NULL) {
+    hold = (dlp_buffer_hold *)PyMem_Malloc(sizeof(*hold) + 2 * (size_t)t->ndim * sizeof(Py_ssize_t));
+    if (hold == NULL) {
         (void)PyErr_NoMemory();
         return -1;
     }
-    dims = DLP_BUFFER_DIMS(buffer, pin);
-    pin->exports = exports;
-    pin->owner = owner != exporter ? owner : NULL;
-    Py_XINCREF(pin->owner);
+    dims = DLP_BUFFER_DIMS(buffer, hold);
+    hold->exports = exports;
+    hold->owner = owner != exporter ? owner : NULL;
+    Py_XINCREF(hold->owner);
     dlp_exports_add(exports, 1);
     for (i = t->ndim; i-- > 0;) { /* a stride that reaches no element may be any number (D5) */
         const int reaches = !is_empty && t->shape[i] > 1;
@@ -314,12 +315,12 @@ dlp_buffer_give(PyObject *exporter, PyObject *owner, const DLTensor *t, int read
     buffer->shape = (flags & PyBUF_ND) != 0 && t->ndim > 0 ? dims : NULL;
     buffer->strides = (flags & PyBUF_STRIDES) == PyBUF_STRIDES && t->ndim > 0 ? dims + t->ndim : NULL;
     buffer->suboffsets = NULL;
-    buffer->internal = pin;
+    buffer->internal = hold;
 #ifdef PYPY_VERSION
-    pin->exporter = exporter;
-    pin->buf = buffer->buf;
-    pin->next = dlp_buffer_pins;
-    dlp_buffer_pins = pin;
+    hold->exporter = exporter;
+    hold->buf = buffer->buf;
+    hold->next = dlp_buffer_holds;
+    dlp_buffer_holds = hold;
 #endif
     Py_INCREF(exporter);
     buffer->obj = exporter;
@@ -331,20 +332,20 @@ static inline void
 dlpack_buffer_release(PyObject *self, Py_buffer *buffer)
 {
 #ifdef PYPY_VERSION
-    dlp_buffer_pin **link = &dlp_buffer_pins, *pin;
-    while ((pin = *link) != NULL && (pin->exporter != self || pin->buf != buffer->buf))
-        link = &pin->next;
-    if (pin == NULL)
+    dlp_buffer_hold **link = &dlp_buffer_holds, *hold;
+    while ((hold = *link) != NULL && (hold->exporter != self || hold->buf != buffer->buf))
+        link = &hold->next;
+    if (hold == NULL)
         return;
-    *link = pin->next;
+    *link = hold->next;
 #else
-    dlp_buffer_pin *pin = (dlp_buffer_pin *)buffer->internal;
+    dlp_buffer_hold *hold = (dlp_buffer_hold *)buffer->internal;
     (void)self;
 #endif
-    dlp_exports_add(pin->exports, -1);
-    if (pin->owner != NULL)
-        dlp_decref_keeping_error(pin->owner);
-    PyMem_Free(pin);
+    dlp_exports_add(hold->exports, -1);
+    if (hold->owner != NULL)
+        dlp_decref_keeping_error(hold->owner);
+    PyMem_Free(hold);
 }
 
 /* Returns 0; or -1 with BufferError, where work on the data may be pending. */
@@ -366,7 +367,7 @@ dlp_buffer_check_idle(const dlpack_py_offer *offer)
  * Returns 0; or -1 with BufferError, MemoryError, SystemError (an offer without owner or tensor), or what describe
  * raises. */
 static inline int
-dlpack_buffer_get_described(PyObject *self, dlpack_py_describe describe, Py_buffer *buffer, int flags)
+dlpack_buffer_getbuffer_described(PyObject *self, dlpack_py_describe describe, Py_buffer *buffer, int flags)
 {
     dlpack_py_offer offer;
     dlpack_py_error error;
@@ -378,7 +379,7 @@ dlpack_buffer_get_described(PyObject *self, dlpack_py_describe describe, Py_buff
         if (dlpack_py_validate(offer.tensor, offer.flags, &error) < 0)
             (void)dlpack_py_raise(&error);
         else if (dlp_buffer_check_idle(&offer) == 0)
-            result = dlp_buffer_give(self, offer.owner, offer.tensor, (offer.flags & DLPACK_PY_FLAG_READ_ONLY) != 0,
+            result = dlp_buffer_fill(self, offer.owner, offer.tensor, (offer.flags & DLPACK_PY_FLAG_READ_ONLY) != 0,
                                      offer.exports, buffer, flags);
     }
     DLP_CRITICAL_SECTION_END();
@@ -389,7 +390,7 @@ static inline int
 dlp_buffer_object_get(PyObject *self, Py_buffer *buffer, int flags)
 {
     const dlpack_py_view *v = &DLP_OBJECT(self)->view;
-    return dlp_buffer_give(self, self, &v->tensor, v->readonly != DLPACK_PY_WRITABLE, NULL, buffer, flags);
+    return dlp_buffer_fill(self, self, &v->tensor, v->readonly != DLPACK_PY_WRITABLE, NULL, buffer, flags);
 }
 
 /* The type of the objects behind memoryviews. */
@@ -416,7 +417,7 @@ dlpack_buffer_memoryview_steal(dlpack_py_view *v)
     dlp_state *state = dlp_state_get();
     PyObject *object, *memory;
 
-    if (v->managed == NULL && state != NULL)
+    if (v->managed == NULL)
         PyErr_SetString(PyExc_ValueError, "the view holds no tensor of its own: a borrowed tensor has no memoryview");
     if (v->managed == NULL || state == NULL) {
         dlpack_py_release(v);
@@ -425,7 +426,7 @@ dlpack_buffer_memoryview_steal(dlpack_py_view *v)
     object = dlp_object_new_steal(&state->types[DLP_BUFFER_TYPE], dlp_buffer_object_type_new, v);
     if (object == NULL)
         return NULL;
-    memory = dlp_buffer_memoryview(object);
+    memory = dlp_buffer_memoryview_of(object);
     dlp_decref_keeping_error(object);
     return memory;
 }
@@ -463,7 +464,7 @@ dlpack_buffer_get(PyObject *obj, const dlpack_py_want *want, Py_buffer *buffer, 
             buffer->readonly = DLP_BUFFER_READONLY(buffer, memory);
         dlp_decref_keeping_error(memory);
     }
-    else if (PyErr_ExceptionMatches(PyExc_AttributeError) && !dlpack_py_check(obj)) { /* has neither protocol */
+    else if (PyErr_ExceptionMatches(PyExc_AttributeError) && !dlpack_py_has_tensor(obj)) { /* has neither protocol */
         PyErr_Clear();
         result = PyObject_GetBuffer(obj, buffer, flags); /* raises TypeError */
     }
@@ -472,11 +473,11 @@ dlpack_buffer_get(PyObject *obj, const dlpack_py_want *want, Py_buffer *buffer, 
 
 /* Define name_getbuffer for a type that a function describes, at file scope, with a semicolon. bf_releasebuffer of the
  * type is dlpack_buffer_release. */
-#define DLPACK_BUFFER_DESCRIBED(name, describe)                               \
-    static int name##_getbuffer(PyObject *self, Py_buffer *buffer, int flags) \
-    {                                                                         \
-        return dlpack_buffer_get_described(self, (describe), buffer, flags);  \
-    }                                                                         \
+#define DLPACK_BUFFER_DESCRIBED(name, describe)                                    \
+    static int name##_getbuffer(PyObject *self, Py_buffer *buffer, int flags)      \
+    {                                                                              \
+        return dlpack_buffer_getbuffer_described(self, (describe), buffer, flags); \
+    }                                                                              \
     struct dlp_semicolon
 
 /* ---- Array interfaces --------------------------------------------------- */
@@ -549,7 +550,7 @@ dlp_buffer_interface_dtype(PyObject *typestr)
     const char *order = length < 3 ? NULL : strchr(orders, text[0]);
     const char *kind = length < 3 ? NULL : strchr(kinds, text[1]);
     char *end = NULL;
-    const long bytes = kind == NULL || text[2] < '1' || text[2] > '9' ? 0 : strtol(text + 2, &end, 10);
+    const long bytes = kind == NULL || text[2] < '1' ? 0 : strtol(text + 2, &end, 10);
 
     if (kind == NULL || *kind == '\0' || bytes < least[kind - kinds] || bytes > most[kind - kinds] ||
         (bytes & (bytes - 1)) != 0 || end != text + length || order == NULL || *order == '\0' ||
@@ -599,8 +600,8 @@ dlp_buffer_interface_read(const char *name, PyObject *dict, int oldest, int64_t 
          dlp_buffer_interface_tuple(name, "strides", strides, "a tuple with one stride in bytes for each extent", &ndim,
                                     dims + DLPACK_PY_MAX_NDIM) < 0))
         return -1;
-    *t = dlpack_py_cpu(NULL, dtype, ndim, dims, NULL);
-    if (strides != NULL && dlpack_py_byte_strides(t, dims + DLPACK_PY_MAX_NDIM, 0, NULL) < 0) {
+    *t = dlpack_py_cpu_tensor(NULL, dtype, ndim, dims, NULL);
+    if (strides != NULL && dlpack_py_strides_from_bytes(t, dims + DLPACK_PY_MAX_NDIM, 0, NULL) < 0) {
         snprintf(text, sizeof(text), "multiples of %d (the item size)", t->dtype.bits / 8);
         return dlp_buffer_interface_refuse(name, "strides", strides, text);
     }
@@ -661,7 +662,7 @@ dlp_buffer_interface_make(const char *name, const DLTensor *t, uint64_t flags, v
 {
     static const char kinds[] = {'i', 'u', 'f', '\0', '\0', 'c', 'b'};
     const int bits = t->dtype.bits;
-    const char kind = t->dtype.code < sizeof(kinds) && dlp_buffer_format_of(t) != NULL ? kinds[t->dtype.code] : '\0';
+    const char kind = dlp_buffer_format_of(t) != NULL ? kinds[t->dtype.code] : '\0';
     const char order = dlp_buffer_is_little() ? '<' : '>';
     char typestr[8], text[DLPACK_PY_TEXT_SIZE];
     int64_t reached[DLPACK_PY_MAX_NDIM];
@@ -688,8 +689,8 @@ dlp_buffer_interface_make(const char *name, const DLTensor *t, uint64_t flags, v
 /* The getter of __array_interface__ for a type that a function describes: numpy.asarray(x) shares the memory of x, and
  * holds x. Returns a new dict, or NULL with an exception. AttributeError, as if there were no attribute: the memory
  * can move (offer.exports: an array interface is not released), has another owner, which NumPy would not hold, or is on
- * a device, or the dtype has no typestr. BufferError: work may be pending. SystemError: an offer
- * without owner or tensor. describe may raise others. */
+ * a device, or the dtype has no typestr. BufferError: work may be pending. SystemError: an offer without owner or
+ * tensor. describe may raise others. */
 static inline PyObject *
 dlpack_buffer_array_interface(PyObject *self, dlpack_py_describe describe)
 {
@@ -732,7 +733,7 @@ static inline PyObject *
 dlp_buffer_interface_bytes(PyObject *data, PyObject *offset, DLTensor *t, uint64_t *flags)
 {
     const Py_ssize_t skipped = offset == NULL ? 0 : PyNumber_AsSsize_t(offset, PyExc_BufferError);
-    PyObject *memory = PyErr_Occurred() ? NULL : dlp_buffer_memoryview(data);
+    PyObject *memory = PyErr_Occurred() ? NULL : dlp_buffer_memoryview_of(data);
     int64_t lowest = 0, highest = 0;
     Py_buffer buffer;
     int is_inside, fits;
@@ -765,7 +766,6 @@ dlp_buffer_interface_take(PyObject *obj, struct DLManagedTensorVersioned **out)
     static const char name[] = "__array_interface__";
     int64_t dims[2 * DLPACK_PY_MAX_NDIM];
     PyObject *dict, *data, *offset, *owner = NULL;
-    dlpack_py_error error;
     uint64_t flags = 0;
     DLTensor t;
     int result = -1;
@@ -792,12 +792,8 @@ dlp_buffer_interface_take(PyObject *obj, struct DLManagedTensorVersioned **out)
             owner = obj;
         }
     }
-    if (owner != NULL && dlpack_py_validate(&t, flags, &error) == 0)
-        result = dlp_buffer_export_steal(owner, &t, flags, out);
-    else if (owner != NULL) {
-        Py_DECREF(owner);
-        (void)dlpack_py_raise(&error);
-    }
+    if (owner != NULL)
+        result = dlp_buffer_export_steal(owner, &t, flags, out); /* the consumer validates it */
     dlp_decref_keeping_error(dict);
     return result;
 }
@@ -813,7 +809,6 @@ dlpack_buffer_fallback(void *py_object, struct DLManagedTensorVersioned **out)
     uint64_t flags;
     DLTensor t;
 
-    *out = NULL;
     if (!PyObject_CheckBuffer((PyObject *)py_object))
         return dlp_buffer_interface_take((PyObject *)py_object, out);
     memory = dlp_buffer_open((PyObject *)py_object, dims, &t, &flags);

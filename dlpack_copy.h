@@ -12,6 +12,7 @@
 #define DLP_COPY_VERSION 0x000300 /* that of dlpack_tensor.h */
 #ifdef DLPACK_TENSOR_H
 #  error "include dlpack_copy.h before dlpack_tensor.h and dlpack_py.h, whose loops are already compiled"
+#  include "stop" /* no such file: ends the compilation */
 #endif
 #include <stdint.h> /* int64_t, uintptr_t */
 #include <stdlib.h> /* llabs */

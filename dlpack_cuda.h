@@ -4,7 +4,7 @@
  * SPDX-License-Identifier: MIT
  *
  * Needs the headers and the library of the CUDA runtime, 11.2 or newer. Needs no nvcc. With DLPACK_DEVICE_NO_PYTHON the
- * file ends after section 1.
+ * file ends after its first section.
  *
  * DLPACK_CUDA_AT_RUN_TIME   do not link the library: find its functions when they are first called. The extension then
  *                           works on machines without the library: calls on device data are RuntimeError there. Needs
@@ -72,6 +72,7 @@
 #  include <cuda_runtime_api.h>
 #  if CUDART_VERSION < 11020
 #    error "dlpack_cuda.h needs CUDA 11.2 or newer"
+#    include "stop" /* no such file: ends the compilation */
 #  endif
 #  define DLPACK_DEVICE_API(name) cuda##name
 #  define DLPACK_DEVICE_API_PREFIX "cuda"
@@ -89,6 +90,7 @@
 #  ifdef DLPACK_CUDA_AT_RUN_TIME
 #    if !defined(DLPACK_CUDA_LIBRARY) && CUDART_VERSION >= 14000
 #      error "dlpack_cuda.h does not know the library of this CUDA version: define DLPACK_CUDA_LIBRARY"
+#      include "stop" /* no such file: ends the compilation */
 #    elif !defined(DLPACK_CUDA_LIBRARY) && defined(_WIN32)
 #      if CUDART_VERSION >= 13000
 #        define DLPACK_DEVICE_API_LIBRARY "cudart64_13.dll"
@@ -120,9 +122,10 @@ DLP_QUIET
 
 #ifdef DLPACK_ROCM_RUNTIME_LAYER
 #  error "dlpack_cuda.h and dlpack_rocm.h cannot be in one file: the headers of CUDA and HIP define the same names"
+#  include "stop" /* no such file: ends the compilation */
 #endif
 
-/* ---- 1 Streams and memory ----------------------------------------------- */
+/* ---- Streams and memory ------------------------------------------------- */
 
 /* The handle of a stream as it crosses the protocol (S2), never 0. NULL is 1 (legacy default stream) or, in a file that
  * is compiled for per-thread default streams, 2. */
@@ -177,31 +180,31 @@ dlpack_cuda_find_device(const void *pointer, DLDevice *device, dlpack_py_error *
                         status == cudaErrorNoDevice || status == cudaErrorSharedObjectSymbolNotFound ||
                         (int)status == 34 /* cudaErrorStubLibrary: it stands in for a driver, to link */;
 
-    *device = dlp_device_make(1, 0);
-    if (dlp_device_check(status, "cudaPointerGetAttributes", unknown ? NULL : error) < 0)
+    *device = dlp_make_device(1, 0);
+    if (dlp_device_check_status(status, "cudaPointerGetAttributes", unknown ? NULL : error) < 0)
         return unknown ? 0 : -1;
     if (attributes.type == cudaMemoryTypeDevice)
-        *device = dlp_device_make(2, attributes.device);
+        *device = dlp_make_device(2, attributes.device);
     else if (attributes.type == cudaMemoryTypeHost)
-        *device = dlp_device_make(3, 0);
+        *device = dlp_make_device(3, 0);
     else if (attributes.type == cudaMemoryTypeManaged)
-        *device = dlp_device_make(13, 0);
+        *device = dlp_make_device(13, 0);
     return 0;
 }
 
-/* Describe memory of a device, as dlpack_py_cpu describes memory of the CPU. */
+/* Describe memory of a device, as dlpack_py_cpu_tensor describes memory of the CPU. */
 static inline DLTensor
 dlpack_cuda_tensor(void *data, int32_t device_id, uint32_t dtype, int32_t ndim, const int64_t *shape,
                    const int64_t *strides)
 {
-    DLTensor t = dlpack_py_cpu(data, dtype, ndim, shape, strides);
-    t.device = dlp_device_make(2, device_id);
+    DLTensor t = dlpack_py_cpu_tensor(data, dtype, ndim, shape, strides);
+    t.device = dlp_make_device(2, device_id);
     return t;
 }
 
 #endif /* DLPACK_CUDA_RUNTIME_LAYER */
 
-/* ---- 2 Producing and consuming ------------------------------------------ */
+/* ---- Producing and consuming -------------------------------------------- */
 
 #if DLPACK_PY_AVAILABLE && !defined(DLPACK_CUDA_PROTOCOL_LAYER)
 #define DLPACK_CUDA_PROTOCOL_LAYER
@@ -240,7 +243,7 @@ dlpack_cuda_produce(PyObject *owner, const DLTensor *t, uint64_t flags, cudaStre
  *
  * Returns as dlpack_py_consume, and -1 with RuntimeError for an error of the runtime.
  */
-static inline int
+static inline DLP_MUST_CHECK int
 dlpack_cuda_consume(PyObject *obj, const dlpack_py_want *want, cudaStream_t stream, dlpack_py_view *v)
 {
     return dlpack_device_consume(obj, dlpack_cuda_stream(stream), want, v);
@@ -254,7 +257,7 @@ dlpack_cuda_consume(PyObject *obj, const dlpack_py_want *want, cudaStream_t stre
  *
  * Returns as dlpack_cuda_consume, and -1 with TypeError or ValueError for malformed arguments.
  */
-static inline int
+static inline DLP_MUST_CHECK int
 dlpack_cuda_from_dlpack(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, const dlpack_py_want *want,
                         cudaStream_t stream, dlpack_py_view *v)
 {

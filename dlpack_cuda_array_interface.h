@@ -77,7 +77,6 @@ static inline int
 dlp_device_consume_interface(PyObject *obj, PyObject *dict, const dlpack_py_request *asked, const dlpack_py_want *want,
                              dlpack_py_view *v)
 {
-    const int in_place = !asked->has_device || asked->device.device_type != kDLCPU;
     dlp_import import = dlp_import_make(want, asked, NULL);
     dlpack_py_request request = *asked;
     dlpack_py_work_stream pending, after;
@@ -112,17 +111,17 @@ dlp_device_consume_interface(PyObject *obj, PyObject *dict, const dlpack_py_requ
     pending.device_id = dlp_operates_on(offer.operations, t.device) ? t.device.device_id : DLPACK_PY_CURRENT_DEVICE;
     offer.pending = &pending;
     offer.pending_count = stream.kind == DLPACK_PY_STREAM_HANDLE;
-    request.max_version.major = DLPACK_MAJOR_VERSION;
-    request.max_version.minor = DLPACK_MINOR_VERSION;
-    if (in_place)
+    request.max_version.major = DLPACK_PY_PROTOCOL_MAJOR;
+    request.max_version.minor = DLPACK_PY_PROTOCOL_MINOR;
+    if (asked->stream.kind == DLPACK_PY_STREAM_HANDLE)
         request.stream.kind = DLPACK_PY_STREAM_NO_SYNC; /* a tensor that is refused below changes no stream */
     capsule = dlpack_py_answer(&offer, &request);
     if (capsule == NULL)
         return -1;
-    import.passes_keywords = 1; /* dlpack_py_answer makes a copy that is asked for */
+    import.got_keywords = 1; /* dlpack_py_answer makes a copy that is asked for */
     result = dlp_take_capsule(capsule, &import, v);
     Py_DECREF(capsule);
-    if (result != 0 || !in_place || offer.pending_count == 0 || asked->stream.kind != DLPACK_PY_STREAM_HANDLE)
+    if (result != 0 || offer.pending_count == 0 || asked->stream.kind != DLPACK_PY_STREAM_HANDLE)
         return result;
     after.handle = asked->stream.handle;
     after.device_id = pending.device_id;

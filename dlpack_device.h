@@ -3,22 +3,15 @@
  * Copyright (c) 2026 the dlpack_py authors. The licence stands at the end of dlpack_tensor.h.
  * SPDX-License-Identifier: MIT
  *
- * dlpack_cuda.h and dlpack_rocm.h include this file; a source file includes one of those. With
- * DLPACK_DEVICE_NO_PYTHON the file ends after section 3.
+ * dlpack_cuda.h and dlpack_rocm.h include this file; a source file includes one of those.
  *
- * A call of the runtime may block, and a host callback may need the GIL while it does. Functions of sections 1 to 3
- * need no thread state: a caller that holds the GIL releases it around them. Functions of the other sections release
- * the GIL themselves around calls of the runtime (S8), except for releases while the interpreter is ending.
- */
-
-/* Contents
+ *   Calls of the runtime     The order of streams     Copies to the host
+ *   The operations of a device     Releasing behind queued work     Consuming on a stream
  *
- *   1 Calls of the runtime
- *   2 The order of streams
- *   3 Copies to the host
- *   4 The operations of a device
- *   5 Releasing behind queued work
- *   6 Consuming on a stream
+ * With DLPACK_DEVICE_NO_PYTHON the file has the first three sections alone. A call of the runtime may block, and a host
+ * callback may need the GIL while it does. Functions of the first three sections need no thread state: a caller that
+ * holds the GIL releases it around them. Functions of the others release the GIL themselves around calls of the runtime
+ * (S8), except for releases while the interpreter is ending.
  */
 
 #ifndef DLPACK_DEVICE_API
@@ -34,7 +27,7 @@
 #ifndef DLPACK_DEVICE_RUNTIME_LAYER
 #define DLPACK_DEVICE_RUNTIME_LAYER
 
-/* ---- 1 Calls of the runtime --------------------------------------------- */
+/* ---- Calls of the runtime ----------------------------------------------- */
 
 /* dlpack_cuda.h and dlpack_rocm.h define:
  *
@@ -54,15 +47,15 @@
 
 /* DLPACK_DEVICE_CALL: call a function of the runtime, for example DLPACK_DEVICE_CALL(Malloc, (&p, size), &error) for
  * cudaMalloc or hipMalloc. Returns 0, or -1 with *error filled, which may be NULL: MemoryError, BufferError for a graph
- * capture, else RuntimeError with the runtime's name and text of the error. The runtime's last
- * error is cleared (S9). Release the GIL around the call (S8). */
+ * capture, else RuntimeError with the runtime's name and text of the error. The runtime's last error is cleared (S9).
+ * Release the GIL around the call (S8). */
 #define DLPACK_DEVICE_CALL(function, arguments, error) \
-    dlp_device_check(DLP_DEVICE_STATUS(function, arguments), DLPACK_DEVICE_API_PREFIX #function, error)
+    dlp_device_check_status(DLP_DEVICE_STATUS(function, arguments), DLPACK_DEVICE_API_PREFIX #function, error)
 
 typedef DLPACK_DEVICE_API(Error_t) dlp_device_status;
 typedef DLPACK_DEVICE_API(Stream_t) dlp_device_stream;
 typedef DLPACK_DEVICE_API(Event_t) dlp_device_event;
-typedef enum DLPACK_DEVICE_API(StreamCaptureMode) dlp_device_mode;
+typedef enum DLPACK_DEVICE_API(StreamCaptureMode) dlp_device_capture_mode;
 
 #ifdef DLPACK_DEVICE_API_AT_RUN_TIME
 #  include "dlpack_device_library.h"
@@ -80,7 +73,7 @@ dlp_device_is_capture_error(dlp_device_status status)
 
 /* Turns a failed status into *error, which may be NULL, and clears the runtime's last error. */
 static inline int
-dlp_device_check(dlp_device_status status, const char *call, dlpack_py_error *error)
+dlp_device_check_status(dlp_device_status status, const char *call, dlpack_py_error *error)
 {
     int32_t code = DLPACK_PY_RUNTIME_ERROR;
 
@@ -108,7 +101,7 @@ dlp_device_check_query(dlp_device_status status, int *done, dlpack_py_error *err
 {
     *done = status == DLPACK_DEVICE_API(Success);
     if (status != DLPACK_DEVICE_API(ErrorNotReady))
-        return dlp_device_check(status, DLPACK_DEVICE_API_PREFIX "StreamQuery", error);
+        return dlp_device_check_status(status, DLPACK_DEVICE_API_PREFIX "StreamQuery", error);
     (void)DLP_DEVICE_STATUS(GetLastError, ());
     return 0;
 }
@@ -116,7 +109,7 @@ dlp_device_check_query(dlp_device_status status, int *done, dlpack_py_error *err
 static inline dlp_device_stream
 dlp_device_handle(uintptr_t stream)
 {
-#ifdef HIP_API_PER_THREAD_DEFAULT_STREAM /* 0 is the thread's */
+#ifdef HIP_API_PER_THREAD_DEFAULT_STREAM /* NULL would be the per-thread stream */
     if (stream == 0)
         return hipStreamLegacy;
 #endif
@@ -125,7 +118,7 @@ dlp_device_handle(uintptr_t stream)
 
 /* Makes queries, waits and copies legal for this thread while other threads capture. *mode: out, the mode before. */
 static inline int
-dlp_device_relaxed_begin(dlp_device_mode *mode, dlpack_py_error *error)
+dlp_device_relaxed_begin(dlp_device_capture_mode *mode, dlpack_py_error *error)
 {
     *mode = DLPACK_DEVICE_API(StreamCaptureModeRelaxed);
     return DLPACK_DEVICE_CALL(ThreadExchangeStreamCaptureMode, (mode), error);
@@ -134,7 +127,7 @@ dlp_device_relaxed_begin(dlp_device_mode *mode, dlpack_py_error *error)
 /* Restores the capture mode. result: what the calls in between returned. Returns result; or -1 where result is 0 and
  * the mode cannot be restored. *error keeps the first error. */
 static inline int
-dlp_device_relaxed_end(dlp_device_mode *mode, int result, dlpack_py_error *error)
+dlp_device_relaxed_end(dlp_device_capture_mode *mode, int result, dlpack_py_error *error)
 {
     const int failed = DLPACK_DEVICE_CALL(ThreadExchangeStreamCaptureMode, (mode), result != 0 ? NULL : error);
     return result != 0 ? result : failed;
@@ -153,7 +146,7 @@ dlp_device_event_is_done(dlp_device_event event)
     return !dlp_device_is_capture_error(status) && status != DLPACK_DEVICE_API(ErrorInitializationError);
 }
 
-/* ---- 2 The order of streams --------------------------------------------- */
+/* ---- The order of streams ----------------------------------------------- */
 
 /* Remembers which device was current, to make it current again. Starts as {-1, -1}. */
 typedef struct dlp_device_guard {
@@ -192,7 +185,7 @@ dlp_device_guard_stream(dlp_device_guard *guard, dlpack_py_work_stream stream, d
 static inline int
 dlp_device_guard_end(const dlp_device_guard *guard, int result, dlpack_py_error *error)
 {
-    if (guard->original >= 0 && guard->current != guard->original &&
+    if (guard->current != guard->original &&
         DLPACK_DEVICE_CALL(SetDevice, (guard->original), result != 0 ? NULL : error) < 0)
         return result != 0 ? result : -1;
     return result;
@@ -200,7 +193,7 @@ dlp_device_guard_end(const dlp_device_guard *guard, int result, dlpack_py_error 
 
 /* Are two handles the same stream, for this thread? */
 static inline int
-dlp_device_is_same(dlpack_py_work_stream a, dlpack_py_work_stream b)
+dlp_device_is_same_stream(dlpack_py_work_stream a, dlpack_py_work_stream b)
 {
     return a.handle == b.handle && (a.handle > DLPACK_DEVICE_PER_THREAD_STREAM || a.device_id == b.device_id);
 }
@@ -209,7 +202,7 @@ dlp_device_is_same(dlpack_py_work_stream a, dlpack_py_work_stream b)
 static inline int
 dlp_device_is_ordered(dlpack_py_work_stream before, dlpack_py_work_stream after)
 {
-    return dlp_device_is_same(before, after) && before.handle != DLPACK_DEVICE_PER_THREAD_STREAM;
+    return dlp_device_is_same_stream(before, after) && before.handle != DLPACK_DEVICE_PER_THREAD_STREAM;
 }
 
 /* Finds the capture that a stream is in. *id: out, 0 for none. Returns 0, or -1 with BufferError where the capture was
@@ -229,7 +222,7 @@ dlp_device_find_capture(dlp_device_guard *guard, dlpack_py_work_stream stream, u
     if (status == DLPACK_DEVICE_API(StreamCaptureStatusNone))
         return 0;
     if (status == DLPACK_DEVICE_API(StreamCaptureStatusInvalidated))
-        return dlp_refuse(error, "the graph capture of stream %" PRIuPTR " was invalidated before", stream.handle);
+        return DLP_REFUSE(error, "the graph capture of stream %" PRIuPTR " was invalidated before", stream.handle);
     failed = DLPACK_DEVICE_CALL(StreamGetCaptureInfo, DLPACK_DEVICE_API_CAPTURE_INFO(handle, &status, &capture), error);
     *id = capture;
     return failed;
@@ -253,7 +246,7 @@ dlp_device_find_pending(dlp_device_guard *guard, dlpack_py_work_stream *stream, 
 static inline int
 dlp_device_check_done(dlp_device_guard *guard, dlpack_py_work_stream stream, dlpack_py_error *error)
 {
-    dlp_device_mode mode;
+    dlp_device_capture_mode mode;
     int failed, done = 0;
 
     if (dlp_device_guard_stream(guard, stream, error) < 0 || dlp_device_relaxed_begin(&mode, error) < 0)
@@ -262,7 +255,7 @@ dlp_device_check_done(dlp_device_guard *guard, dlpack_py_work_stream stream, dlp
     if (dlp_device_relaxed_end(&mode, failed, error) < 0)
         return -1;
     return done ? 0
-                : dlp_refuse(error, "the consumer's stream is in a graph capture, and cannot wait for the producer's "
+                : DLP_REFUSE(error, "the consumer's stream is in a graph capture, and cannot wait for the producer's "
                                     "work outside of it: finish that work before the capture, or ask with stream=-1");
 }
 
@@ -300,14 +293,14 @@ dlp_device_order_guarded(dlp_device_guard *guard, dlpack_py_work_stream *before,
         if (dlp_device_find_pending(guard, &before[i], &captures[kept], error) < 0)
             return -1;
         if (captures[kept] != 0 && joined != 0 && captures[kept] != joined)
-            return dlp_refuse(error, "the streams of producer and consumer capture different graphs: neither can "
+            return DLP_REFUSE(error, "the streams of producer and consumer capture different graphs: neither can "
                                      "wait for the other");
         if (captures[kept] != 0 && after.handle == DLPACK_DEVICE_API_DEFAULT_STREAM)
-            return dlp_refuse(error, "the producer's stream captures a graph, which the default stream cannot join: "
+            return DLP_REFUSE(error, "the producer's stream captures a graph, which the default stream cannot join: "
                                      "ask with another stream, or with stream=-1");
         joined = captures[kept] != 0 ? captures[kept] : joined;
         before[kept] = before[i];
-        kept += !dlp_device_is_same(before[i], after);
+        kept += !dlp_device_is_same_stream(before[i], after);
     }
     for (i = 0; i < kept; i++) {
         if (captures[i] != joined && dlp_device_check_done(guard, before[i], error) < 0)
@@ -339,7 +332,7 @@ dlpack_device_order(const dlpack_py_work_stream *before, size_t count, dlpack_py
     size_t i, others_count = 0;
 
     if (count > DLPACK_PY_MAX_PENDING)
-        return dlp_refuse(error, "work is pending on %" PRIuPTR " streams, %d at most were wanted", (uintptr_t)count,
+        return DLP_REFUSE(error, "work is pending on %" PRIuPTR " streams, %d at most were wanted", (uintptr_t)count,
                           DLPACK_PY_MAX_PENDING);
     for (i = 0; i < count; i++) {
         if (!dlp_device_is_ordered(before[i], after))
@@ -362,7 +355,7 @@ dlp_device_check_wait(dlp_device_guard *guard, dlpack_py_work_stream *stream, dl
     uint64_t capture;
     if (dlp_device_find_pending(guard, stream, &capture, error) < 0)
         return -1;
-    return capture == 0 ? 0 : dlp_refuse(error, "the stream captures a graph: the host cannot wait for it");
+    return capture == 0 ? 0 : DLP_REFUSE(error, "the stream captures a graph: the host cannot wait for it");
 }
 
 /* Make the host wait for all work that is queued on streams (S10). Returns 0, or -1 with BufferError where a stream
@@ -372,7 +365,7 @@ dlpack_device_synchronize(const dlpack_py_work_stream *streams, size_t count, dl
 {
     dlp_device_guard guard = {-1, -1};
     dlpack_py_work_stream stream;
-    dlp_device_mode mode;
+    dlp_device_capture_mode mode;
     int failed = 0;
     size_t i;
 
@@ -387,7 +380,7 @@ dlpack_device_synchronize(const dlpack_py_work_stream *streams, size_t count, dl
     return dlp_device_guard_end(&guard, failed ? -1 : 0, error);
 }
 
-/* ---- 3 Copies to the host ----------------------------------------------- */
+/* ---- Copies to the host ------------------------------------------------- */
 
 #define DLPACK_DEVICE_COPY_UNFINISHED (-2) /* the copy may still write to the destination: leak it */
 
@@ -421,12 +414,12 @@ dlp_device_copy_and_wait(const DLTensor *dst, const DLTensor *src, uint64_t flag
     is_unfinished = DLPACK_DEVICE_CALL(StreamSynchronize, (handle), failed ? NULL : error);
     if (is_unfinished)
         return DLPACK_DEVICE_COPY_UNFINISHED;
-    if (staging == NULL && !failed && bits % 8 != 0 && dlpack_py_size(src) * bits % 8 != 0) /* bits of other elements */
+    if (staging == NULL && !failed && dlpack_py_size(src) * bits % 8 != 0) /* unused bits become 0 */
         ((unsigned char *)to)[bytes - 1] &= (unsigned char)((1u << dlpack_py_size(src) * bits % 8) - 1);
     if (staging != NULL && !failed) {
         staged.data = staging - lowest;
         staged.byte_offset = 0;
-        staged.device = dlp_device_make(kDLCPU, 0);
+        staged.device = dlp_make_device(kDLCPU, 0);
         failed = dlpack_py_copy(dst, &staged, flags, error);
     }
     if (staging != NULL)
@@ -450,7 +443,7 @@ dlpack_device_copy_to_host(const DLTensor *dst, const DLTensor *src, uint64_t fl
 {
     dlp_device_guard guard = {-1, -1};
     dlpack_py_work_stream stream = {DLPACK_DEVICE_API_DEFAULT_STREAM, src->device.device_id};
-    dlp_device_mode mode;
+    dlp_device_capture_mode mode;
     int failed;
 
     if (dlp_is_empty(src))
@@ -472,7 +465,7 @@ dlpack_device_copy_to_host(const DLTensor *dst, const DLTensor *src, uint64_t fl
 #if DLPACK_PY_AVAILABLE && !defined(DLPACK_DEVICE_PROTOCOL_LAYER)
 #define DLPACK_DEVICE_PROTOCOL_LAYER
 
-/* ---- 4 The operations of a device --------------------------------------- */
+/* ---- The operations of a device ----------------------------------------- */
 
 /* Makes data ready that is exported in place: orders the consumer's stream after the pending work (S1), or waits for
  * that work on the host (S10). This is dlpack_py_operations.make_ready. */
@@ -560,7 +553,7 @@ dlpack_device_operations(void)
 
 /* Calls __dlpack_device__. Some libraries return None as the id of the CPU: it counts as 0. */
 static inline int
-dlp_call_dlpack_device(PyObject *obj, DLDevice *device)
+dlp_device_get_announced(PyObject *obj, DLDevice *device)
 {
     const dlp_state *state = dlp_state_get();
     PyObject *returned = NULL, *with_id;
@@ -569,9 +562,9 @@ dlp_call_dlpack_device(PyObject *obj, DLDevice *device)
 
     if (state != NULL)
         returned = PyObject_VectorcallMethod(state->objects[DLP_STR_DLPACK_DEVICE], &obj, 1, NULL);
-    if (returned != NULL && PyTuple_Check(returned) && PyTuple_Size(returned) == 2 &&
-        PyTuple_GetItem(returned, 1) == Py_None) {
-        with_id = Py_BuildValue("(Oi)", PyTuple_GetItem(returned, 0), 0);
+    if (returned != NULL && PyTuple_Check(returned) && DLP_TUPLE_SIZE(returned) == 2 &&
+        DLP_TUPLE_ITEM(returned, 1) == Py_None) {
+        with_id = Py_BuildValue("(Oi)", DLP_TUPLE_ITEM(returned, 0), 0);
         Py_DECREF(returned);
         returned = with_id;
     }
@@ -580,7 +573,7 @@ dlp_call_dlpack_device(PyObject *obj, DLDevice *device)
     failed =
         dlp_parse_integers("__dlpack_device__ returned %.200U, a tuple of two integers was wanted", returned, pair, 2);
     Py_DECREF(returned);
-    *device = dlp_device_make(pair[0], pair[1]);
+    *device = dlp_make_device(pair[0], pair[1]);
     return failed;
 }
 
@@ -612,7 +605,7 @@ dlp_device_check_announced(PyObject *returned, DLDevice announced, const dlpack_
 
     DLP_CRITICAL_SECTION(returned); /* the name changes when the capsule is consumed */
     form = PyCapsule_CheckExact(returned) ? dlp_form_of(PyCapsule_GetName(returned)) : 0;
-    managed = form == 0 ? NULL : PyCapsule_GetPointer(returned, DLP_FIRST_NAME(form));
+    managed = form == 0 ? NULL : PyCapsule_GetPointer(returned, DLP_CAPSULE_NAME(form));
     if (managed != NULL && !dlp_is_unknown_major(managed, form)) /* else dlp_take_capsule refuses it */
         actual = dlp_tensor_of(managed, form)->device;
     DLP_CRITICAL_SECTION_END();
@@ -620,15 +613,15 @@ dlp_device_check_announced(PyObject *returned, DLDevice announced, const dlpack_
             ? announced.device_id == actual.device_id || dlpack_py_is_cpu_readable(actual) /* D9 */
             : actual.device_type == kDLCPU && dlpack_py_is_cpu_readable(announced))
         return 0;
-    dlp_refuse(&error, "device is %s, but __dlpack_device__ returned %s", dlpack_py_device_text(actual, actual_text),
-               dlpack_py_device_text(announced, announced_text));
+    (void)DLP_REFUSE(&error, "device is %s, but __dlpack_device__ returned %s",
+                     dlpack_py_device_text(actual, actual_text), dlpack_py_device_text(announced, announced_text));
     return dlp_raise_named(want, &error);
 }
 
 /* dlp_call_dlpack for a consumer with a stream: asks for the device of the data, passes the stream of *request for
  * memory of that device alone, and makes the device current for the call (C4, S2, S3, S5). */
 DLP_NOINLINE PyObject *
-dlp_device_call_dlpack(dlp_import *import, dlpack_py_request *request)
+dlp_device_call_on_stream(dlp_import *import, dlpack_py_request *request)
 {
     dlp_device_guard guard = {-1, -1};
     dlpack_py_error error;
@@ -636,10 +629,10 @@ dlp_device_call_dlpack(dlp_import *import, dlpack_py_request *request)
     PyObject *returned;
     int is_on, is_managed, failed = 0;
 
-    if (dlp_call_dlpack_device(import->obj, &announced) < 0)
-        return NULL;
     if (request->has_device)
         announced = request->device; /* the producer has the data there, or copies it there */
+    else if (dlp_device_get_announced(import->obj, &announced) < 0)
+        return NULL;
     is_on = dlp_operates_on(dlpack_device_operations(), announced);
     is_managed = DLPACK_DEVICE_API_MANAGED_TYPE ? (int32_t)announced.device_type == DLPACK_DEVICE_API_MANAGED_TYPE : 0;
     if (!is_on && !is_managed)
@@ -656,6 +649,7 @@ dlp_device_call_dlpack(dlp_import *import, dlpack_py_request *request)
     returned = dlp_call_dlpack(import);
     if (returned == NULL && request->stream.kind == DLPACK_PY_STREAM_HANDLE &&
         request->stream.handle == DLPACK_DEVICE_PER_THREAD_STREAM && PyErr_ExceptionMatches(PyExc_BufferError) &&
+        (import->got_keywords || request->copy != DLPACK_PY_COPY_NEVER) && /* else this header refused (C3) */
         !dlp_device_is_in_capture()) {
         /* PyTorch from 2.9 on refuses the per-thread default stream, which waits for the default stream. */
         PyErr_Clear();
@@ -692,7 +686,7 @@ dlp_device_attach_thread(PyThreadState *state)
 
 /* Exchanges the capture mode of this thread, without the GIL. *mode: in, the new one; out, the one before. */
 static inline int
-dlp_device_exchange_mode(dlp_device_mode *mode)
+dlp_device_exchange_mode(dlp_device_capture_mode *mode)
 {
     PyThreadState *state = dlp_device_detach_thread();
     const int failed = DLPACK_DEVICE_CALL(ThreadExchangeStreamCaptureMode, (mode), NULL);
@@ -704,7 +698,7 @@ dlp_device_exchange_mode(dlp_device_mode *mode)
 static inline void
 dlp_device_release_now(dlpack_py_view *v)
 {
-    dlp_device_mode mode = DLPACK_DEVICE_API(StreamCaptureModeRelaxed);
+    dlp_device_capture_mode mode = DLPACK_DEVICE_API(StreamCaptureModeRelaxed);
     const int failed = dlp_device_exchange_mode(&mode);
     dlpack_py_release(v);
     if (!failed)
@@ -743,7 +737,7 @@ dlp_device_produce(PyObject *owner, const DLTensor *t, uint64_t flags, dlpack_py
     return dlpack_py_answer(&offer, &request);
 }
 
-/* ---- 5 Releasing behind queued work ------------------------------------- */
+/* ---- Releasing behind queued work --------------------------------------- */
 
 /* The id of the interpreter that this thread is attached to; 0, the id of the main interpreter, without a thread state.
  * An id is used again only after Py_Finalize; an address may be used again at any time. */
@@ -766,13 +760,13 @@ typedef struct dlp_device_waiting {
 } dlp_device_waiting;
 
 /* dlp_device_waiting *: the chains of tensors whose release waits, of this source file; 0: none. */
-static dlp_atomic dlp_device_list;
+static dlp_atomic dlp_device_waiting_list;
 
 /* Puts chains, from first to last, into the list. */
 static inline void
 dlp_device_list_add(dlp_device_waiting *first, dlp_device_waiting *last)
 {
-    dlp_atomic *list = &dlp_device_list;
+    dlp_atomic *list = &dlp_device_waiting_list;
     do
         last->next = (dlp_device_waiting *)DLP_LOAD(list);
     while (!DLP_COMPARE_EXCHANGE(list, (dlp_atomic)last->next, (dlp_atomic)first));
@@ -789,7 +783,7 @@ dlp_device_join_chains(dlp_device_waiting *all)
         all->next = NULL;
         place = &joined;
         while (*place != NULL &&
-               ((*place)->interpreter != all->interpreter || !dlp_device_is_same((*place)->stream, all->stream)))
+               ((*place)->interpreter != all->interpreter || !dlp_device_is_same_stream((*place)->stream, all->stream)))
             place = &(*place)->next;
         newer = *place;
         if (newer != NULL) {
@@ -814,10 +808,10 @@ dlp_device_join_chains(dlp_device_waiting *all)
 static inline size_t
 dlpack_device_collect(void)
 {
-    dlp_atomic *list = &dlp_device_list;
+    dlp_atomic *list = &dlp_device_waiting_list;
     const int64_t here = dlp_device_this_interpreter();
     dlp_device_waiting *left, *first, *next, *last = NULL, *done = NULL, **place = &left, **done_end = &done;
-    dlp_device_mode mode = DLPACK_DEVICE_API(StreamCaptureModeRelaxed);
+    dlp_device_capture_mode mode = DLPACK_DEVICE_API(StreamCaptureModeRelaxed);
     PyThreadState *state;
     size_t count = 0;
     int failed, is_here;
@@ -870,7 +864,7 @@ dlp_device_mark_work(dlp_device_waiting *waiting, dlpack_py_error *error)
     int failed = dlp_device_find_pending(&guard, &waiting->stream, &capture, error);
 
     if (!failed && capture != 0)
-        failed = dlp_refuse(error, "the stream captures a graph, whose work runs later: keep the view as long as the "
+        failed = DLP_REFUSE(error, "the stream captures a graph, whose work runs later: keep the view as long as the "
                                    "graph");
     if (!failed)
         failed = dlp_device_guard_set(&guard, waiting->stream.device_id, error) < 0 ||
@@ -919,8 +913,9 @@ dlpack_device_release(dlpack_py_work_stream stream, dlpack_py_view *v, dlpack_py
     }
     if (failed && why.code != DLPACK_PY_BUFFER_ERROR) {
         failed = dlpack_device_synchronize(&stream, 1, &wait_error);
-        is_done = !failed || wait_error.code != DLPACK_PY_BUFFER_ERROR; /* or the stream is lost: it has no work */
-        if (!is_done)                                                   /* a capture has begun meanwhile */
+        is_done = !failed ||
+                  wait_error.code != DLPACK_PY_BUFFER_ERROR; /* any other error: the stream is lost, with its work */
+        if (!is_done)                                        /* a capture has begun meanwhile */
             why = wait_error;
     }
     dlp_device_attach_thread(state);
@@ -974,7 +969,7 @@ dlp_device_release_unraisable(dlpack_py_view *v, uintptr_t handle)
     dlp_exception_restore(&saved);
 }
 
-/* ---- 6 Consuming on a stream -------------------------------------------- */
+/* ---- Consuming on a stream ---------------------------------------------- */
 
 #ifdef DLPACK_CUDA_ARRAY_INTERFACE_H /* defines this later: takes the tensor of an array interface; 1: there is none */
 static inline int
@@ -1022,8 +1017,8 @@ dlp_device_consume_on_stream(PyObject *obj, dlpack_py_request *request, const dl
     if (import.obj == NULL)
         return dlp_take_capsule(obj, &import, v);
     result = dlp_take_by_table(&import, dlpack_device_operations(), &table, v);
-    if (result == DLP_NO_TABLE)
-        return dlp_finish_import_steal(dlp_device_call_dlpack(&import, request), &import, v);
+    if (result == DLP_CALL_METHOD)
+        return dlp_finish_import_steal(dlp_device_call_on_stream(&import, request), &import, v);
     if (result < 0 || !dlp_operates_on(dlpack_device_operations(), v->tensor.device) ||
         request->stream.kind == DLPACK_PY_STREAM_NO_SYNC)
         return result;
@@ -1031,7 +1026,7 @@ dlp_device_consume_on_stream(PyObject *obj, dlpack_py_request *request, const dl
     stream.device_id = v->tensor.device.device_id;
     work = stream;
     if (dlp_device_get_work_stream(table, &work) == 0) /* a table names the stream of this thread */
-        return dlp_device_is_same(work, stream) ? 0 : dlp_device_order_view(work, stream, v);
+        return dlp_device_is_same_stream(work, stream) ? 0 : dlp_device_order_view(work, stream, v);
     dlp_device_release_now(v);
     return -1;
 }
@@ -1054,7 +1049,7 @@ dlp_device_consume_request(PyObject *obj, uintptr_t stream, dlpack_py_request *r
     if (has_stream) {
         request->stream.kind = DLPACK_PY_STREAM_HANDLE;
         request->stream.handle = stream;
-        if (dlp_check_stream(dlp_device_make(DLPACK_DEVICE_API_TYPE, 0), &request->stream, &error) < 0)
+        if (dlp_check_stream(dlp_make_device(DLPACK_DEVICE_API_TYPE, 0), &request->stream, &error) < 0)
             return dlpack_py_raise(&error);
         if ((device_want.options & DLPACK_PY_WANT_NOTHING_PENDING) != 0)
             request->stream.kind = DLPACK_PY_STREAM_NO_SYNC;
@@ -1104,10 +1099,10 @@ dlp_device_parse_name(const char *text, DLDevice *device)
     int32_t type;
 
     for (type = 1; type < 64; type++) { /* DLDeviceType has fewer */
-        name = dlp_device_name(type);
+        name = dlp_name_of_device(type);
         snprintf(exact, sizeof(exact), colon == NULL ? "%s" : "%s:%ld", name == NULL ? "-" : name, id);
         if (name != NULL && id >= 0 && id <= INT32_MAX && strcmp(text, exact) == 0) {
-            *device = dlp_device_make(type, (int32_t)id);
+            *device = dlp_make_device(type, (int32_t)id);
             return 0;
         }
     }
@@ -1116,7 +1111,7 @@ dlp_device_parse_name(const char *text, DLDevice *device)
 
 /* The first half of a library's from_dlpack(x, /, *, device=None, copy=None): dlpack_cuda_from_dlpack and
  * dlpack_rocm_from_dlpack. device may be a name, such as "cuda:1". With device="cpu" the data is ready on the CPU. */
-static inline int
+static inline DLP_MUST_CHECK int
 dlpack_device_from_dlpack(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, uintptr_t stream,
                           const dlpack_py_want *want, dlpack_py_view *v)
 {

@@ -13,7 +13,7 @@
 #endif
 
 /* DLP_DEVICE_OPEN: opens a library. DLP_DEVICE_OPEN_LOADED: only one that the process has loaded. */
-#ifdef _WIN32 /* as in windows.h, which defines many macros. LoadLibraryA prefers a library that is loaded */
+#ifdef _WIN32 /* as in windows.h, which defines many macros */
 struct HINSTANCE__;
 #  ifdef __cplusplus
 extern "C" {
@@ -21,15 +21,15 @@ extern "C" {
 __declspec(dllimport) struct HINSTANCE__ *__stdcall
 GetModuleHandleA(const char *name);
 __declspec(dllimport) struct HINSTANCE__ *__stdcall
-LoadLibraryA(const char *name);
+LoadLibraryExA(const char *name, void *file, unsigned long flags);
 __declspec(dllimport)
 intptr_t(__stdcall *__stdcall
          GetProcAddress(struct HINSTANCE__ *library, const char *name))(void);
 #  ifdef __cplusplus
 }
 #  endif
-#  define DLP_DEVICE_OPEN(name) ((void *)LoadLibraryA(name))
-#  define DLP_DEVICE_OPEN_LOADED(name) (GetModuleHandleA(name) == NULL ? NULL : DLP_DEVICE_OPEN(name))
+#  define DLP_DEVICE_OPEN(name) ((void *)LoadLibraryExA(name, NULL, 0x1000)) /* not from the current folder */
+#  define DLP_DEVICE_OPEN_LOADED(name) ((void *)GetModuleHandleA(name))
 #  define DLP_DEVICE_SYMBOL(library, name) GetProcAddress((struct HINSTANCE__ *)(library), name)
 #else
 #  include <dlfcn.h>
@@ -47,7 +47,7 @@ static inline void *
 dlp_device_library(void)
 {
     static intptr_t kept; /* one library for all functions; never closed */
-    void *library = (void *)__atomic_load_n(&kept, __ATOMIC_SEQ_CST);
+    void *library = (void *)__atomic_load_n(&kept, __ATOMIC_SEQ_CST), *first;
 
     if (library != NULL)
         return library;
@@ -67,8 +67,8 @@ dlp_device_library(void)
 #endif
     if (library == NULL)
         library = DLP_DEVICE_OPEN(DLPACK_DEVICE_API_LIBRARY);
-    __atomic_store_n(&kept, (intptr_t)library, __ATOMIC_SEQ_CST);
-    return library;
+    first = (void *)__sync_val_compare_and_swap(&kept, 0, (intptr_t)library); /* not NULL: another thread was first */
+    return first != NULL ? first : library;
 }
 
 /* The address of a function, which *found keeps; 0 where there is none. */

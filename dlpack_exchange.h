@@ -4,10 +4,11 @@
  * SPDX-License-Identifier: MIT
  *
  * Include it in place of dlpack_py.h. dlpack_py_consume and dlpack_py_consume_request then use the exchange table of a
- * type that has one; they call __dlpack__ where the table cannot be used (X4, X9). One import:
- *   dlp_consume_cached         for a type in the cache, tries the embedded tensor (dlp_find_embedded); then the table
- *                              (dlp_take_from_table, else dlp_call_dlpack), or without one dlp_take_by_method
- *   dlpack_py_consume_request  all else: reads the type (dlp_take_by_table), and goes on as dlpack_py.h describes
+ * type that has one; they call __dlpack__ where the table cannot be used (X4, X9). dlp_consume_cached tries, in order:
+ *   dlp_find_embedded          type in the cache, our table: the managed tensor in the object
+ *   dlp_take_by_found_table    type in the cache, any table: calls it; dlp_call_dlpack where it cannot be used
+ *   dlp_take_by_method         type in the cache, no table: calls its __dlpack__
+ *   dlpack_py_consume_request  any other type: reads it (dlp_take_by_table), and goes on as dlpack_py.h describes
  * More calls: dlpack_py_borrow; dlpack_py_embed, dlpack_py_offer_embedded; DLPACK_PY_EXCHANGE_API...,
  * dlpack_py_exchange_add; dlpack_py_allocate_like, dlpack_py_check_like, dlpack_py_return_like_steal.
  *
@@ -56,18 +57,15 @@ typedef struct dlp_registration {
     struct dlp_registration *next;
 } dlp_registration;
 
-/* What a type offers. The struct has 64 bytes, on which the mask of dlp_type_entry_at relies. */
+/* What a type offers. */
 typedef struct dlp_type_entry {
     dlp_atomic type;                /* PyTypeObject *: borrowed, to compare with; set last */
     unsigned int tag;               /* its version tag, which changes when the type or a base changes; 0: none */
     int is_ours;                    /* the table was defined in this source file */
-    int refuses_keywords;           /* __dlpack__ is a C function that raised TypeError only with keywords (C1) */
     size_t embedded_offset;         /* of our table: the offset of the dlpack_py_embedded in an object; 0: none */
     const DLPackExchangeAPI *table; /* NULL: none */
     PyObject *method; /* __dlpack__ of the type, borrowed; NULL: look it up, an instance may have its own */
-    char unused[56 - 5 * sizeof(void *)];
 } dlp_type_entry;
-typedef char dlp_type_entry_has_64_bytes[sizeof(dlp_type_entry) == 64 ? 1 : -1];
 
 /* From Python 3.11 on, types are cached by version tag; without a GIL, only if a tag can be read atomically. */
 #if !DLPACK_PY_PLAIN && !defined(Py_LIMITED_API) && !defined(PYPY_VERSION) && PY_VERSION_HEX >= 0x030B0000 && \
@@ -80,7 +78,7 @@ typedef char dlp_type_entry_has_64_bytes[sizeof(dlp_type_entry) == 64 ? 1 : -1];
 
 /* What this source file caches for an interpreter, until the interpreter ends. */
 typedef struct dlp_type_cache {
-    dlp_atomic registered;          /* dlp_registration *: the types with a table of this source file */
+    dlp_atomic registrations;       /* dlp_registration *: the types with a table of this source file */
     PyTypeObject *from_dlpack_type; /* the static type that from_dlpack belongs to; borrowed, only compared */
     unsigned int from_dlpack_tag;
     PyObject *from_dlpack; /* of the library of from_dlpack_type; NULL: not cached */
@@ -93,7 +91,7 @@ DLP_COLD void
 dlp_type_cache_free(void *type_cache)
 {
     dlp_type_cache *cache = (dlp_type_cache *)type_cache;
-    dlp_registration *record = (dlp_registration *)DLP_LOAD(&cache->registered), *next;
+    dlp_registration *record = (dlp_registration *)DLP_LOAD(&cache->registrations), *next;
 
     for (; record != NULL; record = next) {
         next = record->next;
@@ -164,12 +162,12 @@ dlp_usable_table(const DLPackExchangeAPIHeader *header)
                : table;
 }
 
-/* The type to which dlpack_py_exchange_add has added this table: type itself or a base of it (X7); if type is NULL, the
- * last such type. A new reference. NULL: the table was added to none of them, or MemoryError. */
+/* The type to which dlpack_py_exchange_add has added this table: type or a base of it (X7), or if type is NULL the one
+ * that was added last. A new reference. NULL: there is no such type now, or MemoryError. */
 DLP_COLD PyObject *
 dlp_registered_type(dlp_type_cache *cache, PyTypeObject *type, const void *table)
 {
-    const dlp_registration *record = cache == NULL ? NULL : (const dlp_registration *)DLP_LOAD(&cache->registered);
+    const dlp_registration *record = cache == NULL ? NULL : (const dlp_registration *)DLP_LOAD(&cache->registrations);
     PyObject *registered = NULL;
 
     for (; record != NULL && registered == NULL && !PyErr_Occurred(); record = record->next) {
@@ -200,8 +198,7 @@ dlp_type_tag(PyTypeObject *type)
 static inline dlp_type_entry *
 dlp_type_entry_at(dlp_type_cache *cache, PyTypeObject *type)
 {
-    const uintptr_t mask = (DLP_TYPE_ENTRIES - 1) * sizeof(dlp_type_entry); /* 64 bytes each: saves a multiplication */
-    return (dlp_type_entry *)(void *)((char *)cache->entries + (((uintptr_t)type << 2 ^ (uintptr_t)type >> 3) & mask));
+    return &cache->entries[((uintptr_t)type >> 4 ^ (uintptr_t)type >> 9) % DLP_TYPE_ENTRIES];
 }
 
 /* The cached entry of a type, valid until foreign code runs; NULL: none. state may be NULL, after an error. */
@@ -220,7 +217,7 @@ dlp_type_entry_cached(dlp_state *state, PyTypeObject *type)
 /* Reads into *found what a type offers, and caches it if possible. Reads the type only, never the instance (X1). If the
  * attribute is not a capsule, the table is absent. Returns 0, or -1 with MemoryError, KeyboardInterrupt or the like. */
 DLP_COLD int
-dlp_type_entry_read(dlp_state *state, PyTypeObject *type, dlp_type_entry *found)
+dlp_type_entry_make(dlp_state *state, PyTypeObject *type, dlp_type_entry *found)
 {
     dlp_type_cache *cache = dlp_type_cache_get(state);
     PyObject *capsule = NULL, *registered = NULL;
@@ -257,7 +254,7 @@ dlp_type_entry_read(dlp_state *state, PyTypeObject *type, dlp_type_entry *found)
     if (found->tag == 0 || found->tag != dlp_type_tag(type)) /* it was changed meanwhile */
         return 0;
 #  ifdef Py_GIL_DISABLED
-    /* Written once, so that readers need no lock; without offset and method: another thread may change the type. */
+    /* Written once: readers need no lock. No offset and no method: other threads may change the object or the type. */
     found->embedded_offset = 0;
     if (found->table == NULL || !DLP_COMPARE_EXCHANGE(&dlp_type_entry_at(cache, type)->type, 0, 1))
         return 0;
@@ -274,14 +271,14 @@ dlp_type_entry_read(dlp_state *state, PyTypeObject *type, dlp_type_entry *found)
 }
 
 /* What the type of an object offers: its cached entry, which is valid until foreign code runs, or *uncached, filled by
- * dlp_type_entry_read. Returns NULL with an exception. state may be NULL, after an error. */
+ * dlp_type_entry_make. Returns NULL with an exception. state may be NULL, after an error. */
 static inline const dlp_type_entry *
 dlp_type_entry_get(dlp_state *state, PyObject *obj, dlp_type_entry *uncached)
 {
     const dlp_type_entry *entry = dlp_type_entry_cached(state, Py_TYPE(obj));
     if (entry != NULL)
         return entry;
-    return state == NULL || dlp_type_entry_read(state, Py_TYPE(obj), uncached) < 0 ? NULL : uncached;
+    return state == NULL || dlp_type_entry_make(state, Py_TYPE(obj), uncached) < 0 ? NULL : uncached;
 }
 
 static inline int
@@ -294,9 +291,9 @@ dlp_has_table(dlp_state *state, PyObject *obj)
 
 /* ---- Managed tensors in your object ------------------------------------- */
 
-/* Managed tensors of both forms as part of the author's object: an export then allocates only its capsule. Exports
- * are not counted: while one lives, do not change shape, strides, memory or flags. After a change, the object calls
- * dlpack_py_embed again. All exports share struct, shape and strides: embed only where no consumer writes to them. */
+/* Managed tensors of both forms as part of the author's object: an export then allocates only its capsule. Exports are
+ * not counted, and cannot be refused later: embed only what never changes after the first export. Until then an object
+ * may call dlpack_py_embed again. All exports share struct, shape and strides: no consumer may write to them. */
 typedef struct dlpack_py_embedded {
     DLManagedTensorVersioned versioned;
     DLManagedTensor legacy;
@@ -309,14 +306,15 @@ DLP_NOINLINE void *
 dlp_export_embedded(const dlpack_py_offer *offer, const dlpack_py_request *request)
 {
     dlpack_py_embedded *e = offer->embedded;
+    const int32_t form = dlp_requested_form(request);
 
     if (offer->tensor != &e->versioned.dl_tensor || offer->flags != e->versioned.flags || offer->exports != NULL ||
         (offer->options | (uint32_t)offer->is_copy | offer->pending_count) != 0 ||
         (request->has_device | request->copy | request->stream.kind) != 0 ||
-        e->versioned.dl_tensor.device.device_type != kDLCPU || (request->max_version.major < 1 && offer->flags != 0))
+        e->versioned.dl_tensor.device.device_type != kDLCPU || (form == DLPACK_PY_LEGACY && offer->flags != 0))
         return NULL;
     Py_INCREF((PyObject *)e->manager.owner);
-    return request->max_version.major < 1 ? (void *)&e->legacy : (void *)&e->versioned;
+    return form == DLPACK_PY_LEGACY ? (void *)&e->legacy : (void *)&e->versioned;
 }
 
 /* Fill the managed tensors in the author's object, as the object is made.
@@ -372,22 +370,21 @@ dlp_raise_table_error(const char *function)
     return -1;
 }
 
-/* Are is_conj() and is_neg() of the object false? The table of PyTorch 2.13 exports conjugated and negated data as it
- * is in memory (X9). Returns 1, or 0 with or without an exception. */
+/* Does is_conj() return false? Else the data may be lazily conjugated, which PyTorch 2.13's table ignores (X9). Returns
+ * 1, or 0 with or without an exception. */
 DLP_COLD int
-dlp_is_resolved(PyObject *obj)
+dlp_is_not_conjugated(PyObject *obj)
 {
     const dlp_state *state = dlp_state_get();
-    PyObject *returned;
-    int is_resolved = state != NULL, i;
+    PyObject *returned = NULL;
+    int is_resolved;
 
-    for (i = DLP_STR_IS_CONJ; i <= DLP_STR_IS_NEG && is_resolved; i++) {
-        returned = PyObject_VectorcallMethod(state->objects[i], &obj, 1, NULL);
-        is_resolved = returned != NULL && PyObject_Not(returned) == 1;
-        Py_XDECREF(returned);
-    }
+    if (state != NULL)
+        returned = PyObject_VectorcallMethod(state->objects[DLP_STR_IS_CONJ], &obj, 1, NULL);
+    is_resolved = returned != NULL && PyObject_Not(returned) == 1;
+    Py_XDECREF(returned);
     if (PyErr_Occurred() && !dlp_is_fatal())
-        PyErr_Clear(); /* a method is missing */
+        PyErr_Clear(); /* the method is missing */
     return is_resolved;
 }
 
@@ -397,7 +394,7 @@ static inline int
 dlp_can_use_table_tensor(const DLTensor *t, int is_ours, PyObject *obj, const dlpack_py_operations *operations)
 {
     return (t->device.device_type == kDLCPU || dlp_operates_on(operations, t->device)) &&
-           (is_ours || !dlp_is_complex(t->dtype) || dlp_is_resolved(obj));
+           (is_ours || !dlp_is_complex(t->dtype) || dlp_is_not_conjugated(obj));
 }
 
 /* Fills v with a tensor that has strides and no overlap. v owns managed; NULL: the tensor is borrowed. */
@@ -413,7 +410,7 @@ dlp_view_fill(dlpack_py_view *v, DLManagedTensorVersioned *managed, const DLTens
     v->allocated = NULL;
 }
 
-/* 1 if want is valid, and asks only about dtype, rank, order C or F, and writing. */
+/* 1 if want is valid (dlp_check_want), and asks only about dtype, rank, order C or F, and writing. */
 static inline int
 dlp_is_basic_want(const dlpack_py_want *want)
 {
@@ -423,18 +420,19 @@ dlp_is_basic_want(const dlpack_py_want *want)
            (want->max_ndim == 0 || (want->max_ndim > 0 && want->max_ndim >= want->ndim));
 }
 
-/* Fast path of dlp_view_prepare. Returns 1 if the major version is known (K6), the layout is simple, the tensor has
- * strides and it meets want; else 0. is_basic: dlp_is_basic_want(want). */
+/* Fast path of dlp_view_prepare: 1 if the major version is known (K6), the layout simple, t has strides and meets want,
+ * else 0. managed NULL: t is lent. is_basic: dlp_is_basic_want(want); its shorter test saves 45 instructions. */
 static inline int
 dlp_meets_want_simple(const DLManagedTensorVersioned *managed, const DLTensor *t, const dlpack_py_want *want,
                       int is_basic)
 {
     int layout = managed == NULL || !dlp_is_unknown_major(managed, DLPACK_PY_VERSIONED) ? dlp_simple_layout(t) : 0;
-    const int32_t readonly = layout == 0 || managed == NULL ? DLPACK_PY_READ_ONLY_UNKNOWN
-                                                            : (int32_t)(managed->flags & DLPACK_PY_FLAG_READ_ONLY);
+    int32_t readonly = DLPACK_PY_READ_ONLY_UNKNOWN;
 
     if (layout == 0 || (t->strides == NULL && t->ndim != 0))
         return 0;
+    if (managed != NULL)
+        readonly = (int32_t)(managed->flags & DLPACK_PY_FLAG_READ_ONLY);
     if (!is_basic)
         return want->device <= (int32_t)kDLCPU && dlp_check_requirements(t, layout, readonly, want, NULL) == 0;
     return (want->dtype == dlpack_py_dtype(t) || want->dtype == 0) && dlp_is_wanted_rank(t->ndim, want) &&
@@ -443,10 +441,10 @@ dlp_meets_want_simple(const DLManagedTensorVersioned *managed, const DLTensor *t
 }
 
 /* Takes the tensor of obj by the table of its type. want: not NULL. is_basic: dlp_is_basic_want(want).
- * operations: of the device of the consumer's stream, or NULL. Returns 0, DLP_NO_TABLE, or -1 with an exception. */
+ * operations: of the device of the consumer's stream, or NULL. Returns 0, DLP_CALL_METHOD, or -1 with an exception. */
 static inline int
-dlp_take_from_table(const dlp_type_entry *entry, PyObject *obj, const dlpack_py_want *want, int is_basic,
-                    const dlpack_py_operations *operations, dlpack_py_view *v)
+dlp_take_by_found_table(const dlp_type_entry *entry, PyObject *obj, const dlpack_py_want *want, int is_basic,
+                        const dlpack_py_operations *operations, dlpack_py_view *v)
 {
     DLManagedTensorVersioned *managed = NULL; /* some tables leave it unset (X8) */
     const int is_ours = entry->is_ours;       /* foreign code may change *entry */
@@ -460,8 +458,8 @@ dlp_take_from_table(const dlp_type_entry *entry, PyObject *obj, const dlpack_py_
         if ((operations == NULL && (uint32_t)want->device <= (uint32_t)kDLCPU) ||
             !PyErr_ExceptionMatches(PyExc_BufferError))
             return -1;
-        PyErr_Clear(); /* a table may refuse data of a device that __dlpack__ exports */
-        return DLP_NO_TABLE;
+        PyErr_Clear(); /* device memory: a table may refuse what __dlpack__ exports */
+        return DLP_CALL_METHOD;
     }
     if (dlp_meets_want_simple(managed, &managed->dl_tensor, want, is_basic) &&
         (is_ours || !dlp_is_complex(managed->dl_tensor.dtype))) {
@@ -471,12 +469,12 @@ dlp_take_from_table(const dlp_type_entry *entry, PyObject *obj, const dlpack_py_
     if (!dlp_is_unknown_major(managed, DLPACK_PY_VERSIONED) &&
         !dlp_can_use_table_tensor(&managed->dl_tensor, is_ours, obj, operations)) {
         dlp_delete(managed, DLPACK_PY_VERSIONED);
-        return PyErr_Occurred() ? -1 : DLP_NO_TABLE;
+        return PyErr_Occurred() ? -1 : DLP_CALL_METHOD;
     }
     return dlp_take_managed_steal(managed, DLPACK_PY_VERSIONED, want, NULL, v);
 }
 
-/* As dlp_take_from_table, for an object of any type: DLP_NO_TABLE if it has no table. table: out; NULL: not wanted. */
+/* As dlp_take_by_found_table, for any object: DLP_CALL_METHOD if it has no table. table: out; NULL: not wanted. */
 static inline int
 dlp_take_by_table(const dlp_import *import, const dlpack_py_operations *operations, const void **table,
                   dlpack_py_view *v)
@@ -486,23 +484,24 @@ dlp_take_by_table(const dlp_import *import, const dlpack_py_operations *operatio
 
     if ((import->want->options & DLPACK_PY_WANT_NO_TABLE) != 0 || import->request->has_device ||
         import->request->copy != DLPACK_PY_COPY_AS_NEEDED) /* a table has no arguments for device and copy */
-        return DLP_NO_TABLE;
+        return DLP_CALL_METHOD;
     entry = dlp_type_entry_get(dlp_state_get(), import->obj, &uncached);
     if (entry == NULL || entry->table == NULL)
-        return entry == NULL ? -1 : DLP_NO_TABLE;
+        return entry == NULL ? -1 : DLP_CALL_METHOD;
     if (table != NULL)
         *table = entry->table;
-    return dlp_take_from_table(entry, import->obj, import->want, dlp_is_basic_want(import->want), operations, v);
+    return dlp_take_by_found_table(entry, import->obj, import->want, dlp_is_basic_want(import->want), operations, v);
 }
 
 /* Fast path: returns the managed tensors in an object of a type with a table of this source file, if they are row-major
  * and aligned and meet basic requirements; else NULL. entry: the type's cached entry, or NULL. Runs no foreign code. */
 static inline dlpack_py_embedded *
-dlp_find_embedded(const dlp_type_entry *entry, PyObject *obj, const dlpack_py_want *want, int is_basic)
+dlp_find_embedded(const dlp_type_entry *entry, PyObject *obj, const dlpack_py_want *want)
 {
     dlpack_py_embedded *e;
 
-    if (entry == NULL || entry->embedded_offset == 0 || !is_basic || (want->options & DLPACK_PY_WANT_NO_TABLE) != 0)
+    if (entry == NULL || entry->embedded_offset == 0 || (want->options & DLPACK_PY_WANT_NO_TABLE) != 0 ||
+        !dlp_is_basic_want(want))
         return NULL;
     e = (dlpack_py_embedded *)(void *)((char *)obj + entry->embedded_offset);
     return e->manager.owner == obj && e->dtype != 0 && e->dtype == want->dtype && want->order != 'F' &&
@@ -513,27 +512,26 @@ dlp_find_embedded(const dlp_type_entry *entry, PyObject *obj, const dlpack_py_wa
 
 #if DLP_TYPE_ENTRIES
 /* Takes the tensor of an object by its type's cached __dlpack__. A tensor that dlp_meets_want_simple accepts is taken
- * here, any other by dlp_finish_import_steal. Where the type refuses keywords, none are passed: saves 4,600 of
- * 6,000 instructions. Returns 0, or -1 with an exception. */
+ * here, any other by dlp_finish_import_steal. Methods are cached only with a GIL: no critical section is needed.
+ * Returns 0, or -1 with an exception. */
 DLP_NOINLINE int
-dlp_take_by_method(dlp_state *state, dlp_type_entry *entry, PyObject *obj, const dlpack_py_want *want, int is_basic,
-                   dlpack_py_view *v)
+dlp_take_by_method(dlp_state *state, const dlp_type_entry *entry, PyObject *obj, const dlpack_py_want *want,
+                   int is_basic, dlpack_py_view *v)
 {
     PyObject *stack[2] = {obj, state->objects[DLP_CONST_VERSION]}, *method = entry->method, *returned;
-    const int refuses_keywords = entry->refuses_keywords;
     dlp_import import;
     DLManagedTensorVersioned *managed;
 
     Py_INCREF(method); /* the call may change the type */
-    returned = PyObject_Vectorcall(method, stack, 1, refuses_keywords ? NULL : state->objects[DLP_CONST_NAMES]);
+    returned = PyObject_Vectorcall(method, stack, 1, state->objects[DLP_CONST_KWNAMES]);
     Py_DECREF(method);
-    if (returned != NULL && !refuses_keywords && PyCapsule_CheckExact(returned)) {
-        managed = (DLManagedTensorVersioned *)PyCapsule_GetPointer(returned, DLP_FIRST_NAME(DLPACK_PY_VERSIONED));
+    if (returned != NULL && PyCapsule_CheckExact(returned)) {
+        managed = (DLManagedTensorVersioned *)PyCapsule_GetPointer(returned, DLP_CAPSULE_NAME(DLPACK_PY_VERSIONED));
         if (managed == NULL)
             PyErr_Clear(); /* a capsule of another name */
         else if (dlp_meets_want_simple(managed, &managed->dl_tensor, want, is_basic)) {
             dlp_view_fill(v, managed, &managed->dl_tensor);
-            (void)PyCapsule_SetName(returned, DLP_CONSUMED_NAME(DLPACK_PY_VERSIONED)); /* commit point (K4) */
+            (void)PyCapsule_SetName(returned, DLP_USED_CAPSULE_NAME(DLPACK_PY_VERSIONED)); /* commit point (K4) */
             Py_DECREF(returned);
             if (PyErr_Occurred())
                 PyErr_WriteUnraisable(NULL); /* of the capsule's destructor */
@@ -541,35 +539,24 @@ dlp_take_by_method(dlp_state *state, dlp_type_entry *entry, PyObject *obj, const
         }
     }
     import = dlp_import_make(want, NULL, obj);
-    import.passes_keywords = !refuses_keywords;
-    if (returned == NULL && !refuses_keywords && PyErr_ExceptionMatches(PyExc_TypeError)) {
+    if (returned == NULL && PyErr_ExceptionMatches(PyExc_TypeError))
         returned = dlp_call_dlpack_again(state, &import);
-        if ((entry = dlp_type_entry_cached(state, Py_TYPE(obj))) != NULL)
-            entry->refuses_keywords =
-                returned != NULL && entry->method != NULL && Py_TYPE(entry->method) == &PyMethodDescr_Type;
-    }
-    if (dlp_finish_import_steal(returned, &import, v) == 0)
-        return 0;
-    if (!refuses_keywords || !PyErr_ExceptionMatches(PyExc_BufferError))
-        return -1;
-    PyErr_Clear(); /* this object may take the keywords that another object of the type refused */
-    return dlpack_py_consume_request(obj, NULL, want, v);
+    return dlp_finish_import_steal(returned, &import, v);
 }
 #endif
 
 /* Fast path of dlpack_py_consume, for types in the cache. Instructions of a call without and with it (CPython
- * 3.11, gcc 12, float64 of shape (3, 4)): NumPy array 1819 and 1471, own object with embedded tensors 740 and 371. */
+ * 3.11, gcc 12, float64 of shape (3, 4)): NumPy array 1810 and 1462, own object with embedded tensors 740 and 366. */
 DLP_NOINLINE int
 dlp_consume_cached(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
 #if DLP_TYPE_ENTRIES
     const dlpack_py_want *required = want != NULL ? want : &dlp_empty_want;
-    const int is_basic = dlp_is_basic_want(required);
     dlp_state *state = dlp_state_get();
     dlp_type_entry *entry = dlp_type_entry_cached(state, Py_TYPE(obj));
-    dlpack_py_embedded *e = dlp_find_embedded(entry, obj, required, is_basic);
+    dlpack_py_embedded *e = dlp_find_embedded(entry, obj, required);
     dlp_import import;
-    int result;
+    int is_basic, result;
 
     if (e != NULL) {
         Py_INCREF(obj);
@@ -578,9 +565,9 @@ dlp_consume_cached(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
     }
     dlp_view_clear(v); /* empty while foreign code runs */
     if (entry != NULL && (required->options & DLPACK_PY_WANT_NO_TABLE) == 0 &&
-        (is_basic || dlp_check_want(required, NULL) == 0)) {
+        ((is_basic = dlp_is_basic_want(required)) != 0 || dlp_check_want(required, NULL) == 0)) {
         if (entry->table != NULL) {
-            if ((result = dlp_take_from_table(entry, obj, required, is_basic, NULL, v)) != DLP_NO_TABLE)
+            if ((result = dlp_take_by_found_table(entry, obj, required, is_basic, NULL, v)) != DLP_CALL_METHOD)
                 return result;
             import = dlp_import_make(required, NULL, obj);
             return dlp_finish_import_steal(dlp_call_dlpack(&import), &import, v);
@@ -598,7 +585,7 @@ dlp_consume_cached(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 
 /* dlpack_py_borrow, by the table of the type. entry: the cached entry of the type, or NULL. */
 DLP_NOINLINE int
-dlp_borrow_general(const dlp_type_entry *entry, PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
+dlp_borrow_by_table(const dlp_type_entry *entry, PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
     const dlpack_py_want *required = want != NULL ? want : &dlp_empty_want;
     const int is_basic = dlp_is_basic_want(required);
@@ -651,16 +638,15 @@ DLP_NOINLINE DLP_MUST_CHECK int
 dlpack_py_borrow(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
 {
     const dlpack_py_want *required = want != NULL ? want : &dlp_empty_want;
-    const int is_basic = dlp_is_basic_want(required);
     dlp_state *state = dlp_state_get();
     const dlp_type_entry *entry = dlp_type_entry_cached(state, Py_TYPE(obj));
-    dlpack_py_embedded *e = dlp_find_embedded(entry, obj, required, is_basic);
+    dlpack_py_embedded *e = dlp_find_embedded(entry, obj, required);
 
     if (e != NULL && e->versioned.flags == 0 && !required->writable) { /* saves 400 of 607 instructions */
         dlp_view_fill(v, NULL, &e->versioned.dl_tensor);
         return 0;
     }
-    return state == NULL ? (dlp_view_clear(v), -1) : dlp_borrow_general(entry, obj, want, v);
+    return state == NULL ? (dlp_view_clear(v), -1) : dlp_borrow_by_table(entry, obj, want, v);
 }
 
 /* ---- A table for your type ---------------------------------------------- */
@@ -699,7 +685,7 @@ dlp_table_export(const dlpack_py_exchange *ours, const dlpack_py_offer *offer, d
 
     if (managed == NULL) {
         if ((state = dlp_state_get()) == NULL || dlp_table_plan(ours, offer, request, &plan) < 0 ||
-            (managed = dlp_offer_export(state, offer, &plan)) == NULL)
+            (managed = dlp_export_offer(state, offer, &plan)) == NULL)
             return -1;
         if (!plan.copy && offer->pending_count > 0 && offer->operations->make_ready(offer, request, &plan) < 0) {
             dlp_delete(managed, plan.form);
@@ -751,9 +737,9 @@ dlp_check_pointer(const void *pointer, const char *text)
         PyErr_SetString(PyExc_ValueError, text);
     return pointer == NULL ? -1 : 0;
 }
-#define dlp_check_out(out) dlp_check_pointer(out, "out is NULL, a place for the result was wanted")
+#define DLP_CHECK_OUT(out) dlp_check_pointer(out, "out is NULL, a place for the result was wanted")
 
-/* Raises TypeError for an object of another type (X7), BufferError for one whose class overrides __dlpack__. */
+/* Raises TypeError for an object of another type (X7), BufferError if its class overrides __dlpack__ or the table. */
 static inline int
 dlp_table_check_object(const dlpack_py_exchange *ours, PyObject *object)
 {
@@ -772,10 +758,19 @@ dlp_table_check_object(const dlpack_py_exchange *ours, PyObject *object)
     Py_XDECREF(type);
     if (PyErr_Occurred())
         return -1;
-    return dlp_raise_value(type == NULL ? PyExc_TypeError : PyExc_BufferError,
-                           type == NULL ? "%.200U is not of the type that this exchange table belongs to"
-                                        : "%.200U overrides __dlpack__: its objects are exported only by __dlpack__",
-                           object);
+    if (type == NULL)
+        return dlp_raise_value(PyExc_TypeError, "%.200U is not of the type that this table belongs to", object);
+    return dlp_raise_value(PyExc_BufferError,
+                           "%.200U overrides __dlpack__ or the table: its objects are exported by __dlpack__", object);
+}
+
+/* The name of the exception of an error code. */
+DLP_COLD const char *
+dlp_error_kind(int32_t code)
+{
+    static const char kinds[][13] = {"BufferError", "ValueError",   "TypeError",
+                                     "MemoryError", "RuntimeError", "SystemError"};
+    return kinds[code - 1];
 }
 
 /* managed_tensor_allocator. Needs no thread state (X5). */
@@ -807,7 +802,7 @@ dlp_table_from_object(const dlpack_py_exchange *ours, void *py_object, DLManaged
 
     if (out != NULL)
         *out = NULL;
-    if ((out == NULL && dlp_check_out(lent) < 0) || dlp_table_check_object(ours, object) < 0)
+    if ((out == NULL && DLP_CHECK_OUT(lent) < 0) || dlp_table_check_object(ours, object) < 0)
         return -1;
     DLP_CRITICAL_SECTION(object); /* as in dlpack_py_produce_described */
     if (dlp_call_describe(object, ours->describe, NULL, &offer) == 0) {
@@ -832,7 +827,7 @@ dlp_table_to_object(const dlpack_py_exchange *ours, PyTypeObject *like, DLManage
         *out = NULL;
     if (dlp_check_pointer(managed, "the managed tensor is NULL") < 0)
         return -1;
-    if (dlp_check_out(out) == 0 &&
+    if (DLP_CHECK_OUT(out) == 0 &&
         (type = dlp_registered_type(dlp_type_cache_get(dlp_state_get()), like, &ours->api)) == NULL &&
         !PyErr_Occurred())
         PyErr_SetString(PyExc_RuntimeError, "this interpreter has no type with this exchange table");
@@ -853,16 +848,16 @@ dlp_table_stream(const dlpack_py_exchange *ours, DLDeviceType type, int32_t id, 
 {
     char name[DLPACK_PY_TEXT_SIZE];
 
-    if (dlp_check_out(out) < 0)
+    if (DLP_CHECK_OUT(out) < 0)
         return -1;
     *out = NULL;
-    if (dlpack_py_is_cpu_readable(dlp_device_make((int32_t)type, id)))
+    if (dlpack_py_is_cpu_readable(dlp_make_device((int32_t)type, id)))
         return 0;
     if (ours->work_stream != NULL)
         return ours->work_stream(type, id, out);
     PyErr_Format(PyExc_BufferError,
                  "device is %s, and the exchange table of the type is for memory that the CPU can read",
-                 dlpack_py_device_text(dlp_device_make((int32_t)type, id), name));
+                 dlpack_py_device_text(dlp_make_device((int32_t)type, id), name));
     return -1;
 }
 
@@ -885,7 +880,7 @@ dlp_table_stream(const dlpack_py_exchange *ours, DLDeviceType type, int32_t id, 
     DLP_DEFINE_TABLE(name, describe, make_steal, want, work_stream, 0)
 
 /* As DLPACK_PY_EXCHANGE_API, for objects that have a dlpack_py_embedded at this offset, all zero as tp_alloc makes it.
- * Once dlpack_py_embed has filled it, a consumer in this source file skips describe, which must offer the same. */
+ * A consumer in this source file then skips describe, once dlpack_py_embed has filled it: both must agree. */
 #define DLPACK_PY_EXCHANGE_API_EMBEDDED(name, describe, make_steal, want, offset) \
     DLP_DEFINE_TABLE(name, describe, make_steal, want, NULL, offset)
 
@@ -914,7 +909,7 @@ dlp_table_stream(const dlpack_py_exchange *ours, DLDeviceType type, int32_t id, 
     {                                                                                                            \
         return dlp_table_stream(&name, type, id, out);                                                           \
     }                                                                                                            \
-    struct dlp_semicolon
+    struct dlp_semicolon /* takes the caller's semicolon */
 
 /* Sets an attribute of a type; without the limited API also of a static or immutable one. */
 DLP_COLD int
@@ -930,8 +925,8 @@ dlp_type_set_attribute(PyTypeObject *type, PyObject *name, PyObject *value)
     return failed;
 }
 
-/* Add an exchange table to a new type (a static one: after PyType_Ready). It makes objects of the last type that it was
- * added to, and keeps no type alive. Returns 0; -1 with SystemError (not ready; bad want), TypeError or MemoryError. */
+/* Add an exchange table to a new type (a static one: after PyType_Ready). The table makes objects of the type that got
+ * it last, and keeps no type alive. Returns 0; -1 with SystemError (not ready; bad want), TypeError or MemoryError. */
 DLP_COLD int
 dlpack_py_exchange_add(PyTypeObject *type, const dlpack_py_exchange *exchange)
 {
@@ -967,8 +962,8 @@ dlpack_py_exchange_add(PyTypeObject *type, const dlpack_py_exchange *exchange)
     record->reference = reference;
     record->exchange = exchange;
     do
-        record->next = (dlp_registration *)DLP_LOAD(&cache->registered);
-    while (!DLP_COMPARE_EXCHANGE(&cache->registered, (dlp_atomic)record->next, (dlp_atomic)record));
+        record->next = (dlp_registration *)DLP_LOAD(&cache->registrations);
+    while (!DLP_COMPARE_EXCHANGE(&cache->registrations, (dlp_atomic)record->next, (dlp_atomic)record));
     PyType_Modified(type); /* drops what was cached before the attribute and the record were set */
     return 0;
 }
@@ -1082,7 +1077,7 @@ dlp_managed_from_view_steal(dlpack_py_view *v)
     return NULL;
 }
 
-/* __dlpack__ of a result. Moves the tensor to the capsule, unless the request needs an export that shares it. */
+/* __dlpack__ of a result. Gives its tensor away once; where a consumer may call again, it exports and keeps it. */
 static inline PyObject *
 dlp_result_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
@@ -1096,10 +1091,10 @@ dlp_result_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObj
     if (dlp_requested_form(&request) == DLPACK_PY_LEGACY || request.copy == DLPACK_PY_COPY_ALWAYS ||
         request.has_device || request.stream.kind == DLPACK_PY_STREAM_HANDLE ||
         result->view.tensor.device.device_type != kDLCPU) /* the consumer may ask again (C5) */
-        result->is_shared = 1;
+        result->is_exported = 1;
     if (result->view.managed == NULL)
         PyErr_SetString(PyExc_BufferError, "the result was exported already: __dlpack__ gives its tensor away once");
-    else if (!result->is_shared)
+    else if (!result->is_exported)
         managed = dlp_managed_from_view_steal(&result->view);
     DLP_CRITICAL_SECTION_END();
     if (managed != NULL)
@@ -1116,8 +1111,8 @@ dlp_result_type_new(void)
     return dlp_object_type_from_slots("dlpack_py.Result", slots);
 }
 
-/* Finds the from_dlpack for obj: of its array namespace, of the module of its type, or of a package with that module.
- * Caches it for one static type (saves 3,578 of 6,495 instructions). Returns a new reference, or NULL with an error. */
+/* Finds the from_dlpack for obj: of its array namespace, of its type's module, or of a package around that module.
+ * Caches that of the last static type: saves 3,578 of 6,495 instructions. A new reference; NULL with an error. */
 DLP_COLD PyObject *
 dlp_find_from_dlpack(dlp_state *state, PyObject *obj)
 {
@@ -1125,7 +1120,7 @@ dlp_find_from_dlpack(dlp_state *state, PyObject *obj)
     PyObject *module, *found, *name = NULL, *rest;
 
 #if DLP_TYPE_ENTRIES && !defined(Py_GIL_DISABLED)
-    dlp_type_cache *cache = dlp_type_cache_get(state);
+    dlp_type_cache *cache = dlp_type_cache_get(state); /* not NULL: the caller has read an entry */
     if (cache->from_dlpack_type == Py_TYPE(obj) && cache->from_dlpack_tag == dlp_type_tag(cache->from_dlpack_type)) {
         Py_INCREF(cache->from_dlpack);
         return cache->from_dlpack;

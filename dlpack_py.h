@@ -12,7 +12,7 @@
  *   thing_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
  *   {
  *       Thing *thing = (Thing *)self;
- *       DLTensor t = dlpack_py_cpu(thing->values, DLPACK_PY_FLOAT64, 1, &thing->length, NULL);
+ *       DLTensor t = dlpack_py_cpu_tensor(thing->values, DLPACK_PY_FLOAT64, 1, &thing->length, NULL);
  *       return dlpack_py_produce(self, &t, 0, args, nargs, kwnames);
  *   }
  *
@@ -46,10 +46,10 @@
  *   dlpack_py_raise                   raises a dlpack_py_error
  * To produce:
  *   dlpack_py_produce                 answers __dlpack__
- *   dlpack_py_produce_args            answers __dlpack__ from four objects
+ *   dlpack_py_produce_obj_args        answers __dlpack__ from four objects
  *   dlpack_py_produce_described       answers __dlpack__ with a dlpack_py_describe; DLPACK_PY_DESCRIBED: both methods
  *   dlpack_py_produce_device          answers __dlpack_device__; dlpack_py_cpu_device for CPU memory
- *   dlpack_py_parse_request           reads the arguments of __dlpack__; dlpack_py_parse_request_args from objects
+ *   dlpack_py_parse_request           reads the arguments of __dlpack__; dlpack_py_parse_request_obj_args from objects
  *   dlpack_py_offer_make              fills an offer; dlpack_py_offer_view for the tensor of a view
  *   dlpack_py_answer                  answers a request with an offer
  *   dlpack_py_exports_count           tells how many exports of an object live
@@ -57,16 +57,16 @@
  *   dlpack_py_object_steal            makes an object with both methods of a managed tensor
  * To consume:
  *   dlpack_py_consume                 takes the tensor of an object; dlpack_py_consume_request with a request
- *   dlpack_py_from_dlpack             reads the arguments of from_dlpack and consumes; dlpack_py_from_dlpack_args
+ *   dlpack_py_from_dlpack             reads the arguments of from_dlpack and consumes; dlpack_py_from_dlpack_obj_args
  *   dlpack_py_parse_dtype             reads a dtype object; dlpack_py_parse_device a device
- *   dlpack_py_check                   tells whether an object offers a tensor; dlpack_py_data: the data of a view
+ *   dlpack_py_has_tensor              tells whether an object offers a tensor; dlpack_py_data: the data of a view
  *   dlpack_py_release                 releases a view; dlpack_py_move moves one, dlpack_py_traverse visits its owner
  *
  * Only Python is linked. A thread state is needed, except by deleters, by functions of dlpack_tensor.h, and by
  * dlpack_py_release, _move, _data, _exports_count, _offer_make and _offer_view: these may run on any thread.
  *
  * Stop here if you only use the header. Sections in reading order; skip "The state of an interpreter" at first:
- *   Switches and includes   Differences of Pythons   Exceptions   Deleters   The state of an interpreter   Capsules
+ *   Switches and includes   Differences of Pythons   Exceptions   Deleters   Capsules   The state of an interpreter
  *   The request   Producing   Views   Calling __dlpack__   Taking a tensor   Consuming
  *   Objects for memory without a type
  *
@@ -74,11 +74,11 @@
  *   dlpack_py_parse_request    reads the arguments (P1, P2)
  *   dlpack_py_answer           goes through these steps:
  *   dlp_plan                   checks the tensor (D8), and decides how the request is met (P3 to P7)
- *   dlp_offer_export           makes the managed tensor; without a copy, its deleter calls dlp_drop_owner (K5)
+ *   dlp_export_offer           makes the managed tensor; without a copy, its deleter calls dlp_drop_owner (K5)
  *   dlpack_py_capsule_steal    makes the capsule (K1); after it, dlpack_py_answer lets a device order its streams (S1)
  * One import, by dlpack_py_consume_request:
  *   dlp_call_dlpack            calls __dlpack__ (C3, C4), and again after a TypeError (C1); or a table gives the tensor
- *   dlp_finish_import_steal      takes the capsule; calls again for pinned or managed memory (C5)
+ *   dlp_finish_import_steal    takes the capsule; calls again for pinned or managed memory (C5)
  *     dlp_take_capsule         reads the capsule (C2), and calls the next two in a critical section:
  *       dlp_view_prepare       describes the tensor in the view, and lets dlp_view_decide check it (D8, C3 to C5, C9)
  *       PyCapsule_SetName      renames the capsule: from then on the view owns the tensor (K4)
@@ -106,10 +106,9 @@
 
 /* ---- Switches and includes ---------------------------------------------- */
 
-/* Optional; set them as the switches of dlpack_tensor.h. DLPACK_PY_AVAILABLE is set here.
+/* Optional; set them as the switches of dlpack_tensor.h.
  * DLPACK_PY_EXIT_WAIT      how long the end of an interpreter waits for deleters on other threads, in seconds.
- * DLPACK_PY_OPTIONAL       leaves this header out before Python 3.9, without #error.
- * DLPACK_PY_AVAILABLE      0 where this header was left out, 1 elsewhere. */
+ * DLPACK_PY_OPTIONAL       leaves this header out before Python 3.9: DLPACK_PY_AVAILABLE is 0 then, and 1 elsewhere. */
 #ifndef DLPACK_PY_EXIT_WAIT
 #  define DLPACK_PY_EXIT_WAIT 10
 #endif
@@ -117,12 +116,14 @@
 #if defined(Py_LIMITED_API) && PY_VERSION_HEX >= 0x03090000 && \
     (Py_LIMITED_API + 0 < 0x030C0000 || PY_VERSION_HEX < 0x030C0000)
 #  error "dlpack_py.h needs Py_LIMITED_API 0x030C0000 or newer: before 3.12 no thread can tell that it has the GIL"
+#  include "stop" /* no such file: ends the compilation */
 #elif PY_VERSION_HEX >= 0x03090000
 #  define DLPACK_PY_AVAILABLE 1
 #elif defined(DLPACK_PY_OPTIONAL)
 #  define DLPACK_PY_AVAILABLE 0
 #else
 #  error "dlpack_py.h needs Python 3.9 or newer; define DLPACK_PY_OPTIONAL to build without DLPack on others"
+#  include "stop" /* no such file: ends the compilation */
 #endif
 
 #if DLPACK_PY_AVAILABLE
@@ -148,7 +149,7 @@ typedef intptr_t dlp_atomic;
 #  endif
 #  ifdef _M_ARM64
 #    define DLP_LOAD(word) ((dlp_atomic)__ldar64((volatile unsigned __int64 *)(word)))
-#  else /* volatile: ordered on x86 and by /volatile:ms. An Interlocked operation would write the cache line. */
+#  else /* a volatile load acquires on x86 and with /volatile:ms; an Interlocked one would write the cache line */
 #    define DLP_LOAD(word) (*(const volatile dlp_atomic *)(word))
 #  endif
 #  define DLP_STORE(word, value) ((void)DLP_EXCHANGE(word, value))
@@ -158,9 +159,10 @@ typedef intptr_t dlp_atomic;
 #  define DLP_COMPARE_EXCHANGE(word, old, now) (DLP_ATOMIC(_InterlockedCompareExchange, word, now, old) == (old))
 #else
 #  error "dlpack_py.h needs the atomic built-ins of GCC, clang or MSVC"
+#  include "stop" /* no such file: ends the compilation */
 #endif
 
-/* Sizes and items of tuples, unchecked where Python can; the trashcan, which limits the recursion of deallocations. */
+/* Sizes and items of tuples, unchecked outside of the limited API and PyPy; the trashcan limits recursion. */
 #if defined(Py_LIMITED_API) || defined(PYPY_VERSION)
 #  define DLP_TUPLE_SIZE(tuple) PyTuple_Size(tuple)
 #  define DLP_TUPLE_ITEM(tuple, i) PyTuple_GetItem(tuple, i)
@@ -191,7 +193,7 @@ typedef intptr_t dlp_atomic;
 #  define DLP_CRITICAL_SECTION_END() }
 #endif
 
-/* DLP_PROCESS: the process id, not 0; a forked child has another id. DLP_SLEEP: sleeps DLP_SLEEP_MS milliseconds. */
+/* DLP_PROCESS: the process id, not 0, another one after a fork; 1 on Windows. DLP_SLEEP: sleeps DLP_SLEEP_MS ms. */
 #ifdef _WIN32
 #  ifdef __cplusplus
 extern "C"
@@ -233,10 +235,11 @@ dlp_thread_state(void)
 #elif PY_VERSION_HEX >= 0x030C0000
     return _PyThreadState_UncheckedGet();
 #else
-    /* holder: the thread state that holds the GIL, perhaps of another thread. gil_state: the one that PyGILState
-     * has for this thread. With subinterpreters a thread may have two thread states: then thread ids are compared.
+    /* holder: the thread state that holds the GIL, perhaps another thread's. gil_state: this thread's, as PyGILState
+     * knows it. If they are equal, this thread is attached. With subinterpreters it may have a second thread state,
+     * which PyGILState does not know: then the thread id of holder is compared.
      * Known limits: another thread may free holder meanwhile. A deleter hangs on an attached thread without gil_state,
-     * and on one that uses another thread's state, as _xxsubinterpreters does; on that other thread it may crash. */
+     * and on one that uses another thread's thread state (_xxsubinterpreters); on that other thread it may crash. */
     PyThreadState *holder = _PyThreadState_UncheckedGet(), *gil_state = PyGILState_GetThisThreadState();
     return holder == NULL || holder == gil_state ||
                    (gil_state != NULL && PyInterpreterState_Head() != PyInterpreterState_Main() &&
@@ -362,43 +365,11 @@ dlp_raise_value(PyObject *exception, const char *format, PyObject *value)
     return -1;
 }
 
-/* Is the current exception one that must be passed on: MemoryError, KeyboardInterrupt and the like? */
+/* Is the current exception, which is set, one that must be passed on: MemoryError, KeyboardInterrupt and the like? */
 DLP_COLD int
 dlp_is_fatal(void)
 {
     return PyErr_ExceptionMatches(PyExc_MemoryError) || !PyErr_ExceptionMatches(PyExc_Exception);
-}
-
-/* The last exception of the __context__ chain from chain on, borrowed; end, or NULL, ends the chain. Returns NULL if
- * chain is end, if other is in the chain, or if it is longer than limit: the chain may be a ring. */
-DLP_COLD PyObject *
-dlp_exception_chain_end(PyObject *chain, PyObject *end, PyObject *other, int limit)
-{
-    for (; limit > 0 && chain != other && chain != end; limit--) {
-        PyObject *next = PyException_GetContext(chain);
-        Py_XDECREF(next); /* held by chain */
-        if (next == NULL || next == end)
-            return chain;
-        chain = next;
-    }
-    return NULL;
-}
-
-/* Chains first to second as an except block would (C1): inserts first into the chain of second,
- * before the exception that the caller handles. Does nothing if a ring could result. */
-DLP_COLD void
-dlp_exception_chain(PyObject *first, PyObject *second)
-{
-    dlp_exception handled;
-    PyObject *last;
-
-    PyErr_GetExcInfo(&handled.type, &handled.value, &handled.traceback);
-    last = dlp_exception_chain_end(second, handled.value, first, 32);
-    if (last != NULL && dlp_exception_chain_end(first, NULL, last, 1000) != NULL) { /* else the link closes a ring */
-        Py_INCREF(first);
-        PyException_SetContext(last, first); /* steals */
-    }
-    dlp_exception_drop(&handled);
 }
 
 /* ---- Deleters ----------------------------------------------------------- */
@@ -416,35 +387,35 @@ typedef struct dlp_lifetime {
 enum { DLP_CLOSING = 1, DLP_DELETER = 2 };
 
 /* Counts the exports of an object whose memory can move, as that of a bytearray. A field of the object, 0 at first. */
-typedef struct dlpack_py_exports {
+typedef struct dlpack_py_counter {
     dlp_atomic count; /* changed atomically; read it by dlpack_py_exports_count */
-} dlpack_py_exports;
+} dlpack_py_counter;
 
 /* The number of exports that hold the object, and of copies that are being made: while it is not 0, refuse to move or
  * free the memory. Needs no thread state. Without a GIL, check and move in one critical section on the object:
  * describe and the export run in one, too. */
 static inline size_t
-dlpack_py_exports_count(const dlpack_py_exports *exports)
+dlpack_py_exports_count(const dlpack_py_counter *exports)
 {
     return (size_t)DLP_LOAD((dlp_atomic *)(uintptr_t)&exports->count);
 }
 
 /* Adds to a count of exports; NULL: there is none. */
 static inline void
-dlp_exports_add(dlpack_py_exports *exports, dlp_atomic change)
+dlp_exports_add(dlpack_py_counter *exports, dlp_atomic change)
 {
     if (exports != NULL)
         (void)DLP_ADD(&exports->count, change);
 }
 
-/* In a forked child, subtracts the deleters of the parent's threads, which do not run in the child. Each thread of the
+/* In a forked child, subtracts the deleters of the parent, which count down only there. Each thread of the
  * child reads the count, then sets process; the first thread to set it subtracts the count that it read. */
 DLP_COLD void
 dlp_lifetime_after_fork(dlp_lifetime *lifetime)
 {
     const dlp_atomic process = DLP_PROCESS();
     const dlp_atomic inherited = DLP_LOAD(&lifetime->closing_and_deleters) & ~(dlp_atomic)DLP_CLOSING;
-    if (DLP_LOAD(&lifetime->process) != process && DLP_EXCHANGE(&lifetime->process, process) != process)
+    if (DLP_EXCHANGE(&lifetime->process, process) != process)
         (void)DLP_ADD(&lifetime->closing_and_deleters, -inherited);
 }
 
@@ -457,7 +428,7 @@ dlp_drop_attached(const dlp_manager *manager)
 }
 
 /* Attaches this thread to the owner's interpreter and drops the owner; leaks it where the interpreter is closing.
- * current: the thread state of another interpreter, or NULL. PyGILState_Ensure knows only the main interpreter. */
+ * current: the thread state of another interpreter, or NULL. Not PyGILState_Ensure: it knows only the main one. */
 DLP_COLD void
 dlp_attach_and_drop(const dlp_manager *manager, PyThreadState *current)
 {
@@ -466,8 +437,9 @@ dlp_attach_and_drop(const dlp_manager *manager, PyThreadState *current)
     const dlp_atomic process = DLP_PROCESS();
 
     dlp_lifetime_after_fork(lifetime);
-    /* A deleter counts itself, then reads DLP_CLOSING. The exit callback sets DLP_CLOSING, then waits until the count
-     * is 0: a deleter that did not see DLP_CLOSING is detached by then. */
+    /* No deleter is attached when the exit callback returns: a deleter counts itself, then reads DLP_CLOSING; the exit
+     * callback sets DLP_CLOSING, then waits until the count is 0. So a deleter that did not see DLP_CLOSING is waited
+     * for. */
     if ((DLP_ADD(&lifetime->closing_and_deleters, DLP_DELETER) & DLP_CLOSING) == 0 && !dlp_is_finalizing()) {
         if (current != NULL)
             detached = PyEval_SaveThread();
@@ -476,11 +448,11 @@ dlp_attach_and_drop(const dlp_manager *manager, PyThreadState *current)
         dlp_drop_attached(manager);
         PyGILState_Release(attached);
 #else
-        PyThreadState *gil_state = PyGILState_GetThisThreadState(), *made = NULL;
-        if (gil_state == NULL || DLP_INTERPRETER_OF(gil_state) != lifetime->interpreter)
-            gil_state = made = PyThreadState_New(lifetime->interpreter);
-        if (gil_state != NULL) {
-            PyEval_RestoreThread(gil_state);
+        PyThreadState *target = PyGILState_GetThisThreadState(), *made = NULL;
+        if (target == NULL || DLP_INTERPRETER_OF(target) != lifetime->interpreter)
+            target = made = PyThreadState_New(lifetime->interpreter);
+        if (target != NULL) {
+            PyEval_RestoreThread(target);
             dlp_drop_attached(manager);
             if (made != NULL)
                 PyThreadState_Clear(made);
@@ -490,7 +462,7 @@ dlp_attach_and_drop(const dlp_manager *manager, PyThreadState *current)
         }
 #endif
     }
-    if (process == DLP_PROCESS()) /* else this is a forked child: dlp_lifetime_after_fork subtracts */
+    if (process == DLP_PROCESS()) /* else the owner forked: in the child, dlp_lifetime_after_fork resets the count */
         (void)DLP_ADD(&lifetime->closing_and_deleters, -DLP_DELETER);
     if (detached != NULL) /* last: it may wait for the GIL */
         PyEval_RestoreThread(detached);
@@ -512,7 +484,7 @@ dlp_drop_owner(void *context)
 
 /* Makes a Python object the owner of an export: takes a new reference. */
 static inline void
-dlp_set_owner(dlp_manager *manager, PyObject *owner, dlp_lifetime *lifetime, dlpack_py_exports *exports)
+dlp_set_owner(dlp_manager *manager, PyObject *owner, dlp_lifetime *lifetime, dlpack_py_counter *exports)
 {
     Py_INCREF(owner);
     dlp_exports_add(exports, 1);
@@ -558,6 +530,51 @@ dlp_delete(void *managed, int32_t form)
         dlp_exception_restore(&saved);
 }
 
+/* ---- Capsules ----------------------------------------------------------- */
+
+/* The names of capsules before and after they are consumed (K1, K4). */
+#define DLP_CAPSULE_NAME(form) ((form) == DLPACK_PY_VERSIONED ? "dltensor_versioned" : "dltensor")
+#define DLP_USED_CAPSULE_NAME(form) ((form) == DLPACK_PY_VERSIONED ? "used_dltensor_versioned" : "used_dltensor")
+
+/* The form of a capsule that was not consumed, by its name; 0 for another name, or NULL. */
+static inline int32_t
+dlp_form_of(const char *name)
+{
+    const char *versioned = DLP_CAPSULE_NAME(DLPACK_PY_VERSIONED), *legacy = DLP_CAPSULE_NAME(DLPACK_PY_LEGACY);
+    if (name == NULL || *name != 'd') /* the name of a consumed capsule begins with 'u' */
+        return 0;
+    if (name == versioned || (name != legacy && strcmp(name, versioned) == 0)) /* saves 45 of 734 of x.__dlpack__() */
+        return DLPACK_PY_VERSIONED;
+    return name == legacy || strcmp(name, legacy) == 0 ? DLPACK_PY_LEGACY : 0;
+}
+
+/* A capsule that was not consumed deletes its tensor (K1). */
+DLP_NOINLINE void
+dlp_capsule_destructor(PyObject *capsule)
+{
+    const char *name = PyCapsule_GetName(capsule);
+    const int32_t form = dlp_form_of(name);
+    if (form != 0)
+        dlp_delete(PyCapsule_GetPointer(capsule, name), form);
+}
+
+/* Put a managed tensor, stolen also on failure, into a new capsule. form: DLPACK_PY_VERSIONED for a
+ * DLManagedTensorVersioned, DLPACK_PY_LEGACY for a DLManagedTensor. Returns NULL with MemoryError, or with BufferError
+ * where managed is NULL, as dlpack_py_wrap may return it. */
+static inline PyObject *
+dlpack_py_capsule_steal(void *managed, int32_t form)
+{
+    PyObject *capsule;
+    if (managed == NULL) {
+        PyErr_SetString(PyExc_BufferError, "the managed tensor is NULL: the tensor was malformed, or memory ran out");
+        return NULL;
+    }
+    capsule = PyCapsule_New(managed, DLP_CAPSULE_NAME(form), dlp_capsule_destructor);
+    if (capsule == NULL)
+        dlp_delete(managed, form);
+    return capsule;
+}
+
 /* ---- The state of an interpreter ---------------------------------------- */
 
 /* The indices of dlp_state.objects: interned names, in the order of dlp_names; then the tuples ("max_version",), (1, 3)
@@ -566,12 +583,12 @@ dlp_delete(void *managed, int32_t form)
 enum {
     DLP_STR_STREAM, DLP_STR_MAX_VERSION, DLP_STR_DL_DEVICE, DLP_STR_COPY, DLP_STR_DEVICE, DLP_STR_DLPACK,
     DLP_STR_DLPACK_DEVICE, DLP_STR_ARRAY_NAMESPACE, DLP_STR_EXCHANGE_API, DLP_STR_MODULE, DLP_STR_FROM_DLPACK,
-    DLP_STR_IS_CONJ, DLP_STR_IS_NEG, DLP_STR_COUNT,
-    DLP_CONST_NAMES = DLP_STR_COUNT, DLP_CONST_VERSION, DLP_CONST_CPU, DLP_CONST_COUNT
+    DLP_STR_IS_CONJ, DLP_STR_COUNT,
+    DLP_CONST_KWNAMES = DLP_STR_COUNT, DLP_CONST_VERSION, DLP_CONST_CPU, DLP_CONST_COUNT
 };
 static const char *const dlp_names[DLP_STR_COUNT] = {
     "stream", "max_version", "dl_device", "copy", "device", "__dlpack__", "__dlpack_device__", "__array_namespace__",
-    "__dlpack_c_exchange_api__", "__module__", "from_dlpack", "is_conj", "is_neg"
+    "__dlpack_c_exchange_api__", "__module__", "from_dlpack", "is_conj"
 };
 /* clang-format on */
 enum { DLP_OBJECT_TYPE, DLP_RESULT_TYPE, DLP_BUFFER_TYPE, DLP_TYPE_COUNT };
@@ -617,7 +634,7 @@ dlp_state_destructor(PyObject *capsule)
         DLPACK_PY_FREE(state);
 }
 
-/* The exit callback: sets DLP_CLOSING. Waits without the GIL, about DLPACK_PY_EXIT_WAIT, for deleters that attach. */
+/* The exit callback: sets DLP_CLOSING; waits without the GIL until no deleter attaches, at most DLPACK_PY_EXIT_WAIT. */
 DLP_COLD PyObject *
 dlp_at_exit(PyObject *self, PyObject *unused)
 {
@@ -637,7 +654,7 @@ dlp_at_exit(PyObject *self, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-/* Registers the exit callback of the state in a capsule; runs Python code. Where that fails, as it does while the
+/* Registers the exit callback of a state, given its capsule; runs Python code. Where that fails, as it does while the
  * interpreter ends, sets DLP_CLOSING at once. Returns 0; or -1 with MemoryError, RecursionError or the exception of an
  * interrupt: the next use tries again. PyUnstable_AtExit would run too late, after the modules. */
 static inline int
@@ -681,7 +698,7 @@ dlp_state_new(PyInterpreterState *interpreter)
     state->lifetime.process = DLP_PROCESS();
     for (i = 0; i < DLP_STR_COUNT; i++)
         state->objects[i] = PyUnicode_InternFromString(dlp_names[i]);
-    state->objects[DLP_CONST_NAMES] = Py_BuildValue("(O)", state->objects[DLP_STR_MAX_VERSION]);
+    state->objects[DLP_CONST_KWNAMES] = Py_BuildValue("(O)", state->objects[DLP_STR_MAX_VERSION]);
     state->objects[DLP_CONST_VERSION] = Py_BuildValue("(ii)", DLPACK_PY_PROTOCOL_MAJOR, DLPACK_PY_PROTOCOL_MINOR);
     state->objects[DLP_CONST_CPU] = Py_BuildValue("(ii)", (int)kDLCPU, 0);
     if (PyErr_Occurred())
@@ -705,14 +722,14 @@ dlp_state_find_or_make(PyInterpreterState *interpreter)
         key = PyUnicode_FromFormat("dlpack_py.%x.%p", DLPACK_PY_VERSION, (void *)dlp_states);
     capsule = key == NULL ? NULL : PyDict_GetItemWithError(dict, key);
     Py_XINCREF(capsule);
-    if (key != NULL && capsule == NULL && !PyErr_Occurred())
+    if (capsule == NULL && !PyErr_Occurred())
         made = dlp_state_new(interpreter);
     if (made != NULL && dlp_state_register(made) == 0) /* setdefault: the calls above may have stored a state */
         capsule = PyObject_CallMethod(dict, "setdefault", "OO", key, made);
     if (capsule != NULL) {
         state = (dlp_state *)PyCapsule_GetPointer(capsule, DLP_STATE_NAME);
         state->published = 1;
-        if ((DLP_LOAD(&state->lifetime.closing_and_deleters) & DLP_CLOSING) == 0) /* else nothing frees the cache */
+        if ((DLP_LOAD(&state->lifetime.closing_and_deleters) & DLP_CLOSING) == 0) /* else no destructor may follow */
             DLP_STORE(DLP_STATE_SLOT(interpreter), (dlp_atomic)state);
     }
     Py_XDECREF(capsule); /* the dictionary holds it */
@@ -740,52 +757,6 @@ dlpack_py_init(void)
     return dlp_state_get() == NULL ? -1 : 0;
 }
 
-/* ---- Capsules ----------------------------------------------------------- */
-
-/* The names of capsules before and after they are consumed (K1, K4). */
-#define DLP_FIRST_NAME(form) ((form) == DLPACK_PY_VERSIONED ? "dltensor_versioned" : "dltensor")
-#define DLP_CONSUMED_NAME(form) ((form) == DLPACK_PY_VERSIONED ? "used_dltensor_versioned" : "used_dltensor")
-
-/* The form of a capsule that was not consumed, by its name; 0 for another name. Compares the addresses first. */
-static inline int32_t
-dlp_form_of(const char *name)
-{
-    const char *const versioned = DLP_FIRST_NAME(DLPACK_PY_VERSIONED);
-    const char *const legacy = DLP_FIRST_NAME(DLPACK_PY_LEGACY);
-    if (name == NULL || *name != 'd') /* the name of a consumed capsule begins with 'u' */
-        return 0;
-    if (name == versioned || (name != legacy && strcmp(name, versioned) == 0))
-        return DLPACK_PY_VERSIONED;
-    return name == legacy || strcmp(name, legacy) == 0 ? DLPACK_PY_LEGACY : 0;
-}
-
-/* A capsule that was not consumed deletes its tensor (K1). */
-DLP_NOINLINE void
-dlp_capsule_destructor(PyObject *capsule)
-{
-    const char *name = PyCapsule_GetName(capsule);
-    const int32_t form = dlp_form_of(name);
-    if (form != 0)
-        dlp_delete(PyCapsule_GetPointer(capsule, name), form);
-}
-
-/* Put a managed tensor, stolen also on failure, into a new capsule. form: DLPACK_PY_VERSIONED for a
- * DLManagedTensorVersioned, DLPACK_PY_LEGACY for a DLManagedTensor. Returns NULL with MemoryError, or with BufferError
- * where managed is NULL, as dlpack_py_wrap may return it. */
-static inline PyObject *
-dlpack_py_capsule_steal(void *managed, int32_t form)
-{
-    PyObject *capsule;
-    if (managed == NULL) {
-        PyErr_SetString(PyExc_BufferError, "the managed tensor is NULL: the tensor was malformed, or memory ran out");
-        return NULL;
-    }
-    capsule = PyCapsule_New(managed, DLP_FIRST_NAME(form), dlp_capsule_destructor);
-    if (capsule == NULL)
-        dlp_delete(managed, form);
-    return capsule;
-}
-
 /* ---- The request -------------------------------------------------------- */
 
 /* The arguments of __dlpack__, or of a consumer's request. All zero is a call without arguments. */
@@ -797,7 +768,7 @@ typedef struct dlpack_py_request {
     int32_t copy; /* DLPACK_PY_COPY_... */
 } dlpack_py_request;
 
-#define DLPACK_PY_COPY_AS_NEEDED 0          /* None */
+#define DLPACK_PY_COPY_AS_NEEDED 0          /* None. Values below ..._NEVER allow a copy */
 #define DLPACK_PY_COPY_ALWAYS 1             /* True */
 #define DLPACK_PY_COPY_NEVER 2              /* False */
 #define DLPACK_PY_COPY_NEVER_IF_SUPPORTED 3 /* for consumers: False, but a producer without copy is accepted */
@@ -868,8 +839,8 @@ dlp_parse_version(PyObject *object, dlpack_py_request *request)
 
 /* Read a request; NULL or None: not given. Returns 0, or -1 as dlpack_py_parse_request. */
 DLP_NOINLINE int
-dlpack_py_parse_request_args(PyObject *stream, PyObject *max_version, PyObject *dl_device, PyObject *copy,
-                             dlpack_py_request *request)
+dlpack_py_parse_request_obj_args(PyObject *stream, PyObject *max_version, PyObject *dl_device, PyObject *copy,
+                                 dlpack_py_request *request)
 {
     int32_t pair[2] = {0, 0};
 
@@ -882,7 +853,7 @@ dlpack_py_parse_request_args(PyObject *stream, PyObject *max_version, PyObject *
         if (dlp_parse_integers("dl_device is %.200U, None or a tuple of two integers was wanted", dl_device, pair, 2))
             return -1;
         request->has_device = 1;
-        request->device = dlp_device_make(pair[0], pair[1]);
+        request->device = dlp_make_device(pair[0], pair[1]);
     }
     if (copy == Py_True)
         request->copy = DLPACK_PY_COPY_ALWAYS;
@@ -930,18 +901,8 @@ dlp_match_keywords(const char *function, int positional, int first, int count, P
     return 0;
 }
 
-/* Reads a request from any arguments. */
-DLP_NOINLINE int
-dlp_parse_request_general(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, dlpack_py_request *request)
-{
-    PyObject *values[4] = {NULL, NULL, NULL, NULL}; /* stream, max_version, dl_device, copy */
-    return dlp_match_keywords("__dlpack__", 0, DLP_STR_STREAM, 4, args, nargs, kwnames, values) < 0
-               ? -1
-               : dlpack_py_parse_request_args(values[0], values[1], values[2], values[3], request);
-}
-
-/* Read a request from the arguments of a fastcall method. Returns 0, or -1 with TypeError, ValueError (P1, P2, P4, P5),
- * SystemError (nargs is below 0), an error of __index__ or of dlpack_py_init. */
+/* Read a request from the arguments of a fastcall method. Returns 0, or -1 with TypeError or ValueError (P1, P2, P4 to
+ * P7), SystemError (nargs is below 0), an error of __index__ or of dlpack_py_init. */
 static inline int
 dlpack_py_parse_request(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, dlpack_py_request *request)
 {
@@ -950,8 +911,12 @@ dlpack_py_parse_request(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnam
 
     if (state == NULL)
         return -1;
-    if (nargs != 0 || given > 1 || (given == 1 && DLP_TUPLE_ITEM(kwnames, 0) != state->objects[DLP_STR_MAX_VERSION]))
-        return dlp_parse_request_general(args, nargs, kwnames, request);
+    if (nargs != 0 || given > 1 || (given == 1 && DLP_TUPLE_ITEM(kwnames, 0) != state->objects[DLP_STR_MAX_VERSION])) {
+        PyObject *values[4] = {NULL, NULL, NULL, NULL}; /* stream, max_version, dl_device, copy */
+        return dlp_match_keywords("__dlpack__", 0, DLP_STR_STREAM, 4, args, nargs, kwnames, values) < 0
+                   ? -1
+                   : dlpack_py_parse_request_obj_args(values[0], values[1], values[2], values[3], request);
+    }
     memset(request, 0, sizeof(*request));
     if (given == 0)
         return 0; /* saves 133 of 818 instructions of x.__dlpack__() */
@@ -970,10 +935,10 @@ typedef struct dlpack_py_offer {
     const DLTensor *tensor;     /* in memory that the CPU can read, or on the device of `operations` */
     uint64_t flags;             /* DLPACK_PY_FLAG_* that describe the data */
     uint32_t options;           /* DLPACK_PY_OFFER_... */
-    dlpack_py_exports *exports; /* a counter in the owner, NULL: not counted; if set, embedded is ignored */
+    dlpack_py_counter *exports; /* a counter in the owner, NULL: not counted; if set, embedded is ignored */
     int32_t is_copy;            /* 1: the tensor is a copy that was made for this request, and is flagged so (P4) */
     struct dlpack_py_embedded *embedded; /* managed tensors in the owner, by dlpack_py_offer_embedded; NULL: none */
-    const struct dlpack_py_operations *operations; /* for data on a device, or used by its streams; NULL: none */
+    const struct dlpack_py_operations *operations; /* of the device that has the data or uses it; NULL: none */
     /* The streams on which work on the data may be queued. make_ready and copy order the consumer's stream after this
      * work, or make the host wait for it. Other threads run while the host waits: they must not move the data. */
     const dlpack_py_work_stream *pending;
@@ -1038,14 +1003,14 @@ dlp_plan_device(const dlpack_py_offer *offer, const dlpack_py_request *request, 
 
     if (!dlpack_py_is_cpu_readable(from) && !dlp_operates_on(offer->operations, from) &&
         (offer->options & DLP_OFFER_ANY_DEVICE) == 0)
-        return dlp_refuse(error, "device is %s, which this producer does not export",
+        return DLP_REFUSE(error, "device is %s, which this producer does not export",
                           dlpack_py_device_text(from, actual));
     plan->device = dlp_exported_device(from);
     if (request->has_device && asked.device_type == kDLCPU && asked.device_id == 0)
         plan->device = asked; /* pinned and managed memory is exported as CPU memory; other memory is copied */
     if (request->has_device &&
         (asked.device_type != plan->device.device_type || asked.device_id != plan->device.device_id))
-        return dlp_refuse(error, "dl_device is %s, the data is on %s", dlpack_py_device_text(asked, wanted),
+        return DLP_REFUSE(error, "dl_device is %s, the data is on %s", dlpack_py_device_text(asked, wanted),
                           dlpack_py_device_text(plan->device, actual));
     return dlp_check_stream(plan->device, &request->stream, error);
 }
@@ -1082,27 +1047,27 @@ dlp_plan_general(const dlpack_py_offer *offer, const dlpack_py_request *request,
         why = "this producer exports read-only data only as a copy";
     else if ((offer->options & negative) != 0 && dlp_byte_range(t, 0, &lowest, &highest) == 0 && lowest < 0) { /* D11 */
         if ((offer->options & DLPACK_PY_OFFER_COPY_NEGATIVE) == 0 && request->copy != DLPACK_PY_COPY_ALWAYS)
-            return dlp_refuse(error, "negative strides are exported only as a copy: ask with copy=True");
+            return DLP_REFUSE(error, "negative strides are exported only as a copy: ask with copy=True");
         why = "this producer exports negative strides only as a copy";
     }
     if (request->copy == DLPACK_PY_COPY_NEVER && (why != NULL || offer->is_copy))
-        return dlp_refuse(error, "%s, and copy is False", why != NULL ? why : "this producer made a copy of the data");
+        return DLP_REFUSE(error, "%s, and copy is False", why != NULL ? why : "this producer made a copy of the data");
     plan->copy = why != NULL || (request->copy == DLPACK_PY_COPY_ALWAYS && !offer->is_copy);
     if (plan->copy && plan->device.device_type != kDLCPU) /* P8 */
-        return dlp_refuse(error, "a copy of data on %s is made on the CPU: ask with dl_device=(1, 0)",
+        return DLP_REFUSE(error, "a copy of data on %s is made on the CPU: ask with dl_device=(1, 0)",
                           dlpack_py_device_text(plan->device, actual));
     if (plan->copy ? (!readable || offer->pending_count > 0) && (offer->operations == NULL || !offer->operations->copy)
                    : offer->pending_count > 0 && !offer->operations->make_ready)
-        return dlp_refuse(error, "the device operations of this producer cannot %s data on %s",
+        return DLP_REFUSE(error, "the device operations of this producer cannot %s data on %s",
                           plan->copy ? "copy" : "order work on", dlpack_py_device_text(t->device, actual));
     if (plan->form == DLPACK_PY_LEGACY && /* P3 */
         (is_padded || (is_read_only && !plan->copy && (offer->options & DLPACK_PY_OFFER_READ_ONLY_UNKNOWN) == 0)))
-        return dlp_refuse(error, "data is %s, and a legacy capsule has no flags: ask with max_version=(1, 0)",
+        return DLP_REFUSE(error, "data is %s, and a legacy capsule has no flags: ask with max_version=(1, 0)",
                           is_padded ? "padded" : "read-only");
     return 0;
 }
 
-/* Makes the plan of an export. Returns 0, or -1 with an exception. The first if saves 138 of 1,207 instructions. */
+/* Plans an export. Returns 0, or -1 with an exception. The if saves 138 of 1,207 instructions of x.__dlpack__(). */
 static inline int
 dlp_plan(const dlpack_py_offer *offer, const dlpack_py_request *request, dlpack_py_plan *plan)
 {
@@ -1114,7 +1079,7 @@ dlp_plan(const dlpack_py_offer *offer, const dlpack_py_request *request, dlpack_
          offer->pending_count) == 0 &&
         !request->has_device && request->copy == DLPACK_PY_COPY_AS_NEEDED &&
         request->stream.kind == DLPACK_PY_STREAM_NONE && offer->owner != NULL) {
-        plan->device = dlp_device_make(kDLCPU, 0);
+        plan->device = dlp_make_device(kDLCPU, 0);
         plan->flags = 0;
         plan->copy = 0;
         return 0;
@@ -1134,7 +1099,7 @@ dlp_copy_detached(const DLTensor *dst, const DLTensor *src, uint64_t flags)
 
 /* Makes the copy of a plan, behind the pending work: a managed tensor of the plan's form, or NULL with an exception. */
 DLP_COLD void *
-dlp_offer_copy(const dlpack_py_offer *offer, const dlpack_py_plan *plan)
+dlp_export_copy(const dlpack_py_offer *offer, const dlpack_py_plan *plan)
 {
     int64_t strides[DLPACK_PY_MAX_NDIM];
     DLTensor t = *offer->tensor, *dst;
@@ -1164,15 +1129,15 @@ dlp_offer_copy(const dlpack_py_offer *offer, const dlpack_py_plan *plan)
     return e == NULL ? NULL : &e->managed;
 }
 
-/* Makes the managed tensor that a plan describes; NULL with an exception. For an export in place the caller then calls
- * make_ready. Call dlp_state_get before dlp_plan: its first call runs Python code, which may change the tensor. */
+/* Makes the managed tensor that a plan describes; NULL with an exception. After an export in place the caller calls
+ * make_ready. The caller got state before dlp_plan: the first dlp_state_get runs Python code, which may change data. */
 static inline void *
-dlp_offer_export(dlp_state *state, const dlpack_py_offer *offer, const dlpack_py_plan *plan)
+dlp_export_offer(dlp_state *state, const dlpack_py_offer *offer, const dlpack_py_plan *plan)
 {
     dlp_export *e;
 
     if (plan->copy)
-        return dlp_offer_copy(offer, plan);
+        return dlp_export_copy(offer, plan);
     e = dlp_export_new(offer->tensor, plan->flags, plan->form, 0);
     if (e == NULL)
         return PyErr_NoMemory();
@@ -1201,7 +1166,7 @@ dlpack_py_answer(const dlpack_py_offer *offer, const dlpack_py_request *request)
         return dlpack_py_capsule_steal(managed, dlp_requested_form(request));
     state = dlp_state_get();
     if (state == NULL || dlp_plan(offer, request, &plan) < 0 ||
-        (managed = dlp_offer_export(state, offer, &plan)) == NULL)
+        (managed = dlp_export_offer(state, offer, &plan)) == NULL)
         return NULL;
     capsule = dlpack_py_capsule_steal(managed, plan.form);
     /* Called last, because the order of streams cannot be undone. */
@@ -1236,12 +1201,12 @@ dlpack_py_produce(PyObject *owner, const DLTensor *t, uint64_t flags, PyObject *
 
 /* As dlpack_py_produce, from four objects, NULL for "not given": for Cython, pybind11 and METH_VARARGS. */
 static inline PyObject *
-dlpack_py_produce_args(PyObject *owner, const DLTensor *t, uint64_t flags, PyObject *stream, PyObject *max_version,
-                       PyObject *dl_device, PyObject *copy)
+dlpack_py_produce_obj_args(PyObject *owner, const DLTensor *t, uint64_t flags, PyObject *stream, PyObject *max_version,
+                           PyObject *dl_device, PyObject *copy)
 {
     const dlpack_py_offer offer = dlpack_py_offer_make(owner, t, flags);
     dlpack_py_request request;
-    return dlpack_py_parse_request_args(stream, max_version, dl_device, copy, &request) < 0
+    return dlpack_py_parse_request_obj_args(stream, max_version, dl_device, copy, &request) < 0
                ? NULL
                : dlpack_py_answer(&offer, &request);
 }
@@ -1286,7 +1251,7 @@ dlpack_py_produce_described(PyObject *self, dlpack_py_describe describe, PyObjec
     PyObject *capsule = NULL;
     if (dlpack_py_parse_request(args, nargs, kwnames, &request) < 0)
         return NULL;
-    DLP_CRITICAL_SECTION(self); /* no other thread moves the memory before it is counted, unless dlp_state_get waits */
+    DLP_CRITICAL_SECTION(self); /* no thread moves the memory before it is counted, unless dlp_state_get blocks */
     if (dlp_call_describe(self, describe, &request, &offer) == 0)
         capsule = dlpack_py_answer(&offer, &request);
     DLP_CRITICAL_SECTION_END();
@@ -1339,7 +1304,7 @@ dlp_produce_described_device(PyObject *self, dlpack_py_describe describe)
         (void)unused;                                                                                                 \
         return dlp_produce_described_device(self, (describe));                                                        \
     }                                                                                                                 \
-    struct dlp_semicolon
+    struct dlp_semicolon /* takes the caller's semicolon */
 
 /* Casts a METH_FASTCALL | METH_KEYWORDS function; one with another signature is an error or a warning. */
 typedef PyObject *(*dlp_method)(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames);
@@ -1362,10 +1327,9 @@ typedef PyObject *(*dlp_method)(PyObject *self, PyObject *const *args, Py_ssize_
 
 /* ---- Views -------------------------------------------------------------- */
 
-/* A consumed tensor. Read it, then release it. An empty view has rank 0, data and shape NULL, and nothing to release. A
- * view is empty when it is all zero, after a failed call, and after its release: releasing it again is harmless.
- *
- * A view can be moved (dlpack_py_move), not copied: it owns its tensor. For a view in an object,
+/* A consumed tensor. Read it, then release it. A view is empty when it is all zero, after a failed call, and after its
+ * release: then it has rank 0, data and shape NULL, nothing to release, and other fields that are undefined. Releasing
+ * it again is harmless. A view can be moved (dlpack_py_move), not copied: it owns its tensor. For a view in an object,
  * tp_traverse calls dlpack_py_traverse, and tp_dealloc calls dlpack_py_release. tp_clear may release the view only if
  * no other code can read the data after tp_clear. */
 typedef struct dlpack_py_view {
@@ -1452,9 +1416,9 @@ typedef struct dlp_import {
     const dlpack_py_want *want;       /* not NULL */
     const dlpack_py_request *request; /* not NULL */
     PyObject *obj; /* the object whose __dlpack__ is called, borrowed; NULL: a capsule or managed tensor is taken */
-    /* 1: the call passes max_version, dl_device and copy, and they were not refused (C3), or copy is obeyed already.
-     * 0: the producer raised TypeError for them (C1), or no producer is called (obj is NULL). */
-    int passes_keywords;
+    /* 1: the producer, or for an array interface dlpack_py_answer, gets max_version, dl_device and copy, and obeys them
+     * (C3). 0: __dlpack__ raised TypeError for them (C1), or nothing is called: obj is NULL. */
+    int got_keywords;
 } dlp_import;
 
 /* Fills a dlp_import. want NULL: no requirements. request NULL: a request without arguments. */
@@ -1491,7 +1455,7 @@ dlp_call_dlpack_general(const dlp_state *state, const dlp_import *import)
         values[0] = PyLong_FromLong(-1);
     else if (request->stream.kind == DLPACK_PY_STREAM_HANDLE)
         values[0] = PyLong_FromUnsignedLongLong(request->stream.handle);
-    if (import->passes_keywords) {
+    if (import->got_keywords) {
         values[1] = objects[DLP_CONST_VERSION];
         Py_INCREF(values[1]);
         if (request->has_device)
@@ -1516,9 +1480,24 @@ dlp_call_dlpack_general(const dlp_state *state, const dlp_import *import)
     return returned;
 }
 
+/* Makes first the __context__ of second, as an except block would (C1), but only if their contexts are equal: none, or
+ * what the caller handles. Otherwise a ring could result. */
+DLP_COLD void
+dlp_exception_link(PyObject *first, PyObject *second)
+{
+    PyObject *context = PyException_GetContext(first), *other = PyException_GetContext(second);
+
+    if (first != second && context == other) {
+        Py_INCREF(first);
+        PyException_SetContext(second, first); /* steals */
+    }
+    Py_XDECREF(context);
+    Py_XDECREF(other);
+}
+
 /* After __dlpack__ has raised TypeError: calls it again without the keywords that an old signature lacks (C1). If copy
- * is False, raises BufferError in place of the call: an old producer may copy (C3). Returns as dlp_call_dlpack; the
- * TypeError becomes a context of the exception. PyErr_SetExcInfo would do so too, but changes a running generator. */
+ * is False, raises BufferError in place of the call: an old producer may copy (C3). Returns as dlp_call_dlpack. On
+ * failure the TypeError becomes the __context__: not by PyErr_SetExcInfo, which in a generator changes its state. */
 DLP_COLD PyObject *
 dlp_call_dlpack_again(const dlp_state *state, dlp_import *import)
 {
@@ -1526,9 +1505,9 @@ dlp_call_dlpack_again(const dlp_state *state, dlp_import *import)
     PyObject *returned = NULL;
     dlpack_py_error error;
 
-    import->passes_keywords = 0;
+    import->got_keywords = 0;
     if (import->request->copy == DLPACK_PY_COPY_NEVER) {
-        (void)dlp_refuse(&error, "copy is False, and __dlpack__ raised TypeError: without this keyword, it may copy");
+        (void)DLP_REFUSE(&error, "copy is False, and __dlpack__ raised TypeError: without this keyword, it may copy");
         (void)dlp_raise_named(import->want, &error);
     }
     else
@@ -1539,14 +1518,14 @@ dlp_call_dlpack_again(const dlp_state *state, dlp_import *import)
         PyErr_NormalizeException(&second.type, &second.value, &second.traceback);
         if (first.traceback != NULL)
             (void)PyException_SetTraceback(first.value, first.traceback);
-        dlp_exception_chain(first.value, second.value);
+        dlp_exception_link(first.value, second.value);
         PyErr_Restore(second.type, second.value, second.traceback);
     }
     dlp_exception_drop(&first);
     return returned;
 }
 
-/* Calls __dlpack__; a second call (C1) sets passes_keywords to 0. Returns its result, or NULL with an exception. */
+/* Calls __dlpack__; a second call (C1) sets got_keywords to 0. Returns its result, or NULL with an exception. */
 DLP_NOINLINE PyObject *
 dlp_call_dlpack(dlp_import *import)
 {
@@ -1557,24 +1536,25 @@ dlp_call_dlpack(dlp_import *import)
     if (state == NULL)
         return NULL;
     stack[1] = state->objects[DLP_CONST_VERSION];
-    if (!import->passes_keywords || request->has_device || request->copy != DLPACK_PY_COPY_AS_NEEDED ||
+    if (!import->got_keywords || request->has_device || request->copy != DLPACK_PY_COPY_AS_NEEDED ||
         request->stream.kind != DLPACK_PY_STREAM_NONE)
         returned = dlp_call_dlpack_general(state, import);
     else /* max_version alone: saves 341 of 2,162 instructions of a call with a NumPy array */
-        returned = PyObject_VectorcallMethod(state->objects[DLP_STR_DLPACK], stack, 1, state->objects[DLP_CONST_NAMES]);
-    return returned == NULL && import->passes_keywords && PyErr_ExceptionMatches(PyExc_TypeError)
+        returned =
+            PyObject_VectorcallMethod(state->objects[DLP_STR_DLPACK], stack, 1, state->objects[DLP_CONST_KWNAMES]);
+    return returned == NULL && import->got_keywords && PyErr_ExceptionMatches(PyExc_TypeError)
                ? dlp_call_dlpack_again(state, import)
                : returned;
 }
 
 /* ---- Taking a tensor ---------------------------------------------------- */
 
-/* Results of the steps of an import, other than success (0). Below 0 the tensor is refused, and *error says why. */
+/* Results of the steps of an import, besides 0 and -1. Below 0: refused; *error says why, or an exception is set. */
 enum {
     DLP_ASK_FOR_CPU = -3,   /* pinned or managed memory: the object may be asked for CPU memory (C5) */
     DLP_UNKNOWN_MAJOR = -2, /* the tensor must be deleted (K6) */
     DLP_MAKE_COPY = 1,      /* a copy meets what the consumer asks for */
-    DLP_NO_TABLE            /* of dlp_take_by_table: call __dlpack__ */
+    DLP_CALL_METHOD         /* no table, or one that cannot be used: call __dlpack__ */
 };
 
 /* A major version that this header does not know: only the deleter can be relied on (K6). */
@@ -1597,53 +1577,64 @@ dlp_may_copy(const DLTensor *t, const dlp_import *import)
            (!request->has_device || request->device.device_type == kDLCPU) && dlpack_py_is_cpu_readable(t->device);
 }
 
-/* Decides whether the tensor in v, whose strides may be NULL, is taken, copied or refused: is it valid (D8), does it
- * meet the requirements and the request (C3 to C5, C9)? Returns 0, DLP_MAKE_COPY, DLP_ASK_FOR_CPU or -1. */
-static inline int
-dlp_view_decide(dlpack_py_view *v, const dlp_import *import, dlpack_py_error *error)
+/* Decides whether the tensor in v, whose strides may be NULL, is taken, copied or refused (D8, C3 to C5, C9). Sets
+ * overlaps. Returns 0 or DLP_MAKE_COPY; DLP_ASK_FOR_CPU or -1 with *error filled. */
+DLP_NOINLINE int
+dlp_view_decide_general(dlpack_py_view *v, const dlp_import *import, dlpack_py_error *error)
 {
     const DLTensor *t = &v->tensor;
-    const DLDevice asked = import->request->device;
     const dlpack_py_want *want = import->want;
-    const int layout = dlp_simple_layout(t);
-    const int is_simple_cpu = layout != 0 && want->device <= (int32_t)kDLCPU; /* saves tests that would all pass */
+    const dlpack_py_request *request = import->request;
+    const DLDevice asked = request->device;
+    const int readable = dlpack_py_is_cpu_readable(t->device);
     const int wants_only_cpu = want->device == (int32_t)kDLCPU;
-    const int readable = layout != 0 || dlpack_py_is_cpu_readable(t->device);
     const int may_be_pending = (want->options & DLPACK_PY_WANT_NOTHING_PENDING) == 0;
     /* copy=True may have been ignored: copy was not passed, or the capsule is legacy. IS_COPIED is not read (C3). */
-    int must_copy =
-        import->request->copy == DLPACK_PY_COPY_ALWAYS && (v->form == DLPACK_PY_LEGACY || !import->passes_keywords);
+    int must_copy = request->copy == DLPACK_PY_COPY_ALWAYS && (v->form == DLPACK_PY_LEGACY || !import->got_keywords);
     char actual[DLPACK_PY_TEXT_SIZE], wanted[DLPACK_PY_TEXT_SIZE];
 
-    if (layout == 0 && dlp_validate_general(t, v->flags, error) < 0)
+    if (dlpack_py_validate(t, v->flags, error) < 0)
         return -1;
-    if (!is_simple_cpu && (wants_only_cpu ? !readable : !dlp_is_wanted_device(t, want))) /* before other faults */
+    if (wants_only_cpu ? !readable : !dlp_is_wanted_device(t, want)) /* device first (C5) */
         return dlp_refuse_device(t->device, want, error);
-    if (dlp_check_requirements(t, layout, v->readonly, want, error) < 0) {
+    if (dlp_check_requirements(t, 0, v->readonly, want, error) < 0) {
         if (!error->copy_helps || !dlp_may_copy(t, import))
             return -1;
         must_copy = 1; /* also after copy=True: the producer's copy does not meet the requirements */
     }
-    v->overlaps = layout == 0 && dlp_overlaps_itself(t);
-    if (is_simple_cpu && !must_copy && !import->request->has_device)
-        return 0;
+    v->overlaps = dlp_may_overlap_itself(t);
     /* A producer of pinned or managed memory waits for its work if CPU memory is asked for (C5). */
     if (readable && t->device.device_type != kDLCPU &&
         (wants_only_cpu || (may_be_pending && (want->device == 0 || must_copy)))) {
-        (void)dlp_refuse(error, "device is %s, CPU memory %s%s", dlpack_py_device_text(t->device, actual),
+        (void)DLP_REFUSE(error, "device is %s, CPU memory %s%s", dlpack_py_device_text(t->device, actual),
                          wants_only_cpu || asked.device_type == kDLCPU ? "was asked for" : "is needed",
                          may_be_pending ? ": device work may be pending" : "");
         return DLP_ASK_FOR_CPU;
     }
     if (must_copy)
         return dlp_may_copy(t, import) ? DLP_MAKE_COPY
-                                       : dlp_refuse(error, "device is %s: a copy is made from and to the CPU only",
+                                       : DLP_REFUSE(error, "device is %s: a copy is made from and to the CPU only",
                                                     dlpack_py_device_text(t->device, actual));
-    if (import->request->has_device &&
+    if (request->has_device &&
         (t->device.device_type != asked.device_type || (!readable && t->device.device_id != asked.device_id))) /* D9 */
-        return dlp_refuse(error, "device is %s, %s was asked for", dlpack_py_device_text(t->device, actual),
+        return DLP_REFUSE(error, "device is %s, %s was asked for", dlpack_py_device_text(t->device, actual),
                           dlpack_py_device_text(asked, wanted));
     return 0;
+}
+
+/* Fast path, for a simple tensor and no request. Saves 204 of 2,012 instructions of a call with a NumPy array. */
+static inline int
+dlp_view_decide(dlpack_py_view *v, const dlp_import *import, dlpack_py_error *error)
+{
+    const int layout = dlp_simple_layout(&v->tensor);
+
+    if (layout == 0 || import->want->device > (int32_t)kDLCPU || import->request->has_device ||
+        import->request->copy == DLPACK_PY_COPY_ALWAYS)
+        return dlp_view_decide_general(v, import, error);
+    v->overlaps = 0;
+    if (dlp_check_requirements(&v->tensor, layout, v->readonly, import->want, error) == 0)
+        return 0;
+    return error->copy_helps && dlp_may_copy(&v->tensor, import) ? DLP_MAKE_COPY : -1;
 }
 
 /* Gives v row-major strides, where the producer's are NULL (D4). Returns 0, or -1 with MemoryError in *error. */
@@ -1653,12 +1644,12 @@ dlp_view_fill_strides(dlpack_py_view *v, dlpack_py_error *error)
     v->tensor.strides = v->allocated = (int64_t *)DLPACK_PY_MALLOC((size_t)v->tensor.ndim * sizeof(int64_t));
     if (v->tensor.strides == NULL)
         return dlp_fail(error, DLPACK_PY_MEMORY_ERROR, "no memory for %d strides", (int)v->tensor.ndim);
-    dlpack_py_strides(v->tensor.ndim, v->tensor.shape, 'C', v->tensor.strides);
+    dlpack_py_compact_strides(v->tensor.ndim, v->tensor.shape, 'C', v->tensor.strides);
     return 0;
 }
 
-/* Fills the empty v from a managed tensor, if it meets want and request. Nothing is taken yet (K4): v
- * owns at most its strides. copy: out, new memory for a copy, which dlp_view_copy fills; NULL: none is needed.
+/* Fills the empty v from a managed tensor, if it meets want and request. Nothing is taken yet (K4): v owns at most its
+ * strides. copy: out, new memory for a copy, which dlp_view_copy fills; NULL: none is needed.
  * Returns 0; or, with v empty, DLP_ASK_FOR_CPU, DLP_UNKNOWN_MAJOR or -1. */
 static inline int
 dlp_view_prepare(dlpack_py_view *v, const void *managed, int32_t form, const dlp_import *import, dlp_export **copy,
@@ -1670,7 +1661,7 @@ dlp_view_prepare(dlpack_py_view *v, const void *managed, int32_t form, const dlp
 
     *copy = NULL;
     if (dlp_is_unknown_major(managed, form)) { /* read nothing else (K6) */
-        (void)dlp_refuse(error, "DLPack version %" PRIu32 ".%" PRIu32 ", major version %d was wanted",
+        (void)DLP_REFUSE(error, "DLPack version %" PRIu32 ".%" PRIu32 ", major version %d was wanted",
                          versioned->version.major, versioned->version.minor, DLPACK_PY_PROTOCOL_MAJOR);
         return DLP_UNKNOWN_MAJOR;
     }
@@ -1749,7 +1740,7 @@ dlp_take_capsule(PyObject *capsule, const dlp_import *import, dlpack_py_view *v)
         managed = PyCapsule_GetPointer(capsule, name);
         result = dlp_view_prepare(v, managed, form, import, &copy, &error);
         if (result == 0 || result == DLP_UNKNOWN_MAJOR)
-            (void)PyCapsule_SetName(capsule, DLP_CONSUMED_NAME(form)); /* commit point: the tensor is ours (K4) */
+            (void)PyCapsule_SetName(capsule, DLP_USED_CAPSULE_NAME(form)); /* commit point: the tensor is ours (K4) */
     }
     DLP_CRITICAL_SECTION_END();
     if (result == 0) {
@@ -1760,7 +1751,7 @@ dlp_take_capsule(PyObject *capsule, const dlp_import *import, dlpack_py_view *v)
     }
     if (result == DLP_UNKNOWN_MAJOR)
         dlp_delete(managed, form);
-    if (result == DLP_ASK_FOR_CPU && import->obj != NULL && import->passes_keywords && !import->request->has_device)
+    if (result == DLP_ASK_FOR_CPU && import->obj != NULL && import->got_keywords && !import->request->has_device)
         return result;
     return dlp_raise_named(import->want, &error);
 }
@@ -1785,7 +1776,7 @@ dlp_take_managed_steal(void *managed, int32_t form, const dlpack_py_want *want, 
 }
 
 /* After __dlpack__ has failed: gives an object without __dlpack__ to want->fallback, or names the argument in the
- * AttributeError (C6). Any other exception stays. */
+ * AttributeError (C6). Any other exception stays. Returns 0, or -1 with an exception. */
 DLP_COLD int
 dlp_take_fallback(const dlp_import *import, dlpack_py_view *v)
 {
@@ -1806,8 +1797,8 @@ dlp_take_fallback(const dlp_import *import, dlpack_py_view *v)
             if (!PyErr_Occurred())
                 PyErr_SetString(PyExc_SystemError, "want->fallback raised no exception");
         }
-        if (managed == NULL && !PyErr_Occurred() && want->name != NULL)
-            PyErr_Format(PyExc_AttributeError, "%s has no attribute '__dlpack__'", want->name);
+        if (managed == NULL && !PyErr_Occurred() && want->name != NULL && missing.value != NULL)
+            PyErr_Format(PyExc_AttributeError, "%s: %S", want->name, missing.value);
     }
     Py_XDECREF(method);
     if (managed == NULL && !PyErr_Occurred()) { /* the object has __dlpack__, or the fallback does not know it */
@@ -1820,7 +1811,7 @@ dlp_take_fallback(const dlp_import *import, dlpack_py_view *v)
     if (import->request->copy != DLPACK_PY_COPY_NEVER || (v->flags & DLPACK_PY_FLAG_IS_COPIED) == 0)
         return 0;
     dlpack_py_release(v);
-    (void)dlp_refuse(&error, "copy is False, and this object only offers a copy"); /* C3 */
+    (void)DLP_REFUSE(&error, "copy is False, and this object only offers a copy"); /* C3 */
     return dlp_raise_named(want, &error);
 }
 
@@ -1837,17 +1828,16 @@ dlp_finish_import_steal(PyObject *returned, const dlp_import *import, dlpack_py_
     if (returned == NULL)
         return dlp_take_fallback(import, v);
     result = dlp_take_capsule(returned, import, v);
-    dlp_decref_keeping_error(returned); /* keeps the exception (K2) */
+    dlp_decref_keeping_error(returned); /* (K2) */
     if (result != DLP_ASK_FOR_CPU)
         return result;
     for_cpu = *import->request;
     memset(&for_cpu.stream, 0, sizeof(for_cpu.stream));
     for_cpu.has_device = 1; /* then dlp_take_capsule returns 0 or -1 */
-    for_cpu.device = dlp_device_make(kDLCPU, 0);
+    for_cpu.device = dlp_make_device(kDLCPU, 0);
     again = *import;
     again.request = &for_cpu;
-    returned = dlp_call_dlpack(&again);
-    return dlp_finish_import_steal(returned, &again, v);
+    return dlp_finish_import_steal(dlp_call_dlpack(&again), &again, v);
 }
 
 /* ---- Consuming ---------------------------------------------------------- */
@@ -1861,7 +1851,7 @@ dlp_has_table(dlp_state *state, PyObject *obj);
 static int
 dlp_consume_cached(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v);
 #else
-#  define dlp_take_by_table(import, operations, table, v) DLP_NO_TABLE
+#  define dlp_take_by_table(import, operations, table, v) DLP_CALL_METHOD
 #  define dlp_has_table(state, obj) 0
 #  define dlp_consume_cached(obj, want, v) dlpack_py_consume_request(obj, NULL, want, v)
 #endif
@@ -1874,7 +1864,6 @@ dlpack_py_consume_request(PyObject *obj, const dlpack_py_request *request, const
 {
     dlp_import import = dlp_import_make(want, request, PyCapsule_CheckExact(obj) ? NULL : obj);
     dlpack_py_error error;
-    PyObject *returned;
     int result;
 
     dlp_view_clear(v);
@@ -1883,10 +1872,9 @@ dlpack_py_consume_request(PyObject *obj, const dlpack_py_request *request, const
     if (import.obj == NULL)
         return dlp_take_capsule(obj, &import, v);
     result = dlp_take_by_table(&import, NULL, NULL, v);
-    if (result != DLP_NO_TABLE)
+    if (result != DLP_CALL_METHOD)
         return result;
-    returned = dlp_call_dlpack(&import); /* may set import.passes_keywords to 0 */
-    return dlp_finish_import_steal(returned, &import, v);
+    return dlp_finish_import_steal(dlp_call_dlpack(&import), &import, v);
 }
 
 /* dlpack_py_consume: take the tensor that obj offers, if it meets the requirements.
@@ -1918,10 +1906,10 @@ dlpack_py_parse_dtype(PyObject *obj, uint32_t *dtype)
     if (result == 0 && (((n[0] | n[1]) & ~0xff) != 0 || (n[2] & ~0xffff) != 0))
         result = dlp_raise_value(PyExc_BufferError, "dtype is %.200U, which is no dtype of DLPack", triple);
     Py_XDECREF(triple);
-    if (result < 0)
-        return -1;
     *dtype = DLPACK_PY_DTYPE((uint32_t)n[0], (uint32_t)n[1], (uint32_t)n[2]);
-    return dlp_check_dtype(dlpack_py_cpu(NULL, *dtype, 0, NULL, NULL).dtype, &error) < 0 ? dlpack_py_raise(&error) : 0;
+    if (result == 0 && dlp_check_dtype(dlpack_py_cpu_tensor(NULL, *dtype, 0, NULL, NULL).dtype, &error) < 0)
+        result = dlpack_py_raise(&error);
+    return result;
 }
 
 /* Read a device: "cpu", a tuple (type, id), or an object whose __dlpack_device__ returns such a tuple. Returns 0, or
@@ -1942,7 +1930,7 @@ dlpack_py_parse_device(PyObject *obj, DLDevice *device)
     if (!PyUnicode_Check(obj))
         result = dlp_parse_integers(wanted, returned != NULL ? returned : obj, pair, 2);
     Py_XDECREF(returned);
-    *device = dlp_device_make(pair[0], pair[1]);
+    *device = dlp_make_device(pair[0], pair[1]);
     return result;
 }
 
@@ -1950,7 +1938,7 @@ dlpack_py_parse_device(PyObject *obj, DLDevice *device)
 static inline int
 dlp_parse_device_and_copy(PyObject *device, PyObject *copy, dlpack_py_request *request)
 {
-    if (dlpack_py_parse_request_args(NULL, NULL, NULL, copy, request) < 0)
+    if (dlpack_py_parse_request_obj_args(NULL, NULL, NULL, copy, request) < 0)
         return -1;
     request->has_device = device != NULL && device != Py_None;
     return request->has_device ? dlpack_py_parse_device(device, &request->device) : 0;
@@ -1958,19 +1946,17 @@ dlp_parse_device_and_copy(PyObject *device, PyObject *copy, dlpack_py_request *r
 
 /* As dlpack_py_from_dlpack, from objects; device and copy may be NULL for "not given". */
 static inline DLP_MUST_CHECK int
-dlpack_py_from_dlpack_args(PyObject *x, PyObject *device, PyObject *copy, const dlpack_py_want *want, dlpack_py_view *v)
+dlpack_py_from_dlpack_obj_args(PyObject *x, PyObject *device, PyObject *copy, const dlpack_py_want *want,
+                               dlpack_py_view *v)
 {
     dlpack_py_request request;
     dlp_view_clear(v);
-    if (dlp_parse_device_and_copy(device, copy, &request) < 0)
-        return -1;
-    return dlpack_py_consume_request(x, &request, want, v);
+    return dlp_parse_device_and_copy(device, copy, &request) < 0 ? -1 : dlpack_py_consume_request(x, &request, want, v);
 }
 
 /* dlpack_py_from_dlpack: read the arguments of a library's from_dlpack(x, /, *, device=None, copy=None), as
- * METH_FASTCALL | METH_KEYWORDS passes them, and consume x into a view. The library then makes its array of the view.
- * device is None or as dlpack_py_parse_device reads it (C3). Returns as dlpack_py_consume, and -1 with
- * TypeError or ValueError for malformed arguments. */
+ * METH_FASTCALL | METH_KEYWORDS passes them, and consume x into a view. device: None or as dlpack_py_parse_device reads
+ * it (C3). Returns as dlpack_py_consume, and -1 with TypeError or ValueError for malformed arguments. */
 static inline DLP_MUST_CHECK int
 dlpack_py_from_dlpack(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, const dlpack_py_want *want,
                       dlpack_py_view *v)
@@ -1981,17 +1967,17 @@ dlpack_py_from_dlpack(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames
     dlp_view_clear(v);
     if (dlp_match_keywords("from_dlpack", 1, DLP_STR_COPY, 2, args, nargs, kwnames, values) < 0)
         return -1;
-    return dlpack_py_from_dlpack_args(args[0], values[1], values[0], want, v);
+    return dlpack_py_from_dlpack_obj_args(args[0], values[1], values[0], want, v);
 }
 
 /* Does obj offer a tensor? Returns 1 or 0; a request may still be refused. Keeps the current exception; an error of the
  * look-up other than AttributeError is reported as unraisable. */
 static inline int
-dlpack_py_check(PyObject *obj)
+dlpack_py_has_tensor(PyObject *obj)
 {
     dlp_exception saved;
     dlp_state *state;
-    PyObject *method;
+    PyObject *method, *place = PyType_Check(obj) ? (PyObject *)Py_TYPE(obj) : obj; /* a class has it for its objects */
     int offered;
 
     if (PyCapsule_CheckExact(obj)) {
@@ -2002,7 +1988,7 @@ dlpack_py_check(PyObject *obj)
     }
     saved = dlp_exception_save();
     state = dlp_state_get();
-    method = state == NULL ? NULL : PyObject_GetAttr(obj, state->objects[DLP_STR_DLPACK]);
+    method = state == NULL ? NULL : PyObject_GetAttr(place, state->objects[DLP_STR_DLPACK]);
     if (method == NULL && PyErr_ExceptionMatches(PyExc_AttributeError))
         PyErr_Clear();
     offered =
@@ -2017,7 +2003,7 @@ dlpack_py_check(PyObject *obj)
 /* The data of an object that owns a view and has __dlpack__ and __dlpack_device__. */
 typedef struct dlp_object {
     dlpack_py_view view;
-    int is_shared; /* results only: an export holds the object, so the tensor is not given away */
+    int is_exported; /* dlpack_py.Result only: 1: an export holds the object, so its tensor is not given away */
 } dlp_object;
 
 static inline int
@@ -2075,8 +2061,7 @@ dlp_object_type_from_slots(const char *name, PyType_Slot *slots)
 #endif
 }
 
-/* A new dlp_object. *type keeps its type for the interpreter; type_new makes the type at the first use. Steals
- * the view, also where it returns NULL with an exception. */
+/* A new dlp_object. The first use makes its type by type_new, and keeps it in *type. Steals v, also where it fails. */
 DLP_NOINLINE PyObject *
 dlp_object_new_steal(dlp_atomic *type, PyObject *(*type_new)(void), dlpack_py_view *v)
 {
@@ -2091,7 +2076,7 @@ dlp_object_new_steal(dlp_atomic *type, PyObject *(*type_new)(void), dlpack_py_vi
         dlpack_py_release(v);
         return NULL;
     }
-    DLP_OBJECT(object)->is_shared = 0;
+    DLP_OBJECT(object)->is_exported = 0;
     dlpack_py_move(&DLP_OBJECT(object)->view, v);
     PyObject_GC_Track(object);
     return object;
@@ -2152,7 +2137,7 @@ DLP_QUIET_END
  * D11  Negative strides are exported, unless the author chose that they are refused or copied. *
  * P1   The arguments of __dlpack__ are keyword-only, and are matched by value.
  * P2   max_version 1.0 or newer gets a versioned capsule; an older max_version, or None, gets a legacy capsule.
- * P3   Read-only and padded data are flagged. They are not exported in place to a legacy capsule, which has no flags.
+ * P3   Read-only and padded data are flagged. A legacy capsule gets read-only data by copy=True only, padded never.
  * P4   copy=True copies, copy=False never does, None copies where it must. A copy is flagged, compact and writable. *
  * P5   dl_device is the device of the data, or the CPU; another one is BufferError.
  * P6   CPU memory has no streams: None is accepted, and -1. *
@@ -2162,15 +2147,15 @@ DLP_QUIET_END
  * K1   A capsule is named "dltensor_versioned" or "dltensor", then "used_...". Unconsumed, it calls the deleter.
  * K2   Destructors and deleters keep the current exception.
  * K3   A deleter may be NULL.
- * K4   A consumer checks everything, renames the capsule, owns the tensor, and calls the deleter once.
- * K5   A deleter may be called on any thread at any time, also when the interpreter is gone, and after a fork.
+ * K4   A consumer checks first. Then it renames the capsule, owns the tensor, and later calls the deleter once.
+ * K5   A deleter may come on any thread at any time, with the interpreter gone, after a fork. Limits: dlp_thread_state.
  * K6   A tensor of an unknown major version is taken, and deleted unread.
  * K7   A deleter frees its struct, with shape and strides.
  * K8   manager_ctx is set: with NULL, Paddle 3.3 calls no deleter. *
- * C1   After a TypeError, __dlpack__ is called with stream alone, unless copy is False. dlpack_exchange.h caches it. *
+ * C1   After a TypeError, __dlpack__ is called again with stream alone. With copy=False this is BufferError. *
  * C2   The version of the tensor and the name of the capsule are checked: a producer may answer with the other form.
  * C3   copy and dl_device are passed only when asked for. The consumer copies if copy=True may have been ignored. *
- * C4   No keyword is passed that is not needed: no stream for the CPU. __dlpack_device__ comes before a stream.
+ * C4   A keyword is passed only if needed: no stream for the CPU. __dlpack_device__ is asked before a stream is chosen.
  * C5   An unsupported device is BufferError. Pinned and managed memory is asked for as CPU memory. *
  * C6   __dlpack__ is looked up as x.__dlpack__() does, and returns a capsule. A capsule may stand for an object. *
  * C7   Read-only data stays read-only. A legacy capsule has no read-only flag: its data counts as read-only. *
@@ -2180,7 +2165,7 @@ DLP_QUIET_END
  * S1   The producer orders its work before the consumer's stream, without blocking the host.
  * S2   On CUDA None or 1 is the legacy default stream, 2 the per-thread default stream, 0 is refused.
  * S3   On ROCm None or 0 is the default stream, 1 and 2 are refused.
- * S4   Where both use one stream, no event is recorded and no stream waits, except for the per-thread default stream. *
+ * S4   On one common stream no event is recorded and no stream waits, except on the per-thread default stream. *
  * S5   A call leaves the current device as it was, also where the call fails. *
  * S6   In a graph capture nothing is called that is illegal in one. A wait for work outside of it is BufferError. *
  * S7   A stream handle has the pointer's full width.
@@ -2188,14 +2173,14 @@ DLP_QUIET_END
  * S9   A failure of the runtime is an exception with the runtime's text. No error is left in the runtime. *
  * S10  The host waits for pending work before it reads pinned or managed memory. *
  * X1   The exchange table is a capsule on the type.
- * X2   A table is absent if no version in its chain has major 1, if it lacks a function or __dlpack__ is overridden. *
+ * X2   A table counts only with major 1 in its chain, with all functions, and where no class overrides __dlpack__. *
  * X3   A borrowed tensor has no read-only and no padded flag. Shape and strides in temporary memory are not lent. *
- * X4   The functions of a table do not synchronize: the table names the stream to work on.
+ * X4   Functions of a table do not synchronize. A consumer orders its stream after the one that the table names.
  * X5   The allocator of a table reports through SetError, and needs no thread state.
  * X6   A table's managed_tensor_to_py_object_no_sync steals its argument; NULL arguments are errors.
  * X7   A table refuses objects of another type, and serves those of derived types. *
  * X8   Results of foreign functions are initialized before the call and validated after it.
- * X9   The table of PyTorch 2.13 exports lazily conjugated tensors unresolved: is_conj() and is_neg() are asked. *
+ * X9   PyTorch 2.13's table ignores conjugation: is_conj() is asked. Its table and its __dlpack__ ignore negation. *
  * G1   Interpreters share no Python object. *
  * G2   Copies and versions of this header in one process share no data. *
  */

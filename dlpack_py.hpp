@@ -7,6 +7,7 @@
 #include "dlpack_py.h"
 #if DLPACK_PY_VERSION != 0x000300
 #  error "dlpack_py.hpp and dlpack_py.h are of different versions: put one version first on the include path"
+#  include "stop" /* no such file: ends the compilation */
 #endif
 #if DLPACK_PY_AVAILABLE
 

@@ -11,10 +11,10 @@ cdef extern from "dlpack_py.h":
     int dlpack_py_raise(const dlpack_py_error *error) except -1
     int dlpack_py_init() except -1
 
-    ctypedef struct dlpack_py_exports:
+    ctypedef struct dlpack_py_counter:
         pass
 
-    size_t dlpack_py_exports_count(const dlpack_py_exports *exports) noexcept nogil
+    size_t dlpack_py_exports_count(const dlpack_py_counter *exports) noexcept nogil
     object dlpack_py_capsule_steal(void *managed, int32_t form)
     object dlpack_py_object_steal(void *managed, int32_t form)
 
@@ -30,8 +30,8 @@ cdef extern from "dlpack_py.h":
     const int32_t DLPACK_PY_COPY_NEVER_IF_SUPPORTED
     int dlpack_py_parse_dtype(object obj, uint32_t *dtype) except -1
     int dlpack_py_parse_device(object obj, DLDevice *device) except -1
-    int dlpack_py_parse_request_args(object stream, object max_version, object dl_device, object copy,
-                                     dlpack_py_request *request) except -1
+    int dlpack_py_parse_request_obj_args(object stream, object max_version, object dl_device, object copy,
+                                         dlpack_py_request *request) except -1
     int dlpack_py_parse_request(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
                                 dlpack_py_request *request) except -1
 
@@ -50,7 +50,7 @@ cdef extern from "dlpack_py.h":
         const DLTensor *tensor
         uint64_t flags
         uint32_t options
-        dlpack_py_exports *exports
+        dlpack_py_counter *exports
         int32_t is_copy
         const dlpack_py_operations *operations
         const dlpack_py_work_stream *pending
@@ -62,8 +62,8 @@ cdef extern from "dlpack_py.h":
     const uint32_t DLPACK_PY_OFFER_NONE_IS_NO_SYNC, DLPACK_PY_OFFER_COPY_READ_ONLY, DLPACK_PY_OFFER_DO_NOT_LEND
     object dlpack_py_produce(object owner, const DLTensor *t, uint64_t flags, PyObject *const *args, Py_ssize_t nargs,
                              PyObject *kwnames)
-    object dlpack_py_produce_args(object owner, const DLTensor *t, uint64_t flags, object stream, object max_version,
-                                  object dl_device, object copy)
+    object dlpack_py_produce_obj_args(object owner, const DLTensor *t, uint64_t flags, object stream,
+                                      object max_version, object dl_device, object copy)
     object dlpack_py_produce_described(object self, dlpack_py_describe describe, PyObject *const *args,
                                        Py_ssize_t nargs, PyObject *kwnames)
     object dlpack_py_produce_device(const DLTensor *t)
@@ -92,6 +92,6 @@ cdef extern from "dlpack_py.h":
                                   dlpack_py_view *v) except -1
     int dlpack_py_from_dlpack(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, const dlpack_py_want *want,
                               dlpack_py_view *v) except -1
-    int dlpack_py_from_dlpack_args(object x, object device, object copy, const dlpack_py_want *want,
-                                   dlpack_py_view *v) except -1
-    bint dlpack_py_check(object obj)
+    int dlpack_py_from_dlpack_obj_args(object x, object device, object copy, const dlpack_py_want *want,
+                                       dlpack_py_view *v) except -1
+    bint dlpack_py_has_tensor(object obj)

@@ -4,8 +4,8 @@
  * SPDX-License-Identifier: MIT
  *
  * Needs the headers and the library of the HIP runtime, 5.2 or newer, with __HIP_PLATFORM_AMD__ defined. Needs no
- * hipcc. With DLPACK_DEVICE_NO_PYTHON the file ends after section 1. It is as dlpack_cuda.h, except for the handles of
- * streams (S3) and for managed memory, which has no DLDeviceType of its own.
+ * hipcc. With DLPACK_DEVICE_NO_PYTHON the file ends after its first section. It is as dlpack_cuda.h, except for the
+ * handles of streams (S3) and for managed memory, which has no DLDeviceType of its own.
  *
  * DLPACK_ROCM_AT_RUN_TIME   do not link the library: find its functions when they are first called. The extension then
  *                           works on machines without the library: calls on device data are RuntimeError there. Needs
@@ -77,10 +77,12 @@
 #  include <hip/hip_runtime_api.h>
 #  if HIP_VERSION < 50200000
 #    error "dlpack_rocm.h needs HIP 5.2 or newer"
+#    include "stop" /* no such file: ends the compilation */
 #  endif
 #  if defined(HIP_API_PER_THREAD_DEFAULT_STREAM) && !defined(hipStreamLegacy)
 #    error \
     "this HIP names no default stream in a file for per-thread default streams: include dlpack_rocm.h in another file"
+#    include "stop" /* no such file: ends the compilation */
 #  endif
 #  define DLPACK_DEVICE_API(name) hip##name
 #  define DLPACK_DEVICE_API_PREFIX "hip"
@@ -115,9 +117,10 @@ DLP_QUIET
 
 #ifdef DLPACK_CUDA_RUNTIME_LAYER
 #  error "dlpack_cuda.h and dlpack_rocm.h cannot be in one file: the headers of CUDA and HIP define the same names"
+#  include "stop" /* no such file: ends the compilation */
 #endif
 
-/* ---- 1 Streams and memory ----------------------------------------------- */
+/* ---- Streams and memory ------------------------------------------------- */
 
 /* The handle of a stream as it crosses the protocol (S3): 0 is the default stream. The per-thread default stream (2;
  * NULL in a file that is compiled for per-thread default streams) can be a producer's; a consumer with it is refused.
@@ -171,8 +174,8 @@ dlpack_rocm_find_device(const void *pointer, DLDevice *device, dlpack_py_error *
                         status == hipErrorNoDevice || status == hipErrorInvalidDevice ||
                         status == hipErrorSharedObjectSymbolNotFound;
 
-    *device = dlp_device_make(1, 0);
-    if (dlp_device_check(status, "hipPointerGetAttributes", unknown ? NULL : error) < 0)
+    *device = dlp_make_device(1, 0);
+    if (dlp_device_check_status(status, "hipPointerGetAttributes", unknown ? NULL : error) < 0)
         return unknown ? 0 : -1;
 #if HIP_VERSION_MAJOR >= 6
     if (attributes.type == hipMemoryTypeUnregistered)
@@ -181,25 +184,25 @@ dlpack_rocm_find_device(const void *pointer, DLDevice *device, dlpack_py_error *
 #else
     if (attributes.memoryType == hipMemoryTypeHost && !attributes.isManaged)
 #endif
-        *device = dlp_device_make(11, 0);
+        *device = dlp_make_device(11, 0);
     else
-        *device = dlp_device_make(10, attributes.device);
+        *device = dlp_make_device(10, attributes.device);
     return 0;
 }
 
-/* Describe memory of a device, as dlpack_py_cpu describes memory of the CPU. */
+/* Describe memory of a device, as dlpack_py_cpu_tensor describes memory of the CPU. */
 static inline DLTensor
 dlpack_rocm_tensor(void *data, int32_t device_id, uint32_t dtype, int32_t ndim, const int64_t *shape,
                    const int64_t *strides)
 {
-    DLTensor t = dlpack_py_cpu(data, dtype, ndim, shape, strides);
-    t.device = dlp_device_make(10, device_id);
+    DLTensor t = dlpack_py_cpu_tensor(data, dtype, ndim, shape, strides);
+    t.device = dlp_make_device(10, device_id);
     return t;
 }
 
 #endif /* DLPACK_ROCM_RUNTIME_LAYER */
 
-/* ---- 2 Producing and consuming ------------------------------------------ */
+/* ---- Producing and consuming -------------------------------------------- */
 
 #if DLPACK_PY_AVAILABLE && !defined(DLPACK_ROCM_PROTOCOL_LAYER)
 #define DLPACK_ROCM_PROTOCOL_LAYER
@@ -238,7 +241,7 @@ dlpack_rocm_produce(PyObject *owner, const DLTensor *t, uint64_t flags, hipStrea
  *
  * Returns as dlpack_py_consume, and -1 with RuntimeError for an error of the runtime.
  */
-static inline int
+static inline DLP_MUST_CHECK int
 dlpack_rocm_consume(PyObject *obj, const dlpack_py_want *want, hipStream_t stream, dlpack_py_view *v)
 {
     return dlpack_device_consume(obj, dlpack_rocm_stream(stream), want, v);
@@ -252,7 +255,7 @@ dlpack_rocm_consume(PyObject *obj, const dlpack_py_want *want, hipStream_t strea
  *
  * Returns as dlpack_rocm_consume, and -1 with TypeError or ValueError for malformed arguments.
  */
-static inline int
+static inline DLP_MUST_CHECK int
 dlpack_rocm_from_dlpack(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, const dlpack_py_want *want,
                         hipStream_t stream, dlpack_py_view *v)
 {

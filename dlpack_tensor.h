@@ -33,6 +33,7 @@
  * DLPACK_PY_PLAIN     1, for tests: dlp_simple_layout returns 0, and dlpack_exchange.h caches no types. */
 #if defined(DLPACK_PY_MALLOC) != defined(DLPACK_PY_FREE)
 #  error "define both of DLPACK_PY_MALLOC and DLPACK_PY_FREE, or neither"
+#  include "stop" /* no such file: ends the compilation */
 #endif
 #ifndef DLPACK_PY_MALLOC
 #  define DLPACK_PY_MALLOC(size) malloc(size)
@@ -90,14 +91,14 @@ DLP_QUIET
 #define DLPACK_PY_PROTOCOL_MAJOR 1
 #define DLPACK_PY_PROTOCOL_MINOR 3
 
-/* Flags of DLManagedTensorVersioned. In dlpack.h they are unsigned long (32 bits on Windows); 1.0 lacks the last. */
+/* Flags of DLManagedTensorVersioned, with 64 bits: dlpack.h has unsigned long (Windows: 32). 1.0 has no PADDED flag. */
 #define DLPACK_PY_FLAG_READ_ONLY UINT64_C(1)
 #define DLPACK_PY_FLAG_IS_COPIED UINT64_C(2)
 #define DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED UINT64_C(4)
 
 #define DLPACK_PY_MAX_NDIM 64 /* NumPy's maximum (D8) */
 
-/* DLP_PRINTF checks formats. DLP_NOINLINE: not inlined. DLP_COLD: not inlined, rarely called.
+/* DLP_PRINTF checks formats. DLP_NOINLINE: not inlined by GCC and clang. DLP_COLD: the same, rarely called.
  * DLP_MUST_CHECK: an unused result warns. DLP_DEPRECATED, before a function, field or typedef: each use warns. */
 #if defined(__clang__) || (defined(__GNUC__) && __GNUC__ >= 5)
 #  define DLP_HAS_OVERFLOW_BUILTINS
@@ -154,15 +155,6 @@ dlp_checked_add(int64_t a, int64_t b, int64_t *out)
 #define DLPACK_PY_RUNTIME_ERROR 5
 #define DLPACK_PY_SYSTEM_ERROR 6
 
-/* The name of the exception of an error code, for dlpack_exchange.h. */
-DLP_COLD const char *
-dlp_error_kind(int32_t code)
-{
-    static const char kinds[][13] = {"BufferError", "ValueError",   "TypeError",
-                                     "MemoryError", "RuntimeError", "SystemError"};
-    return kinds[code - 1];
-}
-
 /* Filled by a function that fails. */
 typedef struct dlpack_py_error {
     int32_t code;       /* DLPACK_PY_..._ERROR */
@@ -185,7 +177,8 @@ dlp_fail(dlpack_py_error *error, int32_t code, const char *format, ...)
     return -1;
 }
 
-#define dlp_refuse(error, ...) dlp_fail(error, DLPACK_PY_BUFFER_ERROR, __VA_ARGS__)
+/* A macro, so that the compiler checks the format. Returns -1. */
+#define DLP_REFUSE(error, ...) dlp_fail(error, DLPACK_PY_BUFFER_ERROR, __VA_ARGS__)
 
 /* ---- Dtypes and devices ------------------------------------------------- */
 
@@ -248,7 +241,7 @@ dlp_dtype_width(uint8_t code)
 
 /* The name of a dtype code, without its bits; NULL: none. */
 static inline const char *
-dlp_dtype_name(uint8_t code)
+dlp_name_of_dtype(uint8_t code)
 {
     /* clang-format off */
     static const char *const names[] = {
@@ -265,20 +258,20 @@ DLP_COLD int
 dlp_check_dtype(DLDataType dtype, dlpack_py_error *error)
 {
     const int width = dlp_dtype_width(dtype.code);
-    const char *name = dlp_dtype_name(dtype.code), *wish = NULL;
+    const char *name = dlp_name_of_dtype(dtype.code), *wanted = NULL;
 
     if (dtype.lanes == 0)
-        wish = "at least 1 lane";
+        wanted = "at least 1 lane";
     else if (dtype.bits == 0)
-        wish = "at least 1 bit";
+        wanted = "at least 1 bit";
     else if (width != 0 && dtype.bits != width)
-        wish = width == 8 ? "8 bits" : width == 6 ? "6 bits" : "4 bits";
+        wanted = width == 8 ? "8 bits" : width == 6 ? "6 bits" : "4 bits";
     else if (dlp_is_complex(dtype) && dtype.bits % 2 != 0)
-        wish = "an even number of bits";
-    if (wish == NULL)
+        wanted = "an even number of bits";
+    if (wanted == NULL)
         return 0;
-    return dlp_refuse(error, "dtype code %d (%s) has %d bits and %d lanes, %s was wanted", dtype.code,
-                      name == NULL ? "unknown" : name, dtype.bits, dtype.lanes, wish);
+    return DLP_REFUSE(error, "dtype code %d (%s) has %d bits and %d lanes, %s was wanted", dtype.code,
+                      name == NULL ? "unknown" : name, dtype.bits, dtype.lanes, wanted);
 }
 
 /* Writes a dtype as text: "float32", "float8_e4m3fn", "float32x4" for four lanes; "dtype(200, 8, 1)" for a dtype
@@ -287,7 +280,7 @@ DLP_COLD const char *
 dlpack_py_dtype_text(uint32_t dtype, char text[DLPACK_PY_TEXT_SIZE])
 {
     const DLDataType d = {(uint8_t)(dtype >> 24), (uint8_t)(dtype >> 16), (uint16_t)dtype};
-    const char *name = dlp_dtype_name(d.code);
+    const char *name = dlp_name_of_dtype(d.code);
     size_t length;
 
     if (name == NULL || dlp_check_dtype(d, NULL) < 0) {
@@ -325,7 +318,7 @@ dlpack_py_itemsize(DLDataType dtype, uint64_t flags)
 }
 
 static inline DLDevice
-dlp_device_make(int32_t type, int32_t id)
+dlp_make_device(int32_t type, int32_t id)
 {
     const DLDevice device = {(DLDeviceType)type, id};
     return device;
@@ -340,7 +333,7 @@ dlpack_py_is_cpu_readable(DLDevice device)
            ((1u << kDLCPU | 1u << kDLCUDAHost | 1u << kDLROCMHost | 1u << kDLCUDAManaged | 1u << tpu_host) >> type & 1);
 }
 
-/* Is data an address, to which an offset can be added? On other devices, such as OpenCL and Vulkan, it is a handle. */
+/* Is data an address, to which an offset can be added? On any other device it may be a handle, as on OpenCL. */
 static inline int
 dlp_has_address(DLDevice device)
 {
@@ -350,7 +343,7 @@ dlp_has_address(DLDevice device)
 
 /* The name of a device type; NULL: none. */
 DLP_COLD const char *
-dlp_device_name(int32_t type)
+dlp_name_of_device(int32_t type)
 {
     static const char *const names[] = {NULL,      "cpu",          "cuda",     "cuda_host", "opencl",  NULL,
                                         NULL,      "vulkan",       "metal",    "vpi",       "rocm",    "rocm_host",
@@ -364,7 +357,7 @@ DLP_COLD const char *
 dlpack_py_device_text(DLDevice device, char text[DLPACK_PY_TEXT_SIZE])
 {
     const int32_t type = (int32_t)device.device_type, id = device.device_id;
-    const char *name = dlp_device_name(type);
+    const char *name = dlp_name_of_device(type);
     if (name == NULL)
         snprintf(text, DLPACK_PY_TEXT_SIZE, "device(%" PRId32 ", %" PRId32 ")", type, id);
     else if (id == 0 && dlpack_py_is_cpu_readable(device))
@@ -385,12 +378,12 @@ dlpack_py_device_text(DLDevice device, char text[DLPACK_PY_TEXT_SIZE])
  *
  * The result points to shape and strides: they must live as long as it is used. */
 static inline DLTensor
-dlpack_py_cpu(void *data, uint32_t dtype, int32_t ndim, const int64_t *shape, const int64_t *strides)
+dlpack_py_cpu_tensor(void *data, uint32_t dtype, int32_t ndim, const int64_t *shape, const int64_t *strides)
 {
     const DLDataType d = {(uint8_t)(dtype >> 24), (uint8_t)(dtype >> 16), (uint16_t)dtype};
     DLTensor t;
     t.data = data;
-    t.device = dlp_device_make(kDLCPU, 0);
+    t.device = dlp_make_device(kDLCPU, 0);
     t.ndim = ndim;
     t.dtype = d;
     t.shape = (int64_t *)(uintptr_t)shape; /* dlpack.h has no const; nothing is written */
@@ -432,7 +425,7 @@ DLP_COLD int
 dlp_checked_bytes(int64_t n, DLDataType dtype, uint64_t flags, int64_t *bytes)
 {
     const int64_t bits = dlp_item_bits(dtype, flags);
-    /* 8 elements take `bits` bytes. */
+    /* 8 elements have as many bytes as one element has bits. */
     return dlp_checked_multiply(n / 8, bits, bytes) < 0 ? -1 : dlp_checked_add(*bytes, (n % 8 * bits + 7) / 8, bytes);
 }
 
@@ -450,7 +443,7 @@ dlpack_py_nbytes(const DLTensor *t, uint64_t flags)
  * order     'F': first index fastest; anything else: last index fastest
  * strides   out: ndim strides. With an extent of 0 they carry no meaning (D5) */
 DLP_NOINLINE void
-dlpack_py_strides(int32_t ndim, const int64_t *shape, char order, int64_t *strides)
+dlpack_py_compact_strides(int32_t ndim, const int64_t *shape, char order, int64_t *strides)
 {
     uint64_t step = 1;
     int32_t k;
@@ -467,7 +460,7 @@ dlpack_py_strides(int32_t ndim, const int64_t *shape, char order, int64_t *strid
  * source   ndim integers of 4 or 8 bytes (size: sizeof(*source)), none above the signed maximum; NULL: returns NULL
  * to       out: ndim numbers. Returns to */
 static inline int64_t *
-dlpack_py_widen(int32_t ndim, const void *source, size_t size, int64_t *to)
+dlpack_py_to_int64(int32_t ndim, const void *source, size_t size, int64_t *to)
 {
     int32_t i, narrow;
 
@@ -488,16 +481,16 @@ dlpack_py_widen(int32_t ndim, const void *source, size_t size, int64_t *to)
  *
  * Returns 0; or -1 with BufferError and no change: a stride is no multiple of the item size, or items are packed. */
 static inline int
-dlpack_py_byte_strides(DLTensor *t, int64_t *strides, uint64_t flags, dlpack_py_error *error)
+dlpack_py_strides_from_bytes(DLTensor *t, int64_t *strides, uint64_t flags, dlpack_py_error *error)
 {
     const int64_t bits = dlp_item_bits(t->dtype, flags), size = bits < 8 ? 1 : bits / 8;
     int32_t i, ndim = dlp_is_empty(t) ? 0 : t->ndim; /* a stride that reaches no element may be any number (D5) */
 
     for (i = 0; i < ndim; i++) {
         if (t->shape[i] > 1 && (bits % 8 != 0 || bits == 0))
-            return dlp_refuse(error, "elements of %" PRId64 " bits are packed, and have no strides in bytes", bits);
+            return DLP_REFUSE(error, "elements of %" PRId64 " bits are packed, and have no strides in bytes", bits);
         if (t->shape[i] > 1 && strides[i] % size != 0)
-            return dlp_refuse(error, "strides[%" PRId32 "] is %" PRId64 " bytes, a multiple of %" PRId64 " was wanted",
+            return DLP_REFUSE(error, "strides[%" PRId32 "] is %" PRId64 " bytes, a multiple of %" PRId64 " was wanted",
                               i, strides[i], size);
     }
     for (i = 0; i < t->ndim; i++)
@@ -512,7 +505,7 @@ dlp_strides_or_compact(const DLTensor *t, int64_t storage[DLPACK_PY_MAX_NDIM])
 {
     if (t->strides != NULL)
         return t->strides;
-    dlpack_py_strides(t->ndim, t->shape, 'C', storage);
+    dlpack_py_compact_strides(t->ndim, t->shape, 'C', storage);
     return storage;
 }
 
@@ -532,12 +525,11 @@ dlp_byte_range(const DLTensor *t, uint64_t flags, int64_t *lowest, int64_t *high
         return dlp_checked_bytes(dlpack_py_size(t), t->dtype, flags, highest);
     for (i = 0; i < t->ndim; i++) {
         const int64_t last = t->shape[i] - 1;
-        if (last > 0 &&
-            (dlp_checked_multiply(last, t->strides[i], &reach) < 0 ||
-             (reach < 0 ? dlp_checked_add(below, reach, &below) : dlp_checked_add(above, reach, &above)) < 0))
+        if (dlp_checked_multiply(last, t->strides[i], &reach) < 0 ||
+            (reach < 0 ? dlp_checked_add(below, reach, &below) : dlp_checked_add(above, reach, &above)) < 0)
             return -1;
     }
-    if (below == INT64_MIN || (below != 0 && dlp_checked_bytes(-below, t->dtype, flags, lowest) < 0) ||
+    if (below == INT64_MIN || dlp_checked_bytes(-below, t->dtype, flags, lowest) < 0 ||
         dlp_checked_bytes(above, t->dtype, flags, highest) < 0)
         return -1;
     *lowest = -*lowest;
@@ -583,12 +575,12 @@ dlp_check_order(const DLTensor *t, char order, dlpack_py_error *error)
     if (order == 'K') {
         if (t->strides == NULL || dlp_is_empty(t) || dlp_stride_pattern(t) == 'K')
             return 0;
-        return dlp_refuse(error, "strides are not compact in any order of the dimensions, order 'K' was asked for");
+        return DLP_REFUSE(error, "strides are not compact in any order of the dimensions, order 'K' was asked for");
     }
     for (k = 0; k < count; k++) {
         const int32_t i = order == 'F' ? k : t->ndim - 1 - k;
         if (t->shape[i] != 1 && strides[i] != (int64_t)step && !dlp_is_empty(t))
-            return dlp_refuse(error, "strides[%" PRId32 "] is %" PRId64 ", %" PRId64 " was asked for by order '%c'", i,
+            return DLP_REFUSE(error, "strides[%" PRId32 "] is %" PRId64 ", %" PRId64 " was asked for by order '%c'", i,
                               strides[i], (int64_t)step, order);
         step *= (uint64_t)t->shape[i]; /* wraps only if an extent is 0 */
     }
@@ -611,7 +603,7 @@ dlpack_py_is_contiguous(const DLTensor *t, char order)
 
 /* May two elements of a validated tensor share memory? 0 is certain; 1 also where strides only interleave. */
 DLP_COLD int
-dlp_overlaps_itself(const DLTensor *t)
+dlp_may_overlap_itself(const DLTensor *t)
 {
     return !dlpack_py_is_contiguous(t, 'C') && dlp_stride_pattern(t) == 0;
 }
@@ -629,33 +621,33 @@ dlp_validate_general(const DLTensor *t, uint64_t flags, dlpack_py_error *error)
     if (dlp_check_dtype(t->dtype, error) < 0)
         return -1;
     if (t->ndim < 0 || t->ndim > DLPACK_PY_MAX_NDIM)
-        return dlp_refuse(error, "ndim is %" PRId32 ", it must be from 0 to %d", t->ndim, DLPACK_PY_MAX_NDIM);
+        return DLP_REFUSE(error, "ndim is %" PRId32 ", it must be from 0 to %d", t->ndim, DLPACK_PY_MAX_NDIM);
     if (t->ndim > 0 && t->shape == NULL)
-        return dlp_refuse(error, "shape is NULL, ndim is %" PRId32, t->ndim);
+        return DLP_REFUSE(error, "shape is NULL, ndim is %" PRId32, t->ndim);
     for (i = 0; i < t->ndim; i++) {
         if (t->shape[i] < 0)
-            return dlp_refuse(error, "shape[%" PRId32 "] is %" PRId64 ", it must not be negative", i, t->shape[i]);
+            return DLP_REFUSE(error, "shape[%" PRId32 "] is %" PRId64 ", it must not be negative", i, t->shape[i]);
     }
     if (dlp_is_empty(t))
         return 0;
     for (i = 0; i < t->ndim; i++) {
         if (dlp_checked_multiply(size, t->shape[i], &size) < 0)
-            return dlp_refuse(error, "shape has 2^63 elements or more, at shape[%" PRId32 "] = %" PRId64, i,
+            return DLP_REFUSE(error, "shape has 2^63 elements or more, at shape[%" PRId32 "] = %" PRId64, i,
                               t->shape[i]);
     }
     if (t->data == NULL)
-        return dlp_refuse(error, "data is NULL, the tensor has %" PRId64 " elements", size);
+        return DLP_REFUSE(error, "data is NULL, the tensor has %" PRId64 " elements", size);
     if (dlp_checked_bytes(size, t->dtype, flags, &bytes) < 0)
-        return dlp_refuse(error, "%" PRId64 " elements take 2^63 bytes or more", size);
+        return DLP_REFUSE(error, "%" PRId64 " elements take 2^63 bytes or more", size);
     if (dlp_byte_range(t, flags, &lowest, &highest) < 0)
-        return dlp_refuse(error, "strides reach 2^63 bytes or further");
+        return DLP_REFUSE(error, "strides reach 2^63 bytes or further");
     if (!dlp_has_address(t->device))
         return 0;
     if (t->byte_offset > UINTPTR_MAX - base)
-        return dlp_refuse(error, "byte_offset is %" PRIu64 ", added to data it leaves the address range",
+        return DLP_REFUSE(error, "byte_offset is %" PRIu64 ", added to data it leaves the address range",
                           t->byte_offset);
     if ((uint64_t)-lowest > base + t->byte_offset || (uint64_t)highest > UINTPTR_MAX - (base + t->byte_offset))
-        return dlp_refuse(error, "strides reach from byte %" PRId64 " to %" PRId64 ", which leaves the address range",
+        return DLP_REFUSE(error, "strides reach from byte %" PRId64 " to %" PRId64 ", which leaves the address range",
                           lowest, highest);
     return 0;
 }
@@ -663,7 +655,7 @@ dlp_validate_general(const DLTensor *t, uint64_t flags, dlpack_py_error *error)
 /* The rest of dlp_simple_layout: tensors that are not row-major, are large, or have no elements or no data. Saves 870
  * of the 2,500 instructions of an import of x.T. */
 DLP_NOINLINE int
-dlp_simple_layout_slow(const DLTensor *t)
+dlp_strided_layout(const DLTensor *t)
 {
     int order = t->strides != NULL && t->ndim > 1 && t->strides[0] < t->strides[t->ndim - 1] ? 'F' : 'C';
     int64_t step, reach, smallest = 1; /* in elements; reach: offset of the last element */
@@ -673,7 +665,7 @@ dlp_simple_layout_slow(const DLTensor *t)
         smallest = t->shape[i] < smallest ? t->shape[i] : smallest;
     if (smallest <= 0 || t->data == NULL)
         return smallest == 0 ? 'C' : 0; /* D5 */
-    for (tries = 0; tries < 2; tries++, order ^= 'C' ^ 'F') {
+    for (tries = 0; tries < 2; tries++, order = order == 'C' ? 'F' : 'C') {
         reach = has_gaps = 0;
         for (k = 0; k < t->ndim; k++) {
             i = order == 'F' ? k : t->ndim - 1 - k;
@@ -711,16 +703,16 @@ dlp_simple_layout(const DLTensor *t)
     while (i-- > 0) {
         const uint64_t last = (uint64_t)t->shape[i] - 1; /* 2^64 - 1 for an extent of 0 */
         if (t->strides != NULL && (uint64_t)t->strides[i] != size && last != 0)
-            return dlp_simple_layout_slow(t);
+            return dlp_strided_layout(t);
         size *= last + 1;
         if ((last | size) >> 31 != 0)
-            return dlp_simple_layout_slow(t);
+            return dlp_strided_layout(t);
     }
-    return t->data != NULL && size * 16 <= UINTPTR_MAX - (uintptr_t)t->data ? 'C' : dlp_simple_layout_slow(t);
+    return t->data != NULL && size * 16 <= UINTPTR_MAX - (uintptr_t)t->data ? 'C' : dlp_strided_layout(t);
 }
 
-/* Check a tensor before anything is read: rank, extents, dtype, strides and addresses (D8). Functions that
- * want a "validated" tensor rely on it.
+/* Check a tensor before anything is read: rank, extents, dtype, strides and addresses (D8). Functions that want a
+ * "validated" tensor rely on it.
  *
  * flags   DLPACK_PY_FLAG_* of the tensor: padded sub-byte dtypes
  * error   out, on failure; may be NULL
@@ -739,12 +731,12 @@ dlpack_py_validate(const DLTensor *t, uint64_t flags, dlpack_py_error *error)
 typedef int (*dlpack_py_fallback)(void *py_object, struct DLManagedTensorVersioned **out);
 
 /* What a caller of dlpack_py_consume requires. All zero, which dlpack_py_want_any returns, accepts any tensor that the
- * CPU can read, if its numbers are aligned. A want whose fields contradict each other raises SystemError. */
+ * CPU can read, if its data is aligned as C aligns a number. A want that contradicts itself raises SystemError. */
 typedef struct dlpack_py_want {
     uint32_t dtype;              /* DLPACK_PY_FLOAT32...; 0: any */
     const uint32_t *dtypes;      /* further accepted dtypes, ended by 0; NULL: no further ones */
-    int32_t ndim;                /* this rank, or the lower end of a range; DLPACK_PY_SCALAR for rank 0; 0: any */
-    int32_t max_ndim;            /* highest rank; 0: only the rank ndim. ndim 0 with max_ndim n: ranks 0 to n */
+    int32_t ndim;                /* the rank; with max_ndim the lowest one. DLPACK_PY_SCALAR: rank 0; 0: any rank */
+    int32_t max_ndim;            /* the highest rank; 0: ndim is the only one. With ndim 0: ranks 0 to max_ndim */
     const int64_t *shape;        /* ndim extents, -1 free; needs a fixed rank; NULL: any */
     char order;                  /* as dlpack_py_is_contiguous: 'C', 'F', 'A', 'K', 'R'; 0: any strides */
     char writable;               /* refuse memory that is read-only, may be read-only, or may overlap itself */
@@ -771,7 +763,7 @@ typedef struct dlpack_py_want {
 #define DLPACK_PY_READ_ONLY 1
 #define DLPACK_PY_READ_ONLY_UNKNOWN 0x101
 
-/* No requirements: any tensor that the CPU can read, if its numbers are aligned. Used where want is NULL. */
+/* No requirements: any tensor that the CPU can read, if its data is aligned as C aligns a number. For want NULL. */
 static const dlpack_py_want dlp_empty_want = {0, NULL, 0, 0, NULL, 0, 0, 0, 0, 0, NULL, NULL};
 
 /* Returns a want without requirements, for the caller to fill. */
@@ -863,7 +855,7 @@ dlp_refuse_dtype(const DLTensor *t, const dlpack_py_want *want, dlpack_py_error 
         length = dlp_append_dtype(text, length, ", ", want->dtype);
     for (; list != NULL && *list != 0 && length <= 90; list++)
         length = dlp_append_dtype(text, length, want->dtype != 0 || list != want->dtypes ? " or " : ", ", *list);
-    return dlp_refuse(error, "%s%s was asked for", text, list != NULL && *list != 0 ? " or ..." : "");
+    return DLP_REFUSE(error, "%s%s was asked for", text, list != NULL && *list != 0 ? " or ..." : "");
 }
 
 /* Is the device wanted? */
@@ -879,17 +871,17 @@ DLP_COLD int
 dlp_refuse_device(DLDevice device, const dlpack_py_want *want, dlpack_py_error *error)
 {
     char actual[DLPACK_PY_TEXT_SIZE], wanted[DLPACK_PY_TEXT_SIZE] = "memory that the CPU can read";
-    const char *name = dlp_device_name(want->device);
+    const char *name = dlp_name_of_device(want->device);
 
     if (name != NULL)
         snprintf(wanted, sizeof(wanted), "%s", name);
     else if (want->device != 0)
         snprintf(wanted, sizeof(wanted), "device type %" PRId32, want->device);
-    return dlp_refuse(error, "device is %s, %s was asked for", dlpack_py_device_text(device, actual), wanted);
+    return DLP_REFUSE(error, "device is %s, %s was asked for", dlpack_py_device_text(device, actual), wanted);
 }
 
-/* The checks of dlpack_py_check_tensor, except dlp_check_want and the device. layout: of dlp_simple_layout; 0:
- * not known. readonly: the caller has applied DLPACK_PY_WANT_LEGACY_IS_WRITABLE. */
+/* The checks of dlpack_py_check_tensor, except dlp_check_want and the device. layout: of dlp_simple_layout; 0: not
+ * known. readonly: the caller has applied DLPACK_PY_WANT_LEGACY_IS_WRITABLE. */
 DLP_NOINLINE int
 dlp_check_requirements(const DLTensor *t, int layout, int readonly, const dlpack_py_want *want, dlpack_py_error *error)
 {
@@ -904,30 +896,30 @@ dlp_check_requirements(const DLTensor *t, int layout, int readonly, const dlpack
     if (!dlp_is_wanted_dtype(dlpack_py_dtype(t), want))
         return dlp_refuse_dtype(t, want, error);
     if (!dlp_is_wanted_rank(t->ndim, want))
-        return lowest == highest ? dlp_refuse(error, "ndim is %" PRId32 ", %" PRId32 " was asked for", t->ndim, lowest)
-                                 : dlp_refuse(error, "ndim is %" PRId32 ", %" PRId32 " to %" PRId32 " was asked for",
+        return lowest == highest ? DLP_REFUSE(error, "ndim is %" PRId32 ", %" PRId32 " was asked for", t->ndim, lowest)
+                                 : DLP_REFUSE(error, "ndim is %" PRId32 ", %" PRId32 " to %" PRId32 " was asked for",
                                               t->ndim, lowest, highest);
     for (i = 0; want->shape != NULL && i < t->ndim; i++) {
         if (want->shape[i] != -1 && want->shape[i] != t->shape[i])
-            return dlp_refuse(error, "shape[%" PRId32 "] is %" PRId64 ", %" PRId64 " was asked for", i, t->shape[i],
+            return DLP_REFUSE(error, "shape[%" PRId32 "] is %" PRId64 ", %" PRId64 " was asked for", i, t->shape[i],
                               want->shape[i]);
     }
-    if (alignment == 0 && first % 16 != 0) { /* a number: one lane, or half of a complex one; 16 bytes align each */
+    if (alignment == 0 && first % 16 != 0) { /* that of a number: a lane, or half of a complex one; 16 suits all */
         bits = dlp_is_complex(t->dtype) ? t->dtype.bits / 2u : t->dtype.bits;
-        bits = bits != 64 ? bits : sizeof(DLTensor) % 8 == 0 ? 64 : 32; /* C aligns 8-byte numbers to 4 on 32-bit x86 */
-        alignment = bits % 8 == 0 && (bits & (bits - 1)) == 0 ? bits / 8 : 1;
+        bits = bits != 64 ? bits : sizeof(DLTensor) % 8 == 0 ? 64 : 32; /* 36 bytes: i386 aligns int64_t to 4 */
+        alignment = (bits & (bits - 1)) == 0 ? bits / 8 : 1;
     }
     if (want->order != 0 && want->order != layout)
         result = dlp_check_order(t, want->order, error);
     if (result == 0 && alignment > 1 && first % alignment != 0 && !dlp_is_empty(t) && dlp_has_address(t->device))
-        result = dlp_refuse(error, "data is at address 0x%" PRIxPTR ", alignment to %" PRIuPTR " bytes was asked for",
+        result = DLP_REFUSE(error, "data is at address 0x%" PRIxPTR ", alignment to %" PRIuPTR " bytes was asked for",
                             first, (uintptr_t)alignment);
     if (result == 0 && want->writable && readonly != DLPACK_PY_WRITABLE)
-        result = dlp_refuse(error, "data is read-only, writable memory was asked for%s",
+        result = DLP_REFUSE(error, "data is read-only, writable memory was asked for%s",
                             readonly == DLPACK_PY_READ_ONLY ? "" : " (a legacy capsule has no read-only flag)");
     if (result == 0 && want->writable && layout == 0 && (want->order == 0 || want->order == 'R') && /* may overlap */
-        (want->options & DLPACK_PY_WANT_OVERLAP_IS_FINE) == 0 && dlp_overlaps_itself(t))
-        result = dlp_refuse(error, "elements may share memory, writable memory without overlap was asked for");
+        (want->options & DLPACK_PY_WANT_OVERLAP_IS_FINE) == 0 && dlp_may_overlap_itself(t))
+        result = DLP_REFUSE(error, "elements may share memory, writable memory without overlap was asked for");
     if (result < 0 && error != NULL)
         error->copy_helps = 1;
     return result;
@@ -1010,8 +1002,8 @@ dlp_copy_bits(char *to, int64_t to_bit, const char *from, int64_t from_bit, int6
     }
 }
 
-/* Copies src to dst. The caller has checked both. The loops are ordered by their strides in dst, the shortest first.
- * Loops that are contiguous in both tensors are merged. loops[0] is an item, counted in bytes or bits. */
+/* Copies src to dst. The caller has checked both. loops[0] runs over the bytes (packed: bits) of an item, the others
+ * over dimensions, the shortest stride in dst first. A loop is merged into the one that it continues in dst and src. */
 DLP_NOINLINE void
 dlp_copy_unchecked(const DLTensor *dst, const DLTensor *src, uint64_t flags)
 {
@@ -1026,7 +1018,7 @@ dlp_copy_unchecked(const DLTensor *dst, const DLTensor *src, uint64_t flags)
     static const dlp_loop once = {1, 0, 0}; /* a loop that runs once */
     dlp_loop loops[DLPACK_PY_MAX_NDIM + 1], *next;
     int64_t done[DLPACK_PY_MAX_NDIM + 1]; /* rounds */
-    int64_t rows = 2;                     /* index of the loop, from 2 on, with the shortest stride in src */
+    int64_t rows = 2;                     /* the index, 2 or more, of the loop with the shortest stride in src */
     int64_t i, k, count = 0, last = 0;
 
     if (dlp_is_empty(src))
@@ -1084,8 +1076,8 @@ dlp_common_divisor(uint64_t a, uint64_t b)
     return b == 0 ? a : dlp_common_divisor(b, a % b);
 }
 
-/* Finds the largest step of t below limit, in bytes. If this step is above *step, sets *step to it and *count to how
- * often it can be taken. If it equals *step, adds to *count how often it can be taken. */
+/* Looks for the largest stride of t, in bytes, that is below limit and at least *step. Sets *step to it, and *count to
+ * how often it can be taken; adds to *count where *step was equal. */
 DLP_COLD void
 dlp_largest_step(const DLTensor *t, uint64_t flags, uint64_t limit, uint64_t *step, uint64_t *count)
 {
@@ -1102,13 +1094,13 @@ dlp_largest_step(const DLTensor *t, uint64_t flags, uint64_t limit, uint64_t *st
     }
 }
 
-/* May two tensors share memory? flags_a, flags_b: DLPACK_PY_FLAG_* of each.
+/* May two tensors share memory? Both are validated, on one device. flags_a, flags_b: DLPACK_PY_FLAG_* of each.
  *
- * Returns 0 in four cases: a tensor has no elements; the memory ranges are separate; and, not for packed dtypes: the
- * elements of one lie between those of the other at equal distances, as in x[..., 0] and x[..., 1]; the strides show
- * that no byte is in both, as in two halves of each row of an image. Otherwise 1. Both are validated, on one device. */
+ * Returns 0 if one has no elements or the ranges are separate. If no dtype is packed, also if the elements of one lie
+ * between those of the other at equal distances, as in x[..., 0] and x[..., 1], or if the strides show that no byte is
+ * in both, as in two halves of each row of an image. Otherwise 1. */
 DLP_NOINLINE int
-dlpack_py_overlap(const DLTensor *a, uint64_t flags_a, const DLTensor *b, uint64_t flags_b)
+dlpack_py_may_overlap(const DLTensor *a, uint64_t flags_a, const DLTensor *b, uint64_t flags_b)
 {
     const uint64_t data_a = (uint64_t)(uintptr_t)dlp_first_element(a);
     const uint64_t data_b = (uint64_t)(uintptr_t)dlp_first_element(b);
@@ -1138,7 +1130,7 @@ dlpack_py_overlap(const DLTensor *a, uint64_t flags_a, const DLTensor *b, uint64
         times = rest / step < count ? rest / step : count;
         rest -= times * step;
         reach -= count * step;
-        if (times > 0 && rest + step <= reach) /* fewer of these steps may fit too: then only test the divisor */
+        if (times > 0 && rest + step <= reach) /* one step fewer may fit as well: then only the divisor decides */
             is_unclear = 1;
         divisor = dlp_common_divisor(divisor, step);
     }
@@ -1150,7 +1142,7 @@ dlpack_py_overlap(const DLTensor *a, uint64_t flags_a, const DLTensor *b, uint64
  * flags      DLPACK_PY_FLAG_* of both: padded sub-byte dtypes
  *
  * Returns 0; or -1 with BufferError where dtype or shape differ, where the CPU cannot read a tensor, or where
- * dlpack_py_overlap says that they may share memory; then nothing is written. Where elements of dst share memory,
+ * dlpack_py_may_overlap says that they may share memory; then nothing is written. Where elements of dst share memory,
  * it is not defined which one is written last. Needs no thread state, allocates nothing. */
 DLP_NOINLINE int
 dlpack_py_copy(const DLTensor *dst, const DLTensor *src, uint64_t flags, dlpack_py_error *error)
@@ -1159,22 +1151,22 @@ dlpack_py_copy(const DLTensor *dst, const DLTensor *src, uint64_t flags, dlpack_
     int32_t i = 0;
 
     if (!dlpack_py_is_cpu_readable(dst->device) || !dlpack_py_is_cpu_readable(src->device))
-        return dlp_refuse(error, "cannot copy from %s to %s, memory that the CPU can read was wanted",
+        return DLP_REFUSE(error, "cannot copy from %s to %s, memory that the CPU can read was wanted",
                           dlpack_py_device_text(src->device, from), dlpack_py_device_text(dst->device, to));
     if (dlpack_py_dtype(dst) != dlpack_py_dtype(src))
-        return dlp_refuse(error, "cannot copy dtype %s to dtype %s, equal dtypes were wanted",
+        return DLP_REFUSE(error, "cannot copy dtype %s to dtype %s, equal dtypes were wanted",
                           dlpack_py_dtype_text(dlpack_py_dtype(src), from),
                           dlpack_py_dtype_text(dlpack_py_dtype(dst), to));
     if (dst->ndim != src->ndim)
-        return dlp_refuse(error, "cannot copy ndim %" PRId32 " to %" PRId32 ", equal shapes were wanted", src->ndim,
+        return DLP_REFUSE(error, "cannot copy ndim %" PRId32 " to %" PRId32 ", equal shapes were wanted", src->ndim,
                           dst->ndim);
     while (i < src->ndim && dst->shape[i] == src->shape[i])
         i++;
     if (i < src->ndim)
-        return dlp_refuse(error, "cannot copy shape[%" PRId32 "] %" PRId64 " to %" PRId64 ", equal shapes were wanted",
+        return DLP_REFUSE(error, "cannot copy shape[%" PRId32 "] %" PRId64 " to %" PRId64 ", equal shapes were wanted",
                           i, src->shape[i], dst->shape[i]);
-    if (dlpack_py_overlap(dst, flags, src, flags))
-        return dlp_refuse(error,
+    if (dlpack_py_may_overlap(dst, flags, src, flags))
+        return DLP_REFUSE(error,
                           "cannot copy from address 0x%" PRIxPTR " to 0x%" PRIxPTR
                           ": the tensors may share memory, separate memory was wanted",
                           (uintptr_t)dlp_first_element(src), (uintptr_t)dlp_first_element(dst));
@@ -1195,7 +1187,7 @@ typedef struct dlp_manager {
     void *block;                    /* to be freed; NULL: embedded in the owner */
     void *owner;                    /* PyObject * */
     struct dlp_lifetime *lifetime;  /* of the owner's interpreter */
-    struct dlpack_py_exports *exports;
+    struct dlpack_py_counter *exports;
 } dlp_manager;
 
 /* An export: a managed tensor with its manager, its shape and strides and, for a copy, its data, in one allocation. */
@@ -1293,7 +1285,7 @@ DLP_NOINLINE dlp_export *
 dlp_export_new(const DLTensor *t, uint64_t flags, int32_t form, size_t data_size)
 {
     dlp_export *e = (dlp_export *)DLPACK_PY_MALLOC(sizeof(*e) + 2 * (size_t)t->ndim * sizeof(int64_t) + data_size);
-    uint64_t size = 1; /* 0 without elements, even if it overflows first */
+    uint64_t step = 1; /* 0 without elements, even if it overflows first */
     int64_t *shape;
     DLTensor *out;
     int32_t i;
@@ -1307,13 +1299,13 @@ dlp_export_new(const DLTensor *t, uint64_t flags, int32_t form, size_t data_size
     *out = *t;
     out->shape = t->ndim == 0 ? NULL : shape;
     out->strides = t->ndim == 0 ? NULL : shape + t->ndim; /* not NULL here (D4) */
-    for (i = t->ndim; i-- > 0; size *= (uint64_t)shape[i]) {
+    for (i = t->ndim; i-- > 0; step *= (uint64_t)shape[i]) {
         shape[i] = t->shape[i];
-        out->strides[i] = t->strides != NULL ? t->strides[i] : (int64_t)size;
+        out->strides[i] = t->strides != NULL ? t->strides[i] : (int64_t)step;
     }
-    if (size == 0 && t->strides == NULL)
-        dlpack_py_strides(t->ndim, shape, 'C', out->strides);
-    dlp_normalize(out, size == 0);
+    if (step == 0 && t->strides == NULL)
+        dlpack_py_compact_strides(t->ndim, shape, 'C', out->strides);
+    dlp_normalize(out, step == 0);
     return e;
 }
 
@@ -1328,7 +1320,7 @@ dlp_export_new_compact(const DLTensor *t, uint64_t flags, int32_t form, char ord
     const size_t head = sizeof(dlp_export) + 2 * (size_t)t->ndim * sizeof(int64_t);
     const size_t boundary = alignment > 64 ? alignment : 64;
     const uint64_t bytes = (uint64_t)dlpack_py_nbytes(t, padded);
-    const DLTensor compact = dlpack_py_cpu(t->data, dlpack_py_dtype(t), t->ndim, t->shape, NULL);
+    const DLTensor compact = dlpack_py_cpu_tensor(t->data, dlpack_py_dtype(t), t->ndim, t->shape, NULL);
     dlp_export *e = NULL;
     DLTensor *out;
 
@@ -1340,7 +1332,7 @@ dlp_export_new_compact(const DLTensor *t, uint64_t flags, int32_t form, char ord
     }
     out = dlp_tensor_of(&e->managed, form);
     if (order == 'F')
-        dlpack_py_strides(t->ndim, t->shape, 'F', out->strides);
+        dlpack_py_compact_strides(t->ndim, t->shape, 'F', out->strides);
     if (bytes > 0) {
         char *data = (char *)e + head;
         data += (boundary - (uintptr_t)data % boundary) % boundary;
@@ -1359,7 +1351,7 @@ dlp_prepare_prototype(DLTensor *t, dlpack_py_error *error)
     t->strides = NULL;
     t->byte_offset = 0;
     checked = *t;
-    checked.device = dlp_device_make(kDLOpenCL, 0); /* data is a handle: its size is checked, not its range */
+    checked.device = dlp_make_device(kDLOpenCL, 0); /* data is a handle: the number of bytes is checked, no address */
     return dlp_simple_layout(t) != 0 ? 0 : dlp_validate_general(&checked, 0, error);
 }
 
@@ -1377,7 +1369,7 @@ dlpack_py_allocate(const DLTensor *prototype, dlpack_py_error *error)
     char name[DLPACK_PY_TEXT_SIZE];
 
     if (t.device.device_type != kDLCPU) {
-        dlp_refuse(error, "device is %s, memory is allocated on the CPU only", dlpack_py_device_text(t.device, name));
+        DLP_REFUSE(error, "device is %s, memory is allocated on the CPU only", dlpack_py_device_text(t.device, name));
         return NULL;
     }
     e = dlp_prepare_prototype(&t, error) < 0 ? NULL : dlp_export_new_compact(&t, 0, DLPACK_PY_VERSIONED, 'C', 0, error);

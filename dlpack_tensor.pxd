@@ -71,16 +71,17 @@ cdef extern from "dlpack_tensor.h":
     const char *dlpack_py_device_text(DLDevice device, char *text) noexcept nogil
 
     # Layout. Functions that can fail return -1 and fill the error: raise it with dlpack_py_raise.
-    DLTensor dlpack_py_cpu(void *data, uint32_t dtype, int32_t ndim, const int64_t *shape,
+    DLTensor dlpack_py_cpu_tensor(void *data, uint32_t dtype, int32_t ndim, const int64_t *shape,
                            const int64_t *strides) noexcept nogil
     int64_t dlpack_py_size(const DLTensor *t) noexcept nogil
     int64_t dlpack_py_nbytes(const DLTensor *t, uint64_t flags) noexcept nogil
-    void dlpack_py_strides(int32_t ndim, const int64_t *shape, char order, int64_t *strides) noexcept nogil
-    int64_t *dlpack_py_widen(int32_t ndim, const void *source, size_t size, int64_t *to) noexcept nogil
-    int dlpack_py_byte_strides(DLTensor *t, int64_t *strides, uint64_t flags, dlpack_py_error *error) noexcept nogil
+    void dlpack_py_compact_strides(int32_t ndim, const int64_t *shape, char order, int64_t *strides) noexcept nogil
+    int64_t *dlpack_py_to_int64(int32_t ndim, const void *source, size_t size, int64_t *to) noexcept nogil
+    int dlpack_py_strides_from_bytes(DLTensor *t, int64_t *strides, uint64_t flags,
+                                     dlpack_py_error *error) noexcept nogil
     bint dlpack_py_is_contiguous(const DLTensor *t, char order) noexcept nogil
     int dlpack_py_validate(const DLTensor *t, uint64_t flags, dlpack_py_error *error) noexcept nogil
-    bint dlpack_py_overlap(const DLTensor *a, uint64_t flags_a, const DLTensor *b, uint64_t flags_b) noexcept nogil
+    bint dlpack_py_may_overlap(const DLTensor *a, uint64_t flags_a, const DLTensor *b, uint64_t flags_b) noexcept nogil
     int dlpack_py_copy(const DLTensor *dst, const DLTensor *src, uint64_t flags, dlpack_py_error *error) noexcept nogil
 
     # Managed tensors

@@ -52,9 +52,9 @@ own_of_rank(PyTypeObject *type, int32_t rank)
     self->shape[1] = self->strides[0] = 4;
     self->strides[1] = 1;
     if (rank == 2)
-        t = dlpack_py_cpu(self->values, DLPACK_PY_FLOAT64, 2, self->shape, self->strides);
+        t = dlpack_py_cpu_tensor(self->values, DLPACK_PY_FLOAT64, 2, self->shape, self->strides);
     else
-        t = dlpack_py_cpu(shared_values, DLPACK_PY_FLOAT64, rank, shape_of_rank[rank], strides_of_rank[rank]);
+        t = dlpack_py_cpu_tensor(shared_values, DLPACK_PY_FLOAT64, rank, shape_of_rank[rank], strides_of_rank[rank]);
     if (dlpack_py_embed(&self->embedded, (PyObject *)self, &t, 0) < 0)
         Py_CLEAR(self);
     return (PyObject *)self;
@@ -137,7 +137,7 @@ simple_dlpack(PyObject *op, PyObject *const *args, Py_ssize_t nargs, PyObject *k
 {
     Simple *self = (Simple *)op;
     double *values = self->rank == 2 ? self->values : shared_values;
-    DLTensor t = dlpack_py_cpu(values, DLPACK_PY_FLOAT64, self->rank, shape_of_rank[self->rank], NULL);
+    DLTensor t = dlpack_py_cpu_tensor(values, DLPACK_PY_FLOAT64, self->rank, shape_of_rank[self->rank], NULL);
     return dlpack_py_produce(op, &t, 0, args, nargs, kwnames);
 }
 
@@ -160,7 +160,7 @@ static PyObject *
 half_dlpack(PyObject *op, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
     static const int64_t shape[2] = {3, 4};
-    DLTensor t = dlpack_py_cpu(((Simple *)op)->values, DLPACK_PY_BFLOAT16, 2, shape, NULL);
+    DLTensor t = dlpack_py_cpu_tensor(((Simple *)op)->values, DLPACK_PY_BFLOAT16, 2, shape, NULL);
     return dlpack_py_produce(op, &t, 0, args, nargs, kwnames);
 }
 
@@ -206,7 +206,8 @@ old_new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(names
     if (self != NULL) {
         self->strides[0] = 4;
         self->strides[1] = 1;
-        self->managed.dl_tensor = dlpack_py_cpu(self->values, DLPACK_PY_FLOAT64, 2, shape_of_rank[2], self->strides);
+        self->managed.dl_tensor =
+            dlpack_py_cpu_tensor(self->values, DLPACK_PY_FLOAT64, 2, shape_of_rank[2], self->strides);
         self->managed.manager_ctx = self;
         self->managed.deleter = old_delete;
     }
@@ -277,7 +278,7 @@ bytes_dlpack(PyObject *op, PyObject *const *args, Py_ssize_t nargs, PyObject *kw
             return NULL;
         }
     }
-    t = dlpack_py_cpu(self->values, DLPACK_PY_FLOAT64, 2, shape, strides);
+    t = dlpack_py_cpu_tensor(self->values, DLPACK_PY_FLOAT64, 2, shape, strides);
     return dlpack_py_produce(op, &t, 0, args, nargs, kwnames);
 }
 
@@ -531,7 +532,7 @@ static PyObject *
 make_like(PyObject *Py_UNUSED(module), PyObject *like)
 {
     static const int64_t shape[2] = {3, 4};
-    const DLTensor t = dlpack_py_cpu(NULL, DLPACK_PY_FLOAT64, 2, shape, NULL);
+    const DLTensor t = dlpack_py_cpu_tensor(NULL, DLPACK_PY_FLOAT64, 2, shape, NULL);
     dlpack_py_view v;
     if (dlpack_py_allocate_like(like, &t, &v) < 0)
         return NULL;
@@ -618,7 +619,7 @@ module_exec(PyObject *module)
     }
 #ifndef CALLS_PLAIN
     for (i = 0; i < 9; i++)
-        dlpack_py_strides((int32_t)i, shape_of_rank[i], 'C', strides_of_rank[i]);
+        dlpack_py_compact_strides((int32_t)i, shape_of_rank[i], 'C', strides_of_rank[i]);
     return dlpack_py_exchange_add(&own_type, &own_exchange);
 #else
     return 0;

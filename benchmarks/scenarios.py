@@ -131,6 +131,7 @@ AHEAD = {
     "x.__dlpack__(max_version=(1, 3)), strides in bytes": EXPORT + " The tensor is validated (D8): 60.",
     "x.__dlpack_device__()": "dlpack_py looks for the tuple that it keeps for the interpreter: 15.",
     "f(object()) refused": "dlpack_py also looks for an exchange table.",
+    "f(old producer)": "dlpack_py keeps the TypeError: it becomes the context of an error of the second call (C1).",
     "first f(numpy) in a process": "dlpack_py makes the objects that later calls need.",
 }
 

@@ -407,3 +407,12 @@ class Producer:
         """How often each deleter was called."""
         collect(2)
         return [made.calls for made in self.made]
+
+
+class Unreadable(type):
+    """The metaclass of types whose bases cannot be read."""
+
+    def __getattribute__(cls, name):
+        if name == "__mro__":
+            raise MemoryError("of the look at the type")
+        return super().__getattribute__(name)

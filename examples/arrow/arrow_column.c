@@ -557,7 +557,7 @@ static PyObject *
 column_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
     const Column *c = (const Column *)self;
-    DLTensor t = dlpack_py_cpu((void *)(uintptr_t)c->data, c->dtype, c->ndim, c->shape, NULL);
+    DLTensor t = dlpack_py_cpu_tensor((void *)(uintptr_t)c->data, c->dtype, c->ndim, c->shape, NULL);
     return dlpack_py_produce(self, &t, DLPACK_PY_FLAG_READ_ONLY, args, nargs, kwnames);
 }
 

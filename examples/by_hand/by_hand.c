@@ -1,7 +1,7 @@
 /* by_hand.c - an array type that implements the DLPack Python protocol without dlpack_py.h
  * SPDX-License-Identifier: MIT
  *
- * To learn what the protocol asks of an extension, and why. To write an extension, use dlpack_py.h: its end explains
+ * To learn what the protocol asks of an extension, and why. To write an extension, use dlpack_py.h: its end lists
  * the clauses, which this file names by their codes, as (K4). The life of an exchange:
  *   1. The consumer calls x.__dlpack__(max_version=(1, 3)). The producer returns a capsule, a Python object that holds
  *      a pointer to a managed tensor: a struct that says where the data is, and has a function, the deleter. The name
@@ -12,7 +12,7 @@
  *   3. When the consumer no longer needs the data, it calls the deleter once, on any thread: the producer frees all.
  */
 #include <Python.h>
-#include <dlpack/dlpack.h> /* 1.2 or newer */
+#include <dlpack/dlpack.h> /* 1.2 or newer. This file needs C11, and the built-ins of GCC or clang */
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,14 +28,14 @@
 
 /* ---- Shape, strides and dtype ------------------------------------------- */
 
-/* Returns NULL for a valid tensor, else why it is refused. Called before shape and data are used: a wrong extent or
- * stride would lead to memory outside of the data (D8). wants_matrix: only a matrix of aligned doubles (C9). */
+/* Returns NULL for a valid tensor, else why it is refused. Called before shape and data are used: it finds what cannot
+ * be true (D8); how large the memory is, it cannot know. wants_matrix: only a matrix of aligned doubles (C9). */
 static const char *
 find_error(const DLTensor *t, int wants_matrix)
 {
     const DLDataType dtype = t->dtype;
     const size_t size = ITEM_SIZE(t);
-    int64_t begin = 0, end = 1, count = 1, reach; /* in elements, then in bytes, from the first element */
+    int64_t begin = 0, end = 1, count = 1, reach; /* begin, end: offsets in elements, then in bytes */
     uintptr_t first;
     int is_empty = 0, overflows = __builtin_add_overflow((uintptr_t)t->data, t->byte_offset, &first);
     if (t->device.device_type != kDLCPU)
@@ -85,8 +85,8 @@ typedef struct {
     DLManagedTensor legacy;
     atomic_size_t references;
     void *source;            /* the producer's managed tensor; NULL: the elements are stored behind the strides */
-    int source_is_versioned; /* 0: legacy, which has no read-only flag: we set it, to be safe (C7) */
-    _Alignas(16) int64_t shape_and_strides[]; /* they live until the last deleter has run (K7) */
+    int source_is_versioned; /* 0: a legacy source, which cannot say read-only, counts as read-only (C7) */
+    _Alignas(max_align_t) int64_t shape_and_strides[]; /* kept until the last deleter has run (K7). Data may follow */
 } SharedTensor;
 
 /* Calls the deleter of a managed tensor, unless it is NULL (K3). It may run without a thread state (K5). */
@@ -101,7 +101,7 @@ managed_delete(void *managed, int is_versioned)
         legacy->deleter(legacy);
 }
 
-/* As managed_delete, with a thread state. Keeps the current exception; one of the deleter is only reported (K2). */
+/* As managed_delete, with a thread state. Keeps the current exception; reports one that the deleter raises (K2). */
 static void
 managed_delete_attached(void *managed, int is_versioned)
 {
@@ -135,7 +135,7 @@ delete_legacy(DLManagedTensor *managed)
     shared_release(managed->manager_ctx);
 }
 
-/* Describes the valid tensor t with byte_offset 0 (D1), strides (D4), device CPU 0 (D9), and data NULL if there is no
+/* A SharedTensor for the valid tensor t: byte_offset 0 (D1), strides (D4), device CPU 0 (D9), data NULL if there is no
  * element (D3). source owns the data; if it is NULL, the caller fills the memory. Returns NULL with MemoryError. */
 static SharedTensor *
 shared_new(const DLTensor *t, uint64_t flags, void *source, int source_is_versioned)
@@ -171,10 +171,10 @@ shared_new(const DLTensor *t, uint64_t flags, void *source, int source_is_versio
 
 /* A row-major copy, writable even if the original is not (P4); NULL with MemoryError. Releases the GIL meanwhile. */
 static SharedTensor *
-shared_copy(const SharedTensor *from)
+shared_copy(const SharedTensor *from, uint64_t flags)
 {
     const DLTensor *t = &from->versioned.dl_tensor;
-    SharedTensor *s = shared_new(t, 0, NULL, 1);
+    SharedTensor *s = shared_new(t, flags, NULL, 1);
     Py_BEGIN_ALLOW_THREADS
     if (s != NULL && t->data != NULL)
         (void)copy_elements(s->versioned.dl_tensor.data, t->data, t, 0);
@@ -220,7 +220,8 @@ check_copy(PyObject *copy)
     return PyErr_Occurred() ? -1 : 0;
 }
 
-/* __dlpack__(*, stream=None, max_version=None, dl_device=None, copy=None). Names are compared by value (P1). */
+/* __dlpack__(*, stream=None, max_version=None, dl_device=None, copy=None). Names are compared by value (P1). Read-only
+ * data needs a versioned capsule, which has flags (P3), unless it came in a legacy capsule (C7). */
 static PyObject *
 array_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
@@ -243,17 +244,17 @@ array_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *
         parse_pair("dl_device", values[2], device) < 0 || check_copy(values[3]) < 0)
         return NULL;
     if (stream != -1) /* None and -1 ask for no order (P6) */
-        return PyErr_Format(PyExc_ValueError, "stream is %zd, None was wanted: the data is in CPU memory", stream);
+        return PyErr_Format(PyExc_ValueError, "stream is %R, None was wanted: the data is in CPU memory", values[0]);
     if (device[0] != kDLCPU || device[1] != 0) /* P5 */
         return PyErr_Format(PyExc_BufferError, "dl_device is (%zd, %zd), the data is on (1, 0)", device[0], device[1]);
-    if (values[3] != Py_True && version[0] < 1 && s->versioned.flags != 0 && s->source_is_versioned) /* P3; C7 */
+    if (values[3] != Py_True && version[0] < 1 && s->versioned.flags != 0 && s->source_is_versioned) /* P3, not C7 */
         return PyErr_Format(PyExc_BufferError, "read-only data needs a capsule with flags: max_version=(1, 0)");
-    if (values[3] != Py_True)
-        atomic_fetch_add(&s->references, 1); /* the data lives until the deleter has run (P9) */
-    else if ((s = shared_copy(s)) == NULL)
-        return NULL;
+    if (values[3] == Py_True)
+        s = shared_copy(s, DLPACK_FLAG_BITMASK_IS_COPIED);
     else
-        s->versioned.flags = DLPACK_FLAG_BITMASK_IS_COPIED;
+        atomic_fetch_add(&s->references, 1); /* the data lives until the deleter has run (P9) */
+    if (s == NULL)
+        return NULL;
     capsule = version[0] < 1 ? PyCapsule_New(&s->legacy, LEGACY, capsule_destructor)
                              : PyCapsule_New(&s->versioned, VERSIONED, capsule_destructor);
     if (capsule == NULL)
@@ -290,59 +291,59 @@ static PyTypeObject array_type = {
 /* ---- Consuming ---------------------------------------------------------- */
 
 /* Calls x.__dlpack__ with only the keywords that are needed (C3, C4). A TypeError may mean that the producer is older
- * than the keywords: it is called again without them, and *got_keywords is 0 (C1). */
+ * than the keywords: then *got_keywords is 0, and unless copy is False, it is called again without them (C1). */
 static PyObject *
 call_dlpack(PyObject *x, int to_cpu, PyObject *copy, int *got_keywords)
 {
     const int passes_copy = copy != Py_None;
-    PyObject *stack[4] = {x, passes_copy ? copy : x, our_version, cpu_device}, *capsule;
-    PyObject *names = PyTuple_GetSlice(keyword_names, !passes_copy, 2 + to_cpu);
+    PyObject *with_copy[] = {x, copy, our_version, cpu_device}, *without[] = {x, our_version, cpu_device}, *capsule;
+    PyObject *names = PyTuple_GetSlice(keyword_names, !passes_copy, 2 + to_cpu); /* "copy" is the first of three */
     if (names == NULL)
         return NULL;
-    capsule = PyObject_VectorcallMethod(dlpack_name, stack + !passes_copy, 1, names); /* C6 */
+    capsule = PyObject_VectorcallMethod(dlpack_name, passes_copy ? with_copy : without, 1, names); /* C6 */
     Py_DECREF(names);
     if (capsule != NULL || !PyErr_ExceptionMatches(PyExc_TypeError))
         return capsule;
     *got_keywords = 0;
     PyErr_Clear();
     if (copy == Py_False) /* an old producer may copy (C3) */
-        return PyErr_Format(PyExc_BufferError, "copy is False, and __dlpack__ raised TypeError for this keyword");
+        return PyErr_Format(PyExc_BufferError, "copy is False, and __dlpack__ raised TypeError: it may copy");
     return PyObject_VectorcallMethod(dlpack_name, &x, 1, NULL);
 }
 
 /* Takes the tensor of a capsule, or returns NULL with an exception. All that can fail comes before the new name: after
- * a failure the capsule still owns the tensor (K4; but see K6). *is_gpu_memory: 1 for pinned and managed memory. */
+ * a failure the capsule still owns the tensor (K4). *is_gpu_memory becomes 1 for pinned and managed memory. */
 static SharedTensor *
 take_capsule(PyObject *capsule, int wants_matrix, int *is_gpu_memory)
 {
     SharedTensor *s = NULL;
     void *unknown = NULL;
-    *is_gpu_memory = 0;
     Py_BEGIN_CRITICAL_SECTION(capsule); /* of two calls that take one capsule, only one succeeds */
     const char *name = PyCapsule_CheckExact(capsule) ? PyCapsule_GetName(capsule) : NULL;
     const int is_versioned = name != NULL && strcmp(name, VERSIONED) == 0; /* the producer chooses the form (C2) */
     const int is_legacy = name != NULL && strcmp(name, LEGACY) == 0;
-    DLManagedTensorVersioned *managed = is_versioned || is_legacy ? PyCapsule_GetPointer(capsule, name) : NULL;
+    void *managed = is_versioned || is_legacy ? PyCapsule_GetPointer(capsule, name) : NULL;
+    DLManagedTensorVersioned *versioned = is_versioned ? managed : NULL;
     if (managed == NULL) {
         const int is_used = name != NULL && (strcmp(name, "used_" LEGACY) == 0 || strcmp(name, "used_" VERSIONED) == 0);
         PyErr_Format(is_used ? PyExc_ValueError : PyExc_TypeError, "%.200s %s", Py_TYPE(capsule)->tp_name,
                      is_used ? "was consumed already" : "is no DLPack capsule");
     }
-    else if (is_versioned && managed->version.major != 1) { /* only the deleter's place is fixed (K6) */
-        PyErr_Format(PyExc_BufferError, "the tensor has the unknown major version %u", managed->version.major);
+    else if (is_versioned && versioned->version.major != 1) { /* only its deleter can be used, below (K6) */
+        PyErr_Format(PyExc_BufferError, "the tensor has the unknown major version %u", versioned->version.major);
         unknown = managed;
     }
     else {
-        const DLTensor *t = is_versioned ? &managed->dl_tensor : &((DLManagedTensor *)(void *)managed)->dl_tensor;
+        const DLTensor *t = is_versioned ? &versioned->dl_tensor : &((DLManagedTensor *)managed)->dl_tensor;
         const DLDeviceType type = t->device.device_type;
         const char *error = find_error(t, wants_matrix);
         if (error != NULL)
             PyErr_Format(PyExc_BufferError, "%s: device is (%d, %d), dtype (%d, %d, %d), ndim %d", error, (int)type,
                          t->device.device_id, t->dtype.code, t->dtype.bits, t->dtype.lanes, t->ndim);
-        else if (is_versioned && managed->deleter == delete_versioned && managed->flags <= READ_ONLY)
-            s = managed->manager_ctx; /* of our own export: its reference becomes ours, no wrapper around a wrapper */
+        else if (is_versioned && versioned->deleter == delete_versioned && versioned->flags <= READ_ONLY)
+            s = versioned->manager_ctx; /* our own export, no copy: takes its reference, wraps nothing twice */
         else
-            s = shared_new(t, is_versioned ? managed->flags & READ_ONLY : READ_ONLY, managed, is_versioned); /* C7 */
+            s = shared_new(t, is_versioned ? versioned->flags & READ_ONLY : READ_ONLY, managed, is_versioned); /* C7 */
         *is_gpu_memory = type == kDLCUDAHost || type == kDLCUDAManaged || type == kDLROCMHost;
     }
     if (s != NULL || unknown != NULL)
@@ -357,7 +358,7 @@ take_capsule(PyObject *capsule, int wants_matrix, int *is_gpu_memory)
 static SharedTensor *
 consume(PyObject *x, int to_cpu, PyObject *copy, int wants_matrix)
 {
-    int is_gpu_memory, got_keywords = !PyCapsule_CheckExact(x); /* 1: the producer got the keywords */
+    int is_gpu_memory = 0, got_keywords = !PyCapsule_CheckExact(x); /* 1: the producer got the keywords */
     PyObject *saved[3], *capsule = got_keywords ? call_dlpack(x, to_cpu, copy, &got_keywords) : Py_BuildValue("O", x);
     if (capsule == NULL)
         return NULL;
@@ -369,9 +370,8 @@ consume(PyObject *x, int to_cpu, PyObject *copy, int wants_matrix)
         PyErr_Clear();
         return consume(x, 1, copy, wants_matrix);
     }
-    if (s != NULL && copy == Py_True &&
-        (!got_keywords || !s->source_is_versioned)) { /* the producer may have ignored copy (C3) */
-        SharedTensor *copied = shared_copy(s);
+    if (s != NULL && copy == Py_True && (!got_keywords || !s->source_is_versioned)) { /* copy may be ignored (C3) */
+        SharedTensor *copied = shared_copy(s, 0);
         managed_delete_attached(&s->versioned, 1);
         return copied;
     }

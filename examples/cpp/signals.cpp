@@ -24,7 +24,7 @@ signal_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject 
 {
     std::vector<float> &values = *reinterpret_cast<Signal *>(self)->values;
     const int64_t length = static_cast<int64_t>(values.size());
-    const DLTensor t = dlpack_py_cpu(values.data(), DLPACK_PY_FLOAT32, 1, &length, nullptr);
+    const DLTensor t = dlpack_py_cpu_tensor(values.data(), DLPACK_PY_FLOAT32, 1, &length, nullptr);
     return dlpack_py_produce(self, &t, 0, args, nargs, kwnames);
 }
 // dlpack: end

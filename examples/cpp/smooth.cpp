@@ -52,7 +52,7 @@ smooth(PyObject *, PyObject *args, PyObject *kwargs)
         if (dlpack_py_consume(out, &want_out, to.reset()) < 0)
             return nullptr;
         const bool is_same = in.data() == to.data() && in->tensor.strides[0] == to->tensor.strides[0];
-        if (!is_same && dlpack_py_overlap(&in->tensor, in->flags, &to->tensor, to->flags)) {
+        if (!is_same && dlpack_py_may_overlap(&in->tensor, in->flags, &to->tensor, to->flags)) {
             PyErr_SetString(PyExc_ValueError, "x and out overlap, they must be the same array or share no memory");
             return nullptr;
         }

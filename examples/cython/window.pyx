@@ -38,7 +38,7 @@ cdef class Window:
     def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
         cdef dlpack_py_request request
         cdef dlpack_py_offer offer = dlpack_py_offer_view(self, &self.part, &self.view)  # read-only where x is
-        dlpack_py_parse_request_args(stream, max_version, dl_device, copy, &request)
+        dlpack_py_parse_request_obj_args(stream, max_version, dl_device, copy, &request)
         return dlpack_py_answer(&offer, &request)
 
     def __dlpack_device__(self):

@@ -18,7 +18,7 @@ typedef struct Samples {
     int64_t length, capacity;
     /* dlpack: begin */
     DLTensor tensor;           /* of the values; exports point to length as the shape */
-    dlpack_py_exports exports; /* while it is not 0, the memory stays where it is */
+    dlpack_py_counter exports; /* while it is not 0, the memory stays where it is */
     dlpack_py_view source;     /* the memory of another library; empty: the values are our own */
     /* dlpack: end */
 } Samples;
@@ -34,7 +34,7 @@ samples_describe(PyObject *self, const dlpack_py_request *request, dlpack_py_off
     (void)request;
     if (s->source.managed != NULL) /* read-only memory stays read-only */
         *offer = dlpack_py_offer_view(self, &s->source.tensor, &s->source);
-    s->tensor = dlpack_py_cpu(s->values, DLPACK_PY_FLOAT64, 1, &s->length, one);
+    s->tensor = dlpack_py_cpu_tensor(s->values, DLPACK_PY_FLOAT64, 1, &s->length, one);
     offer->tensor = &s->tensor;
     offer->exports = &s->exports;
     return 0;

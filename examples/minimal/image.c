@@ -144,7 +144,7 @@ image_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *
 {
     const Image *im = (const Image *)self;
     const int64_t shape[3] = {im->height, im->width, 3};
-    DLTensor t = dlpack_py_cpu(im->pixels, DLPACK_PY_UINT8, 3, shape, NULL); /* NULL: row-major */
+    DLTensor t = dlpack_py_cpu_tensor(im->pixels, DLPACK_PY_UINT8, 3, shape, NULL); /* NULL: row-major */
     return dlpack_py_produce(self, &t, im->readonly ? DLPACK_PY_FLAG_READ_ONLY : 0, args, nargs, kwnames);
 }
 

@@ -51,7 +51,7 @@ template <typename T, int Ndim> struct nanobind::detail::type_caster<dlpack_arra
         want.writable = !std::is_const_v<T>;
         if (dlpack_py_consume(source.ptr(), &want, value.reset()) < 0)
             refusal = std::make_exception_ptr(python_error()); // takes the exception that is set
-        return !refusal || ((flags & cast_flags::convert) != 0 && dlpack_py_check(source.ptr()));
+        return !refusal || ((flags & cast_flags::convert) != 0 && dlpack_py_has_tensor(source.ptr()));
     }
     template <typename> bool can_cast() const noexcept // nanobind asks this before it converts in a noexcept function
     {

@@ -360,7 +360,7 @@ array_new(PyTypeObject *type, const DLTensor *t, uint64_t padded)
     if (t->strides != NULL && dlpack_py_size(t) != 0)
         memcpy(self->tensor.strides, t->strides, size);
     else
-        dlpack_py_strides(t->ndim, t->shape, 'C', self->tensor.strides);
+        dlpack_py_compact_strides(t->ndim, t->shape, 'C', self->tensor.strides);
     return self;
 }
 
@@ -379,7 +379,7 @@ check_size(const DLTensor *t, uint64_t padded)
 static Array *
 array_allocate(PyTypeObject *type, int32_t ndim, const int64_t *shape, uint32_t dtype, uint64_t padded, int zeroed)
 {
-    DLTensor t = dlpack_py_cpu((void *)ALIGNMENT, dtype, ndim, shape, NULL); /* any address but NULL is valid */
+    DLTensor t = dlpack_py_cpu_tensor((void *)ALIGNMENT, dtype, ndim, shape, NULL); /* any address but NULL is valid */
     void *memory = NULL;
     Array *self;
     size_t size;
@@ -846,7 +846,7 @@ array_assign(PyObject *op, PyObject *key, PyObject *value)
     if (check_writeable(self) < 0 || check_values(dtype) < 0 || parse_element(value, dtype, &e) < 0 ||
         array_follow(self, key, &l) < 0 || check_writeable(self) < 0) /* again: value and key may run code */
         return -1;
-    repeated = dlpack_py_cpu(&e, dtype, l.tensor.ndim, l.shape, nowhere);
+    repeated = dlpack_py_cpu_tensor(&e, dtype, l.tensor.ndim, l.shape, nowhere);
     return dlpack_py_copy(&l.tensor, &repeated, 0, NULL);
 }
 
@@ -940,7 +940,7 @@ reshape_strides(const DLTensor *t, int32_t ndim, const int64_t *shape, int64_t *
     int32_t from = t->ndim, to = ndim;
 
     if (dlpack_py_is_contiguous(t, 'C')) { /* 1 also without elements */
-        dlpack_py_strides(ndim, shape, 'C', strides);
+        dlpack_py_compact_strides(ndim, shape, 'C', strides);
         return 1;
     }
     while (from > 0) {
@@ -1086,7 +1086,7 @@ array_from_memory(PyTypeObject *type, PyObject *memory, uint32_t dtype, Py_ssize
     length = count_elements(buffer->len - offset, dtype, count);
     if (length < 0)
         return NULL;
-    t = dlpack_py_cpu(buffer->buf, dtype, 1, &length, NULL);
+    t = dlpack_py_cpu_tensor(buffer->buf, dtype, 1, &length, NULL);
     t.byte_offset = (uint64_t)offset;
     offer = dlpack_py_offer_make(memory, &t, buffer->readonly ? DLPACK_PY_FLAG_READ_ONLY : 0);
     capsule = dlpack_py_answer(&offer, &versioned);

@@ -51,7 +51,7 @@ template <typename T, int Ndim> struct pybind11::detail::type_caster<dlpack_arra
         want.dtype = DLPACK_PY_DTYPE(code, 8u * uint32_t{sizeof(T)}, 1u);
         want.ndim = Ndim == 0 ? DLPACK_PY_SCALAR : Ndim; // 0 requires nothing
         want.writable = !std::is_const_v<T>;
-        if (dlpack_py_consume(source.ptr(), &want, value.reset()) < 0 && convert && dlpack_py_check(source.ptr()))
+        if (dlpack_py_consume(source.ptr(), &want, value.reset()) < 0 && convert && dlpack_py_has_tensor(source.ptr()))
             throw error_already_set();
         PyErr_Clear();
         return value->managed != nullptr;

@@ -50,8 +50,9 @@ def_dlpack(py::class_<Class, Options...> &type)
            const py::object &copy) {
             const Class &exported = self.cast<const Class &>();
             const DLTensor t = exported.tensor();
-            return checked(dlpack_py_produce_args(self.ptr(), &t, exported.readonly() ? DLPACK_PY_FLAG_READ_ONLY : 0,
-                                                  stream.ptr(), max_version.ptr(), dl_device.ptr(), copy.ptr()));
+            return checked(dlpack_py_produce_obj_args(self.ptr(), &t,
+                                                      exported.readonly() ? DLPACK_PY_FLAG_READ_ONLY : 0, stream.ptr(),
+                                                      max_version.ptr(), dl_device.ptr(), copy.ptr()));
         },
         py::kw_only(), py::arg("stream") = py::none(), py::arg("max_version") = py::none(),
         py::arg("dl_device") = py::none(), py::arg("copy") = py::none());
@@ -82,7 +83,7 @@ class Matrix {
 
     DLTensor tensor() const
     {
-        return dlpack_py_cpu(data_, DLPACK_PY_FLOAT64, 2, layout_, layout_ + 2);
+        return dlpack_py_cpu_tensor(data_, DLPACK_PY_FLOAT64, 2, layout_, layout_ + 2);
     }
     bool readonly() const
     {
@@ -137,7 +138,7 @@ from_dlpack(const py::object &source, const py::object &device, const py::object
     dlpack_py_want want = dlpack_py_want_any();
     want.dtype = DLPACK_PY_FLOAT64;
     want.ndim = 2;
-    if (dlpack_py_from_dlpack_args(source.ptr(), device.ptr(), copy.ptr(), &want, view.reset()) < 0)
+    if (dlpack_py_from_dlpack_obj_args(source.ptr(), device.ptr(), copy.ptr(), &want, view.reset()) < 0)
         throw py::error_already_set();
     return std::unique_ptr<Matrix>(new Matrix(std::move(view)));
 }

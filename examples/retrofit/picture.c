@@ -260,9 +260,9 @@ picture_dlpack(PyObject *op, PyObject *const *args, Py_ssize_t nargs, PyObject *
         if (copy == NULL)
             return NULL;
     }
-    t = dlpack_py_cpu(self->blocks[0], self->mode->dtype, ndim,
-                      dlpack_py_widen(ndim, self->size, sizeof(*self->size), shape), NULL);
-    if (dlpack_py_byte_strides(&t, dlpack_py_widen(ndim, steps, sizeof(*steps), strides), 0, &error) < 0) {
+    t = dlpack_py_cpu_tensor(self->blocks[0], self->mode->dtype, ndim,
+                             dlpack_py_to_int64(ndim, self->size, sizeof(*self->size), shape), NULL);
+    if (dlpack_py_strides_from_bytes(&t, dlpack_py_to_int64(ndim, steps, sizeof(*steps), strides), 0, &error) < 0) {
         (void)dlpack_py_raise(&error);
         Py_XDECREF(copy);
         return NULL;

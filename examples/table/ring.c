@@ -66,7 +66,7 @@ clashes(const dlpack_py_view *in, const dlpack_py_view *to)
 {
     const DLTensor *a = &in->tensor, *b = &to->tensor;
     const int is_equal = at(in, 0) == at(to, 0) && (a->shape[0] < 2 || *a->strides == *b->strides);
-    return !is_equal && dlpack_py_overlap(a, in->flags, b, to->flags);
+    return !is_equal && dlpack_py_may_overlap(a, in->flags, b, to->flags);
 }
 
 static PyObject *
@@ -81,7 +81,7 @@ mix(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|O:mix", names, &a, &b, &out) ||
         (out == Py_None && dlpack_py_check_like(a) < 0) || dlpack_py_consume(a, &want, &x) < 0)
         return NULL;
-    made = dlpack_py_cpu(NULL, DLPACK_PY_FLOAT64, 1, x.tensor.shape, NULL);
+    made = dlpack_py_cpu_tensor(NULL, DLPACK_PY_FLOAT64, 1, x.tensor.shape, NULL);
     want = dlpack_py_want_like(&x.tensor);
     want.name = "b";
     if (dlpack_py_consume(b, &want, &y) < 0)
@@ -117,7 +117,7 @@ ring_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         return NULL;
     /* dlpack: begin */
     const int64_t shape[1] = {length};
-    const DLTensor t = dlpack_py_cpu(NULL, DLPACK_PY_FLOAT64, 1, shape, NULL);
+    const DLTensor t = dlpack_py_cpu_tensor(NULL, DLPACK_PY_FLOAT64, 1, shape, NULL);
     dlpack_py_view v;
     if (dlpack_py_allocate_like(Py_None, &t, &v) < 0) /* None has no table: CPU memory of our own */
         return NULL;

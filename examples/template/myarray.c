@@ -20,7 +20,7 @@ myarray_describe(PyObject *self, const dlpack_py_request *request, dlpack_py_off
     static const int64_t one[1] = {1};
     MyArray *a = (MyArray *)self;
     (void)request;
-    a->tensor = dlpack_py_cpu(a->values, DLPACK_PY_FLOAT64, 1, &a->length, one);
+    a->tensor = dlpack_py_cpu_tensor(a->values, DLPACK_PY_FLOAT64, 1, &a->length, one);
     offer->tensor = &a->tensor;
     offer->flags = a->readonly ? DLPACK_PY_FLAG_READ_ONLY : 0;
     return 0;

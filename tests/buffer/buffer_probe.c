@@ -8,7 +8,7 @@
 typedef struct {
     PyObject_HEAD
     dlpack_py_view view;
-    dlpack_py_exports exports;
+    dlpack_py_counter exports;
     PyObject *veto;  /* an exception that describe raises */
     PyObject *owner; /* offer->owner; NULL here means the thing itself, None means NULL */
     int counted;     /* 1: exports are counted, as for memory that can move */

@@ -2,6 +2,7 @@
 protocols: C6, C7, D3, D8, D10."""
 
 import array
+import ctypes
 import gc
 import mmap
 import sys
@@ -67,6 +68,7 @@ class Interface:
         *[(format, 8, None) for format in ("", "@", "2f", "ff", "d:x:", "T{d:x:}", "Z", "Zg", "P", "O", "&d", "<<d")],
         *[(format, 4, None) for format in ("d", "h", "b", "s", "4s", "p", "u", "w", "g", "X{}", "x", "l2")],
         ("l", 2, None),
+        ("L", 9, None),
         ("f", 0, None),
     ],
 )
@@ -165,6 +167,12 @@ def test_an_empty_array_may_have_any_address_D3():
     assert consume(Interface(version=3, typestr=f8, shape=(0, 3), strides=(8, 3), data=(0, False))).shape == (0, 3)
 
 
+@pytest.mark.parametrize("ndim", [0, 64])
+def test_an_array_interface_may_have_any_rank_up_to_64_D3_D8(ndim):
+    view = consume(Interface(version=3, typestr="|u1", shape=(1,) * ndim, data=b"7"))
+    assert (view.shape, ctypes.string_at(view.data, 1)) == ((1,) * ndim, b"7")
+
+
 @pytest.mark.parametrize("typestr, dtype", [
     ("=f4", (2, 32, 1)), (NATIVE + "f4", (2, 32, 1)), ("=u1", (1, 8, 1)), ("|u1", (1, 8, 1)), ("<b1", (6, 8, 1)),
     (">i1", (0, 8, 1)), (NATIVE + "c8", (5, 64, 1)), (NATIVE + "f2", (2, 16, 1)),
@@ -216,7 +224,9 @@ class Undecided:
         ({"strides": (8.5,)}, BufferError, r"has strides \(8.5,\), a tuple with one stride in bytes for each extent"),
         ({"version": 3.7}, BufferError, "has version 3.7, 3 or newer was wanted"),
         ({"shape": (-1,)}, BufferError, r"shape\[0\] is -1"),
+        ({"shape": (2**32 + 1, 2**32 + 1)}, BufferError, r"shape has 2\^63 elements or more"),
         ({"strides": (8, 8)}, BufferError, "a tuple with one stride in bytes for each extent was wanted"),
+        ({"shape": (), "strides": (8,)}, BufferError, "a tuple with one stride in bytes for each extent was wanted"),
         ({"strides": (4,)}, BufferError, r"has strides \(4,\), multiples of 8 .the item size. was wanted"),
         ({"mask": [1, 1, 1]}, BufferError, r"None \(a DLPack tensor has no mask\) was wanted"),
         ({"shape": (4,)}, BufferError, "has 24 bytes of data, and elements from byte 0 to 32 after offset 0"),
@@ -226,6 +236,7 @@ class Undecided:
         ({"offset": -8}, BufferError, "elements from byte 0 to 24 after offset -8"),
         ({"offset": -sys.maxsize - 1}, BufferError, f"elements from byte 0 to 24 after offset {-sys.maxsize - 1}"),
         ({"offset": 32}, BufferError, "elements from byte 0 to 24 after offset 32"),
+        ({"offset": 2**70}, BufferError, "cannot fit"),
         ({"offset": "0"}, BufferError, "__array_interface__ has offset '0', an integer was wanted"),
         ({"offset": 1.5}, BufferError, "__array_interface__ has offset 1.5, an integer was wanted"),
         ({"data": 5}, BufferError, r"has data 5, \(address, read-only\) or a buffer was wanted"),
@@ -250,6 +261,18 @@ def test_an_array_interface_that_cannot_be_used_is_refused_P7_D8(changes, error,
     with pytest.raises(error, match=text):
         consume(thing)
     assert sys.getrefcount(thing) == before
+
+
+def test_the_keys_and_numbers_of_an_array_interface_are_not_kept():
+    bytes_8 = bytearray(8)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(bytes_8))
+    version, extent, stride = map(int, ("300", "300", "400"))  # objects of their own
+    interface = {"version": version, "typestr": NATIVE + "f8", "shape": (extent, 0), "strides": (stride, 8)}
+    interface["data"] = (address, False)
+    held = [address, version, extent, stride, *(sys.intern(key) for key in interface)]
+    before = [sys.getrefcount(each) for each in held]
+    assert consume(Interface(**interface)).shape == (300, 0)
+    assert [sys.getrefcount(each) for each in held] == before
 
 
 def test_a_message_shows_the_type_of_a_long_value():

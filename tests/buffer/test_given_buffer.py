@@ -1,15 +1,17 @@
 """The buffer protocol and __array_interface__ of a type that a function describes, and numpy.asarray by each path."""
 
+import ctypes
 import gc
 import itertools
 import sys
 import weakref
+import zlib
 
 import dlarray
 import dltensor
 import pytest
 from array_libraries import needs_versioned_numpy, needs_writable_numpy
-from buffer_probe import kind, release_raising, request, rude
+from buffer_probe import kind, release_raising, request, rude, view_of
 from collecting import OLD_PYPY, collect, not_on_pypy
 from dltensor import CUDA, CUDA_HOST, READ_ONLY, VERSIONED, Made
 from optional import numpy
@@ -72,6 +74,20 @@ def test_every_request_is_answered_as_numpy_answers_it(flags):
             a.flags.writeable = writeable
             ours, theirs = answer(Buffer(a), flags), answer(a, flags)
             assert without_noise(ours, a) == without_noise(theirs, a), (a.shape, a.strides, writeable)
+
+
+@needs_versioned_numpy
+@pytest.mark.parametrize("flags, ndim", [(0, 1), (FORMAT, 1), (WRITABLE, 1), (ND, 2), (STRIDES, 2)])
+def test_a_request_without_a_shape_gets_one_dimension(flags, ndim):
+    assert request(Buffer(numpy.zeros((2, 3))), flags)[4] == ndim
+
+
+@needs_versioned_numpy
+def test_a_function_of_python_that_asks_for_bytes_is_refused_other_memory():
+    a = numpy.zeros((2, 3))
+    assert zlib.crc32(Buffer(a)) == zlib.crc32(bytes(48))
+    with pytest.raises(BufferError, match="the memory is not row-major, a buffer without strides was asked for"):
+        zlib.crc32(Buffer(a.T))
 
 
 @needs_versioned_numpy
@@ -176,6 +192,35 @@ def test_shape_and_strides_of_every_rank_are_given(shape):
     assert view.strides == a.strides
 
 
+class PyBuffer(ctypes.Structure):
+    """A Py_buffer of CPython."""
+
+    _fields_ = [("buf", ctypes.c_void_p), ("obj", ctypes.c_void_p), ("len", ctypes.c_ssize_t)]
+    _fields_ += [("itemsize", ctypes.c_ssize_t), ("readonly", ctypes.c_int), ("ndim", ctypes.c_int)]
+    _fields_ += [(name, ctypes.c_void_p) for name in ("format", "shape", "strides", "suboffsets", "internal")]
+
+
+@not_on_pypy("ctypes.pythonapi")
+def test_a_buffer_of_rank_0_has_neither_shape_nor_strides_D3():
+    """As the documentation of Py_buffer says."""
+    buffer, thing = PyBuffer(), Buffer(Made(VERSIONED, shape=()).capsule())
+    ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(thing), ctypes.byref(buffer), STRIDES)
+    assert (buffer.ndim, buffer.shape, buffer.strides, buffer.suboffsets) == (0, None, None, None)
+    ctypes.pythonapi.PyBuffer_Release(ctypes.byref(buffer))
+
+
+@not_on_pypy("ctypes.pythonapi")
+def test_a_request_that_is_refused_leaves_no_obj():
+    """After that, PyBuffer_Release does nothing."""
+    view, vetoed = view_of(Made(VERSIONED, flags=READ_ONLY).capsule()), Buffer(numpy.zeros(3))
+    vetoed.veto = BufferError("the memory is read-only today")
+    for obj in (view.obj, vetoed):
+        buffer = PyBuffer(obj=id(vetoed))
+        with pytest.raises(BufferError, match="the memory is read-only"):
+            ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(obj), ctypes.byref(buffer), WRITABLE)
+        assert buffer.obj is None
+
+
 def test_an_offer_without_an_owner_is_a_system_error_P9():
     thing = All(numpy.zeros(3))
     thing.owner = None
@@ -220,6 +265,13 @@ def test_an_offer_without_strides_has_row_major_strides_in_a_buffer_and_an_array
     assert 0 in shape or view.strides == source.strides
     assert thing.__array_interface__["strides"] is None
     assert numpy.asarray(Only(thing)).tolist() == source.tolist()
+
+
+@pytest.mark.parametrize("strides", [None, (2**62, 2**62, 2**62)])
+def test_extents_and_strides_of_a_tensor_without_elements_are_not_multiplied_D5(strides):
+    made = Made(VERSIONED, shape=(0, 2**30, 2**30), strides=strides, dtype=(2, 32, 1))
+    view = memoryview(Buffer(made.capsule()))
+    assert (view.shape, view.strides) == ((0, 2**30, 2**30), (4, 4, 4))
 
 
 def test_a_malformed_offer_is_a_buffer_error_D8():
@@ -287,6 +339,13 @@ def test_the_array_interface_equals_that_of_numpy():
         for key in ("shape", "typestr", "version"):
             assert ours[key] == theirs[key]
         assert ours["data"][0] == theirs["data"][0] if source.size else ours["data"][0] != 0
+
+
+def test_the_array_interface_of_an_array_without_elements_has_an_address_D3():
+    """NumPy 2.2 refuses NULL."""
+    thing = Interface(Made(VERSIONED, shape=(0, 3), data=None).capsule())
+    assert thing.__array_interface__["data"][0] != 0
+    assert numpy.asarray(thing).shape == (0, 3)
 
 
 @not_on_pypy("a buffer that ends with its last reference")

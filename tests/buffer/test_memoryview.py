@@ -1,6 +1,7 @@
 """A memoryview of a consumed tensor (dlpack_buffer_memoryview): C7, C9, D6, K4."""
 
 import gc
+import subprocess
 import sys
 import threading
 
@@ -168,6 +169,35 @@ def test_an_exporter_that_python_code_makes_holds_no_tensor():
         return
     with pytest.raises(BufferError, match="this object holds no tensor|a buffer is memory of the CPU"):
         memoryview(empty)
+
+
+@not_on_pypy("_testcapi")
+def test_memory_that_runs_out_at_any_step_is_a_memory_error_P7():
+    pytest.importorskip("_testcapi", reason="CPython was installed without its test modules")
+    script = """if 1:
+        import sys
+        import _testcapi as memory
+        import dlarray
+
+        sys.modules["atexit"] = None  # then the state of the header is not cached: each use looks for it
+        from buffer_probe import view_of
+
+        def succeeds(start):
+            memory.set_nomemory(start, start + 1)
+            try:
+                return view_of(array) is not None
+            except MemoryError:
+                return False
+            finally:
+                memory.remove_mem_hooks()
+
+        array = dlarray.zeros(3)
+        view_of(array)  # makes the type, for which CPython 3.11 may raise nothing
+        results = [succeeds(start) for start in range(50)]
+        assert (results[0], results[-1]) == (False, True)
+    """
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_tensors_of_rank_0_or_without_elements_have_memoryviews_D3():

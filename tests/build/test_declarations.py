@@ -17,7 +17,7 @@ SWITCHES |= {"dlpack_rocm_array_interface"}  # dlpack_cuda_array_interface.pxd i
 SWITCHES |= {"DLPACK_CUDA_LIBRARY", "DLPACK_ROCM_LIBRARY"}
 DEFINING = re.compile(r"DLPACK_\w+_(?:METHODS|DESCRIBED|ARRAY_INTERFACE)|DLPACK_PY_EXCHANGE_API\w*|DLPACK_DEVICE_CALL")
 # Structs whose fields are private, and private fields: fields that the header fills, and operations with private types.
-OPAQUE = {"dlpack_py_exports", "dlpack_py_embedded", "dlpack_py_exchange"}
+OPAQUE = {"dlpack_py_counter", "dlpack_py_embedded", "dlpack_py_exchange"}
 PRIVATE = {
     "dlpack_py_view": {"allocated", "strides"},
     "dlpack_py_offer": {"embedded"},

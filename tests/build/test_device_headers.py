@@ -184,20 +184,20 @@ VENDOR = [
     "/* The handle of a stream as it crosses the protocol",
     "device out: kDLDEVICE with an id",
     "Returns 0, or -1 with RuntimeError in *error. / static inline int dlpack_device_find_device(",
-    "*device = dlp_device_make(1, 0);",
+    "*device = dlp_make_device(1, 0);",
 ]
 NAMES_OF_VENDOR = {
     "cuda": [
         ("kDLCUDA", "kDLDEVICE"),
         ("CUDA", "DEVICE"),
         ("cuda", "device"),
-        (r"dlp_device_make\(2,", "dlp_device_make(TYPE,"),
+        (r"dlp_make_device\(2,", "dlp_make_device(TYPE,"),
     ],
     "rocm": [
         ("kDLROCM", "kDLDEVICE"),
         ("ROCm|ROCM|HIP", "DEVICE"),
         ("rocm|hip", "device"),
-        (r"dlp_device_make\(10,", "dlp_device_make(TYPE,"),
+        (r"dlp_make_device\(10,", "dlp_make_device(TYPE,"),
     ],
 }
 

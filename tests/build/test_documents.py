@@ -139,7 +139,7 @@ def pybind11_method(block):
         struct Class {{ double value = 0; DLTensor tensor() const; }};
         DLTensor Class::tensor() const
         {{
-            return dlpack_py_cpu(const_cast<double *>(&value), DLPACK_PY_FLOAT64, 0, nullptr, nullptr);
+            return dlpack_py_cpu_tensor(const_cast<double *>(&value), DLPACK_PY_FLOAT64, 0, nullptr, nullptr);
         }}
         PYBIND11_MODULE(block, module)
         {{
@@ -217,7 +217,7 @@ typedef struct {
     int64_t length;
     int readonly;
     DLTensor tensor;
-    dlpack_py_exports exports;
+    dlpack_py_counter exports;
     dlpack_py_view view;
 } Samples;
 @CODE@

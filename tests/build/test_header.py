@@ -145,12 +145,25 @@ def test_a_class_with_a_view_gives_no_warning_and_no_symbol_of_the_header(tmp_pa
     assert "take" in symbols.stdout and "T dlpack_py_" not in symbols.stdout and "W dlpack_py_" not in symbols.stdout
 
 
+def test_each_result_of_a_call_that_fills_a_view_must_be_checked():
+    text = "".join(path.read_text() for path in sorted(machine.ROOT.glob("dlpack_*.h")))
+    functions = re.findall(r"^(.*)\n(dlpack_\w*(?:consume|from_dlpack|borrow|allocate_like)\w*)\(", text, re.MULTILINE)
+    assert {"dlpack_py_consume", "dlpack_cuda_consume", "dlpack_rocm_from_dlpack"} <= {name for _, name in functions}
+    assert [name for line, name in functions if "DLP_MUST_CHECK" not in line] == []
+
+
+def test_each_error_ends_the_compilation():
+    for path in [*machine.ROOT.glob("dlpack_*.h"), machine.ROOT / "dlpack_py.hpp"]:
+        errors = re.findall(r"^# *error (?:.*\\\n)*.*\n(.*)", path.read_text(), re.MULTILINE)
+        assert [line for line in errors if 'include "stop"' not in line] == [], path.name
+
+
 @both_languages
 @pytest.mark.parametrize(
     "call",
     [
         "dlpack_py_consume(x, NULL, &v)",
-        "dlpack_py_from_dlpack_args(x, NULL, NULL, NULL, &v)",
+        "dlpack_py_from_dlpack_obj_args(x, NULL, NULL, NULL, &v)",
         "dlpack_py_borrow(x, NULL, &v)",
         "dlpack_py_allocate_like(x, &v.tensor, &v)",
         "dlpack_buffer_get(x, NULL, &b, 0)",
@@ -334,7 +347,7 @@ def test_a_c_and_a_cpp_file_of_one_module_share_arrays(tmp_path):
         PyObject *produce(PyObject *self, PyObject *)
         {
             static signed char seven = 7;
-            const DLTensor t = dlpack_py_cpu(&seven, DLPACK_PY_INT8, 0, nullptr, nullptr);
+            const DLTensor t = dlpack_py_cpu_tensor(&seven, DLPACK_PY_INT8, 0, nullptr, nullptr);
             return dlpack_py_produce(self, &t, 0, nullptr, 0, nullptr);
         }
     """)
@@ -410,7 +423,7 @@ def test_every_name_that_a_header_defines_has_its_prefix(name):
     assert len(names) > LEAST[name]
     # One name is added to an old dlpack.h; one is the macro for a function of dlpack_cuda.h or dlpack_rocm.h.
     others = {"DLManagedTensorVersioned", "DLPACK_DEVICE_API", "DLPACK_DEVICE_API_FIND_DEVICE"}
-    others |= {"GetModuleHandleA", "LoadLibraryA", "HINSTANCE__", "__declspec", "intptr_t"}  # declarations of windows.h
+    others |= {"GetModuleHandleA", "LoadLibraryExA", "HINSTANCE__", "__declspec", "intptr_t"}  # of windows.h
     assert [found for found in names if not has_prefix(found, name) and found not in others] == []
 
 

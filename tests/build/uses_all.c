@@ -25,10 +25,10 @@ static int
 use_tensor_layer(void)
 {
     double values[6] = {0, 1, 2, 3, 4, 5}, compact[6];
-    const DLTensor t = dlpack_py_cpu(values, DLPACK_PY_FLOAT64, 2, shape, columns);
+    const DLTensor t = dlpack_py_cpu_tensor(values, DLPACK_PY_FLOAT64, 2, shape, columns);
     static const size_t bytes[2] = {sizeof(double), 2 * sizeof(double)};
-    DLTensor in_bytes = dlpack_py_cpu(values, DLPACK_PY_FLOAT64, 2, shape, NULL);
-    const DLTensor to = dlpack_py_cpu(compact, DLPACK_PY_FLOAT64, 2, shape, NULL);
+    DLTensor in_bytes = dlpack_py_cpu_tensor(values, DLPACK_PY_FLOAT64, 2, shape, NULL);
+    const DLTensor to = dlpack_py_cpu_tensor(compact, DLPACK_PY_FLOAT64, 2, shape, NULL);
     char text[DLPACK_PY_TEXT_SIZE];
     int64_t strides[2];
     dlpack_py_want want = dlpack_py_want_any();
@@ -45,11 +45,12 @@ use_tensor_layer(void)
     CHECK(dlpack_py_is_cpu_readable(t.device) && strcmp(dlpack_py_device_text(t.device, text), "cpu") == 0);
 
     CHECK(dlpack_py_is_contiguous(&t, 'F') && !dlpack_py_is_contiguous(&t, 'C'));
-    dlpack_py_strides(2, shape, 'F', strides);
+    dlpack_py_compact_strides(2, shape, 'F', strides);
     CHECK(memcmp(strides, columns, sizeof(strides)) == 0);
-    CHECK(!dlpack_py_overlap(&t, 0, &to, 0));
-    CHECK(dlpack_py_widen(2, bytes, sizeof(*bytes), strides) == strides && strides[0] == 8);
-    CHECK(dlpack_py_byte_strides(&in_bytes, strides, 0, &error) == 0 && strides[1] == 2 && in_bytes.strides == strides);
+    CHECK(!dlpack_py_may_overlap(&t, 0, &to, 0));
+    CHECK(dlpack_py_to_int64(2, bytes, sizeof(*bytes), strides) == strides && strides[0] == 8);
+    CHECK(dlpack_py_strides_from_bytes(&in_bytes, strides, 0, &error) == 0 && strides[1] == 2 &&
+          in_bytes.strides == strides);
     CHECK(dlpack_py_copy(&to, &t, 0, &error) == 0 && compact[1] >= 2 && compact[1] <= 2);
 #ifdef DLPACK_COPY_H
     {
@@ -95,7 +96,7 @@ typedef struct Numbers {
 static DLTensor
 describe(PyObject *self)
 {
-    return dlpack_py_cpu(((Numbers *)self)->values, DLPACK_PY_FLOAT64, 2, shape, columns);
+    return dlpack_py_cpu_tensor(((Numbers *)self)->values, DLPACK_PY_FLOAT64, 2, shape, columns);
 }
 
 static PyObject *
@@ -151,7 +152,7 @@ check_taken(PyObject *x, PyObject *owner)
 {
     dlpack_py_view first, v;
     CHECK(x != NULL);
-    CHECK(dlpack_py_check(x));
+    CHECK(dlpack_py_has_tensor(x));
     CHECK(dlpack_py_consume(x, NULL, &first) == 0);
     Py_DECREF(x);
     dlpack_py_move(&v, &first);
@@ -176,12 +177,12 @@ use_consumer(PyObject *owner)
     dlpack_py_release(&v);
     CHECK(dlpack_py_from_dlpack(&owner, 1, NULL, NULL, &v) == 0);
     dlpack_py_release(&v);
-    CHECK(dlpack_py_from_dlpack_args(owner, NULL, Py_True, NULL, &v) == 0);
+    CHECK(dlpack_py_from_dlpack_obj_args(owner, NULL, Py_True, NULL, &v) == 0);
     dlpack_py_release(&v);
     CHECK(dlpack_py_parse_dtype(owner, &dtype) < 0 && PyErr_ExceptionMatches(PyExc_AttributeError));
     PyErr_Clear();
     CHECK(dlpack_py_parse_device(owner, &device) == 0 && device.device_type == kDLCPU && device.device_id == 0);
-    CHECK(dlpack_py_parse_request_args(NULL, NULL, NULL, Py_False, &request) == 0);
+    CHECK(dlpack_py_parse_request_obj_args(NULL, NULL, NULL, Py_False, &request) == 0);
     CHECK(dlpack_py_consume_request(owner, &request, NULL, &v) == 0);
     CHECK(dlpack_py_data(&v) == ((Numbers *)owner)->values);
     dlpack_py_release(&v);
@@ -226,7 +227,7 @@ static int
 use_producer(PyObject *owner)
 {
     const DLTensor t = describe(owner);
-    dlpack_py_exports exports;
+    dlpack_py_counter exports;
     dlpack_py_request request;
     dlpack_py_offer offer;
     dlpack_py_view v;
@@ -235,7 +236,7 @@ use_producer(PyObject *owner)
     Py_INCREF(owner);
     line = check_taken(owner, owner);
     CHECK(line == 0);
-    line = check_taken(dlpack_py_produce_args(owner, &t, 0, NULL, NULL, NULL, NULL), owner);
+    line = check_taken(dlpack_py_produce_obj_args(owner, &t, 0, NULL, NULL, NULL, NULL), owner);
     CHECK(line == 0);
     line = check_taken(dlpack_py_capsule_steal(dlpack_py_wrap(&t, 0, NULL, NULL), DLPACK_PY_VERSIONED), owner);
     CHECK(line == 0);
@@ -355,7 +356,7 @@ use_embedded(Numbers *owner)
 
     memcpy(owner->shape, shape, sizeof(shape));
     memcpy(owner->strides, columns, sizeof(columns));
-    t = dlpack_py_cpu(owner->values, DLPACK_PY_FLOAT64, 2, owner->shape, owner->strides);
+    t = dlpack_py_cpu_tensor(owner->values, DLPACK_PY_FLOAT64, 2, owner->shape, owner->strides);
     CHECK(dlpack_py_embed(e, (PyObject *)owner, &t, 0) == 0);
     line =
         check_taken(dlpack_py_produce_described((PyObject *)owner, numbers_describe, NULL, 0, NULL), (PyObject *)owner);

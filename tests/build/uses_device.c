@@ -35,7 +35,7 @@ main(void)
     const dlpack_py_work_stream work = DEVICE(work_stream)(own, 0);
     const DLTensor t = DEVICE(tensor)(values, 0, DLPACK_PY_FLOAT32, 2, shape, NULL);
     float copied[6];
-    const DLTensor to = dlpack_py_cpu(copied, DLPACK_PY_FLOAT32, 2, shape, NULL);
+    const DLTensor to = dlpack_py_cpu_tensor(copied, DLPACK_PY_FLOAT32, 2, shape, NULL);
     char text[DLPACK_PY_TEXT_SIZE];
     dlpack_py_error error;
     DLDevice device;

@@ -56,7 +56,7 @@ from_dlpack(const py::object &source, const py::object &device, const py::object
 {
     dlpack_py_unique_view view;
     const dlpack_py_want want = dlpack_py_want_any();
-    if (dlpack_py_from_dlpack_args(source.ptr(), device.ptr(), copy.ptr(), &want, view.reset()) < 0)
+    if (dlpack_py_from_dlpack_obj_args(source.ptr(), device.ptr(), copy.ptr(), &want, view.reset()) < 0)
         throw py::error_already_set();
     return std::unique_ptr<Array>(new Array(std::move(view)));
 }
@@ -67,8 +67,8 @@ dlpack(const py::object &self, const py::object &stream, const py::object &max_v
 {
     const Array &exported = self.cast<const Array &>();
     const DLTensor t = exported.tensor();
-    return checked(dlpack_py_produce_args(self.ptr(), &t, exported.flags(), stream.ptr(), max_version.ptr(),
-                                          dl_device.ptr(), copy.ptr()));
+    return checked(dlpack_py_produce_obj_args(self.ptr(), &t, exported.flags(), stream.ptr(), max_version.ptr(),
+                                              dl_device.ptr(), copy.ptr()));
 }
 
 PYBIND11_MODULE(pybind11_arrays, module)

@@ -52,18 +52,29 @@ fail_silently(void *object, struct DLManagedTensorVersioned **out)
     return -1;
 }
 
+/* Another one: it sets *out, and fails. */
+static int
+fail_late(void *object, struct DLManagedTensorVersioned **out)
+{
+    static struct DLManagedTensorVersioned unused;
+    (void)object;
+    *out = &unused;
+    PyErr_SetString(PyExc_ValueError, "too late");
+    return -1;
+}
+
 /* A fallback that copies the data: it offers a static number. */
 static int
 offer_copy(void *object, struct DLManagedTensorVersioned **out)
 {
     static double number = 1.0;
-    const DLTensor t = dlpack_py_cpu(&number, DLPACK_PY_FLOAT64, 0, NULL, NULL);
+    const DLTensor t = dlpack_py_cpu_tensor(&number, DLPACK_PY_FLOAT64, 0, NULL, NULL);
     (void)object;
     *out = dlpack_py_wrap(&t, DLPACK_PY_FLAG_IS_COPIED, NULL, NULL);
     return *out == NULL ? -1 : 0;
 }
 
-static const dlpack_py_fallback fallbacks[] = {NULL, dlpack_buffer_fallback, fail_silently, offer_copy};
+static const dlpack_py_fallback fallbacks[] = {NULL, dlpack_buffer_fallback, fail_silently, offer_copy, fail_late};
 
 /* The integer in names with the key name; 0 if it has none. */
 static long long
@@ -294,10 +305,10 @@ probe_consume(PyObject *Py_UNUSED(module), PyObject *args, PyObject *names)
         return NULL;
     memset(&self->view, 0x55, sizeof(self->view)); /* uninitialized, as on the stack */
     if (!by_request && (device != NULL || copy != NULL))
-        failed = dlpack_py_from_dlpack_args(obj, device, copy, wanted == NULL ? NULL : &want.want, &self->view);
+        failed = dlpack_py_from_dlpack_obj_args(obj, device, copy, wanted == NULL ? NULL : &want.want, &self->view);
     else if (by_request) {
         dlpack_py_request request;
-        if (dlpack_py_parse_request_args(stream, NULL, NULL, NULL, &request) < 0) {
+        if (dlpack_py_parse_request_obj_args(stream, NULL, NULL, NULL, &request) < 0) {
             memset(&self->view, 0, sizeof(self->view));
             Py_DECREF(self);
             return NULL;
@@ -329,10 +340,10 @@ probe_from_dlpack(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t
 static PyObject *
 probe_check(PyObject *Py_UNUSED(module), PyObject *obj)
 {
-    return PyBool_FromLong(dlpack_py_check(obj));
+    return PyBool_FromLong(dlpack_py_has_tensor(obj));
 }
 
-/* check_in_flight(obj, exception): calls dlpack_py_check while the exception is in flight, and raises the exception. */
+/* check_in_flight(obj, exception): calls dlpack_py_has_tensor while the exception is in flight, and raises the exception. */
 static PyObject *
 probe_check_in_flight(PyObject *Py_UNUSED(module), PyObject *args)
 {
@@ -340,7 +351,7 @@ probe_check_in_flight(PyObject *Py_UNUSED(module), PyObject *args)
     if (!PyArg_ParseTuple(args, "OO", &obj, &exception))
         return NULL;
     PyErr_SetObject((PyObject *)Py_TYPE(exception), exception);
-    (void)dlpack_py_check(obj);
+    (void)dlpack_py_has_tensor(obj);
     return NULL;
 }
 

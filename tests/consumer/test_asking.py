@@ -161,6 +161,16 @@ def test_the_second_call_keeps_no_keyword_that_an_old_signature_lacks_C1():
     assert view.data != made.address
 
 
+def test_the_type_error_of_the_first_call_keeps_its_traceback_C1():
+    class Failing:
+        def __dlpack__(self, **keywords):
+            raise TypeError("no keywords") if keywords else KeyError("not now")
+
+    with pytest.raises(KeyError) as raised:
+        consume(Failing())
+    assert raised.value.__context__.__traceback__.tb_frame.f_code.co_name == "__dlpack__"
+
+
 def test_there_is_no_third_call_C1():
     first, second = TypeError("no keywords"), TypeError("no")
     producer = Scripted(first, second)
@@ -235,11 +245,11 @@ def test_a_second_error_that_is_a_context_of_the_first_makes_no_ring_C1():
     assert second.__context__ is None
 
 
-def test_a_second_error_keeps_its_context_C1():
+def test_a_second_error_with_a_context_of_its_own_keeps_it_C1():
     first = TypeError(REFUSALS[0])
     with pytest.raises(BufferError) as raised:
         consume(Scripted(first, fail_with_a_cause))
-    assert chain(raised.value) == [BufferError, KeyError, TypeError]
+    assert chain(raised.value) == [BufferError, KeyError]
 
 
 def chain(error, limit=10):
@@ -263,7 +273,7 @@ def test_inside_an_except_block_the_contexts_end_in_the_handled_error_C1():
     handled = ZeroDivisionError()
     for second, types in [
         (BufferError("not now"), [BufferError, TypeError]),
-        (fail_with_a_cause, [BufferError, KeyError, TypeError]),
+        (fail_with_a_cause, [BufferError, KeyError]),
         (TypeError("still no"), [TypeError, TypeError]),
     ]:
         first = TypeError("no keywords")
@@ -291,28 +301,6 @@ def test_a_handled_error_that_is_raised_again_makes_no_ring_of_contexts_C1():
     assert len(chain(handled)) < 10
 
 
-def test_a_handled_error_that_is_raised_again_gets_no_context_C1():
-    handled = KeyError("handled")
-
-    class Producer:
-        def __dlpack__(self, **keywords):
-            if not keywords:
-                raise handled
-            try:
-                raise TypeError("no keywords")
-            except TypeError as error:
-                error.__context__ = None
-                raise
-
-    try:
-        raise handled
-    except KeyError:
-        with pytest.raises(KeyError) as raised:
-            consume(Producer())
-    assert raised.value is handled
-    assert handled.__context__ is None
-
-
 def test_the_first_error_in_the_chain_of_the_second_makes_no_ring_C1():
     first = TypeError("no keywords")
 
@@ -332,17 +320,6 @@ def test_the_first_error_in_the_chain_of_the_second_makes_no_ring_C1():
         assert chain(raised.value) == [BufferError, TypeError]
 
 
-def test_a_long_chain_of_contexts_is_not_walked_to_its_end_C1():
-    second = BufferError("0")
-    error = second
-    for i in range(1, 100):
-        error.__context__ = BufferError(str(i))
-        error = error.__context__
-    with pytest.raises(BufferError):
-        consume(Scripted(TypeError("no keywords"), second))
-    assert chain(second, 32) == [BufferError] * 32
-
-
 @not_on_pypy("the context of an exception of a method that C code calls")
 def test_deeply_nested_handlers_keep_the_first_error_C1():
     handled = error = KeyError("handled")
@@ -355,6 +332,19 @@ def test_deeply_nested_handlers_keep_the_first_error_C1():
         with pytest.raises(BufferError) as raised:
             consume(Scripted(TypeError("no keywords"), BufferError("not now")))
     assert chain(raised.value, 3) == [BufferError, TypeError, KeyError]
+
+
+@not_on_pypy("counts of references")
+def test_the_exception_that_the_caller_handles_is_not_leaked_C1():
+    handled = KeyError("handled")
+    try:
+        raise handled
+    except KeyError:
+        before = sys.getrefcount(handled)
+        for _ in range(3):
+            with pytest.raises(BufferError):
+                consume(Scripted(TypeError("no keywords"), BufferError("not now")))
+        assert sys.getrefcount(handled) == before
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -606,6 +596,13 @@ def test_a_device_with_a_number_is_passed_unchanged_C3():
     assert view.device == (2, 1)
 
 
+@pytest.mark.parametrize("kind", [CPU, CUDA_HOST, ROCM_HOST, CUDA_MANAGED])
+def test_the_number_of_memory_that_the_cpu_can_read_has_no_meaning_D9(kind):
+    producer = Producer(device=(kind[0], 3))
+    assert consume(producer, {"device": kind[0]}, device=kind).device == (kind[0], 3)
+    assert producer.calls == [{**VERSION, "dl_device": kind}]
+
+
 # ---- Devices: C5 ----
 
 HOST_READABLE = pytest.mark.parametrize(
@@ -674,6 +671,13 @@ def test_a_producer_without_keywords_is_not_called_again_for_cpu_memory_C1_C5(de
     with pytest.raises(BufferError, match="device work may be pending"):
         consume(producer)
     assert (producer.calls, producer.deleted) == ([{}], [1])
+
+
+@HOST_READABLE
+def test_the_second_call_for_cpu_memory_passes_no_stream_C4_C5(device):
+    producer = Producer(device=device, answers=[{}, {"device": CPU}])
+    consume(producer, by_request=True, stream=7)
+    assert producer.calls == [{**VERSION, "stream": 7}, {**VERSION, "dl_device": CPU}]
 
 
 @HOST_READABLE
@@ -828,7 +832,7 @@ def test_an_instances_method_is_called_if_the_type_has_none_C6():
 
 
 def test_a_class_is_consumed_as_any_object_and_raises_the_error_of_python_C6():
-    assert check(Producer)  # it has the attribute
+    assert not check(Producer)  # it has the attribute for its instances
     with pytest.raises(TypeError, match="__dlpack__.* missing 1 required positional argument: 'self'"):
         consume(Producer)
 
@@ -840,7 +844,9 @@ def test_a_class_may_offer_a_tensor_by_its_metaclass_C6():
         def __dlpack__(cls, **keywords):
             return made.capsule()
 
-    assert consume(Meta("Thing", (), {})).data == made.address
+    thing = Meta("Thing", (), {})
+    assert check(thing) and not check(Meta)
+    assert consume(thing).data == made.address
 
 
 class Proxy:
@@ -928,6 +934,20 @@ def test_an_error_while_looking_up_is_passed_on_C6(error, how, monkeypatch):
     assert unraisable == ([] if error is AttributeError else [raised])
 
 
+@pytest.mark.parametrize("error, want", [(AttributeError, {}), (KeyError, {}), (KeyError, {"name": "out"})])
+def test_a_method_that_cannot_be_looked_up_is_looked_up_once_C6(error, want):
+    asked = []
+
+    class Thing:
+        def __getattr__(self, name):
+            asked.append(name)
+            raise error(name)
+
+    with pytest.raises(error):
+        consume(Thing(), want)
+    assert asked == ["__dlpack__"]
+
+
 @pytest.mark.parametrize("value", [None, 3, "text", NotImplemented], ids=repr)
 def test_a_method_that_is_not_callable_is_a_type_error_C6(value):
     thing = type("Thing", (), {"__dlpack__": value})()
@@ -990,14 +1010,16 @@ def test_a_returned_object_that_is_no_capsule_is_released_C6():
 
 @both_forms
 @pytest.mark.parametrize(
-    "name", ["DLTENSOR", "dltensor_versioned2", "dltensor ", "", "arrow_array", b"\xff\xfe", "é" * 200, None]
+    "name",
+    ["DLTENSOR", "dltensor_versioned2", "dltensor ", "mine_dltensor", "", "arrow_array", b"\xff\xfe", "é" * 200, None],
 )
 def test_a_capsule_of_a_foreign_name_is_a_type_error_and_unchanged_C6(name, form):
     made = Made(form)
     capsule = made.capsule(name)
     for offered in (capsule, Scripted(capsule)):
-        with pytest.raises(TypeError, match="capsule is named"):
+        with pytest.raises(TypeError, match="is named .*, 'dltensor_versioned' or 'dltensor' was wanted$") as refused:
             consume(offered)
+        assert name or "is named ''," in str(refused.value)
         assert not check(capsule)
     if isinstance(name, str):
         assert dltensor.name(capsule) == name

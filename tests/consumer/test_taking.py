@@ -341,6 +341,13 @@ def test_a_scalar_has_one_element_with_or_without_shape_and_strides_D3(form, sha
     assert (view.ndim, dltensor.values(view.data, view.dtype, (), ())) == (0, 2.0)
 
 
+@not_on_pypy("a view at the address id()")
+@both_forms
+def test_a_scalar_without_strides_gets_none_D4(form):
+    view = consume(Made(form, ndim=0, shape=None, strides=None).capsule())
+    assert not dltensor.Tensor.from_address(id(view) + object.__basicsize__).strides
+
+
 @both_forms
 @pytest.mark.parametrize("data", [None, 1, 0xDEAD0001, 2**64 - 8])
 @pytest.mark.parametrize("shape", [(0,), (3, 0), (0, 2**62), (2**62, 0), (2**62, 2**62, 0)])

@@ -9,7 +9,7 @@ import sys
 
 import dltensor
 import pytest
-from collecting import PYPY, collect
+from collecting import PYPY, collect, not_on_pypy
 from consumer_probe import (
     DLPACK_PY_ANY_DEVICE,
     DLPACK_PY_READ_ONLY,
@@ -18,6 +18,7 @@ from consumer_probe import (
     DLPACK_PY_VERSIONED,
     DLPACK_PY_WANT_COPY_IF_NEEDED,
     DLPACK_PY_WANT_LEGACY_IS_WRITABLE,
+    DLPACK_PY_WANT_NOTHING_PENDING,
     DLPACK_PY_WANT_OVERLAP_IS_FINE,
     DLPACK_PY_WRITABLE,
     check,
@@ -56,6 +57,25 @@ MISFITS = {
     "no elements": ({}, {"ndim": 1, "shape": (0,)}, r"shape\[0\] is 3, 0 was asked for"),
     "order C": (TRANSPOSED, {"order": "C"}, r"strides\[1\] is 3, 1 was asked for by order 'C'"),
     "order C of rows": ({**MATRIX, "strides": (4, 1)}, {"order": "C"}, r"strides\[0\] is 4, 3 was asked for"),
+    "order C of columns behind an extent of 1": (
+        {"shape": (1, 3, 2), "strides": (9, 1, 3)},
+        {"order": "C"},
+        r"strides\[2\] is 3, 1 was asked for by order 'C'",
+    ),
+    "order F of huge rows behind an extent of 1": (
+        {"shape": (1, 3, 2**31), "strides": (0, 2**31, 1), "dtype": "int8"},
+        {"order": "F"},
+        r"strides\[1\] is 2147483648, 1 was asked for by order 'F'"
+        if sys.maxsize > 2**32
+        else "leaves the address range",
+    ),
+    "order F of huge rows without strides": (
+        {"shape": (3, 2**31), "strides": None, "dtype": "int8"},
+        {"order": "F"},
+        r"strides\[0\] is 2147483648, 1 was asked for by order 'F'"
+        if sys.maxsize > 2**32
+        else "leaves the address range",
+    ),
     "order F": (MATRIX, {"order": "F"}, r"strides\[0\] is 3, 1 was asked for by order 'F'"),
     "order A": ({"strides": (2,)}, {"order": "A"}, r"strides\[0\] is 2, 1 was asked for by order 'A'"),
     "order K": ({**MATRIX, "strides": (4, 1)}, {"order": "K"}, "not compact in any order .* order 'K' was asked for"),
@@ -187,6 +207,20 @@ def test_requirements_like_another_tensor_fix_its_rank_C9(shape):
         consume(Producer(shape=shape, dtype="uint16"), like=like)
 
 
+def test_requirements_like_pinned_memory_accept_any_memory_that_the_cpu_can_read_C9():
+    pinned = Producer(device=dltensor.CUDA_HOST)
+    like = consume(pinned, {"options": DLPACK_PY_WANT_NOTHING_PENDING})
+    assert like.device == dltensor.CUDA_HOST
+    assert consume(Producer(), like=like).device == dltensor.CPU
+
+
+def test_requirements_like_device_memory_accept_any_device_of_its_type_C9():
+    like = consume(Producer(device=dltensor.CUDA), {"device": dltensor.CUDA[0]})
+    assert consume(Producer(device=(dltensor.CUDA[0], 3)), like=like).device == (dltensor.CUDA[0], 3)
+    with pytest.raises(BufferError, match="device is cpu, cuda was asked for"):
+        consume(Producer(), like=like)
+
+
 @pytest.mark.parametrize("form, flagged", [(VERSIONED, READ_ONLY), (LEGACY, READ_ONLY)])
 def test_the_readonly_field_of_a_view_is_safe_as_flags_C7(form, flagged):
     assert consume(Producer(form, flags=READ_ONLY if form == VERSIONED else 0)).readonly & 7 == flagged
@@ -266,6 +300,7 @@ def test_writable_memory_that_overlaps_itself_is_refused_without_the_option_C9(f
 
 CURABLE = {
     "order C": (TRANSPOSED, {"order": "C"}),
+    "order C on the CPU": (TRANSPOSED, {"order": "C", "device": 1}),
     "order F": (MATRIX, {"order": "F"}),
     "order A": ({"strides": (2,)}, {"order": "A"}),
     "order K": ({**MATRIX, "strides": (4, 1)}, {"order": "K"}),
@@ -382,6 +417,7 @@ def test_a_copy_without_enough_memory_is_a_memory_error_and_releases_the_tensor_
     [
         ({"shape": (2**60 - 1,), "strides": (0,)}, {"order": "C"}),  # with head and alignment beyond ptrdiff_t
         ({}, {"alignment": -sys.maxsize - 1}),  # as size_t: sys.maxsize + 1
+        ({"shape": (2**60 - 1,), "strides": (0,)}, {"alignment": -sys.maxsize - 1}),  # beyond size_t
     ],
 )
 def test_a_copy_that_no_address_range_holds_is_a_memory_error_P7(fields, want):
@@ -573,6 +609,20 @@ def test_an_attribute_error_of_the_method_of_an_array_is_raised_C6():
         consume(Failing("d", [1.0]), {"fallback": 1})
 
 
+@not_on_pypy("counts of references")
+def test_after_an_attribute_error_of_the_method_no_reference_is_kept_C6():
+    class Failing(bytearray):
+        def __dlpack__(self, **keywords):
+            raise AttributeError("not now")
+
+    failing = Failing(3)
+    before = sys.getrefcount(failing)
+    for _ in range(3):
+        with pytest.raises(AttributeError, match="not now"):
+            consume(failing, {"fallback": 1})
+    assert sys.getrefcount(failing) == before
+
+
 def test_an_object_with_neither_dlpack_nor_buffer_is_an_attribute_error_C6():
     with pytest.raises(AttributeError, match="__dlpack__"):
         consume(object(), {"fallback": 1})
@@ -593,8 +643,15 @@ def test_a_copying_fallback_is_refused_with_copy_false_C3():
 
 
 def test_a_fallback_that_fails_without_an_exception_is_a_systemerror_C6():
-    with pytest.raises(SystemError, match="want->fallback raised no exception"):
-        consume(object(), {"fallback": 2})
+    for want in {}, {"name": "out"}:
+        with pytest.raises(SystemError, match="^want->fallback raised no exception$"):
+            consume(object(), {"fallback": 2, **want})
+
+
+def test_a_tensor_of_a_fallback_that_fails_is_not_taken_C6():
+    for want in {}, {"name": "out"}:
+        with pytest.raises(ValueError, match="^too late$"):
+            consume(object(), {"fallback": 4, **want})
 
 
 def test_a_buffer_is_copied_on_request_C3():

@@ -270,5 +270,5 @@ def test_an_array_without_a_mode_is_refused_and_released(bands, dtype):
 def test_requirements_and_the_argument_are_named_C9():
     with pytest.raises(BufferError, match="^x: dtype is float64"):
         Picture.from_dlpack(numpy.zeros((2, 2)))
-    with pytest.raises(AttributeError, match="^x has no attribute '__dlpack__'"):
+    with pytest.raises(AttributeError, match="^x: 'NoneType' object has no attribute '__dlpack__'"):
         Picture.from_dlpack(None)

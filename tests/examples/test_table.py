@@ -73,7 +73,7 @@ def test_a_result_in_out_K4():
     for wrong, text in (
         (numpy.zeros(3), r"^out: shape\[0\] is 3, 2 was asked for"),
         (numpy.zeros(2, "f4"), "^out: dtype is float32"),
-        (b"", "^out has no attribute '__dlpack__'"),
+        (b"", "^out: 'bytes' object has no attribute '__dlpack__'"),
     ):
         with pytest.raises((BufferError, AttributeError), match=text):
             mix(a, b, out=wrong)

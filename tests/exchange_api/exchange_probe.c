@@ -99,9 +99,10 @@ holder_dealloc(PyObject *op)
 static int
 holder_veto(PyObject *op, const dlpack_py_request *request)
 {
-    PyObject *result =
-        PyObject_CallFunction(((Holder *)op)->veto, "II", request == NULL ? 1 : request->max_version.major,
-                              request == NULL ? DLPACK_PY_COPY_AS_NEEDED : request->copy);
+    PyObject *result = request == NULL
+                           ? PyObject_CallFunction(((Holder *)op)->veto, NULL)
+                           : PyObject_CallFunction(((Holder *)op)->veto, "(II)i", request->max_version.major,
+                                                   request->max_version.minor, request->copy);
     Py_XDECREF(result);
     return result == NULL ? -1 : 0;
 }
@@ -203,7 +204,7 @@ moment_describe(PyObject *op, const dlpack_py_request *request, dlpack_py_offer 
         shape[i] = self->shape[i];
         strides[i] = self->strides[i];
     }
-    t = dlpack_py_cpu(self->data, DLPACK_PY_FLOAT64, self->ndim, shape, strides);
+    t = dlpack_py_cpu_tensor(self->data, DLPACK_PY_FLOAT64, self->ndim, shape, strides);
     offer->tensor = &t;
     offer->options = self->options;
     return 0;
@@ -306,10 +307,12 @@ foreign_allocate(DLTensor *prototype, DLManagedTensorVersioned **out, void *cont
     const int returned = answer(PyObject_CallFunction(PyDict_GetItemString(hooks, "allocate"), "iLO", prototype->ndim,
                                                       (long long)prototype->shape[0], call),
                                 &address);
+    if (returned == 0 && (prototype->data != NULL || prototype->strides != NULL || prototype->byte_offset != 0))
+        PyErr_SetString(PyExc_SystemError, "the prototype has more than a rank, a shape, a dtype and a device");
     Py_DECREF(capsule);
     Py_DECREF(call);
     *out = (DLManagedTensorVersioned *)address;
-    prototype->device = dlp_device_make(kDLCUDA, 7); /* the caller must ignore these changes */
+    prototype->device = dlp_make_device(kDLCUDA, 7); /* the caller must ignore these changes */
     prototype->dtype.bits = 8;
     prototype->shape[0] = -9;
     return returned;
@@ -471,8 +474,11 @@ probe_call_make(PyObject *Py_UNUSED(module), PyObject *args)
     if (!PyArg_ParseTuple(args, "OO|p", &capsule, &address, &out))
         return NULL;
     if (table_of(capsule)->managed_tensor_to_py_object_no_sync((DLManagedTensorVersioned *)PyLong_AsVoidPtr(address),
-                                                               out ? &object : NULL) == 0)
+                                                               out ? &object : NULL) == 0) {
+        if (object == NULL)
+            PyErr_SetString(PyExc_SystemError, "*out is NULL after a success");
         return (PyObject *)object;
+    }
     if (out && object != NULL)
         PyErr_SetString(PyExc_SystemError, "*out is not NULL after a failure");
     return NULL;
@@ -523,8 +529,8 @@ probe_call_allocate(PyObject *Py_UNUSED(module), PyObject *args)
     memset(&t, 0xa5, sizeof(t)); /* "only the dtype, ndim, shape, and device fields are used" */
     t.ndim = extents == Py_None ? 0 : (int)PyTuple_Size(extents);
     t.shape = shape;
-    t.dtype = dlpack_py_cpu(NULL, DLPACK_PY_DTYPE(2u, (uint32_t)bits, 1u), 0, NULL, NULL).dtype;
-    t.device = dlp_device_make(type, 0);
+    t.dtype = dlpack_py_cpu_tensor(NULL, DLPACK_PY_DTYPE(2u, (uint32_t)bits, 1u), 0, NULL, NULL).dtype;
+    t.device = dlp_make_device(type, 0);
     for (i = 0; i < t.ndim; i++)
         shape[i] = PyLong_AsLongLong(PyTuple_GetItem(extents, i));
     table = table_of(capsule);
@@ -559,8 +565,12 @@ probe_borrow(PyObject *Py_UNUSED(module), PyObject *args, PyObject *names)
     want.order = order[0];
     want.dtype = dtype[0] == '\0' ? 0 : dtype_of(dtype);
     want.options = options;
-    if (dlpack_py_borrow(obj, &want, &v) < 0)
+    memset(&v, 1, sizeof(v));
+    if (dlpack_py_borrow(obj, &want, &v) < 0) {
+        if (v.managed != NULL || v.allocated != NULL || v.tensor.ndim != 0)
+            PyErr_SetString(PyExc_SystemError, "the view is not empty after a failure");
         return NULL;
+    }
     result = Py_BuildValue("NiO", describe(&v.tensor), v.readonly, v.managed != NULL ? Py_True : Py_False);
     dlpack_py_release(&v);
     return result;
@@ -598,7 +608,7 @@ probe_add_to_unready(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
     return dlpack_py_exchange_add(&unready, &holder_exchange) < 0 ? NULL : Py_BuildValue("");
 }
 
-/* allocate_like(like, shape, dtype="float64", device=1, id=0): a Holder. */
+/* allocate_like(like, shape, dtype="float64", device=1, id=0, byte_offset=0): a Holder. */
 static PyObject *
 probe_allocate_like(PyObject *Py_UNUSED(module), PyObject *args)
 {
@@ -608,13 +618,15 @@ probe_allocate_like(PyObject *Py_UNUSED(module), PyObject *args)
     dlpack_py_view v;
     DLTensor t;
     int i, device = 1, id = 0;
+    unsigned long long byte_offset = 0;
 
-    if (!PyArg_ParseTuple(args, "OO!|sii", &like, &PyTuple_Type, &extents, &dtype, &device, &id))
+    if (!PyArg_ParseTuple(args, "OO!|siiK", &like, &PyTuple_Type, &extents, &dtype, &device, &id, &byte_offset))
         return NULL;
     for (i = 0; i < PyTuple_Size(extents); i++)
         shape[i] = PyLong_AsLongLong(PyTuple_GetItem(extents, i));
-    t = dlpack_py_cpu(NULL, dtype_of(dtype), (int32_t)PyTuple_Size(extents), shape, NULL);
-    t.device = dlp_device_make(device, id);
+    t = dlpack_py_cpu_tensor(NULL, dtype_of(dtype), (int32_t)PyTuple_Size(extents), shape, NULL);
+    t.device = dlp_make_device(device, id);
+    t.byte_offset = byte_offset;
     if (dlpack_py_allocate_like(like, &t, &v) < 0)
         return NULL;
     return holder_make_steal(&holder_type, &v);

@@ -12,12 +12,12 @@ produce(PyObject *module, PyObject *args)
 {
     static double values[3] = {0, 1, 2};
     static const int64_t shape[1] = {3};
-    const DLTensor t = dlpack_py_cpu(values, DLPACK_PY_FLOAT64, 1, shape, NULL);
+    const DLTensor t = dlpack_py_cpu_tensor(values, DLPACK_PY_FLOAT64, 1, shape, NULL);
     PyObject *owner, *max_version;
     (void)module;
     if (!PyArg_ParseTuple(args, "OO", &owner, &max_version))
         return NULL;
-    return dlpack_py_produce_args(owner, &t, 0, NULL, max_version, NULL, NULL);
+    return dlpack_py_produce_obj_args(owner, &t, 0, NULL, max_version, NULL, NULL);
 }
 
 /* total(x) -> the sum of an array of doubles */

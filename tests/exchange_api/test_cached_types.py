@@ -2,11 +2,13 @@
 offers: the __dlpack__ of a class whose objects have no dictionary, or a table (X2, C9)."""
 
 import ctypes
+import mmap
+import os
 import sys
 
 import pytest
 from collecting import not_on_pypy
-from dltensor import CUDA, LEGACY, READ_ONLY, VERSIONED, Made
+from dltensor import CUDA, LEGACY, READ_ONLY, VERSIONED, Made, VersionedManaged
 from exchange_probe import NO_TABLE, borrow, delegate, rude, table
 from table_consumer import DLPACK_PY_SCALAR, consume
 
@@ -64,6 +66,8 @@ def accepted(kind, ask=consume):
 
 
 MATRIX = {"shape": (2, 3)}
+MEMORY = (ctypes.c_double * 8)()
+NUMBERS = ctypes.addressof(MEMORY) + -ctypes.addressof(MEMORY) % 16
 REFUSED = {
     "another dtype": ({}, {"dtype": "int32"}, BufferError, "dtype is float64, int32 was asked for"),
     "none of the dtypes": ({}, {"dtypes": ("int8", "int16")}, BufferError, "dtype is float64"),
@@ -78,6 +82,7 @@ REFUSED = {
     "without gaps": ({**MATRIX, "strides": (6, 2)}, {"order": "K"}, BufferError, "order 'K' was asked for"),
     "aligned": ({}, {"alignment": 1 << 30}, BufferError, "alignment to 1073741824 bytes was asked for"),
     "aligned to a number": ({"byte_offset": 1}, {}, BufferError, "alignment to . bytes was asked for"),
+    "at an address": ({"data": NUMBERS + 2}, {"dtype": "float64"}, BufferError, "alignment to . bytes was asked for"),
     "on a device": ({}, {"device": 2}, BufferError, "device is cpu, cuda was asked for"),
     "on the CPU": ({"device": CUDA}, {}, BufferError, "device is cuda:0"),
     "writable": ({"flags": READ_ONLY}, {"writable": 1}, BufferError, "data is read-only, writable memory"),
@@ -90,9 +95,16 @@ REFUSED = {
     "no bits": ({"dtype": (0, 0, 1)}, {}, BufferError, "bits"),
     "an unknown order": ({}, {"order": "Q"}, SystemError, "order is 'Q'"),
     "a code": ({}, {"dtype": 2 << 24}, SystemError, "dtype is 33554432, a dtype such as"),
+    "a code and lanes": ({}, {"dtype": 2 << 24 | 1}, SystemError, "dtype is 33554433, a dtype such as"),
     "one code of the dtypes": ({}, {"dtypes": ("int8", 2 << 24)}, SystemError, "dtype is 33554432"),
     "an unknown rank": ({}, {"ndim": -7}, SystemError, "ndim is -7"),
     "no rank at most": ({}, {"max_ndim": -1}, SystemError, "max_ndim is -1"),
+    "a scalar and no rank": (
+        {},
+        {"ndim": DLPACK_PY_SCALAR, "max_ndim": -1},
+        SystemError,
+        "ndim is -1 and max_ndim is -1",
+    ),
     "ranks from above to below": ({}, {"ndim": 3, "max_ndim": 2}, SystemError, "ndim is 3 and max_ndim is 2"),
     "a shape of no rank": ({}, {"shape": (3,)}, SystemError, "ndim is 0 and max_ndim is 0"),
     "a shape of ranks": ({}, {"ndim": 1, "max_ndim": 2, "shape": (3, 3)}, SystemError, "ndim is 1 and max_ndim is 2"),
@@ -115,6 +127,20 @@ def test_a_refusal_comes_again_after_an_accepted_tensor_of_the_type_C9_D8_K6(way
         else:
             assert [made.deleted for made in a.made] == [1] * len(a.calls)
     assert accepted(kind).made[0].deleted == 1
+
+
+@not_on_pypy("the address of an mmap")
+@pytest.mark.skipif(os.name != "posix", reason="mprotect: not on this system")
+def test_of_an_unknown_major_version_nothing_behind_the_deleter_is_read_K6():
+    made, size = Made(version=(2, 0), deleter=False), VersionedManaged.flags.offset
+    memory = mmap.mmap(-1, 2 * mmap.PAGESIZE)
+    page = ctypes.addressof(ctypes.c_char.from_buffer(memory)) + mmap.PAGESIZE
+    assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(page), ctypes.c_size_t(mmap.PAGESIZE), 0) == 0
+    ctypes.memmove(page - size, ctypes.addressof(made.managed), size)
+    kind = in_python(**{ATTRIBUTE: table(), "owned": lambda self: page - size})
+    for want in {}, {"writable": 1}, {"ndim": 1, "shape": (3,)}:
+        with pytest.raises(BufferError, match=r"version 2\.0"):
+            consume(kind(), want)
 
 
 TAKEN = {
@@ -142,7 +168,8 @@ def test_each_kind_of_requirement_is_met_by_a_tensor_of_a_type_that_was_refused_
         a = kind(**fields)
         view = consume(a, want)
         (made,) = a.made
-        assert (view.data, view.shape, view.readonly, made.deleted) == (made.address, fields.get("shape", (3,)), 0, 0)
+        assert (view.data, view.shape, made.deleted) == (made.address, fields.get("shape", (3,)), 0)
+        assert (view.readonly, view.overlaps) == (0, 0)
         assert len(view.strides) == len(view.shape)
         view.release()
         assert made.deleted == 1
@@ -215,6 +242,20 @@ def test_the_option_for_no_table_is_seen_after_the_table_was_used_C9(ask, way):
         assert a.calls == [VERSION]
 
 
+def test_a_type_without_embedded_tensors_is_asked_whatever_its_objects_hold_X2():
+    """An object that holds itself, as embedded tensors hold their owner, and whose address passes for a dtype."""
+    names = [f"slot{i}" for i in range(10, 50)]
+    kind = type("Array", (in_python(),), {"__slots__": names})
+    accepted(kind)
+    several = [kind() for _ in range(500)]
+    a = next(a for a in several if id(a) & 0xFF0000)
+    for name in names[8:]:  # the first ones stay empty: among them is the rank, which is 0 then
+        setattr(a, name, a)
+    with pytest.raises(BufferError, match="dtype is float64"):
+        consume(a, {"dtype": id(a) & 0xFFFFFFFF})
+    assert a.calls == [VERSION]
+
+
 # ---- Which methods are cached ----
 
 
@@ -245,7 +286,6 @@ def test_a_method_that_python_does_not_bind_as_a_function_is_called_as_python_do
 
 @pytest.mark.parametrize("consumes", [False, True], ids=["nothing is cached after the call", "another one is cached"])
 def test_a_method_may_replace_itself_as_it_refuses_its_keywords_C1(consumes):
-    """Whether the type refuses keywords must not be noted for the method that stands there then."""
     calls, armed = [], []
 
     def refuse(self, **keywords):

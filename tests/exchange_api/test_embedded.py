@@ -6,9 +6,10 @@ import sys
 import dltensor
 import pytest
 from array_libraries import needs_versioned_numpy
-from exchange_probe import NO_TABLE
+from collecting import collect
+from exchange_probe import NO_TABLE, call_owned
 from optional import numpy
-from race_probe import borrow, consume, consume_detached, consume_integers, look, new_type
+from race_probe import blocks, borrow, consume, consume_detached, consume_integers, lends, look, new_type
 
 Thing = new_type()
 CONSUMERS = [borrow, consume, consume_detached]
@@ -43,6 +44,12 @@ def test_another_library_gets_the_same_memory_X3():
     thing = Thing()
     address = dltensor.read(thing.__dlpack__()).data
     assert numpy.from_dlpack(thing).ctypes.data == address
+
+
+def test_an_embedded_tensor_is_lent_without_requirements_X3():
+    for _ in range(2):
+        assert lends(Thing())
+        assert not lends(Thing(None, READONLY))
 
 
 @pytest.mark.parametrize("take", CONSUMERS)
@@ -93,6 +100,16 @@ def test_the_refusals_come_again_after_an_embedded_tensor_was_taken_C7_C9_X9(bor
             look(Thing(), borrows, False, 0, FLOAT32, 4)
 
 
+@pytest.mark.parametrize("borrows", [False, True])
+def test_each_field_is_filled_whatever_the_memory_held_before_C9(borrows):
+    thing = Thing()
+    thing.embed_matrix(2, 1)  # in memory that is filled with 0x55
+    for _ in range(2):
+        assert look(thing, borrows, False, 0, FLOAT64, 0, 2)[1] is not borrows
+        with pytest.raises(BufferError, match="dtype is float64"):
+            look(thing, borrows, False, 0, 0x55555555, 0, 2)
+
+
 def test_an_embedded_tensor_stays_when_a_later_tensor_is_refused_D4():
     thing = Thing()
     with pytest.raises(ValueError, match="strides is NULL"):
@@ -102,14 +119,29 @@ def test_an_embedded_tensor_stays_when_a_later_tensor_is_refused_D4():
     assert look(thing, False, False, 0, FLOAT64) == (WRITABLE, True, 0)
 
 
+@pytest.mark.parametrize("offset", [1, 2, 10])  # the last two: one of them is 2 bytes after a multiple of 16
+@pytest.mark.parametrize("dtype", [0, FLOAT64])
 @pytest.mark.parametrize("borrows", [False, True])
-def test_an_embedded_tensor_that_is_not_aligned_is_refused_C9(borrows):
+def test_an_embedded_tensor_that_is_not_aligned_is_refused_C9(borrows, dtype, offset):
     thing = Thing()
-    thing.embed_misaligned()
-    with pytest.raises(
-        BufferError, match=f"data is at address 0x.*, alignment to {dltensor.ALIGNMENT} bytes was asked for"
-    ):
-        look(thing, borrows, False, 0, 0)
+    thing.embed_misaligned(offset)
+    for _ in range(2):
+        with pytest.raises(
+            BufferError, match=f"data is at address 0x.*, alignment to {dltensor.ALIGNMENT} bytes was asked for"
+        ):
+            look(thing, borrows, False, 0, dtype, 4)
+
+
+@pytest.mark.parametrize("flags", [WRITABLE, READONLY])
+def test_an_export_of_an_embedded_tensor_allocates_only_its_capsule_X3(flags):
+    thing = Thing(None, flags)
+    collect()
+    before = blocks()
+    capsules = [thing.__dlpack__(max_version=(1, 0)) for _ in range(2)]
+    capsules.append(call_owned(Thing.__dlpack_c_exchange_api__, thing))
+    if flags == WRITABLE:
+        capsules.append(thing.__dlpack__())
+    assert blocks() == before
 
 
 @pytest.mark.parametrize("borrows", [False, True])
@@ -122,8 +154,13 @@ def test_contradictory_requirements_are_an_error_for_an_embedded_tensor_too_C9(b
 @pytest.mark.parametrize("borrows", [False, True])
 def test_the_order_of_an_embedded_matrix_is_checked_C9(borrows):
     thing = Thing()
-    thing.embed_matrix()
+    thing.embed_matrix(2, 1)
     for _ in range(2):
         assert look(thing, borrows, False, 0, FLOAT64, 0, 2, "C")[1] is not borrows
         with pytest.raises(BufferError, match=r"strides\[0\] is 2, 1 was asked for by order 'F'"):
             look(thing, borrows, False, 0, FLOAT64, 0, 2, "F")
+    thing.embed_matrix(1, 2)
+    for _ in range(2):
+        assert look(thing, borrows, False, 0, FLOAT64, 0, 2, "F")[1] is not borrows
+        with pytest.raises(BufferError, match=r"strides\[1\] is 2, 1 was asked for by order 'C'"):
+            look(thing, borrows, False, 0, FLOAT64, 0, 2, "C")

@@ -235,7 +235,7 @@ static void *
 number(void)
 {
     static double value = 1.0;
-    const DLTensor t = dlpack_py_cpu(&value, DLPACK_PY_FLOAT64, 0, NULL, NULL);
+    const DLTensor t = dlpack_py_cpu_tensor(&value, DLPACK_PY_FLOAT64, 0, NULL, NULL);
     void *managed = dlpack_py_wrap(&t, 0, NULL, NULL);
     return managed != NULL ? managed : PyErr_NoMemory();
 }
@@ -245,7 +245,7 @@ static PyObject *
 start(PyObject *Py_UNUSED(module), PyObject *args)
 {
     const double value = 1.0;
-    const DLTensor t = dlpack_py_cpu((void *)(uintptr_t)&value, DLPACK_PY_FLOAT64, 0, NULL, NULL);
+    const DLTensor t = dlpack_py_cpu_tensor((void *)(uintptr_t)&value, DLPACK_PY_FLOAT64, 0, NULL, NULL);
     DLManagedTensorVersioned *managed = NULL;
     dlpack_py_request request;
     dlpack_py_view v;
@@ -261,7 +261,7 @@ start(PyObject *Py_UNUSED(module), PyObject *args)
     if (strcmp(how, "cpu_device") == 0)
         return dlpack_py_cpu_device(NULL, NULL);
     if (strcmp(how, "check") == 0)
-        return PyBool_FromLong(dlpack_py_check(object));
+        return PyBool_FromLong(dlpack_py_has_tensor(object));
     if (strcmp(how, "produce") == 0)
         return dlpack_py_produce(object, &t, DLPACK_PY_FLAG_READ_ONLY, NULL, 0, NULL);
     if (strcmp(how, "answer") == 0) {
@@ -339,7 +339,7 @@ start_exchange(PyObject *Py_UNUSED(module), PyObject *args)
     if (!PyArg_ParseTuple(args, "sO", &how, &object))
         return NULL;
     memset(&request, 0, sizeof(request));
-    t = dlpack_py_cpu(&t, DLPACK_PY_FLOAT64, 0, NULL, NULL);
+    t = dlpack_py_cpu_tensor(&t, DLPACK_PY_FLOAT64, 0, NULL, NULL);
     if (strcmp(how, "add") == 0)
         failed = dlpack_py_exchange_add((PyTypeObject *)object, &nothing_exchange);
     else if (strcmp(how, "embed") == 0)

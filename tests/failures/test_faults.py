@@ -608,7 +608,7 @@ class Says:
 scenario("parse_dtype", lambda v: [partial(v.consumer.parse_dtype, Says())])
 scenario("parse_device", lambda v: [partial(v.consumer.parse_device, Says())])
 
-# ---- dlpack_py_check ----
+# ---- dlpack_py_has_tensor ----
 
 CHECKED = {"a producer": lambda thing: thing, "a proxy": Proxy, "a capsule": lambda thing: thing.__dlpack__()}
 CHECKED.update({"a type": type, "nothing": lambda thing: object()})
@@ -641,8 +641,8 @@ def foreign(v, dtype="float64", new=False, writeable=True):
 
 
 def resolved(v):
-    """A complex array with is_conj() and is_neg(), as PyTorch's tensors have for lazy conjugation (X9)."""
-    answers = {"is_conj": lambda self: False, "is_neg": lambda self: False}
+    """A complex array with is_conj(), as PyTorch's tensors have for lazy conjugation (X9)."""
+    answers = {"is_conj": lambda self: False}
     return type("Tensor", (v.dlarray.Array,), answers)(foreign(v, "complex64"))
 
 
@@ -990,6 +990,38 @@ def test_a_failure_at_any_call_loses_nothing_K2_K4_P7_X6(v, name, kind):
     leaks = scenario.leaks or (WITHOUT_GIL and grows(v, runs[-1:] * len(runs)))
     if not leaks and grows(v, runs):
         pytest.fail(f"Python's memory grows where this fails: {[run() for run in runs if grows(v, [run])]}")
+
+
+def run_without_memory(v, make):
+    """Calls make() of new objects until no allocation fails: (the failed one, what the call returned or raised)."""
+    for first in itertools.count(1):
+        value, raised, failed, *_ = v.faults.run(make(), KINDS["memory"][0], first, False, None)
+        if failed is None:
+            break
+        yield failed, see(value, raised)
+
+
+in_the_usual_file = pytest.mark.parametrize("v", ["faults"], indirect=True, scope="module")
+
+
+@in_the_usual_file
+def test_a_look_at_a_type_allocates_no_memory_of_the_header_X2(v):
+    looks = run_without_memory(v, lambda: partial(v.consumer.check, type("New", (), {})()))
+    assert "DLPACK_PY_MALLOC" not in dict(looks)
+
+
+@in_the_usual_file
+def test_no_memory_for_the_refusal_of_a_capsule_is_raised_X2_P7(v):
+    """The attribute of the exchange table is no capsule: CPython allocates an exception, which the header drops."""
+    set_string = ctypes.PYFUNCTYPE(None, ctypes.py_object, ctypes.c_char_p)(("PyErr_SetString", ctypes.pythonapi))
+    *_, (_, raised) = run_without_memory(v, lambda: partial(set_string, KeyError, b"text"))  # ctypes allocates before
+    if raised != "MemoryError":
+        pytest.skip("PyErr_SetString loses the MemoryError of its text: not on this CPython")
+    attributes = {"__dlpack_c_exchange_api__": None}
+    looks = run_without_memory(
+        v, lambda: partial(v.consumer.consume, type("New", (v.producer.Thing,), attributes)(ADDRESS, (2, 3), (3, 1)))
+    )
+    assert [answer for _, answer in looks if answer != "MemoryError"] == []
 
 
 def test_every_call_of_the_header_was_made_to_fail():

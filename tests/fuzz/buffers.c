@@ -222,7 +222,8 @@ run_exporter(Input *in)
 {
     const unsigned kind = take(in);
     Exporter *exporter = take_exporter(in);
-    const Tensor likely = {dlpack_py_cpu(arena, DLPACK_PY_FLOAT32, exporter->ndim % 5, NULL, NULL), 0, NULL, NULL};
+    const Tensor likely = {dlpack_py_cpu_tensor(arena, DLPACK_PY_FLOAT32, exporter->ndim % 5, NULL, NULL), 0, NULL,
+                           NULL};
     PyObject *self = (PyObject *)exporter, *capsule;
     dlpack_py_view v;
     Want want;
@@ -313,7 +314,7 @@ take_thing(Input *in)
     thing->is_counted = given->flags % 2 == 0;
     if (slow_is_valid(&given->t, given->flags) && !slow_is_in_arena(&given->t, given->flags) &&
         slow_is_readable(given->t.device) && slow_size(&given->t) < 1000)
-        given->t = dlpack_py_cpu(arena, DLPACK_PY_INT32, 0, NULL, NULL);
+        given->t = dlpack_py_cpu_tensor(arena, DLPACK_PY_INT32, 0, NULL, NULL);
     return thing;
 }
 

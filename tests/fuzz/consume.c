@@ -156,7 +156,7 @@ request_take(Input *in, dlpack_py_request *request)
     request->copy = (int32_t)(kind % 4);
     request->has_device = (kind & 4) != 0;
     if (request->has_device)
-        request->device = dlp_device_make(TAKE(in, fuzz_devices), (int32_t)take_below(in, 2));
+        request->device = dlp_make_device(TAKE(in, fuzz_devices), (int32_t)take_below(in, 2));
     if ((kind & 8) != 0)
         request->stream.kind = (int32_t)take_below(in, 3);
     request->stream.handle = take(in);
@@ -240,7 +240,7 @@ import_capsule(Input *in, const char *name, const dlpack_py_want *want, const dl
     const char *after;
     int result, kind;
 
-    CHECK(dlpack_py_check(capsule) == is_offered(name));
+    CHECK(dlpack_py_has_tensor(capsule) == is_offered(name));
     result =
         request == NULL ? dlpack_py_consume(capsule, want, v) : dlpack_py_consume_request(capsule, request, want, v);
     kind = check_result(result, v, want, is_offered(name) ? 0 : TYPE_ERROR | VALUE_ERROR);
@@ -417,7 +417,8 @@ static void
 run(Input *in)
 {
     const unsigned what = take(in);
-    const Tensor likely = {dlpack_py_cpu(arena, DLPACK_PY_FLOAT32, (int32_t)(what % 3), NULL, NULL), 0, NULL, NULL};
+    const Tensor likely = {dlpack_py_cpu_tensor(arena, DLPACK_PY_FLOAT32, (int32_t)(what % 3), NULL, NULL), 0, NULL,
+                           NULL};
     dlpack_py_request request;
     dlpack_py_view v;
     const char *name;

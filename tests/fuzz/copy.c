@@ -101,7 +101,7 @@ check_copy(Input *in)
     int result;
 
     memset(&dst, 0, sizeof(dst));
-    dst.t = dlpack_py_cpu(NULL, DLPACK_PY_UINT8, (int32_t)(kind % 6), dst.shape, dst.strides);
+    dst.t = dlpack_py_cpu_tensor(NULL, DLPACK_PY_UINT8, (int32_t)(kind % 6), dst.shape, dst.strides);
     dst.t.dtype.bits = TAKE(in, widths);
     dst.t.dtype.lanes = TAKE(in, lanes);
     for (i = 0; i < dst.t.ndim; i++) {

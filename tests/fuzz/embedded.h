@@ -200,7 +200,7 @@ managed_take(Input *in, int32_t form)
     tensor_take(in, &managed->tensor);
     if (slow_is_valid(&managed->tensor.t, managed->tensor.flags) &&
         !slow_is_in_arena(&managed->tensor.t, managed->tensor.flags) && slow_is_readable(managed->tensor.t.device))
-        managed->tensor.t = dlpack_py_cpu(arena + kind, DLPACK_PY_UINT8, 0, NULL, NULL);
+        managed->tensor.t = dlpack_py_cpu_tensor(arena + kind, DLPACK_PY_UINT8, 0, NULL, NULL);
     managed->form = form;
     managed->raises = kind >= 224;
     if (form == DLPACK_PY_VERSIONED) {
@@ -219,7 +219,8 @@ managed_take(Input *in, int32_t form)
         managed->as.legacy.dl_tensor = managed->tensor.t;
         if (slow_is_valid(&managed->tensor.t, 0) && !slow_is_in_arena(&managed->tensor.t, 0) &&
             slow_is_readable(managed->tensor.t.device)) /* without the flags it may reach further */
-            managed->as.legacy.dl_tensor = managed->tensor.t = dlpack_py_cpu(arena, DLPACK_PY_UINT8, 0, NULL, NULL);
+            managed->as.legacy.dl_tensor = managed->tensor.t =
+                dlpack_py_cpu_tensor(arena, DLPACK_PY_UINT8, 0, NULL, NULL);
     }
     live += kind >= 16;
     return managed;

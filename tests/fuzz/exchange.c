@@ -86,7 +86,7 @@ lend(int table, void *object, DLTensor *out)
     calls[table]++;
     tensor_take(&script.in, tensor);
     if (slow_is_valid(&tensor->t, 0) && !slow_is_in_arena(&tensor->t, 0) && slow_is_readable(tensor->t.device))
-        tensor->t = dlpack_py_cpu(arena, DLPACK_PY_UINT8, 0, NULL, NULL);
+        tensor->t = dlpack_py_cpu_tensor(arena, DLPACK_PY_UINT8, 0, NULL, NULL);
     if (!script.unset)
         *out = tensor->t;
     is_lent = 1;
@@ -166,7 +166,7 @@ allocate(int table, DLTensor *prototype, DLManagedTensorVersioned **out, void *c
         managed->tensor.shape = (int64_t *)malloc((size_t)prototype->ndim * sizeof(int64_t) + 1);
         managed->tensor.strides = (int64_t *)malloc((size_t)prototype->ndim * sizeof(int64_t) + 1);
         memcpy(managed->tensor.shape, prototype->shape, (size_t)prototype->ndim * sizeof(int64_t));
-        dlpack_py_strides(prototype->ndim, prototype->shape, 'C', managed->tensor.strides);
+        dlpack_py_compact_strides(prototype->ndim, prototype->shape, 'C', managed->tensor.strides);
         *t = *prototype;
         t->shape = managed->tensor.shape;
         t->strides = how % 2 == 0 ? NULL : managed->tensor.strides;
@@ -367,7 +367,6 @@ set_up(void)
 {
     static PyMethodDef methods[] = {DLPACK_PY_METHODS(holder_dlpack, dlpack_py_cpu_device),
                                     {"is_conj", holder_is_conj, METH_NOARGS, NULL},
-                                    {"is_neg", holder_is_conj, METH_NOARGS, NULL},
                                     {NULL, NULL, 0, NULL}};
     static PyMethodDef overriding[] = {DLPACK_PY_METHODS(holder_dlpack, dlpack_py_cpu_device), {NULL, NULL, 0, NULL}};
     static PyMethodDef mine_methods[] = {DLPACK_PY_METHODS(mine_dlpack, mine_dlpack_device), {NULL, NULL, 0, NULL}};
@@ -478,8 +477,8 @@ run_holder(Input *in)
     holder->is_conj = (int)take_below(in, 4);
     for (round = 0; round < rounds; round++) { /* from the second on the type is known */
         const unsigned operation = take(in);
-        const Tensor likely = {dlpack_py_cpu(arena, DLPACK_PY_FLOAT32, (int32_t)(operation / 4 % 3), NULL, NULL), 0,
-                               NULL, NULL};
+        const Tensor likely = {dlpack_py_cpu_tensor(arena, DLPACK_PY_FLOAT32, (int32_t)(operation / 4 % 3), NULL, NULL),
+                               0, NULL, NULL};
         dlpack_py_view v;
         int result;
         Want want;
@@ -487,7 +486,7 @@ run_holder(Input *in)
         memset(calls, 0, sizeof(calls));
         allowed = is_lent = 0;
         holder->mode = operation >= 192;
-        CHECK(dlpack_py_check((PyObject *)holder) == 1 && !PyErr_Occurred());
+        CHECK(dlpack_py_has_tensor((PyObject *)holder) == 1 && !PyErr_Occurred());
         want_take(in, &want, &likely.t);
         holder->in = *in;
         if (operation % 4 == 3)
@@ -545,7 +544,7 @@ run_mine(Input *in)
     PyType_Modified(mine_type);
     tensor_take(in, given);
     if (slow_is_valid(&given->t, given->flags) && !slow_is_in_arena(&given->t, given->flags))
-        given->t = dlpack_py_cpu(arena + kind % 8, DLPACK_PY_INT16, 0, NULL, NULL);
+        given->t = dlpack_py_cpu_tensor(arena + kind % 8, DLPACK_PY_INT16, 0, NULL, NULL);
     is_valid = slow_is_valid(&given->t, given->flags) && slow_is_readable(given->t.device);
     if ((kind & 1) != 0 && dlpack_py_embed(&mine->embedded, (PyObject *)mine, &given->t, given->flags) < 0) {
         CHECK((take_exception() & (BUFFER_ERROR | VALUE_ERROR)) != 0);

@@ -147,7 +147,7 @@ take_dtype(Input *in)
     const unsigned which = take_below(in, COUNT(fuzz_dtypes) + 4);
     DLDataType dtype;
     if (which < COUNT(fuzz_dtypes))
-        return dlpack_py_cpu(NULL, fuzz_dtypes[which], 0, NULL, NULL).dtype;
+        return dlpack_py_cpu_tensor(NULL, fuzz_dtypes[which], 0, NULL, NULL).dtype;
     dtype.code = (uint8_t)take_below(in, 22);
     dtype.bits = TAKE(in, widths);
     dtype.lanes = TAKE(in, lanes);
@@ -213,7 +213,7 @@ tensor_take(Input *in, Tensor *out)
     out->t.shape = out->shape;
     out->t.strides = (kind & 16) != 0 ? NULL : out->strides;
     out->t.data = arena + sizeof(arena) / 2 + ((kind & 32) != 0 ? take_below(in, 64) : 0);
-    out->t.device = dlp_device_make(kDLCPU, 0);
+    out->t.device = dlp_make_device(kDLCPU, 0);
     if ((kind & 64) != 0)
         out->flags = take(in) & 15;
     if (!is_odd)
@@ -224,7 +224,7 @@ tensor_take(Input *in, Tensor *out)
     case 3: out->t.data = (void *)(uintptr_t)take(in); break;
     case 4: out->t.shape = NULL; break;
     case 5: out->t.byte_offset = TAKE(in, offsets); break;
-    case 6: out->t.device = dlp_device_make(TAKE(in, fuzz_devices), (int32_t)take_below(in, 3) - 1); break;
+    case 6: out->t.device = dlp_make_device(TAKE(in, fuzz_devices), (int32_t)take_below(in, 3) - 1); break;
     default: break;
     }
 }
@@ -568,7 +568,7 @@ slow_meets_curable(const DLTensor *t, int readonly, const dlpack_py_want *want)
         if (answer == 1)
             return 0;
         /* The header may refuse strides that interleave: only what surely shares memory must be refused. */
-        unknown |= answer < 0 || dlp_overlaps_itself(t);
+        unknown |= answer < 0 || dlp_may_overlap_itself(t);
     }
     return unknown ? -1 : 1;
 }

@@ -30,12 +30,12 @@ marks(const DLTensor *t, uint64_t flags, uintptr_t start, unsigned char *map, si
     return count < 0 ? -1 : 0;
 }
 
-/* dlpack_py_overlap never says no where two elements share a byte; it says no where the ranges are separate. */
+/* dlpack_py_may_overlap never says no where two elements share a byte; it says no where the ranges are separate. */
 static void
 check_overlap(const Tensor *a, const Tensor *b)
 {
     static unsigned char of_a[sizeof(arena)], of_b[sizeof(arena)];
-    const int overlap = dlpack_py_overlap(&a->t, a->flags, &b->t, b->flags);
+    const int overlap = dlpack_py_may_overlap(&a->t, a->flags, &b->t, b->flags);
     size_t i;
 
     memset(of_a, 0, sizeof(of_a));
@@ -92,7 +92,7 @@ check_strides(const DLTensor *t, uint64_t flags)
     size_t o;
 
     for (o = 0; o < COUNT(orders); o++) {
-        dlpack_py_strides(t->ndim, t->shape, orders[o], strides);
+        dlpack_py_compact_strides(t->ndim, t->shape, orders[o], strides);
         compact.strides = strides;
         for (i = 0; i < t->ndim; i++)
             CHECK(strides[i] >= 1);
@@ -111,7 +111,7 @@ check_strides(const DLTensor *t, uint64_t flags)
     memcpy(bytes, t->strides, (size_t)t->ndim * sizeof(int64_t)); /* any numbers, as if they were bytes */
     for (i = 0; i < t->ndim; i++)
         exact &= slow_size(t) == 0 || t->shape[i] == 1 || (item % 8 == 0 && bytes[i] % (item / 8) == 0);
-    CHECK((dlpack_py_byte_strides(&compact, bytes, flags, &error) == 0) == exact);
+    CHECK((dlpack_py_strides_from_bytes(&compact, bytes, flags, &error) == 0) == exact);
     for (i = 0; i < t->ndim; i++) {
         if (!exact)
             CHECK(bytes[i] == t->strides[i]);
@@ -235,7 +235,7 @@ check_tensor(const Tensor *given)
     if (layout != 0)
         CHECK(answer <= 0 && (t->strides == NULL || slow_size(t) == 0 || dlp_stride_pattern(t) != 0));
     if (answer == 1)
-        CHECK(dlp_overlaps_itself(t));
+        CHECK(dlp_may_overlap_itself(t));
     check_range(t, given->flags);
     check_strides(t, given->flags);
 }

@@ -155,7 +155,7 @@ take_thing(Input *in)
     given->flags &= ~DLPACK_PY_FLAG_IS_COPIED;
     if (slow_is_valid(&given->t, given->flags) && !slow_is_in_arena(&given->t, given->flags) &&
         slow_is_readable(given->t.device)) /* a copy reads it */
-        given->t = dlpack_py_cpu(arena, DLPACK_PY_INT32, 0, NULL, NULL);
+        given->t = dlpack_py_cpu_tensor(arena, DLPACK_PY_INT32, 0, NULL, NULL);
     return thing;
 }
 
@@ -228,7 +228,7 @@ check_parsed(PyObject *const *args, PyObject *kwnames, PyObject *const values[4]
     memset(&slow, 0xaa, sizeof(slow));
     if (dlpack_py_parse_request(args, 0, kwnames, &fast) < 0)
         kind = take_exception();
-    if (dlpack_py_parse_request_args(values[0], values[1], values[2], values[3], &slow) < 0)
+    if (dlpack_py_parse_request_obj_args(values[0], values[1], values[2], values[3], &slow) < 0)
         CHECK(take_exception() == kind);
     else
         CHECK(kind == 0 && memcmp(&fast, &slow, sizeof(fast)) == 0);
@@ -396,7 +396,7 @@ run_parse(Input *in)
         CHECK((take_exception() &
                (ATTRIBUTE_ERROR | BUFFER_ERROR | TYPE_ERROR | FOREIGN_ERROR | INTERRUPT | OTHER_ERROR)) != 0);
     else
-        CHECK(slow_is_dtype(dlpack_py_cpu(NULL, dtype, 0, NULL, NULL).dtype));
+        CHECK(slow_is_dtype(dlpack_py_cpu_tensor(NULL, dtype, 0, NULL, NULL).dtype));
     Py_DECREF(object);
 }
 

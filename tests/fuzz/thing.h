@@ -5,7 +5,7 @@
 typedef struct Thing {
     PyObject_HEAD
     Tensor given;
-    dlpack_py_exports exports;
+    dlpack_py_counter exports;
     int is_counted;
     uint32_t options;
     int is_described; /* 1: __dlpack__ calls thing_describe; 0: it uses given alone */

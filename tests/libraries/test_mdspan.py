@@ -54,7 +54,7 @@ def test_an_mdspan_has_the_elements_of_the_tensor_D4(tmp_path):
         {
             float values[6] = {0, 1, 2, 3, 4, 5};
             const int64_t shape[2] = {2, 2}, strides[2] = {-3, 2};
-            const DLTensor t = dlpack_py_cpu(values + 3, DLPACK_PY_FLOAT32, 2, shape, strides);
+            const DLTensor t = dlpack_py_cpu_tensor(values + 3, DLPACK_PY_FLOAT32, 2, shape, strides);
             auto m = cuda::to_host_mdspan<float, 2>(t);
             return !(m.extent(1) == 2 && m(0, 0) == 3 && m(0, 1) == 5 && m(1, 0) == 0 && m(1, 1) == 2);
         }

@@ -8,8 +8,8 @@ file_export(PyObject *module, PyObject *owner)
 {
     static double value;
     static const int64_t shape[1] = {1};
-    const DLTensor t = dlpack_py_cpu(&value, DLPACK_PY_FLOAT64, 1, shape, NULL);
-    PyObject *capsule = dlpack_py_produce_args(owner, &t, 0, NULL, NULL, NULL, NULL), *tensor;
+    const DLTensor t = dlpack_py_cpu_tensor(&value, DLPACK_PY_FLOAT64, 1, shape, NULL);
+    PyObject *capsule = dlpack_py_produce_obj_args(owner, &t, 0, NULL, NULL, NULL, NULL), *tensor;
 
     (void)module;
     if (capsule == NULL)

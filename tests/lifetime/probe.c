@@ -75,7 +75,7 @@ array_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     if (self == NULL)
         return NULL;
     self->shape[0] = self->strides[0] = 1;
-    t = dlpack_py_cpu(&self->value, DLPACK_PY_FLOAT64, 1, self->shape, self->strides);
+    t = dlpack_py_cpu_tensor(&self->value, DLPACK_PY_FLOAT64, 1, self->shape, self->strides);
     if (dlpack_py_embed(&self->tensors, (PyObject *)self, &t, 0) < 0)
         Py_CLEAR(self);
     return (PyObject *)self;
@@ -183,7 +183,7 @@ make_capsule(PyObject *module, PyObject *args)
 {
     static double value;
     static const int64_t shape[1] = {1};
-    const DLTensor t = dlpack_py_cpu(&value, DLPACK_PY_FLOAT64, 1, shape, NULL);
+    const DLTensor t = dlpack_py_cpu_tensor(&value, DLPACK_PY_FLOAT64, 1, shape, NULL);
     dlpack_py_offer offer;
     dlpack_py_request request;
     const char *form = "versioned";
@@ -246,7 +246,7 @@ wrap(PyObject *module, PyObject *unused)
 {
     static double value;
     static const int64_t shape[1] = {1};
-    const DLTensor t = dlpack_py_cpu(&value, DLPACK_PY_FLOAT64, 1, shape, NULL);
+    const DLTensor t = dlpack_py_cpu_tensor(&value, DLPACK_PY_FLOAT64, 1, shape, NULL);
     (void)module;
     (void)unused;
     return PyLong_FromVoidPtr(dlpack_py_wrap(&t, 0, &value, count_freed));
@@ -270,7 +270,7 @@ rude_capsule(PyObject *module, PyObject *unused)
         return PyErr_NoMemory();
     managed->version.major = 1;
     managed->dl_tensor.device.device_type = kDLCPU;
-    managed->dl_tensor.dtype = dlpack_py_cpu(NULL, DLPACK_PY_INT8, 0, NULL, NULL).dtype;
+    managed->dl_tensor.dtype = dlpack_py_cpu_tensor(NULL, DLPACK_PY_INT8, 0, NULL, NULL).dtype;
     managed->dl_tensor.data = managed;
     managed->deleter = rude_deleter;
     return dlpack_py_capsule_steal(managed, DLPACK_PY_VERSIONED);

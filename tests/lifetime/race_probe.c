@@ -9,6 +9,7 @@
 
 #include "../counted_blocks.h"
 #include "dlpack_exchange.h"
+#include "../lends.h"
 
 /* ISO C has no cast from a function pointer to an object pointer. */
 #define SLOT(function) ((void *)(intptr_t)(function))
@@ -50,6 +51,13 @@ static PyObject *
 count_blocks(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
     return PyLong_FromLong(atomic_load(&blocks));
+}
+
+/* records(): the number of types with a table that the header knows, in all interpreters. */
+static PyObject *
+count_records(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
+{
+    return PyLong_FromLong(atomic_load(&records));
 }
 
 /* ---- Things --------------------------------------------------------------- */
@@ -104,7 +112,7 @@ thing_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
         self->numbers[i] = i;
     self->shape[0] = 4;
     self->strides[0] = 1;
-    t = dlpack_py_cpu(self->numbers, DLPACK_PY_FLOAT64, 1, self->shape, self->strides);
+    t = dlpack_py_cpu_tensor(self->numbers, DLPACK_PY_FLOAT64, 1, self->shape, self->strides);
     if (dlpack_py_embed(&self->tensors, (PyObject *)self, &t, flags) < 0)
         Py_CLEAR(self);
     return (PyObject *)self;
@@ -142,33 +150,40 @@ static PyObject *
 thing_embed_singles(PyObject *op, PyObject *Py_UNUSED(unused))
 {
     Thing *self = (Thing *)op;
-    const DLTensor t = dlpack_py_cpu(self->numbers, DLPACK_PY_FLOAT32, 1, self->shape, NULL);
+    const DLTensor t = dlpack_py_cpu_tensor(self->numbers, DLPACK_PY_FLOAT32, 1, self->shape, NULL);
     if (dlpack_py_embed(&self->tensors, op, &t, 0) < 0)
         return NULL;
     Py_RETURN_NONE;
 }
 
-/* embed_matrix(): embeds the numbers as rows of two. */
+/* embed_matrix(first, second): embeds the numbers as a matrix of two rows, with these strides. */
 static PyObject *
-thing_embed_matrix(PyObject *op, PyObject *Py_UNUSED(unused))
+thing_embed_matrix(PyObject *op, PyObject *args)
 {
     Thing *self = (Thing *)op;
+    int first, second;
     DLTensor t;
-    self->shape[0] = self->shape[1] = self->strides[0] = 2;
-    self->strides[1] = 1;
-    t = dlpack_py_cpu(self->numbers, DLPACK_PY_FLOAT64, 2, self->shape, self->strides);
+
+    if (!PyArg_ParseTuple(args, "ii", &first, &second))
+        return NULL;
+    self->shape[0] = self->shape[1] = 2;
+    self->strides[0] = first;
+    self->strides[1] = second;
+    t = dlpack_py_cpu_tensor(self->numbers, DLPACK_PY_FLOAT64, 2, self->shape, self->strides);
+    memset(&self->tensors, 0x55, sizeof(self->tensors)); /* uninitialized, as malloc leaves memory */
     if (dlpack_py_embed(&self->tensors, op, &t, 0) < 0)
         return NULL;
     Py_RETURN_NONE;
 }
 
-/* embed_misaligned(): embeds three numbers that begin at the second byte of the memory. */
+/* embed_misaligned(offset): embeds two numbers that begin at this byte of the memory. */
 static PyObject *
-thing_embed_misaligned(PyObject *op, PyObject *Py_UNUSED(unused))
+thing_embed_misaligned(PyObject *op, PyObject *offset)
 {
-    static int64_t three[] = {3}, one[] = {1};
+    static int64_t two[] = {2}, one[] = {1};
     Thing *self = (Thing *)op;
-    const DLTensor t = dlpack_py_cpu((char *)self->numbers + 1, DLPACK_PY_FLOAT64, 1, three, one);
+    const DLTensor t =
+        dlpack_py_cpu_tensor((char *)self->numbers + PyLong_AsLong(offset), DLPACK_PY_FLOAT64, 1, two, one);
     if (dlpack_py_embed(&self->tensors, op, &t, 0) < 0)
         return NULL;
     Py_RETURN_NONE;
@@ -176,8 +191,8 @@ thing_embed_misaligned(PyObject *op, PyObject *Py_UNUSED(unused))
 
 static PyMethodDef thing_methods[] = {
     DLPACK_PY_METHODS(thing_dlpack, dlpack_py_cpu_device),
-    {"embed_matrix", thing_embed_matrix, METH_NOARGS, NULL},
-    {"embed_misaligned", thing_embed_misaligned, METH_NOARGS, NULL},
+    {"embed_matrix", thing_embed_matrix, METH_VARARGS, NULL},
+    {"embed_misaligned", thing_embed_misaligned, METH_O, NULL},
     {"embed_singles", thing_embed_singles, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
@@ -328,14 +343,14 @@ consume_integers(PyObject *Py_UNUSED(module), PyObject *obj)
 static PyObject *
 check(PyObject *Py_UNUSED(module), PyObject *obj)
 {
-    return PyBool_FromLong(dlpack_py_check(obj));
+    return PyBool_FromLong(dlpack_py_has_tensor(obj));
 }
 
 /* wait_until_taken(capsule): checks the capsule until it is consumed. */
 static PyObject *
 wait_until_taken(PyObject *Py_UNUSED(module), PyObject *capsule)
 {
-    while (dlpack_py_check(capsule)) {
+    while (dlpack_py_has_tensor(capsule)) {
         Py_BEGIN_ALLOW_THREADS
         sched_yield();
         Py_END_ALLOW_THREADS
@@ -358,7 +373,7 @@ return_like(PyObject *Py_UNUSED(module), PyObject *args)
 static PyObject *
 allocate_like(PyObject *Py_UNUSED(module), PyObject *like)
 {
-    const DLTensor prototype = dlpack_py_cpu(NULL, DLPACK_PY_FLOAT64, 1, four, NULL);
+    const DLTensor prototype = dlpack_py_cpu_tensor(NULL, DLPACK_PY_FLOAT64, 1, four, NULL);
     dlpack_py_view v;
     double total;
     int i;
@@ -455,10 +470,12 @@ static PyMethodDef functions[] = {
     {"consume", consume, METH_O, NULL},
     {"consume_detached", consume_detached, METH_O, NULL},
     {"consume_integers", consume_integers, METH_O, NULL},
+    {"lends", probe_lends, METH_O, NULL},
     {"look", look, METH_VARARGS, NULL},
     {"meet", meet, METH_O, NULL},
     {"new_type", new_type, METH_NOARGS, NULL},
     {"new_type_without_table", new_type_without_table, METH_NOARGS, NULL},
+    {"records", count_records, METH_NOARGS, NULL},
     {"release_on_threads", release_on_threads, METH_VARARGS, NULL},
     {"return_like", return_like, METH_VARARGS, NULL},
     {"state", state, METH_NOARGS, NULL},

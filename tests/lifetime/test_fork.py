@@ -244,14 +244,19 @@ probe.settle(1)
     )
 
 
-def test_an_owner_that_forks_in_a_deleter_leaves_the_count_right_in_both_processes_K5(child):
+@pytest.mark.parametrize("then", ["pass", "probe.drop_detached(export())"])
+def test_an_owner_that_forks_in_a_deleter_leaves_the_count_right_in_both_processes_K5(child, then):
     """The child counts from 0. If the count fell below 0, the child would end without waiting for the next deleter."""
     child(
         IN_FLIGHT
-        + """
+        + f"""
+def fork():
+    children.append(os.fork())
+    if children == [0]:
+        {then}
 for form in FORMS:
     children = []
-    probe.drop_detached(export(lambda: children.append(os.fork()), form))
+    probe.drop_detached(export(fork, form))
     child = children.pop()
     if child == 0:
         break
@@ -289,18 +294,19 @@ for form in FORMS:
     )
 
 
-def test_a_first_use_that_fails_by_recursion_error_can_be_repeated_K5(child):
-    child("""
+@pytest.mark.parametrize("error", ["RecursionError", "MemoryError", "KeyboardInterrupt"])
+def test_a_first_use_that_fails_for_lack_of_room_can_be_repeated_K5(child, error):
+    child(f"""
 import atexit, builtins
 real, before = builtins.__import__, atexit._ncallbacks()
 def no_room(name, *rest):
     if name == "atexit":
-        raise RecursionError
+        raise {error}
     return real(name, *rest)
 builtins.__import__ = no_room
 try:
     probe.state()
-except RecursionError:
+except {error}:
     builtins.__import__ = real
 assert builtins.__import__ is real and atexit._ncallbacks() == before
 probe.state()

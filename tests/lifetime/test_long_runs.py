@@ -17,6 +17,7 @@ import exchange_probe
 import probe
 import producer_probe
 import pytest
+import race_probe
 from collecting import PYPY
 from optional import numpy
 
@@ -125,6 +126,13 @@ class Namespace(Method):
         return dlarray
 
 
+class Interface:
+    """An object with __array_interface__, of three float64."""
+
+    def __init__(self, data, **fields):
+        self.__array_interface__ = {"version": 3, "shape": (3,), "typestr": FLOAT64, "data": data, **fields}
+
+
 def refused(error, function, *arguments, **options):
     def call():
         try:
@@ -141,6 +149,7 @@ def used(capsule):
     return capsule
 
 
+FLOAT64 = {"little": "<f8", "big": ">f8"}[sys.byteorder]
 ARRAY = dlarray.arange(12, dtype="float64").reshape(3, 4)
 READ_ONLY = dlarray.arange(12)
 READ_ONLY.setflags(writeable=False)
@@ -149,6 +158,7 @@ BYTES = bytearray(64)
 TABLE = dlarray.Array.__dlpack_c_exchange_api__
 METHOD, OLD, NAMESPACE = Method(ARRAY), Old(ARRAY), Namespace(ARRAY)
 THING = producer_probe.Thing(ARRAY.data_ptr, (3, 4))
+BY_ADDRESS, BY_BUFFER = Interface((ARRAY.data_ptr, False), strides=(8,)), Interface(bytes(40), offset=16)
 
 consume = consumer_probe.consume
 
@@ -164,6 +174,7 @@ PRODUCING = {
     "produced": lambda: THING.produce(max_version=(1, 0)),
     "produced from objects": lambda: THING.produce_args(max_version=(1, 0)),
     "refused stream": refused(ValueError, ARRAY.__dlpack__, stream=-2),
+    "refused stream of many digits": refused(ValueError, ARRAY.__dlpack__, stream=-(10**300)),
     "refused device": refused(BufferError, ARRAY.__dlpack__, dl_device=(2, 0)),
     "refused version": refused(TypeError, ARRAY.__dlpack__, max_version="1.0"),
     "refused keyword": refused(TypeError, ARRAY.__dlpack__, versions=(1, 0)),
@@ -183,10 +194,17 @@ CONSUMING = {
     "copied by its producer": lambda: consume(METHOD, copy=True),
     "copied as needed": lambda: consume(STEPS, {"order": "C", "options": consumer_probe.DLPACK_PY_WANT_COPY_IF_NEEDED}),
     "from a buffer": lambda: consume(BYTES, {"fallback": 1}),
+    "from an address": lambda: consume(BY_ADDRESS, {"fallback": 1}),
+    "from a buffer by its interface": lambda: consume(BY_BUFFER, {"fallback": 1}),
+    "refused strides of an interface": refused(
+        BufferError, consume, Interface((8, False), strides=(2.5,)), {"fallback": 1}
+    ),
+    "refused data of an interface": refused(BufferError, consume, Interface(bytes(8)), {"fallback": 1}),
     "as a buffer": lambda: memoryview(ARRAY),
     "released detached": lambda: consume(ARRAY).release_detached(),
     "released while raising": refused(KeyError, lambda: consume(ARRAY).release_raising(KeyError)),
     "moved": lambda: consume(ARRAY).move(),
+    "as an array interface": lambda: ARRAY.__array_interface__,
     "borrowed by table": lambda: exchange_probe.borrow(ARRAY),
     "borrowed by method": lambda: exchange_probe.borrow(METHOD),
     "borrowed to be written": lambda: exchange_probe.borrow(ARRAY, writable=True),
@@ -208,6 +226,12 @@ CONSUMING = {
 if sysconfig.get_config_var("Py_GIL_DISABLED"):
     del CONSUMING["new types"]  # CPython 3.13 without a GIL leaks memory for each deleted type
 
+
+class Unchanging(type):
+    def __setattr__(cls, name, value):
+        raise KeyError(name)
+
+
 TABLES = {
     "owned": lambda: exchange_probe.call_owned(TABLE, ARRAY),
     "borrowed": lambda: exchange_probe.call_borrowed(TABLE, ARRAY),
@@ -221,8 +245,10 @@ TABLES = {
     "a result by the namespace": lambda: exchange_probe.return_like(
         NAMESPACE, exchange_probe.allocate_like(NAMESPACE, (3, 4))
     ),
+    "asked for a result": lambda: [exchange_probe.check_like(like) for like in (ARRAY, NAMESPACE)],
     "refused owned": refused(TypeError, exchange_probe.call_owned, TABLE, METHOD),
     "refused borrowed": refused(BufferError, exchange_probe.call_borrowed, TABLE, READ_ONLY),
+    "refused by a type": refused(KeyError, race_probe.add_table, Unchanging("Unchanging", (), {})),
     "refused allocation": lambda: exchange_probe.call_allocate(TABLE, (1 << 60,)),
     "refused result": refused(ValueError, exchange_probe.return_borrowed_like, ARRAY, ARRAY),
 }
@@ -294,8 +320,8 @@ def test_interpreters_that_start_and_end_leak_nothing_G1(child, own_gil):
     """Only CPython 3.11 frees all memory of an interpreter. For other versions, counts the header's blocks only."""
     child(
         f"""
-        import gc
-        counters = [lambda: probe.counts()["blocks"]]
+        import gc, race_probe
+        counters = [lambda: probe.counts()["blocks"], race_probe.records]
         if sys.version_info[:2] == (3, 11):
             counters += [sys.getallocatedblocks, getattr(sys, "gettotalrefcount", int)]
         def count():
@@ -307,6 +333,11 @@ def test_interpreters_that_start_and_end_leak_nothing_G1(child, own_gil):
                     import dlarray, echo
                     a = dlarray.arange(3)
                     kept = [a, dlarray.from_dlpack(a), echo.echo(a), dlarray.from_dlpack(probe.capsule(object()))]
+                    probe.Consumer(a)  # caches the type of the array for this interpreter
+                    import builtins, race_probe
+                    builtins.from_dlpack = partial(id)
+                    race_probe.return_like(1, a)  # caches the function for the type int
+                    race_probe.new_type()
                     kept += [probe.Consumer(probe.capsule(probe.Array(), form)) for form in FORMS]
                     for tensor in exports() + [probe.wrap()]:
                         probe.drop(tensor)

@@ -221,6 +221,38 @@ def test_the_collector_visits_an_owner_only_in_its_own_interpreter_G1(child, own
     )
 
 
+def test_the_collector_does_not_visit_an_owner_of_an_earlier_interpreter_at_the_same_address_G1(child, own_gil):
+    child(f"""
+        read, write = os.pipe()
+        for i in range(3):
+            inside({SEND!r}.format(write=write), {own_gil})
+            tensors = os.read(read, 1000).decode()
+            inside(f'''if 1:
+                import gc
+                found = [len(gc.get_referents(probe.give_object(tensor))) for tensor in {{tensors}}]
+                assert found == [1] * 4, found
+            ''', {own_gil})
+    """)
+
+
+@pytest.mark.skipif(not hasattr(os, "register_at_fork"), reason="functions that outlive all modules: no fork here")
+def test_a_state_of_a_dying_interpreter_is_not_found_by_a_later_one_at_the_same_address_G1(child):
+    """The first interpreter drops its functions for a fork after its dictionary, in which its first state lives."""
+    child("""
+        read, write = os.pipe()
+        for i in range(3):
+            inside('''if 1:
+                def late(state, write, to, text, encode):
+                    write(to, encode(text(state())))
+                owner = Owner(partial(late, probe.state, os.write, WRITE, str, str.encode))
+                os.register_at_fork(before=partial(id, owner))
+            '''.replace("WRITE", str(write)))
+            os.write(write, b" ")
+            state = os.read(read, 100).strip().decode()
+            inside(f"assert probe.state() != {state or None}")
+    """)
+
+
 def test_a_deleter_in_the_main_interpreter_drops_an_owner_in_its_subinterpreter_K2_K5(child, own_gil):
     child(
         f"""

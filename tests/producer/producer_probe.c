@@ -15,7 +15,7 @@ typedef struct {
     dlpack_py_embedded embedded; /* filled if is_embedded */
     int is_embedded;
     int is_elsewhere; /* the offer has tensor, although is_embedded is set */
-    dlpack_py_exports exports;
+    dlpack_py_counter exports;
     int is_counted, is_copy, has_no_owner, has_no_tensor;
     int has_empty_device; /* the offer names a device whose operations are NULL */
     int pending;          /* the number of pending streams in the offer */
@@ -55,7 +55,7 @@ thing_init(PyObject *op, PyObject *args, PyObject *names)
     if (parse_extents(shape, self->shape) < 0 || (strides != Py_None && parse_extents(strides, self->strides) < 0))
         return -1;
     t->data = (void *)(uintptr_t)data;
-    t->device = dlp_device_make(type, id);
+    t->device = dlp_make_device(type, id);
     t->ndim = (int32_t)PyTuple_Size(shape);
     t->dtype.code = (uint8_t)code;
     t->dtype.bits = (uint8_t)bits;
@@ -170,8 +170,8 @@ thing_produce_args(PyObject *op, PyObject *args, PyObject *names)
 
     if (!PyArg_ParseTupleAndKeywords(args, names, "|$OOOO", keywords, &stream, &max_version, &dl_device, &copy))
         return NULL;
-    return dlpack_py_produce_args(self->has_no_owner ? NULL : op, self->has_no_tensor ? NULL : &self->tensor,
-                                  self->flags, stream, max_version, dl_device, copy);
+    return dlpack_py_produce_obj_args(self->has_no_owner ? NULL : op, self->has_no_tensor ? NULL : &self->tensor,
+                                      self->flags, stream, max_version, dl_device, copy);
 }
 
 static PyMethodDef thing_methods[] = {
@@ -266,7 +266,7 @@ probe_export_buffer(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize
         return NULL;
     buffer = PyMemoryView_GET_BUFFER(memory);
     length = buffer->len;
-    t = dlpack_py_cpu(buffer->buf, DLPACK_PY_UINT8, 1, &length, NULL);
+    t = dlpack_py_cpu_tensor(buffer->buf, DLPACK_PY_UINT8, 1, &length, NULL);
     capsule =
         dlpack_py_produce(memory, &t, buffer->readonly ? DLPACK_PY_FLAG_READ_ONLY : 0, args + 1, nargs - 1, kwnames);
     Py_DECREF(memory);

@@ -178,6 +178,23 @@ def test_a_malformed_tensor_is_deleted_and_refused_D8(form, fields):
     assert made.deleted == 1
 
 
+@both_forms
+def test_a_deleter_of_the_same_file_counts_only_in_its_own_field_K4(form):
+    """Other fields of the struct have the address of the file's deleter, where the other form has its field."""
+    deleter = dltensor.read(producer_probe.Thing(8, (0,)).__dlpack__(**({} if form == VERSIONED else NOW))).deleter
+    if form == LEGACY:
+        dtype = deleter >> 32 & 0xFF, deleter >> 40 & 0xFF, deleter >> 48 & 0xFFFF
+        made = Made(form, ndim=ctypes.c_int32(deleter).value, dtype=dtype)
+        with pytest.raises(BufferError):
+            object_of(made)
+    else:
+        made = Made(form, ndim=0, shape=None, strides=None)
+        made.managed.dl_tensor.shape = ctypes.cast(deleter, ctypes.POINTER(ctypes.c_int64))
+        assert made.deleted == 0
+        object_of(made)
+    assert made.deleted == 1
+
+
 def test_misaligned_memory_and_negative_strides_are_fine_D2_D5():
     made = Made(byte_offset=4)
     assert dltensor.read(object_of(made).__dlpack__(**NOW)).data == made.address + 4

@@ -148,11 +148,20 @@ def test_a_malformed_tensor_is_not_embedded_nor_wrapped_D8(fields, text):
 def test_an_embedded_tensor_needs_its_strides_D4():
     with pytest.raises(ValueError, match="strides is NULL"):
         Thing(address, (3,), embedded=True)
+    says = dltensor.read(Thing(address, (), embedded=True).__dlpack__(max_version=(1, 0)))
+    assert (says.data, says.ndim) == (address, 0)  # a scalar has none
 
 
 @both_forms
 def test_strides_that_are_null_are_filled_in_D4(form):
-    assert dltensor.read(thing((2, 3)).__dlpack__(**ASK[form])).strides == (3, 1)
+    for shape in (2, 3), (2, 0, 3):
+        assert dltensor.read(thing(shape).__dlpack__(**ASK[form])).strides == dltensor.compact(shape)
+
+
+@both_forms
+def test_an_exported_scalar_has_no_shape_and_no_strides_D3(form):
+    says = dltensor.read(thing(()).__dlpack__(**ASK[form]))
+    assert (says.ndim, says.shape, says.strides) == (0, None, None)
 
 
 @both_forms
@@ -162,6 +171,13 @@ def test_byte_offset_is_folded_into_data_and_no_elements_have_no_data_D1_D3(form
     assert (says.data, says.byte_offset) == (address + 16, 0)
     says = dltensor.read(thing((0, 3), byte_offset=16, embedded=embedded).__dlpack__(**ASK[form]))
     assert (says.data, says.byte_offset) == (None, 0)
+
+
+@pytest.mark.parametrize("kind", [1, 2, 4, 7, 8, 14, 15])
+def test_byte_offset_is_not_added_to_a_handle_D1(kind):
+    says = dltensor.read(wrap(thing(device=(kind, 0), byte_offset=16)))
+    is_address = kind in (1, 2, 14)
+    assert (says.data, says.byte_offset) == ((address + 16, 0) if is_address else (address, 16))
 
 
 @pytest.mark.parametrize("kind", [1, 2, 4, 7, 8, 14, 15])
@@ -226,8 +242,9 @@ def test_flags_of_an_offer_are_added_to_an_embedded_tensor_P3(embedded):
 
 
 @allocated_or_embedded
-def test_the_padded_flag_has_no_meaning_for_elements_of_whole_bytes_D6_P3(embedded):
-    owner = thing(flags=PADDED, embedded=embedded)
+@pytest.mark.parametrize("dtype", [(0, 8, 1), (2, 64, 1)])
+def test_the_padded_flag_has_no_meaning_for_elements_of_whole_bytes_D6_P3(embedded, dtype):
+    owner = thing(dtype=dtype, flags=PADDED, embedded=embedded)
     assert dltensor.read(owner.__dlpack__()).form == LEGACY
     assert dltensor.read(owner.__dlpack__(max_version=(1, 0))).flags == 0
     assert dltensor.read(owner.__dlpack__(max_version=(1, 0), copy=True)).flags == IS_COPIED
@@ -339,12 +356,14 @@ def test_any_other_device_is_a_buffer_error_P5(device):
             thing(device=device).__dlpack__(dl_device=asked)
 
 
+@both_forms
+@allocated_or_embedded
 @pytest.mark.parametrize("device", [(2, 0), (8, 0), (10, 1), (99, 0)])
-def test_memory_that_the_cpu_cannot_read_is_refused_by_the_name_of_its_device_P7(device):
-    owner = thing(device=device)
+def test_memory_that_the_cpu_cannot_read_is_refused_by_the_name_of_its_device_P7(device, form, embedded):
+    owner = thing(device=device, embedded=embedded)
     assert owner.__dlpack_device__() == device
     with pytest.raises(BufferError, match="device is "):
-        owner.__dlpack__()
+        owner.__dlpack__(**ASK[form])
 
 
 @pytest.mark.parametrize("device, wrong", [(CUDA_HOST, 0), (CUDA_MANAGED, 0), (ROCM_HOST, 1)])
@@ -381,6 +400,14 @@ def test_a_veto_gets_the_request_and_refuses_by_its_own_exception_P7(form, embed
         del raised
     error.__traceback__ = None
     assert sys.getrefcount(owner) == before
+
+
+def test_a_veto_gets_the_major_and_the_minor_number_of_max_version_P2():
+    asked = []
+    owner = thing(veto=lambda max_version, copy: asked.append(max_version) or True)
+    for given in (0, 8), (1, 2), (1, 3), (2, 7), (1, -1), (1, 2**40):
+        owner.__dlpack__(max_version=given)
+    assert asked == [(0, 8), (1, 2), (1, 3), (2, 7), (1, 0), (1, 2**31 - 1)]
 
 
 def test_a_veto_without_an_exception_is_a_buffer_error_P7():
@@ -487,6 +514,23 @@ def test_wrapped_memory_is_freed_by_its_consumer_on_any_thread_K5():
     assert taken.values() == [0.0, 1.0, 2.0]
     taken.delete_on_a_foreign_thread()
     assert freed == [1]
+
+
+def test_an_exception_in_flight_survives_the_function_that_frees_wrapped_memory_K2(monkeypatch):
+    reported, freed = [], []
+    monkeypatch.setattr(sys, "unraisablehook", lambda what: reported.append(type(what.exc_value)))
+
+    def fail(error=ZeroDivisionError):
+        raise error
+
+    error = KeyError("in flight")
+    for free in lambda: freed.append(1), fail:
+        with pytest.raises(KeyError) as raised:
+            _ = (wrap(thing(), free), fail(error))
+        collect()
+        assert raised.value is error
+        assert error.__context__ is None
+    assert (freed, reported) == ([1], [ZeroDivisionError])
 
 
 def test_memory_without_a_free_function_may_be_wrapped_K3():

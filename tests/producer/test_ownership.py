@@ -263,22 +263,36 @@ def test_a_deleter_may_run_on_a_thread_that_python_never_saw_K5(form):
     assert sys.getrefcount(a) == before
 
 
+def delete_on_a_foreign_thread(form, on_end):
+    """Deallocates an array there. Without a GIL, a living thread deallocates the objects that it created itself."""
+    taken = []
+    thread = threading.Thread(target=lambda: taken.append(Taken(watched(on_end).__dlpack__(**ASK[form]))))
+    thread.start()
+    thread.join()
+    taken.pop().delete_on_a_foreign_thread()
+
+
 @not_on_pypy("a finalizer that runs at once")
 @both_forms
 def test_a_deleter_on_a_foreign_thread_may_deallocate_the_owner_K5(form):
     seen = []
-    taken = []
-
-    def make():
-        taken.append(Taken(watched(lambda: seen.append(threading.get_ident())).__dlpack__(**ASK[form])))
-
-    # Create the array on a thread that ends: without a GIL, a living thread deallocates the objects that it created.
-    thread = threading.Thread(target=make)
-    thread.start()
-    thread.join()
-    taken.pop().delete_on_a_foreign_thread()
+    delete_on_a_foreign_thread(form, lambda: seen.append(threading.get_ident()))
     assert len(seen) == 1
     assert seen[0] != threading.get_ident()
+
+
+@not_on_pypy("a finalizer that runs at once")
+@both_forms
+def test_a_deleter_leaves_nothing_of_a_foreign_thread_K5(form):
+    local, left = threading.local(), []
+
+    def end():
+        local.value = type("Value", (), {})()
+        left.append(weakref.ref(local.value))
+
+    delete_on_a_foreign_thread(form, end)
+    collect()
+    assert [value() for value in left] == [None]
 
 
 @both_forms

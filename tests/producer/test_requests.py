@@ -179,6 +179,11 @@ NO_PAIRS = [
     (None, 0),
     (1, None),
     ("1", "0"),
+    (1, 0, 0, 0),
+    (1, 0, 0, 0, 0),
+    (Index(1), 0, 0, 0),
+    "x" * 60,
+    "x" * 61,
     object(),
 ]
 
@@ -289,6 +294,11 @@ def test_on_the_cpu_any_other_integer_is_a_value_error_that_shows_it_P6(stream, 
 )
 def test_what_is_no_integer_is_a_type_error_that_shows_it_P6(stream, more):
     refuses(TypeError, f"stream is {shown(stream)}, None or an integer was wanted", stream=stream, **more)
+
+
+@pytest.mark.parametrize("digits, text", [(200, str(10**199)), (201, "int")], ids=["200", "201"])
+def test_a_repr_of_200_characters_is_shown_P6(digits, text):
+    refuses(ValueError, f"stream is {text}, ", stream=10 ** (digits - 1))
 
 
 def test_a_stream_whose_index_raises_is_heard_P6():

@@ -13,6 +13,7 @@ static size_t blocks;
 #define DLPACK_PY_FREE(pointer) (__atomic_sub_fetch(&blocks, 1, __ATOMIC_RELAXED), free(pointer))
 
 #include "dlpack_cuda_array_interface.h"
+#include "../lends.h"
 
 #if defined(__HIP_PLATFORM_AMD__)
 #define DLPACK(name) dlpack_rocm_##name
@@ -61,7 +62,7 @@ typedef struct {
     uint64_t flags;
     uint32_t options;
     PyObject *veto; /* called before each export; NULL: none */
-    dlpack_py_exports exports;
+    dlpack_py_counter exports;
     size_t pending_count;
     dlpack_py_work_stream pending[MAX_STREAMS];
 } Array;
@@ -186,9 +187,9 @@ array_new(PyTypeObject *type, PyObject *args, PyObject *names)
     }
     Py_XINCREF(veto);
     self->veto = veto;
-    self->tensor = dlpack_py_cpu(NULL, dtype, (int32_t)PyTuple_Size(shape), self->shape,
-                                 strides == Py_None ? NULL : self->strides);
-    self->tensor.device = dlp_device_make(self->type, self->device);
+    self->tensor = dlpack_py_cpu_tensor(NULL, dtype, (int32_t)PyTuple_Size(shape), self->shape,
+                                        strides == Py_None ? NULL : self->strides);
+    self->tensor.device = dlp_make_device(self->type, self->device);
     if (self->size == 0)
         self->size = (Py_ssize_t)dlpack_py_nbytes(&self->tensor, 0);
     if (self->size > 0 && array_on_its_device(self, array_allocate) < 0) {
@@ -544,8 +545,13 @@ probe_from_dlpack(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyO
     const stream_handle stream = as_stream(args[0]);
     dlpack_py_view v;
 
-    if (PyErr_Occurred() || DLPACK(from_dlpack)(args + 1, nargs - 1, kwnames, NULL, stream, &v) < 0)
+    memset(&v, 0x55, sizeof(v)); /* uninitialized, as on the stack */
+    if (PyErr_Occurred())
         return NULL;
+    if (DLPACK(from_dlpack)(args + 1, nargs - 1, kwnames, NULL, stream, &v) < 0)
+        return v.managed == NULL && v.allocated == NULL
+                   ? NULL
+                   : PyErr_Format(PyExc_SystemError, "the view is not empty after a failure");
     return view_make(module, &v);
 }
 
@@ -572,20 +578,6 @@ foreign_delete(DLManagedTensorVersioned *managed)
     (void)snprintf(foreign_deleted_in + at, sizeof(foreign_deleted_in) - at, "%d ",
                    (int)PyInterpreterState_GetID(DLP_INTERPRETER()));
     free(managed);
-}
-
-/* borrow(obj): borrows a tensor for the CPU. Returns whether it was borrowed, and not consumed. */
-static PyObject *
-probe_borrow(PyObject *Py_UNUSED(module), PyObject *obj)
-{
-    dlpack_py_view v;
-    int lent;
-
-    if (dlpack_py_borrow(obj, NULL, &v) < 0)
-        return NULL;
-    lent = v.managed == NULL;
-    dlpack_py_release(&v);
-    return PyBool_FromLong(lent);
 }
 
 /* release_borrowed(stream): releases a view as dlpack_py_borrow fills it where a table lends no strides. */
@@ -638,8 +630,8 @@ probe_foreign(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 
     managed->version.major = DLPACK_MAJOR_VERSION;
     managed->deleter = foreign_delete;
-    managed->dl_tensor = dlpack_py_cpu(&data, DLPACK_PY_UINT8, 1, &one, &one);
-    managed->dl_tensor.device = dlp_device_make(DEVICE, 0);
+    managed->dl_tensor = dlpack_py_cpu_tensor(&data, DLPACK_PY_UINT8, 1, &one, &one);
+    managed->dl_tensor.device = dlp_make_device(DEVICE, 0);
     return PyCapsule_New(managed, "dltensor_versioned", NULL);
 }
 
@@ -722,13 +714,15 @@ foreign_owned(void *object, DLManagedTensorVersioned **out)
 
 static PyObject *work_function; /* global: the function of the table gets no object */
 
-/* A function with the attribute `forgets` leaves its exception behind, and no error is returned. */
+/* A function with the attribute `forgets` leaves its exception behind, and no error is returned; for one with the
+ * attribute `fails`, an error is returned, and no exception is set. */
 static int
 foreign_work(DLDeviceType type, int32_t id, void **out)
 {
     const int forgets = PyObject_HasAttrString(work_function, "forgets");
+    const int fails = PyObject_HasAttrString(work_function, "fails");
     const int failed = answer(PyObject_CallFunction(work_function, "ii", (int)type, (int)id), out);
-    return forgets ? 0 : failed;
+    return fails ? -1 : forgets ? 0 : failed;
 }
 
 static int
@@ -818,7 +812,7 @@ static PyMethodDef functions[] = {
     {"consume", KEYWORDS(probe_consume), METH_VARARGS | METH_KEYWORDS, NULL},
     {"from_dlpack", DLP_METHOD(probe_from_dlpack), METH_FASTCALL | METH_KEYWORDS, NULL},
     {"from_dlpack_too", DLP_METHOD(probe_from_dlpack_too), METH_FASTCALL | METH_KEYWORDS, NULL},
-    {"borrow", probe_borrow, METH_O, NULL},
+    {"lends", probe_lends, METH_O, NULL},
     {"release_borrowed", probe_release_borrowed, METH_O, NULL},
     {"collect", probe_collect, METH_NOARGS, NULL},
     {"current_work", probe_current_work, METH_VARARGS, NULL},

@@ -571,7 +571,7 @@ act(dlpack_py_error *error)
     const struct member *members = scene.members;
     dlpack_py_work_stream before[MOST_BEFORE];
     const int64_t shape = BYTES;
-    DLTensor from, to = dlpack_py_cpu(scene.on_host, DLPACK_PY_UINT8, 1, &shape, NULL);
+    DLTensor from, to = dlpack_py_cpu_tensor(scene.on_host, DLPACK_PY_UINT8, 1, &shape, NULL);
 
     for (size_t i = 0; i < scene.count; i++)
         before[i] = as_author(&members[i]);
@@ -915,10 +915,10 @@ strided_tensors_come_to_the_host_as_the_host_would_copy_them(void)
         memset(on_host, 0, sizeof(on_host));
         memset(wanted, 0, sizeof(wanted));
         DLTensor from = PLATFORM(tensor)(data, 0, cases[i].dtype, cases[i].ndim, cases[i].shape, cases[i].strides);
-        DLTensor as_host = dlpack_py_cpu(same, cases[i].dtype, cases[i].ndim, cases[i].shape, cases[i].strides);
+        DLTensor as_host = dlpack_py_cpu_tensor(same, cases[i].dtype, cases[i].ndim, cases[i].shape, cases[i].strides);
         from.byte_offset = as_host.byte_offset = (uint64_t)cases[i].offset;
-        const DLTensor to = dlpack_py_cpu(on_host, cases[i].dtype, cases[i].ndim, cases[i].shape, NULL);
-        const DLTensor to_wanted = dlpack_py_cpu(wanted, cases[i].dtype, cases[i].ndim, cases[i].shape, NULL);
+        const DLTensor to = dlpack_py_cpu_tensor(on_host, cases[i].dtype, cases[i].ndim, cases[i].shape, NULL);
+        const DLTensor to_wanted = dlpack_py_cpu_tensor(wanted, cases[i].dtype, cases[i].ndim, cases[i].shape, NULL);
         const dlpack_py_work_stream before = PLATFORM(work_stream)(work, 0);
 
         CHECK_NUMBER(dlpack_py_validate(&from, cases[i].flags, &error), 0);
@@ -956,7 +956,7 @@ a_copy_that_fails_leaves_nothing_under_way(void)
     dlpack_py_error error;
 
     for (int i = 0; i < COUNT(tensors); i++) {
-        const DLTensor *from = &tensors[i], to = dlpack_py_cpu(on_host, dlpack_py_dtype(from), 1, shape, NULL);
+        const DLTensor *from = &tensors[i], to = dlpack_py_cpu_tensor(on_host, dlpack_py_dtype(from), 1, shape, NULL);
         simulated_fail("MemcpyAsync", 1, 1, RUNTIME(ErrorLaunchFailure));
         CHECK_NUMBER(dlpack_device_copy_to_host(&to, from, 0, &before, 1, &error), -1);
         CHECK(strstr(error.text, "MemcpyAsync: ") != NULL);

@@ -42,8 +42,8 @@ MUTANTS = [  # the error, the file, and pairs: a text, its replacement
     (
         "the per-thread streams of two threads are one stream",
         DEVICE,
-        "dlp_device_is_same(before, after) && before.handle != DLPACK_DEVICE_PER_THREAD_STREAM;",
-        "dlp_device_is_same(before, after);",
+        "dlp_device_is_same_stream(before, after) && before.handle != DLPACK_DEVICE_PER_THREAD_STREAM;",
+        "dlp_device_is_same_stream(before, after);",
     ),
     (
         "an event is not destroyed",
@@ -174,7 +174,7 @@ MUTANTS = [  # the error, the file, and pairs: a text, its replacement
     (
         "a table's stream is not ordered",
         DEVICE,
-        "return dlp_device_is_same(work, stream) ? 0 : dlp_device_order_view(work, stream, v);",
+        "return dlp_device_is_same_stream(work, stream) ? 0 : dlp_device_order_view(work, stream, v);",
         "return 0;",
     ),
     (
@@ -204,7 +204,7 @@ MUTANTS = [  # the error, the file, and pairs: a text, its replacement
     (
         "tensors of two streams form one chain",
         DEVICE,
-        "!dlp_device_is_same((*place)->stream, all->stream)))",
+        "!dlp_device_is_same_stream((*place)->stream, all->stream)))",
         "0))",
     ),
     (
@@ -237,8 +237,8 @@ MUTANTS = [  # the error, the file, and pairs: a text, its replacement
     (
         "a view is released in a capture",
         DEVICE,
-        "    if (!failed && capture != 0)\n        failed = dlp_refuse",
-        "    if (0)\n        failed = dlp_refuse",
+        "    if (!failed && capture != 0)\n        failed = DLP_REFUSE",
+        "    if (0)\n        failed = DLP_REFUSE",
     ),
     (
         "a view that cannot wait is released at once",
@@ -333,8 +333,8 @@ MUTANTS = [  # the error, the file, and pairs: a text, its replacement
     (
         "pinned memory of HIP is device memory",
         ROCM,
-        "        *device = dlp_device_make(11, 0);",
-        "        *device = dlp_device_make(10, attributes.device);",
+        "        *device = dlp_make_device(11, 0);",
+        "        *device = dlp_make_device(10, attributes.device);",
     ),
     (
         "padded elements are copied as packed ones",
@@ -505,8 +505,8 @@ MUTANTS = [  # the error, the file, and pairs: a text, its replacement
     (
         "managed memory is device memory",
         CUDA,
-        "        *device = dlp_device_make(13, 0);",
-        "        *device = dlp_device_make(2, attributes.device);",
+        "        *device = dlp_make_device(13, 0);",
+        "        *device = dlp_make_device(2, attributes.device);",
     ),
     (
         "a stub in place of the driver is an error of memory of the host",
@@ -565,7 +565,7 @@ MUTANTS = [  # the error, the file, and pairs: a text, its replacement
     (
         "None as the id of the CPU is an error",
         DEVICE,
-        "PyTuple_GetItem(returned, 1) == Py_None) {",
+        "DLP_TUPLE_ITEM(returned, 1) == Py_None) {",
         "0) {",
     ),
     (

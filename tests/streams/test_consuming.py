@@ -12,7 +12,7 @@ import exchange_probe
 import pytest
 import table_consumer
 from collecting import collect
-from dltensor import CPU, FORMS, LEGACY, Made, Taken
+from dltensor import CPU, FORMS, LEGACY, Made, Taken, Unreadable
 from optional import numpy
 from streams.simulation import BLOCKING, GLOBAL, THREAD_LOCAL
 
@@ -339,6 +339,21 @@ def test_an_old_producer_that_refuses_the_per_thread_stream_gets_the_legacy_stre
         assert producer.deleted == [1] * takes
 
 
+def test_a_type_error_for_the_legacy_stream_is_raised_C1_S2(sim, platform):
+    if not platform.is_cuda:
+        pytest.skip("ROCm's per-thread streams have no number that crosses the protocol")
+
+    def answer(stream, **keywords):
+        if keywords:
+            raise TypeError("unexpected keyword argument 'max_version'")
+        raise BufferError("stream 2 is not supported") if stream == 2 else TypeError("stream 1 is not supported")
+
+    producer = Foreign(sim, (platform.DEVICE, 1), answer=answer)
+    with refused(sim, "stream 1 is not supported", TypeError):
+        platform.probe.consume(producer, 2)
+    assert producer.calls == [{**VERSION, "stream": 2}, {"stream": 2}, {"stream": 1}]
+
+
 def test_the_legacy_stream_is_not_passed_where_a_capture_cannot_be_ruled_out_S6_S9(sim, platform):
     if not platform.is_cuda:
         pytest.skip("ROCm's per-thread streams have no number that crosses the protocol")
@@ -346,6 +361,15 @@ def test_the_legacy_stream_is_not_passed_where_a_capture_cannot_be_ruled_out_S6_
     with sim.failing("StreamIsCapturing"), refused(sim, "stream 2 is not supported"):
         platform.probe.consume(producer, 2)
     assert [call["stream"] for call in producer.calls] == [2]
+
+
+def test_a_producer_that_got_minus_one_is_asked_once_S2_S4(sim, platform):
+    if not platform.is_cuda:
+        pytest.skip("ROCm's per-thread streams have no number that crosses the protocol")
+    producer = Foreign(sim, (platform.DEVICE, 1), answer=BufferError("not now"))
+    with refused(sim, "not now"):
+        platform.probe.consume(producer, 2, options=platform.probe.NOTHING_PENDING)
+    assert producer.calls == [{**VERSION, "stream": -1}]
 
 
 def used_capsule():
@@ -368,6 +392,40 @@ def test_an_answer_that_is_no_tensor_is_refused_K1_K4_K6_C6(sim, platform, answe
     with refused(sim, text, error):
         platform.probe.consume(producer, sim.stream(1))
     assert len(producer.calls) == 1
+
+
+def test_a_refused_copy_false_is_not_taken_for_a_refused_per_thread_stream_C3_S2(sim, platform):
+    if not platform.is_cuda:
+        pytest.skip("ROCm's per-thread streams have no number that crosses the protocol")
+
+    def answer(stream):  # knows no other keyword
+        return producer.make().capsule()
+
+    for stream in (2, 3):
+        producer = Foreign(sim, (platform.DEVICE, 0), answer=answer)
+        with pytest.raises(BufferError, match="copy is False"):
+            platform.probe.from_dlpack(stream, producer, copy=False)
+        assert producer.calls == [{**VERSION, "stream": stream, "copy": False}]
+
+
+@pytest.mark.parametrize("name", ["stream", "max_version", "dl_device", "__dlpack__", "__dlpack_device__"])
+def test_from_dlpack_takes_no_other_keyword_C3(sim, platform, name):
+    with pytest.raises(TypeError, match=f"unexpected keyword argument '{name}'"):
+        platform.probe.from_dlpack(sim.stream(), Foreign(sim, (platform.DEVICE, 0)), **{name: None})
+
+
+def test_copy_false_is_asked_for_with_the_legacy_stream_too_C3_S2(sim, platform):
+    if not platform.is_cuda:
+        pytest.skip("ROCm's per-thread streams have no number that crosses the protocol")
+
+    def answer(stream, copy, max_version):
+        if stream == 2:
+            raise BufferError("stream 2 is not supported")
+        return producer.make().capsule()
+
+    producer = Foreign(sim, (platform.DEVICE, 0), answer=answer)
+    platform.probe.from_dlpack(2, producer, copy=False).release()
+    assert producer.calls == [{**VERSION, "stream": stream, "copy": False} for stream in (2, 1)]
 
 
 @pytest.mark.parametrize("managed", [False, True])
@@ -411,6 +469,7 @@ def test_a_producer_whose_two_methods_differ_is_refused_C4(sim, platform, form, 
 def test_another_device_is_refused_by_its_name_C5(sim, platform):
     foreign = (10, 0) if platform.is_cuda else (2, 0)
     names = {CPU: "cpu", (4, 1): "opencl:1", (14, 0): "oneapi:0", foreign: "(cuda|rocm):0", (99, 3): "device.99, 3."}
+    names[0, 0] = "device.0, 0."
     for says, name in names.items():
         producer = Foreign(sim, says)
         with refused(sim, f"device is {name}, .* was asked for"):
@@ -420,7 +479,7 @@ def test_another_device_is_refused_by_its_name_C5(sim, platform):
 
 
 def test_dlpack_device_must_return_a_device_C4(sim, platform):
-    for says in (None, 2, (2,), (2, 0, 0), [2, 0], ("2", 0), (2.0, 0)):
+    for says in (None, 2, (), (2,), (2, 0, 0), (2, None, 0), [2, 0], ("2", 0), (2.0, 0)):
         producer = Foreign(sim, says, device=(platform.DEVICE, 0))
         with refused(sim, "__dlpack_device__ returned", TypeError):
             platform.probe.consume(producer, 3)
@@ -430,6 +489,15 @@ def test_dlpack_device_must_return_a_device_C4(sim, platform):
         platform.probe.consume(producer, 3)
     with refused(sim, "__dlpack_device__", AttributeError):
         platform.probe.consume(dltensor.Offer(Made(device=(platform.DEVICE, 0))), 3)
+
+
+@pytest.mark.parametrize("number", [0, None])
+def test_the_result_of_dlpack_device_is_not_kept_C4(sim, platform, number):
+    says = (CPU[0], number)
+    producer = Foreign(sim, says, device=CPU)
+    before = sys.getrefcount(says)
+    platform.probe.consume(producer, 3, device=CPU[0]).release()
+    assert sys.getrefcount(says) == before
 
 
 # ---- By an exchange table: X2, X4, X8, X9 ----
@@ -513,6 +581,13 @@ def test_an_error_of_current_work_stream_ends_the_import_X4(sim, platform):
     assert (array.calls, array.deleted) == ([], [1])
 
 
+def test_a_capture_mode_that_cannot_be_changed_is_not_restored_S6_S9(sim, platform):
+    array = library(platform, lambda *device: 1 / 0)(sim, (platform.DEVICE, 0))
+    with sim.failing("ThreadExchangeStreamCaptureMode"), refused(sim, "division by zero", ZeroDivisionError):
+        platform.probe.consume(array, sim.stream())
+    assert array.deleted == [1]
+
+
 def test_an_exception_that_current_work_stream_leaves_behind_ends_the_import_X8(sim, platform):
     def work(*device):
         raise KeyError("of the library")
@@ -520,6 +595,17 @@ def test_an_exception_that_current_work_stream_leaves_behind_ends_the_import_X8(
     work.forgets = True
     array = library(platform, work)(sim, (platform.DEVICE, 0))
     with refused(sim, "of the library", KeyError):
+        platform.probe.consume(array, 3)
+    assert (array.calls, array.deleted) == ([], [1])
+
+
+def test_an_error_of_current_work_stream_without_an_exception_is_a_runtime_error_X8(sim, platform):
+    def work(*device):
+        return None
+
+    work.fails = True
+    array = library(platform, work)(sim, (platform.DEVICE, 0))
+    with refused(sim, "current_work_stream failed without an exception", RuntimeError):
         platform.probe.consume(array, 3)
     assert (array.calls, array.deleted) == ([], [1])
 
@@ -552,6 +638,17 @@ def test_pinned_and_managed_memory_is_imported_by_the_method_X4(sim, platform):
         assert len(array.calls) == 1
 
 
+def test_where_a_table_refuses_the_method_is_asked_for_any_memory_X4(sim, platform):
+    def refuse(self):
+        raise BufferError("not by a table")
+
+    for kind in filter(None, (platform.DEVICE, platform.PINNED, platform.MANAGED, platform.probe.CPU)):
+        array = library(platform, lambda *device: 1 / 0, owned=refuse)(sim, (kind, 0))
+        with sim.watched():
+            view = platform.probe.consume(array, 3, device=kind)
+        assert (view.device, len(array.calls)) == ((kind, 0), 1)
+
+
 def test_a_class_that_overrides_the_method_is_asked_by_it_X2(sim, platform):
     def dlpack(self, **keywords):
         return Foreign.__dlpack__(self, **keywords)
@@ -572,14 +669,8 @@ def test_a_library_s_current_stream_can_be_queried_X4(sim, platform):
     with pytest.raises(ZeroDivisionError):
         platform.probe.current_work(Array(sim, CPU), 0)
 
-    class Meta(type):
-        def __getattribute__(cls, name):
-            if name == "__mro__":
-                raise MemoryError("of the look at the type")
-            return super().__getattribute__(name)
-
     with pytest.raises(MemoryError, match="of the look at the type"):
-        platform.probe.current_work(Meta("Array", (Array,), {})(sim, CPU), 0)
+        platform.probe.current_work(Unreadable("Array", (Array,), {})(sim, CPU), 0)
 
 
 # ---- By an exchange table of the header: X2, X4, S10 ----
@@ -620,15 +711,16 @@ def test_tensors_of_a_table_are_ordered_on_the_stream_that_the_table_names_X4_S1
         view.release()
 
 
-def test_on_the_stream_that_a_table_names_no_call_is_made_X4_S4(sim, platform):
-    stream = sim.stream()
+@pytest.mark.parametrize("number", [0, 1])
+def test_on_the_stream_that_a_table_names_no_call_is_made_X4_S4(sim, platform, number):
+    stream = sim.stream(number)
     asked = []
-    array = exchanged(platform, lambda *device: asked.append(device) or stream, (stream,))
+    array = exchanged(platform, lambda *device: asked.append(device) or stream, (stream,), device=number)
     with sim.watched():
         view = platform.other.consume(array, stream)
         assert sim.calls() == []
-    assert set(asked) == {(platform.DEVICE, 0)}
-    assert platform.other.current_work(array, 0) == platform.probe.current_work(array, 0) == stream
+    assert set(asked) == {(platform.DEVICE, number)}
+    assert platform.other.current_work(array, number) == platform.probe.current_work(array, number) == stream
     view.release()
 
 
@@ -660,10 +752,26 @@ def test_a_table_makes_no_copy_on_the_device_X4_S8(sim, platform):
         platform.other.consume(array, sim.stream())
 
 
+def test_the_copy_of_a_table_waits_once_for_pending_work_X4_S10(sim, platform):
+    stream, offer = sim.stream(), {"type": platform.probe.CPU, "options": platform.probe.COPY_NEGATIVE}
+    array = exchanged(platform, lambda *device: 1 / 0, (stream,), strides=(-1,), size=8, offset=7, **offer)
+    with sim.watched():
+        copy = exchange_probe.call_owned(type(array).__dlpack_c_exchange_api__, array)
+        assert sim.calls().count(f"StreamSynchronize({sim.name(stream)})") == 1
+    assert dltensor.read(copy).data != array.address
+
+
 def test_a_stream_that_a_table_cannot_name_is_an_error_X4(sim, platform):
     array = exchanged(platform, lambda *device: 1 / 0, (sim.stream(),))
-    with refused(sim, "division by zero", ZeroDivisionError):
-        platform.other.consume(array, sim.stream())
+    table = type(array).__dlpack_c_exchange_api__
+    takes = [
+        lambda: platform.other.consume(array, sim.stream()),
+        lambda: exchange_probe.call_owned(table, array),
+        lambda: exchange_probe.call_borrowed(table, array),
+    ]
+    for take in takes:
+        with refused(sim, "division by zero", ZeroDivisionError):
+            take()
 
 
 @pytest.mark.parametrize("host", [False, True])
@@ -693,7 +801,7 @@ def test_a_table_waits_for_work_on_memory_that_the_host_may_read_S10_X4(sim, pla
 def test_the_host_waits_for_work_on_arrays_of_the_own_type_S10_X4(sim, platform):
     stream = sim.stream()
     array = exchanged(platform, lambda *device: 1 / 0, (stream,), type=platform.probe.CPU, strides=(1,))
-    for take in (lambda: platform.probe.consume(array, 3, device=-1), lambda: platform.probe.borrow(array)):
+    for take in (lambda: platform.probe.consume(array, 3, device=-1), lambda: platform.probe.lends(array)):
         sim.control("delay", 20_000)
         sim.fill(stream, array.address, 5, 8)
         with sim.watched():
@@ -795,7 +903,7 @@ def test_a_tensor_whose_work_is_done_is_released_at_once_S1(sim, platform):
     assert (view.holds, producer.deleted, sim.live("event")) == (False, [1], 0)
 
 
-@pytest.mark.parametrize("later", ["consume", "release"])
+@pytest.mark.parametrize("later", ["consume", "release", "release of a borrowed view"])
 def test_later_calls_release_tensors_whose_work_is_done_S1(sim, platform, later):
     own = sim.stream()
     producers = [Foreign(sim, (platform.DEVICE, 0)) for _ in range(3)]
@@ -810,8 +918,10 @@ def test_later_calls_release_tensors_whose_work_is_done_S1(sim, platform, later)
         sim.fill(own, memory.address, 7, 8)
         if later == "consume":
             platform.probe.consume(Foreign(sim, (platform.DEVICE, 0)), own)
-        else:
+        elif later == "release":
             third.release_on(own)
+        else:
+            assert platform.probe.release_borrowed(own)
         assert [producer.deleted for producer in producers] == [[1], [1], [0]]
     sim.synchronize(own)
     platform.probe.collect()
@@ -1008,7 +1118,7 @@ def test_a_deleter_may_release_further_tensors_S1(sim, platform):
     assert (outer.deleted, inner.deleted) == ([1], [1])
 
 
-@pytest.mark.parametrize("error, done", {600: False, 900: False, 907: False, 3: False, 709: True, 719: True}.items())
+@pytest.mark.parametrize("error, done", {600: False, 900: False, 908: False, 3: False, 709: True, 719: True}.items())
 def test_a_failed_query_keeps_the_tensor_unless_the_context_is_lost_S9(sim, platform, error, done):
     own = sim.stream()
     producer, memory = Foreign(sim, (platform.DEVICE, 0)), platform.probe.Array((8,), own)
@@ -1019,6 +1129,19 @@ def test_a_failed_query_keeps_the_tensor_unless_the_context_is_lost_S9(sim, plat
             assert platform.probe.collect() == (0 if done else 1)
     assert producer.deleted == [int(done)]
     sim.synchronize(own)
+
+
+def test_tensors_wait_while_the_capture_mode_cannot_be_changed_S6_S9(sim, platform):
+    own = sim.stream()
+    producer, memory = Foreign(sim, (platform.DEVICE, 0)), platform.probe.Array((8,), own)
+    with sim.held(own):
+        sim.fill(own, memory.address, 7, 8)
+        platform.probe.consume(producer, own).release_on(own)
+    sim.synchronize(own)
+    with sim.watched(), sim.failing("ThreadExchangeStreamCaptureMode"):
+        assert platform.probe.collect() == 1
+    assert producer.deleted == [0]
+    assert (platform.probe.collect(), producer.deleted) == (0, [1])
 
 
 def test_a_view_is_released_even_if_the_current_device_cannot_be_restored_S9(sim, platform):
@@ -1174,6 +1297,16 @@ def test_managed_memory_of_another_library_waits_on_the_current_device_D9(sim, p
     assert producer.deleted == [1]
 
 
+def test_managed_memory_with_the_id_of_a_device_waits_on_that_device_D9_S5(sim, platform):
+    if not platform.MANAGED:
+        pytest.skip("ROCm has no type for managed memory")
+    own = sim.stream(1)
+    view = platform.probe.consume(Foreign(sim, (13, 1)), own, device=13)
+    with sim.watched():
+        view.release_on(own)
+        assert sim.calls()[1:4] == ["GetDevice()", "SetDevice(1)", "EventCreateWithFlags(event 1, 2)"]
+
+
 def test_no_tensor_is_released_without_a_call_S4(sim, platform):
     view = platform.probe.consume(Foreign(sim, (platform.DEVICE, 0)), 3)
     view.release()
@@ -1185,7 +1318,7 @@ def test_no_tensor_is_released_without_a_call_S4(sim, platform):
 
 def test_the_host_waits_if_a_tensor_cannot_be_queued_for_release_S9(sim, platform):
     own = sim.stream()
-    memory = platform.probe.Array((8,), own)
+    memory, blocks = platform.probe.Array((8,), own), platform.probe.blocks()
     for failing in ("EventRecord", "EventCreateWithFlags", "memory"):
         platform.probe.collect()
         deleted = []
@@ -1199,6 +1332,7 @@ def test_the_host_waits_if_a_tensor_cannot_be_queued_for_release_S9(sim, platfor
         platform.probe.no_memory(False)
         sim.control("delay", 200)
         assert deleted == [0] and not view.holds
+        assert platform.probe.blocks() == blocks
 
 
 def test_a_lost_context_has_no_running_work_S9(sim, platform):
@@ -1240,6 +1374,17 @@ def test_a_release_that_must_not_fail_keeps_the_exception_in_flight_K2_S6(sim, p
     sim.synchronize(own)
     assert platform.probe.collect() == 0
     assert [producer.deleted for producer in producers] == [[1], [0], [1]]
+
+
+def test_a_release_that_must_not_fail_frees_strides_that_the_view_has_allocated_D4_S6(sim, platform, monkeypatch):
+    own = sim.stream()
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: None)
+    producer = Foreign(sim, (platform.DEVICE, 0), shape=9 * (1,), strides=None)
+    before = platform.probe.blocks()
+    view = platform.probe.consume(producer, own)
+    with sim.capture(own), refused(sim, "in flight", KeyError):
+        view.release_unraisable(own)
+    assert (producer.deleted, platform.probe.blocks()) == ([0], before)
 
 
 # ---- Consumers on the CPU: C4, C5, S10 ----

@@ -246,6 +246,31 @@ def test_another_library_s_deleter_runs_in_the_interpreter_that_released_G1(plat
     run_alone(script)
 
 
+@pytest.mark.parametrize("own_gil", [False, True] if sys.version_info >= (3, 12) else [False], ids="own_gil={}".format)
+@not_on_pypy("subinterpreters")
+def test_the_own_deleter_runs_in_any_interpreter_that_collects_G1_K5(platform, own_gil):
+    script = f"""
+        import interpreters
+        from streams.simulation import Platform, Simulation
+
+        platform = Platform({platform.name!r})
+        sim, probe = Simulation(platform), platform.probe
+        stream = sim.stream()
+        array = probe.Array((64,), (stream,))
+        view = probe.consume(array, stream)
+        sim.control("hold", stream)
+        sim.fill(stream, array.address, 7, 64)
+        view.release_on(stream)
+        assert (probe.collect(), array.exports) == (1, 1)
+        sim.control("let_go", stream)
+        sim.synchronize(stream)
+        interpreters.run("import {platform.name}_probe as probe; assert probe.collect() == 0", {own_gil})
+        assert array.exports == 0
+        print("done")
+    """
+    run_alone(script)
+
+
 def test_a_host_callback_may_need_the_gil_while_a_call_waits_for_it_S8(sim, platform):
     stream, ran = sim.stream(), []
     callback = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda argument: ran.append(threading.get_ident()))
@@ -296,11 +321,12 @@ def test_tensors_are_collected_while_the_interpreter_ends_K5_S8(platform):
                 return made.capsule()
 
         class Last:
-            def __init__(self, collect):
-                self.collect, self.write = collect, os.write  # print() does not work so late
+            def __init__(self, sim):
+                self.collect, self.calls_with_the_gil = platform.other.collect, sim._library.simulated_violations
+                self.write = os.write  # print() does not work so late
 
             def __del__(self):
-                self.write(1, b"%d\\n" % self.collect())
+                self.write(1, b"%d %d\\n" % (self.collect(), self.calls_with_the_gil() > 0))
 
         platform = Platform({platform.name!r})
         sim = Simulation(platform)
@@ -312,10 +338,11 @@ def test_tensors_are_collected_while_the_interpreter_ends_K5_S8(platform):
         sim.fill(stream, memory.address, 7, 64)
         view.release_on(stream)
         assert platform.other.collect() == 1
-        sys.last = Last(platform.other.collect)
+        sim.watch_gil()
+        sys.last = Last(sim)
         print("done", flush=True)
     """
-    run_alone(script, "done\n1\n")
+    run_alone(script, "done\n1 1\n")
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
@@ -370,6 +397,33 @@ def test_a_child_that_is_forked_during_a_collection_collects_K5(platform):
         print("done")
     """
     run_alone(script)
+
+
+@not_on_pypy("_testcapi")
+def test_memory_that_runs_out_at_any_step_of_an_import_is_a_memory_error_P7(platform):
+    pytest.importorskip("_testcapi", reason="CPython was installed without its test modules")
+    script = """
+        import sys
+        import _testcapi as memory
+
+        sys.modules["atexit"] = None  # then the state of the header is not cached: each use looks for it
+        import MODULE as probe
+
+        def error(start):
+            memory.set_nomemory(start, start + 1)
+            try:
+                probe.consume(obj, 3, device=1, options=NO_TABLE)
+            except (MemoryError, AttributeError) as raised:
+                return type(raised)
+            finally:
+                memory.remove_mem_hooks()
+
+        obj, NO_TABLE = object(), 16
+        errors = [error(start) for start in range(50)]
+        assert (errors[0], errors[-1]) == (MemoryError, AttributeError)
+        print("done")
+    """
+    run_alone(script.replace("MODULE", platform.probe.__name__))
 
 
 def run_alone(script, says="done\n"):

@@ -2,11 +2,12 @@
 imported and exported (S1, S2)."""
 
 import ctypes
+import importlib
 import sys
 
 import pytest
 from collecting import not_on_pypy
-from dltensor import CPU
+from dltensor import CPU, Made, Offer
 
 
 class Recorder:
@@ -45,8 +46,8 @@ def test_from_dlpack_imports_the_data_in_place_on_the_consumers_stream_C3_S1(sim
     view.release_on(consumer)
 
 
-BAD_DEVICES = """nowhere gpu CPU cpu: cuda: cuda:01 cuda:00 cuda:-1 cuda:+1 cuda1 cuda:x cuda:2147483648 cuda:4294967296
-    cuda:4294967297 cuda:99999999999 cuda:18446744073709551617 cuda:1:1 cuda_ device(2,0)""".split()
+BAD_DEVICES = """nowhere - -:1 gpu CPU cpu: cuda: cuda:01 cuda:00 cuda:-1 cuda:+1 cuda1 cuda:x cuda:2147483648
+    cuda:4294967296 cuda:4294967297 cuda:99999999999 cuda:18446744073709551617 cuda:1:1 cuda_ device(2,0)""".split()
 BAD_DEVICES += [
     "",
     "cpu ",
@@ -89,6 +90,12 @@ def test_from_dlpack_to_the_cpu_passes_no_stream_and_the_data_is_ready_C3_C4_P5(
     with sim.watched():
         view = platform.other.from_dlpack(sim.stream(), array, device="cpu")
     assert (view.device, address_bytes(view)) == (CPU, bytes([7] * 8))
+
+
+def test_from_dlpack_to_the_cpu_does_not_ask_for_the_device_C3_C4(sim, platform):
+    made = Made(device=CPU)
+    view = platform.other.from_dlpack(sim.stream(), Offer(made), device="cpu")  # which has no __dlpack_device__
+    assert (view.device, view.data) == (CPU, made.address)
 
 
 def test_from_dlpack_of_an_array_of_the_cpu_is_refused_unless_the_cpu_is_asked_for_C3_C5(sim, platform):
@@ -175,6 +182,14 @@ def test_the_tensor_of_an_array_interface_is_taken_behind_its_stream_S1(sim, pla
     assert (view.device, view.flags) == ((platform.DEVICE, 0), 0)
     sim.check(consumer, view.data, 7, 8)
     view.release_on(consumer)
+
+
+def test_the_dict_of_an_array_interface_is_not_kept(sim, platform):
+    array, value = platform.probe.Array((8,), sim.stream()), Number(0)
+    obj = Interface(array, stream=None, unknown=value)
+    before = sys.getrefcount(value)
+    consume(platform, obj, sim.stream()).release()
+    assert sys.getrefcount(value) == before
 
 
 def test_the_view_of_an_array_interface_keeps_its_object(sim, platform):
@@ -264,6 +279,18 @@ def test_pinned_memory_of_an_array_interface_is_named_as_such_D9(sim, platform):
     view.release_on(consumer)
 
 
+def test_pinned_memory_of_an_array_interface_is_ordered_on_the_current_device_S5_D9(sim, platform):
+    producer, consumer = sim.stream(1), sim.stream(1)
+    array = platform.probe.Array((8,), producer, type=platform.PINNED)
+    sim.fill(producer, array.address, 7, 8)
+    with sim.on_device(1), sim.watched():
+        view = consume(platform, Interface(array), consumer, device=platform.PINNED)
+        assert not any("SetDevice" in call for call in sim.calls())
+    sim.check(consumer, view.data, 7, 8)
+    with sim.on_device(1):
+        view.release_on(consumer)
+
+
 def test_pinned_memory_of_an_array_interface_is_refused_as_cpu_memory_C5(sim, platform):
     array = platform.probe.Array((8,), sim.stream(), type=platform.PINNED)
     with pytest.raises(BufferError, match="_host, CPU memory was asked for"):
@@ -293,6 +320,7 @@ def test_pinned_memory_of_an_array_interface_is_refused_as_cpu_memory_C5(sim, pl
         ({"strides": (6,), "typestr": "<f4"}, BufferError, "strides"),
         ({"data": None}, BufferError, "data None"),
         ({"data": (1,)}, BufferError, "data"),
+        ({"data": (0, False)}, BufferError, "data is NULL, the tensor has 8 elements"),
         ({"data": 4096}, BufferError, "data 4096, .address, read-only. was wanted"),
         ({"data": b"12345678"}, BufferError, "data bytes|data b'12345678'"),
         ({"data": ("1", False)}, BufferError, "data"),
@@ -373,6 +401,16 @@ def test_a_refused_tensor_makes_no_stream_join_a_capture_S6(sim, platform):
         assert sim.capturing(consumer) == 0
 
 
+def test_a_refused_tensor_of_a_device_that_is_asked_for_is_not_ordered_C3_S6(sim, platform):
+    """The default stream, on which a Vector works, cannot join a capture: that would be another error."""
+    Vector = importlib.import_module(f"{platform.name}_vector").Vector
+    producer = sim.stream()
+    array = platform.probe.Array((8,), producer)
+    sim.synchronize(producer)
+    with sim.capture(producer), pytest.raises(BufferError, match="dtype is uint8, float32 was asked for"):
+        Vector.from_dlpack(Interface(array), device=(platform.DEVICE, 0))
+
+
 def test_an_array_interface_is_copied_to_the_cpu_behind_its_stream_C3_P5(sim, platform):
     producer = sim.stream()
     array = platform.probe.Array((8,), producer)
@@ -380,6 +418,7 @@ def test_an_array_interface_is_copied_to_the_cpu_behind_its_stream_C3_P5(sim, pl
     for keywords in ({"device": CPU}, {"device": "cpu", "copy": True}):
         with sim.watched():
             view = platform.other.from_dlpack_too(sim.stream(), Interface(array), **keywords)
+            assert not [call for call in sim.calls() if "StreamWaitEvent" in call]  # the copy is complete
         assert (view.device, address_bytes(view)) == (CPU, b"\7" * 8)
         assert view.data != array.address
         view.release()
@@ -442,14 +481,19 @@ def test_an_error_of_a_key_of_an_array_interface_is_raised(sim, platform, key):
 
 
 def test_an_error_of_the_look_up_of_dlpack_is_raised_C6(sim, platform):
+    asked = []
+
     class Raises(Interface):
         @property
         def __dlpack__(self):
+            asked.append(self)
             raise KeyError("nobody")
 
     array = platform.probe.Array((8,), sim.stream())
     with sim.watched(), pytest.raises(KeyError, match="nobody"):
         consume(platform, Raises(array), sim.stream())
+    assert len(asked) == 1
+    asked.clear()
 
 
 def test_requirements_that_contradict_each_other_are_a_system_error_C9(sim, platform):
@@ -568,12 +612,20 @@ def test_a_given_array_interface_can_say_that_nothing_is_pending_S4(sim, platfor
         assert not any("Event" in call for call in sim.calls())
 
 
+def test_the_stream_of_a_given_array_interface_is_held_by_its_dict_alone(sim, platform):
+    array = platform.probe.Array((8,), sim.stream())
+    stream = array.__cuda_array_interface__["stream"]  # the dict is gone
+    alone = int(str(stream))
+    assert sys.getrefcount(stream) == sys.getrefcount(alone)
+
+
 def test_an_array_without_array_interface_has_no_such_attribute(sim, platform):
     bfloat16 = 4 << 24 | 16 << 16 | 1
-    for array in (platform.probe.Array((3,), type=1), platform.probe.Array((3,), sim.stream(), dtype=bfloat16)):
+    arrays = {"cpu": platform.probe.Array((3,), type=1), "bfloat16": platform.probe.Array((3,), 0, dtype=bfloat16)}
+    for what, array in arrays.items():
         assert not hasattr(array, "__cuda_array_interface__")
-    with pytest.raises(AttributeError, match="bfloat16"):
-        array.__cuda_array_interface__
+        with pytest.raises(AttributeError, match=f"no __cuda_array_interface__ for {what}"):
+            array.__cuda_array_interface__
 
 
 @not_on_pypy("_testcapi")
@@ -598,8 +650,9 @@ def test_an_array_interface_for_which_there_is_no_memory_is_a_memory_error_P7(si
 
 
 def test_an_empty_array_exports_no_address(sim, platform):
-    given = platform.probe.Array((0, 3), sim.stream()).__cuda_array_interface__
-    assert (given["shape"], given["data"], given["strides"]) == ((0, 3), (0, False), None)
+    for size in (0, 8):  # bytes of memory
+        given = platform.probe.Array((0, 3), sim.stream(), size=size).__cuda_array_interface__
+        assert (given["shape"], given["data"], given["strides"]) == ((0, 3), (0, False), None)
 
 
 def test_numba_s_order_of_events_both_ways_S1(sim, platform):

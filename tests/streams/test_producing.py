@@ -2,13 +2,14 @@
 
 import contextlib
 import ctypes
+import struct
 import sys
 import threading
 import time
 
 import dltensor
 import pytest
-from collecting import collect
+from collecting import collect, not_on_pypy
 from dltensor import CPU, FORMS, IS_COPIED, READ_ONLY, Taken
 from streams.simulation import RELAXED
 
@@ -196,6 +197,16 @@ def test_none_with_the_option_none_is_no_sync_takes_no_call_S2_S3(sim, platform)
 
 
 # ---- Another stream: S1, S5 ----
+
+
+def test_the_host_waits_for_pinned_memory_whatever_none_means_on_a_device_S10(sim, platform):
+    stream = sim.stream()
+    array = platform.probe.Array((8,), (stream,), type=platform.PINNED, options=platform.probe.NONE_IS_NO_SYNC)
+    sim.control("delay", 20_000)
+    sim.fill(stream, array.address, 5, 8)
+    with sim.watched():
+        array.__dlpack__()
+    assert sim.control("host_may_read", array.address)
 
 
 def test_another_stream_is_ordered_by_one_record_and_one_wait_S1(sim, platform):
@@ -450,6 +461,20 @@ def test_several_streams_are_all_waited_for_S1(sim, platform):
     sim.synchronize(streams[2])
 
 
+def test_the_per_thread_stream_is_left_out_among_the_streams_that_the_legacy_stream_waits_for_S1_S4(sim, platform):
+    if not platform.is_cuda:
+        pytest.skip("ROCm's per-thread streams have no number that crosses the protocol")
+    stream = sim.stream()
+    array = platform.probe.Array((8,), (2, stream))
+    sim.synchronize(2)
+    sim.fill(stream, array.address, 7, 8)
+    with sim.watched():
+        array.__dlpack__(stream=1)
+        assert [call for call in sim.calls() if "Event" in call] == by_event(sim, stream, 1)
+    sim.check(1, array.address, 7, 8)
+    sim.synchronize(2)
+
+
 def test_negative_strides_that_are_refused_in_place_go_to_the_cpu_as_a_copy_P5_D11(sim, platform):
     stream = sim.stream()
     array = platform.probe.Array((3,), (stream,), strides=(-1,), offset=2, options=platform.probe.REFUSE_NEGATIVE)
@@ -606,6 +631,27 @@ def test_elements_of_less_than_a_byte_that_fill_the_last_byte_are_all_copied_P5(
     taken.delete()
 
 
+INT3X3 = 3 << 16 | 3  # a vector of 9 bits
+
+
+@pytest.mark.parametrize(
+    "dtype, count, strides, expected",
+    [
+        ("FLOAT4_E2M1FN", 1, None, [0x01]),
+        ("FLOAT4_E2M1FN", 3, (3,), [0xA1, 0x04]),  # the halves 0, 3 and 6 of bytes
+        (INT3X3, 3, None, [0xA1, 0xA2, 0xA3, 0x04]),
+    ],
+    ids=["one of 4 bits", "4 bits, every third", "9 bits"],
+)
+def test_bits_are_cleared_behind_the_last_packed_element_alone_P5(sim, platform, dtype, count, strides, expected):
+    dtype = getattr(platform.probe, dtype) if isinstance(dtype, str) else dtype
+    array = platform.probe.Array((count,), (sim.stream(),), size=8, strides=strides, dtype=dtype)
+    ctypes.memmove(array.address, bytes(range(0xA1, 0xA9)), 8)
+    taken = Taken(array.__dlpack__(dl_device=CPU, copy=True, **VERSION))
+    assert ctypes.string_at(taken.says.data, len(expected)) == bytes(expected)
+    taken.delete()
+
+
 def test_malformed_arguments_are_refused_before_the_runtime_is_called_P1_P2(sim, platform):
     array = platform.probe.Array((8,), sim.stream())  # dlpack_cuda_produce
     for keywords, error in (({"copy": 5}, TypeError), ({"max_version": "1"}, TypeError), ({"unknown": 1}, TypeError)):
@@ -710,6 +756,31 @@ def test_changes_by_other_threads_during_the_wait_have_no_effect_P6_S10(sim, pla
     taken.delete()
 
 
+@not_on_pypy("an object at the address id()")
+@pytest.mark.parametrize("kind, copy", [("DEVICE", None), ("PINNED", True), ("PINNED", None)])
+def test_strides_that_other_threads_change_during_the_wait_are_those_of_the_call_P6_S10(sim, platform, kind, copy):
+    streams, strides = [sim.stream(), sim.stream()], struct.pack("2q", 20, 5)
+    kind = getattr(platform, kind)
+    array = platform.probe.Array((2, 3), tuple(streams), strides=(20, 5), type=kind, size=64)
+    place = id(array) + ctypes.string_at(id(array), type(array).__basicsize__).index(strides)
+    sim.synchronize(streams[0])
+    sim.control("hold", streams[1])
+    sim.fill(streams[1], array.address, 5, 31)
+    sim.fill(streams[1], array.address + 31, 9, 33)
+
+    def change():
+        wait_for(sim, "StreamSynchronize(stream 2)")
+        ctypes.memmove(place, struct.pack("2q", 31, 16), 16)
+        sim.control("let_go", streams[1])
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    taken = Taken(array.__dlpack__(dl_device=CPU, copy=copy))
+    thread.join()
+    assert taken.values() == [[5] * 3] * 2
+    taken.delete()
+
+
 @pytest.mark.parametrize("kind, copy", [("DEVICE", None), ("PINNED", True), ("PINNED", None)])
 def test_pending_streams_that_change_during_the_wait_are_those_of_the_call_S8(sim, platform, kind, copy):
     streams = [sim.stream(), sim.stream()]
@@ -733,6 +804,27 @@ def test_pending_streams_that_change_during_the_wait_are_those_of_the_call_S8(si
     thread.join()
     assert taken.values() == [5] * 8
     taken.delete()
+
+
+@not_on_pypy("_testcapi")
+def test_an_export_for_which_there_is_no_memory_orders_no_streams_P7(sim, platform):
+    memory = pytest.importorskip("_testcapi", reason="CPython was installed without its test modules")
+    array, own = platform.probe.Array((8,), sim.stream()), sim.stream()
+    failures = 0
+    for start in range(100):
+        sim.calls()
+        memory.set_nomemory(start, start + 1)
+        try:
+            capsule = array.__dlpack__(stream=own)
+        except MemoryError:
+            memory.remove_mem_hooks()
+            failures += 1
+            assert not any("Event" in call for call in sim.calls())
+            continue
+        memory.remove_mem_hooks()
+        break
+    assert dltensor.read(capsule).data == array.address
+    assert 0 < failures < 100
 
 
 @pytest.mark.parametrize("keywords", [{}, VERSION, {"stream": -1}, {"copy": False}])
@@ -765,6 +857,15 @@ def test_pinned_memory_is_waited_for_without_a_stream_S10(sim, platform):
     with sim.watched():
         assert dltensor.read(array.__dlpack__()).device == (platform.PINNED, 0)
         assert sim.calls() == ["StreamIsCapturing(stream 1)", *waited("stream 1")]
+    assert sim.control("host_may_read", array.address)
+
+
+def test_pinned_memory_is_waited_for_on_the_default_stream_of_the_current_device_S10(sim, platform):
+    array = platform.probe.Array((8,), ((0, -1),), type=platform.PINNED)
+    sim.fill(0, array.address, 5, 8)
+    with sim.watched():
+        array.__dlpack__()
+        assert sim.calls() == [f"StreamIsCapturing({platform.default_name})", *waited(platform.default_name)]
     assert sim.control("host_may_read", array.address)
 
 
@@ -860,6 +961,16 @@ def test_a_stream_that_waits_for_a_capturing_one_joins_the_capture_S6(sim, platf
         ]
 
 
+def test_in_its_capture_the_per_thread_stream_does_not_wait_for_itself_S4_S6(sim, platform):
+    """Managed memory names no device: the consumer's stream is one of the current device."""
+    if not platform.is_cuda:
+        pytest.skip("ROCm's per-thread streams have no number that crosses the protocol")
+    array = platform.probe.Array((8,), (2,), type=platform.MANAGED, device=1)
+    with sim.on_device(1), sim.capture(2), sim.watched():
+        Taken(array.__dlpack__(stream=2, **VERSION)).delete()
+        assert not any("Event" in call for call in sim.calls())
+
+
 def test_a_capturing_stream_waits_for_no_work_outside_its_capture_S6(sim, platform):
     producer, consumer = sim.stream(), sim.stream()
     array = platform.probe.Array((8,), producer)
@@ -888,6 +999,19 @@ def test_finished_work_needs_no_wait_in_a_capture_S6(sim, platform):
             "StreamQuery(stream 1)",
             "ThreadExchangeStreamCaptureMode(0)",
         ]
+
+
+def test_in_a_capture_each_default_stream_is_asked_on_its_own_device_S5_S6(sim, platform):
+    consumer = sim.stream()
+    array = platform.probe.Array((8,), ((0, 1), (0, 0)))
+    sim.synchronize(platform.default)  # the stream that allocated the memory
+    with sim.on_device(1):
+        with sim.held(platform.default):
+            sim.fill(platform.default, array.address, 7, 8)
+            with sim.on_device(0), sim.capture(consumer):
+                with refused(sim, "cannot wait for the producer's work outside of it"):
+                    array.__dlpack__(stream=consumer)
+        sim.synchronize(platform.default)
 
 
 def test_a_stream_that_is_refused_joins_no_capture_S6(sim, platform):

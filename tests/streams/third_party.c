@@ -145,7 +145,7 @@ array_new(PyTypeObject *type, PyObject *args, PyObject *names)
     if ((lacks & 4) != 0)
         self->device.get_work_stream = NULL;
     self->shape = BYTES;
-    self->tensor = dlpack_py_cpu(self->data, DLPACK_PY_UINT8, 1, &self->shape, NULL);
+    self->tensor = dlpack_py_cpu_tensor(self->data, DLPACK_PY_UINT8, 1, &self->shape, NULL);
     self->tensor.device.device_type = kDLOneAPI;
     self->pending.handle = (uintptr_t)queue;
     return (PyObject *)self;
@@ -197,7 +197,7 @@ array_dlpack(PyObject *self, PyObject *args, PyObject *kwargs)
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$OOOO", names, &stream, &max_version, &dl_device, &copy))
         return NULL;
     is_object = stream != Py_None && !PyLong_Check(stream);
-    if (dlpack_py_parse_request_args(is_object ? NULL : stream, max_version, dl_device, copy, &request) < 0)
+    if (dlpack_py_parse_request_obj_args(is_object ? NULL : stream, max_version, dl_device, copy, &request) < 0)
         return NULL;
     if (is_object) {
         request.stream.kind = DLPACK_PY_STREAM_HANDLE;

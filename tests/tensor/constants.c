@@ -54,8 +54,8 @@ every_dtype_is_what_dlpack_h_says_and_has_its_text_D6_D7(void)
     char text[DLPACK_PY_TEXT_SIZE];
     int i;
     for (i = 0; i < COUNT(dtypes); i++) {
-        const DLDataType d = dlpack_py_cpu(NULL, dtypes[i].dtype, 0, NULL, NULL).dtype;
-        const DLTensor t = dlpack_py_cpu(NULL, dtypes[i].dtype, 0, NULL, NULL);
+        const DLDataType d = dlpack_py_cpu_tensor(NULL, dtypes[i].dtype, 0, NULL, NULL).dtype;
+        const DLTensor t = dlpack_py_cpu_tensor(NULL, dtypes[i].dtype, 0, NULL, NULL);
         CHECK_NUMBER(d.code, dtypes[i].code);
         CHECK_NUMBER(d.bits, dtypes[i].bits);
         CHECK_NUMBER(d.lanes, 1);
@@ -68,7 +68,7 @@ every_dtype_is_what_dlpack_h_says_and_has_its_text_D6_D7(void)
 static void
 a_dtype_may_be_a_case_of_a_switch_D7(void)
 {
-    const DLTensor t = dlpack_py_cpu(NULL, DLPACK_PY_FLOAT32, 0, NULL, NULL);
+    const DLTensor t = dlpack_py_cpu_tensor(NULL, DLPACK_PY_FLOAT32, 0, NULL, NULL);
     switch (dlpack_py_dtype(&t)) {
     case DLPACK_PY_FLOAT32: break;
     case DLPACK_PY_FLOAT64:
@@ -107,7 +107,7 @@ every_device_is_what_dlpack_h_says_and_has_its_text_C5_D9(void)
     char text[DLPACK_PY_TEXT_SIZE];
     int i;
     for (i = 0; i < COUNT(devices); i++) {
-        const DLDevice device = dlp_device_make(devices[i].type, 0);
+        const DLDevice device = dlp_make_device(devices[i].type, 0);
         CHECK(strcmp(dlpack_py_device_text(device, text), devices[i].text) == 0);
         CHECK_NUMBER(dlpack_py_is_cpu_readable(device), devices[i].cpu_readable);
     }

@@ -38,10 +38,11 @@ another_dtype_or_shape_is_refused_and_nothing_is_written(void)
         "cannot copy ndim 2 to 0, equal shapes were wanted",
     };
     char *from = exactly(24);
-    const DLTensor src = dlpack_py_cpu(from, DLPACK_PY_FLOAT32, 2, shape, NULL);
+    const DLTensor src = dlpack_py_cpu_tensor(from, DLPACK_PY_FLOAT32, 2, shape, NULL);
     int i;
     for (i = 0; i < COUNT(others); i++) {
-        const DLTensor dst = dlpack_py_cpu(check_unreadable(), others[i].dtype, others[i].ndim, others[i].shape, NULL);
+        const DLTensor dst =
+            dlpack_py_cpu_tensor(check_unreadable(), others[i].dtype, others[i].ndim, others[i].shape, NULL);
         dlpack_py_error error;
         CHECK_NUMBER(dlpack_py_copy(&dst, &src, 0, &error), -1);
         CHECK_NUMBER(error.code, DLPACK_PY_BUFFER_ERROR);
@@ -57,7 +58,7 @@ memory_that_the_cpu_cannot_read_is_refused_P7(void)
 {
     static const int64_t shape[1] = {3};
     float values[3] = {1, 2, 3}, host[3] = {0, 0, 0};
-    DLTensor cpu = dlpack_py_cpu(values, DLPACK_PY_FLOAT32, 1, shape, NULL), device = cpu;
+    DLTensor cpu = dlpack_py_cpu_tensor(values, DLPACK_PY_FLOAT32, 1, shape, NULL), device = cpu;
     dlpack_py_error error;
 
     device.data = check_unreadable();
@@ -75,8 +76,8 @@ static void
 without_elements_nothing_is_touched_D3(void)
 {
     static const int64_t shape[3] = {BIG, 0, BIG};
-    DLTensor src = dlpack_py_cpu(check_unreadable(), DLPACK_PY_FLOAT32, 3, shape, shape);
-    const DLTensor dst = dlpack_py_cpu(NULL, DLPACK_PY_FLOAT32, 3, shape, NULL);
+    DLTensor src = dlpack_py_cpu_tensor(check_unreadable(), DLPACK_PY_FLOAT32, 3, shape, shape);
+    const DLTensor dst = dlpack_py_cpu_tensor(NULL, DLPACK_PY_FLOAT32, 3, shape, NULL);
     src.byte_offset = UINT64_MAX; /* would wrap */
     CHECK_NUMBER(dlpack_py_copy(&dst, &src, 0, NULL), 0);
     CHECK_NUMBER(dlpack_py_copy(&src, &dst, 0, NULL), 0);
@@ -103,9 +104,9 @@ tensors_that_may_share_memory_are_refused_and_nothing_is_written_C9(void)
     int i;
     for (i = 0; i < COUNT(cases); i++) {
         const DLTensor dst =
-            dlpack_py_cpu(bytes + cases[i].to, DLPACK_PY_UINT8, 1, cases[i].shape, cases[i].strides_to);
+            dlpack_py_cpu_tensor(bytes + cases[i].to, DLPACK_PY_UINT8, 1, cases[i].shape, cases[i].strides_to);
         const DLTensor src =
-            dlpack_py_cpu(bytes + cases[i].from, DLPACK_PY_UINT8, 1, cases[i].shape, cases[i].strides_from);
+            dlpack_py_cpu_tensor(bytes + cases[i].from, DLPACK_PY_UINT8, 1, cases[i].shape, cases[i].strides_from);
         CHECK_NUMBER(dlpack_py_copy(&dst, &src, 0, &error), cases[i].refused ? -1 : 0);
         if (cases[i].refused) {
             CHECK(strncmp(error.text, "cannot copy from address 0x", 27) == 0);
@@ -123,8 +124,8 @@ memory_is_read_and_written_to_its_ends_and_not_beyond_D5(void)
 {
     static const int64_t shape[4] = {2, 1, 3, 4}, reversed[4] = {-12, INT64_MIN, -4, -1}, turned[4] = {1, 1, 2, 6};
     char *from = exactly(48), *to = exactly(48);
-    DLTensor src = dlpack_py_cpu(from, DLPACK_PY_INT16, 4, shape, NULL);
-    DLTensor dst = dlpack_py_cpu(to, DLPACK_PY_INT16, 4, shape, NULL);
+    DLTensor src = dlpack_py_cpu_tensor(from, DLPACK_PY_INT16, 4, shape, NULL);
+    DLTensor dst = dlpack_py_cpu_tensor(to, DLPACK_PY_INT16, 4, shape, NULL);
     int i;
 
     memset(to, 0x7f, 48);
@@ -149,12 +150,12 @@ sixty_four_dimensions_are_copied_D8(void)
 {
     int64_t shape[64] = {0}, strides[64] = {0};
     char *from = exactly(1024), *to = exactly(1024);
-    const DLTensor src = dlpack_py_cpu(from, DLPACK_PY_UINT8, 64, shape, strides);
-    const DLTensor dst = dlpack_py_cpu(to, DLPACK_PY_UINT8, 64, shape, NULL);
+    const DLTensor src = dlpack_py_cpu_tensor(from, DLPACK_PY_UINT8, 64, shape, strides);
+    const DLTensor dst = dlpack_py_cpu_tensor(to, DLPACK_PY_UINT8, 64, shape, NULL);
     int i, k, mirrored;
     for (i = 0; i < 64; i++)
         shape[i] = i % 7 == 0 ? 2 : 1; /* ten times 2 */
-    dlpack_py_strides(64, shape, 'F', strides);
+    dlpack_py_compact_strides(64, shape, 'F', strides);
     CHECK_NUMBER(dlpack_py_copy(&dst, &src, 0, NULL), 0);
     for (i = 0; i < 1024; i++) {
         for (mirrored = 0, k = 0; k < 10; k++)
@@ -173,7 +174,7 @@ check_elements(uint32_t dtype, const int64_t *n, const int64_t *to, const int64_
 {
     const int64_t bits = (int64_t)(dtype >> 16 & 0xff) * (int64_t)(dtype & 0xffff), bytes = (elements * bits + 7) / 8;
     char *source = (char *)malloc((size_t)bytes), *target = (char *)malloc((size_t)bytes);
-    DLTensor src = dlpack_py_cpu(source, dtype, 3, n, from), dst = dlpack_py_cpu(target, dtype, 3, n, to);
+    DLTensor src = dlpack_py_cpu_tensor(source, dtype, 3, n, from), dst = dlpack_py_cpu_tensor(target, dtype, 3, n, to);
     int64_t i, j, k, b, wrong = 0;
     if (source == NULL || target == NULL)
         exit(1);

@@ -19,8 +19,9 @@ EXPORT(size_t, itemsize, (DLDataType dtype, uint64_t flags), (dtype, flags))
 EXPORT_PRIVATE(int, byte_range, (const DLTensor *t, uint64_t flags, int64_t *low, int64_t *high), (t, flags, low, high))
 EXPORT(int, validate, (const DLTensor *t, uint64_t flags, dlpack_py_error *error), (t, flags, error))
 EXPORT(int, is_contiguous, (const DLTensor *t, char order), (t, order))
-EXPORT_PRIVATE(int, overlaps_itself, (const DLTensor *t), (t))
-EXPORT(int, overlap, (const DLTensor *a, uint64_t fa, const DLTensor *b, uint64_t fb), (a, fa, b, fb))
+EXPORT_AS(overlaps_itself, int, dlp_may_overlap_itself, (const DLTensor *t), (t))
+EXPORT_AS(overlap, int, dlpack_py_may_overlap, (const DLTensor *a, uint64_t fa, const DLTensor *b, uint64_t fb),
+          (a, fa, b, fb))
 EXPORT(int, copy, (const DLTensor *to, const DLTensor *from, uint64_t flags, dlpack_py_error *e), (to, from, flags, e))
 EXPORT_AS(meets_nothing, int, dlpack_py_check_tensor, (const DLTensor *t, int readonly, dlpack_py_error *error),
           (t, readonly, NULL, error))
@@ -30,7 +31,7 @@ EXPORT_PRIVATE(int, check_stream, (DLDevice device, const dlpack_py_stream *stre
 void
 tensor_strides(int32_t ndim, const int64_t *shape, char order, int64_t *strides)
 {
-    dlpack_py_strides(ndim, shape, order, strides);
+    dlpack_py_compact_strides(ndim, shape, order, strides);
 }
 
 /* Takes the fields of dlpack_py_want as arguments, so that the struct may grow. */

@@ -114,6 +114,13 @@ def test_strides_of_a_shape_make_its_elements_adjacent_D5(shape):
         assert lib.is_contiguous(tensor((0, 8, 1), shape, strides), order)
 
 
+@pytest.mark.parametrize("last", [1, 7, 49, INT64_MAX])
+def test_the_strides_of_a_shape_are_at_most_the_maximum_of_int64_D8(last):
+    shape, strides = (1, INT64_MAX // last, last), (ctypes.c_int64 * 3)()
+    lib.strides(3, (ctypes.c_int64 * 3)(*shape), b"C", strides)
+    assert list(strides) == [INT64_MAX, last, 1]
+
+
 @given(layouts())
 def test_the_byte_range_covers_the_bytes_of_all_elements_D5_D6(layout):
     dtype, flags, shape, strides = layout
@@ -205,6 +212,14 @@ def test_a_copy_moves_each_element_and_not_one_bit_more_D1_D6(copies, layout, da
     assert src.bits() == before
 
 
+@pytest.mark.parametrize("copies", COPIES)
+def test_a_scalar_is_copied_without_shape_and_strides_D3(copies):
+    memory = [ctypes.c_double(value) for value in (0, 7)]
+    dst, src = (tensor((2, 64, 1), None, None, ctypes.addressof(number), ndim=0) for number in memory)
+    assert COPIES[copies].copy(dst, src, 0, None) == 0
+    assert memory[0].value == 7
+
+
 edges = [0, 1, 2, 3, 2**31, 2**61, 2**62 - 1, 2**62, 2**62 + 1, INT64_MAX - 1, INT64_MAX]
 extents = st.sampled_from([*edges, 1, 2, 3, -1, INT64_MIN])
 steps = st.sampled_from([*edges, *(-edge for edge in edges), INT64_MIN])
@@ -279,6 +294,19 @@ def test_an_overlap_of_many_dimensions_is_assumed_rather_than_searched_for_C9():
     a, b, c = (tensor((0, 8, 1), 60 * [2], steps, data=2**61 + place) for place in (0, 1, 2))
     assert lib.overlap(a, 0, b, 0)
     assert not lib.overlap(a, 0, c, 0)  # 0, 1, 4, 5, 8 and so on
+
+
+@pytest.mark.parametrize("stride", [-1, 0, 1, 3, INT64_MAX, INT64_MIN])
+def test_the_stride_of_an_extent_of_1_makes_no_overlap_D5(stride):
+    a, b = (tensor((0, 8, 1), [2, 2, 2, 1], [2, 4, 6, stride], data=2**30 + place) for place in (0, 5))
+    assert not lib.overlap(a, 0, b, 0) and not lib.overlap(b, 0, a, 0)  # even and odd addresses
+
+
+def test_packed_elements_overlap_wherever_their_ranges_of_bytes_do_C9_D6():
+    packed = tensor((0, 12, 1), [2], [8], 2**30)  # bytes 0 and 1, 12 and 13
+    for place in range(-2, 16):
+        byte = tensor((0, 8, 1), [1], None, 2**30 + place)
+        assert lib.overlap(packed, 0, byte, 0) == lib.overlap(byte, 0, packed, 0) == (0 <= place < 14)
 
 
 @pytest.mark.parametrize("stride", [12, -12, 13])

@@ -104,6 +104,8 @@ def test_a_null_shape_is_valid_for_scalars_only_D3_D8(dtype):
     assert refusal(dtype, None, UNREADABLE, UNREADABLE, ndim=64) == "shape is NULL, ndim is 64"
     for shape, strides in itertools.product([None, UNREADABLE], repeat=2):
         assert refusal(dtype, shape, strides, UNREADABLE, ndim=0) is None
+        assert refusal(dtype, shape, strides, ADDRESS_MAX - 4, ndim=0) is None
+        assert refusal(dtype, shape, strides, 0, ndim=0) == "data is NULL, the tensor has 1 elements"
 
 
 @pytest.mark.parametrize("shape", [(2, 3, -1), (0, 3, -1), (2, 3, INT64_MIN)])
@@ -159,8 +161,20 @@ def test_strides_and_offsets_that_leave_the_address_range_are_refused_D8():
     assert refusal(UINT8, (3,), (2,), data=ADDRESS_MAX - 6, byte_offset=2) == text.format(0, 5)
     assert refusal(UINT8, (3,), data=ADDRESS_MAX - 6, byte_offset=3) is None
     assert refusal(UINT8, (3,), data=ADDRESS_MAX - 6, byte_offset=4) == text.format(0, 3)
+    for strides, reach in [((1,), 32), ((2,), 48)]:
+        assert refusal((5, 128, 1), (2,), strides, data=ADDRESS_MAX - reach) is None
+        assert refusal((5, 128, 1), (2,), strides, data=ADDRESS_MAX - reach + 1) == text.format(0, reach)
+    assert refusal((1, 255, 1), (2,), data=ADDRESS_MAX - 64) is None  # elements of more than 16 bytes
+    assert refusal((1, 255, 1), (2,), data=ADDRESS_MAX - 63) == text.format(0, 64)
+    far, part = ADDRESS_MAX // 8 * 7, 2**57  # sums of strides that wrap where they are multiplied by 16
+    nested = [part * 9 // 10, part * 8 // 5, 3 * part, part * 25 // 4]
+    nested.append(24 * part - sum(nested))
+    assert refusal(UINT8, 5 * (2,), nested, data=far) == text.format(0, 24 * part + 1)
+    for strides in None, (1,):
+        assert refusal(UINT8, (INT64_MAX,), strides, data=far) == text.format(0, INT64_MAX)
     wrap = "byte_offset is {}, added to data it leaves the address range"
     assert refusal(UINT8, (1,), byte_offset=ADDRESS_MAX - NOWHERE - 1) is None
+    assert refusal(UINT8, (1,), byte_offset=ADDRESS_MAX - NOWHERE) == text.format(0, 1)
     for byte_offset in (ADDRESS_MAX - NOWHERE + 1, 2**64 - 1):
         assert refusal(UINT8, (1,), byte_offset=byte_offset) == wrap.format(byte_offset)
 
@@ -230,7 +244,7 @@ def two_by_three(dtype=FLOAT32, strides=None, data=NOWHERE, device=(CPU, 0)):
 
 @pytest.mark.parametrize("readonly", [WRITABLE, READONLY, UNKNOWN])
 def test_without_requirements_any_array_that_the_cpu_can_read_is_accepted_C5(readonly):
-    for type in range(1, 25):
+    for type in (*range(1, 25), 31, 32, 33):
         came = two_by_three((200, 7, 3), (0, -7), device=(type, 0))
         is_readable = type in (CPU, CUDA_HOST, ROCM_HOST, CUDA_MANAGED, TPU_HOST)
         text = None if is_readable else "memory that the CPU can read was asked for"
@@ -282,6 +296,7 @@ def test_requirements_that_contradict_each_other_are_a_system_error_C9(want, tex
 
 
 LONG = [(9, 8, 65535 - i) for i in range(40)]  # the longest names
+UP_TO_90, UP_TO_91 = ([*LONG[:2], (11, 8, lanes), *LONG[2:4]] for lanes in (100, 1000))  # characters with three dtypes
 
 
 @pytest.mark.parametrize(
@@ -303,6 +318,18 @@ LONG = [(9, 8, 65535 - i) for i in range(40)]  # the longest names
         (FLOAT64, INT8, [], "dtype is float64, int8 was asked for"),
         (BOOL, None, [*LONG, BOOL], None),
         (BOOL, None, LONG[:2], f"dtype is bool, {dtype_text(*LONG[0])} or {dtype_text(*LONG[1])} was asked for"),
+        (
+            BOOL,
+            None,
+            UP_TO_90,
+            f"dtype is bool, {' or '.join(dtype_text(*d) for d in UP_TO_90[:4])} or ... was asked for",
+        ),
+        (
+            BOOL,
+            None,
+            UP_TO_91,
+            f"dtype is bool, {' or '.join(dtype_text(*d) for d in UP_TO_91[:3])} or ... was asked for",
+        ),
         (BOOL, None, LONG, f"dtype is bool, {' or '.join(dtype_text(*d) for d in LONG[:3])} or ... was asked for"),
     ],
 )
@@ -372,13 +399,13 @@ def test_a_copy_would_meet_an_order_that_the_strides_do_not_meet_D5(strides, met
 
 NATURAL = {UINT8: 1, INT16: 2, FLOAT32: 4, (5, 32, 1): 2, (18, 32, 1): 2, FLOAT32X4: 4}
 NATURAL.update({dtype: dltensor.ALIGNMENT for dtype in [FLOAT64, (0, 64, 1), (5, 128, 1)]})
-NATURAL.update({(0, 12, 1): 1, (0, 24, 1): 1, FLOAT4: 1, (17, 4, 8): 1, (4, 16, 1): 2, (2, 128, 1): 16})
+NATURAL.update({(0, 12, 1): 1, (0, 24, 1): 1, (0, 65, 1): 1, FLOAT4: 1, (17, 4, 8): 1, (4, 16, 1): 2, (2, 128, 1): 16})
 
 
 @pytest.mark.parametrize("dtype", NATURAL)
 def test_the_required_alignment_is_by_default_that_of_the_numbers_C9(dtype):
-    for offset, wish in itertools.product(range(32), [0, 1, 2, 8, 16]):
-        alignment, address = wish or NATURAL[dtype], 48 * 100 + offset
+    for base, offset, wish in itertools.product([0, 48 * 100], range(32), [0, 1, 2, 8, 16]):
+        alignment, address = wish or NATURAL[dtype], base + offset
         text = f"data is at address {address:#x}, alignment to {alignment} bytes was asked for*"
         t = tensor(dtype, (), None, address - offset // 2, offset // 2)  # the sum of both must be aligned (D1)
         assert unmet(t, alignment=wish) == (text if address % alignment else None)
@@ -421,4 +448,9 @@ def test_a_requirement_that_no_copy_would_meet_is_reported_first_C9():
     want.update(ndim=2)
     assert unmet(t, READONLY, **want) == "shape[1] is 3, 4 was asked for"
     want.update(shape=(2, 3))
-    assert unmet(t, READONLY, **want).endswith("*")
+    assert unmet(t, READONLY, **want) == "strides[1] is 2, 1 was asked for by order 'C'*"
+    want.update(order="\0")
+    assert unmet(t, READONLY, **want) == f"data is at address {NOWHERE + 1:#x}, alignment to 4 bytes was asked for*"
+    want.update(alignment=1)
+    assert unmet(t, READONLY, **want) == "data is read-only, writable memory was asked for*"
+    assert unmet(t, **want) == "elements may share memory, writable memory without overlap was asked for*"

@@ -48,7 +48,7 @@ static PyObject *
 ramp_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
     Ramp *ramp = (Ramp *)self;
-    DLTensor t = dlpack_py_cpu(ramp->values, DLPACK_PY_FLOAT64, 1, &ramp->length, NULL);
+    DLTensor t = dlpack_py_cpu_tensor(ramp->values, DLPACK_PY_FLOAT64, 1, &ramp->length, NULL);
     return dlpack_py_produce(self, &t, 0, args, nargs, kwnames);
 }
 

@@ -51,7 +51,7 @@ ramp_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *k
 {
     std::vector<double> &values = *reinterpret_cast<Ramp *>(self)->values;
     const int64_t length = static_cast<int64_t>(values.size());
-    const DLTensor t = dlpack_py_cpu(values.data(), DLPACK_PY_FLOAT64, 1, &length, nullptr);
+    const DLTensor t = dlpack_py_cpu_tensor(values.data(), DLPACK_PY_FLOAT64, 1, &length, nullptr);
     return dlpack_py_produce(self, &t, 0, args, nargs, kwnames);
 }
 

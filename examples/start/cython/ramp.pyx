@@ -24,8 +24,8 @@ cdef class Ramp:
 
     # Other libraries use the memory of a Ramp.
     def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
-        cdef DLTensor t = dlpack_py_cpu(self.values, DLPACK_PY_FLOAT64, 1, &self.length, NULL)
-        return dlpack_py_produce_args(self, &t, 0, stream, max_version, dl_device, copy)
+        cdef DLTensor t = dlpack_py_cpu_tensor(self.values, DLPACK_PY_FLOAT64, 1, &self.length, NULL)
+        return dlpack_py_produce_obj_args(self, &t, 0, stream, max_version, dl_device, copy)
 
     def __dlpack_device__(self):
         return 1, 0

@@ -23,9 +23,9 @@ ramp_dlpack(nb::handle self, nb::handle stream, nb::handle max_version, nb::hand
 {
     std::vector<double> &values = nb::cast<Ramp &>(self).values;
     const int64_t length = static_cast<int64_t>(values.size());
-    const DLTensor t = dlpack_py_cpu(values.data(), DLPACK_PY_FLOAT64, 1, &length, nullptr);
+    const DLTensor t = dlpack_py_cpu_tensor(values.data(), DLPACK_PY_FLOAT64, 1, &length, nullptr);
     PyObject *result =
-        dlpack_py_produce_args(self.ptr(), &t, 0, stream.ptr(), max_version.ptr(), dl_device.ptr(), copy.ptr());
+        dlpack_py_produce_obj_args(self.ptr(), &t, 0, stream.ptr(), max_version.ptr(), dl_device.ptr(), copy.ptr());
     if (result == nullptr)
         throw nb::python_error();
     return nb::steal(result);

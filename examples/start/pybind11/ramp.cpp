@@ -24,9 +24,9 @@ ramp_dlpack(const py::object &self, const py::object &stream, const py::object &
 {
     std::vector<double> &values = self.cast<Ramp &>().values;
     const int64_t length = static_cast<int64_t>(values.size());
-    const DLTensor t = dlpack_py_cpu(values.data(), DLPACK_PY_FLOAT64, 1, &length, nullptr);
+    const DLTensor t = dlpack_py_cpu_tensor(values.data(), DLPACK_PY_FLOAT64, 1, &length, nullptr);
     PyObject *result =
-        dlpack_py_produce_args(self.ptr(), &t, 0, stream.ptr(), max_version.ptr(), dl_device.ptr(), copy.ptr());
+        dlpack_py_produce_obj_args(self.ptr(), &t, 0, stream.ptr(), max_version.ptr(), dl_device.ptr(), copy.ptr());
     if (result == nullptr)
         throw py::error_already_set();
     return py::reinterpret_steal<py::object>(result);

@@ -8,7 +8,7 @@ main(void)
 {
     double values[6] = {0};
     const int64_t shape[2] = {2, 3};
-    const DLTensor t = dlpack_py_cpu(values, DLPACK_PY_FLOAT64, 2, shape, NULL);
+    const DLTensor t = dlpack_py_cpu_tensor(values, DLPACK_PY_FLOAT64, 2, shape, NULL);
     dlpack_py_error error;
     char text[DLPACK_PY_TEXT_SIZE];
 
