@@ -5,7 +5,7 @@
  *
  * Include it in place of dlpack_py.h. dlpack_py_consume and dlpack_py_consume_request then use the exchange table of a
  * type that has one; they call __dlpack__ where the table cannot be used (X4, X9). dlp_consume_cached tries, in order:
- *   dlp_find_embedded          type in the cache, our table: the managed tensor in the object
+ *   dlp_match_embedded          type in the cache, our table: the managed tensor in the object
  *   dlp_take_by_found_table    type in the cache, any table: calls it; dlp_call_dlpack where it cannot be used
  *   dlp_take_by_method         type in the cache, no table: calls its __dlpack__
  *   dlpack_py_consume_request  any other type: reads it (dlp_take_by_table), and goes on as dlpack_py.h describes
@@ -496,7 +496,7 @@ dlp_take_by_table(const dlp_import *import, const dlpack_py_operations *operatio
 /* Fast path: returns the managed tensors in an object of a type with a table of this source file, if they are row-major
  * and aligned and meet basic requirements; else NULL. entry: the type's cached entry, or NULL. Runs no foreign code. */
 static inline dlpack_py_embedded *
-dlp_find_embedded(const dlp_type_entry *entry, PyObject *obj, const dlpack_py_want *want)
+dlp_match_embedded(const dlp_type_entry *entry, PyObject *obj, const dlpack_py_want *want)
 {
     dlpack_py_embedded *e;
 
@@ -554,7 +554,7 @@ dlp_consume_cached(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
     const dlpack_py_want *required = want != NULL ? want : &dlp_empty_want;
     dlp_state *state = dlp_state_get();
     dlp_type_entry *entry = dlp_type_entry_cached(state, Py_TYPE(obj));
-    dlpack_py_embedded *e = dlp_find_embedded(entry, obj, required);
+    dlpack_py_embedded *e = dlp_match_embedded(entry, obj, required);
     dlp_import import;
     int is_basic, result;
 
@@ -640,7 +640,7 @@ dlpack_py_borrow(PyObject *obj, const dlpack_py_want *want, dlpack_py_view *v)
     const dlpack_py_want *required = want != NULL ? want : &dlp_empty_want;
     dlp_state *state = dlp_state_get();
     const dlp_type_entry *entry = dlp_type_entry_cached(state, Py_TYPE(obj));
-    dlpack_py_embedded *e = dlp_find_embedded(entry, obj, required);
+    dlpack_py_embedded *e = dlp_match_embedded(entry, obj, required);
 
     if (e != NULL && e->versioned.flags == 0 && !required->writable) { /* saves 400 of 607 instructions */
         dlp_view_fill(v, NULL, &e->versioned.dl_tensor);
@@ -880,7 +880,7 @@ dlp_table_stream(const dlpack_py_exchange *ours, DLDeviceType type, int32_t id, 
     DLP_DEFINE_TABLE(name, describe, make_steal, want, work_stream, 0)
 
 /* As DLPACK_PY_EXCHANGE_API, for objects that have a dlpack_py_embedded at this offset, all zero as tp_alloc makes it.
- * A consumer in this source file then skips describe, once dlpack_py_embed has filled it: both must agree. */
+ * Once dlpack_py_embed has filled it, consumers in this source file skip describe: both must agree. */
 #define DLPACK_PY_EXCHANGE_API_EMBEDDED(name, describe, make_steal, want, offset) \
     DLP_DEFINE_TABLE(name, describe, make_steal, want, NULL, offset)
 
@@ -1030,7 +1030,7 @@ dlpack_py_allocate_like(PyObject *like, const DLTensor *prototype, dlpack_py_vie
         return -1;
     }
     memset(&request, 0, sizeof(request));
-    request.has_device = 1; /* the device id is checked, too */
+    request.has_device = prototype->device.device_type != kDLCPU; /* checks the device id, which CPU memory lacks */
     request.device = prototype->device;
     want = dlpack_py_want_like(prototype);
     want.device = (int32_t)prototype->device.device_type;
@@ -1077,7 +1077,7 @@ dlp_managed_from_view_steal(dlpack_py_view *v)
     return NULL;
 }
 
-/* __dlpack__ of a result. Gives its tensor away once; where a consumer may call again, it exports and keeps it. */
+/* __dlpack__ of a result. Gives the tensor away once; keeps and exports it where a consumer may call again. */
 static inline PyObject *
 dlp_result_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
@@ -1121,7 +1121,8 @@ dlp_find_from_dlpack(dlp_state *state, PyObject *obj)
 
 #if DLP_TYPE_ENTRIES && !defined(Py_GIL_DISABLED)
     dlp_type_cache *cache = dlp_type_cache_get(state); /* not NULL: the caller has read an entry */
-    if (cache->from_dlpack_type == Py_TYPE(obj) && cache->from_dlpack_tag == dlp_type_tag(cache->from_dlpack_type)) {
+    const unsigned int tag = dlp_type_tag(Py_TYPE(obj));
+    if (cache->from_dlpack_type == Py_TYPE(obj) && cache->from_dlpack_tag == tag) {
         Py_INCREF(cache->from_dlpack);
         return cache->from_dlpack;
     }
@@ -1152,9 +1153,9 @@ dlp_find_from_dlpack(dlp_state *state, PyObject *obj)
         (void)dlp_raise_value(PyExc_TypeError, "cannot make an object like %.200U: its library has no from_dlpack",
                               obj);
 #if DLP_TYPE_ENTRIES && !defined(Py_GIL_DISABLED)
-    if (found != NULL && !PyType_HasFeature(Py_TYPE(obj), Py_TPFLAGS_HEAPTYPE) && dlp_type_tag(Py_TYPE(obj)) != 0) {
+    if (found != NULL && !PyType_HasFeature(Py_TYPE(obj), Py_TPFLAGS_HEAPTYPE) && tag != 0) {
         cache->from_dlpack_type = Py_TYPE(obj);
-        cache->from_dlpack_tag = dlp_type_tag(cache->from_dlpack_type);
+        cache->from_dlpack_tag = tag;
         Py_INCREF(found);
         Py_XSETREF(cache->from_dlpack, found);
     }

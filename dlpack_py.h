@@ -374,8 +374,8 @@ dlp_is_fatal(void)
 
 /* ---- Deleters ----------------------------------------------------------- */
 
-/* A deleter may run on any thread at any time (K5), also when its owner's interpreter is ending or gone. An export of
- * an object therefore points to a struct of the interpreter that is never freed. While the interpreter is open, a
+/* A deleter may run on any thread at any time (K5), also when its owner's interpreter is ending or gone. So an export
+ * of an object points to a struct that is never freed, one for each interpreter. While the interpreter is open, a
  * thread that is not attached attaches, and drops the owner. From the exit callback on (closing), only an attached
  * thread drops it. After the modules were destroyed (gone), no thread does. An owner that is not dropped leaks. */
 typedef struct dlp_lifetime {
@@ -584,7 +584,7 @@ enum {
     DLP_STR_STREAM, DLP_STR_MAX_VERSION, DLP_STR_DL_DEVICE, DLP_STR_COPY, DLP_STR_DEVICE, DLP_STR_DLPACK,
     DLP_STR_DLPACK_DEVICE, DLP_STR_ARRAY_NAMESPACE, DLP_STR_EXCHANGE_API, DLP_STR_MODULE, DLP_STR_FROM_DLPACK,
     DLP_STR_IS_CONJ, DLP_STR_COUNT,
-    DLP_CONST_KWNAMES = DLP_STR_COUNT, DLP_CONST_VERSION, DLP_CONST_CPU, DLP_CONST_COUNT
+    DLP_CONST_KWNAMES = DLP_STR_COUNT, DLP_CONST_VERSION, DLP_CONST_CPU_DEVICE, DLP_CONST_COUNT
 };
 static const char *const dlp_names[DLP_STR_COUNT] = {
     "stream", "max_version", "dl_device", "copy", "device", "__dlpack__", "__dlpack_device__", "__array_namespace__",
@@ -655,7 +655,7 @@ dlp_at_exit(PyObject *self, PyObject *unused)
 }
 
 /* Registers the exit callback of a state, given its capsule; runs Python code. Where that fails, as it does while the
- * interpreter ends, sets DLP_CLOSING at once. Returns 0; or -1 with MemoryError, RecursionError or the exception of an
+ * interpreter ends, sets DLP_CLOSING at once. Returns 0, then too; or -1 with MemoryError, RecursionError or an
  * interrupt: the next use tries again. PyUnstable_AtExit would run too late, after the modules. */
 static inline int
 dlp_state_register(PyObject *capsule)
@@ -700,7 +700,7 @@ dlp_state_new(PyInterpreterState *interpreter)
         state->objects[i] = PyUnicode_InternFromString(dlp_names[i]);
     state->objects[DLP_CONST_KWNAMES] = Py_BuildValue("(O)", state->objects[DLP_STR_MAX_VERSION]);
     state->objects[DLP_CONST_VERSION] = Py_BuildValue("(ii)", DLPACK_PY_PROTOCOL_MAJOR, DLPACK_PY_PROTOCOL_MINOR);
-    state->objects[DLP_CONST_CPU] = Py_BuildValue("(ii)", (int)kDLCPU, 0);
+    state->objects[DLP_CONST_CPU_DEVICE] = Py_BuildValue("(ii)", (int)kDLCPU, 0);
     if (PyErr_Occurred())
         Py_CLEAR(capsule); /* frees the state */
     return capsule;
@@ -729,7 +729,7 @@ dlp_state_find_or_make(PyInterpreterState *interpreter)
     if (capsule != NULL) {
         state = (dlp_state *)PyCapsule_GetPointer(capsule, DLP_STATE_NAME);
         state->published = 1;
-        if ((DLP_LOAD(&state->lifetime.closing_and_deleters) & DLP_CLOSING) == 0) /* else no destructor may follow */
+        if ((DLP_LOAD(&state->lifetime.closing_and_deleters) & DLP_CLOSING) == 0) /* else it may never be cleared */
             DLP_STORE(DLP_STATE_SLOT(interpreter), (dlp_atomic)state);
     }
     Py_XDECREF(capsule); /* the dictionary holds it */
@@ -1263,7 +1263,7 @@ static inline PyObject *
 dlpack_py_cpu_device(PyObject *self, PyObject *unused)
 {
     const dlp_state *state = dlp_state_get();
-    PyObject *device = state == NULL ? NULL : state->objects[DLP_CONST_CPU];
+    PyObject *device = state == NULL ? NULL : state->objects[DLP_CONST_CPU_DEVICE];
     (void)self;
     (void)unused;
     Py_XINCREF(device);
@@ -1416,8 +1416,8 @@ typedef struct dlp_import {
     const dlpack_py_want *want;       /* not NULL */
     const dlpack_py_request *request; /* not NULL */
     PyObject *obj; /* the object whose __dlpack__ is called, borrowed; NULL: a capsule or managed tensor is taken */
-    /* 1: the producer, or for an array interface dlpack_py_answer, gets max_version, dl_device and copy, and obeys them
-     * (C3). 0: __dlpack__ raised TypeError for them (C1), or nothing is called: obj is NULL. */
+    /* 1: max_version, dl_device and copy reach the producer, or (array interface) dlpack_py_answer, which obeys (C3).
+     * 0: __dlpack__ raised TypeError for them (C1), or nothing is called: obj is NULL. */
     int got_keywords;
 } dlp_import;
 
@@ -1626,10 +1626,10 @@ dlp_view_decide_general(dlpack_py_view *v, const dlp_import *import, dlpack_py_e
 static inline int
 dlp_view_decide(dlpack_py_view *v, const dlp_import *import, dlpack_py_error *error)
 {
-    const int layout = dlp_simple_layout(&v->tensor);
+    int layout;
 
-    if (layout == 0 || import->want->device > (int32_t)kDLCPU || import->request->has_device ||
-        import->request->copy == DLPACK_PY_COPY_ALWAYS)
+    if (import->want->device > (int32_t)kDLCPU || import->request->has_device ||
+        import->request->copy == DLPACK_PY_COPY_ALWAYS || (layout = dlp_simple_layout(&v->tensor)) == 0)
         return dlp_view_decide_general(v, import, error);
     v->overlaps = 0;
     if (dlp_check_requirements(&v->tensor, layout, v->readonly, import->want, error) == 0)

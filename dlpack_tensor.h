@@ -7,7 +7,7 @@
  *   Switches      Compilers and dlpack.h    Errors as code and text    Dtypes and devices    Layout
  *   Validation    Requirements              Copies and overlap         Managed tensors       Streams
  *
- * No function here needs an interpreter or a thread state. want.fallback needs both: dlpack_py.h calls it.
+ * No function here needs an interpreter or a thread state. The callback want.fallback needs both.
  */
 #if (defined(DLPACK_PY_VERSION) && DLPACK_PY_VERSION != 0x000300) || \
     (defined(DLPACK_COPY_H) && DLP_COPY_VERSION != 0x000300)
@@ -906,7 +906,7 @@ dlp_check_requirements(const DLTensor *t, int layout, int readonly, const dlpack
     }
     if (alignment == 0 && first % 16 != 0) { /* that of a number: a lane, or half of a complex one; 16 suits all */
         bits = dlp_is_complex(t->dtype) ? t->dtype.bits / 2u : t->dtype.bits;
-        bits = bits != 64 ? bits : sizeof(DLTensor) % 8 == 0 ? 64 : 32; /* 36 bytes: i386 aligns int64_t to 4 */
+        bits = bits != 64 ? bits : sizeof(DLTensor) % 8 == 0 ? 64 : 32; /* else i386: int64_t is aligned to 4 */
         alignment = (bits & (bits - 1)) == 0 ? bits / 8 : 1;
     }
     if (want->order != 0 && want->order != layout)
@@ -1003,7 +1003,7 @@ dlp_copy_bits(char *to, int64_t to_bit, const char *from, int64_t from_bit, int6
 }
 
 /* Copies src to dst. The caller has checked both. loops[0] runs over the bytes (packed: bits) of an item, the others
- * over dimensions, the shortest stride in dst first. A loop is merged into the one that it continues in dst and src. */
+ * over dimensions, the shortest stride in dst first. Loops that continue each other in dst and in src become one. */
 DLP_NOINLINE void
 dlp_copy_unchecked(const DLTensor *dst, const DLTensor *src, uint64_t flags)
 {

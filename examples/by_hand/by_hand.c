@@ -29,7 +29,7 @@
 /* ---- Shape, strides and dtype ------------------------------------------- */
 
 /* Returns NULL for a valid tensor, else why it is refused. Called before shape and data are used: it finds what cannot
- * be true (D8); how large the memory is, it cannot know. wants_matrix: only a matrix of aligned doubles (C9). */
+ * be true (D8), but cannot know the size of the memory. wants_matrix: only a matrix of aligned doubles (C9). */
 static const char *
 find_error(const DLTensor *t, int wants_matrix)
 {
@@ -296,11 +296,11 @@ static PyObject *
 call_dlpack(PyObject *x, int to_cpu, PyObject *copy, int *got_keywords)
 {
     const int passes_copy = copy != Py_None;
-    PyObject *with_copy[] = {x, copy, our_version, cpu_device}, *without[] = {x, our_version, cpu_device}, *capsule;
+    PyObject *with_copy[] = {x, copy, our_version, cpu_device}, *no_copy[] = {x, our_version, cpu_device}, *capsule;
     PyObject *names = PyTuple_GetSlice(keyword_names, !passes_copy, 2 + to_cpu); /* "copy" is the first of three */
     if (names == NULL)
         return NULL;
-    capsule = PyObject_VectorcallMethod(dlpack_name, passes_copy ? with_copy : without, 1, names); /* C6 */
+    capsule = PyObject_VectorcallMethod(dlpack_name, passes_copy ? with_copy : no_copy, 1, names); /* C6 */
     Py_DECREF(names);
     if (capsule != NULL || !PyErr_ExceptionMatches(PyExc_TypeError))
         return capsule;

@@ -1183,6 +1183,7 @@ def test_from_dlpack_is_found_again_after_a_change_of_a_static_type(monkeypatch)
                 raise AttributeError(name)
             if self.changes:
                 changed(type(view))
+                assert not hasattr(view, "other")  # the type gets a new version tag
             found = len(seen)
             seen.append(found)
             return lambda x: found

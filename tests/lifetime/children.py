@@ -60,6 +60,9 @@ def elsewhere(make, *args):
     thread = threading.Thread(target=lambda: made.append(make(*args)))
     thread.start()
     thread.join()
+    # join returns before the thread of the system has ended. At its end, this thread takes locks of ASan's allocator:
+    # a process that is forked meanwhile waits for them forever.
+    wait_for(lambda: not os.path.exists(f"/proc/self/task/{thread.native_id}"))
     return made[0]
 
 def wait_for(condition):
