@@ -5,7 +5,7 @@
  *
  * Include it in place of dlpack_py.h. dlpack_py_consume and dlpack_py_consume_request then use the exchange table of a
  * type that has one; they call __dlpack__ where the table cannot be used (X4, X9). dlp_consume_cached tries, in order:
- *   dlp_match_embedded          type in the cache, our table: the managed tensor in the object
+ *   dlp_match_embedded         type in the cache, our table: the managed tensor in the object
  *   dlp_take_by_found_table    type in the cache, any table: calls it; dlp_call_dlpack where it cannot be used
  *   dlp_take_by_method         type in the cache, no table: calls its __dlpack__
  *   dlpack_py_consume_request  any other type: reads it (dlp_take_by_table), and goes on as dlpack_py.h describes
@@ -125,12 +125,12 @@ dlp_type_cache_get(dlp_state *state)
 static inline PyObject *
 dlp_find_table_attribute(PyTypeObject *type, PyObject *const *objects)
 {
-    PyObject *bases = PyObject_GetAttrString((PyObject *)type, "__mro__"), *dict, *found = NULL;
-    Py_ssize_t i, count = bases != NULL && PyTuple_Check(bases) ? DLP_TUPLE_SIZE(bases) : 0;
+    PyObject *mro = PyObject_GetAttrString((PyObject *)type, "__mro__"), *dict, *found = NULL;
+    Py_ssize_t i, count = mro != NULL && PyTuple_Check(mro) ? DLP_TUPLE_SIZE(mro) : 0;
     int has = 0;
 
     for (i = 0; i < count && has == 0; i++) {
-        dict = PyObject_GetAttrString(DLP_TUPLE_ITEM(bases, i), "__dict__");
+        dict = PyObject_GetAttrString(DLP_TUPLE_ITEM(mro, i), "__dict__");
         has = dict == NULL ? -1 : PySequence_Contains(dict, objects[DLP_STR_EXCHANGE_API]);
         if (has > 0)
             found = PyObject_GetItem(dict, objects[DLP_STR_EXCHANGE_API]);
@@ -138,7 +138,7 @@ dlp_find_table_attribute(PyTypeObject *type, PyObject *const *objects)
             has = PySequence_Contains(dict, objects[DLP_STR_DLPACK]);
         Py_XDECREF(dict);
     }
-    Py_XDECREF(bases);
+    Py_XDECREF(mro);
     return found;
 }
 

@@ -201,7 +201,7 @@ extern "C"
     __declspec(dllimport) void __stdcall
     Sleep(unsigned long milliseconds); /* without windows.h and its macros */
 #  define DLP_PROCESS() ((dlp_atomic)1)
-#  define DLP_SLEEP_MS 15 /* Windows wakes threads every 15.6 ms: a shorter sleep lasts as long, 16 twice as long */
+#  define DLP_SLEEP_MS 15 /* Windows wakes threads every 15.6 ms: a sleep of 1 to 15 ms lasts one period, 16 ms two */
 #  define DLP_SLEEP() Sleep(DLP_SLEEP_MS)
 #else
 #  include <poll.h>
@@ -238,8 +238,8 @@ dlp_thread_state(void)
     /* holder: the thread state that holds the GIL, perhaps another thread's. gil_state: this thread's, as PyGILState
      * knows it. If they are equal, this thread is attached. With subinterpreters it may have a second thread state,
      * which PyGILState does not know: then the thread id of holder is compared.
-     * Known limits: another thread may free holder meanwhile. A deleter hangs on an attached thread without gil_state,
-     * and on one that uses another thread's thread state (_xxsubinterpreters); on that other thread it may crash. */
+     * Known limits: another thread may free holder meanwhile. A deleter hangs on an attached thread that has no
+     * gil_state. If thread A uses the thread state of B (_xxsubinterpreters), a deleter hangs on A, may crash on B. */
     PyThreadState *holder = _PyThreadState_UncheckedGet(), *gil_state = PyGILState_GetThisThreadState();
     return holder == NULL || holder == gil_state ||
                    (gil_state != NULL && PyInterpreterState_Head() != PyInterpreterState_Main() &&
@@ -462,7 +462,7 @@ dlp_attach_and_drop(const dlp_manager *manager, PyThreadState *current)
         }
 #endif
     }
-    if (process == DLP_PROCESS()) /* else the owner forked: in the child, dlp_lifetime_after_fork resets the count */
+    if (process == DLP_PROCESS()) /* else a child that the owner forked: dlp_lifetime_after_fork resets the count */
         (void)DLP_ADD(&lifetime->closing_and_deleters, -DLP_DELETER);
     if (detached != NULL) /* last: it may wait for the GIL */
         PyEval_RestoreThread(detached);
@@ -654,9 +654,9 @@ dlp_at_exit(PyObject *self, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-/* Registers the exit callback of a state, given its capsule; runs Python code. Where that fails, as it does while the
- * interpreter ends, sets DLP_CLOSING at once. Returns 0, then too; or -1 with MemoryError, RecursionError or an
- * interrupt: the next use tries again. PyUnstable_AtExit would run too late, after the modules. */
+/* Registers the exit callback of a state, given its capsule; runs Python code. If that fails, as it does while the
+ * interpreter ends, sets DLP_CLOSING and returns 0. Returns -1 with MemoryError, RecursionError or an interrupt: the
+ * next use tries again. PyUnstable_AtExit would run too late, after the modules. */
 static inline int
 dlp_state_register(PyObject *capsule)
 {
@@ -729,7 +729,7 @@ dlp_state_find_or_make(PyInterpreterState *interpreter)
     if (capsule != NULL) {
         state = (dlp_state *)PyCapsule_GetPointer(capsule, DLP_STATE_NAME);
         state->published = 1;
-        if ((DLP_LOAD(&state->lifetime.closing_and_deleters) & DLP_CLOSING) == 0) /* else it may never be cleared */
+        if ((DLP_LOAD(&state->lifetime.closing_and_deleters) & DLP_CLOSING) == 0) /* else the slot may stay set */
             DLP_STORE(DLP_STATE_SLOT(interpreter), (dlp_atomic)state);
     }
     Py_XDECREF(capsule); /* the dictionary holds it */
@@ -1251,7 +1251,7 @@ dlpack_py_produce_described(PyObject *self, dlpack_py_describe describe, PyObjec
     PyObject *capsule = NULL;
     if (dlpack_py_parse_request(args, nargs, kwnames, &request) < 0)
         return NULL;
-    DLP_CRITICAL_SECTION(self); /* no thread moves the memory before it is counted, unless dlp_state_get blocks */
+    DLP_CRITICAL_SECTION(self); /* no thread moves memory before its export is counted, unless dlp_state_get blocks */
     if (dlp_call_describe(self, describe, &request, &offer) == 0)
         capsule = dlpack_py_answer(&offer, &request);
     DLP_CRITICAL_SECTION_END();
@@ -1416,7 +1416,7 @@ typedef struct dlp_import {
     const dlpack_py_want *want;       /* not NULL */
     const dlpack_py_request *request; /* not NULL */
     PyObject *obj; /* the object whose __dlpack__ is called, borrowed; NULL: a capsule or managed tensor is taken */
-    /* 1: max_version, dl_device and copy reach the producer, or (array interface) dlpack_py_answer, which obeys (C3).
+    /* 1: max_version, dl_device and copy reached the producer. For an array interface dlpack_py_answer obeys them (C3).
      * 0: __dlpack__ raised TypeError for them (C1), or nothing is called: obj is NULL. */
     int got_keywords;
 } dlp_import;
@@ -1977,7 +1977,7 @@ dlpack_py_has_tensor(PyObject *obj)
 {
     dlp_exception saved;
     dlp_state *state;
-    PyObject *method, *place = PyType_Check(obj) ? (PyObject *)Py_TYPE(obj) : obj; /* a class has it for its objects */
+    PyObject *method, *place = PyType_Check(obj) ? (PyObject *)Py_TYPE(obj) : obj; /* not that of its instances */
     int offered;
 
     if (PyCapsule_CheckExact(obj)) {
@@ -2137,7 +2137,7 @@ DLP_QUIET_END
  * D11  Negative strides are exported, unless the author chose that they are refused or copied. *
  * P1   The arguments of __dlpack__ are keyword-only, and are matched by value.
  * P2   max_version 1.0 or newer gets a versioned capsule; an older max_version, or None, gets a legacy capsule.
- * P3   Read-only and padded data are flagged. A legacy capsule gets read-only data by copy=True only, padded never.
+ * P3   Read-only and padded data are flagged. A legacy capsule gets read-only data only as a copy, padded never.
  * P4   copy=True copies, copy=False never does, None copies where it must. A copy is flagged, compact and writable. *
  * P5   dl_device is the device of the data, or the CPU; another one is BufferError.
  * P6   CPU memory has no streams: None is accepted, and -1. *
@@ -2148,7 +2148,7 @@ DLP_QUIET_END
  * K2   Destructors and deleters keep the current exception.
  * K3   A deleter may be NULL.
  * K4   A consumer checks first. Then it renames the capsule, owns the tensor, and later calls the deleter once.
- * K5   A deleter may come on any thread at any time, with the interpreter gone, after a fork. Limits: dlp_thread_state.
+ * K5   A deleter may come on any thread at any time, after the interpreter's end or os.fork. Limits: dlp_thread_state.
  * K6   A tensor of an unknown major version is taken, and deleted unread.
  * K7   A deleter frees its struct, with shape and strides.
  * K8   manager_ctx is set: with NULL, Paddle 3.3 calls no deleter. *

@@ -655,7 +655,7 @@ dlp_validate_general(const DLTensor *t, uint64_t flags, dlpack_py_error *error)
 /* The rest of dlp_simple_layout: tensors that are not row-major, are large, or have no elements or no data. Saves 870
  * of the 2,500 instructions of an import of x.T. */
 DLP_NOINLINE int
-dlp_strided_layout(const DLTensor *t)
+dlp_simple_layout_rest(const DLTensor *t)
 {
     int order = t->strides != NULL && t->ndim > 1 && t->strides[0] < t->strides[t->ndim - 1] ? 'F' : 'C';
     int64_t step, reach, smallest = 1; /* in elements; reach: offset of the last element */
@@ -703,12 +703,12 @@ dlp_simple_layout(const DLTensor *t)
     while (i-- > 0) {
         const uint64_t last = (uint64_t)t->shape[i] - 1; /* 2^64 - 1 for an extent of 0 */
         if (t->strides != NULL && (uint64_t)t->strides[i] != size && last != 0)
-            return dlp_strided_layout(t);
+            return dlp_simple_layout_rest(t);
         size *= last + 1;
         if ((last | size) >> 31 != 0)
-            return dlp_strided_layout(t);
+            return dlp_simple_layout_rest(t);
     }
-    return t->data != NULL && size * 16 <= UINTPTR_MAX - (uintptr_t)t->data ? 'C' : dlp_strided_layout(t);
+    return t->data != NULL && size * 16 <= UINTPTR_MAX - (uintptr_t)t->data ? 'C' : dlp_simple_layout_rest(t);
 }
 
 /* Check a tensor before anything is read: rank, extents, dtype, strides and addresses (D8). Functions that want a
@@ -904,9 +904,10 @@ dlp_check_requirements(const DLTensor *t, int layout, int readonly, const dlpack
             return DLP_REFUSE(error, "shape[%" PRId32 "] is %" PRId64 ", %" PRId64 " was asked for", i, t->shape[i],
                               want->shape[i]);
     }
-    if (alignment == 0 && first % 16 != 0) { /* that of a number: a lane, or half of a complex one; 16 suits all */
+    /* The alignment of one lane, or of half of a complex lane. A multiple of 16 suits each dtype. */
+    if (alignment == 0 && first % 16 != 0) {
         bits = dlp_is_complex(t->dtype) ? t->dtype.bits / 2u : t->dtype.bits;
-        bits = bits != 64 ? bits : sizeof(DLTensor) % 8 == 0 ? 64 : 32; /* else i386: int64_t is aligned to 4 */
+        bits = bits != 64 ? bits : sizeof(DLTensor) % 8 == 0 ? 64 : 32; /* i386 aligns int64_t to 4: sizeof is 36 */
         alignment = (bits & (bits - 1)) == 0 ? bits / 8 : 1;
     }
     if (want->order != 0 && want->order != layout)
@@ -1077,7 +1078,7 @@ dlp_common_divisor(uint64_t a, uint64_t b)
 }
 
 /* Looks for the largest stride of t, in bytes, that is below limit and at least *step. Sets *step to it, and *count to
- * how often it can be taken; adds to *count where *step was equal. */
+ * the sum of extent - 1 of the dimensions with this stride. If it is the given *step, adds the sum to *count. */
 DLP_COLD void
 dlp_largest_step(const DLTensor *t, uint64_t flags, uint64_t limit, uint64_t *step, uint64_t *count)
 {
@@ -1096,9 +1097,9 @@ dlp_largest_step(const DLTensor *t, uint64_t flags, uint64_t limit, uint64_t *st
 
 /* May two tensors share memory? Both are validated, on one device. flags_a, flags_b: DLPACK_PY_FLAG_* of each.
  *
- * Returns 0 if one has no elements or the ranges are separate. If no dtype is packed, also if the elements of one lie
- * between those of the other at equal distances, as in x[..., 0] and x[..., 1], or if the strides show that no byte is
- * in both, as in two halves of each row of an image. Otherwise 1. */
+ * Returns 0 if one tensor has no elements, or if their ranges do not meet. If no dtype is packed, it also returns 0 if
+ * the elements of one tensor lie between those of the other at equal distances, as in x[..., 0] and x[..., 1], and if
+ * the strides show that no byte is in both, as in two halves of each row of an image. Otherwise it returns 1. */
 DLP_NOINLINE int
 dlpack_py_may_overlap(const DLTensor *a, uint64_t flags_a, const DLTensor *b, uint64_t flags_b)
 {

@@ -55,6 +55,7 @@ find_error(const DLTensor *t, int wants_matrix)
         overflows |= __builtin_mul_overflow(count, t->shape[i], &count);
     }
     overflows |= __builtin_mul_overflow(begin, size, &begin) || __builtin_mul_overflow(end, size, &end);
+    overflows |= __builtin_mul_overflow(count, size, &count); /* also where stride 0 repeats one element */
     if (!is_empty && (t->data == NULL || overflows || -(uint64_t)begin > first || (uint64_t)end > UINTPTR_MAX - first))
         return "data is NULL, or the elements leave the address space"; /* an empty tensor may have any data (D3) */
     if (wants_matrix && (dtype.code != kDLFloat || size != sizeof(double) || dtype.lanes != 1 || t->ndim != 2 ||
@@ -247,7 +248,7 @@ array_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *
         return PyErr_Format(PyExc_ValueError, "stream is %R, None was wanted: the data is in CPU memory", values[0]);
     if (device[0] != kDLCPU || device[1] != 0) /* P5 */
         return PyErr_Format(PyExc_BufferError, "dl_device is (%zd, %zd), the data is on (1, 0)", device[0], device[1]);
-    if (values[3] != Py_True && version[0] < 1 && s->versioned.flags != 0 && s->source_is_versioned) /* P3, not C7 */
+    if (values[3] != Py_True && version[0] < 1 && s->versioned.flags != 0 && s->source_is_versioned) /* P3 */
         return PyErr_Format(PyExc_BufferError, "read-only data needs a capsule with flags: max_version=(1, 0)");
     if (values[3] == Py_True)
         s = shared_copy(s, DLPACK_FLAG_BITMASK_IS_COPIED);
@@ -295,12 +296,11 @@ static PyTypeObject array_type = {
 static PyObject *
 call_dlpack(PyObject *x, int to_cpu, PyObject *copy, int *got_keywords)
 {
-    const int passes_copy = copy != Py_None;
     PyObject *with_copy[] = {x, copy, our_version, cpu_device}, *no_copy[] = {x, our_version, cpu_device}, *capsule;
-    PyObject *names = PyTuple_GetSlice(keyword_names, !passes_copy, 2 + to_cpu); /* "copy" is the first of three */
+    PyObject *names = PyTuple_GetSlice(keyword_names, copy == Py_None, 2 + to_cpu); /* "copy" is the first of three */
     if (names == NULL)
         return NULL;
-    capsule = PyObject_VectorcallMethod(dlpack_name, passes_copy ? with_copy : no_copy, 1, names); /* C6 */
+    capsule = PyObject_VectorcallMethod(dlpack_name, copy != Py_None ? with_copy : no_copy, 1, names); /* C6 */
     Py_DECREF(names);
     if (capsule != NULL || !PyErr_ExceptionMatches(PyExc_TypeError))
         return capsule;
@@ -312,9 +312,9 @@ call_dlpack(PyObject *x, int to_cpu, PyObject *copy, int *got_keywords)
 }
 
 /* Takes the tensor of a capsule, or returns NULL with an exception. All that can fail comes before the new name: after
- * a failure the capsule still owns the tensor (K4). *is_gpu_memory becomes 1 for pinned and managed memory. */
+ * a failure the capsule still owns the tensor (K4). *may_be_pending becomes 1 for pinned and managed memory. */
 static SharedTensor *
-take_capsule(PyObject *capsule, int wants_matrix, int *is_gpu_memory)
+take_capsule(PyObject *capsule, int wants_matrix, int *may_be_pending)
 {
     SharedTensor *s = NULL;
     void *unknown = NULL;
@@ -341,10 +341,10 @@ take_capsule(PyObject *capsule, int wants_matrix, int *is_gpu_memory)
             PyErr_Format(PyExc_BufferError, "%s: device is (%d, %d), dtype (%d, %d, %d), ndim %d", error, (int)type,
                          t->device.device_id, t->dtype.code, t->dtype.bits, t->dtype.lanes, t->ndim);
         else if (is_versioned && versioned->deleter == delete_versioned && versioned->flags <= READ_ONLY)
-            s = versioned->manager_ctx; /* our own export, no copy: takes its reference, wraps nothing twice */
+            s = versioned->manager_ctx; /* our own export, not a copy: takes over its reference to the SharedTensor */
         else
             s = shared_new(t, is_versioned ? versioned->flags & READ_ONLY : READ_ONLY, managed, is_versioned); /* C7 */
-        *is_gpu_memory = type == kDLCUDAHost || type == kDLCUDAManaged || type == kDLROCMHost;
+        *may_be_pending = type == kDLCUDAHost || type == kDLCUDAManaged || type == kDLROCMHost;
     }
     if (s != NULL || unknown != NULL)
         PyCapsule_SetName(capsule, is_versioned ? "used_" VERSIONED : "used_" LEGACY);
@@ -358,15 +358,15 @@ take_capsule(PyObject *capsule, int wants_matrix, int *is_gpu_memory)
 static SharedTensor *
 consume(PyObject *x, int to_cpu, PyObject *copy, int wants_matrix)
 {
-    int is_gpu_memory = 0, got_keywords = !PyCapsule_CheckExact(x); /* 1: the producer got the keywords */
+    int may_be_pending = 0, got_keywords = !PyCapsule_CheckExact(x); /* 1: the producer got the keywords */
     PyObject *saved[3], *capsule = got_keywords ? call_dlpack(x, to_cpu, copy, &got_keywords) : Py_BuildValue("O", x);
     if (capsule == NULL)
         return NULL;
-    SharedTensor *s = take_capsule(capsule, wants_matrix, &is_gpu_memory);
+    SharedTensor *s = take_capsule(capsule, wants_matrix, &may_be_pending);
     PyErr_Fetch(&saved[0], &saved[1], &saved[2]); /* not every destructor keeps the exception (K2) */
     Py_DECREF(capsule);
     PyErr_Restore(saved[0], saved[1], saved[2]);
-    if (s == NULL && is_gpu_memory && got_keywords && !to_cpu) { /* for CPU memory, a producer waits for its GPU (C5) */
+    if (s == NULL && may_be_pending && got_keywords && !to_cpu) { /* asked for CPU memory, a producer waits (C5) */
         PyErr_Clear();
         return consume(x, 1, copy, wants_matrix);
     }

@@ -7,7 +7,7 @@ import machine
 import pytest
 from lifetime.children import RACE
 
-KEEPERS = ["keep", "keep_in_function", "keep_on_thread"]
+PLACES = ["keep", "keep_in_function", "keep_on_thread"]
 
 
 @pytest.fixture(scope="session")
@@ -36,7 +36,7 @@ import late_release
     )
 
 
-@pytest.mark.parametrize("keep", KEEPERS)
+@pytest.mark.parametrize("keep", PLACES)
 @pytest.mark.parametrize("forms", ["['versioned', 'legacy']", "EMBEDDED"])
 def test_a_destructor_that_runs_when_the_interpreter_is_gone_leaks_the_owner_K5(cpp, keep, forms):
     cpp(f"""
@@ -46,7 +46,7 @@ probe.settle()
 """)
 
 
-@pytest.mark.parametrize("keep", KEEPERS)
+@pytest.mark.parametrize("keep", PLACES)
 def test_a_destructor_may_release_what_other_files_and_libraries_exported_K5(cpp, keep):
     cpp(f"""
 import dlarray, two_files
@@ -57,7 +57,7 @@ for i in range(5):
 """)
 
 
-@pytest.mark.parametrize("keep", KEEPERS)
+@pytest.mark.parametrize("keep", PLACES)
 @pytest.mark.parametrize("end", ["exit_attached", "exit_detached"])
 def test_a_destructor_that_runs_while_the_interpreter_lives_drops_the_owner_K5(cpp, keep, end):
     cpp(
@@ -70,7 +70,7 @@ late_release.{end}()
     )
 
 
-@pytest.mark.parametrize("keep", KEEPERS[:2])
+@pytest.mark.parametrize("keep", PLACES[:2])
 def test_a_destructor_that_runs_on_a_foreign_thread_while_the_interpreter_lives_drops_the_owner_K5(cpp, keep):
     cpp(
         f"""
@@ -84,7 +84,7 @@ while True:
     )
 
 
-@pytest.mark.parametrize("keep", KEEPERS[:2])
+@pytest.mark.parametrize("keep", PLACES[:2])
 def test_destructors_that_run_while_the_interpreter_ends_do_no_harm_K5(cpp, keep):
     cpp(
         f"""

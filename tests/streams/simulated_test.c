@@ -71,28 +71,28 @@ a_stream_that_waits_for_an_event_runs_after_the_stream_that_recorded_it(void)
     CLEAN();
 }
 
-/* A kernel that ends when open_gate(1) is called. */
-static pthread_mutex_t gate_lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t gate_opened = PTHREAD_COND_INITIALIZER;
-static int gate_is_open;
+/* A kernel that ends when let_kernels_end(1) is called. */
+static pthread_mutex_t kernel_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t kernels_may_end = PTHREAD_COND_INITIALIZER;
+static int may_end;
 
 static void
-gate(void *unused)
+waiting_kernel(void *unused)
 {
     (void)unused;
-    pthread_mutex_lock(&gate_lock);
-    while (!gate_is_open)
-        pthread_cond_wait(&gate_opened, &gate_lock);
-    pthread_mutex_unlock(&gate_lock);
+    pthread_mutex_lock(&kernel_lock);
+    while (!may_end)
+        pthread_cond_wait(&kernels_may_end, &kernel_lock);
+    pthread_mutex_unlock(&kernel_lock);
 }
 
 static void
-open_gate(int open)
+let_kernels_end(int end)
 {
-    pthread_mutex_lock(&gate_lock);
-    gate_is_open = open;
-    pthread_cond_broadcast(&gate_opened);
-    pthread_mutex_unlock(&gate_lock);
+    pthread_mutex_lock(&kernel_lock);
+    may_end = end;
+    pthread_cond_broadcast(&kernels_may_end);
+    pthread_mutex_unlock(&kernel_lock);
 }
 
 /* The kernels only declare the memory that they use: real accesses would be a data race. */
@@ -101,14 +101,14 @@ work_on_memory_that_is_in_no_order_is_caught_however_it_runs(void)
 {
     stream producer = new_stream(RUNTIME(StreamNonBlocking)), consumer = new_stream(RUNTIME(StreamNonBlocking));
     unsigned char *data = new_memory(8);
-    simulated_launch(producer, gate, NULL, NULL, data);
+    simulated_launch(producer, waiting_kernel, NULL, NULL, data);
     simulated_settle();
-    simulated_launch(consumer, gate, NULL, data + 7, NULL);
+    simulated_launch(consumer, waiting_kernel, NULL, data + 7, NULL);
     CAUGHT("memory 1: the read on stream 2 is not after the write on stream 1");
     SUCCEEDS(StreamSynchronize(producer));
-    simulated_launch(consumer, gate, NULL, data, NULL);
+    simulated_launch(consumer, waiting_kernel, NULL, data, NULL);
     CLEAN();
-    simulated_launch(producer, gate, NULL, NULL, data);
+    simulated_launch(producer, waiting_kernel, NULL, NULL, data);
     CAUGHT("memory 1: the write on stream 1 is not after the read on stream 2");
 }
 
@@ -129,19 +129,19 @@ a_wait_uses_the_record_that_is_current_at_the_call(void)
     stream producer = new_stream(0), consumer = new_stream(0);
     event done = new_event();
     unsigned char *data = new_memory(8);
-    open_gate(0);
+    let_kernels_end(0);
     simulated_fill(producer, data, 5, 8);
     SUCCEEDS(EventRecord(done, producer));
     SUCCEEDS(StreamWaitEvent(consumer, done, 0));
 #if defined(__HIP_PLATFORM_AMD__)
     SUCCEEDS(EventSynchronize(done)); /* HIP does not allow recording a pending event again */
 #endif
-    simulated_launch(producer, gate, NULL, NULL, NULL);
+    simulated_launch(producer, waiting_kernel, NULL, NULL, NULL);
     SUCCEEDS(EventRecord(done, producer));
     simulated_expect(consumer, data, 5, 8);
     SUCCEEDS(StreamSynchronize(consumer)); /* hangs if the wait is for the later record */
     FAILS(EventQuery(done), RUNTIME(ErrorNotReady));
-    open_gate(1);
+    let_kernels_end(1);
     SUCCEEDS(EventSynchronize(done));
     CLEAN();
 }
@@ -151,11 +151,11 @@ an_event_that_is_pending_may_be_recorded_again_only_with_cuda(void)
 {
     stream work = new_stream(0);
     event done = new_event();
-    open_gate(0);
-    simulated_launch(work, gate, NULL, NULL, NULL);
+    let_kernels_end(0);
+    simulated_launch(work, waiting_kernel, NULL, NULL, NULL);
     SUCCEEDS(EventRecord(done, work));
     SUCCEEDS(EventRecord(done, work));
-    open_gate(1);
+    let_kernels_end(1);
     SUCCEEDS(EventSynchronize(done));
 #if defined(__HIP_PLATFORM_AMD__)
     CAUGHT("the event is pending: hipEventRecord is undefined then");
@@ -199,7 +199,7 @@ the_legacy_stream_and_blocking_streams_wait_for_each_other(void)
     for (int i = 0; i < 2; i++) {
         simulated_hold(*streams[i]);
         simulated_fill(*streams[i], data, 1, 8);
-        simulated_launch(LEGACY, gate, NULL, NULL, NULL);
+        simulated_launch(LEGACY, waiting_kernel, NULL, NULL, NULL);
         simulated_settle();
         CHECK_NUMBER(simulated_pending(LEGACY), i == 0 ? 1 : 0);
         simulated_let_go(*streams[i]);
@@ -207,9 +207,9 @@ the_legacy_stream_and_blocking_streams_wait_for_each_other(void)
     }
     simulated_hold(LEGACY);
     simulated_fill(LEGACY, data, 3, 8);
-    simulated_launch(blocking, gate, NULL, NULL, NULL);
-    simulated_launch(apart, gate, NULL, NULL, NULL);
-    simulated_launch(elsewhere, gate, NULL, NULL, NULL);
+    simulated_launch(blocking, waiting_kernel, NULL, NULL, NULL);
+    simulated_launch(apart, waiting_kernel, NULL, NULL, NULL);
+    simulated_launch(elsewhere, waiting_kernel, NULL, NULL, NULL);
     simulated_settle();
     CHECK_NUMBER(simulated_pending(blocking), 1);
     CHECK_NUMBER(simulated_pending(apart), 0);
@@ -217,7 +217,7 @@ the_legacy_stream_and_blocking_streams_wait_for_each_other(void)
     simulated_let_go(LEGACY);
     simulated_expect(blocking, data, 3, 8);
     CLEAN();
-    simulated_launch(apart, gate, NULL, data, NULL);
+    simulated_launch(apart, waiting_kernel, NULL, data, NULL);
     CAUGHT("not after the write on the legacy stream of device 0");
 }
 
@@ -235,7 +235,7 @@ per_thread_default_streams_are_of_the_thread_and_its_current_device(void)
 {
     unsigned char *data = new_memory(8);
     simulated_hold(PER_THREAD);
-    simulated_launch(PER_THREAD, gate, NULL, NULL, NULL);
+    simulated_launch(PER_THREAD, waiting_kernel, NULL, NULL, NULL);
     on_thread(use_own_default_stream, data);
     SUCCEEDS(SetDevice(1));
     CHECK_NUMBER(simulated_pending(PER_THREAD), 0);
@@ -257,7 +257,7 @@ null_is_the_per_thread_stream_in_files_compiled_so(void)
 {
     unsigned char *data = new_memory(8);
     simulated_hold(PER_THREAD);
-    simulated_launch(PER_THREAD, gate, NULL, NULL, NULL);
+    simulated_launch(PER_THREAD, waiting_kernel, NULL, NULL, NULL);
     SUCCEEDS(SetDevice(1));
     CHECK_NUMBER(cudaStreamQuery_ptsz(NULL), cudaSuccess);
     SUCCEEDS(SetDevice(0));
@@ -297,7 +297,7 @@ a_call_that_blocks_the_host_behind_a_held_stream_is_caught(void)
 {
     stream work = new_stream(0);
     simulated_hold(work);
-    simulated_launch(work, gate, NULL, NULL, NULL);
+    simulated_launch(work, waiting_kernel, NULL, NULL, NULL);
     SUCCEEDS(StreamSynchronize(work));
     CAUGHT("StreamSynchronize(stream 1): blocks the host behind a held stream");
 }
@@ -583,7 +583,7 @@ a_device_that_is_reset_loses_its_handles_and_no_others(void)
     CAUGHT("the stream was destroyed");
     FAILS(EventQuery(done), INVALID_HANDLE);
     CAUGHT("the event was destroyed");
-    simulated_launch(LEGACY, gate, NULL, NULL, NULL);
+    simulated_launch(LEGACY, waiting_kernel, NULL, NULL, NULL);
     SUCCEEDS(StreamSynchronize(LEGACY));
 }
 
@@ -657,9 +657,9 @@ memory_allocated_on_a_stream_is_there_when_its_turn_comes(void)
     stream work = new_stream(0), other = new_stream(0);
     void *data = NULL;
     SUCCEEDS(MallocAsync(&data, 8, work));
-    simulated_launch(work, gate, NULL, data, NULL);
+    simulated_launch(work, waiting_kernel, NULL, data, NULL);
     CLEAN();
-    simulated_launch(other, gate, NULL, data, NULL);
+    simulated_launch(other, waiting_kernel, NULL, data, NULL);
     CAUGHT("the read on stream 2 is not after the write on stream 1");
 }
 
@@ -668,7 +668,7 @@ memory_freed_on_a_stream_that_does_not_wait_for_a_reader_is_caught(void)
 {
     stream reader = new_stream(0), other = new_stream(0);
     void *data = new_memory(8);
-    simulated_launch(reader, gate, NULL, data, NULL);
+    simulated_launch(reader, waiting_kernel, NULL, data, NULL);
     CLEAN();
     SUCCEEDS(FreeAsync(data, other));
     CAUGHT("the write on stream 2 is not after the read on stream 1");
@@ -693,7 +693,7 @@ memory_freed_while_a_stream_uses_it_is_caught_although_the_call_waits(void)
     SUCCEEDS(SetDevice(1));
     stream there = new_stream(0);
     simulated_hold(there);
-    simulated_launch(there, gate, NULL, more, NULL);
+    simulated_launch(there, waiting_kernel, NULL, more, NULL);
     SUCCEEDS(Free(more));
     CAUGHT("stream 2 still uses memory 2");
     SUCCEEDS(Free(NULL));
@@ -767,7 +767,7 @@ managed_memory_may_be_readable_while_the_device_is_idle_alone(void)
     SUCCEEDS(MallocManaged(&managed, 8, RUNTIME(MemAttachGlobal)));
     simulated_hold(other);
     simulated_fill(work, managed, 5, 8);
-    simulated_launch(other, gate, NULL, NULL, NULL);
+    simulated_launch(other, waiting_kernel, NULL, NULL, NULL);
     SUCCEEDS(StreamSynchronize(work));
     CHECK(simulated_host_may_read(managed));
     simulated_managed_is_exclusive(1);
@@ -1138,12 +1138,12 @@ a_graph_does_its_work_each_time_it_is_launched(void)
     SUCCEEDS(GraphDestroy(made));
     CHECK_NUMBER(data[0], 0xCD);
     for (int i = 0; i < 2; i++) {
-        open_gate(0);
-        simulated_launch(work, gate, NULL, NULL, NULL);
+        let_kernels_end(0);
+        simulated_launch(work, waiting_kernel, NULL, NULL, NULL);
         simulated_fill(work, data, 7, 8);
         SUCCEEDS(GraphLaunch(runnable, work));
         CHECK_NUMBER(simulated_pending(work) > 0, 1);
-        open_gate(1);
+        let_kernels_end(1);
         SUCCEEDS(StreamSynchronize(work));
         CHECK_NUMBER(data[7], 6);
     }
@@ -1251,7 +1251,7 @@ main(void)
         a_graph_does_its_work_each_time_it_is_launched,
         threads_use_it_at_once,
     };
-    open_gate(1);
+    let_kernels_end(1);
     for (int i = 0; i < COUNT(tests); i++) {
         simulated_reset(3);
         tests[i]();
