@@ -10,11 +10,11 @@ fails: first those that noticed another mutant of the function, then the fast on
 longer than without the mutant, count as failures. A number of mutants are always the same ones, as long as their text
 is the same.
 
-explained.txt lists mutants that no test can notice, each with its reason. The exit status is 1 if another one survives.
-A number of mutants is a sample: explained mutants of it are not tried, and it may have some that TESTS do not reach.
-In the environment: MUTANTS_SECONDS, the seconds of tests for a mutant, at most; with MUTANTS_KEEP=1 the copy of an
-earlier run is used again, and its results are kept: only mutants that have no result, or survived fewer seconds of
-tests and are not explained, are tried.
+explained.txt lists mutants that no test can notice, each with its reason: they are not tried. The exit status is 1 if
+another one survives. A number of mutants is a sample, which may have some that TESTS do not reach. In the environment:
+MUTANTS_SECONDS, the seconds of tests for a mutant, at most; MUTANTS_EXPLAINED=1 tries explained mutants, too; with
+MUTANTS_KEEP=1 the copy of an earlier run is used again, and its results are kept: only mutants that have no result, or
+survived fewer seconds of tests, are tried.
 """
 
 import contextlib
@@ -52,6 +52,7 @@ PARTS = (
 )
 LIMIT = float(os.environ.get("MUTANTS_SECONDS", "60"))  # the tests that are left out are counted
 KEEP = bool(os.environ.get("MUTANTS_KEEP"))
+TRY_EXPLAINED = bool(os.environ.get("MUTANTS_EXPLAINED"))
 AT_ONCE = os.cpu_count()
 
 
@@ -295,12 +296,11 @@ def main(folder, which, *tests):
     chosen = chosen[: int(which) or None] if which.isdigit() else chosen
     results = read_results(state / "results.json")
     explained = reasons.read(HERE / "explained.txt")
-    unexplained = {mutant["number"] for mutant in mutants if mutant["key"] not in explained}
-    tried = {n for n, r in results.items() if r["by"] is not None or r["limit"] >= LIMIT or n not in unexplained}
+    tried = {n for n, r in results.items() if r["by"] is not None or r["limit"] >= LIMIT}
     is_sample = which.isdigit() and int(which) > 0
-    if is_sample:
-        sample, chosen = chosen, [mutant for mutant in chosen if mutant["key"] not in explained]
-        print(f"{len(sample) - len(chosen)} of {len(sample)} mutants are explained: they are not tried")
+    if not TRY_EXPLAINED:
+        wanted, chosen = chosen, [mutant for mutant in chosen if mutant["key"] not in explained]
+        print(f"{len(wanted) - len(chosen)} of {len(wanted)} mutants are explained: they are not tried")
     (state / "chosen.json").write_text(json.dumps([mutant for mutant in chosen if mutant["number"] not in tried]))
     build = folder / "build" / "mutants"
     listed = json.loads(run("ctest", "--show-only=json-v1", cwd=build))["tests"]
