@@ -437,9 +437,8 @@ dlp_attach_and_drop(const dlp_manager *manager, PyThreadState *current)
     const dlp_atomic process = DLP_PROCESS();
 
     dlp_lifetime_after_fork(lifetime);
-    /* No deleter is attached when the exit callback returns: a deleter counts itself, then reads DLP_CLOSING; the exit
-     * callback sets DLP_CLOSING, then waits until the count is 0. So a deleter that did not see DLP_CLOSING is waited
-     * for. */
+    /* A deleter counts itself, then reads DLP_CLOSING. The exit callback sets DLP_CLOSING, then waits until the count
+     * is 0. So it waits for each deleter that did not see DLP_CLOSING: none is attached when it returns. */
     if ((DLP_ADD(&lifetime->closing_and_deleters, DLP_DELETER) & DLP_CLOSING) == 0 && !dlp_is_finalizing()) {
         if (current != NULL)
             detached = PyEval_SaveThread();
@@ -729,7 +728,7 @@ dlp_state_find_or_make(PyInterpreterState *interpreter)
     if (capsule != NULL) {
         state = (dlp_state *)PyCapsule_GetPointer(capsule, DLP_STATE_NAME);
         state->published = 1;
-        if ((DLP_LOAD(&state->lifetime.closing_and_deleters) & DLP_CLOSING) == 0) /* else the slot may stay set */
+        if ((DLP_LOAD(&state->lifetime.closing_and_deleters) & DLP_CLOSING) == 0) /* else nothing may clear it */
             DLP_STORE(DLP_STATE_SLOT(interpreter), (dlp_atomic)state);
     }
     Py_XDECREF(capsule); /* the dictionary holds it */
@@ -967,10 +966,10 @@ dlpack_py_offer_make(PyObject *owner, const DLTensor *t, uint64_t flags)
 
 /* How a request is met. */
 typedef struct dlpack_py_plan {
-    int32_t form;    /* DLPACK_PY_VERSIONED or DLPACK_PY_LEGACY */
-    int32_t copy;    /* 1: a copy, 0: in place */
-    DLDevice device; /* of the tensor in the capsule */
-    uint64_t flags;  /* of an export in place; dlp_export_new_compact sets those of a copy */
+    int32_t form;       /* DLPACK_PY_VERSIONED or DLPACK_PY_LEGACY */
+    int32_t makes_copy; /* 1: a copy, 0: in place */
+    DLDevice device;    /* of the tensor in the capsule */
+    uint64_t flags;     /* of an export in place; dlp_export_new_compact sets those of a copy */
 } dlpack_py_plan;
 
 /* The operations of a device: dlpack_device.h has those of CUDA and HIP, docs/devices.md shows how to write others.
@@ -1050,18 +1049,19 @@ dlp_plan_general(const dlpack_py_offer *offer, const dlpack_py_request *request,
             return DLP_REFUSE(error, "negative strides are exported only as a copy: ask with copy=True");
         why = "this producer exports negative strides only as a copy";
     }
-    if (request->copy == DLPACK_PY_COPY_NEVER && (why != NULL || offer->is_copy))
+    if (request->copy >= DLPACK_PY_COPY_NEVER && (why != NULL || offer->is_copy))
         return DLP_REFUSE(error, "%s, and copy is False", why != NULL ? why : "this producer made a copy of the data");
-    plan->copy = why != NULL || (request->copy == DLPACK_PY_COPY_ALWAYS && !offer->is_copy);
-    if (plan->copy && plan->device.device_type != kDLCPU) /* P8 */
+    plan->makes_copy = why != NULL || (request->copy == DLPACK_PY_COPY_ALWAYS && !offer->is_copy);
+    if (plan->makes_copy && plan->device.device_type != kDLCPU) /* P8 */
         return DLP_REFUSE(error, "a copy of data on %s is made on the CPU: ask with dl_device=(1, 0)",
                           dlpack_py_device_text(plan->device, actual));
-    if (plan->copy ? (!readable || offer->pending_count > 0) && (offer->operations == NULL || !offer->operations->copy)
-                   : offer->pending_count > 0 && !offer->operations->make_ready)
+    if (plan->makes_copy
+            ? (!readable || offer->pending_count > 0) && (offer->operations == NULL || !offer->operations->copy)
+            : offer->pending_count > 0 && !offer->operations->make_ready)
         return DLP_REFUSE(error, "the device operations of this producer cannot %s data on %s",
-                          plan->copy ? "copy" : "order work on", dlpack_py_device_text(t->device, actual));
+                          plan->makes_copy ? "copy" : "order work on", dlpack_py_device_text(t->device, actual));
     if (plan->form == DLPACK_PY_LEGACY && /* P3 */
-        (is_padded || (is_read_only && !plan->copy && (offer->options & DLPACK_PY_OFFER_READ_ONLY_UNKNOWN) == 0)))
+        (is_padded || (is_read_only && !plan->makes_copy && (offer->options & DLPACK_PY_OFFER_READ_ONLY_UNKNOWN) == 0)))
         return DLP_REFUSE(error, "data is %s, and a legacy capsule has no flags: ask with max_version=(1, 0)",
                           is_padded ? "padded" : "read-only");
     return 0;
@@ -1081,7 +1081,7 @@ dlp_plan(const dlpack_py_offer *offer, const dlpack_py_request *request, dlpack_
         request->stream.kind == DLPACK_PY_STREAM_NONE && offer->owner != NULL) {
         plan->device = dlp_make_device(kDLCPU, 0);
         plan->flags = 0;
-        plan->copy = 0;
+        plan->makes_copy = 0;
         return 0;
     }
     return dlp_plan_general(offer, request, plan, &error) < 0 ? dlpack_py_raise(&error) : 0;
@@ -1136,7 +1136,7 @@ dlp_export_offer(dlp_state *state, const dlpack_py_offer *offer, const dlpack_py
 {
     dlp_export *e;
 
-    if (plan->copy)
+    if (plan->makes_copy)
         return dlp_export_copy(offer, plan);
     e = dlp_export_new(offer->tensor, plan->flags, plan->form, 0);
     if (e == NULL)
@@ -1170,7 +1170,7 @@ dlpack_py_answer(const dlpack_py_offer *offer, const dlpack_py_request *request)
         return NULL;
     capsule = dlpack_py_capsule_steal(managed, plan.form);
     /* Called last, because the order of streams cannot be undone. */
-    if (capsule != NULL && !plan.copy && offer->pending_count > 0 &&
+    if (capsule != NULL && !plan.makes_copy && offer->pending_count > 0 &&
         offer->operations->make_ready(offer, request, &plan) < 0) {
         dlp_decref_keeping_error(capsule);
         return NULL;
@@ -1251,7 +1251,7 @@ dlpack_py_produce_described(PyObject *self, dlpack_py_describe describe, PyObjec
     PyObject *capsule = NULL;
     if (dlpack_py_parse_request(args, nargs, kwnames, &request) < 0)
         return NULL;
-    DLP_CRITICAL_SECTION(self); /* no thread moves memory before its export is counted, unless dlp_state_get blocks */
+    DLP_CRITICAL_SECTION(self); /* no thread moves memory before its export is counted, unless a lock is waited for */
     if (dlp_call_describe(self, describe, &request, &offer) == 0)
         capsule = dlpack_py_answer(&offer, &request);
     DLP_CRITICAL_SECTION_END();
@@ -1416,7 +1416,7 @@ typedef struct dlp_import {
     const dlpack_py_want *want;       /* not NULL */
     const dlpack_py_request *request; /* not NULL */
     PyObject *obj; /* the object whose __dlpack__ is called, borrowed; NULL: a capsule or managed tensor is taken */
-    /* 1: max_version, dl_device and copy reached the producer. For an array interface dlpack_py_answer obeys them (C3).
+    /* 1: max_version, dl_device and copy reached the producer or, for an array interface, dlpack_py_answer (C3).
      * 0: __dlpack__ raised TypeError for them (C1), or nothing is called: obj is NULL. */
     int got_keywords;
 } dlp_import;

@@ -38,7 +38,7 @@ cdef extern from "dlpack_py.h":
     # Producing
     ctypedef struct dlpack_py_plan:
         int32_t form
-        int32_t copy
+        int32_t makes_copy
         DLDevice device
         uint64_t flags
 

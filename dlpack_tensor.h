@@ -658,7 +658,7 @@ DLP_NOINLINE int
 dlp_simple_layout_rest(const DLTensor *t)
 {
     int order = t->strides != NULL && t->ndim > 1 && t->strides[0] < t->strides[t->ndim - 1] ? 'F' : 'C';
-    int64_t step, reach, smallest = 1; /* in elements; reach: offset of the last element */
+    int64_t step, reach, smallest = 1; /* in elements; step: a stride, then times extent - 1; reach: of all steps */
     int tries, i, k, has_gaps;
 
     for (i = 0; i < t->ndim; i++)
@@ -1114,7 +1114,7 @@ dlpack_py_may_overlap(const DLTensor *a, uint64_t flags_a, const DLTensor *b, ui
     if (highest_a == 0 || highest_b == 0) /* no elements */
         return 0;
     /* rest: from the first byte of b to the last byte of a. They share a byte only if rest is a sum of strides (each
-     * stride of a and of b, in bytes, 0 to extent - 1 times) and of 0 to (item size of a + item size of b - 2). */
+     * stride of a and of b, in bytes, 0 to extent - 1 times) plus a number up to item size of a + that of b - 2. */
     rest = data_a + (uint64_t)highest_a - 1 - data_b - (uint64_t)lowest_b;
     reach_a = (uint64_t)highest_a - 1 - (uint64_t)lowest_a;
     reach = reach_a + (uint64_t)highest_b - 1 - (uint64_t)lowest_b;
@@ -1131,7 +1131,7 @@ dlpack_py_may_overlap(const DLTensor *a, uint64_t flags_a, const DLTensor *b, ui
         times = rest / step < count ? rest / step : count;
         rest -= times * step;
         reach -= count * step;
-        if (times > 0 && rest + step <= reach) /* one step fewer may fit as well: then only the divisor decides */
+        if (times > 0 && rest + step <= reach) /* one step fewer may fit, too: rest is then known modulo divisor only */
             is_unclear = 1;
         divisor = dlp_common_divisor(divisor, step);
     }

@@ -360,11 +360,9 @@ consume(PyObject *x, int to_cpu, PyObject *copy, int wants_matrix)
 {
     int may_be_pending = 0, got_keywords = !PyCapsule_CheckExact(x); /* 1: the producer got the keywords */
     PyObject *saved[3], *capsule = got_keywords ? call_dlpack(x, to_cpu, copy, &got_keywords) : Py_BuildValue("O", x);
-    if (capsule == NULL)
-        return NULL;
-    SharedTensor *s = take_capsule(capsule, wants_matrix, &may_be_pending);
+    SharedTensor *s = capsule == NULL ? NULL : take_capsule(capsule, wants_matrix, &may_be_pending);
     PyErr_Fetch(&saved[0], &saved[1], &saved[2]); /* not every destructor keeps the exception (K2) */
-    Py_DECREF(capsule);
+    Py_XDECREF(capsule);
     PyErr_Restore(saved[0], saved[1], saved[2]);
     if (s == NULL && may_be_pending && got_keywords && !to_cpu) { /* asked for CPU memory, a producer waits (C5) */
         PyErr_Clear();
@@ -446,5 +444,7 @@ PyInit_by_hand(void)
 }
 
 /* Left out, and where it is: data that a Python object owns, subinterpreters, contexts of exceptions (C1), exceptions
- * that a foreign deleter loses (K2), other requirements (dlpack_py.h); exchange tables (dlpack_exchange.h); buffers
- * (dlpack_buffer.h); fast copies (dlpack_copy.h); packed elements (dlpack_tensor.h); devices (dlpack_cuda.h). */
+ * that a foreign deleter loses (K2), device= as an object (C3), other requirements (dlpack_py.h); exchange tables
+ * (dlpack_exchange.h); buffers (dlpack_buffer.h); fast copies (dlpack_copy.h); packed elements (dlpack_tensor.h);
+ * devices (dlpack_cuda.h). Not handled: an array made of a legacy capsule of an array made of a legacy capsule, and so
+ * on, a million times. Its release calls itself as often. */

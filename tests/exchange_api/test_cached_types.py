@@ -2,9 +2,11 @@
 offers: the __dlpack__ of a class whose objects have no dictionary, or a table (X2, C9)."""
 
 import ctypes
+import gc
 import mmap
 import os
 import sys
+import weakref
 
 import pytest
 from collecting import not_on_pypy
@@ -317,3 +319,37 @@ def test_a_method_may_replace_itself_as_it_refuses_its_keywords_C1(consumes):
     for _ in range(2):
         assert consume(kind()).shape == (3,)
     assert calls == ["replaced"] * 2
+
+
+@not_on_pypy("objects that die at once")
+def test_a_type_is_read_to_the_end_although_its_object_gets_another_class_X2():
+    """Nothing else holds the type while the metaclass runs."""
+
+    class Other:
+        pass
+
+    class Entry:
+        """Stands in __mro__."""
+
+        @property
+        def __dict__(self):
+            gc.collect()
+            lives.append(old() is not None)
+            return {"__dlpack_c_exchange_api__": 1}
+
+    class Meta(type):
+        def __getattribute__(cls, name):
+            if name != "__mro__":
+                return super().__getattribute__(name)
+            thing.__class__ = Other
+            return (Entry(),)
+
+    def make():
+        Old = Meta("Old", (), {"__dlpack_c_exchange_api__": 1})
+        return Old(), weakref.ref(Old)
+
+    thing, old = make()
+    lives = []
+    with pytest.raises(AttributeError):
+        consume(thing)
+    assert lives == [True] and type(thing) is Other

@@ -174,8 +174,20 @@ thing_produce_args(PyObject *op, PyObject *args, PyObject *names)
                                       self->flags, stream, max_version, dl_device, copy);
 }
 
+/* answer(copy): as __dlpack__(max_version=(1, 3)), with any value of request.copy. */
+static PyObject *
+thing_answer(PyObject *op, PyObject *copy)
+{
+    dlpack_py_request request = {.max_version = {1, 3}, .copy = (int32_t)PyLong_AsLong(copy)};
+    dlpack_py_offer offer;
+    if (PyErr_Occurred() || thing_describe(op, &request, &offer) < 0)
+        return NULL;
+    return dlpack_py_answer(&offer, &request);
+}
+
 static PyMethodDef thing_methods[] = {
     DLPACK_PY_METHODS(thing_dlpack, thing_dlpack_device),
+    {"answer", thing_answer, METH_O, NULL},
     {"freeze", thing_freeze, METH_NOARGS, NULL},
     {"move", thing_move, METH_O, NULL},
     {"exports", thing_exports, METH_NOARGS, NULL},

@@ -302,6 +302,17 @@ def test_a_negative_stride_is_copied_with_the_option_copy_negative_D11(form):
         owner.__dlpack__(copy=False, **ASK[form])
 
 
+def test_a_consumer_that_wants_no_copy_where_it_is_supported_gets_none_P4():
+    """An array interface passes the consumer's request on."""
+    owner = thing(**BACKWARDS, options=DLPACK_PY_OFFER_COPY_NEGATIVE)
+    as_needed, never_if_supported = 0, 3  # DLPACK_PY_COPY_...
+    taken = Taken(owner.answer(as_needed))
+    assert taken.says.flags == IS_COPIED
+    taken.delete()
+    with pytest.raises(BufferError, match="negative.*copy is False"):
+        owner.answer(never_if_supported)
+
+
 @both_forms
 @pytest.mark.parametrize("option", [DLPACK_PY_OFFER_REFUSE_NEGATIVE, DLPACK_PY_OFFER_COPY_NEGATIVE])
 @pytest.mark.parametrize(

@@ -255,7 +255,7 @@ MUTANTS = [  # the error, the file, and pairs: a text, its replacement
     (
         "a copy is made on the device as if it were the CPU",
         PY,
-        "    if (plan->copy && plan->device.device_type != kDLCPU) /* P8 */",
+        "    if (plan->makes_copy && plan->device.device_type != kDLCPU) /* P8 */",
         "    if (0)",
     ),
     (
