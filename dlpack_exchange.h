@@ -51,8 +51,7 @@ typedef struct dlpack_py_exchange {
 /* A type that dlpack_py_exchange_add has put a table on. The struct is not changed once it is in the list, and is freed
  * at the end of the interpreter. A reference to the type would leak it on CPython 3.11. */
 typedef struct dlp_registration {
-    PyTypeObject *type;  /* borrowed, valid while reference is alive */
-    PyObject *reference; /* a weak reference to it */
+    PyObject *reference; /* a weak reference to the type */
     const dlpack_py_exchange *exchange;
     struct dlp_registration *next;
 } dlp_registration;
@@ -171,10 +170,11 @@ dlp_registered_type(dlp_type_cache *cache, PyTypeObject *type, const void *table
     PyObject *registered = NULL;
 
     for (; record != NULL && registered == NULL && !PyErr_Occurred(); record = record->next) {
-        if (&record->exchange->api == table && (type == NULL || PyType_IsSubtype(type, record->type)))
+        if (&record->exchange->api == table)
             registered = PyObject_CallFunctionObjArgs(record->reference, NULL);
-        if (registered == Py_None)
-            Py_CLEAR(registered); /* the recorded type is dead; its address may be reused */
+        if (registered == Py_None ||
+            (registered != NULL && type != NULL && !PyType_IsSubtype(type, (PyTypeObject *)registered)))
+            Py_CLEAR(registered); /* the recorded type is dead, or no base of type */
     }
     return registered;
 }
@@ -962,7 +962,6 @@ dlpack_py_exchange_add(PyTypeObject *type, const dlpack_py_exchange *exchange)
         return -1;
     }
     Py_DECREF(capsule);
-    record->type = type;
     record->reference = reference;
     record->exchange = exchange;
     do
@@ -1057,12 +1056,14 @@ dlp_managed_from_view_steal(dlpack_py_view *v)
 {
     DLManagedTensorVersioned *managed = (DLManagedTensorVersioned *)v->managed;
     const uint64_t readonly = v->readonly != DLPACK_PY_WRITABLE ? DLPACK_PY_FLAG_READ_ONLY : 0;
+    DLTensor exported = v->tensor;
     dlpack_py_view *moved = NULL;
     dlpack_py_error error;
 
-    if (v->form == DLPACK_PY_VERSIONED && (managed->flags & readonly) == readonly &&
-        memcmp(&managed->dl_tensor, &v->tensor, sizeof(v->tensor)) == 0) {
-        dlp_view_clear(v); /* v->allocated is NULL here */
+    dlp_normalize(&exported, dlpack_py_size(&exported) == 0);
+    if (v->form == DLPACK_PY_VERSIONED && managed->manager_ctx != NULL && (managed->flags & readonly) == readonly &&
+        memcmp(&managed->dl_tensor, &exported, sizeof(exported)) == 0) { /* K8 */
+        dlp_view_clear(v);                                               /* v->allocated is NULL here */
         return managed;
     }
     if (dlpack_py_validate(&v->tensor, v->flags, &error) < 0) /* the caller may have changed it */

@@ -592,8 +592,7 @@ static const char *const dlp_names[DLP_STR_COUNT] = {
 /* clang-format on */
 enum { DLP_OBJECT_TYPE, DLP_RESULT_TYPE, DLP_BUFFER_TYPE, DLP_TYPE_COUNT };
 
-/* What a source file keeps for an interpreter, in a capsule in the interpreter's dictionary. Files share no data, so
- * that versions can differ (G2). */
+/* What a source file keeps for an interpreter, in a capsule in its dictionary. Files share no data (G2). */
 typedef struct dlp_state {
     dlp_lifetime lifetime;
     struct dlp_state *next_gone; /* the next in the list of states that are gone */
@@ -728,7 +727,7 @@ dlp_state_find_or_make(PyInterpreterState *interpreter)
     if (capsule != NULL) {
         state = (dlp_state *)PyCapsule_GetPointer(capsule, DLP_STATE_NAME);
         state->published = 1;
-        if ((DLP_LOAD(&state->lifetime.closing_and_deleters) & DLP_CLOSING) == 0) /* else nothing may clear it */
+        if ((DLP_LOAD(&state->lifetime.closing_and_deleters) & DLP_CLOSING) == 0) /* else it could stay set for ever */
             DLP_STORE(DLP_STATE_SLOT(interpreter), (dlp_atomic)state);
     }
     Py_XDECREF(capsule); /* the dictionary holds it */
@@ -980,7 +979,7 @@ typedef struct dlpack_py_operations {
     /* Make data that is exported in place ready for the request's stream (S1), or the CPU (S10). Returns 0 or -1. */
     int (*make_ready)(const dlpack_py_offer *offer, const dlpack_py_request *request, const dlpack_py_plan *plan);
     /* Copy the offer's tensor to compact memory of the CPU, behind the pending work. Returns 0; or -1; or -2 where the
-     * copy may still write to that memory, which is leaked then. */
+     * copy may still run: that memory is leaked then, and a later free of the offer's memory must wait for the copy. */
     int (*copy)(const dlpack_py_offer *offer, const DLTensor *to, const DLTensor *from);
     /* Ask an exchange table for its work stream (X4). work: device_id is set, handle is out. Returns 0 or -1. */
     int (*get_work_stream)(const void *table, dlpack_py_work_stream *work);
@@ -1251,9 +1250,12 @@ dlpack_py_produce_described(PyObject *self, dlpack_py_describe describe, PyObjec
     PyObject *capsule = NULL;
     if (dlpack_py_parse_request(args, nargs, kwnames, &request) < 0)
         return NULL;
-    DLP_CRITICAL_SECTION(self); /* no thread moves memory before its export is counted, unless a lock is waited for */
-    if (dlp_call_describe(self, describe, &request, &offer) == 0)
+    DLP_CRITICAL_SECTION(self); /* no other thread moves the memory before it is counted */
+    if (dlp_call_describe(self, describe, &request, &offer) == 0) {
+        dlp_exports_add(offer.exports, 1); /* dlp_state_get may let other threads run */
         capsule = dlpack_py_answer(&offer, &request);
+        dlp_exports_add(offer.exports, -1);
+    }
     DLP_CRITICAL_SECTION_END();
     return capsule;
 }
@@ -1270,8 +1272,7 @@ dlpack_py_cpu_device(PyObject *self, PyObject *unused)
     return device;
 }
 
-/* Answer __dlpack_device__ from the tensor that __dlpack__ exports (P8). Returns a new tuple of two integers; NULL with
- * MemoryError or an error of dlpack_py_init. */
+/* Answer __dlpack_device__ for the tensor of __dlpack__ (P8). Returns a tuple; NULL with an error of dlpack_py_init. */
 static inline PyObject *
 dlpack_py_produce_device(const DLTensor *t)
 {
@@ -1327,11 +1328,10 @@ typedef PyObject *(*dlp_method)(PyObject *self, PyObject *const *args, Py_ssize_
 
 /* ---- Views -------------------------------------------------------------- */
 
-/* A consumed tensor. Read it, then release it. A view is empty when it is all zero, after a failed call, and after its
- * release: then it has rank 0, data and shape NULL, nothing to release, and other fields that are undefined. Releasing
- * it again is harmless. A view can be moved (dlpack_py_move), not copied: it owns its tensor. For a view in an object,
- * tp_traverse calls dlpack_py_traverse, and tp_dealloc calls dlpack_py_release. tp_clear may release the view only if
- * no other code can read the data after tp_clear. */
+/* A consumed tensor. A view is empty when it is all zero, after a failed call, and after its release: then it has rank
+ * 0, data and shape NULL, nothing to release, and undefined other fields. It may be released again. A view can be moved
+ * (dlpack_py_move), not copied: it owns its tensor. For a view in an object, tp_traverse calls dlpack_py_traverse, and
+ * tp_dealloc calls dlpack_py_release. tp_clear may release it only if no other code can read the data after that. */
 typedef struct dlpack_py_view {
     DLTensor tensor;    /* strides are never NULL where ndim > 0 (C10); add byte_offset, or use dlpack_py_data */
     uint64_t flags;     /* DLPACK_PY_FLAG_* of the producer, unknown flags too (C8); 0 from a legacy capsule */
@@ -1416,7 +1416,7 @@ typedef struct dlp_import {
     const dlpack_py_want *want;       /* not NULL */
     const dlpack_py_request *request; /* not NULL */
     PyObject *obj; /* the object whose __dlpack__ is called, borrowed; NULL: a capsule or managed tensor is taken */
-    /* 1: max_version, dl_device and copy reached the producer or, for an array interface, dlpack_py_answer (C3).
+    /* 1: the producer got max_version, dl_device and copy, or this header answers for an array interface (C3).
      * 0: __dlpack__ raised TypeError for them (C1), or nothing is called: obj is NULL. */
     int got_keywords;
 } dlp_import;

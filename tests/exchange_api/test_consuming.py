@@ -1244,6 +1244,31 @@ def test_a_result_is_exported_once_and_has_its_device_before_and_after_K4():
     assert made.deleted == 1
 
 
+@pytest.mark.parametrize(
+    "fields, says",
+    [
+        ({"byte_offset": 8}, {"byte_offset": 0}),
+        ({"device": (1, 3)}, {"device": CPU}),
+        ({"shape": (0,)}, {"data": None}),
+        ({}, {"manager_ctx": ...}),
+    ],
+    ids=str,
+)
+def test_a_result_is_exported_like_a_tensor_of_this_header_D1_D3_D9_K8(fields, says):
+    """The struct of its producer is not passed on if it has what other consumers do not expect."""
+    made = Made(**fields)
+    if not fields:
+        made.managed.manager_ctx = None
+    first = made.address and made.address + made.managed.dl_tensor.byte_offset
+    taken = return_like(library_with(lambda x: Taken(x.__dlpack__(max_version=(1, 0)))), Holder(made.capsule()))
+    assert taken.says.manager_ctx
+    expected = {"byte_offset": 0, "device": CPU, "data": first, "manager_ctx": taken.says.manager_ctx}
+    expected |= {name: value for name, value in says.items() if value is not ...}
+    assert {name: getattr(taken.says, name) for name in expected} == expected
+    taken.delete()
+    assert made.deleted == 1
+
+
 def test_a_result_in_pinned_memory_outlives_a_consumer_that_asks_again_for_the_cpu_C5():
     def from_dlpack(x):
         x.__dlpack__(max_version=(1, 0))  # a capsule that is dropped: its device is not the CPU
