@@ -727,7 +727,7 @@ dlp_state_find_or_make(PyInterpreterState *interpreter)
     if (capsule != NULL) {
         state = (dlp_state *)PyCapsule_GetPointer(capsule, DLP_STATE_NAME);
         state->published = 1;
-        if ((DLP_LOAD(&state->lifetime.closing_and_deleters) & DLP_CLOSING) == 0) /* else it could stay set for ever */
+        if ((DLP_LOAD(&state->lifetime.closing_and_deleters) & DLP_CLOSING) == 0) /* else the slot could stay set */
             DLP_STORE(DLP_STATE_SLOT(interpreter), (dlp_atomic)state);
     }
     Py_XDECREF(capsule); /* the dictionary holds it */
@@ -1416,7 +1416,7 @@ typedef struct dlp_import {
     const dlpack_py_want *want;       /* not NULL */
     const dlpack_py_request *request; /* not NULL */
     PyObject *obj; /* the object whose __dlpack__ is called, borrowed; NULL: a capsule or managed tensor is taken */
-    /* 1: the producer got max_version, dl_device and copy, or this header answers for an array interface (C3).
+    /* 1: the producer got max_version, dl_device and copy; for __cuda_array_interface__ this header is the producer.
      * 0: __dlpack__ raised TypeError for them (C1), or nothing is called: obj is NULL. */
     int got_keywords;
 } dlp_import;

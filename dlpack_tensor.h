@@ -658,7 +658,7 @@ DLP_NOINLINE int
 dlp_simple_layout_rest(const DLTensor *t)
 {
     int order = t->strides != NULL && t->ndim > 1 && t->strides[0] < t->strides[t->ndim - 1] ? 'F' : 'C';
-    int64_t step, reach, smallest = 1; /* in elements; step: a stride, then times extent - 1; reach: of all steps */
+    int64_t step, reach, smallest = 1; /* in elements; step: a stride, then times (extent - 1); reach: their sum */
     int tries, i, k, has_gaps;
 
     for (i = 0; i < t->ndim; i++)
