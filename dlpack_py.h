@@ -391,7 +391,7 @@ typedef struct dlpack_py_counter {
     dlp_atomic count; /* changed atomically; read it by dlpack_py_exports_count */
 } dlpack_py_counter;
 
-/* The number of exports that hold the object, and of copies that are being made: while it is not 0, refuse to move or
+/* The number of exports that hold the object, or more while an export is made: while it is not 0, refuse to move or
  * free the memory. Needs no thread state. Without a GIL, check and move in one critical section on the object:
  * describe and the export run in one, too. */
 static inline size_t
