@@ -875,7 +875,7 @@ dlp_table_stream(const dlpack_py_exchange *ours, DLDeviceType type, int32_t id, 
  * work_stream  of DLPACK_PY_EXCHANGE_API_WITH_STREAM; without it, only __dlpack__ exports memory that the CPU cannot
  *              read. int (DLDeviceType type, int32_t id, void **stream): sets *stream to the stream on which the
  *              calling thread works on such objects, as __dlpack__ takes it: (void *)dlpack_cuda_stream(s), for
- *              example; NULL is the legacy default stream. Returns 0, or -1 with BufferError for an unknown device.
+ *              example; NULL, too, is the legacy default stream. Returns 0, or -1 with BufferError (unknown device).
  *              describe puts the stream of an object into pending: the header orders the work on it before *stream. The
  *              data that make_steal gets is ready on *stream (X4) */
 #define DLPACK_PY_EXCHANGE_API(name, describe, make_steal, want) \

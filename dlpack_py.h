@@ -278,7 +278,7 @@ dlp_exception_save(void)
     return saved;
 }
 
-/* Sets a saved exception again. Before that, reports an exception that was raised after the save as unraisable. */
+/* Sets a saved exception again. First reports as unraisable an exception that was raised after the save. */
 DLP_NOINLINE void
 dlp_exception_restore(const dlp_exception *saved)
 {
@@ -408,7 +408,7 @@ dlp_exports_add(dlpack_py_counter *exports, dlp_atomic change)
         (void)DLP_ADD(&exports->count, change);
 }
 
-/* In a forked child, subtracts the deleters of the parent, which count down only there. Each thread of the
+/* In a forked child, subtracts the deleters of the parent: only the parent counts them down. Each thread of the
  * child reads the count, then sets process; the first thread to set it subtracts the count that it read. */
 DLP_COLD void
 dlp_lifetime_after_fork(dlp_lifetime *lifetime)
@@ -461,7 +461,7 @@ dlp_attach_and_drop(const dlp_manager *manager, PyThreadState *current)
         }
 #endif
     }
-    if (process == DLP_PROCESS()) /* else a child that the owner forked: dlp_lifetime_after_fork resets the count */
+    if (process == DLP_PROCESS()) /* else the owner's destructor forked: dlp_lifetime_after_fork resets the child's */
         (void)DLP_ADD(&lifetime->closing_and_deleters, -DLP_DELETER);
     if (detached != NULL) /* last: it may wait for the GIL */
         PyEval_RestoreThread(detached);
@@ -979,7 +979,7 @@ typedef struct dlpack_py_operations {
     /* Make data that is exported in place ready for the request's stream (S1), or the CPU (S10). Returns 0 or -1. */
     int (*make_ready)(const dlpack_py_offer *offer, const dlpack_py_request *request, const dlpack_py_plan *plan);
     /* Copy the offer's tensor to compact memory of the CPU, behind the pending work. Returns 0; or -1; or -2 where the
-     * copy may still run: that memory is leaked then, and a later free of the offer's memory must wait for the copy. */
+     * copy may still run: the CPU memory is leaked then, and a later free of the offer's memory waits for the copy. */
     int (*copy)(const dlpack_py_offer *offer, const DLTensor *to, const DLTensor *from);
     /* Ask an exchange table for its work stream (X4). work: device_id is set, handle is out. Returns 0 or -1. */
     int (*get_work_stream)(const void *table, dlpack_py_work_stream *work);
@@ -1497,7 +1497,7 @@ dlp_exception_link(PyObject *first, PyObject *second)
 
 /* After __dlpack__ has raised TypeError: calls it again without the keywords that an old signature lacks (C1). If copy
  * is False, raises BufferError in place of the call: an old producer may copy (C3). Returns as dlp_call_dlpack. On
- * failure the TypeError becomes the __context__: not by PyErr_SetExcInfo, which in a generator changes its state. */
+ * failure the TypeError becomes the __context__: not by PyErr_SetExcInfo, which changes a calling generator's state. */
 DLP_COLD PyObject *
 dlp_call_dlpack_again(const dlp_state *state, dlp_import *import)
 {
@@ -1977,7 +1977,7 @@ dlpack_py_has_tensor(PyObject *obj)
 {
     dlp_exception saved;
     dlp_state *state;
-    PyObject *method, *place = PyType_Check(obj) ? (PyObject *)Py_TYPE(obj) : obj; /* not that of its instances */
+    PyObject *method, *place = PyType_Check(obj) ? (PyObject *)Py_TYPE(obj) : obj; /* not its instances' method */
     int offered;
 
     if (PyCapsule_CheckExact(obj)) {

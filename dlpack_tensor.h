@@ -509,9 +509,9 @@ dlp_strides_or_compact(const DLTensor *t, int64_t storage[DLPACK_PY_MAX_NDIM])
     return storage;
 }
 
-/* How far the elements of a tensor reach from the first one, in bytes. *lowest is 0, or below where strides are
- * negative; *highest is one past the last byte; both are 0 without elements. Returns 0, or -1 where lowest or highest
- * does not fit into int64_t, in elements or in bytes; that never happens for a validated tensor. */
+/* How far the elements of a tensor reach from the first one, in bytes. *lowest is negative if a stride is, else 0;
+ * *highest is one past the last byte; both are 0 without elements. Returns 0, or -1 where lowest or highest does not
+ * fit into int64_t, in elements or in bytes; that never happens for a validated tensor. */
 static inline int
 dlp_byte_range(const DLTensor *t, uint64_t flags, int64_t *lowest, int64_t *highest)
 {
@@ -658,7 +658,7 @@ DLP_NOINLINE int
 dlp_simple_layout_rest(const DLTensor *t)
 {
     int order = t->strides != NULL && t->ndim > 1 && t->strides[0] < t->strides[t->ndim - 1] ? 'F' : 'C';
-    int64_t step, reach, smallest = 1; /* in elements; step: a stride, then times (extent - 1); reach: their sum */
+    int64_t step, reach, smallest = 1; /* in elements; step: stride, then stride * (extent - 1); reach: sum of these */
     int tries, i, k, has_gaps;
 
     for (i = 0; i < t->ndim; i++)
@@ -1098,7 +1098,7 @@ dlp_largest_step(const DLTensor *t, uint64_t flags, uint64_t limit, uint64_t *st
 /* May two tensors share memory? Both are validated, on one device. flags_a, flags_b: DLPACK_PY_FLAG_* of each.
  *
  * Returns 0 if one tensor has no elements, or if their ranges do not meet. If no dtype is packed, it also returns 0 if
- * the elements of one tensor lie between those of the other at equal distances, as in x[..., 0] and x[..., 1], and if
+ * the elements of one tensor lie between those of the other at equal distances, as in x[..., 0] and x[..., 1], or if
  * the strides show that no byte is in both, as in two halves of each row of an image. Otherwise it returns 1. */
 DLP_NOINLINE int
 dlpack_py_may_overlap(const DLTensor *a, uint64_t flags_a, const DLTensor *b, uint64_t flags_b)
@@ -1114,7 +1114,7 @@ dlpack_py_may_overlap(const DLTensor *a, uint64_t flags_a, const DLTensor *b, ui
     if (highest_a == 0 || highest_b == 0) /* no elements */
         return 0;
     /* rest: from the first byte of b to the last byte of a. They share a byte only if rest is a sum of strides (each
-     * stride of a and of b, in bytes, 0 to extent - 1 times) plus a number up to item size of a + that of b - 2. */
+     * stride of a and of b, in bytes, 0 to extent - 1 times) plus at most (item size of a - 1) + (that of b - 1). */
     rest = data_a + (uint64_t)highest_a - 1 - data_b - (uint64_t)lowest_b;
     reach_a = (uint64_t)highest_a - 1 - (uint64_t)lowest_a;
     reach = reach_a + (uint64_t)highest_b - 1 - (uint64_t)lowest_b;
@@ -1131,7 +1131,7 @@ dlpack_py_may_overlap(const DLTensor *a, uint64_t flags_a, const DLTensor *b, ui
         times = rest / step < count ? rest / step : count;
         rest -= times * step;
         reach -= count * step;
-        if (times > 0 && rest + step <= reach) /* one step fewer may fit, too: rest is then known modulo divisor only */
+        if (times > 0 && rest + step <= reach) /* later steps may cover step: from now on only rest % divisor counts */
             is_unclear = 1;
         divisor = dlp_common_divisor(divisor, step);
     }

@@ -364,7 +364,7 @@ consume(PyObject *x, int to_cpu, PyObject *copy, int wants_matrix)
     PyErr_Fetch(&saved[0], &saved[1], &saved[2]); /* not every destructor keeps the exception (K2) */
     Py_XDECREF(capsule);
     PyErr_Restore(saved[0], saved[1], saved[2]);
-    if (s == NULL && may_be_pending && got_keywords && !to_cpu) { /* asked for CPU memory, a producer waits (C5) */
+    if (s == NULL && may_be_pending && got_keywords && !to_cpu) { /* if asked for CPU memory, a producer waits (C5) */
         PyErr_Clear();
         return consume(x, 1, copy, wants_matrix);
     }
