@@ -280,7 +280,7 @@ dlp_type_entry_get(dlp_state *state, PyObject *obj, dlp_type_entry *uncached)
 
     if (entry != NULL || state == NULL)
         return entry;
-    Py_INCREF(type); /* foreign code may give obj another class: then nothing else may hold this one */
+    Py_INCREF((PyObject *)type); /* foreign code may give obj another class: then nothing else may hold this one */
     entry = dlp_type_entry_make(state, type, uncached) < 0 ? NULL : uncached;
     dlp_decref_keeping_error((PyObject *)type);
     return entry;
