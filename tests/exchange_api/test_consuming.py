@@ -1250,6 +1250,7 @@ def test_a_result_is_exported_once_and_has_its_device_before_and_after_K4():
         ({"byte_offset": 8}, {"byte_offset": 0}),
         ({"device": (1, 3)}, {"device": CPU}),
         ({"shape": (0,)}, {"data": None}),
+        ({"shape": (0,), "data": None}, {"data": None}),
         ({}, {"manager_ctx": ...}),
     ],
     ids=str,
