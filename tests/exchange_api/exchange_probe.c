@@ -547,24 +547,26 @@ probe_call_allocate(PyObject *Py_UNUSED(module), PyObject *args)
 
 /* ---- The header's consumer ------------------------------------------------- */
 
-/* borrow(obj, *, writable=False, order="", dtype="", options=0): (data, shape, strides, readonly, owned). */
+/* borrow(obj, *, writable=False, order="", dtype="", options=0, device=0): (data, shape, strides, readonly, owned). */
 static PyObject *
 probe_borrow(PyObject *Py_UNUSED(module), PyObject *args, PyObject *names)
 {
-    static char *keywords[] = {"", "writable", "order", "dtype", "options", NULL};
+    static char *keywords[] = {"", "writable", "order", "dtype", "options", "device", NULL};
     const char *order = "", *dtype = "";
     unsigned int options = 0;
-    int writable = 0;
+    int writable = 0, device = 0;
     dlpack_py_want want = {0};
     dlpack_py_view v;
     PyObject *obj, *result;
 
-    if (!PyArg_ParseTupleAndKeywords(args, names, "O|$pssI", keywords, &obj, &writable, &order, &dtype, &options))
+    if (!PyArg_ParseTupleAndKeywords(args, names, "O|$pssIi", keywords, &obj, &writable, &order, &dtype, &options,
+                                     &device))
         return NULL;
     want.writable = (char)writable;
     want.order = order[0];
     want.dtype = dtype[0] == '\0' ? 0 : dtype_of(dtype);
     want.options = options;
+    want.device = device;
     memset(&v, 1, sizeof(v));
     if (dlpack_py_borrow(obj, &want, &v) < 0) {
         if (v.managed != NULL || v.allocated != NULL || v.tensor.ndim != 0)

@@ -819,6 +819,13 @@ def test_packed_elements_may_be_padded_and_are_not_borrowed_X3():
     assert a.calls == ["borrowed", "owned"]
 
 
+def test_pinned_memory_is_not_borrowed_X4():
+    """Device work may be pending, and a borrowed tensor names no stream."""
+    a = library()(device=CUDA_HOST)
+    assert borrow(a, device=CUDA_HOST[0])[2] is True
+    assert a.calls[0] == "borrowed" and a.deleted[0] == 0
+
+
 def test_an_interrupt_is_not_swallowed_X3():
     a = library()(borrowed=[KeyboardInterrupt()])
     with pytest.raises(KeyboardInterrupt):
