@@ -723,7 +723,7 @@ def test_other_threads_run_while_a_large_copy_is_made_P4(by):
 def test_a_large_copy_that_is_being_made_is_counted_P4_P9():
     owner, counts = large(counted=True), set()
     capsule = call_while(lambda: counts.add(owner.exports()), lambda: owner.__dlpack__(copy=True, max_version=(1, 0)))
-    assert counts > {0}
+    assert {0} < counts <= {0, 1, 2}  # one more while an export is made
     assert owner.exports() == 0
     del capsule
 
