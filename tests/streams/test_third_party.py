@@ -8,6 +8,7 @@ import third_party
 from dltensor import CPU, Taken
 
 MAKE_READY, COPY, WORK_STREAM = 1, 2, 4
+SHAPE_CHANGES = 8  # during a copy
 ROOT = Path(__file__).resolve().parents[2]
 types = pytest.mark.parametrize("name", ["Array", "Exchanged"] if hasattr(third_party, "Exchanged") else ["Array"])
 
@@ -124,3 +125,13 @@ def test_the_code_of_the_document_is_that_of_this_device():
     blocks = re.findall(r"```c\n(.*?)```", (ROOT / "docs" / "devices.md").read_text(), re.DOTALL)
     shown = re.findall(r"/\* docs: \w+ \*/\n(.*?)/\* docs: end \*/\n", source, re.DOTALL)
     assert sorted(blocks) == sorted(shown)
+
+
+# ---- Copies ----
+
+
+@types
+def test_a_shape_that_changes_during_a_copy_does_not_change_the_copy(name):
+    array = make(name, 1, SHAPE_CHANGES)
+    array.fill(7)
+    assert values_on_cpu(array) == [7] * 8

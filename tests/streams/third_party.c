@@ -118,6 +118,14 @@ typedef struct {
     dlpack_py_operations device;
 } Array;
 
+/* As third_copy; first changes the array's shape, as another thread can while the host waits for a queue. */
+static int
+third_copy_of_changed(const dlpack_py_offer *offer, const DLTensor *to, const DLTensor *from)
+{
+    ((Array *)offer->owner)->shape = 1;
+    return third_copy(offer, to, from);
+}
+
 static int
 third_work_stream(const void *table, dlpack_py_work_stream *work)
 {
@@ -126,7 +134,8 @@ third_work_stream(const void *table, dlpack_py_work_stream *work)
     return 0;
 }
 
-/* Array(queue, lacks=0): lacks has a bit for each operation that is NULL: 1 make_ready, 2 copy, 4 get_work_stream. */
+/* Array(queue, lacks=0): lacks has a bit for each operation that is NULL: 1 make_ready, 2 copy, 4 get_work_stream. With
+ * bit 8, the shape changes during a copy. */
 static PyObject *
 array_new(PyTypeObject *type, PyObject *args, PyObject *names)
 {
@@ -144,6 +153,8 @@ array_new(PyTypeObject *type, PyObject *args, PyObject *names)
         self->device.copy = NULL;
     if ((lacks & 4) != 0)
         self->device.get_work_stream = NULL;
+    if ((lacks & 8) != 0)
+        self->device.copy = third_copy_of_changed;
     self->shape = BYTES;
     self->tensor = dlpack_py_cpu_tensor(self->data, DLPACK_PY_UINT8, 1, &self->shape, NULL);
     self->tensor.device.device_type = kDLOneAPI;
