@@ -210,7 +210,7 @@ streams-sanitized:
 
 # MUTANTS mutants, or all of them. The mutants of make mutate-streams are written by hand.
 mutate: dev $(VENV)/$(TAG)-mutate
-	$(VENV)/bin/python tests/proofs/mutants/mutate.py $(BUILD)/mutants $(or $(MUTANTS),0) $(HEADER_TESTS)
+	$(VENV)/bin/python tests/proofs/mutants/mutate.py $(BUILD)/mutants $(or $(MUTANTS),0) $(HEADER_TESTS) $(PYTEST_ARGS)
 
 # The tests of make mutate, with each call and each allocation that can fail.
 coverage: dev

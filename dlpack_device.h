@@ -661,7 +661,8 @@ dlp_device_call_on_stream(dlp_import *import, dlpack_py_request *request)
         failed = dlp_device_guard_end(&guard, 0, &error);
         Py_END_ALLOW_THREADS
     }
-    if (returned == NULL || (!failed && dlp_device_check_announced(returned, announced, import->want) == 0))
+    if (returned == NULL || (!failed && (request->has_device || /* dlp_take_capsule compares the two */
+                                         dlp_device_check_announced(returned, announced, import->want) == 0)))
         return returned;
     if (failed)
         (void)dlpack_py_raise(&error);
@@ -1064,8 +1065,7 @@ dlp_device_consume_request(PyObject *obj, uintptr_t stream, dlpack_py_request *r
     if ((device_want.options & DLPACK_PY_WANT_ARRAY_INTERFACE_TOO) != 0 &&
         (result = dlp_device_take_interface(obj, request, &device_want, v)) <= 0)
         return result;
-    return has_stream ? dlp_device_consume_on_stream(obj, request, &device_want, v)
-                      : dlpack_py_consume_request(obj, request, &device_want, v);
+    return dlp_device_consume_on_stream(obj, request, &device_want, v);
 }
 
 /* Take the tensor that obj offers, for work on a stream.

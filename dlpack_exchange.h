@@ -1061,11 +1061,10 @@ dlp_managed_from_view_steal(dlpack_py_view *v)
     dlpack_py_error error;
 
     if (v->form == DLPACK_PY_VERSIONED && (managed->flags & readonly) == readonly &&
-        memcmp(&managed->dl_tensor, t, sizeof(*t)) == 0 &&
-        (managed->deleter == dlp_delete_versioned || /* our export, or a tensor like one: see dlp_normalize */
-         (managed->manager_ctx != NULL && t->byte_offset == 0 && (t->data == NULL || dlpack_py_size(t) != 0) &&
-          dlp_exported_device(t->device).device_id == t->device.device_id))) {
-        dlp_view_clear(v); /* v->allocated is NULL here */
+        memcmp(&managed->dl_tensor, t, sizeof(*t)) == 0 && managed->manager_ctx != NULL && t->byte_offset == 0 &&
+        !dlp_is_empty(t) && dlp_exported_device(t->device).device_id == t->device.device_id) {
+        /* dlp_normalize would change nothing; v->allocated is NULL */
+        dlp_view_clear(v);
         return managed;
     }
     if (dlpack_py_validate(t, v->flags, &error) < 0) /* the caller may have changed it */

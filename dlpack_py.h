@@ -1991,8 +1991,7 @@ dlpack_py_has_tensor(PyObject *obj)
     method = state == NULL ? NULL : PyObject_GetAttr(place, state->objects[DLP_STR_DLPACK]);
     if (method == NULL && PyErr_ExceptionMatches(PyExc_AttributeError))
         PyErr_Clear();
-    offered =
-        (method != NULL && method != Py_None) || (state != NULL && !PyErr_Occurred() && dlp_has_table(state, obj));
+    offered = (method != NULL && method != Py_None) || (!PyErr_Occurred() && dlp_has_table(state, obj));
     Py_XDECREF(method);
     dlp_exception_restore(&saved);
     return offered;

@@ -1263,7 +1263,7 @@ dlp_exported_device(DLDevice device)
 static inline void
 dlp_normalize(DLTensor *t, int is_empty)
 {
-    if (t->device.device_type == kDLCPU && ((uint32_t)t->device.device_id | t->byte_offset | (uint32_t)is_empty) == 0)
+    if (((uint32_t)t->device.device_id | t->byte_offset | (uint32_t)is_empty) == 0)
         return; /* nothing to change in most tensors */
     t->data = is_empty ? NULL : t->data;
     t->device = dlp_exported_device(t->device);

@@ -332,9 +332,15 @@ static PyObject *
 probe_from_dlpack(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
     View *self = view_new();
-    if (self != NULL && dlpack_py_from_dlpack(args, nargs, kwnames, NULL, &self->view) < 0)
-        Py_CLEAR(self);
-    return (PyObject *)self;
+    if (self == NULL)
+        return NULL;
+    memset(&self->view, 0x55, sizeof(self->view)); /* uninitialized, as on the stack */
+    if (dlpack_py_from_dlpack(args, nargs, kwnames, NULL, &self->view) == 0)
+        return (PyObject *)self;
+    if (!is_empty(&self->view))
+        PyErr_SetString(PyExc_SystemError, "dlpack_py_from_dlpack failed, and left something in the view");
+    Py_DECREF(self);
+    return NULL;
 }
 
 static PyObject *

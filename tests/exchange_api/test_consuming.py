@@ -934,6 +934,13 @@ def test_memory_on_another_device_than_the_prototypes_is_refused_and_deleted_X8(
     assert made.deleted == 1
 
 
+def test_memory_of_the_prototypes_kind_is_taken_although_the_cpu_can_read_it_too_X5():
+    made = Made(shape=(5,), device=CUDA_HOST)
+    hook("allocate", lambda ndim, extent, report: ctypes.addressof(made.managed))
+    says = dltensor.read(allocate_like(library()(), (5,), "float64", *CUDA_HOST).__dlpack__())
+    assert (says.device, says.data) == (CUDA_HOST, made.address)
+
+
 def test_read_only_memory_for_a_result_is_refused_and_deleted_X8():
     made = Made(shape=(5,), flags=READ_ONLY)
     hook("allocate", lambda ndim, extent, report: ctypes.addressof(made.managed))
@@ -1340,13 +1347,14 @@ def test_a_result_that_is_refused_or_not_requested_is_released_K4():
     assert [m.deleted for m in made] == [1, 1]
 
 
-def test_an_error_of_the_namespace_is_raised():
+@pytest.mark.parametrize("error", [ZeroDivisionError, ImportError, TypeError])
+def test_an_error_of_the_namespace_is_raised(error):
     class Array:
         def __array_namespace__(self):
-            raise ZeroDivisionError("no namespace")
+            raise error("no namespace")
 
     made = Made()
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(error, match="^no namespace$"):
         return_like(Array(), Holder(made.capsule()))
     assert made.deleted == 1
 

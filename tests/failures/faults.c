@@ -285,7 +285,7 @@ start(PyObject *Py_UNUSED(module), PyObject *args)
     }
     if (strcmp(how, "memoryview_steal: a borrowed view") == 0)
         return dlpack_buffer_memoryview_steal(&v);
-    if (strcmp(how, "fallback") == 0) {
+    if (strncmp(how, "fallback", strlen("fallback")) == 0) {
         if (dlpack_buffer_fallback(object, &managed) < 0)
             return NULL;
         dlp_delete(managed, DLPACK_PY_VERSIONED);

@@ -120,6 +120,16 @@ def test_from_dlpack_to_another_device_passes_the_device_to_the_producer_C3_C4(s
     view.release_on(consumer)
 
 
+@pytest.mark.parametrize("asked", ["cuda:1", "cpu"])
+def test_a_producer_that_ignores_the_device_is_refused_with_the_names_of_both_C3_C9(sim, platform, asked):
+    """__dlpack_device__ is not called: the text does not name it."""
+    asked = asked.replace("cuda", platform.name)
+    made = Made(device=(platform.DEVICE, 0))
+    with pytest.raises(BufferError, match=f"^device is {platform.name}:0, {asked} was asked for$"):
+        platform.other.from_dlpack(sim.stream(), Offer(made), device=asked)
+    assert made.deleted == 1
+
+
 def test_from_dlpack_to_the_cpu_uses_no_stream_whatever_its_number_C3(sim, platform):
     """The per-thread default stream has no number on ROCm."""
     array = platform.probe.Array((8,), sim.stream())

@@ -1,7 +1,7 @@
 """Makes mistakes in a copy of the headers, and lists those that no test notices.
 
     mutate.py FOLDER WHICH TESTS ...    works in a copy of the project in FOLDER. WHICH: a number of mutants, 0 for all
-                                        of them, or the name of a header
+                                        of them, or the name of a header. TESTS: folders, and options of pytest
 
 make.py puts all mutants into one copy of the headers, which is built once. One process of pytest collects the tests of
 the folders TESTS and forks. Its children run all tests without a mutant: so it is known which tests reach which mutant,
@@ -54,6 +54,12 @@ LIMIT = float(os.environ.get("MUTANTS_SECONDS", "60"))  # the tests that are lef
 KEEP = bool(os.environ.get("MUTANTS_KEEP"))
 TRY_EXPLAINED = bool(os.environ.get("MUTANTS_EXPLAINED"))
 AT_ONCE = os.cpu_count()
+PART = 25  # tests
+
+
+def read_lines(path):
+    """What each line of a file of JSON holds; none if there is no file."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 # ---- The copy with all mutants ----
@@ -136,7 +142,7 @@ class Plugin:
         mutants = json.loads(Path(os.environ["MUTANTS_FOLDER"], "chosen.json").read_text())
         everything = [*programs, *session.items]
         reach, seconds = self.measure(session, everything)
-        tests = [test for test in everything if id(test) in reach]
+        tests = [test for test in everything if self.name(test) in reach]
         print(
             f"\nwithout a mutant: {len(tests)} of {len(everything)} tests pass, {sum(seconds.values()):.0f} s",
             flush=True,
@@ -146,10 +152,10 @@ class Plugin:
         while waiting or running:
             while waiting and len(running) < AT_ONCE:
                 mutant = waiting.pop()
-                able = [test for test in tests if mutant["number"] in reach[id(test)]]
+                able = [test for test in tests if mutant["number"] in reach[self.name(test)]]
                 total, used = 0.0, []
                 for test in self.order(mutant, able, seconds):
-                    total += seconds[id(test)]
+                    total += seconds[self.name(test)]
                     if total < LIMIT or not used:
                         used.append(test)
                 pid = self.fork(session, mutant, used, seconds)
@@ -163,51 +169,50 @@ class Plugin:
         """The tests that noticed another mutant of the function, the last one first; then the tests of at most 0.05 s:
         of each test function the fastest, of each the second fastest, and so on; then all others in this order."""
         killers, counts, ranks = self.killers.get((mutant["file"], mutant["function"]), []), Counter(), {}
-        tests = sorted(tests, key=lambda test: seconds[id(test)])
+        tests = sorted(tests, key=lambda test: seconds[self.name(test)])
         for test in tests:
-            name = self.name(test).partition("[")[0]
-            counts[name] += 1
-            ranks[id(test)] = (1 + (seconds[id(test)] > 0.05), counts[name])
-            if self.name(test) in killers:
-                ranks[id(test)] = (0, -killers.index(self.name(test)))
-        return sorted(tests, key=lambda test: ranks[id(test)])
+            name = self.name(test)
+            function = name.partition("[")[0]
+            counts[function] += 1
+            ranks[name] = (1 + (seconds[name] > 0.05), counts[function])
+            if name in killers:
+                ranks[name] = (0, -killers.index(name))
+        return sorted(tests, key=lambda test: ranks[self.name(test)])
 
     @staticmethod
     def name(test):
-        return Path(test[0]).name if isinstance(test, list) else test.nodeid
+        return " ".join(test) if isinstance(test, list) else test.nodeid
 
     def measure(self, session, tests):
-        """Runs the tests without a mutant, a file at a time, in AT_ONCE processes. Returns two dictionaries, whose keys
-        are the id() of a test: the mutants that each passing test reaches, and the seconds of each test."""
-        files = {}
-        for number, test in enumerate(tests):
-            files.setdefault(number if isinstance(test, list) else str(test.path), []).append(number)
-        files = list(files.values())
-        queue, writer = os.pipe()  # of the numbers of files
-        os.write(writer, b"".join(number.to_bytes(4, "little") for number in range(len(files))))  # a pipe holds 64 KiB
+        """Runs the tests without a mutant, PART at a time, in AT_ONCE processes. Returns two dictionaries, whose keys
+        are names of tests: the mutants that each passing test reaches, and the seconds of each test."""
+        results = [Path(os.environ["MUTANTS_FOLDER"], f"measured-{process}.json") for process in range(AT_ONCE)]
+        known = {line[0] for result in results for line in read_lines(result)}  # of an earlier run
+        missing = [test for test in tests if self.name(test) not in known]
+        queue, writer = os.pipe()  # of the numbers of the first tests of parts
+        firsts = range(0, len(missing), PART)
+        os.write(writer, b"".join(first.to_bytes(4, "little") for first in firsts))  # a pipe holds 64 KiB
         os.close(writer)
-        folder = Path(os.environ["MUTANTS_FOLDER"])
-        results = [folder / f"measured-{process}.json" for process in range(AT_ONCE)]
-        missing = not (KEEP and (folder / "measured").exists())
         for process, result in enumerate(results):
-            if missing and os.fork() == 0:
+            if os.fork() == 0:
                 self.close_streams()
                 self.map = Map(f"measured-{process}")
-                with open(result, "w", buffering=1) as file:
+                with open(result, "a", buffering=1) as file:
                     while number := os.read(queue, 4):
-                        for test in files[int.from_bytes(number, "little")]:
+                        first = int.from_bytes(number, "little")
+                        for test in missing[first : first + PART]:
                             began = time.perf_counter()
-                            failed = self.fails(session, tests[test], None)
+                            failed = self.fails(session, test, None)
                             reached = sorted(self.map.take_reached())
-                            print(json.dumps([test, failed, time.perf_counter() - began, reached]), file=file)
+                            line = [self.name(test), failed, time.perf_counter() - began, reached]
+                            print(json.dumps(line), file=file)
                 os._exit(0)
-        for _ in results if missing else ():
+        for _ in results:
             os.wait()
         os.close(queue)
-        (folder / "measured").touch()
-        lines = [json.loads(line) for result in results for line in result.read_text().splitlines()]
-        reach = {id(tests[test]): set(reached) for test, failed, _, reached in lines if not failed}
-        return reach, {id(tests[test]): seconds for test, _, seconds, _ in lines}
+        lines = [line for result in results for line in read_lines(result)]
+        reach = {name: set(reached) for name, failed, _, reached in lines if not failed}
+        return reach, {name: seconds for name, _, seconds, _ in lines}
 
     def close_streams(self):
         null = os.open(os.devnull, os.O_RDWR)
@@ -235,7 +240,7 @@ class Plugin:
             said = Path(os.environ["MUTANTS_FOLDER"], f"{name}.said")
             for test, following in zip(tests, [*tests[1:], None]):
                 following = following if not isinstance(following, list) else None
-                signal.alarm(3 + int(10 * seconds[id(test)]))
+                signal.alarm(3 + int(10 * seconds[self.name(test)]))
                 said.write_text(self.name(test))
                 if self.fails(session, test, following):
                     os._exit(1)
@@ -277,8 +282,7 @@ def add_keys(mutants):
 
 def read_results(path):
     """{number of a mutant: its last result}"""
-    results = map(json.loads, path.read_text().splitlines() if path.exists() else [])
-    return {result["number"]: result for result in results}
+    return {result["number"]: result for result in read_lines(path)}
 
 
 def main(folder, which, *tests):
