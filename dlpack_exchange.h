@@ -278,7 +278,7 @@ dlp_type_entry_get(dlp_state *state, PyObject *obj, dlp_type_entry *uncached)
     PyTypeObject *type = Py_TYPE(obj);
     const dlp_type_entry *entry = dlp_type_entry_cached(state, type);
 
-    if (entry != NULL || state == NULL)
+    if (entry != NULL)
         return entry;
     Py_INCREF((PyObject *)type); /* foreign code may give obj another class: then nothing else may hold this one */
     entry = dlp_type_entry_make(state, type, uncached) < 0 ? NULL : uncached;

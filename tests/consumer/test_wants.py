@@ -600,6 +600,18 @@ def test_an_attribute_error_of_the_method_does_not_mean_its_absence_C6(how):
         assert "missing" in str(raised.value)
 
 
+def test_an_error_of_the_second_look_for_a_method_that_is_absent_is_raised_C6():
+    class Odd(bytearray):
+        errors = [ValueError("of the second look"), AttributeError("of the first look")]
+
+        def __getattr__(self, name):
+            raise self.errors.pop() if name == "__dlpack__" else AttributeError(name)
+
+    with pytest.raises(ValueError, match="^of the second look$"):
+        consume(Odd(3), {"fallback": 1})
+    assert Odd.errors == []
+
+
 def test_an_attribute_error_of_the_method_of_an_array_is_raised_C6():
     class Failing(array.array):
         def __dlpack__(self, **keywords):

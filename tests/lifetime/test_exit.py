@@ -25,7 +25,7 @@ def test_the_end_waits_for_an_owner_s_finalizer_on_another_thread_K5(child):
         probe.settle()
         for past in PASTS:
             for form in FORMS:
-                slow = Slow()
+                slow = Slow(1.2)  # seconds; DLPACK_PY_EXIT_WAIT is 10 seconds, not milliseconds
                 probe.start([export(slow, form)], past)
                 wait_for(lambda: slow.entered)
         """,
@@ -122,6 +122,15 @@ def test_an_exit_callback_registered_before_the_headers_may_drop_on_threads_whic
         """,
         out="on threads: 0\nattached: 4\n",
     )
+
+
+def test_a_module_that_prepares_the_interpreter_has_its_exit_callback_at_once_K5(child):
+    child("""
+        import atexit
+        before = atexit._ncallbacks()
+        import buffer_probe  # calls dlpack_py_init, and no other function of the header
+        assert atexit._ncallbacks() == before + 1
+    """)
 
 
 def test_the_first_use_of_the_header_in_an_exit_callback_works_K5(child):

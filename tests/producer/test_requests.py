@@ -167,6 +167,7 @@ def test_any_other_gives_the_versioned_form_with_the_librarys_own_version_P2(max
 
 NO_PAIRS = [
     1,
+    True,
     1.0,
     "1.0",
     (),
@@ -178,6 +179,7 @@ NO_PAIRS = [
     (1, 0.0),
     (None, 0),
     (1, None),
+    (False, None),
     ("1", "0"),
     (1, 0, 0, 0),
     (1, 0, 0, 0, 0),

@@ -54,7 +54,6 @@ LIMIT = float(os.environ.get("MUTANTS_SECONDS", "60"))  # the tests that are lef
 KEEP = bool(os.environ.get("MUTANTS_KEEP"))
 TRY_EXPLAINED = bool(os.environ.get("MUTANTS_EXPLAINED"))
 AT_ONCE = os.cpu_count()
-PART = 25  # tests
 
 
 def read_lines(path):
@@ -184,32 +183,29 @@ class Plugin:
         return " ".join(test) if isinstance(test, list) else test.nodeid
 
     def measure(self, session, tests):
-        """Runs the tests without a mutant, PART at a time, in AT_ONCE processes. Returns two dictionaries, whose keys
-        are names of tests: the mutants that each passing test reaches, and the seconds of each test."""
+        """Runs the tests without a mutant in AT_ONCE processes, which fork for each test: so each one reaches what a
+        process does once. Returns two dictionaries, whose keys are names of tests: the mutants that each passing test
+        reaches, and the seconds of each test."""
         results = [Path(os.environ["MUTANTS_FOLDER"], f"measured-{process}.json") for process in range(AT_ONCE)]
         known = {line[0] for result in results for line in read_lines(result)}  # of an earlier run
         missing = [test for test in tests if self.name(test) not in known]
-        queue, writer = os.pipe()  # of the numbers of the first tests of parts
-        firsts = range(0, len(missing), PART)
-        os.write(writer, b"".join(first.to_bytes(4, "little") for first in firsts))  # a pipe holds 64 KiB
-        os.close(writer)
         for process, result in enumerate(results):
             if os.fork() == 0:
                 self.close_streams()
                 self.map = Map(f"measured-{process}")
                 with open(result, "a", buffering=1) as file:
-                    while number := os.read(queue, 4):
-                        first = int.from_bytes(number, "little")
-                        for test in missing[first : first + PART]:
+                    for test in missing[process::AT_ONCE]:
+                        if os.fork() == 0:
                             began = time.perf_counter()
                             failed = self.fails(session, test, None)
                             reached = sorted(self.map.take_reached())
                             line = [self.name(test), failed, time.perf_counter() - began, reached]
                             print(json.dumps(line), file=file)
+                            os._exit(0)
+                        os.wait()
                 os._exit(0)
         for _ in results:
             os.wait()
-        os.close(queue)
         lines = [line for result in results for line in read_lines(result)]
         reach = {name: set(reached) for name, failed, _, reached in lines if not failed}
         return reach, {name: seconds for name, _, seconds, _ in lines}
