@@ -5,7 +5,7 @@ import time
 
 import dltensor
 import pytest
-from collecting import not_on_pypy
+from collecting import collect, not_on_pypy
 from consumer_probe import (
     DLPACK_PY_ANY_DEVICE,
     DLPACK_PY_WANT_COPY_IF_NEEDED,
@@ -345,6 +345,21 @@ def test_the_exception_that_the_caller_handles_is_not_leaked_C1():
             with pytest.raises(BufferError):
                 consume(Scripted(TypeError("no keywords"), BufferError("not now")))
         assert sys.getrefcount(handled) == before
+
+
+@not_on_pypy("counts of references")
+def test_the_class_of_the_first_error_is_not_leaked_C1():
+    class Refusal(TypeError):
+        pass
+
+    made = [Made(LEGACY) for _ in range(3)]
+    before = sys.getrefcount(Refusal)
+    for each in made:
+        consume(Scripted(Refusal(REFUSALS[0]), each.capsule)).release()
+        with pytest.raises(BufferError):
+            consume(Scripted(Refusal(REFUSALS[0]), BufferError("not now")))
+    collect()
+    assert sys.getrefcount(Refusal) == before
 
 
 @pytest.mark.parametrize("fails", [False, True])
