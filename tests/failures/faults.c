@@ -244,7 +244,7 @@ number(void)
 static PyObject *
 start(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    const double value = 1.0;
+    static const double value = 1.0;
     const DLTensor t = dlpack_py_cpu_tensor((void *)(uintptr_t)&value, DLPACK_PY_FLOAT64, 0, NULL, NULL);
     DLManagedTensorVersioned *managed = NULL;
     dlpack_py_request request;
@@ -263,9 +263,10 @@ start(PyObject *Py_UNUSED(module), PyObject *args)
     if (strcmp(how, "check") == 0)
         return PyBool_FromLong(dlpack_py_has_tensor(object));
     if (strcmp(how, "produce") == 0)
-        return dlpack_py_produce(object, &t, DLPACK_PY_FLAG_READ_ONLY, NULL, 0, NULL);
+        return dlpack_py_produce(object, &t, 0, NULL, 0, NULL);
     if (strcmp(how, "answer") == 0) {
         const dlpack_py_offer offer = dlpack_py_offer_make(object, &t, DLPACK_PY_FLAG_READ_ONLY);
+        request.max_version.major = DLPACK_PY_PROTOCOL_MAJOR;
         return dlpack_py_answer(&offer, &request);
     }
     if (strcmp(how, "object_steal") == 0 || strcmp(how, "memoryview_steal") == 0) {

@@ -139,7 +139,7 @@ def see(value, raised=False):
         says = dltensor.read(value.__dlpack__(**NEW))
     if says is None:
         return repr(value[1:] if isinstance(value, tuple) else value)  # the first item of a tuple is an address
-    numbers = dltensor.values(says.data, says.dtype, says.shape, says.strides)
+    numbers = dltensor.values(says.data, says.dtype, says.shape or (), says.strides or ())
     return says.form, says.flags, says.device, says.strides, numbers, getattr(value, "readonly", None)
 
 
