@@ -651,6 +651,16 @@ state(PyObject *module, PyObject *unused)
     return found == NULL ? NULL : PyLong_FromVoidPtr(found);
 }
 
+/* displace_state(): empties this interpreter's slot of the cache, as another interpreter with the same slot does. */
+static PyObject *
+displace_state(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    DLP_STORE(DLP_STATE_SLOT(DLP_INTERPRETER()), 0);
+    Py_RETURN_NONE;
+}
+
 static PyObject *
 set_exit_wait(PyObject *module, PyObject *seconds)
 {
@@ -688,6 +698,7 @@ fork_unseen(PyObject *module, PyObject *unused)
 static PyMethodDef functions[] = {
     {"capsule", make_capsule, METH_VARARGS, NULL},
     {"counts", counts, METH_NOARGS, NULL},
+    {"displace_state", displace_state, METH_NOARGS, NULL},
     {"drop", drop, METH_O, NULL},
     {"drop_detached", drop_detached, METH_O, NULL},
     {"drop_detached_while_raising", drop_detached_while_raising, METH_O, NULL},

@@ -133,6 +133,18 @@ def test_a_module_that_prepares_the_interpreter_has_its_exit_callback_at_once_K5
     """)
 
 
+def test_a_state_that_is_no_longer_cached_is_found_and_its_exit_callback_stays_the_only_one_K5(child):
+    child("""
+        import atexit
+        before = atexit._ncallbacks()
+        state = probe.state()
+        for _ in range(3):
+            probe.displace_state()
+            assert probe.state() == state
+        assert atexit._ncallbacks() == before + 1
+    """)
+
+
 def test_the_first_use_of_the_header_in_an_exit_callback_works_K5(child):
     child(
         """
