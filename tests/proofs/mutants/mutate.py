@@ -19,6 +19,7 @@ survived fewer seconds of tests, are tried.
 
 import contextlib
 import ctypes
+import gc
 import hashlib
 import json
 import mmap
@@ -140,6 +141,7 @@ class Plugin:
         programs = [json.loads(line) for line in os.environ["MUTANTS_PROGRAMS"].splitlines()]
         mutants = json.loads(Path(os.environ["MUTANTS_FOLDER"], "chosen.json").read_text())
         everything = [*programs, *session.items]
+        gc.freeze()  # a collection in a fork visits, and so copies, none of what is here now
         reach, seconds = self.measure(session, everything)
         tests = [test for test in everything if self.name(test) in reach]
         print(
