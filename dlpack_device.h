@@ -1038,7 +1038,6 @@ dlp_device_consume_request(PyObject *obj, uintptr_t stream, dlpack_py_request *r
                            dlpack_py_view *v)
 {
     dlpack_py_want device_want = want != NULL ? *want : dlpack_py_want_any();
-    const int has_stream = !request->has_device || request->device.device_type != kDLCPU;
     dlpack_py_error error;
     int result;
 
@@ -1047,7 +1046,7 @@ dlp_device_consume_request(PyObject *obj, uintptr_t stream, dlpack_py_request *r
     if (device_want.device == 0)
         device_want.device = request->has_device ? (int32_t)request->device.device_type : DLPACK_DEVICE_API_TYPE;
     dlp_view_clear(v);
-    if (has_stream) {
+    if (!request->has_device || request->device.device_type != kDLCPU) {
         request->stream.kind = DLPACK_PY_STREAM_HANDLE;
         request->stream.handle = stream;
         if (dlp_check_stream(dlp_make_device(DLPACK_DEVICE_API_TYPE, 0), &request->stream, &error) < 0)

@@ -280,6 +280,18 @@ static PyTypeObject view_type = {
 
 /* ---- Functions ----------------------------------------------------------- */
 
+/* The result of a function of the header that filled the view, which must be empty if the function failed. Steals self. */
+static PyObject *
+view_or_error(View *self, int failed, const char *function)
+{
+    if (failed == 0)
+        return (PyObject *)self;
+    if (!is_empty(&self->view))
+        PyErr_Format(PyExc_SystemError, "%s failed, and left something in the view", function);
+    Py_DECREF(self);
+    return NULL;
+}
+
 /* consume(obj, want=None, /, *, device, copy, by_request=False, like, stream): like is a View whose tensor makes the
  * want; stream is that of a request, copy is then a number DLPACK_PY_COPY_... */
 static PyObject *
@@ -319,12 +331,7 @@ probe_consume(PyObject *Py_UNUSED(module), PyObject *args, PyObject *names)
     }
     else
         failed = dlpack_py_consume(obj, wanted == NULL ? NULL : &want.want, &self->view);
-    if (failed == 0)
-        return (PyObject *)self;
-    if (!is_empty(&self->view)) /* after -1 the view must be empty */
-        PyErr_SetString(PyExc_SystemError, "dlpack_py_consume failed, and left something in the view");
-    Py_DECREF(self);
-    return NULL;
+    return view_or_error(self, failed, "dlpack_py_consume");
 }
 
 /* from_dlpack(x, /, *, device=None, copy=None): the header parses the arguments of the call. */
@@ -335,12 +342,7 @@ probe_from_dlpack(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t
     if (self == NULL)
         return NULL;
     memset(&self->view, 0x55, sizeof(self->view)); /* uninitialized, as on the stack */
-    if (dlpack_py_from_dlpack(args, nargs, kwnames, NULL, &self->view) == 0)
-        return (PyObject *)self;
-    if (!is_empty(&self->view))
-        PyErr_SetString(PyExc_SystemError, "dlpack_py_from_dlpack failed, and left something in the view");
-    Py_DECREF(self);
-    return NULL;
+    return view_or_error(self, dlpack_py_from_dlpack(args, nargs, kwnames, NULL, &self->view), "dlpack_py_from_dlpack");
 }
 
 static PyObject *

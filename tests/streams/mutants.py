@@ -292,7 +292,7 @@ MUTANTS = [  # the error, the file, and pairs: a text, its replacement
         "a tensor of an array interface that is refused is ordered",
         INTERFACE,
         "    request.stream.kind = DLPACK_PY_STREAM_NO_SYNC; /* a tensor",
-        "        (void)0; /* a tensor",
+        "    (void)0; /* a tensor",
     ),
     (
         "a tensor of an array interface is not ordered",
