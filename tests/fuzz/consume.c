@@ -67,7 +67,7 @@ take_managed(Input *in, int32_t form)
 
 /* ---- A producer --------------------------------------------------------- */
 
-enum { PLAIN, OLD_SIGNATURE, RAISES, NO_CAPSULE, NULL_ANSWER, CHANGES_TYPE, RAISES_TYPE_ERROR, MODES };
+enum { PLAIN, OLD_SIGNATURE, RAISES, NO_CAPSULE, NULL_ANSWER, CHANGES_TYPE, RAISES_TYPE_ERROR, GIVES_CPU, MODES };
 
 typedef struct Giver {
     PyObject_HEAD
@@ -77,6 +77,65 @@ typedef struct Giver {
 } Giver;
 
 static PyTypeObject *giver_type;
+static const dlpack_py_request *asked; /* what the import asks for; NULL: nothing */
+
+/* Is a value of a pair of ints? */
+static int
+is_pair_of(PyObject *value, long first, long second)
+{
+    return PyTuple_CheckExact(value) && PyTuple_GET_SIZE(value) == 2 &&
+           PyLong_AsLong(PyTuple_GET_ITEM(value, 0)) == first && PyLong_AsLong(PyTuple_GET_ITEM(value, 1)) == second;
+}
+
+/* The arguments of __dlpack__ say what the consumer asks for (C1, C3 to C5). Returns whether CPU memory is asked for. */
+static int
+check_arguments(PyObject *const *args, PyObject *kwnames, int call)
+{
+    static const dlpack_py_request nothing;
+    const dlpack_py_request *request = asked != NULL ? asked : &nothing;
+    const Py_ssize_t given = kwnames == NULL ? 0 : PyTuple_GET_SIZE(kwnames);
+    PyObject *stream = NULL, *version = NULL, *device = NULL, *copy = NULL;
+    Py_ssize_t i;
+    int to_cpu = 0;
+
+    for (i = 0; i < given; i++) {
+        PyObject *name = PyTuple_GET_ITEM(kwnames, i);
+        PyObject **value = PyUnicode_CompareWithASCIIString(name, "stream") == 0        ? &stream
+                           : PyUnicode_CompareWithASCIIString(name, "max_version") == 0 ? &version
+                           : PyUnicode_CompareWithASCIIString(name, "dl_device") == 0   ? &device
+                           : PyUnicode_CompareWithASCIIString(name, "copy") == 0        ? &copy
+                                                                                        : NULL;
+        CHECK(value != NULL && *value == NULL);
+        *value = args[i];
+    }
+    if (version != NULL)
+        CHECK(is_pair_of(version, DLPACK_PY_PROTOCOL_MAJOR, DLPACK_PY_PROTOCOL_MINOR));
+    else /* an old signature */
+        CHECK(call > 1 && device == NULL && copy == NULL);
+    if (device != NULL) {
+        to_cpu = is_pair_of(device, kDLCPU, 0);
+        CHECK((to_cpu && !request->has_device && call > 1) ||
+              (request->has_device &&
+               is_pair_of(device, (long)(int32_t)request->device.device_type, request->device.device_id)));
+    }
+    else
+        CHECK(version == NULL || !request->has_device);
+    if (copy != NULL)
+        CHECK(request->copy != DLPACK_PY_COPY_AS_NEEDED &&
+              copy == (request->copy == DLPACK_PY_COPY_ALWAYS ? Py_True : Py_False));
+    else
+        CHECK(version == NULL || request->copy == DLPACK_PY_COPY_AS_NEEDED);
+    CHECK(stream == NULL || !to_cpu || request->has_device); /* the second call of C5 has none */
+    if (stream != NULL)
+        CHECK(request->stream.kind == DLPACK_PY_STREAM_NO_SYNC
+                  ? PyLong_AsLong(stream) == -1
+                  : request->stream.kind == DLPACK_PY_STREAM_HANDLE &&
+                        PyLong_AsUnsignedLongLong(stream) == request->stream.handle);
+    else
+        CHECK(request->stream.kind == DLPACK_PY_STREAM_NONE || (to_cpu && !request->has_device));
+    CHECK(!PyErr_Occurred());
+    return to_cpu;
+}
 
 static PyObject *
 giver_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
@@ -84,10 +143,12 @@ giver_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *
     Giver *giver = (Giver *)self;
     const Py_ssize_t given = kwnames == NULL ? 0 : PyTuple_GET_SIZE(kwnames);
     Input in = giver->in; /* each call gives an equal tensor */
-    (void)args;
+    Managed *managed;
+    int to_cpu;
 
     giver->calls++;
     CHECK(nargs == 0 && !PyErr_Occurred());
+    to_cpu = check_arguments(args, kwnames, giver->calls);
     switch (giver->mode) {
     case OLD_SIGNATURE:
         if (given == 0 || (given == 1 && PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(kwnames, 0), "stream") == 0))
@@ -100,10 +161,16 @@ giver_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *
     case CHANGES_TYPE: PyType_Modified(giver_type); break;
     default: break;
     }
-    return make_capsule(take_managed(&in, giver->name != NULL && strcmp(giver->name, LEGACY) == 0
-                                              ? DLPACK_PY_LEGACY
-                                              : DLPACK_PY_VERSIONED),
-                        giver->name);
+    managed = take_managed(&in, giver->name != NULL && strcmp(giver->name, LEGACY) == 0 ? DLPACK_PY_LEGACY
+                                                                                        : DLPACK_PY_VERSIONED);
+    if (giver->mode == GIVES_CPU && to_cpu && slow_is_readable(managed->tensor.t.device)) { /* C5 */
+        managed->tensor.t.device = dlp_make_device(kDLCPU, 0);
+        if (managed->form == DLPACK_PY_LEGACY)
+            managed->as.legacy.dl_tensor.device = managed->tensor.t.device;
+        else if (managed->as.versioned.version.major == 1)
+            managed->as.versioned.dl_tensor.device = managed->tensor.t.device;
+    }
+    return make_capsule(managed, giver->name);
 }
 
 static Giver *
@@ -127,13 +194,14 @@ set_up(void)
 /* ---- What a fallback makes ---------------------------------------------- */
 
 static Input fallback_in;
-static int fallback_mode;
+static int fallback_mode; /* MODES: it must not be called */
 
 static int
 fallback(void *object, DLManagedTensorVersioned **out)
 {
     (void)object;
     CHECK(!PyErr_Occurred());
+    CHECK(fallback_mode != MODES); /* C6: the object has __dlpack__ */
     if (fallback_mode == RAISES) {
         raise_any(&fallback_in);
         return -1;
@@ -248,6 +316,7 @@ import_capsule(Input *in, const char *name, const dlpack_py_want *want, const dl
     if (result == 0) {
         CHECK(is_offered(name) && strncmp(after, "used_", 5) == 0 && !of->is_unknown);
         CHECK(managed->deleted == (v->managed != managed && of->has_deleter)); /* a copy: it is not needed any more */
+        check_taken(v, managed, want);
         check_request(v, request, v->managed != managed, 1);
     }
     else {
@@ -301,10 +370,10 @@ run_object(Input *in, const dlpack_py_want *want, const dlpack_py_request *reque
     const unsigned first = take(in), how = take(in);
     const char *name = TAKE(in, names);
     const int mode = how < 128 ? PLAIN : (int)(how % MODES);
-    const int allowed =
-        mode == PLAIN || mode == CHANGES_TYPE || mode == OLD_SIGNATURE
-            ? (is_offered(name) ? 0 : TYPE_ERROR | VALUE_ERROR)
-            : TYPE_ERROR | FOREIGN_ERROR | INTERRUPT | ATTRIBUTE_ERROR | VALUE_ERROR | MEMORY_ERROR | RUNTIME_ERROR;
+    const int is_plain = mode == PLAIN || mode == CHANGES_TYPE || mode == GIVES_CPU;
+    const int allowed = is_plain || mode == OLD_SIGNATURE ? (is_offered(name) ? 0 : TYPE_ERROR | VALUE_ERROR)
+                                                          : TYPE_ERROR | FOREIGN_ERROR | INTERRUPT | ATTRIBUTE_ERROR |
+                                                                VALUE_ERROR | MEMORY_ERROR | RUNTIME_ERROR;
     const Input simple = {NULL, 0};
     Input again = *in;
     dlpack_py_view v, other;
@@ -326,6 +395,7 @@ run_object(Input *in, const dlpack_py_want *want, const dlpack_py_request *reque
     }
     giver = make_giver(*in, name, mode);
     memset(&v, 0xaa, sizeof(v));
+    asked = request;
     if (how % 16 == 1)
         fuzz_fails = 0;
     result = request != NULL ? dlpack_py_consume_request((PyObject *)giver, request, want, &v)
@@ -333,13 +403,18 @@ run_object(Input *in, const dlpack_py_want *want, const dlpack_py_request *reque
                              : dlpack_py_borrow((PyObject *)giver, want, &v);
     fuzz_fails = -1;
     kind = check_result(result, &v, want, allowed);
-    if (result == 0 && mode == PLAIN) { /* an old signature is not asked for a copy: then the consumer copies */
+    asked = NULL;
+    if (result == 0) {
+        const Managed *last = made[made_count - 1].managed;
         const int is_copy =
             (unsigned char *)dlpack_py_data(&v) < arena || (unsigned char *)dlpack_py_data(&v) >= arena + sizeof(arena);
+        check_taken(&v, last, want);
+        /* An old signature is not asked for a copy: then the consumer copies (C3). */
         if (slow_size(&v.tensor) != 0 && v.tensor.device.device_type == kDLCPU)
-            check_request(&v, request, is_copy, strcmp(name, LEGACY) == 0);
+            check_request(&v, request, is_copy, strcmp(name, LEGACY) == 0 || mode == OLD_SIGNATURE);
+        CHECK(mode != OLD_SIGNATURE || request == NULL || request->copy != DLPACK_PY_COPY_NEVER);
     }
-    CHECK(giver->calls <= (first < 224 && mode == PLAIN ? 2 : 4));
+    CHECK(giver->calls <= (first < 224 && is_plain ? 2 : 4));
     if (mode == PLAIN && made_count == 1 && fuzz_refused == 0 && first < 224 && is_offered(name)) {
         kind_other = import_capsule(&again, name, want, request, &other);
         /* With copy, a capsule alone has less to say than the object. */
@@ -386,6 +461,17 @@ run_steal(Input *in, const dlpack_py_want *want)
     memset(&v, 0xaa, sizeof(v));
     result = dlpack_py_consume(object, want, &v);
     (void)check_result(result, &v, want, 0);
+    if (result == 0 && how % 2 == 0)
+        check_taken(&v, managed, want);
+    else if (result == 0) { /* the object exports it: nobody has said that legacy data may be written (C7) */
+        const uint64_t kept =
+            DLPACK_PY_FLAG_READ_ONLY | (v.tensor.dtype.bits < 8 ? DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED : 0);
+        const uint64_t flags = form == DLPACK_PY_LEGACY ? DLPACK_PY_FLAG_READ_ONLY : managed->tensor.flags & kept;
+        DLTensor given = managed->tensor.t;
+        if (slow_is_readable(given.device))
+            given.device = v.tensor.device; /* the CPU where it was asked for, and id 0 (D9) */
+        check_same(&v, &given, flags, (flags & 1) != 0 ? DLPACK_PY_READ_ONLY : DLPACK_PY_WRITABLE);
+    }
     if (how % 3 == 0)
         Py_CLEAR(object); /* the view keeps the memory */
     if (result == 0)
@@ -409,16 +495,18 @@ run_fallback(Input *in, dlpack_py_want *want, const dlpack_py_request *request)
     result =
         request != NULL ? dlpack_py_consume_request(Py_None, request, want, &v) : dlpack_py_consume(Py_None, want, &v);
     (void)check_result(result, &v, want, fallback_mode == RAISES ? 1023 : allowed);
-    if (result == 0)
+    if (result == 0) {
+        check_taken(&v, made[0].managed, want);
         release(&v);
+    }
 }
 
 static void
 run(Input *in)
 {
     const unsigned what = take(in);
-    const Tensor likely = {dlpack_py_cpu_tensor(arena, DLPACK_PY_FLOAT32, (int32_t)(what % 3), NULL, NULL), 0, NULL,
-                           NULL};
+    static int64_t shape[] = {1, 3};
+    const DLTensor likely = dlpack_py_cpu_tensor(arena, DLPACK_PY_FLOAT32, (int32_t)(what % 3), shape, NULL);
     dlpack_py_request request;
     dlpack_py_view v;
     const char *name;
@@ -426,7 +514,7 @@ run(Input *in)
 
     made_count = 0;
     is_raising = what % 8 >= 6;
-    want_take(in, &want, &likely.t);
+    want_take(in, &want, &likely);
     request_take(in, &request);
     switch (what / 32) {
     case 0:
@@ -439,7 +527,10 @@ run(Input *in)
         break;
     case 2: run_steal(in, &want.want); break;
     case 3: run_fallback(in, &want.want, what % 2 != 0 ? &request : NULL); break;
-    default: run_object(in, &want.want, what % 4 == 0 ? &request : NULL);
+    default:
+        want.want.fallback = what % 8 < 2 ? fallback : NULL;
+        fallback_mode = MODES;
+        run_object(in, &want.want, what % 4 == 0 ? &request : NULL);
     }
     check_made();
     want_free(&want);

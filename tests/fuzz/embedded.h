@@ -12,6 +12,7 @@ run(Input *in); /* of the target: leaves no exception, no object and no block of
 
 static long live;      /* objects of the target's types that were made and not freed, and managed tensors not deleted */
 static int unraisable; /* exceptions that were reported as unraisable in this run */
+static int raised;     /* exceptions that deleters have set in this run; the header reports each */
 
 /* ---- Memory of Python --------------------------------------------------- */
 
@@ -171,6 +172,7 @@ managed_delete(Managed *managed)
     if (managed->raises) {
         CHECK(!PyErr_Occurred()); /* K2: a deleter is called without an exception */
         PyErr_SetString(PyExc_ZeroDivisionError, "by a deleter");
+        raised++;
     }
     memset(&managed->as, 0xaa, sizeof(managed->as)); /* what a freed struct may hold */
 }
@@ -211,6 +213,10 @@ managed_take(Input *in, int32_t form)
         versioned->manager_ctx = kind % 3 == 0 ? NULL : managed;
         versioned->flags = managed->tensor.flags;
         versioned->dl_tensor = managed->tensor.t;
+        if (versioned->version.major != 1) { /* K6: these fields are not read */
+            memset(&versioned->flags, 0xaa, sizeof(versioned->flags));
+            memset(&versioned->dl_tensor, 0xaa, sizeof(versioned->dl_tensor));
+        }
     }
     else {
         managed->tensor.flags = 0;
@@ -269,6 +275,77 @@ check_view(const dlpack_py_view *v, const dlpack_py_want *want)
     CHECK(slow_meets_curable(t, v->readonly, want) != 0);
 }
 
+/* A bit of lane `lane` of the element at an offset; of packed elements, the first one is in the lowest bits. */
+static inline unsigned
+slow_bit(const unsigned char *data, int64_t offset, DLDataType dtype, uint64_t tensor_flags, unsigned lane,
+         unsigned bit)
+{
+    const int64_t bits = (int64_t)slow_bits(dtype, tensor_flags);
+    const int64_t at = offset * bits + bits / dtype.lanes * lane + bit;
+    return data[at >> 3] >> (at & 7) & 1; /* >> rounds down */
+}
+
+/* Has a copy the elements of a valid tensor? */
+static inline void
+check_copied(const DLTensor *copy, uint64_t copy_flags, const DLTensor *t, uint64_t t_flags)
+{
+    const unsigned char *to_data = (const unsigned char *)copy->data + copy->byte_offset;
+    const unsigned char *from_data = (const unsigned char *)t->data + t->byte_offset;
+    const int64_t bits = (int64_t)slow_bits(t->dtype, t_flags);
+    const int has_bytes = bits % 8 == 0 && bits == (int64_t)slow_bits(copy->dtype, copy_flags);
+    int64_t to[SLOW_MAX], from[SLOW_MAX], n;
+    const int64_t count = slow_offsets(copy, 'C', to);
+    unsigned lane, bit;
+
+    CHECK(slow_offsets(t, 'C', from) == count);
+    for (n = 0; n < count && has_bytes; n++)
+        CHECK(memcmp(to_data + to[n] * bits / 8, from_data + from[n] * bits / 8, (size_t)bits / 8) == 0);
+    for (n = 0; n < count && !has_bytes; n++) {
+        for (lane = 0; lane < t->dtype.lanes; lane++) {
+            for (bit = 0; bit < t->dtype.bits; bit++)
+                CHECK(slow_bit(to_data, to[n], t->dtype, copy_flags, lane, bit) ==
+                      slow_bit(from_data, from[n], t->dtype, t_flags, lane, bit));
+        }
+    }
+}
+
+/* Has a view the tensor that a producer gave? readonly: what it must say, if it is no copy. */
+static inline void
+check_same(const dlpack_py_view *v, const DLTensor *given, uint64_t given_flags, int readonly)
+{
+    const DLTensor *t = &v->tensor;
+    int64_t step = 1;
+    int32_t i;
+
+    CHECK(t->ndim == given->ndim && memcmp(&t->dtype, &given->dtype, sizeof(t->dtype)) == 0);
+    for (i = 0; i < t->ndim; i++)
+        CHECK(t->shape[i] == given->shape[i]);
+    if (slow_size(t) == 0)
+        return;
+    if (dlpack_py_data(v) != (char *)given->data + given->byte_offset) {
+        CHECK(t->device.device_type == kDLCPU && slow_is_readable(given->device));
+        CHECK(v->readonly == DLPACK_PY_WRITABLE && (v->flags & DLPACK_PY_FLAG_IS_COPIED) != 0);
+        check_copied(t, v->flags, given, given_flags);
+        return;
+    }
+    CHECK(t->device.device_type == given->device.device_type && t->device.device_id == given->device.device_id);
+    CHECK(v->flags == given_flags && v->readonly == readonly);
+    for (i = t->ndim; i-- > 0; step *= t->shape[i])
+        CHECK(t->strides[i] == (given->strides == NULL ? step : given->strides[i]));
+}
+
+/* Has a view the tensor of a managed tensor? */
+static inline void
+check_taken(const dlpack_py_view *v, const Managed *managed, const dlpack_py_want *want)
+{
+    const int is_legacy = managed->form == DLPACK_PY_LEGACY;
+    const int unknown = want != NULL && (want->options & DLPACK_PY_WANT_LEGACY_IS_WRITABLE) != 0
+                            ? DLPACK_PY_WRITABLE
+                            : DLPACK_PY_READ_ONLY_UNKNOWN;
+    const int readonly = (managed->tensor.flags & 1) != 0 ? DLPACK_PY_READ_ONLY : DLPACK_PY_WRITABLE;
+    check_same(v, &managed->tensor.t, managed->tensor.flags, is_legacy ? unknown : readonly);
+}
+
 /* ---- A run -------------------------------------------------------------- */
 
 /* Python is not freed at the end. Leaks of a run are counted. */
@@ -290,13 +367,14 @@ run_once(const uint8_t *bytes, size_t size)
     const long blocks_before = fuzz_blocks, live_before = live;
     Input in = {bytes, size};
 
-    unraisable = 0;
+    unraisable = raised = 0;
     fuzz_fails = -1;
     fuzz_refused = 0;
     run(&in);
     CHECK(!PyErr_Occurred());
     CHECK(fuzz_blocks == blocks_before);
     CHECK(live == live_before);
+    CHECK(unraisable == raised);
 }
 
 int
@@ -330,6 +408,7 @@ LLVMFuzzerInitialize(int *argc, char ***argv)
 
     (void)argc;
     (void)argv;
+    arena_fill();
     PyPreConfig_InitIsolatedConfig(&first);
     status = Py_PreInitialize(&first);
     CHECK(!PyStatus_Exception(status));

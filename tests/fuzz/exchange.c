@@ -7,10 +7,10 @@
 
 /* Read from the input before each call. */
 typedef struct Script {
-    int result;      /* what the function returns */
-    int raises;      /* sets an exception, whatever it returns */
-    int unset;       /* leaves its output as it is */
-    int changes;     /* changes the type: what is cached of it is forgotten */
+    int result;  /* what the function returns */
+    int raises;  /* sets an exception, whatever it returns */
+    int unset;   /* leaves its output as it is */
+    int changes; /* changes the type: what is cached of it is forgotten. 2: also fills the cache with other things */
     Input in, raise; /* the tensor, and which exception */
 } Script;
 
@@ -24,7 +24,10 @@ static int has_deleter[8];
 static size_t made_count;
 static Tensor lent[8];
 static size_t lent_count;
-static PyTypeObject *holder_type, *derived_type, *overriding_type, *box_type, *mine_type;
+static PyTypeObject *holder_type, *derived_type, *overriding_type, *box_type;
+static PyTypeObject *mine_type, *mine_derived_type, *mine_overriding_type;
+static PyObject *holding;     /* the object whose table is used; NULL: it is one of the header's own */
+static PyObject *capsules[3]; /* of the tables; of another name; no capsule */
 
 static void
 script_take(Input *in)
@@ -34,7 +37,7 @@ script_take(Input *in)
     script.result = kind < 160 ? 0 : TAKE(in, results);
     script.raises = kind >= 200 || kind % 16 == 15;
     script.unset = kind % 8 == 6;
-    script.changes = kind % 32 == 5;
+    script.changes = kind % 32 == 5 ? 1 : kind % 32 == 13 ? 2 : 0;
     script.in = *in;
     script.raise = *in;
     (void)take(in);
@@ -57,6 +60,12 @@ finish(void)
 {
     if (script.changes)
         PyType_Modified(holder_type);
+    if (script.changes == 2 && holding != NULL) {
+        PyObject *type = (PyObject *)holder_type;
+        CHECK(PyObject_SetAttrString(type, "__dlpack_c_exchange_api__", capsules[1]) == 0);
+        CHECK(dlpack_py_has_tensor(holding) == 1);
+        CHECK(PyObject_SetAttrString(type, "__dlpack_c_exchange_api__", capsules[0]) == 0);
+    }
     if (script.raises) {
         Input in = script.raise;
         raise_any(&in);
@@ -93,8 +102,18 @@ lend(int table, void *object, DLTensor *out)
     return finish();
 }
 
-static int32_t given_ndim;       /* of the view that to_object gets */
-static uint64_t given_read_only; /* is it read-only? */
+/* Of the view that is given to a library: rank, flag, and first element. */
+static int32_t given_ndim;
+static uint64_t given_read_only;
+static void *given_data;
+
+static void
+expect(const dlpack_py_view *v)
+{
+    given_ndim = v->tensor.ndim;
+    given_read_only = v->readonly != DLPACK_PY_WRITABLE;
+    given_data = dlpack_py_data(v);
+}
 
 /* An object that owns a managed tensor. */
 typedef struct Box {
@@ -107,8 +126,10 @@ delete_managed(DLManagedTensorVersioned *managed)
 {
     if (managed->deleter != NULL)
         managed->deleter(managed);
-    if (PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_ZeroDivisionError))
+    if (PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_ZeroDivisionError)) {
         PyErr_Clear(); /* of a deleter of the target */
+        raised--;
+    }
 }
 
 static void
@@ -323,7 +344,10 @@ typedef struct Mine {
     Tensor given;
     dlpack_py_view view; /* of an object that make_steal has made */
     dlpack_py_embedded embedded;
+    uint32_t options;
 } Mine;
+
+static int mine_fails; /* the next make_steal raises */
 
 static int
 mine_describe(PyObject *self, const dlpack_py_request *request, dlpack_py_offer *offer)
@@ -336,20 +360,35 @@ mine_describe(PyObject *self, const dlpack_py_request *request, dlpack_py_offer 
         *offer = dlpack_py_offer_embedded(&mine->embedded);
     else
         *offer = dlpack_py_offer_make(self, &mine->given.t, mine->given.flags);
+    offer->options |= mine->options;
     return 0;
 }
 
 static PyObject *
 mine_make_steal(PyTypeObject *type, dlpack_py_view *v)
 {
-    Mine *mine = (Mine *)object_new(type);
+    Mine *mine;
     check_view(v, NULL);
+    if (mine_fails) {
+        mine_fails = 0;
+        dlpack_py_release(v);
+        PyErr_SetString(PyExc_ZeroDivisionError, "by the target");
+        return NULL;
+    }
+    mine = (Mine *)object_new(type);
     dlpack_py_move(&mine->view, v);
     return (PyObject *)mine;
 }
 
 DLPACK_PY_DESCRIBED(mine, mine_describe);
 DLPACK_PY_EXCHANGE_API_EMBEDDED(mine_table, mine_describe, mine_make_steal, NULL, offsetof(Mine, embedded));
+
+/* As mine_dlpack, under another name: a class with it overrides __dlpack__. */
+static PyObject *
+mine_other_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    return mine_dlpack(self, args, nargs, kwnames);
+}
 
 static void
 mine_dealloc(PyObject *self)
@@ -360,7 +399,79 @@ mine_dealloc(PyObject *self)
     object_free(self);
 }
 
-static PyObject *capsules[3]; /* of the tables; of another name; no capsule */
+/* ---- A library without a table ------------------------------------------ */
+
+/* Calls __dlpack__ with max_version, and one more keyword, or none. */
+static PyObject *
+ask(PyObject *object, const char *name, PyObject *value)
+{
+    PyObject *method = PyObject_GetAttrString(object, "__dlpack__"), *none = PyTuple_New(0);
+    PyObject *keywords = Py_BuildValue("{s(ii)}", "max_version", 1, 0), *capsule;
+    CHECK(method != NULL && none != NULL && keywords != NULL);
+    if (name != NULL)
+        CHECK(PyDict_SetItemString(keywords, name, value) == 0);
+    capsule = PyObject_Call(method, none, keywords);
+    Py_DECREF(method);
+    Py_DECREF(none);
+    Py_DECREF(keywords);
+    return capsule;
+}
+
+/* from_dlpack of the module fuzz. It may ask for something else first. */
+static PyObject *
+module_from_dlpack(PyObject *self, PyObject *object)
+{
+    const unsigned how = take(&script.in) % 8;
+    PyObject *device = Py_BuildValue("(ii)", kDLCPU, 0), *legacy, *capsule;
+    DLManagedTensorVersioned *managed;
+    int is_kept = how >= 1 && how <= 3;
+    Box *box;
+
+    (void)self;
+    CHECK(!PyErr_Occurred() && device != NULL);
+    if (how == 6) {
+        raise_any(&script.in);
+        allowed |= FOREIGN_ERROR | TYPE_ERROR | BUFFER_ERROR | ATTRIBUTE_ERROR | VALUE_ERROR | MEMORY_ERROR |
+                   INTERRUPT | RUNTIME_ERROR;
+    }
+    capsule = how == 6 ? NULL : PyLong_FromLong(0);
+    if (how == 1 || how == 2)
+        Py_XSETREF(capsule, ask(object, how == 1 ? "copy" : "dl_device", how == 1 ? Py_True : device));
+    if (how == 3) {
+        legacy = PyObject_CallMethod(object, "__dlpack__", NULL);
+        if (legacy == NULL) { /* read-only data */
+            (void)take_exception();
+            is_kept = 0;
+        }
+        Py_XDECREF(legacy);
+    }
+    Py_DECREF(device);
+    if (how == 5) {
+        Py_INCREF(object);
+        Py_SETREF(capsule, object);
+    }
+    if (capsule == NULL || how == 5)
+        return capsule;
+    Py_SETREF(capsule, ask(object, NULL, NULL));
+    if (capsule == NULL) {
+        CHECK(!is_kept); /* what was asked before has left the tensor with the result */
+        return NULL;
+    }
+    managed = (DLManagedTensorVersioned *)PyCapsule_GetPointer(capsule, "dltensor_versioned");
+    CHECK(managed != NULL && slow_is_valid(&managed->dl_tensor, managed->flags));
+    CHECK(managed->dl_tensor.ndim == given_ndim && (managed->flags & DLPACK_PY_FLAG_READ_ONLY) == given_read_only);
+    CHECK(slow_size(&managed->dl_tensor) == 0 ||
+          (char *)managed->dl_tensor.data + managed->dl_tensor.byte_offset == given_data);
+    if (how == 4) { /* the tensor is given away once */
+        CHECK(ask(object, NULL, NULL) == NULL && take_exception() == BUFFER_ERROR);
+        CHECK(ask(object, "copy", Py_True) == NULL && take_exception() == BUFFER_ERROR);
+    }
+    CHECK(PyCapsule_SetName(capsule, "used_dltensor_versioned") == 0);
+    Py_DECREF(capsule);
+    box = (Box *)object_new(box_type);
+    box->managed = managed;
+    return (PyObject *)box;
+}
 
 static void
 set_up(void)
@@ -374,11 +485,17 @@ set_up(void)
     PyType_Slot derived_slots[] = {{0, NULL}};
     PyType_Slot overriding_slots[] = {{Py_tp_methods, overriding}, {0, NULL}};
     PyType_Slot box_slots[] = {{Py_tp_dealloc, SLOT(box_dealloc)}, {0, NULL}};
+    static PyMethodDef mine_other[] = {DLPACK_PY_METHODS(mine_other_dlpack, mine_dlpack_device), {NULL, NULL, 0, NULL}};
+    static PyMethodDef from_dlpack = {"from_dlpack", module_from_dlpack, METH_O, NULL};
     PyType_Slot mine_slots[] = {{Py_tp_methods, mine_methods}, {Py_tp_dealloc, SLOT(mine_dealloc)}, {0, NULL}};
-    PyObject *bases;
+    PyType_Slot mine_other_slots[] = {{Py_tp_methods, mine_other}, {0, NULL}};
+    PyObject *bases, *module;
     PyType_Spec holder = {"fuzz.Holder", sizeof(Holder), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, slots};
     PyType_Spec derived = {"fuzz.Derived", sizeof(Holder), 0, Py_TPFLAGS_DEFAULT, derived_slots};
     PyType_Spec other = {"fuzz.Overriding", sizeof(Holder), 0, Py_TPFLAGS_DEFAULT, overriding_slots};
+    PyType_Spec mine = {"fuzz.Mine", sizeof(Mine), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, mine_slots};
+    PyType_Spec mine_derived = {"fuzz.MineDerived", sizeof(Mine), 0, Py_TPFLAGS_DEFAULT, derived_slots};
+    PyType_Spec mine_overriding = {"fuzz.MineOverriding", sizeof(Mine), 0, Py_TPFLAGS_DEFAULT, mine_other_slots};
 
     holder_type = (PyTypeObject *)PyType_FromSpec(&holder);
     CHECK(holder_type != NULL);
@@ -388,8 +505,15 @@ set_up(void)
     overriding_type = (PyTypeObject *)PyType_FromSpecWithBases(&other, bases);
     CHECK(derived_type != NULL && overriding_type != NULL);
     box_type = make_type("fuzz.Box", sizeof(Box), box_slots);
-    mine_type = make_type("fuzz.Mine", sizeof(Mine), mine_slots);
-    CHECK(dlpack_py_exchange_add(mine_type, &mine_table) == 0);
+    mine_type = (PyTypeObject *)PyType_FromSpec(&mine);
+    CHECK(mine_type != NULL && dlpack_py_exchange_add(mine_type, &mine_table) == 0);
+    bases = PyTuple_Pack(1, mine_type);
+    CHECK(bases != NULL);
+    mine_derived_type = (PyTypeObject *)PyType_FromSpecWithBases(&mine_derived, bases);
+    mine_overriding_type = (PyTypeObject *)PyType_FromSpecWithBases(&mine_overriding, bases);
+    CHECK(mine_derived_type != NULL && mine_overriding_type != NULL);
+    module = PyImport_AddModule("fuzz"); /* borrowed: where the library's from_dlpack is looked for */
+    CHECK(module != NULL && PyObject_SetAttrString(module, "from_dlpack", PyCFunction_New(&from_dlpack, NULL)) == 0);
     capsules[0] = PyCapsule_New(&tables[0], "dlpack_exchange_api", NULL);
     capsules[1] = PyCapsule_New(&tables[0], "dlpack_exchange_apis", NULL);
     capsules[2] = PyLong_FromLong(3);
@@ -423,6 +547,8 @@ run_like(Input *in, PyObject *like, int table)
 
     tensor_take(in, &prototype);
     script_take(in);
+    if (dlpack_py_check_like(like) < 0)
+        CHECK(take_exception() == TYPE_ERROR && table < 0 && like == Py_None);
     memset(&v, 0xaa, sizeof(v));
     if (dlpack_py_allocate_like(like, &prototype.t, &v) < 0) {
         check_empty(&v);
@@ -435,6 +561,8 @@ run_like(Input *in, PyObject *like, int table)
         CHECK(v.tensor.ndim == prototype.t.ndim && dlpack_py_dtype(&v.tensor) == dlpack_py_dtype(&prototype.t));
         for (i = 0; i < v.tensor.ndim; i++)
             CHECK(v.tensor.shape[i] == prototype.t.shape[i]);
+        CHECK(v.tensor.device.device_type == prototype.t.device.device_type);
+        CHECK(slow_is_readable(v.tensor.device) || v.tensor.device.device_id == prototype.t.device.device_id);
         CHECK(table >= 0 || prototype.t.device.device_type == kDLCPU);
         script_take(in);
         before = calls[0] + calls[1] + calls[2];
@@ -444,13 +572,12 @@ run_like(Input *in, PyObject *like, int table)
             v.tensor.ndim--;
         if ((kind & 4) != 0)
             v.tensor.dtype.lanes = 0; /* refused */
-        given_ndim = v.tensor.ndim;
-        given_read_only = v.readonly != DLPACK_PY_WRITABLE;
+        expect(&v);
         result = dlpack_py_return_like_steal(like, &v);
         check_empty(&v);
         CHECK(table >= 0 || like == Py_None || calls[0] + calls[1] + calls[2] == before);
         if (result == NULL) {
-            allowed |= table < 0 ? TYPE_ERROR : 0; /* no from_dlpack */
+            allowed |= table < 0 && like == Py_None ? TYPE_ERROR : 0; /* no from_dlpack */
             check_kind(NULL);
         }
         CHECK(!PyErr_Occurred());
@@ -475,10 +602,12 @@ run_holder(Input *in)
     CHECK(PyObject_SetAttrString((PyObject *)holder_type, "__dlpack_c_exchange_api__", attribute) == 0);
     PyType_Modified(holder_type);
     holder->is_conj = (int)take_below(in, 4);
+    holding = attribute == capsules[0] ? (PyObject *)holder : NULL;
     for (round = 0; round < rounds; round++) { /* from the second on the type is known */
         const unsigned operation = take(in);
-        const Tensor likely = {dlpack_py_cpu_tensor(arena, DLPACK_PY_FLOAT32, (int32_t)(operation / 4 % 3), NULL, NULL),
-                               0, NULL, NULL};
+        static int64_t shape[] = {1, 3};
+        const DLTensor likely =
+            dlpack_py_cpu_tensor(arena, DLPACK_PY_FLOAT32, (int32_t)(operation / 4 % 3), shape, NULL);
         dlpack_py_view v;
         int result;
         Want want;
@@ -487,10 +616,10 @@ run_holder(Input *in)
         allowed = is_lent = 0;
         holder->mode = operation >= 192;
         CHECK(dlpack_py_has_tensor((PyObject *)holder) == 1 && !PyErr_Occurred());
-        want_take(in, &want, &likely.t);
+        want_take(in, &want, &likely);
         holder->in = *in;
         if (operation % 4 == 3)
-            run_like(in, (PyObject *)holder, table);
+            run_like(in, operation % 64 == 63 ? Py_None : (PyObject *)holder, operation % 64 == 63 ? -1 : table);
         else {
             script_take(in);
             memset(&v, 0xaa, sizeof(v));
@@ -502,10 +631,14 @@ run_holder(Input *in)
             if (result == 0) {
                 check_view(&v, &want.want);
                 CHECK(!is_lent || !want.want.writable);
-                if (v.managed == NULL)
-                    CHECK(is_lent && v.readonly == DLPACK_PY_READ_ONLY_UNKNOWN);
-                else if ((v.flags & DLPACK_PY_FLAG_IS_COPIED) == 0)
-                    CHECK(v.readonly == (int32_t)(flags & 1));
+                CHECK(calls[3] > 0 || v.tensor.device.device_type == kDLCPU);                     /* X4 */
+                CHECK(calls[3] > 0 || holder->is_conj == 0 || v.tensor.dtype.code != kDLComplex); /* X9 */
+                if (v.managed == NULL) {
+                    CHECK(is_lent && lent_count > 0);
+                    check_same(&v, &lent[lent_count - 1].t, 0, DLPACK_PY_READ_ONLY_UNKNOWN);
+                }
+                else
+                    check_taken(&v, made[made_count - 1], &want.want);
                 dlpack_py_release(&v);
                 check_empty(&v);
             }
@@ -523,15 +656,72 @@ run_holder(Input *in)
         used = calls[0] + calls[1] + calls[2];
         CHECK(used <= 2 && calls[3] <= 2);
     }
+    holding = NULL;
     Py_DECREF(holder);
+}
+
+/* Has a view the tensor of an object? Its table or __dlpack__ exports what is described. */
+static void
+check_mine(const dlpack_py_view *v, const Mine *mine, const dlpack_py_want *want)
+{
+    const uint64_t kept =
+        DLPACK_PY_FLAG_READ_ONLY | (v->tensor.dtype.bits < 8 ? DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED : 0);
+    const uint64_t described = mine->given.flags & kept;
+    const int is_lent = v->managed == NULL;
+    DLTensor given = mine->given.t;
+
+    check_view(v, want);
+    given.device = v->tensor.device; /* it is readable: the CPU where it was asked for, and id 0 (D9) */
+    if (is_lent)
+        CHECK(described == 0 && !want->writable && (mine->options & DLPACK_PY_OFFER_DO_NOT_LEND) == 0); /* X3 */
+    check_same(v, &given, described,
+               is_lent                                       ? DLPACK_PY_READ_ONLY_UNKNOWN
+               : (described & DLPACK_PY_FLAG_READ_ONLY) != 0 ? DLPACK_PY_READ_ONLY
+                                                             : DLPACK_PY_WRITABLE);
+}
+
+/* The functions of the header's table refuse NULL (X6) and other objects (X7), and give what __dlpack__ would. Returns
+ * a managed tensor, or NULL. */
+static DLManagedTensorVersioned *
+call_table(Mine *mine, unsigned kind, int is_valid)
+{
+    const int is_overriding = Py_TYPE(mine) == mine_overriding_type;
+    DLTensor given = mine->given.t;
+    void *const object = kind % 32 == 31 ? NULL : kind % 32 == 30 ? (void *)Py_None : (void *)mine;
+    DLManagedTensorVersioned *managed = NULL;
+    dlpack_py_view lent;
+    int status;
+
+    memset(&lent, 0, sizeof(lent));
+    status = mine_table.api.dltensor_from_py_object_no_sync(object, kind % 64 == 60 ? NULL : &lent.tensor);
+    CHECK((status == 0) == !PyErr_Occurred());
+    if (status == 0) {
+        lent.readonly = DLPACK_PY_READ_ONLY_UNKNOWN;
+        CHECK(object == mine && kind % 64 != 60 && is_valid && !is_overriding);
+        CHECK(lent.tensor.ndim == 0 || lent.tensor.strides != NULL);
+        CHECK((mine->options & DLPACK_PY_OFFER_DO_NOT_LEND) == 0 && (mine->given.flags & 1) == 0); /* X3 */
+        given.device.device_id = 0;                                                                /* D9 */
+        check_same(&lent, &given, 0, DLPACK_PY_READ_ONLY_UNKNOWN);
+    }
+    else
+        CHECK((take_exception() &
+               (BUFFER_ERROR | (object == mine ? 0 : TYPE_ERROR) | (kind % 64 == 60 ? VALUE_ERROR : 0))) != 0);
+    status = mine_table.api.managed_tensor_from_py_object_no_sync(object, kind % 64 == 60 ? NULL : &managed);
+    CHECK((status == 0) == (managed != NULL) && (status == 0) == !PyErr_Occurred());
+    CHECK((status == 0) == (object == mine && kind % 64 != 60 && is_valid && !is_overriding));
+    if (status != 0)
+        CHECK((take_exception() &
+               (BUFFER_ERROR | (object == mine ? 0 : TYPE_ERROR) | (kind % 64 == 60 ? VALUE_ERROR : 0))) != 0);
+    return managed;
 }
 
 /* An object of a type with a table of the header, which may have embedded tensors. */
 static void
 run_mine(Input *in)
 {
+    PyTypeObject *const types[] = {mine_type, mine_type, mine_derived_type, mine_overriding_type};
     const unsigned kind = take(in);
-    Mine *mine = (Mine *)object_new(mine_type);
+    Mine *mine = (Mine *)object_new(types[kind / 64]);
     const Py_ssize_t before = Py_REFCNT(mine);
     Tensor *given = &mine->given;
     DLManagedTensorVersioned *managed;
@@ -545,8 +735,10 @@ run_mine(Input *in)
     tensor_take(in, given);
     if (slow_is_valid(&given->t, given->flags) && !slow_is_in_arena(&given->t, given->flags))
         given->t = dlpack_py_cpu_tensor(arena + kind % 8, DLPACK_PY_INT16, 0, NULL, NULL);
+    mine->options = take(in) >= 192 ? DLPACK_PY_OFFER_DO_NOT_LEND : 0;
     is_valid = slow_is_valid(&given->t, given->flags) && slow_is_readable(given->t.device);
-    if ((kind & 1) != 0 && dlpack_py_embed(&mine->embedded, (PyObject *)mine, &given->t, given->flags) < 0) {
+    if ((kind & 1) != 0 && mine->options == 0 &&
+        dlpack_py_embed(&mine->embedded, (PyObject *)mine, &given->t, given->flags) < 0) {
         CHECK((take_exception() & (BUFFER_ERROR | VALUE_ERROR)) != 0);
         CHECK(!slow_is_valid(&given->t, given->flags) || (given->t.strides == NULL && given->t.ndim > 0));
         memset(&mine->embedded, 0, sizeof(mine->embedded));
@@ -559,23 +751,22 @@ run_mine(Input *in)
                                              : dlpack_py_consume((PyObject *)mine, &want.want, &v);
         if (status == 0) {
             CHECK(is_valid);
-            check_view(&v, &want.want);
-            CHECK(slow_size(&v.tensor) == slow_size(&given->t) && v.tensor.ndim == given->t.ndim);
-            CHECK((given->flags & 1) == 0 || v.readonly != DLPACK_PY_WRITABLE ||
-                  (v.flags & DLPACK_PY_FLAG_IS_COPIED) != 0);
-            CHECK(v.managed == NULL || (v.flags & DLPACK_PY_FLAG_IS_COPIED) != 0 ||
-                  v.readonly == (int32_t)(given->flags & 1));
-            if (v.managed == NULL)
-                CHECK(Py_REFCNT(mine) == before && (given->flags & 1) == 0 && !want.want.writable);
-            else
-                CHECK(Py_REFCNT(mine) == before + ((v.flags & DLPACK_PY_FLAG_IS_COPIED) == 0));
+            check_mine(&v, mine, &want.want);
+            CHECK(Py_REFCNT(mine) == before + (v.managed != NULL && (v.flags & DLPACK_PY_FLAG_IS_COPIED) == 0));
             if (v.managed != NULL && kind % 16 == 2) {
+                script_take(in);
+                expect(&v);
+                mine_fails = kind % 32 == 18;
                 result = dlpack_py_return_like_steal((PyObject *)mine, &v);
                 check_empty(&v);
                 if (result == NULL)
-                    CHECK((take_exception() & (BUFFER_ERROR | MEMORY_ERROR)) != 0);
+                    CHECK((take_exception() & (allowed | BUFFER_ERROR | MEMORY_ERROR | FOREIGN_ERROR)) != 0);
+                else if (Py_TYPE(result) == mine_type)
+                    CHECK(slow_size(&((Mine *)result)->view.tensor) == 0 ||
+                          dlpack_py_data(&((Mine *)result)->view) == given_data);
                 else
-                    CHECK(Py_TYPE(result) == mine_type);
+                    CHECK(Py_TYPE(mine) == mine_overriding_type); /* the module's from_dlpack has made it */
+                mine_fails = 0;
                 Py_XDECREF(result);
             }
             dlpack_py_release(&v);
@@ -587,25 +778,24 @@ run_mine(Input *in)
         CHECK(Py_REFCNT(mine) == before);
         want_free(&want);
     }
-    /* The functions of the table refuse NULL (X6), and give what __dlpack__ would. */
-    managed = NULL;
-    status = mine_table.api.managed_tensor_from_py_object_no_sync(kind % 32 == 31 ? NULL : (void *)mine,
-                                                                  kind % 64 == 60 ? NULL : &managed);
-    CHECK((status == 0) == (managed != NULL) && (status == 0) == !PyErr_Occurred());
-    CHECK(status != 0 || is_valid);
-    if (status != 0)
-        (void)take_exception();
+    if (kind % 8 == 6) {
+        allowed = 0;
+        memset(calls, 0, sizeof(calls));
+        run_like(in, (PyObject *)mine, Py_TYPE(mine) == mine_overriding_type ? -1 : 0);
+    }
+    managed = call_table(mine, kind, is_valid);
     if (managed != NULL && kind % 4 == 3) {
         status = mine_table.api.managed_tensor_to_py_object_no_sync(managed, kind % 32 == 3 ? NULL : &out);
         CHECK((status == 0) == (out != NULL) && (status == 0) == !PyErr_Occurred());
         if (status != 0)
             (void)take_exception();
         Py_XDECREF((PyObject *)out);
+        managed = NULL;
     }
-    else if (managed != NULL)
-        managed->deleter(managed);
-    CHECK(Py_REFCNT(mine) == before);
+    CHECK(Py_REFCNT(mine) == before + (managed != NULL && (managed->flags & DLPACK_PY_FLAG_IS_COPIED) == 0));
     Py_DECREF(mine);
+    if (managed != NULL) /* often the last reference, of an object that embeds this managed tensor */
+        managed->deleter(managed);
 }
 
 static void

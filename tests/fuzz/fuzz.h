@@ -126,6 +126,15 @@ fuzz_free(void *block)
 
 static _Alignas(64) unsigned char arena[8192]; /* most tensors are in here */
 
+/* Each byte has its value: a copy that lacks bytes, or has them in another order, is found. */
+static inline void
+arena_fill(void)
+{
+    size_t n;
+    for (n = 0; n < sizeof(arena); n++)
+        arena[n] = (unsigned char)(n * 167 >> 3);
+}
+
 /* shape and strides have their own blocks: an access outside of them is found. */
 typedef struct Tensor {
     DLTensor t;
@@ -137,7 +146,8 @@ static const uint32_t fuzz_dtypes[] = {
     DLPACK_PY_FLOAT32,   DLPACK_PY_FLOAT64,       DLPACK_PY_INT8,           DLPACK_PY_UINT16, DLPACK_PY_BOOL,
     DLPACK_PY_COMPLEX64, DLPACK_PY_COMPLEX128,    DLPACK_PY_FLOAT4_E2M1FN,  DLPACK_PY_INT64,  DLPACK_PY_FLOAT6_E2M3FN,
     DLPACK_PY_BFLOAT16,  DLPACK_PY_FLOAT8_E4M3FN, DLPACK_PY_OPAQUE_HANDLE64};
-static const int32_t fuzz_devices[] = {kDLCPU, kDLCUDA, kDLCUDAHost, kDLROCM, kDLCUDAManaged, kDLOpenCL, 20, 0, -1, 99};
+static const int32_t fuzz_devices[] = {kDLCPU, kDLCUDA, kDLCUDAHost, kDLROCM, kDLCUDAManaged, kDLOpenCL,
+                                       20,     0,       -1,          99,      kDLROCMHost,    kDLOneAPI};
 
 static inline DLDataType
 take_dtype(Input *in)
@@ -186,6 +196,7 @@ tensor_take(Input *in, Tensor *out)
     static const uint64_t offsets[] = {0, 1, 4, 64, UINT64_MAX, UINT64_MAX - 64, INT64_MAX};
     const unsigned kind = take(in);
     const int is_odd = kind >= 128;
+    unsigned what, oddities = 2;
     const unsigned rank = is_odd ? take_below(in, 12) : kind % 7;
     int32_t i, stored;
     int64_t step = 1;
@@ -214,19 +225,22 @@ tensor_take(Input *in, Tensor *out)
     out->t.strides = (kind & 16) != 0 ? NULL : out->strides;
     out->t.data = arena + sizeof(arena) / 2 + ((kind & 32) != 0 ? take_below(in, 64) : 0);
     out->t.device = dlp_make_device(kDLCPU, 0);
-    if ((kind & 64) != 0)
-        out->flags = take(in) & 15;
-    if (!is_odd)
-        return;
-    switch (take_below(in, 8)) {
-    case 1: out->t.data = NULL; break;
-    case 2: out->t.data = (void *)(UINTPTR_MAX - take(in)); break;
-    case 3: out->t.data = (void *)(uintptr_t)take(in); break;
-    case 4: out->t.shape = NULL; break;
-    case 5: out->t.byte_offset = TAKE(in, offsets); break;
-    case 6: out->t.device = dlp_make_device(TAKE(in, fuzz_devices), (int32_t)take_below(in, 3) - 1); break;
-    default: break;
+    if ((kind & 64) != 0) {
+        what = take(in);
+        out->flags = (what & 15) | (what >= 240 ? UINT64_C(1) << 40 : 0); /* C8: unknown flags */
     }
+    do {
+        what = !is_odd ? 0 : take(in);
+        switch (what % 8) {
+        case 1: out->t.data = NULL; break;
+        case 2: out->t.data = (void *)(UINTPTR_MAX - take(in)); break;
+        case 3: out->t.data = (void *)(uintptr_t)take(in); break;
+        case 4: out->t.shape = NULL; break;
+        case 5: out->t.byte_offset = TAKE(in, offsets); break;
+        case 6: out->t.device = dlp_make_device(TAKE(in, fuzz_devices), (int32_t)take_below(in, 3) - 1); break;
+        default: break;
+        }
+    } while (what >= 192 && --oddities > 0);
 }
 
 static inline void
@@ -430,7 +444,7 @@ slow_overlaps_itself(const DLTensor *t)
 
 typedef struct Want {
     dlpack_py_want want;
-    uint32_t dtypes[4];
+    uint32_t dtypes[16];
     int64_t *shape;
 } Want;
 
@@ -458,8 +472,11 @@ want_take(Input *in, Want *out, const DLTensor *t)
     }
     if ((what & 2) != 0) {
         out->want.dtypes = out->dtypes;
-        for (i = take_below(in, 4); i-- > 0;)
-            out->dtypes[i] = take(in) < 32 ? dlpack_py_dtype(t) : TAKE(in, fuzz_dtypes);
+        i = take(in);
+        for (i = i < 192 ? i % 4 : i % COUNT(out->dtypes); i-- > 0;) {
+            const unsigned kind = take(in);
+            out->dtypes[i] = kind < 32 ? dlpack_py_dtype(t) : kind == 255 ? kDLFloat : TAKE(in, fuzz_dtypes);
+        }
     }
     if ((what & 4) != 0) {
         i = take(in);
@@ -469,9 +486,11 @@ want_take(Input *in, Want *out, const DLTensor *t)
             const int32_t stored = out->want.ndim > 0 && out->want.ndim <= 65 ? out->want.ndim : 0;
             out->want.shape = out->shape = (int64_t *)malloc((size_t)stored * sizeof(int64_t) + !stored);
             CHECK(out->shape != NULL);
-            for (i = 0; i < (unsigned)stored; i++)
-                out->shape[i] =
-                    take(in) < 200 && stored == t->ndim && t->shape != NULL && stored <= 64 ? t->shape[i] : -1;
+            for (i = 0; i < (unsigned)stored; i++) {
+                const unsigned kind = take(in);
+                const int is_known = stored == t->ndim && t->shape != NULL && stored <= 64;
+                out->shape[i] = kind >= 224 ? take_extent(in) : kind < 192 && is_known ? t->shape[i] : -1;
+            }
         }
     }
     if ((what & 8) != 0)

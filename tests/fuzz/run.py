@@ -144,7 +144,7 @@ def fuzz(target, program, arguments, folders):
     ]
     if done.returncode != 0:
         lines += re.findall(r"^.*(?: not true: |runtime error: |^==\d+== ?ERROR: |^SUMMARY: ).*$", log, re.M)
-        for path in sorted(set(crashes.iterdir()) - earlier):
+        for path in sorted(set(crashes.glob(f"{target}-*")) - earlier):
             lines.append(f"again: {program} {path}".replace(f"{ROOT}/", ""))
         lines.append(f"log: build/fuzz/{target}.log")
     return "\n    ".join(lines), done.returncode != 0

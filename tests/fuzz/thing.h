@@ -9,7 +9,21 @@ typedef struct Thing {
     int is_counted;
     uint32_t options;
     int is_described; /* 1: __dlpack__ calls thing_describe; 0: it uses given alone */
+    int how;          /* HOW_...: of thing_describe */
 } Thing;
+
+enum {
+    HOW_USUAL,
+    HOW_RAISES,
+    HOW_FAILS, /* without an exception */
+    HOW_NO_TENSOR,
+    HOW_NO_OWNER,
+    HOW_IS_COPY, /* the tensor is a copy, which was made for the request */
+    HOW_OTHER_OWNER,
+    HOW_COUNT
+};
+
+static PyObject *other_owner; /* of HOW_OTHER_OWNER */
 
 static int
 thing_describe(PyObject *self, const dlpack_py_request *request, dlpack_py_offer *offer)
@@ -21,6 +35,15 @@ thing_describe(PyObject *self, const dlpack_py_request *request, dlpack_py_offer
     offer->options = thing->options;
     if (thing->is_counted)
         offer->exports = &thing->exports;
+    switch (thing->how) {
+    case HOW_RAISES: PyErr_SetString(PyExc_KeyboardInterrupt, "by the target"); return -1;
+    case HOW_FAILS: return -1;
+    case HOW_NO_TENSOR: offer->tensor = NULL; break;
+    case HOW_NO_OWNER: offer->owner = NULL; break;
+    case HOW_IS_COPY: offer->is_copy = 1; break;
+    case HOW_OTHER_OWNER: offer->owner = other_owner; break;
+    default: break;
+    }
     return 0;
 }
 
