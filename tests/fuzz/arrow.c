@@ -1,6 +1,7 @@
-/* arrow: ArrowSchema, ArrowArray and ArrowArrayStream of any content into examples/arrow/arrow_column.c, the only code of
- * this repository that takes Arrow structs. All that is made is released once. An accepted column lies in the buffer of its
- * numbers, and has no nulls. Lengths that a buffer cannot have are not backed by memory: nothing may read them. */
+/* arrow: ArrowSchema, ArrowArray and ArrowArrayStream of any content into examples/arrow/arrow_column.c, the only code
+ * of this repository that takes Arrow structs. All that is made is released once. An accepted column starts where the
+ * offsets of all levels say, and has no nulls in any of them; what has no defect is accepted. Lengths that a buffer
+ * cannot have are not backed by memory: nothing may read them. */
 #include "embedded.h"
 #include "../../examples/arrow/arrow_column.c"
 
@@ -14,7 +15,8 @@ typedef struct Node {
     struct ArrowArray array, *array_children[2];
     const void *buffers[3];
     void *bitmap, *numbers;
-    size_t bytes; /* of numbers */
+    size_t bytes;  /* of numbers */
+    int64_t count; /* of an array: elements of each list; 1 for a struct */
     struct Node *child, *dictionary;
     char format[24];
 } Node;
@@ -107,6 +109,18 @@ item_bytes(const char *format)
                                             : 8;
 }
 
+/* The dtype of a format; 0: none. */
+static uint32_t
+slow_dtype(const char *format)
+{
+    const uint32_t code = strchr("efg", *format) != NULL    ? kDLFloat
+                          : strchr("csil", *format) != NULL ? kDLInt
+                                                            : kDLUInt;
+    if (strlen(format) != 1 || strchr("cCsSiIlLefg", *format) == NULL)
+        return 0;
+    return DLPACK_PY_DTYPE(code, (uint32_t)item_bytes(format) * 8u, 1u);
+}
+
 /* A schema; lists and structs have a child. The same input makes the array that fits to it. */
 static Node *
 make_schema(Input *in, int depth)
@@ -160,6 +174,7 @@ make_array(Input *in, const Node *schema, int64_t wanted, int depth)
     size_t null; /* the only one */
 
     CHECK(node != NULL);
+    strcpy(node->format, schema->format);
     array->length = take_length(in, wanted);
     array->offset = take_length(in, (int64_t)take_below(in, 3));
     array->null_count = odd < 128 ? 0 : odd % 4 == 0 ? -1 : odd % 4 == 1 ? 2 : odd % 4 == 2 ? -2 : 0;
@@ -176,7 +191,7 @@ make_array(Input *in, const Node *schema, int64_t wanted, int depth)
         node->bitmap = malloc(((size_t)end + 7) / 8 + !end);
         CHECK(node->bitmap != NULL);
         memset(node->bitmap, 0xff, ((size_t)end + 7) / 8);
-        null = (size_t)take_below(in, 32);
+        null = (size_t)take(in) * 5 % ((size_t)end + 2);
         if (odd % 8 <= 1 && null < (size_t)end)
             ((uint8_t *)node->bitmap)[null / 8] ^= (uint8_t)(1 << null % 8);
     }
@@ -187,6 +202,7 @@ make_array(Input *in, const Node *schema, int64_t wanted, int depth)
     if (is_list && depth <= 9) {
         const int64_t count = strncmp(schema->format, "+w:", 3) == 0 ? strtoll(schema->format + 3, NULL, 10) : 1;
         const Wide length = end * count;
+        node->count = count;
         node->child =
             make_array(in, schema->child, length >= 0 && length <= MAX_BACKED ? (int64_t)length : 0, depth + 1);
         node->array_children[0] = odd == 121 ? NULL : &node->child->array;
@@ -196,6 +212,74 @@ make_array(Input *in, const Node *schema, int64_t wanted, int depth)
     array->private_data = node;
     live++;
     return node;
+}
+
+/* ---- What a column is --------------------------------------------------- */
+
+/* Is one of count elements null, from start on? None is where the count of nulls is 0. */
+static int
+slow_has_null(const Node *node, Wide start, Wide count)
+{
+    const Wide first = start + node->array.offset;
+    Wide i;
+    if (node->array.null_count == 0 || node->bitmap == NULL)
+        return 0;
+    for (i = first; i < first + count; i++) {
+        if ((((uint8_t *)node->bitmap)[(size_t)i / 8] >> (size_t)i % 8 & 1) == 0)
+            return 1;
+    }
+    return 0;
+}
+
+/* Has the schema one child, which is there? */
+static int
+slow_has_child(const Node *node)
+{
+    return node->child != NULL && node->schema.n_children == 1 && node->schema.children != NULL &&
+           node->schema_children[0] != NULL;
+}
+
+/* Is an array so as its schema says, and a column: numbers, or lists of a fixed size, of at most 8 dimensions, maybe in
+ * a struct, without nulls? -1: unknown, for metadata and for large numbers, for which limits may differ. */
+static int
+slow_is_column(const Node *schema, const Node *array)
+{
+    const Wide most = (Wide)1 << 40;
+    Wide start = 0, count = array->array.length;
+    const struct ArrowArray *a;
+    int rank = 1, level, is_number, is_list;
+
+    for (level = 0;; level++, schema = schema->child, array = array->child) {
+        a = &array->array;
+        is_number = slow_dtype(schema->format) != 0;
+        is_list = strncmp(schema->format, "+w:", 3) == 0;
+        if (schema->schema.metadata != NULL)
+            return -1;
+        if (schema->schema.format == NULL || schema->schema.dictionary != NULL)
+            return 0;
+        if (!is_number && !(level == 0 && strcmp(schema->format, "+s") == 0)) {
+            if (!is_list || schema->format[3] == 0 || schema->format[strspn(schema->format, "+w:0123456789")] != 0)
+                return 0;
+            if (++rank > 8)
+                return 0;
+        }
+        if (a->n_buffers != (is_number ? 2 : 1) || a->n_children != (is_number ? 0 : 1) || a->buffers == NULL)
+            return 0;
+        if (a->length < 0 || a->offset < 0 || a->null_count < -1 || start + count > a->length)
+            return 0;
+        if (a->length > most || a->offset > most || array->count > most)
+            return -1;
+        if (a->null_count > 0 && array->bitmap == NULL)
+            return 0;
+        if (slow_has_null(array, start, count))
+            return 0;
+        if (is_number)
+            return count == 0 || a->buffers[1] != NULL;
+        if (!slow_has_child(schema) || a->children == NULL || array->array_children[0] == NULL)
+            return 0;
+        start = (start + a->offset) * array->count;
+        count *= array->count;
+    }
 }
 
 /* ---- Capsules and streams ----------------------------------------------- */
@@ -220,6 +304,7 @@ array_destructor(PyObject *capsule)
 typedef struct Offer {
     PyObject_HEAD
     Input in;
+    int is_column; /* what Column must say; -1: unknown */
 } Offer;
 
 static PyTypeObject *offers_array, *offers_stream, *column_type;
@@ -242,6 +327,7 @@ offer_array(PyObject *self, PyObject *unused)
         Py_RETURN_NONE;
     schema = make_schema(&in, 0);
     array = make_array(&in, schema, 1 + (int64_t)take_below(&in, 24), 0);
+    ((Offer *)self)->is_column = kind < 248 ? slow_is_column(schema, array) : -1;
     moved = (struct ArrowArray *)malloc(sizeof(*moved));
     CHECK(moved != NULL);
     *moved = array->array;
@@ -362,32 +448,31 @@ set_up(void)
     CHECK(column_type != NULL);
 }
 
-/* A column lies in the numbers of its innermost array, and none of them is null. */
+/* A column has an extent for each list, starts where the offsets say, lies in the numbers, and none of it is null. */
 static void
-check_column(const dlpack_py_view *v, const Node *top)
+check_column(const dlpack_py_view *v, const Node *node)
 {
-    const Node *leaf = top;
     const DLTensor *t = &v->tensor;
-    const size_t item = t->dtype.bits / 8u;
-    const unsigned char *data = (const unsigned char *)dlpack_py_data(v);
-    size_t first, count = (size_t)dlpack_py_size(t), i;
-    int null = 0;
+    Wide start = 0, count = node->array.length, item;
+    int32_t rank = 1;
 
-    while (leaf->child != NULL)
-        leaf = leaf->child;
     CHECK(v->readonly == DLPACK_PY_READ_ONLY && dlpack_py_is_contiguous(t, 'C'));
-    if (count == 0 || leaf->numbers == NULL) /* lengths that are not backed */
+    CHECK(t->ndim >= 1 && t->shape[0] == count);
+    for (; node->child != NULL; node = node->child) {
+        CHECK(start + count <= node->array.length && !slow_has_null(node, start, count));
+        if (node->format[1] == 'w')
+            CHECK(rank < t->ndim && t->shape[rank++] == node->count);
+        start = (start + node->array.offset) * node->count;
+        count *= node->count;
+    }
+    CHECK(rank == t->ndim && dlpack_py_dtype(t) == slow_dtype(node->format));
+    CHECK(start + count <= node->array.length && !slow_has_null(node, start, count));
+    if (count == 0)
         return;
-    CHECK(data >= (unsigned char *)leaf->numbers &&
-          data + count * item <= (unsigned char *)leaf->numbers + leaf->bytes);
-    first = (size_t)(data - (unsigned char *)leaf->numbers) / item;
-    for (i = first; i < first + count && leaf->bitmap != NULL; i++)
-        null |= (((uint8_t *)leaf->bitmap)[i / 8] >> i % 8 & 1) == 0;
-    CHECK(!null || leaf->array.null_count == 0);
-    for (i = 0, null = 0; i < (size_t)t->shape[0] && top->bitmap != NULL; i++)
-        null |= (((uint8_t *)top->bitmap)[(i + (size_t)top->array.offset) / 8] >> (i + (size_t)top->array.offset) % 8 &
-                 1) == 0;
-    CHECK(!null || top->array.null_count == 0);
+    item = item_bytes(node->format);
+    start = (start + node->array.offset) * item;
+    CHECK((Wide)(uintptr_t)dlpack_py_data(v) == (Wide)(uintptr_t)node->buffers[1] + start);
+    CHECK(node->numbers == NULL || start + count * item <= (Wide)node->bytes); /* NULL: lengths that are not backed */
 }
 
 static void
@@ -398,22 +483,30 @@ run(Input *in)
     struct ArrowArray *array;
     PyObject *column;
     dlpack_py_view v;
+    int error;
 
     offer->in = *in;
+    offer->is_column = -1;
     column = PyObject_CallOneArg((PyObject *)column_type, (PyObject *)offer);
-    if (column == NULL)
-        CHECK((take_exception() & (FOREIGN_ERROR | INTERRUPT | TYPE_ERROR | VALUE_ERROR | BUFFER_ERROR |
-                                   ATTRIBUTE_ERROR | MEMORY_ERROR | RUNTIME_ERROR)) != 0);
+    CHECK(offer->is_column < 0 || offer->is_column == (column != NULL));
+    if (column == NULL) {
+        error = take_exception();
+        CHECK((error & (FOREIGN_ERROR | INTERRUPT | TYPE_ERROR | VALUE_ERROR | BUFFER_ERROR | ATTRIBUTE_ERROR |
+                        MEMORY_ERROR | RUNTIME_ERROR)) != 0);
+        CHECK(offer->is_column < 0 || error == BUFFER_ERROR);
+    }
     else {
         want.alignment = 1;
         if (dlpack_py_consume(column, &want, &v) < 0)
-            CHECK(take_exception() == BUFFER_ERROR); /* too large for a tensor */
+            CHECK(take_exception() == BUFFER_ERROR && offer->is_column < 0); /* too large for a tensor */
         else {
             array = &((Column *)column)->array;
             CHECK(Py_REFCNT(column) == 2); /* the view keeps the column */
             check_view(&v, &want);
             if (array->release != NULL)
                 check_column(&v, (Node *)array->private_data);
+            else
+                CHECK(v.tensor.shape[0] == 0); /* a stream without rows */
             Py_CLEAR(column);
             dlpack_py_release(&v);
         }
