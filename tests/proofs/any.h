@@ -1,11 +1,13 @@
 /* What the proofs of this folder share: tensors of any strides, addresses and flags, and a definition in wide
  * arithmetic of where an element lies.
  *
- * CBMC gives a function without a body any result: nondet_int64() is every number at once. SAT solvers cannot multiply two
- * unknown 64-bit numbers. The rank and the extents are therefore constants, and each proof calls its check once for each
- * combination of EXTENTS (RANK dimensions); all other fields are unknown. The item size is a constant of the run too. */
+ * CBMC gives a function without a body any result: nondet_int64() is every number at once. SAT solvers cannot multiply
+ * two unknown 64-bit numbers. The rank and the extents are therefore constants, and each proof calls its check once for
+ * each combination of EXTENTS (RANK dimensions). The item size, BITS and LANES, is a constant of the run too. All other
+ * fields are unknown. */
 #include <stdint.h>
 #ifdef WITH_COPY_H
+#  define DLPACK_COPY_PORTABLE
 #  include "dlpack_copy.h"
 #endif
 #include "dlpack_tensor.h"

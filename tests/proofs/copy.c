@@ -3,7 +3,9 @@
 #include "any.h"
 
 #define SIZE (BITS / 8)
-#define ROOM 40
+#ifndef ROOM
+#  define ROOM 40
+#endif
 #ifndef ROWS
 #  define ROWS 3
 #endif

@@ -20,6 +20,10 @@ VARIANTS = [
     "FREE_THREADED FORKED",
     "PATIENT FORKED",
     "FREE_THREADED PATIENT FORKED",
+    "TWO_GILS",
+    "TWO_GILS PATIENT",
+    "EMBEDDED",
+    "FREE_THREADED EMBEDDED",
 ]
 
 # The mistake, and a variant in which it must be found.
@@ -36,11 +40,15 @@ BREAKS = {
     "BREAK_WAIT_ATTACHED": "PATIENT",  # the exit callback waits with the GIL
     "BREAK_EXPORTS_LAST": "",  # the count of exports, part of the owner, is lowered after the owner was dropped
     "BREAK_FORK_READ_LATE": "FREE_THREADED PATIENT FORKED",  # the inherited count is read after process is set
+    "BREAK_FORK_UNCOUNT": "FORKED",  # a deleter of the parent that goes on in the child subtracts itself
+    "BREAK_NO_SAVE": "TWO_GILS PATIENT",  # a deleter keeps the GIL of another interpreter while it attaches
+    "BREAK_BLOCK_LATE": "EMBEDDED",  # the manager's block is read after the owner was dropped
+    "BREAK_LIFETIME_LATE": "EMBEDDED",  # the manager's lifetime is read after the owner was dropped
 }
 
 
 def verify(macros):
-    """Returns (errors, states, depth, seconds, what was violated, statements that were not reached)."""
+    """Returns (errors, states, depth, seconds, what was violated)."""
     begin = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         spin = ["spin", "-a", *(f"-D{macro}" for macro in macros.split()), str(HERE / "ownership.pml")]

@@ -1,7 +1,12 @@
-/* Proof about dlpack_py_may_overlap: 0 only where no byte is in both tensors. The ranks, the extents and the strides are
- * constants: all combinations of EXTENTS and STRIDES, for a of rank 0 to RANK and for b of rank 0 to 1. Both addresses,
- * the flags, the indices of an element of each and the bytes in the two elements are unknown. */
+/* Proof about dlpack_py_may_overlap: 0 only where no byte is in both tensors. Ranks, extents and strides are constants:
+ * all combinations of EXTENTS and STRIDES, for a of rank 0 to RANK and for b of rank 0 to 1. Items of a have BITS bits,
+ * those of b BITS_B. Both addresses, flags and byte offsets, and the indices of an element of each are unknown;
+ * BYTE_OFFSET, if it is defined, is both byte offsets. Left out: strides that are NULL, packed items. */
 #include "any.h"
+
+#ifndef BITS_B
+#  define BITS_B BITS
+#endif
 
 #ifndef STRIDES
 #  define STRIDES -2, 1, 2, 3
@@ -34,9 +39,9 @@ count_tensors(int32_t ndim)
     return count;
 }
 
-/* The address of the first byte of any element. */
+/* The first byte of any element, counted from the first element. size: bytes of an item. */
 static int64_t
-any_element(const DLTensor *t)
+any_element(const DLTensor *t, int64_t size)
 {
     int64_t at = 0;
     int32_t i;
@@ -45,27 +50,39 @@ any_element(const DLTensor *t)
         int64_t k;
         assume(index < t->shape[i]);
         for (k = 1; k < t->shape[i]; k++)
-            at += k <= index ? t->strides[i] * (BITS / 8 * LANES) : 0;
+            at += k <= index ? t->strides[i] * size : 0;
     }
+    return at;
+}
+
+/* The address of the first element of a valid tensor of the CPU: below and above it 4,096 bytes are left. */
+static wide
+first_element(DLTensor *t)
+{
+    wide at;
+#ifdef BYTE_OFFSET
+    t->byte_offset = BYTE_OFFSET;
+#endif
+    at = (wide)(uintptr_t)t->data + (wide)t->byte_offset;
+    t->device.device_type = kDLCPU;
+    assume(t->data != NULL && at > 4096 && at < UINTPTR_MAX - 4096);
     return at;
 }
 
 static void
 check_overlap(int32_t ndim_a, int a_number, int32_t ndim_b, int b_number)
 {
+    const int64_t size_a = BITS / 8 * LANES, size_b = BITS_B / 8 * LANES;
     dimensions da, db;
     DLTensor a = numbered_tensor(ndim_a, a_number, &da), b = numbered_tensor(ndim_b, b_number, &db);
+    const wide at_a = first_element(&a), at_b = first_element(&b);
     wide distance;
 
-    /* Two valid tensors of the CPU: below and above them 4,096 bytes are left. */
-    a.device.device_type = b.device.device_type = kDLCPU;
-    a.byte_offset = b.byte_offset = 0;
-    assume((uintptr_t)a.data > 4096 && (uintptr_t)a.data < UINTPTR_MAX - 4096);
-    assume((uintptr_t)b.data > 4096 && (uintptr_t)b.data < UINTPTR_MAX - 4096);
-    if (dlpack_py_may_overlap(&a, 0, &b, 0))
+    b.dtype.bits = BITS_B;
+    if (dlpack_py_may_overlap(&a, nondet_uint64(), &b, nondet_uint64()))
         return;
-    distance = (wide)(uintptr_t)a.data - (wide)(uintptr_t)b.data + any_element(&a) - any_element(&b);
-    prove(distance >= BITS / 8 * LANES || distance <= -(BITS / 8 * LANES), "no byte is in an element of each");
+    distance = at_a + any_element(&a, size_a) - at_b - any_element(&b, size_b);
+    prove(distance >= size_b || distance <= -size_a, "no byte is in an element of each");
 }
 
 void

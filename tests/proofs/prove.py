@@ -54,15 +54,24 @@ class Proof:
         self.more = more or []
 
 
-def shapes(rank, extents):
+ITEM = {"BITS": 32, "LANES": 1}  # unless a run has another item
+
+
+def shapes(rank, extents, **macros):
     """A run for each combination of extents of this rank."""
-    return [{"RANK": rank, "SHAPE": ",".join(shape)} for shape in itertools.product(extents, repeat=rank)]
+    return [
+        {"RANK": rank, "SHAPE": ",".join(shape), **ITEM, **macros} for shape in itertools.product(extents, repeat=rank)
+    ]
 
 
 def of(rank, *extents, **macros):
     """One run for all combinations of the extents, of each rank up to this one."""
-    return {"RANK": rank, "EXTENTS": ",".join(map(str, extents)), **macros}
+    return {"RANK": rank, "EXTENTS": ",".join(map(str, extents)), **ITEM, **macros}
 
+
+LINES = [of(1, 0, 1, 3, *LARGE, BITS=bits) for bits in (8, 32, 128)]
+COPY = {"ROWS": 2, "ITEMS": 2, "BITS": 8, "ROOM": 40}
+COPY_H = {"ROWS": 1, "ITEMS": 4, "BITS": 8, "ROOM": 12, "WITH_COPY_H": 1}  # two rows are not decided in two minutes
 
 PROOFS = [
     Proof(
@@ -87,9 +96,9 @@ PROOFS = [
         "simple_layout",
         "tensor.c",
         "any strides, address, offset, device, code and flags",
-        [of(1, 0, 1, 3, *LARGE), *shapes(2, ["1", "3", LARGE[0]])],
-        sample=[of(1, 0, 1, 3, *LARGE), *shapes(2, ["3"])],
-        more=shapes(2, ["0", "2", LARGE[1]]) + shapes(3, ["3"]),
+        [*LINES, *shapes(2, ["1", "3", LARGE[0]])],
+        sample=[*LINES, *shapes(2, ["3"])],
+        more=shapes(2, ["0", "2", LARGE[1]]) + shapes(2, ["3"], BITS=128) + shapes(3, ["3"]),
     ),
     Proof(
         "byte_range",
@@ -132,18 +141,26 @@ PROOFS = [
     Proof(
         "overlap",
         "overlap.c",
-        "any addresses, every pair of elements; b of rank 0 or 1",
-        [of(1, 2, 3, STRIDES="-2,3", BITS=16)],
-        sample=[of(1, 2, STRIDES="-2,3", BITS=16)],
-        more=[of(1, 2, 3, STRIDES="-2,1,3", BITS=16), of(2, 2, STRIDES="-2,3", BITS=8)],
+        "any flags, byte offsets (or BYTE_OFFSET) and addresses 4,096 bytes from 0 and 2^64, every pair of elements; "
+        "strides are not NULL; b of rank 0 or 1",
+        [
+            of(1, 2, 3, STRIDES="-2,3", BITS=16, BITS_B=8, BYTE_OFFSET=0),
+            *(of(1, 2, STRIDES="-2,3", BITS=16, BITS_B=bits) for bits in (8, 16)),
+        ],
+        sample=[of(1, 2, STRIDES="-2,3", BITS=16, BITS_B=8)],
+        more=[
+            of(1, 2, 3, STRIDES="-2,3", BITS=16, BITS_B=8),
+            of(1, 2, 3, STRIDES="-2,1,3", BITS=16, BITS_B=16, BYTE_OFFSET=0),
+            of(2, 2, STRIDES="-2,3", BITS=8, BITS_B=8, BYTE_OFFSET=0),
+        ],
     ),
     Proof(
         "copy_rows",
         "copy.c",
-        "any steps in 40 bytes, any contents",
-        [{"ROWS": 2, "ITEMS": 2, "BITS": 8}],
-        6,
-        more=[{"ROWS": 2, "ITEMS": 2, "BITS": 24}, {"ROWS": 3, "ITEMS": 2, "BITS": 16}],
+        "any steps in ROOM bytes, any contents; WITH_COPY_H: of dlpack_copy.h, without SSE2",
+        [COPY, COPY_H],
+        9,
+        more=[{**COPY, "BITS": 24}, {**COPY, "ROWS": 3, "BITS": 16}],
     ),
     Proof("copy_bits", "copy.c", "up to 15 bits, any bit offsets from -8 to 7, any contents", [{}], 18),
 ]
@@ -162,6 +179,8 @@ MUTANTS = [
     ("validate", ONE, T, "if (t->byte_offset > UINTPTR_MAX - base)", "if (0)"),
     ("malformed", {"RANK": 1}, T, "if (t->shape[i] < 0)", "if (t->shape[i] < -1)"),
     ("simple_layout", ONE, T, "size * 16 <= UINTPTR_MAX", "size <= UINTPTR_MAX"),
+    ("simple_layout", of(1, 2, 3, BITS=128), T, "size * 16 <= UINTPTR_MAX", "size * 4 <= UINTPTR_MAX"),
+    ("simple_layout", of(1, 2, 3, BITS=128), T, "(reach + 1) * 16 > UINTPTR_MAX", "(reach + 1) * 4 > UINTPTR_MAX"),
     ("simple_layout", ONE, T, " || step > INT64_MAX / 64 - reach)", ")"),
     ("byte_range", ONE, T, "int64_t below = 0, above = 1, reach;", "int64_t below = 0, above = 0, reach;"),
     ("byte_range", ONE, T, "*lowest = -*lowest;", ""),
@@ -179,19 +198,20 @@ MUTANTS = [
     ),
     (
         "overlap",
-        of(1, 2, STRIDES="-2,3", BITS=16),
+        of(1, 2, STRIDES="-2,3", BITS=16, BITS_B=8),
         T,
         "rest % divisor : rest) <= reach",
         "rest % divisor : rest) < reach",
     ),
     (
         "copy_rows",
-        {"ROWS": 2, "ITEMS": 2, "BITS": 8},
+        COPY,
         T,
         "memcpy(out + i * items->to_step,",
         "memcpy(out + i * items->from_step,",
     ),
-    ("copy_rows", {"ROWS": 2, "ITEMS": 2, "BITS": 8}, T, "row < rows->count", "row <= rows->count"),
+    ("copy_rows", COPY, T, "row < rows->count", "row <= rows->count"),
+    ("copy_rows", COPY_H, "dlpack_copy.h", "f + 3 * step_from, bytes", "f + 2 * step_from, bytes"),
     ("copy_bits", {}, T, "kept | bit << (to_bit & 7)", "kept | bit << (from_bit & 7)"),
 ]
 

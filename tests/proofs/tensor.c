@@ -1,8 +1,7 @@
 /* Proofs about the layout and the validation of dlpack_tensor.h. any.h says what is unknown, prove.py the bounds. */
 #include "any.h"
 
-/* An accepted tensor: every element lies in the address range and its bytes fit into int64_t; size and nbytes are exact.
- */
+/* An accepted tensor: every element lies in the address range, its bytes fit int64_t, size and nbytes are exact. */
 static void
 check_validate(int32_t ndim, const int64_t *shape)
 {
@@ -33,7 +32,7 @@ validate(void)
     for_all_shapes(check_validate);
 }
 
-/* Any content of the struct, extents included: no access out of bounds, no overflow, and what is accepted is well formed.
+/* Any content of the struct, extents included: no access out of bounds, no overflow; what is accepted is well formed.
  * A rank above RANK is unknown only from DLPACK_PY_MAX_NDIM + 1 on. */
 void
 malformed(void)
