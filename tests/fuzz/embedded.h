@@ -322,7 +322,7 @@ check_same(const dlpack_py_view *v, const DLTensor *given, uint64_t given_flags,
         CHECK(t->shape[i] == given->shape[i]);
     if (slow_size(t) == 0)
         return;
-    if (dlpack_py_data(v) != (char *)given->data + given->byte_offset) {
+    if ((uintptr_t)dlpack_py_data(v) != (uintptr_t)given->data + given->byte_offset) {
         CHECK(t->device.device_type == kDLCPU && slow_is_readable(given->device));
         CHECK(v->readonly == DLPACK_PY_WRITABLE && (v->flags & DLPACK_PY_FLAG_IS_COPIED) != 0);
         check_copied(t, v->flags, given, given_flags);

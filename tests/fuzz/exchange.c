@@ -461,8 +461,8 @@ module_from_dlpack(PyObject *self, PyObject *object)
     CHECK(managed != NULL && slow_is_valid(&managed->dl_tensor, managed->flags));
     CHECK(managed->dl_tensor.ndim == given_ndim && (managed->flags & DLPACK_PY_FLAG_READ_ONLY) == given_read_only);
     CHECK(slow_size(&managed->dl_tensor) == 0 ||
-          (char *)managed->dl_tensor.data + managed->dl_tensor.byte_offset == given_data);
-    if (how == 4) { /* the tensor is given away once */
+          (uintptr_t)managed->dl_tensor.data + managed->dl_tensor.byte_offset == (uintptr_t)given_data);
+    if (how == 4 && managed->dl_tensor.device.device_type == kDLCPU) { /* the tensor is given away once */
         CHECK(ask(object, NULL, NULL) == NULL && take_exception() == BUFFER_ERROR);
         CHECK(ask(object, "copy", Py_True) == NULL && take_exception() == BUFFER_ERROR);
     }
