@@ -25,7 +25,8 @@
 #                          names some rows, such as "3.14 windows"
 #   make coverage          lines and branches of the headers that no test runs and tests/proofs/coverage does not explain
 #   make mutate            makes 5,300 mistakes in a copy of the headers, or MUTANTS of them, and prints those that no
-#                          test notices and tests/proofs/mutants does not explain
+#                          test notices and tests/proofs/mutants does not explain. MUTANTS=explained: those of
+#                          explained.txt, of which no test may notice one
 #   make fuzz              fuzzes the headers with clang and libFuzzer: FUZZ_SECONDS (60) for each target, two targets
 #                          at a time. FUZZ_TARGETS names some. Keeps an input that crashes, and prints how to run it again
 #   make prove             proves with CBMC, within bounds, what tests/proofs says of validation, layout, overlap and the

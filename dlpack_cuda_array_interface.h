@@ -112,7 +112,6 @@ dlp_device_consume_interface(PyObject *obj, PyObject *dict, const dlpack_py_requ
     offer.pending = &pending;
     offer.pending_count = stream.kind == DLPACK_PY_STREAM_HANDLE;
     request.max_version.major = DLPACK_PY_PROTOCOL_MAJOR;
-    request.max_version.minor = DLPACK_PY_PROTOCOL_MINOR;
     request.stream.kind = DLPACK_PY_STREAM_NO_SYNC; /* a tensor that is refused below changes no stream */
     capsule = dlpack_py_answer(&offer, &request);
     if (capsule == NULL)

@@ -693,7 +693,6 @@ dlp_state_new(PyInterpreterState *interpreter)
         return NULL;
     }
     state->lifetime.interpreter = interpreter;
-    state->lifetime.process = DLP_PROCESS();
     for (i = 0; i < DLP_STR_COUNT; i++)
         state->objects[i] = PyUnicode_InternFromString(dlp_names[i]);
     state->objects[DLP_CONST_KWNAMES] = Py_BuildValue("(O)", state->objects[DLP_STR_MAX_VERSION]);

@@ -186,6 +186,17 @@ probe_get(PyObject *Py_UNUSED(module), PyObject *args)
     return answer;
 }
 
+/* fallback(obj): calls dlpack_buffer_fallback, and returns its result, 0; -1 raises. */
+static PyObject *
+probe_fallback(PyObject *Py_UNUSED(module), PyObject *obj)
+{
+    DLManagedTensorVersioned *managed = NULL;
+    const int result = dlpack_buffer_fallback(obj, &managed);
+    if (managed != NULL)
+        dlp_delete(managed, DLPACK_PY_VERSIONED);
+    return result < 0 ? NULL : PyLong_FromLong(result);
+}
+
 /* request(obj, flags): calls bf_getbuffer of obj with PyBUF_ flags. Returns a tuple (address, len, itemsize, readonly,
  * ndim, format, shape, strides). */
 static PyObject *
@@ -293,6 +304,7 @@ static PyMethodDef functions[] = {
     {"kind", probe_kind, METH_VARARGS, NULL},
     {"add_methods", probe_add_methods, METH_O, NULL},
     {"view_of", probe_view_of, METH_VARARGS, NULL},
+    {"fallback", probe_fallback, METH_O, NULL},
     {"get", probe_get, METH_VARARGS, NULL},
     {"request", probe_request, METH_VARARGS, NULL},
     {"rude", probe_rude, METH_NOARGS, NULL},

@@ -11,7 +11,7 @@ import weakref
 import dlarray
 import dltensor
 import pytest
-from buffer_probe import dtype_of, kind, ndim_of
+from buffer_probe import dtype_of, fallback, kind, ndim_of
 from collecting import not_on_pypy
 from consumer_probe import DLPACK_PY_READ_ONLY, DLPACK_PY_WRITABLE
 from consumer_probe import consume as consume_strictly
@@ -191,6 +191,11 @@ BAD_TYPESTRS += ["<f:", "<fa", "<f/4", "<f8\0", "<f\0", "\0f8", "<\x008", "\0u1"
 GOOD = {"version": 3, "typestr": NATIVE + "f8", "shape": (3,), "data": bytes(24)}
 
 
+in_64_bits = pytest.mark.skipif(
+    sys.maxsize < 2**32, reason="half of the addresses after any address: not where a pointer has 32 bits"
+)
+
+
 class Undecided:
     def __bool__(self):
         raise ValueError("neither")
@@ -236,6 +241,15 @@ class Undecided:
         ({"offset": -8}, BufferError, "elements from byte 0 to 24 after offset -8"),
         ({"offset": -sys.maxsize - 1}, BufferError, f"elements from byte 0 to 24 after offset {-sys.maxsize - 1}"),
         ({"offset": 32}, BufferError, "elements from byte 0 to 24 after offset 32"),
+        *[
+            pytest.param(
+                {"typestr": "|u1", "shape": (sys.maxsize,), "offset": offset},
+                BufferError,
+                f"has 24 bytes of data, and elements from byte 0 to {sys.maxsize} after offset {offset}",
+                marks=in_64_bits,
+            )
+            for offset in (sys.maxsize, -sys.maxsize - 1)
+        ],
         ({"offset": 2**70}, BufferError, "cannot fit"),
         ({"offset": "0"}, BufferError, "__array_interface__ has offset '0', an integer was wanted"),
         ({"offset": 1.5}, BufferError, "__array_interface__ has offset 1.5, an integer was wanted"),
@@ -270,6 +284,7 @@ def test_the_keys_and_numbers_of_an_array_interface_are_not_kept():
     interface = {"version": version, "typestr": NATIVE + "f8", "shape": (extent, 0), "strides": (stride, 8)}
     interface["data"] = (address, False)
     held = [address, version, extent, stride, *(sys.intern(key) for key in interface)]
+    gc.collect()  # garbage of other tests may hold the keys
     before = [sys.getrefcount(each) for each in held]
     assert consume(Interface(**interface)).shape == (300, 0)
     assert [sys.getrefcount(each) for each in held] == before
@@ -344,6 +359,17 @@ def test_an_error_of_the_getter_is_raised_unless_it_is_an_attribute_error():
     Fails.error = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
         consume(Fails())
+
+
+def test_the_fallback_itself_fails_with_the_error_of_the_getter_C6():
+    class Fails:
+        @property
+        def __array_interface__(self):
+            raise ValueError("broken")
+
+    with pytest.raises(ValueError, match="broken"):
+        fallback(Fails())
+    assert (fallback(b"abc"), fallback(Interface(**GOOD)), fallback(Fails), fallback(None)) == (0, 0, 0, 0)
 
 
 # ---- The order: C6 ----

@@ -182,6 +182,23 @@ def test_an_exception_in_flight_survives_the_owner_of_a_buffer_K2(counted, monke
     assert thing.count == 0 or not counted
 
 
+@not_on_pypy("tracemalloc")
+def test_a_buffer_has_memory_for_its_shape_and_strides_and_no_more():
+    import tracemalloc
+
+    thing = Buffer(dltensor.Offer(Made(VERSIONED, shape=(1,) * 64)))
+    gc.disable()
+    tracemalloc.start()
+    try:
+        view = memoryview(thing)
+        sizes = [trace.size for trace in tracemalloc.take_snapshot().traces]
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+    assert view.ndim == 64
+    assert ctypes.sizeof(ctypes.c_ssize_t) * (2 + 2 * 64) in sizes  # two pointers, 64 extents, 64 strides
+
+
 @pytest.mark.parametrize("shape", [(), (2,), (2, 3), (2, 1, 3), (1,) * 64])
 def test_shape_and_strides_of_every_rank_are_given(shape):
     if OLD_PYPY and len(shape) > 36:

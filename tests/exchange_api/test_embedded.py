@@ -9,7 +9,18 @@ from array_libraries import needs_versioned_numpy
 from collecting import collect
 from exchange_probe import NO_TABLE, call_owned
 from optional import numpy
-from race_probe import blocks, borrow, consume, consume_detached, consume_integers, lends, look, new_type
+from race_probe import (
+    blocks,
+    borrow,
+    consume,
+    consume_detached,
+    consume_integers,
+    from_dlpack,
+    lends,
+    look,
+    new_type,
+    skips_describe,
+)
 
 Thing = new_type()
 CONSUMERS = [borrow, consume, consume_detached]
@@ -98,6 +109,41 @@ def test_the_refusals_come_again_after_an_embedded_tensor_was_taken_C7_C9_X9(bor
             look(Thing(), borrows, False, 0, FLOAT64, 0, 2)
         with pytest.raises(BufferError, match="dtype is float64, float32 was asked for"):
             look(Thing(), borrows, False, 0, FLOAT32, 4)
+
+
+needs_skips = pytest.mark.skipif(
+    not skips_describe(), reason="a consumer that skips describe: not before CPython 3.11, without a GIL, or plain"
+)
+
+
+def descriptions(thing, take):
+    """How often three calls of take(thing) call describe, after the first call."""
+    take(thing)
+    before = thing.descriptions()
+    for _ in range(3):
+        take(thing)
+    return thing.descriptions() - before
+
+
+@needs_skips
+@pytest.mark.parametrize("borrows", [False, True])
+def test_an_embedded_tensor_that_meets_the_requirements_is_not_described_X2_C9(borrows):
+    for order in "\0C":
+        assert descriptions(Thing(), lambda thing: look(thing, borrows, False, 0, FLOAT64, 4, 1, order)) == 0
+        assert descriptions(Thing(), lambda thing: look(thing, borrows, False, 0, FLOAT64, 1, 1, order)) == 0
+    assert descriptions(Thing(), lambda thing: look(thing, borrows, False, 0, FLOAT64, 4, 1, "F")) == 3
+    assert descriptions(Thing(), lambda thing: look(thing, borrows, False, NO_TABLE, FLOAT64, 4)) == 3
+    assert descriptions(Thing(), lambda thing: look(thing, borrows, True, 0, FLOAT64, 4)) == 0
+
+
+@needs_skips
+def test_read_only_embedded_memory_is_not_described_either_C7():
+    assert descriptions(Thing(None, READONLY), lambda thing: look(thing, False, False, 0, FLOAT64, 4)) == 0
+
+
+@needs_skips
+def test_from_dlpack_with_one_argument_does_not_describe_an_embedded_tensor_C3():
+    assert descriptions(Thing(), from_dlpack) == 0
 
 
 @pytest.mark.parametrize("borrows", [False, True])

@@ -994,13 +994,17 @@ def test_a_failure_at_any_call_loses_nothing_K2_K4_P7_X6(v, name, kind):
         pytest.fail(f"Python's memory grows where this fails: {[run() for run in runs if grows(v, [run])]}")
 
 
-def run_without_memory(v, make):
-    """Calls make() of new objects until no allocation fails: (the failed one, what the call returned or raised)."""
+def run_failing(v, kind, make):
+    """Calls make() of new objects until nothing fails: (what failed, what the call returned or raised)."""
     for first in itertools.count(1):
-        value, raised, failed, *_ = v.faults.run(make(), KINDS["memory"][0], first, False, None)
+        value, raised, failed, *_ = v.faults.run(make(), KINDS[kind][0], first, False, KINDS[kind][1])
         if failed is None:
             break
         yield failed, see(value, raised)
+
+
+def run_without_memory(v, make):
+    return run_failing(v, "memory", make)
 
 
 in_the_usual_file = pytest.mark.parametrize("v", ["faults"], indirect=True, scope="module")
@@ -1024,6 +1028,32 @@ def test_no_memory_for_the_refusal_of_a_capsule_is_raised_X2_P7(v):
         v, lambda: partial(v.consumer.consume, type("New", (v.producer.Thing,), attributes)(ADDRESS, (2, 3), (3, 1)))
     )
     assert [answer for _, answer in looks if answer != "MemoryError"] == []
+
+
+@in_the_usual_file
+def test_the_device_of_cpu_memory_needs_no_memory_P8(v):
+    for method in ("__dlpack_device__", "cpu_device"):
+        assert list(run_without_memory(v, lambda: getattr(v.thing(), method))) == []
+
+
+@in_the_usual_file
+def test_a_call_of_dlpack_with_max_version_alone_makes_no_tuple_C4(v):
+    """The object has a dictionary: its type's __dlpack__ is not cached."""
+    kind = v.new_to_all(v.producer.Thing)
+    calls = dict(run_failing(v, "calls", lambda: partial(v.consumer.consume, kind(ADDRESS, (2, 3), (3, 1)))))
+    assert "PyObject_VectorcallMethod" in calls and "PyTuple_New" not in calls
+
+
+@in_the_usual_file
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="PyType_FromSpec of CPython 3.11, without memory")
+def test_no_object_is_made_where_its_type_fails_without_an_exception(v):
+    def make():
+        operation, _, registrar = SCENARIOS["first use: object_steal"].prepare(v)
+        operation.registrar = registrar  # until the operation is gone
+        return operation
+
+    answers = [re.match(r"\w+", answer)[0] for _, answer in run_without_memory(v, make)]
+    assert "SystemError" in answers and set(answers) == {"MemoryError", "SystemError"}
 
 
 def test_every_call_of_the_header_was_made_to_fail():

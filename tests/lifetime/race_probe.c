@@ -70,7 +70,8 @@ typedef struct {
     double numbers[4];
     int64_t shape[2], strides[2];
     dlpack_py_view view;
-    int requests; /* how often __dlpack__ was called */
+    int requests;     /* how often __dlpack__ was called */
+    int descriptions; /* how often describe was called */
 } Thing;
 
 static Thing *
@@ -134,6 +135,7 @@ thing_describe(PyObject *op, const dlpack_py_request *request, dlpack_py_offer *
 {
     Thing *self = (Thing *)op;
     self->requests += request != NULL;
+    self->descriptions++;
     *offer = self->view.managed != NULL ? dlpack_py_offer_view(op, &self->view.tensor, &self->view)
                                         : dlpack_py_offer_embedded(&self->tensors);
     return 0;
@@ -189,8 +191,16 @@ thing_embed_misaligned(PyObject *op, PyObject *offset)
     Py_RETURN_NONE;
 }
 
+/* descriptions(): how often describe was called. */
+static PyObject *
+thing_descriptions(PyObject *op, PyObject *Py_UNUSED(unused))
+{
+    return PyLong_FromLong(((Thing *)op)->descriptions);
+}
+
 static PyMethodDef thing_methods[] = {
     DLPACK_PY_METHODS(thing_dlpack, dlpack_py_cpu_device),
+    {"descriptions", thing_descriptions, METH_NOARGS, NULL},
     {"embed_matrix", thing_embed_matrix, METH_VARARGS, NULL},
     {"embed_misaligned", thing_embed_misaligned, METH_O, NULL},
     {"embed_singles", thing_embed_singles, METH_NOARGS, NULL},
@@ -244,6 +254,7 @@ new_type(PyObject *module, PyObject *unused)
 /* ---- Consumers ------------------------------------------------------------ */
 
 static const int64_t four[1] = {4};
+static const dlpack_py_want any_numbers = {.dtype = DLPACK_PY_FLOAT64, .ndim = 1};
 static const dlpack_py_want four_numbers = {.dtype = DLPACK_PY_FLOAT64, .ndim = 1, .shape = four};
 
 static double
@@ -298,6 +309,30 @@ static PyObject *
 consume_detached(PyObject *Py_UNUSED(module), PyObject *obj)
 {
     return consume_here(obj, 1);
+}
+
+/* from_dlpack(obj): consumes by dlpack_py_from_dlpack, called with one argument. */
+static PyObject *
+from_dlpack(PyObject *Py_UNUSED(module), PyObject *obj)
+{
+    dlpack_py_view v;
+    double total;
+    if (dlpack_py_from_dlpack(&obj, 1, NULL, &any_numbers, &v) < 0)
+        return NULL;
+    total = add_up(&v);
+    dlpack_py_release(&v);
+    return PyFloat_FromDouble(total);
+}
+
+/* skips_describe(): whether consumers of this module take an embedded tensor without a call of describe. */
+static PyObject *
+skips_describe(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
+{
+#ifdef Py_GIL_DISABLED
+    return PyBool_FromLong(0);
+#else
+    return PyBool_FromLong(DLP_TYPE_ENTRIES && !DLPACK_PY_PLAIN);
+#endif
 }
 
 /* look(thing, borrows, writable, options, dtype=float64, max_ndim=0, ndim=1, order='\0'): (readonly, whether the view
@@ -470,6 +505,7 @@ static PyMethodDef functions[] = {
     {"consume", consume, METH_O, NULL},
     {"consume_detached", consume_detached, METH_O, NULL},
     {"consume_integers", consume_integers, METH_O, NULL},
+    {"from_dlpack", from_dlpack, METH_O, NULL},
     {"lends", probe_lends, METH_O, NULL},
     {"look", look, METH_VARARGS, NULL},
     {"meet", meet, METH_O, NULL},
@@ -478,6 +514,7 @@ static PyMethodDef functions[] = {
     {"records", count_records, METH_NOARGS, NULL},
     {"release_on_threads", release_on_threads, METH_VARARGS, NULL},
     {"return_like", return_like, METH_VARARGS, NULL},
+    {"skips_describe", skips_describe, METH_NOARGS, NULL},
     {"state", state, METH_NOARGS, NULL},
     {"wait_until_taken", wait_until_taken, METH_O, NULL},
     {"writable_buffer", writable_buffer, METH_O, NULL},

@@ -73,6 +73,22 @@ def test_an_object_of_either_form_is_exported_in_either_form_P2(form, max_versio
     assert says.version == ((1, 3) if says.form == VERSIONED else None)
 
 
+def types_of_objects():
+    """How many types of the header's objects there are, garbage included."""
+    return sum((t.__module__, t.__name__) == ("dlpack_py", "Object") for t in object.__subclasses__())
+
+
+def test_all_objects_share_a_type_that_is_made_once():
+    first = object_of(Made())
+    before = types_of_objects()
+    gc.disable()  # a type is a cycle
+    try:
+        assert {type(object_of(Made())) for _ in range(10)} == {type(first)}
+        assert before > 0 and types_of_objects() == before
+    finally:
+        gc.enable()
+
+
 def test_an_object_keeps_the_read_only_and_padded_flags_P3_P4_C7():
     for flags, kept in [(0, 0), (READ_ONLY, READ_ONLY), (IS_COPIED, 0), (READ_ONLY | IS_COPIED | 1 << 40, READ_ONLY)]:
         obj = object_of(Made(flags=flags))

@@ -5,6 +5,7 @@ import functools
 import gc
 import subprocess
 import sys
+import sysconfig
 import threading
 import time
 import weakref
@@ -12,7 +13,7 @@ import weakref
 import consumer_probe
 import dltensor
 import pytest
-from collecting import collect
+from collecting import collect, not_on_pypy
 from dltensor import (
     CPU,
     CUDA_HOST,
@@ -720,6 +721,42 @@ def test_other_threads_run_while_a_large_copy_is_made_P4(by):
     assert numpy.array_equal(numpy.from_dlpack(made), large_matrix().T)
 
 
+def another_thread_runs_during(call):
+    """Whether a thread that waits for the GIL, and does not ask for it, gets it: only call() can release it."""
+    gate, ran, interval = threading.Lock(), threading.Event(), sys.getswitchinterval()
+
+    def wait():
+        with gate:
+            ran.set()
+
+    thread = threading.Thread(target=wait)
+    gate.acquire()
+    sys.setswitchinterval(1000)
+    gc.disable()  # a destructor of an earlier test may release the GIL
+    try:
+        thread.start()
+        gate.release()
+        call()
+        return ran.is_set()
+    finally:
+        gc.enable()
+        sys.setswitchinterval(interval)
+        thread.join()
+
+
+@not_on_pypy("a thread that waits for the GIL and does not ask for it")
+@pytest.mark.skipif(bool(sysconfig.get_config_var("Py_GIL_DISABLED")), reason="needs a GIL to hold")
+def test_no_other_thread_runs_while_a_small_copy_is_made_P4():
+    owner = thing()
+
+    def copy_often():
+        for _ in range(20_000):
+            owner.__dlpack__(copy=True)
+
+    # A thread of pytest-xdist may have asked for the GIL just before.
+    assert not all(another_thread_runs_during(copy_often) for _ in range(3))
+
+
 def test_a_large_copy_that_is_being_made_is_counted_P4_P9():
     owner, counts = large(counted=True), set()
     capsule = call_while(lambda: counts.add(owner.exports()), lambda: owner.__dlpack__(copy=True, max_version=(1, 0)))
@@ -755,6 +792,10 @@ def test_read_only_data_can_be_exported_as_a_copy_only_P3_P4(form):
     taken.delete()
     writable = thing(options=DLPACK_PY_OFFER_COPY_READ_ONLY)
     assert dltensor.read(writable.__dlpack__(**ASK[form])).data == address
+
+
+def test_the_device_of_cpu_memory_is_one_tuple_P8():
+    assert thing().__dlpack_device__() is thing().__dlpack_device__()
 
 
 @pytest.mark.parametrize("device", [CPU, (2, 0), (3, 0), (13, 1), (99, 0)])

@@ -40,7 +40,7 @@ bool kept;                  /* a view is left in an object that is destroyed lat
 
 /* dlp_lifetime, which is never freed. The header keeps closing and deleters in one word, closing_and_deleters. */
 bool closing, gone;
-byte deleters, process = CHILD;
+byte deleters, process; /* process: 0, PARENT or CHILD */
 
 /* What happened. */
 byte deleted, dropped, leaked;

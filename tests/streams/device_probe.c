@@ -450,6 +450,20 @@ view_release_detached(PyObject *op, PyObject *number)
     return PyBool_FromLong(failed);
 }
 
+/* release_error(stream): as release_on, with an error whose code is 0 before. Returns the code. */
+static PyObject *
+view_release_error(PyObject *op, PyObject *number)
+{
+    View *self = (View *)op;
+    dlpack_py_work_stream stream = DLPACK(work_stream)(as_stream(number), self->view.tensor.device.device_id);
+    dlpack_py_error error = {0, 0, ""};
+
+    if (PyErr_Occurred())
+        return NULL;
+    (void)dlpack_device_release(stream, &self->view, &error);
+    return PyLong_FromLong(error.code);
+}
+
 /* release_unraisable(stream): releases as tp_dealloc does, with a KeyError in flight. */
 static PyObject *
 view_release_unraisable(PyObject *op, PyObject *number)
@@ -475,6 +489,7 @@ static PyMethodDef view_methods[] = {
     {"release", view_release, METH_NOARGS, NULL},
     {"release_on", view_release_on, METH_O, NULL},
     {"release_detached", view_release_detached, METH_O, NULL},
+    {"release_error", view_release_error, METH_O, NULL},
     {"release_unraisable", view_release_unraisable, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };

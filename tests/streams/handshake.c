@@ -981,6 +981,27 @@ a_copy_that_fails_leaves_nothing_under_way(void)
     CLEAN();
 }
 
+/* 3 elements of 4 bits fill a byte and a half. A copy sets the other half to 0. */
+static void
+a_compact_copy_that_fails_changes_nothing(void)
+{
+    new_machine();
+    const int64_t shape[1] = {3}, compact[1] = {1};
+    const DLTensor from = PLATFORM(tensor)(new_memory(2), 0, DLPACK_PY_FLOAT4_E2M1FN, 1, shape, compact);
+    unsigned char on_host[2] = {0xff, 0xff};
+    const DLTensor to = dlpack_py_cpu_tensor(on_host, DLPACK_PY_FLOAT4_E2M1FN, 1, shape, NULL);
+    dlpack_py_error error;
+
+    simulated_fail("MemcpyAsync", 1, 1, RUNTIME(ErrorLaunchFailure));
+    CHECK_NUMBER(dlpack_device_copy_to_host(&to, &from, 0, NULL, 0, &error), -1);
+    CHECK_NUMBER(simulated_failed(), 1);
+    CHECK(on_host[0] == 0xff && on_host[1] == 0xff);
+    simulated_fail(NULL, 0, 0, 0);
+    CHECK_NUMBER(dlpack_device_copy_to_host(&to, &from, 0, NULL, 0, &error), 0);
+    CHECK(on_host[1] <= 0x0f);
+    CLEAN();
+}
+
 /* At most eight streams may be pending: the runtime is not called for more. */
 static void
 nine_streams_are_refused(void)
@@ -1167,6 +1188,7 @@ main(int argc, char **argv)
     }
     strided_tensors_come_to_the_host_as_the_host_would_copy_them();
     a_copy_that_fails_leaves_nothing_under_way();
+    a_compact_copy_that_fails_changes_nothing();
     nine_streams_are_refused();
     streams_cross_the_protocol_by_their_numbers();
     the_device_of_a_pointer_is_found();

@@ -1475,10 +1475,19 @@ STREAM_FUNCTION(GraphLaunch, (runnable_handle runnable, stream_handle stream),
 STREAM_FUNCTION(StreamIsCapturing, (stream_handle stream, capture_status *status),
                 ("StreamIsCapturing(%s)", name_stream(stream)), capture_info(stream, status, NULL))
 
+/* As name_stream. The runtime does not say what a call that fails leaves in *id: here it is 7. */
+static const char *
+name_stream_and_spoil(const void *handle, unsigned long long *id)
+{
+    if (id != NULL)
+        *id = 7;
+    return name_stream(handle);
+}
+
 /* The names of StreamGetCaptureInfo. In CUDA 12 (by a macro) and CUDA 13, the plain name is a function with more
  * parameters. Of an active capture, only state and number are simulated. */
 #define CAPTURE_INFO(name, parameters, others)                                                              \
-    STREAM_FUNCTION(name, parameters, ("StreamGetCaptureInfo(%s)", name_stream(stream)),                    \
+    STREAM_FUNCTION(name, parameters, ("StreamGetCaptureInfo(%s)", name_stream_and_spoil(stream, id)),      \
                     others ? REFUSE(RUNTIME(ErrorInvalidValue), "the nodes of a capture are not simulated") \
                            : capture_info(stream, status, id))
 #define NODES graph_handle *graph, const RUNTIME(GraphNode_t) * *nodes

@@ -1335,12 +1335,34 @@ def test_the_host_waits_if_a_tensor_cannot_be_queued_for_release_S9(sim, platfor
         assert platform.probe.blocks() == blocks
 
 
+def test_a_release_that_succeeds_writes_no_error_S9(sim, platform):
+    own = sim.stream()
+    for failing in ("EventRecord", "EventCreateWithFlags"):
+        view = platform.probe.consume(Foreign(sim, (platform.DEVICE, 0)), own)
+        with sim.failing(failing):
+            assert view.release_error(own) == 0
+        assert not view.holds
+    view = platform.probe.consume(Foreign(sim, (platform.DEVICE, 0)), own)
+    with sim.capture(own):
+        assert view.release_error(own) != 0
+
+
 def test_a_lost_context_has_no_running_work_S9(sim, platform):
     own = sim.stream()
     producer = Foreign(sim, (platform.DEVICE, 0))
     view = platform.probe.consume(producer, own)
     text = f"StreamIsCapturing: {platform.launch_failure}"
     with sim.failing("StreamIsCapturing", times=2), refused(sim, text, RuntimeError):
+        view.release_on(own)
+    assert not view.holds and producer.deleted == [1]
+
+
+def test_a_capture_that_cannot_be_found_is_a_failure_of_the_runtime_S6_S9(sim, platform):
+    own = sim.stream()
+    producer = Foreign(sim, (platform.DEVICE, 0))
+    view = platform.probe.consume(producer, own)
+    text = f"StreamGetCaptureInfo.*: {platform.launch_failure}"
+    with sim.capture(own), sim.failing("StreamGetCaptureInfo", times=2), refused(sim, text, RuntimeError):
         view.release_on(own)
     assert not view.holds and producer.deleted == [1]
 

@@ -1,7 +1,8 @@
 """Makes mistakes in a copy of the headers, and lists those that no test notices.
 
     mutate.py FOLDER WHICH TESTS ...    works in a copy of the project in FOLDER. WHICH: a number of mutants, 0 for all
-                                        of them, or the name of a header. TESTS: folders, and options of pytest
+                                        of them; the name of a header; or "explained", the mutants of explained.txt.
+                                        TESTS: folders, and options of pytest
 
 make.py puts all mutants into one copy of the headers, which is built once. One process of pytest collects the tests of
 the folders TESTS and forks. Its children run all tests without a mutant: so it is known which tests reach which mutant,
@@ -11,10 +12,10 @@ longer than without the mutant, count as failures. A number of mutants are alway
 is the same.
 
 explained.txt lists mutants that no test can notice, each with its reason: they are not tried. The exit status is 1 if
-another one survives. A number of mutants is a sample, which may have some that TESTS do not reach. In the environment:
-MUTANTS_SECONDS, the seconds of tests for a mutant, at most; MUTANTS_EXPLAINED=1 tries explained mutants, too; with
-MUTANTS_KEEP=1 the copy of an earlier run is used again, and its results are kept: only mutants that have no result, or
-survived fewer seconds of tests, are tried.
+another one survives, and if a test notices an explained one that is tried. A number of mutants is a sample, which may
+have some that TESTS do not reach. In the environment: MUTANTS_SECONDS, the seconds of tests for a mutant, at most;
+MUTANTS_EXPLAINED=1 tries explained mutants, too; with MUTANTS_KEEP=1 the copy of an earlier run is used again, and its
+results are kept: only mutants that have no result, or survived fewer seconds of tests, are tried.
 """
 
 import contextlib
@@ -296,14 +297,15 @@ def main(folder, which, *tests):
         state.mkdir()
         (state / "mutants.json").write_text(json.dumps(mutants))
     add_keys(mutants)
-    chosen = [mutant for mutant in mutants if which.isdigit() or mutant["file"] == which]
+    explained = reasons.read(HERE / "explained.txt")
+    all_explained = explained if which == "explained" else ()
+    chosen = [m for m in mutants if which.isdigit() or m["file"] == which or m["key"] in all_explained]
     chosen.sort(key=lambda mutant: hashlib.sha256(mutant["key"].encode()).digest())
     chosen = chosen[: int(which) or None] if which.isdigit() else chosen
     results = read_results(state / "results.json")
-    explained = reasons.read(HERE / "explained.txt")
     tried = {n for n, r in results.items() if r["by"] is not None or r["limit"] >= LIMIT}
     is_sample = which.isdigit() and int(which) > 0
-    if not TRY_EXPLAINED:
+    if not TRY_EXPLAINED and which != "explained":
         wanted, chosen = chosen, [mutant for mutant in chosen if mutant["key"] not in explained]
         print(f"{len(wanted) - len(chosen)} of {len(wanted)} mutants are explained: they are not tried")
     (state / "chosen.json").write_text(json.dumps([mutant for mutant in chosen if mutant["number"] not in tried]))
@@ -325,10 +327,13 @@ def main(folder, which, *tests):
     stale = explained.keys() - {mutant["key"] for mutant in mutants}
     for key in sorted(stale):
         print(f"NOT FOUND: explained.txt explains what is no mutant: {key}")
-    surviving = unreached = 0
+    surviving = unreached = noticed = 0
     for mutant in sorted(chosen, key=lambda mutant: mutant["number"]):
         result = results[mutant["number"]]
         if result["by"] is not None:
+            if mutant["key"] in explained:
+                noticed += 1
+                print(f"NOTICED: explained.txt says that no test can: {result['by']} {result['how']}: {mutant['key']}")
             continue
         if is_sample and result["able"] == 0:
             unreached += 1
@@ -343,7 +348,7 @@ def main(folder, which, *tests):
         f"{len(chosen)} mutants: {killed} killed, {survivors - surviving - unreached} explained, "
         f"{unreached} not reached by these tests, {surviving} survive"
     )
-    return surviving + len(stale)
+    return surviving + noticed + len(stale)
 
 
 if __name__ == "__main__":
