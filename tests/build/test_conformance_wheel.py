@@ -143,7 +143,7 @@ def run_plugin(folder, *arguments, environment=None):
 def test_an_installed_wheel_brings_the_plugin(installed, more):
     status, told = run_plugin(installed, "--dlpack=numpy", "-k", "P8 or K4_the_capsule", *more)
     assert status == 0, told
-    assert f"dlpack_conformance {VERSION}: numpy " in told and "dlpack_conformance ..." in told
+    assert f"dlpack_conformance {VERSION}: numpy " in told and re.search(r"dlpack_conformance [s.]+ ", told)
 
 
 CALL = """

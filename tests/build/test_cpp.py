@@ -9,6 +9,7 @@ from pathlib import Path
 import dlarray
 import machine
 import pytest
+from array_libraries import needs_writable_numpy
 from optional import numpy
 
 FOLDER = machine.ROOT / "examples" / "cpp"
@@ -62,6 +63,7 @@ def test_a_result_is_an_array_of_the_library_of_the_argument(signals, length):
         assert result.tolist() == smoothed(x.tolist())
 
 
+@needs_writable_numpy
 def test_the_result_is_written_into_out_C9(signals):
     x, out = vector(9), numpy.zeros(18, "float32")[::2]
     assert signals.smooth(x, out=out) is out
@@ -70,6 +72,7 @@ def test_the_result_is_written_into_out_C9(signals):
     assert signals.smooth(x, out=x).tolist() == expected
 
 
+@needs_writable_numpy
 def test_an_invalid_out_is_refused_by_the_name_out_and_no_reference_is_kept_C9(signals):
     x, constant = vector(5), vector(5)
     constant.flags.writeable = False
@@ -87,6 +90,7 @@ def test_an_invalid_out_is_refused_by_the_name_out_and_no_reference_is_kept_C9(s
         signals.smooth(numpy.arange(3, dtype="int64"))
 
 
+@needs_writable_numpy
 def test_an_out_that_overlaps_is_refused_D8(signals):
     whole = vector(9)
     with pytest.raises(ValueError, match="x and out overlap"):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import machine
 import pytest
-from array_libraries import needs_writable_numpy
+from array_libraries import needs_versioned_numpy, needs_writable_numpy
 from optional import numpy
 
 HEADER = (machine.ROOT / "dlpack_tensor.h").read_text()
@@ -276,7 +276,10 @@ def samples(tmp_path_factory):
     return readme.Samples
 
 
-@pytest.mark.parametrize("writable", [pytest.param(True, marks=needs_writable_numpy), False])
+@pytest.mark.parametrize(
+    "writable",
+    [pytest.param(True, marks=needs_writable_numpy), pytest.param(False, marks=needs_versioned_numpy)],
+)
 def test_the_samples_of_the_guides_keep_the_read_only_flag_P3_C7(samples, writable):
     array = numpy.arange(5.0)
     array.flags.writeable = writable
@@ -374,6 +377,10 @@ def code_size(folder, text, *flags):
     return sum(int(size) for size in re.findall(r"^\.(?:text|rodata)\S*\s+(\d+)", listing, re.MULTILINE))
 
 
+@pytest.mark.skipif(
+    sys.implementation.name != "cpython" or sys.version_info < (3, 11),
+    reason="the fast paths of CPython 3.11 and newer",
+)
 @pytest.mark.parametrize("header", USES)
 def test_the_table_of_levels_has_the_size_that_a_level_adds_to_an_example(tmp_path, header):
     """To within 10 %, or 1 KB."""

@@ -6,7 +6,8 @@ import sys
 
 import machine
 import pytest
-from optional import needs, needs_numpy
+from array_libraries import needs_writable_numpy
+from optional import needs, needs_numpy, numpy  # noqa: F401 (a condition of a mark)
 from test_header import needs_cxx
 from test_package import VERSION, pip_wheel, python, run, wheel  # noqa: F401  fixtures
 
@@ -43,6 +44,7 @@ for wrong in numpy.zeros(3, "int64"), numpy.zeros((2, 2)):
 
 
 @needs_numpy
+@needs_writable_numpy
 @pytest.mark.parametrize("name", PROJECTS)
 def test_the_project_in_each_language_exchanges_arrays_with_numpy(python, tmp_path, name):  # noqa: F811
     folder = tmp_path / name
