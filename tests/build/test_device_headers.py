@@ -95,10 +95,11 @@ def test_no_warning_in_any_combination(tmp_path, runtime, compiler, standard, wa
     done = compile_device(source, runtime, way, flavour, *flags, compiler=commands)
     if done.returncode != 0:
         alone = tmp_path / f"alone{source.suffix}"
-        alone.write_text(f"#include <{RUNTIME_HEADERS[kind(runtime)]}>\n")
-        given = [*runtime_flags(runtime), f"-std={standard}", "-fsyntax-only"]
-        if machine.compile_c(alone, *given, python=None, compiler=commands).returncode != 0:
-            pytest.skip(f"the headers of {runtime} do not compile as {standard} with {compiler}")
+        for header, name in [("Python.h", "Python"), (RUNTIME_HEADERS[kind(runtime)], runtime)]:
+            alone.write_text(f"#include <{header}>\n")
+            given = [*runtime_flags(runtime), f"-std={standard}", "-fsyntax-only"]
+            if machine.compile_c(alone, *given, compiler=commands).returncode != 0:
+                pytest.skip(f"the headers of {name} do not compile as {standard} with {compiler}")
     assert done.returncode == 0 and done.stderr == "", done.stderr
 
 

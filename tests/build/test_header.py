@@ -581,16 +581,16 @@ def test_a_limited_api_before_3_12_is_one_error_with_the_reason(tmp_path):
 def test_an_unsupported_build_is_an_error_or_leaves_the_exchange_api_out(tmp_path):
     text = '#include "dlpack_py.h"\n#if DLPACK_PY_AVAILABLE\n#error "available"\n#endif\n'
     text += "uint32_t dtype(const DLTensor *t);\nuint32_t dtype(const DLTensor *t) { return dlpack_py_dtype(t); }\n"
-    old = {"python": python_3_8(tmp_path)}
-    done = compile_text(tmp_path, text, **old)
+    old, behind = {"python": python_3_8(tmp_path)}, ["-idirafter", machine.python_include()]
+    done = compile_text(tmp_path, text, *behind, **old)
     assert "dlpack_py.h needs Python 3.9 or newer" in stops(done)
     for limited in ([], ["-DPy_LIMITED_API=0x03080000"]):
-        done = compile_text(tmp_path, text, "-DDLPACK_PY_OPTIONAL", *limited, **old)
+        done = compile_text(tmp_path, text, "-DDLPACK_PY_OPTIONAL", *limited, *behind, **old)
         assert done.returncode == 0, done.stderr
     for name in ("dlpack_exchange.h", "dlpack_buffer.h", *([] if NO_CXX else ["dlpack_py.hpp"])):
         suffix = ".c" if name.endswith(".h") else ".cpp"
         text = f'#include "{name}"\n'
-        done = compile_text(tmp_path, text, "-DDLPACK_PY_OPTIONAL", "-fsyntax-only", suffix=suffix, **old)
+        done = compile_text(tmp_path, text, "-DDLPACK_PY_OPTIONAL", "-fsyntax-only", *behind, suffix=suffix, **old)
         assert done.returncode == 0 and done.stderr == "", done.stderr
     done = compile_text(tmp_path, '#include "dlpack_py.h"\nint available = DLPACK_PY_AVAILABLE == 1 ? 0 : -1;\n')
     assert done.returncode == 0, done.stderr
