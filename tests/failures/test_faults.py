@@ -1053,7 +1053,7 @@ def test_no_object_is_made_where_its_type_fails_without_an_exception(v):
         return operation
 
     answers = [re.match(r"\w+", answer)[0] for _, answer in run_without_memory(v, make)]
-    assert "SystemError" in answers and set(answers) == {"MemoryError", "SystemError"}
+    assert "MemoryError" in answers and set(answers) <= {"MemoryError", "SystemError"}
 
 
 def test_every_call_of_the_header_was_made_to_fail():
