@@ -78,6 +78,7 @@ def types_of_objects():
     return sum((t.__module__, t.__name__) == ("dlpack_py", "Object") for t in object.__subclasses__())
 
 
+@not_on_pypy("a list of all types of C code")
 def test_all_objects_share_a_type_that_is_made_once():
     first = object_of(Made())
     before = types_of_objects()

@@ -794,6 +794,7 @@ def test_read_only_data_can_be_exported_as_a_copy_only_P3_P4(form):
     assert dltensor.read(writable.__dlpack__(**ASK[form])).data == address
 
 
+@not_on_pypy("the identity of a tuple of C code")
 def test_the_device_of_cpu_memory_is_one_tuple_P8():
     assert thing().__dlpack_device__() is thing().__dlpack_device__()
 
