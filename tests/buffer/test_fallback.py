@@ -192,7 +192,8 @@ GOOD = {"version": 3, "typestr": NATIVE + "f8", "shape": (3,), "data": bytes(24)
 
 
 in_64_bits = pytest.mark.skipif(
-    sys.maxsize < 2**32, reason="half of the addresses after any address: not where a pointer has 32 bits"
+    sys.maxsize < 2**32,
+    reason="a pointer has 32 bits: 2 GiB behind an address may be no address, which is refused with another text",
 )
 
 

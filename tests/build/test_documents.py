@@ -379,7 +379,7 @@ def code_size(folder, text, *flags):
 
 @pytest.mark.skipif(
     sys.implementation.name != "cpython" or sys.version_info < (3, 11),
-    reason="the fast paths of CPython 3.11 and newer",
+    reason="README gives the sizes on CPython 3.11 or newer, which has fast paths that others lack",
 )
 @pytest.mark.parametrize("header", USES)
 def test_the_table_of_levels_has_the_size_that_a_level_adds_to_an_example(tmp_path, header):

@@ -112,7 +112,7 @@ def test_the_refusals_come_again_after_an_embedded_tensor_was_taken_C7_C9_X9(bor
 
 
 needs_skips = pytest.mark.skipif(
-    not skips_describe(), reason="a consumer that skips describe: not before CPython 3.11, without a GIL, or plain"
+    not skips_describe(), reason="describe is called: before CPython 3.11, without a GIL, in the plain form"
 )
 
 

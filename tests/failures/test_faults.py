@@ -1045,7 +1045,10 @@ def test_a_call_of_dlpack_with_max_version_alone_makes_no_tuple_C4(v):
 
 
 @in_the_usual_file
-@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="PyType_FromSpec of CPython 3.11, without memory")
+@pytest.mark.skipif(
+    sys.version_info[:2] != (3, 11),
+    reason="only in CPython 3.11, PyType_FromSpec without memory was seen to fail without an exception",
+)
 def test_no_object_is_made_where_its_type_fails_without_an_exception(v):
     def make():
         operation, _, registrar = SCENARIOS["first use: object_steal"].prepare(v)

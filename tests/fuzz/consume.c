@@ -79,15 +79,7 @@ typedef struct Giver {
 static PyTypeObject *giver_type;
 static const dlpack_py_request *asked; /* what the import asks for; NULL: nothing */
 
-/* Is a value of a pair of ints? */
-static int
-is_pair_of(PyObject *value, long first, long second)
-{
-    return PyTuple_CheckExact(value) && PyTuple_GET_SIZE(value) == 2 &&
-           PyLong_AsLong(PyTuple_GET_ITEM(value, 0)) == first && PyLong_AsLong(PyTuple_GET_ITEM(value, 1)) == second;
-}
-
-/* The arguments of __dlpack__ say what the consumer asks for (C1, C3 to C5). Returns whether CPU memory is asked for. */
+/* Do the arguments of __dlpack__ say what the consumer asks for (C1, C3 to C5)? Returns 1 if they ask for the CPU. */
 static int
 check_arguments(PyObject *const *args, PyObject *kwnames, int call)
 {
@@ -463,14 +455,13 @@ run_steal(Input *in, const dlpack_py_want *want)
     (void)check_result(result, &v, want, 0);
     if (result == 0 && how % 2 == 0)
         check_taken(&v, managed, want);
-    else if (result == 0) { /* the object exports it: nobody has said that legacy data may be written (C7) */
-        const uint64_t kept =
-            DLPACK_PY_FLAG_READ_ONLY | (v.tensor.dtype.bits < 8 ? DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED : 0);
-        const uint64_t flags = form == DLPACK_PY_LEGACY ? DLPACK_PY_FLAG_READ_ONLY : managed->tensor.flags & kept;
+    else if (result == 0) { /* the object exports the tensor; data of a legacy tensor counts as read-only (C7) */
+        const uint64_t flags = form == DLPACK_PY_LEGACY ? DLPACK_PY_FLAG_READ_ONLY
+                                                        : slow_kept_flags(v.tensor.dtype, managed->tensor.flags);
         DLTensor given = managed->tensor.t;
         if (slow_is_readable(given.device))
             given.device = v.tensor.device; /* the CPU where it was asked for, and id 0 (D9) */
-        check_same(&v, &given, flags, (flags & 1) != 0 ? DLPACK_PY_READ_ONLY : DLPACK_PY_WRITABLE);
+        check_same(&v, &given, flags, slow_readonly(flags));
     }
     if (how % 3 == 0)
         Py_CLEAR(object); /* the view keeps the memory */

@@ -124,10 +124,36 @@ note_unraisable(PyObject *self, PyObject *unused)
 static inline PyTypeObject *
 make_type(const char *name, int size, PyType_Slot *slots)
 {
-    PyType_Spec spec = {name, size, 0, Py_TPFLAGS_DEFAULT, slots};
+    PyType_Spec spec = {name, size, 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, slots};
     PyObject *type = PyType_FromSpec(&spec);
     CHECK(type != NULL);
     return (PyTypeObject *)type;
+}
+
+static inline PyTypeObject *
+make_derived_type(const char *name, PyTypeObject *base, PyType_Slot *slots)
+{
+    PyType_Spec spec = {name, (int)base->tp_basicsize, 0, Py_TPFLAGS_DEFAULT, slots};
+    PyObject *bases = PyTuple_Pack(1, base), *type = PyType_FromSpecWithBases(&spec, bases);
+    CHECK(type != NULL);
+    Py_DECREF(bases);
+    return (PyTypeObject *)type;
+}
+
+/* Is a value a pair of these ints? */
+static inline int
+is_pair_of(PyObject *value, long first, long second)
+{
+    const long wanted[] = {first, second};
+    int i, overflow;
+    if (!PyTuple_CheckExact(value) || PyTuple_GET_SIZE(value) != 2)
+        return 0;
+    for (i = 0; i < 2; i++) {
+        PyObject *part = PyTuple_GET_ITEM(value, i);
+        if (!PyLong_CheckExact(part) || PyLong_AsLongAndOverflow(part, &overflow) != wanted[i] || overflow != 0)
+            return 0;
+    }
+    return 1;
 }
 
 /* An object of a type of the target, all zero; tp_dealloc calls object_free. */
@@ -342,8 +368,8 @@ check_taken(const dlpack_py_view *v, const Managed *managed, const dlpack_py_wan
     const int unknown = want != NULL && (want->options & DLPACK_PY_WANT_LEGACY_IS_WRITABLE) != 0
                             ? DLPACK_PY_WRITABLE
                             : DLPACK_PY_READ_ONLY_UNKNOWN;
-    const int readonly = (managed->tensor.flags & 1) != 0 ? DLPACK_PY_READ_ONLY : DLPACK_PY_WRITABLE;
-    check_same(v, &managed->tensor.t, managed->tensor.flags, is_legacy ? unknown : readonly);
+    check_same(v, &managed->tensor.t, managed->tensor.flags,
+               is_legacy ? unknown : slow_readonly(managed->tensor.flags));
 }
 
 /* ---- A run -------------------------------------------------------------- */

@@ -17,7 +17,6 @@ typedef struct Script {
 static Script script;
 static int allowed;      /* kinds of exceptions that the functions have set */
 static int is_lent;      /* a tensor was lent in this operation */
-static uint64_t flags;   /* of the last tensor that was made */
 static int calls[4];     /* of the functions of each table; 3: of __dlpack__ */
 static Managed *made[8]; /* all managed tensors of a run */
 static int has_deleter[8];
@@ -26,7 +25,7 @@ static Tensor lent[8];
 static size_t lent_count;
 static PyTypeObject *holder_type, *derived_type, *overriding_type, *box_type;
 static PyTypeObject *mine_type, *mine_derived_type, *mine_overriding_type;
-static PyObject *holding;     /* the object whose table is used; NULL: it is one of the header's own */
+static PyObject *holding;     /* the object of the present operation, if its type has the table of capsules[0] */
 static PyObject *capsules[3]; /* of the tables; of another name; no capsule */
 
 static void
@@ -49,9 +48,17 @@ take_managed(Input *in)
     Managed *managed = managed_take(in, DLPACK_PY_VERSIONED);
     CHECK(made_count < COUNT(made));
     has_deleter[made_count] = managed_has_deleter(managed);
-    flags = managed->as.versioned.flags;
     made[made_count++] = managed;
     return managed;
+}
+
+/* Raises one of the exceptions that foreign code may raise. */
+static void
+raise_allowed(Input *in)
+{
+    raise_any(in);
+    allowed |= FOREIGN_ERROR | TYPE_ERROR | BUFFER_ERROR | ATTRIBUTE_ERROR | VALUE_ERROR | MEMORY_ERROR | INTERRUPT |
+               RUNTIME_ERROR;
 }
 
 /* The end of each function of a table. */
@@ -68,9 +75,7 @@ finish(void)
     }
     if (script.raises) {
         Input in = script.raise;
-        raise_any(&in);
-        allowed |= FOREIGN_ERROR | TYPE_ERROR | BUFFER_ERROR | ATTRIBUTE_ERROR | VALUE_ERROR | MEMORY_ERROR |
-                   INTERRUPT | RUNTIME_ERROR;
+        raise_allowed(&in);
     }
     else if (script.result != 0 || script.unset)
         allowed |= RUNTIME_ERROR;
@@ -319,9 +324,7 @@ holder_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject 
     calls[3]++;
     if (holder->mode == 0)
         return PyCapsule_New(&take_managed(&in)->as.versioned, "dltensor_versioned", capsule_destructor);
-    raise_any(&in);
-    allowed |= FOREIGN_ERROR | TYPE_ERROR | BUFFER_ERROR | ATTRIBUTE_ERROR | VALUE_ERROR | MEMORY_ERROR | INTERRUPT |
-               RUNTIME_ERROR;
+    raise_allowed(&in);
     return NULL;
 }
 
@@ -430,9 +433,7 @@ module_from_dlpack(PyObject *self, PyObject *object)
     (void)self;
     CHECK(!PyErr_Occurred() && device != NULL);
     if (how == 6) {
-        raise_any(&script.in);
-        allowed |= FOREIGN_ERROR | TYPE_ERROR | BUFFER_ERROR | ATTRIBUTE_ERROR | VALUE_ERROR | MEMORY_ERROR |
-                   INTERRUPT | RUNTIME_ERROR;
+        raise_allowed(&script.in);
     }
     capsule = how == 6 ? NULL : PyLong_FromLong(0);
     if (how == 1 || how == 2)
@@ -489,29 +490,16 @@ set_up(void)
     static PyMethodDef from_dlpack = {"from_dlpack", module_from_dlpack, METH_O, NULL};
     PyType_Slot mine_slots[] = {{Py_tp_methods, mine_methods}, {Py_tp_dealloc, SLOT(mine_dealloc)}, {0, NULL}};
     PyType_Slot mine_other_slots[] = {{Py_tp_methods, mine_other}, {0, NULL}};
-    PyObject *bases, *module;
-    PyType_Spec holder = {"fuzz.Holder", sizeof(Holder), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, slots};
-    PyType_Spec derived = {"fuzz.Derived", sizeof(Holder), 0, Py_TPFLAGS_DEFAULT, derived_slots};
-    PyType_Spec other = {"fuzz.Overriding", sizeof(Holder), 0, Py_TPFLAGS_DEFAULT, overriding_slots};
-    PyType_Spec mine = {"fuzz.Mine", sizeof(Mine), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, mine_slots};
-    PyType_Spec mine_derived = {"fuzz.MineDerived", sizeof(Mine), 0, Py_TPFLAGS_DEFAULT, derived_slots};
-    PyType_Spec mine_overriding = {"fuzz.MineOverriding", sizeof(Mine), 0, Py_TPFLAGS_DEFAULT, mine_other_slots};
+    PyObject *module;
 
-    holder_type = (PyTypeObject *)PyType_FromSpec(&holder);
-    CHECK(holder_type != NULL);
-    bases = PyTuple_Pack(1, holder_type);
-    CHECK(bases != NULL);
-    derived_type = (PyTypeObject *)PyType_FromSpecWithBases(&derived, bases);
-    overriding_type = (PyTypeObject *)PyType_FromSpecWithBases(&other, bases);
-    CHECK(derived_type != NULL && overriding_type != NULL);
+    holder_type = make_type("fuzz.Holder", sizeof(Holder), slots);
+    derived_type = make_derived_type("fuzz.Derived", holder_type, derived_slots);
+    overriding_type = make_derived_type("fuzz.Overriding", holder_type, overriding_slots);
     box_type = make_type("fuzz.Box", sizeof(Box), box_slots);
-    mine_type = (PyTypeObject *)PyType_FromSpec(&mine);
-    CHECK(mine_type != NULL && dlpack_py_exchange_add(mine_type, &mine_table) == 0);
-    bases = PyTuple_Pack(1, mine_type);
-    CHECK(bases != NULL);
-    mine_derived_type = (PyTypeObject *)PyType_FromSpecWithBases(&mine_derived, bases);
-    mine_overriding_type = (PyTypeObject *)PyType_FromSpecWithBases(&mine_overriding, bases);
-    CHECK(mine_derived_type != NULL && mine_overriding_type != NULL);
+    mine_type = make_type("fuzz.Mine", sizeof(Mine), mine_slots);
+    CHECK(dlpack_py_exchange_add(mine_type, &mine_table) == 0);
+    mine_derived_type = make_derived_type("fuzz.MineDerived", mine_type, derived_slots);
+    mine_overriding_type = make_derived_type("fuzz.MineOverriding", mine_type, mine_other_slots);
     module = PyImport_AddModule("fuzz"); /* borrowed: where the library's from_dlpack is looked for */
     CHECK(module != NULL && PyObject_SetAttrString(module, "from_dlpack", PyCFunction_New(&from_dlpack, NULL)) == 0);
     capsules[0] = PyCapsule_New(&tables[0], "dlpack_exchange_api", NULL);
@@ -664,9 +652,7 @@ run_holder(Input *in)
 static void
 check_mine(const dlpack_py_view *v, const Mine *mine, const dlpack_py_want *want)
 {
-    const uint64_t kept =
-        DLPACK_PY_FLAG_READ_ONLY | (v->tensor.dtype.bits < 8 ? DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED : 0);
-    const uint64_t described = mine->given.flags & kept;
+    const uint64_t described = slow_kept_flags(v->tensor.dtype, mine->given.flags);
     const int is_lent = v->managed == NULL;
     DLTensor given = mine->given.t;
 
@@ -674,10 +660,7 @@ check_mine(const dlpack_py_view *v, const Mine *mine, const dlpack_py_want *want
     given.device = v->tensor.device; /* it is readable: the CPU where it was asked for, and id 0 (D9) */
     if (is_lent)
         CHECK(described == 0 && !want->writable && (mine->options & DLPACK_PY_OFFER_DO_NOT_LEND) == 0); /* X3 */
-    check_same(v, &given, described,
-               is_lent                                       ? DLPACK_PY_READ_ONLY_UNKNOWN
-               : (described & DLPACK_PY_FLAG_READ_ONLY) != 0 ? DLPACK_PY_READ_ONLY
-                                                             : DLPACK_PY_WRITABLE);
+    check_same(v, &given, described, is_lent ? DLPACK_PY_READ_ONLY_UNKNOWN : slow_readonly(described));
 }
 
 /* The functions of the header's table refuse NULL (X6) and other objects (X7), and give what __dlpack__ would. Returns
@@ -688,30 +671,30 @@ call_table(Mine *mine, unsigned kind, int is_valid)
     const int is_overriding = Py_TYPE(mine) == mine_overriding_type;
     DLTensor given = mine->given.t;
     void *const object = kind % 32 == 31 ? NULL : kind % 32 == 30 ? (void *)Py_None : (void *)mine;
+    const int has_out = kind % 64 != 60;
+    const int refusals = BUFFER_ERROR | (object == mine ? 0 : TYPE_ERROR) | (has_out ? 0 : VALUE_ERROR);
     DLManagedTensorVersioned *managed = NULL;
     dlpack_py_view lent;
     int status;
 
     memset(&lent, 0, sizeof(lent));
-    status = mine_table.api.dltensor_from_py_object_no_sync(object, kind % 64 == 60 ? NULL : &lent.tensor);
+    status = mine_table.api.dltensor_from_py_object_no_sync(object, has_out ? &lent.tensor : NULL);
     CHECK((status == 0) == !PyErr_Occurred());
     if (status == 0) {
         lent.readonly = DLPACK_PY_READ_ONLY_UNKNOWN;
-        CHECK(object == mine && kind % 64 != 60 && is_valid && !is_overriding);
+        CHECK(object == mine && has_out && is_valid && !is_overriding);
         CHECK(lent.tensor.ndim == 0 || lent.tensor.strides != NULL);
         CHECK((mine->options & DLPACK_PY_OFFER_DO_NOT_LEND) == 0 && (mine->given.flags & 1) == 0); /* X3 */
         given.device.device_id = 0;                                                                /* D9 */
         check_same(&lent, &given, 0, DLPACK_PY_READ_ONLY_UNKNOWN);
     }
     else
-        CHECK((take_exception() &
-               (BUFFER_ERROR | (object == mine ? 0 : TYPE_ERROR) | (kind % 64 == 60 ? VALUE_ERROR : 0))) != 0);
-    status = mine_table.api.managed_tensor_from_py_object_no_sync(object, kind % 64 == 60 ? NULL : &managed);
+        CHECK((take_exception() & refusals) != 0);
+    status = mine_table.api.managed_tensor_from_py_object_no_sync(object, has_out ? &managed : NULL);
     CHECK((status == 0) == (managed != NULL) && (status == 0) == !PyErr_Occurred());
-    CHECK((status == 0) == (object == mine && kind % 64 != 60 && is_valid && !is_overriding));
+    CHECK((status == 0) == (object == mine && has_out && is_valid && !is_overriding));
     if (status != 0)
-        CHECK((take_exception() &
-               (BUFFER_ERROR | (object == mine ? 0 : TYPE_ERROR) | (kind % 64 == 60 ? VALUE_ERROR : 0))) != 0);
+        CHECK((take_exception() & refusals) != 0);
     return managed;
 }
 

@@ -262,6 +262,20 @@ slow_bits(DLDataType dtype, uint64_t flags)
     return (Wide)(padded ? 8 : dtype.bits) * dtype.lanes;
 }
 
+/* The flags that an export in place keeps. */
+static inline uint64_t
+slow_kept_flags(DLDataType dtype, uint64_t flags)
+{
+    return flags & (DLPACK_PY_FLAG_READ_ONLY | (dtype.bits < 8 ? DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED : 0));
+}
+
+/* What a view of a versioned tensor says of writing. */
+static inline int
+slow_readonly(uint64_t flags)
+{
+    return (flags & DLPACK_PY_FLAG_READ_ONLY) != 0 ? DLPACK_PY_READ_ONLY : DLPACK_PY_WRITABLE;
+}
+
 static inline Wide
 slow_bytes(Wide elements, DLDataType dtype, uint64_t flags)
 {

@@ -269,8 +269,7 @@ static int
 is_plain_device(PyObject *value, int *to_cpu)
 {
     *to_cpu = value != NULL && value != Py_None;
-    return !*to_cpu || (PyTuple_CheckExact(value) && PyTuple_GET_SIZE(value) == 2 &&
-                        is_index(PyTuple_GET_ITEM(value, 0), kDLCPU) && is_index(PyTuple_GET_ITEM(value, 1), 0));
+    return !*to_cpu || is_pair_of(value, kDLCPU, 0);
 }
 
 /* What __dlpack__ must answer, if all arguments are plain; -1: it is not said here. */
@@ -307,7 +306,7 @@ check_capsule(PyObject *capsule, const Thing *thing, PyObject *const values[4], 
     const int copies = values[3] == Py_True, never = values[3] == Py_False;
     void *managed = PyCapsule_GetPointer(capsule, name);
     const uint64_t flags = is_versioned ? ((DLManagedTensorVersioned *)managed)->flags : 0;
-    const uint64_t padded = t->dtype.bits < 8 ? thing->given.flags & DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED : 0;
+    const uint64_t kept = slow_kept_flags(t->dtype, thing->given.flags);
     const int is_new = thing->how == HOW_IS_COPY; /* the thing's tensor was made for the request */
     long long pair[2] = {0, 0}, stream = -1;
     int64_t step = 1;
@@ -340,7 +339,7 @@ check_capsule(PyObject *capsule, const Thing *thing, PyObject *const values[4], 
     CHECK(expected < 0 || is_copy == (expected == COPIED));
     CHECK(!never || (!is_copy && !is_new));
     CHECK(!copies || is_copy || is_new);
-    CHECK(!is_versioned || flags == (padded | (is_copy ? 0 : thing->given.flags & DLPACK_PY_FLAG_READ_ONLY) |
+    CHECK(!is_versioned || flags == ((is_copy ? kept & ~DLPACK_PY_FLAG_READ_ONLY : kept) |
                                      (is_copy || is_new ? DLPACK_PY_FLAG_IS_COPIED : 0)));
     for (i = t->ndim; i-- > 0; step *= t->shape[i])
         CHECK(made->strides[i] == (is_copy || t->strides == NULL ? step : t->strides[i]));
@@ -518,10 +517,7 @@ run_from_dlpack(Input *in)
                 given.device = v.tensor.device; /* it was asked for */
             else
                 given.device.device_id = slow_is_readable(given.device) ? 0 : given.device.device_id; /* D9 */
-            check_same(&v, &given,
-                       thing->given.flags & (DLPACK_PY_FLAG_READ_ONLY |
-                                             (given.dtype.bits < 8 ? DLPACK_PY_FLAG_IS_SUBBYTE_TYPE_PADDED : 0)),
-                       (thing->given.flags & 1) != 0 ? DLPACK_PY_READ_ONLY : DLPACK_PY_WRITABLE);
+            check_same(&v, &given, slow_kept_flags(given.dtype, thing->given.flags), slow_readonly(thing->given.flags));
         }
         CHECK(expected < 0 || slow_size(&v.tensor) == 0 ||
               (dlpack_py_data(&v) != dlp_first_element(&thing->given.t)) == (expected == COPIED));

@@ -723,19 +723,19 @@ def test_other_threads_run_while_a_large_copy_is_made_P4(by):
 
 def another_thread_runs_during(call):
     """Whether a thread that waits for the GIL, and does not ask for it, gets it: only call() can release it."""
-    gate, ran, interval = threading.Lock(), threading.Event(), sys.getswitchinterval()
+    lock, ran, interval = threading.Lock(), threading.Event(), sys.getswitchinterval()
 
     def wait():
-        with gate:
+        with lock:
             ran.set()
 
     thread = threading.Thread(target=wait)
-    gate.acquire()
+    lock.acquire()
     sys.setswitchinterval(1000)
     gc.disable()  # a destructor of an earlier test may release the GIL
     try:
         thread.start()
-        gate.release()
+        lock.release()
         call()
         return ran.is_set()
     finally:
@@ -745,7 +745,9 @@ def another_thread_runs_during(call):
 
 
 @not_on_pypy("a thread that waits for the GIL and does not ask for it")
-@pytest.mark.skipif(bool(sysconfig.get_config_var("Py_GIL_DISABLED")), reason="needs a GIL to hold")
+@pytest.mark.skipif(
+    bool(sysconfig.get_config_var("Py_GIL_DISABLED")), reason="without a GIL, threads always run at once"
+)
 def test_no_other_thread_runs_while_a_small_copy_is_made_P4():
     owner = thing()
 
