@@ -67,7 +67,7 @@ count_records(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 typedef struct {
     PyObject_HEAD
     dlpack_py_embedded tensors;
-    double numbers[4];
+    _Alignas(8) double numbers[4]; /* describe is skipped only if they are aligned to their size (C9) */
     int64_t shape[2], strides[2];
     dlpack_py_view view;
     int requests;     /* how often __dlpack__ was called */
