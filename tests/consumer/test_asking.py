@@ -1,7 +1,6 @@
 """How a consumer calls __dlpack__: which method, with which keywords, and when a second time (C1, C3, C4, C5, C6)."""
 
 import sys
-import time
 
 import dltensor
 import pytest
@@ -17,7 +16,6 @@ from consumer_probe import (
     from_dlpack,
 )
 from dltensor import CPU, CUDA, CUDA_HOST, CUDA_MANAGED, LEGACY, ROCM_HOST, TPU_HOST, VERSIONED, Made, Producer
-from patience import PATIENCE
 
 VERSION = {"max_version": (1, 3)}
 both_forms = pytest.mark.parametrize("form", [VERSIONED, LEGACY])
@@ -1003,16 +1001,9 @@ def test_repr_of_a_returned_object_is_not_called_C6():
 
         __str__ = __repr__
 
-    with pytest.raises(TypeError, match="returned Answer, a capsule was wanted"):
-        consume(Scripted(Answer()))
-
-
-def test_a_large_returned_object_is_refused_fast_C6():
-    answer = [0] * 10**7
-    begin = time.perf_counter()
-    with pytest.raises(TypeError, match="returned list, a capsule was wanted"):
-        consume(Scripted(answer))
-    assert time.perf_counter() - begin < 0.05 * PATIENCE  # its repr takes 0.5 s
+    for answer, shown in [(Answer(), "Answer"), ([Answer()], "list")]:
+        with pytest.raises(TypeError, match=f"returned {shown}, a capsule was wanted"):
+            consume(Scripted(answer))
 
 
 def test_a_returned_object_that_is_no_capsule_is_released_C6():

@@ -4,15 +4,13 @@ import enum
 import inspect
 import itertools
 import sys
-import time
 
 import dltensor
 import pytest
 from array_libraries import library
-from collecting import PYPY, not_on_pypy
+from collecting import not_on_pypy
 from dltensor import CPU, LEGACY, VERSIONED
 from optional import numpy
-from patience import PATIENCE
 
 KEYWORDS = {"stream": -1, "max_version": (1, 0), "dl_device": CPU, "copy": True}
 
@@ -347,7 +345,7 @@ LONG = [
     ((1, 2), 3),
     Text("1"),
     "x" * 10**6,
-    [0] * 10**7,
+    [Unprintable()],
     ("\n" * 60,) * 2,
 ]
 SHOWN = ["Unprintable", "list", "tuple", "tuple", "tuple", "Text", "str", "list", "tuple"]
@@ -356,6 +354,4 @@ SHOWN = ["Unprintable", "list", "tuple", "tuple", "tuple", "Text", "str", "list"
 @pytest.mark.parametrize("keyword", ["stream", "max_version", "dl_device", "copy"])
 @pytest.mark.parametrize("value, shown", [*zip(LONG, SHOWN)], ids=lambda x: x if type(x) is str and len(x) < 99 else "")
 def test_a_value_that_is_no_number_and_no_short_text_is_named_by_its_type_P1(keyword, value, shown):
-    begin = time.perf_counter()
     refuses(TypeError, f"{keyword} is {shown}, ", **{keyword: value})
-    assert PYPY or time.perf_counter() - begin < 0.05 * PATIENCE  # the repr of the last value takes 0.5 s
