@@ -326,29 +326,29 @@ def test_no_reference_to_an_argument_is_kept_P1(max_version, copy):
         assert [sys.getrefcount(value) for value in values if type(value) is not bool] == before
 
 
-class Unprintable:
+class Unshown:
     def __repr__(self):
-        raise KeyboardInterrupt
+        return "repr"
 
     __str__ = __repr__
 
 
 class Text(str):
-    __repr__ = __str__ = Unprintable.__repr__
+    __repr__ = __str__ = Unshown.__repr__
 
 
 LONG = [
-    Unprintable(),
+    Unshown(),
     [10**5000],
     (10**5000, "1"),
-    (Unprintable(), 1),
+    (Unshown(), 1),
     ((1, 2), 3),
     Text("1"),
     "x" * 10**6,
-    [Unprintable()],
+    [Unshown()],
     ("\n" * 60,) * 2,
 ]
-SHOWN = ["Unprintable", "list", "tuple", "tuple", "tuple", "Text", "str", "list", "tuple"]
+SHOWN = ["Unshown", "list", "tuple", "tuple", "tuple", "Text", "str", "list", "tuple"]
 
 
 @pytest.mark.parametrize("keyword", ["stream", "max_version", "dl_device", "copy"])
