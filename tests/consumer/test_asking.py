@@ -913,7 +913,7 @@ def test_a_callable_attribute_of_the_type_is_called_without_the_object_C6():
     assert consume(called).data == made.address
 
 
-@pytest.mark.parametrize(
+@pytest.mark.parametrize(  # "a text": other code may hold a text of one word
     "thing", [object(), None, 10**30, "a text", b"bytes", [1.0], memoryview(b"x")], ids=lambda x: type(x).__name__
 )
 def test_an_object_without_the_method_is_an_attribute_error_C6(thing):

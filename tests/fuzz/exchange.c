@@ -432,9 +432,8 @@ module_from_dlpack(PyObject *self, PyObject *object)
 
     (void)self;
     CHECK(!PyErr_Occurred() && device != NULL);
-    if (how == 6) {
+    if (how == 6)
         raise_allowed(&script.in);
-    }
     capsule = how == 6 ? NULL : PyLong_FromLong(0);
     if (how == 1 || how == 2)
         Py_XSETREF(capsule, ask(object, how == 1 ? "copy" : "dl_device", how == 1 ? Py_True : device));

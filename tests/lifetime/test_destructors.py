@@ -86,8 +86,8 @@ while True:
 
 @pytest.mark.parametrize("keep", PLACES[:2])
 def test_destructors_that_run_while_the_interpreter_ends_do_no_harm_K5(cpp, keep, tmp_path):
-    # Two threads call exit: one may end the process while the other writes the counts of a build with --coverage. Other
-    # processes must not read the half of a file: gcc puts GCOV_PREFIX before the names of these files.
+    # Two threads call exit: one may end the process while the other writes the counts of a build with --coverage. The
+    # other tests must not read a file that was cut off: GCOV_PREFIX is put before the name of each file written.
     cpp(
         f"""
 os.environ["GCOV_PREFIX"] = {str(tmp_path)!r} + f"/{{turn}}"
